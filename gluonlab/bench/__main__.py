@@ -149,7 +149,7 @@ COMMANDS: Dict[str, click.Command] = {
         pipeline_command,
     )
 }
-# Measurements of developers, by name: their modules below tools/ in a checkout.
+# Measurements for developers: name -> module below tools/ in a checkout
 TOOLS = {
     **{
         name: f"benchmarks.{name}"
@@ -177,8 +177,9 @@ def main(args: Optional[Sequence[str]] = None) -> None:
 
 
 def _load_tool(name: str) -> Callable[[List[str]], Any]:
-    """Return the main function of a tool in this checkout. Exit with an error if there is no
-    checkout.
+    """Return the main function of the measurement ``name`` of TOOLS.
+
+    Exit with an error if gluonlab does not run from a checkout.
     """
     tools, folder = CHECKOUT / "tools", TOOLS[name].partition(".")[0]
     if not (tools / folder).is_dir():

@@ -1,19 +1,23 @@
-"""Measurement of steps under each split, and of a pipeline's stages in isolation, interleaved.
+"""Measures the steps of a network under each split, and the stages of pipelines in isolation.
 
-The result is one list of series, from which the tables are made:
+The result is one list of series, from which `gluonlab.bench.splits` makes the tables. The names of
+the series, in which WAY is a name of SPLIT_NAMES:
 
     step WAY              seconds of a step
-    at once               seconds of all stages of 1f1b at the same time, each independent
+    at once               seconds of all stages of 1f1b at the same time, without waiting for each
+                          other
     alone WAY STAGE       seconds of a stage alone, forward and backward of all microbatches
     forward WAY STAGE     the same, only forward
     update WAY DEVICE     seconds of a device's update alone
     host WAY              processor seconds to queue an instruction on the host, the mean of all
                           except updates
     moved WAY             bytes that devices send each other in a step
-    links WAY             seconds of these on PRICED_TOPOLOGY, one message after the other
+    links WAY             predicted seconds of these messages on PRICED_TOPOLOGY, one after the
+                          other
     memory WAY DEVICE     bytes, as --memory plans them
-    price WAY             seconds of a step on PRICED_TOPOLOGY, with measured stages and updates
-    price bubble WAY      the share of that in which devices are idle
+    price WAY             seconds of a step on PRICED_TOPOLOGY, predicted from measured stages and
+                          updates
+    price bubble WAY      the share of this time in which devices are idle
 """
 
 from __future__ import annotations
@@ -87,16 +91,16 @@ from gluonlab.parallel.tensor.strategy import TensorParallel
 from gluonlab.training.plan import Plan, make_plan
 from gluonlab.training.training_setup import prepare
 
-# The same batch comes again and again. If it were learnt, its gradients would become denormal
-# numbers, with which the CPU computes slowly.
+# All steps train on the same batch. After the network has learned it, gradients would become
+# denormal numbers, with which the CPU computes slowly. So the learning rate is very small.
 LEARNING_RATE = 1e-5
 
 
 @dataclass(frozen=True)
 class PreparedSplit:
-    """A strategy that is ready to train, and a batch for it, or the ``reason`` why there is none.
+    """A strategy that is ready to train, and a batch for it.
 
-    ``name``: one of SPLIT_NAMES. ``cuts``: the first layers of stages, without the first stage.
+    ``name``: a name of SPLIT_NAMES. ``reason``: why this split is impossible, or None.
     """
 
     name: str
@@ -112,7 +116,7 @@ class PreparedSplit:
 
     @property
     def cuts(self) -> str:
-        """Return the cuts as text, such as ``3,7``, or ""."""
+        """Return the number of the first layer of each stage but the first: ``3,7``, or ""."""
         return (
             ",".join(map(str, self.staged_strategy.cuts))
             if self.staged_strategy is not None
@@ -138,10 +142,10 @@ def prepare_splits(
     microbatches: int,
     cuts: Optional[Mapping[str, str]] = None,
 ) -> Iterator[PreparedSplit]:
-    """Yield all of SPLIT_NAMES on the first ``devices`` of ``on``. Equal numbers of stages are cut
-    alike.
+    """Yield all splits of SPLIT_NAMES on the first ``devices`` devices of ``on``.
 
-    ``cuts``: those of `choose_cuts`; missing ones are chosen by measured time.
+    Splits with as many stages as 1f1b have the same cuts. ``cuts``: the cuts by name, from
+    `choose_cuts`; missing cuts are chosen by measured time.
     """
     cuts_by_name = dict(cuts or {})
     splits = {}
@@ -159,7 +163,10 @@ def prepare_splits(
 
 
 def choose_cuts(task: Task, on: MeasuredDevices, devices: int, microbatches: int) -> Dict[str, str]:
-    """Return the cuts of pipelines by name, chosen by measured time, which can vary."""
+    """Return the cuts of pipelines by name, chosen by measured time.
+
+    Measured times vary, so the cuts may differ from call to call.
+    """
     splits = prepare_splits(task, on, devices, microbatches)
     return {
         split.name: split.cuts for split in splits if split.name in SEPARATELY_CUT and split.cuts
@@ -185,11 +192,11 @@ def _prepare_split(name: str, task: Task, devices: str, options: Dict[str, Any])
     return PreparedSplit(name, plan, strategy, next(iter(loader)))
 
 
-# --- what a step moves, and its price
+# --- the messages of a step, and their predicted time
 
 
 class Message(NamedTuple):
-    """A message of one device to another, in bytes."""
+    """A message of ``size_bytes`` from device ``src`` to device ``dst``."""
 
     src: int
     dst: int
@@ -202,7 +209,10 @@ class Message(NamedTuple):
 
 
 class StepTraffic(NamedTuple):
-    """The messages of a step, and the sizes of buffers that all ``devices`` reduce."""
+    """The traffic of a step between ``devices`` devices.
+
+    ``sums``: the bytes of each buffer that is summed over all devices.
+    """
 
     devices: int
     messages: List[Message]
@@ -225,7 +235,7 @@ class StepTraffic(NamedTuple):
 
 
 def count_traffic(split: PreparedSplit) -> StepTraffic:
-    """Return the traffic of a step on several devices, once a step has been queued."""
+    """Return the traffic of a step on several devices. A step must have been queued before."""
     assert split.plan is not None and split.strategy is not None and split.batch is not None
     devices = len(split.plan.ctxs)
     if split.staged_strategy is not None:
@@ -251,7 +261,10 @@ def planned_memory(split: PreparedSplit) -> List[MemoryEstimate]:
 
 
 def _stage_messages(split: PreparedSplit, devices: int) -> Iterator[Message]:
-    """Yield messages with activations, their gradients, and the labels for the last device."""
+    """Yield the messages of a pipeline's step.
+
+    They contain activations, gradients of activations, and the labels for the last device.
+    """
     assert split.batch is not None
     program = split.make_program()
     for instruction in (
@@ -283,8 +296,10 @@ def pipeline_costs(
     update_s: Sequence[float],
     topology: Topology,
 ) -> Costs:
-    """Return the costs of a pipeline, from seconds of each stage for a microbatch, and a
-    topology.
+    """Return the costs of a pipeline.
+
+    ``forward_s``, ``backward_s``: seconds of each stage for a microbatch. ``update_s``: seconds of
+    each stage's update. ``topology``: the links, for the time of messages.
     """
     transfers = []
     for stage in range(program.schedule.stages - 1):
@@ -328,12 +343,13 @@ def measure_splits(
 ) -> List[Series]:
     """Return all series of a network under each split. Impossible splits have a reason instead.
 
-    ``cuts``: those of `choose_cuts`, so that measurements at other times have the same stages.
+    ``devices``: the number of devices of ``on`` to use. ``cuts``: the cuts from `choose_cuts`; pass
+    the same cuts to compare several measurements.
     """
     splits = {split.name: split for split in prepare_splits(task, on, devices, microbatches, cuts)}
     prepared = {name: split for name, split in splits.items() if split.reason is None}
     for split in prepared.values():
-        split.step()  # everything is bound
+        split.step()  # binds all graphs
     with progress_bar(rounds) as bar:
         seconds = time_interleaved(dict(_timed_calls(prepared)), rounds, on_round=bar.update)
     for name in filter(prepared.__contains__, PIPELINES):
@@ -377,7 +393,7 @@ def _timed_calls(splits: Mapping[str, PreparedSplit]) -> Iterator[Tuple[str, Cal
 
 
 def _isolated_calls(split: PreparedSplit) -> Iterator[Tuple[str, Call]]:
-    """Yield a pipeline's stages and updates, each alone."""
+    """Yield a named call for each stage of a pipeline, and for each device's update."""
     assert split.staged_strategy is not None and split.batch is not None and split.plan is not None
     program = split.make_program()
     for stage in range(program.schedule.stages):
@@ -417,7 +433,10 @@ def _host_seconds(split: PreparedSplit) -> float:
 
 
 def _computed_series(split: PreparedSplit, seconds: Seconds) -> Iterator[Series]:
-    """Yield series without a clock, and prices from measured times."""
+    """Yield the series that are not measured: memory, traffic, and predicted times.
+
+    ``seconds``: name of a call -> its measured seconds in each round.
+    """
     for device, memory in enumerate(planned_memory(split)):
         name = f"memory {split.name} {device}"
         yield Series(name, name, "B", (float(sum(memory)),))
@@ -443,7 +462,10 @@ def _single_value_series(name: str, unit: str, value: float) -> Series:
 def _stage_costs(
     split: PreparedSplit, seconds: Seconds
 ) -> Tuple[List[float], List[float], List[float]]:
-    """Return seconds of each stage: forward and backward of a microbatch, and update."""
+    """Return the seconds of each stage: (forward, backward, update).
+
+    Forward and backward are for one microbatch.
+    """
     schedule, name = split.make_program().schedule, ISOLATED_STAGES_OF.get(split.name, split.name)
     medians: Dict[str, float] = {key: median(values) for key, values in seconds.items()}
     forward, backward, update = [], [], []

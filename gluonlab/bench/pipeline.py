@@ -1,6 +1,6 @@
-"""``bench pipeline``: price all pipeline schedules, or draw one (--draw).
+"""``bench pipeline``: predicts the time of all pipeline schedules, or draws a schedule (--draw).
 
-Nothing is run, and MXNet is not imported.
+The price of a schedule is its predicted time. Nothing is run, and MXNet is not imported.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from gluonlab.parallel.pipeline.verify_pipeline import peaks
 from gluonlab.plain_text import json_text
 
 DEFAULT_DEVICES, DEFAULT_MICROBATCHES, INTERLEAVED_STAGES = 4, 8, 2
-MAX_COUNT = 4096  # microbatches, and stages on each device; each is some instructions
-MAX_STAGE_MICROBATCHES = 50_000  # stages x microbatches: some seconds
+MAX_COUNT = 4096  # maximum of microbatches, and of stages on each device
+MAX_STAGE_MICROBATCHES = 50_000  # maximum of stages x microbatches, which takes some seconds
 
 CommandOptions = Mapping[str, Any]
 CostsOf = Callable[[PipelineSchedule], Optional[Costs]]
@@ -91,7 +91,7 @@ def _make_schedule(options: CommandOptions, name: str) -> PipelineSchedule:
     stages_per_device = INTERLEAVED_STAGES if name == "interleaved" else 1
     if "stages_per_device" in options:
         requested_stages = parse_count("--stages-per-device", options["stages_per_device"])
-        # with all schedules, it is for the one that knows what to do with several
+        # in the table of all schedules, only interleaved has several stages per device
         stages_per_device = requested_stages if name in ("interleaved", options.get("draw")) else 1
     if devices * stages_per_device * microbatches > MAX_STAGE_MICROBATCHES:
         raise ConfigError(
@@ -103,14 +103,17 @@ def _make_schedule(options: CommandOptions, name: str) -> PipelineSchedule:
 
 
 def _parse_costs(options: CommandOptions) -> CostsOf:
-    """Return a function from a schedule to its costs, or to None for another number of stages."""
+    """Return a function from a schedule to its costs.
+
+    The function returns None for a schedule whose number of stages differs from that in --costs.
+    """
     if "costs" not in options:
         return equal_shares
     stage_costs = [_parse_stage_cost(part) for part in options["costs"].split("/")]
 
     def costs_of(schedule: PipelineSchedule) -> Optional[Costs]:
         schedule_costs = stage_costs
-        if len(stage_costs) == 1:  # of each device's share of the network
+        if len(stage_costs) == 1:  # the costs of a device, shared equally by its stages
             stages_per_device = schedule.stages // schedule.devices
             forward, backward, transfer, update = stage_costs[0]
             share = _StageCost(
@@ -129,7 +132,7 @@ def _parse_costs(options: CommandOptions) -> CostsOf:
 
 
 class _StageCost(NamedTuple):
-    """Seconds of one stage; ``transfer_s``: of a message to or from the next stage."""
+    """Seconds of one stage. ``transfer_s``: a message to or from the next stage."""
 
     forward_s: float
     backward_s: float
@@ -167,7 +170,7 @@ class _PriceRow(NamedTuple):
 
     @property
     def stages_per_device(self) -> int:
-        """Stages on each device."""
+        """Return the number of stages on each device."""
         return self.schedule.stages // self.schedule.devices
 
     @property
@@ -176,7 +179,10 @@ class _PriceRow(NamedTuple):
 
     @property
     def kept_microbatches(self) -> float:
-        """Microbatches' activations on the fullest device, of all that lies there."""
+        """Return of how many microbatches a device keeps the activations, at most.
+
+        Activations of one of k stages on a device count as 1/k.
+        """
         microbatches = max(
             stage_memory.microbatches
             for device_memory in self.timeline.kept

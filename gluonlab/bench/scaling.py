@@ -1,4 +1,4 @@
-"""``bench scaling``: the same training by more devices and more processes on this host."""
+"""``bench scaling``: compares training on more devices and in more processes of this host."""
 
 from __future__ import annotations
 
@@ -26,13 +26,15 @@ NETWORKS = ("lenet", "resnet18")
 WEAK, STRONG = "weak", "strong"
 PROCESSES, DEVICES = "1,2", "1,2"
 ROUNDS = 7
-MAX_COUNT = 64  # processes on a host, and devices of one
-ONE_PROCESS = ""  # the backend of a process alone
+MAX_COUNT = 64  # the maximum number of processes, and of devices of each process
+ONE_PROCESS = ""  # the backend of a single process
 
 
 class ProcessLayout(NamedTuple):
-    """A number of ``processes`` with ``devices`` each, over a ``backend``, with one global
-    batch.
+    """The processes of a training, and the devices of each process.
+
+    ``backend``: sums the gradients over processes. ``global_batch_size``: images per step of all
+    processes together.
     """
 
     processes: int
@@ -72,8 +74,9 @@ def check_kind(kind: str) -> str:
 
 
 def default_batch(network: str) -> int:
-    """Return images per device with weak scaling: half of what two devices share in ``bench
-    peers``.
+    """Return the images per device with weak scaling.
+
+    Two devices then have the global batch of the task, as in ``bench peers``.
     """
     return TASKS[network].global_batch_size // 2
 
@@ -85,9 +88,11 @@ def make_layouts(
     devices: Sequence[int],
     backends: Sequence[str],
 ) -> List[ProcessLayout]:
-    """Return one device, then layouts with more, each with one process of as many devices.
+    """Return the layouts to measure, by rising number of devices.
 
-    With ``WEAK`` scaling each device has the default batch; with ``STRONG``, all share that of two.
+    The first layout is one device. For each layout with several processes, there is also a layout
+    of one process with as many devices. With ``WEAK`` scaling, each device has the default batch.
+    With ``STRONG`` scaling, all devices share the default batch of two devices.
     """
     per_device = default_batch(network)
 
@@ -117,7 +122,7 @@ def make_layouts(
 
 
 def parse_layouts(options: Mapping[str, str]) -> List[ProcessLayout]:
-    """Return the layouts of a measurement, by its options. Raises ConfigError."""
+    """Return the layouts for the command's options. Raises ConfigError."""
     return make_layouts(
         check_network(options["network"]),
         check_kind(options["scaling"]),
@@ -128,7 +133,7 @@ def parse_layouts(options: Mapping[str, str]) -> List[ProcessLayout]:
 
 
 def make_subjects(network: str, layouts: Sequence[ProcessLayout]) -> List[Subject]:
-    """Return the subjects: processes on this host, whose devices are CPU devices of one thread."""
+    """Return a subject for each layout. Its devices are CPU devices of one thread."""
     return [_make_subject(network, layout) for layout in layouts]
 
 
@@ -147,7 +152,7 @@ def _make_subject(network: str, layout: ProcessLayout) -> Subject:
         )
     images, reason = layout.global_batch_size, missing_backend_reason(layout.backend)
     variables = BACKEND_VARIABLES.get(layout.backend, {})
-    # Horovod's processes talk to each other all the time
+    # Horovod's processes communicate all the time, also between measurements
     pauses = layout.backend == HOROVOD
     return Subject(
         layout.name, layout.name, job, options, variables, reason, images=images, pauses=pauses
@@ -156,7 +161,8 @@ def _make_subject(network: str, layout: ProcessLayout) -> Subject:
 
 # --- the table
 
-TARGETS = {  # of the images/s of one process with two devices: two processes with one each
+# least images/s of two processes with one device each / images/s of one process with two devices
+TARGETS = {
     ("lenet", "dist_sync"): 0.88,
     ("lenet", "horovod"): 0.65,
     ("resnet18", "dist_sync"): 0.6,
@@ -168,8 +174,13 @@ TARGETS = {  # of the images/s of one process with two devices: two processes wi
 class ScalingRow:
     """A layout's images/s, and medians of the rounds' ratios.
 
-    ``speedup``: images/s over those of one device; ``efficiency``: the speedup per device;
-    ``beside``: images/s over those of one process with as many devices.
+    Attributes:
+        way: the layout.
+        images_per_second: images/s of all devices.
+        speedup: images/s / images/s of one device.
+        efficiency: the speedup per device.
+        beside: images/s / images/s of one process with as many devices.
+        reason: why the layout was not measured, or None.
     """
 
     way: ProcessLayout
@@ -181,7 +192,7 @@ class ScalingRow:
 
 
 def make_rows(layouts: Sequence[ProcessLayout], series: Sequence[Series]) -> List[ScalingRow]:
-    """Return a row for each layout, in their order; the first layout is one device."""
+    """Return a row for each layout, in the same order. The first layout must be one device."""
     series_by_name = {item.name: item for item in series}
     single_process = {
         layout.all_devices: series_by_name[layout.name].values
@@ -212,7 +223,7 @@ def make_rows(layouts: Sequence[ProcessLayout], series: Sequence[Series]) -> Lis
 def format_results(
     network: str, kind: str, layouts: Sequence[ProcessLayout], series: Sequence[Series], rounds: int
 ) -> str:
-    """Return the table, and for weak scaling whether targets are reached."""
+    """Return the table. For weak scaling, also return whether targets are reached."""
     rows = make_rows(layouts, series)
     heading = f"{'processes':<21}{'devices':>8}{'batch':>7}{'images/s':>10}"
     heading += f"{'speed-up':>10}{'efficiency':>12}{'beside':>9}"
@@ -254,7 +265,7 @@ def _format_factor(value: Optional[float]) -> str:
 
 
 def judge_targets(network: str, rows: Sequence[ScalingRow]) -> List[str]:
-    """Return a line for each target: whether it was reached, or that it was not measured."""
+    """Return a line for each target: reached, not reached, or not measured."""
     lines = []
     for (target_network, backend), target in TARGETS.items():
         rows_of_backend = [row for row in rows if row.way[:3] == (2, 1, backend)]

@@ -1,7 +1,8 @@
-"""``bench splits``: a network under each split over devices.
+"""``bench splits``: compares the ways of splitting a network over devices.
 
-This module contains the splits and the tables of the series that `gluonlab.bench.measure_splits`
-measures. It does not import MXNet.
+The ways are data parallelism, splits of layers or channels, and pipelines. This module contains
+their names and options, and the tables of results. `gluonlab.bench.measure_splits` measures. Does
+not import MXNet.
 """
 
 from __future__ import annotations
@@ -23,14 +24,13 @@ DEFAULT_DEVICES, DEFAULT_MICROBATCHES, ROUNDS = 2, 8, 9
 ONE, DATA, LAYERS, CHANNELS = "one", "data", "layers", "channels"
 GPIPE, ONE_F_ONE_B, INTERLEAVED = PIPELINES = ("gpipe", "1f1b", "interleaved")
 SPLIT_NAMES = (ONE, DATA, LAYERS, CHANNELS, *PIPELINES)
-SEPARATELY_CUT = (ONE_F_ONE_B, INTERLEAVED)  # the cuts of the others are the first one's
+SEPARATELY_CUT = (ONE_F_ONE_B, INTERLEAVED)  # other splits into stages have the cuts of 1f1b
 ISOLATED_STAGES_OF = {
     GPIPE: ONE_F_ONE_B
-}  # the way whose stages are measured, where that is another one
-ALLREDUCE_STORE = "sharded"  # the allreduce of gradients, and of the activations of split channels
+}  # gpipe has the stages of 1f1b, so they are measured only once
+ALLREDUCE_STORE = "sharded"  # sums gradients, and the activations of split channels
 PRICED_TOPOLOGY = "p3.16xlarge"
-# On 64x64 images each of ResNet-18's eight blocks computes about as much as any other, so that its
-# stages can be balanced.
+# On 64x64 images ResNet-18's eight blocks compute about equally much, so stages can be balanced.
 TASKS = {
     "resnet18": Task("ResNet-18 64x64", "resnet18", (3, 64, 64), 64),
     "resnet8": Task("ResNet-8 32x32", "resnet8", (3, 32, 32), 64),
@@ -48,7 +48,7 @@ def check_network(name: str, tasks: Mapping[str, Task] = TASKS) -> Task:
 
 
 def run_options(name: str, microbatches: int) -> Dict[str, Any]:
-    """Return the options of a run that is split in one of SPLIT_NAMES."""
+    """Return the options of a run with the split ``name`` of SPLIT_NAMES."""
     if name in PIPELINES:
         schedule = {"pipeline_schedule": name, "microbatches": microbatches}
         return {"split": "pipeline", **schedule}
@@ -56,22 +56,31 @@ def run_options(name: str, microbatches: int) -> Dict[str, Any]:
 
 
 def check_microbatches(text: str, task: Task) -> int:
-    """Return the number of microbatches of a pipeline's batch. Raises ConfigError."""
+    """Return the value of --microbatches. Raises ConfigError if it exceeds the batch."""
     return int(whole_number_check(1, task.global_batch_size)("--microbatches", text))
 
 
 # --- the tables
 
-OVERLAP_MARGIN = 1.1  # of what the schedule's bubble alone allows
+# a pipeline's step may take this factor longer than the bubble of its schedule explains
+OVERLAP_MARGIN = 1.1
 MB, MOST_SHOWN = 1e6, 4
 
 
 @dataclass(frozen=True)
 class SplitRow:
-    """The measurement of a split. ``speed``: one device's time of a step over this one's.
+    """The measurement of a split.
 
-    ``cuts``: the first layers of stages, without the first stage, as text. ``memory``: bytes of
-    each device. ``links_s``: the price of the traffic on PRICED_TOPOLOGY.
+    Attributes:
+        name: a name of SPLIT_NAMES.
+        label: the name in the table.
+        cuts: the number of the first layer of each stage but the first, as text.
+        seconds: seconds of a step in each round.
+        speed: time of a step on one device / time of a step with this split.
+        moved: bytes that devices send each other in a step.
+        links_s: predicted seconds of these messages on PRICED_TOPOLOGY.
+        memory: bytes of each device.
+        reason: why the split was not measured, or None.
     """
 
     name: str
@@ -87,10 +96,17 @@ class SplitRow:
 
 @dataclass(frozen=True)
 class PipelineRow:
-    """The idle share of the devices' time (bubble) of a pipeline, measured and expected.
+    """The time of a pipeline's step, and the share of time in which devices are idle (bubble).
 
-    ``ideal``: (p-1) / (v m + p-1). ``priced``: with measured stages, on PRICED_TOPOLOGY.
-    ``host_s``: the host's time for an instruction.
+    Attributes:
+        name: the name of the pipeline schedule.
+        step_s: measured seconds of a step.
+        price_s: seconds predicted from measured stages, on PRICED_TOPOLOGY.
+        bubble: the measured bubble.
+        priced: the bubble predicted from measured stages, on PRICED_TOPOLOGY.
+        ideal: the bubble (p-1) / (v m + p-1) of p devices with v equal stages each, for m
+            microbatches.
+        host_s: the host's seconds to queue an instruction.
     """
 
     name: str
@@ -113,7 +129,7 @@ class NamedSeries:
         return self._named[name]
 
     def get_values(self, name: str) -> Tuple[float, ...]:
-        """Return the values of a series, or () if there is none."""
+        """Return the values of a series, or () if there is no such series."""
         return self._named[name].values if name in self._named else ()
 
     def get_numbered_values(self, name: str) -> List[Tuple[float, ...]]:
@@ -125,7 +141,7 @@ class NamedSeries:
 
 
 def make_rows(series: Sequence[Series]) -> List[SplitRow]:
-    """Return a row for each split, in their order."""
+    """Return a row for each split, in the order of SPLIT_NAMES."""
     named_series = NamedSeries(series)
     single_device_s = named_series.get_values(f"step {ONE}")
     return [
@@ -176,9 +192,10 @@ def _pipeline_row(named_series: NamedSeries, name: str, microbatches: int) -> Pi
 
 
 def judge_overlap(series: Sequence[Series], microbatches: int) -> str:
-    """Return whether a pipeline's step is as fast as its stages at the same time, each alone.
+    """Return a line that compares a pipeline's step with its stages run independently.
 
-    It is judged only for 2 devices and 8 microbatches.
+    The reference is the time of all stages at the same time, without waiting for each other. Only
+    for 2 devices and 8 microbatches, the line also reports whether the pipeline is fast enough.
     """
     named_series = NamedSeries(series)
     devices = len(named_series.get_numbered_values(f"memory {ONE_F_ONE_B}"))
@@ -197,7 +214,7 @@ def judge_overlap(series: Sequence[Series], microbatches: int) -> str:
 
 
 def format_results(series: Sequence[Series], task: Task, microbatches: int, rounds: int) -> str:
-    """Return all tables, and whether the pipeline overlaps."""
+    """Return all tables, and the line of `judge_overlap`."""
     return "\n\n".join(
         [
             _split_table(make_rows(series), task, rounds),

@@ -51,11 +51,20 @@ def make_training_job(
 ) -> Job:
     """Return a job that trains on ``device_count`` CPU devices of ``threads`` threads each.
 
-    ``competitors``: the number of other processes that compute at the same time. ``devices``: train
-    on these instead. ``group``: the processes that train together, each on as many devices.
-    ``overlap``: as in `TrainConfig`. ``traced``: steps to record after the timed ones, for
-    ``beside``, the share of sums that overlap with backward. ``split``: the options of a run that
-    spread its network over its devices; None for data parallelism.
+    Args:
+        task: A key of `TASKS`.
+        device_count: The number of CPU devices.
+        threads: Threads of each device.
+        kvstore: The store that sums the gradients.
+        global_batch_size: Images per step on all devices; None for that of the task.
+        competitors: The number of other processes that compute at the same time.
+        devices: Devices to train on instead of the CPU devices, as in --devices.
+        group: The processes that train together, each on equally many devices.
+        overlap: As in `TrainConfig`.
+        traced: Steps to record after the timed steps. From them, the job also returns ``beside``,
+            the share of the sums of gradients that overlaps with backward.
+        split: The options of a run that split the network over its devices; None for data
+            parallelism.
     """
     workload = TASKS[task]
     global_batch_size = global_batch_size or workload.global_batch_size
@@ -92,6 +101,7 @@ def make_training_job(
 def _measure_overlap(
     ctxs: List[mx.Context], strategy: Strategy, batches: Iterator[Batch], steps: int
 ) -> Dict[str, float]:
+    """Record ``steps`` steps. Return ``beside``, the share of sums that overlaps with backward."""
     if not steps:
         return {}
     recorder = Recorder(ctxs, 1)
@@ -107,9 +117,10 @@ def _repeat_epochs(loader: Loader) -> Iterator[Batch]:
 
 
 def make_group_job(backend: str, processes: int, first: bool = True, **training: Any) -> Job:
-    """Return the job of a process of a group; ``training``: arguments of `make_training_job`.
+    """Return the job of a process of a group that trains together.
 
-    ``first``: whether it is rank 0.
+    ``first``: whether this process is rank 0, which starts the others. ``training``: arguments of
+    `make_training_job`.
     """
     options = {"backend": backend, "processes": processes, "first": False, **training}
     others = start_group(backend, processes, "member", options) if first else []
@@ -125,9 +136,9 @@ def make_group_job(backend: str, processes: int, first: bool = True, **training:
     return run
 
 
-# --- processes that compute meanwhile
+# --- processes that compute at the same time
 
-# longer than any round may take: it ends by itself then, or when its parent has gone
+# Longer than any round. Such a process exits after this time, or when its parent has ended.
 MAX_COMPETING_S = 120.0
 _BUSY = """
 import os, sys, time
@@ -141,7 +152,7 @@ while os.getppid() == parent and time.monotonic() < end:
 
 @contextmanager
 def competing_processes(count: int) -> Iterator[List[int]]:
-    """Keep ``count`` cores busy, by one process each, until the block exits. Yields their ids."""
+    """Keep ``count`` cores busy with one process each during the block. Yield the process ids."""
     command = [sys.executable, "-I", "-S", "-c", _BUSY, str(os.getpid()), str(MAX_COMPETING_S)]
     with ExitStack() as stack:
         pids = []
@@ -151,6 +162,6 @@ def competing_processes(count: int) -> Iterator[List[int]]:
             stack.callback(process.wait)
             stack.callback(process.kill)  # the first of the three
             assert process.stdout is not None
-            process.stdout.readline()  # it has started
+            process.stdout.readline()  # wait until the process has started
             pids.append(process.pid)
         yield pids

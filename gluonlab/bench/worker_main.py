@@ -1,11 +1,15 @@
 """Main program of a worker: ``python -m gluonlab.bench.worker_main JOB {"option": value}``.
 
-It writes ``{"ready": true}`` when the job is set up. Then, for every line ``{"steps": N}`` on
-standard input, which may contain more arguments, it runs N steps and writes one line: the job's
-dictionary of numbers, among them ``seconds``. After a failure it writes ``{"error": "..."}`` and
-exits. It also exits at the end of standard input, so that a worker does not outlive its parent.
+Protocol, in lines of JSON:
 
-Other checkouts (`--beside`) start this module and its jobs by name, so that these names must stay.
+- The worker writes ``{"ready": true}`` when the job is set up.
+- For every line ``{"steps": N}`` on standard input, which may contain more arguments, it runs N
+  steps. Then it writes the job's dictionary of numbers, among them ``seconds``.
+- After a failure it writes ``{"error": "..."}`` and exits.
+- It exits at the end of standard input, so that it does not outlive its parent.
+
+Do not rename this module or its jobs: measurements that compare checkouts (`--beside`) start them
+by name in other versions of gluonlab.
 """
 
 from __future__ import annotations
@@ -22,8 +26,8 @@ from gluonlab.engine import mxnet_setup
 
 Job = Callable[..., Dict[str, float]]  # job(steps=N)
 
-# MODULE:FUNCTION; the function makes a Job of the options. Imported when needed: only one framework
-# is loaded into a worker.
+# MODULE:FUNCTION; the function makes a Job from the options. Modules are imported when needed, so
+# that a worker loads only one framework.
 JOBS = {
     "gluonlab": "gluonlab.bench.training_job:make_training_job",
     "member": "gluonlab.bench.training_job:make_group_job",
@@ -40,7 +44,7 @@ JOBS = {
     "images": "benchmarks.image_readers:make",
     "training": "benchmarks.verdict:make",
 }
-TOOLS = CHECKOUT / "tools"  # in a checkout; it has the package ``benchmarks``
+TOOLS = CHECKOUT / "tools"  # contains the package ``benchmarks``, in a checkout only
 
 UNMODIFIED_MXNET = {"classic"}  # jobs that measure MXNet with its own defaults
 
@@ -57,8 +61,8 @@ def make_job(name: str, options: Dict[str, Any]) -> Job:
 
 
 def main() -> None:
-    """Serve the job that the command line names until standard input ends."""
-    # Standard output for the answers alone: whatever a library prints goes to standard error.
+    """Run the job that the command line names, for each request, until standard input ends."""
+    # Standard output is only for answers. Output of libraries goes to standard error.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     try:

@@ -1,4 +1,4 @@
-"""Networks that measurements train, on random images. Does not import MXNet."""
+"""The networks that measurements train on random images. Does not import MXNet."""
 
 from __future__ import annotations
 

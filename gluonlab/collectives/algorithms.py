@@ -1,15 +1,17 @@
-"""The allreduce algorithms, each as its definition, and allreduces over hosts composed of them.
+"""The allreduce algorithms: functions that return schedules, also for several hosts.
 
-ALGORITHMS is the one list that commands, tests and labs read.
+ALGORITHMS contains all algorithms by name. Commands, tests and labs read this list.
 
-Every algorithm is ``f(world_size, *, chunks=None, groups=None) -> Schedule``. An algorithm without
-``chunks`` or ``groups`` rejects them. Costs are for n bytes on p ranks behind one switch: every
-rank has one full-duplex port, a message takes alpha + bytes * beta on the ports that it passes, and
-adding takes gamma per byte. `gluonlab.collectives.cost_model` computes prices on any topology.
+Every algorithm is a function ``f(world_size, *, chunks=None, groups=None) -> Schedule``. An
+algorithm that does not support ``chunks`` or ``groups`` raises an error for them.
 
-Recursive doubling of the whole buffer is missing. Two ranks that exchange and add the same chunk in
-one step read and write it at once, which the rules of a step forbid. Real buffers would need to be
-doubled for it.
+The costs in the docstrings are for n bytes on p ranks behind one switch, where every rank has one
+full-duplex port. A message takes alpha + bytes * beta seconds on the ports that it passes. Adding
+takes gamma seconds per byte. `gluonlab.collectives.cost_model` computes costs on any topology.
+
+Recursive doubling of the whole buffer is missing. In this algorithm, two ranks exchange and add the
+same chunk in one step. Each would read and write the chunk at once, which the rules of a step
+forbid. It would need a second buffer.
 """
 
 from __future__ import annotations
@@ -44,10 +46,12 @@ _Definition = Tuple[Sequence[int], Iterable[Sequence[Transfer]]]
 def _schedule_function(
     name: str, collective: str
 ) -> Callable[[Callable[..., _Definition]], Algorithm]:
-    """Return a decorator: definition -> ``f(world_size, *, chunks=None, groups=None) -> Schedule``.
+    """Return a decorator that makes an algorithm from a definition.
 
-    A definition gets the number of ranks, and ``chunks`` and ``groups`` if it has such arguments;
-    otherwise they are rejected. Steps without transfers, as with one rank, are omitted.
+    A definition is a function that returns (owner of each chunk, steps). Its arguments are the
+    number of ranks, and ``chunks`` and ``groups`` if the algorithm supports them. The algorithm is
+    ``f(world_size, *, chunks=None, groups=None) -> Schedule``. It raises ScheduleError for options
+    that the definition does not support, and omits steps without transfers.
     """
 
     def decorate(definition: Callable[..., _Definition]) -> Algorithm:
@@ -126,7 +130,7 @@ def sharded_reduce_scatter(world_size: int, chunks: Optional[int]) -> _Definitio
     Cost: (p-1) (alpha + n/p beta) + (p-1) n/p gamma, with p chunks.
     """
     owner = _sharded_owners(world_size, chunks)
-    # In turn s a rank sends to its s-th neighbor, so that no two ranks start with the same owner.
+    # In each turn a rank sends to another neighbor, so that no two ranks start with the same owner.
     step = [
         Transfer((rank - turn) % world_size, rank, chunk, ADD)
         for turn in range(1, world_size)
@@ -220,7 +224,10 @@ def bidirectional_ring(world_size: int) -> _Definition:
 
 
 def _fold_ranks(world_size: int) -> Tuple[int, List[Tuple[int, int]]]:
-    """Return the largest power of two up to p, and (rank, chunk) for all ranks beyond it."""
+    """Return ``core``, the largest power of two up to p, and the (rank, chunk) to fold.
+
+    These are all chunks of the ranks from ``core`` on.
+    """
     core = 1 << (world_size.bit_length() - 1)
     return core, [(rank, chunk) for rank in range(core, world_size) for chunk in range(core)]
 
@@ -240,9 +247,9 @@ def _aligned_block(rank: int, size: int) -> range:
 def halving_doubling_reduce_scatter(world_size: int) -> _Definition:
     """Partners exchange and add different halves of their chunks: recursive halving.
 
-    The first partners are the farthest apart. If p is not a power of two, the ranks beyond the
-    largest power of two first add everything to one partner each ("fold"). Cost, with q that power
-    of two: log2(q) alpha + (q-1)/q n (beta + gamma); folded, alpha + n (beta + gamma) more.
+    The first partners are the farthest apart. Let q be the largest power of two up to p. If q < p,
+    each rank from q on first adds its whole buffer to a partner below q ("fold"). Cost: log2(q)
+    alpha + (q-1)/q n (beta + gamma), and alpha + n (beta + gamma) more with a fold.
     """
     core, folded = _fold_ranks(world_size)
     steps = [[Transfer(rank, rank - core, chunk, ADD) for rank, chunk in folded]]
@@ -261,7 +268,8 @@ def halving_doubling_reduce_scatter(world_size: int) -> _Definition:
 def halving_doubling_all_gather(world_size: int) -> _Definition:
     """Recursive doubling, then a copy to every rank that was folded.
 
-    Cost: log2(q) alpha + (q-1)/q n beta; folded, alpha + n beta more.
+    Cost, with q the largest power of two up to p: log2(q) alpha + (q-1)/q n beta, and alpha + n
+    beta more with a fold.
     """
     core, folded = _fold_ranks(world_size)
     steps = [
@@ -294,13 +302,15 @@ def halving_doubling(world_size: int) -> _Definition:
 def hierarchical(world_size: int, chunks: Optional[int], groups: Optional[Groups]) -> _Definition:
     """Sum within each group, then between groups, then hand out within each group.
 
-    Slow links carry each chunk once each way. ``groups`` share the ranks out, such as ((0, 1, 2,
-    3), (4, 5, 6, 7)) for two quads of GPUs; default: two halves. Their sizes may differ: member c
-    mod size of a group speaks for chunk c; there are as many chunks as the largest group has
-    members. Cost with G groups of g: 2 (g-1) (alpha + n/g beta) + (g-1) n/g gamma within the
-    groups, and between them 2 (G-1) (alpha + n/g beta) + (G-1) n/g gamma. Source: Cho, Finkler,
-    Serrano, Kung, Hunter, "BlueConnect: decomposing all-reduce for deep learning on heterogeneous
-    network hierarchy" (2019), section 3.
+    Slow links between groups carry each chunk once each way. ``groups`` divide the ranks, such as
+    ((0, 1, 2, 3), (4, 5, 6, 7)) for two quads of GPUs. The default is two halves. Groups may have
+    different sizes. Member c mod size of a group sums chunk c for the group. By default there are
+    as many chunks as the largest group has members.
+
+    Cost with G groups of g ranks: 2 (g-1) (alpha + n/g beta) + (g-1) n/g gamma within the groups,
+    and 2 (G-1) (alpha + n/g beta) + (G-1) n/g gamma between them. Source: Cho, Finkler, Serrano,
+    Kung, Hunter, "BlueConnect: decomposing all-reduce for deep learning on heterogeneous network
+    hierarchy" (2019), section 3.
     """
     groups = _resolve_groups(world_size, groups)
     count = _chunk_count("hierarchical", chunks, max(len(group) for group in groups))
@@ -349,8 +359,8 @@ def _resolve_groups(world_size: int, requested: Optional[Groups]) -> List[List[i
 class Tree:
     """A tree of ranks.
 
-    ``parent[rank]``: the parent, which is the rank itself for the root. ``ready_step[rank]``: the
-    number of steps after which, at the earliest, the children of the rank have sent to it.
+    ``parent[rank]``: the parent of a rank; the root is its own parent. ``ready_step[rank]``: the
+    earliest step in which the rank can send, because its children have sent before.
     """
 
     parent: Tuple[int, ...]
@@ -370,9 +380,9 @@ class Tree:
 
 
 def make_balanced_tree(world_size: int) -> Tree:
-    """Return the tree of a heap: the children of r are 2r+1 and 2r+2.
+    """Return a tree in which the children of rank r are 2r+1 and 2r+2, as in a heap.
 
-    A rank is ready once all levels below have sent.
+    A rank is ready when all levels below have sent.
     """
     levels = [(rank + 1).bit_length() - 1 for rank in range(world_size)]
     return Tree(
@@ -393,10 +403,11 @@ def make_mirrored_trees(world_size: int) -> Tuple[Tree, Tree]:
 
 
 def _make_in_order_tree(world_size: int) -> Tree:
-    """Return the tree with rank 0 as the root with one child.
+    """Return a tree with the root 0, which has one child.
 
-    The others are placed by their lowest set bit: 1 and 3 below 2, 2 and 6 below 4, and so on. A
-    parent beyond the last rank is skipped, so the depth stays log2(p), rounded up.
+    The lowest set bit of a rank is its level. The children of 2 are 1 and 3, the children of 4 are
+    2 and 6, and so on. A parent beyond the last rank is skipped, so the depth stays log2(p),
+    rounded up.
     """
     parent = [0] * world_size
     for rank in range(1, world_size):
@@ -443,7 +454,10 @@ def double_tree(world_size: int, chunks: Optional[int]) -> _Definition:
 
 
 def _reduce_then_broadcast(trees_and_chunks: Sequence[Tuple[Tree, Sequence[int]]]) -> List[Step]:
-    """Return the steps of trees that work at once on separate chunks: all sums, then all copies."""
+    """Return the steps of several trees at the same time, each on its own chunks.
+
+    All sums come first, then all copies.
+    """
     up = [_reduce_steps(tree, chunks) for tree, chunks in trees_and_chunks]
     down = [
         [
@@ -459,7 +473,8 @@ def _reduce_then_broadcast(trees_and_chunks: Sequence[Tuple[Tree, Sequence[int]]
 def _reduce_steps(tree: Tree, chunks: Sequence[int]) -> List[Step]:
     """Return the steps in which ranks add chunks to their parents, in a pipeline.
 
-    A rank sends a chunk once its children have sent theirs. The next chunk follows one step later.
+    A rank sends a chunk after its children have sent the same chunk. The next chunk follows one
+    step later.
     """
     senders = [rank for rank, parent in enumerate(tree.parent) if rank != parent]
     return [
@@ -520,9 +535,10 @@ def accepts_options(algorithm: Algorithm, **options: Any) -> bool:
 
 # --- several hosts: a reduce-scatter within hosts, an allreduce across, an all-gather within
 #
-# The second part runs between devices of equal rank in their hosts, all at once, each on the chunks
-# that it owns after the first part. So every chunk crosses the network as often as between single
-# devices, and all devices of a host share the work. Source: as hierarchical.
+# The allreduce across hosts runs between devices of equal rank in their hosts. All ranks run it at
+# the same time, each on the chunks that it owns after the reduce-scatter. So every chunk crosses
+# the network as often as with one device per host, and all devices of a host share the work. For
+# the source, see `hierarchical`.
 
 # algorithms across hosts; in trees, several chunks form a pipeline
 ACROSS_HOSTS = ("ring", "tree", "double_tree")
@@ -532,9 +548,9 @@ def nest_over_hosts(name: str, scatter: Schedule, across: Schedule, gather: Sche
     """Return an allreduce: ``scatter`` within hosts, ``across`` hosts, ``gather`` within hosts.
 
     ``scatter`` and ``gather`` are a reduce_scatter and an all_gather with the same owners, for the
-    devices of one host; ``across`` is an allreduce with a rank for each host. Device d of host h is
-    rank h * devices + d. ``across`` cuts each chunk of ``scatter`` into its own chunks. Raises
-    ScheduleError for schedules that do not fit.
+    devices of one host. ``across`` is an allreduce with a rank for each host, and divides each
+    chunk of ``scatter`` into its own chunks. Device d of host h is rank h * devices + d. Raises
+    ScheduleError for schedules that do not fit each other.
     """
     combine_halves(name, scatter, gather)
     if across.collective != ALLREDUCE:
@@ -574,15 +590,22 @@ def make_schedule_over_hosts(
     order: Optional[Sequence[int]] = None,
     chunks: Optional[int] = None,
 ) -> Schedule:
-    """Return the allreduce of several ``hosts`` with so many ``devices`` each.
+    """Return an allreduce over several hosts with ``devices`` devices each.
 
-    ``across``: an algorithm between hosts. ``within``: an algorithm with halves. ``order``: which
-    device of a host plays which rank of ``within``; 0, 1, 2, ... by default. ``chunks``: for
-    ``across``, if it leaves the choice. Raises ScheduleError.
+    Args:
+        hosts: The number of hosts.
+        devices: The number of devices of each host.
+        across: The algorithm across hosts, of ALGORITHMS.
+        within: The algorithm within hosts, of HALVES.
+        order: ``order[r]`` is the device of a host with rank r of ``within``; r by default.
+        chunks: The number of chunks for ``across``, if that algorithm accepts any number.
 
-    Cost with rings over h hosts, on ports that each device has within a host, and that all g
-    devices of a host share between hosts: 2 (g-1) (alpha + n/g beta) within, and across 2 (h-1) (g
-    alpha' + n/h beta'), because all g messages pass the same NIC.
+    Raises:
+        ScheduleError: For invalid arguments.
+
+    Cost with rings over h hosts of g devices: 2 (g-1) (alpha + n/g beta) within hosts, and 2 (h-1)
+    (g alpha' + n/h beta') across hosts. alpha' and beta' are for the NIC of a host, which all g
+    messages pass.
     """
     if within not in HALVES:
         raise ScheduleError(

@@ -1,8 +1,9 @@
-"""The layout of a schedule's chunks in arrays, and the order of operations on them.
+"""The position of a schedule's chunks in arrays, and the order of operations on chunks.
 
-`partition` cuts arrays into chunks, or assigns whole arrays to chunks. `coalesce_transfers` lists
-the operations of an executor on GPUs, `list_chunk_writes` those on CPU devices. `OverlapTracker`
-finds uses of parts that must wait for each other.
+- `partition` divides arrays into chunks, or assigns whole arrays to chunks.
+- `coalesce_transfers` lists the operations of an executor on GPUs.
+- `list_chunk_writes` lists the operations of an executor on CPU devices.
+- `OverlapTracker` finds parts of arrays whose uses must wait for each other.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ def partition(sizes: Sequence[int], chunks: int, whole: bool = False) -> List[Li
     """Return the parts of each chunk. Every element is in one part, and no part is empty.
 
     ``sizes``: the number of elements of each array. The arrays, laid end to end, are cut into equal
-    chunks. With ``whole``, arrays are not cut: the largest array comes first, and each goes to the
-    chunk with the fewest elements so far. A chunk may then be empty.
+    chunks. If ``whole`` is true, arrays are not divided. Each array, largest first, is assigned to
+    the chunk with the fewest elements so far. A chunk may then be empty.
     """
     if chunks < 1:
         raise ScheduleError(f"{chunks} chunks: there must be at least 1")
@@ -80,10 +81,10 @@ Cell = Tuple[int, int]  # (rank, chunk)
 
 
 class CoalescedTransfer(NamedTuple):
-    """Several transfers as one operation: add ``sources`` to ``dst``, or copy, the range ``part``.
+    """One operation for several transfers of a schedule.
 
-    ``transfers``: the number of the schedule's transfers in it. ``last_source_ready``: see
-    `ChunkWrite`.
+    It adds the range ``part`` of the ranks ``sources`` to that of rank ``dst``, or copies it.
+    ``transfers``: the number of the schedule's transfers. ``last_source_ready``: see `ChunkWrite`.
     """
 
     part: ArrayRange
@@ -143,9 +144,10 @@ def _group_by_target(step: Step) -> Iterator[Tuple[int, int, str, Tuple[int, ...
 class ChunkWrite(NamedTuple):
     """A chunk of a rank that a step writes, and the ranks that it comes from.
 
-    ``last_source_ready``: the last source can be read without waiting, and nothing has to wait for
-    the read. No earlier step has written to the last source. The next step that writes to it, if
-    any, also reads the chunk of ``dst``, and so waits for the operation that has read both.
+    ``last_source_ready``: whether the last source can be read without waiting, and no operation has
+    to wait for the read. This is the case under two conditions. No earlier step has written to the
+    last source. If a later step writes to the last source, the next such step also reads the chunk
+    of ``dst``, and so waits for this operation.
     """
 
     dst: int
@@ -175,7 +177,7 @@ def list_chunk_writes(schedule: Schedule) -> List[ChunkWrite]:
 
 
 class OverlapTracker:
-    """Tracker of uses of a rank's elements, which must wait for uses of overlapping parts."""
+    """Tracks the uses of a rank's elements, to find which overlapping uses must be ordered."""
 
     def __init__(self) -> None:
         self._clock = 0

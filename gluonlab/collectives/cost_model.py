@@ -1,18 +1,18 @@
 """The cost model of schedules on topologies: the alpha-beta model, with contention.
 
 All transfers from one device to another in a step are one message. A message occupies every link of
-its route for the route's latency plus bytes / bandwidth; messages on one link follow each other. A
-step takes the time of its busiest link, then the time of the device with the most additions:
-transfers and additions of one step do not overlap. If devices share a memory, all additions of a
-step into one chunk count as one, as in the executor on CPU devices.
+its route for the route's latency plus bytes / bandwidth. Messages on one link follow each other. A
+step takes the time of its busiest link, plus the time of the device with the most additions.
+Transfers and additions of a step do not overlap. If devices share a memory, several additions into
+one chunk in a step count as one, as in the executor on CPU devices.
 
-The model has a barrier between steps, so a price is an upper bound of the time that the topology
-allows: in the executor, a device that is ready early continues. A chunk counts as size / chunks
-bytes, not in whole elements. If the size is not divisible, the real chunks are up to one element
-longer or shorter.
+The predicted time is called the price of a schedule. The model has a barrier between steps, but the
+executor has none: a device that is ready early continues. So a price is an upper bound of the time
+that the topology allows. A chunk counts as size / chunks bytes. If the elements are not divisible
+by the chunks, the real chunks are up to one element longer or shorter.
 
-Prices decide which device plays which rank (`find_best_order`), and which of several schedules are
-useful (`select_cheapest`).
+Prices determine the device for each rank (`find_best_order`), and the useful ones of several
+schedules (`select_cheapest`).
 
 Sources: Hockney, "The communication challenge for MPP: Intel Paragon and Meiko CS-2" (1994), for
 latency and bandwidth; Thakur, Rabenseifner, Gropp, "Optimization of Collective Communication
@@ -51,7 +51,8 @@ from gluonlab.collectives.schedule import (
 from gluonlab.collectives.topology import INFINITE, Link, Pair, PortRoutes, Route, Topology
 from gluonlab.errors import ScheduleError
 
-# entries (links times steps, or transfers) of the arrays of one batch of steps: some 100 MB
+# Steps are computed in batches, whose arrays have at most so many entries (about 100 MB). Entries
+# are links times steps, or transfers.
 MAX_BATCH_ENTRIES = 2**20
 PRICE_TOLERANCE = 1e-9  # relative: prices that differ by less are equal up to rounding
 # the sizes at which schedules are compared: 1 B to 4 GiB
@@ -170,15 +171,15 @@ def algbw(size_bytes: float, seconds: float) -> float:
 
 
 def bus_factor(collective: str, world_size: int) -> float:
-    """Return the factor from algbw to the speed of the links (nccl-tests, doc/PERFORMANCE.md).
+    """Return busbw / algbw, by which algbw becomes comparable with the speed of the links.
 
-    It is 2 (n-1) / n for allreduce, and (n-1) / n for reduce_scatter and all_gather. Sizes are
-    those of the whole buffer.
+    The factor is 2 (n-1) / n for an allreduce over n ranks, and (n-1) / n for reduce_scatter and
+    all_gather (nccl-tests, doc/PERFORMANCE.md). Sizes are those of the whole buffer.
     """
     return (2 if collective == ALLREDUCE else 1) * (world_size - 1) / world_size
 
 
-# --- the loads of links and devices in each step, computed with arrays for millions of transfers
+# --- the load of links and devices in each step, computed with NumPy for millions of transfers
 
 NO_LINK = -1  # fills the rows of routes with fewer links than others
 
@@ -187,9 +188,9 @@ NO_LINK = -1  # fills the rows of routes with fewer links than others
 class RouteTable:
     """The routes of some pairs of devices, as a table of numbered links.
 
-    ``links``: each link once. ``bytes_per_s``: their speeds, (links,). ``link_numbers``: the links
-    of each pair's route, in order, filled up with NO_LINK, (pairs, longest). ``latency_s``:
-    (pairs,).
+    ``links``: each link once. ``bytes_per_s``: the speed of each link, shape (links,).
+    ``link_numbers``: for each pair, the indices of its route's links, padded with NO_LINK, shape
+    (pairs, length of the longest route). ``latency_s``: the latency of each route, shape (pairs,).
     """
 
     links: Tuple[Link, ...]
@@ -199,7 +200,7 @@ class RouteTable:
 
 
 def make_route_table(routes: Mapping[Pair, Route], src: Any, dst: Any) -> RouteTable:
-    """Return the routes from ``src`` to ``dst``, (pairs,) each.
+    """Return the routes from ``src[i]`` to ``dst[i]`` for all i. Both have the shape (pairs,).
 
     Raises KeyError for pairs without a route.
     """
@@ -240,11 +241,18 @@ def make_route_table(routes: Mapping[Pair, Route], src: Any, dst: Any) -> RouteT
 class _StepLoads:
     """The messages and additions of ``steps`` consecutive steps.
 
-    A message is all that one device sends to another in a step. ``step``, counted from the first of
-    the steps, ``pair``, the row of the two devices in ``table``, and ``chunks``: (messages,).
-    ``max_additions``: the number of chunks that the busiest device adds in each step.
-    ``total_additions``: the number that all devices add, (steps,). If devices share a memory,
-    several additions into a chunk in a step count once.
+    A message is everything that one device sends to another in a step.
+
+    Attributes:
+        steps: the number of steps.
+        size_thresholds: the table of routes.
+        step: the step of each message, counted from the first of the steps; shape (messages,).
+        pair: the row of each message's route in the table; shape (messages,).
+        chunks: the number of chunks in each message; shape (messages,).
+        max_additions: the number of chunks that the busiest device adds in each step; shape
+            (steps,).
+        total_additions: the number of chunks that all devices add in each step; shape (steps,). If
+            devices share a memory, several additions into a chunk in a step count once.
     """
 
     steps: int
@@ -279,7 +287,7 @@ class _StepLoads:
 
 
 def _count_loads(schedule: Schedule, topology: Topology) -> Iterator[_StepLoads]:
-    """Yield the loads of all steps, in order, some steps at a time."""
+    """Yield the loads of all steps, in order, in batches of steps."""
     arrays, devices = schedule_to_arrays(schedule), schedule.world_size
     pairs = np.zeros(devices * devices, bool)
     pairs[arrays.src * devices + arrays.dst] = True
@@ -346,18 +354,18 @@ def lowest_cost_index(costs: Sequence[float]) -> int:
 ORDER_BYTES = 25 * 2**20  # the size at which orders are compared: a bucket of gradients on GPUs
 # An order must not cost more than the given order at any of these sizes, from 1 KiB to 1 GiB.
 ORDER_SIZES = tuple(4**power * 2**10 for power in range(11))
-MAX_EXCHANGED_DEVICES = 32  # with some 500 possible exchanges; known machines have up to 16 devices
-MAX_PRICED_ORDERS = 600  # from each start: about a second; known machines need up to 241
+MAX_EXCHANGED_DEVICES = 32  # about 500 possible exchanges; known machines have up to 16 devices
+MAX_PRICED_ORDERS = 600  # for each start, about a second; known machines need up to 241
 
 
 def find_best_order(schedule: Schedule, topology: Topology) -> List[int]:
     """Return the cheapest ``order`` found for `Schedule.placed`; the identity if none is cheaper.
 
     The search starts from the given order and from the topology's best ring. From each start, it
-    repeatedly swaps the two devices whose exchange saves most, until no exchange saves anything, or
-    until `MAX_PRICED_ORDERS` is reached. That takes some hundred prices on eight devices, some
-    hundredths of a second. Devices of several hosts, and more than `MAX_EXCHANGED_DEVICES`, are not
-    exchanged: there are too many pairs, and the best ring already keeps hosts together.
+    repeatedly swaps the two devices whose exchange saves most. It stops when no exchange saves
+    time, or after `MAX_PRICED_ORDERS` prices. On eight devices it computes a few hundred prices, in
+    a few hundredths of a second. With several hosts, or more than `MAX_EXCHANGED_DEVICES`, devices
+    are not exchanged, because there are too many pairs. The best ring already keeps hosts together.
     """
     identity = list(range(schedule.world_size))
     if isinstance(topology.routes, PortRoutes) and topology.routes.is_symmetric:

@@ -1,11 +1,12 @@
 """Lower bounds on the price (`cost_model`) of any valid schedule on a topology.
 
-Three things cost time: latency, bytes on links, additions. A step with a transfer takes at least
-the lowest latency alpha, plus the bytes of its busiest link / that link's speed, because a link
-with bytes carries a message; then come its additions. So T steps cost at least T alpha + B n + G n,
-with B from `LinkCapacity.seconds_per_byte` and G from `addition_seconds_per_byte`. Schedules of few
-steps have separate bounds, because they need many messages at once. The lower bound is the minimum
-over the number of steps of the maximum of all bounds for that number.
+Latency, bytes on links, and additions take time. A step with a transfer takes at least the lowest
+latency alpha, plus the bytes of its busiest link / the speed of this link, plus its additions. So T
+steps on a buffer of n bytes take at least T alpha + B n + G n. B is the result of
+`LinkCapacity.seconds_per_byte`, and G of `addition_seconds_per_byte`. Schedules of few steps have
+separate bounds, because they need many messages at once. For each number of steps, the maximum of
+its bounds counts. The lower bound is the minimum of these maxima over all numbers of steps. p is
+the number of ranks, and a cell is a chunk of a rank.
 
 **Two steps.** Consider one chunk. Ranks read in the last step are not written in it, so one of them
 held the sum before: some rank v was complete after the first step, in which every cell held a
@@ -129,7 +130,7 @@ def addition_seconds_per_byte(topology: Topology) -> float:
 
 
 def _allreduce_cases(capacity: LinkCapacity) -> List[List[LinearCost]]:
-    """Return the lower bounds of an allreduce in 2, 3, and 4 or more steps."""
+    """Return the lower bounds for allreduces of 2 steps, of 3 steps, and of 4 or more steps."""
     alpha = _lowest_latency(capacity)
     s_per_byte = capacity.seconds_per_byte(both_ways=True)
     inward, outward = capacity.min_fan_cost(True), capacity.min_fan_cost(False)
@@ -153,10 +154,10 @@ def _allreduce_cases(capacity: LinkCapacity) -> List[List[LinearCost]]:
 
 
 def _half_cases(capacity: LinkCapacity, collective: str) -> List[List[LinearCost]]:
-    """Return the lower bounds of a reduce_scatter or all_gather in 1, and 2 or more steps.
+    """Return the lower bounds for halves of an allreduce of 1 step, and of 2 or more steps.
 
-    One step is a fan. Each further step multiplies the contributions that a rank holds, or the
-    ranks that hold a chunk.
+    ``collective``: reduce_scatter or all_gather. One step is a fan. Each further step multiplies
+    the number of contributions that a rank holds, or the number of ranks that hold a chunk.
     """
     inward = collective == REDUCE_SCATTER
     alpha = _lowest_latency(capacity)
@@ -294,9 +295,9 @@ class LinkCapacity:
     def min_fan_cost(self, inward: bool) -> FanCost:
         """Return the cost of the cheapest fans into, or out of, ranks that share all chunks.
 
-        With the share x of the bytes, rank v's link l is busy for x c / bandwidth per byte, if c of
-        v's p - 1 routes pass it. Shares add up to 1. So for some rank that takes part, x times the
-        largest c / bandwidth is at least 1 / the sum of all inverses.
+        If a share x of the bytes fans into rank v, v's link l is busy for x c / bandwidth per byte,
+        where c of v's p - 1 routes pass the link. The shares of all ranks add up to 1. So for at
+        least one rank, x times the largest c / bandwidth is at least 1 / the sum of all inverses.
         """
         byte_limits, max_messages = [], []
         for routes in self._routes_by_rank(inward):

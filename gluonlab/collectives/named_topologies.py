@@ -2,8 +2,8 @@
 
 `make_topology` returns a known machine, ``p3.16xlarge``; several hosts, ``p3.16xlarge*8``; or the
 topology of a file, ``m.json``. `nvml_topology` uses the links that NVML reports, and
-`resolve_topology` finds the topology of a run's devices. A topology's ``note`` separates published
-and measured figures from inferred ones.
+`resolve_topology` finds the topology of a run's devices. The ``note`` of a topology lists which
+numbers are published or measured, and which are inferred.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""A schedule: which rank sends which chunk to which rank in which step, to be added or copied.
+"""Schedules of collectives: for each step, a list of transfers of chunks between ranks.
 
-Every rank starts with a buffer, cut into the same chunks. A transfer reads a chunk of one rank and
-adds it to the same chunk of another rank, or overwrites that chunk. Such transfers make up every
-collective; the cost and the result follow from them.
+Every rank has a buffer, which is divided into the same chunks. A transfer reads a chunk of one
+rank, and adds it to the same chunk of another rank, or overwrites that chunk. Every collective
+consists of such transfers. They determine its result and its cost.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ FILE_FORMAT = "gluonlab schedules 1"  # of files that `synthesis.precomputed_sch
 
 
 class Transfer(NamedTuple):
-    """Add chunk ``chunk`` of rank ``src`` to the same chunk of rank ``dst``, or overwrite that.
+    """A transfer of chunk ``chunk`` from rank ``src`` to rank ``dst``.
 
-    ``op`` is "add" or "copy".
+    If ``op`` is "add", the chunk is added to the same chunk of ``dst``; if it is "copy", the chunk
+    overwrites that chunk.
     """
 
     src: int
@@ -48,21 +49,21 @@ def is_integer_at_least(value: Any, at_least: int = 1) -> bool:
 class Schedule:
     """A collective operation as data.
 
-    The schedule must guarantee the following, which `gluonlab.collectives.verify_schedule.check`
-    proves:
+    For each chunk, a schedule must guarantee the following, which
+    `gluonlab.collectives.verify_schedule.check` proves:
 
     ==============  =================================  ============================
     collective      before                             after
     ==============  =================================  ============================
     allreduce       every rank has a contribution      every rank has the same sum
-    reduce_scatter  every rank has a contribution      rank ``owner[chunk]`` has it
-    all_gather      rank ``owner[chunk]`` has a chunk  every rank has it
+    reduce_scatter  every rank has a contribution      ``owner[chunk]`` has the sum
+    all_gather      rank ``owner[chunk]`` has a chunk  every rank has the chunk
     ==============  =================================  ============================
 
-    This holds for each chunk, and the same sum means the same bits.
+    "The same sum" means the same bits.
 
     The transfers of a step are simultaneous. So no chunk of a rank is both read and written in a
-    step. A step makes either one copy into a chunk of a rank, or additions in the order of the
+    step. Into a chunk of a rank, a step makes either one copy, or additions in the order of the
     step's list. All transfers from one rank to another in a step are one message. Steps are not
     barriers: a transfer waits only for the chunks that it reads and writes.
 
@@ -71,8 +72,8 @@ class Schedule:
         collective: "allreduce", "reduce_scatter" or "all_gather".
         world_size: the number of ranks.
         chunks: the number of chunks of a buffer.
-        owner: for each chunk, the rank that holds the whole sum in between. For an allreduce, only
-            drawings and explanations use it.
+        owner: for each chunk, the rank that holds the whole sum between sums and copies. For an
+            allreduce, only drawings and explanations use the owner.
         steps: the steps, each a tuple of transfers.
     """
 
@@ -84,7 +85,7 @@ class Schedule:
     steps: Tuple[Step, ...]
 
     def placed(self, order: Sequence[int]) -> Schedule:
-        """Return the same schedule with rank r played by device ``order[r]``.
+        """Return the same schedule in which device ``order[r]`` has the role of rank r.
 
         Raises ScheduleError if ``order`` does not name every rank once.
         """
@@ -118,7 +119,7 @@ def combine_halves(name: str, first: Schedule, second: Schedule) -> Schedule:
     return replace(first, name=name, collective=ALLREDUCE, steps=first.steps + second.steps)
 
 
-# --- as arrays, for computations on millions of transfers
+# --- schedules as arrays, for computations on millions of transfers
 
 Column = Any  # an array of one dimension
 IS_ADD, IS_COPY, UNKNOWN_OP = range(3)
@@ -129,9 +130,9 @@ _OP_CODES = {ADD: IS_ADD, COPY: IS_COPY}
 class ScheduleArrays:
     """A schedule as arrays with an entry for each transfer, in the order of steps and lists.
 
-    ``step``, ``src``, ``dst``, ``chunk``: integers (transfers,). ``op`` (transfers,): IS_ADD,
-    IS_COPY, or UNKNOWN_OP. ``starts`` (steps + 1,): the first entry of each step, then their
-    number.
+    ``step``, ``src``, ``dst``, ``chunk``: integers, shape (transfers,). ``op``: IS_ADD, IS_COPY, or
+    UNKNOWN_OP, shape (transfers,). ``starts``: the index of the first transfer of each step, and
+    finally the number of transfers, shape (steps + 1,).
     """
 
     step: Column
@@ -144,7 +145,7 @@ class ScheduleArrays:
 
 def schedule_to_arrays(schedule: Schedule) -> ScheduleArrays:
     """Convert a schedule to arrays. Raise TypeError for ranks or chunks that are not int64."""
-    import numpy as np  # not needed to read a topology, as the doctor does
+    import numpy as np  # imported here, because the doctor reads topologies without numpy
 
     def to_column(values: List[int]) -> Column:
         column = np.array(values) if values else np.zeros(0, np.int64)

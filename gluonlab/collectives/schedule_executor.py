@@ -1,18 +1,21 @@
-"""Executor of schedules on NDArrays, in place, without blocking the host.
+"""Runs schedules on NDArrays, in place, without blocking the host.
 
 Each device has a list of arrays. MXNet's engine orders operations by the arrays that they read and
 write, and treats all slices of an array as the whole array. Two devices that write different chunks
-of one array would therefore wait for each other. So every chunk gets an alias, a separate array
-over the same memory, made with DLPack. The engine does not know that they share memory. A `Fence`
-before the first transfer and one after the last make the engine order them with other users of the
-array. In between, the dependencies of chunks order the transfers: there is no barrier between
-steps, which a schedule's price assumes. An array that is never cut needs neither alias nor fences,
-which would take most of the time of small messages.
+of one array would therefore wait for each other. So every chunk has an alias: a separate array over
+the same memory, made with DLPack. The engine does not know that aliases share memory with the
+array. A `Fence` before the first transfer and another after the last transfer make the engine order
+the aliases with other users of the array.
 
-On CPU devices a chunk passes all steps in pieces, small enough that the data that one transfer
-wrote is still in the cache when the next one reads it. On GPUs, MXNet waits for the stream after
-each operation. So chunks stay whole there, and neighboring chunks with the same source and target
-are moved as one (`gluonlab.collectives.chunk_layout.coalesce_transfers`).
+Between the fences, only the dependencies of chunks order the transfers. There is no barrier between
+steps, although the cost model assumes one. An array that is moved as a whole needs neither alias
+nor fences, which would take most of the time of small messages.
+
+On CPU devices, a chunk is divided into pieces, and each piece goes through all steps before the
+next piece. Pieces are so small that the data of a transfer is still in the cache when the next
+transfer reads it. On GPUs, MXNet waits for the stream after each operation. So chunks are not
+divided there, and neighboring chunks with the same source and target are moved at once
+(`gluonlab.collectives.chunk_layout.coalesce_transfers`).
 """
 
 from __future__ import annotations
@@ -71,12 +74,12 @@ MAX_EXECUTORS = 256  # more than the parameters of a ResNet-50
 
 
 class Executor:
-    """An executor of ``schedule`` on ``arrays``, in place; `run` runs it.
+    """Runs ``schedule`` on ``arrays``, in place, for each call of `run`.
 
-    All ranks get the same bits. Sums are computed in the arrays' own type. Creating an executor
-    takes about 50 microseconds per piece and waits for the arrays: create it once and run it often,
-    from one thread. Nothing is recorded for autograd. On GPUs, every transfer that adds needs
-    memory for the received piece.
+    All ranks receive the same bits. Sums are computed in the arrays' own type. Creating an executor
+    takes about 50 microseconds per piece, and waits for the arrays. So create it once, and run it
+    often, from one thread. Nothing is recorded for autograd. On GPUs, every transfer that adds
+    needs memory for the received piece.
 
     Args:
         schedule: the schedule.
@@ -111,7 +114,7 @@ class Executor:
             ranks = [_RankArrays(rank_arrays, cut_arrays) for rank_arrays in arrays]
             uses_gpus = is_on_gpu(arrays[0][0])
             for move in all_moves:
-                if uses_gpus:  # coalesced cells of a rank may overlap
+                if uses_gpus:  # coalesced pieces of a rank may overlap
                     for source in move.sources:
                         self._calls += ranks[source].order_uses(move.part, writes=False)
                     self._calls += ranks[move.dst].order_uses(move.part, writes=True)
@@ -170,10 +173,10 @@ def make_allreduce(
 ) -> Callable[[List[nd.NDArray]], None]:
     """Return a function that sums a list of arrays in place, one array on each of ``ctxs``.
 
-    ``name``: the algorithm. ``order``: which of ``ctxs`` plays which rank. The function prepares an
-    executor for each new list of arrays, and keeps the last MAX_EXECUTORS of them in memory. So
-    pass the same objects every time: an NDArray's ``grad`` is a new object for each access, but
-    ``list_grad()`` of a gluon.Parameter is not.
+    ``name``: the algorithm. ``order``: ``ctxs[order[r]]`` has the role of rank r. The function
+    prepares an executor for each new list of arrays, and keeps the last MAX_EXECUTORS executors in
+    memory. So pass the same objects every time. An NDArray's ``grad`` is a new object for each
+    access, but ``list_grad()`` of a gluon.Parameter returns the same objects.
     """
     schedule = make_schedule(name, len(ctxs))
     if order is not None:
@@ -193,7 +196,10 @@ def make_allreduce(
 
 
 class _RankArrays:
-    """The arrays of one rank, with their cells; arrays in ``cut_arrays`` are moved in parts."""
+    """The arrays of one rank, and the pieces of chunks that transfers use.
+
+    ``cut_arrays``: indices of the arrays that are moved in parts, not as a whole.
+    """
 
     def __init__(self, arrays: Sequence[nd.NDArray], cut_arrays: AbstractSet[int]) -> None:
         self.ctx = arrays[0].context
@@ -206,13 +212,13 @@ class _RankArrays:
         self._overlaps = OverlapTracker()
 
     def fences(self) -> Iterator[Fence]:
-        """Yield fences that make the engine order the cells with other users of the arrays.
+        """Yield fences that make the engine order the pieces with other users of the arrays.
 
-        There is one fence for each array that is cut. A common fence would fail: two arrays may be
-        parts of a third one, and the engine waits forever for a variable given twice. All arrays
-        count as written, because readers do not wait for each other: the cells must be ready before
-        the first transfer writes, and those on other ranks before the operations after the last
-        transfer.
+        There is one fence for each array that is moved in parts. A common fence would fail: two
+        arrays may be parts of a third array, and the engine waits forever for a variable that is
+        passed twice. The fences declare all arrays as written, because readers do not wait for each
+        other. So the pieces are ready before the first transfer writes. Operations after the last
+        transfer wait for the pieces on other ranks.
         """
         for index in sorted(self._cut_arrays):
             aliases = [cell.alias for part, cell in self._pieces.items() if part.array == index]
@@ -220,14 +226,14 @@ class _RankArrays:
                 yield Fence(self.ctx, read=[], written=[self._flat[index], *aliases])
 
     def order_uses(self, part: ArrayRange, writes: bool) -> Iterator[EngineCall]:
-        """Yield fences that order uses of overlapping cells, unknown to the engine."""
+        """Yield fences that order uses of overlapping pieces, which the engine does not know."""
         overlapping = self._overlaps.record_use(part, writes)
         if overlapping:
             written = [self.get_piece(other).alias for other in (part, *overlapping)]
             yield Fence(self.ctx, read=[], written=written)
 
     def get_piece(self, part: ArrayRange) -> _ChunkPiece:
-        """Return the cell of a part, created at its first use."""
+        """Return the piece for a part of an array. It is created at its first use."""
         if part not in self._pieces:
             flat = self._flat[part.array]
             if part.array in self._cut_arrays:
@@ -242,9 +248,9 @@ class _ChunkPiece:
     """A piece of a chunk on one rank.
 
     The engine orders the transfers by ``alias``. ``view`` is the same memory as a slice of the
-    rank's own array. It is needed because on the CPU an operator runs on the worker of its first
-    input's device, and an alias does not know its CPU device. Both are the array itself if it is
-    not cut.
+    rank's own array. On the CPU, an operator runs on the worker of its first input's device. An
+    alias does not know its CPU device, so ``view`` must be the first input. If the array is moved
+    as a whole, both are the array itself.
     """
 
     def __init__(self, view: nd.NDArray, alias: nd.NDArray) -> None:
@@ -292,10 +298,10 @@ class _ChunkPiece:
 def plan_transfers(
     schedule: Schedule, parts: Sequence[Sequence[ArrayRange]], arrays: Sequence[nd.NDArray]
 ) -> Iterator[CoalescedTransfer]:
-    """Yield all transfers in the order in which the devices of ``arrays``, one rank's, run them.
+    """Yield all transfers in the order in which the devices run them.
 
-    GPUs run few and large operations. CPU devices take a piece of each chunk through all steps,
-    then the next piece. ``parts``: the parts of each chunk.
+    GPUs run few and large operations. CPU devices run all steps on a piece of each chunk, then on
+    the next piece. ``parts``: the parts of each chunk. ``arrays``: the arrays of one rank.
     """
     if is_on_gpu(arrays[0]):
         yield from coalesce_transfers(schedule, parts)
@@ -314,9 +320,10 @@ def plan_transfers(
 
 
 def cut_into_pieces(part: ArrayRange, array: nd.NDArray) -> List[ArrayRange]:
-    """Return the pieces of a part of ``array``; on GPUs there is only one.
+    """Return the pieces of a part of ``array``.
 
-    Their caches are smaller, and each operation has a fixed cost.
+    On GPUs there is only one piece, because caches are smaller, and each operation has a fixed
+    cost.
     """
     size = part.end - part.begin
     count = (
@@ -326,16 +333,20 @@ def cut_into_pieces(part: ArrayRange, array: nd.NDArray) -> List[ArrayRange]:
     return [ArrayRange(part.array, part.begin + begin, part.begin + end) for begin, end in bounds]
 
 
-# --- a reduce-scatter that does not change its inputs, at the cost of one in place
+# --- a reduce-scatter that does not change its inputs, as fast as one in place
 #
 # The first addition into a chunk of a rank writes the sum of two arrays into a third array. Later
-# ones add to that array, or to a slice of it. So nothing is copied, and chunks that are only read
-# need no memory. They are read through slices, which the engine allows at the same time. Sums are
-# separate arrays. So the engine knows all dependencies, and needs neither aliases nor fences.
+# additions add to the third array, or to a slice of it. So nothing is copied, and chunks that are
+# only read need no memory. They are read through slices, which the engine allows at the same time.
+# Sums are separate arrays. So the engine knows all dependencies, and aliases and fences are not
+# needed.
 
 
 class OwnedSum(NamedTuple):
-    """A sum that a rank owns after a reduce-scatter: ``array``, (n,), of the elements ``part``."""
+    """A sum that a rank owns after a reduce-scatter.
+
+    ``part``: the elements that are summed. ``array``: their sum, of shape (n,).
+    """
 
     rank: int
     part: ArrayRange
@@ -343,12 +354,12 @@ class OwnedSum(NamedTuple):
 
 
 class OutOfPlaceReduceScatter:
-    """An executor of a reduce-scatter that only reads ``arrays``; `owned` are the sums.
+    """Runs a reduce-scatter that only reads ``arrays``. ``owned`` contains the sums.
 
-    ``arrays`` are as for `Executor`, cut by elements, and may share memory. Each rank has memory
-    for the sums that it computes: for the chunks that it owns and, if sums are passed on, as in a
-    ring, for those; on GPUs also for received pieces. Raises ScheduleError if the arrays do not fit
-    the schedule or each other.
+    ``arrays`` are as for `Executor`, and may share memory. Chunks contain equal numbers of
+    elements. Each rank needs memory for the sums that it computes, including partial sums that it
+    sends on, as in a ring. On GPUs it also needs memory for received pieces. Raises ScheduleError
+    if the arrays do not fit the schedule or each other.
     """
 
     def __init__(self, schedule: Schedule, arrays: Sequence[Sequence[nd.NDArray]]) -> None:
@@ -399,6 +410,7 @@ class OutOfPlaceReduceScatter:
             yield ArrayRange(part.array, begin, end)
 
     def _add_piece(self, piece: ArrayRange, rank: int, others: Sequence[int]) -> None:
+        """Append the calls that add the piece of the ranks ``others`` to the sum of ``rank``."""
         first, values = (
             self._current_value(rank, piece),
             [self._current_value(other, piece) for other in others],
@@ -416,7 +428,7 @@ class OutOfPlaceReduceScatter:
             self._calls += sum_calls([first, *values], total, total)
 
     def _current_value(self, rank: int, piece: ArrayRange) -> nd.NDArray:
-        """Return the rank's sum so far, or its contribution."""
+        """Return the rank's sum of ``piece`` so far, or its own elements if nothing was added."""
         total = self._sum_so_far(rank, piece)
         return self._flat[rank][piece.array][piece.begin : piece.end] if total is None else total
 

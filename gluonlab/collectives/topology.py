@@ -1,4 +1,4 @@
-"""A topology: devices, the links that a message passes between two of them, and their speed.
+"""Topologies: devices, the links between them, and the speed of each link.
 
 A link is one direction of a wire. Messages on the same link share its bandwidth; a wire that works
 in both directions is two links. `Topology.ring_order` finds the best ring of devices. This module
@@ -45,9 +45,11 @@ Links = Tuple[Link, ...]  # part of a route
 class PortRoutes(Mapping[Pair, Route]):
     """The routes between many devices, each through an output port and an input port.
 
-    Routes are created on access, because 1,024 devices have a million routes. ``out_links`` and
-    ``in_links``: the links of every device's ports, with the latency ``latency_s``.
-    ``special_routes``: the routes of pairs that use other links.
+    Routes are created on access, because 1,024 devices have a million routes.
+
+    ``out_links`` and ``in_links``: for each device, the links of its output port and input port.
+    ``latency_s``: the latency of a message through ports. ``special_routes``: the routes of pairs
+    that use other links.
     """
 
     def __init__(
@@ -129,8 +131,8 @@ class Topology:
         world_size: the number of devices.
         routes: a route for every pair (src, dst).
         reduce_bytes_per_s: how many bytes one device adds per second.
-        shared_reduce_bytes_per_s: the same for all devices together, if they share a memory. The
-            additions of a step into a chunk then count once.
+        shared_reduce_bytes_per_s: how many bytes all devices together add per second, if they share
+            a memory. Several additions into a chunk in a step are then counted as one.
         groups: devices that are closer to each other than to the rest, for the hierarchical
             algorithm; by default one group.
         note: the sources of the figures, and which of them are inferred.
@@ -169,7 +171,7 @@ class Topology:
                 f"{self.name}: {self.world_size} devices have "
                 f"{self.world_size * (self.world_size - 1)} routes, one for every pair (src, dst)"
             )
-        for route in routes_to_check:  # they use every link
+        for route in routes_to_check:  # these routes use every link
             speeds = [link.bytes_per_s for link in route.links]
             if not (speeds and route.latency_s >= 0 and all(speed > 0 for speed in speeds)):
                 raise ScheduleError(
@@ -188,10 +190,10 @@ class Topology:
     def ring_order(self) -> List[int]:
         """Return the order of devices with the fastest ring, ``order[i]`` to ``order[i + 1]``.
 
-        It is an order for `Schedule.placed`. The fastest ring has the least busy busiest link if
-        all devices send at once. Ties go to the largest sum of the pairs' bytes/s, then to the
-        first order in lexical order. Orders that can no longer win are not completed. With several
-        hosts, the hosts follow each other, each in the order of its own fastest ring.
+        Pass the order to `Schedule.placed`. In the fastest ring, the busiest link takes the least
+        time if all devices send at once. If several rings are equal, the largest sum of the pairs'
+        bytes/s decides, and then the lexical order. With several hosts, the hosts follow each
+        other, each in the order of its own fastest ring.
         """
         if len(self.hosts) == 1:
             return list(self._fastest_ring)

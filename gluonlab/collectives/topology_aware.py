@@ -1,8 +1,11 @@
-"""TOPOLOGY_AWARE: the allreduces that are made for the links of a machine, by name.
+"""Topology-aware allreduces (TOPOLOGY_AWARE), whose schedules are made for a machine's links.
 
-``multi_ring`` is several rings at once. ``synthesised`` was found by a solver (`synthesis`).
-``auto`` is, for each size, the cheapest of all schedules. In contrast, the schedules of
-`algorithms` are made for a number of devices, and placed on links afterwards.
+- ``multi_ring``: several rings at the same time.
+- ``synthesised``: schedules found by a solver (`gluonlab.collectives.synthesis`).
+- ``auto``: for each size, the cheapest of all schedules.
+
+In contrast, the schedules of `gluonlab.collectives.algorithms` depend only on the number of
+devices. They are fitted to the links afterwards, by the order of the devices.
 """
 
 from __future__ import annotations

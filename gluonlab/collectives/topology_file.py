@@ -1,8 +1,8 @@
-"""A topology as a JSON file, written by hand or by ``bench links --save``.
+"""Reads and writes topologies as JSON files, which users or ``bench links --save`` write.
 
-By hand: devices, switches, and the wires between them. Each pair uses the path with the fewest
-wires; ties go to the path with the highest bandwidth. Paths lead through switches only, because
-devices do not forward::
+A file written by hand lists devices, switches, and the wires between them. Each pair of devices
+uses the path with the fewest wires, and among these the path with the highest bandwidth. Paths lead
+through switches only, because devices do not forward messages::
 
     {"name": "four V100", "devices": 4, "gpu": "V100", "latency_s": 1e-5,
      "lane_bytes_per_s": 25e9, "reduce_bytes_per_s": 3e11,
@@ -21,8 +21,8 @@ name, note                name in tables (default: the file's name); source of t
 gpu                       kind of all GPUs, which predictions need: V100, T4, ...
 latency_s                 seconds of every message, independent of its bytes
 reduce_bytes_per_s        bytes/s that a device adds; default: additions take no time
-shared_reduce_...         bytes/s that all devices add together, if they share a memory; the
-                          additions of a step into one chunk then count once
+shared_reduce_...         bytes/s that all devices add together, if they share a memory; several
+                          additions into one chunk in a step are then counted as one
 switches                  names; with ``bytes_per_s``, all traffic through the switch shares it
 links                     ``from`` and ``to``, or ``between`` two for a link in each direction;
                           and ``bytes_per_s``, or ``lanes`` times the ``lane_bytes_per_s`` of the
@@ -157,9 +157,9 @@ def _refuse_repeated_keys(pairs: List[Tuple[str, Any]]) -> Dict[str, Any]:
 def write_topology(topology: Topology, path: Union[str, Path]) -> None:
     """Write a file, atomically, that `read_topology` reads as the same topology.
 
-    Raises OutputError, and ScheduleError for a topology that no file can hold: more than 256
-    devices, infinite speeds of links, different links with one name, names of several lines, and
-    schedules, which `schedules_file_text` writes.
+    Raises OutputError if writing fails. Raises ScheduleError for a topology that a file cannot
+    contain: more than 256 devices, infinite speeds of links, different links with one name, or
+    names of several lines. Also raises it for schedules, which `schedules_file_text` writes.
     """
     if topology.schedules:
         raise ScheduleError(f"{topology.name}: a file of its links has no place for its schedules")
@@ -234,9 +234,10 @@ ROUTE_KEYS = ("from", "to", "links", LATENCY)
 
 
 class TopologyReader:
-    """A reader of a file's parts, one after the other, which raises ScheduleError for mistakes.
+    """Reads a topology from the content of a JSON file. Raises ScheduleError for mistakes.
 
-    ``where``: the file, for messages. ``name``: the topology's name if the content has none.
+    ``where``: the file, for error messages. ``name``: the name of the topology if the content does
+    not contain one.
     """
 
     def __init__(self, where: str, content: Any, name: str) -> None:

@@ -1,4 +1,4 @@
-"""Proof that a schedule is correct, by running it on symbols instead of numbers.
+"""Proves that a schedule is correct, by running it on symbols instead of numbers.
 
 The value of a chunk of a rank is a tree of additions, whose leaves are the ranks' contributions.
 Floating-point addition is commutative but not associative. So two chunks have the same bits for all

@@ -1,1 +1,1 @@
-"""Doctor: finds what prevents MXNet from running well on this machine, with cause and cure."""
+"""Doctor: finds problems of MXNet on this machine, and reports the cause and cure of each."""

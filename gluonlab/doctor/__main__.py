@@ -34,7 +34,8 @@ def run_checks(
 ) -> List[Finding]:
     """Run all checks of this machine, and return their findings.
 
-    ``train`` also trains one step. ``network`` also tries the data sets' ``addresses``.
+    ``train``: also train one step. ``network``: also try the ``addresses`` from which data sets are
+    downloaded.
     """
     checks = [*_software_checks(), *_gpu_checks(), *_host_checks()]
     checks += [("train", check_training.probe_training)] * train

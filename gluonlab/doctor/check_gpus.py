@@ -36,9 +36,10 @@ DRIVER_FILES = (
 def check_driver(
     driver: Driver, flavour: str, driver_files: Tuple[Path, ...] = DRIVER_FILES
 ) -> Iterator[Finding]:
-    """Check that there is a driver that is new enough for CUDA 11.
+    """Check that NVIDIA's driver works, and is new enough for CUDA 11.
 
-    ``flavour`` is the name of the installed MXNet package.
+    ``flavour``: the name of the installed MXNet package. ``driver_files``: files that exist if the
+    driver's kernel module is loaded.
     """
     severe = fault if flavour == CU112 else warning
     if driver.error:
@@ -71,7 +72,7 @@ def check_driver(
 def _missing_driver(error: str, flavour: str, has_files: bool) -> Finding:
     missing, unloaded = "Library Not Found" in error, "Not Loaded" in error and not has_files
     if flavour != CU112 and not has_files and (error.startswith(BINDINGS) or missing or unloaded):
-        # a machine without a GPU may have the driver too, if its disk image is for all machines
+        # a disk image for all machines contains the driver even on a machine without a GPU
         reason = "there is no NVIDIA driver"
         if unloaded:
             reason = "NVIDIA's driver is installed, but not loaded"
@@ -99,7 +100,10 @@ def _missing_driver(error: str, flavour: str, has_files: bool) -> Finding:
 def check_capabilities(
     driver: Driver, flavour: str, environ: Mapping[str, str] = os.environ
 ) -> Iterator[Finding]:
-    """Check that MXNet has code for the GPUs. Only GPUs that CUDA shows are faults."""
+    """Check that MXNet has machine code for the GPUs.
+
+    A GPU without machine code is a fault only if CUDA shows the GPU; otherwise a warning.
+    """
     visible = environ.get("CUDA_VISIBLE_DEVICES")
     shown, _ = visible_gpus(sort_in_cuda_order(driver.gpus, environ), visible)
     for capability in sorted({gpu.capability for gpu in driver.gpus}):
@@ -179,7 +183,7 @@ def _format_used(used_bytes: Optional[int]) -> str:
 
 @returns_list
 def check_gpu_order(driver: Driver, environ: Mapping[str, str] = os.environ) -> Iterator[Finding]:
-    """Report which GPUs are gpu:0, gpu:1, ...: CUDA puts the fastest one first."""
+    """Report which GPUs are gpu:0, gpu:1, ... By default, CUDA numbers the fastest GPU first."""
     if not driver.gpus:
         return
     visible, last = environ.get("CUDA_VISIBLE_DEVICES"), len(driver.gpus) - 1
@@ -227,8 +231,8 @@ def _check_mig_parts(shown: Sequence[NvmlGpu], visible: Optional[str]) -> Iterat
             yield warning("numbering", what, cause, cure)
 
 
-# Instance types by GPUs, for machines of Amazon whose type is unknown. 8 x V100-SXM2-32GB is p3dn,
-# which has the same links.
+# (GPU model, number of GPUs) -> instance type, for Amazon's machines of unknown type. 8 x
+# V100-SXM2-32GB is p3dn.24xlarge, which has the same links as p3.16xlarge.
 INSTANCE_BY_GPUS = {
     ("V100", 8): "p3.16xlarge",
     ("V100", 4): "p3.8xlarge",
@@ -244,9 +248,9 @@ LINKS_CURE += "stop and start the instance, to get another machine"
 
 
 def instance_type(environ: Mapping[str, str], dmi_folder: Path = DMI_FOLDER) -> Optional[str]:
-    """Return the instance type, such as ``p3.16xlarge``, from environment or machine.
+    """Return the EC2 instance type, such as ``p3.16xlarge``.
 
-    It is empty for an unknown type of Amazon, and None for other machines.
+    Return "" for Amazon's machines of unknown type, and None for other machines.
     """
     product = read_kernel_file(dmi_folder / "product_name").strip()
     for name in (environ.get("SM_CURRENT_INSTANCE_TYPE", ""), product):
@@ -261,7 +265,10 @@ def instance_type(environ: Mapping[str, str], dmi_folder: Path = DMI_FOLDER) -> 
 
 
 def known_topology(driver: Driver, instance: Optional[str]) -> Optional[Topology]:
-    """Return the topology of this instance type, or guess it from the GPUs on Amazon."""
+    """Return the topology of the instance type, or None if it is unknown.
+
+    If ``instance`` is "", the type is guessed from the GPUs.
+    """
     if instance in TOPOLOGIES:
         return make_topology(instance)
     kinds = {word for gpu in driver.gpus for word in re.split(r"[ -]", gpu.name)}
@@ -289,10 +296,11 @@ def format_nvlinks(nvlinks: Mapping[Pair, int]) -> str:
 def find_renumbering(
     nvlinks: Mapping[Pair, int], expected: Mapping[Pair, int], count: int
 ) -> Optional[Tuple[int, ...]]:
-    """Find an order of GPUs with the links of the known machine, or return None.
+    """Find an order of the ``count`` GPUs with the links of a known machine, or return None.
 
-    ``order[r]`` is the GPU here that corresponds to GPU r of the known machine. They may differ,
-    because NVML numbers GPUs by the PCI bus.
+    ``nvlinks`` and ``expected``: number of NVLinks of each pair, on this and on the known machine.
+    In the returned order, ``order[r]`` is this machine's GPU that corresponds to GPU r of the known
+    machine. Their numbers may differ, because NVML numbers GPUs along the PCI bus.
     """
 
     def links(table: Mapping[Pair, int], a: int, b: int) -> int:
@@ -365,7 +373,7 @@ def _check_peers(driver: Driver) -> Finding:
     pairs = ", ".join(f"{a}-{b}" for a, b in driver.no_peers)
     what = f"no peer-to-peer access between {pairs}"
     if not any(pair in driver.nvlinks for pair in driver.no_peers):
-        # as usual for GPUs below different CPUs
+        # this is normal for GPUs below different CPUs
         return ok("peers", f"{what}: their copies go through the host")
     cause = "the driver denies it, although there are NVLinks"
     cure = "in a virtual machine or container, allow the GPUs direct access to each other; "

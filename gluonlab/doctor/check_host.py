@@ -27,7 +27,7 @@ from gluonlab.errors import GluonlabError
 from gluonlab.host import resources
 from gluonlab.host.resources import CGROUPS, PROC, available_memory
 
-# bytes: too little for any work, and too little to unpack a large data set
+# free disk space, in bytes: the minimum for any work, and the minimum for a large data set
 MIN_FREE_BYTES, SCARCE_BYTES = 64 * 2**20, 2**30
 LOW_MEMORY_BYTES = 2 * 2**30
 LOW_SHM_BYTES = 512 * 2**20  # containers have 64 MiB by default
@@ -64,7 +64,10 @@ def _nearest_existing(folder: Path) -> Path:
 
 
 def _write_error(folder: Path) -> str:
-    """Try to create a file, and return the error, because permissions alone do not decide it."""
+    """Try to create a file in the folder, and return the error, or "".
+
+    Permissions alone do not show whether that works.
+    """
     try:
         with tempfile.TemporaryFile(dir=str(folder)) as file:
             file.write(b"\0")
@@ -107,7 +110,7 @@ def check_home(environ_home: str) -> Finding:
 
 
 def check_memory(proc: Path = PROC, cgroups: Path = CGROUPS) -> Finding:
-    """Check the memory that is free for this process on the machine, or in its container or job."""
+    """Check the free memory of the machine, or of this process's container or job."""
     free_memory = available_memory(proc, cgroups)
     if free_memory is None:
         return ok("memory", f"unknown: {proc}/meminfo does not say")
@@ -136,7 +139,7 @@ def check_shared_memory(
     return warning("shm", what, cause, cure)
 
 
-LOAD_MARGIN = 0.7  # load, in cores, that does not count as other work
+LOAD_MARGIN = 0.7  # a load of so many cores does not count as other work
 SAMPLE_S = 0.2
 BUSY_SHARE, MAX_NAMED = (
     0.2,
@@ -148,7 +151,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 @returns_list
 def check_cpu(proc: Path = PROC) -> Iterator[Finding]:
-    """Report the cores and the threads that use them, and warn about what slows them down."""
+    """Report the cores and their threads, and warn about processes and settings that slow them."""
     threads, load, sharing = threads_per_device(1), os.getloadavg()[0], local_process_count()
     what = f"{describe_cores()}, load {load:.1f}; one CPU device computes with "
     what += format_count(threads, "thread")
@@ -178,7 +181,7 @@ def check_cpu(proc: Path = PROC) -> Iterator[Finding]:
 
 
 def describe_cores() -> str:
-    """Return text such as ``2 cores``, and why they are not all cores of the machine."""
+    """Return text such as ``2 cores``, and why these are not all cores of the machine."""
     machine, allowed, available = (
         os.cpu_count() or 1,
         len(os.sched_getaffinity(0)),
@@ -227,7 +230,7 @@ def busy_processes(
 ) -> List[str]:
     """Return processes that use more than ``share`` of a core, as ``python3 (pid 17) 98 %``.
 
-    There are at most ``most``, without this process and its descendants.
+    The list has at most ``most`` entries, without this process and its descendants.
     """
     previous = _read_processes(proc)
     time.sleep(SAMPLE_S)
@@ -244,7 +247,7 @@ def busy_processes(
 
 
 def descendant_pids(pid: int, parents: Mapping[int, int]) -> Set[int]:
-    """Return ``pid`` and all its descendants."""
+    """Return ``pid`` and all its descendants. ``parents``: process id -> id of its parent."""
     family: Set[int] = set()
     youngest = {pid}
     while youngest:
@@ -254,7 +257,7 @@ def descendant_pids(pid: int, parents: Mapping[int, int]) -> Set[int]:
 
 
 def _read_processes(proc: Path) -> Dict[int, Tuple[str, int, int]]:
-    """Return (name, parent, clock ticks on a CPU) by process id, from proc(5)."""
+    """Return {process id: (name, id of the parent, clock ticks of CPU time)}, from proc(5)."""
     processes: Dict[int, Tuple[str, int, int]] = {}
     for folder in proc.iterdir():
         if folder.name.isdigit():
@@ -263,7 +266,7 @@ def _read_processes(proc: Path) -> Dict[int, Tuple[str, int, int]]:
                 fields, name = tail.split(), head.partition("(")[2]
                 ticks = int(fields[11]) + int(fields[12])
                 processes[int(folder.name)] = (name, int(fields[1]), ticks)
-            except (OSError, IndexError, ValueError):  # it has ended
+            except (OSError, IndexError, ValueError):  # the process has ended
                 continue
     return processes
 
@@ -375,7 +378,10 @@ def check_sagemaker(
     metadata: Path = METADATA,
     persistent: Path = PERSISTENT_FOLDER,
 ) -> Iterator[Finding]:
-    """Report the notebook or training job, and whether its environment outlives a stop."""
+    """Report whether this is a SageMaker notebook or training job.
+
+    For a notebook, warn if the installed gluonlab is lost when the notebook instance stops.
+    """
     if "TRAINING_JOB_NAME" in environ or "SM_CURRENT_HOST" in environ:
         yield _check_training_job(environ)
     elif not metadata.is_file():

@@ -1,7 +1,7 @@
-"""Check that MXNet loads, and that kvstores and Horovod work with it.
+"""Checks that MXNet loads, and that kvstores and Horovod work.
 
-`probe_mxnet` runs this module in a child process, which answers line by line. `mxnet_findings`
-turns the answers into findings.
+`probe_mxnet` runs this module in a child process, which answers in lines of JSON. `mxnet_findings`
+converts the answers to findings.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from gluonlab.gpu.isolated_process import ProcessOutcome, error_message, run_iso
 
 FEATURES = ("CUDA", "CUDNN", "NCCL", "ONEDNN", "MKLDNN", "DIST_KVSTORE", "OPENMP")
 
-FUSION_DRIVER = "520.61.05"  # oldest of CUDA 11.8, whose NVRTC the wheels contain
+# Pointwise operators are fused by NVRTC. The wheels contain NVRTC of CUDA 11.8, whose oldest driver
+# is this one.
+FUSION_DRIVER = "520.61.05"
 TIMEOUT_S = 60.0  # two seconds on a slow machine; a cold network disk needs longer
 HOROVOD_CURE = (
     "HOROVOD_WITH_MXNET=1 HOROVOD_WITH_GLOO=1 pip install --no-build-isolation "
@@ -31,7 +33,7 @@ KVSTORE_CURE = "choose another with --kvstore"
 
 
 def probe_mxnet() -> ProcessOutcome:
-    """Load MXNet in a child process, and try what works with it."""
+    """Load MXNet in a child process, and try each kvstore and Horovod there."""
     return run_isolated("gluonlab.doctor.check_mxnet", timeout_s=TIMEOUT_S)
 
 
@@ -41,7 +43,8 @@ def mxnet_findings(
 ) -> Iterator[Finding]:
     """Return the findings for the answers of `probe_mxnet`.
 
-    ``is_installed`` is true if there is an MXNet. ``horovod`` is its installed version, or None.
+    ``is_installed``: whether a module mxnet exists. ``horovod``: the installed version of Horovod,
+    or None.
     """
     if is_installed or outcome.first_answer("version"):  # otherwise the check "mxnet" reports it
         yield _import_finding(outcome)
@@ -73,7 +76,11 @@ def _import_finding(outcome: ProcessOutcome) -> Finding:
 
 
 def _fusion_finding(works: bool, on: bool, because: str) -> Finding:
-    """Return the finding about fused operators on GPUs."""
+    """Return the finding about fused operators on GPUs.
+
+    ``works``: whether the driver supports fusion. ``on``: whether MXNet fuses operators.
+    ``because``: the reason.
+    """
     because = one_line(because)
     if works:
         return ok("fusion", f"pointwise operators are{' not' * (not on)} fused on GPUs: {because}")
@@ -88,7 +95,7 @@ def _fusion_finding(works: bool, on: bool, because: str) -> Finding:
 
 
 def _import_error_finding(answer: Dict[str, Any]) -> Finding:
-    """Return the finding for an error of gluonlab's engine, or of a library."""
+    """Return the finding for an error during the import of MXNet."""
     if "library" in answer:
         cause = one_line(answer["cause"]) or "the linker does not find it"
         return fault("import", f"mxnet cannot load {answer['library']}", cause, answer["cure"])
@@ -139,7 +146,7 @@ def _last_attempt(outcome: ProcessOutcome) -> str:
 
 
 def main() -> None:
-    """Send the answers version or error, fusion, copies, each kvstore, and horovod."""
+    """Print answers with the keys version or error, fusion, copies, kvstore (each), horovod."""
     if _import_mxnet():
         _report_copies()
         _try_kvstores()
@@ -172,7 +179,7 @@ def _import_mxnet() -> bool:
 
 
 def _report_copies() -> None:
-    """Send which GPUs copy directly to each other. No GPU is used for it."""
+    """Send which GPUs copy directly to each other. This query does not use the GPUs."""
     import mxnet as mx
 
     from gluonlab.devices import gpu_count
@@ -203,7 +210,7 @@ def _try_kvstores() -> None:
 
 
 def check_kvstore_sum(name: str, ctxs: List[Any]) -> str:
-    """Return what is wrong with the sum of 1, 2, ... on these devices, or ""."""
+    """Sum 1, 2, ... over the devices with the store ``name``. Return the problem, or ""."""
     import numpy as np
     from mxnet import autograd, gluon, init
 

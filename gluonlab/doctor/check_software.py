@@ -1,8 +1,9 @@
 """Checks of Python, numpy, the installed MXNet, and the libraries of libmxnet.so.
 
-Nothing is imported. The dynamic linker lists the libraries, like ldd -r: it follows every NEEDED
-entry along its search path, compares versions and symbols, and runs nothing. The wheels' folders
-come after the user's, as in `gluonlab.engine.mxnet_installation`.
+MXNet is not imported. The dynamic linker lists the libraries, like ldd -r: it follows every NEEDED
+entry along its search path, compares versions and symbols, and runs no code of the libraries. In
+the search path, the folders of wheels follow the folders of LD_LIBRARY_PATH, as in
+`gluonlab.engine.mxnet_installation`.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def check_python(
     system: str = sys.platform,
     libc: str = platform.libc_ver()[0],
 ) -> Finding:
-    """Check that there is an MXNet for this Python."""
+    """Check that MXNet is available for this version of Python and this system."""
     what = f"{'.'.join(map(str, version))}, {sys.executable}"
     if (system, machine, libc) != ("linux", "x86_64", "glibc"):
         if system == "linux" and libc != "glibc":
@@ -112,8 +113,8 @@ def check_installed_mxnet(installed: Dict[str, str], folder: Optional[Path]) -> 
 def installed_mxnets() -> Dict[str, str]:
     """Return the versions of all distributions with a module mxnet, such as mxnet-cu112.
 
-    They are recognized by the names of the folders that pip creates. Reading the file lists of all
-    distributions would take longer than all other checks.
+    The distributions are recognized by the names of the folders that pip creates. Reading the file
+    lists of all distributions would take longer than all other checks.
     """
     family = r"(mxnet([-_](cu|mkl|native|nightly)[a-z0-9]*)?)(-.*)?\.(dist|egg)-info"
     versions: Dict[str, str] = {}
@@ -176,7 +177,11 @@ CUBLAS_PAIR = ("libcublas.so.11", "libcublasLt.so.11")  # call each other\'s pri
 
 
 class LinkerTrace(NamedTuple):
-    """Path of each library, or None if the linker does not find it, and its complaints."""
+    """The dynamic linker's report about a library.
+
+    ``paths``: needed library -> its path, or None if the linker does not find it. ``complaints``:
+    errors and warnings.
+    """
 
     paths: Dict[str, Optional[Path]]
     complaints: List[str]
@@ -249,7 +254,10 @@ def _missing_findings(names: Sequence[str], environ: Mapping[str, str]) -> Itera
 
 
 def _mismatch_findings(complaints: List[str], environ: Mapping[str, str]) -> Iterator[Finding]:
-    """Return the first complaint about each library: an old one lacks hundreds of symbols."""
+    """Yield a finding for the first complaint about each library.
+
+    An old library may lack hundreds of symbols.
+    """
     first: Dict[str, Finding] = {}
     # complaints about symbols without versions come last, because they may be harmless
     for text in sorted(complaints, key=lambda text: UNVERSIONED in text):
@@ -274,7 +282,7 @@ def _mixed_findings(traced: LinkerTrace) -> Iterator[Finding]:
 
 
 def _origin_findings(traced: LinkerTrace, environ: Mapping[str, str]) -> Iterator[Finding]:
-    """Return a finding for each kind of origin, with folders and libraries."""
+    """Yield a finding for each origin of libraries (TITLES), with folders and libraries."""
     folders_by_origin: Dict[str, Dict[Path, List[str]]] = {kind: {} for kind in TITLES}
     for name, path in traced.paths.items():
         if path is not None:

@@ -1,4 +1,4 @@
-"""Check that one training step on all devices gives the same parameters as on one device.
+"""Checks that a training step on all devices results in the same parameters as on one device.
 
 `probe_training` runs this module in a child process, which compares the parameters.
 """
@@ -38,7 +38,7 @@ def probe_training() -> List[Finding]:
 
 
 def training_findings(outcome: ProcessOutcome) -> List[Finding]:
-    """Return the findings for the answers of the process."""
+    """Return the findings for the answers of the child process."""
     devices = (outcome.first_answer("devices") or {}).get("devices", "")
     where = f" on {devices}" if devices else ""
     error, result = outcome.first_answer("error"), outcome.first_answer("difference")
@@ -62,7 +62,7 @@ def training_findings(outcome: ProcessOutcome) -> List[Finding]:
 
 
 def main() -> None:
-    """Send the answers ``devices``, then ``difference`` or ``error``."""
+    """Train, and print answers with the keys ``devices``, then ``difference`` or ``error``."""
     try:
         from gluonlab.devices import describe
 
@@ -85,7 +85,10 @@ def testable_devices() -> List[Any]:
 
 
 def max_parameter_difference(ctxs: List[Any], store: str = "device") -> float:
-    """Return the largest ||a - b|| / ||b|| of a parameter, a on all devices and b on one."""
+    """Return the largest relative difference of a parameter, ||a - b|| / ||b||.
+
+    a is the parameter after a step on all devices, and b after a step on one device.
+    """
     import numpy as np
 
     random = np.random.RandomState(0)
@@ -101,7 +104,7 @@ def max_parameter_difference(ctxs: List[Any], store: str = "device") -> float:
 
 
 def parameters_after_step(ctxs: List[Any], images: Any, labels: Any, store: str) -> List[List[Any]]:
-    """Return the parameters (numpy arrays) of each replica after one step of LeNet."""
+    """Return the parameters of each replica, as numpy arrays, after one training step of LeNet."""
     from mxnet import nd
 
     from gluonlab.bucketed_trainer.trainer import BucketedTrainer
@@ -122,7 +125,7 @@ def parameters_after_step(ctxs: List[Any], images: Any, labels: Any, store: str)
 
 
 def initialize_fixed(net: Any, ctxs: List[Any]) -> Any:
-    """Initialize a network with the same parameters on any devices."""
+    """Initialize a network with parameters that do not depend on the devices."""
     import numpy as np
     from mxnet import nd
 

@@ -14,8 +14,12 @@ _ORDER = (OK, WARNING, FAULT)
 class Finding:
     """A line of the report.
 
-    ``check`` is a stable name of the check. ``status`` is OK, WARNING (it runs, but slower or
-    differently than expected) or FAULT. ``what`` describes the state.
+    Attributes:
+        check: A stable name of the check.
+        status: OK, WARNING (slower than or different from what users expect) or FAULT.
+        what: A description of the state.
+        cause: The cause of the problem.
+        cure: How to fix the problem.
     """
 
     check: str
@@ -31,12 +35,12 @@ def ok(check: str, what: str) -> Finding:
 
 
 def warning(check: str, what: str, cause: str = "", cure: str = "") -> Finding:
-    """Return a finding about something that runs, but slower or differently than expected."""
+    """Return a finding about something that works, but slower or differently than expected."""
     return Finding(check, WARNING, what, cause, cure)
 
 
 def fault(check: str, what: str, cause: str, cure: str) -> Finding:
-    """Return a finding about something that does not run."""
+    """Return a finding about something that does not work."""
     return Finding(check, FAULT, what, cause, cure)
 
 

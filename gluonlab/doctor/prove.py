@@ -1,4 +1,4 @@
-"""Run all trials of --prove within a time limit, and write a JSON file and an HTML page.
+"""Runs all trials of --prove within a time limit, and writes a JSON file and an HTML page.
 
 The files contain nothing private: no names of hosts, people, folders or processes, no addresses,
 serial numbers or UUIDs.
@@ -27,11 +27,15 @@ from gluonlab.gpu.nvml import visible_gpus
 
 FORMAT = 1
 TIME_LIMIT_S = 300.0
-MACHINE_FIELDS = ("gluonlab", "cpu", "cores", "versions")  # that measurements depend on
+MACHINE_FIELDS = ("gluonlab", "cpu", "cores", "versions")  # facts that affect measurements
 
 
 class TrialResult(NamedTuple):
-    """Result of a trial. ``numbers`` holds flat objects, which the page shows as tables."""
+    """Result of a trial.
+
+    ``verdicts``: the faults, or one finding with the status OK. ``numbers``: measurements as flat
+    objects, which the page shows as tables.
+    """
 
     name: str
     seconds: float
@@ -122,7 +126,7 @@ def trial_numbers(name: str, outcome: ProcessOutcome) -> List[Dict[str, Any]]:
 
 
 def _process_faults(outcome: ProcessOutcome) -> List[str]:
-    """Return why a process crashed, hung or failed, and during what. It is empty for success."""
+    """Return a list with the failure of the process and its last attempt; empty for success."""
     error, attempt = outcome.first_answer("error"), outcome.last_answer("trying")
     reason = one_line(error["error"]) if error else outcome.failure
     return [f"{attempt['trying'] if attempt else 'its start'}: {reason}"] if reason else []
@@ -133,7 +137,7 @@ def _fault(trial: str, what: str) -> Finding:
 
 
 def proof_to_dict(machine: Dict[str, Any], results: List[TrialResult]) -> Dict[str, Any]:
-    """Return the JSON object with format, machine, and verdicts and numbers of each trial."""
+    """Return the JSON object with the machine, and the verdicts and numbers of each trial."""
     trials = [
         {
             "trial": trial.name,
@@ -182,7 +186,10 @@ def render_page(proof: Dict[str, Any]) -> str:
 
 
 def make_tables(numbers: List[Dict[str, Any]]) -> List[Dict[str, Any]]:
-    """Group numbers by columns into tables. Numbers of pairs of GPUs become a square table."""
+    """Return a table for the objects with the same keys.
+
+    Speeds of copies between pairs of GPUs become a square table.
+    """
     groups: Dict[Any, List[Dict[str, Any]]] = {}
     for row in numbers:
         groups.setdefault(tuple(row), []).append(row)
@@ -199,7 +206,7 @@ def plain_table(rows: List[Dict[str, Any]]) -> Dict[str, Any]:
 
 
 def pair_table(rows: List[Dict[str, Any]]) -> Dict[str, Any]:
-    """Return a table from each GPU to each GPU: GB/s, or the count of wrong numbers."""
+    """Return a square table of copies between GPUs: GB/s, or the number of wrong elements."""
     names = list(dict.fromkeys(row["source"] for row in rows))
     cells = {(row["source"], row["target"]): row for row in rows}
     table = [[source, *(_format_pair(cells.get((source, to))) for to in names)] for source in names]

@@ -1,8 +1,12 @@
-"""Trials of python -m gluonlab.doctor --prove, which test the GPUs and all that runs on them.
+"""Trials of ``python -m gluonlab.doctor --prove``, which test the GPUs and the kvstores.
 
-``python -m gluonlab.doctor.trials NAME DEVICES`` runs one of TRIALS in a child process, which
-answers line by line. So a trial that hangs or crashes ends no other trial, and its earlier answers
-are kept. Only the child process imports MXNet.
+``python -m gluonlab.doctor.trials NAME DEVICES`` runs the trial NAME of TRIALS. It runs in a child
+process, which answers in lines of JSON. If a trial hangs or crashes, the other trials still run,
+and its earlier answers are kept. Only the child process imports MXNet.
+
+The functions ``try_...`` run in the child process, and send answers: "Send device" means an answer
+with the key ``device``. The key ``trying`` names the current attempt. The functions ``..._faults``
+and ``..._summary`` evaluate the answers.
 """
 
 from __future__ import annotations
@@ -41,9 +45,13 @@ MAX_REASON_LENGTH = 300  # because traces of MXNet contain paths and fill pages
 class Trial(NamedTuple):
     """A test of the GPUs.
 
-    ``measurement_keys`` are keys of the answers with measurements. ``run`` sends the answers.
-    ``faults`` returns faults as text, with CUDA's device numbers. ``summary`` describes the result
-    of a trial without faults.
+    Attributes:
+        title: The title on the page.
+        timeout_s: The maximum seconds.
+        measurement_keys: The keys of answers that contain measurements.
+        run: Function that runs the trial on the GPUs, and sends the answers.
+        faults: Function that returns the faults as text, with CUDA's device numbers.
+        summary: Function that describes the result of a trial without faults.
     """
 
     title: str
@@ -55,7 +63,7 @@ class Trial(NamedTuple):
 
 
 def _no_faults(outcome: ProcessOutcome) -> List[str]:
-    """Return no faults, because a count or a speed is neither right nor wrong."""
+    """Return no faults. Counts and speeds are only reported."""
     return []
 
 
@@ -73,7 +81,12 @@ REPEATS = 5
 
 
 def try_copies(ctxs: List[mx.Context]) -> None:
-    """Send device and lost, then source, target, wrong and gb_per_s of each pair."""
+    """Check the memory of each GPU, and the copies between all pairs of GPUs.
+
+    For each GPU, send ``device`` and ``lost``, the number of elements that change in its memory.
+    For each pair, send ``source``, ``target``, ``wrong``, the number of elements that change in a
+    copy, and ``gb_per_s``.
+    """
     from mxnet import nd
 
     sent = np.random.RandomState(0).randint(-(2**31), 2**31 - 1, COPY_ELEMENTS).astype("int32")
@@ -91,6 +104,7 @@ def try_copies(ctxs: List[mx.Context]) -> None:
 
 
 def _copy_speed(source: mx.Context, target: mx.Context) -> float:
+    """Return the speed of copies in GB/s."""
     from mxnet import nd
 
     here, there = (
@@ -172,9 +186,10 @@ def forward_and_backward(operation: str, inputs: List[Array], ctx: mx.Context) -
 
 
 def try_arithmetic(ctxs: List[mx.Context]) -> None:
-    """Send device, operation, difference and alike.
+    """Compare each operation on each GPU with the CPU, and with the first GPU.
 
-    difference is relative to the CPU. alike is true if the bits equal those of the first GPU.
+    Send ``device``, ``operation``, ``difference``, the relative difference from the CPU, and
+    ``alike``, whether all bits equal those of the first GPU.
     """
     from mxnet import cpu
 
@@ -230,10 +245,13 @@ SHARDED = "sharded-optimizer"
 
 
 def try_stores(ctxs: List[mx.Context]) -> None:
-    """Send store with wrong, unlike and differs, or refused.
+    """Sum and train with each kvstore.
 
-    wrong counts elements of inexact sums. unlike counts sums with different bits. differs is the
-    difference between its training and the training on one GPU.
+    For each, send ``store`` with these results, or with ``refused``, the error:
+
+    - ``wrong``: the number of elements of inexact sums
+    - ``unlike``: the number of sums whose bits differ between GPUs or from sum to sum
+    - ``differs``: the relative difference of parameters from training on one GPU
     """
     for name in KVSTORES:
         send_answer(trying=f"kvstore {name}")
@@ -246,7 +264,7 @@ def try_stores(ctxs: List[mx.Context]) -> None:
 
 
 def _check_sums(name: str, ctxs: List[mx.Context]) -> Dict[str, int]:
-    """Count wrong sums of integers, which are exact in float32, and sums with different bits."""
+    """Return ``wrong`` and ``unlike`` of `try_stores`. Sums of integers are exact in float32."""
     from mxnet import nd
 
     random, store = np.random.RandomState(0), make_kvstore(name, ctxs)
@@ -295,7 +313,7 @@ def _store_problem(answer: Dict[str, Any]) -> str:
 
 
 def store_summary(outcome: ProcessOutcome) -> str:
-    """Return text with the tried stores."""
+    """Return text with the names of the stores that were tried."""
     stores = ", ".join(answer["store"] for answer in outcome.all_answers("store"))
     return f"{stores}: exact sums, the same bits in all replicas, and training as on one GPU"
 
@@ -307,7 +325,11 @@ RUN_TIMEOUT_S = 60.0
 
 
 def try_determinism(ctxs: List[mx.Context]) -> None:
-    """Send ``how`` and whether two such runs were ``alike``, or ``refused``."""
+    """Run the same training twice, with and without --deterministic.
+
+    Send ``how``, and ``alike``, whether both runs end with the same bits, or ``refused``, the
+    error.
+    """
     devices = "gpu:" + ",".join(str(ctx.device_id) for ctx in ctxs)
     for how, options in RUNS.items():
         send_answer(trying=f"two runs {how}")
@@ -371,7 +393,11 @@ WARMUP_STEPS, STEPS, IMAGES = 3, 4, 2
 
 
 def try_counts(ctxs: List[mx.Context]) -> None:
-    """Send ``store`` with ``queued`` and ``copies`` per step on all devices."""
+    """Count the operations of a training step with each of COUNTED_STORES.
+
+    Send ``store`` with ``queued``, the operations per step on all devices together, and ``copies``,
+    how many of them are copies.
+    """
     from mxnet import nd
 
     # Bind all graphs first: after the first profile, MXNet queues the operators of a new graph one
@@ -389,7 +415,7 @@ def try_counts(ctxs: List[mx.Context]) -> None:
 
 
 def _profile_operators(step: Callable[[], Any]) -> "Counter[str]":
-    """Return the count of each operator in STEPS steps."""
+    """Run STEPS steps, and return how often each operator ran."""
     import mxnet as mx
 
     with temporary_folder("prove") as folder:
@@ -425,11 +451,16 @@ MIN_STEP_S = 0.03
 TIMED_STORES = ("device", "ring", "sharded")
 SUM_BYTES = (2**16, 2**22, 2**26)
 TIMED_ROUNDS = 5
-MIN_ROUND_S, MAX_TOTAL_S = 0.2, 3.0  # of a round, and of all rounds
+MIN_ROUND_S, MAX_TOTAL_S = 0.2, 3.0  # least seconds of a round, most seconds of all rounds
 
 
 def try_speeds(ctxs: List[mx.Context]) -> None:
-    """Send network, devices, images_per_s, ...; then store, bytes and gb_per_s."""
+    """Measure the speed of training and of sums.
+
+    For each network on 1, 2, 4, ... and all GPUs, send ``network``, ``devices``,
+    ``images_per_device`` and ``images_per_s``. For each store and size, send ``store``, ``bytes``
+    and ``gb_per_s``, the bus bandwidth.
+    """
     for network in NETWORKS:
         send_answer(trying=f"{network} on one GPU")
         images = _find_image_count(network, ctxs[:1])
@@ -445,6 +476,7 @@ def try_speeds(ctxs: List[mx.Context]) -> None:
 
 
 def _find_image_count(network: str, ctxs: List[mx.Context]) -> int:
+    """Return the smallest tried number of images per device with steps of MIN_STEP_S."""
     images = MIN_IMAGES
     while images < MAX_IMAGES:
         step = training_step(network, ctxs, "device", images)

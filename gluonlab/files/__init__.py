@@ -1,1 +1,1 @@
-"""Files, folders and arrays that are written completely or not at all."""
+"""Writing of files, folders and arrays, completely or not at all."""

@@ -1,9 +1,14 @@
 """Files of arrays in MXNet's format, written atomically and checked while they are read.
 
-The bytes are those of ``mx.nd.save`` (NDArray::Save of src/ndarray/ndarray.cc). ``mx.nd.save``
-ignores errors when it closes the file: on a full disk the end of the file is lost without an error.
-Here Python writes the file. ``mx.nd.load`` allocates what a header asks for. One damaged byte can
-exhaust the memory, or give an array that is too large for MXNet. Here headers are checked first.
+This module writes the same bytes as ``mx.nd.save`` (NDArray::Save of src/ndarray/ndarray.cc), but
+fixes two problems of MXNet:
+
+- ``mx.nd.save`` ignores errors when it closes the file. On a full disk the end of the file is lost
+  without an error. Here Python writes the file.
+- ``mx.nd.load`` allocates the array that a header describes. One damaged byte can exhaust the
+  memory, or result in an array that is too large for MXNet. Here headers are checked first.
+
+The format of a file is that of ``list``:
 
 ==========================  ===============================================================
 list                        uint64 magic, reserved, count; arrays; uint64 count; names
@@ -13,9 +18,10 @@ array                       uint32 magic with the version, or ndim in the oldest
                             int32 device type, device number, type of the elements; bytes
 ==========================  ===============================================================
 
-MXNet writes version 3 after ``npx.set_np()``. It has the layout of version 2, but an array without
-dimensions has one element, and a dimension may be 0. ``mx.nd.load`` reads a version only in the
-mode in which it was written. `read_arrays` reads all versions.
+MXNet writes version 3 after ``npx.set_np()``. Version 3 has the layout of version 2, but an array
+without dimensions has one element, and a dimension may be 0. ``mx.nd.load`` reads version 3 only
+after ``npx.set_np()``, and older versions only without ``npx.set_np()``. `read_arrays` reads all
+versions.
 """
 
 from __future__ import annotations
@@ -45,7 +51,7 @@ TYPES = dict(enumerate(("float32", "float64", "float16", "uint8", "int32", "int8
 def save_arrays(path: Path, arrays: Mapping[str, nd.NDArray], remedy: str = DEFAULT_REMEDY) -> None:
     """Write named arrays of any device to a file that ``mx.nd.load`` can read.
 
-    Raises OutputError, and keeps an old file, if that fails.
+    Raises OutputError with ``remedy``, and keeps an old file, if writing fails.
     """
     with raise_output_errors(path, remedy), atomic_path(path) as temporary, temporary.open(
         "wb"
@@ -64,6 +70,7 @@ def write_arrays(file: IO[bytes], arrays: Mapping[str, nd.NDArray]) -> None:
 
 
 def _array_bytes(array: nd.NDArray) -> bytes:
+    """Return an array on the CPU as ``array`` of the file format."""
     size, address = ctypes.c_size_t(), ctypes.c_void_p()
     check_call(_LIB.MXNDArraySaveRawBytes(array.handle, ctypes.byref(size), ctypes.byref(address)))
     return ctypes.string_at(address, size.value)
@@ -78,16 +85,19 @@ class Header(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """The number of bytes after the header."""
+        """The number of bytes of the elements, which follow the header."""
         return math.prod(self.shape) * np.dtype(self.dtype).itemsize
 
 
 def read_arrays(path: Path) -> Dict[str, nd.NDArray]:
-    """Read the arrays of a file of `save_arrays` or ``mx.nd.save`` by name, to mx.cpu(0).
+    """Read a file of `save_arrays` or ``mx.nd.save``, and return its arrays by name, on mx.cpu(0).
 
-    It works in both modes of ``npx.set_np``. An array without dimensions gets shape (1,). Arrays
-    without elements are left out. Raises ValueError for a file that is incomplete, or not a list of
-    dense arrays with different names, and OSError for one that cannot be read.
+    Works with and without ``npx.set_np()``. An array without dimensions gets shape (1,). Arrays
+    without elements are left out.
+
+    Raises:
+        ValueError: If the file is incomplete, or not a list of dense arrays with different names.
+        OSError: If the file cannot be read.
     """
     with path.open("rb") as file:
         return read_open_arrays(file)
@@ -106,7 +116,7 @@ def read_open_arrays(file: IO[bytes]) -> Dict[str, nd.NDArray]:
 
 
 def read_list_header(file: IO[bytes]) -> int:
-    """Read the start of a list of arrays, and return the length of its file in bytes.
+    """Read the magic number of a list of arrays, and return the length of the file in bytes.
 
     Raises ValueError for a file that is not a list.
     """
@@ -119,7 +129,7 @@ def read_list_header(file: IO[bytes]) -> int:
 
 
 def parse_array(content: bytes) -> "nd.NDArray | None":
-    """Return the array with this file content on mx.cpu(0), or None if it has no elements.
+    """Return the array in ``content`` on mx.cpu(0), or None if the array has no elements.
 
     An array without dimensions gets shape (1,). Raises ValueError for content that is not one
     array.
@@ -143,7 +153,7 @@ def read_array(file: IO[bytes], size: int) -> "nd.NDArray | None":
 
 
 def read_header(file: IO[bytes]) -> Header:
-    """Read an array's header. Raises ValueError for one that MXNet neither writes nor reads."""
+    """Read an array's header. Raises ValueError if MXNet would not write this header."""
     [version] = _unpack(file, "<I")
     if version in (VERSION_2, VERSION_3) and _unpack(file, "<i") != (0,):
         raise ValueError("an array that is not dense")
@@ -164,6 +174,7 @@ def _read_count(file: IO[bytes]) -> int:
 
 
 def _read_names(file: IO[bytes], size: int, count: int) -> Iterator[str]:
+    """Yield the names at the end of a file of ``size`` bytes, which must be ``count`` names."""
     names = _read_count(file)
     if names != count:
         raise ValueError(f"{count} arrays and {names} names")
@@ -174,6 +185,7 @@ def _read_names(file: IO[bytes], size: int, count: int) -> Iterator[str]:
 
 
 def _unpack(file: IO[bytes], form: str) -> "Tuple[Any, ...]":
+    """Read and unpack values in the format ``form`` of ``struct``."""
     content = file.read(struct.calcsize(form))
     if len(content) < struct.calcsize(form):
         raise ValueError("cut off")
@@ -181,5 +193,6 @@ def _unpack(file: IO[bytes], form: str) -> "Tuple[Any, ...]":
 
 
 def _check_length(file: IO[bytes], length: int, size: int) -> None:
+    """Raise ValueError if fewer than ``length`` bytes of a file of ``size`` bytes are left."""
     if length > size - file.tell():
         raise ValueError("cut off")

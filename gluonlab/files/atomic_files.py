@@ -1,6 +1,7 @@
-"""Files and folders that are written completely or not at all, and checks before work starts.
+"""Writing of files and folders, completely or not at all.
 
-Also temporary folders, and bounded reading of files from others.
+Also contains checks of output paths before work starts, temporary folders, and the reading of files
+up to a maximum size.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from typing import Callable, Iterable, Iterator, List, Sequence, Tuple
 from gluonlab.errors import DataError, OutputError
 
 DEFAULT_REMEDY = "choose another place with --out"
-MARK_SEARCH_BYTES = 2000  # at the start of a file
+MARK_SEARCH_BYTES = 2000  # `is_marked` searches this many bytes at the start of a file
 # For each file that it copies to S3, SageMaker writes FILE.sagemaker-uploading, and then
-# FILE.sagemaker-uploaded. They are also copied, and return with the files.
+# FILE.sagemaker-uploaded. SageMaker also copies these marker files, and later restores them.
 SAGEMAKER_MARKERS = (".sagemaker-uploading", ".sagemaker-uploaded")
 
 
@@ -46,7 +47,7 @@ def atomic_path(path: Path) -> Iterator[Path]:
     temporary, lock = _make_locked(path, _make_file)
     try:
         yield temporary
-        sync_to_disk(temporary)  # some disks report only now that they are full
+        sync_to_disk(temporary)  # some disks report only during the sync that they are full
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
@@ -68,9 +69,9 @@ def _make_folder(path: Path) -> Path:
 def atomic_folder(path: Path) -> Iterator[Path]:
     """Yield a new folder that is renamed to ``path`` when the block ends without an error.
 
-    ``path`` must not exist. The folder is then on disk; the block must sync its files. Temporary
-    folders of killed processes for the same ``path`` are removed. A running process holds a lock on
-    its folder. Nothing is removed on a disk without locks.
+    ``path`` must not exist. The folder is synced to disk, but the block must sync the files in the
+    folder. Temporary folders of killed processes for the same ``path`` are removed. Running
+    processes hold locks on their folders. On a disk without locks nothing is removed.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     remove_stale_temporaries([path.parent], [path.name])
@@ -86,19 +87,22 @@ def atomic_folder(path: Path) -> Iterator[Path]:
 
 
 def sync_to_disk(path: Path) -> None:
-    """Write a file, or the names in a folder, to disk. Raises OSError."""
+    """Flush a file's content, or a folder's list of names, to disk. Raises OSError."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
     except OSError as error:
-        if error.errno != errno.EINVAL:  # from disks that cannot sync folders
+        if error.errno != errno.EINVAL:  # disks that cannot sync folders raise EINVAL
             raise
     finally:
         os.close(handle)
 
 
 def _make_locked(path: Path, make: Callable[[Path], Path]) -> Tuple[Path, int]:
-    """Make a temporary file or folder for ``path``. Return its path, and its lock to close."""
+    """Make and lock a temporary file or folder for ``path``.
+
+    Return its path, and the file descriptor that holds the lock. The caller closes the descriptor.
+    """
     while True:
         temporary = make(path.with_name(f".{path.name}-{secrets.token_hex(4)}"))
         lock = os.open(temporary, os.O_RDONLY)
@@ -106,16 +110,17 @@ def _make_locked(path: Path, make: Callable[[Path], Path]) -> Tuple[Path, int]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             removed = not temporary.exists()
         except OSError as error:
-            removed = isinstance(error, BlockingIOError)  # other errors: a disk without locks
+            # BlockingIOError: another process is removing it. Other errors: a disk without locks.
+            removed = isinstance(error, BlockingIOError)
         if not removed:
             return temporary, lock
         os.close(lock)  # another process removed it as stale before it was locked
 
 
 def remove_stale_temporaries(folders: Iterable[Path], names: Sequence[str]) -> None:
-    """Remove temporary files and folders of killed processes for these names.
+    """Remove the temporary files and folders that killed processes left for ``names``.
 
-    Those of running processes are locked, and stay.
+    Running processes lock their temporary files and folders, so these stay.
     """
     for folder in folders:
         with suppress(OSError):  # not a folder, or no permission
@@ -125,7 +130,7 @@ def remove_stale_temporaries(folders: Iterable[Path], names: Sequence[str]) -> N
 
 
 def is_temporary(name: str, names: Sequence[str]) -> bool:
-    """Return whether a name is one of `atomic_path` or `atomic_folder` for these names."""
+    """Return whether `atomic_path` or `atomic_folder` makes such a temporary name for ``names``."""
     choices = "|".join(map(re.escape, names))
     return re.fullmatch(rf"\.({choices})-[0-9a-f]{{8}}(\.part)?", name) is not None
 
@@ -150,9 +155,10 @@ def remove_unlocked(path: Path, remove: Callable[[Path], None] = remove) -> None
 
 
 def append_all_or_nothing(file: int, content: bytes) -> None:
-    """Append content to a file that is open for appending, or leave the file unchanged.
+    """Append ``content`` to an open file, or leave the file unchanged.
 
-    Raises OSError, also for a file that has been removed.
+    ``file``: a descriptor that is open for appending. Raises OSError if writing fails, or if the
+    file has been removed.
     """
     status = os.fstat(file)
     if not status.st_nlink:
@@ -184,8 +190,8 @@ def remove_folder(path: Path) -> None:
 def temporary_folder(kind: str) -> Iterator[Path]:
     """Make a folder ``gluonlab-KIND-...`` for temporary files, and remove it after the block.
 
-    Also remove folders of this kind and user that no running process uses. None is removed on a
-    disk without locks. Raises OSError.
+    Also remove this user's folders of the same kind that no running process uses. On a disk without
+    locks, these old folders stay. Raises OSError.
     """
     prefix = f"gluonlab-{kind}-"
     _remove_stale_folders(Path(tempfile.gettempdir()), prefix)
@@ -193,7 +199,7 @@ def temporary_folder(kind: str) -> Iterator[Path]:
         folder = Path(tempfile.mkdtemp(prefix=prefix))
         with suppress(FileNotFoundError):
             lock = os.open(folder, os.O_RDONLY)
-            with suppress(OSError):  # from disks without locks
+            with suppress(OSError):  # disks without locks raise OSError
                 fcntl.flock(lock, fcntl.LOCK_SH)
             if folder.is_dir():
                 break
@@ -213,7 +219,7 @@ def _remove_stale_folders(parent: Path, prefix: str) -> None:
 
 
 def _is_private(path: Path) -> bool:
-    """Return whether this is a folder of ``mkdtemp`` for this user: not a link, not shared."""
+    """Return whether this is a folder that only this user can access, as ``mkdtemp`` makes it."""
     with suppress(OSError):
         status = os.lstat(path)
         mode = stat.S_IMODE(status.st_mode) & ~stat.S_ISVTX  # which Jupyter sets
@@ -270,7 +276,10 @@ def raise_output_errors(path: Path, remedy: str = DEFAULT_REMEDY) -> Iterator[No
 
 
 def check_name(option: str, path: Path) -> None:
-    """Raise OutputError for an invalid path, such as one that contains NUL or is too long."""
+    """Raise OutputError for an invalid path, such as a path that contains NUL or is too long.
+
+    ``option``: the command's option with the path, such as ``--out``, for the error.
+    """
     with _raise_option_errors(option, path):
         try:
             os.lstat(path)
@@ -282,7 +291,7 @@ def check_name(option: str, path: Path) -> None:
 
 
 def check_new(option: str, path: Path) -> None:
-    """Raise OutputError if ``path`` exists, or its folder is missing or not writable."""
+    """Raise OutputError if ``path`` exists, or its parent folder is missing or not writable."""
     check_name(option, path)
     with _raise_option_errors(option, path):
         exists, has_folder = path.is_symlink() or path.exists(), path.parent.is_dir()
@@ -292,7 +301,10 @@ def check_new(option: str, path: Path) -> None:
 
 
 def check_file(option: str, path: Path) -> None:
-    """Raise OutputError if ``path`` is a folder or has no folder. An existing file is accepted."""
+    """Raise OutputError if ``path`` is a folder, or its parent folder is missing or not writable.
+
+    An existing file is accepted.
+    """
     check_name(option, path)
     with _raise_option_errors(option, path):
         is_folder, has_folder = path.is_dir(), path.parent.is_dir()
@@ -330,7 +342,7 @@ def is_marked(path: Path, mark: bytes) -> bool:
             return False
         with path.open("rb") as file:
             return mark in file.read(MARK_SEARCH_BYTES)
-    except (OSError, ValueError):  # writing the file will report the error
+    except (OSError, ValueError):  # the caller's attempt to write the file reports the error
         return False
 
 
@@ -372,7 +384,7 @@ def is_sagemaker_marker(name: str) -> bool:
 def read_bounded(path: Path, most_bytes: int, follow: bool = True) -> bytes:
     """Return the content of a regular file of at most ``most_bytes``.
 
-    ``follow`` allows symbolic links. Raises DataError for a larger file, and OSError for one that
+    ``follow`` allows symbolic links. Raises DataError for a larger file. Raises OSError if the file
     cannot be read or is not a regular file.
     """
     # opening a pipe would otherwise wait for a writer

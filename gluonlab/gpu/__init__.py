@@ -1,1 +1,1 @@
-"""The machine's GPUs: what NVML reports, which of them CUDA shows, and how they copy."""
+"""Queries to NVML and CUDA about the machine's GPUs, and settings of their arithmetic."""

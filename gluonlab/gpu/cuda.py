@@ -2,16 +2,17 @@
 
 CUDA copies directly from one GPU to another only if the first has access to the memory of the
 other. All other copies go through the host. MXNet 1.9.1 enables access in one place, when a
-``device`` store first sums (EnableP2P of src/kvstore/comm.h). So for all other copies (schedules,
-graphs on several devices, copies by hand), it depended on earlier operations of the process.
-`enable_peer_access` enables it once for the devices of the arrays.
+``device`` store first sums (EnableP2P of src/kvstore/comm.h). Whether other copies are direct would
+therefore depend on earlier operations of the process. Examples of such copies are schedules and
+graphs on several devices. `enable_peer_access` enables access once for the devices of the arrays.
 
-The functions are those of the CUDA runtime that libmxnet.so has loaded. Access holds for all
-threads, until the process ends.
+The module calls the CUDA runtime that libmxnet.so has loaded. Access stays enabled for all threads
+until the process ends.
 
-mxnet-cu112 1.9.1 has machine code for some GPUs only. On other GPUs MXNet ends the process, or
-fails at its first operator with "no kernel image is available for execution on the device", after
-data sets have been read. `check_gpus_supported` checks this before anything is put on a GPU.
+mxnet-cu112 1.9.1 contains machine code for some GPUs only. On other GPUs MXNet ends the process, or
+fails at its first operator with "no kernel image is available for execution on the device". Until
+then, time is lost with reading data sets. `check_gpus_supported` raises an error before any array
+is created on a GPU.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ _requested_pairs: Set[Pair] = set()  # CUDA accepts each pair only once per proc
 def enable_peer_access(ctxs: Sequence[Any]) -> None:
     """Enable direct copies between the GPUs among ``ctxs`` (mx.Context), if CUDA supports them.
 
-    Copies of other pairs go through the host. Nothing happens for CPU devices, and under
-    MXNET_ENABLE_GPU_P2P=0. Each GPU gets its CUDA context here.
+    Copies between other pairs go through the host. The function does nothing for CPU devices, or if
+    MXNET_ENABLE_GPU_P2P=0 is set. It creates the CUDA context of each GPU.
     """
     numbers = gpu_numbers(ctxs)
     new_pairs = [pair for pair in permutations(numbers, 2) if pair not in _requested_pairs]
@@ -52,9 +53,10 @@ def enable_peer_access(ctxs: Sequence[Any]) -> None:
 
 
 def peer_pairs(ctxs: Sequence[Any]) -> List[Pair]:
-    """Return the pairs of GPUs (a, b), a < b, that CUDA lets copy to each other directly.
+    """Return the pairs of GPUs (a, b), a < b, between which CUDA can copy directly.
 
-    The numbers are MXNet's. MXNET_ENABLE_GPU_P2P=0 disables all pairs. No GPU gets a context.
+    ``a`` and ``b`` are MXNet's GPU numbers. The list is empty if MXNET_ENABLE_GPU_P2P=0 is set. The
+    function creates no CUDA context.
     """
     numbers = sorted(gpu_numbers(ctxs))
     if len(numbers) < 2 or not mxnet_setup.is_peer_access_allowed():
@@ -68,14 +70,20 @@ def peer_pairs(ctxs: Sequence[Any]) -> List[Pair]:
 
 
 def describe_peer_access(ctxs: Sequence[Any]) -> str:
-    """Return one line about direct copies. It is empty for fewer than two GPUs."""
+    """Return one line about direct copies between ``ctxs``, or "" for fewer than two GPUs."""
     return format_peer_access(
         gpu_numbers(ctxs), peer_pairs(ctxs), mxnet_setup.is_peer_access_allowed()
     )
 
 
 def format_peer_access(numbers: Sequence[int], pairs: Sequence[Pair], enabled: bool = True) -> str:
-    """Return the line for GPUs with these numbers, and these pairs with access."""
+    """Return one line about direct copies, or "" for fewer than two GPUs.
+
+    Args:
+        numbers: MXNet's numbers of the GPUs.
+        pairs: The pairs (a, b) of GPUs with access to each other's memory.
+        enabled: Whether MXNET_ENABLE_GPU_P2P allows access.
+    """
     count = len(numbers) * (len(numbers) - 1) // 2
     if not count:
         return ""
@@ -95,7 +103,7 @@ def format_peer_access(numbers: Sequence[int], pairs: Sequence[Pair], enabled: b
 def pci_bus_ids(ctxs: Sequence[Any]) -> List[str]:
     """Return the PCI bus id of each GPU, such as ``0000:00:1b.0``, or "" if it is unknown.
 
-    Bus ids identify a GPU in the numberings of both CUDA and NVML.
+    CUDA and NVML may number the GPUs differently, but report the same bus ids.
     """
     cuda, bus_ids = _cuda_library(), []
     for number in gpu_numbers(ctxs):
@@ -111,13 +119,14 @@ def gpu_numbers(ctxs: Sequence[Any]) -> List[int]:
 
 
 def _cuda_library() -> Any:
-    """Return libmxnet.so, through which the functions of libcudart are found."""
+    """Return libmxnet.so, whose handle also finds the functions of libcudart."""
     import mxnet as mx
 
     return mx.base._LIB
 
 
 def _can_access(cuda: Any, device: int, other: int) -> bool:
+    """Return whether GPU ``device`` can access the memory of GPU ``other``."""
     can_access = ctypes.c_int(0)
     status = cuda.cudaDeviceCanAccessPeer(ctypes.byref(can_access), device, other)
     if status != SUCCESS:
@@ -173,9 +182,9 @@ def sm_name(capability: Tuple[int, int]) -> str:
 
 
 def check_gpus_supported(ctxs: Sequence[Any], count: int) -> None:
-    """Raise NoCode for the GPUs among ``ctxs`` (mx.Context) that the wheel has no code for.
+    """Raise UnsupportedGpuError if a GPU in ``ctxs`` (mx.Context) has no machine code in the wheel.
 
-    ``count``: how many GPUs CUDA shows here. No GPU gets a CUDA context.
+    ``count``: the number of GPUs that CUDA shows. The function creates no CUDA context.
     """
     problem = describe_unsupported(gpu_numbers(ctxs), count)
     if problem:
@@ -183,9 +192,9 @@ def check_gpus_supported(ctxs: Sequence[Any], count: int) -> None:
 
 
 def describe_unsupported(numbers: Sequence[int], count: int) -> str:
-    """Return one line about those GPUs without machine code. It is empty if all can compute.
+    """Return one line about the GPUs without machine code, or "" if MXNet supports all of them.
 
-    ``count`` is the number of GPUs that CUDA shows.
+    ``numbers``: MXNet's numbers of the GPUs. ``count``: the number of GPUs that CUDA shows.
     """
     models = {number: gpu_model(number) for number in numbers}
     unsupported = {
@@ -208,7 +217,7 @@ def describe_unsupported(numbers: Sequence[int], count: int) -> str:
 
 
 def _join_names(numbers: Sequence[int], last: str) -> str:
-    """Return text such as ``gpu:0, gpu:1 and gpu:2``."""
+    """Return text such as ``gpu:0, gpu:1 and gpu:2``. ``last``: the last conjunction, "and"."""
     *others, end = [f"gpu:{number}" for number in numbers]
     return f"{', '.join(others)} {last} {end}" if others else end
 

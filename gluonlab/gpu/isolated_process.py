@@ -1,4 +1,4 @@
-"""Checks that may crash or hang, run in a child process that answers in JSON lines."""
+"""Run a module that may crash or hang in a child process, which answers in lines of JSON."""
 
 from __future__ import annotations
 
@@ -25,8 +25,10 @@ _running: "Set[subprocess.Popen[bytes]]" = set()
 class ProcessOutcome:
     """Outcome of a child process.
 
-    ``answers`` holds its JSON answers in order. ``failure`` describes how it failed, and is empty
-    if it succeeded. ``last_line`` is the last line on stderr.
+    Attributes:
+        answers: The JSON objects that the process printed, in order.
+        failure: How the process failed, or "" if it succeeded.
+        last_line: The last line on stderr.
     """
 
     answers: List[Dict[str, Any]]
@@ -49,7 +51,10 @@ class ProcessOutcome:
 def run_isolated(
     module: str, *arguments: str, timeout_s: float, environ: Optional[Mapping[str, str]] = None
 ) -> ProcessOutcome:
-    """Run ``python -m module`` for at most ``timeout_s``, and return its outcome."""
+    """Run ``python -m module arguments`` for at most ``timeout_s``, and return the outcome.
+
+    ``environ``: the environment of the child process; the environment of this process by default.
+    """
     command = [sys.executable, "-c", _RUN, json.dumps(sys.path), module, *arguments]
     with subprocess.Popen(
         command,
@@ -78,7 +83,10 @@ def run_isolated(
 
 
 def kill_all() -> None:
-    """Kill all processes of `run_isolated`, which Ctrl-C in a terminal does not reach."""
+    """Kill all processes of `run_isolated`.
+
+    They run in their own sessions, so Ctrl-C in a terminal does not stop them.
+    """
     for child in list(_running):
         _kill_group(child)
 
@@ -91,12 +99,12 @@ def _kill_group(child: "subprocess.Popen[bytes]") -> None:
 
 
 def send_answer(**answer: Any) -> None:
-    """Print one line of JSON at once. The child calls this."""
+    """Print ``answer`` as one line of JSON, without delay. Called in the child process."""
     print(json.dumps(answer), flush=True)
 
 
 def error_message(error: BaseException) -> str:
-    """Return the message of an error, with the type unless it is gluonlab's."""
+    """Return the message of an error. The type precedes it, unless it is a GluonlabError."""
     return str(error) if isinstance(error, GluonlabError) else f"{type(error).__name__}: {error}"
 
 
@@ -112,6 +120,7 @@ def _parse_answers(out: str) -> List[Dict[str, Any]]:
 
 
 def _describe_status(status: int) -> str:
+    """Return how a process with this exit status failed, or "" for 0. Negative: a signal."""
     if status >= 0:
         return f"ended with status {status}" if status else ""
     try:

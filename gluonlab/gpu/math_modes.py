@@ -1,4 +1,4 @@
-"""Arithmetic of GPUs: exact or TF32 products, and deterministic or fastest algorithms.
+"""Settings of GPU arithmetic: float32 or TF32 products, and deterministic or fastest algorithms.
 
 MXNet reads the environment variable for deterministic algorithms when a convolution first runs with
 some shapes (cudnn_convolution-inl.h, cudnn_pooling-inl.h), and keeps the algorithm until the
@@ -6,10 +6,11 @@ process ends. cuBLAS and cuDNN read the TF32 variable when a GPU first computes,
 loaded. So both can be set after MXNet is imported, but only once in a process.
 
 On GPUs of compute capability 8.0 and newer, MXNet requests TF32 from cuBLAS in fully connected
-layers (linalg.h), and cuDNN uses it for convolutions by default: factors are rounded to 10 bits
-after the point (NVIDIA, "Ampere architecture white paper", 2020). Here TF32 is off by default. So
-any number of devices makes the same update, to the precision of float32, on all GPUs. PyTorch 1.12
-made the same choice for matrix products, but not for convolutions.
+layers (linalg.h), and cuDNN uses TF32 for convolutions by default. TF32 rounds the factors of a
+product to 10 bits after the point (NVIDIA, "Ampere architecture white paper", 2020). In gluonlab
+TF32 is off by default. So the update does not depend on the number of devices, to the precision of
+float32, on all GPUs. PyTorch 1.12 made the same choice for matrix products, but not for
+convolutions.
 """
 
 from __future__ import annotations
@@ -47,9 +48,9 @@ _exported_values: Dict[
 
 
 def resolve_arithmetic(deterministic: bool = False, tf32: Optional[bool] = None) -> Arithmetic:
-    """Return the Arithmetic for the options and the exported variables.
+    """Return the Arithmetic for the options and the environment variables.
 
-    If ``tf32`` is None, NVIDIA_TF32_OVERRIDE decides. TF32 is off if that is not exported.
+    If ``tf32`` is None, NVIDIA_TF32_OVERRIDE decides. TF32 is off if the variable is not exported.
     """
     exported = {
         name: _exported_values.get(name, os.environ.get(name))
@@ -84,8 +85,9 @@ def check_arithmetic(requested: Arithmetic, ctxs: Sequence[Any]) -> None:
 def use_arithmetic(requested: Arithmetic, ctxs: Sequence[Any]) -> None:
     """Set the arithmetic of the GPUs among ``ctxs``, before their first operation.
 
-    Raises ConfigError if this process has already used another arithmetic on GPUs. Warns if it has
-    computed deterministically, because existing convolutions then stay deterministic.
+    Raises ConfigError if this process has already used another arithmetic on GPUs. Only the switch
+    from deterministic to fastest algorithms is allowed, with a warning, because existing
+    convolutions stay deterministic.
     """
     global _current_arithmetic
     check_arithmetic(requested, ctxs)
@@ -118,8 +120,9 @@ def use_arithmetic(requested: Arithmetic, ctxs: Sequence[Any]) -> None:
 def _silence_tuning_message(ctx: Any) -> None:
     """Prevent MXNet's message on how to switch cuDNN's tuning off.
 
-    MXNet prints it when it tunes the first convolution. So this function runs a convolution of a
-    single number without tuning. Users see the tuning in the time to the first step.
+    MXNet prints the message when it tunes the first convolution. So this function runs a
+    convolution of a single number without tuning. Users see the tuning in the time to the first
+    step.
     """
     from mxnet import nd
 

@@ -13,7 +13,8 @@ from gluonlab.gpu.isolated_process import ProcessOutcome, run_isolated, send_ans
 
 BINDINGS = "nvidia-ml-py"
 Pair = Tuple[int, int]
-# two levels of nvmlGpuTopologyLevel_t: below PCIe switches of one root, and below one CPU
+# Levels of nvmlGpuTopologyLevel_t. GPUs are connected by PCIe switches under one root port, or
+# by one CPU.
 SAME_SWITCHES, SAME_CPU = 20, 40
 TIMEOUT_S = 30.0  # a driver that is being set up takes seconds for each GPU
 
@@ -28,10 +29,11 @@ class GpuProcess(NamedTuple):
 
 @dataclass(frozen=True)
 class NvmlGpu:
-    """A GPU with its NVML number, which is nvidia-smi's: in the order of the PCI bus.
+    """A GPU, as NVML describes it.
 
-    ``used_bytes`` is None if the driver does not report it. ``parts`` holds the UUIDs of its MIG
-    devices. It is None without MIG.
+    ``index``: the number in NVML and nvidia-smi, in the order of the PCI bus. ``used_bytes``: None
+    if the driver does not report it. ``parts``: the UUIDs of the GPU's MIG devices (a GPU can be
+    divided into several); None if MIG is off.
     """
 
     index: int
@@ -50,15 +52,16 @@ class Driver:
     """The driver and its GPUs, as NVML reports them.
 
     Attributes:
-        error: Why NVML reports nothing.
+        error: Why NVML reports nothing, or "".
         version: Version of the driver.
-        gpus: The GPUs that answer.
-        nvlinks: Number of links between GPUs (a, b), a < b.
-        switched: GPUs whose NVLinks go to switches.
-        no_peers: Pairs without access to each other's memory.
-        silent: (number, reason) of GPUs that do not answer.
-        apart: Level at which the PCIe paths of (a, b), a < b, meet: `SAME_SWITCHES`, `SAME_CPU` or
-            another one. It is empty if the driver does not report it.
+        gpus: The GPUs that NVML can read.
+        nvlinks: (a, b), a < b -> number of NVLinks between the two GPUs.
+        switched: GPUs whose NVLinks lead to NVSwitches.
+        no_peers: Pairs of GPUs without access to each other's memory.
+        silent: (number, reason) of each GPU that NVML cannot read.
+        apart: (a, b), a < b -> level at which the PCIe paths of the two GPUs meet: `SAME_SWITCHES`,
+            `SAME_CPU` or another number of nvmlGpuTopologyLevel_t. Pairs are missing if the driver
+            does not report their level.
     """
 
     error: str = ""
@@ -92,12 +95,12 @@ class Driver:
 
 @lru_cache(maxsize=1)
 def cached_driver() -> Driver:
-    """Return the first result of `read_driver`: links do not change while a process runs."""
+    """Return the first result of `read_driver`. Links do not change while a process runs."""
     return read_driver()
 
 
 def read_driver() -> Driver:
-    """Return the driver of this machine."""
+    """Return the driver and GPUs of this machine. NVML is queried in a child process."""
     return parse_outcome(run_isolated("gluonlab.gpu.nvml", timeout_s=TIMEOUT_S))
 
 
@@ -111,15 +114,15 @@ def parse_outcome(outcome: ProcessOutcome) -> Driver:
 
 
 def query_nvml(pynvml: Any) -> Dict[str, Any]:
-    """Return everything that NVML reports, as plain values.
+    """Return the driver's version, its GPUs and their links, as values for JSON.
 
-    Raises pynvml.NVMLError if the driver does not answer.
+    The keys are the attributes of `Driver`. Raises pynvml.NVMLError if the driver does not answer.
     """
     pynvml.nvmlInit()
     try:
         handles, gpus, silent = {}, [], []
         for index in range(pynvml.nvmlDeviceGetCount()):
-            # one that has fallen off the bus, or belongs to another job, must not hide the others
+            # a GPU that has fallen off the bus, or belongs to another job, must not hide the others
             try:
                 handle = pynvml.nvmlDeviceGetHandleByIndex(index)
                 gpus.append(_query_gpu(pynvml, index, handle))
@@ -163,6 +166,7 @@ def _query_gpu(pynvml: Any, index: int, handle: Any) -> Dict[str, Any]:
 
 
 def _mig_uuids(pynvml: Any, handle: Any) -> Optional[List[str]]:
+    """Return the UUIDs of the GPU's MIG devices, or None if MIG is off."""
     # (current mode, mode after a reset)
     mode = _try_call(pynvml, "nvmlDeviceGetMigMode", handle)
     if mode is None or mode[0] != pynvml.NVML_DEVICE_MIG_ENABLE:
@@ -175,7 +179,8 @@ def _mig_uuids(pynvml: Any, handle: Any) -> Optional[List[str]]:
 
 
 def _compute_processes(pynvml: Any, handle: Any) -> List[Any]:
-    # the name without a version means version 3, which drivers before 510 lack
+    """Return NVML's records of the processes that compute on the GPU."""
+    # the function's name without a version means version 3, which drivers before 510 lack
     for version in (3, 2):
         processes = _try_call(pynvml, f"nvmlDeviceGetComputeRunningProcesses_v{version}", handle)
         if processes is not None:
@@ -184,7 +189,7 @@ def _compute_processes(pynvml: Any, handle: Any) -> List[Any]:
 
 
 def _process_name(pynvml: Any, pid: int) -> str:
-    """Return the program's name, without its arguments, which may contain slashes."""
+    """Return the name of the process's program, without its folder and its arguments."""
     words = _decode(_try_call(pynvml, "nvmlSystemGetProcessName", pid) or "?").split(" ")
     return words[0].rpartition("/")[2]
 
@@ -192,7 +197,10 @@ def _process_name(pynvml: Any, pid: int) -> str:
 def _count_nvlinks(
     pynvml: Any, handles: Dict[int, Any], indices: Dict[str, int]
 ) -> Tuple[Dict[Pair, int], List[int]]:
-    """Return the number of links of each pair of GPUs, and the GPUs with links to switches."""
+    """Return the number of NVLinks of each pair of GPUs, and the GPUs with links to NVSwitches.
+
+    ``handles``: GPU's number -> NVML's handle. ``indices``: PCI bus id -> GPU's number.
+    """
     ends: Dict[Pair, int] = {}
     switched = []
     for index, handle in handles.items():
@@ -218,12 +226,14 @@ def _leads_to_gpu(pynvml: Any, handle: Any, link: int) -> bool:
 
 
 def _lacks_access(pynvml: Any, one: Any, other: Any) -> bool:
+    """Return whether the driver reports that the first GPU cannot write to the other's memory."""
     write = pynvml.NVML_P2P_CAPS_INDEX_WRITE
     status = _try_call(pynvml, "nvmlDeviceGetP2PStatus", one, other, write)
     return status is not None and status != pynvml.NVML_P2P_STATUS_OK
 
 
 def _pcie_level(pynvml: Any, one: Any, other: Any) -> Optional[int]:
+    """Return the level at which the PCIe paths of two GPUs meet (see `Driver`), or None."""
     level = _try_call(pynvml, "nvmlDeviceGetTopologyCommonAncestor", one, other)
     return None if level is None else int(level)
 
@@ -241,7 +251,7 @@ def _decode(value: Any) -> str:
 
 
 def main() -> None:
-    """Send the answer of `query_nvml`, or ``error``."""
+    """Print the answer of `query_nvml` as JSON, or the reason under ``error``."""
     pynvml: Any = None
     try:
         pynvml = importlib.import_module("pynvml")
@@ -290,7 +300,7 @@ def visible_gpus(gpus: Sequence[NvmlGpu], visible: Optional[str]) -> VisibleGpus
 
 
 def _find_gpu(gpus: Sequence[NvmlGpu], word: str) -> Optional[NvmlGpu]:
-    """Return the GPU for a number or the beginning of a UUID, or None."""
+    """Return the GPU with this position or this beginning of a UUID, or None if none matches."""
     number = re.match(r"\+?(\d+)", word)
     if number:
         return gpus[int(number[1])] if int(number[1]) < len(gpus) else None
@@ -307,7 +317,10 @@ def _find_gpu(gpus: Sequence[NvmlGpu], word: str) -> Optional[NvmlGpu]:
 def sort_in_cuda_order(
     gpus: Sequence[NvmlGpu], environ: Mapping[str, str] = os.environ
 ) -> List[NvmlGpu]:
-    """Sort GPUs in CUDA's order. By default it is fastest first, so newer ones come first."""
+    """Sort GPUs in CUDA's order, which is fastest first by default.
+
+    A GPU of higher compute capability counts as faster.
+    """
     if environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID":
         return list(gpus)
     return sorted(gpus, key=lambda gpu: gpu.capability, reverse=True)

@@ -1,7 +1,11 @@
 """A performance model that predicts training on machines that are not available.
 
-`predict_training.predict` makes a prediction. `count_work` counts operations in a network's graph,
-a roofline for each GPU gives the time of a step (`roofline`), `allreduce_time` prices the sums of
-gradients, and `published_speeds` compares the model with published speeds. tools/prediction fits
-and validates the model.
+- `predict_training`: the prediction (`predict_training.predict`), and its texts.
+- `count_work`: the operations and memory traffic of a network, counted in its graph.
+- `roofline`: the time of a step on one GPU, from a roofline model.
+- `allreduce_time`: the time to sum the gradients of all GPUs.
+- `gpu_specifications`: the data sheets of GPUs, and the machines.
+- `published_speeds`: the comparison of the model with published speeds.
+
+tools/prediction fits and validates the model.
 """

@@ -1,9 +1,12 @@
-"""The time to sum all gradients once, and the part of it that backward does not hide.
+"""Predicts the time to sum the gradients of a step, and how much of it backward does not hide.
 
-The gradients are summed by a store, over the GPUs of one host or of several hosts. Schedules are
-priced on a known topology (`collectives.cost_model`). ``local`` sums on the CPU, in closed form.
-gluonlab queues backward in pieces of operators. A bucket of gradients is summed after the piece
-that completes it; the last layers come first (`gluonlab.engine.pieces`). MXNet is not imported.
+A store (the value of --kvstore) sums the gradients over the GPUs of one host or of several hosts.
+For most stores, `gluonlab.collectives.cost_model` predicts the time of the store's schedule on the
+machine's topology. The time of the store ``local``, which sums on the CPU, is a formula.
+
+gluonlab queues backward in pieces, each of several operators (`gluonlab.engine.pieces`). Backward
+starts with the last layer. A bucket of gradients is summed after the piece that completes the
+bucket. The part of the sum after the end of backward is called exposed. MXNet is not imported.
 """
 
 from __future__ import annotations
@@ -22,26 +25,34 @@ from gluonlab.performance_model.roofline import UPDATE_PASSES, Work
 
 
 class HostRates(NamedTuple):
-    """The speeds of the store ``local``: a CPU's bytes/s in sums and updates, a GPU's in copies."""
+    """The speeds of the store ``local``.
+
+    ``pass_bytes_per_s``: the speed at which the CPU passes over arrays in sums and updates.
+    ``copy_bytes_per_s``: the speed of copies between a GPU and the CPU.
+    """
 
     pass_bytes_per_s: float
     copy_bytes_per_s: float
 
 
-# MXNet 1.9.1 on two cores of an EPYC: (n + 1) times the gradients of ResNet-18, divided by 13.3 ms,
-# which `bench gradients` measured for `local` on two CPU devices; copies as NCCL counts PCIe 3.0
+# Speeds of MXNet 1.9.1 on two cores of an EPYC. The sum of n = 2 devices passes n + 1 times over
+# the gradients of ResNet-18. `bench gradients` measured 13.3 ms for `local` on two CPU devices. The
+# speed of copies is NCCL's number for PCIe 3.0.
 MXNET_1_9_HOST = HostRates(10.5e9, 12e9)
-SERVER_ADD_BYTES_PER_S = 10e9  # inferred
+SERVER_ADD_BYTES_PER_S = 10e9  # speed of a parameter server's additions, inferred
 DEVICE, LOCAL, NCCL = "device", "local", "nccl"
 MULTI_HOST_ALGORITHMS = {"horovod": "hierarchical", "dist_sync": "parameter server"}
 
 
 class GradientSizes(NamedTuple):
-    """The gradients to sum: the ``sizes`` of their tensors in bytes.
+    """The gradients to sum.
 
-    ``key_s``: host seconds for each tensor. ``updates_weights``: whether the store also updates the
-    weights, as in MXNet's own loops. ``separate_sums``: whether each tensor is summed separately,
-    with its own latency, like gluonlab's buckets; otherwise they are summed as one.
+    Attributes:
+        sizes: The bytes of each tensor of gradients.
+        key_s: Host seconds to queue the sum of one tensor on one GPU.
+        updates_weights: Whether the store also updates the weights, as in MXNet's own loops.
+        separate_sums: Whether each tensor is summed separately, with its own latency, like the
+            buckets of gluonlab. Otherwise all tensors are summed at once.
     """
 
     sizes: Sequence[float]
@@ -56,16 +67,17 @@ class GradientSizes(NamedTuple):
 
 
 def single_host_stores() -> List[str]:
-    """Return the stores that have a price on one host."""
+    """Return the stores whose time on one host can be predicted."""
     return [DEVICE, LOCAL, NCCL, *ALGORITHMS, *TOPOLOGY_AWARE]
 
 
 def sum_within_host_s(
     store: str, topology: Topology, gradients: GradientSizes, host: HostRates
 ) -> float:
-    """Return the seconds of one sum over the GPUs of ``topology``, including the host's time.
+    """Return the seconds to sum the gradients of a step over the GPUs of ``topology``.
 
-    ``host``: the speeds of ``local``. Raises ConfigError for a store without a price.
+    The seconds include the host's time for queueing (``key_s``). ``host``: the speeds of ``local``.
+    Raises ConfigError for a store that is not in `single_host_stores`.
     """
     if store not in single_host_stores():
         raise ConfigError(unknown("store to predict", store, single_host_stores()))
@@ -96,7 +108,11 @@ def sum_within_host_s(
 
 
 def max_owned_bytes(sizes: Sequence[float], gpus: int) -> float:
-    """Return the bytes that the busiest GPU sums, if each tensor goes to the GPU with the least."""
+    """Return the bytes that the busiest GPU sums.
+
+    Each tensor, largest first, is assigned to the GPU with the fewest bytes so far. ``sizes``: the
+    bytes of each tensor.
+    """
     loads = [0.0] * gpus
     for size in sorted(sizes, reverse=True):
         loads[loads.index(min(loads))] += size
@@ -104,14 +120,15 @@ def max_owned_bytes(sizes: Sequence[float], gpus: int) -> float:
 
 
 def _extra_sums(gradients: GradientSizes) -> int:
-    """Return the number of sums after the first."""
+    """Return the number of separate sums after the first sum."""
     return len(gradients.sizes) - 1 if gradients.separate_sums else 0
 
 
 def _sum_on_cpu_s(gpus: int, gradients: GradientSizes, host: HostRates) -> float:
-    """Return the seconds of copies to the CPU and back, and of a sum, perhaps an update, there.
+    """Return the seconds to copy gradients to the CPU, sum them there, and copy the sum back.
 
-    Each GPU copies over its own lanes.
+    If ``gradients.updates_weights``, the CPU also updates the weights. Each GPU copies over its own
+    PCIe lanes, at the same time as the others.
     """
     passes = (gpus + 1 if gpus > 1 else 0) + UPDATE_PASSES * gradients.updates_weights
     if not passes:
@@ -124,7 +141,10 @@ def _sum_on_cpu_s(gpus: int, gradients: GradientSizes, host: HostRates) -> float
 
 
 def hierarchical_sum_s(topology: Topology, network: HostNetwork, size_bytes: float) -> float:
-    """Return the seconds with rings within hosts, then across GPUs of equal rank."""
+    """Return the seconds to sum ``size_bytes`` with rings within hosts and rings across hosts.
+
+    A ring across hosts connects the GPUs of equal rank in their hosts.
+    """
     host = topology.subset(topology.hosts[0])
     schedule = make_schedule_over_hosts(
         len(topology.hosts), host.world_size, order=host.ring_order()
@@ -133,18 +153,25 @@ def hierarchical_sum_s(topology: Topology, network: HostNetwork, size_bytes: flo
 
 
 def flat_ring_sum_s(topology: Topology, network: HostNetwork, size_bytes: float) -> float:
-    """Return the seconds with one ring through all GPUs, host after host."""
+    """Return the seconds to sum ``size_bytes`` with one ring through all GPUs, host after host."""
     schedule = ring(topology.world_size).placed(topology.ring_order())
     return price(schedule, topology, size_bytes).seconds
 
 
 def parameter_server_sum_s(topology: Topology, network: HostNetwork, size_bytes: float) -> float:
-    """Return the seconds with as many servers as hosts, one on each host, in closed form.
+    """Return the seconds to sum n = ``size_bytes`` with one parameter server on each of h hosts.
 
-    For n bytes on h hosts the time is the sum of: the price of a ring within a host; a copy of n
-    from one GPU to the host's memory and back; 2 (h-1) (alpha + n/h beta) on the NICs of a host,
-    for the parts that it sends and gets back, while its server receives and sends as much in the
-    other direction; and (h-1) n/h gamma for the server's additions. A single host has no servers.
+    The time is the sum of these terms:
+
+    - The time of a ring within a host.
+    - A copy of n bytes from one GPU to the host's memory, and a copy back.
+    - 2 (h-1) (alpha + n/h beta) for messages through the host's network cards: the host sends h-1
+      parts to other servers, and receives their sums. alpha is the latency in seconds, and beta the
+      seconds per byte of all cards together. At the same time the host's server receives and sends
+      as much in the other direction.
+    - (h-1) n/h gamma for the server's additions. gamma is the seconds per byte of an addition.
+
+    A single host has no servers, so only the ring remains.
     """
     hosts = len(topology.hosts)
     within_s = flat_ring_sum_s(topology.subset(topology.hosts[0]), network, size_bytes)
@@ -169,9 +196,10 @@ MULTI_HOST_SUMS: Dict[str, Callable[[Topology, HostNetwork, float], float]] = {
 def sum_over_hosts_s(
     store: str, machine: str, topology: Topology, gradients: GradientSizes
 ) -> float:
-    """Return the seconds of one sum over hosts, by a store of MULTI_HOST_ALGORITHMS.
+    """Return the seconds to sum the gradients of a step over hosts.
 
-    ``machine``: the name of each host. Raises ConfigError for other stores.
+    ``store``: a key of MULTI_HOST_ALGORITHMS. ``machine``: the instance type of the hosts, a key of
+    NETWORKS. Raises ConfigError for other stores.
     """
     if store not in MULTI_HOST_ALGORITHMS:
         raise ConfigError(unknown("store over hosts to predict", store, MULTI_HOST_ALGORITHMS))
@@ -182,25 +210,25 @@ def sum_over_hosts_s(
     )
 
 
-# --- the schedule by which a store is priced
+# --- the store whose time is predicted
 
 HIERARCHICAL, RING = "horovod", "ring"
-# Stores that sum like another store. sharded-optimizer moves nothing between its halves, and a
-# group passes one array of each process to both kinds of parameter servers.
+# Stores that sum like another store. sharded-optimizer updates the weights between the two halves
+# of its sum, which moves no data. For both kinds of parameter servers, a process passes one array.
 EQUIVALENT_STORES = {"sharded-optimizer": "sharded", "dist_device_sync": "dist_sync"}
 ASYNC_STORE = "dist_async"
 
 
 def all_stores() -> List[str]:
-    """Return all stores with a price: those of --kvstore, and over hosts those of --backend."""
+    """Return all stores whose time can be predicted: values of --kvstore, and of --backend."""
     return [*single_host_stores(), *EQUIVALENT_STORES, *MULTI_HOST_ALGORITHMS]
 
 
 def resolve_store(store: str, machine: Machine) -> Tuple[str, Optional[str]]:
-    """Return the store that is priced on ``machine`` for ``store``, and a caution if it differs.
+    """Return the store whose time is predicted for ``store``, and a caution if it sums differently.
 
-    Over hosts it is one of MULTI_HOST_ALGORITHMS, on one host none of them. Raises ConfigError for
-    unknown stores.
+    On several hosts the returned store is a key of MULTI_HOST_ALGORITHMS. On one host it is one of
+    `single_host_stores`. Raises ConfigError for unknown stores, and for ASYNC_STORE.
     """
     if store == ASYNC_STORE:
         raise ConfigError(
@@ -225,22 +253,22 @@ def resolve_store(store: str, machine: Machine) -> Tuple[str, Optional[str]]:
 
 
 def store_within_host(store: str) -> str:
-    """Return the store that sums within each host, for a store over hosts."""
+    """Return RING for a store that sums over hosts, and ``store`` itself for other stores."""
     return RING if store in MULTI_HOST_ALGORITHMS else store
 
 
 # --- the exposed part of the sum, after the end of backward
 
-BACKWARD_PIECE = 15  # operators on GPUs; see gluonlab.engine.pieces
-# The maximum of a bucket, and the minimum for one bucket per GPU with the store device: see
-# gluonlab.bucketed_trainer.buckets
+BACKWARD_PIECE = 15  # operators per piece of backward on GPUs; see gluonlab.engine.pieces
+# The default size of a bucket is BUCKET_BYTES. With the store `device`, buckets may be smaller, so
+# that each GPU sums one, but not below MIN_BUCKET_BYTES. See gluonlab.bucketed_trainer.buckets.
 BUCKET_BYTES, MIN_BUCKET_BYTES = 25 * 2**20, 4 * 2**20
 
 
 class GradientBucket(NamedTuple):
-    """A part of the gradients, complete ``ready_s`` seconds after the start of backward.
+    """A part of the gradients, of ``size`` bytes.
 
-    ``size``: in bytes.
+    ``ready_s``: seconds from the start of backward until all gradients of the bucket are computed.
     """
 
     ready_s: float
@@ -248,20 +276,21 @@ class GradientBucket(NamedTuple):
 
 
 def default_bucket_bytes(work: Work, store: str, gpus: int) -> float:
-    """Return the default size of the largest bucket."""
+    """Return the default maximum size of a bucket, in bytes."""
     if store != DEVICE or gpus < 2:
         return BUCKET_BYTES
     return min(BUCKET_BYTES, max(MIN_BUCKET_BYTES, 4 * work.parameters // gpus))
 
 
 def bucket_sizes(work: Work, bucket_bytes: float = BUCKET_BYTES) -> List[float]:
-    """Return the bytes of each bucket, the last layers first: ``bucket_bytes`` at most.
+    """Return the bytes of each bucket, starting with the last layers.
 
-    A larger tensor gets its own bucket, and with 0 each tensor does: see
+    A bucket has at most ``bucket_bytes``, except that a larger tensor gets its own bucket. If
+    ``bucket_bytes`` is 0, every tensor gets its own bucket. See
     `gluonlab.bucketed_trainer.buckets`.
     """
     sizes: List[float] = []
-    for numbers in reversed(work.tensors):
+    for numbers in reversed(work.tensors):  # the number of elements of each tensor
         size = 4.0 * numbers
         if sizes and sizes[-1] + size <= bucket_bytes:
             sizes[-1] += size
@@ -278,8 +307,11 @@ def make_buckets(
 ) -> List[GradientBucket]:
     """Return the gradients in buckets, in the order in which backward computes them.
 
-    ``backward_s``: the seconds of each operator, in the order of forward. ``piece``: the number of
-    operators of a piece, None for all.
+    Args:
+        work: The work of the network.
+        backward_s: The seconds of each operator's backward, in the order of ``work.operators``.
+        piece: The number of operators of a piece of backward; None for a single piece.
+        bucket_bytes: A bucket is complete when it has at least this many bytes.
     """
     gradients = [
         (seconds, 4.0 * operator.weights)
@@ -299,7 +331,8 @@ def make_buckets(
             if pending_bytes and pending_bytes >= bucket_bytes:
                 made.append(GradientBucket(elapsed_s, pending_bytes))
                 pending_bytes = 0.0
-    # parameters outside convolutions and dense layers, such as BatchNorm's, are few
+    # The last bucket also contains the few parameters outside convolutions and dense layers, such
+    # as BatchNorm's.
     last_bytes = pending_bytes + max(
         0.0, 4.0 * work.parameters - pending_bytes - sum(operators.size for operators in made)
     )
@@ -309,10 +342,11 @@ def make_buckets(
 def exposed_sum_s(
     gradient_buckets: Sequence[GradientBucket], sum_s: float, backward_s: float
 ) -> float:
-    """Return the seconds of the sum after the end of backward.
+    """Return for how many seconds the sum continues after the end of backward.
 
-    ``sum_s``: the time for all gradients together. A bucket takes its share of that time, one after
-    the other, and does not slow backward down.
+    ``sum_s``: the seconds to sum all gradients. ``backward_s``: the seconds of backward. Buckets
+    are summed one after the other. Each takes a share of ``sum_s`` in proportion to its bytes, and
+    does not slow backward down.
     """
     total_bytes, end = sum(bucket.size for bucket in gradient_buckets), 0.0
     for bucket in gradient_buckets:

@@ -1,4 +1,7 @@
-"""Count the work of a network in its graph, by inference of shapes, without computing anything."""
+"""Counts the operations and memory traffic of a network, from its graph and inferred shapes.
+
+Nothing is computed. The result is a `gluonlab.performance_model.roofline.Work`.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +26,10 @@ from gluonlab.performance_model.roofline import (
 
 Shape = Tuple[int, ...]
 
-# (forward, backward) of operators with negligible multiply-adds: numbers read and written, per
-# number of the output (forward) or of the input (backward). BatchNorm reads its input for the
-# statistics and again to normalize; its backward reads input and gradient twice.
+# Memory traffic of operators with negligible multiply-adds: (forward, backward). Forward: elements
+# read and written per element of the output. Backward: the same per element of the input.
+# BatchNorm reads its input for the statistics, and again to normalize. Its backward reads input and
+# gradient twice.
 MEMORY_PASSES: Dict[str, Tuple[float, float]] = {
     "BatchNorm": (3, 5), "Activation": (2, 3), "LeakyReLU": (2, 3), "relu": (2, 3), "LRN": (2, 4),
     "elemwise_add": (3, 0), "_plus": (3, 0), "broadcast_add": (3, 0), "Dropout": (3, 3),
@@ -33,14 +37,20 @@ MEMORY_PASSES: Dict[str, Tuple[float, float]] = {
 }  # fmt: skip
 POOLING = "Pooling"  # reads its input, writes its output; backward also reads and writes both
 DEFAULT_PASSES = (2.0, 3.0)
+# operators without kernels
 FREE_OPERATORS = {"Flatten", "Reshape", "flatten", "reshape", "expand_dims", "squeeze", "BlockGrad"}
+# operators whose multiply-adds are not counted, only their memory traffic
 UNCOUNTED_OPERATORS = {"RNN", "dot", "batch_dot", "_linalg_gemm", "_linalg_gemm2", "Correlation",
 "Deconvolution",
          "_contrib_interleaved_matmul_selfatt_qk", "DeformableConvolution"}  # fmt: skip
 
 
 def count_graph_work(scores: mx.sym.Symbol, image_shape: Shape, name: str) -> Work:
-    """Return the work of the graph ``scores``, whose input ``data`` is images (C, H, W)."""
+    """Return the work, per image, of the network with the output ``scores``.
+
+    ``image_shape``: the shape (C, H, W) of an image of the graph's input ``data``. ``name``: the
+    name of the network.
+    """
     graph = parse_graph(scores)
     nodes: List[Node] = graph["nodes"]
     shapes = _infer_shapes(scores, (1, *image_shape))
@@ -75,7 +85,7 @@ def count_graph_work(scores: mx.sym.Symbol, image_shape: Shape, name: str) -> Wo
 
 
 def count_network_work(net: Any, image_shape: Shape, name: str) -> Work:
-    """Return the work of a Gluon network."""
+    """Return the work of a Gluon network for images of shape (C, H, W)."""
     return count_graph_work(net(mx.sym.var("data")), image_shape, name)
 
 
@@ -86,7 +96,8 @@ def _is_parameter(node: Node, shape: Any) -> bool:
 def _needs_gradient(nodes: Sequence[Node], trained: Set[int]) -> List[bool]:
     """Return, for each node, whether backward computes a gradient of its output.
 
-    It does so for parameters and all nodes after them.
+    Parameters, and all nodes that depend on a parameter, need a gradient. ``trained``: the indices
+    of the parameters' nodes.
     """
     needs = [False] * len(nodes)
     for number, node in enumerate(nodes):
@@ -100,7 +111,12 @@ def _gradient_sums(
     shapes: Dict[Tuple[int, int], Shape],
     needed: bool,
 ) -> List[Operator]:
-    """Return the additions of gradients in backward, for outputs that are used several times."""
+    """Return an operator for each output of the node that is used several times.
+
+    The operator adds the gradients of these uses in backward. ``uses``: number of uses of each
+    (node, output). ``shapes``: shape of each (node, output). ``needed``: whether backward computes
+    a gradient of the node's outputs.
+    """
     return [
         Operator(
             MEMORY, "sum of gradients",
@@ -118,6 +134,11 @@ def _count_operator(
     has_gradient: bool,
     previous_op: str,
 ) -> Operator:
+    """Return the work of one node of the graph.
+
+    ``has_gradient``: whether backward computes a gradient of the node's first input.
+    ``previous_op``: the operator that computes the first input.
+    """
     inputs, outputs = math.prod(input_shapes[0]) if input_shapes else 0, math.prod(output_shape)
     op = node["op"]
     attrs = node.get("attrs", {})
@@ -125,6 +146,7 @@ def _count_operator(
         weight = input_shapes[1]  # (filters, channels of a group, kernel...)
         groups = int(attrs.get("num_group", "1"))
         steps = {1, groups, *_parse_attribute(attrs, "stride"), *_parse_attribute(attrs, "dilate")}
+        # a square window, without groups, stride or dilation
         is_plain = steps == {1} and len(set(weight[2:])) == 1
         return Operator(
             CONVOLUTION,
@@ -146,6 +168,7 @@ def _count_operator(
     else:
         forward_passes, backward_passes = MEMORY_PASSES.get(op, DEFAULT_PASSES)
         forward, backward = int(forward_passes * outputs), int(backward_passes * inputs)
+    # a fusing compiler would compute these operators together with BatchNorm
     fused = op in ("Activation", "relu", "elemwise_add", "_plus") and previous_op in (
         "BatchNorm", "elemwise_add", "_plus",
     )  # fmt: skip
@@ -156,13 +179,13 @@ def _count_operator(
 
 
 def _parse_attribute(attrs: Mapping[str, str], name: str) -> Sequence[int]:
-    """Return an attribute such as the stride, (2, 2), or () for MXNet's default."""
+    """Return the numbers of an attribute, such as (2, 2) for the stride, or () if it is not set."""
     numbers: Sequence[int] = ast.literal_eval(attrs.get(name, "()"))
     return numbers
 
 
 def _infer_shapes(graph: mx.sym.Symbol, data: Shape) -> Dict[Tuple[int, int], Shape]:
-    """Return the shape of every output of every node."""
+    """Return the shape of every output of every node: {(node, output): shape}."""
     internals = graph.get_internals()
     heads = parse_graph(internals)["heads"]
     _, shapes, _ = internals.infer_shape(data=data)
@@ -170,7 +193,7 @@ def _infer_shapes(graph: mx.sym.Symbol, data: Shape) -> Dict[Tuple[int, int], Sh
 
 
 def count_model_work(model: str, classes: int, image_shape: Tuple[int, int, int]) -> Work:
-    """Return the work of one of gluonlab's networks for images (C, H, W).
+    """Return the work of one of gluonlab's networks for images of shape (C, H, W).
 
     Raises ModelError for an unknown name, and for images of an unsuitable size.
     """

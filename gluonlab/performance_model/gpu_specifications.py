@@ -1,6 +1,7 @@
-"""The GPUs and machines of predictions. None of the figures is measured here.
+"""Data sheets of GPUs, and the machines whose training can be predicted.
 
-See `gluonlab.collectives` for the links of GPUs and hosts.
+All numbers come from data sheets, not from measurements. `gluonlab.collectives.named_topologies`
+contains the links between GPUs and between hosts.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ class GpuSpec:
         name: the key in `GPUS`.
         generation: NVIDIA's name of the architecture.
         capability: the compute capability.
-        flops: peak FLOP/s by kind of arithmetic.
-        bytes_per_s: bandwidth of the memory.
-        memory_bytes: size of the memory.
+        flops: peak FLOP/s by kind of arithmetic: FLOAT32, TF32, FLOAT16.
+        bytes_per_s: bandwidth of the memory, in bytes/s.
+        memory_bytes: size of the memory, in bytes.
         cores: number of CUDA cores.
-        data_sheet: the source of the figures.
+        data_sheet: the source of these numbers.
     """
 
     name: str
@@ -43,8 +44,8 @@ class GpuSpec:
         """Return the arithmetic that MXNet 1.9.1 cu112 uses for matrix products of ``dtype``.
 
         From compute capability 8.0 on, cuDNN and cuBLAS of CUDA 11 use TF32 for float32, unless
-        NVIDIA_TF32_OVERRIDE=0, which gluonlab sets without --tf32. float16 uses tensor cores from
-        7.0 on.
+        NVIDIA_TF32_OVERRIDE=0 is set. gluonlab sets the variable unless --tf32 is given. From 7.0
+        on, float16 products use tensor cores.
         """
         return TF32 if tf32 and dtype == FLOAT32 and TF32 in self.flops else dtype
 
@@ -93,6 +94,7 @@ GPUS: Dict[str, GpuSpec] = {
 
 # --- machines
 
+# EC2 instance type -> key of GPUS
 MACHINES: Dict[str, str] = {
     "p2.16xlarge": "K80",
     "p3.2xlarge": "V100",
@@ -107,9 +109,10 @@ MACHINES: Dict[str, str] = {
 
 
 class Machine(NamedTuple):
-    """A machine, or several hosts: ``name`` as given, and ``kind`` without their number.
+    """A machine of one host, or of several equal hosts.
 
-    ``nominal``: whether its links have nominal speeds, not the speeds of a file.
+    ``name``: as the user wrote it, such as ``p3.16xlarge*4``. ``kind``: the name without the number
+    of hosts. ``nominal``: whether the links have the speeds of data sheets, not those of a file.
     """
 
     name: str
@@ -130,9 +133,11 @@ class Machine(NamedTuple):
 
 
 def find_machine(name: str) -> Machine:
-    """Return the machine ``p3.16xlarge``, four of them, ``p3.16xlarge*4``, or a file's, ``m.json``.
+    """Return the machine with this name.
 
-    Raises ConfigError, with the choices, for other names.
+    ``name``: an instance type such as ``p3.16xlarge``; several hosts of a type, such as
+    ``p3.16xlarge*4``; or a topology file, such as ``m.json``. Raises ConfigError, with the choices,
+    for other names.
     """
     kind = name.partition("*")[0].strip()
     if is_file_name(kind):
@@ -150,7 +155,7 @@ def find_machine(name: str) -> Machine:
 
 
 def _read_machine_file(name: str) -> Machine:
-    """Return the machine of a file, which names the kind of its GPUs."""
+    """Return the machine of a topology file, whose ``gpu`` must be a key of GPUS."""
     try:
         topology = make_topology(name)
     except ScheduleError as error:

@@ -1,4 +1,7 @@
-"""`predict`: predict training on a machine, by number of GPUs, with assumptions and caveats."""
+"""Predicts the speed of training on a machine for 1, 2, 4, ... GPUs (`predict`).
+
+A prediction includes its assumptions, and reasons not to trust it.
+"""
 
 from __future__ import annotations
 
@@ -49,15 +52,15 @@ class PredictionRow:
     Attributes:
         gpus: the number of GPUs.
         hosts: the number of hosts.
-        batch_size: images per GPU, the most if they differ.
-        input_s: seconds to copy the images.
+        batch_size: images per GPU; if the GPUs differ, those of the GPU with the most.
+        input_s: seconds to copy the images to the GPUs.
         compute_s: seconds of forward and backward.
         sum_s: seconds of the sum of gradients.
-        exposed_s: the part of ``sum_s`` after backward.
-        update_s: seconds of the update.
-        host_s: seconds in which the host queues the step, in parallel with the GPUs; the step
-            takes at least so long.
-        images_per_s: images per second of all GPUs.
+        exposed_s: the part of ``sum_s`` after the end of backward.
+        update_s: seconds to update the weights.
+        host_s: seconds that the host needs to queue the step, in parallel with the GPUs; a step is
+            never shorter.
+        images_per_s: images per second of all GPUs together.
         speedup: relative to one GPU of the machine.
     """
 
@@ -80,7 +83,7 @@ class PredictionRow:
 
     @property
     def device_s(self) -> float:
-        """Return the seconds of the GPUs' work, one part after the other."""
+        """Return the seconds of the GPUs' work in a step."""
         return self.input_s + self.compute_s + self.exposed_s + self.update_s
 
     @property
@@ -90,7 +93,7 @@ class PredictionRow:
 
     @property
     def bound_by(self) -> str:
-        """Return the largest part of the step: host, compute, sum, update or input."""
+        """Return what the step's time depends on most: host, compute, sum, update or input."""
         if self.host_s > self.device_s:
             return "host"
         parts = {
@@ -110,14 +113,15 @@ class Prediction:
         arithmetic: the arithmetic of matrix products.
         network: the name of the network.
         batch_size: images per GPU in the last row.
-        global_batch_size: images per step if all rows have the same number; None if each GPU has.
+        global_batch_size: images per step, if this number is the same in all rows; None if the
+            images per GPU are the same.
         passes: microbatches per GPU and step.
         optimizer: the name of the optimizer.
-        store: the store that is priced.
-        rows: the rows.
-        with_ring: the speed-up of all GPUs of one host with the store ring.
-        not_trusted: reasons not to trust the prediction; empty if similar published figures match.
-        cautions: further aspects that were never compared.
+        store: the store whose time is predicted.
+        rows: the prediction for each number of GPUs, in increasing order.
+        with_ring: the speed-up of all GPUs with the store ring; None for several hosts.
+        not_trusted: reasons not to trust the prediction; empty if similar published speeds match.
+        cautions: aspects that were never compared with published speeds.
         assumptions: the assumptions, as sentences.
     """
 
@@ -142,7 +146,7 @@ class Prediction:
         return self.rows[-1]
 
     def to_dict(self) -> Dict[str, Any]:
-        """Return all fields for JSON, and step_s, efficiency and bound_by of each row."""
+        """Return all fields for JSON. Each row also contains step_s, efficiency and bound_by."""
         rows = [
             {
                 **asdict(row),
@@ -156,7 +160,7 @@ class Prediction:
 
     @property
     def text(self) -> str:
-        """Return a table of 80 columns, then caveats and assumptions."""
+        """Return a table 80 characters wide, followed by caveats and assumptions."""
         return _prediction_text(self)
 
 
@@ -215,7 +219,7 @@ PROBE_SHAPE = (2, 3)  # of the weight whose state is counted
 
 @lru_cache(maxsize=None)
 def count_states(name: str, momentum: bool) -> int:
-    """Return the number of state arrays as large as the weights.
+    """Return how many state arrays, each as large as the weights, the optimizer ``name`` has.
 
     Raises ConfigError for an unknown optimizer.
     """
@@ -224,12 +228,12 @@ def count_states(name: str, momentum: bool) -> int:
 
 
 def updates_whole_buckets(name: str) -> bool:
-    """Return whether a whole bucket is updated at once, not parameter by parameter."""
+    """Return whether the optimizer updates a whole bucket at once, not parameter by parameter."""
     return optimizer_kind(name).element_wise
 
 
 def optimizer_caution(name: str) -> Optional[str]:
-    """Return a caution if a part of the optimizer's update is not priced."""
+    """Return a caution if the prediction leaves out a part of the optimizer's update."""
     if name.lower() in ONE_KERNEL:
         return None
     return (
@@ -247,20 +251,27 @@ def _count_arrays(state: Any) -> int:
 
 # --- steps
 
-# Seconds of the queueing thread, per GPU: for a step with one pass and one bucket, `bench host`
-# with load and log; and for each further bucket, as a parameter in Gluon's own sums, 100 us for
-# eight.
+# Seconds in which the host's thread queues a step, per GPU. HOST_STEP_S: a step with one microbatch
+# and one bucket, measured by `bench host` with its parts load and log. HOST_BUCKET_S: each further
+# bucket, which costs as much as a parameter in Gluon's own sums (100 us for eight).
 HOST_STEP_S, HOST_BUCKET_S = 168e-6, 12.5e-6
 OFF = "off"
 Overlap = Union[int, str, None]
 
 
 class TrainingSpec(NamedTuple):
-    """The training to predict: ``batch_size`` images per GPU, or ``global_batch_size`` per step.
+    """The training to predict.
 
-    ``setting``: without the parts that depend on a GPU's images, microbatches and buckets.
-    ``updates_whole_buckets``: whether an update takes a whole bucket. ``bucket_bytes``: None for
-    the default.
+    Attributes:
+        work: The work of the network.
+        machine: The machine.
+        batch_size: Images per GPU and step, if ``global_batch_size`` is None.
+        global_batch_size: Images per step on all GPUs, or None.
+        microbatches: How a GPU's images are divided.
+        setting: The settings of a step; ``microbatches`` and ``updates`` are set for each row.
+        updates_whole_buckets: Whether one kernel updates a whole bucket.
+        overlap: Operators per piece of backward, None for the default, or OFF.
+        bucket_bytes: The maximum size of a bucket; None for the default.
     """
 
     work: Work
@@ -274,7 +285,7 @@ class TrainingSpec(NamedTuple):
     bucket_bytes: Optional[int]
 
     def images_per_gpu(self, gpus: int) -> int:
-        """Return the images of a GPU, of the one with the most images."""
+        """Return the images per step of the GPU that has the most."""
         return (
             self.batch_size
             if self.global_batch_size is None
@@ -282,16 +293,17 @@ class TrainingSpec(NamedTuple):
         )
 
     def passes(self, gpus: int) -> int:
-        """Return the number of microbatches in which a GPU's images pass the network."""
+        """Return the number of microbatches into which a GPU's images are divided."""
         return len(self.microbatches.bounds(self.images_per_gpu(gpus)))
 
     def predict_rows(self, store: str, counts: List[int]) -> List[PredictionRow]:
-        """Return a row for each of ``counts`` GPUs, the first of which is 1."""
+        """Return a row for each number of GPUs in ``counts``, whose first number is 1."""
         rows = [self._predict_row(store, count) for count in counts]
         one_gpu_speed = rows[0].images_per_s
         return [replace(row, speedup=row.images_per_s / one_gpu_speed) for row in rows]
 
     def _predict_row(self, store: str, gpus: int) -> PredictionRow:
+        """Return the prediction for this number of GPUs, with a ``speedup`` of 1."""
         work, machine, images_of_gpu, passes = (
             self.work,
             self.machine,
@@ -327,6 +339,7 @@ class TrainingSpec(NamedTuple):
         )
 
     def _sum_s(self, store: str, gpus: int, hosts: int, sizes: List[float]) -> float:
+        """Return the seconds to sum the gradients. ``sizes``: the bytes of each bucket."""
         if gpus == 1:
             return 0.0
         topology, gradients = (
@@ -338,9 +351,10 @@ class TrainingSpec(NamedTuple):
         return sum_within_host_s(store_within_host(store), topology, gradients, MXNET_1_9_HOST)
 
     def _exposed_s(self, sum_s: float, images: float, bucket_bytes: float) -> float:
-        """Return the exposed seconds of the sum, which starts in the last pass.
+        """Return for how many seconds the sum continues after the end of backward.
 
-        Buckets are complete only with the gradients of the last pass.
+        The sum starts in the last microbatch, which completes the gradients. ``images``: images of
+        a microbatch on a GPU.
         """
         backward_s = [
             operator_seconds(operator, images, self.machine.gpu, FITTED_CONSTANTS, self.setting)[1]
@@ -358,7 +372,7 @@ class TrainingSpec(NamedTuple):
 def list_assumptions(
     training: TrainingSpec, optimizer: str, store: str, arithmetic: str
 ) -> List[str]:
-    """Return the assumptions as sentences; ``store``: the store that is priced."""
+    """Return the assumptions as sentences. ``store``: the store whose time is predicted."""
     machine = training.machine
     gpu = machine.gpu
     sentences = [
@@ -439,24 +453,24 @@ def predict(
         work: the work of the network.
         machine: a machine, several hosts, or a file (`find_machine`).
         batch_size: images per GPU and step.
-        global_batch_size: images per step, which the GPUs of each row share; instead of
+        global_batch_size: images per step on all GPUs, the same for any number of GPUs; replaces
             ``batch_size``.
-        microbatches: how a GPU's images are cut.
+        microbatches: how a GPU's images are divided into microbatches.
         dtype: "float32" or "float16".
         tf32: as --tf32.
         optimizer: the name of the optimizer.
         momentum: whether ``optimizer`` has momentum, if it supports momentum.
-        overlap: operators of a piece of backward, or "off", as --overlap.
+        overlap: operators per piece of backward, or "off", as --overlap.
         bucket_bytes: as --bucket-bytes.
-        store: a store over the GPUs of one host, or over hosts "horovod" or "dist_sync". Over
-            hosts, any other store is replaced by "horovod".
+        store: how gradients are summed: on one host a value of --kvstore, on several hosts
+            "horovod" or "dist_sync". On several hosts, "horovod" replaces any other store.
         gpus: the number of GPUs; all by default.
 
     Returns:
         The prediction.
 
     Raises:
-        ConfigError: with the choices, for arguments without a prediction.
+        ConfigError: if the model cannot predict such a training; lists the choices.
     """
     specification = find_machine(machine)
     images, kind = (
@@ -525,7 +539,10 @@ def predict(
 
 
 def _gpu_counts(machine: Machine, gpus: Optional[int]) -> List[int]:
-    """Return 1, 2, 4, ... GPUs of a host, then whole hosts, up to the requested number."""
+    """Return the numbers of GPUs to predict, up to ``gpus`` (None: all GPUs of the machine).
+
+    The numbers are 1, 2, 4, ... within a host, and then 1, 2, 4, ... whole hosts.
+    """
     if gpus is None or machine.hosts == 1:
         max_gpus = gpus or machine.topology.world_size
     elif gpus <= machine.gpus_each:
@@ -549,7 +566,10 @@ def _gpu_counts(machine: Machine, gpus: Optional[int]) -> List[int]:
 def _collect_caveats(
     training: TrainingSpec, store: str, counts: List[int]
 ) -> Tuple[List[str], List[str]]:
-    """Return the reasons not to trust the rows and the cautions of all rows, each once."""
+    """Return the reasons not to trust the prediction, and the cautions, without duplicates.
+
+    ``counts``: the numbers of GPUs of the rows.
+    """
     counts_by_images: Dict[int, List[int]] = {}
     for count in counts:
         counts_by_images.setdefault(training.images_per_gpu(count), []).append(count)
@@ -572,7 +592,7 @@ def _collect_caveats(
 
 
 def _share_caution(training: TrainingSpec, counts: List[int]) -> Optional[str]:
-    """Return a caution if GPUs have unequal shares of a step's images."""
+    """Return a caution if the GPUs cannot have equally many of a step's images."""
     global_batch_size = training.global_batch_size
     uneven = [
         count for count in counts if global_batch_size is not None and global_batch_size % count

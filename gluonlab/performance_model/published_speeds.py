@@ -1,7 +1,8 @@
-"""Comparison of published speeds with their predictions, and reasons not to trust a prediction.
+"""Compares published training speeds with the model's predictions.
 
-published.json contains the figures. tools/prediction contains their sources, and predicts them
-again.
+From this comparison the module derives reasons not to trust a prediction. published.json contains
+the published speeds and their predictions. tools/prediction contains the sources, and writes
+published.json.
 """
 
 from __future__ import annotations
@@ -19,17 +20,19 @@ from gluonlab.performance_model.roofline import DENSE, DEPTHWISE, SGD_STATES, Op
 WIDTH = 80
 MAX_TRUSTED_ERROR = 0.3
 SIMILAR_FACTOR = 2.0  # batches, operations and numbers of GPUs within this factor are similar
-EQUIVALENT_ALGORITHMS = {"nccl": "ring", "horovod": "ring"}  # within a host
-# The range of images per GPU of published trainings, extended by a factor of 2; and of
-# multiply-adds per image, from half of LeNet's to twice VGG-16's.
+EQUIVALENT_ALGORITHMS = {"nccl": "ring", "horovod": "ring"}  # store -> algorithm within a host
+# The trusted range of images per GPU, and of multiply-adds per image. The former is the range of
+# published trainings, extended by a factor of 2. The latter is half of LeNet's to twice VGG-16's.
 BATCHES, MULTIPLY_ADDS = (1, 2048), (1e6, 31e9)
 TRAINING = "training"
 FILE = Path(__file__).parent / "published.json"
 
 
 class PublishedSpeed(NamedTuple):
-    """A published speed ``value`` in images/s, and the model's prediction.
+    """A published speed, and the model's prediction.
 
+    ``value``: the published speed in images/s. ``predicted``: the predicted one. ``ratio``:
+    predicted / published. ``fitted``: whether the model's constants were fitted to this speed.
     tools/prediction/figures.py describes the other fields.
     """
 
@@ -57,14 +60,17 @@ class PublishedSpeed(NamedTuple):
 
     @property
     def heading(self) -> str:
-        """Return the heading of the figures that are together in the table."""
+        """Return the heading under which this speed is listed in the table."""
         gpu = GPUS.get(self.gpu or "")
         arithmetic = gpu.arithmetic(self.dtype) if gpu else self.dtype
         return f"{self.network} {self.task} {arithmetic}: {self.source}"
 
 
 class ErrorSummary(NamedTuple):
-    """The errors of the held-out figures of a group."""
+    """Relative errors of a group of published speeds that were not used to fit the model.
+
+    ``figures``: the number of speeds.
+    """
 
     group: str
     figures: int
@@ -74,14 +80,17 @@ class ErrorSummary(NamedTuple):
 
 
 class Validation(NamedTuple):
-    """All published figures with predictions, the errors by group, and the networks' work."""
+    """All published speeds with predictions, and the errors by group.
+
+    ``multiply_adds``: network -> multiply-adds per image.
+    """
 
     figures: Tuple[PublishedSpeed, ...]
     errors: Tuple[ErrorSummary, ...]
     multiply_adds: Mapping[str, int]
 
     def as_dict(self) -> Dict[str, Any]:
-        """Return every figure with its prediction, and the errors of each group, for JSON."""
+        """Return every published speed with its prediction, and each group's errors, for JSON."""
         return {
             "kind": "validation",
             "figures": [figure._asdict() for figure in self.figures],
@@ -103,8 +112,9 @@ def read_validation() -> Validation:
 class ComparableTraining(NamedTuple):
     """The properties by which a training is compared with published ones.
 
-    ``batch_size``: images per GPU, which pass the network in ``passes``. ``gpus``: the numbers of
-    GPUs of a host. ``optimizer_states``: arrays of the optimizer's state.
+    ``batch_size``: images per GPU and step. ``passes``: the number of microbatches into which they
+    are divided. ``gpus``: the numbers of GPUs of a host for which training is predicted.
+    ``optimizer_states``: the number of state arrays of the optimizer, each as large as the weights.
     """
 
     batch_size: int
@@ -117,14 +127,14 @@ class ComparableTraining(NamedTuple):
 
     @property
     def images_per_pass(self) -> float:
-        """Return the images that pass the network at a time."""
+        """Return the images of a microbatch on one GPU."""
         return self.batch_size / self.passes
 
 
 def list_caveats(
     work: Work, gpu: GpuSpec, training: ComparableTraining
 ) -> Tuple[List[str], List[str]]:
-    """Return reasons not to trust a prediction of training, and cautions about the rest."""
+    """Return the reasons not to trust a prediction of ``training``, and further cautions."""
     batch_size = training.batch_size
     reasons = [
         _format_mismatch(figure)
@@ -163,6 +173,7 @@ def list_caveats(
 
 
 def _list_cautions(gpu: GpuSpec, dtype: str, tf32: bool) -> List[str]:
+    """Return cautions about a GPU or a type that was hardly compared with published speeds."""
     compared = {figure.gpu for figure in read_validation().figures if figure.task == TRAINING}
     cautions = []
     if gpu.name not in compared and f"{gpu.name}-80GB" not in compared:
@@ -190,8 +201,8 @@ def _list_cautions(gpu: GpuSpec, dtype: str, tf32: bool) -> List[str]:
 def _similar_speeds(work: Work, gpu: GpuSpec, training: ComparableTraining) -> List[PublishedSpeed]:
     """Return published trainings with similar operations, batch and GPUs.
 
-    A GPU that a figure does not name counts as similar. Figures of several GPUs are similar if a
-    row has about as many GPUs, and sums by the same store.
+    If the publication does not name its GPU, the GPU counts as similar. A speed of several GPUs is
+    similar if ``training.gpus`` contains about as many, and the store sums in the same way.
     """
 
     def is_similar(figure: PublishedSpeed) -> bool:
@@ -234,9 +245,10 @@ def _format_mismatch(figure: PublishedSpeed) -> str:
 def estimate_memory_bytes(
     work: Work, batch_size: float, dtype: str, kept_states: int = SGD_STATES
 ) -> float:
-    """Return about the memory of training: outputs kept for backward, weights, gradients, states.
+    """Estimate the bytes of memory of training on one GPU.
 
-    ``batch_size``: images that pass the network at a time.
+    The memory contains the outputs kept for backward, weights, gradients and ``kept_states`` state
+    arrays of the optimizer. ``batch_size``: images of a microbatch.
     """
     number_bytes = 2 if dtype == "float16" else 4
     numbers_per_image = sum(_kept_numbers(operator) for operator in work.operators)
@@ -244,15 +256,18 @@ def estimate_memory_bytes(
 
 
 def _kept_numbers(operator: Operator) -> int:
-    """Return the numbers per image that backward needs; ReLU and additions are in place."""
+    """Return the number of output elements, per image, that are kept for backward.
+
+    ReLU and additions are computed in place, and keep none.
+    """
     in_place = operator.name in ("Activation", "relu", "elemwise_add", "_plus")
     return 0 if in_place else operator.outputs
 
 
 def validation_text() -> str:
-    """Return every published figure with its prediction, and the errors by group.
+    """Return a table of published speeds with their predictions, and the errors by group.
 
-    Fitted figures have a star.
+    A star marks the speeds to which the model was fitted.
     """
     figures = read_validation().figures
     columns = (
@@ -289,6 +304,6 @@ def validation_text() -> str:
 
 
 def wrap_sentence(sentence: str, bullet: str) -> List[str]:
-    """Return lines of WIDTH columns, the first of which starts with ``bullet``."""
+    """Return ``sentence`` in lines of at most WIDTH characters. ``bullet`` starts the first."""
     indent = " " * len(bullet)
     return textwrap.wrap(sentence, WIDTH, initial_indent=bullet, subsequent_indent=indent)

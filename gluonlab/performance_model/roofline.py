@@ -1,10 +1,13 @@
-"""The work of a network per image, and its time on a GPU: a roofline model of each kernel.
+"""Roofline model: predicts the time of a network's kernels on a GPU.
 
-A kernel takes the time of its operations, at the share of the GPU's peak that such kernels reach,
-or the time of the bytes that it moves, whichever is longer. Then MXNet launches the next kernel.
+The time of a kernel is the longer of two times, plus the time to launch the kernel:
+
+- its operations, divided by the share of the GPU's peak FLOP/s that such kernels reach
+- the bytes that it reads and writes, divided by the share of the memory's bandwidth
+
 Source of the model: Williams, Waterman, Patterson, "Roofline: an insightful visual performance
-model for multicore architectures" (2009). `_generation_factor` models the dependence of these
-shares on a GPU's generation. MXNet is not imported.
+model for multicore architectures" (2009). The shares depend on the GPU's generation
+(`_generation_factor`). MXNet is not imported.
 """
 
 from __future__ import annotations
@@ -21,20 +24,21 @@ DEPTHWISE = "depthwise convolution"  # the name of a convolution whose groups ha
 
 @dataclass(frozen=True)
 class Operator:
-    """An operator of a graph; counts are per image, except ``weights``.
+    """The work of an operator of a graph. Counts are per image, except ``weights``.
 
     Attributes:
         kind: CONVOLUTION, DENSE, or MEMORY for operators that only read and write.
         name: the name of the operator.
         multiply_adds: multiply-adds in forward.
-        inputs: numbers of the input.
-        outputs: numbers of the output.
-        weights: numbers of its parameters, independent of the batch.
-        kernel: the side of a square window of stride 1 over all channels, else 0.
+        inputs: elements of the input.
+        outputs: elements of the output.
+        weights: elements of the parameters, independent of the batch.
+        kernel: the side of a convolution's window, if it is square, and the convolution has stride
+            1, no dilation and no groups; otherwise 0.
         data_gradient: whether backward computes a gradient of the input.
-        forward_moved: numbers that a MEMORY operator reads and writes in forward.
-        backward_moved: numbers that a MEMORY operator reads and writes in backward.
-        after_norm: whether it is a ReLU or an addition after BatchNorm.
+        forward_moved: elements that a MEMORY operator reads and writes in forward.
+        backward_moved: elements that a MEMORY operator reads and writes in backward.
+        after_norm: whether the operator is a ReLU or an addition after BatchNorm or an addition.
     """
 
     kind: str
@@ -54,8 +58,8 @@ class Operator:
 class Work:
     """The operators of a network for images of one shape.
 
-    ``tensors``: the numbers of each trained parameter, without running statistics. ``uncounted``:
-    operators whose memory traffic is counted, but not their multiply-adds.
+    ``tensors``: the number of elements of each trained parameter, without running statistics.
+    ``uncounted``: names of operators whose memory traffic is counted, but not their multiply-adds.
     """
 
     name: str
@@ -71,7 +75,7 @@ class Work:
 
     @property
     def parameters(self) -> int:
-        """Return the number of trained numbers."""
+        """Return the number of elements of all trained parameters."""
         return sum(self.tensors)
 
 
@@ -83,13 +87,15 @@ class ModelConstants(NamedTuple):
 
     Attributes:
         convolution: the share of a GPU's peak FLOP/s that matrix products and convolutions reach.
-        memory: the share of its memory's bytes/s that kernels reach.
-        winograd: the factor of fewer operations in 3 x 3 convolutions.
-        winograd_5: the factor of fewer operations in 5 x 5 convolutions.
-        tensor: the share of tensor cores' peak.
-        launch_s: seconds between kernels in training, where MXNet's engine takes 15 operators at
-        once. launch_inference_s: seconds between kernels in inference, for all operators at once.
-        outputs_per_core: with this number of results per core, a convolution is half as fast.
+        memory: the share of the memory's bandwidth that kernels reach.
+        winograd: the speed-up of 3 x 3 convolutions by Winograd's algorithm.
+        winograd_5: the speed-up of 5 x 5 convolutions by Winograd's algorithm.
+        tensor: the share of the tensor cores' peak FLOP/s that kernels reach.
+        launch_s: seconds to launch a kernel in training, where MXNet's engine queues 15 operators
+            at once.
+        launch_inference_s: seconds to launch a kernel in inference, where MXNet's engine queues all
+            operators at once.
+        outputs_per_core: a convolution with this number of outputs per core runs at half speed.
         kepler: the factor of a Kepler GPU for the share of FLOP/s.
         kepler_memory: the factor of a Kepler GPU for the share of memory bandwidth.
         update_s: seconds of MXNet's update of one parameter.
@@ -126,23 +132,29 @@ FITTED_CONSTANTS = ModelConstants(
 # --- the time of kernels
 
 INPUT_BYTES_PER_S = 12e9  # 16 lanes of PCIe 3.0, as NCCL counts them
-# The workspace that MXNet allows a convolution. cuDNN's Winograd algorithm for 5 x 5 keeps tiles of
-# 8 x 8 for 4 x 4 pixels, of inputs and outputs. If they do not fit, cuDNN uses another algorithm.
+# The workspace that MXNet allows a convolution, in bytes. cuDNN's Winograd algorithm for 5 x 5
+# windows stores a tile of 8 x 8 numbers for each 4 x 4 pixels of inputs and outputs, which is 4
+# times as many numbers. If the tiles do not fit, cuDNN uses another algorithm.
 WORKSPACE_BYTES, WINOGRAD_5_TILES = 2**30, 4
 KEPLER, VOLTA = 3.7, 7.0  # compute capabilities
-# Extra numbers moved for each number that a convolution on tensor cores reads and writes. Tensor
-# cores need channels last, so cuDNN transposes MXNet's arrays before and after.
+# Tensor cores need channels last, so cuDNN transposes MXNet's arrays before and after a
+# convolution. Each element of inputs and outputs is read and written once more.
 TRANSPOSE_PASSES = 2
 UPDATE_PASSES = 5  # SGD with momentum reads weight, gradient and momentum, and writes two
 SGD_STATES = 1  # arrays of state for each weight: the momentum
 
 
 class KernelCost(NamedTuple):
-    """The cost of a kernel: operations, numbers that it moves, and numbers of its output.
+    """The work of a kernel. "Numbers" are elements of arrays.
 
-    ``window``: the side of a convolution's window for Winograd's algorithm, else 0.
-    ``transposed_numbers``: extra numbers moved if it runs on tensor cores and channels are not
-    last.
+    Attributes:
+        kind: CONVOLUTION, DENSE or MEMORY.
+        flops: operations: multiplications and additions.
+        moved_numbers: elements that the kernel reads and writes.
+        output_numbers: elements of the output.
+        window: the side of the window, if Winograd's algorithm is possible; otherwise 0.
+        transposed_numbers: further elements read and written on tensor cores, to transpose arrays
+            whose channels are not last.
     """
 
     kind: str
@@ -154,7 +166,11 @@ class KernelCost(NamedTuple):
 
 
 class StepSeconds(NamedTuple):
-    """The seconds of a step on one GPU: copying images, forward and backward, update."""
+    """The seconds of the parts of a step on one GPU.
+
+    ``input_s``: copying images to the GPU. ``compute_s``: forward and backward. ``update_s``:
+    updating the weights.
+    """
 
     input_s: float
     compute_s: float
@@ -162,7 +178,7 @@ class StepSeconds(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """Return the sum, because the parts follow each other."""
+        """Return the sum of the parts, which follow each other."""
         return math.fsum(self)
 
 
@@ -171,14 +187,17 @@ class ExecutionSetting(NamedTuple):
 
     Attributes:
         dtype: "float32" or "float16".
-        training: training or inference.
-        fused: ReLU and additions after BatchNorm cost nothing, as in NVIDIA's float16 build.
-        channels_last: arrays have the layout of tensor cores, as in NVIDIA's builds.
-        pixel_bytes: bytes of a number of an image copied to the GPU; 0 if images are there already.
-        updates: the number of kernels that update parameters; None for MXNet's one per parameter.
-        tf32: float32 products use TF32 on GPUs that can.
-        microbatches: the number of equal parts in which the batch passes the network.
-        optimizer_states: the optimizer's arrays of state, each as large as the weights.
+        training: whether to train; otherwise inference.
+        fused: whether ReLU and additions after BatchNorm cost nothing, as in NVIDIA's float16
+            build.
+        channels_last: whether arrays have the layout of tensor cores, as in NVIDIA's builds.
+        pixel_bytes: bytes per element of an image that is copied to the GPU; 0 if the images are
+            already on the GPU.
+        updates: the number of kernels that update parameters; None for one update per parameter,
+            as in MXNet.
+        tf32: whether float32 products use TF32 on GPUs that support it.
+        microbatches: the number of equal parts into which the batch is divided.
+        optimizer_states: the number of state arrays of the optimizer, each as large as the weights.
     """
 
     dtype: str = FLOAT32
@@ -205,7 +224,8 @@ def step_seconds(
         return StepSeconds(0.0, compute_s, 0.0)
     input_s = batch * math.prod(work.image_shape) * setting.pixel_bytes / INPUT_BYTES_PER_S
     one_pass_s = 4 * work.parameters / _memory_bytes_per_s(gpu, constants)
-    compute_s += (passes - 1) * one_pass_s  # later passes add, so they also read the gradients
+    # later microbatches add to the gradients, so they also read them
+    compute_s += (passes - 1) * one_pass_s
     moved_s = update_passes(setting.optimizer_states) * one_pass_s
     pieces_s = (
         len(work.tensors) * constants.update_s
@@ -216,10 +236,10 @@ def step_seconds(
 
 
 def update_passes(optimizer_states: int) -> int:
-    """Return how many times a fused update passes over memory as large as the weights.
+    """Return how many arrays as large as the weights an update in one kernel reads and writes.
 
-    It reads the weight, the gradient and the ``optimizer_states`` arrays, and writes all but the
-    gradient.
+    The update reads the weight, the gradient and the ``optimizer_states`` state arrays. It writes
+    all of them but the gradient.
     """
     return 3 + 2 * optimizer_states
 
@@ -231,7 +251,7 @@ def operator_seconds(
     constants: ModelConstants,
     setting: ExecutionSetting,
 ) -> Tuple[float, float]:
-    """Return the seconds of one operator's kernels, forward and backward."""
+    """Return the seconds of an operator's kernels for ``batch`` images: (forward, backward)."""
     launch_s = constants.launch_s if setting.training else constants.launch_inference_s
     forward, backward = (
         math.fsum(
@@ -245,7 +265,10 @@ def operator_seconds(
 def operator_kernels(
     operator: Operator, batch: float, setting: ExecutionSetting
 ) -> Tuple[List[KernelCost], List[KernelCost]]:
-    """Return the kernels of an operator in one step, forward and, in training, backward."""
+    """Return the kernels of an operator for ``batch`` images: (forward, backward).
+
+    In inference there are no backward kernels.
+    """
     if operator.kind == MEMORY:
         return _memory_kernels(operator, batch, setting)
     moved_numbers = (operator.inputs + operator.outputs) * batch + operator.weights
@@ -259,7 +282,8 @@ def operator_kernels(
     kernel = KernelCost(
         operator.kind, flops, moved_numbers, output_numbers, window, transposed_numbers
     )
-    # backward computes the gradient of the weights, and often the gradient of the input
+    # Backward computes the gradient of the weights, and often the gradient of the input. Each takes
+    # as long as forward.
     return [kernel], [kernel] * (1 + operator.data_gradient) if setting.training else []
 
 
@@ -285,11 +309,16 @@ def _memory_kernels(
 def _kernel_seconds(
     kernel: KernelCost, gpu: GpuSpec, constants: ModelConstants, setting: ExecutionSetting
 ) -> float:
+    """Return the longer of the computing time and the memory time of a kernel, in seconds.
+
+    On tensor cores, the time of transposed copies is added.
+    """
     number_bytes = 2 if setting.dtype == FLOAT16 else 4
     seconds_per_number = number_bytes / _memory_bytes_per_s(gpu, constants)
     memory_s, transposed_s = kernel.moved_numbers * seconds_per_number, 0.0
     if kernel.kind == MEMORY:
         return memory_s
+    # a peak above that of float32 is reached on tensor cores
     peak = gpu.flops[gpu.arithmetic(setting.dtype, setting.tf32)]
     if peak > gpu.flops[FLOAT32]:
         share = constants.tensor
@@ -298,6 +327,7 @@ def _kernel_seconds(
         winograd_factor = {3: constants.winograd, 5: constants.winograd_5}.get(kernel.window, 1.0)
         share = constants.convolution * winograd_factor
     compute_s = kernel.flops / (peak * share * _generation_factor(gpu, constants.kepler))
+    # a convolution with few outputs leaves cores idle
     if kernel.kind == CONVOLUTION:
         compute_s *= 1 + constants.outputs_per_core * gpu.cores / kernel.output_numbers
     return max(compute_s, memory_s) + transposed_s
@@ -308,10 +338,10 @@ def _memory_bytes_per_s(gpu: GpuSpec, constants: ModelConstants) -> float:
 
 
 def _generation_factor(gpu: GpuSpec, kepler: float) -> float:
-    """Return the factor of a GPU's shares: ``kepler`` for a Kepler, 1 from Volta on.
+    """Return the factor by which an older GPU reaches a smaller share of its peak.
 
-    Between the two, the logarithm is interpolated by compute capability. A Maxwell, which was not
-    used for the fit, lies half-way.
+    The factor is ``kepler`` for a Kepler GPU, and 1 from Volta on. Between them, its logarithm is
+    interpolated by compute capability. Maxwell lies half-way, and was not used for the fit.
     """
     age = (VOLTA - gpu.capability) / (VOLTA - KEPLER)
     return float(kepler ** min(1.0, max(0.0, age)))

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
     from gluonlab.scratch.data_parallel import Allreduce
 
-CHAPTER_ALLREDUCE = "star"  # the name of the chapter\'s allreduce in ALGORITHMS
+# The name in ALGORITHMS of the allreduce in "Training on Multiple GPUs" (Dive into Deep Learning)
+CHAPTER_ALLREDUCE = "star"
 DEFAULT_RECIPE, DIGITS_RECIPE = Recipe(), RECIPES["digits"]
 
 
@@ -122,7 +123,10 @@ def main(
 
 
 def _make_recipe(dataset: str, **options: Optional[str]) -> Recipe:
-    """Return the data set's recipe, with the values of the options."""
+    """Return the data set's recipe, changed by those ``options`` that are not None.
+
+    ``options``: field of Recipe -> text of the command line.
+    """
     chosen = {name: value for name, value in options.items() if value is not None}
     init, epochs, batch, lr = recipe_for(dataset)._replace(**chosen)  # type: ignore[arg-type]
     recipe = Recipe(
@@ -137,7 +141,11 @@ def _make_recipe(dataset: str, **options: Optional[str]) -> Recipe:
 
 
 def _make_allreduce(name: str, ctxs: "List[mx.Context]") -> "Allreduce":
-    """Return the chapter's function, or one that runs the schedule of this name."""
+    """Return the allreduce function for the algorithm ``name`` of ALGORITHMS.
+
+    For CHAPTER_ALLREDUCE, return `gluonlab.scratch.data_parallel.allreduce`. For other names,
+    return a function that runs the algorithm's schedule on ``ctxs``.
+    """
     if name == CHAPTER_ALLREDUCE:
         from gluonlab.scratch.data_parallel import allreduce
 

@@ -1,8 +1,11 @@
-"""Training of one batch on several devices: split, compute, sum the gradients, update each replica.
+"""Data-parallel training of one batch, written with arrays only.
+
+The batch is split over the devices. Each device computes the gradients of its shard. The gradients
+are summed, and each replica is updated.
 
 The losses of a shard are summed, not averaged, and the update divides by the size of the whole
-batch. So every image has the same weight for any split, and k devices make the update of one
-device, up to the order of summation.
+batch. So every image has the same weight for any split, and k devices compute the same update as
+one device, up to the order of summation.
 """
 
 from __future__ import annotations
@@ -41,8 +44,8 @@ def get_params(params: Params, ctx: mx.Context) -> Replica:
 def allreduce(data: List[nd.NDArray]) -> None:
     """Replace arrays of equal shape, one on each device, by their sum.
 
-    It is the star of `gluonlab.collectives.algorithms`: the first device receives all arrays and
-    sends the sum back, while the others wait.
+    This is the algorithm ``star`` of `gluonlab.collectives.algorithms`: the first device receives
+    all arrays and sends the sum back, while the other devices wait.
     """
     total, *others = data
     for other in others:
@@ -75,8 +78,8 @@ def train_batch(
 ) -> List[nd.NDArray]:
     """Train on one batch, and return the sum of each shard's losses, of shape (1,).
 
-    It does not wait, so the devices work while the next batch is prepared. ``allreduce`` is called
-    for one parameter after the other, with its gradients on all devices.
+    The function does not wait, so the devices work while the next batch is prepared. ``allreduce``
+    is called once per parameter, with the parameter's gradients on all devices.
     """
     xs, ys = split_batch(images, labels, replica_devices(replicas))
     with autograd.record():

@@ -1,4 +1,4 @@
-"""LeNet by hand: eight arrays, and a function of them."""
+"""LeNet as a function of images and eight parameter arrays."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ SHAPES: Tuple[Tuple[int, ...], ...] = (
 
 
 def init_params(spread: Deviation = he_deviation, seed: int = 0) -> Params:
-    """Return the arrays on the CPU: weights from normal(0, ``spread(fan_in)``), biases of zero."""
+    """Return the initial parameters, of `SHAPES`, on the CPU.
+
+    The weights of a layer are drawn from normal(0, ``spread(fan_in)``). Biases are zero.
+    """
     random = np.random.RandomState(seed)
     return [
         nd.array(random.normal(0, spread(fan_in(shape)), shape))
@@ -33,7 +36,7 @@ def init_params(spread: Deviation = he_deviation, seed: int = 0) -> Params:
 
 
 def fan_in(shape: Tuple[int, ...]) -> int:
-    """Return the number of values that each output of a layer sums, from its weight's shape."""
+    """Return the number of inputs of each unit of a layer, from the shape of the layer's weight."""
     return math.prod(shape[1:]) if len(shape) == 4 else shape[0]
 
 

@@ -1,4 +1,4 @@
-"""Training loop by hand, with the exact accuracy on all test images after each epoch."""
+"""Training loop written with arrays only, and the accuracy on all test images after each epoch."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ from gluonlab.scratch.data_parallel import (
 )
 from gluonlab.scratch.lenet import CLASSES, IMAGE_SHAPE, Params, lenet
 
-# Losses are read this many steps later, so that no step waits, and the queue stays short.
+# The loss of a step is read this many steps later. So no step waits, and the queue stays short.
 LOSS_DELAY = 8
 
 Batch = Tuple[nd.NDArray, nd.NDArray]  # images (n, 1, 28, 28), labels (n,)
 
 
 class Epoch(NamedTuple):
-    """Result of an epoch. The times exclude the evaluation."""
+    """Result of an epoch. ``seconds`` and ``images_per_second`` exclude the evaluation."""
 
     epoch: int
     loss: float
@@ -66,7 +66,7 @@ class TrainingResult(NamedTuple):
 
     @property
     def images_per_second(self) -> float:
-        """The usual speed over the epochs (`gluonlab.runs.run_result.usual_speed`)."""
+        """The typical speed of the epochs (`gluonlab.runs.run_result.usual_speed`)."""
         return usual_speed(self.epochs)
 
 
@@ -152,7 +152,8 @@ def train_epoch(
 def accuracy(split: Split, replicas: Sequence[Replica], global_batch_size: int = 256) -> float:
     """Return the fraction of a split's images that the network classifies correctly.
 
-    The devices count in integers and are read once, as in exercise 4 of the chapter.
+    Each device counts its correct images in an integer, which is read once at the end, as in
+    exercise 4 of the chapter.
     """
     ctxs = replica_devices(replicas)
     correct = [nd.zeros((1,), ctx=ctx, dtype="int32") for ctx in ctxs]
@@ -173,20 +174,23 @@ def _whole_batches(
 ) -> Loader:
     """Return a loader of whole batches in host memory, as in the chapter.
 
-    Given the devices, Loader would split the batches itself.
+    The loader does not receive the training devices, because it would split the batches itself.
     """
     return Loader(split, [mx.cpu()], global_batch_size, seed, shuffle=shuffle)
 
 
 def _unpack_batches(loader: Loader) -> "Generator[Batch, None, None]":
-    """Yield each batch as (images, labels), instead of two lists of one shard."""
+    """Yield each batch as (images, labels). The loader yields two lists of one shard each."""
     with closing(iter(loader)) as batches:
         for (images,), (labels,) in batches:
             yield images, labels
 
 
 def _read_loss(losses: Sequence[nd.NDArray], images: int) -> float:
-    """Wait for the sum of the losses of a batch, and check it."""
+    """Wait for the sum of a batch's losses, check that the mean is valid, and return the sum.
+
+    ``losses``: the sum of each device. ``images``: the number of images in the batch.
+    """
     loss = _sum_parts(losses)
     check_loss("the loss", loss / images)
     return loss
@@ -197,6 +201,7 @@ def _sum_parts(parts: Sequence[nd.NDArray]) -> float:
 
 
 def _check_dataset_fits(dataset: Dataset) -> None:
+    """Raise ModelError if LeNet does not support the shape of the images or the classes."""
     if dataset.image_shape != IMAGE_SHAPE or len(dataset.classes) != CLASSES:
         shape = "x".join(map(str, dataset.image_shape))
         raise ModelError(

@@ -1,9 +1,11 @@
-"""Initialization, epochs, batch size and learning rate for a training by hand.
+"""Settings of `gluonlab.scratch.loop`: initialization, epochs, batch size and learning rate.
 
-The chapter draws all weights from normal(0, 0.01). This works for Fashion-MNIST with 235 steps per
-epoch, but not for the 1,437 small digits. The signal shrinks in every layer to almost nothing at
-the output, and so do the gradients: the accuracy is still that of guessing after 60 epochs.
-`he_deviation` keeps the size of the signal, and learns the digits in about ten epochs.
+The chapter "Training on Multiple GPUs" of Dive into Deep Learning draws all weights from
+normal(0, 0.01). This works for Fashion-MNIST with 235 steps per epoch, but not for the 1,437 images
+of the digits. There the signal shrinks in every layer to almost nothing at the output, and the
+gradients also shrink. After 60 epochs the accuracy is still no better than guessing.
+`he_deviation` preserves the size of the signal. With it, the network learns the digits in about
+ten epochs.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from __future__ import annotations
 import math
 from typing import Callable, Dict, NamedTuple
 
-# fan-in of a unit -> standard deviation of its weights
+# function: number of inputs of a unit (fan-in) -> standard deviation of its weights
 Deviation = Callable[[int], float]
 
 
@@ -32,7 +34,7 @@ INITIALISATIONS: Dict[str, Deviation] = {"he": he_deviation, "chapter": chapter_
 
 
 class Recipe(NamedTuple):
-    """Settings of a training. The batch size is for all devices together."""
+    """Settings of a training. ``global_batch_size``: images per step on all devices together."""
 
     init: str = "he"
     epochs: int = 10
@@ -40,7 +42,7 @@ class Recipe(NamedTuple):
     lr: float = 0.2
 
 
-# All batch sizes, all learning rates and the whole Fashion-MNIST recipe are the chapter's.
+# The chapter's values: all batch sizes, all learning rates, and the whole Fashion-MNIST recipe.
 RECIPES: Dict[str, Recipe] = {"digits": Recipe(epochs=25), "fashion-mnist": Recipe(init="chapter")}
 
 

@@ -1,4 +1,7 @@
-"""Command ``python -m gluonlab.bench allreduce``: its options, which measure, price or draw."""
+"""Command ``python -m gluonlab.bench allreduce``, and its options.
+
+The command measures allreduce algorithms, predicts their times, or draws their schedules.
+"""
 
 from __future__ import annotations
 

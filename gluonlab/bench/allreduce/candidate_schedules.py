@@ -1,6 +1,7 @@
-"""Schedules that a measurement runs or prices, with rings also in the topology's order.
+"""Chooses the schedules that a measurement compares, or whose time it predicts.
 
-Does not import MXNet.
+Ring-like schedules may appear twice: in device order, and in the best order for the topology's
+links ("placed"). Does not import MXNet.
 """
 
 from __future__ import annotations
@@ -22,23 +23,23 @@ from gluonlab.collectives.topology_aware import (
 )
 from gluonlab.errors import ScheduleError, unknown
 
-# only neighbours talk, so it matters who is whose neighbour
+# only neighbours exchange messages, so the order of the devices matters
 RING_LIKE = ("ring", "bidirectional_ring")
 HIERARCHICAL = "hierarchical"
 MAX_RANKS = 4096
 _SAMPLED_SIZES = tuple(
     64**power * 2**10 for power in range(5)
-)  # bytes, of which each has its schedule
+)  # sizes in bytes, for each of which the cheapest schedule is shown
 
 RankGroups = Tuple[Tuple[int, ...], ...]
 
 
 @dataclass(frozen=True)
 class NamedSchedule:
-    """A schedule with the name of its row.
+    """A schedule for a row of the table, whose name is ``label``.
 
-    ``order``: the device of each rank, unless it is 0, 1, 2, ... ``by_size``: schedules of which
-    the cheapest is run for each size, instead of ``schedule``.
+    ``order``: the device of each rank; None for 0, 1, 2, ... ``by_size``: if set, the cheapest of
+    these schedules for each size is used instead of ``schedule``.
     """
 
     label: str
@@ -54,7 +55,7 @@ class NamedSchedule:
 def parse_algorithms(text: str, choices: Sequence[str]) -> Optional[List[str]]:
     """Return the comma-separated names in ``text``, or None for ``all``.
 
-    Raises ScheduleError, with the choices, for others.
+    Raises ScheduleError, with the choices, for other names.
     """
     names = [name.strip() for name in text.split(",")]
     if names == ["all"]:
@@ -94,15 +95,15 @@ def make_plans(
     Args:
         names: Algorithms, or None for all.
         world_size: Number of devices.
-        chunks: Chunks of the buffer, for algorithms with a choice.
-        groups: Groups of ranks for hierarchical. The default is the topology's.
-        topology: The links. Ring-like schedules are also placed in its ring order. If it has
-            several hosts, hierarchical is also combined with a ring and with trees across them.
-            Schedules for links are made only if it is known. Synthesized ones are included if
-            some are stored.
+        chunks: Number of chunks of the buffer, for algorithms that accept any number.
+        groups: Groups of ranks for hierarchical. The default is the topology's groups.
+        topology: The links, if they are known. Ring-like schedules are also made for the best ring
+            order of the topology. For several hosts, hierarchical is also combined with a ring and
+            with trees across the hosts. Without a topology, algorithms that are made for links are
+            included only if ``names`` contains them.
 
     Returns:
-        The schedules, without auto, which `make_auto_plan` makes.
+        The schedules, except auto, which `make_auto_plan` makes.
 
     Raises:
         ScheduleError: An algorithm requested by name does not accept the chunks or groups.
@@ -119,7 +120,7 @@ def make_plans(
         if name in TOPOLOGY_AWARE:
             plans += _make_link_aware_plans(name, world_size, topology, named)
             continue
-        # what was named refuses what it does not take
+        # options that a requested algorithm does not accept raise an error; others ignore them
         schedule_chunks = chunks if named or accepts_options(ALGORITHMS[name], chunks=2) else None
         takes_groups = accepts_options(ALGORITHMS[name], groups=((0,), (1,)))
         schedule_groups = (groups if named or takes_groups else None) or (
@@ -136,7 +137,7 @@ def make_plans(
 
 
 def make_auto_plan(schedules: SchedulesBySize) -> NamedSchedule:
-    """Return the row of auto for its schedules."""
+    """Return the row of the algorithm auto, which chooses from ``schedules`` by size."""
     return NamedSchedule(AUTO, schedules.cheapest(0), by_size=schedules)
 
 
@@ -148,7 +149,11 @@ def synthesised_label(schedule: Schedule) -> str:
 def _make_link_aware_plans(
     name: str, world_size: int, topology: Optional[Topology], named: bool
 ) -> List[NamedSchedule]:
-    """Return the schedules made for the topology's links, or for a switch if requested by name."""
+    """Return the schedules that a topology-aware algorithm makes for the topology's links.
+
+    Without a topology, they are made for a switch, and only if the algorithm was requested by name
+    (``named``).
+    """
     if not (topology or named):
         return []
     try:
@@ -188,5 +193,5 @@ def _placement_scope(topology: Optional[Topology]) -> str:
 
 
 def _first_host_ranks(order: Sequence[int], topology: Optional[Topology]) -> Sequence[int]:
-    """The first host's devices, which are enough to know the order of all."""
+    """Return the part of the order in the first host, because all hosts have the same order."""
     return order if topology is None else order[: len(topology.hosts[0])]

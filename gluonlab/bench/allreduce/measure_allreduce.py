@@ -1,8 +1,9 @@
-"""Allreduce measured by size and algorithm, with MXNet's stores and the chapter's loop for
-comparison.
+"""Measures allreduce by algorithm and size.
 
-Time, bandwidth as in nccl-tests, error, price and limit; on request also by processes with one
-device each.
+MXNet's stores, and the loop of "Training on Multiple GPUs" (Dive into Deep Learning, "chapter"),
+are measured for comparison. On request, sums over processes with one device each are also measured.
+A row of the result contains the time, the bandwidth as in nccl-tests, the error, the time predicted
+by the cost model, and the memory limit.
 """
 
 from __future__ import annotations
@@ -90,14 +91,16 @@ NATIVE = ("local", "device", "nccl")
 PEERS = (CHAPTER, *NATIVE)
 CHOICES = (*PEERS, SHARDED_WHOLE, *TOPOLOGY_AWARE, *ALGORITHMS)
 
-Arrays = List[List[nd.NDArray]]  # [rank][number]
+Arrays = List[List[nd.NDArray]]  # [rank][number of the array]
 
 
 @dataclass(frozen=True)
 class Variant:
-    """A row of the table: ``make(arrays)`` returns the call that queues their sum over the ranks.
+    """A way to sum arrays, measured in a row of the table.
 
-    ``schedule_for(size_bytes)``: the schedule that it runs, if any, from which its price follows.
+    ``make(arrays)`` returns a call that queues the sum of ``arrays`` over the ranks.
+    ``schedule_for(size_bytes)`` returns the schedule that the call runs, for the cost model; None
+    if the variant runs no schedule.
     """
 
     label: str
@@ -111,17 +114,18 @@ def make_variants(
     ctxs: Sequence[mx.Context],
     array_count: int,
 ) -> List[Variant]:
-    """Return the peers among ``names``, or all usable ones (None), then the schedules.
+    """Return the variants to measure: those of PEERS, sharded-whole, and the schedules ``plans``.
 
-    ``sharded-whole`` assigns whole arrays to owners, which matters if there are several. Raises
-    KVStoreError for a requested store that does not work here.
+    ``names``: the requested algorithms and stores. None selects all stores that work on ``ctxs``,
+    and sharded-whole if ``array_count`` is above 1. ``sharded-whole`` sums each whole array on one
+    device. Raises KVStoreError for a requested store that does not work on ``ctxs``.
     """
     variants = []
     for name in PEERS if names is None else [name for name in PEERS if name in names]:
         if name == CHAPTER:
             variants.append(Variant(CHAPTER, _make_chapter_allreduce))
         elif names is not None or _is_usable(name, ctxs):
-            make_kvstore(name, ctxs)  # now, rather than when half of the table has been measured
+            make_kvstore(name, ctxs)  # raises errors before anything is measured
             variants.append(Variant(name, _use_native_store(name, ctxs)))
     if (names is None and array_count > 1) or SHARDED_WHOLE in (names or ()):
         by_owner = NamedSchedule(SHARDED_WHOLE, sharded(len(ctxs)))
@@ -144,6 +148,7 @@ def _is_usable(name: str, ctxs: Sequence[mx.Context]) -> bool:
 def _execute_plan(
     plan: NamedSchedule, whole: bool = False
 ) -> Callable[[Arrays], Callable[[], None]]:
+    """Return ``make`` of a Variant that runs the schedule. ``whole``: arrays are not divided."""
     return lambda arrays: Executor(plan.schedule_for(total_bytes(arrays[0])), arrays, whole).run
 
 
@@ -158,13 +163,15 @@ def _make_chapter_allreduce(arrays: Arrays) -> Callable[[], None]:
 def _use_native_store(
     name: str, ctxs: Sequence[mx.Context]
 ) -> Callable[[Arrays], Callable[[], None]]:
+    """Return ``make`` of a Variant that sums with MXNet's store ``name``."""
+
     def make(arrays: Arrays) -> Callable[[], None]:
         store = make_kvstore(name, ctxs)
         keys = [list(replicas) for replicas in zip(*arrays)]
         for key, replicas in enumerate(keys):
             store.broadcast(key, replicas[0], replicas)
 
-        # as gluon.Trainer does it: a key for each array, the first the most urgent
+        # as in gluon.Trainer: a key for each array, and the highest priority for the first
         def run() -> None:
             for key, replicas in enumerate(keys):
                 store.pushpull(key, replicas, priority=-key)
@@ -178,15 +185,19 @@ def _use_native_store(
 
 
 class ProcessGroupWorker:
-    """A group of processes that sum over ``backend``; ``label``: of their row."""
+    """A group of processes that sum over ``backend``.
+
+    ``worker``: the first process. ``label``: the name of the row.
+    """
 
     def __init__(self, backend: str, worker: Worker) -> None:
         self.label = f"{backend}, processes"
         self._worker = worker
 
     def ask(self, steps: int, count: int, arrays: int) -> "dict[str, float]":
-        """Send a request to the job, see `gluonlab.bench.allreduce.multiprocess`. Raises
-        RunError.
+        """Run the job of `gluonlab.bench.allreduce.multiprocess`, and return its answer.
+
+        Raises RunError.
         """
         request = {"steps": steps, "count": count, "arrays": arrays}
         try:
@@ -196,9 +207,7 @@ class ProcessGroupWorker:
 
 
 class MultiprocessAllreduce:
-    """The sum of ``count`` elements in ``arrays`` arrays, timed by the processes that
-    compute it.
-    """
+    """A sum of ``count`` elements in ``arrays`` arrays over processes, which measure the time."""
 
     def __init__(self, processes: ProcessGroupWorker, count: int, arrays: int) -> None:
         self._processes, self._of = processes, (count, arrays)
@@ -244,9 +253,9 @@ def start_process_groups(backends: Sequence[str], size: int) -> Iterator[List[Pr
 
 ROUNDS = 7
 DTYPES = ("float32", "float64", "float16", "int32")
-MAX_CONTRIBUTION = 8  # of a contribution: sums over 256 devices are exact even in float16
-# how often a size is in memory, roughly: arrays, the limit's, those of MXNet's stores, and the
-# check's
+MAX_CONTRIBUTION = 8  # largest element of a device: sums over 256 devices are exact even in float16
+# About how many buffers of a size are in memory: those of the sums, of the memory limit, of MXNet's
+# stores, and of the check.
 MEMORY_REPLICAS = 6
 
 
@@ -254,9 +263,18 @@ MEMORY_REPLICAS = 6
 class AllreduceRow:
     """The measurement of one variant at one size.
 
-    ``seconds``: of an allreduce, by round; ``limit_s``: the memory limit in these rounds.
-    ``error``: the largest difference from the exact sum on any device; ``predicted_s``: the
-    schedule's price; ``floor_s``: the lower bound of all prices.
+    Attributes:
+        algorithm: the name of the variant.
+        world_size: the number of devices.
+        size_bytes: bytes on each device.
+        count: elements on each device.
+        dtype: the type of the elements.
+        arrays: the number of arrays over which the elements are split.
+        seconds: seconds of an allreduce in each round.
+        error: the largest difference from the exact sum on any device.
+        predicted_s: the time of the schedule that the cost model predicts.
+        limit_s: the memory limit in each round.
+        floor_s: the lower bound of the predicted times of all schedules.
     """
 
     algorithm: str
@@ -278,12 +296,12 @@ class AllreduceRow:
 
     @property
     def algbw(self) -> float:
-        """Return size / time in bytes/s."""
+        """Return the algorithm bandwidth, size / time, in bytes/s."""
         return algbw(self.size_bytes, self.time_s)
 
     @property
     def busbw(self) -> float:
-        """Return algbw * 2 (n-1) / n in bytes/s."""
+        """Return the bus bandwidth, algbw * 2 (n-1) / n for n devices, in bytes/s."""
         return self.algbw * bus_factor(ALLREDUCE, self.world_size)
 
     @property
@@ -292,7 +310,7 @@ class AllreduceRow:
         return median_ratio(self.limit_s, self.seconds) if self.limit_s else None
 
     def as_json(self) -> Dict[str, Any]:
-        """Return the row as --json prints it; bandwidths in GB/s, as in the table."""
+        """Return the row as --json prints it, with bandwidths in GB/s."""
         names = ("algorithm", "size_bytes", "count", "dtype", "arrays")
         return {
             **{name: getattr(self, name) for name in names}, "time_us": self.time_s * 1e6,
@@ -308,7 +326,11 @@ class AllreduceRow:
 
 @dataclass(frozen=True)
 class AllreduceReport:
-    """The rows of one run; ``speeds``: those measured for ``topology``, if any."""
+    """The rows of a measurement.
+
+    ``topology``: the links with which the cost model predicts times, or None. ``speeds``: the
+    measured speeds, if ``topology`` was made from them.
+    """
 
     rows: List[AllreduceRow]
     rounds: int
@@ -337,8 +359,9 @@ def measure(
         arrays: Number of arrays over which each size is split.
         rounds: Measurements of each row.
         repeat: Allreduces per measurement, or None for as many as need 30 ms.
-        topology: Links for the prices. Without it, CPU devices are priced on measured speeds.
-        processes: Groups of processes that also sum, as many processes as devices, in float32.
+        topology: Links for the cost model. If None, speeds are measured for CPU devices.
+        processes: Groups of processes that are also measured, with float32. Each has as many
+            processes as there are devices.
 
     Returns:
         The rows of all sizes.
@@ -383,6 +406,10 @@ def _measure_size(
     topology: Optional[Topology],
     on_round: Callable[[], object],
 ) -> List[AllreduceRow]:
+    """Return the rows of one size, first those of processes.
+
+    ``topology``: the links for the cost model. ``on_round`` is called after each round.
+    """
     ctxs, count, dtype = buffers.ctxs, buffers.count, buffers.dtype
     calls = {variant.label: variant.make(buffers.arrays) for variant in variants}
     process_sums = {
@@ -392,7 +419,7 @@ def _measure_size(
     errors.update({label: item.measure_error() for label, item in process_sums.items()})
     buffers.clear()
     size = count * np.dtype(dtype).itemsize
-    # one alone has nothing to read or write
+    # a single device has no other device's data to read, so its sum has no limit
     on_cpus = ctxs[0].device_type == "cpu" and len(ctxs) > 1
     limit = MemoryLimit(ctxs, size, dtype) if on_cpus else None
     timed: Dict[str, TimedCall] = {**process_sums, **calls, **(limit.calls if limit else {})}
@@ -416,11 +443,12 @@ def _measure_size(
 
 
 class AllreduceBuffers:
-    """The arrays of all variants, the same for each.
+    """The arrays that all variants sum, and numbers to check the sums.
 
-    They have been written to, so that no measurement is the first to touch a page. ``first``,
-    ``of``: the devices are the ranks from ``first`` on of ``of`` ranks. By default they are all
-    ranks.
+    The arrays have been written before. So no measurement includes the time of a page fault.
+
+    ``count``: elements on each device, split over ``arrays`` arrays. In a group of ``of`` ranks,
+    the devices ``ctxs`` are the ranks from ``first`` on. By default they are all ranks.
     """
 
     def __init__(
@@ -432,7 +460,7 @@ class AllreduceBuffers:
         first: int = 0,
         of: Optional[int] = None,
     ) -> None:
-        enable_peer_access(ctxs)  # before the first row, so that none depends on the order of rows
+        enable_peer_access(ctxs)  # at the start, so that results do not depend on the rows' order
         self.ctxs, self.count, self.dtype = ctxs, count, dtype
         self._ends = split_evenly(count, arrays)
         self.arrays: Arrays = [
@@ -455,10 +483,13 @@ class AllreduceBuffers:
             for rank_arrays in self.arrays
             for array, (start, end) in zip(rank_arrays, self._ends)
         ]
-        return float(np.max(differences))  # unlike max, NaN if one is
+        return float(np.max(differences))  # unlike max, np.max returns NaN if any number is NaN
 
     def clear(self) -> None:
-        """Set all arrays to zero, as sums of sums would overflow, and free the memory of checks."""
+        """Set all arrays to zero, and free the memory of the checks.
+
+        Repeated sums of other numbers would overflow.
+        """
         for array in [array for rank_arrays in self.arrays for array in rank_arrays]:
             array[:] = 0
         self._contributions, self._sum = [], np.zeros(0)
@@ -477,14 +508,16 @@ def _max_difference(actual: "np.ndarray[Any, Any]", expected: "np.ndarray[Any, A
     return float(np.max(np.abs(actual.astype(np.float64) - expected)))
 
 
-# --- by options of the command
+# --- measurement by the command's options
 
 CommandOptions = Mapping[str, Any]
 
 
 class AllreduceMeasurement(NamedTuple):
-    """A finished measurement: its plans and rows; ``auto``: the schedules of auto, if it
-    was run.
+    """A finished measurement.
+
+    ``plans``: the schedules that were measured. ``auto``: the schedules from which auto chooses, if
+    auto was measured.
     """
 
     ctxs: Sequence[mx.Context]
@@ -495,12 +528,12 @@ class AllreduceMeasurement(NamedTuple):
 
     @property
     def failure(self) -> Optional[str]:
-        """Return a message on the rows with wrong sums, or None."""
+        """Return a message that names the variants with wrong sums, or None."""
         names = ", ".join(inexact_algorithms(self.report.rows))
         return f"wrong sums by {names}: see the column error" if names else None
 
     def as_json(self, content: Mapping[str, Any]) -> str:
-        """Return ``content`` after the machine, devices and rounds."""
+        """Return JSON with the machine, devices and rounds, and the keys of ``content``."""
         speeds = vars(self.report.speeds) if self.report.speeds else None
         head: Dict[str, Any] = {
             "machine": describe_machine(), "devices": [str(ctx) for ctx in self.ctxs],
@@ -509,7 +542,7 @@ class AllreduceMeasurement(NamedTuple):
         return json_text({**head, **content})
 
     def as_text(self, tables: str) -> str:
-        """Return ``tables`` after a line on the machine, and one on its devices."""
+        """Return a description of the machine and the devices, followed by ``tables``."""
         on = textwrap.fill(f"devices: {describe_devices(self.ctxs)}", WIDTH)
         return "\n".join([describe_machine(), on, "", tables])
 
@@ -517,10 +550,10 @@ class AllreduceMeasurement(NamedTuple):
 def measure_by_options(
     options: CommandOptions, schedules_alone: bool = False
 ) -> AllreduceMeasurement:
-    """Run the measurement that the options request. Raises a UsageError for impossible ones.
+    """Run the measurement for the command's options. Raises a UsageError for invalid options.
 
-    ``schedules_alone``: measure only auto, every algorithm with its defaults, and those made for
-    the links, without MXNet's stores.
+    ``schedules_alone``: measure only auto and the schedules of all algorithms, without MXNet's
+    stores.
     """
     sizes = parse_sizes(options.get("sizes", DEFAULT_SIZES))
     counts = [name for name in ("arrays", "repeat", "rounds") if name in options]
@@ -552,8 +585,9 @@ def measure_by_options(
 
 
 def _parse_processes(options: CommandOptions, ctxs: Sequence[Any], dtype: str) -> List[str]:
-    """Return the backends of --processes. Raises ConfigError for options that processes do not
-    support.
+    """Return the backends of --processes.
+
+    Raises ConfigError for options that sums over processes do not support.
     """
     if "processes" not in options:
         return []

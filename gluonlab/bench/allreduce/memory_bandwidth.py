@@ -1,4 +1,8 @@
-"""Memory bandwidth of this machine: a lower bound for any allreduce, and speeds for prices."""
+"""Measures the memory bandwidth of this machine through MXNet.
+
+`MemoryLimit` measures a lower bound for the time of any allreduce on CPU devices. `probe_speeds`
+measures the speeds from which the cost model predicts the time of schedules.
+"""
 
 from __future__ import annotations
 
@@ -25,16 +29,17 @@ LIMIT_NOTE = (
     "all devices at once copy N bytes, at least 1 MiB, to a second buffer, "
     "or multiply them by one in place; the quicker of the two counts."
 )
-MIN_PASS_BYTES = 2**20  # bytes: in smaller buffers it is not the memory that takes the time
+MIN_PASS_BYTES = 2**20  # smaller buffers would measure other costs than the memory's
 PROBE_ROUNDS = 3
-# bytes per device: at least some pieces, at most what any machine has
+# bytes per device: enough for several pieces, and small enough for any machine
 MIN_PROBE_BYTES, MAX_PROBE_BYTES = 2**20, 2**25
 
 
 class MemoryLimit:
-    """Two calls that read and write every buffer on every device: a copy, and a scaling in place.
+    """A lower bound for the time of an allreduce of ``size_bytes`` on CPU devices.
 
-    An allreduce of ``size_bytes`` on CPU devices cannot be faster than the faster one.
+    ``calls`` contains two calls that read and write a buffer on every device. One copies it, and
+    the other scales it in place. No allreduce can be faster than the faster of the two.
     """
 
     def __init__(self, ctxs: Sequence[mx.Context], size_bytes: int, dtype: str) -> None:
@@ -52,7 +57,10 @@ class MemoryLimit:
         }
 
     def seconds(self, measured: Mapping[str, Sequence[float]]) -> Tuple[float, ...]:
-        """Return the limit in each round, from the times of ``calls``."""
+        """Return the limit in seconds in each round.
+
+        ``measured``: name of a call -> its seconds in each round.
+        """
         return tuple(
             min(times) * self._part for times in zip(*[measured[name] for name in self.calls])
         )
@@ -68,9 +76,14 @@ def _call_all(calls: Sequence[OperatorCall], attributes: Attributes) -> Call:
 
 @dataclass(frozen=True)
 class MemorySpeeds:
-    """The arguments of `shared_memory_topology`.
+    """The speeds of transfers between CPU devices, as arguments of `shared_memory_topology`.
 
-    Seconds of a transfer without bytes; payload bytes/s of all devices together, and of one alone.
+    Attributes:
+        latency_s: seconds of a transfer without bytes.
+        copy_bytes_per_s: bytes/s that all devices together copy.
+        add_bytes_per_s: bytes/s that all devices together add.
+        device_copy_bytes_per_s: bytes/s that one device copies while the others wait.
+        device_add_bytes_per_s: bytes/s that one device adds while the others wait.
     """
 
     latency_s: float
@@ -87,9 +100,11 @@ class MemorySpeeds:
 def probe_speeds(ctxs: Sequence[mx.Context], size_bytes: int) -> MemorySpeeds:
     """Measure the speeds of the executor's transfers, on at least two devices.
 
-    The buffers have about ``size_bytes`` on each. Both halves of a ring keep all devices busy. One
-    device works alone when it adds another's buffer, or sends its buffer to all others. The time of
-    a transfer without bytes is that of the ring's copies with one element per chunk.
+    The buffer on each device has about ``size_bytes``. The speeds come from these schedules:
+
+    - All devices together: the two halves of a ring, reduce-scatter (add) and all-gather (copy).
+    - One device alone: it adds another device's buffer, or sends its buffer to all others.
+    - Latency: the ring's copies with one element per chunk.
     """
     world_size = len(ctxs)
     elements = (
@@ -113,7 +128,8 @@ def probe_speeds(ctxs: Sequence[mx.Context], size_bytes: int) -> MemorySpeeds:
         schedule = large[name]
         payload = schedule.transfers * elements * 4 / schedule.chunks
         moving_s = seconds[name] - schedule.transfers * latency_s
-        # with tiny probes, latency is as large and as uncertain as the rest
+        # In small probes, the latency is as large and as uncertain as the time of the bytes. So at
+        # least half of the time counts as the time of the bytes.
         return payload / max(moving_s, seconds[name] / 2)
 
     return MemorySpeeds(

@@ -13,8 +13,8 @@ from gluonlab.config.option_types import whole_number_check
 from gluonlab.errors import ConfigError
 from gluonlab.plain_text import UNITS
 
-DEFAULT_DEVICES, DEFAULT_SIZES = "cpu*2", "1KiB:64MiB"  # of bench allreduce, where none are given
-DRAWN_DEVICES = 4  # and with --draw
+DEFAULT_DEVICES, DEFAULT_SIZES = "cpu*2", "1KiB:64MiB"  # of ``bench allreduce``
+DRAWN_DEVICES = 4  # the default number of devices with --draw
 DEFAULT_FACTOR = 4
 _SIZE_PATTERN = re.compile(r"\s*([0-9]{1,18}(?:\.[0-9]{1,9})?)\s*([a-z]*)\s*")
 _SIZE_HELP = (
@@ -26,15 +26,17 @@ _SIZE_HELP = (
 def parse_sizes(text: str, option: str = "--sizes") -> List[int]:
     """Return the sizes in bytes that ``text`` names, ascending and without duplicates.
 
-    ====================  =================================================================== text
-    sizes ====================  ===================================================================
-    ``46MB``              46,000,000 bytes; ``46MiB`` are 46 * 2**20, ``46`` and ``46B`` are 46
-    ``1KiB:64MiB``        from 1 KiB by factors of 4 to at most 64 MiB ``1KiB:64MiB:2``      the
-    same by factors of 2 ``1KiB:1MiB,46MB``    sizes and ranges together ====================
-    ===================================================================
+    ====================  ==================================================================
+    text                  sizes
+    ====================  ==================================================================
+    ``46MB``              46,000,000 bytes; ``46MiB``: 46 * 2**20; ``46`` and ``46B``: 46
+    ``1KiB:64MiB``        from 1 KiB by factors of 4 to at most 64 MiB
+    ``1KiB:64MiB:2``      the same by factors of 2
+    ``1KiB:1MiB,46MB``    sizes and ranges together
+    ====================  ==================================================================
 
     Upper and lower case are equivalent. Raises ConfigError for other text and for sizes below one
-    byte.
+    byte. ``option``: the name of the option, for the error.
     """
     option_text = f"{option} {text if text.strip() else repr(text)}"
     return sorted({size for part in text.split(",") for size in _parse_range(part, option_text)})

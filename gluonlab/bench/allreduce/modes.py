@@ -1,6 +1,12 @@
-"""Modes of ``bench allreduce``: measure, price, choose, synthesise and draw.
+"""Modes of ``bench allreduce``, selected by options.
 
-Each mode receives the given options and returns the text to print. Only measuring and writing files
+- measure: the default.
+- price (--simulate): predict times with the cost model.
+- choose (--choose): show which schedule auto chooses by size.
+- synthesise (--synthesise): search for schedules.
+- draw (--draw): show a schedule.
+
+Each mode is a function from the options to the text to print. Only measuring and writing files
 import MXNet.
 """
 
@@ -41,8 +47,8 @@ from gluonlab.errors import ConfigError
 from gluonlab.files.atomic_files import check_new, new_file
 from gluonlab.plain_text import format_size, json_text
 
-PRICED_SIZES = "1KiB,1MiB,100MB"  # with --draw
-MAX_CHUNKS = 4096  # each is some transfers
+PRICED_SIZES = "1KiB,1MiB,100MB"  # sizes whose predicted time --draw and --synthesise show
+MAX_CHUNKS = 4096  # the number of transfers, and so the time, grows with the chunks
 MAX_SECONDS = 86_400  # a day
 SIMULATE, DRAW, MEASURE, SYNTHESISE = "simulate", "draw", "measure", "synthesise"
 CHOOSE = "choose"
@@ -62,7 +68,7 @@ CommandOptions = Mapping[str, Any]
 
 
 class ModeOutput(NamedTuple):
-    """The text to print, and the failure with which the command exits, if any."""
+    """The text to print, and the error message with which the command then exits, or None."""
 
     text: str
     failure: Optional[str] = None
@@ -103,6 +109,7 @@ def _check_mode_options(options: CommandOptions, mode: str, known: AbstractSet[s
 
 
 def _draw_schedule(options: CommandOptions) -> ModeOutput:
+    """Return the drawing of a schedule as text, or write the file of --out."""
     from gluonlab.collectives.render import as_page, as_svg, as_text, draw
 
     if "topology" in options and "out" in options and options["draw"] not in TOPOLOGY_AWARE:
@@ -139,8 +146,10 @@ def _draw_schedule(options: CommandOptions) -> ModeOutput:
 def _make_link_aware_schedule(
     name: str, topology: Optional[Topology], world_size: int, cuts: Mapping[str, Any]
 ) -> Schedule:
-    """Return the schedule for the smallest buffer, which has the fewest steps and fits a
-    picture.
+    """Return the algorithm's schedule for the smallest buffer, to be drawn.
+
+    This schedule has the fewest steps, and so fits into a picture. ``cuts``: the values of --chunks
+    and --groups, which must be None.
     """
     for option, value in cuts.items():
         if value is not None:
@@ -162,6 +171,7 @@ def _parse_world_size(options: CommandOptions) -> Optional[int]:
 
 
 def _price_algorithms(options: CommandOptions) -> ModeOutput:
+    """Return the predicted times of algorithms on the topology of --simulate."""
     if "hosts" in options:
         return _price_hosts(options)
     topology = make_topology(options["simulate"], _parse_world_size(options))
@@ -183,6 +193,7 @@ def _price_algorithms(options: CommandOptions) -> ModeOutput:
 
 
 def _price_hosts(options: CommandOptions) -> ModeOutput:
+    """Return the predicted times of one size for each number of hosts of --hosts."""
     for name in sorted({"all", "devices", "chunks", "groups"} & set(options)):
         raise ConfigError(f"{option_name(name)} has no effect with --hosts: leave it out")
     machine, hosts = options[SIMULATE], prices.parse_hosts(options["hosts"])
@@ -208,6 +219,7 @@ def _price_hosts(options: CommandOptions) -> ModeOutput:
 
 
 def _search_schedules(options: CommandOptions) -> ModeOutput:
+    """Search for schedules for the topology of --synthesise, and return them with their times."""
     topology = make_topology(options["synthesise"], _parse_world_size(options))
     sizes = parse_sizes(options.get("sizes", PRICED_SIZES))
     seconds = whole_number_check(1, MAX_SECONDS)(
@@ -230,6 +242,7 @@ def _search_schedules(options: CommandOptions) -> ModeOutput:
 
 
 def _show_choices(options: CommandOptions) -> ModeOutput:
+    """Return which schedule auto chooses for each size: predicted, or also measured."""
     if SIMULATE in options:
         topology = make_topology(options[SIMULATE], _parse_world_size(options))
         schedules = make_for_links(AUTO, topology, topology.world_size)
@@ -242,7 +255,7 @@ def _show_choices(options: CommandOptions) -> ModeOutput:
     from gluonlab.bench.allreduce.measure_allreduce import measure_by_options
 
     measurement = measure_by_options(options, schedules_alone=True)
-    assert measurement.auto is not None  # it was asked for
+    assert measurement.auto is not None  # schedules_alone requests auto
     sizes = sorted({row.size_bytes for row in measurement.report.rows})
     choices = prices.choose_algorithms(measurement.auto, sizes, measurement.report.rows)
     if "json" in options:
@@ -256,6 +269,7 @@ def _show_choices(options: CommandOptions) -> ModeOutput:
 
 
 def _measure_algorithms(options: CommandOptions) -> ModeOutput:
+    """Measure, and return the table of all rows."""
     from gluonlab.bench.allreduce import result_table as allreduce_table
     from gluonlab.bench.allreduce.measure_allreduce import measure_by_options
 

@@ -15,15 +15,18 @@ from gluonlab.bench.worker_main import Job
 
 
 def make_sum_job(backend: str, processes: int, first: bool = True) -> Job:
-    """Return the job of a process of a group; ``first``: whether it is rank 0.
+    """Return the job of a process of a group.
 
-    The job sums ``arrays`` arrays with ``count`` elements in all ``steps`` times, and returns the
-    seconds of all. With no steps, it sums random whole numbers, and returns the largest
-    ``difference`` from the exact sum in any process.
+    ``first``: whether this process is rank 0, which starts the others.
+
+    The job is a function of ``steps``, ``count`` and ``arrays``. It sums ``arrays`` arrays, which
+    have ``count`` elements together, ``steps`` times, and returns the total seconds. If ``steps``
+    is 0, it sums random whole numbers, and returns the largest ``difference`` from the exact sum in
+    any process.
     """
     options = {"backend": backend, "processes": processes, "first": False}
     others = start_group(backend, processes, "sum", options) if first else []
-    # MXNet, now that the environment is complete
+    # these modules load MXNet, which needs the environment of `start_group`
     from mxnet import nd
 
     from gluonlab.bench.allreduce.measure_allreduce import AllreduceBuffers

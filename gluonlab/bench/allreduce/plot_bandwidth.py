@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 Rows = Sequence["AllreduceRow | PricedRow"]
 Point = Tuple[int, float]  # bytes, seconds
 
-# Okabe and Ito's colours, which people tell apart who see fewer, with a darker yellow and a violet;
-# and a marker for each as well.
+# A color and a marker for each algorithm. The colors are Okabe and Ito's, which color-blind people
+# can distinguish, with a darker yellow, and further colors.
 STYLES = {
     "star": ("#0072B2", "o"),
     "sharded": ("#E69F00", "s"),
@@ -40,13 +40,13 @@ STYLES = {
     "device": ("#444444", ">"),
     "nccl": ("#A0A0A0", "h"),
 }
-DASHES = ("-", "--", "-.")  # of what works across hosts
+DASHES = ("-", "--", "-.")  # line styles of hierarchical, by the algorithm across hosts
 OTHER_STYLE = ("#8a8a8a", "o")
 LIMIT_COLOR = "#8a8a8a"
 
 
 class AlgorithmCurve(NamedTuple):
-    """The points of one algorithm."""
+    """The points (bytes, seconds) of one algorithm."""
 
     label: str
     measured: List[Point]
@@ -54,7 +54,7 @@ class AlgorithmCurve(NamedTuple):
 
 
 def make_curves(rows: Rows) -> List[AlgorithmCurve]:
-    """Return a curve for each algorithm of measured or only predicted rows."""
+    """Return a curve for each algorithm. Rows may be measured, or only predicted."""
     curves: Dict[str, AlgorithmCurve] = {}
     for row in rows:
         curve = curves.setdefault(row.algorithm, AlgorithmCurve(row.algorithm, [], []))
@@ -110,10 +110,10 @@ def make_figure(rows: Rows, world_size: int, title: str) -> Any:
 
 
 def curve_style(label: str) -> Tuple[str, str, str]:
-    """Return color, marker and marker filling of an algorithm.
+    """Return the color, the marker and the marker's fill color for the row ``label``.
 
     A variant, such as "ring placed", has the algorithm's color and hollow markers. The marker of
-    "synthesised, 4 steps" is a 4.
+    "synthesised, 4 steps" is the digit 4.
     """
     steps = re.fullmatch(r"(\w+), (\d+) steps", label)
     if steps:
@@ -133,7 +133,7 @@ def _single_point_marker(points: Sequence[Point]) -> Dict[str, str]:
 def _format_axes(axes: Any, title: str, sizes: Sequence[int]) -> None:
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
-    shown = sizes[:: max(1, -(-len(sizes) // 9))]  # as many as there is room for
+    shown = sizes[:: max(1, -(-len(sizes) // 9))]  # at most 9, which fit below the axis
     axes.set_xticks(shown, [format_size(size) for size in shown], fontsize=8, rotation=30)
     axes.minorticks_on()
     axes.tick_params(axis="x", which="minor", bottom=False)
@@ -146,7 +146,7 @@ def _format_axes(axes: Any, title: str, sizes: Sequence[int]) -> None:
 
 
 def make_ranks_figure(rows: "Sequence[PricedRow]", title: str) -> Any:
-    """Return a matplotlib Figure of time against the number of ranks, with the lower bound."""
+    """Return a matplotlib Figure of predicted time against ranks, with the lower bound."""
     figure = new_figure(9.5, 6.2)
     axes: Any = figure.subplots()
     figure.subplots_adjust(left=0.12, right=0.69, bottom=0.1, top=0.9)
@@ -179,7 +179,7 @@ def make_ranks_figure(rows: "Sequence[PricedRow]", title: str) -> Any:
 
 
 def _seconds_by_ranks(rows: "Sequence[PricedRow]") -> Dict[str, Dict[int, float]]:
-    """Return seconds by ranks for each algorithm; synthesized ones are merged to the fastest."""
+    """Return {algorithm: {ranks: seconds}}. Of synthesized schedules, the fastest counts."""
     curves: Dict[str, Dict[int, float]] = {}
     for row in rows:
         label = SYNTHESIZED if row.algorithm.startswith(SYNTHESIZED) else row.algorithm

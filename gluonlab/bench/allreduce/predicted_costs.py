@@ -1,6 +1,8 @@
-"""Prices of allreduces: by size, by ranks, of synthesized schedules, and of auto's choices.
+"""Predicts the time of allreduces with the cost model, and formats the results as tables.
 
-Nothing is run, and MXNet is not imported.
+In this module, the price of a schedule is its predicted time, and the floor is the lower bound of
+all prices. There are tables by size, by number of ranks, for synthesized schedules, and for the
+choices of auto. Nothing is run, and MXNet is not imported.
 """
 
 from __future__ import annotations
@@ -59,16 +61,16 @@ ADDITIONS = "additions"
 
 @dataclass(frozen=True)
 class PricedRow:
-    """A schedule's price at a size, and the lower bound of all schedules' prices.
+    """A schedule's price at a size, and the lower bound of the prices of all schedules.
 
-    ``bottleneck``: the link that its steps wait for longest.
+    ``bottleneck``: the link, or the additions, for which the steps wait longest in all.
     """
 
     algorithm: str
     price: Price
     bottleneck: str
     floor_s: float
-    time_s: ClassVar[None] = None  # a row that is not measured, in a picture
+    time_s: ClassVar[None] = None  # not measured; `plot_bandwidth` reads this attribute
     limit_s: ClassVar[None] = None
 
     @property
@@ -83,16 +85,16 @@ class PricedRow:
 
     @property
     def times_floor(self) -> Optional[float]:
-        """Return the price over the lower bound, or None if no bytes are sent."""
+        """Return the price divided by the lower bound, or None if no bytes are sent."""
         return self.price.seconds / self.floor_s if self.floor_s else None
 
     def bandwidths(self) -> List[Optional[float]]:
-        """Return algbw and busbw in GB/s, or None if no bytes are sent."""
+        """Return algorithm and bus bandwidth in GB/s; None for each if no bytes are sent."""
         values = (self.price.algbw / 1e9, self.price.busbw / 1e9)
         return [value if math.isfinite(value) else None for value in values]
 
     def as_json(self) -> Dict[str, Any]:
-        """Return the row as --json prints it; bandwidths in GB/s, as in the table."""
+        """Return the row as --json prints it, with bandwidths in GB/s."""
         algbw, busbw = self.bandwidths()
         return {
             "algorithm": self.algorithm, "size_bytes": self.price.size_bytes,
@@ -105,7 +107,7 @@ class PricedRow:
 def price_schedules(
     topology: Topology, plans: Sequence[NamedSchedule], sizes: Sequence[int]
 ) -> List[PricedRow]:
-    """Price every schedule at every size, in bytes."""
+    """Return a row for every schedule at every size. ``sizes``: in bytes."""
     floor = floor_of(topology)
     by_plan = [
         [PricedRow(plan.label, price, find_bottleneck(price), floor.seconds(price.size_bytes))
@@ -122,8 +124,9 @@ def _price_plan(plan: NamedSchedule, topology: Topology, sizes: Sequence[int]) -
 
 
 def find_bottleneck(priced: Price) -> str:
-    """Return the link that the steps wait for longest, or ``additions``; "" if no bytes
-    are sent.
+    """Return the link for which the steps wait longest in all, or ``additions``.
+
+    The result is "" if no bytes are sent.
     """
     waiting_s: DefaultDict[str, float] = defaultdict(float)
     for step in priced.steps:
@@ -133,7 +136,7 @@ def find_bottleneck(priced: Price) -> str:
 
 
 def price_table(rows: Sequence[PricedRow], topology: Topology, notes: Sequence[str] = ()) -> str:
-    """Return the rows as text, then an explanation of the columns, and ``notes``."""
+    """Return the rows as text, followed by an explanation of the columns, and ``notes``."""
     lines = [f"{topology.name}, {topology.world_size} devices", "", f"{'size B':>15}", HEADING]
     for size, same_size in groupby(rows, key=lambda row: row.size_bytes):
         rows_of_size = list(same_size)
@@ -142,7 +145,7 @@ def price_table(rows: Sequence[PricedRow], topology: Topology, notes: Sequence[s
 
 
 def cheapest_table(rows: Sequence[PricedRow], topology: Topology) -> str:
-    """Return a line for each size: the row with the lowest price."""
+    """Return a table with the cheapest row of each size."""
     lines = [f"{topology.name}, {topology.world_size} devices", "", f"{'size':>9}{NUMBER_HEADING}"]
     for size, same_size in groupby(rows, key=lambda row: row.size_bytes):
         lowest = min(same_size, key=lambda row: row.predicted_s)
@@ -156,8 +159,9 @@ def _topology_notes(topology: Topology) -> List[str]:
 
 
 def format_price_lines(rows: Sequence[PricedRow]) -> List[str]:
-    """Return lines of rows with one lower bound. The cheapest row is marked, the bound is the last
-    line.
+    """Return a line for each row, and a last line with the lower bound.
+
+    All rows must have the same lower bound. The cheapest row is marked.
     """
     lowest = min(row.predicted_s for row in rows) if len(rows) > 1 else None
     lines = [_price_line(row, "*" if row.predicted_s == lowest else "") for row in rows]
@@ -177,14 +181,15 @@ def _price_columns(row: PricedRow, mark: str = "") -> str:
     return f"{name_and_time}{columns}{format_factor(row.times_floor):>9}"
 
 
-# --- --hosts: against ranks
+# --- --hosts: prices by number of ranks
 
 HOSTS_FACTOR = 2
 
 
 def parse_hosts(text: str) -> List[int]:
-    """Return numbers of hosts from ``1:128``, by factors of two, or ``1,3,8``. Raises
-    ConfigError.
+    """Parse numbers of hosts: ``1,3,8``, or ``1:128``, which means 1, 2, 4, ... 128.
+
+    Raises ConfigError.
     """
     option, counts = "--hosts", set()
     count = whole_number_check(1, MAX_HOSTS)
@@ -202,7 +207,11 @@ def parse_hosts(text: str) -> List[int]:
 def price_hosts(
     machine: str, hosts: Sequence[int], names: Optional[Sequence[str]], size: int
 ) -> Tuple[List[PricedRow], Topology]:
-    """Return the rows of each number of hosts, and the last topology. Shows a progress bar."""
+    """Return the rows of all numbers of hosts, and the topology of the last number.
+
+    ``hosts``: the numbers of hosts. ``names``: algorithms, or None for all. ``size``: in bytes.
+    Shows a progress bar.
+    """
     rows: List[PricedRow] = []
     with tqdm(hosts, unit="topology", file=sys.stderr, disable=None, leave=False) as bar:
         for count in bar:
@@ -217,7 +226,7 @@ def price_hosts(
 
 
 def _available_plans(names: Optional[Sequence[str]], topology: Topology) -> List[NamedSchedule]:
-    """Return the schedules of ``names`` that exist for this number of hosts."""
+    """Return the schedules of those algorithms that support the topology."""
     plans: List[NamedSchedule] = []
     for group in [None] if names is None else [[name] for name in names]:
         with suppress(ScheduleError):
@@ -234,7 +243,7 @@ def ranks_table(rows: Sequence[PricedRow], topology: Topology) -> str:
     return as_table(lines, COLUMN_NOTES, *_topology_notes(topology))
 
 
-# --- --synthesise: schedules that are sought
+# --- --synthesise: search for schedules
 
 DEFAULT_SECONDS = 60  # for each number of steps
 SYNTHESIS_NOTE = (
@@ -248,10 +257,15 @@ SYNTHESIS_NOTE = (
 def search_schedules(
     topology: Topology, seconds: int, workers: int, out: Optional[str]
 ) -> List[SynthesizedSchedule]:
-    """Search for the Pareto front of schedules for ``topology``, and write it to a new file
-    ``out``.
+    """Search for the Pareto-optimal schedules for ``topology``, by steps and bytes.
 
-    Shows progress on standard error. Raises ConfigError without OR-tools.
+    Args:
+        topology: The links.
+        seconds: The maximum time of the search for each number of steps.
+        workers: Threads of the search.
+        out: A new file for the schedules, or None.
+
+    Shows progress on standard error. Raises ConfigError if OR-tools is not installed.
     """
     try:
         import ortools  # noqa: F401
@@ -271,7 +285,7 @@ def search_schedules(
 
 
 def make_synthesized_plans(front: Sequence[SynthesizedSchedule]) -> List[NamedSchedule]:
-    """Return a row of the price table for each schedule."""
+    """Return each schedule with the name of its row in the table."""
     return [
         NamedSchedule(synthesised_label(synthesized.schedule), synthesized.schedule)
         for synthesized in front
@@ -284,7 +298,7 @@ def synthesis_text(
     sizes: Sequence[int],
     out: Optional[str],
 ) -> str:
-    """Return the found schedules, their prices, and how to use the file, if one was written."""
+    """Return a table of the found schedules and their prices, and how to use the file ``out``."""
     lines = [f"  {'steps':>5}{'chunks':>8}{'rounds':>9}{'bound':>9}  status"]
     for synthesized in front:
         numbers = f"{synthesized.rounds:>9.4f}{synthesized.bound:>9.4f}"
@@ -299,14 +313,14 @@ def synthesis_text(
 
 
 def optimality_text(synthesized: SynthesizedSchedule) -> str:
-    """Return ``proved optimal``, or the remaining bound."""
+    """Return ``proved optimal``, or ``best found`` with the lower bound of the rounds."""
     if synthesized.is_optimal:
         return "proved optimal"
     return f"best found, bound {synthesized.bound:.4f}"
 
 
 def synthesis_to_json(front: Sequence[SynthesizedSchedule]) -> List[Dict[str, Any]]:
-    """Return the values that --json prints in addition to prices."""
+    """Return the values of the found schedules that --json prints in addition to prices."""
     return [
         {
             "steps": len(synthesized.schedule.steps),
@@ -319,7 +333,7 @@ def synthesis_to_json(front: Sequence[SynthesizedSchedule]) -> List[Dict[str, An
     ]
 
 
-# --- --choose: what auto sums by
+# --- --choose: which schedule auto chooses
 
 AUTO_NOTE = (
     "auto sums a buffer by the schedule with the lowest price for its bytes: of all algorithms, in "
@@ -335,7 +349,7 @@ REGRET_NOTE = (
 
 
 class TimedRow(Protocol):
-    """Interface of a measured row."""
+    """Interface of a measured row of the table."""
 
     @property
     def algorithm(self) -> str:
@@ -354,7 +368,8 @@ class TimedRow(Protocol):
 class AlgorithmChoice:
     """The schedule that auto chooses for ``size_bytes``, its price, and the lower bound.
 
-    ``time_s``: its time, if measured; ``best``, ``best_s``: the fastest row and its time.
+    ``time_s``: the measured time of auto, or None. ``best``: the name of the fastest measured row.
+    ``best_s``: the time of that row.
     """
 
     size_bytes: int
@@ -367,7 +382,7 @@ class AlgorithmChoice:
 
     @property
     def regret(self) -> Optional[float]:
-        """Return the chosen schedule's time over the best one's; 1 is no regret."""
+        """Return the time of auto / the time of the fastest row. 1 is the best possible value."""
         return self.time_s / self.best_s if self.time_s and self.best_s else None
 
     def as_json(self) -> Dict[str, Any]:
@@ -383,7 +398,7 @@ class AlgorithmChoice:
 def choose_algorithms(
     schedules: SchedulesBySize, sizes: Sequence[int], rows: Sequence[TimedRow] = ()
 ) -> List[AlgorithmChoice]:
-    """Return auto's choice for each size, with the measured ``rows``."""
+    """Return auto's choice for each size. ``rows``: measured rows, for the regret."""
     floor, choices = floor_of(schedules.topology), []
     for size in sizes:
         schedule = schedules.cheapest(size)
@@ -396,8 +411,9 @@ def choose_algorithms(
 
 
 def choices_text(schedules: SchedulesBySize, choices: Sequence[AlgorithmChoice]) -> str:
-    """Return the table of auto's schedules, then the choice for each size, and the regret if
-    measured.
+    """Return a table of auto's schedules, and a table of the choice for each size.
+
+    If measured, the second table contains the regret.
     """
     lines = [f"auto on {schedules.topology.name}, {schedules.topology.world_size} devices", ""]
     columns = f"{'schedule':<22}{'steps':>6}{'chunks':>8}"

@@ -34,7 +34,7 @@ LIMIT_SHARE_NOTE = "of limit: the share of the memory limit's speed that is reac
 
 
 def format_report(report: AllreduceReport, notes: Sequence[str] = ()) -> str:
-    """Return the rows as text, then an explanation of the columns, and ``notes``."""
+    """Return the rows as text, followed by an explanation of the columns, and ``notes``."""
     return f"{rows_table(report.rows)}\n\n{explain_columns(report, notes)}"
 
 
@@ -53,7 +53,7 @@ def rows_table(rows: Sequence[AllreduceRow]) -> str:
 
 
 def explain_columns(report: AllreduceReport, notes: Sequence[str] = ()) -> str:
-    """Return the meaning of the columns of `rows_table`, paragraph by paragraph."""
+    """Return an explanation of the columns of `rows_table`, followed by ``notes``."""
     topology_name = (
         report.topology.name if report.topology else "a topology, which --topology names"
     )
@@ -79,7 +79,7 @@ def _limit_line(row: AllreduceRow, seconds: float) -> str:
 
 
 def _lower_bound_line(rows: Sequence[AllreduceRow]) -> str:
-    """Return the lower bound of all prices, and the lowest price over it."""
+    """Return the line with the lower bound of predicted times, and how close the rows come."""
     floor_s = rows[0].floor_s or 0.0
     lowest = min((row.predicted_s for row in rows if row.predicted_s is not None), default=None)
     gap = format_factor(None if lowest is None else lowest / floor_s)

@@ -1,1 +1,1 @@
-"""Shared parts of measurements: worker processes and rounds, records, comparisons and tables."""
+"""Parts that all measurements share: worker processes, interleaved rounds, records and tables."""

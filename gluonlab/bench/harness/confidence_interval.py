@@ -26,7 +26,10 @@ _T = TypeVar("_T")
 
 
 def median_ratio(numerators: Sequence[float], denominators: Sequence[float]) -> float:
-    """Return the median of the rounds' ratios, in which a slowdown of a whole round cancels."""
+    """Return the median over rounds of numerator / denominator.
+
+    If the machine is slow for a whole round, both values change alike, and the ratio stays.
+    """
     return median(a / b for a, b in zip(numerators, denominators))
 
 
@@ -44,11 +47,17 @@ def estimate_intervals(
 ) -> Dict[str, Estimate]:
     """Return the numbers that ``statistic`` computes from medians over rounds, with intervals.
 
-    ``rounds``: columns of values, in which index i of all columns is the same round. Each interval
-    contains the middle 95 % of the numbers for resampled rounds. The statistic must return the same
-    names for all values.
+    Args:
+        rounds: Name of a quantity -> its value in each round. Index i is the same round for all
+            quantities.
+        statistic: Function from {quantity: median over rounds} to {name of a number: number}. The
+            names must be the same for any medians.
+
+    Returns:
+        The numbers by name. Each interval contains the middle 95 % of the numbers for resampled
+        rounds.
     """
-    import numpy as np  # a bench's --help does without
+    import numpy as np  # imported here, because --help does not need numpy
 
     names = list(rounds)
     table = np.array([rounds[name] for name in names])  # (columns, rounds)
@@ -69,15 +78,23 @@ def bootstrap_interval(
     statistic: Callable[[List[List[_T]]], Optional[float]],
     paired: bool = False,
 ) -> Optional[Tuple[float, float]]:
-    """Return the interval of a ``statistic`` of groups of values, by resampling them.
+    """Return the 95 % confidence interval of a ``statistic`` of groups of values.
 
-    In each of BOOTSTRAP_DRAWS, values are drawn from every group with replacement; from ``paired``
-    groups, whose values at one index belong together, at the same indices. The interval contains
-    the middle 95 % of the statistic (Efron, Tibshirani, "An introduction to the bootstrap", 1993,
-    section 13.3). A draw whose statistic is None counts at both ends.
+    Each of BOOTSTRAP_DRAWS draws values from every group with replacement. The interval contains
+    the middle 95 % of the statistic of these draws (Efron, Tibshirani, "An introduction to the
+    bootstrap", 1993, section 13.3). The draws are pseudo-random with a fixed seed, so equal values
+    result in equal intervals.
 
-    Returns None if a group has fewer than two values, or if so many draws have no value that an end
-    is unknown. The same values give the same interval.
+    Args:
+        groups: The groups of values.
+        statistic: Function of the drawn groups. If it returns None, the draw counts as both
+            infinitely low and infinitely high.
+        paired: Whether the values at the same index of all groups belong together. Then the same
+            indices are drawn from all groups.
+
+    Returns:
+        The lower and upper end. None if a group has fewer than two values, or if an end is
+        infinite.
     """
     if not groups or min(map(len, groups)) < 2:
         return None

@@ -1,7 +1,8 @@
-"""Interleaved rounds: a slowdown of the machine affects everything that is compared.
+"""Timing in interleaved rounds, so that a slowdown of the machine affects all compared variants.
 
-`measure_subjects` runs each subject in its own worker process, some steps each while the others
-wait. `time_interleaved` compares calls in this process, on the same threads.
+`measure_subjects` runs each subject in its own worker process. In a round, one worker after the
+other runs some steps, while the other workers wait. `time_interleaved` compares calls in this
+process, on the same threads.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ from gluonlab.files.atomic_files import temporary_folder
 
 START_TIMEOUT_S = 90.0
 ROUND_TIMEOUT_S = 60.0
-ROUND_S = 0.7  # long beside the clock and the scheduler, short beside what a machine's load does
+# much longer than errors of the clock and the scheduler, much shorter than changes of the load
+ROUND_S = 0.7
 WARM_UP_STEPS = 10
 CALIBRATION_STEPS = 10
 _T = TypeVar("_T")
@@ -41,11 +43,19 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class Subject:
-    """A job of `gluonlab.bench.worker_main` to measure, with its options and environment variables.
+    """A job of `gluonlab.bench.worker_main` to measure.
 
-    ``images``: those of a step, for jobs that do not count them. ``checkout``: the folder with the
-    gluonlab whose worker runs the job; None is this one. ``pauses``: see `Worker`. ``missing``: why
-    it cannot be measured here, if that is known beforehand.
+    Attributes:
+        name: The name in records.
+        label: The name in tables.
+        job: The name of the job.
+        options: The options of the job.
+        variables: The environment variables of the worker.
+        missing: Why the job cannot be measured on this machine, if this is known before the start.
+        start_timeout_s: The maximum seconds until the first step has ended.
+        images: Images per step, for jobs that do not count their images.
+        checkout: The folder with the gluonlab whose worker runs the job; None for this gluonlab.
+        pauses: Whether the worker is stopped between requests (see `Worker`).
     """
 
     name: str
@@ -53,22 +63,23 @@ class Subject:
     job: str
     options: Mapping[str, Any] = field(default_factory=dict)
     variables: Mapping[str, str] = field(default_factory=dict)
-    missing: Optional[str] = None  # why it cannot be measured here, when that is known beforehand
+    missing: Optional[str] = None
     start_timeout_s: float = START_TIMEOUT_S
     images: int = 0
     checkout: Optional[Path] = None
     pauses: bool = False
 
     def worker_command(self) -> List[str]:
-        """Return the command line of its worker."""
+        """Return the command line of the worker that runs the job."""
         options = json.dumps(dict(self.options))
         return [sys.executable, "-m", "gluonlab.bench.worker_main", self.job, options]
 
 
 @dataclass
 class Measurement:
-    """The result of a subject: the job's numbers of each round, or the reason why there
-    are none.
+    """The measurement of a subject.
+
+    ``answers``: the job's numbers in each round. ``reason``: why there are no numbers, or None.
     """
 
     subject: Subject
@@ -78,17 +89,18 @@ class Measurement:
     starts: List[float] = field(default_factory=list)  # seconds to the end of the first step
 
     def fail(self, reason: str) -> None:
-        """Discard the rounds so far, since half a measurement cannot be compared with
-        whole ones.
+        """Store the reason, and discard the rounds so far.
+
+        An incomplete measurement cannot be compared with complete ones.
         """
         self.reason, self.answers = reason, []
 
     def numbers_by_round(self, name: str) -> List[float]:
-        """Return one of the job's numbers, by round."""
+        """Return the number ``name`` of the job in each round."""
         return [answer[name] for answer in self.answers]
 
     def images_per_second(self) -> Tuple[float, ...]:
-        """Return images/s, by round."""
+        """Return images/s in each round."""
         images = self.subject.images * self.steps
         return tuple(answer.get("images", images) / answer["seconds"] for answer in self.answers)
 
@@ -108,10 +120,11 @@ def measure_subjects(
 ) -> List[Measurement]:
     """Measure all ``subjects``, interleaved, ``rounds`` times each.
 
-    A worker that dies, fails or does not answer in time loses only its own measurement. No worker
-    outlives the call. ``restart_every``: the rounds after which all workers are replaced; None:
-    never.
+    If a worker dies, fails or does not answer in time, only its own measurement is lost. No worker
+    outlives the call. ``restart_every``: the number of rounds after which all workers are replaced;
+    None for never.
     """
+    # round -> how often the workers were started before; contains only rounds that start workers
     start_of_round = {
         round: start_number
         for start_number, round in enumerate(range(0, rounds, restart_every or rounds))
@@ -151,20 +164,21 @@ class _InterleavedWorkers:
     def start(self, turn: int, bar: Any) -> None:
         """Start the workers, one at a time so that they do not slow each other's warm-up.
 
-        Existing workers exit first, as both might not fit into memory. The worker that starts last
-        finds less contiguous memory and is some percent slower, so each time another one starts
-        first.
+        Existing workers exit first, because memory might not suffice for both. The worker that
+        starts last finds less contiguous memory and is some percent slower. So the order changes
+        with ``turn``, the number of earlier starts.
         """
         end_all(self.workers.values())
         self._run_for_each(self._start, turn, bar, "starting ")
 
     def round(self, number: int, bar: Any) -> None:
-        """Run the steps of every worker that has not failed once."""
+        """Run the steps of a round in every worker that has never failed."""
         self._run_for_each(self._run, number, bar)
 
     def _run_for_each(
         self, action: Callable[[Measurement], None], round: int, bar: Any, label_prefix: str = ""
     ) -> None:
+        """Call ``action`` for every measurement without a failure, in the order of ``round``."""
         for measurement in rotate(self.measurements, round):
             bar.set_description(f"{label_prefix}{measurement.subject.label}")
             if measurement.reason is None:
@@ -182,12 +196,12 @@ class _InterleavedWorkers:
         started = time.perf_counter()
         worker = Worker(subject.worker_command(), environment, log, subject.pauses)
         self.workers[subject.name] = worker
-        worker.read_answer(subject.start_timeout_s)  # it is ready
+        worker.read_answer(subject.start_timeout_s)  # the worker is ready
         worker.ask({"steps": 1}, subject.start_timeout_s)
         measurement.starts.append(time.perf_counter() - started)
         worker.ask({"steps": WARM_UP_STEPS - 1}, subject.start_timeout_s)
         seconds = worker.ask({"steps": CALIBRATION_STEPS}, ROUND_TIMEOUT_S)["seconds"]
-        if not measurement.steps:  # a rate is of all rounds' steps alike
+        if not measurement.steps:  # the number of steps must be the same in all rounds
             measurement.steps = max(1, round(ROUND_S / (seconds / CALIBRATION_STEPS)))
 
     def _run(self, measurement: Measurement) -> None:
@@ -197,9 +211,9 @@ class _InterleavedWorkers:
 
 # --- calls in this process
 
-BLOCK_S = 0.03  # long beside the clock and the wait at its end
+BLOCK_S = 0.03  # much longer than errors of the clock, and than the wait at the end of a block
 WARM_UP_CALLS = 5
-# calls are queued: an engine with far more waiting is measured in keeping its queue
+# Calls are queued. With a much longer queue, the time of managing the queue would be measured.
 MAX_REPEATS = 1000
 
 
@@ -221,11 +235,18 @@ def time_interleaved(
     on_round: Callable[[], object] = lambda: None,
     block_s: Optional[float] = None,
 ) -> Dict[str, List[float]]:
-    """Return the seconds of each call, by round; each round starts with another call.
+    """Return the seconds of one call in each round, by the name of the call.
 
-    A round times a block of each: ``repeat`` calls, by default as many as need ``block_s``, or
-    BLOCK_S. The host waits before and after a block, but not within it, so that the clock measures
-    how fast the devices finish the queued work. ``on_round`` is called after each round.
+    A round times a block of ``repeat`` calls for each of ``calls``, and starts with another one
+    each time. The host waits for the devices before and after a block, but not within it. So the
+    clock measures how fast the devices finish the queued work.
+
+    Args:
+        calls: Name -> the call to time.
+        rounds: The number of rounds.
+        repeat: Calls per block; by default as many as need ``block_s``.
+        on_round: Function that is called after each round.
+        block_s: Seconds of a block; BLOCK_S by default.
     """
     repeats = {
         name: _choose_repeat(call, repeat, block_s or BLOCK_S) for name, call in calls.items()
@@ -240,7 +261,7 @@ def time_interleaved(
 
 def time_block(call: TimedCall, repeat: int) -> float:
     """Return the mean seconds of ``call`` over a block of ``repeat`` calls."""
-    from mxnet import nd  # subjects in processes need none here
+    from mxnet import nd  # imported here, because `measure_subjects` does not need MXNet
 
     nd.waitall()
     if not callable(call):

@@ -1,6 +1,4 @@
-"""Description of the machine, which a record needs to be meaningful, and load by other
-processes.
-"""
+"""Description of the machine for records and tables, and the load by other processes."""
 
 from __future__ import annotations
 
@@ -30,9 +28,9 @@ from gluonlab.host.resources import (
     read_kernel_file,
 )
 
-BUSY_CORES = 0.2  # what other processes may use before a table comes with a warning
+BUSY_CORES = 0.2  # a warning appears if other processes use more cores than this
 PACKAGES = ("numpy", "mxnet", "mxnet-cu112", "gluoncv", "torch")
-VECTOR_FLAGS = ("amx", "avx", "f16c", "fma", "gfni", "pni", "sse", "ssse")  # flags begin so
+VECTOR_FLAGS = ("amx", "avx", "f16c", "fma", "gfni", "pni", "sse", "ssse")  # prefixes of flags
 CHECKOUT = Path(gluonlab.__file__).resolve().parent.parent  # the folder that holds this gluonlab
 
 
@@ -66,14 +64,17 @@ def describe_environment(checkout: Path = CHECKOUT) -> Dict[str, Any]:
 
 
 def find_commit(checkout: Path) -> Optional[str]:
-    """Return the commit of a checkout, with + if files differ, or None outside a git checkout."""
+    """Return the commit of a checkout, or None if the folder is not a git checkout.
+
+    A ``+`` follows the commit if files differ from it.
+    """
     try:
         repository = _run_git(checkout, "rev-parse", "--show-toplevel")
         name = _run_git(checkout, "rev-parse", "--short=12", "HEAD")
         changes = _run_git(checkout, "status", "--porcelain")
     except (OSError, subprocess.CalledProcessError):
         return None
-    # not of what lies around it
+    # not the commit of a repository that contains the folder
     return name + "+" * bool(changes) if Path(repository) == checkout.resolve() else None
 
 
@@ -123,8 +124,9 @@ class OtherProcessLoad:
 
 
 def busy_seconds(stat: str, ticks_per_second: int = os.sysconf("SC_CLK_TCK")) -> float:
-    """Return CPU seconds since boot that were neither idle nor waiting, from /proc/stat
-    (proc(5)).
+    """Return the seconds, summed over CPUs, that were neither idle nor waiting since boot.
+
+    ``stat``: the text of /proc/stat (proc(5)).
     """
     ticks = [int(field) for field in stat.split("\n")[0].split()[1:9]]
     user, nice, system, _, _, *interrupts_and_stolen = ticks
@@ -132,8 +134,9 @@ def busy_seconds(stat: str, ticks_per_second: int = os.sysconf("SC_CLK_TCK")) ->
 
 
 def require_memory(needed: int, purpose: str, remedy: str) -> None:
-    """Raise ConfigError if ``what`` needs more memory than is free, before the kernel kills a
-    process.
+    """Raise ConfigError if ``needed`` bytes are more than the free memory.
+
+    Otherwise the kernel might kill a process. ``purpose``: what needs the memory.
     """
     memory = available_memory()
     if memory is not None and needed > memory.free:

@@ -1,4 +1,4 @@
-"""Shared parts of all measurement commands: options, devices, records and output."""
+"""Parts that all measurement commands share: options, devices, records and output."""
 
 from __future__ import annotations
 
@@ -45,14 +45,15 @@ if TYPE_CHECKING:
     import mxnet as mx
 
 
-# --- --devices: what is measured on
+# --- --devices: the devices to measure
 
 
 @dataclass(frozen=True)
 class MeasuredDevices:
-    """The devices that are measured: kind, numbers, and a description for people and records.
+    """The devices to measure.
 
-    ``asked``: whether --devices names them.
+    ``kind``: "gpu" or "cpu". ``words``: a description for people and records. ``asked``: whether
+    --devices names the devices; otherwise they are default CPU devices.
     """
 
     kind: str
@@ -62,7 +63,7 @@ class MeasuredDevices:
 
     @property
     def on_gpus(self) -> bool:
-        """Return whether they are GPUs."""
+        """Return whether the devices are GPUs."""
         return self.kind == "gpu"
 
     def device_spec(self, count: int) -> str:
@@ -72,25 +73,27 @@ class MeasuredDevices:
         return f"{self.kind}:{','.join(map(str, self.numbers[:count]))}"
 
     def job_options(self, count: int) -> Dict[str, str]:
-        """Return the options of a worker's job that name the devices; empty for default CPU
-        devices.
+        """Return the job's option that names the first ``count`` devices.
+
+        The dictionary is empty for default CPU devices.
         """
         return {"devices": self.device_spec(count)} if self.asked else {}
 
     def record_options(self) -> Dict[str, str]:
-        """Return the devices as an option of a record. Only records with equal options are
-        compared.
+        """Return the devices as an option of a record.
+
+        Only records with equal options are compared.
         """
         return {"devices": self.words} if self.asked else {}
 
     def available_counts(self, counts: Sequence[int]) -> List[int]:
-        """Return the ``wanted`` numbers of devices that are available, and the number of all."""
+        """Return those of ``counts`` for which there are enough devices, and the number of all."""
         available = len(self.numbers)
         return sorted({*(count for count in counts if count <= available), available})
 
 
 def cpu_devices(count: int) -> MeasuredDevices:
-    """Return ``count`` CPU devices, which each row sets up itself."""
+    """Return ``count`` default CPU devices. The measurement of each row creates them."""
     return MeasuredDevices("cpu", tuple(range(count)), f"{count} CPU devices")
 
 
@@ -107,7 +110,7 @@ def find_measured_devices(spec: str) -> MeasuredDevices:
 
 
 def describe_devices(ctxs: "Sequence[mx.Context]") -> str:
-    """Return the devices, their kinds and how they copy: ``gpu(0) gpu(1): 2 x Tesla T4; ...``."""
+    """Return the devices, their models, and how they copy: ``gpu(0) gpu(1): 2 x Tesla T4; ...``."""
     from gluonlab.devices import describe
     from gluonlab.gpu.cuda import describe_peer_access
 
@@ -133,7 +136,11 @@ RecordTitle = Tuple[str, Mapping[str, Any]]  # a measurement's name and its opti
 
 
 class MeasurementSession:
-    """The time span of a measurement: create it, measure, then `record` the numbers."""
+    """Measures the time and the machine's load during a measurement.
+
+    Create a session before the measurement. Afterwards `record` makes the record. ``turns`` is a
+    random id of the session, which its records share.
+    """
 
     def __init__(self) -> None:
         self.turns = secrets.token_hex(8)
@@ -148,8 +155,9 @@ class MeasurementSession:
         checkout: Path = CHECKOUT,
         **more: Any,
     ) -> Record:
-        """Return a record of the series, with the environment of ``checkout``, and
-        ``more`` facts.
+        """Return a record of the series, with the machine, the versions and the load.
+
+        ``checkout``: the folder whose commit is recorded. ``more``: further facts.
         """
         facts = {
             **describe_environment(checkout),
@@ -172,11 +180,14 @@ class MeasurementSession:
             warn(message)
 
 
-# --- schedules that are drawn instead
+# --- drawings of schedules
 
 
 class ScheduleDrawing(NamedTuple):
-    """Functions that return each form of a drawing; ``page`` receives the language."""
+    """Functions that return a drawing as text, as an SVG picture, or as an HTML page.
+
+    ``page`` receives the language, "en" or "ja".
+    """
 
     text: Callable[[], str]
     picture: Callable[[], str]
@@ -207,8 +218,9 @@ def output_drawing(drawing: ScheduleDrawing, out: Optional[str], language: Optio
 
 
 def count_devices(spec: str) -> int:
-    """Return the number of devices of --devices. For a plain number or cpu*N they need not
-    exist.
+    """Return the number of devices of --devices.
+
+    If ``spec`` is a plain number or ``cpu*N``, the devices need not exist.
     """
     from gluonlab.devices import MAX_CPU_DEVICES, devices
 
@@ -220,13 +232,13 @@ def count_devices(spec: str) -> int:
 
 # --- options of commands
 
-INTERRUPTED = "the unfinished measurement is not kept"  # what every command says of Ctrl-C
+INTERRUPTED = "the unfinished measurement is not kept"  # message of every command after Ctrl-C
 _T = TypeVar("_T")
 Option = Callable[[Callable[..., None]], Callable[..., None]]
 
 
 def option(name: str, metavar: str, help: str, default: Optional[str] = None) -> Option:
-    """Return an option with a text value, which the measurement checks."""
+    """Return a click option whose value is text. The measurement checks the value."""
     shown = default is not None
     return click.option(name, metavar=metavar, default=default, show_default=shown, help=help)
 
@@ -241,7 +253,7 @@ DEVICES_OPTION = option(
 
 
 class MeasurementOptions(NamedTuple):
-    """The options of all measurements."""
+    """The values of the options that all measurements have: --rounds, --json and --out."""
 
     rounds: int
     as_json: bool
@@ -250,8 +262,10 @@ class MeasurementOptions(NamedTuple):
     def measure_and_record(
         self, title: RecordTitle, measure: Callable[[int], _T], series: Callable[[_T], List[Series]]
     ) -> Tuple[_T, Record]:
-        """Return the result of ``measured(rounds)``, and its record. Warns if the machine
-        was busy.
+        """Return the result of ``measure(rounds)``, and its record.
+
+        Warns if the machine was busy. ``title``: the measurement's name and options. ``series``:
+        function from the result to the series of the record.
         """
         session = MeasurementSession()
         result = measure(self.rounds)
@@ -260,7 +274,7 @@ class MeasurementOptions(NamedTuple):
         return result, record
 
     def print_record(self, record: Record, text: str, on: Optional[MeasuredDevices] = None) -> None:
-        """Print the record as JSON, or ``text`` after the machine, and write the file of --out."""
+        """Print the record as JSON, or the machine and ``text``. Also write the file of --out."""
         devices = "" if on is None else f"\n{textwrap.fill(f'devices: {on.words}', WIDTH)}"
         output = record.as_json() if self.as_json else f"{describe_machine()}{devices}\n\n{text}\n"
         click.echo(output, nl=False)
@@ -281,7 +295,7 @@ def measurement_options(rounds: int) -> Option:
         def run(rounds: str, as_json: bool, out: Optional[str], **own_options: Any) -> None:
             count = whole_number_check(1)("--rounds", rounds)
             if out is not None:
-                check_file("--out", Path(out))  # before it measures for minutes
+                check_file("--out", Path(out))  # before the measurement, which takes minutes
             function(MeasurementOptions(count, as_json, out), **own_options)
 
         decorated: Callable[..., None] = rounds_option(JSON_OPTION(OUT_OPTION(run)))

@@ -1,4 +1,4 @@
-"""Record of a measurement: a JSON file with its numbers by round and their circumstances.
+"""Record of a measurement: a JSON file with the numbers of each round, and facts on the machine.
 
     {"format": 1, "bench": "peers", "options": {"network": "lenet"}, "rounds": 9, "turns": "5f0c",
      "about": {"gluonlab": ..., "commit": ..., "cpu": ..., "processor": {"vendor": ...,
@@ -7,8 +7,12 @@
                "seconds": ..., "load": ..., "others": ...},
      "series": [{"name": "gluonlab-2x1", "label": ..., "unit": "images/s", "values": [...]}, ...]}
 
-Older records have neither ``processor`` nor ``instruction_set``. Records with the same ``turns``
-were measured interleaved: round i of one belongs to round i of the other.
+- ``turns``: a random id. Records with the same ``turns`` were measured interleaved: round i of one
+  record belongs to round i of the other.
+- ``load``: the load average at the start.
+- ``others``: the mean number of cores that other processes used during the measurement.
+
+Older records have neither ``processor`` nor ``instruction_set``.
 """
 
 from __future__ import annotations
@@ -25,14 +29,15 @@ from gluonlab.plain_text import escape_unprintable, json_text
 
 FORMAT = 1
 MAX_RECORD_BYTES = 16 * 2**20  # of a file that is read; a record has some kilobytes
-RATE_UNITS = ("images/s", "GFLOP/s")  # more of it is better; of every other unit, less
+RATE_UNITS = ("images/s", "GFLOP/s")  # units in which more is better; in all others less is better
 HEAD_FIELDS = {"bench": str, "options": dict, "rounds": int, "turns": str, "about": dict}
 
 
 @dataclass(frozen=True)
 class Series:
-    """A row of a table: a number for each round in ``unit``, or the ``reason`` why there
-    is none.
+    """A measured quantity of a row of a table.
+
+    ``values``: a number for each round, in ``unit``. ``reason``: why there are no values, or None.
     """
 
     name: str
@@ -42,13 +47,16 @@ class Series:
     reason: Optional[str] = None
 
     def speeds(self) -> List[float]:
-        """Return the values, inverted if less is better, so that twice as much is twice as fast."""
+        """Return the values of a rate, or 1 / value for other units. More is always faster."""
         return [value if self.unit in RATE_UNITS else 1 / value for value in self.values]
 
 
 @dataclass(frozen=True)
 class Record:
-    """A measurement. ``about``: machine, versions and load as plain values."""
+    """A measurement, with the fields of the JSON file.
+
+    ``about``: facts on the machine, the versions and the load, as values for JSON.
+    """
 
     bench: str
     options: Mapping[str, Any]
@@ -59,7 +67,7 @@ class Record:
 
     @property
     def title(self) -> str:
-        """Return the command and its options: ``peers --network lenet``."""
+        """Return the command and its options, such as ``peers --network lenet``."""
         options = (f"--{name} {value}" for name, value in self.options.items())
         return escape_unprintable(" ".join([self.bench, *options]))
 

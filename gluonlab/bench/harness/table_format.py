@@ -1,4 +1,4 @@
-"""Shared formatting of all measurements' tables, which fit into a terminal."""
+"""Formatting of the measurements' tables, which are at most WIDTH characters wide."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ WIDTH = 80
 
 
 def format_table(lines: Iterable[str], *notes: str) -> str:
-    """Return the lines of a table, then each note as a paragraph."""
+    """Return the lines of a table, followed by each note as a paragraph."""
     return "\n\n".join(["\n".join(lines), *(textwrap.fill(note, WIDTH) for note in notes)])
 
 
@@ -20,12 +20,12 @@ def missing_row(label: str, reason: Optional[str]) -> str:
 
 
 def rounds_text(rounds: int) -> str:
-    """Return ``9 interleaved rounds``."""
+    """Return text such as ``9 interleaved rounds``."""
     return f"{rounds} interleaved round{'s' * (rounds > 1)}"
 
 
 def format_microseconds(seconds: Optional[float]) -> str:
-    """Return ``12.3`` or, from a millisecond on, ``1,234``; ``-`` for None."""
+    """Return microseconds, such as ``12.3``, or ``1,234`` from a millisecond on; ``-`` for None."""
     if seconds is None:
         return "-"
     return f"{seconds * 1e6:,.0f}" if seconds >= 1e-3 else f"{seconds * 1e6:.1f}"

@@ -1,7 +1,7 @@
-"""Worker processes: their environment, the parent's end of their pipes, and further ranks.
+"""Worker processes of measurements: start, environment, requests and answers, and process groups.
 
-Variables that tune an engine are named only here and in the benchmarks that need another setting,
-and set only for children.
+Environment variables that tune MXNet or other libraries are set only for child processes. Only this
+module, and benchmarks that need special settings, name such variables.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from gluonlab.bench.harness.machine_info import CHECKOUT
 from gluonlab.errors import ConfigError, RunError, unknown
 from gluonlab.host.child_processes import die_with_parent
 
-# What changes threads or engine is taken out of every worker's environment; a row that needs some
-# gets them back.
+# Variables with these prefixes change threads or engines. They are removed from the environment of
+# every worker. A row of a table that needs some of them sets them again.
 TUNING_PREFIXES = (
     "MXNET_", "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "TORCH", "DMLC_", "GLOO_",
 )  # fmt: skip
@@ -34,11 +34,11 @@ TUNING_PREFIXES = (
 def child_environment(
     variables: Mapping[str, str], folder: Path, checkout: Optional[Path] = None
 ) -> Dict[str, str]:
-    """Return this process's environment without variables of TUNING_PREFIXES, and with
-    ``variables``.
+    """Return the environment of a child process.
 
-    Temporary files go into ``folder``. The child imports this gluonlab, or that of ``checkout``,
-    before an installed one.
+    It is this process's environment without variables of TUNING_PREFIXES, and with ``variables``.
+    The child writes temporary files into ``folder``. It imports gluonlab from ``checkout``, or by
+    default the gluonlab of this process, before an installed gluonlab.
     """
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith(TUNING_PREFIXES)
@@ -48,24 +48,23 @@ def child_environment(
     return {**environment, **paths, **variables}
 
 
-# --- the parent's end of a worker
+# --- a worker, as its parent uses it
 
-EXIT_GRACE_S = 3.0  # how long children may take to end by themselves after the end of their input
+EXIT_GRACE_S = 3.0  # children that have not exited so long after the end of their input are killed
 
 
 class WorkerError(RunError):
-    """A worker died, reported an error, or did not answer in time; the message contains
-    the reason.
-    """
+    """Error for a worker that died, reported an error, or did not answer in time."""
 
 
 class Worker:
     """A child process that speaks the protocol of `gluonlab.bench.worker_main`.
 
-    Its standard error is written to the file ``log``. It leads its own process group. Ctrl-C
-    reaches only the parent, which then kills the whole group. A worker that ``pauses`` is stopped
-    (SIGSTOP) with all its children while it has nothing to do, since some jobs compute without a
-    request; it dies with the parent.
+    The worker's standard error is written to the file ``log``. The worker leads its own process
+    group. Ctrl-C reaches only the parent, which then kills the whole group.
+
+    Some jobs also compute between requests. If ``pauses`` is true, the worker and its children are
+    stopped (SIGSTOP) between requests, and the kernel kills the worker when the parent dies.
     """
 
     def __init__(
@@ -79,19 +78,19 @@ class Worker:
             self._process = subprocess.Popen(
                 command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                 stderr=stderr, start_new_session=True,
-                # python -m would prefer a gluonlab in the folder where somebody has started the
-                # bench
+                # python -m would prefer a gluonlab in the current folder of the user
                 cwd=log.parent, preexec_fn=die_with_parent if pauses else None,
             )  # fmt: skip
 
     @property
     def pid(self) -> int:
-        """Return the child's process id, which is also its group's id."""
+        """Return the process id of the child, which is also the id of its process group."""
         return self._process.pid
 
     def ask(self, message: Dict[str, Any], timeout_s: float) -> Dict[str, Any]:
-        """Send ``message`` and return the answer. Raises WorkerError, after which the worker is
-        gone.
+        """Send ``message``, and return the answer.
+
+        Raises WorkerError after ending a worker that fails.
         """
         assert self._process.stdin is not None
         self._signal(signal.SIGCONT)
@@ -103,7 +102,7 @@ class Worker:
         return self.read_answer(timeout_s)
 
     def read_answer(self, timeout_s: float) -> Dict[str, Any]:
-        """Return the worker's next answer. Raises WorkerError, after which the worker is gone."""
+        """Return the worker's next answer. Raises WorkerError after ending a worker that fails."""
         try:
             answer: Dict[str, Any] = json.loads(self._read_line(timeout_s))
         except ValueError:
@@ -114,7 +113,7 @@ class Worker:
         return answer
 
     def _signal(self, number: int) -> None:
-        """Stop or continue the worker if it pauses."""
+        """Send the signal SIGSTOP or SIGCONT to the worker's group, if the worker ``pauses``."""
         if self._pauses:
             with suppress(ProcessLookupError):
                 os.killpg(self.pid, number)
@@ -147,10 +146,10 @@ class Worker:
         return _first_line(f"{status_text}: {last_line}" if last_line else status_text)
 
     def close_input(self) -> None:
-        """Close the worker's input, at which it exits."""
+        """Close the worker's input, so that the worker exits."""
         assert self._process.stdin is not None
         self._signal(signal.SIGCONT)
-        with suppress(OSError):  # it is dead, and had not read everything
+        with suppress(OSError):  # the worker died before it had read everything
             self._process.stdin.close()
 
     def end(self, grace_s: float) -> None:
@@ -158,8 +157,8 @@ class Worker:
         if self._ended:
             return
         self.close_input()
-        # Not wait(): as long as nobody has waited for the child, its id cannot come to mean
-        # somebody else.
+        # Not wait(): until this process has waited for the child, the kernel does not assign the
+        # child's id to another process.
         deadline, wait_flags = time.monotonic() + grace_s, os.WEXITED | os.WNOHANG | os.WNOWAIT
         while time.monotonic() < deadline and os.waitid(os.P_PID, self.pid, wait_flags) is None:
             time.sleep(0.01)
@@ -172,7 +171,7 @@ class Worker:
 
 
 def end_all(workers: Iterable[Worker]) -> None:
-    """Stop these workers, all at the same time."""
+    """End all workers, and wait at most EXIT_GRACE_S for all of them together."""
     workers = list(workers)
     deadline = time.monotonic() + EXIT_GRACE_S
     for worker in workers:
@@ -186,11 +185,14 @@ def _first_line(text: str) -> str:
     return next((line.strip() for line in text.split("\n") if line.strip()), "no reason given")
 
 
-# --- more ranks of a worker's job
+# --- further processes of a worker's job
 
 
 class RankProcess:
-    """A further process of the job; ``words``: the arguments of ``python``."""
+    """A further process of a job that several processes compute together.
+
+    ``words``: the arguments of ``python``. ``variables``: further environment variables.
+    """
 
     def __init__(self, words: List[str], variables: Mapping[str, str]) -> None:
         self._process = subprocess.Popen(
@@ -200,29 +202,29 @@ class RankProcess:
         atexit.register(self._kill)
 
     def send(self, **words: int) -> None:
-        """Send a request to the job, which this process runs at the same time."""
+        """Send a request to the process. The caller then runs the same request itself."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(words).encode() + b"\n")
         self._process.stdin.flush()
 
     def _kill(self) -> None:
-        """Kill the process, since a rank whose peers are gone would wait for them."""
+        """Kill the process, which would otherwise wait for processes that have ended."""
         self._process.kill()
         self._process.wait()
 
 
 def start_rank(job: str, options: Mapping[str, Any], variables: Mapping[str, str]) -> RankProcess:
-    """Start a rank that runs a job of `gluonlab.bench.worker_main`."""
+    """Start a process of a group that runs a job of `gluonlab.bench.worker_main`."""
     return RankProcess(
         ["-m", "gluonlab.bench.worker_main", job, json.dumps(dict(options))], variables
     )
 
 
 def start_group(backend: str, size: int, job: str, options: Mapping[str, Any]) -> List[RankProcess]:
-    """Start the other processes of a group of ``size``, and return the workers among them.
+    """Start the other processes of a group of ``size`` workers, and return the other workers.
 
-    ``options``: of their ``job``. The environment of this process, which becomes rank 0, is
-    changed. Therefore call it before a store is created.
+    ``job`` and ``options``: the job that these workers run. The function changes the environment of
+    this process, which becomes rank 0. So call it before a store is created.
     """
     from gluonlab.launch.group_processes import RANK_VARIABLE, Site, parts
 
@@ -233,7 +235,7 @@ def start_group(backend: str, size: int, job: str, options: Mapping[str, Any]) -
     others = []
     for part in parts(backend, [], [0] * size, [0], [loopback], port):
         if not part.is_worker:
-            RankProcess(part.words, part.environment)  # it serves until this process ends
+            RankProcess(part.words, part.environment)  # serves until this process ends
         elif part.environment[RANK_VARIABLE] == "0":
             os.environ.update(part.environment)
         else:
@@ -241,11 +243,12 @@ def start_group(backend: str, size: int, job: str, options: Mapping[str, Any]) -
     return others
 
 
-# --- what carries sums between processes
+# --- backends, which sum over processes
 
 HOROVOD = "horovod"
 BACKENDS = ("dist_sync", HOROVOD)
-# seconds: a group that pauses (`Worker`) would have lost its peers after 30
+# After the default of 30 seconds, a process of a group that pauses (`Worker`) would report that it
+# has lost the others.
 BACKEND_VARIABLES = {HOROVOD: {"HOROVOD_GLOO_TIMEOUT_SECONDS": "600"}}
 NO_HOROVOD = "Horovod is not installed: make .venv-horovod/.ready compiles it"
 
@@ -260,6 +263,6 @@ def parse_backends(text: str) -> List[str]:
 
 
 def missing_backend_reason(backend: str) -> Optional[str]:
-    """Return why a backend cannot be measured here, or None."""
+    """Return why a backend cannot be measured on this machine, or None."""
     absent = backend == HOROVOD and importlib.util.find_spec("horovod") is None
     return NO_HOROVOD if absent else None

@@ -1,1 +1,1 @@
-"""Latency and bandwidth between every two devices, and the topology that follows from them."""
+"""Measures latency and bandwidth between all pairs of devices, and infers the topology."""

@@ -1,4 +1,4 @@
-"""Command ``python -m gluonlab.bench links``: its options, output and files."""
+"""Command ``python -m gluonlab.bench links``, and its options."""
 
 from __future__ import annotations
 

@@ -1,9 +1,16 @@
-"""Inference of a topology from measured copies: a link for each pair, and links that pairs share.
+"""Infers a topology from measured copies: a link for each pair, and links that pairs share.
 
-Copies that share a link are slower together than alone. Measured together are both directions of a
-pair; the copies out of a device, and into one, first those of equally fast pairs, which may share a
-path; and all pairs, of one speed and together. Other shared links, such as the uplink of a PCIe
-switch, are not distinguished.
+Copies that share a link are slower at the same time than alone. These groups of copies are measured
+at the same time:
+
+- both directions of a pair
+- all copies out of a device, and all copies into a device
+- one copy out of each device and one into each device ("shift")
+- all pairs
+
+If a group contains pairs of different speeds, the equally fast pairs are also measured separately,
+because they may share a path. Other shared links, such as the uplink of a PCIe switch, are not
+found.
 """
 
 from __future__ import annotations
@@ -18,9 +25,9 @@ from gluonlab.collectives.topology import Link, Pair, Route, Topology
 
 
 class LinkFit(NamedTuple):
-    """A linear model of a copy of n bytes: ``latency_s`` + n / ``bytes_per_s`` seconds.
+    """A linear model: a copy of n bytes takes ``latency_s`` + n / ``bytes_per_s`` seconds.
 
-    ``off``: the largest relative error of the measured times.
+    ``off``: the largest relative error of the model for the measured times.
     """
 
     latency_s: float
@@ -35,14 +42,17 @@ class LinkFit(NamedTuple):
 def fit_link(seconds: Mapping[int, Sequence[float]]) -> LinkFit:
     """Fit a line to the medians over rounds, by least squares of relative errors.
 
-    ``seconds``: by size in bytes, two sizes or more, those of all rounds. Errors are relative,
-    since errors of a clock and of a busy machine grow with the time; absolute squares would leave
-    the latency to the errors of the largest size. Neither part is negative. If the largest size
-    needs hardly longer than the smallest, half of its time counts as transfer.
+    ``seconds``: {size in bytes: seconds in each round}, for two sizes or more.
+
+    The errors are relative, because measurement errors grow with the time. With absolute errors,
+    the errors of the largest size would determine the latency. The latency and the time of the
+    bytes are never negative. If the largest size takes hardly longer than the smallest, half of its
+    time counts as the time of the bytes.
     """
     times = {size: median(rounds) for size, rounds in seconds.items()}
-    ones, size = np.array([[1 / time, size / time] for size, time in times.items()]).T  # of a and b
-    scales = np.linalg.norm([ones, size], axis=1)  # the one is some 10^6 times the other
+    ones, size = np.array([[1 / time, size / time] for size, time in times.items()]).T
+    # the two columns differ by a factor of about 10^6
+    scales = np.linalg.norm([ones, size], axis=1)
     columns = np.stack([ones, size], axis=1) / scales
     latency_s, s_per_byte = np.linalg.lstsq(columns, np.ones(len(times)), rcond=None)[0] / scales
     if latency_s < 0:
@@ -57,10 +67,10 @@ def fit_link(seconds: Mapping[int, Sequence[float]]) -> LinkFit:
 
 
 def merge_similar(values: Sequence[float], within: float) -> List[float]:
-    """Return the values, with those that differ by less than a factor replaced by their median.
+    """Return the values, with each replaced by the median of similar values.
 
-    The best order of devices must not follow from noise. Starting with the smallest value, a class
-    contains values up to ``within`` times its smallest one.
+    Otherwise noise would determine the best order of devices. The sorted values are divided into
+    classes. A class contains values up to ``within`` times its smallest value.
     """
     classes: List[List[int]] = []
     for index in sorted(range(len(values)), key=lambda index: values[index]):
@@ -77,21 +87,22 @@ def merge_similar(values: Sequence[float], within: float) -> List[float]:
 # --- what copies share
 
 SIMILARITY_FACTOR = 1.1  # speeds and latencies that differ by less than this factor are the same
-# copies that take longer at once than is explained, by more than this factor, share a link: what
-# they lose to neighbours and to the host's one thread is less
+# If copies at the same time take longer than known links explain, by more than this factor, they
+# share another link. Other delays, such as the single thread of the host, are smaller.
 SLOWDOWN_FACTOR = 4 / 3
 BOTH, OUT, INTO = "both directions of a pair", "copies out of a device", "copies into a device"
 ALL, SHIFT = "all pairs", "from each device to the one some places further on"
 
-CopyGroup = Tuple[str, Tuple[Pair, ...]]  # what copies have in common, and which they are
+CopyGroup = Tuple[str, Tuple[Pair, ...]]  # the kind of the group, such as BOTH, and its pairs
 
 
 @dataclass(frozen=True)
 class DeviceMeasurement:
     """The measured copies of ``world_size`` devices.
 
-    ``pairs``: of each (src, dst) alone. ``adds``: bytes/s that each device adds. ``together``:
-    seconds of simultaneous copies of ``size_bytes`` each, by `list_simultaneous_groups`.
+    ``pairs``: the fit of each (src, dst) alone. ``adds``: bytes/s that each device adds.
+    ``together``: for each group of `list_simultaneous_groups`, the seconds of its copies at the
+    same time, of ``size_bytes`` each.
     """
 
     world_size: int
@@ -102,9 +113,10 @@ class DeviceMeasurement:
 
 
 def list_simultaneous_groups(pairs: Mapping[Pair, LinkFit]) -> List[CopyGroup]:
-    """Return the groups of copies to measure together; ``pairs``: each alone.
+    """Return the groups of copies to measure at the same time.
 
-    A group contains all copies of a kind, or the equally fast ones among them.
+    A group contains all copies of a kind, or only those of one speed. ``pairs``: the fit of each
+    pair alone.
     """
     world_size = 1 + max(src for src, _ in pairs)
     kinds: List[CopyGroup] = []
@@ -126,7 +138,7 @@ def list_simultaneous_groups(pairs: Mapping[Pair, LinkFit]) -> List[CopyGroup]:
 
 
 class InferredSharedLink(NamedTuple):
-    """A link that all of ``pairs`` pass; ``kind``: the common property of their copies."""
+    """A link that all of ``pairs`` share. ``kind``: the kind of the group, such as BOTH."""
 
     kind: str
     link: Link
@@ -134,7 +146,7 @@ class InferredSharedLink(NamedTuple):
 
 
 def build_topology(measured: DeviceMeasurement, name: str, note: str, gpu: str = "") -> Topology:
-    """Return the topology. Every route is the pair's own link, then the links that it shares."""
+    """Return the topology. A pair's route is its own link, and the links that it shares."""
     fits = merge_similar_fits(measured.pairs)
     links = {
         pair: [Link("{} to {}".format(*pair), _round_to_four_digits(fits[pair].bytes_per_s))]
@@ -154,8 +166,9 @@ def build_topology(measured: DeviceMeasurement, name: str, note: str, gpu: str =
 def find_shared_links(measured: DeviceMeasurement) -> List[InferredSharedLink]:
     """Return the links that several pairs share.
 
-    A link is added if simultaneous copies are slower than the links found so far explain, first for
-    equally fast pairs. Its price then equals the measured time.
+    A link is added if the copies of a group are slower than the links found so far explain. Its
+    bandwidth is chosen so that the cost model predicts the measured time. Groups of equally fast
+    pairs come first.
     """
     fits = merge_similar_fits(measured.pairs)
     shared: List[InferredSharedLink] = []
@@ -189,8 +202,8 @@ def _find_bus(
 ) -> Iterator[InferredSharedLink]:
     """Yield one link for all pairs of the group, if it explains why they are slow.
 
-    It has the highest bandwidth of the measured steps. Links of only some pairs would also slow all
-    of them, but other steps would pass faster.
+    Its bandwidth is the highest that was measured in this group, or in a shift within the group. If
+    only some pairs shared a slow link, the group would also be slow, but a shift would be faster.
     """
     if _is_slower(measured, group, fits, known_links):
         pairs, size = group[1], measured.size_bytes
@@ -218,6 +231,7 @@ def _is_slower(
     fits: Mapping[Pair, LinkFit],
     known_links: Sequence[InferredSharedLink],
 ) -> bool:
+    """Return whether the group's copies took longer than their own and known links explain."""
     explained_s = _predict_seconds(group[1], fits, measured.size_bytes, known_links)
     return measured.together[group] > SLOWDOWN_FACTOR * explained_s
 
@@ -225,16 +239,16 @@ def _is_slower(
 def _shared_bandwidth(
     measured: DeviceMeasurement, group: CopyGroup, fits: Mapping[Pair, LinkFit]
 ) -> float:
-    """Return bytes/s of a link with which the group's copies would have the measured time."""
+    """Return the bytes/s of a common link that would explain the measured time of the group."""
     pairs = group[1]
     each_s = measured.together[group] / len(pairs)
     moving_s = max(each_s - mean(fits[pair].latency_s for pair in pairs), each_s / 2)
-    # one alone passes it at its own speed
+    # the common link is not slower than a single copy alone
     return max(measured.size_bytes / moving_s, *(fits[pair].bytes_per_s for pair in pairs))
 
 
 def merge_similar_fits(pairs: Mapping[Pair, LinkFit]) -> Dict[Pair, LinkFit]:
-    """Return the fits, with equal figures where they are similar."""
+    """Return the fits, with similar latencies, and similar speeds, made equal."""
     latencies = merge_similar([link.latency_s for link in pairs.values()], SIMILARITY_FACTOR)
     speeds = merge_similar([link.bytes_per_s for link in pairs.values()], SIMILARITY_FACTOR)
     merged = zip(pairs, latencies, speeds)
@@ -251,7 +265,7 @@ def _predict_seconds(
     size: int,
     shared_links: Sequence[InferredSharedLink],
 ) -> float:
-    """Return seconds of simultaneous copies as a step is priced: by the busiest link."""
+    """Return the seconds of copies at the same time, from the busiest link, like the cost model."""
     busiest_s = max(fits[pair].seconds(size) for pair in pairs)
     for shared in shared_links:
         passing = set(pairs) & set(shared.pairs)
@@ -276,7 +290,7 @@ def _round_to_four_digits(value: float) -> float:
 
 
 def describe_shared_links(shared: Sequence[InferredSharedLink]) -> List[str]:
-    """Return a sentence for each kind of shared link, or one if there is none."""
+    """Return a sentence for each kind of shared link, or a sentence that no link is shared."""
     sentences = []
     for kind in dict.fromkeys(link.kind for link in shared):
         speeds = [link.link.bytes_per_s / 1e9 for link in shared if link.kind == kind]

@@ -1,4 +1,7 @@
-"""Measurement of copies between every two devices, alone and together, and of additions."""
+"""Measures copies between all pairs of devices, and additions on each device.
+
+Copies are measured one at a time, and several at the same time.
+"""
 
 from __future__ import annotations
 
@@ -33,14 +36,18 @@ from gluonlab.engine.fast_invoke import AddInto, CopyInto, slice_rows
 from gluonlab.gpu.cuda import enable_peer_access
 from gluonlab.plain_text import format_size as size_in_words
 
-BLOCK_S = 0.01  # 8 devices are 300 calls in a round
+BLOCK_S = 0.01  # seconds per call and round; short, because 8 devices need 300 calls per round
 ELEMENT_BYTES = 4  # of float32
 _Key = TypeVar("_Key")
 
 
 @dataclass(frozen=True)
 class LinkMeasurement:
-    """The measurement of all links; ``speeds``: those of which CPU devices' topology is made."""
+    """The measurement of all links.
+
+    ``sizes``: the sizes of copies in bytes. ``speeds``: for CPU devices, the speeds of their common
+    memory, from which their topology is made; None for GPUs.
+    """
 
     measured: DeviceMeasurement
     sizes: Tuple[int, ...]
@@ -48,7 +55,7 @@ class LinkMeasurement:
     speeds: Optional[MemorySpeeds] = None
 
     def as_json(self) -> Dict[str, Any]:
-        """Return the values that --json prints; bandwidths in GB/s, as in the table."""
+        """Return the values that --json prints, with bandwidths in GB/s."""
         measured = self.measured
         pairs = [
             {
@@ -72,12 +79,13 @@ class LinkMeasurement:
 
 
 def measure_links(ctxs: Sequence[mx.Context], sizes: Sequence[int], rounds: int) -> LinkMeasurement:
-    """Measure all pairs of ``ctxs``, two or more, interleaved.
+    """Measure the copies between all pairs of ``ctxs``, in interleaved rounds.
 
-    ``sizes``: two or more, in bytes. Copies are MXNet's, queued as a schedule's executor queues
-    them on GPUs, and go directly between GPUs if CUDA supports it. CPU devices share one memory:
-    their simultaneous copies are measured by the probe that ``bench allreduce`` uses for prices.
-    Raises ConfigError if there is not enough memory.
+    ``ctxs``: two or more devices. ``sizes``: two or more sizes of copies, in bytes.
+
+    MXNet copies, directly between GPUs if CUDA supports it. Copies are queued as the executor of
+    schedules queues them on GPUs. CPU devices share one memory, so their simultaneous copies are
+    measured by `probe_speeds` instead. Raises ConfigError if memory does not suffice.
     """
     world_size, on_cpu = len(ctxs), ctxs[0].device_type == "cpu"
     if on_cpu:
@@ -109,16 +117,16 @@ def measure_links(ctxs: Sequence[mx.Context], sizes: Sequence[int], rounds: int)
 def _time_calls(
     calls: Mapping[_Key, Call], rounds: int, on_round: Callable[[], object]
 ) -> Dict[_Key, List[float]]:
-    """Return the seconds of each call, by round."""
+    """Return the seconds of each call in each round. ``on_round`` is called after each round."""
     named: Dict[str, TimedCall] = {str(number): call for number, call in enumerate(calls.values())}
     seconds = time_interleaved(named, rounds, on_round=on_round, block_s=BLOCK_S)
     return dict(zip(calls, seconds.values()))
 
 
 class _CopyBuffers:
-    """The buffers of copies: on each device a source, and a target for every other device's.
+    """Buffers for copies: each device has a source, and a target for every other device's source.
 
-    They have been written to, so that no measurement is the first to touch a page.
+    The buffers have been written before. So no measurement includes the time of a page fault.
     """
 
     def __init__(self, ctxs: Sequence[mx.Context], largest_bytes: int) -> None:
@@ -129,14 +137,14 @@ class _CopyBuffers:
         }
 
     def copy(self, pair: Pair, size_bytes: int) -> Call:
-        """Return the call that queues a copy of ``size_bytes``."""
+        """Return a call that queues a copy of ``size_bytes`` for the pair (source, target)."""
         source, target = self._sources[pair[0]], self._targets[pair]
         return partial(
             CopyInto(_leading_bytes(target, size_bytes)).copy, _leading_bytes(source, size_bytes)
         )
 
     def add(self, device: int, size_bytes: int) -> Call:
-        """Return the call that queues an addition of ``size_bytes`` on one device."""
+        """Return a call that queues an addition of ``size_bytes`` on one device."""
         target = next(target for pair, target in self._targets.items() if pair[1] == device)
         source = self._sources[device]
         return partial(
@@ -144,7 +152,7 @@ class _CopyBuffers:
         )
 
     def copy_all(self, pairs: Sequence[Pair]) -> Call:
-        """Return the call that queues whole copies of all these pairs."""
+        """Return a call that queues a copy of the whole source for every pair (source, target)."""
         calls = [partial(CopyInto(self._targets[a, b]).copy, self._sources[a]) for a, b in pairs]
 
         def run() -> None:
@@ -177,7 +185,7 @@ CPU_NOTE = (
 
 
 def format_measurement(measurement: LinkMeasurement) -> str:
-    """Return the matrices, then an explanation."""
+    """Return the matrices of bandwidths and latencies, followed by an explanation."""
     lines = _matrix_lines(measurement, "GB/s", lambda fit: f"{fit.bytes_per_s / 1e9:.4g}")
     lines += ["", *_matrix_lines(measurement, "us", lambda fit: f"{fit.latency_s * 1e6:.1f}")]
     return "\n\n".join(
@@ -208,6 +216,11 @@ def _matrix_lines(
 
 
 def _measurement_notes(measurement: LinkMeasurement) -> List[str]:
+    """Return the notes below the matrices.
+
+    They contain the error of the fit and the speeds of additions, then the shared links of GPUs, or
+    the memory speeds of CPU devices.
+    """
     fits = measurement.measured.pairs.values()
     fit_note = FIT_NOTE.format(
         rounds=rounds_text(measurement.rounds),

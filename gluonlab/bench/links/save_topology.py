@@ -1,4 +1,7 @@
-"""Topologies from measured links or from the driver's report, with a note on their origin."""
+"""Makes topologies from measured links, or from the links that the driver reports.
+
+The topology's note describes where the numbers come from.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ from gluonlab.performance_model.gpu_specifications import GPUS
 from gluonlab.plain_text import escape_unprintable, json_text
 from gluonlab.plain_text import format_size as size_in_words
 
-LARGE_A100 = "A100-80GB"  # whose name has its memory at the end
+LARGE_A100 = "A100-80GB"  # NVML's name has the memory at its end
 INFERENCE_NOTE = (
     "inferred: that speeds and latencies less than 10 % apart are the same, and that all devices "
     "add like the slowest; not looked for: links that only some pairs share, such as the way up "
@@ -34,14 +37,14 @@ INFERENCE_NOTE = (
 
 
 def order_devices(ctxs: Sequence[Any]) -> List[Any]:
-    """Return the devices in the order of a topology, which is nvidia-smi's for GPUs.
+    """Return the devices in the order of a topology's devices. GPUs are in nvidia-smi's order.
 
-    Raises DeviceError for GPUs that are not the first ones of the machine.
+    Raises DeviceError if the GPUs are not numbers 0, 1, ... of nvidia-smi, without gaps.
     """
     if ctxs[0].device_type != "gpu":
         return list(ctxs)
     numbers = nvml_numbers(ctxs)
-    if numbers is None:  # NVML does not answer: as MXNet counts them
+    if numbers is None:  # NVML does not answer: use MXNet's numbers
         numbers = [ctx.device_id for ctx in ctxs]
     if sorted(numbers) != list(range(len(ctxs))):
         raise DeviceError(
@@ -55,7 +58,7 @@ def order_devices(ctxs: Sequence[Any]) -> List[Any]:
 def topology_from_measurement(
     measurement: LinkMeasurement, ctxs: Sequence[Any], name: str
 ) -> Topology:
-    """Return the topology of measured links, for prices and placements."""
+    """Return the topology of measured links, with the name ``name``."""
     note = _measurement_note(measurement, ctxs)
     if measurement.speeds is not None:
         cpu_topology = measurement.speeds.topology(len(ctxs))

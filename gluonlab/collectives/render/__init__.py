@@ -1,4 +1,4 @@
-"""A schedule as text, as an SVG picture, and as an HTML page to step through."""
+"""Renders a schedule as text, as an SVG picture, or as an HTML page to step through."""
 
 from gluonlab.collectives.render.schedule_page import as_page, draw
 from gluonlab.collectives.render.schedule_scene import as_text

@@ -1,4 +1,4 @@
-"""Schedules of an allreduce as one interactive HTML page; its scene is in template/."""
+"""Renders schedules as one interactive HTML page. The files of the page are in template/."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The content of pictures and pages of a schedule: bundled transfers, texts, and plain text."""
+"""Prepares the content of a schedule's pictures and pages: bundled transfers, and texts.
+
+Also renders a schedule as plain text (`as_text`).
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A schedule as one SVG picture.
+"""Renders a schedule as one SVG picture.
 
-It has a panel for the start and for each step, a row for each chunk, a column for each rank, and an
-arrow for each transfer.
+The picture has a panel for the start and for each step. A panel has a row for each chunk, a column
+for each rank, and an arrow for each transfer.
 """
 
 from __future__ import annotations

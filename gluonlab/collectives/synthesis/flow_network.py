@@ -1,4 +1,7 @@
-"""The flow network of a topology for the solver: usable pairs, shared links, and symmetries."""
+"""The flow network that the solver uses: a topology reduced to fast pairs and shared links.
+
+Also finds symmetries of flow networks.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ MIN_SPEED_RATIO = (
 
 
 class SharedLink(NamedTuple):
-    """Links that the same ``pairs`` use: ``lanes`` chunks in a round, one message in a step."""
+    """A link that ``pairs`` share: ``lanes`` chunks in a round, and one message in a step."""
 
     pairs: Tuple[Pair, ...]
     lanes: int
@@ -36,8 +39,8 @@ class FlowNetwork(NamedTuple):
         unit_bytes_per_s: bytes/s of one lane.
         latency_s: seconds of a message.
         addition_rounds: the rounds that a device needs to add one chunk.
-        min_reduce_steps: the least steps in which all can be summed on one device.
-        min_broadcast_steps: the least steps in which one device can copy to all.
+        min_reduce_steps: the least number of steps to sum a chunk of all devices on one device.
+        min_broadcast_steps: the least number of steps to copy a chunk from one device to all.
     """
 
     world_size: int
@@ -157,7 +160,10 @@ def _count_hops(start: int, world_size: int, neighbors: "DefaultDict[int, List[i
 
 
 def _min_spread_steps(world_size: int, partners: int) -> int:
-    """Return the least steps until one device holds all, with so many partners per step."""
+    """Return the least number of steps until one device has received from all.
+
+    ``partners``: the maximum number of devices from which a device receives in a step.
+    """
     steps, held = 0, 1
     while held < world_size:
         steps, held = steps + 1, held * (1 + partners)

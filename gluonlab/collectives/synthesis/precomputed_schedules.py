@@ -1,7 +1,7 @@
 """Stored schedules, as files, for known machines and for devices behind a switch.
 
-A file contains the links of its schedules. It serves every topology with the same links, up to the
-numbers of devices. Everything is verified after reading.
+A file contains schedules and their links. Its schedules are used for every topology with the same
+links, even if the devices have other numbers. All schedules are verified after reading.
 """
 
 from __future__ import annotations
@@ -282,6 +282,11 @@ def pipeline_parts(schedule: Schedule, parts: int) -> Schedule:
 
 
 def _combine_parts(topology: Topology, parts: Sequence[Sequence[int]]) -> List[Schedule]:
+    """Return allreduces of the whole topology, made from schedules for one part.
+
+    Each sums within each part, then across parts, and then copies within each part. ``parts``: the
+    devices of each host or group.
+    """
     first_part = topology.subset(parts[0])
     single = [make_schedule(algorithm, first_part.world_size) for algorithm in SINGLE_OWNER]
     within_parts = [

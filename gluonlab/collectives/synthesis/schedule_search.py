@@ -1,8 +1,10 @@
-"""Synthesis of schedules for the links of a topology, and its lower bound.
+"""Searches for schedules for the links of a topology, and computes a lower bound.
 
-For each number of steps, `synthesize` finds the schedule with the fewest rounds per chunk.
-`rounds_lower_bound` bounds that number by linear programming, and `find_schedule` finds a schedule
-with CP-SAT of OR-tools.
+For each number of steps, `synthesize` searches for the schedule with the fewest rounds per chunk.
+`rounds_lower_bound` computes a lower bound of this number with linear programming. `find_schedule`
+finds a schedule with CP-SAT of OR-tools. `gluonlab.collectives.synthesis` explains rounds, lanes
+and turning points. In this module, ``turnings`` are the steps that are allowed as turning points: a
+chunk is summed in the steps before its turning point, and copied in the steps after it.
 """
 
 from __future__ import annotations
@@ -71,8 +73,9 @@ def synthesize(
 ) -> List[SynthesizedSchedule]:
     """Return the Pareto front for ``topology``, by rising number of steps.
 
-    ``seconds``: the time for each number of steps. ``report``: is called with a line for each
-    attempt. Raises ScheduleError if nothing is found, and if messages differ in latency.
+    ``seconds``: the maximum time for each number of steps. ``workers``: threads of the search.
+    ``report``: function that is called with a line for each attempt. Raises ScheduleError if no
+    schedule is found, or if the latencies of messages differ.
     """
     if topology.world_size < 2:
         raise ScheduleError(
@@ -113,7 +116,10 @@ def _find_best(
     workers: int,
     report: Callable[[str], None],
 ) -> Optional[SynthesizedSchedule]:
-    """Return the schedule closest to the bound; the last third of the time is for easy goals."""
+    """Return the schedule that was found closest to the bound.
+
+    If no goal succeeds in two thirds of the time, the rest is for `find_any_schedule`.
+    """
     deadline, best = time.monotonic() + seconds, None
     for goal, rounds in _search_goals(network, steps, turnings, lower_bound):
         seconds_left = deadline - time.monotonic() - (0 if best else seconds / 3)
@@ -179,7 +185,10 @@ def find_any_schedule(
 def _search_goals(
     network: FlowNetwork, steps: int, turnings: Tuple[int, ...], lower_bound: RoundBound
 ) -> Iterator[Tuple[SearchGoal, float]]:
-    """Yield goals with their rounds as in `RoundBound`, the closest to the bound first."""
+    """Yield each goal with its number of rounds, in the unit of `RoundBound`.
+
+    Goals with larger symmetry groups come first, and then goals with fewer rounds.
+    """
     p = network.world_size
     for group in symmetry_groups(network):
         goals = []
@@ -192,18 +201,18 @@ def _search_goals(
 
 # --- the lower bound: chunks that may be divided arbitrarily, by linear programming
 #
-# The transfers of all chunks with one owner and one turning point are added up as a flow. Every
-# device except the owner receives the whole amount, and passes on at most what it received before;
-# the same holds backwards for the sums. Every schedule satisfies this, with any number of chunks,
-# so it has at least as many rounds. The bound need not be tight: two devices may have to pass on
-# the same half.
+# The transfers of all chunks with the same owner and turning point are added up as a flow. Every
+# device except the owner receives the whole amount. It sends on at most the amount that it received
+# before. The same holds backwards in time for the sums. Every schedule satisfies these constraints,
+# with any number of chunks. So it has at least as many rounds as the best flow. The bound need not
+# be tight, because the flow does not distinguish which half of a chunk a device has received.
 
 
 class RoundBound(NamedTuple):
     """The lower bound on the rounds of an allreduce.
 
-    In a round, each lane moves one part in ``world_size`` of the buffer. ``cost`` includes the
-    additions, in the time of rounds. Infinite if no schedule has so few steps.
+    In a round, each lane moves 1/p of the buffer, for p devices. ``cost``: the rounds plus the time
+    of additions, in units of a round. Both are infinite if no schedule has so few steps.
     """
 
     rounds: float
@@ -213,10 +222,10 @@ class RoundBound(NamedTuple):
 def rounds_lower_bound(
     network: FlowNetwork, steps: int, turnings: Sequence[int], group: Sequence[Permutation]
 ) -> RoundBound:
-    """Return the bound for all schedules with so many steps and these turning points.
+    """Return the bound for all schedules with ``steps`` steps and these turning points.
 
-    The average of the best schedule over a symmetry is equally good, and symmetric. So only the
-    owners that represent the orbits of ``group`` matter.
+    ``group``: a symmetry of the links. The average of the best flow over a symmetry is equally
+    good, and symmetric. So variables are needed for one owner of each orbit of ``group`` only.
     """
     from ortools.linear_solver import pywraplp
 
@@ -266,9 +275,10 @@ def _add_flow(
     last: int,
     back: bool = False,
 ) -> List[Tuple[Pair, int, Any]]:
-    """Add the flow of an owner's chunks to all devices, and return (pair, step, amount).
+    """Add the flow of an owner's chunks to all devices, and return its (pair, step, variable).
 
-    ``back``: use the reversed pairs, for sums.
+    ``amount``: the variable for the size of all these chunks. The flow uses the steps from
+    ``first`` to ``last`` - 1. ``back``: use the reversed pairs, for sums.
     """
     pairs = [(dst, src) for src, dst in network.pairs] if back else network.pairs
     flow: Dict[Slot, Any] = {
@@ -293,7 +303,11 @@ def _add_flow(
 
 
 class SearchGoal(NamedTuple):
-    """The number of chunks and steps of a schedule, and its maximum number of rounds."""
+    """The properties of the schedule to find.
+
+    ``turnings``: the allowed turning points. ``rounds``: the maximum number of rounds of all steps.
+    ``group``: the symmetry that is imposed on the schedule.
+    """
 
     chunks: int
     steps: int
@@ -303,7 +317,11 @@ class SearchGoal(NamedTuple):
 
 
 class _ChunkVariables(NamedTuple):
-    """The variables of one chunk: owner and turning point, sums, and copies."""
+    """The Boolean variables of one chunk.
+
+    ``owned``: for each (owner, turning point), whether the chunk has them. ``sums`` and ``copies``:
+    for each (pair, step), whether the chunk is sent to be added, or copied.
+    """
 
     owned: Dict[Tuple[int, int], Any]  # by (owner, turning point)
     sums: Dict[Slot, Any]
@@ -315,8 +333,8 @@ def find_schedule(
 ) -> Optional[Schedule]:
     """Return a schedule with few consecutive additions, or None if none was found.
 
-    ``seconds``: the time for the schedule, and again for fewer additions. The same arguments may
-    give different schedules if several ``workers`` search at once.
+    ``seconds``: the maximum time to find a schedule, and again to reduce its additions. If several
+    ``workers`` (threads) search at once, equal arguments may result in different schedules.
     """
     from ortools.sat.python import cp_model
 
@@ -371,7 +389,11 @@ def _solve(solver: Any, model: Any) -> bool:
 
 
 def _add_chunk(model: Any, network: FlowNetwork, goal: SearchGoal) -> _ChunkVariables:
-    """Add a chunk: a tree of sums to its owner, then a tree of copies to all devices."""
+    """Add the variables and constraints of a chunk, and return the variables.
+
+    Sums flow along a tree to the chunk's owner before the turning point. Copies flow along a tree
+    from the owner to all devices afterwards.
+    """
     owners, turnings = orbit_representatives(network.world_size, goal.group), goal.turnings
     owned = {(r, k): model.new_bool_var("") for r in owners for k in turnings}
     model.add_exactly_one(owned.values())
@@ -406,7 +428,10 @@ def _add_chunk(model: Any, network: FlowNetwork, goal: SearchGoal) -> _ChunkVari
 
 
 def _order_chunks(model: Any, chunks: Sequence[_ChunkVariables]) -> None:
-    """Order chunks that are otherwise equal, so that the search sees each set once."""
+    """Add an order of the chunks by owner and turning point.
+
+    Chunks are interchangeable. So the search would otherwise try all orders of the same chunks.
+    """
     ranked = [
         sum(index * variable for index, variable in enumerate(chunk.owned.values()))
         for chunk in chunks
@@ -418,9 +443,10 @@ def _order_chunks(model: Any, chunks: Sequence[_ChunkVariables]) -> None:
 def _add_link_constraints(
     model: Any, network: FlowNetwork, goal: SearchGoal, chunks: Sequence[_ChunkVariables]
 ) -> List[Any]:
-    """Add what chunks share: links, each with one message per step, and devices that add.
+    """Add the constraints of links, and return the maximum number of additions in each step.
 
-    Returns the maximum number of additions of any device, by step.
+    A link carries ``lanes`` chunks per round. In a step, a link that several pairs share carries
+    the message of one pair only.
     """
     load: DefaultDict[Slot, List[Any]] = defaultdict(list)
     additions: DefaultDict[Tuple[int, int], List[Any]] = defaultdict(list)
