@@ -172,7 +172,11 @@ def _load_run(
     images: Optional[List[str]],
     replace: bool = False,
 ) -> "Tuple[LoadedRun, List[Any]]":
-    """Load the run and find the images, after checks that do not need MXNet."""
+    """Return the loaded run and the image files. All checks without MXNet are made first.
+
+    ``sheet``: the path of the contact sheet, if any. ``images``: names of files and folders.
+    ``replace``: whether an existing contact sheet may be overwritten.
+    """
     from gluonlab.inference.input_images import find_pictures
     from gluonlab.runs.run_reader import read_finished_run
 
@@ -201,7 +205,10 @@ def _check_sheet(sheet: str, replace: bool) -> None:
 
 @contextmanager
 def _progress_bar(total: Optional[int]) -> "Iterator[Callable[[PredictedBatch], None]]":
-    """Show a progress bar on a terminal if classification takes more than a second."""
+    """Return a function that adds a batch to a progress bar with ``total`` images.
+
+    The bar appears on a terminal after one second.
+    """
     from tqdm import tqdm
 
     is_disabled = True if sys.stderr is None else None  # None: disabled without a terminal

@@ -1,8 +1,7 @@
 """The command python -m gluonlab.run, which trains a network.
 
-The settings of a run are the fields of `gluonlab.config.TrainConfig`. Other actions, such as
---compare and --evaluate, are declared here. `gluonlab.training` executes a run. Importing gluonlab
-has set MXNet's environment variables before (`gluonlab.engine.mxnet_setup`).
+The options for settings come from the fields of `gluonlab.config.TrainConfig`. This module adds the
+options for other actions, such as --compare and --evaluate. `gluonlab.training` trains the network.
 """
 
 from __future__ import annotations
@@ -153,10 +152,12 @@ def main(
 
 
 def _check_before_mxnet(config: TrainConfig, may_contain_run: bool = False) -> None:
-    """Check the run's folder and names in the config, without loading MXNet. Raises a UsageError.
+    """Check the run's folder and the names in the config. Raises a UsageError.
 
-    Loading MXNet takes most of the time before the first step. The run repeats these checks.
-    ``may_contain_run``: True if the folder may already contain a run.
+    These checks do not load MXNet, so that the user gets errors early: loading MXNet takes most of
+    the time before the first step. The run repeats the checks.
+
+    ``may_contain_run``: whether the folder may already contain a run.
     """
     from gluonlab.data.sets.dataset_registry import check_dataset
     from gluonlab.kvstores import check_kvstore, check_topology
@@ -218,7 +219,7 @@ def _resume(folder: str, settings: Dict[str, Any], as_json: bool, quiet: bool) -
 
 
 def _find_batch_size(config: TrainConfig, budget_bytes: int, as_json: bool, quiet: bool) -> None:
-    _check_before_mxnet(config.replace(out=None))  # because it writes nothing
+    _check_before_mxnet(config.replace(out=None))  # without ``out``, because nothing is written
     from gluonlab.study.largest_batch import find_batch_size
 
     is_silent = quiet or as_json
@@ -241,7 +242,7 @@ def _find_lr(config: TrainConfig, steps: str, as_json: bool) -> None:
 
 
 def _choices_by_kind() -> Dict[str, Dict[str, str]]:
-    """Return the names that options accept, by kind, with their summaries."""
+    """Return the names that options accept: kind, such as "networks" -> name -> summary."""
     from gluonlab.data.sets.dataset_registry import DATASETS
     from gluonlab.kvstores import KVSTORES
     from gluonlab.models import MODELS, gluoncv_zoo
