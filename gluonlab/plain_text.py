@@ -27,7 +27,7 @@ def escape_unprintable(text: str) -> str:
 
 
 def column_width(text: str) -> int:
-    """Return the width of a text in columns of a terminal; Chinese and Japanese letters have two."""
+    """Return the width of a text in terminal columns; Chinese and Japanese letters have two."""
     return sum(
         2 if unicodedata.east_asian_width(c) in "WF" else 0 if unicodedata.combining(c) else 1
         for c in text

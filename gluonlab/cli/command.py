@@ -641,7 +641,7 @@ class Completion(NamedTuple):
 
     @classmethod
     def from_environment(cls) -> Optional[Completion]:
-        """Return the request that the shell has put into the environment; None without a request."""
+        """Return the request that the shell has put into the environment, or None."""
         shell, _, instruction = os.environ.get(COMPLETION_VARIABLE, "").partition("_")
         if shell not in SHELLS or instruction != "complete":
             return None

@@ -33,7 +33,7 @@ class SettingOption(click.Option):
     def handle_parse_result(
         self, ctx: click.Context, opts: Mapping[str, Any], args: List[str]
     ) -> Tuple[Any, List[str]]:
-        """Return the option's value from the command line or, without it, from the settings file."""
+        """Return the option's value from the command line, or else from the settings file."""
         value, rest = super().handle_parse_result(ctx, opts, args)
         file_settings = ctx.meta.get(FILE_SETTINGS_KEY, {})
         named = {*opts, *ctx.meta.get(DISABLED_FLAGS_KEY, ())}

@@ -373,7 +373,7 @@ def check_flag(name: str, value: Any) -> bool:
 
 
 def plain_value(value: Any) -> Any:
-    """Convert a NumPy value, or those in a list, to Python values; return other values unchanged."""
+    """Convert a NumPy value, or a list of them, to Python values; return others unchanged."""
     if isinstance(value, (list, tuple)):
         return type(value)(map(plain_value, value))
     has_numpy_value = hasattr(value, "tolist") and not isinstance(value, (str, type))

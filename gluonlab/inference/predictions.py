@@ -148,7 +148,7 @@ Color = Tuple[int, int, int]
 
 
 class Tile(NamedTuple):
-    """Picture of a contact sheet: pixels (C, H, W), 0 to 255, and the (text, color) of each line."""
+    """Picture of a contact sheet: pixels (C, H, W), 0 to 255, and (text, color) of each line."""
 
     pixels: "Images"
     lines: Sequence[Tuple[str, Color]]

@@ -407,7 +407,7 @@ class _StreamingSource:
             (shard_images(images, sizes), shard_labels(labels, sizes))
             for (images, labels), (shard_images, shard_labels) in zip(arrays, sharders)
         ]
-        # A tuple made from a generator is visible to gc.get_objects while it grows, and then breaks.
+        # Not from a generator: gc.get_objects could see the growing tuple, and thereby break it.
         return tuple(shards)
 
 
