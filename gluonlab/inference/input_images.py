@@ -42,7 +42,7 @@ class Picture(NamedTuple):
 
 
 def find_pictures(names: Sequence[str]) -> List[Picture]:
-    """Return the image files that the names stand for: files, folders, or - for standard input.
+    """Return the image files in ``names``: files, folders, or - for standard input.
 
     Folders are searched with their subfolders, in sorted order. Only files with the suffix of an
     image count. Hidden files and links to folders are skipped. Raises DataError for a missing file,

@@ -209,7 +209,7 @@ class LoadedRun:
                 np.concatenate([part.asnumpy() for part in parts]) for parts in batch
             )
             parts = [
-                # Copies, because the next batch overwrites the arrays.
+                # Copies, which can be read as soon as this part is computed.
                 (device, scores.copy(), labels.copy())
                 for device, _, scores, labels in self._strategy.score(batch)
             ]
@@ -281,7 +281,7 @@ def load_run(
     Args:
         path: Folder of the run.
         net: The network, if the run was trained by ``train(..., net=...)``.
-        data: The data sets, if the run was trained by ``train(..., data=...)``. Only
+        data: The data sets, if the run was trained by ``train(..., dataset=...)``. Only
             `LoadedRun.mistakes` reads them.
         settings: Settings that affect predictions, such as ``devices``.
 

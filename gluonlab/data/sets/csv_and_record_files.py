@@ -614,7 +614,7 @@ def _unpack_header(content: bytes, name: str) -> _Header:
 
 
 def _content_ranges(file: BinaryIO, record: _Record, skipped: int) -> List[ByteRange]:
-    """Return the byte ranges of a record's content in its file, without the first ``skipped`` bytes.
+    """Return the byte ranges of a record's content, without the first ``skipped`` bytes.
 
     A record whose content contains the magic number is stored in several frames. It is cut at each
     magic number, which is left out of the content. Each frame starts with a magic number, so the

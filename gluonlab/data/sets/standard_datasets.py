@@ -275,8 +275,8 @@ def load_cifar10(root: Optional[str] = None, records: int = CIFAR_RECORDS) -> Da
     """Load 50,000 training and 10,000 test images (3, 32, 32) from ``root``/cifar10 or ``root``.
 
     Reads the binary version, which needs no pickle: https://www.cs.toronto.edu/~kriz/cifar.html. A
-    record has 3,073 bytes: the label, and then 32x32 red, green and blue values, row by row. Source:
-    A. Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009.
+    record has 3,073 bytes: the label, and then 32x32 red, green and blue values, row by row.
+    Source: A. Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009.
 
     ``root`` None: the default folder (`gluonlab.data.fetching.data_folders.data_root`).
     ``records``: the number of images that each file must have. Raises DataError for missing files,
