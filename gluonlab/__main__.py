@@ -1,4 +1,4 @@
-"""The command ``gluonlab NAME``, or ``python -m gluonlab NAME``: all commands in one group."""
+"""The command ``gluonlab NAME``, or ``python -m gluonlab NAME``, which calls the command NAME."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ def print_completion_script(shell: str) -> None:
     click.echo(completion_script(shell))
 
 
+# name -> (summary, function to call with the remaining words)
 COMMANDS: Dict[str, Tuple[str, Callable[[List[str]], Any]]] = {
     "run": ("train a Gluon CNN on several devices", lazy_main("gluonlab.run")),
     "predict": ("classify pictures with a finished run", lazy_main("gluonlab.predict")),
@@ -49,7 +50,7 @@ COMMANDS: Dict[str, Tuple[str, Callable[[List[str]], Any]]] = {
 
 
 def main() -> None:
-    """Call the command that the first word names."""
+    """Call the command whose name is the first word of the command line."""
     question = Completion.from_environment()
     words = sys.argv[1:] if question is None else question.words
     if words == ["--version"]:

@@ -1,4 +1,4 @@
-"""Conversion of device names, such as ``"gpu:0,2"``, to a list of MXNet devices.
+"""Converts device names, such as ``"gpu:0,2"``, to a list of MXNet devices.
 
 ===================================  ============================================================
 specification                        devices
@@ -47,7 +47,8 @@ if TYPE_CHECKING:
 
 DeviceSpec = Union[None, int, str, "mx.Context", Sequence[Union[str, "mx.Context"]]]
 
-MAX_CPU_DEVICES = 256  # more than is useful; some thousands of threads would crash the process
+# More than is useful. Each CPU device has a thread, and several thousand would crash the process.
+MAX_CPU_DEVICES = 256
 
 _FORMS = "give 2, 'gpu:0', 'gpu:0,2', 'gpu:*', 'gpu:[0-3]', 'cpu', 'cpu*4' or 'cpu:0,1'"
 
@@ -68,7 +69,7 @@ def devices(spec: DeviceSpec = None, threads: "int | None" = None) -> "List[mx.C
     """
     if spec is None:
         return _prepare_devices(_default_devices(), threads)
-    if isinstance(spec, Integral):  # NumPy's, too
+    if isinstance(spec, Integral):  # also NumPy's integers
         return gpus(spec if isinstance(spec, bool) else int(spec), threads=threads)
     if isinstance(spec, str) and re.fullmatch(r"\s*-?\d{1,18}\s*", spec):
         return _gpus_by_text(spec, threads)
@@ -87,7 +88,10 @@ def devices(spec: DeviceSpec = None, threads: "int | None" = None) -> "List[mx.C
 
 
 def _gpus_by_text(text: str, threads: "int | None") -> "List[mx.Context]":
-    """Return as many GPUs as a text such as ``2`` or ``007``, which errors quote as typed."""
+    """Return the number of GPUs that a text such as ``2`` or ``007`` requests.
+
+    Errors quote the text as the user typed it.
+    """
     try:
         return gpus(int(text.strip()), threads=threads)
     except DeviceError as error:
@@ -137,7 +141,7 @@ def gpus(n: int, emulate: bool = True, threads: "int | None" = None) -> "List[mx
 
 
 def is_on_paid_gpus() -> bool:
-    """Check if this process belongs to a SageMaker job on machines with GPUs."""
+    """Return whether this process belongs to a SageMaker job on machines with GPUs."""
     name = sagemaker_instance_type()
     return name is not None and instance_has_gpus(name)
 
@@ -153,7 +157,7 @@ def gpu_count() -> int:
 
 
 def check_device_list(ctxs: object) -> "List[mx.Context]":
-    """Return ``ctxs`` as a list of devices.
+    """Return the devices ``ctxs`` as a list, after a check.
 
     Raises:
         DeviceError: if it is not a list of devices, or empty, or contains a device twice
@@ -175,7 +179,7 @@ def check_distinct(ctxs: "Sequence[mx.Context]", given: str = "") -> None:
 
     Args:
         ctxs: the devices
-        given: the user's specification, for the message; "" for the devices themselves
+        given: the user's specification, which the message quotes; "" to quote ``ctxs``
     """
     if len(set(ctxs)) == len(ctxs):
         return

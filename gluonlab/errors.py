@@ -71,8 +71,8 @@ class KVStoreError(UsageError, ValueError):
 class ScheduleError(UsageError, ValueError):
     """A schedule is not valid, or an algorithm cannot create one for these ranks.
 
-    ``step`` and ``transfer`` are the position of the first wrong transfer, if there is one. In a
-    pipeline's schedule, ``device`` and ``place`` are the position of the first wrong instruction.
+    ``step`` and ``transfer``: the position of the first wrong transfer, if there is one. For the
+    schedule of a pipeline, ``device`` and ``place``: the position of the first wrong instruction.
     """
 
     def __init__(
@@ -94,9 +94,9 @@ class OutputError(UsageError, OSError):
 
 
 class ExerciseError(UsageError, ValueError):
-    """The labs have no such exercise or language, or a submission cannot be read.
+    """An exercise or language does not exist, or a submission cannot be read.
 
-    A notebook shows it as one line.
+    A notebook shows the error as one line, without a traceback.
     """
 
     def _render_traceback_(self) -> List[str]:
@@ -112,17 +112,17 @@ class EngineError(RunError):
 
 
 class MissingMXNet(EngineError, ModuleNotFoundError):
-    """MXNet is not installed. This is also an ImportError, for code that tries the import."""
+    """MXNet is not installed. Code that catches ImportError also catches this error."""
 
     def __init__(self, message: str) -> None:
-        # RuntimeError, the first base, has no parameter ``name``
+        # RuntimeError, the first built-in base, has no parameter ``name``.
         ModuleNotFoundError.__init__(self, message, name="mxnet")
 
 
 class DownloadError(RunError):
     """A file cannot be downloaded, or is damaged.
 
-    ``lines``, printed below the message, tell which file to put where by hand.
+    ``lines``: printed below the message; they explain which file to copy where by hand.
     """
 
     def __init__(self, message: str, lines: Sequence[str] = ()) -> None:
@@ -131,23 +131,24 @@ class DownloadError(RunError):
 
 
 class NotebookError(RunError):
-    """A notebook did not run to its end. The message contains the cell and the reason."""
+    """A notebook stopped before its end. The message contains the cell and the reason."""
 
 
 class NoMemoryError(RunError):
-    """Memory, file descriptors or threads are exhausted. The message contains the limit and
-    options.
+    """Memory, file descriptors or threads are exhausted.
+
+    The message contains the limit, and options that avoid the error.
     """
 
 
 class CallbackError(RunError):
-    """The user's own code, such as a callback or metric, failed. The message contains its name."""
+    """The user's own code, such as a callback or a metric, failed. The message names the code."""
 
 
 class DivergedError(RunError):
     """The loss or parameters are not finite, or the loss is too large to recover from.
 
-    The message contains the step where that started, or after which it was noticed.
+    The message contains the step in which the problem started, or after which it was noticed.
     """
 
 
@@ -156,30 +157,30 @@ class DriftError(DivergedError):
 
 
 class GluonlabWarning(UserWarning):
-    """Something works, but differently than the user may expect."""
+    """A warning that something works, but differently than the user may expect."""
 
 
 PACKAGE = __file__[: -len("errors.py")]
-IMPORTS = "<frozen importlib"  # Python's own frames, which warnings does not count
+IMPORTS = "<frozen importlib"  # frames of Python's import system, which stacklevel does not count
 
 
 def warn(message: str) -> None:
-    """Show a GluonlabWarning with the line of the user's own code that led to it."""
-    levels, ours = 0, 1
+    """Show a GluonlabWarning, with the line of the user's code that called gluonlab."""
+    levels, ours = 0, 1  # frames so far, and those up to gluonlab's outermost frame
     frame: Optional[FrameType] = sys._getframe()
     while frame is not None:
         levels += not frame.f_code.co_filename.startswith(IMPORTS)
         if frame.f_code.co_filename.startswith(PACKAGE):
-            ours = levels  # the outermost, because frames of contextlib and others lie in between
+            ours = levels  # no early end: other frames, such as contextlib's, may lie in between
         frame = frame.f_back
     warnings.warn(message, GluonlabWarning, stacklevel=ours + 1)
 
 
-MAX_LISTED_NAMES = 40  # the largest number of names that a message lists in addition to a guess
+MAX_LISTED_NAMES = 40  # if there are more names, a message contains only the suggestion
 
 
 def unknown(kind: str, given: object, choices: Iterable[str]) -> str:
-    """Return the message for an unknown name.
+    """Return the message for an unknown name, with a suggestion or the choices.
 
     >>> unknown("kvstore", "locl", ["local", "device"])
     "unknown kvstore 'locl': choose device, local (did you mean 'local'?)"
@@ -195,7 +196,7 @@ def unknown(kind: str, given: object, choices: Iterable[str]) -> str:
 
 
 MXNET_TRACE = "Traceback (most recent call last):"  # the first line of some messages of MXNet
-# MXNet's messages begin with the time. Without it, two messages of one failure are equal.
+# MXNet's messages begin with the time. It is removed, so that messages of one failure are equal.
 MXNET_TIME = re.compile(r"\[\d\d:\d\d:\d\d\] ")
 MAX_ERROR_TEXT = 500  # characters of another library's message
 

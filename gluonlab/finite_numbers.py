@@ -1,4 +1,4 @@
-"""Checks for losses and parameters that are not finite, and the error messages."""
+"""Checks that training has not diverged: losses are finite and not huge, parameters are finite."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from gluonlab.engine.fast_invoke import Attributes, OperatorCall
 from gluonlab.errors import DivergedError, warn
 from gluonlab.plain_text import shorten_names
 
-MAX_ARRAYS = 200  # the maximum of multi_all_finite
-# At such a mean loss, scores are so far apart that float32, with 24 binary digits, cannot represent
-# the differences of 1 that softmax depends on. A network that guesses has a loss of log(classes),
-# 2.3 to 10. A training that recovers from too large steps reaches some thousands.
+MAX_ARRAYS = 200  # multi_all_finite accepts at most this many arrays
+# Training cannot recover from a mean loss of this size or more. The scores are then so far apart
+# that float32, with 24 binary digits, cannot represent the differences of 1 on which softmax
+# depends. For comparison, a network that guesses has a loss of log(classes), about 2.3 to 10. The
+# loss of a training that recovers from too large steps reaches several thousand.
 LARGEST_LOSS = 2.0**24
 
 
 def is_healthy(loss: float) -> bool:
-    """Check if training can recover from a mean loss: a number below LARGEST_LOSS."""
+    """Return whether training can recover from a mean loss: it is finite and below LARGEST_LOSS."""
     return math.isfinite(loss) and loss < LARGEST_LOSS
 
 
@@ -30,7 +31,7 @@ def divergence_message(quantity: str, loss: float, when: str) -> str:
 
 
 def first_loss_message(loss: float) -> str:
-    """Return the message for an unhealthy loss of the first step, which no update has caused."""
+    """Return the message for an unhealthy loss in the first step, before any update."""
     return (
         f"the loss is {loss:.3g} at step 1, before any update: look for numbers that are not "
         "finite, or very large, in the initial parameters, and for log(0) or a division by 0 in "
@@ -39,17 +40,22 @@ def first_loss_message(loss: float) -> str:
 
 
 def check_loss(quantity: str, loss: float, when: str = "") -> None:
-    """Raise DivergedError for a mean loss that is not healthy."""
+    """Raise DivergedError if a mean loss is not healthy (`is_healthy`).
+
+    ``quantity``: the name of the loss in the message. ``when``: a text such as ``at step 3``.
+    """
     if not is_healthy(loss):
         raise DivergedError(divergence_message(quantity, loss, when))
 
 
 def may_be_young_statistics(loss: float, has_statistics: bool) -> bool:
-    """Check if BatchNorm's young running statistics may cause an unhealthy test loss.
+    """Return whether an unhealthy test loss may only be due to BatchNorm's running statistics.
 
-    After a few steps the statistics still contain much of their initial values, and every layer
-    multiplies that error: a ResNet-50 whose training loss falls had 3e12 after 6 steps. The
-    training loss uses the statistics of the batch.
+    After a few steps, the running statistics still contain much of their initial values. Every
+    layer multiplies this error: a ResNet-50 had a test loss of 3e12 after 6 steps, although its
+    training loss decreased. The training loss does not depend on the running statistics.
+
+    ``has_statistics``: whether the network has BatchNorm layers.
     """
     return has_statistics and math.isfinite(loss) and not is_healthy(loss)
 
@@ -57,7 +63,7 @@ def may_be_young_statistics(loss: float, has_statistics: bool) -> bool:
 def check_validation_loss(loss: float, when: str, has_statistics: bool) -> None:
     """Raise DivergedError for an unhealthy test loss, or warn if BatchNorm may be the cause.
 
-    The training losses must be healthy.
+    Call this only if the training losses are healthy.
     """
     if not may_be_young_statistics(loss, has_statistics):
         check_loss("the test loss", loss, when)
@@ -70,7 +76,10 @@ def check_validation_loss(loss: float, when: str, has_statistics: bool) -> None:
 
 
 class FiniteCheck:
-    """A check that arrays of one device and one floating type contain only finite numbers."""
+    """Checks that arrays contain only finite numbers.
+
+    All arrays must be on the same device and have the same floating type.
+    """
 
     def __init__(self, arrays: Sequence[nd.NDArray]) -> None:
         self._flag = nd.ones((1,), ctx=arrays[0].context)
@@ -86,16 +95,16 @@ class FiniteCheck:
             call(attributes)
 
     def read_result(self) -> bool:
-        """Wait for the queued check, and return its result."""
+        """Wait for the queued check; return True if all numbers are finite."""
         return bool(self._flag.asscalar())
 
 
 def nonfinite_parameters(net: gluon.Block) -> List[str]:
-    """Return the names of the first replica's parameters and running statistics with NaN or
-    infinity.
+    """Return the names of the parameters and running statistics that contain NaN or infinity.
 
-    The first replica is the saved one. The loss may stay finite, because the CPU's ReLU turns NaN
-    into 0. If all parameters are finite, one number is read for each floating type and device.
+    Only the first replica is checked, because it is the replica that is saved. This check is
+    needed in addition to the loss, which may stay finite: the CPU's ReLU turns NaN into 0. If all
+    parameters are finite, only one number is read for each floating type and device.
     """
     by_kind: Dict[Any, Dict[str, nd.NDArray]] = {}
     for name, param in net.collect_params().items():
@@ -115,10 +124,7 @@ def nonfinite_parameters(net: gluon.Block) -> List[str]:
 
 
 def check_parameters(net: gluon.Block, when: str) -> None:
-    """Raise DivergedError for the parameters that are not finite.
-
-    ``when`` is a text such as ``after step 12``.
-    """
+    """Raise DivergedError if a parameter is not finite. ``when``: such as ``after step 12``."""
     broken = nonfinite_parameters(net)
     if broken:
         verb = "are" if len(broken) > 1 else "is"

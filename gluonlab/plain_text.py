@@ -1,4 +1,4 @@
-"""Formatting of text and numbers for terminals, file names, one-line messages and JSON."""
+"""Formats text and numbers for terminals, file names, one-line messages and JSON."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import unicodedata
 from itertools import zip_longest
 from typing import Any, List, Sequence
 
-MAX_NAME = 100  # characters of a name in a folder's name
-MAX_WORD, MAX_LINE = 300, 3000  # characters of an error message
+MAX_NAME = 100  # maximum length of `to_plain_name`, in characters
+MAX_WORD, MAX_LINE = 300, 3000  # maximum lengths of a word and a line of an error message
 _NOT_PLAIN = re.compile(r"[^A-Za-z0-9._-]+")
 
 
 def escape_unprintable(text: str) -> str:
-    r"""Escape unprintable characters as in Python's source: \n for a line's end, \x1b for escape.
+    r"""Escape unprintable characters as in Python's source: \n for a newline, \x1b for escape.
 
-    These are control characters, characters that change the writing direction, unusual spaces, and
-    bytes that are not text.
+    Unprintable are control characters, characters that change the writing direction, unusual
+    spaces, and bytes that are not text.
     """
     if text.isprintable():
         return text
@@ -27,7 +27,7 @@ def escape_unprintable(text: str) -> str:
 
 
 def column_width(text: str) -> int:
-    """Return the columns of a text in a fixed-width font: two for a Chinese or Japanese letter."""
+    """Return the width of a text in terminal columns; Chinese and Japanese letters have two."""
     return sum(
         2 if unicodedata.east_asian_width(c) in "WF" else 0 if unicodedata.combining(c) else 1
         for c in text
@@ -40,32 +40,36 @@ def pad_to_columns(text: str, columns: int) -> str:
 
 
 def to_plain_name(text: str, otherwise: str) -> str:
-    """Convert a text to part of a file's name: only ASCII letters, digits, ``.``, ``_`` and ``-``.
+    """Convert a text to part of a file name: ASCII letters, digits, ``.``, ``_`` and ``-``.
 
-    ``otherwise`` is returned if nothing is left of the text.
+    Returns ``otherwise`` if the text contains no such characters.
     """
     return _NOT_PLAIN.sub("-", text)[:MAX_NAME].strip("-") or otherwise
 
 
 def is_plain_name(text: str) -> bool:
-    """Check if a text is a safe part of a file's name, without conversion."""
+    """Return whether a text can be used as part of a file name without `to_plain_name`."""
     return bool(text.strip(".")) and len(text) <= 255 and not _NOT_PLAIN.search(text)
 
 
 def shorten_names(names: Sequence[str], shown: int = 3) -> str:
-    """Return ``dense0_weight, dense0_bias and 4 more``."""
+    """Return the first ``shown`` names as text: ``dense0_weight, dense0_bias and 4 more``."""
     listed, omitted = ", ".join(names[:shown]), len(names) - shown
     return f"{listed} and {omitted} more" if omitted > 0 else listed
 
 
 def format_decimals(value: float, places: int) -> str:
-    """Format a number with fixed decimals. A small negative number that rounds to zero is 0."""
+    """Format a number with fixed decimals. Small negative numbers become 0.00, not -0.00."""
     text = f"{value:.{places}f}"
     return text if text.strip("-0.") else text.lstrip("-")
 
 
 def one_line(text: str) -> str:
-    """Return a readable error message on one line, whatever values it contains."""
+    """Return an error message as one readable line.
+
+    White space is joined, unprintable characters are escaped, and the middle of long words and of
+    a long line is cut out.
+    """
     shortened = (
         _cut_middle(word, MAX_WORD)
         for word in escape_unprintable(" ".join(text.split())).split(" ")
@@ -80,7 +84,7 @@ def _cut_middle(text: str, most: int) -> str:
 
 
 def json_text(value: Any) -> str:
-    """Return plain values as JSON on one line. NaN and infinity, which JSON lacks, become null.
+    """Return plain values as JSON on one line. NaN and infinity become null, as JSON has neither.
 
     >>> json_text({"loss": float("nan"), "rates": (1, 0.5)})
     '{"loss": null, "rates": [1, 0.5]}'
@@ -104,7 +108,7 @@ UNITS = {
 
 
 def format_size(size_bytes: int) -> str:
-    """Format a size with the largest unit that leaves a whole number: ``64 MiB``, ``46 MB``.
+    """Format a size in bytes with the largest unit in which it is a whole number.
 
     >>> format_size(46_000_000), format_size(2**26), format_size(1001)
     ('46 MB', '64 MiB', '1001 B')
@@ -115,14 +119,15 @@ def format_size(size_bytes: int) -> str:
     return f"{size_bytes} B"
 
 
-WIDTH, COLUMN = 80, 22  # columns of a line, and before the paragraphs
-NO_BREAK_SPACE = "\N{NO-BREAK SPACE}"  # a space at which no line ends
+WIDTH, COLUMN = 80, 22  # `wrap_entry`: columns of a line, and columns before the paragraphs
+NO_BREAK_SPACE = "\N{NO-BREAK SPACE}"  # a space at which a line is not wrapped
 
 
 def wrap_entry(name: str, *paragraphs: str) -> List[str]:
-    """Return the lines of a name with its ``paragraphs``, wrapped to WIDTH.
+    """Return lines with a name in the left column and its paragraphs in the right column.
 
-    Only a word that is too long, such as an address, starts further to the left.
+    Lines are wrapped to WIDTH. A word that is too long for the right column, such as an address,
+    starts further to the left.
     """
     lines = [line for text in paragraphs for line in _wrap_text(text)]
     if lines and len(name) < COLUMN - 2 and len(lines[0]) <= WIDTH - COLUMN:
@@ -131,7 +136,7 @@ def wrap_entry(name: str, *paragraphs: str) -> List[str]:
 
 
 def format_columns(names: Sequence[str]) -> List[str]:
-    """Return the lines of many names, in as many columns as fit into WIDTH, to be read downwards.
+    """Return lines of names, in as many columns as fit into WIDTH; the names run down the columns.
 
     >>> format_columns(["a", "b", "c" * 30])
     ['a  b  cccccccccccccccccccccccccccccc']

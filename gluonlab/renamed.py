@@ -1,4 +1,4 @@
-"""Old names of modules, functions and classes. They work for one release, with a warning.
+"""Keeps old names of modules, functions and classes working for one release, with a warning.
 
 `OLD_NAMES` lists every name that version 0.2.0 documented and that has changed since then.
 """
@@ -16,7 +16,7 @@ from typing import Any, Callable, Dict, Optional, TypeVar, cast
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-# Old dotted name: new dotted name. A module's submodules move with it.
+# Old dotted name -> new dotted name. If a module is listed, its submodules and functions also work.
 OLD_NAMES: Dict[str, str] = {
     "gluonlab.bench.allreduce.measure": "gluonlab.bench.allreduce.measure_allreduce",
     "gluonlab.bench.allreduce.plans": "gluonlab.bench.allreduce.candidate_schedules",
@@ -89,9 +89,9 @@ def find_new_name(old: str) -> Optional[str]:
 
 
 def get_renamed(module: str, name: str) -> Any:
-    """Return what ``name`` of ``module`` is called now, for a module's ``__getattr__``.
+    """Return the object that used to be called ``name`` in ``module``, with a warning.
 
-    Raises AttributeError if ``name`` was not renamed.
+    Call this from a module's ``__getattr__``. Raises AttributeError if ``name`` was not renamed.
     """
     new = find_new_name(f"{module}.{name}")
     if new is None:
@@ -104,7 +104,7 @@ def get_renamed(module: str, name: str) -> Any:
 class RenamedMember:
     """An old name of a method or property of a class.
 
-    It is an attribute of the class: ``resident = RenamedMember("is_resident")``.
+    For example, ``resident = RenamedMember("is_resident")`` in the body of the class.
     """
 
     def __init__(self, new: str) -> None:
@@ -119,7 +119,7 @@ class RenamedMember:
 
 
 def rename_argument(old: str, new: str) -> Callable[[F], F]:
-    """Decorate a function so that it accepts its argument ``new`` by the name ``old`` as well."""
+    """Decorate a function so that its argument ``new`` may also be passed by its ``old`` name."""
 
     def decorate(function: F) -> F:
         @functools.wraps(function)
@@ -135,13 +135,13 @@ def rename_argument(old: str, new: str) -> Callable[[F], F]:
 
 
 def install() -> None:
-    """Let old names of modules be imported."""
-    # Last, so that only an import that would fail is looked up here.
+    """Make imports of modules by their old names work."""
+    # Python asks the last finder only for modules that no other finder has found.
     sys.meta_path.append(_OldModuleFinder())
 
 
 class _OldModuleFinder(importlib.abc.MetaPathFinder):
-    """Finds the modules of OLD_NAMES."""
+    """Finds modules by the names in OLD_NAMES."""
 
     def find_spec(
         self, fullname: str, path: Any, target: Optional[types.ModuleType] = None
@@ -152,7 +152,7 @@ class _OldModuleFinder(importlib.abc.MetaPathFinder):
 
 
 class _OldModuleLoader(importlib.abc.Loader):
-    """Creates a module that passes each name on to the module's successor."""
+    """Creates a module whose attributes are looked up in the renamed module."""
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
         return _OldModule(spec.name)
@@ -165,7 +165,7 @@ class _OldModuleLoader(importlib.abc.Loader):
 
 class _OldModule(types.ModuleType):
     def __getattr__(self, name: str) -> Any:
-        # Dunder names are looked up by the import system, not by users.
+        # Names such as __path__ are looked up by the import system, not by users.
         if name.startswith("__"):
             raise AttributeError(name)
         return get_renamed(self.__name__, name)

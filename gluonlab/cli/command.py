@@ -1,8 +1,17 @@
-"""Base of all commands: options, help texts, error messages and exit statuses.
+"""Base class of all commands: options, help texts, error messages and exit statuses.
 
-A user's mistake prints one line ``error: ...`` on standard error and exits with status 2. A failure
-at run time exits with 1, Ctrl-C with 130, SIGTERM (of job schedulers) with 143, and SIGHUP (of a
-closed terminal) with 129. Tracebacks are printed only with ``--debug``.
+===========  =======================================
+exit status  reason
+===========  =======================================
+2            a mistake of the user
+1            a failure at run time
+130          Ctrl-C
+143          SIGTERM, for example of a job scheduler
+129          SIGHUP, of a closed terminal
+===========  =======================================
+
+An error is printed as one line ``error: ...`` on standard error. Tracebacks are printed only with
+``--debug``.
 """
 
 from __future__ import annotations
@@ -60,24 +69,24 @@ from gluonlab.host.signals import (
 )
 from gluonlab.plain_text import one_line
 
-SEPARATOR = "--"  # before the words of another command
+SEPARATOR = "--"  # the words after it belong to another command
 WRITTEN_WORDS_KEY = (
     "gluonlab.cli.as_written"  # key of a click context's ``meta``: the command's words
 )
 SIGNAL_STATUS_BASE = 128  # shells add this to the number of the signal that killed a process
 
 OTHER_HEADING, OPTION_WIDTH = "Options", 24
-LINES = 23  # of a terminal of 24: the shell's next line takes one
+LINES = 23  # of a terminal with 24 lines, because the shell's prompt needs a line
 ALL_OPTIONS_KEY = "gluonlab.help_all"  # key of a click context's ``meta``
-# the border between an option's purpose and its details in a help text
+# the start of the details in an option's help text, which a short help text omits
 _DETAILS_PATTERN = re.compile(r"; |  \[| \(default")
 
 
 class Command(click.Command):
     """A click command with gluonlab's error messages and exit statuses.
 
-    ``interrupted`` is the text after Ctrl-C, if the KeyboardInterrupt has none. ``most_used``
-    contains the options of --help, if not all options fit on a screen.
+    ``interrupted``: the message that is printed after Ctrl-C, unless the KeyboardInterrupt has a
+    message. ``most_used``: the options that --help shows, if not all options fit on a screen.
     """
 
     interrupted = ""
@@ -98,7 +107,7 @@ class Command(click.Command):
 
     def _main(self, *args: Any, **kwargs: Any) -> None:
         kwargs["standalone_mode"] = False
-        # click's own guess lacks the words that `dispatch` has removed
+        # click would derive the name from sys.argv[0], without the words that `dispatch` removes.
         kwargs.setdefault("prog_name", self.name)
         given = kwargs.get("args") or (args[0] if args and args[0] is not None else sys.argv[1:])
         debug = "--debug" in itertools.takewhile(SEPARATOR.__ne__, given)
@@ -123,7 +132,7 @@ class Command(click.Command):
                 ": ".join(filter(None, [cause, message])), SIGNAL_STATUS_BASE + number, prefix=""
             )
         except click.NoSuchOption as error:
-            # the context's command has --help; without a context, this command
+            # The error's context contains the command whose option is unknown.
             params = error.ctx.command.get_params(error.ctx) if error.ctx else self.params
             _exit_with_message(unknown_option_message(error.option_name, _option_names(params)), 2)
         except click.UsageError as error:
@@ -155,21 +164,21 @@ class Command(click.Command):
             warnings.showwarning = show
 
     def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
-        """Parse the options, which may print --help."""
+        """Parse the options; with --help, also print the help and exit."""
         with self._exit_on_closed_output():
             return super().make_context(*args, **kwargs)
 
     def parse_args(self, ctx: click.Context, args: List[str]) -> List[str]:
-        """Parse the words, where ``--flip true`` is ``--flip``, and ``--flip false`` omits it.
+        """Parse the words. For flags, ``--flip true`` means ``--flip``, and ``--flip false`` none.
 
-        SageMaker's images, and other services, give every option a value.
+        SageMaker's images and other services add a value to every option, also to flags.
         """
         ctx.meta[WRITTEN_WORDS_KEY] = list(args)
         end = args.index(SEPARATOR) if SEPARATOR in args else len(args)
         check_typography(args[:end], self.get_params(ctx))
         words: List[str] = []
         opposites, remaining = self._flag_opposites(), list(args[:end])
-        # flags that a settings file must not turn on
+        # flags that are turned off here, so that a settings file does not turn them on
         disabled_flags = ctx.meta.setdefault(DISABLED_FLAGS_KEY, set())
         while remaining:
             word = remaining.pop(0)
@@ -182,7 +191,7 @@ class Command(click.Command):
         return super().parse_args(ctx, [*words, *args[end:]])
 
     def _flag_opposites(self) -> Dict[str, List[str]]:
-        """Return each option without a value, with the option of the opposite, if there is one."""
+        """Return each name of a flag -> [the opposite option, such as --no-flip], or [] without."""
         flags = [flag for flag in self.params if isinstance(flag, click.Option) and flag.is_flag]
         return {
             name: opposites[:1]
@@ -201,7 +210,7 @@ class Command(click.Command):
 
     @contextmanager
     def _exit_on_closed_output(self) -> Iterator[None]:
-        """Exit silently when the reader of standard output is gone, like other tools."""
+        """Exit without a message when the reader of standard output is gone, as in ``| head``."""
         try:
             yield
             if sys.stdout is not None:
@@ -213,9 +222,9 @@ class Command(click.Command):
             sys.exit(SIGNAL_STATUS_BASE + signal.SIGPIPE)
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write all options or, for a command with many, one screen with the most used.
+        """Write the help text: all options, or only ``most_used`` if the command defines them.
 
-        It fits a terminal of 80 columns and 24 lines. --help-all prints the rest.
+        The short help fits a terminal of 80 columns and 24 lines. --help-all prints all options.
         """
         if not self.most_used or ALL_OPTIONS_KEY in ctx.meta:
             super().format_help(ctx, formatter)
@@ -238,11 +247,11 @@ class Command(click.Command):
         formatter.write_text(f"{ctx.command_path} --help-all explains all {count} options{groups}.")
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write all options below their headings: each Option's ``heading``, if it has one."""
+        """Write all options, grouped by their attribute ``heading``; the others come last."""
         headings: Dict[str, List[Tuple[str, str]]] = {}
         for param in self.get_params(ctx):
             record = param.get_help_record(ctx)
-            if record is not None and record[1]:  # without a help text, it is part of the usage
+            if record is not None and record[1]:  # others are part of the usage line
                 headings.setdefault(getattr(param, "heading", OTHER_HEADING), []).append(record)
         headings[OTHER_HEADING] = headings.pop(OTHER_HEADING)  # last
         for heading, records in headings.items():
@@ -250,7 +259,7 @@ class Command(click.Command):
                 formatter.write_dl(records, OPTION_WIDTH)
 
     def _usage_form(self) -> str:
-        """Return the command's arguments, and its first option that has a value."""
+        """Return what may be written after the command: its arguments, and an example option."""
         options = [param for param in self.params if isinstance(param, click.Option)]
         words = [param.human_readable_name for param in self.params if param not in options]
         examples = (
@@ -271,7 +280,7 @@ class Command(click.Command):
         return f"{param.human_readable_name} is missing: write {self.name} {names}; see --help"
 
     def _explain_usage_error(self, error: click.UsageError) -> str:
-        """Return the message for an error in the words of the command line, with the fix."""
+        """Return the message for a mistake in the command line, with the fix."""
         name = getattr(error, "option_name", None)
         options = (param for param in self.params if name in [*param.opts, *param.secondary_opts])
         option = next(options, None)
@@ -320,9 +329,10 @@ def command(
     settings: Mapping[str, Any] = MappingProxyType({}),
     most_used: str = "",
 ) -> Callable[[Callable[..., None]], Command]:
-    """Make a Command of a function, with --debug and -h: ``@command("python -m gluonlab.x")``.
+    """Return a decorator that makes a function a `Command` with the options --debug and -h.
 
-    ``settings`` are added to click's context settings. ``most_used`` contains names of options.
+    For example: ``@command("python -m gluonlab.x")``. ``settings``: additions to click's context
+    settings. ``interrupted`` and ``most_used``: see `Command`; ``most_used`` is one text here.
     """
 
     def make_command(function: Callable[..., None]) -> Command:
@@ -345,7 +355,7 @@ def command(
 def add_json_option(
     what: str = "the result", where: str = "standard output"
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Return the decorator of the flag --json, a command's parameter ``as_json``."""
+    """Return a decorator that adds the flag --json to a command, as its parameter ``as_json``."""
     help = f"print {what} as JSON, and nothing else, on {where}"
     return click.option("--json", "as_json", is_flag=True, help=help)
 
@@ -360,9 +370,9 @@ def dispatch(
     commands: Mapping[str, Tuple[str, Callable[[List[str]], Any]]],
     args: Sequence[str],
 ) -> None:
-    """Call the command that the first word names with the other words.
+    """Call the command whose name is the first of ``args``, with the remaining words.
 
-    ``commands`` contains (summary, main) by name.
+    ``commands``: name -> (summary, function to call with the words).
     """
     question = Completion.from_environment()
     if question and not args:
@@ -391,7 +401,7 @@ def dispatch(
 
 
 def _interrupt_message(interrupt: BaseException) -> str:
-    """Return the message of an interrupt, or of an earlier interrupt during which it came."""
+    """Return the message of an interrupt; if it has none, of the interrupt that it interrupted."""
     error: "BaseException | None" = interrupt
     while error is not None:
         if isinstance(error, KeyboardInterrupt) and str(error):
@@ -415,8 +425,9 @@ def _exit_with_message(
 
 
 def _show_warning(otherwise: Callable[..., None]) -> Callable[..., None]:
-    """Return a function that shows gluonlab's own warnings as one line, without the code's
-    position.
+    """Return a replacement for ``warnings.showwarning``, which is ``otherwise``.
+
+    It prints gluonlab's own warnings on one line, without the position in the code.
     """
 
     def show(
@@ -435,15 +446,19 @@ def _show_warning(otherwise: Callable[..., None]) -> Callable[..., None]:
 
 @contextmanager
 def interrupt_on_signals() -> Iterator[None]:
-    """Make SIGTERM and SIGHUP interrupt this block like Ctrl-C, without losing a signal.
+    """Make SIGTERM and SIGHUP raise an exception in the block, like Ctrl-C, and lose no signal.
 
-    Otherwise these two would kill the process. Ignored signals, as under nohup, stay ignored.
+    By default, SIGTERM and SIGHUP would kill the process. Signals that the process ignores, as
+    under nohup, stay ignored. Python runs signal handlers only in the main thread, so the block has
+    no effect in other threads.
 
-    Python runs a signal's handler between any two instructions of the main thread. In a
-    ``__del__``, such as of MXNet's arrays, or in a callback from C, Python only prints the
-    handler's exception. Such a signal is sent again. A signal during an import is also sent again,
-    because modules catch the exception, and because Python then exits by the signal instead of with
-    a status. Outside the main thread, the only one that signals reach, the block has no effect.
+    A handler can run between any two instructions. In two cases its exception could get lost, so
+    the signal is sent again shortly afterwards:
+
+    - in a ``__del__``, such as that of MXNet's arrays, or in a callback from C, because Python only
+      prints the exception;
+    - during an import, because modules may catch the exception, and because Python may exit by the
+      signal instead of with an exit status.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -469,7 +484,7 @@ def interrupt_on_signals() -> Iterator[None]:
             pending.remove(number)
             os.kill(os.getpid(), number)
 
-    is_over, late = False, 0
+    is_over, late = False, 0  # late: a signal that came after the block
 
     def interrupt(number: int, frame: Optional[FrameType]) -> None:
         nonlocal late
@@ -513,19 +528,19 @@ def _ignore_interrupt(number: int, frame: Optional[FrameType]) -> None:
     signals.note_handler_call()
 
 
-# SIGINT's handlers while the final message is written: `_ignore_interrupt`, or still the handler of
-# `interrupt_on_signals`, if another interrupt came just before its end.
+# Possible handlers of SIGINT while the final message is written: usually `_ignore_interrupt`. If
+# another interrupt came just before its end, still the handler of `interrupt_on_signals`.
 _FINAL_HANDLERS: Set[Any] = {_ignore_interrupt}
 
 
 def allow_immediate_exit() -> None:
-    """Make another Ctrl-C exit immediately, once the final message is written."""
+    """Make the next Ctrl-C exit immediately; called when the final message is written."""
     if signal.getsignal(signal.SIGINT) in _FINAL_HANDLERS:
         signal.signal(signal.SIGINT, exit_immediately)
 
 
 def _is_importing(frame: Optional[FrameType]) -> bool:
-    """Check if the code at ``frame`` runs for an import."""
+    """Return whether the code at ``frame`` runs as part of an import."""
     while frame is not None:
         if frame.f_code.co_filename.startswith("<frozen importlib"):
             return True
@@ -535,10 +550,10 @@ def _is_importing(frame: Optional[FrameType]) -> bool:
 
 # --- Typographic dashes and quotes
 #
-# Word processors and habits of other tools change words: the option gpus with one long dash, -gpus
-# with one short dash, ring in curly quotes. click would accept them as arguments.
+# Word processors replace -- by one long dash, and straight quotes by curly quotes. Users of other
+# tools write -gpus with one dash. click would accept such words as arguments.
 
-# hyphens of typesetters, en dash, em dash, bar, minus sign
+# typographic hyphens, figure dash, en dash, em dash, horizontal bar, minus sign
 _TYPOGRAPHIC_DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212"
 _LONG_DASH_PATTERN = re.compile(rf"[{_TYPOGRAPHIC_DASHES}][-{_TYPOGRAPHIC_DASHES}]?(?=[A-Za-z])")
 _ONE_DASH_PATTERN = re.compile(r"-[A-Za-z][A-Za-z0-9_-]*[A-Za-z][A-Za-z0-9_-]*")
@@ -546,7 +561,10 @@ _OPENING, _CLOSING = "\u201c\u201d\u201e\u201f\u2018\u201a\u00ab", "\u201c\u201d
 
 
 def check_typography(words: Sequence[str], params: Sequence[click.Parameter]) -> None:
-    """Raise ConfigError, with the fix, for the first word with a typographic dash or quote."""
+    """Raise ConfigError, with the fix, for the first word with a wrong dash or curly quotes.
+
+    ``params``: the options and arguments of the command.
+    """
     options = [name for name in _option_names(params) if name.startswith("-")]
     for word in _possible_options(words, params):
         check_dash(word, options)
@@ -555,7 +573,7 @@ def check_typography(words: Sequence[str], params: Sequence[click.Parameter]) ->
 
 
 def _possible_options(words: Sequence[str], params: Sequence[click.Parameter]) -> Iterator[str]:
-    """Yield the words that may be options or arguments, not values of options."""
+    """Yield the words that are options or arguments; leave out the values of options."""
     options_with_value = {
         name
         for param in params
@@ -572,7 +590,7 @@ def _possible_options(words: Sequence[str], params: Sequence[click.Parameter]) -
 
 
 def check_dash(word: str, options: Collection[str]) -> None:
-    """Raise ConfigError for a word of ``options`` with a wrong dash."""
+    """Raise ConfigError if ``word`` is one of ``options``, written with a wrong dash."""
     option = word.partition("=")[0]
     long_dash = _LONG_DASH_PATTERN.match(option)
     if long_dash is not None:
@@ -605,15 +623,16 @@ def _check_quotes(word: str, rest: Sequence[str]) -> None:
 # --- Completion by the shell
 
 PROGRAM = "gluonlab"
-COMPLETION_VARIABLE = "_GLUONLAB_COMPLETE"  # bash_complete, for one
+COMPLETION_VARIABLE = "_GLUONLAB_COMPLETE"  # environment variable, such as bash_complete
 SHELLS = ("bash", "zsh", "fish")
 
 
 class Completion(NamedTuple):
-    """A shell's request for completions: the words before the cursor, and the word at the cursor.
+    """A shell's request for completions of the word at the cursor.
 
-    The words pass through `dispatch` to a Command as usual. The function that would read the next
-    word prints completions instead.
+    ``words``: the words before the cursor. They are handled as usual: `dispatch` passes them to a
+    Command. Whichever of the two would read the next word prints the completions instead.
+    ``prefix``: the start of the word at the cursor.
     """
 
     words: List[str]
@@ -622,7 +641,7 @@ class Completion(NamedTuple):
 
     @classmethod
     def from_environment(cls) -> Optional[Completion]:
-        """Return the request in the environment, if there is one."""
+        """Return the request that the shell has put into the environment, or None."""
         shell, _, instruction = os.environ.get(COMPLETION_VARIABLE, "").partition("_")
         if shell not in SHELLS or instruction != "complete":
             return None
@@ -630,12 +649,15 @@ class Completion(NamedTuple):
         return cls(*complete.get_completion_args(), complete)
 
     def print_names(self, names: Mapping[str, str]) -> None:
-        """Print the names, with their summaries, that match."""
+        """Print the names that start with ``prefix``, and exit. ``names``: name -> summary."""
         matches = [name for name in names if name.startswith(self.prefix)]
         self._print_items([CompletionItem(name, help=names[name]) for name in matches])
 
     def print_options(self, command: click.Command, words: List[str]) -> None:
-        """Print the matching options of a command."""
+        """Print the options of a command that start with ``prefix``, and exit.
+
+        ``words``: the words that the command has received.
+        """
         complete = ShellComplete(command, {}, PROGRAM, COMPLETION_VARIABLE)
         self._print_items(complete.get_completions(words, self.prefix))
 
@@ -646,7 +668,7 @@ class Completion(NamedTuple):
 
 
 def completion_script(shell: str) -> str:
-    """Return the script that enables completion in a shell. Raises ConfigError."""
+    """Return the script that enables completion in a shell. Raises ConfigError for others."""
     if shell not in SHELLS:
         raise ConfigError(unknown("shell", shell, SHELLS))
     return _shell_complete(shell).source()

@@ -1,7 +1,8 @@
-"""Settings files: --config reads TOML, JSON, or a run's config.json; --save-config writes them.
+"""Reads settings files for --config, and writes them for --save-config.
 
-A file contains names of options, as on the command line, with dashes or underscores. The command
-line overrides the file. Paths are relative to the folder in which the command is started.
+A settings file is TOML or JSON, or the config.json of a run. Its keys are the names of options,
+with dashes or underscores. Options on the command line override the file. Paths in the file are
+relative to the folder in which the command is started.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from gluonlab.errors import ConfigError, DataError, unknown
 from gluonlab.files.atomic_files import check_new, read_bounded, write_text
 
 TOML, JSON = ".toml", ".json"
-# A TOML reader's time is quadratic in a dotted key's length. config.json contains class names.
+# TOML files must be short, because readers need time quadratic in the length of a dotted key. JSON
+# files may be long, because config.json contains the names of all classes.
 MAX_FILE_BYTES = {TOML: 2**14, JSON: 2**24}
 MAX_BRACKETS = 1000  # compiled readers of TOML may recurse until the stack overflows
 FILE_ADVICE = f"give a file of settings that ends in {TOML} or {JSON}, such as --save-config writes"
@@ -32,7 +34,7 @@ FIELDS = {field.name: field for field in dataclasses.fields(TrainConfig)}
 
 
 def add_config_file_option(function: Callable[..., None]) -> Callable[..., None]:
-    """Add the option --config to a command with `add_config_options`."""
+    """Add the option --config to a command that has the options of `add_config_options`."""
 
     def read(ctx: click.Context, param: click.Parameter, path: Optional[str]) -> None:
         if path is not None:
@@ -45,11 +47,11 @@ def add_config_file_option(function: Callable[..., None]) -> Callable[..., None]
 
 
 def read_settings(path: str, command: click.Command) -> Dict[str, Any]:
-    """Read and check the settings of a file, as fields of TrainConfig.
+    """Read and check the settings of a file; return name of a field of TrainConfig -> value.
 
-    A run's config.json gives all settings that differ from their defaults, without ``out``, the
-    run's folder, and without settings that the command does not have. Raises ConfigError with file
-    and key.
+    From a run's config.json, only settings that differ from their defaults and that the command
+    supports are returned. ``out``, the run's folder, is left out. Raises ConfigError, which names
+    the file and the key.
     """
     supported = {
         param.name for param in command.params if isinstance(param, SettingOption) and param.name
@@ -85,7 +87,10 @@ def read_settings(path: str, command: click.Command) -> Dict[str, Any]:
 
 
 def _read_content(path: str, source: str) -> Tuple[Dict[str, Any], bool]:
-    """Return the content of a file, and whether the file was written by a run."""
+    """Return the settings in a file, and whether the file is a run's config.json.
+
+    ``source``: the option and the path, for messages.
+    """
     ending = Path(path).suffix.lower()
     if ending not in MAX_FILE_BYTES:
         from gluonlab.runs.run_schema import CONFIG
@@ -164,7 +169,7 @@ def _run_settings(path: str, content: Mapping[str, Any]) -> Dict[str, Any]:
 
 
 def _field_name(key: str, source: str) -> str:
-    """Return the field of a key. Raises ConfigError."""
+    """Return the name of TrainConfig's field for a key. Raises ConfigError for an unknown key."""
     name = key.replace("-", "_")
     if name in FIELDS:
         return name
@@ -186,12 +191,15 @@ def _check_value(source: str, name: str, value: Any) -> Any:
 
 
 def _is_plain_value(value: Any, levels: int = 2) -> bool:
-    """Check if a value could be given on a command line: no table, date or invalid character."""
+    """Return whether a value is text, a number, a boolean, or a list (of lists) of these values.
+
+    ``levels``: how many levels of lists are allowed.
+    """
     if isinstance(value, list):
         return levels > 0 and all(_is_plain_value(each, levels - 1) for each in value)
     if isinstance(value, str):
         return "\0" not in value and _is_text(value)
-    # Python refuses to convert much longer numbers, written in base 16, to text.
+    # Larger numbers are refused, because Python cannot convert very long numbers to text.
     return isinstance(value, (bool, float)) or (isinstance(value, int) and abs(value) < 2**128)
 
 
@@ -204,7 +212,7 @@ def _is_text(value: str) -> bool:
 
 
 def save_settings(path: str, settings: Mapping[str, Any]) -> None:
-    """Write settings to a new TOML or JSON file, by its ending, that --config reads.
+    """Write settings to a new file, which --config can read: TOML or JSON, by its suffix.
 
     Raises ConfigError and OutputError.
     """
@@ -227,5 +235,5 @@ def save_settings(path: str, settings: Mapping[str, Any]) -> None:
 
 
 def _format_value(value: Any) -> str:
-    """Format a value for both formats. TOML, unlike JSON, does not accept the character 127."""
+    """Format a value as JSON that is also valid TOML; TOML requires character 127 to be escaped."""
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -1,4 +1,7 @@
-"""Printing to standard output and error whose readers may be gone: ``| head -1``, ``>&-``."""
+"""Prints to standard output and standard error, also if they are closed or have no reader.
+
+Examples are ``command | head -1``, whose reader exits early, and ``command >&-``.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from collections import deque
 from contextlib import contextmanager, suppress
 from typing import Any, Callable, Deque, Iterator, Optional, Tuple
 
-# The error of writing to a closed terminal, pipe or descriptor, by the event of a poll.
+# Event of a poll -> error of writing to a closed terminal, pipe or descriptor.
 ERROR_BY_POLL_EVENT = {
     select.POLLHUP: errno.EIO,
     select.POLLERR: errno.EPIPE,
@@ -20,29 +23,29 @@ ERROR_BY_POLL_EVENT = {
 
 
 def open_closed_descriptors() -> None:
-    """Open the closed ones of the descriptors 0 to 2.
+    """Open /dev/null for each of the descriptors 0 to 2 that is closed.
 
-    Otherwise other files would get their numbers, and prints to standard output would go there.
+    Otherwise the next opened file would get the number, and standard output would be printed to it.
     """
     for number in range(3):
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # gets the smallest free number
+            os.open(os.devnull, os.O_RDWR)  # gets the smallest free number, which is ``number``
 
 
 def is_reader_gone(error: BaseException, stream: Any) -> bool:
-    """Check if an error comes from writing to this stream after its reader has gone."""
+    """Return whether an error was caused by writing to this stream after its reader was closed."""
     if not isinstance(error, OSError) or error.errno not in ERROR_BY_POLL_EVENT.values():
         return False
     try:
         return _write_error(stream) is not None
-    except (OSError, ValueError, AttributeError):  # the stream is gone, too
+    except (OSError, ValueError, AttributeError):  # the stream itself is closed
         return True
 
 
 def reader_error(stream: Any) -> Optional[str]:
-    """Return the system's error of writing to the stream; None if the stream has a reader."""
+    """Return the system's error message for writing to the stream; None if it can be written."""
     try:
         number = _write_error(stream)
     except (OSError, ValueError, AttributeError):  # not a stream of the system
@@ -51,7 +54,7 @@ def reader_error(stream: Any) -> Optional[str]:
 
 
 def _write_error(stream: Any) -> Optional[int]:
-    """Return the number of the error with which writing would fail; None if it would not."""
+    """Return the error number (errno) with which writing would fail; None if it would succeed."""
     poll = select.poll()
     poll.register(stream.fileno(), select.POLLOUT)
     events = [event for _, event in poll.poll(0)]
@@ -66,7 +69,10 @@ def _write_error(stream: Any) -> Optional[int]:
 
 
 def discard_output(stream: Any) -> None:
-    """Discard all further output of a stream, also at Python's exit, which would print an error."""
+    """Discard all further output of a stream.
+
+    Otherwise Python would flush the stream at exit, and print an error.
+    """
     with suppress(OSError, ValueError, AttributeError):
         fd, null_fd = stream.fileno(), os.open(os.devnull, os.O_WRONLY)
         os.dup2(null_fd, fd)
@@ -75,7 +81,7 @@ def discard_output(stream: Any) -> None:
 
 @contextmanager
 def ignore_closed_reader(stream: Any) -> Iterator[None]:
-    """Ignore a closed reader in this block, which prints output that may be lost."""
+    """If the stream's reader is closed in this block, ignore the error and discard the output."""
     try:
         yield
         if stream is not None:
@@ -93,19 +99,18 @@ def print_error(line: str) -> None:
             print(line, file=sys.stderr)
 
 
-MAX_WRITE_LETTERS = 2**12  # letters that are written at once
+MAX_WRITE_LETTERS = 2**12  # lines are joined to one write up to about this many characters
 PrintedCallback = Callable[[], Any]
 
 
 def do_nothing() -> None:
-    """Do nothing, as a callback."""
+    """Do nothing. This is the default callback."""
 
 
 class LinePrinter:
-    """Printer of lines, in their order, in its own thread, because a terminal may block for hours.
+    """Prints lines in order, in a separate thread, because a terminal may block for hours.
 
-    ``fault`` is the error of a stream that could not be written, for example because a disk is
-    full.
+    ``write_error``: the first error of writing to a stream, for example because a disk is full.
     """
 
     def __init__(self) -> None:
@@ -124,7 +129,7 @@ class LinePrinter:
     def print(self, stream: str, line: str, printed: PrintedCallback = do_nothing) -> None:
         """Print to ``stdout`` or ``stderr`` in another thread, and then call ``printed``."""
         if self._thread is None:
-            # a daemon, so that the exit does not wait for a terminal
+            # a daemon thread, so that the process can exit while a terminal blocks
             self._thread = threading.Thread(target=self._print_lines, name="console", daemon=True)
             self._thread.start()
         self._count += 1
@@ -151,8 +156,9 @@ class LinePrinter:
 
 
 def _write_directly(stream: Any, text: str) -> None:
-    """Write directly to the descriptor. Python's exit would wait for this thread to release a
-    buffer.
+    """Write to the stream's descriptor, without Python's buffer.
+
+    If this thread were blocked while it holds the buffer's lock, Python could not exit.
     """
     try:
         fd = stream.fileno()

@@ -1,6 +1,6 @@
-"""Reporters of commands that train, and the output of runs and evaluations.
+"""Prints the results of runs and evaluations, and creates the reporters of commands that train.
 
-This module imports MXNet. Commands import it when they start training.
+This module imports MXNet, so commands import it only when they start training.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class QuietReporter(Reporter):
 
 
 def make_reporter(silent: bool) -> Reporter:
-    """Return the reporter of a command, which is ``silent`` with --quiet or --json."""
+    """Return the reporter for a command; with ``silent``, it prints nothing."""
     return QuietReporter(sys.stdout) if silent else ConsoleReporter()
 
 

@@ -13,16 +13,17 @@ import click
 from gluonlab.config.option_types import check_flag
 from gluonlab.config.train_config import MUTUALLY_EXCLUSIVE, TrainConfig, option_name
 
-# keys of a click context's ``meta``: a file's settings, and flags that the command line turns off
+# Keys of a click context's ``meta``: the settings of the settings file, and the names of flags that
+# the command line turns off.
 FILE_SETTINGS_KEY, DISABLED_FLAGS_KEY = "gluonlab.from_file", "gluonlab.turned_off"
-# the settings that each setting excludes
+# name of a setting -> the settings that may not be given together with it
 EXCLUDED_SETTINGS = {name: {a, b} - {name} for a, b, _ in MUTUALLY_EXCLUSIVE for name in (a, b)}
 
 
 class SettingOption(click.Option):
     """An option that sets a field of TrainConfig, below ``heading`` in --help.
 
-    Without a value on the command line, it takes the value of the settings file, if there is one.
+    If the command line does not set the option, its value is read from the settings file, if any.
     """
 
     def __init__(self, *names: Any, heading: str, **attributes: Any) -> None:
@@ -32,7 +33,7 @@ class SettingOption(click.Option):
     def handle_parse_result(
         self, ctx: click.Context, opts: Mapping[str, Any], args: List[str]
     ) -> Tuple[Any, List[str]]:
-        """Return the value of the command line, or else of the settings file."""
+        """Return the option's value from the command line, or else from the settings file."""
         value, rest = super().handle_parse_result(ctx, opts, args)
         file_settings = ctx.meta.get(FILE_SETTINGS_KEY, {})
         named = {*opts, *ctx.meta.get(DISABLED_FLAGS_KEY, ())}
@@ -47,9 +48,10 @@ class SettingOption(click.Option):
 def add_config_options(
     function: Callable[..., None], without: Collection[str] = ()
 ) -> Callable[..., None]:
-    """Add an option for every field of TrainConfig to a command. Its value is None if not given.
+    """Add an option for every field of TrainConfig to a command.
 
-    ``without`` contains groups of fields, such as ``output``, that the command does not need.
+    An option that the user does not give has the value None. ``without``: groups of fields, such as
+    ``output``, for which no options are added.
     """
     for field in reversed(dataclasses.fields(TrainConfig)):
         name, metadata, attributes = option_name(field.name), field.metadata, {}
@@ -64,7 +66,7 @@ def add_config_options(
             attributes["metavar"] = metadata["metavar"]
             if metadata["alone"] is not None:
                 attributes.update(is_flag=False, flag_value=metadata["alone"])
-            # click would add its own brackets
+            # The default is part of the help text, because click's own format is different.
             help += "" if field.default is None else f"  [default: {field.default}]"
         function = click.option(
             name, field.name, cls=SettingOption, heading=metadata["group"].capitalize(),

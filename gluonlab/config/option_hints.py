@@ -1,6 +1,6 @@
-"""Hints for unknown options and arguments: the name that was probably meant.
+"""Suggests the name that was probably meant for an unknown option or argument.
 
-The hints include option names of other training scripts: gluon-cv's train_cifar10.py and
+Names from other training scripts are also recognized: gluon-cv's train_cifar10.py and
 train_imagenet.py, PyTorch's examples (main.py, torchrun), Keras and Lightning.
 """
 
@@ -13,7 +13,7 @@ from typing import Any, Callable, Collection, Dict, List, Mapping, Optional, Typ
 
 from gluonlab.errors import ConfigError, unknown
 
-# names in other tools, without dashes, by gluonlab's option
+# gluonlab's option -> names of the same option in other tools, without dashes
 OPTION_ALIASES = {
     "--batch-size": "batch bs per-device-batch-size train-batch-size minibatch minibatch-size "
     "mini-batch-size",
@@ -71,8 +71,12 @@ SIMILARITY_CUTOFF = 0.7  # the smallest similarity ratio of two names for a hint
 def nearest_option(given: str, names: Collection[str]) -> Optional[str]:
     """Return the option of ``names`` that was most likely meant, or None.
 
-    One typo, such as a missing letter, is allowed in any name, and several typos in long names. A
-    prefix matches if it is unique.
+    These rules are tried in order:
+
+    1. The option of which ``given`` is an alias (OPTION_BY_ALIAS).
+    2. If ``given`` starts with ``--``: options that differ from it by one typo.
+    3. If ``given`` starts with ``--``: the only option that starts with it.
+    4. The most similar option, if the similarity is at least SIMILARITY_CUTOFF.
     """
     normalized = given.lower().replace("_", "-")
     option = OPTION_BY_ALIAS.get(normalized)
@@ -80,7 +84,8 @@ def nearest_option(given: str, names: Collection[str]) -> Optional[str]:
         return option
     bodies = {name.lstrip("-"): name for name in names}
     body = normalized.lstrip("-")
-    is_long = given.startswith("--")  # any short option differs from others by one letter
+    # Rules 2 and 3 are not for short options, which all differ from each other by one letter.
+    is_long = given.startswith("--")
     typos = [name for name in bodies if is_long and _differ_by_one_typo(body, name)]
     prefixed = [name for name in bodies if is_long and len(body) > 2 and name.startswith(body)]
     likely = typos or (prefixed if len(prefixed) == 1 else [])
@@ -91,7 +96,7 @@ def nearest_option(given: str, names: Collection[str]) -> Optional[str]:
 
 
 def aliases_of_setting(setting: str) -> List[str]:
-    """Return other libraries' names of a setting, in Python's spelling."""
+    """Return other tools' names of a setting, with underscores instead of dashes."""
     option = "--" + setting.replace("_", "-")
     return [
         alias[2:].replace("-", "_") for alias, name in OPTION_BY_ALIAS.items() if name == option
@@ -99,7 +104,7 @@ def aliases_of_setting(setting: str) -> List[str]:
 
 
 def nearest_name(given: str, names: Collection[str]) -> Optional[str]:
-    """Find the nearest name, as `nearest_option` does, for names in Python's spelling.
+    """Return the result of `nearest_option` for names with underscores, such as ``batch_size``.
 
     >>> nearest_name("learning_rate", ["lr", "wd"])
     'lr'
@@ -110,7 +115,7 @@ def nearest_name(given: str, names: Collection[str]) -> Optional[str]:
 
 
 def _differ_by_one_typo(given: str, meant: str) -> bool:
-    """Check if one letter is missing, added or replaced, or two neighbors are swapped."""
+    """Return whether two names differ by at most one letter, or by two swapped neighbors."""
     if len(given) == len(meant):
         positions = [position for position, (a, b) in enumerate(zip(given, meant)) if a != b]
         is_permutation = len(positions) == 2 and sorted(given) == sorted(meant)
@@ -137,10 +142,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def check_argument_names(called: str, answers: Mapping[str, str]) -> Callable[[F], F]:
-    """Make a function raise ConfigError with a hint for an unknown keyword argument.
+    """Decorate a function so that it raises ConfigError for an unknown keyword argument.
 
-    ``called`` is the function's name in messages. ``answers`` contains hints for some unknown
-    names.
+    The message contains a hint. ``called``: the function's name in messages. ``answers``: unknown
+    name -> hint, for names that need a special hint.
     """
 
     def decorate(function: F) -> F:

@@ -1,7 +1,7 @@
-"""Checks of option values, which convert texts of the command line to values.
+"""Checks the values of options, and converts texts of the command line to values.
 
-A ``Check`` takes the option's name, for messages, and the value. It returns the converted value, or
-raises ConfigError.
+A ``Check`` is a function of the option's name, for messages, and the value. It returns the
+converted value, or raises ConfigError.
 """
 
 from __future__ import annotations
@@ -19,19 +19,20 @@ from gluonlab.errors import ConfigError
 
 Check = Callable[[str, Any], Any]
 
-# beyond any use, and still a float32 after scaling by the number of devices
+# Larger than any useful number, but small enough to fit float32 after a multiplication by the
+# number of devices.
 LARGEST_NUMBER = 1e31
 BALANCED = "balanced"  # a value of --class-weights
-SMALLEST_LIMIT = 1e-30  # still a float32 after multiplications
-MAX_OPERATORS = 10**6  # more than any network has
+SMALLEST_LIMIT = 1e-30  # smallest threshold or norm; products with it still fit float32
+MAX_OPERATORS = 10**6  # more than the operators of any network
 _DECIMAL_PATTERN = re.compile(
     r"\s*[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?\s*", re.IGNORECASE
 )
-MAX_COUNT = 2**63 - 1  # beyond any count
+MAX_COUNT = 2**63 - 1  # more than any number of things that can be counted
 
 
 def whole_number_check(minimum: int, maximum: int = MAX_COUNT) -> Check:
-    """Return a check for whole numbers from ``minimum`` to ``maximum``, also as text."""
+    """Return a check for whole numbers, or their text, from ``minimum`` to ``maximum``."""
     minimum_text, range_text = (
         f"a whole number from {minimum} up",
         f"a whole number from {minimum} to {maximum}",
@@ -42,7 +43,7 @@ def whole_number_check(minimum: int, maximum: int = MAX_COUNT) -> Check:
         if isinstance(value, bool) or not re.fullmatch(r"[+-]?[0-9]+", text):
             possible = minimum_text if maximum == MAX_COUNT else range_text
             raise ConfigError(f"{_quote_setting(name, value)}: give {possible}")
-        # Python itself refuses to convert some thousands of digits
+        # Python refuses to convert texts of several thousand digits.
         if len(text.lstrip("+-0")) > len(str(MAX_COUNT)):
             raise ConfigError(f"{_quote_setting(name, value)}: give {range_text}")
         number = int(text)
@@ -55,7 +56,7 @@ def whole_number_check(minimum: int, maximum: int = MAX_COUNT) -> Check:
 
 
 def check_gpu_count(name: str, value: Any) -> int:
-    """Check a number of GPUs. If names of GPUs are given, the error suggests --devices."""
+    """Check a number of GPUs. If the value is names of GPUs, the error suggests --devices."""
     try:
         return int(whole_number_check(1)(name, value))
     except ConfigError as error:
@@ -73,14 +74,14 @@ def check_gpu_count(name: str, value: Any) -> int:
 
 
 def is_positive_integer(value: Any) -> bool:
-    """Check if a Python value is a whole number, also NumPy's, from 1 up."""
+    """Return whether a value is a whole number of Python or NumPy from 1 up."""
     return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= 1
 
 
 def as_number(value: Any) -> float:
-    """Convert a value, or its text in ASCII without underscores, to a number; NaN if impossible.
+    """Convert a value or text to a float; return NaN if that is impossible.
 
-    Python's own ``float`` reads 1_0 as 10, and digits of other scripts.
+    Unlike Python's ``float``, does not accept underscores, as in 1_0, or digits of other scripts.
     """
     if isinstance(value, bool) or (
         isinstance(value, str) and not _DECIMAL_PATTERN.fullmatch(value)
@@ -93,7 +94,7 @@ def as_number(value: Any) -> float:
 
 
 def _decimal_point_hint(value: Any) -> str:
-    """Return a hint for a number with a decimal comma."""
+    """Return a hint if ``value`` is a number with a decimal comma; otherwise an empty text."""
     comma = re.fullmatch(r"\s*([+-]?[0-9]+),([0-9]+)\s*", str(value))
     return f", with a point: {comma[1]}.{comma[2]}" if comma else ""
 
@@ -101,8 +102,9 @@ def _decimal_point_hint(value: Any) -> str:
 def real_number_check(
     minimum: float, below: float = math.inf, *, above_minimum: bool = False
 ) -> Check:
-    """Return a check for finite numbers x: minimum <= x < below, or minimum < x if
-    ``above_minimum``.
+    """Return a check for finite numbers x with minimum <= x < below.
+
+    ``above_minimum``: whether x must be larger than ``minimum``.
     """
     requirement = f"a number above {minimum:g}" if above_minimum else f"a number from {minimum:g}"
     if below < LARGEST_NUMBER:
@@ -136,7 +138,10 @@ SHARE = real_number_check(0, below=1, above_minimum=True)
 
 
 def check_size_in_bytes(name: str, value: Any) -> int:
-    """Check a number of bytes: ``268435456``, ``256M``, ``1.5GiB``; units are powers of 1024."""
+    """Check a number of bytes, such as ``268435456``, ``256M`` or ``1.5GiB``; return an int.
+
+    Units are powers of 1024.
+    """
     match = re.fullmatch(
         r"\s*([0-9]{1,20}(?:\.[0-9]{1,20})?)\s*([kmgt]?)(?:i?b)?\s*", str(value).lower()
     )
@@ -148,7 +153,7 @@ def check_size_in_bytes(name: str, value: Any) -> int:
 
 
 def check_epoch_list(name: str, value: Any) -> str:
-    """Check growing numbers of epochs, as text ``10,20`` or a list; return the text."""
+    """Check increasing numbers of epochs, as text such as ``10,20`` or a list; return the text."""
     text = ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
     parts = text.split(",")
     if isinstance(value, bool) or not all(
@@ -167,7 +172,7 @@ def check_epoch_list(name: str, value: Any) -> str:
 
 
 def check_layer_list(name: str, value: Any) -> str:
-    """Check numbers of layers, as text ``3,7`` or a list; return the text."""
+    """Check the numbers of layers, as text such as ``3,7`` or a list; return the text."""
     text = ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
     if isinstance(value, bool) or not re.fullmatch(
         r"\s*[0-9]{1,9}\s*(,\s*[0-9]{1,9}\s*)*", text, re.ASCII
@@ -177,7 +182,7 @@ def check_layer_list(name: str, value: Any) -> str:
 
 
 class Period(NamedTuple):
-    """An interval of ``number`` steps, minutes or epochs."""
+    """An interval. ``unit`` is "steps", "minutes" or "epochs"."""
 
     number: int
     unit: str
@@ -190,9 +195,9 @@ UNITS = {
 
 
 def check_period(name: str, value: Any) -> str:
-    """Check an interval such as ``50 steps``, ``10 minutes`` or ``1 epochs``, and return its text.
+    """Check an interval such as ``50 steps``, ``10 minutes`` or ``1 epoch``; return its text.
 
-    A bare number counts steps.
+    A number without a unit counts steps. The returned unit is in the plural: ``1 epochs``.
     """
     match = re.fullmatch(r"\s*([0-9]{1,15})\s*([a-z]*)\s*", str(value).lower(), re.ASCII)
     unit = UNITS.get(match[2]) if match else None
@@ -214,14 +219,17 @@ ACCURACY, LOSS = "accuracy", "loss"
 
 
 class Patience(NamedTuple):
-    """The number of epochs without an improvement of the monitored value."""
+    """Early stopping: after how many epochs without an improvement, and of which value."""
 
     epochs: int
     monitored: str
 
 
 def check_patience(name: str, value: Any) -> Union[int, str]:
-    """Check a number of epochs, or with the monitored value: ``5:loss``; ``5:accuracy`` is 5."""
+    """Check the patience of early stopping: epochs, optionally with the monitored value.
+
+    Returns ``"5:loss"`` for ``5:loss``, and 5 for ``5`` and ``5:accuracy``.
+    """
     epochs, _, monitored = str(value).strip().partition(":")
     try:
         count = int(whole_number_check(1)(name, epochs if isinstance(value, str) else value))
@@ -242,7 +250,7 @@ def parse_patience(value: Union[int, str]) -> Patience:
 
 
 def check_compression_setting(name: str, value: Any) -> str:
-    """Check a compression: ``fp16``, ``2bit:THRESHOLD``, or ``2bit``, which is ``2bit:0.5``."""
+    """Check a gradient compression: ``fp16`` or ``2bit:THRESHOLD``; ``2bit`` means ``2bit:0.5``."""
     if str(value).strip() == "fp16":
         return "fp16"
     kind, _, threshold = str(value).strip().partition(":")
@@ -271,9 +279,9 @@ def check_operator_count(name: str, value: Any) -> Union[int, str]:
 
 
 def check_color_normalization(name: str, value: Any) -> str:
-    """Check a name such as ``imagenet``, or ``M,M,M/S,S,S``: means and deviations of the channels.
+    """Check a normalization: a name such as ``imagenet``, or ``M,M,M/S,S,S``; return the text.
 
-    Two lists of numbers are converted to such a text.
+    M are the means and S the standard deviations of the channels. They may also be two lists.
     """
     if isinstance(value, (list, tuple)):
         lists = [part if isinstance(part, (list, tuple)) else [part] for part in value]
@@ -302,7 +310,7 @@ def check_color_normalization(name: str, value: Any) -> str:
 
 
 def check_text(name: str, value: Any) -> str:
-    """Check a text that is not empty; paths and whole numbers become text."""
+    """Check that a text is not empty, and return it. Paths and whole numbers become text."""
     if isinstance(value, bool) or not isinstance(value, (str, int, os.PathLike)):
         if isinstance(value, (bool, float, type(None))):
             raise ConfigError(f"{_quote_setting(name, value)}: give text")
@@ -314,7 +322,7 @@ def check_text(name: str, value: Any) -> str:
 
 
 def check_machine(name: str, value: Any) -> str:
-    """Check a machine's name; a file's name, ``m.json``, becomes an absolute path."""
+    """Check the name of a machine. The name of a file, such as m.json, becomes an absolute path."""
     machine_name = check_text(name, value)
     if machine_name.lower().endswith(".json"):
         # A run may be resumed from another folder than the one in which it was started.
@@ -324,7 +332,7 @@ def check_machine(name: str, value: Any) -> str:
 
 
 def check_device_names(name: str, value: Any) -> Union[str, Tuple[str, ...]]:
-    """Check one or several device names for `gluonlab.devices`; a Context becomes its name."""
+    """Check a device name or a list of them (`gluonlab.devices`). A Context becomes its name."""
     if isinstance(value, (list, tuple)):
         if not value:
             raise ConfigError(f"{name} names no device: give a value or leave it out")
@@ -342,7 +350,10 @@ EXPORTS = MXNET, ONNX = ("mxnet", "onnx")
 
 
 def check_export_format(name: str, value: Any) -> Optional[str]:
-    """Check a format of EXPORTS. Older versions recorded True for ``mxnet`` and False for none."""
+    """Check the name of an export format, one of EXPORTS.
+
+    Older versions recorded True instead of ``mxnet``, and False instead of None.
+    """
     if isinstance(value, bool):
         return MXNET if value else None
     format_name = check_text(name, value).strip().lower()
@@ -355,14 +366,14 @@ def check_export_format(name: str, value: Any) -> Optional[str]:
 
 
 def check_flag(name: str, value: Any) -> bool:
-    """Check a boolean."""
+    """Check that a value is True or False."""
     if not isinstance(value, bool):
         raise ConfigError(f"{_quote_setting(name, value)}: give True or False")
     return value
 
 
 def plain_value(value: Any) -> Any:
-    """Convert NumPy values, also in a list, to Python values; return other values unchanged."""
+    """Convert a NumPy value, or a list of them, to Python values; return others unchanged."""
     if isinstance(value, (list, tuple)):
         return type(value)(map(plain_value, value))
     has_numpy_value = hasattr(value, "tolist") and not isinstance(value, (str, type))
@@ -370,7 +381,7 @@ def plain_value(value: Any) -> Any:
 
 
 def check_type_name(name: str, value: Any) -> str:
-    """Return ``float32``, also for ``numpy.float32`` and ``numpy.dtype("float32")``."""
+    """Return the name of a number type: ``float32`` for "float32", ``numpy.float32`` or a dtype."""
     return check_text(
         name, getattr(value, "__name__", None) or getattr(value, "name", None) or value
     )
@@ -378,7 +389,7 @@ def check_type_name(name: str, value: Any) -> str:
 
 def _quote_setting(name: str, value: Any) -> str:
     shown = str(value)
-    if not isinstance(value, str):  # an array's text has several lines
+    if not isinstance(value, str):  # the text of an array may have several lines
         shown = " ".join(shown.split())
     return f"{name} {shown if shown.strip() else repr(shown)}"
 
@@ -387,7 +398,7 @@ WEIGHT_PATTERN = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?", re.ASCII)
 
 
 def check_device_weights(name: str, value: Any) -> str:
-    """Check weights above 0, as text ``2,1`` or ``1.5,1`` or a list; return the text."""
+    """Check weights above 0, as text such as ``2,1`` or ``1.5,1`` or a list; return the text."""
     value = _array_to_list(value)
     text = ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
     parts = [part.strip() for part in text.split(",")]
@@ -414,7 +425,7 @@ def parse_device_weights(text: str) -> List[Fraction]:
 
 
 def check_class_weights(name: str, value: Any) -> str:
-    """Check class weights, ``balanced`` or numbers from 0 up (text or list); return the text."""
+    """Check class weights: ``balanced``, or numbers from 0 up as text or list. Return the text."""
     value = _array_to_list(value)
     several = isinstance(value, (list, tuple)) and len(value) > 0
     parts = [str(each).strip() for each in (value if several else str(value).split(","))]
@@ -432,7 +443,7 @@ def check_class_weights(name: str, value: Any) -> str:
             f"{name} {','.join(parts)}: the network learns nothing if every class has weight 0: "
             "give at least one of them more than 0"
         )
-    # Equal weights have equal texts, because a resumed run compares the texts.
+    # Equal weights must have equal texts, because a resumed run compares the texts.
     return ",".join(str(int(number) if number.is_integer() else number) for number in numbers)
 
 

@@ -1,8 +1,9 @@
 """The configuration of a run, and the definition of its settings.
 
-A setting is defined in one place, a field of TrainConfig: its name, type, check, help and heading.
-The command's options, config.json and the docs are made from it. The value that a run uses is a
-field of `gluonlab.training.plan.Plan`.
+Each setting is a field of TrainConfig, which defines its name, type, check, help text and heading.
+The command-line options, config.json and the docs are made from these fields.
+
+A field may be None. The value that a run then uses is in `gluonlab.training.plan.Plan`.
 """
 
 from __future__ import annotations
@@ -67,8 +68,8 @@ def _make_field(
 ) -> Any:
     """Return a field of TrainConfig with the metadata of its command-line option.
 
-    ``group`` is its heading in --help. ``alone`` is the value of the option without a value; if
-    None, the option requires a value.
+    ``group``: the option's heading in --help. ``alone``: the value that is used if the option is
+    given without a value; if ``alone`` is None, the option requires a value.
     """
     metadata = {"group": group, "check": check, "help": help, "metavar": metavar, "alone": alone}
     return dataclasses.field(default=default, metadata=metadata)
@@ -92,7 +93,7 @@ TRAIN_ARGUMENTS = (
 
 
 def _check_setting_names(cls: Type[T]) -> Type[T]:
-    """Make a dataclass raise ConfigError, with the nearest name, for an unknown setting."""
+    """Decorate a dataclass so that it raises ConfigError, with a suggestion, for unknown fields."""
     names = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
     make = cls.__init__
 
@@ -128,7 +129,7 @@ MUTUALLY_EXCLUSIVE = (  # pairs of settings of which only one may be given
 
 
 def _check_exclusive_settings(settings: Dict[str, Any]) -> None:
-    """Raise ConfigError for settings that contradict each other under any recipe."""
+    """Raise ConfigError for settings that contradict each other, whichever recipe is used."""
     devices = settings["devices"]
     if isinstance(devices, list):
         devices = ",".join(devices)
@@ -458,7 +459,10 @@ class TrainConfig:
 
     @classmethod
     def require(cls, called: str, given: Any) -> "TrainConfig":
-        """Return ``given``, a function's config. Raises ConfigError for anything else."""
+        """Return ``given`` if it is a TrainConfig. Raises ConfigError otherwise.
+
+        ``called``: the name of the function that was called with it, for the message.
+        """
         if isinstance(given, cls):
             return given
         kind = "the class itself" if given is cls else f"a {type(given).__name__}"
@@ -475,7 +479,7 @@ class TrainConfig:
         return dataclasses.replace(self, **changes)
 
     def to_dict(self) -> Dict[str, Any]:
-        """Return the settings as plain values, as config.json contains them."""
+        """Return the settings as the plain values that config.json contains."""
         devices = self.devices
         if devices is not None and not isinstance(devices, str):
             devices = list(devices)

@@ -1,4 +1,4 @@
-"""Command line: python -m gluonlab.data list, download, verify, path and pack."""
+"""The command python -m gluonlab.data, with the subcommands list, download, verify, path, pack."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _find_source(name: str, sources: SourceTable) -> Source:
         return find_source(name, sources)
     if not accepts_option(name, "root"):
         raise DataError(f"{name} needs no download: choose {', '.join(sources)}")
-    # its files have no known address
+    # The data set has files, but no known address.
     smaller = ", ".join([other for other in sources if other.startswith(f"{name}-")] or sources)
     raise DataError(
         f"{name} cannot be downloaded, as its address and digest are not known: "
@@ -190,7 +190,7 @@ COMMANDS = dict(list=list_sources, download=download, verify=verify, path=path, 
 
 
 def main(args: Optional[Sequence[str]] = None, sources: SourceTable = SOURCES) -> None:
-    """Run the subcommand that the first argument names."""
+    """Run the subcommand whose name is the first argument."""
     commands = {
         name: (subcommand.get_short_help_str(100), partial(subcommand, obj=sources))
         for name, subcommand in COMMANDS.items()

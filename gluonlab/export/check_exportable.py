@@ -1,4 +1,4 @@
-"""Checks before training that a network can be exported."""
+"""Checks, before training, that a network can be exported to ONNX."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ CHECK_BATCHES = (1, 2)
 
 
 def check_onnx_installed(format: Optional[str]) -> None:
-    """Raise ConfigError, with the command that installs them, if ONNX's packages are missing."""
+    """Raise ConfigError if ``format`` is ONNX and ONNX's packages cannot be imported.
+
+    The message contains the command that installs them.
+    """
     for name in ONNX_PACKAGES if format == ONNX else ():
         try:
             importlib.import_module(name)
@@ -42,10 +45,13 @@ def check_onnx_export(
     image_shape: Tuple[int, int, int],
     plain: Optional[gluon.HybridBlock] = None,
 ) -> None:
-    """Export the network ``model`` with random parameters to ONNX, and compare the scores.
+    """Raise ModelError if the network ``model`` cannot be exported to ONNX.
 
-    ``plain``: the network, if ``model`` does not name it; its parameters do not change. Raises
-    ModelError if the export fails. Does not use MXNet's random numbers.
+    Exports the network with random parameters, and compares the scores of the ONNX model with
+    MXNet's. Does nothing for other formats. Does not use MXNet's random numbers.
+
+    ``plain``: the network, if it is the user's own and not one of gluonlab's networks. Its
+    parameters do not change.
     """
     if format != ONNX:
         return
@@ -70,14 +76,15 @@ STATISTICS_IMAGES = 4  # from which the statistics are computed
 def random_parameters(
     graph: mx.sym.Symbol, image_shape: Tuple[int, ...], name: str = "data", seed: int = 0
 ) -> Dict[str, nd.NDArray]:
-    """Draw random parameters for any network, with activations as in a trained one.
+    """Draw random parameters for a network, so that its activations are like those after training.
 
-    With initial parameters and statistics of 0 and 1, the activations of deep residual networks
-    grow from block to block, and so do rounding errors. Two correct libraries then differ. Here,
-    every BatchNorm gets the statistics of its input. Does not use MXNet's random numbers.
+    With newly initialized parameters, and running means of 0 and variances of 1, the activations of
+    deep residual networks grow from block to block. Rounding errors grow as much, so the results of
+    two correct libraries differ. Therefore, this function sets the statistics of every BatchNorm to
+    those of its input. Does not use MXNet's random numbers.
 
-    ``image_shape``: (C, H, W). Returns float32 arrays on the CPU for all arguments of ``graph``
-    except the input ``name``, and for its states.
+    ``image_shape``: (C, H, W). ``name``: the input of ``graph``. Returns float32 arrays on the CPU,
+    by name, for all other arguments and for all states.
     """
     random = np.random.RandomState(seed)
     shapes, _, states = graph.infer_shape(**{name: (1, *image_shape)})
@@ -96,7 +103,7 @@ def random_parameters(
 
 
 def _random_array(random: Any, name: str, shape: Tuple[int, ...]) -> Any:
-    """Draw the values of a parameter by its name."""
+    """Draw the values of a parameter; their distribution depends on the parameter's name."""
     if name.endswith("weight"):
         return random.normal(size=shape) * (2 / math.prod(shape[1:])) ** 0.5
     if name.endswith(("gamma", "running_var")):

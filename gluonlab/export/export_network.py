@@ -1,9 +1,12 @@
-"""Export of a trained network to files that need no gluonlab.
+"""Exports a trained network to files that can be used without gluonlab.
 
-``mx.gluon.SymbolBlock.imports``, Module and the C++ interface read the files of MXNet. ONNX files
-need no MXNet. The graph is the original network, without rewrites for devices. Its input is float32
-images from 0 to 1, as Gluon's ``transforms.ToTensor`` makes them, or normalized if the data set has
-a normalization. model.json describes the input.
+- MXNet files: ``mx.gluon.SymbolBlock.imports``, Module and the C++ interface can read them.
+- An ONNX file, which can be used without MXNet.
+- model.json, which describes the input and output.
+
+The graph is the original network, without rewrites for devices. Its input is float32 images from 0
+to 1, as Gluon's ``transforms.ToTensor`` returns them. If the data set has a normalization, the
+images must be normalized.
 """
 
 from __future__ import annotations
@@ -38,13 +41,26 @@ def write_export(
     plain: Optional[gluon.HybridBlock] = None,
     format: str = MXNET,
 ) -> Optional[Agreement]:
-    """Write the network ``net`` to a folder; return how well an ONNX model agrees with it.
+    """Write the graph, the parameters and a description of a network to a folder.
 
-    ``folder`` gets the graph, the parameters and a description, and with the ``format`` ONNX also
-    the ONNX model, after a comparison of scores on test images. ``model`` and ``dataset``: as `net`
-    was made by `get_model`. ``plain``: the original network, if ``model`` does not name it. An
-    earlier ONNX model is removed. Raises OutputError, and ModelError or RunError if no ONNX model
-    is written; the other files are then there.
+    For the format ONNX, also compare the ONNX model with MXNet on test images, and write it. An
+    ONNX model from an earlier call is removed.
+
+    Args:
+        net: The trained network, which may have been rewritten for devices.
+        model: Name of the network.
+        dataset: The data set on which it was trained.
+        folder: The folder, which is created if necessary.
+        plain: The original network, if it is the user's own and not one of gluonlab's networks.
+        format: MXNET or ONNX.
+
+    Returns:
+        How well the ONNX model agrees with the network; None without an ONNX model.
+
+    Raises:
+        OutputError: A file cannot be written.
+        ModelError, RunError: The ONNX model cannot be made, or differs. The other files are
+            written.
     """
     plain = get_model(model, len(dataset.classes)) if plain is None else plain
     graph = plain(mx.sym.var(INPUT))
@@ -75,7 +91,7 @@ def write_export(
 def _write_onnx(
     graph: mx.sym.Symbol, arrays: Dict[str, nd.NDArray], model: str, dataset: Dataset, path: Path
 ) -> Agreement:
-    """Write an ONNX model, and compare it with MXNet on test images. Raises RunError."""
+    """Write an ONNX model, unless a comparison with MXNet on test images raises RunError."""
     content = to_onnx(graph, arrays, dataset.image_shape, model)
     with raise_output_errors(path), atomic_path(path) as temporary:
         temporary.write_bytes(content)

@@ -1,17 +1,17 @@
 """MXNet's exporter to ONNX, adapted to current releases of onnx.
 
-MXNet 1.9.1 was written for onnx 1.7 to 1.13. While the exporter runs, this module restores what
-later releases lack, and replaces faulty translations of the exporter:
+MXNet 1.9.1 was written for onnx 1.7 to 1.13. While the exporter runs, this module works around
+these problems of the exporter:
 
-- it looks up types in ``onnx.mapping``, which was removed;
-- it checks its graph by the rules of the newest opset, but writes opset 13;
-- it converts each weight to a Python list, which takes ten times the memory;
-- it lets a BatchNorm with ``fix_gamma`` use the gamma that MXNet ignores;
-- it assumes that FullyConnected keeps its axes if the graph does not specify it;
-- its Embedding fails, or reads another row, for an index that MXNet clips;
-- it translates LSTM, GRU and RNN only with one layer, or with two whose inputs are as wide as their
-  states, and GRU and RNN only in one direction;
-- it logs to the root logger, which prints from then on.
+- It looks up types in ``onnx.mapping``, which later releases of onnx do not have.
+- It checks its graph by the rules of the newest opset, but writes opset 13.
+- It converts each weight to a Python list, which takes ten times the memory.
+- For a BatchNorm with ``fix_gamma``, it exports the stored gamma, which MXNet ignores.
+- If a FullyConnected does not specify ``flatten``, it uses another default than MXNet.
+- Its Embedding fails, or reads another row, for an index that MXNet clips.
+- It translates LSTM, GRU and RNN only with one layer, or with two layers whose inputs are as wide
+  as their states. It translates GRU and RNN only in one direction.
+- It logs to the root logger, and thereby makes the root logger print all later messages.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _one_at_a_time = threading.Lock()  # the patches affect all threads
 class UntranslatableError(ValueError):
     """Operator that MXNet's exporter cannot translate.
 
-    ``reason``: in one line; empty if the exporter does not know the operator.
+    ``reason``: a message on one line; empty if the exporter does not know the operator.
     """
 
     def __init__(self, operator: str, reason: str = "") -> None:
@@ -56,9 +56,10 @@ def make_onnx_graph(
 ) -> Any:
     """Translate ``graph`` to an ``onnx.GraphProto`` with operators of OPSET.
 
-    ``arrays``: the values of all variables except the input. ``shape``: of the input, which is
-    float32; the first axis may be a name, for any length. Weights are inputs of the result. Raises
-    UntranslatableError.
+    The weights are inputs of the returned graph. Raises UntranslatableError.
+
+    ``arrays``: name -> values of all variables except the input. ``shape``: the shape of the input,
+    which is float32. The first axis may be a name instead of a number: then it may have any length.
     """
     import onnx
     from mxnet.onnx.mx2onnx._export_onnx import MXNetGraph
@@ -72,7 +73,7 @@ def make_onnx_graph(
 
 @contextmanager
 def _patch_exporter(onnx: Any, exporter: Any) -> Iterator[None]:
-    """Patch onnx for the exporter, and the exporter with the translations of `CONVERTERS`."""
+    """In the block, add to onnx what the exporter needs, and use the translations of CONVERTERS."""
     original = exporter.convert_layer
 
     def convert(node: Node, **about: Any) -> Any:
@@ -102,7 +103,7 @@ def _patch_exporter(onnx: Any, exporter: Any) -> Iterator[None]:
 
 
 def _make_type_mapping(onnx: Any) -> SimpleNamespace:
-    """Make the part of the former ``onnx.mapping`` that the exporter uses."""
+    """Return a replacement for the removed ``onnx.mapping``, with the tables that are used."""
     numbers = {
         np.dtype(name): getattr(onnx.TensorProto, _ONNX_NAMES.get(name, name.upper()))
         for name in _TYPES
@@ -144,7 +145,7 @@ def _silence_logging() -> Iterator[None]:
 
 
 def _convert_variable(original: Callable[..., Any], node: Node, **options: Any) -> Any:
-    """Translate the input, or a weight, whose bytes are copied."""
+    """Translate a variable: the input, or a weight. The bytes of a weight are copied."""
     if options["is_input"]:
         return original(node, **options)
     from onnx import helper, numpy_helper
@@ -157,7 +158,7 @@ def _convert_variable(original: Callable[..., Any], node: Node, **options: Any) 
 
 
 def _convert_batch_norm(original: Callable[..., Any], node: Node, **options: Any) -> Any:
-    """Translate BatchNorm, with ones instead of a fixed gamma."""
+    """Translate BatchNorm. With ``fix_gamma``, gamma is replaced by ones, as in MXNet."""
     translation = original(node, **options)
     if node.get("attrs", {}).get("fix_gamma", "True") in TRUE_TEXTS:
         from onnx import numpy_helper
@@ -172,13 +173,13 @@ def _convert_batch_norm(original: Callable[..., Any], node: Node, **options: Any
 
 
 def _convert_dense(original: Callable[..., Any], node: Node, **options: Any) -> Any:
-    """Translate FullyConnected, with the default of ``flatten``."""
+    """Translate FullyConnected. A missing ``flatten`` is set to MXNet's default, True."""
     attrs = {"flatten": "True", **node.get("attrs", {})}
     return original({**node, "attrs": attrs}, **options)
 
 
 def _convert_embedding(original: Callable[..., Any], node: Node, **options: Any) -> Any:
-    """Translate Embedding. MXNet clips invalid indices, but ONNX does not."""
+    """Translate Embedding, with a Clip operator, because MXNet clips invalid indices."""
     from onnx import helper, numpy_helper
 
     (cast, gather), dtypes = original(node, **options)
@@ -193,15 +194,17 @@ def _convert_embedding(original: Callable[..., Any], node: Node, **options: Any)
 
 # --- LSTM, GRU and RNN, of any number of layers, in both directions
 #
-# MXNet stores all weights of an operator in one row: for each layer and direction, the weights of
-# the input (gates x H, in) and of the state (gates x H, H); then, in the same order, two biases
-# (gates x H,) each. ONNX has another order of gates (`_RecurrentKind.order`).
+# H is the width of a state, and "in" the width of a layer's input. MXNet stores all weights of an
+# operator in one row. First come, for each layer and direction, the weights of the input (gates x
+# H, in) and of the state (gates x H, H). Then come, in the same order, the two biases (gates x H,)
+# of each layer and direction. ONNX has another order of gates (`_RecurrentKind.order`).
 
 
 class _RecurrentKind(NamedTuple):
     """Translation of a kind of recurrent operator.
 
-    ``operator``: of ONNX. ``order``: for each gate of ONNX, its position in MXNet.
+    ``operator``: the operator of ONNX. ``order``: for each gate of ONNX, its position in MXNet.
+    ``states``: the number of states. ``settings``: attributes of the ONNX operator.
     """
 
     operator: str
@@ -225,7 +228,7 @@ UNSUPPORTED_SETTINGS = (
 
 
 class _NodeBuilder:
-    """Builder of the ONNX operators for one operator of MXNet, whose names start with its name."""
+    """Builds the ONNX operators for one operator of MXNet; their names start with its name."""
 
     def __init__(self, name: str, initializer: List[Any]) -> None:
         self.name, self.nodes, self._initializer = name, [], initializer  # type: str, List[Any], Any
@@ -260,7 +263,7 @@ class _NodeBuilder:
 def _convert_recurrent(
     original: Callable[..., Any], node: Node, **options: Any
 ) -> Tuple[List[Any], Tuple[Any, ...]]:
-    """Translate an RNN to ONNX operators; return them, and the types of the outputs.
+    """Translate MXNet's RNN operator; return the ONNX operators, and the types of the outputs.
 
     Raises NotImplementedError for unsupported settings.
     """
@@ -300,7 +303,7 @@ def _convert_recurrent(
 def _initial_states(
     builder: _NodeBuilder, data: str, states: List[str], count: int, hidden_size: int
 ) -> List[str]:
-    """Return the initial states (count, batch, H), broadcast to the size of the batch."""
+    """Return the names of the initial states (count, batch, H), broadcast to the batch's size."""
     from onnx import helper
 
     batch = builder.add_slice(builder.add("Shape", data), 0, 1, 2)
@@ -319,14 +322,17 @@ def _layer_weights(
     layer: int,
     sizes: Tuple[int, int, int],
 ) -> List[str]:
-    """Return the weights of input and state, and the biases of a layer, in ONNX order."""
+    """Cut a layer's arrays out of ``weights``; return their names: for input, state and biases.
+
+    The gates are in ONNX order. ``sizes``: layers, directions and H.
+    """
     layers, directions, hidden_size = sizes
     gates = len(kind.order)
     bias_size, state_size = directions * 2 * gates * hidden_size, gates * hidden_size * hidden_size
     later_layer_size = (
         directions * (directions + 1) * state_size
     )  # a layer whose input is the output of the previous one
-    # from the end, because the width of the first layer's input is unknown here
+    # The offset is from the end, because the width of the first layer's input is unknown here.
     end_offset = layers * bias_size + (layers - 1 - layer) * later_layer_size
     block = builder.add_slice(
         weights, 0, 0 if layer == 0 else -end_offset - later_layer_size, -end_offset
@@ -358,7 +364,10 @@ def _add_layer(
     directions: int,
     hidden_size: int,
 ) -> List[str]:
-    """Add a layer; return its output (length, batch, directions x H) and its final states."""
+    """Add a layer; return the names of its output (length, batch, directions x H) and final states.
+
+    ``inputs``: the names of the ONNX operator's inputs.
+    """
     from onnx import helper
 
     stem = f"{builder.name}_layer_{len(builder.nodes)}"

@@ -1,4 +1,4 @@
-"""Conversion of a network to an ONNX model, and comparison of its scores with MXNet."""
+"""Converts a network to an ONNX model, and compares the model's scores with MXNet's."""
 
 from __future__ import annotations
 
@@ -25,12 +25,20 @@ ALTERNATIVE_HINT = "give --export alone, which writes MXNet's own files, or anot
 def to_onnx(
     graph: mx.sym.Symbol, arrays: Mapping[str, nd.NDArray], image_shape: Tuple[int, ...], model: str
 ) -> bytes:
-    """Convert a network to ONNX: images (batch, C, H, W), float32 -> scores (batch, classes).
+    """Convert a network to ONNX, and return the content of the ONNX file.
 
-    The names of input and output are INPUT and OUTPUT. ``graph``: of the network, with the variable
-    INPUT. ``arrays``: the values of all other arguments and states. ``model``: name of the network
-    in messages. Returns the content of the file. Raises ModelError, which names an operator that
-    cannot be translated.
+    The ONNX model maps float32 images (batch, C, H, W), named INPUT, to scores (batch, classes),
+    named OUTPUT.
+
+    Args:
+        graph: The network; INPUT is the variable of the images.
+        arrays: Name -> values of all other arguments and states.
+        image_shape: (C, H, W).
+        model: Name of the network in messages.
+
+    Raises:
+        ModelError: An operator, which the message names, cannot be translated, or the ONNX model is
+            not valid.
     """
     import onnx
 
@@ -63,9 +71,10 @@ def to_onnx(
 
 
 def _resolve_reshape_codes(graph: mx.sym.Symbol, image_shape: Tuple[int, ...]) -> mx.sym.Symbol:
-    """Replace MXNet's special codes in shapes, such as -4, which splits an axis, by lengths.
+    """Replace MXNet's special codes in the shapes of Reshape by lengths.
 
-    ShuffleNet uses them. They are replaced only if the first axis is the batch.
+    ShuffleNet uses such codes: for example, -4 splits an axis. They are replaced only if the first
+    axis of the output is the batch.
     """
 
     def choose(
@@ -80,10 +89,10 @@ def _resolve_reshape_codes(graph: mx.sym.Symbol, image_shape: Tuple[int, ...]) -
 
 
 def _name_inputs_and_output(helper: Any, graph: Any, shape: Tuple[Any, ...], classes: int) -> None:
-    """Name the output, set its shape, and keep only the images as input.
+    """Rename the graph's output to OUTPUT, set its shape, and keep only the images as input.
 
-    A weight that is an input could change with every batch, so a runtime could not precompute with
-    it. Weights without a reader are removed.
+    If weights are inputs, a runtime must expect that they change with every batch, and cannot use
+    them in precomputations. Weights that no operator reads are removed.
     """
     [output] = graph.output
     for node in graph.node:
@@ -100,13 +109,14 @@ def _name_inputs_and_output(helper: Any, graph: Any, shape: Tuple[Any, ...], cla
         field.extend(values)
 
 
-# Relative to the largest score. Rounding differs by about 1e-6, and up to 3e-5 in the deepest
-# networks of gluoncv. A wrong operator rarely differs by less than 1e-2.
+# Allowed difference of scores, relative to the largest score. Differences by rounding are about
+# 1e-6, and up to 3e-5 in the deepest networks of gluoncv. A wrong operator rarely causes a
+# difference of less than 1e-2.
 TOLERANCE = 5e-5
-# For networks with larger rounding errors: a multiple of the error of MXNet's float32, and a
-# maximum.
+# Networks with larger rounding errors may differ by this multiple of MXNet's own float32 rounding
+# error, and by at most the maximum.
 ROUNDING_FACTOR, MAX_DIFFERENCE = 4, 1e-3
-CHECK_BATCHES = (1, 4, 7)  # different sizes, because the axis has any length
+CHECK_BATCHES = (1, 4, 7)  # different sizes, because a batch may have any size
 ERRORS_ONLY = 3  # of onnxruntime's severities
 
 Images = Any  # numpy's float32 (n, C, H, W)
@@ -142,12 +152,19 @@ def check_onnx(
     batches: Sequence[int] = CHECK_BATCHES,
     max_difference: float = MAX_DIFFERENCE,
 ) -> Agreement:
-    """Compare the scores of an ONNX file, or its bytes, with the original network.
+    """Compare the scores of an ONNX model with those of the original network.
 
-    ``graph`` and ``arrays``: as for `to_onnx`. ``images``: divided into batches of the sizes
-    ``batches``. ``max_difference``: the largest difference that rounding may explain. Raises
-    RunError if onnxruntime cannot load or run the file, and if scores differ by more than TOLERANCE
-    and more than rounding explains.
+    Args:
+        file: The ONNX file, or its content.
+        graph: The network, as for `to_onnx`.
+        arrays: Its parameters and states, as for `to_onnx`.
+        images: As many images as ``batches`` add up to.
+        batches: Sizes of the batches into which the images are divided.
+        max_difference: The largest difference that is accepted as rounding.
+
+    Raises:
+        RunError: onnxruntime cannot run the model, or the scores differ by more than TOLERANCE and
+            by more than rounding explains.
     """
     ends = np.cumsum(batches)
     parts = np.split(images, ends[:-1])
@@ -203,7 +220,7 @@ def _mxnet_scores(
 
 
 def _relative_difference(scores: Any, others: Any) -> float:
-    """Return the largest difference, relative to the largest of ``others``."""
+    """Return the largest difference, relative to the largest absolute value of ``others``."""
     difference = np.abs(scores - others).max()
     with np.errstate(divide="ignore"):
         return float(difference / np.abs(others).max()) if difference else 0.0
@@ -218,11 +235,12 @@ def compute_outputs(
 ) -> List[nd.NDArray]:
     """Compute the outputs of ``graph`` for images with MXNet on the CPU, operator by operator.
 
-    A graph without any gradient would be fused for oneDNN. It then has wrong scores for networks
-    such as gluoncv's cifar_resnet20_v2, or cannot be bound.
+    A gradient is requested for one argument, because MXNet fuses operators for oneDNN in graphs
+    without gradients. Fused graphs of networks such as gluoncv's cifar_resnet20_v2 have wrong
+    scores or cannot be bound.
 
-    ``name``: the variable of the images. ``arrays``: the values of all others, which do not change.
-    ``is_train``: compute as in training.
+    ``name``: the variable of the images. ``arrays``: name -> values of all other variables; they do
+    not change. ``is_train``: whether to compute as in training.
     """
     plain = convert_odd_concatenations(graph, {name: images.shape})
     arguments = {

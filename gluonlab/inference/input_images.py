@@ -1,6 +1,7 @@
-"""Input images of a prediction: files, folders or standard input, as a split that a loader reads.
+"""Finds the image files to classify, and makes a split of them that a loader can read.
 
-Does not import MXNet, so invalid input is reported before MXNet is loaded.
+The images are files, folders or standard input. This module does not import MXNet, so that errors
+in the input are reported before MXNet is loaded.
 """
 
 from __future__ import annotations
@@ -27,25 +28,25 @@ if TYPE_CHECKING:
     from gluonlab.data.sets.dataset import Images, Indices, Labels
 
 STDIN, STDIN_NAME = "-", "standard input"
-MAX_STDIN_BYTES = 2**28  # ten times a large photograph
+MAX_STDIN_BYTES = 2**28  # about ten times the size of a large photograph
 INPUT_HINT = "give image files, folders with such files, or - for standard input"
 # Pillow's weights of red, green and blue (ITU-R 601-2), in 1 / 2**16
 GRAY_WEIGHTS = (19595, 38470, 7471)
 
 
 class Picture(NamedTuple):
-    """Picture: its name as the user gave it, and the path where it is read."""
+    """Image file: the name that the user gave, and the path from which it is read."""
 
     name: str
     path: str
 
 
 def find_pictures(names: Sequence[str]) -> List[Picture]:
-    """Find the pictures in these files and folders, including subfolders, sorted in each folder.
+    """Return the image files in ``names``: files, folders, or - for standard input.
 
-    In a folder, only files with the suffix of an image are found. Hidden files and links to folders
-    are skipped. Raises DataError for a missing file, a file that is not regular, and a folder
-    without pictures.
+    Folders are searched with their subfolders, in sorted order. Only files with the suffix of an
+    image count. Hidden files and links to folders are skipped. Raises DataError for a missing file,
+    a file that is not regular, and a folder without images.
     """
     pictures: List[Picture] = []
     for name in names:
@@ -66,7 +67,7 @@ def find_pictures(names: Sequence[str]) -> List[Picture]:
 
 
 def _check_file(name: str) -> None:
-    """Raise DataError unless a path is a regular file."""
+    """Raise DataError unless ``name`` is the path of a regular file."""
     try:
         kind = Path(name).stat().st_mode
     except FileNotFoundError:
@@ -78,7 +79,7 @@ def _check_file(name: str) -> None:
 
 
 def _find_in_folder(folder: str) -> List[Picture]:
-    """Find the pictures in a folder and its subfolders."""
+    """Return the image files in a folder and its subfolders. Raises DataError if there are none."""
 
     def fail(error: OSError) -> None:
         raise error
@@ -104,7 +105,7 @@ def _save_standard_input() -> str:
         raise DataError(f"{STDIN_NAME} is empty: give the bytes of an image file")
     if len(content) > MAX_STDIN_BYTES:
         raise DataError(f"{STDIN_NAME} has more than {MAX_STDIN_BYTES:,} bytes: give one image")
-    # an anonymous file: nothing is left behind, and decoder processes open it by this path
+    # An anonymous file: it needs no removal, and decoder processes can open it by this path.
     file = os.memfd_create("gluonlab-picture")
     with open(file, "wb", closefd=False) as target:
         target.write(content)
@@ -113,7 +114,7 @@ def _save_standard_input() -> str:
 
 @contextmanager
 def name_pictures_in_errors(pictures: Sequence[Picture]) -> Iterator[None]:
-    """Replace paths by the names of pictures in the DataErrors of the block."""
+    """Replace the path of standard input's copy by "standard input" in DataErrors of the block."""
     try:
         yield
     except DataError as error:
@@ -128,7 +129,7 @@ def _replace_paths(message: str, pictures: Sequence[Picture]) -> str:
 
 
 class GraySplit:
-    """Split of image files with one channel: gray as Pillow computes it."""
+    """Split of image files that are converted to one gray channel, as Pillow converts them."""
 
     def __init__(self, split: FileSplit) -> None:
         self.split = split
@@ -146,7 +147,7 @@ class GraySplit:
         return self.start_reading(indices).result()
 
     def start_reading(self, indices: "Indices", seeds: Optional[Sequence[int]] = None) -> Reading:
-        """Start to decode these n images."""
+        """Start to decode the n images at these indices. ``seeds``: see `FileSplit`."""
         return _PendingGrayBatch(self.split.start_reading(indices, seeds))
 
 
@@ -162,7 +163,7 @@ class _PendingGrayBatch(NamedTuple):
 
 
 def to_gray(images: "Images") -> "Images":
-    """Convert (n, 3, H, W) to (n, 1, H, W), as Pillow's convert("L")."""
+    """Convert RGB images (n, 3, H, W) to gray (n, 1, H, W), like Pillow's convert("L")."""
     red, green, blue = (images[:, channel].astype(np.uint32) for channel in range(3))
     gray = red * GRAY_WEIGHTS[0] + green * GRAY_WEIGHTS[1] + blue * GRAY_WEIGHTS[2] + 0x8000
     return np.asarray((gray >> 16).astype(np.uint8)[:, None])
@@ -175,10 +176,20 @@ def make_picture_split(
     skip_bad: bool = False,
     resizer: Optional[str] = None,
 ) -> "Tuple[FileSplit | GraySplit, List[Picture], List[str]]":
-    """Make a split of pictures with this ``shape``; also return its pictures, and error messages.
+    """Make a split of image files, which are decoded to ``shape``, (channels, height, width).
 
-    With ``skip_bad``, all pictures are decoded first, and bad ones are left out. Raises DataError
-    if pictures cannot have this shape, and if none is left.
+    Args:
+        pictures: The image files.
+        shape: Shape of the network's images: one or three channels, and a square.
+        decoders: Number of decoder processes.
+        skip_bad: Whether to decode all files first, and leave out those that cannot be decoded.
+        resizer: The library that resizes, see `DecoderPool`.
+
+    Returns:
+        The split, its image files, and an error message for each file that was left out.
+
+    Raises:
+        DataError: Image files cannot have this shape, or all of them are left out.
     """
     channels, height, width = shape
     if channels not in (1, 3) or height != width:

@@ -1,4 +1,4 @@
-"""Loading of a finished run, and predictions by its network on any devices."""
+"""Loads the network of a finished run, and predicts the classes of images with it."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ Images = Union[str, "os.PathLike[str]", Sequence[Any], "NDArray[Any]"]
 
 
 def ignore_batch(batch: PredictedBatch) -> None:
-    """Do nothing with a batch."""
+    """Do nothing. This is the default for ``on_batch``."""
 
 
 class LoadedRun:
@@ -115,14 +115,14 @@ class LoadedRun:
         """Predict the classes of images, with probabilities.
 
         Args:
-            images: A picture file or a folder, or a list of them, which are resized to squares as
-                in training; or an array of numpy or MXNet, (n, C, H, W), or (n, H, W) in grayscale,
-                of bytes or of the floats that the network gets.
+            images: An image file, a folder, or a list of files and folders. These images are
+                resized to squares as in training. Or an array of NumPy or MXNet, (n, C, H, W) or,
+                for gray images, (n, H, W). It contains bytes, or floats as the network gets them.
             on_batch: Called with each `PredictedBatch`.
 
         Returns:
-            The predictions, in the order of the images. A warning names pictures that ``skip_bad``
-            leaves out.
+            The predictions, in the order of the images. If ``skip_bad`` leaves out files, a warning
+            contains their number.
 
         Raises:
             DataError: An input is not an image.
@@ -196,7 +196,10 @@ class LoadedRun:
         return run_frame(self.folder, of)
 
     def _predict_batches(self, split: Split, names: Sequence[str]) -> Iterator[PredictedBatch]:
-        """Yield predictions of the images of a split, in order, in batches as in an evaluation."""
+        """Yield the predictions for the images of a split, in order, in batches.
+
+        ``names``: a name for each image. Several batches are queued before the first is read.
+        """
         images = dataclasses.replace(self._plan.dataset, test=split)
         plan = dataclasses.replace(self._plan, dataset=images)
         queued: Deque[Tuple[Sequence[str], GatheredScores, List[DeviceScores], Any, Any]] = deque()
@@ -206,7 +209,8 @@ class LoadedRun:
                 np.concatenate([part.asnumpy() for part in parts]) for parts in batch
             )
             parts = [
-                (device, scores.copy(), labels.copy())  # available when this part is
+                # Copies, which can be read as soon as this part is computed.
+                (device, scores.copy(), labels.copy())
                 for device, _, scores, labels in self._strategy.score(batch)
             ]
             queued.append(
@@ -226,10 +230,14 @@ class LoadedRun:
         pixels: Any,
         true_labels: Any,
     ) -> PredictedBatch:
-        """Wait for the scores of a batch's parts."""
+        """Wait for the scores of a batch, and return it with its predictions.
+
+        ``parts``: the scores and labels of each device. Raises RunError for scores without a best
+        class, such as NaN.
+        """
         gathered.add(parts)
         scores, _ = gathered.gather(SINGLE_PROCESS)
-        # as in an evaluation: other rows have no best class
+        # NaN and infinity are refused; -infinity is allowed unless all scores of an image have it.
         has_best_class = (scores < np.inf).all(axis=1) & (scores > -np.inf).any(axis=1)
         if not has_best_class.all():
             name = names[int(np.flatnonzero(~has_best_class)[0])]
@@ -239,7 +247,7 @@ class LoadedRun:
         return PredictedBatch(Predictions(self.classes, tuple(names), scores), pixels, true_labels)
 
     def _split_from_array(self, images: Any) -> ArraySplit:
-        """Make a split from an array of images. Raises DataError for another shape."""
+        """Make a split from an array of images. Raises DataError if its shape does not fit."""
         shape = images.shape
         if images.ndim == 3 and shape[1:] == self.image_shape[1:] and self.image_shape[0] == 1:
             images = images[:, np.newaxis]
@@ -253,7 +261,7 @@ class LoadedRun:
         return ArraySplit(to_pixels(images, "images"), labels, CHANNELS_FIRST)
 
     def _conversion_hint(self, shape: Tuple[int, ...]) -> str:
-        """Return how to convert images of this shape to the shape of the run, or an empty text."""
+        """Return the code that converts images of this shape to the run's; "" if there is none."""
         channels, height, width = self.image_shape
         conversions = {
             (channels, height, width): "images[None]",
@@ -272,8 +280,9 @@ def load_run(
 
     Args:
         path: Folder of the run.
-        net: The network, if `train` got one.
-        data: The data sets, if `train` got some. Only `LoadedRun.mistakes` reads them.
+        net: The network, if the run was trained by ``train(..., net=...)``.
+        data: The data sets, if the run was trained by ``train(..., dataset=...)``. Only
+            `LoadedRun.mistakes` reads them.
         settings: Settings that affect predictions, such as ``devices``.
 
     Returns:
@@ -310,7 +319,7 @@ def _load_run(
         check_same_user_components(
             str(run.folder), CALL_HINT, run.used, _comparable_settings(run, components, data)
         )
-        # images that are decoded batch by batch keep the names of their files
+        # With 0 resident bytes, image files are decoded batch by batch, and their paths are known.
         prediction_config = config.replace(resident_bytes=0)
         prediction_config = (
             prediction_config if components.net is None else prediction_config.replace(model=None)
@@ -324,7 +333,9 @@ def _load_run(
         return test_data
 
     stand_in = _stand_in_dataset(run)
-    if stand_in is None:  # an older run, or one with very many classes: the data contain them
+    # An older run, or a run with very many classes, has not recorded the class names. They are then
+    # read from the data.
+    if stand_in is None:
         plan = make_evaluation_plan(run, config, test_images(), components)
     else:
         data_options = dict.fromkeys(("data_dir", "image_size", "decoders", "resizer", "val_share"))
@@ -346,7 +357,10 @@ def _load_run(
 def _comparable_settings(
     run: RunDescription, components: UserComponents, data: Optional[Dataset]
 ) -> Any:
-    """Return the current settings of the user's components; the loss is as recorded."""
+    """Return the settings of the user's network and data, and the recorded setting of the loss.
+
+    Predictions do not use the loss, so the user need not pass it again.
+    """
     settings = dict(components.settings(data).get("own", {}))
     recorded = run.used.get("own")
     if isinstance(recorded, dict) and "loss" in recorded:
@@ -367,7 +381,10 @@ def _read_description(path: "str | os.PathLike[str]") -> RunDescription:
 
 
 def _stand_in_dataset(run: RunDescription) -> Optional[Dataset]:
-    """Return a data set of one black image with the recorded classes; None if they are unknown."""
+    """Return a data set of one black image with the recorded classes, for predictions without data.
+
+    Returns None if the run has not recorded the class names, the image shape or the normalization.
+    """
     recorded_classes, shape = run.classes, recorded_image_shape(run)
     names = recorded_classes.get("names") if isinstance(recorded_classes, dict) else None
     if not isinstance(names, list) or not names or shape is None:
@@ -394,7 +411,7 @@ def _list_images(images: Any) -> "List[Any] | NDArray[Any]":
 
 
 def _resolve_pictures(inputs: Sequence[Any]) -> List[Picture]:
-    """Return the pictures of files and folders; accepts a list of Pictures."""
+    """Return the image files of paths and folders. A list of `Picture` is returned as it is."""
     if inputs and all(isinstance(item, Picture) for item in inputs):
         return list(inputs)
     return find_pictures(list(map(_check_path, inputs)))

@@ -1,6 +1,6 @@
-"""Predicted classes and probabilities, as text, JSON and CSV, and as a contact sheet.
+"""Predicted classes and probabilities, and their output as text, JSON, CSV and a contact sheet.
 
-A contact sheet is a PNG with rows of pictures and text below each of them.
+A contact sheet is a PNG file with rows of small pictures, each with lines of text below it.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Predictions:
 
     @property
     def labels(self) -> "Numbers":
-        """Number of the best class of each image, (n,); of equal scores, the first."""
+        """Index of the best class of each image, (n,). If scores are equal, the first class."""
         return np.asarray(self.scores.argmax(axis=1))
 
     @property
@@ -86,7 +86,7 @@ class Predictions:
         """
         if not is_positive_integer(count):
             raise DataError(f"top({count!r}): give a number of classes from 1 up")
-        # by scores, because small probabilities may be equal
+        # Sorted by scores, because small probabilities may be rounded to equal numbers.
         order = np.argsort(-self.scores, axis=1, kind="stable")[:, :count]
         return [
             [ClassProbability(self.classes[label], float(row[label])) for label in best]
@@ -95,9 +95,10 @@ class Predictions:
 
 
 class PredictedBatch(NamedTuple):
-    """Batch of n images, as the network got them, with their predictions.
+    """Batch of n images and their predictions.
 
-    ``pixels`` (n, C, H, W): from 0 to 255. ``true`` (n,): the labels, if the images have any.
+    ``pixels`` (n, C, H, W): the input of the network before scaling, from 0 to 255. ``true`` (n,):
+    the true labels; zeros for images without labels.
     """
 
     predictions: Predictions
@@ -108,9 +109,9 @@ class PredictedBatch(NamedTuple):
 class Mistake(NamedTuple):
     """Test image that the network classifies wrongly.
 
-    ``number``: its position among the test images. ``file``: its path, if it is read from a file.
-    ``true`` and ``predicted``: class names. ``probability``: of ``predicted``. ``pixels`` (C, H,
-    W): from 0 to 255, as the network got them.
+    ``number``: the image's position among the test images. ``file``: its path, or None if it is not
+    read from a file. ``true`` and ``predicted``: class names. ``probability``: the predicted
+    probability of ``predicted``. ``pixels`` (C, H, W): from 0 to 255.
     """
 
     number: int
@@ -122,7 +123,10 @@ class Mistake(NamedTuple):
 
 
 class Mistakes(NamedTuple):
-    """Test images of a data set that a run classifies wrongly, in order."""
+    """Test images of a data set that a run classifies wrongly, in order.
+
+    ``images``: the number of all test images.
+    """
 
     dataset: str
     images: int
@@ -135,7 +139,7 @@ class Mistakes(NamedTuple):
 
 
 MAX_PICTURES = 400  # pictures in a contact sheet
-PNG_TEXT = ("Software", "gluonlab.predict")  # text in the PNG, which marks it as one of these
+PNG_TEXT = ("Software", "gluonlab.predict")  # key and text in the PNG that mark a contact sheet
 MARK = "\0".join(PNG_TEXT).encode()
 TILE_SIDE, GAP, LINE, MARGIN = 112, 12, 17, 16  # pixels
 TEXT, TITLE = 12, 15  # height of letters
@@ -144,7 +148,7 @@ Color = Tuple[int, int, int]
 
 
 class Tile(NamedTuple):
-    """Picture of a contact sheet: ``pixels`` (C, H, W) of 0 to 255, and lines of text in colors."""
+    """Picture of a contact sheet: pixels (C, H, W), 0 to 255, and (text, color) of each line."""
 
     pixels: "Images"
     lines: Sequence[Tuple[str, Color]]
@@ -153,9 +157,10 @@ class Tile(NamedTuple):
 def write_sheet(
     option: str, path: Path, title: str, tiles: Sequence[Tile], replace: bool = False
 ) -> None:
-    """Write a contact sheet of at most MAX_PICTURES pictures to a new PNG. Raises OutputError.
+    """Write a contact sheet of the first MAX_PICTURES tiles to a new PNG. Raises OutputError.
 
-    ``replace``: overwrite an earlier contact sheet.
+    ``option``: the option that named the file, for messages. ``replace``: whether to overwrite an
+    earlier contact sheet.
     """
     metadata = PngInfo()
     metadata.add_text(*PNG_TEXT)
@@ -194,9 +199,10 @@ def draw_sheet(title: str, tiles: Sequence[Tile]) -> Image.Image:
 
 
 def to_thumbnail(pixels: "Images") -> Image.Image:
-    """Convert pixels (C, H, W) to a picture of at most TILE_SIDE; small ones are enlarged."""
+    """Convert pixels (C, H, W) to a picture that fits a tile; small pictures are enlarged."""
     channels = pixels if len(pixels) in (1, 3) else pixels[:1]
-    channels = np.clip(np.rint(channels), 0, 255).astype(np.uint8)  # floats may be normalized
+    # Images given as floats may be outside of 0 to 255.
+    channels = np.clip(np.rint(channels), 0, 255).astype(np.uint8)
     image = Image.fromarray(np.ascontiguousarray(channels.transpose(1, 2, 0)).squeeze())
     image = image.convert("RGB")
     largest = max(image.size)
@@ -231,13 +237,13 @@ MISTAKE_COLUMNS = ("image", "true", "predicted", "probability")
 
 
 def _prediction_rows(predictions: Predictions, count: int) -> List[Tuple[str, str, float]]:
-    """Return a row for each of the best classes of each image."""
+    """Return (image, class, probability) for the ``count`` best classes of each image."""
     best = zip(predictions.images, predictions.top(count))
     return [(name, guess.name, guess.probability) for name, guesses in best for guess in guesses]
 
 
 def predictions_as_text(predictions: Predictions, count: int) -> str:
-    """Format one row per class; only the first row of an image has its name."""
+    """Format a table with a row for each of an image's best classes; the first has its name."""
     rows = _prediction_rows(predictions, count)
     per_image = min(count, len(predictions.classes))
     return _format_table(
@@ -247,12 +253,12 @@ def predictions_as_text(predictions: Predictions, count: int) -> str:
 
 
 def predictions_as_csv(predictions: Predictions, count: int) -> str:
-    """Format one line per class of each image, the best first."""
+    """Format a CSV line for each of the ``count`` best classes of each image, the best first."""
     return _format_csv(PREDICTION_COLUMNS, _prediction_rows(predictions, count))
 
 
 def predictions_as_json(predictions: Predictions, count: int) -> List[Dict[str, Any]]:
-    """Convert to plain values, one dictionary per image."""
+    """Return a dictionary per image: its name and its ``count`` best classes, for JSON."""
     keys = ("class", "probability")
     return [
         {"image": image, "top": [dict(zip(keys, guess)) for guess in best]}
@@ -288,7 +294,7 @@ def mistakes_as_csv(mistakes: Mistakes) -> str:
 
 
 def mistakes_as_json(mistakes: Mistakes) -> Dict[str, Any]:
-    """Convert to plain values, without the pixels."""
+    """Return the mistakes as a dictionary for JSON, without the pixels."""
     names = ("number", "file", "true", "predicted", "probability")
     return {
         "dataset": mistakes.dataset,
@@ -299,7 +305,7 @@ def mistakes_as_json(mistakes: Mistakes) -> Dict[str, Any]:
 
 
 def mistake_name(mistake: Mistake) -> str:
-    """Return the file of a test image, or its number, from 0."""
+    """Return the path of a test image or, if it has no file, a name with its number, from 0."""
     return mistake.file or f"test image {mistake.number}"
 
 
@@ -342,12 +348,12 @@ def _format_table(heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
 
 
 def _shorten_cell(cell: str) -> str:
-    """Return the end of a text that is too wide, because a path ends with the file."""
+    """Shorten a text to its end if it is too wide; the end of a path is the file's name."""
     return cell if len(cell) <= MAX_CELL_WIDTH else f"…{cell[1 - MAX_CELL_WIDTH :]}"
 
 
 def _format_csv(heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """Format rows of texts with a probability in the last column, with all its digits."""
+    """Format rows as CSV; the last column is a probability, written with all its digits."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(heads)

@@ -1,4 +1,4 @@
-"""Networks by name: `MODELS` is the registry, `get_model` creates one."""
+"""Networks by name: `MODELS` is the registry, and `get_model` creates a network."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class ModelKind(NamedTuple):
     summary: str
 
 
-# resnet18 and resnet50 are from Gluon's model zoo. The ones of gluoncv are alike, and would need a
-# second library.
+# resnet18 and resnet50 are from Gluon's model zoo. gluoncv has similar networks, but they would
+# require a second library.
 MODELS: Dict[str, ModelKind] = {
     "lenet": ModelKind(
         lambda classes: LeNet(classes, "max"),
@@ -71,16 +71,17 @@ def check_model(name: str) -> None:
 
 
 def get_model(name: str, classes: int, ctxs: "Sequence[Context]" = ()) -> "HybridBlock":
-    """Create a network by name, not initialized, hybridized with static memory.
+    """Create a network by name. It is hybridized with static memory, but not initialized.
 
     Args:
         name: One of MODELS, or ``gluoncv:`` and the name of a classification network of gluoncv.
         classes: Number of classes.
-        ctxs: If there are devices, the network is optimized (`gluonlab.optimize`), which changes
-            neither its parameters nor the function that it computes.
+        ctxs: Devices on which the network will run. If given, the network is optimized
+            (`gluonlab.optimize`), which does not change its parameters or the computed function.
+            The network is not initialized on them.
 
     Returns:
-        The network, from float32 images (n, C, H, W) to scores (n, classes).
+        The network, which maps float32 images (n, C, H, W) to scores (n, classes).
 
     Raises:
         ModelError: The name is unknown, or ``classes`` is not a number from 1 up.
@@ -97,7 +98,7 @@ def get_model(name: str, classes: int, ctxs: "Sequence[Context]" = ()) -> "Hybri
             "use it before npx.set_np(), or within mx.util.np_array(False); "
             "gluonlab.train takes it as it is"
         )
-    # Parameters are saved by name, so numbers in names must start at 0 for each network.
+    # Parameters are saved by name, so the numbers in names must start at 0 for each network.
     with mx.name.NameManager():
         if name.startswith(gluoncv_zoo.PREFIX):
             net = gluoncv_zoo.gluoncv_network(name[len(gluoncv_zoo.PREFIX) :], classes)

@@ -1,30 +1,32 @@
-"""Pads the channels of convolutions with zeros, to a multiple that oneDNN computes fast.
+"""Pads the channels of convolutions with zeros, so that oneDNN computes them faster on CPUs.
 
-oneDNN keeps images in blocks of 8 or 16 channels, one vector register each. MXNet 1.9.1 uses its
-direct convolutions only if the channels fill these blocks. All other convolutions, such as LeNet's
-with 20 and 50 channels, are computed as a matrix product of a rearranged copy of the image. The
-layers between them are computed without vector instructions.
+oneDNN stores images in blocks of 8 or 16 channels, each as long as a vector register. MXNet 1.9.1
+uses oneDNN's direct convolutions only if the number of channels is a multiple of the block size.
+MXNet computes all other convolutions, such as LeNet's with 20 and 50 channels, as a matrix product
+of a rearranged copy of the image. It computes the layers between them without vector instructions.
 
-Zero channels up to the next multiple do not change the result: their weights are zero, and their
-gradients are removed. Parameters keep their true shapes, except the running statistics of
-BatchNorm, which an operator changes in place: `enlarge_state` allocates larger arrays for them.
+The added channels do not change the result: their weights are zero, and their gradients are
+removed. Parameters keep their true shapes. The running statistics of BatchNorm need larger arrays,
+because an operator updates them in place. `enlarge_state` allocates these arrays.
 
-The rules below decide when padding is faster. They were measured for chains of convolutions and
-ReLU, forward and backward, on one core of an AMD EPYC (Zen 4), with AVX-512 and limited to AVX2:
-430 draws of 1 to 512 channels, kernels of 1, 3, 5 and 7, images of 5x5 to 56x56, batches of 8 to
-64.
+The constants below decide when to pad. They follow from measurements of forward and backward on one
+core of an AMD EPYC (Zen 4), with AVX-512 and limited to AVX2. 430 random chains of convolutions and
+ReLU were measured, with 1 to 512 channels, kernels of 1, 3, 5 and 7, images of 5x5 to 56x56 and
+batches of 8 to 64. Results, compared with no padding unless stated otherwise:
 
-- With kernels of 3 and more, padding to 8 was 1.8 times as fast in the median, and at least as fast
-  in all but one draw, even with 10 times the arithmetic.
-- With kernels of 1, it was faster if the arithmetic was at most doubled: 1.5 times as fast in the
-  median with AVX2, and 1.1 with AVX-512. BatchNorm between the convolutions makes it 1.8 to 2.
-- With AVX-512, padding to 16 was faster than to 8 if the arithmetic was nearly the same, and slower
-  from a third more on. Intel's CPUs compute twice as much with 512 bits as with 256: there LeNet
-  with half as much arithmetic again was 1.3 to 1.6 times as fast as without padding.
-- With AVX-512, oneDNN has blocks of 8 and of 16 channels. The backward of BatchNorm takes 50 times
-  as long if its image is in the one and its gradient in the other. A residual network with 12,
-  20 and 44 channels was half as fast with multiples of 8 as without padding, and 1.5 times as fast
-  with multiples of 16.
+- Kernels of 3 and more, padded to a multiple of 8: 1.8 times as fast in the median. Only one case
+  was slower, although padding multiplied the arithmetic by up to 10.
+- Kernels of 1, padded to a multiple of 8: faster if padding at most doubles the arithmetic. The
+  median is 1.5 times as fast with AVX2, and 1.1 times with AVX-512. With BatchNorm between the
+  convolutions, it is 1.8 to 2 times as fast.
+- AVX-512, multiples of 16 compared with 8: faster if they need nearly the same arithmetic, and
+  slower if they need a third more.
+- Intel's CPUs compute twice as much with 512 bits as with 256. On these CPUs, LeNet was 1.3 to 1.6
+  times as fast with padding, which multiplied its arithmetic by 1.5.
+- With AVX-512, oneDNN uses blocks of 8 and of 16 channels. The backward of BatchNorm is 50 times
+  slower if its image and its gradient are in blocks of different sizes. A residual network with 12,
+  20 and 44 channels was half as fast with multiples of 8, and 1.5 times as fast with multiples
+  of 16.
 """
 
 from __future__ import annotations
@@ -63,16 +65,16 @@ from gluonlab.models.symbol_graph import (
     to_symbol,
 )
 
-# Multiples of channels by instruction set, the smallest first.
+# The multiples to which channels may be padded, by instruction set, the smallest first.
 MULTIPLES = {"AVX512_CORE": (8, 16), "AVX2": (8,), "AVX": (8,), "SSE41": (8,)}
-# The larger multiple may cost so many times the arithmetic of the smaller one.
+# The larger multiple is used if it needs at most this many times the arithmetic of the smaller one.
 MAX_RATIO, MAX_RATIO_BY_VENDOR = 1.1, {"GenuineIntel": 1.6}
-MAX_RATIO_OF_MIXED = 2.0  # so many times, if the smaller one would mix blocks
+MAX_RATIO_OF_MIXED = 2.0  # the same limit, if the smaller multiple would mix block sizes
 MAX_POINTWISE_RATIO = 2.0  # padding may multiply the arithmetic of a kernel of 1 by at most this
-MAX_IMAGE_CHANNELS = 3  # channels of images that oneDNN's convolutions read without blocks
+MAX_IMAGE_CHANNELS = 3  # oneDNN's convolutions read images of up to 3 channels without blocks
 
-# Operators on single numbers. The results and derivatives at the added channels, which are
-# 0 at first, stay finite. The zero weights that follow multiply them by 0.
+# Operators that compute each number separately. They map the zeros of the added channels to finite
+# numbers, which the zero weights of the next layer then multiply by 0.
 POINTWISE_NAMES = """
     Activation BlockGrad abs clip cos erf exp hard_sigmoid negative relu sigmoid sin softsign square
     tanh _copy _div_scalar _maximum_scalar _minimum_scalar _minus_scalar _mul_scalar _plus_scalar
@@ -92,7 +94,7 @@ KEEP_CHANNELS = POINTWISE_OPERATORS | ELEMENTWISE_OPERATORS | {"LeakyReLU", "Poo
 
 
 class ChannelRun(NamedTuple):
-    """Channels of the network, and the zero channels behind them."""
+    """A number of the network's channels, followed by a number of zero channels."""
 
     channels: int
     zeros: int
@@ -102,9 +104,10 @@ Layout = Tuple[ChannelRun, ...]  # of all channels of an image, in order
 
 
 class Padding(NamedTuple):
-    """The multiples of channels to pad to, the smallest first; () does not pad.
+    """The multiples to which channels may be padded, the smallest first; () means no padding.
 
-    ``max_ratio``: the larger multiple may have this many times the arithmetic of the smaller one.
+    ``max_ratio``: the larger multiple is used if it needs at most this many times the arithmetic of
+    the smaller one.
     """
 
     multiples: Tuple[int, ...] = ()
@@ -112,7 +115,7 @@ class Padding(NamedTuple):
 
 
 def choose_padding(ctx: mx.Context) -> Padding:
-    """Choose the multiples of channels that are fast on a device."""
+    """Choose the multiples of channels that are fast on a device; no padding on GPUs."""
     if ctx.device_type != "cpu" or not mx.runtime.Features().is_enabled("MKLDNN"):
         return Padding()
     multiples = MULTIPLES.get(instruction_set(), ())
@@ -125,15 +128,16 @@ def pad_channels(
     types: Mapping[str, Any],
     padding: Padding,
 ) -> mx.sym.Symbol:
-    """Pad the channels of float32 convolutions (n, C, H, W) where that makes them faster.
+    """Pad the channels of float32 convolutions (n, C, H, W) where padding makes them faster.
 
-    Return ``graph`` itself if there are none, or if MXNet fails on it when it is padded. Arguments,
-    outputs and their names stay as they are. Auxiliary states may get more channels.
+    Arguments, outputs and their names do not change. Auxiliary states may have more channels.
+    Returns ``graph`` itself if nothing is padded, for example because MXNet cannot compute the
+    padded graph.
 
     Args:
-        graph: the network, perhaps with its loss.
-        inputs: shapes from which all others follow.
-        types: the types of all arguments.
+        graph: The network, optionally with its loss.
+        inputs: Name of each argument -> its shape. All other shapes are inferred from these.
+        types: Name of each argument -> its type.
         padding: See `choose_padding`.
     """
     if not _is_supported(graph, dict(inputs)):
@@ -148,7 +152,11 @@ def pad_channels(
 def _choose_plan(
     unpadded: "_PaddingPlan", padded: "Sequence[_PaddingPlan]", max_ratio: float
 ) -> "_PaddingPlan":
-    """Return the fastest plan; ``unpadded`` is the plan without padding."""
+    """Return the plan that should be fastest.
+
+    ``padded``: a plan for each multiple, the smallest first. A larger multiple is chosen if it
+    needs at most ``max_ratio`` times the arithmetic of the smallest.
+    """
     chosen = unpadded
     for plan in padded:
         if plan.mixes_blocks and len(padded) > 1 and not unpadded.mixes_blocks:
@@ -161,11 +169,13 @@ def _choose_plan(
 def _is_supported(graph: mx.sym.Symbol, inputs: Dict[str, Shape]) -> bool:
     """Return whether MXNet can compute the graph when its convolutions are padded.
 
-    With contrib.foreach, a compiled block sometimes reads padded biases too early.
+    Two kinds of graphs are not supported:
 
-    MXNet's BatchNorm with oneDNN changes the shape of an array unless the axis is written as 1 and
-    the array has four axes. It raises "Check failed: !is_view" if a padded convolution has stored
-    the array or its gradient in blocks.
+    - Graphs with contrib.foreach: a compiled block sometimes reads padded biases too early.
+    - Graphs with a BatchNorm whose axis is not given as 1, or a convolution after a BatchNorm of
+      an array that does not have four axes. With oneDNN, such a BatchNorm changes the shape of its
+      array. It raises "Check failed: !is_view" if a padded convolution has stored the array or its
+      gradient in blocks.
     """
     nodes: List[Node] = parse_graph(graph)["nodes"]
     if any("subgraphs" in node for node in nodes):
@@ -186,7 +196,7 @@ def _is_supported(graph: mx.sym.Symbol, inputs: Dict[str, Shape]) -> bool:
 
 
 def _is_contiguous(layout: Optional[Layout]) -> bool:
-    """Return whether all zero channels are after the others."""
+    """Return whether all zero channels are after the network's channels."""
     return layout is None or len(layout) == 1
 
 
@@ -195,7 +205,7 @@ def _total_channels(layout: Layout) -> int:
 
 
 def _concatenate(layouts: Sequence[Layout]) -> Layout:
-    """Return the layout of concatenated images."""
+    """Return the layout of images that are concatenated along the channels."""
     runs: List[ChannelRun] = []
     for run in itertools.chain.from_iterable(layouts):
         if runs and not runs[-1].zeros:
@@ -219,10 +229,12 @@ class _Convolution(NamedTuple):
 
 
 class _PaddingPlan:
-    """Plan of which outputs of a graph are padded.
+    """Plan of which outputs of a graph are padded to a multiple.
 
-    ``layouts``: the layout of each node's first output, if it is padded, by index of the node.
-    ``padded_inputs``: the layout of the input of each convolution for which an operator pads it.
+    Attributes:
+        layouts: Index of each node whose first output is padded -> layout of that output.
+        padded_inputs: Index of each convolution whose input an added operator pads -> layout of
+            the padded input.
     """
 
     def __init__(
@@ -244,7 +256,7 @@ class _PaddingPlan:
         self._unpadded: Set[int] = set()  # indices of nodes that stay unpadded
         self.layouts: Dict[int, Layout] = {}
         self.padded_inputs: Dict[int, Layout] = {}
-        while self._assign_layouts():
+        while self._assign_layouts():  # until no more nodes have to stay unpadded
             pass
 
     def entry_shape(self, entry: Entry) -> Optional[Shape]:
@@ -266,7 +278,7 @@ class _PaddingPlan:
         return sum(self._convolution_multiply_adds(index) for index in self.convolutions)
 
     def _convolution_multiply_adds(self, index: int) -> float:
-        """Return the multiply-adds of a convolution, with padding."""
+        """Return the number of multiply-adds of the convolution at node ``index``, with padding."""
         convolution, (channels_in, channels_out) = (
             self.convolutions[index],
             self._padded_channels(index),
@@ -283,10 +295,10 @@ class _PaddingPlan:
 
     @property
     def mixes_blocks(self) -> bool:
-        """True if BatchNorm in blocks of 16 channels gets a gradient in blocks of 8.
+        """Whether a BatchNorm has its image in blocks of 16 channels, and its gradient of 8.
 
-        Convolutions use blocks of 16 if they read and write multiples of 16, and blocks of 8
-        otherwise.
+        A convolution uses blocks of 16 if both its input and its output channels are multiples of
+        16, and blocks of 8 otherwise.
         """
         for index, convolution in self.convolutions.items():
             channels_in, channels_out = self._padded_channels(index)
@@ -302,7 +314,7 @@ class _PaddingPlan:
         return False
 
     def _follows_batch_norm(self, index: int) -> bool:
-        """Return whether an output is from BatchNorm, through operators that keep channels."""
+        """Return whether a node is BatchNorm, or reads it through operators of KEEP_CHANNELS."""
         indices = [index]
         while indices:
             node = self.nodes[indices.pop()]
@@ -313,7 +325,7 @@ class _PaddingPlan:
         return False
 
     def _make_convolution(self, node: Node) -> Optional[_Convolution]:
-        """Return the convolution of a node; None if it cannot be padded."""
+        """Return the node as a convolution; None if it is another operator or cannot be padded."""
         if node["op"] != "Convolution":
             return None
         attrs = node.get("attrs", {})
@@ -386,7 +398,7 @@ class _PaddingPlan:
         return _concatenate(all_layouts)
 
     def _convolution_layout(self, index: int) -> Optional[Layout]:
-        """Compute the layout of a convolution, and decide whether its input is padded."""
+        """Compute the layout of a convolution's output; also decide whether to pad its input."""
         convolution = self.convolutions[index]
         source = self.entry_layout(self.nodes[index]["inputs"][0])
         missing = -convolution.channels_in % self.multiple
@@ -411,7 +423,7 @@ class _PaddingPlan:
         return output if output[0].zeros else None
 
     def _unused_pointwise(self) -> Set[int]:
-        """Return padded convolutions with kernels of 1 whose padded output has no reader."""
+        """Return the padded 1x1 convolutions whose output is read only by nodes without padding."""
         used = {
             entry[0]
             for index, node in enumerate(self.nodes)
@@ -425,9 +437,10 @@ class _PaddingPlan:
         }
 
     def _batch_norms_with_shared_statistics(self) -> Set[int]:
-        """Return BatchNorm nodes whose running statistics have readers of another width."""
-        widths: Dict[int, Set[int]] = {}  # channels of all readers, by variable; 0 without padding
-        readers: List[Tuple[int, int]] = []  # BatchNorm layer and variable
+        """Return BatchNorm nodes whose running statistics are also read with other padding."""
+        # index of a variable -> numbers of padded channels with which nodes read it; 0: not padded
+        widths: Dict[int, Set[int]] = {}
+        readers: List[Tuple[int, int]] = []  # indices of a padded BatchNorm and of its variable
         for index, node in enumerate(self.nodes):
             layout = self.layouts.get(index)
             for number, entry in enumerate(node["inputs"]):
@@ -442,7 +455,7 @@ class _PaddingPlan:
 
 
 class _GraphWriter:
-    """Writes the graph of a plan."""
+    """Writes the padded graph that a plan describes."""
 
     def __init__(self, plan: _PaddingPlan) -> None:
         self._plan = plan
@@ -475,7 +488,7 @@ class _GraphWriter:
         return [self._new_indices[entry[0]], entry[1], entry[2]]
 
     def _write_padded(self, index: int, node: Node) -> None:
-        """Write a node that reads padded images."""
+        """Write a node that can read padded images, with padded parameters if necessary."""
         plan, layout = self._plan, self._plan.layouts.get(index)
         inputs, attrs = (
             [self._new_entry(entry) for entry in node["inputs"]],
@@ -492,7 +505,7 @@ class _GraphWriter:
                 inputs[number] = self._padded_vector(node["name"] + part, inputs[number], layout)
         name = node["name"]
         if layout is not None and (index, 0) in self._heads:
-            name += "_padded"  # the output without zeros has the name
+            name += "_padded"  # the output without zero channels keeps the original name
         self._nodes.append({**node, "name": name, "inputs": inputs, "attrs": attrs})
 
     def _pad_convolution(
@@ -503,7 +516,10 @@ class _GraphWriter:
         attrs: Dict[str, str],
         source: Optional[Layout],
     ) -> None:
-        """Pad the weight and bias of a convolution."""
+        """Pad the weight and bias of a convolution; changes ``inputs`` and ``attrs`` in place.
+
+        ``source``: the layout of its input; None without padding.
+        """
         convolution, layout = self._plan.convolutions[index], self._plan.layouts.get(index)
         if layout is None and source is None:
             return
@@ -531,7 +547,8 @@ class _GraphWriter:
     ) -> Entry:
         """Pad a weight (out, in, kernel) with zeros.
 
-        It is padded as a matrix, because oneDNN cannot concatenate odd channels.
+        The weight is reshaped to a matrix first, because oneDNN cannot concatenate arrays whose
+        channels do not fill its blocks.
         """
         taps = math.prod(shape[2:])
         columns = tuple(ChannelRun(run.channels * taps, run.zeros * taps) for run in source)
@@ -575,7 +592,7 @@ class _GraphWriter:
         shape = self._plan.entry_shape(entry)
         assert shape is not None
         zeros, name = run.zeros * shape[2] * shape[3], f"{node['name']}_image"
-        # as rows, because MXNet cannot pad channels
+        # Each image becomes one row, because MXNet's Pad cannot pad the channel axis.
         row = self._add(
             "Reshape", f"{name}_rows", [self._true_channels(entry)], shape=(0, 1, 1, -1)
         )
@@ -584,7 +601,7 @@ class _GraphWriter:
         return self._add("Reshape", name, [row], shape=(0, sum(run), *shape[2:]))
 
     def _true_channels(self, entry: Entry) -> Entry:
-        """Return the new entry of an output, without zero channels."""
+        """Return an output's entry in the new graph, without zero channels."""
         layout = self._plan.entry_layout(entry)
         if layout is None:
             return self._new_entry(entry)
@@ -611,7 +628,7 @@ class _GraphWriter:
 # --- running statistics with memory for padded channels
 
 STATE_MULTIPLE = 16  # the largest of MULTIPLES
-# the array of the parameter, and the larger array that begins with it
+# For each parameter and device: the parameter's array, and the larger array whose start it is.
 _wide_arrays: MutableMapping[gluon.Parameter, Dict[mx.Context, Tuple[nd.NDArray, nd.NDArray]]] = (
     WeakKeyDictionary()
 )

@@ -25,8 +25,9 @@ SUMMARY = (
     "lists them"
 )
 
-# The modules of gluoncv's zoo that classify images. Their options prevent a download of weights, or
-# a second output of an auxiliary classifier.
+# The modules of gluoncv's zoo with networks that classify images, and the options with which to
+# create these networks. The options prevent a download of weights, or the second output of an
+# auxiliary classifier.
 _MODULES: Dict[str, Dict[str, Any]] = {
     "alexnet": {}, "cifarresnet": {}, "cifarresnext": {}, "cifarwideresnet": {}, "densenet": {},
     "dla": {}, "googlenet": {"pretrained_base": False}, "hrnet": {}, "inception": {},
@@ -34,9 +35,10 @@ _MODULES: Dict[str, Dict[str, Any]] = {
     "resnest": {}, "resnet": {}, "resnetv1b": {}, "resnext": {"pretrained": False}, "senet": {},
     "shufflenet": {}, "squeezenet": {}, "vgg": {}, "xception": {}, "yolo.darknet": {},
 }  # fmt: skip
-# name of the argument for the number of classes, if it is not "classes"
+# By module: the name of the argument for the number of classes, if it is not "classes".
 _CLASSES_ARGUMENT = {"hrnet": "num_classes"}
-# _gn: the group normalization of gluoncv 0.10 cannot be compiled. _s: networks for segmentation.
+# _gn: networks with group normalization, which MXNet cannot compile in gluoncv 0.10.
+# _s: networks for segmentation.
 _UNSUPPORTED_SUFFIXES = ("_gn", "_s")
 _MAX_SUGGESTIONS = 6
 _LIST_COMMAND = f"python -m gluonlab.run --model {LIST_NAME}"
@@ -44,9 +46,9 @@ _ABSENT: Any = object()
 
 
 def check_gluoncv(name: str) -> None:
-    """Check that gluoncv has a classification network ``name``, given without the prefix.
+    """Raise ModelError, with similar names, if gluoncv has no classification network ``name``.
 
-    Raises ModelError with the closest names.
+    ``name``: without the prefix ``gluoncv:``.
     """
     names = gluoncv_names()
     if name in names:
@@ -73,7 +75,7 @@ def gluoncv_names() -> List[str]:
 
 
 def gluoncv_network(name: str, classes: int) -> "HybridBlock":
-    """Create a network for ``classes``, not initialized: (n, C, H, W) -> (n, classes).
+    """Create a network of gluoncv, without initialization: (n, C, H, W) -> (n, classes).
 
     ``name``: one of `gluoncv_names`.
     """
@@ -112,7 +114,7 @@ def _hide_torch() -> Iterator[None]:
 
 
 def _gluoncv_registry() -> Dict[str, Any]:
-    """Import gluoncv, and return its registry: name -> function."""
+    """Import gluoncv; return its registry: name -> function that creates the network."""
     try:
         with _suppress_output(), _hide_torch():
             zoo = importlib.import_module("gluoncv.model_zoo.model_zoo")

@@ -1,6 +1,6 @@
-"""Shape inference: check that a network accepts images, and infer the shapes of its parameters.
+"""Infers the shapes of a network's parameters, and checks that the network accepts images.
 
-Shapes are inferred on symbols or read from existing arrays. Nothing is computed.
+Shapes are inferred from symbols or read from existing arrays. Nothing is computed.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
     Shape = Tuple[int, ...]
 
-# tried in this order, followed by a binary search between two of them
+# Image sides that are tried in this order; a binary search then finds the smallest side that fits.
 _TRIED_SIDES = (1, 2, 4, 8, 16, 32, 64, 128, 224, 256, 299, 331, 384, 512, 1024)
 
 
 def set_missing_shapes(params: "Iterable[Parameter]") -> None:
     """Set missing shapes and types of parameters from their arrays.
 
-    ``gluon.SymbolBlock.imports`` loads arrays, and leaves the shapes open.
+    ``gluon.SymbolBlock.imports`` loads the arrays of parameters without setting their shapes.
     """
     for param in params:
         if param._data is not None:
@@ -40,8 +40,10 @@ def complete_initialization(
 ) -> None:
     """Infer the shape of every parameter for images (C, H, W), and finish deferred initialization.
 
-    Raises ModelError if the network cannot take these images, with the smallest images that it can
-    take, and for arrays of another shape. ``name``: of the network, for messages.
+    Raises ModelError if the network cannot take these images; the message names the smallest images
+    that it can take. Also raises ModelError if a parameter already has another shape.
+
+    ``name``: the name of the network in messages.
     """
     scores = require_single_output(net(mx.sym.var("data")), name)
     shapes = _infer_shapes(scores, image_shape, classes)
@@ -73,7 +75,7 @@ def accepts_images(scores: mx.sym.Symbol, image_shape: "Shape", classes: int) ->
 def _infer_shapes(
     scores: mx.sym.Symbol, image_shape: "Shape", classes: int
 ) -> "Optional[Dict[str, Shape]]":
-    """Infer the shape of every parameter, by name; None if the images do not fit."""
+    """Return the shape of every parameter, by name; None if the network cannot take the images."""
     try:
         arguments, outputs, states = scores.infer_shape_partial(data=(1, *image_shape))
     except (ValueError, mx.base.MXNetError):
@@ -87,9 +89,10 @@ def _infer_shapes(
 
 
 def _smallest_image(scores: mx.sym.Symbol, channels: int, classes: int) -> "Optional[Shape]":
-    """Find the smallest square image that fits, as (channels, side, side).
+    """Return the smallest square image that the network takes, as (channels, side, side).
 
-    It has ``channels`` channels if possible, otherwise 3 or 1.
+    The image has ``channels`` channels if the network can take such images, otherwise 3 or 1.
+    Returns None if the network takes none of the tried images.
     """
     for count in dict.fromkeys((channels, 3, 1)):
 
@@ -108,7 +111,7 @@ def _smallest_image(scores: mx.sym.Symbol, channels: int, classes: int) -> "Opti
 
 
 def _smallest_image_hint(shape: "Shape", smallest: "Optional[Shape]") -> str:
-    """Return the part of a message that names the smallest image."""
+    """Return the part of a message that names the smallest image that the network takes."""
     if smallest is None:
         return ""
     larger = shape[0] == smallest[0] and min(shape[1:]) >= smallest[1]

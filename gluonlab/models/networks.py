@@ -24,7 +24,7 @@ ALEXNET_LAYERS: Tuple[Tuple[int, int, int, int, bool, bool], ...] = (
 
 
 class LeNet(nn.HybridSequential):
-    """LeNet, (n, 1, 28, 28) -> (n, classes).
+    """LeNet: images (n, 1, 28, 28) -> scores (n, classes).
 
     ``pool``: "max" (the Gluon lab) or "avg" (the from-scratch lab).
     """
@@ -35,8 +35,8 @@ class LeNet(nn.HybridSequential):
         with self.name_scope():
             self.add(*_convolution_block(nn.Conv2D(first, 3), pool))  # (n, 20, 13, 13)
             self.add(*_convolution_block(nn.Conv2D(second, 5), pool))  # (n, 50, 4, 4)
-            # (n, 800). Parameter files contain the numbers of layers, and earlier versions had one
-            # more layer before these.
+            # (n, 800). Parameter files contain the numbers of layers. Earlier versions had one more
+            # layer before these layers, so their numbers still start at 7.
             dense = (nn.Flatten(), nn.Dense(128, activation="relu"), nn.Dense(classes))
             for number, layer in enumerate(dense, start=7):
                 self.register_child(layer, str(number))
@@ -48,7 +48,7 @@ def _convolution_block(convolution: HybridBlock, pool: str) -> List[HybridBlock]
 
 
 def mlp(classes: int) -> nn.HybridSequential:
-    """Create a multilayer perceptron, (n, ...) -> (n, classes), with 128 and 64 hidden units."""
+    """Create a multilayer perceptron with 128 and 64 hidden units, (n, ...) -> (n, classes)."""
     net = nn.HybridSequential(prefix="mlp_")
     with net.name_scope():
         net.add(nn.Flatten(), nn.Dense(128, activation="relu"), nn.Dense(64, activation="relu"))
@@ -59,11 +59,12 @@ def mlp(classes: int) -> nn.HybridSequential:
 def resnet8(classes: int) -> nn.HybridSequential:
     """Create the ResNet for CIFAR-10 with 8 layers, (n, C, H, W) -> (n, classes).
 
-    Three stages of one basic block with 16, 32 and 64 channels, each at half the size of the
-    previous one. It is the smallest network with 6n + 2 layers of K. He, X. Zhang, S. Ren, J. Sun,
-    Deep Residual Learning for Image Recognition, 2016, section 4.2. C. J. Shallue et al., Measuring
-    the Effects of Data Parallelism on Neural Network Training, 2019, use it for CIFAR-10. As in
-    gluoncv, a 1x1 convolution is the shortcut of a stage's first block.
+    It has three basic blocks with 16, 32 and 64 channels. The second and the third block halve
+    height and width, and have a 1x1 convolution as their shortcut, as in gluoncv.
+
+    This is the smallest of the networks with 6n + 2 layers of K. He, X. Zhang, S. Ren, J. Sun, Deep
+    Residual Learning for Image Recognition, 2016, section 4.2. C. J. Shallue et al., Measuring the
+    Effects of Data Parallelism on Neural Network Training, 2019, use it for CIFAR-10.
     """
     # output channels, stride, input channels
     stages: Tuple[Tuple[int, int, int], ...] = ((16, 1, 16), (32, 2, 16), (64, 2, 32))
@@ -86,10 +87,13 @@ def alexnet_2towers(
 ) -> nn.HybridSequential:
     """Create AlexNet with two towers of channels, (n, 3, 224, 224) -> (n, classes).
 
-    The second, fourth and fifth convolution are in two groups, each of which had its own GPU. The
-    third convolution and the dense layers read the channels of both. Source: A. Krizhevsky, I.
-    Sutskever, G. Hinton, ImageNet Classification with Deep Convolutional Neural Networks, 2012,
-    section 3.5 and figure 2. As in later versions, there is no response normalization.
+    The second, fourth and fifth convolution are divided into two groups of channels. In the
+    original, each group had its own GPU. The third convolution and the dense layers read the
+    channels of both groups. Source: A. Krizhevsky, I. Sutskever, G. Hinton, ImageNet Classification
+    with Deep Convolutional Neural Networks, 2012, section 3.5 and figure 2. The network has no
+    response normalization, like later versions of AlexNet.
+
+    ``layers``: the convolutions, see ALEXNET_LAYERS. ``hidden``: units of each hidden dense layer.
     """
     net = nn.HybridSequential(prefix="alexnet_")
     with net.name_scope():

@@ -1,4 +1,4 @@
-"""Optimization of a Gluon network in place: the same function, computed faster."""
+"""Makes a Gluon network faster in place; the function that it computes stays the same."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gluonlab.models.rewrite_network import iterate_rewrites
 from gluonlab.models.symbol_graph import Node, parse_graph
 from gluonlab.plain_text import shorten_names
 
-# the attributes of a block that a call of its compiled network reads
+# Gluon reads these attributes of a block when the compiled block is called.
 COMPILED_ATTRIBUTES = ("_cached_op", "_cached_op_args", "_flags", "_in_format", "_out_format")
 _COMPILING = RLock()
 _OPTIMIZED_CLASSES: Dict[Type[gluon.HybridBlock], Type[gluon.HybridBlock]] = {}
@@ -25,7 +25,7 @@ Input = Union[nd.NDArray, Sequence[int]]  # an array, or its shape
 
 
 class Change(NamedTuple):
-    """Operators that `optimize` changed, and the effect of the change."""
+    """Operators that `optimize` changed in the same way, and a description of the change."""
 
     effect: str
     operators: List[str]
@@ -35,7 +35,7 @@ class Change(NamedTuple):
 
 
 class Changes(Tuple[Change, ...]):
-    """All changes of a network. ``print`` shows one per line."""
+    """All changes of a network. ``print`` writes one change per line."""
 
     def __str__(self) -> str:
         return "\n".join(map(str, self)) or "there is nothing to optimize"
@@ -44,19 +44,18 @@ class Changes(Tuple[Change, ...]):
 def optimize(net: gluon.HybridBlock, *inputs: Input) -> Changes:
     """Make a network faster in a custom training loop and in prediction, with the same results.
 
-    From now on, each call of ``net`` compiles the graph of the network, rewritten for the shapes of
-    its inputs and for their device (`gluonlab.models.rewrite_network`). Parameters, gradients and
-    saved or exported files do not change. Scores and gradients change by rounding errors only.
-    To set options of ``net.hybridize(...)``, call that first. Each combination of input shapes
-    keeps its compiled graph.
+    Later calls of ``net`` run a graph that is rewritten for the shapes and the device of the inputs
+    (`gluonlab.models.rewrite_network`). It is compiled once for each combination of input shapes.
+    Scores and gradients change by rounding errors only. Parameters and saved or exported files do
+    not change. To set options of ``net.hybridize(...)``, call ``net.hybridize`` first.
 
     Args:
         net: An initialized network. It is changed in place, and hybridized if necessary.
-        inputs: A batch for each input of the network, or its shape, such as (64, 1, 28, 28). If
-            there are none, the network is rewritten when it is first called.
+        inputs: A batch for each input of the network, or its shape, such as (64, 1, 28, 28).
+            Without inputs, the network is rewritten when it is first called.
 
     Returns:
-        The changes for these inputs; ``print`` shows them. Other shapes may have other changes.
+        The changes for these inputs. Inputs of other shapes may lead to other changes.
 
     Raises:
         ModelError: ``net`` is not a HybridBlock, is not initialized, or cannot take the inputs.
@@ -88,9 +87,9 @@ def optimize(net: gluon.HybridBlock, *inputs: Input) -> Changes:
 
 
 def _input_array(net: gluon.HybridBlock, given: Any) -> Any:
-    """Return the array of an input: the given one, or zeros of the given shape.
+    """Return the given array, or an array of zeros if ``given`` is a shape.
 
-    An optional input may be None. A list of inputs returns a list.
+    Optional inputs may be None. For a list of inputs, returns a list.
     """
     if given is None or isinstance(given, nd.NDArray):
         return given
@@ -112,7 +111,8 @@ def _input_array(net: gluon.HybridBlock, given: Any) -> Any:
 class _OptimizedBlock:
     """Mixin for the class of an optimized network.
 
-    It replaces Gluon's compiled operator by one per combination of shapes, types and device.
+    Gluon compiles one operator for the block. The mixin compiles one operator for each combination
+    of shapes, types and kind of device.
     """
 
     _cached_op_args: List[Tuple[bool, Any]]
@@ -131,7 +131,7 @@ class _OptimizedBlock:
                 self._compile(*args)
                 attributes = {name: getattr(self, name) for name in COMPILED_ATTRIBUTES}
                 self._compiled[key] = SimpleNamespace(**attributes)
-        # Threads may call the network at once: each with the operator for its own shapes.
+        # A separate object for each combination, because several threads may call the network.
         compiled = self._compiled[key]
         compiled._callback, compiled._monitor_all = self._callback, self._monitor_all
         return gluon.HybridBlock._call_cached_op(compiled, *args)
@@ -139,15 +139,16 @@ class _OptimizedBlock:
     def _compile(self: Any, *args: Any) -> Changes:
         """Compile the rewritten graph to ``_cached_op``; return the changes.
 
-        ``_cached_graph``, from which files are written, does not change.
+        ``_cached_graph`` does not change, because Gluon writes it when it exports the network.
         """
         self._cached_op, self._cached_op_args = None, []
         self._build_cache(*args)  # finishes deferred initialization
         data, graph = self._cached_graph
         arrays, params = _list_arrays(args), dict(self.collect_params().items())
+        # name of an argument -> (shape, type)
         kinds = {variable.name: (value.shape, value.dtype) for variable, value in zip(data, arrays)}
         names = graph.list_arguments()
-        # from their arrays, because imported parameters may have no shapes
+        # The arrays have shapes, but imported parameters may have none.
         param_arrays = {name: params[name].list_data()[0] for name in names if name in params}
         kinds.update({name: (array.shape, array.dtype) for name, array in param_arrays.items()})
         changes: List[Change] = []
@@ -166,7 +167,11 @@ class _OptimizedBlock:
     def _use_graph(
         self: Any, graph: mx.sym.Symbol, data: List[str], kinds: Any, params: Any
     ) -> None:
-        """Make ``graph`` the compiled operator; ``kinds``: shapes and types of its arguments."""
+        """Compile ``graph`` to the operator that calls of the block run.
+
+        ``data``: names of the inputs. ``kinds``: name -> (shape, type) of all arguments.
+        ``params``: name -> parameter.
+        """
         shapes = {name: kinds[name][0] for name in graph.list_arguments()}
         names = graph.list_auxiliary_states()
         states = dict(zip(names, graph.infer_shape(**shapes)[2]))
@@ -190,7 +195,7 @@ class _OptimizedBlock:
 
 
 class _PaddedState:
-    """Running statistics with padded channels, as a parameter of a compiled operator."""
+    """Running statistics with padded channels; a compiled operator reads them like a parameter."""
 
     def __init__(self, param: gluon.Parameter, shape: Tuple[int, ...]) -> None:
         self._param, self._shape, self.name = param, shape, param.name
@@ -202,7 +207,7 @@ class _PaddedState:
         return padded_state(self._param, self._param.data().context, self._shape)
 
     def _reduce(self) -> nd.NDArray:
-        return self._param._reduce()  # for export, without padding
+        return self._param._reduce()  # Gluon exports this array, so it must not have padding.
 
 
 def _list_arrays(args: Sequence[Any]) -> List[nd.NDArray]:
@@ -211,7 +216,7 @@ def _list_arrays(args: Sequence[Any]) -> List[nd.NDArray]:
 
 
 def _optimized_class(kind: Type[gluon.HybridBlock]) -> Type[gluon.HybridBlock]:
-    """Return the optimized subclass of a class; there is one per class."""
+    """Return the optimized subclass of a network's class; the same subclass for every call."""
     if kind not in _OPTIMIZED_CLASSES:
         _OPTIMIZED_CLASSES[kind] = type(
             kind.__name__, (_OptimizedBlock, kind), {"__module__": kind.__module__}
@@ -220,7 +225,7 @@ def _optimized_class(kind: Type[gluon.HybridBlock]) -> Type[gluon.HybridBlock]:
 
 
 def _changed_operators(old_graph: mx.sym.Symbol, new_graph: mx.sym.Symbol) -> List[str]:
-    """Return the names of operators that ``new_graph`` lacks, or has in another form."""
+    """Return the names of the old graph's operators that the new graph lacks or has changed."""
     if new_graph is old_graph:
         return []
     new_nodes: Dict[str, Node] = {node["name"]: node for node in parse_graph(new_graph)["nodes"]}

@@ -1,4 +1,4 @@
-"""Loading of parameters from a local file, optionally without the last layer."""
+"""Loads parameters from a local file into a network, optionally without the last layer."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def check_pretrained(file: str) -> None:
 
 
 def load_pretrained(net: "HybridBlock", file: str, classes: int) -> str:
-    """Load --pretrained FILE into ``net``; return a description of what was loaded.
+    """Load --pretrained FILE into ``net``; return a sentence that describes the loaded parameters.
 
-    A last layer for another number of classes is not loaded. Raises ModelError for a file that does
-    not fit, or that contains NaN or infinity.
+    The file's last layer is not loaded if it is for another number of classes. Raises ModelError if
+    the file does not fit the network, or contains NaN or infinity.
     """
     head = load_parameters(net, Path(file), f"--pretrained {file}", classes, new_head=True)
     not_finite = nonfinite_parameters(net)
@@ -46,14 +46,17 @@ def load_parameters(
 ) -> List[str]:
     """Load a file of parameters into ``net``, on all its devices.
 
-    The file is written by Gluon's ``save_parameters`` or ``export``. With ``new_head``, parameters
-    that differ only in the number of classes are not loaded, and their names are returned. Raises
-    ModelError if parameters do not fit, before any has changed. Its message starts with
-    ``description``.
+    Gluon's ``save_parameters`` or ``export`` has written the file. Returns the names of parameters
+    that are not loaded. With ``new_head``, these are the parameters whose shape in the file is for
+    another number of classes.
+
+    Raises ModelError if the parameters do not fit. In this case none of them has changed. The
+    message starts with ``description``.
     """
     loaded = _read_parameters(path, description)
     params: Dict[str, "Parameter"] = net._collect_params_with_prefix()
-    # exported, or from before MXNet 1.4: names of blocks instead of their positions
+    # Exported files, and files from before MXNet 1.4, contain the names of blocks instead of their
+    # positions, such as conv0_weight instead of 0.weight.
     if not any("." in name for name in loaded):
         loaded = _without_common_prefix(loaded)
         params = _without_common_prefix(dict(net.collect_params().items()))
@@ -62,7 +65,7 @@ def load_parameters(
     mismatches = {
         name: shape_pair for name, shape_pair in shapes.items() if shape_pair[0] != shape_pair[1]
     }
-    # only the first axis differs, the number of classes
+    # parameters of the last layer: only the first axis differs, whose length is the class count
     head = [
         name
         for name, (a, b) in mismatches.items()
@@ -85,7 +88,7 @@ def load_parameters(
 
 
 def _read_parameters(path: Path, description: str) -> "Dict[str, NDArray]":
-    """Read a file of parameters by name. Raises ModelError."""
+    """Read a file of parameters; return name -> array. Raises ModelError."""
     advice = "give a file that Gluon's save_parameters or export wrote"
     if not os.path.isfile(path):
         raise ModelError(
@@ -104,7 +107,7 @@ def _read_parameters(path: Path, description: str) -> "Dict[str, NDArray]":
 def _without_common_prefix(named: "Dict[str, Parameter]") -> "Dict[str, Parameter]":
     """Remove the common prefix of the names: resnetv10_conv0_weight -> conv0_weight.
 
-    Its number depends on how many networks the process has created.
+    The prefix contains the number of such networks that the process had created before, here 0.
     """
     length = os.path.commonprefix(list(named)).rfind("_") + 1  # noqa: RUF071  # letter by letter is right here
     return {name[length:]: value for name, value in named.items()}

@@ -1,9 +1,11 @@
-"""Rewriting of a network's graph for a device: the same function, computed correctly and fast.
+"""Rewrites a network's graph for a device, so that MXNet computes it correctly and fast.
 
-`iterate_rewrites` applies all rewrites in order. The simple ones are in this module. The two others
-are `gluonlab.models.wrong_gradients` and `gluonlab.models.channel_padding`. Arguments, outputs and
-their names do not change. ``shapes``: the shapes of all arguments, from which all others are
-inferred.
+`iterate_rewrites` applies all rewrites in order. Two of the rewrites have their own modules,
+`gluonlab.models.wrong_gradients` and `gluonlab.models.channel_padding`. The computed function, the
+arguments, the outputs and their names do not change.
+
+In every function, ``shapes`` maps the name of each argument to its shape. All other shapes are
+inferred from these.
 """
 
 from __future__ import annotations
@@ -47,7 +49,7 @@ BLOCK_CHANNELS = 16  # channels in a block of oneDNN; 8 on older processors
 class Rewrite(NamedTuple):
     """Graph after one of the rewrites.
 
-    ``effect``: what this rewrite does to the operators that it changes.
+    ``effect``: description of what the rewrite does to the operators that it changes.
     """
 
     effect: str
@@ -68,7 +70,7 @@ def rewrite_graph(
         ctx: The device.
         arguments: Shapes and types of all arguments.
         trained: The arguments whose gradients are requested; None if that is unknown.
-        pad: Whether channels may be padded. Auxiliary states then have more of them.
+        pad: Whether channels may be padded. Padding may add channels to auxiliary states.
     """
     for step in iterate_rewrites(graph, ctx, arguments, trained, pad):
         graph = step.graph
@@ -106,10 +108,10 @@ def iterate_rewrites(
 
 
 def move_relu_after_pooling(graph: mx.sym.Symbol) -> mx.sym.Symbol:
-    """Exchange each ReLU and the max pooling that reads it, if nothing else reads the ReLU.
+    """Move each ReLU after the max pooling that reads it, unless something else reads the ReLU.
 
-    Both orders have the same results and gradients, but ReLU then reads fewer numbers, a quarter
-    for windows of 2x2. Returns ``graph`` itself if there are none.
+    Results and gradients stay the same. ReLU then reads fewer numbers: a quarter for windows of
+    2x2. Returns ``graph`` itself if there is no such ReLU.
     """
     parts = parse_graph(graph)
     nodes: List[Node] = parts["nodes"]
@@ -149,7 +151,7 @@ def _is_relu(node: Node) -> bool:
 
 
 def _is_max_pooling(node: Node) -> bool:
-    """Return whether a node is a max pooling without windows that are entirely padding."""
+    """Return whether a node is a max pooling in which no window contains only padding."""
     attrs = node.get("attrs", {})
     if node["op"] != "Pooling" or attrs.get("pool_type", "max") != "max":
         return False
@@ -167,10 +169,11 @@ def _is_max_pooling(node: Node) -> bool:
 
 
 class WindowOverlap(NamedTuple):
-    """Overlap of a convolution's window and the image: (begin, end) along two axes.
+    """Overlap of a convolution's window and the image.
 
-    ``pixels``: the pixels under the window. ``weights``: the weights that meet them.
-    ``all_pixels``: whether the window covers the whole image.
+    ``pixels``: (begin, end) of the pixels under the window, along both axes. ``weights``: (begin,
+    end) of the weights over these pixels. ``all_pixels``: whether the window covers the whole
+    image.
     """
 
     pixels: List[Tuple[int, int]]
@@ -181,11 +184,11 @@ class WindowOverlap(NamedTuple):
 def convert_one_pixel_convolutions(graph: mx.sym.Symbol, shapes: Dict[str, Shape]) -> mx.sym.Symbol:
     """Convert convolutions to dense layers if they compute one pixel and their window has padding.
 
-    The last layers of networks for large images have few pixels left of small images: for 32x32
-    pixels, ResNet-18 has one. Eight of nine weights of a 3x3 window then only meet padding. oneDNN
-    would rearrange and multiply all nine, in forward and twice in backward. The dense layer has
-    one. The results are the same except for rounding, and the gradients of the other weights are
-    exactly zero in both.
+    For example, images of 32x32 pixels shrink to one pixel in the last layers of ResNet-18. Then
+    eight of the nine weights of a 3x3 window only multiply padding. oneDNN would rearrange and
+    multiply all nine weights, in forward and twice in backward. The dense layer uses only the one
+    weight over the pixel. The results are the same except for rounding. The gradients of the other
+    weights are exactly zero in both cases.
     """
 
     def choose(
@@ -200,7 +203,7 @@ def convert_one_pixel_convolutions(graph: mx.sym.Symbol, shapes: Dict[str, Shape
 def _window_overlap(
     node: Node, image: Optional[Shape], output: Optional[Shape]
 ) -> Optional[WindowOverlap]:
-    """Return the overlap of a convolution that should be converted; otherwise None."""
+    """Return the overlap if the node is a convolution that should be converted; otherwise None."""
     attrs = node.get("attrs", {})
     if node["op"] != "Convolution" or image is None or output is None:
         return None
@@ -233,7 +236,7 @@ def _append_dense(node: Node, overlap: WindowOverlap, add: Add, entries: List[En
 
 
 def _slice_attributes(bounds: List[Tuple[int, int]]) -> Dict[str, Shape]:
-    """Return attributes of the operator slice for (begin, end) along the last two of four axes."""
+    """Return the attributes of a slice from begin to end along the last two of four axes."""
     begin, end = zip(*bounds)
     return {"begin": (None, None, *begin), "end": (None, None, *end)}
 
@@ -247,9 +250,11 @@ def convert_global_average_pooling(
     """Convert average pooling over all pixels of float32 images (n, C, H, W) to a matrix product.
 
     oneDNN's backward of such a pooling is slow. A 3x3 convolution of 64 channels and the pooling
-    took 26 to 31 ms for 16 images of 16x16, forward and backward, on one core of an AMD EPYC (Zen
-    4), and 10 to 11 ms with the product. Forward took 3 to 4 ms in both cases. The results are the
-    same except for rounding. ``types``: the types of all arguments.
+    were measured on one core of an AMD EPYC (Zen 4), with 16 images of 16x16. Forward and backward
+    took 26 to 31 ms with the pooling, and 10 to 11 ms with the product. Forward took 3 to 4 ms in
+    both cases. The results are the same except for rounding.
+
+    ``types``: name of each argument -> its type.
     """
     outputs = output_types(graph, types)
 
@@ -299,10 +304,10 @@ def _append_averaging_product(image: Shape, add: Add, entries: List[Entry]) -> N
 def convert_odd_concatenations(graph: mx.sym.Symbol, shapes: Dict[str, Shape]) -> mx.sym.Symbol:
     """Concatenate images along C as (n, C, H * W), unless every C is a multiple of BLOCK_CHANNELS.
 
-    oneDNN stores images in blocks of up to 16 channels. If a part of a concatenation does not fill
-    its blocks, MXNet's backward through oneDNN can fail with "could not construct a sub-memory", or
-    kill the process. Forward can request far too much memory. This depends on the memory layout
-    that the neighboring operators chose. oneDNN is not used for arrays with three axes.
+    oneDNN stores images in blocks of up to 16 channels. If an input of a concatenation does not
+    fill its blocks, backward can fail with "could not construct a sub-memory" or kill the process.
+    Forward can allocate far too much memory. Whether this happens depends on the memory layout that
+    the neighboring operators chose. MXNet does not use oneDNN for arrays with three axes.
     """
 
     def choose(
@@ -319,7 +324,10 @@ def _joins_channels(node: Node) -> bool:
 
 
 def _has_odd_channels(parts: List[Optional[Shape]]) -> bool:
-    """Return whether these are images with channels that do not, or may not, fill the blocks."""
+    """Return whether ``parts`` are images whose channels may not be multiples of BLOCK_CHANNELS.
+
+    ``parts``: the shapes of the concatenated arrays; None if a shape is unknown.
+    """
     known = [shape for shape in parts if shape is not None]
     if not known or len(known[0]) != 4:
         return False

@@ -1,4 +1,4 @@
-"""Graphs as lists of nodes, parsed from the JSON of a symbol, and replacement of nodes."""
+"""Reads MXNet symbols as lists of nodes, replaces nodes, and makes symbols of the result."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ Entry = List[int]  # [node, output, version]: reference to an output of an earli
 # "op" ("null" for a variable), "name", "inputs" (entries), and optionally "attrs" (strings)
 Node = Dict[str, Any]
 Shape = Tuple[int, ...]
-Add = Callable[..., Entry]
-Replacement = Callable[[Add, List[Entry]], Any]
+Add = Callable[..., Entry]  # appends an operator to the new graph, see `replace_nodes`
+Replacement = Callable[[Add, List[Entry]], Any]  # appends the operators that replace a node
 
 
 def require_single_output(output: Any, name: str) -> mx.sym.Symbol:
@@ -86,28 +86,30 @@ def iterate_output_shapes(
 ) -> Iterator[Tuple[str, Shape]]:
     """Yield name and shape of every output of every node, in order.
 
-    ``inputs``: shapes from which all others are inferred. If a block is called twice, its names
-    occur twice.
+    ``inputs``: name -> shape of some arguments, from which all other shapes are inferred. If a
+    block is called twice, the names of its outputs occur twice.
     """
     internals = graph.get_internals()
     return zip(internals.list_outputs(), internals.infer_shape(**inputs)[1])
 
 
 def output_shapes(graph: mx.sym.Symbol, inputs: Dict[str, Shape]) -> Dict[str, Shape]:
-    """Return `iterate_output_shapes` by name, without ambiguous names."""
+    """Return name -> shape of every output; leave out names whose outputs have different shapes."""
     return _unambiguous_by_name(iterate_output_shapes(graph, inputs))
 
 
 def output_types(graph: mx.sym.Symbol, types: Mapping[str, Any]) -> Dict[str, Any]:
-    """Infer the NumPy type of every output by name, without ambiguous names.
+    """Infer the NumPy type of every output of every node, by name.
 
-    ``types``: the types of all arguments. With fewer, MXNet raises an error at operators that infer
-    their type only from their inputs, such as SwapAxis.
+    Names whose outputs have different types are left out.
+
+    ``types``: name -> type of all arguments. If one is missing, MXNet raises an error at operators
+    that infer their type only from their inputs, such as SwapAxis.
     """
     parts = parse_graph(graph)
     for node in parts["nodes"]:
         if node["op"] == "null":
-            # the initial type of the parameter, which net.cast does not update
+            # __dtype__ is the initial type of the parameter, which net.cast does not update.
             node.get("attrs", {}).pop("__dtype__", None)
     internals = to_symbol(parts["nodes"], parts["heads"], parts["attrs"]).get_internals()
     argument_types = {name: types[name] for name in graph.list_arguments()}
@@ -129,14 +131,20 @@ def replace_nodes(
     inputs: Dict[str, Shape],
     choose: Callable[[Node, List[Optional[Shape]], Optional[Shape]], Optional[Replacement]],
 ) -> mx.sym.Symbol:
-    """Replace some nodes of a graph; return ``graph`` itself if there are none.
+    """Replace some nodes of a graph; return ``graph`` itself if nothing is replaced.
 
-    ``choose`` gets a node, the shapes of its inputs and the shape of its output. Unknown shapes are
-    None. It returns a `Replacement`, or None to keep the node. A replacement gets the inputs of the
-    node and ``add(op, suffix, inputs, **attrs)``. That appends an operator, named after the node
-    and the suffix, and returns its output. The last operator, with an empty suffix, takes the name
-    of the node. ``inputs``: shapes from which all others are inferred; empty if ``choose`` needs no
-    shapes. Arguments, outputs and their names do not change.
+    Arguments, outputs and their names do not change.
+
+    Args:
+        graph: The graph.
+        inputs: Name -> shape of some arguments, from which all other shapes are inferred. Empty if
+            ``choose`` needs no shapes.
+        choose: Called with each node, the shapes of its inputs and the shape of its first output.
+            Unknown shapes are None. Returns a `Replacement`, or None to keep the node. The
+            replacement is called with the function ``add(op, suffix, inputs, **attrs)`` and the
+            inputs of the node. ``add`` appends an operator and returns its output. The operator's
+            name is the node's name and the suffix. The last operator must have an empty suffix, so
+            that it has the node's name.
     """
     parts, shapes = parse_graph(graph), output_shapes(graph, inputs) if inputs else {}
     nodes: List[Node] = []
@@ -164,9 +172,10 @@ def replace_nodes(
 
 
 def output_shape(node: Node, output: int, shapes: Dict[str, Shape]) -> Optional[Shape]:
-    """Look up the shape of one output of a node in `output_shapes`.
+    """Return the shape of output number ``output`` of a node; None if it is unknown.
 
-    None for outputs with a special name, such as the mean of BatchNorm.
+    ``shapes``: the result of `output_shapes`. It contains outputs with special names, such as the
+    mean of BatchNorm, under other names. Their shapes are unknown here.
     """
     if node["op"] == "null":
         return shapes.get(node["name"])

@@ -1,7 +1,8 @@
-"""Operators whose gradient is wrong in MXNet 1.9.1: they are rewritten or refused.
+"""Rewrites or refuses operators whose gradient is wrong in MXNet 1.9.1.
 
 A test compares the gradient of every operator with numerical differences, in MXNet's imperative
-mode and in compiled graphs (tests/models/test_operator_gradients.py). These gradients are wrong:
+mode and in compiled graphs (tests/models/test_operator_gradients.py). The gradients of these
+operators are wrong:
 
 ========================================  =======================================================
 ``LeakyReLU(act_type="prelu")``           alpha's gradient is multiplied by alpha in compiled
@@ -9,8 +10,8 @@ mode and in compiled graphs (tests/models/test_operator_gradients.py). These gra
                                           before alpha's gradient reads it
 ``LeakyReLU(act_type="selu")``            too small below 0, in every mode
 ``SequenceLast`` without lengths          zero, and memory after the array is overwritten
-``where`` of mx.np with a number          the gradient of the elements that were not selected
-``arctan2`` of mx.np, number over array   the gradient of another function
+``where`` of mx.np with a number          MXNet returns the gradient of the other elements
+``arctan2`` of mx.np, number over array   MXNet returns the gradient of another function
 ``FullyConnected`` on CPUs, ``ediff1d``,  uninitialized memory, if some inputs are frozen
 ``polyval``, two products of attention
 ``LeakyReLU(act_type="rrelu")``           the process exits: refused
@@ -48,9 +49,9 @@ from gluonlab.models.symbol_graph import Add, Entry, Node, Replacement, parse_gr
 # Klambauer et al., "Self-normalizing neural networks", 2017.
 SELU_ALPHA, SELU_SCALE = 1.6732632423543772, 1.0507009873554805
 
-Append = Callable[[Mapping[str, str], Add, List[Entry]], Any]
+Append = Callable[[Mapping[str, str], Add, List[Entry]], Any]  # (attributes, add, inputs)
 
-# Refused operators: the name for users, the effect, and a replacement.
+# Refused operators: the name that users know, the effect, and how to avoid the operator.
 REFUSED = {
     "LeakyReLU": ("LeakyReLU(act_type='rrelu')", "ends the process", "use act_type='leaky'"),
     "_npi_norm": (
@@ -74,8 +75,8 @@ REFUSED = {
     ),
 }  # fmt: skip
 
-# Inputs whose gradients MXNet computes correctly only if it computes all of them. For
-# FullyConnected, these are the weight and the bias.
+# Positions of the inputs whose gradients are correct only if MXNet computes all of them. For
+# FullyConnected, these inputs are the weight and the bias.
 JOINT_GRADIENT_INPUTS = {
     "FullyConnected": (1, 2),
     "_contrib_interleaved_matmul_selfatt_valatt": (0, 1),
@@ -86,10 +87,10 @@ JOINT_GRADIENT_INPUTS = {
 
 
 def check_gradients(graph: mx.sym.Symbol, name: str, trained: Collection[str]) -> None:
-    """Raise ModelError if a network or loss has an operator that cannot be trained.
+    """Raise ModelError if a network or loss contains an operator that is refused in training.
 
-    ``name``: the name of the network or loss in messages. ``trained``: the arguments whose
-    gradients are requested.
+    ``name``: the name of the network or loss in messages. ``trained``: the names of the arguments
+    whose gradients are requested.
     """
     for node in parse_graph(graph)["nodes"]:
         if node["op"] == "LeakyReLU":  # act_type='rrelu' also ends the process in forward
@@ -101,9 +102,9 @@ def check_gradients(graph: mx.sym.Symbol, name: str, trained: Collection[str]) -
 def nodes_in_backward(
     graph: mx.sym.Symbol, trained: Collection[str]
 ) -> Iterator[Tuple[Node, List[bool]]]:
-    """Yield the operators that gradients pass through, and whether each input has a gradient.
+    """Yield each operator that computes gradients, and whether each of its inputs has a gradient.
 
-    Gradients do not pass BlockGrad.
+    Gradients do not pass through BlockGrad.
     """
     parts = parse_graph(graph)
     nodes = parts["nodes"]
@@ -125,7 +126,10 @@ def nodes_in_backward(
 
 
 def _check_node(node: Node, inputs: List[bool], name: str, loop: str = "") -> None:
-    """Check one node. ``loop``: the operator whose body contains the node, such as _foreach."""
+    """Raise ModelError if a node or, for a loop, a node of its body cannot be trained.
+
+    ``loop``: the operator whose body contains the node, such as _foreach; otherwise empty.
+    """
     op = node["op"]
     if _is_refused(node):
         operator, effect, advice = REFUSED[op]
@@ -144,7 +148,7 @@ def _check_node(node: Node, inputs: List[bool], name: str, loop: str = "") -> No
 
 
 def _has_gradient(node: Node, inputs: List[bool], trained: Optional[Collection[str]]) -> bool:
-    """Return whether the outputs of a node have a gradient, from whether its inputs have one."""
+    """Return whether the outputs of a node have a gradient; ``inputs``: whether its inputs do."""
     if node["op"] == "null":
         return trained is None or node["name"] in trained
     return any(inputs) and node["op"] != "BlockGrad"
@@ -153,14 +157,14 @@ def _has_gradient(node: Node, inputs: List[bool], trained: Optional[Collection[s
 def replace_wrong_gradients(
     graph: mx.sym.Symbol, trained: Optional[Collection[str]] = None
 ) -> mx.sym.Symbol:
-    """Replace the operators of ``graph`` whose gradients are wrong, or return it unchanged.
+    """Replace the operators of ``graph`` whose gradients are wrong; return ``graph`` if none is.
 
-    ``trained``: the arguments whose gradients are requested; None if this is unknown, so that any
-    argument may need its gradient.
+    ``trained``: the names of the arguments whose gradients are requested. None if unknown: then all
+    arguments are treated as trained.
     """
-    has_gradient: List[bool] = []
+    has_gradient: List[bool] = []  # by node; a node's inputs precede it in the graph
 
-    def choose(node: Node, *_: Any) -> Optional[Replacement]:  # inputs come first
+    def choose(node: Node, *_: Any) -> Optional[Replacement]:
         inputs = [has_gradient[source] for source, *_ in node["inputs"]]
         has_gradient.append(_has_gradient(node, inputs, trained))
         return _choose_replacement(node, inputs)
@@ -169,7 +173,7 @@ def replace_wrong_gradients(
 
 
 def _choose_replacement(node: Node, has_gradient: List[bool]) -> Optional[Replacement]:
-    """Return the replacement of a node with a wrong gradient; otherwise None."""
+    """Return the replacement of a node whose gradient is wrong; otherwise None."""
     op, attrs = node["op"], node.get("attrs", {})
     if op in JOINT_GRADIENT_INPUTS and not all(has_gradient):
         return _link_frozen_inputs(node, has_gradient)
@@ -180,7 +184,7 @@ def _choose_replacement(node: Node, has_gradient: List[bool]) -> Optional[Replac
 
 
 def _is_refused(node: Node) -> bool:
-    """Return whether an operator is in REFUSED, with these attributes."""
+    """Return whether an operator is in REFUSED and has the attributes that make it wrong."""
     op, attrs = node["op"], node.get("attrs", {})
     if op == "LeakyReLU":
         return bool(attrs.get("act_type") == "rrelu")
@@ -201,7 +205,7 @@ def _has_wrong_gradient(op: str, attrs: Mapping[str, str], has_gradient: List[bo
 
 
 def _link_frozen_inputs(node: Node, has_gradient: List[bool]) -> Optional[Replacement]:
-    """Make frozen inputs depend on a trained one by adding 0, so all gradients are computed."""
+    """Add 0, computed from a trained input, to each frozen input, so that all gradients exist."""
     positions = [
         position for position in JOINT_GRADIENT_INPUTS[node["op"]] if position < len(has_gradient)
     ]
@@ -213,7 +217,7 @@ def _link_frozen_inputs(node: Node, has_gradient: List[bool]) -> Optional[Replac
     def append(add: Add, entries: List[Entry]) -> None:
         flat = add("Reshape", "_flat", [entries[sources[0]]], shape=(-1,))
         one = add("slice_axis", "_one", [flat], axis=0, begin=0, end=1)
-        # Not times 0, which is not 0 for an infinite number.
+        # clip, because 0 times infinity is not 0
         zero = add("clip", "_zero", [one], a_min=0.0, a_max=0.0)
         linked = list(entries)
         for position in frozen:
@@ -224,7 +228,7 @@ def _link_frozen_inputs(node: Node, has_gradient: List[bool]) -> Optional[Replac
 
 
 def _append_rectifier(attrs: Mapping[str, str], add: Add, entries: List[Entry]) -> None:
-    """Append prelu or selu, from operators with correct gradients."""
+    """Append operators with correct gradients that compute prelu or selu."""
     if attrs["act_type"] == "prelu":
         _append_prelu(add, entries)
     else:
@@ -233,10 +237,10 @@ def _append_rectifier(attrs: Mapping[str, str], add: Add, entries: List[Entry]) 
 
 
 def _append_prelu(add: Add, entries: List[Entry]) -> None:
-    """Append relu(x) + alpha * min(x, 0), which also has MXNet's gradients at x = 0."""
+    """Append relu(x) + alpha * min(x, 0), whose gradients at x = 0 are the same as MXNet's."""
     x, alpha = entries
     below = add("_minimum_scalar", "_below", [x], scalar=0.0)
-    # (n, C, pixels) and (1, C, 1), whatever the number of axes; alpha may be a single number.
+    # Shapes (n, C, pixels) and (1, C, 1), for any number of axes. alpha may be a single number.
     below = add("Reshape", "_rows", [below], shape=(0, 0, -1))
     slopes = add("Reshape", "_slopes", [alpha], shape=(1, -1, 1))
     product = add("broadcast_mul", "_product", [below, slopes])

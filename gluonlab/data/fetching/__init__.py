@@ -1,1 +1,1 @@
-"""Data sets' files: where they come from, how they arrive and how they are checked."""
+"""Downloads, unpacks, finds and verifies the files of data sets."""

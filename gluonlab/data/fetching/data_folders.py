@@ -1,6 +1,6 @@
-"""Folders of data sets: find the files of a data set, and verify their digests.
+"""Finds the files of a data set on this machine, and verifies their digests.
 
-Data sets are in --data-dir, GLUONLAB_DATA or the user's cache, each in a folder of its name.
+Each data set has a folder of its name in --data-dir, GLUONLAB_DATA or the user's cache.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from gluonlab.plain_text import escape_unprintable
 DATA_DIR_VARIABLE = "GLUONLAB_DATA"
 CHUNK_BYTES = 2**20
 OK, MISSING, DAMAGED = "ok", "missing", "damaged"
-# digests of the files of an unpacked archive, in the format of sha256sum -c
+# file with the digests of an unpacked archive's files, in the format of sha256sum -c
 MANIFEST = "SHA256SUMS"
-MAX_MANIFEST_BYTES = 2**26  # enough for some hundred thousand files
+MAX_MANIFEST_BYTES = 2**26  # enough for several hundred thousand files
 _MANIFEST_LINE = re.compile(r"([0-9a-f]{64})  ([^/].*)")
 
 
 def data_root(data_dir: Optional[str] = None) -> Path:
-    """Return the folder that contains all data sets.
+    """Return the folder that contains all data sets: the first of these that is given.
 
     ====================  =====================================
     ``data_dir``          value of --data-dir
@@ -55,7 +55,7 @@ def data_root(data_dir: Optional[str] = None) -> Path:
 
 
 def _check_data_dir(data_dir: str) -> Path:
-    """Return the path, which may not exist. Raises DataError if it cannot be a path."""
+    """Return --data-dir as a path, which may not exist. Raises DataError for an invalid name."""
     try:
         os.lstat(data_dir)
     except ValueError:  # a NUL in the name
@@ -72,7 +72,7 @@ def _check_data_dir(data_dir: str) -> Path:
 def candidate_folders(root: Path, source: Source) -> List[Path]:
     """Return the folders that may contain the files of a data set, in search order.
 
-    If the user unpacked an archive by hand, the files are in its top folder.
+    The top folder of the archive is included, for users who unpacked the archive by hand.
     """
     top_folder = source.contents.top_folder if source.contents else ""
     return [
@@ -83,7 +83,7 @@ def candidate_folders(root: Path, source: Source) -> List[Path]:
 
 
 def find_file(name: str, folders: List[Path], endings: Sequence[str] = ("",)) -> Optional[Path]:
-    """Find the first file called ``name``, with one of these ``endings``."""
+    """Return the first existing file called ``name`` and one of these ``endings``, or None."""
     paths = (folder / f"{name}{ending}" for folder in folders for ending in endings)
     return next((path for path in paths if os.path.isfile(path)), None)
 
@@ -91,10 +91,10 @@ def find_file(name: str, folders: List[Path], endings: Sequence[str] = ("",)) ->
 def find_data_files(
     source: Source, names: Sequence[str], data_dir: Optional[str], endings: Sequence[str] = ("",)
 ) -> Dict[str, Path]:
-    """Find these files of a data set; return name -> path.
+    """Find the files ``names`` of a data set; return name -> path.
 
-    ``data_dir``: value of --data-dir. Raises DataError for missing files, with the command that
-    downloads them.
+    ``data_dir``: value of --data-dir. ``endings``: possible additions to each name, such as .gz.
+    Raises DataError for missing files, with the command that downloads them.
     """
     # Training never downloads: there may be no network, and many runs may start at once.
     command = download_command(source.name, data_dir)
@@ -118,7 +118,10 @@ def find_data_files(
 
 @contextmanager
 def convert_read_errors(path: Path, replaceable: str = "--data-dir") -> Iterator[None]:
-    """Convert OSErrors to DataErrors. ``replaceable``: what the user can replace."""
+    """Convert OSErrors in the block to DataErrors.
+
+    ``replaceable``: the thing that the message tells the user to replace, such as "file".
+    """
     try:
         yield
     except OSError as error:
@@ -154,7 +157,8 @@ def file_digest(path: Path, algorithm: str = "sha256") -> str:
 class FileState(NamedTuple):
     """State of a file: OK, MISSING or DAMAGED.
 
-    ``found``: the digest of the file; empty if the file is missing.
+    ``expected``: the digest that the file should have. ``found``: the digest that it has; empty if
+    it is missing.
     """
 
     path: Path
@@ -170,7 +174,10 @@ class FileState(NamedTuple):
 
 
 def verify_files(source: Source, root: Path) -> List[FileState]:
-    """Compare the digest of every file of a data set in the folder ``root``."""
+    """Compare the digest of every file of a data set with the expected digest.
+
+    ``root``: the folder of all data sets.
+    """
     if source.known_files:
         folders = candidate_folders(root, source)
         return [
@@ -184,7 +191,7 @@ def verify_files(source: Source, root: Path) -> List[FileState]:
         return [FileState(manifest, MISSING, "sha256", "written by download")]
     try:
         lines = read_bounded(manifest, MAX_MANIFEST_BYTES).decode().splitlines()
-    except (OSError, ValueError):  # too large a file included
+    except (OSError, ValueError):  # also if the file is too large
         lines = []
     matches = [match for match in map(_MANIFEST_LINE.fullmatch, lines) if match]
     # a name must not lead out of the folder

@@ -1,8 +1,8 @@
-"""Download of data sets: try mirrors in order, and check digests before a file gets its name.
+"""Downloads data sets from mirrors, and checks the digests of the files.
 
-An incomplete file has the suffix .part. If the download is interrupted, the next one resumes it. An
-archive is unpacked into a temporary folder, which is then moved into place. The archive is deleted
-unless the user put it there.
+A file has the suffix .part until its digest is checked. An interrupted download is resumed by the
+next call. An archive is unpacked into a temporary folder, which is then moved into place. A
+downloaded archive is deleted afterwards; an archive that the user put there is kept.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ from gluonlab.errors import ConfigError, DataError, DownloadError, OutputError
 from gluonlab.files.atomic_files import raise_output_errors
 
 OTHER_FOLDER_HINT = "choose another place with --data-dir"
-CHUNK_BYTES = 2**14  # at most lost when a connection fails
-TIMEOUT_S = 30.0  # to connect, and between two bytes
-MIN_BYTES_PER_S = 1024  # over TIMEOUT_S: a server slower than that counts as silent
-SMALL_CHUNK_BYTES = 1024  # per read, if reads wait until all bytes are there
-MAX_FAILURES = 3  # in a row, without any new bytes
+CHUNK_BYTES = 2**14  # bytes per read; at most this many are lost when a connection fails
+TIMEOUT_S = 30.0  # maximum time to connect, and between two bytes
+MIN_BYTES_PER_S = 1024  # a server that is slower during TIMEOUT_S is given up
+SMALL_CHUNK_BYTES = 1024  # bytes per read, for old releases of urllib3
+MAX_FAILURES = 3  # lost connections in a row without progress
 CONNECTION_ENDED = "the connection ended"
 DISK_FULL_HINT = (
     "make room or choose another place with --data-dir; "
@@ -99,9 +99,9 @@ def _user_mirrors(source: Source, mirror: Optional[str]) -> List[str]:
 
 @contextmanager
 def _hold_lock(path: Path, on_wait: Callable[[], object]) -> Iterator[None]:
-    """Hold a lock between the processes of this machine; call ``on_wait`` if it must wait.
+    """Hold a lock between the processes of this machine. If it is taken, call ``on_wait`` and wait.
 
-    The lock file is not deleted, because that could let two processes in.
+    The lock file is not deleted, because then two processes could hold the lock at once.
     """
     with raise_output_errors(path, OTHER_FOLDER_HINT):
         file = path.open("a")
@@ -120,7 +120,7 @@ def _hold_lock(path: Path, on_wait: Callable[[], object]) -> Iterator[None]:
 
 
 class _DatasetDownload(NamedTuple):
-    """Download of one data set from some mirrors to its folder."""
+    """Download of one data set to its folder. ``root``: the folder of all data sets."""
 
     source: Source
     root: Path
@@ -146,7 +146,7 @@ class _DatasetDownload(NamedTuple):
             self._fetch_from_mirrors(file, folder, partial(_install_file, file, folder), by_hand)
 
     def fetch_archive(self) -> None:
-        """Download and unpack an archive. If the user's copy is there, use it and keep it."""
+        """Download and unpack an archive. If the user has put a copy into ``root``, use that."""
         [file] = self.source.files
         install = partial(_install_archive, self.source, self.root / self.source.name)
         archive = self.root / file.name
@@ -162,13 +162,14 @@ class _DatasetDownload(NamedTuple):
     def _fetch_from_mirrors(
         self, file: KnownFile, folder: Path, install: Callable[[Path], None], by_hand: List[str]
     ) -> None:
-        """Download one file from the first mirror that has it.
+        """Download one file to ``folder`` from the first mirror that has it.
 
-        ``install`` moves it into place, or raises DataError.
+        ``install``: moves the file into place, or raises DataError if it is wrong. ``by_hand``:
+        lines for the error message, which describe how to fetch the file by hand.
         """
-        sizes = range(file.size, file.size + 1)
+        sizes = range(file.size, file.size + 1)  # allowed sizes in bytes
         if self.source.contents and self.source.contents.known_files:
-            # a repacked archive of the same files may have another size
+            # A repacked archive of the same files may have another size.
             sizes = range(1, self.source.contents.max_bytes + 1)
         part = folder / f"{file.name}.part"
         if file_size(part) >= sizes.stop:
@@ -193,7 +194,10 @@ class _DatasetDownload(NamedTuple):
     def _fetch_from_address(
         self, url: str, file: KnownFile, part: Path, sizes: range, install: Callable[[Path], None]
     ) -> None:
-        """Download a file from one address. Raises DownloadError if it is missing or damaged."""
+        """Download a file from one address to ``part``, and install it.
+
+        ``sizes``: the allowed sizes in bytes. Raises DownloadError if the file is missing or wrong.
+        """
         for is_last_attempt in (False, True):
             is_single_response = not part.exists()
             offset_note = "" if is_single_response else f", from byte {file_size(part):,} on"
@@ -204,7 +208,8 @@ class _DatasetDownload(NamedTuple):
                 install(part)
             except DataError as error:
                 part.unlink(missing_ok=True)
-                # one of several responses may have been of another file: download all of it again
+                # If several responses were joined, they may be from different versions of the file.
+                # Then download the whole file once more.
                 if is_single_response or is_last_attempt:
                     raise DownloadError(
                         f"{redact_password(url)} sent a wrong file: {error}"
@@ -258,19 +263,19 @@ def _move_folder(source: Path, target: Path) -> None:
         os.replace(source, target)
         return
     files = sorted(path.relative_to(source) for path in source.rglob("*") if path.is_file())
-    # The manifest last: it marks the folder as complete.
+    # The manifest is moved last, because it marks the folder as complete.
     for name in sorted(files, key=lambda name: name == Path(MANIFEST)):
         (target / name).parent.mkdir(parents=True, exist_ok=True)
         os.replace(source / name, target / name)
 
 
-# --- download of one address to one file, with resume after a lost connection
+# --- download from one address to one file, which is resumed after a lost connection
 
 
 def make_session() -> requests.Session:
-    """Return a session that retries failed connections and the statuses of busy servers.
+    """Return a session that retries if a connection fails or the server is busy.
 
-    requests reads the proxies from the environment (HTTPS_PROXY, NO_PROXY, ...).
+    The session uses the proxies in the environment (HTTPS_PROXY, NO_PROXY, ...).
     """
     retry = Retry(
         connect=2,
@@ -279,7 +284,7 @@ def make_session() -> requests.Session:
         backoff_factor=0.3,
         status_forcelist=(429, 500, 502, 503, 504),
         raise_on_status=False,
-        respect_retry_after_header=False,  # a server may ask for hours
+        respect_retry_after_header=False,  # a server may ask to wait for hours
     )
     session = requests.Session()
     for scheme in ("http://", "https://"):
@@ -291,11 +296,13 @@ def make_session() -> requests.Session:
 def fetch_file(
     session: requests.Session, url: str, part: Path, sizes: range, timeout_s: float = TIMEOUT_S
 ) -> bool:
-    """Append the rest of ``url`` to the file ``part``.
+    """Download the rest of ``url``, and append it to the file ``part``.
 
-    If the server cannot resume, the file starts again. ``sizes``: the allowed sizes in bytes.
-    Returns whether a single connection was enough. Raises DownloadError if the address has no such
-    file, and OutputError if it cannot be written. Received bytes are kept.
+    If the server cannot resume, the download starts again. Returns whether a single connection was
+    enough. Raises DownloadError if the server does not return the file, and OutputError if the file
+    cannot be written. Received bytes are kept.
+
+    ``sizes``: the allowed sizes of the file in bytes.
     """
     failures, largest, connections = 0, file_size(part), 1
     while True:
@@ -304,7 +311,7 @@ def fetch_file(
             return connections == 1
         except _ConnectionLost as error:
             failures = 0 if file_size(part) - largest >= CHUNK_BYTES else failures + 1
-            largest = max(largest, file_size(part))  # the same bytes again are not progress
+            largest = max(largest, file_size(part))  # receiving the same bytes again is no progress
             if failures == MAX_FAILURES:
                 raise DownloadError(f"{redact_password(url)} broke off ({error})") from None
         connections += 1
@@ -322,13 +329,16 @@ def redact_password(text: str) -> str:
 
 
 class _ConnectionLost(Exception):
-    """The connection ended early. Another one may return the rest."""
+    """The connection ended early. A new connection may return the rest of the file."""
 
 
 def _download_rest(
     session: requests.Session, url: str, part: Path, sizes: range, timeout_s: float
 ) -> None:
-    """Request the missing bytes of a file, and append them."""
+    """Request the missing bytes of a file, and append them to ``part``, in one connection.
+
+    Raises _ConnectionLost if bytes are still missing, and DownloadError for other failures.
+    """
     present = file_size(part)
     try:
         headers = {"Range": f"bytes={present}-"} if present else {}
@@ -340,7 +350,7 @@ def _download_rest(
         ) from None
     with response:
         start = _response_start(response, present)
-        if start is None:  # the file here does not fit the file on the server
+        if start is None:  # the response does not continue the local file
             part.unlink(missing_ok=True)
             raise _ConnectionLost("it cannot resume where the last connection ended")
         if response.status_code not in (200, 206):
@@ -372,9 +382,12 @@ def _write_response(
     total: Optional[int],
     timeout_s: float,
 ) -> str:
-    """Write the response from the byte ``start`` on. Return why the connection was lost, or "".
+    """Write the response to ``part``, from byte ``start`` on.
 
-    Raises DownloadError if fewer than MIN_BYTES_PER_S arrive during ``timeout_s``.
+    Returns the reason if the connection was lost, otherwise "". Raises DownloadError if fewer than
+    MIN_BYTES_PER_S arrive during ``timeout_s``.
+
+    ``total``: the expected size of the whole file, if it is known.
     """
     # disable=None hides the bar if the output is not a terminal
     units = dict(unit="B", unit_scale=True, unit_divisor=1024, disable=None)
@@ -404,16 +417,17 @@ def _write_response(
 def _read_chunk(response: requests.Response, max_bytes: int) -> bytes:
     """Wait for the next bytes, and return at most ``max_bytes`` of them; b"" at the end."""
     read1 = getattr(response.raw, "read1", None)
-    # urllib3 1.26 has no read1. Its read waits for all bytes, so a slow server needs a small chunk.
+    # urllib3 1.26 has no read1. Its read waits until a chunk is complete, so chunks must be small.
     if read1 is None:
         return bytes(response.raw.read(min(SMALL_CHUNK_BYTES, max_bytes), decode_content=False))
     return bytes(read1(min(CHUNK_BYTES, max_bytes), decode_content=False))
 
 
 def _response_start(response: requests.Response, present: int) -> Optional[int]:
-    """Return where in the file a response starts; None if it does not continue the file here.
+    """Return at which byte of the file a response starts: ``present`` or 0.
 
-    ``present``: the number of bytes that are already here.
+    Returns None if the response does not continue the local file. ``present``: the size of the
+    local file in bytes.
     """
     if response.status_code == 206:
         match = re.match(r"bytes (\d+)-", response.headers.get("Content-Range", ""))

@@ -29,10 +29,12 @@ class KnownFile:
 class ArchiveContents:
     """Contents of an archive: at most ``max_bytes`` in ``max_files`` files.
 
-    ``known_files``: the only files that are unpacked. Their digests are checked instead of the
-    archive's digest, so a repacked archive is accepted. If there are none, the archive's digest is
-    checked, and the top folder is removed from all paths. ``top_folder``: name of the top folder;
-    it is searched if the user unpacked the archive by hand.
+    ``known_files``: if given, only these files are unpacked. Their digests are checked instead of
+    the archive's digest, so that a repacked archive is accepted. Without known files, the archive's
+    digest is checked, and the top folder is removed from all paths.
+
+    ``top_folder``: name of the top folder, in which files are also searched, for users who unpacked
+    the archive by hand.
     """
 
     max_bytes: int
@@ -43,9 +45,10 @@ class ArchiveContents:
 
 @dataclass(frozen=True)
 class Source:
-    """Files of the data set ``name`` and the addresses of their folders.
+    """Files of the data set ``name``, and where to download them.
 
-    ``mirrors`` are tried in this order. ``contents``: for a data set that is a single archive.
+    ``mirrors``: addresses of folders with the files, in the order in which they are tried.
+    ``contents``: given if ``files`` is a single archive.
     """
 
     name: str
@@ -60,7 +63,7 @@ class Source:
 
     @property
     def known_files(self) -> Tuple[KnownFile, ...]:
-        """Files that the data set is read from, if they are listed here."""
+        """Files from which the data set is read; empty if they are in an unlisted archive."""
         return self.contents.known_files if self.contents else self.files
 
 
@@ -100,8 +103,8 @@ data_batch_4.bin 30730000 aab85764eb3584312d3c7f65fd2fd016e36a258e
 data_batch_5.bin 30730000 26e2849e66a845b7f1e4614ae70f4889ae604628
 test_batch.bin 30730000 67eb016db431130d61cd03c7ad570b013799c88c
 """
-# Version 2 has a third of the images for validation, version 1 only 500. 320 and 160 are the length
-# of the short side in pixels.
+# Version 2 (imagenette2) has a third of the images for validation, version 1 only 500 images. 320
+# and 160 are the lengths of the short side in pixels.
 IMAGENETTE = """
 imagenette2-320.tgz 341663724 569b4497c98db6dd29f335d1f109cf315fe127053cedf69010d047f0188e158c
 imagenette2-160.tgz 99003388 64d0c4859f35a461889e0147755a999a48b49bf38a7e0f9bd27003f10db02fe5
@@ -120,7 +123,7 @@ def _make_sources() -> Iterator[Source]:
     zalando = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"
     yield Source("fashion-mnist", _parse_file_table(FASHION_MNIST), (keras, zalando))
     batches = _parse_file_table(CIFAR10_BATCHES, "sha1")
-    # the archive also contains a page and a list of names, and tar pads files to whole blocks
+    # 1 MiB more than the batches, for two small text files in the archive and for tar's padding
     most_bytes = sum(batch.size for batch in batches) + 2**20
     contents = ArchiveContents(most_bytes, known_files=batches, top_folder="cifar-10-batches-bin")
     yield Source(

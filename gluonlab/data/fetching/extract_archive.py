@@ -1,4 +1,4 @@
-"""Safe unpacking of tar archives: no links, no devices, no paths outside, limited size."""
+"""Unpacks tar archives safely: no links, devices or paths outside the folder, and limited size."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from gluonlab.data.fetching.download_sources import ArchiveContents
 from gluonlab.errors import DataError, OutputError
 from gluonlab.files.atomic_files import raise_output_errors
 
-MAX_READ_BYTES = 2**20  # per read of tarfile: a header, or a long name
-END_BYTES = 64 * 2**10  # at most added by tar at the end of an archive
-HEADER_BYTES = 4 * 512  # per file: a header, and one more for a long name or times
+MAX_READ_BYTES = 2**20  # limit of a single read by tarfile, which reads a header or a long name
+END_BYTES = 64 * 2**10  # limit of the padding that tar adds at the end of an archive
+HEADER_BYTES = 4 * 512  # limit per file: a header, and another one for a long name or times
 # tarfile does not document its exceptions for hostile headers. Fuzzing found these.
 TARFILE_ERRORS = (
     tarfile.TarError, zlib.error, EOFError, OSError, ValueError, ArithmeticError, LookupError,
@@ -37,8 +37,9 @@ def unpack_archive(
     permissions and times are not restored.
 
     Raises DataError for a damaged archive, a link, a device, a path outside the target, a duplicate
-    name, or more than ``contents`` allows, whatever the headers promise. Raises OutputError if the
-    disk is full. Some files may then already be written.
+    name, or more bytes or files than ``contents`` allows. The bytes are counted while they are
+    read, so wrong sizes in headers do not matter. Raises OutputError if the disk is full. After an
+    error, some files may already be written.
     """
     digests: Dict[str, str] = {}
     with _open_archive(archive, contents) as tar:
@@ -54,7 +55,10 @@ def unpack_archive(
 
 
 class _BoundedReader:
-    """Forward-only reader for tarfile, with limits per read and in all (``max_bytes``)."""
+    """Forward-only reader for tarfile.
+
+    Raises TarError if a read is larger than MAX_READ_BYTES, or all reads than ``max_bytes``.
+    """
 
     def __init__(self, file: IO[bytes], max_bytes: int) -> None:
         self.file, self.max_bytes, self.position = file, max_bytes, 0
@@ -83,7 +87,7 @@ class _BoundedReader:
 def _open_archive(archive: Path, contents: ArchiveContents) -> Iterator[tarfile.TarFile]:
     """Open the archive as a tarfile, and convert the errors of damaged headers to DataErrors.
 
-    Reading is bounded, so a small file cannot inflate forever, in memory or in a skipped part.
+    The number of read bytes is limited, because a small compressed file can inflate to a huge one.
     """
     max_bytes = contents.max_bytes + contents.max_files * HEADER_BYTES + END_BYTES
     try:
@@ -137,7 +141,7 @@ def _member_fault(member: tarfile.TarInfo) -> str:
 
 
 def _target_name(name: str, contents: ArchiveContents) -> Optional[str]:
-    """Return the path of a member below the target folder; None if it is not written."""
+    """Return a member's path below the target folder; None if the member is not to be written."""
     parts = [part for part in name.split("/") if part not in ("", ".")]
     if contents.known_files:
         known = [file.name for file in contents.known_files]
@@ -150,7 +154,7 @@ def _write_member(
 ) -> str:
     """Write one file; return its SHA-256."""
     content, digest = tar.extractfile(member), hashlib.sha256()
-    # Read errors are faults of the archive. Errors of open, write and close are faults of the disk.
+    # Errors of reading mean a damaged archive. Errors of open, write and close mean a disk problem.
     with raise_output_errors(path, disk_full_hint):
         try:
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Image files to pixels.
+"""Decodes image files to pixels, in this process or in a pool of processes.
 
-Needs neither MXNet nor the rest of gluonlab: the processes that decode load quickly and stay small.
+These modules do not import MXNet, so that the decoding processes start quickly and stay small.
 """

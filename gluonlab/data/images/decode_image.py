@@ -1,4 +1,4 @@
-"""Decoding of one image to pixels of a given size, with a DataError for damaged files."""
+"""Decodes an image file to a square of pixels of a given size; damaged files raise DataError."""
 
 from __future__ import annotations
 
@@ -40,20 +40,21 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# Their import registers these two formats. Otherwise Pillow would import all its plugins.
+# Importing these two plugins registers their formats. Otherwise Pillow would import all plugins.
 assert TiffImagePlugin and WebPImagePlugin
 OPEN_FORMATS = tuple(FORMATS)
 CHANNELS = 3
-# 8192x8192: larger than any photograph of a data set; decoding takes at most 400 MB
+# 8192x8192, larger than any photograph of a data set. Decoding needs at most 400 MB.
 MAX_PIXELS = 2**26
 REMEDY = "replace or remove it, or leave bad images out with --skip-bad"
 
 # random resized crops
-CROP_AREA = (0.08, 1.0)  # of the whole image
+CROP_AREA = (0.08, 1.0)  # smallest and largest share of the whole image
 CROP_RATIO = (3 / 4, 4 / 3)  # width to height
 CROP_ATTEMPTS = 10
-# A camera stores the pixels as its sensor sees them, and EXIF describes how to rotate the image.
-# EXIF 2.32, section 4.6.4, tag 0x0112: from 1 to 8; 1 means as stored.
+# A camera stores the pixels in the order of its sensor. EXIF's orientation describes how to rotate
+# or mirror them for display: a number from 1 to 8, where 1 means as stored. EXIF 2.32, section
+# 4.6.4, tag 0x0112.
 EXIF_ORIENTATION = 0x0112
 AS_STORED = 1
 TRANSPOSITIONS = {
@@ -77,14 +78,22 @@ def decode_image(
     use_turbojpeg: bool = False,
     resizer: str = PILLOW,
 ) -> "Pixels":
-    """Decode an image to (3, ``size``, ``size``): its central square, resized.
+    """Decode the central square of an image, resized to (3, ``size``, ``size``).
 
     Grayscale becomes RGB, EXIF orientation is applied, and an alpha channel is ignored. Only the
-    first frame or page is read. With a ``seed``, the square is `random_crop_box` instead.
-    ``use_turbojpeg``: use the faster `gluonlab.data.images.turbojpeg` if it supports the file; its
-    pixels are the same. ``resizer``: one of `gluonlab.data.images.resize_image`. Raises DataError
-    for a file that cannot be read or is damaged, and for more than MAX_PIXELS, before memory is
-    allocated. Callers decide whether Pillow's warnings are shown.
+    first frame or page is read. Pillow's warnings are not suppressed.
+
+    Args:
+        location: The image.
+        size: Width and height of the result, in pixels.
+        seed: If given, `random_crop_box` is decoded instead of the central square.
+        use_turbojpeg: Whether to use the faster `gluonlab.data.images.turbojpeg` for the files that
+            it supports. The pixels are the same.
+        resizer: One of RESIZERS in `gluonlab.data.images.resize_image`.
+
+    Raises:
+        DataError: The file cannot be read, is damaged, or has more than MAX_PIXELS. Large images
+            are refused before memory is allocated.
     """
 
     def read_with_pillow(image: Image.Image) -> "Pixels":
@@ -117,13 +126,16 @@ def decode_image(
 
 
 def _read_with_turbojpeg(file: BinaryIO, size: int, resizer: str) -> "Optional[Pixels]":
-    """Read a plain JPEG as (height, width, 4); return None for any other or damaged file."""
+    """Read a plain JPEG as (height, width, 4). Return None if Pillow should read the file.
+
+    Pillow should read damaged files, other formats, and images for which it is faster.
+    """
     length = stream_size(file)
     if length is None or length > MAX_JPEG_BYTES:
         return None
     content = file.read(HEADER_BYTES)
     stored_size = read_plain_jpeg_size(content)
-    # Pillow decodes a larger image at a fraction of its size, which is faster
+    # For a much larger image, Pillow is faster, because it can decode at a fraction of the size.
     if stored_size is None or min(stored_size) >= 2 * size:
         return None
     if resizer == PILLOW and stored_size[0] * stored_size[1] > MAX_PIXELS_FOR_PILLOW:
@@ -133,15 +145,15 @@ def _read_with_turbojpeg(file: BinaryIO, size: int, resizer: str) -> "Optional[P
 
 def _to_planes(image: Image.Image) -> "Pixels":
     """Convert an RGB or RGBX image to an array (3, height, width)."""
-    # channel by channel: a transposed copy of np.asarray(image) takes twice as long
+    # Copied channel by channel, because a transposed copy of np.asarray(image) takes twice as long.
     content = b"".join(image.tobytes("raw", channel) for channel in "RGB")
     return np.frombuffer(content, np.uint8).reshape(CHANNELS, image.height, image.width)
 
 
 def read_short_side(location: ImageLocation) -> int:
-    """Read the smaller of width and height from the header of a file.
+    """Return the smaller of an image's width and height in pixels, from the header of the file.
 
-    Raises DataError as `decode_image` does.
+    Raises DataError, like `decode_image`.
     """
     return _read_image(location, lambda image: min(image.size))
 
@@ -149,16 +161,19 @@ def read_short_side(location: ImageLocation) -> int:
 def _crop_and_resize(
     name: str, size: int, image: Image.Image, box: Box, resizer: str
 ) -> Image.Image:
-    """Return the ``box`` of an image as an RGB square. The pixels of a JPEG are not decoded yet."""
+    """Return the ``box`` of an image as an RGB square of side ``size``.
+
+    ``image``: an opened image; if it is a JPEG, its pixels must not have been decoded yet.
+    """
     width, height = image.size
     box_width, box_height = box[2] - box[0], box[3] - box[1]
     fraction = 1.0
-    # decode a JPEG at 1/2, 1/4 or 1/8 if the box is still large enough
+    # Decode a JPEG at 1/2, 1/4 or 1/8 of its size, if the box is still large enough.
     if min(box_width, box_height) >= 2 * size:
         min_size = (math.ceil(width * size / box_width), math.ceil(height * size / box_height))
         drafted = image.draft("RGB", min_size)
-        # From Pillow's box, which is exact. The size of the image is rounded up, so its last pixels
-        # may cover less than the others.
+        # The fraction is computed from the box that Pillow returns, because it is exact. The size
+        # of the image is rounded up, so its last pixels may cover less than the others.
         fraction = drafted[1][2] / width if drafted else 1.0
     image = _convert_to_rgb(name, image)
     if image.size != (size, size) or (box_width * fraction, box_height * fraction) != (size, size):
@@ -171,8 +186,8 @@ def _crop_and_resize(
 def _convert_to_rgb(name: str, image: Image.Image) -> Image.Image:
     """Convert an image of any of Pillow's modes to RGB with 8 bits per channel.
 
-    Pillow's own conversion clips values above 255. Its mode for 16-bit grayscale is I;16, or I in
-    older versions.
+    16-bit grayscale (mode I;16, or I in older versions of Pillow) is scaled here, because Pillow's
+    own conversion clips values above 255.
     """
     if image.mode == "I" or image.mode.startswith("I;16"):
         values = np.asarray(image)
@@ -191,14 +206,14 @@ def _read_image(
     read_with_pillow: "Callable[[Image.Image], T]",
     read_fast: "Optional[Callable[[BinaryIO], Optional[T]]]" = None,
 ) -> T:
-    """Return ``read_fast`` of the file; if that is None, ``read_with_pillow`` of the opened image.
+    """Read a file with ``read_fast`` or, if that is missing or returns None, ``read_with_pillow``.
 
     All exceptions of Pillow become a DataError with the name of the file.
     """
-    # importing gluoncv sets this flag, and Pillow then fills truncated files with gray
+    # Importing gluoncv sets this flag to True. Pillow would then fill truncated files with gray.
     previous, ImageFile.LOAD_TRUNCATED_IMAGES = ImageFile.LOAD_TRUNCATED_IMAGES, False
     try:
-        # opened here, because Pillow before 11 resolves the path, which fails for pipes
+        # The file is opened here, because Pillow before 11 resolves paths, which fails for pipes.
         with open_image_file(location) as file:
             fast_result = read_fast(file) if read_fast else None
             if fast_result is not None:
@@ -241,7 +256,10 @@ def exif_orientation(image: Image.Image) -> int:
 
 
 def displayed_size(size: Tuple[int, int], rotation: int) -> Tuple[int, int]:
-    """Return width and height of an image as displayed; ``size``: as stored."""
+    """Return width and height of the displayed image; ``size``: those of the stored image.
+
+    ``rotation``: the EXIF orientation, also in the functions below.
+    """
     return (size[1], size[0]) if rotation in SIDEWAYS else size
 
 
@@ -277,12 +295,15 @@ PixelBox = Tuple[int, int, int, int]
 def random_crop_box(seed: int, width: int, height: int) -> PixelBox:
     """Return the box of a random resized crop, for a ``seed`` below 2**32.
 
-    Source: Szegedy et al., "Going deeper with convolutions", 2015, section 6: 8 % to 100 % of the
-    area, sides of 3:4 to 4:3. As in gluon-cv and torchvision, the logarithm of the aspect ratio is
-    uniform, and a box that does not fit into the image is drawn again. If none of CROP_ATTEMPTS
-    fits, as in very long images, the result is `central_crop_box`.
+    The box has 8 % to 100 % of the image's area, and an aspect ratio of 3:4 to 4:3, whose logarithm
+    is uniformly distributed. A box that does not fit into the image is drawn again. If none of
+    CROP_ATTEMPTS boxes fits, as in very long images, the result is `central_crop_box`.
+
+    Source: Szegedy et al., "Going deeper with convolutions", 2015, section 6; details as in
+    gluon-cv and torchvision.
     """
-    # numpy guarantees the streams of both; this takes a tenth of the time of RandomState(seed)
+    # NumPy guarantees that both classes return the same numbers in every version. RandomState(seed)
+    # would take ten times as long.
     random = np.random.RandomState(np.random.PCG64(seed))
     for area_draw, ratio_draw, x_draw, y_draw in random.uniform(size=(CROP_ATTEMPTS, 4)):
         crop_area = width * height * (CROP_AREA[0] + area_draw * (CROP_AREA[1] - CROP_AREA[0]))
@@ -301,7 +322,7 @@ def random_crop_box(seed: int, width: int, height: int) -> PixelBox:
 
 
 def central_crop_box(width: int, height: int) -> PixelBox:
-    """Return the largest central box with sides within CROP_RATIO."""
+    """Return the largest central box with an aspect ratio within CROP_RATIO."""
     crop_width = min(width, round(height * CROP_RATIO[1]))
     crop_height = min(height, round(width / CROP_RATIO[0]))
     left, top = (width - crop_width) // 2, (height - crop_height) // 2

@@ -1,10 +1,10 @@
 """Pool of processes that decode image files.
 
-The processes are not forks of this one, because a fork makes MXNet replace its engine's workers
-(`gluonlab.engine.cpu_threads`). They are new processes, which load Pillow but not MXNet. Pixels
-come back through shared memory, paths and messages through pipes.
+The processes are started anew, and load Pillow but not MXNet. They are not forks of this process,
+because a fork makes MXNet replace its engine's workers (`gluonlab.engine.cpu_threads`). Pixels are
+returned through shared memory. Paths and messages are sent through pipes.
 
-Start the pool while MXNet is idle: before Python 3.10, a new process starts as a fork.
+Start the pool while MXNet is idle, because before Python 3.10 a new process starts as a fork.
 """
 
 from __future__ import annotations
@@ -40,26 +40,26 @@ if TYPE_CHECKING:
 
 DecodeErrors = List[Tuple[int, str]]  # position and error message of files with errors
 
-# Long compared with the overhead of a request, and short compared with a batch, which several
-# processes share.
+# So many that the overhead of a request does not matter, and so few that several processes can
+# share a batch.
 REQUEST_IMAGES = 16
 ALLOCATOR_VARIABLES = keep_freed_variables(2**26)  # bytes, enough for one image
 
 
 class PendingImages:
-    """Images (n, 3, size, size) that are being decoded.
+    """Images (n, 3, size, size) that are being decoded. `DecoderPool.submit` creates this object.
 
-    Only `DecoderPool` creates it. It keeps the pool alive.
+    The object keeps the pool alive.
     """
 
     def __init__(self, pool: DecoderPool, images: "Pixels", futures: "List[DecodeFuture]") -> None:
         self._pool, self._images, self._futures = pool, images, futures
 
     def result(self) -> "Pixels":
-        """Wait for the images.
+        """Wait for the images, and return them.
 
-        Raises DataError for the first file with an error, RunError if a process has ended, and
-        CancelledError after `cancel`.
+        Raises DataError for the first file with an error, RunError if a decoder process has ended,
+        and CancelledError after `cancel`.
         """
         images, errors = self.result_with_errors()
         if errors:
@@ -67,7 +67,7 @@ class PendingImages:
         return images
 
     def result_with_errors(self) -> "Tuple[Pixels, Dict[int, str]]":
-        """Wait for the images; also return position -> error message of files with errors.
+        """Wait for the images; return them, and position -> message of files with errors.
 
         The pixels of files with errors are undefined.
         """
@@ -91,8 +91,9 @@ class PendingImages:
 class DecoderPool:
     """Pool of ``count`` processes that decode images to (3, ``size``, ``size``).
 
-    They end with this object, after the last `PendingImages` is released, or with this process.
-    ``resizer``: see `gluonlab.data.images.resize_image.resolve_resizer`.
+    The processes are killed when the pool and its last `PendingImages` are no longer referenced.
+    They also end when this process ends. ``resizer``: see
+    `gluonlab.data.images.resize_image.resolve_resizer`.
     """
 
     def __init__(self, size: int, count: int, resizer: Optional[str] = None) -> None:
@@ -102,15 +103,16 @@ class DecoderPool:
         for worker in self._workers:
             work = RequestDispatcher(worker, self._requests).run
             threading.Thread(target=work, name="gluonlab-decode", daemon=True).start()
-        # call it to end the processes earlier
+        # Call ``close()`` to kill the processes earlier.
         self.close = weakref.finalize(self, _stop_workers, self._workers, self._requests)
 
     def submit(
         self, paths: Sequence[ImageLocation], seeds: Optional[Sequence[int]] = None
     ) -> PendingImages:
-        """Queue these n files to be decoded.
+        """Queue the files for decoding, and return at once.
 
-        ``seeds``: one per file, for random crops. Raises ValueError if the pool has been closed.
+        ``seeds``: a seed per file for random crops; None for central squares. Raises ValueError if
+        the pool has been closed.
         """
         images = np.empty((len(paths), CHANNELS, self.size, self.size), np.uint8)
         begins = range(0, len(paths), REQUEST_IMAGES)
@@ -126,7 +128,7 @@ class DecoderPool:
             # requests would never be answered.
             if not self.close.alive:
                 raise ValueError("these decoders have been closed")
-        except BaseException:  # that error, or Ctrl-C
+        except BaseException:  # the ValueError, or Ctrl-C
             pending.cancel()
             raise
         return pending
@@ -143,20 +145,20 @@ class DecoderPool:
     def decode_in_chunks(
         self, paths: Sequence[ImageLocation], chunk_size: int
     ) -> "Iterator[Tuple[Pixels, Dict[int, str]]]":
-        """Decode ``chunk_size`` files at a time; yield images and errors of each chunk."""
+        """Decode ``chunk_size`` files at a time; yield `result_with_errors` of each chunk."""
         for begin in range(0, len(paths), chunk_size):
             yield self.submit(paths[begin : begin + chunk_size]).result_with_errors()
 
 
 def _stop_workers(workers: List[DecodeWorker], requests: "Requests") -> None:
-    """Kill the processes. Any thread may call it."""
+    """Kill the processes. This function may be called in any thread."""
     requests.put(None)
     for worker in workers:
         worker.process.kill()
     for worker in workers:
         worker.process.wait()
         assert worker.process.stdin is not None and worker.process.stdout is not None
-        with suppress(OSError):  # it may have unread requests
+        with suppress(OSError):  # the pipe may contain unsent requests
             worker.process.stdin.close()
         worker.process.stdout.close()
 
@@ -165,11 +167,11 @@ def _stop_workers(workers: List[DecodeWorker], requests: "Requests") -> None:
 
 
 class DecodeFuture:
-    """Outcome of a request, which is set once and read by one waiter.
+    """Outcome of a request, which is set once by the dispatching thread and read by one waiter.
 
-    It is not a concurrent.futures.Future, which both sides lock. A Ctrl-C in the waiter could leave
-    that lock locked, and the dispatching thread would wait forever. Here only that thread releases
-    the lock.
+    This class replaces concurrent.futures.Future, in which both threads acquire the same lock. A
+    Ctrl-C in the waiter could leave that lock locked, and the dispatching thread would wait
+    forever. Here, the dispatching thread never waits for a lock: it only releases the lock.
     """
 
     def __init__(self) -> None:
@@ -208,10 +210,13 @@ class DecodeRequest(NamedTuple):
 
 
 class DecodeWorker:
-    """Process of `gluonlab.data.images.decoder_process`, with shared memory for two requests."""
+    """A decoder process (`gluonlab.data.images.decoder_process`), and its shared memory.
+
+    The memory has slots for the images of two requests.
+    """
 
     def __init__(self, size: int, resizer: str) -> None:
-        # an anonymous file: nothing is left behind if a process is killed
+        # An anonymous file, because the system frees it even if a process is killed.
         fd = os.memfd_create("gluonlab-images")
         try:
             os.ftruncate(fd, 2 * REQUEST_IMAGES * CHANNELS * size**2)
@@ -232,7 +237,7 @@ class DecodeWorker:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 pass_fds=[fd],
-                # the variables of the user take precedence
+                # variables of the user override ALLOCATOR_VARIABLES
                 env={**ALLOCATOR_VARIABLES, **os.environ, "PYTHONPATH": path},
                 start_new_session=True,  # Ctrl-C is handled by the parent
                 encoding="utf-8",
@@ -243,7 +248,7 @@ class DecodeWorker:
     def send_request(
         self, paths: Sequence[ImageLocation], seeds: Optional[Sequence[int]], first: int
     ) -> None:
-        """Send a request to decode these files into the memory from slot ``first`` on."""
+        """Send a request to decode the files into the slots of the memory from ``first`` on."""
         assert self.process.stdin is not None
         request = json.dumps({"paths": list(paths), "seeds": seeds and list(seeds), "first": first})
         # If the pipe is closed on either side, `read_response` raises the error.
@@ -252,7 +257,7 @@ class DecodeWorker:
             self.process.stdin.flush()
 
     def read_response(self) -> "DecodeErrors":
-        """Wait until the request is done; return (position, message) of files with errors.
+        """Wait until the request is done; return (position, message) for each file with an error.
 
         Raises RunError if the process has ended.
         """
@@ -273,12 +278,14 @@ class DecodeWorker:
 
 
 class RequestDispatcher:
-    """Loop of a thread that sends requests to one process.
+    """Sends requests to one process, in the loop ``run`` of a thread.
 
-    The next request is sent before the pixels of the last one are copied. The thread is not one of
-    concurrent.futures, which starts with the first request. A Ctrl-C at that moment would hide it
-    from its pool, and Python would wait for it forever at exit. The dispatcher has no reference to
-    `DecoderPool`, which it must not keep alive.
+    The next request is sent before the pixels of the previous request are copied. The dispatcher
+    has no reference to `DecoderPool`, because that would keep the pool alive.
+
+    The thread is not from concurrent.futures, which starts its threads with the first request. A
+    Ctrl-C at that moment would hide the thread from its executor, and Python would wait for it
+    forever at exit.
     """
 
     def __init__(self, worker: DecodeWorker, requests: "Requests") -> None:
@@ -286,7 +293,7 @@ class RequestDispatcher:
         self.first, self.ended = 0, False
 
     def run(self) -> None:
-        """Process requests until there is None instead of a request."""
+        """Process requests until None is read from the queue."""
         current: Optional[DecodeRequest] = None  # the request that the process works on
         while current is not None or not self.ended:
             if current is None:
@@ -305,7 +312,10 @@ class RequestDispatcher:
             del done  # so that the pixels are freed when the caller drops them
 
     def _send_next(self, wait: bool) -> Optional[DecodeRequest]:
-        """Send the next request. Returns None if there is none, or if it was cancelled."""
+        """Send the next request, and return it. Return None if nothing was sent.
+
+        ``wait``: whether to wait for a request if the queue is empty.
+        """
         try:
             request = self.requests.get(block=wait)
         except queue.Empty:
@@ -320,7 +330,7 @@ class RequestDispatcher:
         self.first = REQUEST_IMAGES - self.first
         try:
             self.worker.send_request(request.paths, request.seeds, self.first)
-        # such as TypeError for a path that is not a str; nothing was sent
+        # Such as TypeError for a path that is not a str. In this case nothing was sent.
         except BaseException as error:
             request.future.set(error)
             return None

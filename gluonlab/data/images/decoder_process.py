@@ -2,12 +2,14 @@
 
 Command: ``python -m gluonlab.data.images.decoder_process FD SLOTS SIZE TURBOJPEG RESIZER``.
 
-FD: file descriptor of shared memory with SLOTS images of SIZE x SIZE pixels. Each line on standard
-input is a request, ``{"paths": [...], "seeds": [...], "first": 0}``. The process decodes these
-files into the slots from ``first`` on, and prints ``{"wrong": [[position, message], ...]}``.
-``seeds`` are for random crops, or null. TURBOJPEG: 1 to use `gluonlab.data.images.turbojpeg`.
-RESIZER: one of `gluonlab.data.images.resize_image`. The process ends when standard input ends, so
-it does not outlive its parent.
+FD         file descriptor of shared memory with SLOTS images of SIZE x SIZE pixels
+TURBOJPEG  1 to use `gluonlab.data.images.turbojpeg`, otherwise 0
+RESIZER    one of RESIZERS in `gluonlab.data.images.resize_image`
+
+Each line on standard input is a request, ``{"paths": [...], "seeds": [...], "first": 0}``. The
+process decodes these files into the slots from ``first`` on. Then it prints the errors,
+``{"wrong": [[position, message], ...]}``. ``seeds`` contains a seed per file for random crops, or
+is null. The process ends when standard input ends, so it does not outlive its parent.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from gluonlab.errors import DataError
 
 
 def main(fd: int, slots: int, size: int, use_turbojpeg: int, resizer: str) -> None:
-    """Decode the requested files until standard input ends."""
+    """Decode the requested files until standard input ends. ``fd``: the shared memory."""
     warnings.simplefilter("ignore")
     shape = (slots, CHANNELS, size, size)
     memory = np.frombuffer(mmap.mmap(fd, 0), np.uint8).reshape(shape)

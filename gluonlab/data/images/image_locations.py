@@ -1,7 +1,7 @@
 """Image file formats, and locations of images: a file, or a segment of a file with many images.
 
-The formats are common in data sets and supported by every build of Pillow, so a folder is read in
-the same way everywhere. EPS is excluded, because rendering it runs a program.
+All formats are common in data sets and supported by every build of Pillow, so a folder is read in
+the same way on every machine. EPS is excluded, because rendering an EPS file runs a program.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ FORMATS = {
     "PPM": (".ppm", ".pgm", ".pbm", ".pnm"),
 }
 SUFFIXES = tuple(suffix for suffixes in FORMATS.values() for suffix in suffixes)
-ENDINGS = ", ".join(suffixes[0] for suffixes in FORMATS.values())  # one for each, for messages
+ENDINGS = ", ".join(suffixes[0] for suffixes in FORMATS.values())  # for messages
 FORMAT_NAMES = "JPEG, PNG, WebP, BMP, GIF, TIFF or PPM"
 
 ByteRange = Tuple[int, int]  # offset in the file, and length in bytes
@@ -39,7 +39,7 @@ def is_image_name(name: str) -> bool:
 
 
 class FileSegment(NamedTuple):
-    """Image in a part of a file. ``name``: its name in messages."""
+    """Image that is stored in one or more byte ranges of a file. ``name``: for messages."""
 
     path: str
     name: str
@@ -54,8 +54,8 @@ class FileSegment(NamedTuple):
 class FileSegments(Sequence[FileSegment]):
     """Many images in a file, stored compactly as arrays.
 
-    ``ranges``: the byte ranges of each image, usually one. ``numbers``: the numbers of the images
-    in messages; by default, from 0.
+    ``ranges``: the byte ranges of each image, usually one range. ``numbers``: the numbers of the
+    images in messages; by default 0, 1, 2, ...
     """
 
     def __init__(

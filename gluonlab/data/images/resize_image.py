@@ -1,14 +1,18 @@
-"""Resizing of a part of an image, with Pillow or cykooz.resizer.
+"""Resizes a part of an image to a square, with Pillow or cykooz.resizer.
 
-Both apply the filter that Pillow calls bilinear. Each new pixel is a weighted mean of the old
-pixels around it, over a wider area if the image gets smaller. cykooz.resizer uses vector
+Both libraries apply the filter that Pillow calls bilinear. Each new pixel is a weighted mean of the
+old pixels around it, over a wider area if the image gets smaller. cykooz.resizer uses vector
 instructions and takes less than a third of Pillow's time. Its pixels are the same on every CPU, in
 every release from 3.0 to 4.0.
 
-The image is resized across and then down, and pixels are rounded after each step. Pillow 12 and
-later start with the step that leaves less work for the second one. In a third of all boxes, a
-quarter of its pixels then differ by 1 of 255. In the other boxes, three pixels in a thousand
-differ, because cykooz.resizer has weights of 16 bits, and Pillow of 22.
+The pixels of the two libraries differ slightly, for two reasons:
+
+- Images are resized in two steps, across and down, and pixels are rounded after each step. With
+  cykooz.resizer, across is always first. Pillow 12 and later start with the step that leaves less
+  work for the other. If Pillow starts with down (in a third of all boxes), a quarter of the pixels
+  differ by 1 of 255.
+- In the other boxes, three pixels in a thousand differ, because weights have 16 bits in
+  cykooz.resizer and 22 bits in Pillow.
 """
 
 from __future__ import annotations
@@ -24,8 +28,8 @@ from PIL import Image
 
 from gluonlab.errors import DataError, warn
 
-cykooz: Any = None  # there are no wheels for Linux on ARM
-# before 4.0, for Python 3.8 and 3.9, the package has another name
+cykooz: Any = None  # not available on Linux on ARM, for which the package has no wheels
+# Releases before 4.0, which are for Python 3.8 and 3.9, have another module name.
 for name in ("cykooz_resizer", "cykooz.resizer"):
     with suppress(ImportError):
         cykooz = import_module(name)
@@ -50,8 +54,8 @@ def resize_image(image: Image.Image, size: int, box: Box, resizer: str) -> Image
     Args:
         image: Image of mode RGB.
         size: Width and height of the result, in pixels.
-        box: Left, top, right and bottom, inside the image; may be fractions. As in Pillow, pixels
-            next to the box count at its edges.
+        box: Left, top, right and bottom, inside the image; fractions are allowed. As in Pillow,
+            pixels just outside the box also affect the result at its edges.
         resizer: One of RESIZERS.
 
     Returns:
@@ -63,7 +67,7 @@ def resize_image(image: Image.Image, size: int, box: Box, resizer: str) -> Image
 
 
 def resize_rows(rows: "Rows", size: int, box: Box, resizer: str) -> Image.Image:
-    """Resize an array (height, width, 4) of RGBX as `resize_image` does."""
+    """Resize the ``box`` of RGBX pixels (height, width, 4) to a square, like `resize_image`."""
     height, width, _ = rows.shape
     if resizer == PILLOW:
         image = Image.frombuffer("RGB", (width, height), rows, "raw", "RGBX", 0, 1)
@@ -75,12 +79,12 @@ def _resize_with_cykooz(content: bytes, shape: Tuple[int, int], size: int, box: 
     """Resize the ``box`` of RGBX bytes with cykooz.resizer; ``shape``: width and height."""
     width, height = shape
     left, top, right, bottom = box
-    # the rows that the filter reads
+    # Only the rows that the filter reads are copied.
     margin = max(1.0, (bottom - top) / size)
     first, last = max(0, math.floor(top - margin)), min(height, math.ceil(bottom + margin))
     stride = PIXEL_BYTES * width
     source = _new_image_data(width, last - first, content[first * stride : last * stride])
-    # in two calls: a single call would resize down first, to other pixels
+    # Two calls, because a single call would resize down first, with slightly different pixels.
     across, resized = _new_image_data(size, last - first), _new_image_data(size, size)
     resizer = cykooz.Resizer()
     resizer.resize(source, across, _resize_options(left, 0, right - left, last - first))
@@ -100,7 +104,7 @@ def _resize_options(left: float, top: float, width: float, height: float) -> Any
 
 
 def resolve_resizer(requested: Optional[str]) -> str:
-    """Return the requested resizer, or else `default_resizer`.
+    """Return the requested resizer; without a request, return `default_resizer`.
 
     Raises:
         DataError: It is not installed, or not one of RESIZERS.
@@ -135,7 +139,7 @@ def default_resizer() -> str:
 
 
 def _largest_difference() -> int:
-    """Return the largest difference of the two libraries when they resize noise."""
+    """Return the largest difference of a pixel, of 255, when both libraries resize noise."""
     rows = np.random.RandomState(0).randint(0, 256, (61, 47, PIXEL_BYTES)).astype(np.uint8)
     largest = 0
     for size, box in ((40, (0, 7, 47, 54)), (16, (0.5, 1, 44.5, 58)), (64, (9, 11, 40, 31))):

@@ -1,1 +1,1 @@
-"""Batches of a split, sharded, changed at random and sent to the devices."""
+"""Loads batches of images, augments them, and copies a shard of each batch to every device."""

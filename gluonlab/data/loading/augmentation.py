@@ -1,8 +1,8 @@
 """Image transforms on the devices: float conversion, normalization, random crops, flips and mixup.
 
-The random numbers of a step are drawn on the host for the whole batch, from seed, epoch and step.
-Each device gets the numbers of its shard. The images are therefore the same for any number of
-devices and workers.
+The random numbers of a step depend only on seed, epoch and step. They are drawn on the host for the
+whole batch, and each device uses the numbers of its shard. Therefore the augmented images are the
+same for any number of devices and workers.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ if TYPE_CHECKING:
 
     from gluonlab.data.loading.split_batch import Shards
 
-# Separate streams of random numbers, so that one augmentation does not change another.
+# Each augmentation has its own random numbers, so that it does not change the others.
 CROPS_AND_FLIPS_STREAM, MIXUP_STREAM, FILE_CROPS_STREAM = 1, 2, 3
-# Smaller alphas would give NaN instead of 0 or 1. It is also the smallest share, because MXNet
-# refuses 1e-45.
+# The smallest alpha of mixup: for smaller ones, NumPy would return NaN instead of 0 or 1. Also the
+# smallest share that is not rounded to 0, because MXNet refuses numbers such as 1e-45.
 MIN_ALPHA = 1e-30
 
 
 def step_rng(seed: int, epoch: int, step: int, stream: int) -> np.random.RandomState:
     """Return the random number generator of a step, for one of the streams above.
 
-    NumPy guarantees the streams of PCG64 and RandomState. A RandomState made from a list takes six
-    times as long.
+    NumPy guarantees that PCG64 and RandomState return the same numbers in every version. Creating
+    a RandomState directly from the list would take six times as long.
     """
     return np.random.RandomState(np.random.PCG64([seed, epoch, step, stream]))
 
 
 def to_float(F: Any, images: Any) -> Any:
-    """Convert uint8 0..255 to float32 0..1. ``F``: mx.nd or mx.sym."""
+    """Convert uint8 images (0 to 255) to float32 (0 to 1). ``F``: mx.nd or mx.sym."""
     return F.cast(images, dtype="float32") * (1 / 255)
 
 
@@ -57,9 +57,10 @@ def make_input(normalization: Optional[Normalization]) -> Callable[[Any, Any], A
 
 
 class CropsAndFlips(NamedTuple):
-    """Random numbers for crops and flips of n images.
+    """Random numbers for crops and flips of n images; each array has the shape (n,).
 
-    ``down`` and ``right``: shifts in pixels. ``mirrored``: whether the image is flipped.
+    ``down`` and ``right``: by how many pixels the cropped window is shifted. ``mirrored``: whether
+    the image is flipped.
     """
 
     down: "NDArray[np.int64]"
@@ -93,7 +94,7 @@ class Augment:
         return CropsAndFlips(down, right, mirrored)
 
     def __call__(self, shards: Sequence[nd.NDArray], draw: CropsAndFlips) -> List[nd.NDArray]:
-        """Transform each shard (n, C, H, W) with the batch's ``draw``, without waiting for it."""
+        """Queue the transforms of each shard (n, C, H, W). ``draw``: numbers of the whole batch."""
         bounds = bounds_from_sizes([len(shard) for shard in shards])
         return [
             self._shifter_for(shard)(shard, draw.select(slice(*bound)))
@@ -110,10 +111,10 @@ class Augment:
 class _ImageShifter:
     """Shifts and mirrors images (n, C, H, W) on one device.
 
-    Both only move rows and columns: ``take`` along the rows of a matrix, a transposition, and
-    ``take`` again. BilinearSampler and multiplication with 0/1 matrices do arithmetic instead, and
-    take 19 ms and 12 ms for 64 images of 3x64x64 on one core. The two buffers have a black row at
-    the end, for pixels outside the image.
+    First, ``take`` selects the rows of the result. Then the images are transposed, and ``take``
+    selects the columns. The alternatives BilinearSampler and multiplication with 0/1 matrices need
+    arithmetic: they take 19 ms and 12 ms for 64 images of 3x64x64 on one core. The last row of each
+    of the two buffers is black, for pixels outside the image.
     """
 
     def __init__(self, shape: Tuple[int, ...], ctx: mx.Context, dtype: Any = np.uint8) -> None:
@@ -127,7 +128,7 @@ class _ImageShifter:
             self._columns[:-1].reshape(self.transposed_shape),
         )
         self._copy_rows, self._copy_columns = make_host_copier(ctx), make_host_copier(ctx)
-        # Two iterations may share the buffers, so the operators of a batch are queued together.
+        # Two iterations may share the buffers, so a lock keeps the operators of a batch together.
         self._lock = Lock()
 
     def __call__(self, images: nd.NDArray, draw: CropsAndFlips) -> nd.NDArray:
@@ -141,7 +142,7 @@ class _ImageShifter:
             shifted = nd.take(
                 self._rows, self._copy_rows(row_indices).as_in_context(self.ctx), mode="clip"
             )
-            # as floats: oneDNN transposes them 20 times as fast as MXNet transposes bytes
+            # Floats, because oneDNN transposes floats 20 times as fast as MXNet transposes bytes.
             nd.transpose(
                 nd.cast(shifted.reshape(self.shape), dtype="float32"),
                 (0, 1, 3, 2),
@@ -157,10 +158,10 @@ class _ImageShifter:
         )
 
     def _buffer_rows(self, sources: "NDArray[np.int64]") -> "NDArray[np.int32]":
-        """Return the row of the buffer for each row of the result (n*C*k,).
+        """Return, for each row of all result images (n * C * rows,), its row in the buffer.
 
-        ``sources[i, k]``: the row of image i that becomes its row k. If the image has no such row,
-        the result is the black row.
+        ``sources`` (n, rows): ``sources[i, k]`` is the row of image i that becomes row k of the
+        result. For numbers outside the image, the buffer's black row is returned.
         """
         n, lines = sources.shape
         first_rows = np.arange(n * self.shape[1]).reshape(n, -1, 1) * lines  # (n, C, 1)
@@ -173,19 +174,19 @@ class _ImageShifter:
 
 
 class Mixup:
-    """Mixup of images and labels in pairs, with shares from Beta(``alpha``, ``alpha``).
+    """Mixup: mixes pairs of images and labels, with shares from Beta(``alpha``, ``alpha``).
 
-    For a small alpha, shares are near 0 or 1. Source: Zhang et al., "mixup: beyond empirical risk
-    minimization", 2018, section 2. Image i of a batch of n is mixed with image n - 1 - i. The whole
-    batch has one share, as in the training scripts of gluon-cv. The loader brings the partners of
-    its images to each device.
+    Image i of a batch of n is mixed with image n - 1 - i, its partner. The whole batch has one
+    share, as in the training scripts of gluon-cv. For a small alpha, shares are near 0 or 1. The
+    loader copies the partners of a device's images to the device. Source: Zhang et al., "mixup:
+    beyond empirical risk minimization", 2018, section 2.
     """
 
     def __init__(self, alpha: float) -> None:
         self.alpha = max(alpha, MIN_ALPHA)
 
     def draw(self, seed: int, epoch: int, step: int) -> float:
-        """Draw the share of each image in its mixture, 0 to 1; its partner has the rest."""
+        """Draw the share of each image in its mixture, 0 to 1. Its partner's share is the rest."""
         share = float(step_rng(seed, epoch, step, MIXUP_STREAM).beta(self.alpha, self.alpha))
         return share if share > MIN_ALPHA else 0.0
 

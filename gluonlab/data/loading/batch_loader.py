@@ -1,9 +1,12 @@
-"""Shuffled batches of a split, with one shard per device.
+"""Loads shuffled batches of a split, with one shard per device.
 
-There are two paths to the same shards, bit for bit. The streaming path makes each batch on the host
-and copies its shards to the devices. The resident path keeps the whole split on every device, and
-copies only the order of an epoch. It is for splits that fit into the memory of the devices. Random
-augmentation is the same on both. A thread prefetches batches.
+There are two ways to load shards, with exactly the same result:
+
+- Streaming: each batch is made on the host, and its shards are copied to the devices.
+- Resident: every device keeps a copy of the whole split, and gets only the order of an epoch. This
+  is for splits that fit into the memory of the devices.
+
+A thread prefetches batches.
 """
 
 from __future__ import annotations
@@ -63,11 +66,11 @@ if TYPE_CHECKING:
 
 
 class BatchSelection(NamedTuple):
-    """Selected images of a batch.
+    """This worker's images of a batch, or the mixup partners of these images.
 
-    ``positions``: in the batch of all workers, which has ``size`` images. ``indices``: in the
-    split. ``rng_key``: seed, epoch and step, from which random numbers are drawn. ``sizes``: the
-    sizes of the shards of this worker.
+    ``rng_key``: seed, epoch and step, from which random numbers are drawn. ``size``: number of
+    images in the batch of all workers. ``positions``: positions of the images in that batch.
+    ``indices``: their indices in the split. ``sizes``: sizes of this worker's shards.
     """
 
     rng_key: Tuple[int, int, int]
@@ -77,19 +80,19 @@ class BatchSelection(NamedTuple):
     sizes: Sequence[int]
 
     def image_seeds(self) -> List[int]:
-        """Draw a seed below 2**32 for each image, from the step and its position only."""
+        """Draw a seed below 2**32 for each image; it depends only on ``rng_key`` and position."""
         batch_seeds = step_rng(*self.rng_key, FILE_CROPS_STREAM).randint(
             0, 2**32, self.size, dtype=np.uint32
         )
         return [int(seed) for seed in batch_seeds[self.positions]]
 
 
-# A worker's images of a batch; with mixup, also the partner of each image.
+# A worker's images of a batch and, with mixup, the partners of these images.
 BatchSelections = Tuple[BatchSelection, ...]
 
 
 def fits_on_devices(split: Split, resident_bytes: int) -> "TypeGuard[ArraySplit]":
-    """Return whether a split can be resident: in memory, and within both limits of its size."""
+    """Return whether a split is in memory and small enough to be copied to every device."""
     if not isinstance(split, ArraySplit) or split.images.size >= ARRAY_LIMIT:
         return False
     return split.images.nbytes + split.targets.nbytes <= resident_bytes
@@ -127,9 +130,9 @@ _ARGUMENT_HINTS = {
 class Loader:
     """Iterates over a split in batches, with one shard per device: ``for xs, ys in loader``.
 
-    Every image occurs exactly once per epoch. The last batch is smaller if the sizes do not divide.
-    The order depends only on ``seed`` and the epoch. Augmentation depends only on the seed, the
-    epoch and the position in the batch.
+    Every image occurs exactly once per epoch. The last batch is smaller if the number of images is
+    not a multiple of the batch size. The order depends only on ``seed`` and the epoch. Augmentation
+    depends only on the seed, the epoch, the step and the position in the batch.
 
     Each `Batch` has images ``xs``, float32 (n, C, H, W) with bytes scaled to 0..1, and labels
     ``ys``, int32 (n,). For a split with weights, labels are float32 (n, 2): each label and its
@@ -154,8 +157,8 @@ class Loader:
             `gluonlab.data.loading.augmentation.Mixup`.
         device_counts: Number of devices of each worker; by default, as many as this one has.
         drop_last: Whether a smaller last batch is left out.
-        weights: One positive number per device of this worker, which divide a batch in proportion.
-            All workers must have the same weights.
+        weights: One positive number per device of this worker. Shards are proportional to these
+            numbers. All workers must have the same weights.
 
     Raises:
         DeviceError: ``ctxs`` is not a list of devices.
@@ -243,17 +246,17 @@ class Loader:
         self.epoch, self.step = self.epoch + 1, 0
 
     def state(self) -> Dict[str, int]:
-        """Return the position of the loader, from which `restore` resumes with the same batches."""
+        """Return the position of the loader; `restore` resumes there with the same batches."""
         return {"epoch": self.epoch, "step": self.step, "seed": self.seed}
 
     def restore(self, state: Dict[str, int]) -> None:
-        """Resume from a `state`."""
+        """Resume from a position that `state` returned."""
         self.epoch, self.step, self.seed = state["epoch"], state["step"], state["seed"]
 
     def _augment_batch(self, loaded: "Tuple[Shards, ...]", selections: BatchSelections) -> "Shards":
         """Apply ``augment`` and ``mixup`` to a loaded batch."""
         rng_key, size = selections[0].rng_key, selections[0].size
-        # a worker without images of a small batch has no shards
+        # If the batch is small, this worker may have no shards.
         if self.augment is not None and loaded[0][0]:
             draw, augment = self.augment.draw(*rng_key, size), self.augment
             loaded = tuple(
@@ -268,7 +271,7 @@ class Loader:
     def _select_batches(self) -> List[BatchSelections]:
         """Select this worker's images of every batch of the epoch."""
         order = np.arange(len(self.split))
-        if self.shuffle:  # numpy guarantees RandomState's stream: the same order in every version
+        if self.shuffle:  # NumPy guarantees that RandomState is the same in every version
             order = np.random.RandomState([self.seed, self.epoch]).permutation(order)
         return [
             self._select_part(
@@ -278,7 +281,10 @@ class Loader:
         ]
 
     def _select_part(self, step: int, batch: "Indices") -> BatchSelections:
-        """Select this worker's images of a ``batch``."""
+        """Select this worker's images of a batch and, with mixup, their partners.
+
+        ``batch``: indices of all images of the batch in the split.
+        """
         size = len(batch)
         all_sizes = shard_sizes(size, self._device_count, self._weights)
         sizes = all_sizes[self._first_device :][: len(self.ctxs)]
@@ -291,9 +297,9 @@ class Loader:
 
 
 class _ResidentSource:
-    """Split on the devices.
+    """Source of shards that keeps a copy of the split on every device.
 
-    Each device gathers its images of a whole epoch, and the shards are slices of them.
+    For each epoch, each device gathers its images in the epoch's order. Shards are slices of them.
     """
 
     def __init__(self, split: ArraySplit, ctxs: List[mx.Context]) -> None:
@@ -303,7 +309,8 @@ class _ResidentSource:
         self.labels = [nd.array(labels, dtype=labels.dtype, ctx=ctx) for ctx in ctxs]
 
     def load(self, batches: List[BatchSelections]) -> "Iterator[Tuple[Shards, ...]]":
-        columns = zip(*batches)  # own images of all batches; with mixup, also all partners
+        # all selections of own images and, with mixup, all selections of partners
+        columns = zip(*batches)
         return zip(*map(self._load_selections, columns))
 
     def _load_selections(self, selections: Sequence[BatchSelection]) -> "Iterator[Shards]":
@@ -336,12 +343,12 @@ class _ResidentSource:
 # --- streaming: batches are made on the host and copied to the devices
 
 
-# For images and for labels. With mixup, partners use the second pair.
+# Pairs of sharders for images and labels. With mixup, the partners use the second pair.
 _SharderPairs = List[Tuple["Sharder", "Sharder"]]
 
 
 class _StreamingSource:
-    """Batches of a split, made on the host. ``random_crops``: for a `ReadAheadSplit` only."""
+    """Source of shards that makes batches on the host. ``random_crops``: see `Loader`."""
 
     def __init__(self, split: Split, ctxs: Sequence[mx.Context], random_crops: bool) -> None:
         self.split, self.ctxs, self.random_crops = split, ctxs, random_crops
@@ -349,11 +356,11 @@ class _StreamingSource:
         self._idle_sharders: List[_SharderPairs] = []
 
     def load(self, batches: List[BatchSelections]) -> "Iterator[Tuple[Shards, ...]]":
-        """Yield the shards of each batch, and with mixup also of the partners.
+        """Yield the shards of each batch and, with mixup, the shards of the partners.
 
-        Images are (n, C, H, W), in the type of the split; labels are (n,) int32. Each batch is
-        started before the previous one is finished, so that decoders are never idle. Raises the
-        errors of the split, such as DataError for a damaged file, in the batch that contains it.
+        Images are (n, C, H, W), in the type of the split. Labels are (n,) int32. Reading of each
+        batch starts before the previous batch is finished, so that decoders are never idle. Errors
+        of the split, such as DataError for a damaged file, are raised for the batch with the file.
         """
         started: "Deque[Tuple[List[Reading], BatchSelections]]" = deque()
         sharders = (
@@ -400,7 +407,7 @@ class _StreamingSource:
             (shard_images(images, sizes), shard_labels(labels, sizes))
             for (images, labels), (shard_images, shard_labels) in zip(arrays, sharders)
         ]
-        # not from a generator: gc.get_objects could see the tuple while it grows, which breaks it
+        # Not from a generator: gc.get_objects could see the growing tuple, and thereby break it.
         return tuple(shards)
 
 
@@ -418,7 +425,10 @@ class _DeferredReading(NamedTuple):
 
 
 def _partners_are_reversed(selections: BatchSelections) -> bool:
-    """Return whether the partners are this worker's images in reverse, to read them once."""
+    """Return whether the partners are this worker's images in reverse order.
+
+    Then the images are read only once.
+    """
     return len(selections) == 2 and np.array_equal(
         selections[1].positions, selections[0].positions[::-1]
     )
@@ -426,16 +436,16 @@ def _partners_are_reversed(selections: BatchSelections) -> bool:
 
 # --- prefetching in a thread
 
-WORKING, IDLE = "gluonlab-prefetch", "gluonlab-resting"  # names of a thread
+WORKING, IDLE = "gluonlab-prefetch", "gluonlab-resting"  # names of a thread in these two states
 Item = TypeVar("Item")
 
 
 def prefetch(items: "Iterator[Item]", depth: int) -> "Generator[Item, None, None]":
     """Yield ``items``, which a thread computes up to ``depth`` ahead.
 
-    Raises the exceptions of ``items``. Close the generator to stop early. The thread is kept for
-    later calls in this process, because MXNet never frees about 5 MB per thread that has queued
-    operators. A new thread per epoch would leak memory.
+    Raises the exceptions of ``items``. Close the generator to stop early. The thread is reused by
+    later calls in this process. A new thread per epoch would leak memory, because MXNet never frees
+    about 5 MB for each thread that has queued operators.
     """
     thread = _idle_thread()
     ready: "queue.Queue[Any]" = queue.Queue(depth)
@@ -453,16 +463,17 @@ def prefetch(items: "Iterator[Item]", depth: int) -> "Generator[Item, None, None
             yield item
     finally:
         stop.set()
-        # there is nothing to wait for after an early Ctrl-C, or in the child of a fork
+        # After an early Ctrl-C, no job was submitted. The child of a fork does not have the thread.
         if is_submitted and thread.is_alive():
             stopped.wait()
         _idle_threads.append(thread)
 
 
 def _fill_queue(items: "Iterator[Item]", ready: "queue.Queue[Any]", stop: threading.Event) -> None:
-    """Compute items, and put (item, None) for each of them into the queue.
+    """Compute the items, and put (item, None) into the queue for each of them.
 
-    At the end it puts (None, None), and after an exception (None, error).
+    At the end, put (None, None). After an exception, put (None, error). Stop early if ``stop`` is
+    set.
     """
 
     def put(item: Any) -> bool:
@@ -484,7 +495,7 @@ def _fill_queue(items: "Iterator[Item]", ready: "queue.Queue[Any]", stop: thread
 
 
 class _PrefetchJob(NamedTuple):
-    """Function that a prefetch thread calls, and the event that it then sets."""
+    """Function that a prefetch thread calls, and the event that the thread sets afterwards."""
 
     work: Callable[[], None]
     done: threading.Event
@@ -504,7 +515,7 @@ class _PrefetchThread(threading.Thread):
             self.name = WORKING
             job.work()
             self.name, done = IDLE, job.done
-            del job  # it holds the arrays of the last batches
+            del job  # because the job refers to the arrays of the last batches
             done.set()
             del done
 
@@ -513,9 +524,9 @@ _idle_threads: List[_PrefetchThread] = []
 
 
 def _idle_thread() -> _PrefetchThread:
-    """Return an idle thread, or a new one.
+    """Return an idle thread, or a new thread.
 
-    The child of a fork has none of the threads, so they are checked.
+    In the child of a fork, no thread of the list is alive, and a new thread is made.
     """
     while _idle_threads:
         thread = _idle_threads.pop()

@@ -1,9 +1,9 @@
-"""Pinned host memory, from which GPUs copy while the host continues.
+"""Copies arrays to pinned host memory, from which GPUs copy while the host continues.
 
-CUDA copies pageable memory through a buffer, and the call waits until all of it is there. The
-system never moves pinned memory, so a GPU copies it asynchronously. Pinning is slow, and when MXNet
-frees a pinned array, CUDA waits until all GPUs are idle. Therefore two buffers are kept and filled
-in turn.
+CUDA copies pageable memory through a buffer, and the host waits until all of it is in the buffer.
+The system never moves pinned memory, so a GPU can copy it asynchronously. Pinning is slow, and
+freeing is slow too: when MXNet frees a pinned array, CUDA waits until all GPUs are idle. Therefore
+two pinned buffers are kept and filled in turn.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from gluonlab.engine.fast_invoke import address_range, ndarray_from_numpy
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-BUFFERS = 2  # one that the host fills, and one that the GPU copies
+BUFFERS = 2  # the host fills one buffer while the GPU copies the other
 
 
 class PinnedCopier:
-    """``copier(array)`` copies a NumPy array to mx.cpu_pinned(0).
+    """Callable that copies a NumPy array to mx.cpu_pinned(0), and returns the copy.
 
-    The copy is valid until BUFFERS more calls. Each call waits for the operations that read the
-    former content of its buffer.
+    The copy is overwritten BUFFERS calls later. That call first waits for all operations that read
+    the copy.
     """
 
     def __init__(self) -> None:
@@ -61,8 +61,8 @@ class PinnedCopier:
 
 
 def make_host_copier(ctx: mx.Context) -> "Callable[[NDArray[Any]], nd.NDArray]":
-    """Return the function that copies NumPy arrays to the host memory from which a device copies.
+    """Return a function that copies a NumPy array to host memory, from which a device copies it.
 
-    Keep the function for all batches, and call it from one thread at a time.
+    Reuse the function for all batches, and call it from one thread at a time.
     """
     return PinnedCopier() if ctx.device_type == "gpu" else ndarray_from_numpy

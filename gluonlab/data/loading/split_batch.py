@@ -1,12 +1,13 @@
-"""Division of a batch into one shard per device.
+"""Divides a batch into one shard per device.
 
 `shard_sizes` computes how many images each device gets: evenly, or in proportion to
 --device-weights. `shard` and `make_sharder` copy the images to the devices. A `Batch` contains the
 shards of all devices of this process.
 
-`gluonlab.data.loading.batch_loader` calls `shard_sizes` for every batch. It copies shards with
-`make_sharder`, unless the images are on the devices already: then a shard is a slice of them.
---split divides the network instead: see `gluonlab.training.parallel_options`.
+`gluonlab.data.loading.batch_loader` calls `shard_sizes` for every batch. If the images are not yet
+on the devices, it copies the shards with `make_sharder`. Otherwise a shard is a slice of the images
+on the device. For dividing the network instead of the batch (--split), see
+`gluonlab.training.parallel_options`.
 """
 
 from __future__ import annotations
@@ -32,11 +33,12 @@ Weights = Sequence[Fraction]  # one positive number per device: its share of the
 
 
 class Batch:
-    """Shards of a batch: ``xs[i]`` (n, C, H, W) and ``ys[i]`` (n,) or (n, columns) are on device i.
+    """Shards of a batch, which ``xs, ys = batch`` unpacks.
 
-    ``size``: the number of images on all devices of all processes, by which an update divides. If
-    the batch is smaller than the number of devices, the last devices have no shard. ``xs, ys =
-    batch`` unpacks the shards.
+    ``xs[i]`` (n, C, H, W) are the images on device i, and ``ys[i]`` (n,) or (n, columns) the
+    labels. If the batch is smaller than the number of devices, the last devices have no shard.
+    ``size``: the number of images on all devices of all processes; the update divides the sum of
+    the gradients by it.
     """
 
     __slots__ = ("size", "xs", "ys")
@@ -62,11 +64,11 @@ def make_local_batch(xs: Sequence[nd.NDArray], ys: Sequence[nd.NDArray]) -> Batc
 def shard(
     array: nd.NDArray, ctxs: Sequence[mx.Context], sizes: Optional[Sequence[int]] = None
 ) -> List[nd.NDArray]:
-    """Split the first axis of (n, ...) over the devices: evenly, or into ``sizes``.
+    """Split an array (n, ...) along its first axis, and copy a part to each device.
 
-    ``sizes``: see `shard_sizes`. A batch smaller than the number of devices occupies only the first
-    ones, so the list is shorter than ``ctxs``. Raises DeviceError for duplicate devices if there
-    are no ``sizes``.
+    The parts are of equal size, or of the given ``sizes`` (see `shard_sizes`). If n is smaller than
+    the number of devices, only the first devices get a part, and the list is shorter than ``ctxs``.
+    Without ``sizes``, raises DeviceError for duplicate devices.
     """
     if sizes is None:
         check_distinct(ctxs)
@@ -83,14 +85,14 @@ def shard(
 def make_sharder(ctxs: Sequence[mx.Context]) -> "Sharder":
     """Return ``f(array, sizes)``, which copies a NumPy array (n, ...) to the devices in shards.
 
-    Keep the function for all batches, and call it from one thread at a time.
+    Reuse the function for all batches, and call it from one thread at a time.
     """
     if any(ctx.device_type != "cpu" for ctx in ctxs):
         copy_to_host_memory = make_host_copier(ctxs[0])
         return lambda array, sizes: shard(copy_to_host_memory(array), ctxs, sizes)
 
     def shard_on_cpus(array: "Array", sizes: Sequence[int]) -> List[nd.NDArray]:
-        # directly from NumPy: MXNet copies between CPU devices at a tenth of this speed
+        # Copied directly from NumPy, because MXNet copies between CPU devices 10 times slower.
         parts = zip(ctxs, bounds_from_sizes(sizes))
         return [ndarray_from_numpy(array[begin:end], ctx) for ctx, (begin, end) in parts]
 
@@ -98,12 +100,12 @@ def make_sharder(ctxs: Sequence[mx.Context]) -> "Sharder":
 
 
 def shard_sizes(size: int, parts: int, weights: Optional[Weights] = None) -> List[int]:
-    """Compute the sizes of the shards of ``size`` images; there are no empty shards.
+    """Return the sizes of the shards into which ``size`` images are divided; none is empty.
 
-    Without ``weights``, all shards are equal, except that the first ones have one more image if the
-    size does not divide. With ``weights``, sizes are `proportional_sizes`. A shard that would be
-    empty then takes an image from the largest one. If there are fewer images than ``parts``, only
-    the first parts get a shard, of one image.
+    - Without ``weights``, sizes are equal, or differ by one image: then the first are larger.
+    - With ``weights``, sizes are `proportional_sizes`. A shard that would be empty gets an image of
+      the largest shard.
+    - If there are fewer images than ``parts``, each image is a shard, and the list is shorter.
     """
     if weights is None or size <= parts:
         even_size, rest = divmod(size, parts)
@@ -118,8 +120,7 @@ def shard_sizes(size: int, parts: int, weights: Optional[Weights] = None) -> Lis
 def proportional_sizes(size: int, weights: Weights) -> List[int]:
     """Divide ``size`` into whole numbers in proportion to ``weights``; some may be 0.
 
-    Uses the method of the largest remainder. Ties go to the first parts, so equal weights divide
-    evenly.
+    Uses the largest remainder method. If remainders are equal, the first parts are larger.
     """
     total = sum(weights)
     quotas = [size * weight / total for weight in weights]
@@ -142,5 +143,8 @@ def bounds_from_sizes(sizes: Sequence[int]) -> List[Tuple[int, int]]:
 
 
 def batch_count(images: int, size: int, drop_last: bool = False) -> int:
-    """Return the number of batches of ``size``; ``drop_last``: without a smaller last batch."""
+    """Return the number of batches of ``size`` images in ``images`` images.
+
+    ``drop_last``: whether to leave out a smaller last batch.
+    """
     return images // size if drop_last else -(-images // size)

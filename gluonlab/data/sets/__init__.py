@@ -1,1 +1,1 @@
-"""Data sets by name: their splits in memory or in files."""
+"""Loads data sets by name, or from the user's arrays, image files or Gluon data sets."""

@@ -1,4 +1,4 @@
-"""Data sets from the user's arrays, and weights of images in the training loss."""
+"""Makes data sets from the user's arrays, and sets the weights of images in the training loss."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def from_arrays(
 ) -> Dataset:
     """Make a data set from arrays of images and labels.
 
-    Arrays can be from numpy, MXNet or another library, or lists of such arrays. They are copied,
-    except arrays that numpy maps from a file. Networks get bytes divided by 255, and floats
+    Arrays can be from NumPy, MXNet or another library, or lists of such arrays. They are copied,
+    except arrays that NumPy maps from a file. The network gets bytes divided by 255, and floats
     unchanged.
 
     Args:
@@ -60,7 +60,7 @@ def from_arrays(
         The data set.
 
     Raises:
-        DataError: The arrays have another shape or type.
+        DataError: The arrays have a wrong shape or type.
     """
     check_layout_name(layout)
     train = make_split(x_train, y_train, "train", layout)
@@ -77,7 +77,7 @@ def from_arrays(
 def check_same_shape(
     shape: Sequence[int], other_shape: Sequence[int], name: str, other_name: str
 ) -> None:
-    """Raise DataError unless both parts have images of the same shape."""
+    """Raise DataError unless the images of both splits have the same shape."""
     if tuple(shape) != tuple(other_shape):
         raise DataError(
             f"{name} has images of {shape}, but {other_name} of {other_shape}: "
@@ -86,7 +86,11 @@ def check_same_shape(
 
 
 def make_split(images: Any, labels: Any, part: str, layout: Optional[str] = None) -> ArraySplit:
-    """Make a split from copies of the user's arrays. ``part``: train or test. Raises DataError."""
+    """Make a split from the user's arrays. Raises DataError for a wrong shape or type.
+
+    The arrays are copied, unless they are mapped from a file. ``part``: train or test, for
+    messages.
+    """
     name = f"x_{part}"
     x = to_numpy(images, name)
     if x.ndim not in (3, 4):
@@ -135,8 +139,9 @@ def check_weights(name: str, given: Any, images: int) -> "Weights":
 def balanced_weights(labels: "Labels", classes: int) -> List[float]:
     """Compute one weight per class, so that all classes have the same share of the loss.
 
-    A class with n of N images gets N / (K n), where K is the number of classes that occur. The mean
-    weight of the images is 1. A class without images gets 1.
+    The weight of a class is N / (K * n). N is the number of all images, n the number of images of
+    the class, and K the number of classes that occur. The mean weight of the images is 1. The
+    weight of a class without images is 1.
     """
     counts = np.bincount(labels, minlength=classes)
     occurring = int((counts > 0).sum())

@@ -1,7 +1,7 @@
-"""Conversion of the user's arrays, from any library, to the pixels and labels of a split.
+"""Converts the user's arrays, from any library, to the pixels and labels of a split.
 
-MXNet's arrays are recognized by their ``asnumpy``, so this module does not import MXNet. Without
-``asnumpy``, numpy would read them number by number.
+This module does not import MXNet: it recognizes MXNet's arrays by their method ``asnumpy``. If
+``asnumpy`` were not called, NumPy would read these arrays number by number.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ NO_REGRESSION = "a run trains classifiers; for a regression, write your own loop
 
 
 def to_numpy(given: Any, name: str) -> "Array":
-    """Convert an array of numpy, MXNet or another library, or a list of them, to a numpy array.
+    """Convert an array of NumPy, MXNet or another library, or a list of arrays, to a NumPy array.
 
-    ``name``: its name in messages. Raises DataError if ``given`` is not an array, or is a list of
-    parts with different shapes.
+    ``name``: the array's name in messages. Raises DataError if ``given`` is not an array, or is a
+    list of parts with different shapes.
     """
     if isinstance(given, (list, tuple)):
         given = [_part_to_numpy(part) for part in given]
@@ -80,10 +80,10 @@ def _check_equal_shapes(parts: Sequence[Any], name: str) -> None:
 
 
 def shares_user_memory(array: "Array", given: Any) -> bool:
-    """Return whether the user could change ``array``, made from ``given``, by writing to memory.
+    """Return whether ``array`` may share memory with the user's array ``given``.
 
-    False for an array that is mapped from a file: it may be larger than the memory, so it is never
-    copied.
+    If so, the user's later writes would change ``array``. Returns False for an array that is mapped
+    from a file: it must not be copied, because it may be larger than the memory.
     """
     base: Any = array
     while isinstance(base, np.ndarray) and base.base is not None:
@@ -94,7 +94,7 @@ def shares_user_memory(array: "Array", given: Any) -> bool:
 
 
 def check_layout_name(layout: Optional[str]) -> None:
-    """Raise DataError for a ``layout`` that is unknown."""
+    """Raise DataError if ``layout`` is neither one of LAYOUTS nor None."""
     if layout not in (None, *LAYOUTS):
         raise DataError(f"layout {layout!r}: give {' or '.join(LAYOUTS)}, or leave it out")
 
@@ -102,8 +102,8 @@ def check_layout_name(layout: Optional[str]) -> None:
 def to_channels_first(images: "Array", name: str, layout: Optional[str]) -> "Array":
     """Return images with 4 axes as (N, C, H, W).
 
-    ``layout``: the present layout, one of LAYOUTS. Raises DataError for any other layout. If it is
-    None, raises DataError for images that look like (N, H, W, C).
+    ``layout``: the layout of ``images``, one of LAYOUTS. Raises DataError for any other layout. If
+    ``layout`` is None, raises DataError for images that look like (N, H, W, C).
     """
     check_layout_name(layout)
     shape = images.shape
@@ -127,11 +127,13 @@ def is_channels_last(shape: Sequence[int]) -> bool:
 
 
 def to_pixels(images: "Array", name: str) -> "Array":
-    """Convert images to values from 0 to WHITE: uint8, or float32 if bytes cannot hold the values.
+    """Convert images to pixels, whose white is WHITE: uint8 or, if that is impossible, float32.
 
-    Bytes and whole numbers from 0 to 255 are pixels. Floats are network inputs, so they are
-    multiplied by WHITE. Floats that are bytes divided by 255, up to float32 rounding, become bytes
-    again. Raises DataError.
+    - Integers must be from 0 to 255, and become uint8.
+    - Floats are the values that the network gets, so they are multiplied by WHITE. If all results
+      are whole bytes, up to float32 rounding, they become uint8.
+
+    Raises DataError for other values.
     """
     if images.dtype == np.uint8:
         return images
@@ -155,7 +157,10 @@ def to_pixels(images: "Array", name: str) -> "Array":
 
 
 def to_bytes_if_whole(images: "Array") -> "Array":
-    """Convert images to bytes if all values are whole bytes, up to float32 rounding."""
+    """Convert images to uint8 if all values are whole numbers from 0 to 255, up to rounding.
+
+    Otherwise return the images unchanged.
+    """
     if images.dtype == np.uint8:
         return images
     converted = np.empty(images.shape, np.uint8)
@@ -182,9 +187,9 @@ def warn_of_whole_floats(images: "Array", name: str) -> None:
 
 
 def convert_labels(given: Any, name: str, images: int) -> "NDArray[np.int32]":
-    """Convert labels (n,), whole numbers from 0, of ``images`` images to int32. Raises DataError.
+    """Convert the labels of ``images`` images to int32. Raises DataError.
 
-    Floats with whole values and the shape (n, 1) are also accepted.
+    Labels are whole numbers from 0 and have the shape (n,) or (n, 1). They may be floats.
     """
     labels = to_numpy(given, name)
     if labels.ndim == 2 and labels.shape[1] == 1:

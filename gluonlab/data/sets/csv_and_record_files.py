@@ -1,9 +1,9 @@
-"""Data sets of labeled images in files: CSV lists, and MXNet's record files (.rec).
+"""Loads data sets from CSV lists of image files, and from MXNet's record files (.rec).
 
-A CSV list has one line per image, with its path and its label. A record file, as written by MXNet's
-im2rec, contains many images. MXNet's reader (`mxnet.recordio`) reads it once from start to end, so
-a .idx file is not needed. Only the position of each image is kept. Decoder processes read the
-images there.
+A CSV list has one line per image, with its path and its label. A record file, written by MXNet's
+im2rec, contains many images. MXNet's reader (`mxnet.recordio`) reads the record file once from
+start to end, so a .idx file is not needed. Only the position of each image in the file is stored.
+Decoder processes later read the images at these positions.
 """
 
 from __future__ import annotations
@@ -62,10 +62,10 @@ _NUMBER = re.compile(r"[0-9]{1,18}", re.ASCII)
 
 
 class ImageList(NamedTuple):
-    """Images of a file, with their locations and labels.
+    """Locations and labels of the images in a CSV list or a record file.
 
-    ``keys``: texts from which held-out images are selected. ``label_names``: the names of the
-    labels, if they are known.
+    ``keys``: a text for each image, by which held-out images are selected. ``label_names``: label
+    -> name of the class, if the names are known.
     """
 
     path: Path
@@ -76,12 +76,18 @@ class ImageList(NamedTuple):
 
 
 class ListedImages:
-    """Listed images with their classes; ``train`` and ``val`` are (locations, labels).
+    """Training and validation images, with their classes.
 
-    The classes are the labels that occur in training, sorted; whole numbers are sorted by value.
-    ``name``: the name of the training file, or of its folder if the file is called just train.
+    Attributes:
+        train: Locations and labels of the training images.
+        val: Locations and labels of the validation images.
+        values: The labels in the training file, sorted; whole numbers are sorted by value.
+        classes: Their names.
+        name: Name of the training file, or of its folder if the file's name is only "train".
+        untested_classes: Classes without validation images.
+
     ``val_share``: the share of each class that is held out of ``train`` if ``val`` is None. Raises
-    DataError for fewer than two classes, and for a validation class that training lacks.
+    DataError for fewer than two classes, and for a validation class without training images.
     """
 
     def __init__(
@@ -160,12 +166,14 @@ class ListedImages:
 def find_train_and_val_files(
     value: str, ending: str, prefix: str, val_share: Optional[float]
 ) -> Tuple[Path, Optional[Path]]:
-    """Find the training and the validation file of ``train.csv``, or of ``train.csv,val.csv``.
+    """Return the paths of the training file and of the validation file (or None).
 
-    If there is only a file whose name ends with train, the validation file is in the same folder.
-    Its name ends with val (or test) instead. ``ending``: the ending of both names. ``prefix``:
-    the prefix of the data set. Raises DataError for a missing file, and if there is both a
-    validation file and a ``val_share``.
+    ``value`` is ``train.csv`` or ``train.csv,val.csv``. If the only name ends with train, the
+    validation file may be in the same folder; its name ends with val or test instead.
+
+    ``ending``: the suffix of both files, such as .csv. ``prefix``: the prefix of the data set's
+    name, such as list. Raises DataError for a missing file, and if there is both a validation file
+    and a ``val_share``.
     """
     parts = [value] if os.path.exists(value) else [part.strip() for part in value.split(",")]
     if len(parts) > 2 or not all(parts):
@@ -222,7 +230,7 @@ def _find_validation_file(train: Path) -> Optional[Path]:
 
 
 def _name_before_train(train: Path) -> Optional[str]:
-    """Return the part of a file's name before ``train``; None if it does not end with that."""
+    """Return the part of a file's name before "train"; None if the name does not end with it."""
     for name in TRAIN:
         if train.stem.lower().endswith(name):
             return train.stem[: -len(name)]
@@ -234,14 +242,14 @@ def _are_numbers(labels: Sequence[Label]) -> bool:
 
 
 def _to_numbers(labels: Sequence[Label]) -> List[Label]:
-    """Convert labels to whole numbers if all of them are; else return them unchanged."""
+    """Convert labels to integers if all of them are whole numbers; else return them unchanged."""
     if all(isinstance(label, int) or _NUMBER.fullmatch(label) for label in labels):
         return [int(label) for label in labels]
     return list(labels)
 
 
 def _check_label_names(train: ImageList, val: ImageList) -> None:
-    """Raise DataError if training and validation name a label differently."""
+    """Raise DataError if a label has different names in the training and validation files."""
     for label, name in val.label_names.items():
         if train.label_names.get(label, name) != name:
             raise DataError(
@@ -251,7 +259,10 @@ def _check_label_names(train: ImageList, val: ImageList) -> None:
 
 
 def to_class_number(value: float, position: str) -> int:
-    """Convert a label to a class number. Raises DataError, which names its ``position``."""
+    """Convert a label to a class number. ``position``: the label's position, for messages.
+
+    Raises DataError if the label is not a whole number from 0.
+    """
     if not 0 <= value < 2**31 or value != int(value):
         raise DataError(
             f"{position} has the label {value:g}: give whole numbers from 0, the classes"
@@ -262,7 +273,7 @@ def to_class_number(value: float, position: str) -> int:
 # --- CSV lists
 
 LIST_KIND, LIST_ENDING = "list", ".csv"
-# possible names in a header
+# possible names of the columns in the header, in lower case
 IMAGE_COLUMNS = ("image", "path", "file", "filename", "filepath", "image_path", "image_file", "img")
 LABEL_COLUMNS = ("label", "class", "target", "category", "class_name", "y")
 OTHER_SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
@@ -284,11 +295,14 @@ def load_list(
     val_share: Optional[float] = None,
     **options: Any,
 ) -> Dataset:
-    """Load the images that ``path`` lists; ``options``: see `make_image_dataset`.
+    """Load the images that a CSV list names. Raises DataError.
 
-    ``path``: ``train.csv``, with val.csv in the same folder or with ``val_share``, or
-    ``train.csv,val.csv``. ``root``: the folder of the images; by default the folder of each list.
-    Raises DataError.
+    Args:
+        path: ``train.csv``, with val.csv in the same folder or with ``val_share``, or
+            ``train.csv,val.csv``.
+        root: Folder of the images; by default, the folder of each list.
+        val_share: Share of each class that is held out if there is no validation list.
+        options: See `make_image_dataset`.
     """
     images = find_listed_images(path, root, val_share)
     return make_image_dataset(images, to_plain_name(images.name, LIST_KIND), **options)
@@ -297,7 +311,10 @@ def load_list(
 def find_listed_images(
     path: str, root: Optional[str] = None, val_share: Optional[float] = None
 ) -> ListedImages:
-    """Find the listed images for `load_list`. Raises DataError."""
+    """Read the lists, and check that their images exist; arguments as for `load_list`.
+
+    Raises DataError. Warns of images that are listed for both training and validation.
+    """
     train_file, val_file = find_train_and_val_files(path, LIST_ENDING, LIST_KIND, val_share)
     if root is not None and not os.path.isdir(root):
         raise DataError(f"--data-dir {root} is not a folder: give the one with the listed images")
@@ -352,7 +369,7 @@ def read_image_list(path: Path, folder: Path) -> ImageList:
 
 
 def _read_entries(path: Path, folder: Path) -> Iterator[Tuple[int, str, str]]:
-    """Yield the number, image and label of each line; skip the header."""
+    """Yield (line number, image, label) for each line; skip the header."""
     columns: Optional[ListColumns] = None
     for line, cells in _read_rows(path):
         where = f"{path}, line {line}"
@@ -374,7 +391,7 @@ def _read_entries(path: Path, folder: Path) -> Iterator[Tuple[int, str, str]]:
 
 
 def _read_rows(path: Path) -> Iterator[Tuple[int, List[str]]]:
-    """Yield the lines of a CSV file that are not empty, with their numbers from 1."""
+    """Yield (line number from 1, cells) for each line of a CSV file that is not empty."""
     try:
         with convert_read_errors(path, "file"), path.open(encoding="utf-8-sig", newline="") as file:
             rows = csv.reader(file, strict=True)
@@ -456,7 +473,7 @@ def _count_columns(cells: Sequence[str]) -> str:
 
 RECORD_KIND, RECORD_ENDING, LABEL_NAMES_ENDING = "record", ".rec", ".lst"
 FRAME = struct.Struct("<II")  # the magic number, and the length of the data
-LENGTH_MASK = 2**29 - 1  # bits of a frame's length; higher bits mark first, middle and last frames
+LENGTH_MASK = 2**29 - 1  # bits of the length; higher bits mark the first, middle and last frame
 MAGIC_BYTES = 4
 REMAKE_HINT = "make it again with im2rec"
 
@@ -466,26 +483,29 @@ def load_records(
     val_share: Optional[float] = None,
     **options: Any,
 ) -> Dataset:
-    """Load the records of ``path``; ``options``: see `make_image_dataset`.
+    """Load the images of record files. Raises DataError.
 
     ``path``: ``train.rec``, with val.rec in the same folder or with ``val_share``, or
-    ``train.rec,val.rec``. Raises DataError.
+    ``train.rec,val.rec``. ``val_share``: see `load_list`. ``options``: see `make_image_dataset`.
     """
     images = find_record_images(path, val_share)
     return make_image_dataset(images, to_plain_name(images.name, RECORD_KIND), **options)
 
 
 def find_record_images(path: str, val_share: Optional[float] = None) -> ListedImages:
-    """Find the images of the records for `load_records`. Raises DataError."""
+    """Read the positions and labels of all records; arguments as for `load_records`.
+
+    Raises DataError.
+    """
     train, val = find_train_and_val_files(path, RECORD_ENDING, RECORD_KIND, val_share)
     records = read_records(train)
     return ListedImages(records, None if val is None else read_records(val), val_share)
 
 
 def read_records(path: Path) -> ImageList:
-    """Find the positions and labels of the images in a record file.
+    """Read the positions and labels of the images in a record file.
 
-    Raises DataError that names a record that is damaged or does not have exactly one label.
+    Raises DataError, which names the record, if a record is damaged or does not have one label.
     """
     ranges: List[List[ByteRange]] = []
     labels: List[int] = []
@@ -553,8 +573,9 @@ def _iterate_records(path: Path, size: int) -> Iterator[_Record]:
 
 
 def _damaged_records_error(path: Path, count: int, begin: int, size: int) -> DataError:
-    """Return the error for a record file that is damaged at byte ``begin``, after ``count``
-    records.
+    """Return the error for a record file of ``size`` bytes, damaged after ``count`` records.
+
+    ``begin``: the byte at which the damaged record starts.
     """
     where = f"after {count:,} record{'s' * (count != 1)}" if count else "from its beginning"
     return DataError(
@@ -564,7 +585,10 @@ def _damaged_records_error(path: Path, count: int, begin: int, size: int) -> Dat
 
 
 def _reader_position(reader: Any) -> int:
-    """Return the position of the next record, which MXNet's Python reader does not expose."""
+    """Return the byte at which the next record starts.
+
+    MXNet's Python reader has no method for this position, so the C function is called.
+    """
     from mxnet.base import _LIB, check_call
 
     position = ctypes.c_size_t()
@@ -590,10 +614,11 @@ def _unpack_header(content: bytes, name: str) -> _Header:
 
 
 def _content_ranges(file: BinaryIO, record: _Record, skipped: int) -> List[ByteRange]:
-    """Find the positions of a record's bytes in its file, without the first ``skipped`` bytes.
+    """Return the byte ranges of a record's content, without the first ``skipped`` bytes.
 
-    A record that contains the magic number is cut into frames there. The magic number at the start
-    of the next frame replaces the one that was cut out.
+    A record whose content contains the magic number is stored in several frames. It is cut at each
+    magic number, which is left out of the content. Each frame starts with a magic number, so the
+    start of the next frame replaces the magic number that was left out.
     """
     size, remaining, position = len(record.content), len(record.content), record.begin
     if record.end - position == FRAME.size + size + -size % 4:  # a single frame, the usual case
@@ -613,7 +638,11 @@ def _content_ranges(file: BinaryIO, record: _Record, skipped: int) -> List[ByteR
 
 
 def _read_label_names(path: Path, labels: Sequence[int]) -> Mapping[Label, str]:
-    """Read the folder of each label from the .lst file; return {} unless they match one to one."""
+    """Return label -> class name from the .lst file next to a record file.
+
+    The name of a class is the folder of its images. Returns {} if there is no .lst file, or unless
+    each label has its own folder.
+    """
     folders: Dict[int, Set[str]] = {}
     try:
         with path.with_suffix(LABEL_NAMES_ENDING).open(encoding="utf-8") as lines:

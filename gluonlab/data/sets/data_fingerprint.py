@@ -1,6 +1,7 @@
-"""Fingerprints of classes and images, which a run records.
+"""Fingerprints (digests) of a data set's classes and images.
 
-They are compared before a run is resumed or evaluated.
+A run records the fingerprints. They are compared before the run is resumed or evaluated, to detect
+that the data have changed.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from gluonlab.data.sets.image_files import FileSplit
 if TYPE_CHECKING:
     from gluonlab.data.sets.dataset import Images
 
-MAX_BYTES = 2**30  # of images in memory; a larger split is sampled
-SAMPLED_IMAGES = 4096  # evenly spaced
-# More class names are compared by their digest only.
+MAX_BYTES = 2**30  # of a split's images in memory; of a larger split, only a sample is read
+SAMPLED_IMAGES = 4096  # number of evenly spaced images in a sample
+# If there are more classes, their names are not recorded, only their digest.
 MAX_NAMES = 1000
 
 
@@ -54,10 +55,10 @@ def describe_class_changes(recorded: Any, classes: Sequence[str]) -> str:
 
 
 def split_fingerprint(split: Split) -> str:
-    """Return ``60000 images, sha256 ...`` of a split.
+    """Return the fingerprint of a split, such as ``60000 images, sha256 ...``.
 
-    The digest covers pixels and labels, or names, sizes and labels of files. Raises OSError for a
-    missing file.
+    The digest covers the labels and the pixels or, for image files, the names and sizes of the
+    files. Raises OSError for a missing file.
     """
     sha256 = hashlib.sha256()
     for content in _iterate_content(split):
@@ -74,14 +75,14 @@ def _iterate_content(split: Split) -> "Iterator[bytes | memoryview]":
     elif isinstance(split, PixelSplit):
         yield np.ascontiguousarray(split.targets).tobytes()
         yield from _iterate_pixels(split)
-    else:  # a user's class; its images may change between reads
+    else:  # a class of the user, whose images may change between reads
         yield repr(type(split)).encode()
         labels = getattr(split, "labels", None)
         yield b"" if labels is None else np.ascontiguousarray(labels).tobytes()
 
 
 def _iterate_files(locations: "Sequence[ImageLocation]") -> Iterator[bytes]:
-    """Yield names and sizes of files, or names and byte ranges of segments."""
+    """Yield the name and size of each file, or the file name and byte ranges of each segment."""
     files = [location for location in locations if isinstance(location, str)]
     parent = os.path.commonpath(files) if files else ""
     for location in locations:
@@ -94,7 +95,7 @@ def _iterate_files(locations: "Sequence[ImageLocation]") -> Iterator[bytes]:
 
 
 def _iterate_pixels(split: PixelSplit) -> "Iterator[bytes | memoryview]":
-    """Yield the pixels of a split, or of a sample if it is large or on disk."""
+    """Yield the pixels of a split; if the split is large or on disk, the pixels of a sample."""
     use_all = isinstance(split, ArraySplit) and split.images.nbytes <= MAX_BYTES
     images: "Images" = split.images
     if not use_all and len(split) > SAMPLED_IMAGES:

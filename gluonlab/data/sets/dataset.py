@@ -1,4 +1,7 @@
-"""Data sets: two splits of images and labels, with classes, normalization and default settings."""
+"""Classes for data sets and their splits, and the values of --normalise.
+
+A data set has a training split, a test split, class names, a normalization and default settings.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,7 @@ Normalization = Tuple[Tuple[float, ...], Tuple[float, ...]]
 
 @runtime_checkable
 class Split(Protocol):
-    """Set of labeled images, in memory or in files."""
+    """Interface of a split: labeled images, in memory or in files."""
 
     def __len__(self) -> int: ...
 
@@ -47,15 +50,16 @@ class Split(Protocol):
     def batch(self, indices: "Indices") -> "Tuple[Images, Targets]":
         """Return the images (n, C, H, W) and labels (n,) int32 at these n indices.
 
-        Images are uint8, or float32 if that is the split's ``dtype``. In both types 255 is white.
+        Images are uint8, or float32 if the split's ``dtype`` is float32. In both types, 255 is
+        white.
         """
 
 
 class Reading(Protocol):
-    """Batch that is being read."""
+    """Interface of a batch that is being read."""
 
     def result(self) -> "Tuple[Images, Targets]":
-        """Wait for the result of `Split.batch`."""
+        """Wait for the batch; return the images and labels, like `Split.batch`."""
 
     def cancel(self) -> None:
         """Cancel the reading."""
@@ -63,12 +67,12 @@ class Reading(Protocol):
 
 @runtime_checkable
 class ReadAheadSplit(Split, Protocol):
-    """Split that other processes read ahead; each reading can have new random crops."""
+    """Interface of a split whose batches other processes read ahead, also with random crops."""
 
     def start_reading(self, indices: "Indices", seeds: Optional[Sequence[int]] = None) -> Reading:
-        """Start to read a batch.
+        """Start to read the batch of the images at these indices.
 
-        ``seeds``: one per image, below 2**32, for
+        ``seeds``: for random crops, a number below 2**32 per image, see
         `gluonlab.data.images.decode_image.random_crop_box`.
         """
 
@@ -79,7 +83,10 @@ def image_dtype(split: Split) -> str:
 
 
 class LabeledSplit:
-    """Base of splits with labels (N,) int32 and optional weights (N,) of images in the loss."""
+    """Base class of splits with labels (N,) int32.
+
+    ``weights`` (N,): optional factors for the loss of each image.
+    """
 
     def __init__(self, labels: "Labels", weights: "Optional[Weights]" = None) -> None:
         self.labels, self.weights = labels, weights
@@ -88,7 +95,7 @@ class LabeledSplit:
 
     @property
     def targets(self) -> "Targets":
-        """Labels (N,) for batches; with weights (N, 2) float32, each label and its weight."""
+        """Labels (N,) int32 or, with weights, (N, 2) float32: each label and its weight."""
         return self.labels if self.weights is None else self._labels_and_weights
 
     def with_weights(self: "S", weights: "Weights") -> "S":
@@ -101,7 +108,7 @@ class LabeledSplit:
 class PixelSplit(LabeledSplit):
     """Split with its pixels in an array: images (N, C, H, W), labels (N,) int32.
 
-    Images are uint8 or float32; in both types 255 is white. They may be mapped from the disk.
+    Images are uint8 or float32; in both types, 255 is white. The array may be mapped from a file.
     """
 
     def __init__(
@@ -132,9 +139,9 @@ class PixelSplit(LabeledSplit):
 
 
 class ArraySplit(PixelSplit):
-    """Split in memory; the arrays are not copied.
+    """Split in memory. Arrays with the right type and layout are not copied.
 
-    ``layout``: as for `gluonlab.data.from_arrays`. Raises DataError for images or labels of another
+    ``layout``: as for `gluonlab.data.from_arrays`. Raises DataError for images or labels of a wrong
     type or shape.
     """
 
@@ -182,8 +189,8 @@ class Defaults:
 class Dataset:
     """Data set that is ready to be read.
 
-    ``normalization``: mean and standard deviation per channel, as fractions of 255, with which
-    images are normalized. ``resizer``: the library that resizes image files.
+    ``normalization``: mean and standard deviation of each channel, as fractions of 255, with which
+    images are normalized. ``resizer``: the library that resizes image files, if there are any.
     """
 
     name: str
@@ -212,7 +219,7 @@ NORMALIZATIONS: Dict[str, Normalization] = {
 
 
 def parse_normalization(value: str) -> Optional[Normalization]:
-    """Convert a value of ``TrainConfig.normalise``; None for ``none``. Raises ConfigError.
+    """Convert a value of ``TrainConfig.normalise``; return None for ``none``. Raises ConfigError.
 
     ``imagenet``, ``cifar10``, ...  one of NORMALIZATIONS
     ``none``                        pixels are only divided by 255
@@ -232,7 +239,10 @@ def parse_normalization(value: str) -> Optional[Normalization]:
 
 
 def resolve_normalization(value: str, channels: int, dataset: str) -> Optional[Normalization]:
-    """Convert a value of ``TrainConfig.normalise``, and check its channels. Raises ConfigError."""
+    """Convert a value of ``TrainConfig.normalise`` for images with ``channels`` channels.
+
+    ``dataset``: the data set's name, for messages. Raises ConfigError if the value does not fit.
+    """
     normalization = parse_normalization(value)
     if normalization is None or len(normalization[0]) == channels:
         return normalization
@@ -246,7 +256,7 @@ def resolve_normalization(value: str, channels: int, dataset: str) -> Optional[N
 
 
 def format_normalization(normalization: Optional[Normalization]) -> str:
-    """Format as ``M,M,M/S,S,S`` with all digits, as --normalise reads it; ``none`` for None."""
+    """Format as ``M,M,M/S,S,S`` with all digits, which --normalise accepts; ``none`` for None."""
     return (
         NONE
         if normalization is None

@@ -1,4 +1,4 @@
-"""Registry of the data sets by name."""
+"""Registry of all data sets by name, and `load_dataset`, which loads one."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from gluonlab.errors import DataError, unknown
 
 
 class DatasetKind(NamedTuple):
-    """Loader of a data set, with its summary and default settings.
+    """Function that loads a data set, with its summary and default settings.
 
-    ``find``, for a data set of image files: finds their folder, from --data-dir (None: the default
-    folder) or from the path in the data set's name. Raises DataError.
+    ``find``: only for data sets of image files, a function that returns the path of the files. Its
+    argument is --data-dir (None for the default folder), or the path in the data set's name. Raises
+    DataError.
     """
 
     load: Callable[..., Dataset]
@@ -94,12 +95,12 @@ DATASETS: Dict[str, DatasetKind] = {
         standard_datasets.SYNTHETIC_DEFAULTS,
     ),
 }
-# options of all data sets of image files, in addition to the parameters of their loaders
+# options that all data sets of image files have, in addition to the parameters of their ``load``
 DECODING_OPTIONS = set(inspect.signature(image_files.make_image_dataset).parameters) - {
     "images",
     "name",
 }
-# checks of the values of options
+# name of an option -> check of its value
 OPTION_CHECKS = {
     "image_size": IMAGE_SIZE, "decoders": DECODERS, "val_share": SHARE,
     "samples": whole_number_check(1), "classes": whole_number_check(1),
@@ -141,7 +142,7 @@ def check_dataset(name: str) -> None:
 
 
 def accepts_option(name: str, option: str) -> bool:
-    """Return whether the data set's loader has this option."""
+    """Return whether the function that loads the data set has this option."""
     return option in _loader_options(find_dataset_kind(name)[0])
 
 

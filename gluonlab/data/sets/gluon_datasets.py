@@ -1,8 +1,10 @@
-"""Data sets of a run made from Gluon data sets, or from other sequences of (image, label).
+"""Makes data sets from Gluon data sets, or from other sequences of (image, label).
 
-Samples that cannot change are read once, into memory: arrays, and MXNet's data sets without a
-transformation or with the transformations in FIXED. All other data sets may draw random numbers.
-Their images are read again in every epoch, when a batch needs them, as a DataLoader does.
+Samples that cannot change are read into memory once. These are arrays, and MXNet's data sets
+without transformations or with the transformations in FIXED_TRANSFORMS.
+
+All other data sets may draw random numbers. Their images are read again in every epoch, when a
+batch needs them, as with a DataLoader.
 """
 
 from __future__ import annotations
@@ -49,7 +51,7 @@ if TYPE_CHECKING:
 
 NAME = "gluon-data"
 MAX_BYTES_IN_MEMORY = 2**31  # of the images of a data set that is read once
-# Transformations of gluon.data.vision that always give the same image.
+# Transformations of gluon.data.vision that always return the same image for the same input.
 FIXED_TRANSFORMS = (
     transforms.Cast, transforms.CenterCrop, transforms.Normalize, transforms.Resize,
     transforms.ToTensor,
@@ -94,12 +96,18 @@ def from_datasets(
 
 
 def resolve_dataset(given: Any) -> Optional[Dataset]:
-    """Return the Dataset ``given``, or make one from a pair. Raises DataError for other values."""
+    """Return ``given`` if it is a Dataset or None; make a Dataset from a pair of data sets.
+
+    Raises DataError for other values.
+    """
     return None if given is None else require_dataset(given)
 
 
 def require_dataset(given: Any) -> Dataset:
-    """Return `resolve_dataset` of ``given``; raise DataError also for None."""
+    """Return ``given`` if it is a Dataset; make a Dataset from a pair of data sets.
+
+    Raises DataError for other values.
+    """
     if isinstance(given, Dataset):
         return given
     if isinstance(given, str):
@@ -128,7 +136,7 @@ def require_dataset(given: Any) -> Dataset:
 
 
 def resolve_split(given: Any) -> Split:
-    """Return the split ``given``, or make one from a Gluon data set. Raises DataError."""
+    """Return ``given`` if it is a split; make a split from a Gluon data set. Raises DataError."""
     if isinstance(given, Split):
         return given
     if isinstance(given, Dataset):
@@ -144,8 +152,9 @@ def resolve_split(given: Any) -> Split:
 def warn_of_loaders(given: Any, dataset: Dataset, batch_size: int, drop_last: bool) -> None:
     """Warn if a setting of the DataLoaders ``given`` to train differs from the run's setting.
 
-    ``dataset``: made from these DataLoaders. ``batch_size``: the run's images per step on all
-    devices. ``drop_last``: whether the run leaves out the last, smaller batch of an epoch.
+    ``dataset``: the data set that was made from these DataLoaders. ``batch_size``: the number of
+    images per step on all devices of the run. ``drop_last``: whether the run leaves out a smaller
+    last batch.
     """
     loaders = given if isinstance(given, (tuple, list)) else ()
     for loader, part in zip(loaders, ("train", "test")):
@@ -204,8 +213,9 @@ def _unwrap_loader(given: Any, part: str) -> Any:
 class GluonSplit(LabeledSplit):
     """Split that reads the samples of its data set each time a batch needs them.
 
-    ``labels`` (n,) int32: the labels that every read must return; `read_labels` fills them. All
-    images have the shape and type of the first image. ``part``: train or test, for messages.
+    All images must have the shape and type of the first image. ``labels`` (n,) int32: set by the
+    creator, or by `read_labels`; later reads must return the same labels. ``part``: train or test,
+    for messages.
     """
 
     def __init__(self, data: Any, part: str, layout: Optional[str]) -> None:
@@ -289,7 +299,7 @@ class GluonSplit(LabeledSplit):
     def _get_sample(self, index: int) -> "Tuple[NDArray[Any], NDArray[Any]]":
         """Read an image and its label, unchanged. Raises DataError if the sample is not a pair."""
         try:
-            # the thread that reads ahead does not inherit the np_array setting
+            # MXNet's setting np_array is per thread, so it is set in the thread that reads ahead.
             with np_semantics() if self._uses_np else nd_semantics():
                 sample = self.data[index]
         except MemoryError:
@@ -353,7 +363,7 @@ def _make_split(data: Any, part: str, layout: Optional[str]) -> "ArraySplit | Gl
 
 
 def _array_columns(data: Any) -> Optional[Tuple[Any, Any]]:
-    """Return images and labels if the samples are rows of two arrays; else None."""
+    """Return the arrays of images and labels if the samples are their rows; otherwise None."""
     if type(data) is gluon.data.ArrayDataset and len(data._data) == 2:
         return tuple(data._data) if all(map(_is_rows, data._data)) else None
     if isinstance(data, _DownloadedDataset) and _is_mxnet_class(data) and data._transform is None:
@@ -366,12 +376,12 @@ def _is_rows(column: Any) -> bool:
 
 
 def _is_mxnet_class(data: Any) -> bool:
-    """Return whether the class itself is from MXNet. A derived class may behave differently."""
+    """Return whether the class is MXNet's own. Classes derived from it may behave differently."""
     return type(data).__module__.startswith("mxnet.gluon.data")
 
 
 def has_fixed_samples(data: Any) -> bool:
-    """Return whether a data set is known to give the same samples at each read."""
+    """Return whether a data set is known to return the same samples at each read."""
     if isinstance(data, (list, tuple)) or hasattr(data, "shape"):
         return True
     if not _is_mxnet_class(data) or getattr(data, "_transform", None) is not None:
@@ -385,7 +395,7 @@ def has_fixed_samples(data: Any) -> bool:
         return all(map(has_fixed_samples, data._data))
     if isinstance(data, gluon.data.SimpleDataset):
         return has_fixed_samples(data._data)
-    return True  # images in files
+    return True  # MXNet's other data sets read images from files
 
 
 def _is_fixed_transform(transform: Any) -> bool:

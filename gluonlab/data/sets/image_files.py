@@ -1,8 +1,8 @@
-"""Splits of image files, which are decoded once before training, or batch by batch.
+"""Makes splits of image files, which are decoded once before training, or batch by batch.
 
-Every image is resized and cropped to the same square (`gluonlab.data.images.decode_image`). A split
-whose pixels fit into memory is decoded once. Processes decode a larger split batch by batch, ahead
-of the devices. docs/own-images.md has measurements.
+Every image is cropped and resized to the same square (`gluonlab.data.images.decode_image`). A split
+whose pixels fit into memory is decoded once. A larger split is decoded batch by batch, in processes
+that work ahead of the devices. For measurements, see docs/own-images.md.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ PHOTO_NORMALIZATION = NORMALIZATIONS["imagenet"]  # as usual for networks for ph
 
 
 class ImageFiles(Protocol):
-    """Labeled image files of a folder or a list."""
+    """Interface of labeled image files, found in a folder or a list."""
 
     @property
     def train(self) -> "Tuple[Sequence[ImageLocation], Labels]":
@@ -78,14 +78,20 @@ def make_image_dataset(
     random_resized_crop: bool = False,
     resizer: Optional[str] = None,
 ) -> Dataset:
-    """Make a data set of image files, with the options of a run.
+    """Make a data set of image files. Raises DataError.
 
-    ``image_size``: width and height of all images; by default, `median_short_side`. ``decoders``:
-    number of decoder processes; by default, one per core of this process. ``skip_bad``: decode
-    every file now, leave out bad ones, and warn once; otherwise a bad file raises an error when it
-    is read. ``memory``: a split of at most this many bytes is decoded now. With
-    ``random_resized_crop``, the training split is decoded in every epoch. ``resizer``: the library
-    that resizes; by default, `gluonlab.data.images.resize_image.default_resizer`. Raises DataError.
+    Args:
+        images: The files, labels and classes.
+        name: Name of the data set.
+        image_size: Width and height of all images; by default, `median_short_side`.
+        decoders: Number of decoder processes; by default, one per core of this process.
+        skip_bad: Whether to decode every file now, leave out bad files, and warn once. Otherwise a
+            bad file raises an error when it is read.
+        memory: A split whose pixels take at most this many bytes is decoded now.
+        random_resized_crop: Whether training images are decoded again in every epoch, cropped at
+            random.
+        resizer: The library that resizes; by default,
+            `gluonlab.data.images.resize_image.default_resizer`.
     """
     for message in images.warnings():
         warn(message)
@@ -99,10 +105,13 @@ def make_image_dataset(
 
 
 def median_short_side(paths: Sequence[ImageLocation]) -> int:
-    """Return the median of the short sides of readable images, at most MAX_SIDE."""
+    """Return the median of the images' short sides, in pixels, at most MAX_SIDE.
+
+    Only a sample of about SAMPLED_FILES files is read, and unreadable files are left out.
+    """
     sides = []
     with warnings.catch_warnings():
-        # Pillow's warnings, because damage is reported when the image is decoded
+        # Pillow's warnings are hidden, because damage is reported when the image is decoded.
         warnings.simplefilter("ignore")
         for path in paths[:: max(1, len(paths) // SAMPLED_FILES)]:
             with suppress(DataError):
@@ -119,7 +128,10 @@ def _make_split(
     skip_bad: bool,
     memory: int,
 ) -> Split:
-    """Make a split that is decoded now if it fits into ``memory``, or batch by batch otherwise."""
+    """Make a split that is decoded now if it fits into ``memory`` bytes, else batch by batch.
+
+    ``kind``: "training" or "test", for messages.
+    """
     fits_in_memory = len(paths) * CHANNELS * decoders.size**2 + labels.nbytes <= memory
     if not fits_in_memory and not skip_bad:
         return FileSplit(paths, labels, decoders)
@@ -204,11 +216,12 @@ class _PendingBatch(NamedTuple):
 def select_held_out(names: Sequence[str], share: float) -> List[bool]:
     """Return for each image of a class whether it is held out for validation.
 
-    Of two or more images, at least one is held out, and at least one is not. The choice depends
-    only on the names, so it is the same for every seed, every number of devices and processes, and
-    after a resume. Adding images hardly changes the choice for the others.
+    If a class has at least two images, at least one is held out, and at least one is not. The
+    choice depends only on the names. Therefore it is the same for every seed, for any number of
+    devices and processes, and after a resume. If images are added, the choice for the other images
+    hardly changes.
 
-    ``names``: CLASS/FILE. ``share``: between 0 and 1.
+    ``names``: a text CLASS/FILE per image. ``share``: the share to hold out, between 0 and 1.
 
     >>> select_held_out(["ant/1.jpg", "ant/2.jpg", "ant/3.jpg", "ant/4.jpg"], 0.25)
     [False, False, False, True]

@@ -1,7 +1,8 @@
-"""Data sets of image folders: train/CLASS/* and val/CLASS/* (or test/CLASS/*), and Imagenette.
+"""Loads folders of images, train/CLASS/* and val/CLASS/* (or test/CLASS/*), and Imagenette.
 
-docs/own-images.md describes the possible layouts. The content of a folder is checked as it is
-listed. A packed folder (`gluonlab.data.sets.packed_folder`) is read directly.
+For the possible layouts, see docs/own-images.md. This module finds, lists and checks the files, and
+`gluonlab.data.sets.image_files` decodes them. Packed folders are read by
+`gluonlab.data.sets.packed_folder`.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ SYSTEM_FOLDERS = ("__macosx", "@eadir", "$recycle.bin", "system volume informati
 CONVERTIBLE = (
     ".heic", ".heif", ".avif", ".jxl", ".jp2", ".svg", ".psd", ".dng", ".cr2", ".nef", ".arw",
 )  # fmt: skip
-MAX_ENDINGS = 4  # in a message; the others are counted
+MAX_ENDINGS = 4  # file endings that a message names; the others are only counted
 
 
 def load_folder(
@@ -54,9 +55,10 @@ def load_folder(
 ) -> Dataset:
     """Load a folder of images, or a folder that was packed from one.
 
-    ``val_share``: if there is no val folder, this share of each class is held out, see
-    `select_held_out`. ``options``: see `make_image_dataset`. Other files are left out with one
-    warning. Raises DataError.
+    Files that are not images are left out, with a warning. Raises DataError.
+
+    ``val_share``: the share of each class that is held out for validation if there is no val
+    folder, see `select_held_out`. ``options``: see `make_image_dataset`.
     """
     if is_packed(Path(path)):
         return _load_packed(path, val_share, name, **options)
@@ -99,14 +101,18 @@ def _load_packed(
 
 
 class ImageFolder:
-    """Classes and image files of a folder; ``train`` and ``val`` are (paths, labels).
+    """Classes and image files of a folder.
 
-    ``root``: the folder that contains train, which may be a subfolder of the given one.
-    ``val_share``: the share of each class that is held out of train if there is no val folder.
-    ``classes``: the names of the folders in train, sorted, in Unicode form NFC. ``other_files``:
-    files that are not images. ``loose_images``: images that are not in a class folder.
-    ``untested_classes``: classes without validation images. Raises DataError that names an invalid
-    folder or file.
+    Attributes:
+        root: The folder that contains train. It may be a subfolder of the given folder.
+        train: Paths and labels of the training images.
+        val: Paths and labels of the validation images.
+        classes: Names of the folders in train, sorted, in Unicode form NFC.
+        other_files: Files that are not images.
+        loose_images: Images that are not in a class folder.
+        untested_classes: Classes without validation images.
+
+    ``val_share``: see `load_folder`. Raises DataError, which names the invalid folder or file.
     """
 
     def __init__(self, root: "str | os.PathLike[str]", val_share: Optional[float] = None) -> None:
@@ -150,7 +156,10 @@ class ImageFolder:
         return messages
 
     def _label_files(self, classes: Dict[str, Path]) -> "Tuple[List[str], Labels]":
-        """Return the images of a part and their labels, which number ``self.classes``."""
+        """Return the images of train or val, and their labels, which are indices of classes.
+
+        ``classes``: name of a class -> folder.
+        """
         paths_by_class = [self._list_images(classes[name]) for name in self.classes]
         return _label_paths(paths_by_class)
 
@@ -186,7 +195,10 @@ def _label_paths(paths_by_class: Sequence[List[str]]) -> "Tuple[List[str], Label
 
 
 def _class_folders(part: Path) -> Dict[str, Path]:
-    """Return class -> folder, sorted. Raises DataError for names that are not text, or equal."""
+    """Return name of a class -> folder, sorted. ``part``: the folder train or val.
+
+    Raises DataError for a name that is not UTF-8, and for two equal names.
+    """
     class_folders: Dict[str, Path] = {}
     for entry in list_folders(part):
         try:
@@ -245,14 +257,15 @@ def _simplify_name(name: str) -> str:
 # --- the training and validation folders
 
 
-SplitFolders = Tuple[Path, Path, Optional[Path]]
+SplitFolders = Tuple[Path, Path, Optional[Path]]  # the parent of train, train, and val
 
 
 def find_train_and_val(root: Path, val_share: Optional[float]) -> SplitFolders:
-    """Find the folder that contains train, train, and val if there is one.
+    """Return the folder that contains train, the folder train, and the folder val (or None).
 
-    It is ``root`` or a folder in it. With ``val_share``, class folders may also be directly in it.
-    Raises DataError if there is no such folder, or if ``val_share`` and a val folder are given.
+    The folder train is in ``root`` or in a subfolder of ``root``. With ``val_share``, the class
+    folders may also be directly in ``root``, which is then returned as train. Raises DataError if
+    there is no train folder, or if there is a val folder although ``val_share`` is given.
     """
     with convert_read_errors(root, "folder"):
         if not root.is_dir():
@@ -298,7 +311,10 @@ def _find_part(folder: Path, names: Sequence[str]) -> Optional[Path]:
 
 
 def _find_classes_without_train(root: Path, val_share: Optional[float]) -> SplitFolders:
-    """Return class folders without train as the training folder, if there is a ``val_share``."""
+    """Return ``root``, or its only subfolder, as the training folder if it has class folders.
+
+    Raises DataError if there are no class folders, or no ``val_share``.
+    """
     parent = root if _class_folder_names(root) else None
     subfolders = [Path(entry.path) for entry in list_folders(root)]
     if (
@@ -360,7 +376,7 @@ def _explain_no_folder(root: Path) -> str:
 
 
 def is_hidden(name: str) -> bool:
-    """Return whether a file or folder is ignored, such as files of the system."""
+    """Return whether a file or folder is ignored: hidden files, and folders of the system."""
     return name.startswith(".") or name.lower() in SYSTEM_FOLDERS
 
 
@@ -373,7 +389,7 @@ def list_entries(folder: "str | os.PathLike[str]") -> "List[os.DirEntry[str]]":
 
 
 def list_folders(folder: "str | os.PathLike[str]") -> "List[os.DirEntry[str]]":
-    """List the folders in a folder, as `list_entries`."""
+    """List the folders in a folder, sorted by name, without hidden folders. Raises DataError."""
     return [entry for entry in list_entries(folder) if is_folder(entry)]
 
 
@@ -392,10 +408,10 @@ def list_loose_images(folder: "str | os.PathLike[str]") -> List[str]:
 
 
 def list_class_files(folder: Path) -> Tuple[List[str], List[str]]:
-    """List the paths of the images of a class, and of other entries, each sorted by name.
+    """Return the paths of the images in a class folder, and of all other entries, sorted by name.
 
-    Folders end with a slash. Raises DataError for a folder without images, for an image that is not
-    a regular file, and for a folder with images inside.
+    Paths of subfolders end with a slash. Raises DataError if there are no images, if an image is
+    not a regular file, and if a subfolder contains images.
     """
     images, other_files = [], []
     for entry in list_entries(folder):
@@ -462,7 +478,7 @@ def _check_regular(entry: "os.DirEntry[str]") -> None:
 
 
 def _holds_images(folder: str) -> bool:
-    """Return whether there are images in a folder or its subfolders."""
+    """Return whether a folder or one of its subfolders contains images."""
     return any(
         is_image_name(name) and not is_hidden(name)
         for _, _, names in os.walk(folder)
@@ -473,7 +489,7 @@ def _holds_images(folder: str) -> bool:
 # --- Imagenette
 
 # Ten easy classes of ImageNet: https://github.com/fastai/imagenette. Version 1 (imagenette) and
-# version 2 (imagenette2) are split differently; -320 and -160 are the length of the short side.
+# version 2 (imagenette2) have different splits. -320 and -160: the short side's length in pixels.
 IMAGENETTE_NAMES = tuple(
     f"{version}{size}" for version in ("imagenette", "imagenette2") for size in ("", "-320", "-160")
 )
@@ -519,10 +535,10 @@ def load_imagenette(
 
 
 def find_imagenette(name: str, root: Optional[str]) -> Path:
-    """Find the folder with train and val: ``root``/``name``, a folder ``name`` in it, or ``root``.
+    """Return the folder of an Imagenette data set, which contains train and val, or is packed.
 
-    ``root`` None is the default folder, see `gluonlab.data.fetching.data_folders`. Raises DataError
-    if it is missing.
+    It is ``root``/``name``, ``root``/``name``/``name`` or ``root``. ``root`` None is the default
+    folder, see `gluonlab.data.fetching.data_folders`. Raises DataError if the folder is missing.
     """
     if root is not None and not os.path.isdir(root):
         raise DataError(

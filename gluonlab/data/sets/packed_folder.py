@@ -1,23 +1,24 @@
-"""Packed folders: images that are decoded once and stored as pixels, one file per split.
+"""Writes and reads packed folders, which contain decoded images as pixels, one file per split.
 
-A packed folder is used instead of the original one: ``--dataset folder:PACKED``. It contains
-pack.json and, for each split, images (N, 3, size, size) uint8 and labels (N,) int32 in NumPy's
-format (numpy.lib.format, version 1.0), which is memory-mapped.
+A packed folder replaces the original folder: ``--dataset folder:PACKED``. It contains pack.json
+and, for each split, images (N, 3, size, size) uint8 and labels (N,) int32 as .npy files
+(numpy.lib.format, version 1.0). The images are memory-mapped.
 
-Batches of 64 on two cores, in images per second, measured by ``python tools/benchmarks images``:
+The table compares packed folders with other ways to read images. It shows images per second on two
+cores, in batches of 64, measured by ``python tools/benchmarks images``:
 
-=======================================  ===========  ====================
-way                                      64x64 JPEGs  320x240 -> 224x224
-=======================================  ===========  ====================
-packed                                   34,095       8,234
-mx.io.ImageRecordIter, a .rec of JPEGs   7,864        494
-gluonlab.data.images.decoder_pool, 2 processes   4,281        570
-PyTorch's DataLoader, 2 processes        3,686        551
-gluon's DataLoader, 2 processes          4,542        527
-=======================================  ===========  ====================
+==============================================  ===========  ==================
+way                                             64x64 JPEGs  320x240 -> 224x224
+==============================================  ===========  ==================
+packed                                          34,095       8,234
+mx.io.ImageRecordIter, a .rec of JPEGs          7,864        494
+gluonlab.data.images.decoder_pool, 2 processes  4,281        570
+PyTorch's DataLoader, 2 processes               3,686        551
+gluon's DataLoader, 2 processes                 4,542        527
+==============================================  ===========  ==================
 
-ImageRecordIter is not used, because it cannot return given images in a given order, and it repeats
-images to fill the last batch.
+gluonlab does not use ImageRecordIter, because it cannot return given images in a given order, and
+because it repeats images to fill the last batch.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 
 INDEX = "pack.json"
 FORMAT = 1
-MAX_INDEX_BYTES = 2**24  # of pack.json: enough for some hundred thousand class names
+MAX_INDEX_BYTES = 2**24  # of pack.json: enough for several hundred thousand class names
 CHUNK_IMAGES = 256  # images that are decoded at a time
 
 
@@ -52,10 +53,10 @@ def is_packed(path: Path) -> bool:
 
 
 def pack_dataset(dataset: Dataset, out: "str | os.PathLike[str]") -> int:
-    """Write a data set into the new folder ``out``, completely or not at all; return its bytes.
+    """Write a data set into the new folder ``out``, completely or not at all.
 
-    Raises OutputError if ``out`` exists or cannot be written, and DataError for an image that
-    cannot be decoded, and for floats.
+    Returns the size of the folder in bytes. Raises OutputError if ``out`` exists or cannot be
+    written. Raises DataError if an image cannot be decoded, or has float pixels.
     """
     target = check_new_folder(out)
     with raise_output_errors(target), atomic_folder(target) as temporary:
@@ -69,7 +70,7 @@ def pack_dataset(dataset: Dataset, out: "str | os.PathLike[str]") -> int:
 
 
 def check_new_folder(out: "str | os.PathLike[str]") -> Path:
-    """Raise OutputError if `pack_dataset` could not write to ``out``."""
+    """Return ``out`` as a path. Raises OutputError if it exists or cannot be a folder's name."""
     target = Path(out)
     check_name("--out", target)
     if target.is_symlink() or target.exists():
@@ -83,7 +84,7 @@ def _write_split(folder: Path, kind: str, split: Split) -> None:
     header = {"descr": "|u1", "fortran_order": False, "shape": (len(split), *split.image_shape)}
     labels = np.empty(len(split), np.int32)
     bar = tqdm(unit=" images", disable=None, leave=False, dynamic_ncols=True, total=len(split))
-    # not through a memory map, because a full disk would then kill the process
+    # Written as a file, because writing to a memory map would kill the process on a full disk.
     with open(folder / f"{kind}-images.npy", "wb") as file, bar:
         bar.set_description(kind)
         np.lib.format.write_array_header_1_0(file, header)  # type: ignore[no-untyped-call]
@@ -102,8 +103,8 @@ def read_packed(
 ) -> Tuple[str, Split, Split, Tuple[str, ...]]:
     """Return the name, training split, test split and classes of a packed folder.
 
-    Splits of at most ``memory`` bytes are read now. Raises DataError for damaged files, and for an
-    ``image_size`` that differs from the packed one.
+    Splits of at most ``memory`` bytes are read into memory. Raises DataError for damaged files, and
+    if ``image_size`` is not the size of the packed images.
     """
     index = _read_index(path)
     splits = [_read_split(path, kind, index) for kind in ("train", "test")]
@@ -145,10 +146,10 @@ def _read_index(path: Path) -> Dict[str, Any]:
 
 
 class PackedSplit(PixelSplit):
-    """Split whose pixels are mapped from a file.
+    """Split whose pixels are memory-mapped from a file.
 
-    The size and time of the file are checked for each batch, because access to a truncated map
-    kills the process.
+    Before and after each batch, the size and the modification time of the file are checked. If the
+    file were truncated, access to the mapped memory would kill the process.
     """
 
     def __init__(self, path: Path, images: "Images", labels: "Labels") -> None:
@@ -159,7 +160,7 @@ class PackedSplit(PixelSplit):
         self._initial_status = self._read_status()
 
     def batch(self, indices: "Indices") -> "Tuple[Images, Targets]":
-        """Return a batch as PixelSplit does. Raises DataError if the file has changed."""
+        """Return a batch, see `PixelSplit`. Raises DataError if the file has changed."""
         self._check_unchanged()
         images, labels = super().batch(indices)
         self._check_unchanged()
@@ -175,7 +176,7 @@ class PackedSplit(PixelSplit):
 
 
 def _read_split(path: Path, kind: str, index: Dict[str, Any]) -> PixelSplit:
-    """Map the images of a split, and check them with the labels and pack.json."""
+    """Map the images of a split; check that images, labels and pack.json fit together."""
     images = _map_array(path / f"{kind}-images.npy", np.uint8)
     labels = _map_array(path / f"{kind}-labels.npy", np.int32)
     # image_shape has 3 numbers
