@@ -464,7 +464,7 @@ def _wait_for_mxnet() -> None:
 
 
 def _is_stub(answer: Any) -> bool:
-    """Return whether the answer is a function whose body is only a docstring, ``...`` or ``pass``."""
+    """Return whether the answer is a function with only a docstring, ``...`` or ``pass``."""
     code = getattr(answer, "__code__", None)
     if not isinstance(code, CodeType):
         return False

@@ -19,7 +19,7 @@ Texts = Mapping[str, str]  # language -> text
 def language(name: Optional[str] = None) -> str:
     """Choose the language for the rest of this process, or return the current language.
 
-    The current language is the last choice. Without a choice, it is the first of these in LANGUAGES:
+    Without a choice, the language comes from the first of these that names one of LANGUAGES:
 
     =======================  ======================================================================
     ``GLUONLAB_LANGUAGE``    environment variable
