@@ -250,9 +250,8 @@ def find_guess(id: object) -> Guess:
 
 
 TABLE_WIDTH = 80
-_NOT_AT_LINE_START = (
-    "\u3001\u3002\uff09\u300d\u300f\uff1a\uff01\uff1f"  # punctuation and closing brackets
-)
+# Japanese punctuation and closing brackets.
+_NOT_AT_LINE_START = "\u3001\u3002\uff09\u300d\u300f\uff1a\uff01\uff1f"
 _COLUMN_WIDTHS = (6, 38, 17, 17)  # id, question, guess, measured; each includes two blank columns
 
 

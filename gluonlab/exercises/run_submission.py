@@ -31,10 +31,8 @@ from gluonlab.files.atomic_files import read_bounded, temporary_folder
 from gluonlab.host.child_processes import die_with_parent
 from gluonlab.plain_text import one_line
 
-SKIP_TAG, RAISES_TAG = (
-    "skip-execution",
-    "raises-exception",
-)  # tags of cells, as in Jupyter's tools
+# Tags of cells, as in Jupyter's tools.
+SKIP_TAG, RAISES_TAG = ("skip-execution", "raises-exception")
 # Prefixes of environment variables that cells do not inherit: another notebook's, or settings.
 _FOREIGN_VARIABLES = ("JPY_", "JUPYTER", "IPYTHON", "PYDEVD_", LANGUAGE_VARIABLE)
 # A message of Jupyter is a list of frames. The content is the 5th frame after the delimiter.
@@ -72,7 +70,7 @@ def make_manager(folder: Path, manager_class: Any) -> Any:
     """Return a `jupyter_client` kernel manager that starts this Python.
 
     It ignores installed kernel specifications. ``folder``: an empty folder for its files.
-    ``manager_class``: KernelManager, or a class with the same arguments.
+    ``manager_class``: KernelManager or AsyncKernelManager.
     """
     from jupyter_client.kernelspec import KernelSpecManager
 
