@@ -173,7 +173,7 @@ def _format_score(grade: grading.Grade) -> str:
 def _grade_arguments(options: Dict[str, Any]) -> Dict[str, Any]:
     """Convert the command's options to arguments of `gluonlab.exercises.grading.grade`.
 
-    Raises an error for invalid options.
+    Raises UsageError for invalid options.
     """
     isolated, engine, image = (options[name] for name in ("isolated", "engine", "image"))
     seed, jobs, reveal = (options[name] for name in ("seed", "jobs", "reveal"))

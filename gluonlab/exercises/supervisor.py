@@ -220,7 +220,7 @@ def _wait_for_command(child: "subprocess.Popen[bytes]", monitor: ResourceMonitor
         excess = monitor.find_excess(processes)
         if excess:
             return excess
-        # Input is readable only when it is closed: the grader has ended. It writes nothing.
+        # The grader never writes to the input. So the input is readable only if it has ended.
         if select.select([0], [], [], POLL_S)[0]:
             return ABANDONED
     return ""
