@@ -352,7 +352,7 @@ def _final_mean_gradient(problem: LeastSquares) -> Array:
 
 
 def _matches_factor_of_updates(formula: Callable[[Array, Array], Any]) -> Callable[..., bool]:
-    """Return a mistake's predicate: whether the result is ``formula(total small, large update)``."""
+    """Return a mistake's predicate: whether the result is formula(total small, large update)."""
 
     def factor(problem: LeastSquares) -> float:
         large = problem.lr * sum(problem.shard_gradients) / len(problem.shard_gradients)

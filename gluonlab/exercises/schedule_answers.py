@@ -258,8 +258,8 @@ def _find_lost_contribution(
 ) -> Optional[Tuple[Tuple[int, int], int]]:
     """Return the first copy that destroys a rank's last contribution, and the rank.
 
-    The copy is returned as (step, index in the step). ``all_states[step][rank][chunk][r]``: how many
-    times the contribution of rank r is in the chunk before the step.
+    The copy is returned as (step, index in the step). ``all_states[step][rank][chunk][r]``: how
+    many times the contribution of rank r is in the chunk before the step.
     """
     for number, step in enumerate(schedule.steps):
         state_before, state_after = all_states[number], all_states[number + 1]
