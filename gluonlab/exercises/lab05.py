@@ -1,7 +1,7 @@
 """The exercises of lab 05: a network that is split over devices.
 
-05-1 and 05-2: cuts between layers. 05-3: layers divided by units (tensor parallelism). 05-4 to 05-6:
-pipelines.
+05-1 and 05-2: cuts between layers. 05-3: layers divided by units (tensor parallelism).
+05-4 to 05-6: pipelines.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The exercises of lab 07: batch size, steps to a target accuracy, learning rates, and time.
 
-07-1: training until a target is reached. 07-2: the median of several seeds. 07-3: the critical batch
-size. 07-4: tuning the learning rate. 07-5: momentum. 07-6: the cheapest number of devices.
+07-1: training until a target is reached. 07-2: the median of several seeds. 07-3: the critical
+batch size. 07-4: tuning the learning rate. 07-5: momentum. 07-6: the cheapest number of devices.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class TargetQuestions:
 
 
 class ImageCountingLoss(gluon.loss.SoftmaxCrossEntropyLoss):  # type: ignore[misc]
-    """Softmax cross entropy. ``images``: the number of images per device for which it was called."""
+    """Softmax cross entropy. ``images``: the number of images on each device so far."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -767,7 +767,7 @@ class RateLandscape(NamedTuple):
         return float(round(self.fewest * self.steeper**doublings))
 
     def steps_by_rate(self) -> Dict[float, float]:
-        """Return {rate: steps} from half the lower to twice the higher of ``first`` and ``best``."""
+        """Return {rate: steps} from half the lower to twice the higher of first and best."""
         ends = sorted([self.first, self.best])
         rates, rate = [], ends[0] / 2
         while rate < ends[1] * 3:
@@ -1259,7 +1259,7 @@ def check_cheapest(answer: Callable[..., Any]) -> None:
 
 
 def _random_problem(random: Any) -> ChoiceProblem:
-    """Return a random problem, whose deadline some choices meet."""
+    """Return a random problem, whose deadline is near the time of one of its choices."""
     fewest, critical = random.uniform(20, 200), 2.0 ** random.uniform(3, 8)
     sizes = sorted((2 ** random.permutation(10)[: random.randint(2, 7)]).tolist())
     steps: Dict[int, Optional[int]] = {
