@@ -187,7 +187,7 @@ def _check_epoch_orders(answer: Callable[..., Any], size: int, world_size: int, 
 
 
 def _repeated_neighbor_share(first: Shards, second: Shards) -> float:
-    """Return the fraction of the pairs of neighbors in ``second`` that are neighbors in ``first``."""
+    """Return the fraction of neighbors in ``second`` that are also neighbors in ``first``."""
     first_pairs, second_pairs = (
         [frozenset(pair) for shard in shards for pair in zip(shard, shard[1:])]
         for shards in (first, second)
@@ -636,7 +636,7 @@ def _count_missed_updates(
         updates_by_key: whether to count only updates of the push's key.
         pulls_by_key: whether only pulls of the push's key matter.
         count_own: whether to include the worker's own updates.
-        start_events: the events of the worker after which counting starts anew. With (), counting
+        start_events: the events of the worker after which counting restarts. With (), counting
             starts at the first event.
         count_workers: whether to count workers instead of updates.
         unpulled: whether to count updates for a worker that has not pulled yet.
@@ -737,7 +737,7 @@ class KilledRun(NamedTuple):
     def newest_checkpoint(self, whole: bool = True, logged: bool = True) -> int:
         """Return the step of the newest usable checkpoint, or 0.
 
-        ``whole``: whether it must be complete. ``logged``: whether the log must contain its step.
+        ``whole``: whether it must be complete. ``logged``: whether its step must be logged.
         """
         last = self.last_step if logged else max(self.checkpoints, default=0)
         return max(self.usable_checkpoints(last, whole), default=0)
