@@ -187,6 +187,7 @@ class ForwardRecorder:
         self._last: Any = None  # (output, gradients) after the previous call
 
     def _record_forward_start(self, block: gluon.Block, inputs: Any) -> None:
+        """Record the batch size, and whether the previous call still awaits its backward."""
         if self._last is not None:
             output, gradients = self._last
             self.overlapping_forwards |= (

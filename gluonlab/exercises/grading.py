@@ -446,6 +446,7 @@ def _read_costs(path: Path) -> "List[tuple[float, str]]":
 
 
 def _parse_micros(path: Path, line: int, text: str) -> float:
+    """Return a cell's microseconds. Raises ExerciseError, which names the line."""
     try:
         micros = float(text)
     except ValueError:

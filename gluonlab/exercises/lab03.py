@@ -170,13 +170,11 @@ def format_numbers(values: Sequence[float]) -> str:
 CLOCKS = ("epochs", "updates", "seconds")
 ACCURACY_TOLERANCE = 1e-6
 
-Run = List[
-    Tuple[int, float, float]
-]  # for each epoch: (updates since the start, seconds of the epoch, accuracy)
+# For each epoch: (updates since the start, seconds of the epoch, accuracy).
+Run = List[Tuple[int, float, float]]
 Difference = Optional[float]  # accuracy of the second run minus that of the first
-Curve = Tuple[
-    Sequence[float], Sequence[float]
-]  # readings of a clock, and the accuracies at these readings
+# Readings of a clock, and the accuracies at these readings.
+Curve = Tuple[Sequence[float], Sequence[float]]
 
 
 @exercise("03-2")
@@ -339,6 +337,7 @@ COMPARISON_MISTAKES: List[Mistake] = [
 
 
 def _random_run(random: Any) -> Run:
+    """Return a random run, whose accuracy may decrease between epochs."""
     epochs, updates = int(random.randint(1, 7)), int(random.randint(3, 40))
     seconds = 0.5 * random.randint(1, 12, epochs)
     accuracies = 0.01 * np.sort(random.choice(90, epochs, replace=False))
@@ -579,6 +578,7 @@ def _are_same_rates(got: Any, want: Rates) -> bool:
 
 
 def _describe_wrong_rates(training: _ScheduledTraining, got: Any, want: Rates) -> TextPair:
+    """Return the texts about the first wrong learning rate."""
     if not isinstance(got, list) or not all(isinstance(rate, NUMBER_TYPES) for rate in got):
         call = f"learning_rates({', '.join(map(str, training.answer_arguments()))})"
         raise wrong_return(got, call, "a list of numbers", "数のリスト")
@@ -644,6 +644,7 @@ class ShardCase:
 
 
 def _check_two_results(got: Any, shards: ShardCase) -> None:
+    """Raise Wrong unless the answer returned two values: the mean and the variance."""
     if not isinstance(got, (tuple, list)) or len(got) != 2:
         shown = shards.format_channel(0)
         raise counterexample(

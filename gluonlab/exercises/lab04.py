@@ -232,9 +232,8 @@ LINK_MISTAKES: List[Mistake] = [
 ]  # fmt: skip
 
 
-TOPOLOGY_CASES: List[
-    Tuple[Callable[[], Topology], List[float]]
-] = [  # topologies, and the sizes in bytes to try
+# Topologies, and the sizes in bytes to try.
+TOPOLOGY_CASES: List[Tuple[Callable[[], Topology], List[float]]] = [
     (lambda: switch(4, 10e-6, 10e9), [1e3, 1e8]),
     (lambda: make_topology("p3.16xlarge"), [1e8, 1e3]),
     (lambda: make_topology("p3.8xlarge"), [1e6]),

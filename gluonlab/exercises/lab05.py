@@ -449,6 +449,7 @@ def check_layer_parts(answer: Callable[..., Sequence[Part]]) -> None:
 
 
 def _random_layers(random: Any, inputs: int, hidden: int, outputs: int) -> DenseLayers:
+    """Return two random layers of these sizes."""
     return DenseLayers(
         random.normal(size=(hidden, inputs)),
         random.normal(size=hidden),

@@ -454,6 +454,7 @@ def _update_per_part_mistake(updates: Mapping[_SentenceBatch, int]) -> Mistake:
 
 
 def _describe_update(batch: _SentenceBatch, got: LayerParams, want: LayerParams) -> TextPair:
+    """Return the texts about a wrong update: how far the weights moved."""
     moved, expected = (weight_distance(each, initial_params()) for each in (got, want))
     words = ", ".join(map(str, batch.lengths))
     return (

@@ -354,6 +354,10 @@ TRAINING_MISTAKES: List[Mistake] = [
 def _check_training(
     run: TrainingCase, got: TrainingAnswer, want: List[LayerParams], rest: AnswerResults
 ) -> None:
+    """Raise Wrong unless the answer's parameters, steps and devices are right.
+
+    ``want``: the right parameters after each step. ``rest``: this result and all later results.
+    """
     case = run.describe()
     if not got.params_by_step:
         raise case.counterexample(
@@ -1218,9 +1222,8 @@ def check_cheapest(answer: Callable[..., Any]) -> None:
     steps: Dict[int, Optional[int]] = {8: 200, 32: 80, 128: 50, 512: 40}
     gpu, slow = SimulatedMachine(0.5, 0.0625, 0.25, 256), SimulatedMachine(0.125, 0.25, 1.0, 16)
     small = SimulatedMachine(0.125, 0.25, 0.0625, 64)
-    even = SimulatedMachine(
-        0.0, 0.25, 0.0, 64
-    )  # a machine on which all numbers of devices cost the same
+    # On this machine all numbers of devices cost the same.
+    even = SimulatedMachine(0.0, 0.25, 0.0, 64)
     problems = [
         ChoiceProblem({8: 200}, gpu, [1], 300.0),
         ChoiceProblem(steps, gpu, [1, 2, 4], 1000.0),

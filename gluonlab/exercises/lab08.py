@@ -390,9 +390,8 @@ def _first_nonzero_rank(counts: List[int]) -> int:
 # --- 08-3: the accuracy over all ranks, if some images are repeated as padding
 
 
-Shard = Tuple[
-    List[int], List[int]
-]  # the image numbers of a rank, and 1 or 0 for each: whether it is right
+# The image numbers of a rank, and 1 or 0 for each image: whether its prediction is right.
+Shard = Tuple[List[int], List[int]]
 
 
 class RankImages(NamedTuple):

@@ -113,9 +113,8 @@ def check_allreduce(answer: Callable[[List[nd.NDArray]], None]) -> None:
             nd.array(values, ctx=ctx) for values, ctx in zip(initial, cpu_devices(len(initial)))
         ]
         with watch() as trace:
-            answer(
-                list(arrays)
-            )  # a new list, like the lists that train_batch makes for each parameter
+            # a new list, like the list that train_batch makes for each parameter
+            answer(list(arrays))
         got, want = [array.asnumpy() for array in arrays], sum(initial)
         if all(np.array_equal(each, want) for each in got):
             check_mixing_and_waits(ArrayTrace(mixed_inputs=trace.mixed_inputs))

@@ -61,6 +61,7 @@ class RankGroup:
         outcomes = [RankOutcome(None, None)] * self.size
 
         def run_one(rank: int) -> None:
+            """Run one rank in this thread, and record its outcome and its end."""
             self._rank_of[threading.get_ident()] = rank
             try:
                 outcomes[rank] = RankOutcome(function(rank), None)
