@@ -228,15 +228,18 @@ def _interpolate_accuracy(curve: Curve, time: float) -> Difference:
 
 
 def _accuracy_before(curve: Curve, time: float) -> Difference:
+    """Return the last accuracy that was measured by then, or None."""
     accuracies = [accuracy for measured_at, accuracy in zip(*curve) if measured_at <= time]
     return accuracies[-1] if accuracies else None
 
 
 def _accuracy_after(curve: Curve, time: float) -> Difference:
+    """Return the first accuracy that was measured from then on."""
     return next(accuracy for measured_at, accuracy in zip(*curve) if measured_at >= time)
 
 
 def _nearest_accuracy(curve: Curve, time: float) -> Difference:
+    """Return the accuracy of the nearest measurement; None before the first measurement."""
     times, accuracies = curve
     if time < times[0]:
         return None
@@ -494,6 +497,7 @@ class _ScheduledTraining(NamedTuple):
 
 
 def _rate_mistake(en: str, ja: str, **changes: Any) -> Mistake:
+    """Return a mistake; ``changes``: wrong arguments of `_ScheduledTraining.learning_rates`."""
     return lambda each, got: _are_same_rates(got, each.learning_rates(**changes)), en, ja
 
 

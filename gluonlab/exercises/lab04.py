@@ -79,7 +79,7 @@ def check_reduce_scatter(answer: Callable[[int], Sequence[Sequence[Transfer]]]) 
             )
 
 
-# --- 04-2: which transfer of a broken schedule is wrong
+# --- 04-2: the wrong transfer of a broken schedule
 
 
 TransferIndex = Tuple[int, int]  # (step, transfer in the step), both counted from 0
@@ -160,7 +160,7 @@ def _find_proof_failure(schedule: Schedule) -> Optional[TransferIndex]:
     return None
 
 
-# --- 04-3 and 04-4: how busy the busiest link is, and which allreduce is fastest
+# --- 04-3 and 04-4: the numbers on the busiest link, and the fastest allreduce
 
 
 LENET = [180, 20, 25_000, 50, 102_400, 128, 1_280, 10]
@@ -203,6 +203,7 @@ def _owner_loads(sizes: Sequence[int], owners: Sequence[int], devices: int) -> L
 
 
 def _matches_load_formula(formula: Callable[[List[int], int], float]) -> Callable[..., bool]:
+    """Return a mistake's predicate: whether the result is formula(loads, number of devices)."""
     return matches_formula(lambda sizes, owners, k: formula(_owner_loads(sizes, owners, k), k))
 
 
@@ -416,7 +417,7 @@ BEAT_THE_EIGHT = Puzzle("beat_the_eight()", make_topology("p3.16xlarge"), 1e8)
 
 @lru_cache(maxsize=None)
 def cheapest_algorithm() -> Tuple[str, float]:
-    """Return the name and seconds of the cheapest of gluonlab's algorithms on this machine.
+    """Return the name and seconds of the cheapest of the eight algorithms on the p3.16xlarge.
 
     For each algorithm, the ranks are assigned to the devices in the best order.
     """

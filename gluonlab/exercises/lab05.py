@@ -170,11 +170,13 @@ def _sent_both_ways(each: float, edges: Sequence[float]) -> List[float]:
 
 
 def _split_stages(outputs: Sequence[int], cuts: Sequence[int]) -> List[Sequence[int]]:
+    """Return the numbers of outputs of the layers of each stage."""
     bounds = [0, *cuts, len(outputs)]
     return [outputs[begin:end] for begin, end in zip(bounds, bounds[1:])]
 
 
 def _forward_bytes(outputs: Sequence[int], cuts: Sequence[int], images: int) -> List[int]:
+    """Return the bytes that each stage sends in forward only."""
     return [FLOAT32_BYTES * images * after for after in _edge_outputs(outputs, cuts)[1:]]
 
 
@@ -292,11 +294,13 @@ def _check_cuts(case: CaseText, got: Any, layers: int, stages: int) -> None:
 
 
 def _largest_stage_cost(costs: LayerCosts, cuts: Sequence[int]) -> float:
+    """Return the cost of the most expensive stage."""
     bounds = [0, *cuts, len(costs)]
     return max(sum(costs[begin:end]) for begin, end in zip(bounds, bounds[1:]))
 
 
 def _best_cuts(costs: LayerCosts, stages: int) -> List[int]:
+    """Return cuts that minimize the cost of the most expensive stage."""
     totals = [0.0, *itertools.accumulate(costs)]
     return minimize_largest_stage(
         lambda _, begin, end: totals[end] - totals[begin], len(costs), stages

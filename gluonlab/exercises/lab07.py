@@ -262,6 +262,7 @@ def _step_by_mean_of_means(
 
 
 def _shards_with_rest_last(images: int, devices: int) -> List[Any]:
+    """Return the bounds of equal shards, of which the last also contains the remainder."""
     each = images // devices
     ends = [*(each * device for device in range(devices)), images]
     return list(zip(ends, ends[1:]))
@@ -483,6 +484,7 @@ def _interpolate_step(curve: Curve, target: float) -> float:
 
 
 def _finite_or_none(value: float) -> Optional[float]:
+    """Return the value, or None if it is infinite."""
     return value if math.isfinite(value) else None
 
 
@@ -698,12 +700,14 @@ def _fit_images(n: Any, s: Any) -> CurveFit:
 
 
 def _fit_end_points(n: Any, s: Any) -> CurveFit:
+    """Return the curve through the first and the last measurement."""
     b = (s[0] - s[-1]) / (1 / n[0] - 1 / n[-1])
     a = s[0] - b / n[0]
     return float(a), float(b / a)
 
 
 def _fit_power_law(n: Any, s: Any) -> CurveFit:
+    """Return (c, k) of the power law steps ~ c * size**k."""
     slope, at = np.polyfit(np.log(n), np.log(s), 1)
     return float(np.exp(at)), float(slope)
 
@@ -1039,6 +1043,7 @@ def _are_close_weights(got: Any, want: WeightPath) -> bool:
 
 
 def _matches_rule(**factors: Callable[[float], float]) -> Callable[..., bool]:
+    """Return a mistake's predicate; ``factors``: wrong arguments of `_apply_momentum_rule`."""
     return lambda steps, got: _are_close_weights(got, _apply_momentum_rule(steps, **factors))
 
 

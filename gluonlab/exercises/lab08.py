@@ -663,6 +663,7 @@ def _count_missed_updates(
 
 
 def _matches_count(**how: Any) -> Callable[..., bool]:
+    """Return a mistake's predicate; ``how``: wrong arguments of `_count_missed_updates`."""
     return lambda events, got: _is_same_list(got, _count_missed_updates(events, **how))
 
 
@@ -815,6 +816,7 @@ def _make_killed_run(
 
 
 def _to_pair(value: Any) -> Any:
+    """Convert a list or array of numbers to a tuple; return other values unchanged."""
     values = value if isinstance(value, set) else _to_list(value)
     is_pair = isinstance(values, list) and all(isinstance(one, NUMBER_TYPES) for one in values)
     return tuple(values) if is_pair else value
@@ -825,16 +827,19 @@ def _is_same_pair(got: Any, want: Tuple[int, int]) -> bool:
 
 
 def _matches_run_formula(formula: Callable[[KilledRun], Tuple[int, int]]) -> Callable[..., bool]:
+    """Return a mistake's predicate: whether the result is ``formula(run)``."""
     return lambda *case, got: _is_same_pair(got, formula(KilledRun(*case)))
 
 
 def _restart_with_cut_line(killed: KilledRun) -> Tuple[int, int]:
+    """Return the result of the mistake that an incomplete last line counts as a step."""
     last = killed.last_step + ("step" in killed.metrics.split("\n")[-1])
     start = max(killed.usable_checkpoints(last), default=0)
     return start, last - start
 
 
 def _matches_start(start: Callable[[KilledRun], int]) -> Callable[..., bool]:
+    """Return a mistake's predicate: whether the run resumes from step ``start(run)``."""
     return _matches_run_formula(lambda killed: (start(killed), killed.last_step - start(killed)))
 
 
