@@ -23,9 +23,8 @@ from gluonlab.files.atomic_files import check_new, write_text
 from gluonlab.host.resources import available_cores
 from gluonlab.plain_text import escape_unprintable, json_text
 
-SECONDS = (
-    600.0  # time limit of one notebook; a lab takes less than 120 s on two cores, 240 s on one
-)
+# Time limit of one notebook; a lab takes less than 120 s on two cores, 240 s on one.
+SECONDS = 600.0
 LONGEST_SECONDS = 86_400
 CORES = 2  # cores of a container; the labs compute on two CPU devices
 OUT = "grades.csv"

@@ -1,7 +1,7 @@
 """Record the array operations of a learner's answer: copies, waits, and calls of networks.
 
 CPU devices share one memory, so an operation may read arrays of several CPU devices. On GPUs such
-an operation fails. `watch` records such operations, so that checkers detect them on CPUs::
+an operation fails. `watch` records it also on CPUs, so that a checker can detect it::
 
     with watch() as trace:
         answer(arrays)

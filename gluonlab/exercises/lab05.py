@@ -620,7 +620,7 @@ def _idle_shares(
 
 
 def _matches_step_time(step_formula: Callable[[Times, Times, int], float]) -> Callable[..., bool]:
-    """Return a mistake's predicate: whether the idle shares are those of this step time."""
+    """Return a mistake's predicate: whether idle shares follow from ``step_formula(f, b, m)``."""
 
     def shares(forward: Times, backward: Times, microbatches: int) -> List[float]:
         step_s = step_formula(forward, backward, microbatches)
