@@ -4,12 +4,12 @@ Symbols: ``p`` is the number of devices, ``n`` the bytes of the array on each de
 number of steps, and ``alpha`` the latency of a message. On most of these machines alpha is 1 us,
 and a link carries 1 KB in 1 us. A step costs alpha for each message on its busiest link, plus the
 time of that link's bytes. No chunk of a rank is both read and written in one step, so a byte
-crosses at most one link per step. For 10-3, 10-6 and 10-7, `tests/labs/test_puzzle_optima.py` also
-searches all cheaper schedules.
+crosses at most one link per step. A rank is a device, and us means microseconds. For 10-3, 10-6 and
+10-7, `tests/labs/test_puzzle_optima.py` also tries all schedules that could be cheaper.
 
-**10-1** (3 us). If no port sends more than m messages in a step, the number of devices that have
-the chunk grows at most by the factor 1 + m. The step costs m alpha, and 1 + m is at most 2^m.
-Growth by a factor of 8 = 2^3 therefore costs at least 3 alpha.
+**10-1** (3 us). Let m be the largest number of messages that a port sends in a step. The step costs
+at least m alpha. It multiplies the number of devices that have the chunk by at most 1 + m, which is
+at most 2^m. A factor of 8 = 2^3 therefore costs at least 3 alpha.
 
 **10-2** (27 us). Number the links 1 to 4 from device 0. Let x_t be the bytes on the busiest link in
 step t. Choose any three steps r < s < t. Each byte that arrives at device 4 has crossed link 1
