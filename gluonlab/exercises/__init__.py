@@ -1,15 +1,14 @@
-"""The labs' exercises: checkers of answers, whose verdicts are in English and in Japanese.
+"""The labs' exercises: functions that check answers, and report in English or Japanese.
 
 ::
 
     from gluonlab.exercises import check, setup
 
-    here = setup(2)               # two devices and a data set, whatever this machine has
-    check("02-1", allreduce)      # the first counterexample in words, or that it is correct
+    here = setup(2)               # choose two devices and a data set of this machine
+    check("02-1", allreduce)      # return the verdict: correct, or the first counterexample
 
-and before each measurement a guess: `gluonlab.exercises.guesses`.
-
-The checkers are in ``labNN.py``, a module for each lab.
+Learners also guess the result of each measurement in advance (`gluonlab.exercises.guesses`). The
+module ``labNN.py`` contains the checkers of lab NN.
 """
 
 from gluonlab.exercises.checkers import Verdict, Wrong, check, exercise

@@ -1,4 +1,4 @@
-"""python -m gluonlab.exercises: list the exercises, grade notebooks, and show a leaderboard."""
+"""python -m gluonlab.exercises: lists exercises, grades notebooks, and shows a leaderboard."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ from gluonlab.files.atomic_files import check_new, write_text
 from gluonlab.host.resources import available_cores
 from gluonlab.plain_text import escape_unprintable, json_text
 
-SECONDS = 600.0  # for one notebook; a lab takes less than 120 on two cores, 240 on one
+# Time limit of one notebook; a lab takes less than 120 s on two cores, 240 s on one.
+SECONDS = 600.0
 LONGEST_SECONDS = 86_400
-CORES = 2  # of one container; the labs' CPU devices compute on two
+CORES = 2  # cores of a container; the labs compute on two CPU devices
 OUT = "grades.csv"
 
 
@@ -163,13 +164,16 @@ def leaderboard(grades: str, as_json: bool) -> None:
 
 
 def _format_score(grade: grading.Grade) -> str:
-    """Return ``  3 of 5  ``, or a dash if there are no exercises."""
+    """Return the number of passed exercises, as in ``  3 of 5  ``, or a dash if there are none."""
     count = len(grade.statuses)
     return f"{grade.passed_count:>3} of {count:<3}" if count else f"{'-':>10}"
 
 
 def _grade_arguments(options: Dict[str, Any]) -> Dict[str, Any]:
-    """Return the arguments for `gluonlab.exercises.grading.grade`. Raises a UsageError."""
+    """Convert the command's options to arguments of `gluonlab.exercises.grading.grade`.
+
+    Raises UsageError for invalid options.
+    """
     isolated, engine, image = (options[name] for name in ("isolated", "engine", "image"))
     seed, jobs, reveal = (options[name] for name in ("seed", "jobs", "reveal"))
     settings = dict(
@@ -197,7 +201,10 @@ def _grade_arguments(options: Dict[str, Any]) -> Dict[str, Any]:
 
 
 def _parse_assignments(texts: Sequence[str]) -> Dict[str, str]:
-    """Parse ``02=Lab 2 (4711)``, the names of labs in Canvas. Raises ExerciseError."""
+    """Parse names of labs in Canvas, such as ``02=Lab 2 (4711)``, to {lab: name}.
+
+    Raises ExerciseError.
+    """
     names = {}
     for text in texts:
         lab, _, name = text.partition("=")
@@ -214,7 +221,7 @@ COMMANDS = dict(list=list_exercises, grade=grade, leaderboard=leaderboard)
 
 
 def main(args: Optional[Sequence[str]] = None) -> None:
-    """Run the command that is named first, with the remaining options."""
+    """Run the command that the first argument names, with the remaining arguments."""
     commands = {
         name: (subcommand.get_short_help_str(100), partial(subcommand, prog_name=subcommand.name))
         for name, subcommand in COMMANDS.items()

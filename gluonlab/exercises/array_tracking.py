@@ -1,7 +1,7 @@
-"""Record what answers do with arrays: copies, waits, and calls of networks.
+"""Record the array operations of a learner's answer: copies, waits, and calls of networks.
 
-CPU devices share one memory, so an operation may read arrays of several of them. On GPUs the
-operation would fail. A checker detects such operations also on CPUs::
+CPU devices share one memory, so an operation may read arrays of several CPU devices. On GPUs such
+an operation fails. `watch` records it also on CPUs, so that a checker can detect it::
 
     with watch() as trace:
         answer(arrays)
@@ -27,11 +27,11 @@ from mxnet.ndarray import register
 from gluonlab.devices import devices
 from gluonlab.exercises.checkers import Wrong
 
-MAX_SHOWN_NUMBERS = 8  # of an array in a message
+MAX_SHOWN_NUMBERS = 8  # of each array in a message
 
 
 def cpu_devices(n: int) -> List[mx.Context]:
-    """Return ``n`` CPU devices of one thread each, whatever devices the lab itself has."""
+    """Return ``n`` CPU devices of one thread each, even if the lab runs on GPUs."""
     # A single CPU device would get all cores, and the lab's other CPU devices would hang
     # (`gluonlab.engine.cpu_threads`).
     return devices(f"cpu*{max(n, 2)}")[:n]
@@ -48,7 +48,7 @@ def format_array(array: Any) -> str:
 
 
 def check_unmodified(arrays: Sequence[nd.NDArray], values: Sequence[Any]) -> None:
-    """Raise Wrong if an array that an answer was given no longer has its value."""
+    """Raise Wrong if the answer has modified one of the ``arrays``; ``values``: before the call."""
     for index, (array, value) in enumerate(zip(arrays, values)):
         if not np.array_equal(array.asnumpy(), np.asarray(value, dtype=array.dtype)):
             raise Wrong(
@@ -60,7 +60,7 @@ def check_unmodified(arrays: Sequence[nd.NDArray], values: Sequence[Any]) -> Non
 
 
 class ArrayCopy(NamedTuple):
-    """A copy of an array from a device to another device."""
+    """A copy of an array from one device to another."""
 
     src: mx.Context
     dst: mx.Context
@@ -72,9 +72,9 @@ class ArrayTrace:
     """The copies, mixed operations and waits that `watch` recorded."""
 
     copies: List[ArrayCopy] = field(default_factory=list)
-    # the devices of two inputs of one operation
+    # two different devices among the inputs and outputs of an operation
     mixed_inputs: List[Tuple[mx.Context, mx.Context]] = field(default_factory=list)
-    waits: int = 0  # of Python for values
+    waits: int = 0  # how often Python waited for values
 
     def received_bytes(self) -> Dict[mx.Context, int]:
         """Return the bytes that were copied onto each device from other devices."""
@@ -92,6 +92,7 @@ def watch() -> Iterator[ArrayTrace]:
     def record_and_invoke(
         handle: int, inputs: Any, keys: Any, values: Any, out: Any, *rest: Any
     ) -> Any:
+        """Invoke the operator ``handle``, and record its copy or its mixed devices."""
         result = invoke(handle, inputs, keys, values, out, *rest)
         results = result if isinstance(result, list) else [result]
         contexts = [array.context for array in (*inputs, *results)]
@@ -127,14 +128,14 @@ def watch() -> Iterator[ArrayTrace]:
 
 
 def operator_handle(operator: str) -> int:
-    """Return MXNet's number of an operator, as the functions in ``mx.nd`` pass it."""
+    """Return MXNet's handle of an operator, the number that the functions in ``mx.nd`` pass."""
     handle = ctypes.c_void_p()
     check_call(_LIB.NNGetOpHandle(operator.encode(), ctypes.byref(handle)))
     return int(handle.value or 0)
 
 
 def check_mixing_and_waits(trace: ArrayTrace) -> None:
-    """Raise Wrong if an operation mixed devices, or Python waited."""
+    """Raise Wrong if an operation had arrays of several devices, or if Python waited."""
     for one, other in trace.mixed_inputs:
         raise Wrong(
             en=f"the sums are right, but an operation had arrays of {one} and {other}: "
@@ -169,8 +170,8 @@ class ForwardRecorder:
 
     Attributes:
         batch_sizes: the size of the first input of each call.
-        overlapping_forwards: whether a call began before the backward of the previous call. Then
-            neither its graph was freed nor a gradient had changed.
+        overlapping_forwards: whether a call started before the backward of the previous call. In
+            this case the graph of the previous call still exists, and no gradient has changed.
     """
 
     def __init__(self, net: gluon.Block) -> None:
@@ -180,12 +181,13 @@ class ForwardRecorder:
         net.register_forward_hook(self._record_forward_end)
 
     def reset(self) -> None:
-        """Forget all calls, as before another batch."""
+        """Forget all recorded calls, for example before the next batch."""
         self.batch_sizes: List[int] = []
         self.overlapping_forwards = False
-        self._last: Any = None  # output of the previous call, and the gradients after it
+        self._last: Any = None  # (output, gradients) after the previous call
 
     def _record_forward_start(self, block: gluon.Block, inputs: Any) -> None:
+        """Record the batch size, and whether the previous call still awaits its backward."""
         if self._last is not None:
             output, gradients = self._last
             self.overlapping_forwards |= (
@@ -201,7 +203,7 @@ class ForwardRecorder:
 
 
 def _has_autograd_graph(output: nd.NDArray) -> bool:
-    """Return whether autograd still keeps the graph that computed this array."""
+    """Return whether autograd still has the graph that computed this array."""
     try:
         autograd.get_symbol(output)
     except MXNetError:

@@ -1,7 +1,7 @@
 """The registry of exercises, and `check`, which judges a student's answer.
 
-A checker gets the answer. It raises `Wrong` with the first counterexample, or returns if the answer
-is right. It returns an `AnswerCost` if right answers differ in cost::
+A checker is a function of the answer. It raises `Wrong` with the first counterexample, or returns
+if the answer is right. If right answers differ in cost, it returns an `AnswerCost`. For example::
 
     @exercise("02-1")
     def check_allreduce(answer):
@@ -10,13 +10,13 @@ is right. It returns an `AnswerCost` if right answers differ in cost::
         raise Wrong(en="allreduce of [1] and [2] left [1] on the second device, expected [3]: ...",
         ja="...")
 
-The module ``labNN.py`` contains the checkers of lab NN. Random cases come from `case_rng`. A fixed
-list of cases ends with `extra_cases`::
+The module ``labNN.py`` contains the checkers of lab NN. Checkers draw random cases with `case_rng`,
+and append random cases to a fixed list with `extra_cases`::
 
     for size in [2, 3, 4, *extra_cases(3, lambda random: int(random.randint(5, 13)))]:
 
-Students work without a seed, and all of them get the same cases. Graders set a seed, which draws
-other cases: an answer written for the known cases then fails.
+Without a seed, as in the students' notebooks, the cases are always the same. A grader sets a seed,
+which draws other cases. An answer that was written for the known cases then fails.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ import numpy as np
 from gluonlab.errors import ExerciseError, unknown
 from gluonlab.exercises.languages import Texts, choose_text, language
 
-CHECK_SECONDS = 20.0  # for one check: ten times what a right answer may take
+CHECK_SECONDS = 20.0  # time limit of one check; a right answer takes less than a tenth
 
 Checker = Callable[[Any], Any]
 C = TypeVar("C", bound=Checker)
@@ -64,7 +64,10 @@ T = TypeVar("T")
 
 
 class Wrong(Exception):
-    """The first counterexample: the input, the result, the expected one, and the likely fault."""
+    """The error of a wrong answer, whose texts describe a counterexample.
+
+    They contain the input, the result, the expected result, and the likely fault.
+    """
 
     def __init__(self, *, en: str, ja: str) -> None:
         super().__init__(en)
@@ -72,9 +75,9 @@ class Wrong(Exception):
 
 
 class AnswerCost:
-    """The cost of a right answer in microseconds, with a text about it.
+    """The cost of a right answer, with a text about it.
 
-    ``micros`` is None for an answer that does not enter the leaderboard.
+    ``micros``: the cost in microseconds, or None to keep the answer out of the leaderboard.
     """
 
     def __init__(self, micros: Optional[float], *, en: str, ja: str) -> None:
@@ -82,7 +85,7 @@ class AnswerCost:
 
 
 class Exercise(NamedTuple):
-    """An exercise: its ``id`` such as ``"02-1"``, a summary, its checker and its time limit."""
+    """An exercise: its ``id`` such as ``"02-1"``, a summary, its checker, and its time limit."""
 
     id: str
     summary: str
@@ -96,7 +99,8 @@ EXERCISES: Dict[str, Exercise] = {}  # filled as the labs' modules are imported
 def exercise(id: str, seconds: float = CHECK_SECONDS) -> Callable[[C], C]:
     """Register a function as the checker of exercise ``id``: ``@exercise("02-1")``.
 
-    The function's docstring, one line, is the summary of the exercise.
+    The function's docstring must be one line: it is the summary of the exercise. ``seconds``: the
+    time limit of a check.
     """
 
     def register(checker: C) -> C:
@@ -122,24 +126,31 @@ def lab_numbers() -> List[str]:
 
 
 def import_lab(number: str) -> None:
-    """Register the exercises and the guesses of a lab."""
+    """Import the module of a lab, which registers its exercises and guesses."""
     importlib.import_module(f"gluonlab.exercises.lab{number}")
 
 
 def all_registered(registry: Dict[str, T]) -> List[T]:
-    """Return the exercises, or the guesses, of all labs in order of their ids."""
+    """Return the exercises or guesses of all labs, in order of their ids.
+
+    ``registry``: EXERCISES or GUESSES.
+    """
     for lab in lab_numbers():
         import_lab(lab)
     return [registry[id] for id in sorted(registry, key=id_sort_key)]
 
 
 def all_exercises() -> List[Exercise]:
-    """Return the exercises of all labs in order of their ids."""
+    """Return the exercises of all labs, in order of their ids."""
     return all_registered(EXERCISES)
 
 
 def find_registered(registry: Dict[str, T], id: object, kind: str, kind_ja: str) -> T:
-    """Return the exercise or guess with this id. Raises ExerciseError, which lists the choices."""
+    """Return the exercise or guess with this id.
+
+    ``kind``, ``kind_ja``: "exercise" or "guess", for the message. Raises ExerciseError, which lists
+    the valid ids.
+    """
     if isinstance(id, str) and id[:2] in lab_numbers():
         import_lab(id[:2])
     if not isinstance(id, str) or id not in registry:
@@ -152,7 +163,7 @@ def find_registered(registry: Dict[str, T], id: object, kind: str, kind_ja: str)
 
 
 def find_exercise(id: object) -> Exercise:
-    """Return the exercise with this id. Raises ExerciseError, which lists the choices."""
+    """Return the exercise with this id. Raises ExerciseError, which lists the valid ids."""
     return find_registered(EXERCISES, id, "exercise", "演習")
 
 
@@ -167,7 +178,7 @@ def id_sort_key(id: str) -> "tuple[str, int, str]":
 PASSED, WRONG, UNWRITTEN, RAISED, TOO_SLOW = "passed", "wrong", "unwritten", "raised", "too slow"
 
 _NAME = {"en": "Exercise", "ja": "演習"}
-_STATUSES = {  # color and name
+_STATUSES = {  # the edge color and the text of each status
     PASSED: ("#1a7f37", {"en": "correct", "ja": "正解です"}),
     WRONG: ("#bc4c00", {"en": "not right yet", "ja": "まだ正しくありません"}),
     UNWRITTEN: ("#8c959f", {"en": "not written yet", "ja": "まだ書かれていません"}),
@@ -205,14 +216,17 @@ class Verdict:
 
     @property
     def message(self) -> str:
-        """The counterexample, or what to do. For a right answer its cost, or an empty string."""
+        """The counterexample or error, or what to do next.
+
+        For a right answer this is the text about its cost, or an empty string.
+        """
         return self.texts[self.language]
 
     def __repr__(self) -> str:
         return "\n".join(filter(None, [self.heading, self.message]))
 
     def _repr_html_(self) -> str:
-        """Return a box with a colored edge, whose other colors are those of the page."""
+        """Return an HTML box with a colored edge; its other colors are those of the page."""
         message = re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(self.message))
         body = f'<div style="white-space: pre-wrap">{message}</div>' if message else ""
         edge = f"border-left: 4px solid {_STATUSES[self.status][0]}"
@@ -226,13 +240,16 @@ class Verdict:
 
 
 SEED_VARIABLE = "GLUONLAB_CASES"  # environment variable with the grader's seed
-LARGEST_SEED = 2**32 - 1  # that numpy accepts
+LARGEST_SEED = 2**32 - 1  # the largest seed that NumPy accepts
 
 _seed: Optional[int] = None
 
 
 def case_rng(number: Union[int, Sequence[int]]) -> np.random.RandomState:
-    """Return the random generator for a checker's cases; each checker has its ``number``."""
+    """Return the random generator for a checker's cases.
+
+    ``number``: one or more numbers that differ between checkers. The grader's seed is added.
+    """
     if _seed is None:
         return np.random.RandomState(number)
     numbers = list(number) if isinstance(number, Sequence) else [number]
@@ -240,14 +257,17 @@ def case_rng(number: Union[int, Sequence[int]]) -> np.random.RandomState:
 
 
 def extra_cases(count: int, draw: Callable[[np.random.RandomState], T], number: int = 0) -> List[T]:
-    """Draw ``count`` additional cases if there is a seed, else return none."""
+    """Return ``count`` cases from ``draw`` if there is a grader's seed, else an empty list.
+
+    ``number``: different for each list of cases.
+    """
     random = case_rng([number, 1])
     return [draw(random) for _ in range(0 if _seed is None else count)]
 
 
 @contextmanager
 def reseeded_cases(seed: int) -> Iterator[None]:
-    """Draw cases with this seed inside the ``with`` block."""
+    """Draw all cases with this seed inside the ``with`` block."""
     global _seed
     previous, _seed = _seed, seed
     try:
@@ -266,15 +286,15 @@ def grader_seed() -> Optional[int]:
 
 
 class TimeLimitExceeded(BaseException):
-    """The end of an answer's time; no Exception, which the answer's code might catch."""
+    """The time limit of an answer; not an Exception, which the answer's code might catch."""
 
 
 @contextmanager
 def time_limit(seconds: float) -> Iterator[None]:
     """Raise TimeLimitExceeded in this block after ``seconds``, and again every second.
 
-    It interrupts Python code anywhere, and a call of a library when the call returns. It has no
-    effect outside the main thread, the only one that gets signals.
+    Python code is interrupted at once, a call of a C library only when the call returns. Outside
+    the main thread there is no limit, because only the main thread receives signals.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -282,7 +302,7 @@ def time_limit(seconds: float) -> Iterator[None]:
     running = True
 
     def raise_if_running(number: int, frame: object) -> None:
-        if running:  # the signal may also come after the block and before the timer is off
+        if running:  # false if the signal comes after the block, before the timer is off
             raise TimeLimitExceeded
 
     previous = signal.signal(signal.SIGALRM, raise_if_running)
@@ -295,7 +315,7 @@ def time_limit(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, previous)
 
 
-MAX_MESSAGE_CHARS = 400  # of an error's message
+MAX_MESSAGE_CHARS = 400  # longer messages of errors are shortened
 
 _PACKAGE = str(Path(__file__).resolve().parent.parent)
 _LIBRARIES = tuple(
@@ -304,14 +324,15 @@ _LIBRARIES = tuple(
         *(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")),
     }
 )
-# MXNet's messages hold its C++ stack
+# Lines of a message that are dropped: MXNet's messages contain its C++ stack.
 _NOISE = re.compile(r'\s*(Traceback \(|Stack trace|File "|\[bt\])')
 
 
 class ErrorLocation(NamedTuple):
     """The line of the student's code that led to an error.
 
-    ``raised_error``: the line itself raised the error, not a function that it calls.
+    ``source``: the text of the line. ``raised_error``: whether the line itself raised the error,
+    and not a function that it calls.
     """
 
     code: CodeType
@@ -323,9 +344,9 @@ class ErrorLocation(NamedTuple):
 def find_error_location(
     error: BaseException, checker: Callable[..., object]
 ) -> Optional[ErrorLocation]:
-    """Return the innermost line called by ``checker`` that is the student's, or None.
+    """Return the innermost line of the student's code that ``checker`` called, or None.
 
-    Lines of Python, of libraries and of gluonlab are not the student's.
+    Code of Python, of libraries and of gluonlab does not count as the student's.
     """
     frames: List[TracebackType] = []
     frame = error.__traceback__
@@ -335,7 +356,7 @@ def find_error_location(
         frame = frame.tb_next
     for frame in reversed(frames):
         code = frame.tb_frame.f_code
-        # MXNet makes its operators of text, which has no file
+        # MXNet compiles its operators from text, so they have no file
         if not code.co_filename.startswith((*_LIBRARIES, "<frozen", "<string>")):
             source = traceback.extract_tb(frame, limit=1)[0].line or ""
             return ErrorLocation(code, frame.tb_lineno, source.strip(), frame is frames[-1])
@@ -343,7 +364,7 @@ def find_error_location(
 
 
 def format_error(error: BaseException) -> str:
-    """Return ``ValueError: message``, shortened."""
+    """Return ``ValueError: message`` on one line, of at most MAX_MESSAGE_CHARS characters."""
     lines = [
         line.strip() for line in str(error).splitlines() if line.strip() and not _NOISE.match(line)
     ]
@@ -357,7 +378,7 @@ def format_error(error: BaseException) -> str:
 # --- Judging
 
 
-# names the file that collects the verdicts, one JSON object a line
+# Environment variable with the path of the grader's file: one verdict per line, as JSON.
 VERDICTS_VARIABLE = "GLUONLAB_GRADES"
 
 
@@ -369,8 +390,8 @@ def check(id: str, answer: Any) -> Verdict:
         answer: the function or the value that the exercise asks for.
 
     Returns:
-        The verdict, with the first counterexample if the answer is wrong. An error in the answer is
-        a verdict as well; only KeyboardInterrupt leaves this function.
+        The verdict, with the first counterexample if the answer is wrong. Errors of the answer are
+        also returned as a verdict; only KeyboardInterrupt is raised.
 
     Raises:
         ExerciseError: there is no exercise with this id.
@@ -382,7 +403,11 @@ def check(id: str, answer: Any) -> Verdict:
 
 
 def _record_verdict(verdict: Verdict, answer: Any) -> None:
-    """Append the verdict to the grader's file; check a right answer with hidden cases first."""
+    """Append the verdict to the grader's file.
+
+    A right answer is checked again with the grader's seed first. ``hidden`` in the file: whether
+    the answer failed only then.
+    """
     seed, hidden = grader_seed(), False
     if verdict and seed is not None:
         with reseeded_cases(seed):
@@ -432,7 +457,7 @@ def judge_answer(exercise: Exercise, answer: Any) -> Verdict:
 
 
 def _wait_for_mxnet() -> None:
-    """Wait for MXNet: it raises the errors of queued operations only when they run."""
+    """Wait for MXNet's queued operations, because their errors are raised only when they run."""
     mxnet = sys.modules.get("mxnet")
     if mxnet is not None and hasattr(mxnet, "nd"):
         mxnet.nd.waitall()
@@ -460,7 +485,10 @@ def _is_stub(answer: Any) -> bool:
 
 
 def _stub_texts(error: NotImplementedError, exercise: Exercise, answer: Any) -> Optional[Texts]:
-    """Return the message if a stub raised the error, of this exercise or of one that it needs."""
+    """Return the message if a stub raised the error, else None.
+
+    The stub is the answer itself, or a function of another exercise that it calls.
+    """
     location = find_error_location(error, exercise.checker)
     if location is None or not location.raised_error:
         return None
@@ -490,9 +518,9 @@ def _too_slow_texts(seconds: float) -> Texts:
 
 
 def _error_texts(error: BaseException, exercise: Exercise, answer: Any) -> Texts:
-    """Return the message about an exception, with the student's line that raised it."""
+    """Return the message about an exception, with the line of the student that led to it."""
     location, message = find_error_location(error, exercise.checker), format_error(error)
-    if location is None:  # the answer itself is of the wrong kind
+    if location is None:  # no line of the student failed: the answer is of a wrong type
         shown = reprlib.repr(answer)
         return _texts(
             f"{message}\n"

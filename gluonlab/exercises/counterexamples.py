@@ -1,8 +1,8 @@
-"""Counterexamples in both languages, and the known mistakes that explain wrong answers.
+"""Describe wrong answers in English and Japanese, and recognize known mistakes in them.
 
-In one case, several mistakes often give the same number. A sentence about the wrong mistake would
-mislead the student. So `find_mistake` names a mistake only if it gives every wrong result, at least
-two. Otherwise the counterexample has no explanation.
+In a single case, several mistakes often lead to the same number. An explanation by the wrong
+mistake would mislead the student. So `find_mistake` names a mistake only if it reproduces every
+wrong result, and there are at least two. Otherwise the counterexample has no explanation.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ import numpy as np
 from gluonlab.exercises.checkers import Wrong
 
 TextPair = Tuple[str, str]  # a text in English and in Japanese
-Fault = Tuple[Any, str, str]  # true if the fault is there, and its text in both languages
+Fault = Tuple[Any, str, str]  # whether the fault is present, and its text in English and Japanese
 
 NO_TEXT: TextPair = ("", "")
 NUMBER_TYPES = (int, float, np.number)
 
 
 class CaseText(NamedTuple):
-    """The description of an answer's input, with which every counterexample about it begins."""
+    """The description of a case: the input of an answer. Counterexamples start with it."""
 
     en: str
     ja: str
 
     def with_texts(self, en: str, ja: str) -> TextPair:
-        """Return the description followed by a text about it."""
+        """Return the description followed by a text, in both languages."""
         return f"{self.en}: {en}", f"{self.ja}: {ja}"
 
     def counterexample(self, en: str, ja: str, why: TextPair = NO_TEXT) -> Wrong:
@@ -37,35 +37,35 @@ class CaseText(NamedTuple):
         return counterexample(*self.with_texts(en, ja), why)
 
     def check_faults(self, *faults: Fault) -> None:
-        """Raise Wrong for the first fault that is there."""
+        """Raise Wrong, with this description, for the first fault that is present."""
         check_faults(*((is_there, *self.with_texts(en, ja)) for is_there, en, ja in faults))
 
 
 def counterexample(en: str, ja: str, why: TextPair = NO_TEXT) -> Wrong:
-    """Return a counterexample, with the likely mistake ``why`` if it is known."""
+    """Return a counterexample; ``why``: the likely mistake, or NO_TEXT if it is unknown."""
     return Wrong(en=f"{en}: {why[0]}", ja=f"{ja}。{why[1]}") if any(why) else Wrong(en=en, ja=ja)
 
 
 def check_faults(*faults: Fault) -> None:
-    """Raise Wrong for the first fault that is there."""
+    """Raise Wrong for the first fault that is present."""
     texts = pick_explanation(*faults)
     if texts is not NO_TEXT:
         raise counterexample(*texts)
 
 
 def pick_explanation(*faults: Fault) -> TextPair:
-    """Return the texts of the first fault that is there; NO_TEXT if there is none."""
+    """Return the texts of the first fault that is present, or NO_TEXT."""
     return next(((en, ja) for is_there, en, ja in faults if is_there), NO_TEXT)
 
 
 def wrong_result_texts(call: str, got: Any, want: Any) -> TextPair:
-    """Return the texts about a call with a wrong answer; ``got`` and ``want`` are formatted."""
+    """Return the texts ``call gave got, expected want``; the values are formatted already."""
     ja = f"{call} の答えは {got} でしたが、正しくは {want} です"
     return f"{call} gave {got}, expected {want}", ja
 
 
 def wrong_value_texts(call: str, got: Any, want: Any) -> TextPair:
-    """Return the texts about a call with a wrong value; ``got`` and ``want`` are formatted."""
+    """Return the texts ``call is got, expected want``; the values are formatted already."""
     ja = f"{call} は {got} でしたが、正しくは {want} です"
     return f"{call} is {got}, expected {want}", ja
 
@@ -100,8 +100,9 @@ def count_in_english(count: int, thing: str) -> str:
     return f"{count} {thing}" + "s" * (count != 1)
 
 
-MIN_WRONG_RESULTS = 2  # that a mistake has to explain
-# a mistake: a function that returns whether the mistake gives ``got`` in a case, and its texts
+MIN_WRONG_RESULTS = 2  # a mistake is named only if it explains this many
+# A known mistake: its predicate and its texts in English and Japanese. The predicate is a function
+# predicate(*case, got): whether this mistake leads to the result ``got`` in the case.
 Mistake = Tuple[Callable[..., bool], str, str]
 
 
@@ -114,14 +115,14 @@ class AnswerResult(NamedTuple):
 
 
 class AnswerResults(List[AnswerResult]):
-    """The results of an answer, case by case, up to the ``error`` that it raised, if any."""
+    """The results of an answer in each case. ``error``: the exception that ended the cases."""
 
     error: Optional[Exception] = None
 
     def find_wrong(self, right: Callable[[Any, Any], bool]) -> List[AnswerResult]:
         """Return the results for which ``right(got, want)`` is false.
 
-        Raises ``error`` if there are none.
+        If there are no such results, raises ``error`` unless it is None.
         """
         mistaken = [result for result in self if not right(result.got, result.want)]
         if not mistaken:
@@ -134,10 +135,13 @@ class AnswerResults(List[AnswerResult]):
         mistakes: Sequence[Mistake],
         describe: Callable[..., TextPair],
     ) -> None:
-        """Raise Wrong for the first wrong result, with the mistake that explains the results.
+        """Raise Wrong for the first wrong result; name the mistake that explains all wrong results.
 
-        ``right(got, want)`` compares results. ``describe(*case, got, want)`` returns the texts of
-        the counterexample; for a result of a wrong type it may raise Wrong itself.
+        Args:
+            right: ``right(got, want)`` returns whether a result is right.
+            mistakes: the known mistakes of this exercise.
+            describe: ``describe(*case, got, want)`` returns the texts of the counterexample. It may
+                raise Wrong itself for a result of a wrong type.
         """
         mistaken = self.find_wrong(right)
         if mistaken:
@@ -145,7 +149,7 @@ class AnswerResults(List[AnswerResult]):
             raise counterexample(*describe(*case, got, want), find_mistake(self, right, *mistakes))
 
     def raise_error(self) -> None:
-        """Raise ``error`` if there is one. Call it when all results before it are right."""
+        """Raise ``error`` unless it is None. Call this if all results are right."""
         if self.error is not None:
             raise self.error
 
@@ -153,9 +157,9 @@ class AnswerResults(List[AnswerResult]):
 def run_cases(
     answer: Callable[..., Any], cases: Iterable[Tuple[Any, ...]], want: Callable[..., Any]
 ) -> AnswerResults:
-    """Call the answer in every case, and return its results with those of ``want``.
+    """Return the results of ``answer(*case)``, and the right results ``want(*case)``.
 
-    The answer gets copies of lists and dictionaries.
+    The answer receives copies of lists and dictionaries. Its first exception ends the cases.
     """
     results = AnswerResults()
     for case in cases:
@@ -171,16 +175,19 @@ def run_cases(
 def find_mistake(
     results: Sequence[AnswerResult], right: Callable[[Any, Any], bool], *mistakes: Mistake
 ) -> TextPair:
-    """Return the texts of the mistake that explains the results; NO_TEXT if none does.
+    """Return the texts of the mistake that explains the wrong results, or NO_TEXT.
 
-    A mistake that gives all results takes precedence over one that gives only the wrong results.
+    A mistake that explains all results takes precedence over a mistake that explains only the wrong
+    results. ``right(got, want)``: whether a result is right.
     """
     mistaken = [result for result in results if not right(result.got, result.want)]
-    if results and all(result.got is None for result in results):  # None may be right in some
+    # None may be the right result of some cases, so this counts all results.
+    if results and all(result.got is None for result in results):
         return "the function returns nothing", "関数が何も返していません"
     if len(mistaken) < MIN_WRONG_RESULTS:
         return NO_TEXT
-    # Only the wrong results count if the answer knows a special case. Many mistakes give None.
+    # The second group is for an answer that handles special cases correctly. It is not tried if all
+    # wrong results are None, because many mistakes lead to None.
     numbers = any(result.got is not None for result in mistaken)
     for group in (results, mistaken) if numbers else (results,):
         for gives, en, ja in mistakes:
@@ -197,7 +204,10 @@ def is_same_number(got: Any, want: Any) -> bool:
 def matches_formula(
     formula: Callable[..., Any], same: Callable[[Any, Any], bool] = is_close_number
 ) -> Callable[..., bool]:
-    """Return a mistake's predicate: whether the result is the formula's; never if that is None."""
+    """Return a mistake's predicate: whether the result is that of ``formula(*case)``.
+
+    It is false if the formula returns None. ``same(got, value)`` compares the results.
+    """
 
     def gives(*case: Any, got: Any) -> bool:
         value = formula(*case)

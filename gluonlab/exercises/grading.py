@@ -1,13 +1,14 @@
 """Grade many notebooks, several at a time, and write tables of the grades.
 
-The path of a notebook identifies the student, as Canvas, nbgrader and Gradescope write it:
+The student is identified by the path of the notebook, in the form that the learning platform uses:
 
 ==========  ======================================================================================
 Canvas      ``lovelaceada_LATE_12345_678901_lab02.ipynb``: a name, LATE, the user's number, the
             file's number, and the original name of the file
 nbgrader    ``submitted/STUDENT/ASSIGNMENT/NOTEBOOK.ipynb``, ``autograded/..`` and so on
 Gradescope  ``submission_123/..``
-otherwise   the notebook's folder below the given folder; directly in it, the notebook's name
+otherwise   the notebook's folder, relative to the given folder; for a notebook directly in the
+            given folder, the notebook's name
 ==========  ======================================================================================
 """
 
@@ -45,7 +46,7 @@ from gluonlab.exercises.supervisor import Bounds, fit_memory
 from gluonlab.files.atomic_files import read_bounded, write_text
 from gluonlab.plain_text import escape_unprintable, one_line, to_plain_name
 
-_MAX_TABLE_BYTES = 2**26  # of a table of grades that is read
+_MAX_TABLE_BYTES = 2**26  # larger tables of grades are not read
 _LEADERBOARD_EXERCISE = "04-6"  # the exercise in which the cost of right answers counts
 UNCHECKED = "unchecked"  # the notebook lacks the check() call, or stopped before it
 HIDDEN_CASE_FAILED = (
@@ -53,7 +54,7 @@ HIDDEN_CASE_FAILED = (
     "it must be right for every input that the exercise allows"
 )
 
-# Runs a notebook within bounds, with a seed's cases, until it ends or the event is set.
+# Runs a notebook, within bounds and with a seed for the cases, until it ends or the event is set.
 Runner = Callable[[Path, Bounds, Optional[int], threading.Event], NotebookResult]
 
 
@@ -61,8 +62,9 @@ Runner = Callable[[Path, Bounds, Optional[int], threading.Event], NotebookResult
 class Grade:
     """The grade of one notebook: the status of each exercise of its lab, and a note about errors.
 
-    ``sentences``: the checkers' messages about exercises that did not pass.
-    ``micros``: the costs of right answers in microseconds.
+    ``statuses``, ``sentences`` and ``micros`` have the exercises' ids as keys. ``sentences``: the
+    checkers' messages about exercises that did not pass. ``micros``: the costs of right answers in
+    microseconds.
     """
 
     notebook: Path
@@ -79,7 +81,10 @@ class Grade:
 
 
 def find_notebooks(paths: Sequence[Path]) -> List[Path]:
-    """Return the given notebooks and those below the given folders. Raises ExerciseError."""
+    """Return the given notebooks and all notebooks below the given folders.
+
+    Raises ExerciseError for a path that does not exist, or a folder without notebooks.
+    """
     notebooks: List[Path] = []
     for path in paths:
         in_folder = sorted(_notebooks_under(path)) if os.path.isdir(path) else [path]
@@ -92,7 +97,7 @@ def find_notebooks(paths: Sequence[Path]) -> List[Path]:
 
 
 def _notebooks_under(folder: Path) -> Iterator[Path]:
-    """Yield the notebooks below a folder; skip unreadable folders and links to folders."""
+    """Yield the notebooks below a folder; skip hidden and unreadable folders, and links."""
     folders = [folder]
     while folders:
         with suppress(OSError), os.scandir(folders.pop()) as entries:
@@ -117,24 +122,24 @@ def grade(
 ) -> Generator[Grade, None, None]:
     """Run notebooks, ``jobs`` at a time, and yield their grades as they finish.
 
-    If an exercise has several verdicts, the last one counts. A cell that raises does not end the
-    notebook: its error becomes the note, like any other fault of the notebook. Closing the
-    generator ends all running notebooks.
+    If an exercise has several verdicts, the last verdict counts. After a cell that raises an error
+    the next cell runs; the first error becomes the grade's note. Closing the generator ends all
+    running notebooks.
 
-    The default runner does not protect against cheating: the code of a notebook has all permissions
+    The default runner does not protect against cheating. The code of a notebook has all permissions
     of the person who grades.
 
     Args:
         notebooks: the files to grade.
         seconds: the time limit of one notebook.
-        jobs: the number of notebooks at a time.
-        seed: draws additional cases that the notebooks do not show.
-        reveal: let messages name these cases.
-        runner: runs a notebook; by default in processes of this machine.
-        bounds: other limits than those of `Bounds`, such as ``memory`` in bytes.
+        jobs: the number of notebooks that run at the same time.
+        seed: the seed of additional cases, which students do not see.
+        reveal: whether messages may describe these additional cases.
+        runner: the function that runs a notebook; by default in processes of this machine.
+        bounds: limits that replace the defaults of `Bounds`, such as ``memory`` in bytes.
 
     Raises:
-        NotebookError: notebooks cannot be run.
+        NotebookError: no notebook can be run, for example because a package is missing.
     """
     fault = "" if runner else missing_packages()
     if fault:
@@ -153,7 +158,7 @@ def grade(
         try:
             pending = set(futures)
             while pending:
-                # wait briefly: if Ctrl-C reaches another thread, it does not wake this lock
+                # a short timeout: a Ctrl-C that reaches another thread does not end this wait
                 done, pending = wait(pending, POLL_S, FIRST_COMPLETED)
                 for future in filter(done.__contains__, futures):
                     yield future.result()
@@ -164,6 +169,7 @@ def grade(
 
 
 def _make_grade(path: Path, notebook_result: NotebookResult, reveal: bool) -> Grade:
+    """Return the grade of a notebook that has run. ``reveal``: as for `grade`."""
     grade = Grade(path, note=notebook_result.note, lab=notebook_result.lab)
     for id in (one.id for one in all_exercises() if one.id.startswith(f"{notebook_result.lab}-")):
         result = notebook_result.verdicts.get(id)
@@ -178,22 +184,23 @@ def _make_grade(path: Path, notebook_result: NotebookResult, reveal: bool) -> Gr
 
 
 def sort_by_notebooks(notebooks: Sequence[Path], grades: Iterable[Grade]) -> List[Grade]:
-    """Return the grades that there are, in the order of the notebooks."""
+    """Return the grades in the order of ``notebooks``, of which some may have no grade."""
     by_path = {grade.notebook: grade for grade in grades}
     return [by_path[path] for path in notebooks if path in by_path]
 
 
-# --- The table as CSV, in which a spreadsheet executes nothing
+# --- The table of grades as CSV, safe to open in a spreadsheet
 
 
-# First characters of formulas in spreadsheets, with the wide forms of East Asian keyboards.
+# Characters with which formulas start in spreadsheets, also in their full-width forms.
 _FORMULA_STARTS = tuple("=+-@\uff1d\uff0b\uff0d\uff20")
 
 
 def as_csv(grades: Sequence[Grade]) -> str:
-    """Return a line per notebook: path, status per exercise, number passed, note and messages.
+    """Return the table of grades, with a line per notebook.
 
-    If right answers have costs, a column for each such exercise follows, such as ``04-6 us``.
+    The columns are the path, the status of each exercise, the number of exercises that passed, the
+    note and the messages. A column such as ``04-6 us`` follows for each exercise with costs.
     """
     ids = sorted({id for grade in grades for id in grade.statuses}, key=id_sort_key)
     costs = sorted({id for grade in grades for id in grade.micros}, key=id_sort_key)
@@ -221,7 +228,7 @@ def _cost_column(id: str) -> str:
 
 
 def _format_csv(lines: Iterable[Sequence[str]]) -> str:
-    """Return the lines as CSV, with no cell that a spreadsheet would execute."""
+    """Return the lines as CSV; cells that a spreadsheet would execute are escaped."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     for line in lines:
@@ -230,7 +237,7 @@ def _format_csv(lines: Iterable[Sequence[str]]) -> str:
 
 
 def _escape_cell(value: str) -> str:
-    """Return a cell's text on one line, with a quote before text that is a formula."""
+    """Return a cell's text on one line, with a quote in front if it looks like a formula."""
     text = escape_unprintable(value)
     return f"'{text}" if text.lstrip()[:1] in _FORMULA_STARTS else text
 
@@ -252,9 +259,9 @@ class Student(NamedTuple):
 
 
 def find_student_folders(paths: Sequence[Path]) -> List[Path]:
-    """Return the folders that contain several students' work.
+    """Return the folders that contain the notebooks of several students.
 
-    They are the given folders, and the parents of several given files.
+    They are the folders in ``paths``, and the parents of two or more files in ``paths``.
     """
     folders = [path.parent for path in paths if not path.is_dir()]
     shared = [folder for folder in dict.fromkeys(folders) if folders.count(folder) > 1]
@@ -262,7 +269,10 @@ def find_student_folders(paths: Sequence[Path]) -> List[Path]:
 
 
 def identify_student(path: Path, roots: Sequence[Path] = ()) -> Student:
-    """Return the student who submitted the notebook; ``roots``: of `find_student_folders`."""
+    """Return the student who submitted the notebook.
+
+    ``roots``: the folders from `find_student_folders`.
+    """
     canvas = _CANVAS.fullmatch(path.name)
     if canvas:
         return Student(canvas["name"], canvas["user"])
@@ -283,9 +293,9 @@ def identify_student(path: Path, roots: Sequence[Path] = ()) -> Student:
 # --- The file that Canvas's gradebook imports: a row per student, a column per lab
 
 
-# First columns of Canvas's export. Canvas finds a student by ID, else SIS Login ID, else name.
+# First columns of Canvas's export. Canvas looks up a student by ID, SIS Login ID, or name.
 _CANVAS_COLUMNS = ("Student", "ID", "SIS User ID", "SIS Login ID", "Section")
-_CANVAS_POINTS = "    Points Possible"  # the export indents it
+_CANVAS_POINTS = "    Points Possible"  # with the spaces of Canvas's export
 
 
 def as_canvas(
@@ -293,9 +303,13 @@ def as_canvas(
 ) -> str:
     """Return the file for Canvas's gradebook import: a row per student, a column per lab.
 
-    The student's notebook with the most points counts for a lab. A cell stays empty if no notebook
-    could be read as one of that lab. ``assignments``: the names of labs in Canvas, by default
-    ``Lab 02``. ``roots``: of `find_student_folders`.
+    Of several notebooks of a student for a lab, the notebook with the most points counts. A cell is
+    empty if the student has no readable notebook of the lab.
+
+    Args:
+        grades: the grades of all notebooks.
+        assignments: lab -> its name in Canvas. The default name of lab 02 is ``Lab 02``.
+        roots: the folders from `find_student_folders`.
     """
     labs = sorted({grade.lab for grade in grades if grade.lab})
     possible_points = {grade.lab: len(grade.statuses) for grade in grades if grade.lab}
@@ -317,19 +331,20 @@ def as_canvas(
 
 
 def as_gradescope(grade: Grade) -> Dict[str, Any]:
-    """Return Gradescope's results: a test of one point per exercise, with the checker's message."""
+    """Return the content of results.json: a test of one point per exercise, with its message."""
     tests = [_gradescope_test(grade, id) for id in sorted(grade.statuses, key=id_sort_key)]
     return dict(
         score=grade.passed_count,
         output=grade.note or f"{grade.passed_count} of {len(tests)} exercises are right.",
         output_format="text",
         visibility="visible",
-        stdout_visibility="hidden",  # what the grader itself prints
+        stdout_visibility="hidden",  # the output of the grader itself
         tests=tests,
     )
 
 
 def _gradescope_test(grade: Grade, id: str) -> Dict[str, Any]:
+    """Return the test of one exercise, in Gradescope's format."""
     status = grade.statuses[id]
     return dict(
         name=f"{id} {find_exercise(id).summary}",
@@ -353,7 +368,10 @@ def check_results_path(target: Path, notebooks: Sequence[Path]) -> None:
 
 
 def write_results(target: Path, grades: Sequence[Grade]) -> None:
-    """Write to ``target`` if it ends in .json, else one file per notebook into that folder."""
+    """Write Gradescope's results of all notebooks.
+
+    ``target``: a .json file for a single notebook, or a folder for one file per notebook.
+    """
     if target.suffix == ".json":
         paths = [target] * len(grades)
     else:
@@ -371,11 +389,14 @@ def _results_file_name(grade: Grade) -> str:
     return to_plain_name(f"{path.parent.name}-{path.stem}".strip("-"), "notebook")
 
 
-# --- The leaderboard of right answers whose cost counts, by cost
+# --- The leaderboard: right answers of exercise 04-6, by cost
 
 
 class LeaderboardPlace(NamedTuple):
-    """A row of the leaderboard: the place, equal for equal costs, the cost, and the notebook."""
+    """A row of the leaderboard: the place, the cost in microseconds, and the notebook's path.
+
+    Equal costs have the same place.
+    """
 
     place: int
     micros: float
@@ -383,10 +404,11 @@ class LeaderboardPlace(NamedTuple):
 
 
 def read_leaderboard(path: Path) -> List[LeaderboardPlace]:
-    """Return the places by the table that `exercises grade` wrote, the lowest cost first.
+    """Return the leaderboard, the lowest cost first.
 
-    Notebooks without a cost are left out: those without a right answer, and those with a schedule
-    of gluonlab's own solver. Raises ExerciseError if the file is not such a table.
+    ``path``: the table that `exercises grade` wrote. Notebooks without a cost are left out, because
+    their answer is wrong, or is a schedule of gluonlab's own solver. Raises ExerciseError if the
+    file is not a table of grades.
     """
     rows = sorted(_read_costs(path))
     costs = [micros for micros, _ in rows]
@@ -396,6 +418,7 @@ def read_leaderboard(path: Path) -> List[LeaderboardPlace]:
 
 
 def _read_costs(path: Path) -> "List[tuple[float, str]]":
+    """Return (microseconds, notebook) for each line of the table with a cost."""
     try:
         text = read_bounded(path, _MAX_TABLE_BYTES).decode("utf-8-sig")
         table = list(csv.DictReader(io.StringIO(text)))
@@ -423,6 +446,7 @@ def _read_costs(path: Path) -> "List[tuple[float, str]]":
 
 
 def _parse_micros(path: Path, line: int, text: str) -> float:
+    """Return a cell's microseconds. Raises ExerciseError, which names the line."""
     try:
         micros = float(text)
     except ValueError:
@@ -436,7 +460,10 @@ def _parse_micros(path: Path, line: int, text: str) -> float:
 
 
 def format_leaderboard(places: Sequence[LeaderboardPlace], best_us: float, floor_us: float) -> str:
-    """Return a line for each place, below the costs for comparison."""
+    """Return the leaderboard as text, headed by two costs to compare with.
+
+    ``best_us``: the best of gluonlab's eight algorithms. ``floor_us``: the lower bound.
+    """
     lines = [
         f"exercise {_LEADERBOARD_EXERCISE}: microseconds, and how many times the floor of "
         f"{floor_us:,.1f}",

@@ -1,20 +1,20 @@
-"""Predict, observe, explain: a guess before a measurement, and the reason for a surprise.
+"""Record learners' guesses before measurements, and compare them with the results.
 
-A guess has an id, such as ``"01-a"``. ``labNN.py`` registers it with the form of its answer and its
-question in both languages::
+The method is "predict, observe, explain". A guess has an id, such as ``"01-a"``. ``labNN.py``
+registers the id with the form of the answer, and with the question in English and Japanese::
 
     register_guess("01-a", NumberForm(0, 1, example=0.5, within=0.1), "what fraction ...?", "...")
 
-In the notebook it takes four calls, in this order, each in its own cell::
+The notebook makes four calls, in this order, each in its own cell::
 
-    predict("01-a", ...)                    # the learner replaces ...
+    predict("01-a", ...)                    # the learner writes the guess in place of ...
 
-    with observe("01-a", queued / done):    # hides the output of the block without a guess
+    with observe("01-a", queued / done):    # without a guess, the output of the block is hidden
         print(f"queued after {queued:.3f} s")
 
-    because("01-a", ...)                    # the learner explains in words
+    because("01-a", ...)                    # the learner writes an explanation in words
 
-    surprises()                             # at the end of the lab
+    surprises()                             # at the end of the lab: lists the wrong guesses
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ class AnswerForm:
     """The form of the answer to a guess."""
 
     def describe(self) -> TextPair:
-        """Return what to write, in English and in Japanese, as the object of "write"."""
+        """Return a description of a valid answer, such as "a number", in both languages."""
         raise NotImplementedError
 
     def read(self, given: Any) -> Any:
-        """Return the answer as Python's own type. Raises ValueError for another form."""
+        """Convert an answer to Python's own types. Raises ValueError for an invalid answer."""
         raise NotImplementedError
 
     def matches(self, guessed: Any, measured: Any) -> bool:
-        """Return whether a guess counts as right; `read` has returned both values."""
+        """Return whether the guess counts as right. Both values were returned by `read`."""
         return bool(guessed == measured)
 
     def format(self, value: Any) -> str:
@@ -62,9 +62,10 @@ class AnswerForm:
 
 @dataclass(frozen=True)
 class NumberForm(AnswerForm):
-    """A number in a range. A guess is right within a factor or a difference, else if equal.
+    """A number from ``minimum`` to ``maximum``.
 
-    ``example`` is shown to learners; choose one that does not reveal the answer.
+    A guess is right if it differs from the measurement at most by ``within``, or by ``factor``.
+    Learners see ``example``, so it must not reveal the answer.
     """
 
     minimum: float = -math.inf
@@ -110,7 +111,7 @@ class NumberForm(AnswerForm):
 
 
 class ChoiceForm(AnswerForm):
-    """A choice of several words or whole numbers."""
+    """One of several words or whole numbers."""
 
     def __init__(self, *options: Key) -> None:
         self.options = options
@@ -146,7 +147,7 @@ class YesNoForm(AnswerForm):
 
 @dataclass(frozen=True)
 class ListForm(AnswerForm):
-    """A list of ``count`` values of one form; a guess is right if each value is."""
+    """A list of ``count`` values of one form. A guess is right if all its values are right."""
 
     form: AnswerForm
     count: int
@@ -174,7 +175,10 @@ class ListForm(AnswerForm):
 
 
 class DictForm(AnswerForm):
-    """A dictionary with these keys and values of one form; a guess is right if each value is."""
+    """A dictionary with the given keys. A guess is right if all its values are right.
+
+    ``form``: the form of each value.
+    """
 
     def __init__(self, form: AnswerForm, *keys: Key) -> None:
         self.form, self.keys = form, keys
@@ -204,7 +208,7 @@ def _is_unwritten(given: Any) -> bool:
 
 
 def _to_python_scalar(given: Any) -> Any:
-    """Convert a number or truth value of NumPy or MXNet to Python's own type."""
+    """Convert a number or boolean of NumPy or MXNet to Python's own type."""
     if getattr(given, "size", None) != 1:
         return given
     value = given.asscalar() if hasattr(given, "asscalar") else given
@@ -223,9 +227,9 @@ GUESSES: Dict[str, Guess] = {}  # filled as the labs' modules are imported
 
 
 def register_guess(id: str, form: AnswerForm, en: str, ja: str) -> None:
-    """Register a guess; ``en`` and ``ja``: its question, in one short sentence.
+    """Register a guess. ``en``, ``ja``: its question, a short sentence, in each language.
 
-    Raises ExerciseError for an id of another form, or an id that is registered already.
+    Raises ExerciseError if the id is not of the form ``"01-a"``, or is registered already.
     """
     if not re.fullmatch(r"\d\d-[a-z]", id) or id in GUESSES:
         raise ExerciseError(
@@ -236,22 +240,23 @@ def register_guess(id: str, form: AnswerForm, en: str, ja: str) -> None:
 
 
 def all_guesses() -> List[Guess]:
-    """Return the guesses of all labs in order of their ids."""
+    """Return the guesses of all labs, in order of their ids."""
     return all_registered(GUESSES)
 
 
 def find_guess(id: object) -> Guess:
-    """Return the guess with this id. Raises ExerciseError, which lists the choices."""
+    """Return the guess with this id. Raises ExerciseError, which lists the valid ids."""
     return find_registered(GUESSES, id, "guess", "予想")
 
 
 TABLE_WIDTH = 80
-_NOT_AT_LINE_START = "\u3001\u3002\uff09\u300d\u300f\uff1a\uff01\uff1f"  # commas, closing brackets
-_COLUMN_WIDTHS = (6, 38, 17, 17)  # id, question, guess, measured; two of each are left empty
+# Japanese punctuation and closing brackets.
+_NOT_AT_LINE_START = "\u3001\u3002\uff09\u300d\u300f\uff1a\uff01\uff1f"
+_COLUMN_WIDTHS = (6, 38, 17, 17)  # id, question, guess, measured; each includes two blank columns
 
 
 def _format_table_row(cells: Sequence[str]) -> Iterator[str]:
-    """Yield the lines of a table row, whose cells take as many lines as they need."""
+    """Yield the lines of a table row. The longest cell determines the number of lines."""
     columns = [wrap_text(cell, size - 2) for cell, size in zip(cells, _COLUMN_WIDTHS)]
     for parts in zip_longest(*columns, fillvalue=""):
         yield "".join(map(pad_to_columns, parts, _COLUMN_WIDTHS)).rstrip()
@@ -260,7 +265,7 @@ def _format_table_row(cells: Sequence[str]) -> Iterator[str]:
 def wrap_text(text: str, max_width: int) -> List[str]:
     """Break the text into lines of at most ``max_width`` columns.
 
-    Japanese text may break anywhere except before ``、`` and ``。``.
+    Japanese text may break anywhere except before punctuation and closing brackets.
     """
     lines, line = [], ""
     for piece in _unbreakable_pieces(text):
@@ -268,7 +273,7 @@ def wrap_text(text: str, max_width: int) -> List[str]:
             lines.append(line.rstrip())
             line = ""
         piece = piece if line else piece.lstrip()
-        while column_width(piece.rstrip()) > max_width:  # one word that is longer than a line
+        while column_width(piece.rstrip()) > max_width:  # a single word is longer than a line
             end = next(i for i in range(len(piece), 0, -1) if column_width(piece[:i]) <= max_width)
             lines.append(piece[:end])
             piece = piece[end:]
@@ -277,7 +282,7 @@ def wrap_text(text: str, max_width: int) -> List[str]:
 
 
 def _unbreakable_pieces(text: str) -> Iterator[str]:
-    """Yield the pieces that stay on one line: words with their space, and Japanese characters."""
+    """Yield the pieces between which a line may break: words, and Japanese characters."""
     piece = ""
     for character in text:
         wide = unicodedata.east_asian_width(character) in "WF"
@@ -290,14 +295,14 @@ def _unbreakable_pieces(text: str) -> Iterator[str]:
         yield piece
 
 
-# set while handouts are made: results are shown without a guess
+# Environment variable, set while handouts are made: results are then shown without a guess.
 HANDOUT_VARIABLE = "GLUONLAB_HANDOUT"
 _MIN_EXPLANATION_CHARS = 8
 
 
 @dataclass
 class _GuessRecord:
-    """The state of one guess in this notebook; None until the learner has made each step."""
+    """The state of one guess in this notebook. A field is None until its step is done."""
 
     guess: Guess
     prediction: Optional[Any] = None
@@ -306,14 +311,16 @@ class _GuessRecord:
 
     @property
     def was_measured(self) -> bool:
+        """Whether there are both a guess and a measurement."""
         return self.prediction is not None and self.measurement is not None
 
     @property
     def is_surprise(self) -> bool:
+        """Whether the measurement differs from the guess."""
         return self.was_measured and not self.guess.form.matches(self.prediction, self.measurement)
 
     def format_lines(self) -> Iterator[str]:
-        """Yield the rows of this guess in the table of surprises."""
+        """Yield the lines of this guess in the table of surprises."""
         id, form, question = self.guess
         values = map(form.format, (self.prediction, self.measurement))
         yield from _format_table_row((id, choose_text(**question), *values))
@@ -325,7 +332,7 @@ class _GuessRecord:
         yield from (indent + line for line in wrap_text(explanation, TABLE_WIDTH - len(indent)))
 
 
-_records: Dict[str, _GuessRecord] = {}  # of this notebook: id -> record
+_records: Dict[str, _GuessRecord] = {}  # id -> record, for this notebook
 
 
 def _find_record(id: str) -> _GuessRecord:
@@ -334,13 +341,14 @@ def _find_record(id: str) -> _GuessRecord:
 
 
 def predict(id: str, guessed: Any) -> None:
-    """Record a guess before the measurement; ``...`` prints the question.
+    """Record a guess before the measurement. If ``guessed`` is ``...``, print the question.
 
-    A guess of a wrong form prints one line about the form.
+    For a guess of a wrong form, print one line about the right form. After the measurement the
+    first guess is kept.
 
     Args:
         id: the id of the guess, such as ``"01-a"``.
-        guessed: the learner's guess, of the form that the question asks for.
+        guessed: the learner's guess, in the form that the question asks for, or ``...``.
 
     Raises:
         ExerciseError: there is no guess with this id.
@@ -382,13 +390,13 @@ def predict(id: str, guessed: Any) -> None:
 
 
 def observe(id: str, measured: Any) -> "AbstractContextManager[None]":
-    """Return a ``with`` block that shows a measurement, and compare it with the guess.
+    """Compare a measurement with the guess; return a context manager for the block that shows it.
 
-    Without a guess the block runs, and one line replaces its output.
+    Without a guess the block runs, but one line about the missing guess replaces its output.
 
     Args:
         id: the id of the guess, such as ``"01-a"``.
-        measured: the measured value, of the form of the guess.
+        measured: the measured value, in the same form as the guess.
 
     Raises:
         ExerciseError: there is no guess with this id, or the measurement has another form.
@@ -406,6 +414,7 @@ def observe(id: str, measured: Any) -> "AbstractContextManager[None]":
 
 @contextmanager
 def _compare_with_guess(record: _GuessRecord, value: Any) -> Iterator[None]:
+    """Run the block, then record the measured ``value`` and print the comparison."""
     id, form = record.guess.id, record.guess.form
     if os.environ.get(HANDOUT_VARIABLE):
         yield
@@ -446,7 +455,7 @@ def _compare_with_guess(record: _GuessRecord, value: Any) -> Iterator[None]:
 
 
 def because(id: str, why: Any) -> None:
-    """Record why the measurement came out as it did; ``...`` asks for the explanation.
+    """Record the learner's explanation of a result. If ``why`` is ``...``, ask for it.
 
     Args:
         id: the id of the guess, such as ``"01-a"``.
@@ -517,7 +526,7 @@ def _print_text(*, en: str, ja: str) -> None:
 
 
 def _suppress_output() -> "AbstractContextManager[Any]":
-    """Drop printed text in a ``with`` block, and in a notebook also pictures."""
+    """Return a context manager that drops printed text and, in a notebook, pictures."""
     if "IPython" in sys.modules:
         from IPython.utils.capture import capture_output
 

@@ -1,4 +1,8 @@
-"""The exercises of lab 01: devices, and one batch on two of them."""
+"""The exercises of lab 01: arrays on devices, timing, and a batch split over devices.
+
+01-1: the device of each array. 01-2: a clock for queued work. 01-3: a batch cut into shards.
+01-4: the gradient of a batch from the gradients of its shards.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +56,7 @@ REASONS = {
 
 
 def _device_numbers() -> Dict[str, int]:
-    """Return the number of each array's device; MXNet runs the lines of the exercise."""
+    """Run the lines of the exercise in MXNet; return {name of array: number of its device}."""
     first, second = cpu_devices(2)
     a = nd.ones((2, 2), ctx=first)
     b = a.as_in_context(second)
@@ -90,22 +94,25 @@ def check_array_devices(answer: Any) -> None:
         )  # fmt: skip
 
 
-# --- 01-2: a clock that counts all of the work that is queued, and nothing else
+# --- 01-2: a clock that measures all queued work, and nothing else
 
 
 _EngineCallback = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)
 MAX_PENDING_CALLBACKS = 100
 
-_pending_callbacks: List[Any] = []  # the engine may still call them
+_pending_callbacks: List[Any] = []  # referenced here as long as MXNet's engine may call them
 
 
 def queue_pause(ctx: mx.Context, seconds: float) -> None:
-    """Queue an operation that keeps a CPU device idle for ``seconds``; ``waitall`` waits for it."""
+    """Queue an operation that occupies a CPU device for ``seconds`` by sleeping."""
     queue_call(ctx, lambda: sleep(seconds))
 
 
 def queue_call(ctx: mx.Context, call: Callable[[], object]) -> nd.NDArray:
-    """Queue an operation of a CPU device that calls ``call``; return the array that it writes."""
+    """Queue an operation of a CPU device that calls ``call``.
+
+    Return an array that the operation writes, so that others can wait for it.
+    """
 
     def operate(run_context: object, parameter: object) -> None:
         call()
@@ -123,8 +130,8 @@ def queue_call(ctx: mx.Context, call: Callable[[], object]) -> nd.NDArray:
     return written
 
 
-PAUSE_S = 0.3  # of the timed work; an idle machine measures it to 0.1 %
-TRIES = 3  # other programs may interrupt an answer for as long
+PAUSE_S = 0.3  # duration of the timed work
+TRIES = 3  # because other programs may interrupt an answer for PAUSE_S
 
 Clock = Callable[[Callable[[], None]], float]
 
@@ -188,7 +195,11 @@ def check_clock(answer: Clock) -> None:
 
 
 class TimedAnswer(NamedTuple):
-    """The seconds that the answer returned, its real duration, and the CPU clocks that it read."""
+    """The result of an answer that measures time.
+
+    ``got``: the seconds that it returned. ``took``: its real duration in seconds. ``cpu_clocks``:
+    names of the CPU clocks that it read, such as ``process_time``.
+    """
 
     got: float
     took: float
@@ -196,11 +207,13 @@ class TimedAnswer(NamedTuple):
 
 
 def _time_answer(answer: Clock, work: Callable[[], None], after_others: bool = True) -> TimedAnswer:
+    """Call ``answer(work)``. ``after_others``: wait for all queued operations first."""
     if after_others:
         nd.waitall()
     cpu_clocks: List[str] = []
 
     def record_clock(name: str) -> Callable[[], float]:
+        """Return the function ``name`` of `time`, with a record of its calls."""
         clock = getattr(time, name)
 
         def read_clock() -> float:
@@ -229,7 +242,7 @@ def _max_counted_s(took: float) -> float:
 
 
 def _check_timed_pause(timed: TimedAnswer, ctx: mx.Context) -> None:
-    """Raise Wrong unless the answer returned about the time that a device was busy."""
+    """Raise Wrong unless the answer returned about PAUSE_S, in which ``ctx`` was busy."""
     got, took, cpu_clocks = timed
     en = f"work that keeps {ctx} busy for {PAUSE_S} s was said to take {got:.3g}"
     ja = f"{ctx} での {PAUSE_S} 秒の処理が {got:.3g}"
@@ -258,7 +271,7 @@ def _check_timed_pause(timed: TimedAnswer, ctx: mx.Context) -> None:
 
 
 def _shard_cases() -> "List[Tuple[Array, List[int]]]":
-    """Return arrays and the sizes of their shards, the simplest first."""
+    """Return cases of arrays and the sizes of their shards, the simplest cases first."""
     random = case_rng(0)
     cuts: "List[Tuple[Array, List[int]]]" = [
         (np.arange(4, dtype=np.float32), [2, 2]),
@@ -316,7 +329,7 @@ def check_unequal_shards(answer: Callable[..., Any]) -> None:
             )  # fmt: skip
 
 
-# --- 01-4: the gradient of a batch out of those of its shards
+# --- 01-4: the gradient of a batch from the gradients of its shards
 
 
 @exercise("01-4")
@@ -350,7 +363,11 @@ def _describe_gradient(
 
 
 def _run_answer(answer: Callable[..., Any], values: List[List[float]], sizes: List[int]) -> Array:
-    """Return the answer's gradient after checking its inputs and its device."""
+    """Return the gradient that the answer computes from a gradient for each device.
+
+    ``values``: the gradients. ``sizes``: the images of each device. Raises Wrong if the answer
+    modified its inputs, mixed devices, or left the result on another device than the first.
+    """
     ctxs = cpu_devices(len(sizes))
     arrays = [nd.array(value, ctx=ctx) for value, ctx in zip(values, ctxs)]
     with watch() as trace:
@@ -361,7 +378,7 @@ def _run_answer(answer: Callable[..., Any], values: List[List[float]], sizes: Li
             f"{type(got).__name__} が返りました。勾配と同じく MXNet の配列を返してください",
         )
     if not _is_close(got.asnumpy(), _weighted_mean(values, sizes)):
-        return got.asnumpy()  # a wrong value is reported first
+        return got.asnumpy()  # the caller reports a wrong value
     check_unmodified(arrays, values)
     if got.context != ctxs[0]:
         raise counterexample(
@@ -390,7 +407,10 @@ def _is_close(got: Array, want: Array) -> bool:
 
 
 def _matches_gradient_formula(formula: Callable[[Array, Array], Array]) -> Callable[..., bool]:
-    """Return a mistake's predicate for a formula of gradients (n, m) and sizes (n, 1)."""
+    """Return a mistake's predicate: whether the result is ``formula(gradients, sizes)``.
+
+    The formula's arguments are arrays of shape (n, m) and (n, 1) for n shards.
+    """
     return lambda values, sizes, got: _is_close(
         got, formula(np.array(values, dtype=np.float64), np.array(sizes, dtype=np.float64)[:, None])
     )

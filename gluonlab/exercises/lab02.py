@@ -1,4 +1,8 @@
-"""The exercises of lab 02: data parallelism by hand."""
+"""The exercises of lab 02: data parallelism by hand.
+
+02-1 and 02-4: allreduce. 02-2 and 02-3: learning rates of large batches. 02-5: evaluation on all
+devices.
+"""
 
 from __future__ import annotations
 
@@ -47,10 +51,10 @@ if TYPE_CHECKING:
 def check_allreduce(
     answer: Callable[[List[Any]], Any], values: "List[List[Floats]]", single_parameter: bool = False
 ) -> ArrayTrace:
-    """Raise Wrong unless ``answer`` sums values[i][j], parameter j on device i, over i.
+    """Raise Wrong unless ``answer`` sums each parameter over the devices, in place.
 
-    ``single_parameter``: pass one parameter per device, not lists of them. Returns the copies and
-    waits of the answer.
+    ``values[i][j]`` is the value of parameter j on device i. ``single_parameter``: pass one array
+    per device, not a list of arrays. Returns the recorded copies and waits of the answer.
     """
     arrays = [
         [nd.array(value, ctx=ctx) for value in row]
@@ -85,10 +89,10 @@ def _check_sums(
     made_new: bool,
     received: "Set[mx.Context]",
 ) -> None:
-    """Raise Wrong unless arrays[i][j], which was values[i][j] on device i, is now the sum over i.
+    """Raise Wrong unless each arrays[i][j] is now the sum of values[i][j] over the devices i.
 
-    ``made_new``: the answer replaced arrays in the lists, or returned new ones. ``received``: the
-    devices that received copies, if there is a single parameter; else empty.
+    ``made_new``: whether the answer replaced arrays in the lists, or returned new arrays.
+    ``received``: with a single parameter, the devices that received copies; else empty.
     """
     for j in range(len(values[0])):
         initial = [row[j] for row in values]
@@ -114,7 +118,11 @@ def _check_sums(
 def _explain_wrong_sum(
     initial: "List[Floats]", got: "List[Floats]", device: int, made_new: bool, received: bool
 ) -> TextPair:
-    """Return the likely fault; ``received``: whether the device received a copy."""
+    """Return the likely reason for a wrong sum on ``device``.
+
+    ``initial``, ``got``: the values on each device, before and after. ``made_new``: whether the
+    answer made new arrays. ``received``: whether the device received a copy.
+    """
     total, is_equal = sum(initial[1:], initial[0]), np.array_equal
     unchanged, is_own_value = (
         all(map(is_equal, initial, got)),
@@ -143,9 +151,9 @@ def _explain_wrong_sum(
 
 
 def _allreduce_cases() -> List[List[Any]]:
-    """Return the values on the devices, the simplest first.
+    """Return cases: a list with an array for each device, the simplest cases first.
 
-    They are small whole numbers, whose sum is exact in every order of addition.
+    The arrays contain small whole numbers, whose sum is exact in every order of addition.
     """
     random = case_rng(0)
     cases: List[List[Any]] = [[[3], [5]], [[5, 7]], [[1, 10], [2, 20]], [[1], [2], [4]]]
@@ -167,9 +175,10 @@ def check_spread_allreduce(answer: Callable[[List[List[nd.NDArray]]], Any]) -> N
     """An allreduce whose adding is spread over the devices."""
     random = case_rng(0)
     small = [(2, [1]), (1, [2, 1]), (2, [1, 1]), (3, [2, 1, 3, 1]), (2, [6, 2, 5, 1, 4])]
-    # weights and biases take turns, as in a network: every other parameter is large
+    # Weights and biases alternate, as in a network: every other parameter is large.
     large = [(4, [16] * 12), (4, [160, 16] * 4), (3, [90, 9] * 3), (4, [16, 320, 160, 160])]
-    # neither neighbours together nor dealt out in turns are these even, and whole ones can be
+    # These cannot be balanced by assigning neighbors together, or parameters to devices in turn.
+    # They can be balanced without dividing a parameter.
     large += [(2, [100, 40, 60]), (3, [90, 30, 30, 60, 60]), (2, [20, 80, 60, 40, 120])]
     for devices, sizes in [*small, *large]:
         values = [
@@ -182,9 +191,10 @@ def check_spread_allreduce(answer: Callable[[List[List[nd.NDArray]]], Any]) -> N
 
 
 def _check_balance(trace: ArrayTrace, devices: int, sizes: List[int]) -> None:
-    """Raise Wrong if a device receives more than in the reference.
+    """Raise Wrong if a device receives more numbers than any device in the reference.
 
-    The reference assigns the largest parameters first, each to the device that owns least.
+    The reference assigns the largest parameters first, each to the device that owns the fewest
+    numbers. ``sizes``: the size of each parameter.
     """
     total, owned_sizes = sum(sizes), [0] * devices
     for size in sorted(sizes, reverse=True):
@@ -211,7 +221,7 @@ def _check_balance(trace: ArrayTrace, devices: int, sizes: List[int]) -> None:
     )  # fmt: skip
 
 
-# --- 02-2: k small updates beside a large one, and the factor between their learning rates
+# --- 02-2: the learning rate with which one large update replaces k small updates
 
 
 Array = Any  # of numpy
@@ -220,14 +230,14 @@ FACTOR_TOLERANCE = 1e-3  # relative; an answer may search numerically
 
 @dataclass(frozen=True, eq=False)
 class LeastSquares:
-    """Least squares; each row of a shard has the features of an image and, last, its target."""
+    """A least-squares problem. Rows of ``shards`` contain an image's features, then its target."""
 
     weights: Array
     shards: List[Array]
     lr: float
 
     def gradient(self, weights: Array, shard: Array) -> Array:
-        """Return the gradient of the mean of half the squared errors on one shard."""
+        """Return the gradient of the loss on a shard: the mean of half the squared errors."""
         rows = np.asarray(shard, float)
         if rows.ndim != 2 or np.shape(weights) != self.weights.shape:
             raise counterexample(
@@ -240,7 +250,7 @@ class LeastSquares:
 
     @cached_property
     def small_updates(self) -> List[Array]:
-        """The changes that the small updates subtract, in order."""
+        """The changes that successive small updates, one per shard, subtract from the weights."""
         updates, weights = [], self.weights
         for shard in self.shards:
             updates.append(self.lr * self.gradient(weights, shard))
@@ -253,9 +263,10 @@ class LeastSquares:
         return [self.gradient(self.weights, shard) for shard in self.shards]
 
     def best_factor(self, total_update: Array = None, large_gradient: Array = None) -> float:
-        """Return the factor by which ``lr * large_gradient`` comes nearest to ``total_update``.
+        """Return the factor f for which ``f * lr * large_gradient`` is nearest to ``total_update``.
 
-        Both default to the right values.
+        ``total_update``: by default the sum of the small updates. ``large_gradient``: by default
+        the mean gradient of all shards.
         """
         total_update = sum(self.small_updates) if total_update is None else total_update
         large_gradient = (
@@ -280,7 +291,7 @@ class LeastSquares:
 @exercise("02-2")
 def check_best_factor(answer: Callable[..., Any]) -> None:
     """The factor by which a batch k times as large changes the rate that goes as far."""
-    one = [[1.0, 1.0]]  # its gradient is w - 1
+    one = [[1.0, 1.0]]  # a shard whose gradient is w - 1
     cases = [
         _make_least_squares([0.0], [one], 0.1),
         _make_least_squares([0.0], [one, one], 0.1),
@@ -295,6 +306,7 @@ def check_best_factor(answer: Callable[..., Any]) -> None:
         cases.append(LeastSquares(random.normal(size=n), shards, lr))
 
     def run_answer(problem: LeastSquares) -> Any:
+        """Return the answer's factor, for copies of the weights and shards."""
         weights = problem.weights.copy()
         shards = [shard.copy() for shard in problem.shards]
         got = answer(problem.gradient, weights, shards, problem.lr)
@@ -340,7 +352,7 @@ def _final_mean_gradient(problem: LeastSquares) -> Array:
 
 
 def _matches_factor_of_updates(formula: Callable[[Array, Array], Any]) -> Callable[..., bool]:
-    """Return a mistake's predicate for a formula of the total small update and the large one."""
+    """Return a mistake's predicate: whether the result is formula(total small, large update)."""
 
     def factor(problem: LeastSquares) -> float:
         large = problem.lr * sum(problem.shard_gradients) / len(problem.shard_gradients)
@@ -400,7 +412,10 @@ FACTOR_MISTAKES: List[Mistake] = [
 
 
 class AccuracyLandscape(NamedTuple):
-    """Simulated trainings with known best rates: accuracy(global batch size, learning rate)."""
+    """Simulated trainings: ``accuracy(global batch size, learning rate)`` with known best rates.
+
+    ``ks``: the numbers of devices to tune for. ``rates``: the learning rates to choose from.
+    """
 
     case: CaseText
     accuracy: Callable[[int, float], float]
@@ -410,7 +425,7 @@ class AccuracyLandscape(NamedTuple):
 
 
 def make_landscapes() -> List[AccuracyLandscape]:
-    """Return landscapes, the simplest first; the best rate is inside the range or at an end."""
+    """Return landscapes, the simplest first. Some best rates are at an end of the range."""
 
     def tie(n: int, lr: float) -> float:
         return 0.7 - (lr > 0.2) / 5
@@ -440,10 +455,12 @@ def make_landscapes() -> List[AccuracyLandscape]:
 def _peaked_accuracy(
     best: Callable[[int], float], limit: float = math.inf
 ) -> Callable[[int, float], float]:
+    """Return accuracy(n, lr) with the best rate ``best(n)``; above ``limit`` it is nan."""
     return lambda n, lr: math.nan if lr > limit else 0.9 - 0.05 * abs(math.log2(lr / best(n)))
 
 
 def _random_landscape(random: Any) -> AccuracyLandscape:
+    """Return a landscape in which all batch sizes have the same random best rate."""
     rates = (0.025 * 2.0 ** random.permutation(7)[:4]).tolist()
     best, ks = rates[random.randint(len(rates))], (1 + random.permutation(8)[:2]).tolist()
     case = CaseText(f"the best rate is {best:g}", f"最適な学習率は {best:g}")
@@ -453,7 +470,7 @@ def _random_landscape(random: Any) -> AccuracyLandscape:
 
 
 def check_rates(got: Any, landscape: AccuracyLandscape) -> None:
-    """Raise Wrong unless ``got`` is {number of devices: its best rate}."""
+    """Raise Wrong unless ``got`` is {number of devices: best rate}."""
     case, accuracy, ks, b, rates = landscape
     if not isinstance(got, dict) or sorted(got) != sorted(ks):
         raise case.counterexample(
@@ -495,11 +512,12 @@ def check_best_rates(answer: Callable[..., Any]) -> None:
 
 
 def _check_rate_choice(answer: Callable[..., Any], landscape: AccuracyLandscape) -> None:
-    """Check the rates that the answer chooses, and how often it trains."""
+    """Raise Wrong for wrong rates, a wrong batch size, or a training that was repeated."""
     _, _, ks, b, rates = landscape
     trainings: "Counter[Tuple[int, float]]" = Counter()
 
     def accuracy_of(k: int, global_batch_size: int, lr: float) -> float:
+        """Return the accuracy of a simulated training on ``k`` devices; count the training."""
         if global_batch_size != k * b:
             raise counterexample(
                 f"on {count_in_english(k, 'device')} a training with a global batch of "
@@ -528,22 +546,26 @@ CLASSES = 5
 
 
 class EvaluationCall(NamedTuple):
-    """A call of the answer: its result, the right result, and the work of each device."""
+    """A call of the answer: its result ``got``, and the work of each device.
+
+    ``right``: the number of images that are classified right, of ``images``. ``rows``: the images
+    that each device computed. ``seen``: the recorded array operations.
+    """
 
     case: CaseText
     got: Any
     right: int
     images: int
     rows: "Counter[mx.Context]"
-    times: List[int]  # how often each image was computed
-    mean_batch_accuracy: float  # the mean of the batches' accuracies
-    share: int  # the most images that a device computes when every batch is split
+    times: List[int]  # how many times each image was computed
+    mean_batch_accuracy: float  # the mean of the batches' accuracies, a common mistake
+    share: int  # the most images on one device if every batch is split evenly
     waits: int  # how often Python waited between the first batch and the last
     seen: ArrayTrace
 
     @property
     def is_right(self) -> bool:
-        """True if the result is the fraction of right images."""
+        """Whether the result is the accuracy: right / images."""
         return _is_close_accuracy(self.got, self.right / self.images)
 
 
@@ -575,20 +597,25 @@ def check_accuracy(answer: Callable[..., Any]) -> None:
 def _run_evaluation(
     answer: Callable[..., Any], count: int, devices: int, batch: int
 ) -> EvaluationCall:
-    """Run the answer with a network that reads its guess from the image."""
+    """Run the answer on ``count`` images in batches of ``batch``.
+
+    The network is a matrix product that reads its prediction from the image: each image is a
+    one-hot vector of the prediction, followed by the number of the image.
+    """
     random = case_rng(count)
     labels = random.randint(0, CLASSES, count)
     guesses = np.where(random.rand(count) < 0.6, labels, (labels + 1) % CLASSES)
-    guesses[-1] = labels[-1]  # else a missing last batch would not change the accuracy
+    guesses[-1] = labels[-1]  # a right guess, so that a missing last batch changes the accuracy
     images = np.zeros((count, 1, 2, 3), dtype=np.float32)
     images.reshape(count, 6)[np.arange(count), guesses] = 1
-    images.reshape(count, 6)[:, CLASSES] = np.arange(count)  # the image's number, unseen by the net
+    images.reshape(count, 6)[:, CLASSES] = np.arange(count)  # image number, ignored by the net
     replicas = [[nd.array(np.eye(6, CLASSES), ctx=ctx)] for ctx in cpu_devices(devices)]
     rows: "Counter[mx.Context]" = Counter()
     computed: List[nd.NDArray] = []
-    waits: List[int] = []  # so far, at each call of the network
+    waits: List[int] = []  # the number of waits before each call of the network
 
     def net(x: nd.NDArray, params: Sequence[nd.NDArray]) -> nd.NDArray:
+        """Return the scores (n, CLASSES) of images; record the images, device and waits."""
         if x.context != params[0].context:
             raise counterexample(
                 f"`net` got images on {x.context} with the replica on {params[0].context}: "
@@ -624,6 +651,7 @@ def _run_evaluation(
 
 
 def _explain_wrong_accuracy(mistaken: Sequence[EvaluationCall]) -> Wrong:
+    """Return the counterexample of the first of the calls with wrong results."""
     first = mistaken[0]
     (en, ja), right, count = first.case, first.right, first.images
     missing = [number for number, count_of_image in enumerate(first.times) if count_of_image == 0]
@@ -666,7 +694,7 @@ def _is_close_accuracy(got: Any, want: float) -> bool:
 
 
 def _format_numbers(numbers: Sequence[int]) -> str:
-    """Return ``4``, ``4-6`` or ``1, 3, 5``."""
+    """Return image numbers as text, such as ``4``, ``4-6`` or ``1, 3, 5``."""
     first, last = (numbers[0], numbers[-1]) if numbers else (0, 0)
     if len(numbers) > 1 and last - first + 1 == len(numbers):
         return f"{first}-{last}"

@@ -1,4 +1,8 @@
-"""The exercises of lab 03: Trainer and kvstore, learning rates, BatchNorm, a step's time."""
+"""The exercises of lab 03: Trainer and kvstore, learning rates, BatchNorm, a step's time.
+
+03-1: one update. 03-2: comparing two runs. 03-3: a learning rate schedule. 03-4: mean and variance
+of a batch. 03-5: a model of the speedup.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +54,7 @@ from gluonlab.kvstores import make_kvstore
 
 
 Array = Any  # np.ndarray
-BATCHES = ((1, 4), (2, 4), (2, 5), (3, 7), (2, 3), (3, 6))  # devices, images
+BATCHES = ((1, 4), (2, 4), (2, 5), (3, 7), (2, 3), (3, 6))  # (devices, images)
 
 
 @exercise("03-1")
@@ -71,7 +75,7 @@ def check_train_batch(answer: Callable[..., Any]) -> None:
 
 
 class UpdateCase:
-    """A batch and the weights of a dense layer, with the gradients by the closed form."""
+    """A random batch and random weights of a dense layer, for one update on ``devices``."""
 
     def __init__(self, devices: int, images: int, seed: int) -> None:
         rng = case_rng(seed)
@@ -85,13 +89,13 @@ class UpdateCase:
         )
 
     def gradient(self, begin: int, end: int) -> Array:
-        """Return the gradient of the summed losses of some images."""
+        """Return the gradient of the sum of the losses of images ``begin`` to ``end`` - 1."""
         labels = self.labels[begin:end].astype(int)
         values = LayerParams(self.weight, np.zeros(CLASSES))
         return values.gradient((self.images[begin:end], labels)).weight
 
     def run_answer(self, answer: Callable[..., Any]) -> List[Array]:
-        """Return the change of the weights on each device."""
+        """Run one update by the answer; return the change of the weights on each device."""
         ctxs = cpu_devices(self.devices)
         net = gluon.nn.Dense(CLASSES, use_bias=False, in_units=FEATURES)
         net.initialize(init.Zero(), ctx=ctxs)
@@ -103,7 +107,7 @@ class UpdateCase:
 
 
 def _check_update(batch: UpdateCase, change: Array) -> None:
-    """Raise Wrong unless the update is by the mean gradient; name the fault if it is known."""
+    """Raise Wrong unless ``change`` is the update by the batch's mean gradient."""
     images, shards = len(batch.images), shard_bounds(len(batch.images), batch.devices)
     step = -LR * batch.gradient(0, images) / images
     if _is_close(change, step):
@@ -156,19 +160,21 @@ def _is_positive_multiple(a: Array, b: Array) -> bool:
 
 
 def format_numbers(values: Sequence[float]) -> str:
-    """Return ``[1, 0.5]``."""
+    """Return numbers as text, such as ``[1, 0.5]``."""
     return "[" + ", ".join(f"{value:.3g}" for value in np.ravel(values)) + "]"
 
 
-# --- 03-2: two runs side by side, after equal epochs, equal updates and equal seconds
+# --- 03-2: two runs compared after equal epochs, equal updates and equal seconds
 
 
 CLOCKS = ("epochs", "updates", "seconds")
 ACCURACY_TOLERANCE = 1e-6
 
-Run = List[Tuple[int, float, float]]  # of each epoch: updates so far, its seconds, accuracy
-Difference = Optional[float]
-Curve = Tuple[Sequence[float], Sequence[float]]  # places on a clock, and the accuracies there
+# For each epoch: (updates since the start, seconds of the epoch, accuracy).
+Run = List[Tuple[int, float, float]]
+Difference = Optional[float]  # accuracy of the second run minus that of the first
+# Readings of a clock, and the accuracies at these readings.
+Curve = Tuple[Sequence[float], Sequence[float]]
 
 
 @exercise("03-2")
@@ -202,7 +208,11 @@ def check_compare_runs(answer: Callable[[Run, Run], Dict[str, Difference]]) -> N
 
 
 class _CurveComparison(NamedTuple):
-    """A rule for comparing runs; each mistake differs from the right rule in one field."""
+    """A rule for comparing runs. Each known mistake is a rule with another value of one field.
+
+    ``accuracy_at(curve, reading)``: the accuracy at a reading of the clock. ``seconds``: the clock
+    readings, from the seconds of each epoch. ``sign``: 1, or -1 for the opposite difference.
+    """
 
     accuracy_at: Callable[[Curve, float], Difference]
     seconds: Callable[[Sequence[float]], Sequence[float]] = lambda each: list(accumulate(each))
@@ -218,15 +228,18 @@ def _interpolate_accuracy(curve: Curve, time: float) -> Difference:
 
 
 def _accuracy_before(curve: Curve, time: float) -> Difference:
+    """Return the last accuracy that was measured by then, or None."""
     accuracies = [accuracy for measured_at, accuracy in zip(*curve) if measured_at <= time]
     return accuracies[-1] if accuracies else None
 
 
 def _accuracy_after(curve: Curve, time: float) -> Difference:
+    """Return the first accuracy that was measured from then on."""
     return next(accuracy for measured_at, accuracy in zip(*curve) if measured_at >= time)
 
 
 def _nearest_accuracy(curve: Curve, time: float) -> Difference:
+    """Return the accuracy of the nearest measurement; None before the first measurement."""
     times, accuracies = curve
     if time < times[0]:
         return None
@@ -234,6 +247,7 @@ def _nearest_accuracy(curve: Curve, time: float) -> Difference:
 
 
 def _compare_runs(first: Run, second: Run, comparison: _CurveComparison) -> Dict[str, Difference]:
+    """Return the difference of the accuracies for each clock, at the end of the shorter run."""
     differences: Dict[str, Difference] = {}
     for clock in CLOCKS:
         curves = [
@@ -249,6 +263,7 @@ def _compare_runs(first: Run, second: Run, comparison: _CurveComparison) -> Dict
 
 
 def _clock_readings(run: Run, clock: str, comparison: _CurveComparison) -> Sequence[float]:
+    """Return the reading of one of the CLOCKS after each epoch."""
     if clock == "epochs":
         return [float(number + 1) for number in range(len(run))]
     if clock == "updates":
@@ -260,6 +275,7 @@ RIGHT_COMPARISON = _CurveComparison(_interpolate_accuracy)
 
 
 def _comparison_mistake(comparison: _CurveComparison, en: str, ja: str) -> Mistake:
+    """Return the mistake of an answer that compares runs by the rule ``comparison``."""
     return (
         lambda first, second, got: _are_same_differences(
             got, _compare_runs(first, second, comparison)
@@ -270,9 +286,10 @@ def _comparison_mistake(comparison: _CurveComparison, en: str, ja: str) -> Mista
 
 
 def _uses_epoch_seconds(first: Run, second: Run, got: Any) -> bool:
-    """Return whether the answer takes the seconds of an epoch for the seconds since the start.
+    """Return whether the answer uses each epoch's seconds instead of the seconds since the start.
 
-    If these do not rise, the result depends on how the answer searches.
+    If the seconds do not increase from epoch to epoch, the result depends on the answer's search.
+    Then any value for "seconds" is accepted as this mistake.
     """
     want, mistaken = (
         _compare_runs(first, second, comparison)
@@ -323,11 +340,12 @@ COMPARISON_MISTAKES: List[Mistake] = [
 
 
 def _random_run(random: Any) -> Run:
+    """Return a random run, whose accuracy may decrease between epochs."""
     epochs, updates = int(random.randint(1, 7)), int(random.randint(3, 40))
     seconds = 0.5 * random.randint(1, 12, epochs)
     accuracies = 0.01 * np.sort(random.choice(90, epochs, replace=False))
     if random.randint(2):
-        random.shuffle(accuracies)  # accuracies also fall
+        random.shuffle(accuracies)  # so that accuracies also decrease
     return [
         (updates * (number + 1), float(s), round(float(a), 2))
         for number, (s, a) in enumerate(zip(seconds, accuracies))
@@ -381,7 +399,11 @@ def check_learning_rates(answer: Callable[..., Iterable[float]]) -> None:
 
 
 class _ScheduledTraining(NamedTuple):
-    """The arguments of the answer for one training, with the right learning rates."""
+    """The arguments of the answer for one training, and the right learning rates.
+
+    ``per_device``: images per device in a batch. ``base_lr``: the rate for one device. ``drops``:
+    the epochs from which the rate is a tenth.
+    """
 
     images: int
     devices: int
@@ -414,10 +436,16 @@ class _ScheduledTraining(NamedTuple):
         rise: Callable[[int, int], float] = lambda update, steps: update / steps,
         lowered: "Callable[[_ScheduledTraining, int, int], int] | None" = None,
     ) -> Rates:
-        """Return the rate of each update; every argument changes one line of the recipe.
+        """Return the learning rate of each update, by default the right rates.
 
-        ``epoch_steps``: updates per epoch. ``full_rate``, ``first_rate``: rates after the warm-up
-        and at its start. ``rise``: the fraction of the warm-up. ``lowered``: the number of drops.
+        Each argument replaces a part of the recipe, as a mistake does.
+
+        Args:
+            epoch_steps: a function that returns the number of updates per epoch.
+            full_rate: a function that returns the rate after the warm-up.
+            first_rate: a function that returns the rate at the start of the warm-up.
+            rise: the fraction of the warm-up after ``update`` of ``steps`` updates.
+            lowered: the number of drops so far, from the training, epoch and update.
         """
         steps = (
             epoch_steps(self)
@@ -442,7 +470,7 @@ class _ScheduledTraining(NamedTuple):
         return rates
 
     def rates_dropped_early(self) -> Rates:
-        """Return the rates if each drop comes an epoch too early."""
+        """Return the rates of the mistake that each drop is an epoch too early."""
         rates = self.learning_rates(lowered=lambda training, epoch, update: 0)
         steps = len(rates) // self.epochs
         return [
@@ -451,7 +479,7 @@ class _ScheduledTraining(NamedTuple):
         ]
 
     def rates_raised_by_epoch(self) -> Rates:
-        """Return the rates if the warm-up raises them once per epoch."""
+        """Return the rates of the mistake that the warm-up raises them only once per epoch."""
         rates, top = self.learning_rates(), self.base_lr * self.devices
         steps = len(rates) // self.epochs
         for update in range(steps * self.warmup_epochs):
@@ -460,7 +488,7 @@ class _ScheduledTraining(NamedTuple):
         return rates
 
     def rates_raised_by_factor(self) -> Rates:
-        """Return the rates if each rate of the warm-up is a multiple of the previous one."""
+        """Return the rates of the mistake that the warm-up multiplies them by a constant factor."""
         rates = self.learning_rates()
         warmup_steps = len(rates) // self.epochs * self.warmup_epochs
         for update in range(warmup_steps):
@@ -469,6 +497,7 @@ class _ScheduledTraining(NamedTuple):
 
 
 def _rate_mistake(en: str, ja: str, **changes: Any) -> Mistake:
+    """Return a mistake; ``changes``: wrong arguments of `_ScheduledTraining.learning_rates`."""
     return lambda each, got: _are_same_rates(got, each.learning_rates(**changes)), en, ja
 
 
@@ -529,6 +558,7 @@ RATE_MISTAKES: List[Mistake] = [
 
 
 def _random_training(random: Any) -> _ScheduledTraining:
+    """Return a random training of 3 to 6 epochs."""
     devices, per_device = int(random.randint(2, 6)), int(random.randint(1, 6))
     warmup, after = int(random.randint(1, 3)), int(random.randint(2, 5))
     drops = sorted(random.choice(np.arange(warmup, warmup + after), random.randint(0, 3), False))
@@ -552,6 +582,7 @@ def _are_same_rates(got: Any, want: Rates) -> bool:
 
 
 def _describe_wrong_rates(training: _ScheduledTraining, got: Any, want: Rates) -> TextPair:
+    """Return the texts about the first wrong learning rate."""
     if not isinstance(got, list) or not all(isinstance(rate, NUMBER_TYPES) for rate in got):
         call = f"learning_rates({', '.join(map(str, training.answer_arguments()))})"
         raise wrong_return(got, call, "a list of numbers", "数のリスト")
@@ -569,7 +600,7 @@ def _describe_wrong_rates(training: _ScheduledTraining, got: Any, want: Rates) -
     )
 
 
-# --- 03-4: mean and variance of a batch from those of its shards
+# --- 03-4: mean and variance of a batch from means and variances of its shards
 
 
 @exercise("03-4")
@@ -599,14 +630,15 @@ def check_combine(answer: Callable[..., Any]) -> None:
 
 
 class ShardCase:
-    """The pixels of a batch's shards in two channels, so that answers for one channel fail."""
+    """The values of a batch's shards, in two channels so that answers for one channel fail."""
 
     def __init__(self, shards: Sequence[Sequence[float]]) -> None:
+        # each shard is an array (pixels, 2), whose second channel is 10 - 2 * the first
         self.parts = [np.stack([np.array(one), 10 - 2 * np.array(one)], axis=1) for one in shards]
         self.whole: Array = np.concatenate(self.parts)
 
     def statistics(self) -> Tuple[List[Array], List[Array], List[int]]:
-        """Return the means, the variances and the number of pixels of all shards."""
+        """Return lists of the shards' means, variances and numbers of pixels."""
         means, variances = ([of(part, axis=0) for part in self.parts] for of in (np.mean, np.var))
         return means, variances, [len(part) for part in self.parts]
 
@@ -616,6 +648,7 @@ class ShardCase:
 
 
 def _check_two_results(got: Any, shards: ShardCase) -> None:
+    """Raise Wrong unless the answer returned two values: the mean and the variance."""
     if not isinstance(got, (tuple, list)) or len(got) != 2:
         shown = shards.format_channel(0)
         raise counterexample(
@@ -630,11 +663,11 @@ def _to_two_channels(value: Any) -> Array:
 
 
 def _are_close(got: Array, want: Array) -> bool:
-    return bool(np.allclose(got, want, rtol=1e-4, atol=1e-5))  # float32 is enough
+    return bool(np.allclose(got, want, rtol=1e-4, atol=1e-5))  # wide enough for float32
 
 
 class CombinedQuantity(NamedTuple):
-    """The mean or the variance: its name, and common mistakes."""
+    """The mean or the variance: its name in English and Japanese, and common mistakes."""
 
     en: str
     ja: str
@@ -643,7 +676,7 @@ class CombinedQuantity(NamedTuple):
     def make_counterexample(
         self, result: AnswerResult, all_results: Sequence[AnswerResult]
     ) -> Wrong:
-        """Return the counterexample of one result."""
+        """Return the counterexample of ``result``; ``all_results`` determine the mistake."""
         channel = int(np.argmax(np.abs(result.got - result.want)))
         shown, got, want = (
             result.case[0].format_channel(channel),
@@ -658,7 +691,7 @@ class CombinedQuantity(NamedTuple):
 
 
 def _matches_shard_formula(formula: Callable[..., Array]) -> Callable[..., bool]:
-    """Return a mistake's predicate for a formula of means, variances and counts."""
+    """Return a mistake's predicate: whether the result is formula(means, variances, counts)."""
     return lambda shards, got: _are_close(got, formula(*shards.statistics()))
 
 
@@ -694,7 +727,10 @@ VARIANCE = CombinedQuantity("variance", "分散", [
 ])  # fmt: skip
 
 
-# --- 03-5: a model of a step's time, and the speed of several devices by it
+# --- 03-5: the speedup of several devices, by a model of a step's time
+#
+# In the formulas, h, c and s are the milliseconds in which the host queues a step of one device, a
+# device computes, and the devices sum gradients. k is the number of devices.
 
 
 @exercise("03-5")
@@ -719,7 +755,10 @@ def check_speedup(answer: Callable[[float, float, float, int], float]) -> None:
 
 
 def _speedup_mistake(formula: Callable[..., float], en: str, ja: str) -> Mistake:
-    """Return the mistake of a formula, with or without a sum for a single device."""
+    """Return the mistake of an answer that computes ``formula(h, c, s, k)``.
+
+    The answer may or may not also charge a single device for the sum.
+    """
 
     def gives(host: float, compute: float, total: float, devices: int, got: Any) -> bool:
         sums = (total, 0.0 if devices == 1 else total)

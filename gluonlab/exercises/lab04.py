@@ -1,4 +1,8 @@
-"""The exercises of lab 04: schedules, their faults and costs, and a ring by hand."""
+"""The exercises of lab 04: schedules of collectives, their faults and costs.
+
+04-1: a reduce-scatter. 04-2: faults of schedules. 04-3 and 04-4: costs. 04-5: a ring allreduce by
+hand. 04-6: a cheap allreduce for the p3.16xlarge.
+"""
 
 from __future__ import annotations
 
@@ -75,15 +79,16 @@ def check_reduce_scatter(answer: Callable[[int], Sequence[Sequence[Transfer]]]) 
             )
 
 
-# --- 04-2: which transfer of a broken schedule is wrong
+# --- 04-2: the wrong transfer of a broken schedule
 
 
-TransferIndex = Tuple[int, int]  # (step, transfer), both from 0
+TransferIndex = Tuple[int, int]  # (step, transfer in the step), both counted from 0
 
 
 def _replace_transfer(
     name: str, schedule: Schedule, spot: TransferIndex, **changes: Any
 ) -> Schedule:
+    """Return the schedule with ``changes`` of the fields of the transfer at ``spot``."""
     steps = [list(step) for step in schedule.steps]
     steps[spot[0]][spot[1]] = steps[spot[0]][spot[1]]._replace(**changes)
     return replace(schedule, name=name, steps=tuple(map(tuple, steps)))
@@ -138,6 +143,7 @@ def check_wrong_transfers(answer: Mapping[str, TransferIndex]) -> None:
 
 
 def _is_transfer_index(schedule: Schedule, spot: Any) -> bool:
+    """Return whether ``spot`` is the index of a transfer of the schedule."""
     pair = isinstance(spot, tuple) and len(spot) == 2
     if not pair or not all(isinstance(n, (int, np.integer)) for n in spot):
         return False
@@ -146,7 +152,7 @@ def _is_transfer_index(schedule: Schedule, spot: Any) -> bool:
 
 
 def _find_proof_failure(schedule: Schedule) -> Optional[TransferIndex]:
-    """Return the transfer that the proof names; None for a right schedule."""
+    """Return the index of the transfer that `prove` names; None for a right schedule."""
     try:
         prove(schedule)
     except ScheduleError as error:
@@ -154,12 +160,12 @@ def _find_proof_failure(schedule: Schedule) -> Optional[TransferIndex]:
     return None
 
 
-# --- 04-3 and 04-4: how busy the busiest link is, and which allreduce is fastest
+# --- 04-3 and 04-4: the numbers on the busiest link, and the fastest allreduce
 
 
 LENET = [180, 20, 25_000, 50, 102_400, 128, 1_280, 10]
 BUSIEST_LINK_CASES: List[Tuple[List[int], List[int], int]] = [  # sizes, owners, devices
-    ([2, 2, 2, 2], [0, 1, 2, 3], 4),  # with four devices, mistakes give different numbers
+    ([2, 2, 2, 2], [0, 1, 2, 3], 4),  # with four devices, each mistake leads to a different number
     ([4, 2], [0, 1], 4),
     ([4], [0], 2),
     ([5], [0], 1),
@@ -189,7 +195,7 @@ def check_busiest_link(answer: Callable[[Sequence[int], Sequence[int], int], int
 
 
 def _owner_loads(sizes: Sequence[int], owners: Sequence[int], devices: int) -> List[int]:
-    """Return how many numbers each device sums."""
+    """Return how many numbers each device sums: the total size of its parameters."""
     loads = [0] * devices
     for size, owner in zip(sizes, owners):
         loads[owner] += size
@@ -197,6 +203,7 @@ def _owner_loads(sizes: Sequence[int], owners: Sequence[int], devices: int) -> L
 
 
 def _matches_load_formula(formula: Callable[[List[int], int], float]) -> Callable[..., bool]:
+    """Return a mistake's predicate: whether the result is formula(loads, number of devices)."""
     return matches_formula(lambda sizes, owners, k: formula(_owner_loads(sizes, owners, k), k))
 
 
@@ -226,7 +233,8 @@ LINK_MISTAKES: List[Mistake] = [
 ]  # fmt: skip
 
 
-TOPOLOGY_CASES: List[Tuple[Callable[[], Topology], List[float]]] = [  # with sizes in bytes
+# Topologies, and the sizes in bytes to try.
+TOPOLOGY_CASES: List[Tuple[Callable[[], Topology], List[float]]] = [
     (lambda: switch(4, 10e-6, 10e9), [1e3, 1e8]),
     (lambda: make_topology("p3.16xlarge"), [1e8, 1e3]),
     (lambda: make_topology("p3.8xlarge"), [1e6]),
@@ -286,18 +294,21 @@ def check_fastest(answer: Callable[[Topology, float], Schedule]) -> None:
         )  # fmt: skip
 
 
-# --- 04-5: a ring allreduce by hand: its sums, and who sent how much to whom
+# --- 04-5: a ring allreduce by hand: check its sums, and the numbers sent on each link
 
 
 class LinkCounter:
-    """``send(piece, src, dst)``: the only link between devices; counts the elements per link."""
+    """The function ``send(piece, src, dst)``, with which an answer copies between devices.
+
+    ``elements``: the number of elements that were sent from src to dst.
+    """
 
     def __init__(self, ctxs: List[Any]) -> None:
         self.ctxs = ctxs
         self.elements: Counts[Tuple[int, int]] = Counter()
 
     def __call__(self, piece: Any, src: int, dst: int) -> Any:
-        """Return the copy of ``piece``, from device ``src``, on device ``dst``."""
+        """Copy ``piece``, an array on device ``src``, to device ``dst``; return the copy."""
         last, there = len(self.ctxs) - 1, all(one in range(len(self.ctxs)) for one in (src, dst))
         CaseText(*[f"send(piece, {src}, {dst})"] * 2).check_faults(
             (not there, f"devices go from 0 to {last}: is a `% len(arrays)` missing?",
@@ -332,6 +343,7 @@ def check_ring_allreduce(answer: Callable[[List[Any], LinkCounter], Any]) -> Non
 
 
 def _check_sums(case: CaseText, initial: List[Any], final: List[Any]) -> None:
+    """Raise Wrong unless each device's ``final`` array is the sum of all ``initial`` arrays."""
     total, n = np.sum(initial, axis=0), len(final)
     for device, values in enumerate(final):
         wrong_indices = np.flatnonzero(values != total)
@@ -359,7 +371,10 @@ def _check_sums(case: CaseText, initial: List[Any], final: List[Any]) -> None:
 
 
 def _check_ring_links(case: CaseText, links: LinkCounter, devices: int, count: int) -> None:
-    """Check that each device sends to one neighbor, and no more than a ring needs."""
+    """Raise Wrong unless each device sends only to the next, and no more than a ring needs.
+
+    ``count``: the numbers in each device's array.
+    """
     min_sent, max_sent = (
         2 * (devices - 1) * each for each in (count // devices, -(-count // devices))
     )
@@ -402,7 +417,10 @@ BEAT_THE_EIGHT = Puzzle("beat_the_eight()", make_topology("p3.16xlarge"), 1e8)
 
 @lru_cache(maxsize=None)
 def cheapest_algorithm() -> Tuple[str, float]:
-    """Return the name and seconds of the cheapest algorithm, each in its best rank order."""
+    """Return the name and seconds of the cheapest of the eight algorithms on the p3.16xlarge.
+
+    For each algorithm, the ranks are assigned to the devices in the best order.
+    """
     topology, size = BEAT_THE_EIGHT.topology, BEAT_THE_EIGHT.size_bytes
     algorithms = [algorithm(topology.world_size) for algorithm in ALGORITHMS.values()]
     placed_algorithms = [
@@ -415,7 +433,7 @@ def cheapest_algorithm() -> Tuple[str, float]:
 
 
 def lower_bound_s() -> float:
-    """Return the lower bound on the cost of any schedule there, in seconds."""
+    """Return a lower bound of the cost of any schedule for this exercise, in seconds."""
     return floor_of(BEAT_THE_EIGHT.topology).seconds(BEAT_THE_EIGHT.size_bytes)
 
 
@@ -447,7 +465,7 @@ def check_beat_the_eight(answer: Callable[[], Any]) -> AnswerCost:
 
 
 def _is_precomputed(schedule: Schedule) -> bool:
-    """Return whether gluonlab stores this schedule, up to the names of chunks."""
+    """Return whether gluonlab contains this schedule, apart from the numbers of chunks."""
     transfers = _count_transfers(schedule)
     return any(
         transfers == _count_transfers(stored)
@@ -456,7 +474,7 @@ def _is_precomputed(schedule: Schedule) -> bool:
 
 
 def _count_transfers(schedule: Schedule) -> "List[Counter[Tuple[int, int, str]]]":
-    """Return how often each rank sends to each other rank in each step, by operation."""
+    """Return, for each step, the number of transfers by (src, dst, op)."""
     return [Counter((t.src, t.dst, t.op) for t in step) for step in schedule.steps]
 
 

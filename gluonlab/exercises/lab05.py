@@ -1,4 +1,8 @@
-"""The exercises of lab 05: a network that is split over devices."""
+"""The exercises of lab 05: a network that is split over devices.
+
+05-1 and 05-2: cuts between layers. 05-3: layers divided by units (tensor parallelism).
+05-4 to 05-6: pipelines.
+"""
 
 from __future__ import annotations
 
@@ -44,11 +48,11 @@ from gluonlab.parallel.pipeline.pipeline_schedule import (
 from gluonlab.parallel.pipeline.verify_pipeline import check as prove
 from gluonlab.parallel.pipeline.verify_pipeline import peaks
 
-# --- Answers that are a number for each device
+# --- Answers that are a list with a number for each device
 
 
 def is_same_list(got: Any, want: Sequence[float]) -> bool:
-    """Return whether ``got`` has these numbers, up to rounding."""
+    """Return whether ``got`` is a list of the numbers ``want``, up to rounding."""
     return (
         isinstance(got, list)
         and len(got) == len(want)
@@ -77,9 +81,13 @@ def run_list_cases(
 def check_lists(
     results: AnswerResults, mistakes: Sequence[Mistake], call: Callable[..., str]
 ) -> None:
-    """Raise Wrong for the first result without the right number for each device."""
+    """Raise Wrong for the first result that is not the right list.
+
+    ``call(*case)``: the text of the call in a case, for messages.
+    """
 
     def describe(*arguments: Any) -> TextPair:
+        """Return the texts of a counterexample; ``arguments``: the case, got and want."""
         *case, got, want = arguments
         text, devices = call(*case), len(want)
         if not isinstance(got, list) or not all(isinstance(one, NUMBER_TYPES) for one in got):
@@ -98,7 +106,7 @@ def check_lists(
 
 
 def format_list(numbers: Sequence[float]) -> str:
-    """Return ``[0.25, 0.5]``."""
+    """Return numbers as text, such as ``[0.25, 0.5]``."""
     return f"[{', '.join(_format_number(number) for number in numbers)}]"
 
 
@@ -107,14 +115,16 @@ def _format_number(number: float) -> str:
 
 
 def random_integers(random: Any, count: int, least: int, most: int) -> List[int]:
-    """Return whole numbers from ``least`` to ``most - 1``, as Python's own."""
+    """Return ``count`` random Python integers from ``least`` to ``most - 1``."""
     return [int(number) for number in random.randint(least, most, count)]
 
 
-# --- 05-1 and 05-2: what a chain of layers sends over its cuts, and where to cut it
+# --- 05-1 and 05-2: the bytes sent between the stages of a chain of layers, and the best cuts
+#
+# A cut c is a position in the chain: layer c is the first layer of the next stage.
 
 
-FLOAT32_BYTES = 4  # of a float32
+FLOAT32_BYTES = 4
 
 LayerCosts = List[float]
 
@@ -146,26 +156,32 @@ def check_sent_bytes(answer: Callable[[List[int], List[int], int], Sequence[int]
 
 
 def _edge_outputs(outputs: Sequence[int], cuts: Sequence[int], beyond: int = 0) -> List[int]:
-    """Return the numbers at the stages' edges; 0 before the first and after the last stage."""
+    """Return how many numbers per image pass each edge of the stages; 0 at both ends.
+
+    ``outputs``: the number of outputs of each layer. ``beyond``: 1 for the mistake of using the
+    layer after a cut.
+    """
     return [0, *(outputs[cut - 1 + beyond] for cut in cuts), 0]
 
 
 def _sent_both_ways(each: float, edges: Sequence[float]) -> List[float]:
-    """Return what each stage sends to the next stage and back to the previous one."""
+    """Return what each stage sends to both neighbors: ``each`` times the numbers at its edges."""
     return [each * (before + after) for before, after in zip(edges, edges[1:])]
 
 
 def _split_stages(outputs: Sequence[int], cuts: Sequence[int]) -> List[Sequence[int]]:
+    """Return the numbers of outputs of the layers of each stage."""
     bounds = [0, *cuts, len(outputs)]
     return [outputs[begin:end] for begin, end in zip(bounds, bounds[1:])]
 
 
 def _forward_bytes(outputs: Sequence[int], cuts: Sequence[int], images: int) -> List[int]:
+    """Return the bytes that each stage sends in forward only."""
     return [FLOAT32_BYTES * images * after for after in _edge_outputs(outputs, cuts)[1:]]
 
 
 def _own_output_bytes(outputs: Sequence[int], cuts: Sequence[int], images: int) -> List[int]:
-    """Return the bytes if each stage sent back the gradient of its own output."""
+    """Return the bytes of the mistake that each stage sends back its own output's gradient."""
     output_bytes = [FLOAT32_BYTES * images * stage[-1] for stage in _split_stages(outputs, cuts)]
     return [size * ((n < len(cuts)) + (n > 0)) for n, size in enumerate(output_bytes)]
 
@@ -214,7 +230,7 @@ def check_balanced_cuts(answer: Callable[[LayerCosts, int], Sequence[int]]) -> N
         ([4, 3, 3, 4, 1, 3], 3),
         ([0.25, 0.5, 0.125, 0.25, 0.375], 3),
         ([2, 2, 2], 3),
-        ([9, 1, 1, 1], 3),  # one layer decides, and yet there are to be three stages
+        ([9, 1, 1, 1], 3),  # the first layer determines the result, but three stages are required
         ([0, 0, 8, 0], 4),
         ([3, 0, 4], 1),
     ]
@@ -278,11 +294,13 @@ def _check_cuts(case: CaseText, got: Any, layers: int, stages: int) -> None:
 
 
 def _largest_stage_cost(costs: LayerCosts, cuts: Sequence[int]) -> float:
+    """Return the cost of the most expensive stage."""
     bounds = [0, *cuts, len(costs)]
     return max(sum(costs[begin:end]) for begin, end in zip(bounds, bounds[1:]))
 
 
 def _best_cuts(costs: LayerCosts, stages: int) -> List[int]:
+    """Return cuts that minimize the cost of the most expensive stage."""
     totals = [0.0, *itertools.accumulate(costs)]
     return minimize_largest_stage(
         lambda _, begin, end: totals[end] - totals[begin], len(costs), stages
@@ -290,7 +308,7 @@ def _best_cuts(costs: LayerCosts, stages: int) -> List[int]:
 
 
 def _equal_count_cuts(costs: LayerCosts, stages: int) -> List[int]:
-    """Return cuts with equally many layers in each stage, the larger stages first."""
+    """Return cuts with equal numbers of layers per stage; the first may have one more."""
     each, extra = divmod(len(costs), stages)
     return [number * each + min(number, extra) for number in range(1, stages)]
 
@@ -298,7 +316,11 @@ def _equal_count_cuts(costs: LayerCosts, stages: int) -> List[int]:
 def _greedy_cuts(
     costs: LayerCosts, stages: int, after_exceeding: bool = False
 ) -> Optional[List[int]]:
-    """Return cuts that close each stage before, or after, it exceeds an equal part."""
+    """Return the cuts of a greedy answer, or None if there are too few.
+
+    It fills each stage up to an equal part of the costs. ``after_exceeding``: whether the layer
+    that exceeds this part still belongs to the stage.
+    """
     cuts: List[int] = []
     part, total = sum(costs) / stages, 0.0
     for number, cost in enumerate(costs):
@@ -311,7 +333,7 @@ def _greedy_cuts(
 
 
 def _explain_worse_cuts(results: Sequence[Any]) -> TextPair:
-    """Return the mistake that explains all results that are not best."""
+    """Return the texts of the mistake that explains all results that are not optimal."""
 
     def is_best(got: Any, want: float) -> bool:
         return bool(got[1] <= want * (1 + 1e-9))
@@ -351,7 +373,7 @@ def _explain_worse_cuts(results: Sequence[Any]) -> TextPair:
     )  # fmt: skip
 
 
-# --- 05-3: two dense layers whose units are divided among devices, so that one sum is enough
+# --- 05-3: two dense layers whose units are divided among devices, with a single sum at the end
 
 
 PARAMETER_NAMES = ("w1", "b1", "w2", "b2")
@@ -372,7 +394,10 @@ class DenseLayers(NamedTuple):
 
 
 class _WrongSum(NamedTuple):
-    """A case with a wrong sum, and the parts that gave it."""
+    """A case in which the sum of the devices' results is wrong.
+
+    ``layers``: the whole layers. ``parts``: each device's layers in the answer. ``x``: the inputs.
+    """
 
     case: CaseText
     got: Any
@@ -383,7 +408,7 @@ class _WrongSum(NamedTuple):
     x: Any
 
     def is_first_bias_divided(self) -> bool:
-        """Return whether the sum is right if each part's b1 is multiplied by the devices."""
+        """Return whether the sum is right after multiplying all b1 by the number of devices."""
         undone = [part._replace(b1=self.devices * part.b1) for part in self.parts]
         return np.allclose(sum(part.forward(self.x) for part in undone), self.want, 1e-4, 1e-6)
 
@@ -392,7 +417,7 @@ class _WrongSum(NamedTuple):
 def check_layer_parts(answer: Callable[..., Sequence[Part]]) -> None:
     """Each device's units of two layers, whose results add up to those of the whole network."""
     random = case_rng(53)
-    sizes = [(3, 4, 2, 1), (3, 4, 2, 2), (3, 7, 2, 3), (5, 64, 10, 4)]  # in, hidden, out, devices
+    sizes = [(3, 4, 2, 1), (3, 4, 2, 2), (3, 7, 2, 3), (5, 64, 10, 4)]  # (in, hidden, out, devices)
     for _ in range(6):
         devices = int(random.randint(2, 7))
         inputs, outputs = int(random.randint(1, 9)), int(random.randint(1, 9))
@@ -428,15 +453,18 @@ def check_layer_parts(answer: Callable[..., Sequence[Part]]) -> None:
 
 
 def _random_layers(random: Any, inputs: int, hidden: int, outputs: int) -> DenseLayers:
+    """Return two random layers of these sizes."""
     return DenseLayers(
         random.normal(size=(hidden, inputs)),
         random.normal(size=hidden),
         random.normal(size=(outputs, hidden)),
-        1 + random.uniform(size=outputs),  # never near 0: a bias too many is seen
+        1
+        + random.uniform(size=outputs),  # biases not near 0, so that an additional bias is noticed
     )
 
 
 def _read_parts(case: CaseText, given: Any, devices: int) -> List[DenseLayers]:
+    """Return the layers of each device in an answer's result. Raises Wrong if it has none."""
     en = "a list with (w1, b1, w2, b2) for each device"
     ja = "デバイスごとの (w1, b1, w2, b2) を並べたリスト"
     parts = to_list(given)
@@ -456,7 +484,7 @@ def _read_parts(case: CaseText, given: Any, devices: int) -> List[DenseLayers]:
 
 
 def _check_shapes(case: CaseText, parts: Sequence[DenseLayers], whole: DenseLayers) -> None:
-    """Raise Wrong if two layers of a device do not fit together, or are too small."""
+    """Raise Wrong unless the parameters of each device have shapes that fit together."""
     inputs, outputs = whole.w1.shape[1], whole.w2.shape[0]
     for device, part in enumerate(parts):
         units = len(part.w1) if part.w1.ndim else 0
@@ -481,6 +509,10 @@ def _check_shapes(case: CaseText, parts: Sequence[DenseLayers], whole: DenseLaye
 def _explain_shape(
     name: str, array: Any, part: DenseLayers, whole: DenseLayers, units: int
 ) -> TextPair:
+    """Return the likely reason for the wrong shape of the parameter ``name`` of a device.
+
+    ``units``: the hidden units of this device.
+    """
     hidden, outputs = whole.w1.shape[0], whole.w2.shape[0]
     expected_w2 = (outputs, units)
     has_few_rows = array.ndim == 2 and name == "w2" and array.shape[0] < outputs
@@ -511,6 +543,7 @@ def _explain_shape(
 def _check_unit_shares(
     case: CaseText, parts: Sequence[DenseLayers], hidden: int, devices: int
 ) -> None:
+    """Raise Wrong unless the ``hidden`` units are divided evenly among the devices."""
     counts = [len(part.w1) for part in parts]
     case.check_faults(
         (devices > 1 and all(count == hidden for count in counts),
@@ -526,7 +559,7 @@ def _check_unit_shares(
 
 
 def _explain_wrong_sums(wrong_sums: Sequence[_WrongSum]) -> TextPair:
-    """Return the mistake that explains all wrong sums, at least two."""
+    """Return the texts of the mistake that explains all wrong sums, if there are two or more."""
     if len(wrong_sums) < 2:
         return NO_TEXT
     deviations = [(one.got - one.want, one.layers.b2, one.devices) for one in wrong_sums]
@@ -547,7 +580,10 @@ def _explain_wrong_sums(wrong_sums: Sequence[_WrongSum]) -> TextPair:
     )  # fmt: skip
 
 
-# --- 05-4 and 05-6: how long the devices of a pipeline are idle, computed and measured
+# --- 05-4 and 05-6: the idle share of each device of a pipeline, computed and measured
+#
+# In the formulas, f and b are the times of each stage's forward and backward of a microbatch, and m
+# is the number of microbatches.
 
 
 Times = List[float]
@@ -576,7 +612,7 @@ def check_idle_shares(answer: Callable[[Times, Times, int], Sequence[float]]) ->
 def _idle_shares(
     schedule: Callable[..., Any], forward: Times, backward: Times, microbatches: int
 ) -> List[float]:
-    """Return the idle share of each device, by the package's own cost model."""
+    """Return the idle share of each device, by `gluonlab`'s cost model of pipelines."""
     stages = len(forward)
     free_transfers = ((0.0, 0.0),) * (stages - 1)
     costs = Costs(tuple(forward), tuple(backward), free_transfers, (0.0,) * stages)
@@ -584,7 +620,7 @@ def _idle_shares(
 
 
 def _matches_step_time(step_formula: Callable[[Times, Times, int], float]) -> Callable[..., bool]:
-    """Return a mistake's predicate: idle shares of a step whose time is by a formula."""
+    """Return a mistake's predicate: whether idle shares follow from ``step_formula(f, b, m)``."""
 
     def shares(forward: Times, backward: Times, microbatches: int) -> List[float]:
         step_s = step_formula(forward, backward, microbatches)
@@ -602,7 +638,7 @@ def _stage_times(forward: Times, backward: Times) -> List[float]:
 
 
 def _idle_shares_until_own_end(forward: Times, backward: Times, m: int) -> List[float]:
-    """Return idle shares of the time until each device's own last backward."""
+    """Return the idle shares of the mistake that a device's step ends with its last backward."""
     forward_end = sum(forward) + (m - 1) * max(forward)
     remaining_stages = [backward[device:] for device in range(len(backward))]
     ends = [forward_end + sum(rest) + (m - 1) * max(rest) for rest in remaining_stages]
@@ -676,14 +712,17 @@ IDLE_MISTAKES: List[Mistake] = [
 
 
 class _DisturbedClock:
-    """A clock for work of known duration, whose readings other programs disturb."""
+    """A simulated clock. It simulates a slow first run, and other programs that disturb runs.
+
+    ``times``: the undisturbed seconds of each work. ``reads``: the readings for each work so far.
+    """
 
     def __init__(self, times: Dict[Callable[[], None], float], random: Any) -> None:
         self._times, self._random = times, random
         self.reads: Dict[Callable[[], None], List[float]] = {work: [] for work in times}
 
     def __call__(self, work: Callable[[], None]) -> float:
-        """Return the seconds of one run of this work."""
+        """Return the simulated seconds of one run of this work."""
         if work not in self.reads:
             raise Wrong(
                 en="`seconds` was given something other than `step` or one of `alone`: "
@@ -694,7 +733,7 @@ class _DisturbedClock:
         reads = self.reads[work]
         slowdown = 1.0 + float(self._random.randint(1, 64)) / 64
         if len(reads) in (0, 2):
-            slowdown += 1.0 + len(reads)  # the first run sets everything up
+            slowdown += 1.0 + len(reads)  # the first and third runs are the slowest
         elif len(reads) == 4 or (len(reads) > 4 and len(reads) % 3 == 0):
             slowdown = 1.0
         reads.append(self._times[work] * slowdown)
@@ -744,7 +783,7 @@ def _format_call(step_s: float, alone_s: Times) -> str:
 
 
 def _check_repeats(cases: Sequence[Tuple[float, Times]], clocks: Sequence[_DisturbedClock]) -> None:
-    """Raise Wrong if a work was measured fewer than five times, or never."""
+    """Raise Wrong if the answer measured a work fewer than five times."""
     for case, clock in zip(cases, clocks):
         counts = [len(reads) for reads in clock.reads.values()]
         text = CaseText(_format_call(*case), _format_call(*case))
@@ -767,7 +806,10 @@ def _matches_measured_formula(
     cases: Sequence[Tuple[float, Times]],
     formula: MeasuredFormula,
 ) -> Callable[..., bool]:
-    """Return a mistake's predicate for a formula of the clock's readings."""
+    """Return a mistake's predicate: whether the shares are ``formula(step, alone)``.
+
+    Its arguments are the readings for the step, and those for each device's own work.
+    """
 
     def shares(step_s: float, alone_s: Times) -> List[float]:
         clock = clocks[list(cases).index((step_s, alone_s))]
@@ -811,7 +853,7 @@ MEASUREMENT_MISTAKES: List[Tuple[MeasuredFormula, str, str]] = [
 ]  # fmt: skip
 
 
-# --- 05-5: the order in which a device goes forward and backward under 1F1B
+# --- 05-5: the order of a device's forwards and backwards in the schedule 1F1B
 
 
 Order = List[Tuple[str, int]]
@@ -821,7 +863,7 @@ JAPANESE_NAMES = {FORWARD: "順伝播", BACKWARD: "逆伝播"}
 @exercise("05-5")
 def check_one_f_one_b(answer: Callable[[int, int, int], Sequence[Tuple[str, int]]]) -> None:
     """An order of forwards and backwards that is proved, as fast as GPipe, in less memory."""
-    cases = [(2, 4), (4, 8), (2, 1), (4, 2), (3, 3), (1, 3), (1, 1)]  # devices, microbatches
+    cases = [(2, 4), (4, 8), (2, 1), (4, 2), (3, 3), (1, 3), (1, 1)]  # (devices, microbatches)
     random = case_rng(55)
     cases += [(int(random.randint(2, 9)), int(random.randint(1, 25))) for _ in range(6)]
     for devices, microbatches in cases:
@@ -843,6 +885,7 @@ def check_one_f_one_b(answer: Callable[[int, int, int], Sequence[Tuple[str, int]
 
 
 def _read_order(case: CaseText, given: Any) -> Order:
+    """Return the steps (op, microbatch) in an answer's result. Raises Wrong for others."""
     en = 'a list of ("forward", microbatch) and ("backward", microbatch)'
     ja = '("forward", マイクロバッチ) と ("backward", マイクロバッチ) のリスト'
     order, steps = to_list(given), []
@@ -857,7 +900,7 @@ def _read_order(case: CaseText, given: Any) -> Order:
 
 
 def _check_device_order(case: CaseText, order: Order, microbatches: int) -> None:
-    """Raise Wrong for the first step that is wrong whatever the other devices do."""
+    """Raise Wrong for the first step that is wrong regardless of the other devices."""
     done = dict.fromkeys(JAPANESE_NAMES, 0)
     for place, (op, microbatch) in enumerate(order):
         next_microbatch = done[op]
@@ -888,7 +931,7 @@ def _check_device_order(case: CaseText, order: Order, microbatches: int) -> None
 
 
 def _check_no_deadlock(case: CaseText, schedule: PipelineSchedule) -> None:
-    """Raise Wrong if the proof finds that devices wait for each other forever."""
+    """Raise Wrong if `prove` finds that devices wait for each other forever."""
     try:
         prove(schedule)
     except ScheduleError as error:
@@ -906,12 +949,14 @@ def _check_no_deadlock(case: CaseText, schedule: PipelineSchedule) -> None:
 
 
 def _next_computation(program: Sequence[Instruction], waiting: Instruction) -> Instruction:
+    """Return the first forward or backward at or after the instruction that waits."""
     remaining = program[list(program).index(waiting) :]
     steps = [one for one in (*remaining, *program) if one.op in JAPANESE_NAMES]
     return steps[0]
 
 
 def _check_memory(case: CaseText, schedule: PipelineSchedule) -> None:
+    """Raise Wrong if a device keeps activations of more microbatches than 1F1B does."""
     for device, kept in enumerate(peaks(schedule)):
         needed = min(schedule.devices - device, schedule.microbatches)
         if kept > needed:
@@ -928,6 +973,7 @@ def _check_memory(case: CaseText, schedule: PipelineSchedule) -> None:
 
 
 def _check_time(case: CaseText, schedule: PipelineSchedule) -> None:
+    """Raise Wrong if a step takes longer than with 1F1B."""
     costs = Costs.uniform(schedule.stages)
     best_time = price(
         one_forward_one_backward(schedule.devices, schedule.microbatches), costs

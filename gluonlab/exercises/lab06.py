@@ -1,4 +1,8 @@
-"""The exercises of lab 06: memory, microbatches, devices."""
+"""The exercises of lab 06: training memory, gradient accumulation, and GPU numbers.
+
+06-1 and 06-6: memory. 06-2 and 06-3: gradient accumulation. 06-4: numbers of GPUs. 06-5: rounds of
+microbatches.
+"""
 
 from __future__ import annotations
 
@@ -80,7 +84,7 @@ def check_training_bytes(answer: Callable[..., int]) -> None:
 
 
 def _parameter_size(shapes: Sequence[Shape]) -> int:
-    """Return how many numbers the parameters have."""
+    """Return the total number of elements of parameters with these shapes."""
     return sum(math.prod(shape) for shape in shapes)
 
 
@@ -115,7 +119,10 @@ TRAINING_BYTES_MISTAKES: List[Mistake] = [
 
 
 class SimulatedMemory(NamedTuple):
-    """Simulated memory: ``fixed`` bytes, and ``each`` for every started block of images."""
+    """Simulated memory: ``fixed`` bytes, plus ``each`` bytes per block of ``block`` images.
+
+    An incomplete block needs as many bytes as a complete block.
+    """
 
     fixed: int
     each: int
@@ -146,6 +153,10 @@ def check_largest_batch(answer: Callable[[Callable[[int], int], int, int], int])
 def _check_batch_search(
     answer: Callable[..., Any], simulated: SimulatedMemory, budget: int, limit: int
 ) -> None:
+    """Raise Wrong unless the answer finds the largest batch with few calls of ``memory``.
+
+    ``budget``: the available bytes. ``limit``: the number of images that exist.
+    """
     sizes_asked: List[int] = []
 
     def memory(images: int) -> int:
@@ -201,7 +212,7 @@ def check_accumulate(answer: Callable[..., Any]) -> None:
         check_updates(answer, sizes, parts, explain_wrong_update, as_even=True)
 
 
-# --- 06-3: microbatches of sentences, whose loss is the mean over the words that are there
+# --- 06-3: microbatches of sentences, whose loss is the mean over all words except padding
 
 
 Array = Any  # of numpy
@@ -211,9 +222,10 @@ CUT_RULES = ("larger first", "larger last", "rest to the last")
 
 
 class _SentenceBatch(NamedTuple):
-    """A batch of sentences: ``lengths`` in words, and ``parts``, the number of microbatches.
+    """A batch of sentences. ``lengths``: in words. ``parts``: the number of microbatches.
 
-    ``cut_rule``: one of CUT_RULES, for sentences that do not divide evenly.
+    ``cut_rule``: one of CUT_RULES. It says which microbatch is larger if the number of sentences is
+    not divisible by ``parts``.
     """
 
     lengths: Tuple[int, ...]
@@ -223,18 +235,21 @@ class _SentenceBatch(NamedTuple):
 
     @property
     def word_mask(self) -> Array:
-        """1 for a word and 0 for padding: (sentences, positions)."""
+        """An array of shape (sentences, positions): 1 for a word and 0 for padding."""
         places = np.arange(max(self.lengths))
         return (places < np.array(self.lengths)[:, None]).astype("float32")
 
     def network_inputs(self) -> Tuple[Array, Array]:
-        """Return the inputs of the network and the labels."""
+        """Return random inputs and labels of all positions.
+
+        Their shapes are (sentences, positions, FEATURES) and (sentences, positions).
+        """
         random, shape = case_rng([6, self.seed]), self.word_mask.shape
         x = random.normal(0, 1, (*shape, FEATURES)).astype("float32")
         return x, random.randint(0, CLASSES, shape).astype("float32")
 
     def microbatch_bounds(self) -> List[Tuple[int, int]]:
-        """Return the first and the end sentence of each microbatch, by ``cut_rule``."""
+        """Return (first sentence, last sentence + 1) of each microbatch, by ``cut_rule``."""
         count = len(self.lengths)
         if self.cut_rule == "larger last":
             places = [count * part // self.parts for part in range(self.parts + 1)]
@@ -249,7 +264,7 @@ class _SentenceBatch(NamedTuple):
         return [sum(self.lengths[begin:end]) for begin, end in self.microbatch_bounds()]
 
     def part_gradients(self, begin: LayerParams) -> List[LayerParams]:
-        """Return the gradient of the summed losses of each microbatch's words."""
+        """Return, for each microbatch, the gradient of the sum of its words' losses."""
         (x, y), real = self.network_inputs(), self.word_mask > 0
         return [
             begin.gradient((x[a:b][real[a:b]], y[a:b][real[a:b]].astype(int)))
@@ -262,7 +277,8 @@ def check_accumulate_means(answer: Callable[..., Any]) -> None:
     """An update by the mean over all words, from microbatches with means of their own."""
     cases = [((4, 4), 1), ((4, 4), 2), ((5, 1), 2), ((3, 6, 1), 2), ((2, 2, 0, 0), 2)]
     cases += [((6, 1, 4, 2, 5, 1, 3), 3), ((0, 3, 0, 5), 4), ((1, 7, 2), 3), ((2, 9, 4, 4), 2)]
-    cases += [((3, 5, 2, 4, 1), 3), ((4, 2, 6, 1, 3, 2), 4)]  # 1, 1, 3 and 2, 2, 2 are not even
+    # for answers with parts of 1, 1, 3 or 2, 2, 2 sentences, which are not even
+    cases += [((3, 5, 2, 4, 1), 3), ((4, 2, 6, 1, 3, 2), 4)]
     cases += extra_cases(3, lambda random: (tuple(map(int, random.randint(1, 9, 6))), 4), 6)
     batches = [
         (_SentenceBatch(lengths, parts, seed),) for seed, (lengths, parts) in enumerate(cases)
@@ -279,10 +295,10 @@ def check_accumulate_means(answer: Callable[..., Any]) -> None:
 
 
 def _check_forward_calls(batch: _SentenceBatch, recorder: ForwardRecorder) -> None:
-    """Raise Wrong unless the sentences went through the network in even microbatches."""
+    """Raise Wrong unless the network was called once per microbatch, of even sizes."""
     count, parts, sizes = len(batch.lengths), batch.parts, recorder.batch_sizes
     allowed, least = math.ceil(count / parts), count // parts
-    all_have_words = all(batch.word_counts())  # parts without words may be skipped before forward
+    all_have_words = all(batch.word_counts())  # the answer may skip microbatches without words
     en = f"the update of {count} sentences in {parts} microbatch{'es' * (parts > 1)} is right, but"
     ja = f"{count} 文を {parts} 個のマイクロバッチにした更新は正しいのですが、"
     check_faults(
@@ -310,12 +326,13 @@ def _run_training(
 ) -> LayerParams:
     """Return the parameters after the answer's update.
 
-    Appends its forward calls to ``recorders``, and stores its number of updates in ``updates``.
+    Append a recorder of the forward calls to ``recorders``, and store the number of updates in
+    ``updates``.
     """
     [ctx] = cpu_devices(1)
     net = make_net(initial_params(), [ctx], "add", flatten=False)
     x, y = (nd.array(each, ctx=ctx) for each in batch.network_inputs())
-    with autograd.record():  # what the batch before has left
+    with autograd.record():  # leaves gradients, as the previous batch does
         old_loss = net(x[:1]).sum()
     old_loss.backward()
     recorders.append(ForwardRecorder(net))
@@ -326,7 +343,7 @@ def _run_training(
 
 
 def mean_loss(scores: nd.NDArray, labels: nd.NDArray, real: nd.NDArray) -> nd.NDArray:
-    """Return the mean of the losses (n, places) where ``real`` is 1; nan if there is no word."""
+    """Return the mean loss of the positions where ``real`` is 1; nan if there is none."""
     losses = gluon.loss.SoftmaxCrossEntropyLoss()(
         scores.reshape((-1, CLASSES)), labels.reshape((-1,))
     )
@@ -338,7 +355,7 @@ def _right_params(batch: _SentenceBatch) -> LayerParams:
 
 
 def _params_by_weighted_sums(batch: _SentenceBatch, weights: Sequence[float]) -> LayerParams:
-    """Return the parameters after an update by the weighted sums of the parts' losses."""
+    """Return the parameters after an update by a weighted sum of the microbatches' losses."""
     initial = after = initial_params()
     for gradient, weight in zip(batch.part_gradients(initial), weights):
         after = after.subtract(gradient, LR * weight)
@@ -346,7 +363,10 @@ def _params_by_weighted_sums(batch: _SentenceBatch, weights: Sequence[float]) ->
 
 
 def _params_by_means(batch: _SentenceBatch, factors: Sequence[float]) -> LayerParams:
-    """Return the parameters after an update by the parts' means; empty parts add nothing."""
+    """Return the parameters after an update by a weighted sum of the microbatches' mean losses.
+
+    Microbatches without words contribute nothing.
+    """
     weights = [f / count if count else 0.0 for f, count in zip(factors, batch.word_counts())]
     return _params_by_weighted_sums(batch, weights)
 
@@ -356,7 +376,10 @@ def _are_close_params(got: Any, want: LayerParams) -> bool:
 
 
 def _params_with_old_gradients(batch: _SentenceBatch, divisor: float = 1.0) -> LayerParams:
-    """Return the parameters if the update also contains the gradients that were there before."""
+    """Return the parameters of a student who forgets to clear the old gradients.
+
+    ``divisor``: the number by which the student divides the old gradients.
+    """
     x, _ = batch.network_inputs()
     old_gradient = LayerParams(
         np.tile(x[0].sum(axis=0), (CLASSES, 1)), np.full(CLASSES, float(x.shape[1]))
@@ -365,7 +388,7 @@ def _params_with_old_gradients(batch: _SentenceBatch, divisor: float = 1.0) -> L
 
 
 def _matches_params(formula: Callable[[_SentenceBatch], LayerParams]) -> Callable[..., bool]:
-    """Return a mistake's predicate for parameters, with any of the CUT_RULES."""
+    """Return a mistake's predicate: whether the result is ``formula(batch)`` for a CUT_RULE."""
     return lambda batch, got: any(
         _are_close_params(got, formula(batch._replace(cut_rule=rule))) for rule in CUT_RULES
     )
@@ -418,7 +441,10 @@ MEAN_MISTAKES: List[Mistake] = [
 
 
 def _update_per_part_mistake(updates: Mapping[_SentenceBatch, int]) -> Mistake:
-    """Return the mistake of an update after each part, or after each part with words."""
+    """Return the mistake of an update after each microbatch.
+
+    Microbatches without words may be skipped. ``updates``: the number of updates of each batch.
+    """
     return (
         lambda batch, got: updates[batch] in (batch.parts, sum(map(bool, batch.word_counts()))),
         "the parameters are updated after each part: call `trainer.step` once, when the gradients "
@@ -429,6 +455,7 @@ def _update_per_part_mistake(updates: Mapping[_SentenceBatch, int]) -> Mistake:
 
 
 def _describe_update(batch: _SentenceBatch, got: LayerParams, want: LayerParams) -> TextPair:
+    """Return the texts about a wrong update: how far the weights moved."""
     moved, expected = (weight_distance(each, initial_params()) for each in (got, want))
     words = ", ".join(map(str, batch.lengths))
     return (
@@ -440,7 +467,7 @@ def _describe_update(batch: _SentenceBatch, got: LayerParams, want: LayerParams)
     )
 
 
-# --- 06-4: which GPUs of the machine a process means by gpu:0, gpu:0,2 and gpu:*
+# --- 06-4: the physical GPU numbers of gpu:0, gpu:0,2 and gpu:* in a process
 
 
 @exercise("06-4")
@@ -485,7 +512,7 @@ def check_machine_numbers(answer: Callable[[str, "str | None", int], List[int]])
         raise counterexample(*wrong_value_texts(call, repr(got), want), explanation)
 
 
-# --- 06-5: which images go through which device in which round
+# --- 06-5: the images of each device in each round
 
 
 Rounds = List[List[Tuple[int, int, int]]]
@@ -513,7 +540,10 @@ def check_rounds(answer: Callable[[int, int, int], Rounds]) -> None:
 
 
 def _check_round_parts(case: CaseText, got: Rounds, images: int) -> None:
-    """Check that no part is empty, no device has two in a round, and each image is used once."""
+    """Check that no part is empty, and that each image is used once.
+
+    Also check that no device has two parts in a round. A part is (device, first image, last + 1).
+    """
     for number, round_parts in enumerate(got):
         case.check_faults(
             (any(end <= begin for _, begin, end in round_parts),
@@ -540,7 +570,7 @@ def _check_round_parts(case: CaseText, got: Rounds, images: int) -> None:
 def _check_device_shares(
     case: CaseText, got: Rounds, images: int, devices: int, microbatches: int
 ) -> None:
-    """Check that the devices' shares and parts are as even as possible, and run in parallel."""
+    """Check that devices get equal shares, cut evenly, and that they work in parallel."""
     parts = [part for round_parts in got for part in round_parts]
     shards = dict(enumerate(shard_bounds(images, devices)))
     for device in sorted({device for device, _, _ in parts} | set(shards)):

@@ -1,4 +1,8 @@
-"""The exercises of lab 07: batch size, steps to a target, learning rates, time."""
+"""The exercises of lab 07: batch size, steps to a target accuracy, learning rates, and time.
+
+07-1: training until a target is reached. 07-2: the median of several seeds. 07-3: the critical
+batch size. 07-4: tuning the learning rate. 07-5: momentum. 07-6: the cheapest number of devices.
+"""
 
 from __future__ import annotations
 
@@ -44,20 +48,21 @@ from gluonlab.exercises.softmax_regression import (
     read_params,
 )
 
-# --- 07-1: a training on k devices with k times the batch and the rate, until it is good enough
+# --- 07-1: a training on k devices with k times the batch and the rate, until it reaches a target
 
 
-EXTRA_QUESTIONS = 3  # questions after the last one, before the answer is stopped
+EXTRA_QUESTIONS = 3  # more calls of `good_enough` than needed, before the answer is stopped
 
 
 class TooManyQuestions(BaseException):
-    """Ends an answer that does not stop; no Exception, which an answer might catch."""
+    """Ends an answer that trains on; not an Exception, which an answer might catch."""
 
 
 class TargetQuestions:
-    """The function ``good_enough`` of a training, which is true from one question on.
+    """Provides ``good_enough``, which the answer calls after each step: "is the target reached?"
 
-    ``params_seen``: the parameters at each question.
+    It returns True from call number ``good_after`` on. ``limit``: the largest number of steps.
+    ``values``: returns the current parameters. ``params_seen``: the parameters at each call.
     """
 
     def __init__(self, good_after: int, limit: int, values: Callable[[], Any]) -> None:
@@ -66,7 +71,7 @@ class TargetQuestions:
         self.params_seen: List[Any] = []
 
     def good_enough(self, net: Any) -> bool:
-        """Return whether the target is reached. Raises TooManyQuestions."""
+        """Return whether the target is reached. Raises TooManyQuestions after too many calls."""
         self.params_seen.append(self._values())
         if len(self.params_seen) >= self._last:
             raise TooManyQuestions
@@ -74,7 +79,7 @@ class TargetQuestions:
 
 
 class ImageCountingLoss(gluon.loss.SoftmaxCrossEntropyLoss):  # type: ignore[misc]
-    """The loss of each image; ``images``: how many came from each device."""
+    """Softmax cross entropy. ``images``: the number of images on each device so far."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -86,8 +91,9 @@ class ImageCountingLoss(gluon.loss.SoftmaxCrossEntropyLoss):  # type: ignore[mis
 
 
 class TrainingCase(NamedTuple):
-    """A training on ``k`` devices with ``b`` images each; ``lr``: the rate for one device.
+    """A training on ``k`` devices with ``b`` images per device and step.
 
+    ``lr``: the learning rate for one device. ``images``: the number of training images.
     ``good_after``: the step that reaches the target. ``limit``: the largest number of steps.
     """
 
@@ -105,7 +111,7 @@ class TrainingCase(NamedTuple):
 
     @property
     def batch(self) -> Batch:
-        """All training images, in order."""
+        """All training images and their labels, in order."""
         return random_batches([self.images])[0]
 
     def describe(self) -> CaseText:
@@ -124,11 +130,11 @@ class TrainingCase(NamedTuple):
 
 
 class TrainingAnswer(NamedTuple):
-    """The return value of an answer, and the parameters at each of its questions."""
+    """The return value of an answer, and the parameters whenever it called ``good_enough``."""
 
     returned: Any
     params_by_step: List[LayerParams]
-    devices_differ: bool  # whether the devices ended with different values
+    devices_differ: bool  # whether the final parameters differ between devices
     idle_devices: List[int]  # numbers of devices whose images never reached the loss
 
 
@@ -146,7 +152,7 @@ def check_train_until(answer: Callable[..., Any]) -> None:
     random = case_rng(71)
     for _ in range(3):
         k, b, limit = (int(random.randint(*ends)) for ends in ((2, 4), (2, 6), (4, 9)))
-        # whole batches, and one that leaves something for each device
+        # whole batches, and perhaps a last batch with an image for each device
         images = int(random.randint(1, 4) * k * b + random.choice([0, *range(k, k * b)]))
         lr, good = 2.0 ** -int(random.randint(2, 5)), int(random.randint(2, limit + 3))
         runs.append(TrainingCase(k, b, lr, images, good, limit))
@@ -159,6 +165,7 @@ def check_train_until(answer: Callable[..., Any]) -> None:
 
 
 def _run_training(answer: Callable[..., Any], run: TrainingCase) -> TrainingAnswer:
+    """Run the answer's training, and record its parameters, steps and devices."""
     ctxs, (images, labels) = cpu_devices(run.k), run.batch
     net = make_net(initial_params(), ctxs)
     questions = TargetQuestions(run.good_after, run.limit, lambda: read_params(net, ctxs[0]))
@@ -185,7 +192,7 @@ def _run_training(answer: Callable[..., Any], run: TrainingCase) -> TrainingAnsw
 
 
 def _right_params_by_step(run: TrainingCase, **changed: Any) -> List[LayerParams]:
-    """Return the parameters after each step of a right training, or of a ``changed`` one."""
+    """Return the right parameters after each step. ``changed``: as for `_simulate_training`."""
     return list(_simulate_training(run, run.steps, **changed))
 
 
@@ -200,11 +207,21 @@ def _simulate_training(
     wraps: Optional[bool] = None,
     of_means: Optional[Callable[[int, int], Sequence[Any]]] = None,
 ) -> List[LayerParams]:
-    """Return the parameters after each of ``count`` steps.
+    """Return the parameters after each of ``count`` steps, by default of the right training.
 
-    ``wraps``: fill up the last batch with the first images; the next batch follows them (True) or
-    starts at the first image (False). ``of_means``: a rule for the devices' shards, whose means are
-    averaged.
+    Each keyword argument simulates a mistake.
+
+    Args:
+        run: the training.
+        count: the number of steps.
+        lr: another learning rate.
+        size: another size of the whole batch.
+        ragged: whether to use the last batch of an epoch if it is smaller.
+        divisor: a function from the batch's size to the number that divides the gradient.
+        wraps: not None: fill up the last batch with the first images. The next batch follows these
+            images (True), or starts at the first image (False).
+        of_means: a function (images, devices) -> bounds of the devices' shards. The update is by
+            the average of the shards' mean gradients.
     """
     size, lr = size or run.k * run.b, run.k * run.lr if lr is None else lr
     images, labels = run.batch
@@ -233,7 +250,10 @@ def _simulate_training(
 def _step_by_mean_of_means(
     values: LayerParams, part: Batch, lr: float, cuts: Sequence[Any]
 ) -> LayerParams:
-    """Return the parameters after a step by the mean of the devices' means."""
+    """Return the parameters after a step by the average of the shards' mean gradients.
+
+    ``part``: the batch. ``cuts``: the bounds of each shard.
+    """
     after = values
     for begin, end in cuts:
         shard = part[0][begin:end], part[1][begin:end]
@@ -242,6 +262,7 @@ def _step_by_mean_of_means(
 
 
 def _shards_with_rest_last(images: int, devices: int) -> List[Any]:
+    """Return the bounds of equal shards, of which the last also contains the remainder."""
     each = images // devices
     ends = [*(each * device for device in range(devices)), images]
     return list(zip(ends, ends[1:]))
@@ -251,7 +272,7 @@ SHARD_RULES = (shard_bounds, _shards_with_rest_last)
 
 
 def _are_close_params(got: Any, want: Sequence[LayerParams]) -> bool:
-    """Return whether the parameters were right at each question that the answer had to ask."""
+    """Return whether the parameters were right at each call of ``good_enough``."""
     params_by_step = got.params_by_step if isinstance(got, TrainingAnswer) else got
     return bool(params_by_step) and all(
         one.is_close(other) for one, other in zip(params_by_step, want)
@@ -259,6 +280,11 @@ def _are_close_params(got: Any, want: Sequence[LayerParams]) -> bool:
 
 
 def _matches_training(**change: Callable[[TrainingCase], Any]) -> Callable[..., bool]:
+    """Return a mistake's predicate: whether the answer trained with this change.
+
+    ``change``: functions that return arguments of `_simulate_training` for a case.
+    """
+
     def gives(run: TrainingCase, got: TrainingAnswer) -> bool:
         changed = {name: value(run) for name, value in change.items()}
         if changed.get("ragged") is False and run.images < run.k * run.b:
@@ -269,7 +295,7 @@ def _matches_training(**change: Callable[[TrainingCase], Any]) -> Callable[..., 
 
 
 def _skips_questions(run: TrainingCase, got: TrainingAnswer) -> bool:
-    """Return whether the parameters are some of those of a right, longer training."""
+    """Return whether the answer trains right, but does not call ``good_enough`` in each step."""
     beyond = _simulate_training(run, run.limit + run.images)
     return bool(got.params_by_step) and all(
         any(map(values.is_close, beyond)) for values in got.params_by_step
@@ -329,6 +355,10 @@ TRAINING_MISTAKES: List[Mistake] = [
 def _check_training(
     run: TrainingCase, got: TrainingAnswer, want: List[LayerParams], rest: AnswerResults
 ) -> None:
+    """Raise Wrong unless the answer's parameters, steps and devices are right.
+
+    ``want``: the right parameters after each step. ``rest``: this result and all later results.
+    """
     case = run.describe()
     if not got.params_by_step:
         raise case.counterexample(
@@ -379,10 +409,10 @@ def _check_training(
         )  # fmt: skip
 
 
-# --- 07-2: the steps to a target, of the median seed; some never get there
+# --- 07-2: the steps to a target of the median seed; some seeds never reach it
 
 
-Curve = List[Tuple[int, float]]  # (steps, share of validation images that is right)
+Curve = List[Tuple[int, float]]  # (steps, validation accuracy) at each measurement
 
 
 @exercise("07-2")
@@ -430,7 +460,7 @@ def _first_step_at_target(curve: Curve, target: float) -> float:
 
 
 def _step_of_lasting_target(curve: Curve, target: float) -> float:
-    """Return the step from which the curve stays at the target."""
+    """Return the step from which the accuracy stays at the target or above; else infinity."""
     step = math.inf
     for at, right in reversed(curve):
         if right < target:
@@ -440,6 +470,7 @@ def _step_of_lasting_target(curve: Curve, target: float) -> float:
 
 
 def _interpolate_step(curve: Curve, target: float) -> float:
+    """Return the linearly interpolated step at which the curve reaches the target."""
     previous: "Optional[Tuple[int, float]]" = None
     for step, right in curve:
         if right >= target:
@@ -453,6 +484,7 @@ def _interpolate_step(curve: Curve, target: float) -> float:
 
 
 def _finite_or_none(value: float) -> Optional[float]:
+    """Return the value, or None if it is infinite."""
     return value if math.isfinite(value) else None
 
 
@@ -463,10 +495,12 @@ def _is_same_steps(got: Any, want: Optional[float]) -> bool:
 
 
 def _matches_curves(formula: Callable[[List[Curve], float], Any]) -> Callable[..., bool]:
+    """Return a mistake's predicate: whether the result is ``formula(curves, target)``."""
+
     def gives(curves: List[Curve], target: float, got: Any) -> bool:
         try:
             return _is_same_steps(got, formula(curves, target))
-        except (ValueError, IndexError):  # no number where none has reached it
+        except (ValueError, IndexError):  # the formula has no value if no seed reaches the target
             return False
 
     return gives
@@ -475,11 +509,16 @@ def _matches_curves(formula: Callable[[List[Curve], float], Any]) -> Callable[..
 def _over_all_seeds(
     of: Callable[[Curve, float], float], middle: Callable[[List[float]], float] = median
 ) -> Callable[[List[Curve], float], Any]:
-    """Return a summary of all seeds' steps; None if it is infinite."""
+    """Return a function of (curves, target): the average steps of all seeds.
+
+    ``of(curve, target)``: the steps of a seed. ``middle``: the average, such as `median`. The
+    function returns None if the average is infinite.
+    """
     return lambda curves, target: _finite_or_none(middle([of(curve, target) for curve in curves]))
 
 
 def _steps_of_seeds_at_target(curves: List[Curve], target: float) -> List[float]:
+    """Return the first step at the target, for each seed that reaches the target."""
     return [
         each
         for each in (_first_step_at_target(curve, target) for curve in curves)
@@ -490,7 +529,10 @@ def _steps_of_seeds_at_target(curves: List[Curve], target: float) -> List[float]
 def _over_seeds_at_target(
     of: Callable[[List[float]], float],
 ) -> Callable[[List[Curve], float], Any]:
-    """Return a summary of the seeds that reach the target; None if there are none."""
+    """Return a function of (curves, target): ``of(steps)`` of the seeds that reach the target.
+
+    The function returns None if no seed reaches the target.
+    """
     return lambda curves, target: (
         of(_steps_of_seeds_at_target(curves, target))
         if _steps_of_seeds_at_target(curves, target)
@@ -499,7 +541,7 @@ def _over_seeds_at_target(
 
 
 def _number_measurements(curve: Curve, first: int) -> Curve:
-    """Replace the steps of a curve by the numbers of its measurements."""
+    """Return the curve with the numbers of its measurements, from ``first``, as steps."""
     return [(number, right) for number, (_, right) in enumerate(curve, first)]
 
 
@@ -553,11 +595,15 @@ MEDIAN_MISTAKES: List[Mistake] = [
 ]  # fmt: skip
 
 
-# --- 07-3: the critical batch size, from steps to a target
+# --- 07-3: the critical batch size, from the steps to a target
+#
+# The curve is steps = a + b / size = a * (1 + critical / size): a is the fewest steps, b the images
+# of the smallest batches, and b / a the critical batch size. In the formulas below, n is the array
+# of batch sizes, and s the array of measured steps. A fit is (a, b / a).
 
 
-FIT_ROUNDS = 30  # of iterative fits
-FIT_TOLERANCE = 1e-3  # relative; an iterative fit is right as well
+FIT_ROUNDS = 30  # rounds of iterative fits
+FIT_TOLERANCE = 1e-3  # relative; wide enough for answers that fit iteratively
 
 CurveFit = Tuple[float, float]
 
@@ -601,14 +647,14 @@ def _to_two_floats(value: Any) -> Any:
 
 
 def _fit_line(sizes: Any, steps: Any, weights: Any) -> CurveFit:
-    """Fit a and b of steps ~ a + b / size, by weighted least squares."""
+    """Return (a, b) of steps ~ a + b / size, by weighted least squares."""
     columns = np.stack([weights, weights / sizes], axis=1)
     (a, b), *_ = np.linalg.lstsq(columns, weights * steps, rcond=None)
     return float(a), float(b)
 
 
 def _fit_curve(sizes: Sequence[float], steps: Sequence[float], power: float = 1.0) -> CurveFit:
-    """Fit the curve by differences relative to steps**power."""
+    """Fit the curve by least squares of differences / steps**power; 1 is right."""
     n, s = np.asarray(sizes, float), np.asarray(steps, float)
     a, b = _fit_line(n, s, s**-power)
     return a, b / a
@@ -620,6 +666,8 @@ def _is_close_fit(got: Any, want: Any) -> bool:
 
 
 def _matches_fit(formula: Callable[[Any, Any], Optional[CurveFit]]) -> Callable[..., bool]:
+    """Return a mistake's predicate: whether the result is ``formula(n, s)``."""
+
     def gives(sizes: List[int], steps: List[float], got: Any) -> bool:
         value = formula(np.asarray(sizes, float), np.asarray(steps, float))
         return value is not None and _is_close_fit(got, value)
@@ -628,7 +676,7 @@ def _matches_fit(formula: Callable[[Any, Any], Optional[CurveFit]]) -> Callable[
 
 
 def _fit_inverse_ratios(n: Any, s: Any) -> CurveFit:
-    """Fit the ratios of the measured steps to the curve's, by the Gauss-Newton method."""
+    """Fit by differences relative to the curve's steps, by the Gauss-Newton method."""
     x = np.stack([np.ones(len(n)), 1 / n], axis=1)
     curve = np.array(_fit_line(n, s, 1 / s))
     for _ in range(FIT_ROUNDS):
@@ -638,7 +686,7 @@ def _fit_inverse_ratios(n: Any, s: Any) -> CurveFit:
 
 
 def _fit_reweighted(n: Any, s: Any) -> CurveFit:
-    """Fit differences relative to the steps of the previous fit, and repeat."""
+    """Fit by differences relative to the steps of the previous fit, FIT_ROUNDS times."""
     a, b = _fit_line(n, s, 1 / s)
     for _ in range(FIT_ROUNDS):
         a, b = _fit_line(n, s, 1 / (a + b / n))
@@ -646,18 +694,20 @@ def _fit_reweighted(n: Any, s: Any) -> CurveFit:
 
 
 def _fit_images(n: Any, s: Any) -> CurveFit:
-    """Fit a straight line to the images: sizes * steps ~ b + a sizes."""
+    """Fit a straight line to the numbers of images: sizes * steps ~ b + a * sizes."""
     a, b = np.polyfit(n, n * s, 1)
     return float(a), float(b / a)
 
 
 def _fit_end_points(n: Any, s: Any) -> CurveFit:
+    """Return the curve through the first and the last measurement."""
     b = (s[0] - s[-1]) / (1 / n[0] - 1 / n[-1])
     a = s[0] - b / n[0]
     return float(a), float(b / a)
 
 
 def _fit_power_law(n: Any, s: Any) -> CurveFit:
+    """Return (c, k) of the power law steps ~ c * size**k."""
     slope, at = np.polyfit(np.log(n), np.log(s), 1)
     return float(np.exp(at)), float(slope)
 
@@ -696,17 +746,18 @@ FIT_MISTAKES: List[Mistake] = [
 ]  # fmt: skip
 
 
-# --- 07-4: the learning rate with the fewest steps, found without wasting any
+# --- 07-4: the learning rate with the fewest steps to the target, found in few steps
 
 
 MAX_TRAININGS = 40
 
 
 class RateLandscape(NamedTuple):
-    """Simulated trainings: ``fewest`` steps at the rate ``best``.
+    """Simulated trainings. With the learning rate ``best`` the target takes ``fewest`` steps.
 
-    A factor of 2 in the rate takes ``steeper`` times as many steps. A training fails with a rate
-    above ``highest`` or in more than ``limit`` steps.
+    Each factor of 2 between the rate and ``best`` multiplies the steps by ``steeper``. With a rate
+    above ``highest`` a training fails. ``first``: the rate with which the search starts. ``limit``:
+    the largest number of steps of a training.
     """
 
     first: float
@@ -717,14 +768,14 @@ class RateLandscape(NamedTuple):
     limit: int
 
     def steps_at(self, rate: float) -> float:
-        """Return the steps of a training; infinite if it fails."""
+        """Return the steps of a training with this rate; infinite if it fails."""
         if rate > self.highest * 1.001:
             return math.inf
         doublings = abs(math.log2(rate / self.best))
         return float(round(self.fewest * self.steeper**doublings))
 
     def steps_by_rate(self) -> Dict[float, float]:
-        """Return the steps of all relevant rates, and of one below and one above them."""
+        """Return {rate: steps} from half the lower to twice the higher of first and best."""
         ends = sorted([self.first, self.best])
         rates, rate = [], ends[0] / 2
         while rate < ends[1] * 3:
@@ -733,10 +784,11 @@ class RateLandscape(NamedTuple):
         return {rate: self.steps_at(rate) for rate in rates}
 
     def sufficient_steps(self) -> int:
-        """Return the steps that suffice, in whichever direction the search starts."""
+        """Return the total steps of a good search, in the more expensive first direction."""
         return max(self._cost(2.0), self._cost(0.5))
 
     def _cost(self, factor: float) -> int:
+        """Return the total steps of a search that first multiplies the rate by ``factor``."""
         spent = fewest = int(self.steps_at(self.first))
         for direction in (factor, 1 / factor):
             rate = self.first * direction
@@ -784,10 +836,12 @@ def check_tune(answer: Callable[..., Any]) -> None:
 
 
 def _check_tuning(answer: Callable[..., Any], landscape: RateLandscape) -> None:
+    """Raise Wrong unless the answer finds the best rate without too many steps in all."""
     case, spent = landscape.describe(), 0
     rates_tried: List[float] = []
 
     def steps_with(rate: float, max_steps: float) -> Optional[int]:
+        """Return the steps of a simulated training; None if they exceed ``max_steps``."""
         nonlocal spent
         rates_tried.append(rate)
         doublings = math.log2(rate / landscape.first) if rate > 0 else math.nan
@@ -829,6 +883,7 @@ def _check_tuning(answer: Callable[..., Any], landscape: RateLandscape) -> None:
 
 
 def _explain_worse_rate(got: Any, landscape: RateLandscape, rates_tried: List[float]) -> TextPair:
+    """Return the likely reason why the answer returned another rate than the best rate."""
     is_number = isinstance(got, NUMBER_TYPES) and not isinstance(got, bool) and got > 0
     if not is_number:
         return pick_explanation(
@@ -847,7 +902,7 @@ def _explain_worse_rate(got: Any, landscape: RateLandscape, rates_tried: List[fl
     )  # fmt: skip
 
 
-# --- 07-5: MXNet's momentum under a rate that changes
+# --- 07-5: MXNet's momentum with a learning rate that changes
 
 
 MOMENTUM_TOLERANCE = 1e-4
@@ -856,7 +911,7 @@ Array = Any  # of numpy
 
 
 class MomentumSteps(NamedTuple):
-    """Steps of some parameters: the rates, and the gradients by step and parameter."""
+    """A test case: steps of several parameters. ``gradients[step][parameter]``, ``rates[step]``."""
 
     momentum: float
     rates: Tuple[float, ...]
@@ -874,7 +929,7 @@ class MomentumSteps(NamedTuple):
         )
 
 
-WeightPath = List[List[Array]]  # the weights after each step
+WeightPath = List[List[Array]]  # weights[step][parameter], after each step
 
 
 class StepTrace(NamedTuple):
@@ -911,12 +966,17 @@ def check_momentum_step(answer: Callable[..., Any]) -> None:
 def _constant_gradient_steps(
     momentum: float, rates: Sequence[float], count: int, grads: Any
 ) -> MomentumSteps:
+    """Return a case with the same gradients in every step, and weights that start at zero.
+
+    ``count``: the number of parameters. ``grads``: a gradient for each parameter.
+    """
     arrays = tuple(np.array(each, np.float32) for each in grads[:count])
     begin = tuple(np.zeros_like(each) for each in arrays)
     return MomentumSteps(momentum, tuple(rates), begin, (arrays,) * len(rates))
 
 
 def _random_steps(random: Any, momentum: float, rates: Sequence[float]) -> MomentumSteps:
+    """Return a case with 1 to 3 parameters of random shapes and values."""
     shapes = [
         tuple(random.randint(1, 4, random.randint(1, 3))) for _ in range(random.randint(1, 4))
     ]
@@ -930,13 +990,14 @@ def _random_steps(random: Any, momentum: float, rates: Sequence[float]) -> Momen
 
 
 def _run_steps(answer: Callable[..., Any], steps: MomentumSteps) -> StepTrace:
+    """Call the answer once per step; return the weights and velocities after each step."""
     [ctx] = cpu_devices(1)
     weights = [nd.array(each, ctx=ctx) for each in steps.initial_weights]
     velocities = [each.zeros_like() for each in weights]
     weight_path, velocity_path, former_rate = [], [], None
     for rate, grads in zip(steps.rates, steps.gradients):
         gradient_arrays = [nd.array(each, ctx=ctx) for each in grads]
-        # copies of the lists: replacing their items must have no effect
+        # copies of the lists, so that replacing their items has no effect
         answer(list(weights), gradient_arrays, list(velocities), rate, former_rate, steps.momentum)
         check_unmodified(gradient_arrays, grads)
         weight_path.append([each.asnumpy().astype(np.float64) for each in weights])
@@ -950,11 +1011,12 @@ def _apply_momentum_rule(
     velocity_factor: Callable[[float], float] = lambda ratio: 1.0,
     gradient_factor: Callable[[float], float] = lambda ratio: 1.0,
 ) -> WeightPath:
-    """Return the weights after each step of the momentum rule.
+    """Return the weights w after each step of a momentum rule for the gradient g::
 
-    v = momentum * velocity_factor * v + gradient_factor * g; w = w - rate * v.
+        v = momentum * velocity_factor * v + gradient_factor * g
+        w = w - rate * v
 
-    The factors are functions of the rate divided by the previous rate.
+    Both factors are functions of ratio = rate / previous rate. They are 1 in the right rule.
     """
     weights = [each.astype(np.float64) for each in steps.initial_weights]
     velocities = [np.zeros_like(each) for each in weights]
@@ -971,6 +1033,7 @@ def _apply_momentum_rule(
 
 
 def _are_close_weights(got: Any, want: WeightPath) -> bool:
+    """Return whether the weights are equal up to rounding; ``got``: a StepTrace or its weights."""
     path = got.params_by_step if isinstance(got, StepTrace) else got
     return all(
         np.allclose(a, b, rtol=MOMENTUM_TOLERANCE, atol=MOMENTUM_TOLERANCE)
@@ -980,11 +1043,12 @@ def _are_close_weights(got: Any, want: WeightPath) -> bool:
 
 
 def _matches_rule(**factors: Callable[[float], float]) -> Callable[..., bool]:
+    """Return a mistake's predicate; ``factors``: wrong arguments of `_apply_momentum_rule`."""
     return lambda steps, got: _are_close_weights(got, _apply_momentum_rule(steps, **factors))
 
 
 def _correct_after_update(steps: MomentumSteps) -> WeightPath:
-    """Return the weights if the velocity is corrected one step too late, after the update."""
+    """Return the weights of the mistake to correct the velocity after the update, not before."""
     weights = [each.astype(np.float64) for each in steps.initial_weights]
     moves = [np.zeros_like(each) for each in weights]
     weight_path, former_rate = [], None
@@ -1036,8 +1100,9 @@ MOMENTUM_MISTAKES: List[Mistake] = [
 def _check_weights(
     steps: MomentumSteps, got: StepTrace, want: WeightPath, rest: AnswerResults
 ) -> None:
+    """Raise Wrong for wrong weights or velocities; ``rest``: this result and all later results."""
     if _are_close_weights(got, want):
-        # MXNet's velocity is by how much a step has changed the weight
+        # MXNet's velocity is the change of the weight in a step
         earlier = [list(steps.initial_weights), *want]
         moves = [[b - a for a, b in zip(one, other)] for one, other in zip(earlier, want)]
         _check_velocities(steps, got, moves)
@@ -1057,7 +1122,7 @@ def _check_weights(
 
 
 def _check_velocities(steps: MomentumSteps, got: StepTrace, want: WeightPath) -> None:
-    """Raise Wrong if the weights are right but a velocity differs from MXNet's."""
+    """Raise Wrong for a velocity that differs from MXNet's, although the weights are right."""
     rounding, velocities = (MOMENTUM_TOLERANCE, MOMENTUM_TOLERANCE), got.velocities
     for step, (rate, ours, theirs) in enumerate(zip(steps.rates, velocities, want)):
         for index, (one, other) in enumerate(zip(ours, theirs)):
@@ -1085,18 +1150,19 @@ def _check_velocities(steps: MomentumSteps, got: StepTrace, want: WeightPath) ->
             )  # fmt: skip
 
 
-# --- 07-6: how many devices and which batch reach a target in time, and most cheaply
+# --- 07-6: the cheapest number of devices and batch size that reach a target in time
 
 
-Choice = Tuple[int, int]  # devices, batch
+Choice = Tuple[int, int]  # (number of devices, batch size)
 CACHE_MISS_FACTOR = 4
 
 
 class SimulatedMachine(NamedTuple):
-    """Simulated step times in seconds: fixed, per image of a device, and per exchange.
+    """Simulated step times, as a sum of seconds.
 
-    ``fits``: images that fit into a device's cache. Beyond, each image takes CACHE_MISS_FACTOR
-    times as long.
+    ``fixed``: per step. ``image``: per image of a device. ``exchange``: per step on several
+    devices. ``fits``: the images that fit into a device's cache. With more images per device, each
+    image takes CACHE_MISS_FACTOR times as long.
     """
 
     fixed: float
@@ -1112,7 +1178,11 @@ class SimulatedMachine(NamedTuple):
 
 
 class ChoiceProblem(NamedTuple):
-    """A choice of devices and batch; ``steps``: batch size -> steps to the target, or None."""
+    """The problem to choose the number of devices and the batch size.
+
+    ``steps``: {batch size: steps to the target, or None if it is not reached}. ``counts``: the
+    possible numbers of devices. ``deadline``: in seconds.
+    """
 
     steps: Dict[int, Optional[int]]
     machine: SimulatedMachine
@@ -1120,7 +1190,7 @@ class ChoiceProblem(NamedTuple):
     deadline: float
 
     def costs(self) -> Dict[Choice, Tuple[float, float]]:
-        """Return (seconds, device-seconds) of every choice that reaches the target."""
+        """Return {choice: (seconds, device-seconds)} of the choices that reach the target."""
         costs = {}
         for batch, steps in self.steps.items():
             for count in self.counts:
@@ -1157,7 +1227,8 @@ def check_cheapest(answer: Callable[..., Any]) -> None:
     steps: Dict[int, Optional[int]] = {8: 200, 32: 80, 128: 50, 512: 40}
     gpu, slow = SimulatedMachine(0.5, 0.0625, 0.25, 256), SimulatedMachine(0.125, 0.25, 1.0, 16)
     small = SimulatedMachine(0.125, 0.25, 0.0625, 64)
-    even = SimulatedMachine(0.0, 0.25, 0.0, 64)  # any number of devices costs the same
+    # On this machine all numbers of devices cost the same.
+    even = SimulatedMachine(0.0, 0.25, 0.0, 64)
     problems = [
         ChoiceProblem({8: 200}, gpu, [1], 300.0),
         ChoiceProblem(steps, gpu, [1, 2, 4], 1000.0),
@@ -1196,6 +1267,7 @@ def check_cheapest(answer: Callable[..., Any]) -> None:
 
 
 def _random_problem(random: Any) -> ChoiceProblem:
+    """Return a random problem, whose deadline is near the time of one of its choices."""
     fewest, critical = random.uniform(20, 200), 2.0 ** random.uniform(3, 8)
     sizes = sorted((2 ** random.permutation(10)[: random.randint(2, 7)]).tolist())
     steps: Dict[int, Optional[int]] = {
@@ -1225,7 +1297,11 @@ def _is_same_choice(got: Any, want: Optional[Choice]) -> bool:
 def _chooses_least(
     key: Callable[[ChoiceProblem, Choice, float, float], Any], ignore_deadline: bool = False
 ) -> Callable[..., bool]:
-    """Return a mistake's predicate for a choice by another key."""
+    """Return a mistake's predicate: whether the choice minimizes ``key``.
+
+    The key is a function of (problem, choice, seconds, device-seconds). ``ignore_deadline``: also
+    allow choices that miss the deadline.
+    """
 
     def gives(problem: ChoiceProblem, got: Any) -> bool:
         costs = problem.costs() if ignore_deadline else problem.costs_in_time()
@@ -1263,7 +1339,7 @@ CHOICE_MISTAKES: List[Mistake] = [
 
 
 def _explain_question(problem: ChoiceProblem, batch: Any, devices: Any) -> TextPair:
-    """Return the texts about a call of ``seconds`` for a step that is not among the choices."""
+    """Return the texts about a call ``seconds(batch, devices)`` with invalid arguments."""
     if batch in problem.steps and devices in problem.counts:
         return NO_TEXT
     return pick_explanation(
@@ -1281,6 +1357,7 @@ def _explain_question(problem: ChoiceProblem, batch: Any, devices: Any) -> TextP
 def _explain_choice(
     problem: ChoiceProblem, got: Any, want: Optional[Choice], results: AnswerResults
 ) -> Tuple[str, str]:
+    """Return the likely reason for a wrong choice."""
     if got is None and want is not None:
         return "it can be done in time", "時間内に終わる選択があります"
     explanation = find_mistake(results, _is_same_choice, *CHOICE_MISTAKES)

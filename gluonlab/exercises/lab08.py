@@ -1,4 +1,8 @@
-"""The exercises of lab 08: many processes."""
+"""The exercises of lab 08: training in many processes.
+
+08-1: shards of an epoch. 08-2: a program with faults. 08-3: accuracy over all ranks. 08-4: stale
+updates of a parameter server. 08-5: resuming a killed run. 08-6: the hosts of a job's ranks.
+"""
 
 from __future__ import annotations
 
@@ -40,10 +44,10 @@ from gluonlab.exercises.simulated_distributed import (
 )
 from gluonlab.host.launcher_environment import lsf_local_rank_and_size, read_lsf_hosts
 
-# --- 08-1: which images each rank trains on in an epoch
+# --- 08-1: the images on which each rank trains in an epoch
 
 
-MANY_IMAGES = 20  # images: two permutations of so many do not agree by chance
+MANY_IMAGES = 20  # two random permutations of this many images are not equal by chance
 Shards = List[List[int]]
 
 
@@ -64,7 +68,10 @@ def check_shard_of_epoch(answer: Callable[[int, int, int, int, int], List[int]])
 
 
 def _call_for_ranks(answer: Callable[..., Any], size: int, world_size: int, *more: int) -> Shards:
-    """Return the answer's images for each rank, as lists of whole numbers."""
+    """Return the image numbers that the answer returns for each rank.
+
+    ``more``: the seed and the epoch. Raises Wrong for results other than a list of integers.
+    """
     shards = []
     for rank in range(world_size):
         returned = answer(size, world_size, rank, *more)
@@ -84,7 +91,7 @@ def _call_for_ranks(answer: Callable[..., Any], size: int, world_size: int, *mor
 def _check_epoch_images(
     answer: Callable[..., Any], size: int, world_size: int, seed: int, epoch: int
 ) -> None:
-    """Check that every image is used, and that all ranks have equally many."""
+    """Check that every image is used, and that all ranks have the same number of images."""
     more, images_per_rank = (seed, epoch), -(-size // world_size)
     shards = _call_for_ranks(answer, size, world_size, *more)
     case = CaseText(
@@ -129,7 +136,7 @@ def _check_epoch_images(
 
 
 def _check_epoch_orders(answer: Callable[..., Any], size: int, world_size: int, seed: int) -> None:
-    """Check that each epoch and each seed has another permutation, drawn before it is cut."""
+    """Check that each epoch and seed has another permutation, which is then cut into shards."""
     first, *later = (_call_for_ranks(answer, size, world_size, seed, epoch) for epoch in (0, 1, 2))
     other = _call_for_ranks(answer, size, world_size, seed + 7, 0)
     case = CaseText(
@@ -180,7 +187,7 @@ def _check_epoch_orders(answer: Callable[..., Any], size: int, world_size: int, 
 
 
 def _repeated_neighbor_share(first: Shards, second: Shards) -> float:
-    """Return the share of neighboring images in ``second`` that are neighbors in ``first``."""
+    """Return the fraction of neighbors in ``second`` that are also neighbors in ``first``."""
     first_pairs, second_pairs = (
         [frozenset(pair) for shard in shards for pair in zip(shard, shard[1:])]
         for shards in (first, second)
@@ -192,7 +199,7 @@ def _join_values(numbers: Sequence[Any], between: str = ", ") -> str:
     return between.join(map(str, numbers))
 
 
-# --- 08-2: a program for many processes, after one on a slide, with six faults
+# --- 08-2: a program for many processes with six faults
 
 
 FAULT_REMAINS = CaseText("a fault is left", "まだ直っていません")
@@ -221,7 +228,7 @@ def check_distributed_program(answer: DistributedProgram) -> None:
 
 
 def _explain_error(dist: Distributed, error: Exception) -> Wrong:
-    """Return the counterexample with the first rank's error and the line of the program."""
+    """Return the counterexample of a program that raises: the error, its rank and its line."""
     ranks = [rank for rank, each in enumerate(dist.outcomes) if each.error is not None]
     failed_otherwise = [
         rank for rank in ranks if not isinstance(dist.outcomes[rank].error, HangError)
@@ -245,7 +252,7 @@ def _explain_error(dist: Distributed, error: Exception) -> Wrong:
 
 
 def _check_group(case: CaseText, dist: Distributed, world_size: int) -> None:
-    """Check the number of processes, and that each has joined with its rank."""
+    """Check the number of processes, and that each joins the group with its own rank."""
     count = len(dist.records)
     joins = [notes.joins for notes in dist.records]
     wrong_ranks = [rank for rank, each in enumerate(joins) if each != [(rank, world_size)]]
@@ -263,7 +270,7 @@ def _check_group(case: CaseText, dist: Distributed, world_size: int) -> None:
 
 
 def _check_trained_images(case: CaseText, dist: Distributed, size: int, epochs: int) -> None:
-    """Check that in each epoch the ranks train on all images, in another order."""
+    """Check that the ranks train on all images in each epoch, in a new order each time."""
     for rank, notes in enumerate(dist.records):
         case.check_faults(
             (len(notes.image_orders) != epochs,
@@ -319,7 +326,7 @@ def _check_trained_images(case: CaseText, dist: Distributed, size: int, epochs: 
 
 
 def _check_model(case: CaseText, dist: Distributed) -> None:
-    """Check that all ranks end with the same weights, which have changed."""
+    """Check that training has changed the weights, and that all ranks have the same weights."""
     weights = [notes.weight for notes in dist.records]
     first = weights[0]
     different_rank = next(
@@ -343,7 +350,7 @@ def _check_model(case: CaseText, dist: Distributed) -> None:
 
 
 def _check_rank_zero(case: CaseText, dist: Distributed, test_set: Images, epochs: int) -> None:
-    """Check that only rank 0 evaluates and prints, once per epoch, on the test images."""
+    """Check that only rank 0 evaluates the test images and prints, once per epoch."""
     evaluations = [len(notes.evaluated_images) for notes in dist.records]
     lines = [len(notes.logged_lines) for notes in dist.records]
     wrong_images = any(
@@ -380,14 +387,18 @@ def _first_nonzero_rank(counts: List[int]) -> int:
     return next((rank for rank, count in enumerate(counts) if count), 0)
 
 
-# --- 08-3: the accuracy over all ranks, some of whose images are padding
+# --- 08-3: the accuracy over all ranks, if some images are repeated as padding
 
 
-Shard = Tuple[List[int], List[int]]  # the images of a rank, and whether each is right
+# The image numbers of a rank, and 1 or 0 for each image: whether its prediction is right.
+Shard = Tuple[List[int], List[int]]
 
 
 class RankImages(NamedTuple):
-    """The images of the ranks; ``right``: 1 or 0 for each of the ``size`` images."""
+    """The images of all ranks, including padding.
+
+    ``right``: 1 or 0 for each of the ``size`` images: whether its prediction is right.
+    """
 
     shards: List[Shard]
     size: int
@@ -395,7 +406,7 @@ class RankImages(NamedTuple):
 
     @property
     def accuracy(self) -> float:
-        """The accuracy over all images."""
+        """The accuracy over all images, each counted once."""
         return sum(self.right) / self.size
 
     @property
@@ -433,7 +444,7 @@ def check_global_accuracy(answer: Callable[..., float]) -> None:
         [(case,) for case in cases],
         lambda case: [case.accuracy] * len(case.shards),
     )
-    if isinstance(results.error, Wrong):  # a rank missed a sum
+    if isinstance(results.error, Wrong):  # the ranks' calls of `allreduce` do not match
         raise results.error
     mistaken = results.find_wrong(_are_close)
     if mistaken:
@@ -459,7 +470,7 @@ def _are_close(got: Sequence[Any], want: Sequence[float]) -> bool:
 
 
 def _run_ranks(answer: Callable[..., float], case: RankImages) -> List[Any]:
-    """Return the value of each rank; all ranks must take part in each sum."""
+    """Return the answer's value on each rank. Raises an error of a rank."""
     group = RankGroup(len(case.shards))
 
     def call_answer(rank: int) -> Any:
@@ -476,7 +487,7 @@ def _run_ranks(answer: Callable[..., float], case: RankImages) -> List[Any]:
 
 
 def _raise_first_error(outcomes: List[RankOutcome], case: RankImages) -> None:
-    """Raise the first error of a rank; Wrong if the ranks' sums do not meet."""
+    """Raise the first error of a rank; Wrong if the ranks' calls of `allreduce` do not match."""
     errors = [outcome.error for outcome in outcomes if outcome.error is not None]
     for error in errors:
         if not isinstance(error, (HangError, UnequalShapesError)):
@@ -496,7 +507,7 @@ def _raise_first_error(outcomes: List[RankOutcome], case: RankImages) -> None:
 
 
 def _matches_ranks(formula: Callable[[RankImages], List[float]]) -> Callable[..., bool]:
-    """Return a mistake's predicate for a formula of all ranks' values."""
+    """Return a mistake's predicate: whether the ranks' results are ``formula(case)``."""
 
     def gives(case: RankImages, got: List[Any]) -> bool:
         with np.errstate(all="ignore"):
@@ -512,12 +523,12 @@ def _rank_accuracies(case: RankImages) -> List[Any]:
 
 
 def _all_right_flags(case: RankImages) -> List[int]:
-    """Return whether each image of each rank is right, including padding."""
+    """Return 1 or 0 for each image of each rank, including padding: whether it is right."""
     return [one for _, right in case.shards for one in right]
 
 
 def _matches_on_every_rank(value: Callable[[RankImages], Any]) -> Callable[..., bool]:
-    """Return a mistake's predicate for a formula that gives all ranks one value."""
+    """Return a mistake's predicate: whether every rank's result is ``value(case)``."""
     return _matches_ranks(lambda case: [value(case)] * len(case.shards))
 
 
@@ -542,10 +553,10 @@ ACCURACY_MISTAKES: List[Mistake] = [
 ]  # fmt: skip
 
 
-# --- 08-4: how stale each push to an asynchronous parameter server is
+# --- 08-4: the staleness of each push to an asynchronous parameter server
 
 
-Event = Tuple[int, str, str]  # worker, "pull" or "push", key
+Event = Tuple[int, str, str]  # (worker, "pull" or "push", key)
 PULL, PUSH = "pull", "push"
 
 
@@ -595,7 +606,7 @@ def check_staleness(answer: Callable[[List[Event]], List[int]]) -> None:
 
 
 def _to_list(value: Any) -> Any:
-    """Convert a collection to a list of Python's own values; return other values unchanged."""
+    """Convert a collection to a list with Python's own types; return other values unchanged."""
     if not isinstance(value, Iterable) or isinstance(value, (str, dict)):
         return value
     return [one.item() if isinstance(one, np.generic) else one for one in value]
@@ -614,15 +625,24 @@ def _count_missed_updates(
     count_workers: bool = False,
     unpulled: bool = True,
 ) -> List[int]:
-    """Return for each push the updates since its worker's last pull.
+    """Return for each push the number of updates that its worker has not seen.
 
-    ``updates_by_key``, ``pulls_by_key``: only count those of its key. ``count_own``: include the
-    worker's own updates. ``start_events``: the events after which counting starts; () for the
-    beginning. ``count_workers``: count workers, not updates. ``unpulled``: also count for a worker
-    that has not pulled yet.
+    These are the other workers' updates of its key since the worker's last pull of this key. Other
+    values of the arguments are mistakes.
+
+    Args:
+        events: the pulls and pushes of all workers, in order.
+        updates_by_key: whether to count only updates of the push's key.
+        pulls_by_key: whether only pulls of the push's key matter.
+        count_own: whether to include the worker's own updates.
+        start_events: the events of the worker after which counting restarts. With (), counting
+            starts at the first event.
+        count_workers: whether to count workers instead of updates.
+        unpulled: whether to count updates for a worker that has not pulled yet.
     """
-    pushes: List[Tuple[int, str]] = []  # so far
-    since: Dict[Tuple[int, str], int] = {}  # how many there were then
+    pushes: List[Tuple[int, str]] = []  # (worker, key) of all pushes so far
+    # (worker, key) -> the number of pushes before the event after which counting starts
+    since: Dict[Tuple[int, str], int] = {}
     missed = []
     for worker, what, key in events:
         worker_key = worker, key if pulls_by_key else ""
@@ -643,6 +663,7 @@ def _count_missed_updates(
 
 
 def _matches_count(**how: Any) -> Callable[..., bool]:
+    """Return a mistake's predicate; ``how``: wrong arguments of `_count_missed_updates`."""
     return lambda events, got: _is_same_list(got, _count_missed_updates(events, **how))
 
 
@@ -678,44 +699,51 @@ STALENESS_MISTAKES: List[Mistake] = [
 ]  # fmt: skip
 
 
-# --- 08-5: at which step a killed run goes on
+# --- 08-5: the step from which a killed run resumes
 
 
 STEPS_PER_EPOCH = 5
 
 
 class KilledRun(NamedTuple):
-    """A run that was killed: its log, and its checkpoints, with True for those that are whole."""
+    """A run that was killed.
+
+    ``metrics``: the text of its log, with a JSON object per line. ``checkpoints``: {step: whether
+    the checkpoint is complete}.
+    """
 
     metrics: str
     checkpoints: Dict[int, bool]
 
     @property
     def logged_steps(self) -> List[int]:
-        """The steps whose lines are whole."""
+        """The steps in the log whose line is complete."""
         lines = [json.loads(line) for line in self.metrics.splitlines() if line.endswith("}")]
         return [line["step"] for line in lines if line["kind"] == "step"]
 
     @property
     def last_step(self) -> int:
-        """The last step whose line is whole, or 0."""
+        """The last step in the log whose line is complete, or 0."""
         return max(self.logged_steps, default=0)
 
     def usable_checkpoints(self, last: int, whole: bool = True) -> List[int]:
-        """Return the checkpoints up to step ``last``, in the order of the dictionary.
+        """Return the steps of checkpoints up to ``last``, in the order of the dictionary.
 
-        ``whole``: leave out damaged checkpoints.
+        ``whole``: whether to leave out damaged checkpoints.
         """
         return [step for step, is_whole in self.checkpoints.items()
                 if step <= last and (is_whole or not whole)]  # fmt: skip
 
     def newest_checkpoint(self, whole: bool = True, logged: bool = True) -> int:
-        """Return the newest checkpoint that is ``whole`` and whose lines are ``logged``, or 0."""
+        """Return the step of the newest usable checkpoint, or 0.
+
+        ``whole``: whether it must be complete. ``logged``: whether its step must be logged.
+        """
         last = self.last_step if logged else max(self.checkpoints, default=0)
         return max(self.usable_checkpoints(last, whole), default=0)
 
     def restart_point(self) -> Tuple[int, int]:
-        """Return the step to resume from, and how many steps are repeated."""
+        """Return the step to resume from, and the number of steps to repeat."""
         return self.newest_checkpoint(), self.last_step - self.newest_checkpoint()
 
 
@@ -771,7 +799,11 @@ def check_restart_step(answer: Callable[[str, Dict[int, bool]], Tuple[int, int]]
 def _make_killed_run(
     last: int, checkpoints: Dict[int, bool], cut: str = "", resumed: Optional[int] = None
 ) -> KilledRun:
-    """Make a run that was killed after ``last`` steps, and was resumed once from ``resumed``."""
+    """Return a run that was killed after ``last`` steps.
+
+    ``cut``: an incomplete last line of the log. ``resumed``: the step from which the run was
+    resumed once before, if any.
+    """
     lines: List[Dict[str, Any]] = []
     for step in range(1, last + 1):
         lines.append({"kind": "step", "step": step, "loss": round(2 / step, 4)})
@@ -784,6 +816,7 @@ def _make_killed_run(
 
 
 def _to_pair(value: Any) -> Any:
+    """Convert a list or array of numbers to a tuple; return other values unchanged."""
     values = value if isinstance(value, set) else _to_list(value)
     is_pair = isinstance(values, list) and all(isinstance(one, NUMBER_TYPES) for one in values)
     return tuple(values) if is_pair else value
@@ -794,16 +827,19 @@ def _is_same_pair(got: Any, want: Tuple[int, int]) -> bool:
 
 
 def _matches_run_formula(formula: Callable[[KilledRun], Tuple[int, int]]) -> Callable[..., bool]:
+    """Return a mistake's predicate: whether the result is ``formula(run)``."""
     return lambda *case, got: _is_same_pair(got, formula(KilledRun(*case)))
 
 
 def _restart_with_cut_line(killed: KilledRun) -> Tuple[int, int]:
+    """Return the result of the mistake that an incomplete last line counts as a step."""
     last = killed.last_step + ("step" in killed.metrics.split("\n")[-1])
     start = max(killed.usable_checkpoints(last), default=0)
     return start, last - start
 
 
 def _matches_start(start: Callable[[KilledRun], int]) -> Callable[..., bool]:
+    """Return a mistake's predicate: whether the run resumes from step ``start(run)``."""
     return _matches_run_formula(lambda killed: (start(killed), killed.last_step - start(killed)))
 
 
@@ -846,7 +882,10 @@ RESTART_MISTAKES: List[Mistake] = [
 ]  # fmt: skip
 
 
-# --- 08-6: which host and which place there each rank of an LSF job has
+# --- 08-6: the host and the local rank of each rank of an LSF job
+#
+# The text that the answer reads lists hosts and their slots, such as "a 2 b 1". A RankPlace is
+# (host, local rank).
 
 
 RankPlace = Tuple[str, int]
@@ -879,14 +918,14 @@ def check_rank_places(answer: Callable[[str], List[RankPlace]]) -> None:
 
 
 def _right_places(text: str) -> List[RankPlace]:
-    """Return the places that gluonlab itself uses."""
+    """Return the places by gluonlab's own launcher."""
     _, hosts = read_lsf_hosts({"LSB_MCPU_HOSTS": text})
     flat = [host.host for host in hosts for _ in range(host.slots)]
     return [(host, lsf_local_rank_and_size(rank, hosts)[0]) for rank, host in enumerate(flat)]
 
 
 def _to_places(value: Any) -> Any:
-    """Convert pairs to tuples of Python's own values."""
+    """Convert a list of pairs to tuples with Python's own types."""
     if not isinstance(value, Iterable) or isinstance(value, (str, dict)):
         return value
     pairs = list(value)
@@ -905,13 +944,13 @@ def _slot_hosts(text: str) -> List[str]:
 
 
 def _number_by_host(hosts: Iterable[str]) -> List[RankPlace]:
-    """Return each host with its number among equal hosts."""
+    """Return (host, number of earlier slots of the same host) for each slot."""
     flat = list(hosts)
     return [(host, flat[:place].count(host)) for place, host in enumerate(flat)]
 
 
 def _number_by_entry(pairs: Iterable[Tuple[str, int]]) -> List[RankPlace]:
-    """Return each host with its number in its entry of the list."""
+    """Return (host, number of the slot in its entry) for each slot of the (host, slots) pairs."""
     return [(host, n) for host, count in pairs for n in range(count)]
 
 

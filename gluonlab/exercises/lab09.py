@@ -1,6 +1,6 @@
-"""The exercises of lab 09: programs with one fault or two.
+"""The exercises of lab 09: debugging data-parallel programs with one or two faults.
 
-While a fault remains, the checkers describe its symptom, not the fix.
+While the original fault remains, the checkers describe its symptom, not the fix.
 """
 
 from __future__ import annotations
@@ -60,14 +60,17 @@ from gluonlab.exercises.softmax_regression import (
 from gluonlab.scratch.lenet import SHAPES, fan_in
 from gluonlab.scratch.recipes import he_deviation
 
-# --- What several of them say
+# --- Shared checks
 
 
 FAULT_REMAINS = CaseText("the fault is still there", "まだ直っていません")
 
 
 def check_losses(returned: Any, want: Sequence[float], name: str, en: str, ja: str) -> None:
-    """Raise Wrong unless ``returned`` holds these numbers; ``en``, ``ja``: their description."""
+    """Raise Wrong unless an answer returned the losses ``want``.
+
+    ``name``: the name of its function. ``en``, ``ja``: a description of the losses.
+    """
     got = _flatten_numbers(returned)
     if got is None:
         raise wrong_return(returned, f"`{name}`", f"{en}, as before", f"元のプログラムと同じく{ja}")
@@ -85,7 +88,7 @@ def check_losses(returned: Any, want: Sequence[float], name: str, en: str, ja: s
 
 
 def _flatten_numbers(value: Any) -> Optional[List[float]]:
-    """Return all numbers in arrays, lists and numbers; None if there is something else."""
+    """Return all numbers in nested lists and arrays; None if they contain other values."""
     if isinstance(value, (list, tuple)):
         parts = [_flatten_numbers(each) for each in value]
         return None if None in parts else [one for part in parts for one in part or ()]
@@ -96,7 +99,7 @@ def _flatten_numbers(value: Any) -> Optional[List[float]]:
     return None
 
 
-# --- 09-1: an allreduce whose sums reach the arrays that it was given
+# --- 09-1: an allreduce that must write the sums into the given arrays
 
 
 @exercise("09-1")
@@ -110,7 +113,8 @@ def check_allreduce(answer: Callable[[List[nd.NDArray]], None]) -> None:
             nd.array(values, ctx=ctx) for values, ctx in zip(initial, cpu_devices(len(initial)))
         ]
         with watch() as trace:
-            answer(list(arrays))  # a new list, as train_batch passes one for each parameter
+            # a new list, like the list that train_batch makes for each parameter
+            answer(list(arrays))
         got, want = [array.asnumpy() for array in arrays], sum(initial)
         if all(np.array_equal(each, want) for each in got):
             check_mixing_and_waits(ArrayTrace(mixed_inputs=trace.mixed_inputs))
@@ -148,7 +152,7 @@ def _format_arrays(arrays: List[Any], join: str = " and ") -> str:
     )
 
 
-# --- 09-2 and 09-3: updates that hold their own batch alone, the same on any number of devices
+# --- 09-2 and 09-3: updates by one batch only, the same on any number of devices
 
 
 @exercise("09-2")
@@ -164,11 +168,12 @@ def check_accumulation(answer: Callable[..., Any]) -> None:
 
 
 def _mean_losses(begin: LayerParams, batches: Sequence[Batch]) -> List[float]:
-    """Return the mean loss of each batch, before its update."""
+    """Return the mean loss of each batch before its update; ``begin``: the initial parameters."""
     return [begin.train(batches[:n]).image_losses(batch).mean() for n, batch in enumerate(batches)]
 
 
 def _explain_update(update: Update) -> Wrong:
+    """Return the counterexample of a wrong update in 09-2; its fault is stale gradients."""
     if not update.got.is_close(params_with_stale_gradients(update.initial, update.batches)):
         return explain_wrong_update(update)
     count, previous = len(update.batches), update.params_before
@@ -211,6 +216,7 @@ def _explain_wrong_step(
     ctxs: Sequence[mx.Context],
     ctx: mx.Context,
 ) -> Wrong:
+    """Return the counterexample of the wrong parameters ``got`` on device ``ctx`` in 09-3."""
     size, count = len(batch[0]), len(ctxs)
     share = shard_bounds(size, count)[0][1]
     moved, expected = weight_distance(got, params_before), weight_distance(want, params_before)
@@ -271,6 +277,10 @@ def _explain_wrong_epoch(
     ctxs: Sequence[mx.Context],
     ctx: mx.Context,
 ) -> Wrong:
+    """Return the counterexample of the wrong parameters ``got`` after ``epoch`` epochs in 09-4.
+
+    ``begin``: the initial parameters. ``batches``: the batches of an epoch.
+    """
     done, count = batches * epoch, len(ctxs)
     params_before, last = begin.train(done[:-1]), batches[-1]
     last_size, images, size = len(last[0]), sum(len(y) for _, y in batches), len(batches[0][0])
@@ -308,7 +318,7 @@ def _explain_wrong_epoch(
 def _train_with_stale_gradients(
     begin: LayerParams, batches: List[Batch], count: int
 ) -> LayerParams:
-    """Return the parameters if an idle device adds its gradient of the previous batch."""
+    """Return the parameters of the mistake that idle devices add their previous gradient."""
     values, added = begin, [LayerParams(0 * begin.weight, 0 * begin.bias)] * count
     for images, labels in batches:
         for device, (a, b) in enumerate(shard_bounds(len(images), count)):
@@ -334,9 +344,13 @@ def check_padded_evaluation(answer: Callable[..., float]) -> None:
 
 
 def _check_accuracy(answer: Callable[..., float], right: List[int], size: int, count: int) -> None:
+    """Raise Wrong unless the answer returns the mean of ``right``, 1 or 0 for each image.
+
+    ``size``: the images of a batch. ``count``: the number of devices.
+    """
     n, ctxs = len(right), cpu_devices(count)
     labels = case_rng(n).randint(0, CLASSES, n)
-    # predictions of the network: the label, or the class after it
+    # the network's prediction is the label, or the next class if it is to be wrong
     predicted = (labels + 1 - np.array(right)) % CLASSES
     images = np.eye(CLASSES, FEATURES, dtype="float32")[predicted]
     net = make_net(LayerParams(np.eye(CLASSES, FEATURES), np.zeros(CLASSES)), ctxs)
@@ -371,6 +385,7 @@ def _check_accuracy(answer: Callable[..., float], right: List[int], size: int, c
 
 
 def _check_accuracy_value(en: str, ja: str, got: float, right: List[int], size: int) -> None:
+    """Raise Wrong unless ``got`` is the mean of ``right``; ``en``, ``ja`` describe the case."""
     n = len(right)
     rows, whole = math.ceil(n / size) * size, n // size * size
     padded, right_in_whole = sum(right[i % n] for i in range(rows)), sum(right[:whole])
@@ -400,7 +415,7 @@ def _check_accuracy_value(en: str, ja: str, got: float, right: List[int], size: 
     )  # fmt: skip
 
 
-# --- 09-6: replicas made by hand that begin alike, each with memory of its own
+# --- 09-6: replicas with equal initial parameters, each in its own memory
 
 
 RANDOM_OPERATORS = {
@@ -425,7 +440,7 @@ def check_initial_parameters(answer: Callable[..., Any]) -> None:
         _check_equal_values(values, ctxs)
         names = ", ".join(sorted(map(str, drawing_devices)))
         check_faults(
-            (len(drawing_devices) > 1,  # alike only because CPUs share a generator
+            (len(drawing_devices) > 1,  # equal only because CPU devices share a random generator
              f"{names} each draw numbers of their own, after generators of all devices were "
              "seeded alike. CPU devices share one generator, so it looks right here; "
              "GPUs have one each, which adds the device's number to its seed, and would differ",
@@ -448,13 +463,14 @@ def check_initial_parameters(answer: Callable[..., Any]) -> None:
 
 @contextmanager
 def _record_shared_draws() -> Iterator[Set[mx.Context]]:
-    """Record the devices that draw after all generators were seeded alike."""
+    """Record the devices that draw random numbers after ``mx.random.seed`` for all devices."""
     seed, invoke = mx.random.seed, register._imperative_invoke
     calls: List[Any] = []
     drawing_devices: Set[mx.Context] = set()
-    reseeded_devices: Set[mx.Context] = set()  # reseeded alone since then
+    reseeded_devices: Set[mx.Context] = set()  # devices that were then seeded individually
 
     def record_seed(value: int, ctx: Any = "all") -> None:
+        """Set the seed, and record whether it is for all devices."""
         if ctx == "all":
             calls.append(value)
             reseeded_devices.clear()
@@ -463,6 +479,7 @@ def _record_shared_draws() -> Iterator[Set[mx.Context]]:
         seed(value, ctx)
 
     def record_draw(handle: int, inputs: Any, *rest: Any) -> Any:
+        """Invoke an operator, and record its device if it draws random numbers."""
         result = invoke(handle, inputs, *rest)
         output = result[0] if isinstance(result, list) else result
         if handle in RANDOM_OPERATORS and calls and output.context not in reseeded_devices:
@@ -475,6 +492,7 @@ def _record_shared_draws() -> Iterator[Set[mx.Context]]:
 
 
 def _check_replicas(replicas: Any, ctxs: List[mx.Context]) -> None:
+    """Raise Wrong unless there is a replica with gradients and right shapes on each device."""
     if not isinstance(replicas, (list, tuple)):
         en, ja = "a list with a Replica for each device", "デバイスごとの Replica のリスト"
         raise wrong_return(replicas, "`make_replicas`", en, ja)
@@ -502,6 +520,7 @@ def _check_replicas(replicas: Any, ctxs: List[mx.Context]) -> None:
 
 
 def _check_equal_values(values: List[List[Any]], ctxs: List[mx.Context]) -> None:
+    """Raise Wrong unless all devices have equal parameters; ``values[device][parameter]``."""
     for number, (first, *others) in enumerate(zip(*values)):
         for ctx, other in zip(ctxs[1:], others):
             if not np.array_equal(first, other):
@@ -516,6 +535,10 @@ def _check_equal_values(values: List[List[Any]], ctxs: List[mx.Context]) -> None
 
 
 def _check_initialization(values: List[Any], second_values: List[Any], seed: int) -> None:
+    """Raise Wrong unless the values are repeatable and have the right standard deviations.
+
+    ``values``, ``second_values``: the parameters of two calls with the same seed.
+    """
     is_repeatable = all(map(np.array_equal, values, second_values))
     for number, (weight, shape) in enumerate(zip(values, SHAPES)):
         expected_std = he_deviation(fan_in(shape)) if len(shape) > 1 else 0.0
@@ -535,7 +558,7 @@ def _check_initialization(values: List[Any], second_values: List[Any], seed: int
 
 
 def _check_separate_memory(replicas: Any, ctxs: List[mx.Context]) -> None:
-    """Check that a write to one replica does not show in another."""
+    """Check that a write to one replica does not change another replica."""
     for number in range(len(SHAPES)):
         for place, replica in enumerate(replicas):
             replica.params[number][:] = place
@@ -554,14 +577,18 @@ def _check_separate_memory(replicas: Any, ctxs: List[mx.Context]) -> None:
             )  # fmt: skip
 
 
-# --- 09-7: a training program with two faults, neither of which is there on one device
+# --- 09-7: a training program with two faults that have no effect on one device
 
 
 Array = Any  # of numpy
 
 
 class _TrainingSetting(NamedTuple):
-    """The arguments of the answer; ``max_norm``: the largest norm of a gradient."""
+    """The arguments of the answer.
+
+    ``images``: the number of training images. ``batch``: the size of a batch over all devices.
+    ``max_norm``: the norm to which the mean gradient is clipped.
+    """
 
     images: int
     batch: int
@@ -580,20 +607,24 @@ class _TrainingSetting(NamedTuple):
 
     @property
     def images_per_device(self) -> int:
-        """The images of one device in a batch."""
+        """The number of images of each device in a batch."""
         return self.batch // self.devices
 
 
 class _TrainingRecord(NamedTuple):
-    """The rows of the images, in the order in which the network got them, and the results."""
+    """The record of a training.
+
+    ``rows``: the indices of the images, in the order in which the network received them. ``means``:
+    the return value, the mean loss of each epoch.
+    """
 
     rows: List[int]
-    devices_of_rows: List[mx.Context]  # the device of each row
+    devices_of_rows: List[mx.Context]  # the device that received each of the rows
     final_params: List[LayerParams]  # the parameters on each device
     means: Any
 
     def row_orders(self, setting: _TrainingSetting) -> List[List[int]]:
-        """Return the rows of each epoch."""
+        """Return the rows of each epoch, in order."""
         n = setting.images
         return [self.rows[begin : begin + n] for begin in range(0, len(self.rows), n)]
 
@@ -627,7 +658,9 @@ def check_two_faults(answer: Callable[..., Any]) -> None:
     for setting, run in runs:
         _check_images(setting, run)
     _check_updates(runs[len(epoch_settings) :])
-    for setting, run in reversed(runs):  # single batches first, where the fault is easier to see
+    for setting, run in reversed(
+        runs
+    ):  # settings with a single batch first, which show a fault more clearly
         _check_parameters(setting, run)
     for setting, run in runs[: len(epoch_settings)]:
         _check_orders(setting, run)
@@ -699,12 +732,13 @@ def _check_images(setting: _TrainingSetting, run: _TrainingRecord) -> None:
 
 
 def _check_updates(runs: Sequence[Tuple[_TrainingSetting, _TrainingRecord]]) -> None:
-    """Check the updates of a single batch, which show what happened to its gradient."""
+    """Check the parameters after the update by a single batch, which reveal wrong clipping."""
     results = run_cases(lambda setting, run: run.final_params[0], runs, _right_params)
 
     def describe(
         setting: _TrainingSetting, run: _TrainingRecord, got: LayerParams, want: LayerParams
     ) -> TextPair:
+        """Return the texts; raise FAULT_REMAINS's counterexample for an original fault."""
         moved, expected = (
             weight_distance(got, initial_params()),
             weight_distance(want, initial_params()),
@@ -732,13 +766,16 @@ def _gradient_norm(gradient: LayerParams) -> float:
 def _clipped_update(
     gradient: LayerParams, images: int, limit: float, factor: float = 1.0
 ) -> LayerParams:
-    """Return the parameters after one update by a gradient clipped to norm ``limit``."""
+    """Return the initial parameters updated by a gradient that is clipped to norm ``limit``.
+
+    ``factor`` multiplies the update.
+    """
     scale = min(1.0, limit / _gradient_norm(gradient))
     return initial_params().subtract(gradient, LR / images * scale * factor)
 
 
 def _whole_gradient(setting: _TrainingSetting) -> LayerParams:
-    """Return the sum of the gradients of the only batch."""
+    """Return the gradient of the sum of the losses of all images, at the initial parameters."""
     return initial_params().gradient(_training_images(setting))
 
 
@@ -751,9 +788,9 @@ def _right_params(setting: _TrainingSetting, run: _TrainingRecord) -> LayerParam
 def _matches_clipped_sum(
     limit: Callable[[_TrainingSetting], float], summed_twice: bool = False
 ) -> Callable[..., bool]:
-    """Return a mistake's predicate: the sum clipped to another limit.
+    """Return a mistake's predicate: whether the summed gradient is clipped to another limit.
 
-    ``summed_twice``: the clipped sum is added up over the devices.
+    ``summed_twice``: whether the clipped sum is then summed over the devices again.
     """
 
     def gives(setting: _TrainingSetting, run: _TrainingRecord, got: LayerParams) -> bool:
@@ -766,7 +803,7 @@ def _matches_clipped_sum(
 
 
 def _matches_clipping_by_device(limit: Callable[[_TrainingSetting], float]) -> Callable[..., bool]:
-    """Return a mistake's predicate: each device's gradient is clipped before the sum."""
+    """Return a mistake's predicate: whether each device's gradient is clipped before the sum."""
 
     def gives(setting: _TrainingSetting, run: _TrainingRecord, got: LayerParams) -> bool:
         after = initial_params()
@@ -779,7 +816,7 @@ def _matches_clipping_by_device(limit: Callable[[_TrainingSetting], float]) -> C
 
 
 def _device_gradients(setting: _TrainingSetting, run: _TrainingRecord) -> List[LayerParams]:
-    """Return the gradient of each device's images."""
+    """Return the gradient of the sum of the losses of each device's images."""
     images, labels = _training_images(setting)
     rows = [
         [row for row, on in zip(run.rows, run.devices_of_rows) if on == ctx]
@@ -791,7 +828,10 @@ def _device_gradients(setting: _TrainingSetting, run: _TrainingRecord) -> List[L
 def _is_clipped_by_joint_norm(
     setting: _TrainingSetting, run: _TrainingRecord, got: LayerParams
 ) -> bool:
-    """Return whether the sum was clipped by the norm of all devices' numbers together."""
+    """Return whether the sum is clipped by a wrong norm.
+
+    This is the norm of all devices' gradients, joined to one vector, instead of their sum's norm.
+    """
     norm = np.sqrt(
         sum(_gradient_norm(gradient) ** 2 for gradient in _device_gradients(setting, run))
     )
@@ -802,6 +842,7 @@ def _is_clipped_by_joint_norm(
 def _is_clipped_by_parameter(
     setting: _TrainingSetting, run: _TrainingRecord, got: LayerParams
 ) -> bool:
+    """Return whether each parameter's gradient is clipped separately."""
     limit = setting.max_norm * setting.images
     parts = (part * min(1.0, limit / np.linalg.norm(part)) for part in _whole_gradient(setting))
     return got.is_close(initial_params().subtract(LayerParams(*parts), LR / setting.images))
@@ -841,7 +882,10 @@ UPDATE_MISTAKES: List[Mistake] = [
 def _train_on_one_device(
     setting: _TrainingSetting, rows: Sequence[int]
 ) -> Tuple[LayerParams, List[float]]:
-    """Return the parameters and each epoch's mean loss of one device that gets these images."""
+    """Train one device on the images ``rows``; return its parameters and mean losses.
+
+    The mean losses are a number for each epoch.
+    """
     images, labels = _training_images(setting)
     params, losses = initial_params(), []
     for begin in range(0, len(rows), setting.batch):
@@ -855,7 +899,7 @@ def _train_on_one_device(
 
 
 def _check_parameters(setting: _TrainingSetting, run: _TrainingRecord) -> None:
-    """Check that all devices end with the parameters of one device."""
+    """Check that the final parameters on all devices are those of training on one device."""
     want, _ = _train_on_one_device(setting, run.rows)
     for ctx, got in zip(cpu_devices(setting.devices), run.final_params):
         if not got.is_close(want):
@@ -874,7 +918,7 @@ def _check_parameters(setting: _TrainingSetting, run: _TrainingRecord) -> None:
 
 
 def _check_orders(setting: _TrainingSetting, run: _TrainingRecord) -> None:
-    """Check that every epoch has a new order, and none is the order of the images."""
+    """Check that each epoch has a new random order, also across devices."""
     orders, n = run.row_orders(setting), setting.images
     device_orders = [
         frozenset(zip(order, run.devices_of_rows[n * epoch :]))

@@ -1,31 +1,49 @@
-"""The exercises of lab 10: eight schedule puzzles, and the proof of the least that each costs.
+"""The exercises of lab 10: eight schedule puzzles, with a proof of each optimum.
 
-On all of these machines a message costs its latency, and a KB costs a microsecond on a link. Steps
-in which anything is sent cost at least the lowest latency, and the bytes of their busiest link.
-For 10-3, 10-6 and 10-7 `tests/labs/test_puzzle_optima.py` tries all schedules besides.
+Symbols: ``p`` is the number of devices, ``n`` the bytes of the array on each device, ``T`` the
+number of steps, and ``alpha`` the latency of a message. On most of these machines alpha is 1 us,
+and a link carries 1 KB in 1 us. A step costs alpha for each message on its busiest link, plus the
+time of that link's bytes. No chunk of a rank is both read and written in one step, so a byte
+crosses at most one link per step. A rank is a device, and us means microseconds. For 10-3, 10-6 and
+10-7, `tests/labs/test_puzzle_optima.py` also tries all schedules that could be cheaper.
 
-=====  ============================================================================================
-10-1   With m messages in turn on a port, a step multiplies the number of ranks that know by 1 + m
-       at most; 8 is reached by three doublings, or by as much with more messages.
-10-2   Let x_t be the bytes of the busiest link in step t, and skip any three steps r < s < t. What
-       arrives at the end has crossed the first link before r, or the second between r and s, or the
-       third between s and t, or the last one after t: else it would have crossed two links in one
-       step. So the sum of x without any three steps is n at least, and T steps cost T alpha + n
-       T / (T - 3) at least. T = 9 is the best of these.
-10-3   Every rank receives 4/5 n. With two steps, some rank gets two messages in one of them, as one
-       message a step reaches 4 ranks; so 3 latencies lie on some port, or in steps, besides its
-       bytes.
-10-4   The farthest contribution needs three steps; each costs a latency and one chunk at least.
-10-5   As 10-2 with one step to skip, for the way from device 2 to device 0. T = 4 is the best.
-10-6   One use of the slow wire costs 10. In two steps each chunk fans in to a hub and out of it, to
-       1 GB/s from everybody: 2 or 3, of which one has half of the array at least: 2 (1 + 1). In
-       three or more steps 2 (p - 1) n = 6 n bytes pass 10 wires: 3 + 1.2.
-10-7   Both ports between the hosts carry n. Two steps that use them cost 2 * 5 + 20 or more. With
-       one such step, what crosses is the whole sum of a host, held by a rank that is read, and so
-       not written: what comes back goes to another, which cannot know that sum too unless a step
-       more came before. So three further steps are needed, before it or after it.
-10-8   2 (p - 1) n = 14 n bytes pass 24 wires (`gluonlab.collectives.lower_bounds`).
-=====  ============================================================================================
+**10-1** (3 us). Let m be the largest number of messages that a port sends in a step. The step costs
+at least m alpha. It multiplies the number of devices that have the chunk by at most 1 + m, which is
+at most 2^m. A factor of 8 = 2^3 therefore costs at least 3 alpha.
+
+**10-2** (27 us). Number the links 1 to 4 from device 0. Let x_t be the bytes on the busiest link in
+step t. Choose any three steps r < s < t. Each byte that arrives at device 4 has crossed link 1
+before r, or link 2 between r and s, or link 3 between s and t, or link 4 after t. So the x of the
+other T - 3 steps add up to at least n. On average over all choices of three steps, the x of all
+steps add up to at least n T / (T - 3). The cost is at least T alpha + n T / (T - 3), which is
+least for T = 9.
+
+**10-3** (7 us). Each rank receives 4/5 n = 4 KB, in 4 us. Three or more steps cost at least 3 alpha
+more. In two steps with one message per rank and step, a rank collects only 4 chunks. So with two
+steps some rank receives two messages in one step, and its port costs 3 alpha. One step needs
+4 messages per rank.
+
+**10-4** (6 us). The contribution of the opposite device needs three steps. Each step costs at least
+alpha and the time of one chunk of 1 KB.
+
+**10-5** (16 us). The contributions of device 2 cross two links on the way to device 0. As in 10-2,
+but with one chosen step s: each byte crosses the first link before s, or the second link after s.
+The cost is at least T alpha + n T / (T - 1), which is least for T = 4.
+
+**10-6** (4 us). A message on the slow wire costs 10 us. In two steps, each chunk is sent by all
+devices to one device, and from there back to all. That device is 2 or 3, because 0 and 1 would need
+the slow wire. Device 2 or 3 sums at least half of the array, so both steps cost at least 1 + 1 us.
+In three or more steps, 2 (p - 1) n = 6 n bytes must pass 10 fast wires, which costs at least
+3 + 1.2 us. (A wire in each direction counts as two.)
+
+**10-7** (28 us). Each network port carries n in each direction, in 20 us. Two steps with network
+messages cost at least 2 * 5 + 20 us. With one such step, a host must send its complete sum in it.
+The sending rank is read in this step, so another rank receives the other host's sum. That rank has
+its own host's sum only after an additional step, before or after the network step. Together with
+the sum within the host and the copies at the end, there are three further steps of 1 us.
+
+**10-8** (7 us). Latency is 0, and 2 (p - 1) n = 14 n bytes must pass the 24 wires
+(`gluonlab.collectives.lower_bounds`).
 """
 
 from __future__ import annotations
@@ -51,7 +69,7 @@ RankPair = Tuple[int, int]
 
 
 def with_reverse_pairs(pairs: Iterable[RankPair]) -> FrozenSet[RankPair]:
-    """Return the pairs and their reverse pairs."""
+    """Return the given pairs (src, dst), and the pairs (dst, src)."""
     forward_pairs = list(pairs)
     return frozenset(forward_pairs) | {(dst, src) for src, dst in forward_pairs}
 
@@ -59,9 +77,10 @@ def with_reverse_pairs(pairs: Iterable[RankPair]) -> FrozenSet[RankPair]:
 def wired_topology(
     name: str, world_size: int, pairs: FrozenSet[RankPair], latency_s: float = US
 ) -> Topology:
-    """Return a topology with full-duplex wires of 1 GB/s between ``pairs``.
+    """Return a topology in which every pair of devices has a wire of 1 GB/s in each direction.
 
-    A topology has a route for every pair, so the other pairs get one. The checker refuses them.
+    A `Topology` needs a route for every pair. The checker rejects transfers outside ``pairs``, the
+    pairs (src, dst) that the puzzle allows.
     """
     routes = {
         (src, dst): Route((Link(f"{src} to {dst}", GB_PER_S),), latency_s)
@@ -72,7 +91,7 @@ def wired_topology(
 
 
 def slow_wire_topology() -> Topology:
-    """Return four devices with wires between all; the wire of 0 and 1 takes 10 us a message."""
+    """Return four fully connected devices; a message between 0 and 1 has a latency of 10 us."""
     routes = dict(fully_connected(4, US, GB_PER_S).routes)
     for pair in ((0, 1), (1, 0)):
         routes[pair] = Route(routes[pair].links, 10 * US)
@@ -80,7 +99,10 @@ def slow_wire_topology() -> Topology:
 
 
 def two_host_topology() -> Topology:
-    """Return hosts 0-3 and 4-7, with free bytes inside a host and one network port each."""
+    """Return two hosts, with devices 0-3 and 4-7.
+
+    Inside a host the bandwidth is infinite. Each host has one network port in each direction.
+    """
     routes: Dict[RankPair, Route] = {}
     for src, dst in all_pairs(8):
         local_links = (Link(f"{src} to {dst}", INFINITE),)
@@ -137,6 +159,8 @@ SUMMARIES = {
 
 
 def _make_checker(puzzle: Puzzle, summary: str) -> Callable[[Answer], None]:
+    """Return the checker of a puzzle; ``summary`` becomes its docstring."""
+
     def check(answer: Answer) -> None:
         puzzle.check_optimum(puzzle.read_proved_schedule(answer))
 

@@ -1,4 +1,4 @@
-"""Devices and data set of a lab, chosen by what this machine has."""
+"""Choose the devices and the data set of a lab, by the GPUs and data sets of this machine."""
 
 from __future__ import annotations
 
@@ -16,12 +16,15 @@ from gluonlab.gpu.cuda import describe_unsupported, enable_peer_access
 if TYPE_CHECKING:
     import mxnet as mx
 
-# GPUs have time for 70,000 images; the first one that is downloaded
+# On GPUs, whose speed suffices for 70,000 images: the first of these that is downloaded
 GPU_DATASETS = ("mnist", "fashion-mnist")
 
 
 class LabEnvironment(NamedTuple):
-    """The devices of a lab, whether they are GPUs, and its data set's name for `load_dataset`."""
+    """The devices and the data set of a lab.
+
+    ``on_gpus``: whether the devices are GPUs. ``data``: the data set's name for `load_dataset`.
+    """
 
     devices: "List[mx.Context]"
     on_gpus: bool
@@ -40,20 +43,20 @@ class LabEnvironment(NamedTuple):
 
 
 def setup(n: int, dataset: Optional[str] = None) -> LabEnvironment:
-    """Choose ``n`` devices and a data set that this machine has, and print both with the reasons.
+    """Choose ``n`` devices and a data set, and print both with the reasons for the choice.
 
-    The devices are GPUs if there are ``n``, else CPU devices.
+    The devices are GPUs if this machine has ``n`` working GPUs, else CPU devices.
 
     Args:
         n: the number of devices.
-        dataset: the data set for GPUs, by default ``mnist`` or ``fashion-mnist``. CPU devices get
-            the built-in digits.
+        dataset: the data set for GPUs, by default ``mnist`` or ``fashion-mnist``. The built-in
+            digits are used on CPU devices, and if the data set is not downloaded.
 
     Returns:
         The devices and the data set.
 
     Raises:
-        DeviceError: there cannot be ``n`` devices.
+        DeviceError: ``n`` is not a possible number of devices.
         DataError: the data set is unknown.
     """
     if dataset is not None:
@@ -92,7 +95,7 @@ def _choose_devices(n: int) -> "Tuple[List[mx.Context], bool, str]":
     else:
         reason = choose_text(en="no GPU here", ja="GPU なし")
     with warnings.catch_warnings():
-        # the message below says the same in the language of the notebook
+        # The text below has the same content, in the language of the notebook.
         warnings.simplefilter("ignore", GluonlabWarning)
         ctxs = devices(f"cpu*{n}") if n > 0 else gpus(n)  # gpus(n) raises for n < 1
     substitute = choose_text(
@@ -103,7 +106,7 @@ def _choose_devices(n: int) -> "Tuple[List[mx.Context], bool, str]":
 
 
 def _find_gpu_fault(n: int) -> str:
-    """Return why these GPUs do not compute, such as too new for MXNet; empty if they do."""
+    """Return why the first ``n`` GPUs cannot be used, or an empty string if they can."""
     import mxnet as mx
 
     remedy = "python -m gluonlab.doctor"
@@ -121,7 +124,7 @@ def _find_gpu_fault(n: int) -> str:
 
 
 def _choose_dataset(on_gpus: bool, requested: Optional[str]) -> Tuple[str, str]:
-    """Return the data set, and the reason if it is not a larger one."""
+    """Return the data set's name, and the reason if no larger data set was chosen."""
     if not on_gpus:
         return "digits", choose_text(
             en="1,797 images, built in: small enough for CPU devices",

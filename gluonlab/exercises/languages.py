@@ -1,4 +1,4 @@
-"""The language of a lab's messages, which is that of its notebook."""
+"""Choose the language of a lab's messages: English or Japanese, as in its notebook."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Texts = Mapping[str, str]  # language -> text
 def language(name: Optional[str] = None) -> str:
     """Choose the language for the rest of this process, or return the current language.
 
-    Without a choice, it is the first of these that names one of LANGUAGES:
+    Without a choice, the language comes from the first of these that names one of LANGUAGES:
 
     =======================  ======================================================================
     ``GLUONLAB_LANGUAGE``    environment variable
@@ -36,10 +36,10 @@ def language(name: Optional[str] = None) -> str:
         The language, ``"en"`` or ``"ja"``.
 
     Raises:
-        ExerciseError: the labs do not have this language.
+        ExerciseError: ``name`` or GLUONLAB_LANGUAGE is not one of LANGUAGES.
     """
     if name is not None:
-        # child processes use the same language
+        # an environment variable, so that child processes use the same language
         os.environ[LANGUAGE_VARIABLE] = _check_language(name, "language")
     chosen = os.environ.get(LANGUAGE_VARIABLE)
     if chosen:
@@ -59,7 +59,7 @@ def _check_language(name: str, kind: str) -> str:
 
 
 def _language_candidates() -> Iterator[Optional[str]]:
-    """Yield the languages by the rows of the table in `language`, the most certain first."""
+    """Yield candidates in the order of the table in `language`, from the notebook on."""
     notebook = _notebook_path()
     if notebook:
         yield _metadata_language(notebook)
@@ -83,6 +83,7 @@ def _notebook_path() -> Optional[Path]:
 
 
 def _metadata_language(notebook: Path) -> Optional[str]:
+    """Return the language in the notebook's metadata, or None."""
     try:
         metadata = json.loads(notebook.read_text(encoding="utf-8"))["metadata"]
         return str(metadata["gluonlab"]["language"])

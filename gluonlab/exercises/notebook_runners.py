@@ -1,10 +1,13 @@
-"""Run one notebook in bounded processes of this machine or in a container, and read its result.
+"""Run one notebook within limits, on this machine or in a container, and read its result.
 
-In a container of Docker or Podman the notebook reaches neither a network nor a file of the host.
-`ContainerRunner` starts ``docker run`` with this module as the command. It sends the order to
-standard input, as a line of JSON: ``{"name": .., "bounds": .., "seed": ..}``. It reads two lines
-from standard output. The first has the version of gluonlab and the missing packages. The second has
-the result. The input stays open until the grader ends, or stops the notebook.
+In a container of Docker or Podman the notebook cannot access a network or files of the host.
+`ContainerRunner` starts ``docker run`` with this module as the command. The two communicate by
+lines of JSON:
+
+- standard input: the order, ``{"name": .., "bounds": .., "seed": ..}``. The input stays open until
+  the grader ends, or stops the notebook.
+- standard output, first line: the version of gluonlab in the container, and missing packages.
+- standard output, second line: the result.
 """
 
 from __future__ import annotations
@@ -49,17 +52,17 @@ from gluonlab.files.atomic_files import read_bounded, temporary_folder
 from gluonlab.plain_text import one_line, to_plain_name
 
 STATUSES = (PASSED, WRONG, UNWRITTEN, RAISED, TOO_SLOW)
-MAX_OUTPUT_BYTES = 2**22  # read from a notebook's processes
-MAX_NOTE_CHARS = 1000  # also of a checker's message
-MAX_MICROS = 1e12  # cost of a schedule
+MAX_OUTPUT_BYTES = 2**22  # most output that is read from a notebook's processes
+MAX_NOTE_CHARS = 1000  # longer notes and checkers' messages are cut
+MAX_MICROS = 1e12  # largest cost of a schedule that is accepted
 POLL_S = 0.1  # between two checks of ``stop``
 
 
 class ExerciseResult(NamedTuple):
     """The last verdict on an exercise.
 
-    ``hidden``: whether cases decided that students do not see. ``micros``: the cost of a right
-    answer.
+    ``hidden``: whether the answer failed only in cases that students do not see. ``micros``: the
+    cost of a right answer in microseconds.
     """
 
     status: str
@@ -69,7 +72,10 @@ class ExerciseResult(NamedTuple):
 
 
 class NotebookResult(NamedTuple):
-    """The result of one notebook: its lab if known, the verdicts, and a note about errors."""
+    """The result of one notebook: the number of its lab, its verdicts, and a note about errors.
+
+    ``lab``: such as ``"02"``, or empty if unknown. ``verdicts``: exercise id -> last verdict.
+    """
 
     lab: str = ""
     verdicts: Mapping[str, ExerciseResult] = {}
@@ -79,7 +85,7 @@ class NotebookResult(NamedTuple):
 def run_in_processes(
     path: Path, bounds: Bounds, seed: Optional[int], stop: threading.Event
 ) -> NotebookResult:
-    """Run the notebook until it ends or ``stop`` is set. Raises OSError (full disk)."""
+    """Run the notebook until it ends or ``stop`` is set. Raises OSError, as for a full disk."""
     with temporary_folder("grade") as folder:
         messages = _run_supervised(path, folder, bounds, seed, stop)
         faults = [messages.get(NOTE_KEY, "")]
@@ -92,7 +98,7 @@ def run_in_processes(
 
 
 def sanitize_result(lab: Any, note: Any, verdicts: Any) -> NotebookResult:
-    """Return a result from data that may be forged: values of a wrong type are dropped.
+    """Return the result in data that may be forged. Values of a wrong type are dropped.
 
     ``verdicts``: pairs of an exercise's id and an object with status, message, hidden and micros.
     """
@@ -136,7 +142,7 @@ def _run_supervised(
     """
     arguments = [json.dumps(vars(bounds)), str(folder)]
     submission = [sys.executable, "-m", "gluonlab.exercises.run_submission", *arguments]
-    # The supervisor, and so all that it has started, ends when its standard input closes.
+    # The supervisor ends all its processes and itself when its standard input closes.
     with tempfile.TemporaryFile() as out:
         child = subprocess.Popen(
             [sys.executable, "-m", "gluonlab.exercises.supervisor", *arguments]
@@ -164,6 +170,7 @@ def _run_supervised(
 
 
 def _environment(seed: Optional[int]) -> Dict[str, str]:
+    """Return the environment of the supervisor: this gluonlab, absolute paths, and the seed."""
     package = str(Path(gluonlab.__file__).resolve().parent.parent)
     python_path = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     absolute_path = [str(Path(part).absolute()) for part in python_path if part]
@@ -187,7 +194,7 @@ def wait_for_exit(child: "subprocess.Popen[bytes]", seconds: float, stop: thread
 
 
 def _end_supervisor(child: "subprocess.Popen[bytes]", seconds: float) -> None:
-    """Close the supervisor's input, after which it ends; kill it if it does not."""
+    """Close the supervisor's input, which ends it; kill it if it runs for ``seconds`` more."""
     assert child.stdin is not None
     child.stdin.close()
     try:
@@ -198,7 +205,10 @@ def _end_supervisor(child: "subprocess.Popen[bytes]", seconds: float) -> None:
 
 
 def _last_messages(lines: bytes) -> Dict[str, str]:
-    """Return the last text of each kind, but the first note."""
+    """Parse the lines of the supervisor and the notebook: kind -> its last text.
+
+    Of several notes, the first is returned.
+    """
     messages: Dict[str, str] = {}
     for line in lines.splitlines():
         for kind, text in _parse_object(line).items():
@@ -208,7 +218,7 @@ def _last_messages(lines: bytes) -> Dict[str, str]:
 
 
 def _read_verdicts(path: Path) -> List[Dict[str, Any]]:
-    """Return the verdicts in a file; none from a link or from more than MAX_OUTPUT_BYTES."""
+    """Return the verdicts in a file; none if it is a link, or larger than MAX_OUTPUT_BYTES."""
     try:
         lines = read_bounded(path, MAX_OUTPUT_BYTES, follow=False).splitlines()
     except (OSError, DataError):
@@ -221,14 +231,15 @@ def _read_verdicts(path: Path) -> List[Dict[str, Any]]:
 
 ENGINES = ("docker", "podman")
 IMAGE = f"gluonlab-grading:{gluonlab.__version__}"
-NOTEBOOK_FOLDER = "/submission"  # in the container
+NOTEBOOK_FOLDER = "/submission"  # the folder of the notebook in the container
 # Keys of the first line: gluonlab's version in the container, and missing packages.
 VERSION_KEY, MISSING_KEY = "begun", "missing"
 NOBODY_USER = "65534:65534"
 GRADING_PAGE = "docs/grading.md"
-_SUPERVISOR_MEMORY = 2**29  # of the processes that supervise the notebook
+_SUPERVISOR_MEMORY = 2**29  # in bytes, for the processes that supervise the notebook
 _MAX_TASKS = 1024  # processes and threads in the container; MXNet has dozens of threads
 _SHARED_MEMORY = 2**28  # bytes of /dev/shm
+# Starts of the engine's hints about help, which are not its error message.
 _HELP_LINES = ("See 'docker", "Run 'docker", "See 'podman")
 _START_S = 60.0  # for the engine, in addition to the notebook's time
 _END_S = 20.0
@@ -236,9 +247,9 @@ _GRACE_S = 1.0  # for the engine's command to end after its streams are closed
 
 
 def find_engine(wanted: str) -> str:
-    """Return the path of docker or podman; ``wanted``: one of them, or "" for any.
+    """Return the path of the program docker or podman; ``wanted``: its name, or "" for either.
 
-    Raises NotebookError.
+    Raises NotebookError if it is not installed.
     """
     names = (wanted,) if wanted else ENGINES
     engine = next(filter(None, map(shutil.which, names)), None)
@@ -254,7 +265,11 @@ def find_engine(wanted: str) -> str:
 def container_command(
     engine: str, image: str, name: str, folder: Path, bounds: Bounds, cores: int
 ) -> List[str]:
-    """Return the command that runs the notebook in ``folder`` in a container ``name``."""
+    """Return the command that runs a notebook in a container.
+
+    ``name``: the name of the container. ``folder``: the folder on this machine that contains only
+    the notebook. ``cores``: the number of CPU cores.
+    """
     limits = {
         "--memory": str(bounds.memory + _SUPERVISOR_MEMORY),
         "--memory-swap": str(bounds.memory + _SUPERVISOR_MEMORY),  # the two together: no swap
@@ -277,7 +292,10 @@ def container_command(
 
 @dataclass(frozen=True)
 class ContainerRunner:
-    """A `gluonlab.exercises.grading.Runner` that runs each notebook in its own container."""
+    """A `gluonlab.exercises.grading.Runner` that runs each notebook in its own container.
+
+    ``engine``: the path of docker or podman. ``cores``: the CPU cores of a container.
+    """
 
     engine: str
     image: str = IMAGE
@@ -286,7 +304,7 @@ class ContainerRunner:
     def __call__(
         self, path: Path, bounds: Bounds, seed: Optional[int], stop: threading.Event
     ) -> NotebookResult:
-        """Run the notebook. Raises OSError, and NotebookError if the engine starts no container."""
+        """Run the notebook. Raises NotebookError if no container starts, and OSError."""
         try:
             content = read_bounded(path, bounds.source)
         except OSError as error:
@@ -311,6 +329,7 @@ class ContainerRunner:
     def _run_container(
         self, folder: Path, name: str, bounds: Bounds, seed: Optional[int], stop: threading.Event
     ) -> NotebookResult:
+        """Run the notebook ``name`` in ``folder`` in a new container."""
         container = f"gluonlab-grade-{uuid.uuid4().hex}"
         command = container_command(self.engine, self.image, container, folder, bounds, self.cores)
         order = {"name": name, "bounds": vars(bounds), "seed": seed}
@@ -329,7 +348,10 @@ class ContainerRunner:
         return self._read_result(output, child.returncode)
 
     def _end_container(self, child: "subprocess.Popen[bytes]", container: str) -> None:
-        """End the container, which may outlive the engine's command, and then that command."""
+        """End the container and the engine's command, ``child``.
+
+        The container may outlive the command, so the engine is asked to remove it.
+        """
         for stream in (child.stdin, child.stdout, child.stderr):
             assert stream is not None
             with suppress(OSError):  # the order was not read
@@ -352,6 +374,10 @@ class ContainerRunner:
             child.wait()
 
     def _read_result(self, output: "ContainerOutput", status: int) -> NotebookResult:
+        """Return the result in a container's output; ``status``: the exit status.
+
+        Raises NotebookError if no notebook could be run in this container.
+        """
         objects = [*map(_parse_object, output.stdout.splitlines()), {}]
         first, rest = objects[0], objects[1:]
         if VERSION_KEY not in first and not output.fault:  # so no notebook has run
@@ -379,7 +405,7 @@ class ContainerRunner:
 
 
 def _last_error_line(errors: bytes) -> str:
-    """Return the last line that is not a hint about help."""
+    """Return the engine's error: its last line that is not a hint about help."""
     lines = errors.decode(errors="replace").split("\n")
     messages = [line for line in lines if line.strip() and not line.startswith(_HELP_LINES)]
     return one_line(messages[-1])[:300] if messages else "it says nothing"
@@ -392,7 +418,7 @@ def _describe_exit(status: int) -> str:
 
 
 class ContainerOutput(NamedTuple):
-    """The output of a container and its engine, and the fault that stopped the reading."""
+    """The output of a container. ``fault``: the reason why reading was stopped, or empty."""
 
     stdout: bytes
     stderr: bytes = b""
@@ -404,7 +430,7 @@ def _communicate(
 ) -> ContainerOutput:
     """Send the order and read all output, within time and MAX_OUTPUT_BYTES."""
     assert child.stdin is not None and child.stdout is not None and child.stderr is not None
-    with suppress(BrokenPipeError):  # it has ended; its exit status tells why
+    with suppress(BrokenPipeError):  # the container has ended; its exit status is the reason
         child.stdin.write(order)
         child.stdin.flush()
     stdout, stderr = child.stdout.fileno(), child.stderr.fileno()
@@ -431,7 +457,10 @@ def _communicate(
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Run the notebook of the order in this container; ``[FOLDER]``: instead of NOTEBOOK_FOLDER."""
+    """Run the notebook that the order on standard input names, and print its result.
+
+    ``arguments``: the folder of the notebook, or nothing for NOTEBOOK_FOLDER.
+    """
     print(
         json.dumps({VERSION_KEY: gluonlab.__version__, MISSING_KEY: missing_packages()}), flush=True
     )
@@ -447,10 +476,11 @@ def main(arguments: Sequence[str]) -> None:
     line = json.dumps({"lab": result.lab, "note": result.note, "verdicts": verdicts})
     sys.stdout.buffer.write(line.encode() + b"\n")
     sys.stdout.buffer.flush()
-    os._exit(0)  # a thread still waits for input
+    os._exit(0)  # without waiting for the thread that reads the input
 
 
 def _stop_at_end_of_input(stop: threading.Event) -> None:
+    """Read standard input until it closes, then set ``stop``."""
     while os.read(0, 2**16):
         pass
     stop.set()

@@ -1,15 +1,15 @@
-"""Run one submitted notebook, without trusting anything in its file.
+"""Run one submitted notebook, whose file may be malicious.
 
-This process runs below `gluonlab.exercises.supervisor`, so damage stays in it. It runs the cells in
-a process of ipykernel (gluonlab[labs]), and reports in lines of JSON on its standard output, which
-the cells do not have::
+`gluonlab.exercises.supervisor` starts this process, and limits the damage that a notebook can do.
+This process runs the cells in a process of ipykernel (gluonlab[labs]). It reports in lines of JSON
+on its standard output, to which the cells cannot write::
 
     {"lab": "01"}                               the lab of the notebook
     {"cell": "cell 4 (x = 1)"}                  the running cell
     {"note": "cell 4 (x = 1): ValueError: .."}  the first error
     {"done": ""}                                the last line
 
-`labs/gluonlab_labs/kernel.py` runs notebooks to keep their outputs; this module needs only errors.
+In contrast to `labs/gluonlab_labs/kernel.py`, this module does not keep the outputs of cells.
 """
 
 from __future__ import annotations
@@ -31,29 +31,31 @@ from gluonlab.files.atomic_files import read_bounded, temporary_folder
 from gluonlab.host.child_processes import die_with_parent
 from gluonlab.plain_text import one_line
 
-SKIP_TAG, RAISES_TAG = ("skip-execution", "raises-exception")  # cell tags of Jupyter's tools
-# Variables about another notebook, or about a person's settings.
+# Tags of cells, as in Jupyter's tools.
+SKIP_TAG, RAISES_TAG = ("skip-execution", "raises-exception")
+# Prefixes of environment variables that cells do not inherit: another notebook's, or settings.
 _FOREIGN_VARIABLES = ("JPY_", "JUPYTER", "IPYTHON", "PYDEVD_", LANGUAGE_VARIABLE)
-_DELIMITER, _BEFORE_CONTENT = b"<IDS|MSG>", 5  # frames of a message on the wire, counted from it
-_LAST_OUTPUT_S = 4.0  # for outputs that come after the reply that ends a cell
-_LOOK_MS = 1000  # between two checks that the process is alive
+# A message of Jupyter is a list of frames. The content is the 5th frame after the delimiter.
+_DELIMITER, _BEFORE_CONTENT = b"<IDS|MSG>", 5
+_LAST_OUTPUT_S = 4.0  # time for outputs that arrive after the reply that ends a cell
+_LOOK_MS = 1000  # milliseconds between two checks that the process is alive
 
 
 class SubmittedCell(NamedTuple):
-    """The source of a notebook's code cell, empty for a text cell, and its tags."""
+    """A cell of a notebook: its code, which is empty for a text cell, and its tags."""
 
     source: str
     tags: Tuple[str, ...] = ()
 
 
 def describe_cell(source: str, index: int) -> str:
-    """Return ``cell 3 (x = 1)``: the number of a cell, from 1, and the start of its first line."""
+    """Return a cell's number, counted from 1, and its first line, as in ``cell 3 (x = 1)``."""
     line = next((line for line in source.splitlines() if line.strip()), "")
     return f"cell {index + 1} ({line.strip()[:60]})"
 
 
 def missing_packages() -> str:
-    """Return what to install before notebooks can run here; empty if nothing is missing."""
+    """Return a message about packages to install, or an empty string if none is missing."""
     try:
         import ipykernel  # noqa: F401
         import jupyter_client  # noqa: F401
@@ -65,9 +67,10 @@ def missing_packages() -> str:
 
 
 def make_manager(folder: Path, manager_class: Any) -> Any:
-    """Return a kernel manager for this Python; ``folder``: an empty folder for its files.
+    """Return a `jupyter_client` kernel manager that starts this Python.
 
-    Installed kernel specifications do not matter.
+    It ignores installed kernel specifications. ``folder``: an empty folder for its files.
+    ``manager_class``: KernelManager or AsyncKernelManager.
     """
     from jupyter_client.kernelspec import KernelSpecManager
 
@@ -87,7 +90,10 @@ def make_manager(folder: Path, manager_class: Any) -> Any:
 
 
 def kernel_environment(own: Path, **changes: str) -> "dict[str, str]":
-    """Return this process's environment with changes, without another notebook's variables."""
+    """Return this process's environment with ``changes``, for the process of the cells.
+
+    It excludes another notebook's variables. ``own``: the folder for IPython's files.
+    """
     inherited = {
         name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN_VARIABLES)
     }
@@ -98,10 +104,11 @@ def kernel_environment(own: Path, **changes: str) -> "dict[str, str]":
 def start_kernel(
     folder: Path, seconds: float, printed: int, **environment: str
 ) -> Iterator["NotebookKernel"]:
-    """Start a process for cells in ``folder``, which ends with the block.
+    """Start a process that runs cells in ``folder``, and end it after the ``with`` block.
 
-    ``seconds``: for all cells together. ``printed``: end the process after about this many bytes of
-    output. ``environment``: changes to this process's environment. Raises NotebookError.
+    ``seconds``: the time limit of all cells together. ``printed``: the largest output in bytes,
+    after which the process is killed. ``environment``: additional environment variables. Raises
+    NotebookError if a package is missing.
     """
     fault = missing_packages()
     if fault:
@@ -123,15 +130,15 @@ def start_kernel(
 
 
 class NotebookKernel:
-    """The running process of one notebook, made by `start_kernel`."""
+    """The running process of one notebook, started by `start_kernel`."""
 
     def __init__(self, manager: Any, client: Any, end: float, printed: int) -> None:
         self._manager, self._client = manager, client
         self._end, self._max_output_bytes, self._remaining_bytes = end, printed, printed
-        self.is_alive = True  # whether more cells can be run after a NotebookError
+        self.is_alive = True  # whether the process can run more cells, also after a NotebookError
 
     def run(self, cell: SubmittedCell, index: int) -> None:
-        """Execute a cell, whose ``index`` counts from 0. Raises NotebookError."""
+        """Execute a cell; ``index``: its position from 0. Raises NotebookError if it fails."""
         if not cell.source.strip() or SKIP_TAG in cell.tags:
             return
         cell_text = describe_cell(cell.source, index)
@@ -161,7 +168,7 @@ class NotebookKernel:
         while not (reply and idle):
             remaining = deadline - time.monotonic()
             if remaining <= 0:
-                if reply:  # only the last outputs are missing
+                if reply:  # the cell has ended, only its last outputs are missing
                     break
                 raise _KernelEnded("not finished in time")
             ready = dict(poller.poll(min(_LOOK_MS, remaining * 1000)))
@@ -188,6 +195,7 @@ class NotebookKernel:
         return message
 
     def _check_output_size(self, frames: Sequence[bytes]) -> None:
+        """Count a message's bytes of output. Kill the process if there are too many."""
         begin = frames.index(_DELIMITER) + _BEFORE_CONTENT if _DELIMITER in frames else 0
         self._remaining_bytes -= sum(map(len, frames[begin:]))
         if self._remaining_bytes < 0:
@@ -198,7 +206,7 @@ class NotebookKernel:
 
 
 class _KernelEnded(Exception):
-    """The process of the cells ended or is out of time; the text is the reason."""
+    """The error if the process of the cells has ended, or is out of time. Its text says why."""
 
 
 def _is_reply_to(message: "dict[str, Any]", message_id: str) -> bool:
@@ -215,18 +223,21 @@ def _reply_error(reply: "dict[str, Any]") -> Optional[Tuple[str, str]]:
 
 
 MAX_CELLS = 10_000
-NBFORMAT = 4  # of notebooks since 2015
+NBFORMAT = 4  # the major version of the notebook format since 2015
 VERDICTS_FILE = "verdicts.jsonl"
 LAB_KEY, CELL_KEY, NOTE_KEY, DONE_KEY = "lab", "cell", "note", "done"
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Run a notebook; the arguments are the JSON of a `Bounds`, an empty folder, and the file."""
+    """Run a notebook.
+
+    ``arguments``: the JSON of a `Bounds`, an empty folder, and the path of the notebook.
+    """
     bounds, folder, path = Bounds(**json.loads(arguments[0])), Path(arguments[1]), arguments[2]
     die_with_parent()
     reports = os.fdopen(os.dup(1), "w", encoding="utf-8")
     with open(os.devnull, "r+b") as nothing:
-        os.dup2(nothing.fileno(), 1)  # the cells inherit it in place of the pipe
+        os.dup2(nothing.fileno(), 1)  # the cells inherit /dev/null instead of the pipe
     try:
         _run_cells(bounds, folder, Path(path), reports)
     except NotebookError as error:
@@ -243,6 +254,7 @@ def _send_status(reports: IO[str], kind: str, text: str) -> None:
 
 
 def _run_cells(bounds: Bounds, folder: Path, path: Path, reports: IO[str]) -> None:
+    """Run all cells, and report the lab, the running cell, and the first error."""
     cells, lab, language = read_submission(path, bounds.source)
     _send_status(reports, LAB_KEY, lab)
     cells_folder = folder / language
@@ -275,7 +287,7 @@ class Submission(NamedTuple):
 
 
 def read_submission(path: Path, most_bytes: int) -> Submission:
-    """Read the cells of a notebook, in the JSON that Jupyter writes. Raises NotebookError."""
+    """Read a notebook file of at most ``most_bytes`` bytes. Raises NotebookError."""
     notebook = _read_notebook(path, most_bytes)
     metadata = notebook.get("metadata", {})
     if not isinstance(metadata, dict):
@@ -295,6 +307,7 @@ def read_submission(path: Path, most_bytes: int) -> Submission:
 
 
 def _read_notebook(path: Path, most_bytes: int) -> "dict[str, Any]":
+    """Return the JSON object in a notebook file. Raises NotebookError."""
     try:
         notebook = json.loads(read_bounded(path, most_bytes).decode("utf-8-sig"))
     except OSError as error:
@@ -318,7 +331,7 @@ def _unreadable_notebook_error(fault: str) -> NotebookError:
 
 
 def _read_cell(cell: Any, number: int) -> SubmittedCell:
-    """Return the source of a cell and the tags that matter; an empty cell for text."""
+    """Return a cell with its code and the known tags; without code for a text cell."""
     source = cell.get("source") if isinstance(cell, dict) else None
     lines: List[Any] = source if isinstance(source, list) else [source]
     if not all(isinstance(line, str) and _is_encodable(line) for line in lines):
@@ -334,7 +347,7 @@ def _read_cell(cell: Any, number: int) -> SubmittedCell:
 
 
 def _is_encodable(line: str) -> bool:
-    """Return whether a process can receive the text: JSON may contain lone surrogates."""
+    """Return whether a text can be encoded as UTF-8; JSON may contain lone surrogates."""
     try:
         return line.encode() is not None
     except UnicodeEncodeError:

@@ -1,7 +1,11 @@
-"""Check, price and play the schedules that learners write.
+"""Check the schedules that learners write, compute their costs, and animate them.
 
-`gluonlab.collectives.verify_schedule` finds the fault and reports it in English. This module names
-the transfer in both languages. A `Puzzle` asks for a schedule for a machine.
+`gluonlab.collectives.verify_schedule` finds the fault of a schedule. This module names the wrong
+transfer, and the reason, in English and in Japanese. A `Puzzle` is the task to write a schedule for
+a given machine.
+
+In this module, a schedule is "proved" if `verify_schedule` finds that it computes its collective.
+Its "price" is its cost in the model of `gluonlab.collectives.cost_model`.
 """
 
 from __future__ import annotations
@@ -47,7 +51,10 @@ Steps = Tuple[Tuple[Transfer, ...], ...]
 
 
 def read_steps(returned: Any, call: str) -> Steps:
-    """Return the steps that ``call`` returned, as a Schedule or a list. Raises Wrong."""
+    """Return the steps in the value that an answer returned: a Schedule or a list of steps.
+
+    ``call``: the call as text, such as ``gather()``, for messages. Raises Wrong for other values.
+    """
     if isinstance(returned, Schedule):
         return returned.steps
     if not _is_collection(returned):
@@ -67,11 +74,11 @@ def _is_collection(value: Any) -> bool:
 
 
 def _read_step(step: Any, call: str, number: int) -> Tuple[Transfer, ...]:
-    """Return the transfers of a step. Raises Wrong for the first value that is not a transfer."""
+    """Return the transfers of step ``number``. Raises Wrong for a value that is not a transfer."""
     is_transfer = isinstance(step, tuple) and len(step) == len(Transfer._fields)
     if not _is_collection(step) or (
         is_transfer and isinstance(step[-1], str)
-    ):  # a transfer, not a list
+    ):  # a single transfer instead of a list
         raise counterexample(
             f"{call}: step {number} is {_format_value(step)}, not a list: return {_STEPS_TEXTS[0]}",
             f"{call} のステップ {number} が {_format_value(step)} で、リストではありません。"
@@ -101,9 +108,10 @@ def _format_value(value: Any) -> str:
 def check_step_rules(
     call: str, world_size: int, chunks: int, steps: Sequence[Sequence[Transfer]], hint: TextPair
 ) -> None:
-    """Raise Wrong for the first transfer that breaks a rule of steps.
+    """Raise Wrong for the first transfer that breaks a rule.
 
-    ``hint``: the usual reason for a rank or chunk out of range.
+    ``chunks``: the number of chunks. ``hint``: texts to append to the message about a rank or chunk
+    that is out of range, such as its usual reason.
     """
     for number, step in enumerate(steps):
         read, written = {(t.src, t.chunk) for t in step}, Counter((t.dst, t.chunk) for t in step)
@@ -133,7 +141,7 @@ def check_step_rules(
 
 
 def describe_transfer(call: str, place: Tuple[int, int], transfer: Transfer) -> CaseText:
-    """Return the description of a transfer; ``place``: its step and its index, from 0."""
+    """Return the description of a transfer. ``place``: (step, index in the step), from 0."""
     step, position = place
     shown_transfer = f"`{tuple(transfer)}`"
     return CaseText(
@@ -143,11 +151,13 @@ def describe_transfer(call: str, place: Tuple[int, int], transfer: Transfer) -> 
 
 
 def check_proof(call: str, schedule: Schedule) -> None:
-    """Raise Wrong for a schedule that obeys the rules but does not compute the collective.
+    """Raise Wrong if a schedule obeys the rules but does not compute its collective.
 
-    It names the first transfer that overwrites the last copy of a contribution. Otherwise it names
-    the transfer that `prove` names: the first that counts a contribution twice, or the last one
-    into a chunk that ends incomplete.
+    The error names a transfer, the first of these that exists:
+
+    - the first copy that overwrites the last copy of a rank's contribution,
+    - the first transfer that counts a contribution twice,
+    - the last transfer into a chunk whose final value is incomplete.
     """
     try:
         prove(schedule)
@@ -156,6 +166,7 @@ def check_proof(call: str, schedule: Schedule) -> None:
 
 
 def _explain_failed_proof(call: str, schedule: Schedule, error: ScheduleError) -> Wrong:
+    """Return the counterexample of a schedule; ``error``: the error of `prove`."""
     all_states = list(simulate_contributions(schedule))
     lost_place = (
         None if schedule.collective == ALL_GATHER else _find_lost_contribution(schedule, all_states)
@@ -207,9 +218,9 @@ def _explain_failed_proof(call: str, schedule: Schedule, error: ScheduleError) -
 
 
 def _explain_wrong_copy(place: CaseText, schedule: Schedule, last: Transfer, has: bool) -> Wrong:
-    """Return the counterexample of the last transfer into a chunk that ends with wrong content.
+    """Return the counterexample of an all-gather in which a chunk's final content is wrong.
 
-    ``has``: whether the sending rank has the right content.
+    ``last``: the last transfer into the chunk. ``has``: whether the sender had the right content.
     """
     src, rank, chunk, op = last
     owner = schedule.owner[chunk]
@@ -228,7 +239,10 @@ def _explain_wrong_copy(place: CaseText, schedule: Schedule, last: Transfer, has
 
 
 def lost_contribution(call: str, schedule: Schedule, place: Tuple[int, int], rank: int) -> Wrong:
-    """Return the counterexample of a copy after which no rank has the contribution of ``rank``."""
+    """Return the counterexample of a copy that destroys the last contribution of ``rank``.
+
+    ``place``: (step, index in the step) of the copy.
+    """
     transfer = schedule.steps[place[0]][place[1]]
     chunk, dst = transfer.chunk, transfer.dst
     return describe_transfer(call, place, transfer).counterexample(
@@ -242,7 +256,11 @@ def lost_contribution(call: str, schedule: Schedule, place: Tuple[int, int], ran
 def _find_lost_contribution(
     schedule: Schedule, all_states: Any
 ) -> Optional[Tuple[Tuple[int, int], int]]:
-    """Return the first copy that loses a rank's contribution, and the rank."""
+    """Return the first copy that destroys a rank's last contribution, and the rank.
+
+    The copy is returned as (step, index in the step). ``all_states[step][rank][chunk][r]``: how
+    many times the contribution of rank r is in the chunk before the step.
+    """
     for number, step in enumerate(schedule.steps):
         state_before, state_after = all_states[number], all_states[number + 1]
         for position, transfer in enumerate(step):
@@ -256,7 +274,7 @@ def _find_lost_contribution(
 
 
 def missing_ranks(contributions: Sequence[int], complete: Sequence[int]) -> List[int]:
-    """Return the ranks whose contribution a chunk lacks."""
+    """Return the ranks whose contribution is missing; both arguments: a count for each rank."""
     return [rank for rank, count in enumerate(contributions) if count < complete[rank]]
 
 
@@ -265,6 +283,7 @@ def _join_ranks(ranks: Sequence[int]) -> str:
 
 
 def _find_unfinished_chunk(schedule: Schedule, last: Any) -> Tuple[int, int]:
+    """Return the first (rank, chunk) that is incomplete in ``last``, the final state."""
     for chunk, owner in enumerate(schedule.owner):
         ranks = [owner] if schedule.collective == REDUCE_SCATTER else range(schedule.world_size)
         for rank in ranks:
@@ -274,7 +293,10 @@ def _find_unfinished_chunk(schedule: Schedule, last: Any) -> Tuple[int, int]:
 
 
 def _locate_sum(schedule: Schedule, last: Any, chunk: int) -> TextPair:
-    """Return texts about the rank that has a chunk's sum instead of the chunk's owner."""
+    """Return texts about the rank that has the sum of a reduce-scatter's chunk, not its owner.
+
+    The texts are empty if there is no such rank. ``last``: the final state.
+    """
     complete = complete_contributions(schedule, chunk)
     holder: Optional[int] = next(
         (rank for rank in range(schedule.world_size) if last[rank][chunk] == complete), None
@@ -292,7 +314,7 @@ FRAME_HEIGHT_PX = 980  # of the page in a notebook; the page scrolls in it
 
 @dataclass(frozen=True)
 class SchedulePlayback:
-    """A text about a schedule, and an HTML page that plays it, or None."""
+    """A text about a schedule, and an HTML page that animates it (or None), for a notebook."""
 
     text: str
     page: Optional[str] = None
@@ -312,7 +334,7 @@ class SchedulePlayback:
 
 
 def unwritten_playback() -> SchedulePlayback:
-    """Return the text about a stub."""
+    """Return the playback of an answer that is not written yet: only a text."""
     return SchedulePlayback(
         choose_text(
             en="not written yet: write the function, run its cell, then this one again",
@@ -323,7 +345,7 @@ def unwritten_playback() -> SchedulePlayback:
 
 
 def make_playback(schedule: Schedule, lines: List[str], file: Optional[str]) -> SchedulePlayback:
-    """Return ``lines`` and the page; also write the page to ``file`` if one is named."""
+    """Return a playback with ``lines`` as text. If ``file`` is not None, write the page to it."""
     try:
         page = as_page([schedule], (schedule.name, schedule.world_size), language=language())
     except ScheduleError as error:  # too large to draw
@@ -335,7 +357,10 @@ def make_playback(schedule: Schedule, lines: List[str], file: Optional[str]) -> 
 
 
 def describe_cost(cost: Price, least_s: float, *, is_floor: bool) -> List[str]:
-    """Return lines about the cost; ``least_s``: the lower bound or the optimum."""
+    """Return lines about the cost of a right schedule.
+
+    ``least_s``: seconds, of the lower bound if ``is_floor``, else of the optimum.
+    """
     steps = len(cost.steps)
     size = format_size(int(cost.size_bytes)) if cost.size_bytes else ""
     time, least = format_microseconds(cost.seconds), format_microseconds(least_s)
@@ -355,28 +380,29 @@ def describe_cost(cost: Price, least_s: float, *, is_floor: bool) -> List[str]:
 
 
 def format_microseconds(seconds: float) -> str:
-    """Return ``1,598.3 µs``, without a decimal point for whole numbers."""
+    """Return a time such as ``1,598.3 µs``, without decimals for whole numbers."""
     micros = round(seconds * 1e6, 1)
     return f"{micros:,.0f} µs" if micros == int(micros) else f"{micros:,.1f} µs"
 
 
-MAX_CHUNKS = 512  # of an answer; more chunks gain nothing
+MAX_CHUNKS = 512  # in an answer; more chunks are not useful
 COST_TOLERANCE = 1e-9  # relative; smaller differences are rounding
-Answer = Callable[[], Any]  # the steps, each a list of Transfer(src, dst, chunk, op)
+Answer = Callable[[], Any]  # returns the steps, each a list of Transfer(src, dst, chunk, op)
 
 
 @dataclass(frozen=True)
 class Puzzle:
-    """A task to write a collective for ``topology`` and a buffer of ``size_bytes`` on each device.
+    """The task to write a schedule for a collective on a given machine.
 
     Attributes:
-        call: the call of the learner's function, for messages.
+        call: the call of the learner's function, such as ``gather()``, for messages.
         topology: the devices and their links.
         size_bytes: the size of the buffer on each device.
         collective: the collective to write.
-        owner: the owner of each chunk. A single rank owns all chunks, of any number.
-        pairs: the pairs (src, dst) with a link, or None if all have one.
-        optimum_s: the lowest possible cost, or None if it is unknown.
+        owner: the owner of each chunk. If it has one element, this rank owns all chunks, and the
+            learner chooses the number of chunks.
+        pairs: the pairs (src, dst) that may send; None for all pairs.
+        optimum_s: the lowest possible cost in seconds, or None if it is unknown.
     """
 
     call: str
@@ -388,9 +414,9 @@ class Puzzle:
     optimum_s: Optional[float] = None
 
     def read_schedule(self, answer: Answer) -> Schedule:
-        """Return the answer's schedule, whose transfers obey the rules; it is not verified.
+        """Return the answer's schedule. Raises Wrong for the first transfer that breaks a rule.
 
-        Raises Wrong, which names the first transfer that breaks a rule.
+        This does not check whether the schedule computes the collective.
         """
         steps = read_steps(answer(), self.call)
         world_size, owner = self.topology.world_size, self.owner
@@ -404,6 +430,7 @@ class Puzzle:
         return Schedule(self.call, self.collective, world_size, len(owner), owner, nonempty)
 
     def _check_pairs(self, steps: Any, pairs: FrozenSet[Tuple[int, int]]) -> None:
+        """Raise Wrong for the first transfer whose (src, dst) is not in ``pairs``."""
         for number, step in enumerate(steps):
             for position, transfer in enumerate(step):
                 src, dst = transfer.src, transfer.dst
@@ -414,7 +441,7 @@ class Puzzle:
                 )  # fmt: skip
 
     def read_proved_schedule(self, answer: Answer) -> Schedule:
-        """Return the answer's schedule, verified. Raises Wrong if it is not right."""
+        """Return the answer's schedule. Raises Wrong unless it computes the collective."""
         schedule = self.read_schedule(answer)
         check_proof(self.call, schedule)
         return schedule
@@ -437,14 +464,14 @@ class Puzzle:
         )  # fmt: skip
 
     def play(self, answer: Answer, file: Optional[str] = None) -> SchedulePlayback:
-        """Return the proof or the first fault, the cost, and the page that plays the schedule.
+        """Return a text about the schedule, with its first fault or its cost, and its animation.
 
         Args:
-            answer: the learner's function. A stub gives a message that it is not written yet.
+            answer: the learner's function. For a stub, the text is that it is not written yet.
             file: also write the page to this file.
 
         Returns:
-            The text and the page, which a notebook shows.
+            The text and the page, which a notebook displays.
         """
         try:
             schedule = self.read_schedule(answer)
@@ -475,7 +502,7 @@ def describe_price(cost: Price) -> TextPair:
 
 
 def describe_costliest_step(cost: Price) -> TextPair:
-    """Return texts about the step that takes longest, and the link that it waits for."""
+    """Return texts about the most expensive step and its busiest link."""
     if not cost.steps:
         return NO_TEXT
 

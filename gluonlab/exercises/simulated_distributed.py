@@ -1,8 +1,8 @@
 """A simulation of ``torch.distributed`` in NumPy, whose ranks are threads of this process.
 
-It has the calls and the names of the original that a program with many processes needs, and records
-what each rank does. Real processes would wait forever for a rank that has ended; here the waiting
-rank gets an error at once.
+It provides the functions and classes that a data-parallel program calls, under the same names, and
+records the actions of each rank. With real processes, a rank that waits for a rank that has ended
+waits forever. Here it gets a `HangError` at once.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from gluonlab.host.signals import delayed_signals
 
 
 class HangError(Exception):
-    """A rank waits for a rank that has ended: real processes would wait forever."""
+    """The error of a rank that waits for a rank that has ended; real processes would hang."""
 
     def __init__(self, rank: int, ended: int) -> None:
         super().__init__(f"rank {rank} waits for rank {ended}, which has ended")
@@ -41,26 +41,27 @@ class RankOutcome(NamedTuple):
 
 
 class RankGroup:
-    """A group of ``size`` ranks, each in a thread of its own."""
+    """A group of ``size`` ranks, each of which runs in its own thread."""
 
     def __init__(self, size: int) -> None:
         self.size = size
         self._condition = threading.Condition()
-        self._inputs: List[Dict[int, Any]] = []  # of each sum: rank -> its array
-        self._sum_counts = [0] * size  # sums that each rank has started
+        self._inputs: List[Dict[int, Any]] = []  # for each allreduce: rank -> its array
+        self._sum_counts = [0] * size  # the number of allreduces that each rank has started
         self._ended_ranks: List[int] = []
         self._rank_of: Dict[int, int] = {}  # thread id -> rank
 
     @property
     def rank(self) -> int:
-        """The rank of the thread that calls it."""
+        """The rank of the calling thread."""
         return self._rank_of[threading.get_ident()]
 
     def run(self, function: Callable[[int], Any]) -> List[RankOutcome]:
-        """Call ``function(rank)`` in each rank, and wait until all have ended."""
+        """Call ``function(rank)`` in each rank, wait for all ranks, and return their outcomes."""
         outcomes = [RankOutcome(None, None)] * self.size
 
         def run_one(rank: int) -> None:
+            """Run one rank in this thread, and record its outcome and its end."""
             self._rank_of[threading.get_ident()] = rank
             try:
                 outcomes[rank] = RankOutcome(function(rank), None)
@@ -78,8 +79,8 @@ class RankGroup:
             with delayed_signals():  # an interrupted start would leave running threads
                 for thread in threads:
                     thread.start()
-            # An interrupted Thread.join takes a running thread for a stopped one. Without a timeout
-            # Python may miss a signal that comes just before it waits.
+            # Thread.join is not used: after an interrupt it takes a running thread for a stopped
+            # one. The timeout is needed because Python may miss a signal just before the wait.
             with self._condition:
                 while not self._condition.wait_for(
                     lambda: len(self._ended_ranks) == self.size, 0.1
@@ -95,9 +96,9 @@ class RankGroup:
         return outcomes
 
     def allreduce(self, array: Any) -> Any:
-        """Return the sum of the ranks' arrays in a new array; wait for all ranks.
+        """Wait for all ranks, and return the sum of their arrays in a new array.
 
-        Raises HangError if another rank ended without this call. Raises UnequalShapesError for
+        Raises HangError if another rank has ended without this call, and UnequalShapesError for
         arrays of different shapes.
         """
         rank = self.rank
@@ -135,14 +136,13 @@ class Images(NamedTuple):
 
 @dataclass
 class RankRecord:
-    """The record of what one rank did."""
+    """The actions of one rank."""
 
     joins: List[Tuple[Any, Any]] = field(default_factory=list)  # (rank, world_size)
     image_orders: List[List[int]] = field(default_factory=list)  # the images of each epoch
-    sampler_epochs: List[Optional[int]] = field(
-        default_factory=list
-    )  # of the sampler; None: no sampler
-    gradient_sums: int = 0  # gradients that were summed with the other ranks
+    # the sampler's epoch in each pass over the images; None without a sampler
+    sampler_epochs: List[Optional[int]] = field(default_factory=list)
+    gradient_sums: int = 0  # the number of gradients that were summed over the ranks
     updates: int = 0
     evaluated_images: List[Images] = field(default_factory=list)
     logged_lines: List[str] = field(default_factory=list)
@@ -150,13 +150,13 @@ class RankRecord:
 
 
 class Distributed:
-    """The module that a program gets as ``dist``.
+    """The object that a program gets as ``dist``, in place of the module ``torch.distributed``.
 
     It also contains the classes Model, DistributedDataParallel, DistributedSampler and DataLoader.
 
     Attributes:
-        records: what each rank did.
-        outcomes: what each rank returned or raised.
+        records: the actions of each rank.
+        outcomes: the return value or exception of each rank.
     """
 
     def __init__(self) -> None:
@@ -181,7 +181,7 @@ class Distributed:
     def init_process_group(
         self, backend: str, init_method: Optional[str] = None, world_size: int = -1, rank: int = -1
     ) -> None:
-        """Join the process group."""
+        """Record that this rank joins the process group. ``backend``, ``init_method``: ignored."""
         self._own_record.joins.append((rank, world_size))
 
     def get_rank(self) -> int:
@@ -193,7 +193,7 @@ class Distributed:
         return self._group.size
 
     def log(self, text: object) -> None:
-        """Print a line."""
+        """Record a line, and print it with the rank."""
         self._own_record.logged_lines.append(str(text))
         print(f"[rank {self._group.rank}] {text}")
 
@@ -209,14 +209,14 @@ class Distributed:
 
 
 class Model:
-    """Logistic regression."""
+    """Logistic regression with three features."""
 
     def __init__(self, dist: Distributed) -> None:
         self.dist, self.weight = dist, np.zeros(3)
         self._gradient = np.zeros(3)
 
     def backward(self, xs: Array, ys: Array) -> None:
-        """Set the gradient to the gradient of the mean loss."""
+        """Set the gradient of the mean loss on images ``xs`` (n, 3) with labels ``ys`` (n,)."""
         probabilities = 1 / (1 + np.exp(-(xs @ self.weight)))
         self._gradient = xs.T @ (probabilities - ys) / len(ys)
 
@@ -227,19 +227,19 @@ class Model:
         self.dist._own_record.updates += 1
 
     def score(self, images: Images) -> float:
-        """Return the accuracy on these images."""
+        """Return the accuracy on these images, a fraction."""
         self.dist._own_record.evaluated_images.append(images)
         return float(((images.xs @ self.weight > 0) == images.ys).mean())
 
 
 class ModelReplica:
-    """The replica of a model in one of several processes. ``module``: the model itself."""
+    """The replica of a model in one rank. ``module``: the model itself."""
 
     def __init__(self, model: Model) -> None:
         self.module = model
 
     def backward(self, xs: Array, ys: Array) -> None:
-        """Set the gradient to the mean over all processes, and wait for them."""
+        """Set the gradient to the mean of all ranks' gradients; wait for all ranks."""
         model = self.module
         model.backward(xs, ys)
         group = model.dist._group
@@ -256,7 +256,7 @@ class ModelReplica:
 
 
 class DistributedSampler:
-    """Every ``num_replicas``-th image of a permutation that all ranks share."""
+    """The image numbers of a rank: every ``num_replicas``-th of a permutation that all share."""
 
     def __init__(
         self, dataset: Any, num_replicas: int, rank: int, shuffle: bool = True, seed: int = 0
@@ -267,7 +267,7 @@ class DistributedSampler:
         self.shuffle, self.seed, self.epoch = shuffle, seed, 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch, from which the permutation is drawn together with the seed."""
+        """Set the epoch. The permutation depends on the epoch and on the seed."""
         self.epoch = epoch
 
     def __len__(self) -> int:
@@ -282,7 +282,7 @@ class DistributedSampler:
 
 
 class DataLoader:
-    """An iterable of batches ``(xs, ys)``."""
+    """An iterable of batches ``(xs, ys)``; it records the order of the images."""
 
     def __init__(
         self,
@@ -317,7 +317,7 @@ class DataLoader:
 
 
 def some_images(count: int, seed: int) -> Images:
-    """Return images of three features that determine their label."""
+    """Return ``count`` random images of three features, whose labels a linear model separates."""
     random = np.random.RandomState([8, seed])
     xs = random.normal(size=(count, 3))
     return Images(xs, (xs @ np.array([1.0, -2.0, 0.5]) > 0).astype(float))

@@ -1,8 +1,11 @@
-"""Softmax regression in NumPy and in Gluon: the reference for an answer's updates.
+"""Softmax regression in NumPy, to check the parameter updates of a learner's answer.
 
-The gradient has a closed form. For images x (n, f) with labels y, d(sum of losses) / d(scores) =
-softmax(scores) - onehot(y). `check_updates` lets an answer train in microbatches, and names the
-mistake that leads to the same parameters.
+The answer trains a Gluon network. The NumPy reference computes the right parameters, because the
+gradient has a closed form: for n images x (n, FEATURES) with labels y (n,), d(sum of losses) /
+d(scores) = softmax(scores) - onehot(y).
+
+`check_updates` runs the answer in microbatches. `explain_wrong_update` finds the typical mistake
+that leads to the same wrong parameters.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ from gluonlab.exercises.counterexamples import NO_TEXT, check_faults, counterexa
 
 FEATURES, CLASSES = 4, 3
 LR = 0.5
-TOLERANCE = 1e-4  # relative; wrong updates are wrong by a tenth and more
+TOLERANCE = 1e-4  # relative; wrong updates differ by at least a tenth
 
 Array = Any  # of numpy
 Batch = Tuple[Array, Array]  # images (n, FEATURES) float32, labels (n,) int32
@@ -40,11 +43,11 @@ class LayerParams(NamedTuple):
     bias: Array
 
     def step(self, batch: Batch, scale: float) -> "LayerParams":
-        """Return the parameters minus ``scale`` times the gradient of the batch's summed losses."""
+        """Return the parameters minus ``scale`` times the gradient of the sum of the losses."""
         return self.subtract(self.gradient(batch), scale)
 
     def subtract(self, other: "LayerParams", scale: float) -> "LayerParams":
-        """Return the parameters minus ``scale`` times others."""
+        """Return these parameters minus ``scale`` times ``other``."""
         return LayerParams(self.weight - scale * other.weight, self.bias - scale * other.bias)
 
     def gradient(self, batch: Batch) -> "LayerParams":
@@ -60,6 +63,7 @@ class LayerParams(NamedTuple):
         return -np.log(self._probabilities(images)[np.arange(len(labels)), labels])
 
     def _probabilities(self, images: Array) -> Array:
+        """Return the softmax of the scores, (n, CLASSES), for images (n, FEATURES)."""
         scores = images.astype(np.float64) @ self.weight.T + self.bias  # (n, CLASSES)
         exponentials = np.exp(scores - scores.max(axis=1, keepdims=True))
         return exponentials / exponentials.sum(axis=1, keepdims=True)
@@ -77,19 +81,19 @@ class LayerParams(NamedTuple):
 
 
 def relative_distance(a: LayerParams, b: LayerParams) -> float:
-    """Return the norm of the difference, relative to the norm of ``b``."""
+    """Return the norm of ``a - b`` divided by the norm of ``b``, over all parameters."""
     ours, theirs = (np.concatenate([part.ravel() for part in values]) for values in (a, b))
     return float(np.linalg.norm(ours - theirs) / (np.linalg.norm(theirs) or 1))
 
 
 def initial_params() -> LayerParams:
-    """Return the parameters with which all trainings start."""
+    """Return the initial parameters of all trainings."""
     random = case_rng(0)
     return LayerParams(random.normal(0, 0.5, (CLASSES, FEATURES)), random.normal(0, 0.5, CLASSES))
 
 
 def random_batches(sizes: Sequence[int]) -> List[Batch]:
-    """Return random batches of these sizes; no two of them have equal gradients or labels."""
+    """Return a random batch for each of the ``sizes``, in images."""
     random = case_rng([0, *sizes])
     return [
         (
@@ -103,7 +107,7 @@ def random_batches(sizes: Sequence[int]) -> List[Batch]:
 def make_net(
     params: LayerParams, ctxs: Sequence[mx.Context], grad_req: str = "write", flatten: bool = True
 ) -> gluon.Block:
-    """Return the dense layer with these parameters on every device."""
+    """Return a dense layer with these parameters on every device."""
     net = nn.Dense(CLASSES, in_units=FEATURES, flatten=flatten)
     net.collect_params().setattr("grad_req", grad_req)
     net.initialize(ctx=list(ctxs))
@@ -138,7 +142,10 @@ class ExerciseTraining:
         self.trainer = make_trainer(self.net)
 
     def run_answer(self, answer: Callable[..., Any], batch: Batch, *more: Any) -> Any:
-        """Call the answer to train on images and labels; return its result."""
+        """Call the answer with the network, loss, trainer, images and labels; return its result.
+
+        ``more``: further arguments of the answer.
+        """
         loss = gluon.loss.SoftmaxCrossEntropyLoss()
         return answer(self.net, loss, self.trainer, *to_cpu_arrays(batch), *more)
 
@@ -147,13 +154,15 @@ class ExerciseTraining:
         return read_params(self.net, ctx)
 
 
-_MistakenUpdate = Tuple[
-    LayerParams, str, str
-]  # the parameters that it leads to, and its name in both languages
+# The parameters after a mistaken update, and the mistake's description in English and in Japanese.
+_MistakenUpdate = Tuple[LayerParams, str, str]
 
 
 class Update(NamedTuple):
-    """The parameters ``got`` after ``batches``; all updates except the last one were right."""
+    """The parameters ``got`` after an update for each of ``batches``, from ``initial`` on.
+
+    All updates except the last one were right. ``parts``: the number of microbatches of each batch.
+    """
 
     got: LayerParams
     initial: LayerParams
@@ -178,11 +187,12 @@ def check_updates(
     fault: Callable[[Update], Wrong],
     as_even: bool = False,
 ) -> List[Any]:
-    """Call ``answer`` to train on batches of these sizes in microbatches; return its results.
+    """Call ``answer`` to train on batches of these sizes; return its results.
 
-    Raises ``fault(update)`` for the first update that is not the update by the whole batch. Raises
-    Wrong if the network did not get the images in ``parts`` parts; with ``as_even``, in parts as
-    even as possible.
+    Each batch is to be divided into ``parts`` microbatches. Raises ``fault(update)`` for the first
+    update that differs from an update by the whole batch. Raises Wrong if a microbatch was too
+    large, or there were too many. ``as_even``: also raise Wrong for unequal or too few microbatches
+    and for activations that are kept too long.
     """
     [ctx], batches = cpu_devices(1), random_batches(sizes)
     training, returned = ExerciseTraining([ctx], "add"), []  # type: ExerciseTraining, List[Any]
@@ -198,7 +208,10 @@ def check_updates(
 
 
 def _check_parts(recorder: ForwardRecorder, size: int, parts: int, as_even: bool) -> None:
-    """Raise Wrong unless the images of each call are those of ``parts`` microbatches."""
+    """Raise Wrong unless the forward calls were those of ``parts`` microbatches.
+
+    ``size``: the images of the batch. ``as_even``: as for `check_updates`.
+    """
     sizes, largest = recorder.batch_sizes, math.ceil(size / parts)
     check_faults(
         (max(sizes) > largest,
@@ -226,7 +239,10 @@ def _check_parts(recorder: ForwardRecorder, size: int, parts: int, as_even: bool
 
 
 def explain_wrong_update(update: Update) -> Wrong:
-    """Return the counterexample of an update, with the mistake that gives the same parameters."""
+    """Return the counterexample of a wrong update.
+
+    It names the mistake that leads to the same parameters, if that mistake is known.
+    """
     got, _, batches, parts = update
     params_before, last = update.params_before, batches[-1]
     moved, expected = (
@@ -253,12 +269,12 @@ def explain_wrong_update(update: Update) -> Wrong:
 
 
 def weight_distance(a: LayerParams, b: LayerParams) -> float:
-    """Return the norm of the difference of the weights."""
+    """Return the norm of the difference of the weights, without the biases."""
     return float(np.linalg.norm(a.weight - b.weight))
 
 
 def _mistaken_updates(update: Update) -> Iterator[_MistakenUpdate]:
-    """Yield each common mistake with the parameters that it leads to."""
+    """Yield the parameters after each common mistake in the last update, and its description."""
     _, begin, batches, parts = update
     params_before, batch = update.params_before, batches[-1]
     yield from _wrongly_scaled_updates(params_before, batch, parts)
@@ -271,7 +287,7 @@ def _mistaken_updates(update: Update) -> Iterator[_MistakenUpdate]:
 def _wrongly_scaled_updates(
     params_before: LayerParams, batch: Batch, parts: int
 ) -> Iterator[_MistakenUpdate]:
-    """Yield updates by all images' gradients, with a wrong divisor or wrong weights."""
+    """Yield updates from the gradients of all images, with a wrong divisor or wrong weights."""
     size, cuts = len(batch[0]), _split_batch(batch, parts)
     yield (
         params_before,
@@ -305,7 +321,7 @@ def _wrongly_scaled_updates(
 def _partial_updates(
     params_before: LayerParams, batch: Batch, parts: int
 ) -> Iterator[_MistakenUpdate]:
-    """Yield updates that leave out images, and several updates in place of one."""
+    """Yield updates without some of the images, and several updates instead of one."""
     size, cuts = len(batch[0]), _split_batch(batch, parts)
     for cut, en, ja in (
         (cuts[-1], "only the last part counts", "最後の部分しか効いていません"),
@@ -332,7 +348,7 @@ def _partial_updates(
 
 
 def params_with_stale_gradients(begin: LayerParams, batches: Sequence[Batch]) -> LayerParams:
-    """Return the parameters if the last update also contains the gradients of earlier batches."""
+    """Return the parameters if the last update also adds the gradients of all earlier batches."""
     params_before, scale = begin.train(batches[:-1]), LR / len(batches[-1][0])
     after = params_before.step(batches[-1], scale)
     for number in range(len(batches) - 1):

@@ -1,10 +1,13 @@
-"""The process between the grader and a notebook: it bounds and ends the notebook's processes.
+"""Supervise the processes of a notebook: a program that enforces limits and ends the processes.
 
-It starts a command in its own session, within `Bounds`. The last line of its output is
-``{"ended": ..}`` with the limit that the command exceeded, or an empty string. Orphaned processes
-of the notebook become its children (prctl(2), PR_SET_CHILD_SUBREAPER), whatever session they are
-in, so it can end all of them. It ends early when its input closes: then the grader has ended. Then
-it also removes the notebook's folder.
+The grader starts this program for each notebook. The supervisor starts a command in a new session,
+and enforces the limits in `Bounds`. The last line of its output is ``{"ended": ..}`` with the limit
+that the command exceeded, or an empty string.
+
+Orphaned processes of the notebook become children of the supervisor (prctl(2),
+PR_SET_CHILD_SUBREAPER), even if they have started a new session. So the supervisor can end all of
+them. When its standard input closes, the grader has ended. The supervisor then ends as well, and
+removes the notebook's folder.
 """
 
 from __future__ import annotations
@@ -27,25 +30,25 @@ from gluonlab.files.atomic_files import remove_folder
 from gluonlab.host.resources import PROC, available_cores, available_memory
 
 MAX_JOBS = 256
-MEMORY_PER_JOB = 2 * 2**30  # bytes; a lab takes less than half
+MEMORY_PER_JOB = 2 * 2**30  # bytes; a lab needs less than half
 POLL_S = 0.1  # between two checks of the processes
-POLLS_PER_FILE_COUNT = 10  # counting the files takes longer
+POLLS_PER_FILE_COUNT = 10  # files are counted less often, because it takes longer
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """Limits for all processes of a notebook together, in bytes unless noted otherwise.
+    """Limits for all processes of a notebook together.
 
     Attributes:
         seconds: time for the cells.
-        spare_seconds: time for everything before and after them, and for an unresponsive process.
-        memory: resident memory.
+        spare_seconds: additional seconds for the start, the end, and unresponsive processes.
+        memory: resident memory in bytes.
         processes: number of processes.
         files: number of files in the notebook's folder.
-        disk: size of the notebook's folder.
-        file: size of the largest file, anywhere.
-        printed: output of the cells.
-        source: size of the notebook itself.
+        disk: size of the notebook's folder in bytes.
+        file: size of a single file in bytes, in any folder.
+        printed: output of the cells in bytes.
+        source: size of the notebook file in bytes.
     """
 
     seconds: float
@@ -60,7 +63,10 @@ class Bounds:
 
 
 def fit_memory(bounds: Bounds, jobs: int = 1) -> Bounds:
-    """Limit ``memory`` to three quarters of the free memory here, divided by ``jobs``."""
+    """Return the bounds with ``memory`` reduced, if necessary, so that ``jobs`` notebooks fit.
+
+    Together they may use three quarters of the free memory of this machine.
+    """
     free_room = available_memory()
     if free_room is None:
         return bounds
@@ -68,14 +74,14 @@ def fit_memory(bounds: Bounds, jobs: int = 1) -> Bounds:
 
 
 def max_parallel_jobs() -> int:
-    """Return how many notebooks can run at a time here: a core and 2 GiB for each."""
+    """Return how many notebooks can run at the same time, with a core and 2 GiB for each."""
     free_room = available_memory()
     jobs_in_memory = MAX_JOBS if free_room is None else free_room.free * 3 // 4 // MEMORY_PER_JOB
     return max(1, min(available_cores(), jobs_in_memory, MAX_JOBS))
 
 
 class ProcessStat(NamedTuple):
-    """The fields of /proc/PID/stat that the supervisor needs."""
+    """Some fields of /proc/PID/stat. ``resident``: resident memory in bytes."""
 
     pid: int
     parent: int
@@ -85,7 +91,7 @@ class ProcessStat(NamedTuple):
 
 
 def list_descendants(pid: int, proc: Path = PROC) -> List[ProcessStat]:
-    """Return all running or zombie processes that descend from this process."""
+    """Return all descendants of the process ``pid``, including zombies."""
     children: Dict[int, List[ProcessStat]] = {}
     for name in (folder.name for folder in proc.iterdir()) if proc.is_dir() else ():
         if name.isdigit():
@@ -101,14 +107,17 @@ def list_descendants(pid: int, proc: Path = PROC) -> List[ProcessStat]:
 
 
 def _parse_stat(pid: int, line: bytes) -> ProcessStat:
-    # the second field, the program's name, may hold spaces and parentheses
+    # the second field, the program's name, may contain spaces and parentheses
     state, parent, group, *rest = line[line.rindex(b")") + 2 :].split()
     resident = int(rest[18]) * os.sysconf("SC_PAGE_SIZE")
     return ProcessStat(pid, int(parent), int(group), state.decode(), resident)
 
 
 def count_files(folder: Path, most: int) -> Tuple[int, int]:
-    """Return the number of entries in a folder and their bytes on disk; stop after ``most``."""
+    """Return the number of entries below a folder, and their bytes on disk.
+
+    Stop if there are more than ``most`` entries.
+    """
     count, size, folders = 0, 0, [os.fspath(folder)]
     while folders and count <= most:
         with suppress(OSError), os.scandir(folders.pop()) as entries:
@@ -132,7 +141,7 @@ class ResourceMonitor:
         self.poll_count = 0
 
     def find_excess(self, processes: List[ProcessStat]) -> str:
-        """Return which bound is exceeded, in words, or an empty string. Call it every POLL_S."""
+        """Describe the first bound that is exceeded, else return "". Call this every POLL_S."""
         bounds, self.poll_count = self.bounds, self.poll_count + 1
         if len(processes) > bounds.processes:
             return f"started more than {bounds.processes} processes"
@@ -149,7 +158,11 @@ class ResourceMonitor:
         return ""
 
     def _used_bytes(self, processes: List[ProcessStat]) -> int:
-        """Return the memory of all processes; count shared pages once if that matters."""
+        """Return the memory of all processes, in bytes.
+
+        The sum of their resident memory counts shared pages several times. Only if this sum exceeds
+        the bound, shared pages are counted once.
+        """
         resident = sum(process.resident for process in processes)
         if resident <= self.bounds.memory:
             return resident
@@ -157,7 +170,7 @@ class ResourceMonitor:
 
 
 def _proportional_bytes(process: ProcessStat) -> int:
-    """Return the proportional set size (proc(5), Pss): shared bytes count in parts."""
+    """Return the proportional set size (proc(5), Pss): a page shared by k counts 1 / k."""
     try:
         lines = (PROC / str(process.pid) / "smaps_rollup").read_bytes()
         return int(lines.split(b"\nPss:")[1].split()[0]) * 1024
@@ -171,10 +184,13 @@ MAX_KILL_ROUNDS = 2000  # a notebook may start processes while others are killed
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Run a command; the arguments are the JSON of a `Bounds`, a folder, and the command."""
+    """Run a command within bounds.
+
+    ``arguments``: the JSON of a `Bounds`, the notebook's folder, and the command.
+    """
     bounds, folder = Bounds(**json.loads(arguments[0])), Path(arguments[1])
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    with suppress(OSError):  # out of memory, the kernel is to kill these and not the grader
+    with suppress(OSError):  # if memory runs out, Linux kills these processes, not the grader
         Path("/proc/self/oom_score_adj").write_text("1000")
     resource.setrlimit(resource.RLIMIT_FSIZE, _lower_limit(resource.RLIMIT_FSIZE, bounds.file))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -190,6 +206,7 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def _lower_limit(limit: int, new_limit: int) -> "tuple[int, int]":
+    """Return (soft, hard) for setrlimit: ``new_limit``, or the hard limit if it is lower."""
     _, hard = resource.getrlimit(limit)
     new_limit = new_limit if hard == resource.RLIM_INFINITY else min(new_limit, hard)
     return new_limit, new_limit
@@ -203,14 +220,14 @@ def _wait_for_command(child: "subprocess.Popen[bytes]", monitor: ResourceMonitor
         excess = monitor.find_excess(processes)
         if excess:
             return excess
-        # closed when the grader has ended; nothing is ever written to it
+        # The grader never writes to the input. So the input is readable only if it has ended.
         if select.select([0], [], [], POLL_S)[0]:
             return ABANDONED
     return ""
 
 
 def _reap_zombies(processes: Iterable[ProcessStat]) -> None:
-    """Wait for children that have ended, which are zombies until then."""
+    """Remove those of the processes that are zombies and children of this process."""
     for process in processes:
         if process.state == "Z" and process.parent == os.getpid():
             with suppress(OSError):
@@ -218,7 +235,10 @@ def _reap_zombies(processes: Iterable[ProcessStat]) -> None:
 
 
 def _kill_all(child: "subprocess.Popen[bytes]") -> None:
-    """Kill the command and all its descendants; killing whole groups prevents forks."""
+    """Kill the command and all its descendants.
+
+    Also kill their process groups, so that no process can start others in the meantime.
+    """
     with suppress(OSError):
         os.killpg(child.pid, signal.SIGKILL)
     child.wait()

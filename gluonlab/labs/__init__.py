@@ -1,7 +1,7 @@
-"""Copies of the labs' notebooks in a folder of the user.
+"""Copy the labs' notebooks to a folder of the user.
 
-In a checkout the notebooks are in ``labs/``. An installed wheel has them in this package's folder,
-where setup.py puts them.
+In a checkout the notebooks are in ``labs/``. In an installed wheel they are in the folder of this
+package, to which setup.py copies them.
 """
 
 from __future__ import annotations
@@ -18,14 +18,20 @@ REMEDY = "choose another folder"
 
 
 class Copied(NamedTuple):
-    """The copied files, and the files that the user has changed, as paths below the folder."""
+    """The result of `copy_labs`, as paths relative to the folder of the copies.
+
+    ``new``: files that were copied. ``kept``: existing files that differ from the labs' files.
+    """
 
     new: List[Path]
     kept: List[Path]
 
 
 def notebooks(language: str) -> Path:
-    """Return the folder of the labs in a language. Raises OutputError if there is none."""
+    """Return the folder with the notebooks in a language, ``"en"`` or ``"ja"``.
+
+    Raises OutputError if this installation has no notebooks.
+    """
     for folder in (HERE / language, CHECKOUT / language):
         if any(folder.glob("*.ipynb")):
             return folder
@@ -36,17 +42,17 @@ def notebooks(language: str) -> Path:
 
 
 def copy_labs(language: str, to: Path) -> Copied:
-    """Copy the files that are not there yet; existing files belong to the user and stay.
+    """Copy the labs' files into a folder. Files that already exist there are kept.
 
     Args:
         language: the language of the notebooks, ``"en"`` or ``"ja"``.
         to: the folder for the copies.
 
     Returns:
-        The copied files and the changed ones.
+        The copied files, and the existing files that differ from the labs' files.
 
     Raises:
-        OutputError: there are no notebooks, or they cannot be written.
+        OutputError: this installation has no notebooks, or a copy cannot be written.
     """
     source, copied = notebooks(language), Copied([], [])
     with create_writable_folder(to, REMEDY):
@@ -58,6 +64,7 @@ def copy_labs(language: str, to: Path) -> Copied:
 
 
 def _copy(path: Path, to: Path, name: Path, copied: Copied) -> None:
+    """Copy ``path`` to ``to`` unless it exists; append ``name`` to a list of ``copied``."""
     with raise_output_errors(to, REMEDY):
         content = path.read_bytes()
         if not (to.is_symlink() or to.exists()):

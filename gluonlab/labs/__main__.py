@@ -1,4 +1,4 @@
-"""python -m gluonlab.labs DIR: the labs' notebooks, to work in."""
+"""python -m gluonlab.labs DIR: copies the labs' notebooks into DIR."""
 
 from __future__ import annotations
 
