@@ -222,7 +222,7 @@ class _FusionDisabledCount:
 
 @contextmanager
 def disable_fusion() -> Iterator[None]:
-    """Disable fusion for graphs that are bound, and Gluon blocks that first run, in this context."""
+    """Disable fusion for graphs that are bound and Gluon blocks that first run in this context."""
     with _FusionDisabledCount.lock:
         if _FusionDisabledCount.blocks == 0:
             _FusionDisabledCount.user_value = os.environ.get(FUSION_VARIABLE)
