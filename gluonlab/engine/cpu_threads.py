@@ -131,6 +131,7 @@ def set_threads(ctxs: Sequence[Any], threads: "int | None" = None) -> int:
 
 
 def _several_devices_warnings(cpu_devices: int, requested: "int | None") -> Iterator[str]:
+    """Yield the warnings for several CPU devices, which compute with one thread each."""
     exported = openmp_settings.exported_threads()
     if requested is None and exported is not None and exported.threads > 1:
         yield f"{exported} would hang {cpu_devices} CPU devices: each computes with 1 thread"
@@ -143,6 +144,7 @@ def _several_devices_warnings(cpu_devices: int, requested: "int | None") -> Iter
 
 
 def _one_device_warnings(threads: int, requested: "int | None") -> Iterator[str]:
+    """Yield the warnings for a single CPU device, which computes with ``threads`` threads."""
     local = local_process_count()
     cores = resources.available_cores()
     is_default = requested is None and openmp_settings.exported_thread_count() is None

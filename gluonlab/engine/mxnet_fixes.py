@@ -92,6 +92,7 @@ def attribute_text(value: Any) -> str:
 
 
 def _sequence_text(value: Any) -> str:
+    """Return the text of a tuple or list, with numpy scalars as plain numbers at all levels."""
     import numpy
 
     items = []

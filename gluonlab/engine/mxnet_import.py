@@ -87,6 +87,10 @@ class _MXNetFinder:
     def find_spec(
         self, name: str, path: Any = None, target: Any = None
     ) -> "importlib.machinery.ModuleSpec | None":
+        """Return the spec of mxnet or mxnet.base with a wrapped loader; None for other modules.
+
+        Raises MissingMXNet if MXNet is not installed, and EngineError if a file mxnet.py hides it.
+        """
         if name not in ("mxnet", "mxnet.base"):
             return None
         spec = importlib.machinery.PathFinder.find_spec(name, path, target)

@@ -4,8 +4,8 @@ Thread-local settings of MXNet choose the kind of array that layers return, and 
 in a shape. ("Semantics" in this module means these settings.)
 
 - A run of gluonlab computes with mx.nd arrays, regardless of the user's setting.
-- The user's setting applies to arrays passed to the user, to the user's own code in a run, and to
-  components of gluonlab that are used outside of a run.
+- The user's setting applies to arrays passed to the user and to the user's own code in a run. It
+  also applies to components of gluonlab that are used outside of a run.
 """
 
 from __future__ import annotations

@@ -84,6 +84,7 @@ def _describe_descriptor_limit() -> str:
 
 
 def _describe_memory_limit(text: str) -> str:
+    """Return a text about the memory that is exhausted. ``text``: the error message."""
     if any(word in text.lower() for word in GPU_WORDS):
         return "a GPU's is full"
     limit = memory_limit()

@@ -172,6 +172,7 @@ class StopRequest:
         return self
 
     def _record_signal(self, number: int, frame: object) -> None:
+        """Record the first signal. Raise KeyboardInterrupt for a second Ctrl-C."""
         note_handler_call()
         if not self._came:
             self._came, self.number = True, self.number or number
@@ -312,6 +313,7 @@ class _SignalWatcher:
             os.close(end)
 
     def _run(self) -> None:
+        """Read the pipe until FINISHED. Report or exit when the time ``_due`` has come."""
         while True:
             timeout = None if self._due is None else max(self._due - time.monotonic(), 0)
             if not select.select([self._reads], [], [], timeout)[0]:
@@ -327,6 +329,7 @@ class _SignalWatcher:
                     self._handle_signal(number)
 
     def _handle_signal(self, number: int) -> None:
+        """Record a signal, and set the time to print or exit unless a handler runs before."""
         if self._before >= 0:  # pass it on to the previous reader
             with suppress(OSError):
                 os.write(self._before, bytes([number]))

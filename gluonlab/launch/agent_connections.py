@@ -199,6 +199,7 @@ class AgentConnection:
             await self._process.wait()
 
     def _agent_command(self) -> List[str]:
+        """Return the command that starts the agent, on this host or by ssh."""
         if self.host.is_local:
             return [sys.executable, *AGENT_ARGUMENTS]
         path = add_gluonlab_path({})["PYTHONPATH"]

@@ -68,6 +68,7 @@ def read_hostfile(path: str) -> List[Host]:
 
 
 def _parse_host(text: str, source: str) -> Host:
+    """Parse ``h1`` or ``h1:4``. ``source``: the option for the message. Raises ConfigError."""
     name, colon, slots = text.strip().partition(":")
     # A name that begins with - would be an option of ssh.
     if not name or name[0] == "-" or not name.isprintable() or set(name) & set(" /\\'\"$`;&|<>"):

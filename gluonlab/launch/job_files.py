@@ -455,8 +455,12 @@ YAML_COMMENTS = {
 def sagemaker_job_file(request: JobRequest) -> str:
     """Return the parameters of CreateTrainingJob as YAML, for version 2 of AWS's command line.
 
-    Raises ConfigError for a program of the user, for words that are not options, for several
-    processes on a host without Horovod, and if servers are to update the weights.
+    Raises ConfigError for:
+
+    - a program of the user
+    - words that are not options
+    - several processes on a host without Horovod
+    - an update of the weights on the servers
     """
     parameters = _sagemaker_parameters(request)
     head = (

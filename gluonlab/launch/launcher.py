@@ -253,6 +253,8 @@ class _Launcher:
         return None
 
     async def _run_attempt_on_port(self, port: int, workers: int) -> Optional[AttemptFailure]:
+        """Run one attempt with the scheduler at ``port``. Return its failure; None on success."""
+        # ``placed``: the host of each rank, as an index into ``hosts``
         request, hosts = self._request, [connection.host for connection in self._connections]
         placed = assign_ranks(workers, hosts)
         sites = _connection_sites(self._connections, named=request.place is None)
@@ -383,9 +385,9 @@ def _port_error(requested: Optional[int], root: AgentConnection, reason: str) ->
 def _connection_sites(at: Sequence[AgentConnection], named: bool) -> List[Site]:
     """Return each connection's site: the host's name and the address at which others reach it.
 
-    The address is the one over which ssh or the process is connected. A process on the launcher's
-    own host may be connected over loopback, which other hosts cannot reach. For this process, the
-    address is the launcher's.
+    The address is read from the connection by ssh or TCP. A process on the launcher's own host may
+    be connected over loopback, which other hosts cannot reach. Its site gets the launcher's
+    address.
 
     Args:
         at: the connections
