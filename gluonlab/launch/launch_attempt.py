@@ -76,7 +76,7 @@ class AttemptFailure(NamedTuple):
 
 
 class LaunchAttempt:
-    """One start of all processes of a group, with the wait for their end.
+    """Starts all processes of a group once, and waits for their end.
 
     Args:
         parts: the processes
