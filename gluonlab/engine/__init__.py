@@ -1,1 +1,1 @@
-"""Preparation of MXNet before it loads, and cheap calls into its engine afterwards."""
+"""Prepares MXNet before it is loaded, and calls its engine with little overhead afterwards."""

@@ -1,19 +1,20 @@
-"""The number of OpenMP threads that compute for each CPU device.
+"""Sets the number of OpenMP threads that compute for each CPU device.
 
-MXNet runs one worker thread per CPU context, and inside an operator that worker opens an OpenMP
-team. Two workers that both open a team inside OpenBLAS deadlock, so OMP_NUM_THREADS=2 hangs two
-CPU contexts. The size of a team belongs to the thread that opens it. This module therefore sets the
-size on each worker, by a function pushed to MXNet's engine. That works with any environment at the
-time MXNet was loaded.
+MXNet runs one worker thread per CPU context. In an operator, the worker opens an OpenMP team of
+several threads. If two workers both open a team inside OpenBLAS, they deadlock. So
+OMP_NUM_THREADS=2 hangs two CPU contexts.
 
-Each worker starts with a team of one thread (`gluonlab.engine.mxnet_setup`), so that no CPU context
-ever hangs. The size of a team never changes while its worker lives, because the worker caches
-oneDNN's compiled operators. In a larger team they write beyond their scratch memory. In a smaller
-team they still add up in as many parts as before, and the bits differ from those of a new process.
-To change a size, all workers are replaced, which takes 10 to 50 ms.
+OpenMP stores the team size for each thread that opens a team. So this module sets the size in each
+worker, by a function that it pushes to MXNet's engine. The environment in which MXNet was loaded
+does not matter.
 
-Every fork of the process, such as a notebook's ``!ls`` or a worker of a gluon DataLoader, makes
-MXNet replace its workers. The new workers get the sizes of the old ones here, or they would hang.
+- Each worker starts with a team of one thread (`gluonlab.engine.mxnet_setup`), which cannot hang.
+- The team size never changes while a worker lives, because the worker caches oneDNN's compiled
+  operators. In a larger team, these operators write beyond their scratch memory. In a smaller team,
+  they add in another order than in a new process, so the results are not bit-identical.
+- To change the size, all workers are replaced, which takes 10 to 50 ms.
+- Every fork of the process, such as a notebook's ``!ls`` or a worker of a gluon DataLoader, makes
+  MXNet replace its workers. This module then sets the sizes again.
 """
 
 from __future__ import annotations
@@ -34,16 +35,20 @@ EngineCallback = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)
 
 
 class EngineContext(ctypes.Structure):
-    """A device in the form of MXNet's C API: struct Context of include/mxnet/base.h."""
+    """MXNet's C struct of a device: Context in include/mxnet/base.h."""
 
     _fields_ = [("dev_type", ctypes.c_int), ("dev_id", ctypes.c_int32)]
 
 
 def push_engine_operation(callback: Any, written: Any, name: bytes, read: Any = None) -> None:
-    """Queue an `EngineCallback` as an operation of MXNet's engine on the device of ``written``.
+    """Queue a Python function as an operation of MXNet's engine.
 
-    The callback runs after all queued operations that use ``written`` or write to ``read``. The
-    caller must keep the callback alive until it has been called.
+    Args:
+        callback: an `EngineCallback`. The caller must keep it alive until it has been called.
+        written: an array on the device that runs the function. The function runs after all queued
+            operations that use this array.
+        name: name of the operation
+        read: an array, or None. The function runs after all queued operations that write to it.
     """
     from mxnet.base import _LIB, check_call
 
@@ -59,12 +64,16 @@ def push_engine_operation(callback: Any, written: Any, name: bytes, read: Any = 
 
 
 def threads_per_device(cpu_devices: int, requested: "int | None" = None) -> int:
-    """Return the number of threads that each of ``cpu_devices`` CPU devices computes with.
+    """Return the number of threads for each of ``cpu_devices`` CPU devices of this process.
 
-    A single device uses ``requested``, else OMP_NUM_THREADS or MXNET_OMP_MAX_THREADS, else all
-    cores. If several processes train on this host, it uses this process's share of the cores
-    (`gluonlab.engine.local_processes`). Several devices use one thread each, because more would
-    hang. A larger number in the environment is ignored. Raises ConfigError if more are requested.
+    A single device uses the first of these numbers:
+
+    - ``requested``, the value of --threads
+    - OMP_NUM_THREADS or MXNET_OMP_MAX_THREADS
+    - this process's share of the host's cores (`gluonlab.engine.local_processes`)
+
+    Several devices use one thread each, because more threads would hang. A larger number in the
+    environment is ignored. Raises ConfigError for a larger number in ``requested``.
     """
     if cpu_devices <= 1:
         return requested or openmp_settings.exported_thread_count() or cores_per_process()
@@ -77,19 +86,21 @@ def threads_per_device(cpu_devices: int, requested: "int | None" = None) -> int:
 
 
 def set_threads(ctxs: Sequence[Any], threads: "int | None" = None) -> int:
-    """Set the number of threads of every CPU device among ``ctxs``, and return that number.
+    """Set the number of threads of each CPU device in ``ctxs``, and return this number.
 
-    Returns 1 if there are only GPUs. Waits for all queued work. Warns if the number may surprise a
-    user who has exported OMP_NUM_THREADS or imported mxnet first.
+    ``threads``: the number that the user has requested, or None (see `threads_per_device`). Returns
+    1 if all devices are GPUs. Waits for all queued work. Warns if the user has exported another
+    number or has imported mxnet first.
 
-    Raises ConfigError (see `threads_per_device`), and EngineError if a worker keeps another number.
+    Raises ConfigError (see `threads_per_device`), and EngineError if a worker does not accept the
+    number.
     """
     cpus = [ctx for ctx in ctxs if ctx.device_type == "cpu"]
     if not cpus:
         return 1
     count = threads_per_device(len(cpus), threads)
     is_new = any(_team_size_by_device.get(ctx.device_id) != count for ctx in cpus)
-    if is_new:  # once, not each time they are asked for
+    if is_new:  # warn only once
         for message in (
             _several_devices_warnings(len(cpus), threads)
             if len(cpus) > 1
@@ -100,9 +111,8 @@ def set_threads(ctxs: Sequence[Any], threads: "int | None" = None) -> int:
 
     mx.nd.waitall()
     _restore_team_sizes_after_forks()
-    _team_size_by_device.update(
-        dict.fromkeys(_team_size_by_device, 1)
-    )  # the others: there may be several devices now
+    # Devices of earlier calls also get one thread, because several devices may be in use now.
+    _team_size_by_device.update(dict.fromkeys(_team_size_by_device, 1))
     _team_size_by_device.update((ctx.device_id, count) for ctx in cpus)
     actual_sizes = _set_team_sizes(dict.fromkeys(_team_size_by_device))
     if actual_sizes == _team_size_by_device and not is_new:
@@ -121,6 +131,7 @@ def set_threads(ctxs: Sequence[Any], threads: "int | None" = None) -> int:
 
 
 def _several_devices_warnings(cpu_devices: int, requested: "int | None") -> Iterator[str]:
+    """Yield the warnings for several CPU devices, which compute with one thread each."""
     exported = openmp_settings.exported_threads()
     if requested is None and exported is not None and exported.threads > 1:
         yield f"{exported} would hang {cpu_devices} CPU devices: each computes with 1 thread"
@@ -133,6 +144,7 @@ def _several_devices_warnings(cpu_devices: int, requested: "int | None") -> Iter
 
 
 def _one_device_warnings(threads: int, requested: "int | None") -> Iterator[str]:
+    """Yield the warnings for a single CPU device, which computes with ``threads`` threads."""
     local = local_process_count()
     cores = resources.available_cores()
     is_default = requested is None and openmp_settings.exported_thread_count() is None
@@ -153,10 +165,10 @@ def _one_device_warnings(threads: int, requested: "int | None") -> Iterator[str]
 
 
 def _replace_workers() -> None:
-    """Make MXNet stop its worker threads, when their work is done, and start new ones.
+    """Make MXNet replace its worker threads, after they have finished their work.
 
-    MXNet replaces them around every fork of the process, and nowhere else (src/initialize.cc:
-    atfork_prepare, atfork_parent).
+    MXNet replaces workers only when the process forks, so this forks a child that exits immediately
+    (src/initialize.cc: atfork_prepare, atfork_parent).
     """
     with warnings.catch_warnings():
         # Python warns of a fork while other threads run. This child does nothing.
@@ -171,16 +183,17 @@ def _restore_team_sizes() -> None:
     _set_team_sizes(dict(_team_size_by_device))
 
 
-# Sizes that set_threads has set. A global, because the workers belong to the process.
+# The team size that `set_threads` has set, by the number of the CPU device. It is global, because
+# MXNet's workers belong to the process.
 _team_size_by_device: Dict[int, int] = {}
 
 
 @lru_cache(maxsize=None)
 def _restore_team_sizes_after_forks() -> object:
-    """Register a hook that restores the sizes after each fork of the process.
+    """Register a hook that restores the team sizes after each fork of the process.
 
-    Call it after MXNet is loaded, so that MXNet's own hook runs first. Returns the hook, which must
-    live as long as the process; the cache keeps it alive.
+    Call this after MXNet is loaded, so that MXNet's own hook runs first. The hook must live as long
+    as the process. So this function returns the hook, and lru_cache keeps it alive.
     """
     if sys.version_info >= (3, 10):
         os.register_at_fork(after_in_parent=_restore_team_sizes)
@@ -192,9 +205,9 @@ def _restore_team_sizes_after_forks() -> object:
 
 
 def _set_team_sizes(size_by_device: "Mapping[int, Optional[int]]") -> Dict[int, int]:
-    """Set the team size of each CPU device's worker, and return the actual sizes.
+    """Set the team size of each CPU device's worker. Return the actual sizes by device number.
 
-    None keeps the current size. All workers are set at the same time.
+    A size of None keeps the worker's current size.
     """
     import mxnet as mx
 

@@ -1,7 +1,9 @@
-"""Operator calls with arguments prepared once, so that each call costs only MXNet's C call.
+"""Calls of MXNet's operators with little overhead, and other cheap calls into MXNet's engine.
 
-``src.copyto(dst)`` and ``mx.nd.sgd_update(...)`` spend most of their time in Python, on arguments
-that do not change from step to step. `OperatorCall` converts the arguments once."""
+``src.copyto(dst)`` and ``mx.nd.sgd_update(...)`` spend most of their time in Python, to convert
+arguments that do not change from step to step. `OperatorCall` converts the arguments once, so that
+each call costs only MXNet's C call.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +22,15 @@ from mxnet.base import _LIB, NDArrayHandle, c_str_array, check_call
 from gluonlab.engine.cpu_threads import EngineCallback, EngineContext, push_engine_operation
 from gluonlab.engine.mxnet_fixes import attribute_text
 
-# elemwise_add goes through oneDNN's sum, which takes 1.3 to 1.4 times as long here
+# elemwise_add uses oneDNN's sum, which takes 1.3 to 1.4 times as long for these arrays.
 ADD_OPERATOR = "broadcast_add"
-GPU_ADD_N_MAXIMUM = 4  # arrays that one kernel of a GPU's add_n adds
+GPU_ADD_N_MAXIMUM = 4  # largest number of arrays that one GPU kernel of add_n adds
 # A CPU's add_n adds five or more arrays in their order. It adds three as a + (b + c), and four as
 # a + (b + (c + d)).
 CPU_ADD_N_MINIMUM = 5
 REVERSED_ADD_N_COUNTS = (3, 4)
-# Elements. Every array has fewer: MXNet's wheels are built without USE_INT64_TENSOR_SIZE.
+# Largest number of elements in an array, because MXNet's wheels are built without
+# USE_INT64_TENSOR_SIZE.
 ARRAY_LIMIT = 2**31 - 1
 
 EngineCall = Callable[[], None]
@@ -38,8 +41,9 @@ def ndarray_from_numpy(
 ) -> nd.NDArray:
     """Copy a NumPy array into a new NDArray on a CPU device, by default mx.cpu(0), without waiting.
 
-    nd.array would wait for everything queued on the device before, and so would block a thread that
-    prefetches. (NDArray::WaitToWrite of include/mxnet/ndarray.h queues an empty operation.)
+    nd.array would wait for all work queued on the device, and so would block a thread that
+    prefetches. The reason is that NDArray::WaitToWrite (include/mxnet/ndarray.h) queues an
+    operation and waits for it.
     """
     array = np.ascontiguousarray(array)
     copy = nd.empty(array.shape, ctx or mx.cpu(0), array.dtype)
@@ -50,14 +54,17 @@ def ndarray_from_numpy(
 
 
 def slice_rows(array: nd.NDArray, begin: int, end: int) -> nd.NDArray:
-    """Return the view ``array[begin:end]`` in half the time; both bounds lie in 0..len(array)."""
+    """Return the view ``array[begin:end]`` in half the time of indexing.
+
+    Both bounds must be in 0..len(array).
+    """
     handle = NDArrayHandle()
     check_call(_LIB.MXNDArraySlice(array.handle, begin, end, ctypes.byref(handle)))
     return type(array)(handle=handle)
 
 
 class ShapeAndTypeReader:
-    """Reader of shapes and types in half the time of ``array.shape`` and ``array.dtype``.
+    """Reads the shape and type of arrays, twice as fast as ``array.shape`` and ``array.dtype``.
 
     Two threads must not share a reader.
     """
@@ -90,15 +97,15 @@ def address_range(array: nd.NDArray) -> Tuple[int, int]:
 
 
 def is_same_memory(array: nd.NDArray, other: nd.NDArray) -> bool:
-    """Check if two arrays have the same elements, like an array and its as_np_ndarray()."""
+    """Check if two arrays use the same memory, such as an array and its ``as_np_ndarray()``."""
     return array is other or address_range(array) == address_range(other)
 
 
 def arrays_share_memory(arrays: Sequence[nd.NDArray], others: Sequence[nd.NDArray] = ()) -> bool:
-    """Check if two of ``arrays`` overlap in memory, or one of ``arrays`` and one of ``others``.
+    """Check if an array in ``arrays`` overlaps in memory with another array of either list.
 
-    Two of ``others`` may overlap. The engine does not order operations on arrays that share memory
-    through aliases.
+    Overlaps between two arrays in ``others`` do not count. The check is needed because MXNet's
+    engine does not order operations on different arrays that share memory.
     """
     spans = sorted(
         (*address_range(array), is_first_group)
@@ -115,7 +122,10 @@ def arrays_share_memory(arrays: Sequence[nd.NDArray], others: Sequence[nd.NDArra
 
 
 class OperatorCall:
-    """An operator with fixed input and output arrays. An output may also be an input."""
+    """An operator with fixed input and output arrays, which can be called repeatedly.
+
+    An output array may also be an input.
+    """
 
     def __init__(self, name: str, inputs: Sequence[nd.NDArray], *outputs: nd.NDArray) -> None:
         self._operator = ctypes.c_void_p()
@@ -186,14 +196,14 @@ class AddInto(OperatorCall):
 
 
 class Fence:
-    """An engine operation that computes nothing and orders other operations.
+    """An engine operation that computes nothing, and only orders other operations.
 
-    The fence waits for all writes to ``read`` and all uses of ``written``. Later uses of
-    ``written`` wait for the fence. So a fence can order arrays that share memory without the
-    engine's knowledge.
+    The fence waits for all earlier writes to the arrays ``read`` and all earlier uses of the arrays
+    ``written``. Later uses of ``written`` wait for the fence. So a fence can order operations on
+    arrays that share memory, which the engine itself does not order.
     """
 
-    # This function of MXNet takes no arguments, changes nothing, and runs without Python's lock.
+    # A C function of MXNet that needs neither arguments nor Python's GIL, and changes nothing.
     _NO_OP = ctypes.cast(_LIB.MXGetLastError, ctypes.c_void_p)
 
     def __init__(
@@ -216,11 +226,11 @@ class Fence:
 
 @contextmanager
 def order_between_passes(arrays: Sequence[nd.NDArray]) -> Iterator[None]:
-    """Order all uses of running statistics in this block after the earlier passes.
+    """Order all uses of ``arrays`` in this block after earlier passes and before later passes.
 
-    Later passes wait for them. MXNet's BatchNorm updates the statistics, on a GPU in forward and on
-    a CPU in backward, but declares only a read. Without fences the engine could copy the statistics
-    in the middle of a pass.
+    ``arrays`` are BatchNorm's running statistics. MXNet's BatchNorm updates them, on a GPU in
+    forward and on a CPU in backward, but declares only a read. Without fences the engine could copy
+    the statistics in the middle of a pass.
     """
     fences = [Fence(array.context, [], [array]) for array in arrays]
     for fence in fences:
@@ -237,9 +247,10 @@ def flat_view(array: nd.NDArray) -> nd.NDArray:
 
 
 def row_major_calls(flat: nd.NDArray) -> Iterator[EngineCall]:
-    """Yield the calls that put an array into row-major order.
+    """Yield the calls that convert the array ``flat`` to row-major order, if it is on a CPU.
 
-    oneDNN stores some arrays in its own blocked order, which slices and aliases misread.
+    oneDNN stores some arrays in its own blocked order. Slices and aliases of such an array would
+    read wrong elements.
     """
     if flat.size and not is_on_gpu(flat):
         # Writing one element, with its own value, makes MXNet reorder the whole array.
@@ -253,16 +264,17 @@ def operator_call(
     output: nd.NDArray,
     attributes: Attributes = NO_ATTRIBUTES,
 ) -> EngineCall:
-    """Return a call without arguments that queues an operator."""
+    """Return a function without arguments that queues an operator with these arrays."""
     return partial(OperatorCall(operator, inputs, output), attributes)
 
 
 def sum_calls(
     inputs: Sequence[nd.NDArray], output: nd.NDArray, so_far: nd.NDArray
 ) -> Iterator[EngineCall]:
-    """Yield the calls that add ``inputs`` in order into ``output``.
+    """Yield the calls that write the sum of ``inputs``, added in order, to ``output``.
 
-    ``so_far`` is the array from which the calls after the first read ``output``.
+    ``so_far``: the array with which the later calls read the sum so far. It has the same memory as
+    ``output``.
     """
     first, *others = inputs
     if len(inputs) >= CPU_ADD_N_MINIMUM:
@@ -283,13 +295,13 @@ def reversed_add_n_call(inputs: Sequence[nd.NDArray], output: nd.NDArray) -> Eng
 
 
 def gpu_sum_calls(inputs: Sequence[nd.NDArray], output: nd.NDArray) -> Iterator[EngineCall]:
-    """Yield the calls that add ``inputs`` in order on a GPU, bit-identical to `sum_calls`.
+    """Yield the calls that add ``inputs`` in order on a GPU.
 
-    One kernel of add_n adds up to four arrays as a + (b + (c + d)), so each group is passed in
-    reverse.
+    The result is bit-identical to `sum_calls`. One kernel of add_n adds up to four arrays as
+    a + (b + (c + d)), so the arrays of each kernel are passed in reverse.
     """
     so_far, *others = inputs
-    # add_n reads float16 in aligned pairs, which a slice may not have, and does not support int8
+    # add_n does not support int8. It reads float16 in aligned pairs, and slices may be unaligned.
     has_add_n = np.dtype(output.dtype) not in (np.float16, np.int8)
     group_size = GPU_ADD_N_MAXIMUM - 1 if has_add_n else 1
     for begin in range(0, len(others), group_size):
@@ -310,12 +322,11 @@ HOLD_POLL_S = 0.05  # interval at which a hold checks its time limit
 
 
 class EngineHold:
-    """A hold on the engine: operations that read or write ``arrays`` wait until `release`.
+    """Makes all operations that read or write ``arrays`` wait until `release` is called.
 
-    So the host can queue a whole step before the devices start.
-
-    The hold ends by itself after ``limit_s`` seconds, in case the host waits for the devices. Then
-    `held_until_release` is False.
+    So the host can queue a whole step before the devices start. The hold ends by itself after
+    ``limit_s`` seconds, in case the host waits for the devices. ``held_until_release`` is then
+    False.
     """
 
     def __init__(self, arrays: Sequence[nd.NDArray], limit_s: float) -> None:
@@ -334,6 +345,8 @@ class EngineHold:
         self._released.set()
 
     def _hold(self, array: nd.NDArray) -> None:
+        """Queue an engine operation on ``array`` that ends at the release or the time limit."""
+
         def wait(run_context: object, parameter: object) -> None:
             while not self._released.wait(HOLD_POLL_S):
                 if time.monotonic() > self._deadline:

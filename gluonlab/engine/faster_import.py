@@ -1,12 +1,11 @@
-"""Import of MXNet in a fraction of the usual processor time.
+"""Reduces the processor time of MXNet's import to a fraction.
 
-MXNet's optional packages are imported when they are first used (`defer_optional_imports`). MXNet
-1.9.1 imports scikit-learn, and with it pandas and SciPy, for the base class of one obsolete class.
-It also imports SciPy for sparse arrays, h5py, ONNX and OpenCV. Together they take half of the
-processor time of the import, and most programs use none of them.
-
-The Python functions of MXNet's operators come from a cache (`OperatorCache`). Generating and
-compiling them takes another third.
+- `defer_optional_imports` delays the import of optional packages until they are used. MXNet 1.9.1
+  imports scikit-learn, and with it pandas and SciPy, for the base class of one obsolete class. It
+  also imports SciPy for sparse arrays, h5py, ONNX and OpenCV. These packages take half of the
+  processor time of the import, and most programs use none of them.
+- `OperatorCache` stores the Python functions of MXNet's operators. To generate and compile them
+  takes another third of the time.
 """
 
 from __future__ import annotations
@@ -34,8 +33,8 @@ DEFERRED_PACKAGES = frozenset(
         "requests", "pandas",
     }
 )  # fmt: skip
-# MXNet checks every array for these classes. Before the package is imported, no array can be an
-# instance of them.
+# Classes with which MXNet calls isinstance for every array, as (package, class). Before the package
+# is imported, no array can be an instance of its class.
 DEFERRED_CLASSES = {
     "scipy.sparse.csr.csr_matrix": ("scipy.sparse", "csr_matrix"),
     "h5py.Dataset": ("h5py", "Dataset"),
@@ -43,12 +42,13 @@ DEFERRED_CLASSES = {
 # mxnet.model.FeedForward, obsolete since MXNet 1.0, derives from scikit-learn's BaseEstimator if
 # scikit-learn is installed.
 HIDDEN_MODULE = "sklearn.base"
-# Loaded alone. Its replacement, setuptools, would otherwise be imported for two classes.
+# This module is loaded without its package. Otherwise all of setuptools, which replaces distutils,
+# would be imported for two classes.
 DISTUTILS_VERSION = "distutils.version"
 
 
 class DeferredModule(ModuleType):
-    """Placeholder for a package in MXNet's modules, which imports the package on first use."""
+    """A placeholder for a package in MXNet's modules. It imports the package on first use."""
 
     def __getattr__(self, name: str) -> Any:
         child = f"{self.__name__}.{name}"
@@ -62,9 +62,10 @@ class DeferredModule(ModuleType):
 
 @contextmanager
 def defer_optional_imports() -> Iterator[None]:
-    """Return `DeferredModule` packages from MXNet's own import statements in this block.
+    """Make MXNet's own import statements in this block return a `DeferredModule`.
 
-    Import statements of all other modules, in all threads, work as usual.
+    This applies to DEFERRED_PACKAGES. The import statements of other modules work as usual, in all
+    threads.
     """
     original = builtins.__import__
 
@@ -90,14 +91,16 @@ def defer_optional_imports() -> Iterator[None]:
 
 
 def _is_installed(name: str) -> bool:
+    """Check if the top-level package of ``name`` can be imported, without importing it."""
     root = name.partition(".")[0]
     return root in sys.modules or importlib.machinery.PathFinder.find_spec(root) is not None
 
 
 def _load_distutils_version() -> Optional[ModuleType]:
-    """Load distutils.version of Python, or of setuptools.
+    """Load the module distutils.version of Python or of setuptools; None if there is neither.
 
-    The module is not registered in sys.modules, because setuptools expects to be imported first.
+    The module is not registered in sys.modules, because setuptools must be imported before
+    distutils.
     """
     if DISTUTILS_VERSION in sys.modules:
         return sys.modules[DISTUTILS_VERSION]
@@ -121,13 +124,14 @@ def _load_distutils_version() -> Optional[ModuleType]:
 
 # Cache of the Python functions that MXNet generates for its operators.
 #
-# Each time MXNet 1.9.1 is imported, it writes the source of some 2,500 functions and compiles them.
-# That takes a third of the import's processor time. The functions depend only on MXNet's library,
-# on a few of its Python files, and on the version of Python. So their compiled code is stored in
-# the user's cache folder, like Python's own in ``__pycache__``. For security the file must belong
-# to the user or to root, and only its owner may write it.
+# At each import, MXNet 1.9.1 generates the source of about 2,500 functions and compiles it. This
+# takes a third of the import's processor time. The functions depend only on MXNet's library, on a
+# few of its Python files, and on the version of Python. So a file in the user's cache folder stores
+# the compiled code, like Python's ``__pycache__``.
 #
-# A damaged, foreign or missing file is ignored, and written again if possible.
+# For security the file must belong to the user or to root, and only its owner may have permission
+# to write it. A file that is damaged, missing or not trusted is ignored, and written again if
+# possible.
 
 
 CACHE_FORMAT = "2"  # part of the file's name
@@ -140,8 +144,8 @@ GENERATOR_FILES = (
     "symbol_doc.py",
     "_numpy_op_doc.py",
 )
-# The linker's build ID, a digest of the whole library, is near its start. Hashing all of its 150 MB
-# would take longer than the cache saves.
+# Only the start of the library is hashed, which contains the linker's build ID, a digest of the
+# whole library. To hash all of its 150 MB would take longer than the cache saves.
 HASHED_LIBRARY_BYTES = 2**16
 
 FunctionFactory = Callable[[Any, str, str], Any]
@@ -149,13 +153,15 @@ FunctionKey = Tuple[str, str, str]  # the generating module, the operator, and t
 
 
 class _StoredFunction(NamedTuple):
-    """A function's code, without the operator's handle, which differs in each process.
+    """The compiled code of an operator's function, without the operator's handle.
 
-    ``nulls`` is True for each default value that is MXNet's ``_Null``. The others are None.
+    The handle is an address that differs in each process. ``handle_position`` is its position in
+    the constants of the code. ``nulls`` contains, for each default value of a parameter, True for
+    MXNet's ``_Null`` and False for None.
     """
 
     code: CodeType
-    handle_position: int  # in the code's constants
+    handle_position: int
     nulls: Tuple[bool, ...]
     documentation: Optional[str]
 
@@ -173,7 +179,7 @@ class OperatorCache:
         """Make MXNet's ``_init_op_module`` or ``_init_np_op_module`` use cached functions."""
 
         def cached_initialize(*args: Any, **kwargs: Any) -> None:
-            # Not after `close`: `mx.library.load` may add operators of any name.
+            # After `close` the cache is not used: `mx.library.load` may add operators of any name.
             if self._is_loading and "make_op_func" in kwargs:
                 kwargs["make_op_func"] = self._wrap_function_factory(kwargs["make_op_func"])
             elif self._is_loading:
@@ -183,6 +189,7 @@ class OperatorCache:
         return cached_initialize
 
     def _wrap_function_factory(self, make: FunctionFactory) -> FunctionFactory:
+        """Return a function like ``make`` that creates an operator's function from cached code."""
         namespace = make.__globals__
         null = namespace["_Null"]
 
@@ -205,7 +212,7 @@ class OperatorCache:
         return make_cached
 
     def close(self) -> None:
-        """Write the missing functions to the file, once MXNet is loaded."""
+        """Add the functions that the file lacks to the file. Call this after MXNet is loaded."""
         self._is_loading = False
         if self._new:
             write_cache(self.path, {**self._cached, **self._new})
@@ -213,12 +220,13 @@ class OperatorCache:
 
 
 def _to_stored_function(function: Any, handle: int, null: Any) -> _StoredFunction:
+    """Convert a generated function. ``handle``: the operator's handle; ``null``: ``_Null``."""
     constants = list(function.__code__.co_consts)
     position = constants.index(handle)
     constants[position] = None
     nulls = tuple(value is null for value in function.__defaults__ or ())
     code = function.__code__.replace(co_consts=tuple(constants))
-    # The documentation is stored separately: the code's first constant may be a None in use.
+    # The docstring is stored separately, because the code may use its first constant, None.
     return _StoredFunction(code, position, nulls, function.__doc__)
 
 
@@ -226,9 +234,10 @@ _cache: Optional[OperatorCache] = None
 
 
 def use_operator_cache(base: ModuleType) -> None:
-    """Make ``mxnet.base``, which has just been loaded, use the cache of operators' functions.
+    """Make the module ``mxnet.base`` use the cache of operators' functions.
 
-    Does nothing without a home folder, or if MXNet's files differ from those of 1.9.1.
+    Call this when ``base`` has just been loaded. Does nothing without a home folder, or if MXNet's
+    files are not those of 1.9.1.
     """
     global _cache
     with suppress(OSError, RuntimeError, AttributeError):
@@ -239,7 +248,7 @@ def use_operator_cache(base: ModuleType) -> None:
 
 
 def close_operator_cache() -> None:
-    """Write the missing functions; see `OperatorCache.close`."""
+    """Write new functions to the cache file, and stop using the cache."""
     global _cache
     if _cache is not None:
         _cache.close()
@@ -247,9 +256,13 @@ def close_operator_cache() -> None:
 
 
 def cache_path(package: Path, library: Path) -> Path:
-    """Return the cache file for this MXNet and Python, named by a digest of both.
+    """Return the path of the cache file for this MXNet and Python. A digest of both is its name.
 
     Raises OSError for files that cannot be read, and RuntimeError without a home folder.
+
+    Args:
+        package: the folder of the package mxnet
+        library: the path of libmxnet.so
     """
     digest = hashlib.sha256()
     # python -O leaves out the functions' assertions
@@ -264,7 +277,7 @@ def cache_path(package: Path, library: Path) -> Path:
 
 
 def read_cache(path: Path) -> Dict[FunctionKey, Any]:
-    """Return the stored functions; none if the file is missing, damaged or not trusted."""
+    """Return the stored functions; {} if the file is missing, damaged or not trusted."""
     try:
         with open(path, "rb") as file:
             status = os.fstat(file.fileno())
@@ -290,7 +303,7 @@ def write_cache(path: Path, functions: Dict[FunctionKey, Any]) -> None:
         try:
             with open(number, "wb") as file:
                 file.write(hashlib.sha256(content).digest() + content)
-            os.replace(temporary, path)  # only its owner can read it: mkstemp's mode
+            os.replace(temporary, path)  # mkstemp lets only the owner read and write the file
         except BaseException:
             Path(temporary).unlink()
             raise

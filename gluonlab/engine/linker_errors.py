@@ -1,6 +1,6 @@
-"""Causes and fixes of the dynamic linker's errors about libraries that it cannot load.
+"""Finds the cause and the fix of the dynamic linker's errors about shared libraries.
 
-The errors come from a failed import of MXNet, or from the doctor's checks.
+The error messages come from a failed import of MXNet, or from the doctor's checks.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from gluonlab.engine.mxnet_installation import (
 )
 from gluonlab.host.out_of_memory import memory_limit
 
-# system libraries that MXNet needs, and their packages in Debian and Red Hat
+# System libraries that MXNet needs, and their packages in Debian and in Red Hat.
 SYSTEM_PACKAGES = {
     "libgomp": ("libgomp1", "libgomp"),
     "libquadmath": ("libquadmath0", "libquadmath"),
@@ -37,8 +37,8 @@ _MISSING_LIBRARY = re.compile(
 _UNDEFINED_SYMBOL = re.compile(
     rf"{_PATH_PATTERN}undefined symbol: (?P<what>[^\s,]+)(, version (?P<provider>[^\s)]+))?"
 )
-# The linker's message about an existing library, the cause, and the fix. Without a fix the file has
-# to be replaced.
+# Errors about an existing library: the pattern of the linker's message, the cause, and the fix. If
+# the fix is empty, the file has to be replaced.
 _FILE_ERRORS = (
     (_PATH_PATTERN + r"cannot open shared object file: (?P<why>[\w ]*denied[\w ]*)",
      "{path} cannot be opened: {why}", "make it readable for this user: ls -lL {path}"),
@@ -63,7 +63,8 @@ _FILE_ERRORS = (
 )  # fmt: skip
 
 
-# Libraries whose symbol versions do not begin with the library's own name.
+# The library of a symbol's version, for versions that do not begin with the library's name. For
+# example, the version GLIBCXX_3.4 belongs to libstdc++.so.6.
 _LIBRARY_BY_VERSION_PREFIX = {
     "GLIBCXX": "libstdc++.so.6", "CXXABI": "libstdc++.so.6", "GOMP": "libgomp.so.1",
     "OMP": "libgomp.so.1", "GCC": "libgcc_s.so.1",
@@ -72,7 +73,7 @@ SYSTEM_CUDA_ROOT = Path("/usr/local")  # NVIDIA's packages install cuda-11.2 and
 
 
 class LinkerDiagnosis(NamedTuple):
-    """The faulty library, the cause of an error and its fix."""
+    """The name of the faulty library, the cause of the error, and the fix (``cure``) as texts."""
 
     library: str
     cause: str
@@ -82,7 +83,10 @@ class LinkerDiagnosis(NamedTuple):
 def diagnose_linker_error(
     message: str, environ: Mapping[str, str] = os.environ
 ) -> Optional[LinkerDiagnosis]:
-    """Return the diagnosis of a message of ld.so; None if the message is not about a library."""
+    """Return the diagnosis for an error message of ld.so; None if it names no library.
+
+    ``environ``: the environment, of which LD_LIBRARY_PATH is read
+    """
     text = " ".join(message.split())
     missing = _MISSING_LIBRARY.search(text)
     if missing:
@@ -107,7 +111,7 @@ def diagnose_linker_error(
 
 
 def missing_library_fix(name: str) -> str:
-    """Return the command that installs the library of this soname."""
+    """Return a text with the command that installs the library with the soname ``name``."""
     if name.startswith("libcuda.so"):
         cure = "it comes with the NVIDIA driver (450.80.02 or newer): install the driver, "
         cpu = pip_install_command("cpu")
@@ -122,7 +126,10 @@ def missing_library_fix(name: str) -> str:
 
 
 def _reinstall_lost_wheel(name: str) -> str:
-    """Return the fix for an installed wheel whose file has been deleted; otherwise ``""``."""
+    """Return the command that reinstalls the wheel of a library, if the library's file is missing.
+
+    Returns "" if the wheel is not installed, or if it is complete.
+    """
     [library] = [library for library in LIBRARIES if library.soname == name]
     try:
         importlib.metadata.distribution(library.wheel)
@@ -145,6 +152,7 @@ def library_origin(path: Path, environ: Mapping[str, str] = os.environ) -> str:
 
 
 def _is_same_folder(folder: Path, other: Path) -> bool:
+    """Check if two paths lead to the same folder; False if one of them does not exist."""
     try:
         return folder.samefile(other)
     except OSError:
@@ -152,6 +160,11 @@ def _is_same_folder(folder: Path, other: Path) -> bool:
 
 
 def _diagnose_missing_library(name: str, environ: Mapping[str, str]) -> LinkerDiagnosis:
+    """Return the diagnosis for a library that the linker has not found.
+
+    The library may be in a folder that the linker does not search, or only another version of the
+    library may be installed.
+    """
     hidden = sorted(SYSTEM_CUDA_ROOT.glob(f"cuda*/lib64/{name}")) if name in WHEEL_BY_SONAME else []
     if hidden:
         cause = f"{hidden[0]} exists, but the linker does not search its folder"
@@ -161,7 +174,8 @@ def _diagnose_missing_library(name: str, environ: Mapping[str, str]) -> LinkerDi
     if not others:
         return LinkerDiagnosis(name, "", missing_library_fix(name))
     cause = f"{others[0]} is another version; {name} is the one that MXNet 1.9.1 was linked with"
-    wheel = owning_wheel(others[0])  # wheels for CUDA 12 and cuDNN 9 use the same folders
+    # The wheels for CUDA 12 and cuDNN 9 install into the same folders as the wheels for CUDA 11.
+    wheel = owning_wheel(others[0])
     return LinkerDiagnosis(
         name, cause, _reinstall_command(wheel) if wheel else missing_library_fix(name)
     )
@@ -175,7 +189,15 @@ def _reinstall_command(wheel: str) -> str:
 def _diagnose_missing_symbol(
     user: Path, symbol: str, provider: Optional[str], environ: Mapping[str, str]
 ) -> LinkerDiagnosis:
-    """Return the diagnosis if ``user`` needs a symbol that ``provider`` lacks in this version."""
+    """Return the diagnosis for a library that needs a symbol that no other library contains.
+
+    Args:
+        user: the library that needs the symbol
+        symbol: the missing symbol
+        provider: the library that should contain the symbol, or the symbol's version such as
+            ``GLIBCXX_3.4``; None if the message names neither
+        environ: the environment, of which LD_LIBRARY_PATH is read
+    """
     provider = _LIBRARY_BY_VERSION_PREFIX.get((provider or "").partition("_")[0], provider)
     if provider is None or not re.fullmatch(_LIBRARY_PATTERN, provider):
         cause = f"{user} does not fit the other libraries: none of them has {symbol}"
@@ -188,6 +210,7 @@ def _diagnose_missing_symbol(
 
 
 def _replacement_fix(path: Path, environ: Mapping[str, str]) -> str:
+    """Return the advice that replaces the library ``path``, by its origin."""
     origin = library_origin(path, environ)
     if origin == "LD_LIBRARY_PATH":
         return f"take {path.parent} out of LD_LIBRARY_PATH, or put matching libraries there"

@@ -1,8 +1,8 @@
-"""The number of processes of one training on this host, and each process's share of the cores.
+"""Counts the processes of a group on this host, and divides the host's cores among them.
 
-Two processes that both compute with all cores of a host wait for each other most of the time.
-After `set_local_process_count`, which a process group calls, the number is certain. Before that it
-is the largest number from these sources:
+If two processes both compute with all cores of a host, they wait for each other most of the time.
+A process group sets the count by `set_local_process_count`. Before that, the count is the largest
+number from these variables:
 
 =================================  ==============================================================
 ``LOCAL_SIZE_VARIABLES``           variables of launchers (`gluonlab.host.launcher_environment`)
@@ -11,9 +11,9 @@ is the largest number from these sources:
 ``DMLC_NUM_WORKER``                MXNet's parameter server, if its scheduler is on loopback
 =================================  ==============================================================
 
-If the scheduler of the parameter server is on another host, the number is not known before the
-group has formed. Then all workers are assumed to be here, because too many threads cost far more
-than too few.
+If the scheduler of the parameter server is on another host, the count is unknown before the group
+has formed. Then all workers are assumed to be on this host, because too many threads slow down
+training far more than too few.
 """
 
 from __future__ import annotations
@@ -42,21 +42,21 @@ SLURM_TASK_VARIABLES = (
 
 
 class LocalProcessCount(NamedTuple):
-    """The number of processes of one training on this host, including this one.
+    """The number of the group's processes on this host, including this process.
 
-    If the number is not certain, it is an upper bound.
+    If ``is_certain`` is False, the number is an upper bound.
     """
 
     processes: int
     is_certain: bool = True
 
 
-# A global, because the number belongs to the process.
+# The count from `set_local_process_count`, as a list of one number; [] before.
 _reported_count: List[int] = []
 
 
 def set_local_process_count(processes: int) -> None:
-    """Set the number of processes on this host, which then overrides the environment."""
+    """Set the number of the group's processes on this host. It overrides the environment."""
     _reported_count[:] = [processes]
 
 
@@ -75,10 +75,10 @@ def local_process_count() -> LocalProcessCount:
 
 
 def cores_per_process() -> int:
-    """Return this process's share of the cores of this host.
+    """Return this process's share of the host's cores, at least 1.
 
-    A launcher such as mpirun or srun may have bound each process to its own cores. Then the process
-    may use all of them. A container's limit applies to all of its processes together.
+    If a launcher such as mpirun or srun has bound each process to its own cores, the process may
+    use all of its cores. All processes of a container share the container's limit.
     """
     cores, processes = resources.available_cores(), local_process_count().processes
     if processes == 1:
@@ -86,18 +86,20 @@ def cores_per_process() -> int:
     cpus = len(os.sched_getaffinity(0))
     shared_cpus = max(cpus, _launcher_cpus())
     limit = resources.core_limit() or cores * processes
-    # Assume that the launcher's CPUs have as many hardware threads per core as this process's.
+    # ``shared_cpus`` are the hardware threads that all processes of this host share. Assume that
+    # they have as many hardware threads per core as the CPUs of this process.
     return max(1, min(cores, cores * shared_cpus // cpus // processes, limit // processes))
 
 
 def _launcher_cpus() -> int:
-    """Return the number of CPUs that the launcher gave to all processes of this host together."""
+    """Return the number of CPUs that the launcher's processes on this host share; 0 if unknown."""
     if _slurm_tasks_on_node() is not None:
         return _parse_process_count(os.environ.get("SLURM_CPUS_ON_NODE", "")) or 0
     names = (*LOCAL_SIZE_VARIABLES, parameter_server_environment.ROLE_VARIABLE)
     launcher_names = {name for name in names if name in os.environ}
     ancestor = os.getppid()
-    # A shell between launcher and process is bound like the process.
+    # Find the launcher: the first ancestor without the launcher's variables. A shell between the
+    # launcher and this process has the variables, and the same binding to CPUs as this process.
     while ancestor > 1 and launcher_names & _environment_names(ancestor):
         ancestor = _parent_pid(ancestor)
     try:
@@ -107,7 +109,10 @@ def _launcher_cpus() -> int:
 
 
 def _environment_names(pid: int) -> "set[str]":
-    """Return the names of a process's initial variables; none for another user's process."""
+    """Return the names of the variables with which a process was started.
+
+    Returns an empty set for a process of another user, which cannot be read.
+    """
     try:
         environ = Path(f"/proc/{pid}/environ").read_bytes()
     except OSError:
@@ -123,9 +128,9 @@ def _parent_pid(pid: int) -> int:
 
 
 def _slurm_tasks_on_node() -> Optional[int]:
-    """Return the number of tasks of this process's step on this node; None outside of a step."""
+    """Return the number of tasks of this Slurm step on this node; None outside of a step."""
     if "SLURM_JOB_ID" in os.environ and "SLURM_STEP_ID" not in os.environ:
-        return None  # the job's script has the variables of its tasks, but is not a task
+        return None  # a job's script has the variables of the job's tasks, but is not a task
     text = next((os.environ[name] for name in SLURM_TASK_VARIABLES if os.environ.get(name)), "")
     counts = parse_slurm_counts(text)
     node = os.environ.get("SLURM_NODEID", "")
@@ -144,5 +149,6 @@ def _lsf_tasks_on_host() -> Optional[int]:
 
 
 def _parse_process_count(text: str) -> Optional[int]:
+    """Return a number of processes from 1 to MAX_SLOTS_PER_HOST; None for any other text."""
     is_number = re.fullmatch(r"\d{1,5}", text.strip()) is not None
     return int(text) if is_number and 1 <= int(text) <= MAX_SLOTS_PER_HOST else None

@@ -1,9 +1,9 @@
-"""Fixes of MXNet 1.9.1, applied when it is imported. None of them waits for a device.
+"""Fixes for MXNet 1.9.1, which are applied when it is imported.
 
 - `put_back_numpy_names` restores names that numpy has dropped since 1.24.
-- `patch_attribute_text` writes operators' attributes without numpy 2's names of types.
-- `patch_unfusible_graphs` binds graphs without fusion if MXNet cannot fuse them on GPUs.
-- `track_blocks` records every block of Gluon when it is created.
+- `patch_attribute_text` lets MXNet write operators' attributes without numpy 2's type names.
+- `patch_unfusible_graphs` disables fusion for graphs that MXNet cannot fuse on GPUs.
+- `track_blocks` records every Gluon block when it is created, so that `live_blocks` can list them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from functools import wraps
 from typing import Any, Callable, ContextManager, Dict, List, NoReturn, Set, Tuple
 from weakref import ref
 
-# Names that mxnet/numpy/utils.py and fallback.py import from numpy, and their replacements.
+# Names that mxnet/numpy/utils.py and mxnet/numpy/fallback.py import from numpy, and that numpy has
+# removed or renamed: values, functions with a new name, and functions without a replacement.
 REMOVED_VALUES = {
     "PZERO": 0.0, "NZERO": -0.0, "Inf": float("inf"), "PINF": float("inf"), "infty": float("inf"),
     "Infinity": float("inf"), "NINF": float("-inf"), "NaN": float("nan"), "NAN": float("nan"),
@@ -47,6 +48,8 @@ REMOVED_FUNCTIONS = (
 
 
 class _RemovedFunction:
+    """Replacement for a removed function of numpy, which raises NotImplementedError when called."""
+
     def __init__(self, name: str) -> None:
         self.__name__ = name
 
@@ -58,7 +61,7 @@ class _RemovedFunction:
 
 def put_back_numpy_names(numpy: types.ModuleType) -> None:
     """Restore the names in numpy that MXNet 1.9.1 uses and this numpy no longer has."""
-    names = vars(numpy)  # not hasattr: numpy's __getattr__ warns for each of them
+    names = vars(numpy)  # instead of hasattr, for which numpy prints a warning for each name
     for name, value in REMOVED_VALUES.items():
         if name not in names:
             setattr(numpy, name, value)
@@ -70,25 +73,26 @@ def put_back_numpy_names(numpy: types.ModuleType) -> None:
             setattr(numpy, name, _RemovedFunction(name))
 
 
-# Operators' attributes for MXNet, under numpy 2.
+# Operators' attributes under numpy 2.
 #
-# MXNet passes attributes to its C library as text: a shape is `str((2, 3))`. With numpy 2 the text
-# of a tuple contains `np.int64(2)` instead of `2`, which MXNet cannot read. So its modules get
-# their own `str`, which writes numbers like numpy 1.
+# MXNet passes attributes to its C library as text, such as `str((2, 3))` for a shape. With numpy 2
+# the text may contain `np.int64(2)` instead of `2`, which the C library cannot read. So MXNet's
+# modules get another `str`, which writes numbers like numpy 1.
 
 
-# Only these three modules of MXNet 1.9.1 write tuples for the C library.
+# The three modules of MXNet 1.9.1 that write tuples for the C library.
 STR_CALLERS = ("mxnet._ctypes.ndarray", "mxnet._ctypes.symbol")
-STR_CALLER_WITH_ISINSTANCE = "mxnet.symbol.symbol"  # also calls isinstance(..., str)
+STR_CALLER_WITH_ISINSTANCE = "mxnet.symbol.symbol"  # this module also calls isinstance(..., str)
 
 
 def attribute_text(value: Any) -> str:
-    """Return `str(value)`, with numpy scalars in tuples and lists as plain numbers: `(2, -1)`."""
+    """Return `str(value)`. Numpy scalars in tuples and lists become plain numbers: `(2, -1)`."""
     text = str(value)
     return _sequence_text(value) if "np." in text and isinstance(value, (tuple, list)) else text
 
 
 def _sequence_text(value: Any) -> str:
+    """Return the text of a tuple or list, with numpy scalars as plain numbers at all levels."""
     import numpy
 
     items = []
@@ -117,7 +121,7 @@ class AttributeStr(metaclass=_StrInstanceCheck):
 
 
 def patch_attribute_text() -> None:
-    """Make the imported MXNet write attributes by `attribute_text`, if numpy is 2 or newer."""
+    """Make the imported MXNet use `attribute_text` instead of `str`, if numpy is 2 or newer."""
     import numpy
 
     # The version decides, not the text of a tuple: set_printoptions(legacy=...) may change that.
@@ -129,10 +133,11 @@ def patch_attribute_text() -> None:
             vars(sys.modules[name])["str"] = stand_in
 
 
-# Graphs that MXNet 1.9.1 tries to fuse on GPUs but cannot. They run without fusion.
+# Graphs that MXNet 1.9.1 tries to fuse on GPUs but cannot fuse. They run without fusion.
 #
-# MXNet joins neighboring pointwise operators, and slices of their inputs, and writes CUDA source
-# for them (``src/operator/fusion``, ``src/executor/pointwise_fusion_pass.cc``). It fails for
+# MXNet joins neighboring pointwise operators, and slices of their inputs, and generates CUDA source
+# for them (``src/operator/fusion``, ``src/executor/pointwise_fusion_pass.cc``). The table lists the
+# graphs for which this fails, and what happens without the fix:
 #
 # ==============================================  =============================================
 # an array that is read both sliced and whole     ``map::at``, or source that does not compile
@@ -144,11 +149,12 @@ def patch_attribute_text() -> None:
 # ==============================================  =============================================
 #
 # Whether a slice ends beyond the array depends on shapes, which are unknown when a block is
-# compiled. So every slice with an end counted from the front is treated as one that does.
-# Gradients are not fused with slices.
+# compiled. So fusion is disabled for every slice with an end that is not negative. Gradients are
+# not fused with slices.
 
 
-# Forward operators that MXNet fuses: ``ops_desc`` and ``variable_io_ops`` of fused_op-inl.h.
+# The forward operators that MXNet fuses, from ``ops_desc`` and ``variable_io_ops`` in MXNet's file
+# fused_op-inl.h.
 _FUSED_NAMES = """
     Activation Cast LeakyReLU Reshape abs add_n amp_cast amp_multicast arccos arccosh arcsin arcsinh
     arctan arctanh cbrt ceil clip cos cosh degrees elemwise_add elemwise_div elemwise_mul
@@ -168,7 +174,11 @@ FusionDisabler = Callable[[], ContextManager[None]]
 
 
 def cannot_be_fused(graph: Dict[str, Any]) -> bool:
-    """Check if MXNet would fail to fuse a graph from ``tojson(remove_amp_cast=False)``."""
+    """Check if MXNet would fail to fuse a graph.
+
+    ``graph``: the parsed JSON of a symbol, from ``tojson(remove_amp_cast=False)``
+    """
+    # The inputs, as (node number, output number), that are read by a slice, and by other operators.
     sliced: Set[Tuple[int, int]] = set()
     whole: Set[Tuple[int, int]] = set()
     for node in graph["nodes"]:
@@ -183,13 +193,14 @@ def cannot_be_fused(graph: Dict[str, Any]) -> bool:
 
 
 def _is_unfusible_operator(op: str, attrs: Dict[str, str]) -> bool:
+    """Check if MXNet would fail to fuse operator ``op`` with the attributes ``attrs``."""
     if op == "LeakyReLU":
         return "act_type" not in attrs
     if op in ("_zeros", "_ones"):
         return "dtype" not in attrs
     if op == "slice":
         if attrs.get("step", "()") not in ("()", "[]"):
-            return False  # MXNet does not fuse those
+            return False  # MXNet does not try to fuse a slice with a step
         return not (
             SAFE_SLICE_BEGIN.fullmatch(attrs["begin"]) and SAFE_SLICE_END.fullmatch(attrs["end"])
         )
@@ -204,7 +215,7 @@ def _is_unfusible_symbol(symbol: Any) -> bool:
 
 
 def patch_unfusible_graphs(disable_fusion: FusionDisabler) -> None:
-    """Make the imported MXNet bind and run unfusible graphs under ``disable_fusion()``."""
+    """Make the imported MXNet bind and run unfusible graphs within ``disable_fusion()``."""
     ndarray_module = sys.modules.get("mxnet._ctypes.ndarray")
     if ndarray_module is None or ndarray_module.CachedOp.__init__.__module__ == __name__:
         return  # a stub of MXNet, or already patched
@@ -212,7 +223,7 @@ def patch_unfusible_graphs(disable_fusion: FusionDisabler) -> None:
     init = cached_op.__init__
 
     class UnfusedOp(cached_op):  # type: ignore[misc]
-        """A compiled block without fusion."""
+        """A compiled block that runs without fusion."""
 
         __slots__: List[str] = []
 
@@ -249,6 +260,11 @@ def _has_unfusible_symbol(executor: Any, *_: Any, **__: Any) -> bool:
 def _disable_fusion_if(
     is_unfusible: Callable[..., bool], method: Callable[..., Any], disable_fusion: FusionDisabler
 ) -> Callable[..., Any]:
+    """Wrap a method: it runs within ``disable_fusion()`` if ``is_unfusible`` is True for the call.
+
+    ``is_unfusible`` is called with the arguments of the method.
+    """
+
     @wraps(method)
     def call_method(*args: Any, **kwargs: Any) -> Any:
         with disable_fusion() if is_unfusible(*args, **kwargs) else nullcontext():
@@ -257,19 +273,20 @@ def _disable_fusion_if(
     return call_method
 
 
-# The live blocks of Gluon in this process: each is recorded when it is created.
+# The existing Gluon blocks of this process. Each block is recorded when it is created.
 #
-# Python's garbage collector could also find them. That takes 10 ms or more each time, because it
-# visits every object of the process.
+# Python's garbage collector could also find the blocks. But each search takes 10 ms or more,
+# because it visits every object of the process.
 
 
 _tracked_blocks: "Dict[int, ref[Any]]" = {}  # by id, because a block may define __eq__ or __hash__
 
 
 def track_blocks(came_first: bool) -> None:
-    """Record every new block of Gluon; if MXNet was imported first, also all existing ones.
+    """Record every Gluon block that is created from now on. Call this after MXNet's import.
 
-    MXNet must have been imported.
+    ``came_first``: whether MXNet was imported before gluonlab. Then existing blocks are recorded as
+    well.
     """
     module = sys.modules.get("mxnet.gluon.block")
     if module is None or module.Block.__new__ is new_tracked_block:
@@ -280,13 +297,13 @@ def track_blocks(came_first: bool) -> None:
 
 
 def live_blocks() -> List[Any]:
-    """Return all recorded blocks that still exist."""
+    """Return all recorded Gluon blocks that still exist."""
     blocks = [reference() for reference in list(_tracked_blocks.values())]
     return [block for block in blocks if block is not None]
 
 
 def new_tracked_block(kind: type, *_: Any, **__: Any) -> Any:
-    """Create and record a block, as ``Block.__new__``."""
+    """Create and record a block. This replaces ``Block.__new__``."""
     block: Any = object.__new__(kind)
     _track_block(block)
     return block
@@ -298,9 +315,10 @@ def _track_block(block: Any) -> None:
 
 
 def _blocks_from_garbage_collector(base: type) -> List[Any]:
-    """Return the blocks that were created before gluonlab was imported."""
-    # An object refers to its class from Python 3.9 on. get_objects also returns tuples that other
-    # threads are creating, which then fail with a SystemError because of the second reference.
+    """Return all existing instances of class ``base``, found by Python's garbage collector."""
+    # Since Python 3.9 an object refers to its class, so that get_referrers finds the objects.
+    # get_objects would also return tuples that other threads are still creating. These threads
+    # then fail with a SystemError, because of the second reference to the tuple.
     if sys.version_info >= (3, 9):
         candidates = gc.get_referrers(*_all_subclasses(base))
     else:

@@ -1,4 +1,4 @@
-"""Import hook of mxnet, which prepares the import and explains its errors."""
+"""The import hook that prepares the import of mxnet and explains import errors."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from gluonlab.host.command_start import explain_hidden_module, hidden_module_mes
 
 
 def install_import_hook(around: Callable[[], ContextManager[None]]) -> None:
-    """Make Python load mxnet within the context ``around()``. Further calls have no effect.
+    """Make Python load mxnet within the context manager ``around()``.
 
-    Errors of the context and of MXNet become an EngineError, or MissingMXNet if MXNet is not
-    installed.
+    Errors of ``around`` and of MXNet become an EngineError. If MXNet is not installed, its import
+    raises MissingMXNet. Further calls have no effect.
     """
     if not any(isinstance(finder, _MXNetFinder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _MXNetFinder(around))
@@ -28,7 +28,7 @@ def remove_import_hook() -> None:
 
 
 def explain_import_error(error: BaseException) -> EngineError:
-    """Return the EngineError that explains a failed import of MXNet and its fix."""
+    """Return an EngineError with the cause and the fix of a failed import of MXNet."""
     text = " ".join(str(error).split())
     if isinstance(error, ModuleNotFoundError) and error.name == "distutils":
         return EngineError(
@@ -49,7 +49,7 @@ def explain_import_error(error: BaseException) -> EngineError:
 
 
 def _called_by_find_spec() -> bool:
-    """Check if importlib.util.find_spec searches for MXNet without importing it."""
+    """Check if the caller's caller is importlib.util.find_spec, which does not import MXNet."""
     frame = sys._getframe(2)
     while frame is not None and "importlib" in frame.f_code.co_filename:
         if (
@@ -64,9 +64,9 @@ def _called_by_find_spec() -> bool:
 def _add_operator_cache(
     spec: "importlib.machinery.ModuleSpec | None",
 ) -> "importlib.machinery.ModuleSpec | None":
-    """Make the loader of ``mxnet.base`` use the cache of operators' functions."""
+    """Make the loader of ``mxnet.base`` use the cache of operators' functions. Return ``spec``."""
     if spec is not None and spec.loader is not None:
-        from gluonlab.engine import faster_import  # not for those who only import gluonlab
+        from gluonlab.engine import faster_import  # here, to keep `import gluonlab` fast
 
         load = spec.loader.exec_module
 
@@ -79,7 +79,7 @@ def _add_operator_cache(
 
 
 class _MXNetFinder:
-    """Finder of mxnet that wraps the loading of the module Python finds."""
+    """Finder that locates mxnet like Python, and loads it within the context ``around()``."""
 
     def __init__(self, around: Callable[[], ContextManager[None]]) -> None:
         self._around = around
@@ -87,6 +87,10 @@ class _MXNetFinder:
     def find_spec(
         self, name: str, path: Any = None, target: Any = None
     ) -> "importlib.machinery.ModuleSpec | None":
+        """Return the spec of mxnet or mxnet.base with a wrapped loader; None for other modules.
+
+        Raises MissingMXNet if MXNet is not installed, and EngineError if a file mxnet.py hides it.
+        """
         if name not in ("mxnet", "mxnet.base"):
             return None
         spec = importlib.machinery.PathFinder.find_spec(name, path, target)
@@ -97,16 +101,15 @@ class _MXNetFinder:
                 return None
             raise MissingMXNet(f"MXNet is not installed: {pip_install_choices()}")
         if spec.origin is not None and spec.submodule_search_locations is None:
-            raise EngineError(
-                hidden_module_message("mxnet", spec.origin)
-            )  # a file of the user's own
+            # The user has a file mxnet.py, which hides MXNet.
+            raise EngineError(hidden_module_message("mxnet", spec.origin))
         load = spec.loader.exec_module
 
         def exec_module(module: types.ModuleType) -> None:
             try:
                 with self._around():
                     load(module)
-            # AttributeError: a numpy that lacks further names
+            # A newer numpy that has dropped further names raises AttributeError.
             except (OSError, RuntimeError, ImportError, AttributeError) as error:
                 if isinstance(error, EngineError):
                     raise

@@ -1,4 +1,4 @@
-"""The installed MXNet distribution, its CUDA libraries, and their fit with the GPU driver."""
+"""Finds the installed MXNet, loads its CUDA libraries, and checks that the GPU driver fits them."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Iterator, List, Mapping, NamedTuple, Optional, Tuple
 
-# setup.py's extras install MXNet on Python 3.8 to 3.12. For Python 3.13 no numpy<2 exists, which
-# MXNet's metadata requires, so pip refuses the extras. MXNet works with gluonlab's numpy all the
-# same, and --no-deps ignores the metadata.
+# setup.py's extras install MXNet on Python 3.8 to 3.12. MXNet's metadata requires numpy<2, which
+# does not exist for Python 3.13, so pip refuses the extras. MXNet works with numpy 2 under
+# gluonlab, and --no-deps makes pip ignore the metadata.
 PIP_WITHOUT_METADATA = {
     "cpu": "pip install --no-deps mxnet==1.9.1",
     "cu112": "pip install 'gluonlab[cuda11]' && pip install --no-deps mxnet-cu112==1.9.1",
@@ -25,20 +25,23 @@ REINSTALL_MXNET = (
 
 
 def pip_install_command(extra: str, version: Tuple[int, ...] = sys.version_info[:2]) -> str:
-    """Return the pip command that adds an extra such as ``cpu`` to an installed gluonlab."""
+    """Return the pip command that installs MXNet by an extra: ``cpu``, or ``cu112`` for GPUs.
+
+    ``version``: the version of Python, such as (3, 11).
+    """
     if version >= (3, 13) and extra in PIP_WITHOUT_METADATA:
         return PIP_WITHOUT_METADATA[extra]
     return f"pip install 'gluonlab[{extra}]'"
 
 
 def pip_install_choices(version: Tuple[int, ...] = sys.version_info[:2]) -> str:
-    """Return a text with the commands that install MXNet without and with GPUs."""
+    """Return a text with two commands, which install MXNet for CPUs and for GPUs."""
     on_gpus = f"on a machine with NVIDIA GPUs {pip_install_command('cu112', version)}"
     return f"{pip_install_command('cpu', version)}, or {on_gpus}"
 
 
 def installed_distributions() -> Tuple[str, ...]:
-    """Return the installed distributions of MXNET_DISTRIBUTIONS, normally one."""
+    """Return the names in MXNET_DISTRIBUTIONS that are installed, normally one."""
     import importlib.metadata  # here, because it would double the time of `import gluonlab`
 
     installed = []
@@ -51,20 +54,20 @@ def installed_distributions() -> Tuple[str, ...]:
 
 # The CUDA libraries that mxnet-cu112 needs.
 #
-# libmxnet.so names its libraries by soname only. If they are loaded first, by path and with global
-# symbols, MXNet starts on a machine that has a driver but no CUDA, and without LD_LIBRARY_PATH.
+# libmxnet.so refers to its libraries by soname. If gluonlab first loads the libraries by path, with
+# global symbols, MXNet needs neither an installed CUDA nor LD_LIBRARY_PATH, but only a driver.
 # Each library is loaded from the first of these places:
 #
 # 1. a folder of LD_LIBRARY_PATH, which has precedence as in every program;
 # 2. the nvidia-*-cu11 wheels;
 # 3. the linker's default folders, with the system's CUDA 11.x.
 #
-# All CUDA 11.x have the same sonames, so the three can be mixed. The list contains the NEEDED
-# entries of libmxnet.so 1.9.1 (cu112) and of these wheels, dependencies first.
+# Libraries of different places can be mixed, because all CUDA 11.x have the same sonames. LIBRARIES
+# contains the NEEDED entries of libmxnet.so 1.9.1 (cu112) and of the wheels, dependencies first.
 
 
 class Library(NamedTuple):
-    """A shared library's soname, its wheel, and its folder below ``nvidia/`` in the wheel."""
+    """A shared library: its soname, its wheel, and its folder below ``nvidia/`` in the wheel."""
 
     soname: str
     wheel: str
@@ -117,20 +120,20 @@ def path_in_ld_library_path(
 
 
 def owning_wheel(path: Path) -> str:
-    """Return the name of the CUDA wheel that contains a file, or an empty string."""
+    """Return the name of the CUDA wheel that contains the file ``path``; "" if there is none."""
     folder = path.parent.parent
     wheels = {library.folder: library.wheel for library in LIBRARIES}
     return wheels.get(folder.name, "") if folder.parent.name == "nvidia" else ""
 
 
 def wheel_folders() -> List[Path]:
-    """Return the folders of the installed wheels that contain LIBRARIES."""
+    """Return the folders of LIBRARIES in the installed wheels."""
     paths = [path_in_wheel(library) for library in LIBRARIES]
     return list(dict.fromkeys(path.parent for path in paths if path is not None))
 
 
 def find_other_versions(soname: str, environ: Mapping[str, str] = os.environ) -> List[Path]:
-    """Find other versions of a library: libcudnn.so.9 for libcudnn.so.8.
+    """Return files with other versions of a library, such as libcudnn.so.9 for libcudnn.so.8.
 
     Searches LD_LIBRARY_PATH and the wheels.
     """
@@ -149,8 +152,9 @@ def find_other_versions(soname: str, environ: Mapping[str, str] = os.environ) ->
 
 
 def load_cuda_libraries() -> None:
-    """Load the CUDA libraries of LD_LIBRARY_PATH and the wheels; the linker finds the system's.
+    """Load LIBRARIES from LD_LIBRARY_PATH or the wheels.
 
+    Libraries that are in neither are left to the linker, which searches the system's folders.
     Raises OSError with the linker's message for a library that exists but cannot be loaded.
     """
     for library in LIBRARIES:
@@ -161,12 +165,13 @@ def load_cuda_libraries() -> None:
 
 # Compatibility of the driver with NVRTC, which compiles MXNet's fused operators.
 #
-# On GPUs MXNet 1.9.1 fuses pointwise operators. It generates their source, NVRTC compiles that to
-# PTX, and the driver compiles the PTX for the GPU. NVRTC writes PTX of its own CUDA version for
-# every GPU, and a driver accepts PTX up to its own CUDA version. The NVRTC 11.8 of the wheels needs
-# a driver of R520 or newer. With an older driver the run fails with "the provided PTX was compiled
-# with an unsupported toolchain". Everything else of CUDA 11 runs with 450.80.02 or newer (NVIDIA,
-# CUDA compatibility: minor versions, and their limit for PTX).
+# On GPUs MXNet 1.9.1 fuses pointwise operators in three steps. MXNet generates CUDA source, NVRTC
+# compiles the source to PTX, and the driver compiles the PTX for the GPU. The PTX has the CUDA
+# version of NVRTC, and a driver accepts PTX up to its own CUDA version.
+#
+# The NVRTC 11.8 of the wheels needs driver R520 or newer. With an older driver the run fails with
+# "the provided PTX was compiled with an unsupported toolchain". All other libraries of CUDA 11 run
+# with driver 450.80.02 or newer (see "minor version compatibility" in NVIDIA's documentation).
 
 
 NVRTC_LIBRARY, DRIVER_LIBRARY = "libnvrtc.so.11.2", "libcuda.so.1"
@@ -174,14 +179,19 @@ SUCCESS = 0  # value of nvrtcResult and CUresult
 
 
 class CudaVersions(NamedTuple):
-    """CUDA versions of the driver and of MXNet's NVRTC, such as 11080 for 11.8; None if unknown."""
+    """CUDA versions of the GPU driver and of NVRTC, such as 11080 for 11.8; None if unknown.
+
+    Args:
+        driver: the newest CUDA version that the driver supports
+        compiler: the CUDA version of NVRTC, which compiles MXNet's fused operators
+    """
 
     driver: Optional[int]
     compiler: Optional[int]
 
     @property
     def are_compatible(self) -> bool:
-        """True if the driver runs NVRTC's output, and if a version is unknown."""
+        """True if the driver runs NVRTC's output, or if one of the versions is unknown."""
         return self.driver is None or self.compiler is None or self.driver >= self.compiler
 
     def __str__(self) -> str:
@@ -191,16 +201,20 @@ class CudaVersions(NamedTuple):
 
 
 def cuda_versions() -> CudaVersions:
-    """Return the versions of the driver and NVRTC, without using a GPU."""
+    """Return the CUDA versions of the driver and NVRTC, without initializing a GPU."""
     return CudaVersions(_driver_version(), _compiler_version())
 
 
 def format_cuda_version(version: Optional[int]) -> str:
-    """Return ``11.8`` for 11080."""
+    """Format a CUDA version: ``11.8`` for 11080, ``?`` for None."""
     return "?" if version is None else f"{version // 1000}.{version % 1000 // 10}"
 
 
 def _driver_version() -> Optional[int]:
+    """Return 1000 * major + 10 * minor of the newest CUDA version that the driver supports.
+
+    Returns None without a driver.
+    """
     version = ctypes.c_int()
     try:
         status = ctypes.CDLL(DRIVER_LIBRARY).cuDriverGetVersion(ctypes.byref(version))
@@ -210,6 +224,7 @@ def _driver_version() -> Optional[int]:
 
 
 def _compiler_version() -> Optional[int]:
+    """Return 1000 * major + 10 * minor of NVRTC's CUDA version; None without NVRTC."""
     major, minor = ctypes.c_int(), ctypes.c_int()
     try:
         status = ctypes.CDLL(NVRTC_LIBRARY).nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))

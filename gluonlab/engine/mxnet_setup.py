@@ -1,14 +1,15 @@
-"""Environment, libraries and fixes that MXNet 1.9.1 needs on current machines.
+"""Sets up the environment, libraries and fixes that MXNet 1.9.1 needs on current machines.
 
 `import gluonlab` installs an import hook (`gluonlab.engine.mxnet_import`). When mxnet is imported,
-the hook provides:
+the hook does the following:
 
-- the names that numpy has dropped since 1.24;
-- the CUDA libraries, from LD_LIBRARY_PATH or the nvidia-*-cu11 wheels, for mxnet-cu112;
-- enough scratch memory for several CPU devices that compute at the same time;
-- OpenMP teams of one thread, whose idle threads do not spin for long;
-- shapes written without numpy 2's names of types (`gluonlab.engine.mxnet_fixes`);
-- fused operators only if the driver supports them (`gluonlab.engine.mxnet_installation`).
+- It restores the names that numpy has dropped since 1.24.
+- For mxnet-cu112 it loads the CUDA libraries, from LD_LIBRARY_PATH or the nvidia-*-cu11 wheels.
+- It sets enough scratch buffers for several CPU devices that compute at the same time.
+- It sets one OpenMP thread per team, and a short spin time (`gluonlab.engine.openmp_settings`).
+- It lets MXNet write shapes without numpy 2's type names (`gluonlab.engine.mxnet_fixes`).
+- It disables fused operators if the GPU driver does not support them
+  (`gluonlab.engine.mxnet_installation`).
 
 Import errors become an EngineError that names the fix. `gluonlab.engine.cpu_threads` later sets the
 number of threads of each device.
@@ -37,61 +38,70 @@ from gluonlab.errors import EngineError, warn
 PEER_VARIABLE = "MXNET_ENABLE_GPU_P2P"
 # With 0, cuBLAS and cuDNN compute float32 products in float32, even if MXNet requests TF32.
 TF32_VARIABLE = "NVIDIA_TF32_OVERRIDE"
-# Convolutions on GPUs use deterministic algorithms, chosen by shape and not by measured time.
+# With these variables, convolutions on GPUs use deterministic algorithms. MXNet chooses them by
+# shape instead of by measured time.
 DETERMINISTIC_ENVIRONMENT = {"MXNET_ENFORCE_DETERMINISM": "1", "MXNET_CUDNN_AUTOTUNE_DEFAULT": "0"}
 FUSION_VARIABLE = "MXNET_USE_FUSION"
 # MXNet reads this variable whenever a graph is bound.
 BACKWARD_BULK_VARIABLE = "MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN_BWD"
 
-# Operators that need scratch memory share this many buffers among all CPU devices and wait for each
-# other when there are too few (MXNet's default is 4).
+# Variables that are set before MXNet is loaded, unless the user has set them.
 DEFAULT_ENVIRONMENT = {
+    # Number of scratch buffers that all CPU devices share (MXNet's default is 4). Operators wait
+    # for each other if there are too few buffers.
     "MXNET_CPU_TEMP_COPY": "64",
-    # MXNet queues a pass in bulks of this many operators (default 15). Nothing waits for a part of
-    # forward. For small bulks of backward see `apply_backward_bulk_size`.
+    # MXNet queues a pass in bulks of so many operators (default 15). Forward uses large bulks,
+    # because nothing waits for a part of forward. For backward see `apply_backward_bulk_size`.
     "MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN_FWD": "100",
     BACKWARD_BULK_VARIABLE: "8",
-    "MXNET_SUBGRAPH_VERBOSE": "0",  # otherwise every bound graph prints a line
+    "MXNET_SUBGRAPH_VERBOSE": "0",  # otherwise MXNet prints a line for every bound graph
     "MXNET_STORAGE_FALLBACK_LOG_VERBOSE": "0",
-    # otherwise the first use of a GPU warns if cuDNN is not the release MXNet was built with
+    # Otherwise the first use of a GPU warns if MXNet was built with another release of cuDNN.
     "MXNET_CUDNN_LIB_CHECKING": "0",
-    # MXNet's defaults. They are set so that `skip_peer_access_setup` and `gluonlab.gpu.cuda` only
-    # change variables. A new variable might move the environment while MXNet's threads read it.
+    # MXNet's own defaults. They are set here so that later code only changes existing variables. A
+    # new variable might move the environment in memory while MXNet's threads read it.
     PEER_VARIABLE: "1",
     "MXNET_ENFORCE_DETERMINISM": "0",
     "MXNET_CUDNN_AUTOTUNE_DEFAULT": "1",
     TF32_VARIABLE: "0",  # gluonlab's default, not NVIDIA's: see `gluonlab.gpu.math_modes`
-    FUSION_VARIABLE: "",  # as good as unset to MXNet, and there for `disable_fusion`
+    FUSION_VARIABLE: "",  # MXNet treats "" like an unset variable; `disable_fusion` changes it
 }
 
 
 def install_setup_hook() -> None:
-    """Prepare MXNet when it is imported. If it is already imported, apply what still works."""
+    """Make Python set up MXNet when it is imported. Call this before MXNet is imported.
+
+    If MXNet is already imported, apply the settings and fixes that still have an effect.
+    """
     if "mxnet" in sys.modules:
         openmp_settings.openmp_loaded_first = True
         _set_environment()
         if "mxnet-cu112" in installed_distributions():
-            _disable_unsupported_fusion()  # works late: MXNet reads it when a graph is bound
+            _disable_unsupported_fusion()  # still has an effect: MXNet reads it for each graph
         _patch_imported_mxnet()
     else:
         mxnet_import.install_import_hook(_set_up_around_import)
 
 
 def remove_setup_hook() -> None:
-    """Remove the hook, to measure MXNet's own defaults. Only restore numpy's names."""
+    """Remove the import hook, to measure MXNet with its own defaults.
+
+    Numpy's dropped names are still restored, because MXNet needs them.
+    """
     import numpy
 
     mxnet_fixes.put_back_numpy_names(numpy)
     mxnet_import.remove_import_hook()
 
 
-# True if MXNet was imported before gluonlab, with too little scratch memory. A child process of a
-# gluonlab process inherits MXNET_CPU_TEMP_COPY, but not the settings of OpenMP: for these see
-# `openmp_settings.openmp_loaded_first`.
+# True if MXNet was imported before gluonlab, and so has too few scratch buffers. A child of a
+# gluonlab process inherits MXNET_CPU_TEMP_COPY, so the value is False there. The settings of OpenMP
+# are not inherited: see `openmp_settings.openmp_loaded_first`.
 mxnet_imported_first = "mxnet" in sys.modules and "MXNET_CPU_TEMP_COPY" not in os.environ
 
 
 def _set_environment() -> None:
+    """Set DEFAULT_ENVIRONMENT, and limit each CPU device to one worker thread of MXNet."""
     for name, value in DEFAULT_ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     if os.environ.get("MXNET_CPU_WORKER_NTHREADS", "1") != "1":
@@ -118,7 +128,7 @@ def _prepare_import() -> None:
 
 
 def _patch_imported_mxnet() -> None:
-    """Apply the fixes of the imported MXNet."""
+    """Apply `mxnet_fixes` to the imported MXNet."""
     mxnet_fixes.patch_attribute_text()
     mxnet_fixes.track_blocks(openmp_settings.openmp_loaded_first)
     if "mxnet-cu112" in installed_distributions():
@@ -127,11 +137,11 @@ def _patch_imported_mxnet() -> None:
 
 @contextmanager
 def _set_up_around_import() -> Iterator[None]:
-    """Prepare the import of MXNet in this block, and patch MXNet afterwards.
+    """Prepare the process, import MXNet in this block, and patch MXNet afterwards.
 
-    In a server or scheduler of MXNet's parameter server, the role runs after the import and exits
-    with SystemExit. By itself MXNet would start it in the middle of the import. The optimizers that
-    workers send to a server need all of MXNet.
+    In a server or scheduler of MXNet's parameter server, this runs the server after the import, and
+    then exits with SystemExit. MXNet itself would run the server in the middle of the import. But
+    the optimizers that workers send to the server need all of MXNet.
     """
     # here, to keep `import gluonlab` fast
     from gluonlab.engine import faster_import
@@ -156,20 +166,23 @@ _FUSION_OFF = ("0", "false")
 
 
 class FusionState(NamedTuple):
-    """State of the fusion of pointwise operators on GPUs, and the driver's support for fusion."""
+    """Whether MXNet fuses pointwise operators on GPUs, and whether the driver supports fusion.
+
+    ``reason`` is a text about the versions of the driver and NVRTC, or about the user's setting.
+    """
 
     is_on: bool
     driver_supports: bool
     reason: str
 
 
-_fusion_is_off = False  # switched off by gluonlab, not by the user
+_fusion_is_off = False  # True if gluonlab, not the user, has disabled fusion
 
 
 def _disable_unsupported_fusion() -> None:
-    """Disable fusion if the driver does not support it. Each run would fail in its first step.
+    """Disable fusion if the driver does not support fusion. Otherwise the first step would fail.
 
-    A value that the user has exported is kept, with a warning.
+    A value that the user has exported is kept, with a warning if it enables fusion.
     """
     global _fusion_is_off
     versions = cuda_versions()
@@ -198,7 +211,10 @@ def temporary_variable(name: str, value: str) -> ContextManager[None]:
 
 
 class _FusionDisabledCount:
-    """Number of active `disable_fusion` blocks in all threads. The last restores the variable."""
+    """Number of active `disable_fusion` blocks in all threads.
+
+    The end of the last block restores the user's value of FUSION_VARIABLE.
+    """
 
     lock, blocks = threading.Lock(), 0
     user_value: "str | None" = None
@@ -206,7 +222,7 @@ class _FusionDisabledCount:
 
 @contextmanager
 def disable_fusion() -> Iterator[None]:
-    """Disable fusion of graphs that are bound, and blocks that first run, in this block."""
+    """Disable fusion for graphs that are bound and Gluon blocks that first run in this context."""
     with _FusionDisabledCount.lock:
         if _FusionDisabledCount.blocks == 0:
             _FusionDisabledCount.user_value = os.environ.get(FUSION_VARIABLE)
@@ -227,23 +243,25 @@ def is_peer_access_allowed() -> bool:
 
 
 def skip_peer_access_setup() -> ContextManager[None]:
-    """Keep MXNet's ``device`` store from enabling peer access in this block, at its first sum.
+    """Keep MXNet's kvstore ``device`` from enabling peer access, in a block with its first sum.
 
-    `gluonlab.gpu.cuda` has enabled it. MXNet would warn if some pairs of GPUs have no peer access,
-    as on every p3.16xlarge. It would also leave an error of CUDA for the pairs already enabled.
+    `gluonlab.gpu.cuda` has already enabled peer access. MXNet would warn about pairs of GPUs that
+    have none, as on every p3.16xlarge. For pairs already enabled, it would leave a CUDA error.
     """
     return temporary_variable(PEER_VARIABLE, "0")
 
 
 # Overlap of backward and allreduce. MXNet queues backward in bulks of operators. The gradients of a
-# bulk are ready when the whole bulk has run and, on a CPU device, also the next bulk. With small
-# bulks the allreduce of the last layers starts while the first layers are still computed. But each
-# bulk costs the host 5 to 10 us, and on a GPU MXNet waits for the stream at the end of each bulk.
+# bulk are ready when the whole bulk has run. On a CPU device, the next bulk must also have run.
+#
+# With small bulks, the allreduce of the last layers starts while backward still computes the first
+# layers. But each bulk costs the host 5 to 10 us, and on a GPU MXNet waits for the stream at the
+# end of each bulk.
 
 BULK_OFF = "off"
 WHOLE_BACKWARD = 10**9  # more operators than any graph has
-# A ResNet-50 has 13 bulks of 15 operators instead of 22 of 8. A bucket, a quarter of all gradients,
-# waits for at most a thirteenth of backward.
+# The backward of a ResNet-50 has 13 bulks of 15 operators, or 22 bulks of 8. With 13 bulks, the
+# allreduce of a bucket (a quarter of all gradients) waits for at most 1/13 of backward.
 GPU_BACKWARD_BULK_SIZE = 15
 
 BackwardBulkSize = Union[int, str]
@@ -253,10 +271,10 @@ _requested_bulk_size: "ContextVar[Optional[BackwardBulkSize]]" = ContextVar("ove
 
 @contextmanager
 def use_backward_bulk_size(bulk_size: Optional[BackwardBulkSize]) -> Iterator[None]:
-    """Set the backward bulk size, in operators, of graphs bound in this block on this thread.
+    """Set the bulk size of backward for graphs that this thread binds in this block.
 
-    With "off", backward is one bulk, so no allreduce starts before its end. None stands for
-    `default_backward_bulk_size`.
+    ``bulk_size``: number of operators in a bulk; None for `default_backward_bulk_size`; "off" for a
+    single bulk, so that no allreduce starts before the end of backward.
     """
     token = _requested_bulk_size.set(bulk_size)
     try:
@@ -266,9 +284,9 @@ def use_backward_bulk_size(bulk_size: Optional[BackwardBulkSize]) -> Iterator[No
 
 
 def default_backward_bulk_size(device_type: str) -> int:
-    """Return the default bulk size for a type of device.
+    """Return the default bulk size of backward, in operators, on a device type: ``cpu`` or ``gpu``.
 
-    The user can set it by MXNet's variable MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN_BWD.
+    If the user has set MXNet's variable MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN_BWD, return its value.
     """
     exported, ours = (
         os.environ.get(BACKWARD_BULK_VARIABLE),
@@ -280,7 +298,10 @@ def default_backward_bulk_size(device_type: str) -> int:
 
 
 def apply_backward_bulk_size(device_type: str) -> ContextManager[None]:
-    """Set MXNet's variable, in the block that binds a graph, to the requested bulk size."""
+    """Set MXNet's variable of the bulk size in the block, which binds a graph.
+
+    The value is the size from `use_backward_bulk_size`, or the default of the device type.
+    """
     requested = _requested_bulk_size.get()
     if requested is None:
         size = default_backward_bulk_size(device_type)

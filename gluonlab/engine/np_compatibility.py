@@ -1,8 +1,11 @@
-"""Conversion between MXNet's two kinds of arrays: mx.nd, and mx.np after ``npx.set_np()``.
+"""Converts between MXNet's two kinds of arrays: mx.nd, and mx.np after ``npx.set_np()``.
 
-gluonlab computes with mx.nd. Thread-local settings of MXNet choose the kind that layers return, and
-the meaning of zeros in a shape. A run uses mx.nd with any setting. Arrays passed to the user, the
-user's own code in a run, and components used outside of a run follow the user's setting.
+Thread-local settings of MXNet choose the kind of array that layers return, and the meaning of zeros
+in a shape. ("Semantics" in this module means these settings.)
+
+- A run of gluonlab computes with mx.nd arrays, regardless of the user's setting.
+- The user's setting applies to arrays passed to the user and to the user's own code in a run. It
+  also applies to components of gluonlab that are used outside of a run.
 """
 
 from __future__ import annotations
@@ -16,14 +19,15 @@ import mxnet as mx
 from mxnet import autograd, gluon, nd
 from mxnet.gluon.nn import conv_layers
 
-_USER_SETTING = local()  # ``is_np`` is the user's setting while nd_semantics is active
-# MXNet's convolutions store the name of their operator when they are created.
+_USER_SETTING = local()  # its attribute is_np is the user's setting while `nd_semantics` is active
+# MXNet's convolution layers store the name of their operator when they are created. These are the
+# names for mx.nd, by the names for mx.np.
 _ND_OPERATOR_NAMES = {"convolution": "Convolution", "deconvolution": "Deconvolution"}
 
 
 @contextmanager
 def nd_semantics() -> Iterator[None]:
-    """Use mx.nd semantics in this block or in the decorated function."""
+    """Use mx.nd arrays and shapes in this block or in the decorated function."""
     outermost = not hasattr(_USER_SETTING, "is_np")
     if outermost:
         _USER_SETTING.is_np = mx.util.is_np_array()
@@ -37,7 +41,7 @@ def nd_semantics() -> Iterator[None]:
 
 @contextmanager
 def np_semantics() -> Iterator[None]:
-    """Use mx.np semantics in this block or in the decorated function."""
+    """Use mx.np arrays and shapes in this block or in the decorated function."""
     with mx.util.np_shape(True), mx.util.np_array(True):
         yield
 
@@ -49,7 +53,10 @@ def user_has_set_np() -> bool:
 
 @contextmanager
 def user_semantics() -> Iterator[None]:
-    """Restore the user's setting in this block, which calls the user's code."""
+    """Use the user's setting in this block, even within `nd_semantics`.
+
+    The block calls the user's code.
+    """
     if user_has_set_np() == mx.util.is_np_array():
         yield
         return
@@ -58,33 +65,37 @@ def user_semantics() -> Iterator[None]:
 
 
 def to_user_arrays(arrays: List[nd.NDArray]) -> List[nd.NDArray]:
-    """Return the arrays as mx.np arrays with the same memory, after ``npx.set_np()``."""
+    """Return the arrays in the kind of the current setting, with the same memory."""
     return [array.as_np_ndarray() for array in arrays] if mx.util.is_np_array() else arrays
 
 
 def convert_network_for_user(net: gluon.HybridBlock) -> None:
-    """Convert the parameters of a run's network to mx.np arrays after ``npx.set_np()``."""
+    """If the user has called ``npx.set_np()``, convert a network's parameters to mx.np arrays."""
     if user_has_set_np():
         convert_parameters(net.collect_params().values(), numpy_like=True)
 
 
 def convert_parameters(params: "Iterable[gluon.Parameter]", numpy_like: bool) -> None:
-    """Convert the arrays of parameters to mx.np or mx.nd arrays with the same memory."""
+    """Convert the arrays of parameters to mx.np (if ``numpy_like``) or mx.nd arrays.
+
+    The arrays keep their memory.
+    """
     for param in params:
         if param._data is not None:
             param._data = convert_arrays(param._data, numpy_like)
         if param._grad is not None:
             param._grad = convert_arrays(param._grad, numpy_like)
             autograd.mark_variables(param._data, param._grad, param.grad_req)
-        param._var = None  # the symbol also has a kind; MXNet creates it again
+        param._var = None  # a symbol is also of one kind; MXNet creates a new symbol when needed
         if param._shape is not None and not numpy_like:
             param._shape = tuple(0 if size == -1 else size for size in param._shape)
 
 
 def set_block_semantics(block: gluon.HybridBlock, numpy_like: bool) -> None:
-    """Make a block and its descendants compute with mx.np or mx.nd arrays, for any kind of input.
+    """Make a block and its descendants compute with mx.np (if ``numpy_like``) or mx.nd arrays.
 
-    The output has the kind of the setting at the call. Arrays are not copied.
+    The inputs may be of either kind. The outputs are of the kind that the setting at the time of
+    the call chooses. Arrays are converted without a copy.
     """
     for child in _hybrid_blocks(block):
         method = "hybrid_forward"
@@ -100,6 +111,10 @@ def set_block_semantics(block: gluon.HybridBlock, numpy_like: bool) -> None:
 def _forward_with_semantics(
     block: gluon.HybridBlock, method: str, numpy_like: bool, *inputs: Any, **params: Any
 ) -> Any:
+    """Call a method of ``block`` with converted inputs, and convert the output for the caller.
+
+    ``method``: name of the block's forward method. See `set_block_semantics`.
+    """
     caller_uses_np = mx.util.is_np_array()
     with np_semantics() if numpy_like else nd_semantics():
         inputs, params = convert_arrays(inputs, numpy_like), convert_arrays(params, numpy_like)
@@ -108,7 +123,10 @@ def _forward_with_semantics(
 
 
 def convert_arrays(value: Any, numpy_like: bool) -> Any:
-    """Convert arrays and symbols, also in lists, to mx.np or mx.nd; keep other values unchanged."""
+    """Convert arrays and symbols to mx.np (if ``numpy_like``) or mx.nd.
+
+    ``value`` may be a list, tuple or dictionary of arrays. Other values are returned unchanged.
+    """
     if isinstance(value, (list, tuple)):
         return type(value)(convert_arrays(item, numpy_like) for item in value)
     if isinstance(value, dict):

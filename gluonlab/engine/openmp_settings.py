@@ -1,6 +1,8 @@
-"""OpenMP settings before MXNet loads: teams of one thread, and idle threads that sleep soon.
+"""OpenMP settings for the loading of MXNet: one thread per team, and a short spin time.
 
-MXNet 1.9.1 computes with GCC's libgomp. Both read the environment once, when they are loaded.
+MXNet 1.9.1 computes with libgomp, GCC's OpenMP library. MXNet and libgomp each read the environment
+once, when they are loaded. Idle threads of a team first check for work in a loop (they spin), and
+then sleep.
 """
 
 from __future__ import annotations
@@ -13,12 +15,14 @@ from typing import Callable, Dict, Iterator, NamedTuple, Optional
 
 from gluonlab.errors import warn
 
-# How often an idle thread of an OpenMP team checks for work before it sleeps. libgomp's default of
-# 300,000 takes milliseconds. If anything else computes, the idle thread then occupies a core that
-# the threads it waits for need. A thread that sleeps at once takes tens of microseconds to wake up,
-# several times in every operator. 1,000 checks cover the time from one operator to the next.
+# Number of times that an idle thread of an OpenMP team checks for work before it sleeps.
+# - libgomp's default, 300,000, takes milliseconds. On a busy machine, the spinning thread then
+#   occupies a core that the working threads of its team need.
+# - With 0, a thread takes tens of microseconds to wake up, several times in every operator.
+# - 1,000 checks cover the time from one operator to the next.
 SPIN_COUNT = "1000"
-# Variables that users export for other programs, and their harm to MXNet, which is loaded without.
+# Variables that users export for other programs, and the harm that each would do to MXNet. MXNet is
+# loaded without these variables.
 _SMALLER = "with fewer threads than it expects, oneDNN computes wrong sums and NaN"
 _BOUND = "all of MXNet's workers would share one core"
 HARMFUL_VARIABLES = {
@@ -38,16 +42,16 @@ openmp_loaded_first = False
 
 @contextmanager
 def openmp_settings_for_mxnet() -> Iterator[None]:
-    """Configure MXNet and OpenMP, loaded in this block, for one thread that sleeps soon if idle.
+    """Set one thread and a short spin time for MXNet and OpenMP, which are loaded in this block.
 
-    Two CPU devices with more threads would hang. A single device later gets the user's number of
-    threads from `gluonlab.engine.cpu_threads`. The variables are restored after the block, so that
+    Two CPU devices with more threads would hang. For a single device, `gluonlab.engine.cpu_threads`
+    later sets the user's number of threads. The variables are restored after the block, so that
     child processes, such as PyTorch in a benchmark, start as they would without gluonlab.
     """
     global openmp_loaded_first
     openmp_loaded_first = _is_library_loaded("libgomp.so.1")
-    # A loaded OpenMP reads no more variables. Without MXNET_OMP_MAX_THREADS, MXNet would then
-    # choose the number of its workers' threads.
+    # If OpenMP was loaded earlier, it no longer reads OMP_NUM_THREADS. Then MXNET_OMP_MAX_THREADS
+    # has to set the number of threads of MXNet's workers.
     variables: Dict[str, Optional[str]] = {"OMP_NUM_THREADS": None, "MXNET_OMP_MAX_THREADS": "1"}
     if not openmp_loaded_first:
         variables = {"OMP_NUM_THREADS": "1"}
@@ -81,6 +85,7 @@ def set_variables(variables: Dict[str, Optional[str]]) -> None:
 
 
 def _is_library_loaded(library: str) -> bool:
+    """Check if this process has loaded a shared library, without loading it."""
     try:
         ctypes.CDLL(library, mode=os.RTLD_NOLOAD | os.RTLD_NOW)
     except OSError:
@@ -89,16 +94,17 @@ def _is_library_loaded(library: str) -> bool:
 
 
 def user_spin_settings() -> Dict[str, str]:
-    """Return the user's settings of idle threads. If there are none, gluonlab sets SPIN_COUNT.
+    """Return the user's values of GOMP_SPINCOUNT and OMP_WAIT_POLICY, by variable.
 
-    Values that libgomp ignores, because it cannot parse them, are omitted.
+    Values that libgomp cannot parse, and so ignores, are omitted. If the result is empty, gluonlab
+    sets SPIN_COUNT.
     """
     values = {name: os.environ.get(name, "").strip() for name in _SPIN_VARIABLES}
     return {name: value for name, value in values.items() if _SPIN_VARIABLES[name](value)}
 
 
 def parse_spin_count(value: str) -> float:
-    """Return the number that a text of GOMP_SPINCOUNT stands for; -1 if it is not a number."""
+    """Return the number in a value of GOMP_SPINCOUNT, such as ``300k``; -1 if it is invalid."""
     text = value.strip().lower()
     if text in ("infinite", "infinity"):
         return float("inf")
@@ -120,6 +126,7 @@ def harmful_user_settings() -> Dict[str, str]:
 
 
 def _is_harmful(name: str, value: str) -> bool:
+    """Check if a value, in lower case, of a variable in HARMFUL_VARIABLES is harmful."""
     return value == "0" if name == "OMP_MAX_ACTIVE_LEVELS" else value != "false"
 
 
@@ -134,13 +141,13 @@ class ExportedThreads(NamedTuple):
 
 
 def exported_thread_count() -> Optional[int]:
-    """Return the number of threads that the user has exported; None without one."""
+    """Return the number of threads that the user has exported; None if no number is exported."""
     exported = exported_threads()
     return None if exported is None else exported.threads
 
 
 def exported_threads() -> Optional[ExportedThreads]:
-    """Return the setting of OMP_NUM_THREADS, or else of MXNET_OMP_MAX_THREADS."""
+    """Return the user's OMP_NUM_THREADS, or else MXNET_OMP_MAX_THREADS; None if neither is set."""
     for name in ("OMP_NUM_THREADS", "MXNET_OMP_MAX_THREADS"):
         first = os.environ.get(name, "").split(",")[0].strip()
         if first.isdigit() and int(first) > 0:
@@ -149,5 +156,8 @@ def exported_threads() -> Optional[ExportedThreads]:
 
 
 def spins_by_default() -> bool:
-    """Check if OpenMP uses its default SPIN_COUNT, because it was loaded before gluonlab."""
+    """Check if OpenMP uses libgomp's long default spin time instead of SPIN_COUNT.
+
+    This happens if OpenMP was loaded before gluonlab and the user has set no spin time.
+    """
     return openmp_loaded_first and not user_spin_settings()

@@ -1,4 +1,4 @@
-"""Environment variables of MXNet's parameter server, and the start of a server or scheduler."""
+"""Reads the environment variables of MXNet's parameter server, and runs a server or scheduler."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class WorkerGroup(NamedTuple):
     are_local: bool
 
 
-ROLE_VARIABLE = "DMLC_ROLE"  # its launchers set this for each process
+ROLE_VARIABLE = "DMLC_ROLE"  # the role of each process: worker, server or scheduler
 
 
 def parameter_server_workers() -> Optional[WorkerGroup]:
@@ -34,9 +34,16 @@ NODE_ADDRESS_VARIABLE = "DMLC_NODE_HOST"  # the address at which this process li
 
 
 class ServerRole(NamedTuple):
-    """A process's role in a group of MXNet's parameter server: worker, server or scheduler.
+    """The variables of a process of MXNet's parameter server, as unchecked texts.
 
-    The other fields are None if the environment lacks them. The rank is known only to the kvstore.
+    The variables do not contain the rank, which MXNet's kvstore assigns. A field is None if its
+    variable is not set.
+
+    Args:
+        role: worker, server or scheduler
+        workers: number of workers
+        root: address of the scheduler
+        port: port of the scheduler
     """
 
     role: str
@@ -54,7 +61,7 @@ ROLE_FIELD_VARIABLES = {  # the variable of each field of `ServerRole`
 
 
 def read_server_role(environ: Mapping[str, str]) -> Optional[ServerRole]:
-    """Return the role that an environment sets, unchecked; None without one."""
+    """Return the variables of the parameter server in ``environ``; None if no role is set."""
     fields = {field: environ.get(name) or None for field, name in ROLE_FIELD_VARIABLES.items()}
     role = fields.pop("role")
     return ServerRole(role, **fields) if role else None
@@ -73,13 +80,13 @@ def _is_loopback(address: str) -> bool:
         return address == "localhost"
 
 
-BIND_FAILED = "bind failed"  # MXNet's message, for any reason
+BIND_FAILED = "bind failed"  # MXNet's message if it cannot listen at a port, without the reason
 
 
 class CannotListen(EngineError):
-    """Error of a process that cannot listen at its address.
+    """Error of a server or scheduler that cannot listen at its address.
 
-    ``is_taken`` is True if another process uses the port, or has used it at the time.
+    ``is_taken`` is True if another process uses, or has just used, the port.
     """
 
     def __init__(self, message: str, is_taken: bool) -> None:
@@ -88,16 +95,17 @@ class CannotListen(EngineError):
 
 
 def run_server_role() -> None:
-    """Run the server or scheduler that the environment asks for; exit with SystemExit.
+    """Run this process as the server or scheduler that its environment sets, until the group ends.
 
-    MXNet must be loaded. Raises CannotListen.
+    MXNet must be loaded. Exits with SystemExit. Raises CannotListen.
     """
     from mxnet.base import MXNetError
     from mxnet.kvstore import kvstore_server
 
     from gluonlab.host.resources import keep_freed_memory
 
-    # Each message has its own block of memory, as large as its gradients.
+    # MXNet allocates a block of memory for each message, as large as the gradients in the message.
+    # Freed blocks are kept for the next messages.
     keep_freed_memory()
     try:
         kvstore_server._init_kvstore_server_module()
@@ -108,7 +116,7 @@ def run_server_role() -> None:
 
 
 def _explain_bind_failure() -> CannotListen:
-    """Return an error with the reason of MXNet's failure, which MXNet's message lacks."""
+    """Return an error with the reason why MXNet cannot listen. MXNet's message lacks the reason."""
     import errno
 
     role = read_server_role(os.environ)
@@ -125,7 +133,7 @@ def _explain_bind_failure() -> CannotListen:
 
 
 def _bind_error(address: str, port: int) -> Optional[OSError]:
-    """Return the system's error of listening at an address; None if listening succeeds."""
+    """Return the system's error if this process cannot bind the address; None if it can."""
     import socket  # here, to keep `import gluonlab` fast
 
     with socket.socket() as probe:

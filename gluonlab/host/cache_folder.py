@@ -7,9 +7,9 @@ from pathlib import Path
 
 
 def cache_folder() -> Path:
-    """Return ``$XDG_CACHE_HOME/gluonlab``, or ``~/.cache/gluonlab``; it need not exist.
+    """Return ``$XDG_CACHE_HOME/gluonlab`` or ``~/.cache/gluonlab``. The folder may not exist.
 
-    A relative XDG_CACHE_HOME is ignored, as the XDG base directory specification asks for.
+    A relative XDG_CACHE_HOME is ignored, as the XDG base directory specification requires.
 
     Raises:
         RuntimeError: there is no home folder.

@@ -1,6 +1,6 @@
-"""Helpers to start child processes that die with their parent and import this gluonlab.
+"""Helpers to start child processes that die with their parent and import the same gluonlab.
 
-For `subprocess.Popen` and for asyncio alike::
+They work with `subprocess.Popen` and with asyncio::
 
     child = Popen(words, env=add_gluonlab_path(os.environ), **OWN_GROUP_OPTIONS)
     ...
@@ -21,42 +21,45 @@ _LIBC = ctypes.CDLL(None)
 
 
 def die_with_parent() -> None:
-    """Make the kernel kill this new process when its parent exits."""
+    """Make the kernel kill this process when its parent exits. Call this in the new process."""
     _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
-# The child leads its own process group, so it gets no signals of the terminal, and can be killed
-# with all of its children.
+# Options for a child that leads its own process group. So the child receives no signals of the
+# terminal, and `signal_group` can kill it with all of its children.
 OWN_GROUP_OPTIONS: Dict[str, Any] = {"start_new_session": True, "preexec_fn": die_with_parent}
 
 
 def prepare_program_process() -> None:
-    """Prepare a new process that becomes the user's own program.
+    """Prepare a new process, before it executes the user's own program.
 
-    The process dies with its parent. Ctrl-Z, which the launcher ignores, stops it again.
+    The process dies with its parent. Unlike the launcher, the program does not ignore Ctrl-Z.
     """
     die_with_parent()
     signal.signal(signal.SIGTSTP, signal.SIG_DFL)
 
 
 def prepare_command_process() -> None:
-    """Prepare a new process that becomes a command of gluonlab.
+    """Prepare a new process, before it executes a command of gluonlab.
 
-    The process dies with its parent. SIGINT is blocked until gluonlab handles it
-    (`gluonlab.host.command_start`). Otherwise Python would print a traceback.
+    The process dies with its parent. SIGINT is blocked until `gluonlab.host.command_start` handles
+    it, because Python would print a traceback.
     """
     die_with_parent()
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
 
 
 def signal_group(pid: int, number: int) -> None:
-    """Send a signal to the process group that a child leads. The group may be gone."""
+    """Send signal ``number`` to the process group of a child. Does nothing if the group has ended.
+
+    ``pid``: the child's pid. The child must lead its own process group.
+    """
     with suppress(ProcessLookupError):
         os.killpg(pid, number)
 
 
 def add_gluonlab_path(environment: Mapping[str, str]) -> Dict[str, str]:
-    """Return the environment with a PYTHONPATH from which a child imports this gluonlab."""
+    """Return a copy of the environment in which PYTHONPATH begins with this gluonlab's folder."""
     root = str(Path(__file__).resolve().parents[2])
     paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     other_paths = [each for each in paths if each and each != root]

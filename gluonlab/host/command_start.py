@@ -1,10 +1,11 @@
-"""Handling of Ctrl-C and of hidden modules before a command has started, without a traceback.
+"""Prints one line instead of a traceback for two errors while a command is starting.
 
-``python -m gluonlab.run`` searches the current folder first. A user's ``random.py`` or ``mxnet.py``
-there hides the module that other code needs.
+- Ctrl-C before the command has installed its own handlers.
+- A file of the user that hides a module. ``python -m gluonlab.run`` searches the current folder
+  first, so a file ``random.py`` or ``mxnet.py`` there is imported instead of the real module.
 
-This module imports only what Python loads at its start: its own imports could be interrupted, and
-other modules may be hidden.
+This module imports only modules that Python has already loaded, because Ctrl-C could interrupt
+other imports, and other modules may be hidden.
 """
 
 # ruff: noqa: PTH100, PTH119
@@ -17,9 +18,9 @@ from _frozen_importlib_external import PathFinder  # type: ignore[import-not-fou
 
 
 def install_sigint_handler() -> None:
-    """Handle SIGINT and errors from now on, if Python is starting a command of gluonlab.
+    """Install handlers for SIGINT and for errors, if Python is starting a command of gluonlab.
 
-    `gluonlab.cli.command` later installs its own handlers.
+    `gluonlab.cli.command` later replaces these handlers.
     """
     name = sys.argv[0].rpartition("/")[2] if sys.argv else ""
     if name == "-m":  # Python is searching for the module
@@ -47,17 +48,20 @@ def _exit_on_interrupt(number: int, frame: object) -> None:
 
 
 def exit_immediately(number: int, frame: object) -> None:
-    """Exit with the status of a signal, as a handler, while no file is open."""
+    """Exit immediately with status 128 + ``number``. A handler for code that has no open files."""
     os._exit(128 + number)
 
 
 def is_command_starting() -> bool:
-    """Check if `install_sigint_handler` has found a command that has not started yet."""
+    """Check if a command is still starting: the handler of `install_sigint_handler` is active."""
     return _signal.getsignal(_signal.SIGINT) is _exit_on_interrupt
 
 
 def explain_hidden_module(error: BaseException | None) -> str | None:
-    """Return a line that names the hiding file behind an error; None if there is no such file."""
+    """If a file of the user hides a module and so caused the error, return a message about it.
+
+    Returns None for other errors.
+    """
     try:
         return _find_hiding_file(error)
     except OSError:  # the current folder has been removed
@@ -65,11 +69,15 @@ def explain_hidden_module(error: BaseException | None) -> str | None:
 
 
 def _find_hiding_file(error: BaseException | None) -> str | None:
+    """Search an error and its causes for a hiding file, and return the message about the file.
+
+    The error may be raised in the hiding file, or its text may name the hidden module.
+    """
     seen: list[BaseException] = []
     while error is not None and error not in seen:
         seen.append(error)
         text, trace = str(error), error.__traceback__
-        while trace is not None:  # the hiding file itself may have failed
+        while trace is not None:  # the error may have been raised in the hiding file
             file = trace.tb_frame.f_code.co_filename
             name = os.path.basename(file).partition(".")[0]
             if hides_module(name, file):
@@ -91,7 +99,7 @@ def hidden_module_message(name: str, file: str) -> str:
 
 
 def hides_module(name: str, file: str) -> bool:
-    """Check if a file in the start folder hides a module with this name."""
+    """Check if ``file``, in the folder that Python searches first, hides module ``name``."""
     folder, _ = _import_location(file)
     start = os.path.abspath(sys.path[0] if sys.path else "")
     if not file or folder not in (start, os.path.abspath("")):
@@ -102,7 +110,10 @@ def hides_module(name: str, file: str) -> bool:
 
 
 def _import_location(file: str) -> tuple[str, str]:
-    """Return the folder in which Python found a module, and the module's file or folder there."""
+    """Return the folder in which Python found a module, and the name of its file or folder there.
+
+    A package is a folder. Its ``file`` ends with ``__init__.py``.
+    """
     folder, file_name = os.path.split(os.path.abspath(file))
     return os.path.split(folder) if file_name == "__init__.py" else (folder, file_name)
 

@@ -1,10 +1,14 @@
-"""Environment variables of launchers: ranks, lists of hosts, and SageMaker's machines.
+"""Environment variables of launchers: ranks, lists of hosts, and SageMaker's machine types.
 
-`LAUNCHERS` is the table of all launchers. `gluonlab.launch.rank_environment` forms a group from it,
-and `gluonlab.engine.local_processes` counts the processes on this host. Several launchers may
-match, because an inner launcher passes on the variables of the outer one. The inner launcher has
-started this process, so inner launchers come first: horovodrun and torchrun run below srun or
-mpirun, mpirun starts its daemons with srun or blaunch, and all of them run in containers.
+`LAUNCHERS` is the table of all launchers. `gluonlab.launch.rank_environment` reads this process's
+rank with it, and `gluonlab.engine.local_processes` counts the processes on this host.
+
+Several launchers may match, because an inner launcher passes on the variables of an outer launcher.
+The inner launcher has started this process, so inner launchers come first in the table:
+
+- horovodrun and torchrun run inside srun or mpirun.
+- mpirun starts its daemons with srun or blaunch.
+- All of these launchers run inside containers of Kubernetes or SageMaker.
 """
 
 from __future__ import annotations
@@ -20,9 +24,9 @@ from gluonlab.errors import ConfigError
 
 
 class Launcher(NamedTuple):
-    """The variables that a launcher sets for each process.
+    """The names of the variables that a launcher sets for each process.
 
-    If there are several names, the first that is set is used.
+    If a field contains several names, the first variable that is set is used.
 
     Args:
         name: the launcher's name in messages
@@ -32,9 +36,9 @@ class Launcher(NamedTuple):
         local_size: variables of the number of processes on the host
         root: variable of rank 0's host
         port: variable of rank 0's port
-        job: variables that are the same in a group, and differ between groups
-        first: the lowest rank
-        mark: variable that only this launcher's processes have; by default ``rank``
+        job: variables that are the same in all processes of a group, and differ between groups
+        first: number of the lowest rank
+        mark: variable that identifies this launcher's processes; ``rank`` if empty
     """
 
     name: str
@@ -49,8 +53,8 @@ class Launcher(NamedTuple):
     mark: str = ""
 
 
-# horovod/runner/gloo_run.py of https://github.com/horovod/horovod; its rendezvous address is the
-# host of horovodrun, not of rank 0
+# Source: horovod/runner/gloo_run.py of https://github.com/horovod/horovod. The rendezvous address
+# is the host of horovodrun, not of rank 0.
 HOROVODRUN = Launcher(
     "horovodrun", "HOROVOD_RANK", ("HOROVOD_SIZE",), ("HOROVOD_LOCAL_RANK",),
     ("HOROVOD_LOCAL_SIZE",), job=("HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT"),
@@ -76,24 +80,26 @@ MVAPICH2 = Launcher(
     "MVAPICH2", "MV2_COMM_WORLD_RANK", ("MV2_COMM_WORLD_SIZE",), ("MV2_COMM_WORLD_LOCAL_RANK",),
     ("MV2_COMM_WORLD_LOCAL_SIZE",), job=("SLURM_JOB_ID", "LSB_JOBID"),
 )  # fmt: skip
-# MPICH and Intel MPI (seen in the environment of 2021.18's mpiexec), HPE Cray's PALS in two ways
+# MPICH; Intel MPI, as seen in the environment of mpiexec 2021.18; and HPE Cray's PALS, which sets
+# the local rank and size with the prefix PMI_ or PALS_.
 PMI = Launcher(
     "MPICH", "PMI_RANK", ("PMI_SIZE",), ("MPI_LOCALRANKID", "PMI_LOCAL_RANK", "PALS_LOCAL_RANKID"),
     ("MPI_LOCALNRANKS", "PMI_LOCAL_SIZE", "PALS_LOCAL_SIZE"), job=("SLURM_JOB_ID", "LSB_JOBID"),
 )  # fmt: skip
 # https://slurm.schedmd.com/srun.html, "OUTPUT ENVIRONMENT VARIABLES". A job's script also has
-# SLURM_PROCID, but no step. SLURM_LAUNCH_NODE_IPADDR is srun's host, often a login host.
+# SLURM_PROCID, but no step. SLURM_LAUNCH_NODE_IPADDR is not rank 0's host, but the host of srun,
+# often a login host.
 SRUN = Launcher(
     "srun", "SLURM_PROCID", ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"), ("SLURM_LOCALID",),
     job=("SLURM_JOB_ID", "SLURM_STEP_ID"), mark="SLURM_STEP_ID",
 )  # fmt: skip
 # https://www.ibm.com/docs/en/spectrum-lsf/10.1.0?topic=variables-environment-set-job-execution and
-# .../lsf_command_ref/blaunch.8.html: one task for each slot, numbered from 1, as Open MPI's
-# orte/mca/ess/lsf also reads them
+# .../lsf_command_ref/blaunch.8.html. Each slot has one task, and tasks are numbered from 1. Open
+# MPI's orte/mca/ess/lsf reads the same variables.
 BLAUNCH = Launcher("blaunch", "LSF_PM_TASKID", ("LSB_DJOB_NUMPROC",), first=1,
                    job=("LSB_JOBID", "LSB_JOBINDEX"))  # fmt: skip
 # https://kubernetes.io/docs/tasks/job/job-with-pod-to-pod-communication/. Kubernetes does not set
-# the number of pods, so the file of `gluonlab.launch.job_files` does.
+# the number of pods, so the job file of `gluonlab.launch.job_files` sets GLUONLAB_PROCESSES.
 KUBERNETES = Launcher("Kubernetes", "JOB_COMPLETION_INDEX", ("GLUONLAB_PROCESSES",))
 # https://github.com/aws/sagemaker-training-toolkit/blob/master/ENVIRONMENT_VARIABLES.md
 SAGEMAKER = Launcher("SageMaker", "SM_CURRENT_HOST", ("SM_HOSTS",), mark="SM_HOSTS")
@@ -102,13 +108,13 @@ LAUNCHERS = (
     HOROVODRUN, TORCHRUN, JSRUN, OPEN_MPI, MVAPICH2, PMI, SRUN, BLAUNCH, KUBERNETES, SAGEMAKER,
 )  # fmt: skip
 
-# bpslaunch and pytest -n set only their variable here
+# The last two variables are set by bpslaunch and pytest -n, which are not in LAUNCHERS.
 LOCAL_SIZE_VARIABLES = (
     *(name for launcher in LAUNCHERS for name in launcher.local_size),
     "BYTEPS_LOCAL_SIZE", "PYTEST_XDIST_WORKER_COUNT",
 )  # fmt: skip
 
-# prefixes of all variables that these launchers may set
+# Prefixes of all variables that these launchers may set.
 LAUNCHER_VARIABLE_PREFIXES = (
     "HOROVOD_", "TORCHELASTIC_", "RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "JSM_", "OMPI_",
     "PMIX_", "MV2_", "PMI_", "PALS_", "MPI_LOCAL", "SLURM_", "LSB_", "LSF_",
@@ -121,7 +127,7 @@ LAUNCHER_VARIABLE_PREFIXES = (
 
 MAX_HOSTS = 65536
 MAX_SLOTS_PER_HOST = 4096  # of one host
-# a hostname that programs such as ssh do not mistake for an option
+# A hostname must not begin with a dash, or programs such as ssh would read it as an option.
 HOST_PATTERN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:%-]{0,254}")
 BRACKETS_PATTERN = re.compile(r"\[([^\[\]]*)\]")
 RANGE_PATTERN = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
@@ -135,14 +141,15 @@ class HostSlots(NamedTuple):
 
 
 def parse_slurm_hosts(text: str, variable: str) -> List[str]:
-    """Return the hosts of Slurm's notation, in its order: ``n[001-003,07],gpu-5``.
+    """Return the hosts in a list of Slurm such as ``n[001-003,07],gpu-5``, in the same order.
 
-    Source: https://slurm.schedmd.com/scontrol.html, "show hostnames". Raises ConfigError, with the
-    name of ``variable``, for an invalid list and for more than 65,536 hosts.
+    Source: https://slurm.schedmd.com/scontrol.html, "show hostnames". ``variable`` is the name of
+    the variable that contains ``text``. Raises ConfigError for an invalid list, and for more than
+    65,536 hosts.
     """
     hosts: List[str] = []
     for part in _split_outside_brackets(text, variable):
-        pieces = BRACKETS_PATTERN.split(part)  # prefix, ranges, between, ranges, ..., suffix
+        pieces = BRACKETS_PATTERN.split(part)  # text, ranges, text, ranges, ..., text
         ranges = [_expand_ranges(brackets, text, variable) for brackets in pieces[1::2]]
         for numbers in itertools.product(*ranges):
             hosts.append("".join(itertools.chain(*zip(pieces[::2], (*numbers, "")))))
@@ -152,7 +159,7 @@ def parse_slurm_hosts(text: str, variable: str) -> List[str]:
 
 
 def _split_outside_brackets(text: str, variable: str) -> Iterator[str]:
-    """Split a list at the commas outside of brackets."""
+    """Yield the items of a list, which is split at the commas outside of brackets."""
     depth, start = 0, 0
     for end, character in enumerate(f"{text},"):
         depth += (character == "[") - (character == "]")
@@ -166,7 +173,10 @@ def _split_outside_brackets(text: str, variable: str) -> Iterator[str]:
 
 
 def _expand_ranges(ranges: str, text: str, variable: str) -> List[str]:
-    """Expand ``001-003,07`` to ``["001", "002", "003", "07"]``, as wide as the first number."""
+    """Expand ``001-003,07`` to ``["001", "002", "003", "07"]``.
+
+    The numbers of a range have as many digits as its first number.
+    """
     numbers: List[str] = []
     for part in ranges.split(","):
         match = RANGE_PATTERN.fullmatch(part)
@@ -180,7 +190,10 @@ def _expand_ranges(ranges: str, text: str, variable: str) -> List[str]:
 
 
 def parse_slurm_counts(text: str) -> List[int]:
-    """Return Slurm's tasks of each node: ``[2, 2, 1]`` for ``2(x2),1``; [] for an invalid text."""
+    """Return the number of tasks of each node from Slurm's notation: [2, 2, 1] for ``2(x2),1``.
+
+    Returns [] for an invalid text.
+    """
     counts: List[int] = []
     for part in text.split(","):
         match = re.fullmatch(r"([0-9]{1,5})(?:\(x([0-9]{1,5})\))?", part.strip())
@@ -193,9 +206,9 @@ def parse_slurm_counts(text: str) -> List[int]:
 
 
 def read_lsf_hosts(environ: Mapping[str, str]) -> Tuple[str, List[HostSlots]]:
-    """Return the name of LSF's variable of hosts, and its hosts; ("", []) if none is set.
+    """Return the name of the variable in which LSF lists the job's hosts, and the hosts.
 
-    A host may appear several times, in LSF's order. Source:
+    A host may appear several times, in LSF's order. Returns ("", []) if no variable is set. Source:
     https://www.ibm.com/docs/en/spectrum-lsf/10.1.0?topic=variables-environment-set-job-execution
     """
     if environ.get("LSB_MCPU_HOSTS"):
@@ -225,9 +238,9 @@ def read_lsf_hosts(environ: Mapping[str, str]) -> Tuple[str, List[HostSlots]]:
 
 
 def lsf_local_rank_and_size(task: int, hosts: List[HostSlots]) -> Tuple[int, int]:
-    """Return the local rank and local size of a task, which is numbered from 0.
+    """Return the local rank and the local size of task number ``task``, counted from 0.
 
-    blaunch starts one task in each slot, host by host. Raises IndexError for a number beyond all
+    blaunch starts one task in each slot, host by host. Raises IndexError if there are not so many
     slots.
     """
     slots_before = {host: 0 for host, _ in hosts}
@@ -240,7 +253,7 @@ def lsf_local_rank_and_size(task: int, hosts: List[HostSlots]) -> Tuple[int, int
 
 
 def merge_host_slots(hosts: List[HostSlots]) -> List[HostSlots]:
-    """Return each host once, with all its slots, in the order of first appearance."""
+    """Add up the slots of each host. Return the hosts in the order of first appearance."""
     slots_by_host = {host: 0 for host, _ in hosts}
     for host, count in hosts:
         slots_by_host[host] += count
@@ -248,7 +261,10 @@ def merge_host_slots(hosts: List[HostSlots]) -> List[HostSlots]:
 
 
 def check_hostname(host: str, variable: str) -> str:
-    """Return ``host`` if it is a valid hostname. Raises ConfigError."""
+    """Return ``host`` if it is a valid hostname. Otherwise raise ConfigError.
+
+    ``variable``: the name of the variable that contains the hostname
+    """
     if HOST_PATTERN.fullmatch(host) is None:
         raise ConfigError(f"{variable} names {host!r}, which cannot be a host: set it anew")
     return host
@@ -282,17 +298,20 @@ def _host_list_error(text: str, variable: str) -> ConfigError:
 # of https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_ResourceConfig.html.
 
 INSTANCE_TYPE_VARIABLE, RESOURCE_CONFIG_VARIABLE = "SM_CURRENT_INSTANCE_TYPE", "SM_RESOURCE_CONFIG"
-# P and G have GPUs. Only the oldest of them have no local disk, and keep all files on EBS volumes.
+# Families P and G have GPUs. Only the oldest of these families have no local disk, and keep all
+# files on EBS volumes.
 GPU_INSTANCE_PATTERN = re.compile(r"ml\.[pg]\d")
 DISKLESS_INSTANCE_PATTERN = re.compile(r"ml\.(p2|p3|g3s?)\.")
-# d in a family's name stands for disks, as in r5d and p3dn. Trainium's machines also have disks.
+# Families with a "d" in the name have local disks, such as r5d and p3dn. All families P, G and TRN
+# (Trainium) match here. DISKLESS_INSTANCE_PATTERN excludes the oldest.
 DISK_INSTANCE_PATTERN = re.compile(r"ml\.([pg]\d|trn\d|[a-z]+\d+[a-z]*d)")
 
 
 def sagemaker_instance_type() -> Optional[str]:
-    """Return the machine type of this process's SageMaker training job; None outside of a job.
+    """Return the machine type of this SageMaker training job, such as ``ml.g5.12xlarge``.
 
-    Older versions of AWS's training toolkit set only the job's resources, as JSON.
+    Older versions of AWS's training toolkit set the type only in the JSON of SM_RESOURCE_CONFIG.
+    Returns None outside of a training job.
     """
     name = os.environ.get(INSTANCE_TYPE_VARIABLE)
     if name is None:
@@ -306,14 +325,15 @@ def sagemaker_instance_type() -> Optional[str]:
 
 
 def instance_has_gpus(instance: str) -> bool:
-    """Check if machines of a type have GPUs, as ``ml.g5.12xlarge`` and unlike ``ml.c5.xlarge``."""
+    """Check if a machine type has GPUs: True for ``ml.g5.12xlarge``, False for ``ml.c5.xlarge``."""
     return bool(GPU_INSTANCE_PATTERN.match(instance))
 
 
 def instance_has_local_disk(instance: str) -> bool:
-    """Check if machines of a type have a local NVMe disk, all of which a job gets.
+    """Check if a machine type has a local NVMe disk. A training job can use the whole disk.
 
-    AWS creates no volume for them, so it ignores a volume's size and refuses its encryption key.
+    AWS creates no volume for these machines, so it ignores the size of a volume and refuses an
+    encryption key for a volume.
     """
     return bool(DISK_INSTANCE_PATTERN.match(instance)) and not DISKLESS_INSTANCE_PATTERN.match(
         instance

@@ -1,17 +1,18 @@
-"""Errors of one line when memory, file descriptors or threads are exhausted.
+"""Prints an error of one line when memory, file descriptors or threads are exhausted.
 
-While Python still runs, an error becomes that line (`explain_exhausted_resource`). If memory ends
-in C++, Python cannot print anything. Nothing catches the exceptions of MXNet's threads, and code
-compiled by oneDNN runs even without room for it, so C++ ends the process by SIGABRT or SIGSEGV. A
-handler in Python would need memory, and the lock that another thread holds. So the line is prepared
-in advance (`prepare_last_line`), and printed only by functions of the C library::
+If Python raises an exception, `explain_exhausted_resource` returns the error to print.
+
+If C++ runs out of memory, Python cannot print anything, because the process ends by SIGABRT or
+SIGSEGV. This happens in MXNet's threads, whose exceptions nobody catches, and in code that oneDNN
+compiles. A signal handler in Python would need memory, and a lock that another thread may hold.
+So `prepare_last_line` stores the line in advance, and only functions of the C library print it::
 
     SIGSEGV -> abort()        raises SIGABRT
-    SIGABRT -> quick_exit(6)  calls the functions registered for it, and exits with status 6
-               fflush(NULL)   writes the buffers of all streams; one of them contains the line
+    SIGABRT -> quick_exit(6)  calls its registered functions, and exits with status 6
+               fflush(NULL)   writes the buffers of all streams; one buffer contains the line
 
-Nothing else in Python or MXNet calls quick_exit(3). A C library other than GNU's may lack one of
-these functions. Then no line is printed.
+Nothing else in Python or MXNet calls quick_exit(3). If the C library lacks one of these functions,
+no line is printed.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from typing import Any, Iterator, List, NoReturn, Optional
 from gluonlab.errors import NoMemoryError
 from gluonlab.host.resources import available_memory
 
-# messages of Python, C++, MXNet, CUDA, cuDNN, cuBLAS and numpy
+# Parts of the out-of-memory messages of Python, C++, MXNet, CUDA, cuDNN, cuBLAS and numpy.
 OUT_OF_MEMORY_MESSAGES = (
     "bad_alloc",
     "MemoryError",
@@ -51,7 +52,7 @@ MEMORY_ADVICE = (
 
 
 def explain_exhausted_resource(error: BaseException) -> Optional[NoMemoryError]:
-    """Return the error of an exhausted limit of this process or machine; None for other errors."""
+    """Return a NoMemoryError that names the exhausted resource; None for other errors."""
     text, number = f"{type(error).__name__}: {error}", getattr(error, "errno", None)
     if number in (errno.EMFILE, errno.ENFILE):
         return NoMemoryError(
@@ -64,7 +65,7 @@ def explain_exhausted_resource(error: BaseException) -> Optional[NoMemoryError]:
             f"the system starts no more threads or processes for this one (ulimit -u, or {limit}): "
             "use fewer --decoders, or fewer devices"
         )
-    # Python raises SystemError if there is not enough memory for a MemoryError.
+    # Python raises SystemError if there is too little memory to create a MemoryError.
     is_memoryless = isinstance(error, SystemError) and memory_limit() is not None
     if (
         is_memoryless
@@ -83,6 +84,7 @@ def _describe_descriptor_limit() -> str:
 
 
 def _describe_memory_limit(text: str) -> str:
+    """Return a text about the memory that is exhausted. ``text``: the error message."""
     if any(word in text.lower() for word in GPU_WORDS):
         return "a GPU's is full"
     limit = memory_limit()
@@ -95,14 +97,14 @@ def _describe_memory_limit(text: str) -> str:
 
 
 def memory_advice() -> str:
-    """Return advice for using less memory."""
+    """Return a text with the options that reduce the use of memory."""
     if memory_limit() is None:
         return MEMORY_ADVICE
     return f"raise the limit, use fewer --threads, {MEMORY_ADVICE}"
 
 
 def memory_limit() -> Optional[str]:
-    """Return the limit of this process's memory as text; None without a limit."""
+    """Return a text with the memory limit (ulimit -v or -d) of this process; None if unlimited."""
     for limit, option in ((resource.RLIMIT_AS, "-v"), (resource.RLIMIT_DATA, "-d")):
         max_bytes = resource.getrlimit(limit)[0]
         if max_bytes != resource.RLIM_INFINITY:
@@ -120,18 +122,18 @@ SET_TERMINATE = "_ZSt13set_terminatePFvvE"  # std::set_terminate
 FULL_BUFFERING = (
     0  # _IOFBF of stdio.h: a stream is written when its buffer is full, or when it is flushed
 )
-MAX_FAILING_THREADS = 16  # threads that may fail at once; each needs its own registration
-MAX_IMPORT_CPU_S = 20.0  # limit of processor time for an import that takes 1 to 2 seconds
+MAX_FAILING_THREADS = 16  # number of threads that may fail at once; each uses up a registration
+MAX_IMPORT_CPU_S = 20.0  # limit of processor time in seconds; MXNet's import takes 1 to 2 seconds
 _kept_buffers: List[Any] = []  # buffers that C uses as long as this process lives
-RESERVE_BYTES = 4 * 2**20  # of address space; nothing is written there
+RESERVE_BYTES = 4 * 2**20  # reserved address space, which is freed to build an error message
 _reserved_memory: List[bytearray] = []
 
 
 def prepare_last_line() -> None:
-    """Prepare the last line of a process whose memory is limited (ulimit -v or -d).
+    """Prepare the error line that is printed if C++ runs out of memory.
 
-    Call this before MXNet is loaded. It has no effect without a limit, when called again, or if
-    Python is to print tracebacks of crashes (PYTHONFAULTHANDLER).
+    Call this before MXNet is loaded. It has no effect if memory is not limited (ulimit -v or -d),
+    if it was called before, or if Python prints tracebacks of crashes (PYTHONFAULTHANDLER).
     """
     limit = memory_limit()
     if limit is None or is_last_line_ready() or faulthandler.is_enabled():
@@ -142,12 +144,15 @@ def prepare_last_line() -> None:
 
 
 def is_last_line_ready() -> bool:
-    """Check if the last line is prepared."""
+    """Check if `prepare_last_line` has stored the line."""
     return bool(_kept_buffers)
 
 
 def install_last_line_handlers() -> None:
-    """Install the C handlers that print the line, again after MXNet has replaced SIGSEGV's."""
+    """Install the C handlers that print the line, if it is prepared.
+
+    Call this again after MXNet's import, which replaces the handler of SIGSEGV.
+    """
     if is_last_line_ready():
         libc = ctypes.CDLL(None)
         _set_c_handler(signal.SIGABRT, libc["quick_exit"])
@@ -158,9 +163,10 @@ def install_last_line_handlers() -> None:
 
 @contextmanager
 def limit_import_time() -> Iterator[None]:
-    """Abort this block, which loads MXNet, if it takes more than LOADING_S of processor time.
+    """Abort the process if this block, which loads MXNet, takes more than MAX_IMPORT_CPU_S.
 
-    OpenBLAS retries forever if it gets no memory. The block has no limit without a prepared line.
+    Without memory, OpenBLAS would retry forever. The limit only applies if the last line is
+    prepared.
     """
     sets_timer = is_last_line_ready() and signal.getsignal(signal.SIGPROF) == signal.SIG_DFL
     if sets_timer:
@@ -176,7 +182,7 @@ def limit_import_time() -> Iterator[None]:
 
 
 def free_reserved_memory() -> None:
-    """Free the reserved memory, so that Python can build the message of an error."""
+    """Free the reserved memory, so that Python can build an error message."""
     _reserved_memory.clear()
 
 
@@ -189,7 +195,7 @@ def exit_process(status: int) -> NoReturn:
 
 
 def _store_last_line(line: bytes) -> None:
-    """Write a line into a stream that only `fflush` writes out, registered with quick_exit."""
+    """Store the line in the buffer of a C stream, and make quick_exit write all buffers."""
     libc = ctypes.CDLL(None)
     functions = [libc[name] for name in ("__cxa_at_quick_exit", "fdopen", "setvbuf", "fputs")]
     at_quick_exit, fdopen, setvbuf, fputs = functions
@@ -208,7 +214,7 @@ def _store_last_line(line: bytes) -> None:
 
 
 def _remove_last_line_handlers() -> None:
-    """Restore the default handlers in the child of a fork, whose parent reports its crash."""
+    """Restore the default handlers in a forked child. The parent reports the child's crash."""
     for number in (signal.SIGABRT, signal.SIGSEGV):
         _set_c_handler(number, None)
 

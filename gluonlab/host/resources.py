@@ -1,6 +1,6 @@
-"""Resources that this process may use, as Linux reports them: cores, CPU instructions and memory.
+"""The cores, CPU instructions and memory that this process may use, as Linux reports them.
 
-Containers, jobs and services limit them by control groups.
+Containers, jobs and services limit cores and memory by control groups.
 """
 
 from __future__ import annotations
@@ -18,10 +18,15 @@ PROC, CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
 def control_groups(
     controller: str, proc: Path = PROC, cgroups: Path = CGROUPS
 ) -> Iterator[Tuple[int, Path]]:
-    """Yield (version, folder) of every group of ``controller``, such as "cpu", in versions 2 and 1.
+    """Yield (version, folder) of every control group of this process, for versions 2 and 1.
 
-    A process is in a group and in all groups above it. In a container its own group is at the root.
-    Some folders may not exist.
+    A process belongs to a group and to all groups above it. In a container its own group is the
+    root. Some of the folders may not exist.
+
+    Args:
+        controller: the kind of resource, such as ``cpu`` or ``memory``
+        proc: the folder /proc
+        cgroups: the folder /sys/fs/cgroup
     """
     for line in [
         "0::/",
@@ -44,7 +49,7 @@ def control_groups(
 
 
 def read_kernel_file(file: Path) -> str:
-    """Return the text of one of the kernel's files; "" if it cannot be read."""
+    """Return the text of a file in /proc or /sys; "" if the file cannot be read."""
     try:
         return file.read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -55,14 +60,16 @@ def read_kernel_file(file: Path) -> str:
 
 
 def available_cores() -> int:
-    """Return the number of physical cores that this process may use, by affinity and container
-    limits.
+    """Return the number of physical cores that this process may use.
+
+    The affinity of the process and the limit of its container, job or service both apply.
     """
     physical, limit = len(_physical_cores(os.sched_getaffinity(0))), core_limit()
     return max(1, physical if limit is None else min(physical, limit))
 
 
 def _physical_cores(cpus: Set[int]) -> Set[Tuple[str, str]]:
+    """Return the (package id, core id) of all physical cores to which these CPU numbers belong."""
     cores = set()
     for cpu in cpus:
         topology = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology")
@@ -76,10 +83,9 @@ def _physical_cores(cpus: Set[int]) -> Set[Tuple[str, str]]:
 
 
 def core_limit(cgroups: Path = CGROUPS, proc: Path = PROC) -> "int | None":
-    """Return the CPU time limit of this process's container, job or service in cores; None without
-    one.
+    """Return the limit of CPU time of this container, job or service, in cores; None if unlimited.
 
-    The limit applies to all its processes together, and is at least 1.
+    All processes of the container, job or service share the limit, which is at least 1.
     """
     quotas = {2: ("cpu.max",), 1: ("cpu.cfs_quota_us", "cpu.cfs_period_us")}
     limits = []
@@ -96,8 +102,8 @@ def core_limit(cgroups: Path = CGROUPS, proc: Path = PROC) -> "int | None":
 
 # --- Vector instructions
 
-# Flags of /proc/cpuinfo that oneDNN 2.4 requires, the widest vectors first. All flags of a row are
-# required. The keys are values of its variable DNNL_MAX_CPU_ISA.
+# The instruction sets of oneDNN 2.4, by the value of its variable DNNL_MAX_CPU_ISA, with the widest
+# vectors first. Each set requires all of its flags in /proc/cpuinfo.
 INSTRUCTION_SETS = {
     "AVX512_CORE": ("avx512f", "avx512bw", "avx512vl", "avx512dq"),
     "AVX2": ("avx2",),
@@ -105,7 +111,8 @@ INSTRUCTION_SETS = {
     "SSE41": ("sse4_1",),
 }
 ISA_LIMIT_VARIABLE = "DNNL_MAX_CPU_ISA"
-# The widest remaining set, for each value of the variable that excludes some of the sets.
+# The widest set that oneDNN may still use, by the value of DNNL_MAX_CPU_ISA. Other values of the
+# variable exclude no set.
 WIDEST_BY_LIMIT = {
     "SSE41": "SSE41", "AVX": "AVX", "AVX2": "AVX2", "AVX2_VNNI": "AVX2",
     "AVX512_MIC": "AVX2", "AVX512_MIC_4OPS": "AVX2",
@@ -113,9 +120,9 @@ WIDEST_BY_LIMIT = {
 
 
 def instruction_set(environment: Mapping[str, str] = os.environ, proc: Path = PROC) -> str:
-    """Return the widest of INSTRUCTION_SETS that oneDNN may use; "" if it may use none of them.
+    """Return the widest of INSTRUCTION_SETS that oneDNN may use; "" if oneDNN may use none.
 
-    This reads the kernel's list of flags, and oneDNN's own limit, the variable DNNL_MAX_CPU_ISA.
+    The CPU's flags and oneDNN's variable DNNL_MAX_CPU_ISA limit the sets.
     """
     flags = cpu_flags(proc)
     names = list(INSTRUCTION_SETS)
@@ -134,12 +141,12 @@ def cpu_flags(proc: Path = PROC) -> Tuple[str, ...]:
 
 
 def cpu_vendor(proc: Path = PROC) -> str:
-    """Return the vendor that the CPU names, such as GenuineIntel; "" if it names none."""
+    """Return the CPU's vendor, such as GenuineIntel; "" if the kernel reports none."""
     return _read_cpu_field("vendor_id", proc)
 
 
 def cpu_numbers(proc: Path = PROC) -> Optional[Tuple[int, int]]:
-    """Return the numbers of the CPU's family and model, such as (25, 17); None if it has none."""
+    """Return the CPU's family and model, such as (25, 17); None if the kernel reports none."""
     family, model = _read_cpu_field("cpu family", proc), _read_cpu_field("model", proc)
     return (int(family), int(model)) if family.isdigit() and model.isdigit() else None
 
@@ -151,8 +158,8 @@ def _read_cpu_field(name: str, proc: Path) -> str:
 
 # --- Memory
 
-# files of a control group by version: limit, memory in use, and memory.stat's key of memory that
-# the kernel can reclaim
+# For each version of control groups: the file of the limit, the file of the memory in use, and the
+# key in the file memory.stat of the memory that the kernel can reclaim.
 _MEMORY_FILES = {
     2: ("memory.max", "memory.current", "inactive_file"),
     1: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
@@ -161,10 +168,10 @@ MACHINE_MEMORY, CONTAINER_MEMORY = "the machine", "this container or job"
 
 
 def release_free_memory() -> None:
-    """Free unreachable cycles, such as a run's graphs, and return free memory to the system.
+    """Free unreachable reference cycles, such as a run's graphs, and return memory to the system.
 
-    glibc keeps free memory in fragments, more from training to training; other C libraries have no
-    such call. Takes some tens of milliseconds.
+    glibc keeps freed memory in fragments, which grow with each training run. Without glibc, this
+    only frees the cycles. Takes some tens of milliseconds.
     """
     gc.collect()
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
@@ -173,9 +180,12 @@ def release_free_memory() -> None:
 
 
 class AvailableMemory(NamedTuple):
-    """The total memory, and the memory that new data can use without swapping, in bytes.
+    """Memory in bytes.
 
-    ``where`` is the owner of the limit: the machine, or a container or job.
+    Args:
+        total: memory of the machine, or the limit of the container or job if that is less
+        free: memory that new data can use without swapping
+        where: MACHINE_MEMORY or CONTAINER_MEMORY, whichever sets ``total``
     """
 
     total: int
@@ -184,7 +194,10 @@ class AvailableMemory(NamedTuple):
 
 
 def available_memory(proc: Path = PROC, cgroups: Path = CGROUPS) -> Optional[AvailableMemory]:
-    """Return the memory of the machine, or of its container or job if less; None if unknown."""
+    """Return the memory that this process can use, in the machine or its container or job.
+
+    Returns None if the kernel does not report the memory.
+    """
     meminfo = read_kernel_file(proc / "meminfo")
     total, free = _read_kilobytes(meminfo, "MemTotal"), _read_kilobytes(meminfo, "MemAvailable")
     where = MACHINE_MEMORY
@@ -196,9 +209,9 @@ def available_memory(proc: Path = PROC, cgroups: Path = CGROUPS) -> Optional[Ava
 
 
 def peak_bytes(pid: int, proc: Path = PROC) -> int:
-    """Return the peak of a process's resident memory in bytes; 0 if the process is gone.
+    """Return the peak resident memory of a process in bytes; 0 if the process does not exist.
 
-    getrusage would include the peak of the parent process.
+    getrusage is not used, because its peak would include the parent process.
     """
     return _read_kilobytes(read_kernel_file(proc / str(pid) / "status"), "VmHWM") or 0
 
@@ -215,9 +228,9 @@ def child_pids(pid: int, proc: Path = PROC) -> List[int]:
 
 
 def _memory_limits(proc: Path, cgroups: Path) -> Iterator[Tuple[int, int]]:
-    """Yield (limit, in use) in bytes of every control group of this process.
+    """Yield (limit, memory in use) in bytes for every limited control group of this process.
 
-    The kernel's reclaimable file cache does not count as used.
+    File cache that the kernel can reclaim is not counted as in use.
     """
     for version, folder in control_groups("memory", proc, cgroups):
         limit, used, cached = _MEMORY_FILES[version]
@@ -225,7 +238,7 @@ def _memory_limits(proc: Path, cgroups: Path) -> Iterator[Tuple[int, int]]:
             read_kernel_file(folder / limit).strip(),
             read_kernel_file(folder / used).strip(),
         )
-        if limit_text.isdigit() and used_text.isdigit():  # the first may be "max"
+        if limit_text.isdigit() and used_text.isdigit():  # the limit may be "max"
             reclaimable = re.search(
                 rf"^{cached} (\d+)$", read_kernel_file(folder / "memory.stat"), re.M
             )
@@ -233,20 +246,23 @@ def _memory_limits(proc: Path, cgroups: Path) -> Iterator[Tuple[int, int]]:
 
 
 def _read_kilobytes(lines: str, name: str) -> Optional[int]:
-    """Return the bytes of a line such as ``MemTotal:  16384 kB``; None without the line."""
+    """Return the value of the line ``name``, such as ``MemTotal:  16384 kB``, in bytes.
+
+    Returns None if ``lines`` contains no such line.
+    """
     match = re.search(rf"^{name}:\s*(\d+) kB", lines, re.M)
     return int(match[1]) * 1024 if match else None
 
 
-MAX_KEPT_BLOCK_BYTES = 2**25  # bytes of a block that may be kept, the maximum of every glibc
+MAX_KEPT_BLOCK_BYTES = 2**25  # largest freed block to keep; the largest value every glibc accepts
 MMAP_THRESHOLD, TRIM_THRESHOLD = "MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"
 _MALLOPT = {MMAP_THRESHOLD: -3, TRIM_THRESHOLD: -1}  # parameters of mallopt in malloc.h
 
 
 def keep_freed_memory(most: int = 2**31 - 1) -> None:
-    """Make this process keep up to ``most`` free bytes, unless the user has set the variables.
+    """Make glibc keep up to ``most`` bytes of freed memory for later allocations.
 
-    Does nothing with another C library than GNU's.
+    Variables that the user has set keep their effect. Other C libraries are not changed.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
@@ -256,5 +272,5 @@ def keep_freed_memory(most: int = 2**31 - 1) -> None:
 
 
 def keep_freed_variables(most: int) -> "dict[str, str]":
-    """Return the variables with which a new process keeps as much free memory."""
+    """Return the environment variables that do the same as `keep_freed_memory` in a new process."""
     return {MMAP_THRESHOLD: str(MAX_KEPT_BLOCK_BYTES), TRIM_THRESHOLD: str(most)}

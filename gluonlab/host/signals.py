@@ -1,15 +1,15 @@
-"""Signals that end a process: the exceptions they raise, and blocks that delay or collect them.
+"""Handling of the signals that end a process: SIGINT (Ctrl-C), SIGTERM and SIGHUP.
 
-Three things go wrong without this module:
+This module solves three problems:
 
-- A signal in the middle of a step or a file: `StopRequest` records it, and the block ends where it
-  can.
-- A signal while the main thread is blocked in C code, perhaps forever: an operator that never ends,
-  or devices that wait for each other. Python's handlers run only after C code has returned, so
-  Ctrl-C has no effect. `exit_if_stuck` ends the process if the user insists.
-- A signal during the import of an extension module: C code often drops the exception that the
-  handler raises there, or turns it into an ImportError, and a half-imported extension module cannot
-  be imported again. `delay_signals_in_imports` lets the handlers wait until the import has ended.
+- A signal must not interrupt a training step or the writing of a file. `StopRequest` records the
+  signal, and the training stops after the step.
+- The main thread may be blocked in C code forever, such as in an operator that never ends. Python's
+  handlers run only after C code has returned, so Ctrl-C has no effect. `exit_if_stuck` ends the
+  process if the user sends another signal.
+- A signal during the import of an extension module breaks the import. C code often drops the
+  handler's exception or turns it into an ImportError, and the module cannot be imported again.
+  `delay_signals_in_imports` delays the handlers until the import has ended.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ if TYPE_CHECKING:
 
 
 class Terminated(KeyboardInterrupt):
-    """Exception of SIGTERM, which interrupts like Ctrl-C."""
+    """Exception raised by SIGTERM."""
 
 
 class HungUp(Terminated):
-    """Exception of SIGHUP, which comes when a terminal is closed, and interrupts like SIGTERM."""
+    """Exception raised by SIGHUP, which the system sends when a terminal is closed."""
 
 
 EXCEPTION_BY_SIGNAL: Dict[int, Type[KeyboardInterrupt]] = {
@@ -57,17 +57,17 @@ EXCEPTION_BY_SIGNAL: Dict[int, Type[KeyboardInterrupt]] = {
 
 
 def signal_of(interrupt: Type[BaseException]) -> signal.Signals:
-    """Return the signal that raises an exception class."""
+    """Return the signal that raises the exception ``interrupt``; SIGINT for other exceptions."""
     kinds = ((kind, number) for number, kind in EXCEPTION_BY_SIGNAL.items())
     return signal.Signals(next((n for kind, n in kinds if kind is interrupt), signal.SIGINT))
 
 
 @contextmanager
 def exit_on_signals() -> Iterator[None]:
-    """Make signals end the process at once within the block, even while C code waits for others.
+    """Make signals end the process immediately within the block, even while C code is waiting.
 
-    Use this only if nothing was started that must be completed, because Python's handlers do not
-    run. Ignored signals stay ignored. Outside the main thread the block has no effect.
+    Python's handlers do not run. So use this only if no started work must be completed. Ignored
+    signals stay ignored. Outside the main thread the block has no effect.
     """
     handlers: Dict[int, Any] = {}
     if threading.current_thread() is threading.main_thread():
@@ -81,15 +81,15 @@ def exit_on_signals() -> Iterator[None]:
 
 
 RESEND_DELAY_S = 0.01  # seconds, enough for an import statement to finish
-_delayed: List[int] = []  # signals that came within a block of `delayed_signals`
+_delayed: List[int] = []  # signals that arrived within a block of `delayed_signals`
 
 
 @contextmanager
 def delayed_signals() -> Iterator[None]:
-    """Deliver signals that come within this block to their handlers soon after it.
+    """Delay the signals that arrive within this block until shortly after the block.
 
-    Signals without a handler in Python keep their effect. Outside the main thread, and within
-    another such block, nothing changes.
+    Signals without a handler in Python are not delayed. The block has no effect outside the main
+    thread, or within another block of `delayed_signals`.
     """
     handlers: Dict[int, Any] = {}
     is_main = threading.current_thread() is threading.main_thread()
@@ -106,7 +106,8 @@ def delayed_signals() -> Iterator[None]:
             {n: h for n, h in handlers.items() if signal.getsignal(n) is _delay_signal}
         )
         if handlers and _delayed:
-            # An exception here would still be raised within the import statement.
+            # A handler called here would still raise its exception within the import statement. So
+            # another thread sends the signals again, after RESEND_DELAY_S.
             _thread.start_new_thread(_resend_signals, (threading.get_ident(), list(_delayed)))
             _delayed.clear()
 
@@ -124,9 +125,10 @@ def _resend_signals(thread: int, numbers: List[int]) -> None:
 
 
 def _restore_handlers(handlers: Dict[int, Any]) -> None:
-    """Restore all handlers, even if a signal's handler raises meanwhile.
+    """Restore all handlers, even if a handler raises KeyboardInterrupt in the meantime.
 
-    SIGINT's is the last, because only SIGINT comes many times, from a key that is held down.
+    SIGINT's handler is restored last, because only SIGINT may arrive many times, while Ctrl-C is
+    held down.
     """
     interrupt: Optional[KeyboardInterrupt] = None
     remaining = sorted(handlers.items(), key=lambda item: item[0] != signal.SIGINT)
@@ -142,20 +144,24 @@ def _restore_handlers(handlers: Dict[int, Any]) -> None:
 
 
 class StopRequest:
-    """A block in which a signal requests the end of the block, and does not interrupt it.
+    """Context manager that records signals instead of interrupting its block.
 
-    ``request.number`` is None until the first of EXCEPTION_BY_SIGNAL comes. The block calls
-    `raise_if_signaled` where it can end. A second Ctrl-C raises KeyboardInterrupt at once; further
-    ones do nothing. After the block, the signal is delivered to the previous handler. Ignored
-    signals stay ignored, and outside the main thread the block has no effect. ``left`` is for
-    blocks in which MXNet works: it returns text about the remaining files, see `exit_if_stuck`.
+    - ``number`` is the first signal in EXCEPTION_BY_SIGNAL that has arrived; None before.
+    - The block calls `raise_if_requested` at points where it can end.
+    - A second Ctrl-C raises KeyboardInterrupt immediately. Further signals have no effect.
+    - After the block, the signal is delivered to the previous handler.
+    - Ignored signals stay ignored. Outside the main thread the block has no effect.
+
+    Args:
+        left: for blocks that call MXNet, which may hang. Returns text about the remaining files
+            (see ``words`` of `exit_if_stuck`).
     """
 
     def __init__(self, left: Optional[Callable[[], str]] = None) -> None:
         self.number: Optional[int] = None
         self._stuck: ContextManager[None] = nullcontext() if left is None else exit_if_stuck(left)
-        self._came = self._again = False  # this process got a signal, and a second Ctrl-C
-        self._before: Dict[int, Any] = {}
+        self._came = self._again = False  # whether a signal and a second Ctrl-C have arrived
+        self._before: Dict[int, Any] = {}  # the previous handlers by signal
 
     def __enter__(self) -> "StopRequest":
         if threading.current_thread() is threading.main_thread():
@@ -166,6 +172,7 @@ class StopRequest:
         return self
 
     def _record_signal(self, number: int, frame: object) -> None:
+        """Record the first signal. Raise KeyboardInterrupt for a second Ctrl-C."""
         note_handler_call()
         if not self._came:
             self._came, self.number = True, self.number or number
@@ -176,14 +183,14 @@ class StopRequest:
             raise KeyboardInterrupt
 
     def set_signal(self, number: int) -> None:
-        """Set the signal by which to end, which may have come to another process of the group."""
+        """Set the recorded signal, such as one that another process of the group has received."""
         self.number = number
 
     def forward_signals(self, take: Callable[[int], Any], loop: asyncio.AbstractEventLoop) -> None:
-        """Make asyncio's loop call ``take`` with the number of each signal.
+        """Make asyncio's ``loop`` call ``take`` with the number of each signal.
 
-        A signal that came before is forwarded as well. An exception from a handler would stop the
-        loop at any point.
+        A signal that was recorded before is forwarded immediately. Python's own handlers are not
+        used, because their exceptions could interrupt the loop at any point.
         """
         for number in self._before:
             loop.add_signal_handler(number, take, number)
@@ -192,7 +199,7 @@ class StopRequest:
             take(earlier)
 
     def raise_if_requested(self) -> None:
-        """Raise the signal's exception, if one has come."""
+        """Raise the exception of the recorded signal, if there is one."""
         if self.number is not None:
             raise EXCEPTION_BY_SIGNAL[self.number]
 
@@ -206,21 +213,21 @@ class StopRequest:
             time.sleep(0)  # older Pythons call the handler only now
         except KeyboardInterrupt:
             if not isinstance(error, KeyboardInterrupt):
-                raise  # otherwise the current KeyboardInterrupt has more information
+                raise  # otherwise the block's own KeyboardInterrupt has more information
 
 
 # --- A main thread that is blocked in C code
 #
-# The C handler of a signal writes its number into a pipe (`signal.set_wakeup_fd`), and a thread
-# reads the pipe. Python's handlers write a 0 into it when they run. If the user insists and no
-# handler runs for PATIENCE_S, the thread prints a line and ends the process.
+# When a signal arrives, Python's C handler writes its number into a pipe (`signal.set_wakeup_fd`),
+# and a thread reads the pipe. Python's handlers write HANDLED into the pipe when they run. If the
+# user insists and no handler runs for PATIENCE_S, the thread prints a line and ends the process.
 #
-# A single signal requests an orderly end after the current step, however long the step takes. A
-# second Ctrl-C, or another signal INSIST_AFTER_S after the first, counts as insisting: shells and
-# terminals may send the same signal twice.
+# A single signal requests an orderly end after the current step, even if the step takes long. A
+# user insists by a second Ctrl-C, or by another signal INSIST_AFTER_S after the first. An earlier
+# signal does not count, because shells and terminals may send the same signal twice.
 
 PATIENCE_S = 10.0
-PROMPT_PATIENCE_S = 60.0  # at a prompt, where all computed values would be lost
+PROMPT_PATIENCE_S = 60.0  # at a Python prompt, where the user would lose all computed values
 INSIST_AFTER_S = 2.0
 HANDLED, FINISHED = 0, 255  # values in the pipe that are not signal numbers
 
@@ -229,12 +236,16 @@ TextFunction = Callable[[], str]
 
 @contextmanager
 def exit_if_stuck(words: TextFunction = str, to_the_end: bool = False) -> Iterator[None]:
-    """Make signals end the process if it is stuck within the block.
+    """Make signals end the process if the main thread is stuck in C code within the block.
 
-    ``words``: returns text about the remaining files for the last line; the innermost block's text
-    is used. ``to_the_end``: continue after the block until Python has exited, because the exit
-    waits for MXNet. Outside the main thread the block has no effect, since signals reach only the
-    main thread.
+    Outside the main thread the block has no effect, because Python runs handlers only in the main
+    thread.
+
+    Args:
+        words: returns text about the remaining files, which is printed when the process is ended.
+            Of nested blocks, the text of the innermost block is printed.
+        to_the_end: whether to continue after the block until Python has exited, because MXNet may
+            also hang at exit
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -260,7 +271,7 @@ def exit_if_stuck(words: TextFunction = str, to_the_end: bool = False) -> Iterat
 
 
 def note_handler_call() -> None:
-    """Note that the main thread runs Python code. Each signal handler must call this."""
+    """Note that a handler runs, so the main thread is not stuck. Each handler must call this."""
     for watch in _watches:
         watch.write(HANDLED)
 
@@ -271,17 +282,18 @@ def _raise_interrupt(number: int, frame: object) -> None:
 
 
 class _SignalWatcher:
-    """A thread that watches which signals arrive and whether handlers run."""
+    """A thread that watches which signals arrive and whether their handlers run."""
 
     def __init__(self) -> None:
         self.words: List[TextFunction] = []
         self._reads, self._writes = os.pipe()
         os.set_blocking(self._writes, False)  # signal.set_wakeup_fd requires this
+        # the previous file descriptor, or -1
         self._before = signal.set_wakeup_fd(self._writes, warn_on_full_buffer=False)
-        self._came: List[int] = []
-        self._first_came = 0.0
+        self._came: List[int] = []  # the signals that have arrived
+        self._first_came = 0.0  # time of the first signal
         self._insisted = False
-        self._due: Optional[float] = None  # when to print or exit, unless a handler runs first
+        self._due: Optional[float] = None  # time to print or exit, unless a handler runs before
         self._thread = threading.Thread(target=self._run, name="signals", daemon=True)
         with suppress(RuntimeError):  # out of memory or threads
             self._thread.start()
@@ -301,6 +313,7 @@ class _SignalWatcher:
             os.close(end)
 
     def _run(self) -> None:
+        """Read the pipe until FINISHED. Report or exit when the time ``_due`` has come."""
         while True:
             timeout = None if self._due is None else max(self._due - time.monotonic(), 0)
             if not select.select([self._reads], [], [], timeout)[0]:
@@ -316,6 +329,7 @@ class _SignalWatcher:
                     self._handle_signal(number)
 
     def _handle_signal(self, number: int) -> None:
+        """Record a signal, and set the time to print or exit unless a handler runs before."""
         if self._before >= 0:  # pass it on to the previous reader
             with suppress(OSError):
                 os.write(self._before, bytes([number]))
@@ -330,7 +344,7 @@ class _SignalWatcher:
         self._insisted = self._insisted or insists
 
     def _report_or_exit(self) -> None:
-        """Print how to insist, or end the process if the user has insisted."""
+        """End the process if the user has insisted. Otherwise print how to insist."""
         if not self._insisted:
             if self._came[0] == signal.SIGINT:
                 _print_line("waiting for the step that is under way: Ctrl-C again does not wait")
@@ -365,18 +379,19 @@ EXTENSION_PACKAGES = frozenset(
         "torch",
     }
 )  # fmt: skip
-# Time in 2**x cycles for which an idle thread of OpenBLAS spins before it sleeps. By default it is
-# some 30 ms, after each matrix product and after the import itself. That takes a core from other
-# computations, and doubles the processor time of drawing a plot. 0.4 ms cover the time from one
-# product to the next.
+# Base-2 logarithm of the cycles for which an idle thread of OpenBLAS spins before it sleeps. By
+# default the thread spins for about 30 ms after the import and after each matrix product. So it
+# takes a core from other computations, and doubles the processor time of drawing a plot. The value
+# 20 (0.4 ms) covers the time from one matrix product to the next.
 OPENBLAS_TIMEOUT, OPENBLAS_SPIN = "OPENBLAS_THREAD_TIMEOUT", "20"
 
 
 @contextmanager
 def _shorten_openblas_spin() -> Iterator[None]:
-    """Set OpenBLAS's spin time while it is loaded in this block, unless the user has set it.
+    """Shorten the spin time of OpenBLAS, which is loaded in this block with numpy.
 
-    OpenBLAS reads the variable when it is loaded. Child processes do not inherit it.
+    OpenBLAS reads the variable when it is loaded. A value set by the user is kept. Child processes
+    do not inherit the variable.
     """
     if OPENBLAS_TIMEOUT in os.environ:
         yield

@@ -1,8 +1,13 @@
-"""Training by several processes, each with its own devices, that a launcher starts.
+"""Training with several processes, which a launcher starts and each of which has its own devices.
 
-A backend is a `gluonlab.kvstores.process_groups.SummingGroup`. Its constructor joins the processes
-and calls `gluonlab.engine.local_processes.set_local_process_count`. ``own_devices`` returns the
-devices of its process, ``sum_array`` sums an array over the processes, and ``leave`` leaves the
-group. A backend whose servers can update sets ``servers`` and implements ``serve``. ``--backend``
-takes its ``name``, which is a key of `BACKENDS` in `backends.py`.
+`BACKENDS` in `backends.py` contains a class for each value of ``--backend``. Each class derives
+from `gluonlab.kvstores.process_groups.SummingGroup`:
+
+- The constructor joins the group and calls
+  `gluonlab.engine.local_processes.set_local_process_count`.
+- ``own_devices`` returns the devices of this process.
+- ``sum_array`` sums an array over the processes.
+- ``leave`` leaves the group.
+- If servers can update weights, the class sets ``servers`` and implements
+  ``start_serving_weights``.
 """

@@ -1,4 +1,4 @@
-"""The command ``python -m gluonlab.launch``, which trains with many processes."""
+"""The command ``python -m gluonlab.launch``, which starts and watches the processes of a group."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ from gluonlab.launch.user_program import (
 from gluonlab.launch.worker.__main__ import main as worker
 from gluonlab.plain_text import escape_unprintable, one_line
 
-DEFAULT_BACKEND = "dist_sync"  # of the user's own program
+DEFAULT_BACKEND = "dist_sync"  # default of --backend for the user's own program
 MPI_LAUNCHERS = ("Open MPI", "MPICH", "MVAPICH2")
-PYTHON_OPTIONS = ("-c", "-m", "-u")
-MIN_PATIENCE_S = 5  # seconds; half of it must be longer than BEAT_S
+PYTHON_OPTIONS = ("-c", "-m", "-u")  # options of Python, which need "python" before them
+MIN_PATIENCE_S = 5  # least --patience in seconds; half of it must be longer than BEAT_S
 CONTEXT_SETTINGS = {"ignore_unknown_options": True}
 
 
@@ -204,7 +204,9 @@ def main(
     used = [host for n, host in enumerate(where) if n in placed or host.slots == 0]
     check_remote_options(context, used, place_here)
     if where[placed[0]].is_local:
-        check_timeline_writable(settings)  # before other ranks wait for rank 0, which would fail
+        check_timeline_writable(
+            settings
+        )  # here, because other ranks would wait for a failed rank 0
     if program and any(where[n].is_local for n in placed):
         check_program(words)
     workers = len(placed) if place_here is None else place_here.size
@@ -231,10 +233,12 @@ def main(
 
 
 class Console(LinePrinter):
-    """Printer of the processes' output, each line with its rank.
+    """Prints the output of all processes, each line with the rank of its process.
 
-    With ``raw``, standard output is passed on unchanged. With ``of_program``, tabs, colors and
-    empty lines are kept.
+    Args:
+        raw: whether to print the processes' standard output unchanged, without the rank
+        of_program: whether the lines are from the user's own program. Then tabs, colors and empty
+            lines are kept.
     """
 
     def __init__(self, raw: bool, of_program: bool = False) -> None:
@@ -244,7 +248,7 @@ class Console(LinePrinter):
     def on_line(
         self, who: str, stream: str, text: str, printed: PrintedCallback = do_nothing
     ) -> None:
-        """Print a line of a process; see `LaunchListener`."""
+        """Print a line of a process. For the arguments see `LaunchListener`."""
         if stream == "out" and self._raw:
             self.print("stdout", text, printed)
         elif text or self._of_program:
@@ -255,12 +259,15 @@ class Console(LinePrinter):
             printed()
 
     def on_note(self, text: str) -> None:
-        """Print a line of the launcher; see `LaunchListener`."""
+        """Print a message of the launcher itself."""
         self.print("stderr", escape_unprintable(text))
 
 
 def _check_separated(context: click.Context, words: Sequence[str]) -> None:
-    """Raise ConfigError for a program without --, whose options the launcher would parse."""
+    """Raise ConfigError for a program that is not after --.
+
+    The launcher would parse the options of the program as its own.
+    """
     if SEPARATOR not in context.meta.get(WRITTEN_WORDS_KEY, [SEPARATOR]):
         raise ConfigError(
             f"{one_line(words[0])!r} is not an option: write a program after --, as in -n 2 -- "
@@ -269,10 +276,9 @@ def _check_separated(context: click.Context, words: Sequence[str]) -> None:
 
 
 def _check_options(context: click.Context, words: Sequence[str]) -> None:
-    """Check the position of -- and of the options.
+    """Check that no unknown option is before the -- of a program, and no option of Python after --.
 
-    Raises NoSuchOption for an unknown option before the -- of a program, and ConfigError for an
-    option of Python after --. Other unknown options are for the run.
+    Raises NoSuchOption or ConfigError. All other unknown options are options of the run.
     """
     written = context.meta.get(WRITTEN_WORDS_KEY, [])
     run_words = written[written.index(SEPARATOR) + 1 :] if SEPARATOR in written else []
@@ -286,7 +292,10 @@ def _check_options(context: click.Context, words: Sequence[str]) -> None:
 
 
 def _requested_hosts(hosts: Optional[str], hostfile: Optional[str]) -> List[Host]:
-    """Return the hosts that the user names, or else those of the job in which this shell runs."""
+    """Return the hosts of --hosts or --hostfile, or else the hosts of this shell's job.
+
+    Without a job of several hosts, return only this host.
+    """
     if hosts is not None and hostfile is not None:
         raise ConfigError("--hosts and --hostfile contradict each other: give one of them")
     if hosts is not None:
@@ -298,7 +307,10 @@ def _requested_hosts(hosts: Optional[str], hostfile: Optional[str]) -> List[Host
 
 
 def is_started_member(place_here: Membership, backend: str) -> bool:
-    """Check if this process's own launcher has set everything that the backend needs."""
+    """Check if this process's launcher has set all variables that a worker of the backend needs.
+
+    Such a process trains as a member of its launcher's group, and launches nothing.
+    """
     if place_here.role is not None or place_here.launcher == "horovodrun":
         return True
     if backend != "horovod" or place_here.launcher not in MPI_LAUNCHERS:
@@ -311,6 +323,7 @@ def is_started_member(place_here: Membership, backend: str) -> bool:
 
 
 def _parse_min_workers(text: Optional[str], restarts: int, workers: int) -> Optional[int]:
+    """Parse --min-workers, and check it against the numbers of restarts and of workers."""
     if text is None:
         return None
     least = parse_whole_number("--min-workers", text)

@@ -1,4 +1,4 @@
-"""Connections of the launcher to its agents: a pipe on this host, ssh to other hosts."""
+"""The launcher's connections to its agents: by pipes on this host, by ssh to other hosts."""
 
 from __future__ import annotations
 
@@ -29,12 +29,15 @@ from gluonlab.launch.hosts import Host
 from gluonlab.plain_text import one_line
 
 AGENT_ARGUMENTS = ["-m", "gluonlab.launch.host_agent"]
-MAX_UNPRINTED_LETTERS = 2**26  # an agent that sends more ignores the limit UNPRINTED
+MAX_UNPRINTED_LETTERS = 2**26  # an agent that sends more has ignored UNPRINTED_LIMIT
 KEPT_STDERR_LINES = 10  # last lines of stderr that are kept
 
 
 class SshOptions(NamedTuple):
-    """The ssh command, the Python of other hosts, and the limit of silence in seconds."""
+    """Settings of connections: the ssh command, the Python command of other hosts, and patience.
+
+    ``patience`` is the longest time in seconds to wait for a sign of life, see --patience.
+    """
 
     ssh: Sequence[str] = ("ssh",)
     python: str = sys.executable
@@ -42,12 +45,16 @@ class SshOptions(NamedTuple):
 
 
 class AgentConnection:
-    """A connection to an agent.
+    """A connection of the launcher to an agent.
 
-    ``loss_reason`` is the reason why the agent is lost for good, or None. ``rank`` is the rank of
-    an agent
-    that a scheduler has started. ``launcher_address`` is the launcher's address, as the agent sees
-    it.
+    Attributes:
+        host: the agent's host
+        rank: the agent's rank if a scheduler has started the agent; else None
+        loss_reason: the reason why the agent is lost for good; None if it is connected
+        address: address of the agent's host, as the connection uses it; None if unknown
+        launcher_address: the launcher's address, as the agent's host sees it; None if unknown
+        interfaces: the network interfaces of the agent's host by IPv4 address
+        hostname: the name that the agent's host has for itself
     """
 
     def __init__(
@@ -57,23 +64,32 @@ class AgentConnection:
         writer: Optional[asyncio.StreamWriter] = None,
         rank: Optional[int] = None,
     ) -> None:
-        """``writer`` leads to an agent that has connected by itself, and is not opened."""
+        """Prepare a connection.
+
+        Args:
+            host: the agent's host
+            way: the ssh command, Python and patience
+            writer: stream to an agent that has connected to the launcher by itself. Such a
+                connection needs `start_listening` instead of `open`.
+            rank: the agent's rank, if a scheduler has started the agent
+        """
         self.host, self._way, self.rank = host, way, rank
         self.loss_reason: Optional[str] = None
-        self.address: Optional[str] = None  # of the agent's host
+        self.address: Optional[str] = None
         self.launcher_address: Optional[str] = None
         self.interfaces: Dict[str, str] = {}
         self._inbox: asyncio.Queue[ReceivedMessage] = asyncio.Queue()
-        self._heard = liveness_clock()
-        self._process: Optional[asyncio.subprocess.Process] = None
+        self._heard = liveness_clock()  # time of the agent's last message
+        self._process: Optional[asyncio.subprocess.Process] = None  # the agent, or its ssh
         self._writer = writer
         self._tasks: List["asyncio.Future[Any]"] = []
         self._stderr_lines: List[str] = []
+        # letters that were received and not acknowledged; of these, the letters already printed
         self._unprinted = self._printed = 0
         self._pid, self.hostname = 0, host.name
 
     async def open(self, inbox: asyncio.Queue[ReceivedMessage]) -> None:
-        """Start the agent, whose messages go into ``inbox``. Raises RunError."""
+        """Start the agent, and put its messages into ``inbox``. Raises RunError."""
         command = self._agent_command()
         try:
             self._process = await asyncio.create_subprocess_exec(
@@ -92,7 +108,7 @@ class AgentConnection:
             hello = await run_with_timeout(self._way.patience, greeting)
         except asyncio.TimeoutError:
             hello = {}
-        except BadMessage as error:  # the remote shell prints something first
+        except BadMessage as error:  # the remote shell has printed text before the first message
             hello, reason = {}, f"its shell prints {error.line!r} first"
             remedy = ": print nothing where no person reads it, such as with [ -t 1 ] in ~/.bashrc"
         if "here" not in hello:
@@ -107,7 +123,10 @@ class AgentConnection:
     def start_listening(
         self, reader: asyncio.StreamReader, hello: Message, inbox: asyncio.Queue[ReceivedMessage]
     ) -> None:
-        """Queue the agent's next messages in ``inbox``, and start sending signs of life."""
+        """Start to put the agent's messages into ``inbox``, and to send signs of life.
+
+        ``hello`` is the agent's first message.
+        """
         self._pid, self.interfaces, self.hostname = hello["pid"], hello["addresses"], hello["here"]
         self.address, self.launcher_address = hello.get("address"), hello.get("seen_by")
         self._heard, self._inbox = liveness_clock(), inbox
@@ -128,13 +147,16 @@ class AgentConnection:
             send_message(self._writer, **message)
 
     def mark_lost(self, reason: str) -> None:
-        """Mark the agent as lost."""
+        """Mark the agent as lost, and put a message ``gone`` with the reason into the inbox."""
         if self.loss_reason is None:
             self.loss_reason = reason
             self._inbox.put_nowait((self, {"gone": reason}))
 
     def acknowledge_printed(self, line: str) -> None:
-        """Report to the agent that a line was printed or dropped, so that it may send more."""
+        """Count a line as printed or dropped. Reports the count to the agent now and then.
+
+        The agent may then send more output.
+        """
         self._printed += line_cost(line)
         if self._printed > UNPRINTED_LIMIT // 4:
             self._unprinted -= self._printed
@@ -147,15 +169,18 @@ class AgentConnection:
             task.cancel()
         if self._writer is not None:
             self._writer.close()
-        # Popen.kill would reap the process, whose status asyncio waits for.
+        # Popen.kill would reap the process, and asyncio could not wait for its exit status.
         if self._process is not None and self._process.returncode is None:
             signal_group(self._process.pid, signal.SIGKILL)  # includes children of ssh
 
     async def kill(self) -> None:
-        """Kill an agent that does not answer, if its host can still be reached."""
+        """Close the connection, and kill an agent that does not answer, over a new ssh connection.
+
+        Has no effect on the agent if its host cannot be reached.
+        """
         self.close()
         if self._process is not None and not self.host.is_local and self._pid:
-            # Another process may have got the pid by now.
+            # The pid may belong to another process by now.
             is_agent = f"grep -q {AGENT_ARGUMENTS[-1]} /proc/{self._pid}/cmdline"
             command = [*self._ssh_command(), f"{is_agent} && kill -{signal.SIGKILL} {self._pid}"]
             killing = await asyncio.create_subprocess_exec(
@@ -174,6 +199,7 @@ class AgentConnection:
             await self._process.wait()
 
     def _agent_command(self) -> List[str]:
+        """Return the command that starts the agent, on this host or by ssh."""
         if self.host.is_local:
             return [sys.executable, *AGENT_ARGUMENTS]
         path = add_gluonlab_path({})["PYTHONPATH"]
@@ -184,8 +210,9 @@ class AgentConnection:
         ]  # ssh passes one string to the remote shell
 
     def _environment(self) -> Dict[str, str]:
-        """Return the agent's environment. A local agent must not inherit this shell's
-        SSH_CONNECTION.
+        """Return the agent's environment.
+
+        SSH_CONNECTION is removed for a local agent, because it describes this shell's connection.
         """
         environment = add_gluonlab_path(os.environ)
         if self.host.is_local:
@@ -198,6 +225,7 @@ class AgentConnection:
                 self.host.name]  # fmt: skip
 
     async def _listen(self, reader: asyncio.StreamReader) -> None:
+        """Put the agent's messages into the inbox. When they end, mark the agent as lost."""
         try:
             async for message in receive_messages(reader, AGENT_MESSAGES):
                 self._heard = liveness_clock()
@@ -218,7 +246,7 @@ class AgentConnection:
 
     async def _send_beats(self) -> None:
         while True:
-            liveness_clock()
+            liveness_clock()  # a call at least every BEAT_S, so that the clock counts this time
             self.send(beat=True)
             await asyncio.sleep(BEAT_S)
 
@@ -227,14 +255,14 @@ class AgentConnection:
             self._stderr_lines = [*self._stderr_lines[1 - KEPT_STDERR_LINES :], line.strip()]
 
     async def _last_stderr_line(self) -> str:
-        """Return the last line of stderr, in which ssh or the agent gives its reason to exit."""
+        """Return the last line of stderr, which usually contains the error of ssh or the agent."""
         if self._process is not None:
             await asyncio.wait(self._tasks[:1], timeout=1)
         return next(filter(None, reversed(self._stderr_lines)), "")
 
 
 async def first_message(messages: Any) -> Message:
-    """Return the first message; an empty one if there is none."""
+    """Return the first message of an asynchronous iterator; ``{}`` if there is no message."""
     async for message in messages:
         return dict(message)
     return {}

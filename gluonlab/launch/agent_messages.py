@@ -1,6 +1,7 @@
-"""Messages between launcher and agents: one JSON object a line, in one of the forms below.
+"""Messages between the launcher and its agents. Each message is one line with a JSON object.
 
-Also helpers for both ends: lines of a stream, timeouts, and a clock for detecting silence.
+AGENT_MESSAGES and LAUNCHER_MESSAGES list the valid messages of each side. The module also contains
+helpers for both sides: lines of a stream, timeouts, and a clock for detecting silence.
 """
 
 from __future__ import annotations
@@ -34,14 +35,14 @@ MAX_SECONDS = 1e9
 MAX_QUOTED_LETTERS = 100  # letters of an invalid message that are quoted
 LINE_PIECE_BYTES = 2**16  # longer lines are cut into pieces of this many bytes
 BEAT_S = 1.0  # seconds between two signs of life, between launcher and agent, each way
-MAX_TICK_S = 1.5 * BEAT_S  # the most by which one reading advances the clock
+MAX_TICK_S = 1.5 * BEAT_S  # largest step of LivenessClock from one reading to the next
 Result = TypeVar("Result")
 Message = Dict[str, Any]
 ReceivedMessage = Tuple[Any, Message]  # the sender's connection, and its message
 Check = Callable[[Any], bool]
-MessageForms = Mapping[
-    str, Mapping[str, Check]
-]  # checks of all keys, by the key that only this form has
+# The forms of valid messages, by the key that identifies the form. A form maps each key of a
+# message to the check of its value.
+MessageForms = Mapping[str, Mapping[str, Check]]
 
 
 def _is_whole_number(least: int, most: int) -> Check:
@@ -54,7 +55,7 @@ def _is_seconds(value: Any) -> bool:
 
 
 def _is_text(value: Any) -> bool:
-    """Check if a value is printable text, without half a pair of surrogates."""
+    """Check if a value is text without lone surrogates, so that it can be encoded as UTF-8."""
     return isinstance(value, str) and not re.search("[\ud800-\udfff]", value)
 
 
@@ -63,7 +64,7 @@ def _is_name(value: Any) -> bool:
 
 
 def _is_argument(value: Any) -> bool:
-    """Check if a value can be an argument of a process, which need not be text."""
+    """Check if a value can be an argument of a process. Arguments need not be valid UTF-8."""
     with suppress(UnicodeEncodeError):
         return isinstance(value, str) and b"\0" not in os.fsencode(value)
     return False
@@ -88,40 +89,59 @@ def _is_dict_of(key_check: Check, value_check: Check) -> Check:
     )
 
 
-# A key that ends with ? may be missing.
+# Messages of an agent. A key that ends with ? may be missing.
 AGENT_MESSAGES: MessageForms = {
+    # The first message: the agent's hostname, pid, IPv4 addresses with their interfaces, its
+    # address, the launcher's address (seen_by), and its rank and size if a scheduler started it.
     "here": {
         "here": _is_name, "pid": _is_whole_number(1, 2**31 - 1),
         "addresses": _is_dict_of(_is_name, _is_name), "address?": _is_name, "seen_by?": _is_name,
         "rank?": _is_whole_number(0, 2**31), "size?": _is_whole_number(1, 2**31),
     },
+    # a sign of life
     "beat": {"beat": _is_one_of(True)},
+    # the port that the agent has reserved
     "port": {"port": _is_whole_number(1, 65535)},
+    # the error if the port could not be reserved
     "taken": {"taken": _is_text},
+    # a line of process ``of``; stream "came" is for the statuses that a process reports
     "line": {"of": _is_name, "stream": _is_one_of("out", "err", "came"), "line": _is_text},
+    # a process is suspended since so many seconds
     "stopped": {"stopped": _is_name, "seconds": _is_seconds},
+    # a process has ended, or could not be started (why)
     "ended": {"ended": _is_name, "status": _is_whole_number(-255, 255), "why?": _is_text},
+    # all processes have ended, after the launcher's "end"
     "all_ended": {"all_ended": _is_one_of(True)},
+    # a signal to the agent
     "came": {"came": _is_one_of(*map(int, EXCEPTION_BY_SIGNAL))},
 }  # fmt: skip
+# Messages of the launcher.
 LAUNCHER_MESSAGES: MessageForms = {
+    # a sign of life
     "beat": {"beat": _is_one_of(True)},
+    # the longest silence of the launcher after which the agent still waits
     "patience": {"patience": _is_seconds},
+    # a request to reserve this port, or any port for 0
     "port": {"port": _is_whole_number(0, 65535)},
+    # a request to start a process: its name, command, folder and variables
     "start": {
         "start": _is_name, "words": _is_list_of(_is_argument), "folder": _is_argument,
         "environment": _is_dict_of(_is_variable_name, _is_argument),
         "program?": _is_one_of(True, False),
     },
+    # the number of letters that were printed since the last such message
     "printed": {"printed": _is_whole_number(0, 2**53)},
+    # a signal to send to processes
     "signal": {"signal": _is_one_of(*map(int, EXCEPTION_BY_SIGNAL)), "to": _is_list_of(_is_name)},
+    # a request to stop all processes
     "end": {"end": _is_one_of(True)},
+    # the launcher's exit status, after which the agent's own process exits
     "done": {"done": _is_whole_number(0, 255)},
 }  # fmt: skip
 
 
 class BadMessage(RunError):
-    """Error for a message of the other end in no known form. ``line`` is the shortened message."""
+    """Error for an invalid message of the other side. ``line`` is the start of the message."""
 
     def __init__(self, line: str) -> None:
         self.line = line if len(line) <= MAX_QUOTED_LETTERS else f"{line[:MAX_QUOTED_LETTERS]}..."
@@ -129,7 +149,7 @@ class BadMessage(RunError):
 
 
 def send_message(writer: asyncio.StreamWriter, **message: Any) -> None:
-    """Queue a message. It is lost if the other end is gone."""
+    """Queue a message. If the other side has disappeared, the message is lost without an error."""
     with suppress(OSError, RuntimeError):
         writer.write(json.dumps(message).encode() + b"\n")
 
@@ -137,7 +157,10 @@ def send_message(writer: asyncio.StreamWriter, **message: Any) -> None:
 async def receive_messages(
     reader: asyncio.StreamReader, forms: MessageForms
 ) -> AsyncIterator[Message]:
-    """Yield the messages until the other end is closed. Raises BadMessage for an unknown form."""
+    """Yield messages until the other side closes the stream.
+
+    Raises BadMessage for a message in none of ``forms``.
+    """
     while True:
         try:
             line = await reader.readline()
@@ -146,14 +169,15 @@ async def receive_messages(
         except ValueError:
             raise BadMessage(f"a line of more than {MAX_MESSAGE_BYTES:,} bytes") from None
         if not line.endswith(b"\n"):
-            if line and not line.startswith(b"{"):  # otherwise a truncated message
+            # A line with { is a truncated message, which is ignored.
+            if line and not line.startswith(b"{"):
                 raise BadMessage(line.decode("utf-8", "replace"))
             return
         yield parse_message(line, forms)
 
 
 def parse_message(line: bytes, forms: MessageForms) -> Message:
-    """Parse the message of a line. Raises BadMessage."""
+    """Parse a line as a message in one of ``forms``. Raises BadMessage."""
     text = line.decode("utf-8", "replace").rstrip("\n")
     try:
         message = json.loads(line, parse_constant=_refuse_constant)
@@ -171,6 +195,7 @@ def _refuse_constant(word: str) -> NoReturn:
 
 
 def _matches_form(message: Message, form: Mapping[str, Check]) -> bool:
+    """Check if a message has the keys of a form, with valid values."""
     checks = {key.rstrip("?"): check for key, check in form.items()}
     required = {key for key in form if not key.endswith("?")}
     return required <= message.keys() <= checks.keys() and all(
@@ -184,7 +209,7 @@ def _matches_form(message: Message, form: Mapping[str, Check]) -> bool:
 async def read_lines(
     reader: asyncio.StreamReader, longest: int = LINE_PIECE_BYTES
 ) -> AsyncIterator[str]:
-    """Yield the lines of a stream. A line of more than ``longest`` bytes comes in pieces."""
+    """Yield the lines of a stream. Lines of more than ``longest`` bytes are cut into pieces."""
     rest, data = b"", b"more"
     while data:
         data = await reader.read(longest)
@@ -198,7 +223,7 @@ async def read_lines(
 
 
 def _split_line(line: bytes, longest: int) -> List[bytes]:
-    """Cut a line into pieces of at most ``longest`` bytes, at borders of UTF-8 letters."""
+    """Cut a line into pieces of at most ``longest`` bytes, without cutting a UTF-8 letter."""
     pieces = []
     while len(line) > longest:
         ends = range(longest, max(longest - 4, 0), -1)  # a letter has at most four bytes
@@ -209,10 +234,11 @@ def _split_line(line: bytes, longest: int) -> List[bytes]:
 
 
 class LivenessClock:
-    """A clock in seconds that stands still while it is not read.
+    """A clock in seconds that does not count the time in which this process could not run.
 
-    A process that was stopped, frozen or waiting for a disk received nothing in that time. So the
-    time must not count as silence of the others.
+    A process that is stopped, frozen or waiting for a disk receives no messages. This time must not
+    count as silence of the other side. So each call advances the clock by at most MAX_TICK_S, and
+    the process has to call the clock regularly.
     """
 
     def __init__(self) -> None:
@@ -229,7 +255,7 @@ liveness_clock = LivenessClock()
 
 
 async def run_with_timeout(seconds: float, work: Awaitable[Result]) -> Result:
-    """Return an awaitable's result. After a timeout, cancel it and raise asyncio.TimeoutError."""
+    """Return the result of ``work``. After a timeout, cancel it and raise asyncio.TimeoutError."""
     # Before Python 3.12, asyncio.wait_for loses a cancellation that comes when ``work`` finishes.
     task = asyncio.ensure_future(work)
     try:
@@ -248,7 +274,7 @@ async def run_with_timeout(seconds: float, work: Awaitable[Result]) -> Result:
 async def next_message(
     inbox: asyncio.Queue[ReceivedMessage], seconds: float
 ) -> Optional[ReceivedMessage]:
-    """Return the oldest message; None if none comes within ``seconds``."""
+    """Return the oldest message in ``inbox``; None if no message arrives within ``seconds``."""
     if not inbox.empty():
         return inbox.get_nowait()
     try:

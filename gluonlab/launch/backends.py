@@ -1,4 +1,4 @@
-"""Communication backends between processes, by the names that --backend takes."""
+"""The classes by which processes communicate, one for each value of --backend."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Processes of a group: scheduler, servers and workers, with their arguments and environments.
+"""The arguments and environments of a group's processes: scheduler, servers and workers.
 
-With MXNet's parameter server, all of these processes run MXNet. With Horovod, the scheduler is the
-rendezvous server at which the workers find each other.
+`parts` returns all processes of a group. With MXNet's parameter server, all of them run MXNet. With
+Horovod, there are no servers, and the process named "scheduler" is Horovod's rendezvous server, at
+which the workers find each other.
 """
 
 from __future__ import annotations
@@ -19,36 +20,42 @@ from gluonlab.host.child_processes import add_gluonlab_path
 from gluonlab.launch.user_program import is_program
 from gluonlab.plain_text import escape_unprintable, one_line
 
-RANK_VARIABLE = (
-    "GLUONLAB_RANK"  # of a worker. MXNet's scheduler would number workers in order of arrival.
-)
+# The rank of a worker. MXNet's scheduler would number the workers in order of arrival.
+RANK_VARIABLE = "GLUONLAB_RANK"
 LOCAL_RANK_VARIABLE = "GLUONLAB_LOCAL_RANK"
 LOCAL_SIZE_VARIABLE = "LOCAL_WORLD_SIZE"
-COMMAND_VARIABLE = "GLUONLAB_COMMAND"  # the user's command, up to the options of the run
-PREVIOUS_HOST_VARIABLE = (
-    "GLUONLAB_RAN_ON"  # the earlier host of rank 0 and the run's folder, if rank 0 has moved
-)
+COMMAND_VARIABLE = "GLUONLAB_COMMAND"  # the user's command, without the options of the run
+# The host on which rank 0 ran before, if a restart has moved rank 0. The run's folder is there.
+PREVIOUS_HOST_VARIABLE = "GLUONLAB_RAN_ON"
 WORKER_MODULE = "gluonlab.launch.worker"
-SCHEDULER = "scheduler"  # the name of this process
+SCHEDULER = "scheduler"  # name of the scheduler's process, as "rank 0" is of a worker
 SERVER_ARGUMENTS = ["-m", "gluonlab.launch.server_process"]
 RENDEZVOUS_ARGUMENTS = [*SERVER_ARGUMENTS, "rendezvous"]
 AUTORESUME_OPTION = "--autoresume"  # added to the options when the processes restart
 STATUS_FD_VARIABLE = "GLUONLAB_TELL"  # the file descriptor over which a process reports its status
-# Status of a worker: it runs; the group has formed; it trains, so that a signal stops all workers
-# after the same step; it needs no server any more.
+# Statuses that a worker reports to the launcher:
+# - ARRIVED: the process runs.
+# - JOINED: the group has formed.
+# - BEGUN: training has started. From now on, a signal stops all workers after the same step.
+# - LEFT: the worker no longer needs the servers.
 ARRIVED, JOINED, BEGUN, LEFT = "arrived", "joined", "begun", "left"
-PORT_TAKEN = "taken"  # status of the scheduler, which then exits: another process has its port
-# Prefixes of variables that processes on other hosts get from this environment.
+PORT_TAKEN = "taken"  # status of a scheduler that exits because another process has its port
+# Prefixes of the environment variables that are forwarded to processes on other hosts.
 FORWARDED_PREFIXES = ("GLUONLAB_", "MXNET_", "DMLC_", "PS_", "OMP_", "HOROVOD_", "NCCL_", "PYTHON")
-# MXNet's servers and workers would listen at this port instead of a free one. Many clouds set it
-# for another purpose, or to 0.
+# If this variable is set, MXNet's servers and workers listen at its port instead of a free one.
+# Many clouds set the variable for another purpose, or to 0, so processes do not inherit it.
 NODE_PORT_VARIABLE = "PORT"
 
 
 class ProcessSpec(NamedTuple):
-    """A process of a group. ``host`` is an index into the hosts; ``words`` are Python's arguments.
+    """A process of a group.
 
-    If ``is_program``, ``words`` are the command line of the user's own program.
+    Args:
+        name: ``scheduler``, ``server 0`` or ``rank 0``
+        host: the process's host, as an index into the hosts of the group
+        words: arguments of Python or, for a program, the whole command line
+        environment: additional environment variables
+        is_program: whether the process runs the user's own program
     """
 
     name: str
@@ -64,7 +71,10 @@ class ProcessSpec(NamedTuple):
 
 
 class Site(NamedTuple):
-    """A host's name and address for the other hosts, and the network interface, such as eth0."""
+    """A host's name, the address at which the other hosts reach it, and its network interface.
+
+    ``interface`` is the interface with this address, such as eth0; "" if unknown.
+    """
 
     name: str
     address: str
@@ -72,11 +82,14 @@ class Site(NamedTuple):
 
 
 def worker_words(backend: str, words: Sequence[str]) -> List[str]:
-    """Return a worker's arguments: Python's for a run with options ``words``, or a program's."""
+    """Return a worker's arguments of Python for a run, or the command line of a program.
+
+    ``words``: the options of the run, or the program and its arguments.
+    """
     return list(words) if is_program(words) else ["-m", WORKER_MODULE, "--backend", backend, *words]
 
 
-# scheduler and servers, and the workers' variables
+# The scheduler and the servers; and the environment variables of each worker, by rank.
 ServersAndWorkerVariables = Tuple[List[ProcessSpec], List[Dict[str, str]]]
 
 
@@ -89,16 +102,16 @@ def parts(
     port: int,
     settings: Mapping[str, str] = MappingProxyType({}),
 ) -> List[ProcessSpec]:
-    """Return the processes of a group, the scheduler first.
+    """Return the processes of a group: the scheduler, the servers and the workers.
 
     Args:
         backend: a key of `PROCESSES_BY_BACKEND`
         words: the options of the run, or a program
         placed: the host of each rank, as an index into ``sites``
-        servers: the host of each server
-        sites: the hosts; the scheduler is on the first
+        servers: the host of each server, as an index into ``sites``
+        sites: the hosts; the scheduler is on the first host
         port: the scheduler's port
-        settings: variables for all workers, such as Horovod's
+        settings: environment variables for all workers, such as Horovod's
     """
     arguments = worker_words(backend, words)
     others, workers = PROCESSES_BY_BACKEND[backend](placed, servers, sites, port)
@@ -117,6 +130,8 @@ def parts(
 def _parameter_server_processes(
     placed: Sequence[int], servers: Sequence[int], sites: Sequence[Site], port: int
 ) -> ServersAndWorkerVariables:
+    """Return the processes for MXNet's parameter server. For the arguments see `parts`."""
+
     def role_variables(role: str, host: int) -> Dict[str, str]:
         return {
             "DMLC_ROLE": role,
@@ -139,6 +154,10 @@ def _parameter_server_processes(
 def _horovod_processes(
     placed: Sequence[int], servers: Sequence[int], sites: Sequence[Site], port: int
 ) -> ServersAndWorkerVariables:
+    """Return Horovod's rendezvous server, and the variables that horovodrun would set.
+
+    For the arguments see `parts`. ``servers`` is not used.
+    """
     names = [sites[host].name for host in placed]
     hosts = list(dict.fromkeys(names))
     slots = ",".join(f"{name}:{names.count(name)}" for name in hosts)
@@ -146,7 +165,7 @@ def _horovod_processes(
     workers: List[Dict[str, str]] = []
     for rank, (host, name) in enumerate(zip(placed, names)):
         local = names[:rank].count(name)
-        # hosts that also have a process with this local rank
+        # the hosts that have a process with this local rank
         peers = [other for other in hosts if names.count(other) > local]
         workers.append(
             {
@@ -180,14 +199,17 @@ PROCESSES_BY_BACKEND = {
 
 
 def gpus_of_local_rank(local_rank: int, gpus: Optional[int]) -> str:
-    """Return a process's GPUs by its local rank, as --devices: ``gpus`` of them, or one."""
+    """Return the GPUs of a process as a value of --devices, such as ``gpu:2,3``.
+
+    ``gpus``: number of GPUs of each process; None for one.
+    """
     count = gpus or 1
     numbers = range(local_rank * count, (local_rank + 1) * count)
     return "gpu:" + ",".join(map(str, numbers))
 
 
 def report_status(status: str) -> None:
-    """Report a status to the launcher, if there is one."""
+    """Report a status, such as JOINED, to the launcher, if a launcher has started this process."""
     if STATUS_FD_VARIABLE in os.environ:
         with suppress(OSError, ValueError):
             os.write(int(os.environ[STATUS_FD_VARIABLE]), f"{status}\n".encode())
@@ -207,7 +229,10 @@ def check_variables_are_set(names: Sequence[str]) -> None:
 
 
 def forwarded_environment(names: Sequence[str]) -> Dict[str, str]:
-    """Return the variables for processes on other hosts: FORWARDED_PREFIXES and ``names``."""
+    """Return the environment variables to forward to processes on other hosts.
+
+    These are the variables with FORWARDED_PREFIXES, the variables in ``names``, and PYTHONPATH.
+    """
     variables = {
         name: value for name, value in os.environ.items() if name.startswith(FORWARDED_PREFIXES)
     }
@@ -230,11 +255,11 @@ def working_folder() -> str:
         ) from None
 
 
-# --- Requests of rank 0 that a process started by a scheduler accepts
+# --- Checks of rank 0's requests, in a process that a scheduler has started
 #
-# The process knows rank 0 only by its address, so it must not run arbitrary commands. It starts a
-# server of MXNet, or a worker with the process's own options or program. Of the environment it
-# accepts only the variables that `parts` sets, with values of the right form.
+# The process identifies rank 0 only by its address, so it must not run arbitrary commands. It only
+# starts a server of MXNet, or a worker with the process's own options or program. It only accepts
+# the environment variables that `parts` sets, with values that match VARIABLE_PATTERNS.
 
 NUMBER_PATTERN, PORT_PATTERN = "[0-9]{1,6}", "[0-9]{1,5}"
 ADDRESS_PATTERN = "[0-9A-Fa-f:.]{2,45}(%[A-Za-z0-9_.-]{1,15})?"  # IPv6 may name its interface
@@ -268,11 +293,16 @@ VARIABLE_PATTERNS = {
 def allowed_variables(
     arguments: Sequence[str], environment: Mapping[str, str], backend: str, words: Sequence[str]
 ) -> Dict[str, str]:
-    """Return the variables with which the process ``arguments`` may be started, for a run with
-    ``words``.
+    """Return the environment variables with which a requested process may be started.
 
-    Other variables are omitted. Raises ConfigError for a process that is not part of such a group,
-    and for an invalid value.
+    Other variables are omitted. Raises ConfigError for a process that is not part of the group, and
+    for an invalid value.
+
+    Args:
+        arguments: the requested arguments
+        environment: the requested environment variables
+        backend: this process's own backend
+        words: this process's own options of the run, or program
     """
     expected = worker_words(backend, words)
     role = environment.get("DMLC_ROLE")
@@ -291,6 +321,10 @@ def allowed_variables(
 
 
 def _refuse_request(arguments: Sequence[str], expected: Sequence[str], is_worker: bool) -> None:
+    """Raise ConfigError for requested ``arguments`` that differ from the ``expected`` ones.
+
+    The message quotes the first difference, if rank 0 has requested a worker or program.
+    """
     are_programs = is_worker and (is_program(arguments) or is_program(expected))
     for position, (local_word, requested_word) in enumerate(zip_longest(expected, arguments)):
         if local_word != requested_word and (
@@ -305,6 +339,7 @@ def _refuse_request(arguments: Sequence[str], expected: Sequence[str], is_worker
 
 
 def _quote_position(words: Sequence[str], position: int) -> str:
+    """Return the word at ``position``, after its option if the word is an option's value."""
     start = position - (
         position > 4 and position < len(words) and not words[position].startswith("-")
     )

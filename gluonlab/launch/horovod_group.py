@@ -1,4 +1,4 @@
-"""Groups of processes over Horovod."""
+"""A process group that communicates over Horovod."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ from gluonlab.launch.network_addresses import ipv4_addresses, is_loopback
 
 
 class Horovod(SummingGroup):
-    """A group of processes that horovodrun or mpirun has started. Raises EngineError without
-    Horovod.
+    """A process group over Horovod, whose processes gluonlab, horovodrun or mpirun has started.
+
+    Raises EngineError if Horovod cannot be imported.
     """
 
     name = "horovod"
@@ -37,18 +38,20 @@ class Horovod(SummingGroup):
             ) from None
         set_horovod_defaults()
         _check_hostname_address()
-        # Registered before init's own handler, and so called after that.
+        # Exit handlers run in reverse order. So this handler runs after that of hvd.init.
         atexit.register(_consume_failed_sums)
         hvd.init()
         super().__init__(hvd.rank(), hvd.size())
         self._allreduce = hvd.allreduce_
         self.local_rank = hvd.local_rank()
-        set_local_process_count(hvd.local_size())  # before devices take threads, and decoders start
+        # The threads of devices and the number of decoders, which are set later, depend on this.
+        set_local_process_count(hvd.local_size())
 
     def own_devices(self, gpus: Optional[int] = None) -> Optional[str]:
-        """Return this process's devices: ``gpus`` GPUs of the host, or one, by the local rank.
+        """Return this process's devices, such as ``gpu:2,3``, chosen by its local rank.
 
-        Without GPUs, return one CPU device, or None if ``gpus`` is given.
+        ``gpus``: number of GPUs of each process; None for one. On a host without GPUs, return one
+        CPU device, or None if ``gpus`` is given.
         """
         if mx.context.num_gpus():
             return gpus_of_local_rank(self.local_rank, gpus)
@@ -60,24 +63,25 @@ class Horovod(SummingGroup):
 
 
 def _consume_failed_sums() -> None:
-    """Consume the errors of sums that failed because another process died.
+    """Ignore the errors of sums that failed because another process died.
 
-    Otherwise MXNet raises one of them when Python exits, and prints a traceback after the error
-    message of this process.
+    Otherwise MXNet would raise such an error when Python exits, and print a traceback after the
+    error message of this process.
     """
     with suppress(mx.base.MXNetError):
         nd.waitall()
 
 
 def _check_hostname_address() -> None:
-    """Raise ConfigError if other hosts cannot reach this one by Horovod's address of it.
+    """Raise ConfigError if other hosts cannot reach this host at the address that Horovod uses.
 
-    Horovod 0.28.1 sums over a gloo device that ignores the configured interface
-    (GlooContext::InitializeForProcessSet). gloo binds the first possible address of gethostname().
-    On many hosts /etc/hosts maps that name to 127.0.1.1, where the others would reach themselves.
+    Horovod 0.28.1 uses a gloo device that ignores the configured interface
+    (GlooContext::InitializeForProcessSet). gloo uses the first address of the hostname that it can
+    bind. On many hosts /etc/hosts maps the hostname to 127.0.1.1. At this address, another host
+    would reach itself.
 
-    Checks only groups over gloo on several hosts, set up by `gluonlab.launch.group_processes` or
-    horovodrun.
+    Only groups over gloo on several hosts are checked. `gluonlab.launch.group_processes` or
+    horovodrun sets up such groups.
     """
     getenv = os.environ.get
     rendezvous, interface = getenv("HOROVOD_GLOO_RENDEZVOUS_ADDR"), getenv("HOROVOD_GLOO_IFACE")
@@ -102,7 +106,7 @@ def _check_hostname_address() -> None:
 
 
 def _first_local_address(name: str) -> Optional[str]:
-    """Return the first address of a name that this host can bind; None without one."""
+    """Return the first address of a hostname that this host can bind; None if there is none."""
     try:
         candidates = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
     except OSError:

@@ -1,4 +1,7 @@
-"""Horovod's settings: launcher options with horovodrun's names, and Horovod's variables."""
+"""Horovod's settings: the launcher's options for Horovod, and the variables that they set.
+
+The options have the same names as those of horovodrun.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +18,17 @@ from gluonlab.launch.launcher_arguments import parse_number, parse_whole_number
 THRESHOLD_VARIABLE, CYCLE_TIME_VARIABLE = "HOROVOD_FUSION_THRESHOLD", "HOROVOD_CYCLE_TIME"
 TIMELINE_VARIABLE, MARK_CYCLES_VARIABLE = "HOROVOD_TIMELINE", "HOROVOD_TIMELINE_MARK_CYCLES"
 HOROVOD_RANK_VARIABLE = "HOROVOD_RANK"
-DYNAMIC_TIMELINE = "DYNAMIC"  # a timeline that the program starts
+DYNAMIC_TIMELINE = "DYNAMIC"  # value of TIMELINE_VARIABLE if the program itself starts a timeline
 MAX_THRESHOLD_MB, MAX_CYCLE_TIME_MS = 2**16, 60_000
-# No fusion by default. Which sums are fused depends on their timing, and fused sums are added in
-# another order, so their bits vary. Buckets of gradients are large enough to be sent unfused.
+# Fusion is off by default. Horovod fuses sums depending on their timing, and adds fused sums in
+# another order, so results would not be bit-identical from run to run. gluonlab's buckets of
+# gradients are large enough without fusion.
 DEFAULT_VARIABLES = {THRESHOLD_VARIABLE: "0"}
 
 
 class _HorovodOption(NamedTuple):
+    """An option of the launcher. ``field`` is the name of its parameter."""
+
     name: str
     help: str
     metavar: Optional[str] = None  # None for a flag
@@ -48,7 +54,7 @@ OPTIONS = (
 
 
 def add_horovod_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add Horovod's options to a command, below their own heading."""
+    """Add Horovod's options to a command. The help lists them below their own heading."""
     for option in reversed(OPTIONS):
         attributes: Dict[str, Any] = {"metavar": option.metavar}
         if option.metavar is None:
@@ -64,7 +70,10 @@ def add_horovod_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def horovod_arguments(values: Mapping[str, Any]) -> List[str]:
-    """Return the given options as words of a command line."""
+    """Return the options with a value as words of a command line, such as ``--cycle-time-ms 5``.
+
+    ``values``: the values of all options in OPTIONS, by field; None for an option that is not given
+    """
     return [
         word
         for option in OPTIONS
@@ -74,9 +83,14 @@ def horovod_arguments(values: Mapping[str, Any]) -> List[str]:
 
 
 def horovod_variables(backend: str, values: Mapping[str, Any]) -> Dict[str, str]:
-    """Return the workers' variables for the given options, which override the user's environment.
+    """Return the environment variables of the workers for the given options.
 
-    Raises ConfigError for another backend, and for an invalid size, time or file.
+    They override the user's environment. Raises ConfigError if an option is given with another
+    backend, and for an invalid size, time or file.
+
+    Args:
+        backend: see --backend
+        values: the values of all options in OPTIONS, by field
     """
     variables: Dict[str, str] = {}
     words = horovod_arguments(values)
@@ -105,10 +119,9 @@ def horovod_variables(backend: str, values: Mapping[str, Any]) -> Dict[str, str]
 
 
 def set_horovod_defaults() -> None:
-    """Set gluonlab's defaults of Horovod's variables before Horovod starts; check rank 0's
-    timeline.
+    """Set gluonlab's defaults of Horovod's variables. Call this before Horovod starts.
 
-    Raises ConfigError as `check_timeline_writable` does.
+    Rank 0 also checks that it can write the timeline, see `check_timeline_writable`.
     """
     for name, value in DEFAULT_VARIABLES.items():
         os.environ.setdefault(name, value)
@@ -117,7 +130,10 @@ def set_horovod_defaults() -> None:
 
 
 def check_timeline_writable(variables: Mapping[str, str]) -> None:
-    """Raise ConfigError if the timeline cannot be written here. Horovod itself only logs a line."""
+    """Raise ConfigError if this process cannot write the timeline that ``variables`` set.
+
+    Horovod itself would only log a warning.
+    """
     file = variables.get(TIMELINE_VARIABLE, "")
     if file and file != DYNAMIC_TIMELINE:
         try:

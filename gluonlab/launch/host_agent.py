@@ -1,8 +1,8 @@
-"""The agent of a launcher on one host, which starts and stops processes there.
+"""The launcher's agent on one host, which starts and stops processes on this host.
 
-The agent reports the output and the end of its processes to the launcher. It lives as long as the
-launcher: if the connection ends, or is silent for some time, the agent kills its processes and
-exits. If the agent is killed, the system kills the processes (PR_SET_PDEATHSIG).
+The agent sends the output and the exit status of its processes to the launcher. If the connection
+ends, or if the launcher is silent too long, the agent kills its processes and exits. If the agent
+itself is killed, the kernel kills its processes (PR_SET_PDEATHSIG).
 """
 
 from __future__ import annotations
@@ -46,19 +46,25 @@ from gluonlab.launch.network_addresses import ipv4_addresses, reserve_port, rese
 from gluonlab.launch.user_program import describe_start_error
 
 TERMINATION_GRACE_S = 5.0  # seconds that processes have to exit after SIGTERM
-UNPRINTED_LIMIT = 2**18  # letters sent to the launcher but not printed; beyond, processes wait
+# If more letters than this are sent to the launcher but not printed yet, processes have to wait.
+UNPRINTED_LIMIT = 2**18
 SSH_VARIABLE = "SSH_CONNECTION"  # set by sshd: the client's address and port, and the server's
 
 
 class HostAgent:
     """An agent that serves one launcher over a pair of streams.
 
-    ``hello`` contains further fields of the first message. ``checked`` is called with each request
-    to start a process; it returns the permitted request or raises ConfigError. ``parent`` is the
-    pid of a launcher on this host: while that is stopped, its silence is expected.
-
     After `serve`, ``status`` is the exit status that the launcher has sent; None if the launcher
-    has disappeared. ``fault`` is the error of an invalid message.
+    has disappeared. ``message_error`` is the error of an invalid message, or None.
+
+    Args:
+        reader: stream of the launcher's messages
+        writer: stream of the messages to the launcher
+        hello: further fields of the agent's first message, such as its rank
+        checked: called with each request to start a process. It returns the permitted part of the
+            request, or raises ConfigError.
+        parent: pid of the launcher, if it is on this host. While the launcher is stopped, its
+            silence does not count.
     """
 
     def __init__(
@@ -76,15 +82,17 @@ class HostAgent:
         self._processes: Dict[str, asyncio.subprocess.Process] = {}
         self._port_sockets: Dict[str, socket.socket] = {}  # the reserved ports of programs
         self._programs: Set[str] = set()  # names of the user's own programs
-        self._released: Set[str] = set()  # ending processes, whose output is not held back
+        self._released: Set[str] = set()  # processes that are ending; their output is not delayed
         self._tasks: "set[asyncio.Future[Any]]" = set()
         self._port: Optional[socket.socket] = None  # reserved for a scheduler
+        # letters sent to the launcher but not printed yet; event: the launcher has printed some
         self._unprinted, self._printed_event = 0, asyncio.Event()
-        self._heard = liveness_clock()
-        self._patience = 30.0
+        self._heard = liveness_clock()  # time of the launcher's last message
+        self._patience = 30.0  # longest silence of the launcher in seconds
 
     async def serve(self) -> None:
-        """Handle the launcher's messages until the connection ends."""
+        """Handle the launcher's messages until the connection ends or the launcher is silent."""
+        # ``seen_by`` is the launcher's address, and ``address`` is this host's, as sshd sees them.
         hello = {"here": socket.gethostname(), "pid": os.getpid(), "addresses": ipv4_addresses()}
         ssh = os.environ.get(SSH_VARIABLE, "").split()
         if len(ssh) == 4:
@@ -113,6 +121,7 @@ class HostAgent:
             self.message_error = error
 
     async def _handle_message(self, message: Message) -> None:
+        """Handle a message of the launcher. See `agent_messages.LAUNCHER_MESSAGES` for the keys."""
         if "patience" in message:
             self._patience = message["patience"]
         elif "port" in message:
@@ -130,9 +139,8 @@ class HostAgent:
                     to_all = name in self._programs and message["signal"] == signal.SIGINT
                     signal_it = signal_group if to_all else _signal_process
                     signal_it(pid, message["signal"])
-            self._release_output(
-                message["to"]
-            )  # otherwise a process that waits to print could not exit
+            # Otherwise a process that waits until its output is printed could not exit.
+            self._release_output(message["to"])
         elif "end" in message:
             self._run_in_background(self._stop_processes())
         elif "done" in message:
@@ -143,7 +151,7 @@ class HostAgent:
         send_message(self._writer, **message)
 
     def _reserve_port(self, port: int) -> None:
-        """Reserve a port for the next scheduler, and free the port of an earlier one."""
+        """Reserve a port for the next scheduler, and free the port of an earlier scheduler."""
         self._free_port()
         self._port, message = reserve_port(port)
         send_message(self._writer, **message)
@@ -154,6 +162,10 @@ class HostAgent:
             self._port = None
 
     async def _start_process(self, message: Message) -> None:
+        """Start the process that a ``start`` message describes, and forward its output.
+
+        If the process cannot be started, report its end to the launcher with the reason.
+        """
         name, pipes, is_program = message["start"], {}, False
         try:
             message = self._check_request(message)
@@ -202,10 +214,10 @@ class HostAgent:
         self._run_in_background(self._report_end(name, process, forwarding))
 
     def _node_port(self, name: str) -> Dict[str, str]:
-        """Return the variable with the port of a program's MXNet, higher for each rank of this
-        host.
+        """Reserve a port for MXNet in the program ``name``. Return the variable that sets it.
 
-        MXNet's scheduler numbers the workers of one host by their ports.
+        Each program gets a higher port than the programs before, because MXNet's scheduler numbers
+        the workers of one host in the order of their ports.
         """
         ports = [reserved.getsockname()[1] for reserved in self._port_sockets.values()]
         last = max(ports, default=0)
@@ -216,10 +228,15 @@ class HostAgent:
         return {NODE_PORT_VARIABLE: str(port)}
 
     async def _forward_output(self, name: str, stream: str, descriptor: int) -> None:
-        """Forward the output of a process to the launcher, no faster than it is printed.
+        """Forward the output of a process to the launcher, line by line.
 
-        The output of a process that has ended, or is to end, is sent at once, because it may
-        contain the reason.
+        While more than UNPRINTED_LIMIT letters are not printed yet, forwarding waits. The output of
+        an ending process does not wait, because it may contain the reason for the end.
+
+        Args:
+            name: name of the process
+            stream: ``out``, ``err``, or ``came`` for the statuses that the process reports
+            descriptor: file descriptor from which the output is read
         """
         reader, transport = await _open_reader(descriptor, LINE_PIECE_BYTES)
         try:
@@ -235,16 +252,19 @@ class HostAgent:
             transport.close()
 
     def _release_output(self, names: Iterable[str]) -> None:
+        """Let processes that are ending send their output without waiting."""
         self._released.update(names)
         self._printed_event.set()
 
     async def _report_end(self, name: str, process: Any, forwarding: List[Any]) -> None:
+        """Wait for the end of a process, and report it after the last output.
+
+        ``forwarding``: the tasks that forward the output of the process.
+        """
         status = await process.wait()
         signal_group(process.pid, signal.SIGKILL)  # the process's remaining children
         self._release_output([name])
-        _, pending = await asyncio.wait(
-            forwarding, timeout=TERMINATION_GRACE_S
-        )  # send its output first
+        _, pending = await asyncio.wait(forwarding, timeout=TERMINATION_GRACE_S)
         for task in pending:  # a detached child may keep the pipes open
             task.cancel()
         del self._processes[name]
@@ -254,7 +274,7 @@ class HostAgent:
         await self._drain_writer()
 
     async def _stop_processes(self) -> None:
-        """Stop all processes, and then report that to the launcher."""
+        """Stop all processes, first by SIGTERM and then by SIGKILL. Then notify the launcher."""
         self._release_output(self._processes)
         for signal_number in (signal.SIGTERM, signal.SIGKILL):
             for process in self._processes.values():
@@ -266,10 +286,11 @@ class HostAgent:
         send_message(self._writer, all_ended=True)
 
     async def _watch_launcher(self) -> None:
-        """Send signs of life, report stopped processes, and return when the launcher is silent too
-        long.
+        """Send signs of life and report stopped processes, until the launcher is silent too long.
+
+        A stopped process is one that a signal such as Ctrl-Z has suspended.
         """
-        stopped: Dict[str, float] = {}
+        stopped: Dict[str, float] = {}  # the time since when each process is stopped
         while liveness_clock() - self._heard < self._patience:
             send_message(self._writer, beat=True)
             now = liveness_clock()
@@ -284,7 +305,7 @@ class HostAgent:
             await asyncio.sleep(BEAT_S)
 
     async def _drain_writer(self) -> None:
-        with suppress(OSError):  # the launcher is gone, which `_listen` notices
+        with suppress(OSError):  # the launcher has disappeared; `_listen` handles this
             await self._writer.drain()
 
     def _run_in_background(self, coroutine: Any) -> "asyncio.Future[Any]":
@@ -295,7 +316,7 @@ class HostAgent:
 
 
 def line_cost(line: str) -> int:
-    """Return the share of a line in UNPRINTED, counted in the agent and in the launcher."""
+    """Return the letters by which a line counts toward UNPRINTED_LIMIT."""
     return len(line) + 1
 
 
@@ -306,6 +327,7 @@ def _signal_process(pid: int, signal_number: int) -> None:
 
 
 def _is_stopped(pid: int) -> bool:
+    """Check if a process is suspended by a signal such as SIGTSTP, or by a debugger."""
     try:
         status = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
@@ -316,7 +338,10 @@ def _is_stopped(pid: int) -> bool:
 async def _open_reader(
     descriptor: int, most: int = MAX_MESSAGE_BYTES
 ) -> "tuple[asyncio.StreamReader, asyncio.BaseTransport]":
-    """Return a reader that reads up to twice ``most`` bytes ahead."""
+    """Return a reader of a file descriptor, and its transport.
+
+    The reader buffers up to twice ``most`` bytes.
+    """
     loop, reader = asyncio.get_event_loop(), asyncio.StreamReader(most)
     transport, _ = await loop.connect_read_pipe(
         lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(descriptor, "rb", 0)
@@ -333,12 +358,13 @@ async def _open_writer(descriptor: int) -> asyncio.StreamWriter:
 
 
 async def _serve_streams() -> None:
-    """Serve the launcher at standard input and output: two pipes, or sshd's single socket.
+    """Serve the launcher over standard input and output.
 
-    Before Python 3.10, asyncio gives a child a socket as standard input, and a pipe as output.
+    These may be two pipes, or one socket from sshd. Before Python 3.10, asyncio uses a socket for a
+    child's standard input, and a pipe for its output.
     """
     input_fd, output_fd = os.dup(0), os.dup(1)
-    os.dup2(2, 1)  # so that Python's own output does not mix with the messages
+    os.dup2(2, 1)  # print to standard error, because standard output is for messages
     if stat.S_ISSOCK(os.fstat(input_fd).st_mode) and os.path.sameopenfile(input_fd, output_fd):
         os.close(output_fd)
         streams = await asyncio.open_connection(
@@ -355,7 +381,8 @@ async def _serve_streams() -> None:
 def main() -> None:
     """Serve one launcher over standard input and output."""
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
-        # Only the launcher's messages count. A handler, unlike SIG_IGN, is not inherited.
+        # Only the launcher's messages may end the agent. A handler is used instead of SIG_IGN,
+        # because child processes would inherit SIG_IGN.
         signal.signal(number, lambda *_: None)
     asyncio.run(_serve_streams())
 

@@ -1,4 +1,4 @@
-"""The hosts of a group, and the assignment of processes to hosts."""
+"""Parses lists of hosts, and assigns the processes of a group to the hosts."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ MAX_PROCESSES = 4096  # the largest number of processes of a group
 
 
 class Host(NamedTuple):
-    """A host, by its name for ssh, with the number of its workers.
+    """A host: its name for ssh, and the largest number of its workers.
 
-    ``slots`` is None if not given, which stands for one. A host with 0 slots has servers only.
+    ``slots`` is None if the user has given no number. Such a host has one worker. A host with 0
+    slots has servers only.
     """
 
     name: str
@@ -23,7 +24,7 @@ class Host(NamedTuple):
 
     @property
     def is_local(self) -> bool:
-        """Check if the host is this machine, which is reached without ssh."""
+        """Check if the host is this machine, for which no ssh is needed."""
         return self.name in (*LOCAL_NAMES, socket.gethostname())
 
 
@@ -31,17 +32,16 @@ LOCAL_HOST = Host("localhost")
 
 
 def parse_hosts(text: str) -> List[Host]:
-    """Parse a list such as ``h1,h2:4``, hosts with numbers of processes. Raises ConfigError."""
+    """Parse a list of hosts with numbers of processes, such as ``h1,h2:4``. Raises ConfigError."""
     return _check_distinct(
         [_parse_host(each, f"--hosts {text}") for each in text.split(",")], "--hosts"
     )
 
 
 def read_hostfile(path: str) -> List[Host]:
-    """Read a file with one host a line: ``h1``, ``h1:4`` or Open MPI's ``h1 slots=4``, and #
-    comments.
+    """Read the hosts from a file with one host on each line. Raises ConfigError.
 
-    Raises ConfigError.
+    A line is ``h1``, ``h1:4`` or, as for Open MPI, ``h1 slots=4``. Comments begin with #.
     """
     try:
         lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
@@ -68,6 +68,7 @@ def read_hostfile(path: str) -> List[Host]:
 
 
 def _parse_host(text: str, source: str) -> Host:
+    """Parse ``h1`` or ``h1:4``. ``source``: the option for the message. Raises ConfigError."""
     name, colon, slots = text.strip().partition(":")
     # A name that begins with - would be an option of ssh.
     if not name or name[0] == "-" or not name.isprintable() or set(name) & set(" /\\'\"$`;&|<>"):
@@ -84,6 +85,10 @@ def _parse_host(text: str, source: str) -> Host:
 
 
 def _check_distinct(hosts: List[Host], source: str) -> List[Host]:
+    """Return ``hosts``. Raises ConfigError if a host appears twice.
+
+    ``source``: the option, and the file if there is one, for the message
+    """
     seen: Dict[str, str] = {}  # the written name by the normalized name
     for host in hosts:
         name = LOCAL_HOST.name if host.is_local else _normalize_hostname(host.name)
@@ -102,16 +107,16 @@ def _check_distinct(hosts: List[Host], source: str) -> List[Host]:
 
 
 def _normalize_hostname(name: str) -> str:
-    """Return a host's name in lower case, without the user before @."""
+    """Return the host of ``user@host`` or ``host``, in lower case."""
     return name.rpartition("@")[2].lower()
 
 
 def assign_ranks(processes: Optional[int], hosts: List[Host]) -> List[int]:
-    """Return the host of each rank, as an index into ``hosts``. The hosts are filled in their
-    order.
+    """Return the host of each rank, as an index into ``hosts``.
 
-    ``processes`` is None for as many as the hosts take. A single host without a number takes all of
-    them. Raises ConfigError if the hosts take too few.
+    The hosts are filled in their order. A single host without a number of slots gets all processes.
+    ``processes``: number of processes; None to use all slots. Raises ConfigError if the hosts have
+    too few slots.
     """
     if len(hosts) == 1 and hosts[0].slots is None:
         return [0] * (processes or 1)
@@ -131,7 +136,7 @@ def assign_ranks(processes: Optional[int], hosts: List[Host]) -> List[int]:
 
 
 def format_hosts(hosts: Iterable[Host]) -> str:
-    """Return ``h1:1, h2:4``."""
+    """Return the hosts and their numbers of workers as text, such as ``h1:1, h2:4``."""
     return ", ".join(f"{host.name}:{_host_capacity(host)}" for host in hosts)
 
 
@@ -145,6 +150,10 @@ def total_capacity(hosts: Iterable[Host]) -> int:
 
 
 def server_hosts(hosts: List[Host], placed: Sequence[int]) -> List[int]:
-    """Return the hosts of the servers: hosts for servers only, or else all hosts with workers."""
+    """Return the hosts on which servers run, as indices into ``hosts``.
+
+    These are the hosts with 0 slots, or else all hosts with workers. ``placed``: the host of each
+    rank.
+    """
     dedicated = [number for number, host in enumerate(hosts) if host.slots == 0]
     return dedicated or sorted(set(placed))

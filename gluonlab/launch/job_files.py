@@ -1,8 +1,9 @@
-"""Job files of schedulers and clouds, ready to submit, with a comment on each line.
+"""Writes job files for schedulers and clouds, ready to submit, with a comment on each line.
 
-`JOB_FILE_KINDS` contains a function for each kind. All of them take the same `JobRequest`. The
-processes of a job find their ranks and each other (`gluonlab.launch.rank_environment`). Files for
-Kubernetes and SageMaker are YAML written by this module, because YAML libraries write no comments.
+`JOB_FILE_KINDS` contains a function for each kind of file. Each function takes a `JobRequest` and
+returns the text of the file. The job's processes find their ranks with
+`gluonlab.launch.rank_environment`. This module writes the YAML of Kubernetes and SageMaker itself,
+because YAML libraries write no comments.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from gluonlab.host.launcher_environment import instance_has_local_disk
 from gluonlab.launch.launcher_arguments import parse_whole_number
 from gluonlab.launch.user_program import is_program
 
-# a valid name for Slurm, LSF, Kubernetes (RFC 1035, with "-0" appended) and SageMaker
+# Job names that Slurm, LSF, Kubernetes (RFC 1035, with "-0" appended) and SageMaker all accept.
 NAME_PATTERN = re.compile(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?")
 QUEUE_PATTERN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.,:-]*")
 IMAGE_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]*")
@@ -27,24 +28,24 @@ IMAGE_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]*")
 
 @dataclass(frozen=True)
 class JobRequest:
-    """A job: its processes, their resources and their arguments.
+    """Description of a job: its processes, their resources and their arguments.
 
     Args:
-        words: the words after ``--``: the options of python -m gluonlab.run, or a program
+        words: the words after ``--``, which are options of python -m gluonlab.run, or a program
         processes: number of processes
         processes_per_host: largest number of processes on one host
         gpus: GPUs of each process
         threads: threads of each process
-        memory_mb: memory of each host, or of each pod in Kubernetes
+        memory_mb: memory of each host, or of each pod in Kubernetes, in MB
         minutes: time limit of the job
-        backend: see --backend
+        backend: how processes exchange gradients, see --backend
         name: name of the job
         queue: LSF's queue or Slurm's partition; None for the cluster's default
         image: container image for Kubernetes and SageMaker
-        instance: SageMaker's machine; None for the template's
-        bucket: SageMaker's bucket; None for the template's
-        role: SageMaker's role; None for the template's
-        python: Python of the processes
+        instance: machine type for SageMaker; None for the template's
+        bucket: S3 bucket for SageMaker; None for the template's
+        role: IAM role for SageMaker; None for the template's
+        python: Python command of the processes
         launcher: the launcher's own options before ``--``, such as Horovod's settings
 
     Raises:
@@ -120,9 +121,14 @@ def parse_job_request(
     launcher: Sequence[str],
     words: Tuple[str, ...],
 ) -> JobRequest:
-    """Return the request of a job file. ``job`` contains NAME=VALUE by the fields of `JobRequest`.
+    """Return the JobRequest for the options of a launch. Raises ConfigError.
 
-    Raises ConfigError.
+    Args:
+        backend: see --backend
+        processes: number of processes; None for the default
+        job: values of --job, texts NAME=VALUE in which NAME is a field of `JobRequest`
+        launcher: the launcher's own options to repeat in the job
+        words: the words after ``--``
     """
     other_options = {"words", "backend", "processes", "launcher"}
     fields = {
@@ -143,7 +149,7 @@ def parse_job_request(
 
 
 def _bash_line(words: List[str]) -> str:
-    """Quote words as one line of bash, also words with line breaks."""
+    """Quote words for bash, and join them to one line. Line breaks in words are escaped."""
     return " ".join(map(_bash_word, words))
 
 
@@ -156,7 +162,10 @@ def _bash_word(word: str) -> str:
 
 
 def _escape_letter(letter: str) -> str:
-    """Escape a letter for bash's $'...', as bytes, because \\u depends on the locale."""
+    """Escape a letter for bash's $'...'.
+
+    Unprintable letters become octal bytes, because the meaning of \\u depends on the locale.
+    """
     if letter in "\\'":
         return f"\\{letter}"
     if letter.isprintable():
@@ -168,7 +177,7 @@ def _escape_letter(letter: str) -> str:
 
 
 def slurm_job_file(request: JobRequest) -> str:
-    """Return the file for sbatch. srun starts the tasks, which find each other by its variables."""
+    """Return a job file for sbatch. In the job, srun starts one task for each process."""
     gpus = request.gpus * request.max_processes_on_host
     options = [
         ("the job's name in the queue", f"--job-name={request.name}"),
@@ -221,7 +230,7 @@ def slurm_job_file(request: JobRequest) -> str:
 
 
 def _lsf_resources(request: JobRequest) -> List[Tuple[str, List[str]]]:
-    """Return comments and bsub options of the resources, which are the same in both forms."""
+    """Return a comment and a bsub option for each resource, for both kinds of LSF job files."""
     gpus = request.gpus * request.max_processes_on_host
     options = [
         ("the job's name in the queue", ["-J", request.name]),
@@ -242,7 +251,7 @@ def _lsf_resources(request: JobRequest) -> List[Tuple[str, List[str]]]:
 
 
 def lsf_job_file(request: JobRequest) -> str:
-    """Return the file for bsub. blaunch starts one task in each slot, without a shell."""
+    """Return a job file for bsub. In the job, blaunch starts one task in each slot."""
     resources = [
         *_lsf_resources(request),
         ("where everything that is printed goes", ["-o", "%J.out"]),
@@ -266,7 +275,7 @@ def lsf_job_file(request: JobRequest) -> str:
 
 
 def lsf_interactive_job_file(request: JobRequest) -> str:
-    """Return the file for a login host, which opens a shell on the first host of the job."""
+    """Return a script for a login host. It opens a shell on the first host of an LSF job."""
     options = [
         line
         for comment, words in _lsf_resources(request)
@@ -289,11 +298,11 @@ def lsf_interactive_job_file(request: JobRequest) -> str:
     )
 
 
-# --- Kubernetes: an indexed job, with the service by which its pods find each other
+# --- Kubernetes: an indexed job, and a service that lets its pods find each other by name
 #
 # https://kubernetes.io/docs/tasks/job/job-with-pod-to-pod-communication/
 
-# Each pod has its own ports. The second is used if the scheduler has the first.
+# Port of rank 0. The second port is used if the launcher's options contain the first, as --port.
 KUBERNETES_PORTS = (9091, 9092)
 KUBERNETES_TEMPLATE = """\
 # Submit it with: kubectl apply -f FILE; kubectl logs -f job/{name}
@@ -348,9 +357,9 @@ spec:  # what is asked for
 
 
 def kubernetes_job_file(request: JobRequest) -> str:
-    """Return the file for kubectl, with one pod for each process.
+    """Return a job file for kubectl, with one pod for each process.
 
-    Raises ConfigError for several processes on a host.
+    Raises ConfigError if ``processes_per_host`` is not 1.
     """
     if request.processes_per_host != 1:
         raise ConfigError(
@@ -385,7 +394,7 @@ def _argument_comments(words: Iterable[str]) -> List[str]:
 
 
 def _yaml_string(text: str) -> str:
-    """Quote a text for YAML, which takes printable letters unchanged, and JSON's escapes."""
+    """Quote a text for YAML. Printable letters are unchanged, others become JSON's escapes."""
     letters = json.dumps(text, ensure_ascii=False)
     return "".join(
         letter if letter.isprintable() or ord(letter) > 0xFFFF else f"\\u{ord(letter):04x}"
@@ -393,9 +402,10 @@ def _yaml_string(text: str) -> str:
     )
 
 
-# --- SageMaker: a request for CreateTrainingJob, from a template
+# --- SageMaker: the parameters of CreateTrainingJob, based on a template
 #
-# The templates are copies of those in `sagemaker/training`, which an installed gluonlab lacks.
+# The templates are copies of the files in `sagemaker/training`, because an installed gluonlab does
+# not contain that folder.
 # https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_CreateTrainingJob.html
 
 TEMPLATE_FOLDER = Path(__file__).parent / "training"
@@ -443,10 +453,14 @@ YAML_COMMENTS = {
 
 
 def sagemaker_job_file(request: JobRequest) -> str:
-    """Return the file for AWS's command line, version 2. It is YAML, because JSON has no comments.
+    """Return the parameters of CreateTrainingJob as YAML, for version 2 of AWS's command line.
 
-    Raises ConfigError for words that are not options, for several processes on a host without
-    Horovod, and for an update on the servers.
+    Raises ConfigError for:
+
+    - a program of the user
+    - words that are not options
+    - several processes on a host without Horovod
+    - an update of the weights on the servers
     """
     parameters = _sagemaker_parameters(request)
     head = (
@@ -457,7 +471,7 @@ def sagemaker_job_file(request: JobRequest) -> str:
 
 
 def _sagemaker_parameters(request: JobRequest) -> Dict[str, Any]:
-    """Return the parameters of CreateTrainingJob."""
+    """Return the parameters of CreateTrainingJob: the template, changed by the request."""
     if is_program(request.words):
         raise ConfigError(
             f"--print sagemaker with the program {request.words[0]}: SageMaker's image runs your "
@@ -507,7 +521,11 @@ def _sagemaker_parameters(request: JobRequest) -> Dict[str, Any]:
 
 
 def options_to_hyperparameters(words: Tuple[str, ...]) -> Dict[str, str]:
-    """Convert options such as ``--epochs 3 --flip`` to hyperparameters: values as JSON by name."""
+    """Convert options to hyperparameters: ``--epochs 3`` to ``{"epochs": '"3"'}``.
+
+    Each value is JSON. Options without a value become ``true``. Raises ConfigError for a word that
+    does not belong to an option.
+    """
     values: Dict[str, str] = {}
     name: Optional[str] = None
     for word in words:
@@ -526,10 +544,11 @@ def options_to_hyperparameters(words: Tuple[str, ...]) -> Dict[str, str]:
 
 
 def set_volume_size(resources: Dict[str, Any], size_gb: Optional[int] = None) -> None:
-    """Set the volume of a request's ResourceConfig.
+    """Set the volume size in ``resources``, the ResourceConfig of a training job.
 
-    AWS creates volumes only for machines without a local disk. For them a size is required; for
-    others it is ignored. Raises ConfigError for a size or an encryption key that AWS would not use.
+    AWS requires a size for machines without a local disk, and creates no volume for other machines.
+    ``size_gb`` is None for the default size. Raises ConfigError for a size or an encryption key
+    that AWS would not use.
     """
     instance = resources["InstanceType"]
     if not instance_has_local_disk(instance):
@@ -550,7 +569,7 @@ def set_volume_size(resources: Dict[str, Any], size_gb: Optional[int] = None) ->
 
 
 def replace_bucket(value: Any, bucket: str) -> Any:
-    """Replace the placeholder bucket in all addresses of a template."""
+    """Replace the placeholder bucket in all S3 addresses of a template, or of a part of it."""
     if isinstance(value, str):
         return TEMPLATE_BUCKET.sub(f"s3://{bucket}/gluonlab/", value)
     if isinstance(value, list):
@@ -561,7 +580,7 @@ def replace_bucket(value: Any, bucket: str) -> Any:
 
 
 def _yaml_lines(mapping: Dict[str, Any]) -> Iterator[str]:
-    """Yield a part of the request as lines of YAML, each with its key's comment."""
+    """Yield the lines of a mapping as YAML, each with the comment on its key."""
     for key, value in mapping.items():
         comment = f"  # {YAML_COMMENTS.get(key, 'an option of the run')}"
         if isinstance(value, dict):
@@ -584,10 +603,10 @@ JOB_FILE_KINDS: Dict[str, Callable[[JobRequest], str]] = {
 
 
 def job_file(kind: str, request: JobRequest) -> str:
-    """Return the job file of a kind in JOB_FILE_KINDS.
+    """Return the text of a job file.
 
     Args:
-        kind: the scheduler
+        kind: a key of JOB_FILE_KINDS, such as ``slurm``
         request: the job
 
     Raises:

@@ -1,4 +1,4 @@
-"""An attempt of a launcher to run all processes of a group, from their start to their end."""
+"""One attempt of the launcher to run all processes of a group, from their start to their end."""
 
 from __future__ import annotations
 
@@ -28,11 +28,12 @@ from gluonlab.launch.group_processes import (
 from gluonlab.launch.host_agent import TERMINATION_GRACE_S
 
 ERROR_PREFIX = "error: "
-FAILURE_WINDOW_S = 2.0  # seconds within which failures with the same cause follow each other
+FAILURE_WINDOW_S = 2.0  # after a failure, seconds to wait for other failures with the same cause
 MIN_START_S = 30.0  # seconds that a process may need to load MXNet on a busy host
 KEPT_LINES = 10  # last lines of a process that are kept
 SIGNAL_STATUS_BASE = 128  # shells add this to the number of the signal that killed a process
-PROCESS_KEYS = ("of", "ended", "stopped")  # keys of messages that name a process
+PROCESS_KEYS = ("of", "ended", "stopped")  # keys of an agent's messages that hold a process's name
+# Exit statuses of a process that a user's signal has ended.
 REQUESTED_STATUSES = {
     SIGNAL_STATUS_BASE + number for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 }
@@ -41,8 +42,12 @@ REQUESTED_STATUSES = {
 class AttemptFailure(NamedTuple):
     """Reason for the end of an attempt.
 
-    ``status`` is the launcher's exit status. ``port_is_taken`` is True if another process took the
-    scheduler's port after the attempt had started.
+    Args:
+        who: the process or host that failed, such as ``rank 1 on h2``
+        why: the reason. It starts with ``error: `` if the process itself printed the reason.
+        status: the launcher's exit status
+        lines: the last lines that the process wrote to stderr
+        port_is_taken: whether another process took the scheduler's port after the attempt started
     """
 
     who: str
@@ -53,12 +58,15 @@ class AttemptFailure(NamedTuple):
 
     @property
     def is_death(self) -> bool:
-        """Check if a process was killed or stopped, or its host lost, without an error message."""
+        """Check if a process or host failed without an error message, such as by a signal."""
         return not self.why.startswith(ERROR_PREFIX)
 
     @property
     def is_retryable(self) -> bool:
-        """Check if another attempt may succeed: neither a user's mistake nor a requested end."""
+        """Check if another attempt may succeed.
+
+        It cannot succeed after a user's mistake (status 2) or a signal from the user.
+        """
         return self.status != 2 and self.status not in REQUESTED_STATUSES
 
     def __str__(self) -> str:
@@ -68,10 +76,17 @@ class AttemptFailure(NamedTuple):
 
 
 class LaunchAttempt:
-    """An attempt, which starts ``parts`` by the agents ``at[part.host]`` and waits for their end.
+    """Starts all processes of a group once, and waits for their end.
 
-    ``say(name, stream, line, printed)`` gets each line of output, and calls ``printed`` once the
-    line has been printed.
+    Args:
+        parts: the processes
+        at: the connections to the agents; ``at[part.host]`` starts ``part``
+        inbox: queue of the messages of all agents
+        say: called with (process, stream, line, printed) for each line of output. It calls
+            ``printed`` once the line has been printed.
+        patience: limit of waiting for processes and agents in seconds, see --patience
+        folder: the working folder of all processes
+        passed: environment variables for all processes
     """
 
     def __init__(
@@ -90,8 +105,8 @@ class LaunchAttempt:
         self._alive: Set[str] = {part.name for part in parts}
         self._workers = {part.name for part in parts if part.is_worker}
         self._programs = {part.name for part in parts if part.is_program}
-        # The processes that have reported each status. Programs report nothing, so they count as
-        # having reported everything.
+        # The names of the processes that have reported each status. The user's own programs report
+        # nothing, so they count as having reported every status.
         statuses = (ARRIVED, JOINED, BEGUN, LEFT, PORT_TAKEN)
         self._reported: Dict[str, Set[str]] = {status: set(self._programs) for status in statuses}
         self._exit_statuses: List[int] = []  # the exit statuses of programs after a signal
@@ -102,7 +117,7 @@ class LaunchAttempt:
 
     @property
     def signal(self) -> int:
-        """The first signal to the launcher or to a process of another launcher; 0 without one."""
+        """The number of the first signal to the launcher or to one of the processes; 0 if none."""
         return self._signal or 0
 
     @property
@@ -123,7 +138,7 @@ class LaunchAttempt:
             agent.send(signal=number, to=names)
 
     async def run(self) -> Optional[AttemptFailure]:
-        """Start the processes, wait for their end, and return the first failure, or None."""
+        """Start the processes, and wait for their end. Return the failure, or None on success."""
         for part in self._parts:
             self._agent[part.name].send(
                 start=part.name,
@@ -148,7 +163,7 @@ class LaunchAttempt:
             if failure_time and (now - failure_time > FAILURE_WINDOW_S or self._port_is_taken):
                 break
             if signal_time and not self.has_begun and now - signal_time > FAILURE_WINDOW_S:
-                break  # nothing was trained, and some may wait for processes that are gone
+                break  # before training, the remaining workers may wait for ended ones forever
             if signal_time and now - signal_time > self._patience:
                 self._record_failure("the processes", f"did not end within {self._patience:g} s", 1)
                 break
@@ -157,7 +172,7 @@ class LaunchAttempt:
             return self._first_failure()._replace(port_is_taken=self._port_is_taken)
         if not self._signal:
             return None
-        if self._programs:  # a program may use a signal for another purpose, or save and exit
+        if self._programs:  # a program may handle the signal and exit with any status
             status = next(filter(None, self._exit_statuses), 0)
             return AttemptFailure("", "", status) if status else None
         return AttemptFailure("", "", SIGNAL_STATUS_BASE + self._signal)
@@ -167,12 +182,13 @@ class LaunchAttempt:
         return SCHEDULER in self._reported[PORT_TAKEN]
 
     def _first_failure(self) -> AttemptFailure:
-        """Return the cause of all failures.
+        """Return the failure that caused the others.
 
-        Other processes fail because they miss a process that died or got an invalid option.
+        The cause is a process that died, or else an invalid option (status 2), or else the first
+        failure. Processes that only lost their partners fail later, or with another status.
         """
-        cause = self._failures[0]  # for programs, whose exit statuses have no known meaning
-        if not self._programs:
+        cause = self._failures[0]
+        if not self._programs:  # the exit statuses of programs have no known meaning
             cause = min(self._failures, key=lambda each: (not each.is_death, each.status != 2))
         same = [failure for failure in self._failures if failure.why == cause.why]
         if not cause.is_death and len(same) == len(self._workers):
@@ -180,6 +196,7 @@ class LaunchAttempt:
         return cause
 
     def _handle_message(self, connection: AgentConnection, message: Message) -> None:
+        """Handle a message of an agent. See `agent_messages.AGENT_MESSAGES` for the keys."""
         name = next((message[key] for key in PROCESS_KEYS if key in message), None)
         if connection not in self._agents():
             return
@@ -199,6 +216,11 @@ class LaunchAttempt:
             self._record_end(message["ended"], message["status"], message.get("why"))
 
     def _handle_line(self, connection: AgentConnection, of: str, stream: str, line: str) -> None:
+        """Forward a line of output, or record a status that a process reports.
+
+        ``of``: the name of the process. ``stream``: ``out``, ``err``, or ``came`` for a status.
+        Output is dropped once another process has taken the scheduler's port.
+        """
         if stream == "came":
             self._reported.get(line, set()).add(of)
             return
@@ -214,6 +236,11 @@ class LaunchAttempt:
         self._on_line(of, stream, line, printed)
 
     def _record_end(self, name: str, status: int, why: Optional[str]) -> None:
+        """Record the end of a process, and whether this is a failure.
+
+        ``status``: the exit status, or minus the number of the signal that killed the process.
+        ``why``: the agent's reason if the process could not be started.
+        """
         self._alive.discard(name)
         is_worker = name in self._workers
         if status == 0 and not is_worker:
@@ -223,11 +250,11 @@ class LaunchAttempt:
         elif status == 0 and name in self._reported[LEFT]:
             return
         elif status != 0 and not is_worker and not self._workers & self._alive:
-            return  # a server that no worker needs
+            return  # a server that no worker needs any more
         elif name in self._programs and self._signal:
             self._exit_statuses.append(_shell_status(status))
         elif self._signal and not self.has_begun:
-            return  # nothing was trained; without the others it may fail in any way
+            return  # before training, a process that lost the others may fail in any way
         elif name not in self._programs and (
             status in REQUESTED_STATUSES or (self._signal and -status == self._signal)
         ):
@@ -244,12 +271,15 @@ class LaunchAttempt:
             self._record_failure(name, reason or _describe_early_exit(status), status or 1)
 
     def _check_progress(self, seconds: float) -> None:
-        """Record silent agents, workers that do not start or join, and servers that exited too
-        early.
+        """Record failures that no message reports.
+
+        These are silent agents, workers that do not start or do not find the group, and servers
+        that exited before the workers. ``seconds``: the time since the start of the attempt.
         """
         for agent in self._agents():
             if agent.loss_reason is None and agent.silent_s > self._patience / 2:
                 agent.mark_lost(f"has given no sign of life for {agent.silent_s:.0f} s")
+        # ``busy``: the workers that still need the servers
         now, busy = liveness_clock(), self._workers & self._alive - self._reported[LEFT]
         for name, end_time in self._exit_times.items():
             if busy and now - end_time > FAILURE_WINDOW_S:
@@ -267,11 +297,12 @@ class LaunchAttempt:
             )
 
     def _workers_without(self, status: str) -> List[str]:
-        """Return the workers that have not reported a status, by rank."""
+        """Return the names of the workers that have not reported ``status``, in order of rank."""
         workers = [part.name for part in self._parts if part.is_worker]
         return [name for name in workers if name not in self._reported[status]]
 
     def _record_lost_host(self, connection: AgentConnection, why: str) -> None:
+        """Record that a host is lost with its running processes, if there are any."""
         lost = {name for name in self._alive if self._agent[name] is connection}
         if lost:
             self._failures.append(AttemptFailure(f"host {connection.host.name}", why))
@@ -283,7 +314,7 @@ class LaunchAttempt:
         self._failures.append(AttemptFailure(source, why, status, self._lines.get(name, ())))
 
     async def _stop_processes(self) -> None:
-        """Stop all remaining processes. An agent that does not answer counts as lost."""
+        """Stop all remaining processes. An agent that does not answer is marked as lost."""
         waiting = [agent for agent in self._agents() if agent.loss_reason is None]
         gone = [agent for agent in self._agents() if agent.loss_reason is not None]
         killing = asyncio.gather(*(each.kill() for each in gone))  # while the others end
@@ -309,7 +340,7 @@ class LaunchAttempt:
 
 
 def _shell_status(status: int) -> int:
-    """Return a process's status as a shell reports it: 128 plus the number of a signal."""
+    """Convert asyncio's exit status to the shell's: 128 + n instead of -n for signal number n."""
     return status if status >= 0 else SIGNAL_STATUS_BASE - status
 
 

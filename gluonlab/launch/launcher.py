@@ -1,4 +1,4 @@
-"""The launcher: connections to the agents of all hosts, and attempts until one succeeds."""
+"""Launches a group: connects to the agents of all hosts, and retries until an attempt succeeds."""
 
 from __future__ import annotations
 
@@ -32,29 +32,30 @@ from gluonlab.launch.scheduler_tasks import Rendezvous
 from gluonlab.launch.user_program import is_program
 
 DEFAULT_SSH_OPTIONS = SshOptions()
-PORT_ATTEMPTS = 5  # ports that are tried if other processes take them before the scheduler
+PORT_ATTEMPTS = 5  # number of ports to try if other processes take a port before the scheduler
 LOOPBACK = "127.0.0.1"
-STUCK_READER_S = 1.0  # seconds after a signal without any line printed; then the rest is dropped
+# After a signal, unprinted output is dropped if no line has been printed for this time.
+STUCK_READER_S = 1.0
 
 
 @dataclass(frozen=True)
 class LaunchRequest:
-    """The checked request of a launch.
+    """Checked arguments of a launch.
 
     Args:
-        backend: see --backend
-        words: the options of the run, or a program
+        backend: how processes exchange gradients, see --backend
+        words: the options of the run, or a program and its arguments
         hosts: the hosts of workers and servers
         workers: number of workers
-        servers: number of servers; None for one a host
-        port: the scheduler's port; None for a free one
+        servers: number of servers; None for one server on each host
+        port: the scheduler's port; None for a free port
         restarts: largest number of restarts
-        min_workers: see --min-workers
-        way: connection settings of other hosts
-        names: variables to forward to other hosts
-        command: the user's command, up to the words
-        place: rank 0's place, if a scheduler has started all processes
-        settings: variables of the workers, which override the user's
+        min_workers: smallest number of workers after a host is lost, see --min-workers
+        way: the ssh command, Python and patience for other hosts
+        names: names of environment variables to forward to other hosts
+        command: the user's command, without ``words``
+        place: rank 0's membership if a scheduler has started all processes; else None
+        settings: environment variables of the workers, which override the user's variables
     """
 
     backend: str
@@ -73,49 +74,54 @@ class LaunchRequest:
 
 
 class LaunchListener(Protocol):
-    """Interface of an object that receives the processes' output and the launcher's notes."""
+    """Interface of an object that prints the processes' output and the launcher's own messages."""
 
     def on_line(self, who: str, stream: str, text: str, printed: Callable[[], Any]) -> None:
-        """Receive a line that ``who`` has written to ``out`` or ``err``.
+        """Receive a line of the process ``who``, such as ``rank 0``.
 
-        Call ``printed``, in any thread, when there is room for more.
+        ``stream`` is ``out`` or ``err``. The listener calls ``printed``, in any thread, once the
+        line has been printed.
         """
 
     def on_note(self, text: str) -> None:
-        """Receive a line of the launcher itself."""
+        """Receive a message of the launcher itself."""
 
     @property
     def pending_lines(self) -> int:
-        """Number of received lines that are not printed yet."""
+        """Number of received lines that have not been printed yet."""
 
 
 def launch_group(request: LaunchRequest, listener: LaunchListener) -> int:
     """Start the processes, wait for their end, and return the exit status. Raises RunError.
 
-    A signal before the processes have started, or between two attempts, raises an exception as
-    elsewhere (`gluonlab.host.signals.EXCEPTION_BY_SIGNAL`).
+    Running processes receive the launcher's signals. If a signal arrives while no process runs, it
+    raises its exception in `gluonlab.host.signals.EXCEPTION_BY_SIGNAL`.
     """
     with StopRequest() as end:
         return asyncio.run(_Launcher(request, listener).run(end))
 
 
 class _Launcher:
+    """The connections to all agents, and the state that is kept between attempts."""
+
     def __init__(self, request: LaunchRequest, listener: LaunchListener) -> None:
         self._request, self._listener = request, listener
         self._attempt: Optional[LaunchAttempt] = None
-        self._working: Optional["asyncio.Future[int]"] = None
-        self._signal = 0
+        self._working: Optional["asyncio.Future[int]"] = None  # runs the attempts
+        self._signal = 0  # the number of the first signal
         self._rendezvous: Optional[Rendezvous] = None
         self._inbox: asyncio.Queue[ReceivedMessage]
         self._connections: List[AgentConnection] = []
         self._words = list(request.words)
-        self._previous_host = ""  # the host of rank 0 in an earlier attempt
-        self._is_whole = True  # False once a host is left out
-        self._has_trained = False  # True once a training has started, in any attempt
+        self._previous_host = ""  # the host of rank 0 in the first attempt that formed a group
+        self._is_whole = True  # False once an attempt has to do without a lost host
+        self._has_trained = False  # True once training has started, in any attempt
 
     async def run(self, end: StopRequest) -> int:
+        """Run attempts until one succeeds or fails for good, and return the exit status."""
         self._inbox = asyncio.Queue()
-        signal.signal(signal.SIGTSTP, signal.SIG_IGN)  # a stopped launcher could not watch
+        # Ctrl-Z is ignored, because a stopped launcher could not watch its processes.
+        signal.signal(signal.SIGTSTP, signal.SIG_IGN)
         status = 1
         self._working = asyncio.ensure_future(self._run_attempts())
         end.forward_signals(self._forward, asyncio.get_event_loop())
@@ -132,7 +138,10 @@ class _Launcher:
         return status
 
     async def _wait_until_printed(self, status: int) -> int:
-        """Wait until all output is printed; after a signal, only while lines are being read."""
+        """Wait until all output is printed, and return the exit status.
+
+        After a signal, stop waiting if no line has been printed for STUCK_READER_S.
+        """
         count, last_change = self._listener.pending_lines, time.monotonic()
         while self._listener.pending_lines:
             await asyncio.sleep(0.01)
@@ -143,8 +152,10 @@ class _Launcher:
         return status
 
     async def _connect_to_all(self) -> None:
-        """Connect to the agents of all hosts, or to the processes that a scheduler has started, by
-        rank.
+        """Connect to the agents of all hosts.
+
+        If a scheduler has started the processes, the other ranks are the agents. They connect to
+        this process.
         """
         request = self._request
         if request.place is None:
@@ -156,6 +167,7 @@ class _Launcher:
         self._add_connections(await self._rendezvous.wait_for_ranks(range(1, request.place.size)))
 
     def _add_connections(self, results: Sequence[Union[AgentConnection, RunError]]) -> None:
+        """Keep the connections among ``results``, and then raise the first error, if any."""
         self._connections += [
             connection_or_error
             for connection_or_error in results
@@ -166,6 +178,7 @@ class _Launcher:
                 raise connection_or_error
 
     def _forward(self, number: int) -> None:
+        """Forward a signal to the running workers. If there are none, stop the launcher."""
         self._signal = self._signal or number
         if self._attempt is not None:
             self._attempt.forward(number)
@@ -173,6 +186,7 @@ class _Launcher:
             self._working.cancel()
 
     async def _run_attempts(self) -> int:
+        """Run attempts until one succeeds or no restart is left, and return the exit status."""
         await self._connect_to_all()
         restarts_left, workers = self._request.restarts, self._request.workers
         while True:
@@ -195,7 +209,10 @@ class _Launcher:
             workers = await self._reconnect(lost)
 
     async def _run_attempt(self, workers: int) -> Optional[AttemptFailure]:
-        """Run one attempt. Retry with another port if another process takes the port."""
+        """Run an attempt, and return its failure, or None on success.
+
+        If another process takes the scheduler's port, run the attempt again with another port.
+        """
         root, request = self._connections[0], self._request
         for attempts_left in reversed(range(PORT_ATTEMPTS)):
             port = await self._reserve_port(root)
@@ -216,10 +233,10 @@ class _Launcher:
         )
 
     async def _reserve_port(self, root: AgentConnection) -> Optional[int]:
-        """Return the scheduler's port, which the agent ``root`` reserves until the scheduler
-        listens there.
+        """Make the agent ``root`` reserve a port for the scheduler on its host. Return the port.
 
-        Returns None if the host is lost. Raises ConfigError if the requested port is taken.
+        The agent keeps the port reserved until the scheduler listens there. Returns None if the
+        host is lost. Raises ConfigError if the requested port is taken.
         """
         requested, deadline = self._request.port, liveness_clock() + self._request.way.patience
         root.send(port=requested or 0)
@@ -236,10 +253,12 @@ class _Launcher:
         return None
 
     async def _run_attempt_on_port(self, port: int, workers: int) -> Optional[AttemptFailure]:
+        """Run one attempt with the scheduler at ``port``. Return its failure; None on success."""
+        # ``placed``: the host of each rank, as an index into ``hosts``
         request, hosts = self._request, [connection.host for connection in self._connections]
         placed = assign_ranks(workers, hosts)
         sites = _connection_sites(self._connections, named=request.place is None)
-        # one entry per host, even if the host has several agents
+        # one server host per name, even if the host has several agents
         by_name = {sites[number].name: number for number in reversed(server_hosts(hosts, placed))}
         places = sorted(by_name.values())
         servers = [places[n % len(places)] for n in range(request.servers or len(places))]
@@ -264,7 +283,7 @@ class _Launcher:
             self._attempt = None
 
     def _forward_line(self, who: str, stream: str, text: str, printed: Callable[[], Any]) -> None:
-        """Forward a line to the listener, which may print it in its own thread."""
+        """Forward a line to the listener, which may call ``call_printed`` from its own thread."""
         loop = asyncio.get_event_loop()
 
         def call_printed() -> None:
@@ -275,7 +294,11 @@ class _Launcher:
         self._listener.on_line(who, stream, text, call_printed)
 
     async def _reconnect(self, lost: Sequence[AgentConnection]) -> int:
-        """Reconnect to the lost hosts or leave them out, and return the number of workers."""
+        """Reconnect to the lost hosts, and return the number of workers of the next attempt.
+
+        With --min-workers, hosts that stay lost are left out. Otherwise they raise RunError. Adds
+        --autoresume to the options of a run.
+        """
         request = self._request
         resume_options = {AUTORESUME_OPTION, "--resume"} & {
             word.partition("=")[0] for word in self._words
@@ -305,7 +328,7 @@ class _Launcher:
         return workers
 
     async def _connect(self, hosts: Sequence[Host]) -> List[Union[AgentConnection, RunError]]:
-        """Return for each host a connection to its agent, or the error."""
+        """Start an agent on each host. Return a connection or an error for each host."""
         connections = [AgentConnection(host, self._request.way) for host in hosts]
         opening = asyncio.gather(
             *(connection.open(self._inbox) for connection in connections), return_exceptions=True
@@ -327,7 +350,7 @@ class _Launcher:
         return [error or connection for connection, error in zip(connections, errors)]
 
     def _report_failure(self, failure: AttemptFailure) -> int:
-        """Print the reason of a failure, and return the exit status."""
+        """Print the reason of an attempt's failure, and return the exit status."""
         if failure.why:
             if failure.is_death and failure.lines:
                 self._listener.on_note(f"the last lines of {failure.who}:")
@@ -347,7 +370,10 @@ async def _close_connections(at: Sequence[AgentConnection]) -> None:
 
 
 def _port_error(requested: Optional[int], root: AgentConnection, reason: str) -> str:
-    """Return the error message if the requested port, or for None any port, is not available."""
+    """Return the error message for a requested port that is not available.
+
+    ``requested`` is None if no free port was found. ``root`` is the agent on the scheduler's host.
+    """
     if requested is None:
         return f"no port of {root.host.name} can be had: {reason}: name one with --port"
     return f"--port {requested} on {root.host.name}: {reason}: choose another, or leave it out"
@@ -357,11 +383,15 @@ def _port_error(requested: Optional[int], root: AgentConnection, reason: str) ->
 
 
 def _connection_sites(at: Sequence[AgentConnection], named: bool) -> List[Site]:
-    """Return a site for each connection, with the address over which ssh or the process has
-    connected.
+    """Return each connection's site: the host's name and the address at which others reach it.
 
-    A process on the launcher's own host may have connected over loopback, which other hosts cannot
-    reach. ``named`` is True if the user has named the hosts.
+    The address is read from the connection by ssh or TCP. A process on the launcher's own host may
+    be connected over loopback, which other hosts cannot reach. Its site gets the launcher's
+    address.
+
+    Args:
+        at: the connections
+        named: whether to use the hostnames that the user gave, instead of the hosts' own names
     """
     launcher_address = (
         _first_reachable(connection.launcher_address for connection in at) or LOOPBACK
@@ -375,6 +405,6 @@ def _connection_sites(at: Sequence[AgentConnection], named: bool) -> List[Site]:
 
 
 def _first_reachable(addresses: Iterable[Optional[str]]) -> Optional[str]:
-    """Return the first address that other hosts can reach; else the first; None without any."""
+    """Return the first address that is not loopback, or else the first; None if all are None."""
     known = [each for each in addresses if each]
     return next((each for each in known if not is_loopback(each)), next(iter(known), None))

@@ -1,7 +1,10 @@
-"""Checks of the launcher's arguments before any process starts, with one-line errors.
+"""Parses and checks the launcher's arguments before any process starts.
 
-They cover the values of the launcher's own options, the options that are invalid if another
-launcher starts the processes, and the options of the run behind ``--``.
+All errors are ConfigErrors of one line. The module checks:
+
+- the values of the launcher's own options
+- options that are invalid because a scheduler or another launcher starts the processes
+- the options of the run after ``--``
 """
 
 from __future__ import annotations
@@ -21,9 +24,10 @@ from gluonlab.errors import ConfigError
 from gluonlab.launch.hosts import MAX_PROCESSES, Host
 from gluonlab.launch.rank_environment import Membership
 
-# options that a job file passes to each process, because rank 0 of the job launches the others
+# Options that a job file passes to each process, because rank 0 of the job launches the others.
 JOB_OPTIONS = ("servers", "restart", "min_workers", "patience", "port")
-REMOTE_OPTIONS = ("env", "ssh", "python")  # options that only other hosts need
+REMOTE_OPTIONS = ("env", "ssh", "python")  # options that are only used for other hosts
+# Options that are invalid if a scheduler starts the processes, and the reason.
 REFUSED_IN_JOBS = {
     "hosts": "the scheduler chooses the hosts: say how many processes with -n",
     "hostfile": "the scheduler chooses the hosts: say how many processes with -n",
@@ -33,21 +37,27 @@ REFUSED_IN_JOBS = {
 }
 DEFAULT_CHECKPOINT_PERIOD = "1 epoch"  # default interval of checkpoints
 ASYNC_BACKEND = "dist_async"
-# options of gluonlab.run that several processes do not support
+# Options of gluonlab.run that are only for a single process.
 SINGLE_PROCESS_OPTIONS = (
     "--compare", "--evaluate", "--find-batch-size", "--find-lr", "--list", "--save-config",
 )  # fmt: skip
 
 
 def parse_whole_number(name: str, text: str, most: int = MAX_PROCESSES, least: int = 1) -> int:
-    """Parse a whole number. Raises ConfigError."""
+    """Parse a whole number from ``least`` to ``most``, the value of option ``name``.
+
+    Raises ConfigError.
+    """
     if not re.fullmatch(r"[0-9]{1,9}", text) or not least <= int(text) <= most:
         raise ConfigError(f"{name} {text}: give a whole number, {least} to {most}")
     return int(text)
 
 
 def parse_number(name: str, text: str, unit: str, least: float, most: float) -> float:
-    """Parse a number of seconds, or of another ``unit``. Raises ConfigError."""
+    """Parse a number from ``least`` to ``most``, the value of option ``name``.
+
+    ``unit`` is for the error message, such as ``seconds``. Raises ConfigError.
+    """
     number = as_number(text)
     if not least <= number <= most:
         raise ConfigError(f"{name} {text}: give {unit}, {least:g} to {most:.0f}")
@@ -55,7 +65,10 @@ def parse_number(name: str, text: str, unit: str, least: float, most: float) -> 
 
 
 def split_command(name: str, text: str) -> List[str]:
-    """Split a command into words like a shell. Raises ConfigError."""
+    """Split a command, the value of option ``name``, into words like a shell.
+
+    Raises ConfigError.
+    """
     try:
         words = shlex.split(text)
     except ValueError as error:
@@ -66,7 +79,10 @@ def split_command(name: str, text: str) -> List[str]:
 
 
 def given_options(context: click.Context, names: Optional[Iterable[str]] = None) -> List[str]:
-    """Return the words of options that are given on the command line: of ``names``, or of all."""
+    """Return the options that are given on the command line, as words such as ``--port 9091``.
+
+    ``names``: the options to return, as names of parameters such as ``min_workers``; None for all.
+    """
     words: List[str] = []
     options = [option for option in context.command.params if isinstance(option, click.Option)]
     for option in options:
@@ -80,7 +96,10 @@ def given_options(context: click.Context, names: Optional[Iterable[str]] = None)
 
 
 def job_file_options(context: click.Context, kind: str) -> List[str]:
-    """Return the launcher's options for a job file of this kind. Raises ConfigError."""
+    """Return the launcher's options that a job file repeats, as words.
+
+    Raises ConfigError for an option that this ``kind`` of job file does not support.
+    """
     for name, reason in REFUSED_IN_JOBS.items():
         for option in given_options(context, [name])[:1]:
             raise ConfigError(f"--print {kind} with {option}: {reason}")
@@ -99,7 +118,10 @@ def job_file_options(context: click.Context, kind: str) -> List[str]:
 
 
 def check_not_in_group(context: click.Context, place: Optional[Membership]) -> None:
-    """Raise ConfigError if each of several started processes would launch its own group."""
+    """Raise ConfigError if each process of a started group would launch a group of its own.
+
+    ``place``: this process's membership; None if no launcher has started the process.
+    """
     if place is not None and place.size > 1 and place.rank is not None:
         [option, *_] = given_options(context, ["count", "hosts", "hostfile"])
         raise ConfigError(
@@ -111,7 +133,13 @@ def check_not_in_group(context: click.Context, place: Optional[Membership]) -> N
 def check_remote_options(
     context: click.Context, used: Sequence[Host], place: Optional[Membership]
 ) -> None:
-    """Raise ConfigError for an option for other hosts if there are no other hosts."""
+    """Raise ConfigError for an option in REMOTE_OPTIONS if the launcher uses no other host.
+
+    Args:
+        context: the parsed command line
+        used: the hosts of the group
+        place: this process's membership if a scheduler has started all processes; else None
+    """
     if place is None and not all(host.is_local for host in used):
         return
     for name in REMOTE_OPTIONS:
@@ -125,8 +153,10 @@ def check_remote_options(
 
 
 def check_member_options(context: click.Context, launcher: str) -> None:
-    """Raise ConfigError for an option of the launching process, if ``launcher`` has started this
-    one.
+    """Raise ConfigError for an option that is only for the process that launches a group.
+
+    ``launcher`` is the name of the launcher that has already started this process as a member of a
+    group.
     """
     for option in given_options(context, [*JOB_OPTIONS, *REFUSED_IN_JOBS])[:1]:
         raise ConfigError(
@@ -142,17 +172,19 @@ def validate_run_arguments(
     launcher: click.Command,
     worker: click.Command,
 ) -> Tuple[str, ...]:
-    """Check a run's words, and add checkpoints if the run may be restarted.
+    """Check the options of a run, and return them.
+
+    If the run may be restarted and saves no checkpoints, --checkpoint-every is added.
 
     Args:
         backend: see --backend
-        words: the words after ``--``
+        words: the options of the run, after ``--``
         restarts: largest number of restarts
-        launcher: the command whose options stand before ``--``
-        worker: the command whose options stand after ``--``
+        launcher: the launcher's command, for the options before ``--``
+        worker: the worker's command, for the options after ``--``
 
     Raises:
-        ConfigError: as a worker would raise it for the words
+        ConfigError: for options that a worker would refuse, or that exclude a restart
     """
     options = _parse_run_options(backend, words, launcher, worker)
     if not restarts or options["resume"] is not None:
@@ -184,7 +216,10 @@ def _parse_run_options(
     launcher: click.Command,
     worker: click.Command,
 ) -> Dict[str, Any]:
-    """Return the options of the run by name."""
+    """Parse the options of a run. Return their values by parameter name, such as ``resume``.
+
+    Raises ConfigError.
+    """
     launcher_options, run_options = _option_names(launcher), _option_names(worker)
     for word in words:
         name = word.partition("=")[0]
@@ -208,7 +243,13 @@ def _option_names(command: click.Command) -> List[str]:
 def _check_not_launcher_option(
     name: str, launcher_options: Sequence[str], run_options: Sequence[str]
 ) -> None:
-    """Raise ConfigError for an option of the launcher, or a misspelled one."""
+    """Raise ConfigError for an option of the launcher after ``--``, even if it is misspelled.
+
+    Args:
+        name: a word after ``--``, without its value
+        launcher_options: all options of the launcher, such as ``--hosts``
+        run_options: all options of a run
+    """
     if not name.startswith("--") or name in run_options:
         return
     if name in launcher_options:

@@ -1,4 +1,4 @@
-"""Free ports and the addresses of this host."""
+"""Reserves free ports, and finds the network addresses of this host."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from typing import Any, Dict, Optional, Tuple
 
 
 def reserve_port(port: int) -> Tuple[Optional[socket.socket], Dict[str, Any]]:
-    """Reserve a free port, ``port`` or, for 0, any, and return its socket and a message.
+    """Reserve a port. Return its socket, and a message for the launcher.
 
-    The message contains ``port`` or, if there is no socket, the system's error as ``taken``. While
-    the socket is open, the system assigns the port to no other process. A process that binds it
-    with SO_REUSEADDR succeeds, such as MXNet's scheduler and Horovod's rendezvous server.
+    ``port``: the port to reserve; 0 for any free port. The message is ``{"port": number}``, or
+    ``{"taken": error}`` with no socket if the port is not available.
+
+    While the socket is open, the system assigns the port to no other process. But a process that
+    requests this port with SO_REUSEADDR gets it, such as MXNet's scheduler.
     """
     reservation = socket.socket()
     reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -25,8 +27,9 @@ def reserve_port(port: int) -> Tuple[Optional[socket.socket], Dict[str, Any]]:
 
 
 def reserve_port_above(last: int) -> Tuple[Optional[socket.socket], int]:
-    """Reserve the next free port above ``last``, or any port for 0. Return no socket if there is
-    none.
+    """Reserve the next free port above ``last``. Return its socket and number.
+
+    For ``last`` = 0, reserve any free port. Returns (None, 0) if no port is free.
     """
     if not last:
         reservation, answer = reserve_port(0)
@@ -39,7 +42,7 @@ def reserve_port_above(last: int) -> Tuple[Optional[socket.socket], int]:
 
 
 def ipv4_addresses() -> Dict[str, str]:
-    """Return this host's IPv4 addresses with the names of their interfaces."""
+    """Return the names of this host's network interfaces by IPv4 address."""
     import fcntl
 
     interface_by_address: Dict[str, str] = {}
@@ -55,7 +58,7 @@ def ipv4_addresses() -> Dict[str, str]:
 
 
 def is_loopback(address: str) -> bool:
-    """Check if an address or name leads back to the host itself."""
+    """Check if an address is a loopback address, or the name ``localhost``."""
     try:
         return ipaddress.ip_address(address).is_loopback
     except ValueError:

@@ -1,4 +1,8 @@
-"""Groups of processes over MXNet's parameter server, and weights that its servers update."""
+"""A worker's process group over MXNet's parameter server, and the weights that servers update.
+
+`ParameterServer` is the worker's end of the group. `ServedWeights` are weights that the servers
+keep and update. This module does not start servers: see `gluonlab.launch.group_processes`.
+"""
 
 from __future__ import annotations
 
@@ -44,21 +48,23 @@ RULE_NOT_LOADED = (
 
 
 class ParameterServer(SummingGroup):
-    """Workers of MXNet's parameter server, whose scheduler is set in the environment.
+    """A worker's process group that communicates over MXNet's parameter server.
 
-    By default the servers sum gradients, and the workers update. After `serve`, the servers update
-    with an optimizer that is sent to them as a pickle.
+    The environment sets the scheduler's address (DMLC_PS_ROOT_URI). By default, the servers sum
+    gradients, and the workers update the weights. After `start_serving_weights`, the servers update
+    the weights with an optimizer that is sent to them as a pickle.
 
-    With ``dist_async``, `ServedWeights.update` does not wait for other workers. Everything else is
-    as exact as with the other names. ``dist_device_sync`` sums a process's own arrays on its
-    devices, ``dist_sync`` on the CPU; a group passes a single array, so both do the same here.
+    - ``dist_sync`` and ``dist_device_sync`` do the same here. In MXNet they differ only in the
+      device on which a process adds its own arrays, and a group passes a single array.
+    - ``dist_async``: `ServedWeights.update` does not wait for other workers. All other methods are
+      as exact as with the other names.
 
     Raises EngineError if no scheduler is set, and RunError if the servers cannot load gluonlab's
-    rules.
+    optimizers.
     """
 
     def __init__(self, name: str = SYNC) -> None:
-        """``name`` is one of `NAMES`, the name of MXNet's kvstore."""
+        """Join the group. ``name``: the name of MXNet's kvstore, one of `NAMES`."""
         self.name, self.is_synchronous = name, name != ASYNC
         try:
             self._store = mx.kv.create(name)
@@ -72,17 +78,18 @@ class ParameterServer(SummingGroup):
         rank = int(os.environ.get(RANK_VARIABLE, self._store.rank))
         super().__init__(rank, self._store.num_workers)
         self.servers = parameter_server_count()
-        self._keys: Dict[int, int] = {}  # the kvstore's key by the number of the sum
+        self._keys: Dict[int, int] = {}  # the first key in the kvstore, by the number of the sum
         self._served: Optional[ServedWeights] = None
         if not self.is_synchronous:
             _install_storing_rule(self._store, self.servers)
-        # before devices get their threads, and decoders start
+        # The threads of devices and the number of decoders, which are set later, depend on this.
         set_local_process_count(_count_local_processes(self))
 
     def leave(self, together: bool) -> None:
-        """Free the kvstore before MXNet shuts down, which drops queued operations.
+        """Free the kvstore. A later shutdown of MXNet would drop queued operations.
 
-        At exit the workers wait for each other, unless this worker fails alone.
+        ``together``: whether all workers leave. They then wait for each other at exit. A worker
+        that fails alone does not wait.
         """
         if not together:
             check_call(_LIB.MXKVStoreSetBarrierBeforeExit(self._store.handle, 0))
@@ -92,8 +99,14 @@ class ParameterServer(SummingGroup):
     def start_serving_weights(
         self, optimizer: Any, flats: Sequence[FlatLayout], weights: Sequence[nd.NDArray]
     ) -> ServedWeights:
-        """Make the servers update weights. In asynchronous groups each worker has its own copy
-        there.
+        """Make the servers update weights with ``optimizer``, beginning with rank 0's weights.
+
+        In asynchronous groups the servers also keep a copy of the weights for each worker.
+
+        Args:
+            optimizer: the optimizer, which is sent to the servers as a pickle
+            flats: the layout of each flat array of parameters
+            weights: the flat arrays of initial weights, one for each layout
         """
         if self._served is not None:
             raise RunError("the servers keep the weights of another trainer: make a new group")
@@ -103,14 +116,18 @@ class ParameterServer(SummingGroup):
         return self._served
 
     def staleness(self) -> Optional[List[int]]:
-        """Return the histogram of the updates' staleness; None in synchronous groups."""
+        """Return the histogram of the updates' staleness; None in synchronous groups.
+
+        Element n counts the updates before which other workers had made n updates since the worker
+        last received the weights.
+        """
         return None if self._served is None or self.is_synchronous else self._served.staleness
 
     def own_devices(self, gpus: Optional[int] = None) -> Optional[str]:
-        """Return this process's GPUs: ``gpus`` GPUs of the host, or one, by the local rank.
+        """Return this process's GPUs, such as ``gpu:2,3``, chosen by its local rank.
 
-        Returns None if the launcher has not started several processes on this host, or without
-        GPUs.
+        ``gpus``: number of GPUs of each process; None for one. Returns None on a host without GPUs,
+        and if the launcher has not started several processes on this host.
         """
         shared = (
             int(os.environ.get(LOCAL_SIZE_VARIABLE, 1)) > 1 and LOCAL_RANK_VARIABLE in os.environ
@@ -120,9 +137,10 @@ class ParameterServer(SummingGroup):
         return None
 
     def sum_array(self, number: int, array: nd.NDArray, priority: int) -> None:
-        """Queue a sum over the processes. A new number waits until all processes have reached it.
+        """Queue the sum of ``array`` over the processes, which replaces the values of ``array``.
 
-        In asynchronous groups this waits for the sum.
+        The first call with a ``number`` waits until all processes have called with this number. In
+        asynchronous groups every call waits for the sum.
         """
         key_count = 1 if self.is_synchronous else self.size
         if number not in self._keys:
@@ -136,7 +154,11 @@ class ParameterServer(SummingGroup):
             self._sum_over_servers(self._keys[number], array)
 
     def _sum_over_servers(self, first_key: int, array: nd.NDArray) -> None:
-        """Sum the arrays of all processes, which the servers store under a key for each process."""
+        """Sum the arrays of all processes into ``array``.
+
+        The servers store each process's array under the key ``first_key`` + rank. Each process then
+        reads and adds all of these arrays.
+        """
         self._store.pushpull(first_key + self.rank, array)
         array.wait_to_read()  # the server has the array once it has answered
         self._store._barrier()
@@ -144,14 +166,14 @@ class ParameterServer(SummingGroup):
         for rank, part in enumerate(parts):
             self._store.pull(first_key + rank, part)
         array[:] = 0
-        for part in parts:  # in the same order, for the same bits in all processes
+        for part in parts:  # the same order in all processes, for bit-identical sums
             array += part
         array.wait_to_read()
         self._store._barrier()  # no process sends its next array before all have this sum
 
 
 def _host_number() -> int:
-    """Return a number of 48 bits, 1 or more, that identifies this host."""
+    """Return a number from 1 to 2**48 that identifies this host, a hash of its name and boot."""
     try:
         started = BOOT_ID.read_text()
     except OSError:
@@ -161,33 +183,36 @@ def _host_number() -> int:
 
 
 def _count_local_processes(group: ProcessGroup) -> int:
-    """Return the number of processes of a group on this host. All processes must call this."""
+    """Return the number of the group's processes on this host. All processes must call this."""
     number = np.array([_host_number()])
     return int((group.all_gather(number) == number).sum())
 
 
-# --- Weights that the servers keep and update; the optimizer travels to them as a pickle
+# --- Weights that the servers keep and update
+#
+# The "rule" of a server is the optimizer that it calls with each pushed array. It is sent to the
+# server as a pickle.
 
 
 def _install_rule(store: Any, rule: mx.optimizer.Optimizer) -> None:
-    """Install a rule on all servers, and wait for all processes."""
+    """Install ``rule`` on all servers. Waits until all workers have called this."""
     if store.rank == 0:
         store.set_optimizer(rule)  # waits until each server has loaded it or failed
     store._barrier()
 
 
 def _install_storing_rule(store: Any, servers: int) -> None:
-    """Install a rule on asynchronous servers that stores pushed arrays.
+    """Make asynchronous servers store each pushed array in place of the old array.
 
-    Raises RunError in all processes if the servers cannot load gluonlab's rules.
+    Raises RunError in all processes if the servers cannot load gluonlab's optimizers.
     """
     # A server without any rule crashes at the first push, and its workers hang. So MXNet's own rule
-    # comes first, which adds and which every server can load.
+    # "test" is installed first. Every server can load this rule, which adds pushed arrays.
     _install_rule(store, mx.optimizer.create("test"))
     _install_rule(store, ServerOptimizer())
     first_key = allocate_keys(store, servers)
-    # Pushed zeros replace the ones, unless a server still adds. Each array is on one server, or
-    # divided over all of them.
+    # Test of all servers: pushed zeros replace the ones, unless a server still has the adding rule.
+    # Each array is on one server, or divided over all servers.
     arrays = [nd.zeros((servers,)) for _ in range(servers)]
     for key, array in enumerate(arrays, start=first_key):
         store.init(key, nd.ones((servers,)))
@@ -197,10 +222,14 @@ def _install_storing_rule(store: Any, servers: int) -> None:
 
 
 class ServedWeights:
-    """Weights on the servers of ``store``, which ``optimizer`` updates there.
+    """Weights that the parameter servers keep and update.
 
-    With ``copies`` each worker pushes to its own copy and gets the current weights. Otherwise all
-    workers push to one copy, which the server updates once it has all of their gradients.
+    In synchronous groups all workers push gradients to the same key. The server updates the weights
+    once it has the gradients of all workers. In asynchronous groups each worker pushes to its own
+    key (a copy). The server then updates the weights at once, and answers with the new weights.
+
+    A "note" is an array on each server by which the server reports two things: whether it could
+    unpickle the optimizer, and how stale the updates were.
     """
 
     def __init__(
@@ -212,17 +241,29 @@ class ServedWeights:
         weights: Sequence[nd.NDArray],
         told: bool,
     ) -> None:
-        """Only a worker with ``told`` learns the staleness."""
+        """Install the optimizer and the initial weights on the servers.
+
+        Args:
+            store: MXNet's kvstore
+            copies: whether each worker pushes to its own copy, as in asynchronous groups
+            optimizer: the optimizer that the servers run
+            flats: the layout of each flat array of parameters
+            weights: the flat arrays of initial weights, one for each layout
+            told: whether this worker reads the notes in an asynchronous group
+        """
         self._store, self._copies = store, copies
-        # not by the store's rank: MXNet numbers the workers in order of arrival
+        # ``told`` is not derived from the store's rank, because MXNet numbers the workers in order
+        # of arrival.
         self._asks = told or not copies
         self.staleness: Optional[List[int]] = None
         servers, workers = flats[0].servers, store.num_workers
         first_key = allocate_keys(store, len(flats))
         self._weights = range(first_key, first_key + len(flats))
+        # (the key of the weights, the worker's rank) by the key of the worker's copy
         worker_copies: Dict[int, Tuple[int, int]] = {}
         for key in self._weights if copies else ():
-            # on the same server as the weights, if these are not divided over the servers
+            # MXNet chooses the server of a small array by its key modulo the number of servers. So
+            # these keys put the copies on the same server as their weights.
             copy_key = allocate_keys(store, servers * (workers + 1))
             copy_key += (key - copy_key) % servers
             worker_copies.update(
@@ -251,20 +292,24 @@ class ServedWeights:
             self._register(arrays)
 
     def _register(self, arrays: Dict[int, nd.NDArray]) -> None:
-        """Show the servers the weights that belong to the copies."""
+        """Push the initial weights once, so that the servers know the arrays that copies update."""
         for key, array in arrays.items() if self._store.rank == 0 else ():
             self._store.pushpull(key, array.copy())
         nd.waitall()
         self._store._barrier()
 
     def update(self, place: int, array: nd.NDArray, priority: int = 0) -> None:
-        """Queue the update of the weights at ``place``. ``array`` is their gradient, then the new
-        weights.
+        """Queue the update of flat array number ``place``.
+
+        ``array`` contains the gradient. The new weights replace the gradient in ``array``.
         """
         self._store.pushpull(self._targets[place], array, priority=priority)
 
     def synchronize(self, arrays: Sequence[nd.NDArray]) -> None:
-        """Wait for all processes, and copy the weights, the same everywhere, into ``arrays``."""
+        """Wait for all processes. In asynchronous groups, copy the current weights to ``arrays``.
+
+        The weights are the same in all processes.
+        """
         nd.waitall()  # for the answers to all pushes of this process
         if not self._copies:
             return
@@ -276,10 +321,10 @@ class ServedWeights:
         self._exchange_notes()
 
     def _exchange_notes(self) -> None:
-        """Read each server's note, with the staleness of its updates.
+        """Read each server's note, and set ``staleness`` from the notes.
 
-        In asynchronous groups only rank 0 reads. Raises RunError if a server could not unpickle the
-        optimizer.
+        In asynchronous groups only rank 0 reads the notes. Raises RunError if a server could not
+        unpickle the optimizer.
         """
         servers = len(self._notes)
         notes = [nd.zeros((servers * NOTE_SIZE,)) for _ in self._notes]

@@ -1,14 +1,19 @@
-"""This process's group and rank, from the environment variables of its launcher.
+"""Reads this process's rank and group from the environment variables of its launcher.
 
-`gluonlab.host.launcher_environment` is the table of the launchers, the inner ones first.
-`membership` returns this process's place in its group, `job_allocation` the hosts of the job.
+- `membership` returns the rank, the size of the group and the address of rank 0.
+- `job_allocation` returns the hosts of the Slurm or LSF job.
+
+`gluonlab.host.launcher_environment` lists the variables of each launcher. If one launcher runs
+inside another, the inner launcher comes first.
+
+The root of a group is the host of rank 0. It is read from these variables:
 
 ==============  ==================================================================================
-launcher        the root, which is the host of rank 0
+launcher        root
 ==============  ==================================================================================
 (any)           ``GLUONLAB_ROOT`` and ``GLUONLAB_PORT``, if they are set
-DMLC            the scheduler's address; the kvstore assigns the ranks
-horovodrun      none: Horovod finds its processes by itself
+DMLC            the address of MXNet's scheduler; MXNet's kvstore assigns the ranks
+horovodrun      none, because Horovod's processes find each other by themselves
 torchrun        MASTER_ADDR
 jsrun           the first host of the LSF job after the host of the job's script
 Open MPI        mpirun's host, where rank 0 runs by default
@@ -63,12 +68,17 @@ FIRST_PORT, PORT_COUNT = 10000, 20000
 
 @dataclass(frozen=True)
 class Membership:
-    """This process's place in its group.
+    """The rank of this process, and the size and root of its group.
 
-    ``root`` is a name or address of rank 0's host, the same in all processes; None if unknown.
-    ``port`` is rank 0's port. It is set by the launcher, or derived from the job's number so that
-    two jobs on a host rarely collide. For processes of MXNet's parameter server ``rank`` is None
-    and ``role`` is set.
+    Args:
+        launcher: name of the launcher that started this process
+        rank: rank in the group; None for processes of MXNet's parameter server
+        size: number of processes in the group
+        local_rank: rank among the group's processes on this host; None if unknown
+        local_size: number of the group's processes on this host; None if unknown
+        root: name or address of rank 0's host, the same in all processes; None if unknown
+        port: port of rank 0, set by the launcher or derived from the job's number
+        role: worker, server or scheduler; None outside of MXNet's parameter server
     """
 
     launcher: str
@@ -82,11 +92,13 @@ class Membership:
 
 
 def membership(environ: Environ) -> Optional[Membership]:
-    """Return the place of the process with this environment; None if no launcher has started it.
+    """Return the membership of the process that has this environment.
 
-    A shell in an allocation (salloc, bsub -Is, srun --pty) is not a process of a group: see
-    `job_allocation`. Raises ConfigError, with the variable's name, if variables are missing,
-    invalid or contradictory.
+    Returns None if no launcher has started the process. A shell in an allocation (salloc, bsub -Is,
+    srun --pty) is not a process of a group. Use `job_allocation` there.
+
+    Raises ConfigError, with the variable's name, if variables are missing, invalid or
+    contradictory.
     """
     server_member = _parameter_server_membership(environ)
     if server_member is not None:
@@ -102,9 +114,10 @@ def membership(environ: Environ) -> Optional[Membership]:
 
 
 def _complete_from_outer(member: Membership, launcher: Launcher, environ: Environ) -> Membership:
-    """Fill gaps from the outer launcher, if it has started the same group.
+    """Add missing values from the outer ``launcher``, if it has started the same group.
 
-    Rank and size identify the group: srun itself sets PMI_RANK, and jsrun Open MPI's variables.
+    The group is the same if rank and size are equal. For example, srun itself sets PMI_RANK, and
+    jsrun sets Open MPI's variables.
     """
     try:
         outer = _membership_by_launcher(launcher, environ)
@@ -119,10 +132,10 @@ def _complete_from_outer(member: Membership, launcher: Launcher, environ: Enviro
 
 
 def _set_root(member: Membership, environ: Environ) -> Membership:
-    """Set the root and the port: the user's, or defaults.
+    """Set the root and the port to the user's GLUONLAB_ROOT and GLUONLAB_PORT, or to defaults.
 
-    The default root is this host if all processes are here. MPICH assigns ranks from the job's
-    first host on.
+    If all processes are on one host, the default root is 127.0.0.1. MPICH and MVAPICH2 put rank 0
+    on the job's first host.
     """
     if environ.get("GLUONLAB_ROOT"):
         member = replace(member, root=check_hostname(environ["GLUONLAB_ROOT"], "GLUONLAB_ROOT"))
@@ -159,16 +172,16 @@ def job_allocation(environ: Environ) -> Optional[List[HostSlots]]:
     return None
 
 
-# --- This process's place by the variables of each launcher
+# --- Membership from the variables of each launcher
 
 
 def _was_started_by(launcher: Launcher, environ: Environ) -> bool:
-    """Check if the launcher, or a launcher that it has started, has started this process."""
+    """Check if ``launcher`` has started this process, directly or by an inner launcher."""
     if not environ.get(launcher.mark or launcher.rank):
         return False
     if launcher is SRUN:
-        # A job's script and salloc's shell have reserved step numbers. A single task with a
-        # terminal is a shell, too.
+        # Slurm reserves step numbers from 0xFFFFFFF0 for a job's script and for salloc's shell.
+        # A single task with a terminal is also a shell.
         step = environ[SRUN.mark]
         is_shell = "SLURM_PTY_PORT" in environ and environ.get("SLURM_STEP_NUM_TASKS") == "1"
         return not is_shell and not (re.fullmatch("[0-9]{10}", step) and int(step) >= 0xFFFFFFF0)
@@ -176,7 +189,7 @@ def _was_started_by(launcher: Launcher, environ: Environ) -> bool:
 
 
 def _membership_by_launcher(launcher: Launcher, environ: Environ) -> Membership:
-    """Return the checked place by this launcher's variables."""
+    """Return the membership that this launcher's variables describe. Raises ConfigError."""
     if launcher is SAGEMAKER:
         return _sagemaker_membership(environ)
     size, size_source = _group_size(launcher, environ)
@@ -200,7 +213,7 @@ def _membership_by_launcher(launcher: Launcher, environ: Environ) -> Membership:
 
 
 def _group_size(launcher: Launcher, environ: Environ) -> Tuple[int, str]:
-    """Return the number of processes, and the name of its source for messages."""
+    """Return the number of processes, and the variable that sets the number, for messages."""
     name = _first_set_name(environ, launcher.size)
     if name:
         return _read_number(environ, name, least=1), name
@@ -229,7 +242,7 @@ def _check_local(member: Membership, launcher: Launcher, environ: Environ) -> No
 
 
 def _complete_srun(member: Membership, environ: Environ) -> Membership:
-    """Set the root to the step's first node, and the local size by the node's number."""
+    """Set the root to the step's first node, and the local size to this node's tasks."""
     variable = _first_set_name(
         environ, ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST")
     )
@@ -257,7 +270,7 @@ def _complete_srun(member: Membership, environ: Environ) -> Membership:
 
 
 def _complete_blaunch(member: Membership, environ: Environ) -> Membership:
-    """Set the local rank and size: tasks are numbered through the job's slots, host by host."""
+    """Set the root, local rank and local size. LSF numbers the tasks host by host."""
     variable, hosts = read_lsf_hosts(environ)
     if not hosts:
         raise _missing_variable_error(BLAUNCH, environ, "LSB_MCPU_HOSTS")
@@ -279,7 +292,10 @@ def _complete_jsrun(member: Membership, environ: Environ) -> Membership:
 
 
 def _complete_open_mpi(member: Membership, environ: Environ) -> Membership:
-    """Set the root to mpirun's host, from its address or, since Open MPI 5, from a namespace."""
+    """Set the root to mpirun's host.
+
+    Open MPI 4 sets mpirun's address. Open MPI 5 sets a namespace that contains the hostname.
+    """
     address = re.search(
         r";tcp6?://(?:\[([^,;\]]+)|([^,;:\[]+))", environ.get(MPIRUN_ADDRESS_VARIABLE, "")
     )
@@ -292,7 +308,7 @@ def _complete_open_mpi(member: Membership, environ: Environ) -> Membership:
 
 
 def _complete_torchrun(member: Membership, environ: Environ) -> Membership:
-    """Set torchrun's root, and its port unless torchrun itself listens there."""
+    """Set the root to MASTER_ADDR, and the port to MASTER_PORT unless torchrun listens there."""
     root = environ.get(TORCHRUN.root, "")
     member = replace(member, root=check_hostname(root, TORCHRUN.root) if root else None)
     is_free = environ.get(TORCHRUN.port) and environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
@@ -300,7 +316,7 @@ def _complete_torchrun(member: Membership, environ: Environ) -> Membership:
 
 
 def _complete_kubernetes(member: Membership, environ: Environ) -> Membership:
-    """Set the local rank and size: each pod is one process, with its own hostname."""
+    """Set local rank 0 and local size 1, because each pod runs one process."""
     if member.size > 1 and not environ.get("GLUONLAB_ROOT"):
         raise _missing_variable_error(KUBERNETES, environ, "GLUONLAB_ROOT")
     return replace(member, local_rank=0, local_size=1)
@@ -314,8 +330,9 @@ MEMBERSHIP_COMPLETIONS: Dict[Launcher, Callable[[Membership, Environ], Membershi
 
 
 def _sagemaker_membership(environ: Environ) -> Membership:
-    """Return the place in SageMaker's list of hosts, which is the same on all hosts, one process
-    each.
+    """Return the membership by SageMaker's list of hosts. Each host runs one process.
+
+    The rank is the position of this host in the sorted list, which is the same on all hosts.
     """
     try:
         hosts = json.loads(environ["SM_HOSTS"])
@@ -344,7 +361,10 @@ def _sagemaker_membership(environ: Environ) -> Membership:
 
 
 def _parameter_server_membership(environ: Environ) -> Optional[Membership]:
-    """Return the role set by MXNet's launch.py or by `gluonlab.launch`; None without one."""
+    """Return the membership of a process of MXNet's parameter server; None for other processes.
+
+    MXNet's launch.py or `gluonlab.launch` has set the variables.
+    """
     server_role = read_server_role(environ)
     if server_role is None:
         return None
@@ -368,14 +388,17 @@ def _parameter_server_membership(environ: Environ) -> Optional[Membership]:
 
 
 def _job_port(launcher: Launcher, environ: Environ) -> int:
-    """Return a port for the group, the same in all of its processes."""
+    """Return a port for the group, the same in all of its processes.
+
+    The port is derived from the job's number, so that two jobs on one host rarely collide.
+    """
     job = "\n".join(environ.get(name, "") for name in launcher.job)
     digest = hashlib.sha256(job.encode("utf-8", "replace")).digest()
     return FIRST_PORT + int.from_bytes(digest, "big") % PORT_COUNT
 
 
 def _read_port(environ: Environ, name: str) -> int:
-    """Return a variable's port. Raises ConfigError."""
+    """Return the port number in a variable. Raises ConfigError if the number is not a port."""
     port = _read_number(environ, name, least=1)
     if port > 65535:
         raise ConfigError(f"{name}={port}: a port from 1 to 65535 is possible")
@@ -383,7 +406,10 @@ def _read_port(environ: Environ, name: str) -> int:
 
 
 def _read_number(environ: Environ, name: str, least: int) -> int:
-    """Return a variable's whole number. Raises ConfigError if it is not one, or below ``least``."""
+    """Return the whole number in a variable.
+
+    Raises ConfigError if the value is not a whole number or is less than ``least``.
+    """
     text = environ[name]
     if re.fullmatch(r"[0-9]{1,7}", text) is None or int(text) < least:
         raise ConfigError(
@@ -393,13 +419,13 @@ def _read_number(environ: Environ, name: str, least: int) -> int:
 
 
 def _read_optional_number(environ: Environ, names: Tuple[str, ...], least: int) -> Optional[int]:
-    """Return the number of the first of these variables that is set; None if none is."""
+    """Return the number in the first of these variables that is set; None if all are unset."""
     name = _first_set_name(environ, names)
     return _read_number(environ, name, least) if name else None
 
 
 def _first_set_name(environ: Environ, names: Tuple[str, ...]) -> str:
-    """Return the name of the first of these variables that is set; "" if none is."""
+    """Return the name of the first of these variables that is set; "" if all are unset."""
     return next((name for name in names if environ.get(name)), "")
 
 
@@ -413,5 +439,5 @@ def _missing_variable_error(launcher: Launcher, environ: Environ, name: str) -> 
 
 
 def _contradiction_error(text: str) -> ConfigError:
-    """Return the error for two contradictory variables."""
+    """Return the error for contradictory variables, which ``text`` describes."""
     return ConfigError(f"{text}: variables of two launchers are mixed; unset those that are stale")

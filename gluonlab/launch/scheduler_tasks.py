@@ -1,7 +1,8 @@
-"""Groups whose processes a scheduler such as srun has started: rank 0 launches, others are agents.
+"""Launching in a job whose processes a scheduler such as srun has already started.
 
-The other processes connect to rank 0 by TCP. Rank 0 can only make them start a server, or a worker
-with their own options (`gluonlab.launch.group_processes.allowed_variables`).
+Rank 0 is the launcher, and the other ranks are its agents. They connect to rank 0 by TCP. Rank 0
+can only make them start a server, or a worker with their own options
+(`gluonlab.launch.group_processes.allowed_variables`).
 """
 
 from __future__ import annotations
@@ -34,16 +35,20 @@ from gluonlab.launch.rank_environment import Membership
 from gluonlab.launch.user_program import is_program
 
 RETRY_PAUSE_S = 0.2  # seconds between two attempts to reach rank 0
-CONNECT_TIMEOUT_S = (
-    1.0  # seconds of one attempt; less than one reading advances the clock (MAX_TICK_S)
-)
+# Timeout of one attempt to connect. It must be less than MAX_TICK_S, so that the liveness clock
+# counts all of it.
+CONNECT_TIMEOUT_S = 1.0
 GREETING_TIMEOUT_S = 5.0  # seconds within which a connected process must send its rank
 
 
 class Rendezvous:
-    """Server of rank 0, to which the other ranks connect.
+    """The server of rank 0, to which the other ranks connect.
 
-    ``signalled`` is called with the number of a signal to one of them.
+    Args:
+        place: membership of rank 0
+        way: settings of the connections, of which only the patience is used
+        inbox: queue for the messages of the other ranks
+        signalled: called with the number of each signal that another rank has received
     """
 
     def __init__(
@@ -54,10 +59,9 @@ class Rendezvous:
         signalled: Callable[[int], None],
     ) -> None:
         self._place, self._way, self._inbox, self._signalled = place, way, inbox, signalled
-        self._connected: Dict[
-            int, AgentConnection
-        ] = {}  # connected ranks that are not returned yet
-        self._strangers = 0
+        # connections by rank that `wait_for_ranks` has not returned yet
+        self._connected: Dict[int, AgentConnection] = {}
+        self._strangers = 0  # number of refused connections
         self._server: Any = None
 
     async def listen(self) -> None:
@@ -77,9 +81,7 @@ class Rendezvous:
     async def wait_for_ranks(
         self, numbers: Sequence[int]
     ) -> List[Union[AgentConnection, RunError]]:
-        """Return connections to these ranks, or an error for each rank that does not connect in
-        time.
-        """
+        """Wait until these ranks have connected. Return a connection or an error for each rank."""
         deadline = liveness_clock() + self._way.patience
         while self._missing_ranks(numbers) and (left := deadline - liveness_clock()) > 0:
             _, message = await next_message(self._inbox, min(left, BEAT_S)) or (None, {})
@@ -96,13 +98,14 @@ class Rendezvous:
         return [error if rank in missing else self._connected.pop(rank) for rank in numbers]
 
     def _missing_ranks(self, numbers: Sequence[int]) -> List[int]:
+        """Return the ranks among ``numbers`` that are not connected, in ascending order."""
         connected = {
             rank for rank, connection in self._connected.items() if connection.loss_reason is None
         }
         return sorted(set(numbers) - connected)
 
     async def end(self, at: Sequence[AgentConnection], status: int) -> None:
-        """Send the exit status to all processes."""
+        """Send the exit status to all ranks, and close the server and the unused connections."""
         if self._server is not None:
             self._server.close()
         for connection in [*at, *self._connected.values()]:
@@ -114,7 +117,10 @@ class Rendezvous:
     async def _accept_rank(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        """Accept a process with a missing rank; the first one with a rank wins."""
+        """Accept a connection from a rank that is missing. Refuse all others.
+
+        If two processes have the same rank, the first to connect is accepted.
+        """
         hello: Message = {}
         with suppress(asyncio.TimeoutError, BadMessage):
             hello = await run_with_timeout(
@@ -140,7 +146,10 @@ class Rendezvous:
 async def _connect_to_rank_0(
     place: Membership, root: str, patience: float
 ) -> "Tuple[asyncio.StreamReader, asyncio.StreamWriter]":
-    """Connect to rank 0, which may start later. Raises RunError after ``patience`` seconds."""
+    """Connect to rank 0 at ``root``. Rank 0 may start later than this process.
+
+    Raises RunError after ``patience`` seconds.
+    """
     deadline, reason = liveness_clock() + patience, "no answer"
     while (left := deadline - liveness_clock()) > 0:
         opening = asyncio.open_connection(root, place.port, limit=MAX_MESSAGE_BYTES)
@@ -159,8 +168,9 @@ async def _connect_to_rank_0(
 
 
 def _system_message(error: OSError) -> str:
-    """Return the system's message of an error instead of asyncio's; host lookup errors have no
-    number.
+    """Return the system's message for an error instead of asyncio's.
+
+    Errors of hostname lookup have no error number of the system, so their own message is returned.
     """
     number = error.errno or 0
     return os.strerror(number) if number > 0 else error.strerror or str(error)
@@ -173,10 +183,19 @@ def serve_rank_0(
     patience: float,
     settings: Mapping[str, str],
 ) -> int:
-    """Serve rank 0 as another rank, and return the exit status it sends. Raises RunError.
+    """Be the agent of rank 0 on another rank, and return the exit status that rank 0 sends.
 
-    ``settings`` are variables of a worker, from this process's own options. A signal before rank 0
-    is reached raises an exception as elsewhere. A later signal is forwarded to rank 0.
+    A signal before rank 0 is reached raises an exception. Later signals are forwarded to rank 0.
+
+    Args:
+        place: this process's membership
+        backend: see --backend
+        words: the options of the run, or a program
+        patience: seconds to wait for rank 0
+        settings: environment variables of workers, from this process's own options
+
+    Raises:
+        RunError: if rank 0 cannot be reached or disappears
     """
     with StopRequest() as request:
         return asyncio.run(_serve_rank_0(place, backend, words, patience, settings, request))
@@ -190,6 +209,7 @@ async def _serve_rank_0(
     settings: Mapping[str, str],
     request: StopRequest,
 ) -> int:
+    """Connect to rank 0, and be its agent. For the arguments see `serve_rank_0`."""
     root = place.root or "127.0.0.1"
     connecting = asyncio.ensure_future(_connect_to_rank_0(place, root, patience))
 
@@ -204,8 +224,9 @@ async def _serve_rank_0(
         return SIGNAL_STATUS_BASE + request.number
 
     def check_request(message: Message) -> Message:
-        """Return the permitted part of a request. Raises ConfigError if it is not part of this
-        group.
+        """Return the permitted part of rank 0's request to start a process.
+
+        Raises ConfigError for a process that is not part of this group.
         """
         group = allowed_variables(message["words"], message["environment"], backend, words)
         if RANK_VARIABLE in group:

@@ -1,7 +1,8 @@
-"""Command that runs a server or scheduler of a group until its workers have left.
+"""The command that runs a server or scheduler of a group until the group ends.
 
-``python -m gluonlab.launch.server_process`` runs the role of MXNet's parameter server that
-DMLC_ROLE sets. With ``rendezvous ADDRESS PORT HOST:N,...`` it runs Horovod's rendezvous server.
+``python -m gluonlab.launch.server_process`` runs a server or scheduler of MXNet's parameter server,
+as DMLC_ROLE sets. With the arguments ``rendezvous ADDRESS PORT HOST:N,...`` it runs Horovod's
+rendezvous server.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from gluonlab.launch.group_processes import PORT_TAKEN, RENDEZVOUS_ARGUMENTS, re
 
 
 def _run_server_role() -> None:
-    """Load MXNet, which then runs its role and exits with SystemExit."""
+    """Import MXNet, which then runs the server or scheduler, and exits with SystemExit."""
     # A server never returns to Python, so Python's handler would not run.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
@@ -29,9 +30,10 @@ def _run_server_role() -> None:
 
 
 def _make_rendezvous_server(address: str, port: int, hosts: str) -> Any:
-    """Return Horovod's rendezvous server, an http.server, for ``hosts`` such as ``h1:2,h2:2``.
+    """Return Horovod's rendezvous server, an HTTP server.
 
-    Raises OSError if another process has the port.
+    ``hosts``: the hosts with their numbers of processes, such as ``h1:2,h2:2``. Raises OSError if
+    another process uses the port.
     """
     from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
     from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
@@ -58,7 +60,7 @@ def _serve_rendezvous(address: str, port: str, hosts: str) -> None:
 
 
 def main() -> None:
-    """Run the server that the arguments name."""
+    """Run the rendezvous server if it is requested, or else MXNet's server or scheduler."""
     if sys.argv[1:2] == RENDEZVOUS_ARGUMENTS[-1:]:
         _serve_rendezvous(*sys.argv[2:])
     else:

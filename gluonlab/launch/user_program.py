@@ -1,7 +1,7 @@
-"""The user's own program after ``--``, which the launcher starts once for each rank.
+"""Checks and starts the user's own program, which the launcher runs once for each rank.
 
-If the first word does not begin with a dash, the words are a program. Otherwise they are options
-of a run.
+The program and its arguments are the words after ``--``. If the first word begins with a dash, the
+words are options of a run instead.
 """
 
 from __future__ import annotations
@@ -23,22 +23,23 @@ ASSIGNMENT_PATTERN = re.compile(r"[A-Za-z_]\w*=", re.ASCII)
 
 
 def is_program(words: Sequence[str]) -> bool:
-    """Check if the words are a program and its arguments, not options of a run."""
+    """Check if the words after ``--`` are a program and its arguments, not options of a run."""
     return bool(words) and not words[0].startswith("-")
 
 
 def check_program(words: Sequence[str]) -> None:
-    """Raise ConfigError for a program that cannot be started on this host."""
+    """Raise ConfigError if the program cannot be started on this host, with the reason."""
     if shutil.which(words[0]) is None:
         raise ConfigError(describe_start_error(words[0], Path.cwd()))
 
 
 def program_variables() -> Dict[str, str]:
-    """Return the environment variables that differ from those of gluonlab's own processes.
+    """Return the environment variables of a program that gluonlab's own processes do not have.
 
-    The program may use another Python, which must not find this Python's packages. So PYTHONPATH
-    gets only the folder of `gluonlab.launch.at_start`. PYTHONUNBUFFERED makes the program print
-    each line immediately, because Python buffers output to a pipe. The user's value is kept.
+    - PYTHONPATH: the folder of `gluonlab.launch.at_start`, before the user's value. gluonlab's own
+      folder is not added, because the program may use another Python, with other packages.
+    - PYTHONUNBUFFERED: the user's value, or 1. Otherwise Python would buffer its output to the
+      launcher's pipe.
     """
     paths = [str(Path(at_start.__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {
@@ -48,7 +49,7 @@ def program_variables() -> Dict[str, str]:
 
 
 def become_program(words: Sequence[str]) -> NoReturn:
-    """Replace this process by the program. Raises ConfigError."""
+    """Execute the program in this process. Raises ConfigError if it cannot be started."""
     try:
         os.execvp(words[0], list(words))
     except OSError as error:
@@ -56,9 +57,12 @@ def become_program(words: Sequence[str]) -> NoReturn:
 
 
 def describe_start_error(name: str, folder: Path, error: Optional[OSError] = None) -> str:
-    """Explain on one line why a program cannot be started in this folder, and how to fix it.
+    """Return one line that explains why a program cannot be started, and how to fix that.
 
-    ``error``: the system's error, if a start was tried.
+    Args:
+        name: the program, the first word of the command line
+        folder: the working folder
+        error: the system's error, if the program was started; else None
     """
     quoted_name, file = one_line(repr(name)), folder / name
     if not folder.is_dir():
@@ -84,6 +88,10 @@ def describe_start_error(name: str, folder: Path, error: Optional[OSError] = Non
 
 
 def _not_in_path(name: str, file: Path) -> str:
+    """Explain why a program without a folder in its name is not found in PATH.
+
+    ``file``: the file with this name in the working folder, which may not exist
+    """
     quoted_name, first_word = one_line(repr(name)), name.split()[:1]
     if name and file.is_file():
         command = f"python {name}" if name.endswith(".py") else f"./{name}"
@@ -117,7 +125,10 @@ def _describe_refusal(quoted_name: str, error: Optional[OSError]) -> str:
 
 
 def check_not_gluonlab(words: Sequence[str]) -> None:
-    """Raise ConfigError if the program is gluonlab's training: each rank would train separately."""
+    """Raise ConfigError if the program is gluonlab's own training command.
+
+    Otherwise each rank would train separately.
+    """
     names = [word for word in words[:3] if not word.startswith("-")]
     if Path(names[0]).name.startswith(PYTHON_NAMES) and "-m" in words[1:2]:
         names = names[1:]

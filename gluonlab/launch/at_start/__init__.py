@@ -1,1 +1,1 @@
-"""Folder from which the user's program imports `sitecustomize` when Python starts."""
+"""Folder that contains `sitecustomize`, which the user's program imports when Python starts."""

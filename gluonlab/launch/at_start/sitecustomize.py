@@ -1,18 +1,18 @@
-"""Python's start-up module that lets a failed worker exit without waiting for the other workers.
+"""Lets a failed worker of the user's program exit without waiting for the other workers.
 
-`gluonlab.launch` puts this folder first into a program's PYTHONPATH, and Python imports this module
-when it starts. By default, MXNet's kvstore waits at exit until all workers exit. A failed worker
-would then never exit, because the others wait for its gradients. The launcher itself stops the
-servers.
+By default, MXNet's kvstore waits at exit until all workers exit. A failed worker would then never
+exit, because the other workers wait for its gradients. The launcher stops the servers.
 
-The program may use another Python, so this file imports nothing from gluonlab.
+Python imports a module named ``sitecustomize`` when it starts. `gluonlab.launch` puts this folder
+first into the PYTHONPATH of the program. The program may use another Python, so this file imports
+nothing from gluonlab.
 """
 
 import sys
 
 
 def _leave_alone():  # type: ignore[no-untyped-def]
-    """Disable the barrier at exit in all of MXNet's kvstores."""
+    """Disable the barrier at exit in all distributed kvstores of MXNet."""
     mxnet = sys.modules.get("mxnet")
     if mxnet is None:
         return
@@ -32,7 +32,7 @@ if __name__ == "sitecustomize":
     _HERE = __file__.rpartition("/")[0]
     sys.path[:] = [each for each in sys.path if each != _HERE]
     _own = sys.modules.pop("sitecustomize")
-    try:  # the sitecustomize that Python would have imported otherwise
+    try:  # also import the sitecustomize that this file hides
         import sitecustomize  # type: ignore[import-not-found] # noqa: F401
     except ImportError:
         sys.modules["sitecustomize"] = _own

@@ -1,4 +1,4 @@
-"""The command ``python -m gluonlab.launch.worker``, which trains as one process of a group."""
+"""The command ``python -m gluonlab.launch.worker``, a worker: it trains as a process of a group."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def main(
     results are those of one process with all devices: --batch-size is per device, --kvstore sums
     over the devices of each process.
     """
-    # MXNet is loaded here, not for --help
+    # These imports load MXNet. They are here, so that --help is fast.
     from gluonlab.cli.print_results import make_reporter, print_result
     from gluonlab.launch.backends import BACKENDS
     from gluonlab.training.loop import train
@@ -101,7 +101,12 @@ def main(
 
 
 def check_run_is_here(out: Optional[str], ran_on: str) -> None:
-    """Raise RunError if rank 0 has moved to this host and the run's folder is not here."""
+    """Raise RunError if the folder of the run is not on this host, to which rank 0 has moved.
+
+    Args:
+        out: the folder of the run, see --out; None without a folder
+        ran_on: the host on which rank 0 ran before
+    """
     from gluonlab.runs.run_writer import has_run
 
     if out is not None and not has_run(out):
