@@ -99,6 +99,7 @@ def _predict(
     output_format: str,
     settings: Dict[str, Any],
 ) -> None:
+    """Classify images, print the ``count`` best classes of each, and write the sheet, if any."""
     loaded, pictures = _load_run(run, sheet, settings, images)
     from gluonlab.inference import predictions
     from gluonlab.inference.predictions import MAX_PICTURES, write_sheet
@@ -135,6 +136,7 @@ def _predict(
 def _predict_wrong_images(
     run: str, sheet: Optional[str], output_format: str, settings: Dict[str, Any]
 ) -> None:
+    """Print the test images that the run classifies wrongly, and write the contact sheet."""
     replace = sheet is None  # a sheet with the default name may be overwritten
     if replace and output_format == "text":
         sheet = DEFAULT_SHEET
@@ -193,6 +195,7 @@ def _load_run(
 
 
 def _check_sheet(sheet: str, replace: bool) -> None:
+    """Raise an error unless a contact sheet can be written to ``sheet``."""
     from gluonlab.inference.predictions import MARK
 
     if Path(sheet).suffix.lower() != ".png":

@@ -24,6 +24,7 @@ from gluonlab.plain_text import format_columns, json_text, wrap_entry
 
 
 def _parse_device_counts(text: str) -> List[int]:
+    """Parse the value of --compare, such as ``1,2,4``. Raises ConfigError."""
     if not re.fullmatch(r"\s*[1-9]\d*(\s*,\s*[1-9]\d*)+\s*", text):
         raise ConfigError(f"--compare {text}: give numbers of devices such as 1,2 or 1,2,4")
     counts = [int(count) for count in text.split(",")]
@@ -189,6 +190,7 @@ def _run(
     quiet: bool,
     autoresume: bool,
 ) -> None:
+    """Train with a config, or with each number of devices in ``counts`` (--compare)."""
     _check_before_mxnet(config, may_contain_run=autoresume)
     from gluonlab.cli.print_results import make_reporter, print_result  # loads MXNet
     from gluonlab.training.loop import train
@@ -207,6 +209,7 @@ def _run(
 
 
 def _resume(folder: str, settings: Dict[str, Any], as_json: bool, quiet: bool) -> None:
+    """Resume the run in a folder, with changed ``settings``, if any."""
     _check_resumable(folder)
     from gluonlab.cli.print_results import make_reporter, print_result
     from gluonlab.training.loop import train
@@ -219,6 +222,7 @@ def _resume(folder: str, settings: Dict[str, Any], as_json: bool, quiet: bool) -
 
 
 def _find_batch_size(config: TrainConfig, budget_bytes: int, as_json: bool, quiet: bool) -> None:
+    """Find and print the largest batch size that needs at most ``budget_bytes`` of memory."""
     _check_before_mxnet(config.replace(out=None))  # without ``out``, because nothing is written
     from gluonlab.study.largest_batch import find_batch_size
 
@@ -230,6 +234,7 @@ def _find_batch_size(config: TrainConfig, budget_bytes: int, as_json: bool, quie
 
 
 def _find_lr(config: TrainConfig, steps: str, as_json: bool) -> None:
+    """Find a learning rate in ``steps`` training steps (--find-lr), and print the result."""
     count = whole_number_check(1)("--find-lr", steps)
     _check_before_mxnet(config)
     from gluonlab.study import learning_rate_finder
