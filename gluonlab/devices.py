@@ -212,6 +212,7 @@ def _prepare_devices(ctxs: "List[mx.Context]", threads: "int | None") -> "List[m
 
 
 def _why_no_gpu() -> str:
+    """Return the advice for a machine on which MXNet finds no GPU."""
     import mxnet as mx
 
     if mx.runtime.Features().is_enabled("CUDA"):
@@ -260,6 +261,10 @@ def _parse_devices(part: object) -> "Iterator[mx.Context]":
 
 
 def _devices_by_number(kind: str, numbers: List[int], requested: str) -> "Iterator[mx.Context]":
+    """Yield the devices with these numbers. Raises DeviceError if a device does not exist.
+
+    ``requested``: the user's text, which the message quotes.
+    """
     import mxnet as mx
 
     for number in numbers:
@@ -273,6 +278,10 @@ def _devices_by_number(kind: str, numbers: List[int], requested: str) -> "Iterat
 
 
 def _devices_by_pattern(kind: str, pattern: str, requested: str) -> "Iterator[mx.Context]":
+    """Yield the devices whose number or name matches a regular expression, or ``*``.
+
+    ``requested``: the user's text. Raises DeviceError if no device matches.
+    """
     import mxnet as mx
 
     count = gpu_count() if kind == "gpu" else cores()

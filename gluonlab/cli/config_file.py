@@ -128,6 +128,7 @@ def _read_content(path: str, source: str) -> Tuple[Dict[str, Any], bool]:
 
 
 def _parse_toml(text: str) -> Any:
+    """Parse TOML. Raises ConfigError without a parser, and ValueError for invalid text."""
     if sys.version_info >= (3, 11):
         import tomllib as reader
     else:
@@ -143,6 +144,8 @@ def _parse_toml(text: str) -> Any:
 
 
 def _parse_json(text: str) -> Any:
+    """Parse JSON. Raises ValueError for repeated keys, NaN and infinity."""
+
     def reject_repeated_keys(pairs: List[Tuple[str, Any]]) -> Dict[str, Any]:
         values = dict(pairs)
         if len(values) < len(pairs):
@@ -157,6 +160,7 @@ def _parse_json(text: str) -> Any:
 
 
 def _run_settings(path: str, content: Mapping[str, Any]) -> Dict[str, Any]:
+    """Return the settings in a run's config.json that the user had given to the run."""
     from gluonlab.runs.run_reader import parse_description
 
     try:
@@ -180,6 +184,7 @@ def _field_name(key: str, source: str) -> str:
 
 
 def _check_value(source: str, name: str, value: Any) -> Any:
+    """Check and convert a value of the file. ``source``: file and key, for messages."""
     if not _is_plain_value(value):
         description = INVALID_VALUE_NAMES.get(type(value)) or repr(value)
         raise ConfigError(

@@ -70,6 +70,7 @@ def print_evaluation(evaluation: "Evaluation", as_json: bool) -> None:
 def _print_summary(
     summary: Dict[str, Any], as_json: bool, text: str, confusion: "Confusion | None", plan: Any
 ) -> None:
+    """Print the summary as JSON, or the text and the confusion matrix, if there is one."""
     from gluonlab.training.evaluate import format_confusion  # imports MXNet
 
     click.echo(json_text(summary) if as_json else text)

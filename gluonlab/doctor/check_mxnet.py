@@ -75,23 +75,24 @@ def _import_finding(outcome: ProcessOutcome) -> Finding:
     return fault("import", "mxnet does not load", cause, REINSTALL_MXNET)
 
 
-def _fusion_finding(works: bool, on: bool, because: str) -> Finding:
+def _fusion_finding(is_on: bool, driver_supports: bool, reason: str) -> Finding:
     """Return the finding about fused operators on GPUs.
 
-    ``works``: whether the driver supports fusion. ``on``: whether MXNet fuses operators.
-    ``because``: the reason.
+    The arguments are the fields of `gluonlab.engine.mxnet_setup.FusionState`.
     """
-    because = one_line(because)
-    if works:
-        return ok("fusion", f"pointwise operators are{' not' * (not on)} fused on GPUs: {because}")
-    if on:
+    reason = one_line(reason)
+    if driver_supports:
+        return ok(
+            "fusion", f"pointwise operators are{' not' * (not is_on)} fused on GPUs: {reason}"
+        )
+    if is_on:
         what, cure = (
             "a run ends at its first fused operator",
             f"unset {mxnet_setup.FUSION_VARIABLE} to run without fusion",
         )
-        return fault("fusion", what, because, cure)
+        return fault("fusion", what, reason, cure)
     cure = f"a driver from {FUSION_DRIVER} on; without it, a step takes more kernel launches"
-    return warning("fusion", "pointwise operators are not fused on GPUs", because, cure)
+    return warning("fusion", "pointwise operators are not fused on GPUs", reason, cure)
 
 
 def _import_error_finding(answer: Dict[str, Any]) -> Finding:

@@ -301,6 +301,7 @@ def load_run(
 def _load_run(
     path: "str | os.PathLike[str]", net: Any, data: Optional[Dataset], settings: Dict[str, Any]
 ) -> LoadedRun:
+    """Load a run, see `load_run`. ``data``: the data set that the user passed, if any."""
     for name in settings:
         if name not in PREDICTION_SETTINGS:
             allowed = ", ".join(map(option_name, PREDICTION_SETTINGS))

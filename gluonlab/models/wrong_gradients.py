@@ -255,6 +255,10 @@ def _append_sequence_last(attrs: Mapping[str, str], add: Add, entries: List[Entr
 
 
 def _append_where(is_first: bool, attrs: Mapping[str, str], add: Add, entries: List[Entry]) -> None:
+    """Append where for two arrays: one is filled with the number.
+
+    ``is_first``: whether the number is chosen where the condition is true.
+    """
     condition, array = entries
     number = add("_npi_full_like", "_number", [array], fill_value=attrs.get("scalar", "0"))
     pair = [number, array] if is_first else [array, number]

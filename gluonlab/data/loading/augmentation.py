@@ -204,6 +204,7 @@ class Mixup:
 
 
 def _mix_images(images: nd.NDArray, partner: nd.NDArray, share: float) -> nd.NDArray:
+    """Return share * images + (1 - share) * partner, as float32."""
     images, partner = nd.cast(images, dtype="float32"), nd.cast(partner, dtype="float32")
     # The operator of SGD, weight -= lr * (wd * weight + rescale_grad * gradient), computes the
     # mixture in a single pass over the pixels.

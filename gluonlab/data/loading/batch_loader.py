@@ -110,6 +110,7 @@ def _weights_as_fractions(weights: Sequence[Any], devices: int) -> List[Fraction
 
 
 def _check_batch_size(global_batch_size: Any) -> int:
+    """Return the batch size as an int. Raises DataError unless it is a positive integer."""
     if not is_positive_integer(global_batch_size):
         allowed = "a number of images from 1 up, over all devices"
         raise DataError(f"global_batch_size {global_batch_size!r}: give {allowed}")

@@ -189,6 +189,7 @@ class ImageFolder:
 
 
 def _label_paths(paths_by_class: Sequence[List[str]]) -> "Tuple[List[str], Labels]":
+    """Return all paths, and for each the index of its class, (n,) int32."""
     numbers = np.arange(len(paths_by_class), dtype=np.int32)
     labels = np.repeat(numbers, [len(paths) for paths in paths_by_class])
     return [path for paths in paths_by_class for path in paths], labels
