@@ -107,7 +107,7 @@ class PricedRow:
 def price_schedules(
     topology: Topology, plans: Sequence[NamedSchedule], sizes: Sequence[int]
 ) -> List[PricedRow]:
-    """Return a row for every schedule at every size. ``sizes``: in bytes."""
+    """Return one row for each schedule and each of ``sizes``, in bytes."""
     floor = floor_of(topology)
     by_plan = [
         [PricedRow(plan.label, price, find_bottleneck(price), floor.seconds(price.size_bytes))
