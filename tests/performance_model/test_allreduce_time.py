@@ -107,7 +107,7 @@ SECONDS = st.floats(0.001, 10)
 LAYERS = st.lists(st.tuples(SECONDS, st.integers(1, 20_000_000)), min_size=1, max_size=40)
 
 
-def gradient_sum(layers, piece=BACKWARD_PIECE):
+def make_layer_buckets(layers, piece=BACKWARD_PIECE):
     operators = tuple(Operator(DENSE, "fc", weights=weights) for _, weights in layers)
     work = Work("net", (1,), operators, tuple(weights for _, weights in layers))
     return make_buckets(work, [seconds for seconds, _ in layers], piece)
@@ -121,7 +121,7 @@ def test_pieces_and_buckets_are_gluonlabs():
 
 @given(LAYERS, st.one_of(st.none(), st.integers(1, 50)))
 def test_every_gradient_is_in_one_bucket_which_is_ready_before_backward_ends(layers, piece):
-    found = gradient_sum(layers, piece)
+    found = make_layer_buckets(layers, piece)
     backward_s = math.fsum(seconds for seconds, _ in layers)
     assert sum(part.size for part in found) == pytest.approx(4 * sum(size for _, size in layers))
     assert all(0 < part.ready_s <= backward_s * (1 + 1e-9) for part in found)
@@ -131,13 +131,13 @@ def test_every_gradient_is_in_one_bucket_which_is_ready_before_backward_ends(lay
 
 @given(LAYERS, SECONDS)
 def test_exposed_time_lies_between_the_last_bucket_and_the_whole_sum(layers, sum_s):
-    found = gradient_sum(layers)
+    found = make_layer_buckets(layers)
     backward_s = math.fsum(seconds for seconds, _ in layers)
     left = exposed_sum_s(found, sum_s, backward_s)
     total = sum(part.size for part in found)
     latest = sum_s * found[-1].size / total - (backward_s - found[-1].ready_s)
     assert max(latest, sum_s - backward_s) - 1e-9 <= left <= sum_s * (1 + 1e-9)
-    whole = exposed_sum_s(gradient_sum(layers, None), sum_s, backward_s)
+    whole = exposed_sum_s(make_layer_buckets(layers, None), sum_s, backward_s)
     assert whole == pytest.approx(sum_s)  # in one piece nothing is ready before the end
 
 
