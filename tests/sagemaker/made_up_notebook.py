@@ -11,7 +11,7 @@ from support.waiting import LIMIT_S
 
 SAGEMAKER = Path(__file__).resolve().parent.parent.parent / "sagemaker"
 
-MINE = {  # what a notebook is told of itself
+RESOURCE_METADATA = {  # what a notebook is told of itself
     "ResourceName": "mine",
     "ResourceArn": "arn:aws:sagemaker:eu-west-1:111122223333:notebook-instance/mine",
 }
@@ -131,7 +131,7 @@ class Notebook:
         import lifecycle
 
         settings = {"GLUONLAB_REPOSITORY": str(self.checkout), **settings}
-        text = lifecycle.script(name, settings)
+        text = lifecycle.build_script(name, settings)
         script = subprocess.Popen(
             self.as_root("bash", "-s"),
             cwd="/",

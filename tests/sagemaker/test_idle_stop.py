@@ -10,7 +10,7 @@ import time
 
 import pytest
 from jupyter import TOKEN, Server
-from made_up_notebook import MINE, SAGEMAKER, Quiet, until
+from made_up_notebook import RESOURCE_METADATA, SAGEMAKER, Quiet, until
 from support.waiting import LIMIT_S
 
 
@@ -266,7 +266,7 @@ def program(server, tmp_path):
     """
     (tmp_path / "aws").write_text(f'#!/bin/sh\necho "$@" >>{tmp_path}/stopped\n', encoding="utf-8")
     (tmp_path / "aws").chmod(0o755)
-    (tmp_path / "metadata.json").write_text(json.dumps(MINE), encoding="utf-8")
+    (tmp_path / "metadata.json").write_text(json.dumps(RESOURCE_METADATA), encoding="utf-8")
     started = []
 
     def start(url=server.url):

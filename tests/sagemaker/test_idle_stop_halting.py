@@ -9,7 +9,7 @@ import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
-from made_up_notebook import MINE, Quiet
+from made_up_notebook import RESOURCE_METADATA, Quiet
 
 
 class Halting(BaseHTTPRequestHandler):
@@ -86,7 +86,7 @@ def test_the_role_of_the_notebook_stops_it_whatever_its_user_has_set_up(
     """Somebody's own key in ~/.aws may not stop this notebook; where the role's come from such a
     file, the file is read, too.
     """
-    (tmp_path / "metadata.json").write_text(json.dumps(MINE), encoding="utf-8")
+    (tmp_path / "metadata.json").write_text(json.dumps(RESOURCE_METADATA), encoding="utf-8")
     monkeypatch.setattr(idle_stop, "METADATA", str(tmp_path / "metadata.json"))
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.setenv("HOME", str(tmp_path))

@@ -12,7 +12,7 @@ from launch_world import REGION, Answers, Log, ended
 from moto import mock_aws
 
 from gluonlab_sagemaker.calls import Caller
-from gluonlab_sagemaker.options import World
+from gluonlab_sagemaker.options import Dependencies
 
 SET_BY_PEOPLE = (
     "PROFILE", "DEFAULT_PROFILE", "ACCESS_KEY_ID", "SECRET_ACCESS_KEY", "SESSION_TOKEN", "REGION",
@@ -59,7 +59,9 @@ def launch(capsys, log, somebody):
     AWS.
     """
     with mock_aws():
-        yield lambda *arguments: ended(capsys, World(log.recording(), log.slept.append), arguments)
+        yield lambda *arguments: ended(
+            capsys, Dependencies(log.recording(), log.slept.append), arguments
+        )
 
 
 @pytest.fixture
@@ -74,11 +76,11 @@ def told(capsys, log, aws):
     """
 
     class Told(Caller):
-        def client(self, service):
+        def service_client(self, service):
             return aws.client(service)
 
     def run(*arguments):
-        result = ended(capsys, World(log.recording(Told), log.slept.append), arguments)
+        result = ended(capsys, Dependencies(log.recording(Told), log.slept.append), arguments)
         aws.all_given()
         return result
 

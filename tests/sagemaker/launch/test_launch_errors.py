@@ -9,7 +9,7 @@ from launch_world import ended
 
 from gluonlab_sagemaker.calls import Caller
 from gluonlab_sagemaker.errors import AWSError, raise_explained
-from gluonlab_sagemaker.options import World
+from gluonlab_sagemaker.options import Dependencies
 
 ROLE = ("--role", "arn:aws:iam::111122223333:role/mine")
 G5 = ("--instance", "g5.12xlarge", "--repository", "https://git.example.org/gluonlab.git", *ROLE)
@@ -143,7 +143,7 @@ def test_no_credentials(capsys):
     """The real thing: boto3 looks everywhere, and finds none."""
     said = "no usable AWS credentials were found: set them up with `aws configure`"
     for arguments in (("status",), ("create", *G5), ("delete", "--yes"), ("jobs", "list")):
-        status, _, err = ended(capsys, World(), arguments)
+        status, _, err = ended(capsys, Dependencies(), arguments)
         assert status == 1 and said in one_line(err)
 
 
@@ -152,7 +152,7 @@ def test_no_region(capsys, somebody, monkeypatch):
     said = (
         "error: no region is set: give one, such as --region us-east-1, or set AWS_DEFAULT_REGION"
     )
-    assert ended(capsys, World(), ["status"]) == (1, "", f"{said}\n")
+    assert ended(capsys, Dependencies(), ["status"]) == (1, "", f"{said}\n")
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ def test_no_region(capsys, somebody, monkeypatch):
 def test_an_unknown_region_or_profile_is_refused_without_asking_for_it(
     words, code, said, capsys, somebody
 ):
-    status, _, err = ended(capsys, World(), ["status", *words.split()])
+    status, _, err = ended(capsys, Dependencies(), ["status", *words.split()])
     assert status == code and said in one_line(err)
 
 

@@ -4,7 +4,7 @@ import json
 
 from test_launch_jobs import request
 
-from gluonlab_sagemaker.job_role import Account, permissions, submitter
+from gluonlab_sagemaker.job_role import Account, job_permissions, submitter_policy
 
 HERE = Account("aws", "us-east-1", "123456789012")
 TO = ("--bucket", "their-bucket")
@@ -29,7 +29,7 @@ def allows(policy, action, instances):
 
 
 def test_who_submits_may_start_jobs_on_the_named_machines_alone():
-    policy = submitter(HERE, "their-bucket", ["ml.g5.xlarge", "ml.g5.2xlarge"])
+    policy = submitter_policy(HERE, "their-bucket", ["ml.g5.xlarge", "ml.g5.2xlarge"])
     for instances, may in (
         (["ml.g5.xlarge"], True),
         (["ml.g5.xlarge", "ml.g5.2xlarge"], True),
@@ -40,8 +40,8 @@ def test_who_submits_may_start_jobs_on_the_named_machines_alone():
 
 
 def test_a_job_can_start_nothing_and_who_submits_cannot_change_the_role():
-    job = permissions(HERE, "their-bucket")
-    person = submitter(HERE, "their-bucket", ["ml.g5.xlarge"])
+    job = job_permissions(HERE, "their-bucket")
+    person = submitter_policy(HERE, "their-bucket", ["ml.g5.xlarge"])
     assert not [one for one in actions(job) if one.startswith(("sagemaker:", "iam:"))]
     assert "ecr:BatchGetImage" in actions(job) and "logs:PutLogEvents" in actions(job)
     own = {one for one in actions(person) if one.startswith("iam:")}
@@ -57,7 +57,7 @@ def test_a_job_can_start_nothing_and_who_submits_cannot_change_the_role():
 
 def test_the_calls_of_every_command_are_in_the_policy(launch, log, here, monkeypatch):
     """Each call to AWS that the commands of jobs make is an action of the same name."""
-    monkeypatch.setattr("gluonlab_sagemaker.job_commands.archive", lambda say: b"source")
+    monkeypatch.setattr("gluonlab_sagemaker.job_commands.create_archive", lambda report: b"source")
     here("s3").create_bucket(Bucket="their-bucket")
     assert launch("jobs", "role", *TO)[0] == 0
     log.calls.clear()
@@ -67,7 +67,7 @@ def test_the_calls_of_every_command_are_in_the_policy(launch, log, here, monkeyp
         launch("jobs", *words)
     called = {f"{service}:{operation}" for service, operation, _ in log.calls}
     assert {"iam:GetRole", "s3:PutObject", "logs:DescribeLogStreams"} <= called
-    assert called - actions(submitter(HERE, "their-bucket", ["ml.g5.xlarge"])) == set()
+    assert called - actions(submitter_policy(HERE, "their-bucket", ["ml.g5.xlarge"])) == set()
 
 
 def test_a_role_is_made_once_and_deleted(launch, log, here):
@@ -75,7 +75,7 @@ def test_a_role_is_made_once_and_deleted(launch, log, here):
     assert (status, arn) == (0, f"arn:aws:iam::123456789012:role/{NAME}\n")
     assert "jobs policy --bucket their-bucket --instance TYPE" in err
     made = here("iam").get_role_policy(RoleName=NAME, PolicyName="gluonlab")["PolicyDocument"]
-    assert made == permissions(HERE, "their-bucket")
+    assert made == job_permissions(HERE, "their-bucket")
     log.calls.clear()
     assert launch("jobs", "role", "--bucket", "another")[1] == arn
     assert log.changes() == ["PutRolePolicy"]  # an account may use one bucket after another
@@ -94,5 +94,5 @@ def test_another_ones_role_of_that_name_is_left_alone(launch, here):
 def test_the_policy_is_printed_and_iam_takes_it(launch, here):
     status, out, _ = launch("jobs", "policy", *TO, "--instance", "g5.xlarge")
     assert status == 0
-    assert json.loads(out) == submitter(HERE, "their-bucket", ["ml.g5.xlarge"])
+    assert json.loads(out) == submitter_policy(HERE, "their-bucket", ["ml.g5.xlarge"])
     here("iam").create_policy(PolicyName="submit", PolicyDocument=out)

@@ -16,14 +16,14 @@ from gluonlab.host.launcher_environment import instance_has_local_disk
 from gluonlab.launch.job_files import JOB_NAME_PREFIX, JobRequest, job_file
 from gluonlab_sagemaker import jobs
 from gluonlab_sagemaker.calls import Caller
-from gluonlab_sagemaker.checks import tags
+from gluonlab_sagemaker.checks import resource_tags
 from gluonlab_sagemaker.errors import RefusedError
-from gluonlab_sagemaker.images import ACCOUNTS, TAG, image
-from gluonlab_sagemaker.options import World
+from gluonlab_sagemaker.images import ACCOUNTS, IMAGE_TAG, image_uri
+from gluonlab_sagemaker.options import Dependencies
 from gluonlab_sagemaker.waiting import Waiter
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=timezone.utc)
-TEMPLATES = jobs.templates()
+TEMPLATES = jobs.template_names()
 assert "one-host" in TEMPLATES
 ARN = "arn:aws:iam::111122223333:role/mine"
 TO = ("--bucket", "their-bucket", "--role", ARN, "--no-upload")
@@ -37,8 +37,8 @@ MACHINES = SHAPE.members["ResourceConfig"].members["InstanceType"].enum
 
 
 def request(template="one-host", region="us-east-1", **wanted):
-    job = jobs.Job(template, "gluonlab-x", "their-bucket", **wanted)
-    return job.request(region, ARN, tags("ada"))
+    job = jobs.JobOptions(template, "gluonlab-x", "their-bucket", **wanted)
+    return job.build_request(region, ARN, resource_tags("ada"))
 
 
 @pytest.mark.parametrize("template", TEMPLATES)
@@ -77,12 +77,12 @@ def made_up(tmp_path, monkeypatch):
         ("servers", {"sagemaker_parameter_server_enabled": "true"}),
         ("mpi", {"sagemaker_mpi_enabled": "true", **per_host}),
     ):
-        template = jobs.template("one-host")
+        template = jobs.load_template("one-host")
         template["HyperParameters"].update(more)
         template["ResourceConfig"]["InstanceCount"] = 2
         (tmp_path / f"{name}.json").write_text(json.dumps(template))
-    (tmp_path / "one-host.json").write_text(json.dumps(jobs.template("one-host")))
-    monkeypatch.setattr(jobs, "TEMPLATES", tmp_path)
+    (tmp_path / "one-host.json").write_text(json.dumps(jobs.load_template("one-host")))
+    monkeypatch.setattr(jobs, "TEMPLATE_FOLDER", tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -119,12 +119,14 @@ def test_a_job_on_a_machine_at_its_end_is_warned_of(capsys, made_up):
     """P3, which a training job may still ask for; and none that live."""
     for instance, warned in (("p3.2xlarge", True), ("p3dn.24xlarge", True), ("g5.xlarge", False)):
         arguments = ("jobs", "submit", *TO, "--instance", instance, "--dry-run")
-        status, _, err = ended(capsys, World(), arguments)
+        status, _, err = ended(capsys, Dependencies(), arguments)
         assert status == 0
         assert ("warning: " in err) == warned
         if warned:
             assert f"ml.{instance} is at its end since 2025-12-20 (as of 2026-11-21)" in err
-            assert f"{jobs.pairs.instances()['ml.' + instance]['instead']} is the nearest" in err
+            assert (
+                f"{jobs.pairs.load_instances()['ml.' + instance]['instead']} is the nearest" in err
+            )
 
 
 def test_a_job_says_what_it_costs_or_how_to_find_out(capsys, made_up):
@@ -138,14 +140,14 @@ def test_a_job_says_what_it_costs_or_how_to_find_out(capsys, made_up):
         ),
     ):
         arguments = ("jobs", "submit", *TO, "--instance", instance, "--dry-run")
-        assert says in ended(capsys, World(), arguments)[2]
+        assert says in ended(capsys, Dependencies(), arguments)[2]
 
 
 def test_hosts_and_hours(made_up):
     assert request("servers")["ResourceConfig"]["InstanceCount"] == 2
     made = request("servers", hosts=4, hours=0.5)
     assert made["ResourceConfig"]["InstanceCount"] == 4
-    assert jobs.longest_s(made) == 1800
+    assert jobs.max_runtime_s(made) == 1800
     said = "--hosts 2: one-host is for one: choose --template mpi or servers"
     with pytest.raises(RefusedError, match=said):
         request(hosts=2)
@@ -166,7 +168,7 @@ def test_a_spot_job_has_checkpoints_of_its_own_or_an_earlier_ones():
 
 @pytest.mark.parametrize("hours", [0.02, 1, 300])
 def test_a_spot_job_may_wait_as_long_however_long_it_runs(hours):
-    before = jobs.template("spot")["StoppingCondition"]
+    before = jobs.load_template("spot")["StoppingCondition"]
     after = request("spot", hours=hours)["StoppingCondition"]
     assert after["MaxRuntimeInSeconds"] == round(hours * 3600)
     waits = [each["MaxWaitTimeInSeconds"] - each["MaxRuntimeInSeconds"] for each in (before, after)]
@@ -193,9 +195,9 @@ def test_a_machine_has_either_a_disk_of_its_own_or_a_volume(instance):
 
 @pytest.mark.parametrize(("instance", "taken"), [("ml.g5.xlarge", False), ("ml.p3.8xlarge", True)])
 def test_a_key_is_for_volumes(instance, taken, made_up):
-    changed = jobs.template("one-host")
+    changed = jobs.load_template("one-host")
     changed["ResourceConfig"]["VolumeKmsKeyId"] = "0123"
-    (jobs.TEMPLATES / "one-host.json").write_text(json.dumps(changed))
+    (jobs.TEMPLATE_FOLDER / "one-host.json").write_text(json.dumps(changed))
     if taken:
         made = request(instance=instance, gpus=1)["ResourceConfig"]
         assert (made["VolumeKmsKeyId"], made["VolumeSizeInGB"]) == ("0123", 50)
@@ -224,13 +226,13 @@ def test_what_is_billed_of_a_spot_job_is_told(told, aws):
 def test_the_image_is_that_of_the_region():
     for region in ACCOUNTS:
         made = request(region=region)["AlgorithmSpecification"]["TrainingImage"]
-        assert made == image(region)
+        assert made == image_uri(region)
         assert made.startswith(f"{ACCOUNTS[region]}.dkr.ecr.{region}.amazonaws.com")
-        assert made.endswith(TAG)
-    assert ".amazonaws.com.cn/" in image("cn-north-1")
+        assert made.endswith(IMAGE_TAG)
+    assert ".amazonaws.com.cn/" in image_uri("cn-north-1")
     for nowhere in (None, "<region>"):
         with pytest.raises(RefusedError, match="a job lacks the region: add --region REGION"):
-            image(nowhere)
+            image_uri(nowhere)
     said = "not known to be in mx-central-1: .* or give one with --image"
     with pytest.raises(RefusedError, match=said):
         request(region="mx-central-1")
@@ -239,7 +241,7 @@ def test_the_image_is_that_of_the_region():
 
 
 def test_submit_uploads_and_submits_in_this_order(launch, log, here, monkeypatch):
-    monkeypatch.setattr("gluonlab_sagemaker.job_commands.archive", lambda say: b"source")
+    monkeypatch.setattr("gluonlab_sagemaker.job_commands.create_archive", lambda report: b"source")
     here("s3").create_bucket(Bucket="their-bucket")
     status, out, err = launch(
         "jobs", "submit", *TO[:-1], "--name", "gluonlab-x", "--hours", "2", "--set", "epochs=3"
@@ -281,7 +283,7 @@ def test_a_job_that_has_ended_says_how_its_results_are_fetched(told, aws):
 
 def test_a_rehearsed_job_is_the_one_that_is_submitted(launch, log, capsys):
     arguments = ("jobs", "submit", *TO, "--name", "gluonlab-x", "--wait")
-    rehearsed = json.loads(ended(capsys, World(Caller), [*arguments, "--dry-run"])[1])
+    rehearsed = json.loads(ended(capsys, Dependencies(Caller), [*arguments, "--dry-run"])[1])
     assert launch(*arguments)[0] == 0
     assert len(rehearsed) == len(log.calls)
     for call, (service, operation, parameters) in zip(rehearsed, log.calls):

@@ -5,7 +5,7 @@ import time
 import pytest
 from test_launch_jobs import job, request
 
-from gluonlab_sagemaker.logs import GROUP
+from gluonlab_sagemaker.logs import LOG_GROUP
 
 NAME = ("--name", "gluonlab-x")
 
@@ -17,14 +17,14 @@ def cloudwatch(here):
 
     def write(stream, *texts):
         names = [one["logGroupName"] for one in client.describe_log_groups()["logGroups"]]
-        if GROUP not in names:
-            client.create_log_group(logGroupName=GROUP)
-        client.create_log_stream(logGroupName=GROUP, logStreamName=stream)
+        if LOG_GROUP not in names:
+            client.create_log_group(logGroupName=LOG_GROUP)
+        client.create_log_stream(logGroupName=LOG_GROUP, logStreamName=stream)
         events = [
             {"timestamp": int(time.time() * 1000) + number, "message": text}
             for number, text in enumerate(texts)
         ]
-        client.put_log_events(logGroupName=GROUP, logStreamName=stream, logEvents=events)
+        client.put_log_events(logGroupName=LOG_GROUP, logStreamName=stream, logEvents=events)
 
     return write
 

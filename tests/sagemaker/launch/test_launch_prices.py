@@ -12,7 +12,7 @@ import pytest
 from launch_world import SAGEMAKER
 
 from gluonlab_sagemaker import cost, price_list
-from gluonlab_sagemaker.calls import home
+from gluonlab_sagemaker.calls import service_region
 from gluonlab_sagemaker.cost import Prices
 from gluonlab_sagemaker.errors import AWSError
 
@@ -65,7 +65,7 @@ LISTED = [
 
 
 def made(*products, region="us-east-1"):
-    return price_list.table(products, region, TODAY)
+    return price_list.build_price_table(products, region, TODAY)
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ def file(tmp_path, monkeypatch):
     path = tmp_path / "prices.json"
     other = {"date": "2020-02-02", "source": "x", "currency": "EUR", "instance_hour": {"ml.x": 1}}
     path.write_text(json.dumps({"regions": {"eu-west-1": other}}))
-    monkeypatch.setattr(price_list.write, "__defaults__", (path,))
+    monkeypatch.setattr(price_list.write_prices, "__defaults__", (path,))
     monkeypatch.setattr(cost.Prices.__init__, "__defaults__", (path,))
     return path
 
@@ -104,7 +104,7 @@ def test_all_pages_become_the_table_with_date_and_source(told, aws, log, file):
     }
     assert "asked AWS: 2 machines for notebooks in us-east-1" in out
     assert "ml.g5.xlarge              1.50       36.00        1.60" in out
-    assert Prices(file).hour("ml.g5.xlarge", "us-east-1") == 1.5
+    assert Prices(file).hour_price("ml.g5.xlarge", "us-east-1") == 1.5
     assert sorted(file.parent.iterdir()) == [file]
 
 
@@ -144,8 +144,8 @@ def test_of_several_currencies_dollars_count_and_yuan_where_there_are_no_others(
     there = product("CNN1-Notebk:ml.g4dn.xlarge", term({"CNY": "7.5"}), **china)
     table = made(there, region="cn-north-1")
     assert (table["currency"], table["instance_hour"]) == ("CNY", {"ml.g4dn.xlarge": 7.5})
-    assert home("pricing", "cn-north-1") == "cn-northwest-1"
-    assert (home("pricing", "eu-west-1"), home("sagemaker", "eu-west-1")) == (
+    assert service_region("pricing", "cn-north-1") == "cn-northwest-1"
+    assert (service_region("pricing", "eu-west-1"), service_region("sagemaker", "eu-west-1")) == (
         "us-east-1",
         "eu-west-1",
     )
@@ -207,12 +207,12 @@ def test_the_readme_says_what_the_shipped_table_says():
     rows = re.findall(r"^\| `(ml\.\S+)`[^|]* \| ([\d.]+) USD \| ([\d.]+) USD \| \|$", text, re.M)
     assert len(rows) == 7
     for instance, hour, day in rows:
-        known = Prices().cost(instance, 50, "us-east-1")
-        assert (hour, day) == (f"{known.hour:.2f}", f"{known.day:.2f}")
-        assert f"{known.volume_month:.2f} USD a month" in text
+        known = Prices().notebook_cost(instance, 50, "us-east-1")
+        assert (hour, day) == (f"{known.hour_price:.2f}", f"{known.day_price:.2f}")
+        assert f"{known.volume_month_price:.2f} USD a month" in text
     unknown = re.search(r"^\| `(\S+)` and `(\S+)` \| \?", text, re.M)
-    assert [Prices().hour(one, "us-east-1") for one in unknown.groups()] == [None, None]
-    hour = Prices().hour("ml.g5.12xlarge", "us-east-1")
+    assert [Prices().hour_price(one, "us-east-1") for one in unknown.groups()] == [None, None]
+    hour = Prices().hour_price("ml.g5.12xlarge", "us-east-1")
     assert f"3 x {hour} = {3 * hour:.2f} USD, another {hour} USD for the idle hour" in text
     assert f"{hour} USD an hour as below" in text
     shipped = json.loads((SAGEMAKER / "prices.json").read_text())["regions"]["us-east-1"]

@@ -7,7 +7,7 @@ from launch_world import ended
 
 from gluonlab_sagemaker.calls import Caller
 from gluonlab_sagemaker.errors import FailedError
-from gluonlab_sagemaker.options import World
+from gluonlab_sagemaker.options import Dependencies
 from gluonlab_sagemaker.waiting import Waiter
 
 
@@ -90,14 +90,14 @@ def test_waiting_ends(capsys, aws, monkeypatch):
     waiter = Waiter(sleep=lambda seconds: None, clock=lambda: next(clock))
     said = "gluonlab is Pending still after 60 minutes: `wait` goes on waiting"
     with pytest.raises(FailedError, match=said):
-        waiter.until("gluonlab", ["InService"], lambda: "Pending")
+        waiter.wait_until("gluonlab", ["InService"], lambda: "Pending")
 
 
 def test_on_a_terminal_one_line_is_renewed_and_ended(capsys, monkeypatch):
     statuses, clock = iter(["Pending", "Pending", "Stopping", "Stopped"]), iter(range(0, 1000, 65))
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
     waiter = Waiter(sleep=lambda seconds: None, clock=lambda: next(clock))
-    assert waiter.until("gluonlab", ["Stopped"], lambda: next(statuses)) == "Stopped"
+    assert waiter.wait_until("gluonlab", ["Stopped"], lambda: next(statuses)) == "Stopped"
     lines = [line.rstrip(" ") for line in capsys.readouterr().err.split("\r")]
     assert lines == [
         "",
@@ -109,14 +109,16 @@ def test_on_a_terminal_one_line_is_renewed_and_ended(capsys, monkeypatch):
 
 def test_ctrl_c_while_waiting_leaves_the_notebook_to_be_made(capsys, aws, log, somebody):
     class Told(Caller):
-        def client(self, service):
+        def service_client(self, service):
             return aws.client(service)
 
     def interrupt(seconds):
         raise KeyboardInterrupt
 
     aws.statuses("Pending")
-    status, _, err = ended(capsys, World(log.recording(Told), interrupt), ["wait", "--name", "lab"])
+    status, _, err = ended(
+        capsys, Dependencies(log.recording(Told), interrupt), ["wait", "--name", "lab"]
+    )
     assert (status, log.changes()) == (130, [])
     assert err.splitlines()[-1] == (
         "interrupted: nothing is undone: `python sagemaker/launch.py wait --name lab` goes on"
