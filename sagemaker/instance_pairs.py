@@ -34,12 +34,12 @@ def dead_reason(instance_type, platform):
     if instance_type.startswith(tuple(facts["excludes"])):
         return (
             f"{platform} does not start {instance_type} (as of {facts['as_of']}): "
-            f"{facts['why']}{_alternative(instance_type)}"
+            f"{facts['why']}{_alternative_note(instance_type)}"
         )
     return ""
 
 
-def _alternative(instance_type):
+def _alternative_note(instance_type):
     instead = load_instances().get(instance_type, {}).get("instead")
     return f"; {instead} is the nearest that lives" if instead else ""
 
@@ -50,7 +50,7 @@ def ending_reason(instance_type):
         if instance_type.startswith(prefix):
             return (
                 f"{instance_type} is at its end since {facts['since']} "
-                f"(as of {facts['as_of']}): {facts['why']}{_alternative(instance_type)}"
+                f"(as of {facts['as_of']}): {facts['why']}{_alternative_note(instance_type)}"
             )
     return ""
 

@@ -221,5 +221,5 @@ exec env -i "$@"
 class Quiet:
     """In the place of idle-stop's processes, GPUs or network."""
 
-    def look(self, now=None):
+    def find_activity(self, now=None):
         return None
