@@ -13,7 +13,7 @@ import botocore.session
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from launch_world import SAGEMAKER, ended
+from launch_world import SAGEMAKER, run_command
 
 import cloudformation
 from gluonlab_sagemaker import instances
@@ -169,9 +169,9 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("words", MISTAKES)
-def test_a_mistake_is_one_line_and_nothing_is_called(words, capsys, log, somebody):
+def test_a_mistake_is_one_line_and_nothing_is_called(words, capsys, log, credentials):
     """Had something been called, it would have met a network that is not there."""
-    status, out, err = ended(capsys, Dependencies(log.recording()), words.split())
+    status, out, err = run_command(capsys, Dependencies(log.recording()), words.split())
     assert (status, out, log.calls) == (2, "", [])
     [line] = [line for line in err.splitlines() if line.startswith("error: ")]
     assert MISTAKES[words] in line
@@ -227,8 +227,8 @@ def test_the_way_out_of_a_dead_pair_is_a_living_one():
                 assert instances.pairs.dead_reason(*after) == ""
 
 
-def test_every_instance_is_a_choice_and_has_a_request_of_its_own(capsys, somebody):
-    status, out, _ = ended(capsys, Dependencies(), ("create", "--instance", "list"))
+def test_every_instance_is_a_choice_and_has_a_request_of_its_own(capsys, credentials):
+    status, out, _ = run_command(capsys, Dependencies(), ("create", "--instance", "list"))
     assert status == 0
     for line in out.splitlines():
         name = line.split()[0]
@@ -238,8 +238,8 @@ def test_every_instance_is_a_choice_and_has_a_request_of_its_own(capsys, somebod
     assert names[0] == "ml.g4dn.xlarge" and names[-1].startswith("ml.p3")  # the living first
 
 
-def test_the_list_of_machines_says_what_each_costs_an_hour(capsys, somebody):
-    out, err = ended(capsys, Dependencies(), ("create", "--instance", "list"))[1:]
+def test_the_list_of_machines_says_what_each_costs_an_hour(capsys, credentials):
+    out, err = run_command(capsys, Dependencies(), ("create", "--instance", "list"))[1:]
     said = {line.split()[0]: line for line in out.splitlines()}
     assert "1.41 USD an hour" in said["ml.g5.xlarge"]
     assert "price unknown" in said["ml.g4dn.12xlarge"]
@@ -250,18 +250,18 @@ def test_without_a_region_no_price_is_looked_for_and_nothing_is_made(capsys, mon
     monkeypatch.delenv("AWS_DEFAULT_REGION")
     made = ("create", "--instance", "g5.xlarge", "--repository", "https://x/y")
     said = "error: create lacks the region: add --region REGION, such as us-east-1\n"
-    assert ended(capsys, Dependencies(), made) == (2, "", said)
-    err = ended(capsys, Dependencies(), (*made, "--dry-run"))[2]
+    assert run_command(capsys, Dependencies(), made) == (2, "", said)
+    err = run_command(capsys, Dependencies(), (*made, "--dry-run"))[2]
     assert "cost: it depends on the region: add --region REGION, such as us-east-1; 50 GB" in err
     assert "<region>" not in err
     assert (
         "by region: add --region"
-        in ended(capsys, Dependencies(), ("create", "--instance", "list"))[2]
+        in run_command(capsys, Dependencies(), ("create", "--instance", "list"))[2]
     )
 
 
-def test_a_notebook_from_nowhere_is_refused_before_its_price_is_named(capsys, somebody):
-    err = ended(capsys, Dependencies(), ("create", "--instance", "g5.xlarge"))[2]
+def test_a_notebook_from_nowhere_is_refused_before_its_price_is_named(capsys, credentials):
+    err = run_command(capsys, Dependencies(), ("create", "--instance", "g5.xlarge"))[2]
     assert err.startswith("error: the notebook needs gluonlab from somewhere")
 
 

@@ -4,7 +4,7 @@ import json
 import re
 
 import pytest
-from launch_world import ended
+from launch_world import run_command
 
 from gluonlab_sagemaker.calls import Caller
 from gluonlab_sagemaker.options import Dependencies
@@ -26,7 +26,7 @@ def rehearse(capsys):
     """
 
     def run(*arguments):
-        status, out, err = ended(capsys, Dependencies(Forbidden), [*arguments, "--dry-run"])
+        status, out, err = run_command(capsys, Dependencies(Forbidden), [*arguments, "--dry-run"])
         assert status == 0, err
         return json.loads(out), err
 

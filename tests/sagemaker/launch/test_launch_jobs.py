@@ -9,7 +9,7 @@ import botocore.session
 import pytest
 import yaml
 from botocore.validate import ParamValidator
-from launch_world import ended
+from launch_world import run_command
 
 from gluonlab.errors import ConfigError
 from gluonlab.host.launcher_environment import instance_has_local_disk
@@ -119,7 +119,7 @@ def test_a_job_on_a_machine_at_its_end_is_warned_of(capsys, made_up):
     """P3, which a training job may still ask for; and none that live."""
     for instance, warned in (("p3.2xlarge", True), ("p3dn.24xlarge", True), ("g5.xlarge", False)):
         arguments = ("jobs", "submit", *TO, "--instance", instance, "--dry-run")
-        status, _, err = ended(capsys, Dependencies(), arguments)
+        status, _, err = run_command(capsys, Dependencies(), arguments)
         assert status == 0
         assert ("warning: " in err) == warned
         if warned:
@@ -140,7 +140,7 @@ def test_a_job_says_what_it_costs_or_how_to_find_out(capsys, made_up):
         ),
     ):
         arguments = ("jobs", "submit", *TO, "--instance", instance, "--dry-run")
-        assert says in ended(capsys, Dependencies(), arguments)[2]
+        assert says in run_command(capsys, Dependencies(), arguments)[2]
 
 
 def test_hosts_and_hours(made_up):
@@ -217,10 +217,10 @@ def test_a_spot_job_says_what_it_may_come_to(launch):
     assert "starts the job again when there is one, up to 4 h from now" in err
 
 
-def test_what_is_billed_of_a_spot_job_is_told(told, aws):
+def test_what_is_billed_of_a_spot_job_is_told(launch_stubbed, aws):
     spot = {"EnableManagedSpotTraining": True, "TrainingTimeInSeconds": 500}
-    aws.say("describe_training_job", job("Completed", BillableTimeInSeconds=100, **spot))
-    assert "100 of 500 s are billed" in told("jobs", "status", "--name", "gluonlab-x")[1]
+    aws.answer("describe_training_job", job("Completed", BillableTimeInSeconds=100, **spot))
+    assert "100 of 500 s are billed" in launch_stubbed("jobs", "status", "--name", "gluonlab-x")[1]
 
 
 def test_the_image_is_that_of_the_region():
@@ -240,9 +240,9 @@ def test_the_image_is_that_of_the_region():
     assert mine["TrainingImage"] == "mine:1"
 
 
-def test_submit_uploads_and_submits_in_this_order(launch, log, here, monkeypatch):
+def test_submit_uploads_and_submits_in_this_order(launch, log, moto_client, monkeypatch):
     monkeypatch.setattr("gluonlab_sagemaker.job_commands.create_archive", lambda report: b"source")
-    here("s3").create_bucket(Bucket="their-bucket")
+    moto_client("s3").create_bucket(Bucket="their-bucket")
     status, out, err = launch(
         "jobs", "submit", *TO[:-1], "--name", "gluonlab-x", "--hours", "2", "--set", "epochs=3"
     )
@@ -253,13 +253,13 @@ def test_submit_uploads_and_submits_in_this_order(launch, log, here, monkeypatch
         "s3://their-bucket/gluonlab/jobs/"
     ) in err
     assert "about 7.09 USD an hour on 1 x ml.g5.12xlarge, at most 14.18 USD in 2 h" in err
-    there = here("s3").get_object(Bucket="their-bucket", Key="gluonlab/source.tar.gz")
+    there = moto_client("s3").get_object(Bucket="their-bucket", Key="gluonlab/source.tar.gz")
     assert there["Body"].read() == b"source"
-    made = here("sagemaker").describe_training_job(TrainingJobName="gluonlab-x")
+    made = moto_client("sagemaker").describe_training_job(TrainingJobName="gluonlab-x")
     assert made["HyperParameters"]["epochs"] == "3"
     assert made["StoppingCondition"]["MaxRuntimeInSeconds"] == 7200
 
-    here("sagemaker").create_training_job(**{**request(), "TrainingJobName": "others"})
+    moto_client("sagemaker").create_training_job(**{**request(), "TrainingJobName": "others"})
     found = json.loads(launch("jobs", "list", "--json")[1])
     assert [job["name"] for job in found] == ["gluonlab-x"]
     assert launch("jobs", "list")[1].startswith("gluonlab-x ")
@@ -268,22 +268,22 @@ def test_submit_uploads_and_submits_in_this_order(launch, log, here, monkeypatch
     assert "the data must lie there before: sagemaker/README.md" in err
 
 
-def test_a_job_that_has_ended_says_how_its_results_are_fetched(told, aws):
+def test_a_job_that_has_ended_says_how_its_results_are_fetched(launch_stubbed, aws):
     """A spot job's run lies with its checkpoints, and not in the model."""
     kept = {"CheckpointConfig": {"S3Uri": "s3://b/gluonlab/checkpoints/gluonlab-x/"}}
     spot = "aws s3 cp --recursive s3://b/gluonlab/checkpoints/gluonlab-x/run run"
     for more, fetch in (({}, "aws s3 cp s3://x ."), (kept, f"aws s3 cp s3://x .; {spot}")):
         for command in ("wait", "status"):
-            aws.say("describe_training_job", job("Completed", **more))
-            _, out, err = told("jobs", command, "--name", "gluonlab-x")
+            aws.answer("describe_training_job", job("Completed", **more))
+            _, out, err = launch_stubbed("jobs", command, "--name", "gluonlab-x")
             assert out.startswith("gluonlab-x") and err == f"its results: {fetch}\n"
-    aws.say("describe_training_job", job("InProgress"))
-    assert told("jobs", "status", "--name", "gluonlab-x")[2] == ""
+    aws.answer("describe_training_job", job("InProgress"))
+    assert launch_stubbed("jobs", "status", "--name", "gluonlab-x")[2] == ""
 
 
 def test_a_rehearsed_job_is_the_one_that_is_submitted(launch, log, capsys):
     arguments = ("jobs", "submit", *TO, "--name", "gluonlab-x", "--wait")
-    rehearsed = json.loads(ended(capsys, Dependencies(Caller), [*arguments, "--dry-run"])[1])
+    rehearsed = json.loads(run_command(capsys, Dependencies(Caller), [*arguments, "--dry-run"])[1])
     assert launch(*arguments)[0] == 0
     assert len(rehearsed) == len(log.calls)
     for call, (service, operation, parameters) in zip(rehearsed, log.calls):
@@ -307,28 +307,28 @@ def job(status, **more):
     }
 
 
-def test_stop_stops_what_runs(told, aws, log):
-    aws.say("describe_training_job", job("InProgress", secondary="Training"))
-    aws.say("stop_training_job")
-    assert "gluonlab-x is stopping" in told("jobs", "stop", "--name", "gluonlab-x")[1]
+def test_stop_stops_what_runs(launch_stubbed, aws, log):
+    aws.answer("describe_training_job", job("InProgress", secondary="Training"))
+    aws.answer("stop_training_job")
+    assert "gluonlab-x is stopping" in launch_stubbed("jobs", "stop", "--name", "gluonlab-x")[1]
     assert log.changes() == ["StopTrainingJob"]
 
 
 @pytest.mark.parametrize("status", ["Stopping", "Stopped", "Completed", "Failed"])
-def test_stop_leaves_alone_what_has_ended(status, told, aws, log):
-    aws.say("describe_training_job", job(status))
-    ends = told("jobs", "stop", "--name", "gluonlab-x")
+def test_stop_leaves_alone_what_has_ended(status, launch_stubbed, aws, log):
+    aws.answer("describe_training_job", job(status))
+    ends = launch_stubbed("jobs", "stop", "--name", "gluonlab-x")
     assert ends[:2] == (0, f"gluonlab-x is {status} already\n")
     assert log.changes() == []
 
 
-def test_wait_shows_what_the_job_does_and_why_it_failed(told, aws, log):
+def test_wait_shows_what_the_job_does_and_why_it_failed(launch_stubbed, aws, log):
     for secondary in ("Starting", "Downloading", "Training", "Training"):
-        aws.say("describe_training_job", job("InProgress", secondary=secondary))
+        aws.answer("describe_training_job", job("InProgress", secondary=secondary))
     reason = "AlgorithmError: ExecuteUserScriptError\nexit code 1"
-    aws.say("describe_training_job", job("Failed", FailureReason=reason))
+    aws.answer("describe_training_job", job("Failed", FailureReason=reason))
     aws.refuse("describe_log_streams", "ResourceNotFoundException", "no group", "logs")
-    status, out, err = told("jobs", "wait", "--name", "gluonlab-x")
+    status, out, err = launch_stubbed("jobs", "wait", "--name", "gluonlab-x")
     *progress, error = err.splitlines()
     assert (status, out) == (1, "")
     assert progress == ["gluonlab-x: Starting", "gluonlab-x: Downloading", "gluonlab-x: Training"]
@@ -340,34 +340,39 @@ def test_wait_shows_what_the_job_does_and_why_it_failed(told, aws, log):
     )
 
 
-def test_wait_waits_for_a_job_of_many_hours(told, aws, log, monkeypatch):
+def test_wait_waits_for_a_job_of_many_hours(launch_stubbed, aws, log, monkeypatch):
     """A notebook is waited for at most an hour; a job has as long as it may run."""
     defaults = (*Waiter.__init__.__defaults__[:-1], lambda: sum(log.slept))
     monkeypatch.setattr(Waiter.__init__, "__defaults__", defaults)
     for _ in range(500):
-        aws.say("describe_training_job", job("InProgress", secondary="Training"))
-    aws.say("describe_training_job", job("Completed"))
-    assert told("jobs", "wait", "--name", "gluonlab-x")[:2] == (0, "gluonlab-x is Completed\n")
+        aws.answer("describe_training_job", job("InProgress", secondary="Training"))
+    aws.answer("describe_training_job", job("Completed"))
+    assert launch_stubbed("jobs", "wait", "--name", "gluonlab-x")[:2] == (
+        0,
+        "gluonlab-x is Completed\n",
+    )
     assert sum(log.slept) > 4 * 3600
 
 
 @pytest.mark.parametrize(
     ("code", "said"), [("ResourceInUse", "Training job names must be unique"), (None, None)]
 )
-def test_a_job_that_may_run_is_not_said_not_to(code, said, told, aws):
-    aws.silent("CreateTrainingJob") if code is None else aws.refuse(
+def test_a_job_that_may_run_is_not_said_not_to(code, said, launch_stubbed, aws):
+    aws.time_out("CreateTrainingJob") if code is None else aws.refuse(
         "create_training_job", code, said
     )
-    status, _, err = told("jobs", "submit", *TO, "--name", "gluonlab-x", "--region", "us-east-1")
+    status, _, err = launch_stubbed(
+        "jobs", "submit", *TO, "--name", "gluonlab-x", "--region", "us-east-1"
+    )
     assert status == 1
     tells = "python sagemaker/launch.py jobs status --name gluonlab-x --region us-east-1 shows it"
     assert f"the job may run all the same, and cost money: {tells}" in err
 
 
-def test_the_quota_of_jobs_is_another_one(told, aws):
+def test_the_quota_of_jobs_is_another_one(launch_stubbed, aws):
     said = "The account-level service limit 'ml.g5.12xlarge for training job usage' is 0 Instances"
     aws.refuse("create_training_job", "ResourceLimitExceeded", said)
-    status, _, err = told("jobs", "submit", *TO)
+    status, _, err = launch_stubbed("jobs", "submit", *TO)
     assert status == 1
     assert 'ask for "ml.g5.12xlarge for training job usage"' in err
 
@@ -393,23 +398,23 @@ def test_an_interrupted_wait_leaves_the_job_alone(launch, log):
     ) in err
 
 
-def test_the_list_goes_over_all_pages(told, aws, log):
+def test_the_list_goes_over_all_pages(launch_stubbed, aws, log):
     def summary(name):
         about = {"TrainingJobArn": "arn", "CreationTime": NOON, "TrainingJobStatus": "Completed"}
         return {**about, "TrainingJobName": name}
 
     def page(*names, **more):
-        aws.say("list_training_jobs", {"TrainingJobSummaries": [*map(summary, names)], **more})
+        aws.answer("list_training_jobs", {"TrainingJobSummaries": [*map(summary, names)], **more})
 
     page("gluonlab-b", NextToken="more")
     page("gluonlab-a", "not-gluonlab-c")
-    names = [job["name"] for job in json.loads(told("jobs", "list", "--json")[1])]
+    names = [job["name"] for job in json.loads(launch_stubbed("jobs", "list", "--json")[1])]
     assert names == ["gluonlab-b", "gluonlab-a"]
     assert log.calls[1][2]["NextToken"] == "more"
 
-    aws.say("list_notebook_instances", {"NotebookInstances": []})
+    aws.answer("list_notebook_instances", {"NotebookInstances": []})
     page("gluonlab-a", "not-gluonlab-c")
-    rows = json.loads(told("status", "--all", "--json")[1])
+    rows = json.loads(launch_stubbed("status", "--all", "--json")[1])
     assert [row["name"] for row in rows] == ["gluonlab-a"]
 
 
