@@ -98,6 +98,7 @@ class ProcessActivity:
         return processes
 
     def find_activity(self, now):
+        """Return a description of the busiest process since the last call, or None."""
         processes = self.cpu_seconds()
         elapsed = now - self.checked_at if self.checked_at is not None else 0.0
         used = {
@@ -121,6 +122,7 @@ class GPUActivity:
         self.timeout, self.process = timeout, None
 
     def find_activity(self):
+        """Return a description of a busy GPU, or None."""
         # If a driver hangs, nvidia-smi hangs too and may ignore signals: do not start another.
         if self.process is not None and self.process.poll() is None:
             return None
@@ -159,6 +161,7 @@ class NetworkActivity:
             return {}
 
     def find_activity(self, now):
+        """Return a description of the traffic since the last call, or None if it is little."""
         previous, start = self.previous, self.checked_at
         self.previous, self.checked_at = self.byte_counts(), now
         if previous is None or now <= start:

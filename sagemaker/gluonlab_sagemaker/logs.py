@@ -65,7 +65,6 @@ class JobLog:
             token = {"nextToken": response["nextToken"]}
 
     def _read_stream(self, stream: str) -> Iterator[LogLine]:
-
         while True:
             token = self._tokens.get(stream)
             response = self._get_events(

@@ -46,7 +46,6 @@ class CommandContext(NamedTuple):
             print_note(text) if text.startswith("warning: ") else click.echo(text)
 
     def make_waiter(self, interval_s: float = 10, timeout_s: float = 3600) -> Waiter:
-
         return Waiter(interval_s, timeout_s, self.sleep)
 
     def print_next_steps(self, notebook: Notebook, status: Optional[str]) -> None:

@@ -22,8 +22,7 @@ exec {python} -m venv "$2"
 def said_by_kernel(kernel, code, folder, home):
     """What a cell with this code prints in a kernel that was registered below ``home``."""
     specs = KernelSpecManager(
-        kernel_dirs=[str(home / ".local/share/jupyter/kernels")],
-        ensure_native_kernel=False,
+        kernel_dirs=[str(home / ".local/share/jupyter/kernels")], ensure_native_kernel=False
     )
     manager = KernelManager(kernel_name=kernel, kernel_spec_manager=specs)
     manager.start_kernel(cwd=str(folder), env={**os.environ, "HOME": str(home)})
