@@ -58,9 +58,7 @@ def a_terminal(server):
 
 
 def settle(timer, now=0.0):
-    """Looks until what has just begun is no news any more; returns the time of the last look, on a
-    clock that takes hours.
-    """
+    """Update the timer until there is no news; return the time of the last update."""
     while True:
         now += 3600
         if timer.update(now)[1] is None and timer.update(now + 3600)[1] is None:
@@ -69,9 +67,7 @@ def settle(timer, now=0.0):
 
 
 class Idle:
-    """Whether looks so many seconds later count just these, after all that a server still had to
-    say of what was done before.
-    """
+    """A check that updates at these later times count the idle time, and find no activity."""
 
     def __init__(self, timer, *later, begin=0.0):
         self.timer, self.later, self.now = timer, later, begin

@@ -1,6 +1,4 @@
-"""What the idle stop takes for use of the network: many bytes between two looks, and nothing that
-the machine says by itself.
-"""
+"""Network activity in idle-stop.py: many bytes between two updates, but no background traffic."""
 
 import socket
 import threading

@@ -70,7 +70,7 @@ def handlers():
 
 
 def of_the_readme():
-    """What the commands of steps 1 to 6 call: `aws SERVICE OPERATION` is named as the API's."""
+    """Return the operations of the `aws SERVICE OPERATION` commands in steps 1 to 6."""
     readme = (SAGEMAKER / "README.md").read_text(encoding="utf-8")
     steps = readme[readme.index("## 1. ") : readme.index("## launch.py")]
     services = "cloudformation|sagemaker|service-quotas|pricing"

@@ -1,6 +1,4 @@
-"""What is refused before AWS is asked, held against botocore's own description of the API; and what
-things cost.
-"""
+"""Checks before AWS is called, compared with botocore's description of the API; and costs."""
 
 import json
 import re
@@ -77,7 +75,7 @@ VARIABLES = st.one_of(
 @given(st.lists(VARIABLES, max_size=3))
 @settings(max_examples=200, deadline=None)
 def test_variables_are_taken_exactly_when_the_stack_would_take_them(given):
-    """With names that differ, and one variable in each."""
+    """A list is also refused if it repeats a name, or has two variables in one element."""
     rule = cloudformation.load(SAGEMAKER / "notebook.yaml")["Parameters"]["Environment"]
     text, names = " ".join(given), [one.partition("=")[0] for one in given]
     fits = len(text) <= rule["MaxLength"] and re.fullmatch(rule["AllowedPattern"][1:-1], text)
@@ -170,7 +168,7 @@ MISTAKES = {
 
 @pytest.mark.parametrize("words", MISTAKES)
 def test_a_mistake_is_one_line_and_nothing_is_called(words, capsys, log, credentials):
-    """Had something been called, it would have met a network that is not there."""
+    """A call would fail, because the tests have no network."""
     status, out, err = run_command(capsys, Dependencies(log.recording()), words.split())
     assert (status, out, log.calls) == (2, "", [])
     [line] = [line for line in err.splitlines() if line.startswith("error: ")]
@@ -356,7 +354,7 @@ def test_without_a_git_checkout_there_is_no_archive(tmp_path):
 
 
 def test_the_modules_import_downwards_only():
-    """As gluonlab_sagemaker's docstring lists them: all of them, and none twice."""
+    """The docstring of gluonlab_sagemaker lists each module once, in order."""
     import gluonlab_sagemaker
 
     rows = [re.split(r"  +", line)[0] for line in gluonlab_sagemaker.__doc__.splitlines()[4:]]

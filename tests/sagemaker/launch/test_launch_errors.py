@@ -1,7 +1,4 @@
-"""What AWS refuses: one line that says what and what to do, and no more than that.
-
-Answers are botocore's Stubber's.
-"""
+"""Errors of AWS, from botocore's Stubber: one line with the reason and the remedy."""
 
 import pytest
 from botocore import exceptions
@@ -78,7 +75,7 @@ def test_a_refusal_has_a_remedy(code, said, means, refused):
     [("ValidationException", DUPLICATE), ("InternalFailure", ""), (None, None)],
 )
 def test_a_notebook_that_may_have_been_made_is_not_said_not_to_be(code, said, launch_stubbed, aws):
-    """It would cost money without anybody knowing of it; botocore asks twice."""
+    """botocore retries, so the notebook may exist and cost money after an error."""
     aws.statuses(None)
     aws.scripts_are_made()
     aws.time_out("CreateNotebookInstance") if code is None else aws.refuse(

@@ -180,7 +180,7 @@ FAMILIES = sorted({name.rpartition(".")[0]: name for name in MACHINES}.values())
 
 @pytest.mark.parametrize("instance", FAMILIES)
 def test_a_machine_has_either_a_disk_of_its_own_or_a_volume(instance):
-    """One of every family that AWS trains on."""
+    """The test covers every instance family that AWS trains on."""
     wanted = {"instance": instance, "gpus": 1, "image": "mine:1"}
     made = request(**wanted)
     assert not ParamValidator().validate(made, SHAPE).has_errors()

@@ -1,6 +1,4 @@
-"""One notebook from its making to its end, on moto: the calls, their order, and what AWS has
-afterwards.
-"""
+"""Life cycle of a notebook on moto: the calls, their order, and the resources that remain."""
 
 import base64
 import json
@@ -63,7 +61,7 @@ def test_create_makes_role_and_scripts_before_the_notebook(launch, log, moto_cli
 
 
 def test_a_machine_without_gpus_is_made_like_one_that_lives(launch, log, moto_client):
-    """To try everything for less; and nothing about it is dead."""
+    """It is for cheap trials, and prints no warning."""
     status, _, err = launch("create", "--instance", "t3.xlarge", *FROM)
     assert (status, log.operations) == (0, CREATE)
     assert "warning" not in err

@@ -196,7 +196,7 @@ def test_two_prices_of_one_thing_are_the_higher_whatever_their_order():
 
 
 def test_the_readme_says_what_the_shipped_table_says():
-    """Its rows of machines: an hour and a day; and a month of 50 GB."""
+    """The rows contain the price of an hour, of a day, and of 50 GB for a month."""
     text = (SAGEMAKER / "README.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `(ml\.\S+)`[^|]* \| ([\d.]+) USD \| ([\d.]+) USD \| \|$", text, re.M)
     assert len(rows) == 7

@@ -48,7 +48,7 @@ def test_delete_is_not_upset_when_the_idle_stop_is_faster(launch_stubbed, aws, l
 
 
 def test_delete_ends_with_the_notebook_even_without_rights_to_the_rest(launch_stubbed, aws):
-    """What is left then costs nothing, and is named."""
+    """The remaining resources cost nothing, and the output names them."""
     aws.statuses(None, None)
     aws.answer("describe_notebook_instance_lifecycle_config", {})
     denied = "User: x is not authorized to perform: iam:GetRole on resource: role y"
