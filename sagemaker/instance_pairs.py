@@ -1,60 +1,61 @@
-"""Which instance types and platforms AWS still combines, by instances.json."""
+"""Combinations of instance types and platforms that AWS still starts, by instances.json."""
 
 import json
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
+FOLDER = Path(__file__).resolve().parent
 
 
-def _table(name):
-    return json.loads((HERE / "instances.json").read_text(encoding="utf-8"))[name]
+def _load_table(name):
+    return json.loads((FOLDER / "instances.json").read_text(encoding="utf-8"))[name]
 
 
-def instances():
-    """{instance type: GPUs, batch size, platform, status, date}; README.md explains the keys."""
-    return _table("instances")
+def load_instances():
+    """Return the facts about each instance type; README.md explains their keys."""
+    return _load_table("instances")
 
 
-def platforms():
-    """{platform: dead_since, a date or None; why; excludes, beginnings of instance types; becomes,
-    the platform that AWS changes it to with its volume, or None}.
+def load_platforms():
+    """Return the facts about each platform.
+
+    Keys: ``dead_since``, a date or None; ``why``; ``excludes``, prefixes of instance types;
+    ``becomes``, the platform that AWS can change it to without loss of the volume, or None.
     """
-    return _table("platforms")
+    return _load_table("platforms")
 
 
-def dead(instance_type, platform):
-    """Why AWS should refuse this type on this platform, in one dated line; empty if unknown."""
-    about = platforms().get(platform)
-    if about is None:
+def dead_reason(instance_type, platform):
+    """Explain why AWS refuses this type on this platform; empty if it does not, or if unknown."""
+    facts = load_platforms().get(platform)
+    if facts is None:
         return ""
-    if about["dead_since"]:
-        return f"{platform} is dead since {about['dead_since']}: {about['why']}"
-    if instance_type.startswith(tuple(about["excludes"])):
-        instead = instances().get(instance_type, {}).get("instead")
-        other = f"; {instead} is the nearest that lives" if instead else ""
+    if facts["dead_since"]:
+        return f"{platform} is dead since {facts['dead_since']}: {facts['why']}"
+    if instance_type.startswith(tuple(facts["excludes"])):
         return (
-            f"{platform} does not start {instance_type} (as of {about['as_of']}): "
-            f"{about['why']}{other}"
+            f"{platform} does not start {instance_type} (as of {facts['as_of']}): "
+            f"{facts['why']}{_alternative_note(instance_type)}"
         )
     return ""
 
 
-def ending(instance_type):
-    """Why a machine of this type may not be had much longer, in one dated line; empty if alive."""
-    for beginning, about in _table("ending").items():
-        if instance_type.startswith(beginning):
-            instead = instances().get(instance_type, {}).get("instead")
-            other = f"; {instead} is the nearest that lives" if instead else ""
+def _alternative_note(instance_type):
+    instead = load_instances().get(instance_type, {}).get("instead")
+    return f"; {instead} is the nearest that lives" if instead else ""
+
+
+def ending_reason(instance_type):
+    """Explain why AWS may soon stop offering this type; empty if AWS has not announced it."""
+    for prefix, facts in _load_table("ending").items():
+        if instance_type.startswith(prefix):
             return (
-                f"{instance_type} is at its end since {about['since']} "
-                f"(as of {about['as_of']}): {about['why']}{other}"
+                f"{instance_type} is at its end since {facts['since']} "
+                f"(as of {facts['as_of']}): {facts['why']}{_alternative_note(instance_type)}"
             )
     return ""
 
 
-def unfit(instance_type):
-    """Why MXNet cannot use the GPUs of this type, in one line; empty if it can, or without GPUs."""
-    return next(
-        (why for beginning, why in _table("unfit").items() if instance_type.startswith(beginning)),
-        "",
-    )
+def unfit_reason(instance_type):
+    """Explain why MXNet cannot use the GPUs of this type; empty if it can, or without GPUs."""
+    reasons = _load_table("unfit").items()
+    return next((why for prefix, why in reasons if instance_type.startswith(prefix)), "")

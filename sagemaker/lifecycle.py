@@ -1,13 +1,13 @@
-"""The two scripts of the lifecycle configuration: put together, and made ready for the API.
+"""Builds the two scripts of the lifecycle configuration, and encodes them for the API.
 
     # after a change of build-env.sh or idle-stop.py
     python sagemaker/lifecycle.py write
     # its base64, for aws ... --on-start Content=...
     python sagemaker/lifecycle.py on-start GLUONLAB_IDLE_MINUTES=30
 
-on-create.sh holds build-env.sh, on-start.sh holds idle-stop.py (closely set), and notebook.yaml
-holds both scripts, so that what is uploaded is what lies here. `write` renews these copies, and
-make check-sagemaker tells when they are old.
+on-create.sh contains a copy of build-env.sh, on-start.sh a minified copy of idle-stop.py, and
+notebook.yaml copies of both scripts. `write` updates the copies. make check-sagemaker fails if a
+copy is out of date.
 """
 
 import base64
@@ -16,16 +16,17 @@ import shlex
 import sys
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
-LONGEST = 16384  # characters of base64, says the API
-# and how long each may be
+FOLDER = Path(__file__).resolve().parent
+MAX_CONTENT_LENGTH = 16384  # characters of base64, a limit of the API
+# maximum length of the value of each setting
 SETTINGS = {
     "GLUONLAB_REPOSITORY": 512,
     "GLUONLAB_BUCKET": 63,
     "GLUONLAB_IDLE_MINUTES": 5,
     "GLUONLAB_ENVIRONMENT": 512,
 }
-HELD = {  # what holds a copy: of what, between the line that begins it and the one that ends it
+# file: [(copied file, pattern of the line before the copy, pattern of the line after it, indent)]
+EMBEDDED_COPIES = {
     "on-create.sh": [("build-env.sh", r"<<'END_OF_BUILD_ENV'\n", r"^END_OF_BUILD_ENV\n", "")],
     "on-start.sh": [("idle-stop.py", r"<<'END_OF_IDLE_STOP'\n", r"^END_OF_IDLE_STOP\n", "")],
     "notebook.yaml": [
@@ -35,40 +36,48 @@ HELD = {  # what holds a copy: of what, between the line that begins it and the 
 }
 
 
-def written(name, folder=HERE):
-    """The file with its copies renewed from ``folder``."""
+def render_file(name, folder=FOLDER):
+    """Return the text of a file with its copies updated from ``folder``."""
     text = (folder / name).read_text(encoding="utf-8")
-    for part, begins, ends, margin in HELD[name]:
+    for source, start, end, indent in EMBEDDED_COPIES[name]:
         copy = (
-            written(part, folder) if part in HELD else (folder / part).read_text(encoding="utf-8")
+            render_file(source, folder)
+            if source in EMBEDDED_COPIES
+            else (folder / source).read_text(encoding="utf-8")
         )
-        if part.endswith(".py"):
-            copy = dense(copy)
-        copy = re.sub(r"^(?=.)", margin, copy, flags=re.M)
-        text, times = re.subn(
-            f"({begins})(?:.*?)({ends})",
-            lambda m, copy=copy: m[1] + copy + m[2],
+        if source.endswith(".py"):
+            copy = minify(copy)
+        copy = re.sub(r"^(?=.)", indent, copy, flags=re.M)
+        text, count = re.subn(
+            f"({start})(?:.*?)({end})",
+            lambda match, copy=copy: match[1] + copy + match[2],
             text,
             flags=re.S | re.M,
         )
-        if times != 1:
-            raise ValueError(f"{name}: the lines around its copy of {part} are gone")
+        if count != 1:
+            raise ValueError(f"{name}: the lines around its copy of {source} are gone")
     return text
 
 
-def dense(program):
-    """A Python program with indents of one space, and without empty lines, lines of comment alone
-    and docstrings but its own: a script has to be short.
+def minify(program):
+    """Shorten a Python program for the API's limit.
+
+    Indents become one space. Empty lines, lines of comments and inner docstrings are removed.
     """
-    bare = re.sub(r'^ +"""(?:.|\n)*?"""\n', "", program, flags=re.M)
-    lines = [(len(line) - len(line.lstrip()), line.strip()) for line in bare.split("\n")]
+    without_docstrings = re.sub(r'^ +"""(?:.|\n)*?"""\n', "", program, flags=re.M)
+    lines = [line for line in without_docstrings.split("\n") if line.strip()]
     return "".join(
-        f"{' ' * (indent // 4)}{line}\n" for indent, line in lines if line and line[0] != "#"
+        f"{' ' * ((len(line) - len(line.lstrip())) // 4)}{line.strip()}\n"
+        for line in lines
+        if line.lstrip()[0] != "#"
     )
 
 
-def script(name, settings=None):
-    """The script "on-create" or "on-start" with its settings, {one of SETTINGS: value}, on top."""
+def build_script(name, settings=None):
+    """Return the script "on-create" or "on-start", with ``settings`` exported in its first lines.
+
+    Raises ValueError for a name that is not in SETTINGS, or a value that is too long.
+    """
     unknown = sorted(set(settings or {}) - set(SETTINGS))
     if unknown:
         raise ValueError(f"unknown setting {unknown[0]}: choose {', '.join(SETTINGS)}")
@@ -77,61 +86,59 @@ def script(name, settings=None):
             raise ValueError(
                 f"{key} has {len(str(value))} characters: give at most {SETTINGS[key]}"
             )
-    first, rest = (HERE / f"{name}.sh").read_text(encoding="utf-8").split("\n", 1)
+    shebang, body = (FOLDER / f"{name}.sh").read_text(encoding="utf-8").split("\n", 1)
     lines = [
         f"export {key}={shlex.quote(str(value))}" for key, value in sorted((settings or {}).items())
     ]
-    return "\n".join([first, *lines, rest])
+    return "\n".join([shebang, *lines, body])
 
 
-def faults(text):
-    """What would make AWS, or bash on the notebook, stumble over this script."""
-    found = []
+def find_faults(text):
+    """Return the reasons for which AWS, or bash on the notebook, would refuse this script."""
+    faults = []
     if "\r" in text:
-        found.append(
+        faults.append(
             "lines end in CRLF: bash would look for commands that end in a carriage return; "
             "save it with LF"
         )
     if not text.isascii():
-        found.append("it is not ASCII, which AWS's console cannot encode")
+        faults.append("it is not ASCII, which AWS's console cannot encode")
     if not text.startswith("#!/bin/bash\n"):
-        found.append("its first line is not #!/bin/bash")
+        faults.append("its first line is not #!/bin/bash")
     length = len(base64.b64encode(text.encode("utf-8")))
-    if length > LONGEST:
-        found.append(f"its base64 has {length} characters and the API takes {LONGEST}")
-    return found
+    if length > MAX_CONTENT_LENGTH:
+        faults.append(f"its base64 has {length} characters and the API takes {MAX_CONTENT_LENGTH}")
+    return faults
 
 
-def content(text):
-    """The base64 of a script, on one line, as the API's ``Content``.
-
-    Raises ValueError for a script with faults.
-    """
-    found = faults(text)
-    if found:
-        raise ValueError("; ".join(found))
+def encode_script(text):
+    """Return the base64 of a script on one line; raise ValueError for a script with faults."""
+    faults = find_faults(text)
+    if faults:
+        raise ValueError("; ".join(faults))
     return base64.b64encode(text.encode("utf-8")).decode("ascii")
 
 
 def main(arguments):
-    """What the docstring of the file says."""
+    """Write the files, or print a script in base64."""
     if arguments == ["write"]:
-        for name in HELD:
-            text = written(name)
-            with open(HERE / name, "w", encoding="utf-8", newline="\n") as file:
+        for name in EMBEDDED_COPIES:
+            text = render_file(name)
+            with open(FOLDER / name, "w", encoding="utf-8", newline="\n") as file:
                 file.write(text)
         return
     if (
         not arguments
         or arguments[0] not in ("on-create", "on-start")
-        or not all("=" in one for one in arguments[1:])
+        or not all("=" in setting for setting in arguments[1:])
     ):
         sys.exit(
             "error: give write, or on-create or on-start with settings: "
             "python sagemaker/lifecycle.py on-start NAME=VALUE ..."
         )
     try:
-        print(content(script(arguments[0], dict(one.split("=", 1) for one in arguments[1:]))))
+        settings = dict(setting.split("=", 1) for setting in arguments[1:])
+        print(encode_script(build_script(arguments[0], settings)))
     except ValueError as error:
         sys.exit(f"error: {error}")
 

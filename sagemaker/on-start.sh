@@ -28,14 +28,11 @@ mkdir -p "$root/opt/gluonlab" "$root/etc/systemd/system"
 } >"$root/opt/gluonlab/environment"
 
 cat >"$root/opt/gluonlab/idle-stop.py" <<'END_OF_IDLE_STOP'
-"""Stops the SageMaker notebook that it runs on when nobody has used it for some time.
-Used means, since the last look: a kernel is busy or has run something; a terminal was written to or
-wrote something; a process of this user computed; a GPU worked; the network carried much; or the
-heartbeat file was touched, which is what a job does that only waits:
-touch ~/SageMaker/.gluonlab/heartbeat
-Time is that since the start of the machine, and of all other times only that they changed counts:
-setting the clock does nothing. on-start.sh runs this as ec2-user with the system's Python, so it
-keeps to the standard library of Python 3.7.
+"""Stops the SageMaker notebook that it runs on after a time without use.
+Signs of use: a kernel is busy or ran code; a terminal had input or output; a process of this user,
+a GPU or the network worked; the heartbeat file was touched.
+A job that only waits needs: touch ~/SageMaker/.gluonlab/heartbeat
+Setting the clock has no effect. on-start.sh runs this as ec2-user with the system's Python 3.7.
 """
 import argparse
 import http.client
@@ -50,44 +47,45 @@ import urllib.request
 METADATA = "/opt/ml/metadata/resource-metadata.json"
 HEARTBEAT = "~/SageMaker/.gluonlab/heartbeat"
 BUSY_CPU = 0.05
-BUSY_GPU = 5  # per cent
+BUSY_GPU = 5  # percent
 BUSY_NETWORK = 100e3
-class Jupyter:
+class JupyterClient:
  def __init__(self, url, token=""):
   if urllib.parse.urlsplit(url).hostname not in ("localhost", "127.0.0.1"):
    raise SystemExit(
     "error: --url %s: give an address of this machine, such as https://localhost:8443"
     % url
    )
-  self.url, self.token, self.used = url.rstrip("/"), token, {"kernels": [], "terminals": []}
-  trusting = ssl.create_default_context()
-  trusting.check_hostname, trusting.verify_mode = False, ssl.CERT_NONE
-  handlers = urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=trusting)
+  self.url, self.token = url.rstrip("/"), token
+  self.last_use = {"kernels": [], "terminals": []}
+  context = ssl.create_default_context()
+  context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+  handlers = urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context)
   self.opener = urllib.request.build_opener(*handlers)
- def get(self, name):
+ def get_json(self, name):
   headers = {"Authorization": "token " + self.token} if self.token else {}
   request = urllib.request.Request(self.url + "/api/" + name, headers=headers)
-  with self.opener.open(request, timeout=20) as answer:
-   return json.loads(answer.read().decode("utf-8"))
- def look(self):
+  with self.opener.open(request, timeout=20) as response:
+   return json.loads(response.read().decode("utf-8"))
+ def read_state(self):
   busy = []
-  for what in sorted(self.used):
+  for kind in sorted(self.last_use):
    try:
-    found = [dict(one) for one in self.get(what)]
+    items = [dict(item) for item in self.get_json(kind)]
    except (OSError, ValueError, TypeError, http.client.HTTPException) as error:
-    print("Jupyter does not answer about %s: %s" % (what, error), flush=True)
+    print("Jupyter does not answer about %s: %s" % (kind, error), flush=True)
     continue
-   busy += [one.get("name") for one in found if one.get("execution_state") == "busy"]
-   self.used[what] = sorted(
-    [(one.get("id") or one.get("name"), one.get("last_activity")) for one in found],
+   busy += [item.get("name") for item in items if item.get("execution_state") == "busy"]
+   self.last_use[kind] = sorted(
+    [(item.get("id") or item.get("name"), item.get("last_activity")) for item in items],
     key=str,
    )
-  return ("kernel %s is busy" % busy[0] if busy else None), list(self.used.values())
-class Processes:
+  return ("kernel %s is busy" % busy[0] if busy else None), list(self.last_use.values())
+class ProcessActivity:
  def __init__(self, proc="/proc"):
-  self.proc, self.before, self.since = proc, {}, None
- def seconds(self):
-  found, tick = {}, os.sysconf("SC_CLK_TCK")
+  self.proc, self.previous, self.checked_at = proc, {}, None
+ def cpu_seconds(self):
+  processes, tick = {}, os.sysconf("SC_CLK_TCK")
   for pid in filter(str.isdigit, os.listdir(self.proc)):
    try:
     if (
@@ -100,85 +98,91 @@ class Processes:
    except (OSError, ValueError):
     continue  # it has just ended
    fields = rest.split()
-   found[pid, fields[19]] = sum(map(int, fields[11:15])) / tick, name
-  return found
- def look(self, now):
-  seconds, lasted = self.seconds(), now - self.since if self.since is not None else 0.0
+   processes[pid, fields[19]] = sum(map(int, fields[11:15])) / tick, name
+  return processes
+ def find_activity(self, now):
+  processes = self.cpu_seconds()
+  elapsed = now - self.checked_at if self.checked_at is not None else 0.0
   used = {
-   one: total - self.before.get(one, (0.0, ""))[0] for one, (total, _) in seconds.items()
+   key: total - self.previous.get(key, (0.0, ""))[0]
+   for key, (total, _) in processes.items()
   }
-  self.before, self.since = seconds, now
-  if not used or lasted <= 0:
+  self.previous, self.checked_at = processes, now
+  if not used or elapsed <= 0:
    return None
-  most = max(used, key=used.get)
-  if used[most] < BUSY_CPU * lasted:
+  busiest = max(used, key=used.get)
+  if used[busiest] < BUSY_CPU * elapsed:
    return None
-  what = most[0], seconds[most][1], used[most], lasted
-  return "process %s (%s) computed for %.1f of %.0f s" % what
-class GPUs:
- def __init__(self, patience=30):
-  self.patience, self.asked = patience, None
- def look(self):
-  if self.asked is not None and self.asked.poll() is None:
+  values = busiest[0], processes[busiest][1], used[busiest], elapsed
+  return "process %s (%s) computed for %.1f of %.0f s" % values
+class GPUActivity:
+ def __init__(self, timeout=30):
+  self.timeout, self.process = timeout, None
+ def find_activity(self):
+  if self.process is not None and self.process.poll() is None:
    return None
   query = ["nvidia-smi", "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits"]
   try:
-   self.asked = subprocess.Popen(query, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-   answer = self.asked.communicate(timeout=self.patience)[0]
+   self.process = subprocess.Popen(
+    query, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+   )
+   output = self.process.communicate(timeout=self.timeout)[0]
   except OSError:
    return None
   except subprocess.TimeoutExpired:
    print("nvidia-smi does not answer: no GPU counts as used", flush=True)
-   self.asked.kill()
+   self.process.kill()
    return None
-  for number, line in enumerate(answer.decode("ascii", "replace").split("\n")):
+  for number, line in enumerate(output.decode("ascii", "replace").split("\n")):
    if line.strip().isdigit() and int(line) >= BUSY_GPU:
     return "GPU %d works at %s %%" % (number, line.strip())
   return None
-class Network:
+class NetworkActivity:
  def __init__(self, path="/proc/net/dev"):
-  self.path, self.before, self.since = path, None, None
- def bytes(self):
+  self.path, self.previous, self.checked_at = path, None, None
+ def byte_counts(self):
   try:
    with open(self.path) as file:
     lines = [line.partition(":") for line in file if ":" in line]
    counts = {name.strip(): rest.split() for name, _, rest in lines}
-   return {name: int(of[0]) + int(of[8]) for name, of in counts.items() if name != "lo"}
+   return {name: int(n[0]) + int(n[8]) for name, n in counts.items() if name != "lo"}
   except (OSError, ValueError, IndexError):
    return {}
- def look(self, now):
-  before, since = self.before, self.since
-  self.before, self.since = self.bytes(), now
-  if before is None or now <= since:
+ def find_activity(self, now):
+  previous, start = self.previous, self.checked_at
+  self.previous, self.checked_at = self.byte_counts(), now
+  if previous is None or now <= start:
    return None
-  most = max([total - before.get(name, 0) for name, total in self.before.items()] + [0])
-  if most < BUSY_NETWORK * (now - since):
+  most = max([total - previous.get(name, 0) for name, total in self.previous.items()] + [0])
+  if most < BUSY_NETWORK * (now - start):
    return None
-  return "the network carried %.1f MB in %.0f s" % (most / 1e6, now - since)
-def touched(path):
+  return "the network carried %.1f MB in %.0f s" % (most / 1e6, now - start)
+def modification_time(path):
  try:
   return os.stat(os.path.expanduser(path)).st_mtime_ns
  except OSError:
   return None
-class Watch:
+class IdleTimer:
  def __init__(self, jupyter, processes, gpus, network, heartbeat=HEARTBEAT):
   self.jupyter, self.processes = jupyter, processes
   self.gpus, self.network, self.heartbeat = gpus, network, heartbeat
-  self.seen, self.idle_since = None, None
- def look(self, now):
-  busy, used = self.jupyter.look()
-  seen = {
-   "a kernel or terminal was used": used,
-   "the heartbeat was touched": touched(self.heartbeat),
+  self.previous, self.idle_since = None, None
+ def update(self, now):
+  busy, last_use = self.jupyter.read_state()
+  state = {
+   "a kernel or terminal was used": last_use,
+   "the heartbeat was touched": modification_time(self.heartbeat),
   }
-  changed = [what for what in seen if self.seen is not None and seen[what] != self.seen[what]]
-  found = [busy, self.processes.look(now), self.gpus.look(), self.network.look(now)] + changed
-  why = next(filter(None, found), None)
-  if why or self.idle_since is None:
+  reasons = [busy, self.processes.find_activity(now)]
+  reasons += [self.gpus.find_activity(), self.network.find_activity(now)]
+  if self.previous is not None:
+   reasons += [key for key in state if state[key] != self.previous[key]]
+  reason = next(filter(None, reasons), None)
+  if reason or self.idle_since is None:
    self.idle_since = now
-  self.seen = seen
-  return now - self.idle_since, why
-def stop():
+  self.previous = state
+  return now - self.idle_since, reason
+def stop_notebook():
  with open(METADATA) as file:
   metadata = json.load(file)
  name, region = metadata["ResourceName"], metadata["ResourceArn"].split(":")[3]
@@ -205,21 +209,19 @@ def main():
   default="https://localhost:8443",
   help="where Jupyter answers (default: %(default)s)",
  )
- given = parser.parse_args()
- jupyter = Jupyter(given.url, os.environ.get("JUPYTER_TOKEN", ""))
- watch = Watch(jupyter, Processes(), GPUs(), Network())
+ options = parser.parse_args()
+ jupyter = JupyterClient(options.url, os.environ.get("JUPYTER_TOKEN", ""))
+ timer = IdleTimer(jupyter, ProcessActivity(), GPUActivity(), NetworkActivity())
  while True:
-  idle, why = watch.look(time.monotonic())
-  print(
-   "idle for %d of %g minutes%s" % (idle // 60, given.minutes, ": " + why if why else ""),
-   flush=True,
-  )
-  if idle >= given.minutes * 60:
+  idle_s, reason = timer.update(time.monotonic())
+  suffix = ": " + reason if reason else ""
+  print("idle for %d of %g minutes%s" % (idle_s // 60, options.minutes, suffix), flush=True)
+  if idle_s >= options.minutes * 60:
    try:
-    stop()
+    stop_notebook()
    except (OSError, KeyError, ValueError, subprocess.SubprocessError) as error:
     print("the notebook cannot be stopped, and is tried again: %s" % error, flush=True)
-  time.sleep(given.every)
+  time.sleep(options.every)
 if __name__ == "__main__":
  main()
 END_OF_IDLE_STOP

@@ -98,8 +98,8 @@ def requests(folder):
 def check_requests(folder):
     """Each request against the service model, and against what the model does not say."""
     table, dead = (
-        module(folder, "instance_pairs").instances(),
-        module(folder, "instance_pairs").dead,
+        module(folder, "instance_pairs").load_instances(),
+        module(folder, "instance_pairs").dead_reason,
     )
     for path, operation in requests(folder):
         try:
@@ -210,7 +210,7 @@ def check_table(folder):
             about["platform"],
         ):
             yield f"instances.json: {name}: {about['request']} asks for another pair"
-        if (about["status"] == "dead") != bool(pairs.dead(name, about["platform"])):
+        if (about["status"] == "dead") != bool(pairs.dead_reason(name, about["platform"])):
             yield (
                 f"instances.json: {name}: its status {about['status']} is not what its "
                 "platform says"
@@ -255,7 +255,9 @@ def check_template(folder):
                     if given.get("ForceDeadPair")
                     else {}
                 )
-                found += [f"{name}.{one}" for one in notebook(properties, pairs.dead, forced)]
+                found += [
+                    f"{name}.{one}" for one in notebook(properties, pairs.dead_reason, forced)
+                ]
             if kind == "AWS::SageMaker::NotebookInstanceLifecycleConfig":
                 for hook in ("OnCreate", "OnStart"):
                     found += [
@@ -273,7 +275,7 @@ def content(lifecycle, text):
         script = base64.b64decode(text, validate=True).decode("utf-8")
     except (binascii.Error, ValueError) as error:
         return [f"not base64 of a text: {error}"]
-    return lifecycle.faults(script)
+    return lifecycle.find_faults(script)
 
 
 def check_scripts(folder):
@@ -287,10 +289,10 @@ def check_scripts(folder):
         longest = "".join(
             f"export {setting}='{'x' * length}'\n" for setting, length in lifecycle.SETTINGS.items()
         )
-        yield from (f"{name}.sh: {one}" for one in lifecycle.faults(text + longest))
-    for name in lifecycle.HELD:
+        yield from (f"{name}.sh: {one}" for one in lifecycle.find_faults(text + longest))
+    for name in lifecycle.EMBEDDED_COPIES:
         try:
-            if lifecycle.written(name, folder) != (folder / name).read_text(encoding="utf-8"):
+            if lifecycle.render_file(name, folder) != (folder / name).read_text(encoding="utf-8"):
                 yield f"{name}: its copies are old: python sagemaker/lifecycle.py write"
         except ValueError as error:
             yield str(error)

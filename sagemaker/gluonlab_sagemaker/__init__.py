@@ -1,17 +1,17 @@
-"""What `sagemaker/launch.py` is made of.
+"""Implementation of `sagemaker/launch.py`.
 
-A module imports only those that stand further down here, or to its right.
+A module imports only modules that are listed further down, or to its right.
 
-commands                      options in, what was done out
+commands                      options of the notebook commands, and their output
 job_commands machine_commands
-job_role_commands             those about rights
-listing options               what several commands share
-create resize notebook jobs   what is done, as a sequence of calls
-job_role                      what a job, and who submits it, may do
-role startup source images    what a notebook or a job needs beside itself
-price_list quota              what AWS says of prices and quotas
-logs                          what a job has printed
-waiting                       until a status is reached
-calls                         one call to AWS, or the rehearsal of it
+job_role_commands             options of the commands about permissions
+listing options               shared by several commands
+create resize notebook jobs   sequences of calls to AWS
+job_role                      permissions of jobs and of the people who submit jobs
+role startup source images    roles, scripts, archives and images for notebooks and jobs
+price_list quota              prices and quotas from AWS
+logs                          output of a training job
+waiting                       waiting for a status
+calls                         calls to AWS, and their dry run
 instances cost checks errors
 """

@@ -1,6 +1,6 @@
-"""One call to AWS by name, or its rehearsal, which only notes what would be called.
+"""Calls to AWS by name, and a dry run that records calls instead.
 
-What runs a notebook is written once, as calls of a `Caller`; --dry-run gives it another one.
+The other modules call AWS through a `Caller`. With --dry-run they get a `DryRunCaller`.
 """
 
 from __future__ import annotations
@@ -15,27 +15,28 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 from botocore.validate import ParamValidator
 
-from gluonlab_sagemaker.checks import MINE, check_region
+from gluonlab_sagemaker.checks import PROJECT_TAG, check_region
 from gluonlab_sagemaker.errors import AWSError, raise_explained
 
-Answer = Dict[str, Any]
+Response = Dict[str, Any]
 PARTITIONS = ("aws", "aws-cn", "aws-us-gov")
 
 
-def home(service: str, region: Optional[str]) -> Optional[str]:
-    """The region in which a service answers about ``region``: the price list has few."""
+def service_region(service: str, region: Optional[str]) -> Optional[str]:
+    """Return the region whose endpoint answers about ``region``."""
+    # The price list has an endpoint in few regions.
     if service != "pricing":
         return region
     return "cn-northwest-1" if (region or "").startswith("cn-") else "us-east-1"
 
 
 class Caller:
-    """``caller("sagemaker", "StopNotebookInstance", ...)`` calls AWS and returns its answer.
+    """AWS as a function: ``caller("sagemaker", "StopNotebookInstance", ...)``.
 
-    Credentials are boto3's business alone. Errors are AWSError, in one line.
+    boto3 finds the credentials. Errors are raised as AWSError, in one line.
     """
 
-    rehearses = False
+    is_dry_run = False
 
     def __init__(self, profile: Optional[str], region: Optional[str]) -> None:
         try:
@@ -44,79 +45,81 @@ class Caller:
         except BotoCoreError as error:
             raise_explained(error, "", {})
         if self.region is not None:
-            known = [
+            available_regions = [
                 name
-                for part in PARTITIONS
-                for name in self._session.get_available_regions("sagemaker", part)
+                for partition in PARTITIONS
+                for name in self._session.get_available_regions("sagemaker", partition)
             ]
-            check_region(self.region, known)
+            check_region(self.region, available_regions)
         self._clients: Dict[str, Any] = {}
 
-    def __call__(self, service: str, operation: str, **parameters: Any) -> Answer:
-        """Call ``operation`` of ``service``, named as in AWS's reference of the API."""
+    def __call__(self, service: str, operation: str, **parameters: Any) -> Response:
+        """Call ``operation`` of ``service``, with the names of AWS's API reference."""
         try:
-            answer: Answer = getattr(self.client(service), xform_name(operation))(**parameters)
+            response: Response = getattr(self.service_client(service), xform_name(operation))(
+                **parameters
+            )
         except (BotoCoreError, ClientError) as error:
             raise_explained(error, operation, parameters)
-        return answer
+        return response
 
-    def all(self, service: str, operation: str, key: str, **parameters: Any) -> List[Any]:
-        """What stands under ``key`` on all pages of an answer."""
-        found: List[Any] = []
+    def list_all(self, service: str, operation: str, key: str, **parameters: Any) -> List[Any]:
+        """Return the items under ``key`` on all pages of a response."""
+        items: List[Any] = []
         token: Dict[str, str] = {}
         while True:
-            answer = self(service, operation, **parameters, **token)
-            found += answer.get(key) or []
-            if not answer.get("NextToken"):
-                return found
-            token = {"NextToken": answer["NextToken"]}
+            response = self(service, operation, **parameters, **token)
+            items += response.get(key) or []
+            if not response.get("NextToken"):
+                return items
+            token = {"NextToken": response["NextToken"]}
 
-    def client(self, service: str) -> Any:
-        """The boto3 client, made when it is first needed."""
+    def service_client(self, service: str) -> Any:
+        """Return the boto3 client of a service, created on first use."""
         if service not in self._clients:
             retries = Config(retries={"max_attempts": 5, "mode": "standard"}, connect_timeout=10)
             self._clients[service] = self._session.client(
-                service, region_name=home(service, self.region), config=retries
+                service, region_name=service_region(service, self.region), config=retries
             )
         return self._clients[service]
 
 
-class Noted(NamedTuple):
-    """A call that a rehearsal noted."""
+class RecordedCall(NamedTuple):
+    """A call that a dry run recorded."""
 
     service: str
     operation: str
     parameters: Dict[str, Any]
 
 
-class Rehearsal(Caller):
-    """Notes each call in ``noted`` and makes none: it needs neither a network nor credentials.
+class DryRunCaller(Caller):
+    """A caller that records calls in ``recorded_calls``, without network and credentials.
 
-    Parameters are checked against botocore's description of the API. Answers are what AWS would say
-    if there is a notebook or a job in ``status``, with all that was made for it, or nothing (None),
-    and everything succeeds at once. What only AWS knows stands in angle brackets.
+    It checks parameters against botocore's description of the API. Responses assume a notebook or a
+    job in ``status``, together with its role and scripts, or no resource at all (None). Every call
+    succeeds at once. Values that only AWS knows appear in angle brackets.
     """
 
-    rehearses = True
+    is_dry_run = True
 
     def __init__(
         self, profile: Optional[str], region: Optional[str], status: Optional[str]
     ) -> None:
         super().__init__(profile, region)
         self.region = self.region or "<region>"
-        self.noted: List[Noted] = []
-        self._status, self._there = status, status is not None
+        self.recorded_calls: List[RecordedCall] = []
+        self._status, self._exists = status, status is not None
         self._models: Dict[str, Any] = {}
         self._loader = botocore.session.get_session()
 
-    def __call__(self, service: str, operation: str, **parameters: Any) -> Answer:
-        """Note the call, and answer it."""
-        self._check(service, operation, parameters)
-        self.noted.append(Noted(service, operation, parameters))
-        answer = getattr(self, f"_{xform_name(operation)}", None)
-        return answer(parameters) if answer else {}
+    def __call__(self, service: str, operation: str, **parameters: Any) -> Response:
+        """Record the call, and return a made-up response."""
+        self._check_parameters(service, operation, parameters)
+        self.recorded_calls.append(RecordedCall(service, operation, parameters))
+        respond = getattr(self, f"_{xform_name(operation)}", None)
+        return respond(parameters) if respond else {}
 
-    def _check(self, service: str, operation: str, parameters: Dict[str, Any]) -> None:
+    def _check_parameters(self, service: str, operation: str, parameters: Dict[str, Any]) -> None:
         if service not in self._models:
             self._models[service] = self._loader.get_service_model(service)
         shape = self._models[service].operation_model(operation).input_shape
@@ -126,65 +129,68 @@ class Rehearsal(Caller):
                 f"AWS would refuse {operation}: {' '.join(report.generate_report().split())}"
             )
 
-    def _missing(self) -> AWSError:
+    def _not_found_error(self) -> AWSError:
         return AWSError("not there", "ResourceNotFound")
 
-    def _get_caller_identity(self, parameters: Answer) -> Answer:
+    def _get_caller_identity(self, parameters: Dict[str, Any]) -> Response:
         return {"Account": "<account>", "Arn": "arn:aws:iam::<account>:user/<you>"}
 
-    def _describe_notebook_instance(self, parameters: Answer) -> Answer:
+    def _describe_notebook_instance(self, parameters: Dict[str, Any]) -> Response:
         if self._status is None:
-            raise self._missing()
+            raise self._not_found_error()
         name = parameters["NotebookInstanceName"]
-        place = f"arn:aws:sagemaker:{self.region}:<account>"
+        arn_prefix = f"arn:aws:sagemaker:{self.region}:<account>"
         return {
             "NotebookInstanceName": name,
-            "NotebookInstanceArn": f"{place}:notebook-instance/{name}",
+            "NotebookInstanceArn": f"{arn_prefix}:notebook-instance/{name}",
             "NotebookInstanceStatus": self._status,
             "RoleArn": f"arn:aws:iam::<account>:role/{name}",
         }
 
-    def _create_notebook_instance(self, parameters: Answer) -> Answer:
+    def _create_notebook_instance(self, parameters: Dict[str, Any]) -> Response:
         self._status = "InService"
         return {}
 
     _start_notebook_instance = _create_notebook_instance
 
-    def _stop_notebook_instance(self, parameters: Answer) -> Answer:
+    def _stop_notebook_instance(self, parameters: Dict[str, Any]) -> Response:
         self._status = "Stopped"
         return {}
 
-    def _delete_notebook_instance(self, parameters: Answer) -> Answer:
+    def _delete_notebook_instance(self, parameters: Dict[str, Any]) -> Response:
         self._status = None
         return {}
 
-    def _describe_notebook_instance_lifecycle_config(self, parameters: Answer) -> Answer:
-        if not self._there:
-            raise self._missing()
+    def _describe_notebook_instance_lifecycle_config(self, parameters: Dict[str, Any]) -> Response:
+        if not self._exists:
+            raise self._not_found_error()
         return {"OnStart": [{"Content": base64.b64encode(b"GLUONLAB_").decode("ascii")}]}
 
-    def _get_role(self, parameters: Answer) -> Answer:
-        if not self._there:
-            raise self._missing()
+    def _get_role(self, parameters: Dict[str, Any]) -> Response:
+        if not self._exists:
+            raise self._not_found_error()
         return self._create_role(parameters)
 
-    def _create_role(self, parameters: Answer) -> Answer:
+    def _create_role(self, parameters: Dict[str, Any]) -> Response:
         return {
-            "Role": {"Arn": f"arn:aws:iam::<account>:role/{parameters['RoleName']}", "Tags": [MINE]}
+            "Role": {
+                "Arn": f"arn:aws:iam::<account>:role/{parameters['RoleName']}",
+                "Tags": [PROJECT_TAG],
+            }
         }
 
-    def _list_tags(self, parameters: Answer) -> Answer:
-        return {"Tags": [MINE]}
+    def _list_tags(self, parameters: Dict[str, Any]) -> Response:
+        return {"Tags": [PROJECT_TAG]}
 
-    def _describe_training_job(self, parameters: Answer) -> Answer:
+    def _describe_training_job(self, parameters: Dict[str, Any]) -> Response:
         return {"TrainingJobStatus": self._status}
 
-    def _describe_log_streams(self, parameters: Answer) -> Answer:
+    def _describe_log_streams(self, parameters: Dict[str, Any]) -> Response:
         return {"logStreams": [{"logStreamName": f"{parameters['logStreamNamePrefix']}<stream>"}]}
 
-    def _get_log_events(self, parameters: Answer) -> Answer:
+    def _get_log_events(self, parameters: Dict[str, Any]) -> Response:
         return {"events": [], "nextForwardToken": parameters.get("nextToken", "<token>")}
 
-    def _create_training_job(self, parameters: Answer) -> Answer:
+    def _create_training_job(self, parameters: Dict[str, Any]) -> Response:
         self._status = "Completed"
         return {}

@@ -1,4 +1,4 @@
-"""python sagemaker/launch.py NAME: options in, what was done out."""
+"""Commands about notebooks: `python sagemaker/launch.py NAME`."""
 
 from __future__ import annotations
 
@@ -12,23 +12,29 @@ import instance_pairs as pairs
 from gluonlab.cli.command import command, dispatch
 from gluonlab_sagemaker import instances
 from gluonlab_sagemaker.cost import Prices
-from gluonlab_sagemaker.create import Wishes
-from gluonlab_sagemaker.create import create as create_notebook
+from gluonlab_sagemaker.create import NotebookOptions, request_notebook
 from gluonlab_sagemaker.errors import AWSError, FailedError, RefusedError
-from gluonlab_sagemaker.job_commands import COMMANDS as JOBS
-from gluonlab_sagemaker.jobs import running
-from gluonlab_sagemaker.listing import everything, line, row
-from gluonlab_sagemaker.machine_commands import COMMANDS as MACHINES
-from gluonlab_sagemaker.notebook import STARTED, STOPPED
-from gluonlab_sagemaker.options import PROGRAM, Place, World, anywhere, named, note, owner
+from gluonlab_sagemaker.job_commands import COMMANDS as JOB_COMMANDS
+from gluonlab_sagemaker.jobs import running_job_names
+from gluonlab_sagemaker.listing import format_row, list_resources, notebook_row
+from gluonlab_sagemaker.machine_commands import COMMANDS as MACHINE_COMMANDS
+from gluonlab_sagemaker.notebook import START_END_STATUSES, STOP_END_STATUSES
+from gluonlab_sagemaker.options import (
+    PROGRAM,
+    CommandContext,
+    Dependencies,
+    aws_options,
+    current_user,
+    notebook_name_option,
+    print_note,
+)
 
-Given = Optional[str]
-SMALLEST_GB = 20  # the environment takes about 12
+MIN_VOLUME_GB = 20  # the environment takes about 12
 
 
 @command(f"{PROGRAM} create")
-@anywhere()
-@named
+@aws_options()
+@notebook_name_option
 @click.option(
     "--instance",
     metavar="TYPE",
@@ -54,7 +60,7 @@ SMALLEST_GB = 20  # the environment takes about 12
     "--volume",
     "volume_gb",
     metavar="GB",
-    type=click.IntRange(SMALLEST_GB, 16384),
+    type=click.IntRange(MIN_VOLUME_GB, 16384),
     help="size of the disk, which outlives a stop  [default: 50]",
 )
 @click.option(
@@ -85,73 +91,83 @@ SMALLEST_GB = 20  # the environment takes about 12
 )
 @click.option("--kms-key", metavar="KEY", help="the key that encrypts its disk")
 @click.option(
-    "--owner", metavar="NAME", default=owner, help="for the tag `owner`  [default: your user name]"
+    "--owner",
+    metavar="NAME",
+    default=current_user,
+    help="for the tag `owner`  [default: your user name]",
 )
 @click.option(
     "--force", is_flag=True, help="ask AWS even for what it is known to refuse, or MXNet cannot use"
 )
 @click.option("--no-wait", is_flag=True, help="do not wait until it is in service")
-def create(
-    here: Place, name: str, instance: Given, force: bool, no_wait: bool, **given: Any
+def create_notebook(
+    context: CommandContext,
+    name: str,
+    instance: Optional[str],
+    force: bool,
+    no_wait: bool,
+    **values: Any,
 ) -> None:
     """Make a notebook with gluonlab, and wait until it is in service.
 
     Made for it, at no cost: a role and a lifecycle configuration. `delete` takes all of it away.
     """
     if instance == "list":
-        prices, region = Prices(), here.caller.region
-        for one in pairs.instances():
-            click.echo(instances.summary(one, prices.each(one, region)))
-        note(f"prices: {prices.about(region)}")
+        prices, region = Prices(), context.caller.region
+        for name in pairs.load_instances():
+            click.echo(instances.format_instance(name, prices.describe_hour_price(name, region)))
+        print_note(f"prices: {prices.describe_source(region)}")
         return
     if instance is None:
         raise RefusedError(
-            f"create lacks the machine: write --instance TYPE, {instances.examples()}"
+            f"create lacks the machine: write --instance TYPE, {instances.instance_examples()}"
         )
-    if here.caller.region is None:
+    if context.caller.region is None:
         raise RefusedError("create lacks the region: add --region REGION, such as us-east-1")
-    wishes = Wishes(instance=instances.instance_type(instance), **given)
-    wishes.check()
-    request = instances.request(wishes.instance)
-    platform = instances.platform(wishes.platform or request["PlatformIdentifier"])
-    notebook = here.notebook(name, ours=True)
-    warning = instances.refuse_dead(wishes.instance, platform, force)
+    options = NotebookOptions(instance=instances.normalize_instance_type(instance), **values)
+    options.check()
+    request = instances.notebook_request(options.instance)
+    platform = instances.check_platform(options.platform or request["PlatformIdentifier"])
+    notebook = context.get_notebook(name, offer_delete=True)
+    warning = instances.refuse_dead_instance(options.instance, platform, force)
     if warning:
-        note(f"warning: {warning}")
-    if instances.unknown_platform(platform):
-        note(f"warning: {instances.unknown_platform(platform)}")
+        print_note(f"warning: {warning}")
+    warning = instances.unknown_platform_warning(platform)
+    if warning:
+        print_note(f"warning: {warning}")
     if not force:
-        instances.refuse_unfit(wishes.instance, "take it all the same with --force")
-    if not wishes.idle_minutes:
-        note(
+        instances.refuse_unsupported_gpu(options.instance, "take it all the same with --force")
+    if not options.idle_minutes:
+        print_note(
             "warning: with --idle-minutes 0 it runs, and costs, until somebody stops it: "
-            f"{notebook.command('stop')}"
+            f"{notebook.command_line('stop')}"
         )
-    note(
-        Prices().notebook(
-            wishes.instance, wishes.volume_gb or request["VolumeSizeInGB"], here.caller.region
+    print_note(
+        Prices().describe_notebook_cost(
+            options.instance, options.volume_gb or request["VolumeSizeInGB"], context.caller.region
         )
     )
-    create_notebook(here.caller, notebook, wishes, here.say, here.sleep)
+    request_notebook(context.caller, notebook, options, context.report, context.sleep)
     if no_wait:
         return
-    if notebook.wait(STARTED, new=True) is None:
+    if notebook.wait(START_END_STATUSES, is_new=True) is None:
         raise FailedError(f"{name} is gone: somebody deleted it while it was being made")
-    here.say(
+    context.report(
         f"{name} is in service, and installs gluonlab for 10 to 20 minutes: "
         "gluonlab-READY.txt appears when it is done"
     )
-    here.say(
-        f"its address: {notebook.command('url')}; when you are done: {notebook.command('stop')}"
+    context.report(
+        f"its address: {notebook.command_line('url')}; "
+        f"when you are done: {notebook.command_line('stop')}"
     )
 
 
 @command(f"{PROGRAM} status")
-@anywhere(status="InService")
-@named
+@aws_options(status="InService")
+@notebook_name_option
 @click.option(
     "--all",
-    "every",
+    "show_all",
     is_flag=True,
     help="every notebook of gluonlab and every running job, in this region",
 )
@@ -161,24 +177,28 @@ def create(
     is_flag=True,
     help="print the result as JSON, and nothing else, on standard output",
 )
-def status(here: Place, name: str, every: bool, as_json: bool) -> None:
+def show_status(context: CommandContext, name: str, show_all: bool, as_json: bool) -> None:
     """Say what the notebook does, and what it costs."""
-    notebook = here.notebook(name)
-    found = everything(here.caller) if every else [row(notebook.existing(), here.caller.region)]
+    notebook = context.get_notebook(name)
+    rows = (
+        list_resources(context.caller)
+        if show_all
+        else [notebook_row(notebook.describe_existing(), context.caller.region)]
+    )
     if as_json:
-        here.say(json.dumps(found if every else found[0]))
+        context.report(json.dumps(rows if show_all else rows[0]))
     else:
-        here.say(
-            "\n".join(line(one, here.caller.region) for one in found)
-            or f"no notebook or job of gluonlab in {here.caller.region}"
+        context.report(
+            "\n".join(format_row(row, context.caller.region) for row in rows)
+            or f"no notebook or job of gluonlab in {context.caller.region}"
         )
-        if not every:
-            here.say_next(notebook, found[0]["status"])
+        if not show_all:
+            context.print_next_steps(notebook, rows[0]["status"])
 
 
 @command(f"{PROGRAM} url")
-@anywhere(status="InService")
-@named
+@aws_options(status="InService")
+@notebook_name_option
 @click.option(
     "--hours",
     metavar="N",
@@ -187,104 +207,115 @@ def status(here: Place, name: str, every: bool, as_json: bool) -> None:
     show_default=True,
     help="how long the browser stays signed in",
 )
-def url(here: Place, name: str, hours: float) -> None:
+def print_url(context: CommandContext, name: str, hours: float) -> None:
     """Print an address that opens the notebook for whoever has it; open it within 5 minutes."""
-    here.say(here.notebook(name).url(int(hours * 3600)))
+    context.report(context.get_notebook(name).create_url(int(hours * 3600)))
 
 
 @command(f"{PROGRAM} wait")
-@anywhere(status="InService")
-@named
-def wait(here: Place, name: str) -> None:
+@aws_options(status="InService")
+@notebook_name_option
+def wait_for_notebook(context: CommandContext, name: str) -> None:
     """Wait until the notebook is in service, stopped or gone."""
-    notebook = here.notebook(name)
+    notebook = context.get_notebook(name)
     end = notebook.wait()
-    here.say(f"{name} is {end or 'gone: there is no such notebook'}")
-    here.say_next(notebook, end)
+    context.report(f"{name} is {end or 'gone: there is no such notebook'}")
+    context.print_next_steps(notebook, end)
 
 
 @command(f"{PROGRAM} stop")
-@anywhere(status="InService")
-@named
+@aws_options(status="InService")
+@notebook_name_option
 @click.option("--no-wait", is_flag=True, help="do not wait until it is stopped")
-def stop(here: Place, name: str, no_wait: bool) -> None:
+def stop_notebook(context: CommandContext, name: str, no_wait: bool) -> None:
     """Stop the notebook's machine. Its volume stays, and is paid for, until delete."""
-    notebook = here.notebook(name)
+    notebook = context.get_notebook(name)
     if notebook.stop() and not no_wait:
-        end = notebook.wait(STOPPED)
-        here.say(f"{name} is {end or 'gone'}")
-        here.say_next(notebook, end)
+        end = notebook.wait(STOP_END_STATUSES)
+        context.report(f"{name} is {end or 'gone'}")
+        context.print_next_steps(notebook, end)
 
 
 @command(f"{PROGRAM} start")
-@anywhere(status="Stopped")
-@named
+@aws_options(status="Stopped")
+@notebook_name_option
 @click.option("--force", is_flag=True, help="ask AWS also for what it is known to refuse")
 @click.option("--no-wait", is_flag=True, help="do not wait until it is in service")
-def start(here: Place, name: str, force: bool, no_wait: bool) -> None:
+def start_notebook(context: CommandContext, name: str, force: bool, no_wait: bool) -> None:
     """Start a stopped notebook again."""
-    notebook = here.notebook(name)
+    notebook = context.get_notebook(name)
     if notebook.start(force) and not no_wait:
-        end = notebook.wait(STARTED)
-        here.say(f"{name} is {end or 'gone'}")
-        here.say_next(notebook, end)
+        end = notebook.wait(START_END_STATUSES)
+        context.report(f"{name} is {end or 'gone'}")
+        context.print_next_steps(notebook, end)
 
 
 @command(f"{PROGRAM} delete")
-@anywhere(status="InService")
-@named
+@aws_options(status="InService")
+@notebook_name_option
 @click.option("--yes", is_flag=True, help="do not ask")
 @click.option("--force", is_flag=True, help="also a notebook without the tag project=gluonlab")
-def delete(here: Place, name: str, yes: bool, force: bool) -> None:
+def delete_notebook(context: CommandContext, name: str, yes: bool, force: bool) -> None:
     """Delete the notebook, its volume, and what was made for it; stops it first.
 
     Can be run again at any time.
     """
-    notebook = here.notebook(name, ours=True)
+    notebook = context.get_notebook(name, offer_delete=True)
     notebook.refuse_foreign(force)
-    if not yes and not here.caller.rehearses and notebook.describe() is not None:
+    if not yes and not context.caller.is_dry_run and notebook.describe() is not None:
         click.confirm(
             f"delete the notebook {name} with all files on its volume?", abort=True, err=True
         )
     notebook.delete()
-    _say_what_remains(here)
+    _print_remaining_resources(context)
 
 
-def _say_what_remains(here: Place) -> None:
+def _print_remaining_resources(context: CommandContext) -> None:
     try:
-        jobs = running(here.caller)
+        jobs = running_job_names(context.caller)
     except AWSError as error:
-        note(f"warning: training jobs that may still run were not looked for: {error}")
+        print_note(f"warning: training jobs that may still run were not looked for: {error}")
     else:
         if jobs:
-            note(
+            print_note(
                 f"warning: training jobs still run, and cost: {', '.join(jobs)}: "
-                f"{PROGRAM} jobs stop --name NAME{here.options}"
+                f"{PROGRAM} jobs stop --name NAME{context.options}"
             )
-    here.say(
+    context.report(
         "left, at little cost: what was saved in S3 (gluonlab/ in its bucket), "
         "and logs in CloudWatch; see status --all"
     )
 
 
-COMMANDS = tuple(
-    (str(made.name).split()[-1], made) for made in (create, status, url, wait, stop, start, delete)
+COMMANDS = (
+    ("create", create_notebook),
+    ("status", show_status),
+    ("url", print_url),
+    ("wait", wait_for_notebook),
+    ("stop", stop_notebook),
+    ("start", start_notebook),
+    ("delete", delete_notebook),
 )
 
 
-def main(args: Sequence[str], world: Optional[World] = None) -> None:
-    """Hand the remaining options to the command that is named first."""
-    jobs = partial(dispatch, f"{PROGRAM} jobs", _table(JOBS, world))
+def main(arguments: Sequence[str], dependencies: Optional[Dependencies] = None) -> None:
+    """Run the command that ``arguments`` begin with; always raise SystemExit."""
+    jobs = partial(dispatch, f"{PROGRAM} jobs", _command_table(JOB_COMMANDS, dependencies))
     commands = {
-        **_table(COMMANDS, world),
-        **_table(MACHINES, world),
+        **_command_table(COMMANDS, dependencies),
+        **_command_table(MACHINE_COMMANDS, dependencies),
         "jobs": ("training jobs: their role, submit, list, wait, logs, stop", jobs),
     }
-    dispatch(PROGRAM, commands, args)
+    dispatch(PROGRAM, commands, arguments)
 
 
-def _table(commands: Sequence[Tuple[str, click.Command]], world: Optional[World]) -> Dict[str, Any]:
+def _command_table(
+    commands: Sequence[Tuple[str, click.Command]], dependencies: Optional[Dependencies]
+) -> Dict[str, Any]:
     return {
-        name: (made.get_short_help_str(100), partial(made, obj=world, prog_name=made.name))
-        for name, made in commands
+        name: (
+            command.get_short_help_str(100),
+            partial(command, obj=dependencies, prog_name=command.name),
+        )
+        for name, command in commands
     }

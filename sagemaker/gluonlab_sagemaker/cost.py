@@ -1,6 +1,6 @@
-"""What something costs by sagemaker/prices.json, a table per region.
+"""Costs of notebooks and jobs by sagemaker/prices.json, which has a table for each region.
 
-`prices --update` writes it from AWS's price list; its user may edit it.
+`prices --update` writes the file from AWS's price list. Users may edit the file.
 """
 
 from __future__ import annotations
@@ -11,30 +11,30 @@ from typing import Any, Dict, NamedTuple, Optional
 
 from gluonlab_sagemaker.errors import RefusedError
 
-PRICES = Path(__file__).resolve().parent.parent / "prices.json"
-PAGE = "https://aws.amazon.com/sagemaker/pricing/"
-UPDATE = "python sagemaker/launch.py prices --update"
-NOTEBOOKS, JOBS = "instance_hour", "training_hour"
-NO_REGION = (None, "<region>")  # the latter in a rehearsal without one
+PRICES_FILE = Path(__file__).resolve().parent.parent / "prices.json"
+PRICING_PAGE = "https://aws.amazon.com/sagemaker/pricing/"
+UPDATE_COMMAND = "python sagemaker/launch.py prices --update"
+NOTEBOOK_PRICES, JOB_PRICES = "instance_hour", "training_hour"
+UNKNOWN_REGIONS = (None, "<region>")  # the latter in a dry run without --region
 
 
-class Cost(NamedTuple):
-    """What a notebook costs, in ``currency``; None: unknown."""
+class NotebookCost(NamedTuple):
+    """Prices of a notebook in ``currency``; None if unknown."""
 
-    hour: Optional[float]
-    volume_month: Optional[float]
+    hour_price: Optional[float]
+    volume_month_price: Optional[float]
     currency: str
 
     @property
-    def day(self) -> Optional[float]:
-        """24 hours of the machine, when nothing stops it."""
-        return None if self.hour is None else 24 * self.hour
+    def day_price(self) -> Optional[float]:
+        """Return the price of 24 hours of the machine."""
+        return None if self.hour_price is None else 24 * self.hour_price
 
 
 class Prices:
-    """The table. A price that is null or not there is unknown, and is said to be."""
+    """The prices of `prices.json`; a price that is null or missing is unknown."""
 
-    def __init__(self, path: Path = PRICES) -> None:
+    def __init__(self, path: Path = PRICES_FILE) -> None:
         self._path = path
         try:
             table: Dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
@@ -44,85 +44,91 @@ class Prices:
                 f"{path}: {type(error).__name__}: {error}: mend the file, or take it from git again"
             ) from error
 
-    def hour(self, instance: str, region: Optional[str], kind: str = NOTEBOOKS) -> Optional[float]:
-        """The price of one instance for an hour, in the region's currency; None if unknown."""
-        hours = self._region(region).get(kind) or {}
-        return self._number(hours.get(instance), f"{region} {kind} {instance}")
+    def hour_price(
+        self, instance: str, region: Optional[str], kind: str = NOTEBOOK_PRICES
+    ) -> Optional[float]:
+        """Return the price of one instance for an hour, in the region's currency."""
+        hours = self._region_prices(region).get(kind) or {}
+        return self._check_price(hours.get(instance), f"{region} {kind} {instance}")
 
-    def cost(self, instance: str, volume_gb: int, region: Optional[str]) -> Cost:
-        """What a notebook with such a volume costs."""
-        month = self._volume(region)
-        volume = None if month is None else month * volume_gb
-        return Cost(self.hour(instance, region), volume, self.currency(region))
+    def notebook_cost(self, instance: str, volume_gb: int, region: Optional[str]) -> NotebookCost:
+        """Return the cost of a notebook with a volume of ``volume_gb``."""
+        gb_month_price = self._gb_month_price(region)
+        volume_price = None if gb_month_price is None else gb_month_price * volume_gb
+        return NotebookCost(self.hour_price(instance, region), volume_price, self.currency(region))
 
     def currency(self, region: Optional[str]) -> str:
-        """Of the prices of a region."""
-        return str(self._region(region).get("currency", "USD"))
+        """Return the currency of a region's prices."""
+        return str(self._region_prices(region).get("currency", "USD"))
 
-    def notebook(self, instance: str, volume_gb: int, region: Optional[str]) -> str:
-        """A sentence: what a notebook costs while it runs, and while it is stopped."""
-        cost = self.cost(instance, volume_gb, region)
+    def describe_notebook_cost(self, instance: str, volume_gb: int, region: Optional[str]) -> str:
+        """Describe in a sentence the cost of a notebook, both running and stopped."""
+        cost = self.notebook_cost(instance, volume_gb, region)
         volume = f"{volume_gb} GB of volume are paid until delete, also while it is stopped"
-        if cost.volume_month is not None:
-            volume += f", about {cost.volume_month:,.2f} {cost.currency} a month"
-        if cost.hour is None:
-            known = self._source(region) if cost.volume_month is not None else ""
-            return f"cost: {self._unknown(instance, region)}; {volume}{known}"
+        if cost.volume_month_price is not None:
+            volume += f", about {cost.volume_month_price:,.2f} {cost.currency} a month"
+        if cost.hour_price is None:
+            note = self._estimate_note(region) if cost.volume_month_price is not None else ""
+            return f"cost: {self._describe_unknown_price(instance, region)}; {volume}{note}"
         running = (
-            f"about {cost.hour:,.2f} {cost.currency} an hour while it runs, "
-            f"{cost.day:,.2f} a day if nothing stops it"
+            f"about {cost.hour_price:,.2f} {cost.currency} an hour while it runs, "
+            f"{cost.day_price:,.2f} a day if nothing stops it"
         )
-        return f"cost: {running}; {volume}{self._source(region)}"
+        return f"cost: {running}; {volume}{self._estimate_note(region)}"
 
-    def job(self, instance: str, hosts: int, longest_s: int, region: Optional[str]) -> str:
-        """A sentence: what a training job costs an hour, and at most."""
-        hour = self.hour(instance, region, JOBS)
+    def describe_job_cost(
+        self, instance: str, hosts: int, max_runtime_s: int, region: Optional[str]
+    ) -> str:
+        """Describe in a sentence the cost of a training job for an hour, and its upper bound."""
+        hour = self.hour_price(instance, region, JOB_PRICES)
         if hour is None:
-            return f"cost: {self._unknown(instance, region, 'training on ')}"
-        most, currency = hour * hosts * longest_s / 3600, self.currency(region)
-        each = f"about {hour * hosts:,.2f} {currency} an hour on {hosts} x {instance}"
+            return f"cost: {self._describe_unknown_price(instance, region, 'training on ')}"
+        max_cost, currency = hour * hosts * max_runtime_s / 3600, self.currency(region)
         return (
-            f"cost: {each}, at most {most:,.2f} {currency} in {longest_s / 3600:g} "
-            f"h{self._source(region)}"
+            f"cost: about {hour * hosts:,.2f} {currency} an hour on {hosts} x {instance}, "
+            f"at most {max_cost:,.2f} {currency} in {max_runtime_s / 3600:g} h"
+            f"{self._estimate_note(region)}"
         )
 
-    def line(self, instance: str, region: Optional[str]) -> str:
-        """A row of `prices`: an hour and a day of a notebook, an hour of training."""
-        hour, training = self.hour(instance, region), self.hour(instance, region, JOBS)
-        each = (hour, None if hour is None else 24 * hour, training)
-        texts = ("unknown" if one is None else f"{one:,.2f}" for one in each)
+    def format_row(self, instance: str, region: Optional[str]) -> str:
+        """Format a row of `prices`: an hour and a day of a notebook, an hour of training."""
+        hour = self.hour_price(instance, region)
+        training = self.hour_price(instance, region, JOB_PRICES)
+        prices = (hour, None if hour is None else 24 * hour, training)
+        texts = ("unknown" if price is None else f"{price:,.2f}" for price in prices)
         return f"{instance:<18}" + "".join(f"{text:>12}" for text in texts)
 
-    def each(self, instance: str, region: Optional[str]) -> str:
-        """An hour of a notebook in a few words."""
-        hour = self.hour(instance, region)
+    def describe_hour_price(self, instance: str, region: Optional[str]) -> str:
+        """Format the price of a notebook for an hour."""
+        hour = self.hour_price(instance, region)
         return "price unknown" if hour is None else f"{hour:,.2f} {self.currency(region)} an hour"
 
-    def volume(self, region: Optional[str]) -> str:
-        """The price of a GB of a notebook's volume for a month, as text."""
-        price = self._volume(region)
+    def format_gb_month_price(self, region: Optional[str]) -> str:
+        """Format the price of a GB of a notebook's volume for a month."""
+        price = self._gb_month_price(region)
         return "unknown" if price is None else f"{price:,.3f}"
 
-    def _volume(self, region: Optional[str]) -> Optional[float]:
-        here = self._region(region)
-        return self._number(here.get("volume_gb_month"), f"{region} volume_gb_month")
+    def _gb_month_price(self, region: Optional[str]) -> Optional[float]:
+        prices = self._region_prices(region)
+        return self._check_price(prices.get("volume_gb_month"), f"{region} volume_gb_month")
 
-    def about(self, region: Optional[str]) -> str:
-        """Where the prices of a region come from, and of when they are."""
-        here = self._region(region)
-        if region in NO_REGION:
+    def describe_source(self, region: Optional[str]) -> str:
+        """Describe the currency, date and source of a region's prices."""
+        prices = self._region_prices(region)
+        if region in UNKNOWN_REGIONS:
             return f"{self._path.name} has them by region: add --region REGION, such as us-east-1"
-        if not here:
-            return f"no prices of {region} in {self._path.name}: {self._ask(region)}"
-        return f"{here.get('currency', 'USD')}, as of {here.get('date')}: {here.get('source')}"
+        if not prices:
+            return f"no prices of {region} in {self._path.name}: {self._update_hint(region)}"
+        currency = self.currency(region)
+        return f"{currency}, as of {prices.get('date')}: {prices.get('source')}"
 
-    def _region(self, region: Optional[str]) -> Dict[str, Any]:
-        found = self._regions.get(region or "") or {}
-        if not isinstance(found, dict):
-            raise RefusedError(f"{self._path}: {region}: {found!r} is not a table of prices")
-        return found
+    def _region_prices(self, region: Optional[str]) -> Dict[str, Any]:
+        prices = self._regions.get(region or "") or {}
+        if not isinstance(prices, dict):
+            raise RefusedError(f"{self._path}: {region}: {prices!r} is not a table of prices")
+        return prices
 
-    def _number(self, price: Any, where: str) -> Optional[float]:
+    def _check_price(self, price: Any, location: str) -> Optional[float]:
         if price is None:
             return None
         if (
@@ -131,24 +137,28 @@ class Prices:
             or not 0 <= price < float("inf")
         ):
             raise RefusedError(
-                f"{self._path}: {where}: {price!r} is not a price: "
+                f"{self._path}: {location}: {price!r} is not a price: "
                 "write a number, or null for unknown"
             )
         return float(price)
 
-    def _unknown(self, instance: str, region: Optional[str], of: str = "") -> str:
-        if region in NO_REGION:
+    def _describe_unknown_price(
+        self, instance: str, region: Optional[str], purpose: str = ""
+    ) -> str:
+        if region in UNKNOWN_REGIONS:
             return "it depends on the region: add --region REGION, such as us-east-1"
-        # null: somebody has looked, and what was found is no price to plan with
-        kind = JOBS if of else NOTEBOOKS
-        doubtful = instance in (self._region(region).get(kind) or {})
-        why = " (null: its sources do not agree)" if doubtful else ""
-        where = f"in {region} in {self._path.name}{why}"
-        return f"no price of {of}{instance} {where}: {self._ask(region)}"
+        kind = JOB_PRICES if purpose else NOTEBOOK_PRICES
+        # An entry of null means that sources were compared and contradict each other.
+        is_null = instance in (self._region_prices(region).get(kind) or {})
+        reason = " (null: its sources do not agree)" if is_null else ""
+        return (
+            f"no price of {purpose}{instance} in {region} in {self._path.name}{reason}: "
+            f"{self._update_hint(region)}"
+        )
 
-    def _ask(self, region: Optional[str]) -> str:
-        return f"{UPDATE} --region {region} asks AWS; see also {PAGE}"
+    def _update_hint(self, region: Optional[str]) -> str:
+        return f"{UPDATE_COMMAND} --region {region} asks AWS; see also {PRICING_PAGE}"
 
-    def _source(self, region: Optional[str]) -> str:
-        date = self._region(region).get("date")
+    def _estimate_note(self, region: Optional[str]) -> str:
+        date = self._region_prices(region).get("date")
         return f" (an estimate, by the prices of {date} in {self._path.name})"

@@ -1,4 +1,4 @@
-"""Making a notebook: its source in S3 if need be, its role, its lifecycle configuration, itself.
+"""Creation of a notebook, with its archive in S3, its role and its lifecycle configuration.
 
 Only the notebook costs money.
 """
@@ -17,18 +17,18 @@ from gluonlab_sagemaker.checks import (
     check_network,
     check_owner,
     check_repository,
-    tags,
+    resource_tags,
 )
 from gluonlab_sagemaker.errors import AWSError, RefusedError
 from gluonlab_sagemaker.notebook import Notebook
-from gluonlab_sagemaker.role import ensure_role, given_role
-from gluonlab_sagemaker.source import archive, upload
-from gluonlab_sagemaker.startup import ensure_config, scripts
+from gluonlab_sagemaker.role import ensure_notebook_role, resolve_role
+from gluonlab_sagemaker.source import create_archive, upload_archive
+from gluonlab_sagemaker.startup import encode_scripts, ensure_lifecycle_config
 
 
 @dataclass(frozen=True)
-class Wishes:
-    """The options of a new notebook; None stands for the value in the instance's own request."""
+class NotebookOptions:
+    """Options of a new notebook; None stands for the value in the instance type's request."""
 
     instance: str
     owner: str
@@ -41,10 +41,10 @@ class Wishes:
     subnet: Optional[str] = None
     security_groups: Tuple[str, ...] = ()
     kms_key: Optional[str] = None
-    environment: Tuple[str, ...] = ()  # NAME=VALUE each
+    environment: Tuple[str, ...] = ()  # NAME=VALUE
 
     def check(self) -> None:
-        """Raise RefusedError for what is known to be impossible."""
+        """Raise RefusedError for options that AWS or the start scripts would refuse."""
         check_network(self.subnet, self.security_groups)
         check_owner(self.owner)
         if self.repository is None and self.bucket is None:
@@ -59,31 +59,29 @@ class Wishes:
         check_environment(self.environment)
 
     @property
-    def settings(self) -> Dict[str, str]:
-        """What the start scripts are told."""
-        given = {
+    def script_settings(self) -> Dict[str, str]:
+        """Return the environment variables of the start scripts."""
+        settings = {
             "GLUONLAB_REPOSITORY": self.repository,
             "GLUONLAB_BUCKET": self.bucket,
             "GLUONLAB_ENVIRONMENT": " ".join(self.environment),
         }
         return {
-            **{name: value for name, value in given.items() if value},
+            **{name: value for name, value in settings.items() if value},
             "GLUONLAB_IDLE_MINUTES": str(self.idle_minutes),
         }
 
-    def request(self, name: str, role: str, tagged: List[Dict[str, str]]) -> Dict[str, Any]:
-        """The parameters of CreateNotebookInstance."""
-        request = instances.request(self.instance)
-        request.update(
-            NotebookInstanceName=name, LifecycleConfigName=name, RoleArn=role, Tags=tagged
-        )
-        given = {
+    def build_request(self, name: str, role: str, tags: List[Dict[str, str]]) -> Dict[str, Any]:
+        """Return the parameters of CreateNotebookInstance."""
+        request = instances.notebook_request(self.instance)
+        request.update(NotebookInstanceName=name, LifecycleConfigName=name, RoleArn=role, Tags=tags)
+        optional = {
             "PlatformIdentifier": self.platform,
             "VolumeSizeInGB": self.volume_gb,
             "KmsKeyId": self.kms_key,
         }
-        request.update({key: value for key, value in given.items() if value is not None})
-        if self.subnet is not None:  # the network's own way out, or none
+        request.update({key: value for key, value in optional.items() if value is not None})
+        if self.subnet is not None:  # traffic leaves through this network, or not at all
             request.update(
                 SubnetId=self.subnet,
                 SecurityGroupIds=list(self.security_groups),
@@ -92,46 +90,46 @@ class Wishes:
         return request
 
 
-def create(
+def request_notebook(
     caller: Caller,
     notebook: Notebook,
-    wishes: Wishes,
-    say: Callable[[str], None],
+    options: NotebookOptions,
+    report: Callable[[str], None],
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Make the notebook ``wishes`` describes, and return as soon as AWS has accepted it.
+    """Create the notebook that ``options`` describes, without waiting until it is in service.
 
-    An attempt that was interrupted or refused is taken up where it ended. What precedes the
-    notebook costs nothing.
+    A second attempt completes one that was interrupted or refused. The calls before
+    CreateNotebookInstance cost nothing.
     """
-    wishes.check()
-    scripts(wishes.settings)  # refused now rather than half-way
+    options.check()
+    encode_scripts(options.script_settings)  # raises before anything is created
     notebook.refuse_existing()
-    tagged, asked = tags(wishes.owner), False
+    tags, is_requested = resource_tags(options.owner), False
     try:
-        if wishes.repository is None and wishes.bucket is not None:
-            say(f"uploaded {upload(caller, wishes.bucket, archive(say=say))}")
-        if wishes.role is None:
-            role = ensure_role(
-                caller, notebook.name, wishes.bucket, wishes.subnet is not None, tagged
+        if options.repository is None and options.bucket is not None:
+            address = upload_archive(caller, options.bucket, create_archive(report=report))
+            report(f"uploaded {address}")
+        if options.role is None:
+            role = ensure_notebook_role(
+                caller, notebook.name, options.bucket, options.subnet is not None, tags
             )
         else:
-            role = given_role(caller, wishes.role)
-        ensure_config(caller, notebook.name, wishes.settings, tagged)
-        asked = True
-        notebook.make(wishes.request(notebook.name, role, tagged), sleep)
+            role = resolve_role(caller, options.role)
+        ensure_lifecycle_config(caller, notebook.name, options.script_settings, tags)
+        is_requested = True
+        notebook.create(options.build_request(notebook.name, role, tags), sleep)
     except AWSError as error:
-        if asked and (
-            error.unanswered or error.taken
-        ):  # botocore asks again by itself: the name may have been taken by this create
-            rest = (
+        # botocore retries by itself, so an earlier try of this call may have taken the name.
+        if is_requested and (error.is_unanswered or error.is_name_in_use):
+            consequence = (
                 "the notebook may exist all the same, and cost money: "
-                f"{notebook.command('status')} shows it"
+                f"{notebook.command_line('status')} shows it"
             )
         else:
-            rest = (
+            consequence = (
                 "no notebook was made; what was made for it costs nothing: "
-                f"{notebook.command('delete')} removes it"
+                f"{notebook.command_line('delete')} removes it"
             )
-        raise AWSError(f"{error}; {rest}", error.code) from error
-    say(f"{notebook.name} is being made on {wishes.instance}")
+        raise AWSError(f"{error}; {consequence}", error.code) from error
+    report(f"{notebook.name} is being made on {options.instance}")

@@ -1,7 +1,4 @@
-"""Errors of AWS, said in one line together with what to do about them.
-
-Messages about credentials and signatures are not repeated: AWS puts parts of the request into them.
-"""
+"""Errors of AWS, each explained in one line together with a remedy."""
 
 from __future__ import annotations
 
@@ -12,127 +9,134 @@ from botocore import exceptions as botocore
 
 from gluonlab.errors import ConfigError, RunError
 
-QUOTAS = "https://console.aws.amazon.com/servicequotas/home/services/sagemaker/quotas"
-CREDENTIALS = "set them up with `aws configure` or `aws sso login`, or choose others with --profile"
+QUOTAS_PAGE = "https://console.aws.amazon.com/servicequotas/home/services/sagemaker/quotas"
+CREDENTIALS_HINT = (
+    "set them up with `aws configure` or `aws sso login`, or choose others with --profile"
+)
 
-DENIED = {"AccessDenied", "AccessDeniedException", "UnauthorizedOperation", "NotAuthorized"}
-INVALID_CREDENTIALS = {
+ACCESS_DENIED_CODES = {
+    "AccessDenied",
+    "AccessDeniedException",
+    "UnauthorizedOperation",
+    "NotAuthorized",
+}
+INVALID_CREDENTIAL_CODES = {
     "ExpiredToken", "ExpiredTokenException", "RequestExpired", "UnrecognizedClientException",
     "InvalidClientTokenId", "InvalidAccessKeyId", "SignatureDoesNotMatch",
     "InvalidSignatureException", "IncompleteSignature", "AuthFailure", "MissingAuthenticationToken",
 }  # fmt: skip
-# what a region says that an account has not opted into
-ELSEWHERE = {"UnrecognizedClientException", "InvalidClientTokenId"}
-QUOTA = {"ResourceLimitExceeded", "LimitExceeded", "LimitExceededException"}
-ROLE_CALLS = {"GetRole", "CreateRole", "PutRolePolicy"}
-THROTTLED = {
+# codes from a region that the account has not enabled
+DISABLED_REGION_CODES = {"UnrecognizedClientException", "InvalidClientTokenId"}
+QUOTA_CODES = {"ResourceLimitExceeded", "LimitExceeded", "LimitExceededException"}
+ROLE_OPERATIONS = {"GetRole", "CreateRole", "PutRolePolicy"}
+THROTTLING_CODES = {
     "Throttling",
     "ThrottlingException",
     "TooManyRequestsException",
     "RequestLimitExceeded",
 }
-UNCERTAIN = {
+UNCERTAIN_CODES = {
     "InternalFailure",
     "InternalServerError",
     "InternalError",
     "ServiceUnavailable",
     "RequestTimeout",
 }
-MISSING = {"NoSuchEntity", "ResourceNotFound", "ResourceNotFoundException"}
-_MISSING_TEXT = re.compile(r"RecordNotFound|does not exist|could not find|not found", re.I)
-_TAKEN_TEXT = re.compile(r"duplicate|already exists", re.I)
-# EC2's wordings and SageMaker's, of codes and of messages
-_CAPACITY_TEXT = re.compile(
+NOT_FOUND_CODES = {"NoSuchEntity", "ResourceNotFound", "ResourceNotFoundException"}
+_NOT_FOUND_PATTERN = re.compile(r"RecordNotFound|does not exist|could not find|not found", re.I)
+_NAME_IN_USE_PATTERN = re.compile(r"duplicate|already exists", re.I)
+# codes and messages of EC2 and SageMaker
+_CAPACITY_PATTERN = re.compile(
     r"sufficient.{0,40}capacity|capacity.?error|not enough capacity|unable to provision.*capacity"
     r"|instance type.*temporarily unavailable|unfulfillable.?capacity|no spot capacity",
     re.I,
 )
-ELSEWHERE_OR_LATER = "try again later, in another --region or with another --instance"
+CAPACITY_REMEDY = "try again later, in another --region or with another --instance"
 
 
 class RefusedError(ConfigError):
-    """What was asked for cannot be, and so AWS was not asked: another choice cures it.
-
-    Exit status 2.
-    """
+    """A request that is known to be impossible, so that AWS was not asked; exit status 2."""
 
 
 class AWSError(RunError):
-    """AWS refused a call, or cannot be reached.
+    """A call that AWS refused, or that did not reach AWS.
 
-    ``code``: AWS's name for the error; an empty string where AWS did not answer.
+    ``code`` is AWS's name of the error. It is empty if there was no response.
     """
 
-    def __init__(self, message: str, code: str = "", said: str = "") -> None:
+    def __init__(self, message: str, code: str = "", aws_message: str = "") -> None:
         super().__init__(message)
-        self.code, self._said = code, said
+        self.code, self._aws_message = code, aws_message
 
     @property
-    def unanswered(self) -> bool:
-        """Whether AWS may have done it all the same: its answer did not come."""
-        return not self.code or self.code in UNCERTAIN
+    def is_unanswered(self) -> bool:
+        """Return whether AWS may have carried out the call although no answer arrived."""
+        return not self.code or self.code in UNCERTAIN_CODES
 
     @property
-    def missing(self) -> bool:
-        """Whether what was named does not exist."""
-        return self.code in MISSING or (
-            self.code.startswith("Validation") and bool(_MISSING_TEXT.search(self._said))
+    def is_not_found(self) -> bool:
+        """Return whether the named resource does not exist."""
+        return self.code in NOT_FOUND_CODES or (
+            self.code.startswith("Validation")
+            and bool(_NOT_FOUND_PATTERN.search(self._aws_message))
         )
 
     @property
-    def taken(self) -> bool:
-        """Whether the name is in use."""
+    def is_name_in_use(self) -> bool:
+        """Return whether a resource with this name exists."""
         return self.code in ("EntityAlreadyExists", "ResourceInUse") or bool(
-            _TAKEN_TEXT.search(self._said)
+            _NAME_IN_USE_PATTERN.search(self._aws_message)
         )
 
     @property
-    def no_machine(self) -> bool:
-        """Whether AWS has no machine of that type free at the moment."""
-        return bool(_CAPACITY_TEXT.search(f"{self.code} {self._said}"))
+    def is_capacity_error(self) -> bool:
+        """Return whether AWS currently has no free machine of the instance type."""
+        return bool(_CAPACITY_PATTERN.search(f"{self.code} {self._aws_message}"))
 
     @property
-    def wrong_status(self) -> bool:
-        """Whether it was, at that moment, in a status that does not allow the call."""
-        return self.code.startswith("Validation") and self._said.startswith("Status (")
+    def is_wrong_status(self) -> bool:
+        """Return whether the status of the resource does not allow the call."""
+        return self.code.startswith("Validation") and self._aws_message.startswith("Status (")
 
     @property
-    def role_is_too_new(self) -> bool:
-        """Whether SageMaker cannot use a role yet, as in its first seconds."""
-        return self.code.startswith("Validation") and "assume" in self._said.lower()
+    def is_role_too_new(self) -> bool:
+        """Return whether SageMaker cannot use the role yet, seconds after its creation."""
+        return self.code.startswith("Validation") and "assume" in self._aws_message.lower()
 
 
 class FailedError(RunError):
-    """A notebook or a job ended as Failed; the message has AWS's reason and the remedy."""
+    """A notebook or a job with the status Failed; the message contains AWS's reason."""
 
 
 def raise_explained(error: Exception, operation: str, parameters: Mapping[str, Any]) -> NoReturn:
-    """Raise an error of botocore, from a call of ``operation``, as one line."""
+    """Raise botocore's error from a call of ``operation`` as an AWSError."""
     if not isinstance(error, botocore.ClientError):
-        raise _no_answer(error) from error
-    code, said = (
-        error.response["Error"].get("Code", ""),
-        " ".join(error.response["Error"].get("Message", "").split()),
-    )
-    if code in INVALID_CREDENTIALS:
-        raise AWSError(
-            f"AWS does not accept the credentials ({code}): {CREDENTIALS}{_elsewhere(code)}", code
-        ) from None
-    raise AWSError(_explain(code, said, operation, parameters), code, said) from error
+        raise _connection_error(error) from error
+    details = error.response["Error"]
+    code, aws_message = details.get("Code", ""), " ".join(details.get("Message", "").split())
+    if code in INVALID_CREDENTIAL_CODES:
+        # AWS's message is left out: it contains parts of the signed request.
+        hint = f"{CREDENTIALS_HINT}{_other_causes(code)}"
+        raise AWSError(f"AWS does not accept the credentials ({code}): {hint}", code) from None
+    message = _error_message(code, aws_message, operation, parameters)
+    raise AWSError(message, code, aws_message) from error
 
 
-def _explain(code: str, said: str, operation: str, parameters: Mapping[str, Any]) -> str:
-    if code in DENIED:
-        return _denied(said, operation)
-    if code in QUOTA:
-        return f"a quota of this account is used up: {said} {quota_advice(operation, parameters)}"
-    if code in THROTTLED:
+def _error_message(
+    code: str, aws_message: str, operation: str, parameters: Mapping[str, Any]
+) -> str:
+    if code in ACCESS_DENIED_CODES:
+        return _permission_message(aws_message, operation)
+    if code in QUOTA_CODES:
+        advice = quota_advice(operation, parameters)
+        return f"a quota of this account is used up: {aws_message} {advice}"
+    if code in THROTTLING_CODES:
         return (
             f"AWS has had too many requests ({operation}): "
             "wait a minute and run the same command again"
         )
-    if _CAPACITY_TEXT.search(f"{code} {said}"):
-        return f"{said} {capacity_advice()}"
+    if _CAPACITY_PATTERN.search(f"{code} {aws_message}"):
+        return f"{aws_message} {capacity_advice()}"
     name = (
         parameters.get("NotebookInstanceName")
         or parameters.get("TrainingJobName")
@@ -141,42 +145,46 @@ def _explain(code: str, said: str, operation: str, parameters: Mapping[str, Any]
     if (
         name
         and operation.startswith("Create")
-        and (code in ("ResourceInUse", "EntityAlreadyExists") or _TAKEN_TEXT.search(said))
+        and (
+            code in ("ResourceInUse", "EntityAlreadyExists")
+            or _NAME_IN_USE_PATTERN.search(aws_message)
+        )
     ):
         return (
             f"the name {name} is taken in this account and region: "
-            f"choose another with --name (AWS: {said})"
+            f"choose another with --name (AWS: {aws_message})"
         )
-    return f"AWS refused {operation}: {said} ({code})"
+    return f"AWS refused {operation}: {aws_message} ({code})"
 
 
 def quota_advice(operation: str, parameters: Mapping[str, Any]) -> str:
-    """Which quota to ask for, and where."""
+    """Return advice on which quota to increase, and on which page."""
     instance = parameters.get("InstanceType") or (parameters.get("ResourceConfig") or {}).get(
         "InstanceType"
     )
     if instance is None:
-        return f"(see {QUOTAS.replace('sagemaker', 'iam') if operation in ROLE_CALLS else QUOTAS})"
+        is_iam = operation in ROLE_OPERATIONS
+        return f"(see {QUOTAS_PAGE.replace('sagemaker', 'iam') if is_iam else QUOTAS_PAGE})"
     quota = (
         f"{instance} for {'training job' if 'Training' in operation else 'notebook instance'} usage"
     )
     return (
-        f'(ask for "{quota}" at {QUOTAS}, or by `python sagemaker/launch.py quota`; P3 and P4 '
+        f'(ask for "{quota}" at {QUOTAS_PAGE}, or by `python sagemaker/launch.py quota`; P3 and P4 '
         "begin at 0, and an answer takes hours to days; or choose another --instance)"
     )
 
 
-def capacity_advice(remedy: str = ELSEWHERE_OR_LATER) -> str:
-    """What to do when AWS has no machine."""
+def capacity_advice(remedy: str = CAPACITY_REMEDY) -> str:
+    """Return advice for the case that AWS has no free machine."""
     return f"(AWS has no such machine free at the moment: {remedy})"
 
 
-def failure(
-    kind: str, name: str, reason: Optional[str], remedy: str = ELSEWHERE_OR_LATER
+def failed_error(
+    kind: str, name: str, reason: Optional[str], remedy: str = CAPACITY_REMEDY
 ) -> FailedError:
-    """What a FailureReason means; ``remedy``: what to do when AWS has no machine."""
+    """Return the error for a FailureReason; ``remedy`` is the advice if AWS has no machine."""
     reason = " ".join((reason or "AWS gives no reason").split()).rstrip(".")
-    if _CAPACITY_TEXT.search(reason):
+    if _CAPACITY_PATTERN.search(reason):
         advice = capacity_advice(remedy)
     elif "internal" in reason.lower():
         advice = f"(mostly AWS has no such machine free, or a fault of its own: {remedy})"
@@ -190,8 +198,8 @@ def failure(
     return FailedError(f"{kind} {name} failed: {reason} {advice}".strip())
 
 
-def _elsewhere(code: str) -> str:
-    if code in ELSEWHERE:
+def _other_causes(code: str) -> str:
+    if code in DISABLED_REGION_CODES:
         return "; if they work in other regions, this one is switched off in the account"
     return (
         "; a clock of this machine that is wrong does the same"
@@ -200,19 +208,20 @@ def _elsewhere(code: str) -> str:
     )
 
 
-def _denied(said: str, operation: str) -> str:
-    action = re.search(r"perform: ([\w-]+:\w+)", said)
-    resource = re.search(r"on resource: (\S+)", said)
-    right = (action[1] if action else operation) + (f" on {resource[1]}" if resource else "")
-    explicit = " (an explicit deny)" if "explicit deny" in said else ""
-    other = ", or for a role, whose ARN --role takes" if operation in ROLE_CALLS else ""
+def _permission_message(aws_message: str, operation: str) -> str:
+    action = re.search(r"perform: ([\w-]+:\w+)", aws_message)
+    resource = re.search(r"on resource: (\S+)", aws_message)
+    permission = (action[1] if action else operation) + (f" on {resource[1]}" if resource else "")
+    explicit = " (an explicit deny)" if "explicit deny" in aws_message else ""
+    is_role = operation in ROLE_OPERATIONS
+    alternative = ", or for a role, whose ARN --role takes" if is_role else ""
     return (
-        f"these credentials may not {right}{explicit}: "
-        f"ask whoever administers the account for that permission{other}"
+        f"these credentials may not {permission}{explicit}: "
+        f"ask whoever administers the account for that permission{alternative}"
     )
 
 
-def _no_answer(error: Exception) -> RunError:
+def _connection_error(error: Exception) -> RunError:
     text = " ".join(str(error).split())
     if isinstance(
         error,
@@ -222,7 +231,7 @@ def _no_answer(error: Exception) -> RunError:
             botocore.CredentialRetrievalError,
         ),
     ):
-        return AWSError(f"no usable AWS credentials were found: {CREDENTIALS}")
+        return AWSError(f"no usable AWS credentials were found: {CREDENTIALS_HINT}")
     if isinstance(error, (botocore.SSOError, botocore.TokenRetrievalError)):
         return AWSError(
             "the sign-in of this profile has ended: run `aws sso login`, "

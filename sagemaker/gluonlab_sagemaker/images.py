@@ -1,22 +1,22 @@
-"""Where AWS keeps its image with MXNet 1.9.0, Python 3.8, Horovod and Open MPI, region by region.
+"""Addresses of AWS's image with MXNet 1.9.0, Python 3.8, Horovod and Open MPI, by region.
 
-Accounts: those that the SageMaker Python SDK of 2026-08-21 lists for training with MXNet 1.9.0
-(image_uri_config/mxnet.json), without AWS's secret regions.
+The accounts are from the SageMaker Python SDK of 2026-08-21, which lists accounts for training with
+MXNet 1.9.0 (image_uri_config/mxnet.json). AWS's secret regions are left out.
 """
 
 from __future__ import annotations
 
 from typing import Optional
 
-from gluonlab_sagemaker.cost import NO_REGION
+from gluonlab_sagemaker.cost import UNKNOWN_REGIONS
 from gluonlab_sagemaker.errors import RefusedError
 
-TAG = "mxnet-training:1.9.0-gpu-py38-cu112-ubuntu20.04-sagemaker"
-_MOST = """
+IMAGE_TAG = "mxnet-training:1.9.0-gpu-py38-cu112-ubuntu20.04-sagemaker"
+_MAIN_REGIONS = """
 ap-northeast-1 ap-northeast-2 ap-south-1 ap-southeast-1 ap-southeast-2 ca-central-1 eu-central-1
 eu-north-1 eu-west-1 eu-west-2 eu-west-3 sa-east-1 us-east-1 us-east-2 us-west-1 us-west-2"""
 ACCOUNTS = {
-    **dict.fromkeys(_MOST.split(), "763104351884"),
+    **dict.fromkeys(_MAIN_REGIONS.split(), "763104351884"),
     "af-south-1": "626614931356",
     "ap-east-1": "871362719292",
     "ap-northeast-3": "364406365360",
@@ -37,9 +37,9 @@ ACCOUNTS = {
 }
 
 
-def image(region: Optional[str]) -> str:
-    """The image's address in a region. Raises RefusedError for a region without it."""
-    if region in NO_REGION:
+def image_uri(region: Optional[str]) -> str:
+    """Return the image's address in a region; raise RefusedError for a region without it."""
+    if region in UNKNOWN_REGIONS:
         raise RefusedError("a job lacks the region: add --region REGION, such as us-east-1")
     if region not in ACCOUNTS:
         raise RefusedError(
@@ -47,4 +47,4 @@ def image(region: Optional[str]) -> str:
             f"choose {', '.join(ACCOUNTS)}, or give one with --image"
         )
     domain = "amazonaws.com.cn" if region.startswith("cn-") else "amazonaws.com"
-    return f"{ACCOUNTS[region]}.dkr.ecr.{region}.{domain}/{TAG}"
+    return f"{ACCOUNTS[region]}.dkr.ecr.{region}.{domain}/{IMAGE_TAG}"

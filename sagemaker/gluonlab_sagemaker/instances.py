@@ -1,11 +1,11 @@
-"""The machines of `sagemaker/instances.json`, and which of them AWS still starts."""
+"""Instance types and platforms: checks against `sagemaker/instances.json` and the API."""
 
 from __future__ import annotations
 
 import json
 import re
 from pathlib import Path
-from typing import Any, Callable, Collection, Dict, Optional
+from typing import Any, Callable, Collection, Dict, List, Optional
 
 import botocore.session
 
@@ -13,81 +13,81 @@ import instance_pairs as pairs
 from gluonlab.errors import unknown
 from gluonlab_sagemaker.errors import RefusedError
 
-PLATFORM = re.compile(r"notebook-[a-z0-9]+-v[0-9]+")
+PLATFORM_PATTERN = re.compile(r"notebook-[a-z0-9]+-v[0-9]+")
 FOLDER = Path(__file__).resolve().parent.parent
 
 
-def instance_type(given: str, kind: str = "InstanceType") -> str:
-    """The API's name of an instance type: ``p3.8xlarge`` and ``ml.p3.8xlarge`` are the same.
+def normalize_instance_type(instance: str, kind: str = "InstanceType") -> str:
+    """Return the API's name of an instance type: ``ml.p3.8xlarge`` for ``p3.8xlarge``.
 
-    One that `instances.json` lacks must be one that the API takes for ``kind``: "InstanceType"
-    (notebooks), "TrainingInstanceType".
+    Raises RefusedError for a type that neither `instances.json` nor the API's enumeration ``kind``
+    contains: "InstanceType" for notebooks, "TrainingInstanceType" for jobs.
     """
-    name = given if given.startswith("ml.") else f"ml.{given}"
-    if name not in pairs.instances() and name not in _known_to_aws(kind):
-        raise RefusedError(unknown("instance", name, pairs.instances()))
+    name = instance if instance.startswith("ml.") else f"ml.{instance}"
+    if name not in pairs.load_instances() and name not in _api_instance_types(kind):
+        raise RefusedError(unknown("instance", name, pairs.load_instances()))
     return name
 
 
-def _known_to_aws(kind: str) -> Collection[str]:
+def _api_instance_types(kind: str) -> Collection[str]:
     names: Collection[str] = (
         botocore.session.get_session().get_service_model("sagemaker").shape_for(kind).enum
     )
     return names
 
 
-def platform(given: str) -> str:
-    """A platform that is known here, or named like one. Raises RefusedError for another."""
-    if given not in pairs.platforms() and not PLATFORM.fullmatch(given):
-        raise RefusedError(unknown("platform", given, pairs.platforms()))
-    return given
+def check_platform(platform: str) -> str:
+    """Return ``platform``; raise RefusedError if it is not named like a platform."""
+    if platform not in pairs.load_platforms() and not PLATFORM_PATTERN.fullmatch(platform):
+        raise RefusedError(unknown("platform", platform, pairs.load_platforms()))
+    return platform
 
 
-def unknown_platform(given: Optional[str]) -> str:
-    """A warning about a platform of which nothing is known here; empty for a known one."""
-    if given is None or given in pairs.platforms():
+def unknown_platform_warning(platform: Optional[str]) -> str:
+    """Return a warning about a platform that `instances.json` lacks, or an empty string."""
+    platforms = pairs.load_platforms()
+    if platform is None or platform in platforms:
         return ""
-    newest = max(about["as_of"] for about in pairs.platforms().values())
+    newest = max(facts["as_of"] for facts in platforms.values())
     return (
-        f"{given} is no platform that is known here (as of {newest}): what it starts, and whether "
-        f"gluonlab installs itself there, is not known; known are {', '.join(pairs.platforms())}"
+        f"{platform} is no platform that is known here (as of {newest}): what it starts, and "
+        f"whether gluonlab installs itself there, is not known; known are {', '.join(platforms)}"
     )
 
 
-def way_out(instance: Optional[str], platform: Optional[str]) -> str:
-    """The options of `resize` that make this pair one that AWS starts; empty if there are none."""
-    about = pairs.platforms().get(platform)
-    if about is None or (about["dead_since"] and not about["becomes"]):
+def resize_options(instance: Optional[str], platform: Optional[str]) -> str:
+    """Return the options of `resize` that make AWS start this pair; empty if there are none."""
+    facts = pairs.load_platforms().get(platform)
+    if facts is None or (facts["dead_since"] and not facts["becomes"]):
         return ""
-    options = f" --platform {about['becomes']}" if about["becomes"] else ""
-    if instance is not None and pairs.dead(instance, about["becomes"] or platform):
-        instead = (pairs.instances().get(instance) or {}).get("instead")
+    options = f" --platform {facts['becomes']}" if facts["becomes"] else ""
+    if instance is not None and pairs.dead_reason(instance, facts["becomes"] or platform):
+        instead = (pairs.load_instances().get(instance) or {}).get("instead")
         options += f" --instance {instead or 'TYPE'}"
     return options
 
 
-def request(instance: str) -> Dict[str, Any]:
-    """The request to make a notebook on this instance type, with names still to be filled in."""
-    table = pairs.instances()
-    like = (
-        instance
-        if instance in table
-        else next(name for name, facts in table.items() if facts["status"] == "alive")
+def notebook_request(instance: str) -> Dict[str, Any]:
+    """Load the request that creates a notebook on an instance type, without the notebook's name."""
+    table = pairs.load_instances()
+    similar = instance if instance in table else alive_types()[0]
+    request: Dict[str, Any] = json.loads(
+        (FOLDER / table[similar]["request"]).read_text(encoding="utf-8")
     )
-    found: Dict[str, Any] = json.loads(
-        (FOLDER / table[like]["request"]).read_text(encoding="utf-8")
-    )
-    return {**found, "InstanceType": instance}
+    return {**request, "InstanceType": instance}
 
 
-def refuse_dead(instance: str, platform: Optional[str], force: bool) -> Optional[str]:
-    """Refuse a type that AWS no longer starts; with ``force``, return a warning instead."""
-    reason = pairs.dead(instance, platform)
+def refuse_dead_instance(instance: str, platform: Optional[str], force: bool) -> Optional[str]:
+    """Refuse a type that AWS no longer starts on a platform.
+
+    With ``force``, returns a warning instead of raising RefusedError.
+    """
+    reason = pairs.dead_reason(instance, platform)
     if not reason:
         return None
     if force:
         return f"{reason} (--force: AWS is asked all the same)"
-    facts = pairs.instances().get(instance) or {}
+    facts = pairs.load_instances().get(instance) or {}
     instead = (
         f"choose --instance {facts['instead']}"
         if facts.get("instead")
@@ -96,33 +96,39 @@ def refuse_dead(instance: str, platform: Optional[str], force: bool) -> Optional
     raise RefusedError(f"{reason.rstrip('.')}: {instead}, or ask AWS all the same with --force")
 
 
-def warn_of_end(instance: str, note: Callable[[str], None]) -> None:
-    """Say of a machine that AWS has given up that it may not be had."""
-    reason = pairs.ending(instance)
+def warn_of_retirement(instance: str, print_note: Callable[[str], None]) -> None:
+    """Print a warning about an instance type that AWS is retiring."""
+    reason = pairs.ending_reason(instance)
     if reason:
-        note(f"warning: {reason}")
+        print_note(f"warning: {reason}")
 
 
-def refuse_unfit(instance: str, otherwise: str) -> None:
-    """Refuse a machine whose GPUs cannot run MXNet; ``otherwise``: how to get it all the same."""
-    reason = pairs.unfit(instance)
+def refuse_unsupported_gpu(instance: str, workaround: str) -> None:
+    """Refuse an instance type whose GPUs cannot run MXNet.
+
+    The message ends with ``workaround``, which tells users how to get the type nevertheless.
+    """
+    reason = pairs.unfit_reason(instance)
     if reason:
-        alive = [name for name, facts in pairs.instances().items() if facts["status"] == "alive"]
         raise RefusedError(
-            f"--instance {instance}: {reason}: choose {', '.join(alive)}, or {otherwise}"
+            f"--instance {instance}: {reason}: choose {', '.join(alive_types())}, or {workaround}"
         )
 
 
-def examples() -> str:
-    """The types that AWS still starts, for a message."""
-    alive = [name for name, facts in pairs.instances().items() if facts["status"] == "alive"]
-    return f"such as {', '.join(alive)} (`create --instance list` says what they are)"
+def alive_types() -> List[str]:
+    """Return the instance types that AWS still starts."""
+    return [name for name, facts in pairs.load_instances().items() if facts["status"] == "alive"]
 
 
-def summary(instance: str, costs: str) -> str:
-    """An instance type in a line; ``costs``: its price in words."""
-    facts = pairs.instances()[instance]
+def instance_examples() -> str:
+    """Return examples of instance types for an error message."""
+    return f"such as {', '.join(alive_types())} (`create --instance list` says what they are)"
+
+
+def format_instance(instance: str, price: str) -> str:
+    """Format an instance type and its price as a line."""
+    facts = pairs.load_instances()[instance]
     gpus = f"{facts['gpus']} x {facts['gpu']} {facts['gpu_memory_gb']} GB"
     state = "" if facts["status"] == "alive" else f"  {facts['status']} as of {facts['as_of']}"
     size = f"{facts['vcpus']:>3} vCPUs {facts['memory_gib']:>5} GiB"
-    return f"{instance:<18}{gpus:<17}{size}  {facts['links']:<10}{costs:<20}{state}".rstrip()
+    return f"{instance:<18}{gpus:<17}{size}  {facts['links']:<10}{price:<20}{state}".rstrip()

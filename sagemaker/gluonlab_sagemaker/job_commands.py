@@ -1,4 +1,4 @@
-"""python sagemaker/launch.py jobs NAME: options in, what was done out."""
+"""Commands about training jobs: `python sagemaker/launch.py jobs NAME`."""
 
 from __future__ import annotations
 
@@ -11,25 +11,32 @@ import click
 from gluonlab.cli.command import command
 from gluonlab.launch.job_files import JOB_NAME_PREFIX
 from gluonlab_sagemaker import instances, jobs
-from gluonlab_sagemaker.checks import check_bucket, check_name, check_owner, tags
+from gluonlab_sagemaker.checks import check_bucket, check_name, check_owner, resource_tags
 from gluonlab_sagemaker.cost import Prices
 from gluonlab_sagemaker.errors import AWSError, FailedError, RefusedError
-from gluonlab_sagemaker.job_role_commands import COMMANDS as ROLES
-from gluonlab_sagemaker.logs import Log, written
-from gluonlab_sagemaker.options import PROGRAM, Place, anywhere, going_on, note, owner
-from gluonlab_sagemaker.role import given_role
-from gluonlab_sagemaker.source import archive, upload
+from gluonlab_sagemaker.job_role_commands import COMMANDS as ROLE_COMMANDS
+from gluonlab_sagemaker.logs import JobLog, format_lines
+from gluonlab_sagemaker.options import (
+    PROGRAM,
+    CommandContext,
+    aws_options,
+    current_user,
+    print_note,
+    set_interrupt_message,
+)
+from gluonlab_sagemaker.role import resolve_role
+from gluonlab_sagemaker.source import create_archive, upload_archive
 
 
-def job_named(function: Callable[..., None]) -> Callable[..., None]:
-    """--name, for every command about one job."""
+def job_name_option(function: Callable[..., None]) -> Callable[..., None]:
+    """Add --name, the name of a job."""
     return click.option("--name", metavar="NAME", help="the job's name, as `jobs list` shows it")(
         function
     )
 
 
 @command(f"{PROGRAM} jobs submit", interrupted="nothing was submitted")
-@anywhere()
+@aws_options()
 @click.option(
     "--template",
     metavar="NAME",
@@ -96,12 +103,15 @@ def job_named(function: Callable[..., None]) -> Callable[..., None]:
     help="a hyperparameter, such as epochs=3; may be repeated",
 )
 @click.option(
-    "--owner", metavar="NAME", default=owner, help="for the tag `owner`  [default: your user name]"
+    "--owner",
+    metavar="NAME",
+    default=current_user,
+    help="for the tag `owner`  [default: your user name]",
 )
 @click.option("--no-upload", is_flag=True, help="the source is in the bucket already")
-@click.option("--wait", "wait_too", is_flag=True, help="wait until it has ended")
-def submit(
-    here: Place,
+@click.option("--wait", is_flag=True, help="wait until it has ended")
+def submit_job(
+    context: CommandContext,
     template: str,
     name: Optional[str],
     bucket: Optional[str],
@@ -109,8 +119,8 @@ def submit(
     instance: Optional[str],
     owner: str,
     no_upload: bool,
-    wait_too: bool,
-    **given: Any,
+    wait: bool,
+    **options: Any,
 ) -> None:
     """Upload the last commit of this checkout to S3, and run it as a training job."""
     if bucket is None or role is None:
@@ -129,49 +139,58 @@ def submit(
             f"--name {name}: begin it with {JOB_NAME_PREFIX}, by which roles and "
             f"`jobs list` know it, such as {JOB_NAME_PREFIX}{name}"
         )
-    machine = (
-        None if instance is None else instances.instance_type(instance, "TrainingInstanceType")
+    instance_type = (
+        None
+        if instance is None
+        else instances.normalize_instance_type(instance, "TrainingInstanceType")
     )
-    if given["checkpoints"] is not None:
-        check_name("--checkpoints", given["checkpoints"])
-    job = jobs.Job(template, name, check_bucket(bucket), machine, **given)
-    tagged = tags(check_owner(owner))
-    request = job.request(here.caller.region, given_role(here.caller, role), tagged)
+    if options["checkpoints"] is not None:
+        check_name("--checkpoints", options["checkpoints"])
+    job = jobs.JobOptions(template, name, check_bucket(bucket), instance_type, **options)
+    tags = resource_tags(check_owner(owner))
+    request = job.build_request(context.caller.region, resolve_role(context.caller, role), tags)
     resources = request["ResourceConfig"]
     hosts = resources["InstanceCount"]
-    note(
-        Prices().job(resources["InstanceType"], hosts, jobs.longest_s(request), here.caller.region)
+    print_note(
+        Prices().describe_job_cost(
+            resources["InstanceType"], hosts, jobs.max_runtime_s(request), context.caller.region
+        )
     )
-    note(
-        f"it reads {', '.join(jobs.inputs(request)) or 'no data'}, "
-        f"and writes below {' and '.join(jobs.outputs(request))}"
+    print_note(
+        f"it reads {', '.join(jobs.input_uris(request)) or 'no data'}, "
+        f"and writes below {' and '.join(jobs.output_uris(request))}"
     )
-    if jobs.inputs(request):
-        note("the data must lie there before: sagemaker/README.md, Training jobs, has the commands")
-    instances.warn_of_end(resources["InstanceType"], note)
+    if jobs.input_uris(request):
+        print_note(
+            "the data must lie there before: sagemaker/README.md, Training jobs, has the commands"
+        )
+    instances.warn_of_retirement(resources["InstanceType"], print_note)
     if jobs.is_spot(request):
-        waits = request["StoppingCondition"]["MaxWaitTimeInSeconds"] / 3600
-        note(
+        max_wait_h = request["StoppingCondition"]["MaxWaitTimeInSeconds"] / 3600
+        print_note(
             "AWS may take the machine away, and starts the job again when there is one, up to "
-            f"{waits:g} h from now; spot machines cost less than that"
+            f"{max_wait_h:g} h from now; spot machines cost less than that"
         )
     if not no_upload:
-        here.say(f"uploaded {upload(here.caller, bucket, archive(say=note))}")
-    jobs.submit(here.caller, request, f"{PROGRAM} jobs status --name {name}{here.options}")
-    here.say(f"submitted {name}: {PROGRAM} jobs wait --name {name}{here.options}")
-    if wait_too:
-        _wait(here, name)
+        address = upload_archive(context.caller, bucket, create_archive(report=print_note))
+        context.report(f"uploaded {address}")
+    jobs.create_training_job(
+        context.caller, request, f"{PROGRAM} jobs status --name {name}{context.options}"
+    )
+    context.report(f"submitted {name}: {PROGRAM} jobs wait --name {name}{context.options}")
+    if wait:
+        _wait_and_report(context, name)
 
 
 @command(f"{PROGRAM} jobs list")
-@anywhere()
+@aws_options()
 @click.option(
     "--json",
     "as_json",
     is_flag=True,
     help="print the result as JSON, and nothing else, on standard output",
 )
-def list_jobs(here: Place, as_json: bool) -> None:
+def list_jobs(context: CommandContext, as_json: bool) -> None:
     """List the jobs whose names begin with gluonlab-, the newest first."""
     rows = [
         {
@@ -179,125 +198,133 @@ def list_jobs(here: Place, as_json: bool) -> None:
             "status": job["TrainingJobStatus"],
             "created": job["CreationTime"].isoformat(),
         }
-        for job in jobs.listed(here.caller)
+        for job in jobs.list_jobs(context.caller)
     ]
     if as_json:
-        here.say(json.dumps(rows))
+        context.report(json.dumps(rows))
     else:
-        here.say(
+        context.report(
             "\n".join("{name:<50}{status:<12}{created}".format(**row) for row in rows)
-            or f"no jobs in {here.caller.region}"
+            or f"no jobs in {context.caller.region}"
         )
 
 
 @command(f"{PROGRAM} jobs wait")
-@anywhere(status="Completed")
-@job_named
-def wait(here: Place, name: Optional[str]) -> None:
+@aws_options(status="Completed")
+@job_name_option
+def wait_for_job(context: CommandContext, name: Optional[str]) -> None:
     """Wait until a job has ended; exit status 1 if it failed."""
-    _wait(here, _required(name))
+    _wait_and_report(context, _check_job_name(name))
 
 
 @command(f"{PROGRAM} jobs status")
-@anywhere(status="Completed")
-@job_named
-def status(here: Place, name: Optional[str]) -> None:
+@aws_options(status="Completed")
+@job_name_option
+def show_status(context: CommandContext, name: Optional[str]) -> None:
     """Say what a job does."""
-    found = jobs.describe(here.caller, _required(name))
+    description = jobs.describe_job(context.caller, _check_job_name(name))
     parts = [
-        str(found[key])
+        str(description[key])
         for key in ("TrainingJobStatus", "SecondaryStatus", "FailureReason")
-        if found.get(key)
+        if description.get(key)
     ]
-    billed = (
-        f", {found['BillableTimeInSeconds']}{_of_all(found)} s are billed for each host"
-        if found.get("BillableTimeInSeconds")
-        else ""
-    )
-    here.say(f"{name}: {', '.join(dict.fromkeys(parts))}{billed}")
-    _say_results(here, found)
+    text = f"{name}: {', '.join(dict.fromkeys(parts))}"
+    billed_s = description.get("BillableTimeInSeconds")
+    if billed_s:
+        text += f", {billed_s}{_training_time(description)} s are billed for each host"
+    context.report(text)
+    _print_download_commands(context, description)
 
 
-def _say_results(here: Place, found: Mapping[str, Any]) -> None:
-    """Say beside the result how to fetch what a job that has ended has left."""
-    fetch = jobs.results(found) if found["TrainingJobStatus"] in jobs.ENDED else []
-    if fetch and not here.caller.rehearses:
-        note(f"its results: {'; '.join(fetch)}")
+def _print_download_commands(context: CommandContext, description: Mapping[str, Any]) -> None:
+    if description["TrainingJobStatus"] not in jobs.FINAL_STATUSES or context.caller.is_dry_run:
+        return
+    commands = jobs.download_commands(description)
+    if commands:
+        print_note(f"its results: {'; '.join(commands)}")
 
 
-def _of_all(found: Mapping[str, Any]) -> str:
-    """Of a spot job, how long it has trained; what is billed is in proportion to its price."""
-    trained = found.get("TrainingTimeInSeconds")
-    return f" of {trained}" if found.get("EnableManagedSpotTraining") and trained else ""
+def _training_time(description: Mapping[str, Any]) -> str:
+    """Return the training time of a spot job, of which AWS bills only a part; empty for others."""
+    training_s = description.get("TrainingTimeInSeconds")
+    is_spot = description.get("EnableManagedSpotTraining")
+    return f" of {training_s}" if is_spot and training_s else ""
 
 
 @command(f"{PROGRAM} jobs logs")
-@anywhere(status="Completed")
-@job_named
+@aws_options(status="Completed")
+@job_name_option
 @click.option("--follow", "-f", is_flag=True, help="go on until the job has ended")
-def logs(here: Place, name: Optional[str], follow: bool) -> None:
+def print_logs(context: CommandContext, name: Optional[str], follow: bool) -> None:
     """Print what a job has printed; with several hosts each line begins with its host."""
-    name = _required(name)
-    hosts = jobs.describe(here.caller, name).get("ResourceConfig", {}).get("InstanceCount", 1)
-    going_on(f"the job runs on: `{PROGRAM} jobs logs -f --name {name}{here.options}` goes on")
-    found = 0
+    name = _check_job_name(name)
+    hosts = (
+        jobs.describe_job(context.caller, name).get("ResourceConfig", {}).get("InstanceCount", 1)
+    )
+    set_interrupt_message(
+        f"the job runs on: `{PROGRAM} jobs logs -f --name {name}{context.options}` goes on"
+    )
+    line_count = 0
     for lines in (
-        jobs.follow(here.caller, name, here.sleep) if follow else [Log(here.caller, name).new()]
+        jobs.follow_log(context.caller, name, context.sleep)
+        if follow
+        else [JobLog(context.caller, name).read_new()]
     ):
-        found += len(lines)
-        for text in written(lines, hosts > 1):
-            here.say(text)
-    if not found and not here.caller.rehearses:
-        note(f"{name} has printed nothing yet: a machine takes some minutes to start")
+        line_count += len(lines)
+        for text in format_lines(lines, hosts > 1):
+            context.report(text)
+    if not line_count and not context.caller.is_dry_run:
+        print_note(f"{name} has printed nothing yet: a machine takes some minutes to start")
 
 
 @command(f"{PROGRAM} jobs stop")
-@anywhere(status="InProgress")
-@job_named
-def stop(here: Place, name: Optional[str]) -> None:
+@aws_options(status="InProgress")
+@job_name_option
+def stop_job(context: CommandContext, name: Optional[str]) -> None:
     """Stop a job; what it has saved is kept."""
-    here.say(jobs.stop(here.caller, _required(name)))
+    context.report(jobs.stop_training_job(context.caller, _check_job_name(name)))
 
 
-def _wait(here: Place, name: str) -> None:
-    job = f"--name {name}{here.options}"
-    going_on(
+def _wait_and_report(context: CommandContext, name: str) -> None:
+    job = f"--name {name}{context.options}"
+    set_interrupt_message(
         f"the job runs on: `{PROGRAM} jobs wait {job}` goes on, `{PROGRAM} jobs stop {job}` ends it"
     )
     try:
-        found = jobs.wait(here.caller, name, here.waiter(30, float("inf")))
+        description = jobs.wait_for_training_job(
+            context.caller, name, context.make_waiter(30, float("inf"))
+        )
     except FailedError as error:
-        _show_last(here, name)
+        _print_last_lines(context, name)
         raise FailedError(
-            f"{error}; all of it: {PROGRAM} jobs logs --name {name}{here.options}"
+            f"{error}; all of it: {PROGRAM} jobs logs --name {name}{context.options}"
         ) from None
-    here.say(f"{name} is {found['TrainingJobStatus']}")
-    _say_results(here, found)
+    context.report(f"{name} is {description['TrainingJobStatus']}")
+    _print_download_commands(context, description)
 
 
-def _show_last(here: Place, name: str) -> None:
-    """The end of a log, if it can be read: why a job failed matters more than why it cannot."""
+def _print_last_lines(context: CommandContext, name: str) -> None:
     try:
-        last = Log(here.caller, name).last()
-    except AWSError as error:
-        note(f"warning: its log cannot be read: {error}")
+        lines = JobLog(context.caller, name).read_last()
+    except AWSError as error:  # only a warning: the failure of the job itself is more important
+        print_note(f"warning: its log cannot be read: {error}")
         return
-    for text in written(last, len({line.host for line in last}) > 1):
-        note(f"| {text}")
+    for text in format_lines(lines, len({line.host for line in lines}) > 1):
+        print_note(f"| {text}")
 
 
-def _required(name: Optional[str]) -> str:
+def _check_job_name(name: Optional[str]) -> str:
     if name is None:
         raise RefusedError("the job's name is missing: add --name NAME; `jobs list` shows them")
     return check_name("--name", name)
 
 
 COMMANDS: Tuple[Tuple[str, click.Command], ...] = (
-    *ROLES,
-    ("submit", submit),
+    *ROLE_COMMANDS,
+    ("submit", submit_job),
     ("list", list_jobs),
-    ("status", status),
-    ("logs", logs),
-    ("wait", wait),
-    ("stop", stop),
+    ("status", show_status),
+    ("logs", print_logs),
+    ("wait", wait_for_job),
+    ("stop", stop_job),
 )

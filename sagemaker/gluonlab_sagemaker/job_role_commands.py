@@ -1,4 +1,4 @@
-"""python sagemaker/launch.py jobs role, jobs policy: who may do what."""
+"""Commands about permissions: `python sagemaker/launch.py jobs role` and `jobs policy`."""
 
 from __future__ import annotations
 
@@ -9,53 +9,68 @@ import click
 
 from gluonlab.cli.command import command
 from gluonlab_sagemaker import instances, job_role
-from gluonlab_sagemaker.checks import check_bucket, check_owner, tags
+from gluonlab_sagemaker.checks import check_bucket, check_owner, resource_tags
 from gluonlab_sagemaker.errors import RefusedError
-from gluonlab_sagemaker.options import PROGRAM, Place, anywhere, note, owner
-from gluonlab_sagemaker.role import delete
+from gluonlab_sagemaker.options import (
+    PROGRAM,
+    CommandContext,
+    aws_options,
+    current_user,
+    print_note,
+)
+from gluonlab_sagemaker.role import delete_role
 
 
 @command(f"{PROGRAM} jobs role")
-@anywhere()
+@aws_options()
 @click.option("--bucket", metavar="NAME", help="the S3 bucket of source, data and results")
 @click.option(
-    "--owner", metavar="NAME", default=owner, help="for the tag `owner`  [default: your user name]"
+    "--owner",
+    metavar="NAME",
+    default=current_user,
+    help="for the tag `owner`  [default: your user name]",
 )
-@click.option("--delete", "gone", is_flag=True, help="delete the role")
-def role(here: Place, bucket: Optional[str], owner: str, gone: bool) -> None:
+@click.option("--delete", is_flag=True, help="delete the role")
+def make_role(context: CommandContext, bucket: Optional[str], owner: str, delete: bool) -> None:
     """Make the role that jobs run under, without a notebook; it costs nothing."""
-    name = job_role.role_name(here.caller.region)
-    if gone:
-        here.say(f"{name} is {'gone' if delete(here.caller, name) else 'not there, or not ours'}")
+    name = job_role.job_role_name(context.caller.region)
+    if delete:
+        is_deleted = delete_role(context.caller, name)
+        context.report(f"{name} is {'gone' if is_deleted else 'not there, or not ours'}")
         return
     if bucket is None:
         raise RefusedError("role lacks a bucket: add --bucket NAME")
-    made = job_role.ensure_job_role(here.caller, check_bucket(bucket), tags(check_owner(owner)))
-    here.say(made)
-    note(
+    tags = resource_tags(check_owner(owner))
+    context.report(job_role.ensure_job_role(context.caller, check_bucket(bucket), tags))
+    print_note(
         f"its name is for `jobs submit --role {name}`; what whoever submits jobs needs besides is "
-        f"printed by `{PROGRAM} jobs policy --bucket {bucket} --instance TYPE{here.options}`"
+        f"printed by `{PROGRAM} jobs policy --bucket {bucket} --instance TYPE{context.options}`"
     )
 
 
 @command(f"{PROGRAM} jobs policy")
-@anywhere()
+@aws_options()
 @click.option("--bucket", metavar="NAME", help="the S3 bucket of source, data and results")
 @click.option(
     "--instance",
-    "machines",
+    "instance_types",
     metavar="TYPE",
     multiple=True,
     help="a machine that jobs may take, such as ml.g5.12xlarge; may be repeated",
 )
-def policy(here: Place, bucket: Optional[str], machines: Tuple[str, ...]) -> None:
+def print_policy(
+    context: CommandContext, bucket: Optional[str], instance_types: Tuple[str, ...]
+) -> None:
     """Print the IAM policy for people who submit jobs, on these machines and no others."""
-    if bucket is None or not machines:
+    if bucket is None or not instance_types:
         lacks = "a bucket: add --bucket NAME" if bucket is None else "machines: add --instance TYPE"
         raise RefusedError(f"policy lacks {lacks}")
-    allowed = [instances.instance_type(one, "TrainingInstanceType") for one in machines]
-    account = job_role.account_of(here.caller)
-    here.say(json.dumps(job_role.submitter(account, check_bucket(bucket), allowed), indent=2))
+    allowed = [
+        instances.normalize_instance_type(name, "TrainingInstanceType") for name in instance_types
+    ]
+    account = job_role.current_account(context.caller)
+    policy = job_role.submitter_policy(account, check_bucket(bucket), allowed)
+    context.report(json.dumps(policy, indent=2))
 
 
-COMMANDS: Tuple[Tuple[str, click.Command], ...] = (("role", role), ("policy", policy))
+COMMANDS: Tuple[Tuple[str, click.Command], ...] = (("role", make_role), ("policy", print_policy))

@@ -1,4 +1,4 @@
-"""Training jobs: a request made of a template in `sagemaker/training`, and what becomes of it."""
+"""Training jobs: requests built from templates in `sagemaker/training`, and calls about jobs."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple
 import instance_pairs as pairs
 from gluonlab.errors import unknown
 from gluonlab.launch.job_files import JOB_NAME_PREFIX, replace_bucket, set_volume_size
-from gluonlab_sagemaker.calls import Answer, Caller
-from gluonlab_sagemaker.errors import AWSError, RefusedError, failure
-from gluonlab_sagemaker.images import image
-from gluonlab_sagemaker.instances import refuse_unfit
-from gluonlab_sagemaker.logs import GROUP, Line, Log
+from gluonlab_sagemaker.calls import Caller, Response
+from gluonlab_sagemaker.errors import AWSError, RefusedError, failed_error
+from gluonlab_sagemaker.images import image_uri
+from gluonlab_sagemaker.instances import refuse_unsupported_gpu
+from gluonlab_sagemaker.logs import LOG_GROUP, JobLog, LogLine
 from gluonlab_sagemaker.waiting import Waiter
 
-TEMPLATES = Path(__file__).resolve().parent.parent / "training"
-ENDED = ("Completed", "Failed", "Stopped")
-OWN = "sagemaker_"  # hyperparameters that are for the image, not for the program
-COUNTS = ("gpus", "sagemaker_mpi_num_of_processes_per_host")
-SEVERAL_HOSTS = ("sagemaker_parameter_server_enabled", "sagemaker_mpi_enabled")
-LATE_S = 5  # between two looks at a log, and before the last
-CHECKPOINTS = "gluonlab/checkpoints"  # in the bucket; each job has a folder there
+TEMPLATE_FOLDER = Path(__file__).resolve().parent.parent / "training"
+FINAL_STATUSES = ("Completed", "Failed", "Stopped")
+RESERVED_PREFIX = "sagemaker_"  # of hyperparameters for the image, not for the program
+GPU_COUNT_PARAMETERS = ("gpus", "sagemaker_mpi_num_of_processes_per_host")
+MULTI_HOST_PARAMETERS = ("sagemaker_parameter_server_enabled", "sagemaker_mpi_enabled")
+LOG_DELAY_S = 5  # between two reads of a log; CloudWatch gets lines some seconds late
+CHECKPOINT_FOLDER = "gluonlab/checkpoints"  # in the bucket, with a folder for each job
 
 
 @dataclass(frozen=True)
-class Job:
-    """The options of a training job; None stands for the template's value."""
+class JobOptions:
+    """Options of a training job; None stands for the template's value."""
 
     template: str
     name: str
@@ -40,89 +40,100 @@ class Job:
     volume_gb: Optional[int] = None
     image: Optional[str] = None
     settings: Tuple[str, ...] = ()  # NAME=VALUE, hyperparameters of the program
-    checkpoints: Optional[str] = None  # the job whose checkpoints it goes on from
+    checkpoints: Optional[str] = None  # the job whose checkpoints this job resumes from
 
-    def request(
+    def build_request(
         self, region: Optional[str], role: str, tags: List[Dict[str, str]]
     ) -> Dict[str, Any]:
-        """The parameters of CreateTrainingJob."""
-        request: Dict[str, Any] = replace_bucket(template(self.template), self.bucket)
+        """Return the parameters of CreateTrainingJob; raise RefusedError for invalid options."""
+        request: Dict[str, Any] = replace_bucket(load_template(self.template), self.bucket)
         request.update(TrainingJobName=self.name, RoleArn=role, Tags=tags)
-        request["AlgorithmSpecification"]["TrainingImage"] = self.image or image(region)
+        request["AlgorithmSpecification"]["TrainingImage"] = self.image or image_uri(region)
         if self.hours is not None:
-            _run_at_most(request, round(self.hours * 3600))
-        if (
-            "CheckpointConfig" in request
-        ):  # of a folder of its own: a job goes on from what is there
-            place = f"s3://{self.bucket}/{CHECKPOINTS}/{self.checkpoints or self.name}/"
-            request["CheckpointConfig"]["S3Uri"] = place
+            _set_max_runtime(request, round(self.hours * 3600))
+        if "CheckpointConfig" in request:
+            # Each job has its own folder: a job resumes from the checkpoints in its folder.
+            folder = f"s3://{self.bucket}/{CHECKPOINT_FOLDER}/{self.checkpoints or self.name}/"
+            request["CheckpointConfig"]["S3Uri"] = folder
         elif self.checkpoints is not None:
-            with_some = [name for name in templates() if "CheckpointConfig" in template(name)]
+            alternatives = [
+                name for name in template_names() if "CheckpointConfig" in load_template(name)
+            ]
             raise RefusedError(
                 f"--checkpoints {self.checkpoints}: {self.template} writes none: "
-                f"choose --template {' or '.join(with_some)}"
+                f"choose --template {' or '.join(alternatives)}"
             )
-        resources, given = request["ResourceConfig"], request.get("HyperParameters", {})
+        resources, hyperparameters = request["ResourceConfig"], request.get("HyperParameters", {})
         hosts = resources["InstanceCount"] if self.hosts is None else self.hosts
-        if hosts > 1 and not _for_several_hosts(given):
-            others = [
+        if hosts > 1 and not _supports_several_hosts(hyperparameters):
+            alternatives = [
                 name
-                for name in templates()
-                if _for_several_hosts(template(name).get("HyperParameters", {}))
+                for name in template_names()
+                if _supports_several_hosts(load_template(name).get("HyperParameters", {}))
             ]
-            choice = f"choose --template {' or '.join(others)}" if others else "leave --hosts out"
-            raise RefusedError(f"--hosts {hosts}: {self.template} is for one: {choice}")
+            advice = (
+                f"choose --template {' or '.join(alternatives)}"
+                if alternatives
+                else "leave --hosts out"
+            )
+            raise RefusedError(f"--hosts {hosts}: {self.template} is for one: {advice}")
         instance = self.instance or resources["InstanceType"]
         if self.image is None:
-            refuse_unfit(instance, "bring an --image with an MXNet that has")
+            refuse_unsupported_gpu(instance, "bring an --image with an MXNet that has")
         request["HyperParameters"] = {
-            **_of_gpus(given, _gpus(resources["InstanceType"]), self.gpus or _gpus(instance)),
+            **_replace_gpu_counts(
+                hyperparameters,
+                _gpu_count(resources["InstanceType"]),
+                self.gpus or _gpu_count(instance),
+            ),
             "sagemaker_region": json.dumps(region),
-            **dict(map(_setting, self.settings)),
+            **dict(map(_parse_hyperparameter, self.settings)),
         }
         resources.update(InstanceType=instance, InstanceCount=hosts)
         set_volume_size(resources, self.volume_gb)
-        _check_kept(request)
+        _check_resumable(request)
         return request
 
 
-def templates() -> List[str]:
-    """The names of all templates."""
-    return [path.stem for path in sorted(TEMPLATES.glob("*.json"))]
+def template_names() -> List[str]:
+    """Return the names of all templates."""
+    return [path.stem for path in sorted(TEMPLATE_FOLDER.glob("*.json"))]
 
 
-def template(name: str) -> Dict[str, Any]:
-    """A template by its name."""
-    if name not in templates():
-        raise RefusedError(unknown("template", name, templates()))
-    found: Dict[str, Any] = json.loads((TEMPLATES / f"{name}.json").read_text(encoding="utf-8"))
-    return found
+def load_template(name: str) -> Dict[str, Any]:
+    """Load a template by its name."""
+    if name not in template_names():
+        raise RefusedError(unknown("template", name, template_names()))
+    template: Dict[str, Any] = json.loads(
+        (TEMPLATE_FOLDER / f"{name}.json").read_text(encoding="utf-8")
+    )
+    return template
 
 
-def longest_s(request: Dict[str, Any]) -> int:
-    """After how many seconds AWS stops the job; a day if nothing is said."""
+def max_runtime_s(request: Dict[str, Any]) -> int:
+    """Return the seconds after which AWS stops the job; a day by default."""
     return int(request.get("StoppingCondition", {}).get("MaxRuntimeInSeconds", 86400))
 
 
 def is_spot(request: Dict[str, Any]) -> bool:
-    """Whether its machines are spot ones, which AWS may take away."""
+    """Return whether the job uses spot machines, which AWS may take away."""
     return bool(request.get("EnableManagedSpotTraining"))
 
 
-def inputs(request: Dict[str, Any]) -> List[str]:
-    """Where its data must lie."""
+def input_uris(request: Dict[str, Any]) -> List[str]:
+    """Return the addresses of the job's data in S3."""
     sources = [
         channel["DataSource"].get("S3DataSource") for channel in request.get("InputDataConfig", [])
     ]
     return [source["S3Uri"] for source in sources if source]
 
 
-def describe(caller: Caller, name: str) -> Answer:
-    """What AWS says of a job; RefusedError if there is none of that name."""
+def describe_job(caller: Caller, name: str) -> Response:
+    """Return AWS's description of a job; raise RefusedError if it does not exist."""
     try:
         return caller("sagemaker", "DescribeTrainingJob", TrainingJobName=name)
     except AWSError as error:
-        if error.missing:
+        if error.is_not_found:
             raise RefusedError(
                 f"there is no training job {name} in {caller.region}: "
                 "`jobs list` shows those that there are"
@@ -130,127 +141,134 @@ def describe(caller: Caller, name: str) -> Answer:
         raise
 
 
-def submit(caller: Caller, request: Dict[str, Any], see: str) -> None:
-    """Ask AWS to run the job. ``see``: the command that shows its status."""
+def create_training_job(caller: Caller, request: Dict[str, Any], status_command: str) -> None:
+    """Ask AWS to run the job; errors refer to ``status_command``, which shows the job's status."""
     try:
         caller("sagemaker", "CreateTrainingJob", **request)
     except AWSError as error:
-        if error.unanswered or error.taken:  # botocore asks again by itself
+        # botocore retries by itself, so an earlier try of this call may have started the job.
+        if error.is_unanswered or error.is_name_in_use:
             raise AWSError(
-                f"{error}; the job may run all the same, and cost money: {see} shows it", error.code
+                f"{error}; the job may run all the same, and cost money: {status_command} shows it",
+                error.code,
             ) from error
         raise
 
 
-def stop(caller: Caller, name: str) -> str:
-    """Stop a job, unless it has ended; what was done."""
-    status = describe(caller, name)["TrainingJobStatus"]
-    if status in (*ENDED, "Stopping"):
+def stop_training_job(caller: Caller, name: str) -> str:
+    """Stop a job unless it has ended, and return a message about it."""
+    status = describe_job(caller, name)["TrainingJobStatus"]
+    if status in (*FINAL_STATUSES, "Stopping"):
         return f"{name} is {status} already"
     caller("sagemaker", "StopTrainingJob", TrainingJobName=name)
     return f"{name} is stopping: AWS ends it within 120 seconds; what lies in S3 by then is kept"
 
 
-def wait(caller: Caller, name: str, waiter: Waiter) -> Answer:
-    """What AWS says of a job as soon as it is Completed or Stopped; FailedError if it failed."""
-    found: Answer = {}
+def wait_for_training_job(caller: Caller, name: str, waiter: Waiter) -> Response:
+    """Wait until a job is Completed or Stopped, and return its description.
 
-    def status() -> str:
-        nonlocal found
-        found = describe(caller, name)
-        kind = str(found["TrainingJobStatus"])
-        return str(found.get("SecondaryStatus") or kind) if kind == "InProgress" else kind
+    Raises FailedError if the job failed.
+    """
+    description: Response = {}
 
-    end = waiter.until(name, ENDED, status)
-    if end == "Failed":
-        error = failure("training job", name, found.get("FailureReason"))
-        raise type(error)(f"{error}; its log is in CloudWatch: {GROUP}")
-    return found
+    def get_status() -> str:
+        nonlocal description
+        description = describe_job(caller, name)
+        status = str(description["TrainingJobStatus"])
+        if status == "InProgress":
+            return str(description.get("SecondaryStatus") or status)
+        return status
+
+    if waiter.wait_until(name, FINAL_STATUSES, get_status) == "Failed":
+        error = failed_error("training job", name, description.get("FailureReason"))
+        raise type(error)(f"{error}; its log is in CloudWatch: {LOG_GROUP}")
+    return description
 
 
-def follow(caller: Caller, name: str, sleep: Callable[[float], None]) -> Iterator[List[Line]]:
-    """What a job prints, until it has ended. CloudWatch has the last lines some seconds late."""
-    log = Log(caller, name)
+def follow_log(
+    caller: Caller, name: str, sleep: Callable[[float], None]
+) -> Iterator[List[LogLine]]:
+    """Yield the new lines of a job's log until the job has ended."""
+    log = JobLog(caller, name)
     while True:
-        ended = describe(caller, name)["TrainingJobStatus"] in ENDED
-        if ended:
-            sleep(LATE_S)
-        yield log.new()
-        if ended:
+        has_ended = describe_job(caller, name)["TrainingJobStatus"] in FINAL_STATUSES
+        if has_ended:  # the last lines arrive late
+            sleep(LOG_DELAY_S)
+        yield log.read_new()
+        if has_ended:
             return
-        sleep(LATE_S)
+        sleep(LOG_DELAY_S)
 
 
-def listed(caller: Caller, status: Optional[str] = None) -> List[Answer]:
-    """The jobs that were submitted here, the newest first."""
-    given = {} if status is None else {"StatusEquals": status}
-    newest = {"SortBy": "CreationTime", "SortOrder": "Descending"}
-    found = caller.all(
+def list_jobs(caller: Caller, status: Optional[str] = None) -> List[Response]:
+    """Return the summaries of gluonlab's jobs, newest first."""
+    jobs = caller.list_all(
         "sagemaker",
         "ListTrainingJobs",
         "TrainingJobSummaries",
         NameContains=JOB_NAME_PREFIX,
-        **newest,
-        **given,
+        SortBy="CreationTime",
+        SortOrder="Descending",
+        **({} if status is None else {"StatusEquals": status}),
     )
-    return [job for job in found if job["TrainingJobName"].startswith(JOB_NAME_PREFIX)]
+    return [job for job in jobs if job["TrainingJobName"].startswith(JOB_NAME_PREFIX)]
 
 
-def running(caller: Caller) -> List[str]:
-    """The names of jobs that cost something now."""
-    return [job["TrainingJobName"] for job in listed(caller, "InProgress")]
+def running_job_names(caller: Caller) -> List[str]:
+    """Return the names of gluonlab's jobs in progress."""
+    return [job["TrainingJobName"] for job in list_jobs(caller, "InProgress")]
 
 
-def results(found: Mapping[str, Any]) -> List[str]:
-    """The commands that fetch what a job, as AWS describes it, has left in S3."""
-    model = (found.get("ModelArtifacts") or {}).get("S3ModelArtifacts")
-    kept = (found.get("CheckpointConfig") or {}).get("S3Uri")
+def download_commands(description: Mapping[str, Any]) -> List[str]:
+    """Return the commands that download a job's model and run folder from S3."""
+    model = (description.get("ModelArtifacts") or {}).get("S3ModelArtifacts")
+    checkpoints = (description.get("CheckpointConfig") or {}).get("S3Uri")
     return [
         *([f"aws s3 cp {model} ."] if model else []),
-        *([f"aws s3 cp --recursive {kept.rstrip('/')}/run run"] if kept else []),
+        *([f"aws s3 cp --recursive {checkpoints.rstrip('/')}/run run"] if checkpoints else []),
     ]
 
 
-def outputs(request: Dict[str, Any]) -> List[str]:
-    """Where it writes to."""
+def output_uris(request: Dict[str, Any]) -> List[str]:
+    """Return the addresses in S3 that the job writes to."""
     checkpoints = request.get("CheckpointConfig", {}).get("S3Uri")
     return [request["OutputDataConfig"]["S3OutputPath"], *([checkpoints] if checkpoints else [])]
 
 
-def _run_at_most(request: Dict[str, Any], seconds: int) -> None:
-    """How long it may run; how long it waits for spot machines besides stays as it was."""
-    stopping = request.setdefault("StoppingCondition", {})
-    if "MaxWaitTimeInSeconds" in stopping:  # it counts the time of running, too
-        stopping["MaxWaitTimeInSeconds"] += seconds - longest_s(request)
-    stopping["MaxRuntimeInSeconds"] = seconds
+def _set_max_runtime(request: Dict[str, Any], seconds: int) -> None:
+    stopping_condition = request.setdefault("StoppingCondition", {})
+    # MaxWaitTimeInSeconds includes the runtime: keep the time of waiting for spot machines.
+    if "MaxWaitTimeInSeconds" in stopping_condition:
+        stopping_condition["MaxWaitTimeInSeconds"] += seconds - max_runtime_s(request)
+    stopping_condition["MaxRuntimeInSeconds"] = seconds
 
 
-def _check_kept(request: Dict[str, Any]) -> None:
-    """Raise RefusedError where a job would not find its run when it is started again."""
-    kept = request.get("CheckpointConfig", {}).get("LocalPath")
-    given = {name: json.loads(text) for name, text in request["HyperParameters"].items()}
-    out = given.get("out")
-    if kept is not None and not str(out).startswith(f"{kept}/"):
+def _check_resumable(request: Dict[str, Any]) -> None:
+    """Raise RefusedError if a restarted job would not find, or not resume, its run."""
+    checkpoint_path = request.get("CheckpointConfig", {}).get("LocalPath")
+    hyperparameters = {name: json.loads(text) for name, text in request["HyperParameters"].items()}
+    out = hyperparameters.get("out")
+    if checkpoint_path is not None and not str(out).startswith(f"{checkpoint_path}/"):
         raise RefusedError(
-            f"--set out={out}: what a job goes on from must lie below {kept}, which AWS keeps: "
-            "leave it out"
+            f"--set out={out}: what a job goes on from must lie below {checkpoint_path}, "
+            "which AWS keeps: leave it out"
         )
-    if is_spot(request) and str(given.get("autoresume")).lower() != "true":
+    if is_spot(request) and str(hyperparameters.get("autoresume")).lower() != "true":
         raise RefusedError(
             "--set autoresume=false: AWS starts a spot job again when it has taken the machine "
             "away, and the run must go on then: leave it out"
         )
 
 
-def _setting(text: str) -> Tuple[str, str]:
-    """``lr=0.1`` -> ``("lr", "0.1")``; values are JSON, which the image reads."""
+def _parse_hyperparameter(text: str) -> Tuple[str, str]:
+    """Split ``lr=0.1`` into ``("lr", "0.1")``; the image reads values as JSON."""
     name, equals, value = text.partition("=")
     if not equals or not name:
         raise RefusedError(f"--set {text}: write NAME=VALUE, such as --set epochs=3")
-    if name.startswith(OWN):
+    if name.startswith(RESERVED_PREFIX):
         raise RefusedError(
-            f"--set {text}: {OWN}... are the template's: "
-            f"choose another --template, or edit {TEMPLATES.name}/*.json"
+            f"--set {text}: {RESERVED_PREFIX}... are the template's: "
+            f"choose another --template, or edit {TEMPLATE_FOLDER.name}/*.json"
         )
     try:
         json.loads(value)
@@ -259,20 +277,20 @@ def _setting(text: str) -> Tuple[str, str]:
     return name, value
 
 
-def _for_several_hosts(hyperparameters: Dict[str, str]) -> bool:
-    return any(json.loads(hyperparameters.get(name, "false")) for name in SEVERAL_HOSTS)
+def _supports_several_hosts(hyperparameters: Dict[str, str]) -> bool:
+    return any(json.loads(hyperparameters.get(name, "false")) for name in MULTI_HOST_PARAMETERS)
 
 
-def _of_gpus(given: Dict[str, str], before: int, now: int) -> Dict[str, str]:
-    """The hyperparameters that hold the number of GPUs, for another machine than the template's."""
+def _replace_gpu_counts(hyperparameters: Dict[str, str], old: int, new: int) -> Dict[str, str]:
+    """Replace the number of GPUs of the template's machine by that of another machine."""
     return {
-        name: str(now) if name in COUNTS and value == str(before) else value
-        for name, value in given.items()
+        name: str(new) if name in GPU_COUNT_PARAMETERS and value == str(old) else value
+        for name, value in hyperparameters.items()
     }
 
 
-def _gpus(instance: str) -> int:
-    facts = pairs.instances().get(instance)
+def _gpu_count(instance: str) -> int:
+    facts = pairs.load_instances().get(instance)
     if facts is None:
         raise RefusedError(
             f"--instance {instance}: how many GPUs it has is not in instances.json: add --gpus N"

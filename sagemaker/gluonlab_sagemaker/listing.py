@@ -1,44 +1,48 @@
-"""What there is, in rows: for `status`, as text and as JSON."""
+"""Notebooks and jobs as rows of `status`, for text and JSON."""
 
 from __future__ import annotations
 
 from typing import Any, Dict, List, Optional
 
-from gluonlab_sagemaker.calls import Answer, Caller
-from gluonlab_sagemaker.checks import is_ours
+from gluonlab_sagemaker.calls import Caller, Response
+from gluonlab_sagemaker.checks import has_gluonlab_tag
 from gluonlab_sagemaker.cost import Prices
-from gluonlab_sagemaker.jobs import listed
+from gluonlab_sagemaker.jobs import list_jobs
 
 Row = Dict[str, Any]
 
 
-def row(found: Answer, region: Optional[str]) -> Row:
-    """A notebook, as DescribeNotebookInstance or ListNotebookInstances gives it, and its costs."""
-    created = found.get("CreationTime")
-    cost = Prices().cost(found.get("InstanceType", ""), found.get("VolumeSizeInGB", 0), region)
+def notebook_row(description: Response, region: Optional[str]) -> Row:
+    """Convert a notebook of DescribeNotebookInstance or ListNotebookInstances to a row."""
+    created = description.get("CreationTime")
+    cost = Prices().notebook_cost(
+        description.get("InstanceType", ""), description.get("VolumeSizeInGB", 0), region
+    )
     return {
-        "name": found["NotebookInstanceName"],
+        "name": description["NotebookInstanceName"],
         "kind": "notebook",
-        "status": found["NotebookInstanceStatus"],
-        "instance": found.get("InstanceType"),
-        "platform": found.get("PlatformIdentifier"),
-        "volume_gb": found.get("VolumeSizeInGB"),
+        "status": description["NotebookInstanceStatus"],
+        "instance": description.get("InstanceType"),
+        "platform": description.get("PlatformIdentifier"),
+        "volume_gb": description.get("VolumeSizeInGB"),
         "created": created.isoformat() if created is not None else None,
-        "failure": found.get("FailureReason"),
-        "cost": {**cost._asdict(), "day": cost.day},
+        "failure": description.get("FailureReason"),
+        "cost": {
+            "hour": cost.hour_price,
+            "volume_month": cost.volume_month_price,
+            "currency": cost.currency,
+            "day": cost.day_price,
+        },
     }
 
 
-def everything(caller: Caller) -> List[Row]:
-    """Notebooks with our tag, and training jobs that run."""
-    notebooks = caller.all("sagemaker", "ListNotebookInstances", "NotebookInstances")
-    ours = [
-        one
-        for one in notebooks
-        if is_ours(
-            caller("sagemaker", "ListTags", ResourceArn=one["NotebookInstanceArn"]).get("Tags", [])
-        )
-    ]
+def list_resources(caller: Caller) -> List[Row]:
+    """Return the rows of notebooks with gluonlab's tag, and of training jobs in progress."""
+    notebooks = []
+    for notebook in caller.list_all("sagemaker", "ListNotebookInstances", "NotebookInstances"):
+        response = caller("sagemaker", "ListTags", ResourceArn=notebook["NotebookInstanceArn"])
+        if has_gluonlab_tag(response.get("Tags", [])):
+            notebooks.append(notebook_row(notebook, caller.region))
     jobs = [
         {
             "name": job["TrainingJobName"],
@@ -46,19 +50,19 @@ def everything(caller: Caller) -> List[Row]:
             "status": job["TrainingJobStatus"],
             "created": job["CreationTime"].isoformat(),
         }
-        for job in listed(caller, "InProgress")
+        for job in list_jobs(caller, "InProgress")
     ]
-    return [*(row(one, caller.region) for one in ours), *jobs]
+    return [*notebooks, *jobs]
 
 
-def line(one: Row, region: Optional[str]) -> str:
-    """A row as text, with what it costs."""
-    text = f"{one['name']}: {one['status']}"
-    if one["kind"] == "job":
-        return f"{text}, a training job since {one['created']}"
-    text += "".join(f", {one[key]}" for key in ("instance", "platform") if one[key])
-    text += f", since {one['created']}" if one["created"] else ""
-    text += f": {one['failure']}" if one["failure"] else ""
-    if one["instance"] and one["volume_gb"]:
-        text += f"\n  {Prices().notebook(one['instance'], one['volume_gb'], region)}"
+def format_row(row: Row, region: Optional[str]) -> str:
+    """Format a row as text, with the cost of a notebook."""
+    text = f"{row['name']}: {row['status']}"
+    if row["kind"] == "job":
+        return f"{text}, a training job since {row['created']}"
+    text += "".join(f", {row[key]}" for key in ("instance", "platform") if row[key])
+    text += f", since {row['created']}" if row["created"] else ""
+    text += f": {row['failure']}" if row["failure"] else ""
+    if row["instance"] and row["volume_gb"]:
+        text += f"\n  {Prices().describe_notebook_cost(row['instance'], row['volume_gb'], region)}"
     return text

@@ -1,4 +1,4 @@
-"""Another machine for a notebook, what machines cost, and how many of them one may have."""
+"""Commands about machines: `python sagemaker/launch.py resize`, `prices` and `quota`."""
 
 from __future__ import annotations
 
@@ -11,18 +11,23 @@ from gluonlab.cli.command import command
 from gluonlab_sagemaker import instances, price_list
 from gluonlab_sagemaker.cost import Prices
 from gluonlab_sagemaker.errors import RefusedError
-from gluonlab_sagemaker.notebook import STOPPED
-from gluonlab_sagemaker.options import PROGRAM, Place, anywhere, named, note
-from gluonlab_sagemaker.quota import USES, ask_for, name_of, quotas
-from gluonlab_sagemaker.resize import Change
-from gluonlab_sagemaker.resize import resize as resize_notebook
+from gluonlab_sagemaker.notebook import STOP_END_STATUSES
+from gluonlab_sagemaker.options import (
+    PROGRAM,
+    CommandContext,
+    aws_options,
+    notebook_name_option,
+    print_note,
+)
+from gluonlab_sagemaker.quota import USES, list_quotas, quota_name, request_increase
+from gluonlab_sagemaker.resize import NotebookChange, request_resize
 
-WITHOUT_GPUS = "ml.m5.xlarge"  # to look around on, see README.md
+CPU_INSTANCE = "ml.m5.xlarge"  # a cheap machine without GPUs, see README.md
 
 
 @command(f"{PROGRAM} resize")
-@anywhere(status="Stopped")
-@named
+@aws_options(status="Stopped")
+@notebook_name_option
 @click.option("--instance", metavar="TYPE", help="the machine that it runs on from then on")
 @click.option(
     "--volume",
@@ -38,8 +43,8 @@ WITHOUT_GPUS = "ml.m5.xlarge"  # to look around on, see README.md
 )
 @click.option("--force", is_flag=True, help="ask AWS also for what it is known to refuse")
 @click.option("--no-wait", is_flag=True, help="do not wait until it is changed")
-def resize(
-    here: Place,
+def resize_notebook(
+    context: CommandContext,
     name: str,
     instance: Optional[str],
     volume_gb: Optional[int],
@@ -48,49 +53,57 @@ def resize(
     no_wait: bool,
 ) -> None:
     """Change a stopped notebook's machine, disk or platform; its files are kept."""
-    notebook = here.notebook(name)
-    change = Change(
-        None if instance is None else instances.instance_type(instance),
+    notebook = context.get_notebook(name)
+    change = NotebookChange(
+        None if instance is None else instances.normalize_instance_type(instance),
         volume_gb,
-        None if platform is None else instances.platform(platform),
+        None if platform is None else instances.check_platform(platform),
     )
-    after = resize_notebook(here.caller, notebook, change, force)
-    if after is None:
-        here.say(f"{name} is so already")
+    description = request_resize(context.caller, notebook, change, force)
+    if description is None:
+        context.report(f"{name} is so already")
         return
-    if after.get("InstanceType") and after.get("VolumeSizeInGB"):
-        note(Prices().notebook(after["InstanceType"], after["VolumeSizeInGB"], here.caller.region))
+    new_type, new_gb = description.get("InstanceType"), description.get("VolumeSizeInGB")
+    if new_type and new_gb:
+        print_note(Prices().describe_notebook_cost(new_type, new_gb, context.caller.region))
     if not no_wait:
-        notebook.wait(STOPPED)
-    here.say(f"{name} is {'being ' if no_wait else ''}changed: {notebook.command('start')}")
+        notebook.wait(STOP_END_STATUSES)
+    context.report(
+        f"{name} is {'being ' if no_wait else ''}changed: {notebook.command_line('start')}"
+    )
 
 
 @command(f"{PROGRAM} prices")
-@anywhere()
+@aws_options()
 @click.option("--update", is_flag=True, help="ask AWS's price list, and write prices.json")
-def prices(here: Place, update: bool) -> None:
+def show_prices(context: CommandContext, update: bool) -> None:
     """Show what machines cost in a region, by prices.json."""
-    region = here.caller.region
+    region = context.caller.region
     if region is None:
         raise RefusedError("prices lacks the region: add --region REGION, such as us-east-1")
     if update:
-        found = price_list.ask(here.caller)
-        if here.caller.rehearses:
+        products = price_list.fetch_products(context.caller)
+        if context.caller.is_dry_run:
             return
-        made = price_list.table(found, region, price_list.utc_today())
-        price_list.write(region, made)
-        here.say(f"asked AWS: {len(made['instance_hour'])} machines for notebooks in {region}")
-    elif here.caller.rehearses:
+        table = price_list.build_price_table(products, region, price_list.utc_today())
+        price_list.write_prices(region, table)
+        context.report(
+            f"asked AWS: {len(table['instance_hour'])} machines for notebooks in {region}"
+        )
+    elif context.caller.is_dry_run:
         return
-    table = Prices()
-    here.say(f"{'':<18}{'an hour':>12}{'a day':>12}{'training/h':>12}")
-    for instance in (WITHOUT_GPUS, *pairs.instances()):
-        here.say(table.line(instance, region))
-    here.say(f"GB-month of a volume: {table.volume(region)}; {table.about(region)}")
+    prices = Prices()
+    context.report(f"{'':<18}{'an hour':>12}{'a day':>12}{'training/h':>12}")
+    for instance in (CPU_INSTANCE, *pairs.load_instances()):
+        context.report(prices.format_row(instance, region))
+    context.report(
+        f"GB-month of a volume: {prices.format_gb_month_price(region)}; "
+        f"{prices.describe_source(region)}"
+    )
 
 
 @command(f"{PROGRAM} quota")
-@anywhere()
+@aws_options()
 @click.option("--instance", metavar="TYPE", help="the machine, such as ml.g5.12xlarge")
 @click.option(
     "--use",
@@ -101,41 +114,43 @@ def prices(here: Place, update: bool) -> None:
 )
 @click.option(
     "--request",
-    "wanted",
+    "count",
     metavar="N",
     type=click.IntRange(1, 100),
     help="ask AWS for N machines at once",
 )
-def quota(here: Place, instance: Optional[str], use: str, wanted: Optional[int]) -> None:
+def show_quota(
+    context: CommandContext, instance: Optional[str], use: str, count: Optional[int]
+) -> None:
     """Say how many machines of a type this account may have at once, or ask for more."""
     if instance is None:
         raise RefusedError(
-            f"quota lacks the machine: write --instance TYPE, {instances.examples()}"
+            f"quota lacks the machine: write --instance TYPE, {instances.instance_examples()}"
         )
     kind = "InstanceType" if use == "notebook" else "TrainingInstanceType"
-    instance = instances.instance_type(instance, kind)
-    found = quotas(here.caller, instance)
-    for one in found.values():
-        here.say(f"{one.name}: {one.value:g} in {here.caller.region}")
-    if use not in found:
+    instance = instances.normalize_instance_type(instance, kind)
+    quotas = list_quotas(context.caller, instance)
+    for quota in quotas.values():
+        context.report(f"{quota.name}: {quota.value:g} in {context.caller.region}")
+    if use not in quotas:
         raise RefusedError(
-            f"AWS lists no quota {name_of(instance, use)!r} in {here.caller.region}: "
+            f"AWS lists no quota {quota_name(instance, use)!r} in {context.caller.region}: "
             "choose another --instance or --region"
         )
-    if wanted is not None:
-        here.say(ask_for(here.caller, found[use], wanted))
-        if not here.caller.rehearses:
-            again = f"{PROGRAM} quota --instance {instance}{here.options}"
-            note(f"it takes hours to days, and counts when this shows it: {again}")
-    elif found[use].value < 1 and not here.caller.rehearses:
-        here.say(
+    if count is not None:
+        context.report(request_increase(context.caller, quotas[use], count))
+        if not context.caller.is_dry_run:
+            show_command = f"{PROGRAM} quota --instance {instance}{context.options}"
+            print_note(f"it takes hours to days, and counts when this shows it: {show_command}")
+    elif quotas[use].value < 1 and not context.caller.is_dry_run:
+        context.report(
             f"none may be had: {PROGRAM} quota --instance {instance} --use {use} --request 1"
-            f"{here.options} asks AWS, which takes hours to days"
+            f"{context.options} asks AWS, which takes hours to days"
         )
 
 
 COMMANDS: Tuple[Tuple[str, click.Command], ...] = (
-    ("resize", resize),
-    ("prices", prices),
-    ("quota", quota),
+    ("resize", resize_notebook),
+    ("prices", show_prices),
+    ("quota", show_quota),
 )

@@ -1,9 +1,9 @@
-"""One notebook from its making to its end.
+"""Life cycle of one notebook: creation, start, stop and deletion.
 
-Each step looks first what is there, so one that was interrupted can be taken again.
+Each step first asks AWS for the status, so an interrupted step can be repeated.
 
-States: Pending -> InService -> Stopping -> Stopped -> Pending ..., Stopped -> Deleting -> gone;
-from each of them Failed.
+Statuses: Pending -> InService -> Stopping -> Stopped -> Pending ..., Stopped -> Deleting -> gone.
+Each of them can become Failed.
 """
 
 from __future__ import annotations
@@ -12,270 +12,286 @@ import time
 from typing import Any, Callable, Dict, List, Optional, Sequence
 
 import instance_pairs as pairs
-from gluonlab_sagemaker.calls import Answer, Caller
-from gluonlab_sagemaker.checks import is_ours
-from gluonlab_sagemaker.errors import AWSError, FailedError, RefusedError, failure
-from gluonlab_sagemaker.instances import way_out
-from gluonlab_sagemaker.role import delete_role
-from gluonlab_sagemaker.startup import delete_config
+from gluonlab_sagemaker.calls import Caller, Response
+from gluonlab_sagemaker.checks import has_gluonlab_tag
+from gluonlab_sagemaker.errors import AWSError, FailedError, RefusedError, failed_error
+from gluonlab_sagemaker.instances import resize_options
+from gluonlab_sagemaker.role import delete_notebook_role
+from gluonlab_sagemaker.startup import delete_lifecycle_config
 from gluonlab_sagemaker.waiting import Waiter
 
-SETTLED = ("InService", "Stopped", "Failed", None)
-# AWS may show the old status for a moment
-STARTED, STOPPED = ("InService", "Failed", None), ("Stopped", "Failed", None)
-NEW_ROLE_S = 60  # SageMaker learns of a new role within seconds
-URL_S = 12 * 3600
-STACK = "aws:cloudformation:stack-name"
-ENDING = {
+SETTLED_STATUSES = ("InService", "Stopped", "Failed", None)
+# without the status before the start or stop, which AWS may still show for a moment
+START_END_STATUSES, STOP_END_STATUSES = ("InService", "Failed", None), ("Stopped", "Failed", None)
+NEW_ROLE_TIMEOUT_S = 60  # SageMaker accepts a new role after some seconds
+URL_LIFETIME_S = 12 * 3600
+STACK_TAG = "aws:cloudformation:stack-name"
+FILES_NOTE = "its files are still on its volume, which `delete` would destroy"
+DELETE_ACTIONS = {
     "InService": "StopNotebookInstance",
     "Stopped": "DeleteNotebookInstance",
     "Failed": "DeleteNotebookInstance",
 }
 
 
-def stack_of(tags: Sequence[Dict[str, str]]) -> Optional[str]:
-    """The CloudFormation stack that made what bears these tags, if one did."""
-    return next((tag["Value"] for tag in tags if tag["Key"] == STACK), None)
+def stack_name(tags: Sequence[Dict[str, str]]) -> Optional[str]:
+    """Return the name of the CloudFormation stack in a resource's tags, if there is one."""
+    return next((tag["Value"] for tag in tags if tag["Key"] == STACK_TAG), None)
 
 
 class Notebook:
     """The notebook called ``name``.
 
-    ``say`` gets what was done; ``here`` is what a command needs to find this notebook again.
+    ``report`` receives messages. ``name_options`` are the options by which a command finds this
+    notebook again.
     """
 
     def __init__(
-        self, caller: Caller, name: str, waiter: Waiter, say: Callable[[str], None], here: str
+        self,
+        caller: Caller,
+        name: str,
+        waiter: Waiter,
+        report: Callable[[str], None],
+        name_options: str,
     ) -> None:
-        self._call, self.name, self._waiter, self.say, self._here = caller, name, waiter, say, here
+        self._call, self.name, self._waiter = caller, name, waiter
+        self.report, self._name_options = report, name_options
 
-    def command(self, verb: str) -> str:
-        """The command line that does ``verb`` with this notebook."""
-        return f"python sagemaker/launch.py {verb} {self._here}"
+    def command_line(self, verb: str) -> str:
+        """Return the command line of the command ``verb`` for this notebook."""
+        return f"python sagemaker/launch.py {verb} {self._name_options}"
 
-    def describe(self) -> Optional[Answer]:
-        """What AWS says of it; None if there is no such notebook."""
+    def describe(self) -> Optional[Response]:
+        """Return AWS's description of the notebook, or None if it does not exist."""
         try:
             return self._call(
                 "sagemaker", "DescribeNotebookInstance", NotebookInstanceName=self.name
             )
         except AWSError as error:
-            if error.missing:
+            if error.is_not_found:
                 return None
             raise
 
-    def existing(self) -> Answer:
-        """What AWS says of it; RefusedError if there is no such notebook."""
-        found = self.describe()
-        if found is None:
+    def describe_existing(self) -> Response:
+        """Return AWS's description of the notebook; raise RefusedError if it does not exist."""
+        description = self.describe()
+        if description is None:
             region = self._call.region
             raise RefusedError(
                 f"there is no notebook {self.name} in {region}: "
-                f"{self.command('create')} --instance ... makes one"
+                f"{self.command_line('create')} --instance ... makes one"
             )
-        return found
+        return description
 
     def refuse_existing(self) -> None:
-        """Refuse to make what is there."""
-        found = self.describe()
-        if found is not None:
-            status, what = (
-                found["NotebookInstanceStatus"],
-                f"the notebook {self.name} exists already",
-            )
+        """Raise RefusedError if the notebook exists."""
+        description = self.describe()
+        if description is not None:
+            status = description["NotebookInstanceStatus"]
+            message = f"the notebook {self.name} exists already"
             if status == "Failed":
                 raise RefusedError(
-                    f"{what}, and has failed ({found.get('FailureReason')}): "
-                    f"{self.command('start')} tries again; {self.command('delete')} deletes it "
-                    "with all files on its volume"
+                    f"{message}, and has failed ({description.get('FailureReason')}): "
+                    f"{self.command_line('start')} tries again; {self.command_line('delete')} "
+                    "deletes it with all files on its volume"
                 )
             raise RefusedError(
-                f"{what} ({status}): see {self.command('status')}, or choose another --name"
+                f"{message} ({status}): see {self.command_line('status')}, or choose another --name"
             )
 
-    def make(self, request: Dict[str, Any], sleep: Callable[[float], None] = time.sleep) -> None:
-        """Ask AWS for it; patient with a role that was made a moment ago."""
-        for waited_s in range(0, NEW_ROLE_S + 1, 5):
+    def create(self, request: Dict[str, Any], sleep: Callable[[float], None] = time.sleep) -> None:
+        """Ask AWS to create the notebook; retry while its role is too new."""
+        for waited_s in range(0, NEW_ROLE_TIMEOUT_S + 1, 5):
             try:
                 self._call("sagemaker", "CreateNotebookInstance", **request)
                 return
             except AWSError as error:
-                if not error.role_is_too_new or waited_s == NEW_ROLE_S:
+                if not error.is_role_too_new or waited_s == NEW_ROLE_TIMEOUT_S:
                     raise
             sleep(5)
 
     def start(self, force: bool) -> bool:
-        """Start it; False if it runs already."""
-        found = self.existing()
-        status = found["NotebookInstanceStatus"]
+        """Start the notebook; return whether it is starting."""
+        description = self.describe_existing()
+        status = description["NotebookInstanceStatus"]
         if status in ("InService", "Pending"):
-            self.say(f"{self.name} is {status} already")
+            self.report(f"{self.name} is {status} already")
             return bool(status == "Pending")
         if status == "Deleting":
             raise RefusedError(
-                f"{self.name} is being deleted: {self.command('wait')}, then create it anew"
+                f"{self.name} is being deleted: {self.command_line('wait')}, then create it anew"
             )
-        self._refuse_dead(found, force)
+        self._refuse_dead_instance(description, force)
         if status != "Stopped":
-            status = str(self._waiter.until(self.name, SETTLED, self.status) or "gone")
-            # AWS does maintenance of its own, and somebody else may have been faster
+            status = str(
+                self._waiter.wait_until(self.name, SETTLED_STATUSES, self.current_status) or "gone"
+            )
+            # AWS's maintenance, or another user, may have started or deleted the notebook.
             if status in ("InService", "gone"):
-                self.say(f"{self.name} is {status}")
+                self.report(f"{self.name} is {status}")
                 return False
         try:
             self._call("sagemaker", "StartNotebookInstance", NotebookInstanceName=self.name)
         except AWSError as error:
-            if not error.no_machine:
+            if not error.is_capacity_error:
                 raise
-            refused = failure("notebook", self.name, f"not started: {error.code}", self._remedy())
-            raise AWSError(f"{refused}; {self._kept()}", error.code) from error
-        self.say(f"{self.name} is starting")
+            failure = failed_error(
+                "notebook", self.name, f"not started: {error.code}", self._capacity_remedy()
+            )
+            raise AWSError(f"{failure}; {FILES_NOTE}", error.code) from error
+        self.report(f"{self.name} is starting")
         return True
 
-    def _refuse_dead(self, found: Answer, force: bool) -> None:
-        """Refuse to start what AWS no longer starts, with the way to keep its files."""
-        instance, platform = found.get("InstanceType"), found.get("PlatformIdentifier")
-        reason = pairs.dead(instance or "", platform)
+    def _refuse_dead_instance(self, description: Response, force: bool) -> None:
+        """Refuse an instance type that AWS no longer starts, with advice on how to keep files."""
+        instance, platform = description.get("InstanceType"), description.get("PlatformIdentifier")
+        reason = pairs.dead_reason(instance or "", platform)
         if reason and force:
-            self.say(f"warning: {reason} (--force: AWS is asked all the same)")
+            self.report(f"warning: {reason} (--force: AWS is asked all the same)")
         elif reason:
-            options = way_out(instance, platform)
-            cure = (
-                f"{self.command('resize')}{options} keeps the files on its volume, then start"
+            options = resize_options(instance, platform)
+            remedy = (
+                f"{self.command_line('resize')}{options} keeps the files on its volume, then start"
                 if options
                 else "see `A dead notebook` in sagemaker/README.md for what is on its volume"
             )
             raise RefusedError(
-                f"{reason.rstrip('.')}: {cure}; or ask AWS all the same with --force"
+                f"{reason.rstrip('.')}: {remedy}; or ask AWS all the same with --force"
             )
 
     def stop(self) -> bool:
-        """Stop it; False if it does not run."""
-        status = self.existing()["NotebookInstanceStatus"]
+        """Stop the notebook; return whether it is stopping."""
+        status = self.describe_existing()["NotebookInstanceStatus"]
         if status in ("Stopped", "Stopping", "Deleting", "Failed"):
-            self.say(f"{self.name} is {status} already")
+            self.report(f"{self.name} is {status} already")
             return bool(status == "Stopping")
         if status != "InService":
             status = self.wait()
         if status == "InService":
             self._call("sagemaker", "StopNotebookInstance", NotebookInstanceName=self.name)
-            self.say(
+            self.report(
                 f"{self.name} is stopping: its volume alone costs something from then on, "
-                f"until {self.command('delete')}"
+                f"until {self.command_line('delete')}"
             )
         return True
 
-    def wait(self, ends: Sequence[Optional[str]] = SETTLED, new: bool = False) -> Optional[str]:
-        """Wait until its status is one of ``ends``: that one.
+    def wait(
+        self, end_statuses: Sequence[Optional[str]] = SETTLED_STATUSES, is_new: bool = False
+    ) -> Optional[str]:
+        """Wait until the notebook has one of ``end_statuses``, and return the status.
 
-        FailedError, with the reason, if it failed. ``new``: there are no files on its volume yet.
+        Raises FailedError if the notebook failed. ``is_new`` means that its volume has no files.
         """
-        status = self._waiter.until(self.name, ends, self.status)
+        status = self._waiter.wait_until(self.name, end_statuses, self.current_status)
         if status == "Failed":
-            reason = self.existing().get("FailureReason")
-            if new:
-                rest = f"{self.command('delete')} removes what is left of it"
-                raise FailedError(f"{failure('notebook', self.name, reason)}; {rest}")
-            error = failure("notebook", self.name, reason, self._remedy())
-            raise FailedError(f"{error}; {self._kept()}")
+            reason = self.describe_existing().get("FailureReason")
+            if is_new:
+                advice = f"{self.command_line('delete')} removes what is left of it"
+                raise FailedError(f"{failed_error('notebook', self.name, reason)}; {advice}")
+            error = failed_error("notebook", self.name, reason, self._capacity_remedy())
+            raise FailedError(f"{error}; {FILES_NOTE}")
         return status
 
-    def what_next(self, status: Optional[str]) -> str:
-        """What can be done with it in this status; nothing if it is gone."""
+    def next_steps(self, status: Optional[str]) -> str:
+        """Return advice on the next command in this status; empty if the notebook is gone."""
         if status == "InService":
-            return f"open it: {self.command('url')}; end its machine: {self.command('stop')}"
+            return (
+                f"open it: {self.command_line('url')}; end its machine: {self.command_line('stop')}"
+            )
         if status == "Stopped":
             return (
-                f"its volume is paid for until {self.command('delete')}, which destroys its files; "
-                f"start it again: {self.command('start')}"
+                f"its volume is paid for until {self.command_line('delete')}, which destroys its "
+                f"files; start it again: {self.command_line('start')}"
             )
         if status == "Failed":
-            return f"{self._remedy()}; {self._kept()}"
-        return "" if status is None else f"wait for it: {self.command('wait')}"
+            return f"{self._capacity_remedy()}; {FILES_NOTE}"
+        return "" if status is None else f"wait for it: {self.command_line('wait')}"
 
-    def _remedy(self) -> str:
-        """What to do when there is no machine for a notebook whose volume may hold files."""
+    def _capacity_remedy(self) -> str:
         return (
-            f"try again later: {self.command('start')}; change the type: "
-            f"{self.command('resize')} --instance TYPE; "
+            f"try again later: {self.command_line('start')}; change the type: "
+            f"{self.command_line('resize')} --instance TYPE; "
             "or make a new one beside it: create --name OTHER"
         )
 
-    def _kept(self) -> str:
-        return "its files are still on its volume, which `delete` would destroy"
-
-    def url(self, seconds: int = URL_S) -> str:
-        """An address that admits anybody who opens it within 5 minutes."""
-        status = self.existing()["NotebookInstanceStatus"]
+    def create_url(self, seconds: int = URL_LIFETIME_S) -> str:
+        """Return an address that opens the notebook for anybody within 5 minutes."""
+        status = self.describe_existing()["NotebookInstanceStatus"]
         if status != "InService":
             verb = "wait" if status in ("Pending", "Updating") else "start"
             raise RefusedError(
                 f"{self.name} is {status}: it has an address when it is InService: "
-                f"{self.command(verb)}"
+                f"{self.command_line(verb)}"
             )
-        answer = self._call(
+        response = self._call(
             "sagemaker",
             "CreatePresignedNotebookInstanceUrl",
             NotebookInstanceName=self.name,
             SessionExpirationDurationInSeconds=seconds,
         )
-        return str(answer.get("AuthorizedUrl", ""))
+        return str(response.get("AuthorizedUrl", ""))
 
-    def status(self) -> Optional[str]:
-        """Its status; None if there is no such notebook."""
-        found = self.describe()
-        return None if found is None else str(found["NotebookInstanceStatus"])
+    def current_status(self) -> Optional[str]:
+        """Return the notebook's status, or None if it does not exist."""
+        description = self.describe()
+        return None if description is None else str(description["NotebookInstanceStatus"])
 
     def refuse_foreign(self, force: bool) -> None:
-        """Refuse to delete a notebook that was not made here: its tags say so."""
-        found = None if force else self.describe()
-        if found is not None:
+        """Refuse to delete a notebook that has a stack's tag, or lacks gluonlab's tag."""
+        description = None if force else self.describe()
+        if description is not None:
             tags = self._call(
-                "sagemaker", "ListTags", ResourceArn=found["NotebookInstanceArn"]
+                "sagemaker", "ListTags", ResourceArn=description["NotebookInstanceArn"]
             ).get("Tags", [])
-            stack = stack_of(tags)
+            stack = stack_name(tags)
             if stack is not None:
                 raise RefusedError(
                     f"{self.name} belongs to the CloudFormation stack {stack}: "
                     f"aws cloudformation delete-stack --stack-name {stack}"
                 )
-            if not is_ours(tags):
+            if not has_gluonlab_tag(tags):
                 raise RefusedError(
                     f"{self.name} lacks the tag project=gluonlab, so it was not made here: "
                     "to delete it, add --force"
                 )
 
     def delete(self) -> None:
-        """Stop it, wait, delete it, wait, and delete what was made for it.
+        """Stop and delete the notebook, then delete its lifecycle configuration and role.
 
-        What is gone already is passed over.
+        Skips resources that do not exist.
         """
-        asked: List[str] = []
-        last: Optional[str] = ""
-        for status in self._waiter.watch(self.name, self.status):
+        requested: List[str] = []
+        previous: Optional[str] = ""
+        for status in self._waiter.poll(self.name, self.current_status):
             if status is None:
                 break
-            if status in ENDING and status != last:
-                if status == "Failed" and ENDING[status] in asked:
-                    raise failure("notebook", self.name, self.existing().get("FailureReason"))
-                self._end(ENDING[status])
-                asked.append(ENDING[status])
-            last = status
-        self.say(
+            if status in DELETE_ACTIONS and status != previous:
+                if status == "Failed" and DELETE_ACTIONS[status] in requested:
+                    raise failed_error(
+                        "notebook", self.name, self.describe_existing().get("FailureReason")
+                    )
+                self._request_action(DELETE_ACTIONS[status])
+                requested.append(DELETE_ACTIONS[status])
+            previous = status
+        self.report(
             f"notebook {self.name}: "
-            f"{'deleted, and its volume with it' if last else 'there is none'}"
+            f"{'deleted, and its volume with it' if previous else 'there is none'}"
         )
-        for what, end in (("lifecycle configuration", delete_config), ("role", delete_role)):
+        for kind, delete_resource in (
+            ("lifecycle configuration", delete_lifecycle_config),
+            ("role", delete_notebook_role),
+        ):
             try:
-                ended = end(self._call, self.name)
-                self.say(f"{what}: {'deleted' if ended else 'there is none that was made here'}")
-            except AWSError as error:  # neither costs anything
-                self.say(f"warning: {what}: {error}")
+                is_deleted = delete_resource(self._call, self.name)
+                outcome = "deleted" if is_deleted else "there is none that was made here"
+                self.report(f"{kind}: {outcome}")
+            except AWSError as error:  # only a warning: neither resource costs anything
+                self.report(f"warning: {kind}: {error}")
 
-    def _end(self, action: str) -> None:
+    def _request_action(self, action: str) -> None:
         try:
             self._call("sagemaker", action, NotebookInstanceName=self.name)
         except AWSError as error:
-            # someone else, such as the idle stop, was faster
-            if not (error.missing or error.wrong_status):
+            # Somebody else, such as the idle stop, may have changed the status first.
+            if not (error.is_not_found or error.is_wrong_status):
                 raise

@@ -1,4 +1,4 @@
-"""Options that several commands share, and what a command is given to work with."""
+"""Options that several commands share, and the context that commands receive."""
 
 from __future__ import annotations
 
@@ -10,73 +10,76 @@ from typing import Any, Callable, NamedTuple, Optional, Type
 
 import click
 
-from gluonlab_sagemaker.calls import Caller, Rehearsal
+from gluonlab_sagemaker.calls import Caller, DryRunCaller
 from gluonlab_sagemaker.checks import check_name
 from gluonlab_sagemaker.notebook import Notebook
 from gluonlab_sagemaker.waiting import Waiter
 
-NAME = "gluonlab"
+DEFAULT_NAME = "gluonlab"
 PROGRAM = "python sagemaker/launch.py"
 
 
-class World(NamedTuple):
-    """What commands reach the outside by; tests give others."""
+class Dependencies(NamedTuple):
+    """The ways in which commands reach AWS and the clock; tests replace them."""
 
     caller: Type[Caller] = Caller
     sleep: Callable[[float], None] = time.sleep
 
 
-class Place(NamedTuple):
-    """Where a command works, and how it answers."""
+class CommandContext(NamedTuple):
+    """The connection to AWS of a command, and its output."""
 
     caller: Caller
-    region: Optional[str]  # as given
+    region: Optional[str]  # the value of --region
     profile: Optional[str]
     sleep: Callable[[float], None]
 
     @property
     def options(self) -> str:
-        """The options that another command needs to work in the same place."""
-        given = (("--region", self.region), ("--profile", self.profile))
-        return "".join(f" {option} {value}" for option, value in given if value is not None)
+        """Return --region and --profile for the text of another command."""
+        values = (("--region", self.region), ("--profile", self.profile))
+        return "".join(f" {option} {value}" for option, value in values if value is not None)
 
-    def say(self, text: str) -> None:
-        """Say what was done: nothing, in a rehearsal."""
-        if not self.caller.rehearses:
-            note(text) if text.startswith("warning: ") else click.echo(text)
+    def report(self, text: str) -> None:
+        """Print a result, or a warning on standard error; print nothing in a dry run."""
+        if not self.caller.is_dry_run:
+            print_note(text) if text.startswith("warning: ") else click.echo(text)
 
-    def waiter(self, every_s: float = 10, longest_s: float = 3600) -> Waiter:
-        """How to wait here."""
-        return Waiter(every_s, longest_s, self.sleep)
+    def make_waiter(self, interval_s: float = 10, timeout_s: float = 3600) -> Waiter:
+        return Waiter(interval_s, timeout_s, self.sleep)
 
-    def say_next(self, notebook: Notebook, status: Optional[str]) -> None:
-        """Say beside the result what can be done with a notebook in this status."""
-        text = notebook.what_next(status)
-        if text and not self.caller.rehearses:
-            note(text)
+    def print_next_steps(self, notebook: Notebook, status: Optional[str]) -> None:
+        """Print advice on the next command for a notebook in this status."""
+        text = notebook.next_steps(status)
+        if text and not self.caller.is_dry_run:
+            print_note(text)
 
-    def notebook(self, name: str, ours: bool = False) -> Notebook:
-        """The notebook of that name; Ctrl-C then says how to find it again.
+    def get_notebook(self, name: str, offer_delete: bool = False) -> Notebook:
+        """Return the notebook of that name, and set the message that Ctrl-C prints.
 
-        ``ours``: the command makes or deletes it, so that `delete` is the way back from it.
+        With ``offer_delete``, the message also names the command that deletes the notebook.
         """
-        here = f"--name {check_name('--name', name)}{self.options}"
-        notebook = Notebook(self.caller, name, self.waiter(), self.say, here)
-        back = f", `{notebook.command('delete')}` removes what was made" if ours else ""
-        going_on(f"`{notebook.command('wait')}` goes on{back}")
+        name_options = f"--name {check_name('--name', name)}{self.options}"
+        notebook = Notebook(self.caller, name, self.make_waiter(), self.report, name_options)
+        message = f"`{notebook.command_line('wait')}` goes on"
+        if offer_delete:
+            message += f", `{notebook.command_line('delete')}` removes what was made"
+        set_interrupt_message(message)
         return notebook
 
-    def finish(self) -> None:
-        """Print what a rehearsal noted."""
-        if isinstance(self.caller, Rehearsal):
-            calls = [call._asdict() for call in self.caller.noted]
-            click.echo(json.dumps(calls, indent=2, default=_size))
+    def print_recorded_calls(self) -> None:
+        """Print the calls of a dry run as JSON."""
+        if isinstance(self.caller, DryRunCaller):
+            calls = [call._asdict() for call in self.caller.recorded_calls]
+            click.echo(json.dumps(calls, indent=2, default=_describe_bytes))
 
 
-def anywhere(status: Optional[str] = None) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Add --region, --profile and --dry-run, which the function gets as one `Place`.
+def aws_options(
+    status: Optional[str] = None,
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Add --region, --profile and --dry-run, which the function receives as a `CommandContext`.
 
-    ``status``: the notebook's, as a rehearsal takes it to be; None: there is no notebook.
+    ``status`` is the notebook's or job's status in a dry run; None means that it does not exist.
     """
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
@@ -90,49 +93,49 @@ def anywhere(status: Optional[str] = None) -> Callable[[Callable[..., None]], Ca
             "--dry-run", is_flag=True, help="print the calls to AWS as JSON, and make none"
         )
         @functools.wraps(function)
-        def anywhere(
+        def run_with_context(
             region: Optional[str], profile: Optional[str], dry_run: bool, **options: Any
         ) -> None:
-            world = click.get_current_context().obj or World()
-            if dry_run:
-                here = Place(
-                    Rehearsal(profile, region, status), region, profile, lambda seconds: None
-                )
-            else:
-                here = Place(world.caller(profile, region), region, profile, world.sleep)
-            function(here, **options)
-            here.finish()
+            dependencies = click.get_current_context().obj or Dependencies()
+            caller, sleep = (
+                (DryRunCaller(profile, region, status), lambda seconds: None)
+                if dry_run
+                else (dependencies.caller(profile, region), dependencies.sleep)
+            )
+            context = CommandContext(caller, region, profile, sleep)
+            function(context, **options)
+            context.print_recorded_calls()
 
-        return anywhere
+        return run_with_context
 
     return decorate
 
 
-def named(function: Callable[..., None]) -> Callable[..., None]:
-    """--name, for every command about one notebook."""
+def notebook_name_option(function: Callable[..., None]) -> Callable[..., None]:
+    """Add --name, the name of a notebook."""
     help = "the notebook's name in this account and region"
-    return click.option("--name", metavar="NAME", default=NAME, show_default=True, help=help)(
-        function
-    )
+    return click.option(
+        "--name", metavar="NAME", default=DEFAULT_NAME, show_default=True, help=help
+    )(function)
 
 
-def going_on(text: str) -> None:
-    """What Ctrl-C leaves to be said from now on."""
+def set_interrupt_message(text: str) -> None:
+    """Set the message that Ctrl-C prints from now on."""
     setattr(click.get_current_context().command, "interrupted", f"nothing is undone: {text}")  # noqa: B010
 
 
-def owner() -> str:
-    """Who is at the keyboard, for a tag."""
+def current_user() -> str:
+    """Return the name of the current user, for a tag."""
     try:
         return getpass.getuser()
     except (KeyError, OSError, ImportError):  # a user id without a name
         return "unknown"
 
 
-def note(text: str) -> None:
-    """Say something beside the result."""
+def print_note(text: str) -> None:
+    """Print a line on standard error."""
     click.echo(text, err=True)
 
 
-def _size(data: Any) -> str:
+def _describe_bytes(data: Any) -> str:
     return f"<{len(data):,} bytes>" if isinstance(data, bytes) else str(data)

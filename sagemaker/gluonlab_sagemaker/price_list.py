@@ -1,7 +1,7 @@
-"""Prices from AWS itself: the products of SageMaker in one region, as GetProducts lists them.
+"""Prices from AWS's price list: the products of SageMaker in one region, from GetProducts.
 
-What a product is, is read from its usage type, such as ``USE1-Notebk:ml.g5.xlarge``: the names of
-instances stand in several attributes, and are missing from some.
+The usage type of a product, such as ``USE1-Notebk:ml.g5.xlarge``, identifies the product. Other
+attributes lack the instance type for some products.
 """
 
 from __future__ import annotations
@@ -16,124 +16,131 @@ from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Tu
 import botocore.session
 
 from gluonlab_sagemaker.calls import Caller
-from gluonlab_sagemaker.cost import JOBS, NOTEBOOKS, PAGE, PRICES
+from gluonlab_sagemaker.cost import JOB_PRICES, NOTEBOOK_PRICES, PRICES_FILE, PRICING_PAGE
 from gluonlab_sagemaker.errors import AWSError
 
 SERVICE = "AmazonSageMaker"
-# before it, the region's prefix in bills; us-east-1 has had none
-USAGE = re.compile(r"(?:[A-Z0-9]+-)?(Notebk|Train):(ml\.[a-z0-9-]+\.[a-z0-9]+|VolumeUsage\.gp\d)")
-TABLES = {"Notebk": NOTEBOOKS, "Train": JOBS}
+# An optional prefix names the region; us-east-1 has had none.
+USAGE_PATTERN = re.compile(
+    r"(?:[A-Z0-9]+-)?(Notebk|Train):(ml\.[a-z0-9-]+\.[a-z0-9]+|VolumeUsage\.gp\d)"
+)
+TABLE_KEYS = {"Notebk": NOTEBOOK_PRICES, "Train": JOB_PRICES}
 UNITS = {"hour": ("hrs", "hours", "hour"), "month": ("gb-mo", "gb-month")}
 
 
 class Price(NamedTuple):
-    """One price on demand: of an instance for an hour, or of a GB of volume for a month."""
+    """An on-demand price of an instance for an hour, or of a GB of volume for a month."""
 
     kind: str  # Notebk or Train
-    what: str  # ml.g5.xlarge, or VolumeUsage.gp2
+    item: str  # ml.g5.xlarge, or VolumeUsage.gp2
     amount: float
     currency: str
 
 
-def ask(caller: Caller) -> List[Dict[str, Any]]:
-    """All products of SageMaker in the caller's region."""
-    here = [{"Type": "TERM_MATCH", "Field": "regionCode", "Value": caller.region}]
-    found = caller.all("pricing", "GetProducts", "PriceList", ServiceCode=SERVICE, Filters=here)
-    return [json.loads(one) if isinstance(one, str) else dict(one) for one in found]
+def fetch_products(caller: Caller) -> List[Dict[str, Any]]:
+    """Return all products of SageMaker in the caller's region."""
+    filters = [{"Type": "TERM_MATCH", "Field": "regionCode", "Value": caller.region}]
+    products = caller.list_all(
+        "pricing", "GetProducts", "PriceList", ServiceCode=SERVICE, Filters=filters
+    )
+    return [json.loads(item) if isinstance(item, str) else dict(item) for item in products]
 
 
-def table(products: Iterable[Dict[str, Any]], region: Optional[str], today: str) -> Dict[str, Any]:
-    """What prices.json holds of a region; of two prices of one thing, the higher.
+def build_price_table(
+    products: Iterable[Dict[str, Any]], region: Optional[str], today: str
+) -> Dict[str, Any]:
+    """Build a region's table of prices.json; if an item has two prices, keep the higher.
 
-    AWSError where there are none, as for a region without SageMaker.
+    Raises AWSError if there are no prices, as in a region without SageMaker.
     """
-    listed = [one for one in products if _is_in(one, region)]
-    prices = [price for one in listed for price in _prices(one, today)]
+    region_products = [product for product in products if _is_in_region(product, region)]
+    prices = [price for product in region_products for price in _product_prices(product, today)]
     currency = _main_currency(prices)
-    made: Dict[str, Any] = {NOTEBOOKS: {}, JOBS: {}, "volume_gb_month": None}
+    table: Dict[str, Any] = {NOTEBOOK_PRICES: {}, JOB_PRICES: {}, "volume_gb_month": None}
     for price in sorted(prices, key=lambda price: price.amount):
         if price.currency != currency:
             continue
-        if not price.what.startswith("VolumeUsage"):
-            made[TABLES[price.kind]][price.what] = price.amount
+        if not price.item.startswith("VolumeUsage"):
+            table[TABLE_KEYS[price.kind]][price.item] = price.amount
         elif price.kind == "Notebk":
-            made["volume_gb_month"] = price.amount
-    if not made[NOTEBOOKS] and not made[JOBS]:
+            table["volume_gb_month"] = price.amount
+    if not table[NOTEBOOK_PRICES] and not table[JOB_PRICES]:
         raise AWSError(
-            f"AWS's price list has no instances of SageMaker in {region}: see {PAGE}; "
+            f"AWS's price list has no instances of SageMaker in {region}: see {PRICING_PAGE}; "
             "prices.json is as it was"
         )
-    made.update({kind: dict(sorted(made[kind].items())) for kind in TABLES.values()})
-    published = max((str(one.get("publicationDate", "")) for one in listed), default="")[:10]
-    source = f"AWS's price list, GetProducts of {SERVICE}, published {published or 'at no date'}"
-    return {"date": today, "source": source, "currency": currency, **made}
+    table.update({kind: dict(sorted(table[kind].items())) for kind in TABLE_KEYS.values()})
+    dates = [str(product.get("publicationDate", "")) for product in region_products]
+    date = max(dates, default="")[:10] or "at no date"
+    source = f"AWS's price list, GetProducts of {SERVICE}, published {date}"
+    return {"date": today, "source": source, "currency": currency, **table}
 
 
-def write(region: Optional[str], made: Dict[str, Any], path: Path = PRICES) -> None:
-    """Put the prices of a region into the file; those of others stay."""
-    whole = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    whole.setdefault("regions", {})[region] = made
-    beside = path.with_name(f"{path.name}.new")
-    beside.write_text(json.dumps(whole, indent=2) + "\n", encoding="utf-8")
-    os.replace(beside, path)
+def write_prices(region: Optional[str], table: Dict[str, Any], path: Path = PRICES_FILE) -> None:
+    """Replace the prices of one region in the file."""
+    prices = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    prices.setdefault("regions", {})[region] = table
+    new_path = path.with_name(f"{path.name}.new")
+    new_path.write_text(json.dumps(prices, indent=2) + "\n", encoding="utf-8")
+    os.replace(new_path, path)
 
 
 def utc_today() -> str:
-    """The date as it is in UTC, such as 2026-11-27."""
+    """Return the current date in UTC, such as 2026-11-27."""
     return datetime.now(timezone.utc).strftime("%Y-%m-%d")
 
 
-def _is_in(product: Dict[str, Any], region: Optional[str]) -> bool:
-    """By its region's code; where that is missing, by its region's name."""
+def _is_in_region(product: Dict[str, Any], region: Optional[str]) -> bool:
+    # Some products have the name of their region, and no code.
     attributes = (product.get("product") or {}).get("attributes") or {}
     code = attributes.get("regionCode")
-    return code == region if code else attributes.get("location") in _names(region)
+    return code == region if code else attributes.get("location") in _region_names(region)
 
 
-def _names(region: Optional[str]) -> Tuple[str, ...]:
-    """``Europe (Ireland)``, which the price list calls ``EU (Ireland)``."""
+def _region_names(region: Optional[str]) -> Tuple[str, ...]:
+    """Return a region's names: ``Europe (Ireland)`` is ``EU (Ireland)`` in the price list."""
     partitions = botocore.session.get_session().get_data("endpoints")["partitions"]
-    for one in partitions:
-        if region in one["regions"]:
-            name = one["regions"][region]["description"]
+    for partition in partitions:
+        if region in partition["regions"]:
+            name = partition["regions"][region]["description"]
             return name, name.replace("Europe (", "EU (")
     return ()
 
 
-def _prices(product: Dict[str, Any], today: str) -> Iterator[Price]:
-    """The prices on demand of one product; none of a product that is something else."""
+def _product_prices(product: Dict[str, Any], today: str) -> Iterator[Price]:
+    """Yield the on-demand prices of a product, if it is an instance or a volume."""
     attributes = (product.get("product") or {}).get("attributes") or {}
-    usage = USAGE.fullmatch(str(attributes.get("usagetype", "")))
+    usage = USAGE_PATTERN.fullmatch(str(attributes.get("usagetype", "")))
     if not usage:
         return
-    kind, what = usage.groups()
-    units = UNITS["month" if what.startswith("VolumeUsage") else "hour"]
-    for dimension in _dimensions(product, today):
+    kind, item = usage.groups()
+    units = UNITS["month" if item.startswith("VolumeUsage") else "hour"]
+    for dimension in _price_dimensions(product, today):
         if str(dimension.get("unit", "")).lower() in units:
             for currency, text in (dimension.get("pricePerUnit") or {}).items():
-                amount = _number(text)
-                if amount:  # what is free on some condition is listed as 0
-                    yield Price(kind, what, amount, currency)
+                amount = _parse_amount(text)
+                if amount:  # conditional free tiers are listed as 0
+                    yield Price(kind, item, amount, currency)
 
 
-def _dimensions(product: Dict[str, Any], today: str) -> List[Dict[str, Any]]:
-    """Of the newest terms on demand that hold by now, the prices from the first unit on."""
+def _price_dimensions(product: Dict[str, Any], today: str) -> List[Dict[str, Any]]:
+    """Return the prices from the first unit on, in the newest on-demand terms in effect."""
     terms = ((product.get("terms") or {}).get("OnDemand") or {}).values()
-    holding = [one for one in terms if str(one.get("effectiveDate", ""))[:10] <= today]
-    if not holding:
+    effective = [term for term in terms if str(term.get("effectiveDate", ""))[:10] <= today]
+    if not effective:
         return []
-    newest = max(holding, key=lambda one: str(one.get("effectiveDate", "")))
-    found = (newest.get("priceDimensions") or {}).values()
-    return [one for one in found if str(one.get("beginRange", "0")) == "0"]
+    newest = max(effective, key=lambda term: str(term.get("effectiveDate", "")))
+    dimensions = (newest.get("priceDimensions") or {}).values()
+    return [item for item in dimensions if str(item.get("beginRange", "0")) == "0"]
 
 
 def _main_currency(prices: List[Price]) -> str:
-    """USD if there is any price in it, else the only other, the first by name if several."""
-    found = sorted({price.currency for price in prices})
-    return "USD" if "USD" in found or not found else found[0]
+    """Return USD if any price is in USD, otherwise the first other currency by name."""
+    currencies = sorted({price.currency for price in prices})
+    return "USD" if "USD" in currencies or not currencies else currencies[0]
 
 
-def _number(text: Any) -> Optional[float]:
+def _parse_amount(text: Any) -> Optional[float]:
     try:
         amount = float(text)
     except (TypeError, ValueError):

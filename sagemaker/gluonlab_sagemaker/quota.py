@@ -1,6 +1,6 @@
-"""How many machines of a type an account may have at once, and a request for more.
+"""Quotas of an account for instance types, and requests to increase them.
 
-SageMaker has a quota for each type and use, named as in the console.
+SageMaker has a quota for each instance type and use, with the name that the console shows.
 """
 
 from __future__ import annotations
@@ -19,62 +19,66 @@ USES = {
 
 
 class Quota(NamedTuple):
-    """One quota of this account in one region."""
+    """A quota of this account in one region."""
 
     name: str
     code: str
     value: float
 
 
-def name_of(instance: str, use: str) -> str:
-    """``ml.g5.12xlarge for notebook instance usage``"""
+def quota_name(instance: str, use: str) -> str:
+    """Return a name like ``ml.g5.12xlarge for notebook instance usage``."""
     return f"{instance} for {USES[use]}"
 
 
-def quotas(caller: Caller, instance: str) -> Dict[str, Quota]:
-    """{use: its quota} of a type of instance; uses that AWS does not list are left out."""
-    wanted = {name_of(instance, use): use for use in USES}
-    if caller.rehearses:
+def list_quotas(caller: Caller, instance: str) -> Dict[str, Quota]:
+    """Return the quotas of an instance type by use, without uses that AWS does not list."""
+    uses_by_name = {quota_name(instance, use): use for use in USES}
+    if caller.is_dry_run:
         caller("service-quotas", "ListServiceQuotas", ServiceCode=SERVICE)
-        return {use: Quota(name, f"<code of {name}>", 0) for name, use in wanted.items()}
-    listed = caller.all("service-quotas", "ListServiceQuotas", "Quotas", ServiceCode=SERVICE)
+        return {use: Quota(name, f"<code of {name}>", 0) for name, use in uses_by_name.items()}
+    quotas = caller.list_all("service-quotas", "ListServiceQuotas", "Quotas", ServiceCode=SERVICE)
     return {
-        wanted[one["QuotaName"]]: Quota(one["QuotaName"], one["QuotaCode"], one.get("Value", 0))
-        for one in listed
-        if one.get("QuotaName") in wanted
+        uses_by_name[name]: Quota(name, quota["QuotaCode"], quota.get("Value", 0))
+        for quota in quotas
+        for name in [quota.get("QuotaName")]
+        if name in uses_by_name
     }
 
 
-def ask_for(caller: Caller, quota: Quota, wanted: int) -> str:
-    """Ask AWS for more; what became of it. Raises RefusedError where there is that much already."""
-    if wanted <= quota.value:
+def request_increase(caller: Caller, quota: Quota, count: int) -> str:
+    """Ask AWS to increase a quota to ``count``, and return a message about the request.
+
+    Raises RefusedError if the quota is ``count`` or more already.
+    """
+    if count <= quota.value:
         raise RefusedError(
-            f"--request {wanted}: {quota.name} is {quota.value:g} in {caller.region} already"
+            f"--request {count}: {quota.name} is {quota.value:g} in {caller.region} already"
         )
     try:
-        answer: Dict[str, Any] = caller(
+        request: Dict[str, Any] = caller(
             "service-quotas",
             "RequestServiceQuotaIncrease",
             ServiceCode=SERVICE,
             QuotaCode=quota.code,
-            DesiredValue=float(wanted),
+            DesiredValue=float(count),
         ).get("RequestedQuota", {})
     except AWSError as error:
         if error.code == "ResourceAlreadyExistsException":
-            pending = _pending(caller, quota)
+            pending = _describe_pending_request(caller, quota)
             raise AWSError(
                 f"AWS has a request for {quota.name} that it has not answered{pending}: wait for "
                 "that one",
                 error.code,
             ) from error
         raise
-    return f"asked for {wanted} x {quota.name}: {answer.get('Status', 'PENDING')}"
+    return f"asked for {count} x {quota.name}: {request.get('Status', 'PENDING')}"
 
 
-def _pending(caller: Caller, quota: Quota) -> str:
-    """Which request it is, if these credentials may see it."""
+def _describe_pending_request(caller: Caller, quota: Quota) -> str:
+    """Describe the pending request for a quota; empty if the credentials do not allow it."""
     try:
-        history: List[Dict[str, Any]] = caller.all(
+        history: List[Dict[str, Any]] = caller.list_all(
             "service-quotas",
             "ListRequestedServiceQuotaChangeHistoryByQuota",
             "RequestedQuotas",
@@ -83,8 +87,8 @@ def _pending(caller: Caller, quota: Quota) -> str:
         )
     except AWSError:
         return ""
-    open_ones = [one for one in history if one.get("Status") in ("PENDING", "CASE_OPENED")]
-    if not open_ones:
-        return ""
-    newest: Optional[float] = open_ones[0].get("DesiredValue")
-    return f" (for {newest:g}, {open_ones[0]['Status']})" if newest is not None else ""
+    for request in history:
+        if request.get("Status") in ("PENDING", "CASE_OPENED"):
+            value: Optional[float] = request.get("DesiredValue")
+            return f" (for {value:g}, {request['Status']})" if value is not None else ""
+    return ""

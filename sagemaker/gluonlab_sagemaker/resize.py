@@ -1,7 +1,7 @@
-"""Another machine, a larger volume or a newer platform for a notebook: UpdateNotebookInstance.
+"""Change of a notebook's machine, volume or platform with UpdateNotebookInstance.
 
-What AWS's documentation says of it: the notebook must be stopped; a volume can grow, and never
-shrink; the files on it are kept, also when Amazon Linux 2 becomes Amazon Linux 2023.
+By AWS's documentation, the notebook must be stopped, and a volume can only grow. The files on the
+volume are kept, also when Amazon Linux 2 becomes Amazon Linux 2023.
 """
 
 from __future__ import annotations
@@ -10,81 +10,95 @@ from dataclasses import dataclass
 from typing import Any, Dict, Optional
 
 import instance_pairs as pairs
-from gluonlab_sagemaker.calls import Answer, Caller
+from gluonlab_sagemaker.calls import Caller, Response
 from gluonlab_sagemaker.errors import RefusedError
-from gluonlab_sagemaker.instances import refuse_dead, refuse_unfit, unknown_platform, way_out
-from gluonlab_sagemaker.notebook import Notebook, stack_of
+from gluonlab_sagemaker.instances import (
+    refuse_dead_instance,
+    refuse_unsupported_gpu,
+    resize_options,
+    unknown_platform_warning,
+)
+from gluonlab_sagemaker.notebook import Notebook, stack_name
 
-CHANGEABLE = ("Stopped", "Failed")
+CHANGEABLE_STATUSES = ("Stopped", "Failed")
 
 
 @dataclass(frozen=True)
-class Change:
-    """What shall become different; None: nothing."""
+class NotebookChange:
+    """The new properties of a notebook; None for a property that stays."""
 
     instance: Optional[str] = None
     volume_gb: Optional[int] = None
     platform: Optional[str] = None
 
-    def of(self, found: Answer) -> Dict[str, Any]:
-        """The parameters of UpdateNotebookInstance for a notebook as AWS describes it."""
-        wanted = {
+    def changed_parameters(self, description: Response) -> Dict[str, Any]:
+        """Return the parameters of UpdateNotebookInstance that differ from ``description``."""
+        parameters = {
             "InstanceType": self.instance,
             "VolumeSizeInGB": self.volume_gb,
             "PlatformIdentifier": self.platform,
         }
-        return {key: value for key, value in wanted.items() if value not in (None, found.get(key))}
+        return {
+            key: value
+            for key, value in parameters.items()
+            if value not in (None, description.get(key))
+        }
 
 
-def resize(caller: Caller, notebook: Notebook, change: Change, force: bool) -> Optional[Answer]:
-    """Ask AWS for the change: the notebook as it will be, None if it is so already.
+def request_resize(
+    caller: Caller, notebook: Notebook, change: NotebookChange, force: bool
+) -> Optional[Response]:
+    """Ask AWS for the change, and return the notebook's new description.
 
-    Raises RefusedError for what AWS is known to refuse; ``force`` leaves machines and platforms,
-    and notebooks of a stack, to AWS.
+    Returns None if the notebook has these properties already. Raises RefusedError for changes that
+    AWS is known to refuse. ``force`` skips the checks of machines, platforms and stacks.
     """
-    if change == Change():
+    if change == NotebookChange():
         raise RefusedError(
             "resize lacks what to change: add --instance TYPE, --volume GB or --platform PLATFORM"
         )
-    found = notebook.existing()
-    changed = change.of(found)
-    if not changed:
+    description = notebook.describe_existing()
+    parameters = change.changed_parameters(description)
+    if not parameters:
         return None
-    _refuse_smaller(found, change.volume_gb)
-    status = found["NotebookInstanceStatus"]
-    if status not in CHANGEABLE:
+    _refuse_smaller_volume(description, change.volume_gb)
+    status = description["NotebookInstanceStatus"]
+    if status not in CHANGEABLE_STATUSES:
         raise RefusedError(
             f"{notebook.name} is {status}: only a stopped notebook can be changed: "
-            f"{notebook.command('stop')}, then the same command again"
+            f"{notebook.command_line('stop')}, then the same command again"
         )
     if not force:
-        _refuse_stack(caller, notebook, found)
-        _refuse_lost_platform(notebook, found, change)
-    after = {**found, **changed}
-    if after.get("InstanceType"):
-        warning = refuse_dead(after["InstanceType"], after.get("PlatformIdentifier"), force)
+        _refuse_stack(caller, notebook, description)
+        _refuse_dead_platform(notebook, description, change)
+    new_description = {**description, **parameters}
+    if new_description.get("InstanceType"):
+        warning = refuse_dead_instance(
+            new_description["InstanceType"], new_description.get("PlatformIdentifier"), force
+        )
         if warning:
-            notebook.say(f"warning: {warning}")
-    if unknown_platform(change.platform):
-        notebook.say(f"warning: {unknown_platform(change.platform)}")
+            notebook.report(f"warning: {warning}")
+    warning = unknown_platform_warning(change.platform)
+    if warning:
+        notebook.report(f"warning: {warning}")
     if change.instance and not force:
-        refuse_unfit(change.instance, "take it all the same with --force")
-    caller("sagemaker", "UpdateNotebookInstance", NotebookInstanceName=notebook.name, **changed)
-    return after
+        refuse_unsupported_gpu(change.instance, "take it all the same with --force")
+    caller("sagemaker", "UpdateNotebookInstance", NotebookInstanceName=notebook.name, **parameters)
+    return new_description
 
 
-def _refuse_smaller(found: Answer, volume_gb: Optional[int]) -> None:
-    now = found.get("VolumeSizeInGB")
-    if volume_gb is not None and now is not None and volume_gb < now:
+def _refuse_smaller_volume(description: Response, volume_gb: Optional[int]) -> None:
+    current_gb = description.get("VolumeSizeInGB")
+    if volume_gb is not None and current_gb is not None and volume_gb < current_gb:
         raise RefusedError(
-            f"--volume {volume_gb}: the volume has {now} GB, and AWS lets a volume grow only: "
-            "give more, or make a new notebook and copy the files (aws s3 sync)"
+            f"--volume {volume_gb}: the volume has {current_gb} GB, and AWS lets a volume grow "
+            "only: give more, or make a new notebook and copy the files (aws s3 sync)"
         )
 
 
-def _refuse_stack(caller: Caller, notebook: Notebook, found: Answer) -> None:
-    answer = caller("sagemaker", "ListTags", ResourceArn=found["NotebookInstanceArn"])
-    stack = stack_of(answer.get("Tags", []))
+def _refuse_stack(caller: Caller, notebook: Notebook, description: Response) -> None:
+    response = caller("sagemaker", "ListTags", ResourceArn=description["NotebookInstanceArn"])
+    stack = stack_name(response.get("Tags", []))
     if stack is not None:
         raise RefusedError(
             f"{notebook.name} belongs to the CloudFormation stack {stack}: change its InstanceType "
@@ -93,18 +107,20 @@ def _refuse_stack(caller: Caller, notebook: Notebook, found: Answer) -> None:
         )
 
 
-def _refuse_lost_platform(notebook: Notebook, found: Answer, change: Change) -> None:
-    """Refuse to keep a platform that is dead, or to leave one that AWS changes to no other."""
-    now = found.get("PlatformIdentifier")
-    about = pairs.platforms().get(now)
-    if about is None or not about["dead_since"]:
+def _refuse_dead_platform(
+    notebook: Notebook, description: Response, change: NotebookChange
+) -> None:
+    """Refuse to keep a dead platform, or to change one that AWS cannot change."""
+    platform = description.get("PlatformIdentifier")
+    facts = pairs.load_platforms().get(platform)
+    if facts is None or not facts["dead_since"]:
         return
-    dead = f"{notebook.name} is on {now}, dead since {about['dead_since']}"
-    if not about["becomes"]:
+    dead = f"{notebook.name} is on {platform}, dead since {facts['dead_since']}"
+    if not facts["becomes"]:
         raise RefusedError(
             f"{dead}: AWS changes it to no newer platform, so nothing starts it again: make a new "
             "notebook (create --name OTHER), and see `A dead notebook` in sagemaker/README.md"
         )
     if change.platform is None:
-        options = way_out(change.instance or found.get("InstanceType"), now)
+        options = resize_options(change.instance or description.get("InstanceType"), platform)
         raise RefusedError(f"{dead}: add{options}, which keeps the files on its volume")

@@ -1,8 +1,7 @@
-"""The role of one notebook: what the programs on it may do, which is little.
+"""IAM roles for SageMaker, mainly the role of one notebook with few permissions.
 
-It costs nothing, and ends with its notebook.
-
-`notebook.yaml` makes an equal one; --role takes whatever role there is.
+The role costs nothing, and is deleted with its notebook. `notebook.yaml` creates an equal role.
+With --role, a notebook uses an existing role instead.
 """
 
 from __future__ import annotations
@@ -12,12 +11,12 @@ import json
 from typing import Any, Dict, List, Optional
 
 from gluonlab_sagemaker.calls import Caller
-from gluonlab_sagemaker.checks import is_ours
+from gluonlab_sagemaker.checks import has_gluonlab_tag
 from gluonlab_sagemaker.errors import AWSError, RefusedError
 
-LONGEST_ROLE = 64
-POLICY = "gluonlab"
-NETWORK = [
+MAX_ROLE_NAME_LENGTH = 64
+POLICY_NAME = "gluonlab"
+NETWORK_ACTIONS = [
     "ec2:CreateNetworkInterface",
     "ec2:CreateNetworkInterfacePermission",
     "ec2:DeleteNetworkInterface",
@@ -30,18 +29,20 @@ NETWORK = [
 ]
 
 
-def role_name(name: str, region: Optional[str]) -> str:
-    """Roles are shared by all regions, notebooks are not."""
-    whole = f"gluonlab-notebook-{region}-{name}"
-    if len(whole) <= LONGEST_ROLE:
-        return whole
-    return f"{whole[: LONGEST_ROLE - 9]}-{hashlib.sha256(whole.encode()).hexdigest()[:8]}"
+def notebook_role_name(name: str, region: Optional[str]) -> str:
+    """Return the name of a notebook's role, shortened to the length that AWS allows."""
+    # The region is part of the name because roles belong to all regions, notebooks to one.
+    full_name = f"gluonlab-notebook-{region}-{name}"
+    if len(full_name) <= MAX_ROLE_NAME_LENGTH:
+        return full_name
+    digest = hashlib.sha256(full_name.encode()).hexdigest()[:8]
+    return f"{full_name[: MAX_ROLE_NAME_LENGTH - 9]}-{digest}"
 
 
-def trust(account: str) -> Dict[str, Any]:
-    """SageMaker may take the role, for this account only."""
-    return document(
-        statement(
+def trust_policy(account: str) -> Dict[str, Any]:
+    """Return the policy that lets SageMaker assume the role, for this account only."""
+    return policy_document(
+        policy_statement(
             ["sts:AssumeRole"],
             Principal={"Service": "sagemaker.amazonaws.com"},
             Condition={"StringEquals": {"aws:SourceAccount": account}},
@@ -49,7 +50,7 @@ def trust(account: str) -> Dict[str, Any]:
     )
 
 
-def permissions(
+def notebook_permissions(
     partition: str,
     region: Optional[str],
     account: str,
@@ -57,28 +58,30 @@ def permissions(
     bucket: Optional[str],
     in_subnet: bool,
 ) -> Dict[str, Any]:
-    """Stop the notebook itself, write logs, use gluonlab/ in one bucket, and join a network."""
-    here = f"{region}:{account}"
+    """Return the policy of a notebook's role.
+
+    The notebook may stop itself, write logs, use gluonlab/ in one bucket, and join a network.
+    """
     statements = [
-        statement(
+        policy_statement(
             ["sagemaker:DescribeNotebookInstance", "sagemaker:StopNotebookInstance"],
             Resource=[
-                f"arn:{partition}:sagemaker:{here}:notebook-instance/{one}"
-                for one in sorted({name, name.lower()})
+                f"arn:{partition}:sagemaker:{region}:{account}:notebook-instance/{spelling}"
+                for spelling in sorted({name, name.lower()})
             ],
         ),
-        log_rights(partition, region, account),
+        log_statement(partition, region, account),
     ]
     if bucket:
-        statements += bucket_rights(partition, bucket)
-    if in_subnet:  # EC2 knows no narrower resources for the describing ones
-        statements.append(statement(NETWORK, Resource="*"))
-    return document(*statements)
+        statements += bucket_statements(partition, bucket)
+    if in_subnet:  # EC2's Describe actions do not support narrower resources
+        statements.append(policy_statement(NETWORK_ACTIONS, Resource="*"))
+    return policy_document(*statements)
 
 
-def log_rights(partition: str, region: Optional[str], account: str) -> Dict[str, Any]:
-    """Write logs of SageMaker."""
-    return statement(
+def log_statement(partition: str, region: Optional[str], account: str) -> Dict[str, Any]:
+    """Return the statement that allows writing logs of SageMaker."""
+    return policy_statement(
         [
             "logs:CreateLogGroup",
             "logs:CreateLogStream",
@@ -89,98 +92,106 @@ def log_rights(partition: str, region: Optional[str], account: str) -> Dict[str,
     )
 
 
-def bucket_rights(partition: str, bucket: str) -> List[Dict[str, Any]]:
-    """Use gluonlab/ in one bucket."""
-    everything = f"arn:{partition}:s3:::{bucket}"
+def bucket_statements(partition: str, bucket: str) -> List[Dict[str, Any]]:
+    """Return the statements that allow access to gluonlab/ in one bucket."""
+    arn = f"arn:{partition}:s3:::{bucket}"
     prefix = {"StringLike": {"s3:prefix": ["gluonlab", "gluonlab/*"]}}
     return [
-        statement(
+        policy_statement(
             ["s3:GetObject", "s3:PutObject", "s3:DeleteObject"],
-            Resource=f"{everything}/gluonlab/*",
+            Resource=f"{arn}/gluonlab/*",
         ),
-        statement(["s3:ListBucket"], Resource=everything, Condition=prefix),
+        policy_statement(["s3:ListBucket"], Resource=arn, Condition=prefix),
     ]
 
 
-def ensure_role(
-    caller: Caller, name: str, bucket: Optional[str], in_subnet: bool, tags: List[Dict[str, str]]
+def ensure_notebook_role(
+    caller: Caller,
+    name: str,
+    bucket: Optional[str],
+    in_subnet: bool,
+    tags: List[Dict[str, str]],
 ) -> str:
-    """The ARN of this notebook's role, made if there is none; its permissions are written anew."""
-    role = role_name(name, caller.region)
+    """Create a notebook's role, or update its permissions; return its ARN."""
+    role = notebook_role_name(name, caller.region)
     identity = caller("sts", "GetCallerIdentity")
     partition, account = identity["Arn"].split(":")[1], identity["Account"]
-    rights = permissions(partition, caller.region, account, name, bucket, in_subnet)
-    return ensure(caller, role, account, rights, tags)
+    permissions = notebook_permissions(partition, caller.region, account, name, bucket, in_subnet)
+    return ensure_sagemaker_role(caller, role, account, permissions, tags)
 
 
-def ensure(
-    caller: Caller, role: str, account: str, rights: Dict[str, Any], tags: List[Dict[str, str]]
+def ensure_sagemaker_role(
+    caller: Caller,
+    role: str,
+    account: str,
+    permissions: Dict[str, Any],
+    tags: List[Dict[str, str]],
 ) -> str:
-    """The ARN of a role that SageMaker takes, made if there is none; its rights are these."""
+    """Create a role for SageMaker with ``permissions``, or update the role; return its ARN."""
     try:
-        found = caller("iam", "GetRole", RoleName=role)["Role"]
-        if not is_ours(found.get("Tags", [])):
+        description = caller("iam", "GetRole", RoleName=role)["Role"]
+        if not has_gluonlab_tag(description.get("Tags", [])):
             raise RefusedError(
                 f"the role {role} exists and was not made here: "
                 "choose another --name, or give one with --role"
             )
     except AWSError as error:
-        if not error.missing:
+        if not error.is_not_found:
             raise
-        text = json.dumps(trust(account))
-        found = caller(
+        text = json.dumps(trust_policy(account))
+        description = caller(
             "iam", "CreateRole", RoleName=role, AssumeRolePolicyDocument=text, Tags=tags
         )["Role"]
-    text = json.dumps(rights)
-    caller("iam", "PutRolePolicy", RoleName=role, PolicyName=POLICY, PolicyDocument=text)
-    return str(found["Arn"])
+    text = json.dumps(permissions)
+    caller("iam", "PutRolePolicy", RoleName=role, PolicyName=POLICY_NAME, PolicyDocument=text)
+    return str(description["Arn"])
 
 
-def given_role(caller: Caller, given: str) -> str:
-    """The ARN of a role given by its ARN or name. Raises RefusedError for one that is not there."""
-    if given.startswith("arn:"):
-        return given
+def resolve_role(caller: Caller, role: str) -> str:
+    """Return the ARN of a role, given as ARN or name; raise RefusedError if it does not exist."""
+    if role.startswith("arn:"):
+        return role
     try:
-        return str(caller("iam", "GetRole", RoleName=given)["Role"]["Arn"])
+        return str(caller("iam", "GetRole", RoleName=role)["Role"]["Arn"])
     except AWSError as error:
-        if caller.rehearses:
-            return f"arn:aws:iam::<account>:role/{given}"
-        if error.missing:
+        if caller.is_dry_run:
+            return f"arn:aws:iam::<account>:role/{role}"
+        if error.is_not_found:
             raise RefusedError(
-                f"--role {given}: there is no such role in this account: "
+                f"--role {role}: there is no such role in this account: "
                 "give its ARN, or leave --role out"
             ) from error
         raise
 
 
-def delete_role(caller: Caller, name: str) -> bool:
-    """Delete the role that `ensure_role` made; False if there is none, or not ours."""
-    return delete(caller, role_name(name, caller.region))
+def delete_notebook_role(caller: Caller, name: str) -> bool:
+    """Delete a notebook's role; return False if there is none with gluonlab's tag."""
+    return delete_role(caller, notebook_role_name(name, caller.region))
 
 
-def delete(caller: Caller, role: str) -> bool:
-    """Delete a role that `ensure` made; False if there is none, or not ours."""
+def delete_role(caller: Caller, role: str) -> bool:
+    """Delete a role; return False if there is none with gluonlab's tag."""
     try:
-        if not is_ours(caller("iam", "GetRole", RoleName=role)["Role"].get("Tags", [])):
+        if not has_gluonlab_tag(caller("iam", "GetRole", RoleName=role)["Role"].get("Tags", [])):
             return False
     except AWSError as error:
-        if error.missing:
+        if error.is_not_found:
             return False
         raise
     try:
-        caller("iam", "DeleteRolePolicy", RoleName=role, PolicyName=POLICY)
+        caller("iam", "DeleteRolePolicy", RoleName=role, PolicyName=POLICY_NAME)
     except AWSError as error:
-        if not error.missing:  # an interrupted create may not have come to it
+        if not error.is_not_found:  # an interrupted create may have left no policy
             raise
     caller("iam", "DeleteRole", RoleName=role)
     return True
 
 
-def statement(actions: List[str], **rest: Any) -> Dict[str, Any]:
-    """A part of a policy that allows ``actions``."""
-    return {"Effect": "Allow", "Action": actions, **rest}
+def policy_statement(actions: List[str], **elements: Any) -> Dict[str, Any]:
+    """Return the statement of a policy that allows ``actions``."""
+    return {"Effect": "Allow", "Action": actions, **elements}
 
 
-def document(*statements: Dict[str, Any]) -> Dict[str, Any]:
-    """A policy of statements."""
+def policy_document(*statements: Dict[str, Any]) -> Dict[str, Any]:
+    """Return a policy of ``statements``."""
     return {"Version": "2012-10-17", "Statement": list(statements)}

@@ -1,4 +1,4 @@
-"""This checkout as an archive in S3, for notebooks and jobs that cannot reach its repository."""
+"""Archive of this checkout in S3, for notebooks and jobs that cannot reach a repository."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from gluonlab_sagemaker.calls import Caller
 from gluonlab_sagemaker.errors import RefusedError
 
 CHECKOUT = Path(__file__).resolve().parent.parent.parent
-KEY = "gluonlab/source.tar.gz"
+ARCHIVE_KEY = "gluonlab/source.tar.gz"
 
 
-def archive(checkout: Path = CHECKOUT, say: Callable[[str], None] = print) -> bytes:
-    """The files of the last commit, at the top level of a .tar.gz."""
-    changed = _git(checkout, "status", "--porcelain", "--untracked-files=no").decode()
+def create_archive(checkout: Path = CHECKOUT, report: Callable[[str], None] = print) -> bytes:
+    """Return a .tar.gz of the last commit's files; warn about files that are not committed."""
+    changed = _run_git(checkout, "status", "--porcelain", "--untracked-files=no").decode()
     if changed:
-        say(
+        report(
             "warning: what is not committed is not uploaded: "
             f"{', '.join(line[3:] for line in changed.splitlines()[:3])}"
         )
-    return _git(checkout, "archive", "--format=tar.gz", "HEAD")
+    return _run_git(checkout, "archive", "--format=tar.gz", "HEAD")
 
 
-def upload(caller: Caller, bucket: str, data: bytes) -> str:
-    """Put the archive into the bucket; gives its address."""
-    caller("s3", "PutObject", Bucket=bucket, Key=KEY, Body=data)
-    return f"s3://{bucket}/{KEY}"
+def upload_archive(caller: Caller, bucket: str, data: bytes) -> str:
+    """Store the archive in the bucket, and return its address."""
+    caller("s3", "PutObject", Bucket=bucket, Key=ARCHIVE_KEY, Body=data)
+    return f"s3://{bucket}/{ARCHIVE_KEY}"
 
 
-def _git(checkout: Path, *arguments: str) -> bytes:
+def _run_git(checkout: Path, *arguments: str) -> bytes:
     try:
         return subprocess.run(
             ["git", "-C", str(checkout), *arguments], check=True, capture_output=True

@@ -1,7 +1,6 @@
-"""A notebook's lifecycle configuration: the scripts that AWS runs when it is made and started.
+"""Lifecycle configuration of a notebook: the scripts that AWS runs on creation and on each start.
 
-It has the notebook's name. Its scripts come from `sagemaker/lifecycle.py`, with the settings of
-this notebook.
+The configuration has the notebook's name. `sagemaker/lifecycle.py` builds its scripts.
 """
 
 from __future__ import annotations
@@ -13,66 +12,64 @@ import lifecycle
 from gluonlab_sagemaker.calls import Caller
 from gluonlab_sagemaker.errors import AWSError, RefusedError
 
-_OF_CONFIG = "NotebookInstanceLifecycleConfig"
+_CONFIG = "NotebookInstanceLifecycleConfig"
 
 
-def scripts(settings: Dict[str, str]) -> Dict[str, Any]:
-    """OnCreate and OnStart, as the API takes them."""
+def encode_scripts(settings: Dict[str, str]) -> Dict[str, Any]:
+    """Return the API's parameters OnCreate and OnStart."""
     try:
         return {
-            key: [{"Content": lifecycle.content(lifecycle.script(name, settings))}]
+            key: [{"Content": lifecycle.encode_script(lifecycle.build_script(name, settings))}]
             for key, name in (("OnCreate", "on-create"), ("OnStart", "on-start"))
         }
     except ValueError as error:
         raise RefusedError(f"AWS would refuse the start scripts: {error}") from error
 
 
-def ensure_config(
+def ensure_lifecycle_config(
     caller: Caller, name: str, settings: Dict[str, str], tags: List[Dict[str, str]]
 ) -> None:
-    """Make the configuration; one that an earlier attempt left is brought up to date."""
-    content = {f"{_OF_CONFIG}Name": name, **scripts(settings)}
+    """Create the configuration, or update one that an earlier attempt created."""
+    content = {f"{_CONFIG}Name": name, **encode_scripts(settings)}
     try:
-        found = caller("sagemaker", f"Describe{_OF_CONFIG}", **{f"{_OF_CONFIG}Name": name})
+        current = caller("sagemaker", f"Describe{_CONFIG}", **{f"{_CONFIG}Name": name})
     except AWSError as error:
-        if not error.missing:
+        if not error.is_not_found:
             raise
-        caller("sagemaker", f"Create{_OF_CONFIG}", **content, Tags=tags)
+        caller("sagemaker", f"Create{_CONFIG}", **content, Tags=tags)
         return
-    if not _is_ours(found):
+    if not _has_gluonlab_scripts(current):
         raise RefusedError(
             f"the lifecycle configuration {name} exists and was not made here: "
             "choose another --name"
         )
-    if {key: found.get(key) for key in ("OnCreate", "OnStart")} != {
-        key: content[key] for key in ("OnCreate", "OnStart")
-    }:
-        caller("sagemaker", f"Update{_OF_CONFIG}", **content)
+    if any(current.get(key) != content[key] for key in ("OnCreate", "OnStart")):
+        caller("sagemaker", f"Update{_CONFIG}", **content)
 
 
-def delete_config(caller: Caller, name: str) -> bool:
-    """Delete the configuration that `ensure_config` made; False if there is none, or not ours."""
+def delete_lifecycle_config(caller: Caller, name: str) -> bool:
+    """Delete the configuration; return False if there is none with gluonlab's scripts."""
     try:
-        if not _is_ours(
-            caller("sagemaker", f"Describe{_OF_CONFIG}", **{f"{_OF_CONFIG}Name": name})
+        if not _has_gluonlab_scripts(
+            caller("sagemaker", f"Describe{_CONFIG}", **{f"{_CONFIG}Name": name})
         ):
             return False
     except AWSError as error:
-        if error.missing:
+        if error.is_not_found:
             return False
         raise
-    caller("sagemaker", f"Delete{_OF_CONFIG}", **{f"{_OF_CONFIG}Name": name})
+    caller("sagemaker", f"Delete{_CONFIG}", **{f"{_CONFIG}Name": name})
     return True
 
 
-def _is_ours(found: Dict[str, Any]) -> bool:
-    """Known by what the scripts set; DescribeNotebookInstanceLifecycleConfig gives no tags."""
+def _has_gluonlab_scripts(config: Dict[str, Any]) -> bool:
+    # DescribeNotebookInstanceLifecycleConfig does not return tags.
     contents = [
         script.get("Content", "")
         for key in ("OnCreate", "OnStart")
-        for script in found.get(key) or []
+        for script in config.get(key) or []
     ]
     try:
         return any(b"GLUONLAB_" in base64.b64decode(content) for content in contents)
-    except ValueError:  # no base64, so not from here
+    except ValueError:  # not base64, so not from gluonlab
         return False

@@ -1,4 +1,4 @@
-"""Until something has a status: asked again and again, with a line that says so."""
+"""Polling of the status of a notebook or a job, with a line of progress."""
 
 from __future__ import annotations
 
@@ -8,55 +8,60 @@ from typing import Callable, Iterable, Iterator, Optional
 
 from gluonlab_sagemaker.errors import FailedError
 
-Ask = Callable[[], Optional[str]]
+GetStatus = Callable[[], Optional[str]]
 
 
 class Waiter:
-    """Polls every ``every_s`` seconds, for at most ``longest_s``, and prints the status."""
+    """A poller that gets a status every ``interval_s`` seconds, and fails after ``timeout_s``."""
 
     def __init__(
         self,
-        every_s: float = 10,
-        longest_s: float = 3600,
+        interval_s: float = 10,
+        timeout_s: float = 3600,
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._every_s, self._longest_s, self._sleep, self._clock = every_s, longest_s, sleep, clock
+        self._interval_s, self._timeout_s = interval_s, timeout_s
+        self._sleep, self._clock = sleep, clock
 
-    def until(self, what: str, ends: Iterable[Optional[str]], ask: Ask) -> Optional[str]:
-        """Ask until the answer is one of ``ends``, which is returned.
+    def wait_until(
+        self, name: str, end_statuses: Iterable[Optional[str]], get_status: GetStatus
+    ) -> Optional[str]:
+        """Poll the status of ``name`` until it is one of ``end_statuses``, and return it.
 
-        ``what``: for the line. None stands for gone.
+        The status None means that the resource does not exist.
         """
-        wanted = set(ends)
-        return next(now for now in self.watch(what, ask) if now in wanted)
+        final = set(end_statuses)
+        return next(status for status in self.poll(name, get_status) if status in final)
 
-    def watch(self, what: str, ask: Ask) -> Iterator[Optional[str]]:
-        """Every answer, with a pause before the next one."""
-        begin, shown, renewed = self._clock(), "", sys.stderr.isatty()
+    def poll(self, name: str, get_status: GetStatus) -> Iterator[Optional[str]]:
+        """Yield the status of ``name`` again and again, with a pause and a line of progress."""
+        # A terminal shows one line with the time, rewritten at each poll; a file gets a new line
+        # only when the status changes.
+        start, last_line, is_terminal = self._clock(), "", sys.stderr.isatty()
         try:
             while True:
-                now = ask()
-                yield now
-                passed_s = self._clock() - begin
-                if passed_s > self._longest_s:
-                    minutes = f"{self._longest_s / 60:g} minutes"
+                status = get_status()
+                yield status
+                elapsed_s = self._clock() - start
+                if elapsed_s > self._timeout_s:
+                    minutes = f"{self._timeout_s / 60:g} minutes"
                     raise FailedError(
-                        f"{what} is {now} still after {minutes}: "
+                        f"{name} is {status} still after {minutes}: "
                         "`wait` goes on waiting, `stop` stops it"
                     )
-                line = f"{what}: {now}" + (
-                    f", {int(passed_s) // 60}:{int(passed_s) % 60:02d}" if renewed else ""
+                line = f"{name}: {status}" + (
+                    f", {int(elapsed_s) // 60}:{int(elapsed_s) % 60:02d}" if is_terminal else ""
                 )
-                if line != shown:
+                if line != last_line:
                     print(
-                        f"\r{line:<70}" if renewed else line,
-                        end="" if renewed else "\n",
+                        f"\r{line:<70}" if is_terminal else line,
+                        end="" if is_terminal else "\n",
                         file=sys.stderr,
                         flush=True,
                     )
-                shown = line
-                self._sleep(self._every_s)
+                last_line = line
+                self._sleep(self._interval_s)
         finally:
-            if shown and renewed:
+            if last_line and is_terminal:
                 print(file=sys.stderr)

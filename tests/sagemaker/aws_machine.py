@@ -17,9 +17,7 @@ TRAIN = [sys.executable, "-m", "sagemaker_training.cli.train"]  # what an image'
 
 
 class Machine:
-    """What AWS gives a job: the request's files below a folder in place of /opt/ml, and the image's
-    entry point.
-    """
+    """The files of a job's request, below a folder in place of /opt/ml, and its entry point."""
 
     def __init__(
         self, root, template, small, kept=None, hosts=("localhost",), host="localhost", interface=""

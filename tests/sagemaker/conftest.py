@@ -1,6 +1,4 @@
-"""What the tests of sagemaker/ share: its folder, whose files are scripts and no package, and a
-notebook without AWS.
-"""
+"""Fixtures for the tests of sagemaker/: its scripts as modules, and a notebook without AWS."""
 
 import importlib.util
 import sys
@@ -12,7 +10,7 @@ sys.path.insert(0, str(SAGEMAKER))
 
 
 def idle_stop_as_module():
-    """idle-stop.py as a module, which its name does not make it."""
+    """Import idle-stop.py, whose name is not a module name."""
     spec = importlib.util.spec_from_file_location("idle_stop", str(SAGEMAKER / "idle-stop.py"))
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -26,7 +24,7 @@ def idle_stop():
 
 @pytest.fixture(scope="module")
 def idle_stop_module():
-    """One for all examples of a property."""
+    """Return idle-stop.py as a module, once for all Hypothesis examples."""
     return idle_stop_as_module()
 
 

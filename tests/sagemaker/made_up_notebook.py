@@ -11,14 +11,14 @@ from support.waiting import LIMIT_S
 
 SAGEMAKER = Path(__file__).resolve().parent.parent.parent / "sagemaker"
 
-MINE = {  # what a notebook is told of itself
+RESOURCE_METADATA = {  # what a notebook is told of itself
     "ResourceName": "mine",
     "ResourceArn": "arn:aws:sagemaker:eu-west-1:111122223333:notebook-instance/mine",
 }
 
 
 def until(what, seconds=LIMIT_S):
-    """Waits until what() is true, which may start a process: it is asked 20 times a second."""
+    """Wait until ``what()`` is true, which may start a process, and so is called every 50 ms."""
     end = time.monotonic() + seconds
     while not what():
         assert time.monotonic() < end, f"it did not come about in {seconds} s"
@@ -82,7 +82,7 @@ class Notebook:
         self.commit()
 
     def commit(self):
-        """What lies in the folder of the repository becomes its newest version."""
+        """Commit the files in the folder of the repository."""
         author = ["-c", "user.name=nobody", "-c", "user.email=nobody@example.com"]
         for arguments in (["add", "."], [*author, "commit", "--quiet", "-m", "made for a test"]):
             subprocess.run(
@@ -131,7 +131,7 @@ class Notebook:
         import lifecycle
 
         settings = {"GLUONLAB_REPOSITORY": str(self.checkout), **settings}
-        text = lifecycle.script(name, settings)
+        text = lifecycle.build_script(name, settings)
         script = subprocess.Popen(
             self.as_root("bash", "-s"),
             cwd="/",
@@ -176,7 +176,7 @@ class Notebook:
         return (self.shown / f"gluonlab-{state}.txt").read_text(encoding="utf-8")
 
     def locked(self):
-        """Whether a build is going on."""
+        """Return whether a build is running."""
         lock = self.shown / ".gluonlab" / "lock"
         tried = subprocess.run(["flock", "--nonblock", str(lock), "true"], timeout=LIMIT_S)
         return tried.returncode != 0
@@ -208,7 +208,7 @@ exec env -i "$@"
 
     @classmethod
     def possible(cls):
-        """Whether this machine lets its users make such namespaces."""
+        """Return whether users of this machine may create such namespaces."""
         tried = [*cls.UNSHARE, "mount", "--bind", "/sys", "/sys"]
         return subprocess.run(tried, stderr=subprocess.DEVNULL, timeout=LIMIT_S).returncode == 0
 
@@ -219,7 +219,7 @@ exec env -i "$@"
 
 
 class Quiet:
-    """In the place of idle-stop's processes, GPUs or network."""
+    """A source without activity, in place of idle-stop.py's processes, GPUs or network."""
 
-    def look(self, now=None):
+    def find_activity(self, now=None):
         return None

@@ -20,7 +20,7 @@ exec {python} -m venv "$2"
 
 
 def said_by_kernel(kernel, code, folder, home):
-    """What a cell with this code prints in a kernel that was registered below ``home``."""
+    """Return the output of a cell with this code in a kernel that was registered below ``home``."""
     specs = KernelSpecManager(
         kernel_dirs=[str(home / ".local/share/jupyter/kernels")], ensure_native_kernel=False
     )

@@ -212,16 +212,16 @@ def test_the_program_ends_with_the_faults_and_a_status(copy, monkeypatch, capsys
 def test_p3_is_known_to_be_dead_everywhere_and_what_lives_is_not():
     import instance_pairs as pairs
 
-    for name, about in pairs.instances().items():
-        everywhere = all(pairs.dead(name, platform) for platform in pairs.platforms())
+    for name, about in pairs.load_instances().items():
+        everywhere = all(pairs.dead_reason(name, platform) for platform in pairs.load_platforms())
         assert everywhere is name.startswith("ml.p3")
         assert (about["instead"] is not None) is everywhere
-    assert pairs.dead("ml.p3.8xlarge", "notebook-al2023-v1") == (
+    assert pairs.dead_reason("ml.p3.8xlarge", "notebook-al2023-v1") == (
         "notebook-al2023-v1 does not start ml.p3.8xlarge (as of 2026-11-27): "
         "Amazon Linux 2023 is made without P2 and P3; ml.g5.12xlarge is the nearest that lives"
     )
-    assert "dead since 2026-07-01" in pairs.dead("ml.g5.12xlarge", "notebook-al2-v1")
-    assert pairs.dead("ml.g5.12xlarge", "a platform of the future") == ""
+    assert "dead since 2026-07-01" in pairs.dead_reason("ml.g5.12xlarge", "notebook-al2-v1")
+    assert pairs.dead_reason("ml.g5.12xlarge", "a platform of the future") == ""
 
 
 def test_settings_are_quoted_for_the_shell_and_checked(tmp_path):
@@ -229,18 +229,18 @@ def test_settings_are_quoted_for_the_shell_and_checked(tmp_path):
 
     import lifecycle
 
-    text = lifecycle.script("on-start", {"GLUONLAB_REPOSITORY": "https://x/a b'; touch y"})
+    text = lifecycle.build_script("on-start", {"GLUONLAB_REPOSITORY": "https://x/a b'; touch y"})
     lines = [line for line in text.splitlines() if line.startswith("export")]
     show = ["bash", "-c", f'{lines[0]}; printf %s "$GLUONLAB_REPOSITORY"']
     shown = subprocess.run(show, capture_output=True, cwd=tmp_path, timeout=300)
     assert shown.stdout == b"https://x/a b'; touch y"
     with pytest.raises(ValueError, match="unknown setting GLUONLAB_BUKET"):
-        lifecycle.script("on-start", {"GLUONLAB_BUKET": "x"})
+        lifecycle.build_script("on-start", {"GLUONLAB_BUKET": "x"})
     with pytest.raises(ValueError, match="GLUONLAB_BUCKET has 64 characters: give at most 63"):
-        lifecycle.script("on-start", {"GLUONLAB_BUCKET": "x" * 64})
-    assert base64.b64decode(lifecycle.content(text)).decode("utf-8") == text
+        lifecycle.build_script("on-start", {"GLUONLAB_BUCKET": "x" * 64})
+    assert base64.b64decode(lifecycle.encode_script(text)).decode("utf-8") == text
     with pytest.raises(ValueError, match="CRLF"):
-        lifecycle.content(text.replace("\n", "\r\n"))
+        lifecycle.encode_script(text.replace("\n", "\r\n"))
 
 
 def test_the_readme_says_what_the_table_says():
@@ -248,8 +248,8 @@ def test_the_readme_says_what_the_table_says():
 
     lines = (SAGEMAKER / "README.md").read_text(encoding="utf-8").splitlines()
     rows = [line for line in lines if line.startswith("| [`ml.")]
-    assert len(rows) == len(pairs.instances())
-    for row, (name, about) in zip(rows, pairs.instances().items()):
+    assert len(rows) == len(pairs.load_instances())
+    for row, (name, about) in zip(rows, pairs.load_instances().items()):
         cells = [cell.strip() for cell in row.strip("|").split("|")]
         links = "" if about["gpus"] == 1 else about["links"]
         last = "alive" if about["status"] == "alive" else f"dead, take `{about['instead']}`"

@@ -127,7 +127,7 @@ def test_git_and_pip_go_the_way_that_the_lifecycle_configuration_says(notebook, 
 
 
 def test_a_file_on_the_volume_says_so_too_and_goes_before(notebook, proxy):
-    """For whoever finds the build FAILED, and for what has a password."""
+    """The file is for a build that failed, and for values with passwords."""
     address, handler = proxy
     notebook.create(
         GLUONLAB_REPOSITORY=REPOSITORY, GLUONLAB_ENVIRONMENT="http_proxy=http://127.0.0.1:9"

@@ -10,7 +10,7 @@ import time
 
 import pytest
 from jupyter import TOKEN, Server
-from made_up_notebook import MINE, SAGEMAKER, Quiet, until
+from made_up_notebook import RESOURCE_METADATA, SAGEMAKER, Quiet, until
 from support.waiting import LIMIT_S
 
 
@@ -22,19 +22,19 @@ def server(tmp_path_factory):
 
 
 @pytest.fixture
-def watch(idle_stop, server, tmp_path):
+def timer(idle_stop, server, tmp_path):
     """A Watch of that server, of its processes alone, and of a heartbeat file that is not there
     yet; without GPUs and a network.
     """
 
-    class OfTheServer(idle_stop.Processes):
-        def seconds(self):
-            mine, every = server.processes(), super().seconds()
+    class OfTheServer(idle_stop.ProcessActivity):
+        def cpu_seconds(self):
+            mine, every = server.processes(), super().cpu_seconds()
             return {one: used for one, used in every.items() if int(one[0]) in mine}
 
-    jupyter = idle_stop.Jupyter(server.url, TOKEN)
+    jupyter = idle_stop.JupyterClient(server.url, TOKEN)
     parts = jupyter, OfTheServer(), Quiet(), Quiet()
-    return idle_stop.Watch(*parts, heartbeat=str(tmp_path / "heartbeat"))
+    return idle_stop.IdleTimer(*parts, heartbeat=str(tmp_path / "heartbeat"))
 
 
 @contextlib.contextmanager
@@ -57,96 +57,92 @@ def a_terminal(server):
         server.ask("DELETE", f"terminals/{name}")
 
 
-def settle(watch, now=0.0):
-    """Looks until what has just begun is no news any more; returns the time of the last look, on a
-    clock that takes hours.
-    """
+def settle(timer, now=0.0):
+    """Update the timer until there is no news; return the time of the last update."""
     while True:
         now += 3600
-        if watch.look(now)[1] is None and watch.look(now + 3600)[1] is None:
+        if timer.update(now)[1] is None and timer.update(now + 3600)[1] is None:
             return now + 3600
         time.sleep(0.2)
 
 
 class Idle:
-    """Whether looks so many seconds later count just these, after all that a server still had to
-    say of what was done before.
-    """
+    """A check that updates at these later times count the idle time, and find no activity."""
 
-    def __init__(self, watch, *later, begin=0.0):
-        self.watch, self.later, self.now = watch, later, begin
+    def __init__(self, timer, *later, begin=0.0):
+        self.timer, self.later, self.now = timer, later, begin
 
     def __call__(self):
-        begin = settle(self.watch, self.now)
-        idle, self.now = self.watch.look(begin)[0], begin + self.later[-1]
-        return [self.watch.look(begin + seconds) for seconds in self.later] == [
+        begin = settle(self.timer, self.now)
+        idle, self.now = self.timer.update(begin)[0], begin + self.later[-1]
+        return [self.timer.update(begin + seconds) for seconds in self.later] == [
             (idle + seconds, None) for seconds in self.later
         ]
 
 
-def test_an_idle_kernel_and_an_idle_terminal_are_idle_for_as_long_as_the_clock_says(server, watch):
+def test_an_idle_kernel_and_an_idle_terminal_are_idle_for_as_long_as_the_clock_says(server, timer):
     with a_kernel(server), a_terminal(server):
-        until(Idle(watch, 1000, 2500))
+        until(Idle(timer, 1000, 2500))
 
 
-def test_a_busy_kernel_is_busy_though_it_computes_and_prints_nothing(server, watch):
+def test_a_busy_kernel_is_busy_though_it_computes_and_prints_nothing(server, timer):
     with a_kernel(server) as (name, client):
-        settle(watch)
+        settle(timer)
         client.execute("import time; time.sleep(3000)")
         server.wait_for_kernel(name, "busy")
-        assert watch.look(10**6) == (0, "kernel python3 is busy")
-        assert watch.look(2 * 10**6) == (0, "kernel python3 is busy")
+        assert timer.update(10**6) == (0, "kernel python3 is busy")
+        assert timer.update(2 * 10**6) == (0, "kernel python3 is busy")
         server.ask("POST", f"kernels/{name}/interrupt", {})
         server.wait_for_kernel(name, "idle")
-        until(Idle(watch, 600, begin=3 * 10**6))
+        until(Idle(timer, 600, begin=3 * 10**6))
 
 
-def test_a_kernel_that_ran_something_between_two_looks_was_used(server, watch):
+def test_a_kernel_that_ran_something_between_two_looks_was_used(server, timer):
     with a_kernel(server) as (name, client):
-        now = settle(watch)
+        now = settle(timer)
         client.execute("1 + 1")
         client.get_shell_msg(timeout=LIMIT_S)
         server.wait_for_kernel(name, "idle")
-        until(lambda: watch.look(now + 600) == (0, "a kernel or terminal was used"))
+        until(lambda: timer.update(now + 600) == (0, "a kernel or terminal was used"))
 
 
-def test_a_terminal_whose_job_prints_nothing_is_busy(server, watch):
+def test_a_terminal_whose_job_prints_nothing_is_busy(server, timer):
     """A training run with --quiet, which AWS's own sample would stop."""
     with a_terminal(server) as socket:
-        now = settle(watch)
+        now = settle(timer)
         socket.send(json.dumps(["stdin", f"exec {sys.executable} -c 'while True: pass'\r"]))
         for _ in range(3):
-            until(lambda: most_computed(watch) > 0.5)
+            until(lambda: most_computed(timer) > 0.5)
             now += 2.0  # however long that took
-            idle, why = watch.look(now)
+            idle, why = timer.update(now)
             assert idle == 0 and "computed for" in why
-        assert watch.look(now + 1)[0] <= 1
+        assert timer.update(now + 1)[0] <= 1
 
 
-def most_computed(watch):
+def most_computed(timer):
     """The seconds that a process has computed since the last look."""
-    before, now = watch.processes.before, watch.processes.seconds()
+    before, now = timer.processes.previous, timer.processes.cpu_seconds()
     return max(used - before.get(one, (0.0, ""))[0] for one, (used, _) in now.items())
 
 
-def test_a_terminal_that_is_written_to_is_used(server, watch):
+def test_a_terminal_that_is_written_to_is_used(server, timer):
     with a_terminal(server) as socket:
-        now = settle(watch)
+        now = settle(timer)
         socket.send(json.dumps(["stdin", "true\r"]))
-        until(lambda: watch.look(now + 600) == (0, "a kernel or terminal was used"))
+        until(lambda: timer.update(now + 600) == (0, "a kernel or terminal was used"))
 
 
-def test_a_terminal_whose_job_waits_is_kept_by_the_heartbeat_alone(server, watch):
+def test_a_terminal_whose_job_waits_is_kept_by_the_heartbeat_alone(server, timer):
     with a_terminal(server) as socket:
         socket.send(json.dumps(["stdin", "sleep 3000\r"]))
-        until(lambda: "sleep" in [name for _, name in watch.processes.seconds().values()])
-        quiet = Idle(watch, 600)
+        until(lambda: "sleep" in [name for _, name in timer.processes.cpu_seconds().values()])
+        quiet = Idle(timer, 600)
         until(quiet)
         now = quiet.now - 600
-        with open(watch.heartbeat, "w", encoding="utf-8"):
+        with open(timer.heartbeat, "w", encoding="utf-8"):
             pass
-        assert watch.look(now + 1200) == (0, "the heartbeat was touched")
-        assert watch.look(now + 1800) == (600, None)
+        assert timer.update(now + 1200) == (0, "the heartbeat was touched")
+        assert timer.update(now + 1800) == (600, None)
 
 
 def test_a_clock_that_was_set_neither_stops_a_notebook_nor_keeps_it(
@@ -160,13 +156,13 @@ def test_a_clock_that_was_set_neither_stops_a_notebook_nor_keeps_it(
     os.utime(str(heartbeat), (4e9, 4e9))
 
     class Ahead:
-        def look(self):
+        def read_state(self):
             return None, [("kernel", "2099-01-01T00:00:00Z")]
 
-    watch = idle_stop.Watch(Ahead(), Quiet(), Quiet(), Quiet(), heartbeat=str(heartbeat))
+    timer = idle_stop.IdleTimer(Ahead(), Quiet(), Quiet(), Quiet(), heartbeat=str(heartbeat))
     times = iter([5e9, 0.0, 2e9])
     monkeypatch.setattr(time, "time", lambda: next(times))
-    assert [watch.look(now) for now in (50, 60, 3650)] == [(0, None), (10, None), (3600, None)]
+    assert [timer.update(now) for now in (50, 60, 3650)] == [(0, None), (10, None), (3600, None)]
 
 
 @pytest.mark.parametrize(
@@ -183,12 +179,12 @@ def test_a_gpu_at_work_is_seen(idle_stop, tmp_path, monkeypatch, answer, why):
     smi.write_text(f"#!/bin/sh\n{answer}\n", encoding="utf-8")
     smi.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    assert idle_stop.GPUs().look() == why
+    assert idle_stop.GPUActivity().find_activity() == why
 
 
 def test_without_nvidia_smi_no_gpu_is_at_work(idle_stop, tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert idle_stop.GPUs().look() is None
+    assert idle_stop.GPUActivity().find_activity() is None
 
 
 @pytest.mark.parametrize("dies", [True, False], ids=["killed", "cannot be killed"])
@@ -210,10 +206,10 @@ def test_an_nvidia_smi_that_hangs_holds_up_nothing(idle_stop, tmp_path, monkeypa
     with monkeypatch.context() as unkillable:
         if not dies:
             unkillable.setattr(subprocess.Popen, "kill", lambda process: None)
-        gpus = idle_stop.GPUs(patience=0.1)  # which begins once it is known to hang
+        gpus = idle_stop.GPUActivity(timeout=0.1)  # which begins once it is known to hang
         unkillable.setattr(subprocess.Popen, "communicate", communicate)
         try:
-            assert [gpus.look(), gpus.look()] == [None, None]
+            assert [gpus.find_activity(), gpus.find_activity()] == [None, None]
             for line in pids.read_text().splitlines():
                 os.kill(int(line.split()[1]), 0)  # the child runs: its output was not waited for
             if not dies:
@@ -222,9 +218,9 @@ def test_an_nvidia_smi_that_hangs_holds_up_nothing(idle_stop, tmp_path, monkeypa
             for pid in map(int, pids.read_text().split()):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-    gpus.asked.wait(LIMIT_S)
+    gpus.process.wait(LIMIT_S)
     smi.write_text("#!/bin/sh\necho 50\n", encoding="utf-8")
-    assert gpus.look() == "GPU 0 works at 50 %"
+    assert gpus.find_activity() == "GPU 0 works at 50 %"
 
 
 def test_many_short_processes_are_a_job(idle_stop):
@@ -233,7 +229,7 @@ def test_many_short_processes_are_a_job(idle_stop):
     with subprocess.Popen(["bash", "-c", job]) as shell:
 
         def computed():
-            every = idle_stop.Processes().seconds().items()
+            every = idle_stop.ProcessActivity().cpu_seconds().items()
             return sum(used for (pid, _), (used, _) in every if pid == str(shell.pid))
 
         try:
@@ -245,7 +241,7 @@ def test_many_short_processes_are_a_job(idle_stop):
 
 def test_addresses_of_other_machines_are_refused(idle_stop):
     with pytest.raises(SystemExit, match="give an address of this machine"):
-        idle_stop.Jupyter("https://example.com:8443")
+        idle_stop.JupyterClient("https://example.com:8443")
 
 
 PROGRAM = """
@@ -266,7 +262,7 @@ def program(server, tmp_path):
     """
     (tmp_path / "aws").write_text(f'#!/bin/sh\necho "$@" >>{tmp_path}/stopped\n', encoding="utf-8")
     (tmp_path / "aws").chmod(0o755)
-    (tmp_path / "metadata.json").write_text(json.dumps(MINE), encoding="utf-8")
+    (tmp_path / "metadata.json").write_text(json.dumps(RESOURCE_METADATA), encoding="utf-8")
     started = []
 
     def start(url=server.url):

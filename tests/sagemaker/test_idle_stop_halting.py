@@ -9,7 +9,7 @@ import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
-from made_up_notebook import MINE, Quiet
+from made_up_notebook import RESOURCE_METADATA, Quiet
 
 
 class Halting(BaseHTTPRequestHandler):
@@ -48,9 +48,9 @@ def halting(idle_stop):
     serving = HTTPServer(("127.0.0.1", 0), Here)
     thread = threading.Thread(target=serving.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
-    jupyter = idle_stop.Jupyter(f"http://127.0.0.1:{serving.server_port}")
+    jupyter = idle_stop.JupyterClient(f"http://127.0.0.1:{serving.server_port}")
     quiet = [Quiet(), Quiet(), Quiet()]
-    yield idle_stop.Watch(jupyter, *quiet, heartbeat="/nonexistent"), Here
+    yield idle_stop.IdleTimer(jupyter, *quiet, heartbeat="/nonexistent"), Here
     serving.shutdown()
     thread.join()
     serving.server_close()
@@ -61,23 +61,23 @@ def test_a_kernel_is_seen_though_terminals_are_not(halting, instead):
     """Terminals may be switched off, and a bad answer must not end the program: it would count from
     the beginning again.
     """
-    watch, server = halting
+    timer, server = halting
     server.well, server.instead = {"kernels"}, instead
-    assert [watch.look(now)[1] for now in (0, 60)] == [None, None]
+    assert [timer.update(now)[1] for now in (0, 60)] == [None, None]
     server.kernels = [{**Halting.kernels[0], "execution_state": "busy"}]
-    assert watch.look(120) == (0, "kernel python3 is busy")
+    assert timer.update(120) == (0, "kernel python3 is busy")
 
 
 def test_a_server_that_answers_now_and_then_does_not_keep_a_notebook_nor_does_its_last_word(
     halting,
 ):
-    watch, server = halting
+    timer, server = halting
     server.kernels = [{**Halting.kernels[0], "execution_state": "busy"}]
-    assert watch.look(0) == (0, "kernel python3 is busy")
+    assert timer.update(0) == (0, "kernel python3 is busy")
     for now, well in ((60, set()), (120, {"kernels"}), (180, set()), (240, set())):
         server.well = well
         server.kernels = Halting.kernels
-        assert watch.look(now) == (now, None)
+        assert timer.update(now) == (now, None)
 
 
 def test_the_role_of_the_notebook_stops_it_whatever_its_user_has_set_up(
@@ -86,7 +86,7 @@ def test_the_role_of_the_notebook_stops_it_whatever_its_user_has_set_up(
     """Somebody's own key in ~/.aws may not stop this notebook; where the role's come from such a
     file, the file is read, too.
     """
-    (tmp_path / "metadata.json").write_text(json.dumps(MINE), encoding="utf-8")
+    (tmp_path / "metadata.json").write_text(json.dumps(RESOURCE_METADATA), encoding="utf-8")
     monkeypatch.setattr(idle_stop, "METADATA", str(tmp_path / "metadata.json"))
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -98,9 +98,9 @@ def test_the_role_of_the_notebook_stops_it_whatever_its_user_has_set_up(
             f'#!/bin/bash\necho "$@" >>$HOME/calls\n{allowed}\n', encoding="utf-8"
         )
         (tmp_path / "aws").chmod(0o755)
-        idle_stop.stop()
+        idle_stop.stop_notebook()
         assert len((tmp_path / "calls").read_text(encoding="utf-8").splitlines()) == calls
         (tmp_path / "calls").unlink()
     (tmp_path / "aws").write_text("#!/bin/bash\nexit 255\n", encoding="utf-8")
     with pytest.raises(subprocess.CalledProcessError):
-        idle_stop.stop()
+        idle_stop.stop_notebook()

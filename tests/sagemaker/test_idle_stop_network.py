@@ -1,6 +1,4 @@
-"""What the idle stop takes for use of the network: many bytes between two looks, and nothing that
-the machine says by itself.
-"""
+"""Network activity in idle-stop.py: many bytes between two updates, but no background traffic."""
 
 import socket
 import threading
@@ -32,10 +30,10 @@ def looked(tmp_path_factory):
     path = tmp_path_factory.mktemp("proc") / "dev"
 
     def look(idle_stop, moments):
-        network, said = idle_stop.Network(str(path)), []
+        network, said = idle_stop.NetworkActivity(str(path)), []
         for now, counts in moments:
             path.write_text(table(counts), encoding="ascii")
-            said.append(network.look(now))
+            said.append(network.find_activity(now))
         return said
 
     return look
@@ -100,23 +98,23 @@ def test_a_quiet_download_keeps_a_notebook_and_chatter_does_not(idle_stop, tmp_p
     path, carried = tmp_path / "dev", 0
 
     class Jupyter:
-        def look(self):
+        def read_state(self):
             return None, []
 
-    network = idle_stop.Network(str(path))
-    watch = idle_stop.Watch(Jupyter(), Quiet(), Quiet(), network, heartbeat="/nonexistent")
+    network = idle_stop.NetworkActivity(str(path))
+    timer = idle_stop.IdleTimer(Jupyter(), Quiet(), Quiet(), network, heartbeat="/nonexistent")
     idle = []
     for minute in range(120):
         carried += 60 * (200_000 if minute < 60 else 60_000)
         path.write_text(table({"eth0": (carried, 0)}), encoding="ascii")
-        idle.append(watch.look(minute * 60.0)[0])
+        idle.append(timer.update(minute * 60.0)[0])
     assert max(idle[:60]) == 0
     assert idle[-1] == 3600
 
 
 def test_without_the_table_no_network_is_at_work(idle_stop, tmp_path):
-    network = idle_stop.Network(str(tmp_path / "nothing"))
-    assert [network.look(0.0), network.look(60.0)] == [None, None]
+    network = idle_stop.NetworkActivity(str(tmp_path / "nothing"))
+    assert [network.find_activity(0.0), network.find_activity(60.0)] == [None, None]
 
 
 def test_the_numbers_of_this_machine_are_those_of_its_interfaces(idle_stop):
@@ -131,7 +129,7 @@ def test_the_numbers_of_this_machine_are_those_of_its_interfaces(idle_stop):
             if card.name != "lo" and (card / "statistics").is_dir()
         }
 
-    before, ours, after = account(), idle_stop.Network().bytes(), account()
+    before, ours, after = account(), idle_stop.NetworkActivity().byte_counts(), account()
     assert sorted(ours) == sorted(before)
     for name in ours:
         assert before[name] <= ours[name] <= after[name]
@@ -139,8 +137,8 @@ def test_the_numbers_of_this_machine_are_those_of_its_interfaces(idle_stop):
 
 def test_the_loopback_of_this_machine_is_no_use(idle_stop):
     """Its Jupyter server, asked by the idle stop itself, answers over it."""
-    network = idle_stop.Network()
-    before = network.bytes()
+    network = idle_stop.NetworkActivity()
+    before = network.byte_counts()
     with socket.create_server(("127.0.0.1", 0)) as listening:
         sending = socket.create_connection(listening.getsockname())
         receiving, _ = listening.accept()
@@ -151,5 +149,5 @@ def test_the_loopback_of_this_machine_is_no_use(idle_stop):
             while left:
                 left -= len(receiving.recv(1 << 20))
             thread.join()
-    after = network.bytes()
+    after = network.byte_counts()
     assert max([after[name] - before.get(name, 0) for name in after] + [0]) < 30_000_000

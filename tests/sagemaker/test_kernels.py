@@ -80,7 +80,7 @@ def test_both_kernels_are_the_environment_wherever_a_server_looks_first(machine,
 
 @pytest.mark.parametrize("cells", [3, pytest.param(1000, marks=pytest.mark.long)])
 def test_a_lab_runs_as_it_is(machine, cells):
-    """From the first cells, which import gluonlab and MXNet, to the last; it has no answers yet."""
+    """All cells run, from the import of gluonlab and MXNet to the last; it has no answers yet."""
     machine.notebook.create()
     machine.notebook.marker("READY")
     labs = machine.notebook.shown / "gluonlab-labs"
@@ -92,7 +92,7 @@ def test_a_lab_runs_as_it_is(machine, cells):
 
 
 def test_in_the_kernel_of_the_machine_its_first_cell_fails(machine):
-    """As it did, which shows that the test above can fail."""
+    """This failure shows that the test above can fail."""
     status, said = machine.run(EXECUTE, SAGEMAKER.parent / "labs/en/01-devices.ipynb", "/tmp", 3)
     assert status == 1
     assert "No module named 'gluonlab'" in said

@@ -53,28 +53,30 @@ def rights(*documents):
     ids=lambda given: "-".join(given) or "alone",
 )
 def test_launch_py_and_the_template_give_a_notebook_the_same_rights(given):
-    from gluonlab_sagemaker.role import permissions
+    from gluonlab_sagemaker.role import notebook_permissions
 
     theirs = rights(*(one["PolicyDocument"] for one in role(given)["Policies"]))
     ours = rights(
-        permissions("aws", REGION, ACCOUNT, "gluonlab", given.get("Bucket"), "SubnetId" in given)
+        notebook_permissions(
+            "aws", REGION, ACCOUNT, "gluonlab", given.get("Bucket"), "SubnetId" in given
+        )
     )
     assert ours == theirs
     assert len(ours) >= 6
 
 
 def test_launch_py_and_the_template_trust_the_same_service():
-    from gluonlab_sagemaker.role import trust
+    from gluonlab_sagemaker.role import trust_policy
 
-    assert rights(trust(ACCOUNT)) == rights(role({})["AssumeRolePolicyDocument"])
+    assert rights(trust_policy(ACCOUNT)) == rights(role({})["AssumeRolePolicyDocument"])
 
 
 @pytest.mark.parametrize("name", ["one-host", "parameter-server", "horovod", "spot"])
 def test_a_job_reads_and_writes_where_its_role_may(name):
     """Data, source, results and checkpoints: all of S3 that the request names."""
-    from gluonlab_sagemaker.role import permissions
+    from gluonlab_sagemaker.role import notebook_permissions
 
-    given = rights(permissions("aws", REGION, ACCOUNT, "gluonlab", "my-bucket", False))
+    given = rights(notebook_permissions("aws", REGION, ACCOUNT, "gluonlab", "my-bucket", False))
     text = (SAGEMAKER / "training" / f"{name}.json").read_text(encoding="utf-8")
     places = re.findall(r"s3://([^\"\\]+)", text)
     assert len(places) == (4 if name == "spot" else 3)

@@ -12,8 +12,8 @@ import pytest
 from made_up_notebook import SAGEMAKER
 
 import cloudformation
-from gluonlab_sagemaker.role import role_name
-from gluonlab_sagemaker.source import KEY
+from gluonlab_sagemaker.role import notebook_role_name
+from gluonlab_sagemaker.source import ARCHIVE_KEY
 
 ACCOUNT = "111122223333"
 # For managed policies and for boundaries, of which the template has none. Whoever may attach a
@@ -70,7 +70,7 @@ def handlers():
 
 
 def of_the_readme():
-    """What the commands of steps 1 to 6 call: `aws SERVICE OPERATION` is named as the API's."""
+    """Return the operations of the `aws SERVICE OPERATION` commands in steps 1 to 6."""
     readme = (SAGEMAKER / "README.md").read_text(encoding="utf-8")
     steps = readme[readme.index("## 1. ") : readme.index("## launch.py")]
     services = "cloudformation|sagemaker|service-quotas|pricing"
@@ -132,12 +132,12 @@ ROLES = f"arn:aws:iam::{ACCOUNT}:role"
 @pytest.mark.parametrize(
     ("name", "action", "arn"),
     [
-        (LAUNCHER, "iam:CreateRole", f"{ROLES}/{role_name('lab', 'eu-west-1')}"),
-        (LAUNCHER, "iam:PassRole", f"{ROLES}/{role_name('a' * 63, 'ap-northeast-1')}"),
+        (LAUNCHER, "iam:CreateRole", f"{ROLES}/{notebook_role_name('lab', 'eu-west-1')}"),
+        (LAUNCHER, "iam:PassRole", f"{ROLES}/{notebook_role_name('a' * 63, 'ap-northeast-1')}"),
         (LAUNCHER, "iam:PassRole", f"{ROLES}/gluonlab-Role-1ABCDEF"),  # a stack's
         (LAUNCHER, "sagemaker:CreateTrainingJob", f"{SOME}:training-job/gluonlab-one-host-1"),
         (LAUNCHER, "sagemaker:DeleteNotebookInstance", f"{SOME}:notebook-instance/lab"),
-        (LAUNCHER, "s3:PutObject", f"arn:aws:s3:::MY-BUCKET/{KEY}"),
+        (LAUNCHER, "s3:PutObject", f"arn:aws:s3:::MY-BUCKET/{ARCHIVE_KEY}"),
         (STACK, "cloudformation:DeleteStack",
          f"arn:aws:cloudformation:eu-west-1:{ACCOUNT}:stack/gluonlab/1"),
         (STACK, "iam:CreateRole", f"{ROLES}/gluonlab-Role-1ABCDEF"),
@@ -145,7 +145,7 @@ ROLES = f"arn:aws:iam::{ACCOUNT}:role"
         (STACK, "sagemaker:DeleteNotebookInstance", f"{SOME}:notebook-instance/gluonlab"),
         (STACK, "budgets:ModifyBudget",
          f"arn:aws:budgets::{ACCOUNT}:budget/gluonlab us-east-1 gluonlab"),
-        (STACK, "s3:PutObject", f"arn:aws:s3:::MY-BUCKET/{KEY}"),
+        (STACK, "s3:PutObject", f"arn:aws:s3:::MY-BUCKET/{ARCHIVE_KEY}"),
     ],
 )  # fmt: skip
 def test_what_the_launcher_or_the_template_makes_is_within_the_resources(name, action, arn):

@@ -81,13 +81,13 @@ def test_the_template_offers_the_machines_of_the_table_and_refuses_the_dead_pair
     template = cloudformation.load(SAGEMAKER / "notebook.yaml")
     offered = template["Parameters"]["InstanceType"]["AllowedValues"]
     platforms = template["Parameters"]["Platform"]["AllowedValues"]
-    assert set(offered) == {"ml.m5.xlarge", "ml.t3.xlarge", *pairs.instances()}
+    assert set(offered) == {"ml.m5.xlarge", "ml.t3.xlarge", *pairs.load_instances()}
     # CloudFormation's own schema, as cfn-lint has it, does not know that one
-    assert set(platforms) == set(pairs.platforms()) - {"notebook-al2023-v2"}
+    assert set(platforms) == set(pairs.load_platforms()) - {"notebook-al2023-v2"}
     for instance, platform in itertools.product(offered, platforms):
         given = {**GOOD, "InstanceType": instance, "Platform": platform}
         refused = cloudformation.Stack(template, given).refusals()
-        assert bool(refused) == bool(pairs.dead(instance, platform)), (instance, platform)
+        assert bool(refused) == bool(pairs.dead_reason(instance, platform)), (instance, platform)
 
 
 def test_the_default_machine_has_a_price_and_so_has_the_one_without_gpus():
@@ -96,7 +96,7 @@ def test_the_default_machine_has_a_price_and_so_has_the_one_without_gpus():
     template = cloudformation.load(SAGEMAKER / "notebook.yaml")
     machine = template["Parameters"]["InstanceType"]["Default"]
     for one in (machine, "ml.m5.xlarge"):
-        assert Prices().hour(one, "us-east-1") is not None
+        assert Prices().hour_price(one, "us-east-1") is not None
     readme = (SAGEMAKER / "README.md").read_text(encoding="utf-8")
     assert f"`{machine}`, the default" in readme
 
@@ -134,7 +134,7 @@ def test_the_scripts_of_the_template_are_those_of_the_folder_with_the_settings()
 
     for hook, name, given in (("OnCreate", "on-create", {}), ("OnStart", "on-start", settings)):
         text = base64.b64decode(properties[hook][0]["Content"]).decode("utf-8")
-        assert lines(text) == lines(lifecycle.script(name, given))
+        assert lines(text) == lines(lifecycle.build_script(name, given))
 
 
 def statements(given):

@@ -23,9 +23,9 @@ SMALL = {
 
 
 def command(name, **instead):
-    """What the image makes of a job: python -m PROGRAM, and each hyperparameter as an option.
+    """Return the image's command for a job: python -m PROGRAM, with hyperparameters as options.
 
-    None leaves one out.
+    A hyperparameter of None is left out.
     """
     request = json.loads((SAGEMAKER / "training" / f"{name}.json").read_text(encoding="utf-8"))
     values = {key: json.loads(text) for key, text in request["HyperParameters"].items()}
@@ -58,7 +58,7 @@ def run(words, **more):
 
 
 def check_charts(name, said, folder):
-    """What AWS draws of a job's whole output are the numbers of each epoch, once."""
+    """Check that AWS's charts of a job's output show the metrics of each epoch once."""
     epochs = [line for line in read_metrics(folder) if line["kind"] == "epoch"]
     assert len(epochs) == SMALL["epochs"]
     speeds = [line["images"] / line["training_seconds"] for line in epochs]
@@ -184,7 +184,7 @@ def state_of(pid):
 
 
 class Rest:
-    """Whether these processes compute nothing for a while, from one call to the next."""
+    """A condition that is true when these processes have not computed for some calls."""
 
     def __init__(self, processes):
         self.processes, self.before, self.quiet = processes, None, 0

@@ -1,6 +1,4 @@
-"""launch.py in this process, on moto's AWS or on one that answers what a test tells it to; never on
-a network.
-"""
+"""Fixtures that run launch.py in this process, on moto's AWS or on a stubbed one, offline."""
 
 import functools
 import socket
@@ -8,26 +6,23 @@ import socket
 import boto3
 import botocore.session
 import pytest
-from launch_world import REGION, Answers, Log, ended
+from launch_world import REGION, CallLog, StubbedAWS, run_command
 from moto import mock_aws
 
 from gluonlab_sagemaker.calls import Caller
-from gluonlab_sagemaker.options import World
+from gluonlab_sagemaker.options import Dependencies
 
 SET_BY_PEOPLE = (
     "PROFILE", "DEFAULT_PROFILE", "ACCESS_KEY_ID", "SECRET_ACCESS_KEY", "SESSION_TOKEN", "REGION",
 )  # fmt: skip
 
-# Each command makes a session, and each session would read AWS's descriptions of its services anew,
-# which takes half a second.
+# Each command makes a session, which would read AWS's service descriptions again for half a second.
 botocore.session.create_loader = functools.lru_cache(maxsize=None)(botocore.session.create_loader)
 
 
 @pytest.fixture(autouse=True)
-def nobody(monkeypatch, tmp_path):
-    """No credentials, no configuration and no network: what a person has set up is no part of a
-    test.
-    """
+def no_credentials(monkeypatch, tmp_path):
+    """Remove credentials and configuration of the user, and forbid connections."""
     for name in SET_BY_PEOPLE:
         monkeypatch.delenv(f"AWS_{name}", raising=False)
     for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
@@ -42,50 +37,50 @@ def _no_network(self, address):
 
 
 @pytest.fixture
-def somebody(monkeypatch):
-    """Credentials, made up."""
+def credentials(monkeypatch):
+    """Set made-up credentials."""
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIAMADEUPMADEUPMADE")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "made-up-secret")
 
 
 @pytest.fixture
 def log():
-    return Log()
+    return CallLog()
 
 
 @pytest.fixture
-def launch(capsys, log, somebody):
-    """``launch(*arguments)`` -> exit status, standard output, standard error: the command on moto's
-    AWS.
-    """
+def launch(capsys, log, credentials):
+    """Run a command on moto's AWS: ``launch(*arguments)`` returns status, stdout and stderr."""
     with mock_aws():
-        yield lambda *arguments: ended(capsys, World(log.recording(), log.slept.append), arguments)
+        yield lambda *arguments: run_command(
+            capsys, Dependencies(log.recording(), log.slept.append), arguments
+        )
 
 
 @pytest.fixture
 def aws():
-    return Answers()
+    return StubbedAWS()
 
 
 @pytest.fixture
-def told(capsys, log, aws):
-    """``told(*arguments)``: the command on an AWS that answers as ``aws`` is told, all of which it
-    must have asked for.
-    """
+def launch_stubbed(capsys, log, aws):
+    """Run a command on the stubbed AWS ``aws``, all of whose answers it must use."""
 
-    class Told(Caller):
-        def client(self, service):
+    class StubbedCaller(Caller):
+        def service_client(self, service):
             return aws.client(service)
 
     def run(*arguments):
-        result = ended(capsys, World(log.recording(Told), log.slept.append), arguments)
-        aws.all_given()
+        result = run_command(
+            capsys, Dependencies(log.recording(StubbedCaller), log.slept.append), arguments
+        )
+        aws.assert_all_used()
         return result
 
     return run
 
 
 @pytest.fixture
-def here():
-    """``here(service)``: a client of moto's AWS that launch.py has no part in."""
+def moto_client():
+    """Return a client of moto's AWS for a service."""
     return lambda service: boto3.client(service, region_name=REGION)

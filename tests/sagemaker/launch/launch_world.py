@@ -1,6 +1,4 @@
-"""What the tests of launch.py work with: the command in this process, a log of its calls, and an
-AWS that answers as it is told.
-"""
+"""Helpers for the tests of launch.py: commands in this process, a log of calls, a stubbed AWS."""
 
 import sys
 from pathlib import Path
@@ -19,8 +17,8 @@ from gluonlab_sagemaker.commands import main  # noqa: E402
 REGION = "us-east-1"
 
 
-class Log:
-    """What was called, and how long was slept."""
+class CallLog:
+    """A log of the calls to AWS, and of the seconds slept."""
 
     def __init__(self):
         self.calls, self.slept = [], []
@@ -31,46 +29,40 @@ class Log:
         return [operation for _, operation, _ in self.calls]
 
     def changes(self):
-        """Without what only looks."""
+        """Return the operations that change something."""
         return [
             name for name in self.operations if not name.startswith(("Describe", "Get", "List"))
         ]
 
     def interrupt_at(self, call):
-        """Ctrl-C comes when the command makes the call of this number."""
-
-        def before(number):
-            if number == call:
-                raise KeyboardInterrupt
-
-        self.before = before
+        """Simulate Ctrl-C at the call with this number."""
+        self.interrupt_call = call
 
     def interrupt_no_more(self):
-        self.before = lambda number: None
+        self.interrupt_call = None
 
     def recording(self, base=Caller):
         log = self
 
         class Recording(base):
             def __call__(self, service, operation, **parameters):
-                log.before(len(log.calls))
+                if len(log.calls) == log.interrupt_call:
+                    raise KeyboardInterrupt
                 log.calls.append((service, operation, parameters))
                 return super().__call__(service, operation, **parameters)
 
         return Recording
 
 
-def ended(capsys, world, arguments):
+def run_command(capsys, world, arguments):
     with pytest.raises(SystemExit) as raised:
         main(list(arguments), world)
-    said = capsys.readouterr()
-    return raised.value.code, said.out, said.err
+    output = capsys.readouterr()
+    return raised.value.code, output.out, output.err
 
 
-class Answers:
-    """An AWS that expects calls in an order and answers them as told, after botocore has checked
-    both sides against the API.
-    """
+class StubbedAWS:
+    """An AWS that expects calls in order, with answers that botocore checks against the API."""
 
     def __init__(self):
         self._stubbers = {}
@@ -87,24 +79,24 @@ class Answers:
             self._stubbers[service].activate()
         return self._stubbers[service]
 
-    def say(self, operation, answer=None, service="sagemaker"):
+    def answer(self, operation, answer=None, service="sagemaker"):
         self._stubber(service).add_response(operation, answer or {})
 
     def refuse(self, operation, code, message="", service="sagemaker"):
         self._stubber(service).add_client_error(operation, code, message)
 
-    def silent(self, operation):
-        """Nothing comes back, though AWS may have done it."""
+    def time_out(self, operation):
+        """Simulate a call without an answer, which AWS may have carried out."""
 
-        def time_out(**ignored):
+        def raise_timeout(**ignored):
             raise exceptions.ReadTimeoutError(endpoint_url="https://x")
 
         self.client("sagemaker").meta.events.register(
-            f"provide-client-params.sagemaker.{operation}", time_out
+            f"provide-client-params.sagemaker.{operation}", raise_timeout
         )
 
     def statuses(self, *statuses, **more):
-        """What DescribeNotebookInstance says, one after the other; None: there is none."""
+        """Answer DescribeNotebookInstance with these statuses; None means that it is not found."""
         for status in statuses:
             if status is None:
                 self.refuse("describe_notebook_instance", "ValidationException", "RecordNotFound")
@@ -115,30 +107,30 @@ class Answers:
                     "NotebookInstanceArn": arn,
                     "NotebookInstanceStatus": status,
                 }
-                self.say("describe_notebook_instance", {**about, **more})
+                self.answer("describe_notebook_instance", {**about, **more})
 
     def no_scripts(self):
-        """There is no lifecycle configuration of the notebook."""
+        """Answer that the notebook has no lifecycle configuration."""
         operation = "describe_notebook_instance_lifecycle_config"
         self.refuse(operation, "ValidationException", "it does not exist.")
 
     def scripts_are_made(self):
         self.no_scripts()
-        self.say("create_notebook_instance_lifecycle_config")
+        self.answer("create_notebook_instance_lifecycle_config")
 
     def no_role(self):
         self.refuse("get_role", "NoSuchEntity", "cannot be found", "iam")
 
     def without_a_role(self):
-        """There is neither the notebook nor the role that it would have; the caller is ada."""
+        """Answer that there is neither the notebook nor its role, and that the caller is ada."""
         self.statuses(None)
         self.caller_is_ada()
         self.no_role()
 
     def caller_is_ada(self):
         ada = {"Account": "111122223333", "Arn": "arn:aws:iam::111122223333:user/ada"}
-        self.say("get_caller_identity", ada, "sts")
+        self.answer("get_caller_identity", ada, "sts")
 
-    def all_given(self):
+    def assert_all_used(self):
         for stubber in self._stubbers.values():
             stubber.assert_no_pending_responses()

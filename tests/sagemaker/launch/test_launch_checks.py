@@ -1,6 +1,4 @@
-"""What is refused before AWS is asked, held against botocore's own description of the API; and what
-things cost.
-"""
+"""Checks before AWS is called, compared with botocore's description of the API; and costs."""
 
 import json
 import re
@@ -13,7 +11,7 @@ import botocore.session
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from launch_world import SAGEMAKER, ended
+from launch_world import SAGEMAKER, run_command
 
 import cloudformation
 from gluonlab_sagemaker import instances
@@ -25,9 +23,9 @@ from gluonlab_sagemaker.checks import (
 )
 from gluonlab_sagemaker.cost import Prices
 from gluonlab_sagemaker.errors import RefusedError
-from gluonlab_sagemaker.options import World
-from gluonlab_sagemaker.role import LONGEST_ROLE, role_name
-from gluonlab_sagemaker.source import archive
+from gluonlab_sagemaker.options import Dependencies
+from gluonlab_sagemaker.role import MAX_ROLE_NAME_LENGTH, notebook_role_name
+from gluonlab_sagemaker.source import create_archive
 
 FROM = ("--repository", "https://git.example.org/gluonlab.git")
 NAME = re.compile(r"[a-zA-Z0-9](-*[a-zA-Z0-9]){0,70}")
@@ -55,14 +53,16 @@ def test_a_name_is_refused_exactly_when_aws_would(text):
 )
 @settings(max_examples=50, deadline=None)
 def test_every_notebook_has_a_role_name_that_iam_takes(name, region):
-    role = role_name(name, region)
+    role = notebook_role_name(name, region)
     assert re.fullmatch(r"[\w+=,.@-]+", role)
-    assert len(role) <= LONGEST_ROLE
-    assert role != role_name(name, "eu-west-1")
+    assert len(role) <= MAX_ROLE_NAME_LENGTH
+    assert role != notebook_role_name(name, "eu-west-1")
 
 
 def test_long_names_that_begin_alike_have_different_roles():
-    assert len({role_name("a" * 61 + end, "us-east-1") for end in ("", "b", "c", "cc")}) == 4
+    assert (
+        len({notebook_role_name("a" * 61 + end, "us-east-1") for end in ("", "b", "c", "cc")}) == 4
+    )
 
 
 VARIABLES = st.one_of(
@@ -75,7 +75,7 @@ VARIABLES = st.one_of(
 @given(st.lists(VARIABLES, max_size=3))
 @settings(max_examples=200, deadline=None)
 def test_variables_are_taken_exactly_when_the_stack_would_take_them(given):
-    """With names that differ, and one variable in each."""
+    """A list is also refused if it repeats a name, or has two variables in one element."""
     rule = cloudformation.load(SAGEMAKER / "notebook.yaml")["Parameters"]["Environment"]
     text, names = " ".join(given), [one.partition("=")[0] for one in given]
     fits = len(text) <= rule["MaxLength"] and re.fullmatch(rule["AllowedPattern"][1:-1], text)
@@ -167,9 +167,9 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("words", MISTAKES)
-def test_a_mistake_is_one_line_and_nothing_is_called(words, capsys, log, somebody):
-    """Had something been called, it would have met a network that is not there."""
-    status, out, err = ended(capsys, World(log.recording()), words.split())
+def test_a_mistake_is_one_line_and_nothing_is_called(words, capsys, log, credentials):
+    """A call would fail, because the tests have no network."""
+    status, out, err = run_command(capsys, Dependencies(log.recording()), words.split())
     assert (status, out, log.calls) == (2, "", [])
     [line] = [line for line in err.splitlines() if line.startswith("error: ")]
     assert MISTAKES[words] in line
@@ -191,51 +191,53 @@ def test_a_machine_is_unfit_exactly_when_the_doctor_would_say_so_of_its_gpus():
     assert {name.split(".")[1] for name in types if name[3] in "gp"} == set(CAPABILITIES)
     for name in types:
         able = is_supported(CAPABILITIES.get(name.split(".")[1], (8, 0)))
-        assert able is not bool(instances.pairs.unfit(name)), name
+        assert able is not bool(instances.pairs.unfit_reason(name)), name
 
 
 def test_a_platform_that_only_aws_knows_is_left_to_aws_with_a_warning():
-    assert instances.platform("notebook-al2026-v1") == "notebook-al2026-v1"
-    assert instances.refuse_dead("ml.g5.12xlarge", "notebook-al2026-v1", force=False) is None
-    assert instances.unknown_platform("notebook-al2026-v1").startswith(
+    assert instances.check_platform("notebook-al2026-v1") == "notebook-al2026-v1"
+    assert (
+        instances.refuse_dead_instance("ml.g5.12xlarge", "notebook-al2026-v1", force=False) is None
+    )
+    assert instances.unknown_platform_warning("notebook-al2026-v1").startswith(
         "notebook-al2026-v1 is no platform that is known here (as of 2026-11-27)"
     )
 
 
 def test_every_platform_of_the_api_is_known_and_dated():
     pattern = SHAPES.shape_for("PlatformIdentifier").metadata["pattern"]
-    assert set(pattern.strip("()").split("|")) == set(instances.pairs.platforms())
-    for name, about in instances.pairs.platforms().items():
-        assert instances.unknown_platform(name) == ""
+    assert set(pattern.strip("()").split("|")) == set(instances.pairs.load_platforms())
+    for name, about in instances.pairs.load_platforms().items():
+        assert instances.unknown_platform_warning(name) == ""
         assert re.fullmatch(r"20\d\d-\d\d-\d\d", about["as_of"])
         assert (about["dead_since"] is None) == name.startswith("notebook-al2023-")
 
 
 def test_the_way_out_of_a_dead_pair_is_a_living_one():
-    for platform, about in instances.pairs.platforms().items():
-        for instance in instances.pairs.instances():
-            options = instances.way_out(instance, platform).split()
+    for platform, about in instances.pairs.load_platforms().items():
+        for instance in instances.pairs.load_instances():
+            options = instances.resize_options(instance, platform).split()
             given = dict(zip(options[::2], options[1::2]))
             after = given.get("--instance", instance), given.get("--platform", platform)
             if platform == "notebook-al1-v1":
                 assert (options, about["becomes"]) == ([], None)
             else:
-                assert instances.pairs.dead(*after) == ""
+                assert instances.pairs.dead_reason(*after) == ""
 
 
-def test_every_instance_is_a_choice_and_has_a_request_of_its_own(capsys, somebody):
-    status, out, _ = ended(capsys, World(), ("create", "--instance", "list"))
+def test_every_instance_is_a_choice_and_has_a_request_of_its_own(capsys, credentials):
+    status, out, _ = run_command(capsys, Dependencies(), ("create", "--instance", "list"))
     assert status == 0
     for line in out.splitlines():
         name = line.split()[0]
-        assert instances.request(name)["InstanceType"] == name
+        assert instances.notebook_request(name)["InstanceType"] == name
         assert ("dead as of 2026-11-21" in line) == name.startswith("ml.p3")
     names = [line.split()[0] for line in out.splitlines()]
     assert names[0] == "ml.g4dn.xlarge" and names[-1].startswith("ml.p3")  # the living first
 
 
-def test_the_list_of_machines_says_what_each_costs_an_hour(capsys, somebody):
-    out, err = ended(capsys, World(), ("create", "--instance", "list"))[1:]
+def test_the_list_of_machines_says_what_each_costs_an_hour(capsys, credentials):
+    out, err = run_command(capsys, Dependencies(), ("create", "--instance", "list"))[1:]
     said = {line.split()[0]: line for line in out.splitlines()}
     assert "1.41 USD an hour" in said["ml.g5.xlarge"]
     assert "price unknown" in said["ml.g4dn.12xlarge"]
@@ -246,15 +248,18 @@ def test_without_a_region_no_price_is_looked_for_and_nothing_is_made(capsys, mon
     monkeypatch.delenv("AWS_DEFAULT_REGION")
     made = ("create", "--instance", "g5.xlarge", "--repository", "https://x/y")
     said = "error: create lacks the region: add --region REGION, such as us-east-1\n"
-    assert ended(capsys, World(), made) == (2, "", said)
-    err = ended(capsys, World(), (*made, "--dry-run"))[2]
+    assert run_command(capsys, Dependencies(), made) == (2, "", said)
+    err = run_command(capsys, Dependencies(), (*made, "--dry-run"))[2]
     assert "cost: it depends on the region: add --region REGION, such as us-east-1; 50 GB" in err
     assert "<region>" not in err
-    assert "by region: add --region" in ended(capsys, World(), ("create", "--instance", "list"))[2]
+    assert (
+        "by region: add --region"
+        in run_command(capsys, Dependencies(), ("create", "--instance", "list"))[2]
+    )
 
 
-def test_a_notebook_from_nowhere_is_refused_before_its_price_is_named(capsys, somebody):
-    err = ended(capsys, World(), ("create", "--instance", "g5.xlarge"))[2]
+def test_a_notebook_from_nowhere_is_refused_before_its_price_is_named(capsys, credentials):
+    err = run_command(capsys, Dependencies(), ("create", "--instance", "g5.xlarge"))[2]
     assert err.startswith("error: the notebook needs gluonlab from somewhere")
 
 
@@ -274,13 +279,14 @@ def prices(tmp_path):
 
 def test_costs_are_products_and_say_where_they_come_from(prices):
     table = prices(2.5, 0.2)
-    assert table.notebook("ml.x", 50, "us-east-1") == (
+    assert table.describe_notebook_cost("ml.x", 50, "us-east-1") == (
         "cost: about 2.50 EUR an hour while it runs, 60.00 a day if nothing stops it; "
         "50 GB of volume are paid until delete, also while it is stopped, about 10.00 EUR a month "
         "(an estimate, by the prices of 2020-02-02 in prices.json)"
     )
-    assert "about 7.50 EUR an hour on 3 x ml.x, at most 15.00 EUR in 2 h" in table.job(
-        "ml.x", 3, 7200, "us-east-1"
+    assert (
+        "about 7.50 EUR an hour on 3 x ml.x, at most 15.00 EUR in 2 h"
+        in table.describe_job_cost("ml.x", 3, 7200, "us-east-1")
     )
 
 
@@ -288,11 +294,11 @@ def test_what_is_not_known_is_said_not_guessed(prices):
     missing = (None, "ml.x", "us-east-1"), (1, "ml.y", "us-east-1"), (1, "ml.x", "eu-west-1")
     for price, instance, region in missing:
         table = prices(price)
-        text = table.notebook(instance, 50, region)
+        text = table.describe_notebook_cost(instance, 50, region)
         assert f"no price of {instance} in {region} in prices.json" in text
         assert f"launch.py prices --update --region {region} asks AWS" in text
         assert "estimate" not in text
-        job = table.job(instance, 1, 60, region)
+        job = table.describe_job_cost(instance, 1, 60, region)
         assert f"no price of training on {instance} in {region} in prices.json" in job
         assert "prices --update" in job
 
@@ -300,7 +306,7 @@ def test_what_is_not_known_is_said_not_guessed(prices):
 @pytest.mark.parametrize("wrong", ["3.5", True, -1, float("inf"), [1]])
 def test_a_price_that_is_none_is_refused(wrong, prices):
     with pytest.raises(RefusedError, match="is not a price: write a number, or null"):
-        prices(wrong).notebook("ml.x", 50, "us-east-1")
+        prices(wrong).describe_notebook_cost("ml.x", 50, "us-east-1")
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"regions": 1}', None])
@@ -316,7 +322,7 @@ def test_the_table_that_is_shipped_says_of_when_and_from_where_it_is():
     for region in shipped["regions"].values():
         assert re.fullmatch(r"20\d\d-\d\d-\d\d", region["date"])
         assert "not from AWS" in region["source"] or region["source"].startswith("AWS's price list")
-        assert set(instances.pairs.instances()) <= set(region["instance_hour"])
+        assert set(instances.pairs.load_instances()) <= set(region["instance_hour"])
 
 
 def git(folder, *arguments):
@@ -334,7 +340,7 @@ def test_the_archive_holds_the_last_commit_at_its_top(tmp_path):
     (tmp_path / "setup.py").write_text("changed")
     (tmp_path / "secrets").write_text("never added")
     said = []
-    with tarfile.open(fileobj=BytesIO(archive(tmp_path, said.append))) as tar:
+    with tarfile.open(fileobj=BytesIO(create_archive(tmp_path, said.append))) as tar:
         members = [one for one in tar.getmembers() if one.isfile()]
         files = {one.name: tar.extractfile(one).read().decode() for one in members}
     assert files == {"setup.py": "committed", "sub/a": "a"}
@@ -344,11 +350,11 @@ def test_the_archive_holds_the_last_commit_at_its_top(tmp_path):
 def test_without_a_git_checkout_there_is_no_archive(tmp_path):
     said = "is not a git checkout that can be uploaded .* or give --repository"
     with pytest.raises(RefusedError, match=said):
-        archive(tmp_path)
+        create_archive(tmp_path)
 
 
 def test_the_modules_import_downwards_only():
-    """As gluonlab_sagemaker's docstring lists them: all of them, and none twice."""
+    """The docstring of gluonlab_sagemaker lists each module once, in order."""
     import gluonlab_sagemaker
 
     rows = [re.split(r"  +", line)[0] for line in gluonlab_sagemaker.__doc__.splitlines()[4:]]

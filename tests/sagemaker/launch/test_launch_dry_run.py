@@ -4,10 +4,10 @@ import json
 import re
 
 import pytest
-from launch_world import ended
+from launch_world import run_command
 
 from gluonlab_sagemaker.calls import Caller
-from gluonlab_sagemaker.options import World
+from gluonlab_sagemaker.options import Dependencies
 
 FROM = ("--repository", "https://git.example.org/gluonlab.git")
 P3 = ("--instance", "p3.8xlarge", "--force", *FROM)
@@ -26,7 +26,7 @@ def rehearse(capsys):
     """
 
     def run(*arguments):
-        status, out, err = ended(capsys, World(Forbidden), [*arguments, "--dry-run"])
+        status, out, err = run_command(capsys, Dependencies(Forbidden), [*arguments, "--dry-run"])
         assert status == 0, err
         return json.loads(out), err
 
@@ -116,7 +116,7 @@ def test_a_network_of_ones_own(rehearse):
 
 
 def test_the_source_is_uploaded_only_without_a_repository(rehearse, monkeypatch):
-    monkeypatch.setattr("gluonlab_sagemaker.create.archive", lambda say: b"12345")
+    monkeypatch.setattr("gluonlab_sagemaker.create.create_archive", lambda report: b"12345")
     calls, _ = rehearse("create", "--instance", "g5.48xlarge", "--bucket", "my-bucket")
     [put] = [call["parameters"] for call in calls if call["service"] == "s3"]
     assert put == {"Bucket": "my-bucket", "Key": "gluonlab/source.tar.gz", "Body": "<5 bytes>"}
@@ -125,10 +125,10 @@ def test_the_source_is_uploaded_only_without_a_repository(rehearse, monkeypatch)
 
 
 def test_parameters_are_checked_against_the_api(capsys):
-    from gluonlab_sagemaker.calls import Rehearsal
+    from gluonlab_sagemaker.calls import DryRunCaller
     from gluonlab_sagemaker.errors import AWSError
 
-    call = Rehearsal(None, "us-east-1", None)
+    call = DryRunCaller(None, "us-east-1", None)
     said = "AWS would refuse StopNotebookInstance: .*NotebookInstanceNam"
     with pytest.raises(AWSError, match=said):
         call("sagemaker", "StopNotebookInstance", NotebookInstanceNam="x")

@@ -1,15 +1,12 @@
-"""What AWS refuses: one line that says what and what to do, and no more than that.
-
-Answers are botocore's Stubber's.
-"""
+"""Errors of AWS, from botocore's Stubber: one line with the reason and the remedy."""
 
 import pytest
 from botocore import exceptions
-from launch_world import ended
+from launch_world import run_command
 
 from gluonlab_sagemaker.calls import Caller
 from gluonlab_sagemaker.errors import AWSError, raise_explained
-from gluonlab_sagemaker.options import World
+from gluonlab_sagemaker.options import Dependencies
 
 ROLE = ("--role", "arn:aws:iam::111122223333:role/mine")
 G5 = ("--instance", "g5.12xlarge", "--repository", "https://git.example.org/gluonlab.git", *ROLE)
@@ -22,14 +19,14 @@ def one_line(err):
 
 
 @pytest.fixture
-def refused(told, aws):
+def refused(launch_stubbed, aws):
     """``refused(code, message)``: what create says when AWS refuses the notebook so."""
 
     def run(code, message, *arguments):
         aws.statuses(None)
         aws.scripts_are_made()
         aws.refuse("create_notebook_instance", code, message)
-        status, _, err = told("create", *G5, *arguments)
+        status, _, err = launch_stubbed("create", *G5, *arguments)
         assert status == 1
         return one_line(err)
 
@@ -77,14 +74,14 @@ def test_a_refusal_has_a_remedy(code, said, means, refused):
     ("code", "said"),
     [("ValidationException", DUPLICATE), ("InternalFailure", ""), (None, None)],
 )
-def test_a_notebook_that_may_have_been_made_is_not_said_not_to_be(code, said, told, aws):
-    """It would cost money without anybody knowing of it; botocore asks twice."""
+def test_a_notebook_that_may_have_been_made_is_not_said_not_to_be(code, said, launch_stubbed, aws):
+    """botocore retries, so the notebook may exist and cost money after an error."""
     aws.statuses(None)
     aws.scripts_are_made()
-    aws.silent("CreateNotebookInstance") if code is None else aws.refuse(
+    aws.time_out("CreateNotebookInstance") if code is None else aws.refuse(
         "create_notebook_instance", code, said
     )
-    status, _, err = told("create", *G5)
+    status, _, err = launch_stubbed("create", *G5)
     assert status == 1
     assert "no notebook was made" not in err
     tells = (
@@ -94,21 +91,21 @@ def test_a_notebook_that_may_have_been_made_is_not_said_not_to_be(code, said, to
     assert tells in one_line(err)
 
 
-def test_whoever_may_make_no_role_hears_that_one_can_be_given(told, aws):
+def test_whoever_may_make_no_role_hears_that_one_can_be_given(launch_stubbed, aws):
     aws.statuses(None)
     aws.caller_is_ada()
     denied = "User: ada is not authorized to perform: iam:GetRole on resource: role r"
     aws.refuse("get_role", "AccessDenied", denied, "iam")
-    line = one_line(told("create", *G5[:-2])[2])
+    line = one_line(launch_stubbed("create", *G5[:-2])[2])
     assert "these credentials may not iam:GetRole on role: ask whoever" in line
     assert "or for a role, whose ARN --role takes" in line
 
 
-def test_a_quota_of_roles_is_not_looked_for_among_sagemakers(told, aws):
+def test_a_quota_of_roles_is_not_looked_for_among_sagemakers(launch_stubbed, aws):
     aws.without_a_role()
     said = "Cannot exceed quota for RolesPerAccount: 1000"
     aws.refuse("create_role", "LimitExceeded", said, "iam")
-    line = one_line(told("create", *G5[:-2])[2])
+    line = one_line(launch_stubbed("create", *G5[:-2])[2])
     assert f"RolesPerAccount: 1000 (see {CONSOLE}/home/services/iam/quotas)" in line
 
 
@@ -121,10 +118,12 @@ def test_a_quota_of_roles_is_not_looked_for_among_sagemakers(told, aws):
         ("SignatureDoesNotMatch", "; a clock of this machine that is wrong does the same"),
     ],
 )  # fmt: skip
-def test_nothing_of_credentials_is_repeated_not_even_in_a_traceback(code, more, told, aws, capsys):
+def test_nothing_of_credentials_is_repeated_not_even_in_a_traceback(
+    code, more, launch_stubbed, aws, capsys
+):
     secret = "The Canonical String should have been x-amz-security-token:SECRET"
     aws.refuse("describe_notebook_instance", code, secret)
-    status, out, err = told("status")
+    status, out, err = launch_stubbed("status")
     assert status == 1
     assert one_line(err) == (
         f"error: AWS does not accept the credentials ({code}): set them up with `aws configure` or "
@@ -143,16 +142,16 @@ def test_no_credentials(capsys):
     """The real thing: boto3 looks everywhere, and finds none."""
     said = "no usable AWS credentials were found: set them up with `aws configure`"
     for arguments in (("status",), ("create", *G5), ("delete", "--yes"), ("jobs", "list")):
-        status, _, err = ended(capsys, World(), arguments)
+        status, _, err = run_command(capsys, Dependencies(), arguments)
         assert status == 1 and said in one_line(err)
 
 
-def test_no_region(capsys, somebody, monkeypatch):
+def test_no_region(capsys, credentials, monkeypatch):
     monkeypatch.delenv("AWS_DEFAULT_REGION")
     said = (
         "error: no region is set: give one, such as --region us-east-1, or set AWS_DEFAULT_REGION"
     )
-    assert ended(capsys, World(), ["status"]) == (1, "", f"{said}\n")
+    assert run_command(capsys, Dependencies(), ["status"]) == (1, "", f"{said}\n")
 
 
 @pytest.mark.parametrize(
@@ -164,9 +163,9 @@ def test_no_region(capsys, somebody, monkeypatch):
     ],
 )
 def test_an_unknown_region_or_profile_is_refused_without_asking_for_it(
-    words, code, said, capsys, somebody
+    words, code, said, capsys, credentials
 ):
-    status, _, err = ended(capsys, World(), ["status", *words.split()])
+    status, _, err = run_command(capsys, Dependencies(), ["status", *words.split()])
     assert status == code and said in one_line(err)
 
 
@@ -200,11 +199,11 @@ def test_what_keeps_a_call_from_aws_is_one_line(error, means):
         (None, "AWS gives no reason"),
     ],
 )  # fmt: skip
-def test_a_notebook_that_fails_says_why(reason, means, told, aws):
+def test_a_notebook_that_fails_says_why(reason, means, launch_stubbed, aws):
     why = {} if reason is None else {"FailureReason": reason}
     aws.statuses("Pending")
     aws.statuses("Failed", "Failed", **why)
-    status, _, err = told("wait")
+    status, _, err = launch_stubbed("wait")
     assert status == 1
     line = one_line(err)
     assert "error: notebook gluonlab failed: " + (reason or "") in line
@@ -217,42 +216,42 @@ def made(aws):
     """AWS makes the notebook."""
     aws.statuses(None)
     aws.scripts_are_made()
-    aws.say("create_notebook_instance")
+    aws.answer("create_notebook_instance")
 
 
-def test_create_sees_the_failure_of_what_it_made(made, told, aws):
+def test_create_sees_the_failure_of_what_it_made(made, launch_stubbed, aws):
     aws.statuses("Pending", "Pending")
     aws.statuses("Failed", "Failed", FailureReason="Insufficient capacity")
-    status, _, err = told("create", *G5)
+    status, _, err = launch_stubbed("create", *G5)
     assert status == 1
     assert "no such machine free" in one_line(err)
     assert "python sagemaker/launch.py delete --name gluonlab removes what is left" in one_line(err)
 
 
-def test_create_notices_that_its_notebook_is_gone(made, told, aws):
+def test_create_notices_that_its_notebook_is_gone(made, launch_stubbed, aws):
     aws.statuses("Pending", None)
     said = "error: gluonlab is gone: somebody deleted it while it was being made"
-    assert one_line(told("create", *G5)[2]) == said
+    assert one_line(launch_stubbed("create", *G5)[2]) == said
 
 
-def test_a_notebook_that_never_stops_is_warned_of(made, told):
+def test_a_notebook_that_never_stops_is_warned_of(made, launch_stubbed):
     assert (
         "warning: with --idle-minutes 0 it runs, and costs, until somebody stops it: "
         "python sagemaker/launch.py stop"
-    ) in told("create", *G5, "--idle-minutes", "0", "--no-wait")[2]
+    ) in launch_stubbed("create", *G5, "--idle-minutes", "0", "--no-wait")[2]
 
 
-def test_create_waits_for_a_role_that_is_too_new(told, aws, log):
+def test_create_waits_for_a_role_that_is_too_new(launch_stubbed, aws, log):
     aws.without_a_role()
     role = {"Path": "/", "RoleName": "r", "RoleId": "A" * 16, "Arn": ROLE[1], "CreateDate": 0}
-    aws.say("create_role", {"Role": role}, "iam")
-    aws.say("put_role_policy", None, "iam")
+    aws.answer("create_role", {"Role": role}, "iam")
+    aws.answer("put_role_policy", None, "iam")
     aws.scripts_are_made()
     said = "Could not assume role arn. Please ensure that the role exists"
     for _ in range(3):
         aws.refuse("create_notebook_instance", "ValidationException", said)
-    aws.say("create_notebook_instance")
-    assert told("create", *G5[:-2], "--no-wait")[0] == 0
+    aws.answer("create_notebook_instance")
+    assert launch_stubbed("create", *G5[:-2], "--no-wait")[0] == 0
     assert log.slept == [5, 5, 5]
 
 
@@ -261,24 +260,24 @@ def test_only_a_role_is_waited_for(refused, log):
     assert log.slept == []
 
 
-def test_the_address_is_printed_alone_and_only_by_url(told, aws, log):
+def test_the_address_is_printed_alone_and_only_by_url(launch_stubbed, aws, log):
     aws.statuses("InService", Url="gluonlab.notebook.us-east-1.sagemaker.aws")
     url = "https://x.example/?authToken=t"
-    aws.say("create_presigned_notebook_instance_url", {"AuthorizedUrl": url})
-    assert told("url", "--hours", "2") == (0, f"{url}\n", "")
+    aws.answer("create_presigned_notebook_instance_url", {"AuthorizedUrl": url})
+    assert launch_stubbed("url", "--hours", "2") == (0, f"{url}\n", "")
     given = {"NotebookInstanceName": "gluonlab", "SessionExpirationDurationInSeconds": 7200}
     assert log.calls[-1][2] == given
 
 
 @pytest.mark.parametrize(("status", "verb"), [("Stopped", "start"), ("Pending", "wait")])
-def test_a_notebook_that_does_not_run_has_no_address(status, verb, told, aws):
+def test_a_notebook_that_does_not_run_has_no_address(status, verb, launch_stubbed, aws):
     aws.statuses(status)
     said = f"gluonlab is {status}: it has an address when it is InService: "
-    code, out, err = told("url")
+    code, out, err = launch_stubbed("url")
     assert (code, out) == (2, "")
     assert f"{said}python sagemaker/launch.py {verb} --name gluonlab" in err
 
 
-def test_an_error_without_a_caller_is_not_swallowed(somebody):
+def test_an_error_without_a_caller_is_not_swallowed(credentials):
     with pytest.raises(AttributeError):
         Caller(None, "us-east-1")("sagemaker", "MisspeltOperation")

@@ -4,7 +4,7 @@ import json
 
 from test_launch_jobs import request
 
-from gluonlab_sagemaker.job_role import Account, permissions, submitter
+from gluonlab_sagemaker.job_role import Account, job_permissions, submitter_policy
 
 HERE = Account("aws", "us-east-1", "123456789012")
 TO = ("--bucket", "their-bucket")
@@ -29,7 +29,7 @@ def allows(policy, action, instances):
 
 
 def test_who_submits_may_start_jobs_on_the_named_machines_alone():
-    policy = submitter(HERE, "their-bucket", ["ml.g5.xlarge", "ml.g5.2xlarge"])
+    policy = submitter_policy(HERE, "their-bucket", ["ml.g5.xlarge", "ml.g5.2xlarge"])
     for instances, may in (
         (["ml.g5.xlarge"], True),
         (["ml.g5.xlarge", "ml.g5.2xlarge"], True),
@@ -40,8 +40,8 @@ def test_who_submits_may_start_jobs_on_the_named_machines_alone():
 
 
 def test_a_job_can_start_nothing_and_who_submits_cannot_change_the_role():
-    job = permissions(HERE, "their-bucket")
-    person = submitter(HERE, "their-bucket", ["ml.g5.xlarge"])
+    job = job_permissions(HERE, "their-bucket")
+    person = submitter_policy(HERE, "their-bucket", ["ml.g5.xlarge"])
     assert not [one for one in actions(job) if one.startswith(("sagemaker:", "iam:"))]
     assert "ecr:BatchGetImage" in actions(job) and "logs:PutLogEvents" in actions(job)
     own = {one for one in actions(person) if one.startswith("iam:")}
@@ -55,10 +55,10 @@ def test_a_job_can_start_nothing_and_who_submits_cannot_change_the_role():
         assert files["Resource"] == "arn:aws:s3:::their-bucket/gluonlab/*"
 
 
-def test_the_calls_of_every_command_are_in_the_policy(launch, log, here, monkeypatch):
+def test_the_calls_of_every_command_are_in_the_policy(launch, log, moto_client, monkeypatch):
     """Each call to AWS that the commands of jobs make is an action of the same name."""
-    monkeypatch.setattr("gluonlab_sagemaker.job_commands.archive", lambda say: b"source")
-    here("s3").create_bucket(Bucket="their-bucket")
+    monkeypatch.setattr("gluonlab_sagemaker.job_commands.create_archive", lambda report: b"source")
+    moto_client("s3").create_bucket(Bucket="their-bucket")
     assert launch("jobs", "role", *TO)[0] == 0
     log.calls.clear()
     name = ("--name", "gluonlab-x")
@@ -67,32 +67,34 @@ def test_the_calls_of_every_command_are_in_the_policy(launch, log, here, monkeyp
         launch("jobs", *words)
     called = {f"{service}:{operation}" for service, operation, _ in log.calls}
     assert {"iam:GetRole", "s3:PutObject", "logs:DescribeLogStreams"} <= called
-    assert called - actions(submitter(HERE, "their-bucket", ["ml.g5.xlarge"])) == set()
+    assert called - actions(submitter_policy(HERE, "their-bucket", ["ml.g5.xlarge"])) == set()
 
 
-def test_a_role_is_made_once_and_deleted(launch, log, here):
+def test_a_role_is_made_once_and_deleted(launch, log, moto_client):
     status, arn, err = launch("jobs", "role", *TO)
     assert (status, arn) == (0, f"arn:aws:iam::123456789012:role/{NAME}\n")
     assert "jobs policy --bucket their-bucket --instance TYPE" in err
-    made = here("iam").get_role_policy(RoleName=NAME, PolicyName="gluonlab")["PolicyDocument"]
-    assert made == permissions(HERE, "their-bucket")
+    made = moto_client("iam").get_role_policy(RoleName=NAME, PolicyName="gluonlab")[
+        "PolicyDocument"
+    ]
+    assert made == job_permissions(HERE, "their-bucket")
     log.calls.clear()
     assert launch("jobs", "role", "--bucket", "another")[1] == arn
     assert log.changes() == ["PutRolePolicy"]  # an account may use one bucket after another
-    here("sagemaker").create_training_job(**{**request(), "RoleArn": arn.strip()})
+    moto_client("sagemaker").create_training_job(**{**request(), "RoleArn": arn.strip()})
     assert launch("jobs", "role", "--delete")[1] == f"{NAME} is gone\n"
     assert launch("jobs", "role", "--delete")[1] == f"{NAME} is not there, or not ours\n"
 
 
-def test_another_ones_role_of_that_name_is_left_alone(launch, here):
-    here("iam").create_role(RoleName=NAME, AssumeRolePolicyDocument="{}")
+def test_another_ones_role_of_that_name_is_left_alone(launch, moto_client):
+    moto_client("iam").create_role(RoleName=NAME, AssumeRolePolicyDocument="{}")
     status, _, err = launch("jobs", "role", *TO)
     assert status == 2 and f"the role {NAME} exists and was not made here" in err
     assert launch("jobs", "role", "--delete")[1] == f"{NAME} is not there, or not ours\n"
 
 
-def test_the_policy_is_printed_and_iam_takes_it(launch, here):
+def test_the_policy_is_printed_and_iam_takes_it(launch, moto_client):
     status, out, _ = launch("jobs", "policy", *TO, "--instance", "g5.xlarge")
     assert status == 0
-    assert json.loads(out) == submitter(HERE, "their-bucket", ["ml.g5.xlarge"])
-    here("iam").create_policy(PolicyName="submit", PolicyDocument=out)
+    assert json.loads(out) == submitter_policy(HERE, "their-bucket", ["ml.g5.xlarge"])
+    moto_client("iam").create_policy(PolicyName="submit", PolicyDocument=out)

@@ -9,21 +9,21 @@ import botocore.session
 import pytest
 import yaml
 from botocore.validate import ParamValidator
-from launch_world import ended
+from launch_world import run_command
 
 from gluonlab.errors import ConfigError
 from gluonlab.host.launcher_environment import instance_has_local_disk
 from gluonlab.launch.job_files import JOB_NAME_PREFIX, JobRequest, job_file
 from gluonlab_sagemaker import jobs
 from gluonlab_sagemaker.calls import Caller
-from gluonlab_sagemaker.checks import tags
+from gluonlab_sagemaker.checks import resource_tags
 from gluonlab_sagemaker.errors import RefusedError
-from gluonlab_sagemaker.images import ACCOUNTS, TAG, image
-from gluonlab_sagemaker.options import World
+from gluonlab_sagemaker.images import ACCOUNTS, IMAGE_TAG, image_uri
+from gluonlab_sagemaker.options import Dependencies
 from gluonlab_sagemaker.waiting import Waiter
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=timezone.utc)
-TEMPLATES = jobs.templates()
+TEMPLATES = jobs.template_names()
 assert "one-host" in TEMPLATES
 ARN = "arn:aws:iam::111122223333:role/mine"
 TO = ("--bucket", "their-bucket", "--role", ARN, "--no-upload")
@@ -37,8 +37,8 @@ MACHINES = SHAPE.members["ResourceConfig"].members["InstanceType"].enum
 
 
 def request(template="one-host", region="us-east-1", **wanted):
-    job = jobs.Job(template, "gluonlab-x", "their-bucket", **wanted)
-    return job.request(region, ARN, tags("ada"))
+    job = jobs.JobOptions(template, "gluonlab-x", "their-bucket", **wanted)
+    return job.build_request(region, ARN, resource_tags("ada"))
 
 
 @pytest.mark.parametrize("template", TEMPLATES)
@@ -77,12 +77,12 @@ def made_up(tmp_path, monkeypatch):
         ("servers", {"sagemaker_parameter_server_enabled": "true"}),
         ("mpi", {"sagemaker_mpi_enabled": "true", **per_host}),
     ):
-        template = jobs.template("one-host")
+        template = jobs.load_template("one-host")
         template["HyperParameters"].update(more)
         template["ResourceConfig"]["InstanceCount"] = 2
         (tmp_path / f"{name}.json").write_text(json.dumps(template))
-    (tmp_path / "one-host.json").write_text(json.dumps(jobs.template("one-host")))
-    monkeypatch.setattr(jobs, "TEMPLATES", tmp_path)
+    (tmp_path / "one-host.json").write_text(json.dumps(jobs.load_template("one-host")))
+    monkeypatch.setattr(jobs, "TEMPLATE_FOLDER", tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -119,12 +119,14 @@ def test_a_job_on_a_machine_at_its_end_is_warned_of(capsys, made_up):
     """P3, which a training job may still ask for; and none that live."""
     for instance, warned in (("p3.2xlarge", True), ("p3dn.24xlarge", True), ("g5.xlarge", False)):
         arguments = ("jobs", "submit", *TO, "--instance", instance, "--dry-run")
-        status, _, err = ended(capsys, World(), arguments)
+        status, _, err = run_command(capsys, Dependencies(), arguments)
         assert status == 0
         assert ("warning: " in err) == warned
         if warned:
             assert f"ml.{instance} is at its end since 2025-12-20 (as of 2026-11-21)" in err
-            assert f"{jobs.pairs.instances()['ml.' + instance]['instead']} is the nearest" in err
+            assert (
+                f"{jobs.pairs.load_instances()['ml.' + instance]['instead']} is the nearest" in err
+            )
 
 
 def test_a_job_says_what_it_costs_or_how_to_find_out(capsys, made_up):
@@ -138,14 +140,14 @@ def test_a_job_says_what_it_costs_or_how_to_find_out(capsys, made_up):
         ),
     ):
         arguments = ("jobs", "submit", *TO, "--instance", instance, "--dry-run")
-        assert says in ended(capsys, World(), arguments)[2]
+        assert says in run_command(capsys, Dependencies(), arguments)[2]
 
 
 def test_hosts_and_hours(made_up):
     assert request("servers")["ResourceConfig"]["InstanceCount"] == 2
     made = request("servers", hosts=4, hours=0.5)
     assert made["ResourceConfig"]["InstanceCount"] == 4
-    assert jobs.longest_s(made) == 1800
+    assert jobs.max_runtime_s(made) == 1800
     said = "--hosts 2: one-host is for one: choose --template mpi or servers"
     with pytest.raises(RefusedError, match=said):
         request(hosts=2)
@@ -166,7 +168,7 @@ def test_a_spot_job_has_checkpoints_of_its_own_or_an_earlier_ones():
 
 @pytest.mark.parametrize("hours", [0.02, 1, 300])
 def test_a_spot_job_may_wait_as_long_however_long_it_runs(hours):
-    before = jobs.template("spot")["StoppingCondition"]
+    before = jobs.load_template("spot")["StoppingCondition"]
     after = request("spot", hours=hours)["StoppingCondition"]
     assert after["MaxRuntimeInSeconds"] == round(hours * 3600)
     waits = [each["MaxWaitTimeInSeconds"] - each["MaxRuntimeInSeconds"] for each in (before, after)]
@@ -178,7 +180,7 @@ FAMILIES = sorted({name.rpartition(".")[0]: name for name in MACHINES}.values())
 
 @pytest.mark.parametrize("instance", FAMILIES)
 def test_a_machine_has_either_a_disk_of_its_own_or_a_volume(instance):
-    """One of every family that AWS trains on."""
+    """The test covers every instance family that AWS trains on."""
     wanted = {"instance": instance, "gpus": 1, "image": "mine:1"}
     made = request(**wanted)
     assert not ParamValidator().validate(made, SHAPE).has_errors()
@@ -193,9 +195,9 @@ def test_a_machine_has_either_a_disk_of_its_own_or_a_volume(instance):
 
 @pytest.mark.parametrize(("instance", "taken"), [("ml.g5.xlarge", False), ("ml.p3.8xlarge", True)])
 def test_a_key_is_for_volumes(instance, taken, made_up):
-    changed = jobs.template("one-host")
+    changed = jobs.load_template("one-host")
     changed["ResourceConfig"]["VolumeKmsKeyId"] = "0123"
-    (jobs.TEMPLATES / "one-host.json").write_text(json.dumps(changed))
+    (jobs.TEMPLATE_FOLDER / "one-host.json").write_text(json.dumps(changed))
     if taken:
         made = request(instance=instance, gpus=1)["ResourceConfig"]
         assert (made["VolumeKmsKeyId"], made["VolumeSizeInGB"]) == ("0123", 50)
@@ -215,22 +217,22 @@ def test_a_spot_job_says_what_it_may_come_to(launch):
     assert "starts the job again when there is one, up to 4 h from now" in err
 
 
-def test_what_is_billed_of_a_spot_job_is_told(told, aws):
+def test_what_is_billed_of_a_spot_job_is_told(launch_stubbed, aws):
     spot = {"EnableManagedSpotTraining": True, "TrainingTimeInSeconds": 500}
-    aws.say("describe_training_job", job("Completed", BillableTimeInSeconds=100, **spot))
-    assert "100 of 500 s are billed" in told("jobs", "status", "--name", "gluonlab-x")[1]
+    aws.answer("describe_training_job", job("Completed", BillableTimeInSeconds=100, **spot))
+    assert "100 of 500 s are billed" in launch_stubbed("jobs", "status", "--name", "gluonlab-x")[1]
 
 
 def test_the_image_is_that_of_the_region():
     for region in ACCOUNTS:
         made = request(region=region)["AlgorithmSpecification"]["TrainingImage"]
-        assert made == image(region)
+        assert made == image_uri(region)
         assert made.startswith(f"{ACCOUNTS[region]}.dkr.ecr.{region}.amazonaws.com")
-        assert made.endswith(TAG)
-    assert ".amazonaws.com.cn/" in image("cn-north-1")
+        assert made.endswith(IMAGE_TAG)
+    assert ".amazonaws.com.cn/" in image_uri("cn-north-1")
     for nowhere in (None, "<region>"):
         with pytest.raises(RefusedError, match="a job lacks the region: add --region REGION"):
-            image(nowhere)
+            image_uri(nowhere)
     said = "not known to be in mx-central-1: .* or give one with --image"
     with pytest.raises(RefusedError, match=said):
         request(region="mx-central-1")
@@ -238,9 +240,9 @@ def test_the_image_is_that_of_the_region():
     assert mine["TrainingImage"] == "mine:1"
 
 
-def test_submit_uploads_and_submits_in_this_order(launch, log, here, monkeypatch):
-    monkeypatch.setattr("gluonlab_sagemaker.job_commands.archive", lambda say: b"source")
-    here("s3").create_bucket(Bucket="their-bucket")
+def test_submit_uploads_and_submits_in_this_order(launch, log, moto_client, monkeypatch):
+    monkeypatch.setattr("gluonlab_sagemaker.job_commands.create_archive", lambda report: b"source")
+    moto_client("s3").create_bucket(Bucket="their-bucket")
     status, out, err = launch(
         "jobs", "submit", *TO[:-1], "--name", "gluonlab-x", "--hours", "2", "--set", "epochs=3"
     )
@@ -251,13 +253,13 @@ def test_submit_uploads_and_submits_in_this_order(launch, log, here, monkeypatch
         "s3://their-bucket/gluonlab/jobs/"
     ) in err
     assert "about 7.09 USD an hour on 1 x ml.g5.12xlarge, at most 14.18 USD in 2 h" in err
-    there = here("s3").get_object(Bucket="their-bucket", Key="gluonlab/source.tar.gz")
+    there = moto_client("s3").get_object(Bucket="their-bucket", Key="gluonlab/source.tar.gz")
     assert there["Body"].read() == b"source"
-    made = here("sagemaker").describe_training_job(TrainingJobName="gluonlab-x")
+    made = moto_client("sagemaker").describe_training_job(TrainingJobName="gluonlab-x")
     assert made["HyperParameters"]["epochs"] == "3"
     assert made["StoppingCondition"]["MaxRuntimeInSeconds"] == 7200
 
-    here("sagemaker").create_training_job(**{**request(), "TrainingJobName": "others"})
+    moto_client("sagemaker").create_training_job(**{**request(), "TrainingJobName": "others"})
     found = json.loads(launch("jobs", "list", "--json")[1])
     assert [job["name"] for job in found] == ["gluonlab-x"]
     assert launch("jobs", "list")[1].startswith("gluonlab-x ")
@@ -266,22 +268,22 @@ def test_submit_uploads_and_submits_in_this_order(launch, log, here, monkeypatch
     assert "the data must lie there before: sagemaker/README.md" in err
 
 
-def test_a_job_that_has_ended_says_how_its_results_are_fetched(told, aws):
+def test_a_job_that_has_ended_says_how_its_results_are_fetched(launch_stubbed, aws):
     """A spot job's run lies with its checkpoints, and not in the model."""
     kept = {"CheckpointConfig": {"S3Uri": "s3://b/gluonlab/checkpoints/gluonlab-x/"}}
     spot = "aws s3 cp --recursive s3://b/gluonlab/checkpoints/gluonlab-x/run run"
     for more, fetch in (({}, "aws s3 cp s3://x ."), (kept, f"aws s3 cp s3://x .; {spot}")):
         for command in ("wait", "status"):
-            aws.say("describe_training_job", job("Completed", **more))
-            _, out, err = told("jobs", command, "--name", "gluonlab-x")
+            aws.answer("describe_training_job", job("Completed", **more))
+            _, out, err = launch_stubbed("jobs", command, "--name", "gluonlab-x")
             assert out.startswith("gluonlab-x") and err == f"its results: {fetch}\n"
-    aws.say("describe_training_job", job("InProgress"))
-    assert told("jobs", "status", "--name", "gluonlab-x")[2] == ""
+    aws.answer("describe_training_job", job("InProgress"))
+    assert launch_stubbed("jobs", "status", "--name", "gluonlab-x")[2] == ""
 
 
 def test_a_rehearsed_job_is_the_one_that_is_submitted(launch, log, capsys):
     arguments = ("jobs", "submit", *TO, "--name", "gluonlab-x", "--wait")
-    rehearsed = json.loads(ended(capsys, World(Caller), [*arguments, "--dry-run"])[1])
+    rehearsed = json.loads(run_command(capsys, Dependencies(Caller), [*arguments, "--dry-run"])[1])
     assert launch(*arguments)[0] == 0
     assert len(rehearsed) == len(log.calls)
     for call, (service, operation, parameters) in zip(rehearsed, log.calls):
@@ -305,28 +307,28 @@ def job(status, **more):
     }
 
 
-def test_stop_stops_what_runs(told, aws, log):
-    aws.say("describe_training_job", job("InProgress", secondary="Training"))
-    aws.say("stop_training_job")
-    assert "gluonlab-x is stopping" in told("jobs", "stop", "--name", "gluonlab-x")[1]
+def test_stop_stops_what_runs(launch_stubbed, aws, log):
+    aws.answer("describe_training_job", job("InProgress", secondary="Training"))
+    aws.answer("stop_training_job")
+    assert "gluonlab-x is stopping" in launch_stubbed("jobs", "stop", "--name", "gluonlab-x")[1]
     assert log.changes() == ["StopTrainingJob"]
 
 
 @pytest.mark.parametrize("status", ["Stopping", "Stopped", "Completed", "Failed"])
-def test_stop_leaves_alone_what_has_ended(status, told, aws, log):
-    aws.say("describe_training_job", job(status))
-    ends = told("jobs", "stop", "--name", "gluonlab-x")
+def test_stop_leaves_alone_what_has_ended(status, launch_stubbed, aws, log):
+    aws.answer("describe_training_job", job(status))
+    ends = launch_stubbed("jobs", "stop", "--name", "gluonlab-x")
     assert ends[:2] == (0, f"gluonlab-x is {status} already\n")
     assert log.changes() == []
 
 
-def test_wait_shows_what_the_job_does_and_why_it_failed(told, aws, log):
+def test_wait_shows_what_the_job_does_and_why_it_failed(launch_stubbed, aws, log):
     for secondary in ("Starting", "Downloading", "Training", "Training"):
-        aws.say("describe_training_job", job("InProgress", secondary=secondary))
+        aws.answer("describe_training_job", job("InProgress", secondary=secondary))
     reason = "AlgorithmError: ExecuteUserScriptError\nexit code 1"
-    aws.say("describe_training_job", job("Failed", FailureReason=reason))
+    aws.answer("describe_training_job", job("Failed", FailureReason=reason))
     aws.refuse("describe_log_streams", "ResourceNotFoundException", "no group", "logs")
-    status, out, err = told("jobs", "wait", "--name", "gluonlab-x")
+    status, out, err = launch_stubbed("jobs", "wait", "--name", "gluonlab-x")
     *progress, error = err.splitlines()
     assert (status, out) == (1, "")
     assert progress == ["gluonlab-x: Starting", "gluonlab-x: Downloading", "gluonlab-x: Training"]
@@ -338,34 +340,39 @@ def test_wait_shows_what_the_job_does_and_why_it_failed(told, aws, log):
     )
 
 
-def test_wait_waits_for_a_job_of_many_hours(told, aws, log, monkeypatch):
+def test_wait_waits_for_a_job_of_many_hours(launch_stubbed, aws, log, monkeypatch):
     """A notebook is waited for at most an hour; a job has as long as it may run."""
     defaults = (*Waiter.__init__.__defaults__[:-1], lambda: sum(log.slept))
     monkeypatch.setattr(Waiter.__init__, "__defaults__", defaults)
     for _ in range(500):
-        aws.say("describe_training_job", job("InProgress", secondary="Training"))
-    aws.say("describe_training_job", job("Completed"))
-    assert told("jobs", "wait", "--name", "gluonlab-x")[:2] == (0, "gluonlab-x is Completed\n")
+        aws.answer("describe_training_job", job("InProgress", secondary="Training"))
+    aws.answer("describe_training_job", job("Completed"))
+    assert launch_stubbed("jobs", "wait", "--name", "gluonlab-x")[:2] == (
+        0,
+        "gluonlab-x is Completed\n",
+    )
     assert sum(log.slept) > 4 * 3600
 
 
 @pytest.mark.parametrize(
     ("code", "said"), [("ResourceInUse", "Training job names must be unique"), (None, None)]
 )
-def test_a_job_that_may_run_is_not_said_not_to(code, said, told, aws):
-    aws.silent("CreateTrainingJob") if code is None else aws.refuse(
+def test_a_job_that_may_run_is_not_said_not_to(code, said, launch_stubbed, aws):
+    aws.time_out("CreateTrainingJob") if code is None else aws.refuse(
         "create_training_job", code, said
     )
-    status, _, err = told("jobs", "submit", *TO, "--name", "gluonlab-x", "--region", "us-east-1")
+    status, _, err = launch_stubbed(
+        "jobs", "submit", *TO, "--name", "gluonlab-x", "--region", "us-east-1"
+    )
     assert status == 1
     tells = "python sagemaker/launch.py jobs status --name gluonlab-x --region us-east-1 shows it"
     assert f"the job may run all the same, and cost money: {tells}" in err
 
 
-def test_the_quota_of_jobs_is_another_one(told, aws):
+def test_the_quota_of_jobs_is_another_one(launch_stubbed, aws):
     said = "The account-level service limit 'ml.g5.12xlarge for training job usage' is 0 Instances"
     aws.refuse("create_training_job", "ResourceLimitExceeded", said)
-    status, _, err = told("jobs", "submit", *TO)
+    status, _, err = launch_stubbed("jobs", "submit", *TO)
     assert status == 1
     assert 'ask for "ml.g5.12xlarge for training job usage"' in err
 
@@ -391,23 +398,23 @@ def test_an_interrupted_wait_leaves_the_job_alone(launch, log):
     ) in err
 
 
-def test_the_list_goes_over_all_pages(told, aws, log):
+def test_the_list_goes_over_all_pages(launch_stubbed, aws, log):
     def summary(name):
         about = {"TrainingJobArn": "arn", "CreationTime": NOON, "TrainingJobStatus": "Completed"}
         return {**about, "TrainingJobName": name}
 
     def page(*names, **more):
-        aws.say("list_training_jobs", {"TrainingJobSummaries": [*map(summary, names)], **more})
+        aws.answer("list_training_jobs", {"TrainingJobSummaries": [*map(summary, names)], **more})
 
     page("gluonlab-b", NextToken="more")
     page("gluonlab-a", "not-gluonlab-c")
-    names = [job["name"] for job in json.loads(told("jobs", "list", "--json")[1])]
+    names = [job["name"] for job in json.loads(launch_stubbed("jobs", "list", "--json")[1])]
     assert names == ["gluonlab-b", "gluonlab-a"]
     assert log.calls[1][2]["NextToken"] == "more"
 
-    aws.say("list_notebook_instances", {"NotebookInstances": []})
+    aws.answer("list_notebook_instances", {"NotebookInstances": []})
     page("gluonlab-a", "not-gluonlab-c")
-    rows = json.loads(told("status", "--all", "--json")[1])
+    rows = json.loads(launch_stubbed("status", "--all", "--json")[1])
     assert [row["name"] for row in rows] == ["gluonlab-a"]
 
 

@@ -1,6 +1,4 @@
-"""One notebook from its making to its end, on moto: the calls, their order, and what AWS has
-afterwards.
-"""
+"""Life cycle of a notebook on moto: the calls, their order, and the resources that remain."""
 
 import base64
 import json
@@ -20,58 +18,64 @@ CREATE = [
 ]  # fmt: skip
 
 
-def described(here, name="gluonlab"):
-    return here("sagemaker").describe_notebook_instance(NotebookInstanceName=name)
+def described(moto_client, name="gluonlab"):
+    return moto_client("sagemaker").describe_notebook_instance(NotebookInstanceName=name)
 
 
-def scripts(here, name="gluonlab"):
-    client = here("sagemaker")
+def scripts(moto_client, name="gluonlab"):
+    client = moto_client("sagemaker")
     return client.describe_notebook_instance_lifecycle_config(
         NotebookInstanceLifecycleConfigName=name
     )
 
 
-def roles(here):
-    return [role["RoleName"] for role in here("iam").list_roles()["Roles"]]
+def roles(moto_client):
+    return [role["RoleName"] for role in moto_client("iam").list_roles()["Roles"]]
 
 
-def nothing_is_left(here):
+def nothing_is_left(moto_client):
     with pytest.raises(ClientError, match="does not exist"):
-        scripts(here)
-    return here("sagemaker").list_notebook_instances()["NotebookInstances"] == roles(here) == []
+        scripts(moto_client)
+    return (
+        moto_client("sagemaker").list_notebook_instances()["NotebookInstances"]
+        == roles(moto_client)
+        == []
+    )
 
 
-def test_create_makes_role_and_scripts_before_the_notebook(launch, log, here):
+def test_create_makes_role_and_scripts_before_the_notebook(launch, log, moto_client):
     status, out, err = launch("create", *P3, "--idle-minutes", "30", "--owner", "ada")
     assert (status, log.operations) == (0, CREATE)
     assert "gluonlab is in service" in out
     assert "warning: notebook-al2-v3 is dead since 2026-07-01" in err
     assert "about 14.69 USD an hour" in err
 
-    made = described(here)
+    made = described(moto_client)
     assert (made["NotebookInstanceStatus"], made["InstanceType"]) == ("InService", "ml.p3.8xlarge")
     assert (made["RootAccess"], made["VolumeSizeInGB"]) == ("Disabled", 50)
-    assert made["RoleArn"] == here("iam").get_role(RoleName=ROLE)["Role"]["Arn"]
-    told = here("sagemaker").list_tags(ResourceArn=made["NotebookInstanceArn"])["Tags"]
-    tags = {tag["Key"]: tag["Value"] for tag in told}
+    assert made["RoleArn"] == moto_client("iam").get_role(RoleName=ROLE)["Role"]["Arn"]
+    tag_list = moto_client("sagemaker").list_tags(ResourceArn=made["NotebookInstanceArn"])["Tags"]
+    tags = {tag["Key"]: tag["Value"] for tag in tag_list}
     assert (tags["project"], tags["owner"]) == ("gluonlab", "ada")
     assert re.fullmatch(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ", tags["created"])
 
 
-def test_a_machine_without_gpus_is_made_like_one_that_lives(launch, log, here):
-    """To try everything for less; and nothing about it is dead."""
+def test_a_machine_without_gpus_is_made_like_one_that_lives(launch, log, moto_client):
+    """It is for cheap trials, and prints no warning."""
     status, _, err = launch("create", "--instance", "t3.xlarge", *FROM)
     assert (status, log.operations) == (0, CREATE)
     assert "warning" not in err
     assert "no price of ml.t3.xlarge" in err
-    assert described(here)["InstanceType"] == "ml.t3.xlarge"
+    assert described(moto_client)["InstanceType"] == "ml.t3.xlarge"
     assert log.calls[-2][2]["PlatformIdentifier"] == "notebook-al2023-v1"
 
 
-def test_the_start_scripts_are_those_of_the_folder_with_this_notebooks_settings(launch, here):
+def test_the_start_scripts_are_those_of_the_folder_with_this_notebooks_settings(
+    launch, moto_client
+):
     proxy = ("--environment", "HTTPS_PROXY=http://proxy:3128", "--environment", "A=b")
     launch("create", *P3, "--idle-minutes", "30", *proxy, "--no-wait")
-    config = scripts(here)
+    config = scripts(moto_client)
     for key, name in (("OnCreate", "on-create"), ("OnStart", "on-start")):
         [script] = config[key]
         text = base64.b64decode(script["Content"]).decode()
@@ -81,9 +85,9 @@ def test_the_start_scripts_are_those_of_the_folder_with_this_notebooks_settings(
         assert (SAGEMAKER / f"{name}.sh").read_text().split("\n", 1)[1] in text
 
 
-def test_the_role_may_do_little(launch, here):
+def test_the_role_may_do_little(launch, moto_client):
     launch("create", *P3, "--bucket", "my-bucket")
-    iam = here("iam")
+    iam = moto_client("iam")
     [trust] = iam.get_role(RoleName=ROLE)["Role"]["AssumeRolePolicyDocument"]["Statement"]
     assert trust["Principal"] == {"Service": "sagemaker.amazonaws.com"}
     assert trust["Condition"] == {"StringEquals": {"aws:SourceAccount": "123456789012"}}
@@ -98,23 +102,23 @@ def test_the_role_may_do_little(launch, here):
     assert "arn:aws:s3:::my-bucket/gluonlab/*" in everywhere
 
 
-def test_a_role_that_is_given_is_used_and_left_alone(launch, here, log):
-    made = here("iam").create_role(RoleName="mine", AssumeRolePolicyDocument="{}")
+def test_a_role_that_is_given_is_used_and_left_alone(launch, moto_client, log):
+    made = moto_client("iam").create_role(RoleName="mine", AssumeRolePolicyDocument="{}")
     assert launch("create", *P3, "--role", "mine")[0] == 0
     assert "CreateRole" not in log.operations
-    assert described(here)["RoleArn"] == made["Role"]["Arn"]
+    assert described(moto_client)["RoleArn"] == made["Role"]["Arn"]
     assert launch("delete", "--yes")[0] == 0
-    assert roles(here) == ["mine"]
+    assert roles(moto_client) == ["mine"]
 
 
-def test_a_role_that_is_given_and_not_there_is_named(launch, here):
+def test_a_role_that_is_given_and_not_there_is_named(launch, moto_client):
     status, _, err = launch("create", *P3, "--role", "nobodys")
     assert status == 2
     assert "--role nobodys: there is no such role" in err
-    assert nothing_is_left(here)
+    assert nothing_is_left(moto_client)
 
 
-def test_a_life(launch, log, here):
+def test_a_life(launch, log, moto_client):
     launch("create", *P3)
     log.calls.clear()
     assert launch("stop")[0] == 0
@@ -132,7 +136,7 @@ def test_a_life(launch, log, here):
     assert "DescribeNotebookInstance" in log.operations[stop:delete]  # it waited
     assert "deleted, and its volume with it" in out
     assert "left, at little cost" in out
-    assert nothing_is_left(here)
+    assert nothing_is_left(moto_client)
 
 
 @pytest.mark.parametrize(
@@ -144,13 +148,13 @@ def test_a_life(launch, log, here):
         ("Updating", ["wait for it: {}wait"]),
     ],
 )
-def test_status_says_what_to_do_next(status, says, told, aws):
+def test_status_says_what_to_do_next(status, says, launch_stubbed, aws):
     aws.statuses(status)
-    err = told("status")[2]
+    err = launch_stubbed("status")[2]
     for one in says:
         assert one.format("python sagemaker/launch.py ") in err
     aws.statuses(status)
-    assert told("status", "--json")[2] == ""
+    assert launch_stubbed("status", "--json")[2] == ""
 
 
 def test_stop_and_start_say_what_to_do_next(launch):
@@ -162,6 +166,10 @@ def test_stop_and_start_say_what_to_do_next(launch):
 
 def test_what_is_done_already_is_not_done_again(launch, log):
     launch("create", *P3)
+    log.calls.clear()
+    status, _, err = launch("create", *P3)
+    assert (status, log.changes()) == (2, [])
+    assert "error: the notebook gluonlab exists already (InService)" in err
     launch("stop")
     log.calls.clear()
     assert launch("stop")[:2] == (0, "gluonlab is Stopped already\n")
@@ -175,28 +183,20 @@ def test_what_is_done_already_is_not_done_again(launch, log):
     assert "notebook gluonlab: there is none" in out
 
 
-def test_a_stopped_notebook_on_a_dead_platform_is_not_started(told, aws, log):
+def test_a_stopped_notebook_on_a_dead_platform_is_not_started(launch_stubbed, aws, log):
     about = {"InstanceType": "ml.g5.12xlarge", "PlatformIdentifier": "notebook-al2-v3"}
     aws.statuses("Stopped", **about)
-    status, _, err = told("start")
+    status, _, err = launch_stubbed("start")
     assert (status, log.changes()) == (2, [])
     assert "notebook-al2-v3 is dead since 2026-07-01" in err
     assert "--force" in err
     assert len(err.splitlines()) == 1
 
 
-def test_the_name_is_taken(launch, log, here):
-    launch("create", *P3)
-    log.calls.clear()
-    status, _, err = launch("create", *P3)
-    assert (status, log.changes()) == (2, [])
-    assert "error: the notebook gluonlab exists already (InService)" in err
-
-
 @pytest.mark.parametrize("again", [True, False])
 @pytest.mark.parametrize("number", range(len(CREATE)))
 def test_create_and_delete_cope_with_a_create_that_was_interrupted_at_any_call(
-    number, again, launch, log, here
+    number, again, launch, log, moto_client
 ):
     log.interrupt_at(number)
     status, _, err = launch("create", *P3)
@@ -214,35 +214,35 @@ def test_create_and_delete_cope_with_a_create_that_was_interrupted_at_any_call(
         assert (status, "exists already" in err) == (2 if exists else 0, exists)
         assert launch("wait")[:2] == (0, "gluonlab is InService\n")
     assert launch("delete", "--yes")[0] == 0
-    assert nothing_is_left(here)
+    assert nothing_is_left(moto_client)
 
 
 @pytest.mark.parametrize("number", range(12))
-def test_an_interrupted_delete_is_gone_on_with(number, launch, log, here):
+def test_an_interrupted_delete_is_gone_on_with(number, launch, log, moto_client):
     launch("create", *P3)
     log.calls.clear()
     log.interrupt_at(number)
     assert launch("delete", "--yes")[0] == 130
     log.interrupt_no_more()
     assert launch("delete", "--yes")[0] == 0
-    assert nothing_is_left(here)
+    assert nothing_is_left(moto_client)
 
 
-def test_a_second_create_brings_left_over_scripts_up_to_date(told, aws, log):
+def test_a_second_create_brings_left_over_scripts_up_to_date(launch_stubbed, aws, log):
     old = base64.b64encode(b"#!/bin/bash\nexport GLUONLAB_IDLE_MINUTES=5\n").decode()
     aws.statuses(None)
     found = {"OnCreate": [{"Content": old}], "OnStart": [{"Content": old}]}
-    aws.say("describe_notebook_instance_lifecycle_config", found)
-    aws.say("update_notebook_instance_lifecycle_config")
-    aws.say("create_notebook_instance", {"NotebookInstanceArn": "arn"})
+    aws.answer("describe_notebook_instance_lifecycle_config", found)
+    aws.answer("update_notebook_instance_lifecycle_config")
+    aws.answer("create_notebook_instance", {"NotebookInstanceArn": "arn"})
     role = ("--role", "arn:aws:iam::111122223333:role/r")
-    assert told("create", "--instance", "g5.12xlarge", *FROM, *role, "--no-wait")[0] == 0
+    assert launch_stubbed("create", "--instance", "g5.12xlarge", *FROM, *role, "--no-wait")[0] == 0
     assert log.changes() == ["UpdateNotebookInstanceLifecycleConfig", "CreateNotebookInstance"]
 
 
-def test_what_others_made_is_neither_overwritten_nor_deleted(launch, here):
+def test_what_others_made_is_neither_overwritten_nor_deleted(launch, moto_client):
     script = [{"Content": base64.b64encode(b"#!/bin/bash\necho mine\n").decode()}]
-    here("sagemaker").create_notebook_instance_lifecycle_config(
+    moto_client("sagemaker").create_notebook_instance_lifecycle_config(
         NotebookInstanceLifecycleConfigName="gluonlab", OnCreate=script, OnStart=script
     )
     status, _, err = launch("create", *P3)
@@ -251,15 +251,15 @@ def test_what_others_made_is_neither_overwritten_nor_deleted(launch, here):
     assert f"the lifecycle configuration gluonlab {exists}: choose another --name" in err
     said = launch("delete", "--yes")[1]
     assert "lifecycle configuration: there is none that was made here" in said
-    assert scripts(here)["OnStart"] == script
-    here("iam").create_role(RoleName=ROLE, AssumeRolePolicyDocument="{}")
+    assert scripts(moto_client)["OnStart"] == script
+    moto_client("iam").create_role(RoleName=ROLE, AssumeRolePolicyDocument="{}")
     assert f"the role {ROLE} {exists}" in launch("create", *P3)[2]
     launch("delete", "--yes")
-    assert roles(here) == [ROLE]
+    assert roles(moto_client) == [ROLE]
 
 
-def make_by_hand(here, name, tags=()):
-    here("sagemaker").create_notebook_instance(
+def make_by_hand(moto_client, name, tags=()):
+    moto_client("sagemaker").create_notebook_instance(
         NotebookInstanceName=name, InstanceType="ml.t3.medium", Tags=[*tags],
         RoleArn="arn:aws:iam::123456789012:role/r",
     )  # fmt: skip
@@ -275,13 +275,13 @@ OF_A_STACK = {"Key": "aws:cloudformation:stack-name", "Value": "labs"}
         ([OF_A_STACK], "belongs to the CloudFormation stack labs"),
     ],
 )
-def test_a_notebook_of_others_is_not_deleted(tags, reason, launch, here, log):
-    make_by_hand(here, "gluonlab", tags)
+def test_a_notebook_of_others_is_not_deleted(tags, reason, launch, moto_client, log):
+    make_by_hand(moto_client, "gluonlab", tags)
     status, _, err = launch("delete", "--yes")
     assert (status, log.changes()) == (2, [])
     assert reason in err
     assert launch("delete", "--yes", "--force")[0] == 0
-    assert nothing_is_left(here)
+    assert nothing_is_left(moto_client)
 
 
 def test_delete_asks_before_it_deletes_files(launch, log, monkeypatch):
@@ -305,19 +305,19 @@ def test_status_says_what_it_does_and_costs(launch):
     assert row["cost"] == cost
 
 
-def test_status_all_lists_what_was_made_here_on_all_pages(launch, here):
+def test_status_all_lists_what_was_made_here_on_all_pages(launch, moto_client):
     assert launch("status", "--all")[1] == "no notebook or job of gluonlab in us-east-1\n"
     for number in range(3):
         launch("create", *P3, "--name", f"lab{number}")
-    make_by_hand(here, "others")
+    make_by_hand(moto_client, "others")
     names = [row["name"] for row in json.loads(launch("status", "--all", "--json")[1])]
     assert sorted(names) == ["lab0", "lab1", "lab2"]
 
 
-def test_two_notebooks_share_nothing(launch, here):
+def test_two_notebooks_share_nothing(launch, moto_client):
     launch("create", *P3, "--name", "one")
     launch("create", *P3, "--name", "two")
     launch("delete", "--name", "one", "--yes")
     assert launch("status", "--name", "two")[0] == 0
-    assert roles(here) == ["gluonlab-notebook-us-east-1-two"]
-    scripts(here, "two")
+    assert roles(moto_client) == ["gluonlab-notebook-us-east-1-two"]
+    scripts(moto_client, "two")

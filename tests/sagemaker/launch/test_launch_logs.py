@@ -5,26 +5,26 @@ import time
 import pytest
 from test_launch_jobs import job, request
 
-from gluonlab_sagemaker.logs import GROUP
+from gluonlab_sagemaker.logs import LOG_GROUP
 
 NAME = ("--name", "gluonlab-x")
 
 
 @pytest.fixture
-def cloudwatch(here):
+def cloudwatch(moto_client):
     """``cloudwatch(stream, *texts)``: a stream of the group; CloudWatch takes no old lines."""
-    client = here("logs")
+    client = moto_client("logs")
 
     def write(stream, *texts):
         names = [one["logGroupName"] for one in client.describe_log_groups()["logGroups"]]
-        if GROUP not in names:
-            client.create_log_group(logGroupName=GROUP)
-        client.create_log_stream(logGroupName=GROUP, logStreamName=stream)
+        if LOG_GROUP not in names:
+            client.create_log_group(logGroupName=LOG_GROUP)
+        client.create_log_stream(logGroupName=LOG_GROUP, logStreamName=stream)
         events = [
             {"timestamp": int(time.time() * 1000) + number, "message": text}
             for number, text in enumerate(texts)
         ]
-        client.put_log_events(logGroupName=GROUP, logStreamName=stream, logEvents=events)
+        client.put_log_events(logGroupName=LOG_GROUP, logStreamName=stream, logEvents=events)
 
     return write
 
@@ -36,53 +36,57 @@ def answer(token, *events):
 
 def streams(aws, *names):
     found = [{"logStreamName": one} for one in names]
-    aws.say("describe_log_streams", {"logStreams": found}, "logs")
+    aws.answer("describe_log_streams", {"logStreams": found}, "logs")
 
 
 def of(status, **more):
     return job(status, **{"ResourceConfig": {"InstanceCount": more.pop("hosts", 1)}, **more})
 
 
-def test_the_whole_log_is_read_page_after_page_until_a_token_comes_back(told, aws, log):
-    aws.say("describe_training_job", of("Completed"))
+def test_the_whole_log_is_read_page_after_page_until_a_token_comes_back(launch_stubbed, aws, log):
+    aws.answer("describe_training_job", of("Completed"))
     streams(aws, "gluonlab-x/algo-1-1800000000")
-    aws.say("get_log_events", answer("f/1", (1, "one"), (2, "two")), "logs")
-    aws.say("get_log_events", answer("f/2", (3, "three\n")), "logs")
-    aws.say("get_log_events", answer("f/2"), "logs")
-    assert told("jobs", "logs", *NAME) == (0, "one\ntwo\nthree\n", "")
+    aws.answer("get_log_events", answer("f/1", (1, "one"), (2, "two")), "logs")
+    aws.answer("get_log_events", answer("f/2", (3, "three\n")), "logs")
+    aws.answer("get_log_events", answer("f/2"), "logs")
+    assert launch_stubbed("jobs", "logs", *NAME) == (0, "one\ntwo\nthree\n", "")
     given = [parameters for _, operation, parameters in log.calls if operation == "GetLogEvents"]
     assert [one.get("nextToken") for one in given] == [None, "f/1", "f/2"]
     assert all(one["startFromHead"] is True for one in given)
 
 
-def test_lines_of_several_hosts_stand_in_the_order_of_their_times(told, aws):
+def test_lines_of_several_hosts_stand_in_the_order_of_their_times(launch_stubbed, aws):
     """Streams come in pages, too; those of jobs whose names only begin alike are not asked for."""
-    aws.say("describe_training_job", of("Completed", hosts=2))
+    aws.answer("describe_training_job", of("Completed", hosts=2))
     first = {"logStreams": [{"logStreamName": "gluonlab-x/algo-1-18"}], "nextToken": "more"}
-    aws.say("describe_log_streams", first, "logs")
+    aws.answer("describe_log_streams", first, "logs")
     streams(aws, "gluonlab-x/algo-2-18")
     for one, other in ((1, 4), (2, 3)):
-        aws.say("get_log_events", answer("f", (one, f"at {one}"), (other, f"at {other}")), "logs")
-        aws.say("get_log_events", answer("f"), "logs")
-    assert told("jobs", "logs", *NAME)[1].splitlines() == [
+        aws.answer(
+            "get_log_events", answer("f", (one, f"at {one}"), (other, f"at {other}")), "logs"
+        )
+        aws.answer("get_log_events", answer("f"), "logs")
+    assert launch_stubbed("jobs", "logs", *NAME)[1].splitlines() == [
         "algo-1: at 1", "algo-2: at 2", "algo-2: at 3", "algo-1: at 4",
     ]  # fmt: skip
 
 
-def test_a_log_that_is_followed_ends_with_the_job_and_shows_each_line_once(told, aws, log):
+def test_a_log_that_is_followed_ends_with_the_job_and_shows_each_line_once(
+    launch_stubbed, aws, log
+):
     """Before the first line there is no group; the last lines come after the end."""
-    aws.say("describe_training_job", of("InProgress"))
-    aws.say("describe_training_job", of("InProgress"))
+    aws.answer("describe_training_job", of("InProgress"))
+    aws.answer("describe_training_job", of("InProgress"))
     aws.refuse("describe_log_streams", "ResourceNotFoundException", "no group", "logs")
     for status, pages in (
         ("InProgress", [("f/1", (1, "one")), ("f/1",)]),
         ("Completed", [("f/2", (2, "two")), ("f/2",)]),
     ):
-        aws.say("describe_training_job", of(status))
+        aws.answer("describe_training_job", of(status))
         streams(aws, "gluonlab-x/algo-1-18")
         for page in pages:
-            aws.say("get_log_events", answer(*page), "logs")
-    assert told("jobs", "logs", "-f", *NAME)[:2] == (0, "one\ntwo\n")
+            aws.answer("get_log_events", answer(*page), "logs")
+    assert launch_stubbed("jobs", "logs", "-f", *NAME)[:2] == (0, "one\ntwo\n")
     assert len(log.slept) == 3
     tokens = [
         one.get("nextToken") for _, operation, one in log.calls if operation == "GetLogEvents"
@@ -90,32 +94,32 @@ def test_a_log_that_is_followed_ends_with_the_job_and_shows_each_line_once(told,
     assert tokens == [None, "f/1", "f/1", "f/2"]
 
 
-def test_the_log_of_a_job_is_read_from_cloudwatch(launch, cloudwatch, here):
+def test_the_log_of_a_job_is_read_from_cloudwatch(launch, cloudwatch, moto_client):
     cloudwatch("gluonlab-x/algo-1-18", "one", "two")
     cloudwatch("gluonlab-xy/algo-1-18", "another's")
-    here("sagemaker").create_training_job(**request())
+    moto_client("sagemaker").create_training_job(**request())
     assert launch("jobs", "logs", *NAME)[:2] == (0, "one\ntwo\n")
     assert launch("jobs", "logs", "-f", *NAME)[:2] == (0, "one\ntwo\n")
 
 
-def test_a_job_that_has_printed_nothing_says_so(told, aws):
-    aws.say("describe_training_job", of("InProgress"))
+def test_a_job_that_has_printed_nothing_says_so(launch_stubbed, aws):
+    aws.answer("describe_training_job", of("InProgress"))
     streams(aws)
-    status, out, err = told("jobs", "logs", *NAME)
+    status, out, err = launch_stubbed("jobs", "logs", *NAME)
     assert (status, out) == (0, "") and "gluonlab-x has printed nothing yet" in err
 
 
 def failed(aws):
-    aws.say("describe_training_job", of("Failed", FailureReason="exit code 1"))
+    aws.answer("describe_training_job", of("Failed", FailureReason="exit code 1"))
 
 
-def test_the_last_30_lines_of_a_job_that_has_failed_are_shown(told, aws, log):
+def test_the_last_30_lines_of_a_job_that_has_failed_are_shown(launch_stubbed, aws, log):
     failed(aws)
     streams(aws, "gluonlab-x/algo-1-18", "gluonlab-x/algo-2-18")
     for host in (0, 1):
         events = [(2 * number + host, f"line {2 * number + host}") for number in range(30)]
-        aws.say("get_log_events", answer("f", *events), "logs")
-    status, out, err = told("jobs", "wait", *NAME)
+        aws.answer("get_log_events", answer("f", *events), "logs")
+    status, out, err = launch_stubbed("jobs", "wait", *NAME)
     *shown, error = err.splitlines()
     assert (status, out) == (1, "")
     assert shown == [f"| algo-{at % 2 + 1}: line {at}" for at in range(30, 60)]
@@ -125,21 +129,21 @@ def test_the_last_30_lines_of_a_job_that_has_failed_are_shown(told, aws, log):
     assert [(one["limit"], one["startFromHead"]) for one in given] == [(30, False)] * 2
 
 
-def test_a_log_that_may_not_be_read_does_not_hide_why_the_job_failed(told, aws):
+def test_a_log_that_may_not_be_read_does_not_hide_why_the_job_failed(launch_stubbed, aws):
     failed(aws)
     said = "not authorized to perform: logs:DescribeLogStreams on resource: arn:x"
     aws.refuse("describe_log_streams", "AccessDeniedException", said, "logs")
-    status, _, err = told("jobs", "wait", *NAME)
+    status, _, err = launch_stubbed("jobs", "wait", *NAME)
     warning, error = err.splitlines()
     assert status == 1 and "logs:DescribeLogStreams" in warning
     assert error.startswith("error: training job gluonlab-x failed: exit code 1")
 
 
-def test_ctrl_c_says_how_to_go_on(told, aws, log):
+def test_ctrl_c_says_how_to_go_on(launch_stubbed, aws, log):
     log.interrupt_at(3)
     for _ in range(2):
-        aws.say("describe_training_job", of("InProgress"))
+        aws.answer("describe_training_job", of("InProgress"))
     streams(aws)
-    status, _, err = told("jobs", "logs", "-f", *NAME)
+    status, _, err = launch_stubbed("jobs", "logs", "-f", *NAME)
     assert status == 130
     assert "the job runs on: `python sagemaker/launch.py jobs logs -f --name gluonlab-x`" in err

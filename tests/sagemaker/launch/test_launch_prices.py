@@ -12,9 +12,8 @@ import pytest
 from launch_world import SAGEMAKER
 
 from gluonlab_sagemaker import cost, price_list
-from gluonlab_sagemaker.calls import home
+from gluonlab_sagemaker.calls import service_region
 from gluonlab_sagemaker.cost import Prices
-from gluonlab_sagemaker.errors import AWSError
 
 TODAY = "2026-11-27"
 HERE = {"regionCode": "us-east-1", "location": "US East (N. Virginia)"}
@@ -65,7 +64,7 @@ LISTED = [
 
 
 def made(*products, region="us-east-1"):
-    return price_list.table(products, region, TODAY)
+    return price_list.build_price_table(products, region, TODAY)
 
 
 @pytest.fixture
@@ -74,17 +73,17 @@ def file(tmp_path, monkeypatch):
     path = tmp_path / "prices.json"
     other = {"date": "2020-02-02", "source": "x", "currency": "EUR", "instance_hour": {"ml.x": 1}}
     path.write_text(json.dumps({"regions": {"eu-west-1": other}}))
-    monkeypatch.setattr(price_list.write, "__defaults__", (path,))
+    monkeypatch.setattr(price_list.write_prices, "__defaults__", (path,))
     monkeypatch.setattr(cost.Prices.__init__, "__defaults__", (path,))
     return path
 
 
-def test_all_pages_become_the_table_with_date_and_source(told, aws, log, file):
+def test_all_pages_become_the_table_with_date_and_source(launch_stubbed, aws, log, file):
     pages = LISTED[:3], LISTED[3:5], LISTED[5:]
     for number, page in enumerate(pages):
         more = {"NextToken": f"page {number + 1}"} if number < 2 else {}
-        aws.say("get_products", {"PriceList": [*map(json.dumps, page)], **more}, "pricing")
-    status, out, _ = told("prices", "--update")
+        aws.answer("get_products", {"PriceList": [*map(json.dumps, page)], **more}, "pricing")
+    status, out, _ = launch_stubbed("prices", "--update")
     assert status == 0
     assert [given.get("NextToken") for _, _, given in log.calls] == [None, "page 1", "page 2"]
     assert log.calls[0][2] == {
@@ -104,20 +103,20 @@ def test_all_pages_become_the_table_with_date_and_source(told, aws, log, file):
     }
     assert "asked AWS: 2 machines for notebooks in us-east-1" in out
     assert "ml.g5.xlarge              1.50       36.00        1.60" in out
-    assert Prices(file).hour("ml.g5.xlarge", "us-east-1") == 1.5
+    assert Prices(file).hour_price("ml.g5.xlarge", "us-east-1") == 1.5
     assert sorted(file.parent.iterdir()) == [file]
 
 
-def test_what_aws_does_not_say_leaves_the_file_as_it_was(told, aws, file):
+def test_what_aws_does_not_say_leaves_the_file_as_it_was(launch_stubbed, aws, file):
     before = file.read_bytes()
-    aws.say("get_products", {"PriceList": []}, "pricing")
-    status, _, err = told("prices", "--update")
+    aws.answer("get_products", {"PriceList": []}, "pricing")
+    status, _, err = launch_stubbed("prices", "--update")
     assert (status, file.read_bytes()) == (1, before)
     assert "AWS's price list has no instances of SageMaker in us-east-1" in err
-    aws.say("get_products", {"PriceList": [json.dumps(LISTED[0])], "NextToken": "x"}, "pricing")
+    aws.answer("get_products", {"PriceList": [json.dumps(LISTED[0])], "NextToken": "x"}, "pricing")
     denied = "User: ada is not authorized to perform: pricing:GetProducts"
     aws.refuse("get_products", "AccessDeniedException", denied, "pricing")
-    status, _, err = told("prices", "--update")
+    status, _, err = launch_stubbed("prices", "--update")
     assert (status, file.read_bytes()) == (1, before)
     assert "these credentials may not pricing:GetProducts" in err
 
@@ -144,8 +143,8 @@ def test_of_several_currencies_dollars_count_and_yuan_where_there_are_no_others(
     there = product("CNN1-Notebk:ml.g4dn.xlarge", term({"CNY": "7.5"}), **china)
     table = made(there, region="cn-north-1")
     assert (table["currency"], table["instance_hour"]) == ("CNY", {"ml.g4dn.xlarge": 7.5})
-    assert home("pricing", "cn-north-1") == "cn-northwest-1"
-    assert (home("pricing", "eu-west-1"), home("sagemaker", "eu-west-1")) == (
+    assert service_region("pricing", "cn-north-1") == "cn-northwest-1"
+    assert (service_region("pricing", "eu-west-1"), service_region("sagemaker", "eu-west-1")) == (
         "us-east-1",
         "eu-west-1",
     )
@@ -196,31 +195,26 @@ def test_two_prices_of_one_thing_are_the_higher_whatever_their_order():
         assert made(*listed)["instance_hour"] == {"ml.g5.xlarge": 1.8}
 
 
-def test_a_region_without_sagemaker_has_no_table():
-    with pytest.raises(AWSError, match="no instances of SageMaker in mars-east-1"):
-        made(*LISTED, region="mars-east-1")
-
-
 def test_the_readme_says_what_the_shipped_table_says():
-    """Its rows of machines: an hour and a day; and a month of 50 GB."""
+    """The rows contain the price of an hour, of a day, and of 50 GB for a month."""
     text = (SAGEMAKER / "README.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `(ml\.\S+)`[^|]* \| ([\d.]+) USD \| ([\d.]+) USD \| \|$", text, re.M)
     assert len(rows) == 7
     for instance, hour, day in rows:
-        known = Prices().cost(instance, 50, "us-east-1")
-        assert (hour, day) == (f"{known.hour:.2f}", f"{known.day:.2f}")
-        assert f"{known.volume_month:.2f} USD a month" in text
+        known = Prices().notebook_cost(instance, 50, "us-east-1")
+        assert (hour, day) == (f"{known.hour_price:.2f}", f"{known.day_price:.2f}")
+        assert f"{known.volume_month_price:.2f} USD a month" in text
     unknown = re.search(r"^\| `(\S+)` and `(\S+)` \| \?", text, re.M)
-    assert [Prices().hour(one, "us-east-1") for one in unknown.groups()] == [None, None]
-    hour = Prices().hour("ml.g5.12xlarge", "us-east-1")
+    assert [Prices().hour_price(one, "us-east-1") for one in unknown.groups()] == [None, None]
+    hour = Prices().hour_price("ml.g5.12xlarge", "us-east-1")
     assert f"3 x {hour} = {3 * hour:.2f} USD, another {hour} USD for the idle hour" in text
     assert f"{hour} USD an hour as below" in text
     shipped = json.loads((SAGEMAKER / "prices.json").read_text())["regions"]["us-east-1"]
     assert f"For us-east-1, of {shipped['date']}, and **not from AWS**" in text
 
 
-def test_prices_shows_what_is_known_and_how_to_get_the_rest(told, file):
-    status, out, _ = told("prices", "--region", "eu-west-2")
+def test_prices_shows_what_is_known_and_how_to_get_the_rest(launch_stubbed, file):
+    status, out, _ = launch_stubbed("prices", "--region", "eu-west-2")
     assert status == 0
     assert "ml.g5.xlarge           unknown     unknown     unknown" in out
     assert (
@@ -230,8 +224,8 @@ def test_prices_shows_what_is_known_and_how_to_get_the_rest(told, file):
     assert max(map(len, out.splitlines()[:-1])) <= 79
 
 
-def test_without_a_region_there_are_no_prices(told, monkeypatch):
+def test_without_a_region_there_are_no_prices(launch_stubbed, monkeypatch):
     monkeypatch.delenv("AWS_DEFAULT_REGION")
-    status, _, err = told("prices")
+    status, _, err = launch_stubbed("prices")
     assert status == 2
     assert "prices lacks the region: add --region REGION" in err

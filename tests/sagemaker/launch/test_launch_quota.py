@@ -21,12 +21,12 @@ QUOTAS = [
 def pages(aws):
     """Two pages of quotas, as ListServiceQuotas gives them."""
     first = {"Quotas": QUOTAS[:2], "NextToken": "bW9yZQ=="}
-    aws.say("list_service_quotas", first, "service-quotas")
-    aws.say("list_service_quotas", {"Quotas": QUOTAS[2:]}, "service-quotas")
+    aws.answer("list_service_quotas", first, "service-quotas")
+    aws.answer("list_service_quotas", {"Quotas": QUOTAS[2:]}, "service-quotas")
 
 
-def test_every_use_has_its_quota(told, pages):
-    status, out, _ = told("quota", "--instance", "g5.12xlarge")
+def test_every_use_has_its_quota(launch_stubbed, pages):
+    status, out, _ = launch_stubbed("quota", "--instance", "g5.12xlarge")
     assert status == 0
     assert out.splitlines() == [
         f"{NAME}: 0 in us-east-1",
@@ -37,10 +37,10 @@ def test_every_use_has_its_quota(told, pages):
     ]
 
 
-def test_more_is_asked_for_by_the_code(told, aws, log, pages):
+def test_more_is_asked_for_by_the_code(launch_stubbed, aws, log, pages):
     answer = {"RequestedQuota": {"Status": "PENDING", "DesiredValue": 1.0}}
-    aws.say("request_service_quota_increase", answer, "service-quotas")
-    status, out, err = told("quota", "--instance", "g5.12xlarge", "--request", "1")
+    aws.answer("request_service_quota_increase", answer, "service-quotas")
+    status, out, err = launch_stubbed("quota", "--instance", "g5.12xlarge", "--request", "1")
     assert status == 0
     assert "counts when this shows it: python sagemaker/launch.py quota --instance ml.g5.12" in err
     assert out.splitlines()[-1] == f"asked for 1 x {NAME}: PENDING"
@@ -48,26 +48,26 @@ def test_more_is_asked_for_by_the_code(told, aws, log, pages):
     assert log.calls[-1][2] == asked
 
 
-def test_what_one_has_is_not_asked_for(told, pages, log):
+def test_what_one_has_is_not_asked_for(launch_stubbed, pages, log):
     words = "quota --instance g5.12xlarge --use training --request 2"
-    status, _, err = told(*words.split())
+    status, _, err = launch_stubbed(*words.split())
     assert (status, log.changes()) == (2, [])
     assert "--request 2: ml.g5.12xlarge for training job usage is 2 in us-east-1 already" in err
 
 
-def test_a_request_that_waits_is_named(told, aws, pages):
+def test_a_request_that_waits_is_named(launch_stubbed, aws, pages):
     asked = ("request_service_quota_increase", "ResourceAlreadyExistsException", "")
     aws.refuse(*asked, "service-quotas")
     history = [{"DesiredValue": 4.0, "Status": "CASE_OPENED"}, {"Status": "DENIED"}]
     operation = "list_requested_service_quota_change_history_by_quota"
-    aws.say(operation, {"RequestedQuotas": history}, "service-quotas")
-    status, _, err = told("quota", "--instance", "g5.12xlarge", "--request", "1")
+    aws.answer(operation, {"RequestedQuotas": history}, "service-quotas")
+    status, _, err = launch_stubbed("quota", "--instance", "g5.12xlarge", "--request", "1")
     assert status == 1
     assert f"AWS has a request for {NAME} that it has not answered (for 4, CASE_OPENED)" in err
 
 
-def test_a_type_without_a_quota_is_not_offered_there(told, aws):
-    aws.say("list_service_quotas", {"Quotas": QUOTAS[:1]}, "service-quotas")
-    status, _, err = told("quota", "--instance", "g5.12xlarge")
+def test_a_type_without_a_quota_is_not_offered_there(launch_stubbed, aws):
+    aws.answer("list_service_quotas", {"Quotas": QUOTAS[:1]}, "service-quotas")
+    status, _, err = launch_stubbed("quota", "--instance", "g5.12xlarge")
     assert status == 2
     assert f"AWS lists no quota {NAME!r} in us-east-1" in err

@@ -27,12 +27,12 @@ def one_line(err):
 
 
 @pytest.mark.parametrize("reason", CAPACITY, ids=range(len(CAPACITY)))
-def test_a_start_without_a_machine_never_asks_to_delete(reason, told, aws):
+def test_a_start_without_a_machine_never_asks_to_delete(reason, launch_stubbed, aws):
     aws.statuses("Stopped", **AL2023)
-    aws.say("start_notebook_instance")
+    aws.answer("start_notebook_instance")
     aws.statuses("Pending")
     aws.statuses("Failed", "Failed", FailureReason=reason)
-    status, _, err = told("start")
+    status, _, err = launch_stubbed("start")
     line = one_line(err)
     assert status == 1
     assert "AWS has no such machine free at the moment: try again later: python" in line
@@ -42,34 +42,34 @@ def test_a_start_without_a_machine_never_asks_to_delete(reason, told, aws):
     assert line.endswith("its files are still on its volume, which `delete` would destroy")
 
 
-def test_a_start_that_is_refused_at_once_says_the_same(told, aws):
+def test_a_start_that_is_refused_at_once_says_the_same(launch_stubbed, aws):
     aws.statuses("Stopped", **AL2023)
     aws.refuse("start_notebook_instance", "InsufficientInstanceCapacity", "Insufficient capacity.")
-    status, _, err = told("start")
+    status, _, err = launch_stubbed("start")
     assert status == 1
     assert "resize --name gluonlab --instance TYPE" in one_line(err)
     assert "which `delete` would destroy" in one_line(err)
 
 
-def test_a_lack_of_anything_else_is_no_lack_of_machines(told, aws):
+def test_a_lack_of_anything_else_is_no_lack_of_machines(launch_stubbed, aws):
     aws.statuses("Stopped", **AL2023)
     aws.refuse("start_notebook_instance", "ValidationException", "The service is unavailable")
-    assert "no such machine" not in one_line(told("start")[2])
+    assert "no such machine" not in one_line(launch_stubbed("start")[2])
 
 
-def test_ctrl_c_in_a_start_offers_no_delete(told, aws, log):
+def test_ctrl_c_in_a_start_offers_no_delete(launch_stubbed, aws, log):
     log.interrupt_at(1)
     aws.statuses("Stopped", **AL2023)
-    status, _, err = told("start")
+    status, _, err = launch_stubbed("start")
     assert status == 130
     assert "wait --name gluonlab` goes on" in err
     assert "delete" not in err
 
 
-def test_a_notebook_that_has_failed_is_not_to_be_deleted_to_make_it_again(told, aws):
+def test_a_notebook_that_has_failed_is_not_to_be_deleted_to_make_it_again(launch_stubbed, aws):
     aws.statuses("Failed", FailureReason="Insufficient capacity")
     where = ("--repository", "https://git.example.org/g.git")
-    status, _, err = told("create", "--instance", "g5.xlarge", *where)
+    status, _, err = launch_stubbed("create", "--instance", "g5.xlarge", *where)
     assert status == 2
     assert "start --name gluonlab tries again" in one_line(err)
     assert "deletes it with all files on its volume" in one_line(err)
@@ -79,12 +79,12 @@ def updates(log):
     return [given for _, name, given in log.calls if name == "UpdateNotebookInstance"]
 
 
-def test_resize_asks_for_what_is_new_and_waits(told, aws, log):
+def test_resize_asks_for_what_is_new_and_waits(launch_stubbed, aws, log):
     aws.statuses("Stopped", VolumeSizeInGB=50, **AL2023)
-    aws.say("list_tags", {"Tags": []})
-    aws.say("update_notebook_instance")
+    aws.answer("list_tags", {"Tags": []})
+    aws.answer("update_notebook_instance")
     aws.statuses("Updating", "Updating", "Stopped")
-    status, out, err = told("resize", "--instance", "g5.xlarge", "--volume", "80")
+    status, out, err = launch_stubbed("resize", "--instance", "g5.xlarge", "--volume", "80")
     assert (status, log.slept) == (0, [10, 10])
     assert updates(log) == [
         {"NotebookInstanceName": "gluonlab", "InstanceType": "ml.g5.xlarge", "VolumeSizeInGB": 80}
@@ -97,9 +97,9 @@ def test_resize_asks_for_what_is_new_and_waits(told, aws, log):
     assert out == "gluonlab is changed: python sagemaker/launch.py start --name gluonlab\n"
 
 
-def test_what_is_so_already_is_not_asked_for(told, aws, log):
+def test_what_is_so_already_is_not_asked_for(launch_stubbed, aws, log):
     aws.statuses("InService", VolumeSizeInGB=50, **AL2023)
-    status, out, _ = told("resize", "--instance", "g4dn.12xlarge", "--volume", "50")
+    status, out, _ = launch_stubbed("resize", "--instance", "g4dn.12xlarge", "--volume", "50")
     assert (status, out, updates(log)) == (0, "gluonlab is so already\n", [])
 
 
@@ -134,58 +134,58 @@ def test_what_is_so_already_is_not_asked_for(told, aws, log):
     ],
 )
 def test_what_cannot_be_is_one_line_and_nothing_changes(
-    status, found, arguments, says, told, aws, log
+    status, found, arguments, says, launch_stubbed, aws, log
 ):
     aws.statuses(status, VolumeSizeInGB=50, **found)
     if status == "Stopped" and "--volume 20" not in " ".join(arguments):
-        aws.say("list_tags", {"Tags": []})
-    code, _, err = told("resize", *arguments)
+        aws.answer("list_tags", {"Tags": []})
+    code, _, err = launch_stubbed("resize", *arguments)
     assert (code, updates(log)) == (2, [])
     assert says in one_line(err)
 
 
-def test_a_dead_notebook_becomes_a_living_one_with_its_volume(told, aws, log):
+def test_a_dead_notebook_becomes_a_living_one_with_its_volume(launch_stubbed, aws, log):
     """As AWS's page on Amazon Linux 2 has it: stop, change the platform, start."""
     aws.statuses("Stopped", VolumeSizeInGB=50, **AL2)
-    status, _, err = told("start")
+    status, _, err = launch_stubbed("start")
     assert status == 2
     way = "resize --name gluonlab --platform notebook-al2023-v1 --instance ml.g5.xlarge keeps the"
     assert way in one_line(err)
     aws.statuses("Stopped", VolumeSizeInGB=50, **AL2)
-    aws.say("list_tags", {"Tags": []})
-    aws.say("update_notebook_instance")
+    aws.answer("list_tags", {"Tags": []})
+    aws.answer("update_notebook_instance")
     aws.statuses("Stopped")
     new = ("--platform", "notebook-al2023-v1", "--instance", "ml.g5.xlarge")
-    assert told("resize", *new)[0] == 0
+    assert launch_stubbed("resize", *new)[0] == 0
     [asked] = updates(log)
     assert asked.pop("NotebookInstanceName") == "gluonlab"
     assert asked == {"InstanceType": new[3], "PlatformIdentifier": new[1]}
 
 
-def test_a_stack_changes_its_notebook_itself(told, aws, log):
+def test_a_stack_changes_its_notebook_itself(launch_stubbed, aws, log):
     aws.statuses("Stopped", VolumeSizeInGB=50, **AL2023)
     stack = {"Key": "aws:cloudformation:stack-name", "Value": "labs"}
-    aws.say("list_tags", {"Tags": [stack]})
-    status, _, err = told("resize", "--volume", "80")
+    aws.answer("list_tags", {"Tags": [stack]})
+    status, _, err = launch_stubbed("resize", "--volume", "80")
     assert (status, updates(log)) == (2, [])
     assert "belongs to the CloudFormation stack labs" in one_line(err)
     assert "another Platform there means a new, empty volume" in one_line(err)
 
 
-def test_forced_aws_is_asked_with_a_warning(told, aws, log):
+def test_forced_aws_is_asked_with_a_warning(launch_stubbed, aws, log):
     aws.statuses("Stopped", VolumeSizeInGB=50, **AL2)
-    aws.say("update_notebook_instance")
-    status, _, err = told("resize", "--volume", "80", "--force", "--no-wait")
+    aws.answer("update_notebook_instance")
+    status, _, err = launch_stubbed("resize", "--volume", "80", "--force", "--no-wait")
     assert status == 0
     assert "warning: notebook-al2-v3 is dead since 2026-07-01" in err
     assert updates(log) == [{"NotebookInstanceName": "gluonlab", "VolumeSizeInGB": 80}]
 
 
-def test_a_platform_that_is_not_known_is_tried_with_a_warning(told, aws, log):
+def test_a_platform_that_is_not_known_is_tried_with_a_warning(launch_stubbed, aws, log):
     aws.statuses("Stopped", VolumeSizeInGB=50, **AL2023)
-    aws.say("list_tags", {"Tags": []})
-    aws.say("update_notebook_instance")
-    status, _, err = told("resize", "--platform", "notebook-al2026-v1", "--no-wait")
+    aws.answer("list_tags", {"Tags": []})
+    aws.answer("update_notebook_instance")
+    status, _, err = launch_stubbed("resize", "--platform", "notebook-al2026-v1", "--no-wait")
     assert status == 0
     assert "warning: notebook-al2026-v1 is no platform that is known here" in err
     assert updates(log)[0]["PlatformIdentifier"] == "notebook-al2026-v1"

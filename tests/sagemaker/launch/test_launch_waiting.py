@@ -3,11 +3,11 @@ said meanwhile.
 """
 
 import pytest
-from launch_world import ended
+from launch_world import run_command
 
 from gluonlab_sagemaker.calls import Caller
 from gluonlab_sagemaker.errors import FailedError
-from gluonlab_sagemaker.options import World
+from gluonlab_sagemaker.options import Dependencies
 from gluonlab_sagemaker.waiting import Waiter
 
 
@@ -15,20 +15,20 @@ def nothing_else(aws, *jobs):
     """No scripts and no role; these jobs run."""
     aws.no_scripts()
     aws.no_role()
-    aws.say("list_training_jobs", {"TrainingJobSummaries": [*jobs]})
+    aws.answer("list_training_jobs", {"TrainingJobSummaries": [*jobs]})
 
 
-def test_delete_waits_for_what_cannot_be_stopped_yet(told, aws, log):
+def test_delete_waits_for_what_cannot_be_stopped_yet(launch_stubbed, aws, log):
     tags = {"Tags": [{"Key": "project", "Value": "gluonlab"}]}
     aws.statuses("Pending")
-    aws.say("list_tags", tags)
+    aws.answer("list_tags", tags)
     aws.statuses("Pending", "Pending", "InService")
-    aws.say("stop_notebook_instance")
+    aws.answer("stop_notebook_instance")
     aws.statuses("InService", "Stopping", "Stopped")
-    aws.say("delete_notebook_instance")
+    aws.answer("delete_notebook_instance")
     aws.statuses("Stopped", "Deleting", None)
     nothing_else(aws)
-    status, _, err = told("delete", "--yes")
+    status, _, err = launch_stubbed("delete", "--yes")
     assert (status, log.changes()) == (0, ["StopNotebookInstance", "DeleteNotebookInstance"])
     assert err.splitlines() == [
         f"gluonlab: {one}" for one in ("Pending", "InService", "Stopping", "Stopped", "Deleting")
@@ -36,50 +36,50 @@ def test_delete_waits_for_what_cannot_be_stopped_yet(told, aws, log):
     assert len(log.slept) == 8
 
 
-def test_delete_is_not_upset_when_the_idle_stop_is_faster(told, aws, log):
+def test_delete_is_not_upset_when_the_idle_stop_is_faster(launch_stubbed, aws, log):
     aws.statuses("InService")
     said = "Status (Stopping) not in ([InService]). Unable to transition"
     aws.refuse("stop_notebook_instance", "ValidationException", said)
     aws.statuses("Stopping", "Stopped")
-    aws.say("delete_notebook_instance")
+    aws.answer("delete_notebook_instance")
     aws.statuses(None)
     nothing_else(aws)
-    assert told("delete", "--yes", "--force")[0] == 0
+    assert launch_stubbed("delete", "--yes", "--force")[0] == 0
 
 
-def test_delete_ends_with_the_notebook_even_without_rights_to_the_rest(told, aws):
-    """What is left then costs nothing, and is named."""
+def test_delete_ends_with_the_notebook_even_without_rights_to_the_rest(launch_stubbed, aws):
+    """The remaining resources cost nothing, and the output names them."""
     aws.statuses(None, None)
-    aws.say("describe_notebook_instance_lifecycle_config", {})
+    aws.answer("describe_notebook_instance_lifecycle_config", {})
     denied = "User: x is not authorized to perform: iam:GetRole on resource: role y"
     aws.refuse("get_role", "AccessDenied", denied, "iam")
     denied = "is not authorized to perform: sagemaker:ListTrainingJobs"
     aws.refuse("list_training_jobs", "AccessDeniedException", denied)
-    status, _, err = told("delete", "--yes")
+    status, _, err = launch_stubbed("delete", "--yes")
     assert status == 0
     assert "warning: role: these credentials may not iam:GetRole on role" in err
     assert "warning: training jobs that may still run were not looked for" in err
 
 
-def test_delete_warns_of_jobs_that_still_run(told, aws):
+def test_delete_warns_of_jobs_that_still_run(launch_stubbed, aws):
     aws.statuses(None, None)
     nothing_else(aws, {
         "TrainingJobName": "gluonlab-x", "TrainingJobArn": "arn", "CreationTime": 0,
         "TrainingJobStatus": "InProgress",
     })  # fmt: skip
-    _, _, err = told("delete", "--yes", "--region", "us-east-1")
+    _, _, err = launch_stubbed("delete", "--yes", "--region", "us-east-1")
     assert (
         "warning: training jobs still run, and cost: gluonlab-x: "
         "python sagemaker/launch.py jobs stop --name NAME"
     ) in err
 
 
-def test_a_delete_that_fails_says_so_instead_of_trying_for_ever(told, aws):
+def test_a_delete_that_fails_says_so_instead_of_trying_for_ever(launch_stubbed, aws):
     aws.statuses("Stopped")
-    aws.say("delete_notebook_instance")
+    aws.answer("delete_notebook_instance")
     aws.statuses("Deleting")
     aws.statuses("Failed", "Failed", FailureReason="the network interface is in use")
-    status, _, err = told("delete", "--yes", "--force")
+    status, _, err = launch_stubbed("delete", "--yes", "--force")
     assert status == 1
     assert "notebook gluonlab failed: the network interface is in use" in err
 
@@ -90,14 +90,14 @@ def test_waiting_ends(capsys, aws, monkeypatch):
     waiter = Waiter(sleep=lambda seconds: None, clock=lambda: next(clock))
     said = "gluonlab is Pending still after 60 minutes: `wait` goes on waiting"
     with pytest.raises(FailedError, match=said):
-        waiter.until("gluonlab", ["InService"], lambda: "Pending")
+        waiter.wait_until("gluonlab", ["InService"], lambda: "Pending")
 
 
 def test_on_a_terminal_one_line_is_renewed_and_ended(capsys, monkeypatch):
     statuses, clock = iter(["Pending", "Pending", "Stopping", "Stopped"]), iter(range(0, 1000, 65))
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
     waiter = Waiter(sleep=lambda seconds: None, clock=lambda: next(clock))
-    assert waiter.until("gluonlab", ["Stopped"], lambda: next(statuses)) == "Stopped"
+    assert waiter.wait_until("gluonlab", ["Stopped"], lambda: next(statuses)) == "Stopped"
     lines = [line.rstrip(" ") for line in capsys.readouterr().err.split("\r")]
     assert lines == [
         "",
@@ -107,37 +107,41 @@ def test_on_a_terminal_one_line_is_renewed_and_ended(capsys, monkeypatch):
     ]
 
 
-def test_ctrl_c_while_waiting_leaves_the_notebook_to_be_made(capsys, aws, log, somebody):
-    class Told(Caller):
-        def client(self, service):
+def test_ctrl_c_while_waiting_leaves_the_notebook_to_be_made(capsys, aws, log, credentials):
+    class StubbedCaller(Caller):
+        def service_client(self, service):
             return aws.client(service)
 
     def interrupt(seconds):
         raise KeyboardInterrupt
 
     aws.statuses("Pending")
-    status, _, err = ended(capsys, World(log.recording(Told), interrupt), ["wait", "--name", "lab"])
+    status, _, err = run_command(
+        capsys, Dependencies(log.recording(StubbedCaller), interrupt), ["wait", "--name", "lab"]
+    )
     assert (status, log.changes()) == (130, [])
     assert err.splitlines()[-1] == (
         "interrupted: nothing is undone: `python sagemaker/launch.py wait --name lab` goes on"
     )
 
 
-def test_a_status_that_lags_behind_ends_no_wait(told, aws):
+def test_a_status_that_lags_behind_ends_no_wait(launch_stubbed, aws):
     """AWS may show what was before for a moment."""
     aws.statuses("InService")
-    aws.say("stop_notebook_instance")
+    aws.answer("stop_notebook_instance")
     aws.statuses("InService", "Stopping", "Stopped")
-    assert told("stop")[1].endswith("gluonlab is Stopped\n")
+    assert launch_stubbed("stop")[1].endswith("gluonlab is Stopped\n")
     aws.statuses("Stopped")
-    aws.say("start_notebook_instance")
+    aws.answer("start_notebook_instance")
     aws.statuses("Stopped", "Pending", "InService")
-    assert told("start")[1].endswith("gluonlab is InService\n")
+    assert launch_stubbed("start")[1].endswith("gluonlab is InService\n")
 
 
 @pytest.mark.parametrize("then", ["InService", None])
-def test_a_start_during_amazons_maintenance_does_not_start_what_runs_then(then, told, aws, log):
+def test_a_start_during_amazons_maintenance_does_not_start_what_runs_then(
+    then, launch_stubbed, aws, log
+):
     aws.statuses("Updating", "Updating", then)
-    status, out, _ = told("start")
+    status, out, _ = launch_stubbed("start")
     assert (status, log.changes()) == (0, [])
     assert out == f"gluonlab is {then or 'gone'}\n"
