@@ -66,12 +66,14 @@ def pytest_collection():
 @pytest.fixture(autouse=True)
 def random_numbers(request):
     """A test draws the same ones alone, after any other, and in every process."""
-    from support.device_use import takes_none  # a plugin, whose assertions pytest rewrites first
+    from support.device_use import (
+        uses_no_devices,  # a plugin, whose assertions pytest rewrites first
+    )
 
     seed = zlib.crc32(request.node.nodeid.encode())
     random.seed(seed)
     np.random.seed(seed)
-    if "mxnet" in sys.modules and not takes_none(request.node.path):  # it takes a millisecond
+    if "mxnet" in sys.modules and not uses_no_devices(request.node.path):  # it takes a millisecond
         sys.modules["mxnet"].random.seed(seed & 0x7FFFFFFF)
 
 

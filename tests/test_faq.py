@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 import pytest
-from support.pages import parse
+from support.pages import check_command
 
 from gluonlab.errors import UsageError
 
@@ -67,13 +67,13 @@ def test_there_are_twenty_questions_with_short_answers_and_something_to_run():
 
 @pytest.mark.parametrize("line", RUN + PARSED)
 def test_every_option_of_every_command_exists(line):
-    parse(shlex.split(line))
+    check_command(shlex.split(line))
 
 
 @pytest.mark.parametrize("bad", ["run --no-such 1", "run --gpus x", "launch -n 2 -- --no-such 1"])
 def test_an_option_that_does_not_exist_is_found(bad):
     with pytest.raises((click.UsageError, UsageError)):
-        parse(shlex.split(f"python -m gluonlab.{bad}"))
+        check_command(shlex.split(f"python -m gluonlab.{bad}"))
 
 
 @pytest.mark.parametrize("code", blocks("python"), ids=range(len(blocks("python"))))

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mxnet import gluon, nd
 from mxnet.gluon import nn
-from support.devices import contexts, device, named
+from support.devices import contexts, device, device_spec
 from support.examples import examples
 
 from gluonlab.config import TrainConfig
@@ -147,7 +147,9 @@ def test_statistics_that_are_young_are_no_divergence(tmp_path, monkeypatch):
         return net
 
     monkeypatch.setitem(MODELS, "deep", ModelKind(deep, "for this test"))
-    common = dict(devices=named(1), model="deep", global_batch_size=1437, optimizer="sgd", lr=1e-9)
+    common = dict(
+        devices=device_spec(1), model="deep", global_batch_size=1437, optimizer="sgd", lr=1e-9
+    )
     with pytest.warns(
         GluonlabWarning,
         match=r"the test loss is .*e\+\d+ after step 1: BatchNorm's running statistics",
@@ -156,11 +158,14 @@ def test_statistics_that_are_young_are_no_divergence(tmp_path, monkeypatch):
             TrainConfig(epochs=1, out=str(tmp_path / "early"), **common), reporter=Reporter()
         )
     assert LARGEST_LOSS < early.history[0].validation_loss < math.inf
-    assert evaluate_run(str(tmp_path / "early"), devices=named(1)).score.accuracy == early.accuracy
+    assert (
+        evaluate_run(str(tmp_path / "early"), devices=device_spec(1)).score.accuracy
+        == early.accuracy
+    )
 
 
 def test_a_file_with_a_hidden_nan_is_refused_to_begin_with_and_to_evaluate(tmp_path, relu_network):
-    settings = dict(devices=named(1), model="hidden", epochs=1, global_batch_size=600)
+    settings = dict(devices=device_spec(1), model="hidden", epochs=1, global_batch_size=600)
     train(TrainConfig(out=str(tmp_path / "run"), **settings), reporter=Reporter())
     file = tmp_path / "run" / "parameters.params"
     arrays = nd.load(str(file))
@@ -170,7 +175,7 @@ def test_a_file_with_a_hidden_nan_is_refused_to_begin_with_and_to_evaluate(tmp_p
     with pytest.raises(
         RunError, match=rf"{holds}: its training diverged: train again with a smaller --lr$"
     ):
-        evaluate_run(str(tmp_path / "run"), devices=named(1))
+        evaluate_run(str(tmp_path / "run"), devices=device_spec(1))
     with pytest.raises(
         ModelError,
         match=r"--pretrained .* contains NaN or infinity in \w+_bias: choose a file",

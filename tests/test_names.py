@@ -1,6 +1,7 @@
 """Names and docstrings follow the rules of CONTRIBUTING.md, as far as a program can check them."""
 
 import ast
+import collections
 from pathlib import Path
 
 import pytest

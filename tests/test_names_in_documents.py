@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from support.pages import PAGES, ROOT, blocks_of
+from support.pages import PAGES, ROOT, read_blocks
 
 LABS = sorted([*(ROOT / "labs" / "source").rglob("*.md"), *(ROOT / "labs").glob("*.md")])
 SOLUTIONS = sorted((ROOT / "labs" / "solutions").glob("*.py"))
@@ -54,7 +54,7 @@ def names_of(document):
     names = {name for name in DOTTED.findall(text) if not FILES.search(name)}
     for quoted, module in OF_MODULE.findall(text):
         names |= {f"{module}.{name}" for name in QUOTED.findall(quoted) if name != "gluonlab"}
-    for code in [*CELL.findall(text), *(each.code for each in blocks_of(document, "python"))]:
+    for code in [*CELL.findall(text), *(each.code for each in read_blocks(document, "python"))]:
         names |= set(imports_of(code, document.name))
     return names
 

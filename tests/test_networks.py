@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from mxnet import gluon
 from support.devices import contexts
 from support.examples import examples
-from support.networks import HYBRIDIZED, networks, trained
-from support.reference import cpus, distance
+from support.networks import HYBRIDIZE_OPTIONS, network_cases, train_network
+from support.reference import cpu_contexts, relative_distance
 from support.stores import STORES
 
 from gluonlab.bucketed_trainer.trainer import BucketedTrainer
@@ -23,18 +23,18 @@ def cases(draw, trainer_class):
     gluon.Trainer takes neither.
     """
     devices, bucketed = draw(st.integers(1, 4)), trainer_class is BucketedTrainer
-    network = draw(networks(1 if bucketed else devices, some_heads=bucketed))
+    network = draw(network_cases(1 if bucketed else devices, some_heads=bucketed))
     weights = st.lists(st.integers(1, 9), min_size=devices, max_size=devices)
     return (
-        devices, network, draw(st.sampled_from(sorted(HYBRIDIZED))), draw(st.booleans()),
+        devices, network, draw(st.sampled_from(sorted(HYBRIDIZE_OPTIONS))), draw(st.booleans()),
         draw(st.none() | weights),
     )  # fmt: skip
 
 
 def check(name, trainer_class, case):
     devices, network, hybridize, numpy, weights = case
-    expected, _ = trained(network, gluon.Trainer, None, cpus(1))
-    found, alike = trained(
+    expected, _ = train_network(network, gluon.Trainer, None, cpu_contexts(1))
+    found, alike = train_network(
         network, trainer_class, make_kvstore(name), contexts(devices), hybridize, numpy, weights
     )
     assert all(np.isfinite(array).all() for array in expected)
@@ -42,7 +42,7 @@ def check(name, trainer_class, case):
     whole, of_one = (
         [np.concatenate([array.ravel() for array in arrays])] for arrays in (found, expected)
     )
-    assert distance(whole, of_one) < 1e-5
+    assert relative_distance(whole, of_one) < 1e-5
 
 
 @pytest.mark.parametrize("trainer_class", [gluon.Trainer, BucketedTrainer])

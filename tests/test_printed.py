@@ -17,7 +17,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from support.pages import PAGES, ROOT, blocks_of, commands_of, parse, shown_program
+from support.pages import (
+    PAGES,
+    ROOT,
+    block_commands,
+    check_command,
+    read_blocks,
+    read_shown_program,
+)
 
 import options_page
 
@@ -74,8 +81,8 @@ COMMANDS = sorted(
         for page in PAGES
         if page.name not in OTHERS
         for kind in ("", "sh")
-        for block in blocks_of(page, kind)
-        for command in commands_of(block)
+        for block in read_blocks(page, kind)
+        for command in block_commands(block)
         if "..." not in command
     }
 )
@@ -121,7 +128,7 @@ def test_there_are_commands():
 
 @pytest.mark.parametrize(("page", "command"), COMMANDS)
 def test_a_command_is_understood(page, command):
-    parse(shlex.split(command))
+    check_command(shlex.split(command))
 
 
 def test_every_reason_is_needed():
@@ -174,26 +181,26 @@ MADE = {
     "b.jpg": lambda folder: one_picture(folder, "b.jpg"),
     "runs/NAME": train_run,
     "digits": lambda folder: train_run(folder, "digits"),
-    "train.py": lambda folder: (folder / "train.py").write_text(shown_program("train.py")),
+    "train.py": lambda folder: (folder / "train.py").write_text(read_shown_program("train.py")),
     "docs/classify.py": lambda folder: shutil.copytree(ROOT / "docs", folder / "docs"),
 }
 
 
 def test_the_program_without_mxnet_is_the_one_that_the_page_shows():
     program = (ROOT / "docs" / "classify.py").read_text(encoding="utf-8")
-    shown = [block.code for block in blocks_of(ROOT / "docs" / "onnx.md", "python")]
+    shown = [block.code for block in read_blocks(ROOT / "docs" / "onnx.md", "python")]
     assert program[program.index('"""', 3) + 3 :].lstrip("\n") in shown
 
 
 @pytest.mark.long  # .ci/run has it, too
 def test_the_first_hour_runs_as_it_is_printed(tmp_path):
     """At most twelve commands, in order, whole; those that set up the environment but once."""
-    blocks = blocks_of(ROOT / "docs" / "first-hour.md", "sh")
-    assert sum(len(commands_of(block)) for block in blocks) <= 12
+    blocks = read_blocks(ROOT / "docs" / "first-hour.md", "sh")
+    assert sum(len(block_commands(block)) for block in blocks) <= 12
     for block in blocks:
         for name in block.made_before:
             MADE[name](tmp_path)
-        for command in commands_of(block) if block.not_run is None else ():
+        for command in block_commands(block) if block.not_run is None else ():
             done = run(shlex.split(command), tmp_path)
             assert done.returncode == 0, (command, done.stderr)
     found = done.stdout.split()
@@ -209,10 +216,10 @@ def test_the_first_hour_runs_as_it_is_printed(tmp_path):
 def test_the_commands_of_a_page_run_in_order(page, tmp_path):
     """For one epoch, where a command does not say how many."""
     wrong = []
-    for block in [*blocks_of(page, ""), *blocks_of(page, "sh")]:
+    for block in [*read_blocks(page, ""), *read_blocks(page, "sh")]:
         for name in block.made_before:
             MADE[name](tmp_path)
-        for command in commands_of(block) if block.not_run is None else ():
+        for command in block_commands(block) if block.not_run is None else ():
             words = shlex.split(command)
             if "..." in command or reason(command) is not None:
                 continue
@@ -232,13 +239,13 @@ def test_the_commands_of_a_page_run_in_order(page, tmp_path):
 @pytest.mark.filterwarnings("ignore::gluonlab.errors.GluonlabWarning")
 @pytest.mark.parametrize(
     "page",
-    [page for page in PAGES if blocks_of(page, "python") and page.name not in OWN_PYTHON],
+    [page for page in PAGES if read_blocks(page, "python") and page.name not in OWN_PYTHON],
     ids=lambda page: page.name,
 )
 def test_the_python_of_a_page_runs(page, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     names = {}
-    for block in blocks_of(page, "python"):
+    for block in read_blocks(page, "python"):
         for name in block.made_before:
             MADE[name](tmp_path)
         if block.not_run is None:

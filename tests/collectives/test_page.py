@@ -7,9 +7,9 @@ import time
 from dataclasses import replace
 
 import pytest
-from support.browser import opening, start, wanted
+from support.browser import open_pages, require_browser, start_browser
 from support.drawn_pages import english_words
-from support.legible import controls_outside
+from support.legible import find_hidden_controls
 
 from gluonlab.collectives.algorithms import ALGORITHMS, HALVES
 from gluonlab.collectives.render import as_page, draw
@@ -17,7 +17,7 @@ from gluonlab.collectives.schedule import Schedule, Transfer
 from gluonlab.collectives.verify_schedule import simulate_contributions
 
 pytestmark = pytest.mark.browser
-wanted()
+require_browser()
 
 # All that is seen, and what is said of it to those who do not see.
 WORDS = """const all = (which, read) => [...document.querySelectorAll(which)].map(read);
@@ -28,14 +28,14 @@ WORDS = """const all = (which, read) => [...document.querySelectorAll(which)].ma
 
 @pytest.fixture(scope="module")
 def browser():
-    driver = start()
+    driver = start_browser()
     yield driver
     driver.quit()
 
 
 @pytest.fixture
 def opened(browser, tmp_path):
-    with opening(browser, tmp_path) as show:
+    with open_pages(browser, tmp_path) as show:
         yield show
 
 
@@ -162,16 +162,16 @@ def test_nothing_exceeds_the_window_on_a_phone_or_a_desktop(opened, width):
 def test_controls_are_within_the_window_at_every_width(opened, language):
     page = opened(draw("bidirectional_ring", 16, language=language))
     page.slide(20)  # the counter is longest then
-    assert controls_outside(page.driver) == {}
+    assert find_hidden_controls(page.driver) == {}
 
 
 def test_a_name_that_is_too_long_for_the_window_is_cut(opened):
     """A learner's function may have any name. What were outside of the window would be found."""
     name = "my_" + 12 * "very_" + "long_name()"
     page = opened(as_page([replace(ALGORITHMS["ring"](4), name=name)], (name, 4)))
-    assert controls_outside(page.driver) == {}
+    assert find_hidden_controls(page.driver) == {}
     page.driver.execute_script("document.querySelector('.choices').style.minWidth = '700px'")
-    found = controls_outside(page.driver)
+    found = find_hidden_controls(page.driver)
     assert {width for width, _ in found} == {320, 390, 480, 561, 600, 680}
     assert found[680, "dark"][0] == 40  # 700 and a margin of 20
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 from support.elf_files import write_library
-from support.environments import Environment
+from support.environments import VirtualEnvironment
 from support.fake_nvml import H100, write_pynvml
 from support.processes import clean_environment
 
@@ -56,7 +56,7 @@ def only(findings):
 
 
 def test_a_sound_environment_has_no_fault(tmp_path, examined):
-    told = examined(Environment(tmp_path))
+    told = examined(VirtualEnvironment(tmp_path))
     assert told.faults() == []
     assert only(told.of("import"))["status"] == "ok"
     assert "sharded-optimizer work; nccl needs two GPUs" in only(told.of("kvstores"))["what"]
@@ -71,7 +71,10 @@ def test_a_sound_environment_has_no_fault(tmp_path, examined):
 def test_no_mxnet_and_a_home_that_cannot_be_written(tmp_path, examined):
     """/sys: nobody can make files there, root neither."""
     told = examined(
-        Environment(tmp_path, without=["mxnet"]), HOME="/sys", GLUONLAB_DATA="", XDG_CACHE_HOME=""
+        VirtualEnvironment(tmp_path, without=["mxnet"]),
+        HOME="/sys",
+        GLUONLAB_DATA="",
+        XDG_CACHE_HOME="",
     )
     assert [found["check"] for found in told.faults()] == ["mxnet", "data"]
     fault, data = told.faults()
@@ -85,20 +88,20 @@ def test_no_mxnet_and_a_home_that_cannot_be_written(tmp_path, examined):
 
 
 def test_no_numpy_and_no_mxnet(tmp_path, examined):
-    told = examined(Environment(tmp_path, without=["mxnet", "numpy"]))
+    told = examined(VirtualEnvironment(tmp_path, without=["mxnet", "numpy"]))
     assert {found["check"] for found in told.faults()} == {"numpy", "mxnet"}
     assert "pip install 'numpy" in only(told.of("numpy"))["cure"]
     assert "data sets (" in only(told.of("data"))["what"]  # it needs neither
 
 
 def test_no_numpy_below_an_mxnet(tmp_path, examined):
-    told = examined(Environment(tmp_path, without=["numpy"]))
+    told = examined(VirtualEnvironment(tmp_path, without=["numpy"]))
     assert {found["check"] for found in told.faults()} == {"numpy", "import"}
     assert "numpy" in only(told.of("import"))["cause"]
 
 
 def test_both_flavours(tmp_path, examined):
-    environment = Environment(tmp_path)
+    environment = VirtualEnvironment(tmp_path)
     environment.add_distribution("mxnet-cu112")
     told = examined(environment)
     fault = only(told.of("mxnet"))
@@ -114,7 +117,7 @@ def test_numpy_1_26_on_python_3_11(tmp_path, examined):
 
     On 3.12 there is no older one, and so no complaint.
     """
-    environment = Environment(tmp_path, without=["numpy-"])
+    environment = VirtualEnvironment(tmp_path, without=["numpy-"])
     environment.add_distribution("numpy", "1.26.4")
     environment.add_sitecustomize(FORGETS)
     told = examined(environment)
@@ -132,7 +135,7 @@ def test_numpy_1_26_on_python_3_11(tmp_path, examined):
 
 
 def test_missing_cudnn(tmp_path, examined):
-    environment = Environment(tmp_path, without=["mxnet"])
+    environment = VirtualEnvironment(tmp_path, without=["mxnet"])
     environment.add_cu112(without=["libcudnn.so.8"])
     told = examined(environment, LD_LIBRARY_PATH=driver(tmp_path))
     fault = only(told.of("libraries", "fault"))
@@ -142,7 +145,7 @@ def test_missing_cudnn(tmp_path, examined):
 
 
 def test_cudnn_9_in_the_place_of_8(tmp_path, examined):
-    environment = Environment(tmp_path, without=["mxnet"])
+    environment = VirtualEnvironment(tmp_path, without=["mxnet"])
     environment.add_cu112(without=["libcudnn.so.8"])
     nine = write_library(environment.wheel("cudnn") / "libcudnn.so.9")
     told = examined(environment, LD_LIBRARY_PATH=driver(tmp_path))
@@ -153,7 +156,7 @@ def test_cudnn_9_in_the_place_of_8(tmp_path, examined):
 
 
 def test_no_driver_below_the_cuda_build(tmp_path, examined):
-    environment = Environment(tmp_path, without=["mxnet"])
+    environment = VirtualEnvironment(tmp_path, without=["mxnet"])
     environment.add_cu112()
     write_pynvml(environment.site, error="NVML Shared Library Not Found")
     told = examined(environment)
@@ -171,7 +174,7 @@ def test_no_driver_below_the_cuda_build(tmp_path, examined):
 
 
 def test_an_old_driver_and_a_gpu_that_the_wheel_has_no_code_for(tmp_path, examined):
-    environment = Environment(tmp_path, without=["mxnet"])
+    environment = VirtualEnvironment(tmp_path, without=["mxnet"])
     environment.add_cu112()
     write_pynvml(environment.site, kinds=[H100], driver="418.87.01")
     told = examined(environment)
@@ -186,7 +189,7 @@ def test_an_old_driver_and_a_gpu_that_the_wheel_has_no_code_for(tmp_path, examin
 
 
 def test_a_full_disk_and_an_mxnet_that_crashes(tmp_path, examined):
-    environment = Environment(tmp_path, without=["mxnet"])
+    environment = VirtualEnvironment(tmp_path, without=["mxnet"])
     environment.add_sitecustomize(FULL)
     environment.add_package("mxnet", "import os; os.abort()")
     environment.add_distribution("mxnet")
@@ -204,7 +207,7 @@ def test_a_full_disk_and_an_mxnet_that_crashes(tmp_path, examined):
 
 def test_a_hostile_libstdcpp_in_ld_library_path(tmp_path, examined):
     hostile = write_library(tmp_path / "hostile" / "libstdc++.so.6")
-    told = examined(Environment(tmp_path), LD_LIBRARY_PATH=str(hostile.parent))
+    told = examined(VirtualEnvironment(tmp_path), LD_LIBRARY_PATH=str(hostile.parent))
     assert {found["check"] for found in told.faults()} >= {"import"}
     for found in (only(told.of("import")), told.of("libraries")[0]):
         assert "libstdc++.so.6" in found["what"]
@@ -213,7 +216,7 @@ def test_a_hostile_libstdcpp_in_ld_library_path(tmp_path, examined):
 
 
 def test_a_hostile_libcudart_in_ld_library_path(tmp_path, examined):
-    environment = Environment(tmp_path, without=["mxnet"])
+    environment = VirtualEnvironment(tmp_path, without=["mxnet"])
     environment.add_cu112()
     hostile = tmp_path / "hostile" / "libcudart.so.11.0"
     hostile.parent.mkdir()

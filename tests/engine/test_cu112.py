@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from support.environments import Told
+from support.environments import DoctorReport
 from support.processes import clean_environment
 from support.stub_driver import write_driver
 
@@ -22,7 +22,7 @@ def doctor(**environment):
         env=clean_environment(**environment), capture_output=True, encoding="utf-8", timeout=600,
     )  # fmt: skip
     assert ended.stderr == ""
-    return ended.returncode, Told(ended.stdout)
+    return ended.returncode, DoctorReport(ended.stdout)
 
 
 def test_with_a_driver_every_library_is_found_and_the_doctor_says_that_there_is_no_gpu(tmp_path):

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 from support.elf_files import write_library
-from support.environments import Environment
+from support.environments import VirtualEnvironment
 from support.processes import clean_environment
 
 from gluonlab.engine import linker_errors, mxnet_installation
@@ -286,7 +286,7 @@ def cu112(tmp_path):
     """
 
     def make(code):
-        environment = Environment(tmp_path, without=["mxnet"])
+        environment = VirtualEnvironment(tmp_path, without=["mxnet"])
         environment.add_package("mxnet", code)
         environment.add_distribution("mxnet-cu112")
         return environment

@@ -3,11 +3,11 @@
 import base64
 import re
 
-from support.browser import Page
+from support.browser import BrowserPage
 from support.legible import WIDTHS
 
 
-class Handout(Page):
+class Handout(BrowserPage):
     """A page at a width in CSS pixels; ``dark``: as on a system whose theme is dark."""
 
     def __init__(self, driver, path, width=1280, dark=False):

@@ -7,13 +7,13 @@ import re
 
 import pytest
 from handout_page import Handout
-from support.browser import start, wanted
+from support.browser import require_browser, start_browser
 from the_labs import LABS
 
 from gluonlab.exercises.guesses import all_guesses
 from gluonlab_labs.source import LANGUAGES
 
-wanted()
+require_browser()
 pytestmark = pytest.mark.browser
 
 PAGES = [
@@ -32,7 +32,7 @@ FETCHED = (
 
 @pytest.fixture(scope="module")
 def driver():
-    driver = start()
+    driver = start_browser()
     yield driver
     driver.quit()
 

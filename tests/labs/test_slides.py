@@ -9,14 +9,14 @@ import re
 import pytest
 from selenium.webdriver.common.keys import Keys
 from slide_page import SIZES, Deck
-from support.browser import start, wanted
+from support.browser import require_browser, start_browser
 from test_handouts import FETCHED
 from the_labs import LABS, PLACE, SERIES
 
 from gluonlab_labs.slides import lab_deck
 from gluonlab_labs.source import LANGUAGES
 
-wanted()
+require_browser()
 pytestmark = pytest.mark.browser
 
 DECKS = {lab.number: lab_deck(lab, SERIES, PLACE) for lab in SERIES.labs}
@@ -26,7 +26,7 @@ SLIDE = (960, 540)  # 1280 x 720 CSS pixels in points
 
 @pytest.fixture(scope="module")
 def driver():
-    driver = start()
+    driver = start_browser()
     yield driver
     driver.quit()
 

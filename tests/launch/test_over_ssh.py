@@ -9,31 +9,37 @@ import re
 import signal
 
 import pytest
-from support.launcher import QUICK, alive, launched, parameters, same_bits
-from support.namespaces import hosts, require
-from support.reference import distance
+from support.launcher import (
+    QUICK_LAUNCH_OPTIONS,
+    have_same_bits,
+    load_parameters,
+    start_launcher,
+    surviving_processes,
+)
+from support.namespaces import create_hosts, require_namespaces
+from support.reference import relative_distance
 
 pytestmark = [
     pytest.mark.hosts,
     pytest.mark.cpu_only("the processes compute on CPU devices, whoever started them"),
 ]
 OFTEN = ["--checkpoint-every", "16 steps"]
-RUN = [*QUICK, "--threads", "1", "--epochs", "6", "--momentum", "0.9", *OFTEN]
+RUN = [*QUICK_LAUNCH_OPTIONS, "--threads", "1", "--epochs", "6", "--momentum", "0.9", *OFTEN]
 SOON = ["--patience", "12"]
 
 
 @pytest.fixture(scope="module")
 def three(tmp_path_factory):
     """A host for servers, and two for workers."""
-    require()
-    with hosts(tmp_path_factory.mktemp("hosts"), "h0", "h1", "h2") as made:
+    require_namespaces()
+    with create_hosts(tmp_path_factory.mktemp("hosts"), "h0", "h1", "h2") as made:
         yield made
 
 
 def started(three, folder, *words, which="h0:0,h1,h2", backend="dist_sync", **more):
     """``words`` count before those that all tests give."""
     own = ["--hosts", which, "--ssh", three.ssh, "--backend", backend, *SOON]
-    return launched(folder, *own, *words, before=three.inside, **more)
+    return start_launcher(folder, *own, *words, before=three.inside, **more)
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +93,9 @@ def test_what_fails_ends_all_in_time(name, backend, three, tmp_path):
         fault(run, three)
         try:
             status, text = run.end()
-            assert not alive(pids)  # the agent of a host that is cut off ends by itself
+            assert not surviving_processes(
+                pids
+            )  # the agent of a host that is cut off ends by itself
         finally:
             three.link("h2", "up")
     assert status != 0 and text.splitlines()[-1].startswith(f"error: {said}"), text
@@ -112,7 +120,7 @@ def test_restarted_it_has_the_bits_of_the_undisturbed_run(name, backend, three, 
         status, text = run.end()
     assert status == 0, text
     assert f"warning: {said}" in text
-    assert same_bits(whole, tmp_path / "run")
+    assert have_same_bits(whole, tmp_path / "run")
 
 
 @pytest.mark.long
@@ -147,8 +155,10 @@ def test_when_a_host_is_gone_for_good_the_others_go_on_with_the_same_batches(thr
             three.link("h2", "up")
     assert status == 0, text
     assert "going on with 2 workers" in text
-    mine, theirs = (parameters(tmp_path / name) for name in ("run", "whole"))
-    assert distance(*([each[n].asnumpy() for n in theirs] for each in (mine, theirs))) <= 1e-5
+    mine, theirs = (load_parameters(tmp_path / name) for name in ("run", "whole"))
+    assert (
+        relative_distance(*([each[n].asnumpy() for n in theirs] for each in (mine, theirs))) <= 1e-5
+    )
 
 
 REFUSALS = {  # what is given to ssh -> what it says

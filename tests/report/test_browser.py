@@ -3,20 +3,20 @@ on a telephone and in the dark.
 """
 
 import pytest
-from support.browser import opening, start, wanted
-from support.legible import ACROSS, TEXTS, as_seen, faint
-from support.made_up_runs import lines, make_run
+from support.browser import open_pages, require_browser, start_browser
+from support.legible import PAGE_WIDTH, TEXTS, emulate_screen, find_low_contrast_texts
+from support.made_up_runs import make_metrics, make_run
 
 from gluonlab.report.report_page import MANY_RUNS, make_page
 from gluonlab.runs.run_reader import read_runs
 
-wanted()
+require_browser()
 pytestmark = pytest.mark.browser
 
 
 @pytest.fixture(scope="module")
 def driver():
-    started = start()
+    started = start_browser()
     yield started
     started.quit()
 
@@ -25,11 +25,11 @@ def driver():
 def page(driver, tmp_path):
     """Of many runs, the third of which has not begun; devices 1, 2, ..."""
     made = [
-        make_run(tmp_path / "runs" / f"run-{number}", lines() if number != 2 else [],
+        make_run(tmp_path / "runs" / f"run-{number}", make_metrics() if number != 2 else [],
                  devices=["cpu(0)"] * (number + 1), kvstore=f"store-{number}")
         for number in range(MANY_RUNS)
     ]  # fmt: skip
-    with opening(driver, tmp_path) as show:
+    with open_pages(driver, tmp_path) as show:
         yield show(make_page(read_runs(made)))
 
 
@@ -74,6 +74,9 @@ def test_the_filter_shows_only_the_runs_that_it_names(page):
 @pytest.mark.parametrize("width", [390, 1280])
 def test_it_can_be_read_on_a_telephone_and_in_the_dark(page, scheme, width):
     """No text is fainter than WCAG's 4.5 to 1, and nothing but tables moves sideways."""
-    with as_seen(page.driver, width, scheme):
-        assert page.driver.execute_script(ACROSS) <= width
-        assert len(page.driver.execute_script(TEXTS)) > 100 and faint(page.driver) == []
+    with emulate_screen(page.driver, width, scheme):
+        assert page.driver.execute_script(PAGE_WIDTH) <= width
+        assert (
+            len(page.driver.execute_script(TEXTS)) > 100
+            and find_low_contrast_texts(page.driver) == []
+        )

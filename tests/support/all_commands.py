@@ -12,7 +12,7 @@ from gluonlab.study.__main__ import COMMANDS as STUDY
 
 PACKAGES = ("scratch", "doctor", "launch", "report", "labs")
 # the words -> what a person calls with them
-LEAVES = {
+COMMAND_FUNCTIONS = {
     "run": importlib.import_module("gluonlab.run").main,
     "predict": importlib.import_module("gluonlab.predict").main,
     **{name: importlib.import_module(f"gluonlab.{name}.__main__").main for name in PACKAGES},
@@ -22,22 +22,22 @@ LEAVES = {
     **{f"bench {name}": made for name, made in BENCH.items()},
     "completion": program.print_completion_script,
 }
-GROUPS = {"": program.COMMANDS, "data": DATA, "exercises": EXERCISES, "study": STUDY,
+COMMAND_GROUPS = {"": program.COMMANDS, "data": DATA, "exercises": EXERCISES, "study": STUDY,
           "bench": BENCH}  # fmt: skip
 
 
-def options_of(command):
+def command_options(command):
     """All its options, --help and what is not shown included."""
     context = click.Context(command, **command.context_settings)
     return [each for each in command.get_params(context) if isinstance(each, click.Option)]
 
 
-def call(words, *arguments):
+def call_command(words, *arguments):
     """What ``gluonlab WORDS ARGUMENTS`` does; it raises SystemExit."""
     group, _, name = words.rpartition(" ")
     if words == "":
         program.dispatch("gluonlab", program.COMMANDS, arguments)
-    elif group or words in GROUPS:
+    elif group or words in COMMAND_GROUPS:
         program.COMMANDS[group or words][1]([*([name] if group else []), *arguments])
     else:
         program.COMMANDS[words][1](list(arguments))

@@ -12,25 +12,25 @@ from support.devices import CHOICE
 
 # what sums over the devices of the tests
 # all, where nothing is known of the links
-HERE = {
+AVAILABLE_ALGORITHMS = {
     name
     for name in CHOICES
     if name not in TOPOLOGY_AWARE and (name != "nccl" or CHOICE.asked == "gpu")
 }
-ROW = AllreduceRow(
+ALLREDUCE_ROW = AllreduceRow(
     "ring", 4, 4096, 1024, "float32", 1, (0.002, 0.001, 0.004), 0.0, 0.0005,
     (0.0005, 0.0005, 0.002), floor_s=0.00025,
 )  # fmt: skip
 RING = ALGORITHMS["ring"]
 
 
-def without_its_last_transfer(world_size, *, chunks=None, groups=None):
+def ring_without_last_transfer(world_size, *, chunks=None, groups=None):
     """A ring that forgets one copy: the last device ends with a chunk of a part sum."""
     ring = RING(world_size)
     return replace(ring, steps=(*ring.steps[:-1], ring.steps[-1][:-1]))
 
 
-def measured(name, steps, seconds, reason=None, **more):
+def make_measurement(name, steps, seconds, reason=None, **more):
     """So many steps of 128 images in each round."""
     answers = [{"seconds": each, **more} for each in seconds]
     return Measurement(Subject(name, name, "job", images=128), answers, steps, reason)

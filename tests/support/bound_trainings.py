@@ -1,7 +1,7 @@
 """Trainings bound by one thing or another, made so by sleeping devices, stores and loaders.
 
 Sleep takes no core, so that what binds a training binds it on a busy machine, too. The network is
-small; what its images cost is slept, or only counted (`MadeTime`).
+small; what its images cost is slept, or only counted (`SimulatedClock`).
 """
 
 import time
@@ -20,16 +20,18 @@ from gluonlab.engine.cpu_threads import EngineCallback, push_engine_operation
 from gluonlab.kvstores.schedule_stores import ScheduleKVStore
 from gluonlab.parallel.data.strategy import DataParallel
 from gluonlab.study.speedup import diagnosis, measure_step
-from support.devices import named, on_gpus
+from support.devices import device_spec, runs_on_gpus
 
 IMAGE_S = 0.0006  # that an image costs a device
 BATCH = 16  # images per device
-TICK_S = 1e-5  # of `MadeTime`: next to nothing, but what takes no time at all cannot be repeated
+TICK_S = (
+    1e-5  # of `SimulatedClock`: next to nothing, but what takes no time at all cannot be repeated
+)
 SHAPE, WIDE_SHAPE = (1, 8, 8), (1, 64, 64)
 SLEEPY, LATE, LINK, WIDE = "sleepy", "late", "link", "wide"
 
 
-class MadeTime:
+class SimulatedClock:
     """A clock of two devices that take the seconds of their pauses, and no others.
 
     What is queued is computed as always, but nobody sleeps and no time is measured: each look at
@@ -59,7 +61,7 @@ class MadeTime:
         self._devices = dict.fromkeys(self._devices, end)
 
     @classmethod
-    def instead_of_clock(cls, monkeypatch: Any) -> "MadeTime":
+    def instead_of_clock(cls, monkeypatch: Any) -> "SimulatedClock":
         """Let windows of steps be timed by such a clock, in short blocks."""
         made, wait_for_all = cls(), nd.waitall
 
@@ -78,7 +80,7 @@ class MadeTime:
         return made
 
 
-class Pause:
+class DevicePause:
     """``pause(array)``: whatever uses the array waits for so long, and its device sleeps.
 
     ``after``: it begins when that array has been written. A GPU has two workers, so that what does
@@ -87,7 +89,7 @@ class Pause:
 
     def __init__(self) -> None:
         self._callbacks: Dict[float, Any] = {}
-        self.made: Optional[MadeTime] = None
+        self.made: Optional[SimulatedClock] = None
 
     def __call__(
         self, array: Any, seconds: float, name: bytes = b"compute", after: Any = None
@@ -103,7 +105,7 @@ class Pause:
         push_engine_operation(self._callbacks[seconds], array, name, after)
 
 
-pause = Pause()  # its callbacks live as long as the engine may call them
+pause = DevicePause()  # its callbacks live as long as the engine may call them
 
 
 class SlowSplit(ArraySplit):
@@ -116,7 +118,7 @@ class SlowSplit(ArraySplit):
         return super().batch(indices)
 
 
-class SleepyStore(ScheduleKVStore):
+class SleepingStore(ScheduleKVStore):
     """Sums, but sleeps before, in a step: the host, or, if it is ``late``, the first device."""
 
     late, seconds = False, 0.0
@@ -124,18 +126,18 @@ class SleepyStore(ScheduleKVStore):
     def pushpull(self, key: Any, value: Any, out: Any = None, priority: int = 0) -> None:
         lists = value if isinstance(value[0], (list, tuple)) else [value]
         if self.late:
-            pause(lists[0][0], self.seconds if is_first(key) else 0.0, b"link")
+            pause(lists[0][0], self.seconds if is_first_bucket(key) else 0.0, b"link")
         else:
-            time.sleep(self.seconds if is_first(key) else 0.0)
+            time.sleep(self.seconds if is_first_bucket(key) else 0.0)
         super().pushpull(key, value, out, priority)
 
 
-def is_first(key: Any) -> bool:
+def is_first_bucket(key: Any) -> bool:
     """Whether a store is called for the first bucket of a step."""
     return (key[0] if isinstance(key, (list, tuple)) else key) == 0
 
 
-class Bound(NamedTuple):
+class BottleneckCase(NamedTuple):
     """A training of small images on two devices, and what keeps it from being faster.
 
     Seconds that a step is made to take: ``loader`` for a batch, ``host`` in Python, ``late`` and
@@ -159,7 +161,7 @@ class Bound(NamedTuple):
     settings: Optional[Dict[str, Any]] = None
 
     def config(self) -> TrainConfig:
-        made: Dict[str, Any] = {"devices": named(2), "threads": None if on_gpus() else 1}
+        made: Dict[str, Any] = {"devices": device_spec(2), "threads": None if runs_on_gpus() else 1}
         made.update(dataset="synthetic", model=WIDE if self.wide else "mlp", batch_size=BATCH,
                     optimizer="sgd", resident_bytes=0 if self.loader else 2**28)  # fmt: skip
         if self.sleepy or self.late:
@@ -224,11 +226,11 @@ def _wide(count: int) -> Any:
     return make
 
 
-def register(monkeypatch: Any, bound: Bound) -> None:
+def register_fake_components(monkeypatch: Any, bound: BottleneckCase) -> None:
     """Let the names of its network and its store be known."""
 
-    def sleepy(name: str, topology: Any) -> SleepyStore:
-        store = SleepyStore("sharded")
+    def sleepy(name: str, topology: Any) -> SleepingStore:
+        store = SleepingStore("sharded")
         store.late, store.seconds = name != SLEEPY, getattr(bound, name)
         return store
 
@@ -247,21 +249,22 @@ def register(monkeypatch: Any, bound: Bound) -> None:
     monkeypatch.setitem(models.MODELS, WIDE, kind)
 
 
-def runs() -> List[Bound]:
+def bottleneck_cases() -> List[BottleneckCase]:
     """Each cause at three strengths, mixed, and what nothing helps."""
     steps = (0.008, 0.02, 0.06)  # beside BATCH images, which take 0.01
     return [
-        *(Bound("input", loader=seconds + BATCH * IMAGE_S) for seconds in steps),
-        *(Bound("host", host=seconds + BATCH * IMAGE_S) for seconds in steps),
-        *(Bound("waiting", sleepy=seconds + BATCH * IMAGE_S) for seconds in steps),
-        *(Bound("waiting", late=seconds) for seconds in steps[:2]),
-        *(Bound("straggler", slow=seconds) for seconds in steps),
-        *(Bound("few", fixed=seconds) for seconds in steps),
-        *(Bound("sum", wide=400_000, link=seconds) for seconds in steps),
-        *(Bound("update", wide=count, image=0.0, settings={"optimizer": "adam", "batch_size": 1})
+        *(BottleneckCase("input", loader=seconds + BATCH * IMAGE_S) for seconds in steps),
+        *(BottleneckCase("host", host=seconds + BATCH * IMAGE_S) for seconds in steps),
+        *(BottleneckCase("waiting", sleepy=seconds + BATCH * IMAGE_S) for seconds in steps),
+        *(BottleneckCase("waiting", late=seconds) for seconds in steps[:2]),
+        *(BottleneckCase("straggler", slow=seconds) for seconds in steps),
+        *(BottleneckCase("few", fixed=seconds) for seconds in steps),
+        *(BottleneckCase("sum", wide=400_000, link=seconds) for seconds in steps),
+        *(BottleneckCase("update", wide=count, image=0.0,
+        settings={"optimizer": "adam", "batch_size": 1})
           for count in (1_000_000, 2_000_000, 4_000_000)),
-        Bound("input", loader=0.05, late=0.008),
-        Bound("waiting", late=0.03, slow=0.01),
-        Bound("nothing"),
-        Bound("nothing", image=4 * IMAGE_S),
+        BottleneckCase("input", loader=0.05, late=0.008),
+        BottleneckCase("waiting", late=0.03, slow=0.01),
+        BottleneckCase("nothing"),
+        BottleneckCase("nothing", image=4 * IMAGE_S),
     ]  # fmt: skip

@@ -10,7 +10,7 @@ from mxnet.gluon import nn
 IN, OUT = 3, 4
 
 
-class Branching(gluon.Block):
+class BranchingNet(gluon.Block):
     """The sum of the branches that it is told; each is a dense layer of its own."""
 
     def __init__(self, branches):
@@ -25,14 +25,14 @@ class Branching(gluon.Block):
         return total
 
 
-def branching_net(branches, ctxs):
+def make_branching_net(branches, ctxs):
     mx.random.seed(7)
-    net = Branching(branches)
+    net = BranchingNet(branches)
     net.initialize(mx.init.Normal(0.5), ctx=ctxs)
     return net
 
 
-def shards_of(step, devices, images=2, seed=0):
+def make_shards(step, devices, images=2, seed=0):
     """(images, targets) for each device, the same whoever asks."""
     random = np.random.RandomState((seed, step))
     return [
@@ -44,7 +44,7 @@ def shards_of(step, devices, images=2, seed=0):
     ]
 
 
-def losses_of(net, shards, uses, ctxs, scale=1.0):
+def branch_losses(net, shards, uses, ctxs, scale=1.0):
     """What each device that uses any branch makes of its shard; to be called while recording."""
     return [
         ((net(nd.array(x, ctx=ctx), used) - nd.array(y, ctx=ctx)) ** 2).sum() * scale
@@ -55,20 +55,20 @@ def losses_of(net, shards, uses, ctxs, scale=1.0):
 
 def backward(net, shards, uses, ctxs, scale=1.0):
     with autograd.record():
-        losses = losses_of(net, shards, uses, ctxs, scale)
+        losses = branch_losses(net, shards, uses, ctxs, scale)
     if losses:
         autograd.backward(losses)
 
 
-def on_one_device(branches, steps, optimizer, clip_norm=None):
+def train_branches_on_one_device(branches, steps, optimizer, clip_norm=None):
     """gluon.Trainer(ignore_stale_grad=True) on one device, which makes of every shard what the
     device of the shard would.
     """
     ctx = mx.cpu(0)
-    net = branching_net(branches, [ctx])
+    net = make_branching_net(branches, [ctx])
     trainer = gluon.Trainer(net.collect_params(), optimizer, kvstore=None)
     for number, uses in enumerate(steps):
-        shards = shards_of(number, len(uses))
+        shards = make_shards(number, len(uses))
         backward(net, shards, uses, [ctx] * len(uses))
         fresh = [
             param.grad() for param in net.collect_params().values() if param.data()._fresh_grad
@@ -90,10 +90,10 @@ def on_one_device(branches, steps, optimizer, clip_norm=None):
     return net
 
 
-def on_devices(net, trainer, steps, ctxs):
+def train_branches_on_devices(net, trainer, steps, ctxs):
     """The same with one device per shard, under ``trainer``."""
     for number, uses in enumerate(steps):
-        shards = shards_of(number, len(uses))
+        shards = make_shards(number, len(uses))
         scale = trainer.loss_scale.value if getattr(trainer, "loss_scale", None) else 1.0
         backward(net, shards, uses, ctxs, scale)
         trainer.step(sum(len(x) for x, _ in shards), ignore_stale_grad=True)

@@ -15,36 +15,39 @@ from support.waiting import LIMIT_S
 INSTALL = "apt-get install chromium chromium-driver"
 
 
-def find(*names):
+def find_program(*names):
     return next(filter(None, map(shutil.which, names)), None)
 
 
-def missing():
+def describe_missing_programs():
     """What is not here of what it takes, in a line; None if all is."""
-    chromium, driver = find("chromium", "chromium-browser", "google-chrome"), find("chromedriver")
+    chromium, driver = (
+        find_program("chromium", "chromium-browser", "google-chrome"),
+        find_program("chromedriver"),
+    )
     lacking = [
         name for name, path in (("Chromium", chromium), ("chromedriver", driver)) if path is None
     ]
     return f"no {' and no '.join(lacking)} here: {INSTALL}" if lacking else None
 
 
-def wanted():
+def require_browser():
     """Skips the module that calls it where there is no browser; not under
     GLUONLAB_BROWSER=required, where its tests fail.
     """
-    if missing() and os.environ.get("GLUONLAB_BROWSER") != "required":
-        pytest.skip(missing(), allow_module_level=True)
+    if describe_missing_programs() and os.environ.get("GLUONLAB_BROWSER") != "required":
+        pytest.skip(describe_missing_programs(), allow_module_level=True)
 
 
-def start():
+def start_browser():
     """A WebDriver."""
-    if missing():
-        pytest.fail(missing())
+    if describe_missing_programs():
+        pytest.fail(describe_missing_programs())
     from selenium import webdriver
     from selenium.webdriver.chrome.service import Service
 
     options = webdriver.ChromeOptions()
-    options.binary_location = find("chromium", "chromium-browser", "google-chrome")
+    options.binary_location = find_program("chromium", "chromium-browser", "google-chrome")
     for name in (
         "headless=new",
         "disable-gpu",
@@ -58,10 +61,10 @@ def start():
         options.add_argument("--no-sandbox")  # Chromium's own refuses to run for root
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
     # with a path, selenium downloads no driver
-    return webdriver.Chrome(options=options, service=Service(find("chromedriver")))
+    return webdriver.Chrome(options=options, service=Service(find_program("chromedriver")))
 
 
-class Page:
+class BrowserPage:
     """A page in the browser, as a person has it before them."""
 
     def __init__(self, driver, path):
@@ -96,14 +99,14 @@ class Page:
 
     def state(self):
         """``state[rank][chunk]``, as `check.states` has it."""
-        return as_state(self.driver.execute_script(f"{READ} return read();"))
+        return parse_state(self.driver.execute_script(f"{READ} return read();"))
 
     def all_states(self, id):
         """For each choice of a field the states from the first step to the last, with a click on
         the button for each.
         """
         return [
-            [as_state(text) for text in texts]
+            [parse_state(text) for text in texts]
             for texts in self.driver.execute_script(f"{READ} {READ_ALL}", self.find(id))
         ]
 
@@ -190,20 +193,20 @@ READ_ARROWS = """const all = (which, read) => [...document.querySelectorAll(whic
             all('.line[data-op]', (line) => [line.dataset.op, line.getAttribute('d')])];"""
 
 
-def as_state(text):
+def parse_state(text):
     state = {}
     for rank, chunk, contributions in map(str.split, text.splitlines()):
         state.setdefault(int(rank), {})[int(chunk)] = tuple(map(int, contributions.split(",")))
     return [[chunks[chunk] for chunk in sorted(chunks)] for _, chunks in sorted(state.items())]
 
 
-def has_no_network(page):
+def check_no_requests(page):
     assert page.requests() == []
     assert page.complaints() == []
 
 
 @contextmanager
-def opening(driver, folder):
+def open_pages(driver, folder):
     """``show(html)``: a Page of it; in the end it must not have asked for anything, nor complained,
     which is checked where the block ends without an error.
     """
@@ -212,9 +215,9 @@ def opening(driver, folder):
     def show(html):
         path = folder / "page.html"
         path.write_text(html, encoding="utf-8")
-        pages.append(Page(driver, path))
+        pages.append(BrowserPage(driver, path))
         return pages[-1]
 
     yield show
     for page in pages:
-        has_no_network(page)
+        check_no_requests(page)

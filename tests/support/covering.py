@@ -18,7 +18,7 @@ def pairwise(where=lambda **case: True, **values):
     """
     names = list(values)
     cases = [case for case in product(*values.values()) if where(**dict(zip(names, case)))]
-    chosen = covering(cases)
+    chosen = choose_covering_cases(cases)
     return pytest.mark.parametrize(
         ",".join(names),
         [
@@ -28,9 +28,9 @@ def pairwise(where=lambda **case: True, **values):
     )
 
 
-def covering(cases):
+def choose_covering_cases(cases):
     """Return positions of cases which together contain every pair of values that any case has."""
-    pairs_of = [_pairs(case) for case in cases]
+    pairs_of = [_argument_pairs(case) for case in cases]
     missing, chosen = set().union(*pairs_of), set()
     while missing:
         best = max(range(len(cases)), key=lambda number: (len(pairs_of[number] & missing), -number))
@@ -39,7 +39,7 @@ def covering(cases):
     return chosen
 
 
-def _pairs(case):
+def _argument_pairs(case):
     """Return the pairs of a case, or its one value, by repr: values need not be hashable."""
     placed = [(place, repr(value)) for place, value in enumerate(case)]
     return set(combinations(placed, 2)) or set(placed)
@@ -50,7 +50,7 @@ def long_cases(*values):
     return [pytest.param(value, marks=pytest.mark.long) for value in values]
 
 
-def thinned(*choices, keep):
+def product_cases(*choices, keep):
     """Every combination as one pytest.param; those that are not among ``keep`` are marked
     ``long``.
     """

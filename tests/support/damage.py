@@ -5,7 +5,7 @@ is left.
 from hypothesis import strategies as st
 
 
-def corrupted(data, content, places=3, junk=()):
+def corrupt_bytes(data, content, places=3, junk=()):
     """``content`` with one to so many places of up to 4 bytes replaced; ``junk``: what may come in
     there beside any bytes.
     """
@@ -17,7 +17,7 @@ def corrupted(data, content, places=3, junk=()):
     return bytes(content)
 
 
-JSON = st.recursive(
+JSON_VALUES = st.recursive(
     st.none()
     | st.booleans()
     | st.floats()
@@ -32,14 +32,14 @@ JSON = st.recursive(
 
 
 @st.composite
-def mutated(draw, value):
+def mutated_json(draw, value):
     """The JSON value with another one somewhere in it, or something left out."""
     if not isinstance(value, (dict, list)) or not value:
-        return draw(JSON)
+        return draw(JSON_VALUES)
     copy = value.copy()
     place = draw(st.sampled_from(sorted(copy) if isinstance(copy, dict) else range(len(copy))))
     if draw(st.integers(0, 4)) == 0:
         del copy[place]
     else:
-        copy[place] = draw(mutated(copy[place]))
+        copy[place] = draw(mutated_json(copy[place]))
     return copy

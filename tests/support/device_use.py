@@ -22,10 +22,10 @@ import pytest
 from hypothesis import settings
 
 from gluonlab.engine import mxnet_setup
-from support.devices import CHOICE, KINDS, VARIABLE
+from support.devices import CHOICE, DEVICE_KINDS, VARIABLE
 
-LEAST_PERCENT = 80
-MOST_EXAMPLES = 5  # of a property, where every kernel is computed by a simulated GPU
+MIN_PERCENT = 80
+MAX_EXAMPLES = 5  # of a property, where every kernel is computed by a simulated GPU
 TESTS = str(Path(__file__).resolve().parents[1])
 WITHOUT_DEVICES = """
     bench/allreduce/candidate_schedules bench/harness/out benchmarks/compare cli/completion
@@ -47,18 +47,18 @@ WITHOUT_DEVICES = """
     parallel/pipeline/verify_pipeline performance_model/allreduce_time printed public_api readme
     study/compare_rows study/sweep timeline/exposed_time timeline/timeline_svg
 """
-IN_A_COMMAND = re.compile(r"cpu\*\d|cpu:\d|mx\.cpu\(|--gpus|--devices|gpu:\d|\bdevices\(")
+DEVICE_ARGUMENT = re.compile(r"cpu\*\d|cpu:\d|mx\.cpu\(|--gpus|--devices|gpu:\d|\bdevices\(")
 
 
 @lru_cache(maxsize=None)
-def takes_none(module: Path) -> bool:
+def uses_no_devices(module: Path) -> bool:
     """Whether ``module``, a file of tests or of a test's name, is one of those without devices."""
     parts = module.resolve().parts
     room = parts[max(place for place, part in enumerate(parts) if part == "tests") + 1 : -1]
     return "/".join([*room, module.stem[len("test_") :]]) in WITHOUT_DEVICES.split()
 
 
-class Uses:
+class DeviceUseLog:
     """What the tests of this session took: {test: kinds}, and why some keep to CPUs."""
 
     def __init__(self) -> None:
@@ -92,24 +92,24 @@ class Uses:
 
     def left_out(self) -> List[str]:
         """What would not be counted on GPUs."""
-        return sorted(test for test in self.of_tests if takes_none(Path(test.split("::")[0])))
+        return sorted(test for test in self.of_tests if uses_no_devices(Path(test.split("::")[0])))
 
     def enough(self) -> bool:
-        return 100 * len(self.on_gpus()) >= LEAST_PERCENT * len(self.of_tests)
+        return 100 * len(self.on_gpus()) >= MIN_PERCENT * len(self.of_tests)
 
 
-USES = Uses()
+USE_LOG = DeviceUseLog()
 
 
 def pytest_configure(config: Any) -> None:
-    if CHOICE.asked not in KINDS:
+    if CHOICE.asked not in DEVICE_KINDS:
         raise pytest.UsageError(
             f"{VARIABLE}={CHOICE.asked!r}: give cpu or gpu, or leave it out for cpu"
         )
     if CHOICE.asked == "gpu":
         # many tests compare bits; tests/gpus and processes of their own go without
         os.environ.update(mxnet_setup.DETERMINISTIC_ENVIRONMENT)
-        _watch()
+        _watch_device_use()
 
 
 def pytest_collection_modifyitems(items: Any) -> None:
@@ -120,21 +120,23 @@ def pytest_collection_modifyitems(items: Any) -> None:
         # @settings twice is an error
         asked = test._hypothesis_internal_use_settings or settings.default
         test._hypothesis_internal_use_settings = settings(
-            asked, max_examples=min(asked.max_examples, MOST_EXAMPLES)
+            asked, max_examples=min(asked.max_examples, MAX_EXAMPLES)
         )
 
 
 def pytest_ignore_collect(collection_path: Path) -> "Optional[bool]":
     is_module = collection_path.name.startswith("test_")  # not a folder, such as the root
-    return True if CHOICE.asked == "gpu" and is_module and takes_none(collection_path) else None
+    return (
+        True if CHOICE.asked == "gpu" and is_module and uses_no_devices(collection_path) else None
+    )
 
 
 def pytest_collection_finish() -> None:
     if CHOICE.asked == "cpu" and "mxnet" in sys.modules:
-        _watch()
+        _watch_device_use()
 
 
-def reason_of(item: Any) -> "Optional[str]":
+def cpu_only_reason(item: Any) -> "Optional[str]":
     """Why this test keeps to CPUs, or None. Raises UsageError where the marker does not say."""
     marker = item.get_closest_marker("cpu_only")
     if marker and not (
@@ -146,21 +148,21 @@ def reason_of(item: Any) -> "Optional[str]":
 
 @pytest.hookimpl(hookwrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: Any) -> Any:
-    reason = reason_of(item)
+    reason = cpu_only_reason(item)
     CHOICE.kind, CHOICE.taken = "cpu" if reason else CHOICE.asked, set()
     if reason:
-        USES.reasons[item.nodeid] = reason
+        USE_LOG.reasons[item.nodeid] = reason
     yield
-    USES.note(item)
+    USE_LOG.note(item)
     CHOICE.kind, CHOICE.taken = CHOICE.asked, set()
 
 
 @pytest.fixture(autouse=True)
-def no_gpus_for_cpu_only(request: Any, monkeypatch: Any) -> None:
+def hide_gpus_from_cpu_only_tests(request: Any, monkeypatch: Any) -> None:
     """A test that keeps to CPUs finds a machine without GPUs, and so do the processes that it
     starts.
     """
-    if CHOICE.asked == "gpu" and reason_of(request.node):
+    if CHOICE.asked == "gpu" and cpu_only_reason(request.node):
         import mxnet as mx
 
         monkeypatch.setattr(mx.context, "num_gpus", lambda: 0)
@@ -168,7 +170,7 @@ def no_gpus_for_cpu_only(request: Any, monkeypatch: Any) -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def what_mxnet_keeps_for_each_gpu() -> None:
+def allocate_mxnet_scratch_memory() -> None:
     """Scratch memory, as large as any operator wanted, states of random numbers and of dropout:
     made now, no test leaves them.
     """
@@ -188,11 +190,11 @@ def what_mxnet_keeps_for_each_gpu() -> None:
 def pytest_fixture_setup(fixturedef: Any) -> Any:
     before, CHOICE.taken = CHOICE.taken, set()
     yield
-    USES.of_fixtures[fixturedef] = CHOICE.taken
+    USE_LOG.of_fixtures[fixturedef] = CHOICE.taken
     CHOICE.taken = before | CHOICE.taken
 
 
-def _watch() -> None:
+def _watch_device_use() -> None:
     """Note what is taken without `devices.py`: by gluonlab, by mx.cpu in a file of the tests, by
     another process.
     """
@@ -215,7 +217,7 @@ def _watch() -> None:
     def noting_process(event: str, args: Any) -> None:
         if event == "subprocess.Popen":
             text = " ".join(os.fsdecode(part) for part in args[1])
-            if IN_A_COMMAND.search(text):
+            if DEVICE_ARGUMENT.search(text):
                 CHOICE.taken.add(
                     "gpu" if CHOICE.kind == "gpu" and re.search(r"gpu:\d|--gpus", text) else "cpu"
                 )
@@ -224,51 +226,53 @@ def _watch() -> None:
     sys.addaudithook(noting_process)
 
 
-def passed() -> bool:
-    if CHOICE.asked == "cpu" or not USES.of_tests:
-        return not USES.left_out()
-    return USES.enough() and not USES.without_a_reason()
+def used_devices_as_declared() -> bool:
+    if CHOICE.asked == "cpu" or not USE_LOG.of_tests:
+        return not USE_LOG.left_out()
+    return USE_LOG.enough() and not USE_LOG.without_a_reason()
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
     """With pytest -n the tests ran in other processes, and what they took counts as if here."""
     taken, reasons = getattr(node, "workeroutput", {}).get(VARIABLE, ({}, {}))
-    USES.of_tests.update((test, set(kinds)) for test, kinds in taken.items())
-    USES.reasons.update(reasons)
+    USE_LOG.of_tests.update((test, set(kinds)) for test, kinds in taken.items())
+    USE_LOG.reasons.update(reasons)
 
 
 def pytest_sessionfinish(session: Any) -> None:
     if hasattr(session.config, "workeroutput"):
-        taken = {test: sorted(kinds) for test, kinds in USES.of_tests.items()}
-        session.config.workeroutput[VARIABLE] = (taken, USES.reasons)
-    if session.exitstatus == 0 and not passed():
+        taken = {test: sorted(kinds) for test, kinds in USE_LOG.of_tests.items()}
+        session.config.workeroutput[VARIABLE] = (taken, USE_LOG.reasons)
+    if session.exitstatus == 0 and not used_devices_as_declared():
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     say = terminalreporter.write_line
-    for test in USES.left_out():
+    for test in USE_LOG.left_out():
         say(
             f"error: {test} takes devices: WITHOUT_DEVICES in tests/support/device_use.py says "
             "that it does not",
             red=True,
         )
-    if CHOICE.asked != "gpu" or not USES.of_tests:
+    if CHOICE.asked != "gpu" or not USE_LOG.of_tests:
         return
-    say(f"ran on GPUs: {len(USES.on_gpus())} of {len(USES.of_tests)} tests that use devices")
-    if not USES.enough():
+    say(f"ran on GPUs: {len(USE_LOG.on_gpus())} of {len(USE_LOG.of_tests)} tests that use devices")
+    if not USE_LOG.enough():
         say(
-            f"error: fewer than {LEAST_PERCENT} % of them: "
+            f"error: fewer than {MIN_PERCENT} % of them: "
             "take devices from tests/support/devices.py",
             red=True,
         )
     why = Counter(
-        (test.split("::")[0], USES.reasons[test]) for test in USES.on_cpus() if test in USES.reasons
+        (test.split("::")[0], USE_LOG.reasons[test])
+        for test in USE_LOG.on_cpus()
+        if test in USE_LOG.reasons
     )
     for (file, reason), count in sorted(why.items()):
         say(f"  {file}, {count} on CPUs: {reason}")
-    for test in USES.without_a_reason():
+    for test in USE_LOG.without_a_reason():
         say(
             f"error: {test} used CPUs: take devices from tests/support/devices.py, "
             'or mark it cpu_only("reason")',

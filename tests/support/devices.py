@@ -21,10 +21,10 @@ from typing import Any, List, Optional, Set
 
 from gluonlab import devices as named_devices
 
-VARIABLE, KINDS = "GLUONLAB_TEST_DEVICES", ("cpu", "gpu")
+VARIABLE, DEVICE_KINDS = "GLUONLAB_TEST_DEVICES", ("cpu", "gpu")
 
 
-class Choice:
+class DeviceChoice:
     """The kind of device for the test that runs, and the kinds that it has taken."""
 
     def __init__(self, asked: str) -> None:
@@ -36,10 +36,10 @@ class Choice:
         return self.kind
 
 
-CHOICE = Choice(os.environ.get(VARIABLE) or "cpu")
+CHOICE = DeviceChoice(os.environ.get(VARIABLE) or "cpu")
 
 
-def on_gpus() -> bool:
+def runs_on_gpus() -> bool:
     """Whether the test that runs gets GPUs; not a use of devices."""
     return CHOICE.kind == "gpu"
 
@@ -57,10 +57,10 @@ def contexts(count: int) -> List[Any]:
 
 def devices(count: int, threads: "Optional[int]" = None) -> List[Any]:
     """The first ``count`` devices, as gluonlab makes them ready; ``threads`` is for CPUs only."""
-    return named_devices.devices(named(count), None if on_gpus() else threads)
+    return named_devices.devices(device_spec(count), None if runs_on_gpus() else threads)
 
 
-def named(count: int) -> str:
+def device_spec(count: int) -> str:
     """The first ``count`` devices as a person writes them."""
     if CHOICE.take() == "gpu":
         return "gpu:" + ",".join(map(str, range(count)))

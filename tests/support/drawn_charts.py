@@ -7,33 +7,33 @@ import xml.etree.ElementTree as ElementTree
 SVG = "{http://www.w3.org/2000/svg}"
 
 
-def texts(tree):
+def svg_texts(tree):
     return [each.text for each in tree.iter(f"{SVG}text")]
 
 
-def with_id(tree, name):
+def find_group(tree, name):
     """The group with this id; None where there is none."""
     return next((each for each in tree.iter(f"{SVG}g") if each.get("id") == name), None)
 
 
-def marks(tree, name):
+def mark_positions(tree, name):
     """Where the marks of a curve lie, in px."""
-    uses = with_id(tree, name).iter(f"{SVG}use")
+    uses = find_group(tree, name).iter(f"{SVG}use")
     return [(float(each.get("x")), float(each.get("y"))) for each in uses]
 
 
-def line(tree, name):
+def line_points(tree, name):
     """Where the line of a curve goes, in px."""
-    path = with_id(tree, name).find(f"{SVG}path").get("d")
+    path = find_group(tree, name).find(f"{SVG}path").get("d")
     return [tuple(map(float, place)) for place in re.findall(r"[ML] ([-\d.]+) ([-\d.]+)", path)]
 
 
-def ticks(tree, axis):
+def read_ticks(tree, axis):
     """(number, px) of each tick of ``x`` or ``y``."""
     found = []
     for group in tree.iter(f"{SVG}g"):
         if group.get("id", "").startswith(f"{axis}tick_"):
-            [text] = texts(group)
+            [text] = svg_texts(group)
             if axis == "x":
                 place = float(next(group.iter(f"{SVG}use")).get("x"))
             else:
@@ -42,19 +42,19 @@ def ticks(tree, axis):
     return found
 
 
-def values(tree, axis, places, log):
+def pixels_to_values(tree, axis, places, log):
     """The numbers at these px, by the first and the last tick of an axis."""
-    (first, begin), *_, (last, end) = ticks(tree, axis)
+    (first, begin), *_, (last, end) = read_ticks(tree, axis)
     of, back = (math.log, math.exp) if log else (float, float)
     shares = [(place - begin) / (end - begin) for place in places]
     return [back(of(first) + share * (of(last) - of(first))) for share in shares]
 
 
-def curve(tree, name, log_x=False, log_y=False, places=marks):
+def curve_points(tree, name, log_x=False, log_y=False, places=mark_positions):
     """The points of a curve, as its axes tell them."""
     xs, ys = zip(*places(tree, name))
-    return list(zip(values(tree, "x", xs, log_x), values(tree, "y", ys, log_y)))
+    return list(zip(pixels_to_values(tree, "x", xs, log_x), pixels_to_values(tree, "y", ys, log_y)))
 
 
-def tree_of(svg):
+def parse_svg(svg):
     return ElementTree.fromstring(svg)

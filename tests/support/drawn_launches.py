@@ -16,13 +16,13 @@ from gluonlab.data.loading.split_batch import proportional_sizes
 from gluonlab.optimizers.optimizer_registry import OPTIMIZERS
 from gluonlab.training.loop import train
 from gluonlab.training.reporter import Reporter
-from support.drawn_runs import few_digits
+from support.drawn_runs import load_few_digits
 
-LEAST_STEPS = 10
-RATES = {"adadelta": 0.1, "sgd": 0.02, "nag": 0.02, "lars": 0.5}  # of others 0.001
+MIN_STEPS = 10
+LEARNING_RATES = {"adadelta": 0.1, "sgd": 0.02, "nag": 0.02, "lars": 0.5}  # of others 0.001
 
 
-def drawn(seed, workers, devices):
+def draw_training_settings(seed, workers, devices):
     """Settings of a training, and its images."""
     draw = random.Random(f"{seed} {workers} {devices}")
     of_all, found = workers * devices, {"threads": 1, "seed": seed, "check_replicas": 4}
@@ -33,11 +33,11 @@ def drawn(seed, workers, devices):
         batch = found["batch_size"] * of_all
     epochs = found["epochs"] = draw.randint(1, 3)
     last = draw.choice([1, draw.randint(1, batch), batch])
-    images = batch * (math.ceil(LEAST_STEPS / epochs) - 1) + last
+    images = batch * (math.ceil(MIN_STEPS / epochs) - 1) + last
     # signum's step has a gradient's sign alone, which rounding turns where it is next to zero
     names = [name for name in OPTIMIZERS if name != "signum"]
     name = found["optimizer"] = draw.choice(["sgd", "sgd", *names])
-    found["lr"] = RATES.get(name, 0.001)
+    found["lr"] = LEARNING_RATES.get(name, 0.001)
     if OPTIMIZERS[name].momentum:
         found["momentum"] = draw.choice([0.0, 0.9])
     if name in ("sgd", "nag") and found["momentum"]:
@@ -85,9 +85,9 @@ def drawn(seed, workers, devices):
     return found, images
 
 
-def features(seed, workers, devices):
+def training_features(seed, workers, devices):
     """What the training of this seed has that another may lack."""
-    found, images = drawn(seed, workers, devices)
+    found, images = draw_training_settings(seed, workers, devices)
     batch = found.get("global_batch_size") or found["batch_size"] * workers * devices
     last = images % batch
     return {
@@ -100,12 +100,12 @@ def features(seed, workers, devices):
     }  # fmt: skip
 
 
-def covering(worlds, seeds):
+def choose_covering_shapes(worlds, seeds):
     """Shapes of trainings that together have every feature, of each world in turn; few, not fewest.
 
     ``worlds``: (workers, devices of each).
     """
-    known = {(seed, *world): features(seed, *world) for seed in seeds for world in worlds}
+    known = {(seed, *world): training_features(seed, *world) for seed in seeds for world in worlds}
     missing, found = set().union(*known.values()), []
     while missing or len(found) < len(worlds):
         world = worlds[len(found) % len(worlds)]
@@ -115,12 +115,12 @@ def covering(worlds, seeds):
     return found
 
 
-def trained(folder, seed, workers, devices, group=None, factor=1.0):
+def train_drawn_case(folder, seed, workers, devices, group=None, factor=1.0):
     """By this process's part of a group, or by this one alone, without the drawn split.
 
     ``factor``: of the learning rate.
     """
-    found, images = drawn(seed, workers, devices)
+    found, images = draw_training_settings(seed, workers, devices)
     if group is None and "split" in found:
         found = {k: v for k, v in found.items() if k not in ("split", "microbatches")}
     if group is None and "device_weights" in found:
@@ -129,7 +129,7 @@ def trained(folder, seed, workers, devices, group=None, factor=1.0):
     given = {} if group is None else {"group": group}
     here = devices if group else workers * devices
     config = TrainConfig(**found, devices=f"cpu*{here}", out=str(folder))
-    return train(config, reporter=Reporter(), dataset=few_digits(images), **given)
+    return train(config, reporter=Reporter(), dataset=load_few_digits(images), **given)
 
 
 if __name__ == "__main__":
@@ -137,4 +137,4 @@ if __name__ == "__main__":
 
     with BACKENDS[sys.argv[1]]() as group:
         for place, shape in enumerate(json.loads(sys.argv[3])):
-            trained(Path(sys.argv[2]) / f"{place}", *shape, group=group)
+            train_drawn_case(Path(sys.argv[2]) / f"{place}", *shape, group=group)

@@ -11,7 +11,7 @@ from gluonlab.parallel.pipeline.pipeline_schedule import SCHEDULES
 from support.legible import luminance
 
 
-def flat(words, path=()):
+def flatten_texts(words, path=()):
     """{path of the word: text} for all words of a language."""
     if isinstance(words, str):
         return {path: words}
@@ -20,15 +20,15 @@ def flat(words, path=()):
     return {
         place: text
         for name, inner in named.items()
-        for place, text in flat(inner, (*path, name)).items()
+        for place, text in flatten_texts(inner, (*path, name)).items()
     }
 
 
-def blanks(text):
+def format_fields(text):
     return sorted(name for _, name, _, _ in Formatter().parse(text) if name is not None)
 
 
-class Texts(HTMLParser):
+class PageTexts(HTMLParser):
     """What a page shows and says before its script runs, one text after the other."""
 
     def __init__(self, page):
@@ -51,21 +51,25 @@ class Texts(HTMLParser):
         self._inside = ""
 
 
-def strings(data):
+def string_values(data):
     """All texts in what the script is given, without the names of what is there."""
     if isinstance(data, dict):
-        return [text for inner in data.values() for text in strings(inner)]
+        return [text for inner in data.values() for text in string_values(inner)]
     inner = data if isinstance(data, list) else []
-    return [data] if isinstance(data, str) else [text for each in inner for text in strings(each)]
+    return (
+        [data]
+        if isinstance(data, str)
+        else [text for each in inner for text in string_values(each)]
+    )
 
 
-def embedded(page):
+def embedded_data(page):
     return json.loads(
         re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.S)[1]
     )
 
 
-def themes(*packages):
+def theme_colors(*packages):
     """{name: colour} of the styles of these packages together: in the light, in the dark."""
     merged = [{}, {}]
     for package in packages:
@@ -77,14 +81,14 @@ def themes(*packages):
     return merged
 
 
-def contrast(one, two):
+def contrast_ratio(one, two):
     """WCAG's ratio of two colours, #rrggbb."""
     red_green_blue = [[int(colour[i : i + 2], 16) for i in (1, 3, 5)] for colour in (one, two)]
     dark, light = sorted(map(luminance, red_green_blue))
     return (light + 0.05) / (dark + 0.05)
 
 
-def is_one_small_file_that_loads_nothing(html):
+def check_self_contained(html):
     assert len(html.encode()) < 300_000
     assert (
         "content=\"default-src 'none'; style-src 'unsafe-inline'; "
@@ -94,10 +98,19 @@ def is_one_small_file_that_loads_nothing(html):
 
 
 # Names of code, of keys, and of a book with a section of it.
-NAMES = {*ALGORITHMS, *SCHEDULES, "GPipe", "allreduce", "log", "JavaScript", "Home", "End"}
-NAMES |= {"Dive", "into", "Deep", "Learning", "Training", "on", "Multiple", "GPUs"}
+UNTRANSLATED_WORDS = {
+    *ALGORITHMS,
+    *SCHEDULES,
+    "GPipe",
+    "allreduce",
+    "log",
+    "JavaScript",
+    "Home",
+    "End",
+}
+UNTRANSLATED_WORDS |= {"Dive", "into", "Deep", "Learning", "Training", "on", "Multiple", "GPUs"}
 JAPANESE = "[\u3041-\u30ff\u4e00-\u9fff]"
-FAULTS = [
+TYPOGRAPHY_FAULTS = [
     "[\uff01-\uff5e\u3000]",  # full-width digits, letters, brackets, colons and spaces
     f"{JAPANESE}[0-9A-Za-z]|[0-9A-Za-z]{JAPANESE}",  # no space between the scripts
     f"{JAPANESE} +{JAPANESE}|[、。] | [、。]",  # a space where none belongs
@@ -107,11 +120,11 @@ FAULTS = [
 
 def english_words(text):
     """The words of three letters and more that are no names."""
-    return set(re.findall("[A-Za-z_]{3,}", text)) - NAMES
+    return set(re.findall("[A-Za-z_]{3,}", text)) - UNTRANSLATED_WORDS
 
 
-def faults_of_writing(text):
+def find_typography_faults(text):
     """What breaks the glossary's rules of writing; the text stands without its HTML and with its
     blanks filled in.
     """
-    return [found[0] for pattern in FAULTS for found in re.finditer(pattern, text)]
+    return [found[0] for pattern in TYPOGRAPHY_FAULTS for found in re.finditer(pattern, text)]

@@ -25,8 +25,8 @@ def write_library(path, needed=(), undefined=(), functions=None, soname=None):
     functions = functions or {}
     names = [*undefined, *functions]
     count = 1 + len(names)  # the first symbol is none
-    strings = _Strings([*needed, *names, soname or path.name])
-    code = _Strings(functions.values(), first=b"\xc3" * 16)  # ret
+    strings = _StringTable([*needed, *names, soname or path.name])
+    code = _StringTable(functions.values(), first=b"\xc3" * 16)  # ret
     sizes = [
         HEADERS, 8 * count, SYMBOL * count, 4 * (2 + 1 + count), 24 * len(undefined),
         len(strings.content), len(code.content),
@@ -86,7 +86,7 @@ def write_library(path, needed=(), undefined=(), functions=None, soname=None):
     return path
 
 
-class _Strings:
+class _StringTable:
     """Texts or pieces of code behind each other, each once."""
 
     def __init__(self, parts, first=b"\0"):

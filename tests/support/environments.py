@@ -13,21 +13,21 @@ from support.elf_files import write_library
 from support.processes import clean_environment
 
 INSTALLED = Path(sysconfig.get_path("purelib"))
-NEVER = ("gluonlab", "__editable__", "nvidia", "pynvml", "horovod")
+NEVER_LINKED = ("gluonlab", "__editable__", "nvidia", "pynvml", "horovod")
 # What mxnet-cu112's libmxnet.so names beside what the CPU build does.
 CUDA_NEEDED = [
     "libcudnn.so.8", "libcuda.so.1", "libnccl.so.2", "libcudart.so.11.0", "libcufft.so.10",
     "libcublas.so.11", "libcusolver.so.11", "libcurand.so.10", "libnvrtc.so.11.2",
     "libnvToolsExt.so.1",
 ]  # fmt: skip
-LOADS_ITS_LIBRARY = """
+MXNET_STUB = """
 import ctypes, pathlib, numpy
 ctypes.CDLL(str(pathlib.Path(__file__).parent / "libmxnet.so"))
 raise RuntimeError("the library of this test holds nothing")
 """
 
 
-class Environment:
+class VirtualEnvironment:
     """``without``: the packages, by the beginnings of their names, that are not linked into it."""
 
     def __init__(self, folder, without=()):
@@ -39,7 +39,7 @@ class Environment:
             # MXNet imports
             if (
                 entry.suffix != ".pth" or entry.stem == "distutils-precedence"
-            ) and not entry.name.lower().startswith((*NEVER, *without)):
+            ) and not entry.name.lower().startswith((*NEVER_LINKED, *without)):
                 (self.site / entry.name).symlink_to(entry)
 
     def add_distribution(self, name, version="1.9.1"):
@@ -60,7 +60,7 @@ class Environment:
         """An mxnet-cu112 that needs the libraries of the real one and holds nothing, and the wheels
         that it comes with.
         """
-        self.add_package("mxnet", LOADS_ITS_LIBRARY)
+        self.add_package("mxnet", MXNET_STUB)
         self.add_distribution("mxnet-cu112")
         write_library(
             self.site / "mxnet" / "libmxnet.so", needed=[*CUDA_NEEDED, "libgomp.so.1", "libc.so.6"]
@@ -87,10 +87,10 @@ class Environment:
     def doctor(self, *options, **variables):
         """python -m gluonlab.doctor --json: the ended process, and what it found."""
         ended = self.python("-m", "gluonlab.doctor", "--json", *options, **variables)
-        return ended, Told(ended.stdout)
+        return ended, DoctorReport(ended.stdout)
 
 
-class Told:
+class DoctorReport:
     """The findings of a doctor that printed JSON."""
 
     def __init__(self, output):

@@ -172,7 +172,7 @@ class FakeNvml:
         return self.apart[pair]
 
 
-def machine(*kinds, **description):
+def fake_driver(*kinds, **description):
     """What the doctor's process tells of such a machine, through JSON as it does."""
     from gluonlab.gpu import nvml  # not where this module stands for NVML itself
 
@@ -182,12 +182,12 @@ def machine(*kinds, **description):
     return nvml.Driver.from_answer(told)
 
 
-def only(findings):
+def only_finding(findings):
     assert len(findings) == 1, findings
     return findings[0]
 
 
-def statuses(findings):
+def finding_statuses(findings):
     return [finding.status for finding in findings]
 
 

@@ -1,6 +1,4 @@
-"""A real HTTP server on 127.0.0.1 that serves files from memory, and goes wrong as it is told
-to.
-"""
+"""A fake HTTP server on 127.0.0.1 that serves files from memory and injects faults."""
 
 import re
 import socket
@@ -12,19 +10,17 @@ import pytest
 
 
 class FileServer:
-    """``files``: path -> content.
+    """A server of ``files``, which maps paths to their contents.
 
-    ``faults``: path -> what the next requests for it get instead, one after the other.
-
-    A fault is a function of the handler: `status`, `redirect`, `cut`, `silence`, `trickle`,
-    `chunked`, or any other.
+    `add_faults` replaces the answers to the next requests for a path. A fault is a function that
+    takes the request handler, such as `send_chunked` or the result of `respond_with_status`.
     """
 
     def __init__(self, files, port=0, ranges=True):
         self.files = {f"/{name}": content for name, content in files.items()}
         self.faults, self.requests = {}, []
         self.ranges = ranges
-        self._server = _Server(("127.0.0.1", port), _handler_of(self))
+        self._server = _Server(("127.0.0.1", port), _make_handler(self))
         self._server.daemon_threads = True
         self._server.block_on_close = False
         threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
@@ -68,7 +64,7 @@ class _Server(ThreadingHTTPServer):
         """Clients that hang up are a part of the tests."""
 
 
-def _handler_of(server):
+def _make_handler(server):
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
@@ -85,7 +81,7 @@ def _handler_of(server):
             elif path in server.files:
                 self.send_file(server.files[path], send)
             else:
-                status(404)(self)
+                respond_with_status(404)(self)
 
         def send_file(self, content, send=None):
             """The file, or the range of it that was asked for; ``send`` writes the body in another
@@ -93,7 +89,7 @@ def _handler_of(server):
             """
             begin = self.asked_range(content)
             if begin is not None and begin >= len(content):
-                return status(416)(self)
+                return respond_with_status(416)(self)
             self.send_response(200 if begin is None else 206)
             if begin is not None:
                 self.send_header(
@@ -123,7 +119,7 @@ def _handler_of(server):
     return Handler
 
 
-def status(number, **headers):
+def respond_with_status(number, **headers):
     def answer(handler):
         handler.send_response(number)
         for name, value in headers.items():
@@ -135,7 +131,7 @@ def status(number, **headers):
     return answer
 
 
-def redirect(url):
+def redirect_to(url):
     def answer(handler):
         handler.send_response(302)
         handler.send_header("Location", url)
@@ -145,7 +141,7 @@ def redirect(url):
     return answer
 
 
-def cut(after):
+def truncate_body(after):
     """All headers, and a body that ends after so many bytes of what was asked for."""
 
     def answer(handler):
@@ -158,21 +154,21 @@ def cut(after):
     return answer
 
 
-FOR_EVER_S = 600
+HANG_S = 600
 
 
-def silence(after=None):
+def hang_response(after=None):
     """Says nothing for longer than anybody waits; from the beginning, or after so many bytes."""
 
     def answer(handler):
         def send(body):
             handler.wfile.write(body[:after])
             handler.wfile.flush()
-            time.sleep(FOR_EVER_S)
+            time.sleep(HANG_S)
             handler.drop()
 
         if after is None:
-            time.sleep(FOR_EVER_S)
+            time.sleep(HANG_S)
             handler.drop()
         else:
             handler.send_file(handler.content(), send)
@@ -180,7 +176,7 @@ def silence(after=None):
     return answer
 
 
-def trickle(after, tick):
+def trickle_body(after, tick):
     """So many bytes at once, and then one at a time, with a call of ``tick`` before each."""
 
     def answer(handler):
@@ -198,7 +194,7 @@ def trickle(after, tick):
     return answer
 
 
-def chunked(handler):
+def send_chunked(handler):
     """Without telling how long it is."""
     handler.send_response(200)
     handler.send_header("Transfer-Encoding", "chunked")
@@ -210,12 +206,12 @@ def chunked(handler):
     handler.wfile.write(b"0\r\n\r\n")
 
 
-def held(reached, go_on):
+def hold_response(reached, go_on):
     """Sets one event, and answers when the other is set."""
 
     def answer(handler):
         reached.set()
-        go_on.wait(FOR_EVER_S)
+        go_on.wait(HANG_S)
         handler.send_file(handler.content())
 
     return answer

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def full_at(size):
+def limit_file_size(size):
     """No file grows beyond ``size`` bytes: what would is an error of the system, as on a full
     disk.
     """

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from gluonlab.errors import GluonlabError
 from gluonlab.plain_text import one_line
-from support.damage import JSON
+from support.damage import JSON_VALUES
 
 SHARE = 12  # of a profile's examples, that each kind of input takes
-TRIED = Counter()  # kind -> inputs
+INPUT_COUNTS = Counter()  # kind -> inputs
 
 # What somebody may write where a name, a number or a path is expected.
 WORDS = (
@@ -23,10 +23,12 @@ WORDS = (
     )
     | st.integers(1, 6000).flatmap(lambda n: st.sampled_from("a9[(,*:/").map(lambda c: c * n))
 )
-VALUES = WORDS | JSON | st.binary(max_size=6) | st.complex_numbers() | st.lists(WORDS, max_size=3)
+VALUES = (
+    WORDS | JSON_VALUES | st.binary(max_size=6) | st.complex_numbers() | st.lists(WORDS, max_size=3)
+)
 
 
-def fuzzed(function):
+def fuzz_property(function):
     """As many examples as the profile has for each kind."""
     examples = max(1, settings().max_examples // SHARE)
     quiet = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture, HealthCheck.data_too_large]
@@ -34,9 +36,9 @@ def fuzzed(function):
 
 
 @contextmanager
-def own_errors(kind):
+def allow_gluonlab_errors(kind):
     """Nothing but gluonlab's own errors comes out, each of which a command shows on one line."""
-    TRIED[kind] += 1
+    INPUT_COUNTS[kind] += 1
     try:
         yield
     except GluonlabError as error:

@@ -11,16 +11,16 @@ from gluonlab.launch.rank_environment import Membership
 from gluonlab.launch.scheduler_tasks import Rendezvous
 from support.parameter_server import free_port
 
-HANGS = 240  # seconds: only what hangs takes so long
+HANG_LIMIT_S = 240  # seconds: only what hangs takes so long
 OPEN = []  # asyncio closes what nobody has
 
 
-def hello(rank, size=3, **more):
+def hello_message(rank, size=3, **more):
     """What another process says first."""
     return {"here": f"h{rank}", "pid": 7, "addresses": {}, "rank": rank, "size": size, **more}
 
 
-async def come(place, *lines):
+async def connect_to_rank_0(place, *lines):
     """Reach rank 0, and say these: bytes, or messages."""
     reader, writer = await asyncio.open_connection("127.0.0.1", place.port)
     for each in lines:
@@ -30,7 +30,7 @@ async def come(place, *lines):
     return reader, writer
 
 
-def gathered(work, size=3, patience=HANGS):
+def run_rendezvous(work, size=3, patience=HANG_LIMIT_S):
     """What ``work(gathering, place, signals)`` gives."""
 
     async def working():
@@ -41,7 +41,7 @@ def gathered(work, size=3, patience=HANGS):
         )
         await gathering.listen()
         try:
-            return await asyncio.wait_for(work(gathering, place, signals), HANGS)
+            return await asyncio.wait_for(work(gathering, place, signals), HANG_LIMIT_S)
         finally:
             await gathering.end([], 1)
             others = asyncio.all_tasks() - {asyncio.current_task()}

@@ -6,7 +6,7 @@ from mxnet import nd
 from support.devices import device
 
 
-def results(graph, args, heads, aux=None, dtype=None):
+def evaluate_graph(graph, args, heads, aux=None, dtype=None):
     """Outputs in training and in prediction, gradients, and the states after one step.
 
     ``args``, ``aux``: NumPy arrays of the arguments and the states, computed with in this dtype, or
@@ -36,9 +36,9 @@ def results(graph, args, heads, aux=None, dtype=None):
     return found
 
 
-def assert_alike(rewritten, graph, args, heads, aux=None, rtol=1e-5, atol=1e-6):
+def assert_same_results(rewritten, graph, args, heads, aux=None, rtol=1e-5, atol=1e-6):
     """Compare all that two graphs compute; return it."""
-    wanted = results(graph, args, heads, aux)
-    for name, found in results(rewritten, args, heads, aux).items():
+    wanted = evaluate_graph(graph, args, heads, aux)
+    for name, found in evaluate_graph(rewritten, args, heads, aux).items():
         np.testing.assert_allclose(found, wanted[name], rtol=rtol, atol=atol, err_msg=name)
     return wanted

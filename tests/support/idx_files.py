@@ -5,7 +5,7 @@ import struct
 
 import numpy as np
 
-NAMES = [
+MNIST_NAMES = [
     f"{part}-{kind}-ubyte" for part in ("train", "t10k") for kind in ("images-idx3", "labels-idx1")
 ]
 
@@ -15,7 +15,7 @@ def idx_bytes(array):
     return struct.pack(f">HBB{array.ndim}I", 0, 8, array.ndim, *array.shape) + array.tobytes()
 
 
-def write(path, content):
+def write_file(path, content):
     """Write bytes to a file, compressed if it is called .gz."""
     path.write_bytes(gzip.compress(content, 1) if path.suffix == ".gz" else content)
     return path
@@ -31,6 +31,6 @@ def write_mnist(folder, train=40, test=10, ending=""):
             random.randint(0, 256, (size, 28, 28), dtype=np.uint8),
             random.randint(0, 10, size).astype(np.uint8),
         ]
-    for name, array in zip(NAMES, arrays):
-        write(folder / (name + ending), idx_bytes(array))
+    for name, array in zip(MNIST_NAMES, arrays):
+        write_file(folder / (name + ending), idx_bytes(array))
     return arrays

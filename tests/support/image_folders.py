@@ -10,7 +10,7 @@ from PIL import Image
 CLASSES = ("ant", "bee", "cow")
 
 
-def picture(label, width=16, height=16, seed=0, mode="RGB"):
+def make_image(label, width=16, height=16, seed=0, mode="RGB"):
     """Noise in which the channel ``label`` is brighter than the others, smooth enough for JPEG."""
     random = np.random.RandomState(seed)
     pixels = (
@@ -22,14 +22,14 @@ def picture(label, width=16, height=16, seed=0, mode="RGB"):
     return Image.fromarray(pixels.astype(np.uint8)).convert(mode)
 
 
-def encoded(image, format="JPEG", **options):
+def encode_image(image, format="JPEG", **options):
     """The bytes of a file with this image."""
     file = io.BytesIO()
     image.save(file, format, **options)
     return file.getvalue()
 
 
-def write_folder(root, train=6, val=3, size=16, classes=CLASSES, suffix=".jpg"):
+def write_image_folder(root, train=6, val=3, size=16, classes=CLASSES, suffix=".jpg"):
     """root/train and root/val with that many images of each class; returns root."""
     for part, count in (("train", train), ("val", val)):
         for label, name in enumerate(classes):
@@ -39,12 +39,12 @@ def write_folder(root, train=6, val=3, size=16, classes=CLASSES, suffix=".jpg"):
                 seed = 1000 * (part == "val") + 10 * number + label
                 format = "PNG" if suffix == ".png" else "JPEG"
                 (folder / f"{number:04}{suffix}").write_bytes(
-                    encoded(picture(label, size, size, seed), format)
+                    encode_image(make_image(label, size, size, seed), format)
                 )
     return root
 
 
-def by_pillow(path, size):
+def decode_with_pillow(path, size):
     """The whole image decoded, then its central square resized: (3, size, size)."""
     with Image.open(path) as image:
         image = image.convert("RGB")

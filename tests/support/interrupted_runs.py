@@ -7,14 +7,14 @@ from gluonlab.training.loop import train
 from gluonlab.training.reporter import Reporter
 from support.run_files import read_metrics
 
-OF_THE_CLOCK = ("seconds", "training_seconds", "waiting")
+TIME_FIELDS = ("seconds", "training_seconds", "waiting")
 
 
-class Stopped(Exception):
+class RunStopped(Exception):
     """Somebody pulled the plug."""
 
 
-class PullsThePlug(Reporter):
+class StoppingReporter(Reporter):
     """Breaks a run off after so many steps of its own."""
 
     def __init__(self, steps):
@@ -23,31 +23,31 @@ class PullsThePlug(Reporter):
     def step_done(self, images, known):
         self.left -= 1
         if not self.left:
-            raise Stopped
+            raise RunStopped
 
 
-def break_off(steps, folder, read=None, **settings):
+def interrupt_run(steps, folder, read=None, **settings):
     """Train for so many steps, or to the end; whether the run was broken off.
 
     ``read``: the data set, if it has been read already.
     """
     config = TrainConfig(**settings, out=str(folder))
     try:
-        train(config, reporter=PullsThePlug(steps), dataset=read)
-    except Stopped:
+        train(config, reporter=StoppingReporter(steps), dataset=read)
+    except RunStopped:
         return True
     return False
 
 
-def parameters(folder):
+def read_parameter_bytes(folder):
     """The bytes of a run's parameters."""
     return (Path(folder) / "parameters.params").read_bytes()
 
 
-def lines(folder):
+def read_comparable_metrics(folder):
     """The lines of metrics.jsonl, but for what the clock says, and for those that say 'resumed'."""
     return [
-        {name: value for name, value in line.items() if name not in OF_THE_CLOCK}
+        {name: value for name, value in line.items() if name not in TIME_FIELDS}
         for line in read_metrics(Path(folder))
         if line.get("event") != "resumed"
     ]

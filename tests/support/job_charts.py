@@ -6,7 +6,7 @@ import re
 LOSS, SPEED, ACCURACY = "train:loss", "train:images_per_second", "test:accuracy"
 
 
-def expressions(template):
+def metric_regexes(template):
     """Name -> regular expression of a request for a training job, a file."""
     found = json.loads(template.read_text(encoding="utf-8"))
     return {
@@ -14,7 +14,7 @@ def expressions(template):
     }
 
 
-def charts(text, by_name):
+def chart_values(text, by_name):
     """Name -> the numbers in the first parentheses, line by line."""
     return {
         name: [float(found[1]) for line in text.split("\n") for found in re.finditer(regex, line)]

@@ -23,7 +23,7 @@ from gluonlab.training.loop import train
 from gluonlab.training.reporter import Reporter
 
 
-def forked(work):
+def fork_process(work):
     """The id of a process that does this, and ends with 0."""
     child = os.fork()
     if child == 0:
@@ -38,13 +38,13 @@ def forked(work):
     return child
 
 
-def ended(child):
+def wait_for_exit(child):
     """Wait; the exit status, or minus the signal that ended it."""
     _, status = os.waitpid(child, 0)
     return os.WEXITSTATUS(status) if os.WIFEXITED(status) else -os.WTERMSIG(status)
 
 
-class Telling(Reporter):
+class StepReporter(Reporter):
     """Writes a byte for every step."""
 
     def __init__(self, pipe):
@@ -54,7 +54,7 @@ class Telling(Reporter):
         os.write(self.pipe, b".")
 
 
-def one_try(folder, settings, digits, reporter):
+def run_attempt(folder, settings, digits, reporter):
     """Begin the run, or go on with it."""
     config = TrainConfig(**settings, out=str(folder))
     train(config, reporter=reporter, dataset=digits, autoresume=True)
@@ -73,20 +73,24 @@ def main(folder, seed, kills, settings):
     for _ in range(kills):
         resumed += bool(list_checkpoints(run))
         there, here = os.pipe()
-        child = forked(partial(one_try, run, settings, digits, Telling(here)))
+        child = fork_process(partial(run_attempt, run, settings, digits, StepReporter(here)))
         os.close(here)
         wait_for_steps(there, random_moment.randint(1, 12))
         time.sleep(random_moment.uniform(0, 0.04))
         os.kill(child, signal.SIGKILL)
         os.close(there)
-        if ended(child) == 0:
+        if wait_for_exit(child) == 0:
             break  # it was faster
         if list_checkpoints(run):
             damaged += len(read_newest_checkpoint(run).damaged)
     else:
-        assert ended(forked(lambda: one_try(run, settings, digits, Reporter()))) == 0
+        assert (
+            wait_for_exit(fork_process(lambda: run_attempt(run, settings, digits, Reporter()))) == 0
+        )
     whole = TrainConfig(**{**settings, "checkpoint_every": None}, out=str(folder / "whole"))
-    assert ended(forked(lambda: train(whole, reporter=Reporter(), dataset=digits))) == 0
+    assert (
+        wait_for_exit(fork_process(lambda: train(whole, reporter=Reporter(), dataset=digits))) == 0
+    )
     print(json.dumps({"damaged": damaged, "resumed": resumed}))
 
 

@@ -10,7 +10,7 @@ from gluonlab.collectives.algorithms import ALGORITHMS
 from gluonlab.kvstores import make_kvstore
 from gluonlab.kvstores.process_group_store import GroupKVStore
 from support.devices import device
-from support.process_group import in_processes
+from support.process_group import run_in_threads
 from support.reference import random_batches, train_on_devices
 
 # multi_ring is the same store as synthesised, and behind a switch the schedule of ring
@@ -19,7 +19,7 @@ OPTIMIZERS = {"sgd": {"learning_rate": 0.1, "momentum": 0.9}, "adam": {"learning
 BATCHES = random_batches([7, 9, 8, 7, 3], shape=(1, 4, 4), classes=4)
 
 
-def small_net(ctxs):
+def make_small_net(ctxs):
     mx.random.seed(3)
     net = nn.HybridSequential(prefix="net_")
     # the same names every time: gluon.Trainer's files go by their order, and dense10 is before
@@ -31,9 +31,9 @@ def small_net(ctxs):
     return net
 
 
-def trained(trainer_class, store, optimizer, ctxs, batches=BATCHES):
+def train_small_net(trainer_class, store, optimizer, ctxs, batches=BATCHES):
     """The net and its trainer after one step per batch."""
-    net = small_net(ctxs)
+    net = make_small_net(ctxs)
     trainer = trainer_class(
         net.collect_params(), optimizer, dict(OPTIMIZERS[optimizer]), kvstore=store
     )
@@ -41,13 +41,13 @@ def trained(trainer_class, store, optimizer, ctxs, batches=BATCHES):
     return net, trainer
 
 
-def own_devices(group, counts):
+def rank_devices(group, counts):
     """As many devices as ``counts`` says, which no other process has."""
     begin = sum(counts[: group.rank])
     return [device(begin + number) for number in range(counts[group.rank])]
 
 
-def sums_of_processes(counts, turns, name="device", compress=None, together=True, anew=False):
+def sum_over_processes(counts, turns, name="device", compress=None, together=True, anew=False):
     """What each process has after each turn, and the sums that its group has made.
 
     Args:
@@ -62,7 +62,7 @@ def sums_of_processes(counts, turns, name="device", compress=None, together=True
     begins = [0, *accumulate(counts)]
 
     def work(group):
-        ctxs, arrays, found = own_devices(group, counts), None, []
+        ctxs, arrays, found = rank_devices(group, counts), None, []
         store = GroupKVStore(make_kvstore(name, ctxs), group, compress=compress)
         assert (store.rank, store.num_workers) == (group.rank, len(counts))
         for numbers in turns:
@@ -82,4 +82,4 @@ def sums_of_processes(counts, turns, name="device", compress=None, together=True
             found.append([[array.asnumpy() for array in of_key] for of_key in arrays])
         return found, group.sums
 
-    return in_processes(len(counts), work)
+    return run_in_threads(len(counts), work)

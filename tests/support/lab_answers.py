@@ -25,7 +25,7 @@ JAPANESE = re.compile("[\u3040-\u30ff\u4e00-\u9fff]")
 
 
 @lru_cache(maxsize=None)
-def answers_of(lab):
+def load_answers(lab):
     """tests/labs/answers/labNN.py as a module: WRONG, and RIGHT where there is more than one."""
     path = REPOSITORY / "tests" / "labs" / "answers" / f"lab{lab}.py"
     spec = importlib.util.spec_from_file_location(f"answers_lab{lab}", path)
@@ -34,18 +34,18 @@ def answers_of(lab):
     return module
 
 
-def mistakes():
+def lab_mistakes():
     """id -> its mistakes: (answer, what is said of it in English, and in Japanese)."""
-    return {id: some for lab in lab_numbers() for id, some in answers_of(lab).WRONG.items()}
+    return {id: some for lab in lab_numbers() for id, some in load_answers(lab).WRONG.items()}
 
 
-def other_right_answers():
+def alternative_answers():
     """id -> its right answers of another kind than the solution."""
-    right = (getattr(answers_of(lab), "RIGHT", {}) for lab in lab_numbers())
+    right = (getattr(load_answers(lab), "RIGHT", {}) for lab in lab_numbers())
     return {id: some for of_lab in right for id, some in of_lab.items()}
 
 
-def verdict_on(id, answer):
+def judge_lab_answer(id, answer):
     """The verdict, however long this machine takes; 01-2 is about a clock, which is made up."""
     exercise = find_exercise(id)._replace(seconds=LIMIT_S)
     if id == "01-2":
@@ -54,17 +54,17 @@ def verdict_on(id, answer):
     return judge_answer(exercise, answer)
 
 
-def texts_of(verdict):
+def verdict_texts(verdict):
     """Return the sentence that a student reads, by language."""
     return {
         language: repr(dataclasses.replace(verdict, language=language)) for language in ("en", "ja")
     }
 
 
-def amiss_in_verdict(id, number):
+def find_verdict_fault(id, number):
     """What is wrong with the verdict on a mistake; empty where it is named in both languages."""
-    answer, english, japanese = answers_of(id[:2]).WRONG[id][number]
-    verdict = verdict_on(id, answer)
+    answer, english, japanese = load_answers(id[:2]).WRONG[id][number]
+    verdict = judge_lab_answer(id, answer)
     said_en, said_ja = verdict.texts["en"], verdict.texts["ja"]
     if verdict.status in (PASSED, TOO_SLOW, UNWRITTEN):
         return f"mistake {number} is {verdict.status}: {said_en!r}"
@@ -76,7 +76,7 @@ def amiss_in_verdict(id, number):
 
 
 @lru_cache(maxsize=None)
-def cells_of(lab):
+def notebook_cells(lab):
     """The code of a lab's notebook, cell by cell."""
     [path] = (REPOSITORY / "labs" / "en").glob(f"{lab}-*.ipynb")
     cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
@@ -84,7 +84,7 @@ def cells_of(lab):
 
 
 @lru_cache(maxsize=None)
-def imports_of(cells):
+def cell_imports(cells):
     """name -> the statement of these cells that imports it, or that sets up ``here``."""
     found = {}
     for node in (node for cell in cells for node in ast.parse(cell).body):
@@ -95,7 +95,7 @@ def imports_of(cells):
     return found
 
 
-def names_defined_by(source, lab, cells=None):
+def define_cell_names(source, lab, cells=None):
     """What a cell of a lab defines: name -> value, in the order of the cell.
 
     It may count on what its lab imports, and on ``here``; only what it names is imported.
@@ -103,7 +103,7 @@ def names_defined_by(source, lab, cells=None):
     """
     used = {node.id for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Name)}
     used |= {"setup"} if "here" in used else set()
-    imports = imports_of(cells_of(lab) if cells is None else tuple(cells))
+    imports = cell_imports(notebook_cells(lab) if cells is None else tuple(cells))
     body = [node for name, node in imports.items() if name in used]
     names = {}
     exec(compile(ast.Module(body, []), f"lab{lab}", "exec"), names)
@@ -112,7 +112,7 @@ def names_defined_by(source, lab, cells=None):
     return {name: value for name, value in names.items() if imported.get(name) is not value}
 
 
-def solution(id):
+def load_solution(id):
     """What labs/solutions/ID.py defines last, which is the answer."""
     source = (REPOSITORY / "labs" / "solutions" / f"{id}.py").read_text(encoding="utf-8")
-    return list(names_defined_by(source, id[:2]).values())[-1]
+    return list(define_cell_names(source, id[:2]).values())[-1]

@@ -2,7 +2,7 @@
 
 # ``held(limit_s)`` has an ``array``, whose value comes when ``come()`` is called or so long has
 # passed. ``in_time`` is then a list with whether it was called.
-HELD = """
+HELD_ARRAY_SOURCE = """
 import threading as _threading
 import mxnet as _mx
 from types import SimpleNamespace as _Of
@@ -17,7 +17,7 @@ def held(limit_s):
 
 # ``calls_of(work)`` is the result of work(), in which time.perf_counter() is the number of calls
 # of functions so far.
-CALLS = """
+CALL_COUNT_SOURCE = """
 from unittest.mock import patch as _patch
 
 def calls_of(work):

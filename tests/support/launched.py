@@ -11,11 +11,11 @@ import pytest
 from mxnet import nd
 
 from gluonlab.runs import run_schema
-from support.parameter_server import end, servers
+from support.parameter_server import kill_processes, start_servers
 from support.processes import clean_environment
 
 
-class Ended(NamedTuple):
+class FinishedProcess(NamedTuple):
     """A process that has come to its end."""
 
     status: int
@@ -24,7 +24,7 @@ class Ended(NamedTuple):
 
 
 @contextmanager
-def horovod(count):
+def horovod_environments(count):
     """What Horovod's own launcher gives its processes, with Gloo on the loopback device."""
     from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
     from horovod.runner.http.http_server import RendezvousServer
@@ -57,10 +57,10 @@ def horovod(count):
 
 
 BACKENDS = {
-    "dist_sync": servers,
-    "dist_device_sync": servers,
-    "dist_async": servers,
-    "horovod": horovod,
+    "dist_sync": start_servers,
+    "dist_device_sync": start_servers,
+    "dist_async": start_servers,
+    "horovod": horovod_environments,
 }
 each_backend = pytest.mark.parametrize(
     "backend",
@@ -71,7 +71,7 @@ each_backend = pytest.mark.parametrize(
     ],
 )
 # what takes servers, which are slow to start, as long: make check-launch has it over Horovod
-each_backend_soon = pytest.mark.parametrize(
+each_slow_backend = pytest.mark.parametrize(
     "backend",
     [
         pytest.param("dist_sync", marks=pytest.mark.long),
@@ -80,11 +80,13 @@ each_backend_soon = pytest.mark.parametrize(
 )
 
 
-def launched(backend, folder, *options, count=2, of_rank=None, timeout=600, meanwhile=None, **how):
+def run_launches(
+    backend, folder, *options, count=2, of_rank=None, timeout=600, meanwhile=None, **how
+):
     """How ``count`` processes with these options have ended, each in ``folder``.
 
     ``of_rank``: more options for the process that is started at this place. ``meanwhile``: is
-    called with the processes once they are started. ``how``: more for `servers`.
+    called with the processes once they are started. ``how``: more for `start_servers`.
     """
     started, until = [], time.monotonic() + timeout
     with BACKENDS[backend](count, **how) as (environments, _):
@@ -103,18 +105,18 @@ def launched(backend, folder, *options, count=2, of_rank=None, timeout=600, mean
             for process, _ in started:
                 process.wait(until - time.monotonic())
         finally:
-            end([process for process, _ in started])
+            kill_processes([process for process, _ in started])
     ended = []
     for process, said in started:
         for file in said:
             file.seek(0)
-        ended.append(Ended(process.returncode, *(file.read() for file in said)))
+        ended.append(FinishedProcess(process.returncode, *(file.read() for file in said)))
         for file in said:
             file.close()
     return ended
 
 
-def words(**options):
+def option_words(**options):
     """The options as a command line has them."""
     return [
         word
@@ -123,7 +125,7 @@ def words(**options):
     ]
 
 
-def parameters(folder):
+def parameter_vectors(folder):
     """What is learned, as one vector (a shift of BatchNorm's may be next to zero, and then is
     rounding errors of its gradient's sum), and each of the running statistics.
     """

@@ -11,13 +11,13 @@ from mxnet import nd
 
 from gluonlab.runs.run_schema import PARAMETERS
 from support.processes import clean_environment
-from support.worker_processes import sockets
+from support.worker_processes import socket_inodes
 
-QUICK = ["--model", "mlp", "--dataset", "synthetic", "--devices", "cpu*1"]
-PATIENT = ["--patience", "3600"]  # a busy machine may need long to load MXNet
+QUICK_LAUNCH_OPTIONS = ["--model", "mlp", "--dataset", "synthetic", "--devices", "cpu*1"]
+PATIENCE_OPTIONS = ["--patience", "3600"]  # a busy machine may need long to load MXNet
 
 
-class Launched:
+class RunningLauncher:
     """A launcher that runs. ``said()``: all that it has printed so far."""
 
     def __init__(self, process, output):
@@ -44,11 +44,11 @@ class Launched:
         """
         here, found = self._output.parent, {}
         for place in Path("/proc").iterdir():
-            if place.name.isdigit() and _folder(place) == here:
-                found[_role(int(place.name))] = int(place.name)
+            if place.name.isdigit() and _working_folder(place) == here:
+                found[_process_role(int(place.name))] = int(place.name)
         found.pop("", None)
         # what has lost its parent in this moment belongs to init, which is no agent
-        agents = sorted({int(_stat(pid)[1]) for pid in found.values()} - {1})
+        agents = sorted({int(_process_stat(pid)[1]) for pid in found.values()} - {1})
         return {**found, **{f"agent {n}": pid for n, pid in enumerate(agents)}}
 
     def end(self, timeout=240):
@@ -57,7 +57,7 @@ class Launched:
 
 
 @contextmanager
-def launched(folder, *words, before=(), output="said", **variables):
+def start_launcher(folder, *words, before=(), output="said", **variables):
     """A launcher with these words, in ``folder``. ``before``: what stands before the command."""
     with (folder / output).open("w") as file:
         process = subprocess.Popen(
@@ -66,36 +66,36 @@ def launched(folder, *words, before=(), output="said", **variables):
             stdout=file, stderr=subprocess.STDOUT,
         )  # fmt: skip
     try:
-        yield Launched(process, folder / output)
+        yield RunningLauncher(process, folder / output)
     finally:
         process.kill()
         process.wait()
 
 
-def parameters(folder):
+def load_parameters(folder):
     return nd.load(str(folder / PARAMETERS))
 
 
-def same_bits(one, other):
-    mine, theirs = parameters(one), parameters(other)
+def have_same_bits(one, other):
+    mine, theirs = load_parameters(one), load_parameters(other)
     return mine.keys() == theirs.keys() and all(
         (mine[name].asnumpy() == theirs[name].asnumpy()).all() for name in mine
     )
 
 
-def alive(pids, timeout=60):
+def surviving_processes(pids, timeout=60):
     """Those that still run when so many seconds have gone by."""
     until = time.monotonic() + timeout
-    left = {pid for pid in pids if _runs(pid)}
+    left = {pid for pid in pids if _is_running(pid)}
     while left and time.monotonic() < until:
         time.sleep(0.05)
-        left = {pid for pid in left if _runs(pid)}
+        left = {pid for pid in left if _is_running(pid)}
     return left
 
 
-def listening(pids=None):
+def listening_ports(pids=None):
     """The TCP ports at which these processes listen, or anybody, in this namespace."""
-    inodes = None if pids is None else {inode for pid in pids for inode in sockets(pid)}
+    inodes = None if pids is None else {inode for pid in pids for inode in socket_inodes(pid)}
     rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     return {
         int(row[1].split(":")[1], 16)
@@ -104,14 +104,14 @@ def listening(pids=None):
     }
 
 
-def _folder(place):
+def _working_folder(place):
     try:
         return Path(os.readlink(place / "cwd"))
     except OSError:
         return None
 
 
-def _role(pid):
+def _process_role(pid):
     """What a launcher has started this process as; empty for others."""
     try:
         text = Path(f"/proc/{pid}/environ").read_text()
@@ -125,7 +125,7 @@ def _role(pid):
     return variables.get("DMLC_ROLE", "scheduler")
 
 
-def _stat(pid):
+def _process_stat(pid):
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
@@ -133,9 +133,9 @@ def _stat(pid):
     return text[text.rindex(")") + 2 :].split()
 
 
-def _runs(pid):
+def _is_running(pid):
     """Whether any of its threads does: until the last has ended, its ports are open."""
-    state = (_stat(pid) or [""])[0]
+    state = (_process_stat(pid) or [""])[0]
     try:
         return state not in ("Z", "") or len(os.listdir(f"/proc/{pid}/task")) > 1  # noqa: PTH208
     except OSError:

@@ -2,7 +2,7 @@
 
 from contextlib import contextmanager
 
-CONTRAST = 4.5  # WCAG 2.1, 1.4.3, for text of any size
+MIN_CONTRAST = 4.5  # WCAG 2.1, 1.4.3, for text of any size
 
 # Each text that is seen, its colour, and the grounds below it, the nearest first.
 TEXTS = """const grounds = (each) => {
@@ -18,7 +18,7 @@ TEXTS = """const grounds = (each) => {
         (node) => node.nodeType === 3 && node.data.trim()));
     return texts.map((each) => [each.textContent.trim(), colour(each), grounds(each)]);"""
 
-ACROSS = "return document.scrollingElement.scrollWidth"
+PAGE_WIDTH = "return document.scrollingElement.scrollWidth"
 # A telephone, a desktop, and between them half a screen, a notebook's column, a tablet.
 WIDTHS = (320, 390, 480, 561, 600, 680, 720, 800, 1024, 1280)
 
@@ -35,15 +35,15 @@ CONTROLS_OUTSIDE = """const page = document.documentElement, width = page.client
     return [page.scrollWidth - width, found.map(([id]) => id)];"""
 
 
-def parts_of(colour):
+def parse_color(colour):
     """Red, green, blue from 0 to 255, and alpha."""
     parts = [float(part) for part in colour[colour.index("(") + 1 :].strip(")").split(",")]
     return parts if len(parts) == 4 else [*parts, 1.0]
 
 
-def over(colour, ground):
+def blend_color(colour, ground):
     """A colour on an opaque ground."""
-    *above, alpha = parts_of(colour) if isinstance(colour, str) else colour
+    *above, alpha = parse_color(colour) if isinstance(colour, str) else colour
     return [alpha * part + (1 - alpha) * below for part, below in zip(above, ground)] + [1.0]
 
 
@@ -55,33 +55,33 @@ def luminance(colour):
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
-def contrast_of(colour, grounds):
+def contrast_on_grounds(colour, grounds):
     """WCAG's ratio of a text's colour and what is below it, the nearest ground first."""
     below = [255.0, 255.0, 255.0, 1.0]
     for ground in reversed(grounds):
-        below = over(ground, below)
-    dark, bright = sorted([luminance(over(colour, below)), luminance(below)])
+        below = blend_color(ground, below)
+    dark, bright = sorted([luminance(blend_color(colour, below)), luminance(below)])
     return (bright + 0.05) / (dark + 0.05)
 
 
-def faint(driver):
+def find_low_contrast_texts(driver):
     """The texts of the page whose contrast is below WCAG's."""
     return [
         (text[:60], colour, grounds[0], round(ratio, 2))
         for text, colour, grounds in driver.execute_script(TEXTS)
-        for ratio in [contrast_of(colour, grounds)]
-        if ratio < CONTRAST
+        for ratio in [contrast_on_grounds(colour, grounds)]
+        if ratio < MIN_CONTRAST
     ]
 
 
-def controls_outside(driver):
+def find_hidden_controls(driver):
     """{(width, scheme): (pixels too many, fields and buttons that cannot be pressed)} of the player
     that the browser shows, for those `WIDTHS` at which there are any.
     """
     found = {}
     for scheme in ("light", "dark"):
         for width in WIDTHS:
-            with as_seen(driver, width, scheme, mobile=False):
+            with emulate_screen(driver, width, scheme, mobile=False):
                 over, outside = driver.execute_script(CONTROLS_OUTSIDE)
             if over > 0 or outside:
                 found[width, scheme] = over, outside
@@ -89,7 +89,7 @@ def controls_outside(driver):
 
 
 @contextmanager
-def as_seen(driver, width, scheme, mobile=None):
+def emulate_screen(driver, width, scheme, mobile=None):
     """The browser as wide as that, in the light or in the dark; a telephone's below 600, unless
     ``mobile`` is given.
     """

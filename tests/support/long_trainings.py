@@ -17,26 +17,37 @@ from gluonlab.config import TrainConfig
 from gluonlab.data import ArraySplit, Dataset, Defaults
 from gluonlab.training.loop import train
 from gluonlab.training.reporter import Reporter
-from support.devices import named
+from support.devices import device_spec
 from support.process_memory import resident_bytes
 
 PROC = Path("/proc/self")
-CHANGED = {"flip": True, "crop_padding": 2, "mixup": 0.2}
-MIXED = [
-    {"model": "lenet", "devices": named(1)},
-    {"model": "lenet", "devices": named(2), **CHANGED},
-    {"model": "mlp", "devices": named(3), "kvstore": "ring", "mixup": 0.2},
-    {"model": "resnet8", "devices": named(2), "kvstore": "sharded"},
-    {"model": "lenet", "devices": named(4), "kvstore": "sharded-optimizer", "optimizer": "adam"},
-    {"model": "mlp", "devices": named(1), "flip": True, "resident_bytes": 0},
-    {"model": "resnet8", "devices": named(2), "sync_bn": True, "mixup": 0.2, "microbatches": 2},
-    {"model": "lenet", "devices": named(2), "kvstore": "local", "clip_norm": 1.0},
-    {"model": "mlp", "devices": named(2), "compress": "2bit:0.5"},
-    {"model": "lenet", "devices": named(3), "kvstore": "tree", "check_replicas": 1},
+AUGMENTATION = {"flip": True, "crop_padding": 2, "mixup": 0.2}
+MIXED_SETTINGS = [
+    {"model": "lenet", "devices": device_spec(1)},
+    {"model": "lenet", "devices": device_spec(2), **AUGMENTATION},
+    {"model": "mlp", "devices": device_spec(3), "kvstore": "ring", "mixup": 0.2},
+    {"model": "resnet8", "devices": device_spec(2), "kvstore": "sharded"},
+    {
+        "model": "lenet",
+        "devices": device_spec(4),
+        "kvstore": "sharded-optimizer",
+        "optimizer": "adam",
+    },
+    {"model": "mlp", "devices": device_spec(1), "flip": True, "resident_bytes": 0},
+    {
+        "model": "resnet8",
+        "devices": device_spec(2),
+        "sync_bn": True,
+        "mixup": 0.2,
+        "microbatches": 2,
+    },
+    {"model": "lenet", "devices": device_spec(2), "kvstore": "local", "clip_norm": 1.0},
+    {"model": "mlp", "devices": device_spec(2), "compress": "2bit:0.5"},
+    {"model": "lenet", "devices": device_spec(3), "kvstore": "tree", "check_replicas": 1},
 ]
 
 
-def tiny(images):
+def make_tiny_dataset(images):
     random = np.random.RandomState(0)
     splits = [
         ArraySplit(
@@ -48,7 +59,7 @@ def tiny(images):
     return Dataset("digits", *splits, tuple("0123456789"), Defaults())
 
 
-def taken():
+def count_resources():
     """What this process has: its threads and open files, and the objects of gluonlab and MXNet.
 
     matplotlib's cache of texts grows to 4,096 entries, whatever is drawn.
@@ -67,12 +78,12 @@ def taken():
     }
 
 
-def train_on(dataset, folder, reporter=None, **settings):
+def train_on_dataset(dataset, folder, reporter=None, **settings):
     settings = {"epochs": 1, "batch_size": 16, "out": str(folder), **settings}
     return train(TrainConfig(**settings), reporter=reporter or Reporter(), dataset=dataset)
 
 
-class Watching(Reporter):
+class ResourceReporter(Reporter):
     """Notes what the process has when some epochs begin."""
 
     def __init__(self, *epochs):
@@ -81,33 +92,35 @@ class Watching(Reporter):
 
     def epoch_begins(self, epoch, epochs, images):
         if epoch in self.epochs:
-            self.seen.append({**taken(), "objects": 0})
+            self.seen.append({**count_resources(), "objects": 0})
             self.bytes.append(resident_bytes())
 
 
-def epochs_of_one(folder, epochs, images, model):
+def measure_epochs(folder, epochs, images, model):
     """What there is when the eleventh epoch begins, and the last one."""
-    watching = Watching(11, epochs)
-    settings = {"model": model, "devices": named(2), "epochs": epochs, **CHANGED}
-    train_on(tiny(images), folder / "run", watching, **settings)
+    watching = ResourceReporter(11, epochs)
+    settings = {"model": model, "devices": device_spec(2), "epochs": epochs, **AUGMENTATION}
+    train_on_dataset(make_tiny_dataset(images), folder / "run", watching, **settings)
     return watching.seen, watching.bytes
 
 
-def sixty_mixed(folder):
+def measure_mixed_trainings(folder):
     """What there is after 20 of 60 trainings, and after all."""
-    dataset, seen, resident = tiny(128), [], []
+    dataset, seen, resident = make_tiny_dataset(128), [], []
     for number in range(60):
-        train_on(dataset, folder / str(number), **MIXED[number % len(MIXED)])
-        if number % len(MIXED) == len(MIXED) - 1:
+        train_on_dataset(
+            dataset, folder / str(number), **MIXED_SETTINGS[number % len(MIXED_SETTINGS)]
+        )
+        if number % len(MIXED_SETTINGS) == len(MIXED_SETTINGS) - 1:
             resident.append(resident_bytes())
-            seen.append(taken())
+            seen.append(count_resources())
     return (seen[1], seen[-1]), (resident[1], resident[-1])
 
 
 if __name__ == "__main__":
     folder, what, *more = sys.argv[1:]
     if what == "epochs":
-        found = epochs_of_one(Path(folder), int(more[0]), int(more[1]), more[2])
+        found = measure_epochs(Path(folder), int(more[0]), int(more[1]), more[2])
     else:
-        found = sixty_mixed(Path(folder))
+        found = measure_mixed_trainings(Path(folder))
     print(json.dumps(found))

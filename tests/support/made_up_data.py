@@ -7,7 +7,7 @@ from gluonlab.data import load_dataset
 CLASSES = tuple(f"class {label}" for label in range(10))
 
 
-def dataset_of(shape, classes=CLASSES, samples=1, **changes):
+def make_dataset(shape, classes=CLASSES, samples=1, **changes):
     """What an export describes: nothing but its images' shape, classes and colours."""
     return dataclasses.replace(
         load_dataset("synthetic", samples=samples, shape=shape), classes=tuple(classes), **changes

@@ -4,14 +4,14 @@ import json
 from html.parser import HTMLParser
 
 # of a real run that takes no time
-PLAIN = {"devices": "cpu", "threads": 1, "model": "mlp", "epochs": 1}
+QUICK_SETTINGS = {"devices": "cpu", "threads": 1, "model": "mlp", "epochs": 1}
 SETTINGS = {
     "devices": ["cpu(0)", "cpu(1)"], "model": "lenet", "epochs": 3, "kvstore": "device",
     "learning_rate": 0.1,
 }  # fmt: skip
 
 
-def lines(epochs=3, steps=4, lr=0.1):
+def make_metrics(epochs=3, steps=4, lr=0.1):
     made = []
     for epoch in range(1, epochs + 1):
         both = {"epoch": epoch, "loss": 2.0 / epoch}
@@ -32,7 +32,9 @@ def make_run(folder, metrics=None, **settings):
         json.dumps({"gluonlab": "0.1.0", "settings": {**SETTINGS, **settings}, "config": {}})
     )
     (folder / "metrics.jsonl").write_text(
-        "".join(json.dumps(line) + "\n" for line in (lines() if metrics is None else metrics))
+        "".join(
+            json.dumps(line) + "\n" for line in (make_metrics() if metrics is None else metrics)
+        )
     )
     return folder
 
@@ -43,7 +45,7 @@ def make_comparison(folder):
     return folder
 
 
-class Page(HTMLParser):
+class ReportParser(HTMLParser):
     """Tables by id, as rows of texts; everything that the page would fetch; and whether tags are
     closed in order.
     """

@@ -21,15 +21,15 @@ import numpy as np
 from gluonlab.data.__main__ import main
 from gluonlab.data.fetching.download import CHUNK_BYTES
 from gluonlab.data.fetching.download_sources import SOURCES, ArchiveContents, KnownFile, Source
-from support.idx_files import NAMES, idx_bytes
+from support.idx_files import MNIST_NAMES, idx_bytes
 
-IDX_NAMES = [f"{name}.gz" for name in NAMES]
+IDX_NAMES = [f"{name}.gz" for name in MNIST_NAMES]
 CIFAR_ARCHIVE = "cifar-10-binary.tar.gz"
 BATCHES = [batch.name for batch in SOURCES["cifar10"].known_files]
 RECORDS = 3  # images in each of the made-up CIFAR batches
 
 
-def noise(size, seed=0):
+def random_bytes(size, seed=0):
     """Bytes that do not compress."""
     return np.random.RandomState(seed).bytes(size)
 
@@ -38,7 +38,7 @@ def sha256(content):
     return hashlib.sha256(content).hexdigest()
 
 
-def known(name, content, algorithm="sha256"):
+def make_known_file(name, content, algorithm="sha256"):
     return KnownFile(name, len(content), hashlib.new(algorithm, content).hexdigest(), algorithm)
 
 
@@ -54,22 +54,25 @@ def mnist_files(seed=0):
     return {name: gzip.compress(idx_bytes(array), 1) for name, array in zip(IDX_NAMES, arrays)}
 
 
-def source_of(name, files, *mirrors, contents=None):
+def make_source(name, files, *mirrors, contents=None):
     return Source(
-        name, tuple(known(file, content) for file, content in files.items()), mirrors, contents
+        name,
+        tuple(make_known_file(file, content) for file, content in files.items()),
+        mirrors,
+        contents,
     )
 
 
-FILE = noise(10 * CHUNK_BYTES)
-CUT = 4 * CHUNK_BYTES  # where connections break off
+FILE_CONTENT = random_bytes(10 * CHUNK_BYTES)
+CUT_BYTES = 4 * CHUNK_BYTES  # where connections break off
 
 
-def one_file(*mirrors):
+def single_file_source(*mirrors):
     """A data set of one file, FILE."""
-    return source_of("set", {"file.gz": FILE}, *mirrors)
+    return make_source("set", {"file.gz": FILE_CONTENT}, *mirrors)
 
 
-def tar_of(members, compress=True):
+def make_tar(members, compress=True):
     """A tar archive of (name, content) or of TarInfo, in this order."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as tar:
@@ -95,7 +98,7 @@ def cifar_batches(records=RECORDS, seed=0):
 
 
 def cifar_archive(batches, folder="cifar-10-batches-bin/"):
-    return tar_of(
+    return make_tar(
         [
             *((f"{folder}{name}", content) for name, content in batches.items()),
             (f"{folder}readme.html", b"<p>"),
@@ -104,8 +107,8 @@ def cifar_archive(batches, folder="cifar-10-batches-bin/"):
 
 
 def cifar_source(batches, archive, *mirrors):
-    files = tuple(known(name, content, "sha1") for name, content in batches.items())
-    return source_of(
+    files = tuple(make_known_file(name, content, "sha1") for name, content in batches.items())
+    return make_source(
         "cifar10",
         {CIFAR_ARCHIVE: archive},
         *mirrors,
@@ -124,7 +127,7 @@ def files_of_at_most(size):
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def files_below(folder):
+def read_files(folder):
     """Everything that is there, but for locks."""
     paths = [path for path in folder.rglob("*") if path.is_file() and path.suffix != ".lock"]
     return {str(path.relative_to(folder)): path.read_bytes() for path in paths}

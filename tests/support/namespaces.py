@@ -16,10 +16,10 @@ from typing import NamedTuple
 
 import pytest
 
-from support.parameter_server import end
+from support.parameter_server import kill_processes
 
 NET = "10.213.77"
-NEEDS = ("ip", "ssh", "sshd", "ssh-keygen")
+PROGRAMS = ("ip", "ssh", "sshd", "ssh-keygen")
 CLIENT = """Host *
   UserKnownHostsFile {folder}/known_hosts
   StrictHostKeyChecking yes
@@ -37,11 +37,11 @@ PasswordAuthentication no
 """
 
 
-def lacking():
+def describe_missing_support():
     """What keeps these hosts from being made here; empty if nothing does."""
     if os.geteuid() != 0:
         return "root"
-    missing = [name for name in NEEDS if shutil.which(name, path=_path()) is None]
+    missing = [name for name in PROGRAMS if shutil.which(name, path=_search_path()) is None]
     if missing:
         return ", ".join(missing)
     trial = f"glt{os.getpid()}"
@@ -59,16 +59,16 @@ def lacking():
     return ""
 
 
-def require():
+def require_namespaces():
     """Skip a test whose hosts cannot be made here; with GLUONLAB_HOSTS=required it fails."""
-    lacks = lacking()
+    lacks = describe_missing_support()
     if lacks and os.environ.get("GLUONLAB_HOSTS") == "required":
         pytest.fail(f"no hosts can be made here: {lacks}")
     if lacks:
         pytest.skip(f"hosts for tests need {lacks}")
 
 
-class Hosts(NamedTuple):
+class HostNetwork(NamedTuple):
     """``inside``: what begins a command in the namespace of the launcher; ``ssh``: its client."""
 
     inside: list
@@ -78,7 +78,7 @@ class Hosts(NamedTuple):
     def link(self, host, state):
         """``up``, or ``down``: the cable of a host."""
         hub = self.inside[3]
-        _ip("-n", hub, "link", "set", self.names[host], state)
+        _run_ip("-n", hub, "link", "set", self.names[host], state)
 
     def lead(self, host, address):
         """Let the name of a host lead to this address on it: the one to which it led."""
@@ -89,36 +89,36 @@ class Hosts(NamedTuple):
 
 
 @contextmanager
-def hosts(folder: Path, *names: str):
+def create_hosts(folder: Path, *names: str):
     """Namespaces that know each other by these names, and one more, for the launcher."""
     own = f"gl{os.getpid()}"
     hub = f"{own}-hub"
     with ExitStack() as stack:
-        _keys(folder)
-        _namespace(stack, hub)
-        _ip("-n", hub, "link", "add", "br0", "type", "bridge")
-        _ip("-n", hub, "addr", "add", f"{NET}.1/24", "dev", "br0")
-        _ip("-n", hub, "link", "set", "br0", "up")
+        _write_ssh_keys(folder)
+        _create_namespace(stack, hub)
+        _run_ip("-n", hub, "link", "add", "br0", "type", "bridge")
+        _run_ip("-n", hub, "addr", "add", f"{NET}.1/24", "dev", "br0")
+        _run_ip("-n", hub, "link", "set", "br0", "up")
         addresses = {name: f"{NET}.{number}" for number, name in enumerate(names, start=11)}
         config, known = [], []
         for name, address in addresses.items():
             space, cable = f"{own}-{name}", f"v-{name}"
             stack.enter_context(_named(space, address))
-            _namespace(stack, space)
-            _ip("-n", hub, "link", "add", cable, "type", "veth", "peer", "eth0", "netns", space)
-            _ip("-n", hub, "link", "set", cable, "master", "br0")
-            _ip("-n", hub, "link", "set", cable, "up")
-            _ip("-n", space, "addr", "add", f"{address}/24", "dev", "eth0")
-            _ip("-n", space, "link", "set", "eth0", "up")
-            stack.callback(end, [_sshd(space, folder)])
+            _create_namespace(stack, space)
+            _run_ip("-n", hub, "link", "add", cable, "type", "veth", "peer", "eth0", "netns", space)
+            _run_ip("-n", hub, "link", "set", cable, "master", "br0")
+            _run_ip("-n", hub, "link", "set", cable, "up")
+            _run_ip("-n", space, "addr", "add", f"{address}/24", "dev", "eth0")
+            _run_ip("-n", space, "link", "set", "eth0", "up")
+            stack.callback(kill_processes, [_start_sshd(space, folder)])
             config.append(f"Host {name}\n  HostName {address}\n")
             known.append(f"{address} {(folder / 'host.pub').read_text()}")
         (folder / "known_hosts").write_text("".join(known))
         (folder / "ssh_config").write_text("".join(config) + CLIENT.format(folder=folder))
         inside = ["ip", "netns", "exec", hub]
         for address in addresses.values():
-            _wait_for(inside, address)
-        yield Hosts(inside, f"ssh -F {folder}/ssh_config", {n: f"v-{n}" for n in names})
+            _wait_for_sshd(inside, address)
+        yield HostNetwork(inside, f"ssh -F {folder}/ssh_config", {n: f"v-{n}" for n in names})
 
 
 @contextmanager
@@ -141,7 +141,7 @@ def _write_hosts(file, address):
     file.write_text(f"127.0.0.1 localhost\n{address} {socket.gethostname()}\n")
 
 
-def _keys(folder):
+def _write_ssh_keys(folder):
     for name in ("host", "user"):
         words = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / name)]
         subprocess.run(words, check=True)
@@ -149,27 +149,27 @@ def _keys(folder):
     Path("/run/sshd").mkdir(exist_ok=True)  # sshd demands it
 
 
-def _namespace(stack, name):
-    _ip("netns", "add", name)
-    stack.callback(_remove, name)
-    _ip("-n", name, "link", "set", "lo", "up")
+def _create_namespace(stack, name):
+    _run_ip("netns", "add", name)
+    stack.callback(_delete_namespace, name)
+    _run_ip("-n", name, "link", "set", "lo", "up")
 
 
-def _remove(name):
+def _delete_namespace(name):
     found = subprocess.run(["ip", "netns", "pids", name], capture_output=True, check=False)
     for pid in found.stdout.split():
         subprocess.run(["kill", "-9", pid.decode()], check=False)
     subprocess.run(["ip", "netns", "del", name], check=False)
 
 
-def _sshd(space, folder):
-    server = shutil.which("sshd", path=_path())
+def _start_sshd(space, folder):
+    server = shutil.which("sshd", path=_search_path())
     words = ["ip", "netns", "exec", space, server, "-D", "-e", "-f", str(folder / "sshd_config")]
     with (folder / f"{space}.log").open("w") as log:
         return subprocess.Popen(words, stdin=subprocess.DEVNULL, stderr=log)
 
 
-def _wait_for(inside, address):
+def _wait_for_sshd(inside, address):
     code = f"import socket; socket.create_connection(('{address}', 22), 1)"
     for _ in range(100):
         tried = subprocess.run([*inside, "python3", "-c", code], capture_output=True, check=False)
@@ -179,9 +179,9 @@ def _wait_for(inside, address):
     raise TimeoutError(f"no sshd answers at {address}")
 
 
-def _ip(*words):
+def _run_ip(*words):
     subprocess.run(["ip", *words], check=True)
 
 
-def _path():
+def _search_path():
     return os.environ.get("PATH", "") + ":/usr/sbin:/sbin"

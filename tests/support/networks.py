@@ -17,7 +17,14 @@ from mxnet import autograd, gluon
 from mxnet.gluon import nn
 
 from gluonlab.data.loading.split_batch import shard_sizes
-from support.network_layers import LAYERS, OF_IMAGES, OF_SEQUENCES, OF_VECTORS, OF_WORDS, WORDS
+from support.network_layers import (
+    IMAGE_LAYERS,
+    LAYERS,
+    SEQUENCE_LAYERS,
+    VECTOR_LAYERS,
+    VOCABULARY_SIZE,
+    WORD_LAYERS,
+)
 
 # with an epsilon that keeps rounding errors of tiny gradients from becoming whole steps
 OPTIMIZERS = {
@@ -28,9 +35,9 @@ OPTIMIZERS = {
     "rmsprop": {"learning_rate": 0.02, "epsilon": 0.1},
     "adagrad": {"learning_rate": 0.05, "eps": 0.1},
 }
-OF_FLOAT32 = ("rmsprop", "adagrad")  # whose states MXNet makes of this type
-MXNETS_NAME = {"momentum": "sgd"}
-HYBRIDIZED = {
+FLOAT32_OPTIMIZERS = ("rmsprop", "adagrad")  # whose states MXNet makes of this type
+MXNET_NAMES = {"momentum": "sgd"}
+HYBRIDIZE_OPTIONS = {
     "as it is": None,
     "hybridized": {},
     "static_alloc": {"static_alloc": True},
@@ -39,7 +46,7 @@ HYBRIDIZED = {
 LOSSES = [gluon.loss.SoftmaxCrossEntropyLoss, gluon.loss.L2Loss]
 
 
-class Headed(gluon.Block):
+class MultiHeadNet(gluon.Block):
     """A body, and a dense layer for each of its outputs, of which a batch may use some: those in
     ``used``.
     """
@@ -64,12 +71,12 @@ class Batch:
     used: Tuple[int, ...]
 
 
-layers = lambda kinds, most, least=0: st.lists(  # noqa: E731
+layer_lists = lambda kinds, most, least=0: st.lists(  # noqa: E731
     st.tuples(st.sampled_from(sorted(kinds)), st.sampled_from([1, 2, 3, 5, 8, 16]), st.booleans()),
     min_size=least,
     max_size=most,
 )
-rules = st.tuples(
+parameter_rules = st.tuples(
     st.sampled_from(["write", "write", "add", "null"]),
     st.sampled_from([1.0, 0.5, 2.0]),
     st.sampled_from([1.0, 0.0]),
@@ -77,8 +84,8 @@ rules = st.tuples(
 
 
 @dataclass(frozen=True)
-class Network:
-    """What is built and how it is trained; `trained` does it."""
+class NetworkCase:
+    """What is built and how it is trained; `train_network` does it."""
 
     layers: Tuple[Any, ...]
     heads: Tuple[int, ...]
@@ -93,7 +100,7 @@ class Network:
         body = nn.HybridSequential()
         for name, units, flag in self.layers:
             body.add(LAYERS[name](units, flag))
-        net = Headed(body, self.heads)
+        net = MultiHeadNet(body, self.heads)
         net.initialize(mx.init.Zero(), ctx=ctxs)  # mx.np cannot draw float64
         net.cast(self.dtype)
         # which makes all shapes known
@@ -101,11 +108,11 @@ class Network:
         random = np.random.RandomState(self.seed)
         params = list(net.collect_params().values())
         of_body = set(body.collect_params())
-        own = list(dict.fromkeys(_layer(param) for param in params))
+        own = list(dict.fromkeys(_layer_name(param) for param in params))
         accumulated = any(len(batch.parts) > 1 for batch in self.batches)
         for param in params:
             low = 0.5 if param.name.endswith("running_var") else -0.6
-            values = (random.uniform(low, 0.9, param.shape) / inputs(param) ** 0.5).astype(
+            values = (random.uniform(low, 0.9, param.shape) / fan_in(param) ** 0.5).astype(
                 self.dtype
             )
             if param.grad_req == "null" and param.name.endswith("gamma"):
@@ -114,16 +121,16 @@ class Network:
             if param.grad_req != "null":
                 # of a layer: with its weight frozen, MXNet computes no gradient of a bias, and
                 # leaves what was there
-                rule = self.rules[own.index(_layer(param)) % len(self.rules)]
+                rule = self.rules[own.index(_layer_name(param)) % len(self.rules)]
                 frozen = rule[0] == "null" and param.name in of_body
                 param.grad_req = (
                     "null" if frozen else "add" if accumulated else rule[0].replace("null", "write")
                 )
                 param.lr_mult, param.wd_mult = rule[1:]
         # after npx.set_np(), MXNet gives a compiled recurrent layer states of size 0
-        compiles = kind is mx.nd or not self._has(OF_SEQUENCES)
-        if HYBRIDIZED[hybridize] is not None and compiles:
-            net.hybridize(**HYBRIDIZED[hybridize])
+        compiles = kind is mx.nd or not self._has(SEQUENCE_LAYERS)
+        if HYBRIDIZE_OPTIONS[hybridize] is not None and compiles:
+            net.hybridize(**HYBRIDIZE_OPTIONS[hybridize])
         return net
 
     def data(self):
@@ -141,7 +148,9 @@ class Network:
     def _images(self, random, size):
         shape = (size, *self.shape)
         drawn = (
-            random.randint(0, WORDS, shape) if self._has(OF_WORDS) else random.normal(size=shape)
+            random.randint(0, VOCABULARY_SIZE, shape)
+            if self._has(WORD_LAYERS)
+            else random.normal(size=shape)
         )
         return drawn.astype(self.dtype)
 
@@ -149,58 +158,65 @@ class Network:
         return any(name in kinds for name, _, _ in self.layers)
 
 
-def inputs(param):
+def fan_in(param):
     """How many numbers each output of a dense layer or a convolution is a sum of; 1 for all
     else.
     """
     return int(np.prod(param.shape[1:])) if param.name.endswith("weight") else 1
 
 
-def _layer(param):
+def _layer_name(param):
     return param.name.rsplit("_", 1)[0]
 
 
-KINDS = {  # what comes in: the layers that may come first, how many, and the shape of an image
+# For each kind of input: the layers that may come first, how many, and the shape of an image.
+INPUT_KINDS = {
     "vectors": ([], st.tuples(st.integers(1, 7))),
-    "images": ([(OF_IMAGES, 0, 3)], st.tuples(st.integers(1, 3), st.just(9), st.just(8))),
-    "sequences": ([(OF_SEQUENCES, 1, 1)], st.tuples(st.integers(1, 4), st.integers(1, 4))),
-    "words": ([(OF_WORDS, 1, 1), (OF_SEQUENCES, 0, 1)], st.tuples(st.integers(1, 4))),
+    "images": ([(IMAGE_LAYERS, 0, 3)], st.tuples(st.integers(1, 3), st.just(9), st.just(8))),
+    "sequences": ([(SEQUENCE_LAYERS, 1, 1)], st.tuples(st.integers(1, 4), st.integers(1, 4))),
+    "words": ([(WORD_LAYERS, 1, 1), (SEQUENCE_LAYERS, 0, 1)], st.tuples(st.integers(1, 4))),
 }
 
 
 @st.composite
-def networks(draw, fewest, some_heads=False):
+def network_cases(draw, fewest, some_heads=False):
     """A network, and batches of at least so many images; with ``some_heads``, batches that leave a
     head's parameters out.
     """
     kind, optimizer = (
-        draw(st.sampled_from(sorted(KINDS))),
+        draw(st.sampled_from(sorted(INPUT_KINDS))),
         draw(st.sampled_from(sorted(OPTIMIZERS))),
     )
-    first, shapes = KINDS[kind]
+    first, shapes = INPUT_KINDS[kind]
     heads = tuple(draw(st.lists(st.integers(1, 4), min_size=1, max_size=2)))
     every = tuple(range(len(heads)))
     passes = draw(st.sampled_from([1, 1, 1, 2]))
     sizes = st.lists(st.integers(fewest, fewest + 5), min_size=passes, max_size=passes).map(tuple)
     used = st.sampled_from([every, *((head,) for head in every)] if some_heads else [every])
-    return Network(
+    return NetworkCase(
         layers=tuple(
-            [layer for kinds, least, most in first for layer in draw(layers(kinds, most, least))]
+            [
+                layer
+                for kinds, least, most in first
+                for layer in draw(layer_lists(kinds, most, least))
+            ]
         )
-        + tuple(draw(layers(OF_VECTORS, 3))),
+        + tuple(draw(layer_lists(VECTOR_LAYERS, 3))),
         heads=heads,
         shape=draw(shapes),
         dtype="float32"
-        if optimizer in OF_FLOAT32 or kind in ("words", "sequences")
+        if optimizer in FLOAT32_OPTIMIZERS or kind in ("words", "sequences")
         else draw(st.sampled_from(["float32", "float64"])),
-        rules=tuple(draw(st.lists(rules, min_size=1, max_size=4))),
+        rules=tuple(draw(st.lists(parameter_rules, min_size=1, max_size=4))),
         optimizer=optimizer,
         batches=tuple(draw(st.lists(st.builds(Batch, sizes, used), min_size=2, max_size=4))),
         seed=draw(st.integers(0, 2**20)),
     )
 
 
-def trained(network, trainer_class, store, ctxs, hybridize="as it is", numpy=False, weights=None):
+def train_network(
+    network, trainer_class, store, ctxs, hybridize="as it is", numpy=False, weights=None
+):
     """The parameters after a step for each batch: those of the first device, and whether all others
     have the same bits. ``weights``: in which proportion the devices share each batch.
     """
@@ -208,12 +224,12 @@ def trained(network, trainer_class, store, ctxs, hybridize="as it is", numpy=Fal
         kind = mx.np if numpy else mx.nd
         net = network.build(ctxs, hybridize, kind)
         params = list(net.collect_params().values())
-        name = MXNETS_NAME.get(network.optimizer, network.optimizer)
+        name = MXNET_NAMES.get(network.optimizer, network.optimizer)
         trainer = trainer_class(
             net.collect_params(), name, dict(OPTIMIZERS[network.optimizer]), kvstore=store
         )
         losses = [
-            LOSSES[units == 1](weight=1 / inputs(head.weight))
+            LOSSES[units == 1](weight=1 / fan_in(head.weight))
             for units, head in zip(network.heads, net.heads)
         ]
         for parts, net.used in network.data():

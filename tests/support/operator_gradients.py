@@ -16,13 +16,13 @@ ROLES = ("inner", "direct", "shared")
 EPSILON = {"float64": 1e-6, "float32": 1e-2}
 
 
-def handle_of(op):
+def operator_handle(op):
     handle = OpHandle()
     check_call(_LIB.NNGetOpHandle(c_str(op), ctypes.byref(handle)))
     return handle.value
 
 
-def name_of(handle):
+def operator_name(handle):
     name, empty = ctypes.c_char_p(), [ctypes.c_char_p() for _ in range(2)]
     count, texts = ctypes.c_int(), [ctypes.POINTER(ctypes.c_char_p)() for _ in range(3)]
     check_call(
@@ -34,7 +34,7 @@ def name_of(handle):
     return py_str(name.value)
 
 
-class Drawn:
+class DrawnCase:
     """A case with numbers for its inputs, and for the weights of its outputs in the loss."""
 
     def __init__(self, case, seed=0, dtype=None):
@@ -78,7 +78,13 @@ class Drawn:
         given = [*arrays, *self.states()]
         mx.random.seed(1)
         made = mx.ndarray.register._imperative_invoke(
-            handle_of(self.case.op), given, list(attrs), list(attrs.values()), None, False, False
+            operator_handle(self.case.op),
+            given,
+            list(attrs),
+            list(attrs.values()),
+            None,
+            False,
+            False,
         )
         return made if isinstance(made, list) else [made]
 
@@ -233,7 +239,7 @@ def _numbers(shape):
     return Numbers(tuple(shape))
 
 
-def error(found, wanted):
+def relative_error(found, wanted):
     """How far gradients are from the right ones, relative to these."""
     worst = 0.0
     for ours, right in zip(found, wanted):

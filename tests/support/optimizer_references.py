@@ -9,7 +9,7 @@ them. Weight decay is the penalty wd / 2 * |w|^2, whose gradient is added to the
 import numpy as np
 
 
-def penalised(weight, grad, wd, clip=None, clip_last=False):
+def penalized_gradient(weight, grad, wd, clip=None, clip_last=False):
     """The gradient with the penalty's; ``clip_last``: limited with it, else before it is added."""
     limit = np.inf if clip is None else clip
     if clip_last:
@@ -24,16 +24,16 @@ def sgd(weight, steps, momentum=0.0, wd=0.0, clip=None):
     """
     v = np.zeros_like(weight)
     for grad, rate in steps:
-        v = momentum * v + penalised(weight, grad, wd, clip)
+        v = momentum * v + penalized_gradient(weight, grad, wd, clip)
         weight = weight - rate * v
         yield weight
 
 
-def sgd_with_rates_in_its_momentum(weight, steps, momentum=0.0, wd=0.0, clip=None):
+def sgd_mxnet_momentum(weight, steps, momentum=0.0, wd=0.0, clip=None):
     """MXNet's rule: v = m v - rate g, w = w + v."""
     v = np.zeros_like(weight)
     for grad, rate in steps:
-        v = momentum * v - rate * penalised(weight, grad, wd, clip)
+        v = momentum * v - rate * penalized_gradient(weight, grad, wd, clip)
         weight = weight + v
         yield weight
 
@@ -45,7 +45,7 @@ def nag(weight, steps, momentum=0.0, wd=0.0, clip=None):
     """
     v = np.zeros_like(weight)
     for grad, rate in steps:
-        grad = penalised(weight, grad, wd, clip)
+        grad = penalized_gradient(weight, grad, wd, clip)
         v = momentum * v + grad
         weight = weight - rate * (grad + momentum * v)
         yield weight
@@ -57,7 +57,7 @@ def adam(weight, steps, wd=0.0, clip=None, beta1=0.9, beta2=0.999, epsilon=1e-8)
     """
     m = v = np.zeros_like(weight)
     for t, (grad, rate) in enumerate(steps, start=1):
-        grad = penalised(weight, grad, wd, clip, clip_last=True)
+        grad = penalized_gradient(weight, grad, wd, clip, clip_last=True)
         m, v = beta1 * m + (1 - beta1) * grad, beta2 * v + (1 - beta2) * grad**2
         weight = weight - rate * np.sqrt(1 - beta2**t) / (1 - beta1**t) * m / (np.sqrt(v) + epsilon)
         yield weight
@@ -67,7 +67,7 @@ def adamax(weight, steps, wd=0.0, clip=None, beta1=0.9, beta2=0.999, epsilon=1e-
     """Kingma, Ba 2015, algorithm 2, with PyTorch's epsilon: u is at least that large."""
     m = u = np.zeros_like(weight)
     for t, (grad, rate) in enumerate(steps, start=1):
-        grad = penalised(weight, grad, wd, clip, clip_last=True)
+        grad = penalized_gradient(weight, grad, wd, clip, clip_last=True)
         m, u = beta1 * m + (1 - beta1) * grad, np.maximum(beta2 * u, np.abs(grad) + epsilon)
         weight = weight - rate / (1 - beta1**t) * m / u
         yield weight
@@ -80,7 +80,7 @@ def nadam(weight, steps, wd=0.0, clip=None, beta1=0.9, beta2=0.999, epsilon=1e-8
     m = v = np.zeros_like(weight)
     product = 1.0
     for t, (grad, rate) in enumerate(steps, start=1):
-        grad = penalised(weight, grad, wd, clip, clip_last=True)
+        grad = penalized_gradient(weight, grad, wd, clip, clip_last=True)
         now, later = (beta1 * (1 - 0.5 * 0.96 ** (decay * s)) for s in (t, t + 1))
         product *= now
         m, v = beta1 * m + (1 - beta1) * grad, beta2 * v + (1 - beta2) * grad**2
@@ -93,7 +93,7 @@ def adagrad(weight, steps, wd=0.0, clip=None, epsilon=1e-10):
     """Duchi et al. 2011, figure 1, with delta beside the root."""
     total = np.zeros_like(weight)
     for grad, rate in steps:
-        grad = penalised(weight, grad, wd, clip, clip_last=True)
+        grad = penalized_gradient(weight, grad, wd, clip, clip_last=True)
         total = total + grad**2
         weight = weight - rate * grad / (np.sqrt(total) + epsilon)
         yield weight
@@ -103,7 +103,7 @@ def adadelta(weight, steps, wd=0.0, clip=None, rho=0.9, epsilon=1e-6):
     """Zeiler 2012, algorithm 1, times a rate."""
     squares = updates = np.zeros_like(weight)
     for grad, rate in steps:
-        grad = penalised(weight, grad, wd, clip, clip_last=True)
+        grad = penalized_gradient(weight, grad, wd, clip, clip_last=True)
         squares = rho * squares + (1 - rho) * grad**2
         delta = np.sqrt(updates + epsilon) / np.sqrt(squares + epsilon) * grad
         updates = rho * updates + (1 - rho) * delta**2
@@ -115,7 +115,7 @@ def rmsprop(weight, steps, wd=0.0, clip=None, decay=0.9, epsilon=1e-8):
     """Tieleman, Hinton 2012, slide 29, with epsilon under the root."""
     squares = np.zeros_like(weight)
     for grad, rate in steps:
-        grad = penalised(weight, grad, wd, clip, clip_last=True)
+        grad = penalized_gradient(weight, grad, wd, clip, clip_last=True)
         squares = decay * squares + (1 - decay) * grad**2
         weight = weight - rate * grad / np.sqrt(squares + epsilon)
         yield weight
@@ -125,7 +125,7 @@ def ftml(weight, steps, wd=0.0, clip=None, beta1=0.6, beta2=0.999, epsilon=1e-8)
     """Zheng, Kwok 2017, algorithm 1."""
     d = v = z = np.zeros_like(weight)
     for t, (grad, rate) in enumerate(steps, start=1):
-        grad = penalised(weight, grad, wd, clip, clip_last=True)
+        grad = penalized_gradient(weight, grad, wd, clip, clip_last=True)
         v = beta2 * v + (1 - beta2) * grad**2
         former, d = d, (1 - beta1**t) / rate * (np.sqrt(v / (1 - beta2**t)) + epsilon)
         z = beta1 * z + (1 - beta1) * grad - (d - beta1 * former) * weight
@@ -137,7 +137,7 @@ def signum(weight, steps, momentum=0.9, wd=0.0, clip=None):
     """Bernstein et al. 2018, algorithm 2; signSGD, algorithm 1, without momentum."""
     m = np.zeros_like(weight)
     for grad, rate in steps:
-        m = momentum * m + (1 - momentum) * penalised(weight, grad, wd, clip)
+        m = momentum * m + (1 - momentum) * penalized_gradient(weight, grad, wd, clip)
         weight = weight - rate * np.sign(m)
         yield weight
 

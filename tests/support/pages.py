@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([*ROOT.glob("README*.md"), *(ROOT / "docs").glob("*.md")])
 
 # Programs that a page shows whole, and then starts.
-SHOWN = {"train.py": ROOT / "docs" / "processes.md"}
+SHOWN_PROGRAMS = {"train.py": ROOT / "docs" / "processes.md"}
 
 # A line before a block, which readers do not see: why it is not run, or what it finds there.
 MARK = r"(?:^<!-- (not run|made before): (.+?) -->\n)?"
@@ -34,7 +34,7 @@ class Block(NamedTuple):
     made_before: tuple
 
 
-def blocks_of(page, language=None):
+def read_blocks(page, language=None):
     """The blocks of a page, in order; of one language, if one is given."""
     found = []
     for mark, text, kind, code in BLOCK.findall(page.read_text(encoding="utf-8")):
@@ -45,12 +45,12 @@ def blocks_of(page, language=None):
     return found
 
 
-def shown_program(name):
+def read_shown_program(name):
     """The program that a page shows under this name."""
-    return next(block.code for block in blocks_of(SHOWN[name], "python"))
+    return next(block.code for block in read_blocks(SHOWN_PROGRAMS[name], "python"))
 
 
-def commands_of(block):
+def block_commands(block):
     """The commands of a block, each as a line without its comment."""
     joined = re.sub(r"\\\n\s*", "", block.code)
     lines = (shlex.split(line, comments=True) for line in joined.splitlines())
@@ -59,13 +59,13 @@ def commands_of(block):
     return [shlex.join(words) for words in commands if words]
 
 
-def parse(words):
+def check_command(words):
     """Raise an error for a command that does not exist, or for options that it does not take."""
     if words[0] == "make":
         done = subprocess.run(["make", "-n", *words[1:]], cwd=ROOT, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         return
-    name, rest = _module(words)
+    name, rest = _split_module(words)
     if name is None:
         return
     try:
@@ -76,7 +76,7 @@ def parse(words):
     if name == "gluonlab" and rest:
         command, rest = module.COMMANDS[rest[0]][1], rest[1:]
         if not hasattr(command, "make_context"):  # loaded when it is called
-            parse(["python", "-m", f"gluonlab.{words[-len(rest) - 1]}", *rest])
+            check_command(["python", "-m", f"gluonlab.{words[-len(rest) - 1]}", *rest])
             return
     elif rest and rest[0] in getattr(module, "TOOLS", ()):  # a former name
         command, rest = importlib.import_module(module.TOOLS[rest[0]]).main, rest[1:]
@@ -91,10 +91,10 @@ def parse(words):
     )  # checks values
     behind = rest[rest.index("--") + 1 :] if "--" in rest else []
     if behind and behind[0].startswith("-"):  # else a program of the user's own
-        parse(["python", "-m", "gluonlab.run", *behind])
+        check_command(["python", "-m", "gluonlab.run", *behind])
 
 
-def _module(words):
+def _split_module(words):
     """The module that these words start, and its own words; None for what is not gluonlab's."""
     words = [word for word in words if word != "srun"]
     if words[:2] == ["python", "-m"]:
@@ -103,6 +103,6 @@ def _module(words):
         return "gluonlab", words[1:]
     if words[0] == "python" and (ROOT / words[1] / "__main__.py").is_file():
         return f"{Path(words[1]).name}.{words[2]}", words[3:]
-    if words[0] == "python" and words[1] not in SHOWN:
+    if words[0] == "python" and words[1] not in SHOWN_PROGRAMS:
         assert (ROOT / words[1]).is_file(), words[1]
     return None, []

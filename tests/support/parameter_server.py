@@ -17,7 +17,7 @@ def free_port():
 
 
 @contextmanager
-def servers(count, servers=1, serve="import gluonlab, mxnet", **variables):
+def start_servers(count, servers=1, serve="import gluonlab, mxnet", **variables):
     """Scheduler and server for ``count`` workers: the workers' environments, and the server.
 
     ``serve``: what a server runs. Both end with the block.
@@ -39,17 +39,17 @@ def servers(count, servers=1, serve="import gluonlab, mxnet", **variables):
             started.append(subprocess.Popen(command, env=environments[role]))
         yield [environments["worker"]] * count, started[-1]
     finally:
-        end(started)
+        kill_processes(started)
 
 
 @contextmanager
-def parameter_server(count, code, *arguments, **variables):
+def start_workers(count, code, *arguments, **variables):
     """``count`` workers that run ``code``, with scheduler and server: the workers' processes.
 
     All end with the block.
     """
     started = []
-    with servers(count, **variables) as (environments, _):
+    with start_servers(count, **variables) as (environments, _):
         try:
             for environment in environments:
                 command = [sys.executable, "-c", code, *arguments]
@@ -60,10 +60,10 @@ def parameter_server(count, code, *arguments, **variables):
                 )
             yield started
         finally:
-            end(started)
+            kill_processes(started)
 
 
-def end(processes):
+def kill_processes(processes):
     for process in processes:
         process.kill()
         process.wait()

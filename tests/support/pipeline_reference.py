@@ -8,17 +8,17 @@ from functools import lru_cache
 
 from gluonlab.parallel.pipeline.pipeline_schedule import SCHEDULES, Instruction
 
-NAMES = sorted(SCHEDULES)
-ONE_STAGE = ("gpipe", "1f1b")  # on each device
+SCHEDULE_NAMES = sorted(SCHEDULES)
+SINGLE_STAGE_SCHEDULES = ("gpipe", "1f1b")  # on each device
 
 
-def made(name, devices, microbatches, stages_per_device):
+def make_schedule(name, devices, microbatches, stages_per_device):
     """The schedule; where it knows one stage on each device only, of one."""
-    several = 1 if name in ONE_STAGE else stages_per_device
+    several = 1 if name in SINGLE_STAGE_SCHEDULES else stages_per_device
     return SCHEDULES[name](devices, microbatches, several)
 
 
-def wanted(schedule):
+def expected_instructions(schedule):
     """The instructions that each device must carry out."""
     last, many = schedule.stages - 1, range(schedule.microbatches)
     of_device = [set() for _ in range(schedule.devices)]
@@ -33,7 +33,7 @@ def wanted(schedule):
     return of_device
 
 
-def needed(schedule, instruction, queue=None):
+def prerequisites(schedule, instruction, queue=None):
     """What must be done before the instruction, wherever it is done."""
     op, stage, m = instruction
     last, apart = schedule.stages - 1, schedule.devices > 1
@@ -61,11 +61,11 @@ def needed(schedule, instruction, queue=None):
 
 def first_fault(schedule, device):
     """The place of the first instruction that is wrong, whatever others do; None if none is."""
-    must, program = wanted(schedule)[device], schedule.programs[device]
+    must, program = expected_instructions(schedule)[device], schedule.programs[device]
     for place, instruction in enumerate(program):
         op, stage, m = instruction
         earlier = set(program[:place])
-        before = [n for n in needed(schedule, instruction) if n in must]
+        before = [n for n in prerequisites(schedule, instruction) if n in must]
         in_turn = all((op, stage, other) in earlier for other in range(m))
         alone = instruction in must and instruction not in earlier
         if not (alone and in_turn and earlier.issuperset(before)):
@@ -73,12 +73,14 @@ def first_fault(schedule, device):
     return None if must == set(program) else len(program)
 
 
-def waiting(schedule, queue):
+def blocked_instructions(schedule, queue):
     """The instructions that lie on a circle of the graph, or behind one; programs are complete."""
     before = {}
     for program in schedule.programs:
         for place, instruction in enumerate(program):
-            before[instruction] = {Instruction(*n) for n in needed(schedule, instruction, queue)}
+            before[instruction] = {
+                Instruction(*n) for n in prerequisites(schedule, instruction, queue)
+            }
             before[instruction].update(program[max(place - 1, 0) : place])
     left, free = set(before), [i for i, needs in before.items() if not needs]
     while free:
@@ -95,7 +97,7 @@ def end_times(schedule, costs):
     def end(instruction):
         op, stage, m = instruction
         program, place = at[instruction]
-        before = [end(Instruction(*n)) for n in needed(schedule, instruction)]
+        before = [end(Instruction(*n)) for n in prerequisites(schedule, instruction)]
         # a send delays nothing on its own device, but the next send to the same stage
         earlier = [i for i in program[:place] if not i.op.startswith("send")][-1:]
         if op.startswith("send") and m:

@@ -10,17 +10,17 @@ CROSS_ENTROPY = gluon.loss.SoftmaxCrossEntropyLoss()
 FEATURES, CLASSES = 4, 3
 
 
-def batch(step, images=12):
+def random_batch(step, images=12):
     """Random features and labels: the same in each process, others in each step."""
     random = np.random.RandomState(step)
     return random.normal(size=(images, FEATURES)), random.randint(0, CLASSES, images)
 
 
-def shards(array, ctxs, **more):
+def split_over_devices(array, ctxs, **more):
     return gluon.utils.split_and_load(nd.array(array), ctxs[: len(array)], even_split=False, **more)
 
 
-def give_values(net, ctxs, seed=0):
+def initialize_randomly(net, ctxs, seed=0):
     """The network on these devices, with random values where its shapes are known."""
     net.initialize(ctx=ctxs)
     random = np.random.RandomState(seed)
@@ -30,7 +30,7 @@ def give_values(net, ctxs, seed=0):
     return net
 
 
-def perceptron(outputs=CLASSES, inputs=FEATURES):
+def make_perceptron(outputs=CLASSES, inputs=FEATURES):
     net = nn.HybridSequential()
     net.add(
         nn.Dense(5, activation="tanh", in_units=inputs),
@@ -39,36 +39,39 @@ def perceptron(outputs=CLASSES, inputs=FEATURES):
     return net
 
 
-def losses_of(net, step, ctxs, images=12, loss=CROSS_ENTROPY):
+def recorded_losses(net, step, ctxs, images=12, loss=CROSS_ENTROPY):
     """A batch's losses on each device, recorded."""
-    x, y = batch(step, images)
+    x, y = random_batch(step, images)
     with autograd.record():
-        return [loss(net(a), b) for a, b in zip(shards(x, ctxs), shards(y, ctxs))]
+        return [
+            loss(net(a), b)
+            for a, b in zip(split_over_devices(x, ctxs), split_over_devices(y, ctxs))
+        ]
 
 
-def steps(net, trainer, ctxs, of=range(3), images=12):
+def run_steps(net, trainer, ctxs, of=range(3), images=12):
     for step in of:
-        autograd.backward(losses_of(net, step, ctxs, images))
+        autograd.backward(recorded_losses(net, step, ctxs, images))
         trainer.step(images)
 
 
-def values(net, ctx=None):
+def parameter_arrays(net, ctx=None):
     """Copies of all parameters, of the first device or of one."""
     params = net.collect_params().values()
     return [param.data(ctx or param.list_ctx()[0]).asnumpy() for param in params]
 
 
-def distance(these, those):
+def max_difference(these, those):
     """The largest difference between arrays."""
     return max(float(np.abs(a - b).max()) for a, b in zip(these, those))
 
 
-def train(program, devices, trainer, make=perceptron, **settings):
+def train_program(program, devices, trainer, make=make_perceptron, **settings):
     """The values after ``program(net, trainer, ctxs)``, the same on all devices."""
     ctxs = contexts(devices)
-    net = give_values(make(), ctxs)
+    net = initialize_randomly(make(), ctxs)
     program(net, trainer(net.collect_params(), **settings), ctxs)
-    found = values(net)
+    found = parameter_arrays(net)
     for ctx in ctxs[1:]:
-        assert distance(values(net, ctx), found) == 0.0
+        assert max_difference(parameter_arrays(net, ctx), found) == 0.0
     return found

@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 @contextmanager
-def taker(folder, times, reuses=True):
+def occupy_scheduler_ports(folder, times, reuses=True):
     """The ports that it takes, of launchers in ``folder``, ``times`` at most; one that it does not
     get is None. ``reuses``: whether it asks with SO_REUSEADDR, as servers do.
     """
@@ -19,7 +19,7 @@ def taker(folder, times, reuses=True):
 
     def take():
         while not done.is_set():
-            for pid, port in _schedulers(folder):
+            for pid, port in _scheduler_ports(folder):
                 if pid not in seen and len(taken) < times:
                     seen.add(pid)
                     mine = socket.socket()
@@ -44,7 +44,7 @@ def taker(folder, times, reuses=True):
             each.close()
 
 
-def _schedulers(folder):
+def _scheduler_ports(folder):
     """(pid, port) of those that a launcher in ``folder`` has started."""
     for place in Path("/proc").iterdir():
         with suppress(OSError, ValueError, KeyError):

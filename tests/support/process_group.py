@@ -8,7 +8,7 @@ import numpy as np
 
 from gluonlab.kvstores.process_groups import SummingGroup
 
-HANGS_S = 600  # bounds a wait for a thread that never comes
+HANG_LIMIT_S = 600  # bounds a wait for a thread that never comes
 # A new thread that queues operators costs MXNet some MB for ever: the same ones serve all tests.
 THREADS = ThreadPoolExecutor(max_workers=4)
 
@@ -28,26 +28,26 @@ class ThreadGroup(SummingGroup):
         self.sums.append((array.size, np.dtype(array.dtype).name))
         given = self.meeting.given
         given[self.rank] = (number, array.asnumpy())
-        self.meeting.barrier.wait(timeout=HANGS_S)
+        self.meeting.barrier.wait(timeout=HANG_LIMIT_S)
         numbers, arrays = zip(*given)
         assert len(set(numbers)) == 1 and all(array.shape == arrays[0].shape for array in arrays)
         total = np.sum([array.astype("float64") for array in arrays], axis=0)
-        self.meeting.barrier.wait(timeout=HANGS_S)
+        self.meeting.barrier.wait(timeout=HANG_LIMIT_S)
         array[:] = total.astype(array.dtype)
 
 
-class Meeting:
+class SumExchange:
     def __init__(self, size):
         self.barrier, self.given = threading.Barrier(size), [None] * size
 
 
-def in_processes(size, work):
+def run_in_threads(size, work):
     """``work(group)`` by each of ``size`` processes at once: what they return, by rank.
 
     MXNet numbers the names of networks by thread, and trainers sort parameters by name: dense10
     comes before dense9. Each of these processes starts to count at 0, as real ones do.
     """
-    meeting = Meeting(size)
+    meeting = SumExchange(size)
 
     def run(rank):
         try:

@@ -20,13 +20,13 @@ def clean_environment(**changes):
     return {**kept, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1", **changes}
 
 
-def said_spin_counts(stderr):
+def read_spin_counts(stderr):
     """Return how long idle threads spin, as each libgomp prints it (OMP_DISPLAY_ENV=verbose)."""
     lines = [line for line in stderr.splitlines() if "GOMP_SPINCOUNT" in line]
     return [line.split("=")[1].strip(" '") for line in lines]
 
 
-def package(folder, name, code):
+def write_package(folder, name, code):
     """A package ``name`` in ``folder`` that does ``code`` when it is imported."""
     (folder / name).mkdir(parents=True)
     (folder / name / "__init__.py").write_text(code)

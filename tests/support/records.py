@@ -11,7 +11,7 @@ def write_records(path, images, labels, ids=None, names=None):
     ids = range(len(images)) if ids is None else ids
     writer = recordio.MXIndexedRecordIO(str(path.with_suffix(".idx")), str(path), "w")
     for place, (content, label, key) in enumerate(zip(images, labels, ids)):
-        writer.write_idx(place, _packed(label, key, content))
+        writer.write_idx(place, _pack_record(label, key, content))
     writer.close()
     if names is not None:
         lines = [f"{key}\t{float(label):f}\t{name}" for key, label, name in zip(ids, labels, names)]
@@ -19,7 +19,7 @@ def write_records(path, images, labels, ids=None, names=None):
     return path
 
 
-def _packed(label, key, content):
+def _pack_record(label, key, content):
     """As recordio.pack, whose several labels need a method that numpy 2.3 has dropped."""
     if isinstance(label, list):
         labels = np.array(label, "float32")
@@ -27,7 +27,7 @@ def _packed(label, key, content):
     return recordio.pack(recordio.IRHeader(0, label, key, 0), content)
 
 
-def records_of_folder(root, out):
+def write_folder_records(root, out):
     """out/train.rec and out/val.rec of the images in root/train and root/val, as im2rec makes them.
 
     Labels number the sorted folders, and the .lst names them.
@@ -45,7 +45,7 @@ def records_of_folder(root, out):
     return out
 
 
-def list_of_folder(part, out):
+def write_folder_list(part, out):
     """A CSV list of the images in the folders of ``part``, from the list's own folder."""
     files = sorted(part.rglob("*.jpg"))
     lines = ["image,label"]

@@ -21,7 +21,7 @@ def textbook_lenet(classes=10, pool="max"):
     return net
 
 
-def values(net, ctx=None):
+def parameter_arrays(net, ctx=None):
     """The parameters as numpy arrays, in order; of the first device, or of ``ctx``."""
     return [
         (param.data(ctx) if ctx else param.list_data()[0]).asnumpy()
@@ -29,7 +29,7 @@ def values(net, ctx=None):
     ]
 
 
-def set_values(net, arrays):
+def set_parameter_arrays(net, arrays):
     for param, array in zip(net.collect_params().values(), arrays):
         param.set_data(nd.array(array, dtype=array.dtype))
 
@@ -46,7 +46,7 @@ def train_on_one_device(net, batches, optimizer, **optimizer_params):
             total = loss(net(nd.array(images, ctx=ctx)), nd.array(labels, ctx=ctx)).sum()
         total.backward()
         trainer.step(len(images))
-    return values(net)
+    return parameter_arrays(net)
 
 
 def train_on_devices(net, trainer, ctxs, batches):
@@ -62,7 +62,7 @@ def train_on_devices(net, trainer, ctxs, batches):
         trainer.step(len(images))
 
 
-def shards(batch, ctxs, weights=None):
+def shard_batch(batch, ctxs, weights=None):
     """A batch (images, labels) of numpy arrays, cut for the devices."""
     images, labels = batch
     sizes = shard_sizes(len(images), len(ctxs), weights)
@@ -71,12 +71,12 @@ def shards(batch, ctxs, weights=None):
     )
 
 
-def distance(a, b):
+def relative_distance(a, b):
     """The largest ||a - b|| / ||b|| over two lists of arrays."""
     return max(np.linalg.norm(x - y) / (np.linalg.norm(y) or 1) for x, y in zip(a, b))
 
 
-def all_equal(arrays, others):
+def arrays_equal(arrays, others):
     """Whether two lists of numpy arrays hold the same numbers."""
     return all(np.array_equal(one, other) for one, other in zip(arrays, others))
 
@@ -95,7 +95,7 @@ def random_batches(sizes, seed=0, shape=(1, 28, 28), classes=10):
     ]
 
 
-def convolved(ctx, seed, out=None):
+def run_convolution(ctx, seed, out=None):
     """What oneDNN computes and leaves in blocks of channels."""
     random = np.random.RandomState(seed)
     weight = nd.array(random.normal(size=(32, 16, 3, 3)), ctx=ctx)
@@ -105,15 +105,15 @@ def convolved(ctx, seed, out=None):
     )
 
 
-def as_is(F, images):
+def identity(F, images):
     return images
 
 
-def cpus(k):
+def cpu_contexts(k):
     return [mx.cpu(i) for i in range(k)]
 
 
-def as_gluon(params):
+def to_gluon_layout(params):
     """The eight arrays as Gluon's layers hold them: Dense has (out, in), by hand it is (in,
     out).
     """

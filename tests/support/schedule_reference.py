@@ -11,10 +11,10 @@ from dataclasses import replace
 import numpy as np
 from hypothesis import strategies as st
 
-DRAWS = 256  # two different sum trees differ in the last bit of some of so many random sums
+SUM_DRAWS = 256  # two different sum trees differ in the last bit of some of so many random sums
 
 
-def run(schedule, start):
+def execute_schedule(schedule, start):
     """``start[rank, chunk, ...]`` -> the same after all steps, and what every transfer wrote, in
     order.
     """
@@ -28,7 +28,7 @@ def run(schedule, start):
     return state, written
 
 
-def digits(schedule):
+def digit_contributions(schedule):
     """Contributions as integers, rank r's a one in digit r, in a base that no count reaches: every
     mixture is another number.
     """
@@ -38,12 +38,12 @@ def digits(schedule):
     return np.array([[base**rank] * schedule.chunks for rank in ranks], dtype=object), base
 
 
-def counts(number, base, world_size):
+def contribution_counts(number, base, world_size):
     """How often each rank's contribution is in ``number``."""
     return [number // base**rank % base for rank in range(world_size)]
 
 
-def promised(schedule, start):
+def expected_values(schedule, start):
     """``(rank, chunk) -> number`` that the collective promises."""
     found = {}
     for chunk, owner in enumerate(schedule.owner):
@@ -56,24 +56,26 @@ def promised(schedule, start):
     return found
 
 
-def keeps_promise(schedule):
-    start, _ = digits(schedule)
-    end, _ = run(schedule, start)
-    return all(end[cell] == number for cell, number in promised(schedule, start).items())
+def has_correct_sums(schedule):
+    start, _ = digit_contributions(schedule)
+    end, _ = execute_schedule(schedule, start)
+    return all(end[cell] == number for cell, number in expected_values(schedule, start).items())
 
 
-def same_bits(schedule, seed=0):
+def ranks_end_equal(schedule, seed=0):
     """All ranks end with the same bits in every draw, where the collective gives the chunk to
     all.
     """
-    shape = (schedule.world_size, schedule.chunks, DRAWS)
-    end, _ = run(schedule, np.random.default_rng(seed).standard_normal(shape).astype("float32"))
+    shape = (schedule.world_size, schedule.chunks, SUM_DRAWS)
+    end, _ = execute_schedule(
+        schedule, np.random.default_rng(seed).standard_normal(shape).astype("float32")
+    )
     return schedule.collective == "reduce_scatter" or all(
         np.array_equal(end[0], other) for other in end
     )
 
 
-def rule_broken(schedule, step):
+def find_broken_rule(schedule, step):
     """A rule that some transfer of ``step`` breaks, alone or together with another; else an empty
     string.
     """
@@ -96,11 +98,11 @@ def rule_broken(schedule, step):
     return ""
 
 
-def is_right(schedule):
+def is_valid(schedule):
     return (
-        not any(rule_broken(schedule, step) for step in schedule.steps)
-        and keeps_promise(schedule)
-        and same_bits(schedule)
+        not any(find_broken_rule(schedule, step) for step in schedule.steps)
+        and has_correct_sums(schedule)
+        and ranks_end_equal(schedule)
     )
 
 
@@ -108,7 +110,7 @@ MUTATIONS = ("remove", "move", "duplicate", "swap", "src", "dst", "chunk", "op")
 
 
 @st.composite
-def mutants(draw, schedule, possible=False):
+def mutated_schedules(draw, schedule, possible=False):
     """The schedule with one thing changed, what kind of change it was, and the transfers that it
     touched. ``possible``: only to ranks, chunks and operations that there are.
     """
@@ -144,7 +146,7 @@ def mutants(draw, schedule, possible=False):
     return replace(schedule, steps=tuple(map(tuple, steps))), kind, touched
 
 
-def priced(step, topology, chunk_bytes):
+def step_cost(step, topology, chunk_bytes):
     """(seconds of the busiest link, the names of those that are, seconds of additions)."""
     messages = Counter((transfer.src, transfer.dst) for transfer in step)  # chunks in each
     busy_s = defaultdict(float)
@@ -165,7 +167,7 @@ def priced(step, topology, chunk_bytes):
     return longest, busiest or {""}, reduce_s
 
 
-def plain_price(schedule, topology, size_bytes):
+def reference_cost(schedule, topology, size_bytes):
     """Seconds of a schedule: of its steps, one after the other."""
-    steps = (priced(step, topology, size_bytes / schedule.chunks) for step in schedule.steps)
+    steps = (step_cost(step, topology, size_bytes / schedule.chunks) for step in schedule.steps)
     return sum(longest + reduce_s for longest, _, reduce_s in steps)

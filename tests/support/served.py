@@ -1,7 +1,7 @@
 """A worker that makes steps with drawn gradients over a group, and writes down what comes of them;
 the same steps in one process.
 
-python served.py FOLDER ASKED: ASKED is JSON, the arguments of `steps`.
+python served.py FOLDER ASKED: ASKED is JSON, the arguments of `run_worker_steps`.
 """
 
 import json
@@ -25,7 +25,7 @@ from gluonlab.training.learning_rate_schedule import LearningRates
 SHAPES = [(7, 5), (7,), (3, 4, 3, 3), (11, 7), (11,)]
 
 
-def parameters(devices, seed, shapes=SHAPES):
+def make_parameters(devices, seed, shapes=SHAPES):
     drawn = np.random.RandomState(seed)
     found = gluon.ParameterDict()
     for number, shape in enumerate(shapes):
@@ -37,13 +37,13 @@ def parameters(devices, seed, shapes=SHAPES):
     return found
 
 
-def gradients(step, rank, workers, weights):
+def draw_gradients(step, rank, workers, weights):
     """Of the mean of ``workers``: some noise of the rank, and a pull towards zero."""
     drawn = np.random.RandomState(1000 * step + rank)
     return [drawn.normal(0, 1, w.shape) / 3 + w / workers for w in weights]
 
 
-def trainer_of(params, asked, store):
+def make_trainer(params, asked, store):
     rates = LearningRates(asked["lr"], asked["steps"], "cosine", warmup_steps=3, final_lr=0.001)
     optimizer = make_optimizer(
         asked["optimizer"],
@@ -52,49 +52,49 @@ def trainer_of(params, asked, store):
     return BucketedTrainer(params, optimizer, None, store, bucket_bytes=asked["bucket_bytes"])
 
 
-def sizes(step, workers):
+def worker_batch_sizes(step, workers):
     """The images of each worker in a step: ragged, and none at times."""
     return [(step + 2 * rank) % 3 for rank in range(workers)]
 
 
-def steps(group, devices, asked):
+def run_worker_steps(group, devices, asked):
     """The weights after the steps that ``asked`` names, as one vector, by worker."""
-    params = parameters(devices, seed=group.rank)  # rank 0's count
+    params = make_parameters(devices, seed=group.rank)  # rank 0's count
     store = GroupKVStore(make_kvstore("device"), group, asked["on_servers"])
-    trainer = trainer_of(params, asked, store)
+    trainer = make_trainer(params, asked, store)
     trainer.prepare()
     for step in range(1, asked["steps"] + 1):
-        of_worker = sizes(step, group.size)
+        of_worker = worker_batch_sizes(step, group.size)
         own = [param.data(mx.cpu(0)).asnumpy() for param in params.values()]
-        found = gradients(step, group.rank, group.size, own)
+        found = draw_gradients(step, group.rank, group.size, own)
         for param, grad in zip(params.values(), found):
             for device, array in enumerate(param.list_grad()):
                 array[:] = nd.array(grad * of_worker[group.rank] * (device == 0))
         trainer.apply(max(1, sum(of_worker)))
     trainer.synchronize()
-    return flat(params, devices - 1)
+    return parameter_vector(params, devices - 1)
 
 
-def alone(workers, asked):
-    """What `steps` must come to: one device that has the sum of all gradients."""
-    params = parameters(1, seed=0)
-    trainer = trainer_of(params, asked, None)
+def train_on_one_device(workers, asked):
+    """What `run_worker_steps` must come to: one device that has the sum of all gradients."""
+    params = make_parameters(1, seed=0)
+    trainer = make_trainer(params, asked, None)
     for step in range(1, asked["steps"] + 1):
-        of_worker = sizes(step, workers)
+        of_worker = worker_batch_sizes(step, workers)
         own = [param.data(mx.cpu(0)).asnumpy() for param in params.values()]
-        each = [gradients(step, rank, workers, own) for rank in range(workers)]
+        each = [draw_gradients(step, rank, workers, own) for rank in range(workers)]
         for param, grads in zip(params.values(), zip(*each)):
             summed = sum(grad * images for grad, images in zip(grads, of_worker))
             param.list_grad()[0][:] = nd.array(summed)
         trainer.apply(max(1, sum(of_worker)))
-    return flat(params, 0)
+    return parameter_vector(params, 0)
 
 
-def flat(params, device):
+def parameter_vector(params, device):
     return np.concatenate([p.data(mx.cpu(device)).asnumpy().ravel() for p in params.values()])
 
 
-def turn_ranks_round():
+def reverse_ranks():
     """Have gluonlab count the workers from the other end, as a launcher may, whose ranks are told.
 
     MXNet's scheduler counts them as they come.
@@ -112,9 +112,9 @@ def turn_ranks_round():
 if __name__ == "__main__":
     folder, asked = Path(sys.argv[1]), json.loads(sys.argv[2])
     if asked.get("turned_round"):
-        turn_ranks_round()
+        reverse_ranks()
     with ParameterServer(asked["backend"]) as group:
-        found = steps(group, asked["devices"], asked)
+        found = run_worker_steps(group, asked["devices"], asked)
         told = group.staleness()
     np.save(str(folder / f"{group.rank}.npy"), found)
     if group.rank == 0:

@@ -42,7 +42,7 @@ eval "exec $3"
 """
 
 
-def made(parts, placed, attempt):
+def make_process_specs(parts, placed, attempt):
     """The parts by name: ranks where they are placed, everything else on the first host."""
     found = []
     for name, code in parts.items():
@@ -57,7 +57,9 @@ def made(parts, placed, attempt):
 
 
 @contextmanager
-def group(folder, parts, silent=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **request):
+def start_small_group(
+    folder, parts, silent=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **request
+):
     """Its launcher, as a process in ``folder``. ``silent``: no rank says that it has come."""
     (folder / "ssh").write_text(SSH)
     (folder / "ssh").chmod(0o755)
@@ -79,7 +81,9 @@ def main():
     """Launch what the argument says."""
     asked = json.loads(sys.argv[1])
     attempts = itertools.count(1)
-    launcher.parts = lambda backend, words, placed, *_: made(asked["parts"], placed, next(attempts))
+    launcher.parts = lambda backend, words, placed, *_: make_process_specs(
+        asked["parts"], placed, next(attempts)
+    )
     if "window" in asked:
         attempt.FAILURE_WINDOW_S = attempt.BEAT_S = asked["window"]
     request = launcher.LaunchRequest(

@@ -32,11 +32,11 @@ from gluonlab.parallel.data.microbatches import Microbatches
 from gluonlab.parallel.pipeline.network_stages import ACTIVATION, PipelineMemory, stage_bindings
 from gluonlab.parallel.pipeline.strategy import pipeline_parallel
 from gluonlab.parallel.tensor.strategy import tensor_parallel
-from support.splits import IMAGE, make_chain, plan_for, softmax, split_of
+from support.splits import IMAGE, make_chain, make_parallelism, make_strategy_plan, softmax_loss
 
 
 @lru_cache(maxsize=None)
-def _process():
+def _counting_process():
     return ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"))
 
 
@@ -46,7 +46,7 @@ def count_elsewhere(count, case):
     ``count`` is ``count_stages`` or ``count_channels``. No channels are padded: padded ones are
     rearranged in memory that MXNet does not plan.
     """
-    return _process().submit(_count_without_padding, count, case).result()
+    return _counting_process().submit(_count_without_padding, count, case).result()
 
 
 def _count_without_padding(count, case):
@@ -56,34 +56,38 @@ def _count_without_padding(count, case):
 
 def count_stages(case):
     """Return bytes of each device: planned, planned in vain by MXNet, allocated."""
-    ctxs = _cpus(case["size"])
-    plan = staged_plan(ctxs, case["size"], case["microbatches"], **case["split"])
-    batches = _batches(case["shards"].train_sizes, ctxs[0])
-    with counted(ctxs) as allocated:
-        strategy = pipeline_parallel(make_staged(case["chain"]), softmax(), plan, SINGLE_PROCESS)
+    ctxs = _counted_devices(case["size"])
+    plan = make_pipeline_plan(ctxs, case["size"], case["microbatches"], **case["split"])
+    batches = _make_batches(case["shards"].train_sizes, ctxs[0])
+    with count_allocated_bytes(ctxs) as allocated:
+        strategy = pipeline_parallel(
+            chain_maker(case["chain"]), softmax_loss(), plan, SINGLE_PROCESS
+        )
         for batch in batches:
             strategy.step(batch)
     planned = [sum(taken) for taken in strategy.estimate_memory(case["shards"])]
-    return planned, _planned_in_vain(plan, strategy.stages, case["shards"]), allocated
+    return planned, _unused_gradient_bytes(plan, strategy.stages, case["shards"]), allocated
 
 
 def count_channels(case):
     """Return the same of split channels; None where no layer has channels for all devices."""
-    ctxs = _cpus(case["ways"])
-    layout = split_of(
+    ctxs = _counted_devices(case["ways"])
+    layout = make_parallelism(
         "channels",
         ctxs,
         len(ctxs),
         channels=case["channels"],
         max_shard_images=case["shards"].train_sizes[0],
     )
-    plan = plan_for(layout, microbatches=Microbatches(case["microbatches"]), preprocess=of_bytes)
-    batches = _batches(case["shards"].train_sizes, ctxs[0])
+    plan = make_strategy_plan(
+        layout, microbatches=Microbatches(case["microbatches"]), preprocess=scale_bytes
+    )
+    batches = _make_batches(case["shards"].train_sizes, ctxs[0])
     try:
-        with counted(ctxs) as allocated:
+        with count_allocated_bytes(ctxs) as allocated:
             strategy = tensor_parallel(
                 lambda of, start=None: make_chain(case["chain"], start or of),
-                softmax(), plan, SINGLE_PROCESS,
+                softmax_loss(), plan, SINGLE_PROCESS,
             )  # fmt: skip
             for batch in batches:
                 strategy.step(batch)
@@ -98,25 +102,27 @@ def count_channels(case):
     return planned, [in_vain] * len(ctxs), allocated
 
 
-def of_bytes(F, images):
+def scale_bytes(F, images):
     return F.cast(images, "float32") / 255
 
 
-def staged_plan(ctxs, size, microbatches, **more):
-    split = split_of("pipeline", ctxs, size, **more)
-    return plan_for(split, microbatches=Microbatches(microbatches), preprocess=of_bytes)
+def make_pipeline_plan(ctxs, size, microbatches, **more):
+    split = make_parallelism("pipeline", ctxs, size, **more)
+    return make_strategy_plan(
+        split, microbatches=Microbatches(microbatches), preprocess=scale_bytes
+    )
 
 
-def make_staged(chain):
+def chain_maker(chain):
     return lambda ctxs, start=None: make_chain(chain, start)
 
 
-def _cpus(count):
+def _counted_devices(count):
     """Devices without cpu(0), which has the scratch memory of all."""
     return [mx.cpu(1 + number) for number in range(count)]
 
 
-def _batches(shares, ctx):
+def _make_batches(shares, ctx):
     """A batch of each size, and the first again."""
     batches = []
     for images in shares:
@@ -125,7 +131,7 @@ def _batches(shares, ctx):
     return [*batches, batches[0]]
 
 
-def _planned_in_vain(plan, stages, shards):
+def _unused_gradient_bytes(plan, stages, shards):
     """Bytes of each device: MXNet plans a gradient of the first layer, even if unread."""
     bound = stage_bindings(shards, plan.microbatches, plan.split, columns=0)
     slots = [len({binding.slot for binding in of_stage}) for of_stage in bound]
@@ -136,19 +142,19 @@ def _planned_in_vain(plan, stages, shards):
         if not stage.needs_input_gradient:
             shape = IMAGE
             if ACTIVATION in stage.inputs:
-                memory = PipelineMemory(stages, softmax(), plan)
+                memory = PipelineMemory(stages, softmax_loss(), plan)
                 shape = memory._activation_spec(number, 1)[0]
             unused = 4 * images * int(np.prod(shape))
             extra[number % plan.split.size] += slots[number] * unused
     return extra
 
 
-PROBE = 4096  # bytes
+PROBE_BYTES = 4096  # bytes
 EVENT = re.compile(r'"ts": (\d+),\s*"args": { "Memory: ([^"]+)": (\d+) }')
 
 
 @lru_cache(maxsize=None)
-def _profiled():
+def _configure_profiler():
     """The file of the profiler, which MXNet lets a process set up once: call it in one that records
     no timelines.
     """
@@ -161,7 +167,7 @@ def _profiled():
     return file
 
 
-def _counters():
+def _counter_names():
     """The names of CPU devices' counters: those without a core of their own have the next ones.
 
     MXNet knows the cores that this process may use, and no device beyond the counters.
@@ -171,30 +177,30 @@ def _counters():
     return [*names, "cpu pinned/", "cpu shared/"]
 
 
-def most_counted(wanted):
+def max_counted_devices(wanted):
     """As many of the ``wanted`` CPU devices as can be counted, without cpu(0)."""
-    return min(wanted, len(_counters()) - 1)
+    return min(wanted, len(_counter_names()) - 1)
 
 
-def _counter(ctx):
-    return _counters()[ctx.device_id]
+def _counter_name(ctx):
+    return _counter_names()[ctx.device_id]
 
 
 @contextmanager
-def counted(ctxs):
+def count_allocated_bytes(ctxs):
     """After ``with counted(ctxs) as taken``, ``taken[i]`` are the bytes that were allocated inside
     on ``ctxs[i]``, CPU devices, and still are at the end.
     """
-    file, taken = _profiled(), []
+    file, taken = _configure_profiler(), []
     begin = file.stat().st_size if file.exists() else 0
-    _settle()
+    _collect_and_wait()
     mx.profiler.set_state("run")
-    before = _probes(ctxs)
+    before = _allocate_probes(ctxs)
     try:
         yield taken
     finally:
-        _settle()
-        after = _probes(ctxs)
+        _collect_and_wait()
+        after = _allocate_probes(ctxs)
         mx.profiler.set_state("stop")
         mx.profiler.dump(finished=False)
     with file.open() as opened:
@@ -202,18 +208,18 @@ def counted(ctxs):
         events = EVENT.findall(opened.read())
     found = sorted((int(when), name, int(count)) for when, name, count in events)
     for ctx in ctxs:
-        of_one = [count for _, name, count in found if name == _counter(ctx)]
-        taken.append(of_one[-1] - of_one[0] - PROBE)
+        of_one = [count for _, name, count in found if name == _counter_name(ctx)]
+        taken.append(of_one[-1] - of_one[0] - PROBE_BYTES)
     del before, after
 
 
-def _settle():
+def _collect_and_wait():
     gc.collect()
     nd.waitall()
 
 
-def _probes(ctxs):
+def _allocate_probes(ctxs):
     """An array on each device, by which its counter shows where it stands."""
-    probes = [nd.zeros((PROBE // 4,), ctx=ctx) for ctx in ctxs]
+    probes = [nd.zeros((PROBE_BYTES // 4,), ctx=ctx) for ctx in ctxs]
     nd.waitall()
     return probes

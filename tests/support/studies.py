@@ -4,6 +4,6 @@ from gluonlab.study.study import as_plain
 from gluonlab.study.sweep import StudyFolder
 
 
-def begun(study, options, folder):
+def begin_study(study, options, folder):
     """A study with these options, of which nothing has been measured."""
     StudyFolder.open(str(folder), study, as_plain(options)).close()

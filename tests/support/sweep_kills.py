@@ -16,21 +16,21 @@ from functools import partial
 from pathlib import Path
 
 from gluonlab.study.sweep import Sweep, open_study
-from support.kills import ended, forked
+from support.kills import fork_process, wait_for_exit
 
 OPTIONS = {"sizes": [1, 2, 4, 8], "rounds": 20}
 
 
-def value(settings, number):
+def draw_value(settings, number):
     return random.Random(f"{settings['size']} {settings.get('best')} {number}").random()
 
 
-def study(out, pause_s=0.0):
+def run_study(out, pause_s=0.0):
     """The study's table. Each measurement takes a moment, before and after its number is known."""
 
     def measure(settings, number):
         time.sleep(pause_s)
-        return {"value": value(settings, number), "long": "x" * 5000}
+        return {"value": draw_value(settings, number), "long": "x" * 5000}
 
     with open_study("toy", OPTIONS, str(out)) as folder, Sweep(folder.store, measure) as sweep:
         first = [{"size": size} for size in OPTIONS["sizes"]]
@@ -55,14 +55,14 @@ def main(folder, seed, kills):
     random_moment, cut_short = random.Random(seed), 0
     for _ in range(kills):
         wanted = count_measurements(folder / "study") + random_moment.randint(0, 5)
-        child = forked(partial(study, folder / "study", 0.01))
+        child = fork_process(partial(run_study, folder / "study", 0.01))
         while count_measurements(folder / "study") < wanted:
             time.sleep(0.001)
         time.sleep(random_moment.uniform(0, 0.01))
         os.kill(child, signal.SIGKILL)
-        cut_short += ended(child) == -signal.SIGKILL
-    study(folder / "study")
-    study(folder / "whole")
+        cut_short += wait_for_exit(child) == -signal.SIGKILL
+    run_study(folder / "study")
+    run_study(folder / "whole")
     lines = (folder / "study" / "measurements.jsonl").read_text().splitlines()
     found = [json.loads(line) for line in lines]
     names = {json.dumps([line["settings"], line["round"]], sort_keys=True) for line in found}

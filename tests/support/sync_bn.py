@@ -5,7 +5,7 @@ from mxnet.gluon import nn
 SHAPE = (2, 8, 8)
 
 
-class Residual(nn.HybridBlock):
+class SyncBatchNormNet(nn.HybridBlock):
     """BatchNorm over images, with and without gamma and beta, and over the units of a dense
     layer.
     """

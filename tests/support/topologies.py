@@ -15,12 +15,12 @@ NAMES = st.text(
 ).filter(str.strip)
 
 
-def pairs(world_size):
+def ordered_pairs(world_size):
     return list(itertools.permutations(range(world_size), 2))
 
 
 @st.composite
-def partitions(draw, world_size):
+def device_partitions(draw, world_size):
     """All devices in groups, in any order."""
     homes = draw(st.lists(st.integers(0, 2), min_size=world_size, max_size=world_size))
     order = draw(st.permutations(range(world_size)))
@@ -38,7 +38,7 @@ def topologies(draw, most=5, speeds=SPEEDS, latencies=LATENCIES):
     links = st.sampled_from([Link(name, draw(speeds)) for name in names])
     routes = {
         pair: Route(tuple(draw(st.lists(links, min_size=1, max_size=4))), draw(latencies))
-        for pair in pairs(world_size)
+        for pair in ordered_pairs(world_size)
     }
     return Topology(
         draw(NAMES.map(str.strip)),
@@ -46,19 +46,19 @@ def topologies(draw, most=5, speeds=SPEEDS, latencies=LATENCIES):
         routes,
         reduce_bytes_per_s=draw(st.just(INFINITE) | speeds),
         shared_reduce_bytes_per_s=draw(st.just(INFINITE) | speeds),
-        groups=draw(st.just(()) | partitions(world_size)),
+        groups=draw(st.just(()) | device_partitions(world_size)),
         note=draw(st.text(st.characters(blacklist_categories=["C", "Z"]), max_size=9)),
-        hosts=draw(st.just(()) | partitions(world_size)),
+        hosts=draw(st.just(()) | device_partitions(world_size)),
         gpu=draw(st.sampled_from(["", "V100"])),
     )
 
 
-def both(one, other, **more):
+def link_between(one, other, **more):
     """A link of a file, in both directions."""
     return {"between": [one, other], **more}
 
 
-def read_content(file, content):
+def read_topology_content(file, content):
     """The topology of a new file with this content, which is text or becomes JSON."""
     file.write_text(content if isinstance(content, str) else json.dumps(content))
     return read_topology(file)

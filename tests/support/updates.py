@@ -7,7 +7,7 @@ from mxnet import nd
 from gluonlab.optimizers.optimizer_registry import make_optimizer
 
 
-def updated(optimizer, weight, steps, dtype="float32"):
+def run_updates(optimizer, weight, steps, dtype="float32"):
     """The weights after each (gradient, rate), as float64."""
     updater, array, found = mx.optimizer.get_updater(optimizer), nd.array(weight, dtype=dtype), []
     for grad, rate in steps:
@@ -21,16 +21,16 @@ def assert_close(found, expected, start, tolerance=1e-5, blurs=None):
     """Beside the largest number or step on the way, which later ones may be the difference of.
 
     Two digits more than float32's own are what MXNet's kernels lose: 1 - beta2 is 0.00099999 there,
-    which lengthens each of Adam's steps by 6e-6 of itself. ``blurs``: `blurs_of`.
+    which lengthens each of Adam's steps by 6e-6 of itself. ``blurs``: `estimate_rounding_errors`.
     """
-    sizes = sizes_of(expected, start)
+    sizes = running_sizes(expected, start)
     assert len(found) == len(expected)
     for one, other, size, blur in zip(found, expected, sizes, blurs or [0.0] * len(sizes)):
         assert np.isfinite(one).all()
         assert np.abs(one - other).max() <= tolerance * size + blur
 
 
-def sizes_of(expected, start):
+def running_sizes(expected, start):
     """The largest number or step so far, after each step."""
     sizes, size, former = [], np.abs(start).max(), start
     for weight in expected:
@@ -39,7 +39,7 @@ def sizes_of(expected, start):
     return sizes
 
 
-def blurs_of(reference, weight, steps, wd, tolerance, tries=8):
+def estimate_rounding_errors(reference, weight, steps, wd, tolerance, tries=8):
     """How far the definition's own answers, after each step, move with what it is given.
 
     Weights, gradients and rates are off by ``tolerance`` of themselves, up or down, and gradients
@@ -48,7 +48,7 @@ def blurs_of(reference, weight, steps, wd, tolerance, tries=8):
     be nearer. ``reference(weight, steps)`` is an iterable; ``wd`` of a penalty, else 0.
     """
     random, expected = np.random.RandomState(0), list(reference(weight, steps))
-    sizes = [np.abs(weight).max(), *sizes_of(expected, weight)]
+    sizes = [np.abs(weight).max(), *running_sizes(expected, weight)]
     blurs = np.zeros(len(steps))
 
     def off(shape=()):
@@ -65,7 +65,7 @@ def blurs_of(reference, weight, steps, wd, tolerance, tries=8):
     return list(blurs)
 
 
-def made(optimizer, params):
+def trainer_arguments(optimizer, params):
     """What a Trainer takes: MXNet's by its name, or one of gluonlab's own."""
     return (
         (make_optimizer(optimizer[4:], params),)

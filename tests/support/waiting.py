@@ -17,7 +17,7 @@ def wait_until(condition, limit_s=LIMIT_S):
         time.sleep(0.01)
 
 
-def open_end(pipe):
+def wait_for_reader(pipe):
     """The end of a pipe to write to, once somebody has opened the other one."""
     ends = []
 
@@ -35,5 +35,5 @@ def interrupt_once_read(pipe, ends):
 
     ``ends``: gets the end that keeps it open.
     """
-    ends.append(open_end(pipe))
+    ends.append(wait_for_reader(pipe))
     signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)

@@ -6,7 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 
 
-def gone(pid):
+def has_exited(pid):
     """Whether there is no such process, or only what its parent has not asked about yet."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
@@ -14,7 +14,7 @@ def gone(pid):
         return True
 
 
-def sockets(pid):
+def socket_inodes(pid):
     """The inodes of its sockets; none if it has ended."""
     inodes = set()
     with suppress(OSError):  # of the process
@@ -26,7 +26,7 @@ def sockets(pid):
     return inodes
 
 
-def catches(pid, number):
+def handles_signal(pid, number):
     """Whether it has a handler for this signal, of Python's or its own."""
     [caught] = re.findall(r"SigCgt:\s*(\w+)", Path(f"/proc/{pid}/status").read_text())
     return bool(int(caught, 16) & 1 << (number - 1))

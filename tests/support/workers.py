@@ -13,7 +13,7 @@ from gluonlab.engine.cpu_threads import EngineCallback, push_engine_operation
 OPENMP = ctypes.CDLL("libgomp.so.1")
 
 
-def team_size(ctx):
+def openmp_team_size(ctx):
     """omp_get_max_threads() on the thread that computes for a CPU device."""
     answers = []
     function = EngineCallback(
@@ -37,7 +37,7 @@ def compute(ctxs):
     return [float(product[0, 0].asscalar()) for product in products]
 
 
-def convolve(ctx, images):
+def run_convolutions(ctx, images):
     """Forward and backward of convolutions, which oneDNN compiles on each worker for the team it
     has then.
     """
@@ -50,7 +50,7 @@ def convolve(ctx, images):
     return float(scores.sum().asscalar()), float(net[0].weight.grad(ctx).sum().asscalar())
 
 
-def gradients(ctx):
+def digest_gradients(ctx):
     """A digest of the gradients of a convolutional network, which is always the same one."""
     random = np.random.RandomState(1)
     net = nn.HybridSequential()

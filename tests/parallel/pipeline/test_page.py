@@ -5,9 +5,9 @@ with the price, and with the programs.
 import re
 
 import pytest
-from support.browser import opening, start, wanted
+from support.browser import open_pages, require_browser, start_browser
 from support.drawn_pages import english_words
-from support.legible import controls_outside
+from support.legible import find_hidden_controls
 
 from gluonlab.parallel.pipeline.pipeline_cost import COMPUTE_OPS, Costs, equal_shares, price
 from gluonlab.parallel.pipeline.pipeline_schedule import make_pipeline
@@ -21,7 +21,7 @@ from gluonlab.parallel.pipeline.render.pipeline_pictures import (
 from gluonlab.parallel.pipeline.verify_pipeline import execution_order
 
 pytestmark = pytest.mark.browser
-wanted()
+require_browser()
 
 READ = """const all = (which, read) => [...document.querySelectorAll(which)].map(read);
     const read = () => ({
@@ -55,14 +55,14 @@ READ_WORDS = """const all = (which, read) => [...document.querySelectorAll(which
 
 @pytest.fixture(scope="module")
 def browser():
-    driver = start()
+    driver = start_browser()
     yield driver
     driver.quit()
 
 
 @pytest.fixture
 def opened(browser, tmp_path):
-    with opening(browser, tmp_path) as show:
+    with open_pages(browser, tmp_path) as show:
         yield show
 
 
@@ -240,7 +240,7 @@ def test_controls_are_within_the_window_at_every_width(opened, language):
     """This page has five fields in a row, whose names are longest here."""
     page = opened(draw(make_pipeline("interleaved", 8, 16, 3), language=language))
     page.slide(100)  # the counter is longest then
-    assert controls_outside(page.driver) == {}
+    assert find_hidden_controls(page.driver) == {}
 
 
 def test_numbers_of_microbatches_fit_into_their_boxes(opened, everything):
