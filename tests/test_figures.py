@@ -44,7 +44,7 @@ def test_the_pages_hold_what_the_records_say():
     shown = [name for text in texts for _, name, _ in figures.BLOCK.findall(text)]
     assert sorted(shown) == sorted([*figures.TABLES, figures.OVERVIEW])
     assert set(figures.TABLES) <= set(figures.TITLES)
-    assert [figures.with_tables(text) for text in texts] == texts
+    assert [figures.replace_tables(text) for text in texts] == texts
 
 
 def test_a_table_that_differs_from_its_record_is_made_anew(tmp_path):
@@ -52,7 +52,7 @@ def test_a_table_that_differs_from_its_record_is_made_anew(tmp_path):
         tmp_path / "peers-lenet.json"
     )
     text = "before\n<!-- figures: peers-lenet -->\nold\n<!-- end of figures -->\nafter\n"
-    new = figures.with_tables(text, tmp_path)
+    new = figures.replace_tables(text, tmp_path)
     assert "old" not in new and "| gluonlab, 2 devices | 1 | |" in new
     assert new.startswith("before\n<!--") and new.endswith("-->\nafter\n")
 
@@ -62,7 +62,7 @@ def test_figures_of_another_kind_of_cpu_lie_beside_the_first(tmp_path):
     record("host", rate).write(tmp_path / "host.json")
     record("host", rate, about=ZEN_4_AVX2).write(tmp_path / "host@avx2.json")
     text = "<!-- figures: host -->\n<!-- end of figures -->\n"
-    lines = figures.with_tables(text, tmp_path).splitlines()
+    lines = figures.replace_tables(text, tmp_path).splitlines()
     assert [line for line in lines if line.endswith(":")] == [
         "AMD EPYC, Zen 4 (AVX-512), 2 cores, 2026-11-29:",
         "AMD EPYC, Zen 4 limited to AVX2, 2 cores, 2026-11-30:",
@@ -70,4 +70,4 @@ def test_figures_of_another_kind_of_cpu_lie_beside_the_first(tmp_path):
     assert sum(line.startswith("| Gluon's loop | 2 |") for line in lines) == 2
     record("host", rate).write(tmp_path / "host@again.json")
     with pytest.raises(ValueError, match="host: two records are of one kind of CPU"):
-        figures.with_tables(text, tmp_path)
+        figures.replace_tables(text, tmp_path)

@@ -74,7 +74,8 @@ def made(python, tmp_path):
     """What the script does before it installs anything: the environment that it leaves."""
     code = (
         f"import sys; sys.path.insert(0, {str(SCRIPT.parent)!r}); sys.argv[1:] = ['env', 'cpu']\n"
-        "import make_venv; make_venv.install = lambda *arguments: sys.exit(0)\nmake_venv.main()"
+        "import make_venv; make_venv.install_gluonlab = lambda *arguments: sys.exit(0)\n"
+        "make_venv.main()"
     )
     result = python("-c", code)
     assert result.returncode == 0, result.stderr

@@ -119,7 +119,7 @@ def run(words, folder):
 
 def test_the_page_of_all_options_is_made_of_the_commands():
     """.venv/bin/python tools/options_page.py"""
-    assert options_page.PAGE.read_text(encoding="utf-8") == options_page.made()
+    assert options_page.PAGE.read_text(encoding="utf-8") == options_page.make_page()
 
 
 def test_there_are_commands():
