@@ -9,7 +9,7 @@ from gluonlab.gpu.math_modes import resolve_arithmetic
 
 
 def test_convolutions_repeat_their_bits():
-    assert resolve_arithmetic().deterministic == (CHOICE.asked == "gpu")
+    assert resolve_arithmetic().deterministic == (CHOICE.requested_kind == "gpu")
 
 
 def test_modules_without_devices_are_there():

@@ -16,9 +16,9 @@ class Handout(BrowserPage):
         driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [theme]})
         super().__init__(driver, path)
 
-    def requests(self):
+    def requested_urls(self):
         """All that the browser asked for; the documents of frames are in the page."""
-        return [url for url in super().requests() if not url.startswith(("about:", self.url))]
+        return [url for url in super().requested_urls() if not url.startswith(("about:", self.url))]
 
     def overflow(self):
         """By how many pixels the page is wider than the window, and the first element that is."""

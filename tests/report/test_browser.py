@@ -57,7 +57,7 @@ def test_columns_sort_numerically_both_ways_with_missing_values_last(page):
 
 
 def test_the_filter_shows_only_the_runs_that_it_names(page):
-    page.find("filter").send_keys("RUN-3")
+    page.find_element("filter").send_keys("RUN-3")
     assert column(page, 0) == ["run-3"]
     script = """const all = [...document.querySelectorAll('[data-run]')];
         const curves = [...document.querySelectorAll('figure g[id*="-run-"]')];
@@ -65,8 +65,8 @@ def test_the_filter_shows_only_the_runs_that_it_names(page):
         return [[...new Set(all.filter(seen).map((each) => each.dataset.run))],
                 [...new Set(curves.filter(seen).map((each) => each.id.split('-').pop()))]];"""
     assert page.driver.execute_script(script) == [["3"], ["3"]]
-    page.find("filter").clear()
-    page.find("filter").send_keys("r")
+    page.find_element("filter").clear()
+    page.find_element("filter").send_keys("r")
     assert len(column(page, 0)) == MANY_RUNS
 
 

@@ -42,7 +42,7 @@ def test_a_page_can_be_read(driver, name):
     """In its width on a telephone and on a desk, light and dark; with titles in order."""
     page = BrowserPage(driver, SITE / name)
     here = SITE.as_uri()
-    assert [url for url in page.requests() if not url.startswith(here)] == []
+    assert [url for url in page.requested_urls() if not url.startswith(here)] == []
     levels = driver.execute_script(LEVELS)
     assert levels[0] == 1 and all(b <= a + 1 for a, b in zip(levels, levels[1:]))
     assert driver.execute_script(UNNAMED) == []
@@ -50,7 +50,7 @@ def test_a_page_can_be_read(driver, name):
         with emulate_screen(driver, width, scheme):
             assert driver.execute_script(PAGE_WIDTH) <= width, width
             assert find_low_contrast_texts(driver) == [], (width, scheme)
-    assert page.complaints() == []
+    assert page.console_messages() == []
 
 
 def test_what_is_looked_for_is_found_without_a_server(driver):
@@ -61,7 +61,7 @@ def test_what_is_looked_for_is_found_without_a_server(driver):
     page.wait(lambda: driver.find_elements("css selector", found))
     titles = [each.text for each in driver.find_elements("css selector", f"{found} h1")]
     assert "Interrupted runs" in titles
-    assert page.complaints() == []
+    assert page.console_messages() == []
 
 
 def test_the_keyboard_reaches_the_text(driver):

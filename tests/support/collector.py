@@ -1,4 +1,4 @@
-"""Exclude objects that are alive after a module's tests from Python's garbage collection.
+"""Plugin that excludes long-lived objects from garbage collection after each test module.
 
 gluonlab collects after each training. In a process that has loaded hundreds of modules, looking
 through all of them would take longer than most trainings of the tests.

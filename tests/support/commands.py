@@ -1,4 +1,4 @@
-"""What a command said."""
+"""Output of commands in tests."""
 
 QUICK_OPTIONS = ["--model", "mlp", "--epochs", "1", "--gpus", "2"]
 
@@ -8,8 +8,9 @@ def file_names(folder):
 
 
 def read_error_line(result, folder):
-    """The line of a mistake: the only one besides warnings, with exit status 2, and nothing was
-    printed or written.
+    """Check that a command printed one error line, with exit status 2, and wrote no file.
+
+    Return the line. Warnings may precede it.
     """
     status, out, err = result
     lines = [line for line in err.splitlines() if not line.startswith("warning: ")]

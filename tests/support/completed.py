@@ -1,4 +1,4 @@
-"""Networks whose shapes are known."""
+"""Initialized networks whose parameter shapes are known."""
 
 import mxnet as mx
 

@@ -1,11 +1,10 @@
-"""Which tests use devices, and how many of them ran on GPUs: counted by what they took, and printed
-at the end.
+"""Plugin that records which tests use devices, and how many of them ran on GPUs.
 
-A test uses devices when it asks `devices.py` for them, when gluonlab resolves some for it, when a
-file of the tests writes mx.cpu, or when it starts a process that names some. With
-GLUONLAB_TEST_DEVICES=gpu the run fails where fewer than LEAST_PERCENT of them had GPUs, and where
-one that had none does not say why: ``@pytest.mark.cpu_only("reason")``. Modules whose tests take no
-devices do not run a second time then; make test fails where one of them takes some.
+A test uses devices if it calls `devices.py`, if gluonlab resolves devices for it, if a file of the
+tests calls mx.cpu, or if it starts a process whose command names devices. With
+GLUONLAB_TEST_DEVICES=gpu the run fails if fewer than MIN_PERCENT of these tests used GPUs, or if a
+test that used none has no ``@pytest.mark.cpu_only("reason")``. Modules without devices
+(WITHOUT_DEVICES) are not run on GPUs; make test fails if such a module uses devices.
 """
 
 from __future__ import annotations
@@ -52,71 +51,71 @@ DEVICE_ARGUMENT = re.compile(r"cpu\*\d|cpu:\d|mx\.cpu\(|--gpus|--devices|gpu:\d|
 
 @lru_cache(maxsize=None)
 def uses_no_devices(module: Path) -> bool:
-    """Whether ``module``, a file of tests or of a test's name, is one of those without devices."""
+    """Return whether a test module is one of WITHOUT_DEVICES."""
     parts = module.resolve().parts
-    room = parts[max(place for place, part in enumerate(parts) if part == "tests") + 1 : -1]
-    return "/".join([*room, module.stem[len("test_") :]]) in WITHOUT_DEVICES.split()
+    start = max(i for i, part in enumerate(parts) if part == "tests") + 1
+    return "/".join([*parts[start:-1], module.stem[len("test_") :]]) in WITHOUT_DEVICES.split()
 
 
 class DeviceUseLog:
-    """What the tests of this session took: {test: kinds}, and why some keep to CPUs."""
+    """The kinds of devices that the tests of this session used, and the reasons for CPUs."""
 
     def __init__(self) -> None:
-        self.of_tests: Dict[str, Set[str]] = {}
+        self.test_kinds: Dict[str, Set[str]] = {}
         self.reasons: Dict[str, str] = {}
-        self.of_fixtures: Dict[Any, Set[str]] = {}
+        self.fixture_kinds: Dict[Any, Set[str]] = {}
 
-    def note(self, item: Any) -> None:
-        """The test has ended: what it took is its own and that of fixtures made for it or before
-        it.
-        """
-        definitions = getattr(item, "_fixtureinfo", None)
-        made = definitions.name2fixturedefs.values() if definitions else ()
-        for definition in (each for several in made for each in several):
-            CHOICE.taken |= self.of_fixtures.get(definition, set())
-        if CHOICE.taken:
-            self.of_tests[item.nodeid] = set(CHOICE.taken)
+    def record_test(self, item: Any) -> None:
+        """Record the devices of a test that has ended, and of its fixtures."""
+        info = getattr(item, "_fixtureinfo", None)
+        definitions = info.name2fixturedefs.values() if info else ()
+        for definition in (fixture for fixtures in definitions for fixture in fixtures):
+            CHOICE.used_kinds |= self.fixture_kinds.get(definition, set())
+        if CHOICE.used_kinds:
+            self.test_kinds[item.nodeid] = set(CHOICE.used_kinds)
 
-    def on_gpus(self) -> List[str]:
+    def tests_on_gpus(self) -> List[str]:
         return [
             test
-            for test, kinds in self.of_tests.items()
+            for test, kinds in self.test_kinds.items()
             if "gpu" in kinds and test not in self.reasons
         ]
 
-    def on_cpus(self) -> List[str]:
-        return sorted(set(self.of_tests) - set(self.on_gpus()))
+    def tests_on_cpus(self) -> List[str]:
+        return sorted(set(self.test_kinds) - set(self.tests_on_gpus()))
 
-    def without_a_reason(self) -> List[str]:
-        return [test for test in self.on_cpus() if test not in self.reasons]
+    def tests_without_reason(self) -> List[str]:
+        return [test for test in self.tests_on_cpus() if test not in self.reasons]
 
-    def left_out(self) -> List[str]:
-        """What would not be counted on GPUs."""
-        return sorted(test for test in self.of_tests if uses_no_devices(Path(test.split("::")[0])))
+    def undeclared_tests(self) -> List[str]:
+        """Return the tests that use devices in modules of WITHOUT_DEVICES."""
+        return sorted(
+            test for test in self.test_kinds if uses_no_devices(Path(test.split("::")[0]))
+        )
 
-    def enough(self) -> bool:
-        return 100 * len(self.on_gpus()) >= MIN_PERCENT * len(self.of_tests)
+    def has_enough_gpu_tests(self) -> bool:
+        return 100 * len(self.tests_on_gpus()) >= MIN_PERCENT * len(self.test_kinds)
 
 
 USE_LOG = DeviceUseLog()
 
 
 def pytest_configure(config: Any) -> None:
-    if CHOICE.asked not in DEVICE_KINDS:
+    if CHOICE.requested_kind not in DEVICE_KINDS:
         raise pytest.UsageError(
-            f"{VARIABLE}={CHOICE.asked!r}: give cpu or gpu, or leave it out for cpu"
+            f"{VARIABLE}={CHOICE.requested_kind!r}: give cpu or gpu, or leave it out for cpu"
         )
-    if CHOICE.asked == "gpu":
-        # many tests compare bits; tests/gpus and processes of their own go without
+    if CHOICE.requested_kind == "gpu":
+        # Many tests compare bits. Child processes and tests/gpus run without these settings.
         os.environ.update(mxnet_setup.DETERMINISTIC_ENVIRONMENT)
         _watch_device_use()
 
 
 def pytest_collection_modifyitems(items: Any) -> None:
-    """A property is tried on fewer examples on GPUs, whatever its own settings ask for."""
+    """Limit the examples of each property on GPUs."""
     functions = [getattr(item, "function", None) for item in items]
     tests = {function for function in functions if getattr(function, "is_hypothesis_test", False)}
-    for test in tests if CHOICE.asked == "gpu" else ():
+    for test in tests if CHOICE.requested_kind == "gpu" else ():
         # @settings twice is an error
         asked = test._hypothesis_internal_use_settings or settings.default
         test._hypothesis_internal_use_settings = settings(
@@ -127,17 +126,19 @@ def pytest_collection_modifyitems(items: Any) -> None:
 def pytest_ignore_collect(collection_path: Path) -> "Optional[bool]":
     is_module = collection_path.name.startswith("test_")  # not a folder, such as the root
     return (
-        True if CHOICE.asked == "gpu" and is_module and uses_no_devices(collection_path) else None
+        True
+        if CHOICE.requested_kind == "gpu" and is_module and uses_no_devices(collection_path)
+        else None
     )
 
 
 def pytest_collection_finish() -> None:
-    if CHOICE.asked == "cpu" and "mxnet" in sys.modules:
+    if CHOICE.requested_kind == "cpu" and "mxnet" in sys.modules:
         _watch_device_use()
 
 
 def cpu_only_reason(item: Any) -> "Optional[str]":
-    """Why this test keeps to CPUs, or None. Raises UsageError where the marker does not say."""
+    """Return the reason of a cpu_only marker, or None; raise UsageError if it has no reason."""
     marker = item.get_closest_marker("cpu_only")
     if marker and not (
         len(marker.args) == 1 and isinstance(marker.args[0], str) and marker.args[0].strip()
@@ -149,20 +150,18 @@ def cpu_only_reason(item: Any) -> "Optional[str]":
 @pytest.hookimpl(hookwrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: Any) -> Any:
     reason = cpu_only_reason(item)
-    CHOICE.kind, CHOICE.taken = "cpu" if reason else CHOICE.asked, set()
+    CHOICE.kind, CHOICE.used_kinds = "cpu" if reason else CHOICE.requested_kind, set()
     if reason:
         USE_LOG.reasons[item.nodeid] = reason
     yield
-    USE_LOG.note(item)
-    CHOICE.kind, CHOICE.taken = CHOICE.asked, set()
+    USE_LOG.record_test(item)
+    CHOICE.kind, CHOICE.used_kinds = CHOICE.requested_kind, set()
 
 
 @pytest.fixture(autouse=True)
 def hide_gpus_from_cpu_only_tests(request: Any, monkeypatch: Any) -> None:
-    """A test that keeps to CPUs finds a machine without GPUs, and so do the processes that it
-    starts.
-    """
-    if CHOICE.asked == "gpu" and cpu_only_reason(request.node):
+    """Hide the GPUs from a cpu_only test and from its child processes."""
+    if CHOICE.requested_kind == "gpu" and cpu_only_reason(request.node):
         import mxnet as mx
 
         monkeypatch.setattr(mx.context, "num_gpus", lambda: 0)
@@ -171,10 +170,11 @@ def hide_gpus_from_cpu_only_tests(request: Any, monkeypatch: Any) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def allocate_mxnet_scratch_memory() -> None:
-    """Scratch memory, as large as any operator wanted, states of random numbers and of dropout:
-    made now, no test leaves them.
+    """Allocate the memory that MXNet keeps for each GPU, so that no test appears to leak it.
+
+    This is scratch memory, and the states of random numbers and of dropout.
     """
-    if CHOICE.asked == "gpu":
+    if CHOICE.requested_kind == "gpu":
         import mxnet as mx
 
         for number in range(mx.context.num_gpus()):
@@ -188,92 +188,93 @@ def allocate_mxnet_scratch_memory() -> None:
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_fixture_setup(fixturedef: Any) -> Any:
-    before, CHOICE.taken = CHOICE.taken, set()
+    before, CHOICE.used_kinds = CHOICE.used_kinds, set()
     yield
-    USE_LOG.of_fixtures[fixturedef] = CHOICE.taken
-    CHOICE.taken = before | CHOICE.taken
+    USE_LOG.fixture_kinds[fixturedef] = CHOICE.used_kinds
+    CHOICE.used_kinds = before | CHOICE.used_kinds
 
 
 def _watch_device_use() -> None:
-    """Note what is taken without `devices.py`: by gluonlab, by mx.cpu in a file of the tests, by
-    another process.
-    """
+    """Record devices that gluonlab, mx.cpu in a file of the tests, or a child process uses."""
     import mxnet as mx
 
     from gluonlab import devices as named_devices
 
-    ready, cpu = named_devices._prepare_devices, mx.cpu
+    prepare, cpu = named_devices._prepare_devices, mx.cpu
 
-    def noting_ready(ctxs: Any, threads: Any) -> Any:
-        CHOICE.taken.update(ctx.device_type for ctx in ctxs)
-        return ready(ctxs, threads)
+    def recording_prepare(ctxs: Any, threads: Any) -> Any:
+        CHOICE.used_kinds.update(ctx.device_type for ctx in ctxs)
+        return prepare(ctxs, threads)
 
-    def noting_cpu(device_id: int = 0) -> Any:
+    def recording_cpu(device_id: int = 0) -> Any:
         caller = sys._getframe(1).f_code.co_filename
         if caller.startswith(TESTS) and not caller.endswith("reference.py"):
-            CHOICE.taken.add("cpu")
+            CHOICE.used_kinds.add("cpu")
         return cpu(device_id)
 
-    def noting_process(event: str, args: Any) -> None:
+    def record_process(event: str, args: Any) -> None:
         if event == "subprocess.Popen":
             text = " ".join(os.fsdecode(part) for part in args[1])
             if DEVICE_ARGUMENT.search(text):
-                CHOICE.taken.add(
+                CHOICE.used_kinds.add(
                     "gpu" if CHOICE.kind == "gpu" and re.search(r"gpu:\d|--gpus", text) else "cpu"
                 )
 
-    named_devices._prepare_devices, mx.cpu = noting_ready, noting_cpu
-    sys.addaudithook(noting_process)
+    named_devices._prepare_devices, mx.cpu = recording_prepare, recording_cpu
+    sys.addaudithook(record_process)
 
 
 def used_devices_as_declared() -> bool:
-    if CHOICE.asked == "cpu" or not USE_LOG.of_tests:
-        return not USE_LOG.left_out()
-    return USE_LOG.enough() and not USE_LOG.without_a_reason()
+    if CHOICE.requested_kind == "cpu" or not USE_LOG.test_kinds:
+        return not USE_LOG.undeclared_tests()
+    return USE_LOG.has_enough_gpu_tests() and not USE_LOG.tests_without_reason()
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    """With pytest -n the tests ran in other processes, and what they took counts as if here."""
+    """Add the log of a worker process of pytest -n."""
     taken, reasons = getattr(node, "workeroutput", {}).get(VARIABLE, ({}, {}))
-    USE_LOG.of_tests.update((test, set(kinds)) for test, kinds in taken.items())
+    USE_LOG.test_kinds.update((test, set(kinds)) for test, kinds in taken.items())
     USE_LOG.reasons.update(reasons)
 
 
 def pytest_sessionfinish(session: Any) -> None:
     if hasattr(session.config, "workeroutput"):
-        taken = {test: sorted(kinds) for test, kinds in USE_LOG.of_tests.items()}
+        taken = {test: sorted(kinds) for test, kinds in USE_LOG.test_kinds.items()}
         session.config.workeroutput[VARIABLE] = (taken, USE_LOG.reasons)
     if session.exitstatus == 0 and not used_devices_as_declared():
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    say = terminalreporter.write_line
-    for test in USE_LOG.left_out():
-        say(
+    write_line = terminalreporter.write_line
+    for test in USE_LOG.undeclared_tests():
+        write_line(
             f"error: {test} takes devices: WITHOUT_DEVICES in tests/support/device_use.py says "
             "that it does not",
             red=True,
         )
-    if CHOICE.asked != "gpu" or not USE_LOG.of_tests:
+    if CHOICE.requested_kind != "gpu" or not USE_LOG.test_kinds:
         return
-    say(f"ran on GPUs: {len(USE_LOG.on_gpus())} of {len(USE_LOG.of_tests)} tests that use devices")
-    if not USE_LOG.enough():
-        say(
+    write_line(
+        f"ran on GPUs: {len(USE_LOG.tests_on_gpus())} of {len(USE_LOG.test_kinds)} "
+        "tests that use devices"
+    )
+    if not USE_LOG.has_enough_gpu_tests():
+        write_line(
             f"error: fewer than {MIN_PERCENT} % of them: "
             "take devices from tests/support/devices.py",
             red=True,
         )
-    why = Counter(
+    reasons = Counter(
         (test.split("::")[0], USE_LOG.reasons[test])
-        for test in USE_LOG.on_cpus()
+        for test in USE_LOG.tests_on_cpus()
         if test in USE_LOG.reasons
     )
-    for (file, reason), count in sorted(why.items()):
-        say(f"  {file}, {count} on CPUs: {reason}")
-    for test in USE_LOG.without_a_reason():
-        say(
+    for (file, reason), count in sorted(reasons.items()):
+        write_line(f"  {file}, {count} on CPUs: {reason}")
+    for test in USE_LOG.tests_without_reason():
+        write_line(
             f"error: {test} used CPUs: take devices from tests/support/devices.py, "
             'or mark it cpu_only("reason")',
             red=True,

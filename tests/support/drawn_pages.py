@@ -1,4 +1,4 @@
-"""What a drawn page shows and says, and how well its colours can be told apart."""
+"""Texts, data and colors of the pages that gluonlab writes."""
 
 import json
 import re
@@ -8,19 +8,19 @@ from string import Formatter
 
 from gluonlab.collectives.algorithms import ALGORITHMS
 from gluonlab.parallel.pipeline.pipeline_schedule import SCHEDULES
-from support.legible import luminance
+from support.legible import luminance_ratio
 
 
 def flatten_texts(words, path=()):
-    """{path of the word: text} for all words of a language."""
+    """Return {path: text} of all texts in the nested translations of a language."""
     if isinstance(words, str):
         return {path: words}
-    named = words._asdict() if hasattr(words, "_asdict") else words
-    named = named if isinstance(named, dict) else dict(enumerate(named))
+    children = words._asdict() if hasattr(words, "_asdict") else words
+    children = children if isinstance(children, dict) else dict(enumerate(children))
     return {
-        place: text
-        for name, inner in named.items()
-        for place, text in flatten_texts(inner, (*path, name)).items()
+        inner_path: text
+        for name, inner in children.items()
+        for inner_path, text in flatten_texts(inner, (*path, name)).items()
     }
 
 
@@ -29,30 +29,30 @@ def format_fields(text):
 
 
 class PageTexts(HTMLParser):
-    """What a page shows and says before its script runs, one text after the other."""
+    """The texts and labels of a page before its script runs."""
 
     def __init__(self, page):
         super().__init__()
-        self.texts, self.lang, self._inside = [], "", ""
+        self.texts, self.lang, self._current_tag = [], "", ""
         self.feed(page)
 
     def handle_starttag(self, tag, attrs):
-        self._inside = tag
+        self._current_tag = tag
         self.texts += [
             value for name, value in attrs if name in ("aria-label", "title", "alt", "placeholder")
         ]
         self.lang = dict(attrs).get("lang", self.lang)
 
     def handle_data(self, data):
-        if self._inside not in ("style", "script"):
+        if self._current_tag not in ("style", "script"):
             self.texts += [" ".join(data.split())] if data.strip() else []
 
     def handle_endtag(self, tag):
-        self._inside = ""
+        self._current_tag = ""
 
 
 def string_values(data):
-    """All texts in what the script is given, without the names of what is there."""
+    """Return all strings in JSON data, without keys."""
     if isinstance(data, dict):
         return [text for inner in data.values() for text in string_values(inner)]
     inner = data if isinstance(data, list) else []
@@ -70,7 +70,7 @@ def embedded_data(page):
 
 
 def theme_colors(*packages):
-    """{name: colour} of the styles of these packages together: in the light, in the dark."""
+    """Return {name: color} of the styles of some packages, for the light and the dark theme."""
     merged = [{}, {}]
     for package in packages:
         [path] = (Path(package.__file__).parent / "template").glob("*.css")
@@ -82,10 +82,10 @@ def theme_colors(*packages):
 
 
 def contrast_ratio(one, two):
-    """WCAG's ratio of two colours, #rrggbb."""
-    red_green_blue = [[int(colour[i : i + 2], 16) for i in (1, 3, 5)] for colour in (one, two)]
-    dark, light = sorted(map(luminance, red_green_blue))
-    return (light + 0.05) / (dark + 0.05)
+    """Return the contrast ratio of WCAG of two colors, #rrggbb."""
+    return luminance_ratio(
+        *[[int(color[i : i + 2], 16) for i in (1, 3, 5)] for color in (one, two)]
+    )
 
 
 def check_self_contained(html):
@@ -97,7 +97,7 @@ def check_self_contained(html):
     assert set(re.findall(r"https?://[^\s\"']+", html)) == {"http://www.w3.org/2000/svg"}
 
 
-# Names of code, of keys, and of a book with a section of it.
+# Words that remain English: names in code, keys of the keyboard, and the title of a book.
 UNTRANSLATED_WORDS = {
     *ALGORITHMS,
     *SCHEDULES,
@@ -113,18 +113,19 @@ JAPANESE = "[\u3041-\u30ff\u4e00-\u9fff]"
 TYPOGRAPHY_FAULTS = [
     "[\uff01-\uff5e\u3000]",  # full-width digits, letters, brackets, colons and spaces
     f"{JAPANESE}[0-9A-Za-z]|[0-9A-Za-z]{JAPANESE}",  # no space between the scripts
-    f"{JAPANESE} +{JAPANESE}|[、。] | [、。]",  # a space where none belongs
+    f"{JAPANESE} +{JAPANESE}|[、。] | [、。]",  # a superfluous space
     rf"{JAPANESE}\(|\){JAPANESE}|\( | \)",  # brackets
 ]
 
 
 def english_words(text):
-    """The words of three letters and more that are no names."""
+    """Return the words of three letters and more that must be translated."""
     return set(re.findall("[A-Za-z_]{3,}", text)) - UNTRANSLATED_WORDS
 
 
 def find_typography_faults(text):
-    """What breaks the glossary's rules of writing; the text stands without its HTML and with its
-    blanks filled in.
+    """Return the parts of a Japanese text that break the typography rules of the glossary.
+
+    The text has no HTML, and its format fields are filled in.
     """
-    return [found[0] for pattern in TYPOGRAPHY_FAULTS for found in re.finditer(pattern, text)]
+    return [match[0] for pattern in TYPOGRAPHY_FAULTS for match in re.finditer(pattern, text)]

@@ -1,4 +1,4 @@
-"""Drawn networks trained on a few digits, broken off and going on."""
+"""Random networks trained on a few digits, interrupted and resumed."""
 
 import functools
 import math
@@ -33,7 +33,7 @@ def load_few_digits(images=IMAGE_COUNT):
 
 
 def few_digits_accuracy(net):
-    """Of the few test digits, on one device."""
+    """Return the accuracy of a network on the few test digits, on one device."""
     test, ctx = load_few_digits().test, device(0)
     scores = net(nd.array(test.images, ctx=ctx).astype("float32") / 255).asnumpy()
     return (scores.argmax(axis=1) == test.labels).mean()
@@ -49,7 +49,7 @@ LAYERS = {
 
 @contextmanager
 def register_drawn_network(layers):
-    """The network "drawn" has these layers, and a dense one."""
+    """Register the network "drawn" of these layers and a dense layer."""
 
     def make(classes):
         net = nn.HybridSequential()
@@ -68,8 +68,8 @@ def drawn_run_settings(devices, **more):
     }  # fmt: skip
 
 
-PIPELINE = {"split": "pipeline", "balance": "memory"}  # by time, the next run may be cut elsewhere
-# Each with as many devices as it needs, for a network of at least four layers.
+PIPELINE = {"split": "pipeline", "balance": "memory"}  # balance by time might move the cuts
+# The number of devices and the settings of each split of a network of at least four layers.
 SPLITS = {
     "data": (2, {"split": "data"}),
     "one device": (1, {"split": "data"}),
@@ -85,13 +85,13 @@ SPLITS = {
 }
 
 
-def split_settings(way, **more):
-    devices, split = SPLITS[way]
+def split_settings(name, **more):
+    devices, split = SPLITS[name]
     return drawn_run_settings(devices, **{**split, **more})
 
 
 def assert_resumes_identically(folder, steps, every, **options):
-    """A run broken off after each of ``steps`` of its own steps, and the undisturbed one."""
+    """Check that a run ends identically if it is interrupted at ``steps`` and resumed."""
     config = TrainConfig(**options, out=str(folder / "whole"))
     train(config, reporter=Reporter(), dataset=load_few_digits())
     options["checkpoint_every"] = every
@@ -101,6 +101,6 @@ def assert_resumes_identically(folder, steps, every, **options):
     assert read_comparable_metrics(folder / "run") == read_comparable_metrics(folder / "whole")
 
 
-def resume_run(folder, dataset=None, **given):
-    config = resumed_config(read_resume_point(folder), **given)
+def resume_run(folder, dataset=None, **settings):
+    config = resumed_config(read_resume_point(folder), **settings)
     return train(config, reporter=Reporter(), dataset=dataset or load_few_digits(), resume=folder)

@@ -28,7 +28,11 @@ def judged(monkeypatch, bound, try_advice=False):
     with monkeypatch.context() as patched:
         register_fake_components(patched, bound)
         return diagnose(
-            bound.config(), bound.dataset(), bound.strategy, ROUNDS, try_advice=try_advice
+            bound.make_config(),
+            bound.make_dataset(),
+            bound.make_strategy,
+            ROUNDS,
+            try_advice=try_advice,
         )
 
 
@@ -39,7 +43,7 @@ def first(found):
 @pytest.fixture
 def made_time(monkeypatch):
     """Seconds are those that pauses ask for, on any machine."""
-    SimulatedClock.instead_of_clock(monkeypatch)
+    SimulatedClock.install(monkeypatch)
     monkeypatch.setattr(diagnosis, "ADVICE_ROUNDS", 5)
 
 
@@ -103,7 +107,7 @@ def test_a_plain_sum_takes_as_long_as_all_gradients_would_though_part_of_them_is
     with monkeypatch.context() as patched:
         register_fake_components(patched, bound)
         found = measure_step.measure_training_step(
-            bound.config(), bound.dataset(), bound.strategy, ROUNDS
+            bound.make_config(), bound.make_dataset(), bound.make_strategy, ROUNDS
         )
     assert found.gradient_bytes > 4 * measure_step.MAX_COPIED_BYTES
     assert found.rounds[windows.PLAIN_SUM] == pytest.approx([0.02] * ROUNDS, rel=0.1)
@@ -113,7 +117,7 @@ def test_one_device_has_no_speed_up(monkeypatch):
     bound, begun = BottleneckCase("nothing"), []
     with pytest.raises(ConfigError, match="one device, and a speed-up is that of several"):
         diagnose(
-            bound.config().replace(devices="cpu:0"), bound.dataset(), bound.strategy,
+            bound.make_config().replace(devices="cpu:0"), bound.make_dataset(), bound.make_strategy,
             say=begun.append,
         )  # fmt: skip
     assert begun == []

@@ -37,7 +37,7 @@ PASSES_S = 0.01  # that both passes take on each device, by a clock that is made
 @pytest.fixture(scope="module", params=["pipeline", "layers"])
 def found(request):
     with pytest.MonkeyPatch.context() as patched:
-        time, queue = SimulatedClock.instead_of_clock(patched), PipelineParallel._queue_stages
+        time, queue = SimulatedClock.install(patched), PipelineParallel._queue_stages
 
         def timed(strategy, batch):
             for device in range(2):

@@ -65,10 +65,12 @@ def test_every_window_binds_graphs_with_the_pieces_that_are_asked_for(asked, way
 
 
 def test_so_does_a_verdict_with_the_device_alone_and_all_that_it_tries(asked, monkeypatch):
-    SimulatedClock.instead_of_clock(monkeypatch)
+    SimulatedClock.install(monkeypatch)
     monkeypatch.setattr("gluonlab.study.speedup.diagnosis.ADVICE_ROUNDS", 5)
     bound = BottleneckCase("few", fixed=0.01, image=0.0)
-    found = diagnose(bound.config().replace(overlap=3), bound.dataset(), bound.strategy, rounds=5)
+    found = diagnose(
+        bound.make_config().replace(overlap=3), bound.make_dataset(), bound.make_strategy, rounds=5
+    )
     assert found.tried_advice and len(asked) >= 5 and set(asked) == {3}
 
 
