@@ -366,13 +366,15 @@ def test_mirrors_are_asked_for_headers_alone(serve):
 
 def test_a_mirror_that_is_silent_is_given_up(serve):
     server = serve({"a.gz": b"x"})
-    server.fail("a.gz", hang_response())
+    server.add_faults("a.gz", hang_response())
     assert check_host.check_url(f"{server.url}a.gz", timeout_s=0.5) == "no answer within 0.5 s"
-    server.fail("a.gz", respond_with_status(503))
+    server.add_faults("a.gz", respond_with_status(503))
     assert check_host.check_url(f"{server.url}a.gz") == "status 503"
-    server.fail("a.gz", respond_with_status(405))  # to HEAD
+    server.add_faults("a.gz", respond_with_status(405))  # to HEAD
     assert check_host.check_url(f"{server.url}a.gz") == ""
-    server.fail("a.gz", respond_with_status(405), respond_with_status(404))  # to HEAD, then to GET
+    server.add_faults(
+        "a.gz", respond_with_status(405), respond_with_status(404)
+    )  # to HEAD, then to GET
     assert check_host.check_url(f"{server.url}a.gz") == "status 404"
 
 

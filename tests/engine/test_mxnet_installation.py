@@ -54,7 +54,7 @@ def test_pip_takes_the_command_where_there_is_no_mxnet(tmp_path, extra, brings):
     would = ""
     for command in pip_install_command(extra).split(" && "):
         words = command.replace("'", "").split()
-        ended = environment.python("-m", *words, "--dry-run", "--disable-pip-version-check")
+        ended = environment.run_python("-m", *words, "--dry-run", "--disable-pip-version-check")
         assert ended.returncode == 0, ended.stderr
         would += ended.stdout
     for distribution in brings:

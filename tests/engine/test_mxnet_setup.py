@@ -160,7 +160,7 @@ def test_a_library_that_is_not_there_is_an_engine_error(tmp_path):
     """
     environment = VirtualEnvironment(tmp_path, without=["mxnet"])
     environment.add_package("mxnet", "import ctypes\nctypes.CDLL('libcudnn.so.8')\n")
-    error = import_error(environment.python("-c", CATCH))
+    error = import_error(environment.run_python("-c", CATCH))
     assert error["kinds"][0] == "EngineError"
     assert "OSError" not in error["kinds"]
     assert error["cause"] == "OSError"

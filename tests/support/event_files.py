@@ -1,4 +1,4 @@
-"""What event files hold, read without tensorboardX: records of TFRecord, messages of protobuf."""
+"""Reader of TensorBoard event files without tensorboardX: TFRecord records, protobuf messages."""
 
 import struct
 from collections import defaultdict
@@ -29,7 +29,7 @@ def masked_crc32c(data):
 
 
 def read_records(content):
-    """The records; one that is cut off at the end is left out, as TensorBoard does."""
+    """Yield the records, without a truncated last one, as TensorBoard does."""
     while len(content) >= 12:
         length = struct.unpack("<Q", content[:8])[0]
         assert struct.unpack("<I", content[8:12])[0] == masked_crc32c(content[:8])
@@ -41,32 +41,32 @@ def read_records(content):
         content = content[16 + length :]
 
 
-def read_varint(data, place):
+def read_varint(data, offset):
     value = shift = 0
     while True:
-        byte = data[place]
-        value, shift, place = value | (byte & 127) << shift, shift + 7, place + 1
+        byte = data[offset]
+        value, shift, offset = value | (byte & 127) << shift, shift + 7, offset + 1
         if byte < 128:
-            return value, place
+            return value, offset
 
 
 def read_message(data):
-    """Field number -> values: numbers as they are, all else as bytes."""
-    found, place = defaultdict(list), 0
-    while place < len(data):
-        key, place = read_varint(data, place)
+    """Return {field number: values} of a message; values are integers or bytes."""
+    fields, offset = defaultdict(list), 0
+    while offset < len(data):
+        key, offset = read_varint(data, offset)
         number, kind = key >> 3, key & 7
         if kind == 0:
-            value, place = read_varint(data, place)
+            value, offset = read_varint(data, offset)
         else:
-            length, place = {1: (8, place), 5: (4, place)}.get(kind) or read_varint(data, place)
-            value, place = data[place : place + length], place + length
-        found[number].append(value)
-    return found
+            length, offset = {1: (8, offset), 5: (4, offset)}.get(kind) or read_varint(data, offset)
+            value, offset = data[offset : offset + length], offset + length
+        fields[number].append(value)
+    return fields
 
 
 def read_events(folder):
-    """(wall time, step, fields of the Event) of all event files, in the order of their names."""
+    """Yield (wall time, step, fields) of the events of all files, in the order of file names."""
     for file in sorted(folder.glob("*.tfevents.*")):
         for record in read_records(file.read_bytes()):
             event = read_message(record)
@@ -74,22 +74,22 @@ def read_events(folder):
 
 
 def read_scalars(folder):
-    """Tag -> [(step, value)], without what a later file purges, as TensorBoard shows them."""
-    found = defaultdict(list)
+    """Return {tag: [(step, value)]} as TensorBoard shows them, without purged values."""
+    points_by_tag = defaultdict(list)
     for _, step, event in read_events(folder):
         if event[7] and read_message(event[7][0])[1] == [START]:
-            for tag, points in found.items():
-                found[tag] = [point for point in points if point[0] < step]
+            for tag, points in points_by_tag.items():
+                points_by_tag[tag] = [point for point in points if point[0] < step]
         for summary in event[5]:
             for value in map(read_message, read_message(summary)[1]):
                 if value[2]:
                     number = struct.unpack("<f", value[2][0])[0]
-                    found[value[1][0].decode()].append((step, number))
-    return dict(found)
+                    points_by_tag[value[1][0].decode()].append((step, number))
+    return dict(points_by_tag)
 
 
 def read_settings_text(folder):
-    """The last text."""
+    """Return the last text of the settings."""
     last = None
     for _, _, event in read_events(folder):
         for summary in event[5]:

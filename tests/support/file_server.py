@@ -33,11 +33,11 @@ class FileServer:
     def url(self):
         return f"http://127.0.0.1:{self.port}/"
 
-    def fail(self, name, *faults):
+    def add_faults(self, name, *faults):
         self.faults[f"/{name}"] = list(faults)
 
-    def asked(self, name=None):
-        """The headers of the requests that came, for one file or for all."""
+    def request_headers(self, name=None):
+        """Return the headers of the requests so far, for one file or for all."""
         return [headers for path, headers in self.requests if name is None or path == f"/{name}"]
 
     def close(self):
@@ -47,7 +47,7 @@ class FileServer:
 
 @pytest.fixture
 def serve():
-    """``serve({name: content}, ...)``: a server that is closed when the test ends."""
+    """Yield ``serve({name: content}, ...)``, which starts a server until the test ends."""
     servers = []
 
     def start(files, **settings):
@@ -61,7 +61,7 @@ def serve():
 
 class _Server(ThreadingHTTPServer):
     def handle_error(self, request, client_address):
-        """Clients that hang up are a part of the tests."""
+        """Print nothing: some tests close the connection."""
 
 
 def _make_handler(server):
@@ -72,22 +72,20 @@ def _make_handler(server):
             self.do_GET(send=lambda body: None)
 
         def do_GET(self, send=None):
-            # what a proxy is asked has the host in it
+            # a request to a proxy contains the host
             path = re.sub(r"^http://[^/]*", "", self.path)
             server.requests.append((path, dict(self.headers)))
-            waiting = server.faults.get(path)
-            if waiting:
-                waiting.pop(0)(self)
+            faults = server.faults.get(path)
+            if faults:
+                faults.pop(0)(self)
             elif path in server.files:
                 self.send_file(server.files[path], send)
             else:
                 respond_with_status(404)(self)
 
         def send_file(self, content, send=None):
-            """The file, or the range of it that was asked for; ``send`` writes the body in another
-            way.
-            """
-            begin = self.asked_range(content)
+            """Send the file, or its requested range; ``send`` may replace the write of the body."""
+            begin = self.range_start()
             if begin is not None and begin >= len(content):
                 return respond_with_status(416)(self)
             self.send_response(200 if begin is None else 206)
@@ -100,15 +98,15 @@ def _make_handler(server):
             self.end_headers()
             return (send or self.wfile.write)(body)
 
-        def asked_range(self, content):
-            asked = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
-            return int(asked[1]) if asked and server.ranges else None
+        def range_start(self):
+            match = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
+            return int(match[1]) if match and server.ranges else None
 
         def content(self):
             return server.files[self.path]
 
         def drop(self):
-            """Close the connection as a server does that is restarted."""
+            """Close the connection, like a server that is restarted."""
             self.wfile.flush()
             self.close_connection = True
             self.connection.shutdown(socket.SHUT_RDWR)
@@ -142,7 +140,7 @@ def redirect_to(url):
 
 
 def truncate_body(after):
-    """All headers, and a body that ends after so many bytes of what was asked for."""
+    """Return a fault that closes the connection after some bytes of the body."""
 
     def answer(handler):
         def send(body):
@@ -158,7 +156,7 @@ HANG_S = 600
 
 
 def hang_response(after=None):
-    """Says nothing for longer than anybody waits; from the beginning, or after so many bytes."""
+    """Return a fault that sends nothing for HANG_S, at once or after some bytes of the body."""
 
     def answer(handler):
         def send(body):
@@ -177,16 +175,16 @@ def hang_response(after=None):
 
 
 def trickle_body(after, tick):
-    """So many bytes at once, and then one at a time, with a call of ``tick`` before each."""
+    """Return a fault that sends single bytes after some bytes, and calls ``tick`` before each."""
 
     def answer(handler):
         def send(body):
             handler.wfile.write(body[:after])
-            for place in range(after, len(body)):
+            for i in range(after, len(body)):
                 handler.wfile.flush()
                 time.sleep(0.005)
                 tick()
-                handler.wfile.write(body[place : place + 1])
+                handler.wfile.write(body[i : i + 1])
             handler.drop()
 
         handler.send_file(handler.content(), send)
@@ -195,7 +193,7 @@ def trickle_body(after, tick):
 
 
 def send_chunked(handler):
-    """Without telling how long it is."""
+    """Answer without the length of the body."""
     handler.send_response(200)
     handler.send_header("Transfer-Encoding", "chunked")
     handler.end_headers()
@@ -206,12 +204,12 @@ def send_chunked(handler):
     handler.wfile.write(b"0\r\n\r\n")
 
 
-def hold_response(reached, go_on):
-    """Sets one event, and answers when the other is set."""
+def hold_response(reached, released):
+    """Return a fault that sets one event, and answers when the other is set."""
 
     def answer(handler):
         reached.set()
-        go_on.wait(HANG_S)
+        released.wait(HANG_S)
         handler.send_file(handler.content())
 
     return answer

@@ -1,4 +1,4 @@
-"""Inputs that are damaged at random: few of them in make test, thousands in make fuzz."""
+"""Fuzzing with random inputs: few in make test, thousands in make fuzz."""
 
 from collections import Counter
 from contextlib import contextmanager
@@ -10,10 +10,10 @@ from gluonlab.errors import GluonlabError
 from gluonlab.plain_text import one_line
 from support.damage import JSON_VALUES
 
-SHARE = 12  # of a profile's examples, that each kind of input takes
+SHARE = 12  # each kind of input gets this fraction of a profile's examples
 INPUT_COUNTS = Counter()  # kind -> inputs
 
-# What somebody may write where a name, a number or a path is expected.
+# Texts in the place of a name, a number or a path.
 WORDS = (
     st.text(max_size=12)
     | st.text("0123456789.,:*-+e()[]{}|\\/ acgpu", max_size=16)
@@ -29,7 +29,7 @@ VALUES = (
 
 
 def fuzz_property(function):
-    """As many examples as the profile has for each kind."""
+    """Decorate a property with its share of the profile's examples."""
     examples = max(1, settings().max_examples // SHARE)
     quiet = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture, HealthCheck.data_too_large]
     return settings(max_examples=examples, suppress_health_check=quiet)(function)
@@ -37,7 +37,7 @@ def fuzz_property(function):
 
 @contextmanager
 def allow_gluonlab_errors(kind):
-    """Nothing but gluonlab's own errors comes out, each of which a command shows on one line."""
+    """Allow GluonlabError only, and check that its message is one printable line."""
     INPUT_COUNTS[kind] += 1
     try:
         yield

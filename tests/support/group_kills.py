@@ -34,10 +34,7 @@ from support.parameter_server import free_port
 
 @contextmanager
 def start_process_group(size, work):
-    """The ids of ``size`` processes that each do ``work(group)``; what is left ends with the block.
-
-    A group of one needs no servers.
-    """
+    """Yield the ids of ``size`` processes that each run ``work(group)``; kill all at the end."""
     shared = {
         "DMLC_NUM_WORKER": str(size), "DMLC_NUM_SERVER": "1", "DMLC_PS_ROOT_URI": "127.0.0.1",
         "DMLC_PS_ROOT_PORT": str(free_port()),
@@ -67,19 +64,19 @@ def start_process_group(size, work):
 
 
 def train_rank(folder, settings, devices, reporter, group):
-    """A process's part in the run: begin it, or go on with it. Rank 0 reports."""
+    """Train one rank of the run, from its checkpoint if there is any. Rank 0 reports."""
     own = {"devices": f"cpu*{devices[group.rank]}"}
     reporter = reporter if group.rank == 0 else Reporter()
-    before = read_resume_point(folder, group) if list_checkpoints(folder) else None
-    if before is not None:
-        config = resumed_config(before, group, **own)
+    resume_point = read_resume_point(folder, group) if list_checkpoints(folder) else None
+    if resume_point is not None:
+        config = resumed_config(resume_point, group, **own)
     else:
         config = TrainConfig(**{**settings, **own}, out=str(folder))
-    train(config, None, reporter, load_few_digits(), group, before)
+    train(config, None, reporter, load_few_digits(), group, resume_point)
 
 
 def train_to_the_end(folder, settings, devices):
-    """Train, or finish, the run."""
+    """Train or finish the run without kills."""
     work = partial(train_rank, folder, settings, devices, Reporter())
     with start_process_group(len(devices), work) as workers:
         for child in workers:
@@ -87,34 +84,45 @@ def train_to_the_end(folder, settings, devices):
 
 
 def train_until_killed(folder, settings, devices, moment):
-    """Train, or go on, until somebody kills one process or all, and then what waits for it."""
+    """Train or resume the run, and kill one process or more at a random moment."""
     if folder.exists() and not list_checkpoints(folder):  # killed before its first checkpoint
         folder.rename(folder.with_name(f"{folder.name}-{time.monotonic_ns()}"))
-    there, here = os.pipe()
+    read_end, write_end = os.pipe()
     with start_process_group(
-        len(devices), partial(train_rank, folder, settings, devices, StepReporter(here))
+        len(devices), partial(train_rank, folder, settings, devices, StepReporter(write_end))
     ) as workers:
-        os.close(here)
-        wait_for_steps(there, moment.randint(1, 9))
+        os.close(write_end)
+        wait_for_steps(read_end, moment.randint(1, 9))
         time.sleep(moment.uniform(0, 0.04))
         for child in moment.sample(workers, moment.randint(1, len(workers))):
             os.kill(child, signal.SIGKILL)
         time.sleep(moment.choice([0, 0.1]))
-    os.close(there)
+    os.close(read_end)
 
 
 def is_finished(run, epochs):
-    """Whether the last checkpoint is that of the last epoch's end."""
-    states = [json.loads((place / "state.json").read_text()) for place in list_checkpoints(run)[:1]]
+    """Return whether the last checkpoint is at the end of the last epoch."""
+    states = [json.loads((path / "state.json").read_text()) for path in list_checkpoints(run)[:1]]
     return any(state["loader"]["epoch"] == epochs for state in states)
 
 
 def main(folder, seed, kills, devices, settings, layers, then=None):
+    """Kill a run repeatedly, finish it, and train the same run without kills.
+
+    Args:
+        folder: gets the runs.
+        seed: of the moments of the kills.
+        kills: the number of kills.
+        devices: the number of devices of each process.
+        settings: the settings of the run.
+        layers: as in `support.drawn_runs.register_drawn_network`.
+        then: the number of devices of each process that finishes the run.
+    """
     moment, run, resumed = random.Random(seed), folder / "run", 0
     with register_drawn_network(layers):
         for _ in range(kills):
             if is_finished(run, settings["epochs"]):
-                break  # it was faster
+                break  # the run finished before the kill
             resumed += bool(list_checkpoints(run))
             train_until_killed(run, settings, devices, moment)
         if not is_finished(run, settings["epochs"]):

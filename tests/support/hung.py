@@ -1,7 +1,4 @@
-"""A test that hangs ends its process, with where each thread was; the others go on.
-
-Without it the whole run would wait, for hours and without a word.
-"""
+"""Plugin that ends the process of a test that hangs, and prints the stacks of all threads."""
 
 import faulthandler
 import os
@@ -10,7 +7,7 @@ import time
 import pytest
 
 TEST_SECONDS, LONG_TEST_SECONDS = 15 * 60, 60 * 60
-RENEWAL_S = 60  # so a test may take that much less
+RENEWAL_S = 60  # the limit of a test may be shorter by this
 STDERR, ARMED = pytest.StashKey(), pytest.StashKey()
 
 

@@ -1,8 +1,7 @@
-"""Small made-up data sets under the real names, and their tables.
+"""Small fake data sets under the names of real ones, and tables of their sources.
 
-    python -m made_up_sources TABLE download mnist
-
-is python -m gluonlab.data with the table in the file TABLE.
+python -m support.made_up_sources TABLE download mnist runs python -m gluonlab.data with the table
+in the file TABLE.
 """
 
 import dataclasses
@@ -10,10 +9,8 @@ import gzip
 import hashlib
 import io
 import json
-import resource
 import sys
 import tarfile
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +18,7 @@ import numpy as np
 from gluonlab.data.__main__ import main
 from gluonlab.data.fetching.download import CHUNK_BYTES
 from gluonlab.data.fetching.download_sources import SOURCES, ArchiveContents, KnownFile, Source
-from support.idx_files import MNIST_NAMES, idx_bytes
+from support.idx_files import MNIST_NAMES, idx_bytes, make_mnist_arrays
 
 IDX_NAMES = [f"{name}.gz" for name in MNIST_NAMES]
 CIFAR_ARCHIVE = "cifar-10-binary.tar.gz"
@@ -30,7 +27,7 @@ RECORDS = 3  # images in each of the made-up CIFAR batches
 
 
 def random_bytes(size, seed=0):
-    """Bytes that do not compress."""
+    """Return bytes that do not compress."""
     return np.random.RandomState(seed).bytes(size)
 
 
@@ -43,14 +40,8 @@ def make_known_file(name, content, algorithm="sha256"):
 
 
 def mnist_files(seed=0):
-    """The four files, with 40 and 10 random images."""
-    random = np.random.RandomState(seed)
-    arrays = []
-    for size in (40, 10):
-        arrays += [
-            random.randint(0, 256, (size, 28, 28), dtype=np.uint8),
-            random.randint(0, 10, size).astype(np.uint8),
-        ]
+    """Return the contents of the four files with 40 and 10 random images, by name."""
+    arrays = make_mnist_arrays(seed=seed)
     return {name: gzip.compress(idx_bytes(array), 1) for name, array in zip(IDX_NAMES, arrays)}
 
 
@@ -64,16 +55,16 @@ def make_source(name, files, *mirrors, contents=None):
 
 
 FILE_CONTENT = random_bytes(10 * CHUNK_BYTES)
-CUT_BYTES = 4 * CHUNK_BYTES  # where connections break off
+CUT_BYTES = 4 * CHUNK_BYTES  # after these, connections break
 
 
 def single_file_source(*mirrors):
-    """A data set of one file, FILE."""
+    """Return the source of a data set of one file, FILE_CONTENT."""
     return make_source("set", {"file.gz": FILE_CONTENT}, *mirrors)
 
 
 def make_tar(members, compress=True):
-    """A tar archive of (name, content) or of TarInfo, in this order."""
+    """Return a tar archive of members (name, content) or TarInfo, in this order."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as tar:
         for member in members:
@@ -87,7 +78,7 @@ def make_tar(members, compress=True):
 
 
 def cifar_batches(records=RECORDS, seed=0):
-    """File name -> content, with random images and labels."""
+    """Return {file name: content} with random images and labels."""
     random = np.random.RandomState(seed)
     batches = {}
     for name in BATCHES:
@@ -116,19 +107,8 @@ def cifar_source(batches, archive, *mirrors):
     )
 
 
-@contextmanager
-def files_of_at_most(size):
-    """As on a full disk: who writes more into a file gets an OSError."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
 def read_files(folder):
-    """Everything that is there, but for locks."""
+    """Return {path: content} of all files below a folder, without locks."""
     paths = [path for path in folder.rglob("*") if path.is_file() and path.suffix != ".lock"]
     return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
 

@@ -29,30 +29,30 @@ from gluonlab.errors import ConfigError, DownloadError
 @pytest.mark.parametrize("number", [404, 403, 410, 501])
 def test_a_permanent_status_is_named_and_not_retried(serve, arrives, number):
     missing, right = serve({}), serve({"file.gz": FILE_CONTENT})
-    missing.fail("file.gz", respond_with_status(number))
+    missing.add_faults("file.gz", respond_with_status(number))
     told = "\n".join(arrives(missing, right))
-    assert len(missing.asked()) == 1
+    assert len(missing.request_headers()) == 1
     assert f"{missing.url}file.gz answers with status {number}" in told
 
 
 @pytest.mark.parametrize("number", [500, 503, 429])
 def test_a_temporary_status_is_retried(serve, arrives, number):
     server = serve({"file.gz": FILE_CONTENT})
-    server.fail("file.gz", respond_with_status(number), respond_with_status(number))
+    server.add_faults("file.gz", respond_with_status(number), respond_with_status(number))
     arrives(server)
-    assert len(server.asked()) == 3
+    assert len(server.request_headers()) == 3
 
 
 def test_a_long_retry_after_is_ignored(serve, arrives):
     busy, right = serve({}), serve({"file.gz": FILE_CONTENT})
-    busy.fail("file.gz", *[respond_with_status(503, retry_after="3600")] * 9)
+    busy.add_faults("file.gz", *[respond_with_status(503, retry_after="3600")] * 9)
     assert "answers with status 503" in "\n".join(arrives(busy, right))
 
 
 @pytest.mark.parametrize("after", [None, CUT_BYTES])
 def test_a_silent_server_is_abandoned_for_the_next_mirror(serve, arrives, after):
     slow, right = serve({"file.gz": FILE_CONTENT}), serve({"file.gz": FILE_CONTENT})
-    slow.fail("file.gz", hang_response(after), *[hang_response(after and 0)] * 9)
+    slow.add_faults("file.gz", hang_response(after), *[hang_response(after and 0)] * 9)
     assert any("timed out" in line for line in arrives(slow, right, timeout_s=0.5))
 
 
@@ -73,7 +73,7 @@ def test_a_very_slow_server_is_abandoned_and_the_next_mirror_resumes(serve, arri
     clock, at_once = Clock(), 2 * CUT_BYTES
     monkeypatch.setattr(downloads, "time", clock)
     slow, right = serve({"file.gz": FILE_CONTENT}), serve({"file.gz": FILE_CONTENT})
-    slow.fail("file.gz", trickle_body(at_once, clock.tick))
+    slow.add_faults("file.gz", trickle_body(at_once, clock.tick))
     told = arrives(slow, right, timeout_s=30)
     [line] = [line for line in told if "trying the next" in line]
     said = (
@@ -81,23 +81,23 @@ def test_a_very_slow_server_is_abandoned_and_the_next_mirror_resumes(serve, arri
         r"at least 1,024 a second are required\); trying the next address"
     )
     came = int(re.fullmatch(said, line)[1])
-    [headers] = right.asked()
+    [headers] = right.request_headers()
     begin = int(re.fullmatch(r"bytes=(\d+)-", headers["Range"])[1])
     assert at_once + came <= begin <= at_once + clock.seconds  # what came before, too
 
 
 def test_a_redirect_is_followed_and_resumed(serve, arrives):
     server = serve({"elsewhere": FILE_CONTENT})
-    server.fail("file.gz", *[redirect_to("/elsewhere")] * 2)
-    server.fail("elsewhere", truncate_body(CUT_BYTES))
+    server.add_faults("file.gz", *[redirect_to("/elsewhere")] * 2)
+    server.add_faults("elsewhere", truncate_body(CUT_BYTES))
     arrives(server)
-    assert server.asked("elsewhere")[1]["Range"] == f"bytes={CUT_BYTES}-"
+    assert server.request_headers("elsewhere")[1]["Range"] == f"bytes={CUT_BYTES}-"
 
 
 @pytest.mark.parametrize("where", ["/file.gz", "file:///etc/passwd", "http://["])
 def test_a_redirect_that_leads_nowhere_is_named(serve, root, where):
     server = serve({})
-    server.fail("file.gz", *[redirect_to(where)] * 50)
+    server.add_faults("file.gz", *[redirect_to(where)] * 50)
     with pytest.raises(DownloadError, match=f"{server.url}file.gz cannot be reached"):
         download(single_file_source(server.url), root)
     assert read_files(root) == {}
@@ -123,7 +123,7 @@ def test_the_users_mirror_is_tried_first_in_two_folders(serve, root):
     source = single_file_source(public.url)
     for number, mirror in enumerate((flat, by_name)):
         download(source, root / str(number), mirror.url.rstrip("/"))
-    assert public.asked() == []
+    assert public.request_headers() == []
     assert [path for path, _ in by_name.requests] == ["/file.gz", "/set/file.gz"]
 
 
@@ -146,5 +146,5 @@ def test_a_proxy_of_the_environment_is_used(serve, root, monkeypatch):
     proxy = serve({"mnist/file.gz": FILE_CONTENT})
     monkeypatch.setenv("http_proxy", proxy.url)
     download(single_file_source("http://files.invalid/mnist/"), root)
-    assert [headers["Host"] for headers in proxy.asked()] == ["files.invalid"]
+    assert [headers["Host"] for headers in proxy.request_headers()] == ["files.invalid"]
     assert read_files(root) == {"set/file.gz": FILE_CONTENT}

@@ -4,13 +4,13 @@ import re
 import subprocess
 
 import pytest
+from support.full_disk import limit_file_size
 from support.made_up_sources import (
     BATCHES,
     CIFAR_ARCHIVE,
     cifar_archive,
     cifar_batches,
     cifar_source,
-    files_of_at_most,
     make_source,
     make_tar,
     random_bytes,
@@ -40,7 +40,7 @@ def test_an_archive_is_unpacked_and_not_kept(serve, root):
     assert download(source, root) == root / "cifar10"
     assert read_files(root) == UNPACKED
     download(source, root)
-    assert len(server.asked()) == 1
+    assert len(server.request_headers()) == 1
 
 
 @pytest.mark.parametrize("folder", ["", "elsewhere/deep/"])
@@ -165,7 +165,7 @@ def test_a_disk_that_is_full_when_an_archive_is_unpacked_keeps_the_archive(serve
     assert len(archive) < 10_000
     server = serve({"imagenette2-320.tgz": archive})
     source = imagenette(server.url, archive=archive)
-    with files_of_at_most(100_000), pytest.raises(
+    with limit_file_size(100_000), pytest.raises(
         OutputError, match="zeros: File too large; make room"
     ):
         download(source, root)

@@ -15,10 +15,10 @@ from support.file_server import (
     send_chunked,
     truncate_body,
 )
+from support.full_disk import limit_file_size
 from support.made_up_sources import (
     CUT_BYTES,
     FILE_CONTENT,
-    files_of_at_most,
     make_source,
     random_bytes,
     read_files,
@@ -41,7 +41,7 @@ def part(root):
 
 
 def ranges(server):
-    return [headers.get("Range") for headers in server.asked()]
+    return [headers.get("Range") for headers in server.request_headers()]
 
 
 # --- files that are used as they come
@@ -55,9 +55,9 @@ def test_existing_files_are_not_requested_again(serve, root):
     (root / "set" / "c").write_bytes(b"damaged")
     download(source, root)
     download(source, root)
-    assert [len(server.asked(name)) for name in files] == [1, 1, 2]
+    assert [len(server.request_headers(name)) for name in files] == [1, 1, 2]
     assert read_files(root) == {f"set/{name}": content for name, content in files.items()}
-    assert all(headers["Accept-Encoding"] == "identity" for headers in server.asked())
+    assert all(headers["Accept-Encoding"] == "identity" for headers in server.request_headers())
 
 
 def test_files_that_were_put_directly_into_the_folder_are_enough(root):
@@ -68,14 +68,14 @@ def test_files_that_were_put_directly_into_the_folder_are_enough(root):
 
 def test_a_lost_connection_is_resumed(serve, arrives):
     server = serve({"file.gz": FILE_CONTENT})
-    server.fail("file.gz", truncate_body(CUT_BYTES), truncate_body(CUT_BYTES))
+    server.add_faults("file.gz", truncate_body(CUT_BYTES), truncate_body(CUT_BYTES))
     arrives(server)
     assert ranges(server) == [None, f"bytes={CUT_BYTES}-", f"bytes={2 * CUT_BYTES}-"]
 
 
 def test_the_next_command_resumes_after_a_server_restart(serve, root, part, arrives):
     first = serve({"file.gz": FILE_CONTENT})
-    first.fail("file.gz", truncate_body(CUT_BYTES), *[truncate_body(0)] * 9)
+    first.add_faults("file.gz", truncate_body(CUT_BYTES), *[truncate_body(0)] * 9)
     size = len(FILE_CONTENT)
     said = rf"/file.gz broke off .*after {CUT_BYTES:,} bytes of {size:,}: the connection ended"
     with pytest.raises(DownloadError, match=said):
@@ -97,14 +97,14 @@ def test_a_file_that_changes_during_the_download_is_fetched_again(serve, arrives
             other, lambda body: [handler.wfile.write(body[:CUT_BYTES]), handler.drop()]
         )
 
-    server.fail("file.gz", part_of_another)
+    server.add_faults("file.gz", part_of_another)
     arrives(server)
     assert ranges(server) == [None, f"bytes={CUT_BYTES}-", None]
 
 
 def test_a_server_without_ranges_sends_the_file_again(serve, arrives):
     server = serve({"file.gz": FILE_CONTENT}, ranges=False)
-    server.fail("file.gz", truncate_body(CUT_BYTES))
+    server.add_faults("file.gz", truncate_body(CUT_BYTES))
     arrives(server)
     assert ranges(server)[1] == f"bytes={CUT_BYTES}-"
 
@@ -121,16 +121,16 @@ def no_such_part(handler):
 @pytest.mark.parametrize("range_fault", [no_such_part, respond_with_status(416)])
 def test_a_server_without_progress_is_abandoned(serve, root, range_fault):
     server = serve({"file.gz": FILE_CONTENT})
-    server.fail("file.gz", *[truncate_body(CUT_BYTES), range_fault] * 10)
+    server.add_faults("file.gz", *[truncate_body(CUT_BYTES), range_fault] * 10)
     with pytest.raises(DownloadError, match="broke off"):
         download(single_file_source(server.url), root)
-    assert len(server.asked()) <= 4
+    assert len(server.request_headers()) <= 4
     assert not (root / "set" / "file.gz").exists()
 
 
 def test_the_next_mirror_resumes_where_the_first_ended(serve, arrives):
     first, second = serve({"file.gz": FILE_CONTENT}), serve({"file.gz": FILE_CONTENT})
-    first.fail("file.gz", truncate_body(CUT_BYTES), *[truncate_body(0)] * 9)
+    first.add_faults("file.gz", truncate_body(CUT_BYTES), *[truncate_body(0)] * 9)
     arrives(first, second)
     assert ranges(second) == [f"bytes={CUT_BYTES}-"]
 
@@ -168,7 +168,7 @@ def test_wrong_content_names_both_digests_and_tries_the_next_mirror(serve, root,
     assert f"{said}expected {sha256(FILE_CONTENT)}" in str(error.value)
     assert read_files(root) == {}
     arrives(wrong, right)
-    assert (len(wrong.asked()), len(right.asked())) == (2, 1)
+    assert (len(wrong.request_headers()), len(right.request_headers())) == (2, 1)
 
 
 @pytest.mark.parametrize("other", [b"", b"<html>", FILE_CONTENT + b"!"])
@@ -185,7 +185,7 @@ def test_a_missing_content_length_is_counted(serve, root, arrives):
     files = (FILE_CONTENT, FILE_CONTENT + random_bytes(3 * CHUNK_BYTES), FILE_CONTENT[:-1])
     right, long, short = servers = [serve({"file.gz": file}) for file in files]
     for server in servers:
-        server.fail("file.gz", send_chunked)
+        server.add_faults("file.gz", send_chunked)
     said = (
         f"(?s)has {len(FILE_CONTENT) + 1:,} bytes, .*has {len(FILE_CONTENT) - 1:,} bytes, expected"
     )
@@ -198,7 +198,7 @@ def test_a_missing_content_length_is_counted(serve, root, arrives):
 def test_a_full_disk_keeps_the_partial_file(serve, root, part, arrives):
     server = serve({"file.gz": FILE_CONTENT})
     said = r"cannot write .*/set/file\.gz\.part: File too large; make room or choose another place"
-    with files_of_at_most(CUT_BYTES + 100), pytest.raises(
+    with limit_file_size(CUT_BYTES + 100), pytest.raises(
         OutputError, match=f"{said} with --data-dir"
     ):
         download(single_file_source(server.url), root)
@@ -242,7 +242,7 @@ def start(root, tmp_path):
 def test_two_processes_download_once(serve, root, start):
     server = serve({"file.gz": FILE_CONTENT})
     reached, go_on = threading.Event(), threading.Event()
-    server.fail("file.gz", hold_response(reached, go_on))
+    server.add_faults("file.gz", hold_response(reached, go_on))
     first = start(single_file_source(server.url))
     assert reached.wait(LIMIT_S)
     second = start(single_file_source(server.url))
@@ -251,13 +251,13 @@ def test_two_processes_download_once(serve, root, start):
     for process in (first, second):
         out, _ = process.communicate(timeout=LIMIT_S)
         assert (out, process.returncode) == (f"set is complete in {root / 'set'}\n", 0)
-    assert len(server.asked()) == 1
+    assert len(server.request_headers()) == 1
     assert read_files(root) == {"set/file.gz": FILE_CONTENT}
 
 
 def test_ctrl_c_keeps_received_bytes_and_the_next_command_resumes(serve, start, part, arrives):
     server = serve({"file.gz": FILE_CONTENT})
-    server.fail("file.gz", hang_response(after=CUT_BYTES))
+    server.add_faults("file.gz", hang_response(after=CUT_BYTES))
     process = start(single_file_source(server.url))
     wait_until(lambda: part.exists() and part.stat().st_size >= CUT_BYTES)
     process.send_signal(signal.SIGINT)

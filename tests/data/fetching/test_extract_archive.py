@@ -11,8 +11,8 @@ import tracemalloc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.full_disk import limit_file_size
 from support.made_up_sources import (
-    files_of_at_most,
     make_known_file,
     make_tar,
     random_bytes,
@@ -248,7 +248,7 @@ def test_no_damaged_archive_raises_anything_but_a_data_error(tmp_path_factory, d
 @pytest.mark.parametrize("size", [0, 50, 699])
 def test_a_full_disk_is_an_output_error(target, written, size):
     archive = written(WHOLE)
-    with files_of_at_most(size), pytest.raises(
+    with limit_file_size(size), pytest.raises(
         OutputError, match=r"cannot write .*/target/a: File too large; make room"
     ):
         unpack_archive(archive, target, ROOMY)
