@@ -114,7 +114,7 @@ def runs(tmp_path_factory):
         with start_launcher(
             folder, *words, "--", *RUN, *compress, "--out", out, output=f"said {out}", **variables
         ) as run:
-            status, text = run.end(120)
+            status, text = run.wait_for_exit(120)
         assert status == 0, text
         made[name] = folder / out, json.loads((folder / f"{name}.json").read_text())
     return made
@@ -182,7 +182,7 @@ def test_sums_of_three_processes_have_the_same_bits_each_time(tmp_path):
     found = []
     for name in ("one", "two"):
         with start_launcher(tmp_path, *words, "--out", name, output=f"said {name}") as run:
-            status, text = run.end(120)
+            status, text = run.wait_for_exit(120)
         assert status == 0, text
         found.append(
             {n: a.asnumpy().tobytes() for n, a in load_parameters(tmp_path / name).items()}
@@ -204,7 +204,7 @@ def test_gradients_beyond_float16_end_the_run_with_the_cause(tmp_path):
     ]
     words = [*HOROVOD, "--", *run, "0/1e-7", "--compress", "fp16", "--out", "run"]
     with start_launcher(tmp_path, *words) as over:
-        status, text = over.end(120)
+        status, text = over.wait_for_exit(120)
     assert status == 1, text
     [error] = [line for line in text.splitlines() if "error: " in line]
     assert "no longer finite" in error or "the loss became" in error

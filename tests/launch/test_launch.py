@@ -72,7 +72,7 @@ def train_by_launcher(folder, options):
     """Run gluonlab's launcher, with two servers, to its end: rank 0 speaks, with its number."""
     asked = ["-n", 2, "--servers", 2, "--backend", "dist_sync", *PATIENCE_OPTIONS, "--", *options]
     with launcher.start_launcher(folder, *asked) as many:
-        status, text = many.end()
+        status, text = many.wait_for_exit()
     assert status == 0, text
     assert "accuracy" in text and all(line.startswith("[0] ") for line in text.splitlines())
 

@@ -73,7 +73,7 @@ def test_processes_train_as_one_with_as_many_devices(workers, servers, backend, 
     if servers:
         words = ["--servers", servers, *words]
     with start_launcher(tmp_path, *words, *said, "--devices", "cpu*1", "--out", "many") as many:
-        status, text = many.end()
+        status, text = many.wait_for_exit()
     assert status == 0, text
     assert all(line.startswith("[0] ") for line in text.splitlines())
     one = train(
@@ -105,12 +105,12 @@ def test_a_worker_that_is_killed_is_replaced_and_the_bits_stay(backend, tmp_path
         "0.9",
     ]
     with start_launcher(tmp_path, *two, "--", *run, "--out", "whole", output="said-whole") as whole:
-        assert whole.end()[0] == 0
+        assert whole.wait_for_exit()[0] == 0
     with start_launcher(tmp_path, *two, "--restart", "1", "--", *run, "--out", "run") as killed:
         killed.wait_for("epoch 1/3")
-        pids = killed.parts()
+        pids = killed.process_ids()
         os.kill(pids["rank 1"], signal.SIGKILL)
-        status, text = killed.end()
+        status, text = killed.wait_for_exit()
     assert status == 0, text
     assert "warning: rank 1 on localhost was killed by SIGKILL: starting again" in text
     assert "Traceback" not in text
@@ -139,9 +139,9 @@ ENDS = [  # what is killed, or stopped, by what; the launcher's status, and what
 def test_when_something_dies_all_end_and_it_is_named(name, number, status, said, tmp_path):
     with start_launcher(tmp_path, *TWO, *SOON, "--", *LONG) as run:
         run.wait_for("epoch     2/40000")
-        pids = run.parts()
+        pids = run.process_ids()
         os.kill(pids[name], number)
-        ended, text = run.end()
+        ended, text = run.wait_for_exit()
     assert ended == status, text
     # as soon as half of the patience is over; a busy machine looks later
     last, seconds = text.splitlines()[-1], 8
@@ -155,9 +155,9 @@ def test_when_something_dies_all_end_and_it_is_named(name, number, status, said,
 def test_a_signal_ends_all_ranks_after_one_step_and_says_how_to_go_on(tmp_path):
     with start_launcher(tmp_path, *TWO, *PATIENCE_OPTIONS, "--", *LONG) as run:
         run.wait_for("epoch     1/40000")
-        pids = run.parts()
+        pids = run.process_ids()
         run.process.send_signal(signal.SIGTERM)
-        status, text = run.end()
+        status, text = run.wait_for_exit()
     assert status == 128 + signal.SIGTERM
     words = " ".join([*TWO, *PATIENCE_OPTIONS])
     on = f"to go on: python -m gluonlab.launch {words} -- --resume run"
@@ -168,7 +168,7 @@ def test_a_signal_ends_all_ranks_after_one_step_and_says_how_to_go_on(tmp_path):
 
 def imports(run):
     """gluonlab itself takes SIGINT by now. The last import that Python names is far behind it."""
-    return "gluonlab.launch.agent_connections" in run.said()
+    return "gluonlab.launch.agent_connections" in run.read_output()
 
 
 def handles_signals(run):
@@ -178,7 +178,7 @@ def handles_signals(run):
 
 def has_workers(run):
     """They have been started, and load MXNet."""
-    return {"rank 0", "rank 1"} <= run.parts().keys()
+    return {"rank 0", "rank 1"} <= run.process_ids().keys()
 
 
 MOMENTS = {
@@ -191,7 +191,7 @@ MOMENTS = {
 def end_by(run, number):
     """Send a signal to a launcher whose workers have not begun to train: it just ends."""
     run.process.send_signal(number)
-    status, text = run.end()
+    status, text = run.wait_for_exit()
     said = [line for line in text.splitlines() if not line.startswith("import time: ")]
     assert status in (128 + number, -number), text
     assert not any("error" in line or "terminate" in line for line in said), text
@@ -222,7 +222,7 @@ def test_a_signal_ends_a_launcher_at_any_later_moment(after, tmp_path):
 @pytest.mark.long
 def test_a_mistake_that_a_worker_finds_is_said_once(tmp_path):
     with start_launcher(tmp_path, *TWO, "--", "--dataset", "folder:data") as run:
-        status, text = run.end()
+        status, text = run.wait_for_exit()
     assert status == 2
     [error] = [line for line in text.splitlines() if "error: " in line]
     assert error.startswith("error: data does not exist: ")  # every rank has found it
@@ -324,7 +324,7 @@ def test_what_this_shell_has_for_others_does_not_matter(tmp_path):
     stale = "198.51.100.9 5000 198.51.100.8 22"
     words = [*TWO, "--", *QUICK_LAUNCH_OPTIONS, "--epochs", "1"]
     with start_launcher(tmp_path, *words, SSH_CONNECTION=stale, PORT="0") as run:
-        status, said = run.end()
+        status, said = run.wait_for_exit()
     assert status == 0, said
 
 
@@ -335,10 +335,10 @@ def test_the_words_to_go_on_with_do(tmp_path):
     with start_launcher(tmp_path, *TWO, *again, *long) as run:
         run.wait_for("epoch 2/3")
         run.process.send_signal(signal.SIGTERM)
-        status, said = run.end()
+        status, said = run.wait_for_exit()
     [words] = re.findall(r"python -m gluonlab\.launch (.*--resume \S+)", said)
     with start_launcher(tmp_path, *shlex.split(words), output="then") as run:
-        then, said = run.end()
+        then, said = run.wait_for_exit()
     assert (status, then) == (143, 0), said
     epochs = [line["epoch"] for line in read_metrics(tmp_path / "run") if line["kind"] == "epoch"]
     assert epochs == [1, 2, 3]
@@ -348,7 +348,7 @@ def test_the_words_to_go_on_with_do(tmp_path):
 def test_json_is_rank_zeros_alone(tmp_path):
     words = [*TWO, "--", *QUICK_LAUNCH_OPTIONS, "--epochs", "1", "--json"]
     with start_launcher(tmp_path, *words) as run:
-        status, text = run.end()
+        status, text = run.wait_for_exit()
     assert status == 0 and json.loads(text)["run_dir"]
 
 
@@ -361,7 +361,7 @@ def test_whatever_dies_whenever_nothing_is_left(seed, tmp_path):
         if moment.random() < 0.7:
             run.wait_for("epoch     1/40000")
         time.sleep(moment.uniform(0, 3))
-        pids = {**run.parts(), "launcher": run.process.pid}
+        pids = {**run.process_ids(), "launcher": run.process.pid}
         name = moment.choice(sorted(pids))
         numbers = ENDING if name == "launcher" or "rank" in name else [signal.SIGKILL]
         ports = listening_ports(pids.values())

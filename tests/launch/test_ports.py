@@ -83,7 +83,7 @@ def test_who_is_faster_than_the_scheduler_gets_one_line_and_the_run_another_port
     with occupy_scheduler_ports(tmp_path, times=1) as taken, start_launcher(
         tmp_path, *words
     ) as run:
-        status, said = run.end()
+        status, said = run.wait_for_exit()
     assert status == 0, said
     [warning, *rest] = said.splitlines()
     assert warning == (
@@ -100,7 +100,7 @@ def test_a_port_that_was_asked_for_and_is_taken_is_one_line(backend, tmp_path):
     with occupy_scheduler_ports(tmp_path, times=1) as taken, start_launcher(
         tmp_path, *words, "--", *RUN, "--out", "run"
     ) as run:
-        status, said = run.end()
+        status, said = run.wait_for_exit()
     assert (status, taken) == (2, [port])
     assert said == (
         f"error: --port {port} on localhost: Address already in use: choose another, or leave it "
@@ -115,7 +115,7 @@ def test_another_port_is_chosen_a_bounded_number_of_times(backend, tmp_path):
     with occupy_scheduler_ports(tmp_path, times=99) as taken, start_launcher(
         tmp_path, *words
     ) as run:
-        status, said = run.end()
+        status, said = run.wait_for_exit()
     assert status == 1 and len(taken) == PORT_ATTEMPTS, said
     *warnings, error = said.splitlines()
     assert len(warnings) == PORT_ATTEMPTS - 1
@@ -130,7 +130,7 @@ def test_who_asks_without_so_reuseaddr_is_no_hindrance(backend, tmp_path):
     with occupy_scheduler_ports(tmp_path, times=1, reuses=False) as taken, start_launcher(
         tmp_path, *words
     ) as run:
-        status, said = run.end()
+        status, said = run.wait_for_exit()
     assert (status, taken) == (0, [None]), said
     assert all(line.startswith("[0] ") for line in said.splitlines()), said
 

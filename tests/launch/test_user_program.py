@@ -45,9 +45,9 @@ def test_a_program_has_its_words_its_rank_and_its_status(tmp_path):
     with start_launcher(tmp_path, "-n", "2", "--", "sh", "own.sh", *words) as run:
         for said in ("error: not", "no input"):
             run.wait_for(f"[0] {said}")
-        pids = run.parts()
+        pids = run.process_ids()
         (tmp_path / "go").touch()
-        status, text = run.end()
+        status, text = run.wait_for_exit()
     assert status == 7
     lines = text.splitlines()
     for rank in (0, 1):
@@ -69,7 +69,7 @@ def test_the_program_of_the_page_trains_as_one_process_does(processes, servers, 
     )  # fmt: skip
     own = ["-n", processes, "--servers", servers, *PATIENCE_OPTIONS, "--", "python", "train.py"]
     with start_launcher(tmp_path, *own, "--save", "many", PATH=OWN_PATH) as run:
-        status, text = run.end()
+        status, text = run.wait_for_exit()
     assert (alone.returncode, status) == (0, 0), text
     one, many = (nd.load(str(tmp_path / name)) for name in ("one", "many"))
     assert one.keys() == many.keys()
@@ -96,7 +96,7 @@ def test_horovod_finds_the_other_processes(tmp_path):
         program,
     ]
     with start_launcher(tmp_path, *words) as run:
-        status, text = run.end()
+        status, text = run.wait_for_exit()
     assert status == 0, text
     assert sorted(text.splitlines()) == [f"[{rank}] sum 6.0" for rank in range(3)]
 
@@ -121,7 +121,7 @@ def test_one_that_fails_ends_all_while_the_others_wait_for_its_gradients(how, fi
     with start_launcher(
         tmp_path, "-n", 3, *PATIENCE_OPTIONS, "--", sys.executable, "train.py"
     ) as run:
-        status, text = run.end()
+        status, text = run.wait_for_exit()
     assert status == (5 if how == "exit" else 1), text
     assert text.splitlines()[-1] == f"error: rank 1 on localhost ended with status {status}"
 
@@ -148,10 +148,10 @@ def test_a_signal_reaches_each_program_which_decides(number, own, status, tmp_pa
     (tmp_path / "own.py").write_text(CATCHING)
     words = ["-n", 2, "--patience", 5, "--", sys.executable, "own.py", own]
     with start_launcher(tmp_path, *words) as run:
-        run.wait_until(lambda: run.said().count("ready") == 2)
-        pids = run.parts()
+        run.wait_until(lambda: run.read_output().count("ready") == 2)
+        pids = run.process_ids()
         run.process.send_signal(number)
-        ended, text = run.end()
+        ended, text = run.wait_for_exit()
     assert ended == status, text
     if own == "ignore":
         assert text.splitlines()[-1] == "error: the processes did not end within 5 s"
@@ -168,7 +168,7 @@ def test_a_program_is_started_again_as_often_as_restart_says(tmp_path):
     )
     words = ["-n", 2, "--restart", 2, "--", sys.executable, "-c", program]
     with start_launcher(tmp_path, *words) as run:
-        status, text = run.end()
+        status, text = run.wait_for_exit()
     assert status == 0, text
     assert text.count("warning: rank") == text.count("ended with status 1: starting again\n") == 2
 

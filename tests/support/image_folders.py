@@ -1,6 +1,4 @@
-"""Folders of images made by Pillow: one folder per class, each class with a colour of its own in
-noise.
-"""
+"""Image folders made by Pillow, with one folder and one dominant color per class."""
 
 import io
 
@@ -11,7 +9,7 @@ CLASSES = ("ant", "bee", "cow")
 
 
 def make_image(label, width=16, height=16, seed=0, mode="RGB"):
-    """Noise in which the channel ``label`` is brighter than the others, smooth enough for JPEG."""
+    """Return smooth noise in which the color channel ``label`` is the brightest."""
     random = np.random.RandomState(seed)
     pixels = (
         random.randint(0, 90, (-(-height // 4), -(-width // 4), 3))
@@ -23,14 +21,14 @@ def make_image(label, width=16, height=16, seed=0, mode="RGB"):
 
 
 def encode_image(image, format="JPEG", **options):
-    """The bytes of a file with this image."""
+    """Return the content of an image file."""
     file = io.BytesIO()
     image.save(file, format, **options)
     return file.getvalue()
 
 
 def write_image_folder(root, train=6, val=3, size=16, classes=CLASSES, suffix=".jpg"):
-    """root/train and root/val with that many images of each class; returns root."""
+    """Write images of each class into root/train and root/val; return root."""
     for part, count in (("train", train), ("val", val)):
         for label, name in enumerate(classes):
             folder = root / part / name
@@ -45,7 +43,7 @@ def write_image_folder(root, train=6, val=3, size=16, classes=CLASSES, suffix=".
 
 
 def decode_with_pillow(path, size):
-    """The whole image decoded, then its central square resized: (3, size, size)."""
+    """Decode an image and resize its central square; return an array (3, size, size)."""
     with Image.open(path) as image:
         image = image.convert("RGB")
         side = min(image.size)

@@ -1,4 +1,4 @@
-"""Runs that are stopped between two steps, and what a run leaves behind, without its times."""
+"""Runs that are interrupted between two steps, and the contents of run folders without times."""
 
 from pathlib import Path
 
@@ -11,41 +11,38 @@ TIME_FIELDS = ("seconds", "training_seconds", "waiting")
 
 
 class RunStopped(Exception):
-    """Somebody pulled the plug."""
+    """The interruption of a run."""
 
 
 class StoppingReporter(Reporter):
-    """Breaks a run off after so many steps of its own."""
+    """A reporter that interrupts a run after some steps of this process."""
 
     def __init__(self, steps):
-        self.left = steps
+        self.steps_left = steps
 
     def step_done(self, images, known):
-        self.left -= 1
-        if not self.left:
+        self.steps_left -= 1
+        if not self.steps_left:
             raise RunStopped
 
 
-def interrupt_run(steps, folder, read=None, **settings):
-    """Train for so many steps, or to the end; whether the run was broken off.
-
-    ``read``: the data set, if it has been read already.
-    """
+def interrupt_run(steps, folder, loaded_dataset=None, **settings):
+    """Train for some steps, or to the end; return whether the run was interrupted."""
     config = TrainConfig(**settings, out=str(folder))
     try:
-        train(config, reporter=StoppingReporter(steps), dataset=read)
+        train(config, reporter=StoppingReporter(steps), dataset=loaded_dataset)
     except RunStopped:
         return True
     return False
 
 
 def read_parameter_bytes(folder):
-    """The bytes of a run's parameters."""
+    """Return the content of the parameter file of a run."""
     return (Path(folder) / "parameters.params").read_bytes()
 
 
 def read_comparable_metrics(folder):
-    """The lines of metrics.jsonl, but for what the clock says, and for those that say 'resumed'."""
+    """Return the lines of metrics.jsonl without times and without the events 'resumed'."""
     return [
         {name: value for name, value in line.items() if name not in TIME_FIELDS}
         for line in read_metrics(Path(folder))

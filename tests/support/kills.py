@@ -1,9 +1,9 @@
-"""A program: a run that is killed again and again, and goes on each time, until it is finished.
+"""A program that repeatedly kills and resumes a run, until the run is finished.
 
-kills.py FOLDER SEED KILLS SETTINGS: ``FOLDER/run`` is killed KILLS times with SIGKILL, at moments
-that SEED draws, and ``FOLDER/whole`` is the undisturbed run. Each try is a process of its own,
-forked before MXNet has computed anything. Prints how many tries began at a checkpoint, and how many
-found one that is not whole.
+kills.py FOLDER SEED KILLS SETTINGS kills FOLDER/run KILLS times with SIGKILL at random moments.
+FOLDER/whole is the same run without kills. Each attempt is a separate process, forked before MXNet
+has computed anything. The program prints how many attempts resumed from a checkpoint, and how many
+damaged checkpoints they left.
 """
 
 import json
@@ -24,7 +24,7 @@ from gluonlab.training.reporter import Reporter
 
 
 def fork_process(work):
-    """The id of a process that does this, and ends with 0."""
+    """Fork a process that calls ``work`` and exits with status 0; return its id."""
     child = os.fork()
     if child == 0:
         status = 1
@@ -39,13 +39,13 @@ def fork_process(work):
 
 
 def wait_for_exit(child):
-    """Wait; the exit status, or minus the signal that ended it."""
+    """Wait for a child process; return its exit status, or minus the number of its signal."""
     _, status = os.waitpid(child, 0)
     return os.WEXITSTATUS(status) if os.WIFEXITED(status) else -os.WTERMSIG(status)
 
 
 class StepReporter(Reporter):
-    """Writes a byte for every step."""
+    """A reporter that writes a byte into a pipe for each step."""
 
     def __init__(self, pipe):
         self.pipe = pipe
@@ -55,13 +55,13 @@ class StepReporter(Reporter):
 
 
 def run_attempt(folder, settings, digits, reporter):
-    """Begin the run, or go on with it."""
+    """Start or resume the run."""
     config = TrainConfig(**settings, out=str(folder))
     train(config, reporter=reporter, dataset=digits, autoresume=True)
 
 
 def wait_for_steps(pipe, steps):
-    """Until so many are done, or there is nobody to do more."""
+    """Wait until a pipe has a byte for each step, or its writer has exited."""
     while steps > 0:
         done = len(os.read(pipe, steps))
         steps = steps - done if done else 0
@@ -72,15 +72,15 @@ def main(folder, seed, kills, settings):
     damaged = resumed = 0
     for _ in range(kills):
         resumed += bool(list_checkpoints(run))
-        there, here = os.pipe()
-        child = fork_process(partial(run_attempt, run, settings, digits, StepReporter(here)))
-        os.close(here)
-        wait_for_steps(there, random_moment.randint(1, 12))
+        read_end, write_end = os.pipe()
+        child = fork_process(partial(run_attempt, run, settings, digits, StepReporter(write_end)))
+        os.close(write_end)
+        wait_for_steps(read_end, random_moment.randint(1, 12))
         time.sleep(random_moment.uniform(0, 0.04))
         os.kill(child, signal.SIGKILL)
-        os.close(there)
+        os.close(read_end)
         if wait_for_exit(child) == 0:
-            break  # it was faster
+            break  # the run finished before the kill
         if list_checkpoints(run):
             damaged += len(read_newest_checkpoint(run).damaged)
     else:

@@ -26,7 +26,7 @@ JAPANESE = re.compile("[\u3040-\u30ff\u4e00-\u9fff]")
 
 @lru_cache(maxsize=None)
 def load_answers(lab):
-    """tests/labs/answers/labNN.py as a module: WRONG, and RIGHT where there is more than one."""
+    """Import tests/labs/answers/labNN.py, which has WRONG, and RIGHT for alternative answers."""
     path = REPOSITORY / "tests" / "labs" / "answers" / f"lab{lab}.py"
     spec = importlib.util.spec_from_file_location(f"answers_lab{lab}", path)
     module = importlib.util.module_from_spec(spec)
@@ -35,18 +35,18 @@ def load_answers(lab):
 
 
 def lab_mistakes():
-    """id -> its mistakes: (answer, what is said of it in English, and in Japanese)."""
-    return {id: some for lab in lab_numbers() for id, some in load_answers(lab).WRONG.items()}
+    """Return {exercise id: mistakes}, each (answer, English pattern, Japanese pattern)."""
+    return {id: wrong for lab in lab_numbers() for id, wrong in load_answers(lab).WRONG.items()}
 
 
 def alternative_answers():
-    """id -> its right answers of another kind than the solution."""
+    """Return {exercise id: right answers that differ from the solution}."""
     right = (getattr(load_answers(lab), "RIGHT", {}) for lab in lab_numbers())
-    return {id: some for of_lab in right for id, some in of_lab.items()}
+    return {id: answers for lab_answers in right for id, answers in lab_answers.items()}
 
 
 def judge_lab_answer(id, answer):
-    """The verdict, however long this machine takes; 01-2 is about a clock, which is made up."""
+    """Return the verdict on an answer, without a time limit; exercise 01-2 gets a fake clock."""
     exercise = find_exercise(id)._replace(seconds=LIMIT_S)
     if id == "01-2":
         with run_on_a_made_up_clock():
@@ -62,7 +62,7 @@ def verdict_texts(verdict):
 
 
 def find_verdict_fault(id, number):
-    """What is wrong with the verdict on a mistake; empty where it is named in both languages."""
+    """Return the fault of the verdict on a mistake, or "" if both languages name the mistake."""
     answer, english, japanese = load_answers(id[:2]).WRONG[id][number]
     verdict = judge_lab_answer(id, answer)
     said_en, said_ja = verdict.texts["en"], verdict.texts["ja"]
@@ -77,7 +77,7 @@ def find_verdict_fault(id, number):
 
 @lru_cache(maxsize=None)
 def notebook_cells(lab):
-    """The code of a lab's notebook, cell by cell."""
+    """Return the code of each cell of a lab's notebook."""
     [path] = (REPOSITORY / "labs" / "en").glob(f"{lab}-*.ipynb")
     cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
     return tuple("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
@@ -85,21 +85,21 @@ def notebook_cells(lab):
 
 @lru_cache(maxsize=None)
 def cell_imports(cells):
-    """name -> the statement of these cells that imports it, or that sets up ``here``."""
-    found = {}
+    """Return {name: statement that imports it}, with the statement that sets up ``here``."""
+    statements = {}
     for node in (node for cell in cells for node in ast.parse(cell).body):
         if isinstance(node, (ast.Import, ast.ImportFrom)):
-            found.update({one.asname or one.name: node for one in node.names})
+            statements.update({alias.asname or alias.name: node for alias in node.names})
         elif isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "here":
-            found["here"] = node
-    return found
+            statements["here"] = node
+    return statements
 
 
 def define_cell_names(source, lab, cells=None):
-    """What a cell of a lab defines: name -> value, in the order of the cell.
+    """Run a cell of a lab; return {name: value} of its definitions, in their order.
 
-    It may count on what its lab imports, and on ``here``; only what it names is imported.
-    ``cells``: the code of the lab; None: that of its notebook.
+    The cell may use the imports of its lab, and ``here``. ``cells``: the code of the lab, by
+    default that of its notebook.
     """
     used = {node.id for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Name)}
     used |= {"setup"} if "here" in used else set()
@@ -113,6 +113,6 @@ def define_cell_names(source, lab, cells=None):
 
 
 def load_solution(id):
-    """What labs/solutions/ID.py defines last, which is the answer."""
+    """Return the answer in labs/solutions/ID.py, which is its last definition."""
     source = (REPOSITORY / "labs" / "solutions" / f"{id}.py").read_text(encoding="utf-8")
     return list(define_cell_names(source, id[:2]).values())[-1]

@@ -1,7 +1,7 @@
-"""The environments that launchers give their processes, as their documentation has them.
+"""Environment variables that launchers set for their processes, by their documentation.
 
-Each function takes a layout, the number of processes on each host, and gives the variables of each
-process, by rank. The first host is node07.
+Each function takes a layout, the number of processes on each host, and yields the variables of each
+rank. The first host is node07.
 """
 
 
@@ -10,7 +10,7 @@ def host_names(layout):
 
 
 def process_places(layout):
-    """(rank, host's number, rank on the host) of all processes, host by host."""
+    """Return (rank, host number, local rank) of all processes, host by host."""
     places = [(node, local) for node, count in enumerate(layout) for local in range(count)]
     return [(rank, node, local) for rank, (node, local) in enumerate(places)]
 
@@ -51,7 +51,7 @@ def blaunch_environments(layout):
 
 
 def jsrun_environments(layout):
-    """Spectrum MPI: the script has a host of its own, and Open MPI's variables are set, too."""
+    """Yield the variables of Spectrum MPI, which include those of Open MPI."""
     job = lsf_job_variables(layout)
     job["LSB_MCPU_HOSTS"] = f"batch1 1 {job['LSB_MCPU_HOSTS']}"
     inner = zip(open_mpi_environments(layout), process_places(layout))
@@ -83,7 +83,7 @@ def open_mpi_4_environments(layout):
 
 
 def mpich_in_slurm_environments(layout):
-    """Intel MPI starts its proxies by srun, one on each node: their step is not the processes'."""
+    """Yield the variables of Intel MPI, whose proxies are started by srun, one on each node."""
     ones = [1] * len(layout)
     proxies = list(srun_environments(ones))
     for rank, node, local in process_places(layout):
@@ -94,13 +94,13 @@ def mpich_in_slurm_environments(layout):
 
 
 def srun_pmi_environments(layout):
-    """srun --mpi=pmi2."""
+    """Yield the variables of srun --mpi=pmi2."""
     for rank, environ in enumerate(srun_environments(layout)):
         yield {**environ, "PMI_RANK": str(rank), "PMI_SIZE": str(sum(layout)), "PMI_FD": "9"}
 
 
 def torchrun_environments(layout):
-    """One torchrun on each node, started by srun."""
+    """Yield the variables of torchrun, started by srun on each node."""
     agents = list(srun_environments([1] * len(layout)))
     for rank, node, local in process_places(layout):
         yield {

@@ -1,8 +1,8 @@
-"""Trainings that go on for long, and what the process has then.
+"""Long trainings, and the resources of their process.
 
-A program, too: long_trainings.py FOLDER epochs EPOCHS IMAGES MODEL, or mixed; it prints what the
-process has early and at the end, as JSON. In a process of its own, as others leave memory behind
-that is taken and given back while this is measured.
+As a program, long_trainings.py FOLDER epochs EPOCHS IMAGES MODEL, or FOLDER mixed, it prints the
+resources early and at the end, as JSON. It runs in a separate process, because other tests leave
+memory behind that changes during the measurement.
 """
 
 import gc
@@ -60,21 +60,19 @@ def make_tiny_dataset(images):
 
 
 def count_resources():
-    """What this process has: its threads and open files, and the objects of gluonlab and MXNet.
-
-    matplotlib's cache of texts grows to 4,096 entries, whatever is drawn.
-    """
+    """Count the threads and open files of this process, and the objects of gluonlab and MXNet."""
     gc.collect()
-    ours = [
-        thing
-        for thing in gc.get_objects()
-        if str(getattr(type(thing), "__module__", "")).startswith(("gluonlab", "mxnet"))
+    # Only these objects: matplotlib's cache of texts grows to 4,096 entries.
+    objects = [
+        item
+        for item in gc.get_objects()
+        if str(getattr(type(item), "__module__", "")).startswith(("gluonlab", "mxnet"))
     ]
     return {
         "threads": sum(1 for _ in PROC.joinpath("task").iterdir()),
         "Python's threads": threading.active_count(),
         "files": sum(1 for _ in PROC.joinpath("fd").iterdir()),
-        "objects": len(ours),
+        "objects": len(objects),
     }
 
 
@@ -84,43 +82,43 @@ def train_on_dataset(dataset, folder, reporter=None, **settings):
 
 
 class ResourceReporter(Reporter):
-    """Notes what the process has when some epochs begin."""
+    """A reporter that records the resources at the start of some epochs."""
 
     def __init__(self, *epochs):
         super().__init__()
-        self.epochs, self.seen, self.bytes = epochs, [], []
+        self.epochs, self.resources, self.bytes = epochs, [], []
 
     def epoch_begins(self, epoch, epochs, images):
         if epoch in self.epochs:
-            self.seen.append({**count_resources(), "objects": 0})
+            self.resources.append({**count_resources(), "objects": 0})
             self.bytes.append(resident_bytes())
 
 
 def measure_epochs(folder, epochs, images, model):
-    """What there is when the eleventh epoch begins, and the last one."""
-    watching = ResourceReporter(11, epochs)
+    """Return the resources at the start of the eleventh epoch and of the last one."""
+    reporter = ResourceReporter(11, epochs)
     settings = {"model": model, "devices": device_spec(2), "epochs": epochs, **AUGMENTATION}
-    train_on_dataset(make_tiny_dataset(images), folder / "run", watching, **settings)
-    return watching.seen, watching.bytes
+    train_on_dataset(make_tiny_dataset(images), folder / "run", reporter, **settings)
+    return reporter.resources, reporter.bytes
 
 
 def measure_mixed_trainings(folder):
-    """What there is after 20 of 60 trainings, and after all."""
-    dataset, seen, resident = make_tiny_dataset(128), [], []
+    """Return the resources after 20 of 60 trainings, and after all."""
+    dataset, resources, resident = make_tiny_dataset(128), [], []
     for number in range(60):
         train_on_dataset(
             dataset, folder / str(number), **MIXED_SETTINGS[number % len(MIXED_SETTINGS)]
         )
         if number % len(MIXED_SETTINGS) == len(MIXED_SETTINGS) - 1:
             resident.append(resident_bytes())
-            seen.append(count_resources())
-    return (seen[1], seen[-1]), (resident[1], resident[-1])
+            resources.append(count_resources())
+    return (resources[1], resources[-1]), (resident[1], resident[-1])
 
 
 if __name__ == "__main__":
-    folder, what, *more = sys.argv[1:]
-    if what == "epochs":
-        found = measure_epochs(Path(folder), int(more[0]), int(more[1]), more[2])
+    folder, kind, *more = sys.argv[1:]
+    if kind == "epochs":
+        measured = measure_epochs(Path(folder), int(more[0]), int(more[1]), more[2])
     else:
-        found = measure_mixed_trainings(Path(folder))
-    print(json.dumps(found))
+        measured = measure_mixed_trainings(Path(folder))
+    print(json.dumps(measured))

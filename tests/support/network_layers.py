@@ -1,5 +1,6 @@
-"""The layers of networks that are drawn, for mx.nd and mx.np: name -> what makes it of a number of
-units and a flag.
+"""Layers of random networks for mx.nd and mx.np.
+
+The tables map names to functions that make a layer of a number of units and a flag.
 """
 
 import mxnet as mx
@@ -7,7 +8,7 @@ from mxnet.gluon import nn, rnn
 
 
 class ScaledByParameter(nn.HybridBlock):
-    """Times a parameter of an odd shape, (1,) or (1, 1): one number."""
+    """A layer that multiplies by a parameter of one number, of the shape (1,) or (1, 1)."""
 
     def __init__(self, axes):
         super().__init__()
@@ -21,7 +22,7 @@ class ScaledByParameter(nn.HybridBlock):
 
 
 class ParallelDense(nn.HybridBlock):
-    """x -> one(x) + other(x), both dense; the same one twice if ``shared``."""
+    """The sum of two parallel dense layers, which have the same parameters if ``shared``."""
 
     def __init__(self, units, shared):
         super().__init__()
@@ -34,16 +35,16 @@ class ParallelDense(nn.HybridBlock):
 
 
 def shared_dense(units, flag):
-    """A dense layer behind itself, with something without parameters in between."""
+    """Return two dense layers with shared parameters, and a layer without parameters between."""
     net = nn.HybridSequential()
-    again = nn.Dense(units, in_units=units, activation="tanh")
-    net.add(nn.Dense(units), again, nn.Dropout(0.0) if flag else nn.Flatten())
-    net.add(nn.Dense(units, in_units=units, params=again.params))
+    first = nn.Dense(units, in_units=units, activation="tanh")
+    net.add(nn.Dense(units), first, nn.Dropout(0.0) if flag else nn.Flatten())
+    net.add(nn.Dense(units, in_units=units, params=first.params))
     return net
 
 
 def grouped_convolution(units, depthwise):
-    """A convolution in two groups, or in as many as it has channels."""
+    """Return a grouped convolution of two groups, or a depthwise convolution."""
     net = nn.HybridSequential()
     net.add(
         nn.Conv2D(2 * units, 1),
@@ -53,9 +54,8 @@ def grouped_convolution(units, depthwise):
 
 
 def transposed_convolution(units, bias):
-    """From 16 channels to one, MXNet cannot train it on CPUs: oneDNN cannot reorder such
-    weights.
-    """
+    """Return a transposed convolution."""
+    # Two units at least: oneDNN cannot reorder the weights from 16 channels to one.
     return nn.Conv2DTranspose(max(2, units), 2, use_bias=bias)
 
 

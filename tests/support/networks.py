@@ -1,10 +1,9 @@
-"""Small networks by chance, for properties that any network must have: layers, shapes, what is
-trained and how fast.
+"""Small random networks, for properties of all networks.
 
-What a network gives for an image depends on this image alone (BatchNorm takes its running
-statistics), and is smooth but for max pooling, so that k devices must train as one does. Weights
-and losses are divided by the number of inputs, so that training converges: where it diverges, each
-step multiplies what rounding left of the order of a sum.
+The output for an image depends on this image only (BatchNorm uses its running statistics), and is
+smooth except for max pooling. Therefore k devices must train like one device. Weights and losses
+are divided by the number of inputs, so that training converges: a divergence would multiply
+rounding errors in each step.
 """
 
 from dataclasses import dataclass
@@ -26,7 +25,7 @@ from support.network_layers import (
     WORD_LAYERS,
 )
 
-# with an epsilon that keeps rounding errors of tiny gradients from becoming whole steps
+# The epsilons prevent large steps from rounding errors of tiny gradients.
 OPTIMIZERS = {
     "sgd": {"learning_rate": 0.05, "wd": 0.01},
     "momentum": {"learning_rate": 0.03, "momentum": 0.9, "clip_gradient": 5.0},
@@ -35,7 +34,7 @@ OPTIMIZERS = {
     "rmsprop": {"learning_rate": 0.02, "epsilon": 0.1},
     "adagrad": {"learning_rate": 0.05, "eps": 0.1},
 }
-FLOAT32_OPTIMIZERS = ("rmsprop", "adagrad")  # whose states MXNet makes of this type
+FLOAT32_OPTIMIZERS = ("rmsprop", "adagrad")  # MXNet creates their states in float32
 MXNET_NAMES = {"momentum": "sgd"}
 HYBRIDIZE_OPTIONS = {
     "as it is": None,
@@ -47,9 +46,7 @@ LOSSES = [gluon.loss.SoftmaxCrossEntropyLoss, gluon.loss.L2Loss]
 
 
 class MultiHeadNet(gluon.Block):
-    """A body, and a dense layer for each of its outputs, of which a batch may use some: those in
-    ``used``.
-    """
+    """A network with several dense heads, of which a batch uses those in ``used``."""
 
     def __init__(self, body, sizes):
         super().__init__()
@@ -63,8 +60,9 @@ class MultiHeadNet(gluon.Block):
 
 @dataclass(frozen=True)
 class Batch:
-    """As many backward passes as it has parts, and one step; ``used``: which heads' losses are
-    summed.
+    """A batch of one step, with a backward pass for each part.
+
+    ``parts``: the number of images of each part. ``used``: the heads whose losses are summed.
     """
 
     parts: Tuple[int, ...]
@@ -85,7 +83,7 @@ parameter_rules = st.tuples(
 
 @dataclass(frozen=True)
 class NetworkCase:
-    """What is built and how it is trained; `train_network` does it."""
+    """A random network, and its training by `train_network`."""
 
     layers: Tuple[Any, ...]
     heads: Tuple[int, ...]
@@ -103,12 +101,12 @@ class NetworkCase:
         net = MultiHeadNet(body, self.heads)
         net.initialize(mx.init.Zero(), ctx=ctxs)  # mx.np cannot draw float64
         net.cast(self.dtype)
-        # which makes all shapes known
+        # the first forward infers all shapes
         net(kind.zeros((1, *self.shape), ctx=ctxs[0], dtype=self.dtype))
         random = np.random.RandomState(self.seed)
         params = list(net.collect_params().values())
-        of_body = set(body.collect_params())
-        own = list(dict.fromkeys(_layer_name(param) for param in params))
+        body_names = set(body.collect_params())
+        layer_names = list(dict.fromkeys(_layer_name(param) for param in params))
         accumulated = any(len(batch.parts) > 1 for batch in self.batches)
         for param in params:
             low = 0.5 if param.name.endswith("running_var") else -0.6
@@ -116,13 +114,13 @@ class NetworkCase:
                 self.dtype
             )
             if param.grad_req == "null" and param.name.endswith("gamma"):
-                values[:] = 1  # as the first forward would set it, on the devices that have a shard
+                values[:] = 1  # the first forward sets it, but only on devices with images
             param.set_data(kind.array(values, dtype=self.dtype))
             if param.grad_req != "null":
-                # of a layer: with its weight frozen, MXNet computes no gradient of a bias, and
-                # leaves what was there
-                rule = self.rules[own.index(_layer_name(param)) % len(self.rules)]
-                frozen = rule[0] == "null" and param.name in of_body
+                # One rule per layer: if its weight is frozen, MXNet leaves the gradient of the bias
+                # unwritten.
+                rule = self.rules[layer_names.index(_layer_name(param)) % len(self.rules)]
+                frozen = rule[0] == "null" and param.name in body_names
                 param.grad_req = (
                     "null" if frozen else "add" if accumulated else rule[0].replace("null", "write")
                 )
@@ -133,8 +131,8 @@ class NetworkCase:
             net.hybridize(**HYBRIDIZE_OPTIONS[hybridize])
         return net
 
-    def data(self):
-        """(parts of (images, labels), used) for each batch."""
+    def make_batches(self):
+        """Yield (parts of (images, labels), used heads) for each batch."""
         random = np.random.RandomState(self.seed + 1)
         for batch in self.batches:
             yield (
@@ -159,9 +157,7 @@ class NetworkCase:
 
 
 def fan_in(param):
-    """How many numbers each output of a dense layer or a convolution is a sum of; 1 for all
-    else.
-    """
+    """Return the number of inputs of each output of a weight; 1 for other parameters."""
     return int(np.prod(param.shape[1:])) if param.name.endswith("weight") else 1
 
 
@@ -180,8 +176,9 @@ INPUT_KINDS = {
 
 @st.composite
 def network_cases(draw, fewest, some_heads=False):
-    """A network, and batches of at least so many images; with ``some_heads``, batches that leave a
-    head's parameters out.
+    """Draw a network and batches of at least ``fewest`` images.
+
+    ``some_heads``: whether a batch may leave the parameters of a head unused.
     """
     kind, optimizer = (
         draw(st.sampled_from(sorted(INPUT_KINDS))),
@@ -217,8 +214,9 @@ def network_cases(draw, fewest, some_heads=False):
 def train_network(
     network, trainer_class, store, ctxs, hybridize="as it is", numpy=False, weights=None
 ):
-    """The parameters after a step for each batch: those of the first device, and whether all others
-    have the same bits. ``weights``: in which proportion the devices share each batch.
+    """Train a network; return the parameters of the first device, and whether all devices agree.
+
+    ``weights``: the proportions in which the devices share each batch.
     """
     with mx.util.np_shape(numpy), mx.util.np_array(numpy):
         kind = mx.np if numpy else mx.nd
@@ -232,7 +230,7 @@ def train_network(
             LOSSES[units == 1](weight=1 / fan_in(head.weight))
             for units, head in zip(network.heads, net.heads)
         ]
-        for parts, net.used in network.data():
+        for parts, net.used in network.make_batches():
             for images, labels in parts:
                 _backward(
                     net,
@@ -247,20 +245,20 @@ def train_network(
             trainer.step(sum(len(images) for images, _ in parts), ignore_stale_grad=left_out)
             if any(param.grad_req == "add" for param in params):
                 net.collect_params().zero_grad()  # a Parameter's own fails after npx.set_np()
-        # for forward passes, too, which lay frozen weights out anew behind the engine's back
+        # forward passes change the layout of frozen weights without a record in the engine
         mx.nd.waitall()
-        found = [[param.data(ctx).asnumpy() for param in params] for ctx in ctxs]
-    alike = all(np.array_equal(a, b) for others in found[1:] for a, b in zip(others, found[0]))
-    return found[0], alike
+        arrays = [[param.data(ctx).asnumpy() for param in params] for ctx in ctxs]
+    alike = all(np.array_equal(a, b) for others in arrays[1:] for a, b in zip(others, arrays[0]))
+    return arrays[0], alike
 
 
 def _backward(net, losses, images, labels, ctxs, kind, weights):
     ends = np.cumsum(shard_sizes(len(images), len(ctxs), weights))[: len(ctxs) - 1]
     with autograd.record():
-        found = []
+        device_losses = []
         for ctx, x, y in zip(ctxs, np.split(images, ends), np.split(labels, ends)):
             if len(x):
                 y = kind.array(y, dtype=y.dtype, ctx=ctx)
                 outputs = net(kind.array(x, dtype=x.dtype, ctx=ctx))
-                found += [loss(output, y) for loss, output in zip(losses, outputs)]
-    autograd.backward(found)
+                device_losses += [loss(output, y) for loss, output in zip(losses, outputs)]
+    autograd.backward(device_losses)

@@ -34,7 +34,7 @@ def test_epochs_take_no_threads_and_no_files(tmp_path):
     train_on_dataset(
         make_tiny_dataset(16), tmp_path / "run", watching, model="mlp", epochs=9, **AUGMENTATION
     )
-    assert watching.seen[0] == watching.seen[1]
+    assert watching.resources[0] == watching.resources[1]
 
 
 @pytest.mark.long
