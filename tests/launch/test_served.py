@@ -69,7 +69,7 @@ def test_servers_update_as_workers_do(optimizer, tmp_path):
     more = {"momentum": 0.9} if OPTIMIZERS[optimizer].momentum else {}
     how = asked(optimizer=optimizer, more=more, lr=0.01)
     found, told = ended(tmp_path, 2, 3, how)
-    expected = served.train_on_one_device(2, how)
+    expected = served.train_reference(2, how)
     assert told is None
     for weights in found:
         assert (weights == found[0]).all()
@@ -97,7 +97,7 @@ def test_any_number_of_workers_and_servers_makes_the_same_update(
         backend=backend, steps=6,
     )  # fmt: skip
     found, _ = ended(tmp_path_factory.mktemp("run"), workers, server_count, how, bound)
-    expected = served.train_on_one_device(workers, how)
+    expected = served.train_reference(workers, how)
     for weights in found:
         assert (weights == found[0]).all()
         assert relative_distance([weights], [expected]) <= 1e-5
@@ -133,7 +133,7 @@ def test_a_worker_that_does_not_wait_for_others_and_has_none_updates_as_if_alone
 ):
     how = asked(backend="dist_async", optimizer=optimizer, lr=0.01)
     [found], told = ended(tmp_path, 1, server_count, how)
-    assert relative_distance([found], [served.train_on_one_device(1, how)]) <= 1e-5
+    assert relative_distance([found], [served.train_reference(1, how)]) <= 1e-5
     assert len(told) == 1  # nobody else has updated anything
 
 

@@ -66,28 +66,31 @@ def faults(case, roles=ROLES, requests=("write", "add"), hybridized=True):
     if exact:
         limit = ALIKE[drawn.dtype]
     if not is_crash(case) and case.attrs.get("act_type") != "selu" and not _is_wrong_at_once(case):
-        compare("imperative", drawn.imperative(), right, limit)
+        compare("imperative", drawn.imperative_gradients(), right, limit)
         if not exact and drawn.dtype == "float32":
-            right = drawn.imperative()
+            right = drawn.imperative_gradients()
     for dtype in dict.fromkeys((drawn.dtype, "float32")):
         drawn = DrawnCase(case, dtype=dtype)
         if case.random:  # each type has numbers of its own
-            right = drawn.imperative()
+            right = drawn.imperative_gradients()
         for role in roles:
-            graph, expected = drawn.graph(role), drawn.expected(right, role)
+            graph, expected = drawn.make_graph(role), drawn.expected_gradients(right, role)
             for request in requests:
                 if _is_fixed_gamma(case) and request == "add":
                     continue  # its gradient is zero, and is not added but written
-                compare(f"{dtype} {role} {request}", drawn.bound(graph, request), expected,
-                        ALIKE[dtype])  # fmt: skip
+                gradients = drawn.bound_gradients(graph, request)
+                compare(f"{dtype} {role} {request}", gradients, expected, ALIKE[dtype])
             for only in (
                 range(len(expected)) if len(expected) > 1 and not _needs_all(case, dtype) else ()
             ):
-                compare(f"{dtype} {role} only {only}", drawn.bound(graph, only=only),
+                compare(f"{dtype} {role} only {only}", drawn.bound_gradients(graph, only=only),
                         [expected[only]], ALIKE[dtype])  # fmt: skip
             if hybridized and not is_wrong(case) and not _is_loud(case, dtype):
                 compare(
-                    f"{dtype} {role} hybridized", drawn.hybridized(graph), expected, ALIKE[dtype]
+                    f"{dtype} {role} hybridized",
+                    drawn.hybridized_gradients(graph),
+                    expected,
+                    ALIKE[dtype],
                 )
     return result
 
@@ -156,7 +159,7 @@ def test_every_operator_of_mxnet_has_a_case_or_no_gradient():
 def test_every_rewritten_operator_has_a_wrong_gradient_in_mxnet(wrong):
     """No operator is rewritten without need."""
     drawn = DrawnCase(wrong)
-    plain = drawn.bound(drawn.graph("inner"), ours=False)
+    plain = drawn.bound_gradients(drawn.make_graph("inner"), ours=False)
     assert relative_error(plain, drawn.by_differences()) > 0.03
 
 

@@ -17,13 +17,13 @@ from support.plain_loop import (
     initialize_randomly,
     make_perceptron,
     max_difference,
-    parameter_arrays,
     random_batch,
     recorded_losses,
     run_steps,
     split_over_devices,
     train_program,
 )
+from support.reference import parameter_arrays
 
 from gluonlab import BucketedTrainer, make_kvstore
 from gluonlab.errors import ConfigError, KVStoreError
@@ -179,7 +179,7 @@ def test_states_of_three_devices_go_on_on_one_other(tmp_path):
         run_steps(net, trainer, ctxs)
         trainer.save_states(str(tmp_path / "states"))
         net.save_parameters(str(tmp_path / "parameters"))
-        run_steps(net, trainer, ctxs, of=range(3, 6))
+        run_steps(net, trainer, ctxs, steps=range(3, 6))
 
     right = train_program(program, 3, BucketedTrainer, **ADAM)
     elsewhere = [mx.cpu(5)]
@@ -187,7 +187,7 @@ def test_states_of_three_devices_go_on_on_one_other(tmp_path):
     net.load_parameters(str(tmp_path / "parameters"), ctx=elsewhere)
     trainer = BucketedTrainer(net.collect_params(), **ADAM)
     trainer.load_states(str(tmp_path / "states"))
-    run_steps(net, trainer, elsewhere, of=range(3, 6))
+    run_steps(net, trainer, elsewhere, steps=range(3, 6))
     assert max_difference(parameter_arrays(net), right) < CLOSE
 
 
@@ -198,7 +198,7 @@ def test_states_of_gluons_own_trainer_go_on_on_several_devices(tmp_path):
         run_steps(net, trainer, ctxs)
         trainer.save_states(str(tmp_path / "states"))
         net.save_parameters(str(tmp_path / "parameters"))
-        run_steps(net, trainer, ctxs, of=range(3, 6))
+        run_steps(net, trainer, ctxs, steps=range(3, 6))
 
     right = train_program(program, 1, gluon.Trainer, **ADAM)
     net = make_perceptron()
@@ -218,7 +218,7 @@ def test_a_schedule_counts_steps_and_not_devices():
 
     def program(net, trainer, ctxs):
         for step in range(6):
-            run_steps(net, trainer, ctxs, of=[step])
+            run_steps(net, trainer, ctxs, steps=[step])
             rates.append(trainer.learning_rate)
 
     schedule = mx.lr_scheduler.MultiFactorScheduler([2, 4], 0.1, base_lr=1.0)
@@ -233,7 +233,7 @@ def test_a_rate_set_between_steps_reaches_a_store_that_updates():
     def program(net, trainer, ctxs):
         for step in range(3):
             trainer.set_learning_rate(0.1 * 0.5**step)
-            run_steps(net, trainer, ctxs, of=[step])
+            run_steps(net, trainer, ctxs, steps=[step])
 
     check(program, kvstore="sharded-optimizer")
 
@@ -432,7 +432,7 @@ def test_a_parameter_set_by_hand_after_a_step_stays_so(store):
 
     def program(net, trainer, ctxs):
         for step in range(3):
-            run_steps(net, trainer, ctxs, of=[step])
+            run_steps(net, trainer, ctxs, steps=[step])
             net[1].bias.set_data(net[1].bias._reduce() * 0)
             for ctx in ctxs:  # and without a copy
                 net[0].weight.data(ctx)[:] = net[0].weight.data(ctx).clip(-0.3, 0.3)

@@ -1,4 +1,4 @@
-"""Made-up results of `gluonlab.bench allreduce` and `gradients`, and a wrong schedule."""
+"""Fake results of `gluonlab.bench allreduce` and `gradients`, and a wrong schedule."""
 
 from dataclasses import replace
 

@@ -54,7 +54,7 @@ class SimulatedClock:
         self._devices[device] = max(self._host, self._devices[device]) + seconds
 
     def exchange(self, seconds: float) -> None:
-        """Let both devices wait for each other and exchange data for some seconds."""
+        """Add an exchange of data, for which both devices wait for each other."""
         end = max(self._host, *self._devices.values()) + seconds
         self._devices = dict.fromkeys(self._devices, end)
 

@@ -14,13 +14,13 @@ SETTINGS = {
 def make_metrics(epochs=3, steps=4, lr=0.1):
     lines = []
     for epoch in range(1, epochs + 1):
-        shared = {"epoch": epoch, "loss": 2.0 / epoch}
+        base = {"epoch": epoch, "loss": 2.0 / epoch}
         lines += [
-            {"kind": "step", **shared, "step": (epoch - 1) * steps + step, "lr": lr / epoch}
+            {"kind": "step", **base, "step": (epoch - 1) * steps + step, "lr": lr / epoch}
             for step in range(1, steps + 1)
         ]
         lines.append(
-            {"kind": "epoch", **shared, "step": epoch * steps, "images": 100, "seconds": 0.5 * epoch,
+            {"kind": "epoch", **base, "step": epoch * steps, "images": 100, "seconds": 0.5 * epoch,
              "accuracy": [0.5, 0.9, 0.8][epoch - 1], "validation_loss": 1.0 / epoch}
         )  # fmt: skip
     return lines

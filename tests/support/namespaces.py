@@ -1,7 +1,7 @@
 """Simulated hosts: network namespaces with an address and an sshd each.
 
-In each namespace the name of the machine resolves to the address of the host. The module needs root,
-iproute2, and the client and server of OpenSSH.
+In each namespace the name of the machine resolves to the address of the host. The module needs
+root, iproute2, and the client and server of OpenSSH.
 """
 
 import os

@@ -1,7 +1,7 @@
-"""MXNet's operators that have a gradient: for each of them small inputs and its attributes.
+"""Table of MXNet's operators that have a gradient, with small inputs and attributes.
 
-Operators are named as MXNet's library registers them, so that those of mx.np and mx.npx are among
-them: ``npx.leaky_relu`` is LeakyReLU, ``np.add`` is _npi_add.
+The names are those in MXNet's library, which include mx.np and mx.npx: ``npx.leaky_relu`` is
+LeakyReLU, ``np.add`` is _npi_add.
 """
 
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Numbers:
-    """Numbers from ``low`` to ``high``, no two alike, none of them 0, in a drawn order."""
+    """Distinct nonzero numbers from ``low`` to ``high`` in a random order."""
 
     shape: Tuple[int, ...]
     low: float = -1.93
@@ -38,7 +38,7 @@ def within_1(*shape):
 
 @dataclass
 class Matrices:
-    """Matrices: positive "definite" ones, "lower" triangular ones, or any "regular" ones."""
+    """Matrices of a kind: positive "definite", "lower" triangular, or "regular"."""
 
     shape: Tuple[int, ...]
     kind: str = "definite"
@@ -58,19 +58,25 @@ def names(text):
 
 
 def const(values, dtype=None):
-    """An input without a gradient: positions, labels, lengths."""
+    """Return an input without a gradient: positions, labels, lengths."""
     return np.array(values, dtype=dtype)
 
 
 @dataclass(frozen=True)
 class Case:
-    """An operator with attributes, and its inputs: a shape, Numbers, or a fixed array.
+    """An operator with attributes and inputs.
 
-    ``learned``: the inputs that have a gradient; those that are not fixed, by default. ``used``:
-    the outputs that have one. ``states``: auxiliary arrays. ``own``: the gradients of an operator
-    that has its own, whatever comes from above. ``single``: it computes in float32 only.
-    ``symmetric``: it takes its input for a symmetric matrix, and its gradient is one. ``random``:
-    its numbers depend on the type.
+    Attributes:
+        op: the name of the operator.
+        inputs: shapes, Numbers, Matrices, or constant arrays.
+        attrs: the attributes of the operator.
+        learned: the inputs that have a gradient, by default all but the constant ones.
+        used: the outputs that have a gradient.
+        states: auxiliary arrays.
+        own: returns the gradients of an operator that defines its own.
+        single: whether the operator computes in float32 only.
+        symmetric: whether the input and its gradient are symmetric matrices.
+        random: whether its random numbers depend on the type.
     """
 
     op: str
@@ -110,7 +116,7 @@ def case(op, *inputs, **attrs):
 
 
 def nary(op, *inputs, **attrs):
-    """Of an operator that takes any number of inputs."""
+    """Return the case of an operator that takes any number of inputs."""
     return case(op, *inputs, num_args=len(inputs), **attrs)
 
 

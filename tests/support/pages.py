@@ -1,6 +1,4 @@
-"""What the documents show to be typed: their blocks of commands and of Python, and whether gluonlab
-knows every word of a command.
-"""
+"""Code blocks of the documents, and a check that their commands exist."""
 
 import importlib
 import re
@@ -17,10 +15,10 @@ from gluonlab.config.command_line import given_settings
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([*ROOT.glob("README*.md"), *(ROOT / "docs").glob("*.md")])
 
-# Programs that a page shows whole, and then starts.
+# Programs that a page shows completely, and then starts.
 SHOWN_PROGRAMS = {"train.py": ROOT / "docs" / "processes.md"}
 
-# A line before a block, which readers do not see: why it is not run, or what it finds there.
+# An HTML comment before a block: the reason not to run it, or the files that it needs.
 MARK = r"(?:^<!-- (not run|made before): (.+?) -->\n)?"
 BLOCK = re.compile(MARK + r"^```(\w*)\n(.*?)^```$", re.M | re.S)
 
@@ -35,23 +33,23 @@ class Block(NamedTuple):
 
 
 def read_blocks(page, language=None):
-    """The blocks of a page, in order; of one language, if one is given."""
-    found = []
+    """Return the blocks of a page in order, of all languages or of one."""
+    blocks = []
     for mark, text, kind, code in BLOCK.findall(page.read_text(encoding="utf-8")):
-        why = text if mark == "not run" else None
-        before = tuple(text.split(", ")) if mark == "made before" else ()
+        not_run = text if mark == "not run" else None
+        made_before = tuple(text.split(", ")) if mark == "made before" else ()
         if language in (None, kind):
-            found.append(Block(kind, code, why, before))
-    return found
+            blocks.append(Block(kind, code, not_run, made_before))
+    return blocks
 
 
 def read_shown_program(name):
-    """The program that a page shows under this name."""
+    """Return the program that a page shows under this name."""
     return next(block.code for block in read_blocks(SHOWN_PROGRAMS[name], "python"))
 
 
 def block_commands(block):
-    """The commands of a block, each as a line without its comment."""
+    """Return the commands of a block, each as a line without its comment."""
     joined = re.sub(r"\\\n\s*", "", block.code)
     lines = (shlex.split(line, comments=True) for line in joined.splitlines())
     # NAME=value before a command sets its environment.
@@ -90,12 +88,12 @@ def check_command(words):
         **given_settings({name: options[name] for name in names & set(options)})
     )  # checks values
     behind = rest[rest.index("--") + 1 :] if "--" in rest else []
-    if behind and behind[0].startswith("-"):  # else a program of the user's own
+    if behind and behind[0].startswith("-"):  # otherwise a program of the user
         check_command(["python", "-m", "gluonlab.run", *behind])
 
 
 def _split_module(words):
-    """The module that these words start, and its own words; None for what is not gluonlab's."""
+    """Split a command into its module, None if it is not of gluonlab, and its arguments."""
     words = [word for word in words if word != "srun"]
     if words[:2] == ["python", "-m"]:
         return words[2], words[3:]

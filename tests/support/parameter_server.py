@@ -1,6 +1,4 @@
-"""MXNet's parameter server on this machine: a scheduler, a server, and workers that run a piece of
-Python.
-"""
+"""MXNet's parameter server on this machine, with a scheduler, servers and workers."""
 
 import socket
 import subprocess
@@ -18,9 +16,10 @@ def free_port():
 
 @contextmanager
 def start_servers(count, servers=1, serve="import gluonlab, mxnet", **variables):
-    """Scheduler and server for ``count`` workers: the workers' environments, and the server.
+    """Start a scheduler and servers until the block ends.
 
-    ``serve``: what a server runs. Both end with the block.
+    Yield the environments of ``count`` workers, and a server process. ``serve``: the code of a
+    server.
     """
     shared = {
         "DMLC_NUM_WORKER": str(count),
@@ -44,9 +43,9 @@ def start_servers(count, servers=1, serve="import gluonlab, mxnet", **variables)
 
 @contextmanager
 def start_workers(count, code, *arguments, **variables):
-    """``count`` workers that run ``code``, with scheduler and server: the workers' processes.
+    """Start workers that run ``code``, with their servers, until the block ends.
 
-    All end with the block.
+    Yield the processes of the workers.
     """
     started = []
     with start_servers(count, **variables) as (environments, _):

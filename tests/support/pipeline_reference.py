@@ -1,7 +1,7 @@
-"""What a pipeline schedule is, once more: as a graph of what must come before what.
+"""Reference implementation of pipeline schedules as dependency graphs, without execution.
 
-Nothing is run here. A schedule is right when its programs hold exactly the instructions that they
-must, every op of a stage in the order of microbatches, and the graph has no circle.
+A schedule is valid if its programs contain exactly the required instructions, each operation of a
+stage in the order of microbatches, and if the graph has no cycle.
 """
 
 from functools import lru_cache
@@ -13,28 +13,28 @@ SINGLE_STAGE_SCHEDULES = ("gpipe", "1f1b")  # on each device
 
 
 def make_schedule(name, devices, microbatches, stages_per_device):
-    """The schedule; where it knows one stage on each device only, of one."""
-    several = 1 if name in SINGLE_STAGE_SCHEDULES else stages_per_device
-    return SCHEDULES[name](devices, microbatches, several)
+    """Return a schedule; single-stage schedules ignore ``stages_per_device``."""
+    stage_count = 1 if name in SINGLE_STAGE_SCHEDULES else stages_per_device
+    return SCHEDULES[name](devices, microbatches, stage_count)
 
 
 def expected_instructions(schedule):
-    """The instructions that each device must carry out."""
+    """Return the set of required instructions of each device."""
     last, many = schedule.stages - 1, range(schedule.microbatches)
-    of_device = [set() for _ in range(schedule.devices)]
+    device_instructions = [set() for _ in range(schedule.devices)]
     for stage in range(schedule.stages):
         ops = ["forward", "backward"]
         if schedule.devices > 1:
             ops += ["recv_forward", "send_backward"] if stage > 0 else []
             ops += ["send_forward", "recv_backward"] if stage < last else []
-        own = of_device[stage % schedule.devices]
+        own = device_instructions[stage % schedule.devices]
         own.update(Instruction(op, stage, m) for op in ops for m in many)
         own.add(Instruction("update", stage, -1))
-    return of_device
+    return device_instructions
 
 
 def prerequisites(schedule, instruction, queue=None):
-    """What must be done before the instruction, wherever it is done."""
+    """Yield the instructions on which an instruction depends, on any device."""
     op, stage, m = instruction
     last, apart = schedule.stages - 1, schedule.devices > 1
     if op == "forward" and stage > 0:
@@ -60,21 +60,21 @@ def prerequisites(schedule, instruction, queue=None):
 
 
 def first_fault(schedule, device):
-    """The place of the first instruction that is wrong, whatever others do; None if none is."""
-    must, program = expected_instructions(schedule)[device], schedule.programs[device]
-    for place, instruction in enumerate(program):
+    """Return the index of a device's first invalid instruction; None if all are valid."""
+    required, program = expected_instructions(schedule)[device], schedule.programs[device]
+    for index, instruction in enumerate(program):
         op, stage, m = instruction
-        earlier = set(program[:place])
-        before = [n for n in prerequisites(schedule, instruction) if n in must]
-        in_turn = all((op, stage, other) in earlier for other in range(m))
-        alone = instruction in must and instruction not in earlier
-        if not (alone and in_turn and earlier.issuperset(before)):
-            return place
-    return None if must == set(program) else len(program)
+        earlier = set(program[:index])
+        dependencies = [n for n in prerequisites(schedule, instruction) if n in required]
+        in_order = all((op, stage, other) in earlier for other in range(m))
+        is_unique = instruction in required and instruction not in earlier
+        if not (is_unique and in_order and earlier.issuperset(dependencies)):
+            return index
+    return None if required == set(program) else len(program)
 
 
 def blocked_instructions(schedule, queue):
-    """The instructions that lie on a circle of the graph, or behind one; programs are complete."""
+    """Return the instructions on a cycle of the graph or after one; programs are complete."""
     before = {}
     for program in schedule.programs:
         for place, instruction in enumerate(program):
@@ -90,7 +90,7 @@ def blocked_instructions(schedule, queue):
 
 
 def end_times(schedule, costs):
-    """{instruction: when it ends}: the longest way to it through the graph."""
+    """Return {instruction: end time}, by the longest paths through the graph."""
     at = {i: (program, n) for program in schedule.programs for n, i in enumerate(program)}
 
     @lru_cache(maxsize=None)
@@ -98,7 +98,7 @@ def end_times(schedule, costs):
         op, stage, m = instruction
         program, place = at[instruction]
         before = [end(Instruction(*n)) for n in prerequisites(schedule, instruction)]
-        # a send delays nothing on its own device, but the next send to the same stage
+        # a send delays only the next send of its device to the same stage
         earlier = [i for i in program[:place] if not i.op.startswith("send")][-1:]
         if op.startswith("send") and m:
             earlier.append(Instruction(op, stage, m - 1))

@@ -1,17 +1,18 @@
-"""A training loop as Gluon's tutorials write it, on one device or several, for any trainer."""
+"""A training loop of plain Gluon on one or several devices, for any trainer."""
 
 import numpy as np
 from mxnet import autograd, gluon, nd
 from mxnet.gluon import nn
 
 from support.devices import contexts
+from support.reference import parameter_arrays
 
 CROSS_ENTROPY = gluon.loss.SoftmaxCrossEntropyLoss()
 FEATURES, CLASSES = 4, 3
 
 
 def random_batch(step, images=12):
-    """Random features and labels: the same in each process, others in each step."""
+    """Return random features and labels, which depend on the step only."""
     random = np.random.RandomState(step)
     return random.normal(size=(images, FEATURES)), random.randint(0, CLASSES, images)
 
@@ -21,7 +22,7 @@ def split_over_devices(array, ctxs, **more):
 
 
 def initialize_randomly(net, ctxs, seed=0):
-    """The network on these devices, with random values where its shapes are known."""
+    """Initialize a network on some devices with random values; return the network."""
     net.initialize(ctx=ctxs)
     random = np.random.RandomState(seed)
     for param in net.collect_params().values():
@@ -40,7 +41,7 @@ def make_perceptron(outputs=CLASSES, inputs=FEATURES):
 
 
 def recorded_losses(net, step, ctxs, images=12, loss=CROSS_ENTROPY):
-    """A batch's losses on each device, recorded."""
+    """Return the recorded losses of a batch, one array per device."""
     x, y = random_batch(step, images)
     with autograd.record():
         return [
@@ -49,29 +50,23 @@ def recorded_losses(net, step, ctxs, images=12, loss=CROSS_ENTROPY):
         ]
 
 
-def run_steps(net, trainer, ctxs, of=range(3), images=12):
-    for step in of:
+def run_steps(net, trainer, ctxs, steps=range(3), images=12):
+    for step in steps:
         autograd.backward(recorded_losses(net, step, ctxs, images))
         trainer.step(images)
 
 
-def parameter_arrays(net, ctx=None):
-    """Copies of all parameters, of the first device or of one."""
-    params = net.collect_params().values()
-    return [param.data(ctx or param.list_ctx()[0]).asnumpy() for param in params]
-
-
-def max_difference(these, those):
-    """The largest difference between arrays."""
-    return max(float(np.abs(a - b).max()) for a, b in zip(these, those))
+def max_difference(arrays, others):
+    """Return the largest difference between two lists of arrays."""
+    return max(float(np.abs(a - b).max()) for a, b in zip(arrays, others))
 
 
 def train_program(program, devices, trainer, make=make_perceptron, **settings):
-    """The values after ``program(net, trainer, ctxs)``, the same on all devices."""
+    """Return the parameters after ``program(net, trainer, ctxs)``, which all devices share."""
     ctxs = contexts(devices)
     net = initialize_randomly(make(), ctxs)
     program(net, trainer(net.collect_params(), **settings), ctxs)
-    found = parameter_arrays(net)
+    arrays = parameter_arrays(net)
     for ctx in ctxs[1:]:
-        assert max_difference(parameter_arrays(net, ctx), found) == 0.0
-    return found
+        assert max_difference(parameter_arrays(net, ctx), arrays) == 0.0
+    return arrays

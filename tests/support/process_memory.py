@@ -1,4 +1,4 @@
-"""How much memory something takes at its peak, as Linux counts it for this process."""
+"""Peak and current memory of this process, as Linux reports it."""
 
 import re
 from pathlib import Path
@@ -17,24 +17,23 @@ def _read_kilobytes(name):
 
 
 def measure_peak_bytes(work):
-    """What ``work()`` and what it has queued add to the resident memory; getrusage would begin with
-    the parent process's peak.
-    """
+    """Return how much ``work()`` and its queued operations add to the resident memory."""
     nd.waitall()
-    CLEAR_REFS.write_text("5")  # the peak begins anew
-    before = _read_kilobytes("VmRSS")
+    # Reset the peak. getrusage would start with the peak of the parent process.
+    CLEAR_REFS.write_text("5")
+    initial = _read_kilobytes("VmRSS")
     work()
     nd.waitall()
-    return 1024 * (_read_kilobytes("VmHWM") - before)
+    return 1024 * (_read_kilobytes("VmHWM") - initial)
 
 
 def own_peak_bytes():
-    """The most that this process has had resident so far."""
+    """Return the peak of the resident memory of this process."""
     return 1024 * _read_kilobytes("VmHWM")
 
 
 def resident_bytes():
-    """What this process has resident now."""
+    """Return the resident memory of this process."""
     return 1024 * _read_kilobytes("VmRSS")
 
 
@@ -50,6 +49,6 @@ finally:
 
 
 def measure_run_peak(python, *arguments):
-    done = python("-c", TRAIN_SOURCE, *arguments, "--quiet", timeout=1800)
-    assert done.returncode == 0, done.stderr
-    return int(re.search(r"^peak (\d+)$", done.stdout, re.M)[1])
+    process = python("-c", TRAIN_SOURCE, *arguments, "--quiet", timeout=1800)
+    assert process.returncode == 0, process.stderr
+    return int(re.search(r"^peak (\d+)$", process.stdout, re.M)[1])

@@ -1,4 +1,4 @@
-"""Independent references: plain Gluon, as a textbook writes it."""
+"""Reference implementations in plain Gluon, and comparisons of arrays."""
 
 import mxnet as mx
 import numpy as np
@@ -9,7 +9,7 @@ from gluonlab.data.loading.split_batch import make_local_batch, shard, shard_siz
 
 
 def textbook_lenet(classes=10, pool="max"):
-    """LeNet in the lab's own order: convolution, ReLU, pooling."""
+    """Return LeNet in the order of the labs: convolution, ReLU, pooling."""
     pooling = nn.MaxPool2D if pool == "max" else nn.AvgPool2D
     net = nn.HybridSequential()
     net.add(
@@ -22,7 +22,7 @@ def textbook_lenet(classes=10, pool="max"):
 
 
 def parameter_arrays(net, ctx=None):
-    """The parameters as numpy arrays, in order; of the first device, or of ``ctx``."""
+    """Return the parameters on the first device, or on ``ctx``, as numpy arrays in order."""
     return [
         (param.data(ctx) if ctx else param.list_data()[0]).asnumpy()
         for param in net.collect_params().values()
@@ -35,9 +35,7 @@ def set_parameter_arrays(net, arrays):
 
 
 def train_on_one_device(net, batches, optimizer, **optimizer_params):
-    """One gluon.Trainer step per batch (images, labels): numpy arrays, whole, on the first device
-    of ``net``.
-    """
+    """Train with one gluon.Trainer step per batch on the first device; return the parameters."""
     loss = gluon.loss.SoftmaxCrossEntropyLoss()
     trainer = gluon.Trainer(net.collect_params(), optimizer, optimizer_params, kvstore=None)
     ctx = next(iter(net.collect_params().values())).list_ctx()[0]
@@ -50,9 +48,7 @@ def train_on_one_device(net, batches, optimizer, **optimizer_params):
 
 
 def train_on_devices(net, trainer, ctxs, batches):
-    """Gluon's own recording with one shard per device; one step of ``trainer`` per batch (images,
-    labels), as numpy arrays.
-    """
+    """Train with one step of ``trainer`` per batch (images, labels), sharded over devices."""
     loss = gluon.loss.SoftmaxCrossEntropyLoss()
     for images, labels in batches:
         xs, ys = shard(nd.array(images), ctxs), shard(nd.array(labels), ctxs)
@@ -63,7 +59,7 @@ def train_on_devices(net, trainer, ctxs, batches):
 
 
 def shard_batch(batch, ctxs, weights=None):
-    """A batch (images, labels) of numpy arrays, cut for the devices."""
+    """Return the shards on the devices of a batch (images, labels) of numpy arrays."""
     images, labels = batch
     sizes = shard_sizes(len(images), len(ctxs), weights)
     return make_local_batch(
@@ -72,19 +68,18 @@ def shard_batch(batch, ctxs, weights=None):
 
 
 def relative_distance(a, b):
-    """The largest ||a - b|| / ||b|| over two lists of arrays."""
+    """Return the largest ||a - b|| / ||b|| over two lists of arrays."""
     return max(np.linalg.norm(x - y) / (np.linalg.norm(y) or 1) for x, y in zip(a, b))
 
 
 def arrays_equal(arrays, others):
-    """Whether two lists of numpy arrays hold the same numbers."""
+    """Return whether two lists of numpy arrays are equal."""
     return all(np.array_equal(one, other) for one, other in zip(arrays, others))
 
 
 def random_batches(sizes, seed=0, shape=(1, 28, 28), classes=10):
-    """Continuous random images (repeated pixels would make ties in max pooling) and random
-    labels.
-    """
+    """Return batches of random images and labels of some sizes."""
+    # Continuous values: equal pixels would make ties in max pooling.
     random = np.random.RandomState(seed)
     return [
         (
@@ -96,7 +91,7 @@ def random_batches(sizes, seed=0, shape=(1, 28, 28), classes=10):
 
 
 def run_convolution(ctx, seed, out=None):
-    """What oneDNN computes and leaves in blocks of channels."""
+    """Return the result of a convolution, which oneDNN leaves in blocks of channels."""
     random = np.random.RandomState(seed)
     weight = nd.array(random.normal(size=(32, 16, 3, 3)), ctx=ctx)
     images = nd.array(random.normal(size=(2, 16, 8, 8)), ctx=ctx)
@@ -114,9 +109,7 @@ def cpu_contexts(k):
 
 
 def to_gluon_layout(params):
-    """The eight arrays as Gluon's layers hold them: Dense has (out, in), by hand it is (in,
-    out).
-    """
+    """Convert the arrays of gluonlab.scratch to Gluon's layout, in which Dense is (out, in)."""
     return [
         param.asnumpy().T if param.shape[0] in (800, 128) and param.ndim == 2 else param.asnumpy()
         for param in params

@@ -1,6 +1,7 @@
-"""Memory of split networks: planned, and allocated by MXNet, counted in a process of its own.
+"""Memory of split networks: planned by gluonlab, and allocated by MXNet in a separate process.
 
-MXNet lets a process configure its profiler once, and the process of the tests records timelines.
+The process is separate because MXNet configures its profiler once per process, and the process of
+the tests records timelines.
 """
 
 import atexit
@@ -41,7 +42,7 @@ def _counting_process():
 
 
 def count_elsewhere(count, case):
-    """Return ``count(case)``, computed by a process that does nothing else.
+    """Return ``count(case)``, computed in the counting process.
 
     ``count`` is ``count_stages`` or ``count_channels``. No channels are padded: padded ones are
     rearranged in memory that MXNet does not plan.
@@ -55,7 +56,7 @@ def _count_without_padding(count, case):
 
 
 def count_stages(case):
-    """Return bytes of each device: planned, planned in vain by MXNet, allocated."""
+    """Return the bytes of each device: planned, of unused gradients, and allocated."""
     ctxs = _counted_devices(case["size"])
     plan = make_pipeline_plan(ctxs, case["size"], case["microbatches"], **case["split"])
     batches = _make_batches(case["shards"].train_sizes, ctxs[0])
@@ -65,12 +66,12 @@ def count_stages(case):
         )
         for batch in batches:
             strategy.step(batch)
-    planned = [sum(taken) for taken in strategy.estimate_memory(case["shards"])]
+    planned = [sum(parts) for parts in strategy.estimate_memory(case["shards"])]
     return planned, _unused_gradient_bytes(plan, strategy.stages, case["shards"]), allocated
 
 
 def count_channels(case):
-    """Return the same of split channels; None where no layer has channels for all devices."""
+    """Return the same for tensor parallelism; None if no layer has channels for all devices."""
     ctxs = _counted_devices(case["ways"])
     layout = make_parallelism(
         "channels",
@@ -94,12 +95,12 @@ def count_channels(case):
     except ModelError as error:
         assert "no layer has channels for" in str(error)
         return None
-    planned = [sum(taken) for taken in strategy.estimate_memory(case["shards"])]
+    planned = [sum(parts) for parts in strategy.estimate_memory(case["shards"])]
     # MXNet plans a gradient of the images which nothing reads
-    in_vain = (
+    unused_bytes = (
         4 * plan.microbatches.largest_part(case["shards"].train_sizes[0]) * int(np.prod(IMAGE))
     )
-    return planned, [in_vain] * len(ctxs), allocated
+    return planned, [unused_bytes] * len(ctxs), allocated
 
 
 def scale_bytes(F, images):
@@ -118,23 +119,23 @@ def chain_maker(chain):
 
 
 def _counted_devices(count):
-    """Devices without cpu(0), which has the scratch memory of all."""
+    """Return devices without cpu(0), which holds the scratch memory of all devices."""
     return [mx.cpu(1 + number) for number in range(count)]
 
 
-def _make_batches(shares, ctx):
-    """A batch of each size, and the first again."""
+def _make_batches(sizes, ctx):
+    """Return a batch of each size, and the first one again."""
     batches = []
-    for images in shares:
+    for images in sizes:
         xs = nd.array(np.zeros((images, *IMAGE)), ctx=ctx, dtype="uint8")
         batches.append(make_local_batch([xs], [nd.zeros((images,), ctx=ctx, dtype="int32")]))
     return [*batches, batches[0]]
 
 
 def _unused_gradient_bytes(plan, stages, shards):
-    """Bytes of each device: MXNet plans a gradient of the first layer, even if unread."""
+    """Return the bytes per device of unread input gradients, which MXNet plans."""
     bound = stage_bindings(shards, plan.microbatches, plan.split, columns=0)
-    slots = [len({binding.slot for binding in of_stage}) for of_stage in bound]
+    slots = [len({binding.slot for binding in stage}) for stage in bound]
     images = plan.microbatches.largest_part(shards.train_sizes[0])
 
     extra = [0] * plan.split.size
@@ -155,9 +156,7 @@ EVENT = re.compile(r'"ts": (\d+),\s*"args": { "Memory: ([^"]+)": (\d+) }')
 
 @lru_cache(maxsize=None)
 def _configure_profiler():
-    """The file of the profiler, which MXNet lets a process set up once: call it in one that records
-    no timelines.
-    """
+    """Configure the profiler, which MXNet allows once per process; return its file."""
     file = Path(tempfile.mkdtemp(), "memory.json")
     atexit.register(shutil.rmtree, file.parent, ignore_errors=True)
     mx.profiler.set_config(
@@ -168,18 +167,18 @@ def _configure_profiler():
 
 
 def _counter_names():
-    """The names of CPU devices' counters: those without a core of their own have the next ones.
+    """Return the names of the memory counters of CPU devices.
 
-    MXNet knows the cores that this process may use, and no device beyond the counters.
+    MXNet has counters for the cores of this process; further CPU devices use the next counters.
     """
     names = [f"cpu/{core}" for core in range(len(os.sched_getaffinity(0)))]
     names += [f"gpu/{number}" for number in range(mx.context.num_gpus())]
     return [*names, "cpu pinned/", "cpu shared/"]
 
 
-def max_counted_devices(wanted):
-    """As many of the ``wanted`` CPU devices as can be counted, without cpu(0)."""
-    return min(wanted, len(_counter_names()) - 1)
+def max_counted_devices(count):
+    """Return how many of ``count`` CPU devices have a counter, without cpu(0)."""
+    return min(count, len(_counter_names()) - 1)
 
 
 def _counter_name(ctx):
@@ -191,26 +190,26 @@ def count_allocated_bytes(ctxs):
     """After ``with counted(ctxs) as taken``, ``taken[i]`` are the bytes that were allocated inside
     on ``ctxs[i]``, CPU devices, and still are at the end.
     """
-    file, taken = _configure_profiler(), []
+    file, allocated = _configure_profiler(), []
     begin = file.stat().st_size if file.exists() else 0
     _collect_and_wait()
     mx.profiler.set_state("run")
-    before = _allocate_probes(ctxs)
+    first_probes = _allocate_probes(ctxs)
     try:
-        yield taken
+        yield allocated
     finally:
         _collect_and_wait()
-        after = _allocate_probes(ctxs)
+        last_probes = _allocate_probes(ctxs)
         mx.profiler.set_state("stop")
         mx.profiler.dump(finished=False)
     with file.open() as opened:
         opened.seek(begin)
         events = EVENT.findall(opened.read())
-    found = sorted((int(when), name, int(count)) for when, name, count in events)
+    counts = sorted((int(time), name, int(count)) for time, name, count in events)
     for ctx in ctxs:
-        of_one = [count for _, name, count in found if name == _counter_name(ctx)]
-        taken.append(of_one[-1] - of_one[0] - PROBE_BYTES)
-    del before, after
+        device_counts = [count for _, name, count in counts if name == _counter_name(ctx)]
+        allocated.append(device_counts[-1] - device_counts[0] - PROBE_BYTES)
+    del first_probes, last_probes
 
 
 def _collect_and_wait():
@@ -219,7 +218,7 @@ def _collect_and_wait():
 
 
 def _allocate_probes(ctxs):
-    """An array on each device, by which its counter shows where it stands."""
+    """Allocate a small array on each device, which makes the profiler record the counters."""
     probes = [nd.zeros((PROBE_BYTES // 4,), ctx=ctx) for ctx in ctxs]
     nd.waitall()
     return probes

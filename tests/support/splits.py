@@ -1,4 +1,4 @@
-"""Networks that are chains, by chance, and plans that spread them over devices."""
+"""Random chains of layers, and plans that split them over devices."""
 
 from types import SimpleNamespace
 
@@ -18,7 +18,7 @@ from gluonlab.parallel.strategy import Parallelism
 from support.reference import identity
 
 IMAGE, CLASSES = (2, 6, 6), 3
-# with an epsilon that keeps rounding errors of tiny gradients from becoming whole steps
+# The epsilon prevents large steps from rounding errors of tiny gradients.
 OPTIMIZERS = {
     "sgd": {"learning_rate": 0.1, "momentum": 0.9},
     "adam": {"learning_rate": 0.02, "epsilon": 1e-2},
@@ -26,7 +26,7 @@ OPTIMIZERS = {
 
 
 class Residual(nn.HybridBlock):
-    """x + body(x): not a chain, so that no cut goes through it."""
+    """A residual block x + body(x), which no cut can split."""
 
     def __init__(self, body):
         super().__init__()
@@ -36,7 +36,7 @@ class Residual(nn.HybridBlock):
         return x + self.body(x)
 
 
-# what is made of a number of units; images stay images
+# Functions that make a layer of a number of units. IMAGE_LAYERS keep the shape of images.
 IMAGE_LAYERS = {
     "conv": lambda units: nn.Conv2D(units, 3, padding=1, activation="tanh"),
     "one by one": lambda units: nn.Conv2D(units, 1, use_bias=False),
@@ -64,23 +64,25 @@ def _layer_lists(kinds, most):
     return st.lists(layer, max_size=most)
 
 
-# images and vectors of a network, whether it begins with frozen ones, and whether it has a Flatten
-# where dense layers begin, which flatten images themselves
+# Image layers, vector layers, whether the first layer is frozen, and whether a Flatten precedes the
+# dense layers, which also flatten images.
 chains = st.tuples(
     _layer_lists(IMAGE_LAYERS, 3), _layer_lists(VECTOR_LAYERS, 3), st.booleans(), st.booleans()
 )
 
 
 def make_chain(drawn, ctx=None):
-    """The network of a draw, its parameters by chance, the same for the same draw."""
-    of_images, of_vectors, frozen_begin, flatten = drawn
-    mx.random.seed(len(of_images) + 7 * len(of_vectors))
+    """Return the network of a draw, with random parameters that depend on the draw only."""
+    image_layers, vector_layers, frozen_begin, flatten = drawn
+    mx.random.seed(len(image_layers) + 7 * len(vector_layers))
     with mx.name.NameManager():
         net = nn.HybridSequential(prefix="chain_")
         with net.name_scope():
-            net.add(*[IMAGE_LAYERS[kind](units) for kind, units in of_images])
+            net.add(*[IMAGE_LAYERS[kind](units) for kind, units in image_layers])
             net.add(*[nn.Flatten()] * flatten)
-            net.add(*[VECTOR_LAYERS[kind](units) for kind, units in of_vectors], nn.Dense(CLASSES))
+            net.add(
+                *[VECTOR_LAYERS[kind](units) for kind, units in vector_layers], nn.Dense(CLASSES)
+            )
     net.initialize(mx.init.Xavier(), ctx=ctx)
     net(nd.zeros((1, *IMAGE), ctx=None if ctx is None else ctx[0]))
     if frozen_begin and len(net) > 1:
@@ -93,7 +95,7 @@ def make_strategy_plan(
     clip_norm=None, loss_scale=None,
     **more,
 ):  # fmt: skip
-    """What a strategy reads of a plan."""
+    """Return a plan with the fields that a strategy reads."""
     copies = [copy[0] for copy in split.copies]
     return SimpleNamespace(
         **{
@@ -109,13 +111,13 @@ def make_strategy_plan(
 
 
 def make_parallelism(way, ctxs, size, **more):
-    """Copies of ``size`` devices each."""
+    """Return a split over replicas of ``size`` devices each."""
     copies = [ctxs[begin : begin + size] for begin in range(0, len(ctxs), size)]
     return Parallelism(way, copies, "chain", image_shape=IMAGE, **more)
 
 
 def make_batches(sizes, seed=0, image=IMAGE, classes=CLASSES):
-    """(images, labels) of each size: numpy arrays."""
+    """Return random (images, labels) of each size as numpy arrays."""
     rng = np.random.RandomState(seed)
     return [
         (rng.rand(size, *image).astype("float32"), rng.randint(0, classes, size)) for size in sizes
@@ -123,7 +125,7 @@ def make_batches(sizes, seed=0, image=IMAGE, classes=CLASSES):
 
 
 def train_strategy(strategy, batches):
-    """Train on the batches; the parameters as numpy arrays, by their places in the network."""
+    """Train on batches; return the losses, and the parameters by their places in the network."""
     losses = []
     for images, labels in batches:
         xs = shard(nd.array(images), strategy.inputs)
@@ -138,7 +140,7 @@ def softmax_loss():
 
 
 def train_chain_on_one_device(net, batches, case):
-    """The whole network by plain Gluon, the gradient clipped by numpy's norm."""
+    """Train a whole network with plain Gluon, with gradient clipping in numpy."""
     loss = softmax_loss()
     [ctx] = next(iter(net.collect_params().values())).list_ctx()
     optimizer = make_optimizer(case["optimizer"], OPTIMIZERS[case["optimizer"]])
@@ -163,5 +165,8 @@ def train_chain_on_one_device(net, batches, case):
 
 
 def relative_difference(one, other):
-    both = [np.concatenate([each[name].ravel() for name in sorted(each)]) for each in (one, other)]
-    return np.linalg.norm(both[0] - both[1]) / max(np.linalg.norm(both[1]), 1e-30)
+    """Return ||one - other|| / ||other|| over all parameters."""
+    a, b = (
+        np.concatenate([params[name].ravel() for name in sorted(params)]) for params in (one, other)
+    )
+    return np.linalg.norm(a - b) / max(np.linalg.norm(b), 1e-30)

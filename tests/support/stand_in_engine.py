@@ -1,8 +1,9 @@
-"""An executable that stands in for docker or podman: it knows the options of ``run`` that gluonlab
-uses, and runs the command as a process of its own, which outlives it as a container does.
+"""A fake container engine, which replaces docker or podman.
 
-Its folder, named by STAND_IN, has ``images/NAME.py``, run in place of the command of an image of
-that name; ``read_calls``, a JSON list a line; and for each container a file with the process's id.
+It accepts the options of ``run`` that gluonlab uses, and runs the command as a separate process,
+which outlives the engine like a container. Its folder, named by STAND_IN, contains
+``images/NAME.py``, which replaces the command of an image; ``calls``, a JSON list per line; and for
+each container a file with the process id.
 """
 
 import json
@@ -20,7 +21,7 @@ WITH_VALUE = {
 
 
 def install_fake_engine(folder, monkeypatch, name="docker"):
-    """Put a stand-in on PATH, alone with this Python. Its folder."""
+    """Make PATH contain only the fake engine; return its folder."""
     (folder / "bin").mkdir(parents=True)
     (folder / "images").mkdir()
     script = folder / "bin" / name
@@ -32,7 +33,7 @@ def install_fake_engine(folder, monkeypatch, name="docker"):
 
 
 def read_calls(folder):
-    """The words of every call so far."""
+    """Return the arguments of every call so far."""
     lines = (folder / "calls").read_text(encoding="utf-8").splitlines()
     return [json.loads(line) for line in lines]
 

@@ -9,7 +9,7 @@ from gluonlab.parallel.data.strategy import DataParallelStep
 from gluonlab.parallel.mixed_precision import keep_float32
 from support.reference import identity, shard_batch
 
-SHAPE = (3, 12, 12)  # of images, where running statistics are looked at
+SHAPE = (3, 12, 12)  # of the images in tests of running statistics
 
 
 def make_step(
@@ -25,7 +25,7 @@ def make_step(
 
 
 def train_steps(step, batches, ctxs, weights=None):
-    """Train on batches (images, labels) of numpy arrays; of each the losses of the devices."""
+    """Train on batches (images, labels) of numpy arrays; return losses by batch and device."""
     return [
         [loss.asscalar() for loss in step(shard_batch(batch, ctxs, weights))] for batch in batches
     ]

@@ -1,9 +1,9 @@
-"""A program: a sweep that is killed again and again, and goes on each time, until it is finished.
+"""A program that repeatedly kills and resumes a study, until the study is finished.
 
-sweep_kills.py FOLDER SEED KILLS: ``FOLDER/study`` is killed KILLS times with SIGKILL, each time a
-moment after some more measurements, as SEED draws, and ``FOLDER/whole`` is undisturbed. A second
-sweep of the same study depends on what the first has found. Prints how often each measurement was
-made and kept, and how many tries were killed in the middle of the study.
+sweep_kills.py FOLDER SEED KILLS kills FOLDER/study KILLS times with SIGKILL, each time at a random
+moment after some more measurements. FOLDER/whole is the same study without kills. The second sweep
+of the study depends on the results of the first. The program prints the number of measurements, of
+different measurements, and of attempts that were killed before the end.
 """
 
 import json
@@ -26,7 +26,7 @@ def draw_value(settings, number):
 
 
 def run_study(out, pause_s=0.0):
-    """The study's table. Each measurement takes a moment, before and after its number is known."""
+    """Run or resume the study; return its table. Each measurement takes ``pause_s``."""
 
     def measure(settings, number):
         time.sleep(pause_s)
@@ -34,17 +34,17 @@ def run_study(out, pause_s=0.0):
 
     with open_study("toy", OPTIONS, str(out)) as folder, Sweep(folder.store, measure) as sweep:
         first = [{"size": size} for size in OPTIONS["sizes"]]
-        found = sweep.run(first, range(OPTIONS["rounds"]))
-        best = max(range(len(first)), key=lambda place: found[place][0]["value"])
-        again = [{**first[best], "best": True}]
-        found += sweep.run(again, range(OPTIONS["rounds"]))
-        table = [[each["value"] for each in row] for row in found]
+        results = sweep.run(first, range(OPTIONS["rounds"]))
+        best = max(range(len(first)), key=lambda i: results[i][0]["value"])
+        second = [{**first[best], "best": True}]
+        results += sweep.run(second, range(OPTIONS["rounds"]))
+        table = [[result["value"] for result in row] for row in results]
         folder.write_result(table)
     return table
 
 
 def count_measurements(folder):
-    """Return how many measurements the study holds."""
+    """Return the number of measurements in the folder of a study."""
     try:
         return (folder / "measurements.jsonl").read_bytes().count(b"\n")
     except FileNotFoundError:
@@ -54,9 +54,9 @@ def count_measurements(folder):
 def main(folder, seed, kills):
     random_moment, cut_short = random.Random(seed), 0
     for _ in range(kills):
-        wanted = count_measurements(folder / "study") + random_moment.randint(0, 5)
+        target = count_measurements(folder / "study") + random_moment.randint(0, 5)
         child = fork_process(partial(run_study, folder / "study", 0.01))
-        while count_measurements(folder / "study") < wanted:
+        while count_measurements(folder / "study") < target:
             time.sleep(0.001)
         time.sleep(random_moment.uniform(0, 0.01))
         os.kill(child, signal.SIGKILL)
@@ -64,8 +64,8 @@ def main(folder, seed, kills):
     run_study(folder / "study")
     run_study(folder / "whole")
     lines = (folder / "study" / "measurements.jsonl").read_text().splitlines()
-    found = [json.loads(line) for line in lines]
-    names = {json.dumps([line["settings"], line["round"]], sort_keys=True) for line in found}
+    measurements = [json.loads(line) for line in lines]
+    names = {json.dumps([line["settings"], line["round"]], sort_keys=True) for line in measurements}
     print(json.dumps({"lines": len(lines), "different": len(names), "cut_short": cut_short}))
 
 

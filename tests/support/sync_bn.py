@@ -1,4 +1,4 @@
-"""Networks with BatchNorm, and batches for them."""
+"""A network with several kinds of BatchNorm."""
 
 from mxnet.gluon import nn
 
@@ -6,9 +6,7 @@ SHAPE = (2, 8, 8)
 
 
 class SyncBatchNormNet(nn.HybridBlock):
-    """BatchNorm over images, with and without gamma and beta, and over the units of a dense
-    layer.
-    """
+    """A network with BatchNorm over images, with and without gamma and beta, and over units."""
 
     def __init__(self):
         super().__init__()

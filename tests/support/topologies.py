@@ -1,4 +1,4 @@
-"""Machines drawn at random: their devices, links, routes, groups and hosts; and their files."""
+"""Random topologies with links, routes, groups and hosts, and topology files."""
 
 import itertools
 import json
@@ -21,7 +21,7 @@ def ordered_pairs(world_size):
 
 @st.composite
 def device_partitions(draw, world_size):
-    """All devices in groups, in any order."""
+    """Draw a partition of all devices into groups, in any order."""
     homes = draw(st.lists(st.integers(0, 2), min_size=world_size, max_size=world_size))
     order = draw(st.permutations(range(world_size)))
     parts = [
@@ -32,7 +32,7 @@ def device_partitions(draw, world_size):
 
 @st.composite
 def topologies(draw, most=5, speeds=SPEEDS, latencies=LATENCIES):
-    """Any but those with infinitely fast links, or two links of one name."""
+    """Draw a topology without infinitely fast links and without two links of one name."""
     world_size = draw(st.integers(1, most))
     names = draw(st.lists(NAMES, min_size=1, max_size=6, unique=True))
     links = st.sampled_from([Link(name, draw(speeds)) for name in names])
@@ -54,11 +54,11 @@ def topologies(draw, most=5, speeds=SPEEDS, latencies=LATENCIES):
 
 
 def link_between(one, other, **more):
-    """A link of a file, in both directions."""
+    """Return a link of a topology file in both directions."""
     return {"between": [one, other], **more}
 
 
 def read_topology_content(file, content):
-    """The topology of a new file with this content, which is text or becomes JSON."""
+    """Write content, text or a JSON value, to a file; return the topology that it describes."""
     file.write_text(content if isinstance(content, str) else json.dumps(content))
     return read_topology(file)
