@@ -45,13 +45,13 @@ def lab_goals(lab: Lab, writer: MarkdownWriter) -> str:
 def _find_section(slide: Slide, after: Optional[Slide], lab: Lab) -> Optional[LabSection]:
     sections, options = list(_lab_sections(lab)), slide.options
 
-    def first(fits: Callable[[LabSection], bool]) -> Optional[LabSection]:
+    def find_first(fits: Callable[[LabSection], bool]) -> Optional[LabSection]:
         return next(filter(fits, sections), None)
 
     if "notes" in options:
         last = max((piece.headings for piece in sections), default=0)
         section_number = {"goals": 1, "summary": last - 1}.get(options["notes"])
-        return first(
+        return find_first(
             lambda piece: (
                 piece.headings == section_number
                 if section_number
@@ -59,7 +59,7 @@ def _find_section(slide: Slide, after: Optional[Slide], lab: Lab) -> Optional[La
             )
         )
     if "figure" in options:
-        return first(lambda piece: f"figures/{options['figure']}.svg" in piece.figures)
+        return find_first(lambda piece: f"figures/{options['figure']}.svg" in piece.figures)
     if "exercise" in options:
         index = next(
             (i for i, piece in enumerate(sections) if piece.exercise == options["exercise"]), -1
@@ -71,7 +71,7 @@ def _find_section(slide: Slide, after: Optional[Slide], lab: Lab) -> Optional[La
         return sections[index] if index >= 0 else None
     if "output" in options:  # the text after the cell describes its result
         index = _part_index(lab, find_pointed_cell(lab, options["output"]))
-        return first(lambda piece: piece.part > index)
+        return find_first(lambda piece: piece.part > index)
     cell = options.get("code") or (after.options.get("output") if after else None)
     if cell and ("code" in options or "ask" in options):  # the text before the cell leads to it
         index = _part_index(lab, find_pointed_cell(lab, cell))

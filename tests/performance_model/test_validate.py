@@ -48,7 +48,7 @@ def errors(found, group):
 
 
 def test_at_least_twenty_figures_have_sources_and_two_thirds_are_held_out():
-    fitted = [figure for figure in FIGURES if figure.fitted]
+    fitted = [figure for figure in FIGURES if figure.is_fitted]
     assert len(FIGURES) >= 60 and 0 < len(fitted) <= len(FIGURES) / 3
     assert all(figure.source and figure.value > 0 for figure in FIGURES)
     assert len(set(FIGURES)) == len(FIGURES)
@@ -56,7 +56,7 @@ def test_at_least_twenty_figures_have_sources_and_two_thirds_are_held_out():
 
 
 def test_whole_networks_gpus_and_batches_are_held_out():
-    fitted = [figure for figure in FIGURES if figure.fitted]
+    fitted = [figure for figure in FIGURES if figure.is_fitted]
     held_out = [figure for figure in FIGURES if not figure.fitted]
     for field, expected in (
         ("network", {"Inception-v3", "VGG-16", "ResNet-152", "LeNet", "CIFAR ResNet-110"}),

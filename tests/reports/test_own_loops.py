@@ -205,7 +205,7 @@ def test_states_of_gluons_own_trainer_go_on_on_several_devices(tmp_path):
     net.load_parameters(str(tmp_path / "parameters"), ctx=contexts(2))
     trainer = BucketedTrainer(net.collect_params(), kvstore="sharded-optimizer", **ADAM)
     trainer.load_states(str(tmp_path / "states"))
-    run_steps(net, trainer, contexts(2), of=range(3, 6))
+    run_steps(net, trainer, contexts(2), steps=range(3, 6))
     assert max_difference(parameter_arrays(net), right) < CLOSE
 
 

@@ -562,7 +562,7 @@ def _loss_cases() -> List[Case]:
     def output(scale=1.0):
         return lambda w, x, label: [scale * (softmax(x) - np.eye(4)[label.astype(int)])]
 
-    def ignored(w, x, label):
+    def masked_output(w, x, label):
         return [output()(w, x, label)[0] * (label != 0)[:, None]]
 
     def over_channels(w, x, label):
@@ -583,7 +583,7 @@ def _loss_cases() -> List[Case]:
         case("SoftmaxOutput", (3, 4), labels, own=output()),
         case("SoftmaxOutput", (3, 4), labels, grad_scale=0.5, own=output(0.5)),
         case("SoftmaxOutput", (3, 4), labels, normalization="batch", own=output(1 / 3)),
-        case("SoftmaxOutput", (3, 4), labels, use_ignore=True, ignore_label=0.0, own=ignored),
+        case("SoftmaxOutput", (3, 4), labels, use_ignore=True, ignore_label=0.0, own=masked_output),
         case("SoftmaxOutput", (2, 3, 2), const([[0.0, 2.0], [1.0, 1.0]]), multi_output=True,
              own=over_channels),
         case("LinearRegressionOutput", (3, 4), const(np.ones((3, 4))),

@@ -187,9 +187,7 @@ def _counter_name(ctx):
 
 @contextmanager
 def count_allocated_bytes(ctxs):
-    """After ``with counted(ctxs) as taken``, ``taken[i]`` are the bytes that were allocated inside
-    on ``ctxs[i]``, CPU devices, and still are at the end.
-    """
+    """Yield a list that gets the bytes that the block allocates and keeps on each CPU device."""
     file, allocated = _configure_profiler(), []
     begin = file.stat().st_size if file.exists() else 0
     _collect_and_wait()
