@@ -1,7 +1,7 @@
 """FIGURES: all published speeds that predictions are compared with, and their sources.
 
-At most a third of them may be used for the fit (`Figure.is_fitted`); the others are held out. MXNet is
-not imported.
+At most a third of them may be used for the fit (`Figure.is_fitted`). The others are held out. MXNet
+is not imported.
 """
 
 from __future__ import annotations
