@@ -109,7 +109,7 @@ def led():
 
 
 def test_a_warning_names_the_users_own_line():
-    """Not those of this package, nor what lies between them."""
+    """The line is neither in this package nor in a library between."""
     ours = {"warn": errors.warn}
     exec(compile(USER, f"{errors.PACKAGE}some/module.py", "exec"), ours)
     with pytest.warns(errors.GluonlabWarning, match="^beware$") as said:

@@ -1,4 +1,4 @@
-"""Whatever documents and labs import from gluonlab, or name as a part of it, is there."""
+"""Every name of gluonlab in documents and labs exists."""
 
 import ast
 import importlib
@@ -24,7 +24,7 @@ FILES = re.compile(r"\.(json|png|css|js|html|tar|md|yaml)$")
 
 
 def exists(name):
-    """Whether a dotted name leads to a module, or to something in one."""
+    """Return whether a dotted name is a module, or an attribute in a module."""
     parts = name.split(".")
     for length in range(len(parts), 0, -1):
         try:

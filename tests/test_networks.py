@@ -18,9 +18,11 @@ from gluonlab.kvstores import make_kvstore
 
 
 @st.composite
-def cases(draw, trainer_class):
-    """For BucketedTrainer also batches that leave devices without an image, or parameters unused:
-    gluon.Trainer takes neither.
+def network_runs(draw, trainer_class):
+    """Draw a network and its devices.
+
+    For BucketedTrainer, batches may leave devices without images or parameters unused.
+    gluon.Trainer accepts neither.
     """
     devices, bucketed = draw(st.integers(1, 4)), trainer_class is BucketedTrainer
     network = draw(network_cases(1 if bucketed else devices, some_heads=bucketed))
@@ -49,7 +51,7 @@ def check(name, trainer_class, case):
 @examples(6, 10)
 @given(data=st.data(), name=st.sampled_from(STORES))
 def test_any_network_trains_as_on_one_device(trainer_class, data, name):
-    check(name, trainer_class, data.draw(cases(trainer_class)))
+    check(name, trainer_class, data.draw(network_runs(trainer_class)))
 
 
 @pytest.mark.long
@@ -58,4 +60,4 @@ def test_any_network_trains_as_on_one_device(trainer_class, data, name):
 @settings(max_examples=100)
 @given(data=st.data())
 def test_many_networks_train_as_on_one_device(name, trainer_class, data):
-    check(name, trainer_class, data.draw(cases(trainer_class)))
+    check(name, trainer_class, data.draw(network_runs(trainer_class)))

@@ -31,7 +31,7 @@ COMMAND_OF = {"gluonlab.run": gluonlab.run.main, "gluonlab.predict": gluonlab.pr
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """What the page's commands find, in their order: without val where one is held out."""
+    """Return a folder with the files that the commands of the page use."""
     place = tmp_path_factory.mktemp("page")
     write_image_folder(place / "pictures")
     (place / "more-pictures").mkdir()

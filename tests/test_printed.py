@@ -1,7 +1,6 @@
-"""What README and docs print to be typed: every command is one that gluonlab knows, and runs here
-for an epoch, and every block of Python runs.
+"""Every command that README and docs show exists, and runs; every block of Python runs.
 
-The pages with tests of their own: tests/test_faq.py, tests/training/test_own_training_page.py,
+Other tests cover these pages: tests/test_faq.py, tests/training/test_own_training_page.py,
 tests/bucketed_trainer/test_own_loop.py, tests/launch/test_job_files.py,
 tests/export/test_command.py,
 tests/test_own_images.py, tests/test_exactness_page.py, tests/labs/test_grading_page.py.
@@ -88,8 +87,8 @@ COMMANDS = sorted(
 )
 
 
-def reason(command):
-    """Why a command is not run; None if it is."""
+def reason_not_to_run(command):
+    """Return the reason why a command is not run, or None."""
     words = shlex.split(command)
     if words[0] in NOT_GLUONLABS:
         return "is not gluonlab's"
@@ -132,7 +131,7 @@ def test_a_command_is_understood(page, command):
 
 
 def test_every_reason_is_needed():
-    used = {reason(command) for _, command in COMMANDS} - {None, "is not gluonlab's"}
+    used = {reason_not_to_run(command) for _, command in COMMANDS} - {None, "is not gluonlab's"}
     assert used == set(ONLY_PARSED.values())
 
 
@@ -214,14 +213,14 @@ def test_the_first_hour_runs_as_it_is_printed(tmp_path):
     ids=lambda p: p.name,
 )
 def test_the_commands_of_a_page_run_in_order(page, tmp_path):
-    """For one epoch, where a command does not say how many."""
-    wrong = []
+    """Commands without a number of epochs train for one epoch."""
+    failures = []
     for block in [*read_blocks(page, ""), *read_blocks(page, "sh")]:
         for name in block.made_before:
             MADE[name](tmp_path)
         for command in block_commands(block) if block.not_run is None else ():
             words = shlex.split(command)
-            if "..." in command or reason(command) is not None:
+            if "..." in command or reason_not_to_run(command) is not None:
                 continue
             trains = words[2:3] in (["gluonlab.run"], ["gluonlab.scratch"]) and not (
                 {"--help", "--list", "--evaluate", "--resume"} & set(words)
@@ -231,8 +230,8 @@ def test_the_commands_of_a_page_run_in_order(page, tmp_path):
             )
             # the doctor ends with 1 for a fault of this machine, which is an answer, too
             if done.returncode not in ((0, 1) if "gluonlab.doctor" in words else (0,)):
-                wrong.append((command, done.returncode, done.stderr[-500:]))
-    assert wrong == []
+                failures.append((command, done.returncode, done.stderr[-500:]))
+    assert failures == []
 
 
 @pytest.mark.long
