@@ -79,4 +79,4 @@ def test_a_skipped_batch_with_a_non_finite_image_changes_nothing(
     case = {"optimizer": "sgd", "clip_norm": clip_norm}
     _, expected = train_chain_on_one_device(make(contexts(1)), good, case)
     assert relative_difference(found, expected) <= 1e-5
-    ReplicaCheck(strategy.net, replicated=strategy.replicated_parameters()).after(1)
+    ReplicaCheck(strategy.net, replicated=strategy.replicated_parameters()).compare_replicas(1)
