@@ -1,6 +1,4 @@
-"""Shared by all tests: an environment of their own, hypothesis without deadlines, and real
-processes.
-"""
+"""Fixtures and settings of all tests: a clean environment, hypothesis profiles, child processes."""
 
 import functools
 import gc
@@ -31,22 +29,21 @@ if "SIMULATED_GPUS" in os.environ:  # tests/gpus/README.md
     pytest_plugins.append("gpus.faults")
 
 for name in [name for name in os.environ if name.startswith(ENGINE_VARIABLES)]:
-    del os.environ[name]  # before MXNet is loaded: what a person has exported is no part of a test
+    del os.environ[name]  # before MXNet is imported: exported variables must not change the tests
 
-# Nor are the data sets that a person has downloaded, nor a proxy between the tests and their own
-# servers.
+# Tests use neither downloaded data sets nor a proxy for their local servers.
 os.environ["GLUONLAB_DATA"] = str(
     Path(tempfile.gettempdir()) / f"gluonlab-tests-without-data-{os.getpid()}"
 )
 os.environ["NO_PROXY"] = os.environ["no_proxy"] = "127.0.0.1"
 
-# A shell's background jobs ignore Ctrl-C, what nohup runs ignores SIGHUP, and so would the
-# processes that the tests interrupt.
+# Background jobs of a shell ignore Ctrl-C, and nohup ignores SIGHUP. The processes that the tests
+# interrupt would inherit this.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
-# A machine may be busy. make test takes the same examples every time; make test-all and whoever
-# looks for faults take new ones: pytest --hypothesis-profile=random; make fuzz takes thousands.
+# Without deadlines, because a machine may be busy. make test uses fixed examples, make test-all new
+# ones (pytest --hypothesis-profile=random), and make fuzz thousands.
 settings.register_profile("fixed", deadline=None, derandomize=True)
 settings.register_profile("random", deadline=None, derandomize=False, print_blob=True)
 settings.register_profile("fuzz", deadline=None, derandomize=False, max_examples=12_000)
@@ -55,9 +52,7 @@ settings.load_profile("fixed")
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_collection():
-    """Look for garbage afterwards: what is collected stays, 200,000 objects, and to look through
-    them again and again took a third of the time.
-    """
+    """Disable garbage collection while pytest collects tests, which saves a third of the time."""
     gc.disable()
     yield
     gc.enable()
@@ -65,22 +60,25 @@ def pytest_collection():
 
 @pytest.fixture(autouse=True)
 def random_numbers(request):
-    """A test draws the same ones alone, after any other, and in every process."""
-    from support.device_use import takes_none  # a plugin, whose assertions pytest rewrites first
+    """Seed the random numbers of each test by its name."""
+    from support.device_use import (
+        uses_no_devices,  # inside: pytest must rewrite the assertions of a plugin first
+    )
 
     seed = zlib.crc32(request.node.nodeid.encode())
     random.seed(seed)
     np.random.seed(seed)
-    if "mxnet" in sys.modules and not takes_none(request.node.path):  # it takes a millisecond
+    if "mxnet" in sys.modules and not uses_no_devices(request.node.path):  # it takes a millisecond
         sys.modules["mxnet"].random.seed(seed & 0x7FFFFFFF)
 
 
 @pytest.fixture
 def python(tmp_path):
-    """``python(*arguments, timeout=..., path=[...], VARIABLE="...")`` runs this Python in
-    ``tmp_path``, to its end.
+    """Return ``python(*arguments, timeout=..., path=[...], VARIABLE="...")``.
+
+    It runs this Python in ``tmp_path``, and returns the finished process.
     """
-    patience = 5 if "SIMULATED_GPUS" in os.environ else 1
+    factor = 5 if "SIMULATED_GPUS" in os.environ else 1
 
     def run(*arguments, timeout=600, **environment):
         return subprocess.run(
@@ -90,7 +88,7 @@ def python(tmp_path):
             stdin=subprocess.DEVNULL,
             capture_output=True,
             encoding="utf-8",
-            timeout=patience * timeout,
+            timeout=factor * timeout,
         )
 
     return run
@@ -98,7 +96,7 @@ def python(tmp_path):
 
 @pytest.fixture
 def empty_cwd(tmp_path, monkeypatch):
-    """An empty folder, which is the current one during the test."""
+    """Make an empty folder the current one during the test; return it."""
     folder = tmp_path / "cwd"
     folder.mkdir()
     monkeypatch.chdir(folder)
@@ -107,22 +105,23 @@ def empty_cwd(tmp_path, monkeypatch):
 
 @pytest.fixture
 def ended(capsys):
-    """``ended(main, *arguments)`` does in this process what a command does: exit status, standard
-    output, standard error.
+    """Return ``ended(main, *arguments)``, which runs a command in this process.
+
+    It returns the exit status, standard output and standard error.
     """
 
-    def end(main, *arguments):
+    def run_command(main, *arguments):
         with pytest.raises(SystemExit) as raised:
             main(list(arguments))
-        said = capsys.readouterr()
-        return raised.value.code, said.out, said.err
+        output = capsys.readouterr()
+        return raised.value.code, output.out, output.err
 
-    return end
+    return run_command
 
 
 @pytest.fixture
 def run(ended, empty_cwd):
-    """``run(*arguments)``: python -m gluonlab.run in an empty folder."""
+    """Return ``run(*arguments)``, which runs gluonlab.run in an empty folder."""
     from gluonlab.run import main
 
     return functools.partial(ended, main)

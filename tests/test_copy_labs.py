@@ -1,4 +1,4 @@
-"""python -m gluonlab.labs copies what is not there, and never touches what is."""
+"""python -m gluonlab.labs copies missing files, and never changes existing ones."""
 
 import filecmp
 
@@ -16,7 +16,7 @@ LABS = sum(name.suffix == ".ipynb" for name in FILES)
 
 @settings(max_examples=15, deadline=None)
 @given(st.dictionaries(st.sampled_from(FILES), st.sampled_from([None, b"", b"mine"])))
-def test_what_is_there_stays_and_the_rest_is_as_in_the_original(tmp_path_factory, before):
+def test_existing_files_remain_and_the_others_equal_the_originals(tmp_path_factory, before):
     to = tmp_path_factory.mktemp("labs") / "mine"
     for name, content in before.items():
         (to / name).parent.mkdir(parents=True, exist_ok=True)
@@ -37,20 +37,20 @@ def test_what_is_there_stays_and_the_rest_is_as_in_the_original(tmp_path_factory
     assert again.new == [] and set(again.kept) == set(before)
 
 
-def said(words, capsys):
+def run_main(words, capsys):
     with pytest.raises(SystemExit) as ended:
         main(words)
     return (ended.value.code, *capsys.readouterr())
 
 
-def test_it_says_what_is_new_and_what_is_kept(tmp_path, monkeypatch, capsys):
+def test_it_prints_new_and_kept_notebooks(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    assert said(["mine", "--language", "ja"], capsys) == (
+    assert run_main(["mine", "--language", "ja"], capsys) == (
         0, f"{LABS} new notebooks in mine\nto work in them: jupyter lab mine\n", ""
     )  # fmt: skip
     (tmp_path / "mine" / "01-devices.ipynb").write_text("answered")
     (tmp_path / "mine" / "02-by-hand.ipynb").unlink()
-    status, out, err = said(["mine", "--language", "ja"], capsys)
+    status, out, err = run_main(["mine", "--language", "ja"], capsys)
     assert (status, err) == (0, "")
     assert out.splitlines() == [
         "1 new notebook in mine",
@@ -73,6 +73,6 @@ def test_it_says_what_is_new_and_what_is_kept(tmp_path, monkeypatch, capsys):
 def test_a_mistake_is_one_line(words, line, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").touch()
-    status, out, err = said(words, capsys)
+    status, out, err = run_main(words, capsys)
     assert (status, out, err.count("\n")) == (2, "", 1) and line in err
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file"]

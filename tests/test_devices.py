@@ -1,4 +1,4 @@
-"""Devices: every form of the table, and what is said about the others."""
+"""Device specifications: every valid form, and the messages about invalid ones."""
 
 from types import SimpleNamespace
 
@@ -24,10 +24,7 @@ CPUS, GPUS = [mx.cpu(i) for i in range(8)], [mx.gpu(i) for i in range(16)]
 
 @pytest.fixture
 def gpus_here(monkeypatch):
-    """``gpus_here(n)``: CUDA shows n GPUs.
-
-    It is the one question that is asked of the driver; contexts need none.
-    """
+    """Return ``gpus_here(n)``, which makes CUDA report n GPUs."""
     return lambda n: monkeypatch.setattr(gluonlab.devices, "gpu_count", lambda: n)
 
 
@@ -143,18 +140,19 @@ def test_fewer_gpus_than_asked_for_are_an_error_and_never_emulated(gpus_here):
 
 
 @pytest.fixture(params=BUILDS, ids=["CUDA build", "CPU build"])
-def why(request, monkeypatch):
-    """Why there is no GPU, in the words for each build of MXNet, whichever runs the tests."""
+def missing_gpu_pattern(request, monkeypatch):
+    """Return the pattern of the message about missing GPUs for each build of MXNet."""
     with_cuda, words = request.param
     features = SimpleNamespace(is_enabled={"CUDA": with_cuda}.__getitem__)
     monkeypatch.setattr(mx.runtime, "Features", lambda: features)
     return words
 
 
-def test_no_gpu_is_an_error_when_none_may_stand_in(gpus_here, why):
+def test_no_gpu_is_an_error_when_none_may_stand_in(gpus_here, missing_gpu_pattern):
     gpus_here(0)
     with pytest.raises(
-        DeviceError, match=rf"2 GPUs required, none here: {why}, or .*without --require-gpu"
+        DeviceError,
+        match=rf"2 GPUs required, none here: {missing_gpu_pattern}, or .*without --require-gpu",
     ):
         gpus(2, emulate=False)
 
@@ -230,9 +228,13 @@ def test_more_stand_ins_than_threads_are_sensible_are_refused(gpus_here):
 
 
 @pytest.mark.parametrize("spec", ["gpu", "gpu:0", "gpu:*", "gpu:[0-3]"])
-def test_without_gpus_their_names_are_answered_with_the_remedy(gpus_here, why, spec):
+def test_without_gpus_their_names_are_answered_with_the_remedy(
+    gpus_here, missing_gpu_pattern, spec
+):
     gpus_here(0)
-    with pytest.raises(DeviceError, match=rf"here are no GPUs \({why}\): use --gpus N or cpu\*N"):
+    with pytest.raises(
+        DeviceError, match=rf"here are no GPUs \({missing_gpu_pattern}\): use --gpus N or cpu\*N"
+    ):
         devices(spec)
 
 

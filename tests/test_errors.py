@@ -10,7 +10,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from support.examples import examples
-from support.processes import package
+from support.processes import write_package
 
 from gluonlab import errors
 
@@ -109,7 +109,7 @@ def led():
 
 
 def test_a_warning_names_the_users_own_line():
-    """Not those of this package, nor what lies between them."""
+    """The line is neither in this package nor in a library between."""
     ours = {"warn": errors.warn}
     exec(compile(USER, f"{errors.PACKAGE}some/module.py", "exec"), ours)
     with pytest.warns(errors.GluonlabWarning, match="^beware$") as said:
@@ -120,7 +120,9 @@ def test_a_warning_names_the_users_own_line():
 
 def test_a_warning_of_an_import_names_the_line_that_imports(tmp_path, python):
     (tmp_path / "mine.py").write_text("import gluonlab\n\nimport mxnet\n")
-    site = package(tmp_path / "site", "mxnet", "")  # which has not begun when the warning comes
+    site = write_package(
+        tmp_path / "site", "mxnet", ""
+    )  # which has not begun when the warning comes
     ran = python("mine.py", path=[site], MXNET_CPU_WORKER_NTHREADS="3")
     assert f"{tmp_path / 'mine.py'}:3: GluonlabWarning: MXNET_CPU_WORKER" in ran.stderr
 

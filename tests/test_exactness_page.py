@@ -1,12 +1,12 @@
 """docs/exactness.md: in float64 the order of a batch does not matter, so ties are float32's."""
 
 import pytest
-from support.pages import ROOT, blocks_of
+from support.pages import ROOT, read_blocks
 
 
 @pytest.mark.long
 def test_the_program_tells_rounding_from_ties(capsys):
-    [block] = blocks_of(ROOT / "docs" / "exactness.md", "python")
+    [block] = read_blocks(ROOT / "docs" / "exactness.md", "python")
     exec(compile(block.code, "exactness.md", "exec"), {})
     rows = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert [row[0] for row in rows] == ["float32", "float64"]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 import pytest
-from support.pages import parse
+from support.pages import check_command
 
 from gluonlab.errors import UsageError
 
@@ -20,13 +20,13 @@ BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.M | re.S)
 _, *ANSWERS = re.split(r"^## ", PAGE.read_text(encoding="utf-8"), flags=re.M)
 
 
-def blocks(kind):
+def page_blocks(kind):
     return [code for found, code in BLOCK.findall("".join(ANSWERS)) if found == kind]
 
 
-def commands(not_run):
-    """The commands of the page: those that run here, or those that are only parsed."""
-    lines = [line for code in blocks("sh") for line in code.splitlines()]
+def page_commands(not_run):
+    """Return the commands of the page that run here, or those that are only parsed."""
+    lines = [line for code in page_blocks("sh") for line in code.splitlines()]
     if not_run:
         return [
             line[len(NOT_RUN) :].split(": ", 1)[1] for line in lines if line.startswith(NOT_RUN)
@@ -34,7 +34,7 @@ def commands(not_run):
     return [line for line in lines if not line.startswith("#")]
 
 
-RUN, PARSED = commands(not_run=False), commands(not_run=True)
+RUN, PARSED = page_commands(not_run=False), page_commands(not_run=True)
 # they load nothing but schedules
 CHEAP = [line for line in RUN if "--draw" in line or "allreduce --sim" in line]
 
@@ -67,16 +67,16 @@ def test_there_are_twenty_questions_with_short_answers_and_something_to_run():
 
 @pytest.mark.parametrize("line", RUN + PARSED)
 def test_every_option_of_every_command_exists(line):
-    parse(shlex.split(line))
+    check_command(shlex.split(line))
 
 
 @pytest.mark.parametrize("bad", ["run --no-such 1", "run --gpus x", "launch -n 2 -- --no-such 1"])
 def test_an_option_that_does_not_exist_is_found(bad):
     with pytest.raises((click.UsageError, UsageError)):
-        parse(shlex.split(f"python -m gluonlab.{bad}"))
+        check_command(shlex.split(f"python -m gluonlab.{bad}"))
 
 
-@pytest.mark.parametrize("code", blocks("python"), ids=range(len(blocks("python"))))
+@pytest.mark.parametrize("code", page_blocks("python"), ids=range(len(page_blocks("python"))))
 def test_python_prints_what_the_page_says(code, capsys):
     promised = re.findall(r"^# prints: (.*)$", code, re.M)
     exec(compile(code, str(PAGE), "exec"), {})

@@ -1,4 +1,4 @@
-"""The tables of docs say what the records say."""
+"""The tables of docs agree with the records."""
 
 import pytest
 
@@ -9,20 +9,22 @@ from gluonlab.host.resources import ISA_LIMIT_VARIABLE
 FLAGS = ["avx", "avx2", "avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512_vnni"]
 
 
-def about(instructions, **more):
+def make_about(instructions, **more):
     processor = {"vendor": "AuthenticAMD", "family": 25, "model": 17, "flags": FLAGS}
     return {"cpu": "AMD EPYC", "processor": processor, "instruction_set": instructions, **more}
 
 
-ZEN_4 = about("AVX512_CORE", began="2026-11-29T01:02:03Z", cores=2)
-ZEN_4_AVX2 = about("AVX2", **{ISA_LIMIT_VARIABLE: "AVX2"}, began="2026-11-30T01:02:03Z", cores=2)
+ZEN_4 = make_about("AVX512_CORE", began="2026-11-29T01:02:03Z", cores=2)
+ZEN_4_AVX2 = make_about(
+    "AVX2", **{ISA_LIMIT_VARIABLE: "AVX2"}, began="2026-11-30T01:02:03Z", cores=2
+)
 
 
-def record(bench, *series, about=ZEN_4, **options):
+def make_record(bench, *series, about=ZEN_4, **options):
     return Record(bench, options, 3, "t", about, series)
 
 
-def cells(table):
+def table_cells(table):
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()]
 
 
@@ -30,7 +32,7 @@ def test_peers_are_compared_with_the_first_row_round_by_round():
     ours = Series("gluonlab-2x1", "", "images/s", (4000.0, 5000.0, 9000.0))
     peer = Series("torch-eager", "", "images/s", (2000.0, 5000.0, 3000.0))
     broken = Series("torch-ddp", "", "images/s", (), "it died")
-    table = cells(figures.peers_table(record("peers", ours, peer, broken)))
+    table = table_cells(figures.peers_table(make_record("peers", ours, peer, broken)))
     heads = ["", "Zen 4 (AVX-512): images/s", "gluonlab, 2 devices, is faster by"]
     assert table[0] == heads and set(table[1]) == {"---", "---:"}
     assert table[2:] == [
@@ -44,30 +46,30 @@ def test_the_pages_hold_what_the_records_say():
     shown = [name for text in texts for _, name, _ in figures.BLOCK.findall(text)]
     assert sorted(shown) == sorted([*figures.TABLES, figures.OVERVIEW])
     assert set(figures.TABLES) <= set(figures.TITLES)
-    assert [figures.with_tables(text) for text in texts] == texts
+    assert [figures.replace_tables(text) for text in texts] == texts
 
 
-def test_a_table_that_differs_from_its_record_is_made_anew(tmp_path):
-    record("peers", Series("gluonlab-2x1", "", "images/s", (1.0,))).write(
+def test_a_table_that_differs_from_its_record_is_replaced(tmp_path):
+    make_record("peers", Series("gluonlab-2x1", "", "images/s", (1.0,))).write(
         tmp_path / "peers-lenet.json"
     )
     text = "before\n<!-- figures: peers-lenet -->\nold\n<!-- end of figures -->\nafter\n"
-    new = figures.with_tables(text, tmp_path)
+    new = figures.replace_tables(text, tmp_path)
     assert "old" not in new and "| gluonlab, 2 devices | 1 | |" in new
     assert new.startswith("before\n<!--") and new.endswith("-->\nafter\n")
 
 
 def test_figures_of_another_kind_of_cpu_lie_beside_the_first(tmp_path):
     rate = Series("host-gluon-2 total", "Gluon's loop", "us", (7.4,))
-    record("host", rate).write(tmp_path / "host.json")
-    record("host", rate, about=ZEN_4_AVX2).write(tmp_path / "host@avx2.json")
+    make_record("host", rate).write(tmp_path / "host.json")
+    make_record("host", rate, about=ZEN_4_AVX2).write(tmp_path / "host@avx2.json")
     text = "<!-- figures: host -->\n<!-- end of figures -->\n"
-    lines = figures.with_tables(text, tmp_path).splitlines()
+    lines = figures.replace_tables(text, tmp_path).splitlines()
     assert [line for line in lines if line.endswith(":")] == [
         "AMD EPYC, Zen 4 (AVX-512), 2 cores, 2026-11-29:",
         "AMD EPYC, Zen 4 limited to AVX2, 2 cores, 2026-11-30:",
     ]
     assert sum(line.startswith("| Gluon's loop | 2 |") for line in lines) == 2
-    record("host", rate).write(tmp_path / "host@again.json")
+    make_record("host", rate).write(tmp_path / "host@again.json")
     with pytest.raises(ValueError, match="host: two records are of one kind of CPU"):
-        figures.with_tables(text, tmp_path)
+        figures.replace_tables(text, tmp_path)

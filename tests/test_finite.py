@@ -1,4 +1,4 @@
-"""What is not finite is noticed before it is saved, whatever the loss says of it."""
+"""Parameters that are not finite are found before they are saved, whatever the loss is."""
 
 import itertools
 import json
@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mxnet import gluon, nd
 from mxnet.gluon import nn
-from support.devices import contexts, device, named
+from support.devices import contexts, device, device_spec
 from support.examples import examples
 
 from gluonlab.config import TrainConfig
@@ -25,7 +25,7 @@ from gluonlab.training.loss_meter import AsyncLossMeter
 from gluonlab.training.reporter import Reporter
 
 
-def hidden_by_relu(classes=10):
+def make_net_hiding_nan(classes=10):
     """A unit whose NaN bias makes 0 of its ReLU on the CPU: scores and losses look healthy."""
     net = nn.HybridSequential()
     net.add(nn.Flatten(), nn.Dense(4, activation="relu"), nn.Dense(classes))
@@ -35,7 +35,7 @@ def hidden_by_relu(classes=10):
 @pytest.fixture
 def relu_network(monkeypatch):
     monkeypatch.setitem(
-        MODELS, "hidden", ModelKind(lambda classes: hidden_by_relu(classes), "for this test")
+        MODELS, "hidden", ModelKind(lambda classes: make_net_hiding_nan(classes), "for this test")
     )
 
 
@@ -83,7 +83,7 @@ def test_more_parameters_than_the_operator_takes_are_all_looked_at():
 
 @pytest.mark.cpu_only("the CPU's ReLU makes 0 of NaN")
 def test_the_cpus_relu_hides_a_nan_from_the_loss():
-    net = hidden_by_relu()
+    net = make_net_hiding_nan()
     net.initialize()
     net(nd.ones((1, 2)))
     net[1].bias.data()[0] = math.nan
@@ -102,7 +102,7 @@ def test_a_run_notices_them_after_the_epoch_and_saves_nothing(devices, tmp_path,
     plain = TrainConfig(out=str(out), optimizer="sgd", **settings)
     saved = []
 
-    def poisoning(*parts):
+    def make_poisoned_strategy(*parts):
         strategy, steps = data_parallel(*parts), itertools.count(1)
         healthy = strategy.step
 
@@ -122,7 +122,7 @@ def test_a_run_notices_them_after_the_epoch_and_saves_nothing(devices, tmp_path,
         DivergedError,
         match=r"dense\d+_bias of the network is no longer finite after step \d+: use a smaller",
     ) as e:
-        train(plain, strategy=poisoning, reporter=Reporter())
+        train(plain, strategy=make_poisoned_strategy, reporter=Reporter())
     assert e.value.exit_status == 1
     assert (out / "parameters.params").read_bytes() == saved[0]
     lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
@@ -136,7 +136,7 @@ def test_statistics_that_are_young_are_no_divergence(tmp_path, monkeypatch):
     layers brings a factor of 3.
     """
 
-    def deep(classes):
+    def make_deep_net(classes):
         net = nn.HybridSequential()
         net.add(nn.Flatten())
         for _ in range(12):
@@ -146,8 +146,10 @@ def test_statistics_that_are_young_are_no_divergence(tmp_path, monkeypatch):
         net.add(nn.Dense(classes, weight_initializer=mx.init.Normal(100)))
         return net
 
-    monkeypatch.setitem(MODELS, "deep", ModelKind(deep, "for this test"))
-    common = dict(devices=named(1), model="deep", global_batch_size=1437, optimizer="sgd", lr=1e-9)
+    monkeypatch.setitem(MODELS, "deep", ModelKind(make_deep_net, "for this test"))
+    common = dict(
+        devices=device_spec(1), model="deep", global_batch_size=1437, optimizer="sgd", lr=1e-9
+    )
     with pytest.warns(
         GluonlabWarning,
         match=r"the test loss is .*e\+\d+ after step 1: BatchNorm's running statistics",
@@ -156,11 +158,14 @@ def test_statistics_that_are_young_are_no_divergence(tmp_path, monkeypatch):
             TrainConfig(epochs=1, out=str(tmp_path / "early"), **common), reporter=Reporter()
         )
     assert LARGEST_LOSS < early.history[0].validation_loss < math.inf
-    assert evaluate_run(str(tmp_path / "early"), devices=named(1)).score.accuracy == early.accuracy
+    assert (
+        evaluate_run(str(tmp_path / "early"), devices=device_spec(1)).score.accuracy
+        == early.accuracy
+    )
 
 
 def test_a_file_with_a_hidden_nan_is_refused_to_begin_with_and_to_evaluate(tmp_path, relu_network):
-    settings = dict(devices=named(1), model="hidden", epochs=1, global_batch_size=600)
+    settings = dict(devices=device_spec(1), model="hidden", epochs=1, global_batch_size=600)
     train(TrainConfig(out=str(tmp_path / "run"), **settings), reporter=Reporter())
     file = tmp_path / "run" / "parameters.params"
     arrays = nd.load(str(file))
@@ -170,7 +175,7 @@ def test_a_file_with_a_hidden_nan_is_refused_to_begin_with_and_to_evaluate(tmp_p
     with pytest.raises(
         RunError, match=rf"{holds}: its training diverged: train again with a smaller --lr$"
     ):
-        evaluate_run(str(tmp_path / "run"), devices=named(1))
+        evaluate_run(str(tmp_path / "run"), devices=device_spec(1))
     with pytest.raises(
         ModelError,
         match=r"--pretrained .* contains NaN or infinity in \w+_bias: choose a file",

@@ -73,7 +73,7 @@ def nodes_of(source):
 
 
 @lru_cache(maxsize=None)
-def imports_of(source, only_at_module_level=False):
+def all_imports(source, only_at_module_level=False):
     """(line, dots, module, names) of every import; without names for ``import module``."""
     nodes = walk_at_module_level(tree_of(source)) if only_at_module_level else nodes_of(source)
     found = []
@@ -86,7 +86,7 @@ def imports_of(source, only_at_module_level=False):
     return found
 
 
-def part_of(module):
+def layer_name(module):
     """The name in LAYERS: what comes first, but a package's __main__ is a command like any
     other.
     """
@@ -94,13 +94,13 @@ def part_of(module):
     return "__main__" if last == "__main__" else first
 
 
-def imports(module, source, modules=SOURCES, only_at_module_level=False):
+def gluonlab_imports(module, source, modules=SOURCES, only_at_module_level=False):
     """(line, module of gluonlab, name taken from it or "") for everything that is imported."""
     is_package = any(other.startswith(f"{module}.") for other in modules)
     package = (
         ["gluonlab", *module.split(".")] if is_package else ["gluonlab", *module.split(".")[:-1]]
     )
-    for line, dots, imported, names in imports_of(source, only_at_module_level):
+    for line, dots, imported, names in all_imports(source, only_at_module_level):
         base = ".".join(
             [*package[: len(package) - dots + 1]] * bool(dots) + [imported] * bool(imported)
         )
@@ -132,23 +132,23 @@ def upward_imports(module, source, modules=SOURCES):
 
     `import gluonlab` may stand anywhere, for __version__ and nothing else.
     """
-    own = part_of(module)
-    for line, target, name in imports(module, source, modules) if module else ():
-        part = part_of(target)
+    own = layer_name(module)
+    for line, target, name in gluonlab_imports(module, source, modules) if module else ():
+        part = layer_name(target)
         if part != own and LEVEL[part] >= LEVEL[own] if target else name not in ("", "__version__"):
             yield f"{module}:{line} imports {name} of {target}"
 
 
 def config_violations(module, source, modules=SOURCES):
     """Below training nobody sees a TrainConfig: a part takes the values that it needs."""
-    if module and LEVEL[part_of(module)] < LEVEL["training"] and part_of(module) != "config":
-        for line, target, name in imports(module, source, modules):
-            if part_of(target) == "config" and target not in WITHOUT_SETTINGS:
+    if module and LEVEL[layer_name(module)] < LEVEL["training"] and layer_name(module) != "config":
+        for line, target, name in gluonlab_imports(module, source, modules):
+            if layer_name(target) == "config" and target not in WITHOUT_SETTINGS:
                 yield f"{module}:{line} imports {name} of {target}"
 
 
 def mxnet_imports(source):
-    for line, _, imported, _ in imports_of(source):
+    for line, _, imported, _ in all_imports(source):
         if (imported or "").split(".")[0] == "mxnet":
             yield line
 
@@ -180,7 +180,7 @@ def environment_violations(module, source):
         return
     nodes = nodes_of(source)
     if module.split(".")[0] == "bench":
-        places = [node for node in nodes if is_own_environment(node)]
+        places = [node for node in nodes if reads_own_environment(node)]
         nodes = [node for place in places for node in ast.walk(place)]
     for node in nodes:
         name = (
@@ -194,18 +194,18 @@ def environment_violations(module, source):
             yield f"{module} names {name}"
 
 
-def is_own_environment(node):
+def reads_own_environment(node):
     """os.environ[...], os.environ.get(...), os.getenv(...), os.putenv(...) and the like."""
     if isinstance(node, ast.Subscript):
-        return dotted(node.value).split(".")[-1] == "environ"
-    name = dotted(node.func).split(".") if isinstance(node, ast.Call) else [""]
+        return dotted_name(node.value).split(".")[-1] == "environ"
+    name = dotted_name(node.func).split(".") if isinstance(node, ast.Call) else [""]
     return "environ" in name or name[-1] in ("getenv", "putenv", "unsetenv")
 
 
-def dotted(node):
+def dotted_name(node):
     """os.environ.get for the tree of it; an empty string for what is no such name."""
     if isinstance(node, ast.Attribute):
-        return f"{dotted(node.value)}.{node.attr}"
+        return f"{dotted_name(node.value)}.{node.attr}"
     return node.id if isinstance(node, ast.Name) else ""
 
 
@@ -214,7 +214,7 @@ def dotted(node):
 BYTECODE = ("engine.faster_import", "marshal")
 
 
-def code_from_data(module, source):
+def code_execution_violations(module, source):
     """pickle, eval, exec, os.system, shell=True."""
     for node in nodes_of(source):
         found = ""
@@ -230,8 +230,8 @@ def code_from_data(module, source):
             )
         elif isinstance(node, ast.Name) and node.id in ("eval", "exec"):
             found = node.id
-        elif dotted(node) in ("os.system", "os.popen"):
-            found = dotted(node)
+        elif dotted_name(node) in ("os.system", "os.popen"):
+            found = dotted_name(node)
         elif isinstance(node, ast.keyword) and node.arg in ("shell", "allow_pickle"):
             found = (
                 "" if isinstance(node.value, ast.Constant) and not node.value.value else node.arg
@@ -247,24 +247,24 @@ def run_folder_violations(module, source):
         name = node.value if isinstance(node, ast.Constant) else None
         if isinstance(name, str) and name.split("/")[-1] in RUN_FILES:
             yield f"{module}:{node.lineno} names {name}"
-        key = key_read(node) if room in ("training", "launch", "study", "report") else ""
+        key = read_key(node) if room in ("training", "launch", "study", "report") else ""
         if key:
             yield f"{module}:{node.lineno} reads {key}"
 
 
-def key_read(node):
+def read_key(node):
     """The key of a line that x[key] or x.get(key) reads; an empty string for all else."""
     key = None
     if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load):
         key = node.slice
         if type(key).__name__ == "Index":  # Python 3.8
             key = key.value
-    elif isinstance(node, ast.Call) and dotted(node.func).endswith(".get") and node.args:
+    elif isinstance(node, ast.Call) and dotted_name(node.func).endswith(".get") and node.args:
         key = node.args[0]
     return key.value if isinstance(key, ast.Constant) and key.value in LINE_KEYS else ""
 
 
-def undocumented(module, source):
+def docstring_violations(module, source):
     """Modules, public functions, classes and methods without a docstring; a method of a class with
     bases may inherit its own.
     """
@@ -286,7 +286,7 @@ def undocumented(module, source):
 
 
 def inherits_docstring(module, name, method):
-    """Whether a method overrides one that has a docstring; asked of the class itself."""
+    """Return whether a method overrides a method with a docstring."""
     if module not in SOURCES:
         return False
     cls = getattr(importlib.import_module(f"gluonlab.{module}".rstrip(".")), name)
@@ -298,13 +298,13 @@ RULES = (
     config_violations,
     collective_violations,
     environment_violations,
-    code_from_data,
+    code_execution_violations,
     run_folder_violations,
-    undocumented,
+    docstring_violations,
 )
 
 
-def cycle(graph):
+def find_cycle(graph):
     """Some cycle of a graph {node: successors} as a list, or an empty list."""
     done = set()
 
@@ -329,13 +329,13 @@ def cycle(graph):
 
 
 def test_every_module_has_a_place_in_the_layers():
-    assert {part_of(module) for module in SOURCES} - set(LEVEL) == {""}
+    assert {layer_name(module) for module in SOURCES} - set(LEVEL) == {""}
     assert len(SOURCES) > 20
 
 
 @pytest.fixture(scope="module")
-def found():
-    """``found[rule]``: what breaks it, in all modules; each module is parsed once."""
+def violations():
+    """Return {rule: its violations in all modules}; each module is parsed once."""
     kinds = {rule: [] for rule in RULES}
     for module, source in SOURCES.items():
         for rule in RULES:
@@ -343,8 +343,8 @@ def found():
     return kinds
 
 
-def test_imports_only_go_down(found):
-    assert found[upward_imports] == []
+def test_imports_only_go_down(violations):
+    assert violations[upward_imports] == []
 
 
 def test_importing_gluonlab_runs_the_engine_and_what_lies_below_it_only():
@@ -354,7 +354,8 @@ def test_importing_gluonlab_runs_the_engine_and_what_lies_below_it_only():
         module = waiting.pop()
         reached.add(module)
         waiting += {
-            target for _, target, _ in imports(module, SOURCES[module], only_at_module_level=True)
+            target
+            for _, target, _ in gluonlab_imports(module, SOURCES[module], only_at_module_level=True)
         } - reached
     host = {"host.command_start", "host.signals"}
     first = (
@@ -365,40 +366,40 @@ def test_importing_gluonlab_runs_the_engine_and_what_lies_below_it_only():
     assert reached == {"", "errors", "renamed", *host, *engine}
 
 
-def imported_by(module):
+def imported_modules(module):
     """The modules of gluonlab that a module imports anywhere, but for ``import gluonlab``."""
-    return {target for _, target, _ in imports(module, SOURCES[module]) if target}
+    return {target for _, target, _ in gluonlab_imports(module, SOURCES[module]) if target}
 
 
 def test_no_module_imports_itself_through_others():
     """Imports inside functions and for type checkers count, too."""
-    graph = {module: imported_by(module) for module in SOURCES if module}
+    graph = {module: imported_modules(module) for module in SOURCES if module}
     assert sum(map(len, graph.values())) > 50
-    assert cycle(graph) == []
+    assert find_cycle(graph) == []
 
 
-def test_only_the_engine_names_engine_variables(found):
-    assert found[environment_violations] == []
+def test_only_the_engine_names_engine_variables(violations):
+    assert violations[environment_violations] == []
 
 
-def test_nobody_below_training_sees_a_train_config(found):
-    assert found[config_violations] == []
+def test_nobody_below_training_sees_a_train_config(violations):
+    assert violations[config_violations] == []
 
 
-def test_only_the_executors_of_schedules_need_mxnet(found):
-    assert found[collective_violations] == []
+def test_only_the_executors_of_schedules_need_mxnet(violations):
+    assert violations[collective_violations] == []
 
 
-def test_nothing_runs_code_that_came_as_data(found):
-    assert found[code_from_data] == []
+def test_nothing_runs_code_that_came_as_data(violations):
+    assert violations[code_execution_violations] == []
 
 
-def test_only_runs_knows_the_format_of_a_runs_folder(found):
-    assert found[run_folder_violations] == []
+def test_only_runs_knows_the_format_of_a_runs_folder(violations):
+    assert violations[run_folder_violations] == []
 
 
-def test_everything_public_has_a_docstring(found):
-    assert found[undocumented] == []
+def test_everything_public_has_a_docstring(violations):
+    assert violations[docstring_violations] == []
 
 
 # --- and would be noticed if they did not
@@ -500,8 +501,8 @@ def test_a_file_or_a_key_of_a_runs_folder_elsewhere_is_found(module, line, count
 
 
 def test_a_cycle_is_found():
-    assert cycle({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == ["b", "c", "b"]
-    assert cycle({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == []
+    assert find_cycle({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == ["b", "c", "b"]
+    assert find_cycle({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == []
 
 
 def test_what_is_imported_inside_functions_makes_no_cycle():
@@ -512,12 +513,14 @@ def test_what_is_imported_inside_functions_makes_no_cycle():
     )
     at_import = {
         target
-        for _, target, _ in imports("m", source, modules=set("abcdefm"), only_at_module_level=True)
+        for _, target, _ in gluonlab_imports(
+            "m", source, modules=set("abcdefm"), only_at_module_level=True
+        )
     }
     assert at_import == {"a", "c", "e", "f"}
-    assert {target for _, target, _ in imports("m", source, modules=set("abcdefm"))} == set(
-        "abcdef"
-    )
+    assert {
+        target for _, target, _ in gluonlab_imports("m", source, modules=set("abcdefm"))
+    } == set("abcdef")
 
 
 @pytest.mark.parametrize(
@@ -589,7 +592,7 @@ def test_mxnet_in_a_schedule_is_found(module, line, count):
     ],
 )
 def test_code_from_data_is_found(line):
-    assert len(list(code_from_data("module", line))) == 1
+    assert len(list(code_execution_violations("module", line))) == 1
 
 
 @pytest.mark.parametrize(
@@ -602,7 +605,7 @@ def test_code_from_data_is_found(line):
     ],
 )
 def test_what_only_looks_like_it_is_not(line):
-    assert list(code_from_data("module", line)) == []
+    assert list(code_execution_violations("module", line)) == []
 
 
 def test_a_missing_docstring_is_found():
@@ -611,4 +614,4 @@ def test_a_missing_docstring_is_found():
         "class B: ...\ndef _i(): ...\n"
     )
     names = ["m", "m.A.f", "m.h", "m.B"]
-    assert list(undocumented("m", source)) == [f"{name} has no docstring" for name in names]
+    assert list(docstring_violations("m", source)) == [f"{name} has no docstring" for name in names]

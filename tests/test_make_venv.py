@@ -1,6 +1,4 @@
-"""tools/make_venv.py turns away what cannot run gluonlab, in one line, under whatever is called
-python3.
-"""
+"""tools/make_venv.py refuses systems that cannot run gluonlab, in one line, under any Python."""
 
 import ast
 import os
@@ -14,7 +12,7 @@ import pytest
 SCRIPT = Path(__file__).resolve().parent.parent / "tools" / "make_venv.py"
 
 
-def stubbed(python, stub):
+def run_with_stub(python, stub):
     """The script in a process where ``stub`` has been done first, in an empty folder that it would
     install into.
     """
@@ -25,7 +23,7 @@ def stubbed(python, stub):
     return python("-c", code)
 
 
-def turned_away(result, tmp_path):
+def check_refusal(result, tmp_path):
     """The one line that was said, when nothing was made."""
     assert result.returncode == 1
     assert result.stdout == ""
@@ -51,13 +49,11 @@ NO_WHEEL = "MXNet 1.9.1 has wheels for x86-64 Linux with glibc only"
     ],
 )
 def test_what_cannot_run_gluonlab_is_turned_away_with_the_remedy(python, tmp_path, stub, said):
-    assert said in turned_away(stubbed(python, stub), tmp_path)
+    assert said in check_refusal(run_with_stub(python, stub), tmp_path)
 
 
 def test_the_script_keeps_to_the_syntax_of_python_2_and_3_alike():
-    """What the old Pythons would stumble over before they say anything, where there is none of them
-    to try it.
-    """
+    """The test checks the syntax, because it cannot run an old Python."""
     source = SCRIPT.read_text(encoding="utf-8")
     ast.parse(source, feature_version=(3, 4))
     assert "from __future__ import print_function" in source
@@ -67,14 +63,15 @@ def test_the_script_keeps_to_the_syntax_of_python_2_and_3_alike():
 
 
 def test_without_a_folder_the_use_is_shown(python, tmp_path):
-    assert "make_venv.py DIR EXTRA..." in turned_away(python(str(SCRIPT)), tmp_path)
+    assert "make_venv.py DIR EXTRA..." in check_refusal(python(str(SCRIPT)), tmp_path)
 
 
-def made(python, tmp_path):
-    """What the script does before it installs anything: the environment that it leaves."""
+def make_environment(python, tmp_path):
+    """Run the script without its installation; return whether it made the environment."""
     code = (
         f"import sys; sys.path.insert(0, {str(SCRIPT.parent)!r}); sys.argv[1:] = ['env', 'cpu']\n"
-        "import make_venv; make_venv.install = lambda *arguments: sys.exit(0)\nmake_venv.main()"
+        "import make_venv; make_venv.install_gluonlab = lambda *arguments: sys.exit(0)\n"
+        "make_venv.main()"
     )
     result = python("-c", code)
     assert result.returncode == 0, result.stderr
@@ -88,7 +85,7 @@ def made(python, tmp_path):
 
 
 def make(tmp_path, *words):
-    """What make would do, in a folder with our Makefile and an environment of this Python."""
+    """Run make -n with the Makefile of the repository and an environment of this Python."""
     not_ours = ("PYTHON", "VENV", "MAKEFLAGS", "MAKELEVEL")
     environment = {name: os.environ[name] for name in os.environ if name not in not_ours}
     if not (tmp_path / "venv").exists():
@@ -123,9 +120,7 @@ def test_an_environment_of_another_python_than_the_one_named_is_not_used(tmp_pat
 
 
 def test_a_folder_of_that_name_does_not_hide_the_installed_package(tmp_path):
-    """As beside a checkout: Python takes the folder for a package of namespaces, if what is
-    installed is found later.
-    """
+    """Python would take the folder for a namespace package if it came before the installed one."""
     (tmp_path / "gluonlab").mkdir()
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     command = [sys.executable, "-c", "import gluonlab; print(gluonlab.__version__)"]

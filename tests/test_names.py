@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-FOLDERS = ("gluonlab", "labs/gluonlab_labs", "sagemaker")
+FOLDERS = ("gluonlab", "labs/gluonlab_labs", "sagemaker", "tools", "tests/support")
 # Participles, prepositions and adjectives. Words that are also verbs are not in the list: set, cut.
 NOT_A_NAME = """
     able about accounted accumulated added after again against ahead aligned alike all allowed

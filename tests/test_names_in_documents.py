@@ -1,4 +1,4 @@
-"""Whatever documents and labs import from gluonlab, or name as a part of it, is there."""
+"""Every name of gluonlab in documents and labs exists."""
 
 import ast
 import importlib
@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from support.pages import PAGES, ROOT, blocks_of
+from support.pages import PAGES, ROOT, read_blocks
 
 LABS = sorted([*(ROOT / "labs" / "source").rglob("*.md"), *(ROOT / "labs").glob("*.md")])
 SOLUTIONS = sorted((ROOT / "labs" / "solutions").glob("*.py"))
@@ -24,7 +24,7 @@ FILES = re.compile(r"\.(json|png|css|js|html|tar|md|yaml)$")
 
 
 def exists(name):
-    """Whether a dotted name leads to a module, or to something in one."""
+    """Return whether a dotted name is a module, or an attribute in a module."""
     parts = name.split(".")
     for length in range(len(parts), 0, -1):
         try:
@@ -54,7 +54,7 @@ def names_of(document):
     names = {name for name in DOTTED.findall(text) if not FILES.search(name)}
     for quoted, module in OF_MODULE.findall(text):
         names |= {f"{module}.{name}" for name in QUOTED.findall(quoted) if name != "gluonlab"}
-    for code in [*CELL.findall(text), *(each.code for each in blocks_of(document, "python"))]:
+    for code in [*CELL.findall(text), *(each.code for each in read_blocks(document, "python"))]:
         names |= set(imports_of(code, document.name))
     return names
 

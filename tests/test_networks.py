@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from mxnet import gluon
 from support.devices import contexts
 from support.examples import examples
-from support.networks import HYBRIDIZED, networks, trained
-from support.reference import cpus, distance
+from support.networks import HYBRIDIZE_OPTIONS, network_cases, train_network
+from support.reference import cpu_contexts, relative_distance
 from support.stores import STORES
 
 from gluonlab.bucketed_trainer.trainer import BucketedTrainer
@@ -18,23 +18,25 @@ from gluonlab.kvstores import make_kvstore
 
 
 @st.composite
-def cases(draw, trainer_class):
-    """For BucketedTrainer also batches that leave devices without an image, or parameters unused:
-    gluon.Trainer takes neither.
+def network_runs(draw, trainer_class):
+    """Draw a network and its devices.
+
+    For BucketedTrainer, batches may leave devices without images or parameters unused.
+    gluon.Trainer accepts neither.
     """
     devices, bucketed = draw(st.integers(1, 4)), trainer_class is BucketedTrainer
-    network = draw(networks(1 if bucketed else devices, some_heads=bucketed))
+    network = draw(network_cases(1 if bucketed else devices, some_heads=bucketed))
     weights = st.lists(st.integers(1, 9), min_size=devices, max_size=devices)
     return (
-        devices, network, draw(st.sampled_from(sorted(HYBRIDIZED))), draw(st.booleans()),
+        devices, network, draw(st.sampled_from(sorted(HYBRIDIZE_OPTIONS))), draw(st.booleans()),
         draw(st.none() | weights),
     )  # fmt: skip
 
 
 def check(name, trainer_class, case):
     devices, network, hybridize, numpy, weights = case
-    expected, _ = trained(network, gluon.Trainer, None, cpus(1))
-    found, alike = trained(
+    expected, _ = train_network(network, gluon.Trainer, None, cpu_contexts(1))
+    found, alike = train_network(
         network, trainer_class, make_kvstore(name), contexts(devices), hybridize, numpy, weights
     )
     assert all(np.isfinite(array).all() for array in expected)
@@ -42,14 +44,14 @@ def check(name, trainer_class, case):
     whole, of_one = (
         [np.concatenate([array.ravel() for array in arrays])] for arrays in (found, expected)
     )
-    assert distance(whole, of_one) < 1e-5
+    assert relative_distance(whole, of_one) < 1e-5
 
 
 @pytest.mark.parametrize("trainer_class", [gluon.Trainer, BucketedTrainer])
 @examples(6, 10)
 @given(data=st.data(), name=st.sampled_from(STORES))
 def test_any_network_trains_as_on_one_device(trainer_class, data, name):
-    check(name, trainer_class, data.draw(cases(trainer_class)))
+    check(name, trainer_class, data.draw(network_runs(trainer_class)))
 
 
 @pytest.mark.long
@@ -58,4 +60,4 @@ def test_any_network_trains_as_on_one_device(trainer_class, data, name):
 @settings(max_examples=100)
 @given(data=st.data())
 def test_many_networks_train_as_on_one_device(name, trainer_class, data):
-    check(name, trainer_class, data.draw(cases(trainer_class)))
+    check(name, trainer_class, data.draw(network_runs(trainer_class)))

@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.image_folders import encoded, picture, write_folder
-from support.records import list_of_folder, records_of_folder
+from support.image_folders import encode_image, make_image, write_image_folder
+from support.records import write_folder_list, write_folder_records
 
 import gluonlab.data.__main__
 import gluonlab.predict
@@ -31,19 +31,19 @@ COMMAND_OF = {"gluonlab.run": gluonlab.run.main, "gluonlab.predict": gluonlab.pr
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """What the page's commands find, in their order: without val where one is held out."""
+    """Return a folder with the files that the commands of the page use."""
     place = tmp_path_factory.mktemp("page")
-    write_folder(place / "pictures")
+    write_image_folder(place / "pictures")
     (place / "more-pictures").mkdir()
-    write_folder(place / "photos")
-    records_of_folder(place / "photos", place)
+    write_image_folder(place / "photos")
+    write_folder_records(place / "photos", place)
     for copied, name in (("train", "all"), ("val", "other")):
         shutil.copy(place / f"{copied}.rec", place / f"{name}.rec")
     for part in ("train", "val"):
-        list_of_folder(place / "photos" / part, place / "photos" / f"{part}.csv")
+        write_folder_list(place / "photos" / part, place / "photos" / f"{part}.csv")
     shutil.copy(place / "photos" / "train.csv", place / "labels.csv")
     for name in ("a.jpg", "more-pictures/b.png"):
-        (place / name).write_bytes(encoded(picture(1), "PNG"))
+        (place / name).write_bytes(encode_image(make_image(1), "PNG"))
     return place
 
 

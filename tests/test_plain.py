@@ -74,14 +74,14 @@ def no_constant(name):
     raise AssertionError(f"{name} is no JSON")
 
 
-def finite(value):
-    """The value as another reader of JSON has it."""
+def replace_nonfinite(value):
+    """Return a JSON value with None for numbers that are not finite."""
     if isinstance(value, float) and (math.isnan(value) or math.isinf(value)):
         return None
     if isinstance(value, list):
-        return [finite(each) for each in value]
+        return [replace_nonfinite(item) for item in value]
     if isinstance(value, dict):
-        return {key: finite(each) for key, each in value.items()}
+        return {key: replace_nonfinite(item) for key, item in value.items()}
     return value
 
 
@@ -90,7 +90,7 @@ def finite(value):
 def test_what_is_written_is_read_again_but_for_numbers_that_are_none(value):
     text = json_text(value)
     assert "\n" not in text
-    assert json.loads(text, parse_constant=no_constant) == finite(value)
+    assert json.loads(text, parse_constant=no_constant) == replace_nonfinite(value)
 
 
 def test_the_example_is_true():

@@ -1,7 +1,6 @@
-"""What README and docs print to be typed: every command is one that gluonlab knows, and runs here
-for an epoch, and every block of Python runs.
+"""Every command that README and docs show exists, and runs; every block of Python runs.
 
-The pages with tests of their own: tests/test_faq.py, tests/training/test_own_training_page.py,
+Other tests cover these pages: tests/test_faq.py, tests/training/test_own_training_page.py,
 tests/bucketed_trainer/test_own_loop.py, tests/launch/test_job_files.py,
 tests/export/test_command.py,
 tests/test_own_images.py, tests/test_exactness_page.py, tests/labs/test_grading_page.py.
@@ -17,7 +16,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from support.pages import PAGES, ROOT, blocks_of, commands_of, parse, shown_program
+from support.pages import (
+    PAGES,
+    ROOT,
+    block_commands,
+    check_command,
+    read_blocks,
+    read_shown_program,
+)
 
 import options_page
 
@@ -74,15 +80,15 @@ COMMANDS = sorted(
         for page in PAGES
         if page.name not in OTHERS
         for kind in ("", "sh")
-        for block in blocks_of(page, kind)
-        for command in commands_of(block)
+        for block in read_blocks(page, kind)
+        for command in block_commands(block)
         if "..." not in command
     }
 )
 
 
-def reason(command):
-    """Why a command is not run; None if it is."""
+def reason_not_to_run(command):
+    """Return the reason why a command is not run, or None."""
     words = shlex.split(command)
     if words[0] in NOT_GLUONLABS:
         return "is not gluonlab's"
@@ -112,7 +118,7 @@ def run(words, folder):
 
 def test_the_page_of_all_options_is_made_of_the_commands():
     """.venv/bin/python tools/options_page.py"""
-    assert options_page.PAGE.read_text(encoding="utf-8") == options_page.made()
+    assert options_page.PAGE.read_text(encoding="utf-8") == options_page.make_page()
 
 
 def test_there_are_commands():
@@ -121,11 +127,11 @@ def test_there_are_commands():
 
 @pytest.mark.parametrize(("page", "command"), COMMANDS)
 def test_a_command_is_understood(page, command):
-    parse(shlex.split(command))
+    check_command(shlex.split(command))
 
 
 def test_every_reason_is_needed():
-    used = {reason(command) for _, command in COMMANDS} - {None, "is not gluonlab's"}
+    used = {reason_not_to_run(command) for _, command in COMMANDS} - {None, "is not gluonlab's"}
     assert used == set(ONLY_PARSED.values())
 
 
@@ -174,26 +180,26 @@ MADE = {
     "b.jpg": lambda folder: one_picture(folder, "b.jpg"),
     "runs/NAME": train_run,
     "digits": lambda folder: train_run(folder, "digits"),
-    "train.py": lambda folder: (folder / "train.py").write_text(shown_program("train.py")),
+    "train.py": lambda folder: (folder / "train.py").write_text(read_shown_program("train.py")),
     "docs/classify.py": lambda folder: shutil.copytree(ROOT / "docs", folder / "docs"),
 }
 
 
 def test_the_program_without_mxnet_is_the_one_that_the_page_shows():
     program = (ROOT / "docs" / "classify.py").read_text(encoding="utf-8")
-    shown = [block.code for block in blocks_of(ROOT / "docs" / "onnx.md", "python")]
+    shown = [block.code for block in read_blocks(ROOT / "docs" / "onnx.md", "python")]
     assert program[program.index('"""', 3) + 3 :].lstrip("\n") in shown
 
 
 @pytest.mark.long  # .ci/run has it, too
 def test_the_first_hour_runs_as_it_is_printed(tmp_path):
     """At most twelve commands, in order, whole; those that set up the environment but once."""
-    blocks = blocks_of(ROOT / "docs" / "first-hour.md", "sh")
-    assert sum(len(commands_of(block)) for block in blocks) <= 12
+    blocks = read_blocks(ROOT / "docs" / "first-hour.md", "sh")
+    assert sum(len(block_commands(block)) for block in blocks) <= 12
     for block in blocks:
         for name in block.made_before:
             MADE[name](tmp_path)
-        for command in commands_of(block) if block.not_run is None else ():
+        for command in block_commands(block) if block.not_run is None else ():
             done = run(shlex.split(command), tmp_path)
             assert done.returncode == 0, (command, done.stderr)
     found = done.stdout.split()
@@ -207,14 +213,14 @@ def test_the_first_hour_runs_as_it_is_printed(tmp_path):
     ids=lambda p: p.name,
 )
 def test_the_commands_of_a_page_run_in_order(page, tmp_path):
-    """For one epoch, where a command does not say how many."""
-    wrong = []
-    for block in [*blocks_of(page, ""), *blocks_of(page, "sh")]:
+    """Commands without a number of epochs train for one epoch."""
+    failures = []
+    for block in [*read_blocks(page, ""), *read_blocks(page, "sh")]:
         for name in block.made_before:
             MADE[name](tmp_path)
-        for command in commands_of(block) if block.not_run is None else ():
+        for command in block_commands(block) if block.not_run is None else ():
             words = shlex.split(command)
-            if "..." in command or reason(command) is not None:
+            if "..." in command or reason_not_to_run(command) is not None:
                 continue
             trains = words[2:3] in (["gluonlab.run"], ["gluonlab.scratch"]) and not (
                 {"--help", "--list", "--evaluate", "--resume"} & set(words)
@@ -224,21 +230,21 @@ def test_the_commands_of_a_page_run_in_order(page, tmp_path):
             )
             # the doctor ends with 1 for a fault of this machine, which is an answer, too
             if done.returncode not in ((0, 1) if "gluonlab.doctor" in words else (0,)):
-                wrong.append((command, done.returncode, done.stderr[-500:]))
-    assert wrong == []
+                failures.append((command, done.returncode, done.stderr[-500:]))
+    assert failures == []
 
 
 @pytest.mark.long
 @pytest.mark.filterwarnings("ignore::gluonlab.errors.GluonlabWarning")
 @pytest.mark.parametrize(
     "page",
-    [page for page in PAGES if blocks_of(page, "python") and page.name not in OWN_PYTHON],
+    [page for page in PAGES if read_blocks(page, "python") and page.name not in OWN_PYTHON],
     ids=lambda page: page.name,
 )
 def test_the_python_of_a_page_runs(page, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     names = {}
-    for block in blocks_of(page, "python"):
+    for block in read_blocks(page, "python"):
         for name in block.made_before:
             MADE[name](tmp_path)
         if block.not_run is None:

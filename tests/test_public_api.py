@@ -1,6 +1,6 @@
-"""What gluonlab offers: importable, documented, and the same wherever it is named.
+"""The public names of gluonlab can be imported, and are documented.
 
-That everything public has a docstring: tests/test_layers.py.
+tests/test_layers.py checks that everything public has a docstring.
 """
 
 import ast
@@ -57,7 +57,7 @@ def test_dir_lists_the_public_names():
 
 
 def test_type_checkers_see_the_same_names():
-    """What stands under TYPE_CHECKING is what is loaded when asked for, from where it is loaded."""
+    """The names under TYPE_CHECKING are those that gluonlab loads lazily, from the same modules."""
     tree = ast.parse((PACKAGE / "__init__.py").read_text(encoding="utf-8"))
     [block] = [node for node in tree.body if isinstance(node, ast.If)]
     declared = {

@@ -1,4 +1,4 @@
-"""What the README and its kin point to is there."""
+"""Every link of README and the other documents leads to an existing target."""
 
 import re
 from pathlib import Path
@@ -20,27 +20,27 @@ PAGES = [
 LINK = re.compile(r"\]\((?!https?://)([^)\s]*)\)")
 
 
-def anchors(page):
-    """The places in a page that a link may name, as GitHub makes them of headings."""
+def page_anchors(page):
+    """Return the anchors of a page, as GitHub makes them from headings."""
     text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
     titles = re.findall(r"^#+ (.+)$", text, re.M)
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
-def missing(page):
-    """The links of a page that lead nowhere."""
-    found = []
+def find_dead_links(page):
+    """Return the links of a page whose target does not exist."""
+    links = []
     for target in LINK.findall(page.read_text(encoding="utf-8")):
         name, _, anchor = target.partition("#")
         other = page.parent / name if name else page
-        if not other.exists() or (anchor and anchor not in anchors(other)):
-            found.append(target)
-    return found
+        if not other.exists() or (anchor and anchor not in page_anchors(other)):
+            links.append(target)
+    return links
 
 
 @pytest.mark.parametrize("name", PAGES)
 def test_every_link_leads_somewhere(name):
-    assert missing(ROOT / name) == []
+    assert find_dead_links(ROOT / name) == []
 
 
 @pytest.mark.parametrize(
@@ -49,18 +49,18 @@ def test_every_link_leads_somewhere(name):
 def test_a_link_that_leads_nowhere_is_found(tmp_path, bad):
     page = tmp_path / "page.md"
     page.write_text(f"# A heading\n\n[x](#a-heading) {bad}\n", encoding="utf-8")
-    assert len(missing(page)) == 1
+    assert len(find_dead_links(page)) == 1
 
 
 def test_both_readmes_name_the_same_labs_pages_and_pictures():
-    def named(name):
+    def find_links(name):
         return {
             link
             for link in LINK.findall((ROOT / name).read_text(encoding="utf-8"))
             if link.startswith(("labs/", "docs/"))
         }
 
-    assert named("README.md") == named("README.ja.md")
-    assert {link for link in named("README.md") if link.endswith(".ipynb")} == {
+    assert find_links("README.md") == find_links("README.ja.md")
+    assert {link for link in find_links("README.md") if link.endswith(".ipynb")} == {
         str(path.relative_to(ROOT)) for path in (ROOT / "labs").glob("??/*.ipynb")
     }

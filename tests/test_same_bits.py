@@ -12,7 +12,7 @@ from gluonlab import TrainConfig
 
 
 def test_the_combinations_are_valid_and_the_same_each_time():
-    first, again = list(same_bits.combinations()), list(same_bits.combinations())
+    first, again = list(same_bits.draw_combinations()), list(same_bits.draw_combinations())
     assert first == again
     assert len({str(TrainConfig(**settings)) for settings in first}) == 30
 

@@ -1,8 +1,7 @@
-"""A request against the service model that botocore carries: types, required and unknown keys,
-enums, patterns, lengths, ranges.
+"""Validation of AWS requests against the service models of botocore.
 
-botocore's own ParamValidator leaves out enums, patterns and maxima, and cfn-lint does for most of
-SageMaker.
+botocore's ParamValidator checks no enums, patterns and maxima, and cfn-lint checks few of those of
+SageMaker. This module checks types, required and unknown keys, enums, patterns, lengths and ranges.
 """
 
 import functools
@@ -24,56 +23,56 @@ TYPES = {
 
 
 @functools.lru_cache(maxsize=None)
-def service(name):
+def service_model(name):
     return botocore.session.get_session().get_service_model(name)
 
 
-def faults(operation, request, api="sagemaker"):
-    """What is wrong with ``request`` as the input of ``operation``: a line for each fault, with the
-    path to it.
-    """
-    return list(walk(service(api).operation_model(operation).input_shape, request, ""))
+def find_request_faults(operation, request, api="sagemaker"):
+    """Return a line for each fault of a request as the input of an operation, with its path."""
+    return list(
+        find_value_faults(service_model(api).operation_model(operation).input_shape, request, "")
+    )
 
 
-def walk(shape, value, path):
-    wanted = TYPES.get(shape.type_name)
-    if wanted is None:
+def find_value_faults(shape, value, path):
+    expected = TYPES.get(shape.type_name)
+    if expected is None:
         yield f"{path}: a {shape.type_name}, which this check does not know"
-    elif not isinstance(value, wanted) or (isinstance(value, bool) and wanted is not bool):
+    elif not isinstance(value, expected) or (isinstance(value, bool) and expected is not bool):
         yield f"{path or 'the request'}: {value!r} is no {shape.type_name}"
     else:
-        yield from limits(shape, value, path)
+        yield from find_limit_faults(shape, value, path)
         if shape.type_name == "structure":
-            yield from structure(shape, value, path)
+            yield from find_structure_faults(shape, value, path)
         elif shape.type_name == "list":
             for index, item in enumerate(value):
-                yield from walk(shape.member, item, f"{path}[{index}]")
+                yield from find_value_faults(shape.member, item, f"{path}[{index}]")
         elif shape.type_name == "map":
             for key, item in value.items():
-                yield from walk(shape.key, key, f"{path}.{key} (its key)")
-                yield from walk(shape.value, item, f"{path}.{key}")
+                yield from find_value_faults(shape.key, key, f"{path}.{key} (its key)")
+                yield from find_value_faults(shape.value, item, f"{path}.{key}")
 
 
-def limits(shape, value, path):
-    known = shape.metadata
+def find_limit_faults(shape, value, path):
+    limits = shape.metadata
     size = value if isinstance(value, (int, float)) else len(value)
-    what = "value" if isinstance(value, (int, float)) else "length"
-    if "min" in known and size < known["min"]:
-        yield f"{path}: {what} {size} is below {known['min']}"
-    if "max" in known and size > known["max"]:
-        yield f"{path}: {what} {size} is above {known['max']}"
+    quantity = "value" if isinstance(value, (int, float)) else "length"
+    if "min" in limits and size < limits["min"]:
+        yield f"{path}: {quantity} {size} is below {limits['min']}"
+    if "max" in limits and size > limits["max"]:
+        yield f"{path}: {quantity} {size} is above {limits['max']}"
     if isinstance(value, str):
-        if "enum" in known and value not in known["enum"]:
+        if "enum" in limits and value not in limits["enum"]:
             yield (
                 f"{path}: {value!r} is none of "
-                f"{', '.join(known['enum'][:8])}{', ...' * (len(known['enum']) > 8)}"
+                f"{', '.join(limits['enum'][:8])}{', ...' * (len(limits['enum']) > 8)}"
             )
         # The service means the whole text, whatever anchors the pattern has.
-        if "pattern" in known and not regex.fullmatch(known["pattern"], value):
-            yield f"{path}: {value!r} does not match {known['pattern']}"
+        if "pattern" in limits and not regex.fullmatch(limits["pattern"], value):
+            yield f"{path}: {value!r} does not match {limits['pattern']}"
 
 
-def structure(shape, value, path):
+def find_structure_faults(shape, value, path):
     for key in shape.required_members:
         if key not in value:
             yield f"{path}.{key}".lstrip(".") + ": required, and missing"
@@ -82,6 +81,6 @@ def structure(shape, value, path):
         if key not in shape.members:
             yield f"{inner}: unknown key"
         else:
-            yield from walk(shape.members[key], item, inner)
+            yield from find_value_faults(shape.members[key], item, inner)
     if getattr(shape, "is_tagged_union", False) and len(value) != 1:
         yield f"{path}: give exactly one of {', '.join(shape.members)}"

@@ -1,8 +1,10 @@
-"""python tools/check_sagemaker.py [FOLDER]: everything in sagemaker/ that can be checked without
-AWS.
+"""Program that checks the files in sagemaker/ without AWS.
 
-Each check is a function from the folder to lines, one for each fault. Ends with status 1 when there
-are any. Needs the extra sagemaker-check; nothing is sent anywhere, and no credentials are read.
+python tools/check_sagemaker.py [FOLDER]
+
+Each check is a function that takes the folder and returns a line for each fault. The program exits
+with status 1 if there are faults. It needs the extra sagemaker-check, sends nothing, and reads no
+credentials.
 """
 
 import base64
@@ -20,7 +22,7 @@ import cloudformation
 from gluonlab.host.launcher_environment import instance_has_local_disk
 
 SAGEMAKER = Path(__file__).resolve().parent.parent / "sagemaker"
-# of the requests in a folder
+# The operation of the requests in each folder.
 OPERATIONS = {"instances": "CreateNotebookInstance", "training": "CreateTrainingJob"}
 RESOURCES = {
     "AWS::SageMaker::NotebookInstance": ("sagemaker", "CreateNotebookInstance"),
@@ -29,7 +31,7 @@ RESOURCES = {
         "CreateNotebookInstanceLifecycleConfig",
     ),
 }
-# What the template is filled in with; refused ones are part of the tests.
+# Valid parameters of the template. The tests cover invalid parameters.
 STACKS = {
     "repository": {"Repository": "https://example.com/gluonlab.git"},
     "bucket": {
@@ -65,8 +67,8 @@ STACKS = {
 }
 
 
-def module(folder, name):
-    """lifecycle.py or instance_pairs.py of this folder."""
+def load_module(folder, name):
+    """Import lifecycle.py or instance_pairs.py from this folder."""
     spec = importlib.util.spec_from_file_location(
         f"{name}_of_{abs(hash(str(folder)))}", str(folder / f"{name}.py")
     )
@@ -75,7 +77,7 @@ def module(folder, name):
     return loaded
 
 
-def _unique(pairs):
+def _reject_duplicate_keys(pairs):
     keys = [key for key, _ in pairs]
     if len(set(keys)) < len(keys):
         raise ValueError(f"a key twice: {max(keys, key=keys.count)}")
@@ -83,11 +85,11 @@ def _unique(pairs):
 
 
 def read_json(path):
-    return json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_unique)
+    return json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_reject_duplicate_keys)
 
 
-def requests(folder):
-    """(path, operation) of every request."""
+def list_requests(folder):
+    """Return (path, operation) of every request."""
     return [
         (path, operation)
         for part, operation in OPERATIONS.items()
@@ -96,29 +98,26 @@ def requests(folder):
 
 
 def check_requests(folder):
-    """Each request against the service model, and against what the model does not say."""
-    table, dead = (
-        module(folder, "instance_pairs").load_instances(),
-        module(folder, "instance_pairs").dead_reason,
-    )
-    for path, operation in requests(folder):
+    """Check each request against the service model, and against the rules that the model lacks."""
+    pairs = load_module(folder, "instance_pairs")
+    for path, operation in list_requests(folder):
         try:
             request = read_json(path)
         except ValueError as error:
-            found = [f"no JSON: {error}"]
+            faults = [f"no JSON: {error}"]
         else:
-            found = aws_shapes.faults(operation, request)
-            if not found:  # the rest takes the types for right
-                found = (
-                    notebook(request, dead, table)
+            faults = aws_shapes.find_request_faults(operation, request)
+            if not faults:  # the other checks rely on correct types
+                faults = (
+                    check_notebook(request, pairs.dead_reason, pairs.load_instances())
                     if operation == "CreateNotebookInstance"
-                    else training(request)
+                    else check_training(request)
                 )
-        yield from (f"{path.relative_to(folder)}: {one}" for one in found)
+        yield from (f"{path.relative_to(folder)}: {fault}" for fault in faults)
 
 
-def notebook(request, dead, table):
-    """What AWS asks of a notebook beyond its model, and what we do."""
+def check_notebook(request, dead, table):
+    """Check the rules of AWS and of this project that the model of a notebook lacks."""
     instance, platform = request.get("InstanceType", ""), request.get("PlatformIdentifier", "")
     if request.get("SubnetId") and not request.get("SecurityGroupIds"):
         yield "SubnetId: a subnet needs SecurityGroupIds"
@@ -133,10 +132,8 @@ def notebook(request, dead, table):
         yield f"a dead pair, which instances.json does not mark as one: {dead(instance, platform)}"
 
 
-def training(request):
-    """Hyperparameters are JSON inside strings; several hosts must find each other in exactly one
-    way.
-    """
+def check_training(request):
+    """Check the JSON in hyperparameters, and that several hosts use one way to communicate."""
     texts, values = request.get("HyperParameters") or {}, {}
     for name, text in texts.items():
         try:
@@ -156,8 +153,8 @@ def training(request):
     ]
     if (request.get("ResourceConfig") or {}).get("InstanceCount", 1) > 1 and len(ways) != 1:
         yield "HyperParameters: several hosts need the parameter server or MPI, one of them"
-    yield from disk(request.get("ResourceConfig") or {})
-    yield from spot(request, values)
+    yield from check_disk(request.get("ResourceConfig") or {})
+    yield from check_spot_settings(request, values)
     if "sagemaker_mpi_enabled" in ways and not values.get(
         "sagemaker_mpi_num_of_processes_per_host"
     ):
@@ -166,8 +163,8 @@ def training(request):
         )
 
 
-def disk(resources):
-    """A machine has either a disk of its own, or a volume with a size and perhaps a key."""
+def check_disk(resources):
+    """Check that a job has either a local disk or a volume with a size, and perhaps a key."""
     own = instance_has_local_disk(resources.get("InstanceType", ""))
     given = [name for name in ("VolumeSizeInGB", "VolumeKmsKeyId") if resources.get(name)]
     if own and given:
@@ -176,8 +173,8 @@ def disk(resources):
         yield "ResourceConfig.VolumeSizeInGB: required for a machine without a disk of its own"
 
 
-def spot(request, values):
-    """A spot job goes on where it was, in a folder that AWS keeps, and may wait long enough."""
+def check_spot_settings(request, values):
+    """Check that a spot job can resume from a folder that AWS keeps, and may wait long enough."""
     limits = request.get("StoppingCondition") or {}
     runs, waits = limits.get("MaxRuntimeInSeconds", 86400), limits.get("MaxWaitTimeInSeconds")
     if not request.get("EnableManagedSpotTraining"):
@@ -196,8 +193,8 @@ def spot(request, values):
 
 
 def check_table(folder):
-    """instances.json says of each request what is true."""
-    pairs = module(folder, "instance_pairs")
+    """Check that instances.json agrees with the requests."""
+    pairs = load_module(folder, "instance_pairs")
     table = read_json(folder / "instances.json")["instances"]
     for name, about in table.items():
         path = folder / about["request"]
@@ -233,21 +230,22 @@ def check_table(folder):
 
 
 def check_template(folder):
-    """notebook.yaml filled in, resource by resource against the service model."""
-    template, lifecycle = cloudformation.load(folder / "notebook.yaml"), module(folder, "lifecycle")
-    pairs = module(folder, "instance_pairs")
+    """Check the resources of notebook.yaml against the service model."""
+    template = cloudformation.load_template(folder / "notebook.yaml")
+    lifecycle = load_module(folder, "lifecycle")
+    pairs = load_module(folder, "instance_pairs")
     for stack, given in STACKS.items():
         filled = cloudformation.Stack(template, given)
         try:
-            found, resources = filled.refusals(), filled.resources()
+            faults, resources = filled.validation_errors(), filled.resources()
         except ValueError as error:
-            found, resources = [str(error)], {}
+            faults, resources = [str(error)], {}
         for name, (kind, properties) in resources.items():
             if kind in RESOURCES:
                 api, operation = RESOURCES[kind]
-                wrong = aws_shapes.faults(operation, properties, api)
-                found += [f"{name}.{one}" for one in wrong]
-                if wrong:
+                shape_faults = aws_shapes.find_request_faults(operation, properties, api)
+                faults += [f"{name}.{fault}" for fault in shape_faults]
+                if shape_faults:
                     continue
             if kind == "AWS::SageMaker::NotebookInstance":
                 forced = (
@@ -255,20 +253,21 @@ def check_template(folder):
                     if given.get("ForceDeadPair")
                     else {}
                 )
-                found += [
-                    f"{name}.{one}" for one in notebook(properties, pairs.dead_reason, forced)
+                faults += [
+                    f"{name}.{fault}"
+                    for fault in check_notebook(properties, pairs.dead_reason, forced)
                 ]
             if kind == "AWS::SageMaker::NotebookInstanceLifecycleConfig":
                 for hook in ("OnCreate", "OnStart"):
-                    found += [
-                        f"{name}.{hook}: {one}"
-                        for one in content(lifecycle, properties[hook][0]["Content"])
+                    faults += [
+                        f"{name}.{hook}: {fault}"
+                        for fault in check_content(lifecycle, properties[hook][0]["Content"])
                     ]
-        yield from (f"notebook.yaml with {stack}: {one}" for one in found)
+        yield from (f"notebook.yaml with {stack}: {fault}" for fault in faults)
 
 
-def content(lifecycle, text):
-    """The base64 of a lifecycle script, as the API wants it."""
+def check_content(lifecycle, text):
+    """Check the base64 of a lifecycle script, and the script."""
     if text.split() != [text]:
         return ["wrapped base64: the API wants it on one line (base64 --wrap=0)"]
     try:
@@ -279,8 +278,8 @@ def content(lifecycle, text):
 
 
 def check_scripts(folder):
-    """Line ends, sizes, and copies that are up to date."""
-    lifecycle = module(folder, "lifecycle")
+    """Check line ends, sizes, and that copies are up to date."""
+    lifecycle = load_module(folder, "lifecycle")
     for path in sorted([*folder.glob("*.sh"), *folder.glob("*.py"), *folder.glob("*.yaml")]):
         if b"\r" in path.read_bytes():
             yield f"{path.name}: lines end in CRLF: save it with LF"
@@ -298,22 +297,22 @@ def check_scripts(folder):
             yield str(error)
 
 
-def check_wrapped(folder):
-    """Base64 that somebody has put into a JSON by hand."""
-    lifecycle = module(folder, "lifecycle")
+def check_base64(folder):
+    """Check base64 that a user has put into a JSON file."""
+    lifecycle = load_module(folder, "lifecycle")
     for path in sorted(folder.rglob("*.json")):
         try:
-            for where, text in contents(read_json(path)):
+            for where, text in find_contents(read_json(path)):
                 yield from (
                     f"{path.relative_to(folder)}: {where}: {one}"
-                    for one in content(lifecycle, text)
+                    for one in check_content(lifecycle, text)
                 )
         except ValueError:
-            pass  # check_requests says it
+            pass  # check_requests reports it
 
 
-def contents(value, path=""):
-    """(where, text) of everything called Content."""
+def find_contents(value, path=""):
+    """Yield (path, text) of everything called Content."""
     items = (
         value.items()
         if isinstance(value, dict)
@@ -324,19 +323,19 @@ def contents(value, path=""):
     for key, item in items:
         if key == "Content" and isinstance(item, str):
             yield f"{path}.{key}".lstrip("."), item
-        yield from contents(item, f"{path}.{key}")
+        yield from find_contents(item, f"{path}.{key}")
 
 
-def _said(command, folder, **environment):
-    """The lines that a tool prints when it is not content."""
+def _run_checker(command, folder, **environment):
+    """Run a checker; return the lines that it prints if it finds faults."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
-    kept = {name: os.environ[name] for name in ("LANG", "LC_ALL") if name in os.environ}
-    found = shutil.which(command[0], path=path)
-    if found is None:
+    locale = {name: os.environ[name] for name in ("LANG", "LC_ALL") if name in os.environ}
+    program = shutil.which(command[0], path=path)
+    if program is None:
         return [f"{command[0]} is not installed: make check-sagemaker installs it"]
-    environment = {**kept, "PATH": path, "HOME": str(folder), **environment}
+    environment = {**locale, "PATH": path, "HOME": str(folder), **environment}
     done = subprocess.run(
-        [found, *command[1:]],
+        [program, *command[1:]],
         cwd=folder,
         env=environment,
         stdin=subprocess.DEVNULL,
@@ -349,30 +348,27 @@ def _said(command, folder, **environment):
 
 
 def check_with_cfn_lint(folder):
-    return (f"cfn-lint: {line}" for line in _said(["cfn-lint", "notebook.yaml"], folder))
+    return (f"cfn-lint: {line}" for line in _run_checker(["cfn-lint", "notebook.yaml"], folder))
 
 
 def check_with_shellcheck(folder):
     scripts = sorted(path.name for path in folder.glob("*.sh"))
     return (
         f"shellcheck: {line}"
-        for line in _said(
+        for line in _run_checker(
             ["shellcheck", "--format=gcc", "--enable=quote-safe-variables", *scripts], folder
         )
     )
 
 
 def check_with_aws(folder):
-    """What the command line itself makes of each request.
-
-    It validates, prints a made-up answer, and connects to nothing.
-    """
-    nobody = {
+    """Check each request with the command line of AWS, which connects to nothing here."""
+    fake_credentials = {
         "AWS_ACCESS_KEY_ID": "x",
         "AWS_SECRET_ACCESS_KEY": "x",
         "AWS_DEFAULT_REGION": "eu-west-1",
     }
-    nobody.update(
+    fake_credentials.update(
         AWS_CONFIG_FILE=os.devnull,
         AWS_SHARED_CREDENTIALS_FILE=os.devnull,
         AWS_EC2_METADATA_DISABLED="true",
@@ -381,7 +377,7 @@ def check_with_aws(folder):
         "CreateNotebookInstance": "create-notebook-instance",
         "CreateTrainingJob": "create-training-job",
     }
-    for path, operation in requests(folder):
+    for path, operation in list_requests(folder):
         command = [
             "aws",
             "sagemaker",
@@ -392,7 +388,8 @@ def check_with_aws(folder):
             "output",
         ]
         yield from (
-            f"aws: {path.relative_to(folder)}: {line}" for line in _said(command, folder, **nobody)
+            f"aws: {path.relative_to(folder)}: {line}"
+            for line in _run_checker(command, folder, **fake_credentials)
         )
 
 
@@ -401,29 +398,29 @@ CHECKS = [
     check_table,
     check_template,
     check_scripts,
-    check_wrapped,
+    check_base64,
     check_with_cfn_lint,
     check_with_shellcheck,
     check_with_aws,
 ]
 
 
-def faults(folder=SAGEMAKER, checks=CHECKS):
+def find_faults(folder=SAGEMAKER, checks=CHECKS):
     return [line for check in checks for line in check(folder)]
 
 
 def main():
     folder = Path(sys.argv[1]).resolve() if len(sys.argv) > 1 else SAGEMAKER
-    found = faults(folder)
+    faults = find_faults(folder)
     print(
-        "\n".join(found)
-        if found
+        "\n".join(faults)
+        if faults
         else (
-            f"{folder.name}: {len(requests(folder))} requests, "
+            f"{folder.name}: {len(list_requests(folder))} requests, "
             "the template and the scripts are sound"
         )
     )
-    sys.exit(bool(found))
+    sys.exit(bool(faults))
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
-"""As much of CloudFormation as sagemaker/notebook.yaml needs: its rules asked, its resources filled
-in, without AWS.
+"""The part of CloudFormation that sagemaker/notebook.yaml needs, without AWS.
+
+It checks the parameters and rules of a template, and fills in its resources.
 """
 
 import base64
@@ -28,49 +29,47 @@ def _short_form(loader, name, node):
 Loader.add_multi_constructor("!", _short_form)
 
 
-def load(path):
+def load_template(path):
     return yaml.load(path.read_text(encoding="utf-8"), Loader)
 
 
 class Stack:
-    """A template with the parameters that a person gave."""
+    """A template with the parameters of a user."""
 
     def __init__(self, template, given):
         self.template = template
         self.values = {name: about.get("Default") for name, about in template["Parameters"].items()}
         self.values.update(given)
 
-    def refusals(self):
-        """Why CloudFormation would not begin: parameters out of their range, and rules that are
-        broken.
-        """
-        found = []
+    def validation_errors(self):
+        """Return an error for each invalid parameter and each broken rule."""
+        errors = []
         for name, about in self.template["Parameters"].items():
-            found += [f"{name}: {text}" for text in _parameter(about, self.values[name])]
+            errors += [f"{name}: {text}" for text in _parameter_faults(about, self.values[name])]
         for rule in self.template.get("Rules", {}).values():
             if self.fill(rule.get("RuleCondition", True)):
-                found += [
-                    one["AssertDescription"]
-                    for one in rule["Assertions"]
-                    if not self.fill(one["Assert"])
+                errors += [
+                    assertion["AssertDescription"]
+                    for assertion in rule["Assertions"]
+                    if not self.fill(assertion["Assert"])
                 ]
-        return found
+        return errors
 
     def resources(self):
-        """{name: (type, properties)} of those whose condition holds."""
-        wanted = self.template["Resources"].items()
+        """Return {name: (type, properties)} of the resources whose condition holds."""
         return {
             name: (about["Type"], self.fill(about["Properties"]))
-            for name, about in wanted
-            if "Condition" not in about or self.condition(about["Condition"])
+            for name, about in self.template["Resources"].items()
+            if "Condition" not in about or self.evaluate_condition(about["Condition"])
         }
 
-    def condition(self, name):
+    def evaluate_condition(self, name):
         return self.fill(self.template["Conditions"][name])
 
     def fill(self, value):
+        """Return a value of the template with all intrinsic functions evaluated."""
         if isinstance(value, list):
-            return [one for one in map(self.fill, value) if one is not ABSENT]
+            return [item for item in map(self.fill, value) if item is not ABSENT]
         if not isinstance(value, dict):
             return value
         if len(value) == 1:
@@ -79,41 +78,45 @@ class Stack:
                 return FUNCTIONS[name](self, argument)
             if name.startswith("Fn::"):
                 raise ValueError(f"{name} is a function that this check does not know")
-        filled = {key: self.fill(one) for key, one in value.items()}
-        return {key: one for key, one in filled.items() if one is not ABSENT}
+        filled = {key: self.fill(item) for key, item in value.items()}
+        return {key: item for key, item in filled.items() if item is not ABSENT}
 
-    def ref(self, name):
+    def resolve_reference(self, name):
         if name == "AWS::NoValue":
             return ABSENT
         if name in PSEUDO or name in self.values:
             return PSEUDO.get(name, self.values.get(name))
-        return name + "-made" if name in self.template["Resources"] else _unknown(name)
+        return name + "-made" if name in self.template["Resources"] else _raise_unknown_name(name)
 
-    def attribute(self, name, attribute):
+    def resolve_attribute(self, name, attribute):
         if name not in self.template["Resources"]:
-            return _unknown(f"{name}.{attribute}")
+            return _raise_unknown_name(f"{name}.{attribute}")
         properties = self.template["Resources"][name]["Properties"]
         if attribute in properties:
             return self.fill(properties[attribute])
         return (
             f"arn:aws:iam::{PSEUDO['AWS::AccountId']}:role/{name}"
             if attribute == "Arn"
-            else _unknown(f"{name}.{attribute}")
+            else _raise_unknown_name(f"{name}.{attribute}")
         )
 
     def substitute(self, text):
-        def one(match):
+        def replace_name(match):
             name, _, attribute = match[1].partition(".")
-            return str(self.attribute(name, attribute) if attribute else self.ref(name))
+            return str(
+                self.resolve_attribute(name, attribute)
+                if attribute
+                else self.resolve_reference(name)
+            )
 
-        return re.sub(r"\$\{([^}!]+)\}", one, text)
+        return re.sub(r"\$\{([^}!]+)\}", replace_name, text)
 
 
-def _unknown(name):
+def _raise_unknown_name(name):
     raise ValueError(f"{name} names no parameter, resource or attribute")
 
 
-def _parameter(about, value):
+def _parameter_faults(about, value):
     if value is None:
         yield "required, and missing"
         return
@@ -130,11 +133,13 @@ def _parameter(about, value):
 
 
 FUNCTIONS = {
-    "Ref": lambda stack, name: stack.ref(name),
-    "Condition": lambda stack, name: stack.condition(name),
+    "Ref": lambda stack, name: stack.resolve_reference(name),
+    "Condition": lambda stack, name: stack.evaluate_condition(name),
     "Fn::Sub": lambda stack, text: stack.substitute(text),
-    "Fn::GetAtt": lambda stack, parts: stack.attribute(*parts),
-    "Fn::If": lambda stack, parts: stack.fill(parts[1] if stack.condition(parts[0]) else parts[2]),
+    "Fn::GetAtt": lambda stack, parts: stack.resolve_attribute(*parts),
+    "Fn::If": lambda stack, parts: stack.fill(
+        parts[1] if stack.evaluate_condition(parts[0]) else parts[2]
+    ),
     "Fn::Equals": lambda stack, parts: len(set(map(str, stack.fill(parts)))) == 1,
     "Fn::Not": lambda stack, parts: not stack.fill(parts[0]),
     "Fn::And": lambda stack, parts: all(stack.fill(parts)),

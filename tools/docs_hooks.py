@@ -1,10 +1,10 @@
-"""What MkDocs does not do with pages that GitHub also shows: links that leave docs/, and the pages
-at the top of the repository.
+"""MkDocs hooks that add pages from outside docs/ and rewrite links that leave docs/.
 
-A link out of docs/ leads to the same page of the site, if it has one, else to GLUONLAB_URL, the
-repository on the web; without that, only its words stay.
+A link out of docs/ leads to the same page of the site if the site has it. Otherwise the link leads
+to GLUONLAB_URL, the repository on the web. Without GLUONLAB_URL only the text of the link remains.
 """
 
+import functools
 import os
 import posixpath
 import re
@@ -13,7 +13,7 @@ from pathlib import Path
 from mkdocs.structure.files import File
 
 ROOT = Path(__file__).resolve().parent.parent
-TOP = {  # where else pages of the site come from
+TOP = {  # page of the site: its source outside docs/
     "changelog.md": "CHANGELOG.md",
     "contributing.md": "CONTRIBUTING.md",
     "security.md": "SECURITY.md",
@@ -30,26 +30,26 @@ def on_files(files, config):
     """Add the pages from the top of the repository."""
     for page, source in TOP.items():
         text = (ROOT / source).read_text(encoding="utf-8")
-        files.append(File.generated(config, page, content=relinked(text, source)))
+        files.append(File.generated(config, page, content=rewrite_links(text, source)))
     return files
 
 
 def on_page_markdown(markdown, page, config, files):
-    """Turn the links of a page in docs/."""
+    """Rewrite the links of a page in docs/."""
     path = page.file.src_uri
-    return markdown if path in TOP else relinked(markdown, f"docs/{path}")
+    return markdown if path in TOP else rewrite_links(markdown, f"docs/{path}")
 
 
-def relinked(text, source):
-    """The text of a file of the repository, with links as the site needs them."""
-    parts, end = [], 0
+def rewrite_links(text, source):
+    """Return the text of a file of the repository with the links that the site needs."""
+    parts, end, rewrite = [], 0, functools.partial(_rewrite_link, source=source)
     for fence in FENCED.finditer(text):
-        parts += [LINK.sub(lambda link: _turned(link, source), text[end : fence.start()]), fence[0]]
+        parts += [LINK.sub(rewrite, text[end : fence.start()]), fence[0]]
         end = fence.end()
-    return "".join([*parts, LINK.sub(lambda link: _turned(link, source), text[end:])])
+    return "".join([*parts, LINK.sub(rewrite, text[end:])])
 
 
-def _turned(link, source):
+def _rewrite_link(link, source):
     picture, words, to = link.groups()
     if ELSEWHERE.match(to):
         return link[0]

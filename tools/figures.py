@@ -1,11 +1,12 @@
-"""The tables of measurements in docs, made from the records in tools/figures that `make bench`
-wrote.
+"""Program that updates the tables of measurements in docs from the records in tools/figures.
+
+`make bench` writes the records:
 
     make bench RECORDS=tools/figures && .venv/bin/python tools/figures.py
 
-Each stands between a line `<!-- figures: NAME -->` and a line `<!-- end of figures -->`. Its record
-is NAME.json. Records of other kinds of CPU are NAME@avx2.json, NAME@zen3.json and so on; the kind
-itself is read from the record.
+Each table stands between the lines `<!-- figures: NAME -->` and `<!-- end of figures -->`. Its
+record is NAME.json. Records of other kinds of CPU are NAME@avx2.json, NAME@zen3.json and so on.
+The kind is read from the record.
 """
 
 import re
@@ -20,7 +21,7 @@ from benchmarks import checkpoints, host, images, optimize, peers, threads  # no
 from gluonlab.bench import scaling, splits  # noqa: E402
 from gluonlab.bench.harness.confidence_interval import median_ratio  # noqa: E402
 from gluonlab.bench.harness.measurement_record import read_record  # noqa: E402
-from kinds_of_cpu import CASCADE_LAKE, ZEN_3, ZEN_4, ZEN_4_AVX2, kind_of  # noqa: E402
+from kinds_of_cpu import CASCADE_LAKE, ZEN_3, ZEN_4, ZEN_4_AVX2, cpu_kind  # noqa: E402
 
 RECORDS = Path(__file__).resolve().parent / "figures"
 PAGES = sorted((ROOT / "docs").glob("*.md"))
@@ -45,8 +46,8 @@ LABELS = {
 }
 
 
-def markdown(heads, rows, right_from=1):
-    """A table; all columns from `right_from` on are numbers."""
+def format_table(heads, rows, right_from=1):
+    """Return a Markdown table; its columns from `right_from` on are numbers."""
     rules = [LEFT] * right_from + [RIGHT] * (len(heads) - right_from)
     lines = [" | ".join(heads), "|".join(rules), *(" | ".join(row) for row in rows)]
     return re.sub(
@@ -56,25 +57,25 @@ def markdown(heads, rows, right_from=1):
     )
 
 
-def columns_by_kind(records, head, heads_and_rows):
-    """A table in which each record has columns of its own.
+def format_columns_by_kind(records, head, heads_and_rows):
+    """Return a Markdown table with separate columns for each record.
 
-    `heads_and_rows(record)`: the heads of its columns, and their cells by the label of the row.
+    `heads_and_rows(record)` returns the heads of the columns, and their cells by the row's label.
     """
-    found = [(kind_of(record.about), *heads_and_rows(record)) for record in records]
+    columns = [(cpu_kind(record.about), *heads_and_rows(record)) for record in records]
     heads = [head]
-    for kind, (first, *others), _ in found:
-        heads += [f"{kind.short}: {first}", *others]
-    labels = dict.fromkeys(label for _, _, rows in found for label in rows)
+    for kind, (first, *others), _ in columns:
+        heads += [f"{kind.short_name}: {first}", *others]
+    labels = dict.fromkeys(label for _, _, rows in columns for label in rows)
     lines = [
-        [label, *(cell for _, own, rows in found for cell in rows.get(label, ["-"] * len(own)))]
+        [label, *(cell for _, own, rows in columns for cell in rows.get(label, ["-"] * len(own)))]
         for label in labels
     ]
-    return markdown(heads, lines)
+    return format_table(heads, lines)
 
 
 def peers_table(*records):
-    return columns_by_kind(records, "", _peers_rows)
+    return format_columns_by_kind(records, "", _peers_rows)
 
 
 def _peers_rows(record):
@@ -91,7 +92,7 @@ def _peers_rows(record):
 
 
 def optimize_table(*records):
-    return columns_by_kind(records, "images/s", _optimize_rows)
+    return format_columns_by_kind(records, "images/s", _optimize_rows)
 
 
 def _optimize_rows(record):
@@ -109,13 +110,13 @@ def _optimize_rows(record):
 
 def host_table(record):
     rows = host.make_rows(record.series)
-    return markdown(
+    return format_table(
         ["microseconds per step and device", "devices", *host.COLUMNS[:-1], "load and log"],
         [
             [
                 row.label,
                 str(row.devices),
-                *(_whole(row.microseconds.get(name)) for name in host.COLUMNS),
+                *(_format_whole(row.microseconds.get(name)) for name in host.COLUMNS),
             ]
             for row in rows
             if row.microseconds
@@ -123,7 +124,7 @@ def host_table(record):
     )
 
 
-def _whole(value):
+def _format_whole(value):
     return "-" if value is None else f"{value:.0f}"
 
 
@@ -133,7 +134,7 @@ def images_table(record):
         of_set, _, name = row.name.partition(": ")
         cells.setdefault(name, {})[of_set] = _images_cell(name, row)
     sets = list(dict.fromkeys(of_set for own in cells.values() for of_set in own))
-    return markdown(
+    return format_table(
         ["images/s, and beside PyTorch", *sets],
         [[LABELS[name], *(own[of_set] for of_set in sets)] for name, own in cells.items()],
     )
@@ -181,7 +182,7 @@ def threads_table(record):
         if busy > 0.2
         else ""
     )
-    return markdown(heads, cells) + note
+    return format_table(heads, cells) + note
 
 
 def _threads_cell(row, column):
@@ -196,12 +197,12 @@ def _threads_cell(row, column):
 
 
 def gradients_table(record):
-    found = [(one.name.split(" ", 3), one.values) for one in record.series if one.values]
+    series = [(one.name.split(" ", 3), one.values) for one in record.series if one.values]
     lines = []
-    for world_size in dict.fromkeys(words[1] for words, _ in found):
+    for world_size in dict.fromkeys(words[1] for words, _ in series):
         for arrays, what in (("1", "one array"), ("16", "16 arrays")):
             sums = {
-                words[3]: v for words, v in found if words[:3] == ["allreduce", world_size, arrays]
+                words[3]: v for words, v in series if words[:3] == ["allreduce", world_size, arrays]
             }
             ours = {name: v for name, v in sums.items() if name not in (*PEERS, LIMIT)}
             best = min(ours, key=lambda name: statistics.median(ours[name]))
@@ -211,24 +212,26 @@ def gradients_table(record):
                         f"{world_size} devices: allreduce, "
                         f"{record.options['size'].replace('MB', ' MB')} in {what}, `{best}`"
                     ),
-                    _milliseconds(ours[best]),
-                    _times(sums.get("device"), ours[best]),
-                    _times(sums.get("chapter"), ours[best]),
+                    _format_milliseconds(ours[best]),
+                    _format_ratio(sums.get("device"), ours[best]),
+                    _format_ratio(sums.get("chapter"), ours[best]),
                     f"{median_ratio(sums[LIMIT], ours[best]):.0%}" if LIMIT in sums else "",
                 ]
             )
-        steps = {(words[2], words[3]): v for words, v in found if words[:2] == ["step", world_size]}
+        steps = {
+            (words[2], words[3]): v for words, v in series if words[:2] == ["step", world_size]
+        }
         ours = {key: v for key, v in steps.items() if key[1] not in PEERS}
         best = min(ours, key=lambda key: statistics.median(ours[key]))
         beside = [
-            f"{_times(steps.get((kind, 'device')), ours[best])} {words}"
+            f"{_format_ratio(steps.get((kind, 'device')), ours[best])} {words}"
             for kind, words in (
                 ("gluon.Trainer", "under gluon.Trainer"),
                 ("BucketedTrainer", "in buckets"),
             )
         ]
         what = f"{world_size} devices: allreduce and update, SGD with momentum, `{best[1]}`"
-        lines.append([what, _milliseconds(ours[best]), ", ".join(beside), "", ""])
+        lines.append([what, _format_milliseconds(ours[best]), ", ".join(beside), "", ""])
     heads = [
         "",
         "time",
@@ -236,7 +239,7 @@ def gradients_table(record):
         "beside the chapter's five lines",
         "of the memory's limit",
     ]
-    return markdown(heads, lines)
+    return format_table(heads, lines)
 
 
 SPLITS = {
@@ -252,17 +255,17 @@ def splits_table(record):
     heads += ["bubble, measured", "priced", "ideal"]
     microbatches = record.options["microbatches"]
     pipelines = {row.name: row for row in splits.make_pipeline_rows(record.series, microbatches)}
-    return markdown(
+    return format_table(
         heads,
         [
             [
                 SPLITS.get(row.name, row.name),
-                _milliseconds(row.seconds),
+                _format_milliseconds(row.seconds),
                 f"{row.speed:.2f}x",
                 f"{row.moved / 1e6:,.1f} MB" if row.moved else "",
                 f"{row.links_s * 1e3:.2f} ms" if row.moved else "",
                 f"{splits.format_megabytes(row.memory)} MB",
-                *_bubbles(pipelines.get(row.name)),
+                *_bubble_cells(pipelines.get(row.name)),
             ]
             for row in splits.make_rows(record.series)
             if row.seconds
@@ -270,7 +273,7 @@ def splits_table(record):
     )
 
 
-def _bubbles(row):
+def _bubble_cells(row):
     if row is None:
         return ["", "", ""]
     return [f"{share:.0%}" for share in (row.bubble, row.priced, row.ideal)]
@@ -283,7 +286,7 @@ CHECKPOINTS = {
 
 
 def checkpoints_table(record):
-    return markdown(
+    return format_table(
         ["", "a step", "longer by", "95 % interval"],
         [
             [
@@ -309,7 +312,7 @@ def scaling_table(record):
     heads = ["processes", "over", "devices, all", "batch, all", "images/s", "speed-up"]
     heads += ["efficiency", "beside one process"]
     rows = scaling.make_rows(scaling.parse_layouts(record.options), record.series)
-    return markdown(
+    return format_table(
         heads,
         [
             [
@@ -329,11 +332,11 @@ def scaling_table(record):
     )
 
 
-def _times(slow, fast):
+def _format_ratio(slow, fast):
     return "" if slow is None else f"{median_ratio(slow, fast):.2f}x"
 
 
-def _milliseconds(seconds):
+def _format_milliseconds(seconds):
     return f"{statistics.median(seconds) * 1e3:.1f} ms"
 
 
@@ -341,22 +344,26 @@ def _milliseconds(seconds):
 PEERS, LIMIT = ("chapter", "local", "device", "nccl"), "of the memory limit"
 
 
-def under_each_kind(table):
-    """Tables one below the other, each under the CPU and the day on which it was measured."""
+def captioned_tables(table):
+    """Return a function that makes a table for each record, captioned with its CPU and day."""
 
     def tables(*records):
-        return "\n".join(f"{caption(record)}\n\n{table(record)}" for record in records)
+        return "\n".join(f"{format_caption(record)}\n\n{table(record)}" for record in records)
 
     return tables
 
 
-def caption(record):
+def format_caption(record):
     cores = record.about.get("cores")
-    words = [str(kind_of(record.about)), f"{cores} cores" if cores else "", day(record)]
+    words = [
+        str(cpu_kind(record.about)),
+        f"{cores} cores" if cores else "",
+        measurement_day(record),
+    ]
     return f"{', '.join(filter(None, words))}:"
 
 
-def day(record):
+def measurement_day(record):
     return record.about.get("began", "")[:10]
 
 
@@ -364,14 +371,14 @@ TABLES = {
     "peers-lenet": peers_table,
     "peers-resnet18": peers_table,
     "optimize": optimize_table,
-    "host": under_each_kind(host_table),
-    "images": under_each_kind(images_table),
-    "gradients": under_each_kind(gradients_table),
-    "threads": under_each_kind(threads_table),
-    "splits": under_each_kind(splits_table),
-    "checkpoints": under_each_kind(checkpoints_table),
+    "host": captioned_tables(host_table),
+    "images": captioned_tables(images_table),
+    "gradients": captioned_tables(gradients_table),
+    "threads": captioned_tables(threads_table),
+    "splits": captioned_tables(splits_table),
+    "checkpoints": captioned_tables(checkpoints_table),
     **dict.fromkeys(
-        ("scaling-lenet", "scaling-resnet18", "scaling-strong"), under_each_kind(scaling_table)
+        ("scaling-lenet", "scaling-resnet18", "scaling-strong"), captioned_tables(scaling_table)
     ),
 }
 
@@ -399,11 +406,11 @@ QUOTED |= {("host", CASCADE_LAKE), ("host", ZEN_3), ("overlap", ZEN_4)}
 
 
 def overview_table(records):
-    """On which kinds of CPU each figure was measured, and when."""
+    """Return a table of the day on which each figure was measured on each kind of CPU."""
     days = {
-        (name, kind_of(record.about)): day(record)
+        (name, cpu_kind(record.about)): measurement_day(record)
         for name in TITLES
-        for record in records_of(name, records)
+        for record in read_records(name, records)
     }
     kinds = dict.fromkeys([*KINDS, *sorted(kind for _, kind in days)])
     lines = []
@@ -413,31 +420,33 @@ def overview_table(records):
             for kind in kinds
         ]
         lines.append([title, *cells])
-    return markdown(["measured on", *map(str, kinds)], lines, right_from=1 + len(kinds))
+    return format_table(["measured on", *map(str, kinds)], lines, right_from=1 + len(kinds))
 
 
-def records_of(name, records=RECORDS):
-    """The records of a figure, NAME.json first; each of another kind of CPU."""
+def read_records(name, records=RECORDS):
+    """Return the records of a figure, NAME.json first, each of another kind of CPU."""
     paths = [records / f"{name}.json", *sorted(records.glob(f"{name}@*.json"))]
-    found = [read_record(path) for path in paths if path.exists()]
-    kinds = [str(kind_of(record.about)) for record in found]
+    figure_records = [read_record(path) for path in paths if path.exists()]
+    kinds = [str(cpu_kind(record.about)) for record in figure_records]
     if len(set(kinds)) < len(kinds):
         raise ValueError(f"{name}: two records are of one kind of CPU: {'; '.join(kinds)}")
-    return found
+    return figure_records
 
 
-def with_tables(text, records=RECORDS):
-    """A page with its tables made anew; one that has no record stays as it is."""
+def replace_tables(text, records=RECORDS):
+    """Return a page with updated tables; a table without a record remains unchanged."""
 
-    def made(block):
+    def replace_block(block):
         if block[2] == OVERVIEW:
             return block[1] + overview_table(records) + block[3]
-        found = records_of(block[2], records)
-        return block[1] + TABLES[block[2]](*found) + block[3] if found else block[0]
+        figure_records = read_records(block[2], records)
+        if not figure_records:
+            return block[0]
+        return block[1] + TABLES[block[2]](*figure_records) + block[3]
 
-    return BLOCK.sub(made, text)
+    return BLOCK.sub(replace_block, text)
 
 
 if __name__ == "__main__":
     for page in PAGES:
-        page.write_text(with_tables(page.read_text(encoding="utf-8")), encoding="utf-8")
+        page.write_text(replace_tables(page.read_text(encoding="utf-8")), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Kinds of CPU, by what a record contains: figures of one kind can be compared."""
+"""Kinds of CPU that benchmark records name. Only figures of one kind can be compared."""
 
 import sys
 from pathlib import Path
@@ -9,10 +9,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # this gluonlab
 from gluonlab.host.resources import INSTRUCTION_SETS, ISA_LIMIT_VARIABLE
 
 
-class Kind(NamedTuple):
+class CpuKind(NamedTuple):
     """CPUs of one product line and generation, and the instruction set that oneDNN used.
 
-    `limited`: whether DNNL_MAX_CPU_ISA kept it from using a wider one.
+    `limited`: whether DNNL_MAX_CPU_ISA excluded a wider instruction set.
     """
 
     line: str
@@ -21,11 +21,11 @@ class Kind(NamedTuple):
     limited: bool = False
 
     def __str__(self):
-        return f"{self.line}, {self.short}" if self.generation else self.short
+        return f"{self.line}, {self.short_name}" if self.generation else self.short_name
 
     @property
-    def short(self):
-        """The name without the product line."""
+    def short_name(self):
+        """Return the name without the product line."""
         name = self.generation or self.line
         if self.limited:
             return f"{name} limited to {self.instructions}"
@@ -51,42 +51,44 @@ GENERATIONS = {
 }
 CASCADE_LAKE_FLAG = "avx512_vnni"  # its numbers are Skylake's
 
-ZEN_4 = Kind("AMD EPYC", "Zen 4", "AVX-512")
-ZEN_4_AVX2 = Kind("AMD EPYC", "Zen 4", "AVX2", limited=True)
-CASCADE_LAKE = Kind("Intel Xeon", "Cascade Lake", "AVX-512")
-ZEN_3 = Kind("AMD EPYC", "Zen 3", "AVX2")
+ZEN_4 = CpuKind("AMD EPYC", "Zen 4", "AVX-512")
+ZEN_4_AVX2 = CpuKind("AMD EPYC", "Zen 4", "AVX2", limited=True)
+CASCADE_LAKE = CpuKind("Intel Xeon", "Cascade Lake", "AVX-512")
+ZEN_3 = CpuKind("AMD EPYC", "Zen 3", "AVX2")
 # Older records contain the model name only. The EPYC was a Zen 4; which Xeon it was is not known.
-OLDER = {
+KINDS_BY_MODEL_NAME = {
     "AMD EPYC": ZEN_4,
-    "Intel(R) Xeon(R) Processor": Kind("Intel Xeon", "model not recorded", ""),
+    "Intel(R) Xeon(R) Processor": CpuKind("Intel Xeon", "model not recorded", ""),
 }
 
 
-def kind_of(about):
-    """The kind of the CPU that a record's `about` describes."""
+def cpu_kind(about):
+    """Return the kind of CPU that the `about` of a record describes."""
     name = about.get("cpu", "unknown CPU")
     if "instruction_set" not in about:
-        return OLDER.get(name, Kind(name, "", ""))
+        return KINDS_BY_MODEL_NAME.get(name, CpuKind(name, "", ""))
     line = next((short for start, short in LINES.items() if name.startswith(start)), name)
-    used, processor = about["instruction_set"], about.get("processor", {})
-    limited = ISA_LIMIT_VARIABLE in about and used != _widest(processor.get("flags", ()))
-    instructions = INSTRUCTIONS.get(used, used) or "no vector instructions"
-    return Kind(line, _generation(processor), instructions, limited)
+    instruction_set, processor = about["instruction_set"], about.get("processor", {})
+    limited = ISA_LIMIT_VARIABLE in about and instruction_set != _widest_instruction_set(
+        processor.get("flags", ())
+    )
+    instructions = INSTRUCTIONS.get(instruction_set, instruction_set) or "no vector instructions"
+    return CpuKind(line, _cpu_generation(processor), instructions, limited)
 
 
-def _widest(flags):
-    for name, needed in INSTRUCTION_SETS.items():
-        if set(needed) <= set(flags):
+def _widest_instruction_set(flags):
+    for name, required_flags in INSTRUCTION_SETS.items():
+        if set(required_flags) <= set(flags):
             return name
     return ""
 
 
-def _generation(processor):
+def _cpu_generation(processor):
     vendor, family, model = (processor.get(name) for name in ("vendor", "family", "model"))
     if family is None:
         return ""
-    for (its_vendor, its_family, first, last), name in GENERATIONS.items():
-        if (vendor, family) == (its_vendor, its_family) and first <= model <= last:
+    for (known_vendor, known_family, first, last), name in GENERATIONS.items():
+        if (vendor, family) == (known_vendor, known_family) and first <= model <= last:
             newer = name == "Skylake" and CASCADE_LAKE_FLAG in processor.get("flags", ())
             return "Cascade Lake" if newer else name
     return f"family {family}, model {model}"

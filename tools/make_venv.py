@@ -1,5 +1,6 @@
-"""python3 make_venv.py DIR EXTRA...: a virtual environment with gluonlab and what it needs, MXNet
-included.
+"""Program that makes a virtual environment with gluonlab, MXNet and their dependencies.
+
+python3 make_venv.py DIR EXTRA...
 
 Plain pip does the same on Python 3.8 to 3.12 (pip install '.[cpu]'). This script also does what a
 package's metadata cannot say:
@@ -8,8 +9,8 @@ package's metadata cannot say:
   does not allow;
 - gluoncv asks for opencv-python, which needs the system's libGL; opencv-python-headless does not.
 
-It runs under any Python that may be called python3, so that those that cannot work are told so in
-one line.
+It runs under any Python that may be called python3, so that an unsupported Python gets an error
+message in one line.
 """
 
 from __future__ import print_function
@@ -25,7 +26,7 @@ import time
 OLDEST, NEWEST = (3, 8), (3, 14)
 # installed as they are: their metadata no longer fits the world
 RETIRED = ["mxnet", "mxnet-cu112", "gluoncv"]
-INSTEAD = {"opencv-python": "opencv-python-headless"}
+REPLACEMENTS = {"opencv-python": "opencv-python-headless"}
 # compiled against MXNet's library, and so installed last
 COMPILED = {
     "horovod": {
@@ -36,7 +37,7 @@ COMPILED = {
         "HOROVOD_WITHOUT_TENSORFLOW": "1",
     }
 }
-HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
 def fail(text):
@@ -79,23 +80,21 @@ def check_python():
         )
 
 
-def run(*command):
-    """Run a command without a word of its own, unless it fails: pip and setuptools warn of what
-    this script is for.
-    """
-    with tempfile.TemporaryFile() as said:
-        child = subprocess.Popen(command, stdout=said, stderr=subprocess.STDOUT)
+def run_command(*command):
+    """Run a command; print its output only if it fails."""
+    # pip and setuptools warn of the conflicts that this script resolves on purpose
+    with tempfile.TemporaryFile() as output:
+        child = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
         wait(child)
         if child.returncode:
-            said.seek(0)
-            getattr(sys.stderr, "buffer", sys.stderr).write(said.read())
+            output.seek(0)
+            getattr(sys.stderr, "buffer", sys.stderr).write(output.read())
             sys.stderr.flush()
-            what = " ".join(command[:5])
-            fail("%s ended with status %d: see above" % (what, child.returncode))
+            fail("%s ended with status %d: see above" % (" ".join(command[:5]), child.returncode))
 
 
 def wait(child):
-    """Wait for a process, with a sign of life where somebody looks on."""
+    """Wait for a process; show a spinner on a terminal."""
     turns = 0
     try:
         while child.poll() is None:
@@ -113,18 +112,17 @@ def wait(child):
             child.wait()
 
 
-def bytes_below(folder):
-    """The size of all files, each counted once."""
+def folder_bytes(folder):
+    """Return the size of all files below a folder."""
     total = 0
     for above, _, names in os.walk(folder):
         total += sum(os.lstat(os.path.join(above, name)).st_size for name in names)
     return total
 
 
-def works(python):
-    """Whether there is an environment, and a whole one: one that was interrupted in the making has
-    no pip, and one whose Python is gone nothing at all.
-    """
+def is_complete_environment(python):
+    """Return whether the environment of ``python`` exists and has pip."""
+    # An interrupted installation has no pip; if the base Python was removed, nothing starts.
     try:
         with open(os.devnull, "wb") as nowhere:
             return subprocess.call([python, "-c", "import pip"], stderr=nowhere) == 0
@@ -132,10 +130,10 @@ def works(python):
         return False
 
 
-def pip(python, *arguments):
-    # packages come one after the other, or instead of others
-    calmly = ("--disable-pip-version-check", "--no-warn-conflicts")
-    run(python, "-m", "pip", "install", *(calmly + arguments))
+def pip_install(python, *arguments):
+    # pip would warn of conflicts between the steps of the installation
+    quiet = ("--disable-pip-version-check", "--no-warn-conflicts")
+    run_command(python, "-m", "pip", "install", *(quiet + arguments))
 
 
 # Runs in the new environment: prints what a distribution with these extras needs there, one
@@ -160,46 +158,54 @@ for text in metadata(sys.argv[1]).get_all("Requires-Dist") or []:
 """
 
 
-def requirements(python, name, extras=()):
+def list_requirements(python, name, extras=()):
     output = subprocess.check_output([python, "-c", REQUIREMENTS, name] + list(extras))
     return output.decode("utf-8").split("\n")[:-1]
 
 
-def project(requirement):
+def project_name(requirement):
     name = requirement
     for mark in "<>=!~ [;(":
         name = name.split(mark)[0]
     return name.strip().lower().replace("_", "-")
 
 
-def install(python, extras, wheels):
-    pip(python, "--upgrade", "pip")
+def install_gluonlab(python, extras, wheels):
+    pip_install(python, "--upgrade", "pip")
     # compat: a plain path in sys.path. Setuptools' own finder comes too late where a folder named
     # gluonlab lies in the current one
-    pip(python, "--no-deps", "--editable", HERE, "--config-settings", "editable_mode=compat")
-    own = requirements(python, "gluonlab", extras)
-    retired = [need for need in own if project(need) in RETIRED]
-    calmly = ["--disable-pip-version-check"]
-    run(python, "-m", "pip", "download", *(calmly + ["--no-deps", "--dest", wheels] + retired))
+    pip_install(
+        python, "--no-deps", "--editable", ROOT, "--config-settings", "editable_mode=compat"
+    )
+    requirements = list_requirements(python, "gluonlab", extras)
+    retired = [need for need in requirements if project_name(need) in RETIRED]
+    download = ["pip", "download", "--disable-pip-version-check", "--no-deps", "--dest", wheels]
+    run_command(python, "-m", *(download + retired))
     downloaded = [os.path.join(wheels, name) for name in sorted(os.listdir(wheels))]
-    theirs = [need for wheel in downloaded for need in requirements(python, wheel)]
-    fixed = set(project(need) for need in own)  # numpy above all: ours is the one that works
-    compiled = [need for need in own if project(need) in COMPILED]
-    needs = [need for need in own if need not in retired + compiled]
-    needs += [INSTEAD.get(project(need), need) for need in theirs if project(need) not in fixed]
-    pip(python, *needs)
-    pip(python, "--no-deps", *downloaded)
+    inherited = [need for wheel in downloaded for need in list_requirements(python, wheel)]
+    fixed = set(
+        project_name(need) for need in requirements
+    )  # numpy above all: ours is the one that works
+    compiled = [need for need in requirements if project_name(need) in COMPILED]
+    needs = [need for need in requirements if need not in retired + compiled]
+    needs += [
+        REPLACEMENTS.get(project_name(need), need)
+        for need in inherited
+        if project_name(need) not in fixed
+    ]
+    pip_install(python, *needs)
+    pip_install(python, "--no-deps", *downloaded)
     for need in compiled:
-        os.environ.update(compiled_with(project(need)))
+        os.environ.update(build_settings(project_name(need)))
         os.environ["HOROVOD_CMAKE"] = os.path.abspath(
             os.path.join(os.path.dirname(python), "cmake")
         )
         # a wheel in pip's cache may be of another MXNet, or of none
-        pip(python, "--no-deps", "--no-build-isolation", "--no-cache-dir", need)
+        pip_install(python, "--no-deps", "--no-build-isolation", "--no-cache-dir", need)
 
 
-def compiled_with(name):
-    """The settings of a project that is compiled here; HOROVOD_WITH_MPI=1 is Horovod over MPI."""
+def build_settings(name):
+    """Return the environment variables of a build; HOROVOD_WITH_MPI=1 builds Horovod over MPI."""
     settings = dict(COMPILED[name])
     if name == "horovod" and os.environ.get("HOROVOD_WITH_MPI") == "1":
         del settings["HOROVOD_WITH_GLOO"], settings["HOROVOD_WITHOUT_MPI"]
@@ -217,19 +223,19 @@ def main():
     began = time.time()
     folder, extras = sys.argv[1], sys.argv[2:]
     python = os.path.join(folder, "bin", "python")
-    if not works(python):
+    if not is_complete_environment(python):
         print("making %s with Python %s" % (folder, platform.python_version()))
         sys.stdout.flush()
         # the Python that it was made with
         gone = os.path.islink(python) and not os.path.exists(python)
-        run(sys.executable, "-m", "venv", folder, *["--clear"] * gone)
+        run_command(sys.executable, "-m", "venv", folder, *["--clear"] * gone)
     print(
         "installing gluonlab[%s] into %s: some minutes the first time" % (",".join(extras), folder)
     )
     sys.stdout.flush()
     wheels = tempfile.mkdtemp(prefix="gluonlab-wheels-")
     try:
-        install(python, extras, wheels)
+        install_gluonlab(python, extras, wheels)
     except KeyboardInterrupt:
         fail("interrupted: the same command goes on from here")
     finally:
@@ -242,8 +248,8 @@ def main():
     )
     status = subprocess.call([python, "-c", code])
     if not status:
-        taken = (folder, time.time() - began, bytes_below(folder) / 1e6)
-        print("%s is ready: %.0f s, %.0f MB" % taken)
+        size = folder_bytes(folder) / 1e6
+        print("%s is ready: %.0f s, %.0f MB" % (folder, time.time() - began, size))
     sys.exit(status)
 
 

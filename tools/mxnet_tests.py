@@ -1,4 +1,4 @@
-"""Runs MXNet 1.9.1's own Trainer and kvstore tests with gluonlab, from a checkout of MXNet.
+"""Program that runs the Trainer and kvstore tests of a checkout of MXNet 1.9.1 with gluonlab.
 
     git clone --branch 1.9.1 --depth 1 https://github.com/apache/mxnet
     .venv/bin/python tools/mxnet_tests.py mxnet store:ring store:device bucketed:ring
@@ -25,7 +25,7 @@ import mxnet as mx  # isort: skip
 from mxnet import gluon  # isort: skip
 
 MODULES = ("test_gluon_trainer", "test_kvstore_custom")
-MXNETS = mx.kv.create, gluon.Trainer
+MXNET_ORIGINALS = mx.kv.create, gluon.Trainer
 
 
 def raises(kind: Any) -> Any:
@@ -37,10 +37,10 @@ def raises(kind: Any) -> Any:
     return decorate
 
 
-def assert_raises(kind: Any, call: Any, *given: Any, **options: Any) -> None:
+def assert_raises(kind: Any, call: Any, *arguments: Any, **options: Any) -> None:
     """Fail unless the call raises ``kind``."""
     try:
-        call(*given, **options)
+        call(*arguments, **options)
     except kind:
         return
     raise AssertionError(f"it does not raise {kind}")
@@ -51,15 +51,15 @@ def with_seed() -> Any:
     return lambda test: test
 
 
-def stand_in(name: str, **contents: Any) -> None:
+def install_fake_module(name: str, **contents: Any) -> None:
     """Create a module in place of a module that the tests import."""
     sys.modules[name] = types.ModuleType(name)
     vars(sys.modules[name]).update(contents)
 
 
-def trainer_for(way: str, name: str) -> Any:
+def make_trainer_class(way: str, name: str) -> Any:
     """Return the class that replaces gluon.Trainer while the tests run."""
-    base = BucketedTrainer if way == "bucketed" else MXNETS[1]
+    base = BucketedTrainer if way == "bucketed" else MXNET_ORIGINALS[1]
 
     class Trainer(base):  # type: ignore[misc, valid-type]
         def __init__(self, params: Any, optimizer: Any, optimizer_params: Any = None,
@@ -72,14 +72,14 @@ def trainer_for(way: str, name: str) -> Any:
     return Trainer
 
 
-def run(ways: str) -> Tuple[int, List[str]]:
+def run_tests(ways: str) -> Tuple[int, List[str]]:
     """Run the tests; return how many passed, and a line for each other test."""
     way, _, name = ways.partition(":")
     modules = [importlib.import_module(module) for module in MODULES]
     modules[1].init_kv = lambda given="device": (  # type: ignore[attr-defined]
-        MXNETS[0](given) if given == "teststore" else make_kvstore(name)
+        MXNET_ORIGINALS[0](given) if given == "teststore" else make_kvstore(name)
     )
-    gluon.Trainer = trainer_for(way, name)
+    gluon.Trainer = make_trainer_class(way, name)
     tests = [(each, name) for each in modules for name in vars(each) if name.startswith("test_")]
     failed = []
     for module, test in tests:
@@ -93,16 +93,16 @@ def run(ways: str) -> Tuple[int, List[str]]:
 def main(checkout: str, *ways: str) -> None:
     """Print a line for each of ``ways``, and one for each failed test."""
     sys.path.insert(0, str(Path(checkout).resolve() / "tests/python/unittest"))
-    nothing = {name: lambda: None for name in ("setup_module", "teardown", "teardown_module")}
-    stand_in("common", assertRaises=assert_raises, with_seed=with_seed, **nothing)
-    stand_in("nose")
-    stand_in("nose.tools", raises=raises, assert_raises=assert_raises)
+    no_setup = {name: lambda: None for name in ("setup_module", "teardown", "teardown_module")}
+    install_fake_module("common", assertRaises=assert_raises, with_seed=with_seed, **no_setup)
+    install_fake_module("nose")
+    install_fake_module("nose.tools", raises=raises, assert_raises=assert_raises)
     warnings.simplefilter("ignore")
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)  # the tests write files here
-        for each in ways:
-            passed, failed = run(each)
-            print(f"{each}: {passed} of {passed + len(failed)}", *failed, sep="\n", flush=True)
+        for way in ways:
+            passed, failed = run_tests(way)
+            print(f"{way}: {passed} of {passed + len(failed)}", *failed, sep="\n", flush=True)
         os.chdir("/")
 
 

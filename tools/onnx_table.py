@@ -1,9 +1,11 @@
-"""python tools/onnx_table.py [NAME...]: which networks can be exported to ONNX, as a table.
+"""Program that prints a table of the networks that can be exported to ONNX.
 
-Rows are of the named networks, by default of all that gluonlab knows, gluoncv's included, which
-takes most of an hour on two cores. Each network gets the parameters that --export onnx tries it
-with before training, for ten classes, and images of chance; onnxruntime's scores are compared with
-MXNet's. docs/onnx.md holds what it printed.
+python tools/onnx_table.py [NAME...]
+
+Without names the table has a row for every network of gluonlab and gluoncv, which takes most of an
+hour on two cores. Each network has ten classes, and the random parameters of the check that
+--export onnx makes before training. The table compares the scores of onnxruntime and MXNet for
+random images. docs/onnx.md contains the table.
 """
 
 import sys
@@ -24,35 +26,35 @@ from gluonlab.models.infer_shapes import accepts_images
 
 CLASSES = 10
 BATCHES = (1, 3)
-# of photographs from 128 on, where nothing of an edge is lost
+# of photographs from 128 on, where no pooling drops an edge
 SHAPES = [(3, 128, 128), (3, 224, 224), (3, 299, 299)]
 SMALL = [(1, 28, 28), (3, 32, 32), (3, 64, 64)]
 
 
-def all_names():
+def network_names():
     return [*MODELS, *(gluoncv_zoo.PREFIX + name for name in gluoncv_zoo.gluoncv_names())]
 
 
-def row(name):
-    """One line of the table."""
+def format_row(name):
+    """Return the line of a network in the table."""
     graph = get_model(name, CLASSES)(mx.sym.var(INPUT))
     small = not name.startswith(gluoncv_zoo.PREFIX) or "cifar" in name
     shapes = [*SMALL * small, *SHAPES]
-    shape = next(each for each in shapes if accepts_images(graph, each, CLASSES))
+    shape = next(shape for shape in shapes if accepts_images(graph, shape, CLASSES))
     arrays = random_parameters(graph, shape)
     images = np.random.RandomState(1).normal(size=(sum(BATCHES), *shape)).astype("float32")
     try:
         file = to_onnx(graph, arrays, shape, name)
-        found = "%.1e" % check_onnx(file, graph, arrays, images, BATCHES).difference
+        outcome = "%.1e" % check_onnx(file, graph, arrays, images, BATCHES).difference
     except GluonlabError as error:
-        found = str(error)
-    return "| %s | %s | %s |" % (name, "x".join(map(str, shape)), found)
+        outcome = str(error)
+    return "| %s | %s | %s |" % (name, "x".join(map(str, shape)), outcome)
 
 
 def main(names):
     print("| network | images | largest difference |\n|---|---|---:|")
-    for name in names or all_names():
-        print(row(name))
+    for name in names or network_names():
+        print(format_row(name))
         sys.stdout.flush()
 
 

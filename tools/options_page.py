@@ -1,4 +1,4 @@
-"""docs/options.md: all options of all commands, as --help has them.
+"""Program that writes docs/options.md, the options of all commands.
 
 .venv/bin/python tools/options_page.py
 """
@@ -28,19 +28,21 @@ MODULES = [
 ]  # fmt: skip
 
 
-def commands_of(name):
-    """(words, command) of a module: its own, or those below it."""
+def module_commands(name):
+    """Return (words, command) for the command of a module, or for each of its subcommands."""
     try:
         module = importlib.import_module(f"gluonlab.{name}.__main__")
     except ModuleNotFoundError:
         module = importlib.import_module(f"gluonlab.{name}")
     words = f"python -m gluonlab.{name}"
     if hasattr(module, "COMMANDS"):
-        return [(f"{words} {each}", command) for each, command in module.COMMANDS.items()]
+        return [
+            (f"{words} {subcommand}", command) for subcommand, command in module.COMMANDS.items()
+        ]
     return [(words, module.main)]
 
 
-def cell(text):
+def escape_cell(text):
     return (
         re.sub(r"\s+", " ", text or "")
         .strip()
@@ -50,16 +52,16 @@ def cell(text):
     )
 
 
-def section(words, command, level):
-    """A command: what it does, and its options in a table for each heading of --help."""
+def format_command(words, command, level):
+    """Return the lines about a command: its purpose, and a table for each heading of its help."""
     context = click.Context(command)
     arguments = [
         param.metavar or (param.name or "").upper()
         for param in command.params
         if isinstance(param, click.Argument)
     ]
-    said = re.sub(r"\s+", " ", (command.help or "").split("\n\n")[0]).strip()
-    lines = [f"{'#' * level} {words}", "", said, ""]
+    summary = re.sub(r"\s+", " ", (command.help or "").split("\n\n")[0]).strip()
+    lines = [f"{'#' * level} {words}", "", summary, ""]
     if arguments:
         lines += [f"`{words} {' '.join(arguments)}`", ""]
     headings = {}
@@ -67,27 +69,27 @@ def section(words, command, level):
         record = param.get_help_record(context)
         if record is not None and isinstance(param, click.Option):
             headings.setdefault(getattr(param, "heading", "Options"), []).append(record)
-    for heading in sorted(headings, key=lambda each: each == "Options"):  # those below the others
+    for heading in sorted(headings, key=lambda title: title == "Options"):  # "Options" comes last
         lines += [f"| {heading.lower()} | |", "|---|---|"]
         for names, text in headings[heading]:
             shown = names.replace("|", "\\|")
-            lines.append(f"| `{shown}` | {cell(text)} |")
+            lines.append(f"| `{shown}` | {escape_cell(text)} |")
         lines.append("")
     return lines
 
 
-def made():
+def make_page():
     lines = [HEAD]
     for name in MODULES:
-        found = commands_of(name)
+        commands = module_commands(name)
         level = 2
-        if len(found) > 1:
+        if len(commands) > 1:
             lines += [f"## python -m gluonlab.{name}", ""]
             level = 3
-        for words, command in found:
-            lines += section(words, command, level)
+        for words, command in commands:
+            lines += format_command(words, command, level)
     return "\n".join(lines).rstrip() + "\n"
 
 
 if __name__ == "__main__":
-    PAGE.write_text(made(), encoding="utf-8")
+    PAGE.write_text(make_page(), encoding="utf-8")

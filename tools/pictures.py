@@ -1,8 +1,9 @@
-"""The pictures of README and docs, made of what gluonlab really prints and writes here: python
-tools/pictures.py [FOLDER]
+"""Program that makes the pictures of README and docs from real output of gluonlab.
 
-Needs an environment with gluonlab, and Chromium. Run it when nothing else runs: the rates in the
-pictures are measured.
+python tools/pictures.py [FOLDER]
+
+It needs an environment with gluonlab, and Chromium. Run it on an idle machine, because it measures
+the rates in the pictures.
 """
 
 import html
@@ -22,8 +23,8 @@ b {{ color: #7ee787; font-weight: normal }} i {{ color: #d29922; font-style: nor
 </style><pre>{lines}</pre>"""
 
 
-def said(folder, *words):
-    """What a command prints, with the command before it, as a terminal of its width shows it."""
+def run_command(folder, *words):
+    """Run a command; return the HTML of a terminal with the command and its output."""
     command = [sys.executable, "-m", *words]
     result = subprocess.run(
         command, cwd=folder, check=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
@@ -33,8 +34,8 @@ def said(folder, *words):
     return "\n".join([f"<b>$</b> python -m {html.escape(' '.join(words))}", *lines])
 
 
-def picture(page, to, width, height):
-    """A photograph of a page by Chromium, in few colours."""
+def take_screenshot(page, output, width, height):
+    """Write a screenshot of a page by Chromium as a PNG of 96 colors."""
     command = [
         "chromium",
         "--headless",
@@ -45,16 +46,18 @@ def picture(page, to, width, height):
     command += [
         "--force-device-scale-factor=2",
         f"--window-size={width},{height}",
-        f"--screenshot={to}",
+        f"--screenshot={output}",
         page.resolve().as_uri(),
     ]
     subprocess.run(command, check=True, stderr=subprocess.DEVNULL)
-    Image.open(to).convert("RGB").quantize(96, dither=Image.Dither.NONE).save(to, optimize=True)
-    print(f"{to}: {to.stat().st_size // 1024} KiB")
+    Image.open(output).convert("RGB").quantize(96, dither=Image.Dither.NONE).save(
+        output, optimize=True
+    )
+    print(f"{output}: {output.stat().st_size // 1024} KiB")
 
 
-def at_step(page, step):
-    """A drawn allreduce, stepped forward as a reader would."""
+def advance_page(page, step):
+    """Make the page of an allreduce show a later step; return the page."""
     keys = f"for (let n = 0; n < {step}; n++) document.getElementById('next').click();"
     script = f"<script>addEventListener('load', () => {{ {keys} }})</script>"
     page.write_text(page.read_text(encoding="utf-8") + script, encoding="utf-8")
@@ -67,17 +70,18 @@ def main(folder):
         work = Path(temporary)
         page = work / "run.html"
         page.write_text(
-            TERMINAL.format(lines=said(work, "gluonlab.run", "--gpus", "2")), encoding="utf-8"
+            TERMINAL.format(lines=run_command(work, "gluonlab.run", "--gpus", "2")),
+            encoding="utf-8",
         )
-        picture(page, folder / "run.png", 820, 510)
+        take_screenshot(page, folder / "run.png", 820, 510)
         draw = ["--draw", "ring", "--devices", "4", "--out", "ring.html"]
-        said(work, "gluonlab.bench", "allreduce", *draw)
-        picture(at_step(work / "ring.html", 3), folder / "allreduce.png", 1100, 880)
-        said(work, "gluonlab.bench", "efficiency", "--out", "efficiency.svg")
+        run_command(work, "gluonlab.bench", "allreduce", *draw)
+        take_screenshot(advance_page(work / "ring.html", 3), folder / "allreduce.png", 1100, 880)
+        run_command(work, "gluonlab.bench", "efficiency", "--out", "efficiency.svg")
         shutil.copy(work / "efficiency.svg", folder)
-        said(work, "gluonlab.run", "--compare", "1,2", "--out", "study")
-        said(work, "gluonlab.report", "study", "--out", "report.html")
-        picture(work / "report.html", folder / "study.png", 1100, 1000)
+        run_command(work, "gluonlab.run", "--compare", "1,2", "--out", "study")
+        run_command(work, "gluonlab.report", "study", "--out", "report.html")
+        take_screenshot(work / "report.html", folder / "study.png", 1100, 1000)
 
 
 if __name__ == "__main__":

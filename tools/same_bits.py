@@ -1,8 +1,10 @@
-"""python tools/same_bits.py DIR: does this checkout train to the same bits as the one in DIR?
+"""Program that checks that this checkout trains to the same bits as the checkout in DIR.
 
-Thirty combinations of options, drawn once and for all, are trained for an epoch on CPU devices with
-one thread each, in both checkouts; parameters, losses and accuracy must be equal bit for bit. Which
-bits they are depends on the processor, so they are compared and not kept.
+python tools/same_bits.py DIR
+
+Thirty fixed random combinations of options are trained for an epoch on CPU devices with
+one thread each, in both checkouts; parameters, losses and accuracy must be equal bit for bit. The
+bits depend on the processor, so both checkouts train on this machine.
 """
 
 import argparse
@@ -15,7 +17,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[1]
 MODELS, DEVICES = ("lenet", "mlp", "resnet8", "lenet-avg"), (1, 2, 4, 3)
 KVSTORES = (  # by name, not from ALGORITHMS: both checkouts draw the same combinations
     "local", "device", "star", "sharded", "tree", "double_tree", "ring", "bidirectional_ring",
@@ -24,8 +26,8 @@ KVSTORES = (  # by name, not from ALGORITHMS: both checkouts draw the same combi
 OPTIMIZERS = ("sgd", "nag", "adam", "rmsprop", "adagrad")
 
 
-def combinations(count=30):
-    """TrainConfig's settings, as dictionaries; the same ones each time."""
+def draw_combinations(count=30):
+    """Yield settings of TrainConfig as dictionaries, the same ones on each call."""
     draw = random.Random(7)
     for number in range(count):
         model, devices = MODELS[number % 4], DEVICES[(number + (number % 3 == 0)) % 4]
@@ -53,11 +55,11 @@ def combinations(count=30):
 
 
 def train_all(count):
-    """In a child, with one of the checkouts: prints what each combination gave."""
+    """Train each combination in this process; print a line of JSON for each."""
     from gluonlab import TrainConfig, train
     from gluonlab.training.reporter import Reporter
 
-    for settings in combinations(count):
+    for settings in draw_combinations(count):
         with tempfile.TemporaryDirectory() as folder:
             result = train(TrainConfig(out=f"{folder}/run", **settings), reporter=Reporter())
             metrics = Path(folder, "run", "metrics.jsonl").read_text(encoding="utf-8").splitlines()
@@ -70,8 +72,8 @@ def train_all(count):
         print(json.dumps([settings, bits.hexdigest(), losses, result.accuracy]), flush=True)
 
 
-def lines_of(checkout, count):
-    """What a child that trains with ``checkout`` prints, line by line."""
+def run_checkout(checkout, count):
+    """Train with a checkout in a child process; yield the lines that it prints."""
     environment = {**os.environ, "PYTHONPATH": str(checkout), "PYTHONWARNINGS": "ignore"}
     command = [sys.executable, str(Path(__file__).resolve()), "--train", "--count", str(count)]
     with tempfile.TemporaryDirectory() as folder, subprocess.Popen(
@@ -87,13 +89,13 @@ def main():
     parser.add_argument("checkout", nargs="?", metavar="DIR", help="the checkout to compare with")
     parser.add_argument("--count", type=int, default=30, help="only so many combinations")
     parser.add_argument("--train", action="store_true", help=argparse.SUPPRESS)
-    asked = parser.parse_args()
-    if asked.train:
-        return train_all(asked.count)
-    if asked.checkout is None or not Path(asked.checkout, "gluonlab", "__init__.py").is_file():
-        parser.error(f"{asked.checkout} is no checkout of gluonlab: give one, such as ../before")
+    args = parser.parse_args()
+    if args.train:
+        return train_all(args.count)
+    if args.checkout is None or not Path(args.checkout, "gluonlab", "__init__.py").is_file():
+        parser.error(f"{args.checkout} is no checkout of gluonlab: give one, such as ../before")
     differing = 0
-    both = zip(*(lines_of(path, asked.count) for path in (HERE, Path(asked.checkout).resolve())))
+    both = zip(*(run_checkout(path, args.count) for path in (ROOT, Path(args.checkout).resolve())))
     for number, (here, there) in enumerate(both, start=1):
         settings = " ".join(f"{name}={value}" for name, value in json.loads(here)[0].items())
         print(f"{number:3} {'same' if here == there else 'OTHER'}  {settings}", flush=True)

@@ -1,7 +1,7 @@
-"""make test under every Python from 3.8 on that is found here: in PATH, and among pyenv's.
+"""Program that runs make test under every Python from 3.8 on in PATH and in pyenv.
 
-Each gets an environment of its own below .venvs/. Ends with a table, and with status 1 if one of
-them failed.
+Each Python gets a virtual environment in .venvs/. The program prints a table, and exits with status
+1 if a test run failed.
 """
 
 import os
@@ -11,10 +11,10 @@ import sys
 import time
 from pathlib import Path
 
-WANTED = [f"3.{minor}" for minor in range(8, 15)]
+VERSIONS = [f"3.{minor}" for minor in range(8, 15)]
 
 
-def works(python, version):
+def has_version(python, version):
     code = "import sys; print('%d.%d' % sys.version_info[:2])"
     try:
         result = subprocess.run(
@@ -25,7 +25,7 @@ def works(python, version):
     return result.stdout.strip() == version
 
 
-def candidates(version):
+def candidate_paths(version):
     for folder in os.environ.get("PATH", "").split(os.pathsep):
         yield Path(folder) / f"python{version}"
     versions = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
@@ -37,23 +37,24 @@ def candidates(version):
         )
 
 
-def find(version):
-    return next((python for python in candidates(version) if works(python, version)), None)
+def find_python(version):
+    return next(
+        (python for python in candidate_paths(version) if has_version(python, version)), None
+    )
 
 
 def main():
-    only = sys.argv[1:] or WANTED
-    outcome = {}
-    for version in only:
-        python = find(version)
+    outcomes = {}
+    for version in sys.argv[1:] or VERSIONS:
+        python = find_python(version)
         if python is None:
-            outcome[version] = "not found here"
+            outcomes[version] = "not found here"
             continue
         began = time.time()
         status = subprocess.call(["make", "test", f"PYTHON={python}", f"VENV=.venvs/{version}"])
-        outcome[version] = f"{'passed' if not status else 'FAILED'} in {time.time() - began:.0f} s"
-    print("\n".join(f"Python {version:<5} {text}" for version, text in outcome.items()))
-    sys.exit(any("FAILED" in text for text in outcome.values()))
+        outcomes[version] = f"{'passed' if not status else 'FAILED'} in {time.time() - began:.0f} s"
+    print("\n".join(f"Python {version:<5} {text}" for version, text in outcomes.items()))
+    sys.exit(any("FAILED" in text for text in outcomes.values()))
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ import json
 
 import pytest
 from mxnet import nd
-from support.devices import named
+from support.devices import device_spec
 
 from gluonlab.bench import measure_splits, splits
 from gluonlab.bench.harness.measurement_command import find_measured_devices
@@ -25,7 +25,7 @@ def size(array):
 @pytest.mark.long
 def test_the_command_measures_all_splits_and_judges_the_overlap(bench, monkeypatch):
     monkeypatch.setitem(splits.TASKS, "lenet", TINY._replace(global_batch_size=8))
-    args = ["splits", "--network", "lenet", "--devices", named(2), "--rounds", "1", "--json"]
+    args = ["splits", "--network", "lenet", "--devices", device_spec(2), "--rounds", "1", "--json"]
     status, out, err = bench(*args)
     assert (status, err) == (0, "")
     record = json.loads(out)
@@ -44,7 +44,7 @@ def test_the_command_measures_all_splits_and_judges_the_overlap(bench, monkeypat
 
 @pytest.mark.long
 def test_the_command_prints_what_a_network_is_too_short_for(bench):
-    args = ["splits", "--network", "mlp", "--devices", named(3), "--microbatches", "2"]
+    args = ["splits", "--network", "mlp", "--devices", device_spec(3), "--microbatches", "2"]
     status, out, err = bench(*args, "--rounds", "1")
     assert (status, err) == (0, "") and max(map(len, out.split("\n"))) <= 80
     assert "mlp is a chain of 4 layers" in out and "reached" not in out
@@ -74,7 +74,7 @@ def test_bytes_moved_are_those_that_a_step_queues(devices, monkeypatch):
     monkeypatch.setattr(CopyInto, "copy", copy)
     monkeypatch.setattr(Executor, "run", count)
     there = list(
-        measure_splits.prepare_splits(TINY, find_measured_devices(named(devices)), devices, 4)
+        measure_splits.prepare_splits(TINY, find_measured_devices(device_spec(devices)), devices, 4)
     )
     assert [way.name for way in there if way.reason is None] == list(SPLIT_NAMES)
     for way in there:
@@ -92,7 +92,7 @@ def test_bytes_moved_are_those_that_a_step_queues(devices, monkeypatch):
 
 
 def test_stages_alone_and_at_once_compute_the_gradients_of_the_step():
-    there = measure_splits.prepare_splits(TINY, find_measured_devices(named(2)), 2, 3)
+    there = measure_splits.prepare_splits(TINY, find_measured_devices(device_spec(2)), 2, 3)
     # it keeps all microbatches, so that each stage finds what it had
     [way] = [each for each in there if each.name == "gpipe"]
     [pipeline] = way.staged_strategy.pipelines

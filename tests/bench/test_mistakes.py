@@ -1,7 +1,7 @@
 """Mistakes of options: one line says what is wrong, and nothing is computed or written."""
 
 import pytest
-from support.commands import the_error
+from support.commands import read_error_line
 
 MISTAKES = {
     "allreduce": [
@@ -126,4 +126,4 @@ MISTAKES = {
     [(f"{name} {words}", said) for name, rows in MISTAKES.items() for words, said in rows],
 )
 def test_a_mistake_is_one_line_and_leaves_nothing(words, message, bench, empty_cwd):
-    assert message in the_error(bench(*words.split()), empty_cwd)
+    assert message in read_error_line(bench(*words.split()), empty_cwd)

@@ -8,9 +8,9 @@ import warnings
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.bench_command import HERE, measured
-from support.commands import the_error
-from support.devices import named, on_gpus
+from support.bench_command import AVAILABLE_ALGORITHMS, make_measurement
+from support.commands import read_error_line
+from support.devices import device_spec, runs_on_gpus
 from support.processes import REPOSITORY
 
 from benchmarks import checkpoints, gradients, host, images, peers, verdict
@@ -37,7 +37,7 @@ def one_row(monkeypatch):
     monkeypatch.setattr(
         peers,
         "measure_subjects",
-        lambda subjects, rounds: [measured(REFERENCE, 10, [1.0] * rounds)],
+        lambda subjects, rounds: [make_measurement(REFERENCE, 10, [1.0] * rounds)],
     )
 
 
@@ -76,7 +76,7 @@ def test_the_command_lists_its_measurements(capsys):
     ],
 )
 def test_a_mistake_is_one_line(words, message, bench, empty_cwd):
-    assert message in the_error(bench(*words.split()), empty_cwd)
+    assert message in read_error_line(bench(*words.split()), empty_cwd)
 
 
 @pytest.mark.parametrize("name", ["peers", "host", "optimize", "overlap", "images", "threads"])
@@ -115,11 +115,11 @@ def test_workers_are_told_the_devices_that_are_asked_for_as_many_as_their_row_ha
 
 def test_gradients_are_measured_and_judged(bench, monkeypatch):
     monkeypatch.setattr(gradients, "resnet18_shapes", lambda: [(3, 5), (70,)])
-    args = ["gradients", "--devices", named(2), "--rounds", "1", "--size", "2KB"]
+    args = ["gradients", "--devices", device_spec(2), "--rounds", "1", "--size", "2KB"]
     args += ["--world-sizes", "2", "--stores", "device,sharded-optimizer"]
     status, out, err = bench(*args)
     assert (status, err) == (0, "") and max(map(len, out.split("\n"))) <= 80
-    assert out.count("reached\n") == (6 if on_gpus() else 8)
+    assert out.count("reached\n") == (6 if runs_on_gpus() else 8)
     assert "2 gradients, 85 numbers, on 2 devices" in out
     status, out, _ = bench(*args, "--json")
     found = {one["name"]: one["values"] for one in json.loads(out)["series"]}
@@ -131,8 +131,8 @@ def test_gradients_are_measured_and_judged(bench, monkeypatch):
     ]
     sums = {tuple(name.split(" ", 3)[1:]) for name in found if name.startswith("allreduce")}
     several, one = ({name for _, arrays, name in sums if arrays == count} for count in ("16", "1"))
-    limit = () if on_gpus() else (gradients.LIMIT,)  # that of the host's memory
-    assert several == {*HERE, *limit} and one == several - {"sharded-whole"}
+    limit = () if runs_on_gpus() else (gradients.LIMIT,)  # that of the host's memory
+    assert several == {*AVAILABLE_ALGORITHMS, *limit} and one == several - {"sharded-whole"}
 
 
 @pytest.mark.long
@@ -140,7 +140,7 @@ def test_checkpoints_are_measured_and_nothing_is_left(bench, tmp_path, monkeypat
     tiny = Task("LeNet 28x28", "lenet", (1, 28, 28), 4)
     monkeypatch.setitem(checkpoints.TASKS, "lenet", tiny)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    args = ["checkpoints", "--network", "lenet", "--devices", named(2), "--rounds", "1"]
+    args = ["checkpoints", "--network", "lenet", "--devices", device_spec(2), "--rounds", "1"]
     status, out, err = bench(*args, "--json")
     assert (status, err) == (0, "") and not list(tmp_path.iterdir())
     series = [Series(**one) for one in json.loads(out)["series"]]

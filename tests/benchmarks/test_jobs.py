@@ -12,10 +12,10 @@ import mxnet as mx
 import numpy as np
 import pytest
 from mxnet import gluon, nd
-from support.bench_command import without_its_last_transfer
-from support.devices import devices, named
+from support.bench_command import ring_without_last_transfer
+from support.devices import device_spec, devices
 from support.processes import clean_environment
-from support.worker_processes import gone
+from support.worker_processes import has_exited
 
 from benchmarks import (
     checkpoints,
@@ -114,7 +114,7 @@ def test_every_store_under_both_trainers_makes_the_exact_first_step():
 
 
 def test_a_store_that_sums_wrongly_is_found_out_under_both_trainers(monkeypatch):
-    monkeypatch.setitem(ALGORITHMS, "ring", without_its_last_transfer)
+    monkeypatch.setitem(ALGORITHMS, "ring", ring_without_last_transfer)
     rows = measure_steps([(30,)], ["device", "ring"], devices(3), rounds=1)
     assert [(row.store, row.error > 0) for row in rows] == [("device", False), ("ring", True)] * 2
 
@@ -179,7 +179,7 @@ def test_all_that_was_computed_at_the_speeds_reported_takes_the_seconds_reported
 
 def test_a_job_of_gradients_times_every_call_of_ours(monkeypatch):
     monkeypatch.setattr(gradients, "resnet18_shapes", lambda: [(3, 5), (70,)])
-    found = gradients.make(2, 2000, ["device", "ring"], named(2))(1)
+    found = gradients.make(2, 2000, ["device", "ring"], device_spec(2))(1)
     assert found.pop("seconds") > 0 and {"allreduce 2 16 ring", "allreduce 2 1 ring"} <= set(found)
     steps = {f"step 2 {trainer} {store}" for trainer in TRAINERS for store in ("device", "ring")}
     assert steps <= set(found) and not {"allreduce 2 1 device", "allreduce 2 1 chapter"} & {*found}
@@ -224,7 +224,7 @@ def test_checkpoints_are_on_disk_at_the_end_of_a_block_and_checks_find_replicas_
 ):
     tiny = Task("LeNet 28x28", "lenet", (1, 28, 28), 4)
     with ExitStack() as stack:
-        on = find_measured_devices(named(2)).device_spec(2)
+        on = find_measured_devices(device_spec(2)).device_spec(2)
         ways = dict(checkpoints.make_runs(tiny, on, 1, tmp_path, stack))
         way = ways[checkpoints.CHECKPOINTS]
         for block in range(2):
@@ -274,7 +274,7 @@ def test_a_competitor_does_not_outlive_a_process_that_is_killed():
         [sys.executable, "-c", code], env=clean_environment(), stdout=subprocess.PIPE
     )
     assert done.returncode == -signal.SIGKILL
-    while not gone(int(done.stdout)):
+    while not has_exited(int(done.stdout)):
         time.sleep(0.01)
 
 

@@ -11,16 +11,16 @@ from mxnet import autograd, gluon, nd
 from mxnet.gluon import nn
 from support.covering import pairwise
 from support.devices import contexts, device
-from support.kvstore_runs import BATCHES, OPTIMIZERS, small_net
+from support.kvstore_runs import BATCHES, OPTIMIZERS, make_small_net
 from support.reference import (
-    all_equal,
-    as_is,
-    cpus,
-    distance,
+    arrays_equal,
+    cpu_contexts,
+    identity,
+    parameter_arrays,
     random_batches,
-    set_values,
+    relative_distance,
+    set_parameter_arrays,
     train_on_devices,
-    values,
 )
 
 from gluonlab.bucketed_trainer.gradient_postprocessing import GlobalNormClipping
@@ -45,11 +45,11 @@ def clipped_on_one_device(net, batches, clip_norm, optimizer, params):
         grads = [param.grad() for param in net.collect_params().values()]
         norms.append(gluon.utils.clip_global_norm(grads, clip_norm * len(images)) / len(images))
         trainer.update(len(images))
-    return values(net), norms
+    return parameter_arrays(net), norms
 
 
 def clipped(store, optimizer, k, clip_norm, bucket_bytes=100):
-    net = small_net(contexts(k))
+    net = make_small_net(contexts(k))
     trainer = BucketedTrainer(
         net.collect_params(),
         optimizer,
@@ -65,7 +65,7 @@ def clipped(store, optimizer, k, clip_norm, bucket_bytes=100):
 @functools.lru_cache(maxsize=None)
 def small_net_clipped_on_one_device(clip_norm, optimizer):
     return clipped_on_one_device(
-        small_net(cpus(1)), BATCHES, clip_norm, optimizer, OPTIMIZERS[optimizer]
+        make_small_net(cpu_contexts(1)), BATCHES, clip_norm, optimizer, OPTIMIZERS[optimizer]
     )
 
 
@@ -81,13 +81,13 @@ def test_k_devices_clip_as_one(k, clip_norm, store, optimizer):
     assert clip_norm < 0.1 or min(norms) < clip_norm  # the larger one lets some of the steps be
     net = clipped(store, optimizer, k, clip_norm)
     for ctx in contexts(k):
-        assert distance(values(net, ctx), expected) <= 1e-5
-        assert all_equal(values(net, ctx), values(net, device(0)))
+        assert relative_distance(parameter_arrays(net, ctx), expected) <= 1e-5
+        assert arrays_equal(parameter_arrays(net, ctx), parameter_arrays(net, device(0)))
 
 
 def test_a_norm_below_the_limit_changes_no_bit():
     with_limit, without = clipped("device", "sgd", 2, 1e6), clipped("device", "sgd", 2, None)
-    assert all_equal(values(with_limit), values(without))
+    assert arrays_equal(parameter_arrays(with_limit), parameter_arrays(without))
 
 
 def test_the_norm_is_that_of_all_gradients_together():
@@ -138,7 +138,7 @@ def test_the_norm_of_millions_of_elements_keeps_its_digits():
     grad = nd.array(array, ctx=device())
     GlobalNormClipping([[grad]], contexts(1))(1.0)
     expected = array / np.linalg.norm(array.astype(np.float64))
-    assert distance([grad.asnumpy()], [expected]) <= 1e-4
+    assert relative_distance([grad.asnumpy()], [expected]) <= 1e-4
 
 
 def convolutional(ctxs):
@@ -154,26 +154,26 @@ def convolutional(ctxs):
 def test_convolutions_are_clipped_between_evaluations():
     ctxs, batches = contexts(2), random_batches([6] * 4, shape=(8, 8, 8), classes=4)
     params = {"learning_rate": 0.5, "momentum": 0.9}
-    expected_net, net = convolutional(cpus(1)), convolutional(ctxs)
-    set_values(net, values(expected_net))
+    expected_net, net = convolutional(cpu_contexts(1)), convolutional(ctxs)
+    set_parameter_arrays(net, parameter_arrays(expected_net))
     expected, norms = clipped_on_one_device(expected_net, batches, 0.2, "sgd", params)
     assert min(norms) > 0.2
     trainer = BucketedTrainer(
         net.collect_params(), "sgd", dict(params), make_kvstore("device"), clip_norm=0.2
     )
-    step = DataParallelStep(net, LOSS, trainer, ctxs, as_is)
+    step = DataParallelStep(net, LOSS, trainer, ctxs, identity)
     for images, labels in batches:
         xs, ys = shard(nd.array(images), ctxs), shard(nd.array(labels, dtype="int32"), ctxs)
         list(step.score(make_local_batch(xs, ys)))
         net(xs[0]).wait_to_read()  # a prediction, which leaves oneDNN's order behind
         step(make_local_batch(xs, ys))
     for ctx in ctxs:
-        assert distance(values(net, ctx), expected) <= 1e-5
+        assert relative_distance(parameter_arrays(net, ctx), expected) <= 1e-5
 
 
 @pytest.mark.parametrize("store", ["device", "sharded-optimizer"])
 def test_no_step_waits_for_a_norm(store, monkeypatch):
-    net = small_net(contexts(2))
+    net = make_small_net(contexts(2))
     trainer = BucketedTrainer(net.collect_params(), "sgd", {}, make_kvstore(store), clip_norm=0.1)
     train_on_devices(net, trainer, contexts(2), BATCHES[:3])  # the first two look for strays
 
@@ -185,4 +185,4 @@ def test_no_step_waits_for_a_norm(store, monkeypatch):
             patched.setattr(nd.NDArray, name, wait)
         patched.setattr(nd, "waitall", wait)
         train_on_devices(net, trainer, contexts(2), BATCHES[3:])
-    assert np.isfinite(values(net)[0]).all()
+    assert np.isfinite(parameter_arrays(net)[0]).all()

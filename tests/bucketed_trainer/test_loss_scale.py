@@ -16,8 +16,8 @@ from mxnet.gluon import nn
 from support.covering import pairwise
 from support.devices import contexts
 from support.examples import examples
-from support.kvstore_runs import BATCHES, OPTIMIZERS, small_net
-from support.reference import as_is, random_batches, shards, values
+from support.kvstore_runs import BATCHES, OPTIMIZERS, make_small_net
+from support.reference import identity, parameter_arrays, random_batches, shard_batch
 
 from gluonlab.bucketed_trainer.gradient_postprocessing import GradientUnscaler
 from gluonlab.bucketed_trainer.loss_scale import LossScale, SkipNotFinite, make_loss_scale
@@ -52,24 +52,24 @@ def make_step(
         clip_norm=clip_norm, loss_scale=loss_scale,
     )  # fmt: skip
     return DataParallelStep(
-        net, gluon.loss.SoftmaxCrossEntropyLoss(), trainer, ctxs, as_is, cut, sync_bn
+        net, gluon.loss.SoftmaxCrossEntropyLoss(), trainer, ctxs, identity, cut, sync_bn
     )
 
 
 def feed(step, batch, ctxs):
-    step(shards(batch, ctxs))
+    step(shard_batch(batch, ctxs))
 
 
-def trained(loss_scale, k=2, batches=BATCHES, make_net=small_net, warm=(), **settings):
+def trained(loss_scale, k=2, batches=BATCHES, make_net=make_small_net, warm=(), **settings):
     """The parameters of each of k devices."""
     ctxs = contexts(k)
     net = make_net(ctxs)
     step = make_step(net, ctxs, loss_scale, **settings)
     for sized in warm:
-        list(step.score(shards(sized, ctxs)))
+        list(step.score(shard_batch(sized, ctxs)))
     for batch in batches:
         feed(step, batch, ctxs)
-    return [values(net, ctx) for ctx in ctxs]
+    return [parameter_arrays(net, ctx) for ctx in ctxs]
 
 
 def same(devices, others):
@@ -175,17 +175,17 @@ def test_steps_that_overflow_leave_no_trace(k, store, optimizer, clip_norm):
     step = make_step(net, ctxs, scale, store, optimizer=optimizer, clip_norm=clip_norm)
     left_out = []
     for place, batch in enumerate(MIXED):
-        before, value = [values(net, ctx) for ctx in ctxs], scale.value
+        before, value = [parameter_arrays(net, ctx) for ctx in ctxs], scale.value
         feed(step, batch, ctxs)
         if scale.value < value:
             assert scale.value == value / 2
-            assert same([values(net, ctx) for ctx in ctxs], before)
+            assert same([parameter_arrays(net, ctx) for ctx in ctxs], before)
             left_out.append(place)
     assert left_out == LEFT_OUT
     expected = trained(
         None, k, KEPT, linear_net, store=store, optimizer=optimizer, clip_norm=clip_norm
     )
-    assert same([values(net, ctx) for ctx in ctxs], expected)
+    assert same([parameter_arrays(net, ctx) for ctx in ctxs], expected)
 
 
 @pytest.mark.parametrize("store", ["device", "local", "ring", "sharded-optimizer"])
@@ -194,7 +194,7 @@ def test_nor_does_a_step_whose_norm_is_not_a_number(k, store):
     """Clipping multiplies all of a bucket by it, what lies between its parameters, too."""
     ctxs, scale = contexts(k), SkipNotFinite()
     options = dict(store=store, clip_norm=0.1, bucket_bytes=1000)
-    net = small_net(ctxs)
+    net = make_small_net(ctxs)
     step = make_step(net, ctxs, scale, **options)
     assert any(bucket.padding_indices() for bucket in step.trainer.buckets)
     pixels, labels = SINGLE[1]
@@ -202,8 +202,8 @@ def test_nor_does_a_step_whose_norm_is_not_a_number(k, store):
         feed(step, batch, ctxs)
     assert scale.skipped == 1
     kept = [SINGLE[0], *SINGLE[2:]]
-    expected = trained(None, k, kept, small_net, **options)
-    assert same([values(net, ctx) for ctx in ctxs], expected)
+    expected = trained(None, k, kept, make_small_net, **options)
+    assert same([parameter_arrays(net, ctx) for ctx in ctxs], expected)
 
 
 @pairwise(device=[0, 2], store=STORES, clip_norm=[None, 1.0])
@@ -213,12 +213,12 @@ def test_an_overflow_on_one_device_stops_all(device, store, clip_norm):
     step = make_step(net, ctxs, scale, store, clip_norm=clip_norm)
     batch = SINGLE[1]  # 3 images for each device
     feed(step, batch, ctxs)
-    before = [values(net, ctx) for ctx in ctxs]
+    before = [parameter_arrays(net, ctx) for ctx in ctxs]
     feed(step, overflowing(batch, slice(3 * device, 3 * device + 3)), ctxs)
     assert (scale.skipped, scale.value) == (1, 2.0**19)
-    assert same([values(net, ctx) for ctx in ctxs], before)
+    assert same([parameter_arrays(net, ctx) for ctx in ctxs], before)
     feed(step, batch, ctxs)
-    after = [values(net, ctx) for ctx in ctxs]
+    after = [parameter_arrays(net, ctx) for ctx in ctxs]
     assert scale.skipped == 1
     assert not same(after, before)
     assert same(after, [after[0]] * 3)
@@ -252,7 +252,7 @@ def test_running_statistics_move_in_a_step_that_is_left_out():
     """As in PyTorch: the images were seen, and their mean does not depend on the scale."""
     options, scale = dict(make_net=overflowing_net, batches=BATCHES[:1]), LossScale(2.0**24)
     left_out, plain = trained(scale, **options), trained(None, **options)
-    start = [values(overflowing_net(contexts(1)))] * 2
+    start = [parameter_arrays(overflowing_net(contexts(1)))] * 2
     names = list(overflowing_net(contexts(1)).collect_params())
     assert scale.skipped == 1
     for now, moved, before in zip(left_out, plain, start):
@@ -279,14 +279,17 @@ def test_an_endless_overflow_ends_the_run(store):
     images, labels = BATCHES[0]
     batch = (np.full_like(images, np.nan), labels)
     ctxs, scale = contexts(2), LossScale(8.0, smallest=1.0)
-    net = small_net(ctxs)
+    net = make_small_net(ctxs)
     step = make_step(net, ctxs, scale, store)
     for _ in range(3):
         feed(step, batch, ctxs)
     said = "overflow at step 4, even with the smallest loss scale 1: use a smaller learning rate"
     with pytest.raises(DivergedError, match=said):
         feed(step, batch, ctxs)
-    assert same([values(net, ctx) for ctx in ctxs], [values(small_net(contexts(1)))] * 2)
+    assert same(
+        [parameter_arrays(net, ctx) for ctx in ctxs],
+        [parameter_arrays(make_small_net(contexts(1)))] * 2,
+    )
 
 
 def divided(arrays, scale):

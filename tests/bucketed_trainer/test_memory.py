@@ -8,7 +8,13 @@ import pytest
 from mxnet import autograd, gluon, nd
 from mxnet.gluon import nn
 from support.devices import contexts
-from support.reference import distance, random_batches, set_values, train_on_devices, values
+from support.reference import (
+    parameter_arrays,
+    random_batches,
+    relative_distance,
+    set_parameter_arrays,
+    train_on_devices,
+)
 
 from gluonlab.bucketed_trainer.trainer import BucketedTrainer
 from gluonlab.errors import RunError
@@ -67,7 +73,7 @@ def predicted_between_steps(trainer_class, store, compiled):
     for batch in BATCHES:
         train_on_devices(net, trainer, ctxs, [batch])
         predictions += predict(net, ctxs)
-    return [*values(net, ctxs[0]), *values(net, ctxs[1]), *predictions]
+    return [*parameter_arrays(net, ctxs[0]), *parameter_arrays(net, ctxs[1]), *predictions]
 
 
 @functools.lru_cache(maxsize=None)
@@ -80,7 +86,7 @@ def by_gluon(compiled):
 def test_predicting_between_steps_leaves_the_parameters_alone(store, compiled):
     """The convolutions leave their weights in an order of oneDNN's own."""
     found = predicted_between_steps(BucketedTrainer, store, compiled)
-    assert distance(found, by_gluon(compiled)) < 1e-4
+    assert relative_distance(found, by_gluon(compiled)) < 1e-4
 
 
 @pytest.mark.parametrize("known", [True, False])
@@ -95,8 +101,8 @@ def test_a_compiled_network_trains_as_with_gluons_trainer(compiled, known):
         net.hybridize(**compiled)
         trainer = trainer_class(net.collect_params(), "sgd", SGD, kvstore=make_kvstore("device"))
         train_on_devices(net, trainer, ctxs, BATCHES)
-        results.append(values(net))
-    assert distance(results[1], results[0]) < 1e-5
+        results.append(parameter_arrays(net))
+    assert relative_distance(results[1], results[0]) < 1e-5
 
 
 class CountsCompilations(nn.HybridSequential):
@@ -157,12 +163,12 @@ def test_setting_parameters_keeps_the_sharded_optimizers_state(optimizer, tmp_pa
         trainer = BucketedTrainer(net.collect_params(), optimizer, settings, make_kvstore(name))
         train_on_devices(net, trainer, ctxs, BATCHES[:2])
         buckets = list(trainer.buckets)
-        set_values(net, [value * 0.5 for value in values(net)])
+        set_parameter_arrays(net, [value * 0.5 for value in parameter_arrays(net)])
         train_on_devices(net, trainer, ctxs, BATCHES[2:3])
         net.save_parameters(str(tmp_path / "params"))
         net.load_parameters(str(tmp_path / "params"), ctx=ctxs)
         train_on_devices(net, trainer, ctxs, BATCHES[3:])
         assert all(a is b for a, b in zip(trainer.buckets, buckets))
-        results.append(values(net, ctxs[1]))
+        results.append(parameter_arrays(net, ctxs[1]))
     assert all(np.isfinite(value).all() for value in results[0])
-    assert distance(results[1], results[0]) < 1e-5
+    assert relative_distance(results[1], results[0]) < 1e-5

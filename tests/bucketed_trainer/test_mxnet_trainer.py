@@ -10,16 +10,16 @@ import pytest
 from mxnet import autograd, gluon, nd
 from mxnet.gluon import nn
 from support.devices import contexts
-from support.kvstore_runs import BATCHES, small_net
+from support.kvstore_runs import BATCHES, make_small_net
 from support.reference import (
-    cpus,
-    distance,
-    set_values,
+    cpu_contexts,
+    parameter_arrays,
+    relative_distance,
+    set_parameter_arrays,
     train_on_devices,
     train_on_one_device,
-    values,
 )
-from support.stores import FROM_SCRATCH, NOW, SOME_NOW, STORES
+from support.stores import FAST_STORES, FROM_SCRATCH, STORE_CASES, STORES
 
 from gluonlab.bucketed_trainer.gluon_export import export_gluon_states
 from gluonlab.bucketed_trainer.trainer import BucketedTrainer
@@ -36,7 +36,8 @@ DEVICES = [
     for count in (1, 2, 3, 4, 5)
 ]
 WHERE = [
-    where if where[0] in NOW else pytest.param(*where, marks=pytest.mark.long) for where in WHERE
+    where if where[0] in FAST_STORES else pytest.param(*where, marks=pytest.mark.long)
+    for where in WHERE
 ]
 
 
@@ -52,7 +53,7 @@ def trainer_of(net, store, update=None, optimizer="sgd", **settings):
 
 def on_every_device(net, ctxs):
     """The parameters, which are alike on all devices."""
-    found = [values(net, ctx) for ctx in ctxs]
+    found = [parameter_arrays(net, ctx) for ctx in ctxs]
     assert all(np.array_equal(a, b) for others in found[1:] for a, b in zip(others, found[0]))
     return found[0]
 
@@ -60,7 +61,7 @@ def on_every_device(net, ctxs):
 def interrupted(store, devices, update, file):
     """Four steps, but after the third the parameters are again what they were after the first."""
     ctxs = contexts(devices)
-    net = small_net(ctxs)
+    net = make_small_net(ctxs)
     trainer = trainer_of(net, store, update)
     for step, batch in enumerate(BATCHES[:4]):
         train_on_devices(net, trainer, ctxs, [batch])
@@ -85,17 +86,17 @@ def test_training_goes_on_from_parameters_that_are_loaded(
     Under MXNet's own name a store that updates forgets it.
     """
     found = interrupted(make_kvstore(name), 3, update, str(tmp_path / "parameters"))
-    assert distance(found, interrupted_on_one_device) < 1e-5
+    assert relative_distance(found, interrupted_on_one_device) < 1e-5
 
 
 def with_parameters_set(store, devices, update):
     """Three steps, after each of which the parameters are set."""
     ctxs = contexts(devices)
-    net = small_net(ctxs)
+    net = make_small_net(ctxs)
     trainer = trainer_of(net, store, update, momentum=0.0)
     for batch in BATCHES[:3]:
         train_on_devices(net, trainer, ctxs, [batch])
-        set_values(net, [array * 0.5 + 0.1 for array in values(net)])
+        set_parameter_arrays(net, [array * 0.5 + 0.1 for array in parameter_arrays(net)])
     return on_every_device(net, ctxs)
 
 
@@ -105,8 +106,8 @@ with_parameters_set_once = functools.lru_cache(maxsize=None)(with_parameters_set
 @pytest.mark.parametrize(("name", "update"), WHERE)
 def test_parameters_that_are_set_are_those_of_the_next_step(name, update):
     expected = with_parameters_set_once(None, 1, None)
-    assert distance(with_parameters_set_once("device", 2, update), expected) < 1e-5
-    assert distance(with_parameters_set(make_kvstore(name), 2, update), expected) < 1e-5
+    assert relative_distance(with_parameters_set_once("device", 2, update), expected) < 1e-5
+    assert relative_distance(with_parameters_set(make_kvstore(name), 2, update), expected) < 1e-5
 
 
 def two(ctxs):
@@ -115,7 +116,7 @@ def two(ctxs):
     other.add(nn.Dense(5, activation="tanh"), nn.Dense(3, activation="tanh"), nn.Dense(4))
     other.initialize(mx.init.Normal(0.3), ctx=ctxs)
     other(nd.zeros((1, 1, 4, 4), ctx=ctxs[0]))
-    return [small_net(ctxs), other]
+    return [make_small_net(ctxs), other]
 
 
 @functools.lru_cache(maxsize=None)
@@ -123,12 +124,12 @@ def train_alone(plan):
     """What the two nets would be, each with a Trainer of its own and on one device; ``plan``: the
     number of a net for each batch.
     """
-    nets = two(cpus(1))
+    nets = two(cpu_contexts(1))
     for number, net in enumerate(nets):
         train_on_one_device(
             net, [batch for batch, turn in zip(BATCHES, plan) if turn == number], "sgd", **MOMENTUM
         )
-    return [values(net) for net in nets]
+    return [parameter_arrays(net) for net in nets]
 
 
 @pytest.mark.parametrize(
@@ -142,27 +143,27 @@ def test_one_store_serves_several_trainers(name, update, plan):
     for batch, turn in zip(BATCHES, plan):
         train_on_devices(nets[turn], trainers[turn], ctxs, [batch])
     for net, values_ in zip(nets, train_alone(plan)):
-        assert distance(on_every_device(net, ctxs), values_) < 1e-5
+        assert relative_distance(on_every_device(net, ctxs), values_) < 1e-5
 
 
-@pytest.mark.parametrize("name", SOME_NOW)
+@pytest.mark.parametrize("name", STORE_CASES)
 def test_a_net_gets_another_trainer_with_the_store_that_it_had(name):
     found = []
     for devices in (1, 3):
-        ctxs, net = contexts(devices), small_net(contexts(devices))
+        ctxs, net = contexts(devices), make_small_net(contexts(devices))
         store = make_kvstore(name) if devices > 1 else None
         for optimizer, of_trainer in (("sgd", BATCHES[:2]), ("nag", BATCHES[2:4])):
             train_on_devices(net, trainer_of(net, store, None, optimizer), ctxs, of_trainer)
         trainer = BucketedTrainer(net.collect_params(), "sgd", dict(MOMENTUM), kvstore=store)
         train_on_devices(net, trainer, ctxs, BATCHES[4:])
         found.append(on_every_device(net, ctxs))
-    assert distance(found[1], found[0]) < 1e-5
+    assert relative_distance(found[1], found[0]) < 1e-5
 
 
 @pytest.mark.parametrize("name", NATIVE)
 def test_a_trainer_that_only_sums_does_not_get_another_ones_updates(name):
     ctxs, store = contexts(2), make_kvstore(name)
-    nets = [small_net(ctxs) for _ in range(2)]
+    nets = [make_small_net(ctxs) for _ in range(2)]
     updates, sums = (trainer_of(net, store, update) for net, update in zip(nets, (True, False)))
     train_on_devices(nets[1], sums, ctxs, BATCHES[:1])
     train_on_devices(nets[0], updates, ctxs, BATCHES[:1])
@@ -175,7 +176,7 @@ def test_a_trainer_that_only_sums_does_not_get_another_ones_updates(name):
 def by_a_schedule(store, devices):
     """The rates and the parameters of a few steps."""
     ctxs = contexts(devices)
-    net = small_net(ctxs)
+    net = make_small_net(ctxs)
     schedule = mx.lr_scheduler.CosineScheduler(max_update=6, base_lr=0.2, warmup_steps=2)
     settings = {"learning_rate": 0.2, "lr_scheduler": schedule}
     trainer = gluon.Trainer(
@@ -193,7 +194,7 @@ by_a_schedule_under_device = functools.lru_cache(maxsize=None)(
 )
 
 
-@pytest.mark.parametrize("name", SOME_NOW)
+@pytest.mark.parametrize("name", STORE_CASES)
 @pytest.mark.parametrize(
     "devices",
     [1, 2, pytest.param(3, marks=pytest.mark.long), 4, pytest.param(5, marks=pytest.mark.long)],
@@ -202,17 +203,17 @@ def test_rates_follow_their_schedule(name, devices):
     expected_rates, expected = by_a_schedule_under_device(devices)
     rates, found = by_a_schedule(make_kvstore(name), devices)
     assert rates == expected_rates
-    assert distance(found, expected) < 1e-5
+    assert relative_distance(found, expected) < 1e-5
 
 
-@pytest.mark.parametrize("name", SOME_NOW)
+@pytest.mark.parametrize("name", STORE_CASES)
 @pytest.mark.parametrize("devices", DEVICES)
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_saved_states_go_on_where_they_stopped(name, optimizer, devices, tmp_path):
     found, batches = [], [batch for batch in BATCHES if len(batch[0]) >= devices]
     for store, resumed in ((None, False), (name, True)):
         ctxs = contexts(devices if resumed else 1)
-        net = small_net(ctxs)
+        net = make_small_net(ctxs)
         settings = {"learning_rate": 0.05, **({"momentum": 0.9} if optimizer == "sgd" else {})}
         trainer = gluon.Trainer(
             net.collect_params(), optimizer, dict(settings), kvstore=store and make_kvstore(store)
@@ -221,7 +222,7 @@ def test_saved_states_go_on_where_they_stopped(name, optimizer, devices, tmp_pat
         if resumed:
             trainer.save_states(str(tmp_path / "states"))
             net.save_parameters(str(tmp_path / "parameters"))
-            net = small_net(ctxs)
+            net = make_small_net(ctxs)
             net.load_parameters(str(tmp_path / "parameters"), ctx=ctxs)
             trainer = gluon.Trainer(
                 net.collect_params(), optimizer, dict(settings), kvstore=make_kvstore(store)
@@ -229,7 +230,7 @@ def test_saved_states_go_on_where_they_stopped(name, optimizer, devices, tmp_pat
             trainer.load_states(str(tmp_path / "states"))
         train_on_devices(net, trainer, ctxs, batches[3:])
         found.append(on_every_device(net, ctxs))
-    assert distance(found[1], found[0]) < 1e-5
+    assert relative_distance(found[1], found[0]) < 1e-5
 
 
 class TwoHeads(nn.HybridBlock):
@@ -269,26 +270,30 @@ def with_stale_gradients(store, devices, update, ignore):
             trainer.step(6, ignore_stale_grad=ignore)
     except UserWarning as warning:
         return str(warning).replace(net.prefix, "")
-    return values(net)
+    return parameter_arrays(net)
 
 
 @pytest.mark.parametrize("ignore", [False, True])
 @pytest.mark.parametrize("devices", DEVICES)
-@pytest.mark.parametrize("name", SOME_NOW)
+@pytest.mark.parametrize("name", STORE_CASES)
 def test_stale_gradients_are_what_they_are_under_mxnets_store(name, devices, ignore):
     store = make_kvstore(name)
     expected = with_stale_gradients(
         mx.kv.create("device"), devices, store.is_capable("optimizer"), ignore
     )
     found = with_stale_gradients(store, devices, None, ignore)
-    assert found == expected if isinstance(expected, str) else distance(found, expected) < 1e-5
+    assert (
+        found == expected
+        if isinstance(expected, str)
+        else relative_distance(found, expected) < 1e-5
+    )
 
 
 def test_compressed_gradients_are_those_of_mxnets_store_and_of_this_trainer_only():
     params, found, store = {"type": "2bit", "threshold": 0.05}, [], make_kvstore("device")
     for kvstore in ("device", store, store):
         ctxs = contexts(3)
-        net = small_net(ctxs)
+        net = make_small_net(ctxs)
         trainer = gluon.Trainer(
             net.collect_params(), "sgd", {"learning_rate": 0.1}, kvstore, params
         )
@@ -299,7 +304,7 @@ def test_compressed_gradients_are_those_of_mxnets_store_and_of_this_trainer_only
 
 @pytest.mark.parametrize("name", [*FROM_SCRATCH, "local"])
 def test_a_store_that_cannot_compress_says_so(name):
-    net = small_net(contexts(2))
+    net = make_small_net(contexts(2))
     trainer = gluon.Trainer(net.collect_params(), "sgd", {}, make_kvstore(name), {"type": "2bit"})
     with pytest.raises(KVStoreError, match="cannot compress gradients: choose device"):
         train_on_devices(net, trainer, contexts(2), BATCHES[:1])
@@ -338,7 +343,7 @@ def test_what_crashes_mxnet_is_summed_or_said(name):
 @pytest.mark.parametrize("name", NATIVE)
 def test_states_that_are_no_pickle_are_refused_with_the_way_to_write_one(name, tmp_path):
     ctxs, file = contexts(2), str(tmp_path / "states")
-    net = small_net(ctxs)
+    net = make_small_net(ctxs)
     trainer = BucketedTrainer(net.collect_params(), "sgd", dict(MOMENTUM))
     train_on_devices(net, trainer, ctxs, BATCHES[:1])
     trainer.save_states(file)

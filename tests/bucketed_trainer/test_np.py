@@ -9,7 +9,13 @@ from mxnet import autograd, gluon, npx
 from mxnet import np as mnp
 from mxnet.gluon import nn
 from support.devices import contexts, device
-from support.reference import all_equal, distance, random_batches, set_values, values
+from support.reference import (
+    arrays_equal,
+    parameter_arrays,
+    random_batches,
+    relative_distance,
+    set_parameter_arrays,
+)
 
 from gluonlab.bucketed_trainer.loss_scale import LossScale
 from gluonlab.bucketed_trainer.trainer import BucketedTrainer
@@ -59,7 +65,7 @@ def train(net, trainer, ctxs, batches=BATCHES, scale=1.0):
             losses = [loss(net(x), y).sum() * scale for x, y in zip(xs, ys)]
         autograd.backward(losses)
         trainer.step(len(images))
-    return values(net, ctxs[-1])
+    return parameter_arrays(net, ctxs[-1])
 
 
 @functools.lru_cache(maxsize=None)
@@ -84,7 +90,7 @@ def test_every_optimizer_makes_the_updates_of_gluons_trainer(optimizer):
         net, BucketedTrainer(net.collect_params(), optimizer, {"learning_rate": 0.01}), contexts(1)
     )
     assert all(type(param.data(device())) is mnp.ndarray for param in net.collect_params().values())
-    assert all_equal(found, expected(optimizer, {"learning_rate": 0.01}))
+    assert arrays_equal(found, expected(optimizer, {"learning_rate": 0.01}))
 
 
 @pytest.mark.parametrize("bucket_bytes", [0, 300, 2**20])
@@ -96,14 +102,14 @@ def test_k_devices_train_as_one(store, bucket_bytes):
         net.collect_params(), "sgd", dict(params), kvstore=store, bucket_bytes=bucket_bytes
     )
     found = train(net, trainer, contexts(3))
-    assert distance(found, expected("sgd", params)) <= 1e-5
-    assert all_equal(found, values(net, device(0)))
+    assert relative_distance(found, expected("sgd", params)) <= 1e-5
+    assert arrays_equal(found, parameter_arrays(net, device(0)))
 
 
 @pytest.mark.parametrize("store", ["device", "sharded-optimizer"])
 def test_clipping_and_scaling_do_what_they_do_to_mx_nd(store):
     net, scaled = numpy_net(contexts(2)), LossScale(256.0)
-    start = values(net)
+    start = parameter_arrays(net)
     trainer = BucketedTrainer(
         net.collect_params(),
         "sgd",
@@ -118,7 +124,7 @@ def test_clipping_and_scaling_do_what_they_do_to_mx_nd(store):
     plain = layers()
     plain.initialize()
     plain(mx.nd.zeros((1, 1, 6, 6)))
-    set_values(plain, start)
+    set_parameter_arrays(plain, start)
     reference = BucketedTrainer(
         plain.collect_params(), "sgd", {"learning_rate": 0.5}, clip_norm=0.1
     )
@@ -128,7 +134,7 @@ def test_clipping_and_scaling_do_what_they_do_to_mx_nd(store):
             total = loss(plain(mx.nd.array(images)), mx.nd.array(labels))
         total.backward()
         reference.step(len(images))
-    assert distance(found, values(plain)) <= 1e-5
+    assert relative_distance(found, parameter_arrays(plain)) <= 1e-5
 
 
 class Half(mx.init.Initializer):
@@ -163,7 +169,7 @@ def test_a_parameter_of_one_number(optimizer, bucket_bytes):
         results.append(train(net, trainer, ctxs))
     assert [array.shape for array in results[1]] == [array.shape for array in results[0]]
     assert net.number.data(ctxs[1]).shape == () and net.number.data(ctxs[1]).item() != 0.5
-    assert distance(results[1], results[0]) <= 1e-5
+    assert relative_distance(results[1], results[0]) <= 1e-5
 
 
 @pytest.mark.parametrize("store", ["device", "sharded-optimizer"])
@@ -173,7 +179,7 @@ def test_a_device_without_a_shard_and_a_parameter_without_a_use(store):
     unused = nn.Dense(2, in_units=2)
     unused.initialize(ctx=contexts(2))
     params = [*net.collect_params().values(), *unused.collect_params().values()]
-    before = values(unused)
+    before = parameter_arrays(unused)
     trainer = BucketedTrainer(params, "sgd", {"learning_rate": 0.1, "wd": 0.1}, store)
     loss = gluon.loss.SoftmaxCrossEntropyLoss()
     for images, labels in BATCHES:
@@ -184,9 +190,12 @@ def test_a_device_without_a_shard_and_a_parameter_without_a_use(store):
             trainer.step(len(images))
         trainer.step(len(images), ignore_stale_grad=True)
     assert (
-        distance(values(net, device(1)), expected("sgd", {"learning_rate": 0.1, "wd": 0.1})) <= 1e-5
+        relative_distance(
+            parameter_arrays(net, device(1)), expected("sgd", {"learning_rate": 0.1, "wd": 0.1})
+        )
+        <= 1e-5
     )
-    assert all_equal(before, values(unused, device(1)))
+    assert arrays_equal(before, parameter_arrays(unused, device(1)))
 
 
 @pytest.mark.parametrize("store", ["device", "sharded-optimizer"])
@@ -221,7 +230,7 @@ def test_a_trainer_may_be_made_and_used_under_the_other_semantics(store, of_nd, 
                 trainer.step(len(images))
                 trainer.save_states(states)
                 trainer.load_states(states)
-        found.append([values(net, ctx) for ctx in ctxs])
+        found.append([parameter_arrays(net, ctx) for ctx in ctxs])
     assert all(np.array_equal(a, b) for one, other in zip(*found) for a, b in zip(one, other))
 
 

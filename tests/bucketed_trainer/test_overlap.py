@@ -8,7 +8,7 @@ import pytest
 from mxnet import gluon, nd
 from mxnet.gluon import nn
 from support.devices import device, devices
-from support.reference import as_is
+from support.reference import identity
 
 from gluonlab.bucketed_trainer.trainer import BucketedTrainer
 from gluonlab.data.loading.split_batch import make_local_batch
@@ -37,7 +37,7 @@ def updates_behind_a_gate(store, bucket_bytes, limit_s, overlap=None):
     trainer = BucketedTrainer(
         net.collect_params(), "sgd", {}, make_kvstore(store), bucket_bytes=bucket_bytes
     )
-    step = DataParallelStep(net, gluon.loss.SoftmaxCrossEntropyLoss(), trainer, ctxs, as_is)
+    step = DataParallelStep(net, gluon.loss.SoftmaxCrossEntropyLoss(), trainer, ctxs, identity)
     xs = [nd.ones((8, UNITS), ctx=ctx) for ctx in ctxs]
     batch = make_local_batch(xs, [nd.zeros((8,), ctx=ctx) for ctx in ctxs])
     with use_backward_bulk_size(overlap):  # graphs are bound in the first step

@@ -12,9 +12,15 @@ from mxnet import autograd, gluon, nd
 from mxnet.contrib import amp as mxnets_amp
 from mxnet.gluon import nn
 from support.covering import pairwise
-from support.devices import contexts, device, named
+from support.devices import contexts, device, device_spec
 from support.processes import REPOSITORY
-from support.reference import all_equal, distance, random_batches, train_on_devices, values
+from support.reference import (
+    arrays_equal,
+    parameter_arrays,
+    random_batches,
+    relative_distance,
+    train_on_devices,
+)
 
 from gluonlab.bucketed_trainer.trainer import BucketedTrainer
 from gluonlab.errors import RunError
@@ -68,16 +74,18 @@ def trained_by_gluon_on_one_device(batch_size):
         )
     )  # fmt: skip
     assert not isinstance(names["trainer"], BucketedTrainer)
-    return values(names["net"])
+    return parameter_arrays(names["net"])
 
 
 @pytest.mark.parametrize(("devices", "batch_size"), [(1, 128), (3, 128), (4, 359)])
 def test_the_loop_of_the_page_trains_any_number_of_devices_as_gluon_trains_one(devices, batch_size):
     """1437 images: the last batch of 359 has one image, for one of four devices."""
-    ours = run_loop(changed(short_loop(batch_size), devices=('"cpu*2"', f'"{named(devices)}"')))
+    ours = run_loop(
+        changed(short_loop(batch_size), devices=('"cpu*2"', f'"{device_spec(devices)}"'))
+    )
     assert isinstance(ours["trainer"], BucketedTrainer)
     expected = trained_by_gluon_on_one_device(batch_size)
-    assert distance(values(ours["net"], ours["ctxs"][-1]), expected) <= 1e-4
+    assert relative_distance(parameter_arrays(ours["net"], ours["ctxs"][-1]), expected) <= 1e-4
 
 
 @pytest.mark.cpu_only("it is about imports")
@@ -114,7 +122,7 @@ def expected():
     net = small_net(contexts(1))
     trainer = gluon.Trainer(net.collect_params(), "sgd", dict(SGD), kvstore=None)
     train_on_devices(net, trainer, contexts(1), BATCHES)
-    return values(net)
+    return parameter_arrays(net)
 
 
 COMPILED = {
@@ -143,7 +151,7 @@ def test_networks_train_however_they_are_compiled_and_whenever_the_trainer_is_ma
         train_on_devices(net, NoTrainer(), ctxs, BATCHES[:1])
     trainer = BucketedTrainer(net.collect_params(), "sgd", dict(SGD))
     train_on_devices(net, trainer, ctxs, BATCHES)
-    assert distance(values(net, ctxs[-1]), expected()) <= 1e-5
+    assert relative_distance(parameter_arrays(net, ctxs[-1]), expected()) <= 1e-5
 
 
 class NoTrainer:
@@ -180,8 +188,8 @@ def test_a_gradient_can_be_changed_between_backward_and_step():
                 )
             )
             trainer.step(len(images))
-        norms[-1] += values(net)
-    assert distance(norms[1], norms[0]) <= 1e-5
+        norms[-1] += parameter_arrays(net)
+    assert relative_distance(norms[1], norms[0]) <= 1e-5
 
 
 @pytest.mark.parametrize("store", ["device", "ring"])
@@ -202,8 +210,8 @@ def test_gradients_that_were_summed_can_be_clipped_before_the_update(store):
                     [param.grad(ctx) for param in net.collect_params().values()], 0.3
                 )
             trainer.update(len(images))
-        results.append(values(net, ctxs[-1]))
-    assert distance(results[1], results[0]) <= 1e-5
+        results.append(parameter_arrays(net, ctxs[-1]))
+    assert relative_distance(results[1], results[0]) <= 1e-5
 
 
 def test_two_compiled_networks_that_share_parameters_both_go_on():
@@ -219,8 +227,8 @@ def test_two_compiled_networks_that_share_parameters_both_go_on():
         trainer = make(net.collect_params(), "sgd", dict(SGD), kvstore="device")
         for turn in (0, 0, 0, 1, 0, 1, 1):
             train_on_devices(both[turn], trainer, ctxs, BATCHES[:1])
-        results.append(values(net))
-    assert distance(results[1], results[0]) <= 1e-5
+        results.append(parameter_arrays(net))
+    assert relative_distance(results[1], results[0]) <= 1e-5
 
 
 def test_a_backward_that_is_repeated_before_the_step_replaces_the_first():
@@ -232,8 +240,8 @@ def test_a_backward_that_is_repeated_before_the_step_replaces_the_first():
         for batch in BATCHES[:2] * 2:
             train_on_devices(net, NoTrainer(), contexts(2), [batch])
             train_on_devices(net, trainer, contexts(2), [batch])
-        results.append(values(net))
-    assert distance(results[1], results[0]) <= 1e-5
+        results.append(parameter_arrays(net))
+    assert relative_distance(results[1], results[0]) <= 1e-5
 
 
 def test_buckets_cannot_be_made_before_the_shapes_are_known():
@@ -248,7 +256,7 @@ def test_buckets_cannot_be_made_before_the_shapes_are_known():
     net(nd.zeros((1, 1, 8, 8), ctx=device()))
     trainer.prepare()
     train_on_devices(net, trainer, contexts(2), BATCHES)
-    assert np.isfinite(values(net)[0]).all()
+    assert np.isfinite(parameter_arrays(net)[0]).all()
 
 
 # --- what else surrounds a step
@@ -280,8 +288,8 @@ def test_a_step_inside_record_is_not_recorded(store, settings):
         with autograd.record() if recorded else autograd.pause():
             train_on_devices(net, trainer, contexts(2), BATCHES)
             assert autograd.is_recording() == recorded
-        results.append(values(net))
-    assert all_equal(*results)
+        results.append(parameter_arrays(net))
+    assert arrays_equal(*results)
 
 
 @pytest.fixture
@@ -313,7 +321,7 @@ def amp_steps(amp, make, ctxs, store):
             next(iter(net.collect_params().values())).grad(ctxs[-1])[:] = np.inf
         scales.append(trainer._amp_loss_scaler.loss_scale)
         trainer.step(len(images))
-    return [*values(net), np.array(scales)]
+    return [*parameter_arrays(net), np.array(scales)]
 
 
 @pytest.mark.parametrize(("devices", "store"), [(1, None), (3, "ring")])
@@ -321,7 +329,10 @@ def test_amp_leaves_out_the_steps_that_it_leaves_out_under_gluons_trainer(amp, d
     expected = amp_steps(amp, gluon.Trainer, contexts(1), None)
     found = amp_steps(amp, BucketedTrainer, contexts(devices), store)
     assert np.isfinite(np.concatenate([array.ravel() for array in found])).all()
-    assert np.array_equal(found[-1], expected[-1]) and distance(found[:-1], expected[:-1]) <= 1e-5
+    assert (
+        np.array_equal(found[-1], expected[-1])
+        and relative_distance(found[:-1], expected[:-1]) <= 1e-5
+    )
 
 
 def test_amp_and_a_store_that_updates_are_refused_together(amp):

@@ -11,7 +11,7 @@ from mxnet import autograd, nd
 from mxnet.gluon import nn
 from support.devices import contexts
 from support.examples import examples
-from support.reference import all_equal
+from support.reference import arrays_equal
 
 from gluonlab.bucketed_trainer.trainer import BucketedTrainer
 from gluonlab.optimizers import OPTIMIZERS
@@ -72,5 +72,5 @@ def test_no_bit_depends_on_who_predicts(kind, k, store, who, compiled):
     expected = trained(kind, k, store, [set()] * len(who), compiled)
     found = trained(kind, k, store, who, compiled)
     for of_device, other in zip(found, expected):
-        assert all_equal(of_device, other)
-        assert all_equal(of_device, found[0])
+        assert arrays_equal(of_device, other)
+        assert arrays_equal(of_device, found[0])

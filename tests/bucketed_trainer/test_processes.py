@@ -9,8 +9,14 @@ from mxnet import autograd, gluon, nd
 from mxnet.gluon import nn
 from mxnet.kvstore import KVStoreBase
 from support.devices import contexts, device
-from support.parameter_server import parameter_server
-from support.reference import all_equal, distance, random_batches, train_on_devices, values
+from support.parameter_server import start_workers
+from support.reference import (
+    arrays_equal,
+    parameter_arrays,
+    random_batches,
+    relative_distance,
+    train_on_devices,
+)
 
 from gluonlab.bucketed_trainer.trainer import BucketedTrainer
 from gluonlab.errors import KVStoreError
@@ -43,8 +49,8 @@ def test_an_instance_of_mxnets_serves_one_trainer_after_another(before):
         net = small_net(contexts(2), seed=5)
         trainer = BucketedTrainer(net.collect_params(), "sgd", {"momentum": 0.9}, kvstore=kvstore)
         train_on_devices(net, trainer, contexts(2), BATCHES)
-        found.append(values(net))
-    assert all_equal(*found)
+        found.append(parameter_arrays(net))
+    assert arrays_equal(*found)
 
 
 class TwoProcesses(KVStoreBase):
@@ -198,7 +204,7 @@ print(json.dumps(found))
 @pytest.mark.parametrize(("count", "devices"), [(1, 1), (1, 2), (2, 1), (2, 2)])
 def test_dist_sync_trains_as_gluons_trainer_does_with_it(count, devices):
     """One after the other on one store; all workers and devices end alike."""
-    with parameter_server(count, WORKER, str(devices)) as workers:
+    with start_workers(count, WORKER, str(devices)) as workers:
         said = [json.loads(worker.communicate(timeout=120)[0]) for worker in workers]
     begin, [expected, *_] = said[0]["gluon"]
     for of_worker in said:
@@ -208,8 +214,8 @@ def test_dist_sync_trains_as_gluons_trainer_does_with_it(count, devices):
         for name in ("gluon", "ours", "single"):
             assert of_worker[name][0] == begin  # rank 0's, also of what is not trained
             for found in of_worker[name][1]:
-                assert distance(arrays(found), arrays(expected)) <= 1e-6
-    assert distance(arrays(expected), by_one_device(begin, count, devices)) <= 1e-6
+                assert relative_distance(arrays(found), arrays(expected)) <= 1e-6
+    assert relative_distance(arrays(expected), by_one_device(begin, count, devices)) <= 1e-6
 
 
 def arrays(lists):

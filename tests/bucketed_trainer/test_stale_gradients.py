@@ -10,15 +10,15 @@ from hypothesis import strategies as st
 from mxnet import autograd, gluon
 from support.branching import (
     backward,
-    branching_net,
-    on_devices,
-    on_one_device,
-    shards_of,
+    make_branching_net,
+    make_shards,
+    train_branches_on_devices,
+    train_branches_on_one_device,
 )
 from support.covering import pairwise
 from support.devices import contexts
 from support.examples import examples
-from support.reference import all_equal, distance, values
+from support.reference import arrays_equal, parameter_arrays, relative_distance
 
 from gluonlab.bucketed_trainer.loss_scale import LossScale
 from gluonlab.bucketed_trainer.trainer import BucketedTrainer
@@ -48,7 +48,7 @@ def bucketed(net, optimizer="sgd", store="device", **settings):
 
 
 def replicas_of(net, ctxs):
-    return [values(net, ctx) for ctx in ctxs]
+    return [parameter_arrays(net, ctx) for ctx in ctxs]
 
 
 def identical(net, ctxs):
@@ -85,15 +85,15 @@ def test_what_is_fresh_somewhere_is_updated_everywhere_and_the_rest_stays(
     """As gluon.Trainer's own flag does on one device: weights, states and counts of updates."""
     branches, devices, steps = run
     ctxs = contexts(devices)
-    net = branching_net(branches, ctxs)
+    net = make_branching_net(branches, ctxs)
     # with a scale, every step counts for the schedule
     scale = LossScale(8.0) if scaled and optimizer not in SCHEDULED else None
     settings = {"bucket_bytes": bucket_bytes, "clip_norm": clip_norm, "loss_scale": scale}
     trainer = bucketed(net, optimizer, store, **settings)
-    on_devices(net, trainer, steps, ctxs)
-    expected = on_one_device(branches, steps, OPTIMIZERS[optimizer](), clip_norm)
+    train_branches_on_devices(net, trainer, steps, ctxs)
+    expected = train_branches_on_one_device(branches, steps, OPTIMIZERS[optimizer](), clip_norm)
     assert identical(net, ctxs)
-    assert distance(values(net, ctxs[0]), values(expected)) <= 2e-5
+    assert relative_distance(parameter_arrays(net, ctxs[0]), parameter_arrays(expected)) <= 2e-5
 
 
 @examples(4, 5)
@@ -107,14 +107,20 @@ def test_optimizers_that_look_at_whole_parameters_leave_out_the_stale_ones_too(r
 def test_an_idle_device_counts_as_zero_without_a_word(store):
     """The last update of an epoch, with fewer images than devices, is that of one device."""
     ctxs, steps = contexts(3), [(BOTH, BOTH, BOTH), (BOTH, NONE, NONE), (BOTH, BOTH, NONE)]
-    net = branching_net(2, ctxs)
+    net = make_branching_net(2, ctxs)
     trainer = bucketed(net, store=store)
     for number, uses in enumerate(steps):
-        shards = shards_of(number, 3)
+        shards = make_shards(number, 3)
         backward(net, shards, uses, ctxs)
         trainer.step(6)  # without ignore_stale_grad
     assert identical(net, ctxs)
-    assert distance(values(net), values(on_one_device(2, steps, OPTIMIZERS["sgd"]()))) <= 1e-5
+    assert (
+        relative_distance(
+            parameter_arrays(net),
+            parameter_arrays(train_branches_on_one_device(2, steps, OPTIMIZERS["sgd"]())),
+        )
+        <= 1e-5
+    )
 
 
 NAMED = {  # which branches the devices use: what is named
@@ -134,15 +140,15 @@ def test_a_parameter_that_a_busy_device_did_not_use_is_named_before_anything_cha
     store, uses, first
 ):
     ctxs, named = contexts(2), NAMED[uses]
-    net = branching_net(2, ctxs)
+    net = make_branching_net(2, ctxs)
     trainer = bucketed(net, store=store)
     if not first:
-        on_devices(net, trainer, [(BOTH, BOTH)], ctxs)
+        train_branches_on_devices(net, trainer, [(BOTH, BOTH)], ctxs)
     before = replicas_of(net, ctxs)
     grads = [
         grad.asnumpy() for param in net.collect_params().values() for grad in param.list_grad()
     ]
-    backward(net, shards_of(1, 2), uses, ctxs)
+    backward(net, make_shards(1, 2), uses, ctxs)
     for _ in range(2):  # the flags are not used up by complaining
         with pytest.raises(
             UserWarning,
@@ -157,23 +163,23 @@ def test_a_parameter_that_a_busy_device_did_not_use_is_named_before_anything_cha
     assert grads  # and what follows is as if nobody had asked
     trainer.step(4, ignore_stale_grad=True)
     steps = [(uses)] if first else [(BOTH, BOTH), uses]
-    reference = branching_net(2, ctxs)
+    reference = make_branching_net(2, ctxs)
     other = bucketed(reference, store=store)
     if not first:
-        on_devices(reference, other, [(BOTH, BOTH)], ctxs)
-    backward(reference, shards_of(1, 2), steps[-1], ctxs)
+        train_branches_on_devices(reference, other, [(BOTH, BOTH)], ctxs)
+    backward(reference, make_shards(1, 2), steps[-1], ctxs)
     other.step(4, ignore_stale_grad=True)
-    assert all_equal(values(net), values(reference))
+    assert arrays_equal(parameter_arrays(net), parameter_arrays(reference))
 
 
 def test_both_halves_of_a_step_see_the_same_gradients():
     """allreduce_grads, a change of the sums by hand, update: the norm is that of what is fresh."""
     steps = [(BOTH, BOTH), (FIRST, FIRST), (BOTH, NONE), (NONE, FIRST)]
     ctxs = contexts(2)
-    net = branching_net(2, ctxs)
+    net = make_branching_net(2, ctxs)
     trainer = bucketed(net, "adam")
     for number, uses in enumerate(steps):
-        backward(net, shards_of(number, 2), uses, ctxs)
+        backward(net, make_shards(number, 2), uses, ctxs)
         trainer.allreduce_grads()
         for ctx in ctxs:
             grads = [param.grad(ctx) for param in net.collect_params().values()]
@@ -182,9 +188,9 @@ def test_both_halves_of_a_step_see_the_same_gradients():
             with pytest.raises(UserWarning, match="no fresh gradient"):
                 trainer.update(4)
         trainer.update(4, ignore_stale_grad=True)
-    expected = on_one_device(2, steps, OPTIMIZERS["adam"](), clip_norm=0.05)
+    expected = train_branches_on_one_device(2, steps, OPTIMIZERS["adam"](), clip_norm=0.05)
     assert identical(net, ctxs)
-    assert distance(values(net), values(expected)) <= 1e-5
+    assert relative_distance(parameter_arrays(net), parameter_arrays(expected)) <= 1e-5
 
 
 def test_gradients_that_are_added_up_are_fresh_after_one_backward_of_several():
@@ -196,7 +202,7 @@ def test_gradients_that_are_added_up_are_fresh_after_one_backward_of_several():
     ):
         several = make is BucketedTrainer
         ctxs = contexts(3) if several else contexts(1) * 3
-        net = branching_net(2, ctxs if several else ctxs[:1])
+        net = make_branching_net(2, ctxs if several else ctxs[:1])
         net.collect_params().setattr("grad_req", "add")
         trainer = (
             make(net.collect_params(), OPTIMIZERS["sgd"]())
@@ -205,7 +211,7 @@ def test_gradients_that_are_added_up_are_fresh_after_one_backward_of_several():
         )
         for number in range(3):
             for part, uses in enumerate([(BOTH, BOTH, BOTH), (BOTH, NONE, NONE)]):
-                shards = shards_of(2 * number + part, 3)
+                shards = make_shards(2 * number + part, 3)
                 with autograd.record():
                     pairs = zip(shards, uses, ctxs)
                     losses = [
@@ -216,18 +222,18 @@ def test_gradients_that_are_added_up_are_fresh_after_one_backward_of_several():
                 autograd.backward(losses)
             trainer.step(8)
             net.collect_params().zero_grad()
-        results.append(values(net))
-    assert distance(results[1], results[0]) <= 1e-5
+        results.append(parameter_arrays(net))
+    assert relative_distance(results[1], results[0]) <= 1e-5
 
 
 def test_a_frozen_parameter_has_no_gradient_to_be_fresh():
     ctxs = contexts(2)
-    net = branching_net(2, ctxs)
+    net = make_branching_net(2, ctxs)
     net.branches[1].collect_params().setattr("grad_req", "null")
     trainer = bucketed(net)
-    backward(net, shards_of(0, 2), (BOTH, FIRST), ctxs)
+    backward(net, make_shards(0, 2), (BOTH, FIRST), ctxs)
     trainer.step(4)
-    backward(net, shards_of(1, 2), (NONE, FIRST), ctxs)
+    backward(net, make_shards(1, 2), (NONE, FIRST), ctxs)
     trainer.step(4)
     assert identical(net, ctxs)
 
@@ -243,15 +249,15 @@ def test_states_that_are_saved_know_which_parameters_stayed_behind(store, optimi
     """
     before, after = [(BOTH, FIRST), (FIRST, FIRST), (NONE, FIRST)], [(BOTH, BOTH), (SECOND, FIRST)]
     ctxs = contexts(2)
-    net, other = branching_net(2, ctxs), branching_net(2, ctxs)
+    net, other = make_branching_net(2, ctxs), make_branching_net(2, ctxs)
     trainer = bucketed(net, optimizer, store)
-    on_devices(net, trainer, before, ctxs)
+    train_branches_on_devices(net, trainer, before, ctxs)
     trainer.save_states(str(tmp_path / "states"))
     net.save_parameters(str(tmp_path / "params"))
     other.load_parameters(str(tmp_path / "params"), ctx=ctxs)
     resumed = bucketed(other, optimizer, store)
     resumed.load_states(str(tmp_path / "states"))
-    on_devices(net, trainer, after, ctxs)
-    on_devices(other, resumed, after, ctxs)
+    train_branches_on_devices(net, trainer, after, ctxs)
+    train_branches_on_devices(other, resumed, after, ctxs)
     assert identical(other, ctxs)
-    assert distance(values(other), values(net)) <= 1e-6
+    assert relative_distance(parameter_arrays(other), parameter_arrays(net)) <= 1e-6

@@ -13,18 +13,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mxnet import gluon, nd
 from mxnet.gluon import nn
-from support.covering import thinned
-from support.damage import corrupted
+from support.covering import product_cases
+from support.damage import corrupt_bytes
 from support.devices import contexts, device
 from support.reference import (
-    all_equal,
-    distance,
+    arrays_equal,
+    parameter_arrays,
     random_batches,
-    set_values,
+    relative_distance,
+    set_parameter_arrays,
     train_on_devices,
-    values,
 )
-from support.updates import made
+from support.updates import trainer_arguments
 
 from gluonlab.bucketed_trainer.gluon_export import export_gluon_states
 from gluonlab.bucketed_trainer.trainer import BucketedTrainer
@@ -57,13 +57,16 @@ def network(ctxs=None, prefix=None, units=(3, 3, 3, 4), params=None):
 
 
 def trainer_of(net, optimizer="adam", store="device", **params):
-    settings = made(optimizer, {**PARAMS.get(optimizer, {}), **params})
+    settings = trainer_arguments(optimizer, {**PARAMS.get(optimizer, {}), **params})
     return BucketedTrainer(net.collect_params(), *settings, kvstore=make_kvstore(store))
 
 
 def gluons(net, optimizer="adam", store=None, **settings):
     return gluon.Trainer(
-        net.collect_params(), *made(optimizer, dict(PARAMS[optimizer])), kvstore=store, **settings
+        net.collect_params(),
+        *trainer_arguments(optimizer, dict(PARAMS[optimizer])),
+        kvstore=store,
+        **settings,
     )
 
 
@@ -77,9 +80,9 @@ def saved(tmp_path_factory):
     trainer = trainer_of(net)
     train_on_devices(net, trainer, contexts(1), BATCHES[:3])
     trainer.save_states(path)
-    start = values(net)
+    start = parameter_arrays(net)
     train_on_devices(net, trainer, contexts(1), BATCHES[3:])
-    return path, start, values(net)
+    return path, start, parameter_arrays(net)
 
 
 def named_network(names, prefix):
@@ -106,14 +109,14 @@ def test_names_may_have_other_numbers_and_prefixes_and_any_others_are_taken_in_o
 ):
     path, start, expected = saved
     net = named_network(names, prefix) if names else network(prefix=prefix)
-    set_values(net, start)
+    set_parameter_arrays(net, start)
     trainer = trainer_of(net)
     other = names and names[0] == "body"
     message = r"taken in order, .* body_bias goes on as mine_dense0_bias$"
     with pytest.warns(GluonlabWarning, match=message) if other else nullcontext():
         trainer.load_states(path)
     train_on_devices(net, trainer, contexts(1), BATCHES[3:])
-    assert all_equal(values(net), expected)
+    assert arrays_equal(parameter_arrays(net), expected)
 
 
 def contents(trainer):
@@ -286,7 +289,7 @@ def trainer(saved):
 @given(st.data())
 def test_a_damaged_file_is_loaded_or_refused_in_one_line(saved, trainer, tmp_path_factory, data):
     path = tmp_path_factory.getbasetemp() / "damaged-states"
-    path.write_bytes(corrupted(data, Path(saved[0]).read_bytes()))
+    path.write_bytes(corrupt_bytes(data, Path(saved[0]).read_bytes()))
     try:
         trainer.load_states(str(path))
     except KVStoreError as error:
@@ -313,7 +316,7 @@ KEPT = [
 
 
 @pytest.mark.parametrize(
-    "optimizer, way, store_on", thinned(["sgd", "adam", "own sgd"], WAYS, ON, keep=KEPT)
+    "optimizer, way, store_on", product_cases(["sgd", "adam", "own sgd"], WAYS, ON, keep=KEPT)
 )
 def test_files_of_gluons_trainer_are_loaded(optimizer, way, store_on, tmp_path):
     store, devices = store_on
@@ -323,21 +326,21 @@ def test_files_of_gluons_trainer_are_loaded(optimizer, way, store_on, tmp_path):
     train_on_devices(net, trainer, contexts(before), BATCHES[:3])
     trainer.set_learning_rate(0.01)
     trainer.save_states(path)
-    start = values(net)
+    start = parameter_arrays(net)
     train_on_devices(net, trainer, contexts(before), BATCHES[3:])
-    expected, net = values(net), network(contexts(devices), params=start)
+    expected, net = parameter_arrays(net), network(contexts(devices), params=start)
     trainer = trainer_of(net, optimizer, store)
     trainer.load_states(path)
     assert trainer.learning_rate == 0.01
     train_on_devices(net, trainer, contexts(devices), BATCHES[3:])
-    assert distance(values(net), expected) <= 1e-5
+    assert relative_distance(parameter_arrays(net), expected) <= 1e-5
 
 
 EXPORTED = [("adam", "on devices", ON[2]), ("own sgd", "on devices", ON[0])]
 
 
 @pytest.mark.parametrize(
-    "optimizer, way, store_on", thinned(["sgd", "adam", "own sgd"], WAYS, ON, keep=EXPORTED)
+    "optimizer, way, store_on", product_cases(["sgd", "adam", "own sgd"], WAYS, ON, keep=EXPORTED)
 )
 def test_states_are_exported_for_gluons_trainer(optimizer, way, store_on, tmp_path):
     """With what they hang on besides: the rate changes then, and a momentum must know its former
@@ -349,15 +352,15 @@ def test_states_are_exported_for_gluons_trainer(optimizer, way, store_on, tmp_pa
     trainer = trainer_of(net, optimizer, store)
     train_on_devices(net, trainer, contexts(devices), BATCHES[:3])
     export_gluon_states(trainer, path)
-    start = values(net)
+    start = parameter_arrays(net)
     trainer.set_learning_rate(0.01)
     train_on_devices(net, trainer, contexts(devices), BATCHES[3:])
-    expected, net = values(net), network(contexts(after), params=start)
+    expected, net = parameter_arrays(net), network(contexts(after), params=start)
     trainer = gluons(net, optimizer, kvstore, **settings)
     trainer.load_states(path)
     trainer.set_learning_rate(0.01)
     train_on_devices(net, trainer, contexts(after), BATCHES[3:])
-    assert distance(values(net, contexts(after)[-1]), expected) <= 1e-5
+    assert relative_distance(parameter_arrays(net, contexts(after)[-1]), expected) <= 1e-5
 
 
 def test_an_optimizer_that_cannot_be_pickled_is_not_exported(tmp_path):
@@ -371,7 +374,7 @@ def test_an_optimizer_that_cannot_be_pickled_is_not_exported(tmp_path):
 
 @pytest.mark.parametrize(
     "optimizer, devices",
-    thinned(["sgd", "adam"], [(2, 3), (3, 1), (2, 2)], keep=[("adam", (2, 3))]),
+    product_cases(["sgd", "adam"], [(2, 3), (3, 1), (2, 2)], keep=[("adam", (2, 3))]),
 )
 def test_gluons_trainer_under_the_sharded_optimizer_takes_other_devices_and_bucketed_states(
     optimizer, devices, tmp_path
@@ -394,10 +397,10 @@ def test_gluons_trainer_under_the_sharded_optimizer_takes_other_devices_and_buck
             trainer.load_states(path)
         train_on_devices(net, trainer, ctxs, BATCHES[number : number + 1])
         trainer.save_states(path)
-        start = values(net)
+        start = parameter_arrays(net)
     whole = network()
     train_on_devices(whole, gluons(whole, optimizer), contexts(1), BATCHES[:4])
-    assert distance(start, values(whole)) <= 1e-5
+    assert relative_distance(start, parameter_arrays(whole)) <= 1e-5
 
 
 def test_states_without_the_optimizer_go_on_from_this_trainers_counts(tmp_path):
@@ -426,7 +429,7 @@ def test_gluons_positions_are_found_although_it_sorts_dense10_before_dense9(tmp_
         )
         net.initialize(ctx=contexts(1))
         net(nd.zeros((1, 1, 2, 3), ctx=device()))
-        set_values(net, results)
+        set_parameter_arrays(net, results)
         trainer = make(net)
         if results:
             trainer.load_states(path)
@@ -438,7 +441,7 @@ def test_gluons_positions_are_found_although_it_sorts_dense10_before_dense9(tmp_
         else:
             train_on_devices(net, trainer, contexts(1), BATCHES[:2])
             trainer.save_states(path)
-            results = values(net)
+            results = parameter_arrays(net)
 
 
 @pytest.mark.parametrize("store", ["device", "sharded-optimizer"])

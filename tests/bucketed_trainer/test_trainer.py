@@ -11,7 +11,7 @@ from mxnet import gluon, nd
 from mxnet.gluon import nn
 from support.devices import contexts
 from support.examples import examples
-from support.reference import all_equal, random_batches, train_on_devices, values
+from support.reference import arrays_equal, parameter_arrays, random_batches, train_on_devices
 
 from gluonlab.bucketed_trainer.buckets import (
     ALIGNMENT_BYTES,
@@ -36,7 +36,7 @@ def small_net(ctxs):
 
 def train(net, trainer, ctxs, batches):
     train_on_devices(net, trainer, ctxs, batches)
-    return values(net, ctxs[-1])
+    return parameter_arrays(net, ctxs[-1])
 
 
 BATCHES = random_batches([6] * 4, shape=(1, 2, 3), classes=4)
@@ -54,7 +54,7 @@ def test_every_optimizer_makes_the_updates_of_gluons_trainer(optimizer):
         BATCHES,
     )
     found = train(net, BucketedTrainer(net.collect_params(), optimizer), contexts(1), BATCHES)
-    assert all_equal(found, expected)
+    assert arrays_equal(found, expected)
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_sgd_follows_its_settings_while_they_change(params):
         )
         train(net, trainer, contexts(1), BATCHES)
         results.append(train(net, trainer, contexts(1), random_batches([3, 5], 1, (1, 2, 3), 4)))
-    assert all_equal(*results)
+    assert arrays_equal(*results)
 
 
 def test_multipliers_of_a_parameter_count():
@@ -91,14 +91,14 @@ def test_multipliers_of_a_parameter_count():
     found = train(
         net, BucketedTrainer(net.collect_params(), "sgd", dict(params)), contexts(1), BATCHES
     )
-    assert all_equal(found, expected)
-    assert np.array_equal(found[4], values(small_net(contexts(1)))[4])  # lr_mult 0
+    assert arrays_equal(found, expected)
+    assert np.array_equal(found[4], parameter_arrays(small_net(contexts(1)))[4])  # lr_mult 0
 
 
 def test_frozen_parameters_stay():
     net = small_net(contexts(2))
     net[1].collect_params().setattr("grad_req", "null")
-    before = values(net)
+    before = parameter_arrays(net)
     trainer = BucketedTrainer(
         net.collect_params(), "sgd", {"learning_rate": 0.3}, make_kvstore("device")
     )

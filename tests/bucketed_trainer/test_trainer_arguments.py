@@ -8,7 +8,14 @@ import pytest
 from mxnet import autograd, gluon, nd
 from mxnet.gluon import nn
 from support.devices import contexts, device
-from support.reference import all_equal, cpus, distance, random_batches, train_on_devices, values
+from support.reference import (
+    arrays_equal,
+    cpu_contexts,
+    parameter_arrays,
+    random_batches,
+    relative_distance,
+    train_on_devices,
+)
 
 from gluonlab.bucketed_trainer.loss_scale import LossScale
 from gluonlab.bucketed_trainer.trainer import BucketedTrainer
@@ -38,10 +45,10 @@ def test_it_takes_what_gluons_trainer_takes_in_the_same_places():
 
 @pytest.fixture(scope="module")
 def parameters_of_one_device():
-    net = small_net(cpus(1))
+    net = small_net(cpu_contexts(1))
     trainer = gluon.Trainer(net.collect_params(), "sgd", {"momentum": 0.9}, kvstore=None)
-    train_on_devices(net, trainer, cpus(1), BATCHES)
-    return values(net)
+    train_on_devices(net, trainer, cpu_contexts(1), BATCHES)
+    return parameter_arrays(net)
 
 
 @pytest.mark.parametrize(
@@ -54,8 +61,8 @@ def test_every_store_by_name_keeps_the_replicas_alike(name, parameters_of_one_de
     net = small_net(contexts(3))
     trainer = BucketedTrainer(net.collect_params(), "sgd", {"momentum": 0.9}, **kvstore)
     train_on_devices(net, trainer, contexts(3), BATCHES)
-    assert all_equal(values(net, device(0)), values(net, device(2)))
-    assert distance(values(net), parameters_of_one_device) <= 1e-5
+    assert arrays_equal(parameter_arrays(net, device(0)), parameter_arrays(net, device(2)))
+    assert relative_distance(parameter_arrays(net), parameters_of_one_device) <= 1e-5
 
 
 def test_a_name_means_the_store_of_that_name():
@@ -199,7 +206,7 @@ def test_a_batch_size_that_is_none_changes_nothing(store, size):
     with autograd.record():
         losses = [net(nd.ones((2, 5), ctx=ctx)).sum() for ctx in contexts(2)]
     autograd.backward(losses)
-    before = values(net)
+    before = parameter_arrays(net)
     for use in (trainer.step, trainer.apply):
         with pytest.raises(
             ConfigError, match="give a number above 0: the images of this step on all devices"
@@ -207,7 +214,7 @@ def test_a_batch_size_that_is_none_changes_nothing(store, size):
             use(size)
         assert "\n" not in str(raised.value)
     trainer.step(np.int64(4))  # the gradients are still fresh
-    assert not np.array_equal(values(net)[0], before[0])
+    assert not np.array_equal(parameter_arrays(net)[0], before[0])
 
 
 def test_an_optimizer_that_was_refused_keeps_its_parameters():
@@ -224,7 +231,7 @@ def test_compression_is_obeyed():
     """Gradients below the threshold are kept back: nothing moves at first, and all of it by
     thresholds.
     """
-    before = values(small_net(contexts(2)))
+    before = parameter_arrays(small_net(contexts(2)))
 
     def moved(threshold, batches):
         net = small_net(contexts(2))
@@ -233,7 +240,7 @@ def test_compression_is_obeyed():
             net.collect_params(), "sgd", params, **compressed(threshold=threshold)
         )
         train_on_devices(net, trainer, contexts(2), batches)
-        return np.concatenate([(b - a).ravel() for a, b in zip(values(net), before)])
+        return np.concatenate([(b - a).ravel() for a, b in zip(parameter_arrays(net), before)])
 
     assert not moved(100.0, BATCHES).any()
     thresholds = moved(0.25, BATCHES[:1]) * 6 / 0.25
@@ -254,7 +261,7 @@ def test_one_device_needs_no_store_and_may_have_one(kvstore):
     train_on_devices(
         other, gluon.Trainer(other.collect_params(), "adam", kvstore=None), contexts(1), BATCHES
     )
-    assert all_equal(values(net), values(other))
+    assert arrays_equal(parameter_arrays(net), parameter_arrays(other))
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,7 @@ def adam(start, steps, momentum, wd):
 
 
 KINDS = {
-    mx.optimizer.SGD: references.sgd_with_rates_in_its_momentum,
+    mx.optimizer.SGD: references.sgd_mxnet_momentum,
     SGD: references.sgd,
     NAG: references.nag,
     mx.optimizer.Adam: adam,

@@ -12,12 +12,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mxnet import gluon, nd
 from mxnet.gluon import nn
-from support.covering import thinned
+from support.covering import product_cases
 from support.devices import contexts, device
 from support.examples import examples
-from support.full_disk import full_at
-from support.reference import all_equal, distance, random_batches, train_on_devices, values
-from support.updates import made
+from support.full_disk import limit_file_size
+from support.reference import (
+    arrays_equal,
+    parameter_arrays,
+    random_batches,
+    relative_distance,
+    train_on_devices,
+)
+from support.updates import trainer_arguments
 
 from gluonlab.bucketed_trainer.trainer import BucketedTrainer
 from gluonlab.bucketed_trainer.trainer_states import gather_states, restore_states
@@ -76,7 +82,9 @@ class Setting:
             params["lr_scheduler"] = schedule
             schedule.base_lr = params.get("learning_rate", 0.01)
         settings = {"kvstore": make_kvstore(self.store), "bucket_bytes": self.bucket_bytes}
-        return BucketedTrainer(net.collect_params(), *made(optimizer, params), **settings)
+        return BucketedTrainer(
+            net.collect_params(), *trainer_arguments(optimizer, params), **settings
+        )
 
 
 SETTINGS = st.builds(
@@ -98,11 +106,11 @@ def interrupted(optimizer, first, second, file, schedule=halving, stop=3):
     train_on_devices(net, trainer, ctxs, BATCHES[:stop])
     trainer.save_states(file)
     ctxs = contexts(second.devices)
-    net = network(ctxs, values(net))
+    net = network(ctxs, parameter_arrays(net))
     trainer = second.trainer(net, optimizer, schedule())
     trainer.load_states(file)
     train_on_devices(net, trainer, ctxs, BATCHES[stop:])
-    return values(net)
+    return parameter_arrays(net)
 
 
 @lru_cache(maxsize=None)
@@ -115,9 +123,11 @@ def uninterrupted(optimizer, setting=None, schedule=halving):
     else:
         params = {**OPTIMIZERS[optimizer], "lr_scheduler": schedule()}
         params["lr_scheduler"].base_lr = params.get("learning_rate", 0.01)
-        trainer = gluon.Trainer(net.collect_params(), *made(optimizer, params), kvstore=None)
+        trainer = gluon.Trainer(
+            net.collect_params(), *trainer_arguments(optimizer, params), kvstore=None
+        )
     train_on_devices(net, trainer, ctxs, BATCHES)
-    return values(net)
+    return parameter_arrays(net)
 
 
 @examples(4, 120)
@@ -129,17 +139,17 @@ def test_states_go_to_any_store_buckets_and_devices(tmp_path_factory, optimizer,
             for s in (first, second)
         )
     found = interrupted(optimizer, first, second, str(tmp_path_factory.getbasetemp() / "states"))
-    assert distance(found, uninterrupted(optimizer)) <= 1e-5
+    assert relative_distance(found, uninterrupted(optimizer)) <= 1e-5
 
 
 @pytest.mark.parametrize(
     "optimizer, store",
-    thinned(["sgd", "adam", "own nag"], STORE, keep=[("own nag", "sharded-optimizer")]),
+    product_cases(["sgd", "adam", "own nag"], STORE, keep=[("own nag", "sharded-optimizer")]),
 )
 def test_the_same_setting_goes_on_to_the_bit(optimizer, store, tmp_path):
     setting = Setting(store, 3, 40)
     found = interrupted(optimizer, setting, setting, str(tmp_path / "states"))
-    assert all_equal(found, uninterrupted(optimizer, setting))
+    assert arrays_equal(found, uninterrupted(optimizer, setting))
 
 
 def ending():
@@ -166,7 +176,7 @@ MIDDLE = [
 
 @pytest.mark.parametrize(
     "optimizer, store, schedule",
-    thinned(["own sgd", "adam"], STORE, [halving, ending, ended, cosine], keep=MIDDLE),
+    product_cases(["own sgd", "adam"], STORE, [halving, ending, ended, cosine], keep=MIDDLE),
 )
 def test_states_may_be_loaded_in_the_middle_of_training(optimizer, store, schedule, tmp_path):
     """The counts, and with them the rate, go back, although MXNet's schedulers have moved on; and a
@@ -177,12 +187,12 @@ def test_states_may_be_loaded_in_the_middle_of_training(optimizer, store, schedu
     trainer = setting.trainer(net, optimizer, schedule())
     train_on_devices(net, trainer, ctxs, BATCHES[:3])
     trainer.save_states(str(tmp_path / "states"))
-    start = values(net)
+    start = parameter_arrays(net)
     for _ in range(3):
         put(net, start)
         trainer.load_states(str(tmp_path / "states"))
         train_on_devices(net, trainer, ctxs, BATCHES[3:])
-        assert all_equal(values(net), uninterrupted(optimizer, setting, schedule))
+        assert arrays_equal(parameter_arrays(net), uninterrupted(optimizer, setting, schedule))
 
 
 class Followed:
@@ -238,7 +248,7 @@ KEPT = [
 ]
 
 
-@pytest.mark.parametrize("optimizer, dtype", thinned(ALL, ["float32", "float16"], keep=KEPT))
+@pytest.mark.parametrize("optimizer, dtype", product_cases(ALL, ["float32", "float16"], keep=KEPT))
 def test_every_optimizer_that_is_offered_goes_on_to_the_bit(optimizer, dtype, tmp_path):
     """On one device, also those whose replicas drift apart; with master copies of float16."""
     results = []
@@ -249,13 +259,13 @@ def test_every_optimizer_that_is_offered_goes_on_to_the_bit(optimizer, dtype, tm
             **FAST.get(optimizer, {}),
         }
         params, step = products(dtype)
-        trainer = BucketedTrainer(params, *made(optimizer, settings))
+        trainer = BucketedTrainer(params, *trainer_arguments(optimizer, settings))
         for number in range(6):
             if split and number == 3:
                 trainer.save_states(str(tmp_path / "states"))
                 params, step = products(dtype, [param.list_data()[0].asnumpy() for param in params])
                 trainer = BucketedTrainer(
-                    params, *made(optimizer, {**settings, "lr_scheduler": halving()})
+                    params, *trainer_arguments(optimizer, {**settings, "lr_scheduler": halving()})
                 )
                 trainer.load_states(str(tmp_path / "states"))
             step(trainer, number)
@@ -278,7 +288,7 @@ def test_states_wait_for_shapes_that_are_not_known_yet(setting, tmp_path):
     trainer = setting.trainer(net, "adam")
     train_on_devices(net, trainer, ctxs, BATCHES[:3])
     trainer.save_states(path)
-    start = values(net)
+    start = parameter_arrays(net)
     train_on_devices(net, trainer, ctxs, BATCHES[3:])
     later = network(ctxs, shapes=False)
     trainer = setting.trainer(later, "adam")
@@ -291,7 +301,7 @@ def test_states_wait_for_shapes_that_are_not_known_yet(setting, tmp_path):
     later(nd.zeros((1, 1, 2, 3), ctx=ctxs[0]))
     put(later, start)
     train_on_devices(later, trainer, ctxs, BATCHES[3:])
-    assert all_equal(values(later), values(net))
+    assert arrays_equal(parameter_arrays(later), parameter_arrays(net))
 
 
 @pytest.mark.parametrize("steps", [0, 1])
@@ -315,11 +325,11 @@ def test_states_may_be_loaded_after_the_parameters(store, steps, tmp_path):
     resumed.load_parameters(files[0], ctx=ctxs)
     trainer.load_states(files[1])
     train_on_devices(resumed, trainer, ctxs, BATCHES[3:])
-    assert all_equal(values(resumed), values(net))
+    assert arrays_equal(parameter_arrays(resumed), parameter_arrays(net))
 
 
 @pytest.mark.parametrize(
-    "optimizer, store", thinned(["sgd", "adam"], STORE, keep=[("adam", "sharded-optimizer")])
+    "optimizer, store", product_cases(["sgd", "adam"], STORE, keep=[("adam", "sharded-optimizer")])
 )
 def test_states_go_through_memory_too(optimizer, store):
     """As copies: what is trained meanwhile does not change them."""
@@ -327,7 +337,7 @@ def test_states_go_through_memory_too(optimizer, store):
     net = network(ctxs)
     trainer = setting.trainer(net, optimizer, halving())
     train_on_devices(net, trainer, ctxs, BATCHES[:3])
-    states, start = gather_states(trainer), values(net)
+    states, start = gather_states(trainer), parameter_arrays(net)
     before = {name: array.asnumpy() for name, array in states.items()}
     train_on_devices(net, trainer, ctxs, BATCHES[3:])
     assert all(np.array_equal(array.asnumpy(), before[name]) for name, array in states.items())
@@ -339,7 +349,7 @@ def test_states_go_through_memory_too(optimizer, store):
     )
     train_on_devices(net, trainer, ctxs, BATCHES[3:])
     assert all(np.array_equal(array.asnumpy(), before[name]) for name, array in states.items())
-    assert all_equal(values(net), uninterrupted(optimizer, setting))
+    assert arrays_equal(parameter_arrays(net), uninterrupted(optimizer, setting))
 
 
 def test_a_state_is_whole_and_named_by_its_parameter():
@@ -399,7 +409,8 @@ def make(net, ours, optimizer, bucket_bytes):
 
 
 @pytest.mark.parametrize(
-    "optimizer, bucket_bytes", thinned(["sgd", "adam"], [0, 4 * 2**20], keep=[("adam", 4 * 2**20)])
+    "optimizer, bucket_bytes",
+    product_cases(["sgd", "adam"], [0, 4 * 2**20], keep=[("adam", 4 * 2**20)]),
 )
 def test_parameters_that_were_frozen_have_their_own_counts(optimizer, bucket_bytes, tmp_path):
     """They begin anew beside those that go on, in one bucket; the reference is gluon.Trainer, which
@@ -422,8 +433,8 @@ def test_parameters_that_were_frozen_have_their_own_counts(optimizer, bucket_byt
             ]
             assert counts == [0, 0, 3, 3, 3, 3]
         train_on_devices(net, trainer, contexts(1), BATCHES[3:])
-        results.append(values(net))
-    assert distance(results[1], results[0]) <= 1e-6
+        results.append(parameter_arrays(net))
+    assert relative_distance(results[1], results[0]) <= 1e-6
 
 
 CUT, WHOLE_KEYS = Setting("sharded-optimizer", 3), Setting("ring", 2)
@@ -431,7 +442,7 @@ LEFT_OUT = [("adam", CUT), ("own sgd", WHOLE_KEYS)]
 
 
 @pytest.mark.parametrize(
-    "optimizer, second", thinned(["own sgd", "adam"], [CUT, WHOLE_KEYS], keep=LEFT_OUT)
+    "optimizer, second", product_cases(["own sgd", "adam"], [CUT, WHOLE_KEYS], keep=LEFT_OUT)
 )
 def test_parameters_that_a_step_left_out_keep_their_own_counts(optimizer, second, tmp_path):
     """Under every store, in one bucket with others; the reference goes on without files, with a
@@ -445,15 +456,15 @@ def test_parameters_that_a_step_left_out_keep_their_own_counts(optimizer, second
         for number, batch in enumerate(BATCHES):
             if setting is second and number in (2, 4):
                 trainer.save_states(str(tmp_path / "states"))
-                net = network(ctxs, values(net))
+                net = network(ctxs, parameter_arrays(net))
                 trainer = setting.trainer(net, optimizer, halving())
                 trainer.load_states(str(tmp_path / "states"))
             one_step(net, trainer, ctxs, batch, net[0] if number in (0, 3) else net)
-        results.append(values(net))
+        results.append(parameter_arrays(net))
         states = gather_states(trainer)
         counts = [int(states[f"parameter/{name}"].asnumpy()[0]) for name in net.collect_params()]
         assert counts == [5, 5, 3, 3, 3, 3]
-    assert distance(results[1], results[0]) <= 1e-5
+    assert relative_distance(results[1], results[0]) <= 1e-5
 
 
 def one_step(net, trainer, ctxs, batch, used):
@@ -469,7 +480,7 @@ def test_states_for_which_there_is_no_room_are_an_error_and_the_old_ones_stay(tm
     trainer = Setting().trainer(network(contexts(1)), "adam")
     trainer.save_states(str(file))
     whole = file.read_bytes()
-    with full_at(len(whole) - 1), pytest.raises(
+    with limit_file_size(len(whole) - 1), pytest.raises(
         OutputError, match=r"cannot write .*states: File too large; choose another place$"
     ):
         trainer.save_states(str(file))

@@ -14,7 +14,13 @@ from hypothesis import strategies as st
 from mxnet import gluon
 from mxnet.gluon import nn
 from support.devices import contexts
-from support.reference import cpus, distance, set_values, train_on_devices, values
+from support.reference import (
+    cpu_contexts,
+    parameter_arrays,
+    relative_distance,
+    set_parameter_arrays,
+    train_on_devices,
+)
 
 from gluonlab.bucketed_trainer.buckets import convolution_parameters
 from gluonlab.bucketed_trainer.trainer import BucketedTrainer
@@ -67,13 +73,13 @@ def test_they_train_as_under_gluons_trainer(dims, inputs, channels, own, store, 
     ]
     found = []
     for ctxs, trainer_class, kvstore in (
-        (cpus(1), gluon.Trainer, None),
+        (cpu_contexts(1), gluon.Trainer, None),
         (contexts(devices), BucketedTrainer, store),
     ):
         net = generator(dims, inputs, channels, own)
         net.initialize(ctx=ctxs)
-        set_values(net, found[0][0] if found else values(net))
-        begin = values(net)
+        set_parameter_arrays(net, found[0][0] if found else parameter_arrays(net))
+        begin = parameter_arrays(net)
         trainer = trainer_class(
             net.collect_params(), "sgd", {"learning_rate": 0.1, "momentum": 0.9}, kvstore=kvstore
         )
@@ -83,8 +89,8 @@ def test_they_train_as_under_gluons_trainer(dims, inputs, channels, own, store, 
             if predicts and dims == 2:
                 # once it is there, MXNet knows that the prediction lays out the weight anew
                 net(mx.nd.array(batch[0], ctx=ctxs[0])).wait_to_read()
-        found.append((begin, values(net)))
-    assert distance(found[1][1], found[0][1]) < 1e-5
+        found.append((begin, parameter_arrays(net)))
+    assert relative_distance(found[1][1], found[0][1]) < 1e-5
 
 
 def test_weights_belong_to_ordinary_convolutions_if_no_other_block_has_them():

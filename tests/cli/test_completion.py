@@ -10,7 +10,7 @@ import click
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.all_commands import GROUPS, LEAVES
+from support.all_commands import COMMAND_FUNCTIONS, COMMAND_GROUPS
 from support.processes import clean_environment
 
 import gluonlab.__main__ as program
@@ -44,9 +44,9 @@ def options(command):
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.sampled_from(sorted(LEAVES)), st.data())
+@given(st.sampled_from(sorted(COMMAND_FUNCTIONS)), st.data())
 def test_the_options_that_begin_so_are_offered(words, data):
-    command, words = LEAVES[words], words.split()
+    command, words = COMMAND_FUNCTIONS[words], words.split()
     name = data.draw(st.sampled_from(sorted(options(command) - {"-h"})))
     begun = name[: data.draw(st.integers(2, len(name)))]
     found = offered(words, begun)
@@ -56,10 +56,10 @@ def test_the_options_that_begin_so_are_offered(words, data):
     }
 
 
-@pytest.mark.parametrize("words", GROUPS)
+@pytest.mark.parametrize("words", COMMAND_GROUPS)
 @pytest.mark.parametrize("begun", ["", "c", "l", "re"])
 def test_the_commands_that_begin_so_are_offered(words, begun):
-    names = [name for name in GROUPS[words] if name.startswith(begun)]
+    names = [name for name in COMMAND_GROUPS[words] if name.startswith(begun)]
     expected = [["plain", name] for name in names] or [["file", begun]]
     assert offered(words.split(), begun) == expected
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from support.commands import the_error
-from support.devices import named
+from support.commands import read_error_line
+from support.devices import device_spec
 from support.examples import examples
-from support.quick_runs import quick
+from support.quick_runs import run_quickly
 
 from gluonlab.cli.config_file import save_settings
 from gluonlab.config import TrainConfig, option_name
@@ -132,7 +132,7 @@ def test_keys_have_dashes_or_underscores(file, key):
 
 
 def test_a_runs_own_file_gives_the_same_run_again(run, tmp_path):
-    first = quick(tmp_path, devices=named(1), seed=5, batch_size=90, wd=0.01, flip=True)
+    first = run_quickly(tmp_path, devices=device_spec(1), seed=5, batch_size=90, wd=0.01, flip=True)
     config = str(first.run_dir / "config.json")
     status, out, _ = run("--config", config, "--json", "--out", "again")
     assert status == 0 and json.loads(out)["accuracy"] == first.summary()["accuracy"]
@@ -157,7 +157,7 @@ def test_what_is_there_is_not_written_over(run, empty_cwd):
 
 
 def test_text_that_is_none_is_not_written(run, empty_cwd):
-    line = the_error(run("--out", os.fsdecode(b"\xff"), "--save-config", "a.toml"), empty_cwd)
+    line = read_error_line(run("--out", os.fsdecode(b"\xff"), "--save-config", "a.toml"), empty_cwd)
     assert "--out" in line and "no text" in line
 
 
@@ -210,17 +210,17 @@ def test_a_mistake_in_a_file_is_one_line(run, tmp_path, empty_cwd, case):
     path, content = tmp_path / case[0], case[1]
     if content is not None:
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    line = the_error(run("--config", str(path)), empty_cwd)
+    line = read_error_line(run("--config", str(path)), empty_cwd)
     for said in (f"--config {path}", *MISTAKES[case]):
         assert said in line
     assert len(line) < 3100
 
 
 def test_a_runs_folder_is_answered_with_its_file(run, tmp_path, empty_cwd):
-    line = the_error(run("--config", str(tmp_path)), empty_cwd)
+    line = read_error_line(run("--config", str(tmp_path)), empty_cwd)
     assert line.endswith("such as --save-config writes")
     (tmp_path / "config.json").write_text("{}")
-    line = the_error(run("--config", str(tmp_path)), empty_cwd)
+    line = read_error_line(run("--config", str(tmp_path)), empty_cwd)
     assert f"it is a run's folder: give its file, {tmp_path / 'config.json'}" in line
 
 
@@ -228,7 +228,7 @@ def test_a_folder_and_a_pipe_are_none(run, tmp_path, empty_cwd):
     (tmp_path / "folder.toml").mkdir()
     os.mkfifo(tmp_path / "pipe.toml")
     for name in ("folder", "pipe"):
-        line = the_error(run("--config", str(tmp_path / f"{name}.toml")), empty_cwd)
+        line = read_error_line(run("--config", str(tmp_path / f"{name}.toml")), empty_cwd)
         assert "cannot be read" in line
 
 
@@ -268,10 +268,10 @@ def test_the_launcher_goes_by_the_file(file):
 def test_a_comparison_and_an_evaluation_go_by_the_file(run, empty_cwd):
     path = empty_cwd.parent / "f.toml"
     path.write_text("gpus = 1\n")
-    line = the_error(run("--config", str(path), "--compare", "1,2"), empty_cwd)
+    line = read_error_line(run("--config", str(path), "--compare", "1,2"), empty_cwd)
     assert "leave --gpus and --devices out" in line
     path.write_text("epochs = 1\n")
-    line = the_error(run("--config", str(path), "--evaluate", "r"), empty_cwd)
+    line = read_error_line(run("--config", str(path), "--evaluate", "r"), empty_cwd)
     assert "--epochs has no effect with --evaluate" in line
 
 

@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 
 import pytest
-from support.all_commands import LEAVES, call, options_of
+from support.all_commands import COMMAND_FUNCTIONS, call_command, command_options
 
 import gluonlab
 
@@ -22,7 +22,9 @@ CALLS = [
     ("study speedup", "--predict", "p3.16xlarge", "--gpus", "2"),
 ]
 OFFERED = {
-    words for words in LEAVES if any("--json" in each.opts for each in options_of(LEAVES[words]))
+    words
+    for words in COMMAND_FUNCTIONS
+    if any("--json" in each.opts for each in command_options(COMMAND_FUNCTIONS[words]))
 }
 WITHOUT = {  # what they print or write is a document already, or nothing that a program reads
     "completion", "data download", "data pack", "data path", "exercises grade", "labs", "launch",
@@ -36,7 +38,7 @@ def no_constant(name):
 @pytest.mark.parametrize("words", CALLS, ids=" ".join)
 def test_it_is_one_document(words, capsys, empty_cwd):
     try:
-        call(words[0], *words[1:], "--json")
+        call_command(words[0], *words[1:], "--json")
     except SystemExit as ended:
         assert ended.code == 0
     out = capsys.readouterr().out
@@ -44,7 +46,7 @@ def test_it_is_one_document(words, capsys, empty_cwd):
 
 
 def test_every_command_that_prints_results_offers_it():
-    assert set(LEAVES) - OFFERED == WITHOUT
+    assert set(COMMAND_FUNCTIONS) - OFFERED == WITHOUT
 
 
 def test_no_command_prints_what_may_be_no_json():

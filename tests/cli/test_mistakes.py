@@ -9,7 +9,7 @@ import random
 
 import click
 import pytest
-from support.all_commands import GROUPS, LEAVES, call, options_of
+from support.all_commands import COMMAND_FUNCTIONS, COMMAND_GROUPS, call_command, command_options
 
 from gluonlab.config import TrainConfig, option_name
 from gluonlab.errors import DataError
@@ -34,7 +34,7 @@ def wrong(capsys, empty_cwd):
 
     def end(words, *arguments):
         with pytest.raises(SystemExit) as raised:
-            call(words, *arguments)
+            call_command(words, *arguments)
         said = capsys.readouterr()
         assert list(empty_cwd.iterdir()) == []
         return told((raised.value.code, said.out, said.err))
@@ -97,7 +97,7 @@ def slips(words, count):
     draw = random.Random(words)
     names = [
         name
-        for each in options_of(LEAVES[words])
+        for each in command_options(COMMAND_FUNCTIONS[words])
         for name in [*each.opts, *each.secondary_opts]
         if name.startswith("--") and not each.hidden
     ]
@@ -108,7 +108,7 @@ def slips(words, count):
                 yield name, made
 
 
-@pytest.mark.parametrize("words", LEAVES)
+@pytest.mark.parametrize("words", COMMAND_FUNCTIONS)
 @pytest.mark.parametrize(
     "count", [1, pytest.param(len(SLIPS), marks=pytest.mark.long)], ids=["one", "all"]
 )
@@ -152,13 +152,15 @@ def test_a_value_that_no_key_takes_names_file_and_key(value, wrong, file):
         assert f"--config {path}: {key} " in wrong("run", "--config", path)
 
 
-@pytest.mark.parametrize("words", GROUPS)
+@pytest.mark.parametrize("words", COMMAND_GROUPS)
 def test_a_misspelt_command_is_answered_with_the_right_one(words, wrong):
     draw = random.Random(words)
-    for name in GROUPS[words]:
+    for name in COMMAND_GROUPS[words]:
         for make in (left_out, doubled, swapped):
             given = make(name, draw.randrange(1, len(name)))[2:]
-            assert given in GROUPS[words] or f"did you mean {name!r}?" in wrong(words, given)
+            assert given in COMMAND_GROUPS[words] or f"did you mean {name!r}?" in wrong(
+                words, given
+            )
 
 
 THEIRS = {  # by PyTorch, Horovod, gluon-cv, Keras and MXNet's examples
@@ -209,8 +211,8 @@ BESIDE = {
 }  # fmt: skip
 NUMERIC = [
     (words, each.opts[0])
-    for words in LEAVES
-    for each in options_of(LEAVES[words])
+    for words in COMMAND_FUNCTIONS
+    for each in command_options(COMMAND_FUNCTIONS[words])
     if not each.is_flag and each.metavar in NUMBERS
 ]
 
@@ -260,25 +262,25 @@ def test_a_misspelt_name_is_answered_with_the_right_one(option, given, meant, wr
     assert meant in wrong("run", option, given, *beside)
 
 
-@pytest.mark.parametrize("words", GROUPS)
+@pytest.mark.parametrize("words", COMMAND_GROUPS)
 @pytest.mark.parametrize("given", ["\u2014help", "\u2013help", "-help"])
 def test_a_group_knows_its_only_option_by_other_dashes(words, given, wrong):
     assert "did you mean '--help'?" in wrong(words, given)
 
 
 def arguments_of(words):
-    return [each for each in LEAVES[words].params if isinstance(each, click.Argument)]
+    return [each for each in COMMAND_FUNCTIONS[words].params if isinstance(each, click.Argument)]
 
 
-@pytest.mark.parametrize("words", [words for words in LEAVES if arguments_of(words)])
+@pytest.mark.parametrize("words", [words for words in COMMAND_FUNCTIONS if arguments_of(words)])
 def test_a_missing_argument_is_named_with_the_way_to_write_it(words, wrong):
     """By click, or, where several may be left out, by the command itself."""
     names = [each.human_readable_name for each in arguments_of(words)]
     said = wrong(words)
     if arguments_of(words)[0].required:
         assert said == (
-            f"error: {names[0]} is missing: write {LEAVES[words].name} {' '.join(names)}; "
-            "see --help\n"
+            f"error: {names[0]} is missing: "
+            f"write {COMMAND_FUNCTIONS[words].name} {' '.join(names)}; see --help\n"
         )
     assert "Missing" not in said
 
@@ -289,11 +291,11 @@ def test_a_missing_option_is_named_with_what_it_may_be(wrong):
     assert all(name in said for name in ("dist_sync", "dist_async", "horovod"))
 
 
-@pytest.mark.parametrize("words", GROUPS)
+@pytest.mark.parametrize("words", COMMAND_GROUPS)
 def test_an_option_before_the_command_is_told_so(words, wrong):
     said = wrong(words, "--gpus", "2")
     assert "unexpected '--gpus': write a command before it, " in said
-    assert "COMMAND --gpus" in said and all(name in said for name in GROUPS[words])
+    assert "COMMAND --gpus" in said and all(name in said for name in COMMAND_GROUPS[words])
 
 
 def test_an_empty_name_of_an_image_is_called_empty():

@@ -2,7 +2,7 @@
 
 import click
 import pytest
-from support.all_commands import GROUPS, LEAVES, call, options_of
+from support.all_commands import COMMAND_FUNCTIONS, COMMAND_GROUPS, call_command, command_options
 
 import gluonlab
 import gluonlab.__main__ as program
@@ -18,7 +18,7 @@ def helped(capsys, monkeypatch):
 
     def help_of(words, option="--help"):
         try:
-            call(words, option)
+            call_command(words, option)
         except SystemExit as ended:
             assert ended.code == 0
         said = capsys.readouterr()
@@ -28,20 +28,20 @@ def helped(capsys, monkeypatch):
     return help_of
 
 
-@pytest.mark.parametrize("words", GROUPS)
+@pytest.mark.parametrize("words", COMMAND_GROUPS)
 @pytest.mark.parametrize("other", ["-h", "--help-all", "help"])
 def test_a_group_has_one_help_however_it_is_asked_for(words, other, helped):
     assert helped(words, other) == helped(words)
 
 
-@pytest.mark.parametrize("words", [words for words in GROUPS if words])
+@pytest.mark.parametrize("words", [words for words in COMMAND_GROUPS if words])
 def test_help_with_a_name_is_the_help_of_that_command(words, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", str(WIDTH))
-    name = next(iter(GROUPS[words]))
+    name = next(iter(COMMAND_GROUPS[words]))
     said = []
     for asked in (["help", name], [name, "--help"]):
         with pytest.raises(SystemExit) as ended:
-            call(words, *asked)
+            call_command(words, *asked)
         assert ended.value.code == 0
         said.append(capsys.readouterr().out)
     assert said[0] == said[1] != ""
@@ -54,7 +54,7 @@ def test_the_version_is_that_of_the_package(capsys, monkeypatch):
 
 
 def shown(command):
-    return [each for each in options_of(command) if each.help and each.opts != ["--help-all"]]
+    return [each for each in command_options(command) if each.help and each.opts != ["--help-all"]]
 
 
 def names_in(lines):
@@ -63,15 +63,15 @@ def names_in(lines):
     return {word for word in words if word.startswith("-")}
 
 
-@pytest.mark.parametrize("words", [*GROUPS, *LEAVES])
+@pytest.mark.parametrize("words", [*COMMAND_GROUPS, *COMMAND_FUNCTIONS])
 def test_help_fits_a_screen(words, helped):
     lines = helped(words)
     assert len(lines) <= LINES and max(map(len, lines)) <= WIDTH
 
 
-@pytest.mark.parametrize("words", LEAVES)
+@pytest.mark.parametrize("words", COMMAND_FUNCTIONS)
 def test_help_explains_all_options_or_says_what_does(words, helped):
-    command, lines, all_lines = LEAVES[words], helped(words), helped(words, "--help-all")
+    command, lines, all_lines = COMMAND_FUNCTIONS[words], helped(words), helped(words, "--help-all")
     every = {each.opts[0] for each in shown(command)}
     assert every <= names_in(all_lines)
     if command.most_used:
@@ -81,7 +81,9 @@ def test_help_explains_all_options_or_says_what_does(words, helped):
         assert lines == all_lines
 
 
-@pytest.mark.parametrize("words", [words for words in LEAVES if LEAVES[words].most_used])
+@pytest.mark.parametrize(
+    "words", [words for words in COMMAND_FUNCTIONS if COMMAND_FUNCTIONS[words].most_used]
+)
 def test_only_what_does_not_fit_has_an_overview(words, helped):
     assert len(helped(words, "--help-all")) > LINES
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.covering import long_cases
 from support.examples import examples
-from support.schedule_reference import is_right
+from support.schedule_reference import is_valid
 
 from gluonlab.collectives.algorithms import (
     ACROSS_HOSTS,
@@ -48,7 +48,7 @@ def proved(schedule):
 def test_every_algorithm_leaves_the_same_sum_on_every_rank(name, world_size):
     schedule = proved(make_schedule(name, world_size))
     assert (schedule.name, schedule.collective) == (name, "allreduce")
-    assert is_right(schedule)
+    assert is_valid(schedule)
     assert all(schedule.steps)  # no step is empty; one rank alone has nothing to do
     assert (schedule.transfers == 0) == (world_size == 1)
     for chunk, owner in enumerate(schedule.owner):  # nobody has a sum before its owner
@@ -64,7 +64,7 @@ def test_every_algorithm_leaves_the_same_sum_on_every_rank(name, world_size):
 def test_every_half_keeps_its_promise(half, world_size):
     schedule = proved(half(world_size))
     assert schedule.collective in half.__name__
-    assert is_right(schedule)
+    assert is_valid(schedule)
 
 
 @pytest.mark.parametrize("name", HALVES)
@@ -94,7 +94,7 @@ def test_hierarchical_is_right_for_any_groups(data, world_size):
     groups = [ranks[begin:end] for begin, end in zip([0, *cuts], [*cuts, world_size])]
     chunks = data.draw(st.sampled_from([None, 1, 5]))
     schedule = make_schedule("hierarchical", world_size, groups=groups, chunks=chunks)
-    assert is_right(proved(schedule))
+    assert is_valid(proved(schedule))
 
 
 @pytest.mark.parametrize("world_size", WORLD_SIZES)
@@ -337,7 +337,7 @@ def test_any_algorithms_within_and_across_hosts_are_proved(hosts, devices, acros
     order = data.draw(st.none() | st.permutations(range(devices)))
     schedule = make_schedule_over_hosts(hosts, devices, across, within=within, order=order)
     check(schedule)
-    assert is_right(schedule)
+    assert is_valid(schedule)
     assert (schedule.collective, schedule.world_size) == ("allreduce", hosts * devices)
     assert all(schedule.steps)
 

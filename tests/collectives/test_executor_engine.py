@@ -5,9 +5,9 @@ before.
 import numpy as np
 import pytest
 from support.covering import pairwise
-from support.devices import contexts, on_gpus
-from support.reference import convolved
-from support.schedule_reference import run
+from support.devices import contexts, runs_on_gpus
+from support.reference import run_convolution
+from support.schedule_reference import execute_schedule
 
 from gluonlab.collectives.algorithms import ALGORITHMS, HALVES, make_schedule
 from gluonlab.collectives.chunk_layout import partition
@@ -22,7 +22,10 @@ from mxnet import autograd, nd  # isort: skip
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))
 def test_reads_queued_before_the_allreduce_see_the_old_values(name):
     """The reader waits for slow work on its other input, and only then looks at the array."""
-    ctxs, side = contexts(2), 60 if on_gpus() else 300  # a GPU that is simulated is slow enough
+    ctxs, side = (
+        contexts(2),
+        60 if runs_on_gpus() else 300,
+    )  # a GPU that is simulated is slow enough
     arrays = [[nd.ones((side, side), ctx=ctx)] for ctx in ctxs]
     executor = Executor(make_schedule(name, 2), arrays)
     averages = [nd.ones((side, side), ctx=ctx) / side for ctx in ctxs]
@@ -48,7 +51,7 @@ def test_writes_queued_after_the_allreduce_are_not_summed(name, world_size):
     """After a reduce-scatter a rank whose own sum is ready may write, though others still need what
     it had.
     """
-    size = 20_000 if on_gpus() else 2_000_000
+    size = 20_000 if runs_on_gpus() else 2_000_000
     scatter = HALVES[name][0](world_size)
     arrays = [[nd.ones((size,), ctx=ctx)] for ctx in contexts(world_size)]
     executor, parts = Executor(scatter, arrays), partition([size], scatter.chunks)
@@ -75,14 +78,14 @@ def test_slices_of_one_array_of_mxnets_numpy_may_be_summed_together():
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))
 def test_arrays_in_onednns_own_layout_are_summed(name):
     ctxs = contexts(3)
-    made_of_blocks = [[convolved(ctx, rank)] for rank, ctx in enumerate(ctxs)]
-    expected = sum(convolved(ctx, rank).asnumpy() for rank, ctx in enumerate(ctxs))
+    made_of_blocks = [[run_convolution(ctx, rank)] for rank, ctx in enumerate(ctxs)]
+    expected = sum(run_convolution(ctx, rank).asnumpy() for rank, ctx in enumerate(ctxs))
     allreduce(make_schedule(name, 3), made_of_blocks)
     blocks_later = [[nd.zeros((2, 32, 8, 8), ctx=ctx)] for ctx in ctxs]
     executor = Executor(make_schedule(name, 3), blocks_later)
     for _ in range(2):
         for rank, ctx in enumerate(ctxs):
-            convolved(ctx, rank, out=blocks_later[rank][0])
+            run_convolution(ctx, rank, out=blocks_later[rank][0])
         executor.run()
     for (array,) in made_of_blocks + blocks_later:
         np.testing.assert_allclose(array.asnumpy(), expected, rtol=1e-4, atol=1e-4)
@@ -98,7 +101,7 @@ def test_bits_are_those_of_additions_in_the_schedules_order(name, world_size, ty
     draws = (draws * 2.0 ** np.arange(world_size)[:, None]).astype(type_name)
     arrays = [[nd.array(draw, ctx=ctx, dtype=type_name)] for draw, ctx in zip(draws, contexts(8))]
     with np.errstate(over="ignore"):
-        expected, _ = run(schedule, draws.reshape(world_size, schedule.chunks, -1))
+        expected, _ = execute_schedule(schedule, draws.reshape(world_size, schedule.chunks, -1))
     allreduce(schedule, arrays)
     assert len({own.tobytes() for own in expected}) == 1
     assert all(array.asnumpy().tobytes() == expected[0].tobytes() for (array,) in arrays)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.examples import examples
-from support.schedule_reference import keeps_promise, mutants, priced
+from support.schedule_reference import has_correct_sums, mutated_schedules, step_cost
 from support.topologies import topologies
 
 from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule
@@ -62,7 +62,7 @@ def expected(schedule, chunks):
 
 def changed_by(data, schedule):
     """The schedule with one change, and the chunks that it concerns."""
-    changed, _, touched = data.draw(mutants(schedule, possible=True))
+    changed, _, touched = data.draw(mutated_schedules(schedule, possible=True))
     return changed, {transfer.chunk for transfer in touched}
 
 
@@ -73,7 +73,7 @@ def test_a_changed_transfer_is_found_where_its_chunk_alone_is_wrong(name, world_
     found = fault(changed)
     assert found == expected(changed, chunks)
     if found is None:
-        assert all(keeps_promise(alone(changed, chunk)) for chunk in chunks)
+        assert all(has_correct_sums(alone(changed, chunk)) for chunk in chunks)
 
 
 @pytest.mark.long
@@ -93,7 +93,7 @@ def test_prices_are_those_of_the_definition(topology, data):
     for size, found in zip(sizes, prices(schedule, topology, sizes)):
         assert len(found.steps) == len(schedule.steps)
         for step, of_step in zip(schedule.steps, found.steps):
-            longest, busiest, reduce_s = priced(step, topology, size / schedule.chunks)
+            longest, busiest, reduce_s = step_cost(step, topology, size / schedule.chunks)
             assert of_step.transfer_s == pytest.approx(longest, rel=1e-12, abs=0)
             assert of_step.reduce_s == pytest.approx(reduce_s, rel=1e-12, abs=0)
             assert of_step.bottleneck in busiest

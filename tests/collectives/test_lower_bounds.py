@@ -10,7 +10,7 @@ from itertools import chain, permutations, product
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.schedule_reference import mutants
+from support.schedule_reference import mutated_schedules
 
 from gluonlab.collectives.algorithms import ALGORITHMS, HALVES, make_schedule
 from gluonlab.collectives.cost_model import price, prices
@@ -115,7 +115,7 @@ def test_no_placed_algorithm_and_no_mutant_is_below_the_lower_bound(data, p, mak
     schedule = make(p)
     topology = data.draw(topologies(p))
     assert_above_the_floor(schedule.placed(data.draw(st.permutations(range(p)))), topology)
-    mutant, *_ = data.draw(mutants(schedule))
+    mutant, *_ = data.draw(mutated_schedules(schedule))
     if is_valid(mutant):
         assert_above_the_floor(mutant, topology)
 

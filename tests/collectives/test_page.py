@@ -7,9 +7,9 @@ import time
 from dataclasses import replace
 
 import pytest
-from support.browser import opening, start, wanted
+from support.browser import open_pages, require_browser, start_browser
 from support.drawn_pages import english_words
-from support.legible import controls_outside
+from support.legible import find_hidden_controls
 
 from gluonlab.collectives.algorithms import ALGORITHMS, HALVES
 from gluonlab.collectives.render import as_page, draw
@@ -17,7 +17,7 @@ from gluonlab.collectives.schedule import Schedule, Transfer
 from gluonlab.collectives.verify_schedule import simulate_contributions
 
 pytestmark = pytest.mark.browser
-wanted()
+require_browser()
 
 # All that is seen, and what is said of it to those who do not see.
 WORDS = """const all = (which, read) => [...document.querySelectorAll(which)].map(read);
@@ -28,14 +28,14 @@ WORDS = """const all = (which, read) => [...document.querySelectorAll(which)].ma
 
 @pytest.fixture(scope="module")
 def browser():
-    driver = start()
+    driver = start_browser()
     yield driver
     driver.quit()
 
 
 @pytest.fixture
 def opened(browser, tmp_path):
-    with opening(browser, tmp_path) as show:
+    with open_pages(browser, tmp_path) as show:
         yield show
 
 
@@ -46,55 +46,55 @@ def everything():
 
 def test_stepping_shows_what_every_device_holds(opened, everything):
     page, expected = opened(everything), list(simulate_contributions(ALGORITHMS["ring"](4)))
-    assert page.text("name") == "ring"
-    assert page.text("size") == "allreduce, 4 ranks, 4 chunks, 6 steps, 24 transfers"
+    assert page.read_text("name") == "ring"
+    assert page.read_text("size") == "allreduce, 4 ranks, 4 chunks, 6 steps, 24 transfers"
     for number, state in enumerate(expected):
-        assert page.text("counter") == f"step {number} of 6"
-        assert page.state() == state
-        page.find("next").click()
-    assert not page.find("next").is_enabled()
-    assert page.find("slider").get_attribute("value") == "6"
+        assert page.read_text("counter") == f"step {number} of 6"
+        assert page.read_state() == state
+        page.find_element("next").click()
+    assert not page.find_element("next").is_enabled()
+    assert page.find_element("slider").get_attribute("value") == "6"
     for state in expected[5:2:-1]:
-        page.find("previous").click()
-        assert page.state() == state
+        page.find_element("previous").click()
+        assert page.read_state() == state
     page.slide(0)
-    assert not page.find("previous").is_enabled()
+    assert not page.find_element("previous").is_enabled()
 
 
 def test_every_algorithm_and_world_size_can_be_chosen_and_shows_its_states(opened, everything):
     page = opened(everything)
     for name in ALGORITHMS:
         page.choose("algorithm", name)
-        for ranks, shown in enumerate(page.all_states("world-size"), 1):
+        for ranks, shown in enumerate(page.read_all_states("world-size"), 1):
             assert shown == list(simulate_contributions(ALGORITHMS[name](ranks)))
     page.slide(3)
     page.choose("world-size", 7)
     page.choose("algorithm", "halving_doubling")  # the world size stays, and the first step comes
-    assert page.text("size").startswith("allreduce, 7 ranks, 4 chunks")
-    assert page.text("counter") == "step 0 of 6"
+    assert page.read_text("size").startswith("allreduce, 7 ranks, 4 chunks")
+    assert page.read_text("counter") == "step 0 of 6"
 
 
 def test_it_plays_pauses_and_stops_at_the_end(opened, everything):
     page = opened(everything)
     page.choose("speed", "fast")
     page.watch("counter")
-    page.find("play").click()
-    assert page.text("play") == "Pause"
-    page.wait(lambda: "step 2 of 6" in page.seen())
-    page.find("play").click()
-    paused = page.text("counter")
-    assert page.text("play") == "Play"
+    page.find_element("play").click()
+    assert page.read_text("play") == "Pause"
+    page.wait(lambda: "step 2 of 6" in page.watched_texts())
+    page.find_element("play").click()
+    paused = page.read_text("counter")
+    assert page.read_text("play") == "Play"
     time.sleep(0.5)  # more than a step takes
-    assert page.text("counter") == paused
+    assert page.read_text("counter") == paused
     page.slide(5)
-    page.find("play").click()
-    page.wait(lambda: page.text("counter") == "step 6 of 6")
-    assert page.text("play") == "Play"
-    assert page.state() == list(simulate_contributions(ALGORITHMS["ring"](4)))[-1]
+    page.find_element("play").click()
+    page.wait(lambda: page.read_text("counter") == "step 6 of 6")
+    assert page.read_text("play") == "Play"
+    assert page.read_state() == list(simulate_contributions(ALGORITHMS["ring"](4)))[-1]
     page.watch("counter")
-    page.find("play").click()  # and once more, from the start
-    page.wait(lambda: "step 1 of 6" in page.seen())
-    assert page.seen()[:3] == ["step 6 of 6", "step 0 of 6", "step 1 of 6"]
+    page.find_element("play").click()  # and once more, from the start
+    page.wait(lambda: "step 1 of 6" in page.watched_texts())
+    assert page.watched_texts()[:3] == ["step 6 of 6", "step 0 of 6", "step 1 of 6"]
 
 
 def test_keys_and_the_slider_step_through_it(opened, everything):
@@ -104,37 +104,37 @@ def test_keys_and_the_slider_step_through_it(opened, everything):
     at = {Keys.ARROW_RIGHT: 1, Keys.END: 6, Keys.ARROW_LEFT: 5, Keys.HOME: 0}
     for key, step in at.items():
         page.press(key)
-        assert page.text("counter") == f"step {step} of 6"
-        assert page.state() == expected[step]
+        assert page.read_text("counter") == f"step {step} of 6"
+        assert page.read_state() == expected[step]
     page.press(Keys.SPACE)
-    assert page.text("play") == "Pause"
+    assert page.read_text("play") == "Pause"
     page.press(Keys.SPACE)
-    assert page.text("play") == "Play"
+    assert page.read_text("play") == "Play"
     page.slide(4)
-    assert page.state() == expected[4]
-    page.find("slider").send_keys(Keys.ARROW_LEFT)  # the slider's own: one step, not two
-    assert page.text("counter") == "step 3 of 6"
+    assert page.read_state() == expected[4]
+    page.find_element("slider").send_keys(Keys.ARROW_LEFT)  # the slider's own: one step, not two
+    assert page.read_text("counter") == "step 3 of 6"
 
 
 def test_every_transfer_of_a_step_is_an_arrow(opened, everything):
     page = opened(everything)
     for name in ("star", "sharded", "halving_doubling"):
         page.choose("algorithm", name)
-        assert page.arrows() == []
+        assert page.read_arrows() == []
         for step in ALGORITHMS[name](4).steps:
-            page.find("next").click()
-            assert sorted(page.arrows()) == sorted(map(tuple, step))
+            page.find_element("next").click()
+            assert sorted(page.read_arrows()) == sorted(map(tuple, step))
 
 
 def test_the_current_step_is_announced_to_screen_readers(opened, everything):
     page = opened(everything)
     page.choose("algorithm", "star")
-    page.find("next").click()
-    assert page.text("told") == "1-3 → 0: chunk 0 +"
-    page.find("next").click()
-    assert page.text("told") == "0 → 1-3: chunk 0 ="
-    page.find("as-table").find_element("tag name", "summary").click()
-    page.wait(lambda: "0, 1, 2 and 3" in page.text("as-table"))
+    page.find_element("next").click()
+    assert page.read_text("told") == "1-3 → 0: chunk 0 +"
+    page.find_element("next").click()
+    assert page.read_text("told") == "0 → 1-3: chunk 0 ="
+    page.find_element("as-table").find_element("tag name", "summary").click()
+    page.wait(lambda: "0, 1, 2 and 3" in page.read_text("as-table"))
 
 
 @pytest.mark.parametrize("width", [360, 1200])
@@ -149,7 +149,7 @@ def test_nothing_exceeds_the_window_on_a_phone_or_a_desktop(opened, width):
         )
         for ranks in (8, 16):
             page.choose("world-size", ranks)
-            both = page.driver.execute_script(widths, page.find("stage"))
+            both = page.driver.execute_script(widths, page.find_element("stage"))
             (inside, window), (picture, stage) = both
             assert inside <= window == width
             # on a phone the picture of many scrolls within its frame
@@ -162,16 +162,16 @@ def test_nothing_exceeds_the_window_on_a_phone_or_a_desktop(opened, width):
 def test_controls_are_within_the_window_at_every_width(opened, language):
     page = opened(draw("bidirectional_ring", 16, language=language))
     page.slide(20)  # the counter is longest then
-    assert controls_outside(page.driver) == {}
+    assert find_hidden_controls(page.driver) == {}
 
 
 def test_a_name_that_is_too_long_for_the_window_is_cut(opened):
     """A learner's function may have any name. What were outside of the window would be found."""
     name = "my_" + 12 * "very_" + "long_name()"
     page = opened(as_page([replace(ALGORITHMS["ring"](4), name=name)], (name, 4)))
-    assert controls_outside(page.driver) == {}
+    assert find_hidden_controls(page.driver) == {}
     page.driver.execute_script("document.querySelector('.choices').style.minWidth = '700px'")
-    found = controls_outside(page.driver)
+    found = find_hidden_controls(page.driver)
     assert {width for width, _ in found} == {320, 390, 480, 561, 600, 680}
     assert found[680, "dark"][0] == 40  # 700 and a margin of 20
 
@@ -191,25 +191,25 @@ def test_a_frame_that_gets_its_width_late_is_drawn_for_it(opened, everything):
 
 def test_every_step_is_in_japanese_on_the_japanese_page(opened):
     page, texts = opened(draw("ring", 4, language="ja")), []
-    page.find("as-table").find_element("tag name", "summary").click()
-    page.wait(lambda: "チャンク 3" in page.text("as-table"))
+    page.find_element("as-table").find_element("tag name", "summary").click()
+    page.wait(lambda: "チャンク 3" in page.read_text("as-table"))
     for number, state in enumerate(simulate_contributions(ALGORITHMS["ring"](4))):
-        assert page.state() == state
-        assert page.text("counter") == f"ステップ {number} / 6"
+        assert page.read_state() == state
+        assert page.read_text("counter") == f"ステップ {number} / 6"
         texts.append(page.driver.execute_script(WORDS))
-        page.find("next").click()
+        page.find_element("next").click()
     assert "最初の状態" in texts[0]
     assert "ステップ 1 の転送 (送信元 → 送信先)\n0 → 1: チャンク 0 +" in texts[1]
     assert "ランク 0、チャンク 1: ランク 0, 1, 2, 3 の寄与" in texts[6]
-    page.find("play").click()
-    assert page.text("play") == "一時停止"
+    page.find_element("play").click()
+    assert page.read_text("play") == "一時停止"
     assert english_words(" ".join(texts)) == set()
     assert re.findall("undefined|null|[{}]", " ".join(texts)) == []
 
 
 def test_the_printed_page_is_light_and_has_no_controls(opened, everything):
     page = opened(everything)
-    page.find("next").click()
+    page.find_element("next").click()
     dark = {"name": "prefers-color-scheme", "value": "dark"}
     shown = (
         "const [which, what] = arguments; return "
@@ -226,7 +226,7 @@ def test_the_printed_page_is_light_and_has_no_controls(opened, everything):
         assert page.driver.execute_script(shown, "#stage svg", "maxWidth") == "100%"
         for which in (".bar", "#as-table", "footer"):
             assert page.driver.execute_script(shown, which, "display") == "none"
-        assert page.text("told").startswith("0 → 1: chunk 0 +")
+        assert page.read_text("told").startswith("0 → 1: chunk 0 +")
     finally:
         page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "", "features": []})
 
@@ -240,7 +240,7 @@ def test_halves_and_wrong_schedules_can_be_shown(opened):
     page = opened(as_page(named, ("wrong", 3)))
     for name, schedule in shown.items():
         page.choose("algorithm", name)
-        assert page.all_states("world-size") == [list(simulate_contributions(schedule))]
+        assert page.read_all_states("world-size") == [list(simulate_contributions(schedule))]
     whole = page.driver.execute_script(
         "return document.querySelectorAll('[data-whole=true]').length"
     )
@@ -252,5 +252,5 @@ def test_a_name_does_not_become_code(opened):
         '</script><script>document.title = "broken"</script><img src=x onerror=alert(1)> & \u2028'
     )
     page = opened(as_page([Schedule(name, "allreduce", 1, 1, (0,), ())], (name, 1)))
-    assert page.text("name") == name
+    assert page.read_text("name") == name
     assert page.driver.title != "broken"

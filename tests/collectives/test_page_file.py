@@ -5,13 +5,13 @@ from itertools import product
 
 import pytest
 from support.drawn_pages import (
-    Texts,
-    contrast,
-    embedded,
+    PageTexts,
+    check_self_contained,
+    contrast_ratio,
+    embedded_data,
     english_words,
-    is_one_small_file_that_loads_nothing,
-    strings,
-    themes,
+    string_values,
+    theme_colors,
 )
 
 from gluonlab import drawing
@@ -32,8 +32,10 @@ EVERY = [(name, ranks) for name in ALGORITHMS for ranks in range(1, 9)]
 
 def test_the_page_is_one_small_file_with_every_algorithm_that_may_not_load_anything():
     page = draw("ring", 4)
-    is_one_small_file_that_loads_nothing(page)
-    assert [(each["name"], each["world_size"]) for each in embedded(page)["schedules"]] == EVERY
+    check_self_contained(page)
+    assert [
+        (each["name"], each["world_size"]) for each in embedded_data(page)["schedules"]
+    ] == EVERY
 
 
 @pytest.mark.parametrize(
@@ -49,7 +51,7 @@ def test_the_page_is_one_small_file_with_every_algorithm_that_may_not_load_anyth
     ],
 )
 def test_the_requested_schedule_is_shown_first(asked, given, size):
-    data = embedded(draw(*asked, **given))
+    data = embedded_data(draw(*asked, **given))
     first = data["schedules"][data["start"]]
     assert (first["name"], first["world_size"], first["size"]) == (*asked, size)
     assert sorted({*EVERY, asked}) == sorted(
@@ -83,7 +85,7 @@ def test_schedules_that_cannot_be_shown_are_refused(make, message):
 
 def test_a_japanese_page_of_a_users_schedule_has_no_english_text():
     page = as_page([TWICE], ("twice", 2), language="ja")
-    words = " ".join(Texts(page).texts + strings(embedded(page)))
+    words = " ".join(PageTexts(page).texts + string_values(embedded_data(page)))
     assert english_words(re.sub("{[a-z]+}", "", words)) == {"twice"}
 
 
@@ -94,7 +96,7 @@ def test_contributions_in_japanese():
 
 
 def test_the_text_of_the_english_page_is_unchanged():
-    first, *others = Texts(draw("ring", 4)).texts
+    first, *others = PageTexts(draw("ring", 4)).texts
     assert first == "ring, step by step"
     assert "allreduce, 4 ranks, 4 chunks, 6 steps, 24 transfers" in others
     assert others[2].startswith("Chunks travel twice around a ring of neighbours: to be summed,")
@@ -111,8 +113,10 @@ def test_the_colours_of_the_picture_have_contrast():
         re.search(rf"{selector} {{[^}}]*?(#\w{{6}})", STYLE)[1]
         for selector in ("text", ".quiet", ".held", ".new")
     ]
-    assert all(contrast(colour, "#ffffff") >= 4.5 for colour in meaning)
-    assert all(contrast(colour, cell) >= 3 for colour in meaning for cell in ("#f3f5f9", "#dff3e7"))
+    assert all(contrast_ratio(colour, "#ffffff") >= 4.5 for colour in meaning)
+    assert all(
+        contrast_ratio(colour, cell) >= 3 for colour in meaning for cell in ("#f3f5f9", "#dff3e7")
+    )
 
 
 def test_the_colours_of_the_page_have_contrast_in_the_light_and_in_the_dark():
@@ -122,7 +126,7 @@ def test_the_colours_of_the_page_have_contrast_in_the_light_and_in_the_dark():
         (("whole-edge", "copy", "accent"), ("card",), 3),
         (("on-accent",), ("accent",), 4.5),
     ]
-    for theme in themes(drawing, render):
+    for theme in theme_colors(drawing, render):
         for marks, grounds, least in asked:
             for mark, ground in product(marks, grounds):
-                assert contrast(theme[mark], theme[ground]) >= least, (mark, ground)
+                assert contrast_ratio(theme[mark], theme[ground]) >= least, (mark, ground)

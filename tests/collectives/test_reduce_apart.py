@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.devices import contexts
 from support.examples import examples
-from support.reference import convolved
+from support.reference import run_convolution
 
 from gluonlab.collectives import schedule_executor as executor_module
 from gluonlab.collectives.algorithms import HALVES, make_schedule
@@ -160,7 +160,7 @@ def test_arrays_may_share_memory_and_be_mxnets_numpy_s():
 def test_arrays_in_onednns_own_layout_are_summed(name, devices, blocks_at_first):
     ctxs, shape = contexts(devices), (2, 32, 8, 8)
     arrays = [
-        [convolved(ctx, 9 + rank) if blocks_at_first else nd.zeros(shape, ctx)]
+        [run_convolution(ctx, 9 + rank) if blocks_at_first else nd.zeros(shape, ctx)]
         for rank, ctx in enumerate(ctxs)
     ]
     apart = OutOfPlaceReduceScatter(reduce_scatter(name, devices), arrays)
@@ -169,8 +169,8 @@ def test_arrays_in_onednns_own_layout_are_summed(name, devices, blocks_at_first)
     for seed in (0, 3):
         expected = 0
         for rank, ctx in enumerate(ctxs):
-            expected += convolved(ctx, seed + rank).asnumpy().astype("float64")
-            convolved(ctx, seed + rank, arrays[rank][0])
+            expected += run_convolution(ctx, seed + rank).asnumpy().astype("float64")
+            run_convolution(ctx, seed + rank, arrays[rank][0])
         apart.run()
         [found] = put_together(apart.owned, [arrays[0][0].size])
         np.testing.assert_allclose(found, expected.reshape(-1), rtol=1e-4, atol=1e-4)

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.examples import examples
-from support.lanes import cliques, meshes, unlike
-from support.schedule_reference import keeps_promise, plain_price
+from support.lanes import mesh_topologies, two_cliques, unequal_topologies
+from support.schedule_reference import has_correct_sums, reference_cost
 from support.topologies import topologies
 
 from gluonlab.collectives import topology_aware
@@ -54,10 +54,10 @@ def test_auto_uses_the_cheapest_schedule_and_lists_its_size_thresholds(topology,
     made = make_for_links(topology_aware.AUTO, topology, topology.world_size)
     known = list(others(topology))
     for bytes_, slack in ((size, EQUAL), (size * (1 + beyond), 1.05)):
-        chosen = plain_price(made.cheapest(bytes_), topology, bytes_)
-        lowest = min(plain_price(schedule, topology, bytes_) for schedule in known)
+        chosen = reference_cost(made.cheapest(bytes_), topology, bytes_)
+        lowest = min(reference_cost(schedule, topology, bytes_) for schedule in known)
         assert chosen <= lowest * slack
-    assert all(keeps_promise(schedule) for schedule in made.schedules)
+    assert all(has_correct_sums(schedule) for schedule in made.schedules)
     table = made.size_thresholds()
     assert table[0].size_bytes == 1
     for size in SIZES:
@@ -84,7 +84,7 @@ def test_on_known_machines_it_is_near_the_floor_at_every_size(machine, gap):
     floor = floor_of(topology)
     made = make_for_links(topology_aware.AUTO, topology, topology.world_size)
     for power in range(10, 31):
-        seconds = plain_price(made.cheapest(2**power), topology, 2**power)
+        seconds = reference_cost(made.cheapest(2**power), topology, 2**power)
         assert floor.seconds(2**power) / EQUAL <= seconds <= gap * floor.seconds(2**power)
 
 
@@ -106,7 +106,7 @@ def test_all_orders_of_interchangeable_devices_have_the_same_price(topology, dat
     schedule = make_schedule(data.draw(st.sampled_from(sorted(ALGORITHMS))), topology.world_size)
     order = data.draw(st.permutations(range(topology.world_size)))
     assert find_best_order(schedule, topology) == list(range(topology.world_size))
-    seconds = [plain_price(each, topology, 1e6) for each in (schedule, schedule.placed(order))]
+    seconds = [reference_cost(each, topology, 1e6) for each in (schedule, schedule.placed(order))]
     assert seconds[1] == pytest.approx(seconds[0])
 
 
@@ -114,7 +114,7 @@ def test_all_orders_of_interchangeable_devices_have_the_same_price(topology, dat
 
 
 @examples(40)
-@given(meshes())
+@given(mesh_topologies())
 def test_rings_fit_on_the_lanes_together_and_no_other_ring_fits_beside_them(topology):
     lanes, p = make_flow_network(topology), topology.world_size
     rings = pack_rings(lanes)
@@ -128,11 +128,11 @@ def test_rings_fit_on_the_lanes_together_and_no_other_ring_fits_beside_them(topo
         assert min(left.get(hop, 0) for hop in hops) == 0
 
 
-@given(meshes())
+@given(mesh_topologies())
 @pytest.mark.long
 def test_multi_ring_is_correct_and_not_below_the_lower_bound(topology):
     schedule = multi_ring(topology)
-    assert keeps_promise(schedule)
+    assert has_correct_sums(schedule)
     assert len(schedule.steps) == 2 * (topology.world_size - 1)
     for size in (0, 10**6):
         assert price(schedule, topology, size).seconds >= floor_of(topology).seconds(size) - 1e-12
@@ -158,7 +158,7 @@ def test_a_p3_16xlarge_carries_six_rings():
 )
 def test_without_a_ring_of_fast_links_multi_ring_is_the_best_single_ring(topology):
     schedule = multi_ring(topology)
-    assert keeps_promise(schedule) and schedule.chunks == topology.world_size
+    assert has_correct_sums(schedule) and schedule.chunks == topology.world_size
     one = make_schedule("ring", topology.world_size).placed(topology.ring_order())
     for size in (0, 10**8):
         same, other = (price(each, topology, size).seconds for each in (one, schedule))
@@ -167,16 +167,16 @@ def test_without_a_ring_of_fast_links_multi_ring_is_the_best_single_ring(topolog
 
 def test_a_search_for_rings_that_do_not_exist_ends():
     """Two sets of twelve, all neighbours, and one link between: 11! ways lead to the link."""
-    topology = cliques(12)
+    topology = two_cliques(12)
     assert pack_rings(make_flow_network(topology)) == []
     assert multi_ring(topology).chunks == 24
 
 
-@given(unlike())
+@given(unequal_topologies())
 @pytest.mark.long
 def test_speeds_that_all_differ_make_few_rings_no_dearer_than_the_single_one(topology):
     schedule, p = multi_ring(topology), topology.world_size
-    assert keeps_promise(schedule) and schedule.chunks <= MAX_PARALLEL_RINGS * p
+    assert has_correct_sums(schedule) and schedule.chunks <= MAX_PARALLEL_RINGS * p
     single = make_schedule("ring", p).placed(topology.ring_order())
     most, least = (price(each, topology, 2**30).seconds for each in (single, schedule))
     assert least <= most * (1 + 1e-9)

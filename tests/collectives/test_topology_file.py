@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.examples import examples
-from support.topologies import both, pairs, read_content, topologies
+from support.topologies import link_between, ordered_pairs, read_topology_content, topologies
 
 from gluonlab.collectives.named_topologies import TOPOLOGIES, make_topology, nvswitch, p3_16xlarge
 from gluonlab.collectives.topology import Link, Route, Topology
@@ -78,7 +78,7 @@ def test_topologies_that_a_file_cannot_hold_are_refused(tmp_path):
 
 @pytest.fixture
 def read(tmp_path):
-    return partial(read_content, tmp_path / "m.json")
+    return partial(read_topology_content, tmp_path / "m.json")
 
 
 CUBE_PAIRS = {2: [(0, 3), (0, 4), (1, 2), (1, 5), (2, 3), (4, 7), (5, 6), (6, 7)],
@@ -87,11 +87,11 @@ CUBE_PAIRS = {2: [(0, 3), (0, 4), (1, 2), (1, 5), (2, 3), (4, 7), (5, 6), (6, 7)
 
 def test_a_cube_mesh_by_hand_has_the_routes_of_the_known_one(read):
     """Which has been made by other code, from the published matrix."""
-    links = [both(*pair, lanes=lanes) for lanes, of in CUBE_PAIRS.items() for pair in of]
+    links = [link_between(*pair, lanes=lanes) for lanes, of in CUBE_PAIRS.items() for pair in of]
     for gpu in range(8):
-        links.append(both(gpu, f"switch {gpu // 2}", bytes_per_s=10e9))
-    links += [both(f"switch {s}", f"CPU {s // 2}", bytes_per_s=10e9) for s in range(4)]
-    links.append(both("CPU 0", "CPU 1", bytes_per_s=10e9))
+        links.append(link_between(gpu, f"switch {gpu // 2}", bytes_per_s=10e9))
+    links += [link_between(f"switch {s}", f"CPU {s // 2}", bytes_per_s=10e9) for s in range(4)]
+    links.append(link_between("CPU 0", "CPU 1", bytes_per_s=10e9))
     switches = [*(f"switch {s}" for s in range(4)), "CPU 0", "CPU 1"]
     written = read(
         {"devices": 8, "latency_s": 1e-5, "lane_bytes_per_s": 25e9, "switches": switches,
@@ -114,7 +114,7 @@ def test_a_cube_mesh_by_hand_has_the_routes_of_the_known_one(read):
 
 def test_a_switch_with_a_speed_is_shared_by_all_that_passes_it(read):
     bus = {"name": "memory", "bytes_per_s": 20e9}
-    links = [both(device, "memory", bytes_per_s=12e9) for device in range(3)]
+    links = [link_between(device, "memory", bytes_per_s=12e9) for device in range(3)]
     routes = read({"devices": 3, "latency_s": 0, "switches": [bus], "links": links}).routes
     assert set.intersection(*[set(route.links) for route in routes.values()]) == {
         Link("memory", 20e9)
@@ -169,7 +169,7 @@ def test_no_way_through_switches_is_shorter_or_as_short_and_wider(drawn):
                     yield [(links, wire), *rest]
 
     routes = shortest_routes(devices, wires, buses)
-    for src, dst in pairs(devices):
+    for src, dst in ordered_pairs(devices):
         found = list(ways(src, dst, {src}))
         assert ((src, dst) in routes) == bool(found)
         if found:
@@ -205,11 +205,11 @@ def test_the_example_in_the_documentation_is_correct(tmp_path):
 # --- Mistakes in a topology's file: one line with the file, the place, and what is possible
 
 
-TWO = {"devices": 2, "latency_s": 1e-5, "links": [both(0, 1, bytes_per_s=1e9)]}
+TWO = {"devices": 2, "latency_s": 1e-5, "links": [link_between(0, 1, bytes_per_s=1e9)]}
 
 
 def with_link(**changes):
-    return {**TWO, "links": [{**both(0, 1, bytes_per_s=1e9), **changes}]}
+    return {**TWO, "links": [{**link_between(0, 1, bytes_per_s=1e9), **changes}]}
 
 
 @pytest.mark.parametrize(
@@ -256,16 +256,16 @@ def with_link(**changes):
         ({**TWO, "links": [{"from": 0, "bytes_per_s": 1}]}, "to is missing: give a device's"),
         ({**TWO, "links": [{"bytes_per_s": 1}]}, "name is missing: give one, or a link's ends"),
         ({**TWO, "links": [{"name": " ", "bytes_per_s": 1}]}, "name is ' ': give one"),
-        ({**TWO, "links": [both(0, 1, lanes=1)]}, "lane_bytes_per_s is missing"),
-        ({**TWO, "links": [both(0, 1, lanes=10**6, lane_bytes_per_s=1e308)]},
+        ({**TWO, "links": [link_between(0, 1, lanes=1)]}, "lane_bytes_per_s is missing"),
+        ({**TWO, "links": [link_between(0, 1, lanes=10**6, lane_bytes_per_s=1e308)]},
          r"lane_bytes_per_s is 1e\+308: give a number from 1"),
-        ({**TWO, "links": [both(0, 1, lanes=10**6, lane_bytes_per_s=1e18)]},
+        ({**TWO, "links": [link_between(0, 1, lanes=10**6, lane_bytes_per_s=1e18)]},
          r"1000000 lanes have 1e\+24 bytes/s together: 1e\+18 are the most"),
         ({**TWO, "links": [{"name": "a", "bytes_per_s": 1, "latency_s": 1}]},
          "latency_s is for links with ends"),
         ({**TWO, "switches": ["a", "a"]}, r"switches\[1\]: two switches are called 'a'"),
         ({**TWO, "switches": [5]}, r"switches\[0\]: 5 is no object"),
-        ({**TWO, "switches": ["PCIe"], "links": [both(0, "PCI", bytes_per_s=1)]},
+        ({**TWO, "switches": ["PCIe"], "links": [link_between(0, "PCI", bytes_per_s=1)]},
          "unknown switch 'PCI': choose PCIe; devices are numbers without quotes"),
         ({**TWO, "routes": [{"from": 0, "to": 1, "links": ["0 to 2"]}]},
          r"routes\[0\]: links\[0\]: unknown link '0 to 2': choose 0 to 1, 1 to 0 \(did you"),

@@ -9,15 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.examples import examples
 from support.schedule_reference import (
-    counts,
-    digits,
-    is_right,
-    keeps_promise,
-    mutants,
-    promised,
-    rule_broken,
-    run,
-    same_bits,
+    contribution_counts,
+    digit_contributions,
+    execute_schedule,
+    expected_values,
+    find_broken_rule,
+    has_correct_sums,
+    is_valid,
+    mutated_schedules,
+    ranks_end_equal,
 )
 
 from gluonlab.collectives.algorithms import ALGORITHMS, HALVES
@@ -50,24 +50,26 @@ def valid_schedules(draw, max_world_size=8):
 
 
 @examples(150, 400)
-@given(valid_schedules().flatmap(mutants))
+@given(valid_schedules().flatmap(mutated_schedules))
 def test_a_mutant_is_accepted_exactly_when_it_is_still_right(case):
     mutant, _, _ = case
-    assert (verdict(mutant) is None) == is_right(mutant)
+    assert (verdict(mutant) is None) == is_valid(mutant)
 
 
 @examples(150, 400)
-@given(valid_schedules().flatmap(mutants))
+@given(valid_schedules().flatmap(mutated_schedules))
 def test_the_error_points_at_the_fault(case):
     mutant, kind, touched = case
     error = verdict(mutant)
     if error is None:
         return
-    broken = [number for number, step in enumerate(mutant.steps) if rule_broken(mutant, step)]
+    broken = [number for number, step in enumerate(mutant.steps) if find_broken_rule(mutant, step)]
     if broken:  # at the first transfer that breaks a rule together with those before it
         step = mutant.steps[broken[0]]
         first = next(
-            position for position in range(len(step)) if rule_broken(mutant, step[: position + 1])
+            position
+            for position in range(len(step))
+            if find_broken_rule(mutant, step[: position + 1])
         )
         assert (error.step, error.transfer) == (broken[0], first)
     elif error.step is None:
@@ -85,8 +87,8 @@ def assert_is_where_it_went_wrong(schedule, error):
     """The transfer is the last into a cell that ends wrong, or counts a contribution twice that its
     two sides had once each.
     """
-    start, base = digits(schedule)
-    end, written = run(schedule, start)
+    start, base = digit_contributions(schedule)
+    end, written = execute_schedule(schedule, start)
     turn = sum(map(len, schedule.steps[: error.step])) + error.transfer
     transfers = [transfer for step in schedule.steps for transfer in step]
     cell = (transfers[turn].dst, transfers[turn].chunk)
@@ -100,15 +102,15 @@ def assert_is_where_it_went_wrong(schedule, error):
         return [start[rank, chunk], *earlier][-1]
 
     def often(number):
-        return max(counts(number, base, schedule.world_size)) > 1
+        return max(contribution_counts(number, base, schedule.world_size)) > 1
 
     sides = before(*cell), before(transfers[turn].src, cell[1])
     doubles = often(written[turn]) and not any(map(often, sides))
     is_last = cell not in [(transfer.dst, transfer.chunk) for transfer in transfers[turn + 1 :]]
     # then it is the bits
-    ends_wrong = end[cell] != promised(schedule, start).get(cell, end[cell]) or keeps_promise(
-        schedule
-    )
+    ends_wrong = end[cell] != expected_values(schedule, start).get(
+        cell, end[cell]
+    ) or has_correct_sums(schedule)
     assert doubles or (is_last and ends_wrong)
 
 
@@ -128,11 +130,12 @@ def test_a_transfer_made_twice_in_a_step_is_named(schedule, data):
 @examples(25, 50)
 @given(valid_schedules())
 def test_states_are_the_counts_of_the_reference_after_every_step(schedule):
-    start, base = digits(schedule)
+    start, base = digit_contributions(schedule)
     for number, state in enumerate(simulate_contributions(schedule)):
-        numbers, _ = run(replace(schedule, steps=schedule.steps[:number]), start)
+        numbers, _ = execute_schedule(replace(schedule, steps=schedule.steps[:number]), start)
         expected = [
-            [tuple(counts(cell, base, schedule.world_size)) for cell in row] for row in numbers
+            [tuple(contribution_counts(cell, base, schedule.world_size)) for cell in row]
+            for row in numbers
         ]
         assert [list(map(tuple, row)) for row in state] == expected
     assert number == len(schedule.steps)
@@ -192,7 +195,7 @@ COMMUTED = schedule_of(  # rank 0 ends with (x0 + x2) + x1, rank 1 with x1 + (x0
 
 
 def test_sums_that_only_commute_have_the_same_bits():
-    assert same_bits(COMMUTED)
+    assert ranks_end_equal(COMMUTED)
     check(COMMUTED)
 
 
@@ -205,8 +208,8 @@ def test_sums_that_associate_otherwise_are_refused_though_they_are_exact():
         [(0, 2, 0, "copy"), (0, 3, 0, "copy")],
     ]  # fmt: skip
     schedule = schedule_of(4, *steps)
-    assert keeps_promise(schedule)
-    assert not same_bits(schedule)
+    assert has_correct_sums(schedule)
+    assert not ranks_end_equal(schedule)
     error = verdict(schedule)
     assert (error.step, error.transfer) == (5, 0)
     assert "ranks 0 and 1 add up chunk 0 in another order, and so with other bits" in str(error)
@@ -238,8 +241,8 @@ def test_two_sums_of_the_same_are_accepted_exactly_when_they_differ_by_swapped_s
     here, tree = merges(data.draw, list(range(half)))
     there, other_tree = merges(data.draw, list(range(half, 2 * half)))
     schedule = schedule_of(2 * half, *doubled, *here, *there)
-    assert keeps_promise(schedule)
-    assert (verdict(schedule) is None) == (tree == other_tree) == same_bits(schedule)
+    assert has_correct_sums(schedule)
+    assert (verdict(schedule) is None) == (tree == other_tree) == ranks_end_equal(schedule)
 
 
 @pytest.mark.parametrize(

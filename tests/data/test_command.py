@@ -14,7 +14,7 @@ import termios
 from pathlib import Path
 
 import pytest
-from support.devices import named
+from support.devices import device_spec
 from support.file_server import FileServer
 from support.made_up_sources import (
     BATCHES,
@@ -23,10 +23,10 @@ from support.made_up_sources import (
     cifar_archive,
     cifar_batches,
     cifar_source,
+    make_source,
+    make_tar,
     mnist_files,
-    noise,
-    source_of,
-    tar_of,
+    random_bytes,
     write_table,
 )
 from support.processes import clean_environment
@@ -41,8 +41,8 @@ from gluonlab.run import main as run_main
 MNIST = mnist_files()
 BATCH_FILES = cifar_batches()
 ARCHIVE = cifar_archive(BATCH_FILES)
-IMAGES = {f"train/n{label}/{i}.JPEG": noise(100) for label in range(3) for i in range(10)}
-IMAGENETTE = tar_of([(f"imagenette2-320/{name}", content) for name, content in IMAGES.items()])
+IMAGES = {f"train/n{label}/{i}.JPEG": random_bytes(100) for label in range(3) for i in range(10)}
+IMAGENETTE = make_tar([(f"imagenette2-320/{name}", content) for name, content in IMAGES.items()])
 
 
 @pytest.fixture(scope="module")
@@ -57,9 +57,9 @@ def sources(server):
     """The real names, with made-up files."""
     archive, contents = {"imagenette2-320.tgz": IMAGENETTE}, ArchiveContents(10**6)
     made_up = [
-        source_of("mnist", MNIST, server.url),
+        make_source("mnist", MNIST, server.url),
         cifar_source(BATCH_FILES, ARCHIVE, server.url),
-        source_of("imagenette2-320", archive, server.url, contents=contents),
+        make_source("imagenette2-320", archive, server.url, contents=contents),
     ]
     return {source.name: source for source in made_up}
 
@@ -95,7 +95,7 @@ def test_a_run_finds_what_was_downloaded_into_the_usual_folder(
 ):
     monkeypatch.setenv("GLUONLAB_DATA", str(tmp_path / "usual"))
     assert ended(functools.partial(main, sources=sources), "download", "mnist")[0] == 0
-    words = ["--dataset", "mnist", "--model", "mlp", "--epochs", "1", "--devices", named(1)]
+    words = ["--dataset", "mnist", "--model", "mlp", "--epochs", "1", "--devices", device_spec(1)]
     status, out, _ = ended(run_main, *words, "--json")
     assert (status, json.loads(out)["history"][0]["images"]) == (0, 40)
 

@@ -16,9 +16,9 @@ from support.fake_nvml import (
     RTX,
     T4,
     V100,
-    machine,
-    only,
-    statuses,
+    fake_driver,
+    finding_statuses,
+    only_finding,
 )
 
 from gluonlab.collectives.named_topologies import make_topology
@@ -41,7 +41,7 @@ def test_the_functions_that_are_asked_are_nvmls():
 
 
 def test_a_p3_16xlarge_is_read_as_it_is():
-    found = machine(
+    found = fake_driver(
         *[V100] * 8,
         nvlinks=CUBE,
         as_bytes=True,
@@ -58,7 +58,7 @@ def test_a_p3_16xlarge_is_read_as_it_is():
 
 @pytest.mark.parametrize("versions", [(2,), (3,), ()])
 def test_processes_are_listed_as_far_as_the_driver_can(versions):
-    found = machine(T4, processes={0: [(1, "a", None)]}, process_list_versions=versions)
+    found = fake_driver(T4, processes={0: [(1, "a", None)]}, process_list_versions=versions)
     assert len(found.gpus[0].processes) == bool(versions)
 
 
@@ -71,11 +71,11 @@ def test_processes_are_listed_as_far_as_the_driver_can(versions):
     ],
 )
 def test_a_process_has_the_name_of_its_program(told, name):
-    assert machine(T4, processes={0: [(5, told, 7)]}).gpus[0].processes[0].name == name
+    assert fake_driver(T4, processes={0: [(5, told, 7)]}).gpus[0].processes[0].name == name
 
 
 def test_a_process_whose_name_is_hidden_keeps_its_number():
-    assert machine(T4, processes={0: [(5, "", 7)]}).gpus[0].processes == (
+    assert fake_driver(T4, processes={0: [(5, "", 7)]}).gpus[0].processes == (
         nvml.GpuProcess(5, "?", 7),
     )
 
@@ -94,7 +94,7 @@ def test_a_driver_that_does_not_answer(outcome, error):
 
 def test_a_gpu_that_does_not_answer_leaves_the_others():
     """It fell off the bus; or, on a machine of a batch system, another job has it."""
-    found = machine(T4, V100, V100, silent={1: "GPU is lost"}, nvlinks={(0, 2): 2})
+    found = fake_driver(T4, V100, V100, silent={1: "GPU is lost"}, nvlinks={(0, 2): 2})
     assert ([gpu.index for gpu in found.gpus], found.nvlinks) == ([0, 2], {(0, 2): 2})
     first, lost = check_gpus.check_driver(found, "mxnet-cu112")
     assert first.what == "driver 535.183.01, 1 x Tesla T4, 1 x Tesla V100-SXM2-16GB"
@@ -102,11 +102,11 @@ def test_a_gpu_that_does_not_answer_leaves_the_others():
     assert "restart the machine" in lost.cure
     assert check_gpus.check_links(found, None)[0].what == "NVLinks 0-2: 2"
     others = check_gpus.check_driver(
-        machine(T4, T4, silent={1: "Insufficient Permissions"}), "mxnet-cu112"
+        fake_driver(T4, T4, silent={1: "Insufficient Permissions"}), "mxnet-cu112"
     )
-    assert statuses(others) == [OK, OK]
-    alone = machine(T4, silent={0: "GPU is lost"})
-    assert statuses(
+    assert finding_statuses(others) == [OK, OK]
+    alone = fake_driver(T4, silent={0: "GPU is lost"})
+    assert finding_statuses(
         [*check_gpus.check_driver(alone, "mxnet"), *check_gpus.check_driver(alone, "mxnet-cu112")]
     ) == [
         WARNING,
@@ -116,7 +116,7 @@ def test_a_gpu_that_does_not_answer_leaves_the_others():
 
 def test_a_gpu_whose_memory_is_not_told_is_there():
     """Of a GPU with parts (MIG) only an administrator may know it."""
-    found = machine(T4, T4, untold=[1])
+    found = fake_driver(T4, T4, untold=[1])
     assert [gpu.used_bytes for gpu in found.gpus] == [GIB // 2, None]
     assert (
         check_gpus.check_gpu_memory(found)[1].what
@@ -125,7 +125,7 @@ def test_a_gpu_whose_memory_is_not_told_is_there():
 
 
 def test_links_to_gpus_that_a_container_has_not_go_to_no_switch():
-    found = machine(*[V100] * 4, nvlinks={(0, 1): 2, (0, 2): 1, (1, 3): 1}, hidden=[2, 3])
+    found = fake_driver(*[V100] * 4, nvlinks={(0, 1): 2, (0, 2): 1, (1, 3): 1}, hidden=[2, 3])
     assert (len(found.gpus), found.nvlinks, found.switched) == (2, {(0, 1): 2}, ())
 
 
@@ -149,12 +149,12 @@ def test_another_module_of_that_name_is_no_fault_of_the_driver(tmp_path, monkeyp
         f"nvidia-ml-py is needed; {tmp_path}/pynvml.py fails with " * ("Syntax" not in words)
     )
     assert words in found.error
-    told = only(check_gpus.check_driver(found, "mxnet-cu112", ()))
+    told = only_finding(check_gpus.check_driver(found, "mxnet-cu112", ()))
     assert (told.status, told.cure) == (
         WARNING,
         "pip install --force-reinstall nvidia-ml-py==13.615.71",
     )
-    assert only(check_gpus.check_driver(found, "mxnet", ())).status == OK
+    assert only_finding(check_gpus.check_driver(found, "mxnet", ())).status == OK
 
 
 def test_the_release_that_is_named_is_the_one_that_setup_installs(request):
@@ -181,7 +181,7 @@ def test_the_release_that_is_named_is_the_one_that_setup_installs(request):
 def test_a_driver_is_new_enough_from_450_80_02_on(version, flavour, status):
     old = [
         finding
-        for finding in check_gpus.check_driver(machine(T4, driver=version), flavour)
+        for finding in check_gpus.check_driver(fake_driver(T4, driver=version), flavour)
         if "too old" in finding.what
     ]
     assert [finding.status for finding in old] == [status] * (status is not None)
@@ -215,28 +215,28 @@ def test_why_there_is_no_driver(tmp_path, error, flavour, sign, status, words):
     path = tmp_path / "nvidiactl"
     if sign:
         path.touch()
-    found = only(check_gpus.check_driver(Driver(error=error), flavour, (path,)))
+    found = only_finding(check_gpus.check_driver(Driver(error=error), flavour, (path,)))
     assert found.status == status
     assert words in found.what + found.cure
 
 
 def test_gpus_below_the_cpu_build_are_not_used():
-    found = check_gpus.check_driver(machine(T4), "mxnet")[-1]
+    found = check_gpus.check_driver(fake_driver(T4), "mxnet")[-1]
     assert (found.status, found.what) == (WARNING, "the GPUs are not used")
     assert pip_install_command("cu112") in found.cure
-    assert statuses(check_gpus.check_driver(machine(T4), "mxnet-cu112")) == [OK]
+    assert finding_statuses(check_gpus.check_driver(fake_driver(T4), "mxnet-cu112")) == [OK]
 
 
 def test_a_driver_without_gpus():
-    assert only(check_gpus.check_driver(machine(), "mxnet-cu112")).what == "no GPU"
+    assert only_finding(check_gpus.check_driver(fake_driver(), "mxnet-cu112")).what == "no GPU"
 
 
 # --- compute capabilities
 
 
 def test_gpus_without_code_are_named_one_by_one():
-    found = check_gpus.check_capabilities(machine(T4, K80, H100, H100), "mxnet-cu112")
-    assert statuses(found) == [FAULT, OK, FAULT]
+    found = check_gpus.check_capabilities(fake_driver(T4, K80, H100, H100), "mxnet-cu112")
+    assert finding_statuses(found) == [FAULT, OK, FAULT]
     assert found[0].what == "Tesla K80 (GPU 1) needs sm_37"
     assert "sm_37 is older than these" in found[0].cause
     assert found[2].what == f"{H100[0]} (GPU 2), {H100[0]} (GPU 3) needs sm_90"
@@ -246,24 +246,28 @@ def test_gpus_without_code_are_named_one_by_one():
     ) in found[2].cause
     assert "newer" in found[2].cause
     # the CPU build does not use it
-    assert statuses(check_gpus.check_capabilities(machine(H100), "mxnet")) == [WARNING]
+    assert finding_statuses(check_gpus.check_capabilities(fake_driver(H100), "mxnet")) == [WARNING]
 
 
 def test_a_gpu_without_code_that_cuda_does_not_show_is_no_fault():
     """CUDA counts the fastest first: of these two, the H100, unless it is told otherwise."""
     shown = {"CUDA_VISIBLE_DEVICES": "0"}
-    assert statuses(check_gpus.check_capabilities(machine(T4, H100), "mxnet-cu112", shown)) == [
+    assert finding_statuses(
+        check_gpus.check_capabilities(fake_driver(T4, H100), "mxnet-cu112", shown)
+    ) == [
         OK,
         FAULT,
     ]
     along_the_bus = {**shown, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
-    assert statuses(
-        check_gpus.check_capabilities(machine(T4, H100), "mxnet-cu112", along_the_bus)
+    assert finding_statuses(
+        check_gpus.check_capabilities(fake_driver(T4, H100), "mxnet-cu112", along_the_bus)
     ) == [
         OK,
         WARNING,
     ]
-    assert statuses(check_gpus.check_capabilities(machine(K80, T4), "mxnet-cu112", shown)) == [
+    assert finding_statuses(
+        check_gpus.check_capabilities(fake_driver(K80, T4), "mxnet-cu112", shown)
+    ) == [
         WARNING,
         OK,
     ]
@@ -276,15 +280,15 @@ A10G = ("NVIDIA A10G", (8, 6))
 
 def test_gpus_that_could_round_to_tf32_are_told_what_they_do():
     assert (
-        check_gpus.check_tf32(machine(V100, T4, H100), {}) == []
+        check_gpus.check_tf32(fake_driver(V100, T4, H100), {}) == []
     )  # MXNet has no code for the last
     for environ in ({}, {"NVIDIA_TF32_OVERRIDE": "0"}):
-        finding = only(check_gpus.check_tf32(machine(V100, A100, A10G), environ))
+        finding = only_finding(check_gpus.check_tf32(fake_driver(V100, A100, A10G), environ))
         assert finding.status == OK
         assert finding.what.startswith(
             f"{A100[0]} (GPU 1), {A10G[0]} (GPU 2): float32 is multiplied exactly, unless --tf32"
         )
-    finding = only(check_gpus.check_tf32(machine(A100), {"NVIDIA_TF32_OVERRIDE": "1"}))
+    finding = only_finding(check_gpus.check_tf32(fake_driver(A100), {"NVIDIA_TF32_OVERRIDE": "1"}))
     assert (finding.status, finding.cure) == (WARNING, "unset NVIDIA_TF32_OVERRIDE")
     assert "k GPUs equal one to TF32's precision only" in finding.cause
 
@@ -295,7 +299,7 @@ def test_gpus_that_could_round_to_tf32_are_told_what_they_do():
 def test_memory_in_use_names_the_processes_and_the_other_gpus():
     held = {1: [(4242, "/opt/bin/python", 12 * GIB), (7, "", None)]}
     free, busy, also_free = check_gpus.check_gpu_memory(
-        machine(V100, V100, V100, used={1: 12 * GIB}, processes=held)
+        fake_driver(V100, V100, V100, used={1: 12 * GIB}, processes=held)
     )
     assert (free.status, busy.status, also_free.status) == (OK, WARNING, OK)
     assert busy.what == "GPU 1: 12.0 of 16.0 GiB in use by python (4242, 12.0 GiB), ? (7)"
@@ -303,7 +307,10 @@ def test_memory_in_use_names_the_processes_and_the_other_gpus():
 
 
 def test_memory_in_use_by_nobody_that_is_seen():
-    assert "containers" in only(check_gpus.check_gpu_memory(machine(T4, used={0: 15 * GIB}))).cause
+    assert (
+        "containers"
+        in only_finding(check_gpus.check_gpu_memory(fake_driver(T4, used={0: 15 * GIB}))).cause
+    )
 
 
 PARTS = ["MIG-5c3a-1", "MIG-5c3a-2"]
@@ -333,7 +340,7 @@ PARTS = ["MIG-5c3a-1", "MIG-5c3a-2"]
     ],
 )
 def test_what_cuda_visible_devices_lets_through(visible, shown, problem):
-    found = visible_gpus(machine(T4, T4, T4).gpus, visible)
+    found = visible_gpus(fake_driver(T4, T4, T4).gpus, visible)
     assert ([gpu.index for gpu in found.gpus], bool(found.problem)) == (shown, bool(problem))
     assert problem in found.problem
 
@@ -348,50 +355,58 @@ def test_what_cuda_visible_devices_lets_through(visible, shown, problem):
     ],
 )
 def test_a_part_of_a_gpu_is_of_that_gpu(visible, shown):
-    found = visible_gpus(machine(A100, A100, parts={1: PARTS}).gpus, visible)
+    found = visible_gpus(fake_driver(A100, A100, parts={1: PARTS}).gpus, visible)
     assert [gpu.index for gpu in found.gpus] == shown
     assert bool(found.problem) == (not shown)
 
 
 def test_gpus_with_parts():
-    divided = machine(A100, parts={0: PARTS})
-    found = only(check_gpu_order(divided, {}))
+    divided = fake_driver(A100, parts={0: PARTS})
+    found = only_finding(check_gpu_order(divided, {}))
     assert (found.status, found.what) == (WARNING, "one part of GPU 0 is shown, as gpu:0")
     assert "it has 2 parts" in found.cause
     assert "CUDA_VISIBLE_DEVICES=MIG-5c3a-1; nvidia-smi -i 0 -mig 0" in found.cure
-    found = only(check_gpu_order(divided, {"CUDA_VISIBLE_DEVICES": PARTS[1]}))
+    found = only_finding(check_gpu_order(divided, {"CUDA_VISIBLE_DEVICES": PARTS[1]}))
     assert (found.status, found.what.partition(";")[0]) == (
         OK,
         "gpu:0 is a part (MIG) of GPU 0 of nvidia-smi",
     )
-    without = only(check_gpu_order(machine(A100, parts={0: []}), {}))
+    without = only_finding(check_gpu_order(fake_driver(A100, parts={0: []}), {}))
     assert (without.status, without.what) == (WARNING, "CUDA does not show GPU 0")
-    assert only(check_gpu_order(machine(A100), {})).status == OK
+    assert only_finding(check_gpu_order(fake_driver(A100), {})).status == OK
 
 
 def test_numbering_says_which_is_which():
-    assert only(check_gpu_order(machine(T4, T4), {"CUDA_VISIBLE_DEVICES": "1"})).what.startswith(
-        "gpu:0 is GPU 1 of nvidia-smi"
-    )
-    wrong = only(check_gpu_order(machine(T4, T4), {"CUDA_VISIBLE_DEVICES": "1,5"}))
+    assert only_finding(
+        check_gpu_order(fake_driver(T4, T4), {"CUDA_VISIBLE_DEVICES": "1"})
+    ).what.startswith("gpu:0 is GPU 1 of nvidia-smi")
+    wrong = only_finding(check_gpu_order(fake_driver(T4, T4), {"CUDA_VISIBLE_DEVICES": "1,5"}))
     assert (wrong.status, wrong.what) == (WARNING, "CUDA_VISIBLE_DEVICES=1,5: 1 GPU left")
     assert (
         "CUDA stops at '5', which names none of the 2 GPUs here, and ignores what follows"
         in wrong.cause
     )
     assert wrong.cure == "give numbers from 0 to 1, or UUIDs as nvidia-smi -L shows them, each once"
-    twice = only(check_gpu_order(machine(T4, T4), {"CUDA_VISIBLE_DEVICES": "1,1"}))
+    twice = only_finding(check_gpu_order(fake_driver(T4, T4), {"CUDA_VISIBLE_DEVICES": "1,1"}))
     assert (twice.status, twice.what) == (FAULT, "CUDA_VISIBLE_DEVICES=1,1: no GPUs left")
-    assert only(check_gpu_order(machine(T4), {"CUDA_VISIBLE_DEVICES": "9"})).status == FAULT
-    hidden = only(check_gpu_order(machine(T4), {"CUDA_VISIBLE_DEVICES": ""}))
+    assert (
+        only_finding(check_gpu_order(fake_driver(T4), {"CUDA_VISIBLE_DEVICES": "9"})).status
+        == FAULT
+    )
+    hidden = only_finding(check_gpu_order(fake_driver(T4), {"CUDA_VISIBLE_DEVICES": ""}))
     assert (hidden.status, hidden.cure) == (WARNING, "unset CUDA_VISIBLE_DEVICES")
-    assert check_gpu_order(machine(), {}) == []
+    assert check_gpu_order(fake_driver(), {}) == []
 
 
 def test_unlike_gpus_may_be_numbered_otherwise():
-    found = only(check_gpu_order(machine(T4, RTX), {}))
+    found = only_finding(check_gpu_order(fake_driver(T4, RTX), {}))
     assert (found.status, found.cure) == (WARNING, "export CUDA_DEVICE_ORDER=PCI_BUS_ID")
-    assert only(check_gpu_order(machine(T4, RTX), {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"})).status == OK
+    assert (
+        only_finding(
+            check_gpu_order(fake_driver(T4, RTX), {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"})
+        ).status
+        == OK
+    )
 
 
 AMAZON = ""  # one of theirs, of an unknown type
@@ -435,7 +450,7 @@ def test_the_expected_links_are_those_of_the_topology():
 
 @pytest.mark.parametrize("instance", ["p3.16xlarge", AMAZON])
 def test_a_whole_cube_mesh_is_as_it_should_be(instance):
-    nvlink, peers = check_gpus.check_links(machine(*[V100] * 8, nvlinks=CUBE), instance)
+    nvlink, peers = check_gpus.check_links(fake_driver(*[V100] * 8, nvlinks=CUBE), instance)
     assert (nvlink.status, peers.status) == (OK, OK)
     assert nvlink.what.endswith("as p3.16xlarge has")
     assert "0-3: 2" in nvlink.what
@@ -443,7 +458,7 @@ def test_a_whole_cube_mesh_is_as_it_should_be(instance):
 
 def test_a_link_that_is_down_is_named():
     nvlink = check_gpus.check_links(
-        machine(*[V100] * 8, nvlinks={**CUBE, (0, 3): 1, (5, 6): 0}), "p3.16xlarge"
+        fake_driver(*[V100] * 8, nvlinks={**CUBE, (0, 3): 1, (5, 6): 0}), "p3.16xlarge"
     )[0]
     assert nvlink.status == WARNING
     assert nvlink.what == (
@@ -457,7 +472,7 @@ def test_a_link_that_is_down_is_named():
 def test_a_whole_cube_mesh_is_one_however_its_gpus_are_counted(order):
     """NVML counts along the PCI bus, and the table was made on another machine."""
     here = {tuple(sorted((order[a], order[b]))): count for (a, b), count in CUBE.items()}
-    nvlink = check_gpus.check_links(machine(*[V100] * 8, nvlinks=here), "p3.16xlarge")[0]
+    nvlink = check_gpus.check_links(fake_driver(*[V100] * 8, nvlinks=here), "p3.16xlarge")[0]
     assert nvlink.status == OK
     found = check_gpus.find_renumbering(here, CUBE, 8)
     assert {tuple(sorted((found[a], found[b]))): count for (a, b), count in CUBE.items()} == here
@@ -476,14 +491,16 @@ def test_a_cube_mesh_with_a_link_less_is_none_however_its_gpus_are_counted(order
 def test_eight_v100s_elsewhere_are_not_taken_for_an_instance():
     """On PCIe cards, or linked in another way, they lack nothing."""
     for there in ({}, {(0, 1): 6}):
-        assert statuses(check_gpus.check_links(machine(*[V100] * 8, nvlinks=there), None)) == [
+        assert finding_statuses(
+            check_gpus.check_links(fake_driver(*[V100] * 8, nvlinks=there), None)
+        ) == [
             OK,
             OK,
         ]
 
 
 def test_gpus_without_nvlinks_that_should_have_none():
-    nvlink, _ = check_gpus.check_links(machine(*[T4] * 4), "g4dn.12xlarge")
+    nvlink, _ = check_gpus.check_links(fake_driver(*[T4] * 4), "g4dn.12xlarge")
     assert (nvlink.status, nvlink.what) == (
         OK,
         "no NVLinks between the GPUs, all traffic goes over PCIe, as g4dn.12xlarge has",
@@ -493,19 +510,19 @@ def test_gpus_without_nvlinks_that_should_have_none():
 def test_machines_that_nobody_knows_are_told_as_they_are():
     for instance in (AMAZON, None):
         assert (
-            check_gpus.check_links(machine(RTX, RTX, nvlinks={(0, 1): 4}), instance)[0].what
+            check_gpus.check_links(fake_driver(RTX, RTX, nvlinks={(0, 1): 4}), instance)[0].what
             == "NVLinks 0-1: 4"
         )
         assert (
-            check_gpus.check_links(machine(*[H100] * 4, switched=True), instance)[0].what
+            check_gpus.check_links(fake_driver(*[H100] * 4, switched=True), instance)[0].what
             == "NVLinks to switches on GPUs 0, 1, 2, 3"
         )
-        assert check_gpus.check_links(machine(T4), instance) == []
+        assert check_gpus.check_links(fake_driver(T4), instance) == []
 
 
 def test_a_machine_whose_nvlinks_go_to_switches_must_have_them():
     (whole, _), (bare, _) = (
-        check_gpus.check_links(machine(*[A100] * 8, switched=switched), "p4d.24xlarge")
+        check_gpus.check_links(fake_driver(*[A100] * 8, switched=switched), "p4d.24xlarge")
         for switched in (True, False)
     )
     assert (whole.status, whole.what) == (OK, "NVLinks to switches on GPUs 0, 1, 2, 3, 4, 5, 6, 7")
@@ -516,17 +533,21 @@ def test_a_machine_whose_nvlinks_go_to_switches_must_have_them():
 
 
 def test_missing_peer_access_is_a_warning_where_there_are_nvlinks():
-    far = check_gpus.check_links(machine(*[V100] * 8, nvlinks=CUBE, no_peers=[(0, 7)]), AMAZON)[1]
+    far = check_gpus.check_links(fake_driver(*[V100] * 8, nvlinks=CUBE, no_peers=[(0, 7)]), AMAZON)[
+        1
+    ]
     assert (far.status, far.what) == (
         OK,
         "no peer-to-peer access between 0-7: their copies go through the host",
     )
-    near = check_gpus.check_links(machine(*[V100] * 8, nvlinks=CUBE, no_peers=[(0, 3)]), AMAZON)[1]
+    near = check_gpus.check_links(
+        fake_driver(*[V100] * 8, nvlinks=CUBE, no_peers=[(0, 3)]), AMAZON
+    )[1]
     assert near.status == WARNING
     assert "0-3" in near.what
 
 
 @pytest.mark.parametrize(("count", "pairs"), [(2, 1), (4, 6), (8, 28)])
 def test_pairs_with_peer_access_are_counted(count, pairs):
-    found = check_gpus.check_links(machine(*[T4] * count), None)[-1]
+    found = check_gpus.check_links(fake_driver(*[T4] * count), None)[-1]
     assert (found.status, found.what) == (OK, f"peer-to-peer access between all {pairs} pairs")

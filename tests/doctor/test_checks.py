@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from support.devices import contexts, devices
 from support.elf_files import write_library
-from support.file_server import silence, status
+from support.file_server import hang_response, respond_with_status
 
 from gluonlab.doctor import check_host, check_mxnet, check_software, check_training, findings
 from gluonlab.doctor.findings import FAULT, OK, WARNING
@@ -366,13 +366,15 @@ def test_mirrors_are_asked_for_headers_alone(serve):
 
 def test_a_mirror_that_is_silent_is_given_up(serve):
     server = serve({"a.gz": b"x"})
-    server.fail("a.gz", silence())
+    server.add_faults("a.gz", hang_response())
     assert check_host.check_url(f"{server.url}a.gz", timeout_s=0.5) == "no answer within 0.5 s"
-    server.fail("a.gz", status(503))
+    server.add_faults("a.gz", respond_with_status(503))
     assert check_host.check_url(f"{server.url}a.gz") == "status 503"
-    server.fail("a.gz", status(405))  # to HEAD
+    server.add_faults("a.gz", respond_with_status(405))  # to HEAD
     assert check_host.check_url(f"{server.url}a.gz") == ""
-    server.fail("a.gz", status(405), status(404))  # to HEAD, then to GET
+    server.add_faults(
+        "a.gz", respond_with_status(405), respond_with_status(404)
+    )  # to HEAD, then to GET
     assert check_host.check_url(f"{server.url}a.gz") == "status 404"
 
 

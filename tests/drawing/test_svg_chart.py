@@ -5,7 +5,15 @@ import math
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.drawn_charts import SVG, marks, texts, ticks, tree_of, values, with_id
+from support.drawn_charts import (
+    SVG,
+    find_group,
+    mark_positions,
+    parse_svg,
+    pixels_to_values,
+    read_ticks,
+    svg_texts,
+)
 
 from gluonlab.drawing.svg_chart import (
     COLORS,
@@ -28,14 +36,14 @@ VALUES = st.floats(1e-6, 1e7)
 def drawn(curves, log=False, **more):
     """The picture's tree."""
     axes = Axis("across (s)", log), Axis("up (images)", log)
-    return tree_of(as_svg(Chart("a <title>", *axes, curves, **more)))
+    return parse_svg(as_svg(Chart("a <title>", *axes, curves, **more)))
 
 
 @settings(deadline=None, max_examples=40)
 @given(st.lists(st.tuples(VALUES, VALUES), min_size=2, max_size=9), st.booleans())
 def test_values_lie_in_proportion_on_linear_and_logarithmic_axes(points, log):
     points = sorted(set(points))
-    found = marks(drawn([Curve("it", points)], log), "curve-0")
+    found = mark_positions(drawn([Curve("it", points)], log), "curve-0")
     of = math.log if log else float
     for axis in (0, 1):
         values, px = [of(each[axis]) for each in points], [each[axis] for each in found]
@@ -61,26 +69,26 @@ def test_values_lie_in_proportion_on_linear_and_logarithmic_axes(points, log):
 )
 def test_ticks_are_round(low, high, log, told):
     tree = drawn([Curve("", [(1.0, low), (2.0, high)])], log)
-    assert [value for value, _ in ticks(tree, "y")] == [float(each) for each in told]
-    assert set(told) <= {text.replace(",", "") for text in texts(tree)}
+    assert [value for value, _ in read_ticks(tree, "y")] == [float(each) for each in told]
+    assert set(told) <= {text.replace(",", "") for text in svg_texts(tree)}
 
 
 def test_titles_axes_legend_regions_and_notes_are_there_and_described():
     curves = [Curve("one", [(1, 2), (3, 4)], 0, [(1, 3), None]), Curve("two", [(1, 9)], 1)]
     regions = [Region("calm", 1, 2, 0)]
     tree = drawn(curves, regions=regions, notes=["A sentence that says more. " * 9])
-    said = texts(tree)
+    said = svg_texts(tree)
     assert {"a <title>", "across (s)", "up (images)", "one", "two", "calm"} <= set(said)
     described = tree.find(f"{SVG}desc").text
     assert "one: 1: 2, 3: 4." in described and "A sentence" in described
-    [path] = with_id(tree, "curve-0-intervals").iter(f"{SVG}path")
+    [path] = find_group(tree, "curve-0-intervals").iter(f"{SVG}path")
     ends = [float(number) for number in path.get("d").split() if number not in "ML"][1::2]
-    assert values(tree, "y", ends, log=False) == pytest.approx([1, 3])
+    assert pixels_to_values(tree, "y", ends, log=False) == pytest.approx([1, 3])
 
 
 def test_a_single_point_and_nothing_at_all_can_be_drawn():
-    assert len(marks(drawn([Curve("it", [(5, 5)])]), "curve-0")) == 1
-    assert len(marks(drawn([Curve("it", [(5, 0)])]), "curve-0")) == 1
+    assert len(mark_positions(drawn([Curve("it", [(5, 5)])]), "curve-0")) == 1
+    assert len(mark_positions(drawn([Curve("it", [(5, 0)])]), "curve-0")) == 1
     drawn([])
 
 
@@ -93,7 +101,7 @@ def test_each_kind_of_curve_has_a_mark_and_colours_for_light_and_dark():
 
 def test_dollar_signs_are_not_mathematics():
     tree = drawn([Curve("$a$ and $b", [(1, 2)])], notes=["$x^2$ $"])
-    assert {"$a$ and $b", "$x^2$ $"} <= set(texts(tree))
+    assert {"$a$ and $b", "$x^2$ $"} <= set(svg_texts(tree))
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,15 @@ from hypothesis import strategies as st
 from mxnet import nd
 from mxnet.gluon import nn
 from support.devices import contexts
-from support.splits import IMAGE, batches_of, chains, make_chain, plan_for, split_of, trained
+from support.splits import (
+    IMAGE,
+    chains,
+    make_batches,
+    make_chain,
+    make_parallelism,
+    make_strategy_plan,
+    train_strategy,
+)
 
 from gluonlab.config import TrainConfig
 from gluonlab.engine.mxnet_setup import (
@@ -45,13 +53,13 @@ def normalised(depth, ctxs):
 def bits(strategy, overlap, sizes):
     """The parameters after some batches, and all losses."""
     with use_backward_bulk_size(overlap):
-        losses, params = trained(strategy, batches_of(sizes))
+        losses, params = train_strategy(strategy, make_batches(sizes))
     return losses, {name: array.tobytes() for name, array in params.items()}
 
 
 def data_parallel_on(devices, make_net, microbatches, **more):
-    split = split_of("data", contexts(devices), 1)
-    plan = plan_for(split, microbatches=microbatches, compress=None, **more)
+    split = make_parallelism("data", contexts(devices), 1)
+    plan = make_strategy_plan(split, microbatches=microbatches, compress=None, **more)
     return data_parallel(make_net, make_loss(), plan, SINGLE_PROCESS)
 
 
@@ -80,9 +88,9 @@ def test_so_it_does_where_copies_are_pipelines(overlap, schedule):
     chain = ([("conv", 3)], [("dense", 4)], False, True)
 
     def strategy():
-        split = split_of("pipeline", contexts(4), 2, schedule=schedule, cut=(1,))
+        split = make_parallelism("pipeline", contexts(4), 2, schedule=schedule, cut=(1,))
         make = lambda ctxs, start=None: make_chain(chain, start)  # noqa: E731
-        return pipeline_parallel(make, make_loss(), plan_for(split), SINGLE_PROCESS)
+        return pipeline_parallel(make, make_loss(), make_strategy_plan(split), SINGLE_PROCESS)
 
     assert bits(strategy(), None, [6, 5]) == bits(strategy(), overlap, [6, 5])
 

@@ -8,8 +8,8 @@ from itertools import permutations
 
 import mxnet as mx
 import pytest
-from support.processes import said_spin_counts
-from support.workers import convolve, gradients, team_size
+from support.processes import read_spin_counts
+from support.workers import digest_gradients, openmp_team_size, run_convolutions
 
 from gluonlab.engine import openmp_settings
 from gluonlab.engine.cpu_threads import set_threads, threads_per_device
@@ -84,7 +84,7 @@ def test_workers_have_the_threads_that_were_set(exported):
         (ONE, 1, 1),
     ]:
         assert set_threads(ctxs, threads) == expected
-        assert [team_size(ctx) for ctx in ctxs] == [expected] * len(ctxs)
+        assert [openmp_team_size(ctx) for ctx in ctxs] == [expected] * len(ctxs)
     set_threads(THREE, 1)
 
 
@@ -112,11 +112,11 @@ def test_bits_do_not_depend_on_the_teams_that_were_before(order):
     """They are those of workers that MXNet has just started, which have computed nothing yet."""
     for n, threads in order:
         set_threads([mx.cpu(i) for i in range(n)], threads)
-        after_others = [gradients(mx.cpu(i)) for i in range(n)]
+        after_others = [digest_gradients(mx.cpu(i)) for i in range(n)]
         if os.fork() == 0:
             os._exit(0)
         os.wait()
-        assert [gradients(mx.cpu(i)) for i in range(n)] == after_others
+        assert [digest_gradients(mx.cpu(i)) for i in range(n)] == after_others
     set_threads(ONE, 1)
 
 
@@ -180,9 +180,9 @@ warnings.simplefilter("ignore")
 ctxs = gluonlab.devices.devices("cpu*2")
 os.fork() or os._exit(0)
 os.wait()
-sizes = [workers.team_size(ctx) for ctx in ctxs]
+sizes = [workers.openmp_team_size(ctx) for ctx in ctxs]
 subprocess.run([sys.executable, "-c", ""])
-print(json.dumps([sizes, [workers.team_size(ctx) for ctx in ctxs], workers.compute(ctxs)]))
+print(json.dumps([sizes, [workers.openmp_team_size(ctx) for ctx in ctxs], workers.compute(ctxs)]))
 """
 
 
@@ -196,7 +196,7 @@ def test_a_team_that_grows_does_not_run_what_was_compiled_for_a_smaller_one(pyth
         "one, two = [mx.cpu(0)], [mx.cpu(0), mx.cpu(1)]\nresults = []\n"
         "for ctxs, threads in [(two, 1), (one, 2), (two, 1), (one, 4), (one, 8), (two, 1)]:\n"
         "    gluonlab.engine.cpu_threads.set_threads(ctxs, threads)\n"
-        "    results += [[workers.convolve(ctx, images) for images in (1, 8, "
+        "    results += [[workers.run_convolutions(ctx, images) for images in (1, 8, "
         "64)] for ctx in ctxs]\nprint(json.dumps(results))"
     )
     first, *others = finished(python("-c", code))
@@ -221,11 +221,11 @@ def test_a_team_is_never_smaller_than_onednn_was_told(python, exported):
         "import json, os, warnings; warnings.simplefilter('ignore')\n"
         "import gluonlab.engine.cpu_threads, mxnet as mx; from support import workers\n"
         "gluonlab.engine.cpu_threads.set_threads([mx.cpu(0)], 4)\n"
-        "print(json.dumps([workers.convolve(mx.cpu(0), images) for images in (8, "
+        "print(json.dumps([workers.run_convolutions(mx.cpu(0), images) for images in (8, "
         "64)] + [len(os.sched_getaffinity(0))]))"
     )
     set_threads(ONE, 1)
-    alone = [list(convolve(ONE[0], images)) for images in (8, 64)]
+    alone = [list(run_convolutions(ONE[0], images)) for images in (8, 64)]
     assert finished(python("-c", code, **exported)) == [*alone, len(os.sched_getaffinity(0))]
 
 
@@ -233,7 +233,7 @@ TORCH_FIRST = (
     "import json, torch, warnings; before = torch.get_num_threads()\n"
     "import gluonlab, mxnet as mx\nfrom support import workers\n"
     "from gluonlab.devices import devices\n"
-    "plain = [workers.team_size(mx.cpu(i)) for i in range(2)]\n"
+    "plain = [workers.openmp_team_size(mx.cpu(i)) for i in range(2)]\n"
     "values = workers.compute([mx.cpu(0), mx.cpu(1)])\n"
     "with warnings.catch_warnings(record=True) as said:\n"
     "    warnings.simplefilter('always'); devices('cpu', threads=2); devices('cpu', threads=2)\n"
@@ -278,7 +278,7 @@ def test_plain_contexts_compute_whatever_was_asked_for_before(python, environmen
     code += f"print(json.dumps(found))\n{AFTER_A_FORK}"
     answers = python("-c", code, OMP_DISPLAY_ENV="verbose", **environment)
     assert answers.returncode == 0, answers.stderr
-    assert set(said_spin_counts(answers.stderr)) == {openmp_settings.SPIN_COUNT}
+    assert set(read_spin_counts(answers.stderr)) == {openmp_settings.SPIN_COUNT}
     found, after_a_fork = map(json.loads, answers.stdout.splitlines())
     assert found == [[512.0, 512.0]] * len(PREPARE)
     assert after_a_fork == [[1, 1], [1, 1], [256.0, 256.0]]

@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from support.environments import Told
+from support.environments import DoctorReport
 from support.processes import clean_environment
 from support.stub_driver import write_driver
 
@@ -22,22 +22,24 @@ def doctor(**environment):
         env=clean_environment(**environment), capture_output=True, encoding="utf-8", timeout=600,
     )  # fmt: skip
     assert ended.stderr == ""
-    return ended.returncode, Told(ended.stdout)
+    return ended.returncode, DoctorReport(ended.stdout)
 
 
 def test_with_a_driver_every_library_is_found_and_the_doctor_says_that_there_is_no_gpu(tmp_path):
     code, told = doctor(LD_LIBRARY_PATH=str(write_driver(tmp_path)))
     assert (code, told.faults()) == (0, [])
     [wheels] = [
-        found["what"] for found in told.of("libraries") if found["what"].startswith("from wheels")
+        found["what"]
+        for found in told.findings_for("libraries")
+        if found["what"].startswith("from wheels")
     ]
     # which cusolver opens by itself
     needed = {library.soname for library in mxnet_installation.LIBRARIES} - {"libcusparse.so.11"}
     assert {word.strip(",:") for word in wheels.split()} >= needed
-    [loads] = told.of("import")
+    [loads] = told.findings_for("import")
     assert "built with CUDA, CUDNN, NCCL" in loads["what"]
     assert loads["what"].endswith("it sees no GPU")
-    [gpus] = told.of("gpus")
+    [gpus] = told.findings_for("gpus")
     assert (gpus["status"], gpus["what"]) == ("warning", "no GPU")
 
 

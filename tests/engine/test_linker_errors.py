@@ -8,7 +8,7 @@ import sys
 
 import pytest
 from support.elf_files import write_library
-from support.environments import Environment
+from support.environments import VirtualEnvironment
 from support.processes import clean_environment
 
 from gluonlab.engine import linker_errors, mxnet_installation
@@ -286,7 +286,7 @@ def cu112(tmp_path):
     """
 
     def make(code):
-        environment = Environment(tmp_path, without=["mxnet"])
+        environment = VirtualEnvironment(tmp_path, without=["mxnet"])
         environment.add_package("mxnet", code)
         environment.add_distribution("mxnet-cu112")
         return environment
@@ -298,7 +298,7 @@ def test_the_engines_error_names_the_wrong_version_in_ld_library_path(cu112, tmp
     environment, system = cu112("raise SystemExit('mxnet was begun')"), tmp_path / "cuda"
     users = write_library(system / "libcublas.so.11", undefined=["cublasLtShutdownCtx"])
     write_library(wheel_place(environment.site, "libcublas.so.11"))
-    said = environment.python("-c", IMPORT, LD_LIBRARY_PATH=str(system)).stdout.strip()
+    said = environment.run_python("-c", IMPORT, LD_LIBRARY_PATH=str(system)).stdout.strip()
     assert said.startswith(f"mxnet cannot load libcublas.so.11: {users} does not fit")
     assert f"take {system} out of LD_LIBRARY_PATH" in said
     assert "\n" not in said
@@ -307,6 +307,6 @@ def test_the_engines_error_names_the_wrong_version_in_ld_library_path(cu112, tmp
 def test_the_engines_error_names_cudnn_9(cu112):
     environment = cu112("import ctypes\nctypes.CDLL('libcudnn.so.8')")
     nine = write_library(wheel_place(environment.site, "libcudnn.so.8").with_name("libcudnn.so.9"))
-    said = environment.python("-c", IMPORT).stdout
+    said = environment.run_python("-c", IMPORT).stdout
     assert f"mxnet cannot load libcudnn.so.8: {nine} is another version" in said
     assert "pip install --force-reinstall --no-deps 'nvidia-cudnn-cu11<9'" in said

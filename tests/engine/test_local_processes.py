@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from support.parameter_server import parameter_server
+from support.parameter_server import start_workers
 from support.processes import clean_environment
 
 from gluonlab.engine import local_processes
@@ -198,7 +198,7 @@ def test_one_device_warns_where_the_workers_of_its_host_are_not_known(environmen
 
 
 def test_decoders_take_their_part_too(environment, monkeypatch, tmp_path):
-    from support.image_folders import write_folder
+    from support.image_folders import write_image_folder
 
     from gluonlab.data.sets import image_files, image_folder
 
@@ -210,7 +210,7 @@ def test_decoders_take_their_part_too(environment, monkeypatch, tmp_path):
         "DecoderPool",
         lambda size, processes, *more: started.append(processes) or real(size, processes, *more),
     )
-    write_folder(tmp_path)
+    write_image_folder(tmp_path)
     image_folder.load_folder(tmp_path)
     assert started == [2]
 
@@ -224,7 +224,7 @@ SAYS = (
     "from gluonlab.engine.cpu_threads import threads_per_device\nfrom support import workers\n"
     "before = local_process_count()\ngroup = ParameterServer()\n[ctx] = devices('cpu')\n"
     "print(json.dumps([before, local_process_count(), threads_per_device(1), "
-    "workers.team_size(ctx)]))"
+    "workers.openmp_team_size(ctx)]))"
 )
 
 
@@ -238,7 +238,7 @@ SAYS = (
 )
 @pytest.mark.long
 def test_workers_of_one_host_each_take_their_part_of_its_cores(count, cores):
-    with parameter_server(count, SAYS) as workers:
+    with start_workers(count, SAYS) as workers:
         said = [json.loads(worker.communicate(timeout=120)[0]) for worker in workers]
     part = max(1, cores // count)
     assert said == [[[count, True], [count, True], part, part]] * count
@@ -253,7 +253,7 @@ def test_workers_that_call_themselves_otherwise_are_on_other_hosts():
         "import json, gluonlab\n",
         "import json, os, socket, gluonlab\nsocket.gethostname = lambda: str(os.getpid())\n",
     )
-    with parameter_server(2, named) as workers:
+    with start_workers(2, named) as workers:
         said = [json.loads(worker.communicate(timeout=120)[0]) for worker in workers]
     assert [(group, threads) for _, group, threads, _ in said] == [
         ([1, True], resources.available_cores())

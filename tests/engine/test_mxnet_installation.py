@@ -5,7 +5,7 @@ import re
 import shutil
 
 import pytest
-from support.environments import INSTALLED, Environment
+from support.environments import INSTALLED, VirtualEnvironment
 
 from gluonlab.engine.mxnet_installation import pip_install_choices, pip_install_command
 
@@ -48,13 +48,13 @@ def test_a_command_names_what_the_package_does(version, extra, distribution):
 )
 def test_pip_takes_the_command_where_there_is_no_mxnet(tmp_path, extra, brings):
     """As pip resolves it, without installing: with MXNet's metadata it finds no numpy on 3.13."""
-    environment = Environment(tmp_path, without=["mxnet"])
+    environment = VirtualEnvironment(tmp_path, without=["mxnet"])
     [info] = INSTALLED.glob("gluonlab-*.dist-info")
     shutil.copytree(info, environment.site / info.name)
     would = ""
     for command in pip_install_command(extra).split(" && "):
         words = command.replace("'", "").split()
-        ended = environment.python("-m", *words, "--dry-run", "--disable-pip-version-check")
+        ended = environment.run_python("-m", *words, "--dry-run", "--disable-pip-version-check")
         assert ended.returncode == 0, ended.stderr
         would += ended.stdout
     for distribution in brings:

@@ -13,7 +13,7 @@ from mxnet import autograd, nd
 from support.covering import pairwise
 from support.devices import contexts, device
 from support.examples import examples
-from support.reference import cpus
+from support.reference import cpu_contexts
 from support.stores import FROM_SCRATCH, STORES
 
 from gluonlab.errors import KVStoreError
@@ -210,7 +210,10 @@ NO_BLOCKS = pytest.mark.cpu_only(
 def test_arrays_without_elements_and_scalars_come_alone_and_among_others(name, shapes):
     found = []
     with mx.util.np_shape(True):
-        for store, ctxs in ((mx.kv.create("device"), cpus(3)), (make_kvstore(name), contexts(3))):
+        for store, ctxs in (
+            (mx.kv.create("device"), cpu_contexts(3)),
+            (make_kvstore(name), contexts(3)),
+        ):
             arrays, keys = [on(ctxs, 1, shape) for shape in shapes], list(range(len(shapes)))
             outs = [on(ctxs, 0, shape) for shape in shapes]
             store.broadcast(keys, [of_key[1] for of_key in arrays], outs)

@@ -9,8 +9,8 @@ import types
 import numpy
 import pytest
 from support.covering import pairwise
-from support.environments import Environment
-from support.processes import package
+from support.environments import VirtualEnvironment
+from support.processes import write_package
 
 from gluonlab.engine import mxnet_fixes, mxnet_import, mxnet_installation, openmp_settings
 from gluonlab.engine.mxnet_installation import pip_install_command
@@ -158,9 +158,9 @@ def test_a_library_that_is_not_there_is_an_engine_error(tmp_path):
     """A real import of a package that asks the real linker for what this environment does not
     have.
     """
-    environment = Environment(tmp_path, without=["mxnet"])
+    environment = VirtualEnvironment(tmp_path, without=["mxnet"])
     environment.add_package("mxnet", "import ctypes\nctypes.CDLL('libcudnn.so.8')\n")
-    error = import_error(environment.python("-c", CATCH))
+    error = import_error(environment.run_python("-c", CATCH))
     assert error["kinds"][0] == "EngineError"
     assert "OSError" not in error["kinds"]
     assert error["cause"] == "OSError"
@@ -178,7 +178,9 @@ def test_a_library_that_is_not_there_is_an_engine_error(tmp_path):
     ],
 )
 def test_what_mxnet_misses_is_an_engine_error(python, tmp_path, code, missing):
-    error = import_error(python("-c", CATCH, path=[package(tmp_path / "site", "mxnet", code)]))
+    error = import_error(
+        python("-c", CATCH, path=[write_package(tmp_path / "site", "mxnet", code)])
+    )
     assert error["kinds"][0] == "EngineError"
     assert missing in error["message"]
 
@@ -191,7 +193,7 @@ def test_no_mxnet_at_all_is_an_import_error_that_says_what_to_install(python):
 
 
 def test_both_flavours_together_are_refused_before_mxnet_begins(python, tmp_path):
-    site = package(tmp_path / "site", "mxnet", "raise SystemExit('mxnet was begun')\n")
+    site = write_package(tmp_path / "site", "mxnet", "raise SystemExit('mxnet was begun')\n")
     for name in ("mxnet", "mxnet-cu112"):
         distribution(tmp_path / "site", name)
     error = import_error(python("-c", CATCH, path=[site]))
@@ -219,7 +221,7 @@ CHOSEN = {"MXNET_CPU_TEMP_COPY": "7", "MXNET_SUBGRAPH_VERBOSE": "1"}
 def test_the_environment_is_set_when_mxnet_begins_and_what_the_user_has_set_is_kept(
     python, tmp_path, exported
 ):
-    site = package(tmp_path / "site", "mxnet", REPORT)
+    site = write_package(tmp_path / "site", "mxnet", REPORT)
     report = python("-c", "import gluonlab, mxnet", path=[site], **exported).stdout
     found = json.loads(report)["environment"]
     # what MXNet and OpenMP read: each worker begins alone
@@ -229,7 +231,7 @@ def test_the_environment_is_set_when_mxnet_begins_and_what_the_user_has_set_is_k
 
 def test_the_number_of_threads_is_the_users_again_when_mxnet_is_loaded(python, tmp_path):
     exported = {"OMP_NUM_THREADS": "3"}
-    site = package(tmp_path / "site", "mxnet", "")
+    site = write_package(tmp_path / "site", "mxnet", "")
     found = json.loads(
         python("-c", f"import gluonlab, mxnet; {REPORT}", path=[site], **exported).stdout
     )["environment"]
@@ -267,7 +269,7 @@ SPINS = {"GOMP_SPINCOUNT": "77"}
 def test_mxnet_loads_with_openmp_set_for_it_and_everybody_else_with_what_the_user_has_set(
     python, tmp_path, exported, seen
 ):
-    site = package(tmp_path / "site", "mxnet", REPORT)
+    site = write_package(tmp_path / "site", "mxnet", REPORT)
     result = python(
         "-W", "always", "-c", f"import gluonlab, mxnet; {REPORT}", path=[site], **exported
     )
@@ -319,7 +321,7 @@ def test_threads_are_known_to_spin_where_mxnet_came_first(
     """Also in what a process of ours has started, which inherits enough scratch memory, but not
     what OpenMP was told.
     """
-    site = package(tmp_path / "site", "mxnet", "")
+    site = write_package(tmp_path / "site", "mxnet", "")
     code = f"import {order}; from gluonlab.engine import openmp_settings as openmp; "
     code += "print(openmp.spins_by_default())"
     spins = order == "mxnet, gluonlab" and not exported
@@ -356,9 +358,9 @@ def test_importing_gluonlab_alone_changes_no_environment(python):
 
 def test_other_modules_are_found_as_ever(python, tmp_path):
     """Only mxnet itself is prepared: not what lies in it, nor what is called like it."""
-    site = package(tmp_path / "site", "mxnet", "import mxnet.part\n")
+    site = write_package(tmp_path / "site", "mxnet", "import mxnet.part\n")
     (tmp_path / "site" / "mxnet" / "part.py").write_text("print('part')\n")
-    package(tmp_path / "other", "mxnet_tools", "print('tools')\n")
+    write_package(tmp_path / "other", "mxnet_tools", "print('tools')\n")
     result = python(
         "-c",
         "import gluonlab, mxnet_tools, mxnet, sys; print('numpy' in sys.modules)",
@@ -472,7 +474,7 @@ def test_all_libraries_are_loaded_before_mxnet_begins(python, tmp_path):
         path = site / "nvidia" / library.folder / "lib" / library.soname
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
-    package(site, "mxnet", "print(open('/proc/self/maps').read())\n")
+    write_package(site, "mxnet", "print(open('/proc/self/maps').read())\n")
     # the mxnet that the tests themselves run with must not count as a second flavour
     code = (
         "import numpy, gluonlab.engine.mxnet_setup as engine\n"

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from mxnet import autograd, gluon, nd
 from mxnet.gluon import nn
-from support.devices import contexts, device, named
-from support.drawn_runs import few_digits
-from support.reference import all_equal, cpus, distance, values
-from support.stores import SOME_NOW
+from support.devices import contexts, device, device_spec
+from support.drawn_runs import load_few_digits
+from support.reference import arrays_equal, cpu_contexts, parameter_arrays, relative_distance
+from support.stores import STORE_CASES
 
 from gluonlab.config import TrainConfig
 from gluonlab.data import Loader
@@ -38,7 +38,7 @@ def as_set():
 @pytest.mark.parametrize("resident_bytes", [0, 2**30])
 @pytest.mark.parametrize("how", ["plain", "augmented and mixed", "raw"])
 def test_a_loader_gives_the_same_batches_as_np_arrays(resident_bytes, how, set_np):
-    split = few_digits().test
+    split = load_few_digits().test
     changes = {
         "augmented and mixed": {"augment": Augment(2, True), "mixup": Mixup(0.3)},
         "raw": {"raw": True},
@@ -80,7 +80,7 @@ def test_networks_give_the_same_scores_and_gradients_for_np_arrays(name, shape):
             kind = mx.np if active else nd
             # which makes the shapes known; MXNet's two kinds of arrays draw other numbers
             net(kind.array(images))
-            start = start or values(net)
+            start = start or parameter_arrays(net)
             for param, array in zip(net.collect_params().values(), start):
                 param.set_data(kind.array(array))
             with autograd.record():
@@ -93,7 +93,7 @@ def test_networks_give_the_same_scores_and_gradients_for_np_arrays(name, shape):
                 if param.grad_req != "null"
             ]
             found.append([scores.asnumpy(), *grads])
-    assert distance(found[1], found[0]) < 1e-5
+    assert relative_distance(found[1], found[0]) < 1e-5
 
 
 def test_networks_of_gluoncv_are_refused_in_one_line(set_np):
@@ -106,8 +106,8 @@ def test_networks_of_gluoncv_are_refused_in_one_line(set_np):
 def test_a_run_and_its_network_are_what_they_are_without(model, empty_cwd):
     def result():
         return train(
-            TrainConfig(devices=named(2), model=model, epochs=1, kvstore="ring"),
-            dataset=few_digits(),
+            TrainConfig(devices=device_spec(2), model=model, epochs=1, kvstore="ring"),
+            dataset=load_few_digits(),
         )
 
     expected = result()
@@ -124,7 +124,7 @@ def test_a_run_and_its_network_are_what_they_are_without(model, empty_cwd):
         assert type(gradient) is mx.np.ndarray
         assert float(abs(gradient).sum()) > 0
         # of all digits
-        assert 0 < evaluate_run(str(found.run_dir), devices=named(3)).score.accuracy < 1
+        assert 0 < evaluate_run(str(found.run_dir), devices=device_spec(3)).score.accuracy < 1
         assert as_set() == (True, True)
         file = str(empty_cwd / "again")
         found.net.save_parameters(file)
@@ -132,14 +132,14 @@ def test_a_run_and_its_network_are_what_they_are_without(model, empty_cwd):
     finally:
         mx.npx.reset_np()
     assert found.accuracy == expected.accuracy
-    assert all_equal(values(found.net), values(expected.net))
+    assert arrays_equal(parameter_arrays(found.net), parameter_arrays(expected.net))
     np.testing.assert_array_equal(
         scores.asnumpy(), expected.net(nd.array(images, ctx=device())).asnumpy()
     )
 
 
 def test_training_by_hand_is_what_it_is_without(set_np):
-    data, params = few_digits(), init_params()
+    data, params = load_few_digits(), init_params()
 
     def accuracy():
         return train_by_hand(
@@ -224,13 +224,13 @@ def by_gluon(ctxs, store, hybridize):
 
 
 @pytest.mark.parametrize("devices", [2, 3])
-@pytest.mark.parametrize("name", SOME_NOW)
+@pytest.mark.parametrize("name", STORE_CASES)
 def test_the_chapters_on_several_devices_give_what_one_device_gives(name, devices, set_np):
     found = by_hand(contexts(devices), make_kvstore(name))
-    assert distance(found, by_hand_on_one_device()) < 1e-5
+    assert relative_distance(found, by_hand_on_one_device()) < 1e-5
     for hybridize in (False, True):
         found = by_gluon(contexts(devices), make_kvstore(name), hybridize)
-        assert distance(found, by_gluon_on_one_device(hybridize)) < 1e-5
+        assert relative_distance(found, by_gluon_on_one_device(hybridize)) < 1e-5
 
 
 @lru_cache(maxsize=None)
@@ -240,4 +240,4 @@ def by_hand_on_one_device():
 
 @lru_cache(maxsize=None)
 def by_gluon_on_one_device(hybridize):
-    return by_gluon(cpus(1), None, hybridize)
+    return by_gluon(cpu_contexts(1), None, hybridize)

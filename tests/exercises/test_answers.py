@@ -4,11 +4,11 @@ mistakes that students make. make check-labs tests the rest of the notebooks.
 
 import pytest
 from support.lab_answers import (
-    amiss_in_verdict,
-    mistakes,
-    other_right_answers,
-    solution,
-    verdict_on,
+    alternative_answers,
+    find_verdict_fault,
+    judge_lab_answer,
+    lab_mistakes,
+    load_solution,
 )
 
 from gluonlab.exercises.checkers import all_exercises, reseeded_cases
@@ -17,8 +17,8 @@ pytestmark = pytest.mark.cpu_only(
     "checkers of exercises watch CPU devices: their waits, their threads, operators that mix them"
 )
 
-MISTAKES = mistakes()
-RIGHT = other_right_answers()
+MISTAKES = lab_mistakes()
+RIGHT = alternative_answers()
 # Checks that train for a tenth of a second. make test takes their solutions and these of their
 # mistakes, which reach nearly every line of the checker; make test-all and check-labs take all.
 FEW = {"06-3": (6, 15), "07-1": (3, 10, 15, 17), "09-7": (2, 12, 17)}
@@ -32,13 +32,13 @@ def all_of(id, slow):
 def refusals(answers):
     """List the right answers that are refused in cases that no student is shown, and why."""
     with reseeded_cases(7):
-        verdicts = [(id, verdict_on(id, answer)) for id, answer in answers]
+        verdicts = [(id, judge_lab_answer(id, answer)) for id, answer in answers]
     return [f"{id}: {verdict.texts['en']}" for id, verdict in verdicts if not verdict]
 
 
 def misnamed(id, numbers):
     """List the faults of the verdicts on these mistakes."""
-    return [text for text in (amiss_in_verdict(id, number) for number in numbers) if text]
+    return [text for text in (find_verdict_fault(id, number) for number in numbers) if text]
 
 
 def test_every_exercise_has_mistakes():
@@ -47,7 +47,7 @@ def test_every_exercise_has_mistakes():
 
 @pytest.mark.parametrize("id", [all_of(id, set(RIGHT) - SLOW) for id in MISTAKES])
 def test_a_checker_accepts_the_solution(id):
-    assert refusals([(id, solution(id))]) == []
+    assert refusals([(id, load_solution(id))]) == []
 
 
 @pytest.mark.parametrize("id", [all_of(id, SLOW) for id in RIGHT])

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from support.stand_in_engine import calls, install
+from support.stand_in_engine import install_fake_engine, read_calls
 
 import gluonlab
 from gluonlab.errors import NotebookError
@@ -38,7 +38,7 @@ RESULT = "print(json.dumps({{'lab': '03', 'note': {note}, 'verdicts': {verdicts}
 
 @pytest.fixture
 def engine(tmp_path, monkeypatch):
-    return install(tmp_path / "engine", monkeypatch)
+    return install_fake_engine(tmp_path / "engine", monkeypatch)
 
 
 def outcome(engine, code, stop=None, bounds=BOUNDS, content="{}"):
@@ -166,7 +166,7 @@ def test_one_that_does_not_end_is_removed(engine, monkeypatch, stops):
     monkeypatch.setattr(notebook_runners, "_GRACE_S", 0.01)  # it would sleep on
     made = outcome(engine, BEGIN + f"open({str(asleep)!r}, 'w')\ntime.sleep(3600)", stop)
     assert "not finished in time" in made.note
-    [(run, *options), removed] = calls(engine)
+    [(run, *options), removed] = read_calls(engine)
     name = options[options.index("--name") + 1]
     assert run == "run" and removed == ["rm", "--force", name]
     with pytest.raises(ProcessLookupError):
@@ -186,7 +186,7 @@ def test_without_an_engine_one_line_says_what_to_do(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(NotebookError, match="no docker or podman on PATH: install one and build"):
         find_engine("")
-    install(tmp_path / "engine", monkeypatch, "podman")
+    install_fake_engine(tmp_path / "engine", monkeypatch, "podman")
     assert find_engine("") == shutil.which("podman") == find_engine("podman")
     with pytest.raises(NotebookError, match="there is no docker on PATH"):
         find_engine("docker")

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from mxnet.gluon import nn
 from PIL import Image
-from support.commands import QUICK, the_error
-from support.drawn_runs import few_digits
-from support.image_folders import CLASSES, write_folder
-from support.process_group import in_processes
-from support.quick_runs import quick
+from support.commands import QUICK_OPTIONS, read_error_line
+from support.drawn_runs import load_few_digits
+from support.image_folders import CLASSES, write_image_folder
+from support.process_group import run_in_threads
+from support.quick_runs import run_quickly
 
 from gluonlab.config import TrainConfig
 from gluonlab.errors import ModelError
@@ -74,9 +74,9 @@ def confusion_of(classes, labels, found):
 
 
 def test_the_pages_program_classifies_grey_digits_as_gluonlab_does(python, tmp_path):
-    few = few_digits()
+    few = load_few_digits()
     options = dict(model="lenet", batch_size=10, export="onnx", confusion=True)
-    result, test = quick(tmp_path, dataset=few, **options), few.test
+    result, test = run_quickly(tmp_path, dataset=few, **options), few.test
     images, labels = test.batch(np.arange(len(test)))
     pictures = [tmp_path / f"{number}.png" for number in range(len(test))]
     for picture, image in zip(pictures, images):
@@ -90,7 +90,7 @@ def test_the_pages_program_classifies_grey_digits_as_gluonlab_does(python, tmp_p
 def test_the_pages_program_classifies_colour_photographs_of_any_shape_as_gluonlab_does(
     python, tmp_path
 ):
-    folder = write_folder(tmp_path / "images", suffix=".png", size=24)
+    folder = write_image_folder(tmp_path / "images", suffix=".png", size=24)
     pictures = sorted((folder / "val").glob("*/*.png"))
     for number, picture in enumerate(pictures):  # wider or higher than they were
         image = Image.open(picture)
@@ -98,7 +98,7 @@ def test_the_pages_program_classifies_colour_photographs_of_any_shape_as_gluonla
         exif[ORIENTATION] = 1 + number % 8  # as it was held
         image = image.resize((30 + number, 24) if number % 2 else (24, 30 + number))
         image.save(picture, exif=exif)
-    result = quick(
+    result = run_quickly(
         tmp_path, model="resnet8", dataset=f"folder:{folder}", image_size=20, batch_size=3,
         normalise="imagenet", export="onnx", confusion=True, resizer="pillow",
     )  # fmt: skip
@@ -111,7 +111,7 @@ def test_the_pages_program_classifies_colour_photographs_of_any_shape_as_gluonla
 
 def test_a_run_and_its_evaluation_say_how_nearly_the_model_agrees(run, tmp_path):
     out = tmp_path / "run"
-    status, said, err = run(*QUICK, "--export", "onnx", "--out", str(out))
+    status, said, err = run(*QUICK_OPTIONS, "--export", "onnx", "--out", str(out))
     assert status == 0 and re.search(rf"^export +{SAID}$", said + err, re.M)
     assert json.loads((out / "config.json").read_text())["config"]["export"] == "onnx"
     status, said, _ = run("--evaluate", str(out), "--export=onnx", "--out", str(tmp_path / "other"))
@@ -130,7 +130,7 @@ def test_only_the_first_process_writes_the_model(tmp_path, monkeypatch):
     config = TrainConfig(
         devices="cpu", model="mlp", epochs=1, batch_size=180, export="onnx", out=str(tmp_path / "r")
     )
-    results = in_processes(2, lambda group: train(config, reporter=Reporter(), group=group))
+    results = run_in_threads(2, lambda group: train(config, reporter=Reporter(), group=group))
     assert results[0].onnx.difference <= TOLERANCE and results[1].onnx is None
     assert written == ["mlp"]
     assert evaluate_run(str(tmp_path / "r"), export="onnx").onnx.difference <= TOLERANCE
@@ -138,7 +138,7 @@ def test_only_the_first_process_writes_the_model(tmp_path, monkeypatch):
 
 def test_export_alone_writes_mxnets_files(run, tmp_path):
     out = tmp_path / "run"
-    assert run(*QUICK, "--export", "--out", str(out))[0] == 0
+    assert run(*QUICK_OPTIONS, "--export", "--out", str(out))[0] == 0
     assert json.loads((out / "config.json").read_text())["config"]["export"] == "mxnet"
     assert not (out / "export" / ONNX_FILE).exists()
     assert "onnx" not in json.loads((out / "export" / DESCRIPTION).read_text())
@@ -146,7 +146,7 @@ def test_export_alone_writes_mxnets_files(run, tmp_path):
 
 
 def test_a_resumed_run_exports_at_its_end(tmp_path):
-    quick(tmp_path, export="onnx", checkpoint_every="1 epoch")
+    run_quickly(tmp_path, export="onnx", checkpoint_every="1 epoch")
     (tmp_path / "run" / "export" / ONNX_FILE).unlink()
     before = read_resume_point(tmp_path / "run")
     result = train(resumed_config(before, epochs=2), reporter=Reporter(), resume=before)
@@ -176,7 +176,7 @@ def test_without_its_packages_the_error_names_the_command_that_installs_them(
     run, empty_cwd, monkeypatch, name
 ):
     monkeypatch.setitem(sys.modules, name, None)  # import raises ModuleNotFoundError then
-    line = the_error(run(*QUICK, "--export", "onnx"), empty_cwd)
+    line = read_error_line(run(*QUICK_OPTIONS, "--export", "onnx"), empty_cwd)
     assert line == (
         f"error: --export onnx needs onnx and onnxruntime, and {name} is not installed: "
         "pip install 'gluonlab[onnx]', or leave onnx out"
@@ -184,7 +184,7 @@ def test_without_its_packages_the_error_names_the_command_that_installs_them(
 
 
 def test_an_unknown_format_is_one_line(run, empty_cwd):
-    line = the_error(run("--export", "tflite"), empty_cwd)
+    line = read_error_line(run("--export", "tflite"), empty_cwd)
     assert line == ("error: --export tflite: give mxnet or onnx, or --export alone, which is mxnet")
 
 
@@ -202,7 +202,7 @@ def test_what_cannot_be_exported_is_refused_before_training(run, empty_cwd, monk
         return net
 
     monkeypatch.setitem(MODELS, "odd", ModelKind(odd, "for this test"))
-    line = the_error(run("--model", "odd", "--epochs", "1", "--export", "onnx"), empty_cwd)
+    line = read_error_line(run("--model", "odd", "--epochs", "1", "--export", "onnx"), empty_cwd)
     assert line.startswith(
         "error: --export onnx: odd has the operator erf, which MXNet cannot translate to ONNX: "
     )

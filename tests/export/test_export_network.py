@@ -8,11 +8,11 @@ import mxnet as mx
 import numpy as np
 import pytest
 from mxnet import gluon, nd
-from support.completed import completed
+from support.completed import make_initialized_net
 from support.devices import contexts, device
-from support.made_up_data import CLASSES, dataset_of
-from support.reference import distance, random_batches
-from support.steps import SHAPE, make_step, run
+from support.made_up_data import CLASSES, make_dataset
+from support.reference import random_batches, relative_distance
+from support.steps import SHAPE, make_step, train_steps
 
 from gluonlab.errors import OutputError
 from gluonlab.export.export_network import DESCRIPTION, ONNX_FILE, SYMBOL, WEIGHTS, write_export
@@ -35,9 +35,9 @@ def trained(name, shape, steps=2):
     """A network that has been trained on two devices, with statistics that are not the first
     ones.
     """
-    net = completed(name, shape, ctxs=contexts(2))
+    net = make_initialized_net(name, shape, ctxs=contexts(2))
     step = make_step(net, contexts(2), learning_rate=0.05)
-    run(step, random_batches([8] * steps, shape=shape), contexts(2))
+    train_steps(step, random_batches([8] * steps, shape=shape), contexts(2))
     RunningStatistics(net).average()
     return net
 
@@ -48,7 +48,7 @@ def trained(name, shape, steps=2):
 )
 def test_a_fresh_process_gets_the_same_scores_from_the_files(tmp_path, python, name, shape):
     net = trained(name, shape)
-    write_export(net, name, dataset_of(shape), tmp_path / "export")
+    write_export(net, name, make_dataset(shape), tmp_path / "export")
     ((images, _),) = random_batches([5], seed=9, shape=shape)
     np.save(tmp_path / "images.npy", images)
     result = python("-c", LOAD, *(str(tmp_path / "export" / name) for name in (SYMBOL, WEIGHTS)))
@@ -56,7 +56,7 @@ def test_a_fresh_process_gets_the_same_scores_from_the_files(tmp_path, python, n
     for hybridized in (True, False):
         net.hybridize(hybridized)
         scores = net(nd.array(images, ctx=device())).asnumpy()
-        assert distance([np.load(tmp_path / "scores.npy")], [scores]) <= 1e-5
+        assert relative_distance([np.load(tmp_path / "scores.npy")], [scores]) <= 1e-5
 
 
 def operators(folder):
@@ -65,17 +65,17 @@ def operators(folder):
 
 def test_the_graph_is_the_plain_networks_with_operators_of_mxnet_alone(tmp_path):
     """No padding, no casts, no losses: nothing of what makes training fast."""
-    net = completed("lenet", (1, 28, 28))
-    write_export(net, "lenet", dataset_of((1, 28, 28)), tmp_path)
+    net = make_initialized_net("lenet", (1, 28, 28))
+    write_export(net, "lenet", make_dataset((1, 28, 28)), tmp_path)
     known = "null Convolution Pooling Activation Flatten FullyConnected"
     assert operators(tmp_path) == set(known.split())
-    write_export(completed("resnet8", SHAPE), "resnet8", dataset_of(SHAPE), tmp_path)
+    write_export(make_initialized_net("resnet8", SHAPE), "resnet8", make_dataset(SHAPE), tmp_path)
     known = set(mx.operator.get_all_registered_operators())
     assert operators(tmp_path) - {"null"} <= known - {"Custom", "_CustomFunction"}
 
 
 def test_the_description_has_the_input_and_the_output(tmp_path):
-    write_export(completed("resnet8", SHAPE), "resnet8", dataset_of(SHAPE), tmp_path)
+    write_export(make_initialized_net("resnet8", SHAPE), "resnet8", make_dataset(SHAPE), tmp_path)
     said = json.loads((tmp_path / DESCRIPTION).read_text())
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
         [said["symbol"], said["parameters"], DESCRIPTION]
@@ -92,7 +92,7 @@ def test_the_description_has_the_input_and_the_output(tmp_path):
 def test_training_can_continue_from_the_files(tmp_path):
     """A SymbolBlock is a network like any other."""
     net = trained("resnet8", SHAPE)
-    write_export(net, "resnet8", dataset_of(SHAPE), tmp_path)
+    write_export(net, "resnet8", make_dataset(SHAPE), tmp_path)
     again = gluon.SymbolBlock.imports(
         str(tmp_path / SYMBOL), ["data"], str(tmp_path / WEIGHTS), ctx=device()
     )
@@ -119,5 +119,7 @@ def test_a_write_error_names_the_file(tmp_path, obstacle):
         (tmp_path / "export").write_text("mine")
     said = rf"cannot write .*export.*{obstacle}.*choose another place with --out"
     with pytest.raises(OutputError, match=said):
-        write_export(completed("mlp"), "mlp", dataset_of((3, 32, 32)), tmp_path / "export")
+        write_export(
+            make_initialized_net("mlp"), "mlp", make_dataset((3, 32, 32)), tmp_path / "export"
+        )
     assert list(tmp_path.rglob(".*")) == []

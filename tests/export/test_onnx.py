@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given, settings
 from mxnet import gluon, nd
 from mxnet.gluon import nn, rnn
-from support.completed import completed
+from support.completed import make_initialized_net
 from support.covering import pairwise
 from support.devices import contexts
-from support.made_up_data import CLASSES, dataset_of
-from support.networks import networks
+from support.made_up_data import CLASSES, make_dataset
+from support.networks import network_cases
 from support.steps import SHAPE
 
 from gluonlab.config.option_types import MXNET, ONNX
@@ -63,7 +63,7 @@ def initialized(net, shape, seed=0):
 
 
 @settings(max_examples=25)
-@given(networks(fewest=1))
+@given(network_cases(fewest=1))
 def test_a_drawn_network_scores_as_in_mxnet(network):
     drawn = network.build([mx.cpu()], "as it is", mx.nd)
     drawn.cast("float32")
@@ -179,7 +179,7 @@ def test_a_network_of_the_list_can_be_exported(name):
     sides = [28, 32, 64] if small or name in MODELS else [128, 224, 299]
     for side in sides:
         try:
-            completed(name, (3, side, side))
+            make_initialized_net(name, (3, side, side))
         except ModelError:
             continue
         check_onnx_export(ONNX, name, 10, (3, side, side))
@@ -248,7 +248,7 @@ def test_patches_for_the_exporter_are_undone():
 
 
 def test_the_folder_says_what_the_model_is_and_has_no_stale_one(tmp_path):
-    net, data = completed("resnet8", SHAPE), dataset_of(SHAPE, samples=100)
+    net, data = make_initialized_net("resnet8", SHAPE), make_dataset(SHAPE, samples=100)
     result = write_export(net, "resnet8", data, tmp_path, format=ONNX)
     said = json.loads((tmp_path / DESCRIPTION).read_text())
     assert said["onnx"]["largest_difference"] == result.difference <= TOLERANCE
@@ -264,7 +264,7 @@ def test_the_folder_says_what_the_model_is_and_has_no_stale_one(tmp_path):
 
 @pytest.mark.parametrize("colours", [None, ((0.5, 0.25, 0.125), (0.1, 0.2, 0.3))], ids=str)
 def test_the_described_pixel_values_are_those_of_the_training(tmp_path, colours):
-    net, data = completed("resnet8", SHAPE), dataset_of(SHAPE, normalization=colours)
+    net, data = make_initialized_net("resnet8", SHAPE), make_dataset(SHAPE, normalization=colours)
     write_export(net, "resnet8", data, tmp_path, format=ONNX)
     about = json.loads((tmp_path / DESCRIPTION).read_text())["input"]
     pixels = np.random.RandomState(0).randint(0, 256, (3, *SHAPE)).astype("uint8")
@@ -281,7 +281,11 @@ def test_a_wrong_model_is_not_written_and_mxnets_files_stay(tmp_path, monkeypatc
     monkeypatch.setattr(export_network, "to_onnx", lambda *_: wrong)
     with pytest.raises(RunError, match=r"model.onnx is not written: .* differ .*MXNet's own files"):
         write_export(
-            completed("resnet8", SHAPE), "resnet8", dataset_of(SHAPE), tmp_path, format=ONNX
+            make_initialized_net("resnet8", SHAPE),
+            "resnet8",
+            make_dataset(SHAPE),
+            tmp_path,
+            format=ONNX,
         )
     assert {path.name for path in tmp_path.iterdir()} == {SYMBOL, WEIGHTS, DESCRIPTION}
     assert "onnx" not in json.loads((tmp_path / DESCRIPTION).read_text())

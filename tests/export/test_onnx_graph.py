@@ -6,7 +6,7 @@ import onnx
 import pytest
 from mxnet import nd
 from onnx import numpy_helper
-from support.completed import completed
+from support.completed import make_initialized_net
 from support.devices import contexts
 from support.reference import random_batches
 from support.steps import SHAPE
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.cpu_only("onnxruntime is compared with MXNet on the CPU
 @pytest.fixture
 def resnet():
     """Return the graph, parameters, images and ONNX model of a ResNet."""
-    net = completed("resnet8", SHAPE, ctxs=contexts(1))
+    net = make_initialized_net("resnet8", SHAPE, ctxs=contexts(1))
     graph = net(mx.sym.var("data"))
     arrays = random_parameters(graph, SHAPE)
     ((images, _),) = random_batches([5], shape=SHAPE)

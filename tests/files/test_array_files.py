@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mxnet import nd
-from support.damage import corrupted
+from support.damage import corrupt_bytes
 from support.devices import device
 from support.examples import examples
-from support.full_disk import full_at
+from support.full_disk import limit_file_size
 
 from gluonlab.errors import OutputError
 from gluonlab.files.array_files import read_arrays, save_arrays
@@ -47,7 +47,7 @@ def test_a_disk_that_is_full_at_the_end_is_an_error_and_the_old_file_stays(tmp_p
     arrays = {"weight": nd.ones((50, 50)), "bias": nd.ones((50,))}
     save_arrays(tmp_path / "file", arrays)
     whole = (tmp_path / "file").read_bytes()
-    with full_at(len(whole) - lacking), pytest.raises(
+    with limit_file_size(len(whole) - lacking), pytest.raises(
         OutputError, match=r"^cannot write .*/file: File too large; choose another"
     ):
         save_arrays(tmp_path / "file", arrays)
@@ -91,7 +91,7 @@ def test_arrays_that_were_saved_after_set_np_are_read(tmp_path):
 def test_a_damaged_file_is_read_or_a_value_error(tmp_path_factory, data):
     path = tmp_path_factory.getbasetemp() / "damaged"
     save_arrays(path, {"weight": nd.ones((2, 3)), "bias": nd.ones((2,))})
-    path.write_bytes(corrupted(data, path.read_bytes()))
+    path.write_bytes(corrupt_bytes(data, path.read_bytes()))
     try:
         assert all(isinstance(array, nd.NDArray) for array in read_arrays(path).values())
     except ValueError as error:

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from support.commands import names
+from support.commands import file_names
 from support.processes import clean_environment
 
 import gluonlab
@@ -33,7 +33,7 @@ def test_a_file_is_replaced_when_the_block_ends(tmp_path):
         temporary.write_text("new")
         assert path.read_text() == "old"
     assert path.read_text() == "new"
-    assert names(tmp_path) == ["file"]
+    assert file_names(tmp_path) == ["file"]
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit])
@@ -44,13 +44,13 @@ def test_the_old_file_stays_when_the_block_raises(tmp_path, error):
         temporary.write_text("half of the n")
         raise error
     assert path.read_text() == "old"
-    assert names(tmp_path) == ["file"]
+    assert file_names(tmp_path) == ["file"]
 
 
 def test_no_file_appears_when_there_was_none_and_the_block_raises(tmp_path):
     with pytest.raises(ValueError, match="half"), atomic_path(tmp_path / "file"):
         raise ValueError("half")
-    assert names(tmp_path) == []
+    assert file_names(tmp_path) == []
 
 
 def test_whole_files_have_the_permissions_of_ordinary_ones(tmp_path):
@@ -83,8 +83,8 @@ def test_links_that_lead_to_each_other_stay(tmp_path):
     ):
         write_text(tmp_path / "one", "content")
     assert (
-        all((tmp_path / name).is_symlink() for name in names(tmp_path))
-        and len(names(tmp_path)) == 2
+        all((tmp_path / name).is_symlink() for name in file_names(tmp_path))
+        and len(file_names(tmp_path)) == 2
     )
 
 
@@ -109,7 +109,7 @@ def test_a_folder_appears_when_the_block_ends(tmp_path):
         (temporary / "file").write_text("new")
         assert not (tmp_path / "below" / "folder").exists()
     assert (tmp_path / "below" / "folder" / "file").read_text() == "new"
-    assert names(tmp_path / "below") == ["folder"]
+    assert file_names(tmp_path / "below") == ["folder"]
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
@@ -117,7 +117,7 @@ def test_no_folder_appears_when_the_block_raises(tmp_path, error):
     with pytest.raises(error), atomic_folder(tmp_path / "folder") as temporary:
         (temporary / "file").write_text("half")
         raise error
-    assert names(tmp_path) == []
+    assert file_names(tmp_path) == []
 
 
 KILLED = """
@@ -140,7 +140,7 @@ def test_what_a_killed_process_left_is_removed_and_what_a_living_one_fills_is_no
         assert not left.exists()
         with atomic_folder(tmp_path / "folder") as another:
             assert living.is_dir() and another.is_dir() and living != another
-    assert names(tmp_path) == sorted(["folder", ".folder-00000000.part", *others])
+    assert file_names(tmp_path) == sorted(["folder", ".folder-00000000.part", *others])
 
 
 def test_an_error_that_names_the_place_already_is_not_wrapped_in_another(tmp_path):
@@ -166,7 +166,7 @@ def test_what_a_killed_process_left_is_removed_and_what_a_living_one_has_is_not(
         assert not any(each.exists() for each in left)
         assert first.exists()
         second.write_text("second")
-    assert set(names(tmp_path)) == {"file", *(each.name for each in others)}
+    assert set(file_names(tmp_path)) == {"file", *(each.name for each in others)}
 
 
 # --- temporary folders
@@ -210,7 +210,7 @@ def test_it_goes_when_the_block_ends_however_that_ends(place):
         (folder / "below").mkdir()
         assert folder.parent == place
         raise KeyError
-    assert names(place) == []
+    assert file_names(place) == []
 
 
 def test_a_killed_process_folder_goes_at_the_next_beginning_and_a_living_ones_stays(place):
@@ -223,7 +223,7 @@ def test_a_killed_process_folder_goes_at_the_next_beginning_and_a_living_ones_st
         with temporary_folder("prove"):
             assert (folder / "file").exists(), "of another kind"
         with temporary_folder("trial") as own:
-            assert names(place) == [own.name]
+            assert file_names(place) == [own.name]
     finally:
         process.kill()
         process.wait()
@@ -254,10 +254,10 @@ def test_what_is_not_surely_left_behind_stays(place):
     if os.getuid() == 0:
         (place / "gluonlab-trial-another1").mkdir(mode=0o700)
         os.chown(place / "gluonlab-trial-another1", 12345, 12345)
-    before = names(place)
+    before = file_names(place)
     with temporary_folder("trial"):
         pass
-    assert names(place) == before and names(target) == ["inside"]
+    assert file_names(place) == before and file_names(target) == ["inside"]
 
 
 # --- files of others

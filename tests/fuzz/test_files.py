@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mxnet import nd
 from PIL import Image
-from support.damage import JSON, corrupted, mutated
-from support.fuzzing import fuzzed, own_errors
+from support.damage import JSON_VALUES, corrupt_bytes, mutated_json
+from support.fuzzing import allow_gluonlab_errors, fuzz_property
 from support.made_up_runs import make_run
 from support.records import write_records
 
@@ -78,64 +78,64 @@ def place(tmp_path_factory):
     return write
 
 
-@fuzzed
+@fuzz_property
 @given(st.data(), st.booleans())
 def test_an_idx_file_is_read_or_refused(place, data, compress):
     content = gzip.compress(IDX, mtime=0) if compress else IDX
-    path = place(corrupted(data, content, junk=JUNK), ".gz" if compress else "")
-    with own_errors("IDX"):
+    path = place(corrupt_bytes(data, content, junk=JUNK), ".gz" if compress else "")
+    with allow_gluonlab_errors("IDX"):
         assert read_idx(path, 3).ndim == 3
 
 
-@fuzzed
+@fuzz_property
 @given(st.data())
 def test_a_cifar_file_is_read_or_refused(place, data):
-    path = place(corrupted(data, CIFAR))
-    with own_errors("CIFAR"):
+    path = place(corrupt_bytes(data, CIFAR))
+    with allow_gluonlab_errors("CIFAR"):
         assert read_cifar_records(path, 2).shape == (2, 3073)
 
 
-@fuzzed
+@fuzz_property
 @given(st.data())
 def test_a_record_file_is_read_or_refused(place, data):
     path = place(b"", ".rec")
     write_records(path, [b"0123456789", MAGIC * 3, b""], [0, 1, 2], names=["a/0", "b/1", "c/2"])
     changed = data.draw(st.sampled_from([path, path.with_suffix(".lst")]))
-    changed.write_bytes(corrupted(data, changed.read_bytes(), junk=JUNK))
-    with own_errors("records"):
+    changed.write_bytes(corrupt_bytes(data, changed.read_bytes(), junk=JUNK))
+    with allow_gluonlab_errors("records"):
         found = read_records(path)
         sizes = [len(open_image_file(each).read()) for each in found.locations]
         assert sizes == [each.size for each in found.locations]
         assert all(name.isprintable() for name in found.label_names.values())
 
 
-@fuzzed
+@fuzz_property
 @given(st.data())
 def test_a_list_of_images_is_read_or_refused(place, data):
     image = place(IMAGES["PNG"], ".png").name
-    path = place(corrupted(data, f'image,label\n"{image}","a"\n'.encode()), ".csv")
-    with own_errors("lists"):
+    path = place(corrupt_bytes(data, f'image,label\n"{image}","a"\n'.encode()), ".csv")
+    with allow_gluonlab_errors("lists"):
         found = read_image_list(path, path.parent)
         assert found.locations == [str(path.parent / image)] and found.labels[0].isprintable()
 
 
-@fuzzed
+@fuzz_property
 @given(st.data(), st.sampled_from(sorted(IMAGES)), st.none() | st.integers(0, 2**32 - 1))
 def test_an_image_is_decoded_or_refused(place, data, format, seed):
-    path = place(corrupted(data, IMAGES[format], junk=JUNK))
-    with own_errors("images"):
+    path = place(corrupt_bytes(data, IMAGES[format], junk=JUNK))
+    with allow_gluonlab_errors("images"):
         assert decode_image(str(path), 8, seed).shape == (3, 8, 8)
 
 
-@fuzzed
+@fuzz_property
 @given(st.data(), st.booleans())
 def test_an_archive_is_unpacked_below_its_folder_or_refused(tmp_path, data, compress):
-    content = corrupted(data, TAR, junk=[b"../", b"/", b"\0", b"1", b"2", b"x", b"7777777"])
+    content = corrupt_bytes(data, TAR, junk=[b"../", b"/", b"\0", b"1", b"2", b"x", b"7777777"])
     (tmp_path / "a.tar").write_bytes(gzip.compress(content, mtime=0) if compress else content)
     target = tmp_path / "around" / "target"
     shutil.rmtree(target.parent, ignore_errors=True)
     target.mkdir(parents=True)
-    with own_errors("archives"):
+    with allow_gluonlab_errors("archives"):
         unpack_archive(tmp_path / "a.tar", target, ArchiveContents(10_000, max_files=9))
     assert [path.name for path in target.parent.iterdir()] == ["target"]
     assert not any(path.is_symlink() for path in target.rglob("*"))
@@ -156,11 +156,11 @@ def saved(tmp_path_factory):
     return path.read_bytes()
 
 
-@fuzzed
+@fuzz_property
 @given(st.data())
 def test_optimizer_states_are_read_or_refused(place, saved, data):
-    path = place(corrupted(data, saved, junk=JUNK))
-    with own_errors("optimizer states"):
+    path = place(corrupt_bytes(data, saved, junk=JUNK))
+    with allow_gluonlab_errors("optimizer states"):
         optimizer_states.read_states(path)
 
 
@@ -169,7 +169,7 @@ def run(tmp_path_factory):
     return make_run(tmp_path_factory.mktemp("runs") / "run")
 
 
-@fuzzed
+@fuzz_property
 @given(st.data())
 def test_a_runs_folder_is_read_or_refused(run, place, data):
     folder = place(b"").parent
@@ -177,19 +177,21 @@ def test_a_runs_folder_is_read_or_refused(run, place, data):
         shutil.copy(run / name, folder / name)
     changed = folder / data.draw(st.sampled_from(["config.json", "metrics.jsonl"]))
     if data.draw(st.booleans()):
-        changed.write_bytes(corrupted(data, changed.read_bytes(), junk=[b"[" * 9999, b"9" * 5000]))
+        changed.write_bytes(
+            corrupt_bytes(data, changed.read_bytes(), junk=[b"[" * 9999, b"9" * 5000])
+        )
     else:
         lines = changed.read_text().splitlines() if changed.suffix == ".jsonl" else []
         value = json.loads(lines[-1] if lines else changed.read_text())
-        changed.write_text("\n".join([*lines[:-1], json.dumps(data.draw(mutated(value))), ""]))
-    with own_errors("runs"):
+        changed.write_text("\n".join([*lines[:-1], json.dumps(data.draw(mutated_json(value))), ""]))
+    with allow_gluonlab_errors("runs"):
         format_results(read_runs([folder]))
 
 
 PACKED = {"format": 1, "name": "a", "classes": ["a", "b"], "image_shape": [3, 8, 8]}
 
 
-@fuzzed
+@fuzz_property
 @given(st.data())
 def test_a_packed_folder_is_read_or_refused(place, data):
     folder = place(b"").parent
@@ -201,10 +203,10 @@ def test_a_packed_folder_is_read_or_refused(place, data):
         st.sampled_from(sorted([*folder.glob("*.npy"), folder / packed_folder.INDEX]))
     )
     if changed.suffix == ".json" and data.draw(st.booleans()):
-        changed.write_text(json.dumps(data.draw(mutated(PACKED))))
+        changed.write_text(json.dumps(data.draw(mutated_json(PACKED))))
     else:
-        changed.write_bytes(corrupted(data, changed.read_bytes()))
-    with own_errors("packed folders"):
+        changed.write_bytes(corrupt_bytes(data, changed.read_bytes()))
+    with allow_gluonlab_errors("packed folders"):
         name, train, _, _ = packed_folder.read_packed(
             folder, None, data.draw(st.sampled_from([0, 2**20]))
         )
@@ -212,14 +214,14 @@ def test_a_packed_folder_is_read_or_refused(place, data):
         train.batch(np.arange(len(train)))
 
 
-@fuzzed
+@fuzz_property
 @given(st.data())
 def test_a_record_of_a_measurement_is_read_or_refused(place, data):
-    value = data.draw(mutated(RECORD) | JSON)
+    value = data.draw(mutated_json(RECORD) | JSON_VALUES)
     path = place(json.dumps(value).encode())
     if data.draw(st.booleans()):
-        path = place(corrupted(data, path.read_bytes()))
-    with own_errors("records"):
+        path = place(corrupt_bytes(data, path.read_bytes()))
+    with allow_gluonlab_errors("records"):
         assert read_record(path).title.isprintable()
 
 
@@ -233,7 +235,7 @@ BY_HAND = {
 }  # fmt: skip
 
 
-@fuzzed
+@fuzz_property
 @given(st.data(), st.booleans(), st.booleans())
 def test_a_topology_is_read_or_refused(place, data, by_hand, bytewise):
     path = place(json.dumps(BY_HAND).encode(), ".json")
@@ -241,8 +243,8 @@ def test_a_topology_is_read_or_refused(place, data, by_hand, bytewise):
         write_topology(p3_8xlarge(), path)
     content = path.read_bytes()
     if bytewise:
-        path.write_bytes(corrupted(data, content, junk=[b"[" * 9999, b"9" * 5000, b"1e999"]))
+        path.write_bytes(corrupt_bytes(data, content, junk=[b"[" * 9999, b"9" * 5000, b"1e999"]))
     else:
-        path.write_text(json.dumps(data.draw(mutated(json.loads(content)) | JSON)))
-    with own_errors("topologies"):
+        path.write_text(json.dumps(data.draw(mutated_json(json.loads(content)) | JSON_VALUES)))
+    with allow_gluonlab_errors("topologies"):
         assert read_topology(path).name.isprintable()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.fuzzing import VALUES, WORDS, fuzzed, own_errors
+from support.fuzzing import VALUES, WORDS, allow_gluonlab_errors, fuzz_property
 
 from gluonlab.config import TrainConfig
 from gluonlab.config import option_types as types
@@ -38,29 +38,29 @@ COMMANDS = (
 )  # fmt: skip
 
 
-@fuzzed
+@fuzz_property
 @given(st.dictionaries(st.sampled_from(FIELDS), VALUES, min_size=1, max_size=3))
 def test_any_setting_is_taken_or_refused(settings):
-    with own_errors("settings"):
+    with allow_gluonlab_errors("settings"):
         TrainConfig(**settings)
 
 
-@fuzzed
+@fuzz_property
 @given(st.sampled_from(sorted(CHECKS)), VALUES)
 def test_any_size_is_taken_or_refused(check, value):
-    with own_errors("sizes"):
+    with allow_gluonlab_errors("sizes"):
         CHECKS[check]("--option", value)
 
 
-@fuzzed
+@fuzz_property
 @given(WORDS | st.lists(WORDS, max_size=3) | VALUES)
 def test_any_device_is_taken_or_refused(spec):
-    with own_errors("devices"), warnings.catch_warnings():
+    with allow_gluonlab_errors("devices"), warnings.catch_warnings():
         warnings.simplefilter("ignore", GluonlabWarning)  # CPU devices stand in
         devices(spec)
 
 
-@fuzzed
+@fuzz_property
 @given(
     st.lists(
         WORDS | st.sampled_from([option_name(name) for name in FIELDS]) | st.just("--evaluate"),
@@ -70,7 +70,7 @@ def test_any_device_is_taken_or_refused(spec):
 def test_any_words_end_run_with_status_2_and_one_line(ended, empty_cwd, words):
     from gluonlab.run import main
 
-    with own_errors("words of run"):
+    with allow_gluonlab_errors("words of run"):
         status, out, said = ended(main, "--lr", "never", *words)
         helped = {"--list", "--help", "--help-all", "-h"} & set(words)
         assert helped or (status, out, said.count("\n")) == (2, "", 1), said
@@ -78,13 +78,13 @@ def test_any_words_end_run_with_status_2_and_one_line(ended, empty_cwd, words):
         assert list(empty_cwd.iterdir()) == []
 
 
-@fuzzed
+@fuzz_property
 @pytest.mark.parametrize("command", COMMANDS)
 @given(st.lists(WORDS, max_size=3))
 def test_any_words_end_another_command_with_one_line(command, ended, empty_cwd, words):
     place = command if command == "predict" else f"{command}.__main__"  # that one is no package
     main = importlib.import_module(f"gluonlab.{place}").main
-    with own_errors(f"words of {command}"):
+    with allow_gluonlab_errors(f"words of {command}"):
         status, out, said = ended(main, *words, "--never")
         assert (status, out, said.count("\n")) == (2, "", 1), said
         assert said[:-1].isprintable() and len(said) < 4000

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mxnet.gluon import nn
-from support.devices import contexts, named
-from support.processes import package
+from support.devices import contexts, device_spec
+from support.processes import write_package
 
 from gluonlab.config import TrainConfig
 from gluonlab.errors import ConfigError, GluonlabWarning
@@ -54,7 +54,7 @@ def test_how_gpus_compute_fits_into_a_line_of_80_columns(wanted):
     "exported", [{}, dict(zip(VARIABLES, ("1", "2", "1")))], ids=["nothing", "all"]
 )
 def test_gluonlab_sets_what_the_user_has_not_when_mxnet_is_loaded(python, tmp_path, exported):
-    site = package(tmp_path / "site", "mxnet", "")
+    site = write_package(tmp_path / "site", "mxnet", "")
     tell = (
         "import gluonlab, mxnet, os, json; print(json.dumps([os.environ.get(name) "
         f"for name in {VARIABLES}]))"
@@ -130,7 +130,7 @@ def test_mxnet_gets_to_know_a_convolution_of_a_single_number_without_tuning(monk
 
 
 def test_options_reach_the_plan_and_the_record():
-    plan = make_plan(TrainConfig(devices=named(1), deterministic=True, tf32=True))
+    plan = make_plan(TrainConfig(devices=device_spec(1), deterministic=True, tf32=True))
     assert plan.arithmetic == (True, True)
     assert plan.config.to_dict()["deterministic"] is plan.config.to_dict()["tf32"] is True
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
-from support.reference import values
+from support.reference import parameter_arrays
 
 from gluonlab import TrainConfig, train
 from gluonlab.data.sets.dataset import ArraySplit, Dataset, Defaults
@@ -48,7 +48,7 @@ def outcome(devices, dataset=None, **settings):
         config = TrainConfig(devices=devices, out=f"{folder}/run", **settings)
         result = train(config, reporter=Reporter(), dataset=dataset)
     return SimpleNamespace(
-        parameters=values(result.net),
+        parameters=parameter_arrays(result.net),
         alike=alike(result.net),
         losses=[epoch.loss for epoch in result.history],
         accuracy=result.accuracy,

@@ -13,7 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from mxnet import autograd, gluon, nd
 from mxnet.gluon import nn
-from support.reference import as_is, random_batches, values
+from support.reference import identity, parameter_arrays, random_batches
 
 from gluonlab.bucketed_trainer.loss_scale import LossScale
 from gluonlab.bucketed_trainer.trainer import BucketedTrainer
@@ -88,7 +88,7 @@ def on_gpus(network, k, batches, convert, sync_bn):
         net.collect_params(), "sgd", {"learning_rate": RATE}, store, loss_scale=scale
     )
     loss = gluon.loss.SoftmaxCrossEntropyLoss()
-    step = DataParallelStep(net, loss, trainer, ctxs, as_is, sync_bn=sync_bn, convert=convert)
+    step = DataParallelStep(net, loss, trainer, ctxs, identity, sync_bn=sync_bn, convert=convert)
     losses = []
     for images, labels in batches:
         found = step(
@@ -124,7 +124,7 @@ def on_the_cpu(network, batches, dtype="float32", convert=None):
 def trained(net, ctx=None):
     return [
         array
-        for array, param in zip(values(net, ctx), net.collect_params().values())
+        for array, param in zip(parameter_arrays(net, ctx), net.collect_params().values())
         if param.grad_req != "null"
     ]
 
@@ -201,7 +201,7 @@ def test_what_a_fused_operator_writes_beyond_a_gradient_stops_no_step(settings, 
         trainer = BucketedTrainer(
             net.collect_params(), "sgd", {"learning_rate": RATE}, kvstore, **given_now
         )
-        step = DataParallelStep(net, gluon.loss.SoftmaxCrossEntropyLoss(), trainer, ctxs, as_is)
+        step = DataParallelStep(net, gluon.loss.SoftmaxCrossEntropyLoss(), trainer, ctxs, identity)
         for _ in range(2):
             for bucket in trainer.buckets:
                 for array in bucket.grads:

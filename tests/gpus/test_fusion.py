@@ -13,7 +13,7 @@ from gpus.simulated import counting
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mxnet import autograd, gluon, nd
-from support.reference import distance
+from support.reference import relative_distance
 
 # Each is smooth where its operands are: between 1/4 and 3/4, or between -1 and 1 of the sums below.
 ONE = {
@@ -97,7 +97,7 @@ def compared(make_graph, arrays, dtype, monkeypatch, request="write"):
     for reference in references:
         for own, wanted in zip(found, reference):
             assert own.dtype == dtype and np.isfinite(own).all()
-            assert distance(own.astype("float32"), wanted) <= TOLERANCE[dtype]
+            assert relative_distance(own.astype("float32"), wanted) <= TOLERANCE[dtype]
 
 
 def drawn(*shapes, seed=0):
@@ -174,7 +174,10 @@ def test_what_mxnet_cannot_fuse_is_computed_one_by_one(unfusible, beside, dtype,
     for own, wanted in zip(
         found, run(Beside(unfusible, beside), arrays, mx.cpu(0), "float32", request)
     ):
-        assert own.dtype == dtype and distance(own.astype("float32"), wanted) <= TOLERANCE[dtype]
+        assert (
+            own.dtype == dtype
+            and relative_distance(own.astype("float32"), wanted) <= TOLERANCE[dtype]
+        )
 
 
 @pytest.mark.parametrize("method", ["bind", "simple_bind"])
@@ -192,13 +195,17 @@ def test_executors_of_such_graphs_are_not_fused_and_others_are(method):
             found = executor.forward(x=nd.array(array, ctx=mx.gpu(0)))[0].asnumpy()
         assert (happened.fused_launches > 0) == bool(fused)
         assert (
-            distance(found, graph.bind(mx.cpu(), {"x": nd.array(array)}).forward()[0].asnumpy())
+            relative_distance(
+                found, graph.bind(mx.cpu(), {"x": nd.array(array)}).forward()[0].asnumpy()
+            )
             <= 1e-6
         )
         if method == "simple_bind":
             fewer = nd.array(array[:2], ctx=mx.gpu(0))
             assert (
-                distance(executor.reshape(x=fewer.shape).forward(x=fewer)[0].asnumpy(), found[:2])
+                relative_distance(
+                    executor.reshape(x=fewer.shape).forward(x=fewer)[0].asnumpy(), found[:2]
+                )
                 <= 1e-6
             )
 
@@ -265,4 +272,4 @@ def test_bytes_are_read_four_at_once(size):
     with counting() as happened:
         found = block(nd.array(images, ctx=mx.gpu(0), dtype="uint8")).asnumpy()
     assert happened.fused_launches == 1 and happened.launches == 0
-    assert distance(found, images / np.float32(255) - np.float32(0.5)) <= 1e-6
+    assert relative_distance(found, images / np.float32(255) - np.float32(0.5)) <= 1e-6

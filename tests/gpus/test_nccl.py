@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mxnet import gluon, nd
-from support.kvstore_runs import OPTIMIZERS, trained
-from support.reference import cpus, distance, values
+from support.kvstore_runs import OPTIMIZERS, train_small_net
+from support.reference import cpu_contexts, parameter_arrays, relative_distance
 
 from gluonlab.bucketed_trainer.trainer import BucketedTrainer
 from gluonlab.errors import KVStoreError
@@ -27,7 +27,7 @@ def scratch_memory():
     """MXNet keeps the scratch memory that its operators have once needed: it is there before the
     first test counts.
     """
-    trained(gluon.Trainer, make_kvstore("nccl", GPUS[:3]), "sgd", GPUS[:3])
+    train_small_net(gluon.Trainer, make_kvstore("nccl", GPUS[:3]), "sgd", GPUS[:3])
 
 
 def drawn(shape, ctxs, dtype="float32", seed=0):
@@ -148,14 +148,20 @@ def test_compression_and_an_optimizer_on_the_store_are_refused():
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("trainer_class", [gluon.Trainer, BucketedTrainer])
 def test_it_trains_as_mxnets_device_store_does_on_cpu_devices(trainer_class, optimizer):
-    expected, _ = trained(gluon.Trainer, mx.kv.create("device"), optimizer, cpus(3))
-    net, _ = trained(trainer_class, make_kvstore("nccl", GPUS[:3]), optimizer, GPUS[:3])
-    assert distance(values(net, GPUS[0]), values(expected)) < 1e-5
+    expected, _ = train_small_net(gluon.Trainer, mx.kv.create("device"), optimizer, cpu_contexts(3))
+    net, _ = train_small_net(trainer_class, make_kvstore("nccl", GPUS[:3]), optimizer, GPUS[:3])
+    assert relative_distance(parameter_arrays(net, GPUS[0]), parameter_arrays(expected)) < 1e-5
     for ctx in GPUS[1:3]:  # replicas are alike to the bit
-        assert all(np.array_equal(a, b) for a, b in zip(values(net, ctx), values(net, GPUS[0])))
+        assert all(
+            np.array_equal(a, b)
+            for a, b in zip(parameter_arrays(net, ctx), parameter_arrays(net, GPUS[0]))
+        )
 
 
 def test_a_store_serves_one_trainer_after_another():
     store = make_kvstore("nccl", GPUS)
-    found = [values(trained(BucketedTrainer, store, "sgd", GPUS[:3])[0], GPUS[0]) for _ in range(2)]
+    found = [
+        parameter_arrays(train_small_net(BucketedTrainer, store, "sgd", GPUS[:3])[0], GPUS[0])
+        for _ in range(2)
+    ]
     assert all(np.array_equal(a, b) for a, b in zip(*found))

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from mxnet import gluon, nd
 from mxnet.gluon import nn
-from support.reference import as_is, random_batches
+from support.reference import identity, random_batches
 
 from gluonlab.bucketed_trainer.trainer import BucketedTrainer
 from gluonlab.data.loading.split_batch import make_local_batch, shard
@@ -44,7 +44,7 @@ def statistics_after(ctxs, sizes, cut=WHOLE_SHARDS, sync_bn=False):
         net.collect_params(), "sgd", {"learning_rate": 0.01}, make_kvstore("device", ctxs)
     )
     step = DataParallelStep(
-        net, gluon.loss.SoftmaxCrossEntropyLoss(), trainer, ctxs, as_is, cut, sync_bn
+        net, gluon.loss.SoftmaxCrossEntropyLoss(), trainer, ctxs, identity, cut, sync_bn
     )
     for _ in range(2):
         for images, labels in random_batches(sizes, shape=SHAPE, classes=3):

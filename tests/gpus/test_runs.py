@@ -10,7 +10,7 @@ from gpus.five_steps import BATCH, five_steps, five_steps_without_onednn, named
 from gpus.simulated import counting, delays
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.reference import distance
+from support.reference import relative_distance
 
 from gluonlab.kvstores import KVSTORES
 
@@ -47,7 +47,7 @@ def whole(run):
 
 def assert_same(found, expected):
     assert np.isfinite(expected.losses).all()
-    assert distance(whole(found), whole(expected)) <= TOLERANCE
+    assert relative_distance(whole(found), whole(expected)) <= TOLERANCE
     assert found.losses == pytest.approx(expected.losses, rel=TOLERANCE)
     assert found.alike
 
@@ -67,7 +67,9 @@ def test_every_store_trains_lenet_as_one_cpu_device_does(store):
             on_cpus(1, **LENET),
         )
         assert_same(found, expected)
-        assert distance(found.parameters, expected.parameters) <= TOLERANCE  # each by itself, too
+        assert (
+            relative_distance(found.parameters, expected.parameters) <= TOLERANCE
+        )  # each by itself, too
 
 
 @st.composite
@@ -105,7 +107,7 @@ def check(run, count, most_us, seed):
         found = five_steps(named("gpu", count), kvstore=store, **chosen)
     for cpus in {1, count}:
         expected = on_cpus(cpus, **chosen)
-        if distance(whole(found), whole(expected)) > TOLERANCE:
+        if relative_distance(whole(found), whole(expected)) > TOLERANCE:
             # The input of a ReLU is so near zero that oneDNN's rounding has it on the other side
             # than cuDNN's: from there on there are two right ways. The CPU's other kernels go the
             # one of the GPUs.
@@ -165,7 +167,7 @@ def test_float16_trains_as_float32_does_but_for_rounding(model):
     found = five_steps(named("gpu", 2), model=model, lr=0.01, dtype="float16")
     assert found.losses == pytest.approx(exact.losses, rel=5e-3)
     assert found.losses != exact.losses
-    assert distance(whole(found), whole(exact)) < 1e-2
+    assert relative_distance(whole(found), whole(exact)) < 1e-2
 
 
 def test_operators_are_fused():

@@ -3,7 +3,15 @@
 import mxnet as mx
 import numpy as np
 import pytest
-from support.splits import apart, batches_of, make_chain, plan_for, softmax, split_of, trained
+from support.splits import (
+    make_batches,
+    make_chain,
+    make_parallelism,
+    make_strategy_plan,
+    relative_difference,
+    softmax_loss,
+    train_strategy,
+)
 
 from gluonlab.bucketed_trainer.loss_scale import SkipNotFinite
 from gluonlab.kvstores.process_groups import SINGLE_PROCESS
@@ -23,17 +31,19 @@ def test_what_lies_between_gradients_changes_nothing(way, more, looks):
     for beyond in (0.0, np.nan):  # as it may be
         ctxs = [mx.gpu(device) for device in range(4)]
         settings = {name: each() if callable(each) else each for name, each in looks.items()}
-        plan = plan_for(split_of(way, ctxs, 2, max_shard_images=4, **more), **settings)
+        plan = make_strategy_plan(
+            make_parallelism(way, ctxs, 2, max_shard_images=4, **more), **settings
+        )
         make = lambda ctxs, start=None: make_chain(NETWORK, start or ctxs)  # noqa: E731
-        strategy = strategy_class(way)(make, softmax(), plan, SINGLE_PROCESS)
+        strategy = strategy_class(way)(make, softmax_loss(), plan, SINGLE_PROCESS)
         buckets = [each for trainer in strategy.trainer.trainers for each in trainer.buckets]
         assert any(bucket.padding_indices() for bucket in buckets)
-        for batch in batches_of([7, 6]):
+        for batch in make_batches([7, 6]):
             for bucket in buckets:
                 for array in bucket.grads:
                     for place in bucket.padding_indices():
                         array[place : place + 1] = beyond
-            _, params = trained(strategy, [batch])
+            _, params = train_strategy(strategy, [batch])
         assert plan.loss_scale is None or plan.loss_scale.skipped == 0
         found.append(params)
-    assert apart(*found) <= 1e-6
+    assert relative_difference(*found) <= 1e-6

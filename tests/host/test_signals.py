@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.commands import names
+from support.commands import file_names
 from support.run_files import read_metrics
 
 from gluonlab.config import TrainConfig
@@ -61,7 +61,7 @@ def test_a_signal_ends_a_training_after_its_step_and_handlers_are_put_back(
         train(TrainConfig(**QUICK, global_batch_size=128), reporter=reporter)
     assert reporter.after == 0
     assert [signal.getsignal(each) for each in EXCEPTION_BY_SIGNAL] == [handled] * 3
-    assert names(Path("run")) == [
+    assert file_names(Path("run")) == [
         "checkpoints",
         "config.json",
         "curves.png",
@@ -92,7 +92,7 @@ def test_a_handler_of_the_caller_is_called_when_the_folder_is_whole(empty_cwd, h
     seen = []
 
     def leave(number, frame):
-        seen.append(names(Path("run")))
+        seen.append(file_names(Path("run")))
         raise SystemExit(7)
 
     signal.signal(signal.SIGTERM, leave)

@@ -7,10 +7,10 @@ import pytest
 from mxnet import nd
 from mxnet.gluon import nn
 from PIL import Image
-from support.completed import completed
-from support.devices import device, named
-from support.image_folders import CLASSES, picture, write_folder
-from support.quick_runs import quick
+from support.completed import make_initialized_net
+from support.devices import device, device_spec
+from support.image_folders import CLASSES, make_image, write_image_folder
+from support.quick_runs import run_quickly
 
 from gluonlab import load_run
 from gluonlab.config import TrainConfig
@@ -39,15 +39,15 @@ OTHER_SPLITS = ("layers", "pipeline")
 @pytest.fixture(scope="module")
 def grey(tmp_path_factory):
     """A run on the digits."""
-    return quick(tmp_path_factory.mktemp("grey"), lr=0.01)
+    return run_quickly(tmp_path_factory.mktemp("grey"), lr=0.01)
 
 
 @pytest.fixture(scope="module")
 def colour(tmp_path_factory):
     """A run on a folder of images, which lies beside it."""
     folder = tmp_path_factory.mktemp("colour")
-    root = write_folder(folder / "images", size=20, suffix=".png")
-    return quick(
+    root = write_image_folder(folder / "images", size=20, suffix=".png")
+    return run_quickly(
         folder, model="mlp", dataset=f"folder:{root}", image_size=12, batch_size=4,
         normalise="imagenet",
     )  # fmt: skip
@@ -61,11 +61,11 @@ def pictures(tmp_path_factory):
     for number in range(40):
         width, height = random.randint(1, 90, 2)
         mode = MODES[number % len(MODES)]
-        image = picture(number % 3, width, height, number, mode)
+        image = make_image(number % 3, width, height, number, mode)
         if mode in ("RGB", "L") and number % 2 and max(width, height) < 24:
             image.save(folder / f"{number:02}.jpg")
         elif mode == "CMYK":
-            picture(number % 3, 13, 17, number).convert(mode).save(folder / f"{number:02}.jpeg")
+            make_image(number % 3, 13, 17, number).convert(mode).save(folder / f"{number:02}.jpeg")
         else:
             image.save(folder / f"{number:02}.png")
     return sorted(folder.iterdir())
@@ -74,7 +74,7 @@ def pictures(tmp_path_factory):
 def plain_scores(result, shape, images):
     """The scores (n, classes) of the run's network for the network's input, by Gluon alone."""
     classes = len(result.plan.dataset.classes)
-    net = completed(result.plan.model, shape, classes)
+    net = make_initialized_net(result.plan.model, shape, classes)
     net.load_parameters(str(result.run_dir / "parameters.params"), ctx=device())
     return net(nd.array(images, ctx=device())).asnumpy()
 
@@ -90,7 +90,7 @@ def test_probabilities_are_the_softmax_of_the_networks_scores_in_colour(colour, 
     decoded = decoded.astype("float32") / 255
     mean, deviation = np.array([[0.485, 0.456, 0.406], [0.229, 0.224, 0.225]]).reshape(2, 3, 1, 1)
     scores = plain_scores(colour, (3, 12, 12), (decoded - mean) / deviation)
-    said = load_run(colour.run_dir, devices=named(2), batch_size=7).predict(pictures)
+    said = load_run(colour.run_dir, devices=device_spec(2), batch_size=7).predict(pictures)
     np.testing.assert_allclose(said.probabilities, softmax(scores), rtol=1e-3, atol=1e-5)
     assert said.images == tuple(map(str, pictures))
     assert said.classes == CLASSES
@@ -105,7 +105,7 @@ def test_probabilities_are_the_softmax_of_the_networks_scores_in_grey(grey, pict
         [np.asarray(Image.fromarray(each.transpose(1, 2, 0)).convert("L")) for each in in_colour]
     ).astype("float32")
     scores = plain_scores(grey, (1, 28, 28), decoded[:, None] / 255)
-    said = load_run(grey.run_dir, devices=named(1)).predict(pictures[0].parent)
+    said = load_run(grey.run_dir, devices=device_spec(1)).predict(pictures[0].parent)
     np.testing.assert_allclose(said.probabilities, softmax(scores), rtol=1e-3, atol=1e-5)
     assert len(said) == len(pictures) and said.scores.shape == (len(pictures), 10)
 
@@ -120,9 +120,9 @@ def test_gray_equals_pillows_conversion():
 def test_over_the_test_images_accuracy_and_mistakes_are_those_of_the_evaluation(grey, devices):
     test = load_dataset("digits").test
     images, labels = test.batch(np.arange(len(test)))
-    loaded = load_run(grey.run_dir, devices=named(devices), batch_size=50)
+    loaded = load_run(grey.run_dir, devices=device_spec(devices), batch_size=50)
     said, result = loaded.predict(images), loaded.mistakes()
-    evaluated = evaluate_run(str(grey.run_dir), devices=named(devices)).score
+    evaluated = evaluate_run(str(grey.run_dir), devices=device_spec(devices)).score
     assert (said.labels == labels).mean() == result.accuracy == evaluated.accuracy < 1
     taken = plain_scores(grey, (1, 28, 28), images / np.float32(255)).argmax(axis=1)
     assert [each.number for each in result.wrong] == np.flatnonzero(taken != labels).tolist()
@@ -136,11 +136,11 @@ def test_over_the_test_images_accuracy_and_mistakes_are_those_of_the_evaluation(
 
 @pytest.mark.long
 def test_mistakes_name_the_files_of_their_images(tmp_path):
-    root = write_folder(tmp_path / "images", size=20, suffix=".png")
-    result = quick(
+    root = write_image_folder(tmp_path / "images", size=20, suffix=".png")
+    result = run_quickly(
         tmp_path, dataset=f"folder:{root}", image_size=12, batch_size=4, optimizer="sgd", lr=1e-9
     )
-    loaded = load_run(result.run_dir, devices=named(1))
+    loaded = load_run(result.run_dir, devices=device_spec(1))
     files = sorted((root / "val").glob("*/*"))
     said, wrong = loaded.predict(files), loaded.mistakes().wrong
     every = [(str(file), file.parent.name, name) for file, name in zip(files, said.names)]
@@ -154,8 +154,8 @@ def test_mistakes_name_the_files_of_their_images(tmp_path):
     "split", ["channels", *(pytest.param(name, marks=pytest.mark.long) for name in OTHER_SPLITS)]
 )
 def test_runs_of_every_split_predict_on_one_device(tmp_path, split):
-    result = quick(tmp_path, lr=0.01, **SPLITS[split])
-    assert load_run(result.run_dir, devices=named(1)).mistakes().accuracy == result.accuracy
+    result = run_quickly(tmp_path, lr=0.01, **SPLITS[split])
+    assert load_run(result.run_dir, devices=device_spec(1)).mistakes().accuracy == result.accuracy
 
 
 def small_data(channels=3, side=8):
@@ -167,7 +167,9 @@ def small_data(channels=3, side=8):
 
 def small_run(folder, data, **own):
     model = {} if "net" in own else {"model": "mlp"}
-    settings = dict(devices=named(1), epochs=1, batch_size=20, lr=0.01, optimizer="sgd", **model)
+    settings = dict(
+        devices=device_spec(1), epochs=1, batch_size=20, lr=0.01, optimizer="sgd", **model
+    )
     config = TrainConfig(out=str(folder), **settings)
     return train(config, dataset=data, reporter=Reporter(), **own)
 
@@ -183,7 +185,7 @@ def test_a_network_and_data_of_ones_own_are_given_again(tmp_path):
     result = small_run(tmp_path / "own", data, net=make_net)
     with pytest.raises(ConfigError, match=r"had the network make_net.*in Python, to gluonlab.load"):
         load_run(tmp_path / "own")
-    loaded = load_run(tmp_path / "own", net=make_net, devices=named(2))
+    loaded = load_run(tmp_path / "own", net=make_net, devices=device_spec(2))
     with pytest.raises(ConfigError, match="had the data set arrays, and now gets none"):
         loaded.mistakes()
     again = load_run(tmp_path / "own", net=make_net, data=data)
@@ -238,11 +240,11 @@ def test_floats_and_arrays_of_mxnet_are_seen_as_bytes_are(grey, kind):
 )
 def test_input_that_is_not_an_image_is_refused(grey, images, said):
     with pytest.raises(DataError, match=said):
-        load_run(grey.run_dir, devices=named(1)).predict(images)
+        load_run(grey.run_dir, devices=device_spec(1)).predict(images)
 
 
 def test_parameters_and_scores_that_are_no_numbers_fail(tmp_path, grey):
-    result = quick(tmp_path, lr=0.01)
+    result = run_quickly(tmp_path, lr=0.01)
     file = str(result.run_dir / "parameters.params")
     arrays = nd.load(file)
     # too large in the last layer only: before it ReLU would make 0 of what is no number

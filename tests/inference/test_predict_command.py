@@ -20,11 +20,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from support.commands import names, the_error
-from support.devices import named
-from support.image_folders import encoded, picture
+from support.commands import file_names, read_error_line
+from support.devices import device_spec
+from support.image_folders import encode_image, make_image
 from support.processes import clean_environment
-from support.quick_runs import quick
+from support.quick_runs import run_quickly
 
 from gluonlab import load_run
 from gluonlab.data.images.decode_image import decode_image
@@ -43,7 +43,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "predict.md").read_text(encoding="u
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     """The folder of a run on the digits."""
-    return quick(tmp_path_factory.mktemp("runs"), lr=0.01).run_dir
+    return run_quickly(tmp_path_factory.mktemp("runs"), lr=0.01).run_dir
 
 
 @pytest.fixture
@@ -56,18 +56,18 @@ def pictures(tmp_path):
     """a.png, b.jpg, and in a folder c.png; beside them what is no picture."""
     folder = tmp_path / "pictures"
     (folder / "more").mkdir(parents=True)
-    picture(0, 30, 40).save(folder / "a.png")
-    picture(1, 28, 28).save(folder / "b.jpg")
-    picture(2, 9, 9).save(folder / "more" / "c.PNG", "PNG")
+    make_image(0, 30, 40).save(folder / "a.png")
+    make_image(1, 28, 28).save(folder / "b.jpg")
+    make_image(2, 9, 9).save(folder / "more" / "c.PNG", "PNG")
     (folder / "notes.txt").write_text("no picture")
     (folder / ".hidden.png").write_text("no picture")
     return folder
 
 
 def test_table_json_and_csv_have_what_python_gives(predict, finished, pictures):
-    said = load_run(finished, devices=named(1)).predict(pictures)
+    said = load_run(finished, devices=device_spec(1)).predict(pictures)
     assert [Path(name).name for name in said.images] == ["a.png", "b.jpg", "c.PNG"]
-    words = (str(finished), str(pictures), "--devices", named(1), "--top", "2")
+    words = (str(finished), str(pictures), "--devices", device_spec(1), "--top", "2")
     status, out, err = predict(*words, "--json")
     assert (status, err) == (0, "")
     told = json.loads(out)
@@ -87,7 +87,7 @@ def test_table_json_and_csv_have_what_python_gives(predict, finished, pictures):
 @pytest.mark.long
 def test_standard_input_is_the_file(predict, finished, pictures, monkeypatch):
     file = pictures / "a.png"
-    words = ("--devices", named(1), "--json")
+    words = ("--devices", device_spec(1), "--json")
     with open(file, encoding="latin-1") as stream:
         monkeypatch.setattr(sys, "stdin", stream)
         [piped] = json.loads(predict(str(finished), "-", *words)[1])["images"]
@@ -101,7 +101,7 @@ def test_standard_input_is_the_file(predict, finished, pictures, monkeypatch):
     [
         (b"", "standard input is empty"),
         (b"text", "standard input: not a JPEG, PNG"),
-        (encoded(picture(0), "PNG")[:-40], "standard input: damaged"),
+        (encode_image(make_image(0), "PNG")[:-40], "standard input: damaged"),
     ],
 )
 def test_standard_input_without_an_image_is_refused(
@@ -110,7 +110,7 @@ def test_standard_input_without_an_image_is_refused(
     (tmp_path / "piped").write_bytes(content)
     with open(tmp_path / "piped", encoding="latin-1") as stream:
         monkeypatch.setattr(sys, "stdin", stream)
-        assert said in the_error(predict(str(finished), "-"), empty_cwd)
+        assert said in read_error_line(predict(str(finished), "-"), empty_cwd)
 
 
 def test_wrong_draws_and_names_exactly_the_images_that_the_run_gets_wrong(
@@ -124,12 +124,17 @@ def test_wrong_draws_and_names_exactly_the_images_that_the_run_gets_wrong(
 
     draw_sheet = predictions.draw_sheet
     monkeypatch.setattr(predictions, "draw_sheet", draw)
-    result = load_run(finished, devices=named(1)).mistakes()
-    words = (str(finished), "--wrong", "--devices", named(1))
+    result = load_run(finished, devices=device_spec(1)).mistakes()
+    words = (str(finished), "--wrong", "--devices", device_spec(1))
     status, out, err = predict(*words, "--json", "--sheet", "wrong.png")
     told = json.loads(out)
-    assert (status, err, told["sheet"], names(empty_cwd)) == (0, "", "wrong.png", ["wrong.png"])
-    accuracy = evaluate_run(str(finished), devices=named(1)).score.accuracy
+    assert (status, err, told["sheet"], file_names(empty_cwd)) == (
+        0,
+        "",
+        "wrong.png",
+        ["wrong.png"],
+    )
+    accuracy = evaluate_run(str(finished), devices=device_spec(1)).score.accuracy
     assert (told["images"], told["accuracy"]) == (360, accuracy)
     assert [(each["number"], each["true"], each["predicted"]) for each in told["wrong"]] == [
         (each.number, each.true, each.predicted) for each in result.wrong
@@ -150,9 +155,9 @@ def test_wrong_draws_and_names_exactly_the_images_that_the_run_gets_wrong(
 
 
 def test_an_earlier_picture_of_mistakes_is_replaced_and_no_other_file(predict, finished, empty_cwd):
-    words = (str(finished), "--wrong", "--devices", named(1))
+    words = (str(finished), "--wrong", "--devices", device_spec(1))
     status, out, _ = predict(*words, "--json")
-    assert (status, json.loads(out)["sheet"], names(empty_cwd)) == (0, None, [])
+    assert (status, json.loads(out)["sheet"], file_names(empty_cwd)) == (0, None, [])
     for _ in range(2):
         status, out, _ = predict(*words)
         assert status == 0 and out.endswith("written to wrong.png\n")
@@ -165,7 +170,7 @@ def test_an_earlier_picture_of_mistakes_is_replaced_and_no_other_file(predict, f
 
 
 def test_a_sheet_shows_each_picture_as_the_network_sees_it(predict, finished, pictures, empty_cwd):
-    words = (str(finished), str(pictures / "a.png"), "--devices", named(1))
+    words = (str(finished), str(pictures / "a.png"), "--devices", device_spec(1))
     status, out, _ = predict(*words, "--sheet", "sheet.png")
     assert status == 0 and out.endswith("\n\nwritten to sheet.png\n")
     drawn = np.asarray(Image.open("sheet.png"))
@@ -215,28 +220,30 @@ MISTAKES = {
 @pytest.mark.parametrize("words", MISTAKES)
 def test_a_mistake_is_one_line(ended, finished, tmp_path, monkeypatch, words):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(encoded(picture(0), "PNG"))))
-    picture(0).save("good.png")
+    monkeypatch.setattr(
+        sys, "stdin", io.TextIOWrapper(io.BytesIO(encode_image(make_image(0), "PNG")))
+    )
+    make_image(0).save("good.png")
     Path("cut.png").write_bytes(Path("good.png").read_bytes()[:-40])
     Path("notes.txt").write_text("a text")
     Path("empty").mkdir()
     os.mkfifo("pipe")
-    before = names(tmp_path)
+    before = file_names(tmp_path)
     status, out, err = ended(main, str(finished), *words.split())
-    assert (status, out, err.count("\n"), names(tmp_path)) == (2, "", 1, before), err
+    assert (status, out, err.count("\n"), file_names(tmp_path)) == (2, "", 1, before), err
     assert err.startswith("error: ") and MISTAKES[words] in err
 
 
 def test_a_folder_without_a_run_is_reported_in_one_line(predict, finished, tmp_path, empty_cwd):
     run = shutil.copytree(finished, tmp_path / "copy")
     (run / "parameters.params").unlink()
-    assert "no run is given" in the_error(predict(), empty_cwd)
+    assert "no run is given" in read_error_line(predict(), empty_cwd)
     for folder, said in (
         (run, "holds no parameters.params, as no epoch was finished"),
         (tmp_path / "none", "is no folder: give the folder of a finished run"),
         (empty_cwd, "holds no config.json"),
     ):
-        assert said in the_error(predict(str(folder), "x.png"), empty_cwd)
+        assert said in read_error_line(predict(str(folder), "x.png"), empty_cwd)
 
 
 @pytest.mark.long
@@ -272,7 +279,7 @@ def test_ctrl_c_ends_with_one_line_and_leaves_nothing(finished, pictures, tmp_pa
     out, err = process.communicate(timeout=300)
     said = "interrupted: nothing was written\n"
     assert (process.returncode, out, err.lstrip()) == (130, "", said)
-    assert names(tmp_path) == ["pictures"]
+    assert file_names(tmp_path) == ["pictures"]
 
 
 @pytest.mark.long
@@ -291,7 +298,7 @@ def test_the_pages_commands_and_its_program_run(ended, finished, pictures, tmp_p
                 assert ended(main, *words[: words.index("<")])[0] == 0
         else:
             assert ended(main, *words)[0] == 0, line
-    assert {"sheet.png", "wrong.png", "mistakes.png"} <= set(names(tmp_path))
+    assert {"sheet.png", "wrong.png", "mistakes.png"} <= set(file_names(tmp_path))
     [program] = re.findall(r"^```python\n(.*?)^```", PAGE, re.M | re.S)
     result = {}
     exec(program, result)

@@ -11,8 +11,8 @@ from mxnet import gluon, nd
 from mxnet.gluon import nn
 from support.devices import device
 from support.examples import examples
-from support.kvstore_runs import sums_of_processes
-from support.process_group import in_processes
+from support.kvstore_runs import sum_over_processes
+from support.process_group import run_in_threads
 
 from gluonlab.bucketed_trainer.loss_scale import LossScale
 from gluonlab.bucketed_trainer.trainer import BucketedTrainer
@@ -75,7 +75,7 @@ def test_sums_are_those_of_numpy_to_the_bit(
     ]  # fmt: skip
     begins = [0, *accumulate(counts)]
     compress = f"2bit:{float(threshold)!r}"
-    processes = sums_of_processes(counts, steps, name, compress, together, anew)
+    processes = sum_over_processes(counts, steps, name, compress, together, anew)
     for key, (shape, dtype) in enumerate(zip(shapes, dtypes)):
         rests = [np.zeros(shape, dtype) for _ in counts]
         for turn, numbers in enumerate(steps):
@@ -162,7 +162,7 @@ def test_all_processes_see_nan_from_the_first_value_that_is_not_finite(bad, dtyp
             found.append(array.asnumpy())
         return found
 
-    one, other = in_processes(2, work)
+    one, other = run_in_threads(2, work)
     for step, (mine, others) in enumerate(zip(one, other)):
         assert np.array_equal(mine, others, equal_nan=True)
         assert np.isnan(mine[place]) == (step > 0)
@@ -173,7 +173,7 @@ def test_all_processes_see_nan_from_the_first_value_that_is_not_finite(bad, dtyp
 def test_a_tenth_of_the_bytes_travels():
     """Of two processes ten elements in each float32."""
     ones = [np.ones((2, *shape), "float32") for shape in [(40, 30), (7,), (3, 5, 2)]]
-    for _, sums in sums_of_processes([1, 1], [ones], compress="2bit:0.5"):
+    for _, sums in sum_over_processes([1, 1], [ones], compress="2bit:0.5"):
         assert sums == [(-(-(1200 + 7 + 30) // 10), "float32")]
 
 
@@ -189,7 +189,7 @@ def test_arrays_of_numpys_kind_are_summed_too():
             array[:] = mx.np.array([0.4, 0.0, 0.0], ctx=array.ctx)
         return found
 
-    for found in in_processes(2, work):
+    for found in run_in_threads(2, work):
         assert found == [[0.0, 1.0, -1.0], [1.0, 0.0, -1.0]]
 
 
@@ -234,7 +234,7 @@ def test_trainers_update_with_the_thresholds_that_were_sent(bucket_bytes):
             trainer.step(1)
         return [[param.data(ctx).asnumpy() for param in params] for ctx in own]
 
-    replicas = [replica for process in in_processes(2, work) for replica in process]
+    replicas = [replica for process in run_in_threads(2, work) for replica in process]
     for place, shape in enumerate(shapes):
         rests, value = [np.zeros(shape, "float32") for _ in counts], expected[place]
         for step in steps:
@@ -258,7 +258,7 @@ def test_a_single_process_does_not_compress():
         return array.asnumpy().tolist()
 
     said = "^compress 2bit:0.5: one process has nobody to send"
-    for run in (lambda: [work(SINGLE_PROCESS)], lambda: in_processes(1, work)):
+    for run in (lambda: [work(SINGLE_PROCESS)], lambda: run_in_threads(1, work)):
         with pytest.warns(GluonlabWarning, match=said):
             assert run() == [[np.float32(0.3)]]
 

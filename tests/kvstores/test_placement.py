@@ -15,9 +15,9 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mxnet import nd
-from support.devices import contexts, device, named
+from support.devices import contexts, device, device_spec
 from support.examples import examples
-from support.fake_nvml import CUBE, RTX, T4, V100, machine
+from support.fake_nvml import CUBE, RTX, T4, V100, fake_driver
 
 from gluonlab.collectives import named_topologies as topology_module
 from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule
@@ -56,7 +56,7 @@ def linked_machines(draw, most=5):
     }
     told = draw(st.booleans())
     chosen = draw(st.permutations(range(count)))[: draw(st.integers(2, count))]
-    return machine(*[V100] * count, nvlinks=links, apart=level if told else None), chosen
+    return fake_driver(*[V100] * count, nvlinks=links, apart=level if told else None), chosen
 
 
 @given(drawn=linked_machines(), name=st.sampled_from(sorted(ALGORITHMS)))
@@ -117,7 +117,9 @@ def test_the_order_is_that_of_the_runs_devices_however_cuda_numbers_them(visible
     """
     visible = visible[:count]
     with pytest.MonkeyPatch.context() as monkeypatch:
-        ctxs = shown(monkeypatch, machine(*[V100] * 8, nvlinks=CUBE), ",".join(map(str, visible)))
+        ctxs = shown(
+            monkeypatch, fake_driver(*[V100] * 8, nvlinks=CUBE), ",".join(map(str, visible))
+        )
         ctxs = data.draw(st.permutations(ctxs))[: data.draw(st.integers(3, count))]
         placed = make_kvstore("ring", ctxs).placement(ctxs)
     numbers = [visible[ctx.device_id] for ctx in ctxs]
@@ -133,24 +135,27 @@ def test_a_ring_stays_below_one_cpu_as_long_as_it_can(monkeypatch):
     between them once each way.
     """
     level = {(a, b): 40 if a % 2 == b % 2 else 50 for a, b in pairs(8)}
-    ctxs = shown(monkeypatch, machine(*[T4] * 8, apart=level))
+    ctxs = shown(monkeypatch, fake_driver(*[T4] * 8, apart=level))
     order = make_kvstore("ring", ctxs).placement(ctxs).order
     assert sum(order[i] % 2 != order[i - 1] % 2 for i in range(8)) == 2
 
 
 @pytest.mark.parametrize(
     "driver",
-    [machine(*[V100] * 8, nvlinks=CUBE), nvml.Driver(error="nvidia-ml-py is not installed")],
+    [
+        fake_driver(*[V100] * 8, nvlinks=CUBE),
+        nvml.Driver(error="nvidia-ml-py is not installed"),
+    ],
 )
 def test_a_named_machine_overrides_the_links_of_nvml(monkeypatch, driver):
-    ctxs = shown(monkeypatch, machine(*[V100] * 8))
+    ctxs = shown(monkeypatch, fake_driver(*[V100] * 8))
     monkeypatch.setattr(nvml, "cached_driver", lambda: driver)
     placed = make_kvstore("ring", ctxs, topology="p3.16xlarge").placement(ctxs)
     assert placed == Placement((0, 3, 2, 1, 5, 6, 7, 4), "by the links of p3.16xlarge")
 
 
 def test_gpus_keep_their_order_if_nvml_reports_nothing(monkeypatch):
-    ctxs = shown(monkeypatch, machine(*[RTX] * 4))
+    ctxs = shown(monkeypatch, fake_driver(*[RTX] * 4))
     monkeypatch.setattr(
         nvml, "cached_driver", lambda: nvml.Driver(error="nvidia-ml-py is not installed")
     )
@@ -188,7 +193,7 @@ BY_LINKS = "by the links of p3.16xlarge"
     ],
 )  # fmt: skip
 def test_a_plan_records_the_order_of_devices_or_the_schedules_by_size(kvstore, kind, said):
-    plan = make_plan(TrainConfig(devices=named(8), kvstore=kvstore, topology="p3.16xlarge"))
+    plan = make_plan(TrainConfig(devices=device_spec(8), kvstore=kvstore, topology="p3.16xlarge"))
     words = f"order {' '.join(said)}" if kind == "order" else ", ".join(said)
     assert plan.describe_placement() == f", {words}, {BY_LINKS}"
     assert (plan.settings()[kind], plan.settings()["placed"]) == (said, BY_LINKS)
@@ -212,7 +217,7 @@ def test_only_devices_that_have_the_same_part_of_a_network_sum():
 def test_a_run_prints_and_records_the_order_of_devices(tmp_path):
     out = tmp_path / "run"
     asked = "--kvstore ring --topology p3.16xlarge --epochs 1"
-    said = CliRunner().invoke(run, ["--devices", named(8), *asked.split(), "--out", str(out)])
+    said = CliRunner().invoke(run, ["--devices", device_spec(8), *asked.split(), "--out", str(out)])
     assert said.exit_code == 0, said.output
     content = json.loads((out / "config.json").read_text())
     assert content["config"]["topology"] == "p3.16xlarge"

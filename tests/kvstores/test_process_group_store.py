@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from mxnet import autograd, gluon, init, nd
 from mxnet.gluon import nn
 from support.devices import device
-from support.kvstore_runs import own_devices, sums_of_processes
-from support.process_group import in_processes
-from support.reference import distance, random_batches
+from support.kvstore_runs import rank_devices, sum_over_processes
+from support.process_group import run_in_threads
+from support.reference import random_batches, relative_distance
 
 from gluonlab.bucketed_trainer.loss_scale import SkipNotFinite
 from gluonlab.bucketed_trainer.trainer import BucketedTrainer
@@ -49,7 +49,7 @@ def test_the_sum_over_all_devices_of_all_processes_is_on_each(
         [random.uniform(-1, 1, (sum(counts), *shape)).astype(dtype)
          for shape, dtype in zip(shapes, dtypes)] for _ in range(2)
     ]  # fmt: skip
-    by_process = sums_of_processes(counts, turns, name, together=together)
+    by_process = sum_over_processes(counts, turns, name, together=together)
     for turn, numbers in enumerate(turns):
         for key, every in enumerate(numbers):
             sums = [array for found, _ in by_process for array in found[turn][key]]
@@ -73,7 +73,7 @@ def test_a_call_moves_one_flat_array_for_each_type():
         nets[-1](nd.zeros((1, 1, 28, 28), ctx=ctxs[0]))
 
     def work(group):
-        ctxs, net = own_devices(group, [2, 2]), nets[group.rank]
+        ctxs, net = rank_devices(group, [2, 2]), nets[group.rank]
         trainer = BucketedTrainer(net.collect_params(), "sgd", {}, kvstore=store_on(group, ctxs))
         buckets, _ = len(trainer.buckets), group.sums.clear()
         for _ in range(3):
@@ -83,7 +83,7 @@ def test_a_call_moves_one_flat_array_for_each_type():
             trainer.apply(4)
         return buckets, group.sums, sum(bucket.size for bucket in trainer.buckets)
 
-    for buckets, sums, elements in in_processes(2, work):
+    for buckets, sums, elements in run_in_threads(2, work):
         assert sums == [(elements, "float32")] * 3
         assert buckets >= 1
 
@@ -145,17 +145,17 @@ def test_a_trainer_makes_the_updates_of_one_process_with_all_devices(trainer, co
     ]
 
     def work(group):
-        ctxs, net = own_devices(group, counts), nets[group.rank]
+        ctxs, net = rank_devices(group, counts), nets[group.rank]
         made = trainer(net.collect_params(), "sgd", settings, kvstore=store_on(group, ctxs), **clip)
         if not ours:  # it would ask for rank 0's parameters in its first step, after backward
             made._init_kvstore()
             made._init_params()
         return trained(net, made, ctxs, group.rank, group.size)
 
-    replicas = [replica for process in in_processes(2, work) for replica in process]
-    assert distance(expected, begin) > 0.01
+    replicas = [replica for process in run_in_threads(2, work) for replica in process]
+    assert relative_distance(expected, begin) > 0.01
     for replica in replicas:
-        assert distance(replica, expected) <= 1e-5
+        assert relative_distance(replica, expected) <= 1e-5
         assert all(np.array_equal(one, other) for one, other in zip(replica, replicas[0]))
 
 
@@ -182,7 +182,7 @@ def test_sums_are_those_of_numpys_float16_to_the_bit(size, devices, shapes, dtyp
         [(random.uniform(-9, 9, (size * devices, *shape)).astype(dtype) * 10.0**exponent)
          .astype(dtype) for shape in shapes] for _ in range(2)
     ]  # fmt: skip
-    by_process = sums_of_processes([devices] * size, turns, compress="fp16")
+    by_process = sum_over_processes([devices] * size, turns, compress="fp16")
     for found, sums in by_process:
         assert [kind for _, kind in sums] == ["float16"] * 2  # one flat array for each turn
         for numbers, of_turn in zip(turns, found):
@@ -198,7 +198,7 @@ def test_whole_numbers_and_broadcasts_are_exact(compress):
     """Only gradients are rounded: parameters begin alike, to the bit."""
 
     def work(group):
-        [ctx] = own_devices(group, [1, 1])
+        [ctx] = rank_devices(group, [1, 1])
         store = store_on(group, [ctx], compress)
         begin = nd.array([1 / 3, 1e30, 1e-30], ctx)
         store.broadcast("begin", begin, begin)
@@ -207,7 +207,7 @@ def test_whole_numbers_and_broadcasts_are_exact(compress):
         store.pushpull(["counts", "halves"], [[counts], [halves]])
         return begin.asnumpy(), counts.asnumpy(), halves.asnumpy(), group.sums[-2:]
 
-    for begin, counts, halves, sums in in_processes(2, work):
+    for begin, counts, halves, sums in run_in_threads(2, work):
         assert np.array_equal(begin, np.array([1 / 3, 1e30, 1e-30], "float32"))
         assert (counts.tolist(), halves.tolist()) == ([2**21 + 2, 1], [0.5, 1.0])
         assert sorted(sums) == [(2, "float16"), (2, "int32")]
@@ -218,7 +218,7 @@ def test_a_step_whose_sum_is_beyond_float16_is_left_out_by_all(compress):
     """Each process's own gradient, 40,000, is a float16, and their sum is none."""
 
     def work(group):
-        ctxs = own_devices(group, [1, 1])
+        ctxs = rank_devices(group, [1, 1])
         net = gluon.nn.Dense(2, in_units=3)
         net.initialize(init.One(), ctx=ctxs)
         scale = SkipNotFinite()
@@ -232,7 +232,7 @@ def test_a_step_whose_sum_is_beyond_float16_is_left_out_by_all(compress):
             trainer.apply(2)
         return net.weight.data(ctxs[0]).asnumpy(), scale.skipped
 
-    for weight, skipped in in_processes(2, work):
+    for weight, skipped in run_in_threads(2, work):
         assert skipped == (compress == "fp16")
         # of a batch of 2; the sums are 80,000 and 2
         assert (weight == 1 - 1 - (0 if skipped else 4e4)).all()

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mxnet import nd
 from support.devices import device
-from support.process_group import in_processes
+from support.process_group import run_in_threads
 
 from gluonlab.kvstores.process_groups import SINGLE_PROCESS
 
@@ -32,14 +32,14 @@ def test_all_reduce_values_sums_float64_in_the_order_of_ranks(rows):
         assert {dtype for _, dtype in group.sums} == {"float32"}
         return total
 
-    for total in in_processes(len(arrays), work):
+    for total in run_in_threads(len(arrays), work):
         assert total.dtype == np.float64 and total.shape == (1, 3)
         np.testing.assert_array_equal(total, expected)
 
 
 def test_all_gather_returns_the_values_of_each_process():
     rows = [[math.nan, 2.0**53, -0.1], [math.inf, 1e-20, 7.0], [0.0, -3.0, 2.0**53 - 1]]
-    found = in_processes(3, lambda group: group.all_gather(np.array(rows[group.rank])))
+    found = run_in_threads(3, lambda group: group.all_gather(np.array(rows[group.rank])))
     for table in found:
         np.testing.assert_array_equal(table, np.array(rows))
     alone = SINGLE_PROCESS.all_gather(np.array(4))
@@ -52,7 +52,7 @@ def test_broadcast_copies_the_arrays_of_rank_0():
         group.broadcast(arrays)
         return [array.asnumpy().ravel().tolist() for array in arrays]
 
-    assert in_processes(3, work) == [[[3.0] * 6] * 2] * 3
+    assert run_in_threads(3, work) == [[[3.0] * 6] * 2] * 3
 
 
 @settings(max_examples=20)
@@ -63,7 +63,7 @@ def test_all_gather_bytes_returns_the_bytes_of_each_process(rows):
         assert {dtype for _, dtype in group.sums} == {"float32"}
         return found
 
-    assert in_processes(len(rows), work) == [rows] * len(rows)
+    assert run_in_threads(len(rows), work) == [rows] * len(rows)
     assert SINGLE_PROCESS.all_gather_bytes(rows[0]) == rows[:1]
 
 
@@ -75,7 +75,7 @@ def test_broadcast_bytes_returns_any_number_of_bytes_of_rank_0(data):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("gluonlab.kvstores.process_groups.MAX_PAIRS", 256)
-        assert in_processes(3, work) == [data] * 3
+        assert run_in_threads(3, work) == [data] * 3
     assert SINGLE_PROCESS.broadcast_bytes(data) == data
 
 

@@ -9,8 +9,8 @@ from mxnet import autograd, gluon, nd
 from mxnet.gluon import nn
 from support.covering import pairwise
 from support.devices import contexts
-from support.kvstore_runs import BATCHES, OPTIMIZERS, STORES, small_net, trained
-from support.reference import as_is, distance, values
+from support.kvstore_runs import BATCHES, OPTIMIZERS, STORES, make_small_net, train_small_net
+from support.reference import identity, parameter_arrays, relative_distance
 
 from gluonlab.bucketed_trainer.trainer import BucketedTrainer
 from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule
@@ -32,8 +32,8 @@ LOSS = gluon.loss.SoftmaxCrossEntropyLoss()
 
 @functools.lru_cache(maxsize=None)
 def parameters_under_device(optimizer):
-    net, _ = trained(gluon.Trainer, make_kvstore("device"), optimizer, contexts(3))
-    return values(net)
+    net, _ = train_small_net(gluon.Trainer, make_kvstore("device"), optimizer, contexts(3))
+    return parameter_arrays(net)
 
 
 @pairwise(name=STORES, optimizer=list(OPTIMIZERS), trainer_class=[gluon.Trainer, BucketedTrainer])
@@ -41,10 +41,13 @@ def test_every_store_gives_the_parameters_of_device_under_the_trainer(
     name, optimizer, trainer_class
 ):
     ctxs, store = contexts(3), make_kvstore(name)
-    net, _ = trained(trainer_class, store, optimizer, ctxs)
-    assert distance(values(net), parameters_under_device(optimizer)) < 1e-5
+    net, _ = train_small_net(trainer_class, store, optimizer, ctxs)
+    assert relative_distance(parameter_arrays(net), parameters_under_device(optimizer)) < 1e-5
     for ctx in ctxs[1:]:  # replicas are alike to the bit
-        assert all(np.array_equal(a, b) for a, b in zip(values(net, ctx), values(net, ctxs[0])))
+        assert all(
+            np.array_equal(a, b)
+            for a, b in zip(parameter_arrays(net, ctx), parameter_arrays(net, ctxs[0]))
+        )
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
@@ -108,7 +111,7 @@ def test_gradients_that_are_added_up_over_several_backwards(trainer_class):
     """grad_req 'add' shows what is left in the gradients, and when zero_grad comes."""
     ctxs, results = contexts(3), []
     for name in ("device", *STORES):
-        net = small_net(ctxs)
+        net = make_small_net(ctxs)
         net.collect_params().setattr("grad_req", "add")
         updates = trainer_class is BucketedTrainer or name == "sharded-optimizer"
         trainer = trainer_class(
@@ -123,23 +126,23 @@ def test_gradients_that_are_added_up_over_several_backwards(trainer_class):
                 autograd.backward(losses)
             trainer.step(len(images))
             net.collect_params().zero_grad()
-        results.append(values(net))
-    assert all(distance(result, results[0]) < 1e-5 for result in results[1:])
+        results.append(parameter_arrays(net))
+    assert all(relative_distance(result, results[0]) < 1e-5 for result in results[1:])
 
 
 def trained_without_some_shards(store):
     """The parameters on the third device."""
     ctxs = contexts(3)
-    net = small_net(ctxs)
+    net = make_small_net(ctxs)
     trainer = BucketedTrainer(net.collect_params(), "sgd", {}, make_kvstore(store))
-    step = DataParallelStep(net, LOSS, trainer, ctxs, as_is)
+    step = DataParallelStep(net, LOSS, trainer, ctxs, identity)
     for (images, labels), size in zip(BATCHES, [3, 2, 1, 2, 3]):
         step(
             make_local_batch(
                 shard(nd.array(images[:size]), ctxs), shard(nd.array(labels[:size]), ctxs)
             )
         )
-    return values(net, ctxs[2])
+    return parameter_arrays(net, ctxs[2])
 
 
 @pytest.fixture(scope="module")
@@ -151,18 +154,20 @@ def without_some_shards_under_device():
 def test_a_device_without_a_shard_adds_nothing(name, without_some_shards_under_device):
     """Batches of two on three devices; the third keeps no gradient of an earlier batch."""
     found = trained_without_some_shards(name)
-    assert distance(found, without_some_shards_under_device) < 1e-5
+    assert relative_distance(found, without_some_shards_under_device) < 1e-5
 
 
 @pytest.fixture(scope="module")
 def parameters_of_one_device():
-    return values(trained(gluon.Trainer, None, "sgd", contexts(1))[0])
+    return parameter_arrays(train_small_net(gluon.Trainer, None, "sgd", contexts(1))[0])
 
 
 @pytest.mark.parametrize("name", STORES)
 def test_one_device_needs_no_schedule_and_still_trains(name, parameters_of_one_device):
-    net, _ = trained(BucketedTrainer, make_kvstore(name), "sgd", contexts(1))
-    assert all(np.array_equal(a, b) for a, b in zip(values(net), parameters_of_one_device))
+    net, _ = train_small_net(BucketedTrainer, make_kvstore(name), "sgd", contexts(1))
+    assert all(
+        np.array_equal(a, b) for a, b in zip(parameter_arrays(net), parameters_of_one_device)
+    )
 
 
 def test_an_order_changes_the_ranks_of_devices_and_not_the_sum():

@@ -10,8 +10,8 @@ from mxnet.gluon import nn
 from support.covering import pairwise
 from support.devices import contexts
 from support.examples import examples
-from support.kvstore_runs import BATCHES, OPTIMIZERS, small_net, trained
-from support.reference import distance, train_on_devices, values
+from support.kvstore_runs import BATCHES, OPTIMIZERS, make_small_net, train_small_net
+from support.reference import parameter_arrays, relative_distance, train_on_devices
 
 from gluonlab import optimizers
 from gluonlab.bucketed_trainer.trainer import BucketedTrainer
@@ -23,7 +23,7 @@ from gluonlab.kvstores.sharded_optimizer import ShardedKVStore
 
 def test_the_sharded_optimizer_runs_its_two_halves():
     store = make_kvstore("sharded-optimizer")
-    trained(gluon.Trainer, store, "sgd", contexts(3))
+    train_small_net(gluon.Trainer, store, "sgd", contexts(3))
     parameters = 4
     assert store.transfers_run == parameters * len(BATCHES) * make_schedule("sharded", 3).transfers
 
@@ -34,7 +34,7 @@ def test_the_sharded_optimizer_keeps_a_share_of_the_state_on_each_device(
     optimizer, copies, devices
 ):
     ctxs, store = contexts(devices), make_kvstore("sharded-optimizer")
-    _, trainer = trained(BucketedTrainer, store, optimizer, ctxs)
+    _, trainer = train_small_net(BucketedTrainer, store, optimizer, ctxs)
     kept = dict.fromkeys(ctxs, 0)
     for update in store._updates.values():
         for owned in (shard for shards in update.shards.values() for shard in shards):
@@ -52,18 +52,20 @@ def test_saved_states_of_the_sharded_optimizer_go_on_where_they_stopped(
     optimizer, trainer_class, tmp_path
 ):
     ctxs, states, params = contexts(2), str(tmp_path / "states"), str(tmp_path / "params")
-    expected, _ = trained(trainer_class, ShardedKVStore(), optimizer, ctxs)
-    net, trainer = trained(trainer_class, ShardedKVStore(), optimizer, ctxs, BATCHES[:3])
+    expected, _ = train_small_net(trainer_class, ShardedKVStore(), optimizer, ctxs)
+    net, trainer = train_small_net(trainer_class, ShardedKVStore(), optimizer, ctxs, BATCHES[:3])
     trainer.save_states(states)
     net.save_parameters(params)
-    resumed = small_net(ctxs)
+    resumed = make_small_net(ctxs)
     resumed.load_parameters(params, ctx=ctxs)
     trainer = trainer_class(
         resumed.collect_params(), optimizer, dict(OPTIMIZERS[optimizer]), kvstore=ShardedKVStore()
     )
     trainer.load_states(states)
     train_on_devices(resumed, trainer, ctxs, BATCHES[3:])
-    assert all(np.array_equal(a, b) for a, b in zip(values(resumed), values(expected)))
+    assert all(
+        np.array_equal(a, b) for a, b in zip(parameter_arrays(resumed), parameter_arrays(expected))
+    )
 
 
 @pytest.mark.parametrize("loaded", [False, True])
@@ -73,7 +75,7 @@ def test_the_sharded_optimizers_state_goes_along_when_arrays_are_replaced(loaded
     """
     ctxs, results = contexts(2), []
     for store in (make_kvstore("device"), ShardedKVStore()):
-        net, trainer = trained(gluon.Trainer, store, "adam", ctxs, BATCHES[:2])
+        net, trainer = train_small_net(gluon.Trainer, store, "adam", ctxs, BATCHES[:2])
         if loaded:
             trainer.save_states(str(tmp_path / "states"))
             trainer.load_states(str(tmp_path / "states"))
@@ -81,8 +83,8 @@ def test_the_sharded_optimizers_state_goes_along_when_arrays_are_replaced(loaded
         net.cast("float64")
         net.cast("float32")
         train_on_devices(net, trainer, ctxs, BATCHES[3:])
-        results.append(values(net))
-    assert distance(results[1], results[0]) < 1e-5
+        results.append(parameter_arrays(net))
+    assert relative_distance(results[1], results[0]) < 1e-5
 
 
 def convolutions(ctxs):
@@ -109,9 +111,9 @@ def test_buckets_that_are_moved_together_are_updated_as_alone(optimizer, devices
             bucket_bytes=bucket_bytes, clip_norm=clip_norm,
         )  # fmt: skip
         train_on_devices(net, trainer, ctxs, BATCHES)
-        found += [values(net, ctx) for ctx in ctxs]
+        found += [parameter_arrays(net, ctx) for ctx in ctxs]
         calls.append(len(trainer._kvstore_calls))
-    assert max(distance(one, found[0]) for one in found[1:]) < 1e-5
+    assert max(relative_distance(one, found[0]) for one in found[1:]) < 1e-5
     assert calls[1] > calls[2] == 1
 
 
@@ -127,7 +129,7 @@ def test_states_of_keys_that_are_updated_together_are_saved_and_go_on(tmp_path):
                 trainer.load_states(path)
             train_on_devices(net, trainer, ctxs, batches)
             trainer.save_states(path)
-        nets.append(values(net))
+        nets.append(parameter_arrays(net))
     assert all(np.array_equal(a, b) for a, b in zip(*nets))
 
 
@@ -194,7 +196,9 @@ class Both:
     def check(self):
         for param, single in zip(self.params, self.alone):
             for data in param.list_data():
-                assert distance([data.asnumpy()], [single.data().asnumpy()]) < self.tolerance
+                assert (
+                    relative_distance([data.asnumpy()], [single.data().asnumpy()]) < self.tolerance
+                )
 
 
 def new_gradients(both):

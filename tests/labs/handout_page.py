@@ -3,11 +3,11 @@
 import base64
 import re
 
-from support.browser import Page
+from support.browser import BrowserPage
 from support.legible import WIDTHS
 
 
-class Handout(Page):
+class Handout(BrowserPage):
     """A page at a width in CSS pixels; ``dark``: as on a system whose theme is dark."""
 
     def __init__(self, driver, path, width=1280, dark=False):
@@ -16,9 +16,9 @@ class Handout(Page):
         driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [theme]})
         super().__init__(driver, path)
 
-    def requests(self):
+    def requested_urls(self):
         """All that the browser asked for; the documents of frames are in the page."""
-        return [url for url in super().requests() if not url.startswith(("about:", self.url))]
+        return [url for url in super().requested_urls() if not url.startswith(("about:", self.url))]
 
     def overflow(self):
         """By how many pixels the page is wider than the window, and the first element that is."""

@@ -5,12 +5,12 @@ students make are named.
 import pytest
 from support.lab_answers import (
     JAPANESE,
-    amiss_in_verdict,
-    mistakes,
-    names_defined_by,
-    other_right_answers,
-    texts_of,
-    verdict_on,
+    alternative_answers,
+    define_cell_names,
+    find_verdict_fault,
+    judge_lab_answer,
+    lab_mistakes,
+    verdict_texts,
 )
 from the_labs import LABS, PLACE
 
@@ -26,7 +26,7 @@ from gluonlab_labs.exercises import FAULTY, find_stubs, last_defined_name, solut
 
 CELLS = {id: cell for lab in LABS.values() for id, cell in find_stubs(lab).items()}
 STUBS = {id: cell.source for id, cell in CELLS.items()}
-MISTAKEN, OTHERS = mistakes(), other_right_answers()
+MISTAKEN, OTHERS = lab_mistakes(), alternative_answers()
 RIGHT = [(id, number) for id, answers in OTHERS.items() for number in range(len(answers))]
 MISTAKES = [(id, number) for id, wrong in MISTAKEN.items() for number in range(len(wrong))]
 CODE = {lab: tuple(cell.source for cell in LABS[lab].code_cells()) for lab in LABS}
@@ -34,7 +34,7 @@ CODE = {lab: tuple(cell.source for cell in LABS[lab].code_cells()) for lab in LA
 
 def answer_of(id, source):
     """The function or value that a stub or a solution defines."""
-    return names_defined_by(source, id[:2], CODE[id[:2]])[last_defined_name(STUBS[id])]
+    return define_cell_names(source, id[:2], CODE[id[:2]])[last_defined_name(STUBS[id])]
 
 
 def solution(id):
@@ -58,10 +58,10 @@ def test_every_checker_has_one_line_about_it(id):
 
 @pytest.mark.parametrize("id", STUBS)
 def test_the_solution_passes(id):
-    verdict = verdict_on(id, solution(id))
-    assert verdict.status == PASSED, texts_of(verdict)["en"]
+    verdict = judge_lab_answer(id, solution(id))
+    assert verdict.status == PASSED, verdict_texts(verdict)["en"]
     cost = {language: verdict.micros and f"\n{text}" for language, text in verdict.texts.items()}
-    assert texts_of(verdict) == {
+    assert verdict_texts(verdict) == {
         "en": f"Exercise {id}: correct{cost['en'] or ''}",
         "ja": f"演習 {id}: 正解です{cost['ja'] or ''}",
     }
@@ -69,15 +69,15 @@ def test_the_solution_passes(id):
 
 @pytest.mark.parametrize(("id", "number"), RIGHT)
 def test_a_right_answer_of_another_kind_passes(id, number):
-    verdict = verdict_on(id, OTHERS[id][number])
-    assert verdict.status == PASSED, texts_of(verdict)["en"]
+    verdict = judge_lab_answer(id, OTHERS[id][number])
+    assert verdict.status == PASSED, verdict_texts(verdict)["en"]
 
 
 @pytest.mark.parametrize("id", STUBS)
 def test_the_stub_as_it_stands_is_kindly_called_unwritten_or_wrong(id):
-    verdict = verdict_on(id, answer_of(id, STUBS[id]))
+    verdict = judge_lab_answer(id, answer_of(id, STUBS[id]))
     faulty = FAULTY in CELLS[id].tags
-    assert verdict.status == (WRONG if faulty else UNWRITTEN), texts_of(verdict)["en"]
+    assert verdict.status == (WRONG if faulty else UNWRITTEN), verdict_texts(verdict)["en"]
     # followed by its symptom
     symptom = ("the fault is still there: ", "a fault is left: ")
     assert verdict.texts["en"].startswith(symptom) == faulty
@@ -86,4 +86,4 @@ def test_the_stub_as_it_stands_is_kindly_called_unwritten_or_wrong(id):
 
 @pytest.mark.parametrize(("id", "number"), MISTAKES)
 def test_a_mistake_is_named_in_both_languages(id, number):
-    assert amiss_in_verdict(id, number) == ""
+    assert find_verdict_fault(id, number) == ""

@@ -2,7 +2,7 @@
 
 import re
 
-from support.stand_in_engine import calls, install
+from support.stand_in_engine import install_fake_engine, read_calls
 from test_commands import run, words_of
 from test_grade import handed_in
 from the_labs import REPOSITORY
@@ -17,7 +17,7 @@ COMMANDS = [line for line in LINES if not line.startswith("#")]
 
 
 def test_the_commands_run_and_write_what_they_say(tmp_path, monkeypatch):
-    engine = install(tmp_path / "engine", monkeypatch)
+    engine = install_fake_engine(tmp_path / "engine", monkeypatch)
     handed_in(tmp_path / "in" / "ada" / "03.ipynb", "", lab="03")
     for line in COMMANDS:
         done = run(words_of(line), tmp_path)
@@ -26,7 +26,7 @@ def test_the_commands_run_and_write_what_they_say(tmp_path, monkeypatch):
     made = {path.name for path in tmp_path.iterdir()} - {"engine", "in"}
     assert made == {*tables, "canvas.csv", "results", "results.json"}
     assert "Trainer (4711)" in (tmp_path / "canvas.csv").read_text(encoding="utf-8")
-    assert len(calls(engine)) == 1
+    assert len(read_calls(engine)) == 1
 
 
 def test_the_image_that_is_built_is_the_one_that_is_run():

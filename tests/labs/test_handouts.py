@@ -7,13 +7,13 @@ import re
 
 import pytest
 from handout_page import Handout
-from support.browser import start, wanted
+from support.browser import require_browser, start_browser
 from the_labs import LABS
 
 from gluonlab.exercises.guesses import all_guesses
 from gluonlab_labs.source import LANGUAGES
 
-wanted()
+require_browser()
 pytestmark = pytest.mark.browser
 
 PAGES = [
@@ -32,7 +32,7 @@ FETCHED = (
 
 @pytest.fixture(scope="module")
 def driver():
-    driver = start()
+    driver = start_browser()
     yield driver
     driver.quit()
 
@@ -41,8 +41,8 @@ def driver():
 def test_a_page_stands_for_itself_at_every_width(name, handouts, driver):
     page = Handout(driver, handouts / name)
     assert page.overflow_at_all_widths() == {}
-    assert page.requests() == []
-    assert page.complaints() == []
+    assert page.requested_urls() == []
+    assert page.console_messages() == []
 
 
 @pytest.mark.parametrize("name", PAGES)
@@ -141,7 +141,7 @@ def test_faults_of_a_page_would_be_found(handouts, driver):
 
 def test_the_button_changes_the_theme_and_other_pages_follow(handouts, driver):
     page = Handout(driver, handouts / PAGES[1])
-    page.find("theme").click()
+    page.find_element("theme").click()
     assert page.theme() == "dark"
     assert Handout(driver, handouts / PAGES[2]).theme() == "dark"
     driver.execute_script("localStorage.clear()")
@@ -171,7 +171,7 @@ def test_links_lead_to_pages_and_places_that_are_there(name, handouts, driver):
 def test_the_switch_leads_to_the_same_place_in_the_other_language(lab, handouts, driver):
     page = Handout(driver, handouts / "en" / f"{LABS[lab].name}.html")
     driver.execute_script("location.hash = 'section-2'")
-    page.find("other").click()
+    page.find_element("other").click()
     page.wait(lambda: "/ja/" in driver.current_url)
     assert driver.current_url.endswith(f"/ja/{LABS[lab].name}.html#section-2")
     assert driver.execute_script("return document.documentElement.lang") == "ja"
@@ -191,20 +191,20 @@ def test_the_allreduce_player_works_inside_the_page(language, handouts, driver):
     assert frames
     driver.switch_to.frame(frames[0])
     assert driver.execute_script("return document.documentElement.lang") == language
-    first = page.state()
-    page.find("next").click()
-    page.wait(lambda: page.state() != first)
-    while page.find("next").is_enabled():
-        page.find("next").click()
-    everything = page.state()
+    first = page.read_state()
+    page.find_element("next").click()
+    page.wait(lambda: page.read_state() != first)
+    while page.find_element("next").is_enabled():
+        page.find_element("next").click()
+    everything = page.read_state()
     world_size = len(everything)
     assert all(
         tuple(range(world_size)) in chunks or all(len(chunk) == world_size for chunk in chunks)
         for chunks in everything
     )
     driver.switch_to.default_content()
-    assert page.complaints() == []
-    assert page.requests() == []
+    assert page.console_messages() == []
+    assert page.requested_urls() == []
 
 
 @pytest.mark.parametrize("name", PAGES)

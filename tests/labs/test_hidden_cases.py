@@ -7,7 +7,7 @@ import json
 import mxnet as mx
 import numpy as np
 import pytest
-from support.lab_answers import verdict_on
+from support.lab_answers import judge_lab_answer
 from test_answers import MISTAKEN, MISTAKES, OTHERS, RIGHT, STUBS, solution
 
 from gluonlab.exercises.checkers import (
@@ -33,16 +33,16 @@ BEHAVIOUR = {"01-2", "02-5", "04-5", "05-6", "06-2", "06-3", "07-1", "08-2", "09
 
 def status(id, answer, seed=None):
     if seed is None:
-        return verdict_on(id, answer).status
+        return judge_lab_answer(id, answer).status
     with reseeded_cases(seed):
-        return verdict_on(id, answer).status
+        return judge_lab_answer(id, answer).status
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("id", STUBS)
 def test_the_solution_passes_the_cases_of_any_seed(id, seed):
     with reseeded_cases(seed):
-        verdict = verdict_on(id, solution(id))
+        verdict = judge_lab_answer(id, solution(id))
     assert verdict.status == PASSED, verdict.texts["en"]
 
 

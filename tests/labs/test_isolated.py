@@ -12,7 +12,7 @@ import subprocess
 import sys
 
 import pytest
-from support.stand_in_engine import calls, install
+from support.stand_in_engine import install_fake_engine, read_calls
 from support.waiting import LIMIT_S, wait_until
 from test_grade import BEGINNING, CHECK, NAME, SOLUTION, handed_in
 from test_hostile_notebooks import sleeping
@@ -42,7 +42,7 @@ def folder(tmp_path):
 
 @pytest.fixture
 def engine(tmp_path, monkeypatch):
-    return install(tmp_path / "engine", monkeypatch)
+    return install_fake_engine(tmp_path / "engine", monkeypatch)
 
 
 def graded(folder, **settings):
@@ -57,7 +57,7 @@ def test_grades_are_the_same_however_many_run_at_a_time_and_in_containers(folder
     assert list(one_by_one[1].sentences) == ["01-1"]
     assert graded(folder, jobs=3) == one_by_one
     assert graded(folder, jobs=2, runner=ContainerRunner("docker", "as-here")) == one_by_one
-    assert [words[0] for words in calls(engine)] == ["run"] * 3
+    assert [words[0] for words in read_calls(engine)] == ["run"] * 3
 
 
 def test_the_command_grades_in_containers_and_writes_what_canvas_and_gradescope_read(
@@ -77,7 +77,9 @@ def test_the_command_grades_in_containers_and_writes_what_canvas_and_gradescope_
         "results",
     )
     assert status == 0 and "written to grades.csv, canvas.csv, results" in said
-    assert {words[-3] for words in calls(engine)} == {f"gluonlab-grading:{gluonlab.__version__}"}
+    assert {words[-3] for words in read_calls(engine)} == {
+        f"gluonlab-grading:{gluonlab.__version__}"
+    }
     rows = list(csv.reader(io.StringIO((folder / "canvas.csv").read_text(encoding="utf-8"))))
     assert [row[0].strip() for row in rows] == ["Student", "Points Possible", "ada", "bob", "eve"]
     assert [row[5] for row in rows] == ["Lab 01", "4", "1", "0", ""]
@@ -168,7 +170,7 @@ def test_cases_of_a_seed_fail_what_was_learned_by_heart_and_only_reveal_names_th
 
 @pytest.mark.parametrize("isolated", [False, True])
 def test_ctrl_c_ends_all_that_run_and_keeps_what_is_graded(tmp_path, monkeypatch, isolated):
-    engine = install(tmp_path / "engine", monkeypatch)
+    engine = install_fake_engine(tmp_path / "engine", monkeypatch)
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "1.ipynb").write_text("[]")
     for number in (2, 3):

@@ -5,7 +5,7 @@ import io
 import json
 
 import pytest
-from support.lab_answers import answers_of
+from support.lab_answers import load_answers
 from test_grade import handed_in, row
 from the_labs import PLACE
 
@@ -16,7 +16,7 @@ from gluonlab.exercises.grading import Grade, as_csv, read_leaderboard
 from gluonlab.exercises.notebook_runners import sanitize_result
 from gluonlab_labs.exercises import solution_path
 
-ANSWERS = answers_of("04")
+ANSWERS = load_answers("04")
 SIX, SINGLE_PAIR = 1598.333, 1831.667  # microseconds: six rings, and five
 SOLUTION = solution_path(PLACE.solutions, "04-6").read_text(encoding="utf-8")
 

@@ -9,14 +9,14 @@ import re
 import pytest
 from selenium.webdriver.common.keys import Keys
 from slide_page import SIZES, Deck
-from support.browser import start, wanted
+from support.browser import require_browser, start_browser
 from test_handouts import FETCHED
 from the_labs import LABS, PLACE, SERIES
 
 from gluonlab_labs.slides import lab_deck
 from gluonlab_labs.source import LANGUAGES
 
-wanted()
+require_browser()
 pytestmark = pytest.mark.browser
 
 DECKS = {lab.number: lab_deck(lab, SERIES, PLACE) for lab in SERIES.labs}
@@ -26,7 +26,7 @@ SLIDE = (960, 540)  # 1280 x 720 CSS pixels in points
 
 @pytest.fixture(scope="module")
 def driver():
-    driver = start()
+    driver = start_browser()
     yield driver
     driver.quit()
 
@@ -56,14 +56,14 @@ def test_every_slide_is_reached_by_a_key_and_holds_what_it_shows(name, size, dec
     beyond = {}
     for number in range(1, deck.count() + 1):
         deck.wait_for(number)
-        assert deck.text("place") == f"{number} / {deck.count()}"
+        assert deck.read_text("place") == f"{number} / {deck.count()}"
         if deck.beyond():
             beyond[number] = deck.beyond()
         deck.key(Keys.ARROW_RIGHT)
     assert beyond == {}
     assert deck.at() == deck.count()  # and stays there
-    assert deck.requests() == []
-    assert deck.complaints() == []
+    assert deck.requested_urls() == []
+    assert deck.console_messages() == []
 
 
 @pytest.mark.parametrize("name", PAGES)
@@ -158,11 +158,11 @@ def test_keys_lead_to_the_ends_and_back(deck_at, driver):
 
 def test_buttons_do_what_keys_do(deck_at, driver):
     deck = Deck(driver, deck_at(PAGES[0]))
-    deck.find("next").click()
+    deck.find_element("next").click()
     deck.wait_for(2)
     deck.key(Keys.SPACE)  # of the slide, which has the focus now
     deck.wait_for(3)
-    deck.find("previous").click()
+    deck.find_element("previous").click()
     deck.wait_for(2)
 
 
@@ -173,7 +173,7 @@ def test_n_shows_the_notes_and_hides_them(deck_at, driver):
     assert not notes.is_displayed()
     deck.key("n")
     assert notes.is_displayed()
-    assert deck.find("notes").get_attribute("aria-pressed") == "true"
+    assert deck.find_element("notes").get_attribute("aria-pressed") == "true"
     deck.key("n")
     assert not notes.is_displayed()
 
@@ -203,7 +203,7 @@ def test_the_speaker_s_window_goes_along_and_leads(deck_at, driver):
         notes = driver.find_elements("css selector", ".slide .notes")
         assert notes[3].is_displayed()
         assert not notes[4].is_displayed()
-        assert re.search(r"\d:\d\d", deck.text("clock"))
+        assert re.search(r"\d:\d\d", deck.read_text("clock"))
         deck.key(Keys.ARROW_RIGHT)
         deck.wait(lambda: driver.execute_script(seen) == [5, 6])
         driver.switch_to.window(audience)
@@ -224,13 +224,13 @@ def test_a_schedule_is_played_inside_its_slide_and_page_down_leads_on(language, 
     deck.go(number)
     driver.switch_to.frame(driver.find_element("css selector", ".slide:not([hidden]) iframe"))
     assert driver.execute_script("return document.documentElement.lang") == language
-    first = deck.state()
-    deck.find("next").click()
-    deck.wait(lambda: deck.state() != first)
+    first = deck.read_state()
+    deck.find_element("next").click()
+    deck.wait(lambda: deck.read_state() != first)
     deck.key(Keys.PAGE_DOWN)
     driver.switch_to.default_content()
     deck.wait_for(number + 1)
-    assert deck.complaints() == []
+    assert deck.console_messages() == []
 
 
 @pytest.mark.parametrize("name", PAGES)
@@ -254,7 +254,7 @@ def test_links_lead_to_what_is_there_and_nothing_is_fetched(name, deck_at, drive
 def test_the_switch_leads_to_the_same_slide_in_the_other_language(deck_at, driver):
     deck = Deck(driver, deck_at(PAGES[0]))
     deck.go(3)
-    deck.find("other").click()
+    deck.find_element("other").click()
     deck.wait(lambda: "/ja/" in driver.current_url)
     deck.wait_for(3)
 
@@ -265,4 +265,4 @@ def test_the_index_can_be_read(size, deck_at, driver):
     assert page.overflow()[0] <= 0
     assert page.low_contrast() == []
     assert page.missing_glyphs() == []
-    assert page.requests() == page.complaints() == []
+    assert page.requested_urls() == page.console_messages() == []

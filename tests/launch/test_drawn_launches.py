@@ -9,9 +9,9 @@ import sys
 
 import pytest
 from support import drawn_launches
-from support.launched import BACKENDS, parameters
-from support.parameter_server import end
-from support.reference import distance
+from support.launched import BACKENDS, parameter_vectors
+from support.parameter_server import kill_processes
+from support.reference import relative_distance
 from support.run_files import read_metrics
 
 pytestmark = pytest.mark.cpu_only("the processes compute on CPU devices, whoever started them")
@@ -31,7 +31,7 @@ def trained_by_many(backend, folder, shapes):
         try:
             assert [process.wait(60 + 20 * len(shapes)) for process in started] == [0] * workers
         finally:
-            end(started)
+            kill_processes(started)
 
 
 def conditioned(folder, shape, alone):
@@ -41,8 +41,8 @@ def conditioned(folder, shape, alone):
     """
     found = []
     for number in range(1, 13):
-        drawn_launches.trained(folder / f"{number}", *shape, factor=1 + number * 1e-7)
-        found.append(distance(parameters(folder / f"{number}"), alone))
+        drawn_launches.train_drawn_case(folder / f"{number}", *shape, factor=1 + number * 1e-7)
+        found.append(relative_distance(parameter_vectors(folder / f"{number}"), alone))
     return max(found)
 
 
@@ -51,14 +51,14 @@ def assert_as_one(backend, folder, shapes):
     unsteady = 0
     for place, shape in enumerate(shapes):
         many, one = folder / f"{place}", folder / f"{place}-alone"
-        drawn_launches.trained(one, *shape)
-        asked, alone = drawn_launches.drawn(*shape), parameters(one)
+        drawn_launches.train_drawn_case(one, *shape)
+        asked, alone = drawn_launches.draw_training_settings(*shape), parameter_vectors(one)
         ours, theirs = ([e for e in read_metrics(f) if e["kind"] != "event"] for f in (many, one))
-        assert len(ours) == len(theirs) > drawn_launches.LEAST_STEPS
+        assert len(ours) == len(theirs) > drawn_launches.MIN_STEPS
         for mine, other in zip(ours, theirs):
             for name in {"kind", "step", "epoch", "images", "lr"} & mine.keys():
                 assert mine[name] == other[name], (name, asked)
-        apart = distance(parameters(many), alone)
+        apart = relative_distance(parameter_vectors(many), alone)
         if apart > 1e-5:
             assert apart <= 2 * conditioned(folder / f"{place}-rates", shape, alone), asked
             unsteady += 1
@@ -77,13 +77,15 @@ def assert_as_one(backend, folder, shapes):
     ],
 )
 def test_every_option_over_the_parameter_server(backend, workers, devices, tmp_path):
-    assert_as_one(backend, tmp_path, drawn_launches.covering([(workers, devices)], SEEDS))
+    assert_as_one(
+        backend, tmp_path, drawn_launches.choose_covering_shapes([(workers, devices)], SEEDS)
+    )
 
 
 @pytest.mark.horovod
 @pytest.mark.parametrize(("workers", "devices"), WORLDS)
 def test_every_option_over_horovod(workers, devices, tmp_path):
-    few = drawn_launches.covering(WORLDS, SEEDS)
+    few = drawn_launches.choose_covering_shapes(WORLDS, SEEDS)
     assert_as_one("horovod", tmp_path, [shape for shape in few if shape[1:] == (workers, devices)])
 
 

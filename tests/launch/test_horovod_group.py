@@ -7,9 +7,9 @@ import sys
 
 import numpy as np
 import pytest
-from support.launched import horovod
-from support.launcher import QUICK, launched, parameters
-from support.parameter_server import end
+from support.launched import horovod_environments
+from support.launcher import QUICK_LAUNCH_OPTIONS, load_parameters, start_launcher
+from support.parameter_server import kill_processes
 
 pytestmark = [
     pytest.mark.horovod,
@@ -54,7 +54,7 @@ def summed(tmp_path_factory):
     }
     given["large"] = np.full((2, 2, 3), 2e4, "float32")  # 80,000: beyond float16
     np.savez(folder / "given.npz", **given)
-    with horovod(2) as (environments, _):
+    with horovod_environments(2) as (environments, _):
         processes = [
             subprocess.Popen([sys.executable, "-c", SUMS], env=environment, cwd=folder)
             for environment in environments
@@ -62,7 +62,7 @@ def summed(tmp_path_factory):
         try:
             assert [process.wait(120) for process in processes] == [0, 0]
         finally:
-            end(processes)
+            kill_processes(processes)
     return given, [np.load(folder / f"found-{rank}.npz") for rank in range(2)]
 
 
@@ -95,7 +95,7 @@ def test_what_is_beyond_float16_is_infinite_for_all_and_no_loss_is_rounded(summe
 
 # 16 steps, and a sum for each parameter
 STEPS = 16
-RUN = [*QUICK, "--epochs", "1", "--batch-size", "256", "--bucket-bytes", "0"]
+RUN = [*QUICK_LAUNCH_OPTIONS, "--epochs", "1", "--batch-size", "256", "--bucket-bytes", "0"]
 HOROVOD = ["-n", "2", "--backend", "horovod"]
 PLACES = {
     "of the launcher": (["--cycle-time-ms", "30", "--fusion-threshold-mb", "64"], {}),
@@ -111,10 +111,10 @@ def runs(tmp_path_factory):
         own, variables = PLACES[name]
         words = [*HOROVOD, *own, "--timeline-filename", f"{name}.json", "--timeline-mark-cycles"]
         out = name.replace(" ", "-")
-        with launched(
+        with start_launcher(
             folder, *words, "--", *RUN, *compress, "--out", out, output=f"said {out}", **variables
         ) as run:
-            status, text = run.end(120)
+            status, text = run.wait_for_exit(120)
         assert status == 0, text
         made[name] = folder / out, json.loads((folder / f"{name}.json").read_text())
     return made
@@ -128,7 +128,7 @@ def sums_of(timeline):
 
 def gradients(folder):
     """The shapes of flat gradients, as a timeline has them."""
-    return {f"[{array.size}]" for array in parameters(folder).values()}
+    return {f"[{array.size}]" for array in load_parameters(folder).values()}
 
 
 def test_the_timeline_shows_our_sums_and_which_of_them_are_float16(runs):
@@ -147,7 +147,7 @@ def test_the_timeline_shows_our_sums_and_which_of_them_are_float16(runs):
 
 
 def test_float16_makes_another_network_of_the_same_accuracy(runs):
-    halved, whole = ({name: array.asnumpy() for name, array in parameters(folder).items()}
+    halved, whole = ({name: array.asnumpy() for name, array in load_parameters(folder).items()}
                      for folder, _ in runs.values())  # fmt: skip
     for name in whole:
         assert not np.array_equal(halved[name], whole[name])
@@ -181,19 +181,30 @@ def test_sums_of_three_processes_have_the_same_bits_each_time(tmp_path):
     words = ["-n", "3", "--backend", "horovod", "--", *RUN]
     found = []
     for name in ("one", "two"):
-        with launched(tmp_path, *words, "--out", name, output=f"said {name}") as run:
-            status, text = run.end(120)
+        with start_launcher(tmp_path, *words, "--out", name, output=f"said {name}") as run:
+            status, text = run.wait_for_exit(120)
         assert status == 0, text
-        found.append({n: a.asnumpy().tobytes() for n, a in parameters(tmp_path / name).items()})
+        found.append(
+            {n: a.asnumpy().tobytes() for n, a in load_parameters(tmp_path / name).items()}
+        )
     assert found[0] == found[1]
 
 
 def test_gradients_beyond_float16_end_the_run_with_the_cause(tmp_path):
     """Pixels of a million make gradients that float32 holds, at a rate so small."""
-    run = [*QUICK, "--epochs", "1", "--optimizer", "sgd", "--lr", "1e-12", "--normalise"]
+    run = [
+        *QUICK_LAUNCH_OPTIONS,
+        "--epochs",
+        "1",
+        "--optimizer",
+        "sgd",
+        "--lr",
+        "1e-12",
+        "--normalise",
+    ]
     words = [*HOROVOD, "--", *run, "0/1e-7", "--compress", "fp16", "--out", "run"]
-    with launched(tmp_path, *words) as over:
-        status, text = over.end(120)
+    with start_launcher(tmp_path, *words) as over:
+        status, text = over.wait_for_exit(120)
     assert status == 1, text
     [error] = [line for line in text.splitlines() if "error: " in line]
     assert "no longer finite" in error or "the loss became" in error

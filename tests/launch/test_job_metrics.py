@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.devices import named
-from support.job_charts import ACCURACY, LOSS, SPEED, charts, expressions
+from support.devices import device_spec
+from support.job_charts import ACCURACY, LOSS, SPEED, chart_values, metric_regexes
 
 from gluonlab.config import TrainConfig
 from gluonlab.data import from_arrays
@@ -20,7 +20,7 @@ from gluonlab.training.loop import train
 from gluonlab.training.reporter import ConsoleReporter, format_epoch
 
 ROOT = Path(__file__).parents[2] / "sagemaker"
-EXPRESSIONS = expressions(TEMPLATE_FOLDER / "parameter-server.json")
+EXPRESSIONS = metric_regexes(TEMPLATE_FOLDER / "parameter-server.json")
 
 
 @settings(max_examples=20)
@@ -37,7 +37,7 @@ def test_each_number_of_an_epochs_line_is_found_once(
         epoch=epoch, step=1, images=images, training_seconds=seconds, loss=loss, accuracy=accuracy
     )  # fmt: skip
     text = before + format_epoch(line, epoch + more)
-    found = charts(text, EXPRESSIONS)
+    found = chart_values(text, EXPRESSIONS)
     assert found == {
         LOSS: [pytest.approx(loss, abs=1e-4)], SPEED: [pytest.approx(images / seconds, abs=0.5)],
         ACCURACY: [pytest.approx(accuracy, abs=1e-4)],
@@ -49,14 +49,14 @@ def test_of_all_that_a_run_prints_only_its_epochs_are_drawn(tmp_path):
     random, said = np.random.RandomState(0), io.StringIO()
     images, labels = random.randint(0, 255, (60, 1, 4, 4)).astype("uint8"), np.arange(60) % 3
     config = TrainConfig(
-        devices=named(2), threads=1, model="mlp", epochs=2, lr=1e-4, global_batch_size=8,
+        devices=device_spec(2), threads=1, model="mlp", epochs=2, lr=1e-4, global_batch_size=8,
         out=str(tmp_path / "run"), check_replicas=1, patience=2, confusion=True,
     )  # fmt: skip
     data = from_arrays(images[:40], labels[:40], images[40:], labels[40:])
     metrics = {"test accuracy": mx.metric.Accuracy(), "loss": mx.metric.CrossEntropy()}
     result = train(config, reporter=ConsoleReporter(said, bar=False), dataset=data, metrics=metrics)
     assert re.search("^remark .*test accuracy 0", said.getvalue(), re.M)
-    assert charts(said.getvalue(), EXPRESSIONS) == {
+    assert chart_values(said.getvalue(), EXPRESSIONS) == {
         LOSS: pytest.approx([each.loss for each in result.history], abs=1e-4),
         SPEED: pytest.approx([each.images_per_second for each in result.history], abs=0.5),
         ACCURACY: pytest.approx([each.accuracy for each in result.history], abs=1e-4),
@@ -66,8 +66,8 @@ def test_of_all_that_a_run_prints_only_its_epochs_are_drawn(tmp_path):
 def test_all_templates_and_the_page_have_the_same():
     page = (ROOT / "README.md").read_text(encoding="utf-8")
     for template in [*TEMPLATE_FOLDER.glob("*.json"), *(ROOT / "training").glob("*.json")]:
-        assert expressions(template) == EXPRESSIONS
+        assert metric_regexes(template) == EXPRESSIONS
     rows = dict(re.findall(r"^\| `((?:train|test):\w+)` \| .* \| `(.*)` \|$", page, re.M))
     assert rows == EXPRESSIONS
     example = re.search(r"^ {4}(epoch .*)$", page, re.M)[1]
-    assert charts(example, EXPRESSIONS) == {LOSS: [0.1302], SPEED: [1529], ACCURACY: [0.95]}
+    assert chart_values(example, EXPRESSIONS) == {LOSS: [0.1302], SPEED: [1529], ACCURACY: [0.95]}

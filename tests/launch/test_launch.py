@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from support import launcher
 from support.idx_files import write_mnist
-from support.launched import each_backend_soon, launched, parameters, words
-from support.launcher import PATIENT
-from support.reference import distance
+from support.launched import each_slow_backend, option_words, parameter_vectors, run_launches
+from support.launcher import PATIENCE_OPTIONS
+from support.reference import relative_distance
 
 from gluonlab import TrainConfig
 from gluonlab.runs import run_schema
@@ -52,12 +52,12 @@ def data(tmp_path_factory):
     [("--lr", "0.5"), pytest.param(("--epochs", "2"), marks=pytest.mark.long)],
     ids=" ".join,
 )
-@each_backend_soon
+@each_slow_backend
 def test_processes_with_other_options_end_with_the_first_difference(backend, other, tmp_path):
     """Whoever has started them: with other epochs one would wait for the other for ever."""
     run = ["--model", "mlp", "--dataset", "synthetic", "--lr", "0.1", "--epochs", "1"]
     own = {1: other, 0: ("--devices", "cpu:0")}  # which devices is each one's own business
-    ended = launched(backend, tmp_path, *run, of_rank=own)
+    ended = run_launches(backend, tmp_path, *run, of_rank=own)
     said = "".join(process.err for process in ended)
     assert [process.status for process in ended] == [2, 2], said
     name, value = other
@@ -70,16 +70,16 @@ def test_processes_with_other_options_end_with_the_first_difference(backend, oth
 
 def train_by_launcher(folder, options):
     """Run gluonlab's launcher, with two servers, to its end: rank 0 speaks, with its number."""
-    asked = ["-n", 2, "--servers", 2, "--backend", "dist_sync", *PATIENT, "--", *options]
-    with launcher.launched(folder, *asked) as many:
-        status, text = many.end()
+    asked = ["-n", 2, "--servers", 2, "--backend", "dist_sync", *PATIENCE_OPTIONS, "--", *options]
+    with launcher.start_launcher(folder, *asked) as many:
+        status, text = many.wait_for_exit()
     assert status == 0, text
     assert "accuracy" in text and all(line.startswith("[0] ") for line in text.splitlines())
 
 
 def train_by_scheduler(backend, folder, options):
     """Run two processes that something else has started to their end: rank 0 speaks."""
-    ended = launched(backend, folder, *options)
+    ended = run_launches(backend, folder, *options)
     assert [process.status for process in ended] == [0, 0], ended
     assert sorted("accuracy" in process.out for process in ended) == [False, True]
 
@@ -101,7 +101,7 @@ def test_two_processes_with_two_devices_train_as_one_with_four(
     the run's folder is as good as any: it is read, reported, evaluated and exported.
     """
     folder, options = tmp_path / "many", {**OPTIONS, "model": model, "data_dir": str(data)}
-    said = words(**options, devices="cpu*2", out=folder, confusion=True, export=True)
+    said = option_words(**options, devices="cpu*2", out=folder, confusion=True, export=True)
     if by_launcher:
         train_by_launcher(tmp_path, said)
     else:
@@ -110,7 +110,7 @@ def test_two_processes_with_two_devices_train_as_one_with_four(
         TrainConfig(**options, devices="cpu*4", out=str(tmp_path / "one")),
         reporter=Reporter(),
     )
-    assert distance(parameters(folder), parameters(one.run_dir)) <= 1e-5
+    assert relative_distance(parameter_vectors(folder), parameter_vectors(one.run_dir)) <= 1e-5
 
     lines, expected = read_lines(folder), read_lines(one.run_dir)
     [confusion] = [line for line in lines if isinstance(line, run_schema.ConfusionEvent)]
@@ -153,22 +153,22 @@ SPLITS = {
 @pytest.mark.parametrize(
     "split", ["pipeline", *(pytest.param(each, marks=pytest.mark.long) for each in [*SPLITS][1:])]
 )
-@each_backend_soon
+@each_slow_backend
 def test_two_processes_with_a_split_network_each_train_as_one(backend, split, data, tmp_path):
     folder, options = tmp_path / "many", {**OPTIONS, "model": "lenet", "data_dir": str(data)}
-    ended = launched(
-        backend, tmp_path, *words(**options, **SPLITS[split], devices="cpu*2", out=folder)
+    ended = run_launches(
+        backend, tmp_path, *option_words(**options, **SPLITS[split], devices="cpu*2", out=folder)
     )
     assert [process.status for process in ended] == [0, 0], ended
     config = TrainConfig(**options, devices="cpu*2", out=str(tmp_path / "one"))
     one = train(config, reporter=Reporter())
-    assert distance(parameters(folder), parameters(one.run_dir)) <= 1e-5
+    assert relative_distance(parameter_vectors(folder), parameter_vectors(one.run_dir)) <= 1e-5
 
 
 @pytest.mark.long
 def test_processes_that_would_cut_the_network_into_different_numbers_of_stages_end(data, tmp_path):
-    ended = launched(
-        "dist_sync", tmp_path, *words(split="layers", model="lenet", data_dir=data,
+    ended = run_launches(
+        "dist_sync", tmp_path, *option_words(split="layers", model="lenet", data_dir=data,
         dataset="fashion-mnist"), of_rank={0: ["--devices", "cpu*2"], 1: ["--devices", "cpu*3"]},
     )  # fmt: skip
     assert [process.status for process in ended] == [2, 2], ended
@@ -182,12 +182,12 @@ def strictly(text):
     return json.loads(text, parse_constant=lambda word: pytest.fail(f"{word} is no JSON"))
 
 
-@each_backend_soon
+@each_slow_backend
 def test_a_loss_that_diverges_ends_all_processes_with_the_step(backend, data, tmp_path):
     folder = tmp_path / "run"
     options = dict(dataset="fashion-mnist", data_dir=data, model="mlp", optimizer="sgd", lr=1e9)
-    ended = launched(
-        backend, tmp_path, *words(**options, global_batch_size=6, epochs=2, devices="cpu*2"),
+    ended = run_launches(
+        backend, tmp_path, *option_words(**options, global_batch_size=6, epochs=2, devices="cpu*2"),
         "--out", folder,
     )  # fmt: skip
     assert [process.status for process in ended] == [1, 1], ended

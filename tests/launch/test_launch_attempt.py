@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from support.processes import clean_environment
-from support.small_group import group
+from support.small_group import start_small_group
 
 from gluonlab.errors import ConfigError
 from gluonlab.launch.agent_connections import AgentConnection, SshOptions
@@ -263,7 +263,7 @@ def test_an_agent_answers_on_its_output_where_its_input_is_a_socket():
 
 def test_a_process_that_has_a_hostile_name_for_a_line_speaks_to_no_terminal(tmp_path):
     code = 'sys.stdout.write("\\x1b[2J\\x9b\\r\\0\\u202e")\nsys.stdout.flush()\ntell("left")\n'
-    with group(tmp_path, {"rank 0": code}) as run:
+    with start_small_group(tmp_path, {"rank 0": code}) as run:
         assert run.stdout.read() == b"[0] \\x1b[2J\\x9b\\r\\x00\\u202e\n"
 
 

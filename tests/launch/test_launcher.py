@@ -10,11 +10,19 @@ import socket
 import time
 
 import pytest
-from support.launched_environments import srun
-from support.launcher import PATIENT, QUICK, alive, launched, listening, parameters, same_bits
-from support.reference import distance
+from support.launched_environments import srun_environments
+from support.launcher import (
+    PATIENCE_OPTIONS,
+    QUICK_LAUNCH_OPTIONS,
+    have_same_bits,
+    listening_ports,
+    load_parameters,
+    start_launcher,
+    surviving_processes,
+)
+from support.reference import relative_distance
 from support.run_files import read_metrics
-from support.worker_processes import catches
+from support.worker_processes import handles_signal
 
 from gluonlab import TrainConfig
 from gluonlab.errors import ConfigError
@@ -34,7 +42,15 @@ from gluonlab.training.reporter import Reporter
 pytestmark = pytest.mark.cpu_only("the processes compute on CPU devices, whoever started them")
 TWO = ["-n", "2", "--backend", "dist_sync"]
 SOON = ["--patience", "16"]
-LONG = [*QUICK, "--epochs", "40000", "--checkpoint-every", "16 steps", "--out", "run"]
+LONG = [
+    *QUICK_LAUNCH_OPTIONS,
+    "--epochs",
+    "40000",
+    "--checkpoint-every",
+    "16 steps",
+    "--out",
+    "run",
+]
 
 
 @pytest.mark.parametrize(
@@ -56,17 +72,17 @@ def test_processes_train_as_one_with_as_many_devices(workers, servers, backend, 
     words = ["-n", workers, "--backend", backend, "--"]
     if servers:
         words = ["--servers", servers, *words]
-    with launched(tmp_path, *words, *said, "--devices", "cpu*1", "--out", "many") as many:
-        status, text = many.end()
+    with start_launcher(tmp_path, *words, *said, "--devices", "cpu*1", "--out", "many") as many:
+        status, text = many.wait_for_exit()
     assert status == 0, text
     assert all(line.startswith("[0] ") for line in text.splitlines())
     one = train(
         TrainConfig(**options, devices=f"cpu*{workers}", out=str(tmp_path / "one")),
         reporter=Reporter(),
     )
-    mine, theirs = (parameters(folder) for folder in (tmp_path / "many", one.run_dir))
+    mine, theirs = (load_parameters(folder) for folder in (tmp_path / "many", one.run_dir))
     mine = [mine[name].asnumpy() for name in theirs]
-    assert distance(mine, [array.asnumpy() for array in theirs.values()]) <= 1e-5
+    assert relative_distance(mine, [array.asnumpy() for array in theirs.values()]) <= 1e-5
     assert len(read_lines(tmp_path / "many")) == len(read_lines(one.run_dir))
 
 
@@ -79,22 +95,30 @@ def test_processes_train_as_one_with_as_many_devices(workers, servers, backend, 
 )
 def test_a_worker_that_is_killed_is_replaced_and_the_bits_stay(backend, tmp_path):
     two = ["-n", "2", "--backend", backend]
-    run = [*QUICK, "--epochs", "3", "--checkpoint-every", "16 steps", "--momentum", "0.9"]
-    with launched(tmp_path, *two, "--", *run, "--out", "whole", output="said-whole") as whole:
-        assert whole.end()[0] == 0
-    with launched(tmp_path, *two, "--restart", "1", "--", *run, "--out", "run") as killed:
+    run = [
+        *QUICK_LAUNCH_OPTIONS,
+        "--epochs",
+        "3",
+        "--checkpoint-every",
+        "16 steps",
+        "--momentum",
+        "0.9",
+    ]
+    with start_launcher(tmp_path, *two, "--", *run, "--out", "whole", output="said-whole") as whole:
+        assert whole.wait_for_exit()[0] == 0
+    with start_launcher(tmp_path, *two, "--restart", "1", "--", *run, "--out", "run") as killed:
         killed.wait_for("epoch 1/3")
-        pids = killed.parts()
+        pids = killed.process_ids()
         os.kill(pids["rank 1"], signal.SIGKILL)
-        status, text = killed.end()
+        status, text = killed.wait_for_exit()
     assert status == 0, text
     assert "warning: rank 1 on localhost was killed by SIGKILL: starting again" in text
     assert "Traceback" not in text
-    assert same_bits(tmp_path / "whole", tmp_path / "run")
+    assert have_same_bits(tmp_path / "whole", tmp_path / "run")
     assert not list((tmp_path / "run").rglob("*.part"))
     steps = [line["step"] for line in read_metrics(tmp_path / "run") if line["kind"] == "step"]
     assert steps == list(range(1, 3 * 64 + 1))
-    assert not alive(pids.values())
+    assert not surviving_processes(pids.values())
 
 
 ENDING = [signal.SIGKILL, signal.SIGTERM, signal.SIGINT]  # agents and servers hear only the first
@@ -113,48 +137,48 @@ ENDS = [  # what is killed, or stopped, by what; the launcher's status, and what
 @pytest.mark.long
 @pytest.mark.parametrize(("name", "number", "status", "said"), ENDS)
 def test_when_something_dies_all_end_and_it_is_named(name, number, status, said, tmp_path):
-    with launched(tmp_path, *TWO, *SOON, "--", *LONG) as run:
+    with start_launcher(tmp_path, *TWO, *SOON, "--", *LONG) as run:
         run.wait_for("epoch     2/40000")
-        pids = run.parts()
+        pids = run.process_ids()
         os.kill(pids[name], number)
-        ended, text = run.end()
+        ended, text = run.wait_for_exit()
     assert ended == status, text
     # as soon as half of the patience is over; a busy machine looks later
     last, seconds = text.splitlines()[-1], 8
     if "for 8 s" in said:
         seconds = int(re.search(r"for (\d+) s$", last)[1])
     assert last == said.replace("for 8 s", f"for {seconds} s") and seconds >= 8
-    assert not alive(pids.values())
+    assert not surviving_processes(pids.values())
     read_lines(tmp_path / "run")  # whole
 
 
 def test_a_signal_ends_all_ranks_after_one_step_and_says_how_to_go_on(tmp_path):
-    with launched(tmp_path, *TWO, *PATIENT, "--", *LONG) as run:
+    with start_launcher(tmp_path, *TWO, *PATIENCE_OPTIONS, "--", *LONG) as run:
         run.wait_for("epoch     1/40000")
-        pids = run.parts()
+        pids = run.process_ids()
         run.process.send_signal(signal.SIGTERM)
-        status, text = run.end()
+        status, text = run.wait_for_exit()
     assert status == 128 + signal.SIGTERM
-    words = " ".join([*TWO, *PATIENT])
+    words = " ".join([*TWO, *PATIENCE_OPTIONS])
     on = f"to go on: python -m gluonlab.launch {words} -- --resume run"
     assert text.count("[0] ended by SIGTERM: ") == text.count(on) == 1
     assert text.count("[1] ended by SIGTERM: ") == 1 and "error" not in text
-    assert not alive(pids.values())
+    assert not surviving_processes(pids.values())
 
 
 def imports(run):
     """gluonlab itself takes SIGINT by now. The last import that Python names is far behind it."""
-    return "gluonlab.launch.agent_connections" in run.said()
+    return "gluonlab.launch.agent_connections" in run.read_output()
 
 
 def handles_signals(run):
     """The command has begun, and has no agent yet, or just has one."""
-    return catches(run.process.pid, signal.SIGTERM)
+    return handles_signal(run.process.pid, signal.SIGTERM)
 
 
 def has_workers(run):
     """They have been started, and load MXNet."""
-    return {"rank 0", "rank 1"} <= run.parts().keys()
+    return {"rank 0", "rank 1"} <= run.process_ids().keys()
 
 
 MOMENTS = {
@@ -167,7 +191,7 @@ MOMENTS = {
 def end_by(run, number):
     """Send a signal to a launcher whose workers have not begun to train: it just ends."""
     run.process.send_signal(number)
-    status, text = run.end()
+    status, text = run.wait_for_exit()
     said = [line for line in text.splitlines() if not line.startswith("import time: ")]
     assert status in (128 + number, -number), text
     assert not any("error" in line or "terminate" in line for line in said), text
@@ -179,7 +203,7 @@ def test_a_signal_ends_a_launcher_as_soon_as_it_can_hear_it(moment, tmp_path):
     number, has_come = MOMENTS[moment]
     # Python prints each import that it has made
     variables = {"PYTHONPROFILEIMPORTTIME": "1"} if has_come is imports else {}
-    with launched(tmp_path, *TWO, *PATIENT, "--", *LONG, **variables) as run:
+    with start_launcher(tmp_path, *TWO, *PATIENCE_OPTIONS, "--", *LONG, **variables) as run:
         run.wait_until(lambda: has_come(run))
         end_by(run, number)
 
@@ -189,7 +213,7 @@ def test_a_signal_ends_a_launcher_as_soon_as_it_can_hear_it(moment, tmp_path):
 def test_a_signal_ends_a_launcher_at_any_later_moment(after, tmp_path):
     """Its workers load, they wait for each other, or they train."""
     number = [signal.SIGTERM, signal.SIGINT, signal.SIGHUP][round(10 * after) % 3]
-    with launched(tmp_path, *TWO, *PATIENT, "--", *LONG) as run:
+    with start_launcher(tmp_path, *TWO, *PATIENCE_OPTIONS, "--", *LONG) as run:
         run.wait_until(lambda: handles_signals(run))
         time.sleep(after)
         end_by(run, number)
@@ -197,8 +221,8 @@ def test_a_signal_ends_a_launcher_at_any_later_moment(after, tmp_path):
 
 @pytest.mark.long
 def test_a_mistake_that_a_worker_finds_is_said_once(tmp_path):
-    with launched(tmp_path, *TWO, "--", "--dataset", "folder:data") as run:
-        status, text = run.end()
+    with start_launcher(tmp_path, *TWO, "--", "--dataset", "folder:data") as run:
+        status, text = run.wait_for_exit()
     assert status == 2
     [error] = [line for line in text.splitlines() if "error: " in line]
     assert error.startswith("error: data does not exist: ")  # every rank has found it
@@ -271,9 +295,9 @@ def test_a_host_that_cannot_be_reached_is_named(ended, empty_cwd):
 
 
 def test_a_group_in_each_process_of_a_job_is_refused(ended, empty_cwd, monkeypatch):
-    for name, value in list(srun((2,)))[1].items():
+    for name, value in list(srun_environments((2,)))[1].items():
         monkeypatch.setenv(name, value)
-    status, out, err = ended(main, *TWO, "--", *QUICK)
+    status, out, err = ended(main, *TWO, "--", *QUICK_LAUNCH_OPTIONS)
     assert (status, out, err.count("\n")) == (2, "", 1)
     assert err.startswith(
         "error: -n starts a group, and srun has started this process as one of 2, which are one: "
@@ -284,7 +308,7 @@ def test_a_group_in_each_process_of_a_job_is_refused(ended, empty_cwd, monkeypat
 def test_whoever_is_started_alone_may_start_a_group(layout):
     """As in an allocation of one task: srun -n 1 python -m gluonlab.launch -n 4 ..."""
     context = main.make_context("launch", list(TWO))
-    for environ in srun(layout):
+    for environ in srun_environments(layout):
         if sum(layout) == 1:
             check_not_in_group(context, membership(environ))
         else:
@@ -298,23 +322,23 @@ def test_what_this_shell_has_for_others_does_not_matter(tmp_path):
     and PORT, where MXNet's servers would listen, that of a web server.
     """
     stale = "198.51.100.9 5000 198.51.100.8 22"
-    words = [*TWO, "--", *QUICK, "--epochs", "1"]
-    with launched(tmp_path, *words, SSH_CONNECTION=stale, PORT="0") as run:
-        status, said = run.end()
+    words = [*TWO, "--", *QUICK_LAUNCH_OPTIONS, "--epochs", "1"]
+    with start_launcher(tmp_path, *words, SSH_CONNECTION=stale, PORT="0") as run:
+        status, said = run.wait_for_exit()
     assert status == 0, said
 
 
 @pytest.mark.long
 def test_the_words_to_go_on_with_do(tmp_path):
     again = ["--restart", "1", "--"]
-    long = [*QUICK, "--epochs", "3", "--out", "run"]
-    with launched(tmp_path, *TWO, *again, *long) as run:
+    long = [*QUICK_LAUNCH_OPTIONS, "--epochs", "3", "--out", "run"]
+    with start_launcher(tmp_path, *TWO, *again, *long) as run:
         run.wait_for("epoch 2/3")
         run.process.send_signal(signal.SIGTERM)
-        status, said = run.end()
+        status, said = run.wait_for_exit()
     [words] = re.findall(r"python -m gluonlab\.launch (.*--resume \S+)", said)
-    with launched(tmp_path, *shlex.split(words), output="then") as run:
-        then, said = run.end()
+    with start_launcher(tmp_path, *shlex.split(words), output="then") as run:
+        then, said = run.wait_for_exit()
     assert (status, then) == (143, 0), said
     epochs = [line["epoch"] for line in read_metrics(tmp_path / "run") if line["kind"] == "epoch"]
     assert epochs == [1, 2, 3]
@@ -322,9 +346,9 @@ def test_the_words_to_go_on_with_do(tmp_path):
 
 @pytest.mark.long
 def test_json_is_rank_zeros_alone(tmp_path):
-    words = [*TWO, "--", *QUICK, "--epochs", "1", "--json"]
-    with launched(tmp_path, *words) as run:
-        status, text = run.end()
+    words = [*TWO, "--", *QUICK_LAUNCH_OPTIONS, "--epochs", "1", "--json"]
+    with start_launcher(tmp_path, *words) as run:
+        status, text = run.wait_for_exit()
     assert status == 0 and json.loads(text)["run_dir"]
 
 
@@ -333,18 +357,18 @@ def test_json_is_rank_zeros_alone(tmp_path):
 def test_whatever_dies_whenever_nothing_is_left(seed, tmp_path):
     """No process, no port, and no half-written file under its name; the folder can be read."""
     moment = random.Random(seed)
-    with launched(tmp_path, *TWO, *SOON, "--", *LONG) as run:
+    with start_launcher(tmp_path, *TWO, *SOON, "--", *LONG) as run:
         if moment.random() < 0.7:
             run.wait_for("epoch     1/40000")
         time.sleep(moment.uniform(0, 3))
-        pids = {**run.parts(), "launcher": run.process.pid}
+        pids = {**run.process_ids(), "launcher": run.process.pid}
         name = moment.choice(sorted(pids))
         numbers = ENDING if name == "launcher" or "rank" in name else [signal.SIGKILL]
-        ports = listening(pids.values())
+        ports = listening_ports(pids.values())
         os.kill(pids[name], moment.choice(numbers))
         run.process.wait(240)
-    assert not alive(pids.values())
-    assert not ports & listening()
+    assert not surviving_processes(pids.values())
+    assert not ports & listening_ports()
     if (tmp_path / "run").exists():
         read_lines(tmp_path / "run")
         half = [path for path in (tmp_path / "run").rglob("*.part") if path.name[0] != "."]

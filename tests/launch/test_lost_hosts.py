@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.launcher import PATIENT, alive
+from support.launcher import PATIENCE_OPTIONS, surviving_processes
 from support.processes import clean_environment
-from support.small_group import SSH, group
+from support.small_group import SSH, start_small_group
 from support.waiting import wait_until
 
 from gluonlab.errors import RunError
@@ -44,12 +44,12 @@ def lose(folder, *names):
 def ended(folder, run):
     said = run.stdout.read().decode().splitlines()
     status = run.wait(HANGS)
-    assert not alive(int(path.name[4:]) for path in folder.glob("pid-*"))
+    assert not surviving_processes(int(path.name[4:]) for path in folder.glob("pid-*"))
     return status, said
 
 
 def test_several_hosts_that_are_lost_at_once_cost_one_restart(tmp_path):
-    with group(tmp_path, RANKS, hosts=HOSTS, restarts=1) as run:
+    with start_small_group(tmp_path, RANKS, hosts=HOSTS, restarts=1) as run:
         ranks_have_begun(tmp_path)
         lose(tmp_path, "h1", "h2")
         status, said = ended(tmp_path, run)
@@ -66,7 +66,7 @@ def test_several_hosts_are_left_out_together_and_so_is_another_later(tmp_path):
     """After that there are no more workers than the hosts that are left take."""
     parts = {name: ONCE.replace('== "1"', 'in "12"') for name in [*RANKS, "rank 3"]}
     hosts = [*HOSTS, "h3"]
-    with group(tmp_path, parts, hosts=hosts, restarts=2, min_workers=1) as run:
+    with start_small_group(tmp_path, parts, hosts=hosts, restarts=2, min_workers=1) as run:
         ranks_have_begun(tmp_path, 4)
         for name in ("h1", "h3"):
             (tmp_path / f"down-{name}").touch()
@@ -82,7 +82,7 @@ def test_several_hosts_are_left_out_together_and_so_is_another_later(tmp_path):
 
 @pytest.mark.long
 def test_too_few_that_are_left_end_it_with_all_reasons(tmp_path):
-    with group(tmp_path, RANKS, hosts=HOSTS, restarts=1, min_workers=2) as run:
+    with start_small_group(tmp_path, RANKS, hosts=HOSTS, restarts=1, min_workers=2) as run:
         ranks_have_begun(tmp_path)
         for name in ("h1", "h2"):
             (tmp_path / f"down-{name}").touch()
@@ -95,7 +95,9 @@ def test_too_few_that_are_left_end_it_with_all_reasons(tmp_path):
 
 
 def test_the_workers_learn_that_rank_0_was_elsewhere(tmp_path):
-    with group(tmp_path, RANKS, hosts=HOSTS, restarts=1, min_workers=2, window=0.1) as run:
+    with start_small_group(
+        tmp_path, RANKS, hosts=HOSTS, restarts=1, min_workers=2, window=0.1
+    ) as run:
         ranks_have_begun(tmp_path)
         (tmp_path / "down-h0").touch()
         lose(tmp_path, "h0")
@@ -137,13 +139,13 @@ def launcher(folder, *words, ssh=SSH):
 def test_a_signal_ends_who_waits_for_a_host(number, said, tmp_path):
     """At once, and with it the agents that are there, and the ssh that waits."""
     (tmp_path / "silent-h1").touch()
-    with launcher(tmp_path, "--hosts", "h0,h1", *PATIENT) as run:
+    with launcher(tmp_path, "--hosts", "h0,h1", *PATIENCE_OPTIONS) as run:
         wait_until(lambda: (tmp_path / "ssh-h0").exists() and waits_for_host(run.pid))
         pids = [int(pid) for pid in _children(run.pid)]
         assert len(pids) == 2
         run.send_signal(number)
         assert (run.wait(HANGS), run.stdout.read().strip()) == (128 + number, said)
-    assert not alive(pids)
+    assert not surviving_processes(pids)
 
 
 def waits_for_host(pid):

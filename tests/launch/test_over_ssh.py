@@ -9,31 +9,37 @@ import re
 import signal
 
 import pytest
-from support.launcher import QUICK, alive, launched, parameters, same_bits
-from support.namespaces import hosts, require
-from support.reference import distance
+from support.launcher import (
+    QUICK_LAUNCH_OPTIONS,
+    have_same_bits,
+    load_parameters,
+    start_launcher,
+    surviving_processes,
+)
+from support.namespaces import create_hosts, require_namespaces
+from support.reference import relative_distance
 
 pytestmark = [
     pytest.mark.hosts,
     pytest.mark.cpu_only("the processes compute on CPU devices, whoever started them"),
 ]
 OFTEN = ["--checkpoint-every", "16 steps"]
-RUN = [*QUICK, "--threads", "1", "--epochs", "6", "--momentum", "0.9", *OFTEN]
+RUN = [*QUICK_LAUNCH_OPTIONS, "--threads", "1", "--epochs", "6", "--momentum", "0.9", *OFTEN]
 SOON = ["--patience", "12"]
 
 
 @pytest.fixture(scope="module")
 def three(tmp_path_factory):
     """A host for servers, and two for workers."""
-    require()
-    with hosts(tmp_path_factory.mktemp("hosts"), "h0", "h1", "h2") as made:
+    require_namespaces()
+    with create_hosts(tmp_path_factory.mktemp("hosts"), "h0", "h1", "h2") as made:
         yield made
 
 
 def started(three, folder, *words, which="h0:0,h1,h2", backend="dist_sync", **more):
     """``words`` count before those that all tests give."""
     own = ["--hosts", which, "--ssh", three.ssh, "--backend", backend, *SOON]
-    return launched(folder, *own, *words, before=three.inside, **more)
+    return start_launcher(folder, *own, *words, before=three.inside, **more)
 
 
 @pytest.fixture(scope="module")
@@ -43,21 +49,21 @@ def whole(three, tmp_path_factory):
     """
     folder = tmp_path_factory.mktemp("whole")
     with started(three, folder, "--", *RUN, "--out", "run") as run:
-        status, text = run.end()
+        status, text = run.wait_for_exit()
     assert status == 0, text
     return folder / "run"
 
 
 def kill(run, three):
-    os.kill(run.parts()["rank 1"], signal.SIGKILL)
+    os.kill(run.process_ids()["rank 1"], signal.SIGKILL)
 
 
 def stop(run, three):
-    os.kill(run.parts()["rank 1"], signal.SIGSTOP)
+    os.kill(run.process_ids()["rank 1"], signal.SIGSTOP)
 
 
 def cut(run, three):
-    three.link("h2", "down")
+    three.set_link_state("h2", "down")
 
 
 FAULTS = {
@@ -83,13 +89,15 @@ def test_what_fails_ends_all_in_time(name, backend, three, tmp_path):
     run = ["--", *RUN, "--epochs", "90000", "--out", "run"]  # hours
     with started(three, tmp_path, *run, backend=backend) as run:
         run.wait_for("epoch     1/90000")
-        pids = set(run.parts().values())
+        pids = set(run.process_ids().values())
         fault(run, three)
         try:
-            status, text = run.end()
-            assert not alive(pids)  # the agent of a host that is cut off ends by itself
+            status, text = run.wait_for_exit()
+            assert not surviving_processes(
+                pids
+            )  # the agent of a host that is cut off ends by itself
         finally:
-            three.link("h2", "up")
+            three.set_link_state("h2", "up")
     assert status != 0 and text.splitlines()[-1].startswith(f"error: {said}"), text
 
 
@@ -108,23 +116,23 @@ def test_restarted_it_has_the_bits_of_the_undisturbed_run(name, backend, three, 
         fault(run, three)
         if name == "a link is down":
             run.wait_for("warning: ")
-            three.link("h2", "up")
-        status, text = run.end()
+            three.set_link_state("h2", "up")
+        status, text = run.wait_for_exit()
     assert status == 0, text
     assert f"warning: {said}" in text
-    assert same_bits(whole, tmp_path / "run")
+    assert have_same_bits(whole, tmp_path / "run")
 
 
 @pytest.mark.long
 @pytest.mark.horovod
 def test_a_host_whose_name_leads_to_itself_alone_is_named(three, tmp_path):
     """As 127.0.1.1 does, which Horovod would tell the other hosts."""
-    before = three.lead("h2", "127.0.1.1")
+    before = three.set_address("h2", "127.0.1.1")
     try:
         with started(three, tmp_path, "--", *RUN, backend="horovod") as run:
-            status, text = run.end(60)
+            status, text = run.wait_for_exit(60)
     finally:
-        three.lead("h2", before)
+        three.set_address("h2", before)
     assert status == 2
     [error] = [line for line in text.splitlines() if "error: " in line]
     assert re.match("error: rank 1 on h2: the name of this host, .*, leads to 127.0", error)
@@ -136,19 +144,21 @@ def test_when_a_host_is_gone_for_good_the_others_go_on_with_the_same_batches(thr
     with started(
         three, tmp_path, *slow, "--", *run, "--out", "whole", which=which, output="all"
     ) as whole:
-        assert whole.end(120)[0] == 0, whole.said()
+        assert whole.wait_for_exit(120)[0] == 0, whole.read_output()
     words = [*slow, "--restart", "1", "--min-workers", "2", "--", *run, "--out", "run"]
     with started(three, tmp_path, *words, which=which) as fewer:
         fewer.wait_for("epoch 2/4")
         try:
             cut(fewer, three)
-            status, text = fewer.end(120)
+            status, text = fewer.wait_for_exit(120)
         finally:
-            three.link("h2", "up")
+            three.set_link_state("h2", "up")
     assert status == 0, text
     assert "going on with 2 workers" in text
-    mine, theirs = (parameters(tmp_path / name) for name in ("run", "whole"))
-    assert distance(*([each[n].asnumpy() for n in theirs] for each in (mine, theirs))) <= 1e-5
+    mine, theirs = (load_parameters(tmp_path / name) for name in ("run", "whole"))
+    assert (
+        relative_distance(*([each[n].asnumpy() for n in theirs] for each in (mine, theirs))) <= 1e-5
+    )
 
 
 REFUSALS = {  # what is given to ssh -> what it says
@@ -161,7 +171,7 @@ REFUSALS = {  # what is given to ssh -> what it says
 @pytest.mark.parametrize("words", REFUSALS)
 def test_a_host_that_refuses_ssh_is_one_line_with_its_reason(words, three, tmp_path):
     with started(three, tmp_path, "--ssh", f"{three.ssh} {words}", "--", *RUN, which="h1") as run:
-        status, text = run.end(30)
+        status, text = run.wait_for_exit(30)
     assert (status, text.count("\n")) == (1, 1)
     assert text.startswith("error: host h1: no agent can be started there: ")
     assert REFUSALS[words] in text and f": try {three.ssh} {words} -o BatchMode=yes" in text

@@ -5,18 +5,18 @@ import subprocess
 import sys
 
 import pytest
-from support.launched import each_backend_soon
-from support.launcher import QUICK, launched
-from support.namespaces import require
+from support.launched import each_slow_backend
+from support.launcher import QUICK_LAUNCH_OPTIONS, start_launcher
+from support.namespaces import require_namespaces
 from support.parameter_server import free_port
-from support.port_takers import taker
+from support.port_takers import occupy_scheduler_ports
 from support.processes import clean_environment
 
 from gluonlab.launch.launcher import PORT_ATTEMPTS
 from gluonlab.launch.network_addresses import reserve_port
 
 pytestmark = pytest.mark.cpu_only("the processes compute on CPU devices, whoever started them")
-RUN = [*QUICK, "--epochs", "1"]
+RUN = [*QUICK_LAUNCH_OPTIONS, "--epochs", "1"]
 each_backend = pytest.mark.parametrize(
     "backend", ["dist_sync", pytest.param("horovod", marks=pytest.mark.horovod)]
 )
@@ -44,7 +44,7 @@ def test_a_reserved_port_is_had_by_the_scheduler_alone():
 @pytest.mark.hosts
 def test_no_connection_and_nobody_who_asks_for_any_port_gets_a_reserved_one():
     """Of a range of 40 ports, in a network namespace, one is reserved, and 39 are had."""
-    require()
+    require_namespaces()
     script = """
 import pathlib, socket
 from gluonlab.launch.network_addresses import reserve_port
@@ -76,12 +76,14 @@ for get in [
     assert ended.stdout.split() == 2 * ["39", "False"], ended.stderr
 
 
-@each_backend_soon
+@each_slow_backend
 def test_who_is_faster_than_the_scheduler_gets_one_line_and_the_run_another_port(backend, tmp_path):
     """That is no restart, of which there are none here."""
     words = ["-n", "1", "--backend", backend, "--", *RUN]
-    with taker(tmp_path, times=1) as taken, launched(tmp_path, *words) as run:
-        status, said = run.end()
+    with occupy_scheduler_ports(tmp_path, times=1) as taken, start_launcher(
+        tmp_path, *words
+    ) as run:
+        status, said = run.wait_for_exit()
     assert status == 0, said
     [warning, *rest] = said.splitlines()
     assert warning == (
@@ -91,14 +93,14 @@ def test_who_is_faster_than_the_scheduler_gets_one_line_and_the_run_another_port
     assert all(line.startswith("[0] ") for line in rest), said
 
 
-@each_backend_soon
+@each_slow_backend
 def test_a_port_that_was_asked_for_and_is_taken_is_one_line(backend, tmp_path):
     port = free_port()
     words = ["-n", "1", "--backend", backend, "--port", port, "--restart", "3"]
-    with taker(tmp_path, times=1) as taken, launched(
+    with occupy_scheduler_ports(tmp_path, times=1) as taken, start_launcher(
         tmp_path, *words, "--", *RUN, "--out", "run"
     ) as run:
-        status, said = run.end()
+        status, said = run.wait_for_exit()
     assert (status, taken) == (2, [port])
     assert said == (
         f"error: --port {port} on localhost: Address already in use: choose another, or leave it "
@@ -110,8 +112,10 @@ def test_a_port_that_was_asked_for_and_is_taken_is_one_line(backend, tmp_path):
 @each_backend
 def test_another_port_is_chosen_a_bounded_number_of_times(backend, tmp_path):
     words = ["-n", "2", "--backend", backend, "--", *RUN]
-    with taker(tmp_path, times=99) as taken, launched(tmp_path, *words) as run:
-        status, said = run.end()
+    with occupy_scheduler_ports(tmp_path, times=99) as taken, start_launcher(
+        tmp_path, *words
+    ) as run:
+        status, said = run.wait_for_exit()
     assert status == 1 and len(taken) == PORT_ATTEMPTS, said
     *warnings, error = said.splitlines()
     assert len(warnings) == PORT_ATTEMPTS - 1
@@ -123,8 +127,10 @@ def test_another_port_is_chosen_a_bounded_number_of_times(backend, tmp_path):
 @each_backend
 def test_who_asks_without_so_reuseaddr_is_no_hindrance(backend, tmp_path):
     words = ["-n", "1", "--backend", backend, "--", *RUN]
-    with taker(tmp_path, times=1, reuses=False) as taken, launched(tmp_path, *words) as run:
-        status, said = run.end()
+    with occupy_scheduler_ports(tmp_path, times=1, reuses=False) as taken, start_launcher(
+        tmp_path, *words
+    ) as run:
+        status, said = run.wait_for_exit()
     assert (status, taken) == (0, [None]), said
     assert all(line.startswith("[0] ") for line in said.splitlines()), said
 

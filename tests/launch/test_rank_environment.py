@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.launched_environments import (
-    SEVERAL_ON_A_HOST,
-    blaunch,
-    hosts_of,
-    jsrun,
-    lsf_job,
-    open_mpi,
-    open_mpi_4,
-    processes,
-    srun,
-    torchrun_in_srun,
+    LAUNCHERS,
+    blaunch_environments,
+    host_names,
+    jsrun_environments,
+    lsf_job_variables,
+    open_mpi_4_environments,
+    open_mpi_environments,
+    process_places,
+    srun_environments,
+    torchrun_environments,
 )
 
 from gluonlab.errors import ConfigError
@@ -29,11 +29,11 @@ LAYOUTS = [(4,), (2, 2, 2), (3, 1, 2), (1,)]  # processes on each host
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
-@pytest.mark.parametrize("launcher", SEVERAL_ON_A_HOST)
+@pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_every_process_finds_its_place_and_all_agree_on_the_root(launcher, layout):
-    found = [membership(environ) for environ in SEVERAL_ON_A_HOST[launcher](layout)]
+    found = [membership(environ) for environ in LAUNCHERS[launcher](layout)]
     assert [(each.rank, each.local_rank, each.local_size) for each in found] == [
-        (rank, local, layout[node]) for rank, node, local in processes(layout)
+        (rank, local, layout[node]) for rank, node, local in process_places(layout)
     ]
     assert {each.size for each in found} == {sum(layout)}
     assert {each.root for each in found} == {"127.0.0.1" if len(layout) == 1 else "node07"}
@@ -44,12 +44,17 @@ def test_every_process_finds_its_place_and_all_agree_on_the_root(launcher, layou
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=5), st.data())
 def test_any_layout_is_found_by_srun_and_blaunch(layout, data):
     """Of LSF's list, a host may come several times."""
-    for launcher in (srun, blaunch):
+    for launcher in (srun_environments, blaunch_environments):
         found = [membership(environ) for environ in launcher(layout)]
         assert [each.rank for each in found] == list(range(sum(layout)))
-        assert [each.local_rank for each in found] == [local for _, _, local in processes(layout)]
+        assert [each.local_rank for each in found] == [
+            local for _, _, local in process_places(layout)
+        ]
     twice = data.draw(st.integers(1, 3))
-    job = {**lsf_job(layout), "LSB_MCPU_HOSTS": lsf_job(layout)["LSB_MCPU_HOSTS"] * twice}
+    job = {
+        **lsf_job_variables(layout),
+        "LSB_MCPU_HOSTS": lsf_job_variables(layout)["LSB_MCPU_HOSTS"] * twice,
+    }
     ranks = [membership({**job, "LSF_PM_TASKID": str(n + 1)}) for n in range(sum(layout) * twice)]
     for host in range(len(layout)):
         begin = sum(layout[:host])
@@ -64,8 +69,8 @@ def test_any_layout_is_found_by_srun_and_blaunch(layout, data):
 @pytest.mark.parametrize("layout", [(2, 2), (4, 1), (3, 1, 2), (2,)], ids=str)
 def test_the_root_of_jsrun_is_the_first_host_where_the_jobs_script_has_none_of_its_own(layout):
     """The script's host has one slot: a first host with more than that runs tasks."""
-    for environ in jsrun(layout):
-        without = {**environ, "LSB_MCPU_HOSTS": lsf_job(layout)["LSB_MCPU_HOSTS"]}
+    for environ in jsrun_environments(layout):
+        without = {**environ, "LSB_MCPU_HOSTS": lsf_job_variables(layout)["LSB_MCPU_HOSTS"]}
         assert membership(without).root == membership(environ).root
 
 
@@ -94,7 +99,7 @@ def test_a_pod_or_a_host_of_sagemaker_is_one_process(count):
 def test_the_inner_launcher_counts_also_in_sagemaker():
     """sagemaker_mpi_enabled: mpirun on the first host, four processes on each."""
     hosts = {"SM_HOSTS": '["algo-1", "algo-2"]', "SM_CURRENT_HOST": "algo-2"}
-    last = [{**environ, **hosts} for environ in open_mpi((4, 4))][-1]
+    last = [{**environ, **hosts} for environ in open_mpi_environments((4, 4))][-1]
     found = membership(last)
     assert (found.launcher, found.rank, found.size, found.local_rank) == ("Open MPI", 7, 8, 3)
 
@@ -124,26 +129,26 @@ def test_processes_of_one_host_have_it_for_root_where_nobody_tells():
 )
 def test_mpiruns_host_is_found_in_the_forms_that_users_have_shown(uri, root):
     """Open MPI 1 to 4, from its list of mails and its issues."""
-    [*_, last] = open_mpi_4((2, 2))
+    [*_, last] = open_mpi_4_environments((2, 2))
     assert membership({**last, "OMPI_MCA_orte_hnp_uri": uri}).root == root
 
 
 def test_a_port_that_torchrun_itself_listens_at_is_not_given_out():
     """TORCHELASTIC_USE_AGENT_STORE: torch.distributed.rendezvous asks the same."""
-    [environ] = torchrun_in_srun((1,))
+    [environ] = torchrun_environments((1,))
     assert membership({**environ, "TORCHELASTIC_USE_AGENT_STORE": "False"}).port == 29500
     assert membership(environ).port != 29500
 
 
 def test_two_jobs_and_two_steps_have_other_ports():
-    [environ] = srun((1,))
+    [environ] = srun_environments((1,))
     jobs = [{**environ, "SLURM_JOB_ID": str(job)} for job in range(20)]
     jobs += [{**environ, "SLURM_STEP_ID": str(step)} for step in range(1, 20)]
     assert len({membership(each).port for each in jobs}) == 39
 
 
 def test_a_role_of_the_parameter_server_counts_before_all_else():
-    [*_, environ] = srun((2, 2))
+    [*_, environ] = srun_environments((2, 2))
     role = {
         "DMLC_ROLE": "server", "DMLC_NUM_WORKER": "4", "DMLC_NUM_SERVER": "2",
         "DMLC_PS_ROOT_URI": "10.0.0.7", "DMLC_PS_ROOT_PORT": "9091",
@@ -188,9 +193,9 @@ def test_a_step_smaller_than_its_job_does_not_contradict_it():
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
 def test_a_shell_of_bsub_is_no_member_and_knows_its_hosts(layout):
-    environ = lsf_job(layout)
+    environ = lsf_job_variables(layout)
     assert membership(environ) is None
-    assert job_allocation(environ) == [HostSlots(*pair) for pair in zip(hosts_of(layout), layout)]
+    assert job_allocation(environ) == [HostSlots(*pair) for pair in zip(host_names(layout), layout)]
 
 
 def test_a_laptop_is_neither():
@@ -200,9 +205,9 @@ def test_a_laptop_is_neither():
 
 # --- what is missing, senseless or contradictory
 
-[STEP] = list(srun((3, 1)))[2:3]
-[TASK] = list(blaunch((2, 2)))[3:]
-[MPI] = list(open_mpi((2, 2)))[3:]
+[STEP] = list(srun_environments((3, 1)))[2:3]
+[TASK] = list(blaunch_environments((2, 2)))[3:]
+[MPI] = list(open_mpi_environments((2, 2)))[3:]
 
 
 def but(environ, **changes):
@@ -264,9 +269,9 @@ def test_what_cannot_be_is_an_error_that_names_the_variable(environ, named):
 @pytest.mark.parametrize(
     ("launcher", "variable", "first"),
     [
-        (srun, "SLURM_PROCID", 0),
-        (blaunch, "LSF_PM_TASKID", 1),
-        (open_mpi, "OMPI_COMM_WORLD_RANK", 0),
+        (srun_environments, "SLURM_PROCID", 0),
+        (blaunch_environments, "LSF_PM_TASKID", 1),
+        (open_mpi_environments, "OMPI_COMM_WORLD_RANK", 0),
     ],
     ids=["srun", "blaunch", "Open MPI"],
 )

@@ -11,10 +11,10 @@ import pytest
 from mxnet import nd
 from support import group_kills
 from support.idx_files import write_mnist
-from support.interrupted_runs import lines, parameters
-from support.launched import each_backend, each_backend_soon, launched
+from support.interrupted_runs import read_comparable_metrics, read_parameter_bytes
+from support.launched import each_backend, each_slow_backend, run_launches
 from support.processes import clean_environment
-from support.reference import distance
+from support.reference import relative_distance
 from support.run_files import read_metrics
 
 from gluonlab.runs.checkpoint import read_newest_checkpoint
@@ -39,7 +39,7 @@ def killed(folder, **how):
     assert process.returncode == 0, process.stderr
     assert json.loads(process.stdout)["resumed"] >= how["kills"] // 2
     for run in (folder / "run", folder / "whole"):
-        steps = [line["step"] for line in lines(run) if line["kind"] == "step"]
+        steps = [line["step"] for line in read_comparable_metrics(run) if line["kind"] == "step"]
         assert steps == list(range(1, 8 * asked["settings"]["epochs"] + 1))
     return folder / "run", folder / "whole"
 
@@ -62,8 +62,8 @@ MORE = {"optimizer": "adam", "momentum": None, "mixup": 0.2, "microbatches": 2, 
 def test_killed_at_any_moments_a_group_ends_with_the_same_bits(tmp_path, devices, kills, more):
     settings = {**SETTINGS, "epochs": 2 + kills, **more}
     run, whole = killed(tmp_path, devices=devices, kills=kills, settings=settings)
-    assert parameters(run) == parameters(whole)
-    assert lines(run) == lines(whole)
+    assert read_parameter_bytes(run) == read_parameter_bytes(whole)
+    assert read_comparable_metrics(run) == read_comparable_metrics(whole)
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_other_processes_with_as_many_devices_go_on(tmp_path, devices, then):
     run, whole = killed(
         tmp_path, devices=devices, then=then, kills=1, settings=settings, layers=layers
     )
-    assert distance(values(run), values(whole)) <= 1e-5
+    assert relative_distance(values(run), values(whole)) <= 1e-5
     [event] = [line for line in read_metrics(run) if line.get("event") == "resumed"]
     assert "sums are added in another order" in event["message"]
 
@@ -115,7 +115,7 @@ def ended_by(sign, places, backend, tmp_path):
             processes[place].send_signal(sign)
 
     data = ("--dataset", "fashion-mnist", "--data-dir", tmp_path)
-    return launched(
+    return run_launches(
         backend, tmp_path, *OPTIONS, *data, "--epochs", "100000", "--out", "run", meanwhile=send
     )
 
@@ -128,7 +128,7 @@ def ended_by(sign, places, backend, tmp_path):
         pytest.param(signal.SIGHUP, [1], marks=LONG),
     ],
 )
-@each_backend_soon
+@each_slow_backend
 def test_a_signal_ends_all_processes_after_the_same_step_and_they_go_on(
     backend, sign, places, tmp_path
 ):
@@ -143,7 +143,7 @@ def test_a_signal_ends_all_processes_after_the_same_step_and_they_go_on(
     assert before.step == int(checkpoint.name[5:])
 
     epochs = before.state["loader"]["epoch"] + 1
-    ended = launched(backend, tmp_path, "--resume", run, "--epochs", epochs)
+    ended = run_launches(backend, tmp_path, "--resume", run, "--epochs", epochs)
     assert [process.status for process in ended] == [0, 0], ended
     steps = [line["step"] for line in read_metrics(run) if line["kind"] == "step"]
     assert steps == list(range(1, 10 * epochs + 1))
@@ -153,7 +153,7 @@ def test_a_signal_ends_all_processes_after_the_same_step_and_they_go_on(
     other = tmp_path / "other"
     other.mkdir()
     write_mnist(other, train=119, test=30)
-    ended = launched(
+    ended = run_launches(
         backend, tmp_path, "--resume", run, "--epochs", epochs + 1,
         of_rank={1: ("--data-dir", other)},
     )  # fmt: skip
@@ -183,9 +183,9 @@ def test_the_same_command_begins_a_run_goes_on_and_says_that_it_has_ended(backen
         for process in processes:
             process.kill()
 
-    launched(backend, tmp_path, *command, meanwhile=kill)
+    run_launches(backend, tmp_path, *command, meanwhile=kill)
     for said in ("resumed", "ended      run has finished its 3 epochs"):
-        ended = launched(backend, tmp_path, *command)
+        ended = run_launches(backend, tmp_path, *command)
         assert [process.status for process in ended] == [0, 0], ended
         assert sum(said in process.out for process in ended) == 1  # rank 0's
     kinds = [line.get("event", line["kind"]) for line in read_metrics(run)]

@@ -7,7 +7,7 @@ import signal
 import socket
 
 import pytest
-from support.launcher import QUICK
+from support.launcher import QUICK_LAUNCH_OPTIONS
 from support.parameter_server import free_port
 
 from gluonlab.cli.command import interrupt_on_signals
@@ -30,12 +30,12 @@ class Silent:
 def find_rank_0():
     """Look for a rank 0 that never comes."""
     place = Membership("srun", 1, 2, 0, 1, "127.0.0.1", free_port())
-    serve_rank_0(place, "dist_sync", QUICK, HANGS, {})
+    serve_rank_0(place, "dist_sync", QUICK_LAUNCH_OPTIONS, HANGS, {})
 
 
 def launch_two():
     """Start an agent, and then the processes."""
-    launch_group(LaunchRequest("dist_sync", QUICK, [LOCAL_HOST], 2), Silent())
+    launch_group(LaunchRequest("dist_sync", QUICK_LAUNCH_OPTIONS, [LOCAL_HOST], 2), Silent())
 
 
 @pytest.mark.parametrize("number", EXCEPTION_BY_SIGNAL)

@@ -6,8 +6,8 @@ import sys
 
 import numpy as np
 import pytest
-from support.launched import BACKENDS, each_backend_soon, launched, words
-from support.parameter_server import end
+from support.launched import BACKENDS, each_slow_backend, option_words, run_launches
+from support.parameter_server import kill_processes
 from support.run_files import read_metrics
 
 from gluonlab.runs import run_schema
@@ -53,7 +53,7 @@ def summed(rests, grads):
     return THRESHOLD * total
 
 
-@each_backend_soon
+@each_slow_backend
 def test_sums_over_real_processes_are_numpys_to_the_bit(backend, tmp_path):
     random = np.random.RandomState(0)
     given = {
@@ -69,7 +69,7 @@ def test_sums_over_real_processes_are_numpys_to_the_bit(backend, tmp_path):
         try:
             assert [process.wait(120) for process in processes] == [0, 0]
         finally:
-            end(processes)
+            kill_processes(processes)
     found = [np.load(tmp_path / f"found-{rank}.npz") for rank in range(2)]
     for name, steps in given.items():
         rests = [np.zeros(steps.shape[3:], "float32") for _ in range(2)]
@@ -89,12 +89,12 @@ def test_sums_over_real_processes_are_numpys_to_the_bit(backend, tmp_path):
 )
 def test_processes_learn_and_hold_the_same_bits(backend, tmp_path):
     """--check-replicas ends the run, with status 1, at the first bit that differs."""
-    options = words(
+    options = option_words(
         dataset="digits", model="mlp", epochs=5, global_batch_size=60, optimizer="sgd", lr=0.1,
         momentum=0, devices="cpu*2", kvstore="ring", compress="2bit:1", check_replicas=3,
         out=tmp_path / "run",
     )  # fmt: skip
-    ended = launched(backend, tmp_path, *options)
+    ended = run_launches(backend, tmp_path, *options)
     assert [process.status for process in ended] == [0, 0], ended
     [*_, last] = [line for line in read_metrics(tmp_path / "run") if line["kind"] == "epoch"]
     assert last["accuracy"] > 0.8

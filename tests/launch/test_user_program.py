@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mxnet import nd
-from support.launched_environments import srun
-from support.launcher import PATIENT, alive, launched
-from support.pages import shown_program
+from support.launched_environments import srun_environments
+from support.launcher import PATIENCE_OPTIONS, start_launcher, surviving_processes
+from support.pages import read_shown_program
 from support.processes import clean_environment
-from support.reference import distance
+from support.reference import relative_distance
 
 from gluonlab.errors import ConfigError
 from gluonlab.launch.__main__ import main
@@ -42,12 +42,12 @@ def test_a_program_has_its_words_its_rank_and_its_status(tmp_path):
     """One fails: the other ends, with what it has started. Options of the same name are its own."""
     (tmp_path / "own.sh").write_text(SHELL)
     words = ["--debug", "true", "--port", "9", "-n", "“a”", "", "--json"]
-    with launched(tmp_path, "-n", "2", "--", "sh", "own.sh", *words) as run:
+    with start_launcher(tmp_path, "-n", "2", "--", "sh", "own.sh", *words) as run:
         for said in ("error: not", "no input"):
             run.wait_for(f"[0] {said}")
-        pids = run.parts()
+        pids = run.process_ids()
         (tmp_path / "go").touch()
-        status, text = run.end()
+        status, text = run.wait_for_exit()
     assert status == 7
     lines = text.splitlines()
     for rank in (0, 1):
@@ -56,24 +56,26 @@ def test_a_program_has_its_words_its_rank_and_its_status(tmp_path):
         out = [said, f"[{rank}] \tspaced", f"[{rank}]", f"[{rank}] no input"]
         assert sorted(mine) == sorted([*out, f"[{rank}] error: not the launcher's"])
     assert lines[-1] == "error: rank 1 on localhost ended with status 7"
-    assert not alive(pids.values())
+    assert not surviving_processes(pids.values())
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(("processes", "servers"), [(2, 1), (3, 2)])
 def test_the_program_of_the_page_trains_as_one_process_does(processes, servers, tmp_path):
-    (tmp_path / "train.py").write_text(shown_program("train.py"))
+    (tmp_path / "train.py").write_text(read_shown_program("train.py"))
     alone = subprocess.run(
         [sys.executable, "train.py", "--save", "one"],
         cwd=tmp_path, env=clean_environment(), timeout=240,
     )  # fmt: skip
-    own = ["-n", processes, "--servers", servers, *PATIENT, "--", "python", "train.py"]
-    with launched(tmp_path, *own, "--save", "many", PATH=OWN_PATH) as run:
-        status, text = run.end()
+    own = ["-n", processes, "--servers", servers, *PATIENCE_OPTIONS, "--", "python", "train.py"]
+    with start_launcher(tmp_path, *own, "--save", "many", PATH=OWN_PATH) as run:
+        status, text = run.wait_for_exit()
     assert (alone.returncode, status) == (0, 0), text
     one, many = (nd.load(str(tmp_path / name)) for name in ("one", "many"))
     assert one.keys() == many.keys()
-    assert distance(*([a.asnumpy() for a in each.values()] for each in (one, many))) <= 1e-5
+    assert (
+        relative_distance(*([a.asnumpy() for a in each.values()] for each in (one, many))) <= 1e-5
+    )
 
 
 @pytest.mark.horovod
@@ -82,9 +84,19 @@ def test_horovod_finds_the_other_processes(tmp_path):
         "import gluonlab, horovod.mxnet as hvd, mxnet as mx; hvd.init(); "
         "print('sum', hvd.allreduce(mx.nd.ones(1) * (1 + hvd.rank()), average=False).asscalar())"
     )
-    words = ["-n", 3, "--backend", "horovod", *PATIENT, "--", sys.executable, "-c", program]
-    with launched(tmp_path, *words) as run:
-        status, text = run.end()
+    words = [
+        "-n",
+        3,
+        "--backend",
+        "horovod",
+        *PATIENCE_OPTIONS,
+        "--",
+        sys.executable,
+        "-c",
+        program,
+    ]
+    with start_launcher(tmp_path, *words) as run:
+        status, text = run.wait_for_exit()
     assert status == 0, text
     assert sorted(text.splitlines()) == [f"[{rank}] sum 6.0" for rank in range(3)]
 
@@ -106,8 +118,10 @@ def test_one_that_fails_ends_all_while_the_others_wait_for_its_gradients(how, fi
         f"if kv.rank == 1:\n    {ENDINGS[how]}\n"
         "kv.push(1, mx.nd.ones(3))\nkv.pull(1, mx.nd.ones(3))\nmx.nd.waitall()\nkv._barrier()\n"
     )
-    with launched(tmp_path, "-n", 3, *PATIENT, "--", sys.executable, "train.py") as run:
-        status, text = run.end()
+    with start_launcher(
+        tmp_path, "-n", 3, *PATIENCE_OPTIONS, "--", sys.executable, "train.py"
+    ) as run:
+        status, text = run.wait_for_exit()
     assert status == (5 if how == "exit" else 1), text
     assert text.splitlines()[-1] == f"error: rank 1 on localhost ended with status {status}"
 
@@ -133,17 +147,17 @@ def test_a_signal_reaches_each_program_which_decides(number, own, status, tmp_pa
     """It saves and ends well, or with a status of its own; or hears nothing, and is killed."""
     (tmp_path / "own.py").write_text(CATCHING)
     words = ["-n", 2, "--patience", 5, "--", sys.executable, "own.py", own]
-    with launched(tmp_path, *words) as run:
-        run.wait_until(lambda: run.said().count("ready") == 2)
-        pids = run.parts()
+    with start_launcher(tmp_path, *words) as run:
+        run.wait_until(lambda: run.read_output().count("ready") == 2)
+        pids = run.process_ids()
         run.process.send_signal(number)
-        ended, text = run.end()
+        ended, text = run.wait_for_exit()
     assert ended == status, text
     if own == "ignore":
         assert text.splitlines()[-1] == "error: the processes did not end within 5 s"
     else:
         assert sorted(text.splitlines()[2:]) == [f"[{rank}] got {int(number)}" for rank in (0, 1)]
-    assert not alive(pids.values())
+    assert not surviving_processes(pids.values())
 
 
 @pytest.mark.long
@@ -153,8 +167,8 @@ def test_a_program_is_started_again_as_often_as_restart_says(tmp_path):
         "open(name, 'a').write('x'); sys.exit(len(open(name).read()) < 3)"
     )
     words = ["-n", 2, "--restart", 2, "--", sys.executable, "-c", program]
-    with launched(tmp_path, *words) as run:
-        status, text = run.end()
+    with start_launcher(tmp_path, *words) as run:
+        status, text = run.wait_for_exit()
     assert status == 0, text
     assert text.count("warning: rank") == text.count("ended with status 1: starting again\n") == 2
 
@@ -208,7 +222,7 @@ def test_a_mistake_is_one_line(words, ended, empty_cwd, monkeypatch):
 def test_options_for_other_hosts_are_refused_under_a_scheduler(
     option, ended, empty_cwd, monkeypatch
 ):
-    for name, value in next(iter(srun((2,)))).items():
+    for name, value in next(iter(srun_environments((2,)))).items():
         monkeypatch.setenv(name, value)
     status, _, err = ended(main, option, "HOME", "--backend", "dist_sync", "--", "--epochs", "1")
     assert (status, err.count("\n")) == (2, 1)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.graphs import assert_alike, results
+from support.graphs import assert_same_results, evaluate_graph
 
 from gluonlab.models.channel_padding import Padding, choose_padding, pad_channels
 from gluonlab.models.rewrite_network import convert_odd_concatenations
@@ -149,8 +149,10 @@ def test_padding_changes_neither_results_nor_gradients(data, multiple, seed):
     heads = [random.uniform(-1, 1, shape) for shape in outputs]
     # as in a run: MXNet's backward may end the process where odd channels are joined
     whole, padded = (convert_odd_concatenations(each, shapes) for each in (net.graph, padded))
-    exact, plain = (results(whole, args, heads, aux, dtype) for dtype in ("float64", "float32"))
-    for name, own in results(padded, args, heads, aux, "float32").items():
+    exact, plain = (
+        evaluate_graph(whole, args, heads, aux, dtype) for dtype in ("float64", "float32")
+    )
+    for name, own in evaluate_graph(padded, args, heads, aux, "float32").items():
         size = max(1.0, np.abs(exact[name]).max(initial=0))
         rounding = np.abs(plain[name] - exact[name]).max(initial=0)
         assert np.abs(own - exact[name]).max(initial=0) <= max(1e-6 * size, 4 * rounding), name
@@ -163,7 +165,7 @@ def check_padded(graph, shape):
         for arrays in values_of(graph, shape, 0)
     )
     heads = [np.ones(each, "float32") for each in graph.infer_shape(images=shape)[1]]
-    assert_alike(pad(graph, shape, 8), graph, args, heads, aux, atol=1e-5)
+    assert_same_results(pad(graph, shape, 8), graph, args, heads, aux, atol=1e-5)
 
 
 def convolved(image="images"):

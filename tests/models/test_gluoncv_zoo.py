@@ -12,9 +12,14 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from mxnet import nd
 from mxnet.gluon import nn
-from support.completed import completed
+from support.completed import make_initialized_net
 from support.devices import contexts, device
-from support.reference import distance, random_batches, set_values, values
+from support.reference import (
+    parameter_arrays,
+    random_batches,
+    relative_distance,
+    set_parameter_arrays,
+)
 
 from gluonlab.errors import ModelError
 from gluonlab.models import check_model, get_model, infer_shapes
@@ -53,14 +58,16 @@ class ResNet8(nn.HybridSequential):
 )
 def test_residual_networks_are_those_of_gluoncv(name, theirs):
     """The same parameters in the same order, and with the same numbers in them the same scores."""
-    net, reference = completed(name), theirs()
+    net, reference = make_initialized_net(name), theirs()
     reference.initialize()
     ((images, _),) = random_batches([2], shape=(3, 32, 32))
     reference(nd.array(images))
-    assert [array.shape for array in values(net)] == [array.shape for array in values(reference)]
-    set_values(reference, values(net))
+    assert [array.shape for array in parameter_arrays(net)] == [
+        array.shape for array in parameter_arrays(reference)
+    ]
+    set_parameter_arrays(reference, parameter_arrays(net))
     result = net(nd.array(images, ctx=device())).asnumpy()
-    assert distance([result], [reference(nd.array(images)).asnumpy()]) <= 1e-5
+    assert relative_distance([result], [reference(nd.array(images)).asnumpy()]) <= 1e-5
 
 
 @pytest.mark.parametrize(
@@ -76,7 +83,7 @@ def test_residual_networks_are_those_of_gluoncv(name, theirs):
 )
 def test_the_numbers_of_parameters_are_the_published_ones(name, parameters):
     """Biases of convolutions before a normalization are not counted."""
-    net = completed(name, classes=1000 if name in ("resnet18", "resnet50") else 10)
+    net = make_initialized_net(name, classes=1000 if name in ("resnet18", "resnet50") else 10)
     sizes = {
         key: param.data().size
         for key, param in net.collect_params().items()
@@ -167,7 +174,7 @@ def takes(net, shape):
 @example((1, 14, 13))
 def test_images_fit_when_a_forward_pass_works(shape):
     try:
-        completed("lenet", shape)
+        make_initialized_net("lenet", shape)
         fits = True
     except ModelError:
         fits = False
@@ -186,7 +193,7 @@ def test_images_fit_when_a_forward_pass_works(shape):
 )
 def test_the_smallest_images_that_an_error_names_do_fit_and_smaller_ones_do_not(name, given, said):
     with pytest.raises(ModelError) as caught:
-        completed(name, given)
+        make_initialized_net(name, given)
     text, shape = str(caught.value), "x".join(map(str, given))
     begin = (
         f"{name} cannot take images of shape {shape}: the smallest square ones that it takes are "
@@ -205,7 +212,7 @@ def test_the_smallest_images_that_an_error_names_do_fit_and_smaller_ones_do_not(
 def test_nothing_is_computed_to_complete_a_network(monkeypatch):
     monkeypatch.setattr(mx.nd.CachedOp, "__call__", None)
     monkeypatch.setattr(mx.sym.Symbol, "bind", None)
-    net = completed("resnet18", (1, 28, 28), ctxs=contexts(2))
+    net = make_initialized_net("resnet18", (1, 28, 28), ctxs=contexts(2))
     assert all(len(param.list_data()) == 2 for param in net.collect_params().values())
 
 
@@ -221,4 +228,4 @@ def test_a_completed_network_begins_like_one_that_saw_an_image():
             net(nd.zeros((1, 1, 28, 28)))
         else:
             complete_initialization(net, "lenet", (1, 28, 28), 10)
-    assert all(map(np.array_equal, values(first), values(second)))
+    assert all(map(np.array_equal, parameter_arrays(first), parameter_arrays(second)))

@@ -14,7 +14,13 @@ import pytest
 from mxnet import autograd, gluon, nd
 from mxnet.gluon import nn
 from mxnet.operator import get_all_registered_operators
-from support.operator_gradients import ROLES, Drawn, error, handle_of, name_of
+from support.operator_gradients import (
+    ROLES,
+    DrawnCase,
+    operator_handle,
+    operator_name,
+    relative_error,
+)
 from support.operators import FAMILIES, KINDS_WITHOUT_GRADIENT, NO_GRADIENT, X, all_cases, case
 
 from gluonlab.data.loading.augmentation import to_float
@@ -50,38 +56,41 @@ def faults(case, roles=ROLES, requests=("write", "add"), hybridized=True):
     result = []
 
     def compare(way, gradients, right, limit):
-        away = error(gradients, right)
+        away = relative_error(gradients, right)
         if not away < limit:
             result.append(f"{case} {way}: {away:.2g}")
 
-    drawn = Drawn(case)
+    drawn = DrawnCase(case)
     right, limit = drawn.by_differences(), BY_DIFFERENCES[drawn.dtype]
     exact = case.own is not None
     if exact:
         limit = ALIKE[drawn.dtype]
     if not is_crash(case) and case.attrs.get("act_type") != "selu" and not _is_wrong_at_once(case):
-        compare("imperative", drawn.imperative(), right, limit)
+        compare("imperative", drawn.imperative_gradients(), right, limit)
         if not exact and drawn.dtype == "float32":
-            right = drawn.imperative()
+            right = drawn.imperative_gradients()
     for dtype in dict.fromkeys((drawn.dtype, "float32")):
-        drawn = Drawn(case, dtype=dtype)
+        drawn = DrawnCase(case, dtype=dtype)
         if case.random:  # each type has numbers of its own
-            right = drawn.imperative()
+            right = drawn.imperative_gradients()
         for role in roles:
-            graph, expected = drawn.graph(role), drawn.expected(right, role)
+            graph, expected = drawn.make_graph(role), drawn.expected_gradients(right, role)
             for request in requests:
                 if _is_fixed_gamma(case) and request == "add":
                     continue  # its gradient is zero, and is not added but written
-                compare(f"{dtype} {role} {request}", drawn.bound(graph, request), expected,
-                        ALIKE[dtype])  # fmt: skip
+                gradients = drawn.bound_gradients(graph, request)
+                compare(f"{dtype} {role} {request}", gradients, expected, ALIKE[dtype])
             for only in (
                 range(len(expected)) if len(expected) > 1 and not _needs_all(case, dtype) else ()
             ):
-                compare(f"{dtype} {role} only {only}", drawn.bound(graph, only=only),
+                compare(f"{dtype} {role} only {only}", drawn.bound_gradients(graph, only=only),
                         [expected[only]], ALIKE[dtype])  # fmt: skip
             if hybridized and not is_wrong(case) and not _is_loud(case, dtype):
                 compare(
-                    f"{dtype} {role} hybridized", drawn.hybridized(graph), expected, ALIKE[dtype]
+                    f"{dtype} {role} hybridized",
+                    drawn.hybridized_gradients(graph),
+                    expected,
+                    ALIKE[dtype],
                 )
     return result
 
@@ -130,7 +139,7 @@ def test_every_operator_has_right_gradients(family):
 
 
 def test_every_operator_of_mxnet_has_a_case_or_no_gradient():
-    names = {name_of(handle_of(name)) for name in get_all_registered_operators()}
+    names = {operator_name(operator_handle(name)) for name in get_all_registered_operators()}
     known = {each.op for each in all_cases()} | NO_GRADIENT | set(REFUSED)
     left = {n for n in names - known if not any(kind in n for kind in KINDS_WITHOUT_GRADIENT)}
     assert not left
@@ -149,9 +158,9 @@ def test_every_operator_of_mxnet_has_a_case_or_no_gradient():
 )
 def test_every_rewritten_operator_has_a_wrong_gradient_in_mxnet(wrong):
     """No operator is rewritten without need."""
-    drawn = Drawn(wrong)
-    plain = drawn.bound(drawn.graph("inner"), ours=False)
-    assert error(plain, drawn.by_differences()) > 0.03
+    drawn = DrawnCase(wrong)
+    plain = drawn.bound_gradients(drawn.make_graph("inner"), ours=False)
+    assert relative_error(plain, drawn.by_differences()) > 0.03
 
 
 class Layer(gluon.HybridBlock):
@@ -211,7 +220,7 @@ def test_a_replica_has_the_gradients_of_the_plain_network(add):
     replica.forward(images, labels, accumulate=add)
     replica.backward()
     result = [param.grad().asnumpy() - 1.5 * add for param in net.collect_params().values()]
-    assert error(result, right) < 1e-5
+    assert relative_error(result, right) < 1e-5
 
 
 @pytest.mark.parametrize(

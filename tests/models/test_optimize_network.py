@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from mxnet import autograd, gluon, nd
 from mxnet.gluon import nn
 from support.devices import contexts, device
-from support.reference import distance
+from support.reference import relative_distance
 
 import gluonlab
 from gluonlab.errors import ModelError
@@ -98,7 +98,7 @@ def test_a_plain_loop_trains_as_before(count, options):
             gluonlab.optimize(net, SHAPE)
         losses = train(net, ctxs)
         trained.append([losses, *(array for ctx in ctxs for array in values(net, ctx))])
-    assert distance(*trained) <= 2e-5
+    assert relative_distance(*trained) <= 2e-5
 
 
 def test_optimize_reports_its_changes():
@@ -137,7 +137,7 @@ def test_saved_files_are_those_of_the_original_network(tmp_path):
     graph = mx.sym.load(str(tmp_path / "net-symbol.json"))
     assert operators(graph) == operators(plain(mx.sym.var("data")))
     for other in (plain, exported):
-        assert distance([other(images).asnumpy()], [expected]) <= 1e-5
+        assert relative_distance([other(images).asnumpy()], [expected]) <= 1e-5
 
 
 def test_loaded_parameters_take_effect_at_once():
@@ -148,7 +148,7 @@ def test_loaded_parameters_take_effect_at_once():
     for param, another in zip(net.collect_params().values(), other.collect_params().values()):
         param.set_data(another.data() + 0.25)
         another.set_data(another.data() + 0.25)
-    assert distance([net(images).asnumpy()], [other(images).asnumpy()]) <= 1e-5
+    assert relative_distance([net(images).asnumpy()], [other(images).asnumpy()]) <= 1e-5
 
 
 @settings(max_examples=8)
@@ -161,7 +161,7 @@ def test_images_of_any_size_are_scored_as_before(sides, is_np):
     gluonlab.optimize(net, SHAPE)
     for _ in range(2):
         result = [net(nd.array(image, ctx=device())).asnumpy() for image in images]
-        assert distance(result, expected) <= 1e-5
+        assert relative_distance(result, expected) <= 1e-5
 
 
 def test_networks_of_numpy_arrays_give_numpy_arrays():
@@ -200,7 +200,7 @@ def test_networks_may_change_their_type():
     expected = net(images.astype("float32")).asnumpy()
     gluonlab.optimize(net, SHAPE)
     net.cast("float64")
-    assert distance([net(images).asnumpy()], [expected]) <= 1e-5
+    assert relative_distance([net(images).asnumpy()], [expected]) <= 1e-5
 
 
 def test_imported_networks_are_optimized(tmp_path):
@@ -214,7 +214,7 @@ def test_imported_networks_are_optimized(tmp_path):
         warnings.simplefilter("ignore")  # MXNet's about types
         imported = gluon.SymbolBlock.imports(*files, device())
     assert len(gluonlab.optimize(imported, SHAPE)) >= 1
-    assert distance([imported(images).asnumpy()], [expected]) <= 1e-5
+    assert relative_distance([imported(images).asnumpy()], [expected]) <= 1e-5
 
 
 class _Optional(nn.HybridBlock):

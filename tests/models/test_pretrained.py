@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mxnet import nd
-from support.completed import completed
-from support.damage import corrupted
+from support.completed import make_initialized_net
+from support.damage import corrupt_bytes
 from support.devices import contexts, device
-from support.made_up_data import dataset_of
-from support.reference import values
+from support.made_up_data import make_dataset
+from support.reference import parameter_arrays
 
 from gluonlab.errors import ModelError
 from gluonlab.export.export_network import WEIGHTS, write_export
@@ -29,33 +29,41 @@ def same(first, second):
 @pytest.mark.parametrize("name", ["lenet", "resnet8", "cifar_resnet20", "gluoncv:mobilenet0.25"])
 @pytest.mark.parametrize("written_by", ["save_parameters", "export"])
 def test_a_file_of_the_same_network_gives_every_device_its_parameters(tmp_path, name, written_by):
-    net, other = completed(name, ctxs=contexts(1)), completed(name, ctxs=contexts(2))
+    net, other = (
+        make_initialized_net(name, ctxs=contexts(1)),
+        make_initialized_net(name, ctxs=contexts(2)),
+    )
     file = tmp_path / "a.params"
     if written_by == "export":
-        write_export(net, name, dataset_of((3, 32, 32), "0123456789"), tmp_path)
+        write_export(net, name, make_dataset((3, 32, 32), "0123456789"), tmp_path)
         file = tmp_path / WEIGHTS
     else:
         net.save_parameters(str(file))
-    assert not all(same(values(net), values(other, device(1))))
+    assert not all(same(parameter_arrays(net), parameter_arrays(other, device(1))))
     assert load_pretrained(other, str(file), 10) == f"{file}: all parameters"
     for ctx in contexts(2):
-        assert all(same(values(net), values(other, ctx)))
+        assert all(same(parameter_arrays(net), parameter_arrays(other, ctx)))
 
 
 @pytest.mark.parametrize("name", ["lenet", "resnet18", "gluoncv:squeezenet1.1"])
 def test_for_other_classes_everything_but_the_last_layer_is_loaded(tmp_path, name):
     side = 224 if "squeeze" in name else 32
-    net, other = (completed(name, (3, side, side), classes=classes) for classes in (6, 4))
+    net, other = (
+        make_initialized_net(name, (3, side, side), classes=classes) for classes in (6, 4)
+    )
     net.save_parameters(str(tmp_path / "a.params"))
-    before = values(other)
+    before = parameter_arrays(other)
     said = load_pretrained(other, str(tmp_path / "a.params"), 4)
     assert said.startswith(f"{tmp_path / 'a.params'}: all but ")
     assert said.endswith(", which are new for 4 classes")
     loaded = [
-        a.shape == b.shape and np.array_equal(a, b) for a, b in zip(values(other), values(net))
+        a.shape == b.shape and np.array_equal(a, b)
+        for a, b in zip(parameter_arrays(other), parameter_arrays(net))
     ]
     assert loaded == [param.shape[0] != 4 for param in other.collect_params().values()]
-    assert all(kept for kept, came in zip(same(values(other), before), loaded) if not came)
+    assert all(
+        kept for kept, came in zip(same(parameter_arrays(other), before), loaded) if not came
+    )
 
 
 @pytest.mark.parametrize(
@@ -71,37 +79,37 @@ def test_for_other_classes_everything_but_the_last_layer_is_loaded(tmp_path, nam
 )
 def test_a_file_of_another_network_is_refused_and_changes_nothing(tmp_path, name, said):
     file = tmp_path / "a.params"
-    completed("resnet8").save_parameters(str(file))
-    net = completed(name)
-    before = values(net)
+    make_initialized_net("resnet8").save_parameters(str(file))
+    net = make_initialized_net(name)
+    before = parameter_arrays(net)
     with pytest.raises(ModelError, match=f"^--pretrained {file} does not fit the network: {said}"):
         load_pretrained(net, str(file), 10)
-    assert all(same(values(net), before))
+    assert all(same(parameter_arrays(net), before))
 
 
 def test_a_file_for_other_images_names_the_shapes(tmp_path):
-    completed("resnet8", (1, 28, 28)).save_parameters(str(tmp_path / "a.params"))
+    make_initialized_net("resnet8", (1, 28, 28)).save_parameters(str(tmp_path / "a.params"))
     with pytest.raises(
         ModelError, match=r"0\.weight is \(16, 1, 3, 3\), not \(16, 3, 3, 3\); it must be"
     ):
-        load_pretrained(completed("resnet8"), str(tmp_path / "a.params"), 10)
+        load_pretrained(make_initialized_net("resnet8"), str(tmp_path / "a.params"), 10)
 
 
 def test_other_classes_are_refused_where_no_new_layer_is_wanted(tmp_path):
-    completed("resnet8", classes=5).save_parameters(str(tmp_path / "a.params"))
+    make_initialized_net("resnet8", classes=5).save_parameters(str(tmp_path / "a.params"))
     with pytest.raises(
         ModelError,
         match=r"^it does not fit the network: 8\.weight is \(5, 64\), not \(10, 64\); 8\.bias is",
     ):
-        load_parameters(completed("resnet8"), tmp_path / "a.params", "it", 10)
+        load_parameters(make_initialized_net("resnet8"), tmp_path / "a.params", "it", 10)
 
 
 def test_surplus_parameters_are_named(tmp_path):
-    params = completed("mlp")._collect_params_with_prefix()
+    params = make_initialized_net("mlp")._collect_params_with_prefix()
     arrays = {name: param.data() for name, param in params.items()}
     nd.save(str(tmp_path / "a.params"), {**arrays, "9.weight": nd.zeros((1,))})
     with pytest.raises(ModelError, match=r"9\.weight is not in the network"):
-        load_pretrained(completed("mlp"), str(tmp_path / "a.params"), 10)
+        load_pretrained(make_initialized_net("mlp"), str(tmp_path / "a.params"), 10)
 
 
 NO_FILES = {
@@ -117,7 +125,7 @@ def test_a_file_without_parameters_is_a_clear_error(tmp_path, kind):
     file = str(tmp_path / "a.params")
     NO_FILES[kind](file)
     with pytest.raises(ModelError, match="give a file that Gluon's save_parameters or export"):
-        load_pretrained(completed("mlp"), file, 10)
+        load_pretrained(make_initialized_net("mlp"), file, 10)
 
 
 def dense():
@@ -138,7 +146,7 @@ def file(tmp_path_factory):
 def test_a_damaged_file_is_loaded_or_a_model_error(file, tmp_path_factory, data):
     """Bytes changed, cut out or put in anywhere, of numbers that are mostly headers."""
     path = tmp_path_factory.getbasetemp() / "damaged.params"
-    path.write_bytes(corrupted(data, file.read_bytes()))
+    path.write_bytes(corrupt_bytes(data, file.read_bytes()))
     net = dense()
     try:
         load_parameters(net, path, "it", 2)
@@ -188,7 +196,7 @@ def test_a_file_that_was_written_after_set_np_is_read(tmp_path):
         expected = [param.data().asnumpy() for param in net.collect_params().values()]
     net = dense()
     load_parameters(net, tmp_path / "a.params", "it", 2)
-    assert all(same(values(net), expected))
+    assert all(same(parameter_arrays(net), expected))
 
 
 @pytest.mark.parametrize("path", ["missing.params", ".", "https://example.org/resnet18.params"])
@@ -196,4 +204,4 @@ def test_only_local_files_are_read(path):
     with pytest.raises(
         ModelError, match="is not a file: give a local file of parameters; nothing is downloaded"
     ):
-        load_parameters(completed("mlp"), Path(path), path, 10)
+        load_parameters(make_initialized_net("mlp"), Path(path), path, 10)

@@ -10,10 +10,17 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from mxnet import autograd, gluon, nd
 from mxnet.gluon import nn
-from support.completed import completed
-from support.devices import contexts, devices, on_gpus
-from support.graphs import assert_alike
-from support.reference import as_is, cpus, distance, random_batches, train_on_one_device, values
+from support.completed import make_initialized_net
+from support.devices import contexts, devices, runs_on_gpus
+from support.graphs import assert_same_results
+from support.reference import (
+    cpu_contexts,
+    identity,
+    parameter_arrays,
+    random_batches,
+    relative_distance,
+    train_on_one_device,
+)
 
 from gluonlab.bucketed_trainer.trainer import BucketedTrainer
 from gluonlab.data.loading.split_batch import make_local_batch, shard
@@ -86,7 +93,7 @@ def test_a_dense_layer_equals_the_convolution(side, attrs, seed):
     assert names(dense) == names(graph)
     random = np.random.RandomState(seed)
     arrays = {name: random.uniform(0.5, 1, each).astype("f4") for name, each in shapes.items()}
-    result = assert_alike(dense, graph, arrays, [np.ones(output_shape, np.float32)])
+    result = assert_same_results(dense, graph, arrays, [np.ones(output_shape, np.float32)])
     weight = result["gradient conv_weight"]
     # with positive images, weights that only meet the padding and no others
     idle = weight == 0
@@ -129,7 +136,7 @@ def step_of(net, ctxs, learning_rate, **options):
     store = make_kvstore("device", ctxs)
     trainer = BucketedTrainer(net.collect_params(), "sgd", sgd, store)
     loss = gluon.loss.SoftmaxCrossEntropyLoss()
-    return DataParallelStep(net, loss, trainer, ctxs, as_is, sync_bn=len(ctxs) > 1)
+    return DataParallelStep(net, loss, trainer, ctxs, identity, sync_bn=len(ctxs) > 1)
 
 
 def on_devices(batch, ctxs):
@@ -140,7 +147,7 @@ def on_devices(batch, ctxs):
 def test_training_and_prediction_equal_gluon(count):
     """On one device, and on two with shards of unequal sizes."""
     ctxs = contexts(count)
-    start = values(make_net([mx.cpu()]))
+    start = parameter_arrays(make_net([mx.cpu()]))
     batches = random_batches([7, 7, 5], shape=(3, 4, 4), classes=5)
     net, sgd = make_net(ctxs, start), {"learning_rate": 0.1, "momentum": 0.9}
     step = step_of(net, ctxs, **sgd)
@@ -154,10 +161,10 @@ def test_training_and_prediction_equal_gluon(count):
     expected = train_on_one_device(make_net([mx.cpu()], start), batches, "sgd", **sgd)
     # without sync_bn a step alone leaves cuDNN's running variances, which are unbiased; a run puts
     # them right
-    cudnns = on_gpus() and count == 1
+    cudnns = runs_on_gpus() and count == 1
     as_cpus = [not (cudnns and name.endswith("running_var")) for name in net.collect_params()]
-    result = values(net, ctxs[0])
-    assert distance([*compress(result, as_cpus)], [*compress(expected, as_cpus)]) < 1e-4
+    result = parameter_arrays(net, ctxs[0])
+    assert relative_distance([*compress(result, as_cpus)], [*compress(expected, as_cpus)]) < 1e-4
 
 
 # --- ReLU behind max pooling
@@ -208,7 +215,7 @@ def test_relu_behind_pooling_equals_the_relu_in_front(attrs, side, is_activation
     random = np.random.RandomState(seed)
     image_values = random.randint(-2, 3, shape).astype("float32")
     heads = [random.uniform(-1, 1, each).astype("float32") for each in outputs]
-    assert_alike(exchanged, graph, {"image": image_values}, heads, rtol=0, atol=0)
+    assert_same_results(exchanged, graph, {"image": image_values}, heads, rtol=0, atol=0)
 
 
 def test_a_chain_of_both_is_exchanged_as_a_whole():
@@ -253,7 +260,7 @@ def test_a_product_equals_the_pooling(shape, attrs, kind, dtype, seed):
     random = np.random.RandomState(seed)
     arrays = {"image": random.uniform(-1, 1, shape).astype(dtype)}
     heads = [random.uniform(-1, 1, output_shape).astype(dtype)]
-    assert_alike(product, pooling, arrays, heads)
+    assert_same_results(product, pooling, arrays, heads)
 
 
 @pytest.mark.parametrize("name", ["resnet8", "resnet18", "gluoncv:mobilenet0.5", "lenet-avg"])
@@ -285,7 +292,7 @@ def check_on_images(pooling, replaced):
     assert operators(product).count("dot") == replaced
     arrays = {"image": np.random.RandomState(0).uniform(-1, 1, shape).astype("float32")}
     [output] = pooling.infer_shape(image=shape)[1]
-    assert_alike(product, pooling, arrays, [np.ones(output, np.float32)])
+    assert_same_results(product, pooling, arrays, [np.ones(output, np.float32)])
 
 
 def some(x, count):
@@ -373,7 +380,7 @@ def step_once(net, batch, ctxs):
 def assert_as_in_float64(make, k):
     """The losses and gradients of a network on k devices."""
     (batch,) = random_batches([7], shape=SHAPE)
-    exact, net = made(make(), cpus(1)), made(make(), devices(k, threads=1))
+    exact, net = made(make(), cpu_contexts(1)), made(make(), devices(k, threads=1))
     exact.cast("float64")
     images, labels = (nd.array(array, dtype="float64") for array in batch)
     with autograd.record():
@@ -381,7 +388,7 @@ def assert_as_in_float64(make, k):
     losses.backward()
     loss = step_once(net, batch, devices(k, threads=1))
     assert loss == pytest.approx(losses.asscalar(), rel=1e-5)
-    assert distance([grads_of(net)], [grads_of(exact)]) <= 1e-4
+    assert relative_distance([grads_of(net)], [grads_of(exact)]) <= 1e-4
 
 
 @settings(max_examples=2)
@@ -440,7 +447,7 @@ def test_a_graph_computes_the_same_however_its_parts_are_made(kind, dtype, dim):
     random = np.random.RandomState(0)
     arrays = {name: random.normal(size=shape).astype(dtype) for name, shape in shapes.items()}
     heads = [np.full(each, 0.5, dtype) for each in graph.infer_shape(**shapes)[1]]
-    assert_alike(result, graph, arrays, heads, rtol=0, atol=0)
+    assert_same_results(result, graph, arrays, heads, rtol=0, atol=0)
 
 
 class Shuffled(nn.HybridBlock):
@@ -472,6 +479,6 @@ def test_shufflenet_trains_with_batchnorm_over_all_devices(k):
     for count in (1, k):
         mx.random.seed(0)
         ctxs = devices(count, threads=1)
-        net = completed("gluoncv:shufflenet_v1", shape, ctxs=ctxs)
+        net = make_initialized_net("gluoncv:shufflenet_v1", shape, ctxs=ctxs)
         losses.append(step_once(net, batch, ctxs))
     assert losses[1] == pytest.approx(losses[0], rel=1e-5)

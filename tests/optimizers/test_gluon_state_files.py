@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mxnet import autograd, gluon, nd
 from mxnet.gluon import nn
-from support.damage import corrupted
+from support.damage import corrupt_bytes
 from support.examples import examples
 
 from gluonlab.bucketed_trainer.trainer import BucketedTrainer
@@ -237,7 +237,7 @@ def contents():
 @examples(24, 5_000)
 @given(st.data())
 def test_damaged_pickles_are_read_or_refused(contents, data):
-    content = corrupted(data, data.draw(st.sampled_from(contents)), 4, INSTRUCTIONS)
+    content = corrupt_bytes(data, data.draw(st.sampled_from(contents)), 4, INSTRUCTIONS)
     begin = time.process_time()
     try:
         found = read_gluon_states(content)

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from mxnet import gluon, nd
 from support import optimizer_references as references
 from support.examples import examples
-from support.reference import all_equal
-from support.updates import assert_close, blurs_of, sizes_of, updated
+from support.reference import arrays_equal
+from support.updates import assert_close, estimate_rounding_errors, run_updates, running_sizes
 
 from gluonlab.errors import ConfigError
 from gluonlab.optimizers import LAMB, LARS, NAG, OPTIMIZERS, SGD, AdaDelta, Adamax, Nadam
@@ -64,12 +64,12 @@ def test_every_optimizer_does_what_its_definition_says(name, problem, wd, limit,
     expected, penalty = list(reference(weight, steps)), OPTIMIZERS[name].element_wise
     if name == "lamb":  # whose rate is another where all weights are 0: if they are is anybody's
         whole = [np.abs(each).max() for each in expected]
-        assume(all(own > 1e-3 * size for own, size in zip(whole, sizes_of(expected, weight))))
-    found = updated(
+        assume(all(own > 1e-3 * size for own, size in zip(whole, running_sizes(expected, weight))))
+    found = run_updates(
         make_optimizer(name, {"wd": wd, "clip_gradient": limit, **options}), weight, steps
     )
     tolerance = 2e-6 if name in ("sgd", "nag") else 1e-5
-    blurs = blurs_of(reference, weight, steps, wd if penalty else 0.0, tolerance)
+    blurs = estimate_rounding_errors(reference, weight, steps, wd if penalty else 0.0, tolerance)
     assert_close(found, expected, weight, tolerance, blurs)
 
 
@@ -83,7 +83,10 @@ def test_every_optimizer_takes_weights_of_other_types(name, dtype, tolerance):
     options = {"momentum": 0.5} if name in WITH_MOMENTUM else {}
     expected = list(getattr(references, name)(weight, steps, **options))
     assert_close(
-        updated(make_optimizer(name, options), weight, steps, dtype), expected, weight, tolerance
+        run_updates(make_optimizer(name, options), weight, steps, dtype),
+        expected,
+        weight,
+        tolerance,
     )
 
 
@@ -92,7 +95,7 @@ def test_signum_takes_the_sign_of_momentum_and_decay(momentum, wd):
     rng = np.random.RandomState(0)
     weight = rng.standard_normal((40,))
     steps = [(rng.standard_normal((40,)), rate) for rate in (0.1, 0.2, 0.05, 0.0, 0.1)]
-    found = updated(make_optimizer("signum", {"momentum": momentum, "wd": wd}), weight, steps)
+    found = run_updates(make_optimizer("signum", {"momentum": momentum, "wd": wd}), weight, steps)
     assert_close(found, list(references.signum(weight, steps, momentum, wd)), weight)
 
 
@@ -111,8 +114,8 @@ def test_a_rate_that_stays_the_same_leaves_mxnets_bits_alone(
     steps = [(grad, rate) for grad, _ in steps]
     for wd in (0.0, 0.1) if cls is SGD else (0.0,):
         options = {"momentum": momentum, "clip_gradient": limit, "wd": wd}
-        found, expected = (updated(kind(**options), weight, steps) for kind in (cls, mxnets))
-        assert all_equal(found, expected)
+        found, expected = (run_updates(kind(**options), weight, steps) for kind in (cls, mxnets))
+        assert arrays_equal(found, expected)
 
 
 @pytest.mark.parametrize("name", ["sgd", "nag"])
@@ -186,7 +189,7 @@ def test_norms_of_large_parameters_are_those_of_float64(name, rate):
     steps = [(weight[::-1] * 1e-3, rate)]
     [expected], [found] = (
         getattr(references, name)(weight, steps),
-        updated(make_optimizer(name, {}), weight, steps),
+        run_updates(make_optimizer(name, {}), weight, steps),
     )
     assert np.abs(found - expected).max() <= 1e-4 * np.abs(expected - weight).max()
 

@@ -3,8 +3,8 @@
 import mxnet as mx
 import numpy as np
 import pytest
-from support.devices import named
-from support.reference import all_equal, values
+from support.devices import device_spec
+from support.reference import arrays_equal, parameter_arrays
 
 from gluonlab.config import TrainConfig
 from gluonlab.kvstores import KVSTORES
@@ -26,10 +26,10 @@ def test_no_optimizer_makes_anything_but_numbers_of_weights_without_gradients(tm
     there.
     """
     config = TrainConfig(
-        devices=named(2), model="mlp", optimizer=optimizer, epochs=1, global_batch_size=500,
+        devices=device_spec(2), model="mlp", optimizer=optimizer, epochs=1, global_batch_size=500,
         warmup_epochs=0.5, out=str(tmp_path / "run"),
     )  # fmt: skip
-    arrays = values(train(config, reporter=Reporter()).net)
+    arrays = parameter_arrays(train(config, reporter=Reporter()).net)
     assert all(np.isfinite(array).all() for array in arrays)
 
 
@@ -44,7 +44,7 @@ def test_no_optimizer_makes_anything_but_numbers_of_weights_without_gradients(tm
     ids=str,
 )
 def test_the_rule_of_momentum_decides_on_the_class(asked, cls):
-    plan = make_plan(TrainConfig(devices=named(1), **asked))
+    plan = make_plan(TrainConfig(devices=device_spec(1), **asked))
     assert type(plan.make_optimizer()) is cls
     rule = asked.get("momentum_rule", "corrected") if "momentum" in asked else None
     assert plan.settings().get("momentum_rule") == plan.momentum_rule == rule
@@ -69,10 +69,10 @@ def test_recipes_that_were_tuned_with_mxnets_rule_bring_it_along(dataset, asked,
 
 def trained(tmp_path, name, **settings):
     config = TrainConfig(
-        devices=named(1), model="mlp", epochs=2, batch_size=300, lr=0.1, momentum=0.9,
+        devices=device_spec(1), model="mlp", epochs=2, batch_size=300, lr=0.1, momentum=0.9,
         warmup_epochs=1, lr_schedule="cosine", out=str(tmp_path / name), **settings,
     )  # fmt: skip
-    return values(train(config, reporter=Reporter()).net)
+    return parameter_arrays(train(config, reporter=Reporter()).net)
 
 
 @pytest.mark.long
@@ -81,7 +81,7 @@ def test_the_rules_differ_when_the_rate_changes_only(tmp_path):
         trained(tmp_path, str(number), optimizer="sgd", momentum_rule=rule)
         for number, rule in enumerate(["corrected", "mxnet", None])
     )
-    assert all_equal(corrected, again)
+    assert arrays_equal(corrected, again)
     assert not any(np.array_equal(one, other) for one, other in zip(corrected, mxnets))
 
 
@@ -89,7 +89,7 @@ def test_every_optimizer_runs_under_a_store_or_says_why_not():
     """sharded-optimizer cuts parameters anywhere, which those that look at norms do not allow."""
     assert "sharded-optimizer" in KVSTORES
     for name, kind in OPTIMIZERS.items():
-        config = TrainConfig(devices=named(2), optimizer=name, kvstore="sharded-optimizer")
+        config = TrainConfig(devices=device_spec(2), optimizer=name, kvstore="sharded-optimizer")
         if kind.element_wise:
             make_plan(config)
         else:

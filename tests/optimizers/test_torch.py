@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from mxnet import nd
 from support.devices import contexts
-from support.reference import as_is, random_batches
-from support.updates import assert_close, updated
+from support.reference import identity, random_batches
+from support.updates import assert_close, run_updates
 
 from gluonlab.bucketed_trainer.trainer import BucketedTrainer
 from gluonlab.data.loading.split_batch import make_local_batch, shard
@@ -66,7 +66,7 @@ def test_an_optimizer_is_pytorchs(name, wd):
         theirs.step()
         expected.append(weight.detach().numpy().copy())
     assert_close(
-        updated(make_optimizer(name, {"wd": wd, **MOMENTA.get(name, {})}), start, steps),
+        run_updates(make_optimizer(name, {"wd": wd, **MOMENTA.get(name, {})}), start, steps),
         expected,
         start,
     )
@@ -105,7 +105,7 @@ def our_losses(net, batches, ctxs, lr, optimizer, store="device", sync_bn=False)
         clip_norm=LIMIT,
     )
     step, losses = (
-        DataParallelStep(net, make_loss(SMOOTHING), trainer, ctxs, as_is, sync_bn=sync_bn),
+        DataParallelStep(net, make_loss(SMOOTHING), trainer, ctxs, identity, sync_bn=sync_bn),
         [],
     )
     for images, labels in batches:

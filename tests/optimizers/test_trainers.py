@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from mxnet import autograd, gluon, nd
 from support import optimizer_references as references
 from support.devices import contexts
-from support.reference import all_equal
+from support.reference import arrays_equal
 
 from gluonlab.bucketed_trainer.loss_scale import LossScale
 from gluonlab.bucketed_trainer.trainer import BucketedTrainer
@@ -134,8 +134,8 @@ def test_a_plain_sgd_is_mxnets_own_to_the_bit(momentum, options):
             run.step(rate)
         found.append([param.list_data()[0].asnumpy() for param in run.params.values()])
     first, second, reference, corrected = found
-    assert all_equal(first + second, reference * 2)
-    assert all_equal(corrected, reference) == (momentum == 0)
+    assert arrays_equal(first + second, reference * 2)
+    assert arrays_equal(corrected, reference) == (momentum == 0)
 
 
 @pytest.mark.parametrize("cls", [SGD, NAG])

@@ -11,13 +11,13 @@ from support.examples import examples
 from support.splits import (
     CLASSES,
     IMAGE,
-    apart,
-    batches_of,
-    plan_for,
-    softmax,
-    split_of,
-    trained,
-    trained_on_one_device,
+    make_batches,
+    make_parallelism,
+    make_strategy_plan,
+    relative_difference,
+    softmax_loss,
+    train_chain_on_one_device,
+    train_strategy,
 )
 
 from gluonlab.bucketed_trainer.loss_scale import LossScale, SkipNotFinite
@@ -64,18 +64,19 @@ def test_a_skipped_batch_with_a_non_finite_image_changes_nothing(
     way, copies, parts, clip_norm, bad, make_scale
 ):
     name, size, more = way
-    good = batches_of([7, 6, 5])
+    good = make_batches([7, 6, 5])
     images, labels = good[1][0].copy(), good[1][1]
     images[bad[0], 0, 2, 2] = bad[1]
     ctxs, scale = contexts(size * copies), make_scale()
-    plan = plan_for(
-        split_of(name, ctxs, size, max_shard_images=7, **more), microbatches=Microbatches(parts),
+    plan = make_strategy_plan(
+        make_parallelism(name, ctxs, size, max_shard_images=7, **more),
+        microbatches=Microbatches(parts),
         clip_norm=clip_norm, loss_scale=scale,
     )  # fmt: skip
-    strategy = strategy_class(name)(make, softmax(), plan, SINGLE_PROCESS)
-    _, found = trained(strategy, [good[0], (images, labels), *good[1:]])
+    strategy = strategy_class(name)(make, softmax_loss(), plan, SINGLE_PROCESS)
+    _, found = train_strategy(strategy, [good[0], (images, labels), *good[1:]])
     assert scale.skipped == 1
     case = {"optimizer": "sgd", "clip_norm": clip_norm}
-    _, expected = trained_on_one_device(make(contexts(1)), good, case)
-    assert apart(found, expected) <= 1e-5
+    _, expected = train_chain_on_one_device(make(contexts(1)), good, case)
+    assert relative_difference(found, expected) <= 1e-5
     ReplicaCheck(strategy.net, replicated=strategy.replicated_parameters()).compare_replicas(1)

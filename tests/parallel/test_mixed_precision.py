@@ -19,9 +19,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from mxnet import gluon, nd
 from mxnet.gluon import nn
-from support.devices import contexts, device, named
-from support.drawn_runs import few_digits
-from support.reference import as_is, distance, random_batches, values
+from support.devices import contexts, device, device_spec
+from support.drawn_runs import load_few_digits
+from support.reference import identity, parameter_arrays, random_batches, relative_distance
 from support.run_files import read_metrics
 
 from gluonlab.bucketed_trainer.loss_scale import LossScale
@@ -263,7 +263,7 @@ def make_step(net, ctxs, convert, loss_scale=None, loss=None, **params):
     trainer = BucketedTrainer(
         net.collect_params(), "sgd", params, make_kvstore("device"), loss_scale=loss_scale
     )
-    return DataParallelStep(net, loss or make_loss(), trainer, ctxs, as_is, convert=convert)
+    return DataParallelStep(net, loss or make_loss(), trainer, ctxs, identity, convert=convert)
 
 
 def feed(step, batch, ctxs):
@@ -314,7 +314,7 @@ def trained(convert, loss_scale=None, make_net=lenet, shape=(1, 16, 16)):
     with disable_fusion():
         for batch in random_batches([9, 9, 5], shape=shape):
             feed(step, batch, ctxs)
-    return values(net, ctxs[1])
+    return parameter_arrays(net, ctxs[1])
 
 
 def test_a_conversion_that_leaves_everything_float32_changes_no_bit():
@@ -323,7 +323,7 @@ def test_a_conversion_that_leaves_everything_float32_changes_no_bit():
 
 def test_a_network_with_real_float16_pooling_trains_like_float32():
     plain, mixed = trained(keep_float32, None, smooth), trained(HALVES, LossScale(2.0**8), smooth)
-    assert 1e-6 < distance(mixed, plain) < 5e-3  # float16 has three digits
+    assert 1e-6 < relative_distance(mixed, plain) < 5e-3  # float16 has three digits
 
 
 class Faint(gluon.HybridBlock):
@@ -362,14 +362,14 @@ def test_gradients_that_vanish_in_float16_are_saved_by_the_scale():
     expected = first_weights(keep_float32)
     assert np.abs(expected).max() > 1e-6
     assert (first_weights(HALVES) == 0).all()
-    assert distance([first_weights(HALVES, LossScale(2.0**24))], [expected]) < 2e-3
+    assert relative_distance([first_weights(HALVES, LossScale(2.0**24))], [expected]) < 2e-3
 
 
 def test_a_scale_that_is_too_large_overflows_float16_and_comes_down():
     scale = LossScale(2.0**60, largest=2.0**60)
     moved = first_weights(HALVES, scale, steps=60)
     assert 5 < scale.skipped == math.log2(2.0**60 / scale.value)
-    assert distance([moved], [first_weights(keep_float32)]) < 2e-3
+    assert relative_distance([moved], [first_weights(keep_float32)]) < 2e-3
 
 
 class Lines(Reporter):
@@ -386,9 +386,9 @@ def whole_run(out, monkeypatch, loss_scale, strategy=data_parallel):
     monkeypatch.setattr(plan, "graph_conversion", lambda dtype, sync_bn: HALVES)
     reporter = Lines()
     config = TrainConfig(
-        devices=named(2), model="lenet", lr=0.05, epochs=1, batch_size=8, out=str(out)
+        devices=device_spec(2), model="lenet", lr=0.05, epochs=1, batch_size=8, out=str(out)
     )
-    found = loop.train(config, strategy, reporter, dataset=few_digits(6 * 2 * 8))
+    found = loop.train(config, strategy, reporter, dataset=load_few_digits(6 * 2 * 8))
     return found, reporter.describe
 
 
@@ -459,7 +459,9 @@ def test_a_run_whose_gradients_always_overflow_ends_and_says_why(tmp_path, monke
 @pytest.mark.parametrize("sync_bn", [False, True])
 def test_memory_is_told_as_if_float16_took_four_bytes(sync_bn):
     """As MXNet's plan counts, whatever the type: an upper bound, casts included."""
-    config = TrainConfig(devices=named(2), model="resnet8", dataset="synthetic", sync_bn=sync_bn)
+    config = TrainConfig(
+        devices=device_spec(2), model="resnet8", dataset="synthetic", sync_bn=sync_bn
+    )
     exact = make_plan(config)
     half = dataclasses.replace(exact, dtype="float16")
     first, second = (MemoryEstimator(plan, make_net(plan)).memory(64) for plan in (exact, half))
@@ -474,7 +476,7 @@ def test_float16_is_refused_on_cpus_in_one_line(tmp_path):
         match=r"--dtype float16 is for GPUs, and MXNet has no .* on cpu\(0\) cpu\(1\): "
         r"leave --dtype out",
     ):
-        loop.train(TrainConfig(devices=named(2), dtype="float16", out=str(tmp_path / "run")))
+        loop.train(TrainConfig(devices=device_spec(2), dtype="float16", out=str(tmp_path / "run")))
     assert not (tmp_path / "run").exists()
     check_dtype_on("float16", [mx.gpu(0), mx.gpu(1)])
     check_dtype_on("float32", contexts(2))
@@ -493,7 +495,7 @@ def test_float16_is_refused_on_cpus_in_one_line(tmp_path):
 )
 def test_settings_that_make_no_sense_are_refused(settings, message):
     with pytest.raises(ConfigError, match=message):
-        make_plan(TrainConfig(devices=named(2), **settings))
+        make_plan(TrainConfig(devices=device_spec(2), **settings))
 
 
 def test_what_each_setting_does_to_the_graph():

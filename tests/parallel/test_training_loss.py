@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from mxnet import autograd, gluon, nd
 from support.devices import contexts, device
 from support.examples import examples
-from support.kvstore_runs import BATCHES, small_net
-from support.reference import as_is, cpus, distance, values
+from support.kvstore_runs import BATCHES, make_small_net
+from support.reference import cpu_contexts, identity, parameter_arrays, relative_distance
 
 from gluonlab.bucketed_trainer.trainer import BucketedTrainer
 from gluonlab.data.loading.split_batch import make_local_batch, shard
@@ -65,21 +65,21 @@ def test_without_smoothing_the_loss_is_gluons_own():
 
 def test_training_is_smoothed_and_evaluation_is_not():
     images, labels = BATCHES[0]
-    net = small_net(contexts(1))
-    (replica,) = make_replicas(net, make_loss(0.2), as_is, contexts(1))
+    net = make_small_net(contexts(1))
+    (replica,) = make_replicas(net, make_loss(0.2), identity, contexts(1))
     x, y = nd.array(images, ctx=device()), nd.array(labels, ctx=device(), dtype="int32")
     scores = net(x).asnumpy()
     trained, first = (array.asnumpy() for array in replica.forward(x, y))
     evaluated, again = (array.asnumpy() for array in replica.forward(x, y, train=False))
     assert trained == pytest.approx(smoothed(scores, labels, 0.2)[0].sum(), rel=1e-5)
     assert evaluated == pytest.approx(smoothed(scores, labels, 0.0)[0].sum(), rel=1e-5)
-    assert distance([first, again], [scores, scores]) <= 1e-5
+    assert relative_distance([first, again], [scores, scores]) <= 1e-5
 
 
 @pytest.mark.parametrize("k", [1, 3])
 def test_k_devices_descend_the_smoothed_loss_as_one(k):
     """The reference records Gluon's one-hot form on one device."""
-    expected = small_net(cpus(1))
+    expected = make_small_net(cpu_contexts(1))
     trainer = gluon.Trainer(expected.collect_params(), "sgd", {"learning_rate": 0.5}, kvstore=None)
     loss = gluon.loss.SoftmaxCrossEntropyLoss(sparse_label=False)
     for images, labels in BATCHES:
@@ -89,11 +89,11 @@ def test_k_devices_descend_the_smoothed_loss_as_one(k):
         total.backward()
         trainer.step(len(images))
     ctxs = contexts(k)
-    net = small_net(ctxs)
+    net = make_small_net(ctxs)
     bucketed = BucketedTrainer(
         net.collect_params(), "sgd", {"learning_rate": 0.5}, make_kvstore("device")
     )
-    step = DataParallelStep(net, make_loss(0.3), bucketed, ctxs, as_is)
+    step = DataParallelStep(net, make_loss(0.3), bucketed, ctxs, identity)
     for images, labels in BATCHES:
         step(
             make_local_batch(
@@ -101,4 +101,4 @@ def test_k_devices_descend_the_smoothed_loss_as_one(k):
             )
         )
     for ctx in ctxs:
-        assert distance(values(net, ctx), values(expected)) <= 1e-5
+        assert relative_distance(parameter_arrays(net, ctx), parameter_arrays(expected)) <= 1e-5

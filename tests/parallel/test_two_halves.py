@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mxnet import autograd, nd
 from mxnet.gluon import nn
-from support.devices import named
-from support.reference import distance, values
+from support.devices import device_spec
+from support.reference import parameter_arrays, relative_distance
 
 from gluonlab.bucketed_trainer.trainer import BucketedTrainer
 from gluonlab.bucketed_trainer.trainer_states import collect_states, set_states
@@ -133,7 +133,7 @@ def run(folder, devices, make, strategy=TwoHalves, **options):
 
 
 def assert_alike(halves, whole, tolerance=1e-5):
-    assert distance(values(halves.net), values(whole.net)) <= tolerance
+    assert relative_distance(parameter_arrays(halves.net), parameter_arrays(whole.net)) <= tolerance
     for one, other in zip(halves.history, whole.history):
         assert one.loss == pytest.approx(other.loss, rel=1e-5)
         assert one.validation_loss == pytest.approx(other.validation_loss, rel=1e-5)
@@ -155,22 +155,22 @@ def test_any_network_in_two_halves_trains_as_on_one_device(
 ):
     make, folder = network(images, vectors), tmp_path_factory.mktemp("runs")
     options = {"global_batch_size": size, **options}
-    halves = run(folder / "halves", named(2), make, **options)
-    whole = run(folder / "whole", named(1), make, data_parallel, **options)
+    halves = run(folder / "halves", device_spec(2), make, **options)
+    whole = run(folder / "whole", device_spec(1), make, data_parallel, **options)
     assert_alike(halves, whole, 1e-4)  # some arrays are small beside what they are computed of
 
 
 def test_a_custom_strategy_trains_as_on_one_device_evaluates_reports_and_exports(tmp_path):
     make, size = network(("convolution", "norm"), ("dense",)), {"global_batch_size": 500}
-    halves = run(tmp_path / "run", named(2), make, export=True, confusion=True, **size)
-    whole = run(tmp_path / "whole", named(1), make, data_parallel, **size)
+    halves = run(tmp_path / "run", device_spec(2), make, export=True, confusion=True, **size)
+    whole = run(tmp_path / "whole", device_spec(1), make, data_parallel, **size)
     assert_alike(halves, whole, tolerance=5e-5)  # padded channels are added in another order
     lying = {tuple(param.list_ctx()) for param in halves.net.collect_params().values()}
     assert lying == {(ctx,) for ctx in halves.plan.ctxs}
     assert halves.confusion.trace() == pytest.approx(halves.accuracy * 360)
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(MODELS, "halves", ModelKind(make, ""))
-        again = evaluate_run(str(tmp_path / "run"), devices=named(1))
+        again = evaluate_run(str(tmp_path / "run"), devices=device_spec(1))
     assert again.score.accuracy == halves.accuracy
     assert again.score.loss == pytest.approx(halves.history[-1].validation_loss, rel=1e-5)
     [read] = read_runs([tmp_path / "run"])
@@ -192,10 +192,16 @@ def test_a_broken_parameter_of_either_half_ends_the_run(tmp_path, where):
             param.list_data()[0][:] = np.nan
 
     with pytest.raises(DivergedError, match="no longer finite after step 3"):
-        run(tmp_path / "run", named(2), network((), ("dense",)), Breaking, global_batch_size=500)
+        run(
+            tmp_path / "run",
+            device_spec(2),
+            network((), ("dense",)),
+            Breaking,
+            global_batch_size=500,
+        )
 
 
 def test_a_strategy_without_memory_estimate_trains(tmp_path):
     with pytest.raises(ConfigError, match="--memory counts what the ways of --split take"):
-        run(tmp_path / "run", named(2), network((), ("dense",)), memory=True)
+        run(tmp_path / "run", device_spec(2), network((), ("dense",)), memory=True)
     assert not (tmp_path / "run").exists()

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.commands import the_error
+from support.commands import read_error_line
 from support.processes import clean_environment
 
 from gluonlab.collectives.named_topologies import NETWORKS
@@ -198,4 +198,4 @@ def test_another_network_has_its_own_gradients_and_step(efficiency):
     ],
 )
 def test_a_mistake_is_one_line_and_leaves_nothing(args, message, efficiency, empty_cwd):
-    assert message in the_error(efficiency(*args), empty_cwd)
+    assert message in read_error_line(efficiency(*args), empty_cwd)

@@ -31,7 +31,7 @@ def off(models, on_host):
     """The sum of squares that the fit makes small, as `gluonlab.performance_model.fit` describes
     it.
     """
-    figures = [each for each in FIGURES if each.fitted and each.is_summed_on_host == on_host]
+    figures = [each for each in FIGURES if each.is_fitted and each.is_summed_on_host == on_host]
     found, expected = (
         (models.old_host_rates, EXPECTED_HOST_RATES)
         if on_host
@@ -52,7 +52,7 @@ def test_no_constant_a_little_larger_or_smaller_fits_better(factor):
 
 
 def test_there_are_fewer_constants_than_figures_that_they_are_fitted_to():
-    assert len(FITTED_CONSTANTS) + len(OLD_HOST_RATES) < sum(figure.fitted for figure in FIGURES)
+    assert len(FITTED_CONSTANTS) + len(OLD_HOST_RATES) < sum(figure.is_fitted for figure in FIGURES)
 
 
 def test_every_constant_is_what_its_meaning_allows():

@@ -48,7 +48,7 @@ def errors(found, group):
 
 
 def test_at_least_twenty_figures_have_sources_and_two_thirds_are_held_out():
-    fitted = [figure for figure in FIGURES if figure.fitted]
+    fitted = [figure for figure in FIGURES if figure.is_fitted]
     assert len(FIGURES) >= 60 and 0 < len(fitted) <= len(FIGURES) / 3
     assert all(figure.source and figure.value > 0 for figure in FIGURES)
     assert len(set(FIGURES)) == len(FIGURES)
@@ -56,8 +56,8 @@ def test_at_least_twenty_figures_have_sources_and_two_thirds_are_held_out():
 
 
 def test_whole_networks_gpus_and_batches_are_held_out():
-    fitted = [figure for figure in FIGURES if figure.fitted]
-    held_out = [figure for figure in FIGURES if not figure.fitted]
+    fitted = [figure for figure in FIGURES if figure.is_fitted]
+    held_out = [figure for figure in FIGURES if not figure.is_fitted]
     for field, expected in (
         ("network", {"Inception-v3", "VGG-16", "ResNet-152", "LeNet", "CIFAR ResNet-110"}),
         ("gpu", {"M60", "A100-80GB"}),
@@ -167,7 +167,7 @@ def test_one_share_of_the_peak_for_all_does_not_pass(group, most):
 
     figures = [
         figure for figure in FIGURES
-        if GROUPS[group](figure) and not figure.fitted and figure.task == TRAINING
+        if GROUPS[group](figure) and not figure.is_fitted and figure.task == TRAINING
     ]  # fmt: skip
     for percent in range(1, 300):
         off = [abs(by_peak(figure) * percent / 100 / figure.value - 1) for figure in figures]
@@ -197,7 +197,7 @@ def test_the_table_has_every_figure_its_source_and_the_errors(found):
     text = validation_text()
     assert max(map(len, text.splitlines())) <= WIDTH
     assert sum(line.endswith(" *") for line in text.splitlines()) == sum(
-        figure.fitted for figure in FIGURES
+        figure.is_fitted for figure in FIGURES
     )
     joined = " ".join(text.split())
     for figure in FIGURES:

@@ -3,20 +3,20 @@ on a telephone and in the dark.
 """
 
 import pytest
-from support.browser import opening, start, wanted
-from support.legible import ACROSS, TEXTS, as_seen, faint
-from support.made_up_runs import lines, make_run
+from support.browser import open_pages, require_browser, start_browser
+from support.legible import PAGE_WIDTH, TEXTS, emulate_screen, find_low_contrast_texts
+from support.made_up_runs import make_metrics, make_run
 
 from gluonlab.report.report_page import MANY_RUNS, make_page
 from gluonlab.runs.run_reader import read_runs
 
-wanted()
+require_browser()
 pytestmark = pytest.mark.browser
 
 
 @pytest.fixture(scope="module")
 def driver():
-    started = start()
+    started = start_browser()
     yield started
     started.quit()
 
@@ -25,11 +25,11 @@ def driver():
 def page(driver, tmp_path):
     """Of many runs, the third of which has not begun; devices 1, 2, ..."""
     made = [
-        make_run(tmp_path / "runs" / f"run-{number}", lines() if number != 2 else [],
+        make_run(tmp_path / "runs" / f"run-{number}", make_metrics() if number != 2 else [],
                  devices=["cpu(0)"] * (number + 1), kvstore=f"store-{number}")
         for number in range(MANY_RUNS)
     ]  # fmt: skip
-    with opening(driver, tmp_path) as show:
+    with open_pages(driver, tmp_path) as show:
         yield show(make_page(read_runs(made)))
 
 
@@ -57,7 +57,7 @@ def test_columns_sort_numerically_both_ways_with_missing_values_last(page):
 
 
 def test_the_filter_shows_only_the_runs_that_it_names(page):
-    page.find("filter").send_keys("RUN-3")
+    page.find_element("filter").send_keys("RUN-3")
     assert column(page, 0) == ["run-3"]
     script = """const all = [...document.querySelectorAll('[data-run]')];
         const curves = [...document.querySelectorAll('figure g[id*="-run-"]')];
@@ -65,8 +65,8 @@ def test_the_filter_shows_only_the_runs_that_it_names(page):
         return [[...new Set(all.filter(seen).map((each) => each.dataset.run))],
                 [...new Set(curves.filter(seen).map((each) => each.id.split('-').pop()))]];"""
     assert page.driver.execute_script(script) == [["3"], ["3"]]
-    page.find("filter").clear()
-    page.find("filter").send_keys("r")
+    page.find_element("filter").clear()
+    page.find_element("filter").send_keys("r")
     assert len(column(page, 0)) == MANY_RUNS
 
 
@@ -74,6 +74,9 @@ def test_the_filter_shows_only_the_runs_that_it_names(page):
 @pytest.mark.parametrize("width", [390, 1280])
 def test_it_can_be_read_on_a_telephone_and_in_the_dark(page, scheme, width):
     """No text is fainter than WCAG's 4.5 to 1, and nothing but tables moves sideways."""
-    with as_seen(page.driver, width, scheme):
-        assert page.driver.execute_script(ACROSS) <= width
-        assert len(page.driver.execute_script(TEXTS)) > 100 and faint(page.driver) == []
+    with emulate_screen(page.driver, width, scheme):
+        assert page.driver.execute_script(PAGE_WIDTH) <= width
+        assert (
+            len(page.driver.execute_script(TEXTS)) > 100
+            and find_low_contrast_texts(page.driver) == []
+        )

@@ -6,9 +6,15 @@ import os
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.damage import JSON, mutated
-from support.devices import named
-from support.made_up_runs import PLAIN, Page, lines, make_comparison, make_run
+from support.damage import JSON_VALUES, mutated_json
+from support.devices import device_spec
+from support.made_up_runs import (
+    QUICK_SETTINGS,
+    ReportParser,
+    make_comparison,
+    make_metrics,
+    make_run,
+)
 
 from gluonlab.config import TrainConfig
 from gluonlab.errors import DataError
@@ -51,9 +57,9 @@ def test_a_user_error_prints_one_line_and_writes_nothing(mistake, empty_cwd, end
     (make_run(empty_cwd / "damaged") / "config.json").write_text("{")
     (make_run(empty_cwd / "foreign") / "config.json").write_text("{}")
     (make_run(empty_cwd / "torn") / "metrics.jsonl").write_text(
-        json.dumps(lines()[0]) + '\n{"kind": \n{}\n'
+        json.dumps(make_metrics()[0]) + '\n{"kind": \n{}\n'
     )
-    make_run(empty_cwd / "odd", [{**lines()[-1], "accuracy": None}])
+    make_run(empty_cwd / "odd", [{**make_metrics()[-1], "accuracy": None}])
     (make_run(empty_cwd / "nested") / "config.json").write_text("[" * 100_000)
     (make_run(empty_cwd / "deep") / "metrics.jsonl").write_text("[" * 100_000 + "\n")
     (empty_cwd / "circle").symlink_to("circle")
@@ -74,7 +80,13 @@ def test_a_user_error_prints_one_line_and_writes_nothing(mistake, empty_cwd, end
 def real(tmp_path_factory):
     """config.json and metrics.jsonl of a real run of two epochs."""
     out = tmp_path_factory.mktemp("real") / "run"
-    asked = {**PLAIN, "devices": named(1), "epochs": 2, "batch_size": 1437, "out": str(out)}
+    asked = {
+        **QUICK_SETTINGS,
+        "devices": device_spec(1),
+        "epochs": 2,
+        "batch_size": 1437,
+        "out": str(out),
+    }
     train(TrainConfig(**asked), reporter=Reporter())
     return (out / "config.json").read_text(), (out / "metrics.jsonl").read_text()
 
@@ -93,7 +105,7 @@ def with_another_value(draw, metrics):
     """The lines, with another value in a field of one of them."""
     lines = [json.loads(line) for line in metrics.splitlines()]
     line = draw(st.sampled_from(lines))
-    line[draw(st.sampled_from([*line, "validation_loss"]))] = draw(JSON)
+    line[draw(st.sampled_from([*line, "validation_loss"]))] = draw(JSON_VALUES)
     return "".join(json.dumps(line) + "\n" for line in lines).encode()
 
 
@@ -101,7 +113,7 @@ def damaged(config, metrics):
     """Both files, one of them damaged."""
 
     def changed(text):
-        return mutated(json.loads(text)).map(lambda value: json.dumps(value).encode())
+        return mutated_json(json.loads(text)).map(lambda value: json.dumps(value).encode())
 
     configs = changed(config) | torn(config)
     others = with_another_value(metrics) | changed(metrics.splitlines()[-1]) | torn(metrics)
@@ -123,12 +135,12 @@ def test_damaged_files_raise_a_data_error_or_give_a_page(real, tmp_path_factory,
         assert "\n" not in str(error)
         return
     format_results(runs)
-    Page(make_page(runs))
+    ReportParser(make_page(runs))
 
 
 def spoilt(change, kind="epoch"):
     """The lines, with other values in the last of a kind."""
-    made = lines()
+    made = make_metrics()
     last = max(number for number, line in enumerate(made) if line["kind"] == kind)
     made[last].update(change)
     return made

@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.made_up_runs import PLAIN, SETTINGS, Page, lines, make_run
+from support.made_up_runs import QUICK_SETTINGS, SETTINGS, ReportParser, make_metrics, make_run
 
 from gluonlab.config import TrainConfig
 from gluonlab.errors import DataError
@@ -39,9 +39,9 @@ pytestmark = pytest.mark.filterwarnings(
 def test_the_page_contains_results_and_setting_differences(tmp_path):
     paths = [
         make_run(tmp_path / "a"),
-        make_run(tmp_path / "b", lines(epochs=2), kvstore="ring", devices=["cpu(0)"]),
+        make_run(tmp_path / "b", make_metrics(epochs=2), kvstore="ring", devices=["cpu(0)"]),
     ]
-    page = Page(make_page(read_runs(paths)))
+    page = ReportParser(make_page(read_runs(paths)))
     assert page.tables["results"][1:] == [
         ["a", "2", "0.8000", "0.9000", "100", "50", "3.0", ""],
         ["b", "1", "0.9000", "0.9000", "133", "133", "1.5", "2 of 3 epochs"],
@@ -58,7 +58,7 @@ def test_the_page_contains_results_and_setting_differences(tmp_path):
 
 def test_the_page_needs_no_other_file(tmp_path):
     text = make_page(read_runs([make_run(tmp_path / "a")]))
-    assert set(Page(text).fetched) == {"data:,"}
+    assert set(ReportParser(text).fetched) == {"data:,"}
     assert "default-src 'none'" in text and not re.search(r"url\((?!#)", text)
 
 
@@ -68,7 +68,7 @@ def test_a_folder_may_have_any_name(tmp_path):
         "x" * 200,
     ]  # fmt: skip
     made = [make_run(tmp_path / name.replace("/", "_"), model=f"<b>{name}</b>") for name in odd]
-    page = Page(make_page(read_runs([*made, make_run(tmp_path / "other")])))
+    page = ReportParser(make_page(read_runs([*made, make_run(tmp_path / "other")])))
     assert [row[0] for row in page.tables["results"][1:-1]] == [each.name for each in made]
     assert page.tables["differences"][1] == ["model", *[f"<b>{name}</b>" for name in odd], "lenet"]
 
@@ -82,7 +82,7 @@ def tree_of(svg):
 
 def test_charts_have_a_curve_per_run_and_a_point_per_epoch(tmp_path):
     drawn = draw_charts(
-        read_runs([make_run(tmp_path / "a"), make_run(tmp_path / "b", lines(epochs=2))])
+        read_runs([make_run(tmp_path / "a"), make_run(tmp_path / "b", make_metrics(epochs=2))])
     )
     assert list(drawn) == [
         "Training loss", "Test loss", "Test accuracy, %", "Test accuracy, %, against time",
@@ -132,7 +132,9 @@ def test_the_best_epoch_is_marked(tmp_path):
 
 def test_epochs_are_counted_from_0_in_whole_numbers(tmp_path):
     for count in (1, 3):
-        drawn = draw_charts(read_runs([make_run(tmp_path / str(count), lines(epochs=count))]))
+        drawn = draw_charts(
+            read_runs([make_run(tmp_path / str(count), make_metrics(epochs=count))])
+        )
         for title in ("Training loss", "Test accuracy, %", "Images per second"):
             shown = ticks(drawn[title], axis=1)
             assert shown[0] == 0 and count in shown and all(tick == int(tick) for tick in shown)
@@ -142,7 +144,7 @@ def test_epochs_are_counted_from_0_in_whole_numbers(tmp_path):
     "accuracies", [[1.0], [0.0], [0.99, 1.0], [0.0, 1.0], [0.9999, 1.0], [0.9, 0.8]], ids=str
 )
 def test_the_accuracy_axis_stays_between_0_and_100_percent(tmp_path, accuracies):
-    epochs = [line for line in lines() if line["kind"] == "epoch"]
+    epochs = [line for line in make_metrics() if line["kind"] == "epoch"]
     made = [{**line, "accuracy": accuracy} for line, accuracy in zip(epochs, accuracies)]
     drawn = draw_charts(read_runs([make_run(tmp_path / "a", made)]))
     for title in ("Test accuracy, %", "Test accuracy, %, against time"):
@@ -150,7 +152,7 @@ def test_the_accuracy_axis_stays_between_0_and_100_percent(tmp_path, accuracies)
 
 
 def test_a_constant_learning_rate_has_no_chart(tmp_path):
-    metrics = [{**line, "lr": 0.1} for line in lines()]
+    metrics = [{**line, "lr": 0.1} for line in make_metrics()]
     assert "Learning rate" not in draw_charts(read_runs([make_run(tmp_path / "a", metrics)]))
 
 
@@ -164,9 +166,9 @@ def test_downsampled_curves_keep_their_mean_and_order(values):
 
 
 def test_an_unfinished_run_is_shown(tmp_path):
-    unfinished = [line for line in lines() if line["kind"] == "step"][:3]
+    unfinished = [line for line in make_metrics() if line["kind"] == "step"][:3]
     runs = read_runs([make_run(tmp_path / "a", unfinished), make_run(tmp_path / "b", [])])
-    page = Page(make_page(runs))
+    page = ReportParser(make_page(runs))
     # none without a point
     assert list(draw_charts(runs)) == ["Training loss"] and draw_charts(runs[1:]) == {}
     assert "<figure" not in make_page(runs[1:])
@@ -183,11 +185,11 @@ MORE = {
 
 @pytest.mark.cpu_only("it tells the settings of CPU devices")
 def test_settings_of_real_runs_that_differ_are_shown_and_no_others(tmp_path):
-    first = train(TrainConfig(**PLAIN, out=str(tmp_path / "a")), reporter=Reporter())
+    first = train(TrainConfig(**QUICK_SETTINGS, out=str(tmp_path / "a")), reporter=Reporter())
     pretrained = str(first.run_dir / PARAMETERS)
-    asked = {**PLAIN, **MORE, "pretrained": pretrained, "confusion": True}
+    asked = {**QUICK_SETTINGS, **MORE, "pretrained": pretrained, "confusion": True}
     train(TrainConfig(**asked, out=str(tmp_path / "b")), reporter=Reporter())
-    page = Page(make_page(read_runs([tmp_path / "a", tmp_path / "b"])))
+    page = ReportParser(make_page(read_runs([tmp_path / "a", tmp_path / "b"])))
     assert sorted(page.tables["differences"][1:]) == sorted(
         [
             ["wd", "0", "0.0001"], ["label_smoothing", "0", "0.1"], ["clip_norm", "-", "1"],
@@ -290,7 +292,10 @@ def test_settings_are_either_shared_or_different(tmp_path):
 
 
 def test_the_text_fits_a_terminal(tmp_path):
-    long, short = make_run(tmp_path / ("long-" * 30)), make_run(tmp_path / "b", lines(epochs=1))
+    long, short = (
+        make_run(tmp_path / ("long-" * 30)),
+        make_run(tmp_path / "b", make_metrics(epochs=1)),
+    )
     text = format_results(read_runs([long, short]))
     assert max(map(len, text.split("\n"))) <= 80
     assert "\n...ong-  " in text and "1 of 3 epochs" in text

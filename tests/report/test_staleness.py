@@ -5,7 +5,7 @@ import statistics
 
 from hypothesis import given
 from hypothesis import strategies as st
-from support.made_up_runs import Page, lines, make_run
+from support.made_up_runs import ReportParser, make_metrics, make_run
 
 from gluonlab.optimizers import server_optimizer
 from gluonlab.report.report_page import draw_charts, make_page
@@ -21,7 +21,7 @@ def of_epochs(*pushes):
         {"kind": "event", "event": "staleness", "epoch": epoch, "step": 4 * epoch, "pushes": counts}
         for epoch, counts in enumerate(pushes, start=1)
     ]
-    return lines() + told
+    return make_metrics() + told
 
 
 def test_the_counts_of_all_epochs_are_summed_run_by_run(tmp_path):
@@ -35,7 +35,7 @@ def test_the_counts_of_all_epochs_are_summed_run_by_run(tmp_path):
             make_run(tmp_path / "none", of_epochs([0, 0])),
         ]
     )
-    page = Page(make_page(runs))
+    page = ReportParser(make_page(runs))
     assert page.tables["staleness"] == [
         ["run", "pushes", "mean", "median", "largest"],
         ["two", "1,048", "0.05", "0", "3"],  # (39 + 2 * 3 + 3 * 2) / 1048
@@ -55,7 +55,9 @@ def test_a_chart_has_the_shares_of_each_run(tmp_path):
 
 def test_synchronous_runs_have_no_staleness(tmp_path):
     runs = read_runs([make_run(tmp_path / "waits")])
-    assert CHART not in draw_charts(runs) and "staleness" not in Page(make_page(runs)).tables
+    assert (
+        CHART not in draw_charts(runs) and "staleness" not in ReportParser(make_page(runs)).tables
+    )
 
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=MAX_STALENESS).filter(any))

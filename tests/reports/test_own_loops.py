@@ -14,16 +14,16 @@ from mxnet.gluon import nn, rnn
 from support.devices import contexts
 from support.plain_loop import (
     CROSS_ENTROPY,
-    batch,
-    distance,
-    give_values,
-    losses_of,
-    perceptron,
-    shards,
-    steps,
-    train,
-    values,
+    initialize_randomly,
+    make_perceptron,
+    max_difference,
+    random_batch,
+    recorded_losses,
+    run_steps,
+    split_over_devices,
+    train_program,
 )
+from support.reference import parameter_arrays
 
 from gluonlab import BucketedTrainer, make_kvstore
 from gluonlab.errors import ConfigError, KVStoreError
@@ -35,12 +35,14 @@ ADAM = dict(optimizer="adam", optimizer_params={"learning_rate": 0.01})
 STORES = ["device", "local", "ring", "sharded-optimizer"]
 
 
-def check(program, settings=MOMENTUM, devices=3, make=perceptron, close=CLOSE, **ours):
+def check(program, settings=MOMENTUM, devices=3, make=make_perceptron, close=CLOSE, **ours):
     """``program`` ends with the values of plain Gluon on one device, on several devices."""
-    right = train(program, 1, gluon.Trainer, make, **settings)
-    assert distance(values(give_values(make(), contexts(1))), right) > 1e-4  # it has learned
-    found = train(program, devices, BucketedTrainer, make, **settings, **ours)
-    assert distance(found, right) < close
+    right = train_program(program, 1, gluon.Trainer, make, **settings)
+    assert (
+        max_difference(parameter_arrays(initialize_randomly(make(), contexts(1))), right) > 1e-4
+    )  # it has learned
+    found = train_program(program, devices, BucketedTrainer, make, **settings, **ours)
+    assert max_difference(found, right) < close
 
 
 class Repeated(gluon.HybridBlock):
@@ -65,9 +67,9 @@ def test_a_layer_that_is_used_24_times_accumulates_with_grad_req_add():
     def program(net, trainer, ctxs):
         net.hybridize()
         for part in range(2):
-            x, _ = batch(part)
+            x, _ = random_batch(part)
             with autograd.record():
-                losses = [(net(a) ** 2).mean(axis=1) for a in shards(x, ctxs)]
+                losses = [(net(a) ** 2).mean(axis=1) for a in split_over_devices(x, ctxs)]
             autograd.backward(losses)
         trainer.step(24)
 
@@ -77,7 +79,7 @@ def test_a_layer_that_is_used_24_times_accumulates_with_grad_req_add():
 
 def adding():
     """A perceptron whose gradients are added to those that are there."""
-    net = perceptron()
+    net = make_perceptron()
     net.collect_params().setattr("grad_req", "add")
     return net
 
@@ -91,26 +93,29 @@ def test_four_parts_added_up_are_the_whole_batch(store):
 
     def in_parts(net, trainer, ctxs):
         for part in range(4):
-            autograd.backward(losses_of(net, part, ctxs))
+            autograd.backward(recorded_losses(net, part, ctxs))
         trainer.step(48)
 
     def at_once(net, trainer, ctxs):
-        x, y = (np.concatenate(arrays) for arrays in zip(*map(batch, range(4))))
+        x, y = (np.concatenate(arrays) for arrays in zip(*map(random_batch, range(4))))
         with autograd.record():
             loss = CROSS_ENTROPY(net(nd.array(x)), nd.array(y))
         loss.backward()
         trainer.step(48)
 
-    right = train(at_once, 1, gluon.Trainer, **SGD)
+    right = train_program(at_once, 1, gluon.Trainer, **SGD)
     assert (
-        distance(train(in_parts, 3, BucketedTrainer, adding, kvstore=store, **SGD), right) < CLOSE
+        max_difference(
+            train_program(in_parts, 3, BucketedTrainer, adding, kvstore=store, **SGD), right
+        )
+        < CLOSE
     )
 
 
 @pytest.mark.parametrize("store", STORES)
 def test_gradients_that_are_never_set_to_zero_pile_up_as_on_one_device(store):
     """https://github.com/apache/mxnet/issues/18659"""
-    check(steps, SGD, make=adding, close=1e-6, kvstore=store)
+    check(run_steps, SGD, make=adding, close=1e-6, kvstore=store)
 
 
 def test_a_device_without_a_shard_in_the_last_part_of_an_accumulation():
@@ -118,7 +123,7 @@ def test_a_device_without_a_shard_in_the_last_part_of_an_accumulation():
 
     def program(net, trainer, ctxs):
         for images in (12, 1):
-            autograd.backward(losses_of(net, images, ctxs, images))
+            autograd.backward(recorded_losses(net, images, ctxs, images))
         trainer.allreduce_grads()
         trainer.update(13)
         net.collect_params().zero_grad()
@@ -128,7 +133,7 @@ def test_a_device_without_a_shard_in_the_last_part_of_an_accumulation():
 
 def clipped_by_hand(net, step, norm):
     """Plain arithmetic: a step of gradient descent with the clipped mean gradient."""
-    losses_of(net, step, contexts(1))[0].backward()
+    recorded_losses(net, step, contexts(1))[0].backward()
     grads = [param.grad().asnumpy() / 12 for param in net.collect_params().values()]
     scale = min(1.0, norm / np.sqrt(sum((grad.astype("float64") ** 2).sum() for grad in grads)))
     for param, grad in zip(net.collect_params().values(), grads):
@@ -137,66 +142,71 @@ def clipped_by_hand(net, step, norm):
 
 def test_the_global_norm_is_that_of_the_sum_over_all_devices():
     """https://github.com/apache/mxnet/issues/12859"""
-    one = give_values(perceptron(), contexts(1))
+    one = initialize_randomly(make_perceptron(), contexts(1))
     for step in range(3):
         clipped_by_hand(one, step, 0.05)
-    found = train(steps, 3, BucketedTrainer, clip_norm=0.05, **SGD)
-    assert distance(found, values(one)) < CLOSE
+    found = train_program(run_steps, 3, BucketedTrainer, clip_norm=0.05, **SGD)
+    assert max_difference(found, parameter_arrays(one)) < CLOSE
 
 
 def test_gradients_are_clipped_by_hand_between_allreduce_and_update():
     """https://github.com/apache/mxnet/issues/16882"""
-    one = give_values(perceptron(), contexts(1))
+    one = initialize_randomly(make_perceptron(), contexts(1))
     for step in range(3):
         clipped_by_hand(one, step, 0.05)
 
     def program(net, trainer, ctxs):
         for step in range(3):
-            autograd.backward(losses_of(net, step, ctxs))
+            autograd.backward(recorded_losses(net, step, ctxs))
             trainer.allreduce_grads()
             for ctx in ctxs:
                 grads = [param.grad(ctx) for param in net.collect_params().values()]
                 gluon.utils.clip_global_norm(grads, 12 * 0.05)
             trainer.update(12)
 
-    assert distance(train(program, 2, BucketedTrainer, kvstore="ring", **SGD), values(one)) < CLOSE
+    assert (
+        max_difference(
+            train_program(program, 2, BucketedTrainer, kvstore="ring", **SGD), parameter_arrays(one)
+        )
+        < CLOSE
+    )
 
 
 def test_states_of_three_devices_go_on_on_one_other(tmp_path):
     """https://github.com/apache/mxnet/issues/15918"""
 
     def program(net, trainer, ctxs):
-        steps(net, trainer, ctxs)
+        run_steps(net, trainer, ctxs)
         trainer.save_states(str(tmp_path / "states"))
         net.save_parameters(str(tmp_path / "parameters"))
-        steps(net, trainer, ctxs, of=range(3, 6))
+        run_steps(net, trainer, ctxs, steps=range(3, 6))
 
-    right = train(program, 3, BucketedTrainer, **ADAM)
+    right = train_program(program, 3, BucketedTrainer, **ADAM)
     elsewhere = [mx.cpu(5)]
-    net = perceptron()
+    net = make_perceptron()
     net.load_parameters(str(tmp_path / "parameters"), ctx=elsewhere)
     trainer = BucketedTrainer(net.collect_params(), **ADAM)
     trainer.load_states(str(tmp_path / "states"))
-    steps(net, trainer, elsewhere, of=range(3, 6))
-    assert distance(values(net), right) < CLOSE
+    run_steps(net, trainer, elsewhere, steps=range(3, 6))
+    assert max_difference(parameter_arrays(net), right) < CLOSE
 
 
 def test_states_of_gluons_own_trainer_go_on_on_several_devices(tmp_path):
     """https://github.com/horovod/horovod/issues/1897"""
 
     def program(net, trainer, ctxs):
-        steps(net, trainer, ctxs)
+        run_steps(net, trainer, ctxs)
         trainer.save_states(str(tmp_path / "states"))
         net.save_parameters(str(tmp_path / "parameters"))
-        steps(net, trainer, ctxs, of=range(3, 6))
+        run_steps(net, trainer, ctxs, steps=range(3, 6))
 
-    right = train(program, 1, gluon.Trainer, **ADAM)
-    net = perceptron()
+    right = train_program(program, 1, gluon.Trainer, **ADAM)
+    net = make_perceptron()
     net.load_parameters(str(tmp_path / "parameters"), ctx=contexts(2))
     trainer = BucketedTrainer(net.collect_params(), kvstore="sharded-optimizer", **ADAM)
     trainer.load_states(str(tmp_path / "states"))
-    steps(net, trainer, contexts(2), of=range(3, 6))
-    assert distance(values(net), right) < CLOSE
+    run_steps(net, trainer, contexts(2), steps=range(3, 6))
+    assert max_difference(parameter_arrays(net), right) < CLOSE
 
 
 def test_a_schedule_counts_steps_and_not_devices():
@@ -208,12 +218,12 @@ def test_a_schedule_counts_steps_and_not_devices():
 
     def program(net, trainer, ctxs):
         for step in range(6):
-            steps(net, trainer, ctxs, of=[step])
+            run_steps(net, trainer, ctxs, steps=[step])
             rates.append(trainer.learning_rate)
 
     schedule = mx.lr_scheduler.MultiFactorScheduler([2, 4], 0.1, base_lr=1.0)
     settings = {"optimizer": "sgd", "optimizer_params": {"lr_scheduler": schedule}}
-    train(program, 3, BucketedTrainer, **settings)
+    train_program(program, 3, BucketedTrainer, **settings)
     assert rates == pytest.approx([1, 1, 0.1, 0.1, 0.01, 0.01])
 
 
@@ -223,7 +233,7 @@ def test_a_rate_set_between_steps_reaches_a_store_that_updates():
     def program(net, trainer, ctxs):
         for step in range(3):
             trainer.set_learning_rate(0.1 * 0.5**step)
-            steps(net, trainer, ctxs, of=[step])
+            run_steps(net, trainer, ctxs, steps=[step])
 
     check(program, kvstore="sharded-optimizer")
 
@@ -233,7 +243,7 @@ def test_the_first_rate_is_the_schedules():
 
     The right value is the schedule's base_lr.
     """
-    net = give_values(perceptron(), contexts(2))
+    net = initialize_randomly(make_perceptron(), contexts(2))
     schedule = mx.lr_scheduler.CosineScheduler(100, base_lr=0.5)
     trainer = BucketedTrainer(net.collect_params(), "sgd", {"lr_scheduler": schedule})
     assert trainer.learning_rate == 0.5
@@ -243,12 +253,12 @@ def test_layers_have_rates_of_their_own():
     """https://github.com/apache/mxnet/issues/13391"""
 
     def make():
-        net = perceptron()
+        net = make_perceptron()
         net[0].collect_params().setattr("lr_mult", 0.01)
         net[1].bias.lr_mult = 3.0
         return net
 
-    check(steps, make=make)
+    check(run_steps, make=make)
 
 
 def test_a_layer_is_frozen_and_later_trained():
@@ -256,25 +266,25 @@ def test_a_layer_is_frozen_and_later_trained():
 
     def run(devices, kind):
         ctxs = contexts(devices)
-        net = give_values(perceptron(), ctxs)
+        net = initialize_randomly(make_perceptron(), ctxs)
         for request in ("null", "write"):
             net[0].collect_params().setattr("grad_req", request)
-            steps(net, kind(net.collect_params(), **MOMENTUM), ctxs)
-        return values(net)
+            run_steps(net, kind(net.collect_params(), **MOMENTUM), ctxs)
+        return parameter_arrays(net)
 
-    assert distance(run(2, BucketedTrainer), run(1, gluon.Trainer)) < CLOSE
+    assert max_difference(run(2, BucketedTrainer), run(1, gluon.Trainer)) < CLOSE
 
 
 def test_biases_do_not_decay():
     """https://github.com/apache/mxnet/pull/11953"""
 
     def make():
-        net = perceptron()
+        net = make_perceptron()
         net.collect_params(".*beta|.*gamma|.*bias").setattr("wd_mult", 0.0)
         return net
 
     settings = {"optimizer": "sgd", "optimizer_params": {"learning_rate": 0.1, "wd": 0.5}}
-    check(steps, settings, make=make)
+    check(run_steps, settings, make=make)
 
 
 class Tied(gluon.HybridBlock):
@@ -296,7 +306,9 @@ def test_encoder_and_decoder_share_a_weight():
         for step in range(3):
             words = np.random.RandomState(step).randint(0, 11, (9, 5))
             with autograd.record():
-                losses = [CROSS_ENTROPY(net(a[:, :-1]), a[:, 1:]) for a in shards(words, ctxs)]
+                losses = [
+                    CROSS_ENTROPY(net(a[:, :-1]), a[:, 1:]) for a in split_over_devices(words, ctxs)
+                ]
             autograd.backward(losses)
             trainer.step(9)
 
@@ -314,12 +326,12 @@ def test_the_batch_size_of_a_step_is_that_of_all_devices():
 
     def of_means(net, trainer, ctxs):
         for step in range(3):
-            autograd.backward(losses_of(net, step, ctxs, loss=mean_loss))
+            autograd.backward(recorded_losses(net, step, ctxs, loss=mean_loss))
             trainer.step(len(ctxs))
 
-    right = train(steps, 1, gluon.Trainer, **SGD)
-    assert distance(train(steps, 3, BucketedTrainer, **SGD), right) < CLOSE
-    assert distance(train(of_means, 3, BucketedTrainer, **SGD), right) < CLOSE
+    right = train_program(run_steps, 1, gluon.Trainer, **SGD)
+    assert max_difference(train_program(run_steps, 3, BucketedTrainer, **SGD), right) < CLOSE
+    assert max_difference(train_program(of_means, 3, BucketedTrainer, **SGD), right) < CLOSE
 
 
 class Square(mx.operator.CustomOp):
@@ -352,7 +364,7 @@ def test_an_operator_in_python_runs_on_several_devices(hybridize):
 
     def program(net, trainer, ctxs):
         net.hybridize(hybridize)
-        steps(net, trainer, ctxs)
+        run_steps(net, trainer, ctxs)
 
     check(program, SGD, make=WithSquare, close=1e-6)
 
@@ -376,7 +388,10 @@ def test_connectionist_temporal_classification_of_seven_sequences():
             random = np.random.RandomState(step)
             x, y = random.normal(size=(7, 9, 4)), random.randint(0, 4, (7, 3))
             with autograd.record():
-                losses = [loss(net(a), b) for a, b in zip(shards(x, ctxs), shards(y, ctxs))]
+                losses = [
+                    loss(net(a), b)
+                    for a, b in zip(split_over_devices(x, ctxs), split_over_devices(y, ctxs))
+                ]
             autograd.backward(losses)
             trainer.step(7)
 
@@ -399,7 +414,7 @@ def test_a_gradient_penalty_is_a_gradient_of_a_gradient():
         for step in range(3):
             losses = []
             with autograd.record():
-                for x in shards(batch(step)[0], ctxs):
+                for x in split_over_devices(random_batch(step)[0], ctxs):
                     x.attach_grad()
                     scores = net(x)
                     slopes = autograd.grad(scores, [x], create_graph=True, retain_graph=True)[0]
@@ -417,7 +432,7 @@ def test_a_parameter_set_by_hand_after_a_step_stays_so(store):
 
     def program(net, trainer, ctxs):
         for step in range(3):
-            steps(net, trainer, ctxs, of=[step])
+            run_steps(net, trainer, ctxs, steps=[step])
             net[1].bias.set_data(net[1].bias._reduce() * 0)
             for ctx in ctxs:  # and without a copy
                 net[0].weight.data(ctx)[:] = net[0].weight.data(ctx).clip(-0.3, 0.3)
@@ -435,8 +450,8 @@ def test_a_thread_for_each_device():
             loss.backward()
 
         for step in range(3):
-            x, y = batch(step)
-            parts = zip(shards(x, ctxs), shards(y, ctxs))
+            x, y = random_batch(step)
+            parts = zip(split_over_devices(x, ctxs), split_over_devices(y, ctxs))
             threads = [threading.Thread(target=work, args=part) for part in parts]
             for thread in threads:
                 thread.start()
@@ -451,7 +466,7 @@ def test_gluons_estimator_trains_with_it(capsys, caplog):
     """https://github.com/apache/mxnet/pull/14629"""
     from mxnet.gluon.contrib.estimator import Estimator
 
-    data = gluon.data.ArrayDataset(*(array.astype("float32") for array in batch(0, 24)))
+    data = gluon.data.ArrayDataset(*(array.astype("float32") for array in random_batch(0, 24)))
 
     def program(net, trainer, ctxs):
         estimator = Estimator(
@@ -467,7 +482,7 @@ def test_without_a_store_nothing_would_sum():
 
     The right answer is a refusal: replicas would part.
     """
-    net = give_values(perceptron(), contexts(2))
+    net = initialize_randomly(make_perceptron(), contexts(2))
     with pytest.raises(KVStoreError, match="nothing would sum the gradients of 2 devices"):
         BucketedTrainer(net.collect_params(), "sgd", kvstore=None)
 
@@ -475,7 +490,7 @@ def test_without_a_store_nothing_would_sum():
 def test_clip_gradient_looks_at_the_sum():
     """https://github.com/apache/mxnet/issues/898"""
     rate = {"learning_rate": 0.1, "clip_gradient": 0.01}
-    check(steps, {"optimizer": "sgd", "optimizer_params": rate})
+    check(run_steps, {"optimizer": "sgd", "optimizer_params": rate})
 
 
 @pytest.mark.parametrize("kind", [BucketedTrainer, gluon.Trainer])
@@ -520,10 +535,10 @@ def test_two_outputs_have_two_losses():
         net.hybridize(static_alloc=True, static_shape=True)
         huber = gluon.loss.HuberLoss()
         for step in range(3):
-            x, y = batch(step)
+            x, y = random_batch(step)
             losses = []
             with autograd.record():
-                for a, b in zip(shards(x, ctxs), shards(y, ctxs)):
+                for a, b in zip(split_over_devices(x, ctxs), split_over_devices(y, ctxs)):
                     kind, size = net(a)
                     losses += [CROSS_ENTROPY(kind, b), 0.3 * huber(size, b)]
             autograd.backward(losses)
@@ -546,13 +561,13 @@ def test_a_recurrent_layer_waits_for_its_shapes_on_every_device():
             random = np.random.RandomState(step)
             x, y = random.normal(size=(6, 5, 4)), random.randint(0, 3, 6)
             with autograd.record():
-                pairs = zip(shards(x, ctxs), shards(y, ctxs))
+                pairs = zip(split_over_devices(x, ctxs), split_over_devices(y, ctxs))
                 losses = [CROSS_ENTROPY(net(a), b) for a, b in pairs]
             autograd.backward(losses)
             trainer.step(6)
-        return values(net)
+        return parameter_arrays(net)
 
-    assert distance(run(2, BucketedTrainer), run(1, gluon.Trainer)) < CLOSE
+    assert max_difference(run(2, BucketedTrainer), run(1, gluon.Trainer)) < CLOSE
 
 
 class Language(gluon.Block):
@@ -595,21 +610,21 @@ def test_a_network_in_float64():
 
     def run(devices, kind):
         ctxs = contexts(devices)
-        net = give_values(perceptron(), ctxs)
+        net = initialize_randomly(make_perceptron(), ctxs)
         net.cast("float64")
         trainer = kind(net.collect_params(), **ADAM)
         for step in range(3):
-            x, y = batch(step)
+            x, y = random_batch(step)
             with autograd.record():
-                pairs = zip(shards(x, ctxs), shards(y, ctxs))
+                pairs = zip(split_over_devices(x, ctxs), split_over_devices(y, ctxs))
                 losses = [CROSS_ENTROPY(net(a.astype("float64")), b) for a, b in pairs]
             autograd.backward(losses)
             trainer.step(12)
-        return values(net)
+        return parameter_arrays(net)
 
     found = run(3, BucketedTrainer)
     assert found[0].dtype == np.float64
-    assert distance(found, run(1, gluon.Trainer)) < 1e-14
+    assert max_difference(found, run(1, gluon.Trainer)) < 1e-14
 
 
 def test_sparse_gradients_are_for_gluons_own_trainer():
@@ -619,18 +634,18 @@ def test_sparse_gradients_are_for_gluons_own_trainer():
         for step in range(2):
             words = np.random.RandomState(step).randint(0, 10, 8)
             with autograd.record():
-                losses = [(net(a) ** 2).sum(axis=1) for a in shards(words, ctxs)]
+                losses = [(net(a) ** 2).sum(axis=1) for a in split_over_devices(words, ctxs)]
             autograd.backward(losses)
             trainer.step(8)
 
     def make():
         return nn.Embedding(10, 4, sparse_grad=True)
 
-    right = train(program, 1, gluon.Trainer, make, **SGD)
-    found = train(program, 2, gluon.Trainer, make, kvstore=make_kvstore("device"), **SGD)
-    assert distance(found, right) < CLOSE
+    right = train_program(program, 1, gluon.Trainer, make, **SGD)
+    found = train_program(program, 2, gluon.Trainer, make, kvstore=make_kvstore("device"), **SGD)
+    assert max_difference(found, right) < CLOSE
     with pytest.raises(KVStoreError, match=r"sparse gradients, .*, or use gluon.Trainer for them"):
-        train(program, 2, BucketedTrainer, make, **SGD)
+        train_program(program, 2, BucketedTrainer, make, **SGD)
 
 
 def test_another_frameworks_name_of_the_learning_rate():
@@ -638,6 +653,6 @@ def test_another_frameworks_name_of_the_learning_rate():
 
     The right answer is a refusal that has Gluon's name.
     """
-    net = give_values(perceptron(), contexts(2))
+    net = initialize_randomly(make_perceptron(), contexts(2))
     with pytest.raises(ConfigError, match=r"'lr'; the learning rate is 'learning_rate'$"):
         BucketedTrainer(net.collect_params(), "sgd", {"lr": 0.1})

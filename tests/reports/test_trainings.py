@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from mxnet import autograd, gluon, nd
 from mxnet.gluon import nn
-from support.devices import contexts, named
-from support.plain_loop import distance, values
+from support.devices import contexts, device_spec
+from support.plain_loop import max_difference
+from support.reference import parameter_arrays
 
 from gluonlab import TrainConfig, train
 from gluonlab.data import from_arrays
@@ -31,7 +32,8 @@ def data():
 def run(folder, net=None, loss=None, dataset=None, **settings):
     """A run with batches of 13 images, the last of 1, on three devices unless asked otherwise."""
     usual = {
-        "devices": named(3), "epochs": 1, "global_batch_size": 13, "optimizer": "sgd", "lr": 0.05,
+        "devices": device_spec(3), "epochs": 1, "global_batch_size": 13, "optimizer": "sgd",
+        "lr": 0.05,
         "momentum": 0.9,
     }  # fmt: skip
     config = TrainConfig(**{**usual, **settings}, out=str(folder))
@@ -48,8 +50,10 @@ def make_net(classes):
 
 def distance_of_runs(tmp_path, one, other):
     """The distance between the parameters after two runs, each given by its settings."""
-    ends = [values(run(tmp_path / str(i), **each).net) for i, each in enumerate((one, other))]
-    return distance(*ends)
+    ends = [
+        parameter_arrays(run(tmp_path / str(i), **each).net) for i, each in enumerate((one, other))
+    ]
+    return max_difference(*ends)
 
 
 class Adds(nn.HybridSequential):
@@ -91,7 +95,7 @@ def test_make_loss_would_hide_the_shares_of_mixed_images(tmp_path):
 def test_mixup_with_a_loss_of_ones_own(tmp_path):
     """https://github.com/huggingface/pytorch-image-models/issues/46"""
     mixed = {"loss": Entropy(), "mixup": 0.4}
-    assert distance_of_runs(tmp_path, {"devices": named(1), **mixed}, mixed) < 2e-7
+    assert distance_of_runs(tmp_path, {"devices": device_spec(1), **mixed}, mixed) < 2e-7
 
 
 def with_output_operator():
@@ -145,7 +149,7 @@ def test_the_head_learns_ten_times_as_fast_as_pretrained_features(tmp_path):
     found = run(
         tmp_path / "run", net=make(), epochs=3, global_batch_size=40, lr=0.02, wd=0.1, momentum=0
     )
-    assert distance(values(found.net), values(plain)) < 2e-7
+    assert max_difference(parameter_arrays(found.net), parameter_arrays(plain)) < 2e-7
 
 
 def test_new_layers_on_initialised_features(tmp_path):
@@ -200,7 +204,8 @@ class WithCube(gluon.HybridBlock):
 def test_an_operator_in_python_trains_on_three_devices(tmp_path):
     """https://discuss.mxnet.apache.org/t/custom-operator-cause-stuck-in-multicard-train/1452"""
     assert (
-        distance_of_runs(tmp_path, {"net": WithCube, "devices": named(1)}, {"net": WithCube}) < 5e-7
+        distance_of_runs(tmp_path, {"net": WithCube, "devices": device_spec(1)}, {"net": WithCube})
+        < 5e-7
     )
 
 
@@ -253,7 +258,8 @@ def test_an_exported_batch_norm_without_scale_computes_the_same(tmp_path):
     names = str(folder / "model-symbol.json"), ["data"], str(folder / "model-0000.params")
     x = nd.array(IMAGES[:5, None]) / 255
     assert (
-        distance([gluon.SymbolBlock.imports(*names)(x).asnumpy()], [found.net(x).asnumpy()]) < 1e-6
+        max_difference([gluon.SymbolBlock.imports(*names)(x).asnumpy()], [found.net(x).asnumpy()])
+        < 1e-6
     )
 
 

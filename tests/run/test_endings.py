@@ -13,9 +13,9 @@ from pathlib import Path
 
 import mxnet as mx
 import pytest
-from support.commands import names
+from support.commands import file_names
 from support.devices import device
-from support.full_disk import full_at
+from support.full_disk import limit_file_size
 from support.processes import clean_environment
 from support.run_files import read_metrics
 
@@ -32,22 +32,22 @@ pytestmark = pytest.mark.filterwarnings("default::gluonlab.errors.GluonlabWarnin
 
 
 def test_a_full_disk_prints_one_line_with_the_file_and_leaves_nothing(run, empty_cwd):
-    with full_at(2048):
+    with limit_file_size(2048):
         status, out, err = run("--model", "mlp", "--epochs", "1", "--quiet", "--out", "new/run")
     assert (status, out) == (2, "")
     assert re.fullmatch(
         r"error: cannot write new/run/[a-z.]+: File too large; choose another place with --out\n",
         err,
     )
-    assert names(empty_cwd) == []
+    assert file_names(empty_cwd) == []
 
 
 @pytest.mark.parametrize("room", [0, 100, 2048, 30000])
 def test_a_comparison_on_a_full_disk_does_not_block_the_next_one(run, empty_cwd, room):
     words = ["--compare", "1,2", "--model", "mlp", "--epochs", "1", "--quiet", "--out", "both"]
-    with full_at(room):
+    with limit_file_size(room):
         status, out, err = run(*words)
-    assert (status, out, names(empty_cwd)) == (2, "", [])
+    assert (status, out, file_names(empty_cwd)) == (2, "", [])
     [line] = [line for line in err.splitlines() if not line.startswith("warning: ")]
     assert re.fullmatch(r"error: .*both.*File too large.*--out", line)
 
@@ -102,7 +102,7 @@ def test_a_signal_on_a_full_disk_ends_with_its_status_and_says_what_is_not_writt
     with ExitStack() as stack:
 
         def act():
-            stack.enter_context(full_at(room))
+            stack.enter_context(limit_file_size(room))
             os.kill(os.getpid(), sign)
 
         reporter = Breaks(30, act)
@@ -143,7 +143,7 @@ def test_a_second_ctrl_c_does_not_wait_for_the_checkpoint_of_the_first(reported,
     assert (status, waited) == (130, [True])
     said = f"interrupted: run holds every epoch that was finished, 1 of 4; {GO_ON}"
     assert err.splitlines()[-1] == said
-    assert names(Path("run/checkpoints"))[-1:] == ["step-000000023"]
+    assert file_names(Path("run/checkpoints"))[-1:] == ["step-000000023"]
     assert read_newest_checkpoint(Path("run")).checkpoint.step == 23
 
 
@@ -165,12 +165,12 @@ def test_an_interrupted_run_describes_its_folder(run, reported, steps, more):
     words = f"--gpus 2 --model mlp --epochs 4 --quiet --out run {more}"
     status, err = reported(Breaks(steps, raising(KeyboardInterrupt)), *words.split())
     assert (status, err.splitlines()[-1]) == (130, f"interrupted: {LEFT[steps, more]}")
-    assert ("curves.png" in names(Path("run"))) == (steps > 23)
+    assert ("curves.png" in file_names(Path("run"))) == (steps > 23)
     if more:
         assert run(*err.split("gluonlab.run ")[-1].split(), "--threads", "1")[0] == 0
         files = ["config.json", "curves.png", "metrics.jsonl", PARAMETERS, "export"]
         files += ["confusion.png"] * ("--confusion" in more)
-        assert names(Path("run")) == sorted(files)
+        assert file_names(Path("run")) == sorted(files)
 
 
 def test_a_comparison_interrupted_between_two_runs_says_which_are_left(reported):
@@ -192,7 +192,7 @@ def test_an_interruption_before_there_is_a_folder_says_that_nothing_was_written(
     monkeypatch.setitem(DATASETS, "digits", digits)
     status, _, err = run("--quiet")
     assert (status, err.splitlines()[-1]) == (130, "interrupted: nothing was written")
-    assert names(empty_cwd) == []
+    assert file_names(empty_cwd) == []
 
 
 def test_a_run_that_diverges_late_prints_the_command_for_requested_files(empty_cwd):
@@ -264,7 +264,13 @@ def test_ctrl_c_and_sigterm_end_a_run_and_leave_whole_files(tmp_path, sign, epoc
     assert process.returncode == 128 + sign
     assert_says_what_is_there(err, WORDS[sign])
     run = tmp_path / "run"
-    assert names(run) == ["checkpoints", "config.json", "curves.png", "metrics.jsonl", PARAMETERS]
+    assert file_names(run) == [
+        "checkpoints",
+        "config.json",
+        "curves.png",
+        "metrics.jsonl",
+        PARAMETERS,
+    ]
     assert_whole(run)
     net = get_model("mlp", 10)
     net.load_parameters(str(run / PARAMETERS), ctx=device())

@@ -8,8 +8,8 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from support.devices import named
-from support.image_folders import write_folder
+from support.devices import device_spec
+from support.image_folders import write_image_folder
 
 from gluonlab.config import TrainConfig
 from gluonlab.data.sets.data_fingerprint import (
@@ -47,9 +47,9 @@ def evaluated_in_parts(config, given):
         ({"microbatches": 4, "batch_size": 64}, {}, 16),
         ({"microbatch_size": 10}, {}, 10),
         # a device's parts are no larger
-        ({"microbatches": 4, "global_batch_size": 64, "gpus": 2}, {"devices": named(1)}, 8),
+        ({"microbatches": 4, "global_batch_size": 64, "gpus": 2}, {"devices": device_spec(1)}, 8),
         # and any number of devices can make them
-        ({"microbatches": 64, "batch_size": 64}, {"devices": named(8)}, 1),
+        ({"microbatches": 64, "batch_size": 64}, {"devices": device_spec(8)}, 1),
         ({"microbatches": 4, "batch_size": 64}, {"microbatch_size": 9}, 9),
         ({"microbatch_size": 10}, {"microbatches": 5}, 72),
         ({"microbatches": 4, "batch_size": 64}, {"batch_size": 100}, 360),
@@ -64,10 +64,10 @@ def test_a_run_in_microbatches_is_evaluated_in_parts_as_small(settings, given, l
 
 def train_on_animals(folder, size):
     """A run in folder/run, on images in folder/animals of this size."""
-    root = write_folder(folder / "animals", train=4, val=2, size=size)
+    root = write_image_folder(folder / "animals", train=4, val=2, size=size)
     train(
         TrainConfig(
-            dataset=f"folder:{root}", model="mlp", epochs=1, devices=named(1), decoders=1,
+            dataset=f"folder:{root}", model="mlp", epochs=1, devices=device_spec(1), decoders=1,
             out=str(folder / "run"),
         ),
         reporter=Reporter(),
@@ -115,7 +115,7 @@ def test_another_number_of_classes_is_refused(run, animals, empty_cwd):
 
 def test_images_are_resized_to_the_size_of_the_run(run, animals, empty_cwd):
     """Larger ones would be resized to another size by default."""
-    larger = write_folder(animals.parent / "larger", train=4, val=2, size=40)
+    larger = write_image_folder(animals.parent / "larger", train=4, val=2, size=40)
     shutil.rmtree(animals)
     larger.rename(animals)
     status, out, err = run("--evaluate", "run", "--json")

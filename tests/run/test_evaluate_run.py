@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mxnet import nd
-from support.commands import names, the_error
-from support.completed import completed
-from support.damage import mutated
-from support.devices import device, named
+from support.commands import file_names, read_error_line
+from support.completed import make_initialized_net
+from support.damage import mutated_json
+from support.devices import device, device_spec
 from support.idx_files import write_mnist
 from support.run_files import read_metrics
 
@@ -49,7 +49,7 @@ def copy(finished, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "devices", ["--threads 1", "--gpus 2", f"--devices {named(3)}", "--gpus 2 --batch-size 7"]
+    "devices", ["--threads 1", "--gpus 2", f"--devices {device_spec(3)}", "--gpus 2 --batch-size 7"]
 )
 def test_a_finished_run_gives_the_same_accuracy_on_any_devices(run, finished, devices):
     status, out, _ = run("--evaluate", str(finished.run_dir), *devices.split(), "--json")
@@ -58,7 +58,7 @@ def test_a_finished_run_gives_the_same_accuracy_on_any_devices(run, finished, de
     assert found["top5_accuracy"] == last.top5_accuracy
     assert found["loss"] == pytest.approx(last.validation_loss, rel=1e-4)
     assert (found["model"], found["dataset"], "confusion" in found) == ("mlp", "digits", False)
-    assert names(finished.run_dir) == sorted([*RUN_FILES, "confusion.png", "export"])
+    assert file_names(finished.run_dir) == sorted([*RUN_FILES, "confusion.png", "export"])
 
 
 def test_the_result_is_two_lines_and_files_go_to_the_requested_folder(run, empty_cwd, copy):
@@ -70,18 +70,18 @@ def test_the_result_is_two_lines_and_files_go_to_the_requested_folder(run, empty
     first, second = out.splitlines()
     assert first.startswith(f"mlp on digits, 360 test images, {device()}, ")
     assert re.match(r"accuracy 0\..*\(top-5 [01]\.", second)
-    assert names(copy) == RUN_FILES
+    assert file_names(copy) == RUN_FILES
     status, out, _ = run(*again, "--confusion", "--export", "--out", "elsewhere")
-    assert (status, names(copy)) == (0, RUN_FILES)
-    assert names(empty_cwd / "elsewhere") == ["confusion.png", "export"]
+    assert (status, file_names(copy)) == (0, RUN_FILES)
+    assert file_names(empty_cwd / "elsewhere") == ["confusion.png", "export"]
     assert "written to elsewhere/export, elsewhere/confusion.png\n\nrows: true classes" in out
     assert max(map(len, out.splitlines())) <= 80
     assert run(*again, "--export")[0] == 0
-    assert names(copy) == sorted([*RUN_FILES, "export"])
+    assert file_names(copy) == sorted([*RUN_FILES, "export"])
 
 
 def test_a_run_with_confusion_and_export_writes_and_prints_both(run, finished):
-    assert names(finished.run_dir / "export") == sorted([SYMBOL, WEIGHTS, DESCRIPTION])
+    assert file_names(finished.run_dir / "export") == sorted([SYMBOL, WEIGHTS, DESCRIPTION])
     assert finished.confusion.sum() == 360
     assert finished.confusion.trace() == round(finished.accuracy * 360)
     [event] = [line for line in read_metrics(finished.run_dir) if "matrix" in line]
@@ -101,7 +101,7 @@ def test_a_picture_that_cannot_be_written_does_not_cost_the_export(run, empty_cw
     status, _, err = run(*words.split())
     said = "cannot write out/confusion.png: Is a directory; choose another place with --out"
     assert (status, err) == (2, f"error: {said}\n")
-    assert names(empty_cwd / "out" / "export") == sorted([SYMBOL, WEIGHTS, DESCRIPTION])
+    assert file_names(empty_cwd / "out" / "export") == sorted([SYMBOL, WEIGHTS, DESCRIPTION])
 
 
 def test_image_files_are_read_from_the_recorded_or_another_folder(run, tmp_path):
@@ -111,7 +111,7 @@ def test_image_files_are_read_from_the_recorded_or_another_folder(run, tmp_path)
         return json.loads(run(*words.split(), "--threads", "1", "--json")[1])["accuracy"]
 
     write_mnist(data)
-    words = f"--dataset mnist --data-dir {data} --model mlp --epochs 1 --devices {named(1)}"
+    words = f"--dataset mnist --data-dir {data} --model mlp --epochs 1 --devices {device_spec(1)}"
     expected = accuracy(f"{words} --out run")
     assert accuracy("--evaluate run") == expected
     data.rename(moved)
@@ -123,7 +123,7 @@ def test_image_files_are_read_from_the_recorded_or_another_folder(run, tmp_path)
 
 def test_images_of_another_shape_are_refused(run, copy, empty_cwd):
     config(lambda content: content["settings"].update(image_shape=[3, 32, 32]))(copy)
-    line = the_error(run("--evaluate", str(copy)), empty_cwd)
+    line = read_error_line(run("--evaluate", str(copy)), empty_cwd)
     assert f"digits has images of 1x28x28, but {copy} was trained on 3x32x32" in line
 
 
@@ -148,7 +148,7 @@ def test_a_damaged_config_raises_a_usage_error_or_gives_a_plan(finished, tmp_pat
     content = json.loads((finished.run_dir / "config.json").read_text())
     folder = tmp_path_factory.mktemp("run")
     (folder / "parameters.params").touch()
-    (folder / "config.json").write_text(json.dumps(data.draw(mutated(content))))
+    (folder / "config.json").write_text(json.dumps(data.draw(mutated_json(content))))
     try:
         plan_evaluation(folder, {"threads": 1})
     except UsageError as error:
@@ -156,7 +156,7 @@ def test_a_damaged_config_raises_a_usage_error_or_gives_a_plan(finished, tmp_pat
 
 
 def parameters(name, shape, classes=10):
-    return lambda folder: completed(name, shape, classes).save_parameters(
+    return lambda folder: make_initialized_net(name, shape, classes).save_parameters(
         str(folder / "parameters.params")
     )
 
@@ -221,18 +221,18 @@ SPOILED = {
 def test_an_unfinished_run_prints_one_line_and_exits_with_2(run, empty_cwd, copy, kind):
     spoil, said = SPOILED[kind]
     spoil(copy)
-    before = names(copy)
-    line = the_error(run("--evaluate", str(copy), "--confusion", "--export"), empty_cwd)
+    before = file_names(copy)
+    line = read_error_line(run("--evaluate", str(copy), "--confusion", "--export"), empty_cwd)
     parts = [str(copy)] * ("unknown" not in kind) + said.split(" | ")
     assert [part for part in parts if part not in line] == [], line
-    assert names(copy) == before
+    assert file_names(copy) == before
 
 
 @pytest.mark.parametrize(
     "setting", ["--model=mlp", "--epochs=3", "--lr=0.1", "--kvstore=ring", "--seed=1", "--scale-lr"]
 )
 def test_settings_that_the_run_determines_are_refused(run, empty_cwd, finished, setting):
-    line = the_error(run("--evaluate", str(finished.run_dir), setting), empty_cwd)
+    line = read_error_line(run("--evaluate", str(finished.run_dir), setting), empty_cwd)
     assert f"{setting.split('=')[0]} has no effect with --evaluate" in line
 
 
@@ -244,16 +244,18 @@ def test_a_file_as_output_folder_is_refused(run, finished, empty_cwd):
 
 
 def test_an_output_folder_without_requested_files_is_refused(run, finished, empty_cwd):
-    line = the_error(run("--evaluate", str(finished.run_dir), "--out", "new"), empty_cwd)
+    line = read_error_line(run("--evaluate", str(finished.run_dir), "--out", "new"), empty_cwd)
     said = "--out new has no effect with --evaluate alone"
     assert f"{said}: add --confusion or --export, or leave it out" in line
 
 
 def test_an_unwritable_folder_is_found_before_anything_is_read(run, copy, empty_cwd):
     (copy / "parameters.params").write_text("damaged")
-    line = the_error(run("--evaluate", str(copy), "--export", "--out", "/proc/gluonlab"), empty_cwd)
+    line = read_error_line(
+        run("--evaluate", str(copy), "--export", "--out", "/proc/gluonlab"), empty_cwd
+    )
     assert "cannot write /proc/gluonlab: " in line
-    assert "cannot be read as parameters" in the_error(
+    assert "cannot be read as parameters" in read_error_line(
         run("--evaluate", str(copy), "--export", "--out", "a/new"), empty_cwd
     )
 
@@ -270,7 +272,7 @@ def test_parameters_that_are_not_finite_fail(copy):
 
 def test_a_run_with_a_pretrained_file_begins_where_the_other_ended(run, finished):
     file = str(finished.run_dir / "parameters.params")
-    words = f"--model mlp --epochs 1 --lr 1e-9 --devices {named(1)} --threads 1 --out a"
+    words = f"--model mlp --epochs 1 --lr 1e-9 --devices {device_spec(1)} --threads 1 --out a"
     status, out, _ = run(*words.split(), "--pretrained", file)
     assert status == 0
     assert out.startswith(f"pretrained {file}: all parameters\n")

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 from hypothesis import Phase, event, given, settings
 from hypothesis import strategies as st
-from support.commands import names
-from support.image_folders import write_folder
+from support.commands import file_names
+from support.image_folders import write_image_folder
 from support.processes import clean_environment
 from support.run_files import read_metrics
 
@@ -92,13 +92,13 @@ FAULTS = {  # fault -> exit status, and what the line says
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_images_that_break_end_the_run_and_leave_whole_epochs(broken, empty_cwd, name):
-    write_folder(empty_cwd / "data", train=12)
+    write_image_folder(empty_cwd / "data", train=12)
     fault, status, said = FAULTS[name]
     ended, line = broken(fault, *IMAGES)
     assert ended == status
     assert line.startswith("error: ")
     assert said in line
-    assert names(Path("run")) == [
+    assert file_names(Path("run")) == [
         "config.json", "curves.png", "metrics.jsonl", "parameters.params",
     ]  # fmt: skip
     assert 1 <= len(of_kind("epoch")) <= 3
@@ -129,7 +129,7 @@ def test_clock_jumps_change_neither_periods_nor_seconds(run, monkeypatch):
     assert len(noted) > 50 and noted == sorted(noted)
     assert noted[0] > 0 and noted[-1] <= seconds < 6000
     ends = {f"step-{line['step']:09d}" for line in lines if line["kind"] == "epoch"}
-    assert set(names(Path("run/checkpoints"))) <= ends  # those of the best epochs
+    assert set(file_names(Path("run/checkpoints"))) <= ends  # those of the best epochs
 
 
 @pytest.mark.parametrize("gone", ["no folder can be made", "no file can be made"])
@@ -213,11 +213,11 @@ def test_checkpoints_on_a_disk_that_becomes_read_only_end_the_run_in_one_line(tm
     assert line.startswith("error: cannot write run/checkpoints/")
     assert "Read-only file system" in line
     assert 1 <= len(of_kind("epoch", tmp_path / "run")) <= 2
-    assert names(tmp_path / "kept")
+    assert file_names(tmp_path / "kept")
 
 
 def test_too_few_descriptors_name_the_limit_and_the_option(run, empty_cwd):
-    write_folder(empty_cwd / "data", train=12)
+    write_image_folder(empty_cwd / "data", train=12)
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     used = len(list(Path("/proc/self/fd").iterdir()))
     resource.setrlimit(resource.RLIMIT_NOFILE, (used + 20, before[1]))
@@ -230,7 +230,7 @@ def test_too_few_descriptors_name_the_limit_and_the_option(run, empty_cwd):
         f"error: no file descriptor is left: this process may have {used + 20:,}; "
         "use fewer --decoders, or raise the limit (ulimit -n)"
     )
-    assert names(empty_cwd) == ["data"]
+    assert file_names(empty_cwd) == ["data"]
 
 
 def ended_with(limit_mib, folder, *arguments):

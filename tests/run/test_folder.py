@@ -7,9 +7,9 @@ import json
 
 import numpy as np
 import pytest
-from support.commands import the_error
+from support.commands import read_error_line
 from support.devices import contexts
-from support.image_folders import encoded, picture, write_folder
+from support.image_folders import encode_image, make_image, write_image_folder
 from support.run_files import read_metrics
 
 from gluonlab.data import DATASETS, load_dataset
@@ -26,7 +26,7 @@ ONE = ["--decoders", "1"]  # a process less to start
 @pytest.fixture(scope="module")
 def small(tmp_path_factory):
     """Three classes of 16x16 pixels."""
-    return write_folder(tmp_path_factory.mktemp("data") / "animals", train=14, val=5)
+    return write_image_folder(tmp_path_factory.mktemp("data") / "animals", train=14, val=5)
 
 
 def result_of(run, *arguments):
@@ -130,7 +130,7 @@ def test_waiting_time_is_that_of_the_data_source(monkeypatch):
 
 
 def test_bad_images_are_left_out_on_request(run, tmp_path, empty_cwd):
-    root = write_folder(tmp_path / "animals")
+    root = write_image_folder(tmp_path / "animals")
     (root / "train" / "bee" / "0003.jpg").write_bytes(b"")
     words = f"--dataset folder:{root} --model mlp --epochs 1 --skip-bad --json"
     status, out, err = run(*words.split(), *STREAMED)
@@ -168,21 +168,21 @@ MISTAKES = {
 
 
 def assert_mistake(run, empty_cwd, words, said):
-    line = the_error(run(*words.split()), empty_cwd)
+    line = read_error_line(run(*words.split()), empty_cwd)
     assert [part for part in said.split(" | ") if part not in line] == [], line
 
 
 @pytest.mark.parametrize("words", MISTAKES)
 def test_a_user_error_prints_one_line_and_writes_nothing(run, tmp_path, empty_cwd, words):
-    root = write_folder(tmp_path / "animals", train=2, val=2)
+    root = write_image_folder(tmp_path / "animals", train=2, val=2)
     given = f"--dataset folder:{root} --model mlp {words.format(root)}"
     assert_mistake(run, empty_cwd, given, MISTAKES[words])
 
 
 def test_one_class_or_a_truncated_image_is_one_line(run, tmp_path, empty_cwd):
-    root = write_folder(tmp_path / "animals", train=2, val=2)
+    root = write_image_folder(tmp_path / "animals", train=2, val=2)
     words = f"--dataset folder:{root} --model mlp"
-    (root / "val/ant/0001.jpg").write_bytes(encoded(picture(0))[:200])
+    (root / "val/ant/0001.jpg").write_bytes(encode_image(make_image(0))[:200])
     assert_mistake(run, empty_cwd, words, "val/ant/0001.jpg: damaged | --skip-bad")
     for name in ("ant", "bee"):
         (root / "train" / name).rename(root / name)
@@ -191,7 +191,7 @@ def test_one_class_or_a_truncated_image_is_one_line(run, tmp_path, empty_cwd):
 
 def spoiled(folder):
     """A folder of images of which one cannot be decoded: whoever reads it all says so."""
-    root = write_folder(folder)
+    root = write_image_folder(folder)
     (root / "train" / "bee" / "0003.jpg").write_bytes(b"no image")
     return root
 
@@ -249,7 +249,7 @@ def test_a_bad_image_during_training_ends_the_run_with_its_name(run, tmp_path, e
 
 def unsplit(folder):
     """Training images alone: 14 of each class, of which a quarter is 4."""
-    root = write_folder(folder, train=14, val=0)
+    root = write_image_folder(folder, train=14, val=0)
     for name in ("ant", "bee", "cow"):
         (root / "val" / name).rmdir()
     (root / "val").rmdir()
@@ -286,6 +286,6 @@ def test_a_run_with_images_held_out_goes_on_and_is_evaluated_on_the_same(run, tm
     assert (status, json.loads(out)["images"], json.loads(out)["accuracy"]) == (0, 12, accuracy)
     found = load_run("a").mistakes()
     assert found.images == 12 and len(found.wrong) == round(12 * (1 - accuracy))
-    (root / "train" / "ant" / "0099.jpg").write_bytes(encoded(picture(0, seed=99)))
+    (root / "train" / "ant" / "0099.jpg").write_bytes(encode_image(make_image(0, seed=99)))
     status, _, err = run("--resume", "a", "--epochs", "3")
     assert (status, err.count("\n")) == (2, 1) and "images" in err

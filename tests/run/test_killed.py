@@ -6,13 +6,14 @@ import sys
 
 import pytest
 from support import kills
-from support.devices import named
-from support.interrupted_runs import lines, parameters
+from support.devices import device_spec
+from support.interrupted_runs import read_comparable_metrics, read_parameter_bytes
 from support.processes import clean_environment
 
 pytestmark = pytest.mark.cpu_only("simulated GPUs are not forked")
 SETTINGS = {
-    "devices": named(2), "threads": 1, "epochs": 4, "flip": True, "checkpoint_every": "2 steps",
+    "devices": device_spec(2), "threads": 1, "epochs": 4, "flip": True,
+    "checkpoint_every": "2 steps",
     "lr_schedule": "cosine",
 }  # fmt: skip
 
@@ -36,9 +37,11 @@ def killed(folder, seed, times, **settings):
     assert process.returncode == 0, process.stderr
     told = json.loads(process.stdout)
     assert told["damaged"] == 0 and told["resumed"] >= 5
-    assert parameters(folder / "run") == parameters(folder / "whole")
-    assert lines(folder / "run") == lines(folder / "whole")
-    steps = [line["step"] for line in lines(folder / "run") if line["kind"] == "step"]
+    assert read_parameter_bytes(folder / "run") == read_parameter_bytes(folder / "whole")
+    assert read_comparable_metrics(folder / "run") == read_comparable_metrics(folder / "whole")
+    steps = [
+        line["step"] for line in read_comparable_metrics(folder / "run") if line["kind"] == "step"
+    ]
     assert steps == list(range(1, len(steps) + 1))
 
 

@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 
 import pytest
-from support.commands import QUICK
-from support.devices import contexts, on_gpus
+from support.commands import QUICK_OPTIONS
+from support.devices import contexts, runs_on_gpus
 from support.run_files import read_metrics
 
 from gluonlab.config import TrainConfig, option_name
@@ -59,7 +59,7 @@ def test_list_names_everything_that_can_be_chosen(run):
 
 
 def test_json_is_one_document_and_nothing_else(run, empty_cwd):
-    status, out, err = run(*QUICK, "--json", "--out", "run", "--seed", "7")
+    status, out, err = run(*QUICK_OPTIONS, "--json", "--out", "run", "--seed", "7")
     assert status == 0
     result = json.loads(out)
     assert result["devices"] == [str(ctx) for ctx in contexts(2)]
@@ -68,12 +68,14 @@ def test_json_is_one_document_and_nothing_else(run, empty_cwd):
     [epoch] = [line for line in read_metrics(Path("run")) if line["kind"] == "epoch"]
     assert result["accuracy"] == epoch["accuracy"] == result["history"][0]["accuracy"]
     assert err == (
-        "" if on_gpus() else "warning: no GPU on this machine: 2 CPU devices stand in for GPUs\n"
+        ""
+        if runs_on_gpus()
+        else "warning: no GPU on this machine: 2 CPU devices stand in for GPUs\n"
     )
 
 
 def test_quiet_prints_two_lines(run):
-    status, out, _ = run(*QUICK, "--quiet", "--out", "run")
+    status, out, _ = run(*QUICK_OPTIONS, "--quiet", "--out", "run")
     assert status == 0
     first, second = out.splitlines()
     accuracy = r"accuracy [01]\.\d{4} \(top-5 [01]\.\d{4}\)"
@@ -84,7 +86,7 @@ def test_quiet_prints_two_lines(run):
 
 
 def test_a_run_prints_what_it_does_and_ends_with_the_same_two_lines(run):
-    status, out, _ = run(*QUICK, "--epochs", "2", "--out", "run")
+    status, out, _ = run(*QUICK_OPTIONS, "--epochs", "2", "--out", "run")
     assert status == 0
     assert [len(re.findall(rf"^epoch {epoch}/2 ", out, re.M)) for epoch in (1, 2, 3)] == [1, 1, 0]
     for name in ("devices", "network", "data", "batch", "optimizer", "kvstore"):
@@ -94,6 +96,6 @@ def test_a_run_prints_what_it_does_and_ends_with_the_same_two_lines(run):
 
 @pytest.mark.long
 def test_the_memory_of_a_batch_larger_than_the_data_set_is_that_of_its_images(run):
-    status, out, _ = run(*QUICK, "--memory", "--batch-size", "4000000000", "--out", "run")
+    status, out, _ = run(*QUICK_OPTIONS, "--memory", "--batch-size", "4000000000", "--out", "run")
     assert status == 0
     assert "memory     per device, for 719 images of a batch" in out.splitlines()

@@ -5,8 +5,8 @@ import re
 import shlex
 
 import pytest
-from support.commands import QUICK, names, the_error
-from support.idx_files import NAMES, write_mnist
+from support.commands import QUICK_OPTIONS, file_names, read_error_line
+from support.idx_files import MNIST_NAMES, write_mnist
 
 from gluonlab.bench.__main__ import main as bench
 from gluonlab.config import TrainConfig
@@ -22,7 +22,7 @@ WHY_NO_GPU = (
     "nvidia-smi" if "mxnet-cu112" in installed_distributions() else pip_install_command("cu112")
 )
 
-FILES = " | ".join(NAMES)
+FILES = " | ".join(MNIST_NAMES)
 # what is written -> what the line must say: the value, what is possible or what to do
 MISTAKES = {
     "--gpus -1": "--gpus -1 | a whole number from 1 up",
@@ -167,11 +167,11 @@ MISTAKES = {
 @pytest.mark.cpu_only("mistakes as a machine without GPUs names them")
 @pytest.mark.parametrize("words", MISTAKES)
 def test_a_user_error_is_one_line_with_value_and_fix(run, empty_cwd, words):
-    line = the_error(run(*shlex.split(words)), empty_cwd)
+    line = read_error_line(run(*shlex.split(words)), empty_cwd)
     assert [part for part in MISTAKES[words].split(" | ") if part not in line] == [], line
 
 
-IMAGES, LABELS = NAMES[:2]
+IMAGES, LABELS = MNIST_NAMES[:2]
 # (a file, its content -> the content of a damaged one, what the line must say)
 DAMAGES = {
     "file missing": (LABELS, None, "download what is missing"),
@@ -204,7 +204,7 @@ def test_a_damaged_data_set_is_one_line_that_names_the_file(run, empty_cwd, tmp_
     file.unlink()
     if change is not None:
         (folder / name).write_bytes(change(content))
-    line = the_error(run("--dataset", "mnist", "--data-dir", str(folder)), empty_cwd)
+    line = read_error_line(run("--dataset", "mnist", "--data-dir", str(folder)), empty_cwd)
     parts = [str(folder), name, *said.split(" | ")]
     assert [part for part in parts if part not in line] == [], line
 
@@ -215,13 +215,13 @@ def in_words(done):
 
 
 def test_a_user_error_in_a_process_leaves_no_traceback_and_no_files(python, tmp_path):
-    the_error(in_words(python("-m", "gluonlab.run", "--kvstore", "rign")), tmp_path)
+    read_error_line(in_words(python("-m", "gluonlab.run", "--kvstore", "rign")), tmp_path)
 
 
 def test_debug_shows_the_traceback(run, empty_cwd):
     with pytest.raises(GluonlabError, match="--gpus 0"):
         main(["--gpus", "0", "--debug"])
-    assert names(empty_cwd) == []
+    assert file_names(empty_cwd) == []
 
 
 @pytest.mark.parametrize(
@@ -255,7 +255,7 @@ def test_an_unexpected_exception_is_one_line_and_status_1(run, monkeypatch):
         raise ZeroDivisionError("division\nby zero")
 
     monkeypatch.setattr("gluonlab.training.loop.train", broken)
-    status, out, err = run(*QUICK)
+    status, out, err = run(*QUICK_OPTIONS)
     said = "ZeroDivisionError: division by zero (run again with --debug for the traceback)"
     assert (status, out, err) == (1, "", f"error: {said}\n")
 
@@ -270,13 +270,13 @@ def test_the_group_names_its_commands_and_hands_options_on(python, tmp_path):
         "run", "predict", "scratch", "data", "doctor", "launch", "report", "labs", "exercises",
         "study", "bench", "completion",
     ]  # fmt: skip
-    wrong = the_error(in_words(python("-m", "gluonlab", "rum")), tmp_path)
+    wrong = read_error_line(in_words(python("-m", "gluonlab", "rum")), tmp_path)
     assert (
         "unknown command 'rum': choose bench, completion, data, doctor, exercises, labs, launch, "
         "predict, report, run, scratch, study (did you mean 'run'?)"
     ) in wrong
     handed_on = python("-m", "gluonlab", "run", "--gpus", "0")
-    assert "--gpus 0" in the_error(in_words(handed_on), tmp_path)
+    assert "--gpus 0" in read_error_line(in_words(handed_on), tmp_path)
 
 
 def test_gluoncvs_networks_are_listed(run):

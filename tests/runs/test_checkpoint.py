@@ -14,7 +14,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from mxnet import nd
-from support.full_disk import full_at
+from support.full_disk import limit_file_size
 
 from gluonlab.errors import DataError, OutputError
 from gluonlab.runs import checkpoint
@@ -244,7 +244,9 @@ def test_at_whatever_byte_the_disk_is_full_a_whole_checkpoint_is_the_newest(run_
     shutil.copytree(run_of_two, run)
     largest = max(file.stat().st_size for file in list_checkpoints(run)[0].iterdir())
     for size in range(0, largest, 7):
-        with full_at(size), pytest.raises(OutputError, match="File too large; free space there"):
+        with limit_file_size(size), pytest.raises(
+            OutputError, match="File too large; free space there"
+        ):
             write_checkpoint(run, made(12))
         one_is_whole(run, written=False)
 

@@ -6,10 +6,10 @@ import math
 import sys
 
 import pytest
-from support.devices import named
-from support.drawn_runs import BATCH, few_digits
-from support.interrupted_runs import PullsThePlug, Stopped
-from support.made_up_runs import lines, make_run
+from support.devices import device_spec
+from support.drawn_runs import BATCH_SIZE, load_few_digits
+from support.interrupted_runs import RunStopped, StoppingReporter
+from support.made_up_runs import make_metrics, make_run
 from support.run_files import read_metrics
 
 import gluonlab
@@ -45,16 +45,18 @@ def assert_same(frame, rows):
 
 def config(folder, **more):
     return TrainConfig(
-        threads=1, model="mlp", global_batch_size=BATCH, epochs=2, out=str(folder), **more
+        threads=1, model="mlp", global_batch_size=BATCH_SIZE, epochs=2, out=str(folder), **more
     )
 
 
 def test_a_resumed_run_has_every_step_and_epoch_once(tmp_path):
-    asked = config(tmp_path / "run", devices=named(2), checkpoint_every="3 steps")
+    asked = config(tmp_path / "run", devices=device_spec(2), checkpoint_every="3 steps")
     own = {"half": lambda scores, labels: 0.5, "no": lambda scores, labels: math.nan}
-    with pytest.raises(Stopped):
-        train(asked, reporter=PullsThePlug(5), dataset=few_digits(), metrics=own)
-    result = train(resume=tmp_path / "run", reporter=Reporter(), dataset=few_digits(), metrics=own)
+    with pytest.raises(RunStopped):
+        train(asked, reporter=StoppingReporter(5), dataset=load_few_digits(), metrics=own)
+    result = train(
+        resume=tmp_path / "run", reporter=Reporter(), dataset=load_few_digits(), metrics=own
+    )
     steps, epochs = result.frame("steps"), result.frame()
     assert [*steps.step] == [*range(1, len(steps) + 1)] and [*epochs.epoch] == [1, 2]
     assert_same(steps, of_file(tmp_path / "run", "step"))
@@ -62,13 +64,13 @@ def test_a_resumed_run_has_every_step_and_epoch_once(tmp_path):
     assert [*epochs["metrics.half"]] == [0.5, 0.5] and epochs["metrics.no"].isna().all()
     assert epochs.loss_scale.isna().all() and epochs.top5_accuracy.notna().all()
     assert [*epochs.images_per_second] == [*(epochs.images / epochs.training_seconds)]
-    loaded = gluonlab.load_run(tmp_path / "run", devices=named(1))
+    loaded = gluonlab.load_run(tmp_path / "run", devices=device_spec(1))
     assert loaded.frame().equals(epochs) and loaded.frame("steps").equals(steps)
 
 
 @pytest.mark.filterwarnings("ignore::gluonlab.errors.GluonlabWarning")
 def test_the_runs_of_a_comparison_are_one_frame(tmp_path):
-    rows = compare(config(tmp_path / "both"), [1, 2], Reporter(), few_digits())
+    rows = compare(config(tmp_path / "both"), [1, 2], Reporter(), load_few_digits())
     found = gluonlab.frame(tmp_path / "both")
     assert [*found.run] == ["1-device"] * 2 + ["2-devices"] * 2
     for row, (_, own) in zip(rows, found.groupby("run")):
@@ -80,7 +82,7 @@ def test_csv_has_what_the_frame_has_and_reads_back_as_it(tmp_path, capsys):
     pandas = pytest.importorskip("pandas")
     scale = {"kind": "event", "event": "loss_scale", "step": 4, "loss_scale": 512.0, "skipped": 1}
     make_run(tmp_path / "a")
-    make_run(tmp_path / "b, c", [*lines(epochs=1, lr=1 / 3), {**scale, "epoch": 1}])
+    make_run(tmp_path / "b, c", [*make_metrics(epochs=1, lr=1 / 3), {**scale, "epoch": 1}])
     for of in ("epochs", "steps"):
         with pytest.raises(SystemExit, match=r"^0$"):
             main([str(tmp_path), "--csv", of])
@@ -96,7 +98,9 @@ def test_csv_has_what_the_frame_has_and_reads_back_as_it(tmp_path, capsys):
 
 
 def test_a_run_of_format_1_has_no_epochs_of_steps(tmp_path):
-    old = [{k: v for k, v in line.items() if k != "epoch"} for line in lines() if "lr" in line]
+    old = [
+        {k: v for k, v in line.items() if k != "epoch"} for line in make_metrics() if "lr" in line
+    ]
     found = gluonlab.frame(make_run(tmp_path / "a", old), of="steps")
     assert found.epoch.isna().all() and str(found.epoch.dtype) == "Int64"
     assert gluonlab.frame(tmp_path / "a").empty

@@ -10,7 +10,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from support.devices import named
+from support.devices import device_spec
 from support.made_up_runs import make_run
 from support.run_files import read_metrics
 
@@ -67,7 +67,9 @@ def test_an_old_run_is_evaluated_with_the_accuracy_that_it_recorded(tmp_path):
     packed = folder / "parameters.params.xz"
     (folder / "parameters.params").write_bytes(lzma.decompress(packed.read_bytes()))
     *_, epoch, confusion = read_metrics(folder)
-    found = evaluate_run(str(folder), devices=named(1), confusion=True, out=str(tmp_path / "out"))
+    found = evaluate_run(
+        str(folder), devices=device_spec(1), confusion=True, out=str(tmp_path / "out")
+    )
     assert found.score.accuracy == epoch["accuracy"]
     assert found.score.top5_accuracy == epoch["top5_accuracy"]
     assert found.score.loss == pytest.approx(epoch["validation_loss"], rel=1e-5)

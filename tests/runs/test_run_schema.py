@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mxnet.gluon import nn
-from support.devices import named
-from support.image_folders import write_folder
-from support.process_group import Meeting, ThreadGroup
+from support.devices import device_spec
+from support.image_folders import write_image_folder
+from support.process_group import SumExchange, ThreadGroup
 
 from gluonlab.config import TrainConfig
 from gluonlab.errors import DataError
@@ -76,21 +76,21 @@ def test_the_docs_describe_every_kind_and_the_files_and_their_format():
 
 @pytest.mark.filterwarnings("ignore::gluonlab.errors.GluonlabWarning")
 def test_the_docs_name_every_setting(tmp_path):
-    base = {"devices": named(4), "kvstore": "ring", "topology": "p3.16xlarge"}
+    base = {"devices": device_spec(4), "kvstore": "ring", "topology": "p3.16xlarge"}
     kinds = (
         {"optimizer": "sgd", "momentum": 0.9, "lr_schedule": "step"}, LINEAR,
         {"split": "pipeline"}, {"split": "layers", "cut": "3"}, {"split": "channels"},
     )  # fmt: skip
     plans = [make_plan(TrainConfig(**{**base, **more})) for more in kinds]
-    plans.append(make_plan(TrainConfig(**base), group=ThreadGroup(Meeting(2), 0)))
+    plans.append(make_plan(TrainConfig(**base), group=ThreadGroup(SumExchange(2), 0)))
     plans.append(
         make_plan(
             TrainConfig(**base, drop_last=True), components=make_user_components(nn.Dense(10))
         )
     )
-    plans.append(make_plan(TrainConfig(devices=named(2), device_weights="2,1")))
+    plans.append(make_plan(TrainConfig(devices=device_spec(2), device_weights="2,1")))
     plans.append(make_plan(TrainConfig(**base, class_weights="balanced")))
-    write_folder(tmp_path)
+    write_image_folder(tmp_path)
     (tmp_path / "val").rename(tmp_path / ".aside")
     plans.append(make_plan(TrainConfig(dataset=f"folder:{tmp_path}", val_share=0.5)))
     text = DOCS.split("| setting | meaning |")[1].split("\n## ")[0]

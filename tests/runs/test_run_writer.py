@@ -15,8 +15,8 @@ import mxnet as mx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.commands import names
-from support.full_disk import full_at
+from support.commands import file_names
+from support.full_disk import limit_file_size
 from support.run_files import read_metrics
 
 import gluonlab
@@ -46,14 +46,14 @@ def test_a_new_folder_is_made_with_those_above_it(tmp_path):
     run = RunDirectory.create(str(tmp_path / "a" / "b"), "name")
     run.close()
     assert run.path == tmp_path / "a" / "b"
-    assert names(run.path) == ["metrics.jsonl"]
+    assert file_names(run.path) == ["metrics.jsonl"]
 
 
 def test_a_folder_with_anything_in_it_is_refused_and_left_as_it_was(tmp_path):
     (tmp_path / ".hidden").write_text("results")
     with pytest.raises(OutputError, match=f"--out {tmp_path} is not empty: give a new folder"):
         RunDirectory.create(str(tmp_path), "name")
-    assert names(tmp_path) == [".hidden"]
+    assert file_names(tmp_path) == [".hidden"]
     assert (tmp_path / ".hidden").read_text() == "results"
 
 
@@ -87,7 +87,7 @@ def test_default_names_never_collide(empty_cwd):
     assert len(paths) == len(runs)
     assert {path.parent for path in paths} == {Path("runs")}
     assert all("lenet-digits" in path.name for path in paths)
-    assert names(Path("runs")) == sorted(path.name for path in paths)
+    assert file_names(Path("runs")) == sorted(path.name for path in paths)
 
 
 def test_a_current_folder_that_takes_no_runs_is_an_output_error(empty_cwd):
@@ -166,7 +166,7 @@ def test_config_is_written_whole(tmp_path):
         "format": FORMAT, "gluonlab": gluonlab.__version__, "settings": {"lr": 0.5},
         "classes": None, "config": {"gpus": 2},
     }  # fmt: skip
-    assert names(tmp_path / "run") == ["config.json", "metrics.jsonl"]
+    assert file_names(tmp_path / "run") == ["config.json", "metrics.jsonl"]
 
 
 # --- a full disk
@@ -182,19 +182,19 @@ def test_parameters_are_whole_or_those_of_the_epoch_before(tmp_path):
     whole = (run.path / PARAMETERS).read_bytes()
     for param in net.collect_params().values():
         param.set_data(param.data() + 1)
-    with full_at(len(whole) - 1), pytest.raises(
+    with limit_file_size(len(whole) - 1), pytest.raises(
         OutputError, match=rf"^cannot write .*/{PARAMETERS}: File too large; choose "
     ):
         run.write_parameters(net)
     run.close()
-    assert names(run.path) == ["metrics.jsonl", PARAMETERS]
+    assert file_names(run.path) == ["metrics.jsonl", PARAMETERS]
     assert (run.path / PARAMETERS).read_bytes() == whole
 
 
 def test_a_full_disk_raises_an_error_that_names_metrics_jsonl(tmp_path):
     said = r"^cannot write .*/metrics.jsonl: File too large; choose another place with --out$"
     run = RunDirectory.create(str(tmp_path / "run"), "name")
-    with full_at(100):
+    with limit_file_size(100):
         for write in (lambda: run.write(DivergedEvent("x" * 200)), run.draw_curves, run.close):
             with pytest.raises(OutputError, match=said):
                 write()
@@ -205,7 +205,7 @@ def test_a_full_disk_leaves_no_partial_line(tmp_path):
     whole = []
     for number in range(40):
         try:
-            with full_at(1000):
+            with limit_file_size(1000):
                 run.write(DivergedEvent("x" * (number + 1)))
             whole.append("x" * (number + 1))
         except OutputError:
@@ -234,7 +234,7 @@ def test_an_error_at_the_end_does_not_hide_the_first_error(tmp_path, first):
     run = RunDirectory.create(str(tmp_path / "run"), "name")
     run.write(*STEPS)
     plan = SimpleNamespace(confusion=False, export=False, epochs=3, compress=None)
-    with full_at(100), pytest.raises(type(first)) as raised, finalize_run(
+    with limit_file_size(100), pytest.raises(type(first)) as raised, finalize_run(
         run, Result(plan, None, run.path, history=[None]), StopRequest()
     ):
         raise first
@@ -255,7 +255,7 @@ def test_a_second_ctrl_c_while_the_curves_are_drawn_changes_nothing(tmp_path, mo
     with pytest.raises(KeyboardInterrupt, match=said), finalize_run(run, result, StopRequest()):
         raise KeyboardInterrupt
     assert run._metrics is None
-    assert names(run.path) == ["metrics.jsonl"]
+    assert file_names(run.path) == ["metrics.jsonl"]
 
 
 def test_a_folder_is_taken_away_again_with_those_above_it_unless_something_else_is_in_it(tmp_path):
@@ -267,9 +267,9 @@ def test_a_folder_is_taken_away_again_with_those_above_it_unless_something_else_
         if place == "full":
             (run.path / "mine").write_text("mine")
         run.discard()
-    assert names(tmp_path) == ["full", "there"]
-    assert names(tmp_path / "there") == []
-    assert names(tmp_path / "full") == ["config.json", "metrics.jsonl", "mine"]
+    assert file_names(tmp_path) == ["full", "there"]
+    assert file_names(tmp_path / "there") == []
+    assert file_names(tmp_path / "full") == ["config.json", "metrics.jsonl", "mine"]
 
 
 # --- curves.png
@@ -391,7 +391,7 @@ def here(folder):
     lock = FolderLock(folder)
     content = (folder / LOCK).read_text()
     lock.release()
-    assert names(folder) == []
+    assert file_names(folder) == []
     return content
 
 
@@ -412,7 +412,7 @@ def test_of_many_at_once_one_gets_a_folder_and_the_others_another_or_none(empty_
     assert len({run.path for run in runs}) == len(runs) == (many if out is None else 1)
     for run in runs:
         run.close()
-        assert names(run.path) == ["metrics.jsonl"]
+        assert file_names(run.path) == ["metrics.jsonl"]
 
 
 def test_the_message_names_process_and_host_until_the_folder_is_free(tmp_path):
@@ -433,13 +433,13 @@ def test_the_folder_of_a_killed_process_is_free_and_its_files_go_when_the_next_r
     (killed / ".mine-0123abcd").touch()
     assert python("-c", KILLED, str(killed)).returncode == -9
     left = re.compile(r"\.in-use|\.mine-0123abcd|\.parameters\.params-[0-9a-f]{8}")
-    assert len(names(killed)) == 3
-    assert all(left.fullmatch(name) for name in names(killed))
+    assert len(file_names(killed)) == 3
+    assert all(left.fullmatch(name) for name in file_names(killed))
     RunDirectory.create(None, "next").close()
-    assert names(killed) == [LOCK, ".mine-0123abcd"]
+    assert file_names(killed) == [LOCK, ".mine-0123abcd"]
     check_not_in_use(killed)
     FolderLock(killed).release()
-    assert names(killed) == [".mine-0123abcd"]
+    assert file_names(killed) == [".mine-0123abcd"]
 
 
 @pytest.mark.parametrize(
@@ -459,11 +459,11 @@ def test_on_a_disk_without_locks_the_process_that_is_named_decides(
     owned(run, **changes)
     if free:
         FolderLock(run).release()
-        assert names(run) == []
+        assert file_names(run) == []
     else:
         with pytest.raises(OutputError, match="is in use by"):
             FolderLock(run)
-        assert names(run) == [LOCK]
+        assert file_names(run) == [LOCK]
 
 
 @pytest.mark.parametrize("content", ["", "null", "[1]", '{"pid": "x"}', "\0" * 50, "9" * 5000])
@@ -474,6 +474,6 @@ def test_any_content_of_an_unlocked_lock_file_is_accepted(tmp_path, content):
 
 
 def test_a_full_disk_leaves_no_lock(tmp_path):
-    with full_at(0), pytest.raises(OutputError, match="File too large"):
+    with limit_file_size(0), pytest.raises(OutputError, match="File too large"):
         RunDirectory.create(str(tmp_path / "a" / "run"), "name")
-    assert names(tmp_path) == []
+    assert file_names(tmp_path) == []

@@ -152,7 +152,7 @@ FAULTS = {
         (file("build-env.sh", "python=3.11", "python=3.12"), "on-create.sh: its copies are old"),
         (file("on-create.sh", "END_OF_BUILD_ENV'", "END'"), "are gone"),
     ],
-    check.check_wrapped: [(wrapped, "lifecycle.json: OnStart.0.Content: wrapped base64")],
+    check.check_base64: [(wrapped, "lifecycle.json: OnStart.0.Content: wrapped base64")],
     check.check_template: [
         (file(TEMPLATE, "OnStart:\n        - Content:", "OnStart:\n        - Contents:"),
          "OnStart[0].Contents: unknown key"),
@@ -195,7 +195,7 @@ def test_the_command_line_of_aws_refuses_what_the_model_does(copy, monkeypatch):
 def test_the_program_ends_with_the_faults_and_a_status(copy, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["check_sagemaker.py", str(copy)])
     checks = [check.check_requests, check.check_scripts]
-    monkeypatch.setattr(check.faults, "__defaults__", (copy, checks))
+    monkeypatch.setattr(check.find_faults, "__defaults__", (copy, checks))
     with pytest.raises(SystemExit) as ended:
         check.main()
     assert not ended.value.code

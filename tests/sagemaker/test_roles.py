@@ -22,7 +22,8 @@ SUBNET = {"SubnetId": "subnet-01234567", "SecurityGroupIds": "sg-01234567"}
 def role(given):
     """The properties of the template's role."""
     stack = cloudformation.Stack(
-        cloudformation.load(SAGEMAKER / "notebook.yaml"), {"Repository": "https://x/g", **given}
+        cloudformation.load_template(SAGEMAKER / "notebook.yaml"),
+        {"Repository": "https://x/g", **given},
     )
     [properties] = [about for kind, about in stack.resources().values() if kind == "AWS::IAM::Role"]
     return properties

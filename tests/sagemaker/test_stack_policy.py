@@ -59,7 +59,7 @@ def handlers():
     """The permissions that AWS's schema of each resource of the template declares."""
     from cfnlint.schema import PROVIDER_SCHEMA_MANAGER
 
-    template = cloudformation.load(SAGEMAKER / "notebook.yaml")
+    template = cloudformation.load_template(SAGEMAKER / "notebook.yaml")
     found = set()
     for kind in {resource["Type"] for resource in template["Resources"].values()}:
         schema = PROVIDER_SCHEMA_MANAGER.get_resource_schema("us-east-1", kind).schema

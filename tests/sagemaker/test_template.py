@@ -21,7 +21,7 @@ GIT = {"Repository": "https://example.com/g.git"}
 
 
 def stack_of(given):
-    return cloudformation.Stack(cloudformation.load(SAGEMAKER / "notebook.yaml"), given)
+    return cloudformation.Stack(cloudformation.load_template(SAGEMAKER / "notebook.yaml"), given)
 
 
 def resources(kind, given):
@@ -56,7 +56,7 @@ def resources(kind, given):
     ],
 )
 def test_the_template_refuses_impossible_parameters(given, refusal):
-    refusals = stack_of(given).refusals()
+    refusals = stack_of(given).validation_errors()
     assert refusals
     assert all(refusal in one for one in refusals)
 
@@ -72,13 +72,13 @@ def test_the_template_refuses_impossible_parameters(given, refusal):
     ],
 )
 def test_the_template_takes_the_possible_ones(given):
-    assert stack_of(given).refusals() == []
+    assert stack_of(given).validation_errors() == []
 
 
 def test_the_template_offers_the_machines_of_the_table_and_refuses_the_dead_pairs():
     import instance_pairs as pairs
 
-    template = cloudformation.load(SAGEMAKER / "notebook.yaml")
+    template = cloudformation.load_template(SAGEMAKER / "notebook.yaml")
     offered = template["Parameters"]["InstanceType"]["AllowedValues"]
     platforms = template["Parameters"]["Platform"]["AllowedValues"]
     assert set(offered) == {"ml.m5.xlarge", "ml.t3.xlarge", *pairs.load_instances()}
@@ -86,14 +86,14 @@ def test_the_template_offers_the_machines_of_the_table_and_refuses_the_dead_pair
     assert set(platforms) == set(pairs.load_platforms()) - {"notebook-al2023-v2"}
     for instance, platform in itertools.product(offered, platforms):
         given = {**GOOD, "InstanceType": instance, "Platform": platform}
-        refused = cloudformation.Stack(template, given).refusals()
+        refused = cloudformation.Stack(template, given).validation_errors()
         assert bool(refused) == bool(pairs.dead_reason(instance, platform)), (instance, platform)
 
 
 def test_the_default_machine_has_a_price_and_so_has_the_one_without_gpus():
     from gluonlab_sagemaker.cost import Prices
 
-    template = cloudformation.load(SAGEMAKER / "notebook.yaml")
+    template = cloudformation.load_template(SAGEMAKER / "notebook.yaml")
     machine = template["Parameters"]["InstanceType"]["Default"]
     for one in (machine, "ml.m5.xlarge"):
         assert Prices().hour_price(one, "us-east-1") is not None
@@ -112,7 +112,7 @@ def test_a_budget_is_made_for_an_address_alone_and_takes_what_the_notebook_is_ta
     assert made["Budget"]["BudgetLimit"] == {"Amount": 30, "Unit": "USD"}
     limit = {"Amount": "30", "Unit": "USD"}  # a text there, a number in CloudFormation
     call = {**made, "AccountId": "111122223333", "Budget": {**made["Budget"], "BudgetLimit": limit}}
-    assert aws_shapes.faults("CreateBudget", call, "budgets") == []
+    assert aws_shapes.find_request_faults("CreateBudget", call, "budgets") == []
     notes = made["NotificationsWithSubscribers"]
     told = {one["Address"] for note in notes for one in note["Subscribers"]}
     assert told == {"ada@example.com"}

@@ -9,7 +9,7 @@ import json
 import pytest
 from aws_machine import Machine
 from made_up_notebook import SAGEMAKER
-from support.job_charts import ACCURACY, LOSS, SPEED, charts, expressions
+from support.job_charts import ACCURACY, LOSS, SPEED, chart_values, metric_regexes
 
 SMALL = {
     "dataset": '"digits"', "model": '"mlp"', "epochs": "2", "lr": "0.1", "optimizer": '"sgd"',
@@ -37,7 +37,7 @@ def test_the_job_of_horovod_runs_under_the_toolkit(tmp_path, monkeypatch):
     said = machine.said()
     assert "mpirun --host localhost:2 -np 2" in said
     # rank 0 alone evaluates, once an epoch
-    drawn = charts(said, expressions(SAGEMAKER / "training" / "horovod.json"))
+    drawn = chart_values(said, metric_regexes(SAGEMAKER / "training" / "horovod.json"))
     assert {name: len(numbers) for name, numbers in drawn.items()} == {
         LOSS: 2, SPEED: 2, ACCURACY: 2
     }  # fmt: skip

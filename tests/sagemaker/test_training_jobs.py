@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from made_up_notebook import SAGEMAKER
-from support.job_charts import ACCURACY, LOSS, SPEED, charts, expressions
+from support.job_charts import ACCURACY, LOSS, SPEED, chart_values, metric_regexes
 from support.run_files import read_metrics
 from support.waiting import wait_until
 
@@ -62,7 +62,7 @@ def check_charts(name, said, folder):
     epochs = [line for line in read_metrics(folder) if line["kind"] == "epoch"]
     assert len(epochs) == SMALL["epochs"]
     speeds = [line["images"] / line["training_seconds"] for line in epochs]
-    assert charts(said, expressions(SAGEMAKER / "training" / f"{name}.json")) == {
+    assert chart_values(said, metric_regexes(SAGEMAKER / "training" / f"{name}.json")) == {
         LOSS: pytest.approx([line["loss"] for line in epochs], abs=1e-4),
         SPEED: pytest.approx(speeds, abs=0.5),
         ACCURACY: pytest.approx([line["accuracy"] for line in epochs], abs=1e-4),

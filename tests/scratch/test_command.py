@@ -7,10 +7,10 @@ import json
 import numpy as np
 import pytest
 from mxnet import autograd, gluon, nd
-from support.commands import the_error
-from support.devices import contexts, device, on_gpus
+from support.commands import read_error_line
+from support.devices import contexts, device, runs_on_gpus
 from support.idx_files import write_mnist
-from support.reference import as_gluon, set_values, textbook_lenet
+from support.reference import set_parameter_arrays, textbook_lenet, to_gluon_layout
 
 from gluonlab.collectives.algorithms import ALGORITHMS
 from gluonlab.data import load_dataset
@@ -38,7 +38,7 @@ def loss_of_gluon(folder):
     split = load_dataset("mnist", str(folder)).train
     order = np.random.RandomState([0, 0]).permutation(len(split))
     net, loss, total = textbook_lenet(pool="avg"), gluon.loss.SoftmaxCrossEntropyLoss(), 0.0
-    set_values(net, as_gluon(init_params(he_deviation)))
+    set_parameter_arrays(net, to_gluon_layout(init_params(he_deviation)))
     trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.02}, kvstore=None)
     for indices in (order[:8], order[8:16], order[16:]):
         images, labels = split.batch(indices)
@@ -70,7 +70,9 @@ def test_the_command_prints_a_line_per_epoch_and_a_last_one(run, tmp_path):
     assert all("images/s  loss " in line and "test accuracy 0." in line for line in epochs)
     assert last.startswith("test accuracy 0.") and last.endswith("on {} {}".format(*contexts(2)))
     assert err == (
-        "" if on_gpus() else "warning: no GPU on this machine: 2 CPU devices stand in for GPUs\n"
+        ""
+        if runs_on_gpus()
+        else "warning: no GPU on this machine: 2 CPU devices stand in for GPUs\n"
     )
 
 
@@ -100,7 +102,7 @@ MISTAKES = {
 @pytest.mark.cpu_only("mistakes as a machine without GPUs names them")
 @pytest.mark.parametrize("words", MISTAKES)
 def test_a_mistake_is_one_line_with_value_and_remedy(run, empty_cwd, words):
-    line = the_error(run(*words.split()), empty_cwd)
+    line = read_error_line(run(*words.split()), empty_cwd)
     assert [part for part in MISTAKES[words].split(" | ") if part not in line] == [], line
 
 

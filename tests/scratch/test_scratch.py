@@ -14,11 +14,11 @@ from support.covering import pairwise
 from support.devices import contexts, device, devices
 from support.examples import examples
 from support.reference import (
-    as_gluon,
-    distance,
     random_batches,
-    set_values,
+    relative_distance,
+    set_parameter_arrays,
     textbook_lenet,
+    to_gluon_layout,
     train_on_one_device,
 )
 
@@ -38,7 +38,7 @@ SIZES = {"even": (12,) * 5, "ragged": (7,) * 5, "tiny": (12, 1, 7, 2, 12)}
 @lru_cache(maxsize=None)
 def trained_by_gluon(sizes, lr):
     net = textbook_lenet(pool="avg")
-    set_values(net, as_gluon(init_params(seed=1)))
+    set_parameter_arrays(net, to_gluon_layout(init_params(seed=1)))
     return train_on_one_device(net, random_batches(sizes), "sgd", learning_rate=lr)
 
 
@@ -59,7 +59,7 @@ def test_lenet_is_gluons_with_average_pooling():
     net.initialize(ctx=ctx)
     net(nd.zeros((1, 1, 28, 28), ctx))
     ((params, grads),) = replicas_on([ctx], seed=4)
-    set_values(net, as_gluon(params))
+    set_parameter_arrays(net, to_gluon_layout(params))
     ((images, labels),) = random_batches([9], seed=1)
     x, y = nd.array(images, ctx), nd.array(labels, ctx, "int32")
     with autograd.record():
@@ -72,13 +72,13 @@ def test_lenet_is_gluons_with_average_pooling():
     total.backward()
     assert losses.shape == (9,)
     assert (
-        distance(
+        relative_distance(
             [scores.asnumpy(), losses.asnumpy()], [expected.asnumpy(), expected_losses.asnumpy()]
         )
         <= TOLERANCE
     )
     gradients = [param.grad(ctx).asnumpy() for param in net.collect_params().values()]
-    assert distance(as_gluon(grads), gradients) <= TOLERANCE
+    assert relative_distance(to_gluon_layout(grads), gradients) <= TOLERANCE
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,10 @@ def test_k_devices_make_gluons_update_on_one(k, name, sizes):
     for images, labels in random_batches(sizes):
         train_batch(nd.array(images), nd.array(labels, dtype="int32"), replicas, 0.1, sum_up)
     for replica in replicas:
-        assert distance(as_gluon(replica.params), trained_by_gluon(sizes, 0.1)) <= TOLERANCE
+        assert (
+            relative_distance(to_gluon_layout(replica.params), trained_by_gluon(sizes, 0.1))
+            <= TOLERANCE
+        )
         assert same_bits(replica.params, replicas[0].params)
 
 

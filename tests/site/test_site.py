@@ -6,10 +6,10 @@ import re
 from pathlib import Path
 
 import pytest
-from support.browser import Page, start, wanted
-from support.legible import ACROSS, as_seen, faint
+from support.browser import BrowserPage, require_browser, start_browser
+from support.legible import PAGE_WIDTH, emulate_screen, find_low_contrast_texts
 
-wanted()
+require_browser()
 pytestmark = pytest.mark.browser
 SITE = Path(__file__).resolve().parents[2] / "build" / "site"
 PAGES = sorted(page.name for page in SITE.glob("*.html") if page.name != "404.html")
@@ -28,7 +28,7 @@ LEVELS = """return [...document.querySelectorAll('article h1, article h2, articl
 
 @pytest.fixture(scope="module")
 def driver():
-    started = start()
+    started = start_browser()
     yield started
     started.quit()
 
@@ -40,33 +40,33 @@ def test_every_page_of_docs_is_a_page_of_the_site():
 @pytest.mark.parametrize("name", PAGES)
 def test_a_page_can_be_read(driver, name):
     """In its width on a telephone and on a desk, light and dark; with titles in order."""
-    page = Page(driver, SITE / name)
+    page = BrowserPage(driver, SITE / name)
     here = SITE.as_uri()
-    assert [url for url in page.requests() if not url.startswith(here)] == []
+    assert [url for url in page.requested_urls() if not url.startswith(here)] == []
     levels = driver.execute_script(LEVELS)
     assert levels[0] == 1 and all(b <= a + 1 for a, b in zip(levels, levels[1:]))
     assert driver.execute_script(UNNAMED) == []
     for width, scheme in ((1280, "light"), (390, "dark")):
-        with as_seen(driver, width, scheme):
-            assert driver.execute_script(ACROSS) <= width, width
-            assert faint(driver) == [], (width, scheme)
-    assert page.complaints() == []
+        with emulate_screen(driver, width, scheme):
+            assert driver.execute_script(PAGE_WIDTH) <= width, width
+            assert find_low_contrast_texts(driver) == [], (width, scheme)
+    assert page.console_messages() == []
 
 
 def test_what_is_looked_for_is_found_without_a_server(driver):
-    page = Page(driver, SITE / "index.html")
+    page = BrowserPage(driver, SITE / "index.html")
     page.press("/")
     page.press("checkpoint")
     found = ".md-search-result__item"
     page.wait(lambda: driver.find_elements("css selector", found))
     titles = [each.text for each in driver.find_elements("css selector", f"{found} h1")]
     assert "Interrupted runs" in titles
-    assert page.complaints() == []
+    assert page.console_messages() == []
 
 
 def test_the_keyboard_reaches_the_text(driver):
     """The first Tab offers to skip to the content, as a reader of screens wants."""
-    page = Page(driver, SITE / "running.html")
+    page = BrowserPage(driver, SITE / "running.html")
     page.press("\ue004")
     assert "md-skip" in driver.switch_to.active_element.get_attribute("class")
     page.press("\ue007")

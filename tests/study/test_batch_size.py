@@ -5,7 +5,7 @@ import math
 import xml.etree.ElementTree as ElementTree
 
 import pytest
-from support.studies import begun
+from support.studies import begin_study
 
 from gluonlab.study import batch_size
 from gluonlab.study.__main__ import main
@@ -181,7 +181,7 @@ def test_what_another_panel_found_is_said_before_the_mistake(study, tmp_path, mo
          for name, target in (("digits", 0.7), ("mnist", 0.9999))}, 1, 1, None,
     )  # fmt: skip
     monkeypatch.setattr(batch_size, "step_limit", lambda panel, size: 10 if panel is hard else 400)
-    begun("batch-size", options, tmp_path / "a")
+    begin_study("batch-size", options, tmp_path / "a")
     words = ["batch-size", "--resume", str(tmp_path / "a")]
     for language, digits in (("en", "digits"), ("ja", "数字")):
         status, out, err = study(*words, "--language", language)

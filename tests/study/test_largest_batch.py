@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.devices import named
-from support.process_memory import peak_of_a_run
+from support.devices import device_spec
+from support.process_memory import measure_run_peak
 from support.processes import clean_environment
 from support.waiting import wait_until
 
@@ -70,7 +70,7 @@ def test_the_search_finds_the_largest_of_any_cost_that_grows(
 
 def test_where_the_data_ends_it_says_so_and_what_would_fit(ended, empty_cwd):
     """Before, 718 was "the largest that fits" into any memory."""
-    arguments = ("--devices", named(2), "--model", "mlp", "--find-batch-size", "1G")
+    arguments = ("--devices", device_spec(2), "--model", "mlp", "--find-batch-size", "1G")
     status, out, err = ended(main, *arguments)
     assert (status, list(empty_cwd.iterdir())) == (0, [])
     first, second, *_ = out.splitlines()
@@ -91,7 +91,7 @@ def test_where_the_data_ends_it_says_so_and_what_would_fit(ended, empty_cwd):
 
 @pytest.mark.cpu_only("it is the process that is measured")
 def test_under_a_split_sizes_are_those_of_a_copy_of_the_network_with_its_usual_microbatches():
-    settings = {"devices": named(2), "model": "mlp", "split": "pipeline", "cut": "1"}
+    settings = {"devices": device_spec(2), "model": "mlp", "split": "pipeline", "cut": "1"}
     told = []
     found = find_batch_size(TrainConfig(**settings), GIB, told.append)
     assert (found.images, found.limit) == (1437, "data")
@@ -109,7 +109,7 @@ def test_under_a_split_sizes_are_those_of_a_copy_of_the_network_with_its_usual_m
 @pytest.mark.cpu_only("a GPU's memory holds neither Python nor MXNet")
 @pytest.mark.parametrize("budget", ["1k", "100M"])
 def test_less_than_python_and_mxnet_take_fits_nothing(ended, empty_cwd, budget):
-    status, out, err = ended(main, "--devices", named(2), "--find-batch-size", budget)
+    status, out, err = ended(main, "--devices", device_spec(2), "--find-batch-size", budget)
     assert (status, out) == (2, "")
     assert re.fullmatch(
         r"error: --find-batch-size [^:]+: a batch of 1 per device needs "
@@ -121,7 +121,7 @@ def test_less_than_python_and_mxnet_take_fits_nothing(ended, empty_cwd, budget):
 @pytest.mark.long
 def test_a_budget_in_which_the_smallest_batch_does_not_fit_is_refused_with_what_it_needs():
     needs = r"a batch of 4 per device needs ([0-9.,]+) MiB: give more, or choose a smaller --model"
-    config = TrainConfig(devices=named(1), model="gluoncv:mobilenetv2_0.25", microbatches=4)
+    config = TrainConfig(devices=device_spec(1), model="gluoncv:mobilenetv2_0.25", microbatches=4)
     with pytest.raises(ConfigError, match=needs):
         find_batch_size(config, 290 * MIB)
 
@@ -133,7 +133,7 @@ def test_the_machine_has_less_than_the_budget(monkeypatch):
         "available_memory",
         lambda: AvailableMemory(8 * GIB, 600 * MIB, "the machine"),
     )
-    found = find_batch_size(TrainConfig(devices=named(1), dataset="synthetic"), 100 * GIB)
+    found = find_batch_size(TrainConfig(devices=device_spec(1), dataset="synthetic"), 100 * GIB)
     assert found.limit == "machine"
     assert 0.8 * 600 * MIB < found.taken < 600 * MIB
     assert found.summary_lines()[0].endswith("MiB, and no more is free on this machine")
@@ -151,7 +151,7 @@ def measuring(pid):
 @pytest.mark.long
 @pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_however_the_search_ends_no_child_is_left(tmp_path, sign):
-    words = f"--devices {named(1)} --dataset synthetic --model resnet50 --find-batch-size 1G"
+    words = f"--devices {device_spec(1)} --dataset synthetic --model resnet50 --find-batch-size 1G"
     process = subprocess.Popen(
         [sys.executable, "-m", "gluonlab.run", *words.split()], cwd=tmp_path,
         env=clean_environment(TMPDIR=str(tmp_path)), stdin=subprocess.DEVNULL,
@@ -191,14 +191,14 @@ def test_a_run_with_the_batch_that_is_found_stays_below_the_budget_and_uses_most
 ):
     """The table of docs/memory.md has 2G."""
     budget = BUDGETS[network]
-    settings = ("--devices", named(2), "--dataset", "synthetic", "--model", network)
+    settings = ("--devices", device_spec(2), "--dataset", "synthetic", "--model", network)
     settings += ("--split", split)
     search = ("--find-batch-size", f"{budget}M", "--json")
     done = python("-m", "gluonlab.run", *settings, *search, timeout=1800)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["limit"] == "budget"
-    taken = peak_of_a_run(
+    taken = measure_run_peak(
         python, *settings, "--batch-size", str(found["images"]), "--epochs", "1", "--lr", "1e-6"
     )
     assert 0.7 * budget * MIB < taken < budget * MIB

@@ -5,8 +5,8 @@ import xml.etree.ElementTree as ElementTree
 from statistics import median
 
 import pytest
-from support.devices import named, on_gpus
-from support.studies import begun
+from support.devices import device_spec, runs_on_gpus
+from support.studies import begin_study
 
 from gluonlab import TrainConfig, train
 from gluonlab.study import learning_rate
@@ -35,7 +35,8 @@ def test_a_measurement_is_the_accuracy_of_such_a_run(way, tmp_path):
     """The reference: the same training by the command's own road, written down to its end."""
     point = {"way": way, "devices": 2, "rate": 0.02}
     config = TrainConfig(
-        devices=None if on_gpus() else named(2), gpus=2 if on_gpus() else None, model="mlp",
+        devices=None if runs_on_gpus() else device_spec(2), gpus=2 if runs_on_gpus() else None,
+        model="mlp",
         batch_size=64, epochs=2, optimizer="sgd", momentum=0.9, seed=1, out=str(tmp_path / "run"),
         lr=0.02 if way == SAME else 0.04, warmup_epochs=0.0 if way in (SAME, LINEAR) else 1.0,
         momentum_rule="mxnet" if way == "uncorrected" else "corrected",
@@ -115,7 +116,7 @@ def test_the_command_writes_figures_and_a_page_in_both_languages(study, tmp_path
         lambda options, point, seed: {"right": 0.5 + point["rate"] + seed / 100},
     )
     folder = tmp_path / "study"
-    begun("learning-rate", OPTIONS, folder)
+    begin_study("learning-rate", OPTIONS, folder)
     status, out, _ = study("learning-rate", "--resume", str(folder), "--json")
     assert status == 0
     result = json.loads((folder / "result.json").read_text())

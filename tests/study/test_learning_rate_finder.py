@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.devices import named
-from support.drawn_charts import curve, tree_of
+from support.devices import device_spec
+from support.drawn_charts import curve_points, parse_svg
 
 from gluonlab import TrainConfig, train
 from gluonlab.errors import ConfigError, RunError
@@ -31,7 +31,7 @@ CONFIG = TrainConfig(model="mlp", global_batch_size=128, optimizer="sgd")
 
 @pytest.fixture(scope="module")
 def found():
-    return find_learning_rate(CONFIG.replace(devices=named(2)), 60)
+    return find_learning_rate(CONFIG.replace(devices=device_spec(2)), 60)
 
 
 def step_losses(run):
@@ -44,7 +44,7 @@ def test_the_rate_rises_by_one_factor_and_its_first_losses_are_those_of_any_run(
     factors = np.divide(found.rates[1:], found.rates[:-1])
     assert found.rates[0] == LOWEST and factors == pytest.approx((HIGHEST / LOWEST) ** (1 / 59))
     out = tmp_path / "run"
-    config = CONFIG.replace(devices=named(2), lr=LOWEST, epochs=1, out=str(out))
+    config = CONFIG.replace(devices=device_spec(2), lr=LOWEST, epochs=1, out=str(out))
     train(config, reporter=Reporter())
     assert found.losses[:8] == pytest.approx(step_losses(out)[:8], rel=1e-4)
 
@@ -53,7 +53,7 @@ def test_its_losses_are_those_of_a_run_that_follows_the_same_rates(found, monkey
     """The reference is a usual run, whose schedule is replaced by the rates that were reported."""
     same = lambda own, step: found.rates[min(step, len(found.rates)) - 1]  # noqa: E731
     monkeypatch.setitem(LR_SCHEDULES, "constant", same)
-    config = CONFIG.replace(devices=named(2), lr=1.0, epochs=5, out=str(tmp_path / "run"))
+    config = CONFIG.replace(devices=device_spec(2), lr=1.0, epochs=5, out=str(tmp_path / "run"))
     train(config, reporter=Reporter())
     losses = step_losses(tmp_path / "run")
     assert losses[: len(found.losses)] == found.losses and len(found.losses) > 40  # bit for bit
@@ -68,7 +68,7 @@ def test_the_suggestion_trains(found, tmp_path):
 def test_a_rate_that_is_scaled_is_suggested_as_it_is_given():
     """--scale-lr multiplies what --lr gives by 4: the same steps, a rate 4 times as small."""
     scaled = CONFIG.replace(global_batch_size=None, batch_size=32, scale_lr=True)
-    four = find_learning_rate(scaled.replace(devices=named(4)), 40)
+    four = find_learning_rate(scaled.replace(devices=device_spec(4)), 40)
     assert four.batch == 128 and four.rates[0] == LOWEST
     assert four.rates[-1] <= HIGHEST
 
@@ -98,15 +98,17 @@ def test_smoothing_is_that_of_a_weighted_mean():
 def test_picture_and_numbers_are_written_together(found, tmp_path):
     path = write_finder_result(found, str(tmp_path / "a"))
     assert {each.name for each in path.iterdir()} == {"find-lr.svg", "find-lr.json"}
-    tree = tree_of((path / "find-lr.svg").read_text(encoding="utf-8"))
+    tree = parse_svg((path / "find-lr.svg").read_text(encoding="utf-8"))
     highest = 2 * found.smoothed[0]  # where what is above is drawn
     drawn = [(rate, min(loss, highest)) for rate, loss in zip(found.rates, found.losses)]
-    assert curve(tree, "curve-2", log_x=True) == [pytest.approx(point, rel=1e-3) for point in drawn]
+    assert curve_points(tree, "curve-2", log_x=True) == [
+        pytest.approx(point, rel=1e-3) for point in drawn
+    ]
     assert json.loads((path / "find-lr.json").read_text())["suggestion"] == found.suggestion
 
 
 def test_the_command_says_a_rate_and_leaves_only_its_folder(run, empty_cwd):
-    words = ["--model", "mlp", "--devices", named(1), "--find-lr", "30", "--out", "found"]
+    words = ["--model", "mlp", "--devices", device_spec(1), "--find-lr", "30", "--out", "found"]
     status, out, _ = run(*words)
     assert status == 0 and out.startswith("--lr ") and max(map(len, out.splitlines())) <= 80
     assert [path.name for path in empty_cwd.iterdir()] == ["found"]

@@ -4,7 +4,7 @@ import copy
 import json
 
 import pytest
-from support.commands import the_error
+from support.commands import read_error_line
 
 import gluonlab
 from gluonlab.study import __main__ as command
@@ -58,7 +58,7 @@ OPTIONS = {
     ],
 )
 def test_a_mistake_is_one_line_and_leaves_nothing(words, said, study, empty_cwd):
-    assert said in the_error(study(*words.split()), empty_cwd)
+    assert said in read_error_line(study(*words.split()), empty_cwd)
 
 
 # --- study.json

@@ -4,9 +4,9 @@ from dataclasses import replace
 from functools import lru_cache
 
 import pytest
-from support.browser import opening, start, wanted
-from support.devices import named
-from support.drawn_pages import Texts, contrast
+from support.browser import open_pages, require_browser, start_browser
+from support.devices import device_spec
+from support.drawn_pages import PageTexts, contrast_ratio
 
 from gluonlab.bench.harness.confidence_interval import Estimate
 from gluonlab.bench.harness.measurement_command import cpu_devices
@@ -27,7 +27,7 @@ from gluonlab.study.speedup.diagnosis_report import render_page as verdict_page
 from gluonlab.study.splits import build_report as of_splits
 from gluonlab.study.study import render_page as study_page
 
-wanted()
+require_browser()
 pytestmark = pytest.mark.cpu_only("pages are the same wherever it was trained")
 LANGUAGES, THEMES, WIDTHS = ("en", "ja"), ("light", "dark"), (1200, 420)
 TRUTH = """
@@ -47,7 +47,7 @@ return {
 
 @pytest.fixture(scope="module")
 def driver():
-    found = start()
+    found = start_browser()
     yield found
     found.quit()
 
@@ -57,7 +57,7 @@ def verdict():
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(measure_step, "BLOCK_S", 0.005)
         patched.setattr(measure_step, "RECORDED_S", 0.02)
-        config = TrainConfig(devices=named(2), dataset="synthetic", model="mlp", batch_size=4)
+        config = TrainConfig(devices=device_spec(2), dataset="synthetic", model="mlp", batch_size=4)
         found = diagnose(config, rounds=5, try_advice=False)
     tried = [
         TriedAdvice(Candidate({"kvstore": "sharded-optimizer"}), Estimate(1.2, 1.1, 1.3)),
@@ -147,7 +147,7 @@ def test_a_page_fits_can_be_read_and_complains_of_nothing(
 ):
     html = page_of(which, language, verdict)
     backgrounds = {}
-    with opening(driver, tmp_path) as show:
+    with open_pages(driver, tmp_path) as show:
         for theme in THEMES:
             for width in WIDTHS:
                 emulate(driver, theme, width)
@@ -157,12 +157,12 @@ def test_a_page_fits_can_be_read_and_complains_of_nothing(
                 assert seen["empty"] == 0 and all(seen["pictures"])
                 backgrounds[theme] = rgb(seen["background"])
                 for colour in seen["colours"]:
-                    assert contrast(rgb(colour), backgrounds[theme]) >= 4.5, (theme, colour)
+                    assert contrast_ratio(rgb(colour), backgrounds[theme]) >= 4.5, (theme, colour)
     assert (
-        contrast(backgrounds["light"], "#000000")
+        contrast_ratio(backgrounds["light"], "#000000")
         > 15
         > 3
-        > contrast(backgrounds["dark"], "#000000")
+        > contrast_ratio(backgrounds["dark"], "#000000")
     )
 
 
@@ -170,7 +170,7 @@ def test_a_page_fits_can_be_read_and_complains_of_nothing(
 def test_a_page_is_in_its_language_and_needs_nothing_else(which, verdict):
     pages = {language: page_of(which, language, verdict) for language in LANGUAGES}
     for language, html in pages.items():
-        assert f'<html lang="{language}">' in html and "{" not in "".join(Texts(html).texts)
+        assert f'<html lang="{language}">' in html and "{" not in "".join(PageTexts(html).texts)
         assert "://" not in html.replace("http://www.w3.org/", "")
     assert any("\u3040" <= letter <= "\u30ff" for letter in pages["ja"])
     assert not any("\u3040" <= letter <= "\u9fff" for letter in pages["en"])

@@ -5,7 +5,7 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.devices import named
+from support.devices import device_spec
 
 from gluonlab import TrainConfig, train
 from gluonlab.study.short_training import AccuracyProbe, log_spaced_steps, train_with_probe
@@ -17,11 +17,11 @@ PER_EPOCH = math.ceil(1437 / 128)
 
 def test_looks_at_the_end_of_epochs_see_what_the_run_itself_sees(tmp_path):
     """The undisturbed run is the reference: looking in between changes no bit."""
-    config = CONFIG.replace(devices=named(2), out=str(tmp_path / "run"))
+    config = CONFIG.replace(devices=device_spec(2), out=str(tmp_path / "run"))
     history = train(config, reporter=Reporter()).history
     ends = [PER_EPOCH * epoch for epoch in (1, 2)]
     found = train_with_probe(
-        CONFIG.replace(devices=named(2)), AccuracyProbe([3, 7, *ends], target=2.0)
+        CONFIG.replace(devices=device_spec(2)), AccuracyProbe([3, 7, *ends], target=2.0)
     )
     seen = {steps: test for steps, _, test, _ in found["looks"]}
     assert [seen[steps] for steps in ends] == [epoch.accuracy for epoch in history]

@@ -8,7 +8,7 @@ import sys
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.full_disk import full_at
+from support.full_disk import limit_file_size
 from support.processes import REPOSITORY
 
 import gluonlab
@@ -200,8 +200,8 @@ def test_what_breaks_it_off_says_what_is_kept_and_how_to_go_on(tmp_path, kind):
 def test_a_full_disk_is_one_line_and_leaves_whole_lines(tmp_path):
     file = filled(tmp_path / "a")
     before = file.read_bytes()
-    with full_at(len(before) + 20), pytest.raises(OutputError, match="cannot write"), open_study(
-        "toy", OPTIONS, str(tmp_path / "a")
-    ) as folder:
+    with limit_file_size(len(before) + 20), pytest.raises(
+        OutputError, match="cannot write"
+    ), open_study("toy", OPTIONS, str(tmp_path / "a")) as folder:
         folder.store.add({"size": 9}, 0, {"value": 1})
     assert file.read_bytes() == before

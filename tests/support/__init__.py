@@ -1,1 +1,1 @@
-"""What tests of several rooms share."""
+"""Helpers of the tests of several packages."""

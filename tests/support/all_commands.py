@@ -1,4 +1,4 @@
-"""All commands of the program, each by the words that call it."""
+"""All commands of gluonlab, by the words that call them."""
 
 import importlib
 
@@ -11,33 +11,33 @@ from gluonlab.exercises.__main__ import COMMANDS as EXERCISES
 from gluonlab.study.__main__ import COMMANDS as STUDY
 
 PACKAGES = ("scratch", "doctor", "launch", "report", "labs")
-# the words -> what a person calls with them
-LEAVES = {
+# The words of a command, and its function.
+COMMAND_FUNCTIONS = {
     "run": importlib.import_module("gluonlab.run").main,
     "predict": importlib.import_module("gluonlab.predict").main,
     **{name: importlib.import_module(f"gluonlab.{name}.__main__").main for name in PACKAGES},
-    **{f"data {name}": made for name, made in DATA.items()},
-    **{f"exercises {name}": made for name, made in EXERCISES.items()},
-    **{f"study {name}": made for name, made in STUDY.items()},
-    **{f"bench {name}": made for name, made in BENCH.items()},
+    **{f"data {name}": command for name, command in DATA.items()},
+    **{f"exercises {name}": command for name, command in EXERCISES.items()},
+    **{f"study {name}": command for name, command in STUDY.items()},
+    **{f"bench {name}": command for name, command in BENCH.items()},
     "completion": program.print_completion_script,
 }
-GROUPS = {"": program.COMMANDS, "data": DATA, "exercises": EXERCISES, "study": STUDY,
+COMMAND_GROUPS = {"": program.COMMANDS, "data": DATA, "exercises": EXERCISES, "study": STUDY,
           "bench": BENCH}  # fmt: skip
 
 
-def options_of(command):
-    """All its options, --help and what is not shown included."""
+def command_options(command):
+    """Return all options of a command, --help and hidden options included."""
     context = click.Context(command, **command.context_settings)
-    return [each for each in command.get_params(context) if isinstance(each, click.Option)]
+    return [param for param in command.get_params(context) if isinstance(param, click.Option)]
 
 
-def call(words, *arguments):
-    """What ``gluonlab WORDS ARGUMENTS`` does; it raises SystemExit."""
+def call_command(words, *arguments):
+    """Run ``gluonlab WORDS ARGUMENTS`` in this process, which raises SystemExit."""
     group, _, name = words.rpartition(" ")
     if words == "":
         program.dispatch("gluonlab", program.COMMANDS, arguments)
-    elif group or words in GROUPS:
+    elif group or words in COMMAND_GROUPS:
         program.COMMANDS[group or words][1]([*([name] if group else []), *arguments])
     else:
         program.COMMANDS[words][1](list(arguments))

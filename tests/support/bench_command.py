@@ -1,6 +1,4 @@
-"""For the tests of `gluonlab.bench allreduce` and `gradients`: a row of theirs, and a schedule that
-is wrong.
-"""
+"""Fake results of `gluonlab.bench allreduce` and `gradients`, and a wrong schedule."""
 
 from dataclasses import replace
 
@@ -10,27 +8,26 @@ from gluonlab.collectives.algorithms import ALGORITHMS
 from gluonlab.collectives.topology_aware import TOPOLOGY_AWARE
 from support.devices import CHOICE
 
-# what sums over the devices of the tests
-# all, where nothing is known of the links
-HERE = {
+# All algorithms that run on the devices of the tests without a topology.
+AVAILABLE_ALGORITHMS = {
     name
     for name in CHOICES
-    if name not in TOPOLOGY_AWARE and (name != "nccl" or CHOICE.asked == "gpu")
+    if name not in TOPOLOGY_AWARE and (name != "nccl" or CHOICE.requested_kind == "gpu")
 }
-ROW = AllreduceRow(
+ALLREDUCE_ROW = AllreduceRow(
     "ring", 4, 4096, 1024, "float32", 1, (0.002, 0.001, 0.004), 0.0, 0.0005,
     (0.0005, 0.0005, 0.002), floor_s=0.00025,
 )  # fmt: skip
 RING = ALGORITHMS["ring"]
 
 
-def without_its_last_transfer(world_size, *, chunks=None, groups=None):
-    """A ring that forgets one copy: the last device ends with a chunk of a part sum."""
+def ring_without_last_transfer(world_size, *, chunks=None, groups=None):
+    """Return a ring schedule without its last copy, so that the last device lacks a sum."""
     ring = RING(world_size)
     return replace(ring, steps=(*ring.steps[:-1], ring.steps[-1][:-1]))
 
 
-def measured(name, steps, seconds, reason=None, **more):
-    """So many steps of 128 images in each round."""
-    answers = [{"seconds": each, **more} for each in seconds]
+def make_measurement(name, steps, seconds, reason=None, **more):
+    """Return a measurement of rounds of some steps of 128 images; ``seconds``: for each round."""
+    answers = [{"seconds": round_seconds, **more} for round_seconds in seconds]
     return Measurement(Subject(name, name, "job", images=128), answers, steps, reason)

@@ -1,6 +1,4 @@
-"""A network of which a batch may use some branches only, and what plain Gluon makes of it on one
-device.
-"""
+"""A network whose batches may use some branches only, and its reference training on one device."""
 
 import mxnet as mx
 import numpy as np
@@ -10,8 +8,8 @@ from mxnet.gluon import nn
 IN, OUT = 3, 4
 
 
-class Branching(gluon.Block):
-    """The sum of the branches that it is told; each is a dense layer of its own."""
+class BranchingNet(gluon.Block):
+    """The sum of some branches, each of which is a separate dense layer."""
 
     def __init__(self, branches):
         super().__init__()
@@ -25,15 +23,15 @@ class Branching(gluon.Block):
         return total
 
 
-def branching_net(branches, ctxs):
+def make_branching_net(branches, ctxs):
     mx.random.seed(7)
-    net = Branching(branches)
+    net = BranchingNet(branches)
     net.initialize(mx.init.Normal(0.5), ctx=ctxs)
     return net
 
 
-def shards_of(step, devices, images=2, seed=0):
-    """(images, targets) for each device, the same whoever asks."""
+def make_shards(step, devices, images=2, seed=0):
+    """Return (images, targets) for each device, which depend on the step and the seed only."""
     random = np.random.RandomState((seed, step))
     return [
         (
@@ -44,8 +42,8 @@ def shards_of(step, devices, images=2, seed=0):
     ]
 
 
-def losses_of(net, shards, uses, ctxs, scale=1.0):
-    """What each device that uses any branch makes of its shard; to be called while recording."""
+def branch_losses(net, shards, uses, ctxs, scale=1.0):
+    """Return the loss of each device that uses any branch. Call it in autograd.record()."""
     return [
         ((net(nd.array(x, ctx=ctx), used) - nd.array(y, ctx=ctx)) ** 2).sum() * scale
         for (x, y), used, ctx in zip(shards, uses, ctxs)
@@ -55,34 +53,34 @@ def losses_of(net, shards, uses, ctxs, scale=1.0):
 
 def backward(net, shards, uses, ctxs, scale=1.0):
     with autograd.record():
-        losses = losses_of(net, shards, uses, ctxs, scale)
+        losses = branch_losses(net, shards, uses, ctxs, scale)
     if losses:
         autograd.backward(losses)
 
 
-def on_one_device(branches, steps, optimizer, clip_norm=None):
-    """gluon.Trainer(ignore_stale_grad=True) on one device, which makes of every shard what the
-    device of the shard would.
+def train_branches_on_one_device(branches, steps, optimizer, clip_norm=None):
+    """Train with gluon.Trainer(ignore_stale_grad=True) on one device; return the network.
+
+    The one device computes the shards of all devices in turn.
     """
     ctx = mx.cpu(0)
-    net = branching_net(branches, [ctx])
+    net = make_branching_net(branches, [ctx])
     trainer = gluon.Trainer(net.collect_params(), optimizer, kvstore=None)
     for number, uses in enumerate(steps):
-        shards = shards_of(number, len(uses))
+        shards = make_shards(number, len(uses))
         backward(net, shards, uses, [ctx] * len(uses))
-        fresh = [
-            param.grad() for param in net.collect_params().values() if param.data()._fresh_grad
-        ]
+        params = net.collect_params().values()
+        fresh_grads = [param.grad() for param in params if param.data()._fresh_grad]
         size = sum(len(x) for x, _ in shards)
-        if clip_norm is not None and fresh:
-            gluon.utils.clip_global_norm(fresh, clip_norm * size)
+        if clip_norm is not None and fresh_grads:
+            gluon.utils.clip_global_norm(fresh_grads, clip_norm * size)
         counts = trainer.optimizer._all_index_update_counts[0]
         ages = [
             counts.get(key, 0)
             for key, param in enumerate(trainer._params)
             if param.data()._fresh_grad
         ]
-        # one rate for all: MXNet gives those that come before the oldest one an earlier one
+        # MXNet would use an earlier learning rate for the parameters before the oldest one
         trainer.optimizer.num_update = max(
             [trainer.optimizer.num_update, *(age + 1 for age in ages)]
         )
@@ -90,10 +88,10 @@ def on_one_device(branches, steps, optimizer, clip_norm=None):
     return net
 
 
-def on_devices(net, trainer, steps, ctxs):
-    """The same with one device per shard, under ``trainer``."""
+def train_branches_on_devices(net, trainer, steps, ctxs):
+    """Train in place with one device per shard."""
     for number, uses in enumerate(steps):
-        shards = shards_of(number, len(uses))
+        shards = make_shards(number, len(uses))
         scale = trainer.loss_scale.value if getattr(trainer, "loss_scale", None) else 1.0
         backward(net, shards, uses, ctxs, scale)
         trainer.step(sum(len(x) for x, _ in shards), ignore_stale_grad=True)

@@ -1,6 +1,4 @@
-"""Chromium without a window, and a drawn page in it; needs chromium and chromedriver, which pip
-cannot install.
-"""
+"""A headless Chromium for tests of pages. It needs chromium and chromedriver, which pip lacks."""
 
 import json
 import os
@@ -15,36 +13,37 @@ from support.waiting import LIMIT_S
 INSTALL = "apt-get install chromium chromium-driver"
 
 
-def find(*names):
+def find_program(*names):
     return next(filter(None, map(shutil.which, names)), None)
 
 
-def missing():
-    """What is not here of what it takes, in a line; None if all is."""
-    chromium, driver = find("chromium", "chromium-browser", "google-chrome"), find("chromedriver")
-    lacking = [
+def describe_missing_programs():
+    """Return a line that names the missing programs; None if none is missing."""
+    chromium, driver = (
+        find_program("chromium", "chromium-browser", "google-chrome"),
+        find_program("chromedriver"),
+    )
+    missing = [
         name for name, path in (("Chromium", chromium), ("chromedriver", driver)) if path is None
     ]
-    return f"no {' and no '.join(lacking)} here: {INSTALL}" if lacking else None
+    return f"no {' and no '.join(missing)} here: {INSTALL}" if missing else None
 
 
-def wanted():
-    """Skips the module that calls it where there is no browser; not under
-    GLUONLAB_BROWSER=required, where its tests fail.
-    """
-    if missing() and os.environ.get("GLUONLAB_BROWSER") != "required":
-        pytest.skip(missing(), allow_module_level=True)
+def require_browser():
+    """Skip the calling module if there is no browser; with GLUONLAB_BROWSER=required it fails."""
+    if describe_missing_programs() and os.environ.get("GLUONLAB_BROWSER") != "required":
+        pytest.skip(describe_missing_programs(), allow_module_level=True)
 
 
-def start():
-    """A WebDriver."""
-    if missing():
-        pytest.fail(missing())
+def start_browser():
+    """Return a WebDriver."""
+    if describe_missing_programs():
+        pytest.fail(describe_missing_programs())
     from selenium import webdriver
     from selenium.webdriver.chrome.service import Service
 
     options = webdriver.ChromeOptions()
-    options.binary_location = find("chromium", "chromium-browser", "google-chrome")
+    options.binary_location = find_program("chromium", "chromium-browser", "google-chrome")
     for name in (
         "headless=new",
         "disable-gpu",
@@ -55,26 +54,26 @@ def start():
         options.add_argument(f"--{name}")
     options.add_argument("--window-size=1200,900")
     if os.geteuid() == 0:
-        options.add_argument("--no-sandbox")  # Chromium's own refuses to run for root
+        options.add_argument("--no-sandbox")  # its sandbox refuses to run as root
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
     # with a path, selenium downloads no driver
-    return webdriver.Chrome(options=options, service=Service(find("chromedriver")))
+    return webdriver.Chrome(options=options, service=Service(find_program("chromedriver")))
 
 
-class Page:
-    """A page in the browser, as a person has it before them."""
+class BrowserPage:
+    """A page in the browser, with the actions of its users."""
 
     def __init__(self, driver, path):
         self.driver = driver
         for kind in ("browser", "performance"):
-            driver.get_log(kind)  # of the page before
+            driver.get_log(kind)  # discard those of the previous page
         self.url = path.as_uri()
         driver.get(self.url)
 
-    def find(self, id):
+    def find_element(self, id):
         return self.driver.find_element("id", id)
 
-    def text(self, id):
+    def read_text(self, id):
         return self.driver.execute_script(
             "return document.getElementById(arguments[0]).innerText", id
         )
@@ -85,35 +84,33 @@ class Page:
     def choose(self, id, value):
         from selenium.webdriver.support.ui import Select
 
-        Select(self.find(id)).select_by_visible_text(str(value))
+        Select(self.find_element(id)).select_by_visible_text(str(value))
 
     def slide(self, step):
         script = (
             "const [s, to] = arguments; s.value = to; "
             "s.dispatchEvent(new Event('input', {bubbles: true}))"
         )
-        self.driver.execute_script(script, self.find("slider"), step)
+        self.driver.execute_script(script, self.find_element("slider"), step)
 
-    def state(self):
-        """``state[rank][chunk]``, as `check.states` has it."""
-        return as_state(self.driver.execute_script(f"{READ} return read();"))
+    def read_state(self):
+        """Return the contributions ``state[rank][chunk]``."""
+        return parse_state(self.driver.execute_script(f"{READ} return read();"))
 
-    def all_states(self, id):
-        """For each choice of a field the states from the first step to the last, with a click on
-        the button for each.
-        """
+    def read_all_states(self, id):
+        """Return all states for each choice of a field, by clicks on the "next" button."""
         return [
-            [as_state(text) for text in texts]
-            for texts in self.driver.execute_script(f"{READ} {READ_ALL}", self.find(id))
+            [parse_state(text) for text in texts]
+            for texts in self.driver.execute_script(f"{READ} {READ_ALL}", self.find_element(id))
         ]
 
-    def arrows(self):
-        """The transfers of the step, by the columns and rows where arrows begin and end."""
+    def read_arrows(self):
+        """Return the transfers of the step, read from the columns and rows of the arrows."""
         heads, cells, lines = self.driver.execute_script(READ_ARROWS)
         ranks = {round(x): int(rank) for x, _, rank, _ in cells}
         chunks = {round(y): int(chunk) for _, y, _, chunk in cells}
         assert {round(x): int(rank) for x, rank in heads} == ranks
-        found = []
+        transfers = []
         for op, way in ((op, way) for op, path in lines for way in path.split("M")[1:]):
             up, across, down = (part.split() for part in way.split("Q"))
             xs = [
@@ -123,7 +120,7 @@ class Page:
                 float(down[2]),
             ]
             assert xs in (sorted(xs), sorted(xs)[::-1])  # straight there
-            found.append(
+            transfers.append(
                 (
                     ranks[round(xs[0])],
                     ranks[round(xs[-1])],
@@ -131,14 +128,14 @@ class Page:
                     op,
                 )
             )
-        return found
+        return transfers
 
     def watch(self, id):
-        """Keep every text that an element has from now on, for `seen`."""
-        self.driver.execute_script(WATCH, self.find(id))
+        """Record every text of an element from now on, for `watched_texts`."""
+        self.driver.execute_script(WATCH, self.find_element(id))
 
-    def seen(self):
-        """The texts of the watched element, in order, however fast they followed each other."""
+    def watched_texts(self):
+        """Return all texts of the watched element, in order."""
         return self.driver.execute_script("return window.seen")
 
     def wait(self, condition):
@@ -147,8 +144,8 @@ class Page:
             assert time.monotonic() < end, f"waited for {LIMIT_S} s in {self.driver.current_url}"
             time.sleep(0.02)
 
-    def requests(self):
-        """All that the browser asked for, other than the page itself."""
+    def requested_urls(self):
+        """Return the URLs that the browser requested, without that of the page."""
         messages = [
             json.loads(entry["message"])["message"] for entry in self.driver.get_log("performance")
         ]
@@ -162,7 +159,7 @@ class Page:
         )
         return [url for url in sent + entries if url != self.url and not url.startswith("data:")]
 
-    def complaints(self):
+    def console_messages(self):
         return [entry["message"] for entry in self.driver.get_log("browser")]
 
 
@@ -190,31 +187,29 @@ READ_ARROWS = """const all = (which, read) => [...document.querySelectorAll(whic
             all('.line[data-op]', (line) => [line.dataset.op, line.getAttribute('d')])];"""
 
 
-def as_state(text):
+def parse_state(text):
     state = {}
     for rank, chunk, contributions in map(str.split, text.splitlines()):
         state.setdefault(int(rank), {})[int(chunk)] = tuple(map(int, contributions.split(",")))
     return [[chunks[chunk] for chunk in sorted(chunks)] for _, chunks in sorted(state.items())]
 
 
-def has_no_network(page):
-    assert page.requests() == []
-    assert page.complaints() == []
+def check_no_requests(page):
+    assert page.requested_urls() == []
+    assert page.console_messages() == []
 
 
 @contextmanager
-def opening(driver, folder):
-    """``show(html)``: a Page of it; in the end it must not have asked for anything, nor complained,
-    which is checked where the block ends without an error.
-    """
+def open_pages(driver, folder):
+    """Yield ``show(html)``, which opens a page; check at the end that no page sent a request."""
     pages = []
 
     def show(html):
         path = folder / "page.html"
         path.write_text(html, encoding="utf-8")
-        pages.append(Page(driver, path))
+        pages.append(BrowserPage(driver, path))
         return pages[-1]
 
     yield show
     for page in pages:
-        has_no_network(page)
+        check_no_requests(page)

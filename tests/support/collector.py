@@ -1,4 +1,4 @@
-"""Exclude objects that are alive after a module's tests from Python's garbage collection.
+"""Plugin that excludes long-lived objects from garbage collection after each test module.
 
 gluonlab collects after each training. In a process that has loaded hundreds of modules, looking
 through all of them would take longer than most trainings of the tests.
@@ -9,17 +9,17 @@ import gc
 import pytest
 
 
-def freeze_what_is_alive():
+def freeze_live_objects():
     gc.collect()
     gc.freeze()
 
 
 def pytest_collection_finish():
-    freeze_what_is_alive()
+    freeze_live_objects()
 
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_teardown(item, nextitem):
     yield
     if nextitem is None or nextitem.path != item.path:  # the module's fixtures have ended
-        freeze_what_is_alive()
+        freeze_live_objects()

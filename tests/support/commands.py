@@ -1,18 +1,19 @@
-"""What a command said."""
+"""Output of commands in tests."""
 
-QUICK = ["--model", "mlp", "--epochs", "1", "--gpus", "2"]
+QUICK_OPTIONS = ["--model", "mlp", "--epochs", "1", "--gpus", "2"]
 
 
-def names(folder):
+def file_names(folder):
     return sorted(path.name for path in folder.iterdir())
 
 
-def the_error(result, folder):
-    """The line of a mistake: the only one besides warnings, with exit status 2, and nothing was
-    printed or written.
+def read_error_line(result, folder):
+    """Check that a command printed one error line, with exit status 2, and wrote no file.
+
+    Return the line. Warnings may precede it.
     """
     status, out, err = result
     lines = [line for line in err.splitlines() if not line.startswith("warning: ")]
-    assert (status, out, len(lines), names(folder)) == (2, "", 1, []), err
+    assert (status, out, len(lines), file_names(folder)) == (2, "", 1, []), err
     assert lines[0].startswith("error: ")
     return lines[0]

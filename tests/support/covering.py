@@ -1,6 +1,4 @@
-"""Fewer cases of a full product of parameters: all pairs of values in `make test`, all combinations
-in `make test-all`.
-"""
+"""Pairwise testing: all pairs of values in `make test`, all combinations in `make test-all`."""
 
 from itertools import combinations, product
 
@@ -13,12 +11,12 @@ def pairwise(where=lambda **case: True, **values):
     The other combinations are marked long. The choice depends on the order of the values only.
 
     Args:
-        where: called with each combination by name; False leaves it out altogether.
+        where: called with each combination by name; False excludes the combination.
         values: the values of each argument, by its name.
     """
     names = list(values)
     cases = [case for case in product(*values.values()) if where(**dict(zip(names, case)))]
-    chosen = covering(cases)
+    chosen = choose_covering_cases(cases)
     return pytest.mark.parametrize(
         ",".join(names),
         [
@@ -28,21 +26,23 @@ def pairwise(where=lambda **case: True, **values):
     )
 
 
-def covering(cases):
+def choose_covering_cases(cases):
     """Return positions of cases which together contain every pair of values that any case has."""
-    pairs_of = [_pairs(case) for case in cases]
-    missing, chosen = set().union(*pairs_of), set()
+    case_pairs = [_argument_pairs(case) for case in cases]
+    missing, chosen = set().union(*case_pairs), set()
     while missing:
-        best = max(range(len(cases)), key=lambda number: (len(pairs_of[number] & missing), -number))
+        best = max(
+            range(len(cases)), key=lambda number: (len(case_pairs[number] & missing), -number)
+        )
         chosen.add(best)
-        missing -= pairs_of[best]
+        missing -= case_pairs[best]
     return chosen
 
 
-def _pairs(case):
+def _argument_pairs(case):
     """Return the pairs of a case, or its one value, by repr: values need not be hashable."""
-    placed = [(place, repr(value)) for place, value in enumerate(case)]
-    return set(combinations(placed, 2)) or set(placed)
+    values = [(position, repr(value)) for position, value in enumerate(case)]
+    return set(combinations(values, 2)) or set(values)
 
 
 def long_cases(*values):
@@ -50,10 +50,8 @@ def long_cases(*values):
     return [pytest.param(value, marks=pytest.mark.long) for value in values]
 
 
-def thinned(*choices, keep):
-    """Every combination as one pytest.param; those that are not among ``keep`` are marked
-    ``long``.
-    """
+def product_cases(*choices, keep):
+    """Return every combination as a pytest.param, marked ``long`` unless ``keep`` has it."""
     cases = list(product(*choices))
     assert set(keep) <= set(cases)
     return [pytest.param(*case, marks=[] if case in keep else pytest.mark.long) for case in cases]

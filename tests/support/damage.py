@@ -1,23 +1,24 @@
-"""Files with bytes changed, cut out or put in anywhere: what reads them must say so, or read what
-is left.
-"""
+"""Damaged inputs for fuzzing: bytes and JSON values with random changes."""
 
 from hypothesis import strategies as st
 
 
-def corrupted(data, content, places=3, junk=()):
-    """``content`` with one to so many places of up to 4 bytes replaced; ``junk``: what may come in
-    there beside any bytes.
+def corrupt_bytes(data, content, places=3, junk=()):
+    """Return ``content`` with random changes of up to 4 bytes at 1 to ``places`` positions.
+
+    ``junk``: byte strings that may also be inserted.
     """
     content = bytearray(content)
     for _ in range(data.draw(st.integers(1, places))):
-        place, length = data.draw(st.integers(0, len(content))), data.draw(st.integers(0, 4))
-        some = st.binary(min_size=length, max_size=length) | st.binary(max_size=9)
-        content[place : place + length] = data.draw(some | st.sampled_from(junk) if junk else some)
+        start, length = data.draw(st.integers(0, len(content))), data.draw(st.integers(0, 4))
+        replacements = st.binary(min_size=length, max_size=length) | st.binary(max_size=9)
+        if junk:
+            replacements |= st.sampled_from(junk)
+        content[start : start + length] = data.draw(replacements)
     return bytes(content)
 
 
-JSON = st.recursive(
+JSON_VALUES = st.recursive(
     st.none()
     | st.booleans()
     | st.floats()
@@ -32,14 +33,14 @@ JSON = st.recursive(
 
 
 @st.composite
-def mutated(draw, value):
-    """The JSON value with another one somewhere in it, or something left out."""
+def mutated_json(draw, value):
+    """Draw a copy of a JSON value in which a part is replaced or missing."""
     if not isinstance(value, (dict, list)) or not value:
-        return draw(JSON)
+        return draw(JSON_VALUES)
     copy = value.copy()
-    place = draw(st.sampled_from(sorted(copy) if isinstance(copy, dict) else range(len(copy))))
+    key = draw(st.sampled_from(sorted(copy) if isinstance(copy, dict) else range(len(copy))))
     if draw(st.integers(0, 4)) == 0:
-        del copy[place]
+        del copy[key]
     else:
-        copy[place] = draw(mutated(copy[place]))
+        copy[key] = draw(mutated_json(copy[key]))
     return copy

@@ -1,11 +1,10 @@
-"""Which tests use devices, and how many of them ran on GPUs: counted by what they took, and printed
-at the end.
+"""Plugin that records which tests use devices, and how many of them ran on GPUs.
 
-A test uses devices when it asks `devices.py` for them, when gluonlab resolves some for it, when a
-file of the tests writes mx.cpu, or when it starts a process that names some. With
-GLUONLAB_TEST_DEVICES=gpu the run fails where fewer than LEAST_PERCENT of them had GPUs, and where
-one that had none does not say why: ``@pytest.mark.cpu_only("reason")``. Modules whose tests take no
-devices do not run a second time then; make test fails where one of them takes some.
+A test uses devices if it calls `devices.py`, if gluonlab resolves devices for it, if a file of the
+tests calls mx.cpu, or if it starts a process whose command names devices. With
+GLUONLAB_TEST_DEVICES=gpu the run fails if fewer than MIN_PERCENT of these tests used GPUs, or if a
+test that used none has no ``@pytest.mark.cpu_only("reason")``. Modules without devices
+(WITHOUT_DEVICES) are not run on GPUs; make test fails if such a module uses devices.
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ import pytest
 from hypothesis import settings
 
 from gluonlab.engine import mxnet_setup
-from support.devices import CHOICE, KINDS, VARIABLE
+from support.devices import CHOICE, DEVICE_KINDS, VARIABLE
 
-LEAST_PERCENT = 80
-MOST_EXAMPLES = 5  # of a property, where every kernel is computed by a simulated GPU
+MIN_PERCENT = 80
+MAX_EXAMPLES = 5  # of a property, where every kernel is computed by a simulated GPU
 TESTS = str(Path(__file__).resolve().parents[1])
 WITHOUT_DEVICES = """
     bench/allreduce/candidate_schedules bench/harness/out benchmarks/compare cli/completion
@@ -47,95 +46,99 @@ WITHOUT_DEVICES = """
     parallel/pipeline/verify_pipeline performance_model/allreduce_time printed public_api readme
     study/compare_rows study/sweep timeline/exposed_time timeline/timeline_svg
 """
-IN_A_COMMAND = re.compile(r"cpu\*\d|cpu:\d|mx\.cpu\(|--gpus|--devices|gpu:\d|\bdevices\(")
+DEVICE_ARGUMENT = re.compile(r"cpu\*\d|cpu:\d|mx\.cpu\(|--gpus|--devices|gpu:\d|\bdevices\(")
 
 
 @lru_cache(maxsize=None)
-def takes_none(module: Path) -> bool:
-    """Whether ``module``, a file of tests or of a test's name, is one of those without devices."""
+def uses_no_devices(module: Path) -> bool:
+    """Return whether a test module is one of WITHOUT_DEVICES."""
     parts = module.resolve().parts
-    room = parts[max(place for place, part in enumerate(parts) if part == "tests") + 1 : -1]
-    return "/".join([*room, module.stem[len("test_") :]]) in WITHOUT_DEVICES.split()
+    start = max(i for i, part in enumerate(parts) if part == "tests") + 1
+    return "/".join([*parts[start:-1], module.stem[len("test_") :]]) in WITHOUT_DEVICES.split()
 
 
-class Uses:
-    """What the tests of this session took: {test: kinds}, and why some keep to CPUs."""
+class DeviceUseLog:
+    """The kinds of devices that the tests of this session used, and the reasons for CPUs."""
 
     def __init__(self) -> None:
-        self.of_tests: Dict[str, Set[str]] = {}
+        self.test_kinds: Dict[str, Set[str]] = {}
         self.reasons: Dict[str, str] = {}
-        self.of_fixtures: Dict[Any, Set[str]] = {}
+        self.fixture_kinds: Dict[Any, Set[str]] = {}
 
-    def note(self, item: Any) -> None:
-        """The test has ended: what it took is its own and that of fixtures made for it or before
-        it.
-        """
-        definitions = getattr(item, "_fixtureinfo", None)
-        made = definitions.name2fixturedefs.values() if definitions else ()
-        for definition in (each for several in made for each in several):
-            CHOICE.taken |= self.of_fixtures.get(definition, set())
-        if CHOICE.taken:
-            self.of_tests[item.nodeid] = set(CHOICE.taken)
+    def record_test(self, item: Any) -> None:
+        """Record the devices of a test that has ended, and of its fixtures."""
+        info = getattr(item, "_fixtureinfo", None)
+        definitions = info.name2fixturedefs.values() if info else ()
+        for definition in (fixture for fixtures in definitions for fixture in fixtures):
+            CHOICE.used_kinds |= self.fixture_kinds.get(definition, set())
+        if CHOICE.used_kinds:
+            self.test_kinds[item.nodeid] = set(CHOICE.used_kinds)
 
-    def on_gpus(self) -> List[str]:
+    def tests_on_gpus(self) -> List[str]:
         return [
             test
-            for test, kinds in self.of_tests.items()
+            for test, kinds in self.test_kinds.items()
             if "gpu" in kinds and test not in self.reasons
         ]
 
-    def on_cpus(self) -> List[str]:
-        return sorted(set(self.of_tests) - set(self.on_gpus()))
+    def tests_on_cpus(self) -> List[str]:
+        return sorted(set(self.test_kinds) - set(self.tests_on_gpus()))
 
-    def without_a_reason(self) -> List[str]:
-        return [test for test in self.on_cpus() if test not in self.reasons]
+    def tests_without_reason(self) -> List[str]:
+        return [test for test in self.tests_on_cpus() if test not in self.reasons]
 
-    def left_out(self) -> List[str]:
-        """What would not be counted on GPUs."""
-        return sorted(test for test in self.of_tests if takes_none(Path(test.split("::")[0])))
+    def undeclared_tests(self) -> List[str]:
+        """Return the tests that use devices in modules of WITHOUT_DEVICES."""
+        return sorted(
+            test for test in self.test_kinds if uses_no_devices(Path(test.split("::")[0]))
+        )
 
-    def enough(self) -> bool:
-        return 100 * len(self.on_gpus()) >= LEAST_PERCENT * len(self.of_tests)
+    def has_enough_gpu_tests(self) -> bool:
+        return 100 * len(self.tests_on_gpus()) >= MIN_PERCENT * len(self.test_kinds)
 
 
-USES = Uses()
+USE_LOG = DeviceUseLog()
 
 
 def pytest_configure(config: Any) -> None:
-    if CHOICE.asked not in KINDS:
+    if CHOICE.requested_kind not in DEVICE_KINDS:
         raise pytest.UsageError(
-            f"{VARIABLE}={CHOICE.asked!r}: give cpu or gpu, or leave it out for cpu"
+            f"{VARIABLE}={CHOICE.requested_kind!r}: give cpu or gpu, or leave it out for cpu"
         )
-    if CHOICE.asked == "gpu":
-        # many tests compare bits; tests/gpus and processes of their own go without
+    if CHOICE.requested_kind == "gpu":
+        # Many tests compare bits. Child processes and tests/gpus run without these settings.
         os.environ.update(mxnet_setup.DETERMINISTIC_ENVIRONMENT)
-        _watch()
+        _watch_device_use()
 
 
 def pytest_collection_modifyitems(items: Any) -> None:
-    """A property is tried on fewer examples on GPUs, whatever its own settings ask for."""
+    """Limit the examples of each property on GPUs."""
     functions = [getattr(item, "function", None) for item in items]
     tests = {function for function in functions if getattr(function, "is_hypothesis_test", False)}
-    for test in tests if CHOICE.asked == "gpu" else ():
+    for test in tests if CHOICE.requested_kind == "gpu" else ():
         # @settings twice is an error
         asked = test._hypothesis_internal_use_settings or settings.default
         test._hypothesis_internal_use_settings = settings(
-            asked, max_examples=min(asked.max_examples, MOST_EXAMPLES)
+            asked, max_examples=min(asked.max_examples, MAX_EXAMPLES)
         )
 
 
 def pytest_ignore_collect(collection_path: Path) -> "Optional[bool]":
     is_module = collection_path.name.startswith("test_")  # not a folder, such as the root
-    return True if CHOICE.asked == "gpu" and is_module and takes_none(collection_path) else None
+    return (
+        True
+        if CHOICE.requested_kind == "gpu" and is_module and uses_no_devices(collection_path)
+        else None
+    )
 
 
 def pytest_collection_finish() -> None:
-    if CHOICE.asked == "cpu" and "mxnet" in sys.modules:
-        _watch()
+    if CHOICE.requested_kind == "cpu" and "mxnet" in sys.modules:
+        _watch_device_use()
 
 
-def reason_of(item: Any) -> "Optional[str]":
-    """Why this test keeps to CPUs, or None. Raises UsageError where the marker does not say."""
+def cpu_only_reason(item: Any) -> "Optional[str]":
+    """Return the reason of a cpu_only marker, or None; raise UsageError if it has no reason."""
     marker = item.get_closest_marker("cpu_only")
     if marker and not (
         len(marker.args) == 1 and isinstance(marker.args[0], str) and marker.args[0].strip()
@@ -146,21 +149,19 @@ def reason_of(item: Any) -> "Optional[str]":
 
 @pytest.hookimpl(hookwrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: Any) -> Any:
-    reason = reason_of(item)
-    CHOICE.kind, CHOICE.taken = "cpu" if reason else CHOICE.asked, set()
+    reason = cpu_only_reason(item)
+    CHOICE.kind, CHOICE.used_kinds = "cpu" if reason else CHOICE.requested_kind, set()
     if reason:
-        USES.reasons[item.nodeid] = reason
+        USE_LOG.reasons[item.nodeid] = reason
     yield
-    USES.note(item)
-    CHOICE.kind, CHOICE.taken = CHOICE.asked, set()
+    USE_LOG.record_test(item)
+    CHOICE.kind, CHOICE.used_kinds = CHOICE.requested_kind, set()
 
 
 @pytest.fixture(autouse=True)
-def no_gpus_for_cpu_only(request: Any, monkeypatch: Any) -> None:
-    """A test that keeps to CPUs finds a machine without GPUs, and so do the processes that it
-    starts.
-    """
-    if CHOICE.asked == "gpu" and reason_of(request.node):
+def hide_gpus_from_cpu_only_tests(request: Any, monkeypatch: Any) -> None:
+    """Hide the GPUs from a cpu_only test and from its child processes."""
+    if CHOICE.requested_kind == "gpu" and cpu_only_reason(request.node):
         import mxnet as mx
 
         monkeypatch.setattr(mx.context, "num_gpus", lambda: 0)
@@ -168,11 +169,12 @@ def no_gpus_for_cpu_only(request: Any, monkeypatch: Any) -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def what_mxnet_keeps_for_each_gpu() -> None:
-    """Scratch memory, as large as any operator wanted, states of random numbers and of dropout:
-    made now, no test leaves them.
+def allocate_mxnet_scratch_memory() -> None:
+    """Allocate the memory that MXNet keeps for each GPU, so that no test appears to leak it.
+
+    This is scratch memory, and the states of random numbers and of dropout.
     """
-    if CHOICE.asked == "gpu":
+    if CHOICE.requested_kind == "gpu":
         import mxnet as mx
 
         for number in range(mx.context.num_gpus()):
@@ -186,90 +188,93 @@ def what_mxnet_keeps_for_each_gpu() -> None:
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_fixture_setup(fixturedef: Any) -> Any:
-    before, CHOICE.taken = CHOICE.taken, set()
+    before, CHOICE.used_kinds = CHOICE.used_kinds, set()
     yield
-    USES.of_fixtures[fixturedef] = CHOICE.taken
-    CHOICE.taken = before | CHOICE.taken
+    USE_LOG.fixture_kinds[fixturedef] = CHOICE.used_kinds
+    CHOICE.used_kinds = before | CHOICE.used_kinds
 
 
-def _watch() -> None:
-    """Note what is taken without `devices.py`: by gluonlab, by mx.cpu in a file of the tests, by
-    another process.
-    """
+def _watch_device_use() -> None:
+    """Record devices that gluonlab, mx.cpu in a file of the tests, or a child process uses."""
     import mxnet as mx
 
     from gluonlab import devices as named_devices
 
-    ready, cpu = named_devices._prepare_devices, mx.cpu
+    prepare, cpu = named_devices._prepare_devices, mx.cpu
 
-    def noting_ready(ctxs: Any, threads: Any) -> Any:
-        CHOICE.taken.update(ctx.device_type for ctx in ctxs)
-        return ready(ctxs, threads)
+    def recording_prepare(ctxs: Any, threads: Any) -> Any:
+        CHOICE.used_kinds.update(ctx.device_type for ctx in ctxs)
+        return prepare(ctxs, threads)
 
-    def noting_cpu(device_id: int = 0) -> Any:
+    def recording_cpu(device_id: int = 0) -> Any:
         caller = sys._getframe(1).f_code.co_filename
         if caller.startswith(TESTS) and not caller.endswith("reference.py"):
-            CHOICE.taken.add("cpu")
+            CHOICE.used_kinds.add("cpu")
         return cpu(device_id)
 
-    def noting_process(event: str, args: Any) -> None:
+    def record_process(event: str, args: Any) -> None:
         if event == "subprocess.Popen":
             text = " ".join(os.fsdecode(part) for part in args[1])
-            if IN_A_COMMAND.search(text):
-                CHOICE.taken.add(
+            if DEVICE_ARGUMENT.search(text):
+                CHOICE.used_kinds.add(
                     "gpu" if CHOICE.kind == "gpu" and re.search(r"gpu:\d|--gpus", text) else "cpu"
                 )
 
-    named_devices._prepare_devices, mx.cpu = noting_ready, noting_cpu
-    sys.addaudithook(noting_process)
+    named_devices._prepare_devices, mx.cpu = recording_prepare, recording_cpu
+    sys.addaudithook(record_process)
 
 
-def passed() -> bool:
-    if CHOICE.asked == "cpu" or not USES.of_tests:
-        return not USES.left_out()
-    return USES.enough() and not USES.without_a_reason()
+def used_devices_as_declared() -> bool:
+    if CHOICE.requested_kind == "cpu" or not USE_LOG.test_kinds:
+        return not USE_LOG.undeclared_tests()
+    return USE_LOG.has_enough_gpu_tests() and not USE_LOG.tests_without_reason()
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    """With pytest -n the tests ran in other processes, and what they took counts as if here."""
+    """Add the log of a worker process of pytest -n."""
     taken, reasons = getattr(node, "workeroutput", {}).get(VARIABLE, ({}, {}))
-    USES.of_tests.update((test, set(kinds)) for test, kinds in taken.items())
-    USES.reasons.update(reasons)
+    USE_LOG.test_kinds.update((test, set(kinds)) for test, kinds in taken.items())
+    USE_LOG.reasons.update(reasons)
 
 
 def pytest_sessionfinish(session: Any) -> None:
     if hasattr(session.config, "workeroutput"):
-        taken = {test: sorted(kinds) for test, kinds in USES.of_tests.items()}
-        session.config.workeroutput[VARIABLE] = (taken, USES.reasons)
-    if session.exitstatus == 0 and not passed():
+        taken = {test: sorted(kinds) for test, kinds in USE_LOG.test_kinds.items()}
+        session.config.workeroutput[VARIABLE] = (taken, USE_LOG.reasons)
+    if session.exitstatus == 0 and not used_devices_as_declared():
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    say = terminalreporter.write_line
-    for test in USES.left_out():
-        say(
+    write_line = terminalreporter.write_line
+    for test in USE_LOG.undeclared_tests():
+        write_line(
             f"error: {test} takes devices: WITHOUT_DEVICES in tests/support/device_use.py says "
             "that it does not",
             red=True,
         )
-    if CHOICE.asked != "gpu" or not USES.of_tests:
+    if CHOICE.requested_kind != "gpu" or not USE_LOG.test_kinds:
         return
-    say(f"ran on GPUs: {len(USES.on_gpus())} of {len(USES.of_tests)} tests that use devices")
-    if not USES.enough():
-        say(
-            f"error: fewer than {LEAST_PERCENT} % of them: "
+    write_line(
+        f"ran on GPUs: {len(USE_LOG.tests_on_gpus())} of {len(USE_LOG.test_kinds)} "
+        "tests that use devices"
+    )
+    if not USE_LOG.has_enough_gpu_tests():
+        write_line(
+            f"error: fewer than {MIN_PERCENT} % of them: "
             "take devices from tests/support/devices.py",
             red=True,
         )
-    why = Counter(
-        (test.split("::")[0], USES.reasons[test]) for test in USES.on_cpus() if test in USES.reasons
+    reasons = Counter(
+        (test.split("::")[0], USE_LOG.reasons[test])
+        for test in USE_LOG.tests_on_cpus()
+        if test in USE_LOG.reasons
     )
-    for (file, reason), count in sorted(why.items()):
-        say(f"  {file}, {count} on CPUs: {reason}")
-    for test in USES.without_a_reason():
-        say(
+    for (file, reason), count in sorted(reasons.items()):
+        write_line(f"  {file}, {count} on CPUs: {reason}")
+    for test in USE_LOG.tests_without_reason():
+        write_line(
             f"error: {test} used CPUs: take devices from tests/support/devices.py, "
             'or mark it cpu_only("reason")',
             red=True,

@@ -1,17 +1,16 @@
-"""The one place where tests get their devices: CPUs, or GPUs with GLUONLAB_TEST_DEVICES=gpu.
+"""Devices of the tests: CPUs, or GPUs with GLUONLAB_TEST_DEVICES=gpu.
 
-=================  ============================  ==========================================
-a test asks for    on CPUs                       on GPUs
-=================  ============================  ==========================================
-``device(1)``      ``mx.cpu(1)``                 ``mx.gpu(1)``
-``contexts(2)``    ``[mx.cpu(0), mx.cpu(1)]``    ``[mx.gpu(0), mx.gpu(1)]``
-``devices(2)``     the same, ready to compute    the same
-``named(2)``       ``"cpu*2"``                   ``"gpu:0,1"``, for command lines and configs
-=================  ============================  ==========================================
+==================  ============================  ==========================================
+a test calls        on CPUs                       on GPUs
+==================  ============================  ==========================================
+``device(1)``       ``mx.cpu(1)``                 ``mx.gpu(1)``
+``contexts(2)``     ``[mx.cpu(0), mx.cpu(1)]``    ``[mx.gpu(0), mx.gpu(1)]``
+``devices(2)``      the same, ready to compute    the same
+``device_spec(2)``  ``"cpu*2"``                   ``"gpu:0,1"``, for command lines and configs
+==================  ============================  ==========================================
 
-`reference.cpus` stay CPUs, so that a CPU is what GPUs are compared with. A test that is about CPUs
-as such is marked ``cpu_only("reason")`` and gets CPUs here, too. `device_use.py` counts which test
-ran where.
+`reference.cpu_contexts` are always CPUs, the reference for GPUs. A test about CPUs is marked
+``cpu_only("reason")`` and gets CPUs here. `device_use.py` records which test used which devices.
 """
 
 from __future__ import annotations
@@ -21,47 +20,47 @@ from typing import Any, List, Optional, Set
 
 from gluonlab import devices as named_devices
 
-VARIABLE, KINDS = "GLUONLAB_TEST_DEVICES", ("cpu", "gpu")
+VARIABLE, DEVICE_KINDS = "GLUONLAB_TEST_DEVICES", ("cpu", "gpu")
 
 
-class Choice:
-    """The kind of device for the test that runs, and the kinds that it has taken."""
+class DeviceChoice:
+    """The kind of device for the current test, and the kinds that it has used."""
 
-    def __init__(self, asked: str) -> None:
-        self.asked = self.kind = asked
-        self.taken: Set[str] = set()
+    def __init__(self, requested_kind: str) -> None:
+        self.requested_kind = self.kind = requested_kind
+        self.used_kinds: Set[str] = set()
 
-    def take(self) -> str:
-        self.taken.add(self.kind)
+    def use_kind(self) -> str:
+        self.used_kinds.add(self.kind)
         return self.kind
 
 
-CHOICE = Choice(os.environ.get(VARIABLE) or "cpu")
+CHOICE = DeviceChoice(os.environ.get(VARIABLE) or "cpu")
 
 
-def on_gpus() -> bool:
-    """Whether the test that runs gets GPUs; not a use of devices."""
+def runs_on_gpus() -> bool:
+    """Return whether the current test gets GPUs. This call is not a use of devices."""
     return CHOICE.kind == "gpu"
 
 
 def device(number: int = 0) -> Any:
     import mxnet as mx
 
-    return mx.Context(CHOICE.take(), number)
+    return mx.Context(CHOICE.use_kind(), number)
 
 
 def contexts(count: int) -> List[Any]:
-    """The first ``count`` devices as they are, for tests that need no threads of their own."""
+    """Return the first ``count`` devices, for tests that need no worker threads."""
     return [device(number) for number in range(count)]
 
 
 def devices(count: int, threads: "Optional[int]" = None) -> List[Any]:
-    """The first ``count`` devices, as gluonlab makes them ready; ``threads`` is for CPUs only."""
-    return named_devices.devices(named(count), None if on_gpus() else threads)
+    """Return the first ``count`` devices, prepared by gluonlab; ``threads`` is for CPUs only."""
+    return named_devices.devices(device_spec(count), None if runs_on_gpus() else threads)
 
 
-def named(count: int) -> str:
-    """The first ``count`` devices as a person writes them."""
-    if CHOICE.take() == "gpu":
+def device_spec(count: int) -> str:
+    """Return the first ``count`` devices in the syntax of ``--devices``."""
+    if CHOICE.use_kind() == "gpu":
         return "gpu:" + ",".join(map(str, range(count)))
     return "cpu" if count == 1 else f"cpu*{count}"

@@ -1,4 +1,4 @@
-"""What charts of `gluonlab.drawing` show, read back from their SVG."""
+"""Contents of the charts of `gluonlab.drawing`, read from their SVG."""
 
 import math
 import re
@@ -7,54 +7,54 @@ import xml.etree.ElementTree as ElementTree
 SVG = "{http://www.w3.org/2000/svg}"
 
 
-def texts(tree):
-    return [each.text for each in tree.iter(f"{SVG}text")]
+def svg_texts(tree):
+    return [element.text for element in tree.iter(f"{SVG}text")]
 
 
-def with_id(tree, name):
-    """The group with this id; None where there is none."""
-    return next((each for each in tree.iter(f"{SVG}g") if each.get("id") == name), None)
+def find_group(tree, name):
+    """Return the group with this id, or None."""
+    return next((group for group in tree.iter(f"{SVG}g") if group.get("id") == name), None)
 
 
-def marks(tree, name):
-    """Where the marks of a curve lie, in px."""
-    uses = with_id(tree, name).iter(f"{SVG}use")
-    return [(float(each.get("x")), float(each.get("y"))) for each in uses]
+def mark_positions(tree, name):
+    """Return the pixel coordinates (x, y) of the marks of a curve."""
+    uses = find_group(tree, name).iter(f"{SVG}use")
+    return [(float(use.get("x")), float(use.get("y"))) for use in uses]
 
 
-def line(tree, name):
-    """Where the line of a curve goes, in px."""
-    path = with_id(tree, name).find(f"{SVG}path").get("d")
-    return [tuple(map(float, place)) for place in re.findall(r"[ML] ([-\d.]+) ([-\d.]+)", path)]
+def line_points(tree, name):
+    """Return the pixel coordinates (x, y) of the line of a curve."""
+    path = find_group(tree, name).find(f"{SVG}path").get("d")
+    return [tuple(map(float, point)) for point in re.findall(r"[ML] ([-\d.]+) ([-\d.]+)", path)]
 
 
-def ticks(tree, axis):
-    """(number, px) of each tick of ``x`` or ``y``."""
-    found = []
+def read_ticks(tree, axis):
+    """Return (number, pixel) of each tick of the axis ``x`` or ``y``."""
+    ticks = []
     for group in tree.iter(f"{SVG}g"):
         if group.get("id", "").startswith(f"{axis}tick_"):
-            [text] = texts(group)
+            [text] = svg_texts(group)
             if axis == "x":
-                place = float(next(group.iter(f"{SVG}use")).get("x"))
+                pixel = float(next(group.iter(f"{SVG}use")).get("x"))
             else:
-                place = float(next(group.iter(f"{SVG}path")).get("d").split()[2])
-            found.append((float(text.replace(",", "").split()[0]), place))
-    return found
+                pixel = float(next(group.iter(f"{SVG}path")).get("d").split()[2])
+            ticks.append((float(text.replace(",", "").split()[0]), pixel))
+    return ticks
 
 
-def values(tree, axis, places, log):
-    """The numbers at these px, by the first and the last tick of an axis."""
-    (first, begin), *_, (last, end) = ticks(tree, axis)
-    of, back = (math.log, math.exp) if log else (float, float)
-    shares = [(place - begin) / (end - begin) for place in places]
-    return [back(of(first) + share * (of(last) - of(first))) for share in shares]
+def pixels_to_values(tree, axis, pixels, log):
+    """Convert pixels to numbers by the first and the last tick of an axis."""
+    (first, begin), *_, (last, end) = read_ticks(tree, axis)
+    scale, unscale = (math.log, math.exp) if log else (float, float)
+    shares = [(pixel - begin) / (end - begin) for pixel in pixels]
+    return [unscale(scale(first) + share * (scale(last) - scale(first))) for share in shares]
 
 
-def curve(tree, name, log_x=False, log_y=False, places=marks):
-    """The points of a curve, as its axes tell them."""
-    xs, ys = zip(*places(tree, name))
-    return list(zip(values(tree, "x", xs, log_x), values(tree, "y", ys, log_y)))
+def curve_points(tree, name, log_x=False, log_y=False, read_points=mark_positions):
+    """Return the points of a curve in the units of its axes."""
+    xs, ys = zip(*read_points(tree, name))
+    return list(zip(pixels_to_values(tree, "x", xs, log_x), pixels_to_values(tree, "y", ys, log_y)))
 
 
-def tree_of(svg):
+def parse_svg(svg):
     return ElementTree.fromstring(svg)

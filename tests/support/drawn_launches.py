@@ -1,7 +1,7 @@
-"""Trainings with drawn options, by one process or by its part of several.
+"""Trainings with random options, by one process or by one rank of a group.
 
-python drawn_launches.py BACKEND FOLDER SHAPES: the process's part in the training of each of
-SHAPES, [seed, workers, devices of each], one after the other in one group.
+python drawn_launches.py BACKEND FOLDER SHAPES runs a rank. It trains each of SHAPES, which is JSON
+of [seed, workers, devices per worker], in one process group.
 """
 
 import json
@@ -16,37 +16,39 @@ from gluonlab.data.loading.split_batch import proportional_sizes
 from gluonlab.optimizers.optimizer_registry import OPTIMIZERS
 from gluonlab.training.loop import train
 from gluonlab.training.reporter import Reporter
-from support.drawn_runs import few_digits
+from support.drawn_runs import load_few_digits
 
-LEAST_STEPS = 10
-RATES = {"adadelta": 0.1, "sgd": 0.02, "nag": 0.02, "lars": 0.5}  # of others 0.001
+MIN_STEPS = 10
+LEARNING_RATES = {"adadelta": 0.1, "sgd": 0.02, "nag": 0.02, "lars": 0.5}  # others: 0.001
 
 
-def drawn(seed, workers, devices):
-    """Settings of a training, and its images."""
+def draw_training_settings(seed, workers, devices):
+    """Draw the settings of a training and its number of images."""
     draw = random.Random(f"{seed} {workers} {devices}")
-    of_all, found = workers * devices, {"threads": 1, "seed": seed, "check_replicas": 4}
+    all_devices, settings = workers * devices, {"threads": 1, "seed": seed, "check_replicas": 4}
     if draw.random() < 0.7:
-        batch = found["global_batch_size"] = draw.choice([1, 2, 3, 5, 7, 12, 16])
+        batch = settings["global_batch_size"] = draw.choice([1, 2, 3, 5, 7, 12, 16])
     else:
-        found["batch_size"] = draw.randint(1, 4)
-        batch = found["batch_size"] * of_all
-    epochs = found["epochs"] = draw.randint(1, 3)
+        settings["batch_size"] = draw.randint(1, 4)
+        batch = settings["batch_size"] * all_devices
+    epochs = settings["epochs"] = draw.randint(1, 3)
     last = draw.choice([1, draw.randint(1, batch), batch])
-    images = batch * (math.ceil(LEAST_STEPS / epochs) - 1) + last
-    # signum's step has a gradient's sign alone, which rounding turns where it is next to zero
+    images = batch * (math.ceil(MIN_STEPS / epochs) - 1) + last
+    # without signum: its step is the sign of a gradient, which rounding errors change near zero
     names = [name for name in OPTIMIZERS if name != "signum"]
-    name = found["optimizer"] = draw.choice(["sgd", "sgd", *names])
-    found["lr"] = RATES.get(name, 0.001)
+    name = settings["optimizer"] = draw.choice(["sgd", "sgd", *names])
+    settings["lr"] = LEARNING_RATES.get(name, 0.001)
     if OPTIMIZERS[name].momentum:
-        found["momentum"] = draw.choice([0.0, 0.9])
-    if name in ("sgd", "nag") and found["momentum"]:
-        found["momentum_rule"] = draw.choice(["corrected", "mxnet"])
-    # whose steps follow a gradient's size: elsewhere what is before BatchNorm is rounding errors;
-    # and BatchNorm divides by the deviation of few images, which may be next to zero
-    normalises = name in ("sgd", "nag") and batch >= 3 * of_all
-    found["model"] = draw.choice(["mlp", "lenet", "resnet8"] if normalises else ["mlp", "lenet"])
-    found["lr_schedule"] = draw.choice(["constant", "step", "cosine", "linear"])
+        settings["momentum"] = draw.choice([0.0, 0.9])
+    if name in ("sgd", "nag") and settings["momentum"]:
+        settings["momentum_rule"] = draw.choice(["corrected", "mxnet"])
+    # BatchNorm needs steps in proportion to the gradient, because the gradients before it may be
+    # rounding errors. It needs several images, because it divides by their deviation.
+    has_batch_norm = name in ("sgd", "nag") and batch >= 3 * all_devices
+    settings["model"] = draw.choice(
+        ["mlp", "lenet", "resnet8"] if has_batch_norm else ["mlp", "lenet"]
+    )
+    settings["lr_schedule"] = draw.choice(["constant", "step", "cosine", "linear"])
     for setting, value in {
         "warmup_epochs": draw.choice([0.25, 0.5]),
         "wd": 1e-3,
@@ -63,78 +65,84 @@ def drawn(seed, workers, devices):
         "resident_bytes": 0,
     }.items():
         if draw.random() < 0.45:
-            found[setting] = value
-    if "no_bias_decay" in found:
-        found["wd"] = 1e-3
-    if found["model"] == "resnet8":
-        found.pop("microbatch_size", None)
-    if "microbatch_size" in found or found.get("microbatches", 1) * of_all > batch:
-        found.pop("microbatches", None)
-    if devices > 1 and found["model"] != "resnet8" and draw.random() < 0.3:
+            settings[setting] = value
+    if "no_bias_decay" in settings:
+        settings["wd"] = 1e-3
+    if settings["model"] == "resnet8":
+        settings.pop("microbatch_size", None)
+    if "microbatch_size" in settings or settings.get("microbatches", 1) * all_devices > batch:
+        settings.pop("microbatches", None)
+    if devices > 1 and settings["model"] != "resnet8" and draw.random() < 0.3:
         for setting in ("microbatches", "microbatch_size", "kvstore", "batch_size"):
-            found.pop(setting, None)
-        found["global_batch_size"] = batch
+            settings.pop(setting, None)
+        settings["global_batch_size"] = batch
         ways = ["layers", "pipeline", *["channels"] * OPTIMIZERS[name].element_wise]
-        found["split"] = draw.choice(ways)
-        if found["split"] == "pipeline" and batch >= 2 * workers:
-            found["microbatches"] = 2
+        settings["split"] = draw.choice(ways)
+        if settings["split"] == "pipeline" and batch >= 2 * workers:
+            settings["microbatches"] = 2
     weights = [draw.randint(1, 3) for _ in range(devices)]
     sizes = proportional_sizes(batch, [Fraction(weight) for weight in weights] * workers)
-    if len({*weights}) > 1 and "split" not in found and min(sizes) >= found.get("microbatches", 1):
-        found["device_weights"] = ",".join(map(str, weights))
-    return found, images
+    if (
+        len({*weights}) > 1
+        and "split" not in settings
+        and min(sizes) >= settings.get("microbatches", 1)
+    ):
+        settings["device_weights"] = ",".join(map(str, weights))
+    return settings, images
 
 
-def features(seed, workers, devices):
-    """What the training of this seed has that another may lack."""
-    found, images = drawn(seed, workers, devices)
-    batch = found.get("global_batch_size") or found["batch_size"] * workers * devices
+def training_features(seed, workers, devices):
+    """Return the set of features of a training, such as its settings."""
+    settings, images = draw_training_settings(seed, workers, devices)
+    batch = settings.get("global_batch_size") or settings["batch_size"] * workers * devices
     last = images % batch
     return {
-        *(name for name, value in found.items() if value),
+        *(name for name, value in settings.items() if value),
         *(["ragged"] if last else []),
         *(["a process without images"] if 0 < last < workers or batch < workers else []),
-        *(["several epochs"] if found["epochs"] > 1 else []),
-        found["lr_schedule"], found["model"],
-        *(["another optimizer"] if found["optimizer"] != "sgd" else []),
+        *(["several epochs"] if settings["epochs"] > 1 else []),
+        settings["lr_schedule"], settings["model"],
+        *(["another optimizer"] if settings["optimizer"] != "sgd" else []),
     }  # fmt: skip
 
 
-def covering(worlds, seeds):
-    """Shapes of trainings that together have every feature, of each world in turn; few, not fewest.
+def choose_covering_shapes(worlds, seeds):
+    """Return few shapes of trainings that together have every feature, of each world in turn.
 
-    ``worlds``: (workers, devices of each).
+    ``worlds``: pairs of (workers, devices per worker).
     """
-    known = {(seed, *world): features(seed, *world) for seed in seeds for world in worlds}
-    missing, found = set().union(*known.values()), []
-    while missing or len(found) < len(worlds):
-        world = worlds[len(found) % len(worlds)]
-        of_world = [shape for shape in known if shape[1:] == world]
-        found.append(max(of_world, key=lambda shape: len(known[shape] & missing)))
-        missing -= known[found[-1]]
-    return found
+    features = {
+        (seed, *world): training_features(seed, *world) for seed in seeds for world in worlds
+    }
+    missing, shapes = set().union(*features.values()), []
+    while missing or len(shapes) < len(worlds):
+        world = worlds[len(shapes) % len(worlds)]
+        candidates = [shape for shape in features if shape[1:] == world]
+        shapes.append(max(candidates, key=lambda shape: len(features[shape] & missing)))
+        missing -= features[shapes[-1]]
+    return shapes
 
 
-def trained(folder, seed, workers, devices, group=None, factor=1.0):
-    """By this process's part of a group, or by this one alone, without the drawn split.
+def train_drawn_case(folder, seed, workers, devices, group=None, factor=1.0):
+    """Train as a rank of a group, or in this process only, then without the drawn split.
 
-    ``factor``: of the learning rate.
+    ``factor``: multiplies the learning rate.
     """
-    found, images = drawn(seed, workers, devices)
-    if group is None and "split" in found:
-        found = {k: v for k, v in found.items() if k not in ("split", "microbatches")}
-    if group is None and "device_weights" in found:
-        found["device_weights"] = ",".join([found["device_weights"]] * workers)
-    found["lr"] *= factor
-    given = {} if group is None else {"group": group}
-    here = devices if group else workers * devices
-    config = TrainConfig(**found, devices=f"cpu*{here}", out=str(folder))
-    return train(config, reporter=Reporter(), dataset=few_digits(images), **given)
+    settings, images = draw_training_settings(seed, workers, devices)
+    if group is None and "split" in settings:
+        settings = {k: v for k, v in settings.items() if k not in ("split", "microbatches")}
+    if group is None and "device_weights" in settings:
+        settings["device_weights"] = ",".join([settings["device_weights"]] * workers)
+    settings["lr"] *= factor
+    options = {} if group is None else {"group": group}
+    device_count = devices if group else workers * devices
+    config = TrainConfig(**settings, devices=f"cpu*{device_count}", out=str(folder))
+    return train(config, reporter=Reporter(), dataset=load_few_digits(images), **options)
 
 
 if __name__ == "__main__":
     from gluonlab.launch.backends import BACKENDS
 
     with BACKENDS[sys.argv[1]]() as group:
-        for place, shape in enumerate(json.loads(sys.argv[3])):
-            trained(Path(sys.argv[2]) / f"{place}", *shape, group=group)
+        for number, shape in enumerate(json.loads(sys.argv[3])):
+            train_drawn_case(Path(sys.argv[2]) / f"{number}", *shape, group=group)

@@ -1,4 +1,4 @@
-"""What a drawn page shows and says, and how well its colours can be told apart."""
+"""Texts, data and colors of the pages that gluonlab writes."""
 
 import json
 import re
@@ -8,65 +8,69 @@ from string import Formatter
 
 from gluonlab.collectives.algorithms import ALGORITHMS
 from gluonlab.parallel.pipeline.pipeline_schedule import SCHEDULES
-from support.legible import luminance
+from support.legible import luminance_ratio
 
 
-def flat(words, path=()):
-    """{path of the word: text} for all words of a language."""
+def flatten_texts(words, path=()):
+    """Return {path: text} of all texts in the nested translations of a language."""
     if isinstance(words, str):
         return {path: words}
-    named = words._asdict() if hasattr(words, "_asdict") else words
-    named = named if isinstance(named, dict) else dict(enumerate(named))
+    children = words._asdict() if hasattr(words, "_asdict") else words
+    children = children if isinstance(children, dict) else dict(enumerate(children))
     return {
-        place: text
-        for name, inner in named.items()
-        for place, text in flat(inner, (*path, name)).items()
+        inner_path: text
+        for name, inner in children.items()
+        for inner_path, text in flatten_texts(inner, (*path, name)).items()
     }
 
 
-def blanks(text):
+def format_fields(text):
     return sorted(name for _, name, _, _ in Formatter().parse(text) if name is not None)
 
 
-class Texts(HTMLParser):
-    """What a page shows and says before its script runs, one text after the other."""
+class PageTexts(HTMLParser):
+    """The texts and labels of a page before its script runs."""
 
     def __init__(self, page):
         super().__init__()
-        self.texts, self.lang, self._inside = [], "", ""
+        self.texts, self.lang, self._current_tag = [], "", ""
         self.feed(page)
 
     def handle_starttag(self, tag, attrs):
-        self._inside = tag
+        self._current_tag = tag
         self.texts += [
             value for name, value in attrs if name in ("aria-label", "title", "alt", "placeholder")
         ]
         self.lang = dict(attrs).get("lang", self.lang)
 
     def handle_data(self, data):
-        if self._inside not in ("style", "script"):
+        if self._current_tag not in ("style", "script"):
             self.texts += [" ".join(data.split())] if data.strip() else []
 
     def handle_endtag(self, tag):
-        self._inside = ""
+        self._current_tag = ""
 
 
-def strings(data):
-    """All texts in what the script is given, without the names of what is there."""
+def string_values(data):
+    """Return all strings in JSON data, without keys."""
     if isinstance(data, dict):
-        return [text for inner in data.values() for text in strings(inner)]
+        return [text for inner in data.values() for text in string_values(inner)]
     inner = data if isinstance(data, list) else []
-    return [data] if isinstance(data, str) else [text for each in inner for text in strings(each)]
+    return (
+        [data]
+        if isinstance(data, str)
+        else [text for each in inner for text in string_values(each)]
+    )
 
 
-def embedded(page):
+def embedded_data(page):
     return json.loads(
         re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.S)[1]
     )
 
 
-def themes(*packages):
-    """{name: colour} of the styles of these packages together: in the light, in the dark."""
+def theme_colors(*packages):
+    """Return {name: color} of the styles of some packages, for the light and the dark theme."""
     merged = [{}, {}]
     for package in packages:
         [path] = (Path(package.__file__).parent / "template").glob("*.css")
@@ -77,14 +81,14 @@ def themes(*packages):
     return merged
 
 
-def contrast(one, two):
-    """WCAG's ratio of two colours, #rrggbb."""
-    red_green_blue = [[int(colour[i : i + 2], 16) for i in (1, 3, 5)] for colour in (one, two)]
-    dark, light = sorted(map(luminance, red_green_blue))
-    return (light + 0.05) / (dark + 0.05)
+def contrast_ratio(one, two):
+    """Return the contrast ratio of WCAG of two colors, #rrggbb."""
+    return luminance_ratio(
+        *[[int(color[i : i + 2], 16) for i in (1, 3, 5)] for color in (one, two)]
+    )
 
 
-def is_one_small_file_that_loads_nothing(html):
+def check_self_contained(html):
     assert len(html.encode()) < 300_000
     assert (
         "content=\"default-src 'none'; style-src 'unsafe-inline'; "
@@ -93,25 +97,35 @@ def is_one_small_file_that_loads_nothing(html):
     assert set(re.findall(r"https?://[^\s\"']+", html)) == {"http://www.w3.org/2000/svg"}
 
 
-# Names of code, of keys, and of a book with a section of it.
-NAMES = {*ALGORITHMS, *SCHEDULES, "GPipe", "allreduce", "log", "JavaScript", "Home", "End"}
-NAMES |= {"Dive", "into", "Deep", "Learning", "Training", "on", "Multiple", "GPUs"}
+# Words that remain English: names in code, keys of the keyboard, and the title of a book.
+UNTRANSLATED_WORDS = {
+    *ALGORITHMS,
+    *SCHEDULES,
+    "GPipe",
+    "allreduce",
+    "log",
+    "JavaScript",
+    "Home",
+    "End",
+}
+UNTRANSLATED_WORDS |= {"Dive", "into", "Deep", "Learning", "Training", "on", "Multiple", "GPUs"}
 JAPANESE = "[\u3041-\u30ff\u4e00-\u9fff]"
-FAULTS = [
+TYPOGRAPHY_FAULTS = [
     "[\uff01-\uff5e\u3000]",  # full-width digits, letters, brackets, colons and spaces
     f"{JAPANESE}[0-9A-Za-z]|[0-9A-Za-z]{JAPANESE}",  # no space between the scripts
-    f"{JAPANESE} +{JAPANESE}|[、。] | [、。]",  # a space where none belongs
+    f"{JAPANESE} +{JAPANESE}|[、。] | [、。]",  # a superfluous space
     rf"{JAPANESE}\(|\){JAPANESE}|\( | \)",  # brackets
 ]
 
 
 def english_words(text):
-    """The words of three letters and more that are no names."""
-    return set(re.findall("[A-Za-z_]{3,}", text)) - NAMES
+    """Return the words of three letters and more that must be translated."""
+    return set(re.findall("[A-Za-z_]{3,}", text)) - UNTRANSLATED_WORDS
 
 
-def faults_of_writing(text):
-    """What breaks the glossary's rules of writing; the text stands without its HTML and with its
-    blanks filled in.
+def find_typography_faults(text):
+    """Return the parts of a Japanese text that break the typography rules of the glossary.
+
+    The text has no HTML, and its format fields are filled in.
     """
-    return [found[0] for pattern in FAULTS for found in re.finditer(pattern, text)]
+    return [match[0] for pattern in TYPOGRAPHY_FAULTS for match in re.finditer(pattern, text)]

@@ -1,4 +1,4 @@
-"""Drawn networks trained on a few digits, broken off and going on."""
+"""Random networks trained on a few digits, interrupted and resumed."""
 
 import functools
 import math
@@ -15,15 +15,15 @@ from gluonlab.models import MODELS, ModelKind
 from gluonlab.training.loop import train
 from gluonlab.training.reporter import Reporter
 from gluonlab.training.resume import read_resume_point, resumed_config
-from support.devices import device, named
-from support.interrupted_runs import break_off, lines, parameters
+from support.devices import device, device_spec
+from support.interrupted_runs import interrupt_run, read_comparable_metrics, read_parameter_bytes
 
-IMAGES, BATCH = 150, 20  # eight steps an epoch, the last one of ten images
-STEPS_OF_TWO_EPOCHS = 2 * math.ceil(IMAGES / BATCH)
+IMAGE_COUNT, BATCH_SIZE = 150, 20  # eight steps an epoch, the last one of ten images
+TWO_EPOCH_STEPS = 2 * math.ceil(IMAGE_COUNT / BATCH_SIZE)
 
 
 @functools.lru_cache(maxsize=None)
-def few_digits(images=IMAGES):
+def load_few_digits(images=IMAGE_COUNT):
     digits = load_dataset("digits")
     train_split, test_split = (
         ArraySplit(split.images[:count], split.labels[:count])
@@ -32,9 +32,9 @@ def few_digits(images=IMAGES):
     return Dataset("digits", train_split, test_split, digits.classes, Defaults())
 
 
-def share_of_right(net):
-    """Of the few test digits, on one device."""
-    test, ctx = few_digits().test, device(0)
+def few_digits_accuracy(net):
+    """Return the accuracy of a network on the few test digits, on one device."""
+    test, ctx = load_few_digits().test, device(0)
     scores = net(nd.array(test.images, ctx=ctx).astype("float32") / 255).asnumpy()
     return (scores.argmax(axis=1) == test.labels).mean()
 
@@ -48,8 +48,8 @@ LAYERS = {
 
 
 @contextmanager
-def network_of(layers):
-    """The network "drawn" has these layers, and a dense one."""
+def register_drawn_network(layers):
+    """Register the network "drawn" of these layers and a dense layer."""
 
     def make(classes):
         net = nn.HybridSequential()
@@ -61,16 +61,16 @@ def network_of(layers):
         yield
 
 
-def settings_of(devices, **more):
+def drawn_run_settings(devices, **more):
     return {
-        "devices": named(devices), "threads": 1, "model": "drawn", "epochs": 2, "lr": 0.01,
-        "global_batch_size": BATCH, "optimizer": "sgd", **more,
+        "devices": device_spec(devices), "threads": 1, "model": "drawn", "epochs": 2, "lr": 0.01,
+        "global_batch_size": BATCH_SIZE, "optimizer": "sgd", **more,
     }  # fmt: skip
 
 
-PIPELINE = {"split": "pipeline", "balance": "memory"}  # by time, the next run may be cut elsewhere
-# Each with as many devices as it needs, for a network of at least four layers.
-WAYS = {
+PIPELINE = {"split": "pipeline", "balance": "memory"}  # balance by time might move the cuts
+# The number of devices and the settings of each split of a network of at least four layers.
+SPLITS = {
     "data": (2, {"split": "data"}),
     "one device": (1, {"split": "data"}),
     "layers": (2, {"split": "layers"}),
@@ -85,22 +85,22 @@ WAYS = {
 }
 
 
-def of_way(way, **more):
-    devices, split = WAYS[way]
-    return settings_of(devices, **{**split, **more})
+def split_settings(name, **more):
+    devices, split = SPLITS[name]
+    return drawn_run_settings(devices, **{**split, **more})
 
 
-def assert_ends_alike(folder, steps, every, **options):
-    """A run broken off after each of ``steps`` of its own steps, and the undisturbed one."""
+def assert_resumes_identically(folder, steps, every, **options):
+    """Check that a run ends identically if it is interrupted at ``steps`` and resumed."""
     config = TrainConfig(**options, out=str(folder / "whole"))
-    train(config, reporter=Reporter(), dataset=few_digits())
+    train(config, reporter=Reporter(), dataset=load_few_digits())
     options["checkpoint_every"] = every
-    assert break_off(steps, folder / "run", few_digits(), **options)
-    train(resume=folder / "run", reporter=Reporter(), dataset=few_digits())
-    assert parameters(folder / "run") == parameters(folder / "whole")
-    assert lines(folder / "run") == lines(folder / "whole")
+    assert interrupt_run(steps, folder / "run", load_few_digits(), **options)
+    train(resume=folder / "run", reporter=Reporter(), dataset=load_few_digits())
+    assert read_parameter_bytes(folder / "run") == read_parameter_bytes(folder / "whole")
+    assert read_comparable_metrics(folder / "run") == read_comparable_metrics(folder / "whole")
 
 
-def resume(folder, dataset=None, **given):
-    config = resumed_config(read_resume_point(folder), **given)
-    return train(config, reporter=Reporter(), dataset=dataset or few_digits(), resume=folder)
+def resume_run(folder, dataset=None, **settings):
+    config = resumed_config(read_resume_point(folder), **settings)
+    return train(config, reporter=Reporter(), dataset=dataset or load_few_digits(), resume=folder)

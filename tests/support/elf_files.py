@@ -1,8 +1,8 @@
-"""Small shared libraries, written byte by byte, so that no test needs a compiler.
+"""Writer of small shared libraries for tests without a compiler.
 
-x86-64 ELF as the System V ABI describes it: one segment with a header, a symbol table, machine
-code, and a dynamic section. The real linker loads them, and takes their NEEDED entries and missing
-symbols seriously.
+The files are x86-64 ELF of the System V ABI: one segment with a header, a symbol table, machine
+code, and a dynamic section. The real linker loads them, and checks their NEEDED entries and missing
+symbols.
 """
 
 import struct
@@ -17,30 +17,36 @@ SYMBOL, HEADERS = 24, 64 + 3 * 56  # bytes
 
 
 def write_library(path, needed=(), undefined=(), functions=None, soname=None):
-    """A library that needs others (``needed``: sonames), asks for symbols that nobody has
-    (``undefined``), and has ``functions``.
+    """Write a shared library; return its path.
 
-    ``functions``: name -> machine code, which may use no address but its own.
+    Args:
+        path: the file.
+        needed: sonames of the libraries that it needs.
+        undefined: symbols that it needs and no library has.
+        functions: maps names to position-independent machine code.
+        soname: its soname, by default the name of the file.
     """
     functions = functions or {}
     names = [*undefined, *functions]
-    count = 1 + len(names)  # the first symbol is none
-    strings = _Strings([*needed, *names, soname or path.name])
-    code = _Strings(functions.values(), first=b"\xc3" * 16)  # ret
+    count = 1 + len(names)  # the first symbol is empty
+    strings = _StringTable([*needed, *names, soname or path.name])
+    code = _StringTable(functions.values(), first=b"\xc3" * 16)  # ret
     sizes = [
         HEADERS, 8 * count, SYMBOL * count, 4 * (2 + 1 + count), 24 * len(undefined),
         len(strings.content), len(code.content),
     ]  # fmt: skip
-    places = [0]
+    offsets = [0]
     for size in sizes:
-        places.append(-(-(places[-1] + size) // 16) * 16)
-    _, got_at, symbols_at, table_at, rela_at, strings_at, code_at, dynamic_at = places
+        offsets.append(-(-(offsets[-1] + size) // 16) * 16)
+    _, got_at, symbols_at, table_at, rela_at, strings_at, code_at, dynamic_at = offsets
 
     symbols = bytes(SYMBOL)
     for name in names:
-        section, place = (1, code_at + code.place(functions[name])) if name in functions else (0, 0)
+        section, address = (
+            (1, code_at + code.offset(functions[name])) if name in functions else (0, 0)
+        )
         symbols += struct.pack(
-            "<IBBHQQ", strings.place(name), GLOBAL_FUNCTION, 0, section, place, 0
+            "<IBBHQQ", strings.offset(name), GLOBAL_FUNCTION, 0, section, address, 0
         )
     # one bucket with a chain through all symbols
     first = min(1, len(names))
@@ -50,9 +56,9 @@ def write_library(path, needed=(), undefined=(), functions=None, soname=None):
         struct.pack("<QQq", got_at + 8 * i, i << 32 | R_X86_64_GLOB_DAT, 0)
         for i in range(1, 1 + len(undefined))
     )
-    entries = [(DT_NEEDED, strings.place(name)) for name in needed]
+    entries = [(DT_NEEDED, strings.offset(name)) for name in needed]
     entries += [
-        (DT_SONAME, strings.place(soname or path.name)),
+        (DT_SONAME, strings.offset(soname or path.name)),
         (DT_HASH, table_at),
         (DT_STRTAB, strings_at),
     ]
@@ -78,7 +84,7 @@ def write_library(path, needed=(), undefined=(), functions=None, soname=None):
         )
     content = bytearray(size)
     for at, part in zip(
-        places, (header, b"", symbols, table, rela, strings.content, code.content, dynamic)
+        offsets, (header, b"", symbols, table, rela, strings.content, code.content, dynamic)
     ):
         content[at : at + len(part)] = part
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -86,15 +92,15 @@ def write_library(path, needed=(), undefined=(), functions=None, soname=None):
     return path
 
 
-class _Strings:
-    """Texts or pieces of code behind each other, each once."""
+class _StringTable:
+    """A byte string that contains each text or piece of code once."""
 
     def __init__(self, parts, first=b"\0"):
         self.content = first
-        self._places = {}
+        self._offsets = {}
         for part in parts:
-            self._places[part] = len(self.content)
+            self._offsets[part] = len(self.content)
             self.content += part if isinstance(part, bytes) else part.encode() + b"\0"
 
-    def place(self, part):
-        return self._places[part]
+    def offset(self, part):
+        return self._offsets[part]

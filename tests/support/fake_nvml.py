@@ -1,8 +1,7 @@
-"""NVML of machines that are not here: the functions of pynvml that the doctor calls, over a
-description of GPUs.
+"""Fake NVML: the functions of pynvml that the doctor calls, for a description of GPUs.
 
-Passed to `gluonlab.gpu.nvml.query_nvml`, or, as a file pynvml.py in a throw-away environment,
-found by the doctor's own process.
+Tests pass it to `gluonlab.gpu.nvml.query_nvml`, or write it as pynvml.py into a temporary
+environment, where the process of the doctor imports it.
 """
 
 import json
@@ -25,20 +24,30 @@ GIB = 2**30
 
 
 class NVMLError(Exception):
-    """What pynvml raises for everything."""
+    """The error that pynvml raises."""
 
 
 class FakeNvml:
-    """``kinds``: (name, capability) of each GPU.
+    """The fake of the module pynvml.
 
-    ``nvlinks``: {(a, b): count}; ``switched``: their links go to switches instead.
-
-    ``used``: {GPU: bytes in use}, ``processes``: {GPU: [(pid, name, bytes)]}, ``no_peers``: pairs.
-    ``process_list_versions``: those that this driver knows. ``error``: what nvmlInit raises.
-    ``as_bytes``: strings are bytes, as old releases of pynvml return them. ``silent``: {GPU: what
-    its handle raises}; ``untold``: GPUs whose memory is not told; ``parts``: {GPU: UUIDs of its MIG
-    parts}. ``hidden``: GPUs of the machine that this container has not. ``apart``: {pair: level at
-    which their ways over PCIe meet}.
+    Args:
+        kinds: (name, compute capability) of each GPU.
+        driver: the version of the driver.
+        nvlinks: {(GPU, GPU): number of links}.
+        switched: whether all links lead to switches.
+        used: {GPU: bytes in use}.
+        processes: {GPU: [(pid, name, bytes)]}.
+        no_peers: pairs of GPUs without peer access.
+        process_list_versions: the versions of the process list that the driver knows.
+        error: the text of the error of nvmlInit.
+        as_bytes: whether strings are bytes, as in old releases of pynvml.
+        memory_bytes: the memory of each GPU.
+        bus: the PCI bus id of each GPU.
+        silent: {GPU: the text of the error of its handle}.
+        untold: GPUs whose memory query is an error.
+        parts: {GPU: UUIDs of its MIG parts}.
+        hidden: GPUs that this container does not see.
+        apart: {(GPU, GPU): level of their common PCIe ancestor}.
     """
 
     NVMLError = NVMLError
@@ -172,22 +181,22 @@ class FakeNvml:
         return self.apart[pair]
 
 
-def machine(*kinds, **description):
-    """What the doctor's process tells of such a machine, through JSON as it does."""
-    from gluonlab.gpu import nvml  # not where this module stands for NVML itself
+def fake_driver(*kinds, **description):
+    """Return the Driver of a fake machine, through JSON like the answer of the doctor's process."""
+    from gluonlab.gpu import nvml  # inside: the import must not run if this module is pynvml
 
     fake = FakeNvml(kinds, **description)
-    told = json.loads(json.dumps(nvml.query_nvml(fake)))
+    answer = json.loads(json.dumps(nvml.query_nvml(fake)))
     assert fake.open == 0  # NVML is closed again
-    return nvml.Driver.from_answer(told)
+    return nvml.Driver.from_answer(answer)
 
 
-def only(findings):
+def only_finding(findings):
     assert len(findings) == 1, findings
     return findings[0]
 
 
-def statuses(findings):
+def finding_statuses(findings):
     return [finding.status for finding in findings]
 
 
@@ -195,10 +204,7 @@ NAMES = [name for name in dir(FakeNvml) if name.startswith(("nvml", "NVML"))]
 
 
 def write_pynvml(folder, **description):
-    """A module pynvml in ``folder`` that tells of such a machine.
-
-    (tests/ must be importable where it is used.)
-    """
+    """Write a module pynvml of a fake machine into ``folder``; it imports from tests/."""
     lines = [
         "import json; from support import fake_nvml",
         f"nvml = fake_nvml.FakeNvml(**json.loads({json.dumps(json.dumps(description))}))",

@@ -1,6 +1,4 @@
-"""A real HTTP server on 127.0.0.1 that serves files from memory, and goes wrong as it is told
-to.
-"""
+"""A fake HTTP server on 127.0.0.1 that serves files from memory and injects faults."""
 
 import re
 import socket
@@ -12,19 +10,17 @@ import pytest
 
 
 class FileServer:
-    """``files``: path -> content.
+    """A server of ``files``, which maps paths to their contents.
 
-    ``faults``: path -> what the next requests for it get instead, one after the other.
-
-    A fault is a function of the handler: `status`, `redirect`, `cut`, `silence`, `trickle`,
-    `chunked`, or any other.
+    `add_faults` replaces the answers to the next requests for a path. A fault is a function that
+    takes the request handler, such as `send_chunked` or the result of `respond_with_status`.
     """
 
     def __init__(self, files, port=0, ranges=True):
         self.files = {f"/{name}": content for name, content in files.items()}
         self.faults, self.requests = {}, []
         self.ranges = ranges
-        self._server = _Server(("127.0.0.1", port), _handler_of(self))
+        self._server = _Server(("127.0.0.1", port), _make_handler(self))
         self._server.daemon_threads = True
         self._server.block_on_close = False
         threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
@@ -37,11 +33,11 @@ class FileServer:
     def url(self):
         return f"http://127.0.0.1:{self.port}/"
 
-    def fail(self, name, *faults):
+    def add_faults(self, name, *faults):
         self.faults[f"/{name}"] = list(faults)
 
-    def asked(self, name=None):
-        """The headers of the requests that came, for one file or for all."""
+    def request_headers(self, name=None):
+        """Return the headers of the requests so far, for one file or for all."""
         return [headers for path, headers in self.requests if name is None or path == f"/{name}"]
 
     def close(self):
@@ -51,7 +47,7 @@ class FileServer:
 
 @pytest.fixture
 def serve():
-    """``serve({name: content}, ...)``: a server that is closed when the test ends."""
+    """Yield ``serve({name: content}, ...)``, which starts a server until the test ends."""
     servers = []
 
     def start(files, **settings):
@@ -65,10 +61,10 @@ def serve():
 
 class _Server(ThreadingHTTPServer):
     def handle_error(self, request, client_address):
-        """Clients that hang up are a part of the tests."""
+        """Print nothing: some tests close the connection."""
 
 
-def _handler_of(server):
+def _make_handler(server):
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
@@ -76,24 +72,22 @@ def _handler_of(server):
             self.do_GET(send=lambda body: None)
 
         def do_GET(self, send=None):
-            # what a proxy is asked has the host in it
+            # a request to a proxy contains the host
             path = re.sub(r"^http://[^/]*", "", self.path)
             server.requests.append((path, dict(self.headers)))
-            waiting = server.faults.get(path)
-            if waiting:
-                waiting.pop(0)(self)
+            faults = server.faults.get(path)
+            if faults:
+                faults.pop(0)(self)
             elif path in server.files:
                 self.send_file(server.files[path], send)
             else:
-                status(404)(self)
+                respond_with_status(404)(self)
 
         def send_file(self, content, send=None):
-            """The file, or the range of it that was asked for; ``send`` writes the body in another
-            way.
-            """
-            begin = self.asked_range(content)
+            """Send the file, or its requested range; ``send`` may replace the write of the body."""
+            begin = self.range_start()
             if begin is not None and begin >= len(content):
-                return status(416)(self)
+                return respond_with_status(416)(self)
             self.send_response(200 if begin is None else 206)
             if begin is not None:
                 self.send_header(
@@ -104,15 +98,15 @@ def _handler_of(server):
             self.end_headers()
             return (send or self.wfile.write)(body)
 
-        def asked_range(self, content):
-            asked = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
-            return int(asked[1]) if asked and server.ranges else None
+        def range_start(self):
+            match = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
+            return int(match[1]) if match and server.ranges else None
 
         def content(self):
             return server.files[self.path]
 
         def drop(self):
-            """Close the connection as a server does that is restarted."""
+            """Close the connection, like a server that is restarted."""
             self.wfile.flush()
             self.close_connection = True
             self.connection.shutdown(socket.SHUT_RDWR)
@@ -123,7 +117,7 @@ def _handler_of(server):
     return Handler
 
 
-def status(number, **headers):
+def respond_with_status(number, **headers):
     def answer(handler):
         handler.send_response(number)
         for name, value in headers.items():
@@ -135,7 +129,7 @@ def status(number, **headers):
     return answer
 
 
-def redirect(url):
+def redirect_to(url):
     def answer(handler):
         handler.send_response(302)
         handler.send_header("Location", url)
@@ -145,8 +139,8 @@ def redirect(url):
     return answer
 
 
-def cut(after):
-    """All headers, and a body that ends after so many bytes of what was asked for."""
+def truncate_body(after):
+    """Return a fault that closes the connection after some bytes of the body."""
 
     def answer(handler):
         def send(body):
@@ -158,21 +152,21 @@ def cut(after):
     return answer
 
 
-FOR_EVER_S = 600
+HANG_S = 600
 
 
-def silence(after=None):
-    """Says nothing for longer than anybody waits; from the beginning, or after so many bytes."""
+def hang_response(after=None):
+    """Return a fault that sends nothing for HANG_S, at once or after some bytes of the body."""
 
     def answer(handler):
         def send(body):
             handler.wfile.write(body[:after])
             handler.wfile.flush()
-            time.sleep(FOR_EVER_S)
+            time.sleep(HANG_S)
             handler.drop()
 
         if after is None:
-            time.sleep(FOR_EVER_S)
+            time.sleep(HANG_S)
             handler.drop()
         else:
             handler.send_file(handler.content(), send)
@@ -180,17 +174,17 @@ def silence(after=None):
     return answer
 
 
-def trickle(after, tick):
-    """So many bytes at once, and then one at a time, with a call of ``tick`` before each."""
+def trickle_body(after, tick):
+    """Return a fault that sends single bytes after some bytes, and calls ``tick`` before each."""
 
     def answer(handler):
         def send(body):
             handler.wfile.write(body[:after])
-            for place in range(after, len(body)):
+            for i in range(after, len(body)):
                 handler.wfile.flush()
                 time.sleep(0.005)
                 tick()
-                handler.wfile.write(body[place : place + 1])
+                handler.wfile.write(body[i : i + 1])
             handler.drop()
 
         handler.send_file(handler.content(), send)
@@ -198,8 +192,8 @@ def trickle(after, tick):
     return answer
 
 
-def chunked(handler):
-    """Without telling how long it is."""
+def send_chunked(handler):
+    """Answer without the length of the body."""
     handler.send_response(200)
     handler.send_header("Transfer-Encoding", "chunked")
     handler.end_headers()
@@ -210,12 +204,12 @@ def chunked(handler):
     handler.wfile.write(b"0\r\n\r\n")
 
 
-def held(reached, go_on):
-    """Sets one event, and answers when the other is set."""
+def hold_response(reached, released):
+    """Return a fault that sets one event, and answers when the other is set."""
 
     def answer(handler):
         reached.set()
-        go_on.wait(FOR_EVER_S)
+        released.wait(HANG_S)
         handler.send_file(handler.content())
 
     return answer

@@ -1,4 +1,4 @@
-"""A full disk, for which the process's own limit on the size of files stands in."""
+"""A simulated full disk: a limit on the size of the files of this process."""
 
 import resource
 import signal
@@ -7,18 +7,16 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def full_at(size):
-    """No file grows beyond ``size`` bytes: what would is an error of the system, as on a full
-    disk.
-    """
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    # importlib would leave cut files for what is imported now
+def limit_file_size(size):
+    """Make writes beyond ``size`` bytes of a file raise OSError, as on a full disk."""
+    previous = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    # importlib would write truncated bytecode
     bytecode, sys.dont_write_bytecode = sys.dont_write_bytecode, True
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, previous[1]))
     try:
         yield
     finally:
         sys.dont_write_bytecode = bytecode
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-        signal.signal(signal.SIGXFSZ, ignored)
+        resource.setrlimit(resource.RLIMIT_FSIZE, previous)
+        signal.signal(signal.SIGXFSZ, handler)

@@ -1,4 +1,4 @@
-"""Inputs that are damaged at random: few of them in make test, thousands in make fuzz."""
+"""Fuzzing with random inputs: few in make test, thousands in make fuzz."""
 
 from collections import Counter
 from contextlib import contextmanager
@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 
 from gluonlab.errors import GluonlabError
 from gluonlab.plain_text import one_line
-from support.damage import JSON
+from support.damage import JSON_VALUES
 
-SHARE = 12  # of a profile's examples, that each kind of input takes
-TRIED = Counter()  # kind -> inputs
+SHARE = 12  # each kind of input gets this fraction of a profile's examples
+INPUT_COUNTS = Counter()  # kind -> inputs
 
-# What somebody may write where a name, a number or a path is expected.
+# Texts in the place of a name, a number or a path.
 WORDS = (
     st.text(max_size=12)
     | st.text("0123456789.,:*-+e()[]{}|\\/ acgpu", max_size=16)
@@ -23,20 +23,22 @@ WORDS = (
     )
     | st.integers(1, 6000).flatmap(lambda n: st.sampled_from("a9[(,*:/").map(lambda c: c * n))
 )
-VALUES = WORDS | JSON | st.binary(max_size=6) | st.complex_numbers() | st.lists(WORDS, max_size=3)
+VALUES = (
+    WORDS | JSON_VALUES | st.binary(max_size=6) | st.complex_numbers() | st.lists(WORDS, max_size=3)
+)
 
 
-def fuzzed(function):
-    """As many examples as the profile has for each kind."""
+def fuzz_property(function):
+    """Decorate a property with its share of the profile's examples."""
     examples = max(1, settings().max_examples // SHARE)
     quiet = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture, HealthCheck.data_too_large]
     return settings(max_examples=examples, suppress_health_check=quiet)(function)
 
 
 @contextmanager
-def own_errors(kind):
-    """Nothing but gluonlab's own errors comes out, each of which a command shows on one line."""
-    TRIED[kind] += 1
+def allow_gluonlab_errors(kind):
+    """Allow GluonlabError only, and check that its message is one printable line."""
+    INPUT_COUNTS[kind] += 1
     try:
         yield
     except GluonlabError as error:

@@ -1,4 +1,4 @@
-"""Rank 0's gathering, and whoever comes to it, in one process."""
+"""The rendezvous of rank 0, and clients that connect to it, in one process."""
 
 import asyncio
 import json
@@ -11,39 +11,39 @@ from gluonlab.launch.rank_environment import Membership
 from gluonlab.launch.scheduler_tasks import Rendezvous
 from support.parameter_server import free_port
 
-HANGS = 240  # seconds: only what hangs takes so long
-OPEN = []  # asyncio closes what nobody has
+HANG_LIMIT_S = 240  # only a hang takes so long
+OPEN = []  # asyncio closes connections without a reference
 
 
-def hello(rank, size=3, **more):
-    """What another process says first."""
+def hello_message(rank, size=3, **more):
+    """Return the first message of a rank."""
     return {"here": f"h{rank}", "pid": 7, "addresses": {}, "rank": rank, "size": size, **more}
 
 
-async def come(place, *lines):
-    """Reach rank 0, and say these: bytes, or messages."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", place.port)
-    for each in lines:
-        writer.write(each if isinstance(each, bytes) else json.dumps(each).encode() + b"\n")
+async def connect_to_rank_0(membership, *lines):
+    """Connect to rank 0, and send lines: bytes, or messages."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", membership.port)
+    for line in lines:
+        writer.write(line if isinstance(line, bytes) else json.dumps(line).encode() + b"\n")
     await writer.drain()
     OPEN.append((reader, writer))
     return reader, writer
 
 
-def gathered(work, size=3, patience=HANGS):
-    """What ``work(gathering, place, signals)`` gives."""
+def run_rendezvous(work, size=3, patience=HANG_LIMIT_S):
+    """Return the result of ``work(rendezvous, membership, signals)`` with a listening rank 0."""
 
-    async def working():
-        place = Membership("srun", 0, size, 0, size, "127.0.0.1", free_port())
+    async def run_work():
+        membership = Membership("srun", 0, size, 0, size, "127.0.0.1", free_port())
         signals = []
-        gathering = Rendezvous(
-            place, SshOptions(patience=patience), asyncio.Queue(), signals.append
+        rendezvous = Rendezvous(
+            membership, SshOptions(patience=patience), asyncio.Queue(), signals.append
         )
-        await gathering.listen()
+        await rendezvous.listen()
         try:
-            return await asyncio.wait_for(work(gathering, place, signals), HANGS)
+            return await asyncio.wait_for(work(rendezvous, membership, signals), HANG_LIMIT_S)
         finally:
-            await gathering.end([], 1)
+            await rendezvous.end([], 1)
             others = asyncio.all_tasks() - {asyncio.current_task()}
             for task in others:
                 task.cancel()
@@ -54,4 +54,4 @@ def gathered(work, size=3, patience=HANGS):
         patched.setattr(
             scheduler_tasks, "RETRY_PAUSE_S", 0.01
         )  # within a process all arrives at once
-        return asyncio.run(working())
+        return asyncio.run(run_work())

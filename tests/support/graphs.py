@@ -1,4 +1,4 @@
-"""What a graph computes: outputs, gradients and states, by name."""
+"""Evaluation of symbol graphs: outputs, gradients and states, by name."""
 
 import numpy as np
 from mxnet import nd
@@ -6,39 +6,43 @@ from mxnet import nd
 from support.devices import device
 
 
-def results(graph, args, heads, aux=None, dtype=None):
-    """Outputs in training and in prediction, gradients, and the states after one step.
+def evaluate_graph(graph, args, heads, aux=None, dtype=None):
+    """Return the outputs in training and in prediction, the gradients, and the states after a step.
 
-    ``args``, ``aux``: NumPy arrays of the arguments and the states, computed with in this dtype, or
-    in their own. A state that has more channels in the graph begins with zeros there.
+    Args:
+        graph: the symbol.
+        args: NumPy arrays of the arguments, by name.
+        heads: the gradients of the outputs.
+        aux: NumPy arrays of the states, by name. Missing channels of a state are zeros.
+        dtype: the type of the computation, by default that of each array.
     """
     ctx, aux = device(), aux or {}
 
     def on_device(array):
         return nd.array(array, ctx, dtype=dtype or array.dtype)
 
-    own = {name: on_device(each) for name, each in args.items()}
-    grads = {name: on_device(np.full(each.shape, np.nan)).astype(own[name].dtype)
-             for name, each in args.items()}  # fmt: skip
-    shapes = graph.infer_shape(**{name: each.shape for name, each in args.items()})[2]
+    arguments = {name: on_device(array) for name, array in args.items()}
+    grads = {name: on_device(np.full(array.shape, np.nan)).astype(arguments[name].dtype)
+             for name, array in args.items()}  # fmt: skip
+    shapes = graph.infer_shape(**{name: array.shape for name, array in args.items()})[2]
     states = {}
-    for (name, each), shape in zip(aux.items(), shapes):
-        wide = np.zeros(shape, each.dtype)
-        wide[: len(each)] = each
-        states[name] = on_device(wide)
-    executor = graph.bind(ctx, own, args_grad=grads, aux_states=states)
-    found = {f"out {n}": out.asnumpy() for n, out in enumerate(executor.forward(is_train=True))}
+    for (name, array), shape in zip(aux.items(), shapes):
+        padded = np.zeros(shape, array.dtype)
+        padded[: len(array)] = array
+        states[name] = on_device(padded)
+    executor = graph.bind(ctx, arguments, args_grad=grads, aux_states=states)
+    results = {f"out {n}": out.asnumpy() for n, out in enumerate(executor.forward(is_train=True))}
     executor.backward(list(map(on_device, heads)))
-    found.update({f"gradient {name}": grad.asnumpy() for name, grad in grads.items()})
-    found.update({f"state {name}": states[name].asnumpy()[: len(aux[name])] for name in aux})
+    results.update({f"gradient {name}": grad.asnumpy() for name, grad in grads.items()})
+    results.update({f"state {name}": states[name].asnumpy()[: len(aux[name])] for name in aux})
     predicted = enumerate(executor.forward(is_train=False))
-    found.update({f"predicted {n}": out.asnumpy() for n, out in predicted})
-    return found
+    results.update({f"predicted {n}": out.asnumpy() for n, out in predicted})
+    return results
 
 
-def assert_alike(rewritten, graph, args, heads, aux=None, rtol=1e-5, atol=1e-6):
-    """Compare all that two graphs compute; return it."""
-    wanted = results(graph, args, heads, aux)
-    for name, found in results(rewritten, args, heads, aux).items():
-        np.testing.assert_allclose(found, wanted[name], rtol=rtol, atol=atol, err_msg=name)
-    return wanted
+def assert_same_results(rewritten, graph, args, heads, aux=None, rtol=1e-5, atol=1e-6):
+    """Check that two graphs compute the same; return the results of the second."""
+    expected = evaluate_graph(graph, args, heads, aux)
+    for name, result in evaluate_graph(rewritten, args, heads, aux).items():
+        np.testing.assert_allclose(result, expected[name], rtol=rtol, atol=atol, err_msg=name)
+    return expected

@@ -1,7 +1,4 @@
-"""A test that hangs ends its process, with where each thread was; the others go on.
-
-Without it the whole run would wait, for hours and without a word.
-"""
+"""Plugin that ends the process of a test that hangs, and prints the stacks of all threads."""
 
 import faulthandler
 import os
@@ -9,8 +6,8 @@ import time
 
 import pytest
 
-SECONDS, OF_A_LONG_ONE = 15 * 60, 60 * 60
-RENEWED_AFTER = 60  # so a test may take that much less
+TEST_SECONDS, LONG_TEST_SECONDS = 15 * 60, 60 * 60
+RENEWAL_S = 60  # the limit of a test may be shorter by this
 STDERR, ARMED = pytest.StashKey(), pytest.StashKey()
 
 
@@ -20,9 +17,9 @@ def pytest_configure(config):
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_protocol(item):
-    limit = OF_A_LONG_ONE if item.get_closest_marker("long") else SECONDS
+    limit = LONG_TEST_SECONDS if item.get_closest_marker("long") else TEST_SECONDS
     armed_at, armed_for = item.config.stash.get(ARMED, (0.0, 0))
-    if limit != armed_for or time.monotonic() > armed_at + RENEWED_AFTER:  # it takes a millisecond
+    if limit != armed_for or time.monotonic() > armed_at + RENEWAL_S:  # it takes a millisecond
         faulthandler.dump_traceback_later(limit, file=item.config.stash[STDERR], exit=True)
         item.config.stash[ARMED] = time.monotonic(), limit
     yield

@@ -1,6 +1,4 @@
-"""Folders of images made by Pillow: one folder per class, each class with a colour of its own in
-noise.
-"""
+"""Image folders made by Pillow, with one folder and one dominant color per class."""
 
 import io
 
@@ -10,8 +8,8 @@ from PIL import Image
 CLASSES = ("ant", "bee", "cow")
 
 
-def picture(label, width=16, height=16, seed=0, mode="RGB"):
-    """Noise in which the channel ``label`` is brighter than the others, smooth enough for JPEG."""
+def make_image(label, width=16, height=16, seed=0, mode="RGB"):
+    """Return smooth noise in which the color channel ``label`` is the brightest."""
     random = np.random.RandomState(seed)
     pixels = (
         random.randint(0, 90, (-(-height // 4), -(-width // 4), 3))
@@ -22,15 +20,15 @@ def picture(label, width=16, height=16, seed=0, mode="RGB"):
     return Image.fromarray(pixels.astype(np.uint8)).convert(mode)
 
 
-def encoded(image, format="JPEG", **options):
-    """The bytes of a file with this image."""
+def encode_image(image, format="JPEG", **options):
+    """Return the content of an image file."""
     file = io.BytesIO()
     image.save(file, format, **options)
     return file.getvalue()
 
 
-def write_folder(root, train=6, val=3, size=16, classes=CLASSES, suffix=".jpg"):
-    """root/train and root/val with that many images of each class; returns root."""
+def write_image_folder(root, train=6, val=3, size=16, classes=CLASSES, suffix=".jpg"):
+    """Write images of each class into root/train and root/val; return root."""
     for part, count in (("train", train), ("val", val)):
         for label, name in enumerate(classes):
             folder = root / part / name
@@ -39,13 +37,13 @@ def write_folder(root, train=6, val=3, size=16, classes=CLASSES, suffix=".jpg"):
                 seed = 1000 * (part == "val") + 10 * number + label
                 format = "PNG" if suffix == ".png" else "JPEG"
                 (folder / f"{number:04}{suffix}").write_bytes(
-                    encoded(picture(label, size, size, seed), format)
+                    encode_image(make_image(label, size, size, seed), format)
                 )
     return root
 
 
-def by_pillow(path, size):
-    """The whole image decoded, then its central square resized: (3, size, size)."""
+def decode_with_pillow(path, size):
+    """Decode an image and resize its central square; return an array (3, size, size)."""
     with Image.open(path) as image:
         image = image.convert("RGB")
         side = min(image.size)

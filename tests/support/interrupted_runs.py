@@ -1,4 +1,4 @@
-"""Runs that are stopped between two steps, and what a run leaves behind, without its times."""
+"""Runs that are interrupted between two steps, and the contents of run folders without times."""
 
 from pathlib import Path
 
@@ -7,47 +7,44 @@ from gluonlab.training.loop import train
 from gluonlab.training.reporter import Reporter
 from support.run_files import read_metrics
 
-OF_THE_CLOCK = ("seconds", "training_seconds", "waiting")
+TIME_FIELDS = ("seconds", "training_seconds", "waiting")
 
 
-class Stopped(Exception):
-    """Somebody pulled the plug."""
+class RunStopped(Exception):
+    """The interruption of a run."""
 
 
-class PullsThePlug(Reporter):
-    """Breaks a run off after so many steps of its own."""
+class StoppingReporter(Reporter):
+    """A reporter that interrupts a run after some steps of this process."""
 
     def __init__(self, steps):
-        self.left = steps
+        self.steps_left = steps
 
     def step_done(self, images, known):
-        self.left -= 1
-        if not self.left:
-            raise Stopped
+        self.steps_left -= 1
+        if not self.steps_left:
+            raise RunStopped
 
 
-def break_off(steps, folder, read=None, **settings):
-    """Train for so many steps, or to the end; whether the run was broken off.
-
-    ``read``: the data set, if it has been read already.
-    """
+def interrupt_run(steps, folder, loaded_dataset=None, **settings):
+    """Train for some steps, or to the end; return whether the run was interrupted."""
     config = TrainConfig(**settings, out=str(folder))
     try:
-        train(config, reporter=PullsThePlug(steps), dataset=read)
-    except Stopped:
+        train(config, reporter=StoppingReporter(steps), dataset=loaded_dataset)
+    except RunStopped:
         return True
     return False
 
 
-def parameters(folder):
-    """The bytes of a run's parameters."""
+def read_parameter_bytes(folder):
+    """Return the content of the parameter file of a run."""
     return (Path(folder) / "parameters.params").read_bytes()
 
 
-def lines(folder):
-    """The lines of metrics.jsonl, but for what the clock says, and for those that say 'resumed'."""
+def read_comparable_metrics(folder):
+    """Return the lines of metrics.jsonl without times and without the events 'resumed'."""
     return [
-        {name: value for name, value in line.items() if name not in OF_THE_CLOCK}
+        {name: value for name, value in line.items() if name not in TIME_FIELDS}
         for line in read_metrics(Path(folder))
         if line.get("event") != "resumed"
     ]

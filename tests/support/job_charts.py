@@ -1,4 +1,4 @@
-"""What AWS draws of a job's output, by the regular expressions of its request."""
+"""The values that AWS charts from the output of a job, by the regular expressions of a request."""
 
 import json
 import re
@@ -6,17 +6,18 @@ import re
 LOSS, SPEED, ACCURACY = "train:loss", "train:images_per_second", "test:accuracy"
 
 
-def expressions(template):
-    """Name -> regular expression of a request for a training job, a file."""
-    found = json.loads(template.read_text(encoding="utf-8"))
+def metric_regexes(template):
+    """Return {metric name: regular expression} of the file of a request for a training job."""
+    request = json.loads(template.read_text(encoding="utf-8"))
     return {
-        each["Name"]: each["Regex"] for each in found["AlgorithmSpecification"]["MetricDefinitions"]
+        metric["Name"]: metric["Regex"]
+        for metric in request["AlgorithmSpecification"]["MetricDefinitions"]
     }
 
 
-def charts(text, by_name):
-    """Name -> the numbers in the first parentheses, line by line."""
+def chart_values(text, regexes):
+    """Return {metric name: numbers}, read by the first groups of the regular expressions."""
     return {
-        name: [float(found[1]) for line in text.split("\n") for found in re.finditer(regex, line)]
-        for name, regex in by_name.items()
+        name: [float(match[1]) for line in text.split("\n") for match in re.finditer(regex, line)]
+        for name, regex in regexes.items()
     }

@@ -1,9 +1,9 @@
-"""A program: a run that is killed again and again, and goes on each time, until it is finished.
+"""A program that repeatedly kills and resumes a run, until the run is finished.
 
-kills.py FOLDER SEED KILLS SETTINGS: ``FOLDER/run`` is killed KILLS times with SIGKILL, at moments
-that SEED draws, and ``FOLDER/whole`` is the undisturbed run. Each try is a process of its own,
-forked before MXNet has computed anything. Prints how many tries began at a checkpoint, and how many
-found one that is not whole.
+kills.py FOLDER SEED KILLS SETTINGS kills FOLDER/run KILLS times with SIGKILL at random moments.
+FOLDER/whole is the same run without kills. Each attempt is a separate process, forked before MXNet
+has computed anything. The program prints how many attempts resumed from a checkpoint, and how many
+damaged checkpoints they left.
 """
 
 import json
@@ -23,8 +23,8 @@ from gluonlab.training.loop import train
 from gluonlab.training.reporter import Reporter
 
 
-def forked(work):
-    """The id of a process that does this, and ends with 0."""
+def fork_process(work):
+    """Fork a process that calls ``work`` and exits with status 0; return its id."""
     child = os.fork()
     if child == 0:
         status = 1
@@ -38,14 +38,14 @@ def forked(work):
     return child
 
 
-def ended(child):
-    """Wait; the exit status, or minus the signal that ended it."""
+def wait_for_exit(child):
+    """Wait for a child process; return its exit status, or minus the number of its signal."""
     _, status = os.waitpid(child, 0)
     return os.WEXITSTATUS(status) if os.WIFEXITED(status) else -os.WTERMSIG(status)
 
 
-class Telling(Reporter):
-    """Writes a byte for every step."""
+class StepReporter(Reporter):
+    """A reporter that writes a byte into a pipe for each step."""
 
     def __init__(self, pipe):
         self.pipe = pipe
@@ -54,14 +54,14 @@ class Telling(Reporter):
         os.write(self.pipe, b".")
 
 
-def one_try(folder, settings, digits, reporter):
-    """Begin the run, or go on with it."""
+def run_attempt(folder, settings, digits, reporter):
+    """Start or resume the run."""
     config = TrainConfig(**settings, out=str(folder))
     train(config, reporter=reporter, dataset=digits, autoresume=True)
 
 
 def wait_for_steps(pipe, steps):
-    """Until so many are done, or there is nobody to do more."""
+    """Wait until a pipe has a byte for each step, or its writer has exited."""
     while steps > 0:
         done = len(os.read(pipe, steps))
         steps = steps - done if done else 0
@@ -72,21 +72,25 @@ def main(folder, seed, kills, settings):
     damaged = resumed = 0
     for _ in range(kills):
         resumed += bool(list_checkpoints(run))
-        there, here = os.pipe()
-        child = forked(partial(one_try, run, settings, digits, Telling(here)))
-        os.close(here)
-        wait_for_steps(there, random_moment.randint(1, 12))
+        read_end, write_end = os.pipe()
+        child = fork_process(partial(run_attempt, run, settings, digits, StepReporter(write_end)))
+        os.close(write_end)
+        wait_for_steps(read_end, random_moment.randint(1, 12))
         time.sleep(random_moment.uniform(0, 0.04))
         os.kill(child, signal.SIGKILL)
-        os.close(there)
-        if ended(child) == 0:
-            break  # it was faster
+        os.close(read_end)
+        if wait_for_exit(child) == 0:
+            break  # the run finished before the kill
         if list_checkpoints(run):
             damaged += len(read_newest_checkpoint(run).damaged)
     else:
-        assert ended(forked(lambda: one_try(run, settings, digits, Reporter()))) == 0
+        assert (
+            wait_for_exit(fork_process(lambda: run_attempt(run, settings, digits, Reporter()))) == 0
+        )
     whole = TrainConfig(**{**settings, "checkpoint_every": None}, out=str(folder / "whole"))
-    assert ended(forked(lambda: train(whole, reporter=Reporter(), dataset=digits))) == 0
+    assert (
+        wait_for_exit(fork_process(lambda: train(whole, reporter=Reporter(), dataset=digits))) == 0
+    )
     print(json.dumps({"damaged": damaged, "resumed": resumed}))
 
 

@@ -25,8 +25,8 @@ JAPANESE = re.compile("[\u3040-\u30ff\u4e00-\u9fff]")
 
 
 @lru_cache(maxsize=None)
-def answers_of(lab):
-    """tests/labs/answers/labNN.py as a module: WRONG, and RIGHT where there is more than one."""
+def load_answers(lab):
+    """Import tests/labs/answers/labNN.py, which has WRONG, and RIGHT for alternative answers."""
     path = REPOSITORY / "tests" / "labs" / "answers" / f"lab{lab}.py"
     spec = importlib.util.spec_from_file_location(f"answers_lab{lab}", path)
     module = importlib.util.module_from_spec(spec)
@@ -34,19 +34,19 @@ def answers_of(lab):
     return module
 
 
-def mistakes():
-    """id -> its mistakes: (answer, what is said of it in English, and in Japanese)."""
-    return {id: some for lab in lab_numbers() for id, some in answers_of(lab).WRONG.items()}
+def lab_mistakes():
+    """Return {exercise id: mistakes}, each (answer, English pattern, Japanese pattern)."""
+    return {id: wrong for lab in lab_numbers() for id, wrong in load_answers(lab).WRONG.items()}
 
 
-def other_right_answers():
-    """id -> its right answers of another kind than the solution."""
-    right = (getattr(answers_of(lab), "RIGHT", {}) for lab in lab_numbers())
-    return {id: some for of_lab in right for id, some in of_lab.items()}
+def alternative_answers():
+    """Return {exercise id: right answers that differ from the solution}."""
+    right = (getattr(load_answers(lab), "RIGHT", {}) for lab in lab_numbers())
+    return {id: answers for lab_answers in right for id, answers in lab_answers.items()}
 
 
-def verdict_on(id, answer):
-    """The verdict, however long this machine takes; 01-2 is about a clock, which is made up."""
+def judge_lab_answer(id, answer):
+    """Return the verdict on an answer, without a time limit; exercise 01-2 gets a fake clock."""
     exercise = find_exercise(id)._replace(seconds=LIMIT_S)
     if id == "01-2":
         with run_on_a_made_up_clock():
@@ -54,17 +54,17 @@ def verdict_on(id, answer):
     return judge_answer(exercise, answer)
 
 
-def texts_of(verdict):
+def verdict_texts(verdict):
     """Return the sentence that a student reads, by language."""
     return {
         language: repr(dataclasses.replace(verdict, language=language)) for language in ("en", "ja")
     }
 
 
-def amiss_in_verdict(id, number):
-    """What is wrong with the verdict on a mistake; empty where it is named in both languages."""
-    answer, english, japanese = answers_of(id[:2]).WRONG[id][number]
-    verdict = verdict_on(id, answer)
+def find_verdict_fault(id, number):
+    """Return the fault of the verdict on a mistake, or "" if both languages name the mistake."""
+    answer, english, japanese = load_answers(id[:2]).WRONG[id][number]
+    verdict = judge_lab_answer(id, answer)
     said_en, said_ja = verdict.texts["en"], verdict.texts["ja"]
     if verdict.status in (PASSED, TOO_SLOW, UNWRITTEN):
         return f"mistake {number} is {verdict.status}: {said_en!r}"
@@ -76,34 +76,34 @@ def amiss_in_verdict(id, number):
 
 
 @lru_cache(maxsize=None)
-def cells_of(lab):
-    """The code of a lab's notebook, cell by cell."""
+def notebook_cells(lab):
+    """Return the code of each cell of a lab's notebook."""
     [path] = (REPOSITORY / "labs" / "en").glob(f"{lab}-*.ipynb")
     cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
     return tuple("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
 
 
 @lru_cache(maxsize=None)
-def imports_of(cells):
-    """name -> the statement of these cells that imports it, or that sets up ``here``."""
-    found = {}
+def cell_imports(cells):
+    """Return {name: statement that imports it}, with the statement that sets up ``here``."""
+    statements = {}
     for node in (node for cell in cells for node in ast.parse(cell).body):
         if isinstance(node, (ast.Import, ast.ImportFrom)):
-            found.update({one.asname or one.name: node for one in node.names})
+            statements.update({alias.asname or alias.name: node for alias in node.names})
         elif isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "here":
-            found["here"] = node
-    return found
+            statements["here"] = node
+    return statements
 
 
-def names_defined_by(source, lab, cells=None):
-    """What a cell of a lab defines: name -> value, in the order of the cell.
+def define_cell_names(source, lab, cells=None):
+    """Run a cell of a lab; return {name: value} of its definitions, in their order.
 
-    It may count on what its lab imports, and on ``here``; only what it names is imported.
-    ``cells``: the code of the lab; None: that of its notebook.
+    The cell may use the imports of its lab, and ``here``. ``cells``: the code of the lab, by
+    default that of its notebook.
     """
     used = {node.id for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Name)}
     used |= {"setup"} if "here" in used else set()
-    imports = imports_of(cells_of(lab) if cells is None else tuple(cells))
+    imports = cell_imports(notebook_cells(lab) if cells is None else tuple(cells))
     body = [node for name, node in imports.items() if name in used]
     names = {}
     exec(compile(ast.Module(body, []), f"lab{lab}", "exec"), names)
@@ -112,7 +112,7 @@ def names_defined_by(source, lab, cells=None):
     return {name: value for name, value in names.items() if imported.get(name) is not value}
 
 
-def solution(id):
-    """What labs/solutions/ID.py defines last, which is the answer."""
+def load_solution(id):
+    """Return the answer in labs/solutions/ID.py, which is its last definition."""
     source = (REPOSITORY / "labs" / "solutions" / f"{id}.py").read_text(encoding="utf-8")
-    return list(names_defined_by(source, id[:2]).values())[-1]
+    return list(define_cell_names(source, id[:2]).values())[-1]

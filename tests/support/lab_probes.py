@@ -1,8 +1,8 @@
-"""Source for the probes of `numbers`: what a lab shows by times, shown without a clock."""
+"""Source code for lab tests that replaces measurements of time."""
 
-# ``held(limit_s)`` has an ``array``, whose value comes when ``come()`` is called or so long has
-# passed. ``in_time`` is then a list with whether it was called.
-HELD = """
+# ``held(limit_s)`` returns an object with an ``array``, whose value is computed once ``come()`` is
+# called or the limit has passed. ``in_time`` lists whether the call came before the limit.
+HELD_ARRAY_SOURCE = """
 import threading as _threading
 import mxnet as _mx
 from types import SimpleNamespace as _Of
@@ -15,9 +15,8 @@ def held(limit_s):
     return it
 """
 
-# ``calls_of(work)`` is the result of work(), in which time.perf_counter() is the number of calls
-# of functions so far.
-CALLS = """
+# ``calls_of(work)`` calls work() with a time.perf_counter() that counts function calls.
+CALL_COUNT_SOURCE = """
 from unittest.mock import patch as _patch
 
 def calls_of(work):

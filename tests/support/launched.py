@@ -1,4 +1,4 @@
-"""python -m gluonlab.launch by several processes on this machine, over either backend."""
+"""Runs of python -m gluonlab.launch by several processes on this machine."""
 
 import subprocess
 import sys
@@ -11,12 +11,12 @@ import pytest
 from mxnet import nd
 
 from gluonlab.runs import run_schema
-from support.parameter_server import end, servers
+from support.parameter_server import kill_processes, start_servers
 from support.processes import clean_environment
 
 
-class Ended(NamedTuple):
-    """A process that has come to its end."""
+class FinishedProcess(NamedTuple):
+    """The exit status and output of a process."""
 
     status: int
     out: str
@@ -24,8 +24,8 @@ class Ended(NamedTuple):
 
 
 @contextmanager
-def horovod(count):
-    """What Horovod's own launcher gives its processes, with Gloo on the loopback device."""
+def horovod_environments(count):
+    """Yield the environments that Horovod's launcher sets, with Gloo on the loopback device."""
     from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
     from horovod.runner.http.http_server import RendezvousServer
 
@@ -57,10 +57,10 @@ def horovod(count):
 
 
 BACKENDS = {
-    "dist_sync": servers,
-    "dist_device_sync": servers,
-    "dist_async": servers,
-    "horovod": horovod,
+    "dist_sync": start_servers,
+    "dist_device_sync": start_servers,
+    "dist_async": start_servers,
+    "horovod": horovod_environments,
 }
 each_backend = pytest.mark.parametrize(
     "backend",
@@ -70,8 +70,8 @@ each_backend = pytest.mark.parametrize(
         pytest.param("horovod", marks=pytest.mark.horovod),
     ],
 )
-# what takes servers, which are slow to start, as long: make check-launch has it over Horovod
-each_backend_soon = pytest.mark.parametrize(
+# Parameter servers start slowly, so these tests are long; make check-launch runs them on Horovod.
+each_slow_backend = pytest.mark.parametrize(
     "backend",
     [
         pytest.param("dist_sync", marks=pytest.mark.long),
@@ -80,42 +80,51 @@ each_backend_soon = pytest.mark.parametrize(
 )
 
 
-def launched(backend, folder, *options, count=2, of_rank=None, timeout=600, meanwhile=None, **how):
-    """How ``count`` processes with these options have ended, each in ``folder``.
+def run_launches(
+    backend, folder, *options, count=2, of_rank=None, timeout=600, meanwhile=None, **how
+):
+    """Run ``count`` processes in ``folder``; return a FinishedProcess for each.
 
-    ``of_rank``: more options for the process that is started at this place. ``meanwhile``: is
-    called with the processes once they are started. ``how``: more for `servers`.
+    Args:
+        backend: the backend.
+        folder: the working folder.
+        options: the options of all processes.
+        count: the number of processes.
+        of_rank: {rank: more options}.
+        timeout: seconds for all processes.
+        meanwhile: called with the started processes.
+        how: more arguments of `start_servers`.
     """
-    started, until = [], time.monotonic() + timeout
+    started, deadline = [], time.monotonic() + timeout
     with BACKENDS[backend](count, **how) as (environments, _):
         try:
-            for place, environment in enumerate(environments):
-                more = (of_rank or {}).get(place, ())
+            for rank, environment in enumerate(environments):
+                more = (of_rank or {}).get(rank, ())
                 command = [sys.executable, "-m", "gluonlab.launch", "--backend", backend]
-                said = [(folder / f"{name}-{place}").open("w+") for name in ("out", "err")]
+                outputs = [(folder / f"{name}-{rank}").open("w+") for name in ("out", "err")]
                 process = subprocess.Popen(
                     [*command, *map(str, (*options, *more))],
-                    env=environment, cwd=folder, stdout=said[0], stderr=said[1],
+                    env=environment, cwd=folder, stdout=outputs[0], stderr=outputs[1],
                 )  # fmt: skip
-                started.append((process, said))
+                started.append((process, outputs))
             if meanwhile is not None:
                 meanwhile([process for process, _ in started])
             for process, _ in started:
-                process.wait(until - time.monotonic())
+                process.wait(deadline - time.monotonic())
         finally:
-            end([process for process, _ in started])
-    ended = []
-    for process, said in started:
-        for file in said:
+            kill_processes([process for process, _ in started])
+    finished = []
+    for process, outputs in started:
+        for file in outputs:
             file.seek(0)
-        ended.append(Ended(process.returncode, *(file.read() for file in said)))
-        for file in said:
+        finished.append(FinishedProcess(process.returncode, *(file.read() for file in outputs)))
+        for file in outputs:
             file.close()
-    return ended
+    return finished
 
 
-def words(**options):
-    """The options as a command line has them."""
+def option_words(**options):
+    """Return options as words of a command line."""
     return [
         word
         for name, value in options.items()
@@ -123,10 +132,9 @@ def words(**options):
     ]
 
 
-def parameters(folder):
-    """What is learned, as one vector (a shift of BatchNorm's may be next to zero, and then is
-    rounding errors of its gradient's sum), and each of the running statistics.
-    """
+def parameter_vectors(folder):
+    """Return the learned parameters of a run as one vector, and each of the running statistics."""
+    # One vector: a shift of BatchNorm near zero consists of the rounding errors of its gradient.
     arrays = {
         name: array.asnumpy()
         for name, array in nd.load(str(folder / run_schema.PARAMETERS)).items()

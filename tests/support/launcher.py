@@ -1,4 +1,4 @@
-"""python -m gluonlab.launch as a user starts it, and the processes that belong to it."""
+"""Launcher processes, python -m gluonlab.launch, and their child processes."""
 
 import os
 import subprocess
@@ -11,54 +11,53 @@ from mxnet import nd
 
 from gluonlab.runs.run_schema import PARAMETERS
 from support.processes import clean_environment
-from support.worker_processes import sockets
+from support.worker_processes import socket_inodes
 
-QUICK = ["--model", "mlp", "--dataset", "synthetic", "--devices", "cpu*1"]
-PATIENT = ["--patience", "3600"]  # a busy machine may need long to load MXNet
+QUICK_LAUNCH_OPTIONS = ["--model", "mlp", "--dataset", "synthetic", "--devices", "cpu*1"]
+PATIENCE_OPTIONS = ["--patience", "3600"]  # a busy machine may need long to load MXNet
 
 
-class Launched:
-    """A launcher that runs. ``said()``: all that it has printed so far."""
+class RunningLauncher:
+    """A running launcher."""
 
     def __init__(self, process, output):
         self.process, self._output = process, output
 
-    def said(self):
+    def read_output(self):
+        """Return the output so far."""
         return self._output.read_text()
 
     def wait_for(self, text):
-        """Wait until it has printed this."""
-        self.wait_until(lambda: text in self.said())
+        """Wait until the launcher has printed a text."""
+        self.wait_until(lambda: text in self.read_output())
 
     def wait_until(self, holds, timeout=240):
-        """Wait until ``holds()`` while it runs."""
-        until = time.monotonic() + timeout
+        """Wait until ``holds()`` while the launcher runs."""
+        deadline = time.monotonic() + timeout
         while not holds():
-            assert self.process.poll() is None, self.said()
-            assert time.monotonic() < until, self.said()
+            assert self.process.poll() is None, self.read_output()
+            assert time.monotonic() < deadline, self.read_output()
             time.sleep(0.01)
 
-    def parts(self):
-        """name -> pid of all that belongs to it, in any namespace: agents, scheduler, servers,
-        ranks.
-        """
-        here, found = self._output.parent, {}
-        for place in Path("/proc").iterdir():
-            if place.name.isdigit() and _folder(place) == here:
-                found[_role(int(place.name))] = int(place.name)
-        found.pop("", None)
-        # what has lost its parent in this moment belongs to init, which is no agent
-        agents = sorted({int(_stat(pid)[1]) for pid in found.values()} - {1})
-        return {**found, **{f"agent {n}": pid for n, pid in enumerate(agents)}}
+    def process_ids(self):
+        """Return {name: process id} of the agents, scheduler, servers and ranks."""
+        folder, pids = self._output.parent, {}
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit() and _working_folder(entry) == folder:
+                pids[_process_role(int(entry.name))] = int(entry.name)
+        pids.pop("", None)
+        # init (1) adopts a process without a parent, and is no agent
+        agents = sorted({int(_process_stat(pid)[1]) for pid in pids.values()} - {1})
+        return {**pids, **{f"agent {n}": pid for n, pid in enumerate(agents)}}
 
-    def end(self, timeout=240):
-        """Exit status, and what was said."""
-        return self.process.wait(timeout), self.said()
+    def wait_for_exit(self, timeout=240):
+        """Return the exit status and the output."""
+        return self.process.wait(timeout), self.read_output()
 
 
 @contextmanager
-def launched(folder, *words, before=(), output="said", **variables):
-    """A launcher with these words, in ``folder``. ``before``: what stands before the command."""
+def start_launcher(folder, *words, before=(), output="said", **variables):
+    """Start a launcher with some arguments in ``folder``; ``before``: words before the command."""
     with (folder / output).open("w") as file:
         process = subprocess.Popen(
             [*before, sys.executable, "-m", "gluonlab.launch", *map(str, words)],
@@ -66,36 +65,36 @@ def launched(folder, *words, before=(), output="said", **variables):
             stdout=file, stderr=subprocess.STDOUT,
         )  # fmt: skip
     try:
-        yield Launched(process, folder / output)
+        yield RunningLauncher(process, folder / output)
     finally:
         process.kill()
         process.wait()
 
 
-def parameters(folder):
+def load_parameters(folder):
     return nd.load(str(folder / PARAMETERS))
 
 
-def same_bits(one, other):
-    mine, theirs = parameters(one), parameters(other)
+def have_same_bits(one, other):
+    mine, theirs = load_parameters(one), load_parameters(other)
     return mine.keys() == theirs.keys() and all(
         (mine[name].asnumpy() == theirs[name].asnumpy()).all() for name in mine
     )
 
 
-def alive(pids, timeout=60):
-    """Those that still run when so many seconds have gone by."""
-    until = time.monotonic() + timeout
-    left = {pid for pid in pids if _runs(pid)}
-    while left and time.monotonic() < until:
+def surviving_processes(pids, timeout=60):
+    """Return the processes that still run after ``timeout`` seconds."""
+    deadline = time.monotonic() + timeout
+    running = {pid for pid in pids if _is_running(pid)}
+    while running and time.monotonic() < deadline:
         time.sleep(0.05)
-        left = {pid for pid in left if _runs(pid)}
-    return left
+        running = {pid for pid in running if _is_running(pid)}
+    return running
 
 
-def listening(pids=None):
-    """The TCP ports at which these processes listen, or anybody, in this namespace."""
-    inodes = None if pids is None else {inode for pid in pids for inode in sockets(pid)}
+def listening_ports(pids=None):
+    """Return the TCP ports on which some processes, or any, listen in this namespace."""
+    inodes = None if pids is None else {inode for pid in pids for inode in socket_inodes(pid)}
     rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     return {
         int(row[1].split(":")[1], 16)
@@ -104,15 +103,15 @@ def listening(pids=None):
     }
 
 
-def _folder(place):
+def _working_folder(entry):
     try:
-        return Path(os.readlink(place / "cwd"))
+        return Path(os.readlink(entry / "cwd"))
     except OSError:
         return None
 
 
-def _role(pid):
-    """What a launcher has started this process as; empty for others."""
+def _process_role(pid):
+    """Return the role of a process of a launcher, such as "rank 0", or "" for other processes."""
     try:
         text = Path(f"/proc/{pid}/environ").read_text()
     except OSError:
@@ -125,7 +124,7 @@ def _role(pid):
     return variables.get("DMLC_ROLE", "scheduler")
 
 
-def _stat(pid):
+def _process_stat(pid):
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
@@ -133,9 +132,9 @@ def _stat(pid):
     return text[text.rindex(")") + 2 :].split()
 
 
-def _runs(pid):
-    """Whether any of its threads does: until the last has ended, its ports are open."""
-    state = (_stat(pid) or [""])[0]
+def _is_running(pid):
+    """Return whether any thread of a process runs: its ports remain open until the last exits."""
+    state = (_process_stat(pid) or [""])[0]
     try:
         return state not in ("Z", "") or len(os.listdir(f"/proc/{pid}/task")) > 1  # noqa: PTH208
     except OSError:

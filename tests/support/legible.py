@@ -1,10 +1,10 @@
-"""Whether a page in the browser can be read: on a telephone, in the dark, without a mouse."""
+"""Checks that a page in the browser is legible on small screens and in the dark theme."""
 
 from contextlib import contextmanager
 
-CONTRAST = 4.5  # WCAG 2.1, 1.4.3, for text of any size
+MIN_CONTRAST = 4.5  # WCAG 2.1, 1.4.3, for text of any size
 
-# Each text that is seen, its colour, and the grounds below it, the nearest first.
+# JavaScript: each visible text, its color, and the background colors below it, nearest first.
 TEXTS = """const grounds = (each) => {
         const found = [];
         for (; each; each = each.parentElement) found.push(getComputedStyle(each).backgroundColor);
@@ -18,12 +18,12 @@ TEXTS = """const grounds = (each) => {
         (node) => node.nodeType === 3 && node.data.trim()));
     return texts.map((each) => [each.textContent.trim(), colour(each), grounds(each)]);"""
 
-ACROSS = "return document.scrollingElement.scrollWidth"
-# A telephone, a desktop, and between them half a screen, a notebook's column, a tablet.
+PAGE_WIDTH = "return document.scrollingElement.scrollWidth"
+# From a telephone to a desktop, with half a screen, the column of a notebook, and a tablet.
 WIDTHS = (320, 390, 480, 561, 600, 680, 720, 800, 1024, 1280)
 
-# By how many pixels the page is wider than the window, and its fields and buttons that are not
-# wholly in it, or overlap another one.
+# JavaScript: how many pixels the page is wider than the window, and its fields and buttons that are
+# partly outside of the window, or overlap another one.
 CONTROLS_OUTSIDE = """const page = document.documentElement, width = page.clientWidth;
     const boxes = [...document.querySelectorAll('select, button, input, output, label')]
         .filter((each) => each.checkVisibility())
@@ -35,64 +35,69 @@ CONTROLS_OUTSIDE = """const page = document.documentElement, width = page.client
     return [page.scrollWidth - width, found.map(([id]) => id)];"""
 
 
-def parts_of(colour):
-    """Red, green, blue from 0 to 255, and alpha."""
-    parts = [float(part) for part in colour[colour.index("(") + 1 :].strip(")").split(",")]
+def parse_color(color):
+    """Return red, green and blue from 0 to 255, and alpha."""
+    parts = [float(part) for part in color[color.index("(") + 1 :].strip(")").split(",")]
     return parts if len(parts) == 4 else [*parts, 1.0]
 
 
-def over(colour, ground):
-    """A colour on an opaque ground."""
-    *above, alpha = parts_of(colour) if isinstance(colour, str) else colour
+def blend_color(color, ground):
+    """Blend a color with an opaque background."""
+    *above, alpha = parse_color(color) if isinstance(color, str) else color
     return [alpha * part + (1 - alpha) * below for part, below in zip(above, ground)] + [1.0]
 
 
-def luminance(colour):
+def luminance(color):
+    """Return the relative luminance of WCAG 2.1."""
     red, green, blue = (
         part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4
-        for part in (part / 255 for part in colour[:3])
+        for part in (part / 255 for part in color[:3])
     )
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
-def contrast_of(colour, grounds):
-    """WCAG's ratio of a text's colour and what is below it, the nearest ground first."""
-    below = [255.0, 255.0, 255.0, 1.0]
-    for ground in reversed(grounds):
-        below = over(ground, below)
-    dark, bright = sorted([luminance(over(colour, below)), luminance(below)])
+def luminance_ratio(one, other):
+    """Return the contrast ratio of WCAG 2.1 of two colors."""
+    dark, bright = sorted([luminance(one), luminance(other)])
     return (bright + 0.05) / (dark + 0.05)
 
 
-def faint(driver):
-    """The texts of the page whose contrast is below WCAG's."""
+def contrast_on_grounds(color, grounds):
+    """Return the contrast ratio of a text and the backgrounds below it, nearest first."""
+    below = [255.0, 255.0, 255.0, 1.0]
+    for ground in reversed(grounds):
+        below = blend_color(ground, below)
+    return luminance_ratio(blend_color(color, below), below)
+
+
+def find_low_contrast_texts(driver):
+    """Return the texts of the page with less than MIN_CONTRAST."""
     return [
-        (text[:60], colour, grounds[0], round(ratio, 2))
-        for text, colour, grounds in driver.execute_script(TEXTS)
-        for ratio in [contrast_of(colour, grounds)]
-        if ratio < CONTRAST
+        (text[:60], color, grounds[0], round(ratio, 2))
+        for text, color, grounds in driver.execute_script(TEXTS)
+        for ratio in [contrast_on_grounds(color, grounds)]
+        if ratio < MIN_CONTRAST
     ]
 
 
-def controls_outside(driver):
-    """{(width, scheme): (pixels too many, fields and buttons that cannot be pressed)} of the player
-    that the browser shows, for those `WIDTHS` at which there are any.
+def find_hidden_controls(driver):
+    """Return {(width, scheme): (superfluous pixels, hidden fields and buttons)} of the page.
+
+    It contains the `WIDTHS` at which the page has such faults.
     """
-    found = {}
+    faults = {}
     for scheme in ("light", "dark"):
         for width in WIDTHS:
-            with as_seen(driver, width, scheme, mobile=False):
-                over, outside = driver.execute_script(CONTROLS_OUTSIDE)
-            if over > 0 or outside:
-                found[width, scheme] = over, outside
-    return found
+            with emulate_screen(driver, width, scheme, mobile=False):
+                overflow, outside = driver.execute_script(CONTROLS_OUTSIDE)
+            if overflow > 0 or outside:
+                faults[width, scheme] = overflow, outside
+    return faults
 
 
 @contextmanager
-def as_seen(driver, width, scheme, mobile=None):
-    """The browser as wide as that, in the light or in the dark; a telephone's below 600, unless
-    ``mobile`` is given.
-    """
+def emulate_screen(driver, width, scheme, mobile=None):
+    """Emulate a screen of a width and a color scheme; by default mobile below 600 pixels."""
     media = {"media": "", "features": [{"name": "prefers-color-scheme", "value": scheme}]}
     mobile = width < 600 if mobile is None else mobile
     size = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": mobile}

@@ -1,8 +1,8 @@
-"""Trainings that go on for long, and what the process has then.
+"""Long trainings, and the resources of their process.
 
-A program, too: long_trainings.py FOLDER epochs EPOCHS IMAGES MODEL, or mixed; it prints what the
-process has early and at the end, as JSON. In a process of its own, as others leave memory behind
-that is taken and given back while this is measured.
+As a program, long_trainings.py FOLDER epochs EPOCHS IMAGES MODEL, or FOLDER mixed, it prints the
+resources early and at the end, as JSON. It runs in a separate process, because other tests leave
+memory behind that changes during the measurement.
 """
 
 import gc
@@ -17,26 +17,37 @@ from gluonlab.config import TrainConfig
 from gluonlab.data import ArraySplit, Dataset, Defaults
 from gluonlab.training.loop import train
 from gluonlab.training.reporter import Reporter
-from support.devices import named
+from support.devices import device_spec
 from support.process_memory import resident_bytes
 
 PROC = Path("/proc/self")
-CHANGED = {"flip": True, "crop_padding": 2, "mixup": 0.2}
-MIXED = [
-    {"model": "lenet", "devices": named(1)},
-    {"model": "lenet", "devices": named(2), **CHANGED},
-    {"model": "mlp", "devices": named(3), "kvstore": "ring", "mixup": 0.2},
-    {"model": "resnet8", "devices": named(2), "kvstore": "sharded"},
-    {"model": "lenet", "devices": named(4), "kvstore": "sharded-optimizer", "optimizer": "adam"},
-    {"model": "mlp", "devices": named(1), "flip": True, "resident_bytes": 0},
-    {"model": "resnet8", "devices": named(2), "sync_bn": True, "mixup": 0.2, "microbatches": 2},
-    {"model": "lenet", "devices": named(2), "kvstore": "local", "clip_norm": 1.0},
-    {"model": "mlp", "devices": named(2), "compress": "2bit:0.5"},
-    {"model": "lenet", "devices": named(3), "kvstore": "tree", "check_replicas": 1},
+AUGMENTATION = {"flip": True, "crop_padding": 2, "mixup": 0.2}
+MIXED_SETTINGS = [
+    {"model": "lenet", "devices": device_spec(1)},
+    {"model": "lenet", "devices": device_spec(2), **AUGMENTATION},
+    {"model": "mlp", "devices": device_spec(3), "kvstore": "ring", "mixup": 0.2},
+    {"model": "resnet8", "devices": device_spec(2), "kvstore": "sharded"},
+    {
+        "model": "lenet",
+        "devices": device_spec(4),
+        "kvstore": "sharded-optimizer",
+        "optimizer": "adam",
+    },
+    {"model": "mlp", "devices": device_spec(1), "flip": True, "resident_bytes": 0},
+    {
+        "model": "resnet8",
+        "devices": device_spec(2),
+        "sync_bn": True,
+        "mixup": 0.2,
+        "microbatches": 2,
+    },
+    {"model": "lenet", "devices": device_spec(2), "kvstore": "local", "clip_norm": 1.0},
+    {"model": "mlp", "devices": device_spec(2), "compress": "2bit:0.5"},
+    {"model": "lenet", "devices": device_spec(3), "kvstore": "tree", "check_replicas": 1},
 ]
 
 
-def tiny(images):
+def make_tiny_dataset(images):
     random = np.random.RandomState(0)
     splits = [
         ArraySplit(
@@ -48,66 +59,66 @@ def tiny(images):
     return Dataset("digits", *splits, tuple("0123456789"), Defaults())
 
 
-def taken():
-    """What this process has: its threads and open files, and the objects of gluonlab and MXNet.
-
-    matplotlib's cache of texts grows to 4,096 entries, whatever is drawn.
-    """
+def count_resources():
+    """Count the threads and open files of this process, and the objects of gluonlab and MXNet."""
     gc.collect()
-    ours = [
-        thing
-        for thing in gc.get_objects()
-        if str(getattr(type(thing), "__module__", "")).startswith(("gluonlab", "mxnet"))
+    # Only these objects: matplotlib's cache of texts grows to 4,096 entries.
+    objects = [
+        item
+        for item in gc.get_objects()
+        if str(getattr(type(item), "__module__", "")).startswith(("gluonlab", "mxnet"))
     ]
     return {
         "threads": sum(1 for _ in PROC.joinpath("task").iterdir()),
         "Python's threads": threading.active_count(),
         "files": sum(1 for _ in PROC.joinpath("fd").iterdir()),
-        "objects": len(ours),
+        "objects": len(objects),
     }
 
 
-def train_on(dataset, folder, reporter=None, **settings):
+def train_on_dataset(dataset, folder, reporter=None, **settings):
     settings = {"epochs": 1, "batch_size": 16, "out": str(folder), **settings}
     return train(TrainConfig(**settings), reporter=reporter or Reporter(), dataset=dataset)
 
 
-class Watching(Reporter):
-    """Notes what the process has when some epochs begin."""
+class ResourceReporter(Reporter):
+    """A reporter that records the resources at the start of some epochs."""
 
     def __init__(self, *epochs):
         super().__init__()
-        self.epochs, self.seen, self.bytes = epochs, [], []
+        self.epochs, self.resources, self.bytes = epochs, [], []
 
     def epoch_begins(self, epoch, epochs, images):
         if epoch in self.epochs:
-            self.seen.append({**taken(), "objects": 0})
+            self.resources.append({**count_resources(), "objects": 0})
             self.bytes.append(resident_bytes())
 
 
-def epochs_of_one(folder, epochs, images, model):
-    """What there is when the eleventh epoch begins, and the last one."""
-    watching = Watching(11, epochs)
-    settings = {"model": model, "devices": named(2), "epochs": epochs, **CHANGED}
-    train_on(tiny(images), folder / "run", watching, **settings)
-    return watching.seen, watching.bytes
+def measure_epochs(folder, epochs, images, model):
+    """Return the resources at the start of the eleventh epoch and of the last one."""
+    reporter = ResourceReporter(11, epochs)
+    settings = {"model": model, "devices": device_spec(2), "epochs": epochs, **AUGMENTATION}
+    train_on_dataset(make_tiny_dataset(images), folder / "run", reporter, **settings)
+    return reporter.resources, reporter.bytes
 
 
-def sixty_mixed(folder):
-    """What there is after 20 of 60 trainings, and after all."""
-    dataset, seen, resident = tiny(128), [], []
+def measure_mixed_trainings(folder):
+    """Return the resources after 20 of 60 trainings, and after all."""
+    dataset, resources, resident = make_tiny_dataset(128), [], []
     for number in range(60):
-        train_on(dataset, folder / str(number), **MIXED[number % len(MIXED)])
-        if number % len(MIXED) == len(MIXED) - 1:
+        train_on_dataset(
+            dataset, folder / str(number), **MIXED_SETTINGS[number % len(MIXED_SETTINGS)]
+        )
+        if number % len(MIXED_SETTINGS) == len(MIXED_SETTINGS) - 1:
             resident.append(resident_bytes())
-            seen.append(taken())
-    return (seen[1], seen[-1]), (resident[1], resident[-1])
+            resources.append(count_resources())
+    return (resources[1], resources[-1]), (resident[1], resident[-1])
 
 
 if __name__ == "__main__":
-    folder, what, *more = sys.argv[1:]
-    if what == "epochs":
-        found = epochs_of_one(Path(folder), int(more[0]), int(more[1]), more[2])
+    folder, kind, *more = sys.argv[1:]
+    if kind == "epochs":
+        measured = measure_epochs(Path(folder), int(more[0]), int(more[1]), more[2])
     else:
-        found = sixty_mixed(Path(folder))
-    print(json.dumps(found))
+        measured = measure_mixed_trainings(Path(folder))
+    print(json.dumps(measured))

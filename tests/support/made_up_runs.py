@@ -1,29 +1,29 @@
-"""Folders as runs and comparisons leave them, and the reader of a page about them."""
+"""Fake folders of runs and comparisons, and a parser of the pages about them."""
 
 import json
 from html.parser import HTMLParser
 
-# of a real run that takes no time
-PLAIN = {"devices": "cpu", "threads": 1, "model": "mlp", "epochs": 1}
+# A real run that takes little time.
+QUICK_SETTINGS = {"devices": "cpu", "threads": 1, "model": "mlp", "epochs": 1}
 SETTINGS = {
     "devices": ["cpu(0)", "cpu(1)"], "model": "lenet", "epochs": 3, "kvstore": "device",
     "learning_rate": 0.1,
 }  # fmt: skip
 
 
-def lines(epochs=3, steps=4, lr=0.1):
-    made = []
+def make_metrics(epochs=3, steps=4, lr=0.1):
+    lines = []
     for epoch in range(1, epochs + 1):
-        both = {"epoch": epoch, "loss": 2.0 / epoch}
-        made += [
-            {"kind": "step", **both, "step": (epoch - 1) * steps + step, "lr": lr / epoch}
+        base = {"epoch": epoch, "loss": 2.0 / epoch}
+        lines += [
+            {"kind": "step", **base, "step": (epoch - 1) * steps + step, "lr": lr / epoch}
             for step in range(1, steps + 1)
         ]
-        made.append(
-            {"kind": "epoch", **both, "step": epoch * steps, "images": 100, "seconds": 0.5 * epoch,
+        lines.append(
+            {"kind": "epoch", **base, "step": epoch * steps, "images": 100, "seconds": 0.5 * epoch,
              "accuracy": [0.5, 0.9, 0.8][epoch - 1], "validation_loss": 1.0 / epoch}
         )  # fmt: skip
-    return made
+    return lines
 
 
 def make_run(folder, metrics=None, **settings):
@@ -32,7 +32,9 @@ def make_run(folder, metrics=None, **settings):
         json.dumps({"gluonlab": "0.1.0", "settings": {**SETTINGS, **settings}, "config": {}})
     )
     (folder / "metrics.jsonl").write_text(
-        "".join(json.dumps(line) + "\n" for line in (lines() if metrics is None else metrics))
+        "".join(
+            json.dumps(line) + "\n" for line in (make_metrics() if metrics is None else metrics)
+        )
     )
     return folder
 
@@ -43,19 +45,17 @@ def make_comparison(folder):
     return folder
 
 
-class Page(HTMLParser):
-    """Tables by id, as rows of texts; everything that the page would fetch; and whether tags are
-    closed in order.
-    """
+class ReportParser(HTMLParser):
+    """A parser that collects tables by id and fetched URLs, and checks that tags are closed."""
 
     VOID = {"meta", "link", "br", "img", "input"}
 
     def __init__(self, text):
         super().__init__()
-        self.tables, self.fetched, self.open, self.rows = {}, [], [], None
+        self.tables, self.fetched, self.open_tags, self.rows = {}, [], [], None
         self.feed(text)
         self.close()
-        assert self.open == []
+        assert self.open_tags == []
 
     def handle_starttag(self, tag, attributes):
         values = dict(attributes)
@@ -65,7 +65,7 @@ class Page(HTMLParser):
             if name in values and not values[name].startswith("#")
         ]
         if tag not in self.VOID:
-            self.open.append(tag)
+            self.open_tags.append(tag)
         if tag == "table":
             self.rows = self.tables.setdefault(values.get("id", ""), [])
         elif tag == "tr":
@@ -76,11 +76,11 @@ class Page(HTMLParser):
     def handle_startendtag(self, tag, attributes):
         self.handle_starttag(tag, attributes)
         if tag not in self.VOID:
-            self.open.pop()
+            self.open_tags.pop()
 
     def handle_endtag(self, tag):
-        assert self.open.pop() == tag
+        assert self.open_tags.pop() == tag
 
     def handle_data(self, data):
-        if {"td", "th"} & set(self.open):
+        if {"td", "th"} & set(self.open_tags):
             self.rows[-1][-1] += data

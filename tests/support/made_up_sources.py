@@ -1,8 +1,7 @@
-"""Small made-up data sets under the real names, and their tables.
+"""Small fake data sets under the names of real ones, and tables of their sources.
 
-    python -m made_up_sources TABLE download mnist
-
-is python -m gluonlab.data with the table in the file TABLE.
+python -m support.made_up_sources TABLE download mnist runs python -m gluonlab.data with the table
+in the file TABLE.
 """
 
 import dataclasses
@@ -10,10 +9,8 @@ import gzip
 import hashlib
 import io
 import json
-import resource
 import sys
 import tarfile
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -21,16 +18,16 @@ import numpy as np
 from gluonlab.data.__main__ import main
 from gluonlab.data.fetching.download import CHUNK_BYTES
 from gluonlab.data.fetching.download_sources import SOURCES, ArchiveContents, KnownFile, Source
-from support.idx_files import NAMES, idx_bytes
+from support.idx_files import MNIST_NAMES, idx_bytes, make_mnist_arrays
 
-IDX_NAMES = [f"{name}.gz" for name in NAMES]
+IDX_NAMES = [f"{name}.gz" for name in MNIST_NAMES]
 CIFAR_ARCHIVE = "cifar-10-binary.tar.gz"
 BATCHES = [batch.name for batch in SOURCES["cifar10"].known_files]
 RECORDS = 3  # images in each of the made-up CIFAR batches
 
 
-def noise(size, seed=0):
-    """Bytes that do not compress."""
+def random_bytes(size, seed=0):
+    """Return bytes that do not compress."""
     return np.random.RandomState(seed).bytes(size)
 
 
@@ -38,39 +35,36 @@ def sha256(content):
     return hashlib.sha256(content).hexdigest()
 
 
-def known(name, content, algorithm="sha256"):
+def make_known_file(name, content, algorithm="sha256"):
     return KnownFile(name, len(content), hashlib.new(algorithm, content).hexdigest(), algorithm)
 
 
 def mnist_files(seed=0):
-    """The four files, with 40 and 10 random images."""
-    random = np.random.RandomState(seed)
-    arrays = []
-    for size in (40, 10):
-        arrays += [
-            random.randint(0, 256, (size, 28, 28), dtype=np.uint8),
-            random.randint(0, 10, size).astype(np.uint8),
-        ]
+    """Return the contents of the four files with 40 and 10 random images, by name."""
+    arrays = make_mnist_arrays(seed=seed)
     return {name: gzip.compress(idx_bytes(array), 1) for name, array in zip(IDX_NAMES, arrays)}
 
 
-def source_of(name, files, *mirrors, contents=None):
+def make_source(name, files, *mirrors, contents=None):
     return Source(
-        name, tuple(known(file, content) for file, content in files.items()), mirrors, contents
+        name,
+        tuple(make_known_file(file, content) for file, content in files.items()),
+        mirrors,
+        contents,
     )
 
 
-FILE = noise(10 * CHUNK_BYTES)
-CUT = 4 * CHUNK_BYTES  # where connections break off
+FILE_CONTENT = random_bytes(10 * CHUNK_BYTES)
+CUT_BYTES = 4 * CHUNK_BYTES  # after these, connections break
 
 
-def one_file(*mirrors):
-    """A data set of one file, FILE."""
-    return source_of("set", {"file.gz": FILE}, *mirrors)
+def single_file_source(*mirrors):
+    """Return the source of a data set of one file, FILE_CONTENT."""
+    return make_source("set", {"file.gz": FILE_CONTENT}, *mirrors)
 
 
-def tar_of(members, compress=True):
-    """A tar archive of (name, content) or of TarInfo, in this order."""
+def make_tar(members, compress=True):
+    """Return a tar archive of members (name, content) or TarInfo, in this order."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as tar:
         for member in members:
@@ -84,7 +78,7 @@ def tar_of(members, compress=True):
 
 
 def cifar_batches(records=RECORDS, seed=0):
-    """File name -> content, with random images and labels."""
+    """Return {file name: content} with random images and labels."""
     random = np.random.RandomState(seed)
     batches = {}
     for name in BATCHES:
@@ -95,7 +89,7 @@ def cifar_batches(records=RECORDS, seed=0):
 
 
 def cifar_archive(batches, folder="cifar-10-batches-bin/"):
-    return tar_of(
+    return make_tar(
         [
             *((f"{folder}{name}", content) for name, content in batches.items()),
             (f"{folder}readme.html", b"<p>"),
@@ -104,8 +98,8 @@ def cifar_archive(batches, folder="cifar-10-batches-bin/"):
 
 
 def cifar_source(batches, archive, *mirrors):
-    files = tuple(known(name, content, "sha1") for name, content in batches.items())
-    return source_of(
+    files = tuple(make_known_file(name, content, "sha1") for name, content in batches.items())
+    return make_source(
         "cifar10",
         {CIFAR_ARCHIVE: archive},
         *mirrors,
@@ -113,19 +107,8 @@ def cifar_source(batches, archive, *mirrors):
     )
 
 
-@contextmanager
-def files_of_at_most(size):
-    """As on a full disk: who writes more into a file gets an OSError."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
-def files_below(folder):
-    """Everything that is there, but for locks."""
+def read_files(folder):
+    """Return {path: content} of all files below a folder, without locks."""
     paths = [path for path in folder.rglob("*") if path.is_file() and path.suffix != ".lock"]
     return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
 

@@ -1,8 +1,7 @@
-"""Hosts for a test: network namespaces with addresses of their own, and an sshd in each.
+"""Simulated hosts: network namespaces with an address and an sshd each.
 
-On each of them the machine's name leads to the host's own address, as on a machine of its own.
-
-It needs root, iproute2, and OpenSSH's client and server.
+In each namespace the name of the machine resolves to the address of the host. The module needs
+root, iproute2, and the client and server of OpenSSH.
 """
 
 import os
@@ -16,10 +15,10 @@ from typing import NamedTuple
 
 import pytest
 
-from support.parameter_server import end
+from support.parameter_server import kill_processes
 
 NET = "10.213.77"
-NEEDS = ("ip", "ssh", "sshd", "ssh-keygen")
+PROGRAMS = ("ip", "ssh", "sshd", "ssh-keygen")
 CLIENT = """Host *
   UserKnownHostsFile {folder}/known_hosts
   StrictHostKeyChecking yes
@@ -37,93 +36,97 @@ PasswordAuthentication no
 """
 
 
-def lacking():
-    """What keeps these hosts from being made here; empty if nothing does."""
+def describe_missing_support():
+    """Return the reason why this machine cannot simulate hosts, or ""."""
     if os.geteuid() != 0:
         return "root"
-    missing = [name for name in NEEDS if shutil.which(name, path=_path()) is None]
+    missing = [name for name in PROGRAMS if shutil.which(name, path=_search_path()) is None]
     if missing:
         return ", ".join(missing)
     trial = f"glt{os.getpid()}"
-    made = subprocess.run(["ip", "netns", "add", trial], capture_output=True, check=False)
-    if made.returncode:
-        return made.stderr.decode().strip()
+    process = subprocess.run(["ip", "netns", "add", trial], capture_output=True, check=False)
+    if process.returncode:
+        return process.stderr.decode().strip()
     try:
         for link in (["br0", "type", "bridge"], ["v0", "type", "veth", "peer", "v1"]):
             words = ["ip", "-n", trial, "link", "add", *link]
-            made = subprocess.run(words, capture_output=True, check=False)
-            if made.returncode:
-                return f"{' '.join(link)}: {made.stderr.decode().strip()}"
+            process = subprocess.run(words, capture_output=True, check=False)
+            if process.returncode:
+                return f"{' '.join(link)}: {process.stderr.decode().strip()}"
     finally:
         subprocess.run(["ip", "netns", "del", trial], check=False)
     return ""
 
 
-def require():
-    """Skip a test whose hosts cannot be made here; with GLUONLAB_HOSTS=required it fails."""
-    lacks = lacking()
-    if lacks and os.environ.get("GLUONLAB_HOSTS") == "required":
-        pytest.fail(f"no hosts can be made here: {lacks}")
-    if lacks:
-        pytest.skip(f"hosts for tests need {lacks}")
+def require_namespaces():
+    """Skip a test if this machine cannot simulate hosts; with GLUONLAB_HOSTS=required it fails."""
+    reason = describe_missing_support()
+    if reason and os.environ.get("GLUONLAB_HOSTS") == "required":
+        pytest.fail(f"no hosts can be made here: {reason}")
+    if reason:
+        pytest.skip(f"hosts for tests need {reason}")
 
 
-class Hosts(NamedTuple):
-    """``inside``: what begins a command in the namespace of the launcher; ``ssh``: its client."""
+class HostNetwork(NamedTuple):
+    """The simulated hosts of a test.
+
+    ``inside``: the prefix of commands in the namespace of the launcher. ``ssh``: the ssh command
+    there. ``names``: the network device of each host.
+    """
 
     inside: list
     ssh: str
     names: dict
 
-    def link(self, host, state):
-        """``up``, or ``down``: the cable of a host."""
+    def set_link_state(self, host, state):
+        """Set the link of a host ``up`` or ``down``."""
         hub = self.inside[3]
-        _ip("-n", hub, "link", "set", self.names[host], state)
+        _run_ip("-n", hub, "link", "set", self.names[host], state)
 
-    def lead(self, host, address):
-        """Let the name of a host lead to this address on it: the one to which it led."""
+    def set_address(self, host, address):
+        """Make the name of the machine resolve to an address on a host; return the previous one."""
         file = _hosts_file(self.inside[3].replace("-hub", f"-{host}"))
-        before = file.read_text().split()[-2]
+        previous = file.read_text().split()[-2]
         _write_hosts(file, address)
-        return before
+        return previous
 
 
 @contextmanager
-def hosts(folder: Path, *names: str):
-    """Namespaces that know each other by these names, and one more, for the launcher."""
-    own = f"gl{os.getpid()}"
-    hub = f"{own}-hub"
+def create_hosts(folder: Path, *names: str):
+    """Create namespaces that reach each other by these names, and one for the launcher."""
+    prefix = f"gl{os.getpid()}"
+    hub = f"{prefix}-hub"
     with ExitStack() as stack:
-        _keys(folder)
-        _namespace(stack, hub)
-        _ip("-n", hub, "link", "add", "br0", "type", "bridge")
-        _ip("-n", hub, "addr", "add", f"{NET}.1/24", "dev", "br0")
-        _ip("-n", hub, "link", "set", "br0", "up")
+        _write_ssh_keys(folder)
+        _create_namespace(stack, hub)
+        _run_ip("-n", hub, "link", "add", "br0", "type", "bridge")
+        _run_ip("-n", hub, "addr", "add", f"{NET}.1/24", "dev", "br0")
+        _run_ip("-n", hub, "link", "set", "br0", "up")
         addresses = {name: f"{NET}.{number}" for number, name in enumerate(names, start=11)}
-        config, known = [], []
+        config, known_hosts = [], []
         for name, address in addresses.items():
-            space, cable = f"{own}-{name}", f"v-{name}"
-            stack.enter_context(_named(space, address))
-            _namespace(stack, space)
-            _ip("-n", hub, "link", "add", cable, "type", "veth", "peer", "eth0", "netns", space)
-            _ip("-n", hub, "link", "set", cable, "master", "br0")
-            _ip("-n", hub, "link", "set", cable, "up")
-            _ip("-n", space, "addr", "add", f"{address}/24", "dev", "eth0")
-            _ip("-n", space, "link", "set", "eth0", "up")
-            stack.callback(end, [_sshd(space, folder)])
+            space, cable = f"{prefix}-{name}", f"v-{name}"
+            stack.enter_context(_write_temporary_hosts(space, address))
+            _create_namespace(stack, space)
+            _run_ip("-n", hub, "link", "add", cable, "type", "veth", "peer", "eth0", "netns", space)
+            _run_ip("-n", hub, "link", "set", cable, "master", "br0")
+            _run_ip("-n", hub, "link", "set", cable, "up")
+            _run_ip("-n", space, "addr", "add", f"{address}/24", "dev", "eth0")
+            _run_ip("-n", space, "link", "set", "eth0", "up")
+            stack.callback(kill_processes, [_start_sshd(space, folder)])
             config.append(f"Host {name}\n  HostName {address}\n")
-            known.append(f"{address} {(folder / 'host.pub').read_text()}")
-        (folder / "known_hosts").write_text("".join(known))
+            known_hosts.append(f"{address} {(folder / 'host.pub').read_text()}")
+        (folder / "known_hosts").write_text("".join(known_hosts))
         (folder / "ssh_config").write_text("".join(config) + CLIENT.format(folder=folder))
         inside = ["ip", "netns", "exec", hub]
         for address in addresses.values():
-            _wait_for(inside, address)
-        yield Hosts(inside, f"ssh -F {folder}/ssh_config", {n: f"v-{n}" for n in names})
+            _wait_for_sshd(inside, address)
+        yield HostNetwork(inside, f"ssh -F {folder}/ssh_config", {n: f"v-{n}" for n in names})
 
 
 @contextmanager
-def _named(space, address):
-    """Its own /etc/hosts, which ip netns exec puts in the place of the machine's."""
+def _write_temporary_hosts(space, address):
+    """Write the /etc/hosts of a namespace, which ip netns exec uses, until the block ends."""
     file = _hosts_file(space)
     file.parent.mkdir(parents=True)
     _write_hosts(file, address)
@@ -141,47 +144,47 @@ def _write_hosts(file, address):
     file.write_text(f"127.0.0.1 localhost\n{address} {socket.gethostname()}\n")
 
 
-def _keys(folder):
+def _write_ssh_keys(folder):
     for name in ("host", "user"):
         words = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / name)]
         subprocess.run(words, check=True)
     (folder / "sshd_config").write_text(SERVER.format(folder=folder))
-    Path("/run/sshd").mkdir(exist_ok=True)  # sshd demands it
+    Path("/run/sshd").mkdir(exist_ok=True)  # sshd requires this folder
 
 
-def _namespace(stack, name):
-    _ip("netns", "add", name)
-    stack.callback(_remove, name)
-    _ip("-n", name, "link", "set", "lo", "up")
+def _create_namespace(stack, name):
+    _run_ip("netns", "add", name)
+    stack.callback(_delete_namespace, name)
+    _run_ip("-n", name, "link", "set", "lo", "up")
 
 
-def _remove(name):
-    found = subprocess.run(["ip", "netns", "pids", name], capture_output=True, check=False)
-    for pid in found.stdout.split():
+def _delete_namespace(name):
+    process = subprocess.run(["ip", "netns", "pids", name], capture_output=True, check=False)
+    for pid in process.stdout.split():
         subprocess.run(["kill", "-9", pid.decode()], check=False)
     subprocess.run(["ip", "netns", "del", name], check=False)
 
 
-def _sshd(space, folder):
-    server = shutil.which("sshd", path=_path())
+def _start_sshd(space, folder):
+    server = shutil.which("sshd", path=_search_path())
     words = ["ip", "netns", "exec", space, server, "-D", "-e", "-f", str(folder / "sshd_config")]
     with (folder / f"{space}.log").open("w") as log:
         return subprocess.Popen(words, stdin=subprocess.DEVNULL, stderr=log)
 
 
-def _wait_for(inside, address):
+def _wait_for_sshd(inside, address):
     code = f"import socket; socket.create_connection(('{address}', 22), 1)"
     for _ in range(100):
-        tried = subprocess.run([*inside, "python3", "-c", code], capture_output=True, check=False)
-        if tried.returncode == 0:
+        process = subprocess.run([*inside, "python3", "-c", code], capture_output=True, check=False)
+        if process.returncode == 0:
             return
         time.sleep(0.05)
     raise TimeoutError(f"no sshd answers at {address}")
 
 
-def _ip(*words):
+def _run_ip(*words):
     subprocess.run(["ip", *words], check=True)
 
 
-def _path():
+def _search_path():
     return os.environ.get("PATH", "") + ":/usr/sbin:/sbin"

@@ -1,13 +1,14 @@
-"""The layers of networks that are drawn, for mx.nd and mx.np: name -> what makes it of a number of
-units and a flag.
+"""Layers of random networks for mx.nd and mx.np.
+
+The tables map names to functions that make a layer of a number of units and a flag.
 """
 
 import mxnet as mx
 from mxnet.gluon import nn, rnn
 
 
-class Scaled(nn.HybridBlock):
-    """Times a parameter of an odd shape, (1,) or (1, 1): one number."""
+class ScaledByParameter(nn.HybridBlock):
+    """A layer that multiplies by a parameter of one number, of the shape (1,) or (1, 1)."""
 
     def __init__(self, axes):
         super().__init__()
@@ -20,8 +21,8 @@ class Scaled(nn.HybridBlock):
         return F.broadcast_mul(x, scale.reshape((1,) * 2) if self.scale.shape != (1, 1) else scale)
 
 
-class Branches(nn.HybridBlock):
-    """x -> one(x) + other(x), both dense; the same one twice if ``shared``."""
+class ParallelDense(nn.HybridBlock):
+    """The sum of two parallel dense layers, which have the same parameters if ``shared``."""
 
     def __init__(self, units, shared):
         super().__init__()
@@ -33,17 +34,17 @@ class Branches(nn.HybridBlock):
         return self.one(x) + self.other(x)
 
 
-def twice(units, flag):
-    """A dense layer behind itself, with something without parameters in between."""
+def shared_dense(units, flag):
+    """Return two dense layers with shared parameters, and a layer without parameters between."""
     net = nn.HybridSequential()
-    again = nn.Dense(units, in_units=units, activation="tanh")
-    net.add(nn.Dense(units), again, nn.Dropout(0.0) if flag else nn.Flatten())
-    net.add(nn.Dense(units, in_units=units, params=again.params))
+    first = nn.Dense(units, in_units=units, activation="tanh")
+    net.add(nn.Dense(units), first, nn.Dropout(0.0) if flag else nn.Flatten())
+    net.add(nn.Dense(units, in_units=units, params=first.params))
     return net
 
 
-def grouped(units, depthwise):
-    """A convolution in two groups, or in as many as it has channels."""
+def grouped_convolution(units, depthwise):
+    """Return a grouped convolution of two groups, or a depthwise convolution."""
     net = nn.HybridSequential()
     net.add(
         nn.Conv2D(2 * units, 1),
@@ -52,32 +53,31 @@ def grouped(units, depthwise):
     return net
 
 
-def transposed(units, bias):
-    """From 16 channels to one, MXNet cannot train it on CPUs: oneDNN cannot reorder such
-    weights.
-    """
+def transposed_convolution(units, bias):
+    """Return a transposed convolution."""
+    # Two units at least: oneDNN cannot reorder the weights from 16 channels to one.
     return nn.Conv2DTranspose(max(2, units), 2, use_bias=bias)
 
 
-OF_IMAGES = {
+IMAGE_LAYERS = {
     "conv": lambda units, bias: nn.Conv2D(units, 3, padding=1, activation="sigmoid", use_bias=bias),
     "strided": lambda units, bias: nn.Conv2D(units, (2, 1), strides=2, use_bias=bias),
-    "grouped": grouped,
-    "transposed": transposed,
+    "grouped": grouped_convolution,
+    "transposed": transposed_convolution,
     "batch norm": lambda units, flag: nn.BatchNorm(use_global_stats=True, scale=flag),
     "pool": lambda units, largest: (nn.MaxPool2D if largest else nn.AvgPool2D)(2, 1),
 }
-OF_VECTORS = {
+VECTOR_LAYERS = {
     "dense": lambda units, bias: nn.Dense(units, activation="tanh", use_bias=bias),
-    "branches": Branches,
-    "twice": twice,
-    "scaled": lambda units, flag: Scaled(1 + flag),
+    "branches": ParallelDense,
+    "twice": shared_dense,
+    "scaled": lambda units, flag: ScaledByParameter(1 + flag),
     "layer norm": lambda units, flag: nn.LayerNorm(center=flag),
 }
-OF_SEQUENCES = {
+SEQUENCE_LAYERS = {
     "lstm": lambda units, both: rnn.LSTM(units, layout="NTC", bidirectional=both),
     "gru": lambda units, both: rnn.GRU(units, layout="NTC", bidirectional=both),
 }
-WORDS = 11
-OF_WORDS = {"embedding": lambda units, flag: nn.Embedding(WORDS, units)}
-LAYERS = {**OF_IMAGES, **OF_VECTORS, **OF_SEQUENCES, **OF_WORDS}
+VOCABULARY_SIZE = 11
+WORD_LAYERS = {"embedding": lambda units, flag: nn.Embedding(VOCABULARY_SIZE, units)}
+LAYERS = {**IMAGE_LAYERS, **VECTOR_LAYERS, **SEQUENCE_LAYERS, **WORD_LAYERS}

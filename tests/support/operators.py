@@ -1,7 +1,7 @@
-"""MXNet's operators that have a gradient: for each of them small inputs and its attributes.
+"""Table of MXNet's operators that have a gradient, with small inputs and attributes.
 
-Operators are named as MXNet's library registers them, so that those of mx.np and mx.npx are among
-them: ``npx.leaky_relu`` is LeakyReLU, ``np.add`` is _npi_add.
+The names are those in MXNet's library, which include mx.np and mx.npx: ``npx.leaky_relu`` is
+LeakyReLU, ``np.add`` is _npi_add.
 """
 
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Numbers:
-    """Numbers from ``low`` to ``high``, no two alike, none of them 0, in a drawn order."""
+    """Distinct nonzero numbers from ``low`` to ``high`` in a random order."""
 
     shape: Tuple[int, ...]
     low: float = -1.93
@@ -37,8 +37,8 @@ def within_1(*shape):
 
 
 @dataclass
-class Definite:
-    """Matrices: positive "definite" ones, "lower" triangular ones, or any "regular" ones."""
+class Matrices:
+    """Matrices of a kind: positive "definite", "lower" triangular, or "regular"."""
 
     shape: Tuple[int, ...]
     kind: str = "definite"
@@ -57,20 +57,26 @@ def names(text):
     return text.split()
 
 
-def fixed(values, dtype=None):
-    """An input without a gradient: positions, labels, lengths."""
+def const(values, dtype=None):
+    """Return an input without a gradient: positions, labels, lengths."""
     return np.array(values, dtype=dtype)
 
 
 @dataclass(frozen=True)
 class Case:
-    """An operator with attributes, and its inputs: a shape, Numbers, or a fixed array.
+    """An operator with attributes and inputs.
 
-    ``learned``: the inputs that have a gradient; those that are not fixed, by default. ``used``:
-    the outputs that have one. ``states``: auxiliary arrays. ``own``: the gradients of an operator
-    that has its own, whatever comes from above. ``single``: it computes in float32 only.
-    ``symmetric``: it takes its input for a symmetric matrix, and its gradient is one. ``random``:
-    its numbers depend on the type.
+    Attributes:
+        op: the name of the operator.
+        inputs: shapes, Numbers, Matrices, or constant arrays.
+        attrs: the attributes of the operator.
+        learned: the inputs that have a gradient, by default all but the constant ones.
+        used: the outputs that have a gradient.
+        states: auxiliary arrays.
+        own: returns the gradients of an operator that defines its own.
+        single: whether the operator computes in float32 only.
+        symmetric: whether the input and its gradient are symmetric matrices.
+        random: whether its random numbers depend on the type.
     """
 
     op: str
@@ -109,8 +115,8 @@ def case(op, *inputs, **attrs):
     return Case(op, inputs, attrs, **own)
 
 
-def many(op, *inputs, **attrs):
-    """Of an operator that takes any number of inputs."""
+def nary(op, *inputs, **attrs):
+    """Return the case of an operator that takes any number of inputs."""
     return case(op, *inputs, num_args=len(inputs), **attrs)
 
 
@@ -118,7 +124,7 @@ X = (2, 3, 2)
 IMAGE = (2, 3, 5, 4)
 
 
-def _unary() -> List[Case]:
+def _unary_cases() -> List[Case]:
     both = names("""abs sign rint ceil floor round trunc fix square cbrt exp expm1 sin cos
         sinh cosh tanh arctan arcsinh degrees radians erf relu sigmoid softsign negative
         reciprocal rcbrt _copy
@@ -131,27 +137,31 @@ def _unary() -> List[Case]:
     positive = names("""sqrt rsqrt log log10 log2 log1p gamma gammaln _npi_sqrt _npi_log _npi_log10
         _npi_log2 _npi_log1p""")
     small = names("""arcsin arccos arctanh erfinv _npi_arcsin _npi_arccos _npi_arctanh""")
-    zero = {"_contrib_round_ste": _through, "_contrib_sign_ste": _through, "BlockGrad": _nothing}
-    zero["make_loss"] = _through_one
+    zero = {
+        "_contrib_round_ste": _pass_gradient,
+        "_contrib_sign_ste": _pass_gradient,
+        "BlockGrad": _zero_gradient,
+    }
+    zero["make_loss"] = _ones_gradient
     found = [case(op, X, **({"own": zero[op]} if op in zero else {})) for op in both]
     found += [case(op, above_0(*X)) for op in positive] + [case(op, within_1(*X)) for op in small]
     found += [case(op, above_1(*X)) for op in ("arccosh", "_npi_arccosh")]
     return found
 
 
-def _through(weights, *inputs):
+def _pass_gradient(weights, *inputs):
     return [weights[0]]
 
 
-def _nothing(weights, *inputs):
+def _zero_gradient(weights, *inputs):
     return [np.zeros_like(inputs[0])]
 
 
-def _through_one(weights, *inputs):
+def _ones_gradient(weights, *inputs):
     return [np.ones_like(inputs[0])]
 
 
-def _scalar() -> List[Case]:
+def _scalar_cases() -> List[Case]:
     found = []
     for (
         op
@@ -170,7 +180,7 @@ def _scalar() -> List[Case]:
         case("smooth_l1", X, scalar=0.8),
         case("hard_sigmoid", X, alpha=0.3, beta=0.5),
         case("_contrib_quadratic", X, a=0.5, b=-1.0, c=2.0),
-        case("_contrib_gradientmultiplier", X, scalar=-0.5, own=_multiplied),
+        case("_contrib_gradientmultiplier", X, scalar=-0.5, own=_scaled_gradient),
         case("Cast", X, dtype="float32", single=True),
         case("amp_cast", X, dtype="float32", single=True),
         case("amp_multicast", X, X, num_outputs=2, single=True),
@@ -179,11 +189,11 @@ def _scalar() -> List[Case]:
     return found
 
 
-def _multiplied(weights, *inputs):
+def _scaled_gradient(weights, *inputs):
     return [-0.5 * weights[0]]
 
 
-def _binary() -> List[Case]:
+def _binary_cases() -> List[Case]:
     found = []
     for op in names("""elemwise_add elemwise_sub elemwise_mul _maximum _minimum _hypot _mod
             _equal _greater"""):
@@ -203,20 +213,20 @@ def _binary() -> List[Case]:
         case("_npi_multiply", (3,), (2, 3)),
         case("_npi_mod", (1, 3), above_0(2, 3)),
         case("_npi_true_divide", (3,), above_0(2, 3)),
-        many("add_n", X, X, X),
-        many("add_n", X, X, X, X, X),
-        many("add_n", IMAGE, IMAGE),
-        case("_identity_with_attr_like_rhs", X, fixed(np.ones(X))),
-        case("where", fixed([[1.0, 0.0], [0.0, 1.0]]), (2, 2), (2, 2)),
-        case("where", fixed([1.0, 0.0]), (2, 3), (2, 3)),
-        case("_npi_where", fixed([[1.0, 0.0], [0.0, 1.0]]), (2, 2), (1, 2)),
-        case("_npi_where_lscalar", fixed([[1.0, 0.0], [0.0, 1.0]]), (2, 2), scalar=2.0),
-        case("_npi_where_rscalar", fixed([[1.0, 0.0], [0.0, 1.0]]), (2, 2), scalar=2.0),
+        nary("add_n", X, X, X),
+        nary("add_n", X, X, X, X, X),
+        nary("add_n", IMAGE, IMAGE),
+        case("_identity_with_attr_like_rhs", X, const(np.ones(X))),
+        case("where", const([[1.0, 0.0], [0.0, 1.0]]), (2, 2), (2, 2)),
+        case("where", const([1.0, 0.0]), (2, 3), (2, 3)),
+        case("_npi_where", const([[1.0, 0.0], [0.0, 1.0]]), (2, 2), (1, 2)),
+        case("_npi_where_lscalar", const([[1.0, 0.0], [0.0, 1.0]]), (2, 2), scalar=2.0),
+        case("_npi_where_rscalar", const([[1.0, 0.0], [0.0, 1.0]]), (2, 2), scalar=2.0),
     ]
     return found
 
 
-def _reductions() -> List[Case]:
+def _reduction_cases() -> List[Case]:
     found = []
     for op in names("sum mean prod nansum nanprod max min"):
         found += [case(op, X), case(op, X, axis=1), case(op, X, axis=(0, 2), keepdims=True)]
@@ -251,21 +261,21 @@ def _reductions() -> List[Case]:
     return found
 
 
-def _shapes() -> List[Case]:
+def _shape_cases() -> List[Case]:
     return [
         case("Reshape", X, shape=(3, -1)),
-        case("reshape_like", X, fixed(np.ones((3, 4)))),
+        case("reshape_like", X, const(np.ones((3, 4)))),
         case("Flatten", X),
         case("expand_dims", X, axis=1),
         case("squeeze", (2, 1, 3), axis=1),
         case("transpose", X, axes=(2, 0, 1)),
         case("transpose", X),
         case("SwapAxis", X, dim1=0, dim2=2),
-        many("Concat", (2, 3), (2, 1), dim=1),
-        many("Concat", IMAGE, (2, 2, 5, 4), dim=1),
-        many("Concat", (2, 16, 2, 2), (2, 16, 2, 2), dim=1),
-        many("_rnn_param_concat", (3,), (2,), dim=0),
-        many("stack", X, X, axis=1),
+        nary("Concat", (2, 3), (2, 1), dim=1),
+        nary("Concat", IMAGE, (2, 2, 5, 4), dim=1),
+        nary("Concat", (2, 16, 2, 2), (2, 16, 2, 2), dim=1),
+        nary("_rnn_param_concat", (3,), (2,), dim=0),
+        nary("stack", X, X, axis=1),
         case("SliceChannel", X, num_outputs=3, axis=1),
         case("SliceChannel", X, num_outputs=3, axis=1, squeeze_axis=True),
         case("_split_v2", X, indices=(0, 1), axis=1, sections=0),
@@ -273,7 +283,7 @@ def _shapes() -> List[Case]:
         case("slice", X, begin=(0, 1), end=(2, 3)),
         case("slice", (5, 4), begin=(4, 0), end=(0, 4), step=(-2, 3)),
         case("slice_axis", X, axis=1, begin=1, end=3),
-        case("slice_like", X, fixed(np.ones((1, 2, 2)))),
+        case("slice_like", X, const(np.ones((1, 2, 2)))),
         case("tile", X, reps=(2, 1, 2)),
         case("tile", (2, 3), reps=(2, 1, 2)),
         case("repeat", X, repeats=2, axis=1),
@@ -282,11 +292,11 @@ def _shapes() -> List[Case]:
         case("Pad", IMAGE, mode="edge", pad_width=(0, 0, 0, 0, 1, 2, 2, 1)),
         case("Pad", IMAGE, mode="constant", pad_width=(0, 0, 0, 0, 1, 2, 2, 1), constant_value=1.5),
         case("Pad", IMAGE, mode="reflect", pad_width=(0, 0, 0, 0, 1, 2, 2, 1)),
-        many("Crop", IMAGE, offset=(1, 1), h_w=(3, 2), single=True),
-        many("Crop", IMAGE, fixed(np.ones((2, 3, 3, 2))), center_crop=True, single=True),
+        nary("Crop", IMAGE, offset=(1, 1), h_w=(3, 2), single=True),
+        nary("Crop", IMAGE, const(np.ones((2, 3, 3, 2))), center_crop=True, single=True),
         case("broadcast_axis", (2, 1, 2), axis=(1,), size=(3,)),
         case("broadcast_to", (2, 1, 2), shape=(2, 3, 2)),
-        case("broadcast_like", (2, 1, 2), fixed(np.ones(X))),
+        case("broadcast_like", (2, 1, 2), const(np.ones(X))),
         case("depth_to_space", (1, 8, 2, 2), block_size=2),
         case("space_to_depth", (1, 2, 4, 2), block_size=2),
         case("diag", (3, 4), k=1),
@@ -294,11 +304,11 @@ def _shapes() -> List[Case]:
         case("im2col", (1, 2, 4, 3), kernel=(2, 2), stride=(2, 1), pad=(1, 0)),
         case("col2im", (1, 8, 4), output_size=(3, 3), kernel=(2, 2)),
         case("cast_storage", X, stype="default"),
-        many("UpSampling", IMAGE, scale=2, sample_type="nearest"),
-        many("UpSampling", (1, 2, 4, 4), (1, 2, 2, 2), scale=2, sample_type="nearest"),
-        many("UpSampling", (1, 2, 4, 4), (1, 2, 2, 2), scale=2, sample_type="nearest",
+        nary("UpSampling", IMAGE, scale=2, sample_type="nearest"),
+        nary("UpSampling", (1, 2, 4, 4), (1, 2, 2, 2), scale=2, sample_type="nearest"),
+        nary("UpSampling", (1, 2, 4, 4), (1, 2, 2, 2), scale=2, sample_type="nearest",
              multi_input_mode="sum"),
-        many("UpSampling", (1, 2, 3, 3), (2, 1, 4, 4), scale=2, sample_type="bilinear",
+        nary("UpSampling", (1, 2, 3, 3), (2, 1, 4, 4), scale=2, sample_type="bilinear",
              num_filter=2),
         case("_np_reshape", X, newshape=(3, 4)),
         case("_npx_reshape", X, newshape=(3, 4)),
@@ -307,9 +317,9 @@ def _shapes() -> List[Case]:
         case("_np_moveaxis", X, source=(0,), destination=(2,)),
         case("_np_roll", X, shift=(1,), axis=(1,)),
         case("_npi_flip", X, axis=(0, 2)),
-        many("_npi_concatenate", (2, 3), (2, 1), axis=1),
-        many("_npi_stack", X, X, axis=1),
-        many("_npi_vstack", (2, 3), (1, 3)),
+        nary("_npi_concatenate", (2, 3), (2, 1), axis=1),
+        nary("_npi_stack", X, X, axis=1),
+        nary("_npi_vstack", (2, 3), (1, 3)),
         case("_npi_hsplit", (2, 4), indices=(), axis=1, sections=2),
         case("_npi_dsplit", (2, 2, 4), indices=(), axis=2, sections=2),
         case("_npi_broadcast_to", (3,), shape=(2, 3)),
@@ -321,32 +331,32 @@ def _shapes() -> List[Case]:
     ]  # fmt: skip
 
 
-def _indexing() -> List[Case]:
-    rows = fixed([[0.0, 2.0], [1.0, 0.0]])
+def _indexing_cases() -> List[Case]:
+    rows = const([[0.0, 2.0], [1.0, 0.0]])
     return [
         case("take", (3, 4), rows),
-        case("take", (3, 4), fixed([2.0, 7.0, -1.0]), axis=1, mode="clip"),
-        case("take", (3, 4), fixed([2.0, 7.0, -1.0]), axis=1, mode="wrap"),
-        case("pick", (3, 4), fixed([1.0, 0.0, 3.0]), axis=1),
-        case("pick", (3, 4), fixed([1.0, 0.0, 2.0, 2.0]), axis=0, keepdims=True, mode="wrap"),
-        case("gather_nd", (3, 4), fixed([[0.0, 2.0, 2.0], [1.0, 3.0, 3.0]])),
-        case("scatter_nd", (3,), fixed([[0.0, 2.0, 1.0], [1.0, 3.0, 0.0]]), shape=(3, 4)),
-        case("Embedding", fixed([[0.0, 2.0], [2.0, 1.0]]), (3, 4), input_dim=3, output_dim=4),
-        case("SequenceLast", (4, 2, 3), fixed([3.0, 2.0]), use_sequence_length=True),
+        case("take", (3, 4), const([2.0, 7.0, -1.0]), axis=1, mode="clip"),
+        case("take", (3, 4), const([2.0, 7.0, -1.0]), axis=1, mode="wrap"),
+        case("pick", (3, 4), const([1.0, 0.0, 3.0]), axis=1),
+        case("pick", (3, 4), const([1.0, 0.0, 2.0, 2.0]), axis=0, keepdims=True, mode="wrap"),
+        case("gather_nd", (3, 4), const([[0.0, 2.0, 2.0], [1.0, 3.0, 3.0]])),
+        case("scatter_nd", (3,), const([[0.0, 2.0, 1.0], [1.0, 3.0, 0.0]]), shape=(3, 4)),
+        case("Embedding", const([[0.0, 2.0], [2.0, 1.0]]), (3, 4), input_dim=3, output_dim=4),
+        case("SequenceLast", (4, 2, 3), const([3.0, 2.0]), use_sequence_length=True),
         case("SequenceLast", (4, 2, 3)),
-        case("SequenceMask", (4, 2, 3), fixed([3.0, 2.0]), use_sequence_length=True, value=1.5),
-        case("SequenceMask", (2, 4, 3), fixed([3.0, 2.0]), use_sequence_length=True, axis=1),
-        case("SequenceReverse", (4, 2, 3), fixed([3.0, 2.0]), use_sequence_length=True),
+        case("SequenceMask", (4, 2, 3), const([3.0, 2.0]), use_sequence_length=True, value=1.5),
+        case("SequenceMask", (2, 4, 3), const([3.0, 2.0]), use_sequence_length=True, axis=1),
+        case("SequenceReverse", (4, 2, 3), const([3.0, 2.0]), use_sequence_length=True),
         case("SequenceReverse", (4, 2, 3)),
-        case("_contrib_index_copy", (4, 2), fixed([1, 3], "int64"), (2, 2)),
+        case("_contrib_index_copy", (4, 2), const([1, 3], "int64"), (2, 2)),
         case("topk", (2, 5), k=2, ret_typ="value", axis=1),
         case("topk", (2, 5), k=2, ret_typ="both", axis=1, used=[0]),
         case("sort", (2, 5), axis=1),
     ]  # fmt: skip
 
 
-def _products() -> List[Case]:
-    square = Definite((3, 3), "regular")
+def _product_cases() -> List[Case]:
+    square = Matrices((3, 3), "regular")
     return [
         case("dot", (2, 3), (3, 4)),
         case("dot", (3, 2), (4, 3), transpose_a=True, transpose_b=True),
@@ -360,21 +370,21 @@ def _products() -> List[Case]:
         case("_linalg_gemm2", (2, 2, 3), (2, 4, 3), transpose_b=True),
         case("_linalg_syrk", (2, 3), alpha=0.5),
         case("_linalg_syrk", (2, 3), transpose=True),
-        case("_linalg_potrf", Definite((3, 3)), symmetric=True),
-        case("_linalg_potri", Definite((3, 3), "lower")),
-        case("_linalg_trmm", Definite((3, 3), "lower"), (3, 2)),
-        case("_linalg_trmm", Definite((3, 3), "lower"), (2, 3), rightside=True, transpose=True),
-        case("_linalg_trsm", Definite((3, 3), "lower"), (3, 2)),
-        case("_linalg_trsm", Definite((3, 3), "lower"), (2, 3), rightside=True, transpose=True),
-        case("_linalg_sumlogdiag", Definite((3, 3))),
+        case("_linalg_potrf", Matrices((3, 3)), symmetric=True),
+        case("_linalg_potri", Matrices((3, 3), "lower")),
+        case("_linalg_trmm", Matrices((3, 3), "lower"), (3, 2)),
+        case("_linalg_trmm", Matrices((3, 3), "lower"), (2, 3), rightside=True, transpose=True),
+        case("_linalg_trsm", Matrices((3, 3), "lower"), (3, 2)),
+        case("_linalg_trsm", Matrices((3, 3), "lower"), (2, 3), rightside=True, transpose=True),
+        case("_linalg_sumlogdiag", Matrices((3, 3))),
         case("_linalg_extractdiag", (3, 3), offset=1),
         case("_linalg_makediag", (3,), offset=-1),
         case("_linalg_extracttrian", (3, 3)),
         case("_linalg_maketrian", (6,)),
         case("_linalg_gelqf", (2, 3)),
-        case("_linalg_syevd", Definite((3, 3)), used=[1], symmetric=True),
+        case("_linalg_syevd", Matrices((3, 3)), used=[1], symmetric=True),
         case("_linalg_inverse", square),
-        case("_linalg_inverse", Definite((2, 3, 3), "regular")),
+        case("_linalg_inverse", Matrices((2, 3, 3), "regular")),
         case("_linalg_det", square, used=[0]),
         case("_linalg_slogdet", square, used=[1]),
         case("_contrib_interleaved_matmul_selfatt_qk", (3, 2, 12), heads=2, single=True),
@@ -390,18 +400,18 @@ def _products() -> List[Case]:
         case("_npi_matmul", (2, 2, 3), (3, 4)),
         case("_npi_tensordot", X, (3, 4), a_axes_summed=(1,), b_axes_summed=(0,)),
         case("_npi_tensordot_int_axes", X, (2, 4), axes=1),
-        many("_npi_einsum", (2, 3), (3, 4), subscripts="ij,jk->ik", optimize=0),
-        many("_npi_einsum", (2, 3), (3, 4), (4,), subscripts="ij,jk,k->i", optimize=1),
-        case("_npi_cholesky", Definite((3, 3)), symmetric=True),
+        nary("_npi_einsum", (2, 3), (3, 4), subscripts="ij,jk->ik", optimize=0),
+        nary("_npi_einsum", (2, 3), (3, 4), (4,), subscripts="ij,jk,k->i", optimize=1),
+        case("_npi_cholesky", Matrices((3, 3)), symmetric=True),
         case("_npi_solve", square, (3, 2)),
         case("_npi_svd", (2, 3), used=[1]),
-        case("_npi_tensorinv", Definite((6, 6), "regular"), ind=1),
-        case("_npi_tensorsolve", Definite((6, 6), "regular"), (6,)),
+        case("_npi_tensorinv", Matrices((6, 6), "regular"), ind=1),
+        case("_npi_tensorsolve", Matrices((6, 6), "regular"), (6,)),
     ]  # fmt: skip
 
 
-def _layers() -> List[Case]:
-    running = [fixed(np.zeros(3)), fixed(np.ones(3))]
+def _layer_cases() -> List[Case]:
+    running = [const(np.zeros(3)), const(np.ones(3))]
     found = [
         case("FullyConnected", (2, 3), (4, 3), (4,), num_hidden=4),
         case("FullyConnected", X, (4, 6), num_hidden=4, no_bias=True),
@@ -430,12 +440,12 @@ def _layers() -> List[Case]:
         case("SoftmaxActivation", IMAGE, mode="channel", single=True),
         case("softmax", X),
         case("softmax", X, axis=1, temperature=2.0),
-        case("softmax", (2, 4), fixed([3, 2], "int32"), use_length=True),
+        case("softmax", (2, 4), const([3, 2], "int32"), use_length=True),
         case("log_softmax", X, axis=1),
         case("log_softmax", X, axis=-1, temperature=2.0),
         case("softmin", X, axis=1),
         case("softmin", X, axis=1, temperature=2.0),
-        case("ROIPooling", (1, 2, 6, 6), fixed([[0.0, 0, 0, 4, 4], [0, 1, 1, 5, 3]]),
+        case("ROIPooling", (1, 2, 6, 6), const([[0.0, 0, 0, 4, 4], [0, 1, 1, 5, 3]]),
              pooled_size=(2, 2), spatial_scale=1.0),
         case("BilinearSampler", (1, 2, 4, 4), within_1(1, 2, 3, 3)),
         case("GridGenerator", (2, 6), transform_type="affine", target_shape=(3, 3), single=True),
@@ -459,7 +469,7 @@ def _layers() -> List[Case]:
         {"fix_gamma": False, "axis": 3},
     ):
         channels = 4 if "axis" in given else 3
-        states = [fixed(np.linspace(-0.5, 0.5, channels)), fixed(np.linspace(1, 2, channels))]
+        states = [const(np.linspace(-0.5, 0.5, channels)), const(np.linspace(1, 2, channels))]
         found.append(
             case("BatchNorm", IMAGE, (channels,), (channels,), states=states, used=[0], **given)
         )
@@ -506,11 +516,11 @@ def _layers() -> List[Case]:
         case("_contrib_AdaptiveAvgPooling2D", IMAGE, output_size=(2, 3)),
         case("_contrib_AdaptiveAvgPooling2D", IMAGE),
         case("_contrib_BilinearResize2D", IMAGE, height=7, width=3),
-        case("_contrib_BilinearResize2D", IMAGE, fixed(np.ones((2, 3, 3, 6))), mode="like"),
+        case("_contrib_BilinearResize2D", IMAGE, const(np.ones((2, 3, 3, 6))), mode="like"),
         case("_contrib_BilinearResize2D", IMAGE, height=7, width=3, align_corners=False),
-        case("_contrib_PSROIPooling", (1, 4, 6, 6), fixed([[0.0, 0, 0, 4, 4]]), spatial_scale=1.0,
+        case("_contrib_PSROIPooling", (1, 4, 6, 6), const([[0.0, 0, 0, 4, 4]]), spatial_scale=1.0,
              output_dim=1, pooled_size=2, single=True),
-        case("_contrib_ROIAlign", (1, 2, 6, 6), fixed([[0.0, 0.3, 0.4, 4.2, 4.1]]),
+        case("_contrib_ROIAlign", (1, 2, 6, 6), const([[0.0, 0.3, 0.4, 4.2, 4.1]]),
              pooled_size=(2, 2), spatial_scale=1.0, sample_ratio=2),
         case("_contrib_DeformableConvolution", (1, 2, 4, 4), Numbers((1, 18, 4, 4), 0.1, 0.4),
              (2, 2, 3, 3), (2,), kernel=(3, 3), pad=(1, 1), num_filter=2),
@@ -521,7 +531,7 @@ def _layers() -> List[Case]:
 GATES = {"rnn_relu": 1, "rnn_tanh": 1, "gru": 3, "lstm": 4}
 
 
-def _recurrent() -> List[Case]:
+def _recurrent_cases() -> List[Case]:
     found = []
     steps, batch, inputs, hidden = 3, 2, 3, 2
     for mode, gates in GATES.items():
@@ -542,8 +552,8 @@ def _recurrent() -> List[Case]:
     return found
 
 
-def _losses() -> List[Case]:
-    labels = fixed([1.0, 0.0, 3.0])
+def _loss_cases() -> List[Case]:
+    labels = const([1.0, 0.0, 3.0])
 
     def softmax(x, axis=-1):
         powers = np.exp(x - x.max(axis=axis, keepdims=True))
@@ -552,7 +562,7 @@ def _losses() -> List[Case]:
     def output(scale=1.0):
         return lambda w, x, label: [scale * (softmax(x) - np.eye(4)[label.astype(int)])]
 
-    def ignored(w, x, label):
+    def masked_output(w, x, label):
         return [output()(w, x, label)[0] * (label != 0)[:, None]]
 
     def over_channels(w, x, label):
@@ -573,30 +583,30 @@ def _losses() -> List[Case]:
         case("SoftmaxOutput", (3, 4), labels, own=output()),
         case("SoftmaxOutput", (3, 4), labels, grad_scale=0.5, own=output(0.5)),
         case("SoftmaxOutput", (3, 4), labels, normalization="batch", own=output(1 / 3)),
-        case("SoftmaxOutput", (3, 4), labels, use_ignore=True, ignore_label=0.0, own=ignored),
-        case("SoftmaxOutput", (2, 3, 2), fixed([[0.0, 2.0], [1.0, 1.0]]), multi_output=True,
+        case("SoftmaxOutput", (3, 4), labels, use_ignore=True, ignore_label=0.0, own=masked_output),
+        case("SoftmaxOutput", (2, 3, 2), const([[0.0, 2.0], [1.0, 1.0]]), multi_output=True,
              own=over_channels),
-        case("LinearRegressionOutput", (3, 4), fixed(np.ones((3, 4))),
+        case("LinearRegressionOutput", (3, 4), const(np.ones((3, 4))),
              own=lambda w, x, y: [(x - y) / 4]),
-        case("LogisticRegressionOutput", (3, 4), fixed(np.ones((3, 4))),
+        case("LogisticRegressionOutput", (3, 4), const(np.ones((3, 4))),
              own=lambda w, x, y: [(sigmoid(x) - y) / 4]),
-        case("MAERegressionOutput", (3, 4), fixed(np.full((3, 4), 0.1)),
+        case("MAERegressionOutput", (3, 4), const(np.full((3, 4), 0.1)),
              own=lambda w, x, y: [np.sign(x - y) / 4]),
         case("MakeLoss", X, grad_scale=0.5, own=lambda w, x: [np.full_like(x, 0.5)]),
         case("MakeLoss", (2, 3), normalization="batch", own=lambda w, x: [np.full_like(x, 0.5)]),
         case("SVMOutput", (3, 4), labels, own=svm(False)),
         case("SVMOutput", (3, 4), labels, use_linear=True, own=svm(True)),
         case("softmax_cross_entropy", (3, 4), labels),
-        case("CTCLoss", (5, 2, 4), fixed([[1.0, 2.0], [3.0, 0.0]]), single=True, used=[0]),
-        case("CTCLoss", (5, 2, 4), fixed([[1.0, 2.0], [3.0, 0.0]]), fixed([4.0, 5.0]),
+        case("CTCLoss", (5, 2, 4), const([[1.0, 2.0], [3.0, 0.0]]), single=True, used=[0]),
+        case("CTCLoss", (5, 2, 4), const([[1.0, 2.0], [3.0, 0.0]]), const([4.0, 5.0]),
              use_data_lengths=True, single=True, used=[0]),
         case("IdentityAttachKLSparseReg", Numbers((3, 4), 0.1, 0.9), sparseness_target=0.2,
              single=True,
-             penalty=0.0, states=[fixed(np.full(4, 0.5))], own=_through),
+             penalty=0.0, states=[const(np.full(4, 0.5))], own=_pass_gradient),
     ]  # fmt: skip
 
 
-def _densities() -> List[Case]:
+def _density_cases() -> List[Case]:
     samples, one = above_0(2, 3), above_0(2)
     found = []
     for log in (False, True):
@@ -604,12 +614,12 @@ def _densities() -> List[Case]:
             case("_random_pdf_exponential", samples, one, is_log=log),
             case("_random_pdf_gamma", samples, one, above_0(2), is_log=log),
             case("_random_pdf_normal", samples, one, above_0(2), is_log=log),
-            case("_random_pdf_poisson", fixed([[1.0, 2.0, 3.0]] * 2), one, is_log=log),
+            case("_random_pdf_poisson", const([[1.0, 2.0, 3.0]] * 2), one, is_log=log),
             case("_random_pdf_uniform", Numbers((2, 3), 0.6, 0.9), Numbers((2,), 0.1, 0.4),
                  Numbers((2,), 1.1, 1.4), is_log=log),
-            case("_random_pdf_negative_binomial", fixed([[1.0, 2.0, 3.0]] * 2), above_1(2),
+            case("_random_pdf_negative_binomial", const([[1.0, 2.0, 3.0]] * 2), above_1(2),
                  Numbers((2,), 0.2, 0.8), is_log=log),
-            case("_random_pdf_generalized_negative_binomial", fixed([[1.0, 2.0, 3.0]] * 2),
+            case("_random_pdf_generalized_negative_binomial", const([[1.0, 2.0, 3.0]] * 2),
                  above_1(2), Numbers((2,), 0.2, 0.8), is_log=log),
             case("_random_pdf_dirichlet", Numbers((2, 3, 2), 0.2, 0.8), above_0(2, 2), is_log=log),
         ]  # fmt: skip
@@ -617,9 +627,11 @@ def _densities() -> List[Case]:
 
 
 FAMILIES: Dict[str, Callable[[], List[Case]]] = {
-    "unary": _unary, "scalar": _scalar, "binary": _binary, "reductions": _reductions,
-    "shapes": _shapes, "indexing": _indexing, "products": _products, "layers": _layers,
-    "recurrent": _recurrent, "losses": _losses, "densities": _densities,
+    "unary": _unary_cases, "scalar": _scalar_cases, "binary": _binary_cases,
+    "reductions": _reduction_cases,
+    "shapes": _shape_cases, "indexing": _indexing_cases, "products": _product_cases,
+    "layers": _layer_cases,
+    "recurrent": _recurrent_cases, "losses": _loss_cases, "densities": _density_cases,
 }  # fmt: skip
 
 

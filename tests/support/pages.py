@@ -1,6 +1,4 @@
-"""What the documents show to be typed: their blocks of commands and of Python, and whether gluonlab
-knows every word of a command.
-"""
+"""Code blocks of the documents, and a check that their commands exist."""
 
 import importlib
 import re
@@ -17,10 +15,10 @@ from gluonlab.config.command_line import given_settings
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([*ROOT.glob("README*.md"), *(ROOT / "docs").glob("*.md")])
 
-# Programs that a page shows whole, and then starts.
-SHOWN = {"train.py": ROOT / "docs" / "processes.md"}
+# Programs that a page shows completely, and then starts.
+SHOWN_PROGRAMS = {"train.py": ROOT / "docs" / "processes.md"}
 
-# A line before a block, which readers do not see: why it is not run, or what it finds there.
+# An HTML comment before a block: the reason not to run it, or the files that it needs.
 MARK = r"(?:^<!-- (not run|made before): (.+?) -->\n)?"
 BLOCK = re.compile(MARK + r"^```(\w*)\n(.*?)^```$", re.M | re.S)
 
@@ -34,24 +32,24 @@ class Block(NamedTuple):
     made_before: tuple
 
 
-def blocks_of(page, language=None):
-    """The blocks of a page, in order; of one language, if one is given."""
-    found = []
+def read_blocks(page, language=None):
+    """Return the blocks of a page in order, of all languages or of one."""
+    blocks = []
     for mark, text, kind, code in BLOCK.findall(page.read_text(encoding="utf-8")):
-        why = text if mark == "not run" else None
-        before = tuple(text.split(", ")) if mark == "made before" else ()
+        not_run = text if mark == "not run" else None
+        made_before = tuple(text.split(", ")) if mark == "made before" else ()
         if language in (None, kind):
-            found.append(Block(kind, code, why, before))
-    return found
+            blocks.append(Block(kind, code, not_run, made_before))
+    return blocks
 
 
-def shown_program(name):
-    """The program that a page shows under this name."""
-    return next(block.code for block in blocks_of(SHOWN[name], "python"))
+def read_shown_program(name):
+    """Return the program that a page shows under this name."""
+    return next(block.code for block in read_blocks(SHOWN_PROGRAMS[name], "python"))
 
 
-def commands_of(block):
-    """The commands of a block, each as a line without its comment."""
+def block_commands(block):
+    """Return the commands of a block, each as a line without its comment."""
     joined = re.sub(r"\\\n\s*", "", block.code)
     lines = (shlex.split(line, comments=True) for line in joined.splitlines())
     # NAME=value before a command sets its environment.
@@ -59,13 +57,13 @@ def commands_of(block):
     return [shlex.join(words) for words in commands if words]
 
 
-def parse(words):
+def check_command(words):
     """Raise an error for a command that does not exist, or for options that it does not take."""
     if words[0] == "make":
         done = subprocess.run(["make", "-n", *words[1:]], cwd=ROOT, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         return
-    name, rest = _module(words)
+    name, rest = _split_module(words)
     if name is None:
         return
     try:
@@ -76,7 +74,7 @@ def parse(words):
     if name == "gluonlab" and rest:
         command, rest = module.COMMANDS[rest[0]][1], rest[1:]
         if not hasattr(command, "make_context"):  # loaded when it is called
-            parse(["python", "-m", f"gluonlab.{words[-len(rest) - 1]}", *rest])
+            check_command(["python", "-m", f"gluonlab.{words[-len(rest) - 1]}", *rest])
             return
     elif rest and rest[0] in getattr(module, "TOOLS", ()):  # a former name
         command, rest = importlib.import_module(module.TOOLS[rest[0]]).main, rest[1:]
@@ -90,12 +88,12 @@ def parse(words):
         **given_settings({name: options[name] for name in names & set(options)})
     )  # checks values
     behind = rest[rest.index("--") + 1 :] if "--" in rest else []
-    if behind and behind[0].startswith("-"):  # else a program of the user's own
-        parse(["python", "-m", "gluonlab.run", *behind])
+    if behind and behind[0].startswith("-"):  # otherwise a program of the user
+        check_command(["python", "-m", "gluonlab.run", *behind])
 
 
-def _module(words):
-    """The module that these words start, and its own words; None for what is not gluonlab's."""
+def _split_module(words):
+    """Split a command into its module, None if it is not of gluonlab, and its arguments."""
     words = [word for word in words if word != "srun"]
     if words[:2] == ["python", "-m"]:
         return words[2], words[3:]
@@ -103,6 +101,6 @@ def _module(words):
         return "gluonlab", words[1:]
     if words[0] == "python" and (ROOT / words[1] / "__main__.py").is_file():
         return f"{Path(words[1]).name}.{words[2]}", words[3:]
-    if words[0] == "python" and words[1] not in SHOWN:
+    if words[0] == "python" and words[1] not in SHOWN_PROGRAMS:
         assert (ROOT / words[1]).is_file(), words[1]
     return None, []

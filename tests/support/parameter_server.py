@@ -1,6 +1,4 @@
-"""MXNet's parameter server on this machine: a scheduler, a server, and workers that run a piece of
-Python.
-"""
+"""MXNet's parameter server on this machine, with a scheduler, servers and workers."""
 
 import socket
 import subprocess
@@ -17,10 +15,11 @@ def free_port():
 
 
 @contextmanager
-def servers(count, servers=1, serve="import gluonlab, mxnet", **variables):
-    """Scheduler and server for ``count`` workers: the workers' environments, and the server.
+def start_servers(count, servers=1, serve="import gluonlab, mxnet", **variables):
+    """Start a scheduler and servers until the block ends.
 
-    ``serve``: what a server runs. Both end with the block.
+    Yield the environments of ``count`` workers, and a server process. ``serve``: the code of a
+    server.
     """
     shared = {
         "DMLC_NUM_WORKER": str(count),
@@ -39,17 +38,17 @@ def servers(count, servers=1, serve="import gluonlab, mxnet", **variables):
             started.append(subprocess.Popen(command, env=environments[role]))
         yield [environments["worker"]] * count, started[-1]
     finally:
-        end(started)
+        kill_processes(started)
 
 
 @contextmanager
-def parameter_server(count, code, *arguments, **variables):
-    """``count`` workers that run ``code``, with scheduler and server: the workers' processes.
+def start_workers(count, code, *arguments, **variables):
+    """Start workers that run ``code``, with their servers, until the block ends.
 
-    All end with the block.
+    Yield the processes of the workers.
     """
     started = []
-    with servers(count, **variables) as (environments, _):
+    with start_servers(count, **variables) as (environments, _):
         try:
             for environment in environments:
                 command = [sys.executable, "-c", code, *arguments]
@@ -60,10 +59,10 @@ def parameter_server(count, code, *arguments, **variables):
                 )
             yield started
         finally:
-            end(started)
+            kill_processes(started)
 
 
-def end(processes):
+def kill_processes(processes):
     for process in processes:
         process.kill()
         process.wait()

@@ -1,40 +1,40 @@
-"""What a pipeline schedule is, once more: as a graph of what must come before what.
+"""Reference implementation of pipeline schedules as dependency graphs, without execution.
 
-Nothing is run here. A schedule is right when its programs hold exactly the instructions that they
-must, every op of a stage in the order of microbatches, and the graph has no circle.
+A schedule is valid if its programs contain exactly the required instructions, each operation of a
+stage in the order of microbatches, and if the graph has no cycle.
 """
 
 from functools import lru_cache
 
 from gluonlab.parallel.pipeline.pipeline_schedule import SCHEDULES, Instruction
 
-NAMES = sorted(SCHEDULES)
-ONE_STAGE = ("gpipe", "1f1b")  # on each device
+SCHEDULE_NAMES = sorted(SCHEDULES)
+SINGLE_STAGE_SCHEDULES = ("gpipe", "1f1b")  # on each device
 
 
-def made(name, devices, microbatches, stages_per_device):
-    """The schedule; where it knows one stage on each device only, of one."""
-    several = 1 if name in ONE_STAGE else stages_per_device
-    return SCHEDULES[name](devices, microbatches, several)
+def make_schedule(name, devices, microbatches, stages_per_device):
+    """Return a schedule; single-stage schedules ignore ``stages_per_device``."""
+    stage_count = 1 if name in SINGLE_STAGE_SCHEDULES else stages_per_device
+    return SCHEDULES[name](devices, microbatches, stage_count)
 
 
-def wanted(schedule):
-    """The instructions that each device must carry out."""
+def expected_instructions(schedule):
+    """Return the set of required instructions of each device."""
     last, many = schedule.stages - 1, range(schedule.microbatches)
-    of_device = [set() for _ in range(schedule.devices)]
+    device_instructions = [set() for _ in range(schedule.devices)]
     for stage in range(schedule.stages):
         ops = ["forward", "backward"]
         if schedule.devices > 1:
             ops += ["recv_forward", "send_backward"] if stage > 0 else []
             ops += ["send_forward", "recv_backward"] if stage < last else []
-        own = of_device[stage % schedule.devices]
+        own = device_instructions[stage % schedule.devices]
         own.update(Instruction(op, stage, m) for op in ops for m in many)
         own.add(Instruction("update", stage, -1))
-    return of_device
+    return device_instructions
 
 
-def needed(schedule, instruction, queue=None):
-    """What must be done before the instruction, wherever it is done."""
+def prerequisites(schedule, instruction, queue=None):
+    """Yield the instructions on which an instruction depends, on any device."""
     op, stage, m = instruction
     last, apart = schedule.stages - 1, schedule.devices > 1
     if op == "forward" and stage > 0:
@@ -60,25 +60,27 @@ def needed(schedule, instruction, queue=None):
 
 
 def first_fault(schedule, device):
-    """The place of the first instruction that is wrong, whatever others do; None if none is."""
-    must, program = wanted(schedule)[device], schedule.programs[device]
-    for place, instruction in enumerate(program):
+    """Return the index of a device's first invalid instruction; None if all are valid."""
+    required, program = expected_instructions(schedule)[device], schedule.programs[device]
+    for index, instruction in enumerate(program):
         op, stage, m = instruction
-        earlier = set(program[:place])
-        before = [n for n in needed(schedule, instruction) if n in must]
-        in_turn = all((op, stage, other) in earlier for other in range(m))
-        alone = instruction in must and instruction not in earlier
-        if not (alone and in_turn and earlier.issuperset(before)):
-            return place
-    return None if must == set(program) else len(program)
+        earlier = set(program[:index])
+        dependencies = [n for n in prerequisites(schedule, instruction) if n in required]
+        in_order = all((op, stage, other) in earlier for other in range(m))
+        is_unique = instruction in required and instruction not in earlier
+        if not (is_unique and in_order and earlier.issuperset(dependencies)):
+            return index
+    return None if required == set(program) else len(program)
 
 
-def waiting(schedule, queue):
-    """The instructions that lie on a circle of the graph, or behind one; programs are complete."""
+def blocked_instructions(schedule, queue):
+    """Return the instructions on a cycle of the graph or after one; programs are complete."""
     before = {}
     for program in schedule.programs:
         for place, instruction in enumerate(program):
-            before[instruction] = {Instruction(*n) for n in needed(schedule, instruction, queue)}
+            before[instruction] = {
+                Instruction(*n) for n in prerequisites(schedule, instruction, queue)
+            }
             before[instruction].update(program[max(place - 1, 0) : place])
     left, free = set(before), [i for i, needs in before.items() if not needs]
     while free:
@@ -88,15 +90,15 @@ def waiting(schedule, queue):
 
 
 def end_times(schedule, costs):
-    """{instruction: when it ends}: the longest way to it through the graph."""
+    """Return {instruction: end time}, by the longest paths through the graph."""
     at = {i: (program, n) for program in schedule.programs for n, i in enumerate(program)}
 
     @lru_cache(maxsize=None)
     def end(instruction):
         op, stage, m = instruction
         program, place = at[instruction]
-        before = [end(Instruction(*n)) for n in needed(schedule, instruction)]
-        # a send delays nothing on its own device, but the next send to the same stage
+        before = [end(Instruction(*n)) for n in prerequisites(schedule, instruction)]
+        # a send delays only the next send of its device to the same stage
         earlier = [i for i in program[:place] if not i.op.startswith("send")][-1:]
         if op.startswith("send") and m:
             earlier.append(Instruction(op, stage, m - 1))

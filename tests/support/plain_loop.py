@@ -1,27 +1,28 @@
-"""A training loop as Gluon's tutorials write it, on one device or several, for any trainer."""
+"""A training loop of plain Gluon on one or several devices, for any trainer."""
 
 import numpy as np
 from mxnet import autograd, gluon, nd
 from mxnet.gluon import nn
 
 from support.devices import contexts
+from support.reference import parameter_arrays
 
 CROSS_ENTROPY = gluon.loss.SoftmaxCrossEntropyLoss()
 FEATURES, CLASSES = 4, 3
 
 
-def batch(step, images=12):
-    """Random features and labels: the same in each process, others in each step."""
+def random_batch(step, images=12):
+    """Return random features and labels, which depend on the step only."""
     random = np.random.RandomState(step)
     return random.normal(size=(images, FEATURES)), random.randint(0, CLASSES, images)
 
 
-def shards(array, ctxs, **more):
+def split_over_devices(array, ctxs, **more):
     return gluon.utils.split_and_load(nd.array(array), ctxs[: len(array)], even_split=False, **more)
 
 
-def give_values(net, ctxs, seed=0):
-    """The network on these devices, with random values where its shapes are known."""
+def initialize_randomly(net, ctxs, seed=0):
+    """Initialize a network on some devices with random values; return the network."""
     net.initialize(ctx=ctxs)
     random = np.random.RandomState(seed)
     for param in net.collect_params().values():
@@ -30,7 +31,7 @@ def give_values(net, ctxs, seed=0):
     return net
 
 
-def perceptron(outputs=CLASSES, inputs=FEATURES):
+def make_perceptron(outputs=CLASSES, inputs=FEATURES):
     net = nn.HybridSequential()
     net.add(
         nn.Dense(5, activation="tanh", in_units=inputs),
@@ -39,36 +40,33 @@ def perceptron(outputs=CLASSES, inputs=FEATURES):
     return net
 
 
-def losses_of(net, step, ctxs, images=12, loss=CROSS_ENTROPY):
-    """A batch's losses on each device, recorded."""
-    x, y = batch(step, images)
+def recorded_losses(net, step, ctxs, images=12, loss=CROSS_ENTROPY):
+    """Return the recorded losses of a batch, one array per device."""
+    x, y = random_batch(step, images)
     with autograd.record():
-        return [loss(net(a), b) for a, b in zip(shards(x, ctxs), shards(y, ctxs))]
+        return [
+            loss(net(a), b)
+            for a, b in zip(split_over_devices(x, ctxs), split_over_devices(y, ctxs))
+        ]
 
 
-def steps(net, trainer, ctxs, of=range(3), images=12):
-    for step in of:
-        autograd.backward(losses_of(net, step, ctxs, images))
+def run_steps(net, trainer, ctxs, steps=range(3), images=12):
+    for step in steps:
+        autograd.backward(recorded_losses(net, step, ctxs, images))
         trainer.step(images)
 
 
-def values(net, ctx=None):
-    """Copies of all parameters, of the first device or of one."""
-    params = net.collect_params().values()
-    return [param.data(ctx or param.list_ctx()[0]).asnumpy() for param in params]
+def max_difference(arrays, others):
+    """Return the largest difference between two lists of arrays."""
+    return max(float(np.abs(a - b).max()) for a, b in zip(arrays, others))
 
 
-def distance(these, those):
-    """The largest difference between arrays."""
-    return max(float(np.abs(a - b).max()) for a, b in zip(these, those))
-
-
-def train(program, devices, trainer, make=perceptron, **settings):
-    """The values after ``program(net, trainer, ctxs)``, the same on all devices."""
+def train_program(program, devices, trainer, make=make_perceptron, **settings):
+    """Return the parameters after ``program(net, trainer, ctxs)``, which all devices share."""
     ctxs = contexts(devices)
-    net = give_values(make(), ctxs)
+    net = initialize_randomly(make(), ctxs)
     program(net, trainer(net.collect_params(), **settings), ctxs)
-    found = values(net)
+    arrays = parameter_arrays(net)
     for ctx in ctxs[1:]:
-        assert distance(values(net, ctx), found) == 0.0
-    return found
+        assert max_difference(parameter_arrays(net, ctx), arrays) == 0.0
+    return arrays

@@ -1,6 +1,4 @@
-"""Somebody who takes the scheduler's port as soon as there is a scheduler, which is to listen there
-when it has loaded MXNet, or Horovod.
-"""
+"""A thread that occupies the port of a scheduler before the scheduler listens on it."""
 
 import os
 import socket
@@ -11,48 +9,50 @@ from pathlib import Path
 
 
 @contextmanager
-def taker(folder, times, reuses=True):
-    """The ports that it takes, of launchers in ``folder``, ``times`` at most; one that it does not
-    get is None. ``reuses``: whether it asks with SO_REUSEADDR, as servers do.
-    """
-    taken, open_sockets, seen, done = [], [], set(), threading.Event()
+def occupy_scheduler_ports(folder, times, reuses=True):
+    """Occupy the scheduler ports of launchers in ``folder``, ``times`` at most.
 
-    def take():
+    Yield the list of ports, in which a failed attempt is None. ``reuses``: whether to set
+    SO_REUSEADDR, as servers do.
+    """
+    ports, open_sockets, seen, done = [], [], set(), threading.Event()
+
+    def occupy():
         while not done.is_set():
-            for pid, port in _schedulers(folder):
-                if pid not in seen and len(taken) < times:
+            for pid, port in _scheduler_ports(folder):
+                if pid not in seen and len(ports) < times:
                     seen.add(pid)
-                    mine = socket.socket()
-                    open_sockets.append(mine)
-                    mine.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, reuses)
+                    listener = socket.socket()
+                    open_sockets.append(listener)
+                    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, reuses)
                     try:
-                        mine.bind(("", port))
-                        mine.listen()
-                        taken.append(port)
+                        listener.bind(("", port))
+                        listener.listen()
+                        ports.append(port)
                     except OSError:
-                        taken.append(None)
+                        ports.append(None)
             time.sleep(0.005)
 
-    taking = threading.Thread(target=take)
-    taking.start()
+    thread = threading.Thread(target=occupy)
+    thread.start()
     try:
-        yield taken
+        yield ports
     finally:
         done.set()
-        taking.join()
-        for each in open_sockets:
-            each.close()
+        thread.join()
+        for listener in open_sockets:
+            listener.close()
 
 
-def _schedulers(folder):
-    """(pid, port) of those that a launcher in ``folder`` has started."""
-    for place in Path("/proc").iterdir():
+def _scheduler_ports(folder):
+    """Yield (process id, port) of the schedulers of launchers in ``folder``."""
+    for entry in Path("/proc").iterdir():
         with suppress(OSError, ValueError, KeyError):
-            if place.name.isdigit() and Path(os.readlink(place / "cwd")) == folder:
-                text = (place / "environ").read_text()
+            if entry.name.isdigit() and Path(os.readlink(entry / "cwd")) == folder:
+                text = (entry / "environ").read_text()
                 environ = dict(line.split("=", 1) for line in text.split("\0") if "=" in line)
-                words = (place / "cmdline").read_text().split("\0")
+                words = (entry / "cmdline").read_text().split("\0")
                 if environ.get("DMLC_ROLE") == "scheduler":
-                    yield int(place.name), int(environ["DMLC_PS_ROOT_PORT"])
+                    yield int(entry.name), int(environ["DMLC_PS_ROOT_PORT"])
                 elif "rendezvous" in words:
-                    yield int(place.name), int(words[words.index("rendezvous") + 2])
+                    yield int(entry.name), int(words[words.index("rendezvous") + 2])

@@ -1,4 +1,4 @@
-"""Groups of made-up processes: threads that meet for each sum, so that a test sees all of them."""
+"""Fake process groups, whose ranks are threads of one process."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -8,53 +8,53 @@ import numpy as np
 
 from gluonlab.kvstores.process_groups import SummingGroup
 
-HANGS_S = 600  # bounds a wait for a thread that never comes
-# A new thread that queues operators costs MXNet some MB for ever: the same ones serve all tests.
+HANG_LIMIT_S = 600  # the limit of a wait for another thread
+# MXNet never frees some MB of each thread that queues operators, so all tests share threads.
 THREADS = ThreadPoolExecutor(max_workers=4)
 
 
 class ThreadGroup(SummingGroup):
-    """One of ``size`` threads, which add up on the host, in float64."""
+    """A rank of a group of threads, which add up on the host in float64."""
 
     name = "threads"
     sums_float16 = True
 
-    def __init__(self, meeting, rank):
-        super().__init__(rank, meeting.barrier.parties)
-        self.meeting = meeting
+    def __init__(self, exchange, rank):
+        super().__init__(rank, exchange.barrier.parties)
+        self.exchange = exchange
         self.sums = []  # (elements, type) of every array that was summed
 
     def sum_array(self, number, array, priority):
         self.sums.append((array.size, np.dtype(array.dtype).name))
-        given = self.meeting.given
-        given[self.rank] = (number, array.asnumpy())
-        self.meeting.barrier.wait(timeout=HANGS_S)
-        numbers, arrays = zip(*given)
+        contributions = self.exchange.contributions
+        contributions[self.rank] = (number, array.asnumpy())
+        self.exchange.barrier.wait(timeout=HANG_LIMIT_S)
+        numbers, arrays = zip(*contributions)
         assert len(set(numbers)) == 1 and all(array.shape == arrays[0].shape for array in arrays)
         total = np.sum([array.astype("float64") for array in arrays], axis=0)
-        self.meeting.barrier.wait(timeout=HANGS_S)
+        self.exchange.barrier.wait(timeout=HANG_LIMIT_S)
         array[:] = total.astype(array.dtype)
 
 
-class Meeting:
+class SumExchange:
+    """The barrier of a group of threads, and the array of each rank."""
+
     def __init__(self, size):
-        self.barrier, self.given = threading.Barrier(size), [None] * size
+        self.barrier, self.contributions = threading.Barrier(size), [None] * size
 
 
-def in_processes(size, work):
-    """``work(group)`` by each of ``size`` processes at once: what they return, by rank.
-
-    MXNet numbers the names of networks by thread, and trainers sort parameters by name: dense10
-    comes before dense9. Each of these processes starts to count at 0, as real ones do.
-    """
-    meeting = Meeting(size)
+def run_in_threads(size, work):
+    """Run ``work(group)`` in ``size`` threads at once; return the results by rank."""
+    exchange = SumExchange(size)
 
     def run(rank):
         try:
+            # Names of networks start at 0, as in a process: trainers sort parameters by name, and
+            # dense10 precedes dense9.
             with mx.name.NameManager():
-                return work(ThreadGroup(meeting, rank))
+                return work(ThreadGroup(exchange, rank))
         except BaseException:
-            meeting.barrier.abort()  # nobody waits for this one
+            exchange.barrier.abort()  # end the waits of the other threads
             raise
 
     futures = [THREADS.submit(run, rank) for rank in range(size)]

@@ -1,4 +1,4 @@
-"""How much memory something takes at its peak, as Linux counts it for this process."""
+"""Peak and current memory of this process, as Linux reports it."""
 
 import re
 from pathlib import Path
@@ -8,7 +8,7 @@ from mxnet import nd
 STATUS, CLEAR_REFS = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
-def _kilobytes(name):
+def _read_kilobytes(name):
     return next(
         int(line.split()[1])
         for line in STATUS.read_text().splitlines()
@@ -16,29 +16,28 @@ def _kilobytes(name):
     )
 
 
-def peak_bytes(work):
-    """What ``work()`` and what it has queued add to the resident memory; getrusage would begin with
-    the parent process's peak.
-    """
+def measure_peak_bytes(work):
+    """Return how much ``work()`` and its queued operations add to the resident memory."""
     nd.waitall()
-    CLEAR_REFS.write_text("5")  # the peak begins anew
-    before = _kilobytes("VmRSS")
+    # Reset the peak. getrusage would start with the peak of the parent process.
+    CLEAR_REFS.write_text("5")
+    initial = _read_kilobytes("VmRSS")
     work()
     nd.waitall()
-    return 1024 * (_kilobytes("VmHWM") - before)
+    return 1024 * (_read_kilobytes("VmHWM") - initial)
 
 
 def own_peak_bytes():
-    """The most that this process has had resident so far."""
-    return 1024 * _kilobytes("VmHWM")
+    """Return the peak of the resident memory of this process."""
+    return 1024 * _read_kilobytes("VmHWM")
 
 
 def resident_bytes():
-    """What this process has resident now."""
-    return 1024 * _kilobytes("VmRSS")
+    """Return the resident memory of this process."""
+    return 1024 * _read_kilobytes("VmRSS")
 
 
-TRAIN = """
+TRAIN_SOURCE = """
 import sys
 from gluonlab.run import main
 from support.process_memory import own_peak_bytes
@@ -49,7 +48,7 @@ finally:
 """
 
 
-def peak_of_a_run(python, *arguments):
-    done = python("-c", TRAIN, *arguments, "--quiet", timeout=1800)
-    assert done.returncode == 0, done.stderr
-    return int(re.search(r"^peak (\d+)$", done.stdout, re.M)[1])
+def measure_run_peak(python, *arguments):
+    process = python("-c", TRAIN_SOURCE, *arguments, "--quiet", timeout=1800)
+    assert process.returncode == 0, process.stderr
+    return int(re.search(r"^peak (\d+)$", process.stdout, re.M)[1])

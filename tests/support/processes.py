@@ -1,4 +1,4 @@
-"""Processes that tests start find gluonlab and the tests' helpers, and no setting of this one."""
+"""Environments for the child processes of tests, without the settings of this process."""
 
 import os
 from pathlib import Path
@@ -10,24 +10,26 @@ ENGINE_VARIABLES = ("OMP_", "GOMP_", "OPENBLAS_", "MXNET_", "DMLC_", *LAUNCHER_V
 
 
 def clean_environment(**changes):
-    """The environment of a process that knows of gluonlab, of the tests' helpers, and of nothing
-    set by this process.
+    """Return an environment that finds gluonlab and the helpers of the tests.
+
+    It contains no engine variables of this process. ``changes``: more variables; ``path``: folders
+    before the others of PYTHONPATH.
     """
-    kept = {
+    inherited = {
         name: value for name, value in os.environ.items() if not name.startswith(ENGINE_VARIABLES)
     }
     path = os.pathsep.join([*changes.pop("path", []), str(REPOSITORY), str(REPOSITORY / "tests")])
-    return {**kept, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1", **changes}
+    return {**inherited, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1", **changes}
 
 
-def said_spin_counts(stderr):
-    """Return how long idle threads spin, as each libgomp prints it (OMP_DISPLAY_ENV=verbose)."""
+def read_spin_counts(stderr):
+    """Return the spin counts of idle threads, which each libgomp prints."""
     lines = [line for line in stderr.splitlines() if "GOMP_SPINCOUNT" in line]
     return [line.split("=")[1].strip(" '") for line in lines]
 
 
-def package(folder, name, code):
-    """A package ``name`` in ``folder`` that does ``code`` when it is imported."""
+def write_package(folder, name, code):
+    """Write a package that runs ``code`` when it is imported; return the folder."""
     (folder / name).mkdir(parents=True)
     (folder / name / "__init__.py").write_text(code)
     return str(folder)

@@ -1,18 +1,18 @@
-"""Training runs of a second."""
+"""Training runs that take a second."""
 
 from gluonlab.config import TrainConfig
 from gluonlab.training.loop import train
 from gluonlab.training.reporter import Reporter
-from support.devices import named
+from support.devices import device_spec
 
 
-def quick(folder, name="run", reporter=None, dataset=None, **settings):
-    """The Result of a run in ``folder``; ``settings`` go before these.
+def run_quickly(folder, name="run", reporter=None, dataset=None, **settings):
+    """Train a small model in ``folder``; return the Result.
 
-    ``dataset``: a name, or the data set itself, if it has been read already.
+    ``dataset``: the name of a data set, or a loaded data set. ``settings`` override the defaults.
     """
     if isinstance(dataset, str):
         settings["dataset"], dataset = dataset, None
-    usual = {"devices": named(2), "epochs": 1, "batch_size": 60, "model": "mlp"}
-    settings = {**usual, "out": str(folder / name), **settings}
+    defaults = {"devices": device_spec(2), "epochs": 1, "batch_size": 60, "model": "mlp"}
+    settings = {**defaults, "out": str(folder / name), **settings}
     return train(TrainConfig(**settings), reporter=reporter or Reporter(), dataset=dataset)

@@ -1,4 +1,4 @@
-"""Record files as MXNet's im2rec writes them with --pass-through, and their .lst and .idx."""
+"""Writer of record files like MXNet's im2rec --pass-through, with .lst and .idx files."""
 
 import struct
 
@@ -7,11 +7,11 @@ from mxnet import recordio
 
 
 def write_records(path, images, labels, ids=None, names=None):
-    """A .rec of ``images``, bytes of files, with its .idx; with ``names`` a .lst, too."""
+    """Write a .rec of the contents of image files, its .idx, and with ``names`` a .lst."""
     ids = range(len(images)) if ids is None else ids
     writer = recordio.MXIndexedRecordIO(str(path.with_suffix(".idx")), str(path), "w")
-    for place, (content, label, key) in enumerate(zip(images, labels, ids)):
-        writer.write_idx(place, _packed(label, key, content))
+    for index, (content, label, key) in enumerate(zip(images, labels, ids)):
+        writer.write_idx(index, _pack_record(label, key, content))
     writer.close()
     if names is not None:
         lines = [f"{key}\t{float(label):f}\t{name}" for key, label, name in zip(ids, labels, names)]
@@ -19,18 +19,18 @@ def write_records(path, images, labels, ids=None, names=None):
     return path
 
 
-def _packed(label, key, content):
-    """As recordio.pack, whose several labels need a method that numpy 2.3 has dropped."""
+def _pack_record(label, key, content):
+    """Pack a record. For several labels recordio.pack needs a method that numpy 2.3 dropped."""
     if isinstance(label, list):
         labels = np.array(label, "float32")
         return struct.pack("IfQQ", len(labels), 0, key, 0) + labels.tobytes() + content
     return recordio.pack(recordio.IRHeader(0, label, key, 0), content)
 
 
-def records_of_folder(root, out):
-    """out/train.rec and out/val.rec of the images in root/train and root/val, as im2rec makes them.
+def write_folder_records(root, out):
+    """Write out/train.rec and out/val.rec of the images in root/train and root/val.
 
-    Labels number the sorted folders, and the .lst names them.
+    Labels are indices of the sorted folders. The .lst files contain the folders.
     """
     out.mkdir(exist_ok=True)
     for part in ("train", "val"):
@@ -45,8 +45,8 @@ def records_of_folder(root, out):
     return out
 
 
-def list_of_folder(part, out):
-    """A CSV list of the images in the folders of ``part``, from the list's own folder."""
+def write_folder_list(part, out):
+    """Write a CSV list of the images in the folders of ``part``, relative to its folder."""
     files = sorted(part.rglob("*.jpg"))
     lines = ["image,label"]
     lines += [f"{file.relative_to(out.parent)},{file.parent.name}" for file in files]
@@ -55,9 +55,9 @@ def list_of_folder(part, out):
 
 
 def assert_same_splits(one, other):
-    """Compare all images and labels of two data sets."""
+    """Check that all images and labels of two data sets are equal."""
     for split in ("train", "test"):
-        ours, theirs = (getattr(each, split) for each in (one, other))
-        every = np.arange(len(theirs))
-        for found, wanted in zip(ours.batch(every), theirs.batch(every)):
-            np.testing.assert_array_equal(found, wanted)
+        ours, theirs = (getattr(dataset, split) for dataset in (one, other))
+        indices = np.arange(len(theirs))
+        for array, expected in zip(ours.batch(indices), theirs.batch(indices)):
+            np.testing.assert_array_equal(array, expected)

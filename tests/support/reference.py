@@ -1,4 +1,4 @@
-"""Independent references: plain Gluon, as a textbook writes it."""
+"""Reference implementations in plain Gluon, and comparisons of arrays."""
 
 import mxnet as mx
 import numpy as np
@@ -9,7 +9,7 @@ from gluonlab.data.loading.split_batch import make_local_batch, shard, shard_siz
 
 
 def textbook_lenet(classes=10, pool="max"):
-    """LeNet in the lab's own order: convolution, ReLU, pooling."""
+    """Return LeNet in the order of the labs: convolution, ReLU, pooling."""
     pooling = nn.MaxPool2D if pool == "max" else nn.AvgPool2D
     net = nn.HybridSequential()
     net.add(
@@ -21,23 +21,21 @@ def textbook_lenet(classes=10, pool="max"):
     return net
 
 
-def values(net, ctx=None):
-    """The parameters as numpy arrays, in order; of the first device, or of ``ctx``."""
+def parameter_arrays(net, ctx=None):
+    """Return the parameters on the first device, or on ``ctx``, as numpy arrays in order."""
     return [
         (param.data(ctx) if ctx else param.list_data()[0]).asnumpy()
         for param in net.collect_params().values()
     ]
 
 
-def set_values(net, arrays):
+def set_parameter_arrays(net, arrays):
     for param, array in zip(net.collect_params().values(), arrays):
         param.set_data(nd.array(array, dtype=array.dtype))
 
 
 def train_on_one_device(net, batches, optimizer, **optimizer_params):
-    """One gluon.Trainer step per batch (images, labels): numpy arrays, whole, on the first device
-    of ``net``.
-    """
+    """Train with one gluon.Trainer step per batch on the first device; return the parameters."""
     loss = gluon.loss.SoftmaxCrossEntropyLoss()
     trainer = gluon.Trainer(net.collect_params(), optimizer, optimizer_params, kvstore=None)
     ctx = next(iter(net.collect_params().values())).list_ctx()[0]
@@ -46,13 +44,11 @@ def train_on_one_device(net, batches, optimizer, **optimizer_params):
             total = loss(net(nd.array(images, ctx=ctx)), nd.array(labels, ctx=ctx)).sum()
         total.backward()
         trainer.step(len(images))
-    return values(net)
+    return parameter_arrays(net)
 
 
 def train_on_devices(net, trainer, ctxs, batches):
-    """Gluon's own recording with one shard per device; one step of ``trainer`` per batch (images,
-    labels), as numpy arrays.
-    """
+    """Train with one step of ``trainer`` per batch (images, labels), sharded over devices."""
     loss = gluon.loss.SoftmaxCrossEntropyLoss()
     for images, labels in batches:
         xs, ys = shard(nd.array(images), ctxs), shard(nd.array(labels), ctxs)
@@ -62,8 +58,8 @@ def train_on_devices(net, trainer, ctxs, batches):
         trainer.step(len(images))
 
 
-def shards(batch, ctxs, weights=None):
-    """A batch (images, labels) of numpy arrays, cut for the devices."""
+def shard_batch(batch, ctxs, weights=None):
+    """Return the shards on the devices of a batch (images, labels) of numpy arrays."""
     images, labels = batch
     sizes = shard_sizes(len(images), len(ctxs), weights)
     return make_local_batch(
@@ -71,20 +67,19 @@ def shards(batch, ctxs, weights=None):
     )
 
 
-def distance(a, b):
-    """The largest ||a - b|| / ||b|| over two lists of arrays."""
+def relative_distance(a, b):
+    """Return the largest ||a - b|| / ||b|| over two lists of arrays."""
     return max(np.linalg.norm(x - y) / (np.linalg.norm(y) or 1) for x, y in zip(a, b))
 
 
-def all_equal(arrays, others):
-    """Whether two lists of numpy arrays hold the same numbers."""
+def arrays_equal(arrays, others):
+    """Return whether two lists of numpy arrays are equal."""
     return all(np.array_equal(one, other) for one, other in zip(arrays, others))
 
 
 def random_batches(sizes, seed=0, shape=(1, 28, 28), classes=10):
-    """Continuous random images (repeated pixels would make ties in max pooling) and random
-    labels.
-    """
+    """Return batches of random images and labels of some sizes."""
+    # Continuous values: equal pixels would make ties in max pooling.
     random = np.random.RandomState(seed)
     return [
         (
@@ -95,8 +90,8 @@ def random_batches(sizes, seed=0, shape=(1, 28, 28), classes=10):
     ]
 
 
-def convolved(ctx, seed, out=None):
-    """What oneDNN computes and leaves in blocks of channels."""
+def run_convolution(ctx, seed, out=None):
+    """Return the result of a convolution, which oneDNN leaves in blocks of channels."""
     random = np.random.RandomState(seed)
     weight = nd.array(random.normal(size=(32, 16, 3, 3)), ctx=ctx)
     images = nd.array(random.normal(size=(2, 16, 8, 8)), ctx=ctx)
@@ -105,18 +100,16 @@ def convolved(ctx, seed, out=None):
     )
 
 
-def as_is(F, images):
+def identity(F, images):
     return images
 
 
-def cpus(k):
+def cpu_contexts(k):
     return [mx.cpu(i) for i in range(k)]
 
 
-def as_gluon(params):
-    """The eight arrays as Gluon's layers hold them: Dense has (out, in), by hand it is (in,
-    out).
-    """
+def to_gluon_layout(params):
+    """Convert the arrays of gluonlab.scratch to Gluon's layout, in which Dense is (out, in)."""
     return [
         param.asnumpy().T if param.shape[0] in (800, 128) and param.ndim == 2 else param.asnumpy()
         for param in params

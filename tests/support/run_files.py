@@ -1,8 +1,8 @@
-"""What a run's folder holds, read without gluonlab."""
+"""Reader of run folders, independent of gluonlab."""
 
 import json
 
 
 def read_metrics(folder):
-    """The lines of metrics.jsonl as dictionaries."""
+    """Return the lines of metrics.jsonl as dictionaries."""
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]

@@ -1,8 +1,7 @@
-"""What a schedule does, found by running it on numbers: the reference that the symbolic proof is
-compared with.
+"""Reference implementation of schedules, which runs them on numbers.
 
-Written without a look at gluonlab.collectives.verify_schedule: transfers are made one by one and in
-place, as an executor would.
+Tests compare it with the symbolic proof of gluonlab.collectives.verify_schedule. It is independent
+of that module: it executes the transfers one by one and in place, as an executor does.
 """
 
 from collections import Counter, defaultdict
@@ -11,13 +10,11 @@ from dataclasses import replace
 import numpy as np
 from hypothesis import strategies as st
 
-DRAWS = 256  # two different sum trees differ in the last bit of some of so many random sums
+SUM_DRAWS = 256  # random sums: enough to distinguish any two orders of addition
 
 
-def run(schedule, start):
-    """``start[rank, chunk, ...]`` -> the same after all steps, and what every transfer wrote, in
-    order.
-    """
+def execute_schedule(schedule, start):
+    """Run a schedule on ``start[rank, chunk, ...]``; return the end state and written values."""
     state, written = start.copy(), []
     for step in schedule.steps:
         for src, dst, chunk, op in step:
@@ -28,9 +25,10 @@ def run(schedule, start):
     return state, written
 
 
-def digits(schedule):
-    """Contributions as integers, rank r's a one in digit r, in a base that no count reaches: every
-    mixture is another number.
+def digit_contributions(schedule):
+    """Return integers as contributions, and their base: rank r contributes a one in digit r.
+
+    No count reaches the base, so that every sum of contributions is a different number.
     """
     chunks = [t.chunk for step in schedule.steps for t in step]
     base = 1 << (max(map(chunks.count, range(schedule.chunks))) + 1)
@@ -38,45 +36,42 @@ def digits(schedule):
     return np.array([[base**rank] * schedule.chunks for rank in ranks], dtype=object), base
 
 
-def counts(number, base, world_size):
-    """How often each rank's contribution is in ``number``."""
+def contribution_counts(number, base, world_size):
+    """Return how often ``number`` contains the contribution of each rank."""
     return [number // base**rank % base for rank in range(world_size)]
 
 
-def promised(schedule, start):
-    """``(rank, chunk) -> number`` that the collective promises."""
-    found = {}
+def expected_values(schedule, start):
+    """Return {(rank, chunk): number} by the definition of the collective."""
+    values = {}
     for chunk, owner in enumerate(schedule.owner):
         gathers = schedule.collective == "all_gather"
         number = start[owner, chunk] if gathers else start[:, chunk].sum()
-        only = schedule.collective == "reduce_scatter"
-        found.update(
-            {(rank, chunk): number for rank in ([owner] if only else range(schedule.world_size))}
-        )
-    return found
+        scatters = schedule.collective == "reduce_scatter"
+        ranks = [owner] if scatters else range(schedule.world_size)
+        values.update({(rank, chunk): number for rank in ranks})
+    return values
 
 
-def keeps_promise(schedule):
-    start, _ = digits(schedule)
-    end, _ = run(schedule, start)
-    return all(end[cell] == number for cell, number in promised(schedule, start).items())
+def has_correct_sums(schedule):
+    start, _ = digit_contributions(schedule)
+    end, _ = execute_schedule(schedule, start)
+    return all(end[cell] == number for cell, number in expected_values(schedule, start).items())
 
 
-def same_bits(schedule, seed=0):
-    """All ranks end with the same bits in every draw, where the collective gives the chunk to
-    all.
-    """
-    shape = (schedule.world_size, schedule.chunks, DRAWS)
-    end, _ = run(schedule, np.random.default_rng(seed).standard_normal(shape).astype("float32"))
+def ranks_end_equal(schedule, seed=0):
+    """Return whether all ranks end with the same bits, unless the collective is reduce_scatter."""
+    shape = (schedule.world_size, schedule.chunks, SUM_DRAWS)
+    end, _ = execute_schedule(
+        schedule, np.random.default_rng(seed).standard_normal(shape).astype("float32")
+    )
     return schedule.collective == "reduce_scatter" or all(
         np.array_equal(end[0], other) for other in end
     )
 
 
-def rule_broken(schedule, step):
-    """A rule that some transfer of ``step`` breaks, alone or together with another; else an empty
-    string.
-    """
+def find_broken_rule(schedule, step):
+    """Return the rule that a transfer, or a pair of transfers, of a step breaks, or ""."""
     for transfer in step:
         if transfer.op not in ("add", "copy"):
             return "operation"
@@ -96,11 +91,11 @@ def rule_broken(schedule, step):
     return ""
 
 
-def is_right(schedule):
+def is_valid(schedule):
     return (
-        not any(rule_broken(schedule, step) for step in schedule.steps)
-        and keeps_promise(schedule)
-        and same_bits(schedule)
+        not any(find_broken_rule(schedule, step) for step in schedule.steps)
+        and has_correct_sums(schedule)
+        and ranks_end_equal(schedule)
     )
 
 
@@ -108,28 +103,31 @@ MUTATIONS = ("remove", "move", "duplicate", "swap", "src", "dst", "chunk", "op")
 
 
 @st.composite
-def mutants(draw, schedule, possible=False):
-    """The schedule with one thing changed, what kind of change it was, and the transfers that it
-    touched. ``possible``: only to ranks, chunks and operations that there are.
+def mutated_schedules(draw, schedule, possible=False):
+    """Draw a schedule with one change; return it, the kind of change, and the changed transfers.
+
+    ``possible``: whether all ranks, chunks and operations exist.
     """
     steps = [list(step) for step in schedule.steps]
     kind, beyond = draw(st.sampled_from(MUTATIONS)), 0 if possible else 1
 
-    def place(extra=0):
+    def draw_position(extra=0):
         step = draw(st.integers(0, len(steps) - 1))
         return step, draw(st.integers(0, max(0, len(steps[step]) - 1 + extra)))
 
-    step, position = place()
+    step, position = draw_position()
     transfer = steps[step][position]
     touched = [transfer]
     if kind in ("remove", "move"):
         del steps[step][position]
     if kind in ("move", "duplicate"):
-        near = step, draw(st.integers(0, len(steps[step])))
-        to, before = near if draw(st.booleans()) else place(extra=1)
+        nearby = step, draw(st.integers(0, len(steps[step])))
+        to, before = nearby if draw(st.booleans()) else draw_position(extra=1)
         steps[to].insert(before, transfer)
     elif kind == "swap":
-        other = draw(st.sampled_from([number for number, each in enumerate(steps) if each]))
+        other = draw(
+            st.sampled_from([number for number, transfers in enumerate(steps) if transfers])
+        )
         at = draw(st.integers(0, len(steps[other]) - 1))
         touched.append(steps[other][at])
         steps[step][position], steps[other][at] = touched[1], touched[0]
@@ -144,8 +142,8 @@ def mutants(draw, schedule, possible=False):
     return replace(schedule, steps=tuple(map(tuple, steps))), kind, touched
 
 
-def priced(step, topology, chunk_bytes):
-    """(seconds of the busiest link, the names of those that are, seconds of additions)."""
+def step_cost(step, topology, chunk_bytes):
+    """Return (seconds of the busiest links, names of these links, seconds of additions)."""
     messages = Counter((transfer.src, transfer.dst) for transfer in step)  # chunks in each
     busy_s = defaultdict(float)
     for pair, chunks in messages.items():
@@ -165,7 +163,7 @@ def priced(step, topology, chunk_bytes):
     return longest, busiest or {""}, reduce_s
 
 
-def plain_price(schedule, topology, size_bytes):
-    """Seconds of a schedule: of its steps, one after the other."""
-    steps = (priced(step, topology, size_bytes / schedule.chunks) for step in schedule.steps)
+def reference_cost(schedule, topology, size_bytes):
+    """Return the seconds of a schedule, the sum over its steps."""
+    steps = (step_cost(step, topology, size_bytes / schedule.chunks) for step in schedule.steps)
     return sum(longest + reduce_s for longest, _, reduce_s in steps)

@@ -1,10 +1,12 @@
-"""A launcher whose group is of small processes, as a program: python small_group.py JSON.
+"""A launcher program whose group runs small Python scripts instead of MXNet.
 
-They are what the launcher would start of MXNet in all but their code. ``parts``: for each name,
-such as ``rank 0`` or ``server 0``, what Python is to run, after PRELUDE, in every attempt: ATTEMPT
-is its number. ``hosts``: h1 and so on, over SSH, which runs everything here, but for hosts that
-have a file ``down-NAME``. ``window``: seconds in which other failures may follow the first, and
-between two looks, where a test has only one failure.
+python small_group.py JSON, with these keys:
+
+parts: for each process, such as "rank 0" or "server 0", the code that it runs after PRELUDE in each
+    attempt; ATTEMPT is the number of the attempt.
+hosts: names of hosts. A fake SSH runs everything on this machine. Hosts with a file ``down-NAME``
+    are unreachable.
+window: seconds between two checks, and of other failures after the first.
 """
 
 import itertools
@@ -42,28 +44,30 @@ eval "exec $3"
 """
 
 
-def made(parts, placed, attempt):
-    """The parts by name: ranks where they are placed, everything else on the first host."""
-    found = []
+def make_process_specs(parts, rank_hosts, attempt):
+    """Return the processes: ranks on their hosts, all others on the first host."""
+    specs = []
     for name, code in parts.items():
         rank = int(name[5:]) if name[:4] == "rank" else None
         environment = {"ATTEMPT": str(attempt)}
         if rank is not None:
             environment[RANK_VARIABLE] = str(rank)
-        if rank is None or rank < len(placed):
-            host = 0 if rank is None else placed[rank]
-            found.append(ProcessSpec(name, host, ["-c", PRELUDE + code], environment))
-    return found
+        if rank is None or rank < len(rank_hosts):
+            host = 0 if rank is None else rank_hosts[rank]
+            specs.append(ProcessSpec(name, host, ["-c", PRELUDE + code], environment))
+    return specs
 
 
 @contextmanager
-def group(folder, parts, silent=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **request):
-    """Its launcher, as a process in ``folder``. ``silent``: no rank says that it has come."""
+def start_small_group(
+    folder, parts, silent=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **request
+):
+    """Start the launcher in ``folder`` until the block ends; ``silent``: ranks do not report."""
     (folder / "ssh").write_text(SSH)
     (folder / "ssh").chmod(0o755)
-    asked = json.dumps({"parts": parts, **request})
+    settings = json.dumps({"parts": parts, **request})
     process = subprocess.Popen(
-        [sys.executable, __file__, asked], cwd=folder, stdout=stdout, stderr=stderr,
+        [sys.executable, __file__, settings], cwd=folder, stdout=stdout, stderr=stderr,
         env=clean_environment(**{"SILENT": "1"} if silent else {}), stdin=subprocess.DEVNULL,
     )  # fmt: skip
     try:
@@ -76,18 +80,20 @@ def group(folder, parts, silent=False, stdout=subprocess.PIPE, stderr=subprocess
 
 
 def main():
-    """Launch what the argument says."""
-    asked = json.loads(sys.argv[1])
+    """Launch the group of the argument."""
+    settings = json.loads(sys.argv[1])
     attempts = itertools.count(1)
-    launcher.parts = lambda backend, words, placed, *_: made(asked["parts"], placed, next(attempts))
-    if "window" in asked:
-        attempt.FAILURE_WINDOW_S = attempt.BEAT_S = asked["window"]
+    launcher.parts = lambda backend, words, placed, *_: make_process_specs(
+        settings["parts"], placed, next(attempts)
+    )
+    if "window" in settings:
+        attempt.FAILURE_WINDOW_S = attempt.BEAT_S = settings["window"]
     request = launcher.LaunchRequest(
         backend="dist_sync", words=[],
-        hosts=[Host(name, 1) for name in asked.get("hosts", [])] or [LOCAL_HOST],
-        workers=sum(name[:4] == "rank" for name in asked["parts"]),
-        restarts=asked.get("restarts", 0), min_workers=asked.get("min_workers"),
-        way=SshOptions(ssh=["./ssh"], patience=asked.get("patience", 30)),
+        hosts=[Host(name, 1) for name in settings.get("hosts", [])] or [LOCAL_HOST],
+        workers=sum(name[:4] == "rank" for name in settings["parts"]),
+        restarts=settings.get("restarts", 0), min_workers=settings.get("min_workers"),
+        way=SshOptions(ssh=["./ssh"], patience=settings.get("patience", 30)),
     )  # fmt: skip
     try:
         status = launcher.launch_group(request, Console(raw=False))

@@ -1,6 +1,7 @@
-"""Memory of split networks: planned, and allocated by MXNet, counted in a process of its own.
+"""Memory of split networks: planned by gluonlab, and allocated by MXNet in a separate process.
 
-MXNet lets a process configure its profiler once, and the process of the tests records timelines.
+The process is separate because MXNet configures its profiler once per process, and the process of
+the tests records timelines.
 """
 
 import atexit
@@ -32,21 +33,21 @@ from gluonlab.parallel.data.microbatches import Microbatches
 from gluonlab.parallel.pipeline.network_stages import ACTIVATION, PipelineMemory, stage_bindings
 from gluonlab.parallel.pipeline.strategy import pipeline_parallel
 from gluonlab.parallel.tensor.strategy import tensor_parallel
-from support.splits import IMAGE, make_chain, plan_for, softmax, split_of
+from support.splits import IMAGE, make_chain, make_parallelism, make_strategy_plan, softmax_loss
 
 
 @lru_cache(maxsize=None)
-def _process():
+def _counting_process():
     return ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"))
 
 
 def count_elsewhere(count, case):
-    """Return ``count(case)``, computed by a process that does nothing else.
+    """Return ``count(case)``, computed in the counting process.
 
     ``count`` is ``count_stages`` or ``count_channels``. No channels are padded: padded ones are
     rearranged in memory that MXNet does not plan.
     """
-    return _process().submit(_count_without_padding, count, case).result()
+    return _counting_process().submit(_count_without_padding, count, case).result()
 
 
 def _count_without_padding(count, case):
@@ -55,80 +56,86 @@ def _count_without_padding(count, case):
 
 
 def count_stages(case):
-    """Return bytes of each device: planned, planned in vain by MXNet, allocated."""
-    ctxs = _cpus(case["size"])
-    plan = staged_plan(ctxs, case["size"], case["microbatches"], **case["split"])
-    batches = _batches(case["shards"].train_sizes, ctxs[0])
-    with counted(ctxs) as allocated:
-        strategy = pipeline_parallel(make_staged(case["chain"]), softmax(), plan, SINGLE_PROCESS)
+    """Return the bytes of each device: planned, of unused gradients, and allocated."""
+    ctxs = _counted_devices(case["size"])
+    plan = make_pipeline_plan(ctxs, case["size"], case["microbatches"], **case["split"])
+    batches = _make_batches(case["shards"].train_sizes, ctxs[0])
+    with count_allocated_bytes(ctxs) as allocated:
+        strategy = pipeline_parallel(
+            chain_maker(case["chain"]), softmax_loss(), plan, SINGLE_PROCESS
+        )
         for batch in batches:
             strategy.step(batch)
-    planned = [sum(taken) for taken in strategy.estimate_memory(case["shards"])]
-    return planned, _planned_in_vain(plan, strategy.stages, case["shards"]), allocated
+    planned = [sum(parts) for parts in strategy.estimate_memory(case["shards"])]
+    return planned, _unused_gradient_bytes(plan, strategy.stages, case["shards"]), allocated
 
 
 def count_channels(case):
-    """Return the same of split channels; None where no layer has channels for all devices."""
-    ctxs = _cpus(case["ways"])
-    layout = split_of(
+    """Return the same for tensor parallelism; None if no layer has channels for all devices."""
+    ctxs = _counted_devices(case["ways"])
+    layout = make_parallelism(
         "channels",
         ctxs,
         len(ctxs),
         channels=case["channels"],
         max_shard_images=case["shards"].train_sizes[0],
     )
-    plan = plan_for(layout, microbatches=Microbatches(case["microbatches"]), preprocess=of_bytes)
-    batches = _batches(case["shards"].train_sizes, ctxs[0])
+    plan = make_strategy_plan(
+        layout, microbatches=Microbatches(case["microbatches"]), preprocess=scale_bytes
+    )
+    batches = _make_batches(case["shards"].train_sizes, ctxs[0])
     try:
-        with counted(ctxs) as allocated:
+        with count_allocated_bytes(ctxs) as allocated:
             strategy = tensor_parallel(
                 lambda of, start=None: make_chain(case["chain"], start or of),
-                softmax(), plan, SINGLE_PROCESS,
+                softmax_loss(), plan, SINGLE_PROCESS,
             )  # fmt: skip
             for batch in batches:
                 strategy.step(batch)
     except ModelError as error:
         assert "no layer has channels for" in str(error)
         return None
-    planned = [sum(taken) for taken in strategy.estimate_memory(case["shards"])]
+    planned = [sum(parts) for parts in strategy.estimate_memory(case["shards"])]
     # MXNet plans a gradient of the images which nothing reads
-    in_vain = (
+    unused_bytes = (
         4 * plan.microbatches.largest_part(case["shards"].train_sizes[0]) * int(np.prod(IMAGE))
     )
-    return planned, [in_vain] * len(ctxs), allocated
+    return planned, [unused_bytes] * len(ctxs), allocated
 
 
-def of_bytes(F, images):
+def scale_bytes(F, images):
     return F.cast(images, "float32") / 255
 
 
-def staged_plan(ctxs, size, microbatches, **more):
-    split = split_of("pipeline", ctxs, size, **more)
-    return plan_for(split, microbatches=Microbatches(microbatches), preprocess=of_bytes)
+def make_pipeline_plan(ctxs, size, microbatches, **more):
+    split = make_parallelism("pipeline", ctxs, size, **more)
+    return make_strategy_plan(
+        split, microbatches=Microbatches(microbatches), preprocess=scale_bytes
+    )
 
 
-def make_staged(chain):
+def chain_maker(chain):
     return lambda ctxs, start=None: make_chain(chain, start)
 
 
-def _cpus(count):
-    """Devices without cpu(0), which has the scratch memory of all."""
+def _counted_devices(count):
+    """Return devices without cpu(0), which holds the scratch memory of all devices."""
     return [mx.cpu(1 + number) for number in range(count)]
 
 
-def _batches(shares, ctx):
-    """A batch of each size, and the first again."""
+def _make_batches(sizes, ctx):
+    """Return a batch of each size, and the first one again."""
     batches = []
-    for images in shares:
+    for images in sizes:
         xs = nd.array(np.zeros((images, *IMAGE)), ctx=ctx, dtype="uint8")
         batches.append(make_local_batch([xs], [nd.zeros((images,), ctx=ctx, dtype="int32")]))
     return [*batches, batches[0]]
 
 
-def _planned_in_vain(plan, stages, shards):
-    """Bytes of each device: MXNet plans a gradient of the first layer, even if unread."""
+def _unused_gradient_bytes(plan, stages, shards):
+    """Return the bytes per device of unread input gradients, which MXNet plans."""
     bound = stage_bindings(shards, plan.microbatches, plan.split, columns=0)
-    slots = [len({binding.slot for binding in of_stage}) for of_stage in bound]
+    slots = [len({binding.slot for binding in stage}) for stage in bound]
     images = plan.microbatches.largest_part(shards.train_sizes[0])
 
     extra = [0] * plan.split.size
@@ -136,22 +143,20 @@ def _planned_in_vain(plan, stages, shards):
         if not stage.needs_input_gradient:
             shape = IMAGE
             if ACTIVATION in stage.inputs:
-                memory = PipelineMemory(stages, softmax(), plan)
+                memory = PipelineMemory(stages, softmax_loss(), plan)
                 shape = memory._activation_spec(number, 1)[0]
             unused = 4 * images * int(np.prod(shape))
             extra[number % plan.split.size] += slots[number] * unused
     return extra
 
 
-PROBE = 4096  # bytes
+PROBE_BYTES = 4096  # bytes
 EVENT = re.compile(r'"ts": (\d+),\s*"args": { "Memory: ([^"]+)": (\d+) }')
 
 
 @lru_cache(maxsize=None)
-def _profiled():
-    """The file of the profiler, which MXNet lets a process set up once: call it in one that records
-    no timelines.
-    """
+def _configure_profiler():
+    """Configure the profiler, which MXNet allows once per process; return its file."""
     file = Path(tempfile.mkdtemp(), "memory.json")
     atexit.register(shutil.rmtree, file.parent, ignore_errors=True)
     mx.profiler.set_config(
@@ -161,59 +166,57 @@ def _profiled():
     return file
 
 
-def _counters():
-    """The names of CPU devices' counters: those without a core of their own have the next ones.
+def _counter_names():
+    """Return the names of the memory counters of CPU devices.
 
-    MXNet knows the cores that this process may use, and no device beyond the counters.
+    MXNet has counters for the cores of this process; further CPU devices use the next counters.
     """
     names = [f"cpu/{core}" for core in range(len(os.sched_getaffinity(0)))]
     names += [f"gpu/{number}" for number in range(mx.context.num_gpus())]
     return [*names, "cpu pinned/", "cpu shared/"]
 
 
-def most_counted(wanted):
-    """As many of the ``wanted`` CPU devices as can be counted, without cpu(0)."""
-    return min(wanted, len(_counters()) - 1)
+def max_counted_devices(count):
+    """Return how many of ``count`` CPU devices have a counter, without cpu(0)."""
+    return min(count, len(_counter_names()) - 1)
 
 
-def _counter(ctx):
-    return _counters()[ctx.device_id]
+def _counter_name(ctx):
+    return _counter_names()[ctx.device_id]
 
 
 @contextmanager
-def counted(ctxs):
-    """After ``with counted(ctxs) as taken``, ``taken[i]`` are the bytes that were allocated inside
-    on ``ctxs[i]``, CPU devices, and still are at the end.
-    """
-    file, taken = _profiled(), []
+def count_allocated_bytes(ctxs):
+    """Yield a list that gets the bytes that the block allocates and keeps on each CPU device."""
+    file, allocated = _configure_profiler(), []
     begin = file.stat().st_size if file.exists() else 0
-    _settle()
+    _collect_and_wait()
     mx.profiler.set_state("run")
-    before = _probes(ctxs)
+    first_probes = _allocate_probes(ctxs)
     try:
-        yield taken
+        yield allocated
     finally:
-        _settle()
-        after = _probes(ctxs)
+        _collect_and_wait()
+        last_probes = _allocate_probes(ctxs)
         mx.profiler.set_state("stop")
         mx.profiler.dump(finished=False)
     with file.open() as opened:
         opened.seek(begin)
         events = EVENT.findall(opened.read())
-    found = sorted((int(when), name, int(count)) for when, name, count in events)
+    counts = sorted((int(time), name, int(count)) for time, name, count in events)
     for ctx in ctxs:
-        of_one = [count for _, name, count in found if name == _counter(ctx)]
-        taken.append(of_one[-1] - of_one[0] - PROBE)
-    del before, after
+        device_counts = [count for _, name, count in counts if name == _counter_name(ctx)]
+        allocated.append(device_counts[-1] - device_counts[0] - PROBE_BYTES)
+    del first_probes, last_probes
 
 
-def _settle():
+def _collect_and_wait():
     gc.collect()
     nd.waitall()
 
 
-def _probes(ctxs):
-    """An array on each device, by which its counter shows where it stands."""
-    probes = [nd.zeros((PROBE // 4,), ctx=ctx) for ctx in ctxs]
+def _allocate_probes(ctxs):
+    """Allocate a small array on each device, which makes the profiler record the counters."""
+    probes = [nd.zeros((PROBE_BYTES // 4,), ctx=ctx) for ctx in ctxs]
     nd.waitall()
     return probes

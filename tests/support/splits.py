@@ -1,4 +1,4 @@
-"""Networks that are chains, by chance, and plans that spread them over devices."""
+"""Random chains of layers, and plans that split them over devices."""
 
 from types import SimpleNamespace
 
@@ -15,10 +15,10 @@ from gluonlab.optimizers.optimizer_registry import make_optimizer
 from gluonlab.parallel.data.microbatches import WHOLE_SHARDS
 from gluonlab.parallel.mixed_precision import keep_float32
 from gluonlab.parallel.strategy import Parallelism
-from support.reference import as_is
+from support.reference import identity
 
 IMAGE, CLASSES = (2, 6, 6), 3
-# with an epsilon that keeps rounding errors of tiny gradients from becoming whole steps
+# The epsilon prevents large steps from rounding errors of tiny gradients.
 OPTIMIZERS = {
     "sgd": {"learning_rate": 0.1, "momentum": 0.9},
     "adam": {"learning_rate": 0.02, "epsilon": 1e-2},
@@ -26,7 +26,7 @@ OPTIMIZERS = {
 
 
 class Residual(nn.HybridBlock):
-    """x + body(x): not a chain, so that no cut goes through it."""
+    """A residual block x + body(x), which no cut can split."""
 
     def __init__(self, body):
         super().__init__()
@@ -36,8 +36,8 @@ class Residual(nn.HybridBlock):
         return x + self.body(x)
 
 
-# what is made of a number of units; images stay images
-OF_IMAGES = {
+# Functions that make a layer of a number of units. IMAGE_LAYERS keep the shape of images.
+IMAGE_LAYERS = {
     "conv": lambda units: nn.Conv2D(units, 3, padding=1, activation="tanh"),
     "one by one": lambda units: nn.Conv2D(units, 1, use_bias=False),
     "average": lambda units: nn.AvgPool2D(2, 1),
@@ -45,7 +45,7 @@ OF_IMAGES = {
     "in a row": lambda units: _sequence(nn.Conv2D(units, 1), nn.Activation("tanh")),
     "widened": lambda units: _sequence(nn.Conv2D(units, 1), Residual(nn.Conv2D(units, 1))),
 }
-OF_VECTORS = {
+VECTOR_LAYERS = {
     "dense": lambda units: nn.Dense(units, activation="tanh"),
     "plain": lambda units: nn.Dense(units, use_bias=False),
     "sigmoid": lambda units: nn.Activation("sigmoid"),
@@ -59,26 +59,30 @@ def _sequence(*layers):
     return net
 
 
-def _kinds(kinds, most):
+def _layer_lists(kinds, most):
     layer = st.tuples(st.sampled_from(sorted(kinds)), st.integers(1, 5))
     return st.lists(layer, max_size=most)
 
 
-# images and vectors of a network, whether it begins with frozen ones, and whether it has a Flatten
-# where dense layers begin, which flatten images themselves
-chains = st.tuples(_kinds(OF_IMAGES, 3), _kinds(OF_VECTORS, 3), st.booleans(), st.booleans())
+# Image layers, vector layers, whether the first layer is frozen, and whether a Flatten precedes the
+# dense layers, which also flatten images.
+chains = st.tuples(
+    _layer_lists(IMAGE_LAYERS, 3), _layer_lists(VECTOR_LAYERS, 3), st.booleans(), st.booleans()
+)
 
 
 def make_chain(drawn, ctx=None):
-    """The network of a draw, its parameters by chance, the same for the same draw."""
-    of_images, of_vectors, frozen_begin, flatten = drawn
-    mx.random.seed(len(of_images) + 7 * len(of_vectors))
+    """Return the network of a draw, with random parameters that depend on the draw only."""
+    image_layers, vector_layers, frozen_begin, flatten = drawn
+    mx.random.seed(len(image_layers) + 7 * len(vector_layers))
     with mx.name.NameManager():
         net = nn.HybridSequential(prefix="chain_")
         with net.name_scope():
-            net.add(*[OF_IMAGES[kind](units) for kind, units in of_images])
+            net.add(*[IMAGE_LAYERS[kind](units) for kind, units in image_layers])
             net.add(*[nn.Flatten()] * flatten)
-            net.add(*[OF_VECTORS[kind](units) for kind, units in of_vectors], nn.Dense(CLASSES))
+            net.add(
+                *[VECTOR_LAYERS[kind](units) for kind, units in vector_layers], nn.Dense(CLASSES)
+            )
     net.initialize(mx.init.Xavier(), ctx=ctx)
     net(nd.zeros((1, *IMAGE), ctx=None if ctx is None else ctx[0]))
     if frozen_begin and len(net) > 1:
@@ -86,12 +90,12 @@ def make_chain(drawn, ctx=None):
     return net
 
 
-def plan_for(
+def make_strategy_plan(
     split, optimizer="sgd", microbatches=WHOLE_SHARDS, kvstore="device",
     clip_norm=None, loss_scale=None,
     **more,
 ):  # fmt: skip
-    """What a strategy reads of a plan."""
+    """Return a plan with the fields that a strategy reads."""
     copies = [copy[0] for copy in split.copies]
     return SimpleNamespace(
         **{
@@ -100,28 +104,28 @@ def plan_for(
             "new_kvstore": lambda ctxs: make_kvstore(kvstore, ctxs),
             "postprocess": PostprocessSettings(clip_norm, loss_scale), "microbatches": microbatches,
             "sync_bn": False, "on_servers": False,
-            "conversion": keep_float32, "preprocess": as_is,
+            "conversion": keep_float32, "preprocess": identity,
             "make_optimizer": lambda: make_optimizer(optimizer, OPTIMIZERS[optimizer]), **more,
         }
     )  # fmt: skip
 
 
-def split_of(way, ctxs, size, **more):
-    """Copies of ``size`` devices each."""
+def make_parallelism(way, ctxs, size, **more):
+    """Return a split over replicas of ``size`` devices each."""
     copies = [ctxs[begin : begin + size] for begin in range(0, len(ctxs), size)]
     return Parallelism(way, copies, "chain", image_shape=IMAGE, **more)
 
 
-def batches_of(sizes, seed=0, image=IMAGE, classes=CLASSES):
-    """(images, labels) of each size: numpy arrays."""
+def make_batches(sizes, seed=0, image=IMAGE, classes=CLASSES):
+    """Return random (images, labels) of each size as numpy arrays."""
     rng = np.random.RandomState(seed)
     return [
         (rng.rand(size, *image).astype("float32"), rng.randint(0, classes, size)) for size in sizes
     ]
 
 
-def trained(strategy, batches):
-    """Train on the batches; the parameters as numpy arrays, by their places in the network."""
+def train_strategy(strategy, batches):
+    """Train on batches; return the losses, and the parameters by their places in the network."""
     losses = []
     for images, labels in batches:
         xs = shard(nd.array(images), strategy.inputs)
@@ -131,13 +135,13 @@ def trained(strategy, batches):
     return losses, {name: array.asnumpy() for name, array in strategy.parameters().items()}
 
 
-def softmax():
+def softmax_loss():
     return gluon.loss.SoftmaxCrossEntropyLoss()
 
 
-def trained_on_one_device(net, batches, case):
-    """The whole network by plain Gluon, the gradient clipped by numpy's norm."""
-    loss = softmax()
+def train_chain_on_one_device(net, batches, case):
+    """Train a whole network with plain Gluon, with gradient clipping in numpy."""
+    loss = softmax_loss()
     [ctx] = next(iter(net.collect_params().values())).list_ctx()
     optimizer = make_optimizer(case["optimizer"], OPTIMIZERS[case["optimizer"]])
     trainer = gluon.Trainer(net.collect_params(), optimizer, kvstore=None)
@@ -160,6 +164,9 @@ def trained_on_one_device(net, batches, case):
     return losses, {name: param.list_data()[0].asnumpy() for name, param in places.items()}
 
 
-def apart(one, other):
-    both = [np.concatenate([each[name].ravel() for name in sorted(each)]) for each in (one, other)]
-    return np.linalg.norm(both[0] - both[1]) / max(np.linalg.norm(both[1]), 1e-30)
+def relative_difference(one, other):
+    """Return ||one - other|| / ||other|| over all parameters."""
+    a, b = (
+        np.concatenate([params[name].ravel() for name in sorted(params)]) for params in (one, other)
+    )
+    return np.linalg.norm(a - b) / max(np.linalg.norm(b), 1e-30)

@@ -1,8 +1,9 @@
-"""An executable that stands in for docker or podman: it knows the options of ``run`` that gluonlab
-uses, and runs the command as a process of its own, which outlives it as a container does.
+"""A fake container engine, which replaces docker or podman.
 
-Its folder, named by STAND_IN, has ``images/NAME.py``, run in place of the command of an image of
-that name; ``calls``, a JSON list a line; and for each container a file with the process's id.
+It accepts the options of ``run`` that gluonlab uses, and runs the command as a separate process,
+which outlives the engine like a container. Its folder, named by STAND_IN, contains
+``images/NAME.py``, which replaces the command of an image; ``calls``, a JSON list per line; and for
+each container a file with the process id.
 """
 
 import json
@@ -19,8 +20,8 @@ WITH_VALUE = {
 }  # fmt: skip
 
 
-def install(folder, monkeypatch, name="docker"):
-    """Put a stand-in on PATH, alone with this Python. Its folder."""
+def install_fake_engine(folder, monkeypatch, name="docker"):
+    """Make PATH contain only the fake engine; return its folder."""
     (folder / "bin").mkdir(parents=True)
     (folder / "images").mkdir()
     script = folder / "bin" / name
@@ -31,13 +32,13 @@ def install(folder, monkeypatch, name="docker"):
     return folder
 
 
-def calls(folder):
-    """The words of every call so far."""
+def read_calls(folder):
+    """Return the arguments of every call so far."""
     lines = (folder / "calls").read_text(encoding="utf-8").splitlines()
     return [json.loads(line) for line in lines]
 
 
-def fail(text, status=125):
+def exit_with_error(text, status=125):
     print(f"docker: {text}", file=sys.stderr)
     sys.exit(status)
 
@@ -50,12 +51,12 @@ def main(words):
         os.killpg(int((folder / words[2]).read_text()), 9)
         return
     if words[0] != "run":
-        fail(f"unknown command {words[0]}")
+        exit_with_error(f"unknown command {words[0]}")
     options, words = {}, words[1:]
     while words[0].startswith("-"):
         name = words.pop(0)
         if name not in FLAGS | WITH_VALUE:
-            fail(f"unknown flag: {name}")
+            exit_with_error(f"unknown flag: {name}")
         options.setdefault(name, []).append(words.pop(0) if name in WITH_VALUE else "")
     image, *command = words
     own = folder / "images" / f"{image}.py"
@@ -67,7 +68,7 @@ def main(words):
         command = [sys.executable, *command, mounted]
         environment.update(PYTHONPATH=os.environ["PYTHONPATH"], PATH="")
     else:
-        fail(f"No such image: {image}")
+        exit_with_error(f"No such image: {image}")
     run = subprocess.Popen(command, env=environment, cwd="/tmp", start_new_session=True)
     (folder / options["--name"][0]).write_text(str(run.pid))
     status = run.wait()

@@ -7,13 +7,14 @@ from gluonlab.kvstores import make_kvstore
 from gluonlab.parallel.data.microbatches import WHOLE_SHARDS
 from gluonlab.parallel.data.strategy import DataParallelStep
 from gluonlab.parallel.mixed_precision import keep_float32
-from support.reference import as_is, shards
+from support.reference import identity, shard_batch
 
-SHAPE = (3, 12, 12)  # of images, where running statistics are looked at
+SHAPE = (3, 12, 12)  # of the images in tests of running statistics
 
 
 def make_step(
-    net, ctxs, store="device", optimizer="sgd", preprocess=as_is, cut=WHOLE_SHARDS, sync_bn=False,
+    net, ctxs, store="device", optimizer="sgd", preprocess=identity, cut=WHOLE_SHARDS,
+    sync_bn=False,
     loss=None, loss_scale=None, convert=keep_float32, **params,
 ):  # fmt: skip
     trainer = BucketedTrainer(
@@ -23,6 +24,8 @@ def make_step(
     return DataParallelStep(net, loss, trainer, ctxs, preprocess, cut, sync_bn, convert=convert)
 
 
-def run(step, batches, ctxs, weights=None):
-    """Train on batches (images, labels) of numpy arrays; of each the losses of the devices."""
-    return [[loss.asscalar() for loss in step(shards(batch, ctxs, weights))] for batch in batches]
+def train_steps(step, batches, ctxs, weights=None):
+    """Train on batches (images, labels) of numpy arrays; return losses by batch and device."""
+    return [
+        [loss.asscalar() for loss in step(shard_batch(batch, ctxs, weights))] for batch in batches
+    ]

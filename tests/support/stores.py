@@ -1,17 +1,13 @@
-"""The stores that tests go through."""
+"""The kvstores of parametrized tests."""
 
 import pytest
 
 from gluonlab.kvstores import KVSTORES
 
 STORES = [name for name, kind in KVSTORES.items() if not kind.gpus_only]
-
-
 FROM_SCRATCH = [name for name in STORES if name not in ("device", "local")]
-
-
-NOW = ("device", "local", "double_tree", "ring", "sharded-optimizer")
-
-
-# For what takes longer: some of them in make test, all in make test-all.
-SOME_NOW = [name if name in NOW else pytest.param(name, marks=pytest.mark.long) for name in STORES]
+FAST_STORES = ("device", "local", "double_tree", "ring", "sharded-optimizer")
+# For slow tests: FAST_STORES in make test, all stores in make test-all.
+STORE_CASES = [
+    name if name in FAST_STORES else pytest.param(name, marks=pytest.mark.long) for name in STORES
+]

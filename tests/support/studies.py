@@ -1,9 +1,9 @@
-"""Folders of studies, as studies that were broken off leave them."""
+"""Folders of interrupted studies."""
 
 from gluonlab.study.study import as_plain
 from gluonlab.study.sweep import StudyFolder
 
 
-def begun(study, options, folder):
-    """A study with these options, of which nothing has been measured."""
+def begin_study(study, options, folder):
+    """Write the folder of a study without measurements."""
     StudyFolder.open(str(folder), study, as_plain(options)).close()

@@ -1,14 +1,12 @@
-"""Networks with BatchNorm, and batches for them."""
+"""A network with several kinds of BatchNorm."""
 
 from mxnet.gluon import nn
 
 SHAPE = (2, 8, 8)
 
 
-class Residual(nn.HybridBlock):
-    """BatchNorm over images, with and without gamma and beta, and over the units of a dense
-    layer.
-    """
+class SyncBatchNormNet(nn.HybridBlock):
+    """A network with BatchNorm over images, with and without gamma and beta, and over units."""
 
     def __init__(self):
         super().__init__()

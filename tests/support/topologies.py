@@ -1,4 +1,4 @@
-"""Machines drawn at random: their devices, links, routes, groups and hosts; and their files."""
+"""Random topologies with links, routes, groups and hosts, and topology files."""
 
 import itertools
 import json
@@ -15,13 +15,13 @@ NAMES = st.text(
 ).filter(str.strip)
 
 
-def pairs(world_size):
+def ordered_pairs(world_size):
     return list(itertools.permutations(range(world_size), 2))
 
 
 @st.composite
-def partitions(draw, world_size):
-    """All devices in groups, in any order."""
+def device_partitions(draw, world_size):
+    """Draw a partition of all devices into groups, in any order."""
     homes = draw(st.lists(st.integers(0, 2), min_size=world_size, max_size=world_size))
     order = draw(st.permutations(range(world_size)))
     parts = [
@@ -32,13 +32,13 @@ def partitions(draw, world_size):
 
 @st.composite
 def topologies(draw, most=5, speeds=SPEEDS, latencies=LATENCIES):
-    """Any but those with infinitely fast links, or two links of one name."""
+    """Draw a topology without infinitely fast links and without two links of one name."""
     world_size = draw(st.integers(1, most))
     names = draw(st.lists(NAMES, min_size=1, max_size=6, unique=True))
     links = st.sampled_from([Link(name, draw(speeds)) for name in names])
     routes = {
         pair: Route(tuple(draw(st.lists(links, min_size=1, max_size=4))), draw(latencies))
-        for pair in pairs(world_size)
+        for pair in ordered_pairs(world_size)
     }
     return Topology(
         draw(NAMES.map(str.strip)),
@@ -46,19 +46,19 @@ def topologies(draw, most=5, speeds=SPEEDS, latencies=LATENCIES):
         routes,
         reduce_bytes_per_s=draw(st.just(INFINITE) | speeds),
         shared_reduce_bytes_per_s=draw(st.just(INFINITE) | speeds),
-        groups=draw(st.just(()) | partitions(world_size)),
+        groups=draw(st.just(()) | device_partitions(world_size)),
         note=draw(st.text(st.characters(blacklist_categories=["C", "Z"]), max_size=9)),
-        hosts=draw(st.just(()) | partitions(world_size)),
+        hosts=draw(st.just(()) | device_partitions(world_size)),
         gpu=draw(st.sampled_from(["", "V100"])),
     )
 
 
-def both(one, other, **more):
-    """A link of a file, in both directions."""
+def link_between(one, other, **more):
+    """Return a link of a topology file in both directions."""
     return {"between": [one, other], **more}
 
 
-def read_content(file, content):
-    """The topology of a new file with this content, which is text or becomes JSON."""
+def read_topology_content(file, content):
+    """Write content, text or a JSON value, to a file; return the topology that it describes."""
     file.write_text(content if isinstance(content, str) else json.dumps(content))
     return read_topology(file)

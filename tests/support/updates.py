@@ -1,4 +1,4 @@
-"""One parameter, updated by an optimizer."""
+"""Updates of one parameter by an optimizer, and their comparison with a reference."""
 
 import mxnet as mx
 import numpy as np
@@ -7,66 +7,75 @@ from mxnet import nd
 from gluonlab.optimizers.optimizer_registry import make_optimizer
 
 
-def updated(optimizer, weight, steps, dtype="float32"):
-    """The weights after each (gradient, rate), as float64."""
-    updater, array, found = mx.optimizer.get_updater(optimizer), nd.array(weight, dtype=dtype), []
+def run_updates(optimizer, weight, steps, dtype="float32"):
+    """Return the weights after each (gradient, rate), as float64."""
+    updater, array = mx.optimizer.get_updater(optimizer), nd.array(weight, dtype=dtype)
+    weights = []
     for grad, rate in steps:
         optimizer.set_learning_rate(rate)
         updater(0, nd.array(grad, dtype=dtype), array)
-        found.append(array.asnumpy().astype("float64"))
-    return found
+        weights.append(array.asnumpy().astype("float64"))
+    return weights
 
 
-def assert_close(found, expected, start, tolerance=1e-5, blurs=None):
-    """Beside the largest number or step on the way, which later ones may be the difference of.
+def assert_close(weights, expected, start, tolerance=1e-5, blurs=None):
+    """Check that weights are close, relative to the largest weight or step so far.
 
-    Two digits more than float32's own are what MXNet's kernels lose: 1 - beta2 is 0.00099999 there,
-    which lengthens each of Adam's steps by 6e-6 of itself. ``blurs``: `blurs_of`.
+    The tolerance is 100 times that of float32, because 1 - beta2 is 0.00099999 in MXNet's kernels,
+    which lengthens each step of Adam by a factor of 6e-6. ``blurs``: more absolute tolerance of
+    each step, as by `estimate_rounding_errors`.
     """
-    sizes = sizes_of(expected, start)
-    assert len(found) == len(expected)
-    for one, other, size, blur in zip(found, expected, sizes, blurs or [0.0] * len(sizes)):
+    sizes = running_sizes(expected, start)
+    assert len(weights) == len(expected)
+    for one, other, size, blur in zip(weights, expected, sizes, blurs or [0.0] * len(sizes)):
         assert np.isfinite(one).all()
         assert np.abs(one - other).max() <= tolerance * size + blur
 
 
-def sizes_of(expected, start):
-    """The largest number or step so far, after each step."""
-    sizes, size, former = [], np.abs(start).max(), start
+def running_sizes(expected, start):
+    """Return the largest weight or step so far, after each step."""
+    sizes, size, previous = [], np.abs(start).max(), start
     for weight in expected:
-        size, former = max(size, np.abs(weight).max(), np.abs(weight - former).max()), weight
+        size, previous = max(size, np.abs(weight).max(), np.abs(weight - previous).max()), weight
         sizes.append(size)
     return sizes
 
 
-def blurs_of(reference, weight, steps, wd, tolerance, tries=8):
-    """How far the definition's own answers, after each step, move with what it is given.
+def estimate_rounding_errors(reference, weight, steps, wd, tolerance, tries=8):
+    """Return how much relative errors of the inputs change the reference, after each step.
 
-    Weights, gradients and rates are off by ``tolerance`` of themselves, up or down, and gradients
-    by that of the penalty's, too, whose weights are what is left of larger ones. Small steps in one
-    direction add up so, and what divides by a small gradient makes much of little: no float32 can
-    be nearer. ``reference(weight, steps)`` is an iterable; ``wd`` of a penalty, else 0.
+    Weights, gradients, rates, and the gradient of the penalty get random relative errors of
+    ``tolerance``. No float32 computation can be more accurate: errors of small steps in one
+    direction add up, and a division by a small gradient amplifies them.
+
+    Args:
+        reference: ``reference(weight, steps)`` returns the weights after each step.
+        weight: the initial weights.
+        steps: (gradient, rate) of each step.
+        wd: the weight decay, if it is a penalty, else 0.
+        tolerance: the relative error.
+        tries: the number of random errors.
     """
     random, expected = np.random.RandomState(0), list(reference(weight, steps))
-    sizes = [np.abs(weight).max(), *sizes_of(expected, weight)]
+    sizes = [np.abs(weight).max(), *running_sizes(expected, weight)]
     blurs = np.zeros(len(steps))
 
-    def off(shape=()):
+    def error(shape=()):
         return tolerance * random.choice([-1, 1], shape)
 
     for _ in range(tries):
-        others = [
-            (grad * (1 + off(grad.shape)) + wd * size * off(grad.shape), rate * (1 + off()))
+        inexact_steps = [
+            (grad * (1 + error(grad.shape)) + wd * size * error(grad.shape), rate * (1 + error()))
             for (grad, rate), size in zip(steps, sizes)
         ]
-        moved = reference(weight * (1 + off(weight.shape)), others)
-        distances = [np.abs(one - other).max() for one, other in zip(moved, expected)]
+        inexact = reference(weight * (1 + error(weight.shape)), inexact_steps)
+        distances = [np.abs(one - other).max() for one, other in zip(inexact, expected)]
         blurs = np.maximum(blurs, distances)
     return list(blurs)
 
 
-def made(optimizer, params):
-    """What a Trainer takes: MXNet's by its name, or one of gluonlab's own."""
+def trainer_arguments(optimizer, params):
+    """Return the arguments of a Trainer for an optimizer of MXNet, or of gluonlab ("own NAME")."""
     return (
         (make_optimizer(optimizer[4:], params),)
         if optimizer.startswith("own ")

@@ -1,4 +1,4 @@
-"""Waiting for what will come on any machine, however slow: the limit only ends a hang."""
+"""Waits for conditions, whose limit only ends a hang, however slow the machine."""
 
 import os
 import signal
@@ -17,12 +17,12 @@ def wait_until(condition, limit_s=LIMIT_S):
         time.sleep(0.01)
 
 
-def open_end(pipe):
-    """The end of a pipe to write to, once somebody has opened the other one."""
+def wait_for_reader(pipe):
+    """Wait until a process reads a named pipe; return the descriptor of the write end."""
     ends = []
 
     def is_open():
-        with suppress(OSError):  # nobody has
+        with suppress(OSError):  # nothing reads the pipe yet
             ends.append(os.open(pipe, os.O_WRONLY | os.O_NONBLOCK))
         return ends
 
@@ -31,9 +31,9 @@ def open_end(pipe):
 
 
 def interrupt_once_read(pipe, ends):
-    """Send Ctrl-C to the main thread when somebody has opened the pipe, which stays empty.
+    """Send Ctrl-C to the main thread once it reads the pipe, which remains empty.
 
-    ``ends``: gets the end that keeps it open.
+    ``ends``: gets the write end, which keeps the pipe open.
     """
-    ends.append(open_end(pipe))
+    ends.append(wait_for_reader(pipe))
     signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)

@@ -1,4 +1,4 @@
-"""What MXNet's worker threads say of themselves."""
+"""Computations on MXNet's worker threads."""
 
 import ctypes
 import hashlib
@@ -13,8 +13,8 @@ from gluonlab.engine.cpu_threads import EngineCallback, push_engine_operation
 OPENMP = ctypes.CDLL("libgomp.so.1")
 
 
-def team_size(ctx):
-    """omp_get_max_threads() on the thread that computes for a CPU device."""
+def openmp_team_size(ctx):
+    """Return omp_get_max_threads() on the worker thread of a CPU device."""
     answers = []
     function = EngineCallback(
         lambda run_context, parameter: answers.append(
@@ -30,16 +30,17 @@ def team_size(ctx):
 
 
 def compute(ctxs):
-    """Work that hangs when two devices open OpenMP teams in OpenBLAS."""
+    """Compute products, which hang if two devices open OpenMP teams in OpenBLAS."""
     arrays = [mx.nd.ones((256, 256), ctx=ctx) for ctx in ctxs]
     for _ in range(200):
         products = [mx.nd.dot(array, array) for array in arrays]
     return [float(product[0, 0].asscalar()) for product in products]
 
 
-def convolve(ctx, images):
-    """Forward and backward of convolutions, which oneDNN compiles on each worker for the team it
-    has then.
+def run_convolutions(ctx, images):
+    """Run forward and backward of convolutions; return sums of the results.
+
+    oneDNN compiles the convolutions on each worker thread for its current OpenMP team.
     """
     net = nn.HybridSequential()
     net.add(nn.Conv2D(20, 3), nn.MaxPool2D(2, 2), nn.Conv2D(50, 5), nn.Dense(10))
@@ -50,8 +51,8 @@ def convolve(ctx, images):
     return float(scores.sum().asscalar()), float(net[0].weight.grad(ctx).sum().asscalar())
 
 
-def gradients(ctx):
-    """A digest of the gradients of a convolutional network, which is always the same one."""
+def digest_gradients(ctx):
+    """Return a digest of the gradients of a fixed convolutional network."""
     random = np.random.RandomState(1)
     net = nn.HybridSequential()
     net.add(nn.Conv2D(20, 3), nn.MaxPool2D(2, 2), nn.Conv2D(50, 5), nn.Dense(10))

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mxnet import nd
-from support.devices import named
+from support.devices import device_spec
 
 from gluonlab.config import TrainConfig
 from gluonlab.timeline.mxnet_profiler import Span
@@ -23,7 +23,7 @@ WAYS = {
     "microbatches": {"model": "mlp", "kvstore": "tree", "microbatches": 2},
     "pipeline": {"model": "lenet", "split": "pipeline"},
     "channels": {"model": "lenet", "split": "channels"},
-    "one device": {"model": "mlp", "devices": named(1)},
+    "one device": {"model": "mlp", "devices": device_spec(1)},
 }
 
 
@@ -42,7 +42,7 @@ def waited_for(windows):
 
 @pytest.mark.parametrize("way", WAYS)
 def test_the_steps_after_the_first_are_named_as_if_each_phase_had_been_waited_for(way):
-    settings = {"devices": named(2), "dataset": "synthetic", "batch_size": 8, **WAYS[way]}
+    settings = {"devices": device_spec(2), "dataset": "synthetic", "batch_size": 8, **WAYS[way]}
     plan, strategy, _ = prepare(make_plan(TrainConfig(**settings)))
     batches = iter(train_loader(plan, strategy.inputs))
     first, second, third = next(batches), next(batches), next(batches)

@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from support.drawn_charts import SVG, texts, ticks, tree_of, values, with_id
+from support.drawn_charts import SVG, find_group, parse_svg, pixels_to_values, read_ticks, svg_texts
 
 from gluonlab.timeline.mxnet_profiler import Span
 from gluonlab.timeline.timeline import Timeline
@@ -35,44 +35,46 @@ def timeline_of(steps, each_ms):
 
 def bars(tree, row, phase):
     """(begin, end) of each bar of a phase, in the axis's milliseconds."""
-    group = with_id(tree, f"{row}:{phase}")
+    group = find_group(tree, f"{row}:{phase}")
     if group is None:
         return []
     [path] = group.iter(f"{SVG}path")
     parts = path.get("d").split("z")
     outlines = [list(map(float, re.findall(r"[ML] ([-\d.]+) [-\d.]+", part))) for part in parts]
-    return [tuple(values(tree, "x", (min(xs), max(xs)), False)) for xs in outlines if xs]
+    return [tuple(pixels_to_values(tree, "x", (min(xs), max(xs)), False)) for xs in outlines if xs]
 
 
 @pytest.mark.parametrize(("steps", "each_ms"), LENGTHS)
 def test_each_row_has_what_it_did_in_the_first_steps_at_its_time(steps, each_ms):
-    tree = tree_of(as_svg(timeline_of(steps, each_ms), "a run"))
+    tree = parse_svg(as_svg(timeline_of(steps, each_ms), "a run"))
     drawn, precise = min(steps, STEPS), 2e-5 * each_ms * STEPS
-    assert set(DONE) <= set(texts(tree))
+    assert set(DONE) <= set(svg_texts(tree))
     for row, done in DONE.items():
         for phase in ("forward", "backward", "update", "sum", "input", "copy"):
             begin, end = done.get(phase, (0, 0))
             steps_with_it = range(drawn if phase in done else 0)
             wanted = [(each_ms * (step + begin), each_ms * (step + end)) for step in steps_with_it]
             assert bars(tree, row, phase) == [pytest.approx(bar, abs=precise) for bar in wanted]
-    edges = [path.get("d").split()[1] for path in with_id(tree, "steps").iter(f"{SVG}path")]
+    edges = [path.get("d").split()[1] for path in find_group(tree, "steps").iter(f"{SVG}path")]
     wanted = [each_ms * step for step in range(drawn)]
-    assert values(tree, "x", map(float, edges), False) == pytest.approx(wanted, abs=precise)
+    assert pixels_to_values(tree, "x", map(float, edges), False) == pytest.approx(
+        wanted, abs=precise
+    )
 
 
 @pytest.mark.parametrize("language", ["en", "ja"])
 @pytest.mark.parametrize(("steps", "each_ms"), LENGTHS)
 def test_the_words_and_the_axis_tell_the_time_that_is_drawn(steps, each_ms, language):
-    tree = tree_of(as_svg(timeline_of(steps, each_ms), "a run", language))
+    tree = parse_svg(as_svg(timeline_of(steps, each_ms), "a run", language))
     drawn_ms = min(steps, STEPS) * each_ms
     told = [FIRST, FIRST + steps - 1, each_ms, drawn_ms]
     if steps <= STEPS:  # all is drawn, which needs no words
         del told[3]
     if steps == 1:
         del told[1]
-    said = texts(tree)[texts(tree).index("a run") + 1]
+    said = svg_texts(tree)[svg_texts(tree).index("a run") + 1]
     assert [float(each) for each in re.findall(r"\d+(?:\.\d+)?", said)] == pytest.approx(told)
-    times = [time for time, _ in ticks(tree, "x")]
+    times = [time for time, _ in read_ticks(tree, "x")]
     pitch = times[1]
     assert times == pytest.approx([pitch * number for number in range(len(times))])
     assert 4 <= drawn_ms / pitch <= 10 + 1e-9
@@ -88,5 +90,5 @@ def test_operators_of_one_phase_are_one_bar_where_no_gap_could_be_seen(other, ap
     gap = 1000.0 * apart * MIN_BAR_WIDTH / (WIDTH - 2 * MARGIN - LABELS)
     spans = [Span("cpu(0)", "any", (50 + gap) * n, (50 + gap) * n + 50) for n in range(10)]
     timeline = Timeline(FIRST, [0.0], 1000.0, ["cpu(0)"], spans, ["forward", other] * 5, [])
-    tree = tree_of(as_svg(timeline, "a run"))
+    tree = parse_svg(as_svg(timeline, "a run"))
     assert sum(len(bars(tree, "cpu(0)", phase)) for phase in {"forward", other}) == count

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.devices import named
-from support.drawn_runs import few_digits
+from support.devices import device_spec
+from support.drawn_runs import load_few_digits
 from support.examples import examples
-from support.interrupted_runs import break_off, lines, parameters
+from support.interrupted_runs import interrupt_run, read_comparable_metrics, read_parameter_bytes
 from support.run_files import read_metrics
 
 from gluonlab.config import TrainConfig
@@ -22,7 +22,7 @@ from gluonlab.training.loop import train
 from gluonlab.training.reporter import Reporter
 
 SETTINGS = {
-    "devices": named(2), "threads": 1, "model": "mlp", "epochs": 2, "global_batch_size": 20,
+    "devices": device_spec(2), "threads": 1, "model": "mlp", "epochs": 2, "global_batch_size": 20,
     "optimizer": "sgd", "lr": 0.01, "checkpoint_every": "3 steps", "confusion": True,
 }  # fmt: skip
 MARKERS = (".sagemaker-uploading", ".sagemaker-uploaded")
@@ -40,7 +40,7 @@ def again(folder, **given):
     """The same command once more; its result, and what it said."""
     reporter = Listening()
     config = TrainConfig(**{**SETTINGS, **given}, out=str(folder))
-    result = train(config, reporter=reporter, dataset=few_digits(), autoresume=True)
+    result = train(config, reporter=reporter, dataset=load_few_digits(), autoresume=True)
     return result, [
         line for line in reporter.said if line.split()[0] in ("begins", "resumed", "ended")
     ]
@@ -74,20 +74,20 @@ def undisturbed(tmp_path_factory):
     folder = tmp_path_factory.mktemp("undisturbed") / "run"
     syncing = Syncing(folder)
     config = TrainConfig(**SETTINGS, out=str(folder))
-    result = train(config, reporter=syncing, dataset=few_digits())
+    result = train(config, reporter=syncing, dataset=load_few_digits())
     return folder, Files(enumerate([*syncing.moments, content(folder)])), result
 
 
 def assert_alike(folder, whole, picture=True):
     """``picture``: whether the run in the folder draws its confusion, as the whole one does."""
-    assert parameters(folder) == parameters(whole)
+    assert read_parameter_bytes(folder) == read_parameter_bytes(whole)
     if picture:
-        assert lines(folder) == lines(whole)
+        assert read_comparable_metrics(folder) == read_comparable_metrics(whole)
         assert (folder / "confusion.png").read_bytes() == (whole / "confusion.png").read_bytes()
     else:
-        assert lines(folder) == [
+        assert read_comparable_metrics(folder) == [
             {**line, "files": {PARAMETERS: line["files"][PARAMETERS]}} if "files" in line else line
-            for line in lines(whole)
+            for line in read_comparable_metrics(whole)
             if line.get("event") != "confusion"
         ]
     steps = [line["step"] for line in read_metrics(folder) if line["kind"] == "step"]
@@ -147,7 +147,7 @@ NO_PICTURE = {"confusion": False}  # which takes more time than the training
 
 def stopped(folder, steps, **given):
     """A run that was broken off after so many steps."""
-    assert break_off(steps, folder, few_digits(), **{**SETTINGS, **given})
+    assert interrupt_run(steps, folder, load_few_digits(), **{**SETTINGS, **given})
     return content(folder)
 
 
@@ -231,7 +231,7 @@ def test_an_ended_run_goes_on_with_more_epochs(undisturbed, tmp_path):
     shutil.copytree(undisturbed[0], tmp_path / "run")
     again(tmp_path / "run", epochs=3)
     config = TrainConfig(**{**SETTINGS, "epochs": 3}, out=str(tmp_path / "whole"))
-    train(config, reporter=Reporter(), dataset=few_digits())
+    train(config, reporter=Reporter(), dataset=load_few_digits())
     assert_alike(tmp_path / "run", tmp_path / "whole")
 
 
@@ -291,7 +291,7 @@ def test_a_folder_that_another_process_has_is_refused(stopped_once, tmp_path):
 def test_impossible_options_are_refused(tmp_path, given, said):
     config = TrainConfig(**{**SETTINGS, "out": str(tmp_path / "run"), **given})
     with pytest.raises(ConfigError, match=said):
-        train(config, reporter=Reporter(), dataset=few_digits(), autoresume=True)
+        train(config, reporter=Reporter(), dataset=load_few_digits(), autoresume=True)
     assert not list(tmp_path.iterdir())
 
 

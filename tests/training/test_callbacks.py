@@ -5,10 +5,15 @@ import re
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.devices import named
-from support.drawn_runs import BATCH, IMAGES, few_digits, share_of_right
-from support.interrupted_runs import PullsThePlug, Stopped, lines, parameters
-from support.process_group import in_processes
+from support.devices import device_spec
+from support.drawn_runs import BATCH_SIZE, IMAGE_COUNT, few_digits_accuracy, load_few_digits
+from support.interrupted_runs import (
+    RunStopped,
+    StoppingReporter,
+    read_comparable_metrics,
+    read_parameter_bytes,
+)
+from support.process_group import run_in_threads
 from support.run_files import read_metrics
 
 from gluonlab.config import TrainConfig
@@ -21,21 +26,21 @@ from gluonlab.training.evaluate_run import evaluate_run
 from gluonlab.training.loop import train
 from gluonlab.training.reporter import Reporter
 
-STEPS = -(-IMAGES // BATCH)  # of an epoch
+STEPS = -(-IMAGE_COUNT // BATCH_SIZE)  # of an epoch
 BASE = {
-    "threads": 1, "model": "mlp", "lr": 0.05, "global_batch_size": BATCH, "optimizer": "sgd",
+    "threads": 1, "model": "mlp", "lr": 0.05, "global_batch_size": BATCH_SIZE, "optimizer": "sgd",
 }  # fmt: skip
 
 
 def config(folder, devices=2, epochs=3, **more):
     return TrainConfig(
-        **{**BASE, **more}, devices=named(devices), epochs=epochs, out=str(folder)
+        **{**BASE, **more}, devices=device_spec(devices), epochs=epochs, out=str(folder)
     )  # fmt: skip
 
 
 def run(folder, callbacks=(), reporter=None, **more):
     return train(
-        config(folder, **more), reporter=reporter or Reporter(), dataset=few_digits(),
+        config(folder, **more), reporter=reporter or Reporter(), dataset=load_few_digits(),
         callbacks=callbacks,
     )  # fmt: skip
 
@@ -89,8 +94,10 @@ def test_callbacks_get_the_lines_of_the_run_with_a_delay_and_in_order(tmp_path):
 def test_callbacks_change_no_bit(tmp_path):
     run(tmp_path / "with", [Listening])
     run(tmp_path / "without")
-    assert parameters(tmp_path / "with") == parameters(tmp_path / "without")
-    assert lines(tmp_path / "with") == lines(tmp_path / "without")
+    assert read_parameter_bytes(tmp_path / "with") == read_parameter_bytes(tmp_path / "without")
+    assert read_comparable_metrics(tmp_path / "with") == read_comparable_metrics(
+        tmp_path / "without"
+    )
 
 
 class StopsAt(Callback):
@@ -145,18 +152,18 @@ def test_a_stopped_run_repeats_when_it_was_broken_off_and_goes_on(
     more = {"checkpoint_every": f"{every} steps"}
     whole = run(folder / "whole", [StopsAt(kind, step)], **more)
     try:
-        run(folder / "run", [StopsAt(kind, step)], PullsThePlug(plug), **more)
+        run(folder / "run", [StopsAt(kind, step)], StoppingReporter(plug), **more)
         broken_off = False
-    except Stopped:
+    except RunStopped:
         broken_off = True
     if broken_off and plug > every:
         again = train(
-            resume=folder / "run", reporter=Reporter(), dataset=few_digits(),
+            resume=folder / "run", reporter=Reporter(), dataset=load_few_digits(),
             callbacks=[StopsAt(kind, step)],
         )  # fmt: skip
         assert again.stopped == whole.stopped
-        assert parameters(folder / "run") == parameters(folder / "whole")
-        assert lines(folder / "run") == lines(folder / "whole")
+        assert read_parameter_bytes(folder / "run") == read_parameter_bytes(folder / "whole")
+        assert read_comparable_metrics(folder / "run") == read_comparable_metrics(folder / "whole")
 
 
 @settings(max_examples=2)
@@ -184,10 +191,10 @@ def test_a_stop_is_recorded_and_its_network_is_the_one_that_was_evaluated(
         assert end.how == "stopped"
     assert last_event(folder, "ended")["step"] == last
     done = sum(epoch.images for epoch in result.history)
-    assert done == last // STEPS * IMAGES + last % STEPS * BATCH
-    assert share_of_right(result.net) == pytest.approx(result.accuracy, abs=1e-9)
+    assert done == last // STEPS * IMAGE_COUNT + last % STEPS * BATCH_SIZE
+    assert few_digits_accuracy(result.net) == pytest.approx(result.accuracy, abs=1e-9)
     result.net.load_parameters(str(folder / "parameters.params"), ctx=result.plan.ctxs)
-    assert share_of_right(result.net) == pytest.approx(result.accuracy, abs=1e-9)
+    assert few_digits_accuracy(result.net) == pytest.approx(result.accuracy, abs=1e-9)
 
 
 @settings(max_examples=2)
@@ -206,10 +213,10 @@ def test_processes_stop_after_the_same_step_by_a_callback_that_one_has_heard(
 
     def work(group):
         mine = config(folder / "run", devices=1)
-        data, callbacks = few_digits(), [Noted(kind, step)]
+        data, callbacks = load_few_digits(), [Noted(kind, step)]
         return train(mine, reporter=Reporter(), dataset=data, group=group, callbacks=callbacks)
 
-    first, second = in_processes(2, work)
+    first, second = run_in_threads(2, work)
     assert first.stopped == second.stopped and (first.stopped is None) == (not wished)
     assert [vars(epoch)["step"] for epoch in first.history] == [
         vars(epoch)["step"] for epoch in second.history
@@ -258,8 +265,8 @@ def evaluate_run_works(folder):
 
 def test_an_interrupted_run_calls_on_run_end(tmp_path):
     listening = Listening()
-    with pytest.raises(Stopped):
-        run(tmp_path / "run", [listening], PullsThePlug(3))
+    with pytest.raises(RunStopped):
+        run(tmp_path / "run", [listening], StoppingReporter(3))
     assert listening.told[-1][2].how == "failed" and listening.told[-1][2].step == 2
 
 
@@ -297,13 +304,14 @@ def test_changed_callbacks_are_reported_when_a_run_is_resumed(tmp_path):
     class Other(StopsAt):
         pass
 
-    with pytest.raises(Stopped):
+    with pytest.raises(RunStopped):
         run(
-            tmp_path / "run", [StopsAt("step", 99)], PullsThePlug(5), checkpoint_every="2 steps",
+            tmp_path / "run", [StopsAt("step", 99)], StoppingReporter(5),
+            checkpoint_every="2 steps",
             epochs=1,
         )  # fmt: skip
     others = [Other("step", 99)]
-    train(resume=tmp_path / "run", reporter=Reporter(), dataset=few_digits(), callbacks=others)
+    train(resume=tmp_path / "run", reporter=Reporter(), dataset=load_few_digits(), callbacks=others)
     said = last_event(tmp_path / "run", "resumed")["message"]
     assert "callback Other is new" in said and "callback StopsAt, which the run had, is not" in said
 
@@ -312,17 +320,17 @@ def test_a_stopped_run_goes_on_where_somebody_says_so_and_has_ended_for_autoresu
     settings = {"epochs": 2, "checkpoint_every": "1 epoch"}
     stopped = run(tmp_path / "run", [StopsAt("epoch_end", 1)], **settings)
     assert len(stopped.history) == 1
-    bits = parameters(tmp_path / "run")
+    bits = read_parameter_bytes(tmp_path / "run")
     again = train(
-        config(tmp_path / "run", **settings), reporter=Reporter(), dataset=few_digits(),
+        config(tmp_path / "run", **settings), reporter=Reporter(), dataset=load_few_digits(),
         callbacks=[StopsAt("epoch_end", 1)], autoresume=True,
     )  # fmt: skip
     assert (again.stopped, again.accuracy) == (stopped.stopped, stopped.accuracy)
-    assert parameters(tmp_path / "run") == bits
-    on = train(resume=tmp_path / "run", reporter=Reporter(), dataset=few_digits())
+    assert read_parameter_bytes(tmp_path / "run") == bits
+    on = train(resume=tmp_path / "run", reporter=Reporter(), dataset=load_few_digits())
     assert on.stopped is None and len(on.history) == 2
     run(tmp_path / "whole", **settings)
-    assert parameters(tmp_path / "run") == parameters(tmp_path / "whole")
+    assert read_parameter_bytes(tmp_path / "run") == read_parameter_bytes(tmp_path / "whole")
     assert "a callback had stopped it" in last_event(tmp_path / "run", "resumed")["message"]
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from mxnet import gluon, nd
 from mxnet.gluon import nn
-from support.devices import named
+from support.devices import device_spec
 
 from gluonlab.config import TrainConfig
 from gluonlab.data import Dataset, Defaults, load_dataset
@@ -145,7 +145,9 @@ class Erf(nn.HybridBlock):
 def plan_of(settings, own=NO_USER_COMPONENTS):
     split = Endless() if "global_batch_size" in settings else load_dataset("digits").train
     dataset = Dataset("digits", split, split, tuple("0123456789"), Defaults())
-    return make_plan(TrainConfig(**{"devices": named(2), **settings}), dataset, components=own)
+    return make_plan(
+        TrainConfig(**{"devices": device_spec(2), **settings}), dataset, components=own
+    )
 
 
 @pytest.mark.parametrize(
@@ -160,7 +162,7 @@ def test_each_check_raises_a_one_line_error(key):
     settings, said = WRONG[key]
     with pytest.raises(UsageError) as raised:
         make_plan(
-            TrainConfig(**{"devices": named(2), **settings}),
+            TrainConfig(**{"devices": device_spec(2), **settings}),
             components=OWN.get(key, NO_USER_COMPONENTS),
         )
     assert said in str(raised.value) and "\n" not in str(raised.value)
@@ -170,14 +172,14 @@ def test_without_onnx_nothing_is_trained(monkeypatch):
     settings, said = WRONG[CONFIG, "export"]
     monkeypatch.setitem(sys.modules, "onnx", None)  # import raises ModuleNotFoundError then
     with pytest.raises(UsageError, match=said):
-        make_plan(TrainConfig(devices=named(2), **settings))
+        make_plan(TrainConfig(devices=device_spec(2), **settings))
 
 
 def test_without_tensorboardx_nothing_is_trained(monkeypatch):
     settings, said = WRONG[CONFIG, "tensorboard"]
     monkeypatch.setitem(sys.modules, "tensorboardX", None)
     with pytest.raises(UsageError, match=said):
-        make_plan(TrainConfig(devices=named(2), **settings))
+        make_plan(TrainConfig(devices=device_spec(2), **settings))
 
 
 @pytest.mark.cpu_only("GPUs have float16")
@@ -197,7 +199,7 @@ def test_of_two_errors_the_first_of_the_list_is_raised():
         if both or set(one) & set(other) or {first, second} & set(NEED_MORE):
             continue
         with pytest.raises(UsageError) as raised:
-            make_plan(TrainConfig(**{"devices": named(2), **one, **other}))
+            make_plan(TrainConfig(**{"devices": device_spec(2), **one, **other}))
         assert WRONG[first][1] in str(raised.value), (first, second)
         tried += 1
     assert tried > 150

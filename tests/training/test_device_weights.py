@@ -7,27 +7,27 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from support.devices import contexts, named
+from support.devices import contexts, device_spec
 from support.drawn_runs import (
-    assert_ends_alike,
-    few_digits,
-    network_of,
-    resume,
-    settings_of,
+    assert_resumes_identically,
+    drawn_run_settings,
+    load_few_digits,
+    register_drawn_network,
+    resume_run,
 )
 from support.examples import examples
-from support.interrupted_runs import break_off
-from support.process_group import in_processes
-from support.reference import distance, values
+from support.interrupted_runs import interrupt_run
+from support.process_group import run_in_threads
+from support.reference import parameter_arrays, relative_distance
 from support.splits import (
-    apart,
-    batches_of,
     chains,
+    make_batches,
     make_chain,
-    plan_for,
-    softmax,
-    split_of,
-    trained_on_one_device,
+    make_parallelism,
+    make_strategy_plan,
+    relative_difference,
+    softmax_loss,
+    train_chain_on_one_device,
 )
 
 from gluonlab.bucketed_trainer.loss_scale import LossScale
@@ -69,20 +69,21 @@ def test_any_shares_make_the_update_of_one_device(
     chain, weights, sizes, store, cut, scale, optimizer, clip_norm
 ):
     weights = resolve_device_weights(weights)
-    ctxs, batches = contexts(len(weights)), batches_of(sizes)
-    plan = plan_for(
-        split_of("data", ctxs, 1), optimizer, cut, store, compress=None, clip_norm=clip_norm,
+    ctxs, batches = contexts(len(weights)), make_batches(sizes)
+    plan = make_strategy_plan(
+        make_parallelism("data", ctxs, 1), optimizer, cut, store, compress=None,
+        clip_norm=clip_norm,
         loss_scale=None if scale is None else LossScale(scale),
     )  # fmt: skip
-    strategy = data_parallel(lambda ctxs, start=None: make_chain(chain, ctxs), softmax(), plan)
+    strategy = data_parallel(lambda ctxs, start=None: make_chain(chain, ctxs), softmax_loss(), plan)
     for images, labels in batches:
         of_each = shard_sizes(len(images), len(ctxs), weights)
         xs, ys = (shard(np.array(each, "float32"), ctxs, of_each) for each in (images, labels))
         strategy.step(make_local_batch(xs, ys))
     found = {name: array.asnumpy() for name, array in strategy.parameters().items()}
     case = {"optimizer": optimizer, "clip_norm": clip_norm}
-    _, expected = trained_on_one_device(make_chain(chain, contexts(1)), batches, case)
-    assert apart(found, expected) < 1e-5
+    _, expected = train_chain_on_one_device(make_chain(chain, contexts(1)), batches, case)
+    assert relative_difference(found, expected) < 1e-5
 
 
 @examples(1, 60)
@@ -106,22 +107,24 @@ def test_runs_of_any_shares_end_as_that_of_one_device(
     tmp_path_factory, weights, processes, images, batch, options
 ):
     folder = tmp_path_factory.mktemp("runs")
-    devices, read = len(resolve_device_weights(weights)), few_digits(images)
+    devices, read = len(resolve_device_weights(weights)), load_few_digits(images)
     fewest = min(proportional_sizes(batch, resolve_device_weights(weights, processes)))
     assume(fewest >= (2 if options["microbatches"] else 1))
     same = {**options, "global_batch_size": batch}
-    with network_of(["convolution"]):
-        one = TrainConfig(**settings_of(1, **same), out=str(folder / "one"))
+    with register_drawn_network(["convolution"]):
+        one = TrainConfig(**drawn_run_settings(1, **same), out=str(folder / "one"))
         alone = train(one, reporter=Reporter(), dataset=read)
         shared = TrainConfig(
-            **settings_of(devices, device_weights=weights, **same), out=str(folder / "run")
+            **drawn_run_settings(devices, device_weights=weights, **same), out=str(folder / "run")
         )
 
         def work(group):
             return train(shared, reporter=Reporter(), dataset=read, group=group)
 
-        results = in_processes(processes, work)
-        assert distance(values(results[0].net), values(alone.net)) < 1e-5
+        results = run_in_threads(processes, work)
+        assert (
+            relative_distance(parameter_arrays(results[0].net), parameter_arrays(alone.net)) < 1e-5
+        )
         for result in results:
             for ours, theirs in zip(result.history, alone.history):
                 assert ours.loss == pytest.approx(theirs.loss, rel=1e-4)
@@ -137,7 +140,7 @@ def test_runs_of_any_shares_end_as_that_of_one_device(
 )  # fmt: skip
 def test_every_image_is_on_one_device_once(weights, workers, batch, mixed, resident):
     """And batch by batch in the order in which one device has them."""
-    each, split = resolve_device_weights(weights), few_digits(60).train
+    each, split = resolve_device_weights(weights), load_few_digits(60).train
     ctxs = contexts(len(each))
     parts = [
         [
@@ -158,45 +161,48 @@ def test_every_image_is_on_one_device_once(weights, workers, batch, mixed, resid
 
 
 def test_a_run_goes_on_with_its_weights_bit_by_bit(tmp_path):
-    with network_of(["convolution", "norm"]):
-        options = settings_of(3, device_weights="3,1,2", kvstore="ring", epochs=1)
-        assert_ends_alike(tmp_path, 5, "3 steps", **options)
+    with register_drawn_network(["convolution", "norm"]):
+        options = drawn_run_settings(3, device_weights="3,1,2", kvstore="ring", epochs=1)
+        assert_resumes_identically(tmp_path, 5, "3 steps", **options)
 
 
 OTHERS = (
     {"device_weights": "1,3"},
-    {"devices": named(3)},  # for which the run's weights are not meant
-    {"devices": named(3), "device_weights": "1,1,4"},
+    {"devices": device_spec(3)},  # for which the run's weights are not meant
+    {"devices": device_spec(3), "device_weights": "1,1,4"},
 )
 
 
 def test_with_other_weights_it_goes_on_as_with_other_devices(tmp_path):
-    options = settings_of(2, device_weights="3,1", checkpoint_every="3", epochs=1)
-    with network_of(["convolution"]):
-        assert break_off(5, tmp_path / "begun", few_digits(), **options)
-        alone = TrainConfig(**settings_of(1, epochs=1), out=str(tmp_path / "alone"))
-        expected = train(alone, reporter=Reporter(), dataset=few_digits())
+    options = drawn_run_settings(2, device_weights="3,1", checkpoint_every="3", epochs=1)
+    with register_drawn_network(["convolution"]):
+        assert interrupt_run(5, tmp_path / "begun", load_few_digits(), **options)
+        alone = TrainConfig(**drawn_run_settings(1, epochs=1), out=str(tmp_path / "alone"))
+        expected = train(alone, reporter=Reporter(), dataset=load_few_digits())
         for number, given in enumerate(OTHERS):
             folder = tmp_path / f"{number}"
             shutil.copytree(tmp_path / "begun", folder)
-            found = resume(folder, **given)
-            assert distance(values(found.net), values(expected.net)) < 1e-5
+            found = resume_run(folder, **given)
+            assert (
+                relative_distance(parameter_arrays(found.net), parameter_arrays(expected.net))
+                < 1e-5
+            )
             assert "device weights" in (folder / "metrics.jsonl").read_text()
 
 
 def test_with_batchnorm_it_goes_on_with_its_own_weights_alone(tmp_path):
-    options = settings_of(2, device_weights="3,1", checkpoint_every="3", epochs=1)
-    with network_of(["norm"]):
-        assert break_off(5, tmp_path / "run", few_digits(), **options)
+    options = drawn_run_settings(2, device_weights="3,1", checkpoint_every="3", epochs=1)
+    with register_drawn_network(["norm"]):
+        assert interrupt_run(5, tmp_path / "run", load_few_digits(), **options)
         for given in OTHERS:
             with pytest.raises(ConfigError, match="BatchNorm looks at each part of a batch"):
-                resume(tmp_path / "run", **given)
+                resume_run(tmp_path / "run", **given)
 
 
 def test_a_run_is_evaluated_on_any_devices(tmp_path):
-    options = {"devices": named(2), "device_weights": "3,1", "model": "mlp", "epochs": 1}
+    options = {"devices": device_spec(2), "device_weights": "3,1", "model": "mlp", "epochs": 1}
     train(TrainConfig(**options, out=str(tmp_path / "run")), reporter=Reporter())
-    one, three = (evaluate_run(str(tmp_path / "run"), devices=named(k)).score for k in (1, 3))
+    one, three = (evaluate_run(str(tmp_path / "run"), devices=device_spec(k)).score for k in (1, 3))
     assert one.correct == three.correct and one.loss == pytest.approx(three.loss, rel=1e-6)
 
 
@@ -214,7 +220,10 @@ def test_a_run_is_evaluated_on_any_devices(tmp_path):
         ({"device_weights": True}, "--device-weights True: give a number above 0"),
         ({"device_weights": "2,1,1"}, "--device-weights 2,1,1 has 3 numbers, and this process 2"),
         ({"device_weights": [2, 1.5, 1]}, "--device-weights 2,1.5,1 has 3 numbers, and"),
-        ({"device_weights": "2,1", "devices": named(1)}, "has 2 numbers, and this process 1 dev"),
+        (
+            {"device_weights": "2,1", "devices": device_spec(1)},
+            "has 2 numbers, and this process 1 dev",
+        ),
         ({"device_weights": "99,1", "batch_size": 2}, "would get none of the 4 images of a batch"),
         ({"device_weights": "4,1", "batch_size": 2, "microbatches": 2}, "--microbatches 2: 1 im"),
         *(
@@ -226,7 +235,7 @@ def test_a_run_is_evaluated_on_any_devices(tmp_path):
 )
 def test_impossible_weights_are_refused_in_one_line(settings, said):
     with pytest.raises(UsageError) as raised:
-        make_plan(TrainConfig(**{"devices": named(2), "model": "mlp", **settings}))
+        make_plan(TrainConfig(**{"devices": device_spec(2), "model": "mlp", **settings}))
     assert said in str(raised.value) and "\n" not in str(raised.value)
 
 
@@ -242,4 +251,4 @@ def test_a_comparison_of_several_numbers_of_devices_takes_no_weights():
 )
 def test_a_loader_takes_a_number_above_0_for_each_device(weights, said):
     with pytest.raises(DataError, match=said):
-        Loader(few_digits().train, contexts(2), 8, weights=weights)
+        Loader(load_few_digits().train, contexts(2), 8, weights=weights)

@@ -6,11 +6,16 @@ import mxnet as mx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.devices import named
-from support.drawn_runs import few_digits
-from support.interrupted_runs import PullsThePlug, Stopped, lines, parameters
-from support.process_group import in_processes
-from support.reference import distance, train_on_one_device, values
+from support.devices import device_spec
+from support.drawn_runs import load_few_digits
+from support.interrupted_runs import (
+    RunStopped,
+    StoppingReporter,
+    read_comparable_metrics,
+    read_parameter_bytes,
+)
+from support.process_group import run_in_threads
+from support.reference import parameter_arrays, relative_distance, train_on_one_device
 
 from gluonlab.config import TrainConfig
 from gluonlab.data import Loader
@@ -21,12 +26,12 @@ from gluonlab.training.plan import make_plan
 from gluonlab.training.reporter import ConsoleReporter, Reporter
 
 EPOCHS, LR = 2, 0.05
-TRAIN = few_digits().train
+TRAIN = load_few_digits().train
 
 
 def config(folder, batch, devices=2, **more):
     return TrainConfig(
-        devices=named(devices), threads=1, model="mlp", epochs=EPOCHS, lr=LR, optimizer="sgd",
+        devices=device_spec(devices), threads=1, model="mlp", epochs=EPOCHS, lr=LR, optimizer="sgd",
         global_batch_size=batch, drop_last=True, out=str(folder), **more,
     )  # fmt: skip
 
@@ -47,20 +52,20 @@ def test_it_trains_as_the_plain_loop_without_ragged_batches(
     asked = config(folder / "run", batch, devices)
 
     def work(group):
-        return train(asked, reporter=Reporter(), dataset=few_digits(), group=group)
+        return train(asked, reporter=Reporter(), dataset=load_few_digits(), group=group)
 
-    results = in_processes(processes, work)
+    results = run_in_threads(processes, work)
     mx.random.seed(0)
     net = get_model("mlp", 10)
     net.initialize(mx.init.Xavier())
     net(mx.nd.zeros((1, 1, 28, 28)))
     expected = train_on_one_device(net, whole_batches(batch), "sgd", learning_rate=LR)
-    assert distance(values(results[0].net), expected) < 1e-5
+    assert relative_distance(parameter_arrays(results[0].net), expected) < 1e-5
     steps = len(TRAIN) // batch
     for result in results:
         assert [each.step for each in result.history] == [steps, EPOCHS * steps]
         assert [each.images for each in result.history] == [steps * batch] * EPOCHS
-    written = lines(folder / "run")
+    written = read_comparable_metrics(folder / "run")
     assert {line["images"] for line in written if line["kind"] == "step"} == {batch}
 
 
@@ -68,21 +73,21 @@ def test_it_trains_as_the_plain_loop_without_ragged_batches(
 @settings(max_examples=4)
 @given(plug=st.integers(2, 12), schedule=st.sampled_from(["cosine", "step"]))
 def test_schedules_count_its_steps_and_a_run_goes_on(tmp_path_factory, plug, schedule):
-    folder, read = tmp_path_factory.mktemp("runs"), few_digits()
+    folder, read = tmp_path_factory.mktemp("runs"), load_few_digits()
     more = {"lr_schedule": schedule, "warmup_epochs": 0.5, "checkpoint_every": "1"}
     plan = make_plan(config(folder / "whole", 20, **more), read)
     assert (plan.steps_per_epoch, plan.rates.steps, plan.images_per_epoch) == (7, 14, 140)
     train(plan.config, reporter=Reporter(), dataset=read)
     try:
-        train(config(folder / "run", 20, **more), reporter=PullsThePlug(plug), dataset=read)
-    except Stopped:
+        train(config(folder / "run", 20, **more), reporter=StoppingReporter(plug), dataset=read)
+    except RunStopped:
         train(resume=folder / "run", reporter=Reporter(), dataset=read)
-    assert parameters(folder / "run") == parameters(folder / "whole")
-    assert lines(folder / "run") == lines(folder / "whole")
+    assert read_parameter_bytes(folder / "run") == read_parameter_bytes(folder / "whole")
+    assert read_comparable_metrics(folder / "run") == read_comparable_metrics(folder / "whole")
 
 
 def test_drop_last_is_recorded_printed_and_kept_on_resume(tmp_path, capsys):
-    read = few_digits()
+    read = load_few_digits()
     more = {"checkpoint_every": "1 epoch"}
     train(config(tmp_path / "run", 20, **more), reporter=ConsoleReporter(bar=False), dataset=read)
     assert "20 in all; 7 steps per epoch, 10 images left out\n" in capsys.readouterr().out
@@ -93,9 +98,9 @@ def test_drop_last_is_recorded_printed_and_kept_on_resume(tmp_path, capsys):
 
 
 def test_batches_that_divide_are_all_there_and_one_that_is_too_large_is_refused(tmp_path):
-    assert make_plan(config(None, 30), few_digits()).steps_per_epoch == 5
+    assert make_plan(config(None, 30), load_few_digits()).steps_per_epoch == 5
     with pytest.raises(ConfigError, match="--drop-last: a batch has 151 images, and digits 150"):
-        train(config(tmp_path / "run", 151), reporter=Reporter(), dataset=few_digits())
+        train(config(tmp_path / "run", 151), reporter=Reporter(), dataset=load_few_digits())
     assert not (tmp_path / "run").exists()
     with pytest.raises(DataError, match="drop_last leaves none of 150 images"):
         Loader(TRAIN, [mx.cpu()], 151, drop_last=True)

@@ -8,10 +8,15 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.devices import named
-from support.drawn_runs import few_digits, share_of_right
-from support.interrupted_runs import PullsThePlug, Stopped, lines, parameters
-from support.process_group import in_processes
+from support.devices import device_spec
+from support.drawn_runs import few_digits_accuracy, load_few_digits
+from support.interrupted_runs import (
+    RunStopped,
+    StoppingReporter,
+    read_comparable_metrics,
+    read_parameter_bytes,
+)
+from support.process_group import run_in_threads
 from support.run_files import read_metrics
 
 from gluonlab.config import TrainConfig
@@ -31,11 +36,11 @@ NOISY = {"threads": 1, "model": "mlp", "lr": 0.9, "global_batch_size": 50, "epoc
 
 
 def config(folder, devices=2, **more):
-    return TrainConfig(**{**NOISY, **more}, devices=named(devices), out=str(folder))
+    return TrainConfig(**{**NOISY, **more}, devices=device_spec(devices), out=str(folder))
 
 
 def run(folder, reporter=None, **more):
-    return train(config(folder, **more), reporter=reporter or Reporter(), dataset=few_digits())
+    return train(config(folder, **more), reporter=reporter or Reporter(), dataset=load_few_digits())
 
 
 def textbook(scores, patience):
@@ -69,9 +74,9 @@ def test_it_stops_as_the_reference_and_keeps_the_best(
     assert (len(result.history), result.best_epoch) == (epochs, best)
     assert (result.stopped is None) == (epochs == EPOCHS)
     assert result.accuracy == history[best - 1].accuracy
-    assert share_of_right(result.net) == pytest.approx(result.accuracy, abs=1e-9)
+    assert few_digits_accuracy(result.net) == pytest.approx(result.accuracy, abs=1e-9)
     result.net.load_parameters(str(folder / "parameters.params"), ctx=result.plan.ctxs)
-    assert share_of_right(result.net) == pytest.approx(result.accuracy, abs=1e-9)
+    assert few_digits_accuracy(result.net) == pytest.approx(result.accuracy, abs=1e-9)
 
 
 @pytest.mark.long
@@ -82,27 +87,27 @@ def test_a_resumed_run_continues_counting(tmp_path_factory, seed, plug, every):
     more = {"seed": seed, "patience": 2, "checkpoint_every": every, "keep": 1, "confusion": True}
     whole = run(folder / "whole", **more)
     try:
-        run(folder / "run", PullsThePlug(plug), **more)
+        run(folder / "run", StoppingReporter(plug), **more)
         again = whole
-    except Stopped:
-        again = train(resume=folder / "run", reporter=Reporter(), dataset=few_digits())
+    except RunStopped:
+        again = train(resume=folder / "run", reporter=Reporter(), dataset=load_few_digits())
     assert (again.stopped, again.best_epoch) == (whole.stopped, whole.best_epoch)
     assert np.array_equal(again.confusion, whole.confusion)
     assert np.trace(again.confusion) == round(again.accuracy * 40)
-    assert parameters(folder / "run") == parameters(folder / "whole")
-    assert lines(folder / "run") == lines(folder / "whole")
+    assert read_parameter_bytes(folder / "run") == read_parameter_bytes(folder / "whole")
+    assert read_comparable_metrics(folder / "run") == read_comparable_metrics(folder / "whole")
 
 
 def test_processes_stop_together_and_have_the_best_network(tmp_path, undisturbed):
     def work(group):
         mine = config(tmp_path / "run", devices=1, patience=1)
-        return train(mine, reporter=Reporter(), dataset=few_digits(), group=group)
+        return train(mine, reporter=Reporter(), dataset=load_few_digits(), group=group)
 
-    first, second = in_processes(2, work)
+    first, second = run_in_threads(2, work)
     epochs, best = textbook([each.accuracy for each in undisturbed[0].history], 1)
     for result in (first, second):
         assert (len(result.history), result.best_epoch) == (epochs, best)
-        assert share_of_right(result.net) == pytest.approx(result.accuracy, abs=1e-9)
+        assert few_digits_accuracy(result.net) == pytest.approx(result.accuracy, abs=1e-9)
     assert first.stopped == second.stopped
 
 
@@ -124,13 +129,13 @@ def test_the_best_parameters_are_taken_from_a_checkpoint_where_a_later_epochs_ar
 ):
     """A run that had come further than its last checkpoint, and then goes on otherwise."""
     folder = shutil.copytree(stopped.run_dir, tmp_path / "run")
-    best = parameters(folder)
+    best = read_parameter_bytes(folder)
     assert find_parameters_file(folder, hashlib.sha256(best).hexdigest()) is not None
     a_later_epochs_are_there(folder)
-    assert parameters(folder) != best
-    again = train(resume=folder, reporter=Reporter(), dataset=few_digits())
+    assert read_parameter_bytes(folder) != best
+    again = train(resume=folder, reporter=Reporter(), dataset=load_few_digits())
     assert again.stopped == stopped.stopped and again.best_epoch == stopped.best_epoch
-    assert parameters(folder) == best
+    assert read_parameter_bytes(folder) == best
 
 
 @pytest.mark.parametrize("in_checkpoint", [True, False])
@@ -140,7 +145,7 @@ def test_all_processes_forget_the_best_epoch_where_its_parameters_are_nowhere_an
 ):
     """Rank 0 alone has the run's folder, and knows what the parameters should be."""
     folder = shutil.copytree(stopped.run_dir, tmp_path / "run")
-    best = parameters(folder)
+    best = read_parameter_bytes(folder)
     digest = hashlib.sha256(best).hexdigest()
     if not in_place:
         a_later_epochs_are_there(folder)
@@ -154,10 +159,10 @@ def test_all_processes_forget_the_best_epoch_where_its_parameters_are_nowhere_an
 
     with closing(RunDirectory(folder)) as of_first:
         runs = [of_first, NoRunDirectory()]
-        found = in_processes(2, work)
+        found = run_in_threads(2, work)
     there = in_place or in_checkpoint
     assert found == [(there, stopped.best_epoch if there else None)] * 2
-    assert (parameters(folder) == best) == there
+    assert (read_parameter_bytes(folder) == best) == there
 
 
 EPOCHS_SEEN = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=1, max_size=9)
@@ -182,9 +187,9 @@ def test_more_patience_has_a_stopped_run_go_on(tmp_path):
     whole = run(tmp_path / "whole", patience=4)
     before = read_resume_point(tmp_path / "run")
     more = resumed_config(before, patience=4)
-    again = train(more, reporter=Reporter(), dataset=few_digits(), resume=before)
+    again = train(more, reporter=Reporter(), dataset=load_few_digits(), resume=before)
     assert (len(again.history), again.best_epoch) == (len(whole.history), whole.best_epoch)
-    assert parameters(tmp_path / "run") == parameters(tmp_path / "whole")
+    assert read_parameter_bytes(tmp_path / "run") == read_parameter_bytes(tmp_path / "whole")
     said = [line["message"] for line in read_metrics(tmp_path / "run") if "message" in line]
     assert "patience 4 instead of 1" in said[0]
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mxnet import nd
 from support.devices import device
-from support.process_group import in_processes
+from support.process_group import run_in_threads
 
 from gluonlab.kvstores.process_groups import SINGLE_PROCESS
 from gluonlab.runs.checkpoint import Checkpoint
@@ -40,7 +40,7 @@ def test_every_process_gets_the_arrays_and_values_of_all(shapes):
             gathered.append(gather(arrays, {f"seen/{group.rank}": group.rank + round_}))
         return gathered
 
-    for gathered in in_processes(len(shapes), work):
+    for gathered in run_in_threads(len(shapes), work):
         for round_, (arrays, counts) in enumerate(gathered):
             expected = {
                 name: value
@@ -68,7 +68,7 @@ def test_all_get_the_checkpoint_of_rank_0(dtype):
         read = Checkpoint({"w": array}, {"optimizer/sgd": array[0]}, {}, state)
         return broadcast_checkpoint(read if group.rank == 0 else None, group)
 
-    for parameters, optimizer, devices, found in in_processes(3, work):
+    for parameters, optimizer, devices, found in run_in_threads(3, work):
         assert found == state and not devices
         assert parameters["w"].dtype == np.dtype(dtype)
         np.testing.assert_array_equal(parameters["w"].asnumpy(), values)

@@ -9,10 +9,16 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from mxnet import autograd, gluon
 from support.covering import pairwise
-from support.devices import contexts, named
+from support.devices import contexts, device_spec
 from support.examples import examples
-from support.kvstore_runs import BATCHES, OPTIMIZERS, small_net
-from support.reference import all_equal, cpus, distance, train_on_devices, values
+from support.kvstore_runs import BATCHES, OPTIMIZERS, make_small_net
+from support.reference import (
+    arrays_equal,
+    cpu_contexts,
+    parameter_arrays,
+    relative_distance,
+    train_on_devices,
+)
 from support.run_files import read_metrics
 
 from gluonlab.bucketed_trainer.trainer import BucketedTrainer
@@ -121,8 +127,8 @@ def test_a_rate_grows_in_the_warm_up_and_falls_after_it(rates):
 
 
 def test_a_rate_that_float32_does_not_know_is_0():
-    net = small_net(contexts(1))
-    before = values(net)
+    net = make_small_net(contexts(1))
+    before = parameter_arrays(net)
     tiny = LearningRates(1.0, 5, "step", decay=1e-20, milestones=(1, 2, 3))
     trainer = BucketedTrainer(
         net.collect_params(), "sgd", {"learning_rate": 1.0, "lr_scheduler": tiny}
@@ -131,7 +137,7 @@ def test_a_rate_that_float32_does_not_know_is_0():
         trainer.apply(1)
     train_on_devices(net, trainer, contexts(1), BATCHES[:1])
     assert tiny(3) == 0
-    assert all_equal(values(net), before)
+    assert arrays_equal(parameter_arrays(net), before)
 
 
 # --- from the settings of a run
@@ -178,12 +184,14 @@ def test_a_run_of_a_single_step_is_made_with_the_full_rate():
 
 def test_scaling_the_rate_scales_the_whole_schedule():
     config = TrainConfig(
-        devices=named(1), lr_schedule="linear", lr=0.4, final_lr=0.1, batch_size=100
+        devices=device_spec(1), lr_schedule="linear", lr=0.4, final_lr=0.1, batch_size=100
     )
     one = make_plan(config).rates
-    three = make_plan(config.replace(devices=named(3), scale_lr=True)).rates
+    three = make_plan(config.replace(devices=device_spec(3), scale_lr=True)).rates
     # as many steps, unscaled
-    same = make_plan(config.replace(devices=named(3), batch_size=None, global_batch_size=300)).rates
+    same = make_plan(
+        config.replace(devices=device_spec(3), batch_size=None, global_batch_size=300)
+    ).rates
     steps = range(1, three.steps + 1)
     assert [three(step) for step in steps] == pytest.approx([3 * same(step) for step in steps])
     assert three(1) == pytest.approx(3 * one(1))
@@ -194,13 +202,13 @@ def test_scaling_the_rate_scales_the_whole_schedule():
 
 @functools.lru_cache(maxsize=None)
 def parameters_with_rates_by_hand(optimizer, rates):
-    net = small_net(cpus(1))
+    net = make_small_net(cpu_contexts(1))
     params = {**OPTIMIZERS[optimizer], "learning_rate": rates[1]}
     trainer = gluon.Trainer(net.collect_params(), optimizer, params, kvstore=None)
     for rate, batch in zip(rates, BATCHES):
         trainer.set_learning_rate(rate)
-        train_on_devices(net, trainer, cpus(1), [batch])
-    return values(net)
+        train_on_devices(net, trainer, cpu_contexts(1), [batch])
+    return parameter_arrays(net)
 
 
 @pairwise(k=[1, 3], store=["device", "ring", "sharded-optimizer"], optimizer=list(OPTIMIZERS))
@@ -216,7 +224,7 @@ def test_every_step_is_made_with_its_rate(k, store, optimizer):
     )
     expected = parameters_with_rates_by_hand(optimizer, by_hand)
     params = {**OPTIMIZERS[optimizer], "learning_rate": 0.3}
-    net = small_net(contexts(k))
+    net = make_small_net(contexts(k))
     bucketed = BucketedTrainer(
         net.collect_params(),
         optimizer,
@@ -227,14 +235,14 @@ def test_every_step_is_made_with_its_rate(k, store, optimizer):
     train_on_devices(net, bucketed, contexts(k), BATCHES)
     assert len(bucketed.buckets) > 1  # an update counts once, however many buckets it takes
     for ctx in contexts(k):
-        assert distance(values(net, ctx), expected) <= 1e-5
+        assert relative_distance(parameter_arrays(net, ctx), expected) <= 1e-5
 
 
 @pytest.mark.parametrize("optimizer", OFFERED)
 def test_every_optimizer_follows_a_schedule(optimizer):
     """To the bit, on one device."""
     schedule = LearningRates(0.1, len(BATCHES), "linear", warmup_steps=2)
-    expected, net = small_net(contexts(1)), small_net(contexts(1))
+    expected, net = make_small_net(contexts(1)), make_small_net(contexts(1))
     trainer = gluon.Trainer(
         expected.collect_params(), make_optimizer(optimizer, {"learning_rate": 0.1}), kvstore=None
     )
@@ -246,7 +254,7 @@ def test_every_optimizer_follows_a_schedule(optimizer):
         make_optimizer(optimizer, {"learning_rate": 0.1, "lr_scheduler": schedule}),
     )
     train_on_devices(net, bucketed, contexts(1), BATCHES)
-    assert all_equal(values(net), values(expected))
+    assert arrays_equal(parameter_arrays(net), parameter_arrays(expected))
 
 
 def test_the_recorded_rates_are_those_of_the_run(tmp_path):
@@ -254,7 +262,7 @@ def test_the_recorded_rates_are_those_of_the_run(tmp_path):
     metrics.jsonl holds.
     """
     config = TrainConfig(
-        devices=named(1), model="mlp", epochs=2, batch_size=300, optimizer="sgd", lr=0.3,
+        devices=device_spec(1), model="mlp", epochs=2, batch_size=300, optimizer="sgd", lr=0.3,
         momentum=0.9, lr_schedule="step", lr_decay=0.5, lr_decay_epochs="1", warmup_epochs=0.6,
         momentum_rule="mxnet", out=str(tmp_path / "run"),
     )  # fmt: skip
@@ -275,4 +283,4 @@ def test_the_recorded_rates_are_those_of_the_run(tmp_path):
                 total = gluon.loss.SoftmaxCrossEntropyLoss()(net(images), labels).sum()
             total.backward()
             trainer.step(len(images))
-    assert distance(values(run.net), values(net)) <= 1e-4
+    assert relative_distance(parameter_arrays(run.net), parameter_arrays(net)) <= 1e-4

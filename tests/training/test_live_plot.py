@@ -5,9 +5,9 @@ get there.
 """
 
 import pytest
-from support.devices import named
-from support.drawn_runs import BATCH, IMAGES, few_digits
-from support.interrupted_runs import PullsThePlug, Stopped
+from support.devices import device_spec
+from support.drawn_runs import BATCH_SIZE, IMAGE_COUNT, load_few_digits
+from support.interrupted_runs import RunStopped, StoppingReporter
 from support.run_files import read_metrics
 
 from gluonlab.config import TrainConfig
@@ -20,12 +20,12 @@ from gluonlab.training.live_plot import LivePlot
 from gluonlab.training.loop import train
 from gluonlab.training.reporter import Reporter
 
-STEPS = -(-IMAGES // BATCH)  # of an epoch
+STEPS = -(-IMAGE_COUNT // BATCH_SIZE)  # of an epoch
 
 
 def config(folder, **more):
     return TrainConfig(
-        threads=1, model="mlp", global_batch_size=BATCH, epochs=2, out=str(folder), **more
+        threads=1, model="mlp", global_batch_size=BATCH_SIZE, epochs=2, out=str(folder), **more
     )
 
 
@@ -59,18 +59,28 @@ def words(figure):
 
 
 def test_a_run_that_goes_on_ends_with_all_of_its_curves(tmp_path, shown):
-    asked = config(tmp_path / "run", devices=named(2), checkpoint_every="3 steps")
-    with pytest.raises(Stopped):
-        train(asked, reporter=PullsThePlug(STEPS + 4), dataset=few_digits(), callbacks=[LivePlot])
+    asked = config(tmp_path / "run", devices=device_spec(2), checkpoint_every="3 steps")
+    with pytest.raises(RunStopped):
+        train(
+            asked,
+            reporter=StoppingReporter(STEPS + 4),
+            dataset=load_few_digits(),
+            callbacks=[LivePlot],
+        )
     assert "failed: Stopped" in words(shown[-1])
-    train(resume=tmp_path / "run", reporter=Reporter(), dataset=few_digits(), callbacks=[LivePlot])
+    train(
+        resume=tmp_path / "run",
+        reporter=Reporter(),
+        dataset=load_few_digits(),
+        callbacks=[LivePlot],
+    )
     assert curves(shown[-1]) == of_folder(tmp_path / "run")
     assert words(shown[-1]).startswith("2 of 2 epochs in 0:")
 
 
 @pytest.mark.filterwarnings("ignore::gluonlab.errors.GluonlabWarning")
 def test_each_run_of_a_comparison_has_its_own_and_few_pictures(tmp_path, shown):
-    compare(config(tmp_path / "both"), [1, 2], Reporter(), few_digits(), [LivePlot(every=1e9)])
+    compare(config(tmp_path / "both"), [1, 2], Reporter(), load_few_digits(), [LivePlot(every=1e9)])
     assert len(shown) == 4  # at the beginning of each, and at the end
     assert curves(shown[1]) == of_folder(tmp_path / "both" / "1-device")
     assert curves(shown[3]) == of_folder(tmp_path / "both" / "2-devices")
@@ -125,7 +135,8 @@ def test_a_picture_that_cannot_be_drawn_does_not_end_the_run(tmp_path, shown, mo
 
     monkeypatch.setattr(live_plot.CellDisplay, "show", broken)
     result = train(
-        config(tmp_path / "run", devices=named(2)), reporter=Reporter(), dataset=few_digits(),
+        config(tmp_path / "run", devices=device_spec(2)), reporter=Reporter(),
+        dataset=load_few_digits(),
         callbacks=[LivePlot],
     )  # fmt: skip
     assert len(result.history) == 2 and len(shown) == 1

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from mxnet import nd
 from support import quick_runs
-from support.devices import on_gpus
-from support.drawn_runs import few_digits
-from support.reference import values
+from support.devices import runs_on_gpus
+from support.drawn_runs import load_few_digits
+from support.reference import parameter_arrays
 from support.run_files import read_metrics
 
 from gluonlab.config import TrainConfig
@@ -26,7 +26,7 @@ from gluonlab.training.reporter import ConsoleReporter, Reporter
 pytestmark = pytest.mark.filterwarnings(
     "ignore:no GPU on this machine:gluonlab.errors.GluonlabWarning"
 )
-quick = partial(quick_runs.quick, devices=None, gpus=2, epochs=2, batch_size=40)
+quick = partial(quick_runs.run_quickly, devices=None, gpus=2, epochs=2, batch_size=40)
 
 
 LOADED = """
@@ -58,12 +58,12 @@ def test_a_run_imports_what_it_needs(python):
     ids=str,
 )
 def test_the_same_seed_gives_the_same_bits_and_another_seed_others(tmp_path, settings):
-    few = {"dataset": few_digits(), "batch_size": 8}
+    few = {"dataset": load_few_digits(), "batch_size": 8}
     runs = [
-        quick(tmp_path, f"{i}", **few, **settings, seed=seed, deterministic=on_gpus())
+        quick(tmp_path, f"{i}", **few, **settings, seed=seed, deterministic=runs_on_gpus())
         for i, seed in enumerate((5, 5, 6))
     ]
-    bits = [[array.tobytes() for array in values(run.net)] for run in runs]
+    bits = [[array.tobytes() for array in parameter_arrays(run.net)] for run in runs]
     assert bits[0] == bits[1]
     assert bits[0] != bits[2]
     assert [epoch.accuracy for epoch in runs[0].history] == [
@@ -78,7 +78,7 @@ def test_the_folder_of_a_run_holds_everything(tmp_path):
     assert (run.run_dir / "curves.png").read_bytes().startswith(b"\x89PNG")
     config = json.loads((run.run_dir / "config.json").read_text())
     assert TrainConfig(**config["config"]) == run.plan.config
-    assert config["settings"]["bucket_bytes"] == (25 if on_gpus() else 4) * 2**20
+    assert config["settings"]["bucket_bytes"] == (25 if runs_on_gpus() else 4) * 2**20
     assert config["settings"]["global_batch_size"] == 80
     lines = read_metrics(run.run_dir)
     steps, epochs = ([line for line in lines if line["kind"] == kind] for kind in ("step", "epoch"))
@@ -224,7 +224,7 @@ def test_the_console_says_what_matters(tmp_path, capsys):
     loop.train(config, reporter=ConsoleReporter(bar=True))
     output = capsys.readouterr()
     for piece in (
-        "gpu(0) gpu(1)" if on_gpus() else "cpu(0) cpu(1), 1 thread each",
+        "gpu(0) gpu(1)" if runs_on_gpus() else "cpu(0) cpu(1), 1 thread each",
         "60 per device, 120 in all",
         "device; seed 0",
         "first step",
@@ -238,7 +238,7 @@ def test_the_console_says_what_matters(tmp_path, capsys):
 
 def test_compare_trains_with_each_number_of_devices(tmp_path):
     config = TrainConfig(epochs=2, batch_size=40, model="mlp", out=str(tmp_path / "compare"))
-    rows = compare(config, [1, 2], Reporter(), few_digits())
+    rows = compare(config, [1, 2], Reporter(), load_few_digits())
     assert [(row.devices, row.global_batch_size) for row in rows] == [(1, 40), (2, 80)]
     assert (rows[0].speedup, rows[0].efficiency) == (1, 1)
     assert rows[1].speedup == pytest.approx(rows[1].images_per_second / rows[0].images_per_second)
@@ -250,7 +250,7 @@ def test_compare_trains_with_each_number_of_devices(tmp_path):
         json.loads((tmp_path / "compare" / name / "config.json").read_text())["settings"]
         for name in ("1-device", "2-devices")
     ]
-    assert on_gpus() or [s["threads_per_device"] for s in settings] == [1, 1]
+    assert runs_on_gpus() or [s["threads_per_device"] for s in settings] == [1, 1]
 
 
 def test_the_table_of_a_comparison():

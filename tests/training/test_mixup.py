@@ -12,8 +12,13 @@ from hypothesis import strategies as st
 from mxnet import autograd, gluon, nd
 from mxnet.gluon import nn
 from support import quick_runs
-from support.devices import contexts, device, named
-from support.reference import cpus, distance, set_values, values
+from support.devices import contexts, device, device_spec
+from support.reference import (
+    cpu_contexts,
+    parameter_arrays,
+    relative_distance,
+    set_parameter_arrays,
+)
 
 from gluonlab.bucketed_trainer.trainer import BucketedTrainer
 from gluonlab.config import TrainConfig
@@ -86,7 +91,7 @@ def network(ctxs, batch_norm=False, start=None):
     net.initialize(mx.init.Xavier(), ctx=ctxs)
     net(nd.zeros((1, *SHAPE), ctx=ctxs[0]))
     if start is not None:
-        set_values(net, start)
+        set_parameter_arrays(net, start)
     return net
 
 
@@ -107,7 +112,7 @@ def mixtures(ctxs, resident_bytes=0):
 
 def trained_by_gluon(batch_norm, smoothing):
     """One device, images mixed by NumPy, and Gluon's loss of certainties instead of labels."""
-    net = network(cpus(1), batch_norm)
+    net = network(cpu_contexts(1), batch_norm)
     trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.5}, kvstore=None)
     loss = gluon.loss.SoftmaxCrossEntropyLoss(sparse_label=False)
     order = np.random.RandomState([SEED, 0]).permutation(len(SPLIT))
@@ -122,7 +127,7 @@ def trained_by_gluon(batch_norm, smoothing):
             ).sum()
         total.backward()
         trainer.step(len(images))
-    return values(net)
+    return parameter_arrays(net)
 
 
 CUTS = [WHOLE_SHARDS, Microbatches(2), Microbatches(3), Microbatches(size=2)]
@@ -139,20 +144,20 @@ def test_any_devices_and_microbatches_make_the_update_of_one_device(k, smoothing
         for batch in mixtures(ctxs, resident_bytes=2**20):
             step(batch)
         for ctx in ctxs:
-            assert distance(values(net, ctx), expected) <= 1e-5
+            assert relative_distance(parameter_arrays(net, ctx), expected) <= 1e-5
 
 
 @pytest.mark.parametrize("k", [2, 3])
 def test_batchnorm_over_all_devices_sees_the_mixtures_of_the_whole_batch(k):
     """The last batch, of one image, is left out: its own variance is nothing to divide by."""
     ctxs = contexts(k)
-    net, alone = network(ctxs, batch_norm=True), network(cpus(1), batch_norm=True)
-    step, reference = make_step(net, ctxs, sync_bn=True), make_step(alone, cpus(1))
+    net, alone = network(ctxs, batch_norm=True), network(cpu_contexts(1), batch_norm=True)
+    step, reference = make_step(net, ctxs, sync_bn=True), make_step(alone, cpu_contexts(1))
     for batch, alone_batch, _ in zip(mixtures(ctxs), mixtures(contexts(1)), range(3)):
         step(batch)
         reference(alone_batch)
     for ctx in ctxs:
-        assert distance(values(net, ctx), values(alone)) <= 1e-4
+        assert relative_distance(parameter_arrays(net, ctx), parameter_arrays(alone)) <= 1e-4
 
 
 def test_evaluation_between_steps_takes_whole_images_and_labels():
@@ -191,7 +196,7 @@ def test_a_new_share_compiles_nothing():
 
 # --- whole runs
 
-quick = partial(quick_runs.quick, batch_size=150)
+quick = partial(quick_runs.run_quickly, batch_size=150)
 
 
 def test_a_run_mixes_in_training_and_not_in_validation(tmp_path):
@@ -217,7 +222,7 @@ def test_a_run_mixes_in_training_and_not_in_validation(tmp_path):
 def test_memory_counts_partners_and_mixtures():
     def needs(**settings):
         plan = make_plan(
-            TrainConfig(**{"devices": named(2), "model": "mlp", "mixup": 0.2, **settings})
+            TrainConfig(**{"devices": device_spec(2), "model": "mlp", "mixup": 0.2, **settings})
         )
         return MemoryEstimator(plan, make_net(plan)).memory(10)
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from mxnet import autograd, gluon
 from support.devices import devices
-from support.drawn_runs import few_digits
-from support.reference import values
+from support.drawn_runs import load_few_digits
+from support.reference import parameter_arrays
 from support.run_files import read_metrics
 
 from gluonlab.bucketed_trainer.loss_scale import MAX_SKIPPED_IN_A_ROW, SkipNotFinite
@@ -47,9 +47,9 @@ def test_one_batch_with_nan_is_left_out_and_counted(empty_cwd, kvstore):
         kvstore=kvstore, model="mlp", epochs=2, global_batch_size=16, mixup=0.2, out="run",
     )  # fmt: skip
     with pytest.raises(DivergedError):
-        train(config.replace(out="stopped"), spoiled(5), Reporter(), few_digits())
-    net = train(config.replace(on_nan="skip"), spoiled(5), Reporter(), few_digits()).net
-    assert all(np.isfinite(value).all() for value in values(net))
+        train(config.replace(out="stopped"), spoiled(5), Reporter(), load_few_digits())
+    net = train(config.replace(on_nan="skip"), spoiled(5), Reporter(), load_few_digits()).net
+    assert all(np.isfinite(value).all() for value in parameter_arrays(net))
     lines = read_metrics(Path("run"))
     assert [line["skipped"] for line in lines if line.get("event") == "loss_scale"] == [1, 1]
 
@@ -68,7 +68,7 @@ def test_the_others_update_as_if_it_had_not_been(optimizer):
                     gluon.utils.split_data(batch, 2), devices(2))]  # fmt: skip
             autograd.backward(losses)
             trainer.step(len(batch))
-        return [value.tobytes() for ctx in devices(2) for value in values(net, ctx)]
+        return [value.tobytes() for ctx in devices(2) for value in parameter_arrays(net, ctx)]
 
     random = np.random.RandomState(3)
     good = [mx.nd.array(random.randn(6, 4)) for _ in range(4)]

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from mxnet import nd
 from mxnet.gluon import nn
-from support.devices import contexts, device, named, on_gpus
-from support.drawn_runs import few_digits
-from support.kvstore_runs import small_net
-from support.quick_runs import quick
-from support.reference import all_equal, distance, train_on_one_device, values
+from support.devices import contexts, device, device_spec, runs_on_gpus
+from support.drawn_runs import load_few_digits
+from support.kvstore_runs import make_small_net
+from support.quick_runs import run_quickly
+from support.reference import arrays_equal, parameter_arrays, relative_distance, train_on_one_device
 
 from gluonlab.bucketed_trainer.trainer import BucketedTrainer
 from gluonlab.config import TrainConfig
@@ -65,11 +65,14 @@ def test_without_gradients_only_weights_decay(store):
 
 def test_a_run_without_bias_decay_is_that_of_gluon_with_multipliers(tmp_path):
     config = dict(optimizer="sgd", lr=0.1, wd=0.05, global_batch_size=40, batch_size=None)
-    config["dataset"] = few_digits()
-    run, decayed = quick(tmp_path, no_bias_decay=True, **config), quick(tmp_path, "all", **config)
+    config["dataset"] = load_few_digits()
+    run, decayed = (
+        run_quickly(tmp_path, no_bias_decay=True, **config),
+        run_quickly(tmp_path, "all", **config),
+    )
     plan = make_plan(
         TrainConfig(devices="cpu", model="mlp", optimizer="sgd", global_batch_size=40),
-        few_digits(),
+        load_few_digits(),
     )
     net = make_net(plan)
     for param in net.collect_params().values():
@@ -77,8 +80,8 @@ def test_a_run_without_bias_decay_is_that_of_gluon_with_multipliers(tmp_path):
     loader = Loader(plan.dataset.train, plan.ctxs, 40, seed=0)
     batches = [(images.asnumpy(), labels.asnumpy()) for (images,), (labels,) in loader]
     expected = train_on_one_device(net, batches, "sgd", learning_rate=0.1, wd=0.05)
-    assert distance(values(run.net), expected) <= 1e-5
-    assert distance(values(decayed.net), expected) > 1e-5
+    assert relative_distance(parameter_arrays(run.net), expected) <= 1e-5
+    assert relative_distance(parameter_arrays(decayed.net), expected) > 1e-5
 
 
 # --- compressed gradients
@@ -98,12 +101,12 @@ def in_two_bits(grad, residual, threshold):
 def test_compressed_gradients_are_thresholds_and_the_rest_is_not_lost(k, bucket_bytes):
     """Random gradients, written by hand; each update is minus the sum of what the devices sent."""
     ctxs, threshold, random = contexts(k), 0.25, np.random.RandomState(0)
-    net = small_net(ctxs)
+    net = make_small_net(ctxs)
     kvstore = enable_compression(make_kvstore("device"), "2bit:0.25", k, SINGLE_PROCESS)
     trainer = BucketedTrainer(
         net.collect_params(), "sgd", {"learning_rate": 1.0}, kvstore, bucket_bytes=bucket_bytes
     )
-    expected = [array.astype("float64") for array in values(net)]
+    expected = [array.astype("float64") for array in parameter_arrays(net)]
     residuals = [[np.zeros(array.shape, "float32") for array in expected] for _ in ctxs]
     for _ in range(6):
         for rank, ctx in enumerate(ctxs):
@@ -116,14 +119,16 @@ def test_compressed_gradients_are_thresholds_and_the_rest_is_not_lost(k, bucket_
                 expected[place] -= sent
         trainer.apply(1)
         for ctx in ctxs:
-            assert distance(values(net, ctx), expected) <= 1e-6
+            assert relative_distance(parameter_arrays(net, ctx), expected) <= 1e-6
 
 
 def test_a_run_with_compressed_gradients_learns_and_keeps_its_replicas_alike(tmp_path):
-    settings = {"devices": named(3), "batch_size": 20, "optimizer": "sgd", "lr": 0.1}
-    run = quick(tmp_path, epochs=5, compress="2bit:1", **settings)
+    settings = {"devices": device_spec(3), "batch_size": 20, "optimizer": "sgd", "lr": 0.1}
+    run = run_quickly(tmp_path, epochs=5, compress="2bit:1", **settings)
     assert run.accuracy > 0.8
-    assert all_equal(values(run.net, contexts(3)[0]), values(run.net, contexts(3)[2]))
+    assert arrays_equal(
+        parameter_arrays(run.net, contexts(3)[0]), parameter_arrays(run.net, contexts(3)[2])
+    )
 
 
 @pytest.mark.parametrize("name", [name for name, kind in KVSTORES.items() if not kind.gpus_only])
@@ -146,15 +151,18 @@ def test_a_run_clips_the_gradients_of_its_batches(tmp_path, kvstore):
     """
     settings = dict(
         epochs=1, batch_size=None, global_batch_size=150, optimizer="sgd", lr=1.0, kvstore=kvstore,
-        dataset=few_digits(),
+        dataset=load_few_digits(),
     )  # fmt: skip
-    start = values(make_net(make_plan(TrainConfig(devices=named(2), model="mlp"))))
+    start = parameter_arrays(make_net(make_plan(TrainConfig(devices=device_spec(2), model="mlp"))))
     moves = [
         np.sqrt(
             sum(
                 ((a - b) ** 2).sum()
                 for a, b in zip(
-                    values(quick(tmp_path, str(limit), clip_norm=limit, **settings).net), start
+                    parameter_arrays(
+                        run_quickly(tmp_path, str(limit), clip_norm=limit, **settings).net
+                    ),
+                    start,
                 )
             )
         )
@@ -168,7 +176,7 @@ def test_a_run_clips_the_gradients_of_its_batches(tmp_path, kvstore):
 
 
 def test_a_run_says_and_records_how_it_optimizes(tmp_path, capsys):
-    run = quick(
+    run = run_quickly(
         tmp_path, reporter=ConsoleReporter(), epochs=2, batch_size=150, lr_schedule="cosine",
         warmup_epochs=1, clip_norm=5, label_smoothing=0.1, no_bias_decay=True, wd=1e-4,
         compress="2bit:0.1",
@@ -182,7 +190,7 @@ def test_a_run_says_and_records_how_it_optimizes(tmp_path, capsys):
         "settings"
     ].items()
     assert TrainConfig(**content["config"]) == run.plan.config
-    assert content["settings"]["bucket_bytes"] == (25 if on_gpus() else 4) * 2**20
+    assert content["settings"]["bucket_bytes"] == (25 if runs_on_gpus() else 4) * 2**20
 
 
 def test_a_run_names_every_option_that_changes_its_training_in_80_columns():
@@ -190,7 +198,7 @@ def test_a_run_names_every_option_that_changes_its_training_in_80_columns():
         clip_norm=5, label_smoothing=0.1, crop_padding=4, flip=True, mixup=0.2, sync_bn=True,
         no_bias_decay=True, wd=0.1, compress="2bit:0.1",
     )  # fmt: skip
-    plan = make_plan(TrainConfig(devices=named(2), **everything))
+    plan = make_plan(TrainConfig(devices=device_spec(2), **everything))
     plan = dataclasses.replace(plan, random_resized_crop=True)  # of image files
     titles, texts = zip(*plan.option_lines())
     assert titles == ("options", *[""] * (len(texts) - 1))
@@ -200,13 +208,13 @@ def test_a_run_names_every_option_that_changes_its_training_in_80_columns():
         "mixup 0.2, sync-bn, no bias decay"
     )
     assert " ".join(texts) == f"{named_all}, compress 2bit:0.1"
-    assert list(make_plan(TrainConfig(devices=named(2))).option_lines()) == []
+    assert list(make_plan(TrainConfig(devices=device_spec(2))).option_lines()) == []
 
 
 def test_one_device_neither_shares_statistics_nor_compresses():
     said = "--compress 2bit:0.5: one device has nobody to send gradients to"
     with pytest.warns(GluonlabWarning, match=said):
-        plan = make_plan(TrainConfig(devices=named(1), sync_bn=True, compress="2bit"))
+        plan = make_plan(TrainConfig(devices=device_spec(1), sync_bn=True, compress="2bit"))
     assert (plan.sync_bn, plan.compress) == (False, None)
     assert list(plan.option_lines()) == []
 
@@ -214,8 +222,9 @@ def test_one_device_neither_shares_statistics_nor_compresses():
 def test_smoothing_is_in_the_training_loss_and_not_in_that_of_validation(tmp_path):
     """With a rate of nearly nothing the network stays what it was, so only the loss differs."""
     plain, smooth = (
-        quick(
-            tmp_path, str(s), lr=1e-30, optimizer="sgd", label_smoothing=s, dataset=few_digits(),
+        run_quickly(
+            tmp_path, str(s), lr=1e-30, optimizer="sgd", label_smoothing=s,
+            dataset=load_few_digits(),
             batch_size=20,
         )
         for s in (0.0, 0.5)

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.drawn_runs import few_digits, network_of, settings_of
-from support.reference import distance, values
+from support.drawn_runs import drawn_run_settings, load_few_digits, register_drawn_network
+from support.reference import parameter_arrays, relative_distance
 
 from gluonlab.config import TrainConfig
 from gluonlab.models import rewrite_network
@@ -19,14 +19,17 @@ IMAGES = 50  # two steps of 20 images, and one of 10
 def trained(layers, multiples, options):
     """The parameters, running statistics and validation losses of a run."""
     padding = Padding(multiples)
-    with network_of(layers), pytest.MonkeyPatch.context() as patch:
+    with register_drawn_network(layers), pytest.MonkeyPatch.context() as patch:
         patch.setattr(
             rewrite_network,
             "choose_padding",
             lambda ctx: padding if ctx.device_type == "cpu" else Padding(),
         )
-        result = train(TrainConfig(**options), reporter=Reporter(), dataset=few_digits(IMAGES))
-    return [*values(result.net), np.array([each.validation_loss for each in result.history])]
+        result = train(TrainConfig(**options), reporter=Reporter(), dataset=load_few_digits(IMAGES))
+    return [
+        *parameter_arrays(result.net),
+        np.array([each.validation_loss for each in result.history]),
+    ]
 
 
 PADDED_LAYERS = ["convolution", "convolution", "norm", "pooling"]
@@ -43,7 +46,7 @@ PADDED_LAYERS = ["convolution", "convolution", "norm", "pooling"]
 )
 def test_a_run_ends_as_without_padding(layers, count, microbatches, sync_bn, multiples):
     layers = ["convolution", *layers]
-    options = settings_of(count, epochs=1, lr=0.003, microbatches=microbatches)
+    options = drawn_run_settings(count, epochs=1, lr=0.003, microbatches=microbatches)
     options["sync_bn"] = sync_bn and "norm" in layers
     padded, plain = (trained(layers, each, options) for each in (multiples, ()))
-    assert distance(padded, plain) <= 1e-5
+    assert relative_distance(padded, plain) <= 1e-5

@@ -5,9 +5,9 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 from mxnet import nd
-from support.devices import named
-from support.drawn_runs import few_digits
-from support.quick_runs import quick
+from support.devices import device_spec
+from support.drawn_runs import load_few_digits
+from support.quick_runs import run_quickly
 
 from gluonlab.errors import ConfigError
 from gluonlab.runs.run_reader import read_lines
@@ -23,10 +23,10 @@ def the_event(folder):
 def test_a_recorded_run_ends_with_the_same_bits_and_says_where_its_time_went(
     tmp_path, devices, model
 ):
-    batches = {"dataset": few_digits(), "batch_size": 12 // devices}
-    settings = {"devices": named(devices), "model": model, "seed": 3, **batches}
-    plain = quick(tmp_path, "plain", **settings)
-    run = quick(tmp_path, "recorded", **settings, profile=3)
+    batches = {"dataset": load_few_digits(), "batch_size": 12 // devices}
+    settings = {"devices": device_spec(devices), "model": model, "seed": 3, **batches}
+    plain = run_quickly(tmp_path, "plain", **settings)
+    run = run_quickly(tmp_path, "recorded", **settings, profile=3)
     parameters = "parameters.params"
     assert (plain.run_dir / parameters).read_bytes() == (run.run_dir / parameters).read_bytes()
     event = the_event(run.run_dir)
@@ -39,7 +39,7 @@ def test_a_recorded_run_ends_with_the_same_bits_and_says_where_its_time_went(
 
 
 def test_the_files_are_a_picture_and_a_trace_with_rows_of_ours(tmp_path):
-    run = quick(tmp_path, profile=2)
+    run = run_quickly(tmp_path, profile=2)
     picture = ElementTree.fromstring((run.run_dir / "timeline.svg").read_text())
     said = [text.text for text in picture.iter("{http://www.w3.org/2000/svg}text")]
     rows = [str(ctx) for ctx in run.plan.ctxs] + ["host"]
@@ -58,19 +58,21 @@ def test_the_files_are_a_picture_and_a_trace_with_rows_of_ours(tmp_path):
 
 
 def test_a_process_records_as_often_as_it_is_asked_to(tmp_path):
-    batches = {"dataset": few_digits(), "batch_size": 6}
-    events = [the_event(quick(tmp_path, str(n), profile=2, **batches).run_dir) for n in range(3)]
+    batches = {"dataset": load_few_digits(), "batch_size": 6}
+    events = [
+        the_event(run_quickly(tmp_path, str(n), profile=2, **batches).run_dir) for n in range(3)
+    ]
     assert [event.steps for event in events] == [2, 2, 2]
     assert all(shares["forward"] > 0 for event in events for shares in event.shares.values())
 
 
 def test_the_window_lies_in_one_epoch(tmp_path):
     """All steps of an epoch but the first one, from which is learned."""
-    run = quick(tmp_path, profile=11, epochs=2)
+    run = run_quickly(tmp_path, profile=11, epochs=2)
     assert run.plan.steps_per_epoch == 12
     assert (the_event(run.run_dir).step, the_event(run.run_dir).steps) == (2, 11)
     with pytest.raises(ConfigError, match=r"--profile 12: an epoch has 12 steps.*at most 11"):
-        quick(tmp_path, "more", profile=12)
+        run_quickly(tmp_path, "more", profile=12)
     assert not (tmp_path / "more").exists()
 
 
@@ -80,8 +82,8 @@ def test_nothing_is_recorded_after_an_early_end(tmp_path, monkeypatch):
 
     monkeypatch.setattr("gluonlab.timeline.recorder.Recorder.record", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        quick(tmp_path, profile=2)
+        run_quickly(tmp_path, profile=2)
     monkeypatch.undo()
     (nd.ones(3) + 1).wait_to_read()  # is not of the next one
-    event = the_event(quick(tmp_path, "again", profile=2).run_dir)
+    event = the_event(run_quickly(tmp_path, "again", profile=2).run_dir)
     assert event.steps == 2

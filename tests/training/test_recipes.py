@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mxnet import gluon, nd
-from support.devices import named
+from support.devices import device_spec
 from support.idx_files import write_mnist
-from support.image_folders import write_folder
+from support.image_folders import write_image_folder
 
 from gluonlab.config import TrainConfig
 from gluonlab.data import ArraySplit, Dataset
@@ -101,7 +101,7 @@ def test_a_network_with_a_published_figure_is_trained_as_it_was_there(recipe, mo
     for name in {model, names_of(model)}:
         dataset = dataset_for(recipe)
         config = TrainConfig(
-            dataset=dataset.name, model=name, pretrained=pretrained, devices=named(1)
+            dataset=dataset.name, model=name, pretrained=pretrained, devices=device_spec(1)
         )
         if name == dataset.defaults.model and not recipe.pretrained:
             assert apply_recipe(config).recipe.name == QUICK
@@ -127,7 +127,9 @@ def test_a_network_with_a_published_figure_is_trained_as_it_was_there(recipe, mo
 @pytest.mark.parametrize(("data", "model"), SCRIPTS)
 def test_the_rate_of_every_step_is_that_of_the_script(data, model):
     script = SCRIPTS[data, model]
-    plan = make_plan(TrainConfig(dataset=data, model=model, devices=named(1)), dataset_for(data))
+    plan = make_plan(
+        TrainConfig(dataset=data, model=model, devices=device_spec(1)), dataset_for(data)
+    )
     per_epoch = IMAGES // script["batch"]
     rate, expected = script["lr"], []
     for epoch in range(script["epochs"]):
@@ -185,7 +187,8 @@ def test_given_settings_override_the_recipe(which, given, devices):
     recipe, model = which
     dataset = dataset_for(recipe)
     config = TrainConfig(
-        dataset=dataset.name, model=model, recipe=recipe.name, devices=named(devices), threads=1,
+        dataset=dataset.name, model=model, recipe=recipe.name, devices=device_spec(devices),
+        threads=1,
         **given,
     )  # fmt: skip
     plan = make_plan(config, dataset)
@@ -230,8 +233,8 @@ def test_lenet_on_the_digits_keeps_its_defaults():
         no_bias_decay=False, random_resized_crop=False, normalise="none",
     )  # fmt: skip
     plain, full = (
-        make_plan(TrainConfig(devices=named(2))),
-        make_plan(TrainConfig(devices=named(2), **every)),
+        make_plan(TrainConfig(devices=device_spec(2))),
+        make_plan(TrainConfig(devices=device_spec(2), **every)),
     )
     assert plain.settings() == full.settings() and plain.optimizer_params == {
         "learning_rate": 0.002,
@@ -262,7 +265,7 @@ def test_a_first_try_is_short_by_name_and_mostly_without():
 )
 def test_cifar10_is_trained_by_a_published_recipe_with_its_network(asked):
     plan = make_plan(
-        TrainConfig(dataset="cifar10", devices=named(2), **asked), dataset_for("cifar10")
+        TrainConfig(dataset="cifar10", devices=device_spec(2), **asked), dataset_for("cifar10")
     )
     assert (plan.model, plan.epochs, plan.lr) == ("cifar_resnet20", asked.get("epochs", 200), 0.1)
     assert (plan.settings()["recipe"], plan.dataset.normalization) == (
@@ -304,12 +307,12 @@ def test_cifar10_is_trained_by_a_published_recipe_with_its_network(asked):
 )
 def test_a_recipe_that_does_not_fit_is_refused_with_those_that_do(given, said):
     with pytest.raises(ConfigError) as error:
-        make_plan(TrainConfig(devices=named(1), **given))
+        make_plan(TrainConfig(devices=device_spec(1), **given))
     assert all(each in str(error.value) for each in said) and "\n" not in str(error.value)
 
 
 def test_one_mean_is_for_all_channels():
-    config = TrainConfig(dataset="cifar10", devices=named(1), normalise="0.5/0.25")
+    config = TrainConfig(dataset="cifar10", devices=device_spec(1), normalise="0.5/0.25")
     assert make_plan(config, dataset_for("cifar10")).dataset.normalization == (
         (0.5,) * 3,
         (0.25,) * 3,
@@ -346,7 +349,7 @@ def clothes(tmp_path_factory):
     )
     said = Said()
     config = TrainConfig(
-        **common, global_batch_size=10, devices=named(2), export=True, out=str(folder / "run")
+        **common, global_batch_size=10, devices=device_spec(2), export=True, out=str(folder / "run")
     )
     return train(config, reporter=said), said
 
@@ -383,7 +386,7 @@ def test_a_run_tells_its_recipe_and_that_there_is_a_shorter_one(clothes):
 
 def test_a_run_is_evaluated_with_its_own_colours(clothes):
     result, _ = clothes
-    last, found = result.history[-1], evaluate_run(str(result.run_dir), devices=named(1))
+    last, found = result.history[-1], evaluate_run(str(result.run_dir), devices=device_spec(1))
     assert found.score.accuracy == last.accuracy
     assert found.score.loss == pytest.approx(last.validation_loss, rel=1e-4)
 
@@ -451,8 +454,8 @@ def test_switches_say_yes_and_no(run):
 
 
 def test_photographs_with_pretrained_or_large_networks(tmp_path, parameters):
-    folder = write_folder(tmp_path / "pictures", size=32)
-    config = TrainConfig(dataset=f"folder:{folder}", devices=named(1), decoders=1)
+    folder = write_image_folder(tmp_path / "pictures", size=32)
+    config = TrainConfig(dataset=f"folder:{folder}", devices=device_spec(1), decoders=1)
     assert make_plan(config).settings()["recipe"] == QUICK
     large, tuned = (
         make_plan(config.replace(model="resnet50")),
@@ -475,12 +478,12 @@ def test_photographs_with_pretrained_or_large_networks(tmp_path, parameters):
 
 
 def test_packed_photographs_are_cut_already_and_a_run_says_so(tmp_path):
-    folder = write_folder(tmp_path / "pictures", size=32)
-    config = TrainConfig(dataset=f"folder:{folder}", devices=named(1), decoders=1)
+    folder = write_image_folder(tmp_path / "pictures", size=32)
+    config = TrainConfig(dataset=f"folder:{folder}", devices=device_spec(1), decoders=1)
     dataset = make_plan(config).dataset
     pack_dataset(dataset, tmp_path / "packed")
     config = TrainConfig(
-        dataset=f"folder:{tmp_path / 'packed'}", model="resnet50", devices=named(1)
+        dataset=f"folder:{tmp_path / 'packed'}", model="resnet50", devices=device_spec(1)
     )
     plan = make_plan(config)
     assert (plan.settings()["recipe"], plan.settings()["random_resized_crop"]) == (
@@ -512,7 +515,8 @@ def test_linear_scaling_goes_by_the_batch_and_not_by_the_devices(batch, few, man
 
     def rate(devices, **given):
         config = TrainConfig(
-            dataset="cifar10", model=model, lr=lr, scale_lr=True, devices=named(devices), threads=1,
+            dataset="cifar10", model=model, lr=lr, scale_lr=True, devices=device_spec(devices),
+            threads=1,
             **given,
         )  # fmt: skip
         return make_plan(config, dataset).lr
@@ -539,7 +543,7 @@ def test_processes_have_the_recipe_batches_and_rates_of_one_with_all_devices(
         dataset="fashion-mnist", data_dir=str(tmp_path), model="cifar_resnet20", recipe=recipe,
         scale_lr=True, **batch,
     )  # fmt: skip
-    alone = make_plan(config.replace(devices=named(2))).settings()
-    several = make_plan(config.replace(devices=named(1)), group=SummingGroup(0, 2)).settings()
+    alone = make_plan(config.replace(devices=device_spec(2))).settings()
+    several = make_plan(config.replace(devices=device_spec(1)), group=SummingGroup(0, 2)).settings()
     differ = {name for name in alone if alone[name] != several[name]}
     assert differ <= {"devices", "threads_per_device", "processes", "backend"}

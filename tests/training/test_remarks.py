@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.devices import named
+from support.devices import device_spec
 
 from gluonlab.config import TrainConfig
 from gluonlab.data.sets.dataset import ArraySplit, Dataset, Defaults
@@ -49,7 +49,7 @@ def data_set(train_labels, test_labels, classes, name="noise"):
 def remarks_on(tmp_path, dataset=None, **settings):
     heard = Heard()
     given = {"model": "mlp", "epochs": 1, **settings}
-    config = TrainConfig(devices=named(2), out=str(tmp_path / "run"), **given)
+    config = TrainConfig(devices=device_spec(2), out=str(tmp_path / "run"), **given)
     train(config, dataset=dataset, reporter=heard)
     return heard.remarks
 

@@ -7,13 +7,19 @@ import numpy as np
 import pytest
 from mxnet import nd
 from mxnet.gluon import nn
-from support.devices import contexts, named
-from support.process_group import in_processes
-from support.quick_runs import quick
-from support.reference import all_equal, values
+from support.devices import contexts, device_spec
+from support.process_group import run_in_threads
+from support.quick_runs import run_quickly
+from support.reference import arrays_equal, parameter_arrays
 from support.run_files import read_metrics
-from support.splits import batches_of, make_chain, plan_for, softmax, split_of
-from support.splits import trained as train_on
+from support.splits import (
+    make_batches,
+    make_chain,
+    make_parallelism,
+    make_strategy_plan,
+    softmax_loss,
+)
+from support.splits import train_strategy as train_on
 from support.stores import STORES
 
 from gluonlab.config import TrainConfig
@@ -97,7 +103,7 @@ def test_a_drift_is_named_in_every_process_of_a_group():
             check.compare_replicas(2)
         return str(caught.value)
 
-    first, second = in_processes(2, work)
+    first, second = run_in_threads(2, work)
     ctxs = contexts(2)
     assert first == second
     assert (
@@ -164,12 +170,14 @@ class Drifting(DataParallel):
     ],
 )
 def test_a_drift_of_one_bit_is_found_in_whatever_devices_of_a_split_hold_alike(way, copies, more):
-    plan = plan_for(split_of(way, contexts(2 * copies), 2, max_shard_images=4, **more))
+    plan = make_strategy_plan(
+        make_parallelism(way, contexts(2 * copies), 2, max_shard_images=4, **more)
+    )
     chain = ([("conv", 4)], [("dense", 5), ("sigmoid", 1)], False, True)
     make = lambda ctxs, start=None: make_chain(chain, start or ctxs)  # noqa: E731
-    strategy = strategy_class(way)(make, softmax(), plan, SINGLE_PROCESS)
+    strategy = strategy_class(way)(make, softmax_loss(), plan, SINGLE_PROCESS)
     check = ReplicaCheck(strategy.net, replicated=strategy.replicated_parameters())
-    train_on(strategy, batches_of([7, 1]))
+    train_on(strategy, make_batches([7, 1]))
     check.compare_replicas(1)
     several = [param for param in strategy.replicated_parameters() if len(param.list_ctx()) > 1]
     assert several
@@ -184,7 +192,7 @@ def test_a_drift_of_one_bit_is_found_in_whatever_devices_of_a_split_hold_alike(w
 
 def test_a_run_ends_at_the_first_check_after_the_drift(tmp_path):
     config = TrainConfig(
-        devices=named(3), model="mlp", epochs=1, batch_size=40, check_replicas=3,
+        devices=device_spec(3), model="mlp", epochs=1, batch_size=40, check_replicas=3,
         out=str(tmp_path / "run"),
     )  # fmt: skip
     with pytest.raises(DriftError, match="after step 6, not yet after step 3") as caught:
@@ -218,13 +226,15 @@ def test_a_run_ends_at_the_first_check_after_the_drift(tmp_path):
     ],
 )
 def test_replicas_that_are_alike_train_on_with_the_same_bits(tmp_path, store, devices, more):
-    settings = {"devices": named(devices), "kvstore": store, "batch_size": 300, **more}
+    settings = {"devices": device_spec(devices), "kvstore": store, "batch_size": 300, **more}
     plain, checked = (
-        quick(tmp_path, name, **settings, check_replicas=every)
+        run_quickly(tmp_path, name, **settings, check_replicas=every)
         for name, every in (("plain", None), ("checked", 1))
     )
-    assert all_equal(values(plain.net), values(checked.net))
+    assert arrays_equal(parameter_arrays(plain.net), parameter_arrays(checked.net))
 
 
 def test_a_single_replica_is_not_compared(tmp_path):
-    assert quick(tmp_path, devices=named(1), check_replicas=1).plan.check_replicas is None
+    assert (
+        run_quickly(tmp_path, devices=device_spec(1), check_replicas=1).plan.check_replicas is None
+    )

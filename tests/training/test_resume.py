@@ -10,20 +10,20 @@ import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from support.devices import device, named, on_gpus
+from support.devices import device, device_spec, runs_on_gpus
 from support.drawn_runs import (
-    IMAGES,
+    IMAGE_COUNT,
     LAYERS,
-    STEPS_OF_TWO_EPOCHS,
-    assert_ends_alike,
-    few_digits,
-    network_of,
-    resume,
-    settings_of,
+    TWO_EPOCH_STEPS,
+    assert_resumes_identically,
+    drawn_run_settings,
+    load_few_digits,
+    register_drawn_network,
+    resume_run,
 )
 from support.examples import examples
-from support.image_folders import write_folder
-from support.interrupted_runs import break_off, lines, parameters
+from support.image_folders import write_image_folder
+from support.interrupted_runs import interrupt_run, read_comparable_metrics, read_parameter_bytes
 
 from gluonlab.collectives.named_topologies import make_topology
 from gluonlab.collectives.topology_file import write_topology
@@ -50,15 +50,15 @@ def test_a_run_placed_by_a_file_goes_on_from_another_folder(tmp_path, monkeypatc
         folder.mkdir()
     monkeypatch.chdir(here)
     write_topology(make_topology("p3.16xlarge"), "m.json")
-    placed = {"devices": named(8), "kvstore": "ring", "topology": "m.json", "batch_size": 1}
-    read = few_digits()
-    assert break_off(3, tmp_path / "run", read, **placed, epochs=1, checkpoint_every="2")
+    placed = {"devices": device_spec(8), "kvstore": "ring", "topology": "m.json", "batch_size": 1}
+    read = load_few_digits()
+    assert interrupt_run(3, tmp_path / "run", read, **placed, epochs=1, checkpoint_every="2")
     order = json.loads((tmp_path / "run" / "config.json").read_text())["settings"]["order"]
     assert order != [str(device(number)) for number in range(8)]
     monkeypatch.chdir(there)
     before = read_resume_point(tmp_path / "run")
     assert resumed_config(before).topology == str(here / "m.json")
-    resume(tmp_path / "run", read)
+    resume_run(tmp_path / "run", read)
     score = evaluate_run(str(tmp_path / "run")).score
     (here / "m.json").rename(there / "m.json")
     assert evaluate_run(str(tmp_path / "run")).score == score
@@ -71,7 +71,7 @@ def test_a_run_placed_by_a_file_goes_on_from_another_folder(tmp_path, monkeypatc
 @pytest.fixture
 def with_layers():
     with ExitStack() as stack:
-        yield lambda layers: stack.enter_context(network_of(layers))
+        yield lambda layers: stack.enter_context(register_drawn_network(layers))
 
 
 DRAWN = {
@@ -91,10 +91,10 @@ DRAWN = {
 
 @examples(3, 100)
 @given(
-    layers=st.lists(st.sampled_from([*LAYERS][: 3 if on_gpus() else 4]), max_size=3),
+    layers=st.lists(st.sampled_from([*LAYERS][: 3 if runs_on_gpus() else 4]), max_size=3),
     sync_bn=st.booleans(),
     options=st.fixed_dictionaries(DRAWN),
-    steps=st.integers(2, STEPS_OF_TWO_EPOCHS),
+    steps=st.integers(2, TWO_EPOCH_STEPS),
     every=st.integers(1, 5),
 )
 def test_a_resumed_run_is_bit_identical_to_an_uninterrupted_one(
@@ -104,39 +104,40 @@ def test_a_resumed_run_is_bit_identical_to_an_uninterrupted_one(
     cuts = options["kvstore"] == "sharded-optimizer"  # parameters, which some optimizers refuse
     assume(OPTIMIZERS[options["optimizer"]].element_wise or not cuts)
     folder, sync_bn = tmp_path_factory.mktemp("runs"), sync_bn and "norm" in layers
-    with network_of(layers):
-        options = settings_of(**options, sync_bn=sync_bn)
-        assert_ends_alike(folder, steps, f"{every} steps", **options)
+    with register_drawn_network(layers):
+        options = drawn_run_settings(**options, sync_bn=sync_bn)
+        assert_resumes_identically(folder, steps, f"{every} steps", **options)
 
 
 @BY_CUDNN
 def test_dropout_draws_the_same_beyond_the_steps_at_which_it_is_seeded(tmp_path, with_layers):
     with_layers(["dropout"])
-    options = settings_of(2, global_batch_size=2, epochs=1)
-    assert SEED_EVERY + 7 < IMAGES / 2
-    assert_ends_alike(tmp_path, SEED_EVERY + 9, f"{SEED_EVERY + 7} steps", **options)
+    options = drawn_run_settings(2, global_batch_size=2, epochs=1)
+    assert SEED_EVERY + 7 < IMAGE_COUNT / 2
+    assert_resumes_identically(tmp_path, SEED_EVERY + 9, f"{SEED_EVERY + 7} steps", **options)
 
 
 def test_images_from_files_go_on_in_mid_epoch(tmp_path):
-    root = write_folder(tmp_path / "animals", train=14, val=5)
+    root = write_image_folder(tmp_path / "animals", train=14, val=5)
     options = {
-        "dataset": f"folder:{root}", "devices": named(2), "threads": 1, "model": "mlp", "epochs": 2,
+        "dataset": f"folder:{root}", "devices": device_spec(2), "threads": 1, "model": "mlp",
+        "epochs": 2,
         "global_batch_size": 5, "image_size": 16, "decoders": 2, "resident_bytes": 0, "flip": True,
         "random_resized_crop": True, "optimizer": "sgd", "lr": 0.01,
     }  # fmt: skip
     train(TrainConfig(**options, out=str(tmp_path / "whole")), reporter=Reporter())
-    assert break_off(7, tmp_path / "run", **options, checkpoint_every="5")
+    assert interrupt_run(7, tmp_path / "run", **options, checkpoint_every="5")
     train(resume=tmp_path / "run", reporter=Reporter())
-    assert parameters(tmp_path / "run") == parameters(tmp_path / "whole")
-    assert lines(tmp_path / "run") == lines(tmp_path / "whole")
+    assert read_parameter_bytes(tmp_path / "run") == read_parameter_bytes(tmp_path / "whole")
+    assert read_comparable_metrics(tmp_path / "run") == read_comparable_metrics(tmp_path / "whole")
 
 
 @pytest.fixture
 def of_files(tmp_path):
     """The settings of a run on images that are resized."""
-    root = write_folder(tmp_path / "animals", train=5, val=2, size=20)
+    root = write_image_folder(tmp_path / "animals", train=5, val=2, size=20)
     return {
-        "dataset": f"folder:{root}", "devices": named(1), "model": "mlp", "epochs": 2,
+        "dataset": f"folder:{root}", "devices": device_spec(1), "model": "mlp", "epochs": 2,
         "global_batch_size": 5, "image_size": 16, "decoders": 1, "resident_bytes": 0,
         "optimizer": "sgd", "lr": 0.01,
     }  # fmt: skip
@@ -158,7 +159,7 @@ def without_cykooz():
 @pytest.mark.skipif(images_resized.cykooz is None, reason="cykooz.resizer has no wheel here")
 def test_a_run_keeps_the_library_that_resizes_its_images(tmp_path, of_files, without_cykooz):
     train(TrainConfig(**of_files, out=str(tmp_path / "whole")), reporter=Reporter())
-    assert break_off(3, tmp_path / "run", **of_files, checkpoint_every="2")
+    assert interrupt_run(3, tmp_path / "run", **of_files, checkpoint_every="2")
     noted = json.loads((tmp_path / "run" / "config.json").read_text())["settings"]["resizer"]
     assert noted == "cykooz"
     with pytest.raises(ConfigError, match="--resizer was cykooz, and would be pillow"):
@@ -174,13 +175,13 @@ def test_a_run_keeps_the_library_that_resizes_its_images(tmp_path, of_files, wit
 def test_a_run_of_a_version_without_resizers_goes_on_with_pillow(tmp_path, of_files):
     config = TrainConfig(**of_files, resizer="pillow", out=str(tmp_path / "whole"))
     train(config, reporter=Reporter())
-    assert break_off(3, tmp_path / "run", **of_files, resizer="pillow", checkpoint_every="2")
+    assert interrupt_run(3, tmp_path / "run", **of_files, resizer="pillow", checkpoint_every="2")
     file = tmp_path / "run" / "config.json"
     about = json.loads(file.read_text())
     del about["config"]["resizer"], about["settings"]["resizer"]
     file.write_text(json.dumps(about))
     assert train(resume=tmp_path / "run", reporter=Reporter()).plan.dataset.resizer == "pillow"
-    assert parameters(tmp_path / "run") == parameters(tmp_path / "whole")
+    assert read_parameter_bytes(tmp_path / "run") == read_parameter_bytes(tmp_path / "whole")
 
 
 @pytest.mark.parametrize(("layers", "seeded"), [(["dropout"], True), (["norm"], False)])
@@ -191,8 +192,8 @@ def test_dropout_masks_differ_by_device_and_epoch_and_what_draws_nothing_is_not_
     seed = "gluonlab.training.train_state.mx.random.seed"
     monkeypatch.setattr(seed, lambda value, ctx=None: ctx is not None and seeds.append(value))
     with_layers(layers)
-    config = TrainConfig(**settings_of(3), out=str(tmp_path / "run"))
-    train(config, reporter=Reporter(), dataset=few_digits())
+    config = TrainConfig(**drawn_run_settings(3), out=str(tmp_path / "run"))
+    train(config, reporter=Reporter(), dataset=load_few_digits())
     assert len(set(seeds)) == len(seeds) == (3 * 2 if seeded else 0)  # devices, epochs
 
 
@@ -200,8 +201,10 @@ def test_dropout_masks_differ_by_device_and_epoch_and_what_draws_nothing_is_not_
 def broken_off_once(tmp_path_factory):
     """A run of a network without statistics, broken off after step 11 of 16."""
     folder = tmp_path_factory.mktemp("broken off") / "run"
-    with network_of(["convolution"]):
-        assert break_off(11, folder, few_digits(), **settings_of(2), checkpoint_every="3")
+    with register_drawn_network(["convolution"]):
+        assert interrupt_run(
+            11, folder, load_few_digits(), **drawn_run_settings(2), checkpoint_every="3"
+        )
     return folder
 
 
@@ -215,23 +218,23 @@ def broken_off(broken_off_once, tmp_path, with_layers):
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
     """The result of the same run, which nobody broke off."""
-    config = TrainConfig(**settings_of(2), out=str(tmp_path_factory.mktemp("whole") / "run"))
-    with network_of(["convolution"]):
-        return train(config, reporter=Reporter(), dataset=few_digits())
+    config = TrainConfig(**drawn_run_settings(2), out=str(tmp_path_factory.mktemp("whole") / "run"))
+    with register_drawn_network(["convolution"]):
+        return train(config, reporter=Reporter(), dataset=load_few_digits())
 
 
 @pytest.mark.parametrize(
     "given",
     [
-        {"devices": named(1)},
-        {"devices": named(3), "kvstore": "ring"},
+        {"devices": device_spec(1)},
+        {"devices": device_spec(3), "kvstore": "ring"},
         {"kvstore": "tree"},
         {"kvstore": "auto"},
     ],
     ids=str,
 )
 def test_on_other_devices_a_resumed_run_has_the_same_sums(broken_off, undisturbed, given):
-    result = resume(broken_off, **given)
+    result = resume_run(broken_off, **given)
     for one, other in zip(
         undisturbed.net.collect_params().values(), result.net.collect_params().values()
     ):
@@ -261,46 +264,50 @@ def test_on_other_devices_a_resumed_run_has_the_same_sums(broken_off, undisturbe
 def test_settings_that_change_results_are_refused_with_the_difference(broken_off, given, said):
     before = {path: path.read_bytes() for path in broken_off.rglob("*") if path.is_file()}
     with pytest.raises(ConfigError) as raised:
-        resume(broken_off, **given)
+        resume_run(broken_off, **given)
     assert said in str(raised.value) and "\n" not in str(raised.value)
     assert before == {path: path.read_bytes() for path in broken_off.rglob("*") if path.is_file()}
 
 
 def test_another_data_set_is_refused(broken_off):
-    other = few_digits(IMAGES - 1)
+    other = load_few_digits(IMAGE_COUNT - 1)
     with pytest.raises(ConfigError, match=r"its train split had 150 images.* and has 149"):
-        resume(broken_off, other)
-    images = few_digits().train.images.copy()
+        resume_run(broken_off, other)
+    images = load_few_digits().train.images.copy()
     images[-1, 0, 0, 0] ^= 1
-    train_split = ArraySplit(images, few_digits().train.labels)
+    train_split = ArraySplit(images, load_few_digits().train.labels)
     with pytest.raises(ConfigError, match=r"its train split had 150 images, sha256 .* and has 150"):
-        resume(broken_off, dataclasses.replace(other, train=train_split))
+        resume_run(broken_off, dataclasses.replace(other, train=train_split))
 
 
 def test_batchnorm_goes_on_with_as_many_devices_only(tmp_path, with_layers):
     with_layers(["norm"])
-    assert break_off(5, tmp_path / "run", few_digits(), **settings_of(2), checkpoint_every="2")
+    assert interrupt_run(
+        5, tmp_path / "run", load_few_digits(), **drawn_run_settings(2), checkpoint_every="2"
+    )
     with pytest.raises(ConfigError, match="BatchNorm looks at each part of a batch"):
-        resume(tmp_path / "run", devices=named(3))
+        resume_run(tmp_path / "run", devices=device_spec(3))
 
 
 def test_epochs_may_grow(broken_off, tmp_path):
-    result = resume(broken_off, epochs=3)
-    config = TrainConfig(**settings_of(2, epochs=3), out=str(tmp_path / "whole"))
-    train(config, reporter=Reporter(), dataset=few_digits())
-    assert parameters(broken_off) == parameters(tmp_path / "whole")
+    result = resume_run(broken_off, epochs=3)
+    config = TrainConfig(**drawn_run_settings(2, epochs=3), out=str(tmp_path / "whole"))
+    train(config, reporter=Reporter(), dataset=load_few_digits())
+    assert read_parameter_bytes(broken_off) == read_parameter_bytes(tmp_path / "whole")
     assert [epoch.epoch for epoch in result.history] == [1, 2, 3]
     finished = read_resume_point(broken_off)
     with pytest.raises(ConfigError, match="3 of 3 epochs are finished"):
-        train(resume=broken_off, reporter=Reporter(), dataset=few_digits())
+        train(resume=broken_off, reporter=Reporter(), dataset=load_few_digits())
     assert finished.checkpoint.step == 24
 
 
 def test_the_best_is_kept_besides_the_newest(tmp_path, with_layers):
     with_layers(["convolution"])
-    options = settings_of(1, epochs=6, lr=0.3, checkpoint_every="1 epoch", keep=1)
+    options = drawn_run_settings(1, epochs=6, lr=0.3, checkpoint_every="1 epoch", keep=1)
     result = train(
-        TrainConfig(**options, out=str(tmp_path / "run")), reporter=Reporter(), dataset=few_digits()
+        TrainConfig(**options, out=str(tmp_path / "run")),
+        reporter=Reporter(),
+        dataset=load_few_digits(),
     )
     best = max(result.history, key=lambda epoch: epoch.accuracy)
     steps = {int(each.name[5:]) for each in (tmp_path / "run" / "checkpoints").iterdir()}
@@ -311,17 +318,17 @@ def test_a_run_goes_on_from_where_its_metrics_are_as_they_were(broken_off):
     """The first checkpoint was written before any loss was read."""
     file = broken_off / "metrics.jsonl"
     file.write_text(file.read_text().replace('"step": 1,', '"step": 7,', 1))
-    resume(broken_off)
+    resume_run(broken_off)
     assert "has other lines than those before it" in file.read_text()
-    steps = [line["step"] for line in lines(broken_off) if line["kind"] == "step"]
-    assert steps == list(range(1, STEPS_OF_TWO_EPOCHS + 1))
+    steps = [line["step"] for line in read_comparable_metrics(broken_off) if line["kind"] == "step"]
+    assert steps == list(range(1, TWO_EPOCH_STEPS + 1))
 
 
 def test_a_run_without_a_checkpoint_is_refused(tmp_path, with_layers):
     with_layers([])
-    assert break_off(3, tmp_path / "run", few_digits(), **settings_of(1))
+    assert interrupt_run(3, tmp_path / "run", load_few_digits(), **drawn_run_settings(1))
     with pytest.raises(DataError, match="has no checkpoint to go on from: give the folder"):
-        resume(tmp_path / "run")
+        resume_run(tmp_path / "run")
     with pytest.raises(DataError, match=r"--resume .*nowhere is no folder"):
         read_resume_point(tmp_path / "nowhere")
 

@@ -11,7 +11,7 @@ import mxnet as mx
 import numpy as np
 import pytest
 from mxnet import nd
-from support.devices import named
+from support.devices import device_spec
 
 from gluonlab.config import TrainConfig
 from gluonlab.data import load_dataset
@@ -32,7 +32,7 @@ WEIGHTS = 28 * 28 * 128 + 128 + 128 * 64 + 64 + 64 * 10 + 10  # of the MLP on di
 
 
 def needs(**settings):
-    plan = make_plan(TrainConfig(**{"devices": named(2), "model": "mlp", **settings}))
+    plan = make_plan(TrainConfig(**{"devices": device_spec(2), "model": "mlp", **settings}))
     return MemoryEstimator(plan, make_net(plan))
 
 
@@ -66,7 +66,7 @@ def test_the_state_is_what_the_optimizer_really_makes(name):
         for i, weight in enumerate(weights)
         for array in flatten_state(optimizer.create_state_multi_precision(i, weight))
     ]
-    assert needs(devices=named(1), optimizer=name).memory(10).optimizer_state == sum(
+    assert needs(devices=device_spec(1), optimizer=name).memory(10).optimizer_state == sum(
         array.size * 4 for array in made
     )
 
@@ -102,7 +102,7 @@ def enormous(tmp_path_factory):
 
 @pytest.mark.parametrize(("count", "batch"), [(1, 174_762), (2, 87_381)])
 def test_a_batch_of_more_elements_than_mxnet_has_fits_no_memory(enormous, count, batch):
-    table = needs(dataset=enormous, devices=named(count))
+    table = needs(dataset=enormous, devices=device_spec(count))
     assert 174_762 == (2**31 - 2) // (3 * 64 * 64)
     assert table.limit.largest_images(180_000) == table.limit.largest_images(2**31) == batch
     assert table.limit.largest_images(1000) == 1000
@@ -115,21 +115,21 @@ def test_a_batch_of_more_elements_than_mxnet_has_fits_no_memory(enormous, count,
 
 def test_arrays_inside_of_a_network_count_too(enormous):
     """LeNet's first convolution makes 20 x 62 x 62 numbers of 3 x 64 x 64."""
-    assert needs(dataset=enormous, model="lenet", devices=named(1)).limit.largest_images(
+    assert needs(dataset=enormous, model="lenet", devices=device_spec(1)).limit.largest_images(
         180_000
     ) <= (2**31 - 2) // (20 * 60 * 60)
 
 
-@pytest.mark.parametrize("more", [{}, {"mixup": 0.2}, {"devices": named(2)}], ids=str)
+@pytest.mark.parametrize("more", [{}, {"mixup": 0.2}, {"devices": device_spec(2)}], ids=str)
 def test_a_run_whose_batch_is_too_large_for_mxnet_is_refused_before_anything_is_written(
     enormous, empty_cwd, more
 ):
     config = TrainConfig(
         dataset=enormous,
         model="lenet",
-        **{"devices": named(1), "global_batch_size": 100_000, **more},
+        **{"devices": device_spec(1), "global_batch_size": 100_000, **more},
     )
-    if config.devices == named(2):
+    if config.devices == device_spec(2):
         config = config.replace(global_batch_size=180_000)
     with pytest.raises(
         ConfigError,
@@ -179,7 +179,7 @@ from gluonlab.parallel.data.strategy import data_parallel
 from gluonlab.training.build_network import make_net
 from gluonlab.training.run_memory import MemoryEstimator
 from gluonlab.training.plan import make_plan
-from support.process_memory import peak_bytes
+from support.process_memory import measure_peak_bytes
 
 def plan_of(batch_size):
     settings = dict(devices="cpu*2", dataset="synthetic", optimizer="adam")
@@ -198,7 +198,7 @@ def work(plan, batches):
 
 work(plan_of(8), 2)  # what is loaded and compiled once is no part of a batch
 plan = plan_of(768)
-peak = peak_bytes(lambda: work(plan, 2))
+peak = measure_peak_bytes(lambda: work(plan, 2))
 print(json.dumps([peak, 2 * MemoryEstimator(plan, make_net(plan)).memory(768).total]))
 """
 
@@ -214,10 +214,10 @@ def test_a_batch_adds_what_was_planned(python):
 
 
 SPLITS = {
-    "layers": {"devices": named(2), "split": "layers", "cut": "2"},
-    "channels": {"devices": named(2), "split": "channels"},
-    "pipeline": {"devices": named(2), "split": "pipeline", "cut": "2"},
-    "copies": {"devices": named(4), "split": "pipeline", "stages": 2, "cut": "2"},
+    "layers": {"devices": device_spec(2), "split": "layers", "cut": "2"},
+    "channels": {"devices": device_spec(2), "split": "channels"},
+    "pipeline": {"devices": device_spec(2), "split": "pipeline", "cut": "2"},
+    "copies": {"devices": device_spec(4), "split": "pipeline", "stages": 2, "cut": "2"},
 }
 
 
@@ -252,7 +252,7 @@ def test_a_pipeline_keeps_as_many_activations_as_its_schedule_has_slots():
     taken = {}
     for schedule in ("gpipe", "1f1b"):
         settings = {"split": "pipeline", "cut": "3", "pipeline_schedule": schedule}
-        plan = make_plan(TrainConfig(devices=named(2), dataset="synthetic", **settings))
+        plan = make_plan(TrainConfig(devices=device_spec(2), dataset="synthetic", **settings))
         strategy = prepare(plan).strategy
         taken[schedule] = [
             each.activations for each in strategy.estimate_memory(ShardSizes((800,)))
@@ -270,7 +270,7 @@ def test_a_pipeline_keeps_as_many_activations_as_its_schedule_has_slots():
 )
 def test_memory_is_printed_before_training(tmp_path, capsys, batch_size, images):
     config = TrainConfig(
-        devices=named(2),
+        devices=device_spec(2),
         model="mlp",
         batch_size=batch_size,
         epochs=1,
@@ -301,7 +301,11 @@ def test_memory_is_printed_before_training(tmp_path, capsys, batch_size, images)
 @pytest.mark.long
 def test_memory_is_not_measured_for_other_data_than_the_name_gives(tmp_path, capsys):
     config = TrainConfig(
-        devices=named(2), dataset="synthetic", epochs=1, memory=True, out=str(tmp_path / "run")
+        devices=device_spec(2),
+        dataset="synthetic",
+        epochs=1,
+        memory=True,
+        out=str(tmp_path / "run"),
     )
     train(
         config, reporter=ConsoleReporter(bar=False), dataset=load_dataset("synthetic", samples=64)

@@ -5,27 +5,36 @@ from itertools import combinations
 
 import pytest
 from support import long_trainings
-from support.long_trainings import CHANGED, MIXED, Watching, taken, tiny, train_on
+from support.long_trainings import (
+    AUGMENTATION,
+    MIXED_SETTINGS,
+    ResourceReporter,
+    count_resources,
+    make_tiny_dataset,
+    train_on_dataset,
+)
 
 
 @pytest.mark.parametrize(
     "settings",
-    [MIXED[2], pytest.param(MIXED[0], marks=pytest.mark.long)],
+    [MIXED_SETTINGS[2], pytest.param(MIXED_SETTINGS[0], marks=pytest.mark.long)],
     ids=["streamed", "resident"],
 )
 def test_trainings_one_after_the_other_leave_nothing(tmp_path, settings):
-    dataset = tiny(32)
-    train_on(dataset, tmp_path / "warm", **settings)
-    before = taken()
+    dataset = make_tiny_dataset(32)
+    train_on_dataset(dataset, tmp_path / "warm", **settings)
+    before = count_resources()
     for number in range(2):
-        train_on(dataset, tmp_path / f"{number}", **settings)
-    assert taken() == before
+        train_on_dataset(dataset, tmp_path / f"{number}", **settings)
+    assert count_resources() == before
 
 
 def test_epochs_take_no_threads_and_no_files(tmp_path):
-    watching = Watching(2, 9)
-    train_on(tiny(16), tmp_path / "run", watching, model="mlp", epochs=9, **CHANGED)
-    assert watching.seen[0] == watching.seen[1]
+    watching = ResourceReporter(2, 9)
+    train_on_dataset(
+        make_tiny_dataset(16), tmp_path / "run", watching, model="mlp", epochs=9, **AUGMENTATION
+    )
+    assert watching.resources[0] == watching.resources[1]
 
 
 @pytest.mark.long
@@ -56,13 +65,15 @@ def test_a_runs_bits_do_not_depend_on_the_runs_before(tmp_path, python):
     """1, 2 and 4 devices, 1 and 2 threads in every order of two, against a process of its own."""
     code = (
         "import sys, hashlib, warnings; warnings.simplefilter('ignore')\n"
-        "from support.quick_runs import quick; from support.reference import values\n"
+        "from support.quick_runs import run_quickly\n"
+        "from support.reference import parameter_arrays\n"
         "import pathlib, tempfile; runs = pathlib.Path(tempfile.mkdtemp(dir='.'))\n"
         "for i, run in enumerate(sys.argv[1:]):\n"
         "    n, threads = map(int, run.split(','))\n"
-        "    net = quick(runs, str(i), devices=f'cpu*{n}' if n > 1 else 'cpu', "
+        "    net = run_quickly(runs, str(i), devices=f'cpu*{n}' if n > 1 else 'cpu', "
         "threads=threads, model='lenet', batch_size=32, seed=3).net\n"
-        "    print(hashlib.sha256(b''.join(value.tobytes() for value in values(net))).hexdigest())"
+        "    parameters = b''.join(array.tobytes() for array in parameter_arrays(net))\n"
+        "    print(hashlib.sha256(parameters).hexdigest())"
     )
     runs = ["1,2", "2,1", "4,1", "1,1"]
     alone = {}

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mxnet import nd
 from support.idx_files import write_mnist
-from support.image_folders import write_folder
+from support.image_folders import write_image_folder
 from support.run_files import read_metrics
 
 from gluonlab.config import TrainConfig
@@ -108,8 +108,8 @@ def test_every_field_that_can_change_numbers_shows(empty_cwd):
 @pytest.mark.long
 @pytest.mark.parametrize("name", [*filter(of_folder, CHANGES)])
 def test_every_option_that_changes_image_files_shows(name, empty_cwd):
-    write_folder(empty_cwd / "pictures", train=1, val=1)
-    write_folder(empty_cwd / "unsplit", train=4, val=0)
+    write_image_folder(empty_cwd / "pictures", train=1, val=1)
+    write_image_folder(empty_cwd / "unsplit", train=4, val=0)
     shutil.rmtree(empty_cwd / "unsplit" / "val")
     one, other = settings_of_both(name)
     assert one != other

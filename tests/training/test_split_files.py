@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mxnet import nd
-from support.devices import contexts, named
-from support.drawn_runs import WAYS, few_digits, network_of, of_way
+from support.devices import contexts, device_spec
+from support.drawn_runs import SPLITS, load_few_digits, register_drawn_network, split_settings
 from support.examples import examples
 
 from gluonlab.config import TrainConfig
@@ -44,24 +44,24 @@ def accuracy_without_mxnet(folder):
     return (scores.argmax(axis=1) == labels).mean()
 
 
-SPLIT = [way for way in WAYS if WAYS[way][1]["split"] != "data"]
+SPLIT = [way for way in SPLITS if SPLITS[way][1]["split"] != "data"]
 
 
 @examples(3, 40)
 @given(
     way=st.sampled_from(SPLIT),
-    other=st.sampled_from([*WAYS]),
+    other=st.sampled_from([*SPLITS]),
     middle=st.lists(st.sampled_from(MIDDLE), min_size=1, max_size=2),
 )
 @pytest.mark.long
 def test_every_split_scores_with_what_another_leaves(tmp_path_factory, way, other, middle):
     folder = tmp_path_factory.mktemp("runs") / "run"
-    devices, split = WAYS[other]
-    with network_of(["convolution", *middle, "convolution"]):
-        config = TrainConfig(**of_way(way, epochs=1), out=str(folder), export="onnx")
-        train(config, reporter=Reporter(), dataset=few_digits())
-        expected = evaluate_run(str(folder), devices=named(1), split="data")
-        found = evaluate_run(str(folder), devices=named(devices), **split)
+    devices, split = SPLITS[other]
+    with register_drawn_network(["convolution", *middle, "convolution"]):
+        config = TrainConfig(**split_settings(way, epochs=1), out=str(folder), export="onnx")
+        train(config, reporter=Reporter(), dataset=load_few_digits())
+        expected = evaluate_run(str(folder), devices=device_spec(1), split="data")
+        found = evaluate_run(str(folder), devices=device_spec(devices), **split)
     assert found.score.loss == pytest.approx(expected.score.loss, rel=1e-5)
     assert found.score.accuracy == pytest.approx(expected.score.accuracy, abs=1 / 360)
     assert exported_accuracy(folder / "export") == pytest.approx(
@@ -71,4 +71,4 @@ def test_every_split_scores_with_what_another_leaves(tmp_path_factory, way, othe
         expected.score.accuracy, abs=1 / 360
     )
     [run] = read_runs([folder])
-    assert WAYS[way][1]["split"] in make_page([run])
+    assert SPLITS[way][1]["split"] in make_page([run])

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.process_group import in_processes
+from support.process_group import run_in_threads
 
 from gluonlab.host.signals import EXCEPTION_BY_SIGNAL, StopRequest
 from gluonlab.training.stop_consensus import POLL_EVERY, StopCoordinator
@@ -46,7 +46,7 @@ def test_all_see_a_signal_after_the_same_exchange(of_ranks):
             seen.append((consensus.agreed_signal, consensus.shared_time()))
         return seen
 
-    everyones = in_processes(len(of_ranks), work)
+    everyones = run_in_threads(len(of_ranks), work)
     assert all(seen == everyones[0] for seen in everyones)
     first = min((own[0] for own in of_ranks if own is not None), default=EXCHANGES)
     signals, moments = zip(*everyones[0])
@@ -72,7 +72,7 @@ def test_the_time_is_that_of_rank_0():
         assert consensus.shared_time() == told
         return told, asked - begun, answered - before
 
-    (first, least, most), (second, *_) = in_processes(2, work)
+    (first, least, most), (second, *_) = run_in_threads(2, work)
     assert first == second
     assert least - 1e-6 <= first <= most + 1e-6
 
@@ -97,7 +97,7 @@ def test_an_evaluation_of_a_group_ends_after_the_same_batch():
             consensus.raise_signal()
         return done
 
-    assert in_processes(2, work) == [list(range(3 * POLL_EVERY))] * 2
+    assert run_in_threads(2, work) == [list(range(3 * POLL_EVERY))] * 2
 
 
 def test_a_single_process_sees_its_own_signal_at_once():

@@ -7,9 +7,9 @@ import os
 import mxnet as mx
 import numpy as np
 import pytest
-from support.devices import named
-from support.image_folders import write_folder
-from support.process_memory import peak_of_a_run
+from support.devices import device_spec
+from support.image_folders import write_image_folder
+from support.process_memory import measure_run_peak
 
 from gluonlab.config import TrainConfig, option_name
 from gluonlab.data import load_dataset
@@ -53,26 +53,26 @@ RUN_TO_RUN = 0.97  # of two runs of one config
 @pytest.mark.parametrize("settings", RUNS.values(), ids=list(RUNS))
 def test_a_run_needs_the_measured_memory(python, settings):
     """Ten epochs of the command: what grows from one to the next would show."""
-    settings = {"devices": named(2), "epochs": 10, **settings}
+    settings = {"devices": device_spec(2), "epochs": 10, **settings}
     words = [
         word
         for name, value in settings.items()
         for word in (option_name(name), str(value))
         if word != "True"
     ]
-    taken = peak_of_a_run(python, *words)
+    taken = measure_run_peak(python, *words)
     measured = measure_run_memory(TrainConfig(**settings))
     assert RUN_TO_RUN * taken - 4 * MIB < measured < 1.15 * taken
 
 
 @pytest.mark.long
 def test_processes_that_decode_images_count(tmp_path):
-    write_folder(tmp_path / "images", train=40, size=32)
+    write_image_folder(tmp_path / "images", train=40, size=32)
     one, three = (
         measure_run_memory(
             TrainConfig(
                 dataset=f"folder:{tmp_path / 'images'}",
-                devices=named(1),
+                devices=device_spec(1),
                 decoders=count,
                 resident_bytes=0,
             )
@@ -92,7 +92,7 @@ def test_losses_that_are_taken_again_are_those_of_their_own_step(model, split):
     same memory.
     """
     settings = {"dataset": "synthetic", "model": model, "batch_size": 12, "split": split}
-    plan = make_plan(TrainConfig(devices=named(2), **settings))
+    plan = make_plan(TrainConfig(devices=device_spec(2), **settings))
     few = _ReducedRun()
     strategy = prepare(reduce_plan(plan), few.strategy).strategy
     assert isinstance(strategy, strategy_class(split))  # it is the split's memory that is measured
@@ -121,17 +121,17 @@ def test_losses_that_are_taken_again_are_those_of_their_own_step(model, split):
 def test_a_process_over_the_memory_limit_is_killed_at_once():
     before = set(child_pids(os.getpid()))
     with pytest.raises(MemoryLimitExceeded):
-        measure_run_memory(TrainConfig(devices=named(2), model="mlp"), limit_bytes=60 * MIB)
+        measure_run_memory(TrainConfig(devices=device_spec(2), model="mlp"), limit_bytes=60 * MIB)
     assert set(child_pids(os.getpid())) <= before
 
 
 @pytest.mark.long
 def test_the_probe_raises_the_errors_of_the_run():
     with pytest.raises(ModelError, match="the smallest square ones that it takes are 1x63x63"):
-        measure_run_memory(TrainConfig(devices=named(1), model="gluoncv:alexnet"))
+        measure_run_memory(TrainConfig(devices=device_spec(1), model="gluoncv:alexnet"))
     with pytest.raises(OtherDatasetError):
         measure_run_memory(
-            TrainConfig(devices=named(1), dataset="synthetic"),
+            TrainConfig(devices=device_spec(1), dataset="synthetic"),
             load_dataset("synthetic", samples=64),
         )
 

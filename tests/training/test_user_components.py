@@ -10,10 +10,15 @@ from hypothesis import strategies as st
 from mxnet import autograd, gluon, nd
 from mxnet.gluon import nn
 from sklearn.metrics import f1_score
-from support.devices import device, named
-from support.interrupted_runs import PullsThePlug, Stopped, lines, parameters
-from support.process_group import in_processes
-from support.reference import distance, values
+from support.devices import device, device_spec
+from support.interrupted_runs import (
+    RunStopped,
+    StoppingReporter,
+    read_comparable_metrics,
+    read_parameter_bytes,
+)
+from support.process_group import run_in_threads
+from support.reference import parameter_arrays, relative_distance
 from support.run_files import read_metrics
 
 from gluonlab.config import TrainConfig
@@ -50,7 +55,7 @@ def make_net(classes):
 
 def config(folder, devices=2, **more):
     base = {"threads": 1, "lr": 0.5, "optimizer": "sgd", "epochs": 2, "global_batch_size": BATCH}
-    return TrainConfig(**{**base, **more}, devices=named(devices), out=str(folder))
+    return TrainConfig(**{**base, **more}, devices=device_spec(devices), out=str(folder))
 
 
 def macro_f1(scores, labels):
@@ -98,7 +103,7 @@ def with_values(arrays):
 
 def scores_of(net):
     images = nd.array(ARRAYS[2].astype("float32") / 255)
-    return with_values(values(net))(images).asnumpy()
+    return with_values(parameter_arrays(net))(images).asnumpy()
 
 
 START = [RANDOM.normal(0, 0.3, shape) for shape in ((3, 2, 3, 3), (3,), (CLASSES, 48), (CLASSES,))]
@@ -110,8 +115,13 @@ def test_it_trains_as_the_plain_loop_on_any_number_of_devices(tmp_path, devices)
     own = {**OWN, "net": with_values(START)}
     result = run(tmp_path / "run", own=own, devices=devices, lr=0.1)
     expected = plain_loop(with_values(START), Focal(), lr=0.1)
-    assert distance(values(result.net), values(expected)) < 1e-5
-    assert distance(values(result.net), [np.array(each, "float32") for each in START]) > 1e-2
+    assert relative_distance(parameter_arrays(result.net), parameter_arrays(expected)) < 1e-5
+    assert (
+        relative_distance(
+            parameter_arrays(result.net), [np.array(each, "float32") for each in START]
+        )
+        > 1e-2
+    )
     scores = scores_of(expected)
     last = result.history[-1]
     focal = Focal()(nd.array(scores), nd.array(ARRAYS[3])).asnumpy()
@@ -129,17 +139,17 @@ def test_an_imported_network_trains_as_the_one_that_it_was_exported_from(tmp_pat
     files = str(tmp_path / "net-symbol.json"), ["data"], str(tmp_path / "net-0000.params")
     result = run(tmp_path / "run", own={**OWN, "net": gluon.SymbolBlock.imports(*files)}, lr=0.1)
     expected = plain_loop(with_values(START), Focal(), lr=0.1)
-    assert distance(values(result.net), values(expected)) < 1e-5
+    assert relative_distance(parameter_arrays(result.net), parameter_arrays(expected)) < 1e-5
     own = {**OWN, "net": gluon.SymbolBlock.imports(*files)}
     mx.npx.set_np()
     try:
         again = run(tmp_path / "again", own=own, lr=0.1).net
         scores = again(mx.np.array(ARRAYS[2], dtype="float32", ctx=device()) / 255)
-        assert distance(values(again), values(expected)) < 1e-5
+        assert relative_distance(parameter_arrays(again), parameter_arrays(expected)) < 1e-5
     finally:
         mx.npx.reset_np()
     assert type(scores) is mx.np.ndarray
-    assert distance([scores.asnumpy()], [scores_of(expected)]) < 1e-4
+    assert relative_distance([scores.asnumpy()], [scores_of(expected)]) < 1e-4
     smaller = from_arrays(*(each[..., :5] if each.ndim == 4 else each for each in ARRAYS))
     with pytest.raises(ModelError, match=r"_weight \(4, 48\), but needs \(4, 36\) for images"):
         train(config(tmp_path / "smaller"), dataset=smaller, net=gluon.SymbolBlock.imports(*files))
@@ -174,7 +184,7 @@ def test_a_loss_may_keep_constants_and_the_numbers_are_those_of_the_plain_loop(t
     expected = plain_loop(with_values(START), loss, epochs=1, lr=0.1)
     own = {"net": with_values(START), "loss": loss}
     result = run(tmp_path / "run", own=own, lr=0.1, epochs=1, **more)
-    assert distance(values(result.net), values(expected)) < 1e-5
+    assert relative_distance(parameter_arrays(result.net), parameter_arrays(expected)) < 1e-5
     losses = loss(nd.array(scores_of(expected)), nd.array(ARRAYS[3]))
     assert result.history[-1].validation_loss == pytest.approx(losses.asnumpy().mean(), rel=1e-4)
 
@@ -263,17 +273,17 @@ def test_after_set_np_code_of_either_kind_trains_as_the_plain_loop(tmp_path, kin
         with autograd.record():
             scores = result.net(images)
         scores.backward()
-        trained, found = values(result.net), [scores.asnumpy(), *gradients(result.net)]
+        trained, found = parameter_arrays(result.net), [scores.asnumpy(), *gradients(result.net)]
         assert {type(each) for each in (scores, *looks.seen)} == {mx.np.ndarray}
         result.net.save_parameters(str(tmp_path / "parameters"))
         evaluated = evaluate_run(str(tmp_path / "run"), data=from_arrays(*ARRAYS), **own).score
     finally:
         mx.npx.reset_np()
-    assert distance(trained, values(expected)) < 1e-5
+    assert relative_distance(trained, parameter_arrays(expected)) < 1e-5
     with autograd.record():
         plain = expected(nd.array(ARRAYS[2]) / 255)
     plain.backward()
-    assert distance(found, [plain.asnumpy(), *gradients(expected)]) < 1e-4
+    assert relative_distance(found, [plain.asnumpy(), *gradients(expected)]) < 1e-4
     assert evaluated.accuracy == result.accuracy
     assert evaluated.metrics["mean_score"] == pytest.approx(plain.asnumpy().mean(), rel=1e-3)
 
@@ -311,7 +321,7 @@ def test_floats_train_as_the_plain_loop_gets_them(tmp_path, resident):
                 losses = loss(net(nd.array(floats[batch])), nd.array(LABELS[batch]))
             losses.backward()
             trainer.step(len(batch))
-    assert distance(values(result.net), values(net)) < 1e-5
+    assert relative_distance(parameter_arrays(result.net), parameter_arrays(net)) < 1e-5
     assert result.history[-1].validation_loss == pytest.approx(
         float(loss(net(nd.array(floats)), nd.array(LABELS[:40])).mean().asscalar()), rel=1e-4
     )
@@ -325,14 +335,14 @@ def test_a_resumed_run_is_bit_identical_to_an_uninterrupted_one(
     folder, more = tmp_path_factory.mktemp("runs"), {"mixup": mixup}
     run(folder / "whole", **more)
     try:
-        run(folder / "run", PullsThePlug(plug), checkpoint_every=f"{every} steps", **more)
-    except Stopped:
+        run(folder / "run", StoppingReporter(plug), checkpoint_every=f"{every} steps", **more)
+    except RunStopped:
         if plug <= every:
             return
         data = from_arrays(*ARRAYS)
         train(resume=folder / "run", reporter=Reporter(), dataset=data, **OWN)
-    assert parameters(folder / "run") == parameters(folder / "whole")
-    assert lines(folder / "run") == lines(folder / "whole")
+    assert read_parameter_bytes(folder / "run") == read_parameter_bytes(folder / "whole")
+    assert read_comparable_metrics(folder / "run") == read_comparable_metrics(folder / "whole")
 
 
 @pytest.mark.filterwarnings("ignore::gluonlab.errors.GluonlabWarning")
@@ -381,7 +391,7 @@ def test_metrics_see_every_image_once_and_in_order_however_batches_are_shared(
         data = from_arrays(*ARRAYS)
         return train(given, reporter=Reporter(), dataset=data, group=group, **own)
 
-    results = in_processes(processes, work)
+    results = run_in_threads(processes, work)
     scores = scores_of(results[0].net)
     assert len(seen) == 2 * processes  # with the trial before training, which has random scores
     for told, labels in seen[processes:]:

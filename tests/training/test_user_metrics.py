@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import f1_score, log_loss, matthews_corrcoef, roc_auc_score
-from support.devices import named
+from support.devices import device_spec
 
 from gluonlab.config import TrainConfig
 from gluonlab.data import from_arrays
@@ -165,7 +165,7 @@ def arrays(classes):
 
 def test_a_run_and_its_evaluation_give_probabilities_to_those_that_want_them(tmp_path):
     config = TrainConfig(
-        devices=named(2), threads=1, epochs=1, model="mlp", global_batch_size=8,
+        devices=device_spec(2), threads=1, epochs=1, model="mlp", global_batch_size=8,
         out=str(tmp_path / "run"),
     )  # fmt: skip
     metrics = [M.Perplexity(ignore_label=None), M.CrossEntropy(), M.NegativeLogLikelihood()]
@@ -200,7 +200,7 @@ def test_a_run_and_its_evaluation_give_probabilities_to_those_that_want_them(tmp
     ],
 )
 def test_a_metric_that_fails_on_the_data_is_found_before_training(tmp_path, metric, said):
-    config = TrainConfig(devices=named(1), model="mlp", out=str(tmp_path / "run"))
+    config = TrainConfig(devices=device_spec(1), model="mlp", out=str(tmp_path / "run"))
     with pytest.raises(ConfigError, match=said) as caught:
         train(config, reporter=Reporter(), dataset=arrays(3), metrics=metric)
     assert "\n" not in str(caught.value) and not (tmp_path / "run").exists()
@@ -241,6 +241,6 @@ def test_a_metric_that_fails_later_names_itself(tmp_path):
         calls.append(1)
         return 1 / (2 - len(calls))
 
-    config = TrainConfig(devices=named(1), epochs=1, model="mlp", out=str(tmp_path / "run"))
+    config = TrainConfig(devices=device_spec(1), epochs=1, model="mlp", out=str(tmp_path / "run"))
     with pytest.raises(CallbackError, match="metric seldom failed: ZeroDivisionError"):
         train(config, reporter=Reporter(), dataset=arrays(3), metrics=seldom)

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mxnet import autograd, gluon, nd
 from mxnet.gluon import nn
-from support.devices import contexts, named
-from support.reference import cpus, distance, values
+from support.devices import contexts, device_spec
+from support.reference import cpu_contexts, parameter_arrays, relative_distance
 
 from gluonlab.bucketed_trainer.trainer import BucketedTrainer
 from gluonlab.config import TrainConfig
@@ -54,13 +54,13 @@ def network(ctxs, batch_norm=False):
 
 def learned(net, ctx=None):
     """The parameters that have gradients; BatchNorm also has running statistics."""
-    every = zip(net.collect_params().values(), values(net, ctx))
+    every = zip(net.collect_params().values(), parameter_arrays(net, ctx))
     return [value for param, value in every if param.grad_req != "null"]
 
 
 def trained_by_gluon(weights, epochs=1, mixup=0.0, batch_norm=False):
     """One device and Gluon's own loss with ``sample_weight``; the mean of its training losses."""
-    net = network(cpus(1), batch_norm)
+    net = network(cpu_contexts(1), batch_norm)
     trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": LR}, kvstore=None)
     loss, losses = gluon.loss.SoftmaxCrossEntropyLoss(), []
     for epoch in range(epochs):
@@ -109,7 +109,7 @@ def test_any_devices_microbatches_and_mixtures_make_gluons_update(k, mixup):
         for batch in Loader(split, ctxs, BATCH, **options):
             step(batch)
         for ctx in ctxs:
-            assert distance(learned(net, ctx), expected) <= 1e-5
+            assert relative_distance(learned(net, ctx), expected) <= 1e-5
 
 
 @pytest.mark.parametrize(
@@ -131,11 +131,11 @@ def test_a_run_trains_as_gluon_and_reports_a_weighted_and_a_plain_loss(options, 
     options = dict(options)
     own = options.pop("loss", None)
     config = TrainConfig(
-        devices=named(2), epochs=2, global_batch_size=BATCH, optimizer="sgd", lr=LR,
+        devices=device_spec(2), epochs=2, global_batch_size=BATCH, optimizer="sgd", lr=LR,
         class_weights="balanced", out=str(tmp_path / "run"), **options,
     )  # fmt: skip
     result = train(config, dataset=data(), net=network(contexts(1)), loss=own, reporter=Reporter())
-    assert distance(values(result.net), expected) <= 1e-5
+    assert relative_distance(parameter_arrays(result.net), expected) <= 1e-5
     assert result.history[-1].loss == pytest.approx(train_loss, rel=1e-4)
     assert result.history[-1].validation_loss == pytest.approx(test_loss, rel=1e-4)
     used = json.loads((tmp_path / "run" / "config.json").read_text())["settings"]
@@ -144,7 +144,8 @@ def test_a_run_trains_as_gluon_and_reports_a_weighted_and_a_plain_loss(options, 
 
 def test_a_run_goes_on_with_its_weights_only(tmp_path):
     config = TrainConfig(
-        devices=named(2), epochs=1, global_batch_size=BATCH, optimizer="sgd", lr=LR, model="mlp",
+        devices=device_spec(2), epochs=1, global_batch_size=BATCH, optimizer="sgd", lr=LR,
+        model="mlp",
         class_weights=OF_CLASSES, checkpoint_every="1epoch", out=str(tmp_path / "run"),
     )  # fmt: skip
     train(config, dataset=data(OF_IMAGES), reporter=Reporter())
@@ -160,7 +161,7 @@ def test_a_run_goes_on_with_its_weights_only(tmp_path):
         other = again.replace(class_weights="1,2,3,4")
         train(other, dataset=data(OF_IMAGES), resume=tmp_path / "run", reporter=Reporter())
     resumed = train(again, dataset=data(OF_IMAGES), resume=tmp_path / "run", reporter=Reporter())
-    assert distance(values(resumed.net), values(whole.net)) == 0
+    assert relative_distance(parameter_arrays(resumed.net), parameter_arrays(whole.net)) == 0
 
 
 def test_smoothed_losses_have_weights():

@@ -1,7 +1,7 @@
 """FIGURES: all published speeds that predictions are compared with, and their sources.
 
-At most a third of them may be used for the fit (`Figure.fitted`); the others are held out. MXNet is
-not imported.
+At most a third of them may be used for the fit (`Figure.is_fitted`). The others are held out. MXNet
+is not imported.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Figure(NamedTuple):
     microbatches: int = 1
 
     @property
-    def fitted(self) -> bool:
+    def is_fitted(self) -> bool:
         """Return whether the constants were fitted with this figure."""
         if self.source == ISSUE + "872":
             return self.store == "local" and self.gpus in FITTED_LOCAL

@@ -38,7 +38,7 @@ Residuals = Callable[["Array"], "Array"]
 def fit() -> FittedModel:
     """Return the constants of the kernels, and those of `local` of 2015, which depend on them."""
     kernels = _fit_values(
-        [figure for figure in FIGURES if figure.fitted and not figure.is_summed_on_host],
+        [figure for figure in FIGURES if figure.is_fitted and not figure.is_summed_on_host],
         EXPECTED_CONSTANTS,
         lambda values: FittedModel(ModelConstants(*values), EXPECTED_HOST_RATES),
     )
@@ -49,7 +49,7 @@ def fit() -> FittedModel:
 def fit_host_rates(constants: ModelConstants) -> HostRates:
     """Return the constants of `local` of 2015, given those of the kernels."""
     rates = _fit_values(
-        [figure for figure in FIGURES if figure.fitted and figure.is_summed_on_host],
+        [figure for figure in FIGURES if figure.is_fitted and figure.is_summed_on_host],
         EXPECTED_HOST_RATES,
         lambda values: FittedModel(constants, HostRates(*values)),
     )

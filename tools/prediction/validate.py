@@ -210,7 +210,7 @@ def predict_figures(models: FittedModel) -> Tuple[PublishedSpeed, ...]:
 
 def _with_prediction(figure: Figure, value: float) -> PublishedSpeed:
     ratio = value / figure.value
-    return PublishedSpeed(**figure._asdict(), fitted=figure.fitted, predicted=value, ratio=ratio)
+    return PublishedSpeed(**figure._asdict(), fitted=figure.is_fitted, predicted=value, ratio=ratio)
 
 
 # --- groups of figures

@@ -9,8 +9,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from mxnet import nd
-from support.bench_command import HERE, ROW, without_its_last_transfer
-from support.devices import devices, named, on_gpus
+from support.bench_command import ALLREDUCE_ROW, AVAILABLE_ALGORITHMS, ring_without_last_transfer
+from support.devices import device_spec, devices, runs_on_gpus
 
 from gluonlab.bench.allreduce import measure_allreduce as allreduce
 from gluonlab.bench.allreduce import memory_bandwidth
@@ -53,7 +53,7 @@ def test_every_variant_sums_exactly_and_one_that_does_nothing_is_found_out(dtype
     ctxs = devices(3)
     lazy = Variant("lazy", lambda arrays: lambda: None)
     variants = [*make_variants(None, make_plans(None, 3), ctxs, 2), lazy]
-    assert {variant.label for variant in variants} == {*HERE, "lazy"}
+    assert {variant.label for variant in variants} == {*AVAILABLE_ALGORITHMS, "lazy"}
     report = allreduce.measure([1000], variants, ctxs, dtype, arrays=2, rounds=1, repeat=1)
     errors = {row.algorithm: row.error for row in report.rows}
     assert errors.pop("lazy") > 0 and set(errors.values()) == {0.0}
@@ -102,8 +102,10 @@ def test_the_arrays_stay_finite_however_often_they_are_summed():
 
 
 def test_a_wrong_schedule_shows_in_the_table_and_in_the_exit_status(bench, monkeypatch):
-    monkeypatch.setitem(ALGORITHMS, "ring", without_its_last_transfer)
-    args = f"allreduce --devices {named(3)} --sizes 900B --algorithms ring,star {ONCE}".split()
+    monkeypatch.setitem(ALGORITHMS, "ring", ring_without_last_transfer)
+    args = (
+        f"allreduce --devices {device_spec(3)} --sizes 900B --algorithms ring,star {ONCE}".split()
+    )
     status, out, err = bench(*args)
     cells = [line.split() for line in out.split("\n") if line.startswith(("  ring ", "  star "))]
     errors = {name: float(row[3]) for name, *row in cells}
@@ -171,9 +173,9 @@ def test_speeds_are_payload_by_the_time_beyond_latency(monkeypatch):
 
 
 def test_a_row_says_what_nccl_tests_would():
-    found = (ROW.time_s, ROW.algbw, ROW.busbw, ROW.of_limit)
+    found = (ALLREDUCE_ROW.time_s, ALLREDUCE_ROW.algbw, ALLREDUCE_ROW.busbw, ALLREDUCE_ROW.of_limit)
     assert found == (0.002, 2_048_000.0, 3_072_000.0, 0.5)
-    assert ROW.as_json() == {
+    assert ALLREDUCE_ROW.as_json() == {
         "algorithm": "ring", "size_bytes": 4096, "count": 1024, "dtype": "float32", "arrays": 1,
         "time_us": 2000.0, "lowest_us": 1000.0, "highest_us": 4000.0, "algbw": 0.002048,
         "busbw": 0.003072, "error": 0.0, "predicted_us": 500.0, "floor_us": 250.0,
@@ -185,24 +187,27 @@ def test_the_table_has_the_numbers_of_the_rows_and_fits_the_terminal():
     ctxs = devices(2)
     variants = make_variants(None, make_plans(None, 2), ctxs, 1)
     report = allreduce.measure([4096, 70_000], variants, ctxs, rounds=2, repeat=1)
-    huge = replace(ROW, algorithm="bidirectional_ring placed", size_bytes=2**36, count=2**34,
+    huge = replace(ALLREDUCE_ROW, algorithm="bidirectional_ring placed", size_bytes=2**36,
+    count=2**34,
                    seconds=(99.9,) * 3, error=1e-7)  # fmt: skip
     rows = [*report.rows, huge, replace(huge, algorithm="none", limit_s=None)]
     text = allreduce_text.format_report(replace(report, rows=rows))
     assert max(map(len, text.split("\n"))) <= 80
     lines = [line.split() for line in text.split("\n")]
     # both in the order of measuring
-    for row, line in zip(report.rows, [line for line in lines if line and line[0] in HERE]):
+    for row, line in zip(
+        report.rows, [line for line in lines if line and line[0] in AVAILABLE_ALGORITHMS]
+    ):
         values = row.as_json()
         assert line[:2] == [row.algorithm, shown(values["time_us"])]
         numbers = [round(values["algbw"], 2), round(values["busbw"], 2), 0]
         assert [float(cell) for cell in line[2:5]] == numbers
-        priced = not (on_gpus() or row.algorithm in PEERS)
+        priced = not (runs_on_gpus() or row.algorithm in PEERS)
         assert line[5] == (shown(values["predicted_us"]) if priced else "-")
-        assert line[6] == ("-" if on_gpus() else f"{values['of_limit']:.0%}")
+        assert line[6] == ("-" if runs_on_gpus() else f"{values['of_limit']:.0%}")
     assert sum(line[:3] == ["4,096", "1,024", "float32"] for line in lines) == 1
     # one is of the row above
-    assert sum(line[:2] == ["(memory", "limit)"] for line in lines) == (1 if on_gpus() else 3)
+    assert sum(line[:2] == ["(memory", "limit)"] for line in lines) == (1 if runs_on_gpus() else 3)
 
 
 def shown(microseconds):
@@ -211,20 +216,24 @@ def shown(microseconds):
 
 @pytest.mark.long
 def test_the_command_measures_checks_and_predicts_in_one_run(python, tmp_path):
-    args = f"--devices {named(3)} --sizes 1KiB,3000B --arrays 3 --rounds 1 --repeat 2 --json"
+    args = f"--devices {device_spec(3)} --sizes 1KiB,3000B --arrays 3 --rounds 1 --repeat 2 --json"
     done = python("-m", "gluonlab.bench", "allreduce", *args.split())
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
-    if on_gpus():  # whose links are known
+    if runs_on_gpus():  # whose links are known
         topology = resolve_topology(devices(3)).topology
         plans = make_plans(None, 3, topology=topology)
-        for_links = {plan.label: plan.schedule for plan in plans if plan.label not in HERE}
+        for_links = {
+            plan.label: plan.schedule for plan in plans if plan.label not in AVAILABLE_ALGORITHMS
+        }
         assert for_links
     else:
         topology, for_links = MemorySpeeds(**report["speeds"]).topology(3), {}
     auto = make_kvstore("auto").schedules(devices(3))
     assert {(row["algorithm"], row["size_bytes"], row["count"]) for row in report["rows"]} == {
-        (name, size, size // 4) for name in (*HERE, *for_links, "auto") for size in (1024, 3000)
+        (name, size, size // 4)
+        for name in (*AVAILABLE_ALGORITHMS, *for_links, "auto")
+        for size in (1024, 3000)
     }
     for row in report["rows"]:
         name, size = row["algorithm"], row["size_bytes"]
@@ -250,9 +259,8 @@ def test_the_command_measures_checks_and_predicts_in_one_run(python, tmp_path):
 
 def test_rings_are_measured_in_the_topologys_order_too_and_priced_on_it(bench, empty_cwd):
     cube = make_topology("p3.16xlarge")
-    args = (
-        f"allreduce --devices {named(8)} --sizes 1KiB --algorithms ring,bidirectional_ring {ONCE}"
-    )
+    rings = "--algorithms ring,bidirectional_ring"
+    args = f"allreduce --devices {device_spec(8)} --sizes 1KiB {rings} {ONCE}"
     on_cube = ("--topology", "p3.16xlarge", "--json", "--plot", "speed.png")
     status, out, _ = bench(*args.split(), *on_cube)
     report = json.loads(out)
@@ -268,6 +276,6 @@ def test_rings_are_measured_in_the_topologys_order_too_and_priced_on_it(bench, e
 
 
 def test_one_device_has_nothing_to_do_and_no_limit(bench):
-    status, out, _ = bench("allreduce", *f"--devices {named(1)} --sizes 1KiB {ONCE}".split())
+    status, out, _ = bench("allreduce", *f"--devices {device_spec(1)} --sizes 1KiB {ONCE}".split())
     assert status == 0 and "memory limit" not in out
     assert re.search(r"^  ring .* 0 +- +-$", out, re.M)

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.devices import named
+from support.devices import device_spec
 
 from gluonlab.bench.allreduce import plot_bandwidth as allreduce_plot
 from gluonlab.bench.allreduce import predicted_costs as simulated
@@ -169,7 +169,7 @@ def test_the_bottleneck_is_the_link_that_is_waited_for_longest():
 
 
 def test_a_drawing_is_the_text_a_page_or_a_picture_that_replaces_nothing(bench, empty_cwd):
-    assert bench("allreduce", "--draw", "tree", "--devices", named(3), "--chunks", "2") == (
+    assert bench("allreduce", "--draw", "tree", "--devices", device_spec(3), "--chunks", "2") == (
         0, as_text(make_schedule("tree", 3, chunks=2)) + "\n", "",
     )  # fmt: skip
     assert bench("allreduce", "--draw", "ring", "--out", "ring.html")[0] == 0

@@ -4,8 +4,8 @@ import json
 import re
 
 import pytest
-from support.devices import named
-from support.schedule_reference import plain_price
+from support.devices import device_spec
+from support.schedule_reference import reference_cost
 
 from gluonlab.bench.allreduce import predicted_costs
 from gluonlab.bench.allreduce.candidate_schedules import make_plans
@@ -33,14 +33,14 @@ def test_prices_alone_need_no_devices_and_say_which_schedule_from_where_on(bench
     ]
     for choice in found["choices"]:
         size = choice["size_bytes"]
-        seconds = plain_price(made.cheapest(size), topology, size)
+        seconds = reference_cost(made.cheapest(size), topology, size)
         assert choice["predicted_us"] == pytest.approx(seconds * 1e6)
         assert choice["floor_us"] == pytest.approx(floor_of(topology).seconds(size) * 1e6)
         assert choice["regret"] is None and choice["steps"] == len(made.cheapest(size).steps)
 
 
 def test_measured_it_stands_beside_every_schedule_and_the_regret_is_said(bench):
-    asked = ("allreduce", "--choose", "--devices", named(3), "--sizes", "1KiB,64KiB")
+    asked = ("allreduce", "--choose", "--devices", device_spec(3), "--sizes", "1KiB,64KiB")
     status, out, _ = bench(*asked, "--rounds", "1")
     assert status == 0 and max(map(len, out.split("\n"))) <= 80
     assert "regret: auto's time by the best one's" in " ".join(out.split())
@@ -83,7 +83,7 @@ def test_each_number_of_hosts_has_its_own_prices_and_floor(bench):
         topology = make_topology(MACHINE if hosts == 1 else f"{MACHINE}*{hosts}")
         for name in ("ring", "star"):
             row = found[topology.world_size, name]
-            seconds = plain_price(make_schedule(name, topology.world_size), topology, SIZE)
+            seconds = reference_cost(make_schedule(name, topology.world_size), topology, SIZE)
             assert row["time_us"] == pytest.approx(seconds * 1e6)
             assert row["floor_us"] == pytest.approx(floor_of(topology).seconds(SIZE) * 1e6)
 

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 from support.waiting import wait_until
-from support.worker_processes import gone
+from support.worker_processes import has_exited
 
 from gluonlab.bench.harness import interleaved_rounds, table_format, worker_processes
 from gluonlab.bench.harness.interleaved_rounds import Subject, image_rates, measure_subjects, rotate
@@ -62,7 +62,7 @@ def fakes(folder, *names):
 def all_gone(folder):
     """Whether the fakes' processes end (a zombie has): all have been killed, or never will be."""
     pids = (folder / "pids").read_text().split()
-    wait_until(lambda: all(map(gone, pids)))
+    wait_until(lambda: all(map(has_exited, pids)))
     return True
 
 
@@ -212,7 +212,7 @@ def test_what_pauses_computes_only_when_it_is_asked_and_ends_all_the_same(tmp_pa
     finally:
         worker.end(grace_s=2)
     assert not Path(f"/proc/{worker.pid}").exists()
-    wait_until(lambda: gone(own))
+    wait_until(lambda: has_exited(own))
 
 
 @pytest.mark.parametrize(
@@ -243,4 +243,4 @@ def test_a_worker_is_waited_for_as_long_as_it_may_take_in_all_whatever_it_says(
     with pytest.raises(WorkerError, match=r"^no answer within 0\.1 s$"):
         worker.read_answer(0.1)
     assert waits == sorted(waits, reverse=True) and 0 <= waits[-1] <= waits[0] <= 0.1
-    assert gone(worker.pid)
+    assert has_exited(worker.pid)

@@ -5,8 +5,8 @@ import re
 
 import mxnet as mx
 import pytest
-from support.devices import named, on_gpus
-from support.fake_nvml import CUBE, T4, V100, machine
+from support.devices import device_spec, runs_on_gpus
+from support.fake_nvml import CUBE, T4, V100, fake_driver
 
 from gluonlab.bench.allreduce.memory_bandwidth import MemorySpeeds
 from gluonlab.bench.links import measure_links as _measure
@@ -34,7 +34,7 @@ QUICK = ("--sizes", "4KiB,256KiB", "--rounds", "1")
 def links(bench, monkeypatch, empty_cwd):
     """``links("--save", ...)``: the command on three devices, in an empty folder."""
     monkeypatch.setattr(_measure, "BLOCK_S", 0.001)
-    return lambda *more: bench("links", "--devices", named(3), *QUICK, *more)
+    return lambda *more: bench("links", "--devices", device_spec(3), *QUICK, *more)
 
 
 def test_a_saved_file_is_a_topology_wherever_one_is_named(links, bench, empty_cwd):
@@ -47,7 +47,7 @@ def test_a_saved_file_is_a_topology_wherever_one_is_named(links, bench, empty_cw
     assert (topology.name, topology.world_size) == ("m", 3)
     assert re.match(r"measured on \d{4}-\d\d-\d\d by gluonlab .*1 rounds of 4 KiB to 256 KiB", (
         topology.note))  # fmt: skip
-    if on_gpus():
+    if runs_on_gpus():
         assert {each["copies"] for each in found["together"]} == {BOTH, OUT, INTO, SHIFT, ALL}
         assert "inferred" in topology.note and topology.gpu in ("V100", "")
     else:
@@ -57,7 +57,7 @@ def test_a_saved_file_is_a_topology_wherever_one_is_named(links, bench, empty_cw
     status, out, said = bench("allreduce", "--draw", "ring", "--topology", "m.json")
     assert (status, said) == (0, "") and "m, 3 devices" in out
     status, out, said = bench(
-        "allreduce", "--devices", named(3), "--topology", "m.json", "--algorithms", "ring",
+        "allreduce", "--devices", device_spec(3), "--topology", "m.json", "--algorithms", "ring",
         "--sizes", "4KiB", "--rounds", "1", "--repeat", "1",
     )  # fmt: skip
     assert (status, said) == (0, "") and "cost on m," in " ".join(out.split())
@@ -67,7 +67,7 @@ def test_the_table_says_what_was_measured_and_where_the_file_is(links, empty_cwd
     status, out, said = links("--save", "m.json")
     assert (status, said) == (0, "")
     assert "GB/s to" in out and "us to" in out and "written to m.json" in out
-    assert ("share one memory" in out) != on_gpus()
+    assert ("share one memory" in out) != runs_on_gpus()
     assert max(map(len, out.splitlines())) <= 80
 
 
@@ -111,9 +111,9 @@ def test_gpus_are_numbered_as_nvidia_smi_does(monkeypatch):
 @pytest.mark.parametrize(
     ("driver", "gpu"),
     [
-        (machine(*[V100] * 8, nvlinks=CUBE), "V100"),
-        (machine(*[T4] * 4), "T4"),
-        (machine(V100, T4), ""),
+        (fake_driver(*[V100] * 8, nvlinks=CUBE), "V100"),
+        (fake_driver(*[T4] * 4), "T4"),
+        (fake_driver(V100, T4), ""),
     ],
 )
 def test_the_links_that_nvml_reports_are_a_file(bench, monkeypatch, empty_cwd, driver, gpu):
@@ -133,7 +133,7 @@ def test_the_links_that_nvml_reports_are_a_file(bench, monkeypatch, empty_cwd, d
     ("driver", "words"),
     [
         (save_topology.nvml.Driver(error="no driver"), r"reports no links \(no driver\): measure"),
-        (machine(V100), "NVML reports 1 GPU, and links are between two: measure"),
+        (fake_driver(V100), "NVML reports 1 GPU, and links are between two: measure"),
         (save_topology.nvml.Driver(silent=((1, "lost"),)), r"GPU 1 does not answer \(lost\)"),
     ],
 )

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.examples import examples
-from support.lanes import meshes
-from support.schedule_reference import keeps_promise
+from support.lanes import mesh_topologies
+from support.schedule_reference import has_correct_sums
 
 from gluonlab.collectives import topology_aware
 from gluonlab.collectives.algorithms import make_schedule
@@ -69,14 +69,14 @@ def test_devices_may_come_in_any_order_and_fewer_have_other_schedules(order):
     found = star(5, 3)
     topology = replace(five(), schedules=(found.schedule,))
     [schedule] = topology.subset(order).schedules
-    assert keeps_promise(schedule) and schedule.owner == (order.index(3),)
+    assert has_correct_sums(schedule) and schedule.owner == (order.index(3),)
     seconds = [price(found.schedule, topology, 1e6), price(schedule, topology.subset(order), 1e6)]
     assert seconds[0].seconds == pytest.approx(seconds[1].seconds)
     assert topology.subset(order[:4]).schedules == ()
 
 
 @examples(40)
-@given(meshes(most=4))
+@given(mesh_topologies(most=4))
 def test_a_file_of_found_schedules_is_read_as_written(tmp_path_factory, topology):
     front = [star(topology.world_size, 0)]
     path = tmp_path_factory.mktemp("own") / "f.json"
@@ -147,4 +147,4 @@ def test_a_damaged_file_is_one_line_or_proved_schedules(tmp_path_factory, data):
     except ScheduleError as error:
         assert "\n" not in str(error)
     else:
-        assert all(map(keeps_promise, schedules))
+        assert all(map(has_correct_sums, schedules))

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.examples import examples
-from support.lanes import LATENCY, SPEED, meshes, unlike
-from support.schedule_reference import keeps_promise
+from support.lanes import LATENCY, SPEED, mesh_topologies, unequal_topologies
+from support.schedule_reference import has_correct_sums
 
 from gluonlab.collectives.algorithms import ALGORITHMS
 from gluonlab.collectives.cost_model import price
@@ -52,12 +52,12 @@ def front_of(topology):
 
 
 @examples(4, 5)
-@given(meshes(most=3, lanes=2))
+@given(mesh_topologies(most=3, lanes=2))
 def test_a_found_schedule_is_correct_and_not_below_its_bounds(topology):
     front = front_of(topology)
     floor = floor_of(topology)
     for found in front:
-        assert keeps_promise(found.schedule)
+        assert has_correct_sums(found.schedule)
         assert found.rounds >= found.bound - 1e-6
         for size in (0, 10**4, 10**7):
             assert price(found.schedule, topology, size).seconds >= floor.seconds(size) - 1e-12
@@ -66,7 +66,7 @@ def test_a_found_schedule_is_correct_and_not_below_its_bounds(topology):
 
 
 @examples(40)
-@given(meshes(), st.sampled_from(SUMMED_ON_TREES), st.data())
+@given(mesh_topologies(), st.sampled_from(SUMMED_ON_TREES), st.data())
 def test_no_algorithm_undercuts_the_bound_of_its_steps(topology, name, data):
     """Each sums up a chunk on a tree, and then copies it: its rounds, counted here."""
     p = topology.world_size
@@ -87,7 +87,7 @@ def test_no_algorithm_undercuts_the_bound_of_its_steps(topology, name, data):
 
 
 @examples(40)
-@given(unlike())
+@given(unequal_topologies())
 def test_pairs_half_as_fast_as_those_that_are_needed_to_reach_all_are_used(topology):
     p, speed_of = topology.world_size, {p: r.bytes_per_s for p, r in topology.routes.items()}
 
@@ -102,7 +102,7 @@ def test_pairs_half_as_fast_as_those_that_are_needed_to_reach_all_are_used(topol
 
 
 @examples(40)
-@given(meshes())
+@given(mesh_topologies())
 def test_a_symmetry_changes_no_bound(topology):
     lanes = make_flow_network(topology)
     steps = lanes.min_reduce_steps + lanes.min_broadcast_steps + 1
@@ -114,7 +114,7 @@ def test_a_symmetry_changes_no_bound(topology):
 
 
 @examples(40)
-@given(meshes())
+@given(mesh_topologies())
 def test_symmetries_are_renamings_under_which_every_pair_keeps_its_lanes(topology):
     lanes = make_flow_network(topology)
     of_pair = {wire.pairs[0]: wire.lanes for wire in lanes.shared_links}
@@ -128,7 +128,7 @@ def test_symmetries_are_renamings_under_which_every_pair_keeps_its_lanes(topolog
 
 
 @examples(40)
-@given(meshes(), st.data())
+@given(mesh_topologies(), st.data())
 def test_renamed_links_are_recognized_as_isomorphic(topology, data):
     order = data.draw(st.permutations(range(topology.world_size)))
     one, other = make_flow_network(topology), make_flow_network(topology.subset(order))
@@ -147,7 +147,7 @@ def test_a_p3_16xlarge_in_four_steps_is_proved_optimal():
     least = rounds_lower_bound(lanes, 4, (2,), group)
     assert least.rounds == pytest.approx(8 / 3)
     schedule = find_schedule(lanes, SearchGoal(12, 4, (2,), 4, group), 300, 1)
-    assert schedule is not None and keeps_promise(schedule)
+    assert schedule is not None and has_correct_sums(schedule)
     assert all(op == ADD for step in schedule.steps[:2] for *_, op in step)
     assert find_schedule(lanes, SearchGoal(12, 4, (2,), 3, group), 300, 1) is None
 
@@ -169,7 +169,7 @@ def test_a_schedule_is_found_even_if_the_bound_cannot_be_reached():
     lanes = make_flow_network(Topology("slow into 0", 4, routes))
     least = rounds_lower_bound(lanes, 2, (1,), symmetry_groups(lanes)[0])
     found = find_any_schedule(lanes, 2, (1,), least, time.monotonic() + 300, 1, lambda line: None)
-    assert found is not None and keeps_promise(found.schedule) and len(found.schedule.steps) == 2
+    assert found is not None and has_correct_sums(found.schedule) and len(found.schedule.steps) == 2
     assert found.rounds == 2 >= least.rounds  # a chunk for each device; a round for each step
 
 

@@ -4,7 +4,7 @@ import time
 from types import SimpleNamespace
 
 import pytest
-from support.made_up_sources import FILE, files_below, one_file
+from support.made_up_sources import FILE_CONTENT, read_files, single_file_source
 from urllib3.util.retry import Retry
 
 import gluonlab.data.fetching.download as downloads
@@ -32,9 +32,9 @@ def arrives(root):
 
     def check(*servers, **options):
         told = []
-        source = one_file(*(server.url for server in servers))
+        source = single_file_source(*(server.url for server in servers))
         downloads.download(source, root, log=told.append, **options)
-        assert files_below(root) == {"set/file.gz": FILE}
+        assert read_files(root) == {"set/file.gz": FILE_CONTENT}
         return told
 
     return check

@@ -4,18 +4,18 @@ import re
 import subprocess
 
 import pytest
+from support.full_disk import limit_file_size
 from support.made_up_sources import (
     BATCHES,
     CIFAR_ARCHIVE,
     cifar_archive,
     cifar_batches,
     cifar_source,
-    files_below,
-    files_of_at_most,
-    noise,
+    make_source,
+    make_tar,
+    random_bytes,
+    read_files,
     sha256,
-    source_of,
-    tar_of,
 )
 
 from gluonlab.data.fetching.data_folders import MANIFEST, is_complete
@@ -38,18 +38,18 @@ def test_an_archive_is_unpacked_and_not_kept(serve, root):
     server = serve({CIFAR_ARCHIVE: ARCHIVE})
     source = cifar_source(BATCH_FILES, ARCHIVE, server.url)
     assert download(source, root) == root / "cifar10"
-    assert files_below(root) == UNPACKED
+    assert read_files(root) == UNPACKED
     download(source, root)
-    assert len(server.asked()) == 1
+    assert len(server.request_headers()) == 1
 
 
 @pytest.mark.parametrize("folder", ["", "elsewhere/deep/"])
 @pytest.mark.parametrize("compress", [True, False])
 def test_a_repacked_archive_of_the_same_files_is_accepted(serve, root, folder, compress):
     members = [(folder + name, content) for name, content in reversed(list(BATCH_FILES.items()))]
-    server = serve({CIFAR_ARCHIVE: tar_of(members, compress)})
+    server = serve({CIFAR_ARCHIVE: make_tar(members, compress)})
     download(cifar_source(BATCH_FILES, ARCHIVE), root, server.url)
-    assert files_below(root) == UNPACKED
+    assert read_files(root) == UNPACKED
 
 
 def test_a_repacked_archive_of_other_files_is_refused(serve, root):
@@ -62,21 +62,21 @@ def test_a_repacked_archive_of_other_files_is_refused(serve, root):
     assert f"(sha256 {sha256(packed)}, expected {sha256(ARCHIVE)})" in str(error.value)
     by_hand = f"put into {root}, and run the same command again\n    {CIFAR_ARCHIVE} "
     assert f"{by_hand}({len(ARCHIVE):,} bytes, sha256 {sha256(ARCHIVE)})\n" in str(error.value)
-    assert files_below(root) == {}
+    assert read_files(root) == {}
 
 
 def test_an_empty_archive_is_reported_as_too_small(serve, root):
     server = serve({CIFAR_ARCHIVE: b""})
     with pytest.raises(DownloadError, match=rf"has 0 bytes, expected 1 to {2**20:,}\n  by hand"):
         download(cifar_source(BATCH_FILES, ARCHIVE, server.url), root)
-    assert files_below(root) == {}
+    assert read_files(root) == {}
 
 
 def test_an_archive_that_was_put_there_by_hand_needs_no_server_and_is_kept(root):
     root.mkdir()
     (root / CIFAR_ARCHIVE).write_bytes(ARCHIVE)
     download(cifar_source(BATCH_FILES, ARCHIVE, "http://127.0.0.1:9/"), root)
-    assert files_below(root) == {**UNPACKED, CIFAR_ARCHIVE: ARCHIVE}
+    assert read_files(root) == {**UNPACKED, CIFAR_ARCHIVE: ARCHIVE}
 
 
 def test_a_damaged_archive_of_the_user_is_reported_and_kept(source, root):
@@ -84,7 +84,7 @@ def test_a_damaged_archive_of_the_user_is_reported_and_kept(source, root):
     (root / CIFAR_ARCHIVE).write_bytes(b"<html>")
     told = []
     download(source, root, log=told.append)
-    assert files_below(root) == {**UNPACKED, CIFAR_ARCHIVE: b"<html>"}
+    assert read_files(root) == {**UNPACKED, CIFAR_ARCHIVE: b"<html>"}
     assert re.search(rf"{CIFAR_ARCHIVE}: not a usable archive .*it is kept", told[0])
 
 
@@ -93,7 +93,7 @@ def test_other_files_in_the_folder_are_kept(source, root):
     (root / "cifar10" / "notes.txt").write_text("mine")
     (root / "cifar10" / BATCHES[0]).write_bytes(b"damaged")
     download(source, root)
-    assert files_below(root) == {**UNPACKED, "cifar10/notes.txt": b"mine"}
+    assert read_files(root) == {**UNPACKED, "cifar10/notes.txt": b"mine"}
 
 
 def test_files_that_a_killed_process_unpacked_are_removed(source, root):
@@ -101,21 +101,21 @@ def test_files_that_a_killed_process_unpacked_are_removed(source, root):
     stale.mkdir(parents=True)
     (stale / "half").write_bytes(b"half")
     download(source, root)
-    assert files_below(root) == UNPACKED
+    assert read_files(root) == UNPACKED
     assert sorted(path.name for path in root.iterdir()) == [".cifar10.lock", "cifar10"]
 
 
 IMAGES = {
-    f"{split}/n{label}/{i}.JPEG": noise(100 + i)
+    f"{split}/n{label}/{i}.JPEG": random_bytes(100 + i)
     for split in ("train", "val")
     for label in range(3)
     for i in range(4)
 }
-IMAGENETTE = tar_of([(f"imagenette2-320/{name}", content) for name, content in IMAGES.items()])
+IMAGENETTE = make_tar([(f"imagenette2-320/{name}", content) for name, content in IMAGES.items()])
 
 
 def imagenette(*mirrors, archive=IMAGENETTE, most_bytes=10**6):
-    return source_of(
+    return make_source(
         "imagenette2-320",
         {"imagenette2-320.tgz": archive},
         *mirrors,
@@ -126,7 +126,7 @@ def imagenette(*mirrors, archive=IMAGENETTE, most_bytes=10**6):
 def test_the_files_of_an_archive_are_listed_with_their_digests(serve, root):
     source = imagenette(serve({"imagenette2-320.tgz": IMAGENETTE}).url)
     folder = download(source, root)
-    result = files_below(folder)
+    result = read_files(folder)
     lines = result.pop(MANIFEST).decode().splitlines()
     assert result == IMAGES
     assert lines == [f"{sha256(content)}  {name}" for name, content in sorted(IMAGES.items())]
@@ -146,30 +146,30 @@ def test_a_repacked_archive_without_known_files_is_refused(serve, root):
         DownloadError, match=f"has sha256 {sha256(packed)}, expected {sha256(IMAGENETTE)}"
     ):
         download(imagenette(server.url), root)
-    assert files_below(root) == {}
+    assert read_files(root) == {}
 
 
 @pytest.mark.parametrize(
     "member", [("../evil", b"!"), ("/tmp/gluonlab-evil", b"!"), ("top/bomb", bytes(2_000_000))]
 )
 def test_a_hostile_archive_of_the_right_digest_leaves_nothing(serve, root, member):
-    archive = tar_of([("top/first", b"1"), member])
+    archive = make_tar([("top/first", b"1"), member])
     server = serve({"imagenette2-320.tgz": archive})
     with pytest.raises(DownloadError, match=f"'{member[0]}' .*: the archive is not used"):
         download(imagenette(server.url, archive=archive), root)
-    assert files_below(root.parent) == {}
+    assert read_files(root.parent) == {}
 
 
 def test_a_disk_that_is_full_when_an_archive_is_unpacked_keeps_the_archive(serve, root):
-    archive = tar_of([("top/zeros", bytes(500_000))])
+    archive = make_tar([("top/zeros", bytes(500_000))])
     assert len(archive) < 10_000
     server = serve({"imagenette2-320.tgz": archive})
     source = imagenette(server.url, archive=archive)
-    with files_of_at_most(100_000), pytest.raises(
+    with limit_file_size(100_000), pytest.raises(
         OutputError, match="zeros: File too large; make room"
     ):
         download(source, root)
-    assert set(files_below(root)) == {"imagenette2-320.tgz.part"}
+    assert set(read_files(root)) == {"imagenette2-320.tgz.part"}
     server.close()
     download(source, root)
-    assert set(files_below(root)) == {"imagenette2-320/zeros", f"imagenette2-320/{MANIFEST}"}
+    assert set(read_files(root)) == {"imagenette2-320/zeros", f"imagenette2-320/{MANIFEST}"}

@@ -8,16 +8,22 @@ import sys
 import threading
 
 import pytest
-from support.file_server import chunked, cut, held, silence, status
+from support.file_server import (
+    hang_response,
+    hold_response,
+    respond_with_status,
+    send_chunked,
+    truncate_body,
+)
+from support.full_disk import limit_file_size
 from support.made_up_sources import (
-    CUT,
-    FILE,
-    files_below,
-    files_of_at_most,
-    noise,
-    one_file,
+    CUT_BYTES,
+    FILE_CONTENT,
+    make_source,
+    random_bytes,
+    read_files,
     sha256,
-    source_of,
+    single_file_source,
     write_table,
 )
 from support.processes import clean_environment
@@ -35,102 +41,107 @@ def part(root):
 
 
 def ranges(server):
-    return [headers.get("Range") for headers in server.asked()]
+    return [headers.get("Range") for headers in server.request_headers()]
 
 
 # --- files that are used as they come
 
 
 def test_existing_files_are_not_requested_again(serve, root):
-    files = {"a": FILE, "b": b"", "c": b"c"}
+    files = {"a": FILE_CONTENT, "b": b"", "c": b"c"}
     server = serve(files)
-    source = source_of("set", files, server.url)
+    source = make_source("set", files, server.url)
     assert download(source, root) == root / "set"
     (root / "set" / "c").write_bytes(b"damaged")
     download(source, root)
     download(source, root)
-    assert [len(server.asked(name)) for name in files] == [1, 1, 2]
-    assert files_below(root) == {f"set/{name}": content for name, content in files.items()}
-    assert all(headers["Accept-Encoding"] == "identity" for headers in server.asked())
+    assert [len(server.request_headers(name)) for name in files] == [1, 1, 2]
+    assert read_files(root) == {f"set/{name}": content for name, content in files.items()}
+    assert all(headers["Accept-Encoding"] == "identity" for headers in server.request_headers())
 
 
 def test_files_that_were_put_directly_into_the_folder_are_enough(root):
     root.mkdir()
-    (root / "file.gz").write_bytes(FILE)
-    assert download(one_file(NOWHERE), root) == root
+    (root / "file.gz").write_bytes(FILE_CONTENT)
+    assert download(single_file_source(NOWHERE), root) == root
 
 
 def test_a_lost_connection_is_resumed(serve, arrives):
-    server = serve({"file.gz": FILE})
-    server.fail("file.gz", cut(CUT), cut(CUT))
+    server = serve({"file.gz": FILE_CONTENT})
+    server.add_faults("file.gz", truncate_body(CUT_BYTES), truncate_body(CUT_BYTES))
     arrives(server)
-    assert ranges(server) == [None, f"bytes={CUT}-", f"bytes={2 * CUT}-"]
+    assert ranges(server) == [None, f"bytes={CUT_BYTES}-", f"bytes={2 * CUT_BYTES}-"]
 
 
 def test_the_next_command_resumes_after_a_server_restart(serve, root, part, arrives):
-    first = serve({"file.gz": FILE})
-    first.fail("file.gz", cut(CUT), *[cut(0)] * 9)
-    said = rf"/file.gz broke off .*after {CUT:,} bytes of {len(FILE):,}: the connection ended"
+    first = serve({"file.gz": FILE_CONTENT})
+    first.add_faults("file.gz", truncate_body(CUT_BYTES), *[truncate_body(0)] * 9)
+    size = len(FILE_CONTENT)
+    said = rf"/file.gz broke off .*after {CUT_BYTES:,} bytes of {size:,}: the connection ended"
     with pytest.raises(DownloadError, match=said):
-        download(one_file(first.url), root)
-    assert part.read_bytes() == FILE[:CUT]
+        download(single_file_source(first.url), root)
+    assert part.read_bytes() == FILE_CONTENT[:CUT_BYTES]
     first.close()
-    again = serve({"file.gz": FILE}, port=first.port)
+    again = serve({"file.gz": FILE_CONTENT}, port=first.port)
     arrives(again)
-    assert ranges(again) == [f"bytes={CUT}-"]
+    assert ranges(again) == [f"bytes={CUT_BYTES}-"]
 
 
 def test_a_file_that_changes_during_the_download_is_fetched_again(serve, arrives):
     """The digest differs, so the whole file is fetched again."""
-    other = noise(len(FILE), seed=1)
-    server = serve({"file.gz": FILE})
+    other = random_bytes(len(FILE_CONTENT), seed=1)
+    server = serve({"file.gz": FILE_CONTENT})
 
     def part_of_another(handler):
-        handler.send_file(other, lambda body: [handler.wfile.write(body[:CUT]), handler.drop()])
+        handler.send_file(
+            other, lambda body: [handler.wfile.write(body[:CUT_BYTES]), handler.drop()]
+        )
 
-    server.fail("file.gz", part_of_another)
+    server.add_faults("file.gz", part_of_another)
     arrives(server)
-    assert ranges(server) == [None, f"bytes={CUT}-", None]
+    assert ranges(server) == [None, f"bytes={CUT_BYTES}-", None]
 
 
 def test_a_server_without_ranges_sends_the_file_again(serve, arrives):
-    server = serve({"file.gz": FILE}, ranges=False)
-    server.fail("file.gz", cut(CUT))
+    server = serve({"file.gz": FILE_CONTENT}, ranges=False)
+    server.add_faults("file.gz", truncate_body(CUT_BYTES))
     arrives(server)
-    assert ranges(server)[1] == f"bytes={CUT}-"
+    assert ranges(server)[1] == f"bytes={CUT_BYTES}-"
 
 
 def no_such_part(handler):
     """The answer to a Range by a server that takes no notice of its beginning."""
     handler.send_response(206)
-    handler.send_header("Content-Range", f"bytes 0-{len(FILE) - 1}/{len(FILE)}")
-    handler.send_header("Content-Length", str(len(FILE)))
+    handler.send_header("Content-Range", f"bytes 0-{len(FILE_CONTENT) - 1}/{len(FILE_CONTENT)}")
+    handler.send_header("Content-Length", str(len(FILE_CONTENT)))
     handler.end_headers()
-    handler.wfile.write(FILE)
+    handler.wfile.write(FILE_CONTENT)
 
 
-@pytest.mark.parametrize("range_fault", [no_such_part, status(416)])
+@pytest.mark.parametrize("range_fault", [no_such_part, respond_with_status(416)])
 def test_a_server_without_progress_is_abandoned(serve, root, range_fault):
-    server = serve({"file.gz": FILE})
-    server.fail("file.gz", *[cut(CUT), range_fault] * 10)
+    server = serve({"file.gz": FILE_CONTENT})
+    server.add_faults("file.gz", *[truncate_body(CUT_BYTES), range_fault] * 10)
     with pytest.raises(DownloadError, match="broke off"):
-        download(one_file(server.url), root)
-    assert len(server.asked()) <= 4
+        download(single_file_source(server.url), root)
+    assert len(server.request_headers()) <= 4
     assert not (root / "set" / "file.gz").exists()
 
 
 def test_the_next_mirror_resumes_where_the_first_ended(serve, arrives):
-    first, second = serve({"file.gz": FILE}), serve({"file.gz": FILE})
-    first.fail("file.gz", cut(CUT), *[cut(0)] * 9)
+    first, second = serve({"file.gz": FILE_CONTENT}), serve({"file.gz": FILE_CONTENT})
+    first.add_faults("file.gz", truncate_body(CUT_BYTES), *[truncate_body(0)] * 9)
     arrives(first, second)
-    assert ranges(second) == [f"bytes={CUT}-"]
+    assert ranges(second) == [f"bytes={CUT_BYTES}-"]
 
 
 PARTS = {
-    "of another file": noise(CUT, seed=2),
-    "another file": noise(len(FILE), seed=2),
-    "too long": noise(len(FILE) + 5, seed=2),
-    "longer than the first server's": FILE[: 2 * CUT],  # which answers 416, then the wrong size
+    "of another file": random_bytes(CUT_BYTES, seed=2),
+    "another file": random_bytes(len(FILE_CONTENT), seed=2),
+    "too long": random_bytes(len(FILE_CONTENT) + 5, seed=2),
+    "longer than the first server's": FILE_CONTENT[
+        : 2 * CUT_BYTES
+    ],  # which answers 416, then the wrong size
 }
 
 
@@ -138,57 +149,63 @@ PARTS = {
 def test_a_partial_file_that_does_not_fit_is_discarded(serve, part, arrives, content):
     part.parent.mkdir(parents=True)
     part.write_bytes(content)
-    arrives(serve({"file.gz": FILE[:CUT]}), serve({"file.gz": FILE}))
+    arrives(serve({"file.gz": FILE_CONTENT[:CUT_BYTES]}), serve({"file.gz": FILE_CONTENT}))
 
 
 def test_a_complete_partial_file_needs_no_server(root, part):
     part.parent.mkdir(parents=True)
-    part.write_bytes(FILE)
-    download(one_file(NOWHERE), root)
-    assert files_below(root) == {"set/file.gz": FILE}
+    part.write_bytes(FILE_CONTENT)
+    download(single_file_source(NOWHERE), root)
+    assert read_files(root) == {"set/file.gz": FILE_CONTENT}
 
 
 def test_wrong_content_names_both_digests_and_tries_the_next_mirror(serve, root, arrives):
-    content = noise(len(FILE), seed=1)
-    wrong, right = serve({"file.gz": content}), serve({"file.gz": FILE})
+    content = random_bytes(len(FILE_CONTENT), seed=1)
+    wrong, right = serve({"file.gz": content}), serve({"file.gz": FILE_CONTENT})
     with pytest.raises(DownloadError) as error:
-        download(one_file(wrong.url), root)
+        download(single_file_source(wrong.url), root)
     said = f"{wrong.url}file.gz sent a wrong file: file.gz.part has sha256 {sha256(content)}, "
-    assert f"{said}expected {sha256(FILE)}" in str(error.value)
-    assert files_below(root) == {}
+    assert f"{said}expected {sha256(FILE_CONTENT)}" in str(error.value)
+    assert read_files(root) == {}
     arrives(wrong, right)
-    assert (len(wrong.asked()), len(right.asked())) == (2, 1)
+    assert (len(wrong.request_headers()), len(right.request_headers())) == (2, 1)
 
 
-@pytest.mark.parametrize("other", [b"", b"<html>", FILE + b"!"])
+@pytest.mark.parametrize("other", [b"", b"<html>", FILE_CONTENT + b"!"])
 def test_a_file_of_another_size_is_refused_before_it_is_fetched(serve, root, other):
     server = serve({"file.gz": other})
-    with pytest.raises(DownloadError, match=f"has {len(other):,} bytes, expected {len(FILE):,}"):
-        download(one_file(server.url), root)
-    assert files_below(root) == {}
+    with pytest.raises(
+        DownloadError, match=f"has {len(other):,} bytes, expected {len(FILE_CONTENT):,}"
+    ):
+        download(single_file_source(server.url), root)
+    assert read_files(root) == {}
 
 
 def test_a_missing_content_length_is_counted(serve, root, arrives):
-    files = (FILE, FILE + noise(3 * CHUNK_BYTES), FILE[:-1])
+    files = (FILE_CONTENT, FILE_CONTENT + random_bytes(3 * CHUNK_BYTES), FILE_CONTENT[:-1])
     right, long, short = servers = [serve({"file.gz": file}) for file in files]
     for server in servers:
-        server.fail("file.gz", chunked)
-    said = f"(?s)has {len(FILE) + 1:,} bytes, .*has {len(FILE) - 1:,} bytes, expected"
+        server.add_faults("file.gz", send_chunked)
+    said = (
+        f"(?s)has {len(FILE_CONTENT) + 1:,} bytes, .*has {len(FILE_CONTENT) - 1:,} bytes, expected"
+    )
     with pytest.raises(DownloadError, match=said):
-        download(one_file(long.url, short.url), root)
-    assert files_below(root) == {}
+        download(single_file_source(long.url, short.url), root)
+    assert read_files(root) == {}
     arrives(right)
 
 
 def test_a_full_disk_keeps_the_partial_file(serve, root, part, arrives):
-    server = serve({"file.gz": FILE})
+    server = serve({"file.gz": FILE_CONTENT})
     said = r"cannot write .*/set/file\.gz\.part: File too large; make room or choose another place"
-    with files_of_at_most(CUT + 100), pytest.raises(OutputError, match=f"{said} with --data-dir"):
-        download(one_file(server.url), root)
-    assert part.read_bytes() == FILE[: CUT + 100]
+    with limit_file_size(CUT_BYTES + 100), pytest.raises(
+        OutputError, match=f"{said} with --data-dir"
+    ):
+        download(single_file_source(server.url), root)
+    assert part.read_bytes() == FILE_CONTENT[: CUT_BYTES + 100]
     assert not (root / "set" / "file.gz").exists()
     arrives(server)
-    assert ranges(server)[1] == f"bytes={CUT + 100}-"
+    assert ranges(server)[1] == f"bytes={CUT_BYTES + 100}-"
 
 
 @pytest.mark.parametrize("below", ["file", "file/data"])
@@ -196,7 +213,7 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path, below):
     (tmp_path / "file").write_text("")
     said = f"cannot write {tmp_path}/.*choose another place with --data-dir"
     with pytest.raises(OutputError, match=said):
-        download(one_file(NOWHERE), tmp_path / below)
+        download(single_file_source(NOWHERE), tmp_path / below)
 
 
 # --- processes
@@ -223,31 +240,31 @@ def start(root, tmp_path):
 
 
 def test_two_processes_download_once(serve, root, start):
-    server = serve({"file.gz": FILE})
+    server = serve({"file.gz": FILE_CONTENT})
     reached, go_on = threading.Event(), threading.Event()
-    server.fail("file.gz", held(reached, go_on))
-    first = start(one_file(server.url))
+    server.add_faults("file.gz", hold_response(reached, go_on))
+    first = start(single_file_source(server.url))
     assert reached.wait(LIMIT_S)
-    second = start(one_file(server.url))
+    second = start(single_file_source(server.url))
     assert second.stderr.readline() == "waiting for another process that fetches set\n"
     go_on.set()
     for process in (first, second):
         out, _ = process.communicate(timeout=LIMIT_S)
         assert (out, process.returncode) == (f"set is complete in {root / 'set'}\n", 0)
-    assert len(server.asked()) == 1
-    assert files_below(root) == {"set/file.gz": FILE}
+    assert len(server.request_headers()) == 1
+    assert read_files(root) == {"set/file.gz": FILE_CONTENT}
 
 
 def test_ctrl_c_keeps_received_bytes_and_the_next_command_resumes(serve, start, part, arrives):
-    server = serve({"file.gz": FILE})
-    server.fail("file.gz", silence(after=CUT))
-    process = start(one_file(server.url))
-    wait_until(lambda: part.exists() and part.stat().st_size >= CUT)
+    server = serve({"file.gz": FILE_CONTENT})
+    server.add_faults("file.gz", hang_response(after=CUT_BYTES))
+    process = start(single_file_source(server.url))
+    wait_until(lambda: part.exists() and part.stat().st_size >= CUT_BYTES)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=LIMIT_S)
     assert (process.returncode, out) == (130, "")
     said = "interrupted: what has been downloaded is kept: run the same command again to resume"
     assert err.splitlines()[-1] == said
-    assert part.read_bytes() == FILE[:CUT]
+    assert part.read_bytes() == FILE_CONTENT[:CUT_BYTES]
     arrives(server)
-    assert ranges(server)[1] == f"bytes={CUT}-"
+    assert ranges(server)[1] == f"bytes={CUT_BYTES}-"

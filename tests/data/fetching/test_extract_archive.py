@@ -11,7 +11,13 @@ import tracemalloc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.made_up_sources import files_below, files_of_at_most, known, noise, tar_of
+from support.full_disk import limit_file_size
+from support.made_up_sources import (
+    make_known_file,
+    make_tar,
+    random_bytes,
+    read_files,
+)
 
 from gluonlab.data.fetching.data_folders import file_digest
 from gluonlab.data.fetching.download_sources import ArchiveContents
@@ -53,7 +59,7 @@ def special(name, kind, linkname="", size=0):
 
 FILES = {
     "train/a/1.jpg": b"one",
-    "train/b/2.jpg": noise(5000),
+    "train/b/2.jpg": random_bytes(5000),
     "val/a/empty.jpg": b"",
     "kör/äß.txt": b"x" * 1024,
 }
@@ -75,14 +81,14 @@ def test_every_file_is_unpacked_without_the_top_folder(target, written, compress
             tar.addfile(info, io.BytesIO(content))
     archive = written(gzip.compress(packed.getvalue()) if compress else packed.getvalue())
     digests = unpack_archive(archive, target, ROOMY)
-    assert files_below(target) == files
+    assert read_files(target) == files
     assert digests == {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
 
 
 def test_permissions_and_owners_of_the_archive_are_not_taken_over(target, written):
     info = tarfile.TarInfo("top/run-me")
     info.mode, info.uid = 0o6777, 12345
-    unpack_archive(written(tar_of([info])), target, ROOMY)
+    unpack_archive(written(make_tar([info])), target, ROOMY)
     (target / "ordinary").write_bytes(b"")
     ordinary, run_me = ((target / name).stat() for name in ("ordinary", "run-me"))
     assert (run_me.st_mode, run_me.st_uid) == (ordinary.st_mode, ordinary.st_uid)
@@ -90,11 +96,11 @@ def test_permissions_and_owners_of_the_archive_are_not_taken_over(target, writte
 
 def test_only_known_files_are_unpacked_from_any_folder(target, written):
     contents = ArchiveContents(
-        10**6, known_files=(known("a.bin", b"a", "sha1"), known("b.bin", b"b"))
+        10**6, known_files=(make_known_file("a.bin", b"a", "sha1"), make_known_file("b.bin", b"b"))
     )
     members = [("x/y/a.bin", b"a"), ("b.bin", b"b"), ("x/readme.html", b"<p>")]
-    unpack_archive(written(tar_of(members)), target, contents)
-    assert files_below(target) == {"a.bin": b"a", "b.bin": b"b"}
+    unpack_archive(written(make_tar(members)), target, contents)
+    assert read_files(target) == {"a.bin": b"a", "b.bin": b"b"}
 
 
 @pytest.mark.parametrize(
@@ -110,10 +116,14 @@ def test_only_known_files_are_unpacked_from_any_folder(target, written):
 )
 def test_a_known_archive_with_other_files_is_refused(target, written, members, said):
     contents = ArchiveContents(
-        10**6, known_files=(known("a.bin", b"a", "sha1"), known("b.bin", b"b", "sha1"))
+        10**6,
+        known_files=(
+            make_known_file("a.bin", b"a", "sha1"),
+            make_known_file("b.bin", b"b", "sha1"),
+        ),
     )
     with pytest.raises(DataError, match=said):
-        unpack_archive(written(tar_of(members)), target, contents)
+        unpack_archive(written(make_tar(members)), target, contents)
 
 
 HOSTILE = {
@@ -151,13 +161,13 @@ HOSTILE = {
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_a_hostile_archive_is_refused_and_leaves_nothing_outside(around, target, written, kind):
     member, said = HOSTILE[kind]
-    archive = written(tar_of([("top/first", b"1"), ("top/folder/second", b"2"), member]))
+    archive = written(make_tar([("top/first", b"1"), ("top/folder/second", b"2"), member]))
     with pytest.raises(DataError) as error:
         unpack_archive(archive, target, ROOMY)
     assert said in str(error.value)
     assert str(archive) in str(error.value)
     assert [path.name for path in around.iterdir()] == ["target"]
-    assert set(files_below(target)) <= {"first", "folder/second"}
+    assert set(read_files(target)) <= {"first", "folder/second"}
     assert not any(path.is_symlink() for path in target.rglob("*"))
 
 
@@ -177,8 +187,8 @@ TOO_LARGE = {
         header("top/bomb", tarfile.REGTYPE, 2**40),
         "'top/bomb' is too much: at most 1,000,000 bytes in 50 files",
     ),
-    "files": (tar_of([(f"top/{i}", bytes(300_000)) for i in range(5)], False), "'top/3' is too "),
-    "many files": (tar_of([(f"top/{i}", b"") for i in range(60)], False), "'top/50' is too much"),
+    "files": (make_tar([(f"top/{i}", bytes(300_000)) for i in range(5)], False), "'top/3' is too "),
+    "many files": (make_tar([(f"top/{i}", b"") for i in range(60)], False), "'top/50' is too much"),
     "headers": (bomb_of_headers(), "not a usable archive .it unpacks to more than"),
     **{
         kind: (header("x", kind, 2**31) + bytes(2**26), "a usable archive .a header of 2,147,48")
@@ -203,12 +213,13 @@ def test_too_large_content_is_refused_before_it_is_written(target, written, kind
     assert not (target / "bomb").exists()
 
 
-WHOLE = tar_of([("top/a", noise(700)), ("top/b", b"b")])
+WHOLE = make_tar([("top/a", random_bytes(700)), ("top/b", b"b")])
 PLAIN = gzip.decompress(WHOLE)
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"<html>", WHOLE[:-200], PLAIN[:800], gzip.compress(noise(2000)), b"\x1f\x8b"]
+    "content",
+    [b"", b"<html>", WHOLE[:-200], PLAIN[:800], gzip.compress(random_bytes(2000)), b"\x1f\x8b"],
 )
 def test_a_damaged_archive_is_named(target, written, content):
     with pytest.raises(DataError, match=r"/a\.tgz: not a usable archive"):
@@ -237,7 +248,7 @@ def test_no_damaged_archive_raises_anything_but_a_data_error(tmp_path_factory, d
 @pytest.mark.parametrize("size", [0, 50, 699])
 def test_a_full_disk_is_an_output_error(target, written, size):
     archive = written(WHOLE)
-    with files_of_at_most(size), pytest.raises(
+    with limit_file_size(size), pytest.raises(
         OutputError, match=r"cannot write .*/target/a: File too large; make room"
     ):
         unpack_archive(archive, target, ROOMY)

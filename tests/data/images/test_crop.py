@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 from support.devices import contexts
-from support.image_folders import encoded, picture, write_folder
+from support.image_folders import encode_image, make_image, write_image_folder
 
 from gluonlab.data import Loader, load_dataset
 from gluonlab.data.images.decode_image import central_crop_box, decode_image, random_crop_box
@@ -84,7 +84,7 @@ def test_without_a_fitting_box_the_center_is_cropped(width, height, box):
 def test_the_pixels_of_a_box_equal_pillows(tmp_path_factory, width, height, size, seed):
     folder = tmp_path_factory.mktemp("cut")
     path = str(folder / "a.png")
-    (folder / "a.png").write_bytes(encoded(picture(0, width, height), "PNG"))
+    (folder / "a.png").write_bytes(encode_image(make_image(0, width, height), "PNG"))
     assert np.array_equal(
         decode_image(path, size, seed),
         cut_by_pillow(path, random_crop_box(seed, width, height), size),
@@ -99,7 +99,7 @@ def test_a_jpeg_is_decoded_at_a_fraction_only_where_the_box_is_large_enough(
     less, about the same.
     """
     path = tmp_path / "a.jpg"
-    path.write_bytes(encoded(picture(0, width, height), quality=95))
+    path.write_bytes(encode_image(make_image(0, width, height), quality=95))
     reduced = 0
     for seed in range(60):
         left, top, right, bottom = box = random_crop_box(seed, width, height)
@@ -117,7 +117,7 @@ def test_a_crop_has_the_right_position_at_every_reduced_size(tmp_path):
     across, down = np.meshgrid(np.linspace(0, 255, 1001), np.linspace(0, 255, 701))
     image = Image.fromarray(np.stack([across, down, 0 * down], axis=2).astype(np.uint8))
     path = tmp_path / "a.jpg"
-    path.write_bytes(encoded(image, quality=100, subsampling=0))
+    path.write_bytes(encode_image(image, quality=100, subsampling=0))
     for size in (16, 60, 130, 260):  # 1/8, 1/4, 1/2 and all of it, for most boxes
         for seed in range(12):
             left, top, right, bottom = random_crop_box(seed, 1001, 701)
@@ -131,7 +131,9 @@ def test_a_crop_has_the_right_position_at_every_reduced_size(tmp_path):
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory):
-    return write_folder(tmp_path_factory.mktemp("images") / "animals", train=13, val=3, size=40)
+    return write_image_folder(
+        tmp_path_factory.mktemp("images") / "animals", train=13, val=3, size=40
+    )
 
 
 @pytest.fixture(scope="module")

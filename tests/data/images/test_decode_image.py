@@ -8,9 +8,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageFile, ImageOps
-from support.damage import corrupted
+from support.damage import corrupt_bytes
 from support.examples import examples
-from support.image_folders import by_pillow, encoded, picture
+from support.image_folders import decode_with_pillow, encode_image, make_image
 
 from gluonlab.data.images.decode_image import (
     EXIF_ORIENTATION,
@@ -23,8 +23,8 @@ from gluonlab.data.images.decode_image import (
 from gluonlab.data.images.image_locations import FORMAT_NAMES
 from gluonlab.errors import DataError
 
-JPEG = encoded(picture(1, 40, 30), quality=90)
-PNG = encoded(picture(2, 20, 24), "PNG")
+JPEG = encode_image(make_image(1, 40, 30), quality=90)
+PNG = encode_image(make_image(2, 20, 24), "PNG")
 
 
 def write(path, content):
@@ -34,10 +34,10 @@ def write(path, content):
 
 @pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
 def test_an_image_of_the_target_size_equals_pillows_pixels(tmp_path, mode):
-    path = write(tmp_path / "a.jpg", encoded(picture(0, 24, 24, mode=mode)))
+    path = write(tmp_path / "a.jpg", encode_image(make_image(0, 24, 24, mode=mode)))
     pixels = decode_image(path, 24)
     assert (pixels.shape, pixels.dtype) == ((3, 24, 24), np.uint8)
-    assert np.array_equal(pixels, by_pillow(path, 24))
+    assert np.array_equal(pixels, decode_with_pillow(path, 24))
 
 
 GREY = np.arange(256, dtype=np.uint8).reshape(16, 16)  # every value, dark to bright
@@ -68,7 +68,7 @@ def test_an_image_of_any_mode_looks_like_its_twin_of_8_bits(tmp_path, mode):
     if mode in ("PA", "CMYK", "YCbCr", "I"):
         pixels = np.asarray(_convert_to_rgb("a.png", image)).transpose(2, 0, 1)
     else:
-        pixels = decode_image(write(tmp_path / "a.png", encoded(image, "PNG")), 16)
+        pixels = decode_image(write(tmp_path / "a.png", encode_image(image, "PNG")), 16)
     expected = twin.transpose(2, 0, 1) if twin.ndim == 3 else np.stack([twin] * 3)
     assert np.abs(pixels.astype(int) - expected).max() <= (3 if mode == "YCbCr" else 0)
 
@@ -109,10 +109,10 @@ def test_the_central_square_is_resized(tmp_path_factory, width, height, size):
     JPEG itself loses.
     """
     folder = tmp_path_factory.mktemp("square")
-    png = write(folder / "a.png", encoded(picture(0, width, height), "PNG"))
-    assert np.array_equal(decode_image(png, size), by_pillow(png, size))
-    jpeg = write(folder / "a.jpg", encoded(slopes(width, height), quality=95))
-    error = np.abs(decode_image(jpeg, size).astype(int) - by_pillow(jpeg, size))
+    png = write(folder / "a.png", encode_image(make_image(0, width, height), "PNG"))
+    assert np.array_equal(decode_image(png, size), decode_with_pillow(png, size))
+    jpeg = write(folder / "a.jpg", encode_image(slopes(width, height), quality=95))
+    error = np.abs(decode_image(jpeg, size).astype(int) - decode_with_pillow(jpeg, size))
     assert error.mean() < 2 and error.max() < 12
     assert read_short_side(jpeg) == min(width, height)
 
@@ -121,11 +121,11 @@ WRONG = {
     "empty": (b"", f"not a {FORMAT_NAMES}"),
     "text": (b"a file of words, and not of pixels", f"not a {FORMAT_NAMES}"),
     "jpeg 2000": (b"\0\0\0\x0cjP  \r\n\x87\n" + bytes(40), f"not a {FORMAT_NAMES}"),
-    "cut gif": (encoded(picture(0), "GIF")[:-40], "damaged ("),
-    "cut webp": (encoded(picture(0), "WEBP")[:-40], "damaged ("),
-    "cut bmp": (encoded(picture(0), "BMP")[:-40], "damaged ("),
-    "cut tiff": (encoded(picture(0), "TIFF")[:400], "damaged ("),
-    "cut ppm": (encoded(picture(0), "PPM")[:-40], "damaged ("),
+    "cut gif": (encode_image(make_image(0), "GIF")[:-40], "damaged ("),
+    "cut webp": (encode_image(make_image(0), "WEBP")[:-40], "damaged ("),
+    "cut bmp": (encode_image(make_image(0), "BMP")[:-40], "damaged ("),
+    "cut tiff": (encode_image(make_image(0), "TIFF")[:400], "damaged ("),
+    "cut ppm": (encode_image(make_image(0), "PPM")[:-40], "damaged ("),
     "cut jpeg": (JPEG[: len(JPEG) // 2], "damaged ("),
     "cut png": (PNG[: len(PNG) // 2], "damaged ("),
     "header only": (JPEG[:4], f"not a {FORMAT_NAMES}"),
@@ -180,7 +180,7 @@ def test_a_decompression_bomb_is_refused_by_its_header(tmp_path, side, format):
 @examples(60, 150)
 @given(st.data())
 def test_a_damaged_file_gives_pixels_or_a_data_error(tmp_path_factory, original, data):
-    path = write(tmp_path_factory.getbasetemp() / "damaged.jpg", corrupted(data, original, 4))
+    path = write(tmp_path_factory.getbasetemp() / "damaged.jpg", corrupt_bytes(data, original, 4))
     try:
         assert decode_image(path, 16).shape == (3, 16, 16)
     except DataError as error:
@@ -198,7 +198,7 @@ def stored(path, turned, width, height, format="JPEG"):
     exif = Image.Exif()
     exif[EXIF_ORIENTATION] = turned
     image = slopes(width, height)
-    path.write_bytes(encoded(image, format, exif=exif))
+    path.write_bytes(encode_image(image, format, exif=exif))
     return str(path)
 
 
@@ -244,7 +244,7 @@ def test_invalid_exif_orientation_is_ignored(tmp_path, value):
 
 @pytest.mark.filterwarnings("ignore:Corrupt EXIF data")
 def test_damaged_exif_is_ignored(tmp_path):
-    content = encoded(picture(0, 24, 24), exif=b"Exif\0\0MM\0*\xff\xff\xff\xff\x01\x12")
+    content = encode_image(make_image(0, 24, 24), exif=b"Exif\0\0MM\0*\xff\xff\xff\xff\x01\x12")
     (tmp_path / "a.jpg").write_bytes(content)
-    (tmp_path / "b.jpg").write_bytes(encoded(picture(0, 24, 24)))
+    (tmp_path / "b.jpg").write_bytes(encode_image(make_image(0, 24, 24)))
     assert np.array_equal(*(decode_image(str(tmp_path / name), 24) for name in ("a.jpg", "b.jpg")))

@@ -17,10 +17,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.covering import long_cases
-from support.image_folders import write_folder
+from support.image_folders import write_image_folder
 from support.processes import clean_environment
 from support.waiting import LIMIT_S, interrupt_once_read, wait_until
-from support.worker_processes import gone
+from support.worker_processes import has_exited
 
 from gluonlab.data.images.decode_image import decode_image
 from gluonlab.data.images.decoder_pool import (
@@ -34,7 +34,7 @@ from gluonlab.errors import DataError, RunError
 
 @pytest.fixture(scope="module")
 def paths(tmp_path_factory):
-    root = write_folder(tmp_path_factory.mktemp("images") / "set", train=15, val=1)
+    root = write_image_folder(tmp_path_factory.mktemp("images") / "set", train=15, val=1)
     return sorted(map(str, (root / "train").rglob("*.jpg")))
 
 
@@ -153,10 +153,10 @@ def test_names_of_files_may_be_anything(decoders, paths, tmp_path):
 def test_the_processes_end_with_the_object_that_started_them():
     made = DecoderPool(8, 2)
     processes = pids(made)
-    assert not any(map(gone, processes))
+    assert not any(map(has_exited, processes))
     del made
     gc.collect()
-    assert all(map(gone, processes))
+    assert all(map(has_exited, processes))
 
 
 def test_images_that_are_awaited_keep_the_processes_until_they_are_there(paths):
@@ -166,7 +166,7 @@ def test_images_that_are_awaited_keep_the_processes_until_they_are_there(paths):
     assert np.array_equal(begun.result(), np.stack([decode_image(path, 16) for path in paths]))
     del begun
     gc.collect()
-    assert all(map(gone, processes))
+    assert all(map(has_exited, processes))
 
 
 def test_dropping_the_pool_while_it_decodes_ends_the_processes(paths, monkeypatch):
@@ -186,7 +186,7 @@ def test_dropping_the_pool_while_it_decodes_ends_the_processes(paths, monkeypatc
         made.decode(Interrupted(paths * 2))
     del made
     gc.collect()
-    wait_until(lambda: all(map(gone, processes)))
+    wait_until(lambda: all(map(has_exited, processes)))
     assert unraisable == []
 
 
@@ -202,10 +202,10 @@ def test_after_ctrl_c_no_process_continues_to_decode(tmp_path):
         interrupting.start()
         made.decode(endless)
     interrupting.join()
-    assert not any(map(gone, processes))
+    assert not any(map(has_exited, processes))
     del made
     gc.collect()
-    assert all(map(gone, processes))
+    assert all(map(has_exited, processes))
     os.close(ends[0])
 
 
@@ -250,7 +250,7 @@ def test_the_last_reference_may_be_dropped_by_one_of_its_own_threads(paths):
 
     made._requests.put(DecodeRequest(Dropping(), paths[:1], None, np.empty((1, 3, 8, 8), np.uint8)))
     wait_until(lambda: closed)
-    assert all(map(gone, processes))
+    assert all(map(has_exited, processes))
     with pytest.raises(ValueError, match="closed"):
         made.decode(paths[:1])
 
@@ -314,7 +314,7 @@ def test_the_processes_end_with_their_parent_however_it_ends(tmp_path, sign):
     assert len(children) == 2
     parent.send_signal(sign)
     parent.communicate(timeout=LIMIT_S)
-    wait_until(lambda: all(map(gone, children)))
+    wait_until(lambda: all(map(has_exited, children)))
 
 
 def test_a_process_whose_parent_has_ended_exits_silently(paths):

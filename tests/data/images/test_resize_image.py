@@ -5,7 +5,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from PIL import Image
-from support.image_folders import encoded
+from support.image_folders import encode_image
 
 from gluonlab.data.images import resize_image as resize
 from gluonlab.data.images.decode_image import decode_image
@@ -121,7 +121,7 @@ def test_files_of_every_kind_differ_by_no_more(
         exif[ORIENTATION] = turned
     image = Image.fromarray(photograph(width, height)).convert(mode)
     with open(path, "wb") as file:
-        file.write(encoded(image, exif=exif, progressive=progressive, quality=90))
+        file.write(encode_image(image, exif=exif, progressive=progressive, quality=90))
     expected = decode_image(path, size, seed).astype(int)
     result = [decode_image(path, size, seed, quick, CYKOOZ) for quick in (False, True)]
     assert np.array_equal(*result)
@@ -131,7 +131,7 @@ def test_files_of_every_kind_differ_by_no_more(
 @pytest.mark.parametrize("left", [2, 300])
 def test_a_truncated_file_has_the_same_error(tmp_path, left):
     path = tmp_path / "cut.jpg"
-    path.write_bytes(encoded(Image.fromarray(photograph(320, 240)))[:-left])
+    path.write_bytes(encode_image(Image.fromarray(photograph(320, 240)))[:-left])
     errors = []
     for resizer in (PILLOW, CYKOOZ):
         for quick in (False, True):

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
-from support.damage import corrupted
-from support.image_folders import encoded, picture
+from support.damage import corrupt_bytes
+from support.image_folders import encode_image, make_image
 
 from gluonlab.data.images import turbojpeg
 from gluonlab.data.images.decode_image import decode_image
@@ -46,9 +46,9 @@ def test_any_jpeg_has_the_same_pixels(
     tmp_path_factory, width, height, size, quality, subsampling, progressive, mode, profile
 ):
     path = tmp_path_factory.getbasetemp() / "any.jpg"
-    image = picture(0, width, height, mode=mode)
+    image = make_image(0, width, height, mode=mode)
     options = dict(quality=quality, subsampling=subsampling, progressive=progressive)
-    path.write_bytes(encoded(image, icc_profile=profile, **options))
+    path.write_bytes(encode_image(image, icc_profile=profile, **options))
     assert same(path, size)
     assert (turbojpeg.read_plain_jpeg_size(path.read_bytes()) == (width, height)) == (
         mode != "CMYK"
@@ -58,24 +58,24 @@ def test_any_jpeg_has_the_same_pixels(
 @settings(max_examples=80)
 @given(st.data(), st.sampled_from(["RGB", "L"]), st.sampled_from([None, 1, 2, 30, 400]))
 def test_a_damaged_jpeg_has_the_same_pixels_or_the_same_words(tmp_path_factory, data, mode, cut):
-    content = encoded(picture(1, 30, 24, mode=mode), quality=90)
+    content = encode_image(make_image(1, 30, 24, mode=mode), quality=90)
     path = tmp_path_factory.getbasetemp() / "damaged.jpg"
-    path.write_bytes(content[:-cut] if cut else corrupted(data, content))
+    path.write_bytes(content[:-cut] if cut else corrupt_bytes(data, content))
     assert same(path, 24, [None])
 
 
-JPEG = encoded(picture(1, 30, 24), quality=90)
+JPEG = encode_image(make_image(1, 30, 24), quality=90)
 ORDER = Image.Exif()
 ORDER[0x0112] = 6
 OTHERS = {
-    "exif": encoded(picture(1, 30, 24), exif=ORDER),
-    "cmyk": encoded(picture(1, 30, 24, mode="CMYK")),
+    "exif": encode_image(make_image(1, 30, 24), exif=ORDER),
+    "cmyk": encode_image(make_image(1, 30, 24, mode="CMYK")),
     "rgb": JPEG[:2] + b"\xff\xee\0\x0eAdobe\0d\0\0\0\0\0" + JPEG[20:],
-    "png": encoded(picture(1, 30, 24), "PNG"),
-    "two pictures": encoded(
-        picture(1, 30, 24), "MPO", save_all=True, append_images=[picture(2, 30, 24)]
+    "png": encode_image(make_image(1, 30, 24), "PNG"),
+    "two pictures": encode_image(
+        make_image(1, 30, 24), "MPO", save_all=True, append_images=[make_image(2, 30, 24)]
     ),
-    "large": encoded(picture(1, 1030, 524)),
+    "large": encode_image(make_image(1, 1030, 524)),
     "12 bits": JPEG.replace(b"\xff\xc0\0\x11\x08", b"\xff\xc0\0\x11\x0c"),
     "arithmetic": JPEG.replace(b"\xff\xc0", b"\xff\xc9"),
     "lossless": JPEG.replace(b"\xff\xc0", b"\xff\xc3"),

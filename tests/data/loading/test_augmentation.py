@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from mxnet import nd
 from support.devices import contexts
 from support.examples import examples
-from support.reference import cpus
+from support.reference import cpu_contexts
 
 from gluonlab.data import ArraySplit, Loader
 from gluonlab.data.loading.augmentation import Augment, Mixup, make_input
@@ -194,7 +194,7 @@ def test_streaming_and_resident_batches_are_bit_identical_with_augmentation(
             Loader(split_of(n), ctxs, batch, seed, rank, count, **options) for rank in range(count)
         ]
 
-    expected = list(batches_of(*loaders(cpus(1), prefetch=0)))
+    expected = list(batches_of(*loaders(cpu_contexts(1), prefetch=0)))
     for options in (dict(resident_bytes=2**20), dict(prefetch=prefetch)):
         result = list(batches_of(*loaders(contexts(k), workers, **options)))
         assert len(result) == len(expected)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from sklearn.datasets import load_digits
-from support.devices import named
+from support.devices import device_spec
 from support.made_up_sources import RECORDS, cifar_batches
 
 from gluonlab.config import TrainConfig
@@ -57,7 +57,7 @@ def test_synthetic_images_have_the_shape_and_number_asked_for_and_depend_on_the_
     ("batch", "images"), [({}, 8192), ({"batch_size": 4096}, 8192), ({"batch_size": 4097}, 8194)]
 )
 def test_a_run_on_synthetic_images_has_as_many_as_its_batch(batch, images):
-    plan = make_plan(TrainConfig(dataset="synthetic", devices=named(2), **batch))
+    plan = make_plan(TrainConfig(dataset="synthetic", devices=device_spec(2), **batch))
     assert len(plan.dataset.train) == images
     assert plan.largest_shard_size * 2 == min(images, plan.global_batch_size)
 
@@ -66,7 +66,9 @@ def test_more_synthetic_images_than_an_array_holds_are_refused():
     with pytest.raises(
         ConfigError, match="4,000,000,000 images make an array of 3,136,000,000,000 elements"
     ):
-        make_plan(TrainConfig(dataset="synthetic", devices=named(1), global_batch_size=4 * 10**9))
+        make_plan(
+            TrainConfig(dataset="synthetic", devices=device_spec(1), global_batch_size=4 * 10**9)
+        )
 
 
 @pytest.mark.parametrize(
@@ -82,7 +84,7 @@ def test_an_epoch_of_cifar10s_own_networks_runs(tmp_path, monkeypatch, asked):
         (tmp_path / name).write_bytes(content)
     dataset = load_dataset("cifar10", str(tmp_path), records=RECORDS)
     monkeypatch.setattr("gluonlab.training.plan.load_dataset", lambda name, root: dataset)
-    common = dict(dataset="cifar10", devices=named(2), epochs=1, batch_size=4)
+    common = dict(dataset="cifar10", devices=device_spec(2), epochs=1, batch_size=4)
     result = train(TrainConfig(out=str(tmp_path / "run"), **common, **asked))
     assert result.plan.model == ("lenet" if asked else "cifar_resnet20")
     assert result.history[0].images == 5 * RECORDS

@@ -7,8 +7,14 @@ import re
 
 import numpy as np
 import pytest
-from support.image_folders import CLASSES, by_pillow, encoded, picture, write_folder
-from support.worker_processes import gone
+from support.image_folders import (
+    CLASSES,
+    decode_with_pillow,
+    encode_image,
+    make_image,
+    write_image_folder,
+)
+from support.worker_processes import has_exited
 
 from gluonlab.data import ArraySplit, load_dataset
 from gluonlab.data.fetching.download_sources import SOURCES
@@ -23,7 +29,7 @@ EVERYTHING = 2**30
 
 @pytest.fixture
 def root(tmp_path):
-    return write_folder(tmp_path / "animals")
+    return write_image_folder(tmp_path / "animals")
 
 
 def load(root, **options):
@@ -53,7 +59,8 @@ def test_a_folder_is_every_image_with_the_class_of_its_folder(root, memory, othe
         assert labels.tolist() == [label for _, label in expected]
         assert labels.dtype == np.int32
         assert all(
-            np.array_equal(image, by_pillow(path, 16)) for image, (path, _) in zip(images, expected)
+            np.array_equal(image, decode_with_pillow(path, 16))
+            for image, (path, _) in zip(images, expected)
         )
 
 
@@ -65,7 +72,7 @@ def test_the_processes_are_there_for_what_streams_alone(root):
     assert not hasattr(in_memory.train, "decoders")
     del streaming
     gc.collect()
-    assert all(map(gone, children))
+    assert all(map(has_exited, children))
 
 
 @pytest.mark.parametrize(("sides", "size"), [([16] * 9, 16), ([64, 64, 80], 64), ([500] * 3, 224)])
@@ -73,7 +80,7 @@ def test_images_keep_their_size_when_they_are_small(tmp_path, sides, size):
     paths = []
     for number, side in enumerate(sides):
         paths.append(str(tmp_path / f"{number}.jpg"))
-        (tmp_path / f"{number}.jpg").write_bytes(encoded(picture(0, side + 7, side)))
+        (tmp_path / f"{number}.jpg").write_bytes(encode_image(make_image(0, side + 7, side)))
     assert median_short_side(paths) == size
 
 
@@ -86,7 +93,7 @@ def test_a_tilde_is_the_home_folder(root, monkeypatch):
 
 
 def test_a_bad_image_is_an_error_in_the_batch_that_has_it(root):
-    cut = encoded(picture(0))[:-300]
+    cut = encode_image(make_image(0))[:-300]
     for content, said in ((cut, r"damaged \("), (b"no image", f"not a {FORMAT_NAMES}")):
         (root / "train" / "bee" / "0002.jpg").write_bytes(content)
         with pytest.raises(DataError, match=rf"train/bee/0002.jpg: {said}.*--skip-bad"):
@@ -102,7 +109,7 @@ def test_bad_images_are_left_out_and_counted_on_request(root, memory):
     bad = ["train/ant/0003.jpg", "train/bee/0000.jpg", "train/bee/0002.jpg", "train/cow/0005.jpg"]
     places = [root / place for place in bad]
     good = [(path, label) for path, label in files(root, "train") if path not in places]
-    expected = [by_pillow(path, 16) for path, _ in good]
+    expected = [decode_with_pillow(path, 16) for path, _ in good]
     for place in places:
         place.write_bytes(b"no image")
     named = ", ".join(map(str, places[:3]))
@@ -141,7 +148,7 @@ def test_a_folder_without_its_path_is_an_unknown_name(name):
 
 @pytest.fixture(scope="module")
 def imagenette(tmp_path_factory):
-    return write_folder(
+    return write_image_folder(
         tmp_path_factory.mktemp("data") / "imagenette2-160", 2, 1, classes=tuple(IMAGENETTE)
     )
 
@@ -166,7 +173,7 @@ def test_where_imagenette_should_lie_is_said(name, tmp_path):
 
 
 def test_other_classes_than_imagenettes_are_refused(tmp_path):
-    write_folder(tmp_path / "imagenette")
+    write_image_folder(tmp_path / "imagenette")
     with pytest.raises(
         DataError, match="imagenette has the classes ant, bee, cow, expected n01440764"
     ):

@@ -11,7 +11,7 @@ from mxnet import gluon
 from mxnet.gluon.data import ArrayDataset, DataLoader, SimpleDataset
 from mxnet.gluon.data.vision import transforms
 from PIL import Image
-from support.devices import contexts, named
+from support.devices import contexts, device_spec
 
 from gluonlab import TrainConfig, load_dataset
 from gluonlab.data import ArraySplit, Loader, from_arrays, from_datasets
@@ -131,7 +131,7 @@ def test_a_folder_names_its_classes_and_only_labels_are_known_before_images_are_
 
 def config(folder, **more):
     base = {"threads": 1, "epochs": 1, "global_batch_size": 20, "model": "mlp"}
-    return TrainConfig(**{**base, "devices": named(2), "out": str(folder), **more})
+    return TrainConfig(**{**base, "devices": device_spec(2), "out": str(folder), **more})
 
 
 def run(folder, data, **more):

@@ -10,7 +10,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.image_folders import CLASSES, by_pillow, encoded, picture, write_folder
+from support.image_folders import (
+    CLASSES,
+    decode_with_pillow,
+    encode_image,
+    make_image,
+    write_image_folder,
+)
 from support.records import assert_same_splits
 
 from gluonlab.data import load_dataset
@@ -20,14 +26,14 @@ from gluonlab.data.sets.image_folder import ImageFolder
 from gluonlab.data.sets.packed_folder import pack_dataset
 from gluonlab.errors import DataError, GluonlabWarning
 
-IMAGE = encoded(picture(0))
+IMAGE = encode_image(make_image(0))
 CAFE = "caf\N{LATIN SMALL LETTER E WITH ACUTE}"
 APART = unicodedata.normalize("NFD", CAFE)
 
 
 @pytest.fixture
 def root(tmp_path):
-    return write_folder(tmp_path / "animals")
+    return write_image_folder(tmp_path / "animals")
 
 
 def put(root, *places, content=b"junk"):
@@ -142,12 +148,12 @@ def test_every_format_is_read_as_pillow_reads_it(root):
     paths = {}
     for number, (format, suffixes) in enumerate(FORMATS.items()):
         paths[format] = root / "train" / "ant" / f"{number}{suffixes[-1].upper()}"
-        paths[format].write_bytes(encoded(picture(0), format))
+        paths[format].write_bytes(encode_image(make_image(0), format))
     result = {Path(each).name: place for place, each in enumerate(ImageFolder(root).train[0])}
     places = [result[path.name] for path in paths.values()]
     images, _ = load_dataset(f"folder:{root}", decoders=1).train.batch(np.array(places))
     for image, format in zip(images, paths):
-        assert np.array_equal(image, by_pillow(paths[format], 16)), format
+        assert np.array_equal(image, decode_with_pillow(paths[format], 16)), format
 
 
 def junk_only(root):

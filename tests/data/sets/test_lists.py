@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.image_folders import CLASSES, encoded, picture, write_folder
-from support.records import assert_same_splits, list_of_folder
+from support.image_folders import CLASSES, encode_image, make_image, write_image_folder
+from support.records import assert_same_splits, write_folder_list
 
 from gluonlab.data import load_dataset
 from gluonlab.data.sets.csv_and_record_files import ImageList, ListedImages, read_image_list
@@ -18,9 +18,9 @@ from gluonlab.errors import DataError, GluonlabWarning
 @pytest.fixture(scope="module")
 def written_files(tmp_path_factory):
     root = tmp_path_factory.mktemp("images")
-    write_folder(root / "pictures", train=3, val=2)
+    write_image_folder(root / "pictures", train=3, val=2)
     for part in ("train", "val"):
-        list_of_folder(root / "pictures" / part, root / f"{part}.csv")
+        write_folder_list(root / "pictures" / part, root / f"{part}.csv")
     return root
 
 
@@ -70,7 +70,7 @@ def test_every_way_to_write_a_list_is_read_alike(place):
 def test_names_with_commas_quotes_and_letters_of_any_script(place):
     images = ['a, "b".jpg', "é.jpg", "画像"]
     for number, name in enumerate(images):
-        (place / name).write_bytes(encoded(picture(number)))
+        (place / name).write_bytes(encode_image(make_image(number)))
     text = '"a, ""b"".jpg",Ä b\n"é.jpg","c,d"\n画像,Ä b\n'
     (place / "own.csv").write_text(text, encoding="utf-8")
     result = read_image_list(place / "own.csv", place)

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.full_disk import full_at
-from support.image_folders import write_folder
+from support.full_disk import limit_file_size
+from support.image_folders import write_image_folder
 from support.processes import clean_environment
 from support.records import assert_same_splits
 from support.waiting import LIMIT_S, wait_until
@@ -34,7 +34,7 @@ from gluonlab.errors import DataError, OutputError
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory):
-    return write_folder(tmp_path_factory.mktemp("data") / "animals", train=90)
+    return write_image_folder(tmp_path_factory.mktemp("data") / "animals", train=90)
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +87,7 @@ def test_an_existing_target_is_not_changed(dataset, tmp_path):
 
 
 def test_the_command_refuses_an_existing_target_before_decoding(ended, empty_cwd):
-    root = write_folder(empty_cwd / "animals")
+    root = write_image_folder(empty_cwd / "animals")
     (root / "val" / "bee" / "0001.jpg").write_bytes(b"")
     (empty_cwd / "taken").mkdir()
     status, out, err = ended(main, "pack", f"folder:{root}", "--skip-bad", "--out", "taken")
@@ -96,7 +96,7 @@ def test_the_command_refuses_an_existing_target_before_decoding(ended, empty_cwd
 
 
 def test_an_image_that_cannot_be_decoded_leaves_nothing_behind(tmp_path):
-    root = write_folder(tmp_path / "animals")
+    root = write_image_folder(tmp_path / "animals")
     (root / "val" / "bee" / "0001.jpg").write_bytes(b"")
     with pytest.raises(DataError, match=r"bee/0001.jpg"):
         pack_dataset(load_dataset(f"folder:{root}", decoders=1), tmp_path / "packed")
@@ -104,7 +104,7 @@ def test_an_image_that_cannot_be_decoded_leaves_nothing_behind(tmp_path):
 
 
 def test_a_full_disk_is_an_error_and_leaves_nothing_behind(dataset, tmp_path):
-    with full_at(20_000), pytest.raises(
+    with limit_file_size(20_000), pytest.raises(
         OutputError, match=r"cannot write .*packed: File too large; choose another place"
     ):
         pack_dataset(dataset, tmp_path / "packed")
@@ -261,7 +261,7 @@ sys.addaudithook(hold)
     ("sign", "said"), [(signal.SIGINT, "interrupted"), (signal.SIGTERM, "ended by SIGTERM")]
 )
 def test_a_signal_ends_the_command_and_its_processes_in_order(tmp_path, sign, said):
-    root = write_folder(tmp_path / "animals")
+    root = write_image_folder(tmp_path / "animals")
     (tmp_path / "held").mkdir()
     (tmp_path / "held" / "sitecustomize.py").write_text(HELD)
     words = ["pack", f"folder:{root}", "--out", "packed", "--decoders", "2"]

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mxnet import recordio
-from support.image_folders import CLASSES, encoded, picture, write_folder
-from support.records import assert_same_splits, records_of_folder, write_records
+from support.image_folders import CLASSES, encode_image, make_image, write_image_folder
+from support.records import assert_same_splits, write_folder_records, write_records
 
 from gluonlab.data import load_dataset
 from gluonlab.data.images.image_locations import open_image_file
@@ -22,15 +22,15 @@ from gluonlab.data.sets.image_files import FileSplit
 from gluonlab.errors import DataError
 
 MAGIC = (0xCED7230A).to_bytes(4, "little")
-RECORDS = [encoded(picture(label, seed=seed)) for seed in range(3) for label in range(3)]
+RECORDS = [encode_image(make_image(label, seed=seed)) for seed in range(3) for label in range(3)]
 LABELS = [0, 1, 2] * 3
 
 
 @pytest.fixture(scope="module")
 def written_files(tmp_path_factory):
     """A folder of images, and in rec/ the records of the same images."""
-    root = write_folder(tmp_path_factory.mktemp("images") / "pictures", train=3, val=2)
-    records_of_folder(root, root.parent / "rec")
+    root = write_image_folder(tmp_path_factory.mktemp("images") / "pictures", train=3, val=2)
+    write_folder_records(root, root.parent / "rec")
     return root.parent
 
 

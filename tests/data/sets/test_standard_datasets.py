@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.idx_files import NAMES, idx_bytes, write, write_mnist
+from support.idx_files import MNIST_NAMES, idx_bytes, write_file, write_mnist
 from support.made_up_sources import BATCHES, RECORDS, cifar_batches
 
 from gluonlab.data import load_dataset
@@ -39,7 +39,7 @@ def folder(tmp_path_factory):
 )
 def test_any_array_is_read_back(folder, shape, seed, name):
     array = np.random.RandomState(seed).randint(0, 256, shape).astype(np.uint8)
-    read = read_idx(write(folder / name, idx_bytes(array)), dimensions=len(shape))
+    read = read_idx(write_file(folder / name, idx_bytes(array)), dimensions=len(shape))
     assert (read.dtype, read.shape) == (np.uint8, shape)
     assert np.array_equal(read, array)
 
@@ -68,7 +68,7 @@ def test_a_damaged_gzip_file_never_passes_for_another(folder, data):
     """A flipped byte is found by gzip's checksum, or it is one of those that mean nothing (a time
     stamp, a name).
     """
-    content = bytearray(write(folder / "whole.gz", idx_bytes(SMALL)).read_bytes())
+    content = bytearray(write_file(folder / "whole.gz", idx_bytes(SMALL)).read_bytes())
     content[data.draw(st.integers(0, len(content) - 1))] ^= data.draw(st.integers(1, 255))
     path = folder / "damaged.gz"
     path.write_bytes(bytes(content))
@@ -80,7 +80,7 @@ def test_a_damaged_gzip_file_never_passes_for_another(folder, data):
 
 @given(st.binary(min_size=0, max_size=16), st.binary(max_size=4), st.sampled_from([1, 3]))
 def test_no_header_raises_anything_but_a_data_error(folder, header, rest, dimensions):
-    path = write(folder / "fuzz", header + idx_bytes(SMALL)[len(header) :] + rest)
+    path = write_file(folder / "fuzz", header + idx_bytes(SMALL)[len(header) :] + rest)
     try:
         assert read_idx(path, dimensions).ndim == dimensions
     except DataError as error:
@@ -92,7 +92,7 @@ SIZES = st.sampled_from([0, 1, 2, 28, 2**16, 2**31, 2**32 - 1])
 
 @given(st.tuples(SIZES, SIZES, SIZES))
 def test_no_declared_shape_raises_anything_but_a_data_error(folder, shape):
-    path = write(folder / "shape", struct.pack(">HBB3I", 0, 8, 3, *shape))
+    path = write_file(folder / "shape", struct.pack(">HBB3I", 0, 8, 3, *shape))
     try:
         assert read_idx(path, 3).shape == shape
         assert 0 in shape
@@ -102,7 +102,7 @@ def test_no_declared_shape_raises_anything_but_a_data_error(folder, shape):
 
 def test_a_file_that_expands_a_thousandfold_is_read(folder):
     zeros = np.zeros((20_000, 28, 28), np.uint8)
-    path = write(folder / "zeros.gz", idx_bytes(zeros))
+    path = write_file(folder / "zeros.gz", idx_bytes(zeros))
     assert path.stat().st_size < zeros.nbytes / 200
     assert np.array_equal(read_idx(path, 3), zeros)
 
@@ -163,7 +163,7 @@ def test_a_file_that_is_a_bomb_is_refused_with_little_memory(folder, kind):
 )
 def test_what_is_wrong_with_an_idx_file_is_said(folder, content, said):
     with pytest.raises(DataError, match=said):
-        read_idx(write(folder / "wrong", content), 3)
+        read_idx(write_file(folder / "wrong", content), 3)
 
 
 @pytest.mark.parametrize(
@@ -176,8 +176,8 @@ def test_what_is_wrong_with_an_idx_file_is_said(folder, content, said):
     ],
 )
 def test_images_and_labels_must_fit_each_other(folder, images, labels, named, said):
-    images_path = write(folder / "images", idx_bytes(np.zeros(images, np.uint8)))
-    labels_path = write(folder / "labels", idx_bytes(np.array(labels, np.uint8)))
+    images_path = write_file(folder / "images", idx_bytes(np.zeros(images, np.uint8)))
+    labels_path = write_file(folder / "labels", idx_bytes(np.array(labels, np.uint8)))
     with pytest.raises(DataError, match=f"/{named}: {said}"):
         read_idx_split(images_path, labels_path, classes=10)
 
@@ -201,10 +201,10 @@ def test_a_data_set_is_found_in_its_folder(tmp_path, name, ending, below):
 def test_without_a_folder_the_files_are_named():
     with pytest.raises(DataError, match="--data-dir DIR") as error:
         load_dataset("mnist")
-    assert all(name in str(error.value) for name in NAMES)
+    assert all(name in str(error.value) for name in MNIST_NAMES)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", MNIST_NAMES)
 def test_the_file_that_is_missing_is_named_and_no_other(tmp_path, name):
     write_mnist(tmp_path)
     (tmp_path / name).unlink()

@@ -1,9 +1,9 @@
 """The numbers that the text of lab 01 promises."""
 
-from support.lab_probes import HELD
+from support.lab_probes import HELD_ARRAY_SOURCE
 
 PROBE = (
-    f"{HELD}\n"
+    f"{HELD_ARRAY_SOURCE}\n"
     """
 import json
 late = held(300)

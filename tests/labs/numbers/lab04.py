@@ -3,10 +3,10 @@
 import re
 from pathlib import Path
 
-from support.lab_probes import HELD
+from support.lab_probes import HELD_ARRAY_SOURCE
 
 PROBE = (
-    f"{HELD}\n"
+    f"{HELD_ARRAY_SOURCE}\n"
     """
 import json
 

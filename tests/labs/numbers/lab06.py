@@ -1,9 +1,9 @@
 """The numbers that the text of lab 06 promises."""
 
-from support.lab_probes import CALLS
+from support.lab_probes import CALL_COUNT_SOURCE
 
 PROBE = (
-    f"{CALLS}\n"
+    f"{CALL_COUNT_SOURCE}\n"
     """
 import json
 import sys

@@ -6,8 +6,8 @@ import mxnet as mx
 import numpy as np
 import pytest
 from mxnet import nd
-from support.devices import contexts, on_gpus
-from support.drawn_runs import BATCH, few_digits, network_of, of_way
+from support.devices import contexts, runs_on_gpus
+from support.drawn_runs import BATCH_SIZE, load_few_digits, register_drawn_network, split_settings
 
 from gluonlab.config import TrainConfig
 from gluonlab.engine.fast_invoke import EngineHold, order_between_passes
@@ -16,7 +16,7 @@ from gluonlab.training.loop import train
 from gluonlab.training.reporter import Reporter
 
 STEPS = 4  # of an epoch
-IMAGES = BATCH * STEPS - 1
+IMAGES = BATCH_SIZE * STEPS - 1
 HELD_S = 120  # where nobody opens a gate, which makes a test fail
 
 
@@ -120,7 +120,7 @@ class ThenCalls:
 
 def late():
     """On GPUs everything that is queued begins later, at random."""
-    if not on_gpus():
+    if not runs_on_gpus():
         return nullcontext()
     from gpus.simulated import delays
 
@@ -132,10 +132,10 @@ def test_a_checkpoint_during_training_equals_one_of_idle_devices(way):
     """Running statistics of all copies, and those among the parameters, after each step."""
     passing, resting = (TakesStates(rests) for rests in (False, True))
     for each in (passing, resting):
-        with network_of(["convolution", "norm", "convolution"]), late():
+        with register_drawn_network(["convolution", "norm", "convolution"]), late():
             train(
-                TrainConfig(**of_way(way, epochs=1)), each, reporter=Reporter(),
-                dataset=few_digits(IMAGES),
+                TrainConfig(**split_settings(way, epochs=1)), each, reporter=Reporter(),
+                dataset=load_few_digits(IMAGES),
             )  # fmt: skip
     assert len(passing.states) == len(resting.states) == STEPS
     for in_passing, at_rest in zip(passing.states, resting.states):

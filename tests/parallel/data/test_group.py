@@ -9,8 +9,14 @@ from mxnet import gluon, nd
 from mxnet.gluon import nn
 from support.devices import device
 from support.examples import examples
-from support.process_group import in_processes
-from support.reference import as_is, distance, random_batches, train_on_one_device, values
+from support.process_group import run_in_threads
+from support.reference import (
+    identity,
+    parameter_arrays,
+    random_batches,
+    relative_distance,
+    train_on_one_device,
+)
 
 from gluonlab.bucketed_trainer.trainer import BucketedTrainer
 from gluonlab.data.loading.split_batch import Batch, shard
@@ -55,14 +61,14 @@ def test_the_gradients_of_all_devices_add_up_to_those_of_the_batch(counts, sizes
             net.collect_params(), "sgd", {"learning_rate": 0.1}, kvstore=store
         )
         loss = gluon.loss.SoftmaxCrossEntropyLoss()
-        step = DataParallelStep(net, loss, trainer, ctxs, as_is, group=group)
+        step = DataParallelStep(net, loss, trainer, ctxs, identity, group=group)
         for images, labels in batches:
             own = np.array_split(np.arange(len(images)), group.size)[group.rank]
             xs, ys = (shard(nd.array(array[own]), ctxs) for array in (images, labels))
             step(Batch(xs, ys, len(images)))
-        return [values(net, ctx) for ctx in ctxs]
+        return [parameter_arrays(net, ctx) for ctx in ctxs]
 
     expected = train_on_one_device(made([device()]), batches, "sgd", learning_rate=0.1)
-    for process in in_processes(2, work):
+    for process in run_in_threads(2, work):
         for replica in process:
-            assert distance(replica, expected) <= 1e-5
+            assert relative_distance(replica, expected) <= 1e-5

@@ -12,14 +12,14 @@ from mxnet.gluon import nn
 from support.devices import devices
 from support.examples import examples
 from support.reference import (
-    distance,
+    parameter_arrays,
     random_batches,
-    set_values,
-    shards,
+    relative_distance,
+    set_parameter_arrays,
+    shard_batch,
     train_on_one_device,
-    values,
 )
-from support.steps import make_step, run
+from support.steps import make_step, train_steps
 
 from gluonlab.data.loading.split_batch import Batch
 from gluonlab.errors import ConfigError
@@ -46,14 +46,14 @@ def lenet(ctxs):
 @pytest.fixture(scope="module")
 def start():
     mx.random.seed(3)
-    return values(lenet([mx.cpu(0)]))
+    return parameter_arrays(lenet([mx.cpu(0)]))
 
 
 @pytest.fixture(scope="module")
 def whole(start):
     """What Gluon makes of the whole batches on one device."""
     net = lenet([mx.cpu(0)])
-    set_values(net, start)
+    set_parameter_arrays(net, start)
     return train_on_one_device(
         net, random_batches(RAGGED, shape=SHAPE), "sgd", learning_rate=0.1, momentum=0.9
     )
@@ -71,26 +71,29 @@ def whole(start):
 def test_any_number_of_microbatches_makes_the_update_of_the_whole_batch(k, cut, start, whole):
     ctxs = devices(k, threads=1)
     net = lenet(ctxs)
-    set_values(net, start)
+    set_parameter_arrays(net, start)
     step = make_step(net, ctxs, cut=cut, learning_rate=0.1, momentum=0.9)
-    run(step, random_batches(RAGGED, shape=SHAPE), ctxs)
+    train_steps(step, random_batches(RAGGED, shape=SHAPE), ctxs)
     for ctx in ctxs:
-        assert distance(values(net, ctx), whole) <= TOLERANCE
-        assert all(np.array_equal(a, b) for a, b in zip(values(net, ctx), values(net, ctxs[0])))
+        assert relative_distance(parameter_arrays(net, ctx), whole) <= TOLERANCE
+        assert all(
+            np.array_equal(a, b)
+            for a, b in zip(parameter_arrays(net, ctx), parameter_arrays(net, ctxs[0]))
+        )
 
 
 @pytest.mark.parametrize("cut", CUTS, ids=str)
 def test_losses_and_scores_of_microbatches_add_up(cut, start):
     ctxs = devices(3, threads=1)
     net = lenet(ctxs)
-    set_values(net, start)
+    set_parameter_arrays(net, start)
     step = make_step(net, ctxs, cut=cut, learning_rate=1e-9)
     batches = random_batches((22, 9, 2), shape=SHAPE)
     for images, labels in [*batches, *batches]:
         scores = net(nd.array(images, ctx=ctxs[0])).asnumpy().astype("float64")
         of_labels = scores[np.arange(len(labels)), labels]
         expected = (np.log(np.exp(scores).sum(axis=1)) - of_labels).sum()
-        batch = shards((images, labels), ctxs)
+        batch = shard_batch((images, labels), ctxs)
         found = [
             (part.device, part.loss.asscalar(), part.scores.asnumpy(), part.labels.asnumpy())
             for part in step.score(batch)
@@ -160,7 +163,7 @@ def test_batchnorm_sees_microbatches_and_not_the_batch():
     assert abs(halves - whole) / whole > 1e-3
     for cut, expected in ((Microbatches(2), halves), (Microbatches(1), whole)):
         step = make_step(net, ctxs, cut=cut, learning_rate=1e-9)
-        assert run(step, [(images, labels)], ctxs) == [[pytest.approx(expected, rel=1e-4)]]
+        assert train_steps(step, [(images, labels)], ctxs) == [[pytest.approx(expected, rel=1e-4)]]
 
 
 def test_more_microbatches_than_images_are_refused():
@@ -180,8 +183,8 @@ from mxnet import nd
 from mxnet.gluon import nn
 from gluonlab.devices import devices
 from gluonlab.parallel.data.microbatches import Microbatches
-from support.process_memory import peak_bytes
-from support.reference import random_batches, shards
+from support.process_memory import measure_peak_bytes
+from support.reference import random_batches, shard_batch
 from support.steps import make_step
 
 def train(parts):
@@ -196,8 +199,8 @@ net.add(*[nn.Conv2D(16, 1, activation="tanh") for _ in range(6)])
 net.add(nn.GlobalAvgPool2D(), nn.Dense(10))
 net.initialize(ctx=ctxs)
 net(nd.zeros((1, 3, 32, 32), ctx=ctxs[0]))
-batches = [shards(batch, ctxs) for batch in random_batches((256, 250), shape=(3, 32, 32))]
-print(json.dumps([peak_bytes(lambda: train(parts)) for parts in (8, 1)]))
+batches = [shard_batch(batch, ctxs) for batch in random_batches((256, 250), shape=(3, 32, 32))]
+print(json.dumps([measure_peak_bytes(lambda: train(parts)) for parts in (8, 1)]))
 """
 
 
@@ -257,8 +260,8 @@ def test_gradients_accumulate_through_operators_on_parameters(way, sync):
 
     ((images, labels),) = random_batches((6,), shape=SHAPE)
     one, ctxs = made([mx.cpu(0)]), devices(2, threads=1)
-    net, first = made(ctxs), values(one)
-    set_values(net, first)
+    net, first = made(ctxs), parameter_arrays(one)
+    set_parameter_arrays(net, first)
     thirds = Microbatches(count=3)  # rounds of one image of each device
     step = make_step(net, ctxs, cut=thirds, sync_bn=sync, learning_rate=0.1)
     params = [param for param in one.collect_params().values() if param.grad_req != "null"]
@@ -272,7 +275,7 @@ def test_gradients_accumulate_through_operators_on_parameters(way, sync):
     for param, total in zip(params, sums):
         param.grad()[:] = nd.array(total)
     gluon.Trainer(params, "sgd", {"learning_rate": 0.1}, kvstore=None).step(6)
-    run(step, [(images, labels)], ctxs)
-    found, expected = values(net, ctxs[0]), values(one)
+    train_steps(step, [(images, labels)], ctxs)
+    found, expected = parameter_arrays(net, ctxs[0]), parameter_arrays(one)
     changes = [[after - before for before, after in zip(first, each)] for each in (found, expected)]
-    assert distance(*changes) <= 1e-4
+    assert relative_distance(*changes) <= 1e-4

@@ -9,18 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mxnet import gluon, nd
 from mxnet.gluon import nn
-from support.completed import completed
-from support.devices import contexts, devices, on_gpus
+from support.completed import make_initialized_net
+from support.devices import contexts, devices, runs_on_gpus
 from support.examples import examples
 from support.reference import (
-    distance,
+    parameter_arrays,
     random_batches,
-    set_values,
+    relative_distance,
+    set_parameter_arrays,
     train_on_devices,
     train_on_one_device,
-    values,
 )
-from support.steps import SHAPE, make_step, run
+from support.steps import SHAPE, make_step, train_steps
 
 from gluonlab.config import TrainConfig
 from gluonlab.data import ArraySplit, Dataset, Defaults
@@ -38,12 +38,12 @@ RECIPE = {"model": "resnet8", "lr": 0.05, "optimizer": "sgd"}
 @pytest.fixture(scope="module")
 def start():
     mx.random.seed(1)
-    return values(completed("resnet8", SHAPE))
+    return parameter_arrays(make_initialized_net("resnet8", SHAPE))
 
 
 def resnet8(ctxs, start):
-    net = completed("resnet8", SHAPE, ctxs=ctxs)
-    set_values(net, start)
+    net = make_initialized_net("resnet8", SHAPE, ctxs=ctxs)
+    set_parameter_arrays(net, start)
     return net
 
 
@@ -53,7 +53,7 @@ def as_in_gluon(net, arrays):
     A step brings cuDNN's back to what they are on CPUs (tests/gpus/test_running_variance.py).
     """
     named = zip(net.collect_params(), arrays)
-    return [array for name, array in named if not (on_gpus() and name.endswith("running_var"))]
+    return [array for name, array in named if not (runs_on_gpus() and name.endswith("running_var"))]
 
 
 def by_gluon(ctxs, start):
@@ -71,8 +71,11 @@ def test_one_device_trains_resnet8_as_gluon_does(start):
     )
     ctxs = devices(1, threads=1)
     net = resnet8(ctxs, start)
-    run(make_step(net, ctxs, learning_rate=0.05, momentum=0.9), batches, ctxs)
-    assert distance(as_in_gluon(net, values(net)), as_in_gluon(net, expected)) <= 1e-4
+    train_steps(make_step(net, ctxs, learning_rate=0.05, momentum=0.9), batches, ctxs)
+    assert (
+        relative_distance(as_in_gluon(net, parameter_arrays(net)), as_in_gluon(net, expected))
+        <= 1e-4
+    )
 
 
 def test_several_devices_train_resnet8_as_gluon_does_on_as_many(start):
@@ -88,11 +91,11 @@ def test_several_devices_train_resnet8_as_gluon_does_on_as_many(start):
     # it sends device 0's statistics to all others, else after the first batch
     trainer._init_params()
     train_on_devices(reference, trainer, ctxs, batches)
-    run(make_step(net, ctxs, learning_rate=0.05), batches, ctxs)
+    train_steps(make_step(net, ctxs, learning_rate=0.05), batches, ctxs)
     for ctx in ctxs:
-        own, gluons = (as_in_gluon(net, values(each, ctx)) for each in (net, reference))
-        assert distance(own, gluons) <= 1e-4
-    assert distance(values(net, ctxs[0]), values(net, ctxs[1])) > 0.01
+        own, gluons = (as_in_gluon(net, parameter_arrays(each, ctx)) for each in (net, reference))
+        assert relative_distance(own, gluons) <= 1e-4
+    assert relative_distance(parameter_arrays(net, ctxs[0]), parameter_arrays(net, ctxs[1])) > 0.01
 
 
 def test_batchnorm_makes_another_update_on_two_devices_than_on_one(start):
@@ -102,9 +105,9 @@ def test_batchnorm_makes_another_update_on_two_devices_than_on_one(start):
     batches, found = random_batches([16], shape=SHAPE), []
     for ctxs in (devices(1, threads=1), devices(2)):
         net = resnet8(ctxs, start)
-        run(make_step(net, ctxs, learning_rate=0.05), batches, ctxs)
-        found.append(values(net, ctxs[0]))
-    assert distance(*found) > 0.01
+        train_steps(make_step(net, ctxs, learning_rate=0.05), batches, ctxs)
+        found.append(parameter_arrays(net, ctxs[0]))
+    assert relative_distance(*found) > 0.01
 
 
 @examples(6, 10)
@@ -123,7 +126,7 @@ def test_averaged_means_are_those_of_the_whole_batch_and_variances_not_larger(k,
     net.initialize(ctx=ctxs)
     statistics = RunningStatistics(net)
     statistics.record_batch([nd.array(images[:each], ctx=ctx) for ctx in ctxs])
-    run(make_step(net, ctxs, learning_rate=0.1), [(images, labels)], ctxs)
+    train_steps(make_step(net, ctxs, learning_rate=0.1), [(images, labels)], ctxs)
     statistics.average()
     shards = images.astype("float64").reshape(k, each, 2, 9).transpose(0, 2, 1, 3).reshape(k, 2, -1)
     between = shards.mean(axis=2).var(axis=0)
@@ -186,8 +189,8 @@ def test_devices_that_never_get_an_image_change_nothing(tmp_path, few_stripes):
         config = TrainConfig(
             gpus=k, epochs=1, global_batch_size=2, threads=1, **RECIPE, out=str(tmp_path / str(k))
         )
-        found.append(values(loop.train(config, reporter=Reporter()).net))
-    assert max(distance(one, found[0]) for one in found[1:]) < 1e-4
+        found.append(parameter_arrays(loop.train(config, reporter=Reporter()).net))
+    assert max(relative_distance(one, found[0]) for one in found[1:]) < 1e-4
 
 
 def stripes(count, seed):
@@ -243,7 +246,10 @@ def test_all_devices_evaluate_like_one_that_reads_the_saved_parameters(tmp_path,
     assert result.accuracy == (scores.asnumpy().argmax(axis=1) == labels).mean()
     assert result.history[-1].validation_loss == pytest.approx(loss, rel=1e-4)
     for ctx in result.plan.ctxs:  # what was saved is what every replica has, to the bit
-        assert all(np.array_equal(a, b) for a, b in zip(values(result.net, ctx), values(net)))
+        assert all(
+            np.array_equal(a, b)
+            for a, b in zip(parameter_arrays(result.net, ctx), parameter_arrays(net))
+        )
 
 
 @pytest.mark.filterwarnings("ignore:no GPU on this machine:gluonlab.errors.GluonlabWarning")
@@ -275,7 +281,7 @@ def test_dropout_is_off_in_evaluation():
         evaluated.append([part.scores.asnumpy() for part in step.score(make_local_batch(xs, ys))])
     assert trained[0] != trained[1]
     assert all(np.array_equal(a, b) for a, b in zip(*evaluated))
-    assert distance(evaluated[0], [net(x).asnumpy() for x in xs]) <= 1e-5
+    assert relative_distance(evaluated[0], [net(x).asnumpy() for x in xs]) <= 1e-5
 
 
 def test_gluons_own_loop_keeps_the_statistics_of_a_network_that_get_model_has_compiled(start):
@@ -288,8 +294,8 @@ def test_gluons_own_loop_keeps_the_statistics_of_a_network_that_get_model_has_co
             net.collect_params(), "sgd", {"learning_rate": 0.05}, kvstore=mx.kv.create("device")
         )
         train_on_devices(net, trainer, ctxs, batches)
-        found.append(values(net))
-    assert [distance(one, found[0]) <= 1e-4 for one in found[1:]] == [True] * 3
+        found.append(parameter_arrays(net))
+    assert [relative_distance(one, found[0]) <= 1e-4 for one in found[1:]] == [True] * 3
 
 
 def test_each_image_counts_in_only_one_average():

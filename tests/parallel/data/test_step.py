@@ -10,15 +10,15 @@ from mxnet.gluon import nn
 from support.covering import pairwise
 from support.devices import contexts, device, devices
 from support.reference import (
-    as_is,
-    distance,
+    identity,
+    parameter_arrays,
     random_batches,
-    set_values,
+    relative_distance,
+    set_parameter_arrays,
     textbook_lenet,
     train_on_one_device,
-    values,
 )
-from support.steps import make_step, run
+from support.steps import make_step, train_steps
 
 from gluonlab.data.loading.augmentation import to_float
 from gluonlab.data.loading.split_batch import make_local_batch, shard
@@ -40,7 +40,7 @@ SIZES = {
 def initialised(net, ctxs, start, shape=(1, 28, 28)):
     net.initialize(ctx=ctxs)
     net(nd.zeros((1, *shape), ctx=ctxs[0]))
-    set_values(net, start)
+    set_parameter_arrays(net, start)
     return net
 
 
@@ -50,7 +50,7 @@ def start():
     net = textbook_lenet()
     net.initialize(mx.init.Xavier(), force_reinit=True)
     net(nd.zeros((1, 1, 28, 28)))
-    return values(net)
+    return parameter_arrays(net)
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,7 @@ def expected_of(start):
     @functools.lru_cache(maxsize=None)
     def train(sizes, momentum):
         net = textbook_lenet()
-        set_values(net, start)
+        set_parameter_arrays(net, start)
         batches = random_batches(SIZES[sizes])
         return train_on_one_device(net, batches, "sgd", learning_rate=0.1, momentum=momentum)
 
@@ -72,20 +72,23 @@ def test_k_devices_make_the_update_of_one(k, store, sizes, momentum, start, expe
     ctxs = devices(k, threads=1)
     batches, expected = random_batches(SIZES[sizes]), expected_of(sizes, momentum)
     net = initialised(get_model("lenet", 10, ctxs), ctxs, start)
-    run(make_step(net, ctxs, store, learning_rate=0.1, momentum=momentum), batches, ctxs)
+    train_steps(make_step(net, ctxs, store, learning_rate=0.1, momentum=momentum), batches, ctxs)
     for ctx in ctxs:
-        assert distance(values(net, ctx), expected) <= TOLERANCE
+        assert relative_distance(parameter_arrays(net, ctx), expected) <= TOLERANCE
     for ctx in ctxs[1:]:  # and the replicas agree to the bit
-        assert all(np.array_equal(a, b) for a, b in zip(values(net, ctx), values(net, ctxs[0])))
+        assert all(
+            np.array_equal(a, b)
+            for a, b in zip(parameter_arrays(net, ctx), parameter_arrays(net, ctxs[0]))
+        )
 
 
 def test_the_losses_of_the_shards_add_up_to_the_loss_of_the_batch(start):
     ctxs = devices(3)
     ((images, labels),) = random_batches([8])
     net = initialised(get_model("lenet", 10), ctxs, start)
-    shards = run(make_step(net, ctxs, learning_rate=0.1), [(images, labels)], ctxs)[0]
+    shards = train_steps(make_step(net, ctxs, learning_rate=0.1), [(images, labels)], ctxs)[0]
     textbook = textbook_lenet()
-    set_values(textbook, start)
+    set_parameter_arrays(textbook, start)
     scores = textbook(nd.array(images)).asnumpy().astype("float64")
     expected = np.log(np.exp(scores).sum(axis=1)) - scores[np.arange(8), labels]
     assert len(shards) == 3
@@ -101,7 +104,7 @@ def test_lenet_is_the_labs_network(pool, optimized):
     net(nd.zeros((1, 1, 28, 28), ctx=device()))
     if optimized:
         optimize(net)
-    set_values(net, values(textbook))
+    set_parameter_arrays(net, parameter_arrays(textbook))
     ((images, labels),) = random_batches([9], seed=1)
     scores, gradients = [], []
     for network, ctx in ((net, device()), (textbook, mx.cpu(0))):
@@ -111,8 +114,8 @@ def test_lenet_is_the_labs_network(pool, optimized):
         total.backward()
         scores.append(output.asnumpy())
         gradients.append([param.grad(ctx).asnumpy() for param in network.collect_params().values()])
-    assert distance(scores[:1], scores[1:]) <= 1e-5
-    assert distance(*gradients) <= 1e-5
+    assert relative_distance(scores[:1], scores[1:]) <= 1e-5
+    assert relative_distance(*gradients) <= 1e-5
 
 
 def normalising_net():
@@ -127,14 +130,14 @@ def test_the_compiled_graph_evaluates_like_gluon_with_batchnorm_and_dropout():
     net = normalising_net()
     ((images, labels),) = random_batches([10], shape=(2, 6, 6), classes=5)
     loss = gluon.loss.SoftmaxCrossEntropyLoss()
-    (replica,) = make_replicas(net, loss, as_is, contexts(1))
+    (replica,) = make_replicas(net, loss, identity, contexts(1))
     x, y = nd.array(images, ctx=device()), nd.array(labels, ctx=device(), dtype="int32")
     replica.forward(x, y)  # in training: moves the running statistics
     replica.backward()
     total, found = (array.asnumpy() for array in replica.forward(x, y, train=False))
     scores = net(x)
     assert total[0] == pytest.approx(loss(scores, y).sum().asscalar(), rel=1e-5)
-    assert distance([found], [scores.asnumpy()]) <= 1e-5
+    assert relative_distance([found], [scores.asnumpy()]) <= 1e-5
     assert not np.allclose(net[1].running_mean.data(device()).asnumpy(), 0)
 
 

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mxnet import nd
 from mxnet.gluon import nn
-from support.devices import contexts, devices, on_gpus
+from support.devices import contexts, devices, runs_on_gpus
 from support.examples import examples
-from support.process_group import in_processes
-from support.reference import as_is, distance, random_batches, values
+from support.process_group import run_in_threads
+from support.reference import identity, parameter_arrays, random_batches, relative_distance
 
 from gluonlab.bucketed_trainer.gradient_postprocessing import PostprocessSettings
 from gluonlab.bucketed_trainer.loss_scale import LossScale
@@ -63,7 +63,7 @@ def made(
         on_servers=False,
         compress=None,
         conversion=keep_float32,
-        preprocess=as_is,
+        preprocess=identity,
     )
     vars(plan).update(settings)
     return data_parallel(make_net, make_loss(), plan, group)
@@ -102,15 +102,15 @@ def trained_by(world, batches, **settings):
         strategy = made(ctxs, group, plain, **settings)
         for batch in batches:
             strategy.step(part_of(batch, ctxs, group))
-        return [values(strategy.net, ctx) for ctx in ctxs]
+        return [parameter_arrays(strategy.net, ctx) for ctx in ctxs]
 
-    return in_processes(world, train)
+    return run_in_threads(world, train)
 
 
 @pytest.fixture(scope="module")
 def scratch_of_threads():
     """MXNet keeps some bytes on each GPU for every thread that has computed there."""
-    if on_gpus():
+    if runs_on_gpus():
         trained_by(4, random_batches([8], shape=SHAPE, classes=5))
 
 
@@ -129,17 +129,17 @@ def test_processes_some_without_an_image_make_the_update_of_one(world, sizes, se
 
     for replicas in trained_by(world, batches, **settings):
         for replica in replicas:
-            assert distance(replica, values(alone.net)) <= 1e-5
+            assert relative_distance(replica, parameter_arrays(alone.net)) <= 1e-5
 
 
 def test_a_process_without_an_image_alone_divides_by_the_whole_batch():
     """Its gradients are zero, and so is the update, momentum apart."""
     strategy = made(contexts(2))
     strategy.step(sharded(random_batches([4], shape=SHAPE, classes=5)[0], contexts(2)))
-    before = values(strategy.net)
+    before = parameter_arrays(strategy.net)
     assert strategy.step(Batch([], [], 4)) == []
     assert list(strategy.score(Batch([], [], 4))) == []
-    assert all(np.array_equal(a, b) for a, b in zip(values(strategy.net), before))
+    assert all(np.array_equal(a, b) for a, b in zip(parameter_arrays(strategy.net), before))
 
 
 @pytest.mark.parametrize("cut", [WHOLE_SHARDS, Microbatches(3)])
@@ -158,7 +158,8 @@ def test_running_the_phases_one_by_one_equals_a_step(cut, sync_bn):
         assert names == ["forward", "backward"] * rounds + ["allreduce", "update"]
     for ctx in ctxs:
         assert all(
-            np.array_equal(a, b) for a, b in zip(values(one.net, ctx), values(other.net, ctx))
+            np.array_equal(a, b)
+            for a, b in zip(parameter_arrays(one.net, ctx), parameter_arrays(other.net, ctx))
         )
 
 
@@ -196,7 +197,8 @@ def test_a_restored_strategy_trains_bit_identically(k, store, optimizer, scaled,
         strategy.sync_running_statistics()
     for ctx in ctxs:
         assert all(
-            np.array_equal(a, b) for a, b in zip(values(first.net, ctx), values(second.net, ctx))
+            np.array_equal(a, b)
+            for a, b in zip(parameter_arrays(first.net, ctx), parameter_arrays(second.net, ctx))
         )
     again, state = first.state(), second.state()
     assert again.loss_scale == state.loss_scale

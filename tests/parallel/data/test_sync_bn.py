@@ -7,17 +7,17 @@ import numpy as np
 import pytest
 from mxnet import gluon, nd
 from mxnet.gluon import nn
-from support.devices import contexts, devices, named
+from support.devices import contexts, device_spec, devices
 from support.reference import (
-    distance,
+    parameter_arrays,
     random_batches,
-    set_values,
-    shards,
+    relative_distance,
+    set_parameter_arrays,
+    shard_batch,
     train_on_one_device,
-    values,
 )
-from support.steps import make_step, run
-from support.sync_bn import SHAPE, Residual
+from support.steps import make_step, train_steps
+from support.sync_bn import SHAPE, SyncBatchNormNet
 
 from gluonlab.config import TrainConfig
 from gluonlab.errors import ModelError
@@ -30,11 +30,11 @@ FEWER_GPUS = pytest.mark.cpu_only("no machine has so many GPUs")
 
 
 def make_net(ctxs, start=None):
-    net = Residual()
+    net = SyncBatchNormNet()
     net.initialize(mx.init.Xavier(), ctx=ctxs)
     net(nd.zeros((1, *SHAPE), ctx=ctxs[0]))
     if start:
-        set_values(net, start)
+        set_parameter_arrays(net, start)
     return net
 
 
@@ -54,7 +54,7 @@ def batches_of(sizes):
 @pytest.fixture(scope="module")
 def start():
     mx.random.seed(1)
-    return values(make_net([mx.cpu(0)]))
+    return parameter_arrays(make_net([mx.cpu(0)]))
 
 
 def assert_trains_as_one(start, sizes, k, weights=None):
@@ -62,9 +62,11 @@ def assert_trains_as_one(start, sizes, k, weights=None):
     one, ctxs = make_net([mx.cpu(0)], start), devices(k, threads=1)
     expected = train_on_one_device(one, batches_of(sizes), "sgd", learning_rate=0.1)
     net = make_net(ctxs, start)
-    run(make_step(net, ctxs, sync_bn=True, learning_rate=0.1), batches_of(sizes), ctxs, weights)
+    train_steps(
+        make_step(net, ctxs, sync_bn=True, learning_rate=0.1), batches_of(sizes), ctxs, weights
+    )
     for ctx in ctxs:
-        assert distance(values(net, ctx), expected) <= TOLERANCE
+        assert relative_distance(parameter_arrays(net, ctx), expected) <= TOLERANCE
 
 
 @pytest.mark.parametrize("weights", [[5, 1], [1, 2, 9]], ids=str)
@@ -86,7 +88,7 @@ def test_sync_bn_evaluates_with_running_statistics(start):
     step = make_step(net, ctxs, sync_bn=True, learning_rate=0.1)
     loss = gluon.loss.SoftmaxCrossEntropyLoss()
     for images, labels in batches_of((13, 2, 13)):
-        batch = shards((images, labels), ctxs)
+        batch = shard_batch((images, labels), ctxs)
         step(batch)
         found = sum(part.loss.asscalar() for part in step.score(batch))
         scores = net(nd.array(images, ctx=ctxs[0]))
@@ -101,12 +103,12 @@ def test_many_steps_without_a_wait_do_not_hang(start):
     ctxs = devices(4, threads=1)
     net = make_net(ctxs, start)
     step = make_step(net, ctxs, store="sharded", sync_bn=True, learning_rate=0.1)
-    batches = [shards(batch, ctxs) for batch in batches_of((8, 3, 9))]
+    batches = [shard_batch(batch, ctxs) for batch in batches_of((8, 3, 9))]
     for _ in range(20):
         for batch in batches:
             step(batch)
     nd.waitall()
-    assert all(np.isfinite(array).all() for array in values(net))
+    assert all(np.isfinite(array).all() for array in parameter_arrays(net))
 
 
 @pytest.mark.cpu_only("nothing is computed")
@@ -183,7 +185,7 @@ def test_layers_with_global_statistics_stay_as_they_are():
     net.add(nn.BatchNorm(use_global_stats=True), nn.Dense(6), nn.BatchNorm(), nn.Dense(10))
     net.initialize(ctx=ctxs)
     net(nd.zeros((1, *SHAPE), ctx=ctxs[0]))
-    run(make_step(net, ctxs, sync_bn=True, learning_rate=0.1), batches_of([5]), ctxs)
+    train_steps(make_step(net, ctxs, sync_bn=True, learning_rate=0.1), batches_of([5]), ctxs)
     for ctx in ctxs:
         assert (net[0].running_mean.data(ctx).asnumpy() == 0).all()
         assert (net[2].running_mean.data(ctx).asnumpy() != 0).all()
@@ -242,7 +244,7 @@ def test_a_network_that_waits_for_other_devices_is_refused_before_training(where
     count = given.pop("devices", 2)
     with pytest.raises(ModelError, match=r"has a SyncBatchNorm.* write nn[.]BatchNorm") as raised:
         train(
-            TrainConfig(devices=named(count), epochs=1, **config),
+            TrainConfig(devices=device_spec(count), epochs=1, **config),
             net=lambda classes: Waiting(classes, **given),
             reporter=Reporter(),
         )
@@ -270,9 +272,9 @@ def test_a_custom_step_refuses_native_sync_batchnorm():
 def test_native_sync_batchnorm_trains_on_one_device(count, settings):
     ctxs = devices(count, threads=1)
     net, step = waiting_step(ctxs, **settings)
-    before = values(net)
-    step(shards(batches_of([5])[0], ctxs))
-    assert distance(values(net), before) > TOLERANCE
+    before = parameter_arrays(net)
+    step(shard_batch(batches_of([5])[0], ctxs))
+    assert relative_distance(parameter_arrays(net), before) > TOLERANCE
 
 
 def null(params):
@@ -347,10 +349,10 @@ def assert_moves_what_one_device_moves(make, batches, counts):
         ctxs = devices(k, threads=1)
         net = make(ctxs)
         step = make_step(net, ctxs, sync_bn=k > 1, learning_rate=0.1)
-        run(step, batches, ctxs)
+        train_steps(step, batches, ctxs)
         step.statistics.average()
-        tested = sum(part.loss.asscalar() for part in step.score(shards(batches[0], ctxs)))
-        return [values(net, ctx) for ctx in ctxs], tested
+        tested = sum(part.loss.asscalar() for part in step.score(shard_batch(batches[0], ctxs)))
+        return [parameter_arrays(net, ctx) for ctx in ctxs], tested
 
     [expected], loss = train_on(1)
     [ctx] = devices(1, threads=1)
@@ -358,10 +360,10 @@ def assert_moves_what_one_device_moves(make, batches, counts):
         net = make([ctx])
         net.hybridize()  # without it MXNet crashes behind a stopped gradient
         gluons = train_on_one_device(net, batches, "sgd", learning_rate=0.1)
-        assert distance(expected, gluons) <= TOLERANCE
+        assert relative_distance(expected, gluons) <= TOLERANCE
     for k in counts:
         found, tested = train_on(k)
-        assert all(distance(each, expected) <= TOLERANCE for each in found)
+        assert all(relative_distance(each, expected) <= TOLERANCE for each in found)
         assert tested == pytest.approx(loss, rel=1e-4)
 
 
@@ -421,6 +423,6 @@ def test_a_run_trains_with_sync_bn(tmp_path):
 
     def trained(name, devices):
         config = TrainConfig(devices=devices, out=str(tmp_path / name), **settings)
-        return values(train(config, reporter=Reporter(), net=small_net).net)
+        return parameter_arrays(train(config, reporter=Reporter(), net=small_net).net)
 
-    assert distance(trained("two", named(2)), trained("one", "cpu")) <= TOLERANCE
+    assert relative_distance(trained("two", device_spec(2)), trained("one", "cpu")) <= TOLERANCE

@@ -13,11 +13,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from mxnet import nd
 from mxnet.gluon import nn
-from support.completed import completed
+from support.completed import make_initialized_net
 from support.devices import devices
 from support.examples import examples
-from support.reference import distance, random_batches
-from support.steps import make_step, run
+from support.reference import random_batches, relative_distance
+from support.steps import make_step, train_steps
 
 REPEATS = 4
 NARROW = ["mobilenet0.25", "mobilenet0.5", "mobilenetv2_0.25", "mobilenetv2_0.5",
@@ -30,7 +30,7 @@ def repeated(net, batch, ctxs):
     """
     params = net.collect_params()
     step = make_step(net, ctxs, sync_bn=True, learning_rate=1e-12)
-    losses = [sum(of_devices) for of_devices in run(step, [batch] * REPEATS, ctxs)]
+    losses = [sum(of_devices) for of_devices in train_steps(step, [batch] * REPEATS, ctxs)]
     trained = [param for param in params.values() if param.grad_req != "null"]
     return losses, [param.grad(ctxs[0]).asnumpy() for param in trained]
 
@@ -77,7 +77,7 @@ def test_the_same_batch_gives_the_losses_and_gradients_of_one_device(k, channels
     whole, expected_whole = (
         np.concatenate([g.ravel() for g in all_]) for all_ in (grads, expected_grads)
     )
-    assert distance([whole], [expected_whole]) <= 1e-3
+    assert relative_distance([whole], [expected_whole]) <= 1e-3
 
 
 @pytest.mark.long
@@ -89,5 +89,5 @@ def test_gluoncvs_narrow_networks_give_the_losses_of_one_device(name, k):
     for count in (1, k):
         ctxs = devices(count, threads=1)
         mx.random.seed(0)
-        found.append(repeated(completed(f"gluoncv:{name}", ctxs=ctxs), batch, ctxs)[0])
+        found.append(repeated(make_initialized_net(f"gluoncv:{name}", ctxs=ctxs), batch, ctxs)[0])
     assert found[1] == pytest.approx(found[0], rel=1e-5)

@@ -13,19 +13,19 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from mxnet import autograd, gluon, nd
 from mxnet.gluon import nn
-from support.devices import contexts, named
+from support.devices import contexts, device_spec
 from support.examples import examples
 from support.reference import (
-    as_is,
-    distance,
+    identity,
+    parameter_arrays,
     random_batches,
-    set_values,
-    shards,
+    relative_distance,
+    set_parameter_arrays,
+    shard_batch,
     train_on_one_device,
-    values,
 )
-from support.steps import make_step, run
-from support.sync_bn import SHAPE, Residual
+from support.steps import make_step, train_steps
+from support.sync_bn import SHAPE, SyncBatchNormNet
 
 from gluonlab.config import TrainConfig
 from gluonlab.data import load_dataset
@@ -59,7 +59,7 @@ class Twice(nn.HybridBlock):
         return self.scores(F.tanh(self.frozen(F.tanh(self.norm(self.conv(y))) + x)))
 
 
-NETWORKS = {"residual": Residual, "twice": Twice}
+NETWORKS = {"residual": SyncBatchNormNet, "twice": Twice}
 
 
 def at_its_start(make, ctxs, dtype="float32"):
@@ -73,7 +73,9 @@ def at_its_start(make, ctxs, dtype="float32"):
         for param in net.collect_params().values()
     ]
     names = list(net.collect_params())
-    set_values(net, [abs(array) if "var" in name else array for name, array in zip(names, start)])
+    set_parameter_arrays(
+        net, [abs(array) if "var" in name else array for name, array in zip(names, start)]
+    )
     for block in getattr(net, "second", []):
         if isinstance(block, nn.BatchNorm):
             # MXNet's float64 writes it there where scale=False
@@ -88,7 +90,7 @@ def comparable(net, ctx=None):
     twice = re.compile(r"^twice\d+_batchnorm0_running")
     return [
         array
-        for name, array in zip(net.collect_params(), values(net, ctx))
+        for name, array in zip(net.collect_params(), parameter_arrays(net, ctx))
         if not twice.match(name)
     ]
 
@@ -122,7 +124,7 @@ def staged(make, ctxs, batches=(), **settings):
     """Network and step, after these batches."""
     net = at_its_start(make, ctxs)
     step = make_step(net, ctxs, sync_bn=True, **{"learning_rate": 0.05, **settings})
-    run(step, batches, ctxs)
+    train_steps(step, batches, ctxs)
     return net, step
 
 
@@ -137,8 +139,10 @@ def staged(make, ctxs, batches=(), **settings):
 @example(name="twice", k=3, sizes=[7, 3, 7], mean=0.0, store="ring")
 @example(name="residual", k=2, sizes=[12, 1, 12], mean=30.0, store="device")
 def test_sync_bn_equals_batchnorm_of_the_whole_batch(name, k, sizes, mean, store):
-    """Weights and running statistics, on all devices, also idle ones; in float32, whose digits
-    images with a mean cost.
+    """Weights and running statistics, on all devices, also idle ones.
+
+    Images with a mean cost float32 some of its digits, so the error may be four times that of
+    MXNet's own BatchNorm in float32 on one device.
     """
     batches = [
         (images * 2 + np.float32(mean), labels)
@@ -147,8 +151,11 @@ def test_sync_bn_equals_batchnorm_of_the_whole_batch(name, k, sizes, mean, store
     ctxs = contexts(k)
     net, _ = staged(NETWORKS[name], ctxs, batches, store=store)
     expected = precise(NETWORKS[name], batches, 0.05)
+    plain = at_its_start(NETWORKS[name], [mx.cpu()])
+    train_on_one_device(plain, batches, "sgd", learning_rate=0.05)
+    bound = max(1e-5, 4 * relative_distance(comparable(plain), expected))
     for ctx in ctxs:
-        assert distance(comparable(net, ctx), expected) <= (1e-5 if mean == 0 else 3e-4)
+        assert relative_distance(comparable(net, ctx), expected) <= (1e-5 if mean == 0 else bound)
 
 
 @settings(max_examples=3)
@@ -170,24 +177,26 @@ def test_where_images_have_a_large_mean_it_is_as_exact_as_batchnorm_on_one_devic
         (images * np.float32(2 * deviation) + np.float32(mean), labels)
         for images, labels in random_batches([12, 5], seed, shape=SHAPE)
     ]
-    wanted = precise(Residual, batches, 0.05)
-    plain = at_its_start(Residual, [mx.cpu()])
+    wanted = precise(SyncBatchNormNet, batches, 0.05)
+    plain = at_its_start(SyncBatchNormNet, [mx.cpu()])
     train_on_one_device(plain, batches, "sgd", learning_rate=0.05)
     ctxs = contexts(k)
-    net, _ = staged(Residual, ctxs, batches)
+    net, _ = staged(SyncBatchNormNet, ctxs, batches)
     # what rounding the mean may cost; one device may have luck
     digits = 2.0**-24 * (1 + (mean / deviation) ** 2 / 256)
-    assert distance(comparable(net), wanted) <= 4 * max(distance(comparable(plain), wanted), digits)
+    assert relative_distance(comparable(net), wanted) <= 4 * max(
+        relative_distance(comparable(plain), wanted), digits
+    )
 
 
 def test_a_gamma_that_is_fixed_is_one_whatever_the_parameter_holds():
     """As MXNet's own BatchNorm has it: a file may have given it any numbers."""
     batches, ctxs, results = random_batches([7, 5], shape=SHAPE), contexts(2), []
     for held in (1.0, 3.0):
-        net, step = staged(Residual, ctxs)
+        net, step = staged(SyncBatchNormNet, ctxs)
         fixed = net.second[1].gamma
         fixed.set_data(nd.full(fixed.shape, held))
-        run(step, batches, ctxs)
+        train_steps(step, batches, ctxs)
         others = [each for each in net.collect_params().values() if each is not fixed]
         results.append([each.data(ctx).asnumpy() for each in others for ctx in ctxs])
     assert all(np.array_equal(one, other) for one, other in zip(*results))
@@ -234,7 +243,10 @@ WAYS = {
 def test_a_value_of_several_stages_gets_the_gradients_of_all(ways, k):
     batches = random_batches([7], shape=SHAPE)
     net, _ = staged(lambda: Crossing(ways), contexts(k), batches, learning_rate=0.1)
-    assert distance(values(net), precise(lambda: Crossing(ways), batches, 0.1)) <= 5e-4
+    assert (
+        relative_distance(parameter_arrays(net), precise(lambda: Crossing(ways), batches, 0.1))
+        <= 5e-4
+    )
 
 
 class GammaElsewhere(nn.HybridBlock):
@@ -258,7 +270,7 @@ class GammaElsewhere(nn.HybridBlock):
 def test_a_gamma_that_is_used_elsewhere_has_both_gradients(k):
     batches = random_batches([6, 5], shape=SHAPE)
     net, _ = staged(GammaElsewhere, contexts(k), batches)
-    assert distance(values(net), precise(GammaElsewhere, batches, 0.05)) <= 1e-5
+    assert relative_distance(parameter_arrays(net), precise(GammaElsewhere, batches, 0.05)) <= 1e-5
 
 
 def frozen():
@@ -288,9 +300,9 @@ def test_frozen_weights_may_change_between_steps(k):
                 weight = layer.weight.list_data()[0]
                 half = nd.array([0.5], dtype=weight.dtype)
                 layer.weight.set_data(weight.as_in_context(mx.cpu()) * half)
-        run(step, [batch], ctxs)
+        train_steps(step, [batch], ctxs)
         precise_step(one, trainer, batch)
-    assert distance(values(net[5:]), values(one[5:])) <= 1e-5
+    assert relative_distance(parameter_arrays(net[5:]), parameter_arrays(one[5:])) <= 1e-5
 
 
 @pytest.mark.parametrize("epsilon", [1e-5, 1.1e-5, 1e-3])
@@ -302,7 +314,7 @@ def test_the_running_variance_of_equal_images_is_never_negative(k, epsilon):
     net.initialize(ctx=ctxs)
     net(nd.zeros((1, *SHAPE), ctx=ctxs[0]))
     step = make_step(net, ctxs, sync_bn=True, learning_rate=0.1)
-    run(step, [(np.full((7, *SHAPE), 3, np.float32), np.zeros(7))], ctxs)
+    train_steps(step, [(np.full((7, *SHAPE), 3, np.float32), np.zeros(7))], ctxs)
     for ctx in ctxs:
         assert (net[0].running_var.data(ctx).asnumpy() >= 0).all()
         assert (net[0].running_var.data(ctx).asnumpy() <= 1e-5 * epsilon).all()
@@ -322,7 +334,7 @@ def test_with_microbatches_gradients_add_up(name):
     parts = [(images[part], labels[part]) for part in rounds]
     precise_step(one, precise_trainer(one, 0.5), *parts)
     for ctx in ctxs:
-        assert distance(comparable(net, ctx), comparable(one)) <= 1e-5
+        assert relative_distance(comparable(net, ctx), comparable(one)) <= 1e-5
 
 
 def test_the_scale_of_the_loss_changes_no_bit_of_the_gradients():
@@ -330,8 +342,8 @@ def test_the_scale_of_the_loss_changes_no_bit_of_the_gradients():
     (batch,) = random_batches([9], shape=SHAPE)
     found = []
     for scale in (1.0, 256.0):
-        net, step = staged(Residual, ctxs)
-        [parts] = WHOLE_SHARDS.split_into_rounds(shards(batch, ctxs))
+        net, step = staged(SyncBatchNormNet, ctxs)
+        [parts] = WHOLE_SHARDS.split_into_rounds(shard_batch(batch, ctxs))
         for _ in range(2):
             step.sync_bn_replicas.forward(parts)
             step.sync_bn_replicas.backward(scale)
@@ -345,7 +357,7 @@ def test_stages_contain_all_nodes_of_the_network():
     ones only.
     """
     net = at_its_start(Twice, contexts(1))
-    graph = loss_graph(net, gluon.loss.SoftmaxCrossEntropyLoss(), as_is)
+    graph = loss_graph(net, gluon.loss.SoftmaxCrossEntropyLoss(), identity)
     stages = cut_graph(graph)
     assert [len(stage.layers) for stage in stages] == [1, 1, 1, 0]
     given = set()
@@ -369,7 +381,7 @@ def test_estimated_memory_equals_the_allocated_memory_of_stages(microbatches):
     that are there besides.
     """
     settings = dict(model="resnet8", dataset="synthetic", sync_bn=True, global_batch_size=64)
-    plan = make_plan(TrainConfig(devices=named(2), microbatches=microbatches, **settings))
+    plan = make_plan(TrainConfig(devices=device_spec(2), microbatches=microbatches, **settings))
     plan = dataclasses.replace(plan, dataset=load_dataset("synthetic", samples=100))
     loss = gluon.loss.SoftmaxCrossEntropyLoss()
     step = data_parallel(partial(make_net, plan), loss, plan, SINGLE_PROCESS)

@@ -10,13 +10,13 @@ from mxnet import nd
 from support.devices import contexts
 from support.examples import examples
 from support.split_memory import (
+    chain_maker,
     count_elsewhere,
     count_stages,
-    make_staged,
-    most_counted,
-    staged_plan,
+    make_pipeline_plan,
+    max_counted_devices,
 )
-from support.splits import IMAGE, chains, make_chain, softmax
+from support.splits import IMAGE, chains, make_chain, softmax_loss
 
 from gluonlab.kvstores.process_groups import SINGLE_PROCESS
 from gluonlab.parallel.memory_estimate import ShardSizes
@@ -43,7 +43,7 @@ def cases(draw):
     per_device = 2 if schedule == "interleaved" else 1
     layers = len(chain_layers(make_chain(chain)))
     assume(layers >= 2 * per_device)
-    size = draw(st.integers(2, min(layers // per_device, most_counted(3))))
+    size = draw(st.integers(2, min(layers // per_device, max_counted_devices(3))))
     numbers = st.integers(1, layers - 1)
     count = size * per_device - 1
     cut = tuple(sorted(draw(st.lists(numbers, min_size=count, max_size=count, unique=True))))
@@ -73,7 +73,7 @@ def test_estimated_memory_of_stages_is_what_mxnet_allocates(case):
 @pytest.mark.parametrize("microbatches", [1, 2, 5])
 def test_a_stage_has_a_graph_in_each_slot_of_its_schedule(schedule, microbatches):
     per_device = 2 if schedule == "interleaved" else 1
-    plan = staged_plan(
+    plan = make_pipeline_plan(
         contexts(3), 3, microbatches, schedule=schedule, stages_per_device=per_device
     )
     bound = stage_bindings(ShardSizes((20, 3)), plan.microbatches, plan.split, columns=0)
@@ -97,15 +97,18 @@ def test_cuts_by_memory_have_the_least_largest_stage_of_all_cuts(case, share, mi
     """Each cut's stages, as the plan of that cut tells them."""
     chain, size, schedule = case
     ctxs, more = contexts(size), {"schedule": schedule, "share": share}
-    asked = staged_plan(ctxs, size, microbatches, balance="memory", **more)
-    strategy = pipeline_parallel(make_staged(chain), softmax(), asked, SINGLE_PROCESS)
+    asked = make_pipeline_plan(ctxs, size, microbatches, balance="memory", **more)
+    strategy = pipeline_parallel(chain_maker(chain), softmax_loss(), asked, SINGLE_PROCESS)
     layers = strategy._layers
 
     def largest(cut):
-        plan = staged_plan(ctxs, size, microbatches, cut=cut, **more)
-        stages = make_stages(layers, cut, softmax(), plan.preprocess, plan.conversion)
+        plan = make_pipeline_plan(ctxs, size, microbatches, cut=cut, **more)
+        stages = make_stages(layers, cut, softmax_loss(), plan.preprocess, plan.conversion)
         return max(
-            map(sum, PipelineMemory(stages, softmax(), plan).estimate_memory(ShardSizes((share,))))
+            map(
+                sum,
+                PipelineMemory(stages, softmax_loss(), plan).estimate_memory(ShardSizes((share,))),
+            )
         )
 
     best = min(map(largest, combinations(range(1, len(layers)), size - 1)))
@@ -116,7 +119,7 @@ def test_cuts_by_memory_have_the_least_largest_stage_of_all_cuts(case, share, mi
 def test_more_layers_save_no_more_memory_than_the_savings_bound(schedule):
     """Which is what it gives on: twice for each microbatch that it has, and for each slot."""
     per_device = 2 if schedule == "interleaved" else 1
-    plan = staged_plan(
+    plan = make_pipeline_plan(
         contexts(2), 2, 5, schedule=schedule, stages_per_device=per_device, max_shard_images=40
     )
     chain = ([("conv", 4), ("average", 1)], [("dense", 5), ("sigmoid", 1)], False, True)
@@ -124,7 +127,7 @@ def test_more_layers_save_no_more_memory_than_the_savings_bound(schedule):
     given_on = [nd.zeros((plan.microbatches.largest_part(40), *IMAGE), ctx=contexts(1)[0])]
     for layer in layers:
         given_on.append(layer(given_on[-1]))
-    cost, spare = stage_byte_costs(layers, softmax(), plan)
+    cost, spare = stage_byte_costs(layers, softmax_loss(), plan)
     bound = stage_bindings(ShardSizes((40,)), plan.microbatches, plan.split, columns=0)
     for stage, begin in product(range(2 * per_device), range(len(layers) - 1)):
         for end in range(begin + 1, len(layers)):
@@ -163,21 +166,25 @@ def test_the_search_minimizes_the_largest_stage_for_any_costs(numbers, layers, s
 def test_a_stage_reports_its_share_of_time_or_memory():
     chain = ([("conv", 4), ("average", 1)], [("dense", 4)], False, True)
     for balance in ("memory", "time"):
-        plan = staged_plan(contexts(4), 2, 2, schedule="1f1b", balance=balance, max_shard_images=8)
-        strategy = pipeline_parallel(make_staged(chain), softmax(), plan, SINGLE_PROCESS)
+        plan = make_pipeline_plan(
+            contexts(4), 2, 2, schedule="1f1b", balance=balance, max_shard_images=8
+        )
+        strategy = pipeline_parallel(chain_maker(chain), softmax_loss(), plan, SINGLE_PROCESS)
         assert sum(strategy._balanced.shares) == pytest.approx(1)
         said = " ".join(line.strip() for _, line in strategy.lines())
         for number, share in enumerate(strategy._balanced.shares):
             assert f"{number} on {contexts(4)[number]} {contexts(4)[number + 2]}: layer" in said
             assert f", {100 * share:.0f} % of the {balance}" in said
-    plan = staged_plan(contexts(2), 2, 2, schedule="1f1b", cut=(2,))
-    strategy = pipeline_parallel(make_staged(chain), softmax(), plan, SINGLE_PROCESS)
+    plan = make_pipeline_plan(contexts(2), 2, 2, schedule="1f1b", cut=(2,))
+    strategy = pipeline_parallel(chain_maker(chain), softmax_loss(), plan, SINGLE_PROCESS)
     assert not any(" % " in line for _, line in strategy.lines())
 
 
 def test_lines_fit_80_columns_however_many_copies_there_are():
     chain = ([("conv", 4), ("average", 1)], [("dense", 4)], False, True)
-    plan = staged_plan(contexts(8), 2, 2, schedule="1f1b", balance="memory", max_shard_images=8)
-    strategy = pipeline_parallel(make_staged(chain), softmax(), plan, SINGLE_PROCESS)
+    plan = make_pipeline_plan(
+        contexts(8), 2, 2, schedule="1f1b", balance="memory", max_shard_images=8
+    )
+    strategy = pipeline_parallel(chain_maker(chain), softmax_loss(), plan, SINGLE_PROCESS)
     assert all(len(f"{title:<11}{line}") <= 80 for title, line in strategy.lines())
     assert [title for title, _ in strategy.lines()].count("stages") == 1

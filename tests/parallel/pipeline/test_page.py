@@ -5,9 +5,9 @@ with the price, and with the programs.
 import re
 
 import pytest
-from support.browser import opening, start, wanted
+from support.browser import open_pages, require_browser, start_browser
 from support.drawn_pages import english_words
-from support.legible import controls_outside
+from support.legible import find_hidden_controls
 
 from gluonlab.parallel.pipeline.pipeline_cost import COMPUTE_OPS, Costs, equal_shares, price
 from gluonlab.parallel.pipeline.pipeline_schedule import make_pipeline
@@ -21,7 +21,7 @@ from gluonlab.parallel.pipeline.render.pipeline_pictures import (
 from gluonlab.parallel.pipeline.verify_pipeline import execution_order
 
 pytestmark = pytest.mark.browser
-wanted()
+require_browser()
 
 READ = """const all = (which, read) => [...document.querySelectorAll(which)].map(read);
     const read = () => ({
@@ -55,14 +55,14 @@ READ_WORDS = """const all = (which, read) => [...document.querySelectorAll(which
 
 @pytest.fixture(scope="module")
 def browser():
-    driver = start()
+    driver = start_browser()
     yield driver
     driver.quit()
 
 
 @pytest.fixture
 def opened(browser, tmp_path):
-    with opening(browser, tmp_path) as show:
+    with open_pages(browser, tmp_path) as show:
         yield show
 
 
@@ -125,7 +125,7 @@ def test_every_step_shows_what_every_device_has_done(opened, everything, place):
     page, schedule = opened(everything), make_pipeline(*place)
     for field, value in zip(FIELDS, place):
         page.choose(field, value)
-    assert page.text("name") == place[0]
+    assert page.read_text("name") == place[0]
     assert_shows(page, schedule, price(schedule, equal_shares(schedule)))
 
 
@@ -139,15 +139,15 @@ def test_uneven_stages_and_slow_messages_are_shown(opened, transfer):
 
 def test_it_opens_with_the_whole_schedule_and_plays_from_the_start(opened, everything):
     page = opened(everything)
-    assert page.text("size") == "4 devices, 4 stages, 8 microbatches, 33 ms, bubble 27%"
-    assert page.text("counter") == "33 of 33 ms"
+    assert page.read_text("size") == "4 devices, 4 stages, 8 microbatches, 33 ms, bubble 27%"
+    assert page.read_text("counter") == "33 of 33 ms"
     page.choose("speed", "fast")
     page.watch("counter")
-    page.find("play").click()
-    page.wait(lambda: "3 of 33 ms" in page.seen())
-    assert page.seen()[:3] == ["33 of 33 ms", "0 of 33 ms", "1 of 33 ms"]
-    page.find("play").click()
-    assert page.text("play") == "Play"
+    page.find_element("play").click()
+    page.wait(lambda: "3 of 33 ms" in page.watched_texts())
+    assert page.watched_texts()[:3] == ["33 of 33 ms", "0 of 33 ms", "1 of 33 ms"]
+    page.find_element("play").click()
+    assert page.read_text("play") == "Play"
 
 
 def test_keys_step_through_the_schedule(opened, everything):
@@ -157,7 +157,7 @@ def test_keys_step_through_the_schedule(opened, everything):
     at = {Keys.HOME: 0, Keys.ARROW_RIGHT: 1, Keys.END: 33, Keys.ARROW_LEFT: 32}
     for key, step in at.items():
         page.press(key)
-        assert page.text("counter") == f"{step} of 33 ms"
+        assert page.read_text("counter") == f"{step} of 33 ms"
 
 
 def test_other_sizes_stay_when_the_schedule_changes(opened, everything):
@@ -165,14 +165,14 @@ def test_other_sizes_stay_when_the_schedule_changes(opened, everything):
     page.choose("devices", 8)
     page.choose("microbatches", 16)
     page.choose("schedule", "interleaved")
-    assert page.text("size").startswith("8 devices, 16 stages, 16 microbatches, 58.5 ms")
-    assert not page.find("stages-per-device").is_enabled()  # there is one choice
+    assert page.read_text("size").startswith("8 devices, 16 stages, 16 microbatches, 58.5 ms")
+    assert not page.find_element("stages-per-device").is_enabled()  # there is one choice
 
 
 def test_the_page_announces_the_step(opened, everything):
     page = opened(everything)
     page.slide(11)
-    assert page.text("told-title") == "From 10 to 11 ms"
+    assert page.read_text("told-title") == "From 10 to 11 ms"
     assert read(page)["told"] == [
         "device 0: backward 0",
         "device 1: forward 3",
@@ -181,8 +181,8 @@ def test_the_page_announces_the_step(opened, everything):
         "1 → 2: activation 3",
         "2 → 1: gradient 1",
     ]
-    page.find("as-table").find_element("tag name", "summary").click()
-    page.wait(lambda: "4 forward, 0 backward" in page.text("as-table"))
+    page.find_element("as-table").find_element("tag name", "summary").click()
+    page.wait(lambda: "4 forward, 0 backward" in page.read_text("as-table"))
     rows = page.driver.execute_script(
         "return [...document.querySelectorAll('table tr')].map("
         "(row) => [...row.cells].map((cell) => cell.innerText))"
@@ -199,9 +199,9 @@ def test_a_pointed_at_pass_is_described(opened, everything):
     box = page.driver.find_element("css selector", "[data-place='backward,1,2'] rect")
     ActionChains(page.driver).move_to_element(box).perform()
     words = "device 1, stage 1: backward of microbatch 2, from 14 to 16 ms"
-    assert page.text("pointed") == words
+    assert page.read_text("pointed") == words
     page.slide(3)
-    assert page.text("pointed") == words
+    assert page.read_text("pointed") == words
 
 
 @pytest.mark.parametrize("width", [390, 1280])
@@ -214,7 +214,7 @@ def test_the_page_fits_on_a_phone_and_a_desktop(opened, width):
         (inside, window, _), stage = page.driver.execute_script(
             "const of = (e) => [e.scrollWidth, e.clientWidth, e.scrollLeft]; "
             "return [of(document.documentElement), of(arguments[0])]",
-            page.find("stage"),
+            page.find_element("stage"),
         )
         assert inside <= window == width
         return stage
@@ -240,7 +240,7 @@ def test_controls_are_within_the_window_at_every_width(opened, language):
     """This page has five fields in a row, whose names are longest here."""
     page = opened(draw(make_pipeline("interleaved", 8, 16, 3), language=language))
     page.slide(100)  # the counter is longest then
-    assert controls_outside(page.driver) == {}
+    assert find_hidden_controls(page.driver) == {}
 
 
 def test_numbers_of_microbatches_fit_into_their_boxes(opened, everything):
@@ -258,8 +258,8 @@ def test_numbers_of_microbatches_fit_into_their_boxes(opened, everything):
 
 def test_the_japanese_page_is_japanese_at_every_step(opened):
     page = opened(draw(make_pipeline("interleaved", 2, 4, 2), language="ja"))
-    page.find("as-table").find_element("tag name", "summary").click()
-    page.wait(lambda: "最大の保持数" in page.text("as-table"))
+    page.find_element("as-table").find_element("tag name", "summary").click()
+    page.wait(lambda: "最大の保持数" in page.read_text("as-table"))
     page.slide(0)
     texts = page.driver.execute_script(READ_WORDS)
     assert "最初の状態" in texts[0]

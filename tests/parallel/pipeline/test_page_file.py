@@ -1,7 +1,7 @@
 """The page that plays pipelines, as a file: complete, small, and with what was asked for."""
 
 import pytest
-from support.drawn_pages import embedded, is_one_small_file_that_loads_nothing
+from support.drawn_pages import check_self_contained, embedded_data
 
 from gluonlab.errors import ScheduleError
 from gluonlab.parallel.pipeline.pipeline_cost import Costs, equal_shares, price
@@ -23,8 +23,8 @@ def places(data):
 
 def test_the_page_is_one_small_file_that_loads_nothing_and_offers_every_schedule_in_order():
     page = draw(make_pipeline("1f1b", 4, 8))
-    is_one_small_file_that_loads_nothing(page)
-    shown = places(embedded(page))
+    check_self_contained(page)
+    shown = places(embedded_data(page))
     assert set(shown) == OFFERED and len(shown) == len(OFFERED)
     assert list(dict.fromkeys(name for name, *_ in shown)) == list(SCHEDULES)
 
@@ -39,7 +39,7 @@ def test_the_page_is_one_small_file_that_loads_nothing_and_offers_every_schedule
     ],
 )
 def test_the_requested_schedule_is_shown_first(asked, more):
-    data = embedded(draw(make_pipeline(*asked)))
+    data = embedded_data(draw(make_pipeline(*asked)))
     assert places(data)[data["start"]] == asked
     assert set(places(data)) == OFFERED | more
 
@@ -51,7 +51,7 @@ def test_schedules_without_costs_are_left_out():
         known = (schedule.name, schedule.devices, schedule.microbatches) in only
         return Costs((1, 2, 3), (2, 4, 6), ((0, 0),) * 2, (0, 0, 0)) if known else None
 
-    data = embedded(draw(make_pipeline("1f1b", 3, 4), costs))
+    data = embedded_data(draw(make_pipeline("1f1b", 3, 4), costs))
     assert places(data) == [("gpipe", 3, 4, 1), ("1f1b", 3, 4, 1)]
     assert data["start"] == 1 and data["schedules"][1]["unit"] == "s"
 
@@ -59,7 +59,7 @@ def test_schedules_without_costs_are_left_out():
 def test_a_custom_schedule_can_be_shown():
     schedule = make_pipeline("1f1b", 2, 3)
     mine = type(schedule)(**{**vars(schedule), "name": "mine"})
-    data = embedded(draw(mine))
+    data = embedded_data(draw(mine))
     assert places(data)[data["start"]] == ("mine", 2, 3, 1)
     assert data["schedules"][data["start"]]["description"] == ""
 

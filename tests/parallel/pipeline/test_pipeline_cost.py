@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.examples import examples
-from support.pipeline_reference import NAMES, end_times, made
+from support.pipeline_reference import SCHEDULE_NAMES, end_times, make_schedule
 
 from gluonlab.errors import ScheduleError
 from gluonlab.parallel.pipeline.pipeline_cost import COMPUTE_OPS, Costs, ideal_bubble, price
@@ -19,9 +19,9 @@ seconds = st.integers(0, 9)
 @st.composite
 def priced(draw):
     """A schedule, and costs in whole seconds, so that sums are exact."""
-    name = draw(st.sampled_from(NAMES))
+    name = draw(st.sampled_from(SCHEDULE_NAMES))
     sizes = (draw(st.integers(1, 5)), draw(st.integers(1, 9)), draw(st.integers(1, 3)))
-    schedule = made(name, *sizes)
+    schedule = make_schedule(name, *sizes)
 
     def several(count, each=seconds):
         return tuple(draw(st.lists(each, min_size=count, max_size=count)))

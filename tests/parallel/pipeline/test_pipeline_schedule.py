@@ -1,7 +1,7 @@
 """Pipeline schedules are those of the papers."""
 
 import pytest
-from support.pipeline_reference import NAMES, made, wanted
+from support.pipeline_reference import SCHEDULE_NAMES, expected_instructions, make_schedule
 
 from gluonlab.errors import ScheduleError
 from gluonlab.parallel.pipeline.pipeline_schedule import (
@@ -78,12 +78,12 @@ def test_messages_stand_next_to_what_makes_and_what_needs_them():
     )
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", SCHEDULE_NAMES)
 @pytest.mark.parametrize(("devices", "stages_per_device"), [(1, 1), (1, 3), (2, 2), (4, 1), (3, 3)])
 def test_every_device_does_its_own_instructions_once(name, devices, stages_per_device):
-    schedule = made(name, devices, 5, stages_per_device)
-    assert [set(program) for program in schedule.programs] == wanted(schedule)
-    assert sum(map(len, schedule.programs)) == sum(map(len, wanted(schedule)))
+    schedule = make_schedule(name, devices, 5, stages_per_device)
+    assert [set(program) for program in schedule.programs] == expected_instructions(schedule)
+    assert sum(map(len, schedule.programs)) == sum(map(len, expected_instructions(schedule)))
 
 
 def test_custom_orders_get_messages_and_updates_and_wrong_ones_are_refused():

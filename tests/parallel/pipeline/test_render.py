@@ -6,9 +6,9 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from support.drawn_pages import contrast, themes
+from support.drawn_pages import contrast_ratio, theme_colors
 from support.examples import examples
-from support.pipeline_reference import NAMES, made
+from support.pipeline_reference import SCHEDULE_NAMES, make_schedule
 
 from gluonlab import drawing
 from gluonlab.errors import ScheduleError
@@ -37,7 +37,11 @@ SVG = "{http://www.w3.org/2000/svg}"
 SIDES = ("x", "y", "width", "height")
 few = examples(20, 40)
 schedules = st.builds(
-    made, st.sampled_from(NAMES), st.integers(1, 6), st.integers(1, 12), st.integers(1, 3)
+    make_schedule,
+    st.sampled_from(SCHEDULE_NAMES),
+    st.integers(1, 6),
+    st.integers(1, 12),
+    st.integers(1, 3),
 )
 
 
@@ -356,18 +360,18 @@ def test_the_colours_of_the_picture_have_contrast():
     assert len(fills) == 6
     for kind, colour in fills.items():
         on = "#ffffff" if kind.endswith("0") else "#1c2430"
-        assert contrast(on, colour) >= 4.5
+        assert contrast_ratio(on, colour) >= 4.5
     for edge in re.findall(r"stroke: (#\w{6}) }", STYLE)[:2]:
-        assert contrast(edge, "#ffffff") >= 3
+        assert contrast_ratio(edge, "#ffffff") >= 3
 
 
 def test_the_colours_of_the_page_have_contrast_in_the_light_and_in_the_dark():
-    for theme in themes(drawing, render):
+    for theme in theme_colors(drawing, render):
         for op in ("forward", "backward"):
             for shade in range(3):
                 name = f"{op}-{shade}"
-                assert contrast(theme[f"on-{name}"], theme[name]) >= 4.5
+                assert contrast_ratio(theme[f"on-{name}"], theme[name]) >= 4.5
             # a box is told apart by its edge, which is the first shade for all
-            assert contrast(theme[f"{op}-0"], theme["card"]) >= 3
+            assert contrast_ratio(theme[f"{op}-0"], theme["card"]) >= 3
         for mark in ("update", "stripe", "kept", "ink", "quiet"):
-            assert contrast(theme[mark], theme["card"]) >= 3
+            assert contrast_ratio(theme[mark], theme["card"]) >= 3

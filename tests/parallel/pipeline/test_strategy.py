@@ -12,15 +12,15 @@ from support.examples import examples
 from support.splits import (
     CLASSES,
     IMAGE,
-    apart,
-    batches_of,
     chains,
+    make_batches,
     make_chain,
-    plan_for,
-    softmax,
-    split_of,
-    trained,
-    trained_on_one_device,
+    make_parallelism,
+    make_strategy_plan,
+    relative_difference,
+    softmax_loss,
+    train_chain_on_one_device,
+    train_strategy,
 )
 
 from gluonlab.data.loading.split_batch import make_local_batch, shard
@@ -61,30 +61,30 @@ def cases(draw):
 
 def strategy_of(case, **more):
     ctxs = contexts(case["size"] * case["copies"])
-    split = split_of(
+    split = make_parallelism(
         "pipeline", ctxs, case["size"], schedule=case["schedule"],
         stages_per_device=case["per_device"], cut=case["cut"],
     )  # fmt: skip
-    plan = plan_for(
+    plan = make_strategy_plan(
         split, case["optimizer"], Microbatches(case["microbatches"]), case["kvstore"],
         clip_norm=case["clip_norm"], **more,
     )  # fmt: skip
     make = lambda ctxs, start=None: make_chain(case["chain"], start)  # noqa: E731
-    return pipeline_parallel(make, softmax(), plan, SINGLE_PROCESS)
+    return pipeline_parallel(make, softmax_loss(), plan, SINGLE_PROCESS)
 
 
 @given(cases())
 @examples(4, 6)
 def test_any_cut_schedule_and_batch_trains_as_one_device(case):
     assume(not (case["clip_norm"] and case["kvstore"] == "sharded-optimizer"))
-    batches = batches_of(case["sizes"])
-    losses, params = trained(strategy_of(case), batches)
+    batches = make_batches(case["sizes"])
+    losses, params = train_strategy(strategy_of(case), batches)
     [ctx] = contexts(1)
     net = make_chain(case["chain"], [ctx])
-    expected_losses, expected = trained_on_one_device(net, batches, case)
+    expected_losses, expected = train_chain_on_one_device(net, batches, case)
     assert params.keys() == expected.keys()
     np.testing.assert_allclose(losses, expected_losses, rtol=2e-5, atol=1e-6)
-    assert apart(params, expected) <= TOLERANCE
+    assert relative_difference(params, expected) <= TOLERANCE
 
 
 @pytest.mark.long
@@ -99,11 +99,11 @@ def test_many_more_cases_train_as_one_device(case):
 def test_every_schedule_gives_the_same_bits(case, other):
     assume(not (case["clip_norm"] and case["kvstore"] == "sharded-optimizer"))
     case = {**case, "schedule": "sequential" if case["per_device"] > 1 else case["schedule"]}
-    batches = batches_of(case["sizes"])
+    batches = make_batches(case["sizes"])
     if case["per_device"] > 1:
         other = "interleaved"
-    _, one = trained(strategy_of(case), batches)
-    _, two = trained(strategy_of({**case, "schedule": other}), batches)
+    _, one = train_strategy(strategy_of(case), batches)
+    _, two = train_strategy(strategy_of({**case, "schedule": other}), batches)
     for name in one:
         assert (one[name] == two[name]).all(), name
 
@@ -120,7 +120,7 @@ def test_a_stage_has_memory_for_as_many_microbatches_as_are_proved(schedule):
         "copies": 1, "microbatches": 6, "kvstore": "device", "optimizer": "sgd", "clip_norm": None,
     }  # fmt: skip
     strategy = strategy_of(case)
-    trained(strategy, batches_of([6, 6]))
+    train_strategy(strategy, make_batches([6, 6]))
     [pipeline] = strategy.pipelines
     [program] = pipeline._programs.values()
     kept = [6, 6, 6] if schedule == "gpipe" else [3, 2, 1]
@@ -147,7 +147,7 @@ def test_the_instructions_that_run_are_those_of_the_schedule(monkeypatch):
         "copies": 1, "microbatches": 4, "kvstore": "device", "optimizer": "sgd", "clip_norm": None,
     }  # fmt: skip
     strategy = strategy_of(case)
-    trained(strategy, batches_of([4]))
+    train_strategy(strategy, make_batches([4]))
     [program] = strategy.pipelines[0]._programs.values()
     assert queued == [(device, tuple(each)) for device, each in execution_order(program.schedule)]
 
@@ -159,7 +159,7 @@ def test_scores_are_those_of_the_whole_network():
         "optimizer": "sgd", "clip_norm": None,
     }  # fmt: skip
     strategy = strategy_of(case)
-    [(images, labels)] = batches_of([7])
+    [(images, labels)] = make_batches([7])
     xs = shard(nd.array(images), strategy.inputs)
     ys = shard(nd.array(labels, dtype="int32"), strategy.inputs)
     scored = [
@@ -247,21 +247,23 @@ def test_stages_are_cut_where_no_parameter_is_on_both_sides(pattern, borrowed, b
     numbers = ["images", *pattern, "scores"]
     allowed = [cut for cut in range(1, len(numbers)) if not set(numbers[:cut]) & set(numbers[cut:])]
     ctxs = contexts(size)
-    split = split_of("pipeline", ctxs, size, schedule="1f1b", balance=balance, max_shard_images=4)
+    split = make_parallelism(
+        "pipeline", ctxs, size, schedule="1f1b", balance=balance, max_shard_images=4
+    )
     as_floats = lambda F, images: F.cast(images, "float32")  # noqa: E731
-    plan = plan_for(split, "sgd", Microbatches(2), "device", preprocess=as_floats)
+    plan = make_strategy_plan(split, "sgd", Microbatches(2), "device", preprocess=as_floats)
     make = lambda ctxs, start=None: sharing_chain(pattern, borrowed, start)  # noqa: E731
     if len(allowed) < size - 1:
         with pytest.raises(ModelError, match=r"cannot be cut into .* parameters are used on both"):
-            pipeline_parallel(make, softmax(), plan, SINGLE_PROCESS)
+            pipeline_parallel(make, softmax_loss(), plan, SINGLE_PROCESS)
         return
-    strategy = pipeline_parallel(make, softmax(), plan, SINGLE_PROCESS)
+    strategy = pipeline_parallel(make, softmax_loss(), plan, SINGLE_PROCESS)
     assert set(strategy.cuts) <= set(allowed) and len(strategy.cuts) == size - 1
-    batches = batches_of([4])
-    _, params = trained(strategy, batches)
+    batches = make_batches([4])
+    _, params = train_strategy(strategy, batches)
     net = sharing_chain(pattern, borrowed, contexts(1))
-    _, expected = trained_on_one_device(net, batches, {"optimizer": "sgd", "clip_norm": None})
-    assert apart(params, expected) <= TOLERANCE
+    _, expected = train_chain_on_one_device(net, batches, {"optimizer": "sgd", "clip_norm": None})
+    assert relative_difference(params, expected) <= TOLERANCE
 
 
 class Splits(nn.HybridBlock):

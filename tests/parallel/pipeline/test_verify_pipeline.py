@@ -6,7 +6,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.examples import examples
-from support.pipeline_reference import NAMES, first_fault, made, needed, waiting, wanted
+from support.pipeline_reference import (
+    SCHEDULE_NAMES,
+    blocked_instructions,
+    expected_instructions,
+    first_fault,
+    make_schedule,
+    prerequisites,
+)
 
 from gluonlab.errors import ScheduleError
 from gluonlab.parallel.pipeline.pipeline_schedule import (
@@ -30,8 +37,8 @@ def verdict(schedule, queue=1):
 
 @st.composite
 def schedules(draw, most_devices=8, most_microbatches=32, most_stages=3):
-    name, devices = draw(st.sampled_from(NAMES)), draw(st.integers(1, most_devices))
-    return made(
+    name, devices = draw(st.sampled_from(SCHEDULE_NAMES)), draw(st.integers(1, most_devices))
+    return make_schedule(
         name, devices, draw(st.integers(1, most_microbatches)), draw(st.integers(1, most_stages))
     )
 
@@ -71,13 +78,13 @@ def reordered(draw):
     """Programs that are right each alone, in any order that this leaves."""
     valid = draw(schedules(4, 3, 2))
     programs = []
-    for must in wanted(valid):
+    for must in expected_instructions(valid):
         program, left = [], sorted(must)
         while left:
             ready = [
                 i
                 for i in left
-                if not {*needed(valid, i)} & {*left}
+                if not {*prerequisites(valid, i)} & {*left}
                 and not {(i.op, i.stage, m) for m in range(i.microbatch)} & {*left}
             ]
             program.append(draw(st.sampled_from(ready)))
@@ -90,16 +97,16 @@ def reordered(draw):
 @given(schedules())
 def test_every_schedule_is_valid_with_queues_of_one_message(schedule):
     assert verdict(schedule) is None
-    assert waiting(schedule, 1) == set()
+    assert blocked_instructions(schedule, 1) == set()
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", SCHEDULE_NAMES)
 def test_every_schedule_of_the_grid_is_valid(name):
     for devices in range(1, 9):
         for microbatches in range(1, 33):
             for stages_per_device in range(1, 4):
-                check(made(name, devices, microbatches, stages_per_device))
+                check(make_schedule(name, devices, microbatches, stages_per_device))
 
 
 @examples(160, 400)
@@ -124,7 +131,7 @@ def test_every_deadlock_is_refused(schedule, queue):
 
 
 def assert_deadlock_is_named(schedule, queue, error):
-    stuck = waiting(schedule, queue)
+    stuck = blocked_instructions(schedule, queue)
     assert (error is None) == (not stuck)
     if error is None:
         return
@@ -138,7 +145,7 @@ def assert_deadlock_is_named(schedule, queue, error):
         op = before.pop()
         at = next(p for p in schedule.programs if op in p)
         place = at.index(op)
-        steps = {Instruction(*n) for n in needed(schedule, op, queue)} | set(at[:place][-1:])
+        steps = {Instruction(*n) for n in prerequisites(schedule, op, queue)} | set(at[:place][-1:])
         before += steps & stuck - seen
         seen |= steps
     assert named in seen
@@ -152,7 +159,7 @@ def test_execution_order_has_prerequisites_first(schedule):
         assert [i for on, i in order if on == device] == list(program)
     place = {i: n for n, (_, i) in enumerate(order)}
     for i, n in place.items():
-        assert all(place[before] < n for before in needed(schedule, i, queue=1))
+        assert all(place[before] < n for before in prerequisites(schedule, i, queue=1))
 
 
 def test_execution_order_alternates_between_devices():

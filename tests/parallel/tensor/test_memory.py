@@ -4,7 +4,7 @@ import mxnet as mx
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from support.split_memory import count_channels, count_elsewhere, most_counted
+from support.split_memory import count_channels, count_elsewhere, max_counted_devices
 from support.splits import chains
 
 from gluonlab.parallel.memory_estimate import ShardSizes
@@ -16,7 +16,7 @@ cases = st.fixed_dictionaries(
     {
         # none with frozen layers: MXNet plans gradients in vain there
         "chain": chains.map(lambda drawn: (*drawn[:2], False, drawn[3])),
-        "ways": st.integers(2, most_counted(3)), "microbatches": st.sampled_from([None, 3]),
+        "ways": st.integers(2, max_counted_devices(3)), "microbatches": st.sampled_from([None, 3]),
         "channels": st.sampled_from(["both", "column", "row"]),
         "shards": st.builds(
             lambda most, last: ShardSizes((most, last)), st.integers(100, 200), st.integers(1, 100)

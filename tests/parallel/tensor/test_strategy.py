@@ -11,15 +11,15 @@ from support.devices import contexts
 from support.splits import (
     CLASSES,
     IMAGE,
-    apart,
-    batches_of,
     chains,
+    make_batches,
     make_chain,
-    plan_for,
-    softmax,
-    split_of,
-    trained,
-    trained_on_one_device,
+    make_parallelism,
+    make_strategy_plan,
+    relative_difference,
+    softmax_loss,
+    train_chain_on_one_device,
+    train_strategy,
 )
 
 from gluonlab.data.loading.split_batch import make_local_batch, shard
@@ -115,23 +115,23 @@ cases = st.fixed_dictionaries(
 def strategy_of(make, case):
     ctxs = contexts(case["ways"] * case["copies"])
     share = max(case["sizes"])
-    layout = split_of(
+    layout = make_parallelism(
         "channels", ctxs, case["ways"], channels=case["channels"], max_shard_images=share
     )
-    plan = plan_for(
+    plan = make_strategy_plan(
         layout, case["optimizer"], Microbatches(case["microbatches"]), case["kvstore"],
         clip_norm=case["clip_norm"],
     )  # fmt: skip
-    return tensor_parallel(make, softmax(), plan, SINGLE_PROCESS)
+    return tensor_parallel(make, softmax_loss(), plan, SINGLE_PROCESS)
 
 
 def check_trains_as_one(make, case):
-    batches = batches_of(case["sizes"])
-    losses, params = trained(strategy_of(make, case), batches)
+    batches = make_batches(case["sizes"])
+    losses, params = train_strategy(strategy_of(make, case), batches)
     [ctx] = contexts(1)
-    expected_losses, expected = trained_on_one_device(make([ctx]), batches, case)
+    expected_losses, expected = train_chain_on_one_device(make([ctx]), batches, case)
     np.testing.assert_allclose(losses, expected_losses, rtol=2e-5, atol=1e-6)
-    assert apart(params, expected) <= TOLERANCE
+    assert relative_difference(params, expected) <= TOLERANCE
 
 
 @given(st.sampled_from(["towers", "residual", "depthwise"]), cases)
@@ -174,13 +174,15 @@ def test_batchnorm_sees_its_channels_of_the_whole_batch(channels):
         "kvstore": "device", "optimizer": "sgd", "clip_norm": None,
     }  # fmt: skip
     strategy = strategy_of(named("normalised"), case)
-    losses, _ = trained(strategy, batches_of(case["sizes"]))
+    losses, _ = train_strategy(strategy, make_batches(case["sizes"]))
     strategy.sync_running_statistics()
     params = {name: array.asnumpy() for name, array in strategy.parameters().items()}
     reference = named("normalised")([mx.cpu()])  # cuDNN's running variance is of n - 1 values
-    expected_losses, expected = trained_on_one_device(reference, batches_of(case["sizes"]), case)
+    expected_losses, expected = train_chain_on_one_device(
+        reference, make_batches(case["sizes"]), case
+    )
     np.testing.assert_allclose(losses, expected_losses, rtol=2e-5)
-    assert apart(params, expected) <= 5 * TOLERANCE
+    assert relative_difference(params, expected) <= 5 * TOLERANCE
     places = strategy.net._collect_params_with_prefix()
     for name, array in expected.items():
         own = places[name].list_data()[0].asnumpy()
@@ -190,7 +192,7 @@ def test_batchnorm_sees_its_channels_of_the_whole_batch(channels):
 def layout_of(make, ways, channels="both"):
     net = make(contexts(1))
     shapes = {IMAGES: (4, *IMAGE), LABELS: (4,)}
-    graph = loss_graph(net, softmax(), lambda F, images: images)
+    graph = loss_graph(net, softmax_loss(), lambda F, images: images)
     return plan_layout(graph, shapes, set(net.collect_params()), ways, channels)
 
 
@@ -234,7 +236,7 @@ def test_scores_are_those_of_the_whole_network():
         "kvstore": "device", "optimizer": "sgd", "clip_norm": None,
     }  # fmt: skip
     strategy = strategy_of(named("towers"), case)
-    [(images, labels)] = batches_of([7])
+    [(images, labels)] = make_batches([7])
     xs = shard(nd.array(images), strategy.inputs)
     ys = shard(nd.array(labels, dtype="int32"), strategy.inputs)
     scored = [

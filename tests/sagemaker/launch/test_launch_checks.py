@@ -76,7 +76,7 @@ VARIABLES = st.one_of(
 @settings(max_examples=200, deadline=None)
 def test_variables_are_taken_exactly_when_the_stack_would_take_them(given):
     """A list is also refused if it repeats a name, or has two variables in one element."""
-    rule = cloudformation.load(SAGEMAKER / "notebook.yaml")["Parameters"]["Environment"]
+    rule = cloudformation.load_template(SAGEMAKER / "notebook.yaml")["Parameters"]["Environment"]
     text, names = " ".join(given), [one.partition("=")[0] for one in given]
     fits = len(text) <= rule["MaxLength"] and re.fullmatch(rule["AllowedPattern"][1:-1], text)
     if fits and len(names) == len(set(names)) and " " not in "".join(given) and all(given):

@@ -3,7 +3,12 @@
 from dataclasses import replace
 
 import pytest
-from support.bound_trainings import Bound, MadeTime, register, runs
+from support.bound_trainings import (
+    BottleneckCase,
+    SimulatedClock,
+    bottleneck_cases,
+    register_fake_components,
+)
 
 from gluonlab.bench.harness.confidence_interval import Estimate
 from gluonlab.errors import ConfigError
@@ -21,9 +26,13 @@ APART = 0.1  # of a step are its parts together at most, or a sentence says so
 
 def judged(monkeypatch, bound, try_advice=False):
     with monkeypatch.context() as patched:
-        register(patched, bound)
+        register_fake_components(patched, bound)
         return diagnose(
-            bound.config(), bound.dataset(), bound.strategy, ROUNDS, try_advice=try_advice
+            bound.make_config(),
+            bound.make_dataset(),
+            bound.make_strategy,
+            ROUNDS,
+            try_advice=try_advice,
         )
 
 
@@ -34,12 +43,12 @@ def first(found):
 @pytest.fixture
 def made_time(monkeypatch):
     """Seconds are those that pauses ask for, on any machine."""
-    MadeTime.instead_of_clock(monkeypatch)
+    SimulatedClock.install(monkeypatch)
     monkeypatch.setattr(diagnosis, "ADVICE_ROUNDS", 5)
 
 
 def test_a_slow_device_is_named(monkeypatch, made_time):
-    found = judged(monkeypatch, Bound("straggler", slow=0.015, image=0.0002))
+    found = judged(monkeypatch, BottleneckCase("straggler", slow=0.015, image=0.0002))
     assert first(found) == "straggler"
     assert found.devices[1] in diagnosis_sentences(found)[0]
     assert found.step_s.value == pytest.approx(0.0182, rel=0.01)
@@ -57,7 +66,7 @@ def test_a_slow_device_is_named(monkeypatch, made_time):
 
 
 def test_an_advice_is_given_once_it_has_been_tried_and_helped(monkeypatch, made_time):
-    found = judged(monkeypatch, Bound("waiting", late=0.02, image=0.0002), try_advice=True)
+    found = judged(monkeypatch, BottleneckCase("waiting", late=0.02, image=0.0002), try_advice=True)
     assert first(found) == "waiting" and "kvstore" in diagnosis_sentences(found)[0]
     tried = {each.candidate.option_text: each for each in found.tried_advice}
     assert {"--kvstore device", "--batch-size 64"} <= set(tried)
@@ -74,7 +83,9 @@ def test_an_advice_is_given_once_it_has_been_tried_and_helped(monkeypatch, made_
 
 
 def test_unequal_devices_are_told_to_share_by_their_speeds(monkeypatch, made_time):
-    bound = Bound("straggler", image=0.0002, slower=0.0006)  # so the second has a fourth of them
+    bound = BottleneckCase(
+        "straggler", image=0.0002, slower=0.0006
+    )  # so the second has a fourth of them
     found = judged(monkeypatch, bound, try_advice=True)
     assert first(found) == "straggler"
     [weighted] = [
@@ -92,21 +103,21 @@ def test_a_plain_sum_takes_as_long_as_all_gradients_would_though_part_of_them_is
 ):
     """A link that takes 20 ms for all of them takes 20 ms times their share."""
     monkeypatch.setattr(measure_step, "MAX_COPIED_BYTES", 1000)
-    bound = Bound("link", link=0.02, image=0.0002)
+    bound = BottleneckCase("link", link=0.02, image=0.0002)
     with monkeypatch.context() as patched:
-        register(patched, bound)
+        register_fake_components(patched, bound)
         found = measure_step.measure_training_step(
-            bound.config(), bound.dataset(), bound.strategy, ROUNDS
+            bound.make_config(), bound.make_dataset(), bound.make_strategy, ROUNDS
         )
     assert found.gradient_bytes > 4 * measure_step.MAX_COPIED_BYTES
     assert found.rounds[windows.PLAIN_SUM] == pytest.approx([0.02] * ROUNDS, rel=0.1)
 
 
 def test_one_device_has_no_speed_up(monkeypatch):
-    bound, begun = Bound("nothing"), []
+    bound, begun = BottleneckCase("nothing"), []
     with pytest.raises(ConfigError, match="one device, and a speed-up is that of several"):
         diagnose(
-            bound.config().replace(devices="cpu:0"), bound.dataset(), bound.strategy,
+            bound.make_config().replace(devices="cpu:0"), bound.make_dataset(), bound.make_strategy,
             say=begun.append,
         )  # fmt: skip
     assert begun == []
@@ -115,7 +126,7 @@ def test_one_device_has_no_speed_up(monkeypatch):
 @pytest.mark.long
 def test_the_first_cause_is_right_in_nearly_all_of_many_runs(monkeypatch):
     wrong, apart = [], []
-    every = runs()
+    every = bottleneck_cases()
     for bound in every:
         found = judged(monkeypatch, bound)
         # what a simulated GPU's thread waited for a core, nothing tells: it is not accounted for,

@@ -4,7 +4,7 @@ import functools
 import json
 
 import pytest
-from support.commands import the_error
+from support.commands import read_error_line
 
 from gluonlab.config import TrainConfig
 from gluonlab.performance_model.count_work import count_model_work
@@ -66,4 +66,4 @@ def test_the_table_has_all_published_figures(speedup):
     ],
 )
 def test_mistakes_are_one_line(speedup, empty_cwd, arguments, message):
-    assert message in the_error(speedup(*arguments), empty_cwd)
+    assert message in read_error_line(speedup(*arguments), empty_cwd)

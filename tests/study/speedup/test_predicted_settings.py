@@ -6,7 +6,7 @@ from functools import lru_cache
 
 import pytest
 from support.idx_files import write_mnist
-from support.image_folders import write_folder
+from support.image_folders import write_image_folder
 
 from gluonlab.config import TrainConfig
 from gluonlab.config.train_config import option_name
@@ -61,8 +61,8 @@ BESIDE = {
 def data_sets(tmp_path_factory):
     """A folder with all data sets, which no test writes to."""
     root = tmp_path_factory.mktemp("data")
-    write_folder(root / "pictures")
-    write_folder(root / "unsplit", val=0)
+    write_image_folder(root / "pictures")
+    write_image_folder(root / "unsplit", val=0)
     shutil.rmtree(root / "unsplit" / "val")
     write_mnist(root / "somewhere")
     return root

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.bound_trainings import MadeTime
-from support.devices import named
+from support.bound_trainings import SimulatedClock
+from support.devices import device_spec
 
 from gluonlab.bench.harness.confidence_interval import Estimate
 from gluonlab.config import TrainConfig
@@ -37,7 +37,7 @@ PASSES_S = 0.01  # that both passes take on each device, by a clock that is made
 @pytest.fixture(scope="module", params=["pipeline", "layers"])
 def found(request):
     with pytest.MonkeyPatch.context() as patched:
-        time, queue = MadeTime.instead_of_clock(patched), PipelineParallel._queue_stages
+        time, queue = SimulatedClock.install(patched), PipelineParallel._queue_stages
 
         def timed(strategy, batch):
             for device in range(2):
@@ -46,7 +46,7 @@ def found(request):
 
         patched.setattr(PipelineParallel, "_queue_stages", timed)
         config = TrainConfig(
-            devices=named(2), dataset="synthetic", model="lenet", split=request.param,
+            devices=device_spec(2), dataset="synthetic", model="lenet", split=request.param,
             batch_size=16,
         )  # fmt: skip
         return diagnose(config, rounds=2, try_advice=False)

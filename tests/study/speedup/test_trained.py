@@ -1,8 +1,8 @@
 """What is measured is what would be trained: graphs are bound as --overlap asks, whoever binds."""
 
 import pytest
-from support.bound_trainings import Bound, MadeTime
-from support.devices import named
+from support.bound_trainings import BottleneckCase, SimulatedClock
+from support.devices import device_spec
 
 from benchmarks import verdict
 from gluonlab.config import TrainConfig
@@ -16,7 +16,7 @@ from gluonlab.study.speedup.measure_step import MeasuredTraining
 from gluonlab.training.reporter import Reporter
 
 pytestmark = pytest.mark.filterwarnings("ignore:no GPU on this machine")
-SETTINGS = {"devices": named(2), "dataset": "synthetic", "model": "lenet", "batch_size": 4}
+SETTINGS = {"devices": device_spec(2), "dataset": "synthetic", "model": "lenet", "batch_size": 4}
 WAYS = {
     "data": {},
     "shared BatchNorm": {"model": "resnet8", "sync_bn": True},
@@ -65,10 +65,12 @@ def test_every_window_binds_graphs_with_the_pieces_that_are_asked_for(asked, way
 
 
 def test_so_does_a_verdict_with_the_device_alone_and_all_that_it_tries(asked, monkeypatch):
-    MadeTime.instead_of_clock(monkeypatch)
+    SimulatedClock.install(monkeypatch)
     monkeypatch.setattr("gluonlab.study.speedup.diagnosis.ADVICE_ROUNDS", 5)
-    bound = Bound("few", fixed=0.01, image=0.0)
-    found = diagnose(bound.config().replace(overlap=3), bound.dataset(), bound.strategy, rounds=5)
+    bound = BottleneckCase("few", fixed=0.01, image=0.0)
+    found = diagnose(
+        bound.make_config().replace(overlap=3), bound.make_dataset(), bound.make_strategy, rounds=5
+    )
     assert found.tried_advice and len(asked) >= 5 and set(asked) == {3}
 
 
@@ -86,6 +88,6 @@ TRAININGS = {
 
 @pytest.mark.parametrize("road", TRAININGS)
 def test_all_roads_that_train_obey_it(asked, road, tmp_path):
-    config = TrainConfig(devices=named(2), model="mlp", epochs=1, overlap=3)
+    config = TrainConfig(devices=device_spec(2), model="mlp", epochs=1, overlap=3)
     TRAININGS[road](config.replace(out=str(tmp_path / "out")))
     assert asked and set(asked) == {3}
