@@ -15,8 +15,8 @@ from support.devices import contexts, device, device_spec
 from support.examples import examples
 
 from gluonlab.config import TrainConfig
+from gluonlab.divergence_checks import LARGEST_LOSS, is_healthy, nonfinite_parameters
 from gluonlab.errors import DivergedError, GluonlabWarning, ModelError, RunError
-from gluonlab.finite_numbers import LARGEST_LOSS, is_healthy, nonfinite_parameters
 from gluonlab.models import MODELS, ModelKind
 from gluonlab.parallel.data.strategy import data_parallel
 from gluonlab.training.evaluate_run import evaluate_run

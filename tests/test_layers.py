@@ -23,7 +23,7 @@ LAYERS = [
     {"errors", "plain_text"},
     {"host", "config"},
     {"engine"},
-    {"drawing", "files", "finite_numbers", "gpu"},
+    {"drawing", "files", "divergence_checks", "gpu"},
     {"devices"},
     {"data", "models", "collectives", "optimizers", "runs", "timeline"},
     {"kvstores", "export"},
@@ -173,7 +173,7 @@ def environment_violations(module, source):
     if module in (
         "engine.mxnet_setup",
         "engine.openmp_settings",
-        "engine.parameter_server_environment",
+        "engine.parameter_server_role",
     ):
         return
     if module == "launch.group_processes":
@@ -360,7 +360,7 @@ def test_importing_gluonlab_runs_the_engine_and_what_lies_below_it_only():
     host = {"host.command_start", "host.signals"}
     first = (
         "mxnet_setup openmp_settings mxnet_installation mxnet_import mxnet_fixes "
-        "parameter_server_environment"
+        "parameter_server_role"
     )
     engine = {f"engine.{name}" for name in first.split()}
     assert reached == {"", "errors", "renamed", *host, *engine}
@@ -564,7 +564,7 @@ def test_an_engine_variable_in_its_place_is_not(module, line):
         ("collectives.cost_model", "def f():\n    from mxnet.gluon import nn", 1),
         ("collectives", "if TYPE_CHECKING:\n    from mxnet import nd", 1),
         ("collectives.schedule_executor", "import mxnet as mx", 0),
-        ("parallel.pipeline.verify_pipeline", "import mxnet as mx", 1),
+        ("parallel.pipeline.verify_pipeline_schedule", "import mxnet as mx", 1),
         ("parallel.pipeline", "from mxnet import nd", 1),
         ("parallel.pipeline.pipeline_executor", "import mxnet as mx", 0),
         ("parallel.strategy", "import mxnet as mx", 0),

@@ -17,7 +17,7 @@ from gluonlab.config.option_types import real_number_check, whole_number_check
 from gluonlab.errors import ConfigError, unknown
 from gluonlab.parallel.pipeline.pipeline_cost import Costs, PipelineTimeline, equal_shares, price
 from gluonlab.parallel.pipeline.pipeline_schedule import SCHEDULES, PipelineSchedule, make_pipeline
-from gluonlab.parallel.pipeline.verify_pipeline import peaks
+from gluonlab.parallel.pipeline.verify_pipeline_schedule import peaks
 from gluonlab.plain_text import json_text
 
 DEFAULT_DEVICES, DEFAULT_MICROBATCHES, INTERLEAVED_STAGES = 4, 8, 2

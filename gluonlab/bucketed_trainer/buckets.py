@@ -15,7 +15,7 @@ from mxnet import autograd, gluon, nd
 from mxnet.gluon import Parameter
 
 from gluonlab.engine.fast_invoke import Attributes, OperatorCall
-from gluonlab.engine.np_compatibility import nd_semantics, np_semantics
+from gluonlab.engine.nd_and_np_arrays import nd_semantics, np_semantics
 
 ALIGNMENT_BYTES = 64  # a cache line, which oneDNN's vector instructions load fastest
 # Default bucket sizes. The size for CPUs fits into a CPU's caches. On GPUs, buckets are larger:

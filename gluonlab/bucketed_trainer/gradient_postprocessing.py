@@ -17,9 +17,9 @@ from mxnet.gluon import Parameter
 
 from gluonlab.bucketed_trainer.buckets import BucketPadding
 from gluonlab.bucketed_trainer.loss_scale import LossScale
+from gluonlab.divergence_checks import FiniteCheck
 from gluonlab.engine.fast_invoke import NO_ATTRIBUTES, Attributes, CopyInto, OperatorCall
 from gluonlab.errors import ConfigError, KVStoreError
-from gluonlab.finite_numbers import FiniteCheck
 
 
 class GlobalNormClipping:

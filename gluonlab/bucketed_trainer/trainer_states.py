@@ -21,7 +21,7 @@ from mxnet import gluon, nd
 from mxnet.gluon import Parameter
 
 from gluonlab.bucketed_trainer.sum_and_update import BucketUpdater
-from gluonlab.engine.np_compatibility import nd_semantics
+from gluonlab.engine.nd_and_np_arrays import nd_semantics
 from gluonlab.errors import KVStoreError
 from gluonlab.optimizers.optimizer_states import (
     KeyState,

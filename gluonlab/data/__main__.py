@@ -174,7 +174,7 @@ def pack(name: Optional[str], out: Optional[str], **given: Any) -> None:
         )
     from gluonlab.data.sets.packed_folder import check_new_folder
     from gluonlab.data.sets.packed_folder import pack_dataset as write
-    from gluonlab.training.image_options import image_file_options
+    from gluonlab.training.image_loader_options import image_file_options
 
     settings: Dict[str, Any] = {key: value for key, value in given.items() if value is not None}
     config = TrainConfig(dataset=name, resident_bytes=0, **settings)

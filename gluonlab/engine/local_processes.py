@@ -23,7 +23,7 @@ import re
 from pathlib import Path
 from typing import List, NamedTuple, Optional
 
-from gluonlab.engine import parameter_server_environment
+from gluonlab.engine import parameter_server_role
 from gluonlab.host import resources
 from gluonlab.host.launcher_environment import (
     BLAUNCH,
@@ -64,7 +64,7 @@ def local_process_count() -> LocalProcessCount:
     """Return the number of processes that share this host's cores."""
     if _reported_count:
         return LocalProcessCount(_reported_count[0])
-    workers = parameter_server_environment.parameter_server_workers()
+    workers = parameter_server_role.parameter_server_workers()
     counts = [_parse_process_count(os.environ.get(name, "")) for name in LOCAL_SIZE_VARIABLES]
     counts += [_slurm_tasks_on_node(), _lsf_tasks_on_host()]
     counts += [workers.workers] if workers is not None and workers.are_local else []
@@ -95,7 +95,7 @@ def _launcher_cpus() -> int:
     """Return the number of CPUs that the launcher's processes on this host share; 0 if unknown."""
     if _slurm_tasks_on_node() is not None:
         return _parse_process_count(os.environ.get("SLURM_CPUS_ON_NODE", "")) or 0
-    names = (*LOCAL_SIZE_VARIABLES, parameter_server_environment.ROLE_VARIABLE)
+    names = (*LOCAL_SIZE_VARIABLES, parameter_server_role.ROLE_VARIABLE)
     launcher_names = {name for name in names if name in os.environ}
     ancestor = os.getppid()
     # Find the launcher: the first ancestor without the launcher's variables. A shell between the

@@ -32,7 +32,7 @@ from gluonlab.engine.mxnet_installation import (
     load_cuda_libraries,
     pip_install_choices,
 )
-from gluonlab.engine.parameter_server_environment import ROLE_VARIABLE
+from gluonlab.engine.parameter_server_role import ROLE_VARIABLE
 from gluonlab.errors import EngineError, warn
 
 PEER_VARIABLE = "MXNET_ENABLE_GPU_P2P"
@@ -157,7 +157,7 @@ def _set_up_around_import() -> Iterator[None]:
         faster_import.close_operator_cache()
         _patch_imported_mxnet()
     if serves:
-        from gluonlab.engine.parameter_server_environment import run_server_role
+        from gluonlab.engine.parameter_server_role import run_server_role
 
         run_server_role()
 

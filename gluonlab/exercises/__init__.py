@@ -8,10 +8,10 @@
     check("02-1", allreduce)      # return the verdict: correct, or the first counterexample
 
 Learners also guess the result of each measurement in advance (`gluonlab.exercises.guesses`). The
-module ``labNN.py`` contains the checkers of lab NN.
+module ``labNN_TOPIC.py`` contains the checkers of lab NN.
 """
 
-from gluonlab.exercises.checkers import Verdict, Wrong, check, exercise
+from gluonlab.exercises.exercise_registry import Verdict, Wrong, check, exercise
 from gluonlab.exercises.guesses import because, observe, predict, surprises
 from gluonlab.exercises.lab_environment import LabEnvironment, setup
 from gluonlab.exercises.languages import language

@@ -15,7 +15,7 @@ from gluonlab.cli.command import add_json_option, command, dispatch
 from gluonlab.config.option_types import real_number_check, whole_number_check
 from gluonlab.errors import ExerciseError, NotebookError
 from gluonlab.exercises import grading
-from gluonlab.exercises.checkers import LARGEST_SEED, all_exercises, lab_numbers
+from gluonlab.exercises.exercise_registry import LARGEST_SEED, all_exercises, lab_modules
 from gluonlab.exercises.notebook_runners import ENGINES, IMAGE, ContainerRunner, find_engine
 from gluonlab.exercises.run_submission import missing_packages
 from gluonlab.exercises.supervisor import MAX_JOBS, max_parallel_jobs
@@ -153,7 +153,7 @@ def leaderboard(grades: str, as_json: bool) -> None:
     GRADES.csv is the table that grade wrote. Schedules that gluonlab's own solver has found are
     left out.
     """
-    from gluonlab.exercises.lab04 import cheapest_algorithm, lower_bound_s
+    from gluonlab.exercises.lab04_allreduce import cheapest_algorithm, lower_bound_s
 
     places = grading.read_leaderboard(Path(grades))
     if as_json:
@@ -208,10 +208,10 @@ def _parse_assignments(texts: Sequence[str]) -> Dict[str, str]:
     names = {}
     for text in texts:
         lab, _, name = text.partition("=")
-        if lab not in lab_numbers() or not name.strip():
+        if lab not in lab_modules() or not name.strip():
             raise ExerciseError(
                 f"--assignment {text!r}: give a lab and its name in Canvas, such as "
-                f"'02=Lab 2 (4711)'; the labs are {', '.join(lab_numbers())}"
+                f"'02=Lab 2 (4711)'; the labs are {', '.join(lab_modules())}"
             )
         names[lab] = name.strip()
     return names

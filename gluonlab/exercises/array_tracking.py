@@ -25,7 +25,7 @@ from mxnet.base import _LIB, MXNetError, check_call
 from mxnet.ndarray import register
 
 from gluonlab.devices import devices
-from gluonlab.exercises.checkers import Wrong
+from gluonlab.exercises.exercise_registry import Wrong
 
 MAX_SHOWN_NUMBERS = 8  # of each array in a message
 

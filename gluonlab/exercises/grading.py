@@ -39,7 +39,7 @@ from typing import (
 )
 
 from gluonlab.errors import DataError, ExerciseError, NotebookError
-from gluonlab.exercises.checkers import PASSED, all_exercises, find_exercise, id_sort_key
+from gluonlab.exercises.exercise_registry import PASSED, all_exercises, find_exercise, id_sort_key
 from gluonlab.exercises.notebook_runners import POLL_S, NotebookResult, run_in_processes
 from gluonlab.exercises.run_submission import missing_packages
 from gluonlab.exercises.supervisor import Bounds, fit_memory

@@ -1,6 +1,6 @@
 """Record learners' guesses before measurements, and compare them with the results.
 
-The method is "predict, observe, explain". A guess has an id, such as ``"01-a"``. ``labNN.py``
+The method is "predict, observe, explain". A guess has an id, such as ``"01-a"``. ``labNN_TOPIC.py``
 registers the id with the form of the answer, and with the question in English and Japanese::
 
     register_guess("01-a", NumberForm(0, 1, example=0.5, within=0.1), "what fraction ...?", "...")
@@ -32,8 +32,8 @@ from itertools import zip_longest
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Union
 
 from gluonlab.errors import ExerciseError
-from gluonlab.exercises.checkers import all_registered, find_registered
-from gluonlab.exercises.counterexamples import TextPair
+from gluonlab.exercises.exercise_registry import all_registered, find_registered
+from gluonlab.exercises.explain_wrong_answers import TextPair
 from gluonlab.exercises.languages import Texts, choose_text
 from gluonlab.plain_text import column_width, pad_to_columns
 

@@ -30,7 +30,7 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
 import gluonlab
 from gluonlab.errors import DataError, NotebookError
-from gluonlab.exercises.checkers import (
+from gluonlab.exercises.exercise_registry import (
     PASSED,
     RAISED,
     SEED_VARIABLE,

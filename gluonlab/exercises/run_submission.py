@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import IO, Any, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from gluonlab.errors import DataError, NotebookError
-from gluonlab.exercises.checkers import VERDICTS_VARIABLE, lab_numbers
+from gluonlab.exercises.exercise_registry import VERDICTS_VARIABLE, lab_modules
 from gluonlab.exercises.languages import LANGUAGE_VARIABLE, LANGUAGES
 from gluonlab.exercises.supervisor import Bounds
 from gluonlab.files.atomic_files import read_bounded, temporary_folder
@@ -295,7 +295,7 @@ def read_submission(path: Path, most_bytes: int) -> Submission:
     metadata = metadata.get("gluonlab")
     metadata = metadata if isinstance(metadata, dict) else {}
     lab, language = str(metadata.get("lab", path.name[:2]))[:40], metadata.get("language")
-    if lab not in lab_numbers():
+    if lab not in lab_modules():
         raise NotebookError(
             f"is of no lab: neither its metadata nor its name say which (they say {lab!r})"
         )

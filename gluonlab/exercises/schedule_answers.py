@@ -34,8 +34,8 @@ from gluonlab.collectives.schedule import (
 from gluonlab.collectives.verify_schedule import check as prove
 from gluonlab.collectives.verify_schedule import simulate_contributions
 from gluonlab.errors import ScheduleError
-from gluonlab.exercises.checkers import Wrong
-from gluonlab.exercises.counterexamples import (
+from gluonlab.exercises.exercise_registry import Wrong
+from gluonlab.exercises.explain_wrong_answers import (
     NO_TEXT,
     CaseText,
     TextPair,

@@ -25,8 +25,8 @@ from gluonlab.exercises.array_tracking import (
     ForwardRecorder,
     cpu_devices,
 )
-from gluonlab.exercises.checkers import Wrong, case_rng
-from gluonlab.exercises.counterexamples import NO_TEXT, check_faults, counterexample
+from gluonlab.exercises.exercise_registry import Wrong, case_rng
+from gluonlab.exercises.explain_wrong_answers import NO_TEXT, check_faults, counterexample
 
 FEATURES, CLASSES = 4, 3
 LR = 0.5

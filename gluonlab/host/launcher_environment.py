@@ -1,6 +1,6 @@
 """Environment variables of launchers: ranks, lists of hosts, and SageMaker's machine types.
 
-`LAUNCHERS` is the table of all launchers. `gluonlab.launch.rank_environment` reads this process's
+`LAUNCHERS` is the table of all launchers. `gluonlab.launch.process_membership` reads this process's
 rank with it, and `gluonlab.engine.local_processes` counts the processes on this host.
 
 Several launchers may match, because an inner launcher passes on the variables of an outer launcher.

@@ -21,7 +21,7 @@ from gluonlab.collectives.algorithms import HALVES
 from gluonlab.collectives.chunk_layout import owned_parts
 from gluonlab.collectives.schedule_executor import Executor, OutOfPlaceReduceScatter, OwnedSum
 from gluonlab.engine.fast_invoke import arrays_share_memory, flat_view
-from gluonlab.engine.np_compatibility import nd_semantics
+from gluonlab.engine.nd_and_np_arrays import nd_semantics
 from gluonlab.errors import KVStoreError
 from gluonlab.kvstores.allreduce_store import (
     SHARDED,

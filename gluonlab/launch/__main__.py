@@ -13,17 +13,7 @@ from gluonlab.cli.command import SEPARATOR, WRITTEN_WORDS_KEY, command
 from gluonlab.cli.output_streams import LinePrinter, PrintedCallback, do_nothing
 from gluonlab.errors import ConfigError, RunError, unknown
 from gluonlab.launch.agent_connections import SshOptions
-from gluonlab.launch.group_processes import PROCESSES_BY_BACKEND, check_variables_are_set
-from gluonlab.launch.horovod_settings import (
-    add_horovod_options,
-    check_timeline_writable,
-    horovod_arguments,
-    horovod_variables,
-)
-from gluonlab.launch.hosts import LOCAL_HOST, Host, assign_ranks, parse_hosts, read_hostfile
-from gluonlab.launch.job_files import job_file, parse_job_request
-from gluonlab.launch.launcher import LaunchRequest, launch_group
-from gluonlab.launch.launcher_arguments import (
+from gluonlab.launch.check_launcher_arguments import (
     check_member_options,
     check_not_in_group,
     check_remote_options,
@@ -34,7 +24,17 @@ from gluonlab.launch.launcher_arguments import (
     split_command,
     validate_run_arguments,
 )
-from gluonlab.launch.rank_environment import Membership, job_allocation, membership
+from gluonlab.launch.group_processes import PROCESSES_BY_BACKEND, check_variables_are_set
+from gluonlab.launch.horovod_settings import (
+    add_horovod_options,
+    check_timeline_writable,
+    horovod_arguments,
+    horovod_variables,
+)
+from gluonlab.launch.hosts import LOCAL_HOST, Host, assign_ranks, parse_hosts, read_hostfile
+from gluonlab.launch.job_files import job_file, parse_job_request
+from gluonlab.launch.launcher import LaunchRequest, launch_group
+from gluonlab.launch.process_membership import Membership, job_allocation, membership
 from gluonlab.launch.scheduler_tasks import serve_rank_0
 from gluonlab.launch.user_program import (
     become_program,

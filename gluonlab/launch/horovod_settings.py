@@ -13,7 +13,7 @@ import click
 
 from gluonlab.config.command_line import SettingOption
 from gluonlab.errors import ConfigError
-from gluonlab.launch.launcher_arguments import parse_number, parse_whole_number
+from gluonlab.launch.check_launcher_arguments import parse_number, parse_whole_number
 
 THRESHOLD_VARIABLE, CYCLE_TIME_VARIABLE = "HOROVOD_FUSION_THRESHOLD", "HOROVOD_CYCLE_TIME"
 TIMELINE_VARIABLE, MARK_CYCLES_VARIABLE = "HOROVOD_TIMELINE", "HOROVOD_TIMELINE_MARK_CYCLES"

@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterable, List, Optional, Set
 
-from gluonlab.engine.parameter_server_environment import ROLE_VARIABLE
+from gluonlab.engine.parameter_server_role import ROLE_VARIABLE
 from gluonlab.errors import ConfigError
 from gluonlab.host.child_processes import (
     prepare_command_process,

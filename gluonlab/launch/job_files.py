@@ -2,8 +2,8 @@
 
 `JOB_FILE_KINDS` contains a function for each kind of file. Each function takes a `JobRequest` and
 returns the text of the file. The job's processes find their ranks with
-`gluonlab.launch.rank_environment`. This module writes the YAML of Kubernetes and SageMaker itself,
-because YAML libraries write no comments.
+`gluonlab.launch.process_membership`. This module writes the YAML of Kubernetes and SageMaker
+itself, because YAML libraries write no comments.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Sequ
 
 from gluonlab.errors import ConfigError, unknown
 from gluonlab.host.launcher_environment import instance_has_local_disk
-from gluonlab.launch.launcher_arguments import parse_whole_number
+from gluonlab.launch.check_launcher_arguments import parse_whole_number
 from gluonlab.launch.user_program import is_program
 
 # Job names that Slurm, LSF, Kubernetes (RFC 1035, with "-0" appended) and SageMaker all accept.

@@ -18,7 +18,7 @@ from mxnet import nd
 from mxnet.base import _LIB, check_call
 
 from gluonlab.engine.local_processes import set_local_process_count
-from gluonlab.engine.parameter_server_environment import parameter_server_count
+from gluonlab.engine.parameter_server_role import parameter_server_count
 from gluonlab.errors import EngineError, RunError
 from gluonlab.kvstores.mxnet_stores import allocate_keys
 from gluonlab.kvstores.process_groups import ProcessGroup, SummingGroup

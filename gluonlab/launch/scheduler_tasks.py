@@ -31,7 +31,7 @@ from gluonlab.launch.group_processes import RANK_VARIABLE, allowed_variables
 from gluonlab.launch.host_agent import HostAgent
 from gluonlab.launch.hosts import Host
 from gluonlab.launch.launch_attempt import SIGNAL_STATUS_BASE
-from gluonlab.launch.rank_environment import Membership
+from gluonlab.launch.process_membership import Membership
 from gluonlab.launch.user_program import is_program
 
 RETRY_PAUSE_S = 0.2  # seconds between two attempts to reach rank 0

@@ -12,7 +12,7 @@ import signal
 import sys
 from typing import Any
 
-from gluonlab.engine.parameter_server_environment import CannotListen
+from gluonlab.engine.parameter_server_role import CannotListen
 from gluonlab.errors import EngineError
 from gluonlab.launch.group_processes import PORT_TAKEN, RENDEZVOUS_ARGUMENTS, report_status
 

@@ -11,8 +11,8 @@ from gluonlab.config.option_types import is_positive_integer
 from gluonlab.devices import check_device_list
 from gluonlab.errors import ModelError, unknown
 from gluonlab.models import gluoncv_zoo
-from gluonlab.models.networks import LeNet, alexnet_2towers, mlp, resnet8
 from gluonlab.models.optimize_network import optimize
+from gluonlab.models.own_networks import LeNet, alexnet_2towers, mlp, resnet8
 
 if TYPE_CHECKING:
     from mxnet import Context

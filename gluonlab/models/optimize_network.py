@@ -12,7 +12,7 @@ from mxnet import gluon, nd
 from mxnet.gluon.block import _flatten
 
 from gluonlab.errors import ModelError, error_type_and_text
-from gluonlab.models.channel_padding import enlarge_state, padded_state
+from gluonlab.models.cpu_channel_padding import enlarge_state, padded_state
 from gluonlab.models.rewrite_network import iterate_rewrites
 from gluonlab.models.symbol_graph import Node, parse_graph
 from gluonlab.plain_text import shorten_names

@@ -6,9 +6,9 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Dict, List
 
+from gluonlab.divergence_checks import nonfinite_parameters
 from gluonlab.errors import ModelError
 from gluonlab.files.array_files import read_arrays
-from gluonlab.finite_numbers import nonfinite_parameters
 from gluonlab.plain_text import shorten_names
 
 if TYPE_CHECKING:

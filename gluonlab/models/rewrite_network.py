@@ -1,8 +1,8 @@
 """Rewrites a network's graph for a device, so that MXNet computes it correctly and fast.
 
 `iterate_rewrites` applies all rewrites in order. Two of the rewrites have their own modules,
-`gluonlab.models.wrong_gradients` and `gluonlab.models.channel_padding`. The computed function, the
-arguments, the outputs and their names do not change.
+`gluonlab.models.wrong_gradients` and `gluonlab.models.cpu_channel_padding`. The computed function,
+the arguments, the outputs and their names do not change.
 
 In every function, ``shapes`` maps the name of each argument to its shape. All other shapes are
 inferred from these.
@@ -27,7 +27,7 @@ from typing import (
 import mxnet as mx
 import numpy as np
 
-from gluonlab.models.channel_padding import choose_padding, pad_channels
+from gluonlab.models.cpu_channel_padding import choose_padding, pad_channels
 from gluonlab.models.symbol_graph import (
     Add,
     Entry,

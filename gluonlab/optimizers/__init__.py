@@ -8,7 +8,7 @@ lists the optimizers for ``--optimizer``.
 from gluonlab.optimizers.adaptive import FTML, AdaDelta, AdaGrad, Adam, Adamax, Nadam, RMSProp
 from gluonlab.optimizers.layerwise import LAMB, LARS
 from gluonlab.optimizers.optimizer_registry import OPTIMIZERS, make_optimizer
-from gluonlab.optimizers.sgd import NAG, SGD
+from gluonlab.optimizers.sgd_and_nag import NAG, SGD
 from gluonlab.optimizers.signum import Signum
 
 __all__ = [

@@ -35,7 +35,7 @@ import mxnet as mx
 from gluonlab.errors import ConfigError, unknown
 from gluonlab.optimizers.adaptive import FTML, AdaDelta, AdaGrad, Adam, Adamax, Nadam, RMSProp
 from gluonlab.optimizers.layerwise import LAMB, LARS
-from gluonlab.optimizers.sgd import CORRECTED, MXNET, NAG, SGD
+from gluonlab.optimizers.sgd_and_nag import CORRECTED, MXNET, NAG, SGD
 from gluonlab.optimizers.signum import Signum
 
 

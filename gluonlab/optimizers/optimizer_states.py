@@ -52,10 +52,9 @@ import numpy as np
 from mxnet import nd
 
 from gluonlab.engine.fast_invoke import ndarray_from_numpy
-from gluonlab.engine.np_compatibility import nd_semantics
+from gluonlab.engine.nd_and_np_arrays import nd_semantics
 from gluonlab.errors import KVStoreError, warn
 from gluonlab.files.array_files import LIST_MAGIC, read_arrays, save_arrays
-from gluonlab.optimizers.gluon_state_files import GluonStates, read_gluon_states
 from gluonlab.optimizers.optimizer_step import (
     ElementRange,
     SchedulerRewind,
@@ -67,6 +66,7 @@ from gluonlab.optimizers.optimizer_step import (
     set_update_counts,
     update_count,
 )
+from gluonlab.optimizers.read_gluon_states import GluonStates, read_gluon_states
 
 ARRAY_FILE_MAGIC = LIST_MAGIC.to_bytes(4, "little")
 EXTRA_STATE_NAMES = ("former_rate", "num_cums", "cum_grad")

@@ -30,7 +30,7 @@ from gluonlab.engine.fast_invoke import (
     ndarray_from_numpy,
     row_major_calls,
 )
-from gluonlab.optimizers.sgd import SGD
+from gluonlab.optimizers.sgd_and_nag import SGD
 
 ElementRange = Tuple[int, int]  # first element, and the one after the last
 
@@ -217,7 +217,7 @@ def _former_rates_by_device(
     """Return {device id: {key: learning rate of the key's last update}}.
 
     Adds an empty dictionary to the optimizer for each of ``devices`` that is missing. The result is
-    empty for an optimizer without momentum correction (`gluonlab.optimizers.sgd`).
+    empty for an optimizer without momentum correction (`gluonlab.optimizers.sgd_and_nag`).
     """
     rates: Dict[int, Dict[Any, float]] = getattr(optimizer, "_all_former_rates", {})
     for device in devices if rates else ():

@@ -19,7 +19,7 @@ from mxnet.base import _LIB, check_call
 
 from gluonlab.engine.fast_invoke import CopyInto
 from gluonlab.engine.mxnet_setup import apply_backward_bulk_size
-from gluonlab.models.channel_padding import choose_padding, enlarge_state, padded_state
+from gluonlab.models.cpu_channel_padding import choose_padding, enlarge_state, padded_state
 from gluonlab.models.rewrite_network import rewrite_graph
 from gluonlab.models.symbol_graph import Entry, Node, make_node, parse_graph, to_symbol
 

@@ -15,7 +15,8 @@ from mxnet import nd
 from gluonlab.errors import ConfigError
 from gluonlab.optimizers.optimizer_registry import make_optimizer, optimizer_kind
 from gluonlab.parallel.data.microbatches import WHOLE_SHARDS, Microbatches
-from gluonlab.performance_model.allreduce_time import (
+from gluonlab.performance_model.gpu_specifications import FLOAT16, FLOAT32, Machine, find_machine
+from gluonlab.performance_model.gradient_sum_time import (
     BACKWARD_PIECE,
     LOCAL,
     MXNET_1_9_HOST,
@@ -30,7 +31,6 @@ from gluonlab.performance_model.allreduce_time import (
     sum_over_hosts_s,
     sum_within_host_s,
 )
-from gluonlab.performance_model.gpu_specifications import FLOAT16, FLOAT32, Machine, find_machine
 from gluonlab.performance_model.published_speeds import (
     ComparableTraining,
     list_caveats,

@@ -15,9 +15,9 @@ from gluonlab.data.loading.batch_loader import Loader
 from gluonlab.data.sets.dataset import Dataset, Split
 from gluonlab.data.sets.gluon_datasets import require_dataset
 from gluonlab.devices import check_device_list
-from gluonlab.engine.np_compatibility import nd_semantics
+from gluonlab.divergence_checks import check_loss
+from gluonlab.engine.nd_and_np_arrays import nd_semantics
 from gluonlab.errors import ModelError
-from gluonlab.finite_numbers import check_loss
 from gluonlab.gpu.cuda import enable_peer_access
 from gluonlab.plain_text import format_decimals
 from gluonlab.runs.run_result import usual_speed

@@ -20,7 +20,7 @@ from gluonlab.config.option_types import whole_number_check
 from gluonlab.drawing.translations import select_language
 from gluonlab.errors import ConfigError, RunError
 from gluonlab.plain_text import json_text
-from gluonlab.study import batch_size, learning_rate, scaling, splits
+from gluonlab.study import batch_size, learning_rate_scaling, scaling, splits
 from gluonlab.study.study import (
     LANGUAGES,
     PAGE,
@@ -216,7 +216,7 @@ COMMANDS: Dict[str, click.Command] = {
         option("--gpus", "N", "use N GPUs; without any, N CPU devices stand in"),
     ),
     "learning-rate": _study_command(
-        learning_rate.STUDY,
+        learning_rate_scaling.STUDY,
         "--devices --batch-size --epochs --quick --out --resume --json",
         """Measure accuracy against the learning rate for several numbers of devices.
 

@@ -12,7 +12,7 @@ from typing import Any, Callable, Dict, List, NoReturn, Optional, Tuple
 
 from gluonlab.config import TrainConfig
 from gluonlab.data.sets.dataset_registry import accepts_option
-from gluonlab.engine.np_compatibility import nd_semantics
+from gluonlab.engine.nd_and_np_arrays import nd_semantics
 from gluonlab.errors import ConfigError
 from gluonlab.host.resources import available_memory
 from gluonlab.parallel.memory_estimate import MIB

@@ -16,7 +16,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
 from gluonlab.config import TrainConfig, option_name
 from gluonlab.drawing.svg_chart import Axis, Chart, Curve, as_svg
-from gluonlab.engine.np_compatibility import nd_semantics
+from gluonlab.engine.nd_and_np_arrays import nd_semantics
 from gluonlab.errors import ConfigError, DivergedError, RunError
 from gluonlab.files.atomic_files import create_writable_folder, temporary_folder, write_text
 from gluonlab.runs.run_reader import read_lines

@@ -7,7 +7,7 @@ from typing import List, Optional
 import mxnet as mx
 from mxnet import gluon
 
-from gluonlab.engine.np_compatibility import set_block_semantics, user_has_set_np
+from gluonlab.engine.nd_and_np_arrays import set_block_semantics, user_has_set_np
 from gluonlab.gpu.math_modes import use_arithmetic
 from gluonlab.models import get_model
 from gluonlab.models.infer_shapes import complete_initialization

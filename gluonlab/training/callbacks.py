@@ -23,7 +23,7 @@ from typing import (
     Tuple,
 )
 
-from gluonlab.engine.np_compatibility import user_semantics
+from gluonlab.engine.nd_and_np_arrays import user_semantics
 from gluonlab.errors import CallbackError, ConfigError, OutputError, error_type_and_text, unknown
 from gluonlab.runs.run_result import Result
 from gluonlab.runs.run_schema import Epoch, Step

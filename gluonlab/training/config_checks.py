@@ -35,7 +35,7 @@ from gluonlab.kvstores.gradient_compression import keeps_residual
 from gluonlab.kvstores.process_groups import ProcessGroup
 from gluonlab.models.symbol_graph import parse_graph
 from gluonlab.optimizers.optimizer_registry import OPTIMIZERS, is_element_wise, optimizer_kind
-from gluonlab.optimizers.sgd import MOMENTUM_RULES
+from gluonlab.optimizers.sgd_and_nag import MOMENTUM_RULES
 from gluonlab.parallel.data import sync_bn
 from gluonlab.parallel.data.microbatches import Microbatches
 from gluonlab.parallel.data.replica import IMAGES, LABELS, loss_graph

@@ -28,9 +28,9 @@ from mxnet import nd
 
 from gluonlab.data.loading.batch_loader import Loader
 from gluonlab.data.loading.split_batch import Batch
+from gluonlab.divergence_checks import check_parameters, check_validation_loss
 from gluonlab.drawing.matplotlib_figures import new_figure
 from gluonlab.files.atomic_files import atomic_path, raise_output_errors
-from gluonlab.finite_numbers import check_parameters, check_validation_loss
 from gluonlab.kvstores.process_groups import SINGLE_PROCESS, ProcessGroup
 from gluonlab.parallel.strategy import ScoredImages, Strategy
 from gluonlab.plain_text import escape_unprintable

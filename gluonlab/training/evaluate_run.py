@@ -18,11 +18,11 @@ from gluonlab.data.sets.data_fingerprint import describe_class_changes
 from gluonlab.data.sets.dataset import Dataset
 from gluonlab.data.sets.dataset_registry import accepts_option
 from gluonlab.data.sets.gluon_datasets import resolve_dataset
-from gluonlab.engine.np_compatibility import convert_network_for_user, nd_semantics
+from gluonlab.divergence_checks import is_healthy, may_be_young_statistics, nonfinite_parameters
+from gluonlab.engine.nd_and_np_arrays import convert_network_for_user, nd_semantics
 from gluonlab.errors import ConfigError, OutputError, RunError, warn
 from gluonlab.export.onnx_graph import Agreement
 from gluonlab.files.atomic_files import create_writable_folder
-from gluonlab.finite_numbers import is_healthy, may_be_young_statistics, nonfinite_parameters
 from gluonlab.host.signals import exit_if_stuck
 from gluonlab.kvstores.process_groups import SINGLE_PROCESS
 from gluonlab.models.pretrained import load_parameters
@@ -36,7 +36,7 @@ from gluonlab.training.build_network import make_net
 from gluonlab.training.config_checks import check_exportable
 from gluonlab.training.evaluate import Score, evaluate, evaluation_loader
 from gluonlab.training.evaluated import check_evaluation_options, read_evaluated_run
-from gluonlab.training.image_options import keep_recorded_resizer
+from gluonlab.training.image_loader_options import keep_recorded_resizer
 from gluonlab.training.loop import write_exports
 from gluonlab.training.plan import Plan, make_plan
 from gluonlab.training.recipes import QUICK

@@ -20,7 +20,7 @@ from mxnet.base import MXNetError
 from gluonlab.config import TrainConfig
 from gluonlab.config.option_types import ONNX
 from gluonlab.data.sets.gluon_datasets import warn_of_loaders
-from gluonlab.engine.np_compatibility import convert_network_for_user, nd_semantics
+from gluonlab.engine.nd_and_np_arrays import convert_network_for_user, nd_semantics
 from gluonlab.errors import DivergedError, GluonlabError, UsageError
 from gluonlab.files.array_files import read_arrays, save_arrays
 from gluonlab.host.out_of_memory import explain_exhausted_resource, memory_limit

@@ -14,9 +14,9 @@ import mxnet as mx
 import numpy as np
 from mxnet import nd
 
+from gluonlab.divergence_checks import divergence_message, first_loss_message, is_healthy
 from gluonlab.engine.fast_invoke import CopyInto
 from gluonlab.errors import DivergedError
-from gluonlab.finite_numbers import divergence_message, first_loss_message, is_healthy
 from gluonlab.kvstores.process_groups import SINGLE_PROCESS, ProcessGroup
 from gluonlab.training.stop_consensus import StopCoordinator
 

@@ -82,7 +82,7 @@ from gluonlab.kvstores.process_groups import SINGLE_PROCESS, ProcessGroup
 from gluonlab.models import check_model
 from gluonlab.models.pretrained import check_pretrained
 from gluonlab.optimizers.optimizer_registry import make_optimizer, optimizer_kind
-from gluonlab.optimizers.sgd import CORRECTED
+from gluonlab.optimizers.sgd_and_nag import CORRECTED
 from gluonlab.parallel.data.microbatches import WHOLE_SHARDS, Microbatches
 from gluonlab.parallel.mixed_precision import (
     Conversion,
@@ -94,7 +94,7 @@ from gluonlab.parallel.strategy import PIPELINE, TENSOR, Parallelism
 from gluonlab.parallel.training_loss import make_loss
 from gluonlab.runs.tensorboard_file import check_tensorboard
 from gluonlab.training import config_checks, learning_rate_schedule
-from gluonlab.training.image_options import image_file_options
+from gluonlab.training.image_loader_options import image_file_options
 from gluonlab.training.learning_rate_schedule import LearningRates
 from gluonlab.training.parallel_options import (
     check_shard_sizes,

@@ -16,7 +16,7 @@ from gluonlab.data.sets.dataset import Defaults
 from gluonlab.data.sets.dataset_registry import DATASETS, has_image_files
 from gluonlab.errors import ConfigError, unknown
 from gluonlab.models.gluoncv_zoo import PREFIX
-from gluonlab.optimizers.sgd import MXNET
+from gluonlab.optimizers.sgd_and_nag import MXNET
 from gluonlab.plain_text import NO_BREAK_SPACE, wrap_entry
 
 PHOTOGRAPHS = "photographs"  # stands for all data sets of image files

@@ -49,7 +49,7 @@ from gluonlab.runs.run_writer import (
 from gluonlab.training.builtin_callbacks import find_best_epoch
 from gluonlab.training.checkpoint_writer import broadcast_arrays, broadcast_checkpoint
 from gluonlab.training.config_checks import check_can_resume
-from gluonlab.training.image_options import keep_recorded_resizer
+from gluonlab.training.image_loader_options import keep_recorded_resizer
 from gluonlab.training.parallel_options import WAYS_BY_OPTION
 from gluonlab.training.plan import Plan, dataset_digests
 from gluonlab.training.stop_consensus import run_on_all_ranks

@@ -12,7 +12,8 @@ On the CPU, the estimates are too small by
 
 MXNet's plan counts four bytes for every number, so with float16 the estimates are an upper bound.
 
-`measure_run_memory` runs `gluonlab.training.memory_trial` in a child process, and also includes
+`measure_run_memory` runs `gluonlab.training.memory_trial_child` in a child process, and also
+includes
 scratch memory, buffers of kvstores, Python and its libraries, and the rounding of the allocator.
 
 - CPU devices: it measures the peak resident memory of the child and its decoder processes. The
@@ -291,7 +292,7 @@ def measure_run_memory(
         path = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))
         output_file, error_file = Path(folder, "said"), Path(folder, "complaints")
         words = [json.dumps(settings), json.dumps(dataset and dataset_sizes(dataset))]
-        command = [sys.executable, "-m", "gluonlab.training.memory_trial", *words]
+        command = [sys.executable, "-m", "gluonlab.training.memory_trial_child", *words]
         with output_file.open("wb") as output, error_file.open("wb") as errors_output:
             child = subprocess.Popen(
                 command,

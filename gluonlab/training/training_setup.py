@@ -18,15 +18,15 @@ from gluonlab.data.loading.augmentation import Augment, Mixup
 from gluonlab.data.loading.batch_loader import Loader, fits_on_devices
 from gluonlab.data.sets.dataset import ArraySplit, Dataset, Defaults, Split
 from gluonlab.data.sets.gluon_datasets import GluonSplit, resolve_dataset
-from gluonlab.data.sets.image_files import FileSplit
+from gluonlab.data.sets.image_file_splits import FileSplit
 from gluonlab.data.sets.standard_datasets import SYNTHETIC
 from gluonlab.devices import describe
-from gluonlab.engine.np_compatibility import nd_semantics
+from gluonlab.engine.nd_and_np_arrays import nd_semantics
 from gluonlab.errors import ConfigError
 from gluonlab.host.signals import exit_if_stuck
 from gluonlab.kvstores.process_groups import ProcessGroup
 from gluonlab.models.pretrained import load_pretrained
-from gluonlab.optimizers.sgd import MXNET
+from gluonlab.optimizers.sgd_and_nag import MXNET
 from gluonlab.parallel import strategy_class
 from gluonlab.parallel.data.replica import loss_graph
 from gluonlab.parallel.data.sync_bn import check_native_sync_bn
@@ -35,7 +35,7 @@ from gluonlab.runs.run_result import Result
 from gluonlab.runs.run_writer import RunDirectory
 from gluonlab.training.build_network import make_net
 from gluonlab.training.config_checks import check_batch_size, check_exportable
-from gluonlab.training.image_options import choose_resizer
+from gluonlab.training.image_loader_options import choose_resizer
 from gluonlab.training.parallel_options import resolve_device_weights
 from gluonlab.training.plan import (
     DeviceSetup,

@@ -15,7 +15,7 @@ from gluonlab.config import TrainConfig
 from gluonlab.config.option_hints import aliases_of_setting, check_argument_names
 from gluonlab.data.sets.dataset import Dataset
 from gluonlab.data.sets.dataset_registry import find_dataset_kind
-from gluonlab.engine.np_compatibility import (
+from gluonlab.engine.nd_and_np_arrays import (
     convert_parameters,
     set_block_semantics,
     user_has_set_np,

@@ -13,7 +13,7 @@ import numpy as np
 from mxnet import nd
 
 from gluonlab.data.sets.dataset import Split
-from gluonlab.engine.np_compatibility import nd_semantics, user_semantics
+from gluonlab.engine.nd_and_np_arrays import nd_semantics, user_semantics
 from gluonlab.errors import CallbackError, ConfigError, error_type_and_text
 from gluonlab.kvstores.process_groups import ProcessGroup
 from gluonlab.runs.run_schema import is_number

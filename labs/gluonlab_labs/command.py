@@ -9,7 +9,7 @@ import click
 
 from gluonlab.cli.command import command
 from gluonlab.errors import ConfigError, OutputError, RunError
-from gluonlab.exercises.checkers import all_exercises
+from gluonlab.exercises.exercise_registry import all_exercises
 from gluonlab.exercises.guesses import all_guesses
 from gluonlab.files.atomic_files import create_writable_folder, write_text
 from gluonlab_labs.build import (

@@ -72,7 +72,7 @@ def check_exercises(
         _check_call(id, name, following, cell.line, faults)
         _check_solution(id, name, solution_path(solutions, id), cell.line, faults)
         if checkers is not None and id not in checkers:
-            module = f"gluonlab/exercises/lab{lab.number}.py"
+            module = f"gluonlab/exercises/lab{lab.number}_TOPIC.py"
             faults.add(
                 cell.line,
                 f'exercise {id} has no checker: write one below @exercise("{id}") in {module}',

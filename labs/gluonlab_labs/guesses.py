@@ -47,7 +47,7 @@ def check_guesses(lab: Lab, registered: Optional[Collection[str]], faults: Fault
                 f"guess {id}: predict, observe and because stand in three cells, in this order",
             )
         if registered is not None and id not in registered:
-            module = f"gluonlab/exercises/lab{lab.number}.py"
+            module = f"gluonlab/exercises/lab{lab.number}_TOPIC.py"
             call = f'register_guess("{id}", ...)'
             faults.add(line, f"guess {id} has no question: write {call} in {module}")
     for id in sorted(one for one in registered or () if one[:2] == lab.number):

@@ -19,7 +19,7 @@ from support.reference import (
 
 from gluonlab.bucketed_trainer.loss_scale import LossScale
 from gluonlab.bucketed_trainer.trainer import BucketedTrainer
-from gluonlab.engine.np_compatibility import nd_semantics, np_semantics
+from gluonlab.engine.nd_and_np_arrays import nd_semantics, np_semantics
 from gluonlab.optimizers.optimizer_registry import ELEMENT_WISE
 
 BATCHES = random_batches([6, 7, 6], shape=(1, 6, 6), classes=4)

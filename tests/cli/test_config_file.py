@@ -20,7 +20,7 @@ from gluonlab.config import command_line as config_options
 from gluonlab.config.command_line import EXCLUDED_SETTINGS
 from gluonlab.errors import ConfigError, GluonlabError
 from gluonlab.launch.__main__ import main as launch
-from gluonlab.launch.launcher_arguments import validate_run_arguments
+from gluonlab.launch.check_launcher_arguments import validate_run_arguments
 from gluonlab.launch.worker.__main__ import main as worker
 from gluonlab.run import main
 from gluonlab.study.__main__ import speedup_command

@@ -200,13 +200,13 @@ def test_one_device_warns_where_the_workers_of_its_host_are_not_known(environmen
 def test_decoders_take_their_part_too(environment, monkeypatch, tmp_path):
     from support.image_folders import write_image_folder
 
-    from gluonlab.data.sets import image_files, image_folder
+    from gluonlab.data.sets import image_file_splits, image_folder
 
     environment({"LOCAL_WORLD_SIZE": "4"})
     monkeypatch.setattr(resources, "available_cores", lambda: 8)
-    started, real = [], image_files.DecoderPool
+    started, real = [], image_file_splits.DecoderPool
     monkeypatch.setattr(
-        image_files,
+        image_file_splits,
         "DecoderPool",
         lambda size, processes, *more: started.append(processes) or real(size, processes, *more),
     )

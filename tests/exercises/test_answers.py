@@ -11,7 +11,7 @@ from support.lab_answers import (
     load_solution,
 )
 
-from gluonlab.exercises.checkers import all_exercises, reseeded_cases
+from gluonlab.exercises.exercise_registry import all_exercises, reseeded_cases
 
 pytestmark = pytest.mark.cpu_only(
     "checkers of exercises watch CPU devices: their waits, their threads, operators that mix them"

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gluonlab.errors import ExerciseError
-from gluonlab.exercises.checkers import PASSED, WRONG
+from gluonlab.exercises.exercise_registry import PASSED, WRONG
 from gluonlab.exercises.grading import (
     HIDDEN_CASE_FAILED,
     UNCHECKED,

@@ -9,9 +9,9 @@ from gluonlab.collectives.cost_model import Price, StepPrice
 from gluonlab.collectives.lower_bounds import floor_of
 from gluonlab.collectives.schedule import ALL_GATHER, ALLREDUCE, Schedule, Transfer
 from gluonlab.collectives.verify_schedule import check as prove
-from gluonlab.exercises.checkers import Wrong
-from gluonlab.exercises.lab04 import BEAT_THE_EIGHT
-from gluonlab.exercises.lab10 import PUZZLES
+from gluonlab.exercises.exercise_registry import Wrong
+from gluonlab.exercises.lab04_allreduce import BEAT_THE_EIGHT
+from gluonlab.exercises.lab10_schedule_puzzles import PUZZLES
 from gluonlab.exercises.languages import LANGUAGE_VARIABLE
 from gluonlab.exercises.schedule_answers import check_proof, describe_costliest_step
 

@@ -20,8 +20,8 @@ from gluonlab.bucketed_trainer.trainer import BucketedTrainer
 from gluonlab.data.loading.augmentation import make_input
 from gluonlab.data.loading.split_batch import make_local_batch, shard
 from gluonlab.kvstores import make_kvstore
-from gluonlab.models.channel_padding import Padding, choose_padding
-from gluonlab.models.networks import LeNet
+from gluonlab.models.cpu_channel_padding import Padding, choose_padding
+from gluonlab.models.own_networks import LeNet
 from gluonlab.models.symbol_graph import replace_nodes
 from gluonlab.parallel.data.strategy import DataParallelStep
 from gluonlab.parallel.mixed_precision import (

@@ -8,7 +8,7 @@ from unittest.mock import patch
 from mxnet import nd
 from support.waiting import LIMIT_S
 
-from gluonlab.exercises import lab01
+from gluonlab.exercises import lab01_devices
 
 
 @contextmanager
@@ -27,7 +27,7 @@ def run_on_a_made_up_clock():
         somebody_waits.clear()
 
     with ExitStack() as patched:
-        patched.enter_context(patch.object(lab01, "sleep", sleep))
+        patched.enter_context(patch.object(lab01_devices, "sleep", sleep))
         patched.enter_context(patch.object(time, "perf_counter", lambda: now[0]))
         patched.enter_context(patch.object(nd, "waitall", wait))
         try:

@@ -14,13 +14,13 @@ from support.lab_answers import (
 )
 from the_labs import LABS, PLACE
 
-from gluonlab.exercises.checkers import (
+from gluonlab.exercises.exercise_registry import (
     PASSED,
     UNWRITTEN,
     WRONG,
     all_exercises,
     find_exercise,
-    lab_numbers,
+    lab_modules,
 )
 from gluonlab_labs.exercises import FAULTY, find_stubs, last_defined_name, solution_path
 
@@ -44,7 +44,7 @@ def solution(id):
 def test_every_exercise_has_a_stub_a_checker_a_solution_and_three_wrong_answers():
     checkers = {one.id for one in all_exercises()}
     assert sorted(STUBS) == sorted(checkers)
-    assert set(lab_numbers()) == set(LABS)
+    assert set(lab_modules()) == set(LABS)
     assert sorted(path.stem for path in PLACE.solutions.glob("*.py")) == sorted(STUBS)
     assert sorted(MISTAKEN) == sorted(STUBS)
     assert {id: len(wrong) for id, wrong in MISTAKEN.items() if len(wrong) < 3} == {}

@@ -305,7 +305,7 @@ def test_ids_of_a_picture_are_its_own_and_still_found():
 @pytest.fixture
 def build(ended, tmp_path, monkeypatch):
     """``build(*options)`` with the sources of the made-up lab."""
-    from gluonlab.exercises.checkers import EXERCISES, exercise
+    from gluonlab.exercises.exercise_registry import EXERCISES, exercise
 
     monkeypatch.setattr("gluonlab_labs.command.all_exercises", lambda: [EXERCISES["01-1"]])
     monkeypatch.setattr("gluonlab_labs.command.all_guesses", list)

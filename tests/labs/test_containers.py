@@ -12,7 +12,7 @@ from support.waiting import LIMIT_S, wait_until
 from test_grade import BEGINNING, CHECK, SOLUTION, handed_in
 from the_labs import REPOSITORY
 
-from gluonlab.exercises.checkers import PASSED
+from gluonlab.exercises.exercise_registry import PASSED
 from gluonlab.exercises.grading import UNCHECKED, grade
 from gluonlab.exercises.notebook_runners import ContainerRunner, find_engine
 

@@ -20,7 +20,7 @@ from the_labs import LABS, PLACE, REPOSITORY
 
 from gluonlab.errors import NotebookError
 from gluonlab.exercises.__main__ import main
-from gluonlab.exercises.checkers import PASSED, UNWRITTEN, WRONG
+from gluonlab.exercises.exercise_registry import PASSED, UNWRITTEN, WRONG
 from gluonlab.exercises.grading import UNCHECKED, as_csv, find_notebooks, grade
 from gluonlab_labs.exercises import find_stubs, last_defined_name, solution_path
 from gluonlab_labs.kernel import execute_notebook, start_kernel

@@ -10,7 +10,7 @@ import pytest
 from support.lab_answers import judge_lab_answer
 from test_answers import MISTAKEN, MISTAKES, OTHERS, RIGHT, STUBS, solution
 
-from gluonlab.exercises.checkers import (
+from gluonlab.exercises.exercise_registry import (
     PASSED,
     SEED_VARIABLE,
     VERDICTS_VARIABLE,

@@ -17,7 +17,7 @@ from support.waiting import wait_until
 from the_labs import LABS, PLACE, REPOSITORY
 
 from gluonlab.errors import NotebookError
-from gluonlab.exercises.checkers import PASSED
+from gluonlab.exercises.exercise_registry import PASSED
 from gluonlab.exercises.grading import UNCHECKED, Grade, as_csv, find_notebooks, grade
 from gluonlab.exercises.run_submission import read_submission
 from gluonlab.exercises.supervisor import list_descendants

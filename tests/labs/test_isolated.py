@@ -20,7 +20,7 @@ from the_labs import REPOSITORY
 
 import gluonlab
 from gluonlab.exercises.__main__ import main
-from gluonlab.exercises.checkers import PASSED
+from gluonlab.exercises.exercise_registry import PASSED
 from gluonlab.exercises.grading import find_notebooks, grade, sort_by_notebooks
 from gluonlab.exercises.notebook_runners import ContainerRunner
 
@@ -145,14 +145,14 @@ def test_cases_of_a_seed_fail_what_was_learned_by_heart_and_only_reveal_names_th
         "    return rows.setdefault((host, compute, total, k), k * alone / together)\n"
     )
     learn = (
-        "from gluonlab.exercises.checkers import judge_answer\n"
+        "from gluonlab.exercises.exercise_registry import judge_answer\n"
         "judge_answer(find_exercise('03-5'), speedup)\n"
     )
     heart = "def by_heart(*case):\n    return rows.get(case, 1)\n"
     handed_in(
         shown,
         "from gluonlab.exercises import check\n"
-        "from gluonlab.exercises.checkers import find_exercise",
+        "from gluonlab.exercises.exercise_registry import find_exercise",
         record,
         learn,
         heart,

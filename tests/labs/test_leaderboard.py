@@ -11,7 +11,7 @@ from the_labs import PLACE
 
 from gluonlab.errors import ExerciseError
 from gluonlab.exercises.__main__ import main
-from gluonlab.exercises.checkers import PASSED, WRONG, find_exercise, judge_answer
+from gluonlab.exercises.exercise_registry import PASSED, WRONG, find_exercise, judge_answer
 from gluonlab.exercises.grading import Grade, as_csv, read_leaderboard
 from gluonlab.exercises.notebook_runners import sanitize_result
 from gluonlab_labs.exercises import solution_path

@@ -8,7 +8,7 @@ import re
 import pytest
 from the_labs import LABS, PLACE, REPOSITORY, SERIES, module_of
 
-from gluonlab.exercises.checkers import PASSED, UNWRITTEN
+from gluonlab.exercises.exercise_registry import PASSED, UNWRITTEN
 from gluonlab.exercises.guesses import (
     ChoiceForm,
     DictForm,

@@ -1,6 +1,6 @@
 """The optima of 10-3, 10-6 and 10-7: that nothing is cheaper, which no solution can show.
 
-The written proofs are in `gluonlab.exercises.lab10`; here every way is tried.
+The written proofs are in `gluonlab.exercises.lab10_schedule_puzzles`; here every way is tried.
 """
 
 import math
@@ -9,7 +9,7 @@ from itertools import permutations
 import pytest
 from puzzle_search import after, all_steps, fewest_transfers, least_gather, plus, transfers
 
-from gluonlab.exercises.lab10 import PUZZLES
+from gluonlab.exercises.lab10_schedule_puzzles import PUZZLES
 
 RANKS = (0, 1, 2, 3)
 EVERYBODY = 0b1111

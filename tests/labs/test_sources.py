@@ -6,7 +6,7 @@ import re
 import pytest
 from the_labs import LABS, PLACE, REPOSITORY, SERIES
 
-from gluonlab.exercises.checkers import all_exercises
+from gluonlab.exercises.exercise_registry import all_exercises
 from gluonlab.exercises.guesses import all_guesses
 from gluonlab_labs.build import find_differences, make_files, read_labs
 from gluonlab_labs.dark import DARK

@@ -16,7 +16,7 @@ from gluonlab.errors import ConfigError
 from gluonlab.host.launcher_environment import LAUNCHERS, SAGEMAKER
 from gluonlab.launch.__main__ import main
 from gluonlab.launch.job_files import JOB_FILE_KINDS, TEMPLATE_FOLDER, JobRequest, job_file
-from gluonlab.launch.rank_environment import membership
+from gluonlab.launch.process_membership import membership
 
 WORDS = ("--epochs", "5", "--gpus", "2")
 REQUEST = JobRequest(WORDS, processes=4)

@@ -27,12 +27,12 @@ from support.worker_processes import handles_signal
 from gluonlab import TrainConfig
 from gluonlab.errors import ConfigError
 from gluonlab.launch.__main__ import main
-from gluonlab.launch.launcher_arguments import (
+from gluonlab.launch.check_launcher_arguments import (
     SINGLE_PROCESS_OPTIONS,
     check_not_in_group,
     validate_run_arguments,
 )
-from gluonlab.launch.rank_environment import membership
+from gluonlab.launch.process_membership import membership
 from gluonlab.launch.worker.__main__ import main as worker
 from gluonlab.run import main as run
 from gluonlab.runs.run_reader import read_lines

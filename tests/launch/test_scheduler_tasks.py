@@ -29,7 +29,7 @@ from gluonlab.errors import RunError
 from gluonlab.launch.agent_connections import AgentConnection, SshOptions
 from gluonlab.launch.hosts import Host
 from gluonlab.launch.launcher import _connection_sites
-from gluonlab.launch.rank_environment import Membership
+from gluonlab.launch.process_membership import Membership
 from gluonlab.launch.scheduler_tasks import serve_rank_0
 from gluonlab.runs.run_reader import read_lines
 

@@ -14,7 +14,7 @@ from gluonlab.cli.command import interrupt_on_signals
 from gluonlab.host.signals import EXCEPTION_BY_SIGNAL
 from gluonlab.launch.hosts import LOCAL_HOST
 from gluonlab.launch.launcher import LaunchRequest, launch_group
-from gluonlab.launch.rank_environment import Membership
+from gluonlab.launch.process_membership import Membership
 from gluonlab.launch.scheduler_tasks import serve_rank_0
 
 pytestmark = pytest.mark.cpu_only("no process is begun that computes")

@@ -16,7 +16,7 @@ from support.reference import relative_distance
 import gluonlab
 from gluonlab.errors import ModelError
 from gluonlab.models import rewrite_network
-from gluonlab.models.channel_padding import Padding
+from gluonlab.models.cpu_channel_padding import Padding
 
 SHAPE = (4, 3, 12, 12)
 

@@ -34,7 +34,7 @@ from gluonlab.errors import ConfigError, DivergedError
 from gluonlab.kvstores import make_kvstore
 from gluonlab.models import get_model
 from gluonlab.models.infer_shapes import complete_initialization
-from gluonlab.models.networks import LeNet
+from gluonlab.models.own_networks import LeNet
 from gluonlab.parallel.data.replica import IMAGES, LABELS, loss_graph
 from gluonlab.parallel.data.strategy import DataParallel, DataParallelStep, data_parallel
 from gluonlab.parallel.data.sync_bn import split_at_batch_norm

@@ -5,7 +5,7 @@ import pickle
 import pytest
 
 from gluonlab.collectives.cost_model import find_best_order
-from gluonlab.performance_model import allreduce_time
+from gluonlab.performance_model import gradient_sum_time
 
 
 @pytest.fixture(scope="session")
@@ -22,4 +22,4 @@ def seek_orders_once(orders, monkeypatch):
             orders[key] = find_best_order(schedule, topology)
         return orders[key]
 
-    monkeypatch.setattr(allreduce_time, "find_best_order", seek_once)
+    monkeypatch.setattr(gradient_sum_time, "find_best_order", seek_once)

@@ -16,9 +16,9 @@ from gluonlab.launch.group_processes import PROCESSES_BY_BACKEND
 from gluonlab.optimizers.optimizer_registry import OPTIMIZERS
 from gluonlab.parallel.data.microbatches import Microbatches
 from gluonlab.performance_model import published_speeds
-from gluonlab.performance_model.allreduce_time import EQUIVALENT_STORES, all_stores
 from gluonlab.performance_model.count_work import count_model_work, count_network_work
 from gluonlab.performance_model.gpu_specifications import GPUS, MACHINES, find_machine
+from gluonlab.performance_model.gradient_sum_time import EQUIVALENT_STORES, all_stores
 from gluonlab.performance_model.predict_training import count_states, predict
 from gluonlab.performance_model.published_speeds import WIDTH, estimate_memory_bytes
 from prediction.fit import EXPECTED_CONSTANTS

@@ -17,8 +17,8 @@ from gluonlab.config import TrainConfig
 from gluonlab.drawing.svg_chart import as_svg
 from gluonlab.study.batch_size import BatchSizeOptions, SizeTrials, analyze_panel
 from gluonlab.study.batch_size import build_report as of_batch_size
-from gluonlab.study.learning_rate import LearningRateOptions, analyze_measurements
-from gluonlab.study.learning_rate import build_report as of_learning_rate
+from gluonlab.study.learning_rate_scaling import LearningRateOptions, analyze_measurements
+from gluonlab.study.learning_rate_scaling import build_report as of_learning_rate
 from gluonlab.study.scaling import build_report as of_scaling
 from gluonlab.study.scaling import list_cases
 from gluonlab.study.speedup import measure_step

@@ -7,7 +7,7 @@ import pytest
 
 from gluonlab.launch import scheduler_tasks
 from gluonlab.launch.agent_connections import SshOptions
-from gluonlab.launch.rank_environment import Membership
+from gluonlab.launch.process_membership import Membership
 from gluonlab.launch.scheduler_tasks import Rendezvous
 from support.parameter_server import free_port
 

@@ -10,13 +10,13 @@ from pathlib import Path
 
 from made_up_clock import run_on_a_made_up_clock
 
-from gluonlab.exercises.checkers import (
+from gluonlab.exercises.exercise_registry import (
     PASSED,
     TOO_SLOW,
     UNWRITTEN,
     find_exercise,
     judge_answer,
-    lab_numbers,
+    lab_modules,
 )
 from support.waiting import LIMIT_S
 
@@ -36,12 +36,12 @@ def load_answers(lab):
 
 def lab_mistakes():
     """Return {exercise id: mistakes}, each (answer, English pattern, Japanese pattern)."""
-    return {id: wrong for lab in lab_numbers() for id, wrong in load_answers(lab).WRONG.items()}
+    return {id: wrong for lab in lab_modules() for id, wrong in load_answers(lab).WRONG.items()}
 
 
 def alternative_answers():
     """Return {exercise id: right answers that differ from the solution}."""
-    right = (getattr(load_answers(lab), "RIGHT", {}) for lab in lab_numbers())
+    right = (getattr(load_answers(lab), "RIGHT", {}) for lab in lab_modules())
     return {id: answers for lab_answers in right for id, answers in lab_answers.items()}
 
 

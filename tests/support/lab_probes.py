@@ -6,7 +6,7 @@ HELD_ARRAY_SOURCE = """
 import threading as _threading
 import mxnet as _mx
 from types import SimpleNamespace as _Of
-from gluonlab.exercises.lab01 import queue_call as _queue_call
+from gluonlab.exercises.lab01_devices import queue_call as _queue_call
 
 def held(limit_s):
     come, it = _threading.Event(), _Of(in_time=[])

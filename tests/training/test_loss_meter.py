@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from mxnet import nd
 from support.devices import contexts
 
+from gluonlab.divergence_checks import LARGEST_LOSS
 from gluonlab.errors import DivergedError
-from gluonlab.finite_numbers import LARGEST_LOSS
 from gluonlab.training.loss_meter import AsyncLossMeter
 
 

@@ -9,7 +9,7 @@ from support.reference import parameter_arrays, relative_distance
 
 from gluonlab.config import TrainConfig
 from gluonlab.models import rewrite_network
-from gluonlab.models.channel_padding import Padding
+from gluonlab.models.cpu_channel_padding import Padding
 from gluonlab.training.loop import train
 from gluonlab.training.reporter import Reporter
 

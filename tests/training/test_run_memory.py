@@ -167,7 +167,7 @@ def test_activations_grow_with_the_microbatch():
 PEAK = """
 import json, sys
 from gluonlab.models import rewrite_network
-from gluonlab.models.channel_padding import Padding
+from gluonlab.models.cpu_channel_padding import Padding
 # padding rearranges channels in scratch memory
 rewrite_network.choose_padding = lambda ctx: Padding()
 from mxnet import gluon

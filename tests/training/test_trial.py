@@ -18,7 +18,7 @@ from gluonlab.errors import ModelError
 from gluonlab.host.resources import child_pids
 from gluonlab.parallel import strategy_class
 from gluonlab.parallel.memory_estimate import MIB
-from gluonlab.training.memory_trial import _ReducedRun, reduce_plan
+from gluonlab.training.memory_trial_child import _ReducedRun, reduce_plan
 from gluonlab.training.plan import make_plan
 from gluonlab.training.run_memory import (
     GpuMemoryUse,

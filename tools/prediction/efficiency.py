@@ -19,12 +19,12 @@ from gluonlab.collectives.topology_file import is_file_name
 from gluonlab.config.option_types import real_number_check, whole_number_check
 from gluonlab.errors import ConfigError, unknown
 from gluonlab.files.atomic_files import check_new, new_file
-from gluonlab.performance_model.allreduce_time import MULTI_HOST_SUMS as MULTI_HOST_SUMS
-from gluonlab.performance_model.allreduce_time import (
-    SERVER_ADD_BYTES_PER_S as SERVER_ADD_BYTES_PER_S,
-)
 from gluonlab.performance_model.gpu_specifications import GPUS
 from gluonlab.performance_model.gpu_specifications import MACHINES as GPU_OF
+from gluonlab.performance_model.gradient_sum_time import MULTI_HOST_SUMS as MULTI_HOST_SUMS
+from gluonlab.performance_model.gradient_sum_time import (
+    SERVER_ADD_BYTES_PER_S as SERVER_ADD_BYTES_PER_S,
+)
 from gluonlab.plain_text import json_text
 from prediction.figures import find_single_gpu_figure
 

@@ -14,7 +14,7 @@ import click
 import numpy as np
 
 from gluonlab.cli.command import command
-from gluonlab.performance_model.allreduce_time import HostRates
+from gluonlab.performance_model.gradient_sum_time import HostRates
 from gluonlab.performance_model.roofline import ModelConstants
 from prediction.figures import FIGURES, Figure
 from prediction.validate import FittedModel, predict_speed

@@ -17,8 +17,10 @@ from mxnet.gluon.model_zoo import vision
 from gluonlab.cli.command import command
 from gluonlab.collectives.named_topologies import make_topology
 from gluonlab.errors import ModelError, unknown
-from gluonlab.models.networks import LeNet
-from gluonlab.performance_model.allreduce_time import (
+from gluonlab.models.own_networks import LeNet
+from gluonlab.performance_model.count_work import count_network_work
+from gluonlab.performance_model.gpu_specifications import FLOAT16, GPUS
+from gluonlab.performance_model.gradient_sum_time import (
     DEVICE,
     LOCAL,
     MXNET_1_9_HOST,
@@ -27,8 +29,6 @@ from gluonlab.performance_model.allreduce_time import (
     max_owned_bytes,
     sum_within_host_s,
 )
-from gluonlab.performance_model.count_work import count_network_work
-from gluonlab.performance_model.gpu_specifications import FLOAT16, GPUS
 from gluonlab.performance_model.published_speeds import (
     FILE,
     ErrorSummary,

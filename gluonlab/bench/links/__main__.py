@@ -89,7 +89,7 @@ def _save_reported(save: Optional[str], as_json: bool) -> str:
     if save is None:
         raise ConfigError("--nvml writes what the driver reports: give a file, --save m.json")
 
-    from gluonlab.bench.links.save_topology import save_reported_topology
+    from gluonlab.bench.links.topology_from_links import save_reported_topology
 
     return save_reported_topology(save, as_json)
 
@@ -99,7 +99,7 @@ def _measure_and_save(
 ) -> str:
     # MXNet is loaded here, not for the other commands
     from gluonlab.bench.harness.measurement_command import describe_devices
-    from gluonlab.bench.links import save_topology
+    from gluonlab.bench.links import topology_from_links
     from gluonlab.bench.links.measure_links import format_measurement, measure_links
     from gluonlab.collectives.topology_file import write_topology
     from gluonlab.devices import devices as devices_of
@@ -107,14 +107,14 @@ def _measure_and_save(
     ctxs = devices_of(spec)
     if len(ctxs) < 2:
         raise DeviceError(f"--devices {spec}: links are between two devices: give two or more")
-    ctxs = ctxs if save is None else save_topology.order_devices(ctxs)
+    ctxs = ctxs if save is None else topology_from_links.order_devices(ctxs)
     session = MeasurementSession()
     measurement = measure_links(ctxs, sizes, rounds)
     session.warn_if_busy()
     if save is not None:
         with new_file("--save", Path(save)) as temporary:
             write_topology(
-                save_topology.topology_from_measurement(measurement, ctxs, Path(save).stem),
+                topology_from_links.topology_from_measurement(measurement, ctxs, Path(save).stem),
                 temporary,
             )
     if as_json:

@@ -53,7 +53,7 @@ from gluonlab.data.sets.dataset import ArraySplit, ReadAheadSplit, Reading, Spli
 from gluonlab.data.sets.gluon_datasets import resolve_split
 from gluonlab.devices import check_device_list
 from gluonlab.engine.fast_invoke import ARRAY_LIMIT, slice_rows
-from gluonlab.engine.np_compatibility import to_user_arrays
+from gluonlab.engine.nd_and_np_arrays import to_user_arrays
 from gluonlab.errors import DataError
 from gluonlab.renamed import RenamedMember
 

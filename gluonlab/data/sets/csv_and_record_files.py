@@ -44,7 +44,7 @@ from gluonlab.data.images.image_locations import (
     select_locations,
 )
 from gluonlab.data.sets.dataset import Dataset
-from gluonlab.data.sets.image_files import (
+from gluonlab.data.sets.image_file_splits import (
     HOLD_OUT_OPTION,
     TRAIN,
     VAL,

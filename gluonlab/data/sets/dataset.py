@@ -21,7 +21,7 @@ from typing import (
 
 import numpy as np
 
-from gluonlab.data.sets.convert_arrays import to_channels_first, to_numpy
+from gluonlab.data.sets.convert_user_arrays import to_channels_first, to_numpy
 from gluonlab.errors import ConfigError, DataError, unknown
 
 if TYPE_CHECKING:

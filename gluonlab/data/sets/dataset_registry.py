@@ -9,7 +9,12 @@ from pathlib import Path
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Set, Tuple
 
 from gluonlab.config.option_types import DECODERS, IMAGE_SIZE, SHARE, whole_number_check
-from gluonlab.data.sets import csv_and_record_files, image_files, image_folder, standard_datasets
+from gluonlab.data.sets import (
+    csv_and_record_files,
+    image_file_splits,
+    image_folder,
+    standard_datasets,
+)
 from gluonlab.data.sets.dataset import Dataset, Defaults
 from gluonlab.data.sets.packed_folder import is_packed
 from gluonlab.errors import DataError, unknown
@@ -65,7 +70,7 @@ DATASETS: Dict[str, DatasetKind] = {
         name: DatasetKind(
             partial(image_folder.load_imagenette, name),
             image_folder.imagenette_summary(name),
-            image_files.DEFAULTS,
+            image_file_splits.DEFAULTS,
             partial(image_folder.find_imagenette, name),
         )
         for name in image_folder.IMAGENETTE_NAMES
@@ -73,19 +78,19 @@ DATASETS: Dict[str, DatasetKind] = {
     "folder:PATH": DatasetKind(
         image_folder.load_folder,
         "your own images: PATH/train/CLASS/*, PATH/val/CLASS/*; or PATH/CLASS/*, with --val-share",
-        image_files.DEFAULTS,
+        image_file_splits.DEFAULTS,
         Path,
     ),
     "record:FILE": DatasetKind(
         csv_and_record_files.load_records,
         "your own records, made by MXNet's im2rec: train.rec, and val.rec or --val-share",
-        image_files.DEFAULTS,
+        image_file_splits.DEFAULTS,
         Path,
     ),
     "list:FILE": DatasetKind(
         csv_and_record_files.load_list,
         "your own lists of image,label: train.csv, and val.csv or --val-share",
-        image_files.DEFAULTS,
+        image_file_splits.DEFAULTS,
         Path,
     ),
     "synthetic": DatasetKind(
@@ -96,7 +101,7 @@ DATASETS: Dict[str, DatasetKind] = {
     ),
 }
 # options that all data sets of image files have, in addition to the parameters of their ``load``
-DECODING_OPTIONS = set(inspect.signature(image_files.make_image_dataset).parameters) - {
+DECODING_OPTIONS = set(inspect.signature(image_file_splits.make_image_dataset).parameters) - {
     "images",
     "name",
 }

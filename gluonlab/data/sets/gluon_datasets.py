@@ -27,7 +27,7 @@ from mxnet.gluon.data.vision import transforms
 from tqdm import tqdm
 
 from gluonlab.data.sets.array_dataset import check_same_shape, make_split
-from gluonlab.data.sets.convert_arrays import (
+from gluonlab.data.sets.convert_user_arrays import (
     CHANNELS_FIRST,
     CHANNELS_LAST,
     WHITE,
@@ -41,7 +41,7 @@ from gluonlab.data.sets.convert_arrays import (
     warn_of_whole_floats,
 )
 from gluonlab.data.sets.dataset import ArraySplit, Dataset, Defaults, LabeledSplit, Split
-from gluonlab.engine.np_compatibility import nd_semantics, np_semantics
+from gluonlab.engine.nd_and_np_arrays import nd_semantics, np_semantics
 from gluonlab.errors import DataError, error_type_and_text, warn
 
 if TYPE_CHECKING:

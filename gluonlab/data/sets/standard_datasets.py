@@ -21,7 +21,7 @@ from gluonlab.data.fetching.data_folders import (
     find_data_files,
 )
 from gluonlab.data.fetching.download_sources import SOURCES
-from gluonlab.data.sets.convert_arrays import CHANNELS_FIRST
+from gluonlab.data.sets.convert_user_arrays import CHANNELS_FIRST
 from gluonlab.data.sets.dataset import ArraySplit, Dataset, Defaults
 from gluonlab.errors import DataError
 

@@ -36,7 +36,7 @@ from gluonlab.parallel.memory_estimate import (
 )
 from gluonlab.parallel.mixed_precision import Conversion
 from gluonlab.parallel.pipeline.pipeline_schedule import SCHEDULES, PipelineSchedule
-from gluonlab.parallel.pipeline.verify_pipeline import peaks
+from gluonlab.parallel.pipeline.verify_pipeline_schedule import peaks
 from gluonlab.parallel.strategy import Parallelism, StrategyPlan
 from gluonlab.parallel.training_loss import label_columns, loss_parameters, make_loss, scoring_loss
 
@@ -282,7 +282,8 @@ def make_stage(
 
 
 # Memory estimates. A slot is memory for the activations of one microbatch. A stage has as many
-# slots as it keeps microbatches at once (`gluonlab.parallel.pipeline.verify_pipeline.peaks`).
+# slots as it keeps microbatches at once
+# (`gluonlab.parallel.pipeline.verify_pipeline_schedule.peaks`).
 
 MakeSchedule = Callable[[int], PipelineSchedule]  # for a number of microbatches
 

@@ -29,7 +29,7 @@ from gluonlab.parallel.pipeline.pipeline_schedule import (
     Instruction,
     PipelineSchedule,
 )
-from gluonlab.parallel.pipeline.verify_pipeline import activation_change, execution_order
+from gluonlab.parallel.pipeline.verify_pipeline_schedule import activation_change, execution_order
 
 COMPUTE_OPS = (FORWARD, BACKWARD, UPDATE)  # operations that keep a device busy
 

@@ -4,7 +4,7 @@ One host thread queues a whole step without waiting, in an order in which prereq
 The engine runs operations as soon as they are ready, which may be another order than the
 schedule's. So each forward or backward pass of a device is held back until the device's previous
 pass is done. A slot is memory for the activations of one microbatch. Each stage has as many slots
-as `gluonlab.parallel.pipeline.verify_pipeline.peaks` computes for the schedule.
+as `gluonlab.parallel.pipeline.verify_pipeline_schedule.peaks` computes for the schedule.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from gluonlab.parallel.data.microbatches import LossAccumulator, Microbatch
 from gluonlab.parallel.data.replica import IMAGES, LABELS
 from gluonlab.parallel.pipeline.network_stages import ACTIVATION, PipelineStage
 from gluonlab.parallel.pipeline.pipeline_schedule import SEND_FORWARD, Instruction, PipelineSchedule
-from gluonlab.parallel.pipeline.verify_pipeline import execution_order, peaks
+from gluonlab.parallel.pipeline.verify_pipeline_schedule import execution_order, peaks
 
 Call = Callable[[], object]
 MakeSchedule = Callable[[int], PipelineSchedule]  # for a number of microbatches

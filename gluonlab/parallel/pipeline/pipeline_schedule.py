@@ -55,7 +55,8 @@ class PipelineSchedule:
 
     Stage s of the network is on device ``s % devices``. Neighboring stages on one device exchange
     no messages. ``programs``: the instructions of each device, in order.
-    `gluonlab.parallel.pipeline.verify_pipeline.check` lists the properties of a valid schedule.
+    `gluonlab.parallel.pipeline.verify_pipeline_schedule.check` lists the properties of a valid
+    schedule.
     """
 
     name: str
@@ -118,7 +119,8 @@ def from_orders(
 ) -> PipelineSchedule:
     """Create the schedule in which device d runs forwards and backwards in the order ``orders[d]``.
 
-    Messages and updates are added. `gluonlab.parallel.pipeline.verify_pipeline` reports mistakes.
+    Messages and updates are added. `gluonlab.parallel.pipeline.verify_pipeline_schedule` reports
+    mistakes.
     """
     devices = len(orders)
     empty = PipelineSchedule(name, devices, devices * stages_per_device, microbatches, ())

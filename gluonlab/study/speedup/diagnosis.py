@@ -35,7 +35,7 @@ from gluonlab.config import TrainConfig, option_name
 from gluonlab.data.sets.dataset import Dataset
 from gluonlab.data.sets.gluon_datasets import resolve_dataset
 from gluonlab.engine.local_processes import cores_per_process
-from gluonlab.engine.np_compatibility import nd_semantics
+from gluonlab.engine.nd_and_np_arrays import nd_semantics
 from gluonlab.errors import UsageError
 from gluonlab.host.resources import release_free_memory
 from gluonlab.parallel.strategy import MakeStrategy

@@ -10,7 +10,7 @@ from support.fake_nvml import CUBE, T4, V100, fake_driver
 
 from gluonlab.bench.allreduce.memory_bandwidth import MemorySpeeds
 from gluonlab.bench.links import measure_links as _measure
-from gluonlab.bench.links import save_topology
+from gluonlab.bench.links import topology_from_links
 from gluonlab.bench.links.infer_topology import (
     ALL,
     BOTH,
@@ -98,11 +98,13 @@ def test_gpus_are_numbered_as_nvidia_smi_does(monkeypatch):
     """So that device i of the file is GPU i, however CUDA numbers them; gaps are refused."""
     ctxs = [mx.gpu(number) for number in range(3)]
     for numbers, order in (([2, 0, 1], [1, 2, 0]), (None, [0, 1, 2])):
-        monkeypatch.setattr(save_topology, "nvml_numbers", lambda ctxs, numbers=numbers: numbers)
-        assert save_topology.order_devices(ctxs) == [ctxs[place] for place in order]
-    monkeypatch.setattr(save_topology, "nvml_numbers", lambda ctxs: [4, 5, 7])
+        monkeypatch.setattr(
+            topology_from_links, "nvml_numbers", lambda ctxs, numbers=numbers: numbers
+        )
+        assert topology_from_links.order_devices(ctxs) == [ctxs[place] for place in order]
+    monkeypatch.setattr(topology_from_links, "nvml_numbers", lambda ctxs: [4, 5, 7])
     with pytest.raises(DeviceError, match=r"GPUs 4, 5, 7, .* gpu:\* and without CUDA_VISIBLE"):
-        save_topology.order_devices(ctxs)
+        topology_from_links.order_devices(ctxs)
 
 
 # --- links that the driver reports
@@ -117,7 +119,7 @@ def test_gpus_are_numbered_as_nvidia_smi_does(monkeypatch):
     ],
 )
 def test_the_links_that_nvml_reports_are_a_file(bench, monkeypatch, empty_cwd, driver, gpu):
-    monkeypatch.setattr(save_topology.nvml, "cached_driver", lambda: driver)
+    monkeypatch.setattr(topology_from_links.nvml, "cached_driver", lambda: driver)
     status, out, said = bench("links", "--nvml", "--save", "m.json")
     assert (status, said) == (0, "") and max(map(len, out.splitlines())) <= 80
     assert f"m: {len(driver.gpus)} GPUs, {gpu or 'of an unknown kind'}" in out
@@ -132,15 +134,18 @@ def test_the_links_that_nvml_reports_are_a_file(bench, monkeypatch, empty_cwd, d
 @pytest.mark.parametrize(
     ("driver", "words"),
     [
-        (save_topology.nvml.Driver(error="no driver"), r"reports no links \(no driver\): measure"),
+        (
+            topology_from_links.nvml.Driver(error="no driver"),
+            r"reports no links \(no driver\): measure",
+        ),
         (fake_driver(V100), "NVML reports 1 GPU, and links are between two: measure"),
-        (save_topology.nvml.Driver(silent=((1, "lost"),)), r"GPU 1 does not answer \(lost\)"),
+        (topology_from_links.nvml.Driver(silent=((1, "lost"),)), r"GPU 1 does not answer \(lost\)"),
     ],
 )
 def test_without_a_driver_or_gpus_it_is_one_line_and_no_file(
     bench, monkeypatch, empty_cwd, driver, words
 ):
-    monkeypatch.setattr(save_topology.nvml, "cached_driver", lambda: driver)
+    monkeypatch.setattr(topology_from_links.nvml, "cached_driver", lambda: driver)
     status, out, said = bench("links", "--nvml", "--save", "m.json")
     assert (status, out, said.count("\n")) == (2, "", 1) and re.search(words, said)
     assert not list(empty_cwd.iterdir())

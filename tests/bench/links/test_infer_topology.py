@@ -20,7 +20,7 @@ from gluonlab.bench.links.infer_topology import (
     list_simultaneous_groups,
     merge_similar,
 )
-from gluonlab.bench.links.save_topology import common_gpu_kind
+from gluonlab.bench.links.topology_from_links import common_gpu_kind
 from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule
 from gluonlab.collectives.cost_model import price
 from gluonlab.collectives.named_topologies import make_topology, nvswitch, p3_16xlarge, pcie

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from support.examples import examples
 
 from gluonlab.data import ArraySplit, Loader, from_arrays
-from gluonlab.data.sets import convert_arrays
+from gluonlab.data.sets import convert_user_arrays
 from gluonlab.errors import DataError, GluonlabWarning
 
 RANDOM = np.random.RandomState(3)
@@ -159,7 +159,7 @@ def test_floats_that_look_like_pixels_cause_a_warning():
 
 
 def test_the_example_is_true():
-    assert doctest.testmod(convert_arrays) == (0, 1)
+    assert doctest.testmod(convert_user_arrays) == (0, 1)
 
 
 def test_a_split_takes_arrays_of_mxnet_and_no_labels_that_are_cut_off():

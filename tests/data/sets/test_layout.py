@@ -21,7 +21,7 @@ from support.records import assert_same_splits
 
 from gluonlab.data import load_dataset
 from gluonlab.data.images.image_locations import FORMATS
-from gluonlab.data.sets.image_files import select_held_out
+from gluonlab.data.sets.image_file_splits import select_held_out
 from gluonlab.data.sets.image_folder import ImageFolder
 from gluonlab.data.sets.packed_folder import pack_dataset
 from gluonlab.errors import DataError, GluonlabWarning

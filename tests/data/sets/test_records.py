@@ -18,7 +18,7 @@ from gluonlab.data.images.image_locations import open_image_file
 from gluonlab.data.sets.csv_and_record_files import find_record_images as find_images
 from gluonlab.data.sets.csv_and_record_files import read_records
 from gluonlab.data.sets.data_fingerprint import split_fingerprint
-from gluonlab.data.sets.image_files import FileSplit
+from gluonlab.data.sets.image_file_splits import FileSplit
 from gluonlab.errors import DataError
 
 MAGIC = (0xCED7230A).to_bytes(4, "little")

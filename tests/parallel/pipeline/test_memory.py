@@ -30,7 +30,7 @@ from gluonlab.parallel.pipeline.network_stages import (
     stage_byte_costs,
 )
 from gluonlab.parallel.pipeline.strategy import pipeline_parallel
-from gluonlab.parallel.pipeline.verify_pipeline import peaks
+from gluonlab.parallel.pipeline.verify_pipeline_schedule import peaks
 
 WITHIN = 0.05  # of what MXNet has allocated
 NOTED = 4096  # bytes: sums of losses, rates, and gaps between the parameters of a bucket

@@ -18,7 +18,7 @@ from gluonlab.parallel.pipeline.render.pipeline_pictures import (
     page_times,
     time_unit,
 )
-from gluonlab.parallel.pipeline.verify_pipeline import execution_order
+from gluonlab.parallel.pipeline.verify_pipeline_schedule import execution_order
 
 pytestmark = pytest.mark.browser
 require_browser()

@@ -11,7 +11,7 @@ from support.pipeline_reference import SCHEDULE_NAMES, end_times, make_schedule
 from gluonlab.errors import ScheduleError
 from gluonlab.parallel.pipeline.pipeline_cost import COMPUTE_OPS, Costs, ideal_bubble, price
 from gluonlab.parallel.pipeline.pipeline_schedule import SCHEDULES
-from gluonlab.parallel.pipeline.verify_pipeline import peaks
+from gluonlab.parallel.pipeline.verify_pipeline_schedule import peaks
 
 seconds = st.integers(0, 9)
 

@@ -9,7 +9,7 @@ from gluonlab.parallel.pipeline.pipeline_schedule import (
     from_orders,
     make_pipeline,
 )
-from gluonlab.parallel.pipeline.verify_pipeline import check
+from gluonlab.parallel.pipeline.verify_pipeline_schedule import check
 
 
 def computed(schedule, device):

@@ -30,7 +30,7 @@ from gluonlab.parallel.data.microbatches import Microbatches
 from gluonlab.parallel.pipeline.network_stages import chain_layers, check_cuts, possible_cuts
 from gluonlab.parallel.pipeline.pipeline_executor import StepProgram
 from gluonlab.parallel.pipeline.strategy import pipeline_parallel
-from gluonlab.parallel.pipeline.verify_pipeline import execution_order, peaks
+from gluonlab.parallel.pipeline.verify_pipeline_schedule import execution_order, peaks
 
 TOLERANCE = 1e-5
 SCHEDULES = ["sequential", "gpipe", "1f1b", "interleaved"]

@@ -14,8 +14,8 @@ from mxnet import gluon, init, nd
 
 from gluonlab.data.loading.split_batch import shard_bounds
 from gluonlab.exercises.array_tracking import cpu_devices
-from gluonlab.exercises.checkers import Wrong, case_rng, exercise
-from gluonlab.exercises.counterexamples import (
+from gluonlab.exercises.exercise_registry import Wrong, case_rng, exercise
+from gluonlab.exercises.explain_wrong_answers import (
     NUMBER_TYPES,
     AnswerResult,
     CaseText,

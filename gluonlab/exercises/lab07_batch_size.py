@@ -18,8 +18,8 @@ from mxnet import gluon, nd
 
 from gluonlab.data.loading.split_batch import shard_bounds
 from gluonlab.exercises.array_tracking import check_unmodified, cpu_devices, format_array
-from gluonlab.exercises.checkers import case_rng, exercise
-from gluonlab.exercises.counterexamples import (
+from gluonlab.exercises.exercise_registry import case_rng, exercise
+from gluonlab.exercises.explain_wrong_answers import (
     NO_TEXT,
     NUMBER_TYPES,
     AnswerResults,

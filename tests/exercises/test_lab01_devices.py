@@ -5,7 +5,7 @@ import threading
 import pytest
 from mxnet import nd
 
-from gluonlab.exercises import lab01
+from gluonlab.exercises import lab01_devices
 from gluonlab.exercises.array_tracking import cpu_devices
 
 pytestmark = pytest.mark.cpu_only(
@@ -22,9 +22,9 @@ def test_pauses_take_their_time_side_by_side_and_none_of_pythons(monkeypatch):
         both.wait(60)
         ended.append(queued.wait(60))
 
-    monkeypatch.setattr(lab01, "sleep", sleep)
+    monkeypatch.setattr(lab01_devices, "sleep", sleep)
     for ctx in cpu_devices(2):
-        lab01.queue_pause(ctx, 0.3)
+        lab01_devices.queue_pause(ctx, 0.3)
     assert not ended
     queued.set()
     nd.waitall()

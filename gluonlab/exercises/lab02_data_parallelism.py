@@ -23,8 +23,8 @@ from gluonlab.exercises.array_tracking import (
     format_array,
     watch,
 )
-from gluonlab.exercises.checkers import Wrong, case_rng, exercise, extra_cases
-from gluonlab.exercises.counterexamples import (
+from gluonlab.exercises.exercise_registry import Wrong, case_rng, exercise, extra_cases
+from gluonlab.exercises.explain_wrong_answers import (
     NUMBER_TYPES,
     CaseText,
     Mistake,

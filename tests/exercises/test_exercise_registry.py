@@ -9,7 +9,14 @@ import pytest
 
 from gluonlab.errors import ExerciseError
 from gluonlab.exercises import Verdict, Wrong, check, exercise
-from gluonlab.exercises.checkers import EXERCISES, PASSED, RAISED, TOO_SLOW, UNWRITTEN, WRONG
+from gluonlab.exercises.exercise_registry import (
+    EXERCISES,
+    PASSED,
+    RAISED,
+    TOO_SLOW,
+    UNWRITTEN,
+    WRONG,
+)
 from gluonlab.exercises.languages import LANGUAGE_VARIABLE
 
 

@@ -16,8 +16,14 @@ from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Se
 
 import numpy as np
 
-from gluonlab.exercises.checkers import Wrong, case_rng, exercise, find_error_location, format_error
-from gluonlab.exercises.counterexamples import (
+from gluonlab.exercises.exercise_registry import (
+    Wrong,
+    case_rng,
+    exercise,
+    find_error_location,
+    format_error,
+)
+from gluonlab.exercises.explain_wrong_answers import (
     NUMBER_TYPES,
     CaseText,
     Mistake,

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.graphs import assert_same_results, evaluate_graph
 
-from gluonlab.models.channel_padding import Padding, choose_padding, pad_channels
+from gluonlab.models.cpu_channel_padding import Padding, choose_padding, pad_channels
 from gluonlab.models.rewrite_network import convert_odd_concatenations
 
 CHANNELS = st.integers(1, 20)

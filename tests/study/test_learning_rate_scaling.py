@@ -9,8 +9,8 @@ from support.devices import device_spec, runs_on_gpus
 from support.studies import begin_study
 
 from gluonlab import TrainConfig, train
-from gluonlab.study import learning_rate
-from gluonlab.study.learning_rate import (
+from gluonlab.study import learning_rate_scaling
+from gluonlab.study.learning_rate_scaling import (
     LINEAR,
     SAME,
     SCALING_RULES,
@@ -111,7 +111,7 @@ def test_a_training_that_diverges_gets_nothing_right():
 
 def test_the_command_writes_figures_and_a_page_in_both_languages(study, tmp_path, monkeypatch):
     monkeypatch.setattr(
-        learning_rate,
+        learning_rate_scaling,
         "train_point",
         lambda options, point, seed: {"right": 0.5 + point["rate"] + seed / 100},
     )

@@ -22,7 +22,7 @@ from gluonlab.config.option_hints import nearest_option
 from gluonlab.config.option_types import as_number
 from gluonlab.errors import ConfigError
 from gluonlab.launch.hosts import MAX_PROCESSES, Host
-from gluonlab.launch.rank_environment import Membership
+from gluonlab.launch.process_membership import Membership
 
 # Options that a job file passes to each process, because rank 0 of the job launches the others.
 JOB_OPTIONS = ("servers", "restart", "min_workers", "patience", "port")

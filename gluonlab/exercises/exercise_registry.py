@@ -10,8 +10,8 @@ if the answer is right. If right answers differ in cost, it returns an `AnswerCo
         raise Wrong(en="allreduce of [1] and [2] left [1] on the second device, expected [3]: ...",
         ja="...")
 
-The module ``labNN.py`` contains the checkers of lab NN. Checkers draw random cases with `case_rng`,
-and append random cases to a fixed list with `extra_cases`::
+The module ``labNN_TOPIC.py`` contains the checkers of lab NN. Checkers draw random cases with
+`case_rng`, and append random cases to a fixed list with `extra_cases`::
 
     for size in [2, 3, 4, *extra_cases(3, lambda random: int(random.randint(5, 13)))]:
 
@@ -26,7 +26,6 @@ import html
 import importlib
 import json
 import os
-import pkgutil
 import re
 import reprlib
 import signal
@@ -36,6 +35,7 @@ import threading
 import traceback
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from types import CodeType, TracebackType
 from typing import (
@@ -105,8 +105,8 @@ def exercise(id: str, seconds: float = CHECK_SECONDS) -> Callable[[C], C]:
 
     def register(checker: C) -> C:
         module = getattr(checker, "__module__", "")
-        of_other_lab = (
-            module.startswith(f"{__package__}.lab") and module != f"{__package__}.lab{id[:2]}"
+        of_other_lab = module.startswith(f"{__package__}.lab") and module != lab_modules().get(
+            id[:2]
         )
         if of_other_lab or not re.fullmatch(r"\d\d-[1-9]\d*", id):
             raise ExerciseError(
@@ -119,15 +119,18 @@ def exercise(id: str, seconds: float = CHECK_SECONDS) -> Callable[[C], C]:
     return register
 
 
-def lab_numbers() -> List[str]:
-    """Return the numbers of the labs that have checkers: ``["01", "02", ...]``."""
-    modules = pkgutil.iter_modules([str(Path(__file__).parent)])
-    return sorted(module.name[3:] for module in modules if re.fullmatch(r"lab\d\d", module.name))
+@lru_cache(maxsize=None)
+def lab_modules() -> Dict[str, str]:
+    """Return the modules with the checkers of each lab: ``{"01": "gluonlab.exercises.lab01_...",
+    ...}``.
+    """
+    files = sorted(Path(__file__).parent.glob("lab[0-9][0-9]_*.py"))
+    return {path.name[3:5]: f"{__package__}.{path.stem}" for path in files}
 
 
 def import_lab(number: str) -> None:
     """Import the module of a lab, which registers its exercises and guesses."""
-    importlib.import_module(f"gluonlab.exercises.lab{number}")
+    importlib.import_module(lab_modules()[number])
 
 
 def all_registered(registry: Dict[str, T]) -> List[T]:
@@ -135,7 +138,7 @@ def all_registered(registry: Dict[str, T]) -> List[T]:
 
     ``registry``: EXERCISES or GUESSES.
     """
-    for lab in lab_numbers():
+    for lab in lab_modules():
         import_lab(lab)
     return [registry[id] for id in sorted(registry, key=id_sort_key)]
 
@@ -151,7 +154,7 @@ def find_registered(registry: Dict[str, T], id: object, kind: str, kind_ja: str)
     ``kind``, ``kind_ja``: "exercise" or "guess", for the message. Raises ExerciseError, which lists
     the valid ids.
     """
-    if isinstance(id, str) and id[:2] in lab_numbers():
+    if isinstance(id, str) and id[:2] in lab_modules():
         import_lab(id[:2])
     if not isinstance(id, str) or id not in registry:
         all_registered(registry)  # imports all labs

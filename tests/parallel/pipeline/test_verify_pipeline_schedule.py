@@ -22,7 +22,7 @@ from gluonlab.parallel.pipeline.pipeline_schedule import (
     Instruction,
     PipelineSchedule,
 )
-from gluonlab.parallel.pipeline.verify_pipeline import check, execution_order, peaks
+from gluonlab.parallel.pipeline.verify_pipeline_schedule import check, execution_order, peaks
 
 MUTATIONS = ("remove", "duplicate", "swap", "move", "op", "stage", "microbatch", "device")
 

@@ -14,8 +14,8 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tu
 import numpy as np
 
 from gluonlab.errors import ScheduleError
-from gluonlab.exercises.checkers import Wrong, case_rng, exercise
-from gluonlab.exercises.counterexamples import (
+from gluonlab.exercises.exercise_registry import Wrong, case_rng, exercise
+from gluonlab.exercises.explain_wrong_answers import (
     NO_TEXT,
     NUMBER_TYPES,
     AnswerResults,
@@ -45,8 +45,8 @@ from gluonlab.parallel.pipeline.pipeline_schedule import (
     gpipe,
     one_forward_one_backward,
 )
-from gluonlab.parallel.pipeline.verify_pipeline import check as prove
-from gluonlab.parallel.pipeline.verify_pipeline import peaks
+from gluonlab.parallel.pipeline.verify_pipeline_schedule import check as prove
+from gluonlab.parallel.pipeline.verify_pipeline_schedule import peaks
 
 # --- Answers that are a list with a number for each device
 

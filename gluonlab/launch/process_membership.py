@@ -35,7 +35,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import Callable, Dict, List, Mapping, Optional, Tuple
 
-from gluonlab.engine.parameter_server_environment import ROLE_FIELD_VARIABLES, read_server_role
+from gluonlab.engine.parameter_server_role import ROLE_FIELD_VARIABLES, read_server_role
 from gluonlab.errors import ConfigError
 from gluonlab.host.launcher_environment import (
     BLAUNCH,

@@ -7,7 +7,7 @@ from mxnet.base import MXNetError
 from mxnet.kvstore import kvstore_server
 from support.parameter_server import free_port
 
-from gluonlab.engine.parameter_server_environment import CannotListen, run_server_role
+from gluonlab.engine.parameter_server_role import CannotListen, run_server_role
 
 FOREIGN = "192.0.2.1"  # RFC 5737: of no host
 

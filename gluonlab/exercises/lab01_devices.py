@@ -20,8 +20,8 @@ from mxnet.base import _LIB, check_call
 
 from gluonlab.engine.cpu_threads import EngineContext
 from gluonlab.exercises.array_tracking import check_unmodified, cpu_devices, format_array, watch
-from gluonlab.exercises.checkers import Wrong, case_rng, exercise
-from gluonlab.exercises.counterexamples import (
+from gluonlab.exercises.exercise_registry import Wrong, case_rng, exercise
+from gluonlab.exercises.explain_wrong_answers import (
     NUMBER_TYPES,
     CaseText,
     Mistake,

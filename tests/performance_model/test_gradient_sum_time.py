@@ -11,7 +11,7 @@ from gluonlab.bucketed_trainer.buckets import GPU_BUCKET_BYTES
 from gluonlab.collectives.named_topologies import make_topology
 from gluonlab.collectives.topology import switch
 from gluonlab.errors import ConfigError
-from gluonlab.performance_model.allreduce_time import (
+from gluonlab.performance_model.gradient_sum_time import (
     BACKWARD_PIECE,
     BUCKET_BYTES,
     MULTI_HOST_ALGORITHMS,

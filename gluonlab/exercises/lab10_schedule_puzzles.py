@@ -60,7 +60,7 @@ from gluonlab.collectives.topology import (
     fully_connected,
     switch,
 )
-from gluonlab.exercises.checkers import exercise
+from gluonlab.exercises.exercise_registry import exercise
 from gluonlab.exercises.guesses import DictForm, NumberForm, register_guess
 from gluonlab.exercises.schedule_answers import Answer, Puzzle
 

@@ -19,8 +19,8 @@ from gluonlab.exercises.array_tracking import (
     ForwardRecorder,
     cpu_devices,
 )
-from gluonlab.exercises.checkers import case_rng, exercise, extra_cases
-from gluonlab.exercises.counterexamples import (
+from gluonlab.exercises.exercise_registry import case_rng, exercise, extra_cases
+from gluonlab.exercises.explain_wrong_answers import (
     NUMBER_TYPES,
     CaseText,
     Mistake,

@@ -5,7 +5,7 @@ import pytest
 from mxnet import nd
 
 from gluonlab.exercises import Wrong
-from gluonlab.exercises.counterexamples import (
+from gluonlab.exercises.explain_wrong_answers import (
     NO_TEXT,
     CaseText,
     counterexample,

@@ -26,8 +26,8 @@ from gluonlab.collectives.topology import switch
 from gluonlab.collectives.verify_schedule import check as prove
 from gluonlab.errors import ScheduleError
 from gluonlab.exercises.array_tracking import cpu_devices
-from gluonlab.exercises.checkers import AnswerCost, case_rng, exercise, extra_cases
-from gluonlab.exercises.counterexamples import (
+from gluonlab.exercises.exercise_registry import AnswerCost, case_rng, exercise, extra_cases
+from gluonlab.exercises.explain_wrong_answers import (
     NO_TEXT,
     CaseText,
     Mistake,

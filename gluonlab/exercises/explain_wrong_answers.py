@@ -13,7 +13,7 @@ from typing import Any, Callable, Iterable, List, NamedTuple, Optional, Sequence
 
 import numpy as np
 
-from gluonlab.exercises.checkers import Wrong
+from gluonlab.exercises.exercise_registry import Wrong
 
 TextPair = Tuple[str, str]  # a text in English and in Japanese
 Fault = Tuple[Any, str, str]  # whether the fault is present, and its text in English and Japanese

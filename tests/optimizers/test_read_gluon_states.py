@@ -18,8 +18,8 @@ from support.examples import examples
 
 from gluonlab.bucketed_trainer.trainer import BucketedTrainer
 from gluonlab.errors import GluonlabError, KVStoreError
-from gluonlab.optimizers.gluon_state_files import read_gluon_states
 from gluonlab.optimizers.optimizer_states import read_states
+from gluonlab.optimizers.read_gluon_states import read_gluon_states
 
 
 class UsersSchedule:
