@@ -30,20 +30,11 @@ COMMANDS: Dict[str, Tuple[str, Callable[[List[str]], Any]]] = {
     "scratch": ("train LeNet by hand, with arrays only", lazy_main("gluonlab.scratch.__main__")),
     "data": ("download data sets, check them, pack images", lazy_main("gluonlab.data.__main__")),
     "doctor": ("find what is wrong here, why, and the cure", lazy_main("gluonlab.doctor.__main__")),
-    "launch": (
-        "train with many processes, here or on hosts",
-        lazy_main("gluonlab.launch.__main__"),
-    ),
+    "launch": ("train with many processes, here or on hosts", lazy_main("gluonlab.launch.__main__")),
     "report": ("compare runs on one HTML page", lazy_main("gluonlab.report.__main__")),
     "labs": ("copy the labs' notebooks, to work in", lazy_main("gluonlab.labs.__main__")),
-    "exercises": (
-        "list the labs' exercises, grade notebooks",
-        lazy_main("gluonlab.exercises.__main__"),
-    ),
-    "study": (
-        "answer a question about training by many runs",
-        lazy_main("gluonlab.study.__main__"),
-    ),
+    "exercises": ("list the labs' exercises, grade notebooks", lazy_main("gluonlab.exercises.__main__")),
+    "study": ("answer a question about training by many runs", lazy_main("gluonlab.study.__main__")),
     "bench": ("measure gluonlab and its peers side by side", lazy_main("gluonlab.bench.__main__")),
     "completion": ("print what makes a shell complete these", print_completion_script),
 }

@@ -73,17 +73,13 @@ def devices(spec: DeviceSpec = None, threads: "int | None" = None) -> "List[mx.C
         return gpus(spec if isinstance(spec, bool) else int(spec), threads=threads)
     if isinstance(spec, str) and re.fullmatch(r"\s*-?\d{1,18}\s*", spec):
         return _gpus_by_text(spec, threads)
-    parts = (
-        [spec] if isinstance(spec, (str, bytes)) or not isinstance(spec, Sequence) else list(spec)
-    )
+    parts = [spec] if isinstance(spec, (str, bytes)) or not isinstance(spec, Sequence) else list(spec)
     ctxs: List[mx.Context] = [ctx for part in parts for ctx in _parse_devices(part)]
     if not ctxs:
         raise DeviceError(f"{spec!r} names no device: {_FORMS}")
     check_distinct(ctxs, repr(spec))
     if len({ctx.device_type for ctx in ctxs}) > 1:
-        raise DeviceError(
-            f"{spec!r} mixes CPUs and GPUs: choose one kind, for one would wait for the other"
-        )
+        raise DeviceError(f"{spec!r} mixes CPUs and GPUs: choose one kind, for one would wait for the other")
     return _prepare_devices(ctxs, threads)
 
 
@@ -167,8 +163,7 @@ def check_device_list(ctxs: object) -> "List[mx.Context]":
     contexts = list(ctxs) if isinstance(ctxs, (list, tuple)) else []
     if not contexts or not all(isinstance(ctx, mx.Context) for ctx in contexts):
         raise DeviceError(
-            f"{ctxs!r} is not a list of devices: give gluonlab.devices.devices('cpu*2'), "
-            "[mx.cpu(0)] or the like"
+            f"{ctxs!r} is not a list of devices: give gluonlab.devices.devices('cpu*2'), [mx.cpu(0)] or the like"
         )
     check_distinct(contexts)
     return contexts
@@ -230,8 +225,7 @@ def _parse_devices(part: object) -> "Iterator[mx.Context]":
         return
     if re.fullmatch(r"\d{1,18}", str(part)):  # in a list; alone it would be a number of devices
         raise DeviceError(
-            f"{part!r} is not a device: give 'gpu:{part}' or 'cpu:{part}' in a list, "
-            f"or {part} alone for so many"
+            f"{part!r} is not a device: give 'gpu:{part}' or 'cpu:{part}' in a list, or {part} alone for so many"
         )
     if not isinstance(part, str):
         raise DeviceError(f"{part!r} is not a device: {_FORMS}")
@@ -269,9 +263,7 @@ def _devices_by_number(kind: str, numbers: List[int], requested: str) -> "Iterat
 
     for number in numbers:
         if kind == "gpu" and number >= gpu_count():
-            raise DeviceError(
-                f"{requested!r}: there is no gpu:{number}; {_describe_available(kind)}"
-            )
+            raise DeviceError(f"{requested!r}: there is no gpu:{number}; {_describe_available(kind)}")
         if kind == "cpu":
             _check_cpu_count(number + 1, repr(requested))
         yield mx.Context(kind, number)
@@ -293,9 +285,7 @@ def _devices_by_pattern(kind: str, pattern: str, requested: str) -> "Iterator[mx
             f"{requested!r} is neither device numbers nor a regular expression ({error}): {_FORMS}"
         ) from None
     matches = [
-        mx.Context(kind, i)
-        for i in range(count)
-        if regex.fullmatch(str(i)) or full_regex.fullmatch(f"{kind}:{i}")
+        mx.Context(kind, i) for i in range(count) if regex.fullmatch(str(i)) or full_regex.fullmatch(f"{kind}:{i}")
     ]
     if not matches:
         raise DeviceError(f"{requested!r} matches no device; {_describe_available(kind)}")
@@ -304,9 +294,7 @@ def _devices_by_pattern(kind: str, pattern: str, requested: str) -> "Iterator[mx
 
 def _check_cpu_count(count: int, requested: str) -> None:
     if not 1 <= count <= MAX_CPU_DEVICES:
-        raise DeviceError(
-            f"{requested}: give 1 to {MAX_CPU_DEVICES} CPU devices, each of which has a thread"
-        )
+        raise DeviceError(f"{requested}: give 1 to {MAX_CPU_DEVICES} CPU devices, each of which has a thread")
 
 
 def _describe_available(kind: str) -> str:

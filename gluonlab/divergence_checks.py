@@ -117,9 +117,7 @@ def nonfinite_parameters(net: gluon.Block) -> List[str]:
     broken = [arrays for check, arrays in checks if not check.read_result()]
     suspects = {name: array for arrays in broken for name, array in arrays.items()}
     return [
-        name
-        for name in net.collect_params()
-        if name in suspects and not np.isfinite(suspects[name].asnumpy()).all()
+        name for name in net.collect_params() if name in suspects and not np.isfinite(suspects[name].asnumpy()).all()
     ]
 
 

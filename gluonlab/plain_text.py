@@ -28,10 +28,7 @@ def escape_unprintable(text: str) -> str:
 
 def column_width(text: str) -> int:
     """Return the width of a text in terminal columns; Chinese and Japanese letters have two."""
-    return sum(
-        2 if unicodedata.east_asian_width(c) in "WF" else 0 if unicodedata.combining(c) else 1
-        for c in text
-    )
+    return sum(2 if unicodedata.east_asian_width(c) in "WF" else 0 if unicodedata.combining(c) else 1 for c in text)
 
 
 def pad_to_columns(text: str, columns: int) -> str:
@@ -70,10 +67,7 @@ def one_line(text: str) -> str:
     White space is joined, unprintable characters are escaped, and the middle of long words and of
     a long line is cut out.
     """
-    shortened = (
-        _cut_middle(word, MAX_WORD)
-        for word in escape_unprintable(" ".join(text.split())).split(" ")
-    )
+    shortened = (_cut_middle(word, MAX_WORD) for word in escape_unprintable(" ".join(text.split())).split(" "))
     return _cut_middle(" ".join(shortened), MAX_LINE)
 
 
@@ -97,9 +91,7 @@ def _replace_nonfinite(value: Any) -> Any:
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
         return {key: _replace_nonfinite(item) for key, item in value.items()}
-    return (
-        [_replace_nonfinite(item) for item in value] if isinstance(value, (list, tuple)) else value
-    )
+    return [_replace_nonfinite(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 UNITS = {

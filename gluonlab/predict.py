@@ -49,9 +49,7 @@ EXAMPLE = "write python -m gluonlab.predict RUN IMAGE..."
 @click.option("--batch-size", metavar="N", help="images per device at once  [default: the run's]")
 @click.option("--data-dir", metavar="DIR", help="with --wrong: the folder of the data set's files")
 @click.option("--decoders", metavar="N", help="processes that decode files  [default: one a core]")
-@click.option(
-    "--skip-bad", is_flag=True, default=None, help="leave out pictures that fail to decode"
-)
+@click.option("--skip-bad", is_flag=True, default=None, help="leave out pictures that fail to decode")
 def main(
     run: Optional[str],
     images: Tuple[str, ...],
@@ -76,15 +74,11 @@ def main(
     if wrong:
         if images or top is not None:
             other = images[0] if images else f"--top {top}"
-            raise ConfigError(
-                f"--wrong looks at the run's own test images, one class each: leave {other} out"
-            )
+            raise ConfigError(f"--wrong looks at the run's own test images, one class each: leave {other} out")
         _predict_wrong_images(run, sheet, output_format, given_settings(settings))
         return
     if settings["data_dir"] is not None:
-        raise ConfigError(
-            f"--data-dir {settings['data_dir']} is for --wrong: leave it out, or add --wrong"
-        )
+        raise ConfigError(f"--data-dir {settings['data_dir']} is for --wrong: leave it out, or add --wrong")
     if not images:
         raise ConfigError(f"no image is given: {EXAMPLE}, or --wrong for the run's test images")
     count = DEFAULT_TOP if top is None else whole_number_check(1)("--top", top)
@@ -92,12 +86,7 @@ def main(
 
 
 def _predict(
-    run: str,
-    images: List[str],
-    count: int,
-    sheet: Optional[str],
-    output_format: str,
-    settings: Dict[str, Any],
+    run: str, images: List[str], count: int, sheet: Optional[str], output_format: str, settings: Dict[str, Any]
 ) -> None:
     """Classify images, print the best ``count`` classes of each, and draw them in ``sheet``."""
     loaded, pictures = _load_run(run, sheet, settings, images)
@@ -111,31 +100,23 @@ def _predict(
             show_progress(batch)
             if sheet is not None and len(tiles) < MAX_PICTURES:
                 best = (top_classes[0] for top_classes in batch.predictions.top(1))
-                tiles.extend(
-                    map(predictions.prediction_tile, batch.predictions.images, best, batch.pixels)
-                )
+                tiles.extend(map(predictions.prediction_tile, batch.predictions.images, best, batch.pixels))
 
         result = loaded.predict(pictures, add_batch)
     if sheet is not None:
         limit_text = f", {MAX_PICTURES} of them below" if len(result) > MAX_PICTURES else ""
-        title = (
-            f"{loaded.model} of {run}, {len(result):,} picture{'s' * (len(result) > 1)}{limit_text}"
-        )
+        title = f"{loaded.model} of {run}, {len(result):,} picture{'s' * (len(result) > 1)}{limit_text}"
         write_sheet("--sheet", Path(sheet), title, tiles)
     if output_format == "json":
         entries = predictions.predictions_as_json(result, count)
-        click.echo(
-            json_text({"run": run, "model": loaded.model, "sheet": sheet, "images": entries})
-        )
+        click.echo(json_text({"run": run, "model": loaded.model, "sheet": sheet, "images": entries}))
     elif output_format == "csv":
         click.echo(predictions.predictions_as_csv(result, count))
     else:
         click.echo(predictions.predictions_as_text(result, count) + _written_message(sheet))
 
 
-def _predict_wrong_images(
-    run: str, sheet: Optional[str], output_format: str, settings: Dict[str, Any]
-) -> None:
+def _predict_wrong_images(run: str, sheet: Optional[str], output_format: str, settings: Dict[str, Any]) -> None:
     """Print the run's test images that are classified wrongly, and write them to a picture."""
     replace = sheet is None  # a sheet with the default name may be overwritten
     if replace and output_format == "text":
@@ -150,16 +131,9 @@ def _predict_wrong_images(
     if written_sheet is not None:
         limit_text = f", {MAX_PICTURES} of them below" if len(mistakes.wrong) > MAX_PICTURES else ""
         title = f"{predictions.mistakes_summary(mistakes)}{limit_text}, the surest first"
-        write_sheet(
-            "--sheet", Path(written_sheet), title, predictions.mistake_tiles(mistakes), replace
-        )
+        write_sheet("--sheet", Path(written_sheet), title, predictions.mistake_tiles(mistakes), replace)
     if output_format == "json":
-        values = {
-            "run": run,
-            "model": loaded.model,
-            "sheet": written_sheet,
-            **predictions.mistakes_as_json(mistakes),
-        }
+        values = {"run": run, "model": loaded.model, "sheet": written_sheet, **predictions.mistakes_as_json(mistakes)}
         click.echo(json_text(values))
     elif output_format == "csv":
         click.echo(predictions.mistakes_as_csv(mistakes))
@@ -168,11 +142,7 @@ def _predict_wrong_images(
 
 
 def _load_run(
-    run: str,
-    sheet: Optional[str],
-    settings: Dict[str, Any],
-    images: Optional[List[str]],
-    replace: bool = False,
+    run: str, sheet: Optional[str], settings: Dict[str, Any], images: Optional[List[str]], replace: bool = False
 ) -> "Tuple[LoadedRun, List[Any]]":
     """Load the run and find the images. Checks that do not need MXNet come first.
 

@@ -23,16 +23,10 @@ OLD_NAMES: Dict[str, str] = {
     "gluonlab.bench.allreduce.table": "gluonlab.bench.allreduce.result_table",
     "gluonlab.bench.allreduce.variants": "gluonlab.bench.allreduce.measure_allreduce",
     "gluonlab.collectives.algorithms.ACROSS": "gluonlab.collectives.algorithms.ACROSS_HOSTS",
-    "gluonlab.collectives.algorithms.balanced_tree": (
-        "gluonlab.collectives.algorithms.make_balanced_tree"
-    ),
-    "gluonlab.collectives.algorithms.mirrored_trees": (
-        "gluonlab.collectives.algorithms.make_mirrored_trees"
-    ),
+    "gluonlab.collectives.algorithms.balanced_tree": ("gluonlab.collectives.algorithms.make_balanced_tree"),
+    "gluonlab.collectives.algorithms.mirrored_trees": ("gluonlab.collectives.algorithms.make_mirrored_trees"),
     "gluonlab.collectives.algorithms.nested": "gluonlab.collectives.algorithms.nest_over_hosts",
-    "gluonlab.collectives.algorithms.over_hosts": (
-        "gluonlab.collectives.algorithms.make_schedule_over_hosts"
-    ),
+    "gluonlab.collectives.algorithms.over_hosts": ("gluonlab.collectives.algorithms.make_schedule_over_hosts"),
     "gluonlab.collectives.algorithms.takes": "gluonlab.collectives.algorithms.accepts_options",
     "gluonlab.collectives.bounds": "gluonlab.collectives.lower_bounds",
     "gluonlab.collectives.check": "gluonlab.collectives.verify_schedule",
@@ -40,9 +34,7 @@ OLD_NAMES: Dict[str, str] = {
     "gluonlab.collectives.executor": "gluonlab.collectives.schedule_executor",
     "gluonlab.collectives.for_links": "gluonlab.collectives.topology_aware",
     "gluonlab.collectives.partition": "gluonlab.collectives.chunk_layout",
-    "gluonlab.collectives.topology.make_topology": (
-        "gluonlab.collectives.named_topologies.make_topology"
-    ),
+    "gluonlab.collectives.topology.make_topology": ("gluonlab.collectives.named_topologies.make_topology"),
     "gluonlab.data.loading.loader": "gluonlab.data.loading.batch_loader",
     "gluonlab.data.loading.shards": "gluonlab.data.loading.split_batch",
     "gluonlab.devices.Spec": "gluonlab.devices.DeviceSpec",

@@ -28,9 +28,7 @@ def _parse_device_counts(text: str) -> List[int]:
         raise ConfigError(f"--compare {text}: give numbers of devices such as 1,2 or 1,2,4")
     counts = [int(count) for count in text.split(",")]
     if len(set(counts)) < len(counts):
-        raise ConfigError(
-            f"--compare {text}: give each number of devices once, such as 1,2 or 1,2,4"
-        )
+        raise ConfigError(f"--compare {text}: give each number of devices once, such as 1,2 or 1,2,4")
     return counts
 
 
@@ -43,17 +41,9 @@ MOST_USED = """
 @command("python -m gluonlab.run", interrupted="nothing was written", most_used=MOST_USED)
 @add_config_options
 @add_config_file_option
-@click.option(
-    "--save-config",
-    metavar="FILE",
-    help="write these settings to a new file that --config reads, and end",
-)
+@click.option("--save-config", metavar="FILE", help="write these settings to a new file that --config reads, and end")
 @click.option("--compare", metavar="N,N", help="train with each number of GPUs, and print a table")
-@click.option(
-    "--evaluate",
-    metavar="RUN_DIR",
-    help="evaluate a finished run on its test images, instead of training",
-)
+@click.option("--evaluate", metavar="RUN_DIR", help="evaluate a finished run on its test images, instead of training")
 @click.option(
     "--resume",
     metavar="RUN_DIR",
@@ -62,8 +52,7 @@ MOST_USED = """
 @click.option(
     "--autoresume",
     is_flag=True,
-    help="begin a run in --out, or go on with the one there; "
-    "without --checkpoint-every, a checkpoint after each epoch",
+    help="begin a run in --out, or go on with the one there; without --checkpoint-every, a checkpoint after each epoch",
 )
 @click.option(
     "--find-batch-size",
@@ -74,17 +63,11 @@ MOST_USED = """
 @click.option(
     "--find-lr",
     metavar="STEPS",
-    help="instead of training, find a learning rate, in so many steps, such as 100; "
-    "--out gets the picture",
+    help="instead of training, find a learning rate, in so many steps, such as 100; --out gets the picture",
 )
 @add_json_option()
 @click.option("--quiet", is_flag=True, help="print the summary only")
-@click.option(
-    "--list",
-    "list_names",
-    is_flag=True,
-    help="list networks, data sets, kvstores, recipes, ...",
-)
+@click.option("--list", "list_names", is_flag=True, help="list networks, data sets, kvstores, recipes, ...")
 def main(
     save_config: Optional[str],
     compare: Optional[str],
@@ -116,14 +99,10 @@ def main(
         "--evaluate": evaluate, "--resume": resume, "--find-batch-size": find_batch_size,
         "--compare": compare, "--find-lr": find_lr, "--save-config": save_config,
     }  # fmt: skip
-    given_options = [
-        f"{option} {value}" for option, value in exclusive.items() if value is not None
-    ]
+    given_options = [f"{option} {value}" for option, value in exclusive.items() if value is not None]
     given_options += ["--autoresume"] * autoresume
     if len(given_options) > 1:
-        raise ConfigError(
-            f"{given_options[0]} and {given_options[1]} contradict each other: give one of them"
-        )
+        raise ConfigError(f"{given_options[0]} and {given_options[1]} contradict each other: give one of them")
     if save_config is not None:
         save_settings(save_config, given_settings(settings))
         if as_json:
@@ -180,13 +159,7 @@ def _check_resumable(folder: str) -> None:
         raise DataError(f"--resume {error}") from None
 
 
-def _run(
-    config: TrainConfig,
-    counts: Optional[List[int]],
-    as_json: bool,
-    quiet: bool,
-    autoresume: bool,
-) -> None:
+def _run(config: TrainConfig, counts: Optional[List[int]], as_json: bool, quiet: bool, autoresume: bool) -> None:
     """Train and print the result; with ``counts``, train with each number of devices."""
     _check_before_mxnet(config, may_contain_run=autoresume)
     from gluonlab.cli.print_results import make_reporter, print_result  # loads MXNet
@@ -222,9 +195,7 @@ def _find_batch_size(config: TrainConfig, budget_bytes: int, as_json: bool, quie
     from gluonlab.study.largest_batch import find_batch_size
 
     is_silent = quiet or as_json
-    result = find_batch_size(
-        config, budget_bytes, lambda line: None if is_silent else click.echo(line, err=True)
-    )
+    result = find_batch_size(config, budget_bytes, lambda line: None if is_silent else click.echo(line, err=True))
     click.echo(json_text(result.to_dict()) if as_json else "\n".join(result.summary_lines()))
 
 
@@ -254,8 +225,7 @@ def _choices_by_kind() -> Dict[str, Dict[str, str]]:
         "optimizers": OPTIMIZERS,
     }
     choices = {
-        title: {name: choice.summary for name, choice in registry.items()}
-        for title, registry in registries.items()
+        title: {name: choice.summary for name, choice in registry.items()} for title, registry in registries.items()
     }
     choices["networks"][f"{gluoncv_zoo.PREFIX}NAME"] = gluoncv_zoo.SUMMARY
     return choices

@@ -19,12 +19,7 @@ from pathlib import Path
 FOLDER = Path(__file__).resolve().parent
 MAX_CONTENT_LENGTH = 16384  # characters of base64, a limit of the API
 # maximum length of the value of each setting
-SETTINGS = {
-    "GLUONLAB_REPOSITORY": 512,
-    "GLUONLAB_BUCKET": 63,
-    "GLUONLAB_IDLE_MINUTES": 5,
-    "GLUONLAB_ENVIRONMENT": 512,
-}
+SETTINGS = {"GLUONLAB_REPOSITORY": 512, "GLUONLAB_BUCKET": 63, "GLUONLAB_IDLE_MINUTES": 5, "GLUONLAB_ENVIRONMENT": 512}
 # file: [(copied file, pattern of the line before the copy, pattern of the line after it, indent)]
 EMBEDDED_COPIES = {
     "on-create.sh": [("build-env.sh", r"<<'END_OF_BUILD_ENV'\n", r"^END_OF_BUILD_ENV\n", "")],
@@ -41,18 +36,13 @@ def render_file(name, folder=FOLDER):
     text = (folder / name).read_text(encoding="utf-8")
     for source, start, end, indent in EMBEDDED_COPIES[name]:
         copy = (
-            render_file(source, folder)
-            if source in EMBEDDED_COPIES
-            else (folder / source).read_text(encoding="utf-8")
+            render_file(source, folder) if source in EMBEDDED_COPIES else (folder / source).read_text(encoding="utf-8")
         )
         if source.endswith(".py"):
             copy = minify(copy)
         copy = re.sub(r"^(?=.)", indent, copy, flags=re.M)
         text, count = re.subn(
-            f"({start})(?:.*?)({end})",
-            lambda match, copy=copy: match[1] + copy + match[2],
-            text,
-            flags=re.S | re.M,
+            f"({start})(?:.*?)({end})", lambda match, copy=copy: match[1] + copy + match[2], text, flags=re.S | re.M
         )
         if count != 1:
             raise ValueError(f"{name}: the lines around its copy of {source} are gone")
@@ -67,9 +57,7 @@ def minify(program):
     without_docstrings = re.sub(r'^ +"""(?:.|\n)*?"""\n', "", program, flags=re.M)
     lines = [line for line in without_docstrings.split("\n") if line.strip()]
     return "".join(
-        f"{' ' * ((len(line) - len(line.lstrip())) // 4)}{line.strip()}\n"
-        for line in lines
-        if line.lstrip()[0] != "#"
+        f"{' ' * ((len(line) - len(line.lstrip())) // 4)}{line.strip()}\n" for line in lines if line.lstrip()[0] != "#"
     )
 
 
@@ -83,13 +71,9 @@ def build_script(name, settings=None):
         raise ValueError(f"unknown setting {unknown[0]}: choose {', '.join(SETTINGS)}")
     for key, value in (settings or {}).items():
         if len(str(value)) > SETTINGS[key]:
-            raise ValueError(
-                f"{key} has {len(str(value))} characters: give at most {SETTINGS[key]}"
-            )
+            raise ValueError(f"{key} has {len(str(value))} characters: give at most {SETTINGS[key]}")
     shebang, body = (FOLDER / f"{name}.sh").read_text(encoding="utf-8").split("\n", 1)
-    lines = [
-        f"export {key}={shlex.quote(str(value))}" for key, value in sorted((settings or {}).items())
-    ]
+    lines = [f"export {key}={shlex.quote(str(value))}" for key, value in sorted((settings or {}).items())]
     return "\n".join([shebang, *lines, body])
 
 
@@ -97,10 +81,7 @@ def find_faults(text):
     """Return the reasons for which AWS, or bash on the notebook, would refuse this script."""
     faults = []
     if "\r" in text:
-        faults.append(
-            "lines end in CRLF: bash would look for commands that end in a carriage return; "
-            "save it with LF"
-        )
+        faults.append("lines end in CRLF: bash would look for commands that end in a carriage return; save it with LF")
     if not text.isascii():
         faults.append("it is not ASCII, which AWS's console cannot encode")
     if not text.startswith("#!/bin/bash\n"):

@@ -19,12 +19,7 @@ import pytest
 from hypothesis import settings
 from support.processes import ENGINE_VARIABLES, clean_environment
 
-pytest_plugins = [
-    "support.collector",
-    "support.device_use",
-    "support.file_server",
-    "support.hung",
-]
+pytest_plugins = ["support.collector", "support.device_use", "support.file_server", "support.hung"]
 if "SIMULATED_GPUS" in os.environ:  # tests/gpus/README.md
     pytest_plugins.append("gpus.faults")
 
@@ -32,9 +27,7 @@ for name in [name for name in os.environ if name.startswith(ENGINE_VARIABLES)]:
     del os.environ[name]  # before MXNet is imported: exported variables must not change the tests
 
 # Tests use neither downloaded data sets nor a proxy for their local servers.
-os.environ["GLUONLAB_DATA"] = str(
-    Path(tempfile.gettempdir()) / f"gluonlab-tests-without-data-{os.getpid()}"
-)
+os.environ["GLUONLAB_DATA"] = str(Path(tempfile.gettempdir()) / f"gluonlab-tests-without-data-{os.getpid()}")
 os.environ["NO_PROXY"] = os.environ["no_proxy"] = "127.0.0.1"
 
 # Background jobs of a shell ignore Ctrl-C, and nohup ignores SIGHUP. The processes that the tests
@@ -61,9 +54,7 @@ def pytest_collection():
 @pytest.fixture(autouse=True)
 def random_numbers(request):
     """Seed the random numbers of each test by its name."""
-    from support.device_use import (
-        uses_no_devices,  # inside: pytest must rewrite the assertions of a plugin first
-    )
+    from support.device_use import uses_no_devices  # inside: pytest must rewrite the assertions of a plugin first
 
     seed = zlib.crc32(request.node.nodeid.encode())
     random.seed(seed)

@@ -16,9 +16,7 @@ BUILDS = [
     (True, "check the driver with nvidia-smi, and CUDA_VISIBLE_DEVICES"),
     (False, "this is MXNet's CPU build; .*cu112.*"),
 ]
-pytestmark = pytest.mark.cpu_only(
-    "how many GPUs there are is made up here, and nothing is computed"
-)
+pytestmark = pytest.mark.cpu_only("how many GPUs there are is made up here, and nothing is computed")
 CPUS, GPUS = [mx.cpu(i) for i in range(8)], [mx.gpu(i) for i in range(16)]
 
 
@@ -113,9 +111,7 @@ def test_without_gpus_the_default_is_one_cpu_device_with_all_cores(gpus_here):
 @pytest.mark.parametrize("spec", [2, "2"])
 def test_cpu_devices_stand_in_where_there_are_no_gpus_and_a_warning_says_so(gpus_here, spec):
     gpus_here(0)
-    with pytest.warns(
-        GluonlabWarning, match="no GPU on this machine: 2 CPU devices stand in for GPUs"
-    ):
+    with pytest.warns(GluonlabWarning, match="no GPU on this machine: 2 CPU devices stand in for GPUs"):
         assert devices(spec) == CPUS[:2]
 
 
@@ -127,15 +123,8 @@ def test_gpus_are_taken_from_the_first_on(gpus_here):
 
 def test_fewer_gpus_than_asked_for_are_an_error_and_never_emulated(gpus_here):
     gpus_here(2)
-    for ask in (
-        lambda: gpus(3),
-        lambda: gpus(3, emulate=False),
-        lambda: devices(3),
-        lambda: devices("3"),
-    ):
-        with pytest.raises(
-            DeviceError, match="3 GPUs were asked for and 2 exist: use --gpus 2 or less"
-        ):
+    for ask in (lambda: gpus(3), lambda: gpus(3, emulate=False), lambda: devices(3), lambda: devices("3")):
+        with pytest.raises(DeviceError, match="3 GPUs were asked for and 2 exist: use --gpus 2 or less"):
             ask()
 
 
@@ -151,8 +140,7 @@ def missing_gpu_pattern(request, monkeypatch):
 def test_no_gpu_is_an_error_when_none_may_stand_in(gpus_here, missing_gpu_pattern):
     gpus_here(0)
     with pytest.raises(
-        DeviceError,
-        match=rf"2 GPUs required, none here: {missing_gpu_pattern}, or .*without --require-gpu",
+        DeviceError, match=rf"2 GPUs required, none here: {missing_gpu_pattern}, or .*without --require-gpu"
     ):
         gpus(2, emulate=False)
 
@@ -181,10 +169,7 @@ def test_no_gpu_is_an_error_when_none_may_stand_in(gpus_here, missing_gpu_patter
         (b"cpu", "b'cpu' is not a device: give"),
         ("cpu(0", "'cpu(0' is not a device: give"),
         ("gpu(9)", "'gpu(9)': there is no gpu:9"),
-        (
-            "cpu:0{99999999999}",
-            "'cpu:0{99999999999}' is neither device numbers nor a regular expression",
-        ),
+        ("cpu:0{99999999999}", "'cpu:0{99999999999}' is neither device numbers nor a regular expression"),
         (2.5, "2.5 is not a device: give"),
         (mx.cpu_pinned(0), "is not a device: give"),
         ([], "[] names no device: give"),
@@ -221,20 +206,14 @@ def test_one_gpu_is_called_the_only_one(gpus_here):
 
 def test_more_stand_ins_than_threads_are_sensible_are_refused(gpus_here):
     gpus_here(0)
-    with pytest.raises(
-        DeviceError, match=f"{MAX_CPU_DEVICES + 1} CPU devices: give 1 to {MAX_CPU_DEVICES}"
-    ):
+    with pytest.raises(DeviceError, match=f"{MAX_CPU_DEVICES + 1} CPU devices: give 1 to {MAX_CPU_DEVICES}"):
         gpus(MAX_CPU_DEVICES + 1)
 
 
 @pytest.mark.parametrize("spec", ["gpu", "gpu:0", "gpu:*", "gpu:[0-3]"])
-def test_without_gpus_their_names_are_answered_with_the_remedy(
-    gpus_here, missing_gpu_pattern, spec
-):
+def test_without_gpus_their_names_are_answered_with_the_remedy(gpus_here, missing_gpu_pattern, spec):
     gpus_here(0)
-    with pytest.raises(
-        DeviceError, match=rf"here are no GPUs \({missing_gpu_pattern}\): use --gpus N or cpu\*N"
-    ):
+    with pytest.raises(DeviceError, match=rf"here are no GPUs \({missing_gpu_pattern}\): use --gpus N or cpu\*N"):
         devices(spec)
 
 

@@ -14,11 +14,7 @@ from support.processes import write_package
 
 from gluonlab import errors
 
-CLASSES = [
-    cls
-    for _, cls in inspect.getmembers(errors, inspect.isclass)
-    if cls.__module__ == "gluonlab.errors"
-]
+CLASSES = [cls for _, cls in inspect.getmembers(errors, inspect.isclass) if cls.__module__ == "gluonlab.errors"]
 RAISED = [cls for cls in CLASSES if issubclass(cls, errors.GluonlabError)]
 
 
@@ -70,9 +66,7 @@ def test_a_name_with_a_slip_is_answered_with_all_choices_and_a_guess(names, data
     slip = data.draw(st.sampled_from([name[:position] + name[position + 1 :], name.upper()]))
     assume(slip not in names)
     message = errors.unknown("kvstore", slip, iter(names))
-    listed, guess = re.fullmatch(
-        r"unknown kvstore '\w+': choose (.*) \(did you mean '(\w+)'\?\)", message
-    ).groups()
+    listed, guess = re.fullmatch(r"unknown kvstore '\w+': choose (.*) \(did you mean '(\w+)'\?\)", message).groups()
     assert listed.split(", ") == sorted(names)
     assert guess in names
 
@@ -120,17 +114,13 @@ def test_a_warning_names_the_users_own_line():
 
 def test_a_warning_of_an_import_names_the_line_that_imports(tmp_path, python):
     (tmp_path / "mine.py").write_text("import gluonlab\n\nimport mxnet\n")
-    site = write_package(
-        tmp_path / "site", "mxnet", ""
-    )  # which has not begun when the warning comes
+    site = write_package(tmp_path / "site", "mxnet", "")  # which has not begun when the warning comes
     ran = python("mine.py", path=[site], MXNET_CPU_WORKER_NTHREADS="3")
     assert f"{tmp_path / 'mine.py'}:3: GluonlabWarning: MXNET_CPU_WORKER" in ran.stderr
 
 
 def test_what_mxnet_says_is_the_same_whenever_it_says_it():
-    at_noon = (
-        "Error in operator fc: [12:00:00] ../src/op.cc:7: Check failed: 2 == 3\nStack trace:\n"
-    )
+    at_noon = "Error in operator fc: [12:00:00] ../src/op.cc:7: Check failed: 2 == 3\nStack trace:\n"
     assert errors.error_text(RuntimeError(at_noon)) == errors.error_text(
         RuntimeError(at_noon.replace("12:00:00", "23:59:59"))
     )

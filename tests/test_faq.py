@@ -28,9 +28,7 @@ def page_commands(not_run):
     """Return the commands of the page that run here, or those that are only parsed."""
     lines = [line for code in page_blocks("sh") for line in code.splitlines()]
     if not_run:
-        return [
-            line[len(NOT_RUN) :].split(": ", 1)[1] for line in lines if line.startswith(NOT_RUN)
-        ]
+        return [line[len(NOT_RUN) :].split(": ", 1)[1] for line in lines if line.startswith(NOT_RUN)]
     return [line for line in lines if not line.startswith("#")]
 
 
@@ -48,11 +46,7 @@ def words_of(line):
 def run(line, folder):
     module, words = words_of(line)
     return subprocess.run(
-        [sys.executable, "-m", module, *words],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=BOUND_S,
+        [sys.executable, "-m", module, *words], cwd=folder, capture_output=True, text=True, timeout=BOUND_S
     )
 
 

@@ -15,9 +15,7 @@ def make_about(instructions, **more):
 
 
 ZEN_4 = make_about("AVX512_CORE", began="2026-11-29T01:02:03Z", cores=2)
-ZEN_4_AVX2 = make_about(
-    "AVX2", **{ISA_LIMIT_VARIABLE: "AVX2"}, began="2026-11-30T01:02:03Z", cores=2
-)
+ZEN_4_AVX2 = make_about("AVX2", **{ISA_LIMIT_VARIABLE: "AVX2"}, began="2026-11-30T01:02:03Z", cores=2)
 
 
 def make_record(bench, *series, about=ZEN_4, **options):
@@ -35,10 +33,7 @@ def test_peers_are_compared_with_the_first_row_round_by_round():
     table = table_cells(figures.peers_table(make_record("peers", ours, peer, broken)))
     heads = ["", "Zen 4 (AVX-512): images/s", "gluonlab, 2 devices, is faster by"]
     assert table[0] == heads and set(table[1]) == {"---", "---:"}
-    assert table[2:] == [
-        ["gluonlab, 2 devices", "5,000", ""],
-        ["PyTorch, 2 threads", "3,000", "2.00x"],
-    ]
+    assert table[2:] == [["gluonlab, 2 devices", "5,000", ""], ["PyTorch, 2 threads", "3,000", "2.00x"]]
 
 
 def test_the_pages_hold_what_the_records_say():
@@ -50,9 +45,7 @@ def test_the_pages_hold_what_the_records_say():
 
 
 def test_a_table_that_differs_from_its_record_is_replaced(tmp_path):
-    make_record("peers", Series("gluonlab-2x1", "", "images/s", (1.0,))).write(
-        tmp_path / "peers-lenet.json"
-    )
+    make_record("peers", Series("gluonlab-2x1", "", "images/s", (1.0,))).write(tmp_path / "peers-lenet.json")
     text = "before\n<!-- figures: peers-lenet -->\nold\n<!-- end of figures -->\nafter\n"
     new = figures.replace_tables(text, tmp_path)
     assert "old" not in new and "| gluonlab, 2 devices | 1 | |" in new

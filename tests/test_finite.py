@@ -34,17 +34,13 @@ def make_net_hiding_nan(classes=10):
 
 @pytest.fixture
 def relu_network(monkeypatch):
-    monkeypatch.setitem(
-        MODELS, "hidden", ModelKind(lambda classes: make_net_hiding_nan(classes), "for this test")
-    )
+    monkeypatch.setitem(MODELS, "hidden", ModelKind(lambda classes: make_net_hiding_nan(classes), "for this test"))
 
 
 @examples(20, 40)
 @given(
     shapes=st.lists(
-        st.tuples(st.integers(1, 3), st.sampled_from(["float32", "float16", "float64"])),
-        min_size=1,
-        max_size=6,
+        st.tuples(st.integers(1, 3), st.sampled_from(["float32", "float16", "float64"])), min_size=1, max_size=6
     ),
     bad=st.sets(st.integers(0, 5)),
     what=st.sampled_from([math.nan, math.inf, -math.inf]),
@@ -55,11 +51,7 @@ def test_broken_parameters_are_named_and_no_others(shapes, bad, what, k):
     block, names = nn.Block(prefix=""), []
     for i, (size, dtype) in enumerate(shapes):
         param = block.params.get(
-            f"p{i}",
-            shape=(size, 2),
-            dtype=dtype,
-            init="ones",
-            grad_req="null" if i % 2 else "write",
+            f"p{i}", shape=(size, 2), dtype=dtype, init="ones", grad_req="null" if i % 2 else "write"
         )
         param.initialize(ctx=contexts(k))
         names.append(param.name)
@@ -96,9 +88,7 @@ def test_the_cpus_relu_hides_a_nan_from_the_loss():
 def test_a_run_notices_them_after_the_epoch_and_saves_nothing(devices, tmp_path, relu_network):
     """The first epoch stays as it was; the message names the parameter and the step."""
     out = tmp_path / "run"
-    settings = dict(
-        devices=devices, model="hidden", epochs=3, global_batch_size=300, lr=0.01, bucket_bytes=0
-    )
+    settings = dict(devices=devices, model="hidden", epochs=3, global_batch_size=300, lr=0.01, bucket_bytes=0)
     plain = TrainConfig(out=str(out), optimizer="sgd", **settings)
     saved = []
 
@@ -119,8 +109,7 @@ def test_a_run_notices_them_after_the_epoch_and_saves_nothing(devices, tmp_path,
         return strategy
 
     with pytest.raises(
-        DivergedError,
-        match=r"dense\d+_bias of the network is no longer finite after step \d+: use a smaller",
+        DivergedError, match=r"dense\d+_bias of the network is no longer finite after step \d+: use a smaller"
     ) as e:
         train(plain, strategy=make_poisoned_strategy, reporter=Reporter())
     assert e.value.exit_status == 1
@@ -140,28 +129,16 @@ def test_statistics_that_are_young_are_no_divergence(tmp_path, monkeypatch):
         net = nn.HybridSequential()
         net.add(nn.Flatten())
         for _ in range(12):
-            net.add(
-                nn.Dense(8, use_bias=False, weight_initializer=mx.init.Normal(10)), nn.BatchNorm()
-            )
+            net.add(nn.Dense(8, use_bias=False, weight_initializer=mx.init.Normal(10)), nn.BatchNorm())
         net.add(nn.Dense(classes, weight_initializer=mx.init.Normal(100)))
         return net
 
     monkeypatch.setitem(MODELS, "deep", ModelKind(make_deep_net, "for this test"))
-    common = dict(
-        devices=device_spec(1), model="deep", global_batch_size=1437, optimizer="sgd", lr=1e-9
-    )
-    with pytest.warns(
-        GluonlabWarning,
-        match=r"the test loss is .*e\+\d+ after step 1: BatchNorm's running statistics",
-    ):
-        early = train(
-            TrainConfig(epochs=1, out=str(tmp_path / "early"), **common), reporter=Reporter()
-        )
+    common = dict(devices=device_spec(1), model="deep", global_batch_size=1437, optimizer="sgd", lr=1e-9)
+    with pytest.warns(GluonlabWarning, match=r"the test loss is .*e\+\d+ after step 1: BatchNorm's running statistics"):
+        early = train(TrainConfig(epochs=1, out=str(tmp_path / "early"), **common), reporter=Reporter())
     assert LARGEST_LOSS < early.history[0].validation_loss < math.inf
-    assert (
-        evaluate_run(str(tmp_path / "early"), devices=device_spec(1)).score.accuracy
-        == early.accuracy
-    )
+    assert evaluate_run(str(tmp_path / "early"), devices=device_spec(1)).score.accuracy == early.accuracy
 
 
 def test_a_file_with_a_hidden_nan_is_refused_to_begin_with_and_to_evaluate(tmp_path, relu_network):
@@ -172,18 +149,10 @@ def test_a_file_with_a_hidden_nan_is_refused_to_begin_with_and_to_evaluate(tmp_p
     arrays["1.bias"][3] = math.nan
     nd.save(str(file), arrays)
     holds = r"parameters\.params holds NaN or infinity in \w+_bias"
-    with pytest.raises(
-        RunError, match=rf"{holds}: its training diverged: train again with a smaller --lr$"
-    ):
+    with pytest.raises(RunError, match=rf"{holds}: its training diverged: train again with a smaller --lr$"):
         evaluate_run(str(tmp_path / "run"), devices=device_spec(1))
-    with pytest.raises(
-        ModelError,
-        match=r"--pretrained .* contains NaN or infinity in \w+_bias: choose a file",
-    ):
-        train(
-            TrainConfig(out=str(tmp_path / "next"), pretrained=str(file), **settings),
-            reporter=Reporter(),
-        )
+    with pytest.raises(ModelError, match=r"--pretrained .* contains NaN or infinity in \w+_bias: choose a file"):
+        train(TrainConfig(out=str(tmp_path / "next"), pretrained=str(file), **settings), reporter=Reporter())
     assert not (tmp_path / "next").exists()
 
 
@@ -194,8 +163,7 @@ def test_an_absurd_loss_is_diverged_long_before_it_is_nan(loss, may_overflow):
     log.append([nd.array([2.0], ctx=device())], 1)
     log.append([nd.array([loss * 3], ctx=device())], 3)
     with pytest.raises(
-        DivergedError,
-        match=rf"^the loss became {loss:.3g} at step 2: use a smaller".replace("+", r"\+"),
+        DivergedError, match=rf"^the loss became {loss:.3g} at step 2: use a smaller".replace("+", r"\+")
     ):
         log.flush()
     assert [step.step for step in log.steps_before_divergence] == [1]

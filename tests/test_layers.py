@@ -59,9 +59,7 @@ def module_name(path):
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-SOURCES = {
-    module_name(path): path.read_text(encoding="utf-8") for path in sorted(PACKAGE.rglob("*.py"))
-}
+SOURCES = {module_name(path): path.read_text(encoding="utf-8") for path in sorted(PACKAGE.rglob("*.py"))}
 
 
 tree_of = lru_cache(maxsize=1)(ast.parse)  # for one rule after the other
@@ -97,13 +95,9 @@ def layer_name(module):
 def gluonlab_imports(module, source, modules=SOURCES, only_at_module_level=False):
     """(line, module of gluonlab, name taken from it or "") for everything that is imported."""
     is_package = any(other.startswith(f"{module}.") for other in modules)
-    package = (
-        ["gluonlab", *module.split(".")] if is_package else ["gluonlab", *module.split(".")[:-1]]
-    )
+    package = ["gluonlab", *module.split(".")] if is_package else ["gluonlab", *module.split(".")[:-1]]
     for line, dots, imported, names in all_imports(source, only_at_module_level):
-        base = ".".join(
-            [*package[: len(package) - dots + 1]] * bool(dots) + [imported] * bool(imported)
-        )
+        base = ".".join([*package[: len(package) - dots + 1]] * bool(dots) + [imported] * bool(imported))
         for name in names or [""]:
             if base.split(".")[0] == "gluonlab":
                 inside = base[len("gluonlab.") :]
@@ -121,9 +115,7 @@ def walk_at_module_level(tree):
             waiting += node.orelse
         elif not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             waiting += [
-                child
-                for child in ast.iter_child_nodes(node)
-                if isinstance(child, (ast.stmt, ast.ExceptHandler))
+                child for child in ast.iter_child_nodes(node) if isinstance(child, (ast.stmt, ast.ExceptHandler))
             ]
 
 
@@ -170,11 +162,7 @@ def environment_violations(module, source):
     """Names of engine variables: in the engine's setup.py, openmp.py and parameter_server.py alone;
     in bench also for what a child gets, and in the launcher for what its processes get.
     """
-    if module in (
-        "engine.mxnet_setup",
-        "engine.openmp_settings",
-        "engine.parameter_server_role",
-    ):
+    if module in ("engine.mxnet_setup", "engine.openmp_settings", "engine.parameter_server_role"):
         return
     if module == "launch.group_processes":
         return
@@ -183,13 +171,7 @@ def environment_violations(module, source):
         places = [node for node in nodes if reads_own_environment(node)]
         nodes = [node for place in places for node in ast.walk(place)]
     for node in nodes:
-        name = (
-            node.value
-            if isinstance(node, ast.Constant)
-            else node.arg
-            if isinstance(node, ast.keyword)
-            else None
-        )
+        name = node.value if isinstance(node, ast.Constant) else node.arg if isinstance(node, ast.keyword) else None
         if isinstance(name, str) and ENGINE_VARIABLE.fullmatch(name):
             yield f"{module} names {name}"
 
@@ -233,9 +215,7 @@ def code_execution_violations(module, source):
         elif dotted_name(node) in ("os.system", "os.popen"):
             found = dotted_name(node)
         elif isinstance(node, ast.keyword) and node.arg in ("shell", "allow_pickle"):
-            found = (
-                "" if isinstance(node.value, ast.Constant) and not node.value.value else node.arg
-            )
+            found = "" if isinstance(node.value, ast.Constant) and not node.value.value else node.arg
         if found and (module, found) != BYTECODE:
             yield f"{module}:{getattr(node, 'lineno', '?')} uses {found}"
 
@@ -313,12 +293,7 @@ def find_cycle(graph):
             return [*path[path.index(node) :], node]
         if node in done:
             return []
-        found = next(
-            filter(
-                None, (visit(successor, [*path, node]) for successor in sorted(graph.get(node, ())))
-            ),
-            [],
-        )
+        found = next(filter(None, (visit(successor, [*path, node]) for successor in sorted(graph.get(node, ())))), [])
         done.add(node)
         return found
 
@@ -354,14 +329,10 @@ def test_importing_gluonlab_runs_the_engine_and_what_lies_below_it_only():
         module = waiting.pop()
         reached.add(module)
         waiting += {
-            target
-            for _, target, _ in gluonlab_imports(module, SOURCES[module], only_at_module_level=True)
+            target for _, target, _ in gluonlab_imports(module, SOURCES[module], only_at_module_level=True)
         } - reached
     host = {"host.command_start", "host.signals"}
-    first = (
-        "mxnet_setup openmp_settings mxnet_installation mxnet_import mxnet_fixes "
-        "parameter_server_role"
-    )
+    first = "mxnet_setup openmp_settings mxnet_installation mxnet_import mxnet_fixes parameter_server_role"
     engine = {f"engine.{name}" for name in first.split()}
     assert reached == {"", "errors", "renamed", *host, *engine}
 
@@ -434,10 +405,7 @@ def test_an_import_that_goes_up_is_found(module, line):
     ("module", "line"),
     [
         ("devices", "from gluonlab.config import TrainConfig"),
-        (
-            "kvstores.mxnet_stores",
-            "def f():\n    from gluonlab.config.train_config import TrainConfig",
-        ),
+        ("kvstores.mxnet_stores", "def f():\n    from gluonlab.config.train_config import TrainConfig"),
         ("parallel.data.step", "import gluonlab.config.train_config"),
         ("data.sets.idx", "if TYPE_CHECKING:\n    from ...config import TrainConfig as T"),
     ],
@@ -464,15 +432,9 @@ def test_values_may_be_imported_below_training_and_a_train_config_from_there_up(
         ("errors", "import gluonlab"),
         ("errors", "from gluonlab import __version__"),
         ("devices", "import errno\nfrom gluonlab.errors import DeviceError"),
-        (
-            "data.registry",
-            "from gluonlab.data import digits\nfrom . import idx\nfrom .dataset import Dataset",
-        ),
+        ("data.registry", "from gluonlab.data import digits\nfrom . import idx\nfrom .dataset import Dataset"),
         ("data.registry", "from ..errors import DataError"),
-        (
-            "bench.__main__",
-            "from gluonlab.cli.command import command\nfrom gluonlab.bench import scaling",
-        ),
+        ("bench.__main__", "from gluonlab.cli.command import command\nfrom gluonlab.bench import scaling"),
         ("training.loop", "import gluonlabs.study, mxnet"),
     ],
 )
@@ -486,11 +448,7 @@ def test_an_import_that_goes_down_is_not(module, line):
         ("training.loop", "(folder / 'metrics.jsonl').read_text()", 1),
         ("bench.scaling", "open(f'{folder}/config.json')", 1),
         ("report.run_tables", "f'{line[\"validation_loss\"]:.4f}'", 1),
-        (
-            "study.compare_devices",
-            "[each.get('lr') for each in lines if each['kind'] == 'step']",
-            2,
-        ),
+        ("study.compare_devices", "[each.get('lr') for each in lines if each['kind'] == 'step']", 2),
         ("training.loop", "'Write config.json and metrics.jsonl.'", 0),
         ("training.trial", "answer['bytes'], {'kind': 1}, line.loss", 0),
         ("runs.run_reader", "json.loads((folder / 'config.json').read_text())['lr']", 0),
@@ -512,15 +470,10 @@ def test_what_is_imported_inside_functions_makes_no_cycle():
         "except ImportError:\n    import gluonlab.f\n"
     )
     at_import = {
-        target
-        for _, target, _ in gluonlab_imports(
-            "m", source, modules=set("abcdefm"), only_at_module_level=True
-        )
+        target for _, target, _ in gluonlab_imports("m", source, modules=set("abcdefm"), only_at_module_level=True)
     }
     assert at_import == {"a", "c", "e", "f"}
-    assert {
-        target for _, target, _ in gluonlab_imports("m", source, modules=set("abcdefm"))
-    } == set("abcdef")
+    assert {target for _, target, _ in gluonlab_imports("m", source, modules=set("abcdefm"))} == set("abcdef")
 
 
 @pytest.mark.parametrize(
@@ -596,13 +549,7 @@ def test_code_from_data_is_found(line):
 
 
 @pytest.mark.parametrize(
-    "line",
-    [
-        "model.evaluate()",
-        "evaluate(model)",
-        "subprocess.run(['ls'], shell=False)",
-        "loader.exec_module(m)",
-    ],
+    "line", ["model.evaluate()", "evaluate(model)", "subprocess.run(['ls'], shell=False)", "loader.exec_module(m)"]
 )
 def test_what_only_looks_like_it_is_not(line):
     assert list(code_execution_violations("module", line)) == []
@@ -610,8 +557,7 @@ def test_what_only_looks_like_it_is_not(line):
 
 def test_a_missing_docstring_is_found():
     source = (
-        'class A:\n    "doc"\n    def f(self): ...\n    def _g(self): ...\ndef h(): ...\n'
-        "class B: ...\ndef _i(): ...\n"
+        'class A:\n    "doc"\n    def f(self): ...\n    def _g(self): ...\ndef h(): ...\nclass B: ...\ndef _i(): ...\n'
     )
     names = ["m", "m.A.f", "m.h", "m.B"]
     assert list(docstring_violations("m", source)) == [f"{name} has no docstring" for name in names]

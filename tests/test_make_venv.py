@@ -76,9 +76,7 @@ def make_environment(python, tmp_path):
     result = python("-c", code)
     assert result.returncode == 0, result.stderr
     pip = subprocess.run(
-        [str(tmp_path / "env" / "bin" / "python"), "-m", "pip", "--version"],
-        capture_output=True,
-        encoding="utf-8",
+        [str(tmp_path / "env" / "bin" / "python"), "-m", "pip", "--version"], capture_output=True, encoding="utf-8"
     )
     assert pip.returncode == 0, pip.stderr
     return "making env" in result.stdout
@@ -93,9 +91,7 @@ def make(tmp_path, *words):
         (tmp_path / "venv" / ".ready-cpu").touch()
     makefile = str(SCRIPT.parent.parent / "Makefile")
     command = ["make", "-n", "-f", makefile, "-o", "setup.py", "-o", "tools/make_venv.py", *words]
-    return subprocess.run(
-        command, cwd=tmp_path, env=environment, capture_output=True, encoding="utf-8", timeout=60
-    )
+    return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, encoding="utf-8", timeout=60)
 
 
 def test_an_environment_of_another_python_than_the_one_named_is_not_used(tmp_path):
@@ -106,8 +102,7 @@ def test_an_environment_of_another_python_than_the_one_named_is_not_used(tmp_pat
     assert refused.returncode == 2
     here = f"{sys.version_info[0]}.{sys.version_info[1]}"
     assert (
-        f"venv is of Python {here}, and {other} is 3.99: "
-        "keep both with VENV=.venv-3.99, or make clean first"
+        f"venv is of Python {here}, and {other} is 3.99: keep both with VENV=.venv-3.99, or make clean first"
     ) in refused.stderr
     assert make(tmp_path, "VENV=venv", f"PYTHON={other}").returncode == 2
     for words in (
@@ -124,7 +119,5 @@ def test_a_folder_of_that_name_does_not_hide_the_installed_package(tmp_path):
     (tmp_path / "gluonlab").mkdir()
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     command = [sys.executable, "-c", "import gluonlab; print(gluonlab.__version__)"]
-    found = subprocess.run(
-        command, cwd=tmp_path, env=environment, capture_output=True, encoding="utf-8"
-    )
+    found = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, encoding="utf-8")
     assert (found.returncode, found.stderr) == (0, "")

@@ -71,9 +71,7 @@ def weak_docstrings(source):
 @pytest.mark.parametrize("rule", [weak_names, weak_docstrings])
 def test_names_and_docstrings_follow_the_rules(rule):
     assert [
-        f"{path.relative_to(ROOT)}:{line}"
-        for path in SOURCES
-        for line in rule(path.read_text(encoding="utf-8"))
+        f"{path.relative_to(ROOT)}:{line}" for path in SOURCES for line in rule(path.read_text(encoding="utf-8"))
     ] == []
 
 

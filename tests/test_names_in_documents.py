@@ -99,9 +99,7 @@ def test_what_a_map_of_the_code_names_is_in_the_tree(page):
     assert list(missing_in(text)) == []
 
 
-@pytest.mark.parametrize(
-    "text", ["`training/lop.py`", "`lop.py`", "`tests/nowhere`", "`trian` of `training/loop.py`"]
-)
+@pytest.mark.parametrize("text", ["`training/lop.py`", "`lop.py`", "`tests/nowhere`", "`trian` of `training/loop.py`"])
 def test_what_is_not_in_the_tree_is_found(text):
     assert len(list(missing_in(text))) == 1
 

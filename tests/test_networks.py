@@ -41,9 +41,7 @@ def check(name, trainer_class, case):
     )
     assert all(np.isfinite(array).all() for array in expected)
     assert alike
-    whole, of_one = (
-        [np.concatenate([array.ravel() for array in arrays])] for arrays in (found, expected)
-    )
+    whole, of_one = ([np.concatenate([array.ravel() for array in arrays])] for arrays in (found, expected))
     assert relative_distance(whole, of_one) < 1e-5
 
 

@@ -67,9 +67,7 @@ def test_the_commands_run_in_their_order(folder):
         if module == "gluonlab.run":
             out = "run" if not (folder / "run").exists() else f"run{len(list(folder.iterdir()))}"
             words += ["--model", "mlp", "--epochs", "1", "--out", out]
-        done = subprocess.run(
-            [sys.executable, "-m", module, *words], cwd=folder, capture_output=True, text=True
-        )
+        done = subprocess.run([sys.executable, "-m", module, *words], cwd=folder, capture_output=True, text=True)
         assert done.returncode == 0, (line, done.stderr)
         assert "Traceback" not in done.stderr
 
@@ -80,9 +78,7 @@ def test_the_block_makes_a_record_file(folder, monkeypatch):
     exec(block, {})
     images = find_record_images("two.rec,two.rec").train[0]
     paths = [Path("photos/train/ant/0000.jpg"), Path("photos/train/bee/0000.jpg")]
-    assert [open_image_file(image).read() for image in images] == [
-        path.read_bytes() for path in paths
-    ]
+    assert [open_image_file(image).read() for image in images] == [path.read_bytes() for path in paths]
 
 
 def test_the_page_names_every_ending_every_folder_and_the_limit():

@@ -102,13 +102,7 @@ names = st.text("abc-", min_size=1, max_size=40)
 
 
 @examples(40)
-@given(
-    names,
-    st.lists(
-        st.lists(words | st.text("x", min_size=70, max_size=90), max_size=20).map(" ".join),
-        max_size=4,
-    ),
-)
+@given(names, st.lists(st.lists(words | st.text("x", min_size=70, max_size=90), max_size=20).map(" ".join), max_size=4))
 @example("name", ["a" * (WIDTH - COLUMN)])
 @example("a" * (COLUMN - 2), ["b"])
 def test_every_word_comes_in_its_turn_within_80_columns(name, paragraphs):

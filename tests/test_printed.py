@@ -16,14 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from support.pages import (
-    PAGES,
-    ROOT,
-    block_commands,
-    check_command,
-    read_blocks,
-    read_shown_program,
-)
+from support.pages import PAGES, ROOT, block_commands, check_command, read_blocks, read_shown_program
 
 import options_page
 
@@ -31,14 +24,7 @@ BOUND_S = 300  # for each command
 # whose python the launcher starts
 OWN_PATH = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
 OTHERS = {"faq.md", "launch.md", "grading.md", "own-images.md"}
-OWN_PYTHON = {
-    "own-images.md",
-    "own-training.md",
-    "own-loop.md",
-    "onnx.md",
-    "faq.md",
-    "exactness.md",
-}
+OWN_PYTHON = {"own-images.md", "own-training.md", "own-loop.md", "onnx.md", "faq.md", "exactness.md"}
 NOT_GLUONLABS = {"make", "pip", "cd", ".", "eval", "docker", "export", "cp", "srun"}
 
 # What is parsed only: a word of the command, and why.
@@ -92,10 +78,7 @@ def reason_not_to_run(command):
     words = shlex.split(command)
     if words[0] in NOT_GLUONLABS:
         return "is not gluonlab's"
-    return next(
-        (why for part, why in ONLY_PARSED.items() if any(_has(word, part) for word in words[1:])),
-        None,
-    )
+    return next((why for part, why in ONLY_PARSED.items() if any(_has(word, part) for word in words[1:])), None)
 
 
 def _has(word, part):
@@ -145,9 +128,7 @@ def draw_pictures(folder):
         (folder / "pictures" / kind).mkdir(parents=True)
         for number in range(20):
             pixels = random.randint(0, 100, (32, 32, 3)) + 150 * label
-            Image.fromarray(pixels.astype("uint8")).save(
-                folder / "pictures" / kind / f"{number}.png"
-            )
+            Image.fromarray(pixels.astype("uint8")).save(folder / "pictures" / kind / f"{number}.png")
 
 
 def one_picture(folder, name="new.png"):
@@ -156,9 +137,7 @@ def one_picture(folder, name="new.png"):
 
 def train_run(folder, name="runs/NAME"):
     done = run(
-        shlex.split("python -m gluonlab.run --gpus 2 --epochs 1 --checkpoint-every 1epoch --out")
-        + [name],
-        folder,
+        shlex.split("python -m gluonlab.run --gpus 2 --epochs 1 --checkpoint-every 1epoch --out") + [name], folder
     )
     assert done.returncode == 0, done.stderr
 
@@ -208,9 +187,7 @@ def test_the_first_hour_runs_as_it_is_printed(tmp_path):
 
 @pytest.mark.long  # some minutes together
 @pytest.mark.parametrize(
-    "page",
-    [page for page in PAGES if page.name not in {*OTHERS, "first-hour.md"}],
-    ids=lambda p: p.name,
+    "page", [page for page in PAGES if page.name not in {*OTHERS, "first-hour.md"}], ids=lambda p: p.name
 )
 def test_the_commands_of_a_page_run_in_order(page, tmp_path):
     """Commands without a number of epochs train for one epoch."""
@@ -225,9 +202,7 @@ def test_the_commands_of_a_page_run_in_order(page, tmp_path):
             trains = words[2:3] in (["gluonlab.run"], ["gluonlab.scratch"]) and not (
                 {"--help", "--list", "--evaluate", "--resume"} & set(words)
             )
-            done = run(
-                [*words, "--epochs", "1"] if trains and "epochs" not in command else words, tmp_path
-            )
+            done = run([*words, "--epochs", "1"] if trains and "epochs" not in command else words, tmp_path)
             # the doctor ends with 1 for a fault of this machine, which is an answer, too
             if done.returncode not in ((0, 1) if "gluonlab.doctor" in words else (0,)):
                 failures.append((command, done.returncode, done.stderr[-500:]))

@@ -47,11 +47,7 @@ def test_the_page_of_the_api_has_every_public_name():
 
 
 def test_dir_lists_the_public_names():
-    public = {
-        name
-        for name in dir(gluonlab)
-        if name[0] != "_" and not inspect.ismodule(getattr(gluonlab, name))
-    }
+    public = {name for name in dir(gluonlab) if name[0] != "_" and not inspect.ismodule(getattr(gluonlab, name))}
     assert public - {"Any", "List", "TYPE_CHECKING", "annotations"} == set(NAMES)
     assert gluonlab.__all__ == list(NAMES), "what from gluonlab import * brings"
 
@@ -60,12 +56,7 @@ def test_type_checkers_see_the_same_names():
     """The names under TYPE_CHECKING are those that gluonlab loads lazily, from the same modules."""
     tree = ast.parse((PACKAGE / "__init__.py").read_text(encoding="utf-8"))
     [block] = [node for node in tree.body if isinstance(node, ast.If)]
-    declared = {
-        alias.asname: node.module
-        for node in block.body
-        for alias in node.names
-        if alias.asname == alias.name
-    }
+    declared = {alias.asname: node.module for node in block.body for alias in node.names if alias.asname == alias.name}
     assert declared == gluonlab._PUBLIC
 
 

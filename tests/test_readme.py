@@ -43,9 +43,7 @@ def test_every_link_leads_somewhere(name):
     assert find_dead_links(ROOT / name) == []
 
 
-@pytest.mark.parametrize(
-    "bad", ["[x](nowhere.md)", "[x](#no-such-heading)", "![x](docs/pictures/none.png)"]
-)
+@pytest.mark.parametrize("bad", ["[x](nowhere.md)", "[x](#no-such-heading)", "![x](docs/pictures/none.png)"])
 def test_a_link_that_leads_nowhere_is_found(tmp_path, bad):
     page = tmp_path / "page.md"
     page.write_text(f"# A heading\n\n[x](#a-heading) {bad}\n", encoding="utf-8")

@@ -29,9 +29,7 @@ def service_model(name):
 
 def find_request_faults(operation, request, api="sagemaker"):
     """Return a line for each fault of a request as the input of an operation, with its path."""
-    return list(
-        find_value_faults(service_model(api).operation_model(operation).input_shape, request, "")
-    )
+    return list(find_value_faults(service_model(api).operation_model(operation).input_shape, request, ""))
 
 
 def find_value_faults(shape, value, path):
@@ -63,10 +61,7 @@ def find_limit_faults(shape, value, path):
         yield f"{path}: {quantity} {size} is above {limits['max']}"
     if isinstance(value, str):
         if "enum" in limits and value not in limits["enum"]:
-            yield (
-                f"{path}: {value!r} is none of "
-                f"{', '.join(limits['enum'][:8])}{', ...' * (len(limits['enum']) > 8)}"
-            )
+            yield (f"{path}: {value!r} is none of {', '.join(limits['enum'][:8])}{', ...' * (len(limits['enum']) > 8)}")
         # The service means the whole text, whatever anchors the pattern has.
         if "pattern" in limits and not regex.fullmatch(limits["pattern"], value):
             yield f"{path}: {value!r} does not match {limits['pattern']}"

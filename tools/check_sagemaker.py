@@ -26,10 +26,7 @@ SAGEMAKER = Path(__file__).resolve().parent.parent / "sagemaker"
 OPERATIONS = {"instances": "CreateNotebookInstance", "training": "CreateTrainingJob"}
 RESOURCES = {
     "AWS::SageMaker::NotebookInstance": ("sagemaker", "CreateNotebookInstance"),
-    "AWS::SageMaker::NotebookInstanceLifecycleConfig": (
-        "sagemaker",
-        "CreateNotebookInstanceLifecycleConfig",
-    ),
+    "AWS::SageMaker::NotebookInstanceLifecycleConfig": ("sagemaker", "CreateNotebookInstanceLifecycleConfig"),
 }
 # Valid parameters of the template. The tests cover invalid parameters.
 STACKS = {
@@ -45,11 +42,7 @@ STACKS = {
         "SubnetId": "subnet-0123456789abcdef0",
         "SecurityGroupIds": "sg-01234567,sg-89abcdef",
     },
-    "key": {
-        "Bucket": "my-bucket",
-        "KmsKeyId": "arn:aws:kms:eu-west-1:111122223333:key/0123",
-        "IdleMinutes": 0,
-    },
+    "key": {"Bucket": "my-bucket", "KmsKeyId": "arn:aws:kms:eu-west-1:111122223333:key/0123", "IdleMinutes": 0},
     "forced": {
         "Bucket": "my-bucket",
         "InstanceType": "ml.p3.16xlarge",
@@ -69,9 +62,7 @@ STACKS = {
 
 def load_module(folder, name):
     """Import lifecycle.py or instance_pairs.py from this folder."""
-    spec = importlib.util.spec_from_file_location(
-        f"{name}_of_{abs(hash(str(folder)))}", str(folder / f"{name}.py")
-    )
+    spec = importlib.util.spec_from_file_location(f"{name}_of_{abs(hash(str(folder)))}", str(folder / f"{name}.py"))
     loaded = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(loaded)
     return loaded
@@ -91,9 +82,7 @@ def read_json(path):
 def list_requests(folder):
     """Return (path, operation) of every request."""
     return [
-        (path, operation)
-        for part, operation in OPERATIONS.items()
-        for path in sorted((folder / part).glob("*.json"))
+        (path, operation) for part, operation in OPERATIONS.items() for path in sorted((folder / part).glob("*.json"))
     ]
 
 
@@ -139,28 +128,17 @@ def check_training(request):
         try:
             values[name] = json.loads(text)
         except (TypeError, ValueError):
-            yield (
-                f"HyperParameters.{name}: {text!r} is not JSON: "
-                "a text needs quotes inside its quotes"
-            )
+            yield (f"HyperParameters.{name}: {text!r} is not JSON: a text needs quotes inside its quotes")
     for name in ("sagemaker_program", "sagemaker_submit_directory"):
         if name not in values:
             yield f"HyperParameters.{name}: required, and missing"
-    ways = [
-        way
-        for way in ("sagemaker_parameter_server_enabled", "sagemaker_mpi_enabled")
-        if values.get(way)
-    ]
+    ways = [way for way in ("sagemaker_parameter_server_enabled", "sagemaker_mpi_enabled") if values.get(way)]
     if (request.get("ResourceConfig") or {}).get("InstanceCount", 1) > 1 and len(ways) != 1:
         yield "HyperParameters: several hosts need the parameter server or MPI, one of them"
     yield from check_disk(request.get("ResourceConfig") or {})
     yield from check_spot_settings(request, values)
-    if "sagemaker_mpi_enabled" in ways and not values.get(
-        "sagemaker_mpi_num_of_processes_per_host"
-    ):
-        yield (
-            "HyperParameters.sagemaker_mpi_num_of_processes_per_host: required for MPI, and missing"
-        )
+    if "sagemaker_mpi_enabled" in ways and not values.get("sagemaker_mpi_num_of_processes_per_host"):
+        yield ("HyperParameters.sagemaker_mpi_num_of_processes_per_host: required for MPI, and missing")
 
 
 def check_disk(resources):
@@ -202,24 +180,15 @@ def check_table(folder):
             yield f"instances.json: {name}: no {about['request']}"
             continue
         request = read_json(path)
-        if (request.get("InstanceType"), request.get("PlatformIdentifier")) != (
-            name,
-            about["platform"],
-        ):
+        if (request.get("InstanceType"), request.get("PlatformIdentifier")) != (name, about["platform"]):
             yield f"instances.json: {name}: {about['request']} asks for another pair"
         if (about["status"] == "dead") != bool(pairs.dead_reason(name, about["platform"])):
-            yield (
-                f"instances.json: {name}: its status {about['status']} is not what its "
-                "platform says"
-            )
+            yield (f"instances.json: {name}: its status {about['status']} is not what its platform says")
         if (about["gpus"] == 1) != (about["links"] == "one GPU"):
             yield f"instances.json: {name}: links {about['links']!r} of {about['gpus']} GPUs"
         if not 1 <= about["use_gpus"] <= about["gpus"]:
             yield f"instances.json: {name}: use_gpus {about['use_gpus']} of {about['gpus']}"
-        if (
-            about["instead"] is not None
-            and table.get(about["instead"], {}).get("status") != "alive"
-        ):
+        if about["instead"] is not None and table.get(about["instead"], {}).get("status") != "alive":
             yield f"instances.json: {name}: instead {about['instead']} is not alive"
     listed = {folder / about["request"] for about in table.values()}
     yield from (
@@ -248,20 +217,12 @@ def check_template(folder):
                 if shape_faults:
                     continue
             if kind == "AWS::SageMaker::NotebookInstance":
-                forced = (
-                    {properties["InstanceType"]: {"status": "dead"}}
-                    if given.get("ForceDeadPair")
-                    else {}
-                )
-                faults += [
-                    f"{name}.{fault}"
-                    for fault in check_notebook(properties, pairs.dead_reason, forced)
-                ]
+                forced = {properties["InstanceType"]: {"status": "dead"}} if given.get("ForceDeadPair") else {}
+                faults += [f"{name}.{fault}" for fault in check_notebook(properties, pairs.dead_reason, forced)]
             if kind == "AWS::SageMaker::NotebookInstanceLifecycleConfig":
                 for hook in ("OnCreate", "OnStart"):
                     faults += [
-                        f"{name}.{hook}: {fault}"
-                        for fault in check_content(lifecycle, properties[hook][0]["Content"])
+                        f"{name}.{hook}: {fault}" for fault in check_content(lifecycle, properties[hook][0]["Content"])
                     ]
         yield from (f"notebook.yaml with {stack}: {fault}" for fault in faults)
 
@@ -285,9 +246,7 @@ def check_scripts(folder):
             yield f"{path.name}: lines end in CRLF: save it with LF"
     for name in ("on-create", "on-start"):
         text = (folder / f"{name}.sh").read_bytes().decode("utf-8")
-        longest = "".join(
-            f"export {setting}='{'x' * length}'\n" for setting, length in lifecycle.SETTINGS.items()
-        )
+        longest = "".join(f"export {setting}='{'x' * length}'\n" for setting, length in lifecycle.SETTINGS.items())
         yield from (f"{name}.sh: {one}" for one in lifecycle.find_faults(text + longest))
     for name in lifecycle.EMBEDDED_COPIES:
         try:
@@ -303,23 +262,14 @@ def check_base64(folder):
     for path in sorted(folder.rglob("*.json")):
         try:
             for where, text in find_contents(read_json(path)):
-                yield from (
-                    f"{path.relative_to(folder)}: {where}: {one}"
-                    for one in check_content(lifecycle, text)
-                )
+                yield from (f"{path.relative_to(folder)}: {where}: {one}" for one in check_content(lifecycle, text))
         except ValueError:
             pass  # check_requests reports it
 
 
 def find_contents(value, path=""):
     """Yield (path, text) of everything called Content."""
-    items = (
-        value.items()
-        if isinstance(value, dict)
-        else enumerate(value)
-        if isinstance(value, list)
-        else ()
-    )
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, item in items:
         if key == "Content" and isinstance(item, str):
             yield f"{path}.{key}".lstrip("."), item
@@ -355,28 +305,17 @@ def check_with_shellcheck(folder):
     scripts = sorted(path.name for path in folder.glob("*.sh"))
     return (
         f"shellcheck: {line}"
-        for line in _run_checker(
-            ["shellcheck", "--format=gcc", "--enable=quote-safe-variables", *scripts], folder
-        )
+        for line in _run_checker(["shellcheck", "--format=gcc", "--enable=quote-safe-variables", *scripts], folder)
     )
 
 
 def check_with_aws(folder):
     """Check each request with the command line of AWS, which connects to nothing here."""
-    fake_credentials = {
-        "AWS_ACCESS_KEY_ID": "x",
-        "AWS_SECRET_ACCESS_KEY": "x",
-        "AWS_DEFAULT_REGION": "eu-west-1",
-    }
+    fake_credentials = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x", "AWS_DEFAULT_REGION": "eu-west-1"}
     fake_credentials.update(
-        AWS_CONFIG_FILE=os.devnull,
-        AWS_SHARED_CREDENTIALS_FILE=os.devnull,
-        AWS_EC2_METADATA_DISABLED="true",
+        AWS_CONFIG_FILE=os.devnull, AWS_SHARED_CREDENTIALS_FILE=os.devnull, AWS_EC2_METADATA_DISABLED="true"
     )
-    commands = {
-        "CreateNotebookInstance": "create-notebook-instance",
-        "CreateTrainingJob": "create-training-job",
-    }
+    commands = {"CreateNotebookInstance": "create-notebook-instance", "CreateTrainingJob": "create-training-job"}
     for path, operation in list_requests(folder):
         command = [
             "aws",
@@ -388,8 +327,7 @@ def check_with_aws(folder):
             "output",
         ]
         yield from (
-            f"aws: {path.relative_to(folder)}: {line}"
-            for line in _run_checker(command, folder, **fake_credentials)
+            f"aws: {path.relative_to(folder)}: {line}" for line in _run_checker(command, folder, **fake_credentials)
         )
 
 
@@ -415,10 +353,7 @@ def main():
     print(
         "\n".join(faults)
         if faults
-        else (
-            f"{folder.name}: {len(list_requests(folder))} requests, "
-            "the template and the scripts are sound"
-        )
+        else (f"{folder.name}: {len(list_requests(folder))} requests, the template and the scripts are sound")
     )
     sys.exit(bool(faults))
 

@@ -18,9 +18,7 @@ class Loader(yaml.SafeLoader):
 
 def _short_form(loader, name, node):
     kinds = {yaml.ScalarNode: loader.construct_scalar, yaml.SequenceNode: loader.construct_sequence}
-    value = kinds[type(node)](
-        node, **({"deep": True} if isinstance(node, yaml.SequenceNode) else {})
-    )
+    value = kinds[type(node)](node, **({"deep": True} if isinstance(node, yaml.SequenceNode) else {}))
     if name == "GetAtt":
         value = value.split(".", 1)
     return {name if name in ("Ref", "Condition") else f"Fn::{name}": value}
@@ -103,11 +101,7 @@ class Stack:
     def substitute(self, text):
         def replace_name(match):
             name, _, attribute = match[1].partition(".")
-            return str(
-                self.resolve_attribute(name, attribute)
-                if attribute
-                else self.resolve_reference(name)
-            )
+            return str(self.resolve_attribute(name, attribute) if attribute else self.resolve_reference(name))
 
         return re.sub(r"\$\{([^}!]+)\}", replace_name, text)
 
@@ -126,9 +120,7 @@ def _parameter_faults(about, value):
         yield f"{value!r} does not match {about['AllowedPattern']}"
     if len(str(value)) > about.get("MaxLength", 4096):
         yield f"longer than {about.get('MaxLength', 4096)} characters"
-    if about["Type"] == "Number" and not about.get("MinValue", value) <= value <= about.get(
-        "MaxValue", value
-    ):
+    if about["Type"] == "Number" and not about.get("MinValue", value) <= value <= about.get("MaxValue", value):
         yield f"{value} is not between {about.get('MinValue')} and {about.get('MaxValue')}"
 
 
@@ -137,9 +129,7 @@ FUNCTIONS = {
     "Condition": lambda stack, name: stack.evaluate_condition(name),
     "Fn::Sub": lambda stack, text: stack.substitute(text),
     "Fn::GetAtt": lambda stack, parts: stack.resolve_attribute(*parts),
-    "Fn::If": lambda stack, parts: stack.fill(
-        parts[1] if stack.evaluate_condition(parts[0]) else parts[2]
-    ),
+    "Fn::If": lambda stack, parts: stack.fill(parts[1] if stack.evaluate_condition(parts[0]) else parts[2]),
     "Fn::Equals": lambda stack, parts: len(set(map(str, stack.fill(parts)))) == 1,
     "Fn::Not": lambda stack, parts: not stack.fill(parts[0]),
     "Fn::And": lambda stack, parts: all(stack.fill(parts)),
@@ -147,7 +137,5 @@ FUNCTIONS = {
     "Fn::Contains": lambda stack, parts: stack.fill(parts[1]) in stack.fill(parts[0]),
     "Fn::Split": lambda stack, parts: stack.fill(parts[1]).split(parts[0]),
     "Fn::Join": lambda stack, parts: parts[0].join(map(str, stack.fill(parts[1]))),
-    "Fn::Base64": lambda stack, text: base64.b64encode(stack.fill(text).encode("utf-8")).decode(
-        "ascii"
-    ),
+    "Fn::Base64": lambda stack, text: base64.b64encode(stack.fill(text).encode("utf-8")).decode("ascii"),
 }

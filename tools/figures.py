@@ -50,11 +50,7 @@ def format_table(heads, rows, right_from=1):
     """Return a Markdown table; its columns from `right_from` on are numbers."""
     rules = [LEFT] * right_from + [RIGHT] * (len(heads) - right_from)
     lines = [" | ".join(heads), "|".join(rules), *(" | ".join(row) for row in rows)]
-    return re.sub(
-        r"\|  (?=\|)",
-        "| ",
-        "".join(f"|{line if line is lines[1] else f' {line} '}|\n" for line in lines),
-    )
+    return re.sub(r"\|  (?=\|)", "| ", "".join(f"|{line if line is lines[1] else f' {line} '}|\n" for line in lines))
 
 
 def format_columns_by_kind(records, head, heads_and_rows):
@@ -68,8 +64,7 @@ def format_columns_by_kind(records, head, heads_and_rows):
         heads += [f"{kind.short_name}: {first}", *others]
     labels = dict.fromkeys(label for _, _, rows in columns for label in rows)
     lines = [
-        [label, *(cell for _, own, rows in columns for cell in rows.get(label, ["-"] * len(own)))]
-        for label in labels
+        [label, *(cell for _, own, rows in columns for cell in rows.get(label, ["-"] * len(own)))] for label in labels
     ]
     return format_table(heads, lines)
 
@@ -81,10 +76,7 @@ def peers_table(*records):
 def _peers_rows(record):
     rows = peers.make_rows(record.series)
     cells = {
-        LABELS[row.name]: [
-            f"{row.images_per_second:,.0f}",
-            "" if row is rows[0] else f"{row.ratio:.2f}x",
-        ]
+        LABELS[row.name]: [f"{row.images_per_second:,.0f}", "" if row is rows[0] else f"{row.ratio:.2f}x"]
         for row in rows
         if row.images_per_second is not None
     }
@@ -113,11 +105,7 @@ def host_table(record):
     return format_table(
         ["microseconds per step and device", "devices", *host.COLUMNS[:-1], "load and log"],
         [
-            [
-                row.label,
-                str(row.devices),
-                *(_format_whole(row.microseconds.get(name)) for name in host.COLUMNS),
-            ]
+            [row.label, str(row.devices), *(_format_whole(row.microseconds.get(name)) for name in host.COLUMNS)]
             for row in rows
             if row.microseconds
         ],
@@ -160,25 +148,15 @@ COMPANY = {"quiet": "alone", "beside": "beside a process that computes"}
 
 def threads_table(record):
     heads = ["images/s, and as a multiple of OpenMP's as it comes"]
-    heads += [
-        f"{NETWORKS[network]} {COMPANY[company]}"
-        for network, company in map(str.split, threads.column_names())
-    ]
+    heads += [f"{NETWORKS[network]} {COMPANY[company]}" for network, company in map(str.split, threads.column_names())]
     rows = threads.make_rows(record.series)
     cells = [
-        [
-            THREADS.get(row.name, row.label),
-            *(_threads_cell(row, name) for name in threads.column_names()),
-        ]
+        [THREADS.get(row.name, row.label), *(_threads_cell(row, name) for name in threads.column_names())]
         for row in rows
     ]
     busy = record.about.get("others", 0.0)
     note = (
-        (
-            "\n"
-            f"Other programs kept {busy:.1f} of {record.about.get('cores')} cores busy during all "
-            "of it.\n"
-        )
+        (f"\nOther programs kept {busy:.1f} of {record.about.get('cores')} cores busy during all of it.\n")
         if busy > 0.2
         else ""
     )
@@ -188,11 +166,7 @@ def threads_table(record):
 def _threads_cell(row, column):
     if column not in row.rates:
         return ""
-    beside = (
-        f" ({row.ratios[column]:.2g}x)"
-        if column in row.ratios and row.name != threads.REFERENCE
-        else ""
-    )
+    beside = f" ({row.ratios[column]:.2g}x)" if column in row.ratios and row.name != threads.REFERENCE else ""
     return f"{row.rates[column]:,.0f}{beside}"
 
 
@@ -201,9 +175,7 @@ def gradients_table(record):
     lines = []
     for world_size in dict.fromkeys(words[1] for words, _ in series):
         for arrays, what in (("1", "one array"), ("16", "16 arrays")):
-            sums = {
-                words[3]: v for words, v in series if words[:3] == ["allreduce", world_size, arrays]
-            }
+            sums = {words[3]: v for words, v in series if words[:3] == ["allreduce", world_size, arrays]}
             ours = {name: v for name, v in sums.items() if name not in (*PEERS, LIMIT)}
             best = min(ours, key=lambda name: statistics.median(ours[name]))
             lines.append(
@@ -218,27 +190,16 @@ def gradients_table(record):
                     f"{median_ratio(sums[LIMIT], ours[best]):.0%}" if LIMIT in sums else "",
                 ]
             )
-        steps = {
-            (words[2], words[3]): v for words, v in series if words[:2] == ["step", world_size]
-        }
+        steps = {(words[2], words[3]): v for words, v in series if words[:2] == ["step", world_size]}
         ours = {key: v for key, v in steps.items() if key[1] not in PEERS}
         best = min(ours, key=lambda key: statistics.median(ours[key]))
         beside = [
             f"{_format_ratio(steps.get((kind, 'device')), ours[best])} {words}"
-            for kind, words in (
-                ("gluon.Trainer", "under gluon.Trainer"),
-                ("BucketedTrainer", "in buckets"),
-            )
+            for kind, words in (("gluon.Trainer", "under gluon.Trainer"), ("BucketedTrainer", "in buckets"))
         ]
         what = f"{world_size} devices: allreduce and update, SGD with momentum, `{best[1]}`"
         lines.append([what, _format_milliseconds(ours[best]), ", ".join(beside), "", ""])
-    heads = [
-        "",
-        "time",
-        "beside `device`",
-        "beside the chapter's five lines",
-        "of the memory's limit",
-    ]
+    heads = ["", "time", "beside `device`", "beside the chapter's five lines", "of the memory's limit"]
     return format_table(heads, lines)
 
 
@@ -301,11 +262,7 @@ def checkpoints_table(record):
     )
 
 
-BACKENDS = {
-    "dist_sync": "`dist_sync`, one server",
-    "horovod": "`horovod`, gloo",
-    "": "",
-}
+BACKENDS = {"dist_sync": "`dist_sync`, one server", "horovod": "`horovod`, gloo", "": ""}
 
 
 def scaling_table(record):
@@ -355,11 +312,7 @@ def captioned_tables(table):
 
 def format_caption(record):
     cores = record.about.get("cores")
-    words = [
-        str(cpu_kind(record.about)),
-        f"{cores} cores" if cores else "",
-        measurement_day(record),
-    ]
+    words = [str(cpu_kind(record.about)), f"{cores} cores" if cores else "", measurement_day(record)]
     return f"{', '.join(filter(None, words))}:"
 
 
@@ -377,9 +330,7 @@ TABLES = {
     "threads": captioned_tables(threads_table),
     "splits": captioned_tables(splits_table),
     "checkpoints": captioned_tables(checkpoints_table),
-    **dict.fromkeys(
-        ("scaling-lenet", "scaling-resnet18", "scaling-strong"), captioned_tables(scaling_table)
-    ),
+    **dict.fromkeys(("scaling-lenet", "scaling-resnet18", "scaling-strong"), captioned_tables(scaling_table)),
 }
 
 # The rows of the overview. "overlap" has no record, only the table in the text.
@@ -415,10 +366,7 @@ def overview_table(records):
     kinds = dict.fromkeys([*KINDS, *sorted(kind for _, kind in days)])
     lines = []
     for name, title in TITLES.items():
-        cells = [
-            days.get((name, kind)) or ("quoted" if (name, kind) in QUOTED else "not measured")
-            for kind in kinds
-        ]
+        cells = [days.get((name, kind)) or ("quoted" if (name, kind) in QUOTED else "not measured") for kind in kinds]
         lines.append([title, *cells])
     return format_table(["measured on", *map(str, kinds)], lines, right_from=1 + len(kinds))
 

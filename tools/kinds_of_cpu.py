@@ -56,10 +56,7 @@ ZEN_4_AVX2 = CpuKind("AMD EPYC", "Zen 4", "AVX2", limited=True)
 CASCADE_LAKE = CpuKind("Intel Xeon", "Cascade Lake", "AVX-512")
 ZEN_3 = CpuKind("AMD EPYC", "Zen 3", "AVX2")
 # Older records contain the model name only. The EPYC was a Zen 4; which Xeon it was is not known.
-KINDS_BY_MODEL_NAME = {
-    "AMD EPYC": ZEN_4,
-    "Intel(R) Xeon(R) Processor": CpuKind("Intel Xeon", "model not recorded", ""),
-}
+KINDS_BY_MODEL_NAME = {"AMD EPYC": ZEN_4, "Intel(R) Xeon(R) Processor": CpuKind("Intel Xeon", "model not recorded", "")}
 
 
 def cpu_kind(about):
@@ -69,9 +66,7 @@ def cpu_kind(about):
         return KINDS_BY_MODEL_NAME.get(name, CpuKind(name, "", ""))
     line = next((short for start, short in LINES.items() if name.startswith(start)), name)
     instruction_set, processor = about["instruction_set"], about.get("processor", {})
-    limited = ISA_LIMIT_VARIABLE in about and instruction_set != _widest_instruction_set(
-        processor.get("flags", ())
-    )
+    limited = ISA_LIMIT_VARIABLE in about and instruction_set != _widest_instruction_set(processor.get("flags", ()))
     instructions = INSTRUCTIONS.get(instruction_set, instruction_set) or "no vector instructions"
     return CpuKind(line, _cpu_generation(processor), instructions, limited)
 

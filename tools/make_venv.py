@@ -49,24 +49,14 @@ def check_python():
     version = platform.python_version()
     if sys.version_info[:2] < OLDEST:
         fail(
-            (
-                "Python %s cannot run gluonlab: Python 3.8 to 3.14 can; name one, as in: "
-                "make run PYTHON=python3.11"
-            )
+            ("Python %s cannot run gluonlab: Python 3.8 to 3.14 can; name one, as in: make run PYTHON=python3.11")
             % version
         )
     if sys.version_info[:2] > NEWEST:
         print("Python %s is newer than the newest that gluonlab was tried with, 3.14" % version)
-    if (
-        sys.platform != "linux"
-        or platform.machine() not in ("x86_64", "AMD64")
-        or platform.libc_ver()[0] != "glibc"
-    ):
+    if sys.platform != "linux" or platform.machine() not in ("x86_64", "AMD64") or platform.libc_ver()[0] != "glibc":
         system = "%s on %s" % (platform.system(), platform.machine())
-        fail(
-            "%s cannot run gluonlab: MXNet 1.9.1 has wheels for x86-64 Linux with glibc only"
-            % system
-        )
+        fail("%s cannot run gluonlab: MXNet 1.9.1 has wheels for x86-64 Linux with glibc only" % system)
     try:
         import ensurepip  # noqa: F401
         import venv  # noqa: F401
@@ -174,32 +164,22 @@ def install_gluonlab(python, extras, wheels):
     pip_install(python, "--upgrade", "pip")
     # compat: a plain path in sys.path. Setuptools' own finder comes too late where a folder named
     # gluonlab lies in the current one
-    pip_install(
-        python, "--no-deps", "--editable", ROOT, "--config-settings", "editable_mode=compat"
-    )
+    pip_install(python, "--no-deps", "--editable", ROOT, "--config-settings", "editable_mode=compat")
     requirements = list_requirements(python, "gluonlab", extras)
     retired = [need for need in requirements if project_name(need) in RETIRED]
     download = ["pip", "download", "--disable-pip-version-check", "--no-deps", "--dest", wheels]
     run_command(python, "-m", *(download + retired))
     downloaded = [os.path.join(wheels, name) for name in sorted(os.listdir(wheels))]
     inherited = [need for wheel in downloaded for need in list_requirements(python, wheel)]
-    fixed = set(
-        project_name(need) for need in requirements
-    )  # numpy above all: ours is the one that works
+    fixed = set(project_name(need) for need in requirements)  # numpy above all: ours is the one that works
     compiled = [need for need in requirements if project_name(need) in COMPILED]
     needs = [need for need in requirements if need not in retired + compiled]
-    needs += [
-        REPLACEMENTS.get(project_name(need), need)
-        for need in inherited
-        if project_name(need) not in fixed
-    ]
+    needs += [REPLACEMENTS.get(project_name(need), need) for need in inherited if project_name(need) not in fixed]
     pip_install(python, *needs)
     pip_install(python, "--no-deps", *downloaded)
     for need in compiled:
         os.environ.update(build_settings(project_name(need)))
-        os.environ["HOROVOD_CMAKE"] = os.path.abspath(
-            os.path.join(os.path.dirname(python), "cmake")
-        )
+        os.environ["HOROVOD_CMAKE"] = os.path.abspath(os.path.join(os.path.dirname(python), "cmake"))
         # a wheel in pip's cache may be of another MXNet, or of none
         pip_install(python, "--no-deps", "--no-build-isolation", "--no-cache-dir", need)
 
@@ -217,8 +197,7 @@ def main():
     check_python()
     if len(sys.argv) < 2:
         fail(
-            "no folder given: write python3 make_venv.py DIR EXTRA..., as in: "
-            "python3 tools/make_venv.py .venv cpu test"
+            "no folder given: write python3 make_venv.py DIR EXTRA..., as in: python3 tools/make_venv.py .venv cpu test"
         )
     began = time.time()
     folder, extras = sys.argv[1], sys.argv[2:]
@@ -229,9 +208,7 @@ def main():
         # the Python that it was made with
         gone = os.path.islink(python) and not os.path.exists(python)
         run_command(sys.executable, "-m", "venv", folder, *["--clear"] * gone)
-    print(
-        "installing gluonlab[%s] into %s: some minutes the first time" % (",".join(extras), folder)
-    )
+    print("installing gluonlab[%s] into %s: some minutes the first time" % (",".join(extras), folder))
     sys.stdout.flush()
     wheels = tempfile.mkdtemp(prefix="gluonlab-wheels-")
     try:
@@ -243,8 +220,7 @@ def main():
     # A library of the system that MXNet needs and a slim image may lack, or the driver: gluonlab
     # says what to install.
     code = (
-        "import gluonlab, sys\ntry:\n import mxnet\n"
-        "except gluonlab.errors.EngineError as e: sys.exit('error: %s' % e)"
+        "import gluonlab, sys\ntry:\n import mxnet\nexcept gluonlab.errors.EngineError as e: sys.exit('error: %s' % e)"
     )
     status = subprocess.call([python, "-c", code])
     if not status:

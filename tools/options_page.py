@@ -36,29 +36,19 @@ def module_commands(name):
         module = importlib.import_module(f"gluonlab.{name}")
     words = f"python -m gluonlab.{name}"
     if hasattr(module, "COMMANDS"):
-        return [
-            (f"{words} {subcommand}", command) for subcommand, command in module.COMMANDS.items()
-        ]
+        return [(f"{words} {subcommand}", command) for subcommand, command in module.COMMANDS.items()]
     return [(words, module.main)]
 
 
 def escape_cell(text):
-    return (
-        re.sub(r"\s+", " ", text or "")
-        .strip()
-        .replace("|", "\\|")
-        .replace("*", "\\*")
-        .replace("<", "&lt;")
-    )
+    return re.sub(r"\s+", " ", text or "").strip().replace("|", "\\|").replace("*", "\\*").replace("<", "&lt;")
 
 
 def format_command(words, command, level):
     """Return the lines about a command: its purpose, and a table for each heading of its help."""
     context = click.Context(command)
     arguments = [
-        param.metavar or (param.name or "").upper()
-        for param in command.params
-        if isinstance(param, click.Argument)
+        param.metavar or (param.name or "").upper() for param in command.params if isinstance(param, click.Argument)
     ]
     summary = re.sub(r"\s+", " ", (command.help or "").split("\n\n")[0]).strip()
     lines = [f"{'#' * level} {words}", "", summary, ""]

@@ -36,13 +36,7 @@ def run_command(folder, *words):
 
 def take_screenshot(page, output, width, height):
     """Write a screenshot of a page by Chromium as a PNG of 96 colors."""
-    command = [
-        "chromium",
-        "--headless",
-        "--no-sandbox",
-        "--hide-scrollbars",
-        "--force-prefers-reduced-motion",
-    ]
+    command = ["chromium", "--headless", "--no-sandbox", "--hide-scrollbars", "--force-prefers-reduced-motion"]
     command += [
         "--force-device-scale-factor=2",
         f"--window-size={width},{height}",
@@ -50,9 +44,7 @@ def take_screenshot(page, output, width, height):
         page.resolve().as_uri(),
     ]
     subprocess.run(command, check=True, stderr=subprocess.DEVNULL)
-    Image.open(output).convert("RGB").quantize(96, dither=Image.Dither.NONE).save(
-        output, optimize=True
-    )
+    Image.open(output).convert("RGB").quantize(96, dither=Image.Dither.NONE).save(output, optimize=True)
     print(f"{output}: {output.stat().st_size // 1024} KiB")
 
 
@@ -69,10 +61,7 @@ def main(folder):
     with tempfile.TemporaryDirectory() as temporary:
         work = Path(temporary)
         page = work / "run.html"
-        page.write_text(
-            TERMINAL.format(lines=run_command(work, "gluonlab.run", "--gpus", "2")),
-            encoding="utf-8",
-        )
+        page.write_text(TERMINAL.format(lines=run_command(work, "gluonlab.run", "--gpus", "2")), encoding="utf-8")
         take_screenshot(page, folder / "run.png", 820, 510)
         draw = ["--draw", "ring", "--devices", "4", "--out", "ring.html"]
         run_command(work, "gluonlab.bench", "allreduce", *draw)

@@ -17,9 +17,7 @@ VERSIONS = [f"3.{minor}" for minor in range(8, 15)]
 def has_version(python, version):
     code = "import sys; print('%d.%d' % sys.version_info[:2])"
     try:
-        result = subprocess.run(
-            [str(python), "-c", code], capture_output=True, text=True, timeout=60
-        )
+        result = subprocess.run([str(python), "-c", code], capture_output=True, text=True, timeout=60)
     except OSError:
         return False
     return result.stdout.strip() == version
@@ -38,9 +36,7 @@ def candidate_paths(version):
 
 
 def find_python(version):
-    return next(
-        (python for python in candidate_paths(version) if has_version(python, version)), None
-    )
+    return next((python for python in candidate_paths(version) if has_version(python, version)), None)
 
 
 def main():

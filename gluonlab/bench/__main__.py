@@ -40,12 +40,7 @@ from gluonlab.parallel.pipeline.pipeline_schedule import SCHEDULES
 @option("--gpus", "N,N", "numbers of devices of each process", _scaling.DEVICES)
 @option("--backends", "NAMES", "what carries the sums between them", ",".join(BACKENDS))
 def scaling_command(
-    run_options: MeasurementOptions,
-    network: str,
-    scaling: str,
-    processes: str,
-    gpus: str,
-    backends: str,
+    run_options: MeasurementOptions, network: str, scaling: str, processes: str, gpus: str, backends: str
 ) -> None:
     """Measure the same training by more devices and more processes.
 
@@ -58,24 +53,16 @@ def scaling_command(
     measured = partial(measure_subjects, _scaling.make_subjects(network, layouts))
     _, record = run_options.measure_and_record(("scaling", options), measured, image_rates)
     run_options.print_record(
-        record,
-        _scaling.format_results(network, scaling, layouts, record.series, run_options.rounds),
+        record, _scaling.format_results(network, scaling, layouts, record.series, run_options.rounds)
     )
 
 
 @command("python -m gluonlab.bench splits", INTERRUPTED)
 @measurement_options(_splits.ROUNDS)
 @option("--network", "NAME", f"one of {', '.join(_splits.TASKS)}", "resnet18")
-@option(
-    "--microbatches",
-    "N",
-    "parts of a batch that goes through a pipeline",
-    str(_splits.DEFAULT_MICROBATCHES),
-)
+@option("--microbatches", "N", "parts of a batch that goes through a pipeline", str(_splits.DEFAULT_MICROBATCHES))
 @DEVICES_OPTION
-def splits_command(
-    run_options: MeasurementOptions, network: str, microbatches: str, devices: Optional[str]
-) -> None:
+def splits_command(run_options: MeasurementOptions, network: str, microbatches: str, devices: Optional[str]) -> None:
     """Measure a network under each split: time, bytes and bubbles.
 
     That is steps, the bytes moved and kept, and pipelines' bubbles.
@@ -93,24 +80,19 @@ def splits_command(
     series, record = run_options.measure_and_record(
         title, partial(_measure.measure_splits, task, on, count, parts), list
     )
-    run_options.print_record(
-        record, _splits.format_results(series, task, parts, run_options.rounds), on
-    )
+    run_options.print_record(record, _splits.format_results(series, task, parts, run_options.rounds), on)
 
 
 @command(
     "python -m gluonlab.bench pipeline",
     most_used="--devices --microbatches --stages-per-device --costs --draw --out --json",
 )
-@option(
-    "--devices", "SPEC", f"gpu:0,2 gpu:* cpu*4, or a number  [default: {_pipeline.DEFAULT_DEVICES}]"
-)
+@option("--devices", "SPEC", f"gpu:0,2 gpu:* cpu*4, or a number  [default: {_pipeline.DEFAULT_DEVICES}]")
 @option("--microbatches", "N", f"parts of a batch  [default: {_pipeline.DEFAULT_MICROBATCHES}]")
 @option(
     "--stages-per-device",
     "N",
-    "for interleaved and sequential  "
-    f"[default: {_pipeline.INTERLEAVED_STAGES} for interleaved, else 1]",
+    f"for interleaved and sequential  [default: {_pipeline.INTERLEAVED_STAGES} for interleaved, else 1]",
 )
 @option(
     "--costs",
@@ -119,9 +101,7 @@ def splits_command(
     "; or of each stage, 10,20/12,24/...  [default: 1,2]",
 )
 @option("--draw", "SCHEDULE", f"show one, as text: {', '.join(SCHEDULES)}")
-@option(
-    "--out", "FILE", "with --draw: write a new file, a page that plays it, or with .svg one picture"
-)
+@option("--out", "FILE", "with --draw: write a new file, a page that plays it, or with .svg one picture")
 @option("--language", "NAME", "language of the page, en or ja  [default: en]")
 @JSON_OPTION
 def pipeline_command(as_json: bool, **options: Optional[str]) -> None:
@@ -141,13 +121,7 @@ def pipeline_command(as_json: bool, **options: Optional[str]) -> None:
 
 COMMANDS: Dict[str, click.Command] = {
     str(made.name).rpartition(" ")[2]: made
-    for made in (
-        allreduce_command,
-        links_command,
-        scaling_command,
-        splits_command,
-        pipeline_command,
-    )
+    for made in (allreduce_command, links_command, scaling_command, splits_command, pipeline_command)
 }
 # Measurements for developers: name -> module below tools/ in a checkout
 TOOLS = {
@@ -170,9 +144,7 @@ def main(args: Optional[Sequence[str]] = None) -> None:
     if arguments and arguments[0] in TOOLS:
         _load_tool(arguments[0])(arguments[1:])
         return
-    commands = {
-        name: (command.get_short_help_str(100), command) for name, command in COMMANDS.items()
-    }
+    commands = {name: (command.get_short_help_str(100), command) for name, command in COMMANDS.items()}
     dispatch("python -m gluonlab.bench", commands, arguments)
 
 

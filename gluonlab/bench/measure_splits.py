@@ -27,18 +27,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain, zip_longest
 from statistics import median
-from typing import (
-    Any,
-    Callable,
-    Dict,
-    Iterator,
-    List,
-    Mapping,
-    NamedTuple,
-    Optional,
-    Sequence,
-    Tuple,
-)
+from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from mxnet import nd
 
@@ -78,12 +67,7 @@ from gluonlab.parallel.memory_estimate import MemoryEstimate, ShardSizes
 from gluonlab.parallel.pipeline.pipeline_cost import Costs
 from gluonlab.parallel.pipeline.pipeline_cost import price as price_pipeline
 from gluonlab.parallel.pipeline.pipeline_executor import StepProgram
-from gluonlab.parallel.pipeline.pipeline_schedule import (
-    SEND_BACKWARD,
-    SEND_FORWARD,
-    UPDATE,
-    Instruction,
-)
+from gluonlab.parallel.pipeline.pipeline_schedule import SEND_BACKWARD, SEND_FORWARD, UPDATE, Instruction
 from gluonlab.parallel.pipeline.strategy import PipelineParallel
 from gluonlab.parallel.strategy import Strategy
 from gluonlab.parallel.tensor.replica import TensorReplica
@@ -117,11 +101,7 @@ class PreparedSplit:
     @property
     def cuts(self) -> str:
         """Return the number of the first layer of each stage but the first: ``3,7``, or ""."""
-        return (
-            ",".join(map(str, self.staged_strategy.cuts))
-            if self.staged_strategy is not None
-            else ""
-        )
+        return ",".join(map(str, self.staged_strategy.cuts)) if self.staged_strategy is not None else ""
 
     def step(self) -> None:
         """Queue a step of training on the batch."""
@@ -136,11 +116,7 @@ class PreparedSplit:
 
 
 def prepare_splits(
-    task: Task,
-    on: MeasuredDevices,
-    devices: int,
-    microbatches: int,
-    cuts: Optional[Mapping[str, str]] = None,
+    task: Task, on: MeasuredDevices, devices: int, microbatches: int, cuts: Optional[Mapping[str, str]] = None
 ) -> Iterator[PreparedSplit]:
     """Yield all splits of SPLIT_NAMES on the first ``devices`` devices of ``on``.
 
@@ -154,9 +130,7 @@ def prepare_splits(
         cut_name = ONE_F_ONE_B if name in (GPIPE, LAYERS) else name
         if cut_name in cuts_by_name:
             options["cut"] = cuts_by_name[cut_name]
-        split = splits[name] = _prepare_split(
-            name, task, on.device_spec(1 if name == ONE else devices), options
-        )
+        split = splits[name] = _prepare_split(name, task, on.device_spec(1 if name == ONE else devices), options)
         if name == ONE_F_ONE_B and split.cuts:
             cuts_by_name[name] = split.cuts
     yield from (splits[name] for name in SPLIT_NAMES)
@@ -168,9 +142,7 @@ def choose_cuts(task: Task, on: MeasuredDevices, devices: int, microbatches: int
     Measured times vary, so the cuts may differ from call to call.
     """
     splits = prepare_splits(task, on, devices, microbatches)
-    return {
-        split.name: split.cuts for split in splits if split.name in SEPARATELY_CUT and split.cuts
-    }
+    return {split.name: split.cuts for split in splits if split.name in SEPARATELY_CUT and split.cuts}
 
 
 def _prepare_split(name: str, task: Task, devices: str, options: Dict[str, Any]) -> PreparedSplit:
@@ -186,9 +158,7 @@ def _prepare_split(name: str, task: Task, devices: str, options: Dict[str, Any])
         strategy = prepare(plan).strategy
     except UsageError as error:
         return PreparedSplit(name, reason=str(error))
-    loader = Loader(
-        dataset.train, strategy.inputs, size, raw=True, resident_bytes=plan.resident_bytes
-    )
+    loader = Loader(dataset.train, strategy.inputs, size, raw=True, resident_bytes=plan.resident_bytes)
     return PreparedSplit(name, plan, strategy, next(iter(loader)))
 
 
@@ -222,9 +192,7 @@ class StepTraffic(NamedTuple):
     def total_bytes(self) -> float:
         """Return the bytes that all devices send."""
         schedule = make_schedule(ALLREDUCE_STORE, self.devices)
-        allreduce_bytes = (
-            device_traffic.sent for size in self.sums for device_traffic in traffic(schedule, size)
-        )
+        allreduce_bytes = (device_traffic.sent for size in self.sums for device_traffic in traffic(schedule, size))
         return sum(message.size_bytes for message in self.messages) + sum(allreduce_bytes)
 
     def seconds(self, topology: Topology) -> float:
@@ -245,9 +213,7 @@ def count_traffic(split: PreparedSplit) -> StepTraffic:
         assert isinstance(replica, TensorReplica)
         inputs, sums = replica.traffic()
         input_bytes = inputs // (devices - 1)
-        return StepTraffic(
-            devices, [Message(0, device, input_bytes) for device in range(1, devices)], sums
-        )
+        return StepTraffic(devices, [Message(0, device, input_bytes) for device in range(1, devices)], sums)
     assert isinstance(split.strategy, DataParallel)
     buckets = [bucket.grads[0] for bucket in split.strategy.trainer.buckets]
     return StepTraffic(devices, [], [_array_bytes(bucket) for bucket in buckets])
@@ -267,11 +233,7 @@ def _stage_messages(split: PreparedSplit, devices: int) -> Iterator[Message]:
     """
     assert split.batch is not None
     program = split.make_program()
-    for instruction in (
-        instruction
-        for device_program in program.schedule.programs
-        for instruction in device_program
-    ):
+    for instruction in (instruction for device_program in program.schedule.programs for instruction in device_program):
         if instruction.op in (SEND_FORWARD, SEND_BACKWARD):
             message = _make_message(program, instruction)
             if message.size_bytes:
@@ -303,13 +265,8 @@ def pipeline_costs(
     """
     transfers = []
     for stage in range(program.schedule.stages - 1):
-        forward, backward = (
-            Instruction(SEND_FORWARD, stage, 0),
-            Instruction(SEND_BACKWARD, stage + 1, 0),
-        )
-        transfer_s = [
-            _make_message(program, send).seconds(topology) for send in (forward, backward)
-        ]
+        forward, backward = (Instruction(SEND_FORWARD, stage, 0), Instruction(SEND_BACKWARD, stage + 1, 0))
+        transfer_s = [_make_message(program, send).seconds(topology) for send in (forward, backward)]
         transfers.append((transfer_s[0], transfer_s[1]))
     return Costs(tuple(forward_s), tuple(backward_s), tuple(transfers), tuple(update_s))
 
@@ -356,23 +313,14 @@ def measure_splits(
         seconds[f"host {name}"] = [_host_seconds(prepared[name]) for _ in range(rounds)]
     series = [
         Series(
-            f"step {name}",
-            _row_label(splits[name]),
-            "s",
-            tuple(seconds.get(f"step {name}", ())),
-            splits[name].reason,
+            f"step {name}", _row_label(splits[name]), "s", tuple(seconds.get(f"step {name}", ())), splits[name].reason
         )
         for name in SPLIT_NAMES
     ]
     series += [
-        Series(name, name, "s", tuple(values))
-        for name, values in seconds.items()
-        if not name.startswith("step ")
+        Series(name, name, "s", tuple(values)) for name, values in seconds.items() if not name.startswith("step ")
     ]
-    return [
-        *series,
-        *(item for split in prepared.values() for item in _computed_series(split, seconds)),
-    ]
+    return [*series, *(item for split in prepared.values() for item in _computed_series(split, seconds))]
 
 
 def _row_label(split: PreparedSplit) -> str:
@@ -448,9 +396,7 @@ def _computed_series(split: PreparedSplit, seconds: Seconds) -> Iterator[Series]
     yield _single_value_series(f"links {split.name}", "s", step_traffic.seconds(topology))
     if split.name in PIPELINES:
         program = split.make_program()
-        timeline = price_pipeline(
-            program.schedule, pipeline_costs(program, *_stage_costs(split, seconds), topology)
-        )
+        timeline = price_pipeline(program.schedule, pipeline_costs(program, *_stage_costs(split, seconds), topology))
         yield _single_value_series(f"price {split.name}", "s", timeline.seconds)
         yield _single_value_series(f"price bubble {split.name}", "of the time", timeline.bubble)
 
@@ -459,9 +405,7 @@ def _single_value_series(name: str, unit: str, value: float) -> Series:
     return Series(name, name, unit, (value,))
 
 
-def _stage_costs(
-    split: PreparedSplit, seconds: Seconds
-) -> Tuple[List[float], List[float], List[float]]:
+def _stage_costs(split: PreparedSplit, seconds: Seconds) -> Tuple[List[float], List[float], List[float]]:
     """Return the seconds of each stage: (forward, backward, update).
 
     Forward and backward are for one microbatch.

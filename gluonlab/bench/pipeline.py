@@ -7,11 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
-from gluonlab.bench.harness.measurement_command import (
-    ScheduleDrawing,
-    count_devices,
-    output_drawing,
-)
+from gluonlab.bench.harness.measurement_command import ScheduleDrawing, count_devices, output_drawing
 from gluonlab.bench.harness.table_format import format_table as as_table
 from gluonlab.config.option_types import real_number_check, whole_number_check
 from gluonlab.errors import ConfigError, unknown
@@ -67,10 +63,7 @@ def _draw_schedule(options: CommandOptions) -> str:
 
 
 def _price_all_schedules(options: CommandOptions) -> str:
-    schedules, costs_of = (
-        [_make_schedule(options, name) for name in SCHEDULES],
-        _parse_costs(options),
-    )
+    schedules, costs_of = ([_make_schedule(options, name) for name in SCHEDULES], _parse_costs(options))
     rows = []
     for schedule in schedules:
         costs = costs_of(schedule)
@@ -117,10 +110,7 @@ def _parse_costs(options: CommandOptions) -> CostsOf:
             stages_per_device = schedule.stages // schedule.devices
             forward, backward, transfer, update = stage_costs[0]
             share = _StageCost(
-                forward / stages_per_device,
-                backward / stages_per_device,
-                transfer,
-                update / stages_per_device,
+                forward / stages_per_device, backward / stages_per_device, transfer, update / stages_per_device
             )
             schedule_costs = [share] * schedule.stages
         if len(schedule_costs) != schedule.stages:
@@ -149,9 +139,7 @@ def _parse_stage_cost(part: str) -> _StageCost:
         )
     positive, nonnegative = real_number_check(0, 1e9, above_minimum=True), real_number_check(0, 1e9)
     checks = (positive, positive, nonnegative, nonnegative)
-    return _StageCost(
-        *(check("--costs", text.strip()) / 1e3 for check, text in zip(checks, numbers))
-    )
+    return _StageCost(*(check("--costs", text.strip()) / 1e3 for check, text in zip(checks, numbers)))
 
 
 def _stage_count_error(options: CommandOptions, schedule: PipelineSchedule) -> ConfigError:
@@ -184,9 +172,7 @@ class _PriceRow(NamedTuple):
         Activations of one of k stages on a device count as 1/k.
         """
         microbatches = max(
-            stage_memory.microbatches
-            for device_memory in self.timeline.kept
-            for stage_memory in device_memory
+            stage_memory.microbatches for device_memory in self.timeline.kept for stage_memory in device_memory
         )
         return microbatches / self.stages_per_device
 

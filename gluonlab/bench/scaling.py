@@ -11,12 +11,7 @@ from gluonlab.bench.harness.interleaved_rounds import Subject
 from gluonlab.bench.harness.measurement_record import Series
 from gluonlab.bench.harness.table_format import format_table as as_table
 from gluonlab.bench.harness.table_format import missing_row, outcome_line, rounds_text
-from gluonlab.bench.harness.worker_processes import (
-    BACKEND_VARIABLES,
-    HOROVOD,
-    missing_backend_reason,
-    parse_backends,
-)
+from gluonlab.bench.harness.worker_processes import BACKEND_VARIABLES, HOROVOD, missing_backend_reason, parse_backends
 from gluonlab.bench.workloads import TASKS
 from gluonlab.config.option_types import whole_number_check
 from gluonlab.errors import ConfigError, unknown
@@ -82,11 +77,7 @@ def default_batch(network: str) -> int:
 
 
 def make_layouts(
-    network: str,
-    kind: str,
-    processes: Sequence[int],
-    devices: Sequence[int],
-    backends: Sequence[str],
+    network: str, kind: str, processes: Sequence[int], devices: Sequence[int], backends: Sequence[str]
 ) -> List[ProcessLayout]:
     """Return the layouts to measure, by rising number of devices.
 
@@ -107,18 +98,9 @@ def make_layouts(
         for backend in backends
         if count > 1
     ]
-    single_process_devices = {
-        1,
-        *(devices if 1 in processes else ()),
-        *(layout.all_devices for layout in multiprocess),
-    }
-    layouts = [
-        *(make_layout(1, count, ONE_PROCESS) for count in sorted(single_process_devices)),
-        *multiprocess,
-    ]
-    return sorted(
-        layouts, key=lambda layout: (layout.all_devices, layout.processes, layout.backend)
-    )
+    single_process_devices = {1, *(devices if 1 in processes else ()), *(layout.all_devices for layout in multiprocess)}
+    layouts = [*(make_layout(1, count, ONE_PROCESS) for count in sorted(single_process_devices)), *multiprocess]
+    return sorted(layouts, key=lambda layout: (layout.all_devices, layout.processes, layout.backend))
 
 
 def parse_layouts(options: Mapping[str, str]) -> List[ProcessLayout]:
@@ -146,17 +128,12 @@ def _make_subject(network: str, layout: ProcessLayout) -> Subject:
     }
     job = "gluonlab"
     if layout.processes > 1:
-        job, options = (
-            "member",
-            {**options, "backend": layout.backend, "processes": layout.processes},
-        )
+        job, options = ("member", {**options, "backend": layout.backend, "processes": layout.processes})
     images, reason = layout.global_batch_size, missing_backend_reason(layout.backend)
     variables = BACKEND_VARIABLES.get(layout.backend, {})
     # Horovod's processes communicate all the time, also between measurements
     pauses = layout.backend == HOROVOD
-    return Subject(
-        layout.name, layout.name, job, options, variables, reason, images=images, pauses=pauses
-    )
+    return Subject(layout.name, layout.name, job, options, variables, reason, images=images, pauses=pauses)
 
 
 # --- the table
@@ -195,9 +172,7 @@ def make_rows(layouts: Sequence[ProcessLayout], series: Sequence[Series]) -> Lis
     """Return a row for each layout, in the same order. The first layout must be one device."""
     series_by_name = {item.name: item for item in series}
     single_process = {
-        layout.all_devices: series_by_name[layout.name].values
-        for layout in layouts
-        if layout.processes == 1
+        layout.all_devices: series_by_name[layout.name].values for layout in layouts if layout.processes == 1
     }
     rows = []
     for layout in layouts:
@@ -270,11 +245,7 @@ def judge_targets(network: str, rows: Sequence[ScalingRow]) -> List[str]:
     for (target_network, backend), target in TARGETS.items():
         rows_of_backend = [row for row in rows if row.way[:3] == (2, 1, backend)]
         if target_network == network and rows_of_backend:
-            ratio_text = (
-                None if rows_of_backend[0].beside is None else f"{rows_of_backend[0].beside:.2f}x"
-            )
+            ratio_text = None if rows_of_backend[0].beside is None else f"{rows_of_backend[0].beside:.2f}x"
             claim = f"2 processes over {backend} >= {target:g}x one with 2 devices"
-            lines.append(
-                outcome_line(claim, ratio_text, (rows_of_backend[0].beside or 0) >= target)
-            )
+            lines.append(outcome_line(claim, ratio_text, (rows_of_backend[0].beside or 0) >= target))
     return lines

@@ -25,9 +25,7 @@ ONE, DATA, LAYERS, CHANNELS = "one", "data", "layers", "channels"
 GPIPE, ONE_F_ONE_B, INTERLEAVED = PIPELINES = ("gpipe", "1f1b", "interleaved")
 SPLIT_NAMES = (ONE, DATA, LAYERS, CHANNELS, *PIPELINES)
 SEPARATELY_CUT = (ONE_F_ONE_B, INTERLEAVED)  # other splits into stages have the cuts of 1f1b
-ISOLATED_STAGES_OF = {
-    GPIPE: ONE_F_ONE_B
-}  # gpipe has the stages of 1f1b, so they are measured only once
+ISOLATED_STAGES_OF = {GPIPE: ONE_F_ONE_B}  # gpipe has the stages of 1f1b, so they are measured only once
 ALLREDUCE_STORE = "sharded"  # sums gradients, and the activations of split channels
 PRICED_TOPOLOGY = "p3.16xlarge"
 # On 64x64 images ResNet-18's eight blocks compute about equally much, so stages can be balanced.
@@ -145,20 +143,15 @@ def make_rows(series: Sequence[Series]) -> List[SplitRow]:
     named_series = NamedSeries(series)
     single_device_s = named_series.get_values(f"step {ONE}")
     return [
-        _split_row(named_series, named_series.get_series(f"step {name}"), name, single_device_s)
-        for name in SPLIT_NAMES
+        _split_row(named_series, named_series.get_series(f"step {name}"), name, single_device_s) for name in SPLIT_NAMES
     ]
 
 
-def _split_row(
-    named_series: NamedSeries, step: Series, name: str, single_device_s: Sequence[float]
-) -> SplitRow:
+def _split_row(named_series: NamedSeries, step: Series, name: str, single_device_s: Sequence[float]) -> SplitRow:
     label, _, cuts = step.label.partition(", cut ")
     if not step.values:
         return SplitRow(name, label, reason=step.reason)
-    moved, links = (
-        named_series.get_values(f"{quantity} {name}") or (0.0,) for quantity in ("moved", "links")
-    )
+    moved, links = (named_series.get_values(f"{quantity} {name}") or (0.0,) for quantity in ("moved", "links"))
     memory = tuple(values[0] for values in named_series.get_numbered_values(f"memory {name}"))
     speed = median_ratio(single_device_s, step.values) if single_device_s else None
     return SplitRow(name, label, cuts, step.values, speed, moved[0], links[0], memory)
@@ -172,15 +165,10 @@ def make_pipeline_rows(series: Sequence[Series], microbatches: int) -> List[Pipe
 
 
 def _pipeline_row(named_series: NamedSeries, name: str, microbatches: int) -> PipelineRow:
-    step, devices = (
-        named_series.get_series(f"step {name}"),
-        len(named_series.get_numbered_values(f"memory {name}")),
-    )
+    step, devices = (named_series.get_series(f"step {name}"), len(named_series.get_numbered_values(f"memory {name}")))
     measured_name = ISOLATED_STAGES_OF.get(name, name)
     stages = named_series.get_numbered_values(f"alone {measured_name}")
-    updates = [
-        named_series.get_values(f"update {measured_name} {device}") for device in range(devices)
-    ]
+    updates = [named_series.get_values(f"update {measured_name} {device}") for device in range(devices)]
     work = [sum(round_seconds) for round_seconds in zip(*stages, *filter(None, updates))]
     busy = median_ratio(work, [devices * seconds for seconds in step.values])
     return PipelineRow(
@@ -199,10 +187,7 @@ def judge_overlap(series: Sequence[Series], microbatches: int) -> str:
     """
     named_series = NamedSeries(series)
     devices = len(named_series.get_numbered_values(f"memory {ONE_F_ONE_B}"))
-    step, at_once = (
-        named_series.get_values(f"step {ONE_F_ONE_B}"),
-        named_series.get_values("at once"),
-    )
+    step, at_once = (named_series.get_values(f"step {ONE_F_ONE_B}"), named_series.get_values("at once"))
     slowdown = median_ratio(step, at_once) if step and at_once else None
     slowdown_text = None if slowdown is None else f"{slowdown:.2f}x"
     reference = "its stages at once, each for itself"

@@ -73,9 +73,7 @@ def make_training_job(
         dataset="synthetic", global_batch_size=global_batch_size, optimizer="sgd",
         lr=LEARNING_RATE, momentum=workload.momentum, kvstore=kvstore, **(split or {}),
     )  # fmt: skip
-    dataset = load_dataset(
-        "synthetic", samples=workload.samples, shape=workload.shape, classes=CLASSES
-    )
+    dataset = load_dataset("synthetic", samples=workload.samples, shape=workload.shape, classes=CLASSES)
     plan = dataclasses.replace(make_plan(config), dataset=dataset)
     make_strategy = strategy_class(plan.split.mode)
     strategy = make_strategy(partial(make_net, plan), make_loss(), plan, group)

@@ -42,10 +42,7 @@ class Bucket:
         self.adds_gradients = params[0].grad_req == "add"
         self.offsets, self.size = _aligned_offsets(params)
         if len(params) == 1 and params[0].shape:
-            self.weights, self.grads = (
-                as_nd_arrays(params[0].list_data()),
-                as_nd_arrays(params[0].list_grad()),
-            )
+            self.weights, self.grads = (as_nd_arrays(params[0].list_data()), as_nd_arrays(params[0].list_grad()))
         else:
             ctxs = params[0].list_ctx()
             self.weights = [nd.zeros((self.size,), ctx=ctx, dtype=self.dtype) for ctx in ctxs]
@@ -56,10 +53,7 @@ class Bucket:
 
     def _move_into_buffers(self, param: Parameter, begin: int) -> None:
         """Copy a parameter into the buffers, and replace its arrays by views of them."""
-        data, grad = (
-            _parameter_views(self.weights, param, begin),
-            _parameter_views(self.grads, param, begin),
-        )
+        data, grad = (_parameter_views(self.weights, param, begin), _parameter_views(self.grads, param, begin))
         with autograd.pause():
             for view, array in zip([*data, *grad], [*param.list_data(), *param.list_grad()]):
                 array.copyto(view)
@@ -236,9 +230,7 @@ class BucketPadding:
 
     def __init__(self, buckets: Sequence[Bucket]) -> None:
         self._calls = []
-        self._fused = any(
-            grad.context.device_type == "gpu" for bucket in buckets for grad in bucket.grads
-        )
+        self._fused = any(grad.context.device_type == "gpu" for bucket in buckets for grad in bucket.grads)
         for bucket in buckets:
             padding = bucket.padding_indices()
             for grad in bucket.grads if padding else ():
@@ -283,11 +275,7 @@ def invalidate_cached_ops(params: Iterable[Parameter], blocks: Iterable[gluon.Bl
     moved = set(params)
     for block in blocks:
         is_hybrid = isinstance(block, gluon.HybridBlock)
-        if (
-            is_hybrid
-            and _has_static_shape(block)
-            and not moved.isdisjoint(_graph_parameters(block))
-        ):
+        if is_hybrid and _has_static_shape(block) and not moved.isdisjoint(_graph_parameters(block)):
             block._clear_cached_op()
 
 

@@ -48,16 +48,13 @@ def export_gluon_states(trainer: gluon.Trainer, fname: str) -> None:
     set_extra_states(optimizer, memory, DEVICES)
     updater = mx.optimizer.get_updater(optimizer)
     updater.states = {
-        position: _nest_arrays(optimizer, trainer._params[position], state)
-        for position, state in saved.items()
+        position: _nest_arrays(optimizer, trainer._params[position], state) for position, state in saved.items()
     }
     try:
         content = updater.get_states(dump_optimizer=True)
     except Exception as error:  # any exception of the user's schedule
         reason = f"the optimizer cannot be pickled, as gluon.Trainer's files are ({error})"
-        raise KVStoreError(
-            f"{reason}: give it a learning rate or a schedule of mx.lr_scheduler"
-        ) from None
+        raise KVStoreError(f"{reason}: give it a learning rate or a schedule of mx.lr_scheduler") from None
     path = Path(fname)
     with raise_output_errors(path, "choose another place"), atomic_path(path) as temporary:
         temporary.write_bytes(content)

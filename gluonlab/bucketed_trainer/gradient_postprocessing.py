@@ -76,9 +76,7 @@ class _DeviceNorm:
     The factor is limit / max(norm, limit).
     """
 
-    def __init__(
-        self, grads: Sequence[nd.NDArray], ctx: mx.Context, duplicates: Sequence[nd.NDArray]
-    ) -> None:
+    def __init__(self, grads: Sequence[nd.NDArray], ctx: mx.Context, duplicates: Sequence[nd.NDArray]) -> None:
         self.ctx = ctx
         flat = [grad.reshape((-1,)) for grad in grads]  # views
         squares = nd.zeros((max(1, len(flat)),), ctx=ctx)
@@ -88,20 +86,15 @@ class _DeviceNorm:
         # Use dot, because BLAS keeps many partial sums. multi_sum_sq and norm add the squares one
         # by one, and lose three digits over some million elements.
         cells = [squares[i : i + 1] for i in range(len(flat))]
-        self._square_calls = [
-            OperatorCall("dot", [grad, grad], cell) for grad, cell in zip(flat, cells)
-        ]
+        self._square_calls = [OperatorCall("dot", [grad, grad], cell) for grad, cell in zip(flat, cells)]
         self._square_calls.append(OperatorCall("sum", [squares], self.square))
         self._square_calls.append(OperatorCall("_copy", [self.square], self.total))
         # total = sqrt(total); total = max(total, limit); total = limit / total
         self._norm_call, *self._factor_calls = (
-            OperatorCall(name, [self.total], self.total)
-            for name in ("sqrt", "_maximum_scalar", "_rdiv_scalar")
+            OperatorCall(name, [self.total], self.total) for name in ("sqrt", "_maximum_scalar", "_rdiv_scalar")
         )
         scaled = [*flat, *(grad.reshape((-1,)) for grad in duplicates)]
-        self._scale_calls = [
-            OperatorCall("broadcast_mul", [grad, self.total], grad) for grad in scaled
-        ]
+        self._scale_calls = [OperatorCall("broadcast_mul", [grad, self.total], grad) for grad in scaled]
 
     def compute_square(self) -> None:
         for call in self._square_calls:
@@ -194,8 +187,7 @@ class PostprocessSettings(NamedTuple):
             raise ConfigError(f"clip_norm {limit!r}: give a number above 0, or None")
         if self.loss_scale is not None and not isinstance(self.loss_scale, LossScale):
             raise ConfigError(
-                f"loss_scale {self.loss_scale!r}: give "
-                "gluonlab.bucketed_trainer.loss_scale.LossScale(...), or None"
+                f"loss_scale {self.loss_scale!r}: give gluonlab.bucketed_trainer.loss_scale.LossScale(...), or None"
             )
 
     def check_parameters(self, params: Sequence[Parameter]) -> None:
@@ -206,9 +198,7 @@ class PostprocessSettings(NamedTuple):
         for param in params:
             dtype = np.dtype(param.dtype or np.float32)  # Gluon's default
             if param.grad_req != "null" and dtype != np.float32:
-                raise KVStoreError(
-                    f"{setting} is for float32, and {param.name} is {dtype}: leave it out"
-                )
+                raise KVStoreError(f"{setting} is for float32, and {param.name} is {dtype}: leave it out")
 
 
 class GradientPostprocessor:

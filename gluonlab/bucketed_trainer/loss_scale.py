@@ -51,17 +51,12 @@ class LossScale:
         for number in (smallest, value, largest):
             if not 0 < number < math.inf or math.frexp(number)[0] != 0.5:
                 raise ConfigError(
-                    f"loss scale {number:g}: give a power of two such as 65536, "
-                    "with which nothing is rounded"
+                    f"loss scale {number:g}: give a power of two such as 65536, with which nothing is rounded"
                 )
         if not smallest <= value <= largest:
-            raise ConfigError(
-                f"loss scale {value:g} is not from {smallest:g} to {largest:g}: give one in between"
-            )
+            raise ConfigError(f"loss scale {value:g} is not from {smallest:g} to {largest:g}: give one in between")
         if good_steps < 1:
-            raise ConfigError(
-                f"loss scale: doubled after {good_steps} good steps: give a whole number from 1 up"
-            )
+            raise ConfigError(f"loss scale: doubled after {good_steps} good steps: give a whole number from 1 up")
         self.value, self.good_steps = value, good_steps
         self.smallest, self.largest = smallest, largest
         self.steps = self.skipped = 0

@@ -37,12 +37,7 @@ class ServerUpdater:
     """
 
     def __init__(
-        self,
-        store: GroupKVStore,
-        buckets: Sequence[Bucket],
-        bucket_bytes: int,
-        optimizer: Any,
-        updates_buckets: bool,
+        self, store: GroupKVStore, buckets: Sequence[Bucket], bucket_bytes: int, optimizer: Any, updates_buckets: bool
     ) -> None:
         self._group, self._optimizer = store.group, optimizer
         self._sent_settings = _changeable_settings(optimizer)
@@ -65,8 +60,7 @@ class ServerUpdater:
             weights.append(transfer.array)
         if np.dtype(weights[0].dtype) != np.float32:
             raise KVStoreError(
-                f"servers update float32, and the weights are {np.dtype(weights[0].dtype)}: "
-                "leave update_on_servers out"
+                f"servers update float32, and the weights are {np.dtype(weights[0].dtype)}: leave update_on_servers out"
             )
         for transfer in self._transfers:
             transfer.gather_weights()
@@ -127,9 +121,7 @@ class _Transfer:
         views: Sequence[Tuple[Bucket, int, Piece]],
     ) -> None:
         grads = [buckets[key].grads for key in keys]
-        self._sum = (
-            partial(local.pushpull, list(keys), grads) if len(grads[0]) > 1 else lambda: None
-        )
+        self._sum = partial(local.pushpull, list(keys), grads) if len(grads[0]) > 1 else lambda: None
         flat_offsets = {piece.key: piece.begin for piece in flat.pieces}
         ctx, dtype = grads[0][0].context, grads[0][0].dtype
         self.array = nd.zeros((flat.size,), ctx, dtype)

@@ -21,12 +21,7 @@ from gluonlab.bucketed_trainer.gradient_postprocessing import GradientPostproces
 from gluonlab.bucketed_trainer.stale_gradients import NO_STALE_GRADIENTS, StaleGradients
 from gluonlab.kvstores.allreduce_store import AllreduceKVStore
 from gluonlab.kvstores.mxnet_stores import MXNetKVStore, sums_over_processes
-from gluonlab.optimizers.optimizer_step import (
-    KeyPart,
-    KeyUpdate,
-    align_learning_rates,
-    update_spans,
-)
+from gluonlab.optimizers.optimizer_step import KeyPart, KeyUpdate, align_learning_rates, update_spans
 
 
 class KVStoreCall(NamedTuple):
@@ -63,9 +58,7 @@ def make_kvstore_calls(
     return [KVStoreCall(*call, _bind_kvstore_call(store, *call, updates, adds)) for call in calls]
 
 
-def broadcast_parameters(
-    store: Any, first_key: int, buckets: Sequence[Bucket], others: Sequence[Parameter]
-) -> None:
+def broadcast_parameters(store: Any, first_key: int, buckets: Sequence[Bucket], others: Sequence[Parameter]) -> None:
     """Broadcast the first device's parameters to all devices and processes.
 
     Buckets come first, then ``others``.
@@ -102,24 +95,16 @@ class BucketUpdater:
 
     def __init__(self, buckets: Sequence[Bucket], optimizer: Any, updaters: Sequence[Any]) -> None:
         self._buckets, self._optimizer, self._updaters = buckets, optimizer, updaters
-        self.key_updates = [
-            KeyUpdate(optimizer, key, self._key_parts(key)) for key in range(len(buckets))
-        ]
+        self.key_updates = [KeyUpdate(optimizer, key, self._key_parts(key)) for key in range(len(buckets))]
 
-    def update(
-        self, stale: StaleGradients = NO_STALE_GRADIENTS, counts_differ: bool = False
-    ) -> None:
+    def update(self, stale: StaleGradients = NO_STALE_GRADIENTS, counts_differ: bool = False) -> None:
         """Queue the update of all parameters except ``stale.on_all_devices``.
 
         ``counts_differ`` is true if some parameters may have had more updates than others.
         """
         ranges = (bucket.element_ranges(stale.on_all_devices) for bucket in self._buckets)
         stays = ranges if stale.on_all_devices else repeat(())
-        spans = [
-            span
-            for update, skipped in zip(self.key_updates, stays)
-            for span in update.fresh_spans(skipped)
-        ]
+        spans = [span for update, skipped in zip(self.key_updates, stays) for span in update.fresh_spans(skipped)]
         if counts_differ:
             align_learning_rates(self._optimizer, [span.key for span in spans])
         update_spans(self._optimizer, spans)
@@ -144,13 +129,10 @@ class ParameterUpdater:
         self._updaters = updaters
         self._trained = [(key, param) for key, param in enumerate(params) if has_gradient(param)]
         self._arrays = {
-            key: (as_nd_arrays(param.list_data()), as_nd_arrays(param.list_grad()))
-            for key, param in self._trained
+            key: (as_nd_arrays(param.list_data()), as_nd_arrays(param.list_grad())) for key, param in self._trained
         }
 
-    def update(
-        self, stale: StaleGradients = NO_STALE_GRADIENTS, counts_differ: bool = False
-    ) -> None:
+    def update(self, stale: StaleGradients = NO_STALE_GRADIENTS, counts_differ: bool = False) -> None:
         """Queue the update of all parameters except ``stale.on_all_devices``.
 
         ``counts_differ`` is true if some parameters may have had more updates than others.
@@ -208,9 +190,7 @@ class ShardedUpdater:
         shards = [
             shard
             for call in self._calls
-            for shard in store.reduce_scatter(
-                call.key, call.grads, call.weights, call.priority, keep=self._adds
-            )
+            for shard in store.reduce_scatter(call.key, call.grads, call.weights, call.priority, keep=self._adds)
         ]
         if not self._has_shards:
             grads = [[shard for shard in shards if shard.context == ctx] for ctx in self._ctxs]
@@ -219,10 +199,7 @@ class ShardedUpdater:
         finite = self._postprocessor.unscale_and_clip(optimizer)
         if not finite:
             return
-        ranges = {
-            key: bucket.element_ranges(stale.on_all_devices)
-            for key, bucket in enumerate(self._buckets)
-        }
+        ranges = {key: bucket.element_ranges(stale.on_all_devices) for key, bucket in enumerate(self._buckets)}
         if counts_differ:
             keys = [key for call in self._calls for key in store.keys_to_update(call.key, ranges)]
             align_learning_rates(optimizer, keys)

@@ -38,16 +38,9 @@ from gluonlab.bucketed_trainer.buckets import (
     group_parameters,
     invalidate_cached_ops,
 )
-from gluonlab.bucketed_trainer.gradient_postprocessing import (
-    GradientPostprocessor,
-    PostprocessSettings,
-)
+from gluonlab.bucketed_trainer.gradient_postprocessing import GradientPostprocessor, PostprocessSettings
 from gluonlab.bucketed_trainer.loss_scale import LossScale
-from gluonlab.bucketed_trainer.stale_gradients import (
-    NO_STALE_GRADIENTS,
-    StaleGradients,
-    StaleGradientTracker,
-)
+from gluonlab.bucketed_trainer.stale_gradients import NO_STALE_GRADIENTS, StaleGradients, StaleGradientTracker
 from gluonlab.bucketed_trainer.sum_and_update import (
     BucketUpdater,
     KVStoreCall,
@@ -57,11 +50,7 @@ from gluonlab.bucketed_trainer.sum_and_update import (
     has_gradient,
     make_kvstore_calls,
 )
-from gluonlab.bucketed_trainer.trainer_states import (
-    gather_states,
-    load_pending_states,
-    load_states_file,
-)
+from gluonlab.bucketed_trainer.trainer_states import gather_states, load_pending_states, load_states_file
 from gluonlab.config.option_hints import check_argument_names
 from gluonlab.devices import check_distinct
 from gluonlab.engine.mxnet_fixes import live_blocks
@@ -86,10 +75,7 @@ _OPTIMIZER_PARAMS = {
     },
 }  # fmt: skip
 _ARGUMENT_HINTS = {
-    **{
-        theirs: f"give optimizer_params={{{ours!r}: ...}}"
-        for theirs, ours in _OPTIMIZER_PARAMS.items()
-    },
+    **{theirs: f"give optimizer_params={{{ours!r}: ...}}" for theirs, ours in _OPTIMIZER_PARAMS.items()},
     **dict.fromkeys(
         ("ctx", "ctxs", "context", "device", "devices", "gpus"),
         "the devices are those of the parameters, net.initialize(ctx=devices('gpu:0,1'))",
@@ -180,9 +166,7 @@ class BucketedTrainer(gluon.Trainer):
             self._postprocess_settings.check_parameters(self._params)
             # gluon.Trainer resets self._kvstore; _init_kvstore sets it to this store again
             self._chosen_kvstore = trainer_arguments.resolve_kvstore(kvstore, self._contexts)
-            trainer_arguments.check_update_on_kvstore(
-                self._chosen_kvstore, self._optimizer, update_on_kvstore, devices
-            )
+            trainer_arguments.check_update_on_kvstore(self._chosen_kvstore, self._optimizer, update_on_kvstore, devices)
             self._compression_params = trainer_arguments.resolve_compression(
                 self._chosen_kvstore, compression_params, devices, loss_scale
             )
@@ -413,9 +397,7 @@ class BucketedTrainer(gluon.Trainer):
     def _allreduce_grads(self) -> None:
         self._padding.clear_before_sum()
         if self._store_updater is not None:
-            self._store_updater.sum_and_update(
-                self._optimizer, self._stale_gradients, self._counts_differ
-            )
+            self._store_updater.sum_and_update(self._optimizer, self._stale_gradients, self._counts_differ)
         elif self._needs_allreduce:
             for call in self._kvstore_calls:
                 call.run()
@@ -498,11 +480,7 @@ class BucketedTrainer(gluon.Trainer):
 
             # only now, because all processes must have the same weights
             self._store_updater = ServerUpdater(
-                self._kvstore,
-                self.buckets,
-                self.bucket_bytes,
-                self._optimizer,
-                self._updates_buckets,
+                self._kvstore, self.buckets, self.bucket_bytes, self._optimizer, self._updates_buckets
             )
         self._params_to_init: List[Parameter] = []
         load_pending_states(self)
@@ -513,13 +491,9 @@ class BucketedTrainer(gluon.Trainer):
         self._frozen = [param for param in self._params if param.grad_req == "null"]
         blocks, bucket_bytes = live_blocks(), self.bucket_bytes
         if not self._bucket_bytes_given:
-            bucket_bytes = bucket_bytes_per_device(
-                trainable, bucket_bytes, self._contexts, self._chosen_kvstore
-            )
+            bucket_bytes = bucket_bytes_per_device(trainable, bucket_bytes, self._contexts, self._chosen_kvstore)
         on_gpus = self._contexts[0].device_type == "gpu"
-        groups = group_parameters(
-            trainable[::-1], bucket_bytes, convolution_parameters(blocks), on_gpus
-        )
+        groups = group_parameters(trainable[::-1], bucket_bytes, convolution_parameters(blocks), on_gpus)
         self.buckets = [Bucket(params) for params in groups]
         moved = (param for params in groups if len(params) > 1 for param in params)
         invalidate_cached_ops(moved, blocks)
@@ -550,10 +524,7 @@ class BucketedTrainer(gluon.Trainer):
             # Under grad_req "add" only one device keeps the sum, so that the next sum adds it once.
             keeping_devices = 1 if not self._distributed or self._kvstore.rank == 0 else 0
             self._duplicate_sums = [
-                grad
-                for bucket in self.buckets
-                if bucket.adds_gradients
-                for grad in bucket.grads[keeping_devices:]
+                grad for bucket in self.buckets if bucket.adds_gradients for grad in bucket.grads[keeping_devices:]
             ]
         if self._updates_buckets:  # one key, and so one state, per bucket
             self._optimizer.param_dict = dict(enumerate(self.buckets))
@@ -573,6 +544,4 @@ def _check_batch_size(batch_size: Any) -> None:
     """Raise ConfigError for a batch size that gradients cannot be divided by."""
     if not (isinstance(batch_size, Real) and 0 < float(batch_size) < math.inf):
         shown = " ".join(repr(batch_size).split())  # an array's has several lines
-        raise ConfigError(
-            f"batch_size {shown}: give a number above 0: the images of this step on all devices"
-        )
+        raise ConfigError(f"batch_size {shown}: give a number above 0: the images of this step on all devices")

@@ -26,9 +26,7 @@ def restore_on_error(params: Any, optimizer: Any) -> Iterator[None]:
 
     The parameters get their former trainers again, and the optimizer its former ``param_dict``.
     """
-    trainers = [
-        (param, param._trainer) for param in _as_list(params) or () if isinstance(param, Parameter)
-    ]
+    trainers = [(param, param._trainer) for param in _as_list(params) or () if isinstance(param, Parameter)]
     param_dict = optimizer.param_dict if isinstance(optimizer, mx.optimizer.Optimizer) else None
     try:
         yield
@@ -40,12 +38,7 @@ def restore_on_error(params: Any, optimizer: Any) -> Iterator[None]:
         raise
 
 
-def check_arguments(
-    params: Any,
-    optimizer: Any,
-    optimizer_params: Any,
-    bucket_bytes: Any,
-) -> None:
+def check_arguments(params: Any, optimizer: Any, optimizer_params: Any, bucket_bytes: Any) -> None:
     """Raise ConfigError for invalid arguments that gluon.Trainer accepts, or reports only later."""
     params = _as_list(params)
     if params == []:
@@ -54,31 +47,23 @@ def check_arguments(
     if len(set(parameters)) < len(parameters):
         name = next(param.name for param, count in Counter(parameters).items() if count > 1)
         raise ConfigError(
-            f"params: {name} comes several times: give each once, as list(dict.fromkeys(params)) "
-            "has them"
+            f"params: {name} comes several times: give each once, as list(dict.fromkeys(params)) has them"
         )
     if not isinstance(optimizer, (str, mx.optimizer.Optimizer)):
         raise ConfigError(
-            f"optimizer {optimizer!r}: give its name, such as 'sgd', "
-            "or an instance of mx.optimizer.Optimizer"
+            f"optimizer {optimizer!r}: give its name, such as 'sgd', or an instance of mx.optimizer.Optimizer"
         )
     _check_optimizer_params(optimizer, optimizer_params)
     if bucket_bytes is not None and (not _is_number(bucket_bytes) or bucket_bytes < 0):
         raise ConfigError(
-            f"bucket_bytes {bucket_bytes!r}: give a number of bytes, "
-            "0 for a bucket per parameter, or None"
+            f"bucket_bytes {bucket_bytes!r}: give a number of bytes, 0 for a bucket per parameter, or None"
         )
 
 
-def _check_optimizer_params(
-    optimizer: "str | mx.optimizer.Optimizer", optimizer_params: Any
-) -> None:
+def _check_optimizer_params(optimizer: "str | mx.optimizer.Optimizer", optimizer_params: Any) -> None:
     """Raise ConfigError for an unknown optimizer, or parameters that are not a dictionary."""
     if optimizer_params is not None and not isinstance(optimizer_params, Mapping):
-        raise ConfigError(
-            f"optimizer_params {optimizer_params!r}: "
-            "give a dictionary, such as {'learning_rate': 0.1}"
-        )
+        raise ConfigError(f"optimizer_params {optimizer_params!r}: give a dictionary, such as {{'learning_rate': 0.1}}")
     known = mx.optimizer.Optimizer.opt_registry
     if isinstance(optimizer, str) and optimizer.lower() not in known:
         raise ConfigError(unknown("optimizer", optimizer, set(known) - {"test"}))
@@ -125,8 +110,7 @@ def resolve_kvstore(kvstore: Any, ctxs: Sequence[mx.Context]) -> Optional[KVStor
         return make_kvstore(kvstore.lower(), ctxs)
     if not isinstance(kvstore, KVStoreBase):
         raise KVStoreError(
-            f"kvstore {kvstore!r} is no kvstore: give a name, such as 'device', "
-            "or an instance of a KVStoreBase"
+            f"kvstore {kvstore!r} is no kvstore: give a name, such as 'device', or an instance of a KVStoreBase"
         )
     if "async" in kvstore.type:
         raise KVStoreError(
@@ -204,9 +188,7 @@ def resolve_compression(
             f"made to: give it compress='2bit:{threshold:g}' instead"
         )
     if store is not None and not _can_compress(store):
-        choices = " or ".join(
-            repr(name) for name, kind in KVSTORES.items() if kind.supports_compression
-        )
+        choices = " or ".join(repr(name) for name, kind in KVSTORES.items() if kind.supports_compression)
         raise KVStoreError(
             f"compression_params {compression_params}: kvstore {store.type!r} cannot compress "
             f"gradients: choose {choices}"
@@ -225,10 +207,7 @@ def _check_two_bits(compression_params: "Dict[str, Any]") -> None:
     """Raise KVStoreError for anything but 2 bits, the only compression of MXNet 1.9.1."""
     form = "give {'type': '2bit', 'threshold': 0.5}, or another threshold above 0"
     try:
-        known = compression_params["type"] == "2bit" and set(compression_params) <= {
-            "type",
-            "threshold",
-        }
+        known = compression_params["type"] == "2bit" and set(compression_params) <= {"type", "threshold"}
         usable = known and 0 < float(compression_params.get("threshold", 0.5)) < math.inf
     except (KeyError, TypeError, ValueError):
         usable = False

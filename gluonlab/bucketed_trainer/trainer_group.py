@@ -14,10 +14,7 @@ from typing import Any, Callable, List, Sequence, Tuple
 from mxnet import nd
 
 from gluonlab.bucketed_trainer.buckets import BucketPadding
-from gluonlab.bucketed_trainer.gradient_postprocessing import (
-    GradientPostprocessor,
-    PostprocessSettings,
-)
+from gluonlab.bucketed_trainer.gradient_postprocessing import GradientPostprocessor, PostprocessSettings
 from gluonlab.bucketed_trainer.trainer import BucketedTrainer
 from gluonlab.bucketed_trainer.trainer_states import collect_states, set_states
 from gluonlab.errors import KVStoreError
@@ -61,10 +58,7 @@ class TrainerGroup:
         for copy in range(len(self.trainers[0]._contexts)):
             ctxs = [trainer._contexts[copy] for trainer in self._split]
             self._postprocessor.add_gradients(
-                self._gradients_by_device(copy),
-                ctxs,
-                sharded=True,
-                duplicates=self._duplicate_gradients(copy),
+                self._gradients_by_device(copy), ctxs, sharded=True, duplicates=self._duplicate_gradients(copy)
             )
 
     def _gradients_by_device(self, copy: int) -> List[List[nd.NDArray]]:

@@ -37,13 +37,7 @@ from gluonlab.optimizers.optimizer_states import (
     states_to_arrays,
     unique_names,
 )
-from gluonlab.optimizers.optimizer_step import (
-    flatten_state,
-    map_state,
-    read_scalars,
-    set_scalars,
-    update_history,
-)
+from gluonlab.optimizers.optimizer_step import flatten_state, map_state, read_scalars, set_scalars, update_history
 
 
 class _StateLocation(NamedTuple):
@@ -136,9 +130,7 @@ def collect_states(trainer: gluon.Trainer) -> States:
         else ParameterState(name, param.shape, optimizer.begin_num_update)
         for name, param in zip(unique_names(trainer._params), trainer._params)
     )
-    return States(
-        optimizer_class_name(optimizer), optimizer.num_update, read_scalars(optimizer), parameters
-    )
+    return States(optimizer_class_name(optimizer), optimizer.num_update, read_scalars(optimizer), parameters)
 
 
 def _state_locations(trainer: gluon.Trainer) -> Dict[Parameter, _StateLocation]:
@@ -169,16 +161,12 @@ def _key_state(trainer: gluon.Trainer, key: Any) -> KeyState:
     return KeyState(arrays, {(0, 0): update_history(trainer._optimizer, key)})
 
 
-def _parameter_state(
-    state: KeyState, begin: Optional[int], name: str, param: Parameter
-) -> ParameterState:
+def _parameter_state(state: KeyState, begin: Optional[int], name: str, param: Parameter) -> ParameterState:
     """Return a parameter's part of the state of its key, with copies of the arrays on the CPU.
 
     ``begin``: see `_StateLocation`.
     """
-    views = [
-        array if begin is None else _parameter_view(array, begin, param) for array in state.arrays
-    ]
+    views = [array if begin is None else _parameter_view(array, begin, param) for array in state.arrays]
     copies, age = tuple(view.copyto(mx.cpu()) for view in views), state.history_at(begin or 0)
     return ParameterState(name, param.shape, age.updates, copies, age.extra_state)
 
@@ -195,9 +183,7 @@ def _put_states(trainer: gluon.Trainer, states: States, source: str) -> None:
     optimizer, ctxs = trainer._optimizer, trainer._contexts
     updated = trainer.buckets if trainer._updates_buckets else trainer._params
     optimizer.param_dict = dict(enumerate(updated))
-    resume_optimizer(
-        optimizer, key_states, states.num_update, states.scalars, ctxs, trainer._lr_schedule
-    )
+    resume_optimizer(optimizer, key_states, states.num_update, states.scalars, ctxs, trainer._lr_schedule)
     trainer._device_updater = None  # because it holds the old state arrays
     counts = {age.updates for state in key_states.values() for age in state.histories.values()}
     trainer._counts_differ = len(counts) > 1
@@ -233,8 +219,7 @@ def _new_key_states(
         if any(param_states[param].arrays for param in locations):
             nested[key] = _assemble_key_state(trainer, key, locations, param_states, source)
         ages = {
-            (location.begin or 0, location.end): param_states[param].history
-            for param, location in locations.items()
+            (location.begin or 0, location.end): param_states[param].history for param, location in locations.items()
         }
         key_states[key] = KeyState(tuple(flatten_state(nested.get(key))), ages)
     return nested, key_states
@@ -261,8 +246,7 @@ def _assemble_key_state(
             if target.size != saved.size:
                 shapes = f"an array of {param.name}'s state is {saved.shape}, not {target.shape}"
                 raise KVStoreError(
-                    f"{source} does not fit: {shapes}: load what the same optimizer and network "
-                    "have saved"
+                    f"{source} does not fit: {shapes}: load what the same optimizer and network have saved"
                 )
             saved.reshape(target.shape).copyto(target)
     return state

@@ -29,20 +29,7 @@ import time
 import warnings
 from contextlib import contextmanager, suppress
 from types import FrameType, MappingProxyType
-from typing import (
-    Any,
-    Callable,
-    Collection,
-    Dict,
-    Iterator,
-    List,
-    Mapping,
-    NamedTuple,
-    Optional,
-    Sequence,
-    Set,
-    Tuple,
-)
+from typing import Any, Callable, Collection, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 import click
 from click.shell_completion import CompletionItem, ShellComplete, get_completion_class
@@ -60,19 +47,11 @@ from gluonlab.errors import ConfigError, DownloadError, GluonlabError, GluonlabW
 from gluonlab.host import out_of_memory, signals
 from gluonlab.host.command_start import exit_immediately, explain_hidden_module, is_command_starting
 from gluonlab.host.out_of_memory import explain_exhausted_resource
-from gluonlab.host.signals import (
-    EXCEPTION_BY_SIGNAL,
-    RESEND_DELAY_S,
-    Terminated,
-    exit_if_stuck,
-    signal_of,
-)
+from gluonlab.host.signals import EXCEPTION_BY_SIGNAL, RESEND_DELAY_S, Terminated, exit_if_stuck, signal_of
 from gluonlab.plain_text import one_line
 
 SEPARATOR = "--"  # the words after it belong to another command
-WRITTEN_WORDS_KEY = (
-    "gluonlab.cli.as_written"  # key of a click context's ``meta``: the command's words
-)
+WRITTEN_WORDS_KEY = "gluonlab.cli.as_written"  # key of a click context's ``meta``: the command's words
 SIGNAL_STATUS_BASE = 128  # shells add this to the number of the signal that killed a process
 
 OTHER_HEADING, OPTION_WIDTH = "Options", 24
@@ -117,20 +96,14 @@ class Command(click.Command):
         out_of_memory.prepare_last_line()
         is_process = is_command_starting()
         try:
-            with interrupt_on_signals(), exit_if_stuck(
-                lambda: self.interrupted, to_the_end=is_process
-            ):
+            with interrupt_on_signals(), exit_if_stuck(lambda: self.interrupted, to_the_end=is_process):
                 sys.exit(super().main(*args, **kwargs) or 0)
         except (KeyboardInterrupt, click.Abort) as error:  # click converts the first to the second
             interrupt = (error.__context__ if isinstance(error, click.Abort) else None) or error
             number = signal_of(type(interrupt))
-            cause = (
-                f"ended by {number.name}" if isinstance(interrupt, Terminated) else "interrupted"
-            )
+            cause = f"ended by {number.name}" if isinstance(interrupt, Terminated) else "interrupted"
             message = _interrupt_message(interrupt) or self.interrupted
-            _exit_with_message(
-                ": ".join(filter(None, [cause, message])), SIGNAL_STATUS_BASE + number, prefix=""
-            )
+            _exit_with_message(": ".join(filter(None, [cause, message])), SIGNAL_STATUS_BASE + number, prefix="")
         except click.NoSuchOption as error:
             # The error's context contains the command whose option is unknown.
             params = error.ctx.command.get_params(error.ctx) if error.ctx else self.params
@@ -196,10 +169,7 @@ class Command(click.Command):
         return {
             name: opposites[:1]
             for flag in flags
-            for names, opposites in (
-                (flag.opts, flag.secondary_opts),
-                (flag.secondary_opts, flag.opts),
-            )
+            for names, opposites in ((flag.opts, flag.secondary_opts), (flag.secondary_opts, flag.opts))
             for name in names
         }
 
@@ -262,18 +232,14 @@ class Command(click.Command):
         """Return what may be written after the command: its arguments, and an example option."""
         options = [param for param in self.params if isinstance(param, click.Option)]
         words = [param.human_readable_name for param in self.params if param not in options]
-        examples = (
-            f", such as {option.opts[0]} {option.metavar}" for option in options if option.metavar
-        )
+        examples = (f", such as {option.opts[0]} {option.metavar}" for option in options if option.metavar)
         example = next(examples, "")
         return " ".join([*words, *["and"] * bool(words), f"options only{example}"])
 
     def _describe_missing(self, param: click.Parameter) -> str:
         """Return the message for a missing argument or option."""
         if isinstance(param, click.Option):
-            description = (
-                f"{param.opts[0]} {param.metavar} is missing ({one_line(param.help or '')})"
-            )
+            description = f"{param.opts[0]} {param.metavar} is missing ({one_line(param.help or '')})"
             return f"{description}; see --help"
         arguments = [each for each in self.params if isinstance(each, click.Argument)]
         names = " ".join(each.human_readable_name for each in arguments)
@@ -338,11 +304,7 @@ def command(
     def make_command(function: Callable[..., None]) -> Command:
         help = "show the traceback of an error"
         debug = click.option("--debug", is_flag=True, expose_value=False, help=help)
-        context_settings = {
-            "help_option_names": ["-h", "--help"],
-            "max_content_width": 100,
-            **settings,
-        }
+        context_settings = {"help_option_names": ["-h", "--help"], "max_content_width": 100, **settings}
         decorator = click.command(name=name, cls=Command, context_settings=context_settings)
         decorated: Command = decorator(debug(function))
         decorated.interrupted, decorated.most_used = interrupted, most_used.split()
@@ -365,11 +327,7 @@ def lazy_main(module: str) -> Callable[[List[str]], Any]:
     return lambda args: importlib.import_module(module).main(args)
 
 
-def dispatch(
-    program: str,
-    commands: Mapping[str, Tuple[str, Callable[[List[str]], Any]]],
-    args: Sequence[str],
-) -> None:
+def dispatch(program: str, commands: Mapping[str, Tuple[str, Callable[[List[str]], Any]]], args: Sequence[str]) -> None:
     """Call the command whose name is the first of ``args``, with the remaining words.
 
     ``commands``: name -> (summary, function to call with the words).
@@ -394,9 +352,7 @@ def dispatch(
             _exit_with_message(str(error), 2)
         if name.startswith("-"):
             advice = f"write a command before it, {program} COMMAND {name}"
-            _exit_with_message(
-                f"unexpected {name!r}: {advice}: choose {', '.join(sorted(commands))}", 2
-            )
+            _exit_with_message(f"unexpected {name!r}: {advice}: choose {', '.join(sorted(commands))}", 2)
         _exit_with_message(unknown("command", name, commands), 2)
 
 
@@ -410,9 +366,7 @@ def _interrupt_message(interrupt: BaseException) -> str:
     return ""
 
 
-def _exit_with_message(
-    text: str, status: int, prefix: str = "error: ", lines: Sequence[str] = ()
-) -> None:
+def _exit_with_message(text: str, status: int, prefix: str = "error: ", lines: Sequence[str] = ()) -> None:
     """Print a message on standard error, with further ``lines`` below the first, and exit."""
     with suppress(OSError), ignore_closed_reader(sys.stdout):
         pass  # only flushes
@@ -430,9 +384,7 @@ def _show_warning(otherwise: Callable[..., None]) -> Callable[..., None]:
     It prints gluonlab's own warnings on one line, without the position in the code.
     """
 
-    def show(
-        message: Any, category: Any, filename: str, lineno: int, file: Any = None, line: Any = None
-    ) -> None:
+    def show(message: Any, category: Any, filename: str, lineno: int, file: Any = None, line: Any = None) -> None:
         if issubclass(category, GluonlabWarning):
             print_error(f"warning: {one_line(str(message))}")
         else:
@@ -498,9 +450,7 @@ def interrupt_on_signals() -> Iterator[None]:
 
     handlers = {number: signal.getsignal(number) for number in EXCEPTION_BY_SIGNAL}
     defaults = [signal.SIG_DFL, signal.default_int_handler]
-    replaced = [
-        n for n in handlers if handlers[n] in defaults or (n == signal.SIGINT and is_process)
-    ]
+    replaced = [n for n in handlers if handlers[n] in defaults or (n == signal.SIGINT and is_process)]
     for number in replaced:
         signal.signal(number, interrupt)
     sys.unraisablehook = send_lost_again
@@ -515,9 +465,7 @@ def interrupt_on_signals() -> Iterator[None]:
         for number in replaced:
             # Only Python's exit follows, and after an error the error message.
             is_last = is_process and number == signal.SIGINT
-            next_handler = (
-                exit_immediately if isinstance(sys.exc_info()[1], SystemExit) else _ignore_interrupt
-            )
+            next_handler = exit_immediately if isinstance(sys.exc_info()[1], SystemExit) else _ignore_interrupt
             signal.signal(number, next_handler if is_last else handlers[number])
         if late:
             raise EXCEPTION_BY_SIGNAL[late]
@@ -575,10 +523,7 @@ def check_typography(words: Sequence[str], params: Sequence[click.Parameter]) ->
 def _possible_options(words: Sequence[str], params: Sequence[click.Parameter]) -> Iterator[str]:
     """Yield the words that are options or arguments; leave out the values of options."""
     options_with_value = {
-        name
-        for param in params
-        if isinstance(param, click.Option) and not param.is_flag
-        for name in param.opts
+        name for param in params if isinstance(param, click.Option) and not param.is_flag for name in param.opts
     }
     previous = ""
     for word in words:
@@ -594,10 +539,7 @@ def check_dash(word: str, options: Collection[str]) -> None:
     option = word.partition("=")[0]
     long_dash = _LONG_DASH_PATTERN.match(option)
     if long_dash is not None:
-        corrected, reason = (
-            f"--{option[long_dash.end() :]}",
-            "begins with a long dash, as word processors write",
-        )
+        corrected, reason = (f"--{option[long_dash.end() :]}", "begins with a long dash, as word processors write")
     elif _ONE_DASH_PATTERN.fullmatch(option) and (
         {f"-{option}"} & {*options, *OPTION_BY_ALIAS} or option[:2] not in options
     ):

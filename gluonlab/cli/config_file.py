@@ -53,9 +53,7 @@ def read_settings(path: str, command: click.Command) -> Dict[str, Any]:
     supports are returned. ``out``, the run's folder, is left out. Raises ConfigError, which names
     the file and the key.
     """
-    supported = {
-        param.name for param in command.params if isinstance(param, SettingOption) and param.name
-    }
+    supported = {param.name for param in command.params if isinstance(param, SettingOption) and param.name}
     options = {name for param in command.params for name in param.opts}
     other_options = options - set(map(option_name, supported))
     source = f"--config {path}"
@@ -66,9 +64,7 @@ def read_settings(path: str, command: click.Command) -> Dict[str, Any]:
         if option in other_options and not is_run:
             raise ConfigError(f"{source}: {key} is no setting: write {option} as an option")
         if isinstance(value, dict) and key.replace("-", "_") not in FIELDS:
-            raise ConfigError(
-                f"{source}: [{key[:80]}] is a table: write its settings without one, as epochs = 5"
-            )
+            raise ConfigError(f"{source}: [{key[:80]}] is a table: write its settings without one, as epochs = 5")
         name = _field_name(key, source)
         if value is None or (is_run and (name == "out" or value == FIELDS[name].default)):
             continue
@@ -96,20 +92,14 @@ def _read_content(path: str, source: str) -> Tuple[Dict[str, Any], bool]:
         from gluonlab.runs.run_schema import CONFIG
 
         config_path = Path(path) / CONFIG
-        advice = (
-            f"it is a run's folder: give its file, {config_path}"
-            if config_path.is_file()
-            else FILE_ADVICE
-        )
+        advice = f"it is a run's folder: give its file, {config_path}" if config_path.is_file() else FILE_ADVICE
         raise ConfigError(f"{source}: {advice}")
     try:
         text = read_bounded(Path(path), MAX_FILE_BYTES[ending]).decode("utf-8-sig")
     except DataError as error:
         raise ConfigError(f"--config {error}: {FILE_ADVICE}") from None
     except OSError as error:
-        raise ConfigError(
-            f"{source} cannot be read ({error.strerror or error}): {FILE_ADVICE}"
-        ) from None
+        raise ConfigError(f"{source} cannot be read ({error.strerror or error}): {FILE_ADVICE}") from None
     except UnicodeDecodeError as error:
         reason = f"byte {error.start} is no UTF-8"
         raise ConfigError(f"{source} cannot be read ({reason}): {FILE_ADVICE}") from None
@@ -135,9 +125,7 @@ def _parse_toml(text: str) -> Any:
         try:
             import tomli as reader
         except ImportError:
-            raise ConfigError(
-                "to read TOML, Python before 3.11 needs tomli: pip install tomli, or give JSON"
-            ) from None
+            raise ConfigError("to read TOML, Python before 3.11 needs tomli: pip install tomli, or give JSON") from None
     if text.count("[") + text.count("{") > MAX_BRACKETS:
         raise ValueError(f"more than {MAX_BRACKETS} brackets")
     return reader.loads(text)
@@ -187,9 +175,7 @@ def _check_value(source: str, name: str, value: Any) -> Any:
     """Check and convert a value of the file. ``source``: file and key, for messages."""
     if not _is_plain_value(value):
         description = INVALID_VALUE_NAMES.get(type(value)) or repr(value)
-        raise ConfigError(
-            f"{source} is {description}: give text, a number, true, false or a list of them"
-        )
+        raise ConfigError(f"{source} is {description}: give text, a number, true, false or a list of them")
     if FIELDS[name].metadata["check"] is check_flag and not isinstance(value, bool):
         raise ConfigError(f"{source} {json.dumps(value)}: give true or false")
     return FIELDS[name].metadata["check"](source, value)

@@ -15,11 +15,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, Callable, Deque, Iterator, Optional, Tuple
 
 # Event of a poll -> error of writing to a closed terminal, pipe or descriptor.
-ERROR_BY_POLL_EVENT = {
-    select.POLLHUP: errno.EIO,
-    select.POLLERR: errno.EPIPE,
-    select.POLLNVAL: errno.EBADF,
-}
+ERROR_BY_POLL_EVENT = {select.POLLHUP: errno.EIO, select.POLLERR: errno.EPIPE, select.POLLNVAL: errno.EBADF}
 
 
 def open_closed_descriptors() -> None:
@@ -59,12 +55,7 @@ def _write_error(stream: Any) -> Optional[int]:
     poll.register(stream.fileno(), select.POLLOUT)
     events = [event for _, event in poll.poll(0)]
     return next(
-        (
-            ERROR_BY_POLL_EVENT[flag]
-            for flag in ERROR_BY_POLL_EVENT
-            if any(event & flag for event in events)
-        ),
-        None,
+        (ERROR_BY_POLL_EVENT[flag] for flag in ERROR_BY_POLL_EVENT if any(event & flag for event in events)), None
     )
 
 

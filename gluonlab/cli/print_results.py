@@ -67,9 +67,7 @@ def print_evaluation(evaluation: "Evaluation", as_json: bool) -> None:
     _print_summary(summary, as_json, text, evaluation.score.confusion, evaluation.plan)
 
 
-def _print_summary(
-    summary: Dict[str, Any], as_json: bool, text: str, confusion: "Confusion | None", plan: Any
-) -> None:
+def _print_summary(summary: Dict[str, Any], as_json: bool, text: str, confusion: "Confusion | None", plan: Any) -> None:
     """Print the summary as JSON, or the text and the confusion matrix, if there is one."""
     from gluonlab.training.evaluate import format_confusion  # imports MXNet
 
@@ -81,6 +79,4 @@ def _print_summary(
 def _format_accuracy(summary: Dict[str, Any]) -> str:
     """Return ``accuracy 0.9750 (top-5 0.9990)``; top-5 only for more than five classes."""
     top5 = summary["top5_accuracy"]
-    return f"accuracy {summary['accuracy']:.4f}" + (
-        f" (top-5 {top5:.4f})" if top5 is not None else ""
-    )
+    return f"accuracy {summary['accuracy']:.4f}" + (f" (top-5 {top5:.4f})" if top5 is not None else "")

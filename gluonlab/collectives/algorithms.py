@@ -43,9 +43,7 @@ Algorithm = Callable[..., Schedule]
 _Definition = Tuple[Sequence[int], Iterable[Sequence[Transfer]]]
 
 
-def _schedule_function(
-    name: str, collective: str
-) -> Callable[[Callable[..., _Definition]], Algorithm]:
+def _schedule_function(name: str, collective: str) -> Callable[[Callable[..., _Definition]], Algorithm]:
     """Return a decorator that makes an algorithm from a definition.
 
     A definition is a function that returns (owner of each chunk, steps). Its arguments are the
@@ -58,26 +56,18 @@ def _schedule_function(
         options = set(signature(definition).parameters) - {"world_size"}
 
         @wraps(definition)
-        def algorithm(
-            world_size: int, *, chunks: Optional[int] = None, groups: Optional[Groups] = None
-        ) -> Schedule:
+        def algorithm(world_size: int, *, chunks: Optional[int] = None, groups: Optional[Groups] = None) -> Schedule:
             if not is_integer_at_least(world_size):
-                raise ScheduleError(
-                    f"{name} for a world of {world_size!r} ranks: there must be at least 1"
-                )
+                raise ScheduleError(f"{name} for a world of {world_size!r} ranks: there must be at least 1")
             if chunks is not None and "chunks" not in options:
                 raise ScheduleError(
                     f"{name} cuts the buffer itself: chunks={chunks!r} is for star, sharded, tree, "
                     "double_tree, hierarchical"
                 )
             if groups is not None and "groups" not in options:
-                raise ScheduleError(
-                    f"{name} knows no groups: groups={groups!r} is for hierarchical"
-                )
+                raise ScheduleError(f"{name} knows no groups: groups={groups!r} is for hierarchical")
             arguments = {"chunks": chunks, "groups": groups}
-            owner, steps = definition(
-                world_size, **{option: arguments[option] for option in options}
-            )
+            owner, steps = definition(world_size, **{option: arguments[option] for option in options})
             nonempty = tuple(tuple(step) for step in steps if step)
             return Schedule(name, collective, world_size, len(owner), tuple(owner), nonempty)
 
@@ -98,9 +88,7 @@ def _chunk_count(name: str, requested: Optional[int], default: int, at_least: in
     """Return the number of chunks of algorithm ``name``. Raise ScheduleError for too few."""
     chunks = default if requested is None else requested
     if not is_integer_at_least(chunks, at_least):
-        raise ScheduleError(
-            f"{name} with chunks={chunks!r}: a whole number from {at_least} on is possible"
-        )
+        raise ScheduleError(f"{name} with chunks={chunks!r}: a whole number from {at_least} on is possible")
     return chunks
 
 
@@ -163,10 +151,7 @@ def sharded(world_size: int, chunks: Optional[int]) -> _Definition:
     Cost, with p chunks: 2 (p-1) (alpha + n/p beta) + (p-1) n/p gamma. The star's latency, but all
     ports share the bytes.
     """
-    return _combine(
-        sharded_reduce_scatter(world_size, chunks=chunks),
-        sharded_all_gather(world_size, chunks=chunks),
-    )
+    return _combine(sharded_reduce_scatter(world_size, chunks=chunks), sharded_all_gather(world_size, chunks=chunks))
 
 
 @_schedule_function("ring", REDUCE_SCATTER)
@@ -187,9 +172,7 @@ def ring_all_gather(world_size: int) -> _Definition:
     Cost: (p-1) (alpha + n/p beta).
     """
     n = world_size
-    steps = [
-        [Transfer(r, (r + 1) % n, (r + 1 - s) % n, COPY) for r in range(n)] for s in range(n - 1)
-    ]
+    steps = [[Transfer(r, (r + 1) % n, (r + 1 - s) % n, COPY) for r in range(n)] for s in range(n - 1)]
     return [(chunk - 1) % n for chunk in range(n)], steps
 
 
@@ -255,11 +238,7 @@ def halving_doubling_reduce_scatter(world_size: int) -> _Definition:
     steps = [[Transfer(rank, rank - core, chunk, ADD) for rank, chunk in folded]]
     for half in _halving_distances(core):
         steps.append(
-            [
-                Transfer(r, r ^ half, chunk, ADD)
-                for r in range(core)
-                for chunk in _aligned_block(r ^ half, half)
-            ]
+            [Transfer(r, r ^ half, chunk, ADD) for r in range(core) for chunk in _aligned_block(r ^ half, half)]
         )
     return range(core), steps
 
@@ -273,11 +252,7 @@ def halving_doubling_all_gather(world_size: int) -> _Definition:
     """
     core, folded = _fold_ranks(world_size)
     steps = [
-        [
-            Transfer(r, r ^ half, chunk, COPY)
-            for r in range(core)
-            for chunk in _aligned_block(r, half)
-        ]
+        [Transfer(r, r ^ half, chunk, COPY) for r in range(core) for chunk in _aligned_block(r, half)]
         for half in reversed(_halving_distances(core))
     ]
     unfold = [Transfer(rank - core, rank, chunk, COPY) for rank, chunk in folded]
@@ -293,9 +268,7 @@ def halving_doubling(world_size: int) -> _Definition:
     Thakur, Rabenseifner, Gropp, "Optimization of Collective Communication Operations in MPICH"
     (2005), section 4.5.
     """
-    return _combine(
-        halving_doubling_reduce_scatter(world_size), halving_doubling_all_gather(world_size)
-    )
+    return _combine(halving_doubling_reduce_scatter(world_size), halving_doubling_all_gather(world_size))
 
 
 @_schedule_function("hierarchical", ALLREDUCE)
@@ -326,14 +299,9 @@ def hierarchical(world_size: int, chunks: Optional[int], groups: Optional[Groups
             for rank in group
             if rank != leader
         ]
-        across += [
-            Transfer(leader, owner[chunk], chunk, ADD)
-            for leader in leaders
-            if leader != owner[chunk]
-        ]
+        across += [Transfer(leader, owner[chunk], chunk, ADD) for leader in leaders if leader != owner[chunk]]
     between_groups, outward = (
-        [Transfer(dst, src, chunk, COPY) for src, dst, chunk, _ in sums]
-        for sums in (across, inward)
+        [Transfer(dst, src, chunk, COPY) for src, dst, chunk, _ in sums] for sums in (across, inward)
     )
     return owner, [inward, across, between_groups, outward]
 
@@ -346,9 +314,7 @@ def _resolve_groups(world_size: int, requested: Optional[Groups]) -> List[List[i
     groups = [list(group) for group in requested if len(group)]
     ranks = sorted((rank for group in groups for rank in group), key=str)
     if ranks != sorted(range(world_size), key=str):
-        raise ScheduleError(
-            f"groups={groups}: each of the ranks 0 to {world_size - 1} is in one group, once"
-        )
+        raise ScheduleError(f"groups={groups}: each of the ranks 0 to {world_size - 1} is in one group, once")
     return groups
 
 
@@ -386,8 +352,7 @@ def make_balanced_tree(world_size: int) -> Tree:
     """
     levels = [(rank + 1).bit_length() - 1 for rank in range(world_size)]
     return Tree(
-        tuple(max(0, (rank - 1) // 2) for rank in range(world_size)),
-        tuple(levels[-1] - level for level in levels),
+        tuple(max(0, (rank - 1) // 2) for rank in range(world_size)), tuple(levels[-1] - level for level in levels)
     )
 
 
@@ -460,11 +425,7 @@ def _reduce_then_broadcast(trees_and_chunks: Sequence[Tuple[Tree, Sequence[int]]
     """
     up = [_reduce_steps(tree, chunks) for tree, chunks in trees_and_chunks]
     down = [
-        [
-            tuple(Transfer(dst, src, chunk, COPY) for src, dst, chunk, _ in step)
-            for step in steps[::-1]
-        ]
-        for steps in up
+        [tuple(Transfer(dst, src, chunk, COPY) for src, dst, chunk, _ in step) for step in steps[::-1]] for steps in up
     ]
     directions = (zip_longest(*steps, fillvalue=()) for steps in (up, down))
     return [sum(parallel_steps, ()) for direction in directions for parallel_steps in direction]
@@ -554,9 +515,7 @@ def nest_over_hosts(name: str, scatter: Schedule, across: Schedule, gather: Sche
     """
     combine_halves(name, scatter, gather)
     if across.collective != ALLREDUCE:
-        raise ScheduleError(
-            f"{name}: across hosts goes an allreduce, not {across.name}, a {across.collective}"
-        )
+        raise ScheduleError(f"{name}: across hosts goes an allreduce, not {across.name}, a {across.collective}")
     hosts, devices, parts = range(across.world_size), scatter.world_size, range(across.chunks)
 
     def in_every_host(steps: Sequence[Step]) -> Iterator[Step]:
@@ -608,9 +567,7 @@ def make_schedule_over_hosts(
     messages pass.
     """
     if within not in HALVES:
-        raise ScheduleError(
-            f"{within!r} within hosts: choose {', '.join(HALVES)}, which are made of two halves"
-        )
+        raise ScheduleError(f"{within!r} within hosts: choose {', '.join(HALVES)}, which are made of two halves")
     scatter, gather = (half(devices) for half in HALVES[within])
     if order is not None:
         scatter, gather = scatter.placed(order), gather.placed(order)

@@ -95,9 +95,7 @@ class CoalescedTransfer(NamedTuple):
     last_source_ready: bool = False
 
 
-def coalesce_transfers(
-    schedule: Schedule, parts: Sequence[Sequence[ArrayRange]]
-) -> Iterator[CoalescedTransfer]:
+def coalesce_transfers(schedule: Schedule, parts: Sequence[Sequence[ArrayRange]]) -> Iterator[CoalescedTransfer]:
     """Yield all transfers, step by step, as few large operations, for GPUs.
 
     On GPUs MXNet's engine waits for the stream after each operation, so even small operations are
@@ -112,18 +110,13 @@ def coalesce_transfers(
             for part in parts[chunk]
         ]
         coalesced: List[CoalescedTransfer] = []
-        for move in sorted(
-            uncoalesced, key=lambda move: (move.dst, move.op, move.sources, move.part)
-        ):
+        for move in sorted(uncoalesced, key=lambda move: (move.dst, move.op, move.sources, move.part)):
             array, begin, end = move.part
             previous = coalesced[-1] if coalesced else None
             if (
                 previous
                 and previous.part == (array, previous.part.begin, begin)
-                and (
-                    (previous.op, previous.dst, previous.sources)
-                    == (move.op, move.dst, move.sources)
-                )
+                and ((previous.op, previous.dst, previous.sources) == (move.op, move.dst, move.sources))
             ):
                 coalesced.pop()
                 part = ArrayRange(array, previous.part.begin, end)

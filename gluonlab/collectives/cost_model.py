@@ -26,28 +26,11 @@ import operator
 from collections import Counter
 from dataclasses import dataclass
 from itertools import combinations
-from typing import (
-    Any,
-    Callable,
-    Dict,
-    Iterable,
-    Iterator,
-    List,
-    Mapping,
-    NamedTuple,
-    Sequence,
-    Tuple,
-)
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Sequence, Tuple
 
 import numpy as np
 
-from gluonlab.collectives.schedule import (
-    ALLREDUCE,
-    IS_ADD,
-    Schedule,
-    ScheduleArrays,
-    schedule_to_arrays,
-)
+from gluonlab.collectives.schedule import ALLREDUCE, IS_ADD, Schedule, ScheduleArrays, schedule_to_arrays
 from gluonlab.collectives.topology import INFINITE, Link, Pair, PortRoutes, Route, Topology
 from gluonlab.errors import ScheduleError
 
@@ -137,9 +120,7 @@ def prices(schedule: Schedule, topology: Topology, sizes: Sequence[float]) -> Li
         for steps_of_size, size in zip(steps, sizes):
             steps_of_size += step_loads.step_prices(topology, size / schedule.chunks)
     identity = schedule.name, topology.name, schedule.collective, schedule.world_size
-    return [
-        Price(*identity, size, tuple(steps_of_size)) for size, steps_of_size in zip(sizes, steps)
-    ]
+    return [Price(*identity, size, tuple(steps_of_size)) for size, steps_of_size in zip(sizes, steps)]
 
 
 class Traffic(NamedTuple):
@@ -157,10 +138,7 @@ def traffic(schedule: Schedule, size_bytes: float) -> List[Traffic]:
     sent = Counter(transfer.src for step in schedule.steps for transfer in step)
     received = Counter(transfer.dst for step in schedule.steps for transfer in step)
     chunk_bytes = size_bytes / schedule.chunks
-    return [
-        Traffic(sent[rank] * chunk_bytes, received[rank] * chunk_bytes)
-        for rank in range(schedule.world_size)
-    ]
+    return [Traffic(sent[rank] * chunk_bytes, received[rank] * chunk_bytes) for rank in range(schedule.world_size)]
 
 
 def algbw(size_bytes: float, seconds: float) -> float:
@@ -207,10 +185,7 @@ def make_route_table(routes: Mapping[Pair, Route], src: Any, dst: Any) -> RouteT
     numbers: Dict[Link, int] = {}
 
     def number_links(link_sequences: Iterable[Sequence[Link]]) -> Any:
-        rows = [
-            [numbers.setdefault(link, len(numbers)) for link in sequence]
-            for sequence in link_sequences
-        ]
+        rows = [[numbers.setdefault(link, len(numbers)) for link in sequence] for sequence in link_sequences]
         longest = max(map(len, rows), default=0)
         padded = [row + [NO_LINK] * (longest - len(row)) for row in rows]
         return np.array(padded, np.int64).reshape(len(rows), longest)
@@ -218,10 +193,7 @@ def make_route_table(routes: Mapping[Pair, Route], src: Any, dst: Any) -> RouteT
     pairs = list(zip(src.tolist(), dst.tolist()))
     if isinstance(routes, PortRoutes):
         out, into = number_links(routes.out_links), number_links(routes.in_links)
-        link_numbers, latency_s = (
-            np.hstack([out[src], into[dst]]),
-            np.full(len(src), routes.latency_s),
-        )
+        link_numbers, latency_s = (np.hstack([out[src], into[dst]]), np.full(len(src), routes.latency_s))
         special_rows = [row for row, pair in enumerate(pairs) if pair in routes.special_routes]
     else:
         link_numbers, latency_s = np.zeros((len(src), 0), np.int64), np.zeros(len(src))
@@ -269,9 +241,7 @@ class _StepLoads:
         link_numbers = table.link_numbers[self.pair]  # (messages, longest)
         is_link = link_numbers != NO_LINK
         message_bytes = (self.chunks * chunk_bytes)[:, None]
-        link_s = (
-            table.latency_s[self.pair][:, None] + message_bytes / table.bytes_per_s[link_numbers]
-        )
+        link_s = table.latency_s[self.pair][:, None] + message_bytes / table.bytes_per_s[link_numbers]
         cell = ((self.step * links)[:, None] + link_numbers)[is_link]  # (step, link) as a number
         busy_s = np.bincount(cell, link_s[is_link], self.steps * links)
         longest_s = busy_s.reshape(self.steps, links).max(axis=1, initial=0.0)
@@ -308,9 +278,7 @@ def _count_loads(schedule: Schedule, topology: Topology) -> Iterator[_StepLoads]
         added = np.bincount(cell, minlength=steps * devices).reshape(-1, devices)
         max_additions, total_additions = added.max(axis=1), added.sum(axis=1)
         message_step, pair_row = np.divmod(messages, len(used_pairs))
-        yield _StepLoads(
-            steps, table, message_step, pair_row, chunks, max_additions, total_additions
-        )
+        yield _StepLoads(steps, table, message_step, pair_row, chunks, max_additions, total_additions)
 
 
 def _count_in_order(values: Any) -> Tuple[Any, Any]:
@@ -334,9 +302,7 @@ def select_cheapest(schedules: Sequence[Schedule], topology: Topology) -> List[S
 
     The first of several schedules with the same price counts, so the choice is reproducible.
     """
-    seconds_by_schedule = [
-        [price.seconds for price in prices(schedule, topology, SIZES)] for schedule in schedules
-    ]
+    seconds_by_schedule = [[price.seconds for price in prices(schedule, topology, SIZES)] for schedule in schedules]
     best = {lowest_cost_index(costs) for costs in zip(*seconds_by_schedule)}
     return [schedules[number] for number in sorted(best)]
 
@@ -344,9 +310,7 @@ def select_cheapest(schedules: Sequence[Schedule], topology: Topology) -> List[S
 def lowest_cost_index(costs: Sequence[float]) -> int:
     """Return the index of the first cost that is the lowest, up to rounding."""
     lowest = min(costs)
-    return next(
-        number for number, cost in enumerate(costs) if cost <= lowest * (1 + PRICE_TOLERANCE)
-    )
+    return next(number for number, cost in enumerate(costs) if cost <= lowest * (1 + PRICE_TOLERANCE))
 
 
 # --- the assignment of devices to ranks
@@ -385,9 +349,7 @@ def find_best_order(schedule: Schedule, topology: Topology) -> List[int]:
         *costs, cost_at_order_bytes = costs_at_sizes
         if order == identity:
             limits = [cost * (1 + PRICE_TOLERANCE) for cost in costs]
-        if cost_at_order_bytes < lowest * (1 - PRICE_TOLERANCE) and all(
-            map(operator.le, costs, limits)
-        ):
+        if cost_at_order_bytes < lowest * (1 - PRICE_TOLERANCE) and all(map(operator.le, costs, limits)):
             best, lowest = order, cost_at_order_bytes
     return best
 

@@ -79,10 +79,7 @@ class LowerBound:
 
     def seconds(self, size_bytes: float) -> float:
         """Return the lower bound for a buffer of ``size_bytes`` on every device."""
-        return min(
-            max(line.fixed_s + line.s_per_byte * size_bytes for line in lines)
-            for lines in self.cases
-        )
+        return min(max(line.fixed_s + line.s_per_byte * size_bytes for line in lines) for lines in self.cases)
 
 
 def floor_of(topology: Topology, collective: str = ALLREDUCE) -> LowerBound:
@@ -103,16 +100,10 @@ def floor_of(topology: Topology, collective: str = ALLREDUCE) -> LowerBound:
     if topology.world_size == 1:
         return LowerBound(collective, topology.name, ((LinearCost(0.0, 0.0),),))
     capacity = LinkCapacity(topology)
-    cases = (
-        _allreduce_cases(capacity) if collective == ALLREDUCE else _half_cases(capacity, collective)
-    )
-    addition_cost = LinearCost(
-        0.0, 0.0 if collective == ALL_GATHER else addition_seconds_per_byte(topology)
-    )
+    cases = _allreduce_cases(capacity) if collective == ALLREDUCE else _half_cases(capacity, collective)
+    addition_cost = LinearCost(0.0, 0.0 if collective == ALL_GATHER else addition_seconds_per_byte(topology))
     return LowerBound(
-        collective,
-        topology.name,
-        tuple(tuple(line.plus(addition_cost) for line in lines) for lines in cases),
+        collective, topology.name, tuple(tuple(line.plus(addition_cost) for line in lines) for lines in cases)
     )
 
 
@@ -148,9 +139,7 @@ def _allreduce_cases(capacity: LinkCapacity) -> List[List[LinearCost]]:
     three_steps = [either, LinearCost(alpha * (2 + min(inward.messages, outward.messages)), 0.0)]
     more_steps = [LinearCost(alpha * _min_gossip_messages(capacity), 0.0)]
     cases = zip((2, 3, 4), (two_steps, three_steps, more_steps))
-    return [
-        [*lines, LinearCost(steps * alpha, s_per_byte), distance_bound] for steps, lines in cases
-    ]
+    return [[*lines, LinearCost(steps * alpha, s_per_byte), distance_bound] for steps, lines in cases]
 
 
 def _half_cases(capacity: LinkCapacity, collective: str) -> List[List[LinearCost]]:
@@ -164,20 +153,12 @@ def _half_cases(capacity: LinkCapacity, collective: str) -> List[List[LinearCost
     s_per_byte = capacity.seconds_per_byte(both_ways=False)
     distance_bound = LinearCost(_radius(_shortest_latencies(capacity), inward), 0.0)
     messages = _min_growth_messages(capacity.topology.world_size, capacity.max_partners(inward))
-    cases = (
-        (1, _fan_lines(capacity.min_fan_cost(inward), alpha)),
-        (2, [LinearCost(alpha * messages, 0.0)]),
-    )
-    return [
-        [*lines, LinearCost(steps * alpha, s_per_byte), distance_bound] for steps, lines in cases
-    ]
+    cases = ((1, _fan_lines(capacity.min_fan_cost(inward), alpha)), (2, [LinearCost(alpha * messages, 0.0)]))
+    return [[*lines, LinearCost(steps * alpha, s_per_byte), distance_bound] for steps, lines in cases]
 
 
 def _fan_lines(fan: FanCost, alpha: float) -> List[LinearCost]:
-    return [
-        LinearCost(fan.messages * alpha, 0.0),
-        LinearCost(fan.messages_with_bytes * alpha, fan.s_per_byte),
-    ]
+    return [LinearCost(fan.messages * alpha, 0.0), LinearCost(fan.messages_with_bytes * alpha, fan.s_per_byte)]
 
 
 def _lowest_latency(capacity: LinkCapacity) -> float:
@@ -224,17 +205,12 @@ def _min_gossip_messages(capacity: LinkCapacity) -> int:
         return max_log_growth[between] >= math.log(rows * columns) / 2 - 1e-9
 
     for total in count(2):
-        splits = [
-            (first, last) for first in range(1, total) for last in range(1, total - first + 1)
-        ]
+        splits = [(first, last) for first in range(1, total) for last in range(1, total - first + 1)]
         if any(is_enough(first, last, total - first - last) for first, last in splits):
             return total
         last_step_messages = range(1, len(max_log_growth) + 1)
         max_log_growth.append(
-            max(
-                math.log(_max_norm_growth(receives(m), sends(m))) + max_log_growth[-m]
-                for m in last_step_messages
-            )
+            max(math.log(_max_norm_growth(receives(m), sends(m))) + max_log_growth[-m] for m in last_step_messages)
         )
     raise AssertionError("the norm grows without end")
 
@@ -285,10 +261,7 @@ class LinkCapacity:
         self.topology, p = topology, topology.world_size
         self._src, self._dst = np.nonzero(~np.eye(p, dtype=bool))
         table = make_route_table(topology.routes, self._src, self._dst)
-        self._speeds, self._link_numbers = (
-            table.bytes_per_s,
-            _drop_repeated_links(table.link_numbers),
-        )
+        self._speeds, self._link_numbers = (table.bytes_per_s, _drop_repeated_links(table.link_numbers))
         self.latency_s = np.zeros((p, p))
         self.latency_s[self._src, self._dst] = table.latency_s
 
@@ -305,10 +278,7 @@ class LinkCapacity:
             busy_times = use_counts / self._speeds
             limiting_link = np.where(busy_times == busy_times.max(), use_counts, 0).argmax()
             byte_limits.append(
-                (
-                    int(use_counts[limiting_link]),
-                    self._speeds[limiting_link] / use_counts[limiting_link],
-                )
+                (int(use_counts[limiting_link]), self._speeds[limiting_link] / use_counts[limiting_link])
             )
             max_messages.append(int(use_counts.max()))
         messages, speeds = zip(*byte_limits)
@@ -339,9 +309,7 @@ class LinkCapacity:
         their speeds. An allreduce also sends every chunk out of every part, and into it.
         """
         ways = 2 if both_ways else 1
-        return max(
-            self._partition_seconds_per_byte(parts, ways) for parts in _partitions(self.topology)
-        )
+        return max(self._partition_seconds_per_byte(parts, ways) for parts in _partitions(self.topology))
 
     def _partition_seconds_per_byte(self, parts: Sequence[RankSet], ways: int) -> float:
         part_of_rank = np.zeros(self.topology.world_size, np.int64)
@@ -354,9 +322,7 @@ class LinkCapacity:
         if ways == 1:
             return all_parts_bound
         sides = (_group_rows(side[crosses], len(parts)) for side in (src_part, dst_part))
-        return max(
-            all_parts_bound, *(1 / self._min_cover_speed(routes[rows]) for rows in chain(*sides))
-        )
+        return max(all_parts_bound, *(1 / self._min_cover_speed(routes[rows]) for rows in chain(*sides)))
 
     def _min_cover_speed(self, routes: Any) -> float:
         """Return the lowest total bytes/s of some sets of links of which every route passes one.

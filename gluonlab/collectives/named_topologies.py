@@ -72,10 +72,7 @@ def pcie_route(
     ``switch_of`` and ``cpu_of`` return the switch and the CPU above a GPU. ``cpus_bytes_per_s`` is
     the speed between CPUs, by default that of PCIe.
     """
-    up, down = (
-        pcie_links_up(src, bytes_per_s, switch_of),
-        pcie_links_down(dst, bytes_per_s, switch_of),
-    )
+    up, down = (pcie_links_up(src, bytes_per_s, switch_of), pcie_links_down(dst, bytes_per_s, switch_of))
     if switch_of(src) == switch_of(dst):
         return Route((up[0], down[1]), PEER_COPY_S)
     if cpu_of(src) == cpu_of(dst):
@@ -99,8 +96,7 @@ def pcie_routes(
     }
     devices = range(world_size)
     out_links, in_links = (
-        [port(device, bytes_per_s, switch_of) for device in devices]
-        for port in (pcie_links_up, pcie_links_down)
+        [port(device, bytes_per_s, switch_of) for device in devices] for port in (pcie_links_up, pcie_links_down)
     )
     return PortRoutes(out_links, in_links, PEER_COPY_S, special_routes)
 
@@ -108,9 +104,7 @@ def pcie_routes(
 # --- known machines
 
 DEFAULT_DEVICES = 8
-AMD_CPU_LINK = (
-    16e9  # bytes/s between two CPUs of AMD and direction, as NCCL counts (src/graph/topo.h)
-)
+AMD_CPU_LINK = 16e9  # bytes/s between two CPUs of AMD and direction, as NCCL counts (src/graph/topo.h)
 EFA_FILES = "aws-ofi-nccl's topology"
 
 # MXNet, src/kvstore/gpu_topology.h and tests/cpp/kvstore/gpu_topology_test.cc; nvidia-smi topo -m
@@ -218,9 +212,7 @@ def pcie(world_size: int = DEFAULT_DEVICES) -> Topology:
         "and additions as fast as a V100's"
     )
     routes = pcie_routes(world_size, PCIE_3, shared_switch, lambda device: 0)
-    groups = tuple(
-        tuple(range(first, min(first + 2, world_size))) for first in range(0, world_size, 2)
-    )
+    groups = tuple(tuple(range(first, min(first + 2, world_size))) for first in range(0, world_size, 2))
     return Topology("pcie", world_size, routes, V100, groups=groups, note=note)
 
 
@@ -249,9 +241,7 @@ TOPOLOGIES: Dict[str, Callable[..., Topology]] = {
 RESIZABLE = ("pcie", "nvswitch")
 
 
-def _switch_machine(
-    name: str, world_size: int, bytes_per_s: float, reduce_bytes_per_s: float, note: str
-) -> Topology:
+def _switch_machine(name: str, world_size: int, bytes_per_s: float, reduce_bytes_per_s: float, note: str) -> Topology:
     check_device_count(name, world_size)
     ports = switch(world_size, PEER_COPY_S, bytes_per_s, reduce_bytes_per_s)
     return replace(ports, name=name, note=note)
@@ -324,21 +314,14 @@ def repeat_host(host: Topology, hosts: int, network: HostNetwork) -> Topology:
     for host_number in range(hosts):
         for (src, dst), route in host.routes.items():
             links = tuple(_prefix_host(host_number, link) for link in route.links)
-            routes_within[host_number * devices + src, host_number * devices + dst] = Route(
-                links, route.latency_s
-            )
-    host_devices = [
-        (host_number, device) for host_number in range(hosts) for device in range(devices)
-    ]
+            routes_within[host_number * devices + src, host_number * devices + dst] = Route(links, route.latency_s)
+    host_devices = [(host_number, device) for host_number in range(hosts) for device in range(devices)]
     out_links, in_links = (
         [_network_links(*host_device, devices, network, in_links) for host_device in host_devices]
         for in_links in (False, True)
     )
     routes = PortRoutes(out_links, in_links, network.latency_s, routes_within)
-    members = tuple(
-        tuple(range(host_number * devices, (host_number + 1) * devices))
-        for host_number in range(hosts)
-    )
+    members = tuple(tuple(range(host_number * devices, (host_number + 1) * devices)) for host_number in range(hosts))
     return Topology(
         f"{host.name}*{hosts}",
         hosts * devices,
@@ -350,9 +333,7 @@ def repeat_host(host: Topology, hosts: int, network: HostNetwork) -> Topology:
     )
 
 
-def _network_links(
-    host_number: int, device: int, devices: int, network: HostNetwork, into: bool
-) -> Tuple[Link, ...]:
+def _network_links(host_number: int, device: int, devices: int, network: HostNetwork, into: bool) -> Tuple[Link, ...]:
     """Return the links between a device of a host and the network, including its NIC."""
     direction = "in" if into else "out"
     nic = Link(f"NIC {device * network.nics // devices} {direction}", network.bytes_per_s)
@@ -365,9 +346,7 @@ def _prefix_host(host: int, link: Link) -> Link:
     return link._replace(name=f"host {host}: {link.name}")
 
 
-def _single_nic_network(
-    gigabits: float, latency_s: float, out: LinksOfDevice, into: LinksOfDevice
-) -> HostNetwork:
+def _single_nic_network(gigabits: float, latency_s: float, out: LinksOfDevice, into: LinksOfDevice) -> HostNetwork:
     note = (
         f"{gigabits:g} Gb/s are nominal, Amazon's figure; inferred: one NIC for all GPUs, which "
         f"they reach through PCIe and a CPU, {latency_s * 1e6:g} µs a message"
@@ -375,9 +354,7 @@ def _single_nic_network(
     return HostNetwork(1, gigabits * GBIT, latency_s, out, into, note)
 
 
-def _pcie_network(
-    gigabits: float, latency_s: float, bytes_per_s: float, switch_of: GroupOfDevice
-) -> HostNetwork:
+def _pcie_network(gigabits: float, latency_s: float, bytes_per_s: float, switch_of: GroupOfDevice) -> HostNetwork:
     """Return the network of a machine of `pcie_routes`."""
     return _single_nic_network(
         gigabits,
@@ -425,10 +402,7 @@ NETWORKS: Dict[str, HostNetwork] = {
 # --- by name
 
 FILE_HELP = "a machine of your own, or one that bench links --save has measured, is a file, m.json"
-NAME_HELP = (
-    f"{', '.join(TOPOLOGIES)}; NAME*HOSTS, such as p3.16xlarge*8, is several of Amazon's; "
-    f"{FILE_HELP}"
-)
+NAME_HELP = f"{', '.join(TOPOLOGIES)}; NAME*HOSTS, such as p3.16xlarge*8, is several of Amazon's; {FILE_HELP}"
 
 
 def make_topology(name: str, world_size: Optional[int] = None) -> Topology:
@@ -449,8 +423,7 @@ def make_topology(name: str, world_size: Optional[int] = None) -> Topology:
     machine, hosts = _parse_name(name)
     if is_file_name(machine):
         raise ScheduleError(
-            f"topology {name!r}: a file says itself how many hosts there are, under hosts: "
-            f"give {machine} alone"
+            f"topology {name!r}: a file says itself how many hosts there are, under hosts: give {machine} alone"
         )
     if machine not in TOPOLOGIES:
         hint = f"; several hosts are NAME*HOSTS, up to {MAX_HOSTS}; {FILE_HELP}"
@@ -476,8 +449,7 @@ def _parse_name(name: str) -> Tuple[str, Optional[int]]:
     count = int(hosts) if re.fullmatch(r" *[0-9]{1,9} *", hosts) else 0
     if not 1 <= count <= MAX_HOSTS:
         raise ScheduleError(
-            f"topology {name!r}: {hosts.strip()!r} is no number of hosts: give 1 to {MAX_HOSTS}, "
-            "as in p3.16xlarge*8"
+            f"topology {name!r}: {hosts.strip()!r} is no number of hosts: give 1 to {MAX_HOSTS}, as in p3.16xlarge*8"
         )
     return machine.strip(), count
 
@@ -504,9 +476,7 @@ def nvml_topology(driver: Driver, gpus: Sequence[int]) -> Topology:
     missing = [gpu for gpu in gpus if gpu not in indices]
     if missing:
         raise ScheduleError(f"NVML reports GPUs {sorted(indices)}, not {missing}: see nvidia-smi")
-    switches, cpus = (
-        _find_common_parents(driver, gpus, level) for level in (SAME_SWITCHES, SAME_CPU)
-    )
+    switches, cpus = (_find_common_parents(driver, gpus, level) for level in (SAME_SWITCHES, SAME_CPU))
     routes = dict(pcie_routes(len(gpus), PCIE_AND_CPU, switches.__getitem__, cpus.__getitem__))
     for src, dst in routes:
         one, other = sorted((gpus[src], gpus[dst]))
@@ -517,17 +487,8 @@ def nvml_topology(driver: Driver, gpus: Sequence[int]) -> Topology:
             ports = (f"NVLinks out of {src}", f"NVLinks into {dst}")
             to_switches = tuple(Link(port, NVSWITCH_LINKS * NVLINK) for port in ports)
             routes[src, dst] = Route(to_switches, PEER_COPY_S)
-    devices_by_cpu = {
-        cpu: tuple(i for i, other_cpu in enumerate(cpus) if other_cpu == cpu) for cpu in cpus
-    }
-    return Topology(
-        "this machine",
-        len(gpus),
-        routes,
-        V100,
-        groups=tuple(devices_by_cpu.values()),
-        note=NVML_NOTE,
-    )
+    devices_by_cpu = {cpu: tuple(i for i, other_cpu in enumerate(cpus) if other_cpu == cpu) for cpu in cpus}
+    return Topology("this machine", len(gpus), routes, V100, groups=tuple(devices_by_cpu.values()), note=NVML_NOTE)
 
 
 def _find_common_parents(driver: Driver, gpus: Sequence[int], level: int) -> List[int]:
@@ -586,11 +547,7 @@ def nvml_numbers(ctxs: Sequence[Any]) -> Optional[List[int]]:
     CUDA numbers GPUs differently.
     """
     number_by_bus = {_parse_bus_id(gpu.bus_id): gpu.index for gpu in nvml.cached_driver().gpus}
-    numbers = (
-        [number_by_bus.get(_parse_bus_id(bus_id)) for bus_id in pci_bus_ids(ctxs)]
-        if number_by_bus
-        else [None]
-    )
+    numbers = [number_by_bus.get(_parse_bus_id(bus_id)) for bus_id in pci_bus_ids(ctxs)] if number_by_bus else [None]
     return [number for number in numbers if number is not None] if None not in numbers else None
 
 

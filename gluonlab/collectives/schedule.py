@@ -90,12 +90,9 @@ class Schedule:
         Raises ScheduleError if ``order`` does not name every rank once.
         """
         if sorted(order, key=str) != sorted(range(self.world_size), key=str):
-            raise ScheduleError(
-                f"order {list(order)}: name each of the devices 0 to {self.world_size - 1} once"
-            )
+            raise ScheduleError(f"order {list(order)}: name each of the devices 0 to {self.world_size - 1} once")
         steps = tuple(
-            tuple(Transfer(order[src], order[dst], chunk, op) for src, dst, chunk, op in step)
-            for step in self.steps
+            tuple(Transfer(order[src], order[dst], chunk, op) for src, dst, chunk, op in step) for step in self.steps
         )
         return replace(self, owner=tuple(order[rank] for rank in self.owner), steps=steps)
 
@@ -108,13 +105,10 @@ class Schedule:
 def combine_halves(name: str, first: Schedule, second: Schedule) -> Schedule:
     """Return the allreduce that runs a reduce_scatter, then an all_gather from the same owners."""
     if (first.collective, second.collective) != (REDUCE_SCATTER, ALL_GATHER):
-        raise ScheduleError(
-            f"{first.name} then {second.name}: an allreduce is a reduce_scatter, then an all_gather"
-        )
+        raise ScheduleError(f"{first.name} then {second.name}: an allreduce is a reduce_scatter, then an all_gather")
     if (first.world_size, first.owner) != (second.world_size, second.owner):
         raise ScheduleError(
-            f"{first.name} leaves chunks with owners {first.owner}, "
-            f"{second.name} begins with {second.owner}"
+            f"{first.name} leaves chunks with owners {first.owner}, {second.name} begins with {second.owner}"
         )
     return replace(first, name=name, collective=ALLREDUCE, steps=first.steps + second.steps)
 
@@ -156,8 +150,6 @@ def schedule_to_arrays(schedule: Schedule) -> ScheduleArrays:
     transfers = [transfer for step in schedule.steps for transfer in step]
     lengths = [len(step) for step in schedule.steps]
     src, dst, chunk = (to_column(list(map(itemgetter(field), transfers))) for field in range(3))
-    op = np.array(
-        [_OP_CODES.get(name, UNKNOWN_OP) for name in map(itemgetter(3), transfers)], np.int8
-    )
+    op = np.array([_OP_CODES.get(name, UNKNOWN_OP) for name in map(itemgetter(3), transfers)], np.int8)
     step = np.repeat(np.arange(len(lengths)), lengths)
     return ScheduleArrays(step, src, dst, chunk, op, np.cumsum([0, *lengths]))

@@ -22,17 +22,7 @@ from __future__ import annotations
 
 import math
 from itertools import chain
-from typing import (
-    AbstractSet,
-    Callable,
-    Dict,
-    Iterator,
-    List,
-    NamedTuple,
-    Optional,
-    Sequence,
-    Tuple,
-)
+from typing import AbstractSet, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -92,9 +82,7 @@ class Executor:
         ScheduleError: if the arrays do not fit the schedule or each other; they are not changed.
     """
 
-    def __init__(
-        self, schedule: Schedule, arrays: Sequence[Sequence[nd.NDArray]], whole: bool = False
-    ) -> None:
+    def __init__(self, schedule: Schedule, arrays: Sequence[Sequence[nd.NDArray]], whole: bool = False) -> None:
         check_arrays(schedule, arrays)
         enable_peer_access([rank_arrays[0].context for rank_arrays in arrays])
         self.schedule = schedule
@@ -122,9 +110,7 @@ class Executor:
                 target = ranks[move.dst].get_piece(move.part)
                 is_addition = move.op == ADD
                 self._calls += (
-                    target.add(source_cells, move.last_source_ready)
-                    if is_addition
-                    else target.copy(source_cells[0])
+                    target.add(source_cells, move.last_source_ready) if is_addition else target.copy(source_cells[0])
                 )
                 self._transfers_per_run += move.transfers
             self._row_major_calls = [call for rank in ranks for call in rank.row_major_calls]
@@ -161,9 +147,7 @@ class Executor:
     settle = RenamedMember("make_row_major")
 
 
-def allreduce(
-    schedule: Schedule, arrays: Sequence[Sequence[nd.NDArray]], whole: bool = False
-) -> None:
+def allreduce(schedule: Schedule, arrays: Sequence[Sequence[nd.NDArray]], whole: bool = False) -> None:
     """Run a schedule once; see `Executor`."""
     Executor(schedule, arrays, whole).run()
 
@@ -267,9 +251,7 @@ class _ChunkPiece:
         # the device. So that piece must be readable without waiting, or be its own alias.
         if not is_on_gpu(self.view):
             inputs = [self.alias, *[other.alias for other in others]]
-            if len(inputs) in REVERSED_ADD_N_COUNTS and (
-                last_source_ready or others[-1].view is others[-1].alias
-            ):
+            if len(inputs) in REVERSED_ADD_N_COUNTS and (last_source_ready or others[-1].view is others[-1].alias):
                 yield reversed_add_n_call([*inputs[:-1], others[-1].view], self.alias)
             else:
                 yield from sum_calls([self.view, *inputs[1:]], self.alias, self.view)
@@ -308,15 +290,12 @@ def plan_transfers(
         return
     chunk_writes = list_chunk_writes(schedule)
     pieces = [
-        [piece for part in chunk_parts for piece in cut_into_pieces(part, arrays[part.array])]
-        for chunk_parts in parts
+        [piece for part in chunk_parts for piece in cut_into_pieces(part, arrays[part.array])] for chunk_parts in parts
     ]
     for number in range(max(map(len, pieces))):
         for dst, chunk, op, sources, is_ready in chunk_writes:
             if number < len(pieces[chunk]):
-                yield CoalescedTransfer(
-                    pieces[chunk][number], op, dst, sources, len(sources), is_ready
-                )
+                yield CoalescedTransfer(pieces[chunk][number], op, dst, sources, len(sources), is_ready)
 
 
 def cut_into_pieces(part: ArrayRange, array: nd.NDArray) -> List[ArrayRange]:
@@ -326,9 +305,7 @@ def cut_into_pieces(part: ArrayRange, array: nd.NDArray) -> List[ArrayRange]:
     cost.
     """
     size = part.end - part.begin
-    count = (
-        1 if is_on_gpu(array) else math.ceil(size * np.dtype(array.dtype).itemsize / PIECE_BYTES)
-    )
+    count = 1 if is_on_gpu(array) else math.ceil(size * np.dtype(array.dtype).itemsize / PIECE_BYTES)
     bounds = split_evenly(size, count)
     return [ArrayRange(part.array, part.begin + begin, part.begin + end) for begin, end in bounds]
 
@@ -376,9 +353,7 @@ class OutOfPlaceReduceScatter:
         sizes = [array.size for array in arrays[0]]
         with autograd.pause():
             self._flat = [[flat_view(array) for array in of_rank] for of_rank in arrays]
-            self._row_major_calls = [
-                call for flat in chain(*self._flat) for call in row_major_calls(flat)
-            ]
+            self._row_major_calls = [call for flat in chain(*self._flat) for call in row_major_calls(flat)]
             parts = partition(sizes, schedule.chunks)
             for move in plan_transfers(schedule, parts, arrays[0]):
                 for piece in self._split_at_sums(move.part, [move.dst, *move.sources]):
@@ -411,10 +386,7 @@ class OutOfPlaceReduceScatter:
 
     def _add_piece(self, piece: ArrayRange, rank: int, others: Sequence[int]) -> None:
         """Append the calls that add the piece of the ranks ``others`` to the sum of ``rank``."""
-        first, values = (
-            self._current_value(rank, piece),
-            [self._current_value(other, piece) for other in others],
-        )
+        first, values = (self._current_value(rank, piece), [self._current_value(other, piece) for other in others])
         total = self._sum_so_far(rank, piece)
         if total is None:
             total = self._sums[rank, piece] = _empty_like(first, first.context)
@@ -461,9 +433,7 @@ def _empty_like(array: nd.NDArray, ctx: mx.Context) -> nd.NDArray:
 ArrayKind = Tuple[Tuple[int, ...], str]  # shape and type
 
 
-def check_arrays(
-    schedule: Schedule, arrays: Sequence[Sequence[nd.NDArray]], written: bool = True
-) -> None:
+def check_arrays(schedule: Schedule, arrays: Sequence[Sequence[nd.NDArray]], written: bool = True) -> None:
     """Raise ScheduleError for arrays that do not fit the schedule or each other.
 
     Arrays that are ``written`` must not share memory.
@@ -485,19 +455,11 @@ def _find_fault(schedule: Schedule, arrays: Sequence[Sequence[nd.NDArray]], writ
     for rank, rank_arrays in enumerate(arrays):
         rank_kinds = _array_kinds(rank_arrays)
         if rank_kinds != first:
-            return (
-                f": rank {rank} has {_format_kinds(rank_kinds)}, "
-                f"rank 0 {_format_kinds(first)}: they must be alike"
-            )
+            return f": rank {rank} has {_format_kinds(rank_kinds)}, rank 0 {_format_kinds(first)}: they must be alike"
         if any(array.context != rank_arrays[0].context for array in rank_arrays):
-            return (
-                f": the arrays of rank {rank} lie on several devices: each rank has one of its own"
-            )
+            return f": the arrays of rank {rank} lie on several devices: each rank has one of its own"
         if any(array.stype != "default" for array in rank_arrays):
-            return (
-                f": rank {rank} has sparse arrays: "
-                "dense ones can be summed, array.tostype('default')"
-            )
+            return f": rank {rank} has sparse arrays: dense ones can be summed, array.tostype('default')"
     if written and arrays_share_memory([array for rank_arrays in arrays for array in rank_arrays]):
         return ": some of the arrays share memory: give each its own, array.copy()"
     ctxs = [rank_arrays[0].context for rank_arrays in arrays]

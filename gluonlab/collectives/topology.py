@@ -89,17 +89,14 @@ class PortRoutes(Mapping[Pair, Route]):
             if src in new_number and dst in new_number
         }
         out_links, in_links = (
-            [links_by_device[device] for device in devices]
-            for links_by_device in (self.out_links, self.in_links)
+            [links_by_device[device] for device in devices] for links_by_device in (self.out_links, self.in_links)
         )
         return PortRoutes(out_links, in_links, self.latency_s, special_routes)
 
     @property
     def is_symmetric(self) -> bool:
         """Return whether devices are interchangeable: links belong to one device, or to all."""
-        links_by_device = [
-            (*out_links, *in_links) for out_links, in_links in zip(self.out_links, self.in_links)
-        ]
+        links_by_device = [(*out_links, *in_links) for out_links, in_links in zip(self.out_links, self.in_links)]
         return (
             not self.special_routes
             and len({tuple(link.bytes_per_s for link in links) for links in links_by_device}) == 1
@@ -108,12 +105,8 @@ class PortRoutes(Mapping[Pair, Route]):
 
     def sample_routes(self) -> List[Route]:
         """Return routes that use every link, if there is more than one device."""
-        pairs = (
-            (device, (device + 1) % len(self.out_links)) for device in range(len(self.out_links))
-        )
-        port_routes = [
-            Route((*self.out_links[src], *self.in_links[dst]), self.latency_s) for src, dst in pairs
-        ]
+        pairs = ((device, (device + 1) % len(self.out_links)) for device in range(len(self.out_links)))
+        port_routes = [Route((*self.out_links[src], *self.in_links[dst]), self.latency_s) for src, dst in pairs]
         return [*self.special_routes.values(), *port_routes]
 
 
@@ -162,10 +155,7 @@ class Topology:
             complete = len(routes.out_links) == len(routes.in_links) == self.world_size
             routes_to_check: Iterable[Route] = routes.sample_routes()
         else:
-            complete, routes_to_check = (
-                set(routes) == set(all_pairs(self.world_size)),
-                routes.values(),
-            )
+            complete, routes_to_check = (set(routes) == set(all_pairs(self.world_size)), routes.values())
         if not complete:
             raise ScheduleError(
                 f"{self.name}: {self.world_size} devices have "
@@ -175,13 +165,11 @@ class Topology:
             speeds = [link.bytes_per_s for link in route.links]
             if not (speeds and route.latency_s >= 0 and all(speed > 0 for speed in speeds)):
                 raise ScheduleError(
-                    f"{self.name}: {route}: a route has links, each with bytes/s above 0, "
-                    "and a latency of 0 s or more"
+                    f"{self.name}: {route}: a route has links, each with bytes/s above 0, and a latency of 0 s or more"
                 )
         if not (self.reduce_bytes_per_s > 0 and self.shared_reduce_bytes_per_s > 0):
             raise ScheduleError(
-                f"{self.name}: devices that add {self.reduce_bytes_per_s} bytes/s: "
-                "more than 0 are possible"
+                f"{self.name}: devices that add {self.reduce_bytes_per_s} bytes/s: more than 0 are possible"
             )
         for name in ("groups", "hosts"):
             if not getattr(self, name):
@@ -211,16 +199,14 @@ class Topology:
         if not isinstance(devices, Sequence):
             if not is_integer_at_least(devices) or devices > self.world_size:
                 raise ScheduleError(
-                    f"{self.name} has {self.world_size} devices: "
-                    f"choose 1 to {self.world_size}, not {devices!r}"
+                    f"{self.name} has {self.world_size} devices: choose 1 to {self.world_size}, not {devices!r}"
                 )
             devices = range(devices)
         chosen = list(devices)
         are_known = all(device in range(self.world_size) for device in chosen)
         if not (chosen and are_known and len(set(chosen)) == len(chosen)):
             raise ScheduleError(
-                f"{self.name} has devices 0 to {self.world_size - 1}: "
-                f"choose each at most once, not {chosen}"
+                f"{self.name} has devices 0 to {self.world_size - 1}: choose each at most once, not {chosen}"
             )
         routes: Mapping[Pair, Route]
         if isinstance(self.routes, PortRoutes):
@@ -244,8 +230,7 @@ class Topology:
             groups=groups,
             hosts=hosts,
             schedules=tuple(
-                schedule.placed([rank_of[device] for device in range(self.world_size)])
-                for schedule in schedules
+                schedule.placed([rank_of[device] for device in range(self.world_size)]) for schedule in schedules
             ),
         )
 
@@ -328,9 +313,7 @@ UNIFORM_NOTE = "uniform: the figures are those that it was made of"
 CPU_CALL_S, CPU_COPY, CPU_ADD, SINGLE_DEVICE_SHARE = 22e-6, 17.5e9, 4e9, 2 / 3
 
 
-def switch(
-    world_size: int, latency_s: float, bytes_per_s: float, reduce_bytes_per_s: float = INFINITE
-) -> Topology:
+def switch(world_size: int, latency_s: float, bytes_per_s: float, reduce_bytes_per_s: float = INFINITE) -> Topology:
     """Return a topology in which each device has one full-duplex port to an ideal switch.
 
     The closed forms of `algorithms` hold for it.
@@ -350,8 +333,7 @@ def fully_connected(
     """Return a topology in which every pair of devices has its own full-duplex wire."""
     check_device_count("fully_connected", world_size)
     routes = {
-        (src, dst): Route((Link(f"{src} to {dst}", bytes_per_s),), latency_s)
-        for src, dst in all_pairs(world_size)
+        (src, dst): Route((Link(f"{src} to {dst}", bytes_per_s),), latency_s) for src, dst in all_pairs(world_size)
     }
     return Topology("fully_connected", world_size, routes, reduce_bytes_per_s, note=UNIFORM_NOTE)
 
@@ -387,9 +369,7 @@ def shared_memory_topology(
         raise ScheduleError("this machine: measured speeds are above 0 bytes/s")
     core_bytes_per_s, devices = min(copy_bytes_per_s, device_copy_bytes_per_s), range(world_size)
     memory = Link("memory", copy_bytes_per_s)
-    out_links = [
-        (memory, Link(f"core of {device}, sending", core_bytes_per_s)) for device in devices
-    ]
+    out_links = [(memory, Link(f"core of {device}, sending", core_bytes_per_s)) for device in devices]
     in_links = [(Link(f"core of {device}, receiving", core_bytes_per_s),) for device in devices]
     routes = PortRoutes(out_links, in_links, latency_s, {})
     device_extra = _extra_addition_speed(core_bytes_per_s, min(add, device_add))

@@ -21,20 +21,10 @@ from gluonlab.collectives.algorithms import (
     make_schedule,
     make_schedule_over_hosts,
 )
-from gluonlab.collectives.cost_model import (
-    SIZES,
-    find_best_order,
-    lowest_cost_index,
-    price,
-    select_cheapest,
-)
+from gluonlab.collectives.cost_model import SIZES, find_best_order, lowest_cost_index, price, select_cheapest
 from gluonlab.collectives.schedule import ADD, ALLREDUCE, COPY, Schedule, Transfer
 from gluonlab.collectives.synthesis import precomputed_schedules
-from gluonlab.collectives.synthesis.flow_network import (
-    FlowNetwork,
-    flow_network_or_none,
-    successors,
-)
+from gluonlab.collectives.synthesis.flow_network import FlowNetwork, flow_network_or_none, successors
 from gluonlab.collectives.topology import Pair, Topology
 from gluonlab.drawing.translations import pluralize
 from gluonlab.errors import ScheduleError, unknown
@@ -127,9 +117,7 @@ def _placed_variants(name: str, topology: Topology) -> Iterator[Schedule]:
             yield make_cut(times * default.chunks).placed(order)
 
 
-def schedules_over_hosts(
-    topology: Topology, chunk_counts: Sequence[Optional[int]] = (None,)
-) -> Iterator[Schedule]:
+def schedules_over_hosts(topology: Topology, chunk_counts: Sequence[Optional[int]] = (None,)) -> Iterator[Schedule]:
     """Yield `make_schedule_over_hosts` with each of `ACROSS_HOSTS`; rank r is device r.
 
     ``chunk_counts``: numbers of chunks, for algorithms that leave the choice. Nothing is yielded
@@ -141,9 +129,7 @@ def schedules_over_hosts(
     order = topology.subset(hosts[0]).ring_order()
     for across in ACROSS_HOSTS:
         for chunks in chunk_counts if accepts_options(ALGORITHMS[across], chunks=2) else (None,):
-            schedule = make_schedule_over_hosts(
-                len(hosts), len(order), across, order=order, chunks=chunks
-            )
+            schedule = make_schedule_over_hosts(len(hosts), len(order), across, order=order, chunks=chunks)
             yield schedule.placed(list(chain(*hosts)))
 
 
@@ -207,16 +193,11 @@ def pack_rings(network: FlowNetwork) -> List[Ring]:
         for pair in link.pairs:
             links_of_pair.setdefault(pair, []).append(number)
     uses = [Counter(n for pair in _ring_pairs(ring) for n in links_of_pair[pair]) for ring in rings]
-    first_links = [
-        {links_of_pair[src, dst][0] for dst in into}
-        for src, into in successors(network.pairs).items()
-    ]
+    first_links = [{links_of_pair[src, dst][0] for dst in into} for src, into in successors(network.pairs).items()]
     lanes_out = min(sum(network.shared_links[n].lanes for n in out) for out in first_links)
     p = network.world_size
     max_rings = max(1, min(lanes_out, MAX_PARALLEL_RINGS, MAX_TRANSFERS // (2 * (p - 1) * p)))
-    lanes_per_ring = min(
-        -(-lanes_out // max_rings), min(link.lanes for link in network.shared_links)
-    )
+    lanes_per_ring = min(-(-lanes_out // max_rings), min(link.lanes for link in network.shared_links))
     free_lanes = [link.lanes // lanes_per_ring for link in network.shared_links]
     best: List[int] = []
     tries = 0
@@ -261,9 +242,7 @@ def _find_rings(network: FlowNetwork) -> Iterator[Ring]:
         searches = [search for search in searches if search not in finished]
 
 
-def _hamiltonian_cycles(
-    neighbors: Dict[int, List[int]], first: int, visits: Iterator[int]
-) -> Iterator[Ring]:
+def _hamiltonian_cycles(neighbors: Dict[int, List[int]], first: int, visits: Iterator[int]) -> Iterator[Ring]:
     """Yield the rings from device 0 over ``first``, depth first, as long as ``visits`` lasts."""
     path, visited, choices = [0], {0}, [iter([first])]
     while choices:

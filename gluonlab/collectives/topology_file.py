@@ -76,8 +76,7 @@ if TYPE_CHECKING:
 SUFFIX = ".json"
 MAX_FILE_BYTES = 16 * 2**20
 FILE_ADVICE = (
-    "give a file of a topology, as docs/topologies.md shows one, or a known "
-    "machine's name, such as p3.16xlarge"
+    "give a file of a topology, as docs/topologies.md shows one, or a known machine's name, such as p3.16xlarge"
 )
 SEARCH_ADVICE = "seek them again, with bench allreduce --synthesise FILE --out NEW"
 
@@ -101,9 +100,7 @@ def read_topology(path: Union[str, Path]) -> Topology:
 
 def _parse_topology(text: Union[str, bytes], where: str, name: str) -> Topology:
     try:
-        content = json.loads(
-            text, parse_constant=_refuse_constant, object_pairs_hook=_refuse_repeated_keys
-        )
+        content = json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_refuse_repeated_keys)
     except (ValueError, RecursionError) as error:
         reason = " ".join(str(error).split())[:80]
         raise ScheduleError(f"{where} is no JSON ({reason}): {FILE_ADVICE}") from None
@@ -132,9 +129,7 @@ def _parse_schedules_file(where: str, content: Dict[str, Any], name: str) -> Top
 
     stored = precomputed_schedules.parse_schedules(where, content)
     if set(stored.network.shared_links) != set(make_flow_network(topology).shared_links):
-        raise ScheduleError(
-            f"{where}: its schedules are for other links than it has: {SEARCH_ADVICE}"
-        )
+        raise ScheduleError(f"{where}: its schedules are for other links than it has: {SEARCH_ADVICE}")
     return replace(topology, schedules=tuple(found.schedule for found in stored.front))
 
 
@@ -164,9 +159,7 @@ def write_topology(topology: Topology, path: Union[str, Path]) -> None:
     if topology.schedules:
         raise ScheduleError(f"{topology.name}: a file of its links has no place for its schedules")
     text = _topology_text(topology)
-    _parse_topology(
-        text, f"{topology.name}, as a file", ""
-    )  # raises for a file that could not be read
+    _parse_topology(text, f"{topology.name}, as a file", "")  # raises for a file that could not be read
     write_text(Path(path), text)
 
 
@@ -189,13 +182,7 @@ def _topology_text(topology: Topology) -> str:
     links = dict.fromkeys(link for route in routes.values() for link in route.links)
     latencies = Counter(route.latency_s for route in routes.values())
     common_latency = latencies.most_common(1)[0][0] if latencies else 0.0
-    defaults = {
-        "gpu": "",
-        REDUCE: INFINITE,
-        SHARED: INFINITE,
-        "groups": one_group,
-        "hosts": one_group,
-    }
+    defaults = {"gpu": "", REDUCE: INFINITE, SHARED: INFINITE, "groups": one_group, "hosts": one_group}
     optional = {key: getattr(topology, key) for key in defaults}
     head = {
         "format": FORMAT, "name": topology.name, "note": topology.note,
@@ -279,9 +266,7 @@ class TopologyReader:
     # --- switches and links
 
     def _read_switch(self, where: str, item: Any) -> None:
-        fields = JsonFields(
-            where, {"name": item} if isinstance(item, str) else item, ("name", SPEED)
-        )
+        fields = JsonFields(where, {"name": item} if isinstance(item, str) else item, ("name", SPEED))
         name = self._read_name(fields)
         if name in self._switches:
             fields.raise_error(f"two switches are called {name!r}: give each a name of its own")
@@ -297,12 +282,8 @@ class TopologyReader:
             self._add_link(fields, name, speed)
         for src, dst in ends:
             if src == dst or (src, dst) in self._wires:
-                problem = (
-                    "leads nowhere" if src == dst else "is the second one: give one more lanes"
-                )
-                fields.raise_error(
-                    f"the link from {format_value(src)} to {format_value(dst)} {problem}"
-                )
+                problem = "leads nowhere" if src == dst else "is the second one: give one more lanes"
+                fields.raise_error(f"the link from {format_value(src)} to {format_value(dst)} {problem}")
             direction = f"{name} {src} to {dst}".strip()
             link = self._add_link(fields, name if name and len(ends) == 1 else direction, speed)
             self._wires[src, dst] = Wire(src, dst, link, self._read_latency(fields))
@@ -317,8 +298,7 @@ class TopologyReader:
         if "between" not in fields:
             expected = "a device's number, or a switch's name"
             src, dst = (
-                self._check_node(f"{fields.where}: {key}", fields.value(key, expected))
-                for key in ("from", "to")
+                self._check_node(f"{fields.where}: {key}", fields.value(key, expected)) for key in ("from", "to")
             )
             return [(src, dst)]
         ends = fields.items("between", self._check_node, 2)
@@ -369,8 +349,7 @@ class TopologyReader:
     def _check_device(self, where: str, value: Any, alternative: str = "") -> int:
         if not (type(value) is int and 0 <= value < self._devices):
             raise ScheduleError(
-                f"{where}: {format_value(value)} is no device{alternative}: choose 0 to "
-                f"{self._devices - 1}"
+                f"{where}: {format_value(value)} is no device{alternative}: choose 0 to {self._devices - 1}"
             )
         return value
 
@@ -382,8 +361,7 @@ class TopologyReader:
         def add(where: str, item: Any) -> None:
             fields = JsonFields(where, item, ROUTE_KEYS)
             src, dst = (
-                self._check_device(f"{where}: {key}", fields.value(key, "a device's number"))
-                for key in ("from", "to")
+                self._check_device(f"{where}: {key}", fields.value(key, "a device's number")) for key in ("from", "to")
             )
             names = fields.items("links", self._find_link, MAX_ENTRIES)
             if src == dst or not names:
@@ -410,17 +388,13 @@ class TopologyReader:
 
         def members(where: str, item: Any) -> Tuple[int, ...]:
             if not (isinstance(item, list) and item):
-                raise ScheduleError(
-                    f"{where}: {format_value(item)} is no list of devices, as [0, 1]"
-                )
+                raise ScheduleError(f"{where}: {format_value(item)} is no list of devices, as [0, 1]")
             return tuple(self._check_device(where, device) for device in item)
 
         parts = tuple(self._fields.items(key, members, self._devices))
         devices = sorted(device for part in parts for device in part)
         if parts and devices != list(range(self._devices)):
-            self._fields.raise_error(
-                f"{key}: give every device, 0 to {self._devices - 1}, once, as [[0, 1], [2, 3]]"
-            )
+            self._fields.raise_error(f"{key}: give every device, 0 to {self._devices - 1}, once, as [[0, 1], [2, 3]]")
         return parts
 
 
@@ -443,9 +417,7 @@ class JsonFields:
     def __init__(self, where: str, content: Any, allowed_keys: Sequence[str]) -> None:
         self.where = where
         if not isinstance(content, dict):
-            self.raise_error(
-                f"{format_value(content)} is no object: give {{...}} with {', '.join(allowed_keys)}"
-            )
+            self.raise_error(f"{format_value(content)} is no object: give {{...}} with {', '.join(allowed_keys)}")
         for key in content:
             if key not in allowed_keys:
                 self.raise_error(unknown("key", key[:MAX_NAME_LENGTH], allowed_keys))
@@ -490,10 +462,7 @@ class JsonFields:
         """Return text on one line, or ``default`` if the key is missing."""
         value = self._content.get(key, default)
         if not (isinstance(value, str) and value.isprintable() and len(value) <= max_length):
-            self.raise_error(
-                f"{key} is {format_value(value)}: give text on one line, up to {max_length} "
-                "characters"
-            )
+            self.raise_error(f"{key} is {format_value(value)}: give text on one line, up to {max_length} characters")
         return value
 
     def items(self, key: str, read: Callable[[str, Any], _T], max_count: int) -> List[_T]:
@@ -544,16 +513,10 @@ class _WirePath(NamedTuple):
         """Return the path extended by ``wire`` and the bus of the switch at its end."""
         links = [wire.link, *([buses[wire.dst]] if wire.dst in buses else [])]
         bytes_per_s = min(link.bytes_per_s for link in links)
-        return _WirePath(
-            (*self.links, *links),
-            max(self.latency_s, wire.latency_s),
-            min(self.bytes_per_s, bytes_per_s),
-        )
+        return _WirePath((*self.links, *links), max(self.latency_s, wire.latency_s), min(self.bytes_per_s, bytes_per_s))
 
 
-def shortest_routes(
-    world_size: int, wires: Sequence[Wire], buses: Mapping[Node, Link]
-) -> Dict[Pair, Route]:
+def shortest_routes(world_size: int, wires: Sequence[Wire], buses: Mapping[Node, Link]) -> Dict[Pair, Route]:
     """Return a route for every pair of devices that wires connect.
 
     ``buses``: the link that every message through a switch passes, for switches that have one. The
@@ -583,10 +546,7 @@ def _find_best_paths(
             for wire in wires_from.get(node, ()):
                 if wire.dst not in visited:
                     extended = path.extend(wire, buses)
-                    if (
-                        wire.dst not in next_frontier
-                        or extended.bytes_per_s > next_frontier[wire.dst].bytes_per_s
-                    ):
+                    if wire.dst not in next_frontier or extended.bytes_per_s > next_frontier[wire.dst].bytes_per_s:
                         next_frontier[wire.dst] = extended
         visited.update(next_frontier)
         paths.update({node: path for node, path in next_frontier.items() if isinstance(node, int)})

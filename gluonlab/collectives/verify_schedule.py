@@ -111,9 +111,7 @@ def _find_invalid_step(arrays: ScheduleArrays, ranks: int, chunks: int) -> Optio
     is_invalid = (arrays.op == UNKNOWN_OP) | (src == dst)
     for column, count in ((src, ranks), (dst, ranks), (chunk, chunks)):
         is_invalid |= (column < 0) | (column >= count)
-    first_invalid = (
-        arrays.step[np.argmax(is_invalid)] if is_invalid.any() else len(arrays.starts) - 1
-    )
+    first_invalid = arrays.step[np.argmax(is_invalid)] if is_invalid.any() else len(arrays.starts) - 1
     writer = np.full(ranks * chunks, -1)  # the last row that writes each cell
     for step in range(first_invalid):
         rows = slice(*arrays.starts[step : step + 2])
@@ -148,9 +146,7 @@ def _check_step(schedule: Schedule, number: int) -> None:
         elif target in read:
             problem = f"chunk {chunk} of rank {dst} is read in the same step"
         elif target in written and (op, written[target]) != (ADD, ADD):
-            problem = (
-                f"chunk {chunk} of rank {dst} is written twice in the step, not only by additions"
-            )
+            problem = f"chunk {chunk} of rank {dst} is written twice in the step, not only by additions"
         if problem:
             location = (number, position)
             raise ScheduleError(f"{_format_transfer(schedule, location)}: {problem}", *location)
@@ -180,9 +176,7 @@ class _SumTrees:
         if number is None:
             contributors, duplicates = self.contributors, self.duplicates
             number = self._numbers[pair] = len(contributors)
-            duplicates.append(
-                duplicates[left] | duplicates[right] | contributors[left] & contributors[right]
-            )
+            duplicates.append(duplicates[left] | duplicates[right] | contributors[left] & contributors[right])
             contributors.append(contributors[left] | contributors[right])
         return number
 
@@ -224,18 +218,13 @@ class _ChunkSimulation:
         return next(iter(doubles + into_rank[:1]), None)
 
 
-def _check_chunk(
-    schedule: Schedule, chunk: int, simulation: _ChunkSimulation, arrays: ScheduleArrays
-) -> None:
+def _check_chunk(schedule: Schedule, chunk: int, simulation: _ChunkSimulation, arrays: ScheduleArrays) -> None:
     """Check the final chunks of all ranks."""
     owner, all_ranks = schedule.owner[chunk], (1 << schedule.world_size) - 1
     ranks = [owner] if schedule.collective == REDUCE_SCATTER else range(schedule.world_size)
     for rank in ranks:
         tree, problem = simulation.final_trees[rank], ""
-        contributors, duplicates = (
-            simulation.sums.contributors[tree],
-            simulation.sums.duplicates[tree],
-        )
+        contributors, duplicates = (simulation.sums.contributors[tree], simulation.sums.duplicates[tree])
         if schedule.collective == ALL_GATHER:
             if tree != owner:
                 problem = f"another chunk {chunk} than its owner, rank {owner}, began with"
@@ -251,9 +240,7 @@ def _check_chunk(
 
 def _describe_miscount(missing: int, duplicates: int) -> str:
     problems = [f"without the contribution of {_format_ranks(missing)}"] * bool(missing)
-    return " and ".join(
-        problems + [f"counting {_format_ranks(duplicates)} more than once"] * bool(duplicates)
-    )
+    return " and ".join(problems + [f"counting {_format_ranks(duplicates)} more than once"] * bool(duplicates))
 
 
 def _format_ranks(bits: int) -> str:
@@ -262,11 +249,7 @@ def _format_ranks(bits: int) -> str:
 
 
 def _raise_fault(
-    schedule: Schedule,
-    arrays: ScheduleArrays,
-    simulation: _ChunkSimulation,
-    rank: int,
-    message: str,
+    schedule: Schedule, arrays: ScheduleArrays, simulation: _ChunkSimulation, rank: int, message: str
 ) -> None:
     turn = simulation.find_faulty_transfer(rank)
     if turn is None:

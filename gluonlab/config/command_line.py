@@ -37,17 +37,12 @@ class SettingOption(click.Option):
         value, rest = super().handle_parse_result(ctx, opts, args)
         file_settings = ctx.meta.get(FILE_SETTINGS_KEY, {})
         named = {*opts, *ctx.meta.get(DISABLED_FLAGS_KEY, ())}
-        if self.name in file_settings and not named & {
-            self.name,
-            *EXCLUDED_SETTINGS.get(self.name, ()),
-        }:
+        if self.name in file_settings and not named & {self.name, *EXCLUDED_SETTINGS.get(self.name, ())}:
             value = ctx.params[self.name] = file_settings[self.name]
         return value, rest
 
 
-def add_config_options(
-    function: Callable[..., None], without: Collection[str] = ()
-) -> Callable[..., None]:
+def add_config_options(function: Callable[..., None], without: Collection[str] = ()) -> Callable[..., None]:
     """Add an option for every field of TrainConfig to a command.
 
     An option that the user does not give has the value None. ``without``: groups of fields, such as

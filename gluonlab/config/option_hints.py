@@ -15,22 +15,18 @@ from gluonlab.errors import ConfigError, unknown
 
 # gluonlab's option -> names of the same option in other tools, without dashes
 OPTION_ALIASES = {
-    "--batch-size": "batch bs per-device-batch-size train-batch-size minibatch minibatch-size "
-    "mini-batch-size",
+    "--batch-size": "batch bs per-device-batch-size train-batch-size minibatch minibatch-size mini-batch-size",
     "--model": "arch architecture net network backbone model-name",
     "--dataset": "data dataset-name train-data",
     "--data-dir": "data-path data-root root train-dir dataset-dir",
-    "--image-size": "img-size imsize imgsz input-size crop-size resolution data-shape input-shape "
-    "image-shape",
+    "--image-size": "img-size imsize imgsz input-size crop-size resolution data-shape input-shape image-shape",
     "--epochs": "num-epochs num-epoch n-epochs n-epoch max-epochs max-epoch nepochs",
     "--gpus": "num-gpus num-gpu ngpus n-gpus n-gpu num-devices",
-    "--devices": "ctx ctxs context contexts device device-ids gpu-ids gpu-id cuda use-cuda cpu "
-    "use-cpu no-cuda",
+    "--devices": "ctx ctxs context contexts device device-ids gpu-ids gpu-id cuda use-cuda cpu use-cpu no-cuda",
     "--seed": "random-seed manual-seed seed-value",
     "--lr": "learning-rate base-lr lrate optimizer-params",
     "--lr-schedule": "lr-mode lr-scheduler lr-policy scheduler",
-    "--lr-decay-epochs": "lr-decay-period lr-decay-epoch lr-step-epochs lr-step lr-steps "
-    "milestones step-size",
+    "--lr-decay-epochs": "lr-decay-period lr-decay-epoch lr-step-epochs lr-step lr-steps milestones step-size",
     "--lr-decay": "gamma lr-factor",
     "--optimizer": "opt optim optimiser solver nesterov",
     "--wd": "weight-decay l2",
@@ -49,8 +45,7 @@ OPTION_ALIASES = {
     "--decoders": "workers num-workers num-data-workers",
     "--out": "output output-dir out-dir logdir save-dir save save-path checkpoint-dir ckpt-dir "
     "model-dir logging-dir log-dir",
-    "--checkpoint-every": "checkpoint save-every save-freq save-frequency save-interval "
-    "save-period",
+    "--checkpoint-every": "checkpoint save-every save-freq save-frequency save-interval save-period",
     "--resume": "resume-from resume-from-checkpoint resume-epoch load load-epoch ckpt",
     "--pretrained": "pretrained-model use-pretrained weights",
     "--val-share": "val-split validation-split valid-pct val-ratio test-size",
@@ -89,18 +84,14 @@ def nearest_option(given: str, names: Collection[str]) -> Optional[str]:
     typos = [name for name in bodies if is_long and _differ_by_one_typo(body, name)]
     prefixed = [name for name in bodies if is_long and len(body) > 2 and name.startswith(body)]
     likely = typos or (prefixed if len(prefixed) == 1 else [])
-    matches = get_close_matches(
-        body, likely or bodies, n=1, cutoff=0 if likely else SIMILARITY_CUTOFF
-    )
+    matches = get_close_matches(body, likely or bodies, n=1, cutoff=0 if likely else SIMILARITY_CUTOFF)
     return bodies[matches[0]] if matches else None
 
 
 def aliases_of_setting(setting: str) -> List[str]:
     """Return other tools' names of a setting, with underscores instead of dashes."""
     option = "--" + setting.replace("_", "-")
-    return [
-        alias[2:].replace("-", "_") for alias, name in OPTION_BY_ALIAS.items() if name == option
-    ]
+    return [alias[2:].replace("-", "_") for alias, name in OPTION_BY_ALIAS.items() if name == option]
 
 
 def nearest_name(given: str, names: Collection[str]) -> Optional[str]:

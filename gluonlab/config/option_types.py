@@ -25,18 +25,13 @@ LARGEST_NUMBER = 1e31
 BALANCED = "balanced"  # a value of --class-weights
 SMALLEST_LIMIT = 1e-30  # smallest threshold or norm; products with it still fit float32
 MAX_OPERATORS = 10**6  # more than the operators of any network
-_DECIMAL_PATTERN = re.compile(
-    r"\s*[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?\s*", re.IGNORECASE
-)
+_DECIMAL_PATTERN = re.compile(r"\s*[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?\s*", re.IGNORECASE)
 MAX_COUNT = 2**63 - 1  # more than any number of things that can be counted
 
 
 def whole_number_check(minimum: int, maximum: int = MAX_COUNT) -> Check:
     """Return a check for whole numbers, or their text, from ``minimum`` to ``maximum``."""
-    minimum_text, range_text = (
-        f"a whole number from {minimum} up",
-        f"a whole number from {minimum} to {maximum}",
-    )
+    minimum_text, range_text = (f"a whole number from {minimum} up", f"a whole number from {minimum} to {maximum}")
 
     def check(name: str, value: Any) -> int:
         text = str(value).strip()
@@ -83,9 +78,7 @@ def as_number(value: Any) -> float:
 
     Unlike Python's ``float``, does not accept underscores, as in 1_0, or digits of other scripts.
     """
-    if isinstance(value, bool) or (
-        isinstance(value, str) and not _DECIMAL_PATTERN.fullmatch(value)
-    ):
+    if isinstance(value, bool) or (isinstance(value, str) and not _DECIMAL_PATTERN.fullmatch(value)):
         return math.nan
     try:
         return float(value)
@@ -99,9 +92,7 @@ def _decimal_point_hint(value: Any) -> str:
     return f", with a point: {comma[1]}.{comma[2]}" if comma else ""
 
 
-def real_number_check(
-    minimum: float, below: float = math.inf, *, above_minimum: bool = False
-) -> Check:
+def real_number_check(minimum: float, below: float = math.inf, *, above_minimum: bool = False) -> Check:
     """Return a check for finite numbers x with minimum <= x < below.
 
     ``above_minimum``: whether x must be larger than ``minimum``.
@@ -115,18 +106,9 @@ def real_number_check(
     def check(name: str, value: Any) -> float:
         number = as_number(value)
         if LARGEST_NUMBER <= number < math.inf:
-            raise ConfigError(
-                f"{_quote_setting(name, value)}: give a number below {min(below, LARGEST_NUMBER):g}"
-            )
-        if (
-            not math.isfinite(number)
-            or number < minimum
-            or number >= below
-            or (above_minimum and number == minimum)
-        ):
-            raise ConfigError(
-                f"{_quote_setting(name, value)}: give {requirement}{_decimal_point_hint(value)}"
-            )
+            raise ConfigError(f"{_quote_setting(name, value)}: give a number below {min(below, LARGEST_NUMBER):g}")
+        if not math.isfinite(number) or number < minimum or number >= below or (above_minimum and number == minimum):
+            raise ConfigError(f"{_quote_setting(name, value)}: give {requirement}{_decimal_point_hint(value)}")
         return number
 
     return check
@@ -142,13 +124,9 @@ def check_size_in_bytes(name: str, value: Any) -> int:
 
     Units are powers of 1024.
     """
-    match = re.fullmatch(
-        r"\s*([0-9]{1,20}(?:\.[0-9]{1,20})?)\s*([kmgt]?)(?:i?b)?\s*", str(value).lower()
-    )
+    match = re.fullmatch(r"\s*([0-9]{1,20}(?:\.[0-9]{1,20})?)\s*([kmgt]?)(?:i?b)?\s*", str(value).lower())
     if not match or isinstance(value, bool):
-        raise ConfigError(
-            f"{_quote_setting(name, value)}: give a number of bytes such as 0, 64M or 2G"
-        )
+        raise ConfigError(f"{_quote_setting(name, value)}: give a number of bytes such as 0, 64M or 2G")
     return int(Fraction(match[1]) * 1024 ** " kmgt".index(match[2] or " "))
 
 
@@ -156,27 +134,18 @@ def check_epoch_list(name: str, value: Any) -> str:
     """Check increasing numbers of epochs, as text such as ``10,20`` or a list; return the text."""
     text = ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
     parts = text.split(",")
-    if isinstance(value, bool) or not all(
-        re.fullmatch(r"\s*0*[1-9][0-9]{0,17}\s*", part, re.ASCII) for part in parts
-    ):
-        raise ConfigError(
-            f"{_quote_setting(name, text)}: give numbers of epochs such as 10 or 10,20"
-        )
+    if isinstance(value, bool) or not all(re.fullmatch(r"\s*0*[1-9][0-9]{0,17}\s*", part, re.ASCII) for part in parts):
+        raise ConfigError(f"{_quote_setting(name, text)}: give numbers of epochs such as 10 or 10,20")
     epochs = [int(part) for part in parts]
     if any(later <= earlier for earlier, later in zip(epochs, epochs[1:])):
-        raise ConfigError(
-            f"{_quote_setting(name, text)}: give each number of epochs once, in order, "
-            "such as 10,20"
-        )
+        raise ConfigError(f"{_quote_setting(name, text)}: give each number of epochs once, in order, such as 10,20")
     return ",".join(map(str, epochs))
 
 
 def check_layer_list(name: str, value: Any) -> str:
     """Check the numbers of layers, as text such as ``3,7`` or a list; return the text."""
     text = ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
-    if isinstance(value, bool) or not re.fullmatch(
-        r"\s*[0-9]{1,9}\s*(,\s*[0-9]{1,9}\s*)*", text, re.ASCII
-    ):
+    if isinstance(value, bool) or not re.fullmatch(r"\s*[0-9]{1,9}\s*(,\s*[0-9]{1,9}\s*)*", text, re.ASCII):
         raise ConfigError(f"{_quote_setting(name, text)}: give numbers of layers such as 3 or 3,7")
     return ",".join(str(int(part)) for part in text.split(","))
 
@@ -203,8 +172,7 @@ def check_period(name: str, value: Any) -> str:
     unit = UNITS.get(match[2]) if match else None
     if match is None or unit is None or not int(match[1]):
         raise ConfigError(
-            f"{_quote_setting(name, value)}: give how often, "
-            "such as '50 steps', '10 minutes' or '1 epoch'"
+            f"{_quote_setting(name, value)}: give how often, such as '50 steps', '10 minutes' or '1 epoch'"
         )
     return f"{int(match[1])} {unit}"
 
@@ -255,13 +223,9 @@ def check_compression_setting(name: str, value: Any) -> str:
         return "fp16"
     kind, _, threshold = str(value).strip().partition(":")
     if kind != "2bit" or (":" in str(value) and not threshold.strip()):
-        raise ConfigError(
-            f"{_quote_setting(name, value)}: give 2bit:THRESHOLD, such as 2bit:0.5, or fp16"
-        )
+        raise ConfigError(f"{_quote_setting(name, value)}: give 2bit:THRESHOLD, such as 2bit:0.5, or fp16")
     try:
-        number = real_number_check(SMALLEST_LIMIT, LARGEST_NUMBER)(
-            "the threshold", threshold or 0.5
-        )
+        number = real_number_check(SMALLEST_LIMIT, LARGEST_NUMBER)("the threshold", threshold or 0.5)
     except ConfigError as error:
         raise ConfigError(f"{_quote_setting(name, value)}: {error}") from None
     return f"2bit:{number!r}"
@@ -294,14 +258,8 @@ def check_color_normalization(name: str, value: Any) -> str:
         means, deviations = [[as_number(number) for number in part] for part in parts]
     except ValueError:
         means, deviations = [], []
-    are_finite = (
-        means and len(means) == len(deviations) and all(map(math.isfinite, [*means, *deviations]))
-    )
-    if (
-        not are_finite
-        or min(deviations) < SMALLEST_LIMIT
-        or max(map(abs, [*means, *deviations])) >= LARGEST_NUMBER
-    ):
+    are_finite = means and len(means) == len(deviations) and all(map(math.isfinite, [*means, *deviations]))
+    if not are_finite or min(deviations) < SMALLEST_LIMIT or max(map(abs, [*means, *deviations])) >= LARGEST_NUMBER:
         raise ConfigError(
             f"{_quote_setting(name, value)}: give imagenet, none, "
             "or means and deviations such as 0.5,0.5,0.5/0.25,0.25,0.25"
@@ -359,8 +317,7 @@ def check_export_format(name: str, value: Any) -> Optional[str]:
     format_name = check_text(name, value).strip().lower()
     if format_name not in EXPORTS:
         raise ConfigError(
-            f"{_quote_setting(name, value)}: give {' or '.join(EXPORTS)}, "
-            f"or {name} alone, which is {MXNET}"
+            f"{_quote_setting(name, value)}: give {' or '.join(EXPORTS)}, or {name} alone, which is {MXNET}"
         )
     return format_name
 
@@ -382,9 +339,7 @@ def plain_value(value: Any) -> Any:
 
 def check_type_name(name: str, value: Any) -> str:
     """Return the name of a number type: ``float32`` for "float32", ``numpy.float32`` or a dtype."""
-    return check_text(
-        name, getattr(value, "__name__", None) or getattr(value, "name", None) or value
-    )
+    return check_text(name, getattr(value, "__name__", None) or getattr(value, "name", None) or value)
 
 
 def _quote_setting(name: str, value: Any) -> str:
@@ -402,12 +357,9 @@ def check_device_weights(name: str, value: Any) -> str:
     value = _array_to_list(value)
     text = ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
     parts = [part.strip() for part in text.split(",")]
-    if isinstance(value, bool) or not all(
-        WEIGHT_PATTERN.fullmatch(part) and Fraction(part) > 0 for part in parts
-    ):
+    if isinstance(value, bool) or not all(WEIGHT_PATTERN.fullmatch(part) and Fraction(part) > 0 for part in parts):
         raise ConfigError(
-            f"{name} {text.strip() or repr(text)}: give a number above 0 for each device, such "
-            "as 2,1 or 1.5,1"
+            f"{name} {text.strip() or repr(text)}: give a number above 0 for each device, such as 2,1 or 1.5,1"
         )
     return ",".join(parts)
 

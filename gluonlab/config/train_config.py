@@ -11,15 +11,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 from functools import partial, wraps
-from typing import (
-    Any,
-    Dict,
-    Optional,
-    Sequence,
-    Type,
-    TypeVar,
-    Union,
-)
+from typing import Any, Dict, Optional, Sequence, Type, TypeVar, Union
 
 from gluonlab.config.option_hints import nearest_name
 from gluonlab.config.option_types import (
@@ -58,13 +50,7 @@ T = TypeVar("T")
 
 
 def _make_field(
-    group: str,
-    check: Check,
-    help: str,
-    *,
-    default: Any = None,
-    metavar: str = "N",
-    alone: Optional[str] = None,
+    group: str, check: Check, help: str, *, default: Any = None, metavar: str = "N", alone: Optional[str] = None
 ) -> Any:
     """Return a field of TrainConfig with the metadata of its command-line option.
 
@@ -76,9 +62,7 @@ def _make_field(
 
 
 GROUPS = ("devices", "splitting", "data", "network", "batch", "optimiser", "summing", "output")
-DEVICES, SPLITTING, DATA, NETWORK, BATCH, OPTIMIZER, SUMMING, OUTPUT = (
-    partial(_make_field, group) for group in GROUPS
-)
+DEVICES, SPLITTING, DATA, NETWORK, BATCH, OPTIMIZER, SUMMING, OUTPUT = (partial(_make_field, group) for group in GROUPS)
 
 
 def option_name(field_name: str) -> str:
@@ -141,13 +125,11 @@ def _check_exclusive_settings(settings: Dict[str, Any]) -> None:
     if values["require_gpu"] and devices is not None:
         if "cpu" in devices.lower():
             raise ConfigError(
-                f"--require-gpu and --devices {devices} contradict each other: "
-                "name GPUs, or leave --require-gpu out"
+                f"--require-gpu and --devices {devices} contradict each other: name GPUs, or leave --require-gpu out"
             )
         if devices.strip().isdigit():
             raise ConfigError(
-                f"--devices {devices} lets CPU devices stand in: "
-                f"with --require-gpu write --gpus {devices}"
+                f"--devices {devices} lets CPU devices stand in: with --require-gpu write --gpus {devices}"
             )
 
 
@@ -164,9 +146,7 @@ class TrainConfig:
         ConfigError: for an unknown setting, a value out of its range, and contradictory settings
     """
 
-    gpus: Optional[int] = DEVICES(
-        check_gpu_count, "use N GPUs; without any, N CPU devices stand in"
-    )
+    gpus: Optional[int] = DEVICES(check_gpu_count, "use N GPUs; without any, N CPU devices stand in")
     devices: Union[str, Sequence[str], None] = DEVICES(
         check_device_names, "devices by name: gpu:0,2 gpu:* gpu:[0-3] cpu cpu*4", metavar="SPEC"
     )
@@ -175,8 +155,7 @@ class TrainConfig:
         "(default: in SageMaker's jobs on machines with GPUs)",
     )  # fmt: skip
     threads: Optional[int] = DEVICES(
-        whole_number_check(1, 1024),
-        "threads per CPU device (default: all cores for one, 1 each for several)",
+        whole_number_check(1, 1024), "threads per CPU device (default: all cores for one, 1 each for several)"
     )
     dtype: str = DEVICES(
         check_type_name, "float32, or on GPUs float16: mixed precision with a dynamic loss scale",
@@ -205,9 +184,7 @@ class TrainConfig:
         "devices that share a copy of the network, a stage on each (default: all); "
         "the others have further copies, which share each batch",
     )  # fmt: skip
-    cut: Optional[str] = SPLITTING(
-        check_layer_list, "layers with which stages begin, but the first", metavar="N,N"
-    )
+    cut: Optional[str] = SPLITTING(check_layer_list, "layers with which stages begin, but the first", metavar="N,N")
     balance: Optional[str] = SPLITTING(
         check_text, "choose where to cut so that stages are alike in time or memory "
         "(default: layers by memory, pipeline by time)", metavar="time|memory",
@@ -219,8 +196,7 @@ class TrainConfig:
         whole_number_check(1), "stages on each device of an interleaved pipeline (default: 2)"
     )
     ways: Optional[int] = SPLITTING(
-        whole_number_check(2),
-        "devices that share the channels of a copy of the network (default: all)",
+        whole_number_check(2), "devices that share the channels of a copy of the network (default: all)"
     )
     channels: Optional[str] = SPLITTING(
         check_text,
@@ -228,20 +204,14 @@ class TrainConfig:
         metavar="NAME",
     )  # fmt: skip
     dataset: str = DATA(check_text, "the data set (see --list)", default="digits", metavar="NAME")
-    data_dir: Optional[str] = DATA(
-        check_text, "folder of its files (default: gluonlab.data's)", metavar="DIR"
-    )
+    data_dir: Optional[str] = DATA(check_text, "folder of its files (default: gluonlab.data's)", metavar="DIR")
     image_size: Optional[int] = DATA(
         IMAGE_SIZE, "width and height of images from files (default: their own, at most 224)",
         metavar="PIXELS",
     )  # fmt: skip
     decoders: Optional[int] = DATA(DECODERS, "processes that decode (default: one per core)")
-    resizer: Optional[str] = DATA(
-        check_text, "resize by cykooz (default if installed) or pillow", metavar="NAME"
-    )
-    skip_bad: bool = DATA(
-        check_flag, "try all files first; leave out those that fail", default=False
-    )
+    resizer: Optional[str] = DATA(check_text, "resize by cykooz (default if installed) or pillow", metavar="NAME")
+    skip_bad: bool = DATA(check_flag, "try all files first; leave out those that fail", default=False)
     val_share: Optional[float] = DATA(
         SHARE, "if your own images have no val part, hold out "
         "this share of each class", metavar="SHARE",
@@ -261,17 +231,13 @@ class TrainConfig:
         check_color_normalization, "normalise colours by imagenet, cifar10, mnist, none, "
         "or means/deviations M,M,M/S,S,S", metavar="NAME",
     )  # fmt: skip
-    prefetch: int = DATA(
-        whole_number_check(0), "batches prepared ahead of their step, if not resident", default=2
-    )
+    prefetch: int = DATA(whole_number_check(0), "batches prepared ahead of their step, if not resident", default=2)
     resident_bytes: int = DATA(
         check_size_in_bytes, "keep a split on the devices when it fits; 0: stream",
         default=256 * 2**20, metavar="BYTES",
     )  # fmt: skip
     model: Optional[str] = NETWORK(
-        check_text,
-        "the network (default: see --list), or gluoncv:NAME for one of gluoncv's",
-        metavar="NAME",
+        check_text, "the network (default: see --list), or gluoncv:NAME for one of gluoncv's", metavar="NAME"
     )
     pretrained: Optional[str] = NETWORK(
         check_text, "local file with parameters of this network to begin with", metavar="FILE"
@@ -311,9 +277,7 @@ class TrainConfig:
         check_patience, "end after N epochs in a row without a better test accuracy, or loss; the "
         "best epoch's parameters stay (default: train all epochs)", metavar="N|N:loss",
     )  # fmt: skip
-    optimizer: Optional[str] = OPTIMIZER(
-        check_text, "the optimizer (see --list): sgd, nag, adam, ...", metavar="NAME"
-    )
+    optimizer: Optional[str] = OPTIMIZER(check_text, "the optimizer (see --list): sgd, nag, adam, ...", metavar="NAME")
     lr: Optional[float] = OPTIMIZER(
         real_number_check(0, LARGEST_NUMBER, above_minimum=True), "learning rate", metavar="RATE"
     )
@@ -322,13 +286,9 @@ class TrainConfig:
         "from the batch that it is made for (the recipe's; for an --lr of your own: --batch-size)",
         default=False,
     )  # fmt: skip
-    lr_schedule: Optional[str] = OPTIMIZER(
-        check_text, "constant, step, cosine or linear", metavar="NAME"
-    )
+    lr_schedule: Optional[str] = OPTIMIZER(check_text, "constant, step, cosine or linear", metavar="NAME")
     warmup_epochs: Optional[float] = OPTIMIZER(
-        real_number_check(0, LARGEST_NUMBER),
-        "grow the rate evenly from near 0 over E epochs",
-        metavar="E",
+        real_number_check(0, LARGEST_NUMBER), "grow the rate evenly from near 0 over E epochs", metavar="E"
     )
     lr_decay: Optional[float] = OPTIMIZER(
         real_number_check(0, below=1, above_minimum=True),
@@ -340,9 +300,7 @@ class TrainConfig:
         "(default: the recipe's, else after 1/2 and 3/4)", metavar="E,E",
     )  # fmt: skip
     final_lr: Optional[float] = OPTIMIZER(
-        real_number_check(0, LARGEST_NUMBER),
-        "last rate of cosine and linear (default: 0)",
-        metavar="RATE",
+        real_number_check(0, LARGEST_NUMBER), "last rate of cosine and linear (default: 0)", metavar="RATE"
     )
     momentum: Optional[float] = OPTIMIZER(
         real_number_check(0, below=1), "momentum of sgd, nag, signum and lars", metavar="M"
@@ -351,12 +309,8 @@ class TrainConfig:
         check_text, "at a new learning rate: corrected, as in PyTorch, or mxnet, "
         "with the rate in it (sgd, nag)", metavar="NAME",
     )  # fmt: skip
-    wd: Optional[float] = OPTIMIZER(
-        real_number_check(0, LARGEST_NUMBER), "weight decay", metavar="WD"
-    )
-    no_bias_decay: Optional[bool] = OPTIMIZER(
-        check_flag, "no weight decay for biases, gamma and beta"
-    )
+    wd: Optional[float] = OPTIMIZER(real_number_check(0, LARGEST_NUMBER), "weight decay", metavar="WD")
+    no_bias_decay: Optional[bool] = OPTIMIZER(check_flag, "no weight decay for biases, gamma and beta")
     clip_norm: Optional[float] = OPTIMIZER(
         real_number_check(SMALLEST_LIMIT, LARGEST_NUMBER),
         "scale a batch's mean gradient down to this norm",
@@ -367,18 +321,13 @@ class TrainConfig:
         default="stop", metavar="stop|skip",
     )  # fmt: skip
     label_smoothing: Optional[float] = OPTIMIZER(
-        real_number_check(0, below=1),
-        "spread this share of a label over all classes",
-        metavar="SHARE",
+        real_number_check(0, below=1), "spread this share of a label over all classes", metavar="SHARE"
     )
     class_weights: Optional[str] = OPTIMIZER(
         check_class_weights, "weight of each class in the loss, or balanced", metavar="W,W"
     )
     kvstore: str = SUMMING(
-        check_text,
-        "how gradients are summed over devices (see --list)",
-        default="device",
-        metavar="NAME",
+        check_text, "how gradients are summed over devices (see --list)", default="device", metavar="NAME"
     )
     topology: Optional[str] = SUMMING(
         check_machine, "place the devices of a scheduled kvstore (ring, tree, ...) "
@@ -416,9 +365,7 @@ class TrainConfig:
         "first print what a batch needs on each device, and measure what the process takes",
         default=False,
     )  # fmt: skip
-    confusion: bool = OUTPUT(
-        check_flag, "print and draw the confusion matrix of the test images", default=False
-    )
+    confusion: bool = OUTPUT(check_flag, "print and draw the confusion matrix of the test images", default=False)
     export: Optional[str] = OUTPUT(
         check_export_format,
         "write export/ for mx.gluon.SymbolBlock.imports, which needs no gluonlab; "
@@ -430,31 +377,21 @@ class TrainConfig:
         "ui.perfetto.dev", metavar="N",
     )  # fmt: skip
     tensorboard: bool = OUTPUT(
-        check_flag,
-        "write tensorboard/ for TensorBoard to show, also while it trains",
-        default=False,
+        check_flag, "write tensorboard/ for TensorBoard to show, also while it trains", default=False
     )
     checkpoint_every: Optional[str] = OUTPUT(
         check_period,
         "write a checkpoint every N steps, minutes or epochs, from which --resume goes on",
         metavar="PERIOD",
     )  # fmt: skip
-    keep: int = OUTPUT(
-        whole_number_check(1),
-        "checkpoints that are kept, besides that of the best accuracy",
-        default=3,
-    )
-    out: Optional[str] = OUTPUT(
-        check_text, "folder of the run (default: a new one below runs/)", metavar="DIR"
-    )
+    keep: int = OUTPUT(whole_number_check(1), "checkpoints that are kept, besides that of the best accuracy", default=3)
+    out: Optional[str] = OUTPUT(check_text, "folder of the run (default: a new one below runs/)", metavar="DIR")
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
             value = plain_value(getattr(self, field.name))
             if value is not None or field.default is not None:
-                object.__setattr__(
-                    self, field.name, field.metadata["check"](option_name(field.name), value)
-                )
+                object.__setattr__(self, field.name, field.metadata["check"](option_name(field.name), value))
         _check_exclusive_settings(self.to_dict())
 
     @classmethod

@@ -12,13 +12,7 @@ import click
 from gluonlab.cli.command import add_json_option, command, dispatch
 from gluonlab.config import TrainConfig
 from gluonlab.config.option_types import check_text, real_number_check
-from gluonlab.data.fetching.data_folders import (
-    DAMAGED,
-    OK,
-    data_root,
-    download_command,
-    find_dataset_folder,
-)
+from gluonlab.data.fetching.data_folders import DAMAGED, OK, data_root, download_command, find_dataset_folder
 from gluonlab.data.fetching.data_folders import verify_files as _verify
 from gluonlab.data.fetching.download import MIN_BYTES_PER_S, TIMEOUT_S
 from gluonlab.data.fetching.download import download as _download
@@ -91,13 +85,9 @@ def list_sources(sources: SourceTable, data_dir: Optional[str], as_json: bool) -
 @click.argument("name")
 @_in_folder
 @click.option("--mirror", metavar="URL", help=MIRROR)
-@click.option(
-    "--timeout", metavar="SECONDS", default=str(TIMEOUT_S), show_default=True, help=TIMEOUT
-)
+@click.option("--timeout", metavar="SECONDS", default=str(TIMEOUT_S), show_default=True, help=TIMEOUT)
 @click.pass_obj
-def download(
-    sources: SourceTable, name: str, data_dir: Optional[str], mirror: Optional[str], timeout: str
-) -> None:
+def download(sources: SourceTable, name: str, data_dir: Optional[str], mirror: Optional[str], timeout: str) -> None:
     """Download the data set NAME, and check it.
 
     Complete files are not downloaded again, and an interrupted download is resumed. Proxies are
@@ -131,9 +121,7 @@ def verify(sources: SourceTable, name: str, data_dir: Optional[str], as_json: bo
     if failures:
         damaged = sum(finding.state == DAMAGED for finding in failures)
         counts = f"{damaged:,} damaged and {len(failures) - damaged:,} missing"
-        raise RunError(
-            f"{name}: {counts} of {len(findings):,} files: {download_command(name, data_dir)}"
-        )
+        raise RunError(f"{name}: {counts} of {len(findings):,} files: {download_command(name, data_dir)}")
 
 
 @command("python -m gluonlab.data path")
@@ -165,13 +153,9 @@ def pack(name: Optional[str], out: Optional[str], **given: Any) -> None:
     """
     if name is None or out is None:
         missing = "the data set" if name is None else "--out DIR"
-        raise ConfigError(
-            f"pack needs {missing}: write python -m gluonlab.data pack folder:PATH --out DIR"
-        )
+        raise ConfigError(f"pack needs {missing}: write python -m gluonlab.data pack folder:PATH --out DIR")
     if not has_image_files(name):
-        raise ConfigError(
-            f"{name} has no image files to decode: choose {', '.join(image_file_datasets())}"
-        )
+        raise ConfigError(f"{name} has no image files to decode: choose {', '.join(image_file_datasets())}")
     from gluonlab.data.sets.packed_folder import check_new_folder
     from gluonlab.data.sets.packed_folder import pack_dataset as write
     from gluonlab.training.image_loader_options import image_file_options

@@ -12,14 +12,7 @@ import click
 from gluonlab.cli.command import add_json_option, command
 from gluonlab.doctor import check_gpus, check_host, check_mxnet, check_software, check_training
 from gluonlab.doctor.check_host import mirror_addresses
-from gluonlab.doctor.findings import (
-    FAULT,
-    Finding,
-    findings_to_dict,
-    format_findings,
-    run_check,
-    worst_status,
-)
+from gluonlab.doctor.findings import FAULT, Finding, findings_to_dict, format_findings, run_check, worst_status
 from gluonlab.errors import ConfigError
 from gluonlab.gpu import nvml
 from gluonlab.gpu.isolated_process import kill_all
@@ -59,12 +52,7 @@ def _software_checks() -> List[Check]:
     return [
         ("python", lambda: [check_software.check_python()]),
         ("numpy", lambda: [check_software.check_numpy(check_software.installed_version("numpy"))]),
-        (
-            "mxnet",
-            lambda: [
-                check_software.check_installed_mxnet(check_software.installed_mxnets(), folder)
-            ],
-        ),
+        ("mxnet", lambda: [check_software.check_installed_mxnet(check_software.installed_mxnets(), folder)]),
         ("libraries", lambda: check_software.check_libraries(folder)),
         ("import", check_import),
     ]
@@ -115,14 +103,7 @@ OUT_HELP = f"with --prove: write NAME.json and NAME.html  [default: {DEFAULT_NAM
 @click.option("--out", metavar="NAME", help=OUT_HELP)
 @add_json_option("the findings")
 @click.pass_context
-def main(
-    context: click.Context,
-    train: bool,
-    network: bool,
-    prove: bool,
-    out: Optional[str],
-    as_json: bool,
-) -> None:
+def main(context: click.Context, train: bool, network: bool, prove: bool, out: Optional[str], as_json: bool) -> None:
     """Check Python, numpy, MXNet, GPUs, kvstores, cores, memory, disks, data and SageMaker.
 
     Each line is ok, a warning or a fault, with cause and cure. Exit status: 0, or 1 if there is a
@@ -145,9 +126,7 @@ def main(
         report["proof"] = proof.run_and_write(say=(lambda text: None) if as_json else click.echo)
     if as_json:
         click.echo(json_text(report))
-    context.exit(
-        1 if worst_status(findings) == FAULT or report.get("proof", {}).get("faults") else 0
-    )
+    context.exit(1 if worst_status(findings) == FAULT or report.get("proof", {}).get("faults") else 0)
 
 
 if __name__ == "__main__":

@@ -33,9 +33,7 @@ DRIVER_FILES = (
 
 
 @returns_list
-def check_driver(
-    driver: Driver, flavour: str, driver_files: Tuple[Path, ...] = DRIVER_FILES
-) -> Iterator[Finding]:
+def check_driver(driver: Driver, flavour: str, driver_files: Tuple[Path, ...] = DRIVER_FILES) -> Iterator[Finding]:
     """Check that NVIDIA's driver works, and is new enough for CUDA 11.
 
     ``flavour``: the name of the installed MXNet package. ``driver_files``: files that exist if the
@@ -97,9 +95,7 @@ def _missing_driver(error: str, flavour: str, has_files: bool) -> Finding:
 
 
 @returns_list
-def check_capabilities(
-    driver: Driver, flavour: str, environ: Mapping[str, str] = os.environ
-) -> Iterator[Finding]:
+def check_capabilities(driver: Driver, flavour: str, environ: Mapping[str, str] = os.environ) -> Iterator[Finding]:
     """Check that MXNet has machine code for the GPUs.
 
     A GPU without machine code is a fault only if CUDA shows the GPU; otherwise a warning.
@@ -123,9 +119,7 @@ def check_capabilities(
 @returns_list
 def check_tf32(driver: Driver, environ: Mapping[str, str] = os.environ) -> Iterator[Finding]:
     """Report how GPUs with TF32 multiply float32 numbers."""
-    tf32_gpus = [
-        gpu for gpu in driver.gpus if gpu.capability >= TF32_SINCE and is_supported(gpu.capability)
-    ]
+    tf32_gpus = [gpu for gpu in driver.gpus if gpu.capability >= TF32_SINCE and is_supported(gpu.capability)]
     exported = environ.get(TF32_VARIABLE)
     if tf32_gpus and exported in (None, "0"):
         what = f"{_format_gpus(tf32_gpus)}: float32 is multiplied exactly, "
@@ -141,19 +135,14 @@ def check_tf32(driver: Driver, environ: Mapping[str, str] = os.environ) -> Itera
 @returns_list
 def check_gpu_memory(driver: Driver) -> Iterator[Finding]:
     """Report the used memory of each GPU, and the processes that use it."""
-    free = [
-        gpu
-        for gpu in driver.gpus
-        if gpu.used_bytes is not None and gpu.used_bytes * 2 < gpu.memory_bytes
-    ]
+    free = [gpu for gpu in driver.gpus if gpu.used_bytes is not None and gpu.used_bytes * 2 < gpu.memory_bytes]
     for gpu in driver.gpus:
         what = f"GPU {gpu.index}: "
         if gpu.used_bytes is None:
             yield ok("gpu-memory", f"{what}the driver does not report the memory in use")
             continue
         users = ", ".join(
-            f"{process.name} ({process.pid}{_format_used(process.used_bytes)})"
-            for process in gpu.processes
+            f"{process.name} ({process.pid}{_format_used(process.used_bytes)})" for process in gpu.processes
         )
         what += f"{_format_gib(gpu.used_bytes)} of {_format_gib(gpu.memory_bytes)} GiB in use"
         what += f" by {users}" if users else ""
@@ -258,9 +247,7 @@ def instance_type(environ: Mapping[str, str], dmi_folder: Path = DMI_FOLDER) -> 
         if instance:
             return instance[1]
     # "Xen", "4.11.amazon"
-    words = " ".join(
-        read_kernel_file(dmi_folder / name).strip() for name in ("sys_vendor", "bios_version")
-    )
+    words = " ".join(read_kernel_file(dmi_folder / name).strip() for name in ("sys_vendor", "bios_version"))
     return "" if "amazon" in words.lower() else None
 
 
@@ -281,11 +268,7 @@ def known_topology(driver: Driver, instance: Optional[str]) -> Optional[Topology
 def topology_nvlinks(topology: Topology) -> Dict[Pair, int]:
     """Return the number of NVLinks of each pair (a, b), a < b, that has NVLinks."""
     routes = {pair: route.links[0] for pair, route in topology.routes.items() if pair[0] < pair[1]}
-    return {
-        pair: round(link.bytes_per_s / NVLINK)
-        for pair, link in routes.items()
-        if link.name.startswith("NVLink")
-    }
+    return {pair: round(link.bytes_per_s / NVLINK) for pair, link in routes.items() if link.name.startswith("NVLink")}
 
 
 def format_nvlinks(nvlinks: Mapping[Pair, int]) -> str:
@@ -313,12 +296,9 @@ def find_renumbering(
         candidates = (
             gpu
             for gpu in range(count)
-            if gpu not in order
-            and all(links(nvlinks, gpu, order[r]) == links(expected, rank, r) for r in range(rank))
+            if gpu not in order and all(links(nvlinks, gpu, order[r]) == links(expected, rank, r) for r in range(rank))
         )
-        return next(
-            (whole for whole in (extend((*order, gpu)) for gpu in candidates) if whole), None
-        )
+        return next((whole for whole in (extend((*order, gpu)) for gpu in candidates) if whole), None)
 
     return extend(())
 
@@ -334,9 +314,7 @@ def check_links(driver: Driver, instance: Optional[str]) -> Iterator[Finding]:
 def _check_nvlinks(driver: Driver, topology: Optional[Topology]) -> Finding:
     nvlinks, count = driver.nvlinks, len(driver.gpus)
     switched = ", ".join(map(str, driver.switched))
-    needs_switches = (
-        topology is not None and topology.name in SWITCHED_INSTANCES and not driver.silent
-    )
+    needs_switches = topology is not None and topology.name in SWITCHED_INSTANCES and not driver.silent
     if topology is not None and needs_switches and len(driver.switched) < count:
         connected = f"GPUs {switched} only" if switched else "no GPU"
         what = f"NVLinks to switches on {connected}, and {topology.name} has them on all {count}"

@@ -11,15 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Set, Tuple
 
-from gluonlab.doctor.findings import (
-    Finding,
-    fault,
-    format_count,
-    ok,
-    one_line,
-    returns_list,
-    warning,
-)
+from gluonlab.doctor.findings import Finding, fault, format_count, ok, one_line, returns_list, warning
 from gluonlab.engine import openmp_settings
 from gluonlab.engine.cpu_threads import threads_per_device
 from gluonlab.engine.local_processes import local_process_count
@@ -34,11 +26,7 @@ LOW_SHM_BYTES = 512 * 2**20  # containers have 64 MiB by default
 
 
 def check_folder(
-    check: str,
-    purpose: str,
-    folder: Path,
-    cure: str,
-    usage: Callable[[Path], Any] = shutil.disk_usage,
+    check: str, purpose: str, folder: Path, cure: str, usage: Callable[[Path], Any] = shutil.disk_usage
 ) -> Finding:
     """Check that ``folder``, or its nearest existing parent, is writable and has free space."""
     existing, what = _nearest_existing(folder), f"{purpose}: {folder}"
@@ -92,9 +80,7 @@ def check_current_folder() -> Finding:
     except OSError as error:
         cause, cure = error.strerror or str(error), "cd to a folder that exists"
         return fault("runs", "the current folder is gone", cause, cure)
-    return check_folder(
-        "runs", "runs are written below", folder, "name another folder with --out DIR"
-    )
+    return check_folder("runs", "runs are written below", folder, "name another folder with --out DIR")
 
 
 def check_home(environ_home: str) -> Finding:
@@ -122,9 +108,7 @@ def check_memory(proc: Path = PROC, cgroups: Path = CGROUPS) -> Finding:
     return warning("memory", what, cause, "end other processes")
 
 
-def check_shared_memory(
-    folder: Path = Path("/dev/shm"), usage: Callable[[Path], Any] = shutil.disk_usage
-) -> Finding:
+def check_shared_memory(folder: Path = Path("/dev/shm"), usage: Callable[[Path], Any] = shutil.disk_usage) -> Finding:
     """Check /dev/shm, through which DataLoader's workers and NCCL exchange data."""
     if not folder.is_dir():
         cause = "DataLoader's workers and NCCL need it"
@@ -141,10 +125,7 @@ def check_shared_memory(
 
 LOAD_MARGIN = 0.7  # a load of so many cores does not count as other work
 SAMPLE_S = 0.2
-BUSY_SHARE, MAX_NAMED = (
-    0.2,
-    3,
-)  # processes that are named: how much of a core they take, and how many
+BUSY_SHARE, MAX_NAMED = (0.2, 3)  # processes that are named: how much of a core they take, and how many
 LONG_SPINS = 100_000  # a millisecond or more
 _TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -182,11 +163,7 @@ def check_cpu(proc: Path = PROC) -> Iterator[Finding]:
 
 def describe_cores() -> str:
     """Return text such as ``2 cores``, and why these are not all cores of the machine."""
-    machine, allowed, available = (
-        os.cpu_count() or 1,
-        len(os.sched_getaffinity(0)),
-        resources.available_cores(),
-    )
+    machine, allowed, available = (os.cpu_count() or 1, len(os.sched_getaffinity(0)), resources.available_cores())
     notes = []
     if allowed < machine:
         notes.append(f"{allowed} of the machine's {machine} CPUs are allowed by affinity")
@@ -197,9 +174,7 @@ def describe_cores() -> str:
 
 def _describe_idle_threads() -> str:
     """Describe how idle OpenMP threads wait, by the user's settings or by gluonlab's."""
-    settings = ", ".join(
-        f"{name}={value}" for name, value in openmp_settings.user_spin_settings().items()
-    )
+    settings = ", ".join(f"{name}={value}" for name, value in openmp_settings.user_spin_settings().items())
     if settings:
         return f"idle threads wait as {settings} says"
     return f"idle threads sleep after {openmp_settings.SPIN_COUNT} spins"
@@ -207,27 +182,16 @@ def _describe_idle_threads() -> str:
 
 def _check_spinning(users: Mapping[str, str]) -> Iterator[Finding]:
     """Warn if the user's settings let idle threads keep their cores busy."""
-    counts = [
-        name for name in users if name.endswith("SPINCOUNT")
-    ]  # a spin count overrides a policy
+    counts = [name for name in users if name.endswith("SPINCOUNT")]  # a spin count overrides a policy
     for name in (counts or list(users))[:1]:
         value = users[name]
-        if (
-            openmp_settings.parse_spin_count(value) >= LONG_SPINS
-            if counts
-            else value.lower() == "active"
-        ):
-            cause = (
-                "idle threads keep their cores busy: "
-                "one CPU device is then many times slower beside other work"
-            )
+        if openmp_settings.parse_spin_count(value) >= LONG_SPINS if counts else value.lower() == "active":
+            cause = "idle threads keep their cores busy: one CPU device is then many times slower beside other work"
             cure = f"unset {name}: gluonlab then lets them sleep soon"
             yield warning("cpu", f"{name}={value} is exported", cause, cure)
 
 
-def busy_processes(
-    proc: Path = PROC, share: float = BUSY_SHARE, most: int = MAX_NAMED
-) -> List[str]:
+def busy_processes(proc: Path = PROC, share: float = BUSY_SHARE, most: int = MAX_NAMED) -> List[str]:
     """Return processes that use more than ``share`` of a core, as ``python3 (pid 17) 98 %``.
 
     The list has at most ``most`` entries, without this process and its descendants.
@@ -290,18 +254,14 @@ def check_data_folder() -> List[Finding]:
         root = data_root()
     except GluonlabError as error:
         return [warning("data", "there is no folder for data sets", str(error), DATA_FOLDER_CURE)]
-    complete = [
-        name for name, source in SOURCES.items() if find_dataset_folder(source, root) is not None
-    ]
+    complete = [name for name, source in SOURCES.items() if find_dataset_folder(source, root) is not None]
     listing = "only digits, which is built in, is here"
     if complete:
         listing = f"here are {', '.join(complete)}, and digits"
     return [check_folder("data", f"data sets ({listing})", root, DATA_FOLDER_CURE)]
 
 
-def check_mirrors(
-    sources: Mapping[str, Tuple[str, ...]], timeout_s: float = TIMEOUT_S
-) -> List[Finding]:
+def check_mirrors(sources: Mapping[str, Tuple[str, ...]], timeout_s: float = TIMEOUT_S) -> List[Finding]:
     """Try the mirrors of all data sets at the same time.
 
     ``sources`` maps each data set to the addresses of its first file.
@@ -309,20 +269,14 @@ def check_mirrors(
     urls = [url for urls in sources.values() for url in urls]
     with ThreadPoolExecutor(max_workers=max(1, len(urls))) as pool:
         problems = dict(zip(urls, pool.map(lambda url: check_url(url, timeout_s), urls)))
-    return [
-        _mirror_finding(name, {url: problems[url] for url in urls})
-        for name, urls in sources.items()
-    ]
+    return [_mirror_finding(name, {url: problems[url] for url in urls}) for name, urls in sources.items()]
 
 
 def mirror_addresses() -> Mapping[str, Tuple[str, ...]]:
     """Return the addresses of the first file of each data set."""
     from gluonlab.data.fetching.download_sources import SOURCES
 
-    return {
-        name: tuple(mirror + source.files[0].name for mirror in source.mirrors)
-        for name, source in SOURCES.items()
-    }
+    return {name: tuple(mirror + source.files[0].name for mirror in source.mirrors) for name, source in SOURCES.items()}
 
 
 def check_url(url: str, timeout_s: float = TIMEOUT_S) -> str:
@@ -367,16 +321,12 @@ def _mirror_finding(name: str, replies: Mapping[str, str]) -> Finding:
 
 
 METADATA = Path("/opt/ml/metadata/resource-metadata.json")
-PERSISTENT_FOLDER = Path(
-    "/home/ec2-user/SageMaker"
-)  # all that a notebook instance keeps when it stops
+PERSISTENT_FOLDER = Path("/home/ec2-user/SageMaker")  # all that a notebook instance keeps when it stops
 
 
 @returns_list
 def check_sagemaker(
-    environ: Mapping[str, str] = os.environ,
-    metadata: Path = METADATA,
-    persistent: Path = PERSISTENT_FOLDER,
+    environ: Mapping[str, str] = os.environ, metadata: Path = METADATA, persistent: Path = PERSISTENT_FOLDER
 ) -> Iterator[Finding]:
     """Report whether this is a SageMaker notebook or training job.
 

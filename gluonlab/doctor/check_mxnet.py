@@ -38,9 +38,7 @@ def probe_mxnet() -> ProcessOutcome:
 
 
 @returns_list
-def mxnet_findings(
-    outcome: ProcessOutcome, is_installed: bool, horovod: Optional[str]
-) -> Iterator[Finding]:
+def mxnet_findings(outcome: ProcessOutcome, is_installed: bool, horovod: Optional[str]) -> Iterator[Finding]:
     """Return the findings for the answers of `probe_mxnet`.
 
     ``is_installed``: whether a module mxnet exists. ``horovod``: the installed version of Horovod,
@@ -69,9 +67,7 @@ def _import_finding(outcome: ProcessOutcome) -> Finding:
     if error is not None:
         return _import_error_finding(error)
     failure = outcome.failure or "ended without an answer"
-    cause = f"the process {failure} during: {_last_attempt(outcome)}. {outcome.last_line}".rstrip(
-        ". "
-    )
+    cause = f"the process {failure} during: {_last_attempt(outcome)}. {outcome.last_line}".rstrip(". ")
     return fault("import", "mxnet does not load", cause, REINSTALL_MXNET)
 
 
@@ -82,9 +78,7 @@ def _fusion_finding(is_on: bool, driver_supports: bool, reason: str) -> Finding:
     """
     reason = one_line(reason)
     if driver_supports:
-        return ok(
-            "fusion", f"pointwise operators are{' not' * (not is_on)} fused on GPUs: {reason}"
-        )
+        return ok("fusion", f"pointwise operators are{' not' * (not is_on)} fused on GPUs: {reason}")
     if is_on:
         what, cure = (
             "a run ends at its first fused operator",
@@ -113,9 +107,7 @@ def _kvstore_findings(outcome: ProcessOutcome) -> Iterator[Finding]:
     works = [name for name, answer in tried.items() if answer["works"]]
     if works:
         impossible = "".join(
-            f"; {name} {answer['problem']}"
-            for name, answer in tried.items()
-            if answer["works"] is None
+            f"; {name} {answer['problem']}" for name, answer in tried.items() if answer["works"] is None
         )
         yield ok("kvstores", f"{', '.join(works)} work{impossible}")
     for name, answer in tried.items():
@@ -123,9 +115,7 @@ def _kvstore_findings(outcome: ProcessOutcome) -> Iterator[Finding]:
             yield fault("kvstores", f"{name} fails", one_line(answer["problem"]), KVSTORE_CURE)
     kind, _, last = _last_attempt(outcome).partition(" ")
     if outcome.failure and kind == "kvstore" and last not in tried:
-        yield fault(
-            "kvstores", f"kvstore {last} fails", f"the process {outcome.failure}", KVSTORE_CURE
-        )
+        yield fault("kvstores", f"kvstore {last} fails", f"the process {outcome.failure}", KVSTORE_CURE)
 
 
 def _horovod_finding(loaded: Optional[Dict[str, Any]], installed: Optional[str]) -> Finding:
@@ -169,11 +159,7 @@ def _import_mxnet() -> bool:
             send_answer(fusion=mxnet_setup.fusion_state()._asdict())
     except Exception as error:
         reason = error.__cause__ or error
-        complaint = (
-            diagnose_linker_error(str(reason))
-            if isinstance(reason, (OSError, ImportError))
-            else None
-        )
+        complaint = diagnose_linker_error(str(reason)) if isinstance(reason, (OSError, ImportError)) else None
         send_answer(error=error_message(error), **(complaint._asdict() if complaint else {}))
         return False
     return True

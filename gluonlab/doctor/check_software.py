@@ -160,11 +160,7 @@ def parse_version(version: str) -> Version:
 
 
 LINKER = "/lib64/ld-linux-x86-64.so.2"  # by the ABI of x86-64 Linux
-LINKER_ENVIRON = {
-    "LD_TRACE_LOADED_OBJECTS": "1",
-    "LD_WARN": "yes",
-    "LD_BIND_NOW": "yes",
-}  # ld.so(8)
+LINKER_ENVIRON = {"LD_TRACE_LOADED_OBJECTS": "1", "LD_WARN": "yes", "LD_BIND_NOW": "yes"}  # ld.so(8)
 TIMEOUT_S = 60
 UNVERSIONED = "no version information"
 TITLES = {
@@ -219,9 +215,7 @@ def trace_libraries(
 
 
 @returns_list
-def check_libraries(
-    mxnet_folder: Optional[Path], environ: Mapping[str, str] = os.environ
-) -> Iterator[Finding]:
+def check_libraries(mxnet_folder: Optional[Path], environ: Mapping[str, str] = os.environ) -> Iterator[Finding]:
     """Report the folders of all libraries, and a fault for each missing or unsuitable one."""
     if mxnet_folder is None:
         return
@@ -236,11 +230,7 @@ def check_libraries(
         traced = trace_libraries(library, environ)
         missing = [name for name, path in traced.paths.items() if path is None]
         # symbols of missing libraries are missing too, so report only the libraries
-        yield from (
-            _missing_findings(missing, environ)
-            if missing
-            else _mismatch_findings(traced.complaints, environ)
-        )
+        yield from (_missing_findings(missing, environ) if missing else _mismatch_findings(traced.complaints, environ))
         yield from _mixed_findings(traced)
         yield from _origin_findings(traced, environ)
 

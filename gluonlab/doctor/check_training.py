@@ -21,8 +21,7 @@ IMAGES_PER_DEVICE = 8
 TOLERANCE = 1e-5  # only the order of sums differs
 CURES = {
     "no kernel image": (
-        "this GPU needs code that mxnet-cu112 1.9.1 does not have: "
-        "see the line capability; use --devices 'cpu*2'"
+        "this GPU needs code that mxnet-cu112 1.9.1 does not have: see the line capability; use --devices 'cpu*2'"
     ),
     "unsupported toolchain": "the driver does not run fused operators: see the line fusion",
     "out of memory": "see the line gpu-memory: end the processes that hold it",
@@ -32,9 +31,7 @@ CURES = {
 def probe_training() -> List[Finding]:
     """Train in a child process, and return the findings."""
     environ = {**os.environ, **NO_TF32}
-    return training_findings(
-        run_isolated("gluonlab.doctor.check_training", timeout_s=TIMEOUT_S, environ=environ)
-    )
+    return training_findings(run_isolated("gluonlab.doctor.check_training", timeout_s=TIMEOUT_S, environ=environ))
 
 
 def training_findings(outcome: ProcessOutcome) -> List[Finding]:
@@ -47,9 +44,7 @@ def training_findings(outcome: ProcessOutcome) -> List[Finding]:
         cure = next((CURES[words] for words in CURES if words in reason.lower()), cure)
         return [fault("train", f"a step{where} fails", reason, cure)]
     if result is None:
-        cause = f"the process {outcome.failure or 'gave no answer'}. {outcome.last_line}".rstrip(
-            ". "
-        )
+        cause = f"the process {outcome.failure or 'gave no answer'}. {outcome.last_line}".rstrip(". ")
         cure = "see the lines above; on GPUs try one alone: --devices gpu:0"
         return [fault("train", f"a step{where} fails", cause, cure)]
     what = f"one step on {result['images']} images{where} and on one device alone: "
@@ -78,9 +73,7 @@ def testable_devices() -> List[Any]:
     """Return the GPUs that MXNet has code for, or two CPU devices if there is no GPU."""
     from gluonlab.devices import devices, gpu_count
 
-    usable = [
-        f"gpu:{number}" for number in range(gpu_count()) if not describe_unsupported([number], 0)
-    ]
+    usable = [f"gpu:{number}" for number in range(gpu_count()) if not describe_unsupported([number], 0)]
     return devices(usable or ("gpu:*" if gpu_count() else "cpu*2"))
 
 

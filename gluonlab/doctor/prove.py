@@ -66,9 +66,7 @@ class Proof(NamedTuple):
         if not visible_gpus(driver.gpus, visible).gpus:
             hidden = f"CUDA_VISIBLE_DEVICES={visible!r} hides all"
             why = driver.error or (hidden if driver.gpus else "the driver shows none")
-            raise DeviceError(
-                f"--prove tests GPUs, and this machine shows none ({why}): leave it out"
-            )
+            raise DeviceError(f"--prove tests GPUs, and this machine shows none ({why}): leave it out")
         return cls(data, page, driver)
 
     def run_and_write(self, say: Callable[[str], Any]) -> Dict[str, Any]:

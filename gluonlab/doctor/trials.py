@@ -107,10 +107,7 @@ def _copy_speed(source: mx.Context, target: mx.Context) -> float:
     """Return the speed of copies in GB/s."""
     from mxnet import nd
 
-    here, there = (
-        nd.zeros((TIMED_COPY_ELEMENTS,), ctx=source),
-        nd.empty((TIMED_COPY_ELEMENTS,), ctx=target),
-    )
+    here, there = (nd.zeros((TIMED_COPY_ELEMENTS,), ctx=source), nd.empty((TIMED_COPY_ELEMENTS,), ctx=target))
     here.copyto(there).wait_to_read()
     began = time.perf_counter()
     for _ in range(REPEATS):
@@ -161,9 +158,7 @@ def run_operation(operation: str, arrays: List[nd.NDArray]) -> nd.NDArray:
 
     functions: Dict[str, Callable[..., nd.NDArray]] = {
         "matrix product": nd.dot,
-        "convolution": lambda x, w: nd.Convolution(
-            x, w, kernel=(3, 3), num_filter=12, no_bias=True
-        ),
+        "convolution": lambda x, w: nd.Convolution(x, w, kernel=(3, 3), num_filter=12, no_bias=True),
         "pooling": lambda x: nd.Pooling(x, kernel=(2, 2), stride=(2, 2), pool_type="max"),
         "normalisation": normalize,
         "softmax": nd.log_softmax,
@@ -209,10 +204,7 @@ def try_arithmetic(ctxs: List[mx.Context]) -> None:
 
 def max_relative_difference(arrays: List[Array], reference: List[Array]) -> float:
     """Return the largest |a - b| / max|b| of all arrays, or infinity if a number is not finite."""
-    ratios = [
-        float(np.max(np.abs(a - b))) / (float(np.max(np.abs(b))) or 1.0)
-        for a, b in zip(arrays, reference)
-    ]
+    ratios = [float(np.max(np.abs(a - b))) / (float(np.max(np.abs(b))) or 1.0) for a, b in zip(arrays, reference)]
     return float(np.max(ratios)) if np.isfinite(ratios).all() else float("inf")
 
 
@@ -275,14 +267,9 @@ def _check_sums(name: str, ctxs: List[mx.Context]) -> Dict[str, int]:
         integers = random.randint(-99, 99, (len(ctxs), *shape)).astype("float32")
         fractions = random.normal(size=(len(ctxs), *shape)).astype("float32")
         for _ in range(ROUNDS):
-            wrong += sum(
-                int((total != integers.sum(0)).sum())
-                for total in _sum_arrays(store, key, integers, ctxs)
-            )
+            wrong += sum(int((total != integers.sum(0)).sum()) for total in _sum_arrays(store, key, integers, ctxs))
         rounds = [_sum_arrays(store, key, fractions, ctxs) for _ in range(ROUNDS)]
-        unlike += sum(
-            not np.array_equal(total, rounds[0][0]) for totals in rounds for total in totals
-        )
+        unlike += sum(not np.array_equal(total, rounds[0][0]) for totals in rounds for total in totals)
     return {"wrong": wrong, "unlike": unlike}
 
 
@@ -334,10 +321,7 @@ def try_determinism(ctxs: List[mx.Context]) -> None:
     for how, options in RUNS.items():
         send_answer(trying=f"two runs {how}")
         try:
-            send_answer(
-                how=how,
-                alike=_train_and_hash(devices, options) == _train_and_hash(devices, options),
-            )
+            send_answer(how=how, alike=_train_and_hash(devices, options) == _train_and_hash(devices, options))
         except Exception as error:
             send_answer(how=how, refused=first_error_line(error))
 
@@ -361,14 +345,8 @@ def _train_and_hash(devices: str, options: List[str]) -> str:
 def determinism_faults(outcome: ProcessOutcome) -> List[str]:
     """Return a fault for failed runs, and for --deterministic runs that differ."""
     answers = outcome.all_answers("how")
-    failed = [
-        f"runs {answer['how']} fail: {answer['refused']}"
-        for answer in answers
-        if "refused" in answer
-    ]
-    if any(
-        answer["how"] == "--deterministic" and answer.get("alike") is False for answer in answers
-    ):
+    failed = [f"runs {answer['how']} fail: {answer['refused']}" for answer in answers if "refused" in answer]
+    if any(answer["how"] == "--deterministic" and answer.get("alike") is False for answer in answers):
         failed.append("two runs with --deterministic and the same seed end with different bits")
     return failed
 
@@ -420,18 +398,14 @@ def _profile_operators(step: Callable[[], Any]) -> "Counter[str]":
 
     with temporary_folder("prove") as folder:
         file = str(Path(folder) / "profile.json")
-        mx.profiler.set_config(
-            profile_imperative=True, profile_symbolic=True, aggregate_stats=True, filename=file
-        )
+        mx.profiler.set_config(profile_imperative=True, profile_symbolic=True, aggregate_stats=True, filename=file)
         mx.profiler.set_state("run")
         for _ in range(STEPS):
             step()
         mx.nd.waitall()
         mx.profiler.set_state("stop")
         profile: Dict[str, Any] = json.loads(mx.profiler.dumps(reset=True, format="json"))
-    return Counter(
-        {name: int(row["Count"]) for name, row in profile["Time"].get("operator", {}).items()}
-    )
+    return Counter({name: int(row["Count"]) for name, row in profile["Time"].get("operator", {}).items()})
 
 
 def count_summary(outcome: ProcessOutcome) -> str:
@@ -538,9 +512,7 @@ CLASSES = 10
 SGD = {"learning_rate": 0.01, "momentum": 0.9, "wd": 1e-4}
 
 
-def training_step(
-    network: str, ctxs: Sequence[mx.Context], store: str, images: int
-) -> Callable[[], List[Any]]:
+def training_step(network: str, ctxs: Sequence[mx.Context], store: str, images: int) -> Callable[[], List[Any]]:
     """Return a function that queues a training step with ``images`` images per device."""
     import mxnet as mx
     from mxnet import nd

@@ -97,12 +97,7 @@ def as_png(figure: "Figure") -> bytes:
     return output.getvalue()
 
 
-def as_svg(
-    figure: "Figure",
-    title: str = "",
-    description: str = "",
-    dark: Optional[Mapping[str, str]] = None,
-) -> str:
+def as_svg(figure: "Figure", title: str = "", description: str = "", dark: Optional[Mapping[str, str]] = None) -> str:
     """Return the figure as self-contained SVG, with 1 px per point, and text as text elements.
 
     Args:
@@ -171,9 +166,7 @@ class LiveChart:
         x_limits: Start and end of the x axis, if known in advance.
     """
 
-    def __init__(
-        self, x_label: str, y_label: str, x_limits: "Optional[Tuple[float, float]]" = None
-    ) -> None:
+    def __init__(self, x_label: str, y_label: str, x_limits: "Optional[Tuple[float, float]]" = None) -> None:
         self.x_label, self.y_label, self.x_limits = x_label, y_label, x_limits
         self.curves: Dict[str, List[Tuple[float, float]]] = {}
         self._shown = CellDisplay()

@@ -25,11 +25,7 @@ def template_environment(*packages: str, trim_blocks: bool = False) -> "Environm
     load other files. Its variables: ``scripts``, whether the page's own scripts run, and
     ``scheme``, which is ``light dark`` if the page has a dark variant.
     """
-    from jinja2 import (
-        ChoiceLoader,
-        Environment,
-        PackageLoader,
-    )  # slow to import, and --help does not need it
+    from jinja2 import ChoiceLoader, Environment, PackageLoader  # slow to import, and --help does not need it
 
     loaders = [PackageLoader(package, "template") for package in dict.fromkeys((*packages, HERE))]
     return Environment(loader=ChoiceLoader(loaders), autoescape=True, trim_blocks=trim_blocks)

@@ -192,9 +192,7 @@ def _draw_axes(axes: Any, chart: Chart) -> None:
         mpl_axis.set_minor_locator(NullLocator())
         names = spec.names
         mpl_axis.set_major_formatter(
-            FuncFormatter(
-                lambda value, _, names=names: names[int(value)] if names else format_number(value)
-            )
+            FuncFormatter(lambda value, _, names=names: names[int(value)] if names else format_number(value))
         )
     axes.set_xlabel(escape_dollars(chart.x.label), size=SIZE, color=INK, labelpad=8)
     axes.set_ylabel(escape_dollars(chart.y.label), size=SIZE, color=INK, rotation_mode="anchor")
@@ -241,10 +239,7 @@ def _draw_region(axes: Any, region: Region) -> None:
 def _draw_curve(axes: Any, curve: Curve, name: str) -> None:
     """Draw a curve and its intervals; ``name``: the curve's id in the SVG."""
     lowest = axes.get_xlim()[0], axes.get_ylim()[0]  # a logarithmic axis has no 0
-    xs, ys = (
-        [max(each, low) for each in coordinates]
-        for coordinates, low in zip(zip(*curve.points), lowest)
-    )
+    xs, ys = ([max(each, low) for each in coordinates] for coordinates, low in zip(zip(*curve.points), lowest))
     with_interval = [(x, ends) for x, ends in zip(xs, curve.intervals) if ends is not None]
     if with_interval:
         at, color = [x for x, _ in with_interval], _curve_style(curve)["color"]

@@ -33,10 +33,7 @@ def read_scene_words(scene: Path) -> Dict[str, Dict[str, Any]]:
     frame, scene_words = load_words(FRAME), load_words(scene)
     shared_parts = ("page", "shown")
     return {
-        language: {
-            **words,
-            **{part: {**frame[language][part], **words[part]} for part in shared_parts},
-        }
+        language: {**words, **{part: {**frame[language][part], **words[part]} for part in shared_parts}}
         for language, words in scene_words.items()
     }
 

@@ -102,9 +102,7 @@ def set_threads(ctxs: Sequence[Any], threads: "int | None" = None) -> int:
     is_new = any(_team_size_by_device.get(ctx.device_id) != count for ctx in cpus)
     if is_new:  # warn only once
         for message in (
-            _several_devices_warnings(len(cpus), threads)
-            if len(cpus) > 1
-            else _one_device_warnings(count, threads)
+            _several_devices_warnings(len(cpus), threads) if len(cpus) > 1 else _one_device_warnings(count, threads)
         ):
             warn(message)
     import mxnet as mx
@@ -216,16 +214,12 @@ def _set_team_sizes(size_by_device: "Mapping[int, Optional[int]]") -> Dict[int, 
     queued = []
     for device_id, size in size_by_device.items():
 
-        def set_team_size(
-            run_context: object, parameter: object, device_id: int = device_id, size: Any = size
-        ) -> None:
+        def set_team_size(run_context: object, parameter: object, device_id: int = device_id, size: Any = size) -> None:
             if size is not None:
                 libgomp.omp_set_num_threads(size)
                 # oneDNN's sums are wrong in a team that is smaller than omp_get_max_threads()
                 libgomp.omp_set_dynamic(0)
-            actual_sizes[device_id] = min(
-                libgomp.omp_get_max_threads(), libgomp.omp_get_thread_limit()
-            )
+            actual_sizes[device_id] = min(libgomp.omp_get_max_threads(), libgomp.omp_get_thread_limit())
 
         callback = EngineCallback(set_team_size)
         var = mx.nd.zeros((1,), ctx=mx.cpu(device_id))

@@ -36,9 +36,7 @@ ARRAY_LIMIT = 2**31 - 1
 EngineCall = Callable[[], None]
 
 
-def ndarray_from_numpy(
-    array: "np.ndarray[Any, Any]", ctx: Optional[mx.Context] = None
-) -> nd.NDArray:
+def ndarray_from_numpy(array: "np.ndarray[Any, Any]", ctx: Optional[mx.Context] = None) -> nd.NDArray:
     """Copy a NumPy array into a new NDArray on a CPU device, by default mx.cpu(0), without waiting.
 
     nd.array would wait for all work queued on the device, and so would block a thread that
@@ -206,9 +204,7 @@ class Fence:
     # A C function of MXNet that needs neither arguments nor Python's GIL, and changes nothing.
     _NO_OP = ctypes.cast(_LIB.MXGetLastError, ctypes.c_void_p)
 
-    def __init__(
-        self, ctx: mx.Context, read: Sequence[nd.NDArray], written: Sequence[nd.NDArray]
-    ) -> None:
+    def __init__(self, ctx: mx.Context, read: Sequence[nd.NDArray], written: Sequence[nd.NDArray]) -> None:
         self._ctx = EngineContext(ctx.device_typeid, ctx.device_id)
         self._arrays = (*read, *written)  # keeps the handles alive
         self._read = (ctypes.c_void_p * len(read))(*[array.handle for array in read])
@@ -259,18 +255,13 @@ def row_major_calls(flat: nd.NDArray) -> Iterator[EngineCall]:
 
 
 def operator_call(
-    operator: str,
-    inputs: Sequence[nd.NDArray],
-    output: nd.NDArray,
-    attributes: Attributes = NO_ATTRIBUTES,
+    operator: str, inputs: Sequence[nd.NDArray], output: nd.NDArray, attributes: Attributes = NO_ATTRIBUTES
 ) -> EngineCall:
     """Return a function without arguments that queues an operator with these arrays."""
     return partial(OperatorCall(operator, inputs, output), attributes)
 
 
-def sum_calls(
-    inputs: Sequence[nd.NDArray], output: nd.NDArray, so_far: nd.NDArray
-) -> Iterator[EngineCall]:
+def sum_calls(inputs: Sequence[nd.NDArray], output: nd.NDArray, so_far: nd.NDArray) -> Iterator[EngineCall]:
     """Yield the calls that write the sum of ``inputs``, added in order, to ``output``.
 
     ``so_far``: the array with which the later calls read the sum so far. It has the same memory as

@@ -35,10 +35,7 @@ DEFERRED_PACKAGES = frozenset(
 )  # fmt: skip
 # Classes with which MXNet calls isinstance for every array, as (package, class). Before the package
 # is imported, no array can be an instance of its class.
-DEFERRED_CLASSES = {
-    "scipy.sparse.csr.csr_matrix": ("scipy.sparse", "csr_matrix"),
-    "h5py.Dataset": ("h5py", "Dataset"),
-}
+DEFERRED_CLASSES = {"scipy.sparse.csr.csr_matrix": ("scipy.sparse", "csr_matrix"), "h5py.Dataset": ("h5py", "Dataset")}
 # mxnet.model.FeedForward, obsolete since MXNet 1.0, derives from scikit-learn's BaseEstimator if
 # scikit-learn is installed.
 HIDDEN_MODULE = "sklearn.base"
@@ -69,9 +66,7 @@ def defer_optional_imports() -> Iterator[None]:
     """
     original = builtins.__import__
 
-    def import_for_mxnet(
-        name: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0
-    ) -> Any:
+    def import_for_mxnet(name: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0) -> Any:
         if level == 0 and str((globals or {}).get("__name__", "")).startswith("mxnet."):
             if name in DEFERRED_PACKAGES and _is_installed(name):
                 return DeferredModule(name if fromlist else name.partition(".")[0])
@@ -110,11 +105,7 @@ def _load_distutils_version() -> Optional[ModuleType]:
         folders.append(Path(setuptools.submodule_search_locations[0], "_distutils"))
     for folder in folders:
         path = folder / "version.py"
-        spec = (
-            importlib.util.spec_from_file_location(DISTUTILS_VERSION, path)
-            if path.is_file()
-            else None
-        )
+        spec = importlib.util.spec_from_file_location(DISTUTILS_VERSION, path) if path.is_file() else None
         if spec is not None and spec.loader is not None:
             module = importlib.util.module_from_spec(spec)
             spec.loader.exec_module(module)
@@ -203,9 +194,7 @@ class OperatorCache:
             code, position, nulls, documentation = cached
             constants = (*code.co_consts[:position], handle.value, *code.co_consts[position + 1 :])
             defaults = tuple([null if is_null else None for is_null in nulls])
-            function = FunctionType(
-                code.replace(co_consts=constants), namespace, name, defaults or None
-            )
+            function = FunctionType(code.replace(co_consts=constants), namespace, name, defaults or None)
             function.__doc__ = documentation
             return function
 

@@ -24,19 +24,14 @@ from gluonlab.engine.mxnet_installation import (
 from gluonlab.host.out_of_memory import memory_limit
 
 # System libraries that MXNet needs, and their packages in Debian and in Red Hat.
-SYSTEM_PACKAGES = {
-    "libgomp": ("libgomp1", "libgomp"),
-    "libquadmath": ("libquadmath0", "libquadmath"),
-}
+SYSTEM_PACKAGES = {"libgomp": ("libgomp1", "libgomp"), "libquadmath": ("libquadmath0", "libquadmath")}
 _LIBRARY_PATTERN = r"lib[\w+.-]+?\.so[.\d]*"
 _PATH_PATTERN = r"(?P<path>[^\s:]+): "
 _MISSING_LIBRARY = re.compile(
     rf"(?P<name>{_LIBRARY_PATTERN})(: cannot open shared object file(: "
     r"No such file or directory|$)| => not found)"
 )
-_UNDEFINED_SYMBOL = re.compile(
-    rf"{_PATH_PATTERN}undefined symbol: (?P<what>[^\s,]+)(, version (?P<provider>[^\s)]+))?"
-)
+_UNDEFINED_SYMBOL = re.compile(rf"{_PATH_PATTERN}undefined symbol: (?P<what>[^\s,]+)(, version (?P<provider>[^\s)]+))?")
 # Errors about an existing library: the pattern of the linker's message, the cause, and the fix. If
 # the fix is empty, the file has to be replaced.
 _FILE_ERRORS = (
@@ -80,9 +75,7 @@ class LinkerDiagnosis(NamedTuple):
     cure: str
 
 
-def diagnose_linker_error(
-    message: str, environ: Mapping[str, str] = os.environ
-) -> Optional[LinkerDiagnosis]:
+def diagnose_linker_error(message: str, environ: Mapping[str, str] = os.environ) -> Optional[LinkerDiagnosis]:
     """Return the diagnosis for an error message of ld.so; None if it names no library.
 
     ``environ``: the environment, of which LD_LIBRARY_PATH is read
@@ -101,9 +94,7 @@ def diagnose_linker_error(
             return LinkerDiagnosis(path.name, cause.format(**fields), cure)
     symbol = _UNDEFINED_SYMBOL.search(text)
     if symbol:
-        return _diagnose_missing_symbol(
-            Path(symbol["path"]), symbol["what"], symbol["provider"], environ
-        )
+        return _diagnose_missing_symbol(Path(symbol["path"]), symbol["what"], symbol["provider"], environ)
     library = re.search(_LIBRARY_PATTERN, text)
     if library is None:
         return None
@@ -143,10 +134,7 @@ def library_origin(path: Path, environ: Mapping[str, str] = os.environ) -> str:
     folder = path.parent
     if owning_wheel(path):
         return "wheel"
-    if any(
-        folder == other or _is_same_folder(folder, other)
-        for other in ld_library_path_folders(environ)
-    ):
+    if any(folder == other or _is_same_folder(folder, other) for other in ld_library_path_folders(environ)):
         return "LD_LIBRARY_PATH"
     return "mxnet" if folder.name == "mxnet" else "system"
 
@@ -176,9 +164,7 @@ def _diagnose_missing_library(name: str, environ: Mapping[str, str]) -> LinkerDi
     cause = f"{others[0]} is another version; {name} is the one that MXNet 1.9.1 was linked with"
     # The wheels for CUDA 12 and cuDNN 9 install into the same folders as the wheels for CUDA 11.
     wheel = owning_wheel(others[0])
-    return LinkerDiagnosis(
-        name, cause, _reinstall_command(wheel) if wheel else missing_library_fix(name)
-    )
+    return LinkerDiagnosis(name, cause, _reinstall_command(wheel) if wheel else missing_library_fix(name))
 
 
 def _reinstall_command(wheel: str) -> str:

@@ -34,11 +34,7 @@ from gluonlab.host.launcher_environment import (
     read_lsf_hosts,
 )
 
-SLURM_TASK_VARIABLES = (
-    "SLURM_STEP_TASKS_PER_NODE",
-    "SLURM_TASKS_PER_NODE",
-    "SLURM_NTASKS_PER_NODE",
-)
+SLURM_TASK_VARIABLES = ("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE", "SLURM_NTASKS_PER_NODE")
 
 
 class LocalProcessCount(NamedTuple):

@@ -31,20 +31,7 @@ RENAMED_FUNCTIONS = {
     "string_": "bytes_", "product": "prod", "cumproduct": "cumprod", "sometrue": "any",
     "alltrue": "all", "round_": "round", "row_stack": "vstack", "trapz": "trapezoid",
 }  # fmt: skip
-REMOVED_FUNCTIONS = (
-    "fv",
-    "ipmt",
-    "irr",
-    "mirr",
-    "nper",
-    "npv",
-    "pmt",
-    "ppmt",
-    "pv",
-    "rate",
-    "in1d",
-    "msort",
-)
+REMOVED_FUNCTIONS = ("fv", "ipmt", "irr", "mirr", "nper", "npv", "pmt", "ppmt", "pv", "rate", "in1d", "msort")
 
 
 class _RemovedFunction:
@@ -54,9 +41,7 @@ class _RemovedFunction:
         self.__name__ = name
 
     def __call__(self, *args: object, **kwargs: object) -> NoReturn:
-        raise NotImplementedError(
-            f"numpy.{self.__name__} no longer exists in this version of numpy"
-        )
+        raise NotImplementedError(f"numpy.{self.__name__} no longer exists in this version of numpy")
 
 
 def put_back_numpy_names(numpy: types.ModuleType) -> None:
@@ -201,13 +186,9 @@ def _is_unfusible_operator(op: str, attrs: Dict[str, str]) -> bool:
     if op == "slice":
         if attrs.get("step", "()") not in ("()", "[]"):
             return False  # MXNet does not try to fuse a slice with a step
-        return not (
-            SAFE_SLICE_BEGIN.fullmatch(attrs["begin"]) and SAFE_SLICE_END.fullmatch(attrs["end"])
-        )
+        return not (SAFE_SLICE_BEGIN.fullmatch(attrs["begin"]) and SAFE_SLICE_END.fullmatch(attrs["end"]))
     numbers = [attrs.get(name, "") for name in SCALAR_ATTRIBUTES]
-    return op in FUSED_OPERATORS and any(
-        re.search("inf|nan", text, re.IGNORECASE) for text in numbers
-    )
+    return op in FUSED_OPERATORS and any(re.search("inf|nan", text, re.IGNORECASE) for text in numbers)
 
 
 def _is_unfusible_symbol(symbol: Any) -> bool:
@@ -241,11 +222,7 @@ def patch_unfusible_graphs(disable_fusion: FusionDisabler) -> None:
     symbol = sys.modules["mxnet.symbol.symbol"].Symbol
     executor = sys.modules["mxnet.executor"].Executor
     for name in ("bind", "simple_bind"):
-        setattr(
-            symbol,
-            name,
-            _disable_fusion_if(_binds_unfusible_on_gpu, getattr(symbol, name), disable_fusion),
-        )
+        setattr(symbol, name, _disable_fusion_if(_binds_unfusible_on_gpu, getattr(symbol, name), disable_fusion))
     executor.reshape = _disable_fusion_if(_has_unfusible_symbol, executor.reshape, disable_fusion)
 
 

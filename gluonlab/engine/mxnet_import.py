@@ -32,8 +32,7 @@ def explain_import_error(error: BaseException) -> EngineError:
     text = " ".join(str(error).split())
     if isinstance(error, ModuleNotFoundError) and error.name == "distutils":
         return EngineError(
-            "mxnet needs distutils, which Python 3.12 dropped: "
-            "pip install 'setuptools<81', which still has it"
+            "mxnet needs distutils, which Python 3.12 dropped: pip install 'setuptools<81', which still has it"
         )
     hidden = explain_hidden_module(error)
     if hidden is not None:
@@ -52,18 +51,13 @@ def _called_by_find_spec() -> bool:
     """Check if the caller's caller is importlib.util.find_spec, which does not import MXNet."""
     frame = sys._getframe(2)
     while frame is not None and "importlib" in frame.f_code.co_filename:
-        if (
-            frame.f_code.co_name == "find_spec"
-            and frame.f_globals.get("__name__") == "importlib.util"
-        ):
+        if frame.f_code.co_name == "find_spec" and frame.f_globals.get("__name__") == "importlib.util":
             return True
         frame = frame.f_back  # type: ignore[assignment]
     return False
 
 
-def _add_operator_cache(
-    spec: "importlib.machinery.ModuleSpec | None",
-) -> "importlib.machinery.ModuleSpec | None":
+def _add_operator_cache(spec: "importlib.machinery.ModuleSpec | None") -> "importlib.machinery.ModuleSpec | None":
     """Make the loader of ``mxnet.base`` use the cache of operators' functions. Return ``spec``."""
     if spec is not None and spec.loader is not None:
         from gluonlab.engine import faster_import  # here, to keep `import gluonlab` fast
@@ -84,9 +78,7 @@ class _MXNetFinder:
     def __init__(self, around: Callable[[], ContextManager[None]]) -> None:
         self._around = around
 
-    def find_spec(
-        self, name: str, path: Any = None, target: Any = None
-    ) -> "importlib.machinery.ModuleSpec | None":
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> "importlib.machinery.ModuleSpec | None":
         """Return the spec of mxnet or mxnet.base with a wrapped loader; None for other modules.
 
         Raises MissingMXNet if MXNet is not installed, and EngineError if a file mxnet.py hides it.

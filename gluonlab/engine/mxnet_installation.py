@@ -18,10 +18,7 @@ PIP_WITHOUT_METADATA = {
     "cu112": "pip install 'gluonlab[cuda11]' && pip install --no-deps mxnet-cu112==1.9.1",
 }
 MXNET_DISTRIBUTIONS = ("mxnet", "mxnet-cu112")
-REINSTALL_MXNET = (
-    "install MXNet again: pip install --force-reinstall --no-deps mxnet==1.9.1, "
-    "or mxnet-cu112==1.9.1"
-)
+REINSTALL_MXNET = "install MXNet again: pip install --force-reinstall --no-deps mxnet==1.9.1, or mxnet-cu112==1.9.1"
 
 
 def pip_install_command(extra: str, version: Tuple[int, ...] = sys.version_info[:2]) -> str:
@@ -111,9 +108,7 @@ def ld_library_path_folders(environ: Mapping[str, str] = os.environ) -> List[Pat
     return [Path(folder) for folder in folders if folder]
 
 
-def path_in_ld_library_path(
-    library: Library, environ: Mapping[str, str] = os.environ
-) -> "Path | None":
+def path_in_ld_library_path(library: Library, environ: Mapping[str, str] = os.environ) -> "Path | None":
     """Return the path of a library in the folders of LD_LIBRARY_PATH, or None."""
     paths = (folder / library.soname for folder in ld_library_path_folders(environ))
     return next((path for path in paths if os.path.isfile(path)), None)

@@ -288,10 +288,7 @@ def default_backward_bulk_size(device_type: str) -> int:
 
     If the user has set MXNet's variable MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN_BWD, return its value.
     """
-    exported, ours = (
-        os.environ.get(BACKWARD_BULK_VARIABLE),
-        DEFAULT_ENVIRONMENT[BACKWARD_BULK_VARIABLE],
-    )
+    exported, ours = (os.environ.get(BACKWARD_BULK_VARIABLE), DEFAULT_ENVIRONMENT[BACKWARD_BULK_VARIABLE])
     if exported in (None, ours):
         return GPU_BACKWARD_BULK_SIZE if device_type == "gpu" else int(ours)
     return int(exported) if exported.isdecimal() else int(ours)

@@ -119,9 +119,7 @@ def harmful_user_settings() -> Dict[str, str]:
     return {
         f"{name}={value}": HARMFUL_VARIABLES[name]
         for name, value in values.items()
-        if value
-        and _is_harmful(name, value.lower())
-        and not (unbound and HARMFUL_VARIABLES[name] == _BOUND)
+        if value and _is_harmful(name, value.lower()) and not (unbound and HARMFUL_VARIABLES[name] == _BOUND)
     }
 
 

@@ -122,9 +122,7 @@ def _explain_bind_failure() -> CannotListen:
     role = read_server_role(os.environ)
     if role is None or role.role != "scheduler":  # MXNet has tried 40 ports
         node = os.environ.get(NODE_ADDRESS_VARIABLE, "this host's address")
-        return CannotListen(
-            f"no port of {node} can be had: set {NODE_ADDRESS_VARIABLE} anew", False
-        )
+        return CannotListen(f"no port of {node} can be had: set {NODE_ADDRESS_VARIABLE} anew", False)
     error = _bind_error(role.root or "", int(role.port or 0)) or OSError(
         errno.EADDRINUSE, os.strerror(errno.EADDRINUSE)
     )

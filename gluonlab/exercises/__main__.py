@@ -43,41 +43,26 @@ def list_exercises(as_json: bool) -> None:
 
 
 @command(
-    "python -m gluonlab.exercises grade",
-    most_used="--isolated --jobs --seconds --seed --out --canvas --gradescope",
+    "python -m gluonlab.exercises grade", most_used="--isolated --jobs --seconds --seed --out --canvas --gradescope"
 )
 @click.argument("notebooks", nargs=-1, metavar="NOTEBOOK|FOLDER...")
 @click.option(
-    "--isolated",
-    is_flag=True,
-    help="run each notebook in a container without a network, of docker or podman",
+    "--isolated", is_flag=True, help="run each notebook in a container without a network, of docker or podman"
 )
 @click.option("--engine", metavar="|".join(ENGINES), help="with --isolated: that one")
 @click.option("--image", metavar="IMAGE", help=f"with --isolated, instead of {IMAGE}")
 @click.option("--jobs", metavar="N", help="notebooks at a time; by default, one for each core")
 @click.option(
-    "--seconds",
-    metavar="SECONDS",
-    default=f"{SECONDS:g}",
-    show_default=True,
-    help="for one notebook, at most",
+    "--seconds", metavar="SECONDS", default=f"{SECONDS:g}", show_default=True, help="for one notebook, at most"
 )
 @click.option("--seed", metavar="N", help="also cases that no student has seen, drawn by N")
 @click.option("--reveal", is_flag=True, help="with --seed: sentences name such cases")
 @click.option(
-    "--out",
-    metavar="FILE",
-    default=OUT,
-    show_default=True,
-    help="the table, a new file of comma-separated values",
+    "--out", metavar="FILE", default=OUT, show_default=True, help="the table, a new file of comma-separated values"
 )
 @click.option("--canvas", metavar="FILE", help="a new file for the import of Canvas's gradebook")
-@click.option(
-    "--assignment", metavar="LAB=NAME", multiple=True, help="with --canvas: a lab's name there"
-)
-@click.option(
-    "--gradescope", metavar="FILE.json|FOLDER", help="new results, of one notebook or of several"
-)
+@click.option("--assignment", metavar="LAB=NAME", multiple=True, help="with --canvas: a lab's name there")
+@click.option("--gradescope", metavar="FILE.json|FOLDER", help="new results, of one notebook or of several")
 def grade(notebooks: Tuple[str, ...], out: str, **options: Any) -> None:
     """Run the code of notebooks handed in, and write a table of grades.
     THIS RUNS THE CODE OF THE STUDENTS, and without --isolated with all that you may do yourself.
@@ -86,16 +71,12 @@ def grade(notebooks: Tuple[str, ...], out: str, **options: Any) -> None:
     checks may be forged by whoever wants to. docs/grading.md has the details.
     """
     if not notebooks:
-        raise ExerciseError(
-            "no notebook is given: name those that were handed in, or the folders that hold them"
-        )
+        raise ExerciseError("no notebook is given: name those that were handed in, or the folders that hold them")
     settings = _grade_arguments(options)
     paths = [Path(name) for name in notebooks]
     notebook_paths = grading.find_notebooks(paths)
     assignments = _parse_assignments(options["assignment"])
-    canvas, gradescope = (
-        options[name] and Path(options[name]) for name in ("canvas", "gradescope")
-    )
+    canvas, gradescope = (options[name] and Path(options[name]) for name in ("canvas", "gradescope"))
     if assignments and not canvas:
         raise ExerciseError(
             f"--assignment {options['assignment'][0]!r} names a lab for Canvas, and no file for it "
@@ -112,15 +93,10 @@ def grade(notebooks: Tuple[str, ...], out: str, **options: Any) -> None:
     grades_done: List[grading.Grade] = []
     try:
         with closing(grading.grade(notebook_paths, **settings)) as grades:
-            for grade_done in tqdm(
-                grades, total=len(notebook_paths), unit="notebook", dynamic_ncols=True
-            ):
+            for grade_done in tqdm(grades, total=len(notebook_paths), unit="notebook", dynamic_ncols=True):
                 grades_done.append(grade_done)
                 # after each notebook, so that an interrupt loses nothing
-                write_text(
-                    Path(out),
-                    grading.as_csv(grading.sort_by_notebooks(notebook_paths, grades_done)),
-                )
+                write_text(Path(out), grading.as_csv(grading.sort_by_notebooks(notebook_paths, grades_done)))
     except (KeyboardInterrupt, NotebookError) as interruption:
         progress = f"{len(grades_done)} of {len(notebook_paths)} notebooks are graded" + (
             f", in {out}" if grades_done else ""
@@ -130,10 +106,7 @@ def grade(notebooks: Tuple[str, ...], out: str, **options: Any) -> None:
     finally:
         grades_done = grading.sort_by_notebooks(notebook_paths, grades_done)
         if canvas and grades_done:
-            write_text(
-                canvas,
-                grading.as_canvas(grades_done, assignments, grading.find_student_folders(paths)),
-            )
+            write_text(canvas, grading.as_canvas(grades_done, assignments, grading.find_student_folders(paths)))
         if gradescope and grades_done:
             grading.write_results(gradescope, grades_done)
     for grade_done in grades_done:
@@ -177,12 +150,8 @@ def _grade_arguments(options: Dict[str, Any]) -> Dict[str, Any]:
     isolated, engine, image = (options[name] for name in ("isolated", "engine", "image"))
     seed, jobs, reveal = (options[name] for name in ("seed", "jobs", "reveal"))
     settings = dict(
-        seconds=real_number_check(0, LONGEST_SECONDS, above_minimum=True)(
-            "--seconds", options["seconds"]
-        ),
-        jobs=max_parallel_jobs()
-        if jobs is None
-        else whole_number_check(1, MAX_JOBS)("--jobs", jobs),
+        seconds=real_number_check(0, LONGEST_SECONDS, above_minimum=True)("--seconds", options["seconds"]),
+        jobs=max_parallel_jobs() if jobs is None else whole_number_check(1, MAX_JOBS)("--jobs", jobs),
         seed=None if seed is None else whole_number_check(0, LARGEST_SEED)("--seed", seed),
         reveal=reveal,
     )

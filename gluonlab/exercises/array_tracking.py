@@ -89,9 +89,7 @@ def watch() -> Iterator[ArrayTrace]:
     """Record every operation on arrays, and every wait, until the block ends."""
     trace, invoke, copyto = ArrayTrace(), register._imperative_invoke, operator_handle("_copyto")
 
-    def record_and_invoke(
-        handle: int, inputs: Any, keys: Any, values: Any, out: Any, *rest: Any
-    ) -> Any:
+    def record_and_invoke(handle: int, inputs: Any, keys: Any, values: Any, out: Any, *rest: Any) -> Any:
         """Invoke the operator ``handle``, and record its copy or its mixed devices."""
         result = invoke(handle, inputs, keys, values, out, *rest)
         results = result if isinstance(result, list) else [result]
@@ -99,11 +97,7 @@ def watch() -> Iterator[ArrayTrace]:
         other_contexts = [ctx for ctx in contexts if ctx != contexts[0]]
         if other_contexts and handle == copyto:
             trace.copies.append(
-                ArrayCopy(
-                    contexts[0],
-                    other_contexts[0],
-                    inputs[0].size * np.dtype(inputs[0].dtype).itemsize,
-                )
+                ArrayCopy(contexts[0], other_contexts[0], inputs[0].size * np.dtype(inputs[0].dtype).itemsize)
             )
         elif other_contexts:
             trace.mixed_inputs.append((contexts[0], other_contexts[0]))
@@ -118,11 +112,7 @@ def watch() -> Iterator[ArrayTrace]:
 
     with ExitStack() as patched:
         patched.enter_context(patch.object(register, "_imperative_invoke", record_and_invoke))
-        for owner, name in (
-            (mx.nd.NDArray, "asnumpy"),
-            (mx.nd.NDArray, "wait_to_read"),
-            (mx.nd, "waitall"),
-        ):
+        for owner, name in ((mx.nd.NDArray, "asnumpy"), (mx.nd.NDArray, "wait_to_read"), (mx.nd, "waitall")):
             patched.enter_context(patch.object(owner, name, count_waits(getattr(owner, name))))
         yield trace
 
@@ -160,8 +150,7 @@ ACTIVATIONS_KEPT_EN = (
     "the activations of both, and no memory is saved"
 )
 ACTIVATIONS_KEPT_JA = (
-    "前のマイクロバッチの逆伝播より先に次の順伝播をしています。"
-    "両方の活性値が残るので、メモリは減りません"
+    "前のマイクロバッチの逆伝播より先に次の順伝播をしています。両方の活性値が残るので、メモリは減りません"
 )
 
 
@@ -190,9 +179,7 @@ class ForwardRecorder:
         """Record the batch size, and whether the previous call still awaits its backward."""
         if self._last is not None:
             output, gradients = self._last
-            self.overlapping_forwards |= (
-                _has_autograd_graph(output) and gradients == self._gradients()
-            )
+            self.overlapping_forwards |= _has_autograd_graph(output) and gradients == self._gradients()
         self.batch_sizes.append(len(inputs[0]))
 
     def _record_forward_end(self, block: gluon.Block, inputs: Any, output: Any) -> None:

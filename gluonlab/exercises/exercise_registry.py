@@ -38,18 +38,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from types import CodeType, TracebackType
-from typing import (
-    Any,
-    Callable,
-    Dict,
-    Iterator,
-    List,
-    NamedTuple,
-    Optional,
-    Sequence,
-    TypeVar,
-    Union,
-)
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, TypeVar, Union
 
 import numpy as np
 
@@ -105,13 +94,10 @@ def exercise(id: str, seconds: float = CHECK_SECONDS) -> Callable[[C], C]:
 
     def register(checker: C) -> C:
         module = getattr(checker, "__module__", "")
-        of_other_lab = module.startswith(f"{__package__}.lab") and module != lab_modules().get(
-            id[:2]
-        )
+        of_other_lab = module.startswith(f"{__package__}.lab") and module != lab_modules().get(id[:2])
         if of_other_lab or not re.fullmatch(r"\d\d-[1-9]\d*", id):
             raise ExerciseError(
-                f"{id!r} names no exercise of {module}: write the two digits of the lab, "
-                "a dash and a number"
+                f"{id!r} names no exercise of {module}: write the two digits of the lab, a dash and a number"
             )
         EXERCISES[id] = Exercise(id, (checker.__doc__ or "").strip(), checker, seconds)
         return checker
@@ -322,10 +308,7 @@ MAX_MESSAGE_CHARS = 400  # longer messages of errors are shortened
 
 _PACKAGE = str(Path(__file__).resolve().parent.parent)
 _LIBRARIES = tuple(
-    {
-        _PACKAGE,
-        *(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")),
-    }
+    {_PACKAGE, *(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib"))}
 )
 # Lines of a message that are dropped: MXNet's messages contain its C++ stack.
 _NOISE = re.compile(r'\s*(Traceback \(|Stack trace|File "|\[bt\])')
@@ -344,9 +327,7 @@ class ErrorLocation(NamedTuple):
     raised_error: bool
 
 
-def find_error_location(
-    error: BaseException, checker: Callable[..., object]
-) -> Optional[ErrorLocation]:
+def find_error_location(error: BaseException, checker: Callable[..., object]) -> Optional[ErrorLocation]:
     """Return the innermost line of the student's code that ``checker`` called, or None.
 
     Code of Python, of libraries and of gluonlab does not count as the student's.
@@ -368,9 +349,7 @@ def find_error_location(
 
 def format_error(error: BaseException) -> str:
     """Return ``ValueError: message`` on one line, of at most MAX_MESSAGE_CHARS characters."""
-    lines = [
-        line.strip() for line in str(error).splitlines() if line.strip() and not _NOISE.match(line)
-    ]
+    lines = [line.strip() for line in str(error).splitlines() if line.strip() and not _NOISE.match(line)]
     name = type(error).__name__
     text = " ".join(lines)
     text = text[len(name) + 2 :] if text.startswith(f"{name}: ") else text
@@ -416,9 +395,7 @@ def _record_verdict(verdict: Verdict, answer: Any) -> None:
         with reseeded_cases(seed):
             verdict = judge_answer(find_exercise(verdict.exercise), answer)
         hidden = not verdict
-    record: Dict[str, Any] = dict(
-        exercise=verdict.exercise, status=verdict.status, message=verdict.message
-    )
+    record: Dict[str, Any] = dict(exercise=verdict.exercise, status=verdict.status, message=verdict.message)
     if verdict.micros is not None:
         record["micros"] = verdict.micros
     with Path(os.environ[VERDICTS_VARIABLE]).open("a", encoding="utf-8") as file:
@@ -433,8 +410,7 @@ def judge_answer(exercise: Exercise, answer: Any) -> Verdict:
 
     if answer is ...:
         return make_verdict(
-            UNWRITTEN,
-            _texts("put your answer in place of `...`", "`...` を自分の答えに書き換えてください"),
+            UNWRITTEN, _texts("put your answer in place of `...`", "`...` を自分の答えに書き換えてください")
         )
     if _is_stub(answer):
         return make_verdict(UNWRITTEN, _unwritten_texts(answer.__name__))
@@ -476,9 +452,7 @@ def _is_stub(answer: Any) -> bool:
         for instruction in dis.get_instructions(code)
         if instruction.opname not in ("RESUME", "NOP", "CACHE")
     ]
-    loads = [
-        instruction for instruction in instructions if instruction.opname.startswith("LOAD_CONST")
-    ]
+    loads = [instruction for instruction in instructions if instruction.opname.startswith("LOAD_CONST")]
     returns_none = instructions[-1].opname == "RETURN_CONST" or bool(loads)
     return (
         len(instructions) <= 2
@@ -498,10 +472,7 @@ def _stub_texts(error: NotImplementedError, exercise: Exercise, answer: Any) -> 
     name = location.code.co_name
     if location.code is getattr(answer, "__code__", location.code):
         return _unwritten_texts(name)
-    return _texts(
-        f"`{name}`, which it calls, is not written yet",
-        f"ここから呼ばれる `{name}` がまだ書かれていません",
-    )
+    return _texts(f"`{name}`, which it calls, is not written yet", f"ここから呼ばれる `{name}` がまだ書かれていません")
 
 
 def _unwritten_texts(name: str) -> Texts:
@@ -526,10 +497,8 @@ def _error_texts(error: BaseException, exercise: Exercise, answer: Any) -> Texts
     if location is None:  # no line of the student failed: the answer is of a wrong type
         shown = reprlib.repr(answer)
         return _texts(
-            f"{message}\n"
-            f"your answer, {shown}, cannot be used as the exercise says: compare it with the stub",
-            f"{message}\n"
-            f"答え {shown} は演習で求められている形になっていません。元のセルと見比べてください",
+            f"{message}\nyour answer, {shown}, cannot be used as the exercise says: compare it with the stub",
+            f"{message}\n答え {shown} は演習で求められている形になっていません。元のセルと見比べてください",
         )
     source = f": `{location.source}`" if location.source else ""
     return _texts(

@@ -75,9 +75,7 @@ def wrong_return(got: Any, call: str, en: str, ja: str) -> Wrong:
 
     ``en`` and ``ja`` describe the value that the call should return.
     """
-    hint, hint_ja = pick_explanation(
-        (got is None, " (is `return` missing?)", " (`return` を忘れていませんか)")
-    )
+    hint, hint_ja = pick_explanation((got is None, " (is `return` missing?)", " (`return` を忘れていませんか)"))
     return Wrong(
         en=f"{call} returned {got!r}{hint}: return {en}",
         ja=f"{call} の戻り値は {got!r} でした{hint_ja}。{ja}を返してください",
@@ -130,10 +128,7 @@ class AnswerResults(List[AnswerResult]):
         return mistaken
 
     def check_results(
-        self,
-        right: Callable[[Any, Any], bool],
-        mistakes: Sequence[Mistake],
-        describe: Callable[..., TextPair],
+        self, right: Callable[[Any, Any], bool], mistakes: Sequence[Mistake], describe: Callable[..., TextPair]
     ) -> None:
         """Raise Wrong for the first wrong result; name the mistake that explains all wrong results.
 
@@ -154,9 +149,7 @@ class AnswerResults(List[AnswerResult]):
             raise self.error
 
 
-def run_cases(
-    answer: Callable[..., Any], cases: Iterable[Tuple[Any, ...]], want: Callable[..., Any]
-) -> AnswerResults:
+def run_cases(answer: Callable[..., Any], cases: Iterable[Tuple[Any, ...]], want: Callable[..., Any]) -> AnswerResults:
     """Return the results of ``answer(*case)``, and the right results ``want(*case)``.
 
     The answer receives copies of lists and dictionaries. Its first exception ends the cases.
@@ -172,9 +165,7 @@ def run_cases(
     return results
 
 
-def find_mistake(
-    results: Sequence[AnswerResult], right: Callable[[Any, Any], bool], *mistakes: Mistake
-) -> TextPair:
+def find_mistake(results: Sequence[AnswerResult], right: Callable[[Any, Any], bool], *mistakes: Mistake) -> TextPair:
     """Return the texts of the mistake that explains the wrong results, or NO_TEXT.
 
     A mistake that explains all results takes precedence over a mistake that explains only the wrong

@@ -25,18 +25,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import (
-    Any,
-    Callable,
-    Dict,
-    Generator,
-    Iterable,
-    Iterator,
-    List,
-    NamedTuple,
-    Optional,
-    Sequence,
-)
+from typing import Any, Callable, Dict, Generator, Iterable, Iterator, List, NamedTuple, Optional, Sequence
 
 from gluonlab.errors import DataError, ExerciseError, NotebookError
 from gluonlab.exercises.exercise_registry import PASSED, all_exercises, find_exercise, id_sort_key
@@ -175,9 +164,7 @@ def _make_grade(path: Path, notebook_result: NotebookResult, reveal: bool) -> Gr
         result = notebook_result.verdicts.get(id)
         grade.statuses[id] = result.status if result else UNCHECKED
         if result and result.status != PASSED:
-            grade.sentences[id] = (
-                HIDDEN_CASE_FAILED if result.hidden and not reveal else result.message
-            )
+            grade.sentences[id] = HIDDEN_CASE_FAILED if result.hidden and not reveal else result.message
         if result and result.micros is not None:
             grade.micros[id] = result.micros
     return grade
@@ -209,16 +196,7 @@ def as_csv(grades: Sequence[Grade]) -> str:
         statuses = (grade.statuses.get(id, "") for id in ids)
         sentences = "; ".join(f"{id}: {text}" for id, text in grade.sentences.items() if text)
         micros = (f"{grade.micros[id]:.3f}" if id in grade.micros else "" for id in costs)
-        lines.append(
-            [
-                str(grade.notebook),
-                *statuses,
-                str(grade.passed_count),
-                grade.note,
-                sentences,
-                *micros,
-            ]
-        )
+        lines.append([str(grade.notebook), *statuses, str(grade.passed_count), grade.note, sentences, *micros])
     return _format_csv(lines)
 
 
@@ -298,9 +276,7 @@ _CANVAS_COLUMNS = ("Student", "ID", "SIS User ID", "SIS Login ID", "Section")
 _CANVAS_POINTS = "    Points Possible"  # with the spaces of Canvas's export
 
 
-def as_canvas(
-    grades: Sequence[Grade], assignments: Dict[str, str], roots: Sequence[Path] = ()
-) -> str:
+def as_canvas(grades: Sequence[Grade], assignments: Dict[str, str], roots: Sequence[Path] = ()) -> str:
     """Return the file for Canvas's gradebook import: a row per student, a column per lab.
 
     Of several notebooks of a student for a lab, the notebook with the most points counts. A cell is
@@ -376,10 +352,7 @@ def write_results(target: Path, grades: Sequence[Grade]) -> None:
         paths = [target] * len(grades)
     else:
         target.mkdir(exist_ok=True)
-        paths = [
-            target / f"{number}-{_results_file_name(grade)}.json"
-            for number, grade in enumerate(grades, 1)
-        ]
+        paths = [target / f"{number}-{_results_file_name(grade)}.json" for number, grade in enumerate(grades, 1)]
     for path, grade in zip(paths, grades):
         write_text(path, json.dumps(as_gradescope(grade), ensure_ascii=False, indent=1) + "\n")
 
@@ -412,9 +385,7 @@ def read_leaderboard(path: Path) -> List[LeaderboardPlace]:
     """
     rows = sorted(_read_costs(path))
     costs = [micros for micros, _ in rows]
-    return [
-        LeaderboardPlace(costs.index(micros) + 1, micros, notebook) for micros, notebook in rows
-    ]
+    return [LeaderboardPlace(costs.index(micros) + 1, micros, notebook) for micros, notebook in rows]
 
 
 def _read_costs(path: Path) -> "List[tuple[float, str]]":
@@ -427,9 +398,7 @@ def _read_costs(path: Path) -> "List[tuple[float, str]]":
             f"{path} cannot be read ({error.strerror}): give the table that `exercises grade` wrote"
         ) from None
     except (DataError, UnicodeDecodeError, csv.Error) as error:
-        raise ExerciseError(
-            f"{path} is no table of grades: {escape_unprintable(str(error))[:200]}"
-        ) from None
+        raise ExerciseError(f"{path} is no table of grades: {escape_unprintable(str(error))[:200]}") from None
     column = _cost_column(_LEADERBOARD_EXERCISE)
     if not table or "notebook" not in table[0] or column not in table[0]:
         raise ExerciseError(
@@ -465,8 +434,7 @@ def format_leaderboard(places: Sequence[LeaderboardPlace], best_us: float, floor
     ``best_us``: the best of gluonlab's eight algorithms. ``floor_us``: the lower bound.
     """
     lines = [
-        f"exercise {_LEADERBOARD_EXERCISE}: microseconds, and how many times the floor of "
-        f"{floor_us:,.1f}",
+        f"exercise {_LEADERBOARD_EXERCISE}: microseconds, and how many times the floor of {floor_us:,.1f}",
         f"{'':>5}{best_us:>12,.1f}{best_us / floor_us:>8.3f}x  the best of the eight algorithms",
     ]
     for place in places:

@@ -233,8 +233,7 @@ def register_guess(id: str, form: AnswerForm, en: str, ja: str) -> None:
     """
     if not re.fullmatch(r"\d\d-[a-z]", id) or id in GUESSES:
         raise ExerciseError(
-            f"{id!r} cannot name a guess, or is taken: write the two digits of the lab, a dash, "
-            "and the next letter"
+            f"{id!r} cannot name a guess, or is taken: write the two digits of the lab, a dash, and the next letter"
         )
     GUESSES[id] = Guess(id, form, {"en": en, "ja": ja})
 
@@ -325,9 +324,7 @@ class _GuessRecord:
         values = map(form.format, (self.prediction, self.measurement))
         yield from _format_table_row((id, choose_text(**question), *values))
         indent = " " * _COLUMN_WIDTHS[0]
-        explanation = self.explanation or choose_text(
-            en="(not explained yet)", ja="(まだ書かれていません)"
-        )
+        explanation = self.explanation or choose_text(en="(not explained yet)", ja="(まだ書かれていません)")
         explanation = choose_text(en="because: ", ja="理由: ") + explanation
         yield from (indent + line for line in wrap_text(explanation, TABLE_WIDTH - len(indent)))
 
@@ -366,9 +363,7 @@ def predict(id: str, guessed: Any) -> None:
     except ValueError:
         shown_guess, (en, ja) = reprlib.repr(guessed), form.describe()
         _print_about_guess(
-            id,
-            en=f"{shown_guess} is no answer: write {en}",
-            ja=f"{shown_guess} は書けません。書けるもの: {ja}",
+            id, en=f"{shown_guess} is no answer: write {en}", ja=f"{shown_guess} は書けません。書けるもの: {ja}"
         )
         return
     if record.measurement is None or record.prediction is None:
@@ -382,11 +377,7 @@ def predict(id: str, guessed: Any) -> None:
         )
         return
     shown_value = form.format(record.prediction)
-    _print_about_guess(
-        id,
-        en=f"you say {shown_value}. Now measure.",
-        ja=f"{shown_value} ですね。では測りましょう。",
-    )
+    _print_about_guess(id, en=f"you say {shown_value}. Now measure.", ja=f"{shown_value} ですね。では測りましょう。")
 
 
 def observe(id: str, measured: Any) -> "AbstractContextManager[None]":
@@ -430,11 +421,7 @@ def _compare_with_guess(record: _GuessRecord, value: Any) -> Iterator[None]:
     yield
     if record.measurement is not None and form.format(record.measurement) != form.format(value):
         first, latest = form.format(record.measurement), form.format(value)
-        _print_about_guess(
-            id,
-            en=f"{latest} this time, {first} at first",
-            ja=f"今回は {latest}、最初は {first} でした",
-        )
+        _print_about_guess(id, en=f"{latest} this time, {first} at first", ja=f"今回は {latest}、最初は {first} でした")
         return
     record.measurement = value
     shown_guess, shown_measurement = form.format(record.prediction), form.format(value)
@@ -442,15 +429,13 @@ def _compare_with_guess(record: _GuessRecord, value: Any) -> Iterator[None]:
         _print_about_guess(
             id,
             en=f"your guess {shown_guess}, measured {shown_measurement}: a surprise. Why?",
-            ja=f"{shown_guess} と予想し、結果は {shown_measurement} でした。"
-            "予想外です。なぜでしょうか。",
+            ja=f"{shown_guess} と予想し、結果は {shown_measurement} でした。予想外です。なぜでしょうか。",
         )
     else:
         _print_about_guess(
             id,
             en=f"your guess {shown_guess}, measured {shown_measurement}: as you expected. Why?",
-            ja=f"{shown_guess} と予想し、結果は {shown_measurement} でした。"
-            "予想どおりです。なぜでしょうか。",
+            ja=f"{shown_guess} と予想し、結果は {shown_measurement} でした。予想どおりです。なぜでしょうか。",
         )
 
 
@@ -478,15 +463,11 @@ def because(id: str, why: Any) -> None:
             ja=f"{reprlib.repr(why)} では説明になりません。引用符の中に一文を書いてください",
         )
     elif record.measurement is None and not os.environ.get(HANDOUT_VARIABLE):
-        _print_about_guess(
-            id, en="measure first, then explain", ja="先に測ってから、説明を書いてください"
-        )
+        _print_about_guess(id, en="measure first, then explain", ja="先に測ってから、説明を書いてください")
     else:
         record.explanation = " ".join(why.split())
         _print_about_guess(
-            id,
-            en="noted. Compare it with what follows.",
-            ja="書き留めました。次の説明と比べてください。",
+            id, en="noted. Compare it with what follows.", ja="書き留めました。次の説明と比べてください。"
         )
 
 
@@ -507,10 +488,7 @@ def surprises() -> None:
         ja=f"{all_of_them} 個の予想のうち {count} 個を測り、{surprised} 個が予想外でした",
     )
     if surprising:
-        guess, measurement = (
-            choose_text(en="your guess", ja="予想"),
-            choose_text(en="measured", ja="測定"),
-        )
+        guess, measurement = (choose_text(en="your guess", ja="予想"), choose_text(en="measured", ja="測定"))
         heading = ("", "", guess, measurement)
         rows = [line for entry in surprising for line in entry.format_lines()]
         print("\n".join([*_format_table_row(heading), "-" * TABLE_WIDTH, *rows]))

@@ -77,8 +77,7 @@ def check_array_devices(answer: Any) -> None:
         raise Wrong(
             en=f"{answer!r} is not a dictionary: write one such as {{'a': 0, 'b': 1, ...}} with a "
             "number for each array",
-            ja=f"{answer!r} は辞書ではありません。{{'a': 0, 'b': 1, ...}} のように、"
-            "配列ごとに番号を書いてください",
+            ja=f"{answer!r} は辞書ではありません。{{'a': 0, 'b': 1, ...}} のように、配列ごとに番号を書いてください",
         )
     for name, device_number in _device_numbers().items():
         answered, (en, ja) = answer.get(name), REASONS[name]
@@ -124,9 +123,7 @@ def queue_call(ctx: mx.Context, call: Callable[[], object]) -> nd.NDArray:
     device, output = ctypes.byref(EngineContext(1, ctx.device_id)), ctypes.byref(written.handle)
     _pending_callbacks.append((callback, written))
     none = (None, None)
-    check_call(
-        _LIB.MXEnginePushSyncND(callback, *none, device, None, 0, output, 1, None, 0, b"queue_call")
-    )
+    check_call(_LIB.MXEnginePushSyncND(callback, *none, device, None, 0, output, 1, None, 0, b"queue_call"))
     return written
 
 
@@ -154,10 +151,8 @@ def check_clock(answer: Clock) -> None:
     seconds = _time_answer(answer, work)
     if len(calls) != 1:
         raise counterexample(
-            f"`work` was called {len(calls)} times: call it once, "
-            "the seconds of a single call are wanted",
-            f"`work` が {len(calls)} 回呼ばれました。1 回分の秒数を返すので、"
-            "呼び出しは 1 回だけにしてください",
+            f"`work` was called {len(calls)} times: call it once, the seconds of a single call are wanted",
+            f"`work` が {len(calls)} 回呼ばれました。1 回分の秒数を返すので、呼び出しは 1 回だけにしてください",
         )
     _check_timed_pause(seconds, first)
     _check_timed_pause(_time_answer(answer, lambda: work((second,))), second)
@@ -231,8 +226,7 @@ def _time_answer(answer: Clock, work: Callable[[], None], after_others: bool = T
     if isinstance(got, NUMBER_TYPES):
         return TimedAnswer(float(got), took, cpu_clocks)
     raise Wrong(
-        en=f"it returned {got!r}: return the number of seconds",
-        ja=f"{got!r} が返りました。秒数を数値で返してください",
+        en=f"it returned {got!r}: return the number of seconds", ja=f"{got!r} が返りました。秒数を数値で返してください"
     )
 
 
@@ -344,21 +338,15 @@ def check_whole_gradient(answer: Callable[..., Any]) -> None:
     ]
     for n in (2, 3, 4):
         cases.append((random.randint(-9, 10, (n, 4)).tolist(), random.randint(1, 9, n).tolist()))
-    results = run_cases(
-        lambda values, sizes: _run_answer(answer, values, sizes), cases, _weighted_mean
-    )
+    results = run_cases(lambda values, sizes: _run_answer(answer, values, sizes), cases, _weighted_mean)
     results.check_results(_is_close, GRADIENT_MISTAKES, _describe_gradient)
 
 
-def _describe_gradient(
-    values: List[List[float]], sizes: List[int], got: Array, expected: Array
-) -> TextPair:
+def _describe_gradient(values: List[List[float]], sizes: List[int], got: Array, expected: Array) -> TextPair:
     input_text = ", ".join(f"{format_array(value)} ({size})" for value, size in zip(values, sizes))
     return (
-        f"gradients (and images) {input_text} gave {format_array(got)}, expected "
-        f"{format_array(expected)}",
-        f"勾配 (枚数) が {input_text} のとき {format_array(got)} になりました。"
-        f"正しくは {format_array(expected)} です",
+        f"gradients (and images) {input_text} gave {format_array(got)}, expected {format_array(expected)}",
+        f"勾配 (枚数) が {input_text} のとき {format_array(got)} になりました。正しくは {format_array(expected)} です",
     )
 
 
@@ -384,8 +372,7 @@ def _run_answer(answer: Callable[..., Any], values: List[List[float]], sizes: Li
         raise counterexample(
             f"the result of {len(sizes)} gradients is on {got.context}: "
             f"it belongs on the device of the first one, {ctxs[0]}",
-            f"{len(sizes)} 個の勾配の結果が {got.context} にあります。"
-            f"最初の勾配のデバイス {ctxs[0]} に置いてください",
+            f"{len(sizes)} 個の勾配の結果が {got.context} にあります。最初の勾配のデバイス {ctxs[0]} に置いてください",
         )
     for one, other in trace.mixed_inputs:
         raise counterexample(

@@ -16,13 +16,7 @@ import mxnet as mx
 import numpy as np
 from mxnet import nd
 
-from gluonlab.exercises.array_tracking import (
-    ArrayTrace,
-    check_mixing_and_waits,
-    cpu_devices,
-    format_array,
-    watch,
-)
+from gluonlab.exercises.array_tracking import ArrayTrace, check_mixing_and_waits, cpu_devices, format_array, watch
 from gluonlab.exercises.exercise_registry import Wrong, case_rng, exercise, extra_cases
 from gluonlab.exercises.explain_wrong_answers import (
     NUMBER_TYPES,
@@ -56,22 +50,15 @@ def check_allreduce(
     ``values[i][j]`` is the value of parameter j on device i. ``single_parameter``: pass one array
     per device, not a list of arrays. Returns the recorded copies and waits of the answer.
     """
-    arrays = [
-        [nd.array(value, ctx=ctx) for value in row]
-        for row, ctx in zip(values, cpu_devices(len(values)))
-    ]
+    arrays = [[nd.array(value, ctx=ctx) for value in row] for row, ctx in zip(values, cpu_devices(len(values)))]
     given_rows = [list(row) for row in arrays]
     answer_input: List[Any] = [row[0] for row in given_rows] if single_parameter else given_rows
     with watch() as trace:
         returned = answer(answer_input)
     current = [[one] for one in answer_input] if single_parameter else answer_input
     old_ids = {id(one) for row in arrays for one in row}
-    made_new = any(
-        id(one) not in old_ids for one in [*_list_arrays(current), *_list_arrays(returned)]
-    )
-    _check_sums(
-        arrays, values, made_new, set(trace.received_bytes()) if single_parameter else set()
-    )
+    made_new = any(id(one) not in old_ids for one in [*_list_arrays(current), *_list_arrays(returned)])
+    _check_sums(arrays, values, made_new, set(trace.received_bytes()) if single_parameter else set())
     check_mixing_and_waits(trace)
     return trace
 
@@ -84,10 +71,7 @@ def _list_arrays(given: Any) -> List[nd.NDArray]:
 
 
 def _check_sums(
-    arrays: List[List[nd.NDArray]],
-    values: "List[List[Floats]]",
-    made_new: bool,
-    received: "Set[mx.Context]",
+    arrays: List[List[nd.NDArray]], values: "List[List[Floats]]", made_new: bool, received: "Set[mx.Context]"
 ) -> None:
     """Raise Wrong unless each arrays[i][j] is now the sum of values[i][j] over the devices i.
 
@@ -109,9 +93,7 @@ def _check_sums(
                     f"{ja}{initial_text} のとき: 実行後のデバイス {device} は "
                     f"{format_array(result)} "
                     f"で、正しくは {format_array(want)} です",
-                    _explain_wrong_sum(
-                        initial, got, device, made_new, cpu_devices(len(arrays))[device] in received
-                    ),
+                    _explain_wrong_sum(initial, got, device, made_new, cpu_devices(len(arrays))[device] in received),
                 )
 
 
@@ -124,10 +106,7 @@ def _explain_wrong_sum(
     answer made new arrays. ``received``: whether the device received a copy.
     """
     total, is_equal = sum(initial[1:], initial[0]), np.array_equal
-    unchanged, is_own_value = (
-        all(map(is_equal, initial, got)),
-        is_equal(got[device], initial[device]),
-    )
+    unchanged, is_own_value = (all(map(is_equal, initial, got)), is_equal(got[device], initial[device]))
     return pick_explanation(
         (unchanged and made_new,
          "new arrays were made or returned, and the old ones left as they were. "
@@ -181,10 +160,7 @@ def check_spread_allreduce(answer: Callable[[List[List[nd.NDArray]]], Any]) -> N
     # They can be balanced without dividing a parameter.
     large += [(2, [100, 40, 60]), (3, [90, 30, 30, 60, 60]), (2, [20, 80, 60, 40, 120])]
     for devices, sizes in [*small, *large]:
-        values = [
-            [random.randint(-9, 10, size).astype(np.float32) for size in sizes]
-            for _ in range(devices)
-        ]
+        values = [[random.randint(-9, 10, size).astype(np.float32) for size in sizes] for _ in range(devices)]
         trace = check_allreduce(answer, values)
         if (devices, sizes) in large:
             _check_balance(trace, devices, sizes)
@@ -270,9 +246,7 @@ class LeastSquares:
         """
         total_update = sum(self.small_updates) if total_update is None else total_update
         large_gradient = (
-            sum(self.shard_gradients) / len(self.shard_gradients)
-            if large_gradient is None
-            else large_gradient
+            sum(self.shard_gradients) / len(self.shard_gradients) if large_gradient is None else large_gradient
         )
         return float(total_update @ large_gradient / (self.lr * (large_gradient @ large_gradient)))
 
@@ -314,16 +288,14 @@ def check_best_factor(answer: Callable[..., Any]) -> None:
             raise problem.case.counterexample(
                 "`weights` has been changed, so that the large update begins elsewhere: `-=` "
                 "writes into the array itself",
-                "`weights` が書き換えられていて、大きな更新の始点がずれます。"
-                "`-=` は配列そのものに書き込みます",
+                "`weights` が書き換えられていて、大きな更新の始点がずれます。`-=` は配列そのものに書き込みます",
             )
         return got.item() if isinstance(got, (np.ndarray, np.generic)) and got.size == 1 else got
 
     def describe(problem: LeastSquares, got: Any, want: float) -> TextPair:
         check_number(got, "best_factor(...)")
         return problem.case.with_texts(
-            f"the factor is {got:.6g}, expected {want:.6g}",
-            f"倍率が {got:.6g} です。正しくは {want:.6g} です",
+            f"the factor is {got:.6g}, expected {want:.6g}", f"倍率が {got:.6g} です。正しくは {want:.6g} です"
         )
 
     results = run_cases(run_answer, [(each,) for each in cases], LeastSquares.best_factor)
@@ -452,9 +424,7 @@ def make_landscapes() -> List[AccuracyLandscape]:
     ]  # fmt: skip
 
 
-def _peaked_accuracy(
-    best: Callable[[int], float], limit: float = math.inf
-) -> Callable[[int, float], float]:
+def _peaked_accuracy(best: Callable[[int], float], limit: float = math.inf) -> Callable[[int, float], float]:
     """Return accuracy(n, lr) with the best rate ``best(n)``; above ``limit`` it is nan."""
     return lambda n, lr: math.nan if lr > limit else 0.9 - 0.05 * abs(math.log2(lr / best(n)))
 
@@ -464,9 +434,7 @@ def _random_landscape(random: Any) -> AccuracyLandscape:
     rates = (0.025 * 2.0 ** random.permutation(7)[:4]).tolist()
     best, ks = rates[random.randint(len(rates))], (1 + random.permutation(8)[:2]).tolist()
     case = CaseText(f"the best rate is {best:g}", f"最適な学習率は {best:g}")
-    return AccuracyLandscape(
-        case, _peaked_accuracy(lambda n: best), ks, int(2 ** random.randint(2, 8)), rates
-    )
+    return AccuracyLandscape(case, _peaked_accuracy(lambda n: best), ks, int(2 ** random.randint(2, 8)), rates)
 
 
 def check_rates(got: Any, landscape: AccuracyLandscape) -> None:
@@ -498,8 +466,7 @@ def check_rates(got: Any, landscape: AccuracyLandscape) -> None:
         raise case.counterexample(
             f"on {count_in_english(k, 'device')} the accuracies are {table}; "
             f"you chose {got[k]!r}, expected {expected:g}",
-            f"{k} 台での正解率は {table} です。{got[k]!r} が選ばれましたが、正しくは {expected:g} "
-            "です",
+            f"{k} 台での正解率は {table} です。{got[k]!r} が選ばれましたが、正しくは {expected:g} です",
             explanation,
         )
 
@@ -594,9 +561,7 @@ def check_accuracy(answer: Callable[..., Any]) -> None:
         check_mixing_and_waits(ArrayTrace(mixed_inputs=seen.mixed_inputs))
 
 
-def _run_evaluation(
-    answer: Callable[..., Any], count: int, devices: int, batch: int
-) -> EvaluationCall:
+def _run_evaluation(answer: Callable[..., Any], count: int, devices: int, batch: int) -> EvaluationCall:
     """Run the answer on ``count`` images in batches of ``batch``.
 
     The network is a matrix product that reads its prediction from the image: each image is a
@@ -636,18 +601,12 @@ def _run_evaluation(
         f"{count} 枚、バッチ {batch}、{devices} 台",
     )
     share = sum(-(-min(batch, count - begin) // devices) for begin in range(0, count, batch))
-    seen_numbers = Counter(
-        int(number) for x in computed for number in x.asnumpy().reshape(len(x), 6)[:, CLASSES]
-    )
+    seen_numbers = Counter(int(number) for x in computed for number in x.asnumpy().reshape(len(x), 6)[:, CLASSES])
     times = [seen_numbers[number] for number in range(count)]
     same = guesses == labels
-    batch_accuracy = np.mean(
-        [same[begin : begin + batch].mean() for begin in range(0, count, batch)]
-    )
+    batch_accuracy = np.mean([same[begin : begin + batch].mean() for begin in range(0, count, batch)])
     waits_between, right = waits[-1] - waits[0] if waits else 0, int(same.sum())
-    return EvaluationCall(
-        case, got, right, count, rows, times, float(batch_accuracy), share, waits_between, trace
-    )
+    return EvaluationCall(case, got, right, count, rows, times, float(batch_accuracy), share, waits_between, trace)
 
 
 def _explain_wrong_accuracy(mistaken: Sequence[EvaluationCall]) -> Wrong:
@@ -656,9 +615,7 @@ def _explain_wrong_accuracy(mistaken: Sequence[EvaluationCall]) -> Wrong:
     (en, ja), right, count = first.case, first.right, first.images
     missing = [number for number, count_of_image in enumerate(first.times) if count_of_image == 0]
     twice = [number for number, count_of_image in enumerate(first.times) if count_of_image > 1]
-    by_batches = len(mistaken) > 1 and all(
-        _is_close_accuracy(each.got, each.mean_batch_accuracy) for each in mistaken
-    )
+    by_batches = len(mistaken) > 1 and all(_is_close_accuracy(each.got, each.mean_batch_accuracy) for each in mistaken)
     explanation = pick_explanation(
         (not isinstance(first.got, NUMBER_TYPES), "return a number", "数値を返してください"),
         (missing,

@@ -32,22 +32,8 @@ from gluonlab.exercises.explain_wrong_answers import (
     wrong_return,
     wrong_value_texts,
 )
-from gluonlab.exercises.guesses import (
-    ChoiceForm,
-    DictForm,
-    ListForm,
-    NumberForm,
-    YesNoForm,
-    register_guess,
-)
-from gluonlab.exercises.softmax_regression import (
-    CLASSES,
-    FEATURES,
-    LR,
-    TOLERANCE,
-    LayerParams,
-    make_trainer,
-)
+from gluonlab.exercises.guesses import ChoiceForm, DictForm, ListForm, NumberForm, YesNoForm, register_guess
+from gluonlab.exercises.softmax_regression import CLASSES, FEATURES, LR, TOLERANCE, LayerParams, make_trainer
 from gluonlab.kvstores import make_kvstore
 
 # --- 03-1: one update from a batch of any size, on any number of devices
@@ -66,10 +52,8 @@ def check_train_batch(answer: Callable[..., Any]) -> None:
         for device, change in enumerate(changes[1:], 1):
             if not np.array_equal(change, changes[0]):
                 raise batch.case.counterexample(
-                    f"devices 0 and {device} end with different parameters: "
-                    "all of them need the same update",
-                    f"更新後のパラメータがデバイス 0 と {device} で違います。"
-                    "全デバイスで同じ更新が必要です",
+                    f"devices 0 and {device} end with different parameters: all of them need the same update",
+                    f"更新後のパラメータがデバイス 0 と {device} で違います。全デバイスで同じ更新が必要です",
                 )
         _check_update(batch, changes[0])
 
@@ -84,8 +68,7 @@ class UpdateCase:
         self.labels = rng.randint(0, CLASSES, images).astype("float32")
         self.weight = rng.normal(size=(CLASSES, FEATURES)).astype("float32")
         self.case = CaseText(
-            f"{images} images on {count_in_english(devices, 'device')}",
-            f"{devices} 台のデバイスに {images} 枚",
+            f"{images} images on {count_in_english(devices, 'device')}", f"{devices} 台のデバイスに {images} 枚"
         )
 
     def gradient(self, begin: int, end: int) -> Array:
@@ -197,13 +180,9 @@ def check_compare_runs(answer: Callable[[Run, Run], Dict[str, Difference]]) -> N
             names = ", ".join(f'"{clock}"' for clock in CLOCKS)
             raise wrong_return(got, call, f"a dictionary with {names}", f"キーが {names} の辞書")
         clock = next(clock for clock in CLOCKS if not _is_same_difference(got[clock], want[clock]))
-        return wrong_value_texts(
-            f'{call}["{clock}"]', _format_number(got[clock]), _format_number(want[clock])
-        )
+        return wrong_value_texts(f'{call}["{clock}"]', _format_number(got[clock]), _format_number(want[clock]))
 
-    results = run_cases(
-        answer, cases, lambda first, second: _compare_runs(first, second, RIGHT_COMPARISON)
-    )
+    results = run_cases(answer, cases, lambda first, second: _compare_runs(first, second, RIGHT_COMPARISON))
     results.check_results(_are_same_differences, COMPARISON_MISTAKES, describe)
 
 
@@ -250,10 +229,7 @@ def _compare_runs(first: Run, second: Run, comparison: _CurveComparison) -> Dict
     """Return the difference of the accuracies for each clock, at the end of the shorter run."""
     differences: Dict[str, Difference] = {}
     for clock in CLOCKS:
-        curves = [
-            (_clock_readings(run, clock, comparison), [one[2] for one in run])
-            for run in (first, second)
-        ]
+        curves = [(_clock_readings(run, clock, comparison), [one[2] for one in run]) for run in (first, second)]
         end = min(curves[0][0][-1], curves[1][0][-1])
         at_end = [comparison.accuracy_at(curve, end) for curve in curves]
         differences[clock] = None
@@ -276,13 +252,7 @@ RIGHT_COMPARISON = _CurveComparison(_interpolate_accuracy)
 
 def _comparison_mistake(comparison: _CurveComparison, en: str, ja: str) -> Mistake:
     """Return the mistake of an answer that compares runs by the rule ``comparison``."""
-    return (
-        lambda first, second, got: _are_same_differences(
-            got, _compare_runs(first, second, comparison)
-        ),
-        en,
-        ja,
-    )
+    return (lambda first, second, got: _are_same_differences(got, _compare_runs(first, second, comparison)), en, ja)
 
 
 def _uses_epoch_seconds(first: Run, second: Run, got: Any) -> bool:
@@ -299,9 +269,7 @@ def _uses_epoch_seconds(first: Run, second: Run, got: Any) -> bool:
         return False
     seconds_rise = all(a[1] < b[1] for run in (first, second) for a, b in zip(run, run[1:]))
     others_right = all(_is_same_difference(got[clock], want[clock]) for clock in CLOCKS[:2])
-    return others_right and (
-        not seconds_rise or _is_same_difference(got["seconds"], mistaken["seconds"])
-    )
+    return others_right and (not seconds_rise or _is_same_difference(got["seconds"], mistaken["seconds"]))
 
 
 COMPARISON_MISTAKES: List[Mistake] = [
@@ -347,8 +315,7 @@ def _random_run(random: Any) -> Run:
     if random.randint(2):
         random.shuffle(accuracies)  # so that accuracies also decrease
     return [
-        (updates * (number + 1), float(s), round(float(a), 2))
-        for number, (s, a) in enumerate(zip(seconds, accuracies))
+        (updates * (number + 1), float(s), round(float(a), 2)) for number, (s, a) in enumerate(zip(seconds, accuracies))
     ]
 
 
@@ -391,9 +358,7 @@ def check_learning_rates(answer: Callable[..., Iterable[float]]) -> None:
     ]
     cases = [(each,) for each in [*fixed_cases, *(_random_training(random) for _ in range(20))]]
     results = run_cases(
-        lambda each: to_list(answer(*each.answer_arguments())),
-        cases,
-        _ScheduledTraining.learning_rates,
+        lambda each: to_list(answer(*each.answer_arguments())), cases, _ScheduledTraining.learning_rates
     )
     results.check_results(_are_same_rates, RATE_MISTAKES, _describe_wrong_rates)
 
@@ -447,11 +412,7 @@ class _ScheduledTraining(NamedTuple):
             rise: the fraction of the warm-up after ``update`` of ``steps`` updates.
             lowered: the number of drops so far, from the training, epoch and update.
         """
-        steps = (
-            epoch_steps(self)
-            if epoch_steps
-            else -(-self.images // (self.devices * self.per_device))
-        )
+        steps = epoch_steps(self) if epoch_steps else -(-self.images // (self.devices * self.per_device))
         top = full_rate(self) if full_rate else self.base_lr * self.devices
         low = first_rate(self) if first_rate else self.base_lr
         warmup_steps = steps * self.warmup_epochs
@@ -461,11 +422,7 @@ class _ScheduledTraining(NamedTuple):
                 rates.append(low + (top - low) * rise(update, warmup_steps))
                 continue
             epoch = update // steps
-            drop_count = (
-                lowered(self, epoch, update)
-                if lowered
-                else sum(drop <= epoch for drop in self.drops)
-            )
+            drop_count = lowered(self, epoch, update) if lowered else sum(drop <= epoch for drop in self.drops)
             rates.append(top * 0.1**drop_count)
         return rates
 
@@ -474,8 +431,7 @@ class _ScheduledTraining(NamedTuple):
         rates = self.learning_rates(lowered=lambda training, epoch, update: 0)
         steps = len(rates) // self.epochs
         return [
-            rate * 0.1 ** sum(drop <= update // steps + 1 for drop in self.drops)
-            for update, rate in enumerate(rates)
+            rate * 0.1 ** sum(drop <= update // steps + 1 for drop in self.drops) for update, rate in enumerate(rates)
         ]
 
     def rates_raised_by_epoch(self) -> Rates:
@@ -595,8 +551,7 @@ def _describe_wrong_rates(training: _ScheduledTraining, got: Any, want: Rates) -
     update = int(np.argmin(is_right))
     return training.describe().with_texts(
         f"update {update} (from 0) has the rate {got[update]:.6g}, expected {want[update]:.6g}",
-        f"{update} 番目 (0 から) の更新の学習率が {got[update]:.6g} です。"
-        f"正しくは {want[update]:.6g} です",
+        f"{update} 番目 (0 から) の更新の学習率が {got[update]:.6g} です。正しくは {want[update]:.6g} です",
     )
 
 
@@ -673,16 +628,10 @@ class CombinedQuantity(NamedTuple):
     ja: str
     mistakes: Sequence[Mistake]
 
-    def make_counterexample(
-        self, result: AnswerResult, all_results: Sequence[AnswerResult]
-    ) -> Wrong:
+    def make_counterexample(self, result: AnswerResult, all_results: Sequence[AnswerResult]) -> Wrong:
         """Return the counterexample of ``result``; ``all_results`` determine the mistake."""
         channel = int(np.argmax(np.abs(result.got - result.want)))
-        shown, got, want = (
-            result.case[0].format_channel(channel),
-            result.got[channel],
-            result.want[channel],
-        )
+        shown, got, want = (result.case[0].format_channel(channel), result.got[channel], result.want[channel])
         return counterexample(
             f"shards {shown}: {self.en} {got:.4g}, expected {want:.4g}",
             f"シャード {shown}: {self.ja}は {got:.4g} でしたが、正しくは {want:.4g} です",
@@ -749,9 +698,7 @@ def check_speedup(answer: Callable[[float, float, float, int], float]) -> None:
         call = f"speedup(host_ms={h:.3g}, compute_ms={c:.3g}, sum_ms={s:.3g}, devices={k})"
         return wrong_result_texts(call, _format_number(got), f"{want:.4g}")
 
-    run_cases(answer, cases, expected_speedup).check_results(
-        is_close_number, SPEEDUP_MISTAKES, describe
-    )
+    run_cases(answer, cases, expected_speedup).check_results(is_close_number, SPEEDUP_MISTAKES, describe)
 
 
 def _speedup_mistake(formula: Callable[..., float], en: str, ja: str) -> Mistake:
@@ -762,9 +709,7 @@ def _speedup_mistake(formula: Callable[..., float], en: str, ja: str) -> Mistake
 
     def gives(host: float, compute: float, total: float, devices: int, got: Any) -> bool:
         sums = (total, 0.0 if devices == 1 else total)
-        return any(
-            matches_formula(formula)(host, compute, sum_ms, devices, got=got) for sum_ms in sums
-        )
+        return any(matches_formula(formula)(host, compute, sum_ms, devices, got=got) for sum_ms in sums)
 
     return gives, en, ja
 

@@ -72,8 +72,7 @@ def check_reduce_scatter(answer: Callable[[int], Sequence[Sequence[Transfer]]]) 
         count, needed = sum(map(len, steps)), world_size * (world_size - 1)
         if count > needed:
             raise CaseText(call, call).counterexample(
-                f"right, but {count} transfers, where {needed} are enough: "
-                f"each chunk needs {world_size - 1} additions",
+                f"right, but {count} transfers, where {needed} are enough: each chunk needs {world_size - 1} additions",
                 f"結果は正しいですが、転送が {count} 回あります。"
                 f"チャンクごとに加算は {world_size - 1} 回なので {needed} 回で済みます",
             )
@@ -85,9 +84,7 @@ def check_reduce_scatter(answer: Callable[[int], Sequence[Sequence[Transfer]]]) 
 TransferIndex = Tuple[int, int]  # (step, transfer in the step), both counted from 0
 
 
-def _replace_transfer(
-    name: str, schedule: Schedule, spot: TransferIndex, **changes: Any
-) -> Schedule:
+def _replace_transfer(name: str, schedule: Schedule, spot: TransferIndex, **changes: Any) -> Schedule:
     """Return the schedule with ``changes`` of the fields of the transfer at ``spot``."""
     steps = [list(step) for step in schedule.steps]
     steps[spot[0]][spot[1]] = steps[spot[0]][spot[1]]._replace(**changes)
@@ -107,26 +104,21 @@ def check_wrong_transfers(answer: Mapping[str, TransferIndex]) -> None:
     for name, schedule in BROKEN.items():
         if not isinstance(answer, Mapping) or name not in answer:
             raise counterexample(
-                f"there is no answer for schedule {name}: "
-                f"give a dictionary with the keys {', '.join(BROKEN)}",
-                f"スケジュール {name} の答えがありません。"
-                f"キーが {', '.join(BROKEN)} の辞書にしてください",
+                f"there is no answer for schedule {name}: give a dictionary with the keys {', '.join(BROKEN)}",
+                f"スケジュール {name} の答えがありません。キーが {', '.join(BROKEN)} の辞書にしてください",
             )
         spot, case = answer[name], CaseText(name, name)
         spot = tuple(spot) if isinstance(spot, (list, np.ndarray)) else spot
         if not _is_transfer_index(schedule, spot):
             last = len(schedule.steps) - 1
             raise case.counterexample(
-                f"{spot!r} is not a place: give (step, transfer) "
-                f"with a step from 0 to {last}, both counted from 0",
+                f"{spot!r} is not a place: give (step, transfer) with a step from 0 to {last}, both counted from 0",
                 f"{spot!r} という場所はありません。(ステップ, 転送) の組で、"
                 f"ステップは 0 から {last}、どちらも 0 から数えます",
             )
         ranks = range(schedule.world_size)
         others = product(ranks, ranks, range(schedule.chunks), OPS)
-        changed = (
-            _replace_transfer(name, schedule, spot, **Transfer(*one)._asdict()) for one in others
-        )
+        changed = (_replace_transfer(name, schedule, spot, **Transfer(*one)._asdict()) for one in others)
         if all(map(_find_proof_failure, changed)):
             transfer = schedule.steps[spot[0]][spot[1]]
             raise case.counterexample(
@@ -186,9 +178,7 @@ def check_busiest_link(answer: Callable[[Sequence[int], Sequence[int], int], int
     def expected_size(sizes: Sequence[int], owners: Sequence[int], k: int) -> int:
         return 2 * (k - 1) * max(_owner_loads(sizes, owners, k))
 
-    def describe(
-        sizes: Sequence[int], owners: Sequence[int], k: int, got: Any, want: int
-    ) -> TextPair:
+    def describe(sizes: Sequence[int], owners: Sequence[int], k: int, got: Any, want: int) -> TextPair:
         return wrong_result_texts(f"busiest_link({sizes}, {owners}, {k})", got, want)
 
     run_cases(answer, cases, expected_size).check_results(is_same_number, LINK_MISTAKES, describe)
@@ -257,8 +247,7 @@ def check_fastest(answer: Callable[[Topology, float], Schedule]) -> None:
         call_text = f"fastest({topology.name}, {size:,.0f})"
         if not isinstance(got, Schedule) or got.world_size != ranks:
             raise counterexample(
-                f"{call_text} returned {got!r:.80}: return a Schedule for {ranks} ranks, "
-                f"such as `ring({ranks})`",
+                f"{call_text} returned {got!r:.80}: return a Schedule for {ranks} ranks, such as `ring({ranks})`",
                 f"{call_text} の戻り値は {got!r:.80} でした。`ring({ranks})` のような "
                 f"{ranks} ランクの Schedule を返してください",
             )
@@ -329,10 +318,7 @@ def check_ring_allreduce(answer: Callable[[List[Any], LinkCounter], Any]) -> Non
         ctxs, rng = cpu_devices(devices), case_rng(seed)
         # small whole numbers, whose sum is exact
         initial = [rng.randint(-9, 10, count).astype("float32") for _ in ctxs]
-        arrays, links = (
-            [nd.array(part, ctx=ctx) for part, ctx in zip(initial, ctxs)],
-            LinkCounter(ctxs),
-        )
+        arrays, links = ([nd.array(part, ctx=ctx) for part, ctx in zip(initial, ctxs)], LinkCounter(ctxs))
         answer(list(arrays), links)
         case = CaseText(
             f"{count_in_english(devices, 'device')}, {count_in_english(count, 'number')} each",
@@ -350,9 +336,7 @@ def _check_sums(case: CaseText, initial: List[Any], final: List[Any]) -> None:
         if not len(wrong_indices):
             continue
         index = int(wrong_indices[0])
-        partial_sums = [
-            sum(part[index] for part in initial[:partial_sums]) for partial_sums in range(2, n)
-        ]
+        partial_sums = [sum(part[index] for part in initial[:partial_sums]) for partial_sums in range(2, n)]
         explanation = pick_explanation(
             (index >= len(total) // n * n,
              f"{len(total)} is not a multiple of {n}, and the last numbers belong to no chunk",
@@ -364,8 +348,7 @@ def _check_sums(case: CaseText, initial: List[Any], final: List[Any]) -> None:
         )  # fmt: skip
         raise case.counterexample(
             f"number {index} on device {device} is {values[index]:g}, expected {total[index]:g}",
-            f"デバイス {device} の {index} 番目は {values[index]:g} でしたが、"
-            f"正しくは {total[index]:g} です",
+            f"デバイス {device} の {index} 番目は {values[index]:g} でしたが、正しくは {total[index]:g} です",
             explanation,
         )
 
@@ -375,9 +358,7 @@ def _check_ring_links(case: CaseText, links: LinkCounter, devices: int, count: i
 
     ``count``: the numbers in each device's array.
     """
-    min_sent, max_sent = (
-        2 * (devices - 1) * each for each in (count // devices, -(-count // devices))
-    )
+    min_sent, max_sent = (2 * (devices - 1) * each for each in (count // devices, -(-count // devices)))
     sent = [0] * devices
     for (src, _), elements in links.elements.items():
         sent[src] += elements
@@ -423,12 +404,8 @@ def cheapest_algorithm() -> Tuple[str, float]:
     """
     topology, size = BEAT_THE_EIGHT.topology, BEAT_THE_EIGHT.size_bytes
     algorithms = [algorithm(topology.world_size) for algorithm in ALGORITHMS.values()]
-    placed_algorithms = [
-        schedule.placed(find_best_order(schedule, topology)) for schedule in algorithms
-    ]
-    seconds, name = min(
-        (price(schedule, topology, size).seconds, schedule.name) for schedule in placed_algorithms
-    )
+    placed_algorithms = [schedule.placed(find_best_order(schedule, topology)) for schedule in algorithms]
+    seconds, name = min((price(schedule, topology, size).seconds, schedule.name) for schedule in placed_algorithms)
     return name, seconds
 
 

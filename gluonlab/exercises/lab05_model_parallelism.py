@@ -56,16 +56,12 @@ def is_same_list(got: Any, want: Sequence[float]) -> bool:
     return (
         isinstance(got, list)
         and len(got) == len(want)
-        and all(
-            not isinstance(one, bool) and _is_close(one, other) for one, other in zip(got, want)
-        )
+        and all(not isinstance(one, bool) and _is_close(one, other) for one, other in zip(got, want))
     )
 
 
 def _is_close(got: Any, want: float) -> bool:
-    return is_close_number(got, want) or (
-        isinstance(got, NUMBER_TYPES) and abs(float(got) - want) < 1e-9
-    )
+    return is_close_number(got, want) or (isinstance(got, NUMBER_TYPES) and abs(float(got) - want) < 1e-9)
 
 
 matches_list_formula = partial(matches_formula, same=is_same_list)
@@ -78,9 +74,7 @@ def run_list_cases(
     return run_cases(lambda *case: to_list(answer(*case)), cases, want)
 
 
-def check_lists(
-    results: AnswerResults, mistakes: Sequence[Mistake], call: Callable[..., str]
-) -> None:
+def check_lists(results: AnswerResults, mistakes: Sequence[Mistake], call: Callable[..., str]) -> None:
     """Raise Wrong for the first result that is not the right list.
 
     ``call(*case)``: the text of the call in a case, for messages.
@@ -95,10 +89,8 @@ def check_lists(
             raise wrong_return(got, text, en, ja)
         if len(got) != devices:
             raise counterexample(
-                f"{text} gave {count_in_english(len(got), 'number')}, expected {devices}: "
-                "one for each device",
-                f"{text} の答えには数が {len(got)} 個あります。デバイスごとに 1 個、"
-                f"全部で {devices} 個のはずです",
+                f"{text} gave {count_in_english(len(got), 'number')}, expected {devices}: one for each device",
+                f"{text} の答えには数が {len(got)} 個あります。デバイスごとに 1 個、全部で {devices} 個のはずです",
             )
         return wrong_result_texts(text, format_list(got), format_list(want))
 
@@ -146,13 +138,9 @@ def check_sent_bytes(answer: Callable[[List[int], List[int], int], Sequence[int]
         cuts = sorted(int(place) for place in places)
         cases.append((random_integers(random, layers, 1, 900), cuts, int(random.randint(2, 129))))
     results = run_list_cases(
-        answer,
-        cases,
-        lambda o, c, images: _sent_both_ways(FLOAT32_BYTES * images, _edge_outputs(o, c)),
+        answer, cases, lambda o, c, images: _sent_both_ways(FLOAT32_BYTES * images, _edge_outputs(o, c))
     )
-    check_lists(
-        results, SENT_BYTES_MISTAKES, lambda o, c, images: f"sent_bytes({o}, {c}, {images})"
-    )
+    check_lists(results, SENT_BYTES_MISTAKES, lambda o, c, images: f"sent_bytes({o}, {c}, {images})")
 
 
 def _edge_outputs(outputs: Sequence[int], cuts: Sequence[int], beyond: int = 0) -> List[int]:
@@ -242,9 +230,7 @@ def check_balanced_cuts(answer: Callable[[LayerCosts, int], Sequence[int]]) -> N
             costs = [round(one / 16, 4) for one in costs]
         cases.append((costs, int(random.randint(2, min(layers, 7)))))
     cases.append(([float(one) for one in random_integers(random, 120, 1, 100)], 9))
-    results = run_list_cases(
-        answer, cases, lambda costs, stages: _largest_stage_cost(costs, _best_cuts(costs, stages))
-    )
+    results = run_list_cases(answer, cases, lambda costs, stages: _largest_stage_cost(costs, _best_cuts(costs, stages)))
     for (costs, stages), got, want in results:
         call = f"balanced({format_list(costs)}, {stages})"
         if len(costs) > 30:
@@ -252,9 +238,7 @@ def check_balanced_cuts(answer: Callable[[LayerCosts, int], Sequence[int]]) -> N
         _check_cuts(CaseText(call, call), got, len(costs), stages)
         if _largest_stage_cost(costs, got) > want * (1 + 1e-9):
             best = _best_cuts(costs, stages)
-            largest, least = (
-                _format_number(_largest_stage_cost(costs, cuts)) for cuts in (got, best)
-            )
+            largest, least = (_format_number(_largest_stage_cost(costs, cuts)) for cuts in (got, best))
             raise counterexample(
                 f"{call} gave the cuts {format_list(got)}, whose most expensive stage costs "
                 f"{largest}; "
@@ -302,9 +286,7 @@ def _largest_stage_cost(costs: LayerCosts, cuts: Sequence[int]) -> float:
 def _best_cuts(costs: LayerCosts, stages: int) -> List[int]:
     """Return cuts that minimize the cost of the most expensive stage."""
     totals = [0.0, *itertools.accumulate(costs)]
-    return minimize_largest_stage(
-        lambda _, begin, end: totals[end] - totals[begin], len(costs), stages
-    )
+    return minimize_largest_stage(lambda _, begin, end: totals[end] - totals[begin], len(costs), stages)
 
 
 def _equal_count_cuts(costs: LayerCosts, stages: int) -> List[int]:
@@ -313,9 +295,7 @@ def _equal_count_cuts(costs: LayerCosts, stages: int) -> List[int]:
     return [number * each + min(number, extra) for number in range(1, stages)]
 
 
-def _greedy_cuts(
-    costs: LayerCosts, stages: int, after_exceeding: bool = False
-) -> Optional[List[int]]:
+def _greedy_cuts(costs: LayerCosts, stages: int, after_exceeding: bool = False) -> Optional[List[int]]:
     """Return the cuts of a greedy answer, or None if there are too few.
 
     It fills each stage up to an equal part of the costs. ``after_exceeding``: whether the layer
@@ -444,10 +424,8 @@ def check_layer_parts(answer: Callable[..., Sequence[Part]]) -> None:
     case, got, want, *_ = wrong_sums[0]
     index = tuple(int(place) for place in np.argwhere(~np.isclose(got, want, 1e-4, 1e-6))[0])
     raise case.counterexample(
-        f"output {index[1]} of an input is {got[index]:.4g} after the sum, expected "
-        f"{want[index]:.4g}",
-        f"ある入力の出力 {index[1]} は合計後に {got[index]:.4g} でしたが、正しくは "
-        f"{want[index]:.4g} です",
+        f"output {index[1]} of an input is {got[index]:.4g} after the sum, expected {want[index]:.4g}",
+        f"ある入力の出力 {index[1]} は合計後に {got[index]:.4g} でしたが、正しくは {want[index]:.4g} です",
         _explain_wrong_sums(wrong_sums),
     )
 
@@ -458,8 +436,7 @@ def _random_layers(random: Any, inputs: int, hidden: int, outputs: int) -> Dense
         random.normal(size=(hidden, inputs)),
         random.normal(size=hidden),
         random.normal(size=(outputs, hidden)),
-        1
-        + random.uniform(size=outputs),  # biases not near 0, so that an additional bias is noticed
+        1 + random.uniform(size=outputs),  # biases not near 0, so that an additional bias is noticed
     )
 
 
@@ -488,12 +465,7 @@ def _check_shapes(case: CaseText, parts: Sequence[DenseLayers], whole: DenseLaye
     inputs, outputs = whole.w1.shape[1], whole.w2.shape[0]
     for device, part in enumerate(parts):
         units = len(part.w1) if part.w1.ndim else 0
-        expected_shapes = {
-            "w1": (units, inputs),
-            "b1": (units,),
-            "w2": (outputs, units),
-            "b2": (outputs,),
-        }
+        expected_shapes = {"w1": (units, inputs), "b1": (units,), "w2": (outputs, units), "b2": (outputs,)}
         for name, array in zip(PARAMETER_NAMES, part):
             if array.shape == expected_shapes[name]:
                 continue
@@ -506,9 +478,7 @@ def _check_shapes(case: CaseText, parts: Sequence[DenseLayers], whole: DenseLaye
             )
 
 
-def _explain_shape(
-    name: str, array: Any, part: DenseLayers, whole: DenseLayers, units: int
-) -> TextPair:
+def _explain_shape(name: str, array: Any, part: DenseLayers, whole: DenseLayers, units: int) -> TextPair:
     """Return the likely reason for the wrong shape of the parameter ``name`` of a device.
 
     ``units``: the hidden units of this device.
@@ -540,9 +510,7 @@ def _explain_shape(
     )  # fmt: skip
 
 
-def _check_unit_shares(
-    case: CaseText, parts: Sequence[DenseLayers], hidden: int, devices: int
-) -> None:
+def _check_unit_shares(case: CaseText, parts: Sequence[DenseLayers], hidden: int, devices: int) -> None:
     """Raise Wrong unless the ``hidden`` units are divided evenly among the devices."""
     counts = [len(part.w1) for part in parts]
     case.check_faults(
@@ -609,9 +577,7 @@ def check_idle_shares(answer: Callable[[Times, Times, int], Sequence[float]]) ->
     check_lists(results, IDLE_MISTAKES, lambda f, b, m: f"idle_shares({f}, {b}, {m})")
 
 
-def _idle_shares(
-    schedule: Callable[..., Any], forward: Times, backward: Times, microbatches: int
-) -> List[float]:
+def _idle_shares(schedule: Callable[..., Any], forward: Times, backward: Times, microbatches: int) -> List[float]:
     """Return the idle share of each device, by `gluonlab`'s cost model of pipelines."""
     stages = len(forward)
     free_transfers = ((0.0, 0.0),) * (stages - 1)
@@ -756,9 +722,7 @@ def check_measured_idle(answer: Callable[..., Sequence[float]]) -> None:
         clocks.append(clock)
         return to_list(answer(clock, works[0], works[1:]))
 
-    results = run_cases(
-        measure, cases, lambda step_s, alone_s: [1 - own / step_s for own in alone_s]
-    )
+    results = run_cases(measure, cases, lambda step_s, alone_s: [1 - own / step_s for own in alone_s])
     _check_repeats(cases, clocks)
     was_read = any(any(clock.reads.values()) for clock in clocks)
     if results and isinstance(results[0].got, list) and not was_read:
@@ -766,10 +730,7 @@ def check_measured_idle(answer: Callable[..., Sequence[float]]) -> None:
             "`seconds` was never called: it takes a work, and gives the seconds of one run",
             "`seconds` が一度も呼ばれていません。処理を渡すと、1 回にかかった秒数を返します",
         )
-    mistakes = [
-        (_matches_measured_formula(clocks, cases, formula), en, ja)
-        for formula, en, ja in MEASUREMENT_MISTAKES
-    ]
+    mistakes = [(_matches_measured_formula(clocks, cases, formula), en, ja) for formula, en, ja in MEASUREMENT_MISTAKES]
     check_lists(results, mistakes, _format_call)
 
 
@@ -802,9 +763,7 @@ MeasuredFormula = Callable[[List[float], List[List[float]]], List[float]]
 
 
 def _matches_measured_formula(
-    clocks: Sequence[_DisturbedClock],
-    cases: Sequence[Tuple[float, Times]],
-    formula: MeasuredFormula,
+    clocks: Sequence[_DisturbedClock], cases: Sequence[Tuple[float, Times]], formula: MeasuredFormula
 ) -> Callable[..., bool]:
     """Return a mistake's predicate: whether the shares are ``formula(step, alone)``.
 
@@ -875,8 +834,7 @@ def check_one_f_one_b(answer: Callable[[int, int, int], Sequence[Tuple[str, int]
             orders.append([(op, device, microbatch) for op, microbatch in order])
         schedule = from_orders("your order", orders, microbatches)
         case = CaseText(
-            f"{count_in_english(devices, 'device')}, {microbatches} microbatch"
-            f"{'es' * (microbatches > 1)}",
+            f"{count_in_english(devices, 'device')}, {microbatches} microbatch{'es' * (microbatches > 1)}",
             f"デバイス {devices} 台、マイクロバッチ {microbatches} 個",
         )
         _check_no_deadlock(case, schedule)
@@ -975,9 +933,7 @@ def _check_memory(case: CaseText, schedule: PipelineSchedule) -> None:
 def _check_time(case: CaseText, schedule: PipelineSchedule) -> None:
     """Raise Wrong if a step takes longer than with 1F1B."""
     costs = Costs.uniform(schedule.stages)
-    best_time = price(
-        one_forward_one_backward(schedule.devices, schedule.microbatches), costs
-    ).seconds
+    best_time = price(one_forward_one_backward(schedule.devices, schedule.microbatches), costs).seconds
     cost = price(schedule, costs)
     if cost.seconds > best_time * (1 + 1e-9):
         idlest = max(range(schedule.devices), key=lambda device: cost.bubbles[device])

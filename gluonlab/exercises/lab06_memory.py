@@ -13,12 +13,7 @@ import numpy as np
 from mxnet import autograd, gluon, nd
 
 from gluonlab.data.loading.split_batch import shard_bounds
-from gluonlab.exercises.array_tracking import (
-    ACTIVATIONS_KEPT_EN,
-    ACTIVATIONS_KEPT_JA,
-    ForwardRecorder,
-    cpu_devices,
-)
+from gluonlab.exercises.array_tracking import ACTIVATIONS_KEPT_EN, ACTIVATIONS_KEPT_JA, ForwardRecorder, cpu_devices
 from gluonlab.exercises.exercise_registry import case_rng, exercise, extra_cases
 from gluonlab.exercises.explain_wrong_answers import (
     NUMBER_TYPES,
@@ -71,16 +66,12 @@ def check_training_bytes(answer: Callable[..., int]) -> None:
     def expected_bytes(shapes: List[Shape], kept: List[int], n: int, s: int) -> int:
         return 4 * (_parameter_size(shapes) * (2 + s) + n * sum(kept))
 
-    def describe(
-        shapes: List[Shape], kept: List[int], n: int, s: int, got: Any, want: int
-    ) -> TextPair:
+    def describe(shapes: List[Shape], kept: List[int], n: int, s: int, got: Any, want: int) -> TextPair:
         call = f"training_bytes({shapes}, {kept}, images={n}, states={s})"
         check_number(got, call)
         return wrong_value_texts(call, repr(got), want)
 
-    run_cases(answer, cases, expected_bytes).check_results(
-        is_same_number, TRAINING_BYTES_MISTAKES, describe
-    )
+    run_cases(answer, cases, expected_bytes).check_results(is_same_number, TRAINING_BYTES_MISTAKES, describe)
 
 
 def _parameter_size(shapes: Sequence[Shape]) -> int:
@@ -150,9 +141,7 @@ def check_largest_batch(answer: Callable[[Callable[[int], int], int, int], int])
     _check_batch_search(answer, SimulatedMemory(100, 7, 1000), 2200, 10**6)
 
 
-def _check_batch_search(
-    answer: Callable[..., Any], simulated: SimulatedMemory, budget: int, limit: int
-) -> None:
+def _check_batch_search(answer: Callable[..., Any], simulated: SimulatedMemory, budget: int, limit: int) -> None:
     """Raise Wrong unless the answer finds the largest batch with few calls of ``memory``.
 
     ``budget``: the available bytes. ``limit``: the number of images that exist.
@@ -266,10 +255,7 @@ class _SentenceBatch(NamedTuple):
     def part_gradients(self, begin: LayerParams) -> List[LayerParams]:
         """Return, for each microbatch, the gradient of the sum of its words' losses."""
         (x, y), real = self.network_inputs(), self.word_mask > 0
-        return [
-            begin.gradient((x[a:b][real[a:b]], y[a:b][real[a:b]].astype(int)))
-            for a, b in self.microbatch_bounds()
-        ]
+        return [begin.gradient((x[a:b][real[a:b]], y[a:b][real[a:b]].astype(int))) for a, b in self.microbatch_bounds()]
 
 
 @exercise("06-3")
@@ -280,14 +266,10 @@ def check_accumulate_means(answer: Callable[..., Any]) -> None:
     # for answers with parts of 1, 1, 3 or 2, 2, 2 sentences, which are not even
     cases += [((3, 5, 2, 4, 1), 3), ((4, 2, 6, 1, 3, 2), 4)]
     cases += extra_cases(3, lambda random: (tuple(map(int, random.randint(1, 9, 6))), 4), 6)
-    batches = [
-        (_SentenceBatch(lengths, parts, seed),) for seed, (lengths, parts) in enumerate(cases)
-    ]
+    batches = [(_SentenceBatch(lengths, parts, seed),) for seed, (lengths, parts) in enumerate(cases)]
     calls: List[ForwardRecorder] = []
     updates: Dict[_SentenceBatch, int] = {}
-    results = run_cases(
-        lambda batch: _run_training(answer, batch, calls, updates), batches, _right_params
-    )
+    results = run_cases(lambda batch: _run_training(answer, batch, calls, updates), batches, _right_params)
     mistakes = [MEAN_MISTAKES[0], _update_per_part_mistake(updates), *MEAN_MISTAKES[1:]]
     results.check_results(_are_close_params, mistakes, _describe_update)
     for (batch,), call in zip(batches, calls):
@@ -344,9 +326,7 @@ def _run_training(
 
 def mean_loss(scores: nd.NDArray, labels: nd.NDArray, real: nd.NDArray) -> nd.NDArray:
     """Return the mean loss of the positions where ``real`` is 1; nan if there is none."""
-    losses = gluon.loss.SoftmaxCrossEntropyLoss()(
-        scores.reshape((-1, CLASSES)), labels.reshape((-1,))
-    )
+    losses = gluon.loss.SoftmaxCrossEntropyLoss()(scores.reshape((-1, CLASSES)), labels.reshape((-1,)))
     return (losses * real.reshape((-1,))).sum() / real.sum()
 
 
@@ -381,17 +361,13 @@ def _params_with_old_gradients(batch: _SentenceBatch, divisor: float = 1.0) -> L
     ``divisor``: the number by which the student divides the old gradients.
     """
     x, _ = batch.network_inputs()
-    old_gradient = LayerParams(
-        np.tile(x[0].sum(axis=0), (CLASSES, 1)), np.full(CLASSES, float(x.shape[1]))
-    )
+    old_gradient = LayerParams(np.tile(x[0].sum(axis=0), (CLASSES, 1)), np.full(CLASSES, float(x.shape[1])))
     return _right_params(batch).subtract(old_gradient, LR / divisor)
 
 
 def _matches_params(formula: Callable[[_SentenceBatch], LayerParams]) -> Callable[..., bool]:
     """Return a mistake's predicate: whether the result is ``formula(batch)`` for a CUT_RULE."""
-    return lambda batch, got: any(
-        _are_close_params(got, formula(batch._replace(cut_rule=rule))) for rule in CUT_RULES
-    )
+    return lambda batch, got: any(_are_close_params(got, formula(batch._replace(cut_rule=rule))) for rule in CUT_RULES)
 
 
 def _microbatch_sizes(batch: _SentenceBatch) -> List[int]:
@@ -479,9 +455,7 @@ def check_machine_numbers(answer: Callable[[str, "str | None", int], List[int]])
     random = case_rng(4)
     for _ in range(8):
         visible_gpus = random.permutation(8)[: random.randint(2, 8)].tolist()
-        requested = random.permutation(len(visible_gpus))[
-            : random.randint(1, len(visible_gpus) + 1)
-        ].tolist()
+        requested = random.permutation(len(visible_gpus))[: random.randint(1, len(visible_gpus) + 1)].tolist()
         cases.append(("gpu:" + ",".join(map(str, requested)), ",".join(map(str, visible_gpus)), 8))
     for spec, visible, count in cases:
         got, call = answer(spec, visible, count), f"machine_numbers({spec!r}, {visible!r}, {count})"
@@ -490,9 +464,7 @@ def check_machine_numbers(answer: Callable[[str, "str | None", int], List[int]])
         visible_gpus, names = list(range(count)), spec.split(":")[1]
         if visible is not None:
             visible_gpus = [int(number) for number in visible.split(",")]
-        requested = (
-            list(range(len(visible_gpus))) if names == "*" else [int(n) for n in names.split(",")]
-        )
+        requested = list(range(len(visible_gpus))) if names == "*" else [int(n) for n in names.split(",")]
         got, want = list(got), [visible_gpus[name] for name in requested]
         if got == want:
             continue
@@ -567,9 +539,7 @@ def _check_round_parts(case: CaseText, got: Rounds, images: int) -> None:
     )  # fmt: skip
 
 
-def _check_device_shares(
-    case: CaseText, got: Rounds, images: int, devices: int, microbatches: int
-) -> None:
+def _check_device_shares(case: CaseText, got: Rounds, images: int, devices: int, microbatches: int) -> None:
     """Check that devices get equal shares, cut evenly, and that they work in parallel."""
     parts = [part for round_parts in got for part in round_parts]
     shards = dict(enumerate(shard_bounds(images, devices)))
@@ -592,17 +562,14 @@ def _check_device_shares(
              f"{expected} のはずです ({min(microbatches, size)} 個に、できるだけ均等に)"),
         )  # fmt: skip
     if len(got) != min(microbatches, len(range(*shards[0]))):
-        raise case.counterexample(
-            f"there are {len(got)} rounds: {got}", f"ラウンドが {len(got)} 回あります: {got}"
-        )
+        raise case.counterexample(f"there are {len(got)} rounds: {got}", f"ラウンドが {len(got)} 回あります: {got}")
     counts = [min(microbatches, end - begin) for begin, end in shards.values()]
     for number, round_parts in enumerate(got):
         if len(round_parts) < sum(count > number for count in counts):
             raise case.counterexample(
                 f"in round {number} only {round_parts} work, while another device has parts left: "
                 "they should work side by side",
-                f"ラウンド {number} で動くのが {round_parts} だけです。"
-                "画像の残っているデバイスは同時に動かします",
+                f"ラウンド {number} で動くのが {round_parts} だけです。画像の残っているデバイスは同時に動かします",
             )
 
 

@@ -156,9 +156,7 @@ def check_train_until(answer: Callable[..., Any]) -> None:
         images = int(random.randint(1, 4) * k * b + random.choice([0, *range(k, k * b)]))
         lr, good = 2.0 ** -int(random.randint(2, 5)), int(random.randint(2, limit + 3))
         runs.append(TrainingCase(k, b, lr, images, good, limit))
-    results = run_cases(
-        lambda run: _run_training(answer, run), [(run,) for run in runs], _right_params_by_step
-    )
+    results = run_cases(lambda run: _run_training(answer, run), [(run,) for run in runs], _right_params_by_step)
     for position, result in enumerate(results):
         _check_training(result.case[0], result.got, result.want, AnswerResults(results[position:]))
     results.raise_error()
@@ -172,17 +170,7 @@ def _run_training(answer: Callable[..., Any], run: TrainingCase) -> TrainingAnsw
     loss = ImageCountingLoss()
     data = nd.array(images, dtype="float32"), nd.array(labels, dtype="int32")
     try:
-        returned = answer(
-            net,
-            loss,
-            make_trainer(net),
-            ctxs,
-            *data,
-            run.b,
-            run.lr,
-            questions.good_enough,
-            run.limit,
-        )
+        returned = answer(net, loss, make_trainer(net), ctxs, *data, run.b, run.lr, questions.good_enough, run.limit)
     except TooManyQuestions:
         returned = None
     final_params = [read_params(net, ctx) for ctx in ctxs]
@@ -225,11 +213,7 @@ def _simulate_training(
     """
     size, lr = size or run.k * run.b, run.k * run.lr if lr is None else lr
     images, labels = run.batch
-    starts = [
-        first_row
-        for first_row in range(0, run.images, size)
-        if ragged or first_row + size <= run.images
-    ]
+    starts = [first_row for first_row in range(0, run.images, size) if ragged or first_row + size <= run.images]
     values, params_by_step = initial_params(), []
     for step in range(count):
         first_row = starts[step % len(starts)]
@@ -247,9 +231,7 @@ def _simulate_training(
     return params_by_step
 
 
-def _step_by_mean_of_means(
-    values: LayerParams, part: Batch, lr: float, cuts: Sequence[Any]
-) -> LayerParams:
+def _step_by_mean_of_means(values: LayerParams, part: Batch, lr: float, cuts: Sequence[Any]) -> LayerParams:
     """Return the parameters after a step by the average of the shards' mean gradients.
 
     ``part``: the batch. ``cuts``: the bounds of each shard.
@@ -274,9 +256,7 @@ SHARD_RULES = (shard_bounds, _shards_with_rest_last)
 def _are_close_params(got: Any, want: Sequence[LayerParams]) -> bool:
     """Return whether the parameters were right at each call of ``good_enough``."""
     params_by_step = got.params_by_step if isinstance(got, TrainingAnswer) else got
-    return bool(params_by_step) and all(
-        one.is_close(other) for one, other in zip(params_by_step, want)
-    )
+    return bool(params_by_step) and all(one.is_close(other) for one, other in zip(params_by_step, want))
 
 
 def _matches_training(**change: Callable[[TrainingCase], Any]) -> Callable[..., bool]:
@@ -297,9 +277,7 @@ def _matches_training(**change: Callable[[TrainingCase], Any]) -> Callable[..., 
 def _skips_questions(run: TrainingCase, got: TrainingAnswer) -> bool:
     """Return whether the answer trains right, but does not call ``good_enough`` in each step."""
     beyond = _simulate_training(run, run.limit + run.images)
-    return bool(got.params_by_step) and all(
-        any(map(values.is_close, beyond)) for values in got.params_by_step
-    )
+    return bool(got.params_by_step) and all(any(map(values.is_close, beyond)) for values in got.params_by_step)
 
 
 TRAINING_MISTAKES: List[Mistake] = [
@@ -352,22 +330,16 @@ TRAINING_MISTAKES: List[Mistake] = [
 ]  # fmt: skip
 
 
-def _check_training(
-    run: TrainingCase, got: TrainingAnswer, want: List[LayerParams], rest: AnswerResults
-) -> None:
+def _check_training(run: TrainingCase, got: TrainingAnswer, want: List[LayerParams], rest: AnswerResults) -> None:
     """Raise Wrong unless the answer's parameters, steps and devices are right.
 
     ``want``: the right parameters after each step. ``rest``: this result and all later results.
     """
     case = run.describe()
     if not got.params_by_step:
-        raise case.counterexample(
-            "`good_enough` was never asked", "`good_enough` が一度も呼ばれていません"
-        )
+        raise case.counterexample("`good_enough` was never asked", "`good_enough` が一度も呼ばれていません")
     if not _are_close_params(got, want):
-        step = next(
-            n for n, (a, b) in enumerate(zip(got.params_by_step, want), 1) if not a.is_close(b)
-        )
+        step = next(n for n, (a, b) in enumerate(zip(got.params_by_step, want), 1) if not a.is_close(b))
         nth = f"{step}{ {1: 'st', 2: 'nd', 3: 'rd'}.get(step, 'th') }"
         weight, expected = (values[step - 1].weight[0, 0] for values in (got.params_by_step, want))
         raise case.counterexample(
@@ -476,9 +448,7 @@ def _interpolate_step(curve: Curve, target: float) -> float:
         if right >= target:
             if previous is None:
                 return step
-            return previous[0] + (step - previous[0]) * (target - previous[1]) / (
-                right - previous[1]
-            )
+            return previous[0] + (step - previous[0]) * (target - previous[1]) / (right - previous[1])
         previous = step, right
     return math.inf
 
@@ -519,24 +489,16 @@ def _over_all_seeds(
 
 def _steps_of_seeds_at_target(curves: List[Curve], target: float) -> List[float]:
     """Return the first step at the target, for each seed that reaches the target."""
-    return [
-        each
-        for each in (_first_step_at_target(curve, target) for curve in curves)
-        if math.isfinite(each)
-    ]
+    return [each for each in (_first_step_at_target(curve, target) for curve in curves) if math.isfinite(each)]
 
 
-def _over_seeds_at_target(
-    of: Callable[[List[float]], float],
-) -> Callable[[List[Curve], float], Any]:
+def _over_seeds_at_target(of: Callable[[List[float]], float]) -> Callable[[List[Curve], float], Any]:
     """Return a function of (curves, target): ``of(steps)`` of the seeds that reach the target.
 
     The function returns None if no seed reaches the target.
     """
     return lambda curves, target: (
-        of(_steps_of_seeds_at_target(curves, target))
-        if _steps_of_seeds_at_target(curves, target)
-        else None
+        of(_steps_of_seeds_at_target(curves, target)) if _steps_of_seeds_at_target(curves, target) else None
     )
 
 
@@ -946,26 +908,18 @@ def check_momentum_step(answer: Callable[..., Any]) -> None:
         _constant_gradient_steps(0.5, (0.5, 0.5), 1, ((1.0,),)),
         _constant_gradient_steps(0.5, (0.5, 1.0), 1, ((1.0,),)),
     ]
-    cases.append(
-        _constant_gradient_steps(
-            0.75, (0.25, 0.5, 1.0, 1.0, 0.125, 0.125), 2, ((1.0, -2.0), (4.0,))
-        )
-    )
+    cases.append(_constant_gradient_steps(0.75, (0.25, 0.5, 1.0, 1.0, 0.125, 0.125), 2, ((1.0, -2.0), (4.0,))))
     random = case_rng(75)
     for _ in range(4):
         rates = tuple(2.0 ** -random.randint(0, 6, random.randint(3, 8)))
         cases.append(_random_steps(random, float(random.choice([0.5, 0.8, 0.9])), rates))
-    results = run_cases(
-        lambda steps: _run_steps(answer, steps), [(each,) for each in cases], _apply_momentum_rule
-    )
+    results = run_cases(lambda steps: _run_steps(answer, steps), [(each,) for each in cases], _apply_momentum_rule)
     for position, result in enumerate(results):
         _check_weights(result.case[0], result.got, result.want, AnswerResults(results[position:]))
     results.raise_error()
 
 
-def _constant_gradient_steps(
-    momentum: float, rates: Sequence[float], count: int, grads: Any
-) -> MomentumSteps:
+def _constant_gradient_steps(momentum: float, rates: Sequence[float], count: int, grads: Any) -> MomentumSteps:
     """Return a case with the same gradients in every step, and weights that start at zero.
 
     ``count``: the number of parameters. ``grads``: a gradient for each parameter.
@@ -977,16 +931,12 @@ def _constant_gradient_steps(
 
 def _random_steps(random: Any, momentum: float, rates: Sequence[float]) -> MomentumSteps:
     """Return a case with 1 to 3 parameters of random shapes and values."""
-    shapes = [
-        tuple(random.randint(1, 4, random.randint(1, 3))) for _ in range(random.randint(1, 4))
-    ]
+    shapes = [tuple(random.randint(1, 4, random.randint(1, 3))) for _ in range(random.randint(1, 4))]
 
     def random_arrays() -> Tuple[Array, ...]:
         return tuple(random.normal(0, 1, shape).astype(np.float32) for shape in shapes)
 
-    return MomentumSteps(
-        momentum, tuple(map(float, rates)), random_arrays(), tuple(random_arrays() for _ in rates)
-    )
+    return MomentumSteps(momentum, tuple(map(float, rates)), random_arrays(), tuple(random_arrays() for _ in rates))
 
 
 def _run_steps(answer: Callable[..., Any], steps: MomentumSteps) -> StepTrace:
@@ -1097,9 +1047,7 @@ MOMENTUM_MISTAKES: List[Mistake] = [
 ]  # fmt: skip
 
 
-def _check_weights(
-    steps: MomentumSteps, got: StepTrace, want: WeightPath, rest: AnswerResults
-) -> None:
+def _check_weights(steps: MomentumSteps, got: StepTrace, want: WeightPath, rest: AnswerResults) -> None:
     """Raise Wrong for wrong weights or velocities; ``rest``: this result and all later results."""
     if _are_close_weights(got, want):
         # MXNet's velocity is the change of the weight in a step
@@ -1114,8 +1062,7 @@ def _check_weights(
         if not _are_close_weights([[one]], [[other]])
     )
     raise steps.describe().counterexample(
-        f"after {count_in_english(step + 1, 'step')} parameter {index} is {current}, expected "
-        f"{expected}",
+        f"after {count_in_english(step + 1, 'step')} parameter {index} is {current}, expected {expected}",
         f"{step + 1} ステップ後のパラメータ {index} が {current} です。正しくは {expected} です",
         find_mistake(rest, _are_close_weights, *MOMENTUM_MISTAKES),
     )
@@ -1202,9 +1149,7 @@ class ChoiceProblem(NamedTuple):
     def costs_in_time(self) -> Dict[Choice, Tuple[float, float]]:
         """Return the costs of the choices that meet the deadline."""
         return {
-            choice: time_and_cost
-            for choice, time_and_cost in self.costs().items()
-            if time_and_cost[0] <= self.deadline
+            choice: time_and_cost for choice, time_and_cost in self.costs().items() if time_and_cost[0] <= self.deadline
         }
 
     def describe(self) -> CaseText:
@@ -1271,12 +1216,9 @@ def _random_problem(random: Any) -> ChoiceProblem:
     fewest, critical = random.uniform(20, 200), 2.0 ** random.uniform(3, 8)
     sizes = sorted((2 ** random.permutation(10)[: random.randint(2, 7)]).tolist())
     steps: Dict[int, Optional[int]] = {
-        size: None if random.uniform() < 0.1 else round(fewest * (1 + critical / size))
-        for size in sizes
+        size: None if random.uniform() < 0.1 else round(fewest * (1 + critical / size)) for size in sizes
     }
-    fixed, image, exchange = (
-        round(float(random.uniform(*ends)), 3) for ends in ((0.01, 1), (0.001, 0.1), (0.01, 0.5))
-    )
+    fixed, image, exchange = (round(float(random.uniform(*ends)), 3) for ends in ((0.01, 1), (0.001, 0.1), (0.01, 0.5)))
     machine = SimulatedMachine(fixed, image, exchange, int(2 ** random.randint(3, 8)))
     counts = sorted({1, *(random.permutation(8)[:4] + 1).tolist()})
     problem = ChoiceProblem(steps, machine, counts, 0.0)
@@ -1307,9 +1249,7 @@ def _chooses_least(
         costs = problem.costs() if ignore_deadline else problem.costs_in_time()
         if not costs:
             return got is None
-        return bool(
-            got == min(costs, key=lambda choice: (key(problem, choice, *costs[choice]), choice))
-        )
+        return bool(got == min(costs, key=lambda choice: (key(problem, choice, *costs[choice]), choice)))
 
     return gives
 
@@ -1364,10 +1304,7 @@ def _explain_choice(
     if any(explanation):
         return explanation
     if not (isinstance(got, tuple) and len(got) == 2):
-        return (
-            "return (devices, batch), or None",
-            "(デバイス数, バッチサイズ) か None を返してください",
-        )
+        return ("return (devices, batch), or None", "(デバイス数, バッチサイズ) か None を返してください")
     (count, batch), none = got, (math.nan, math.nan)
     time, cost = problem.costs().get(got, none)
     best_time, best = none if want is None else problem.costs()[want]

@@ -16,13 +16,7 @@ from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Se
 
 import numpy as np
 
-from gluonlab.exercises.exercise_registry import (
-    Wrong,
-    case_rng,
-    exercise,
-    find_error_location,
-    format_error,
-)
+from gluonlab.exercises.exercise_registry import Wrong, case_rng, exercise, find_error_location, format_error
 from gluonlab.exercises.explain_wrong_answers import (
     NUMBER_TYPES,
     CaseText,
@@ -68,9 +62,7 @@ def check_shard_of_epoch(answer: Callable[[int, int, int, int, int], List[int]])
     for case in cases:
         _check_epoch_images(answer, *case)
     for world_size in (2, 3):
-        _check_epoch_orders(
-            answer, MANY_IMAGES + int(randint(0, 9)), world_size, int(randint(0, 1000))
-        )
+        _check_epoch_orders(answer, MANY_IMAGES + int(randint(0, 9)), world_size, int(randint(0, 1000)))
 
 
 def _call_for_ranks(answer: Callable[..., Any], size: int, world_size: int, *more: int) -> Shards:
@@ -94,15 +86,12 @@ def _call_for_ranks(answer: Callable[..., Any], size: int, world_size: int, *mor
     return shards
 
 
-def _check_epoch_images(
-    answer: Callable[..., Any], size: int, world_size: int, seed: int, epoch: int
-) -> None:
+def _check_epoch_images(answer: Callable[..., Any], size: int, world_size: int, seed: int, epoch: int) -> None:
     """Check that every image is used, and that all ranks have the same number of images."""
     more, images_per_rank = (seed, epoch), -(-size // world_size)
     shards = _call_for_ranks(answer, size, world_size, *more)
     case = CaseText(
-        f"{count_in_english(size, 'image')}, {count_in_english(world_size, 'rank')}, seed {seed}, "
-        f"epoch {epoch}",
+        f"{count_in_english(size, 'image')}, {count_in_english(world_size, 'rank')}, seed {seed}, epoch {epoch}",
         f"画像 {size} 枚、{world_size} ランク、シード {seed}、エポック {epoch}",
     )
     counts = Counter(image for shard in shards for image in shard)
@@ -146,8 +135,7 @@ def _check_epoch_orders(answer: Callable[..., Any], size: int, world_size: int, 
     first, *later = (_call_for_ranks(answer, size, world_size, seed, epoch) for epoch in (0, 1, 2))
     other = _call_for_ranks(answer, size, world_size, seed + 7, 0)
     case = CaseText(
-        f"{size} images, {world_size} ranks, seed {seed}",
-        f"画像 {size} 枚、{world_size} ランク、シード {seed}",
+        f"{size} images, {world_size} ranks, seed {seed}", f"画像 {size} 枚、{world_size} ランク、シード {seed}"
     )
     steps = {(b - a) % size for a, b in zip(first[0], first[0][1:])}
     case.check_faults(
@@ -195,8 +183,7 @@ def _check_epoch_orders(answer: Callable[..., Any], size: int, world_size: int, 
 def _repeated_neighbor_share(first: Shards, second: Shards) -> float:
     """Return the fraction of neighbors in ``second`` that are also neighbors in ``first``."""
     first_pairs, second_pairs = (
-        [frozenset(pair) for shard in shards for pair in zip(shard, shard[1:])]
-        for shards in (first, second)
+        [frozenset(pair) for shard in shards for pair in zip(shard, shard[1:])] for shards in (first, second)
     )
     return sum(pair in set(first_pairs) for pair in second_pairs) / max(len(second_pairs), 1)
 
@@ -236,9 +223,7 @@ def check_distributed_program(answer: DistributedProgram) -> None:
 def _explain_error(dist: Distributed, error: Exception) -> Wrong:
     """Return the counterexample of a program that raises: the error, its rank and its line."""
     ranks = [rank for rank, each in enumerate(dist.outcomes) if each.error is not None]
-    failed_otherwise = [
-        rank for rank in ranks if not isinstance(dist.outcomes[rank].error, HangError)
-    ]
+    failed_otherwise = [rank for rank in ranks if not isinstance(dist.outcomes[rank].error, HangError)]
     en, ja = "", ""
     if failed_otherwise:
         error, rank = dist.outcomes[failed_otherwise[0]].error, failed_otherwise[0]  # type: ignore[assignment]
@@ -252,9 +237,7 @@ def _explain_error(dist: Distributed, error: Exception) -> Wrong:
         return FAULT_REMAINS.counterexample(f"{error}: real processes would wait for ever", said_ja)
     line = f"\nin line {location.line} of its cell: `{location.source}`" if location else ""
     line_ja = f"\nセルの {location.line} 行目: `{location.source}`" if location else ""
-    return FAULT_REMAINS.counterexample(
-        f"{en}{format_error(error)}{line}", f"{ja}{format_error(error)}{line_ja}"
-    )
+    return FAULT_REMAINS.counterexample(f"{en}{format_error(error)}{line}", f"{ja}{format_error(error)}{line_ja}")
 
 
 def _check_group(case: CaseText, dist: Distributed, world_size: int) -> None:
@@ -289,9 +272,7 @@ def _check_trained_images(case: CaseText, dist: Distributed, size: int, epochs: 
         missing = sorted(set(range(size)) - {image for order in orders for image in order})
         odd_rank = next((rank for rank, order in enumerate(orders) if len(order) != share), None)
         sampler_epochs = [notes.sampler_epochs[epoch] for notes in dist.records]
-        other_rank = next(
-            (rank for rank, each in enumerate(sampler_epochs) if each != sampler_epochs[0]), None
-        )
+        other_rank = next((rank for rank, each in enumerate(sampler_epochs) if each != sampler_epochs[0]), None)
         same_as_rank_0 = orders.index(orders[0], 1) if orders[0] in orders[1:] else None
         case.check_faults(
             (missing and other_rank is not None and None not in sampler_epochs,
@@ -335,9 +316,7 @@ def _check_model(case: CaseText, dist: Distributed) -> None:
     """Check that training has changed the weights, and that all ranks have the same weights."""
     weights = [notes.weight for notes in dist.records]
     first = weights[0]
-    different_rank = next(
-        (rank for rank, each in enumerate(weights) if each is None or (each != first).any()), None
-    )
+    different_rank = next((rank for rank, each in enumerate(weights) if each is None or (each != first).any()), None)
     case.check_faults(
         (first is None, "no rank has updated a model", "モデルを更新したランクがありません"),
         (different_rank is not None,
@@ -359,9 +338,7 @@ def _check_rank_zero(case: CaseText, dist: Distributed, test_set: Images, epochs
     """Check that only rank 0 evaluates the test images and prints, once per epoch."""
     evaluations = [len(notes.evaluated_images) for notes in dist.records]
     lines = [len(notes.logged_lines) for notes in dist.records]
-    wrong_images = any(
-        not np.array_equal(images.xs, test_set.xs) for images in dist.records[0].evaluated_images
-    )
+    wrong_images = any(not np.array_equal(images.xs, test_set.xs) for images in dist.records[0].evaluated_images)
     case.check_faults(
         (not evaluations[0] and any(evaluations),
          f"rank {_first_nonzero_rank(evaluations)} evaluates, expected rank 0",
@@ -440,11 +417,7 @@ def check_global_accuracy(answer: Callable[..., float]) -> None:
         size = int(world_size * each - random.randint(1, world_size))
         order = np.resize(random.permutation(size), world_size * each)
         right = random.randint(0, 2, size).tolist()
-        cases.append(
-            _make_rank_images(
-                [order[rank::world_size].tolist() for rank in range(world_size)], right
-            )
-        )
+        cases.append(_make_rank_images([order[rank::world_size].tolist() for rank in range(world_size)], right))
     results = run_cases(
         lambda case: _run_ranks(answer, case),
         [(case,) for case in cases],
@@ -594,9 +567,7 @@ def check_staleness(answer: Callable[[List[Event]], List[int]]) -> None:
     def describe(events: List[Event], got: Any, want: List[int]) -> TextPair:
         call = f"staleness({events})"
         if not isinstance(got, list):
-            raise wrong_return(
-                got, call, "a list with a number for each push", "push ごとの数のリスト"
-            )
+            raise wrong_return(got, call, "a list with a number for each push", "push ごとの数のリスト")
         if len(got) != len(want):
             why = (
                 f"pushes: {len(want)}, numbers: {len(got)}",
@@ -605,9 +576,7 @@ def check_staleness(answer: Callable[[List[Event]], List[int]]) -> None:
             raise counterexample(*wrong_value_texts(call, got, want), why)
         return wrong_value_texts(call, got, want)
 
-    results = run_cases(
-        lambda case: _to_list(answer(case)), [(case,) for case in cases], _count_missed_updates
-    )
+    results = run_cases(lambda case: _to_list(answer(case)), [(case,) for case in cases], _count_missed_updates)
     results.check_results(_is_same_list, STALENESS_MISTAKES, describe)
 
 
@@ -653,9 +622,7 @@ def _count_missed_updates(
     for worker, what, key in events:
         worker_key = worker, key if pulls_by_key else ""
         if what == PUSH:
-            new_pushes = (
-                pushes[since.get(worker_key, 0) :] if unpulled or worker_key in since else []
-            )
+            new_pushes = pushes[since.get(worker_key, 0) :] if unpulled or worker_key in since else []
             counted = [
                 other
                 for other, other_key in new_pushes
@@ -774,25 +741,18 @@ def check_restart_step(answer: Callable[[str, Dict[int, bool]], Tuple[int, int]]
         last, every = int(randint(4, 40)), int(randint(2, 8))
         checkpoints = {step: bool(randint(4)) for step in range(every, last + 2 * every, every)}
         cut = f'{{"kind": "step", "step": {last + 1}, "lo' if randint(2) else ""
-        cases.append(
-            _make_killed_run(last, checkpoints, cut, resumed=every if randint(2) else None)
-        )
+        cases.append(_make_killed_run(last, checkpoints, cut, resumed=every if randint(2) else None))
 
-    def describe(
-        metrics: str, checkpoints: Dict[int, bool], got: Any, want: Tuple[int, int]
-    ) -> TextPair:
+    def describe(metrics: str, checkpoints: Dict[int, bool], got: Any, want: Tuple[int, int]) -> TextPair:
         if not isinstance(got, tuple) or len(got) != 2:
             en = "two numbers: the step it goes on from, and how many steps are made again"
-            raise wrong_return(
-                got, "goes_on(...)", en, "2 つの数 (再開するステップと、やり直す回数) "
-            )
+            raise wrong_return(got, "goes_on(...)", en, "2 つの数 (再開するステップと、やり直す回数) ")
         steps, en, ja = len(KilledRun(metrics, checkpoints).logged_steps), "", ""
         if not metrics.endswith("\n") and metrics:
             en, ja = " and a line that is cut", "と途中で切れた 1 行"
         return (
             f"a log of {steps} steps{en}, checkpoints {checkpoints}: {got}, expected {want}",
-            f"{steps} ステップのログ{ja}、チェックポイント {checkpoints}: "
-            f"{got} でしたが、正しくは {want} です",
+            f"{steps} ステップのログ{ja}、チェックポイント {checkpoints}: {got} でしたが、正しくは {want} です",
         )
 
     def expected_restart(metrics: str, checkpoints: Dict[int, bool]) -> Tuple[int, int]:
@@ -907,9 +867,7 @@ def check_rank_places(answer: Callable[[str], List[RankPlace]]) -> None:
     for _ in range(6):
         names = [f"gpu{number:02}" for number in random.permutation(20)[: random.randint(1, 5)]]
         repeated_names = [names[random.randint(len(names))] for _ in range(random.randint(0, 3))]
-        cases.append(
-            " ".join(f"{name} {random.randint(1, 5)}" for name in [*names, *repeated_names])
-        )
+        cases.append(" ".join(f"{name} {random.randint(1, 5)}" for name in [*names, *repeated_names]))
 
     def describe(text: str, got: Any, want: List[RankPlace]) -> TextPair:
         call = f"places({text!r})"

@@ -16,13 +16,7 @@ from mxnet import gluon, nd
 from mxnet.ndarray import register
 
 from gluonlab.data.loading.split_batch import shard_bounds
-from gluonlab.exercises.array_tracking import (
-    ArrayTrace,
-    check_mixing_and_waits,
-    cpu_devices,
-    operator_handle,
-    watch,
-)
+from gluonlab.exercises.array_tracking import ArrayTrace, check_mixing_and_waits, cpu_devices, operator_handle, watch
 from gluonlab.exercises.exercise_registry import Wrong, case_rng, exercise, extra_cases
 from gluonlab.exercises.explain_wrong_answers import (
     NUMBER_TYPES,
@@ -75,9 +69,7 @@ def check_losses(returned: Any, want: Sequence[float], name: str, en: str, ja: s
     if got is None:
         raise wrong_return(returned, f"`{name}`", f"{en}, as before", f"元のプログラムと同じく{ja}")
     if len(got) != len(want) or not np.allclose(got, want, rtol=1e-3, atol=1e-4):
-        shown_text, expected_text = (
-            ", ".join(f"{one:.4g}" for one in values[:8]) for values in (got, want)
-        )
+        shown_text, expected_text = (", ".join(f"{one:.4g}" for one in values[:8]) for values in (got, want))
         raise counterexample(
             f"the parameters are right, but `{name}` returned [{shown_text}], expected "
             f"[{expected_text}]: "
@@ -109,9 +101,7 @@ def check_allreduce(answer: Callable[[List[nd.NDArray]], None]) -> None:
     random = case_rng(9)
     cases += [list(random.randint(-50, 50, (count, 2, 3)).astype(float)) for count in (2, 3, 4)]
     for initial in cases:
-        arrays = [
-            nd.array(values, ctx=ctx) for values, ctx in zip(initial, cpu_devices(len(initial)))
-        ]
+        arrays = [nd.array(values, ctx=ctx) for values, ctx in zip(initial, cpu_devices(len(initial)))]
         with watch() as trace:
             # a new list, like the list that train_batch makes for each parameter
             answer(list(arrays))
@@ -147,9 +137,7 @@ def check_allreduce(answer: Callable[[List[nd.NDArray]], None]) -> None:
 
 
 def _format_arrays(arrays: List[Any], join: str = " and ") -> str:
-    return join.join(
-        "[" + " ".join(f"{one:g}" for one in np.ravel(array)) + "]" for array in arrays
-    )
+    return join.join("[" + " ".join(f"{one:g}" for one in np.ravel(array)) + "]" for array in arrays)
 
 
 # --- 09-2 and 09-3: updates by one batch only, the same on any number of devices
@@ -195,9 +183,7 @@ def check_step_size(answer: Callable[..., Any]) -> None:
         training = ExerciseTraining(ctxs)
         for number, batch in enumerate(batches):
             losses = training.run_answer(answer, batch, ctxs)
-            params_before, want = map(
-                training.initial.train, (batches[:number], batches[: number + 1])
-            )
+            params_before, want = map(training.initial.train, (batches[:number], batches[: number + 1]))
             for ctx in ctxs:
                 got = training.read_params(ctx)
                 if not got.is_close(want):
@@ -270,12 +256,7 @@ def check_idle_replica(answer: Callable[..., Any]) -> None:
 
 
 def _explain_wrong_epoch(
-    got: LayerParams,
-    begin: LayerParams,
-    batches: List[Batch],
-    epoch: int,
-    ctxs: Sequence[mx.Context],
-    ctx: mx.Context,
+    got: LayerParams, begin: LayerParams, batches: List[Batch], epoch: int, ctxs: Sequence[mx.Context], ctx: mx.Context
 ) -> Wrong:
     """Return the counterexample of the wrong parameters ``got`` after ``epoch`` epochs in 09-4.
 
@@ -284,10 +265,7 @@ def _explain_wrong_epoch(
     done, count = batches * epoch, len(ctxs)
     params_before, last = begin.train(done[:-1]), batches[-1]
     last_size, images, size = len(last[0]), sum(len(y) for _, y in batches), len(batches[0][0])
-    moved, expected = (
-        weight_distance(got, params_before),
-        weight_distance(begin.train(done), params_before),
-    )
+    moved, expected = (weight_distance(got, params_before), weight_distance(begin.train(done), params_before))
     en = f"{images} images in batches of {size} on {count_in_english(count, 'device')}"
     ja = f"{images} 枚を {size} 枚ずつ、{count} 台のデバイスで"
     if got.is_close(_train_with_stale_gradients(begin, done, count)):
@@ -315,9 +293,7 @@ def _explain_wrong_epoch(
     )  # fmt: skip
 
 
-def _train_with_stale_gradients(
-    begin: LayerParams, batches: List[Batch], count: int
-) -> LayerParams:
+def _train_with_stale_gradients(begin: LayerParams, batches: List[Batch], count: int) -> LayerParams:
     """Return the parameters of the mistake that idle devices add their previous gradient."""
     values, added = begin, [LayerParams(0 * begin.weight, 0 * begin.bias)] * count
     for images, labels in batches:
@@ -355,9 +331,7 @@ def _check_accuracy(answer: Callable[..., float], right: List[int], size: int, c
     images = np.eye(CLASSES, FEATURES, dtype="float32")[predicted]
     net = make_net(LayerParams(np.eye(CLASSES, FEATURES), np.zeros(CLASSES)), ctxs)
     calls: List[Tuple[mx.Context, int]] = []
-    net.register_forward_pre_hook(
-        lambda block, inputs: calls.append((inputs[0].context, len(inputs[0])))
-    )
+    net.register_forward_pre_hook(lambda block, inputs: calls.append((inputs[0].context, len(inputs[0]))))
     returned = answer(net, images, labels, size, ctxs)
     if not isinstance(returned, (*NUMBER_TYPES, nd.NDArray)):
         raise wrong_return(returned, "`accuracy`", "a number", "数値")
@@ -428,9 +402,7 @@ RANDOM_OPERATORS = {
 @exercise("09-6")
 def check_initial_parameters(answer: Callable[..., Any]) -> None:
     """Replicas that begin alike on every device."""
-    random_cases = extra_cases(
-        2, lambda random: (int(random.randint(1, 4)), int(random.randint(10, 10_000)))
-    )
+    random_cases = extra_cases(2, lambda random: (int(random.randint(1, 4)), int(random.randint(10, 10_000))))
     for count, seed in [(1, 0), (2, 0), (2, 7), (3, 1), *random_cases]:
         ctxs = cpu_devices(count)
         with _record_shared_draws() as drawing_devices:
@@ -449,9 +421,7 @@ def check_initial_parameters(answer: Callable[..., Any]) -> None:
              "CPU デバイスは 1 個の生成器を共有するのでここでは正しく見えますが、"
              "GPU では番号がシードに混ざり、デバイスごとに値が変わります"),
         )  # fmt: skip
-        _check_initialization(
-            values[0], [param.asnumpy() for param in answer(ctxs, seed)[0].params], seed
-        )
+        _check_initialization(values[0], [param.asnumpy() for param in answer(ctxs, seed)[0].params], seed)
         _check_separate_memory(replicas, ctxs)
     one, other = (answer(cpu_devices(2), seed)[0].params[0].asnumpy() for seed in (1, 2))
     check_faults(
@@ -651,24 +621,17 @@ def check_two_faults(answer: Callable[..., Any]) -> None:
         *EPOCH_SETTINGS,
         *extra_cases(2, lambda random: _TrainingSetting(48, 12, int(random.randint(2, 5)), 2, 0.2)),
     ]
-    runs = [
-        (setting, _run_training(answer, setting))
-        for setting in (*epoch_settings, *SINGLE_BATCH_SETTINGS)
-    ]
+    runs = [(setting, _run_training(answer, setting)) for setting in (*epoch_settings, *SINGLE_BATCH_SETTINGS)]
     for setting, run in runs:
         _check_images(setting, run)
     _check_updates(runs[len(epoch_settings) :])
-    for setting, run in reversed(
-        runs
-    ):  # settings with a single batch first, which show a fault more clearly
+    for setting, run in reversed(runs):  # settings with a single batch first, which show a fault more clearly
         _check_parameters(setting, run)
     for setting, run in runs[: len(epoch_settings)]:
         _check_orders(setting, run)
     for setting, run in runs:
         _, means = _train_on_one_device(setting, run.rows)
-        check_losses(
-            run.means, means, "fit", "the mean loss of each epoch", "エポックごとの平均損失"
-        )
+        check_losses(run.means, means, "fit", "the mean loss of each epoch", "エポックごとの平均損失")
 
 
 def _training_images(setting: _TrainingSetting) -> Batch:
@@ -735,24 +698,14 @@ def _check_updates(runs: Sequence[Tuple[_TrainingSetting, _TrainingRecord]]) -> 
     """Check the parameters after the update by a single batch, which reveal wrong clipping."""
     results = run_cases(lambda setting, run: run.final_params[0], runs, _right_params)
 
-    def describe(
-        setting: _TrainingSetting, run: _TrainingRecord, got: LayerParams, want: LayerParams
-    ) -> TextPair:
+    def describe(setting: _TrainingSetting, run: _TrainingRecord, got: LayerParams, want: LayerParams) -> TextPair:
         """Return the texts; raise FAULT_REMAINS's counterexample for an original fault."""
-        moved, expected = (
-            weight_distance(got, initial_params()),
-            weight_distance(want, initial_params()),
-        )
+        moved, expected = (weight_distance(got, initial_params()), weight_distance(want, initial_params()))
         texts = setting.describe().with_texts(
-            f"the update moved the weights by {moved:.4g}, expected {expected:.4g}, as on one "
-            "device",
-            f"更新で重みが {moved:.4g} 動きました。1 台のデバイスと同じ {expected:.4g} "
-            "になるはずです",
+            f"the update moved the weights by {moved:.4g}, expected {expected:.4g}, as on one device",
+            f"更新で重みが {moved:.4g} 動きました。1 台のデバイスと同じ {expected:.4g} になるはずです",
         )
-        if any(
-            any(find_mistake(results, LayerParams.is_close, (still, "", "yes")))
-            for still in REMAINING_FAULTS
-        ):
+        if any(any(find_mistake(results, LayerParams.is_close, (still, "", "yes"))) for still in REMAINING_FAULTS):
             raise FAULT_REMAINS.counterexample(*texts)
         return texts
 
@@ -763,9 +716,7 @@ def _gradient_norm(gradient: LayerParams) -> float:
     return float(np.sqrt((gradient.weight**2).sum() + (gradient.bias**2).sum()))
 
 
-def _clipped_update(
-    gradient: LayerParams, images: int, limit: float, factor: float = 1.0
-) -> LayerParams:
+def _clipped_update(gradient: LayerParams, images: int, limit: float, factor: float = 1.0) -> LayerParams:
     """Return the initial parameters updated by a gradient that is clipped to norm ``limit``.
 
     ``factor`` multiplies the update.
@@ -780,14 +731,10 @@ def _whole_gradient(setting: _TrainingSetting) -> LayerParams:
 
 
 def _right_params(setting: _TrainingSetting, run: _TrainingRecord) -> LayerParams:
-    return _clipped_update(
-        _whole_gradient(setting), setting.images, setting.max_norm * setting.images
-    )
+    return _clipped_update(_whole_gradient(setting), setting.images, setting.max_norm * setting.images)
 
 
-def _matches_clipped_sum(
-    limit: Callable[[_TrainingSetting], float], summed_twice: bool = False
-) -> Callable[..., bool]:
+def _matches_clipped_sum(limit: Callable[[_TrainingSetting], float], summed_twice: bool = False) -> Callable[..., bool]:
     """Return a mistake's predicate: whether the summed gradient is clipped to another limit.
 
     ``summed_twice``: whether the clipped sum is then summed over the devices again.
@@ -795,9 +742,7 @@ def _matches_clipped_sum(
 
     def gives(setting: _TrainingSetting, run: _TrainingRecord, got: LayerParams) -> bool:
         factor = setting.devices if summed_twice else 1
-        return got.is_close(
-            _clipped_update(_whole_gradient(setting), setting.images, limit(setting), factor)
-        )
+        return got.is_close(_clipped_update(_whole_gradient(setting), setting.images, limit(setting), factor))
 
     return gives
 
@@ -819,29 +764,22 @@ def _device_gradients(setting: _TrainingSetting, run: _TrainingRecord) -> List[L
     """Return the gradient of the sum of the losses of each device's images."""
     images, labels = _training_images(setting)
     rows = [
-        [row for row, on in zip(run.rows, run.devices_of_rows) if on == ctx]
-        for ctx in cpu_devices(setting.devices)
+        [row for row, on in zip(run.rows, run.devices_of_rows) if on == ctx] for ctx in cpu_devices(setting.devices)
     ]
     return [initial_params().gradient((images[own], labels[own])) for own in rows]
 
 
-def _is_clipped_by_joint_norm(
-    setting: _TrainingSetting, run: _TrainingRecord, got: LayerParams
-) -> bool:
+def _is_clipped_by_joint_norm(setting: _TrainingSetting, run: _TrainingRecord, got: LayerParams) -> bool:
     """Return whether the sum is clipped by a wrong norm.
 
     This is the norm of all devices' gradients, joined to one vector, instead of their sum's norm.
     """
-    norm = np.sqrt(
-        sum(_gradient_norm(gradient) ** 2 for gradient in _device_gradients(setting, run))
-    )
+    norm = np.sqrt(sum(_gradient_norm(gradient) ** 2 for gradient in _device_gradients(setting, run)))
     scale = min(1.0, setting.max_norm * setting.images / norm)
     return got.is_close(_clipped_update(_whole_gradient(setting), setting.images, np.inf, scale))
 
 
-def _is_clipped_by_parameter(
-    setting: _TrainingSetting, run: _TrainingRecord, got: LayerParams
-) -> bool:
+def _is_clipped_by_parameter(setting: _TrainingSetting, run: _TrainingRecord, got: LayerParams) -> bool:
     """Return whether each parameter's gradient is clipped separately."""
     limit = setting.max_norm * setting.images
     parts = (part * min(1.0, limit / np.linalg.norm(part)) for part in _whole_gradient(setting))
@@ -851,9 +789,7 @@ def _is_clipped_by_parameter(
 REMAINING_FAULTS = [
     _matches_clipping_by_device(lambda setting: setting.max_norm * setting.images_per_device),
     _matches_clipping_by_device(lambda setting: setting.max_norm * setting.images),
-    _matches_clipping_by_device(
-        lambda setting: setting.max_norm * setting.images_per_device / setting.devices
-    ),
+    _matches_clipping_by_device(lambda setting: setting.max_norm * setting.images_per_device / setting.devices),
     _matches_clipping_by_device(lambda setting: setting.max_norm),
 ]
 UPDATE_MISTAKES: List[Mistake] = [
@@ -879,9 +815,7 @@ UPDATE_MISTAKES: List[Mistake] = [
 ]  # fmt: skip
 
 
-def _train_on_one_device(
-    setting: _TrainingSetting, rows: Sequence[int]
-) -> Tuple[LayerParams, List[float]]:
+def _train_on_one_device(setting: _TrainingSetting, rows: Sequence[int]) -> Tuple[LayerParams, List[float]]:
     """Train one device on the images ``rows``; return its parameters and mean losses.
 
     The mean losses are a number for each epoch.
@@ -903,10 +837,7 @@ def _check_parameters(setting: _TrainingSetting, run: _TrainingRecord) -> None:
     want, _ = _train_on_one_device(setting, run.rows)
     for ctx, got in zip(cpu_devices(setting.devices), run.final_params):
         if not got.is_close(want):
-            moved, expected = (
-                weight_distance(got, initial_params()),
-                weight_distance(want, initial_params()),
-            )
+            moved, expected = (weight_distance(got, initial_params()), weight_distance(want, initial_params()))
             raise setting.describe().counterexample(
                 f"after {count_in_english(setting.epochs, 'epoch')} the weights on {ctx} have "
                 "moved by "
@@ -920,10 +851,7 @@ def _check_parameters(setting: _TrainingSetting, run: _TrainingRecord) -> None:
 def _check_orders(setting: _TrainingSetting, run: _TrainingRecord) -> None:
     """Check that each epoch has a new random order, also across devices."""
     orders, n = run.row_orders(setting), setting.images
-    device_orders = [
-        frozenset(zip(order, run.devices_of_rows[n * epoch :]))
-        for epoch, order in enumerate(orders)
-    ]
+    device_orders = [frozenset(zip(order, run.devices_of_rows[n * epoch :])) for epoch, order in enumerate(orders)]
     setting.describe().check_faults(
         (sorted(orders[0]) == orders[0] or sorted(orders[0]) == orders[0][::-1],
          "the images were used in the order in which they are stored: "

@@ -51,15 +51,7 @@ from __future__ import annotations
 from typing import Callable, Dict, FrozenSet, Iterable, Mapping, Tuple
 
 from gluonlab.collectives.schedule import ALL_GATHER, REDUCE_SCATTER
-from gluonlab.collectives.topology import (
-    INFINITE,
-    Link,
-    Route,
-    Topology,
-    all_pairs,
-    fully_connected,
-    switch,
-)
+from gluonlab.collectives.topology import INFINITE, Link, Route, Topology, all_pairs, fully_connected, switch
 from gluonlab.exercises.exercise_registry import exercise
 from gluonlab.exercises.guesses import DictForm, NumberForm, register_guess
 from gluonlab.exercises.schedule_answers import Answer, Puzzle
@@ -74,18 +66,13 @@ def with_reverse_pairs(pairs: Iterable[RankPair]) -> FrozenSet[RankPair]:
     return frozenset(forward_pairs) | {(dst, src) for src, dst in forward_pairs}
 
 
-def wired_topology(
-    name: str, world_size: int, pairs: FrozenSet[RankPair], latency_s: float = US
-) -> Topology:
+def wired_topology(name: str, world_size: int, pairs: FrozenSet[RankPair], latency_s: float = US) -> Topology:
     """Return a topology in which every pair of devices has a wire of 1 GB/s in each direction.
 
     A `Topology` needs a route for every pair. The checker rejects transfers outside ``pairs``, the
     pairs (src, dst) that the puzzle allows.
     """
-    routes = {
-        (src, dst): Route((Link(f"{src} to {dst}", GB_PER_S),), latency_s)
-        for src, dst in all_pairs(world_size)
-    }
+    routes = {(src, dst): Route((Link(f"{src} to {dst}", GB_PER_S),), latency_s) for src, dst in all_pairs(world_size)}
     assert pairs <= routes.keys()
     return Topology(name, world_size, routes)
 
@@ -106,9 +93,7 @@ def two_host_topology() -> Topology:
     routes: Dict[RankPair, Route] = {}
     for src, dst in all_pairs(8):
         local_links = (Link(f"{src} to {dst}", INFINITE),)
-        out_name, in_name = (
-            f"network {way} host {rank // 4}" for way, rank in (("from", src), ("to", dst))
-        )
+        out_name, in_name = (f"network {way} host {rank // 4}" for way, rank in (("from", src), ("to", dst)))
         network_links = (Link(out_name, GB_PER_S), Link(in_name, GB_PER_S))
         is_same_host = src // 4 == dst // 4
         routes[src, dst] = Route(local_links, US) if is_same_host else Route(network_links, 5 * US)

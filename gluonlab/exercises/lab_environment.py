@@ -36,10 +36,7 @@ class LabEnvironment(NamedTuple):
         return language()
 
     def __repr__(self) -> str:
-        return (
-            f"Here(devices=[{', '.join(map(str, self.devices))}], on_gpus={self.on_gpus}, "
-            f"data={self.data!r})"
-        )
+        return f"Here(devices=[{', '.join(map(str, self.devices))}], on_gpus={self.on_gpus}, data={self.data!r})"
 
 
 def setup(n: int, dataset: Optional[str] = None) -> LabEnvironment:
@@ -82,16 +79,10 @@ def _choose_devices(n: int) -> "Tuple[List[mx.Context], bool, str]":
             ctxs = gpus(n)
             enable_peer_access(ctxs)  # the lab copies arrays by hand
             return ctxs, True, ""
-        reason = choose_text(
-            en=f"the GPUs cannot be used: {fault}", ja=f"GPU は使えません: {fault}"
-        )
+        reason = choose_text(en=f"the GPUs cannot be used: {fault}", ja=f"GPU は使えません: {fault}")
     elif count:
-        shortage = choose_text(
-            en=f"{count} GPU" + "s" * (count > 1) + " here", ja=f"GPU は {count} 個だけ"
-        )
-        reason = choose_text(
-            en=f"{shortage}, the lab needs {n}", ja=f"{shortage}で、ラボには {n} 個必要"
-        )
+        shortage = choose_text(en=f"{count} GPU" + "s" * (count > 1) + " here", ja=f"GPU は {count} 個だけ")
+        reason = choose_text(en=f"{shortage}, the lab needs {n}", ja=f"{shortage}で、ラボには {n} 個必要")
     else:
         reason = choose_text(en="no GPU here", ja="GPU なし")
     with warnings.catch_warnings():

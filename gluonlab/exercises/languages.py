@@ -68,9 +68,7 @@ def _language_candidates() -> Iterator[Optional[str]]:
         yield Path.cwd().name
     except FileNotFoundError:  # the folder was removed
         pass
-    yield next(
-        filter(None, (os.environ.get(name) for name in ("LC_ALL", "LC_MESSAGES", "LANG"))), ""
-    )[:2]
+    yield next(filter(None, (os.environ.get(name) for name in ("LC_ALL", "LC_MESSAGES", "LANG"))), "")[:2]
 
 
 def _notebook_path() -> Optional[Path]:

@@ -39,14 +39,7 @@ from gluonlab.exercises.exercise_registry import (
     WRONG,
     all_exercises,
 )
-from gluonlab.exercises.run_submission import (
-    CELL_KEY,
-    DONE_KEY,
-    LAB_KEY,
-    NOTE_KEY,
-    VERDICTS_FILE,
-    missing_packages,
-)
+from gluonlab.exercises.run_submission import CELL_KEY, DONE_KEY, LAB_KEY, NOTE_KEY, VERDICTS_FILE, missing_packages
 from gluonlab.exercises.supervisor import EXCESS_KEY, Bounds
 from gluonlab.files.atomic_files import read_bounded, temporary_folder
 from gluonlab.plain_text import one_line, to_plain_name
@@ -82,9 +75,7 @@ class NotebookResult(NamedTuple):
     note: str = ""
 
 
-def run_in_processes(
-    path: Path, bounds: Bounds, seed: Optional[int], stop: threading.Event
-) -> NotebookResult:
+def run_in_processes(path: Path, bounds: Bounds, seed: Optional[int], stop: threading.Event) -> NotebookResult:
     """Run the notebook until it ends or ``stop`` is set. Raises OSError, as for a full disk."""
     with temporary_folder("grade") as folder:
         messages = _run_supervised(path, folder, bounds, seed, stop)
@@ -92,9 +83,7 @@ def run_in_processes(
         if messages[EXCESS_KEY]:
             faults.append(": ".join(filter(None, [messages.get(CELL_KEY), messages[EXCESS_KEY]])))
         note, lines = "; ".join(filter(None, faults)), _read_verdicts(folder / VERDICTS_FILE)
-        return sanitize_result(
-            messages.get(LAB_KEY), note, ((line.get("exercise"), line) for line in lines)
-        )
+        return sanitize_result(messages.get(LAB_KEY), note, ((line.get("exercise"), line) for line in lines))
 
 
 def sanitize_result(lab: Any, note: Any, verdicts: Any) -> NotebookResult:
@@ -145,8 +134,7 @@ def _run_supervised(
     # The supervisor ends all its processes and itself when its standard input closes.
     with tempfile.TemporaryFile() as out:
         child = subprocess.Popen(
-            [sys.executable, "-m", "gluonlab.exercises.supervisor", *arguments]
-            + [*submission, str(path.absolute())],
+            [sys.executable, "-m", "gluonlab.exercises.supervisor", *arguments] + [*submission, str(path.absolute())],
             stdin=subprocess.PIPE,
             stdout=out,
             stderr=subprocess.DEVNULL,
@@ -161,9 +149,7 @@ def _run_supervised(
         out.seek(0)
         messages = _last_messages(out.read(MAX_OUTPUT_BYTES))
     if EXCESS_KEY not in messages:
-        messages[EXCESS_KEY] = (
-            "the process that watches over it was ended; it may have left others running"
-        )
+        messages[EXCESS_KEY] = "the process that watches over it was ended; it may have left others running"
     elif DONE_KEY not in messages:
         messages[EXCESS_KEY] = messages[EXCESS_KEY] or "the process that ran it was ended"
     return messages
@@ -176,11 +162,7 @@ def _environment(seed: Optional[int]) -> Dict[str, str]:
     absolute_path = [str(Path(part).absolute()) for part in python_path if part]
     python_path_variable = {"PYTHONPATH": os.pathsep.join([package, *absolute_path])}
     environment = {name: value for name, value in os.environ.items() if name != SEED_VARIABLE}
-    return {
-        **environment,
-        **python_path_variable,
-        **({} if seed is None else {SEED_VARIABLE: str(seed)}),
-    }
+    return {**environment, **python_path_variable, **({} if seed is None else {SEED_VARIABLE: str(seed)})}
 
 
 def wait_for_exit(child: "subprocess.Popen[bytes]", seconds: float, stop: threading.Event) -> bool:
@@ -262,9 +244,7 @@ def find_engine(wanted: str) -> str:
     return engine
 
 
-def container_command(
-    engine: str, image: str, name: str, folder: Path, bounds: Bounds, cores: int
-) -> List[str]:
+def container_command(engine: str, image: str, name: str, folder: Path, bounds: Bounds, cores: int) -> List[str]:
     """Return the command that runs a notebook in a container.
 
     ``name``: the name of the container. ``folder``: the folder on this machine that contains only
@@ -301,23 +281,17 @@ class ContainerRunner:
     image: str = IMAGE
     cores: int = 2
 
-    def __call__(
-        self, path: Path, bounds: Bounds, seed: Optional[int], stop: threading.Event
-    ) -> NotebookResult:
+    def __call__(self, path: Path, bounds: Bounds, seed: Optional[int], stop: threading.Event) -> NotebookResult:
         """Run the notebook. Raises NotebookError if no container starts, and OSError."""
         try:
             content = read_bounded(path, bounds.source)
         except OSError as error:
             return NotebookResult(note=f"cannot be read as a notebook: {error.strerror}")
         except DataError:
-            return NotebookResult(
-                note=f"cannot be read as a notebook: it has more than {bounds.source:,} bytes"
-            )
+            return NotebookResult(note=f"cannot be read as a notebook: it has more than {bounds.source:,} bytes")
         with temporary_folder("isolated") as temporary:
             if ":" in str(temporary):
-                raise NotebookError(
-                    f"--isolated: TMPDIR {temporary.parent} has a colon: choose another"
-                )
+                raise NotebookError(f"--isolated: TMPDIR {temporary.parent} has a colon: choose another")
             folder = temporary / "given"
             folder.mkdir()
             copy = folder / to_plain_name(path.name, "notebook.ipynb")
@@ -393,14 +367,10 @@ class ContainerRunner:
                 f"{gluonlab.__version__}: build it anew as {GRADING_PAGE} says"
             )
         if first.get(MISSING_KEY):
-            raise NotebookError(
-                f"in the image {self.image}: {one_line(str(first[MISSING_KEY]))[:300]}"
-            )
+            raise NotebookError(f"in the image {self.image}: {one_line(str(first[MISSING_KEY]))[:300]}")
         message = next((one for one in rest if "verdicts" in one), None)
         if message is not None and isinstance(message["verdicts"], dict):
-            return sanitize_result(
-                message.get("lab"), message.get("note"), message["verdicts"].items()
-            )
+            return sanitize_result(message.get("lab"), message.get("note"), message["verdicts"].items())
         return NotebookResult(note=output.fault or _describe_exit(status))
 
 
@@ -461,9 +431,7 @@ def main(arguments: Sequence[str]) -> None:
 
     ``arguments``: the folder of the notebook, or nothing for NOTEBOOK_FOLDER.
     """
-    print(
-        json.dumps({VERSION_KEY: gluonlab.__version__, MISSING_KEY: missing_packages()}), flush=True
-    )
+    print(json.dumps({VERSION_KEY: gluonlab.__version__, MISSING_KEY: missing_packages()}), flush=True)
     order = json.loads(sys.stdin.buffer.readline())
     stop, place = threading.Event(), Path(arguments[0] if arguments else NOTEBOOK_FOLDER)
     threading.Thread(target=_stop_at_end_of_input, args=(stop,), daemon=True).start()

@@ -60,9 +60,7 @@ def missing_packages() -> str:
         import ipykernel  # noqa: F401
         import jupyter_client  # noqa: F401
     except ImportError as error:
-        return (
-            f"notebooks cannot be run here, {error.name} is missing: pip install 'gluonlab[labs]'"
-        )
+        return f"notebooks cannot be run here, {error.name} is missing: pip install 'gluonlab[labs]'"
     return ""
 
 
@@ -81,9 +79,7 @@ def make_manager(folder: Path, manager_class: Any) -> Any:
     (specs / "kernel.json").write_text(json.dumps(spec), encoding="utf-8")
     return manager_class(
         kernel_name="python3",
-        kernel_spec_manager=KernelSpecManager(
-            kernel_dirs=[str(specs.parent)], ensure_native_kernel=False
-        ),
+        kernel_spec_manager=KernelSpecManager(kernel_dirs=[str(specs.parent)], ensure_native_kernel=False),
         transport="ipc",  # other users of this machine could connect to TCP
         connection_file=str(folder / "connection.json"),
     )
@@ -94,16 +90,12 @@ def kernel_environment(own: Path, **changes: str) -> "dict[str, str]":
 
     It excludes another notebook's variables. ``own``: the folder for IPython's files.
     """
-    inherited = {
-        name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN_VARIABLES)
-    }
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN_VARIABLES)}
     return {**inherited, "IPYTHONDIR": str(own), **changes}
 
 
 @contextmanager
-def start_kernel(
-    folder: Path, seconds: float, printed: int, **environment: str
-) -> Iterator["NotebookKernel"]:
+def start_kernel(folder: Path, seconds: float, printed: int, **environment: str) -> Iterator["NotebookKernel"]:
     """Start a process that runs cells in ``folder``, and end it after the ``with`` block.
 
     ``seconds``: the time limit of all cells together. ``printed``: the largest output in bytes,
@@ -149,8 +141,7 @@ class NotebookKernel:
             raise NotebookError(f"{cell_text}: {ended}") from None
         except Exception as library_error:  # jupyter_client fails on malformed messages
             raise NotebookError(
-                f"{cell_text}: its process sent what is no message of a kernel "
-                f"({type(library_error).__name__})"
+                f"{cell_text}: its process sent what is no message of a kernel ({type(library_error).__name__})"
             ) from None
         if error is not None and RAISES_TAG not in cell.tags:
             raise NotebookError(f"{cell_text}: {error[0]}: {' '.join(error[1].split())[:400]}")
@@ -200,9 +191,7 @@ class NotebookKernel:
         self._remaining_bytes -= sum(map(len, frames[begin:]))
         if self._remaining_bytes < 0:
             self._manager.signal_kernel(signal.SIGKILL)
-            raise _KernelEnded(
-                f"printed more than {self._max_output_bytes / 2**20:g} MiB, and was ended"
-            )
+            raise _KernelEnded(f"printed more than {self._max_output_bytes / 2**20:g} MiB, and was ended")
 
 
 class _KernelEnded(Exception):
@@ -243,9 +232,7 @@ def main(arguments: Sequence[str]) -> None:
     except NotebookError as error:
         _send_status(reports, NOTE_KEY, str(error))
     except Exception as error:  # hostile files and processes make libraries fail
-        _send_status(
-            reports, NOTE_KEY, f"cannot be run ({type(error).__name__}: {str(error)[:300]})"
-        )
+        _send_status(reports, NOTE_KEY, f"cannot be run ({type(error).__name__}: {str(error)[:300]})")
     _send_status(reports, DONE_KEY, "")
 
 
@@ -259,10 +246,7 @@ def _run_cells(bounds: Bounds, folder: Path, path: Path, reports: IO[str]) -> No
     _send_status(reports, LAB_KEY, lab)
     cells_folder = folder / language
     cells_folder.mkdir()
-    has_note, environment = (
-        False,
-        {VERDICTS_VARIABLE: str(folder / VERDICTS_FILE), "TMPDIR": str(folder)},
-    )
+    has_note, environment = (False, {VERDICTS_VARIABLE: str(folder / VERDICTS_FILE), "TMPDIR": str(folder)})
     with start_kernel(cells_folder, bounds.seconds, bounds.printed, **environment) as kernel:
         for index, cell in enumerate(cells):
             if not cell.source.strip():
@@ -296,9 +280,7 @@ def read_submission(path: Path, most_bytes: int) -> Submission:
     metadata = metadata if isinstance(metadata, dict) else {}
     lab, language = str(metadata.get("lab", path.name[:2]))[:40], metadata.get("language")
     if lab not in lab_modules():
-        raise NotebookError(
-            f"is of no lab: neither its metadata nor its name say which (they say {lab!r})"
-        )
+        raise NotebookError(f"is of no lab: neither its metadata nor its name say which (they say {lab!r})")
     cells = notebook.get("cells")
     if not isinstance(cells, list) or len(cells) > MAX_CELLS:
         raise _unreadable_notebook_error(f"it has no list of 0 to {MAX_CELLS:,} cells")
@@ -320,8 +302,7 @@ def _read_notebook(path: Path, most_bytes: int) -> "dict[str, Any]":
         raise _unreadable_notebook_error("it is no object of JSON")
     if notebook.get("nbformat") != NBFORMAT:
         raise _unreadable_notebook_error(
-            f"its nbformat is {str(notebook.get('nbformat'))[:20]}, not {NBFORMAT}: "
-            "open it in Jupyter, and save it"
+            f"its nbformat is {str(notebook.get('nbformat'))[:20]}, not {NBFORMAT}: open it in Jupyter, and save it"
         )
     return notebook
 

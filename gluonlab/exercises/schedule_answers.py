@@ -22,15 +22,7 @@ from gluonlab.collectives.lower_bounds import floor_of
 from gluonlab.collectives.named_topologies import Topology
 from gluonlab.collectives.render import as_page
 from gluonlab.collectives.render.schedule_scene import complete_contributions
-from gluonlab.collectives.schedule import (
-    ADD,
-    ALL_GATHER,
-    ALLREDUCE,
-    OPS,
-    REDUCE_SCATTER,
-    Schedule,
-    Transfer,
-)
+from gluonlab.collectives.schedule import ADD, ALL_GATHER, ALLREDUCE, OPS, REDUCE_SCATTER, Schedule, Transfer
 from gluonlab.collectives.verify_schedule import check as prove
 from gluonlab.collectives.verify_schedule import simulate_contributions
 from gluonlab.errors import ScheduleError
@@ -76,9 +68,7 @@ def _is_collection(value: Any) -> bool:
 def _read_step(step: Any, call: str, number: int) -> Tuple[Transfer, ...]:
     """Return the transfers of step ``number``. Raises Wrong for a value that is not a transfer."""
     is_transfer = isinstance(step, tuple) and len(step) == len(Transfer._fields)
-    if not _is_collection(step) or (
-        is_transfer and isinstance(step[-1], str)
-    ):  # a single transfer instead of a list
+    if not _is_collection(step) or (is_transfer and isinstance(step[-1], str)):  # a single transfer instead of a list
         raise counterexample(
             f"{call}: step {number} is {_format_value(step)}, not a list: return {_STEPS_TEXTS[0]}",
             f"{call} のステップ {number} が {_format_value(step)} で、リストではありません。"
@@ -168,9 +158,7 @@ def check_proof(call: str, schedule: Schedule) -> None:
 def _explain_failed_proof(call: str, schedule: Schedule, error: ScheduleError) -> Wrong:
     """Return the counterexample of a schedule; ``error``: the error of `prove`."""
     all_states = list(simulate_contributions(schedule))
-    lost_place = (
-        None if schedule.collective == ALL_GATHER else _find_lost_contribution(schedule, all_states)
-    )
+    lost_place = None if schedule.collective == ALL_GATHER else _find_lost_contribution(schedule, all_states)
     if lost_place is not None:
         return lost_contribution(call, schedule, *lost_place)
     if error.step is None or error.transfer is None:
@@ -184,9 +172,7 @@ def _explain_failed_proof(call: str, schedule: Schedule, error: ScheduleError) -
     transfer_case = describe_transfer(call, (error.step, error.transfer), transfer)
     rank, chunk = transfer.dst, transfer.chunk
     if schedule.collective != ALL_GATHER:
-        counted_twice = [
-            r for r, count in enumerate(all_states[error.step + 1][rank][chunk]) if count > 1
-        ]
+        counted_twice = [r for r, count in enumerate(all_states[error.step + 1][rank][chunk]) if count > 1]
         if counted_twice:
             return transfer_case.counterexample(
                 f"from here on chunk {chunk} of rank {rank} counts the contribution of rank "
@@ -210,8 +196,7 @@ def _explain_failed_proof(call: str, schedule: Schedule, error: ScheduleError) -
             f"ランク {_join_ranks(missing)} の寄与がありません{elsewhere[1]}",
         )
     return transfer_case.counterexample(
-        f"all contributions are there, but other ranks add up chunk {chunk} in another order, "
-        "and so with other bits",
+        f"all contributions are there, but other ranks add up chunk {chunk} in another order, and so with other bits",
         f"すべての寄与がそろっていますが、チャンク {chunk} を足す順序がほかのランクと違うため、"
         "ビット単位では一致しません",
     )
@@ -253,9 +238,7 @@ def lost_contribution(call: str, schedule: Schedule, place: Tuple[int, int], ran
     )
 
 
-def _find_lost_contribution(
-    schedule: Schedule, all_states: Any
-) -> Optional[Tuple[Tuple[int, int], int]]:
+def _find_lost_contribution(schedule: Schedule, all_states: Any) -> Optional[Tuple[Tuple[int, int], int]]:
     """Return the first copy that destroys a rank's last contribution, and the rank.
 
     The copy is returned as (step, index in the step). ``all_states[step][rank][chunk][r]``: how
@@ -298,9 +281,7 @@ def _locate_sum(schedule: Schedule, last: Any, chunk: int) -> TextPair:
     The texts are empty if there is no such rank. ``last``: the final state.
     """
     complete = complete_contributions(schedule, chunk)
-    holder: Optional[int] = next(
-        (rank for rank in range(schedule.world_size) if last[rank][chunk] == complete), None
-    )
+    holder: Optional[int] = next((rank for rank in range(schedule.world_size) if last[rank][chunk] == complete), None)
     if schedule.collective != REDUCE_SCATTER or holder is None:
         return "", ""
     return (
@@ -327,9 +308,7 @@ class SchedulePlayback:
         if self.page is None:
             return f"<div>{text}</div>"
         source = f'srcdoc="{html.escape(self.page)}" sandbox="allow-scripts"'
-        frame = (
-            f'<iframe {source} width="100%" height="{FRAME_HEIGHT_PX}" style="border: 0"></iframe>'
-        )
+        frame = f'<iframe {source} width="100%" height="{FRAME_HEIGHT_PX}" style="border: 0"></iframe>'
         return f"<div>{text}{frame}</div>"
 
 
@@ -338,8 +317,7 @@ def unwritten_playback() -> SchedulePlayback:
     return SchedulePlayback(
         choose_text(
             en="not written yet: write the function, run its cell, then this one again",
-            ja="まだ書かれていません。関数を書いてそのセルを実行し、"
-            "このセルをもう一度実行してください",
+            ja="まだ書かれていません。関数を書いてそのセルを実行し、このセルをもう一度実行してください",
         )
     )
 
@@ -368,8 +346,7 @@ def describe_cost(cost: Price, least_s: float, *, is_floor: bool) -> List[str]:
     lines = [
         choose_text(en="proved: it does what it should", ja="証明済み: 求められた動作をします"),
         choose_text(
-            en=f"price: {time} in {steps} step{'s' * (steps != 1)}"
-            + f", for {size} on each device" * bool(size),
+            en=f"price: {time} in {steps} step{'s' * (steps != 1)}" + f", for {size} on each device" * bool(size),
             ja=f"見積もり: {steps} ステップで {time}" + f" (各デバイス {size})" * bool(size),
         ),
     ]
@@ -486,9 +463,7 @@ class Puzzle:
         least_s = self.optimum_s
         if least_s is None:
             least_s = floor_of(self.topology, self.collective).seconds(self.size_bytes)
-        lines = describe_cost(
-            self.price_schedule(schedule), least_s, is_floor=self.optimum_s is None
-        )
+        lines = describe_cost(self.price_schedule(schedule), least_s, is_floor=self.optimum_s is None)
         return make_playback(schedule, lines, file)
 
 
@@ -512,9 +487,7 @@ def describe_costliest_step(cost: Price) -> TextPair:
     number = max(range(len(cost.steps)), key=step_seconds)
     step: StepPrice = cost.steps[number]
     time = format_microseconds(step.seconds)
-    are_equal = step.seconds <= min(map(step_seconds, range(len(cost.steps)))) * (
-        1 + COST_TOLERANCE
-    )
+    are_equal = step.seconds <= min(map(step_seconds, range(len(cost.steps)))) * (1 + COST_TOLERANCE)
     if are_equal and len(cost.steps) > 1:
         first = cost.steps[0].bottleneck  # rounding may make another step the longest
         return (

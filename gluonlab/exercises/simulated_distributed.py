@@ -72,9 +72,7 @@ class RankGroup:
                     self._ended_ranks.append(rank)
                     self._condition.notify_all()
 
-        threads = [
-            threading.Thread(target=run_one, args=(rank,), daemon=True) for rank in range(self.size)
-        ]
+        threads = [threading.Thread(target=run_one, args=(rank,), daemon=True) for rank in range(self.size)]
         try:
             with delayed_signals():  # an interrupted start would leave running threads
                 for thread in threads:
@@ -82,17 +80,13 @@ class RankGroup:
             # Thread.join is not used: after an interrupt it takes a running thread for a stopped
             # one. The timeout is needed because Python may miss a signal just before the wait.
             with self._condition:
-                while not self._condition.wait_for(
-                    lambda: len(self._ended_ranks) == self.size, 0.1
-                ):
+                while not self._condition.wait_for(lambda: len(self._ended_ranks) == self.size, 0.1):
                     continue
         finally:  # the answer's time limit is exceeded: end the threads as well
             for rank, thread in enumerate(threads):
                 if thread.ident is not None and rank not in self._ended_ranks:
                     exception = ctypes.py_object(SystemExit)
-                    ctypes.pythonapi.PyThreadState_SetAsyncExc(
-                        ctypes.c_ulong(thread.ident), exception
-                    )
+                    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), exception)
         return outcomes
 
     def allreduce(self, array: Any) -> Any:
@@ -258,9 +252,7 @@ class ModelReplica:
 class DistributedSampler:
     """The image numbers of a rank: every ``num_replicas``-th of a permutation that all share."""
 
-    def __init__(
-        self, dataset: Any, num_replicas: int, rank: int, shuffle: bool = True, seed: int = 0
-    ) -> None:
+    def __init__(self, dataset: Any, num_replicas: int, rank: int, shuffle: bool = True, seed: int = 0) -> None:
         if not 0 <= rank < num_replicas:
             raise ValueError(f"invalid rank {rank}: it is 0 to {num_replicas - 1}")
         self.size, self.num_replicas, self.rank = len(dataset), num_replicas, rank
@@ -307,9 +299,7 @@ class DataLoader:
             order = np.random.permutation(order).tolist()
         image_order: List[int] = []
         self.dist._own_record.image_orders.append(image_order)
-        self.dist._own_record.sampler_epochs.append(
-            None if self.sampler is None else self.sampler.epoch
-        )
+        self.dist._own_record.sampler_epochs.append(None if self.sampler is None else self.sampler.epoch)
         for begin in range(0, len(order), self.batch_size):
             batch = order[begin : begin + self.batch_size]
             image_order.extend(batch)

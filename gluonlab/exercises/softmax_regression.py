@@ -19,12 +19,7 @@ from mxnet import gluon, nd
 from mxnet.gluon import nn
 
 from gluonlab.data.loading.split_batch import shard_bounds
-from gluonlab.exercises.array_tracking import (
-    ACTIVATIONS_KEPT_EN,
-    ACTIVATIONS_KEPT_JA,
-    ForwardRecorder,
-    cpu_devices,
-)
+from gluonlab.exercises.array_tracking import ACTIVATIONS_KEPT_EN, ACTIVATIONS_KEPT_JA, ForwardRecorder, cpu_devices
 from gluonlab.exercises.exercise_registry import Wrong, case_rng
 from gluonlab.exercises.explain_wrong_answers import NO_TEXT, check_faults, counterexample
 
@@ -96,10 +91,7 @@ def random_batches(sizes: Sequence[int]) -> List[Batch]:
     """Return a random batch for each of the ``sizes``, in images."""
     random = case_rng([0, *sizes])
     return [
-        (
-            random.normal(0, 1, (size, FEATURES)).astype(np.float32),
-            random.randint(0, CLASSES, size).astype(np.int32),
-        )
+        (random.normal(0, 1, (size, FEATURES)).astype(np.float32), random.randint(0, CLASSES, size).astype(np.int32))
         for size in sizes
     ]
 
@@ -245,18 +237,10 @@ def explain_wrong_update(update: Update) -> Wrong:
     """
     got, _, batches, parts = update
     params_before, last = update.params_before, batches[-1]
-    moved, expected = (
-        weight_distance(got, params_before),
-        weight_distance(update.want, params_before),
-    )
-    explanation = next(
-        ((en, ja) for wrong, en, ja in _mistaken_updates(update) if got.is_close(wrong)), NO_TEXT
-    )
+    moved, expected = (weight_distance(got, params_before), weight_distance(update.want, params_before))
+    explanation = next(((en, ja) for wrong, en, ja in _mistaken_updates(update) if got.is_close(wrong)), NO_TEXT)
     if explanation is NO_TEXT and abs(moved / expected - 1) < 0.01:
-        explanation = (
-            "as far as it should, but not in the same direction",
-            "動いた量は合っていますが、向きが違います",
-        )
+        explanation = ("as far as it should, but not in the same direction", "動いた量は合っていますが、向きが違います")
     size, number = len(last[0]), len(batches)
     return counterexample(
         f"batch {number}, of {size} images, in {parts} microbatch{'es' * (parts > 1)}: "
@@ -284,16 +268,10 @@ def _mistaken_updates(update: Update) -> Iterator[_MistakenUpdate]:
            "前のバッチの勾配が残ったままです")  # fmt: skip
 
 
-def _wrongly_scaled_updates(
-    params_before: LayerParams, batch: Batch, parts: int
-) -> Iterator[_MistakenUpdate]:
+def _wrongly_scaled_updates(params_before: LayerParams, batch: Batch, parts: int) -> Iterator[_MistakenUpdate]:
     """Yield updates from the gradients of all images, with a wrong divisor or wrong weights."""
     size, cuts = len(batch[0]), _split_batch(batch, parts)
-    yield (
-        params_before,
-        "the parameters have not changed at all",
-        "パラメータがまったく変わっていません",
-    )
+    yield (params_before, "the parameters have not changed at all", "パラメータがまったく変わっていません")
     yield (params_before.step(batch, LR),
            "the sum of the gradients was not divided by the number of images",
            "勾配の合計が画像の枚数で割られていません")  # fmt: skip
@@ -318,9 +296,7 @@ def _wrongly_scaled_updates(
         yield after, en, ja
 
 
-def _partial_updates(
-    params_before: LayerParams, batch: Batch, parts: int
-) -> Iterator[_MistakenUpdate]:
+def _partial_updates(params_before: LayerParams, batch: Batch, parts: int) -> Iterator[_MistakenUpdate]:
     """Yield updates without some of the images, and several updates instead of one."""
     size, cuts = len(batch[0]), _split_batch(batch, parts)
     for cut, en, ja in (
@@ -358,6 +334,4 @@ def params_with_stale_gradients(begin: LayerParams, batches: Sequence[Batch]) ->
 
 def _split_batch(batch: Batch, parts: int) -> List[Batch]:
     images, labels = batch
-    return [
-        (images[begin:end], labels[begin:end]) for begin, end in shard_bounds(len(images), parts)
-    ]
+    return [(images[begin:end], labels[begin:end]) for begin, end in shard_bounds(len(images), parts)]

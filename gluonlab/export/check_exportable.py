@@ -57,17 +57,13 @@ def check_onnx_export(
         return
     graph = (get_model(model, classes) if plain is None else plain)(mx.sym.var(INPUT))
     arrays = random_parameters(graph, image_shape, INPUT)
-    images = (
-        np.random.RandomState(1).normal(size=(sum(CHECK_BATCHES), *image_shape)).astype("float32")
-    )
+    images = np.random.RandomState(1).normal(size=(sum(CHECK_BATCHES), *image_shape)).astype("float32")
     try:
         content = to_onnx(graph, arrays, image_shape, model)
         # Untrained, some networks, such as gluoncv's resnest101, have huge rounding errors.
         check_onnx(content, graph, arrays, images, CHECK_BATCHES, max_difference=math.inf)
     except RunError as error:
-        raise ModelError(
-            f"--export onnx: {model} cannot be exported: {error}: {ALTERNATIVE_HINT}"
-        ) from None
+        raise ModelError(f"--export onnx: {model} cannot be exported: {error}: {ALTERNATIVE_HINT}") from None
 
 
 STATISTICS_IMAGES = 4  # from which the statistics are computed
@@ -88,15 +84,9 @@ def random_parameters(
     """
     random = np.random.RandomState(seed)
     shapes, _, states = graph.infer_shape(**{name: (1, *image_shape)})
-    shape_by_name = {
-        **dict(zip(graph.list_arguments(), shapes)),
-        **dict(zip(graph.list_auxiliary_states(), states)),
-    }
+    shape_by_name = {**dict(zip(graph.list_arguments(), shapes)), **dict(zip(graph.list_auxiliary_states(), states))}
     del shape_by_name[name]
-    arrays = {
-        variable: nd.array(_random_array(random, variable, shape))
-        for variable, shape in shape_by_name.items()
-    }
+    arrays = {variable: nd.array(_random_array(random, variable, shape)) for variable, shape in shape_by_name.items()}
     images = random.normal(size=(STATISTICS_IMAGES, *image_shape)).astype("float32")
     _set_batch_norm_statistics(graph, arrays, name, nd.array(images))
     return arrays
@@ -124,9 +114,7 @@ def _set_batch_norm_statistics(
     if not norms:
         return
     inputs = to_symbol(nodes, [entries[0] for entries in norms], parts["attrs"])
-    for entries, norm_input in zip(
-        norms, compute_outputs(inputs, arrays, name, images, is_train=True)
-    ):
+    for entries, norm_input in zip(norms, compute_outputs(inputs, arrays, name, images, is_train=True)):
         values = norm_input.asnumpy()
         mean, variance = (nodes[entries[position][0]]["name"] for position in (3, 4))
         axes = (0, *range(2, values.ndim))

@@ -65,10 +65,7 @@ def write_export(
     plain = get_model(model, len(dataset.classes)) if plain is None else plain
     graph = plain(mx.sym.var(INPUT))
     trained = net._collect_params_with_prefix()
-    values = {
-        param.name: trained[key].list_data()[0]
-        for key, param in plain._collect_params_with_prefix().items()
-    }
+    values = {param.name: trained[key].list_data()[0] for key, param in plain._collect_params_with_prefix().items()}
     arrays = {f"arg:{name}": values[name] for name in graph.list_arguments() if name != INPUT}
     arrays.update({f"aux:{name}": values[name] for name in graph.list_auxiliary_states()})
     description = _describe_export(model, dataset)
@@ -97,13 +94,9 @@ def _write_onnx(
         temporary.write_bytes(content)
         try:
             agreement = check_onnx(temporary, graph, arrays, _sample_test_images(dataset))
-            return agreement._replace(
-                images=min(agreement.images, len(dataset.test))
-            )  # a small test set is repeated
+            return agreement._replace(images=min(agreement.images, len(dataset.test)))  # a small test set is repeated
         except RunError as error:
-            raise RunError(
-                f"{path} is not written: {error}; the folder has MXNet's own files"
-            ) from None
+            raise RunError(f"{path} is not written: {error}; the folder has MXNet's own files") from None
 
 
 def _sample_test_images(dataset: Dataset) -> Any:
@@ -147,10 +140,7 @@ def _describe_export(model: str, dataset: Dataset) -> Dict[str, Any]:
             "mean": list(mean),
             "std": list(std),
         },
-        "output": {
-            "shape": [None, len(dataset.classes)],
-            "values": "scores; their softmax are probabilities",
-        },
+        "output": {"shape": [None, len(dataset.classes)], "values": "scores; their softmax are probabilities"},
         "classes": list(dataset.classes),
     }
 

@@ -51,9 +51,7 @@ class UntranslatableError(ValueError):
         self.operator, self.reason = operator, reason
 
 
-def make_onnx_graph(
-    graph: mx.sym.Symbol, arrays: Mapping[str, nd.NDArray], shape: Tuple[Any, ...]
-) -> Any:
+def make_onnx_graph(graph: mx.sym.Symbol, arrays: Mapping[str, nd.NDArray], shape: Tuple[Any, ...]) -> Any:
     """Translate ``graph`` to an ``onnx.GraphProto`` with operators of OPSET.
 
     The weights are inputs of the returned graph. Raises UntranslatableError.
@@ -79,9 +77,7 @@ def _patch_exporter(onnx: Any, exporter: Any) -> Iterator[None]:
     def convert(node: Node, **about: Any) -> Any:
         try:
             return (
-                CONVERTERS[node["op"]](original, node, **about)
-                if node["op"] in CONVERTERS
-                else original(node, **about)
+                CONVERTERS[node["op"]](original, node, **about) if node["op"] in CONVERTERS else original(node, **about)
             )
         except Exception as error:  # any exception, depending on the operator's attributes
             message = " ".join(str(error).split())
@@ -104,22 +100,16 @@ def _patch_exporter(onnx: Any, exporter: Any) -> Iterator[None]:
 
 def _make_type_mapping(onnx: Any) -> SimpleNamespace:
     """Return a replacement for the removed ``onnx.mapping``, with the tables that are used."""
-    numbers = {
-        np.dtype(name): getattr(onnx.TensorProto, _ONNX_NAMES.get(name, name.upper()))
-        for name in _TYPES
-    }
+    numbers = {np.dtype(name): getattr(onnx.TensorProto, _ONNX_NAMES.get(name, name.upper())) for name in _TYPES}
     return SimpleNamespace(
-        NP_TYPE_TO_TENSOR_TYPE=numbers,
-        TENSOR_TYPE_TO_NP_TYPE={number: dtype for dtype, number in numbers.items()},
+        NP_TYPE_TO_TENSOR_TYPE=numbers, TENSOR_TYPE_TO_NP_TYPE={number: dtype for dtype, number in numbers.items()}
     )
 
 
 @contextmanager
 def _replace_attribute(owner: Any, name: str, value: Any) -> Iterator[None]:
     """Set an attribute in the block, and restore it afterwards."""
-    previous = (
-        vars(owner).get(name, _ABSENT) if hasattr(owner, "__dict__") else getattr(owner, name)
-    )
+    previous = vars(owner).get(name, _ABSENT) if hasattr(owner, "__dict__") else getattr(owner, name)
     setattr(owner, name, value)
     try:
         yield
@@ -219,12 +209,7 @@ RECURRENT_KINDS = {
     "rnn_tanh": _RecurrentKind("RNN", (0,), 1, {"activations": ["Tanh"]}),
     "rnn_relu": _RecurrentKind("RNN", (0,), 1, {"activations": ["Relu"]}),
 }
-UNSUPPORTED_SETTINGS = (
-    "projection_size",
-    "use_sequence_length",
-    "lstm_state_clip_min",
-    "lstm_state_clip_max",
-)
+UNSUPPORTED_SETTINGS = ("projection_size", "use_sequence_length", "lstm_state_clip_min", "lstm_state_clip_max")
 
 
 class _NodeBuilder:
@@ -260,9 +245,7 @@ class _NodeBuilder:
         return self.add("Reshape", array, self.add_constant(*shape))
 
 
-def _convert_recurrent(
-    original: Callable[..., Any], node: Node, **options: Any
-) -> Tuple[List[Any], Tuple[Any, ...]]:
+def _convert_recurrent(original: Callable[..., Any], node: Node, **options: Any) -> Tuple[List[Any], Tuple[Any, ...]]:
     """Translate MXNet's RNN operator; return the ONNX operators, and the types of the outputs.
 
     Raises NotImplementedError for unsupported settings.
@@ -274,25 +257,17 @@ def _convert_recurrent(
         if attrs.get(setting, "None") not in ("None", "False", "0"):
             raise NotImplementedError(f"{setting} is not translated")
     kind, hidden_size = RECURRENT_KINDS[attrs["mode"]], int(attrs["state_size"])
-    layers, directions = (
-        int(attrs.get("num_layers", 1)),
-        1 + (attrs.get("bidirectional") in TRUE_TEXTS),
-    )
+    layers, directions = (int(attrs.get("num_layers", 1)), 1 + (attrs.get("bidirectional") in TRUE_TEXTS))
     builder = _NodeBuilder(name, options["initializer"])
     data, weights, *states = inputs
-    initial_states = _initial_states(
-        builder, data, states[: kind.states], layers * directions, hidden_size
-    )
+    initial_states = _initial_states(builder, data, states[: kind.states], layers * directions, hidden_size)
     final_states: List[List[str]] = []
     for layer in range(layers):
         layer_states = [
-            builder.add_slice(state, 0, layer * directions, (layer + 1) * directions)
-            for state in initial_states
+            builder.add_slice(state, 0, layer * directions, (layer + 1) * directions) for state in initial_states
         ]
         arrays = _layer_weights(builder, weights, kind, layer, (layers, directions, hidden_size))
-        data, *next_states = _add_layer(
-            builder, kind, [data, *arrays, "", *layer_states], directions, hidden_size
-        )
+        data, *next_states = _add_layer(builder, kind, [data, *arrays, "", *layer_states], directions, hidden_size)
         final_states.append(next_states)
     builder.add("Identity", data, out=name)
     for number, of_layers in enumerate(zip(*final_states), 1):
@@ -300,27 +275,19 @@ def _convert_recurrent(
     return builder.nodes, (translations.get_input_dtypes(node, options)[1],) * (1 + kind.states)
 
 
-def _initial_states(
-    builder: _NodeBuilder, data: str, states: List[str], count: int, hidden_size: int
-) -> List[str]:
+def _initial_states(builder: _NodeBuilder, data: str, states: List[str], count: int, hidden_size: int) -> List[str]:
     """Return the names of the initial states (count, batch, H), broadcast to the batch's size."""
     from onnx import helper
 
     batch = builder.add_slice(builder.add("Shape", data), 0, 1, 2)
-    shape = builder.add(
-        "Concat", builder.add_constant(count), batch, builder.add_constant(hidden_size), axis=0
-    )
+    shape = builder.add("Concat", builder.add_constant(count), batch, builder.add_constant(hidden_size), axis=0)
     one = helper.make_tensor(f"{builder.name}_one", 1, [1], [1.0])
     ones = builder.add("ConstantOfShape", shape, value=one)
     return [builder.add("Mul", state, ones) for state in states]
 
 
 def _layer_weights(
-    builder: _NodeBuilder,
-    weights: str,
-    kind: _RecurrentKind,
-    layer: int,
-    sizes: Tuple[int, int, int],
+    builder: _NodeBuilder, weights: str, kind: _RecurrentKind, layer: int, sizes: Tuple[int, int, int]
 ) -> List[str]:
     """Cut a layer's arrays out of ``weights``; return their names: for input, state and biases.
 
@@ -334,21 +301,15 @@ def _layer_weights(
     )  # a layer whose input is the output of the previous one
     # The offset is from the end, because the width of the first layer's input is unknown here.
     end_offset = layers * bias_size + (layers - 1 - layer) * later_layer_size
-    block = builder.add_slice(
-        weights, 0, 0 if layer == 0 else -end_offset - later_layer_size, -end_offset
-    )
+    block = builder.add_slice(weights, 0, 0 if layer == 0 else -end_offset - later_layer_size, -end_offset)
     all_weights = builder.add_reshape(block, directions, -1)
     order = builder.add_constant(*kind.order)
 
     def reorder_gates(array: str) -> str:
         by_gate = builder.add_reshape(array, directions, gates, hidden_size, -1)
-        return builder.add_reshape(
-            builder.add("Gather", by_gate, order, axis=1), directions, gates * hidden_size, -1
-        )
+        return builder.add_reshape(builder.add("Gather", by_gate, order, axis=1), directions, gates * hidden_size, -1)
 
-    biases = builder.add_slice(
-        weights, 0, (layer - layers) * bias_size, (layer + 1 - layers) * bias_size
-    )
+    biases = builder.add_slice(weights, 0, (layer - layers) * bias_size, (layer + 1 - layers) * bias_size)
     by_gate = builder.add_reshape(biases, directions, 2, gates, hidden_size)
     return [
         reorder_gates(builder.add_slice(all_weights, 1, 0, -state_size)),
@@ -358,11 +319,7 @@ def _layer_weights(
 
 
 def _add_layer(
-    builder: _NodeBuilder,
-    kind: _RecurrentKind,
-    inputs: List[str],
-    directions: int,
-    hidden_size: int,
+    builder: _NodeBuilder, kind: _RecurrentKind, inputs: List[str], directions: int, hidden_size: int
 ) -> List[str]:
     """Add a layer; return the names of its output (length, batch, directions x H) and final states.
 

@@ -22,9 +22,7 @@ BATCH = "batch"  # name of the axis with any length
 ALTERNATIVE_HINT = "give --export alone, which writes MXNet's own files, or another network"
 
 
-def to_onnx(
-    graph: mx.sym.Symbol, arrays: Mapping[str, nd.NDArray], image_shape: Tuple[int, ...], model: str
-) -> bytes:
+def to_onnx(graph: mx.sym.Symbol, arrays: Mapping[str, nd.NDArray], image_shape: Tuple[int, ...], model: str) -> bytes:
     """Convert a network to ONNX, and return the content of the ONNX file.
 
     The ONNX model maps float32 images (batch, C, H, W), named INPUT, to scores (batch, classes),
@@ -64,9 +62,7 @@ def to_onnx(
         onnx.checker.check_model(onnx_model)
     except onnx.checker.ValidationError as error:
         reason = " ".join(str(error).split())
-        raise ModelError(
-            f"--export onnx: {model} makes no valid ONNX model ({reason}): {ALTERNATIVE_HINT}"
-        ) from None
+        raise ModelError(f"--export onnx: {model} makes no valid ONNX model ({reason}): {ALTERNATIVE_HINT}") from None
     return bytes(onnx_model.SerializeToString())
 
 
@@ -77,9 +73,7 @@ def _resolve_reshape_codes(graph: mx.sym.Symbol, image_shape: Tuple[int, ...]) -
     axis of the output is the batch.
     """
 
-    def choose(
-        node: Node, inputs: List[Optional[Shape]], output: Optional[Shape]
-    ) -> Optional[Replacement]:
+    def choose(node: Node, inputs: List[Optional[Shape]], output: Optional[Shape]) -> Optional[Replacement]:
         codes = re.search("-[2-9]", node.get("attrs", {}).get("shape", ""))
         if node["op"] != "Reshape" or not codes or output is None or output[0] != 1:
             return None
@@ -139,8 +133,7 @@ class Agreement(NamedTuple):
         images``.
         """
         return (
-            f"model.onnx gives MXNet's scores to {self.difference:.1e} of the largest, "
-            f"on {self.images:,} test images"
+            f"model.onnx gives MXNet's scores to {self.difference:.1e} of the largest, on {self.images:,} test images"
         )
 
 
@@ -170,9 +163,7 @@ def check_onnx(
     parts = np.split(images, ends[:-1])
     expected = np.concatenate(list(_mxnet_scores(graph, arrays, parts)))
     onnx_scores = _onnx_scores(file, parts)
-    if [scores.shape for scores in onnx_scores] != [
-        (len(part), expected.shape[1]) for part in parts
-    ]:
+    if [scores.shape for scores in onnx_scores] != [(len(part), expected.shape[1]) for part in parts]:
         shapes = ", ".join(str(scores.shape) for scores in onnx_scores)
         raise RunError(f"the ONNX model gives scores of shape {shapes} for {len(images)} images")
     difference = _relative_difference(np.concatenate(onnx_scores), expected)
@@ -196,9 +187,7 @@ def _onnx_scores(file: Union[Path, bytes], parts: Sequence[Images]) -> List[Any]
     options.intra_op_num_threads = available_cores()
     try:
         session = onnxruntime.InferenceSession(
-            file if isinstance(file, bytes) else str(file),
-            options,
-            providers=["CPUExecutionProvider"],
+            file if isinstance(file, bytes) else str(file), options, providers=["CPUExecutionProvider"]
         )
         return [session.run([OUTPUT], {INPUT: part})[0] for part in parts]
     except Exception as error:  # its exceptions have no other common base class
@@ -207,10 +196,7 @@ def _onnx_scores(file: Union[Path, bytes], parts: Sequence[Images]) -> List[Any]
 
 
 def _mxnet_scores(
-    graph: mx.sym.Symbol,
-    arrays: Mapping[str, nd.NDArray],
-    parts: Sequence[Images],
-    dtype: str = "float32",
+    graph: mx.sym.Symbol, arrays: Mapping[str, nd.NDArray], parts: Sequence[Images], dtype: str = "float32"
 ) -> Iterator[Any]:
     """Yield the scores (n, classes) of each part, computed by MXNet."""
     values = {name: array.astype(dtype, copy=False) for name, array in arrays.items()}
@@ -227,11 +213,7 @@ def _relative_difference(scores: Any, others: Any) -> float:
 
 
 def compute_outputs(
-    graph: mx.sym.Symbol,
-    arrays: Mapping[str, nd.NDArray],
-    name: str,
-    images: nd.NDArray,
-    is_train: bool = False,
+    graph: mx.sym.Symbol, arrays: Mapping[str, nd.NDArray], name: str, images: nd.NDArray, is_train: bool = False
 ) -> List[nd.NDArray]:
     """Compute the outputs of ``graph`` for images with MXNet on the CPU, operator by operator.
 
@@ -243,17 +225,11 @@ def compute_outputs(
     not change. ``is_train``: whether to compute as in training.
     """
     plain = convert_odd_concatenations(graph, {name: images.shape})
-    arguments = {
-        variable: arrays[variable] for variable in plain.list_arguments() if variable != name
-    }
+    arguments = {variable: arrays[variable] for variable in plain.list_arguments() if variable != name}
     states = {variable: arrays[variable].copy() for variable in plain.list_auxiliary_states()}
-    with_gradient = next(
-        reversed(list(arguments)), name
-    )  # the last argument, whose gradient takes the least memory
+    with_gradient = next(reversed(list(arguments)), name)  # the last argument, whose gradient takes the least memory
     values = {name: images, **arguments}
     grad_req = {**dict.fromkeys(values, "null"), with_gradient: "write"}
-    executor = plain.bind(
-        mx.cpu(), values, {with_gradient: nd.zeros_like(values[with_gradient])}, grad_req, states
-    )
+    executor = plain.bind(mx.cpu(), values, {with_gradient: nd.zeros_like(values[with_gradient])}, grad_req, states)
     results: List[nd.NDArray] = executor.forward(is_train=is_train)
     return results

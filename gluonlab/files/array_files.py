@@ -53,9 +53,7 @@ def save_arrays(path: Path, arrays: Mapping[str, nd.NDArray], remedy: str = DEFA
 
     Raises OutputError with ``remedy``, and keeps an old file, if writing fails.
     """
-    with raise_output_errors(path, remedy), atomic_path(path) as temporary, temporary.open(
-        "wb"
-    ) as file:
+    with raise_output_errors(path, remedy), atomic_path(path) as temporary, temporary.open("wb") as file:
         write_arrays(file, arrays)
 
 

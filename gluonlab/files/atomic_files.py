@@ -315,13 +315,9 @@ def check_file(option: str, path: Path) -> None:
 
 def _check_parent(option: str, path: Path, has_folder: bool) -> None:
     if not has_folder:
-        raise OutputError(
-            f"{option} {path}: there is no folder {path.parent}: make it, or choose another place"
-        )
+        raise OutputError(f"{option} {path}: there is no folder {path.parent}: make it, or choose another place")
     if not os.access(path.parent, os.W_OK | os.X_OK):
-        raise OutputError(
-            f"{option} {path}: the folder {path.parent} is not writable: choose another place"
-        )
+        raise OutputError(f"{option} {path}: the folder {path.parent} is not writable: choose another place")
 
 
 @contextmanager

@@ -62,18 +62,12 @@ def peer_pairs(ctxs: Sequence[Any]) -> List[Pair]:
     if len(numbers) < 2 or not mxnet_setup.is_peer_access_allowed():
         return []
     cuda = _cuda_library()
-    return [
-        (a, b)
-        for a, b in combinations(numbers, 2)
-        if _can_access(cuda, a, b) and _can_access(cuda, b, a)
-    ]
+    return [(a, b) for a, b in combinations(numbers, 2) if _can_access(cuda, a, b) and _can_access(cuda, b, a)]
 
 
 def describe_peer_access(ctxs: Sequence[Any]) -> str:
     """Return one line about direct copies between ``ctxs``, or "" for fewer than two GPUs."""
-    return format_peer_access(
-        gpu_numbers(ctxs), peer_pairs(ctxs), mxnet_setup.is_peer_access_allowed()
-    )
+    return format_peer_access(gpu_numbers(ctxs), peer_pairs(ctxs), mxnet_setup.is_peer_access_allowed())
 
 
 def format_peer_access(numbers: Sequence[int], pairs: Sequence[Pair], enabled: bool = True) -> str:
@@ -94,10 +88,7 @@ def format_peer_access(numbers: Sequence[int], pairs: Sequence[Pair], enabled: b
     if len(pairs) == count:
         return f"copies between GPUs are direct, {count} of {count} pairs"
     direct = " ".join(f"{a}-{b}" for a, b in sorted(pairs))
-    return (
-        f"copies between GPUs are direct for {len(pairs)} of {count} pairs, {direct}; "
-        "the others go through the host"
-    )
+    return f"copies between GPUs are direct for {len(pairs)} of {count} pairs, {direct}; the others go through the host"
 
 
 def pci_bus_ids(ctxs: Sequence[Any]) -> List[str]:
@@ -149,9 +140,7 @@ def _restore_device(cuda: Any) -> Iterator[None]:
 # PTX that a driver could compile.
 SUPPORTED_CAPABILITIES = ((5, 0), (6, 0), (7, 0), (8, 0), (8, 6))
 CPU_DEVICES = "CPU devices: --devices 'cpu*2'"
-GPU_CHOICES = (
-    f"a V100, T4, RTX 20 or 30, A100, A10G or L4 (ml.g4dn, ml.g5, ml.g6, ml.p4d), or {CPU_DEVICES}"
-)
+GPU_CHOICES = f"a V100, T4, RTX 20 or 30, A100, A10G or L4 (ml.g4dn, ml.g5, ml.g6, ml.p4d), or {CPU_DEVICES}"
 MAJOR, MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_*
 
 
@@ -197,20 +186,14 @@ def describe_unsupported(numbers: Sequence[int], count: int) -> str:
     ``numbers``: MXNet's numbers of the GPUs. ``count``: the number of GPUs that CUDA shows.
     """
     models = {number: gpu_model(number) for number in numbers}
-    unsupported = {
-        number: model
-        for number, model in models.items()
-        if model and not is_supported(model.capability)
-    }
+    unsupported = {number: model for number, model in models.items() if model and not is_supported(model.capability)}
     if not unsupported:
         return ""
     first = next(iter(unsupported.values()))
     same_model = [number for number, model in unsupported.items() if model == first]
     usable = [number for number in range(count) if number not in unsupported and _is_usable(number)]
     supported = ", ".join(sm_name(code) for code in SUPPORTED_CAPABILITIES)
-    cure = (
-        f"{_join_names(usable, 'or')} of this machine, or {CPU_DEVICES}" if usable else GPU_CHOICES
-    )
+    cure = f"{_join_names(usable, 'or')} of this machine, or {CPU_DEVICES}" if usable else GPU_CHOICES
     verb = "is" if len(same_model) == 1 else "are each"
     subject = f"{_join_names(same_model, 'and')} {verb} {_article(first.name)} {first}"
     return f"{subject}, and mxnet-cu112 1.9.1 has code only for {supported}: use {cure}"

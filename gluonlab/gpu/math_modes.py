@@ -42,9 +42,7 @@ class Arithmetic(NamedTuple):
 
 
 _current_arithmetic: Optional[Arithmetic] = None  # of this process, once it has used GPUs
-_exported_values: Dict[
-    str, Optional[str]
-] = {}  # what the variables were before they were first changed
+_exported_values: Dict[str, Optional[str]] = {}  # what the variables were before they were first changed
 
 
 def resolve_arithmetic(deterministic: bool = False, tf32: Optional[bool] = None) -> Arithmetic:
@@ -53,13 +51,10 @@ def resolve_arithmetic(deterministic: bool = False, tf32: Optional[bool] = None)
     If ``tf32`` is None, NVIDIA_TF32_OVERRIDE decides. TF32 is off if the variable is not exported.
     """
     exported = {
-        name: _exported_values.get(name, os.environ.get(name))
-        for name in mxnet_setup.DETERMINISTIC_ENVIRONMENT
+        name: _exported_values.get(name, os.environ.get(name)) for name in mxnet_setup.DETERMINISTIC_ENVIRONMENT
     }
     if tf32 is None:
-        allowed = _exported_values.get(
-            mxnet_setup.TF32_VARIABLE, os.environ.get(mxnet_setup.TF32_VARIABLE)
-        )
+        allowed = _exported_values.get(mxnet_setup.TF32_VARIABLE, os.environ.get(mxnet_setup.TF32_VARIABLE))
         tf32 = allowed not in (None, "0")
     return Arithmetic(deterministic or exported == mxnet_setup.DETERMINISTIC_ENVIRONMENT, tf32)
 
@@ -72,8 +67,7 @@ def check_arithmetic(requested: Arithmetic, ctxs: Sequence[Any]) -> None:
         how = "in TF32" if _current_arithmetic.tf32 else "without TF32"
         option = "--tf32" if requested.tf32 else "--no-tf32"
         raise ConfigError(
-            f"{option}: this process has computed on GPUs {how}, which cannot change any more: "
-            "start a new process"
+            f"{option}: this process has computed on GPUs {how}, which cannot change any more: start a new process"
         )
     if requested.deterministic and not _current_arithmetic.deterministic:
         raise ConfigError(
@@ -93,11 +87,7 @@ def use_arithmetic(requested: Arithmetic, ctxs: Sequence[Any]) -> None:
     check_arithmetic(requested, ctxs)
     if not _has_gpu(ctxs):
         return
-    if (
-        _current_arithmetic is not None
-        and _current_arithmetic.deterministic
-        and not requested.deterministic
-    ):
+    if _current_arithmetic is not None and _current_arithmetic.deterministic and not requested.deterministic:
         message = "convolutions that ran with --deterministic keep those algorithms, maybe slower"
         warn(message)
     variables = (*mxnet_setup.DETERMINISTIC_ENVIRONMENT, mxnet_setup.TF32_VARIABLE)
@@ -127,9 +117,7 @@ def _silence_tuning_message(ctx: Any) -> None:
     from mxnet import nd
 
     one = nd.ones((1, 1, 1, 1), ctx=ctx)
-    nd.Convolution(
-        one, one, kernel=(1, 1), num_filter=1, no_bias=True, cudnn_tune="off"
-    ).wait_to_read()
+    nd.Convolution(one, one, kernel=(1, 1), num_filter=1, no_bias=True, cudnn_tune="off").wait_to_read()
 
 
 def _has_gpu(ctxs: Sequence[Any]) -> bool:

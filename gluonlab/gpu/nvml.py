@@ -194,9 +194,7 @@ def _process_name(pynvml: Any, pid: int) -> str:
     return words[0].rpartition("/")[2]
 
 
-def _count_nvlinks(
-    pynvml: Any, handles: Dict[int, Any], indices: Dict[str, int]
-) -> Tuple[Dict[Pair, int], List[int]]:
+def _count_nvlinks(pynvml: Any, handles: Dict[int, Any], indices: Dict[str, int]) -> Tuple[Dict[Pair, int], List[int]]:
     """Return the number of NVLinks of each pair of GPUs, and the GPUs with links to NVSwitches.
 
     ``handles``: GPU's number -> NVML's handle. ``indices``: PCI bus id -> GPU's number.
@@ -308,15 +306,11 @@ def _find_gpu(gpus: Sequence[NvmlGpu], word: str) -> Optional[NvmlGpu]:
         word = word[len("MIG-") :].partition("/")[0]
     if not word.startswith(("GPU-", "MIG-")):
         return None
-    matches = [
-        gpu for gpu in gpus if any(uuid.startswith(word) for uuid in (gpu.uuid, *(gpu.parts or ())))
-    ]
+    matches = [gpu for gpu in gpus if any(uuid.startswith(word) for uuid in (gpu.uuid, *(gpu.parts or ())))]
     return matches[0] if len(matches) == 1 else None
 
 
-def sort_in_cuda_order(
-    gpus: Sequence[NvmlGpu], environ: Mapping[str, str] = os.environ
-) -> List[NvmlGpu]:
+def sort_in_cuda_order(gpus: Sequence[NvmlGpu], environ: Mapping[str, str] = os.environ) -> List[NvmlGpu]:
     """Sort GPUs in CUDA's order, which is fastest first by default.
 
     A GPU of higher compute capability counts as faster.

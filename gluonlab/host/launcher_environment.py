@@ -216,9 +216,7 @@ def read_lsf_hosts(environ: Mapping[str, str]) -> Tuple[str, List[HostSlots]]:
         if len(words) % 2:
             raise _host_list_error(environ["LSB_MCPU_HOSTS"], "LSB_MCPU_HOSTS")
         pairs = zip(words[::2], words[1::2])
-        host_slots = [
-            HostSlots(host, _parse_slots(count, "LSB_MCPU_HOSTS")) for host, count in pairs
-        ]
+        host_slots = [HostSlots(host, _parse_slots(count, "LSB_MCPU_HOSTS")) for host, count in pairs]
         return "LSB_MCPU_HOSTS", _check_host_slots(host_slots, "LSB_MCPU_HOSTS")
     if environ.get("LSB_DJOB_HOSTFILE"):
         file = environ["LSB_DJOB_HOSTFILE"]
@@ -229,9 +227,7 @@ def read_lsf_hosts(environ: Mapping[str, str]) -> Tuple[str, List[HostSlots]]:
                 f"LSB_DJOB_HOSTFILE={file}, which names the job's hosts, cannot be read ({error}): "
                 "give the hosts with --hosts"
             ) from None
-        return "LSB_DJOB_HOSTFILE", _check_host_slots(
-            [HostSlots(host, 1) for host in lines], "LSB_DJOB_HOSTFILE"
-        )
+        return "LSB_DJOB_HOSTFILE", _check_host_slots([HostSlots(host, 1) for host in lines], "LSB_DJOB_HOSTFILE")
     hosts = environ.get("LSB_HOSTS", "").split()
     slots = _check_host_slots([HostSlots(host, 1) for host in hosts], "LSB_HOSTS")
     return ("LSB_HOSTS" if hosts else ""), slots
@@ -279,8 +275,7 @@ def _check_host_slots(hosts: List[HostSlots], variable: str) -> List[HostSlots]:
 def _parse_slots(text: str, variable: str) -> int:
     if re.fullmatch(r"[0-9]{1,5}", text) is None or not 1 <= int(text) <= MAX_SLOTS_PER_HOST:
         raise ConfigError(
-            f"{variable} gives a host {text!r} slots: "
-            f"a number from 1 to {MAX_SLOTS_PER_HOST} is possible"
+            f"{variable} gives a host {text!r} slots: a number from 1 to {MAX_SLOTS_PER_HOST} is possible"
         )
     return int(text)
 
@@ -316,9 +311,7 @@ def sagemaker_instance_type() -> Optional[str]:
     name = os.environ.get(INSTANCE_TYPE_VARIABLE)
     if name is None:
         try:
-            name = json.loads(os.environ.get(RESOURCE_CONFIG_VARIABLE, "{}"))[
-                "current_instance_type"
-            ]
+            name = json.loads(os.environ.get(RESOURCE_CONFIG_VARIABLE, "{}"))["current_instance_type"]
         except (ValueError, KeyError, TypeError):
             return None
     return name if isinstance(name, str) and name.startswith("ml.") else None
@@ -335,6 +328,4 @@ def instance_has_local_disk(instance: str) -> bool:
     AWS creates no volume for these machines, so it ignores the size of a volume and refuses an
     encryption key for a volume.
     """
-    return bool(DISK_INSTANCE_PATTERN.match(instance)) and not DISKLESS_INSTANCE_PATTERN.match(
-        instance
-    )
+    return bool(DISK_INSTANCE_PATTERN.match(instance)) and not DISKLESS_INSTANCE_PATTERN.match(instance)

@@ -46,8 +46,7 @@ OUT_OF_MEMORY_MESSAGES = (
 GPU_WORDS = ("cuda", "gpu", "cudnn", "cublas")
 NO_THREAD_MESSAGES = ("can't start new thread", "Resource temporarily unavailable")
 MEMORY_ADVICE = (
-    "choose a smaller --batch-size or more --microbatches, or look with --find-batch-size BYTES "
-    "for what fits"
+    "choose a smaller --batch-size or more --microbatches, or look with --find-batch-size BYTES for what fits"
 )
 
 
@@ -67,14 +66,8 @@ def explain_exhausted_resource(error: BaseException) -> Optional[NoMemoryError]:
         )
     # Python raises SystemError if there is too little memory to create a MemoryError.
     is_memoryless = isinstance(error, SystemError) and memory_limit() is not None
-    if (
-        is_memoryless
-        or number == errno.ENOMEM
-        or any(words in text for words in OUT_OF_MEMORY_MESSAGES)
-    ):
-        return NoMemoryError(
-            f"there is not enough memory: {_describe_memory_limit(text)}; {memory_advice()}"
-        )
+    if is_memoryless or number == errno.ENOMEM or any(words in text for words in OUT_OF_MEMORY_MESSAGES):
+        return NoMemoryError(f"there is not enough memory: {_describe_memory_limit(text)}; {memory_advice()}")
     return None
 
 
@@ -91,9 +84,7 @@ def _describe_memory_limit(text: str) -> str:
     if limit is not None:
         return limit
     memory = available_memory()
-    return (
-        "the machine's is used up" if memory is None else f"{memory.where} has {_mib(memory.total)}"
-    )
+    return "the machine's is used up" if memory is None else f"{memory.where} has {_mib(memory.total)}"
 
 
 def memory_advice() -> str:
@@ -119,9 +110,7 @@ def _mib(count: int) -> str:
 # --- The last line of a process that C++ aborts
 
 SET_TERMINATE = "_ZSt13set_terminatePFvvE"  # std::set_terminate
-FULL_BUFFERING = (
-    0  # _IOFBF of stdio.h: a stream is written when its buffer is full, or when it is flushed
-)
+FULL_BUFFERING = 0  # _IOFBF of stdio.h: a stream is written when its buffer is full, or when it is flushed
 MAX_FAILING_THREADS = 16  # number of threads that may fail at once; each uses up a registration
 MAX_IMPORT_CPU_S = 20.0  # limit of processor time in seconds; MXNet's import takes 1 to 2 seconds
 _kept_buffers: List[Any] = []  # buffers that C uses as long as this process lives

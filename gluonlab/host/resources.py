@@ -15,9 +15,7 @@ from typing import Iterator, List, Mapping, NamedTuple, Optional, Set, Tuple
 PROC, CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
 
 
-def control_groups(
-    controller: str, proc: Path = PROC, cgroups: Path = CGROUPS
-) -> Iterator[Tuple[int, Path]]:
+def control_groups(controller: str, proc: Path = PROC, cgroups: Path = CGROUPS) -> Iterator[Tuple[int, Path]]:
     """Yield (version, folder) of every control group of this process, for versions 2 and 1.
 
     A process belongs to a group and to all groups above it. In a container its own group is the
@@ -28,11 +26,7 @@ def control_groups(
         proc: the folder /proc
         cgroups: the folder /sys/fs/cgroup
     """
-    for line in [
-        "0::/",
-        f":{controller}:/",
-        *read_kernel_file(proc / "self" / "cgroup").split("\n"),
-    ]:
+    for line in ["0::/", f":{controller}:/", *read_kernel_file(proc / "self" / "cgroup").split("\n")]:
         _, controllers, path = [*line.split(":", 2), "", ""][:3]
         if controllers == "":
             version, root = 2, cgroups
@@ -74,9 +68,7 @@ def _physical_cores(cpus: Set[int]) -> Set[Tuple[str, str]]:
     for cpu in cpus:
         topology = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology")
         try:
-            cores.add(
-                ((topology / "physical_package_id").read_text(), (topology / "core_id").read_text())
-            )
+            cores.add(((topology / "physical_package_id").read_text(), (topology / "core_id").read_text()))
         except OSError:  # no topology in this container: count every CPU as a core
             cores.add(("", str(cpu)))
     return cores
@@ -126,9 +118,7 @@ def instruction_set(environment: Mapping[str, str] = os.environ, proc: Path = PR
     """
     flags = cpu_flags(proc)
     names = list(INSTRUCTION_SETS)
-    allowed = names[
-        names.index(WIDEST_BY_LIMIT.get(environment.get(ISA_LIMIT_VARIABLE, ""), names[0])) :
-    ]
+    allowed = names[names.index(WIDEST_BY_LIMIT.get(environment.get(ISA_LIMIT_VARIABLE, ""), names[0])) :]
     for name in allowed:
         if all(flag in flags for flag in INSTRUCTION_SETS[name]):
             return name
@@ -220,11 +210,7 @@ def child_pids(pid: int, proc: Path = PROC) -> List[int]:
     """Return the pids of a process's running children."""
     processes = [folder for folder in proc.iterdir() if folder.name.isdigit()]
     parent = re.compile(rf"^PPid:\s+{pid}$", re.M)
-    return [
-        int(folder.name)
-        for folder in processes
-        if parent.search(read_kernel_file(folder / "status"))
-    ]
+    return [int(folder.name) for folder in processes if parent.search(read_kernel_file(folder / "status"))]
 
 
 def _memory_limits(proc: Path, cgroups: Path) -> Iterator[Tuple[int, int]]:
@@ -234,14 +220,9 @@ def _memory_limits(proc: Path, cgroups: Path) -> Iterator[Tuple[int, int]]:
     """
     for version, folder in control_groups("memory", proc, cgroups):
         limit, used, cached = _MEMORY_FILES[version]
-        limit_text, used_text = (
-            read_kernel_file(folder / limit).strip(),
-            read_kernel_file(folder / used).strip(),
-        )
+        limit_text, used_text = (read_kernel_file(folder / limit).strip(), read_kernel_file(folder / used).strip())
         if limit_text.isdigit() and used_text.isdigit():  # the limit may be "max"
-            reclaimable = re.search(
-                rf"^{cached} (\d+)$", read_kernel_file(folder / "memory.stat"), re.M
-            )
+            reclaimable = re.search(rf"^{cached} (\d+)$", read_kernel_file(folder / "memory.stat"), re.M)
             yield int(limit_text), int(used_text) - (int(reclaimable[1]) if reclaimable else 0)
 
 

@@ -23,17 +23,7 @@ import sys
 import threading
 import time
 from contextlib import contextmanager, nullcontext, suppress
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    Callable,
-    ContextManager,
-    Dict,
-    Iterator,
-    List,
-    Optional,
-    Type,
-)
+from typing import TYPE_CHECKING, Any, Callable, ContextManager, Dict, Iterator, List, Optional, Type
 
 from gluonlab.host.command_start import exit_immediately, is_command_starting
 
@@ -93,18 +83,14 @@ def delayed_signals() -> Iterator[None]:
     """
     handlers: Dict[int, Any] = {}
     is_main = threading.current_thread() is threading.main_thread()
-    for number in (
-        EXCEPTION_BY_SIGNAL if is_main and not is_command_starting() else ()
-    ):  # quietly: ends at once
+    for number in EXCEPTION_BY_SIGNAL if is_main and not is_command_starting() else ():  # quietly: ends at once
         handler = signal.getsignal(number)
         if callable(handler) and handler not in (_delay_signal, exit_immediately):
             handlers[number] = signal.signal(number, _delay_signal)
     try:
         yield
     finally:
-        _restore_handlers(
-            {n: h for n, h in handlers.items() if signal.getsignal(n) is _delay_signal}
-        )
+        _restore_handlers({n: h for n, h in handlers.items() if signal.getsignal(n) is _delay_signal})
         if handlers and _delayed:
             # A handler called here would still raise its exception within the import statement. So
             # another thread sends the signals again, after RESEND_DELAY_S.
@@ -406,9 +392,7 @@ def _shorten_openblas_spin() -> Iterator[None]:
 class _DelayingFinder:
     """Finder of modules in EXTENSION_PACKAGES that delays signals while they are loaded."""
 
-    def find_spec(
-        self, name: str, path: Any = None, target: Any = None
-    ) -> "importlib.machinery.ModuleSpec | None":
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> "importlib.machinery.ModuleSpec | None":
         if name.partition(".")[0] not in EXTENSION_PACKAGES or (
             signal.getsignal(signal.SIGINT) is _delay_signal and name != "numpy"
         ):
@@ -423,9 +407,7 @@ class _DelayingFinder:
         return spec
 
 
-def _wrap_in_context(
-    block: Callable[[], ContextManager[None]], step: Callable[[Any], Any]
-) -> Callable[[Any], Any]:
+def _wrap_in_context(block: Callable[[], ContextManager[None]], step: Callable[[Any], Any]) -> Callable[[Any], Any]:
     def load(argument: Any) -> Any:
         with block():
             return step(argument)

@@ -197,19 +197,12 @@ def make_picture_split(
             f"the run's images are {'x'.join(map(str, shape))}, and pictures become squares in "
             "grey or three colours: give arrays of that shape, in Python, to load_run(RUN).predict"
         )
-    count = min(
-        decoders or min(cores_per_process(), MAX_DECODERS), -(-len(pictures) // REQUEST_IMAGES)
-    )
+    count = min(decoders or min(cores_per_process(), MAX_DECODERS), -(-len(pictures) // REQUEST_IMAGES))
     pool, errors = DecoderPool(width, count, resizer), {}
     if skip_bad:
         paths = [picture.path for picture in pictures]
         for chunk, (_, chunk_errors) in enumerate(pool.decode_in_chunks(paths, CHUNK_IMAGES)):
-            errors.update(
-                {
-                    chunk * CHUNK_IMAGES + position: reason
-                    for position, reason in chunk_errors.items()
-                }
-            )
+            errors.update({chunk * CHUNK_IMAGES + position: reason for position, reason in chunk_errors.items()})
     readable = [picture for position, picture in enumerate(pictures) if position not in errors]
     reasons = [_replace_paths(reason, pictures) for _, reason in sorted(errors.items())]
     if not readable:

@@ -6,20 +6,7 @@ import dataclasses
 import os
 from collections import deque
 from pathlib import Path
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    Callable,
-    Deque,
-    Dict,
-    Iterator,
-    List,
-    Mapping,
-    Optional,
-    Sequence,
-    Tuple,
-    Union,
-)
+from typing import TYPE_CHECKING, Any, Callable, Deque, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
@@ -30,12 +17,7 @@ from gluonlab.data.sets.gluon_datasets import resolve_dataset
 from gluonlab.engine.nd_and_np_arrays import convert_network_for_user, nd_semantics
 from gluonlab.errors import ConfigError, DataError, RunError, warn
 from gluonlab.host.signals import exit_if_stuck
-from gluonlab.inference.input_images import (
-    Picture,
-    find_pictures,
-    make_picture_split,
-    name_pictures_in_errors,
-)
+from gluonlab.inference.input_images import Picture, find_pictures, make_picture_split, name_pictures_in_errors
 from gluonlab.inference.predictions import Mistake, Mistakes, PredictedBatch, Predictions
 from gluonlab.kvstores.process_groups import SINGLE_PROCESS
 from gluonlab.parallel.strategy import Strategy
@@ -54,11 +36,7 @@ from gluonlab.training.evaluate_run import (
 )
 from gluonlab.training.parallel_options import make_split
 from gluonlab.training.plan import Plan, apply_recipe, find_devices, load_data
-from gluonlab.training.user_components import (
-    UserComponents,
-    check_same_user_components,
-    make_user_components,
-)
+from gluonlab.training.user_components import UserComponents, check_same_user_components, make_user_components
 from gluonlab.training.user_metrics import DeviceScores, GatheredScores
 
 if TYPE_CHECKING:
@@ -66,15 +44,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 # The settings that affect a prediction.
-PREDICTION_SETTINGS = (
-    "gpus",
-    "devices",
-    "threads",
-    "batch_size",
-    "data_dir",
-    "decoders",
-    "skip_bad",
-)
+PREDICTION_SETTINGS = ("gpus", "devices", "threads", "batch_size", "data_dir", "decoders", "skip_bad")
 CALL_HINT = "to gluonlab.load_run"
 Images = Union[str, "os.PathLike[str]", Sequence[Any], "NDArray[Any]"]
 
@@ -109,9 +79,7 @@ class LoadedRun:
     @nd_semantics()
     @exit_if_stuck()
     @rename_argument("saw", "on_batch")
-    def predict(
-        self, images: Images, on_batch: Callable[[PredictedBatch], Any] = ignore_batch
-    ) -> Predictions:
+    def predict(self, images: Images, on_batch: Callable[[PredictedBatch], Any] = ignore_batch) -> Predictions:
         """Predict the classes of images, with probabilities.
 
         Args:
@@ -136,9 +104,7 @@ class LoadedRun:
             pictures = _resolve_pictures(inputs)
             if not pictures:
                 raise DataError("there are no images: give files, folders, or an array of bytes")
-            split, pictures, errors = make_picture_split(
-                pictures, self.image_shape, **self._decoding
-            )
+            split, pictures, errors = make_picture_split(pictures, self.image_shape, **self._decoding)
             if errors:
                 message = f"{len(errors)} of {len(pictures) + len(errors)} pictures are left out"
                 warn(f"{message}: {errors[0]}")
@@ -173,9 +139,7 @@ class LoadedRun:
         begin = 0
         for predictions, pixels, true_labels in self._predict_batches(data.test, names):
             for position in np.flatnonzero(predictions.labels != true_labels):
-                prediction = Predictions(
-                    self.classes, (), predictions.scores[position : position + 1]
-                )
+                prediction = Predictions(self.classes, (), predictions.scores[position : position + 1])
                 [[guess]] = prediction.top(1)
                 index, label = begin + int(position), self.classes[true_labels[position]]
                 file = paths[index] if paths else None
@@ -205,17 +169,13 @@ class LoadedRun:
         queued: Deque[Tuple[Sequence[str], GatheredScores, List[DeviceScores], Any, Any]] = deque()
         begin = 0
         for batch in evaluation_loader(plan, self._strategy.inputs):
-            pixels, true_labels = (
-                np.concatenate([part.asnumpy() for part in parts]) for parts in batch
-            )
+            pixels, true_labels = (np.concatenate([part.asnumpy() for part in parts]) for parts in batch)
             parts = [
                 # Copies, which can be read as soon as this part is computed.
                 (device, scores.copy(), labels.copy())
                 for device, _, scores, labels in self._strategy.score(batch)
             ]
-            queued.append(
-                (names[begin : begin + batch.size], GatheredScores(), parts, pixels, true_labels)
-            )
+            queued.append((names[begin : begin + batch.size], GatheredScores(), parts, pixels, true_labels))
             begin += batch.size
             if len(queued) > BATCHES_AHEAD:
                 yield self._gather_predictions(*queued.popleft())
@@ -223,12 +183,7 @@ class LoadedRun:
             yield self._gather_predictions(*pending)
 
     def _gather_predictions(
-        self,
-        names: Sequence[str],
-        gathered: GatheredScores,
-        parts: List[DeviceScores],
-        pixels: Any,
-        true_labels: Any,
+        self, names: Sequence[str], gathered: GatheredScores, parts: List[DeviceScores], pixels: Any, true_labels: Any
     ) -> PredictedBatch:
         """Wait for the scores of a batch, and return it with its predictions.
 
@@ -241,9 +196,7 @@ class LoadedRun:
         has_best_class = (scores < np.inf).all(axis=1) & (scores > -np.inf).any(axis=1)
         if not has_best_class.all():
             name = names[int(np.flatnonzero(~has_best_class)[0])]
-            raise RunError(
-                f"the scores of {self.folder} for {name} are not finite: {DIVERGED_HINT}"
-            )
+            raise RunError(f"the scores of {self.folder} for {name} are not finite: {DIVERGED_HINT}")
         return PredictedBatch(Predictions(self.classes, tuple(names), scores), pixels, true_labels)
 
     def _split_from_array(self, images: Any) -> ArraySplit:
@@ -273,9 +226,7 @@ class LoadedRun:
         return f", by {conversions[shape]}" if conversions.get(shape) else ""
 
 
-def load_run(
-    path: "str | os.PathLike[str]", *, net: Any = None, data: Any = None, **settings: Any
-) -> LoadedRun:
+def load_run(path: "str | os.PathLike[str]", *, net: Any = None, data: Any = None, **settings: Any) -> LoadedRun:
     """Load the network of a finished run, with its parameters.
 
     Args:
@@ -298,9 +249,7 @@ def load_run(
         return _load_run(path, net, dataset, settings)
 
 
-def _load_run(
-    path: "str | os.PathLike[str]", net: Any, data: Optional[Dataset], settings: Dict[str, Any]
-) -> LoadedRun:
+def _load_run(path: "str | os.PathLike[str]", net: Any, data: Optional[Dataset], settings: Dict[str, Any]) -> LoadedRun:
     """Load a run, see `load_run`. ``data``: the data set that the user passed, if any."""
     for name in settings:
         if name not in PREDICTION_SETTINGS:
@@ -308,23 +257,15 @@ def _load_run(
             raise ConfigError(f"{option_name(name)} has no effect on predictions: give {allowed}")
     run, components = _read_description(path), make_user_components(net)
     recorded = run.used.get("own")
-    recorded_net = (
-        {"own": {"net": recorded["net"]}}
-        if isinstance(recorded, dict) and "net" in recorded
-        else {}
-    )
+    recorded_net = {"own": {"net": recorded["net"]}} if isinstance(recorded, dict) and "net" in recorded else {}
     check_same_user_components(str(run.folder), CALL_HINT, recorded_net, components.settings(None))
     config = evaluation_config(run, settings)
 
     def test_images() -> Dataset:
-        check_same_user_components(
-            str(run.folder), CALL_HINT, run.used, _comparable_settings(run, components, data)
-        )
+        check_same_user_components(str(run.folder), CALL_HINT, run.used, _comparable_settings(run, components, data))
         # With 0 resident bytes, image files are decoded batch by batch, and their paths are known.
         prediction_config = config.replace(resident_bytes=0)
-        prediction_config = (
-            prediction_config if components.net is None else prediction_config.replace(model=None)
-        )
+        prediction_config = prediction_config if components.net is None else prediction_config.replace(model=None)
         test_data = data
         if test_data is None:
             resolved = apply_recipe(prediction_config, components=components)
@@ -355,9 +296,7 @@ def _load_run(
     return LoadedRun(run, plan, strategy, test_images, decoding)
 
 
-def _comparable_settings(
-    run: RunDescription, components: UserComponents, data: Optional[Dataset]
-) -> Any:
+def _comparable_settings(run: RunDescription, components: UserComponents, data: Optional[Dataset]) -> Any:
     """Return the settings of the user's network and data, and the recorded setting of the loss.
 
     Predictions do not use the loss, so the user need not pass it again.
@@ -372,9 +311,7 @@ def _comparable_settings(
 def _read_description(path: "str | os.PathLike[str]") -> RunDescription:
     """Read the description of a finished run. Raises ConfigError."""
     if not isinstance(path, (str, os.PathLike)):
-        raise ConfigError(
-            f"the folder of a run is a {type(path).__name__}: give its path, as result.run_dir is"
-        )
+        raise ConfigError(f"the folder of a run is a {type(path).__name__}: give its path, as result.run_dir is")
     try:
         return read_finished_run(Path(path))
     except DataError as error:
@@ -423,8 +360,7 @@ def _check_path(name: Any) -> str:
     if not isinstance(name, (str, os.PathLike)):
         if type(name).__module__.startswith("PIL."):
             raise DataError(
-                "an image is one of Pillow: give its file, or save it to one, which is decoded as "
-                "those of the run"
+                "an image is one of Pillow: give its file, or save it to one, which is decoded as those of the run"
             )
         if isinstance(name, (bytes, bytearray)):
             raise DataError("an image is bytes of a file: give the file itself")

@@ -154,9 +154,7 @@ class Tile(NamedTuple):
     lines: Sequence[Tuple[str, Color]]
 
 
-def write_sheet(
-    option: str, path: Path, title: str, tiles: Sequence[Tile], replace: bool = False
-) -> None:
+def write_sheet(option: str, path: Path, title: str, tiles: Sequence[Tile], replace: bool = False) -> None:
     """Write a contact sheet of the first MAX_PICTURES tiles to a new PNG. Raises OutputError.
 
     ``option``: the option that named the file, for messages. ``replace``: whether to overwrite an
@@ -174,15 +172,11 @@ def draw_sheet(title: str, tiles: Sequence[Tile]) -> Image.Image:
     text_font, title_font = _load_font(TEXT), _load_font(TITLE)
     max_lines = max(len(tile.lines) for tile in tiles)
     tile_width, tile_height = TILE_SIDE + GAP, TILE_SIDE + LINE * max_lines + GAP
-    columns = min(
-        len(tiles), max(4, math.ceil(math.sqrt(len(tiles) * tile_height / tile_width * 1.3)))
-    )
+    columns = min(len(tiles), max(4, math.ceil(math.sqrt(len(tiles) * tile_height / tile_width * 1.3))))
     rows, top = -(-len(tiles) // columns), MARGIN + 2 * LINE
     title = escape_unprintable(title)
     content_width = max(columns * tile_width - GAP, math.ceil(title_font.getlength(title)))
-    sheet = Image.new(
-        "RGB", (2 * MARGIN + content_width, top + rows * tile_height - GAP + MARGIN), "white"
-    )
+    sheet = Image.new("RGB", (2 * MARGIN + content_width, top + rows * tile_height - GAP + MARGIN), "white")
     draw = ImageDraw.Draw(sheet)
     draw.text((MARGIN, MARGIN), title, BLACK, title_font)
     for index, tile in enumerate(tiles):
@@ -192,9 +186,7 @@ def draw_sheet(title: str, tiles: Sequence[Tile]) -> Image.Image:
         sheet.paste(picture, (left + inset[0], tile_top + inset[1]))
         for number, (text, color) in enumerate(tile.lines):
             position = (left, tile_top + TILE_SIDE + 2 + number * LINE)
-            draw.text(
-                position, _shorten_to_tile(escape_unprintable(text), text_font), color, text_font
-            )
+            draw.text(position, _shorten_to_tile(escape_unprintable(text), text_font), color, text_font)
     return sheet
 
 
@@ -247,8 +239,7 @@ def predictions_as_text(predictions: Predictions, count: int) -> str:
     rows = _prediction_rows(predictions, count)
     per_image = min(count, len(predictions.classes))
     return _format_table(
-        PREDICTION_COLUMNS,
-        [("" if i % per_image else row[0], *row[1:]) for i, row in enumerate(rows)],
+        PREDICTION_COLUMNS, [("" if i % per_image else row[0], *row[1:]) for i, row in enumerate(rows)]
     )
 
 
@@ -267,10 +258,7 @@ def predictions_as_json(predictions: Predictions, count: int) -> List[Dict[str, 
 
 
 def _mistake_rows(mistakes: Mistakes) -> List[Tuple[str, str, str, float]]:
-    return [
-        (mistake_name(mistake), mistake.true, mistake.predicted, mistake.probability)
-        for mistake in mistakes.wrong
-    ]
+    return [(mistake_name(mistake), mistake.true, mistake.predicted, mistake.probability) for mistake in mistakes.wrong]
 
 
 def mistakes_as_text(mistakes: Mistakes) -> str:
@@ -281,10 +269,7 @@ def mistakes_as_text(mistakes: Mistakes) -> str:
 
 def mistakes_summary(mistakes: Mistakes) -> str:
     """Return ``12 of 360 test images of digits wrong, accuracy 0.9667``."""
-    count, name = (
-        f"{len(mistakes.wrong):,} of {mistakes.images:,}",
-        escape_unprintable(mistakes.dataset),
-    )
+    count, name = (f"{len(mistakes.wrong):,} of {mistakes.images:,}", escape_unprintable(mistakes.dataset))
     return f"{count} test images of {name} wrong, accuracy {mistakes.accuracy:.4f}"
 
 
@@ -317,9 +302,7 @@ def prediction_tile(name: str, best: ClassProbability, pixels: Any) -> Tile:
 
 def mistake_tiles(mistakes: Mistakes) -> List[Tile]:
     """Return the tiles of all mistakes, with the highest probability first."""
-    sorted_mistakes = sorted(
-        mistakes.wrong, key=lambda mistake: (-mistake.probability, mistake.number)
-    )
+    sorted_mistakes = sorted(mistakes.wrong, key=lambda mistake: (-mistake.probability, mistake.number))
     return [
         Tile(
             mistake.pixels,
@@ -337,14 +320,9 @@ def mistake_tiles(mistakes: Mistakes) -> List[Tile]:
 def _format_table(heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     """Format rows of texts with a probability in the last column."""
     texts = [[*row[:-1], f"{row[-1]:.4f}"] for row in rows]
-    lines = [list(heads)] + [
-        [_shorten_cell(escape_unprintable(cell)) for cell in row] for row in texts
-    ]
+    lines = [list(heads)] + [[_shorten_cell(escape_unprintable(cell)) for cell in row] for row in texts]
     widths = [max(column_width(line[column]) for line in lines) for column in range(len(heads))]
-    return "\n".join(
-        "  ".join([*map(pad_to_columns, line[:-1], widths), line[-1].rjust(widths[-1])])
-        for line in lines
-    )
+    return "\n".join("  ".join([*map(pad_to_columns, line[:-1], widths), line[-1].rjust(widths[-1])]) for line in lines)
 
 
 def _shorten_cell(cell: str) -> str:

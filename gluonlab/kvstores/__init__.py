@@ -97,8 +97,7 @@ KVSTORES: Dict[str, KVStoreKind] = {
     "local": KVStoreKind(_create_mxnet_store, "every bucket is summed on the CPU"),
     "nccl": KVStoreKind(
         _create_nccl_store,
-        "NCCL, as MXNet uses it: reduced to the first GPU, "
-        "broadcast from there (a CUDA build of MXNet only)",
+        "NCCL, as MXNet uses it: reduced to the first GPU, broadcast from there (a CUDA build of MXNet only)",
         gpus_only=True,
     ),
     # all of `gluonlab.collectives.algorithms.ALGORITHMS`
@@ -115,12 +114,10 @@ KVSTORES: Dict[str, KVStoreKind] = {
         "from scratch: as many rings as the links carry at once", _create_topology_aware_store
     ),
     "synthesised": _schedule_kind(
-        "from scratch: schedules that a solver has found for the links, by size",
-        _create_topology_aware_store,
+        "from scratch: schedules that a solver has found for the links, by size", _create_topology_aware_store
     ),
     "auto": _schedule_kind(
-        "the one with the lowest price for the links, of all these schedules, by size",
-        _create_topology_aware_store,
+        "the one with the lowest price for the links, of all these schedules, by size", _create_topology_aware_store
     ),
     "sharded-optimizer": KVStoreKind(
         _create_sharded_optimizer_store,
@@ -128,9 +125,7 @@ KVSTORES: Dict[str, KVStoreKind] = {
         uses_topology=True,
     ),
 }
-TOPOLOGY_AWARE = tuple(
-    name for name, kind in KVSTORES.items() if kind.create is _create_topology_aware_store
-)
+TOPOLOGY_AWARE = tuple(name for name, kind in KVSTORES.items() if kind.create is _create_topology_aware_store)
 
 
 def check_kvstore(name: str) -> None:
@@ -159,12 +154,8 @@ def _find_launch_backend(name: str) -> Optional[str]:
     return "dist_device_sync" if "device" in name else "dist_sync"
 
 
-@check_argument_names(
-    "make_kvstore", dict.fromkeys(("ctx", "context", "devices", "gpus"), "give the devices as ctxs")
-)
-def make_kvstore(
-    name: str, ctxs: "Sequence[Context]" = (), topology: Optional[str] = None
-) -> "KVStoreBase":
+@check_argument_names("make_kvstore", dict.fromkeys(("ctx", "context", "devices", "gpus"), "give the devices as ctxs"))
+def make_kvstore(name: str, ctxs: "Sequence[Context]" = (), topology: Optional[str] = None) -> "KVStoreBase":
     """Return a new kvstore that sums over devices, for gluon.Trainer or BucketedTrainer.
 
     A store that runs a schedule assigns its ranks to GPUs by the links that NVML reports. It does
@@ -190,9 +181,7 @@ def make_kvstore(
     ctxs = check_device_list(ctxs) if ctxs else ()
     check_topology(topology, name)
     if KVSTORES[name].gpus_only and any(ctx.device_type != "gpu" for ctx in ctxs):
-        raise KVStoreError(
-            f"kvstore {name!r} sums over GPUs, and these are CPU devices: choose device or local"
-        )
+        raise KVStoreError(f"kvstore {name!r} sums over GPUs, and these are CPU devices: choose device or local")
     store = KVSTORES[name].create(name, topology)
     if topology is not None and ctxs:
         store.placement(ctxs)  # raises if the topology has fewer devices
@@ -226,7 +215,5 @@ def find_placement(
     """
     from gluonlab.kvstores.allreduce_store import AllreduceKVStore
 
-    placement = (
-        store.placement_for_training(ctxs, copies) if isinstance(store, AllreduceKVStore) else None
-    )
+    placement = store.placement_for_training(ctxs, copies) if isinstance(store, AllreduceKVStore) else None
     return placement if placement is not None and placement.reason else None

@@ -14,18 +14,7 @@ The stores ``device`` and ``local`` (`mxnet_stores`) are not subclasses.
 from __future__ import annotations
 
 from functools import partial
-from typing import (
-    Any,
-    Callable,
-    Dict,
-    List,
-    NamedTuple,
-    Optional,
-    Protocol,
-    Sequence,
-    Tuple,
-    TypeVar,
-)
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Protocol, Sequence, Tuple, TypeVar
 
 import mxnet as mx
 import numpy as np
@@ -161,17 +150,11 @@ class AllreduceKVStore(KVStoreBase):
         values are read before anything is written. Nothing is recorded for autograd. Raises
         KVStoreError, and changes nothing, if a value does not fit its outs.
         """
-        entries = [
-            entry._replace(values=entry.values[:1]) for entry in self._make_entries(key, value, out)
-        ]
+        entries = [entry._replace(values=entry.values[:1]) for entry in self._make_entries(key, value, out)]
         for entry in entries:
             self._prefix_errors((entry.key,), partial(check_summable, entry))
         sources = [entry.values[0] for entry in entries]
-        copied_values = [
-            value
-            for (_, [value], outs) in entries
-            if not any(is_same_memory(value, out) for out in outs)
-        ]
+        copied_values = [value for (_, [value], outs) in entries if not any(is_same_memory(value, out) for out in outs)]
         _enable_peer_access(entries)
         with autograd.pause():
             if arrays_share_memory([out for entry in entries for out in entry.outs], copied_values):
@@ -194,23 +177,14 @@ class AllreduceKVStore(KVStoreBase):
             self._plan_for(entries).run(priority)
 
     set_optimizer = unsupported_method(
-        "has no optimizer",
-        "update on the devices (update_on_kvstore=False), or choose sharded-optimizer",
+        "has no optimizer", "update on the devices (update_on_kvstore=False), or choose sharded-optimizer"
     )
-    init = unsupported_method(
-        "has no init", "broadcast(key, value, out) copies a value to all devices"
-    )
+    init = unsupported_method("has no init", "broadcast(key, value, out) copies a value to all devices")
     push = unsupported_method("has no push", "pushpull(key, value, out) sums")
     pull = unsupported_method("has no pull", "pushpull(key, value, out) sums")
-    row_sparse_pull = unsupported_method(
-        "has no row_sparse_pull", "choose device or local for sparse arrays"
-    )
-    save_optimizer_states = unsupported_method(
-        "has no optimizer states", "trainer.save_states saves its own"
-    )
-    load_optimizer_states = unsupported_method(
-        "has no optimizer states", "trainer.load_states loads its own"
-    )
+    row_sparse_pull = unsupported_method("has no row_sparse_pull", "choose device or local for sparse arrays")
+    save_optimizer_states = unsupported_method("has no optimizer states", "trainer.save_states saves its own")
+    load_optimizer_states = unsupported_method("has no optimizer states", "trainer.load_states loads its own")
     _set_updater = unsupported_method("has no updater", "update what pushpull(key, value) leaves")
     set_gradient_compression = unsupported_method(
         "cannot compress gradients", "choose device, or leave compression out"
@@ -223,18 +197,14 @@ class AllreduceKVStore(KVStoreBase):
         """Return each key with its values and outs."""
         name = self.type
         if not isinstance(key, (list, tuple)):  # a shortcut, because each step runs this code
-            return [
-                PushPullEntry(key, to_array_list(name, key, value), to_array_list(name, key, out))
-            ]
+            return [PushPullEntry(key, to_array_list(name, key, value), to_array_list(name, key, out))]
         return [PushPullEntry._make(columns) for columns in group_by_key(name, key, value, out)]
 
     def _plan_for(self, entries: List[PushPullEntry]) -> PushPullPlan:
         keys = tuple(entry.key for entry in entries)
         plan = self._plans.get(keys)
         if plan is None or not plan.matches(entries):
-            new = self._prefix_errors(
-                keys, partial(PushPullPlan, partial(self.make_executor, keys=keys), entries)
-            )
+            new = self._prefix_errors(keys, partial(PushPullPlan, partial(self.make_executor, keys=keys), entries))
             _enable_peer_access(entries)
             self._replaced_transfers += plan.transfers_run if plan is not None else 0
             plan = self._plans[keys] = new
@@ -288,10 +258,7 @@ def group_by_key(store: str, key: Any, *arguments: Any) -> List[Tuple[Any, ...]]
     for values in arguments:
         count = len(values) if is_list(values) else 1
         if not is_list(values) or count != len(key):
-            raise KVStoreError(
-                f"kvstore {store!r}: {len(key)} keys and {count} values or outs: "
-                "give each key its own"
-            )
+            raise KVStoreError(f"kvstore {store!r}: {len(key)} keys and {count} values or outs: give each key its own")
         columns.append([to_array_list(store, name, arrays) for name, arrays in zip(key, values)])
     return list(zip(key, *columns))
 
@@ -301,9 +268,7 @@ def to_array_list(store: str, key: Any, argument: Any) -> List[nd.NDArray]:
     arrays = list(argument) if isinstance(argument, (list, tuple)) else [argument]
     for array in arrays:
         if not isinstance(array, nd.NDArray):
-            raise KVStoreError(
-                f"kvstore {store!r}, key {key!r}: {type(array).__name__} is no array: give NDArrays"
-            )
+            raise KVStoreError(f"kvstore {store!r}, key {key!r}: {type(array).__name__} is no array: give NDArrays")
     return arrays
 
 
@@ -321,9 +286,7 @@ class PushPullPlan:
     """
 
     def __init__(
-        self,
-        make_executor: Callable[[ArraysByRank], AllreduceExecutor],
-        entries: Sequence[PushPullEntry],
+        self, make_executor: Callable[[ArraysByRank], AllreduceExecutor], entries: Sequence[PushPullEntry]
     ) -> None:
         self._entries = entries
         self._calls_before: List[Call] = []
@@ -339,12 +302,9 @@ class PushPullPlan:
                 if in_place and _outs_match_values(entry)
                 else self._reduce_in_new_arrays(entry)
             )
-            arrays_by_devices.setdefault(tuple(array.context for array in arrays), []).append(
-                arrays
-            )
+            arrays_by_devices.setdefault(tuple(array.context for array in arrays), []).append(arrays)
         self._executors = [
-            make_executor([list(of_rank) for of_rank in zip(*arrays)])
-            for arrays in arrays_by_devices.values()
+            make_executor([list(of_rank) for of_rank in zip(*arrays)]) for arrays in arrays_by_devices.values()
         ]
 
     @property
@@ -434,8 +394,7 @@ def check_summable(entry: PushPullEntry) -> None:
     for array in (*values, *outs):
         if array.stype != "default":
             raise KVStoreError(
-                f"key {key!r}: sparse arrays cannot be summed: "
-                "use array.tostype('default'), or choose device"
+                f"key {key!r}: sparse arrays cannot be summed: use array.tostype('default'), or choose device"
             )
     for index, array in enumerate((*values, *outs)):
         if (array.shape, array.dtype) != (first.shape, first.dtype):
@@ -467,10 +426,5 @@ def _outs_overlap(entries: Sequence[PushPullEntry]) -> bool:
 
 def _enable_peer_access(entries: Sequence[PushPullEntry]) -> None:
     enable_peer_access(
-        [
-            array.context
-            for _, *values_and_outs in entries
-            for arrays in values_and_outs
-            for array in arrays
-        ]
+        [array.context for _, *values_and_outs in entries for arrays in values_and_outs for array in arrays]
     )

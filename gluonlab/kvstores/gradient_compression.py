@@ -26,9 +26,7 @@ def keeps_residual(compress: Optional[str]) -> bool:
     return compress not in (None, FP16)
 
 
-def effective_compression(
-    compress: Optional[str], device_count: int, group: ProcessGroup
-) -> Optional[str]:
+def effective_compression(compress: Optional[str], device_count: int, group: ProcessGroup) -> Optional[str]:
     """Return the compression that a run records: None for 2 bits on a single device."""
     single_device = group.size == 1 and device_count == 1
     return None if keeps_residual(compress) and single_device else compress
@@ -39,9 +37,7 @@ def parse_threshold(compress: str) -> float:
     return float(compress.split(":")[1])
 
 
-def resolve_group_compression(
-    compress: Optional[str], group: ProcessGroup, on_servers: bool
-) -> Optional[str]:
+def resolve_group_compression(compress: Optional[str], group: ProcessGroup, on_servers: bool) -> Optional[str]:
     """Return how a GroupKVStore compresses the arrays that ``group`` sums, in canonical form.
 
     Returns None, with a warning, for 2 bits in a group of one process. Raises KVStoreError for an
@@ -73,9 +69,7 @@ def _single_sender_warning(setting: str, sender: str) -> str:
     return f"{setting}: one {sender} has nobody to send gradients to, so nothing is compressed"
 
 
-def check_compression(
-    compress: Optional[str], kvstore: str, dtype: str, group: ProcessGroup
-) -> None:
+def check_compression(compress: Optional[str], kvstore: str, dtype: str, group: ProcessGroup) -> None:
     """Check that ``compress`` fits the kvstore, the data type and the group.
 
     In a group of several processes any kvstore fits, because the processes compress what they send
@@ -94,10 +88,7 @@ def check_compression(
         return
     if compress is not None and group.size == 1 and not KVSTORES[kvstore].supports_compression:
         choices = " or ".join(name for name, kind in KVSTORES.items() if kind.supports_compression)
-        raise KVStoreError(
-            f"--compress {compress}: kvstore {kvstore!r} cannot compress gradients: "
-            f"choose {choices}"
-        )
+        raise KVStoreError(f"--compress {compress}: kvstore {kvstore!r} cannot compress gradients: choose {choices}")
     if compress is not None and dtype == "float16":
         raise ConfigError(
             f"--dtype float16 and --compress {compress} contradict each other: "
@@ -106,9 +97,7 @@ def check_compression(
         )
 
 
-def enable_compression(
-    kvstore: Any, compress: Optional[str], device_count: int, group: ProcessGroup
-) -> Any:
+def enable_compression(kvstore: Any, compress: Optional[str], device_count: int, group: ProcessGroup) -> Any:
     """Set ``kvstore`` to compress the gradients that it sums, and return it.
 
     ``compress``: ``2bit:THRESHOLD``, "fp16" or None. The residual of the quantization stays on its
@@ -121,11 +110,7 @@ def enable_compression(
     if compress is None or group.size > 1:
         return kvstore
     if compress == FP16 or device_count == 1:
-        warn(
-            _single_sender_warning(
-                f"--compress {compress}", "process" if compress == FP16 else "device"
-            )
-        )
+        warn(_single_sender_warning(f"--compress {compress}", "process" if compress == FP16 else "device"))
     else:
         params = {"type": "2bit", "threshold": parse_threshold(compress)}
         kvstore.set_gradient_compression(params)
@@ -214,9 +199,7 @@ class TwoBitCompressor:
         self._encode_calls = [*self._quantize_calls(), *self._pack_calls()]
         self._decode_calls = [*self._unpack_calls()]
 
-    def array_views(
-        self, shapes: Sequence[Tuple[int, ...]]
-    ) -> Iterator[Tuple[nd.NDArray, nd.NDArray]]:
+    def array_views(self, shapes: Sequence[Tuple[int, ...]]) -> Iterator[Tuple[nd.NDArray, nd.NDArray]]:
         """Yield a view of ``residual`` and a view of ``sums`` for each shape, in order."""
         begin = 0
         for shape in shapes:
@@ -302,14 +285,10 @@ def _run_in_bulk(calls: Sequence[EngineCall]) -> None:
             call()
 
 
-def _unary_call(
-    operator: str, source: nd.NDArray, into: nd.NDArray, **attributes: Any
-) -> EngineCall:
+def _unary_call(operator: str, source: nd.NDArray, into: nd.NDArray, **attributes: Any) -> EngineCall:
     return operator_call(operator, [source], into, Attributes(attributes))
 
 
-def _subtract_scaled(
-    one: nd.NDArray, factor: float, other: nd.NDArray, into: nd.NDArray
-) -> EngineCall:
+def _subtract_scaled(one: nd.NDArray, factor: float, other: nd.NDArray, into: nd.NDArray) -> EngineCall:
     """Return a call that sets ``into = one - factor * other``, in one operation."""
     return operator_call("sgd_update", [one, other], into, Attributes({"lr": factor, "wd": 0.0}))

@@ -16,18 +16,7 @@ from __future__ import annotations
 import ctypes
 from contextlib import nullcontext, suppress
 from operator import index
-from typing import (
-    Any,
-    Callable,
-    ContextManager,
-    Dict,
-    Iterator,
-    List,
-    NamedTuple,
-    Optional,
-    Sequence,
-    Tuple,
-)
+from typing import Any, Callable, ContextManager, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 from weakref import ReferenceType, WeakKeyDictionary, finalize, ref
 
 import mxnet as mx
@@ -41,14 +30,7 @@ from gluonlab.engine.fast_invoke import flat_view
 from gluonlab.engine.mxnet_setup import skip_peer_access_setup
 from gluonlab.errors import KVStoreError
 from gluonlab.gpu.cuda import enable_peer_access
-from gluonlab.kvstores.allreduce_store import (
-    AllreduceKVStore,
-    ArraysByRank,
-    Keys,
-    as_list,
-    group_by_key,
-    is_list,
-)
+from gluonlab.kvstores.allreduce_store import AllreduceKVStore, ArraysByRank, Keys, as_list, group_by_key, is_list
 from gluonlab.optimizers.optimizer_states import is_list_of_arrays
 
 
@@ -109,9 +91,7 @@ class MXNetKVStore(KVStore):
 
         ``key`` may be a list; then ``value`` and ``out`` are lists with an entry for each key.
         """
-        first_values = (
-            [as_list(values)[0] for values in value] if is_list(key) else as_list(value)[0]
-        )
+        first_values = [as_list(values)[0] for values in value] if is_list(key) else as_list(value)[0]
         self.init(key, first_values)
         self._call_stores("pull", key, out, priority=priority)
 
@@ -132,17 +112,13 @@ class MXNetKVStore(KVStore):
             self._reserve_values(name, values)
         self._call_stores("push", key, value, priority=priority)
 
-    def pull(
-        self, key: Any, out: Any = None, priority: int = 0, ignore_sparse: bool = True
-    ) -> None:
+    def pull(self, key: Any, out: Any = None, priority: int = 0, ignore_sparse: bool = True) -> None:
         """Copy the stored values into ``out``. Raise KVStoreError without ``out``."""
         if out is None:
             raise KVStoreError(f"kvstore {self._name!r}: pull needs arrays: give out=arrays")
         self._call_stores("pull", key, out, priority=priority, ignore_sparse=ignore_sparse)
 
-    def row_sparse_pull(
-        self, key: Any, out: Any = None, priority: int = 0, row_ids: Any = None
-    ) -> None:
+    def row_sparse_pull(self, key: Any, out: Any = None, priority: int = 0, row_ids: Any = None) -> None:
         store = self._find_entry(key[0] if is_list(key) else key).store
         store.row_sparse_pull(key, out, priority, row_ids)
 
@@ -151,14 +127,8 @@ class MXNetKVStore(KVStore):
 
         If the store has an optimizer, it writes the updated weights instead of the sum.
         """
-        if (
-            out is None
-            and self._updater_function is not None
-            and self._trainer_of_store.has_trainer
-        ):
-            raise KVStoreError(
-                f"kvstore {self._name!r} updates for another Trainer now: make a kvstore for each"
-            )
+        if out is None and self._updater_function is not None and self._trainer_of_store.has_trainer:
+            raise KVStoreError(f"kvstore {self._name!r} updates for another Trainer now: make a kvstore for each")
         entry = self._key_entries.get(key) if type(key) in (int, str) else None
         if entry is not None and entry.has_room_for(value):
             entry.store.pushpull(key, value, value if out is None else out, priority)
@@ -168,9 +138,7 @@ class MXNetKVStore(KVStore):
             self._reserve_values(name, values)
         self._call_stores("pushpull", key, value, value if out is None else out, priority=priority)
 
-    def prepare_pushpull(
-        self, key: int, arrays: List[nd.NDArray], priority: int = 0
-    ) -> Callable[[], None]:
+    def prepare_pushpull(self, key: int, arrays: List[nd.NDArray], priority: int = 0) -> Callable[[], None]:
         """Return a function that runs ``pushpull(key, arrays, priority=priority)``.
 
         Calling it is almost as fast as calling MXNet's C function.
@@ -194,23 +162,17 @@ class MXNetKVStore(KVStore):
     def set_gradient_compression(self, compression_params: Dict[str, Any]) -> None:
         """Compress gradients from now on. Raise KVStoreError if the store cannot."""
         if not isinstance(compression_params, dict):
-            raise KVStoreError(
-                f"compression_params {compression_params!r}: give {{'type': '2bit', "
-                "'threshold': 0.5}"
-            )
+            raise KVStoreError(f"compression_params {compression_params!r}: give {{'type': '2bit', 'threshold': 0.5}}")
         if not (self._name == "device" or "dist" in self._name):
             raise KVStoreError(
-                f"kvstore {self._name!r} cannot compress gradients: "
-                "choose device, or leave compression out"
+                f"kvstore {self._name!r} cannot compress gradients: choose device, or leave compression out"
             )
         try:
             for store in self._inner_stores():
                 store.set_gradient_compression(compression_params)
         except mx.MXNetError as error:
             reason = str(error).strip().splitlines()[-1]
-            raise KVStoreError(
-                f"kvstore {self._name!r} cannot compress with {compression_params}: {reason}"
-            ) from error
+            raise KVStoreError(f"kvstore {self._name!r} cannot compress with {compression_params}: {reason}") from error
         self._compression = dict(compression_params)
 
     def set_optimizer(self, optimizer: mx.optimizer.Optimizer) -> None:
@@ -287,19 +249,12 @@ class MXNetKVStore(KVStore):
         shape, dtype, count = values[0].shape, values[0].dtype, len(values)
         entry = self._key_entries.get(key)
         if self._updater_function is None:
-            if (
-                entry is None
-                or (entry.shape, entry.dtype) != (shape, dtype)
-                or 0 < entry.max_values < count
-            ):
+            if entry is None or (entry.shape, entry.dtype) != (shape, dtype) or 0 < entry.max_values < count:
                 self._init_key(key, nd.zeros(shape, dtype=dtype))
         else:
             entry = self._find_entry(key)
             if (entry.shape, entry.dtype) != (shape, dtype):
-                grad, weight = (
-                    f"{np.dtype(array.dtype).name}{list(array.shape)}"
-                    for array in (values[0], entry)
-                )
+                grad, weight = (f"{np.dtype(array.dtype).name}{list(array.shape)}" for array in (values[0], entry))
                 raise KVStoreError(
                     f"kvstore {self._name!r}, key {key!r}: "
                     f"{grad} cannot update {weight}: broadcast weights that are alike"
@@ -314,9 +269,7 @@ class MXNetKVStore(KVStore):
 
     def _find_entry(self, key: Any) -> _KeyEntry:
         if key not in self._key_entries:
-            raise KVStoreError(
-                f"kvstore {self._name!r} knows no key {key!r}: broadcast or init it first"
-            )
+            raise KVStoreError(f"kvstore {self._name!r} knows no key {key!r}: broadcast or init it first")
         return self._key_entries[key]
 
     def _call_stores(self, call: str, key: Any, *arrays: Any, **settings: Any) -> None:
@@ -342,20 +295,16 @@ class MXNetKVStore(KVStore):
 
         Raises KVStoreError for invalid keys, missing values, and numbers mixed with words as keys.
         """
-        pairs = [
-            (to_mxnet_key(name), values) for name, values in group_by_key(self._name, key, value)
-        ]
+        pairs = [(to_mxnet_key(name), values) for name, values in group_by_key(self._name, key, value)]
         for name, values in pairs:
             if not values:
                 raise KVStoreError(
-                    f"kvstore {self._name!r}, key {name!r}: there are no arrays to sum: "
-                    "give one for each device"
+                    f"kvstore {self._name!r}, key {name!r}: there are no arrays to sum: give one for each device"
                 )
         key_kinds = {isinstance(name, str) for name, _ in pairs} | {self._uses_string_keys} - {None}
         if len(key_kinds) > 1:
             raise KVStoreError(
-                f"kvstore {self._name!r}: keys of one store are numbers or words, not both: "
-                f"{pairs[0][0]!r}"
+                f"kvstore {self._name!r}: keys of one store are numbers or words, not both: {pairs[0][0]!r}"
             )
         return pairs
 
@@ -432,9 +381,7 @@ def enable_peer_copies(arrays: Any) -> "ContextManager[None]":
     In this context MXNet does not enable peer access itself. ``arrays``: arrays, or lists of
     arrays.
     """
-    gpus = [
-        array.context for array in _iterate_arrays(arrays) if array.context.device_type == "gpu"
-    ]
+    gpus = [array.context for array in _iterate_arrays(arrays) if array.context.device_type == "gpu"]
     enable_peer_access(gpus)
     return skip_peer_access_setup() if gpus else nullcontext()
 
@@ -471,9 +418,7 @@ def to_mxnet_key(key: Any) -> Any:
     try:
         return index(key)
     except TypeError as error:
-        raise KVStoreError(
-            f"key {key!r}: MXNet's stores have words and whole numbers for keys"
-        ) from error
+        raise KVStoreError(f"key {key!r}: MXNet's stores have words and whole numbers for keys") from error
 
 
 # --- NCCL: a reduce to one GPU, and a broadcast from there
@@ -489,14 +434,7 @@ def to_mxnet_key(key: Any) -> Any:
 # same size and type share a key. For another size, a new store with new NCCL communicators is
 # created.
 
-NCCL_DTYPES = (
-    "float16",
-    "float32",
-    "float64",
-    "int32",
-    "int64",
-    "uint8",
-)  # KVStoreNCCL::GetNCCLType
+NCCL_DTYPES = ("float16", "float32", "float64", "int32", "int64", "uint8")  # KVStoreNCCL::GetNCCLType
 BufferKind = Tuple[int, str]  # elements and type of arrays that are summed
 
 
@@ -523,9 +461,7 @@ class NcclKVStore(AllreduceKVStore):
     def make_executor(self, arrays: ArraysByRank, keys: Keys) -> _NcclAllreduce:
         for array in (array for of_rank in arrays for array in of_rank):
             if array.context.device_type != "gpu":
-                raise KVStoreError(
-                    f"arrays on {array.context}: it sums over GPUs: choose device or local"
-                )
+                raise KVStoreError(f"arrays on {array.context}: it sums over GPUs: choose device or local")
             name = np.dtype(array.dtype).name
             if name not in NCCL_DTYPES:
                 raise KVStoreError(
@@ -640,8 +576,7 @@ def allocate_keys(store: Any, count: int) -> int:
     first = _next_keys.get(store, FIRST_KEY)
     if first + count > LAST_KEY + 1:
         raise KVStoreError(
-            f"kvstore {store.type!r} has no keys left of {LAST_KEY + 1 - FIRST_KEY:,}: "
-            "start new processes"
+            f"kvstore {store.type!r} has no keys left of {LAST_KEY + 1 - FIRST_KEY:,}: start new processes"
         )
     _next_keys[store] = first + count
     return first

@@ -9,13 +9,7 @@ import numpy as np
 from mxnet import nd
 from mxnet.kvstore import KVStoreBase
 
-from gluonlab.engine.fast_invoke import (
-    ADD_OPERATOR,
-    Attributes,
-    CopyInto,
-    EngineCall,
-    operator_call,
-)
+from gluonlab.engine.fast_invoke import ADD_OPERATOR, Attributes, CopyInto, EngineCall, operator_call
 from gluonlab.errors import KVStoreError
 from gluonlab.kvstores.allreduce_store import (
     AllreduceExecutor,
@@ -60,11 +54,7 @@ class GroupKVStore(AllreduceKVStore):
     """
 
     def __init__(
-        self,
-        local: KVStoreBase,
-        group: ProcessGroup,
-        on_servers: bool = False,
-        compress: Optional[str] = None,
+        self, local: KVStoreBase, group: ProcessGroup, on_servers: bool = False, compress: Optional[str] = None
     ) -> None:
         super().__init__(f"{local.type} over {group.size} processes")
         if is_sharded(local):
@@ -74,8 +64,7 @@ class GroupKVStore(AllreduceKVStore):
             )
         if local.num_workers > 1:
             raise KVStoreError(
-                f"kvstore {local.type!r} sums over processes itself: "
-                "choose one of a single process, such as 'device'"
+                f"kvstore {local.type!r} sums over processes itself: choose one of a single process, such as 'device'"
             )
         if on_servers and not group.servers:
             raise KVStoreError(
@@ -113,17 +102,11 @@ class GroupKVStore(AllreduceKVStore):
         local_keys = list(range(self._local_key_count, self._local_key_count + len(arrays[0])))
         self._local_key_count += len(local_keys)
         keys_and_devices = (keys, *(of_rank[0].context for of_rank in arrays))
-        get_compressor = (
-            partial(self._get_compressor, keys_and_devices) if self.keeps_residual else None
-        )
+        get_compressor = partial(self._get_compressor, keys_and_devices) if self.keeps_residual else None
         as_float16 = self.compress == FP16
-        return _GroupAllreduce(
-            self.local, local_keys, self.group, arrays, as_float16, get_compressor
-        )
+        return _GroupAllreduce(self.local, local_keys, self.group, arrays, as_float16, get_compressor)
 
-    def _get_compressor(
-        self, keys_and_devices: Any, arrays: Sequence[nd.NDArray]
-    ) -> TwoBitCompressor:
+    def _get_compressor(self, keys_and_devices: Any, arrays: Sequence[nd.NDArray]) -> TwoBitCompressor:
         """Return the compressor for these arrays of the first device, all of one type.
 
         Other arrays of the same keys, devices and shapes share the compressor and its residual.
@@ -131,20 +114,13 @@ class GroupKVStore(AllreduceKVStore):
         dtype = np.dtype(arrays[0].dtype)
         key = keys_and_devices, dtype, tuple(array.shape for array in arrays)
         if key not in self._compressors:
-            size, threshold = (
-                sum(array.size for array in arrays),
-                parse_threshold(str(self.compress)),
-            )
-            self._compressors[key] = TwoBitCompressor(
-                size, dtype, arrays[0].context, threshold, self.group.size
-            )
+            size, threshold = (sum(array.size for array in arrays), parse_threshold(str(self.compress)))
+            self._compressors[key] = TwoBitCompressor(size, dtype, arrays[0].context, threshold, self.group.size)
         return self._compressors[key]
 
     def broadcast(self, key: Any, value: Any, out: Any, priority: int = 0) -> None:
         super().broadcast(key, value, out, priority)  # raises if a value does not fit its outs
-        entries: List[PushPullEntry] = [
-            entry for entry in self._make_entries(key, value, out) if entry.outs
-        ]
+        entries: List[PushPullEntry] = [entry for entry in self._make_entries(key, value, out) if entry.outs]
         self.group.broadcast([entry.outs[0] for entry in entries])
         for entry in entries:
             super().broadcast(entry.key, entry.outs[0], entry.outs[1:], priority)
@@ -170,9 +146,7 @@ class _GroupAllreduce:
         compressor for arrays of the first device; None without this compression.
         """
         self._local = (
-            partial(local.pushpull, keys, [list(of_key) for of_key in zip(*arrays)])
-            if len(arrays) > 1
-            else None
+            partial(local.pushpull, keys, [list(of_key) for of_key in zip(*arrays)]) if len(arrays) > 1 else None
         )
         self._group, self._as_float16, self._get_compressor = group, as_float16, get_compressor
         self._calls_before: List[EngineCall] = []
@@ -211,9 +185,7 @@ class _GroupAllreduce:
             self._calls_after += [partial(CopyInto(array).copy, buffer) for [array] in others]
             return buffer
         dtype = np.float16 if is_converted else sent_arrays[0].dtype
-        buffer = nd.empty(
-            (sum(array.size for array in sent_arrays),), sent_arrays[0].context, dtype
-        )
+        buffer = nd.empty((sum(array.size for array in sent_arrays),), sent_arrays[0].context, dtype)
         start = 0
         for array, *copies in zip(sent_arrays, *others):
             view = buffer[start : start + array.size].reshape(array.shape)
@@ -224,10 +196,7 @@ class _GroupAllreduce:
         return buffer
 
     def _make_two_bit_buffer(
-        self,
-        compressor: TwoBitCompressor,
-        sent_arrays: Sequence[nd.NDArray],
-        others: Sequence[Sequence[nd.NDArray]],
+        self, compressor: TwoBitCompressor, sent_arrays: Sequence[nd.NDArray], others: Sequence[Sequence[nd.NDArray]]
     ) -> nd.NDArray:
         """Return the 2-bit buffer to sum over the processes, and plan the calls for it.
 

@@ -2,18 +2,7 @@
 
 from __future__ import annotations
 
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    Callable,
-    Dict,
-    Hashable,
-    List,
-    Optional,
-    Protocol,
-    Sequence,
-    Type,
-)
+from typing import TYPE_CHECKING, Any, Callable, Dict, Hashable, List, Optional, Protocol, Sequence, Type
 
 import numpy as np
 from mxnet import nd
@@ -119,9 +108,7 @@ class ProcessGroup:
         ``flats``: the layout of each array of ``weights``. Waits for all processes. Raises RunError
         without servers, or if the servers already have weights.
         """
-        raise RunError(
-            f"{self.name or 'a process alone'} has no servers: leave update_on_servers out"
-        )
+        raise RunError(f"{self.name or 'a process alone'} has no servers: leave update_on_servers out")
 
     def staleness(self) -> Optional[List[int]]:
         """Return the histogram of staleness until the last ``synchronize``, on rank 0.
@@ -188,9 +175,7 @@ class SummingGroup(ProcessGroup):
             shaped = flat.reshape(array.shape)  # the same memory
             if self.rank == 0:
                 CopyInto(shaped).copy(array)
-            self.sum_array(
-                self._sum_number(("broadcast", array.size, np.dtype(array.dtype))), flat, 0
-            )
+            self.sum_array(self._sum_number(("broadcast", array.size, np.dtype(array.dtype))), flat, 0)
             CopyInto(array).copy(shaped)
             array.wait_to_read()
 

@@ -22,13 +22,7 @@ from gluonlab.collectives.schedule import Schedule
 from gluonlab.collectives.schedule_executor import Executor
 from gluonlab.collectives.topology import typical_cpu_topology
 from gluonlab.errors import KVStoreError, ScheduleError
-from gluonlab.kvstores.allreduce_store import (
-    AllreduceKVStore,
-    ArraysByRank,
-    Keys,
-    Placement,
-    total_bytes,
-)
+from gluonlab.kvstores.allreduce_store import AllreduceKVStore, ArraysByRank, Keys, Placement, total_bytes
 
 if TYPE_CHECKING:
     from gluonlab.collectives.topology import Topology
@@ -53,9 +47,7 @@ class _TopologyKVStore(AllreduceKVStore):
         try:
             return self._find_placement(ctxs)
         except ScheduleError as error:
-            raise KVStoreError(
-                f"kvstore {self.type!r} on {' '.join(map(str, ctxs))}: {error}"
-            ) from error
+            raise KVStoreError(f"kvstore {self.type!r} on {' '.join(map(str, ctxs))}: {error}") from error
 
     def _find_placement(self, ctxs: Sequence[mx.Context]) -> Placement:
         raise NotImplementedError
@@ -80,14 +72,9 @@ class ScheduleKVStore(_TopologyKVStore):
     every device once. Raises KVStoreError if both an order and a topology are given.
     """
 
-    def __init__(
-        self, name: str, order: Optional[Sequence[int]] = None, topology: Optional[str] = None
-    ) -> None:
+    def __init__(self, name: str, order: Optional[Sequence[int]] = None, topology: Optional[str] = None) -> None:
         if order is not None and topology is not None:
-            raise KVStoreError(
-                f"order {list(order)} and topology {topology!r} both place devices: "
-                "give one of them"
-            )
+            raise KVStoreError(f"order {list(order)} and topology {topology!r} both place devices: give one of them")
         super().__init__(name, topology)
         self._order = order
         self._placements: Dict[Tuple[mx.Context, ...], Placement] = {}
@@ -98,9 +85,7 @@ class ScheduleKVStore(_TopologyKVStore):
         schedule = make_schedule(self._name, world_size)
         return schedule if self._order is None else schedule.placed(self._order)
 
-    def placement_for_training(
-        self, ctxs: Sequence[mx.Context], copies: Sequence[Sequence[mx.Context]]
-    ) -> Placement:
+    def placement_for_training(self, ctxs: Sequence[mx.Context], copies: Sequence[Sequence[mx.Context]]) -> Placement:
         return self.placement(ctxs)
 
     def make_executor(self, arrays: ArraysByRank, keys: Keys) -> Executor:
@@ -112,9 +97,7 @@ class ScheduleKVStore(_TopologyKVStore):
             return Placement(tuple(self._order), "as given")
         key = tuple(ctxs)
         if key not in self._placements:
-            self._placements[key] = place_ranks(
-                self.schedule(len(key)), resolve_topology(key, self._topology)
-            )
+            self._placements[key] = place_ranks(self.schedule(len(key)), resolve_topology(key, self._topology))
         return self._placements[key]
 
 
@@ -135,9 +118,7 @@ class TopologyAwareKVStore(_TopologyKVStore):
     def _find_placement(self, ctxs: Sequence[mx.Context]) -> Placement:
         """Return a placement in which rank i runs on device i, with the schedules."""
         reason, schedules = self._schedules_with_reason(ctxs)
-        return Placement(
-            tuple(range(len(ctxs))), reason, tuple(map(str, schedules.size_thresholds()))
-        )
+        return Placement(tuple(range(len(ctxs))), reason, tuple(map(str, schedules.size_thresholds())))
 
     def placement_for_training(
         self, ctxs: Sequence[mx.Context], copies: Sequence[Sequence[mx.Context]]
@@ -165,10 +146,7 @@ class TopologyAwareKVStore(_TopologyKVStore):
                 schedules = _make_cpu_schedules(self._name, len(key))
                 self._schedules_by_devices[key] = "by the usual speeds of CPU devices", schedules
             else:
-                self._schedules_by_devices[key] = (
-                    reason,
-                    _make_schedules(self._name, links, len(key)),
-                )
+                self._schedules_by_devices[key] = (reason, _make_schedules(self._name, links, len(key)))
         return self._schedules_by_devices[key]
 
 

@@ -69,19 +69,14 @@ class ShardedKVStore(ScheduleKVStore):
 
     def __init__(self, name: str = "sharded", topology: Optional[str] = None) -> None:
         if name not in HALVES:
-            raise KVStoreError(
-                f"a sharded optimizer runs between the halves of {', '.join(HALVES)}, "
-                f"not of {name!r}"
-            )
+            raise KVStoreError(f"a sharded optimizer runs between the halves of {', '.join(HALVES)}, not of {name!r}")
         super().__init__(name, topology=topology)
         self.optimizer: Optional[mx.optimizer.Optimizer] = None  # set by `set_optimizer`
         self._updates: Dict[Keys, ShardedUpdate] = {}
         self._loaded: Dict[Any, KeyState] = {}  # states of keys that were not updated since loading
         self._trainer_of_store = StoreTrainerRef(self)
         # the states of former optimizers, and the schedules of all optimizers
-        self._states_by_optimizer: "WeakKeyDictionary[Any, Dict[Any, KeyState]]" = (
-            WeakKeyDictionary()
-        )
+        self._states_by_optimizer: "WeakKeyDictionary[Any, Dict[Any, KeyState]]" = WeakKeyDictionary()
         self._schedules: "WeakKeyDictionary[Any, SchedulerRewind]" = WeakKeyDictionary()
 
     @staticmethod
@@ -128,9 +123,7 @@ class ShardedKVStore(ScheduleKVStore):
             return
         self._run_update(self._find_or_make_update(key, value, out, keep=True), priority)
 
-    def update_overwriting_gradients(
-        self, key: Any, grads: Any, weights: Any, priority: int = 0
-    ) -> None:
+    def update_overwriting_gradients(self, key: Any, grads: Any, weights: Any, priority: int = 0) -> None:
         """Run ``pushpull(key, grads, out=weights)`` with ``grads`` as undefined working memory."""
         self._run_update(self._find_or_make_update(key, grads, weights), priority)
 
@@ -152,9 +145,7 @@ class ShardedKVStore(ScheduleKVStore):
         update.reduce_gradients(priority)
         return [shard.grad for shards in update.shards.values() for shard in shards]
 
-    def update(
-        self, key: Any, priority: int = 0, stale: "Optional[Dict[Any, List[ElementRange]]]" = None
-    ) -> None:
+    def update(self, key: Any, priority: int = 0, stale: "Optional[Dict[Any, List[ElementRange]]]" = None) -> None:
         """Queue the second half: the update of each device's part, and the all-gather of weights.
 
         ``key``: as in `reduce_scatter`. ``stale``: by key, ranges of elements that keep their
@@ -176,12 +167,7 @@ class ShardedKVStore(ScheduleKVStore):
             self.get_key_state(key).to_parameter_state(param.name, param.shape)
             for key, param in parameters_by_key.items()
         )
-        states = States(
-            optimizer_class_name(optimizer),
-            optimizer.num_update,
-            read_scalars(optimizer),
-            parameters,
-        )
+        states = States(optimizer_class_name(optimizer), optimizer.num_update, read_scalars(optimizer), parameters)
         write_states(fname, states_to_arrays(states))
 
     @nd_semantics()
@@ -198,12 +184,9 @@ class ShardedKVStore(ScheduleKVStore):
         if parameters_by_key:
             states = fit_states(optimizer, states, params, repr(str(fname)))
         names = [state.name for state in states.parameters]
-        keys = list(parameters_by_key) or [
-            int(name) if name.isdecimal() else name for name in names
-        ]
+        keys = list(parameters_by_key) or [int(name) if name.isdecimal() else name for name in names]
         states_by_key = {
-            key: KeyState(state.arrays, {(0, 0): state.history})
-            for key, state in zip(keys, states.parameters)
+            key: KeyState(state.arrays, {(0, 0): state.history}) for key, state in zip(keys, states.parameters)
         }
         self.set_key_states(states_by_key)
         schedule = self._schedules[optimizer]
@@ -221,8 +204,7 @@ class ShardedKVStore(ScheduleKVStore):
         keys = tuple(as_list(key))
         if keys not in self._updates:
             raise KVStoreError(
-                f"kvstore {self.type!r}: {format_keys(keys)} cannot be updated: "
-                "call reduce_scatter first"
+                f"kvstore {self.type!r}: {format_keys(keys)} cannot be updated: call reduce_scatter first"
             )
         return self._updates[keys]
 
@@ -256,9 +238,7 @@ class ShardedKVStore(ScheduleKVStore):
     def keys_to_update(self, key: Any, stale: Mapping[Any, List[ElementRange]]) -> List[Any]:
         """Return the optimizer's keys that `update` of ``key`` would update."""
         updates = self._find_reduced_update(key).updates
-        spans_by_key = (
-            key_update.fresh_spans(stale.get(name, ())) for name, key_update in updates.items()
-        )
+        spans_by_key = (key_update.fresh_spans(stale.get(name, ())) for name, key_update in updates.items())
         return [span.key for spans in spans_by_key for span in spans]
 
     def set_key_states(self, states_by_key: Mapping[Any, KeyState]) -> None:
@@ -274,9 +254,7 @@ class ShardedKVStore(ScheduleKVStore):
     def _updater(self) -> "ShardedKVStore":
         return self  # gluon.Trainer.load_states reads its ``optimizer``
 
-    def _find_or_make_update(
-        self, key: Any, grads: Any, weights: Any, keep: bool = False
-    ) -> ShardedUpdate:
+    def _find_or_make_update(self, key: Any, grads: Any, weights: Any, keep: bool = False) -> ShardedUpdate:
         """Return the cached update of these keys.
 
         If its arrays or ``keep`` differ, a new update with the same optimizer state replaces it.
@@ -291,9 +269,7 @@ class ShardedKVStore(ScheduleKVStore):
             self._check_same_keys(keys)
             states = {key: self.get_key_state(key) for key in keys}
             order = partial(self._find_placement, [weight.context for weight in entries[0].outs])
-            make = partial(
-                ShardedUpdate, self._name, self._prefix_errors(keys, order).order, self.optimizer
-            )
+            make = partial(ShardedUpdate, self._name, self._prefix_errors(keys, order).order, self.optimizer)
             update = self._prefix_errors(keys, partial(make, entries, keep))
             self._prefix_errors(keys, partial(update.restore_states, states))
             for key in keys:
@@ -353,12 +329,7 @@ class ShardedUpdate:
     """
 
     def __init__(
-        self,
-        name: str,
-        order: Sequence[int],
-        optimizer: Any,
-        entries: Sequence[PushPullEntry],
-        keep: bool,
+        self, name: str, order: Sequence[int], optimizer: Any, entries: Sequence[PushPullEntry], keep: bool
     ) -> None:
         self.keys, self.optimizer = tuple(entry.key for entry in entries), optimizer
         self._entries, self._keeps_gradients = entries, keep
@@ -390,11 +361,7 @@ class ShardedUpdate:
         """Queue update and all-gather. ``stale``: by key, ranges of elements that do not change."""
         with autograd.pause():
             self._all_gather.make_row_major()  # must come before a shard of the weights is written
-            spans = [
-                span
-                for key, update in self.updates.items()
-                for span in update.fresh_spans(stale.get(key, ()))
-            ]
+            spans = [span for key, update in self.updates.items() for span in update.fresh_spans(stale.get(key, ()))]
             update_spans(self.optimizer, spans)
         self._all_gather.run(priority, is_row_major=True)
 

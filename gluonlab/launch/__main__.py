@@ -58,12 +58,7 @@ CONTEXT_SETTINGS = {"ignore_unknown_options": True}
     settings=CONTEXT_SETTINGS,
     most_used="-n --backend --hosts --hostfile --restart --print --job",
 )
-@click.option(
-    "-n",
-    "count",
-    metavar="N",
-    help="how many processes train  [default: as many as the hosts take]",
-)
+@click.option("-n", "count", metavar="N", help="how many processes train  [default: as many as the hosts take]")
 @click.option(
     "--backend",
     metavar="NAME",
@@ -75,9 +70,7 @@ CONTEXT_SETTINGS = {"ignore_unknown_options": True}
 )
 @click.option("--servers", metavar="N", help="servers of the parameter server  [default: 1 a host]")
 @click.option(
-    "--hosts",
-    metavar="H1,H2:4",
-    help="where they run, over ssh, and how many on each  [default: all on this one]",
+    "--hosts", metavar="H1,H2:4", help="where they run, over ssh, and how many on each  [default: all on this one]"
 )
 @click.option("--hostfile", metavar="FILE", help="the hosts, one a line: h1 slots=4")
 @click.option(
@@ -115,9 +108,7 @@ CONTEXT_SETTINGS = {"ignore_unknown_options": True}
     "name, queue, image, instance, bucket, role or python",
 )
 @add_horovod_options
-@click.argument(
-    "words", nargs=-1, type=click.UNPROCESSED, metavar="-- OPTIONS OF THE RUN, OR A PROGRAM"
-)
+@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="-- OPTIONS OF THE RUN, OR A PROGRAM")
 def main(
     count: Optional[str],
     backend: Optional[str],
@@ -204,9 +195,7 @@ def main(
     used = [host for n, host in enumerate(where) if n in placed or host.slots == 0]
     check_remote_options(context, used, place_here)
     if where[placed[0]].is_local:
-        check_timeline_writable(
-            settings
-        )  # here, because other ranks would wait for a failed rank 0
+        check_timeline_writable(settings)  # here, because other ranks would wait for a failed rank 0
     if program and any(where[n].is_local for n in placed):
         check_program(words)
     workers = len(placed) if place_here is None else place_here.size
@@ -245,9 +234,7 @@ class Console(LinePrinter):
         super().__init__()
         self._raw, self._of_program = raw, of_program
 
-    def on_line(
-        self, who: str, stream: str, text: str, printed: PrintedCallback = do_nothing
-    ) -> None:
+    def on_line(self, who: str, stream: str, text: str, printed: PrintedCallback = do_nothing) -> None:
         """Print a line of a process. For the arguments see `LaunchListener`."""
         if stream == "out" and self._raw:
             self.print("stdout", text, printed)

@@ -58,11 +58,7 @@ class AgentConnection:
     """
 
     def __init__(
-        self,
-        host: Host,
-        way: SshOptions,
-        writer: Optional[asyncio.StreamWriter] = None,
-        rank: Optional[int] = None,
+        self, host: Host, way: SshOptions, writer: Optional[asyncio.StreamWriter] = None, rank: Optional[int] = None
     ) -> None:
         """Prepare a connection.
 
@@ -115,9 +111,7 @@ class AgentConnection:
             reason = reason or await self._last_stderr_line() or "it does not answer"
             self.close()
             await self.wait_closed()
-            raise RunError(
-                f"host {self.host.name}: no agent can be started there: {one_line(reason)}{remedy}"
-            )
+            raise RunError(f"host {self.host.name}: no agent can be started there: {one_line(reason)}{remedy}")
         self.start_listening(self._process.stdout, hello, inbox)
 
     def start_listening(
@@ -130,10 +124,7 @@ class AgentConnection:
         self._pid, self.interfaces, self.hostname = hello["pid"], hello["addresses"], hello["here"]
         self.address, self.launcher_address = hello.get("address"), hello.get("seen_by")
         self._heard, self._inbox = liveness_clock(), inbox
-        self._tasks += [
-            asyncio.ensure_future(self._listen(reader)),
-            asyncio.ensure_future(self._send_beats()),
-        ]
+        self._tasks += [asyncio.ensure_future(self._listen(reader)), asyncio.ensure_future(self._send_beats())]
         self.send(patience=self._way.patience / 2)
 
     @property
@@ -204,10 +195,7 @@ class AgentConnection:
             return [sys.executable, *AGENT_ARGUMENTS]
         path = add_gluonlab_path({})["PYTHONPATH"]
         agent = ["env", f"PYTHONPATH={path}", self._way.python, *AGENT_ARGUMENTS]
-        return [
-            *self._ssh_command(),
-            shlex.join(agent),
-        ]  # ssh passes one string to the remote shell
+        return [*self._ssh_command(), shlex.join(agent)]  # ssh passes one string to the remote shell
 
     def _environment(self) -> Dict[str, str]:
         """Return the agent's environment.
@@ -240,9 +228,7 @@ class AgentConnection:
             self.mark_lost(str(error))
             return
         last_line = await self._last_stderr_line()
-        self.mark_lost(
-            "has ended the connection" + (f": {one_line(last_line)}" if last_line else "")
-        )
+        self.mark_lost("has ended the connection" + (f": {one_line(last_line)}" if last_line else ""))
 
     async def _send_beats(self) -> None:
         while True:

@@ -12,19 +12,7 @@ import os
 import re
 import time
 from contextlib import suppress
-from typing import (
-    Any,
-    AsyncIterator,
-    Awaitable,
-    Callable,
-    Dict,
-    List,
-    Mapping,
-    NoReturn,
-    Optional,
-    Tuple,
-    TypeVar,
-)
+from typing import Any, AsyncIterator, Awaitable, Callable, Dict, List, Mapping, NoReturn, Optional, Tuple, TypeVar
 
 from gluonlab.errors import RunError
 from gluonlab.host.signals import EXCEPTION_BY_SIGNAL
@@ -84,8 +72,7 @@ def _is_list_of(check: Check) -> Check:
 
 def _is_dict_of(key_check: Check, value_check: Check) -> Check:
     return lambda value: (
-        isinstance(value, dict)
-        and all(key_check(name) and value_check(item) for name, item in value.items())
+        isinstance(value, dict) and all(key_check(name) and value_check(item) for name, item in value.items())
     )
 
 
@@ -154,9 +141,7 @@ def send_message(writer: asyncio.StreamWriter, **message: Any) -> None:
         writer.write(json.dumps(message).encode() + b"\n")
 
 
-async def receive_messages(
-    reader: asyncio.StreamReader, forms: MessageForms
-) -> AsyncIterator[Message]:
+async def receive_messages(reader: asyncio.StreamReader, forms: MessageForms) -> AsyncIterator[Message]:
     """Yield messages until the other side closes the stream.
 
     Raises BadMessage for a message in none of ``forms``.
@@ -183,9 +168,7 @@ def parse_message(line: bytes, forms: MessageForms) -> Message:
         message = json.loads(line, parse_constant=_refuse_constant)
     except (ValueError, RecursionError):
         raise BadMessage(text) from None
-    if not isinstance(message, dict) or not any(
-        _matches_form(message, form) for form in forms.values()
-    ):
+    if not isinstance(message, dict) or not any(_matches_form(message, form) for form in forms.values()):
         raise BadMessage(text)
     return message
 
@@ -198,17 +181,13 @@ def _matches_form(message: Message, form: Mapping[str, Check]) -> bool:
     """Check if a message has the keys of a form, with valid values."""
     checks = {key.rstrip("?"): check for key, check in form.items()}
     required = {key for key in form if not key.endswith("?")}
-    return required <= message.keys() <= checks.keys() and all(
-        checks[key](value) for key, value in message.items()
-    )
+    return required <= message.keys() <= checks.keys() and all(checks[key](value) for key, value in message.items())
 
 
 # --- Lines and time
 
 
-async def read_lines(
-    reader: asyncio.StreamReader, longest: int = LINE_PIECE_BYTES
-) -> AsyncIterator[str]:
+async def read_lines(reader: asyncio.StreamReader, longest: int = LINE_PIECE_BYTES) -> AsyncIterator[str]:
     """Yield the lines of a stream. Lines of more than ``longest`` bytes are cut into pieces."""
     rest, data = b"", b"more"
     while data:
@@ -271,9 +250,7 @@ async def run_with_timeout(seconds: float, work: Awaitable[Result]) -> Result:
             task.exception()  # otherwise asyncio warns of an exception that nobody retrieved
 
 
-async def next_message(
-    inbox: asyncio.Queue[ReceivedMessage], seconds: float
-) -> Optional[ReceivedMessage]:
+async def next_message(inbox: asyncio.Queue[ReceivedMessage], seconds: float) -> Optional[ReceivedMessage]:
     """Return the oldest message in ``inbox``; None if no message arrives within ``seconds``."""
     if not inbox.empty():
         return inbox.get_nowait()

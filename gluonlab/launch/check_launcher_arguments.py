@@ -106,13 +106,11 @@ def job_file_options(context: click.Context, kind: str) -> List[str]:
     words = given_options(context, JOB_OPTIONS)
     if words and kind == "sagemaker":
         raise ConfigError(
-            f"--print {kind} with {words[0]}: SageMaker's image starts and ends the processes "
-            "itself: leave it out"
+            f"--print {kind} with {words[0]}: SageMaker's image starts and ends the processes itself: leave it out"
         )
     if kind == "k8s" and "--min-workers" in words:
         raise ConfigError(
-            "--print k8s with --min-workers: Kubernetes ends all pods of a job when one is lost: "
-            "leave it out"
+            "--print k8s with --min-workers: Kubernetes ends all pods of a job when one is lost: leave it out"
         )
     return words
 
@@ -130,9 +128,7 @@ def check_not_in_group(context: click.Context, place: Optional[Membership]) -> N
         )
 
 
-def check_remote_options(
-    context: click.Context, used: Sequence[Host], place: Optional[Membership]
-) -> None:
+def check_remote_options(context: click.Context, used: Sequence[Host], place: Optional[Membership]) -> None:
     """Raise ConfigError for an option in REMOTE_OPTIONS if the launcher uses no other host.
 
     Args:
@@ -166,11 +162,7 @@ def check_member_options(context: click.Context, launcher: str) -> None:
 
 
 def validate_run_arguments(
-    backend: str,
-    words: Tuple[str, ...],
-    restarts: int,
-    launcher: click.Command,
-    worker: click.Command,
+    backend: str, words: Tuple[str, ...], restarts: int, launcher: click.Command, worker: click.Command
 ) -> Tuple[str, ...]:
     """Check the options of a run, and return them.
 
@@ -211,10 +203,7 @@ def validate_run_arguments(
 
 
 def _parse_run_options(
-    backend: str,
-    words: Sequence[str],
-    launcher: click.Command,
-    worker: click.Command,
+    backend: str, words: Sequence[str], launcher: click.Command, worker: click.Command
 ) -> Dict[str, Any]:
     """Parse the options of a run. Return their values by parameter name, such as ``resume``.
 
@@ -226,9 +215,7 @@ def _parse_run_options(
         if name == "--backend":
             raise ConfigError(f"--backend stands before --, and is {backend} there: leave it out")
         if name in SINGLE_PROCESS_OPTIONS:
-            raise ConfigError(
-                f"{name} is for one process: leave it out, or write it to python -m gluonlab.run"
-            )
+            raise ConfigError(f"{name} is for one process: leave it out, or write it to python -m gluonlab.run")
         _check_not_launcher_option(name, launcher_options, run_options)
     context = worker.make_context(worker.name, ["--backend", backend, *words])
     fields = TrainConfig.__dataclass_fields__
@@ -240,9 +227,7 @@ def _option_names(command: click.Command) -> List[str]:
     return [name for param in command.params for name in (*param.opts, *param.secondary_opts)]
 
 
-def _check_not_launcher_option(
-    name: str, launcher_options: Sequence[str], run_options: Sequence[str]
-) -> None:
+def _check_not_launcher_option(name: str, launcher_options: Sequence[str], run_options: Sequence[str]) -> None:
     """Raise ConfigError for an option of the launcher after ``--``, even if it is misspelled.
 
     Args:

@@ -145,9 +145,7 @@ def _parameter_server_processes(
 
     others = [ProcessSpec(SCHEDULER, 0, SERVER_ARGUMENTS, role_variables("scheduler", 0))]
     for number, host in enumerate(servers):
-        others.append(
-            ProcessSpec(f"server {number}", host, SERVER_ARGUMENTS, role_variables("server", host))
-        )
+        others.append(ProcessSpec(f"server {number}", host, SERVER_ARGUMENTS, role_variables("server", host)))
     return others, [role_variables("worker", host) for host in placed]
 
 
@@ -233,9 +231,7 @@ def forwarded_environment(names: Sequence[str]) -> Dict[str, str]:
 
     These are the variables with FORWARDED_PREFIXES, the variables in ``names``, and PYTHONPATH.
     """
-    variables = {
-        name: value for name, value in os.environ.items() if name.startswith(FORWARDED_PREFIXES)
-    }
+    variables = {name: value for name, value in os.environ.items() if name.startswith(FORWARDED_PREFIXES)}
     variables.update({name: os.environ[name] for name in names})
     return add_gluonlab_path(variables)
 
@@ -250,9 +246,7 @@ def working_folder() -> str:
     try:
         return str(Path.cwd())
     except OSError:
-        raise ConfigError(
-            "the folder in which this shell is has been removed: change to another one"
-        ) from None
+        raise ConfigError("the folder in which this shell is has been removed: change to another one") from None
 
 
 # --- Checks of rank 0's requests, in a process that a scheduler has started
@@ -307,10 +301,7 @@ def allowed_variables(
     expected = worker_words(backend, words)
     role = environment.get("DMLC_ROLE")
     is_server = list(arguments) == SERVER_ARGUMENTS and role == "server" and backend != "horovod"
-    is_worker = list(arguments) in (expected, [*expected, AUTORESUME_OPTION]) and role in (
-        None,
-        "worker",
-    )
+    is_worker = list(arguments) in (expected, [*expected, AUTORESUME_OPTION]) and role in (None, "worker")
     if not is_server and not is_worker:
         _refuse_request(arguments, expected, RANK_VARIABLE in environment)
     group = {name: value for name, value in environment.items() if name in VARIABLE_PATTERNS}
@@ -327,9 +318,7 @@ def _refuse_request(arguments: Sequence[str], expected: Sequence[str], is_worker
     """
     are_programs = is_worker and (is_program(arguments) or is_program(expected))
     for position, (local_word, requested_word) in enumerate(zip_longest(expected, arguments)):
-        if local_word != requested_word and (
-            are_programs or list(arguments[:2]) == list(expected[:2])
-        ):
+        if local_word != requested_word and (are_programs or list(arguments[:2]) == list(expected[:2])):
             here, there = _quote_position(expected, position), _quote_position(arguments, position)
             raise ConfigError(
                 f"the options of this process differ from rank 0's: here {here}, "
@@ -340,7 +329,5 @@ def _refuse_request(arguments: Sequence[str], expected: Sequence[str], is_worker
 
 def _quote_position(words: Sequence[str], position: int) -> str:
     """Return the word at ``position``, after its option if the word is an option's value."""
-    start = position - (
-        position > 4 and position < len(words) and not words[position].startswith("-")
-    )
+    start = position - (position > 4 and position < len(words) and not words[position].startswith("-"))
     return " ".join(words[start : position + 1]) or "nothing more"

@@ -85,18 +85,12 @@ def _check_hostname_address() -> None:
     """
     getenv = os.environ.get
     rendezvous, interface = getenv("HOROVOD_GLOO_RENDEZVOUS_ADDR"), getenv("HOROVOD_GLOO_IFACE")
-    if (
-        rendezvous is None
-        or getenv("HOROVOD_LOCAL_SIZE") == getenv("HOROVOD_SIZE")
-        or is_loopback(rendezvous)
-    ):
+    if rendezvous is None or getenv("HOROVOD_LOCAL_SIZE") == getenv("HOROVOD_SIZE") or is_loopback(rendezvous):
         return
     name = socket.gethostname()
     address = _first_local_address(name)
     if address is None or is_loopback(address):
-        candidates = [
-            own for own, its_interface in ipv4_addresses().items() if its_interface == interface
-        ]
+        candidates = [own for own, its_interface in ipv4_addresses().items() if its_interface == interface]
         target = "to no address of it" if address is None else f"to {address}"
         raise ConfigError(
             f"the name of this host, {name}, leads {target}, which "

@@ -60,11 +60,7 @@ def add_horovod_options(function: Callable[..., Any]) -> Callable[..., Any]:
         if option.metavar is None:
             attributes = {"is_flag": True, "default": None}
         function = click.option(
-            option.name,
-            cls=SettingOption,
-            heading="With --backend horovod",
-            help=option.help,
-            **attributes,
+            option.name, cls=SettingOption, heading="With --backend horovod", help=option.help, **attributes
         )(function)
     return function
 
@@ -95,9 +91,7 @@ def horovod_variables(backend: str, values: Mapping[str, Any]) -> Dict[str, str]
     variables: Dict[str, str] = {}
     words = horovod_arguments(values)
     if words and backend != "horovod":
-        raise ConfigError(
-            f"{words[0]} belongs to --backend horovod, and this is {backend}: leave it out"
-        )
+        raise ConfigError(f"{words[0]} belongs to --backend horovod, and this is {backend}: leave it out")
     megabytes, cycle, file, marks = (values[option.field] for option in OPTIONS)
     if megabytes is not None:
         variables[THRESHOLD_VARIABLE] = str(

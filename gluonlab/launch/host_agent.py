@@ -20,11 +20,7 @@ from typing import Any, Callable, Dict, Iterable, List, Optional, Set
 
 from gluonlab.engine.parameter_server_role import ROLE_VARIABLE
 from gluonlab.errors import ConfigError
-from gluonlab.host.child_processes import (
-    prepare_command_process,
-    prepare_program_process,
-    signal_group,
-)
+from gluonlab.host.child_processes import prepare_command_process, prepare_program_process, signal_group
 from gluonlab.launch.agent_messages import (
     BEAT_S,
     LAUNCHER_MESSAGES,
@@ -37,11 +33,7 @@ from gluonlab.launch.agent_messages import (
     receive_messages,
     send_message,
 )
-from gluonlab.launch.group_processes import (
-    NODE_PORT_VARIABLE,
-    STATUS_FD_VARIABLE,
-    inherited_environment,
-)
+from gluonlab.launch.group_processes import NODE_PORT_VARIABLE, STATUS_FD_VARIABLE, inherited_environment
 from gluonlab.launch.network_addresses import ipv4_addresses, reserve_port, reserve_port_above
 from gluonlab.launch.user_program import describe_start_error
 
@@ -178,9 +170,7 @@ class HostAgent:
             environment = {**inherited_environment(), **message["environment"]}
             if not is_program:
                 environment[STATUS_FD_VARIABLE] = str(status_fd)
-            elif (
-                environment.get(ROLE_VARIABLE) == "worker" and NODE_PORT_VARIABLE not in environment
-            ):
+            elif environment.get(ROLE_VARIABLE) == "worker" and NODE_PORT_VARIABLE not in environment:
                 environment.update(self._node_port(name))
             process = await asyncio.create_subprocess_exec(
                 *command, env=environment, stdin=asyncio.subprocess.DEVNULL, stdout=out, stderr=err,
@@ -191,9 +181,7 @@ class HostAgent:
         except (ConfigError, OSError) as error:
             is_mistake = is_program or isinstance(error, ConfigError)
             if is_program and isinstance(error, OSError):
-                reason = (
-                    f"error: {describe_start_error(command[0], Path(message['folder']), error)}"
-                )
+                reason = f"error: {describe_start_error(command[0], Path(message['folder']), error)}"
             else:
                 reason = f"error: {error}" if is_mistake else f"cannot be started: {error}"
             send_message(self._writer, ended=name, status=1 + is_mistake, why=reason)
@@ -296,9 +284,7 @@ class HostAgent:
             now = liveness_clock()
             if self._parent is not None and _is_stopped(self._parent):
                 self._heard = now
-            stopped_now = [
-                name for name, process in self._processes.items() if _is_stopped(process.pid)
-            ]
+            stopped_now = [name for name, process in self._processes.items() if _is_stopped(process.pid)]
             stopped = {name: stopped.get(name, now) for name in stopped_now}
             for name, since in stopped.items():
                 send_message(self._writer, stopped=name, seconds=now - since)
@@ -367,9 +353,7 @@ async def _serve_streams() -> None:
     os.dup2(2, 1)  # print to standard error, because standard output is for messages
     if stat.S_ISSOCK(os.fstat(input_fd).st_mode) and os.path.sameopenfile(input_fd, output_fd):
         os.close(output_fd)
-        streams = await asyncio.open_connection(
-            sock=socket.socket(fileno=input_fd), limit=MAX_MESSAGE_BYTES
-        )
+        streams = await asyncio.open_connection(sock=socket.socket(fileno=input_fd), limit=MAX_MESSAGE_BYTES)
     else:
         streams = (await _open_reader(input_fd))[0], await _open_writer(output_fd)
     agent = HostAgent(*streams, parent=os.getppid())

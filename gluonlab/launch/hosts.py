@@ -33,9 +33,7 @@ LOCAL_HOST = Host("localhost")
 
 def parse_hosts(text: str) -> List[Host]:
     """Parse a list of hosts with numbers of processes, such as ``h1,h2:4``. Raises ConfigError."""
-    return _check_distinct(
-        [_parse_host(each, f"--hosts {text}") for each in text.split(",")], "--hosts"
-    )
+    return _check_distinct([_parse_host(each, f"--hosts {text}") for each in text.split(",")], "--hosts")
 
 
 def read_hostfile(path: str) -> List[Host]:
@@ -48,8 +46,7 @@ def read_hostfile(path: str) -> List[Host]:
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or "it is no text"
         raise ConfigError(
-            f"--hostfile {path} cannot be read ({why}): give a file with a host on each line, "
-            "such as h1 slots=4"
+            f"--hostfile {path} cannot be read ({why}): give a file with a host on each line, such as h1 slots=4"
         ) from None
     hosts = []
     for number, line in enumerate(lines, start=1):
@@ -78,9 +75,7 @@ def _parse_host(text: str, source: str) -> Host:
     if not colon:
         return Host(name)
     if not slots.isascii() or not slots.isdecimal() or not 0 <= int(slots[:9]) <= MAX_PROCESSES:
-        raise ConfigError(
-            f"{source}: {text!r}: the number of processes is 0 to {MAX_PROCESSES}, as in {name}:4"
-        )
+        raise ConfigError(f"{source}: {text!r}: the number of processes is 0 to {MAX_PROCESSES}, as in {name}:4")
     return Host(name, int(slots))
 
 
@@ -99,9 +94,7 @@ def _check_distinct(hosts: List[Host], source: str) -> List[Host]:
                 if seen[name] == host.name
                 else f"{seen[name]} and {host.name}, which are {description}"
             )
-            raise ConfigError(
-                f"{source} names {names}: name it once, with all its processes, as in {host.name}:2"
-            )
+            raise ConfigError(f"{source} names {names}: name it once, with all its processes, as in {host.name}:2")
         seen[name] = host.name
     return hosts
 
@@ -120,13 +113,9 @@ def assign_ranks(processes: Optional[int], hosts: List[Host]) -> List[int]:
     """
     if len(hosts) == 1 and hosts[0].slots is None:
         return [0] * (processes or 1)
-    assignment = [
-        host_number for host_number, host in enumerate(hosts) for _ in range(_host_capacity(host))
-    ]
+    assignment = [host_number for host_number, host in enumerate(hosts) for _ in range(_host_capacity(host))]
     if not assignment:
-        raise ConfigError(
-            f"the hosts take no process ({format_hosts(hosts)}): give one a number from 1"
-        )
+        raise ConfigError(f"the hosts take no process ({format_hosts(hosts)}): give one a number from 1")
     if processes is not None and processes > len(assignment):
         raise ConfigError(
             f"-n {processes}: the hosts take {len(assignment)} ({format_hosts(hosts)}): "

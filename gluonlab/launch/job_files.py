@@ -75,15 +75,9 @@ class JobRequest:
             ("memory_mb", 1), ("minutes", 1),
         ):  # fmt: skip
             if not least <= getattr(self, field) <= 10**9:
-                raise ConfigError(
-                    f"{field} = {getattr(self, field)}: a whole number from {least} on is possible"
-                )
+                raise ConfigError(f"{field} = {getattr(self, field)}: a whole number from {least} on is possible")
         for field, pattern, example in (
-            (
-                "name",
-                NAME_PATTERN,
-                "gluonlab-resnet18: at most 40 small letters, digits and hyphens",
-            ),
+            ("name", NAME_PATTERN, "gluonlab-resnet18: at most 40 small letters, digits and hyphens"),
             ("queue", QUEUE_PATTERN, "waic-medium"),
             ("image", IMAGE_PATTERN, "registry.example/gluonlab:1"),
             ("instance", QUEUE_PATTERN, "ml.g5.12xlarge"),
@@ -115,11 +109,7 @@ class JobRequest:
 
 
 def parse_job_request(
-    backend: str,
-    processes: Optional[int],
-    job: Sequence[str],
-    launcher: Sequence[str],
-    words: Tuple[str, ...],
+    backend: str, processes: Optional[int], job: Sequence[str], launcher: Sequence[str], words: Tuple[str, ...]
 ) -> JobRequest:
     """Return the JobRequest for the options of a launch. Raises ConfigError.
 
@@ -131,9 +121,7 @@ def parse_job_request(
         words: the words after ``--``
     """
     other_options = {"words", "backend", "processes", "launcher"}
-    fields = {
-        f.name: f.default for f in dataclasses.fields(JobRequest) if f.name not in other_options
-    }
+    fields = {f.name: f.default for f in dataclasses.fields(JobRequest) if f.name not in other_options}
     values: Dict[str, Any] = {}
     for pair in job:
         name, equals, value = pair.partition("=")
@@ -184,41 +172,26 @@ def slurm_job_file(request: JobRequest) -> str:
         ("where everything that is printed goes; %j is the job's number", "--output=%x-%j.out"),
         ("hosts", f"--nodes={request.host_count}"),
         ("processes, over all hosts", f"--ntasks={request.processes}"),
-        (
-            "at most so many of them on one host",
-            f"--ntasks-per-node={request.max_processes_on_host}",
-        ),
+        ("at most so many of them on one host", f"--ntasks-per-node={request.max_processes_on_host}"),
         ("threads for each process", f"--cpus-per-task={request.threads}"),
         ("memory of each host", f"--mem={request.memory_mb}M"),
         ("after so many minutes Slurm ends the job", f"--time={request.minutes}"),
     ]
     if gpus:
-        options.insert(
-            6, ("GPUs of each host, for all of its processes", f"--gpus-per-node={gpus}")
-        )
+        options.insert(6, ("GPUs of each host, for all of its processes", f"--gpus-per-node={gpus}"))
     if request.queue is not None:
-        options.append(
-            ("the partition: which hosts, and for how long", f"--partition={request.queue}")
-        )
+        options.append(("the partition: which hosts, and for how long", f"--partition={request.queue}"))
     # A task sees all GPUs of its host, and selects its own by the local rank.
     visibility = ["--gpu-bind=none"] if gpus else []
     may_lose_hosts = "--min-workers" in request.launcher  # when a host is lost
-    failure_options = (
-        ["--no-kill", "--kill-on-bad-exit=0"] if may_lose_hosts else ["--kill-on-bad-exit=1"]
-    )
-    failure_comment = (
-        "if a host is lost, the others go on" if may_lose_hosts else "if one fails, all end"
-    )
+    failure_options = ["--no-kill", "--kill-on-bad-exit=0"] if may_lose_hosts else ["--kill-on-bad-exit=1"]
+    failure_comment = "if a host is lost, the others go on" if may_lose_hosts else "if one fails, all end"
     command = ["srun", *failure_options, *visibility, *request.command]
     return "\n".join(
         [
             "#!/bin/bash",
             "# Submit it with: sbatch FILE",
-            *(
-                line
-                for comment, option in options
-                for line in (f"# {comment}", f"#SBATCH {option}")
-            ),
+            *(line for comment, option in options for line in (f"# {comment}", f"#SBATCH {option}")),
             "",
             f"# one task for each process, rank 0 speaks for all; {failure_comment}",
             f"{_bash_line(command)}\n",
@@ -252,15 +225,8 @@ def _lsf_resources(request: JobRequest) -> List[Tuple[str, List[str]]]:
 
 def lsf_job_file(request: JobRequest) -> str:
     """Return a job file for bsub. In the job, blaunch starts one task in each slot."""
-    resources = [
-        *_lsf_resources(request),
-        ("where everything that is printed goes", ["-o", "%J.out"]),
-    ]
-    options = [
-        line
-        for comment, words in resources
-        for line in (f"# {comment}", f'#BSUB {words[0]} "{words[1]}"')
-    ]
+    resources = [*_lsf_resources(request), ("where everything that is printed goes", ["-o", "%J.out"])]
+    options = [line for comment, words in resources for line in (f"# {comment}", f'#BSUB {words[0]} "{words[1]}"')]
     command = _bash_line(["blaunch", "-no-shell", *request.command])
     return "\n".join(
         [
@@ -277,9 +243,7 @@ def lsf_job_file(request: JobRequest) -> str:
 def lsf_interactive_job_file(request: JobRequest) -> str:
     """Return a script for a login host. It opens a shell on the first host of an LSF job."""
     options = [
-        line
-        for comment, words in _lsf_resources(request)
-        for line in (f"    # {comment}", f"    {_bash_line(words)}")
+        line for comment, words in _lsf_resources(request) for line in (f"    # {comment}", f"    {_bash_line(words)}")
     ]
     command = request.command
     command[3:3] = ["-n", str(request.processes)]
@@ -397,8 +361,7 @@ def _yaml_string(text: str) -> str:
     """Quote a text for YAML. Printable letters are unchanged, others become JSON's escapes."""
     letters = json.dumps(text, ensure_ascii=False)
     return "".join(
-        letter if letter.isprintable() or ord(letter) > 0xFFFF else f"\\u{ord(letter):04x}"
-        for letter in letters
+        letter if letter.isprintable() or ord(letter) > 0xFFFF else f"\\u{ord(letter):04x}" for letter in letters
     )
 
 
@@ -493,18 +456,12 @@ def _sagemaker_parameters(request: JobRequest) -> Dict[str, Any]:
         )
     template = TEMPLATE_FOLDER / f"{'horovod' if horovod else 'parameter-server'}.json"
     parameters: Dict[str, Any] = json.loads(template.read_text(encoding="utf-8"))
-    parameters = (
-        parameters if request.bucket is None else replace_bucket(parameters, request.bucket)
-    )
-    name = (
-        request.name if request.name.startswith(JOB_NAME_PREFIX) else JOB_NAME_PREFIX + request.name
-    )
+    parameters = parameters if request.bucket is None else replace_bucket(parameters, request.bucket)
+    name = request.name if request.name.startswith(JOB_NAME_PREFIX) else JOB_NAME_PREFIX + request.name
     parameters.update(TrainingJobName=name, RoleArn=request.role or parameters["RoleArn"])
     algorithm, resources = parameters["AlgorithmSpecification"], parameters["ResourceConfig"]
     algorithm["TrainingImage"] = request.image or algorithm["TrainingImage"]
-    resources.update(
-        InstanceType=request.instance or resources["InstanceType"], InstanceCount=request.host_count
-    )
+    resources.update(InstanceType=request.instance or resources["InstanceType"], InstanceCount=request.host_count)
     set_volume_size(resources)
     parameters["StoppingCondition"]["MaxRuntimeInSeconds"] = request.minutes * 60
     hyperparameters = parameters["HyperParameters"]
@@ -513,9 +470,7 @@ def _sagemaker_parameters(request: JobRequest) -> Dict[str, Any]:
     if request.gpus:
         hyperparameters["gpus"] = str(request.gpus)
     if horovod:
-        hyperparameters["sagemaker_mpi_num_of_processes_per_host"] = str(
-            request.max_processes_on_host
-        )
+        hyperparameters["sagemaker_mpi_num_of_processes_per_host"] = str(request.max_processes_on_host)
     hyperparameters.update({**options_to_hyperparameters(request.launcher), **run_options})
     return parameters
 
@@ -537,8 +492,7 @@ def options_to_hyperparameters(words: Tuple[str, ...]) -> Dict[str, str]:
             values[name], name = json.dumps(word), None
         else:
             raise ConfigError(
-                f"{word!r} is no option with a name: SageMaker passes --name value only, as in "
-                "--epochs 3"
+                f"{word!r} is no option with a name: SageMaker passes --name value only, as in --epochs 3"
             )
     return values
 
@@ -557,8 +511,7 @@ def set_volume_size(resources: Dict[str, Any], size_gb: Optional[int] = None) ->
     resources.pop("VolumeSizeInGB", None)
     if size_gb is not None:
         raise ConfigError(
-            f"a volume of {size_gb} GB: {instance} has a disk of its own, all of which a job gets: "
-            "leave the size out"
+            f"a volume of {size_gb} GB: {instance} has a disk of its own, all of which a job gets: leave the size out"
         )
     if resources.get("VolumeKmsKeyId") is not None:
         raise ConfigError(

@@ -9,22 +9,8 @@ from functools import partial
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Set
 
 from gluonlab.launch.agent_connections import AgentConnection
-from gluonlab.launch.agent_messages import (
-    BEAT_S,
-    Message,
-    ReceivedMessage,
-    liveness_clock,
-    next_message,
-)
-from gluonlab.launch.group_processes import (
-    ARRIVED,
-    BEGUN,
-    JOINED,
-    LEFT,
-    PORT_TAKEN,
-    SCHEDULER,
-    ProcessSpec,
-)
+from gluonlab.launch.agent_messages import BEAT_S, Message, ReceivedMessage, liveness_clock, next_message
+from gluonlab.launch.group_processes import ARRIVED, BEGUN, JOINED, LEFT, PORT_TAKEN, SCHEDULER, ProcessSpec
 from gluonlab.launch.host_agent import TERMINATION_GRACE_S
 
 ERROR_PREFIX = "error: "
@@ -34,9 +20,7 @@ KEPT_LINES = 10  # last lines of a process that are kept
 SIGNAL_STATUS_BASE = 128  # shells add this to the number of the signal that killed a process
 PROCESS_KEYS = ("of", "ended", "stopped")  # keys of an agent's messages that hold a process's name
 # Exit statuses of a process that a user's signal has ended.
-REQUESTED_STATUSES = {
-    SIGNAL_STATUS_BASE + number for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-}
+REQUESTED_STATUSES = {SIGNAL_STATUS_BASE + number for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
 
 
 class AttemptFailure(NamedTuple):
@@ -209,9 +193,7 @@ class LaunchAttempt:
         elif "came" in message:
             self.forward(message["came"])
         elif "stopped" in message and message["seconds"] >= self._patience / 2:
-            self._record_failure(
-                message["stopped"], f"has been stopped for {message['seconds']:.0f} s"
-            )
+            self._record_failure(message["stopped"], f"has been stopped for {message['seconds']:.0f} s")
         elif "ended" in message and message["ended"] in self._alive:
             self._record_end(message["ended"], message["status"], message.get("why"))
 
@@ -244,9 +226,7 @@ class LaunchAttempt:
         self._alive.discard(name)
         is_worker = name in self._workers
         if status == 0 and not is_worker:
-            self._exit_times[name] = (
-                liveness_clock()
-            )  # `_check_progress` checks if this was too early
+            self._exit_times[name] = liveness_clock()  # `_check_progress` checks if this was too early
         elif status == 0 and name in self._reported[LEFT]:
             return
         elif status != 0 and not is_worker and not self._workers & self._alive:
@@ -258,13 +238,9 @@ class LaunchAttempt:
         elif name not in self._programs and (
             status in REQUESTED_STATUSES or (self._signal and -status == self._signal)
         ):
-            self._signal = (
-                self._signal or abs(status) % SIGNAL_STATUS_BASE
-            )  # the signal came to this one
+            self._signal = self._signal or abs(status) % SIGNAL_STATUS_BASE  # the signal came to this one
         elif status < 0:
-            self._record_failure(
-                name, why or f"was killed by {_signal_name(-status)}", _shell_status(status)
-            )
+            self._record_failure(name, why or f"was killed by {_signal_name(-status)}", _shell_status(status))
         else:
             errors = [line for line in self._lines[name] if line.startswith(ERROR_PREFIX)]
             reason = errors[-1] if errors and name not in self._programs else why
@@ -288,13 +264,9 @@ class LaunchAttempt:
         not_started, not_joined = self._workers_without(ARRIVED), self._workers_without(JOINED)
         if seconds > start and not_started:
             longer = f"where the machine is only busy, --patience {4 * start:g} gives them longer"
-            self._record_failure(
-                ", ".join(not_started), f"did not start within {start:g} s: {longer}"
-            )
+            self._record_failure(", ".join(not_started), f"did not start within {start:g} s: {longer}")
         elif seconds > 2 * start and not_joined:
-            self._record_failure(
-                ", ".join(not_joined), "found no way to the others: is a port closed?"
-            )
+            self._record_failure(", ".join(not_joined), "found no way to the others: is a port closed?")
 
     def _workers_without(self, status: str) -> List[str]:
         """Return the names of the workers that have not reported ``status``, in order of rank."""
@@ -330,9 +302,7 @@ class LaunchAttempt:
             waiting = [agent for agent in waiting if agent.loss_reason is None]
         for agent in waiting:
             agent.mark_lost("did not answer when all were to end")
-        lost = [
-            agent for agent in self._agents() if agent.loss_reason is not None and agent not in gone
-        ]
+        lost = [agent for agent in self._agents() if agent.loss_reason is not None and agent not in gone]
         await asyncio.gather(killing, *(each.kill() for each in lost))
 
     def _agents(self) -> List[AgentConnection]:

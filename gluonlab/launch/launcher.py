@@ -169,9 +169,7 @@ class _Launcher:
     def _add_connections(self, results: Sequence[Union[AgentConnection, RunError]]) -> None:
         """Keep the connections among ``results``, and then raise the first error, if any."""
         self._connections += [
-            connection_or_error
-            for connection_or_error in results
-            if isinstance(connection_or_error, AgentConnection)
+            connection_or_error for connection_or_error in results if isinstance(connection_or_error, AgentConnection)
         ]
         for connection_or_error in results:
             if isinstance(connection_or_error, RunError):
@@ -196,9 +194,7 @@ class _Launcher:
             if self._signal or not restarts_left or not failure.is_retryable:
                 return self._report_failure(failure)
             restarts_left -= 1
-            lost = [
-                connection for connection in self._connections if connection.loss_reason is not None
-            ]
+            lost = [connection for connection in self._connections if connection.loss_reason is not None]
             also = "".join(
                 f", and host {connection.host.name} is gone"
                 for connection in lost
@@ -228,9 +224,7 @@ class _Launcher:
                     f"warning: somebody else took port {port} of {root.host.name} before the "
                     "scheduler did: trying another"
                 )
-        raise RunError(
-            _port_error(None, root, f"somebody else took {PORT_ATTEMPTS} before the scheduler did")
-        )
+        raise RunError(_port_error(None, root, f"somebody else took {PORT_ATTEMPTS} before the scheduler did"))
 
     async def _reserve_port(self, root: AgentConnection) -> Optional[int]:
         """Make the agent ``root`` reserve a port for the scheduler on its host. Return the port.
@@ -300,9 +294,7 @@ class _Launcher:
         --autoresume to the options of a run.
         """
         request = self._request
-        resume_options = {AUTORESUME_OPTION, "--resume"} & {
-            word.partition("=")[0] for word in self._words
-        }
+        resume_options = {AUTORESUME_OPTION, "--resume"} & {word.partition("=")[0] for word in self._words}
         if not resume_options and not is_program(self._words):
             self._words.append(AUTORESUME_OPTION)
         await _close_connections(lost)
@@ -330,19 +322,13 @@ class _Launcher:
     async def _connect(self, hosts: Sequence[Host]) -> List[Union[AgentConnection, RunError]]:
         """Start an agent on each host. Return a connection or an error for each host."""
         connections = [AgentConnection(host, self._request.way) for host in hosts]
-        opening = asyncio.gather(
-            *(connection.open(self._inbox) for connection in connections), return_exceptions=True
-        )
+        opening = asyncio.gather(*(connection.open(self._inbox) for connection in connections), return_exceptions=True)
         try:
             results = await opening
         except asyncio.CancelledError:
             await _close_connections(connections)
             raise
-        unexpected = [
-            error
-            for error in results
-            if isinstance(error, Exception) and not isinstance(error, RunError)
-        ]
+        unexpected = [error for error in results if isinstance(error, Exception) and not isinstance(error, RunError)]
         if unexpected:
             await _close_connections(connections)
             raise unexpected[0]
@@ -393,9 +379,7 @@ def _connection_sites(at: Sequence[AgentConnection], named: bool) -> List[Site]:
         at: the connections
         named: whether to use the hostnames that the user gave, instead of the hosts' own names
     """
-    launcher_address = (
-        _first_reachable(connection.launcher_address for connection in at) or LOOPBACK
-    )
+    launcher_address = _first_reachable(connection.launcher_address for connection in at) or LOOPBACK
     sites = []
     for connection in at:
         address = _first_reachable([connection.address, launcher_address]) or LOOPBACK

@@ -22,19 +22,8 @@ from gluonlab.engine.parameter_server_role import parameter_server_count
 from gluonlab.errors import EngineError, RunError
 from gluonlab.kvstores.mxnet_stores import allocate_keys
 from gluonlab.kvstores.process_groups import ProcessGroup, SummingGroup
-from gluonlab.launch.group_processes import (
-    LOCAL_RANK_VARIABLE,
-    LOCAL_SIZE_VARIABLE,
-    RANK_VARIABLE,
-    gpus_of_local_rank,
-)
-from gluonlab.optimizers.server_optimizer import (
-    NOTE_SIZE,
-    FlatLayout,
-    ServerOptimizer,
-    assigned_server,
-    initial_note,
-)
+from gluonlab.launch.group_processes import LOCAL_RANK_VARIABLE, LOCAL_SIZE_VARIABLE, RANK_VARIABLE, gpus_of_local_rank
+from gluonlab.optimizers.server_optimizer import NOTE_SIZE, FlatLayout, ServerOptimizer, assigned_server, initial_note
 
 SYNC, DEVICE_SYNC, ASYNC = "dist_sync", "dist_device_sync", "dist_async"
 NAMES = (SYNC, DEVICE_SYNC, ASYNC)
@@ -129,9 +118,7 @@ class ParameterServer(SummingGroup):
         ``gpus``: number of GPUs of each process; None for one. Returns None on a host without GPUs,
         and if the launcher has not started several processes on this host.
         """
-        shared = (
-            int(os.environ.get(LOCAL_SIZE_VARIABLE, 1)) > 1 and LOCAL_RANK_VARIABLE in os.environ
-        )
+        shared = int(os.environ.get(LOCAL_SIZE_VARIABLE, 1)) > 1 and LOCAL_RANK_VARIABLE in os.environ
         if shared and mx.context.num_gpus():
             return gpus_of_local_rank(int(os.environ[LOCAL_RANK_VARIABLE]), gpus)
         return None
@@ -266,18 +253,11 @@ class ServedWeights:
             # these keys put the copies on the same server as their weights.
             copy_key = allocate_keys(store, servers * (workers + 1))
             copy_key += (key - copy_key) % servers
-            worker_copies.update(
-                {copy_key + servers * rank: (key, rank) for rank in range(workers)}
-            )
+            worker_copies.update({copy_key + servers * rank: (key, rank) for rank in range(workers)})
         first_key = allocate_keys(store, servers)
         self._notes = range(first_key, first_key + servers)
         server_by_key = {key: assigned_server(key, servers) for key in self._notes}
-        _install_rule(
-            store,
-            ServerOptimizer(
-                optimizer, dict(zip(self._weights, flats)), worker_copies, server_by_key
-            ),
-        )
+        _install_rule(store, ServerOptimizer(optimizer, dict(zip(self._weights, flats)), worker_copies, server_by_key))
         for key in self._notes:
             store.init(key, nd.array(initial_note(servers)).reshape((-1,)))
         self._exchange_notes()

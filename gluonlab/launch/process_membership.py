@@ -203,9 +203,7 @@ def _membership_by_launcher(launcher: Launcher, environ: Environ) -> Membership:
         )
     local_rank = _read_optional_number(environ, launcher.local_rank, 0)
     local_size = _read_optional_number(environ, launcher.local_size, 1)
-    member = Membership(
-        launcher.name, rank, size, local_rank, local_size, None, _job_port(launcher, environ)
-    )
+    member = Membership(launcher.name, rank, size, local_rank, local_size, None, _job_port(launcher, environ))
     if launcher in MEMBERSHIP_COMPLETIONS:
         member = MEMBERSHIP_COMPLETIONS[launcher](member, environ)
     _check_local(member, launcher, environ)
@@ -227,25 +225,17 @@ def _check_local(member: Membership, launcher: Launcher, environ: Environ) -> No
     """Raise ConfigError if local rank, local size and size contradict each other."""
     name = _first_set_name(environ, launcher.local_size) or "the number of processes on this host"
     if member.local_size is not None and member.local_size > member.size:
-        raise _contradiction_error(
-            f"{name} is {member.local_size}, more than all {member.size} processes"
-        )
+        raise _contradiction_error(f"{name} is {member.local_size}, more than all {member.size} processes")
     if None not in (member.local_rank, member.local_size):
         assert member.local_rank is not None and member.local_size is not None
         if member.local_rank >= member.local_size:
-            rank_name = (
-                _first_set_name(environ, launcher.local_rank) or "this process's number on its host"
-            )
-            raise _contradiction_error(
-                f"{rank_name} is {member.local_rank}, but {name} is {member.local_size}"
-            )
+            rank_name = _first_set_name(environ, launcher.local_rank) or "this process's number on its host"
+            raise _contradiction_error(f"{rank_name} is {member.local_rank}, but {name} is {member.local_size}")
 
 
 def _complete_srun(member: Membership, environ: Environ) -> Membership:
     """Set the root to the step's first node, and the local size to this node's tasks."""
-    variable = _first_set_name(
-        environ, ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST")
-    )
+    variable = _first_set_name(environ, ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"))
     if not variable:
         raise _missing_variable_error(SRUN, environ, "SLURM_STEP_NODELIST")
     nodes, local_size = parse_slurm_hosts(environ[variable], variable), None
@@ -253,13 +243,10 @@ def _complete_srun(member: Membership, environ: Environ) -> Membership:
     if counts:
         setting = f"SLURM_STEP_TASKS_PER_NODE={environ['SLURM_STEP_TASKS_PER_NODE']}"
         if sum(counts) != member.size:
-            raise _contradiction_error(
-                f"{setting} are {sum(counts)} tasks, but the step has {member.size}"
-            )
+            raise _contradiction_error(f"{setting} are {sum(counts)} tasks, but the step has {member.size}")
         if len(counts) != len(nodes):
             raise _contradiction_error(
-                f"{setting} counts {len(counts)} nodes, "
-                f"{variable}={environ[variable]} names {len(nodes)}"
+                f"{setting} counts {len(counts)} nodes, {variable}={environ[variable]} names {len(nodes)}"
             )
         if environ.get("SLURM_NODEID"):
             node = _read_number(environ, "SLURM_NODEID", 0)
@@ -276,9 +263,7 @@ def _complete_blaunch(member: Membership, environ: Environ) -> Membership:
         raise _missing_variable_error(BLAUNCH, environ, "LSB_MCPU_HOSTS")
     slots = sum(slots for _, slots in hosts)
     if slots != member.size:
-        raise _contradiction_error(
-            f"{variable} names {slots} slots, LSB_DJOB_NUMPROC is {member.size}"
-        )
+        raise _contradiction_error(f"{variable} names {slots} slots, LSB_DJOB_NUMPROC is {member.size}")
     local_rank, local_size = lsf_local_rank_and_size(member.rank or 0, hosts)
     return replace(member, root=hosts[0].host, local_rank=local_rank, local_size=local_size)
 
@@ -296,14 +281,10 @@ def _complete_open_mpi(member: Membership, environ: Environ) -> Membership:
 
     Open MPI 4 sets mpirun's address. Open MPI 5 sets a namespace that contains the hostname.
     """
-    address = re.search(
-        r";tcp6?://(?:\[([^,;\]]+)|([^,;:\[]+))", environ.get(MPIRUN_ADDRESS_VARIABLE, "")
-    )
+    address = re.search(r";tcp6?://(?:\[([^,;\]]+)|([^,;:\[]+))", environ.get(MPIRUN_ADDRESS_VARIABLE, ""))
     group = re.fullmatch(r"(?:prterun|prte|mpirun)-(.+)-\d+@\d+", environ.get("PMIX_NAMESPACE", ""))
     if address:
-        return replace(
-            member, root=check_hostname(address[1] or address[2], MPIRUN_ADDRESS_VARIABLE)
-        )
+        return replace(member, root=check_hostname(address[1] or address[2], MPIRUN_ADDRESS_VARIABLE))
     return replace(member, root=check_hostname(group[1], "PMIX_NAMESPACE")) if group else member
 
 
@@ -336,9 +317,7 @@ def _sagemaker_membership(environ: Environ) -> Membership:
     """
     try:
         hosts = json.loads(environ["SM_HOSTS"])
-        is_valid = (
-            isinstance(hosts, list) and hosts and all(isinstance(host, str) for host in hosts)
-        )
+        is_valid = isinstance(hosts, list) and hosts and all(isinstance(host, str) for host in hosts)
     except (ValueError, RecursionError):
         is_valid = False
     if not is_valid or len(set(hosts)) != len(hosts):
@@ -350,14 +329,10 @@ def _sagemaker_membership(environ: Environ) -> Membership:
     if not hostname:
         raise _missing_variable_error(SAGEMAKER, environ, "SM_CURRENT_HOST")
     if hostname not in hosts:
-        raise _contradiction_error(
-            f"SM_CURRENT_HOST={hostname} is none of SM_HOSTS={environ['SM_HOSTS']}"
-        )
+        raise _contradiction_error(f"SM_CURRENT_HOST={hostname} is none of SM_HOSTS={environ['SM_HOSTS']}")
     sorted_hosts = [check_hostname(host, "SM_HOSTS") for host in sorted(hosts)]
     port = _job_port(SAGEMAKER, environ)
-    return Membership(
-        "SageMaker", sorted_hosts.index(hostname), len(sorted_hosts), 0, 1, sorted_hosts[0], port
-    )
+    return Membership("SageMaker", sorted_hosts.index(hostname), len(sorted_hosts), 0, 1, sorted_hosts[0], port)
 
 
 def _parameter_server_membership(environ: Environ) -> Optional[Membership]:
@@ -412,9 +387,7 @@ def _read_number(environ: Environ, name: str, least: int) -> int:
     """
     text = environ[name]
     if re.fullmatch(r"[0-9]{1,7}", text) is None or int(text) < least:
-        raise ConfigError(
-            f"{name}={text!r}: a whole number from {least} on is possible; set it anew"
-        )
+        raise ConfigError(f"{name}={text!r}: a whole number from {least} on is possible; set it anew")
     return int(text)
 
 

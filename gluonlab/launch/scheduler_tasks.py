@@ -69,18 +69,14 @@ class Rendezvous:
         is_single_host = self._place.root == "127.0.0.1"
         address, port = "127.0.0.1" if is_single_host else "0.0.0.0", self._place.port
         try:
-            self._server = await asyncio.start_server(
-                self._accept_rank, address, port, limit=MAX_MESSAGE_BYTES
-            )
+            self._server = await asyncio.start_server(self._accept_rank, address, port, limit=MAX_MESSAGE_BYTES)
         except OSError as error:
             raise ConfigError(
                 f"port {port} cannot be had ({_system_message(error)}): "
                 "set another for all processes, as in GLUONLAB_PORT=23456"
             ) from None
 
-    async def wait_for_ranks(
-        self, numbers: Sequence[int]
-    ) -> List[Union[AgentConnection, RunError]]:
+    async def wait_for_ranks(self, numbers: Sequence[int]) -> List[Union[AgentConnection, RunError]]:
         """Wait until these ranks have connected. Return a connection or an error for each rank."""
         deadline = liveness_clock() + self._way.patience
         while self._missing_ranks(numbers) and (left := deadline - liveness_clock()) > 0:
@@ -99,9 +95,7 @@ class Rendezvous:
 
     def _missing_ranks(self, numbers: Sequence[int]) -> List[int]:
         """Return the ranks among ``numbers`` that are not connected, in ascending order."""
-        connected = {
-            rank for rank, connection in self._connected.items() if connection.loss_reason is None
-        }
+        connected = {rank for rank, connection in self._connected.items() if connection.loss_reason is None}
         return sorted(set(numbers) - connected)
 
     async def end(self, at: Sequence[AgentConnection], status: int) -> None:
@@ -114,24 +108,16 @@ class Rendezvous:
         for connection in self._connected.values():
             connection.close()
 
-    async def _accept_rank(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
+    async def _accept_rank(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Accept a connection from a rank that is missing. Refuse all others.
 
         If two processes have the same rank, the first to connect is accepted.
         """
         hello: Message = {}
         with suppress(asyncio.TimeoutError, BadMessage):
-            hello = await run_with_timeout(
-                GREETING_TIMEOUT_S, first_message(receive_messages(reader, AGENT_MESSAGES))
-            )
+            hello = await run_with_timeout(GREETING_TIMEOUT_S, first_message(receive_messages(reader, AGENT_MESSAGES)))
         rank, size = hello.get("rank", 0), hello.get("size")
-        if (
-            not 0 < rank < self._place.size
-            or size != self._place.size
-            or not self._missing_ranks([rank])
-        ):
+        if not 0 < rank < self._place.size or size != self._place.size or not self._missing_ranks([rank]):
             self._strangers += 1
             writer.close()
             return
@@ -177,11 +163,7 @@ def _system_message(error: OSError) -> str:
 
 
 def serve_rank_0(
-    place: Membership,
-    backend: str,
-    words: Sequence[str],
-    patience: float,
-    settings: Mapping[str, str],
+    place: Membership, backend: str, words: Sequence[str], patience: float, settings: Mapping[str, str]
 ) -> int:
     """Be the agent of rank 0 on another rank, and return the exit status that rank 0 sends.
 
@@ -234,9 +216,7 @@ async def _serve_rank_0(
         overrides = {"folder": os.getcwd(), "program": RANK_VARIABLE in group and is_program(words)}  # noqa: PTH109
         return {**message, "environment": group, **overrides}
 
-    agent = HostAgent(
-        *streams, hello={"rank": place.rank, "size": place.size}, checked=check_request
-    )
+    agent = HostAgent(*streams, hello={"rank": place.rank, "size": place.size}, checked=check_request)
     request.forward_signals(lambda number: agent.send(came=number), asyncio.get_event_loop())
     await agent.serve()
     if agent.message_error is not None:

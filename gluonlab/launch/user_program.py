@@ -42,10 +42,7 @@ def program_variables() -> Dict[str, str]:
       launcher's pipe.
     """
     paths = [str(Path(at_start.__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
-    return {
-        "PYTHONPATH": os.pathsep.join(paths),
-        "PYTHONUNBUFFERED": os.environ.get("PYTHONUNBUFFERED", "1"),
-    }
+    return {"PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": os.environ.get("PYTHONUNBUFFERED", "1")}
 
 
 def become_program(words: Sequence[str]) -> NoReturn:
@@ -66,15 +63,9 @@ def describe_start_error(name: str, folder: Path, error: Optional[OSError] = Non
     """
     quoted_name, file = one_line(repr(name)), folder / name
     if not folder.is_dir():
-        return (
-            f"{quoted_name} cannot be started in {folder}: this folder does not exist on this host"
-        )
+        return f"{quoted_name} cannot be started in {folder}: this folder does not exist on this host"
     if "/" not in name:
-        return (
-            _not_in_path(name, file)
-            if shutil.which(name) is None
-            else _describe_refusal(quoted_name, error)
-        )
+        return _not_in_path(name, file) if shutil.which(name) is None else _describe_refusal(quoted_name, error)
     if not file.exists():
         return f"the file {quoted_name} does not exist: give an existing program"
     if file.is_dir():

@@ -34,22 +34,15 @@ MODELS: Dict[str, ModelKind] = {
         "two convolutions with max pooling, two dense layers (the Gluon lab's network)",
     ),
     "lenet-avg": ModelKind(
-        lambda classes: LeNet(classes, "avg"),
-        "the same with average pooling (the from-scratch lab's network)",
+        lambda classes: LeNet(classes, "avg"), "the same with average pooling (the from-scratch lab's network)"
     ),
     "mlp": ModelKind(lambda classes: mlp(classes), "two hidden dense layers of 128 and 64 units"),
     "resnet8": ModelKind(
         lambda classes: resnet8(classes),
         "a residual network for CIFAR-10's size: three basic blocks, 16 to 64 channels",
     ),
-    "resnet18": ModelKind(
-        lambda classes: vision.resnet18_v1(classes=classes),
-        "ResNet-18 (v1) of Gluon's model zoo",
-    ),
-    "resnet50": ModelKind(
-        lambda classes: vision.resnet50_v1(classes=classes),
-        "ResNet-50 (v1) of Gluon's model zoo",
-    ),
+    "resnet18": ModelKind(lambda classes: vision.resnet18_v1(classes=classes), "ResNet-18 (v1) of Gluon's model zoo"),
+    "resnet50": ModelKind(lambda classes: vision.resnet50_v1(classes=classes), "ResNet-50 (v1) of Gluon's model zoo"),
     "alexnet-2towers": ModelKind(
         lambda classes: alexnet_2towers(classes),
         "AlexNet as of 2012: two towers of channels, which meet in some layers only",
@@ -89,9 +82,7 @@ def get_model(name: str, classes: int, ctxs: "Sequence[Context]" = ()) -> "Hybri
     """
     check_model(name)
     if not is_positive_integer(classes):
-        raise ModelError(
-            f"classes {classes!r}: give how many the data set has, from 1 up: len(dataset.classes)"
-        )
+        raise ModelError(f"classes {classes!r}: give how many the data set has, from 1 up: len(dataset.classes)")
     if mx.util.is_np_array() and (name.startswith(gluoncv_zoo.PREFIX) or name in GLUONCV_MODELS):
         raise ModelError(
             f"model {name!r} is gluoncv's, which is written for mx.nd: "

@@ -33,18 +33,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import (
-    Any,
-    Dict,
-    List,
-    Mapping,
-    MutableMapping,
-    NamedTuple,
-    Optional,
-    Sequence,
-    Set,
-    Tuple,
-)
+from typing import Any, Dict, List, Mapping, MutableMapping, NamedTuple, Optional, Sequence, Set, Tuple
 from weakref import WeakKeyDictionary
 
 import mxnet as mx
@@ -123,10 +112,7 @@ def choose_padding(ctx: mx.Context) -> Padding:
 
 
 def pad_channels(
-    graph: mx.sym.Symbol,
-    inputs: Mapping[str, Shape],
-    types: Mapping[str, Any],
-    padding: Padding,
+    graph: mx.sym.Symbol, inputs: Mapping[str, Shape], types: Mapping[str, Any], padding: Padding
 ) -> mx.sym.Symbol:
     """Pad the channels of float32 convolutions (n, C, H, W) where padding makes them faster.
 
@@ -142,16 +128,12 @@ def pad_channels(
     """
     if not _is_supported(graph, dict(inputs)):
         return graph
-    plans = [
-        _PaddingPlan(graph, dict(inputs), types, multiple) for multiple in (1, *padding.multiples)
-    ]
+    plans = [_PaddingPlan(graph, dict(inputs), types, multiple) for multiple in (1, *padding.multiples)]
     chosen = _choose_plan(plans[0], plans[1:], padding.max_ratio)
     return _GraphWriter(chosen).write() if chosen.layouts else graph
 
 
-def _choose_plan(
-    unpadded: "_PaddingPlan", padded: "Sequence[_PaddingPlan]", max_ratio: float
-) -> "_PaddingPlan":
+def _choose_plan(unpadded: "_PaddingPlan", padded: "Sequence[_PaddingPlan]", max_ratio: float) -> "_PaddingPlan":
     """Return the plan that should be fastest.
 
     ``padded``: a plan for each multiple, the smallest first. A larger multiple is chosen if it
@@ -237,13 +219,7 @@ class _PaddingPlan:
             the padded input.
     """
 
-    def __init__(
-        self,
-        graph: mx.sym.Symbol,
-        inputs: Dict[str, Shape],
-        types: Mapping[str, Any],
-        multiple: int,
-    ) -> None:
+    def __init__(self, graph: mx.sym.Symbol, inputs: Dict[str, Shape], types: Mapping[str, Any], multiple: int) -> None:
         self.parts = parse_graph(graph)
         self.nodes: List[Node] = self.parts["nodes"]
         self.multiple = multiple
@@ -279,10 +255,7 @@ class _PaddingPlan:
 
     def _convolution_multiply_adds(self, index: int) -> float:
         """Return the number of multiply-adds of the convolution at node ``index``, with padding."""
-        convolution, (channels_in, channels_out) = (
-            self.convolutions[index],
-            self._padded_channels(index),
-        )
+        convolution, (channels_in, channels_out) = (self.convolutions[index], self._padded_channels(index))
         taps = convolution.pixels * math.prod(convolution.kernel)
         return taps * channels_out * (1 if convolution.depthwise else channels_in)
 
@@ -304,12 +277,7 @@ class _PaddingPlan:
             channels_in, channels_out = self._padded_channels(index)
             reads_16, writes_8 = channels_in % 16 == 0, channels_out % 16 == 8
             source = self.nodes[index]["inputs"][0][0]
-            if (
-                reads_16
-                and writes_8
-                and not convolution.depthwise
-                and self._follows_batch_norm(source)
-            ):
+            if reads_16 and writes_8 and not convolution.depthwise and self._follows_batch_norm(source):
                 return True
         return False
 
@@ -371,9 +339,7 @@ class _PaddingPlan:
             return layouts[0] if one_output and _is_contiguous(layouts[0]) else None
         if op == "Pooling":
             is_supported = attrs.get("layout", "None") in ("None", "NCHW")
-            return (
-                layouts[0] if is_supported and attrs.get("pool_type", "max") in POOLINGS else None
-            )
+            return layouts[0] if is_supported and attrs.get("pool_type", "max") in POOLINGS else None
         if op in ELEMENTWISE_OPERATORS:
             shapes = {self.entry_shape(entry) for entry in node["inputs"]}
             are_equal = len(set(layouts)) == 1 and len(shapes) == 1 and None not in shapes
@@ -381,9 +347,7 @@ class _PaddingPlan:
         is_leaky = op == "LeakyReLU" and attrs.get("act_type", "leaky") in LEAKY
         return layouts[0] if is_leaky or op in POINTWISE_OPERATORS else None
 
-    def _concatenation_layout(
-        self, node: Node, layouts: List[Optional[Layout]]
-    ) -> Optional[Layout]:
+    def _concatenation_layout(self, node: Node, layouts: List[Optional[Layout]]) -> Optional[Layout]:
         """Compute the layout of a concatenation; None if it cannot read padded images."""
         if node.get("attrs", {}).get("dim", "1") not in ("1", "-3"):
             return None
@@ -402,11 +366,7 @@ class _PaddingPlan:
         convolution = self.convolutions[index]
         source = self.entry_layout(self.nodes[index]["inputs"][0])
         missing = -convolution.channels_in % self.multiple
-        if (
-            source is None
-            and missing
-            and (convolution.depthwise or convolution.channels_in > MAX_IMAGE_CHANNELS)
-        ):
+        if source is None and missing and (convolution.depthwise or convolution.channels_in > MAX_IMAGE_CHANNELS):
             if convolution.is_pointwise:
                 return None
             source = self.padded_inputs[index] = (ChannelRun(convolution.channels_in, missing),)
@@ -415,9 +375,7 @@ class _PaddingPlan:
         output = (ChannelRun(convolution.channels_out, -convolution.channels_out % self.multiple),)
         if convolution.is_pointwise:
             unpadded_size = convolution.channels_in * convolution.channels_out
-            padded_size = (
-                _total_channels(source) if source else convolution.channels_in
-            ) * _total_channels(output)
+            padded_size = (_total_channels(source) if source else convolution.channels_in) * _total_channels(output)
             if padded_size > MAX_POINTWISE_RATIO * unpadded_size:
                 return None
         return output if output[0].zeros else None
@@ -425,10 +383,7 @@ class _PaddingPlan:
     def _unused_pointwise(self) -> Set[int]:
         """Return the padded 1x1 convolutions whose output is read only by nodes without padding."""
         used = {
-            entry[0]
-            for index, node in enumerate(self.nodes)
-            if self.reads_padded(index)
-            for entry in node["inputs"]
+            entry[0] for index, node in enumerate(self.nodes) if self.reads_padded(index) for entry in node["inputs"]
         }
         return {
             index
@@ -461,9 +416,7 @@ class _GraphWriter:
         self._plan = plan
         self._nodes: List[Node] = []
         self._new_indices: List[int] = []  # index of a node -> its index in the new graph
-        self._unpadded_outputs: Dict[
-            Tuple[int, int], Entry
-        ] = {}  # outputs without their zero channels
+        self._unpadded_outputs: Dict[Tuple[int, int], Entry] = {}  # outputs without their zero channels
         self._zeros: Dict[Shape, Entry] = {}
         self._heads = {(head[0], head[1]) for head in plan.parts["heads"]}
 
@@ -490,10 +443,7 @@ class _GraphWriter:
     def _write_padded(self, index: int, node: Node) -> None:
         """Write a node that can read padded images, with padded parameters if necessary."""
         plan, layout = self._plan, self._plan.layouts.get(index)
-        inputs, attrs = (
-            [self._new_entry(entry) for entry in node["inputs"]],
-            dict(node.get("attrs", {})),
-        )
+        inputs, attrs = ([self._new_entry(entry) for entry in node["inputs"]], dict(node.get("attrs", {})))
         if index in plan.convolutions:
             source = plan.entry_layout(node["inputs"][0])
             if index in plan.padded_inputs:
@@ -509,12 +459,7 @@ class _GraphWriter:
         self._nodes.append({**node, "name": name, "inputs": inputs, "attrs": attrs})
 
     def _pad_convolution(
-        self,
-        index: int,
-        node: Node,
-        inputs: List[Entry],
-        attrs: Dict[str, str],
-        source: Optional[Layout],
+        self, index: int, node: Node, inputs: List[Entry], attrs: Dict[str, str], source: Optional[Layout]
     ) -> None:
         """Pad the weight and bias of a convolution; changes ``inputs`` and ``attrs`` in place.
 
@@ -525,9 +470,7 @@ class _GraphWriter:
             return
         output = layout or (ChannelRun(convolution.channels_out, 0),)
         weight_source = (
-            (ChannelRun(1, 0),)
-            if convolution.depthwise
-            else source or (ChannelRun(convolution.channels_in, 0),)
+            (ChannelRun(1, 0),) if convolution.depthwise else source or (ChannelRun(convolution.channels_in, 0),)
         )
         shape = self._plan.entry_shape(node["inputs"][1])
         assert shape is not None
@@ -542,9 +485,7 @@ class _GraphWriter:
         if convolution.depthwise:
             attrs["num_group"] = str(_total_channels(output))
 
-    def _padded_weight(
-        self, name: str, weight: Entry, shape: Shape, source: Layout, output: Layout
-    ) -> Entry:
+    def _padded_weight(self, name: str, weight: Entry, shape: Shape, source: Layout, output: Layout) -> Entry:
         """Pad a weight (out, in, kernel) with zeros.
 
         The weight is reshaped to a matrix first, because oneDNN cannot concatenate arrays whose
@@ -561,9 +502,7 @@ class _GraphWriter:
     def _padded_vector(self, name: str, vector: Entry, layout: Layout) -> Entry:
         return self._with_zeros(f"{name}_padded", vector, layout, 0, (0,))
 
-    def _with_zeros(
-        self, name: str, array: Entry, layout: Layout, axis: int, shape: Tuple[int, ...]
-    ) -> Entry:
+    def _with_zeros(self, name: str, array: Entry, layout: Layout, axis: int, shape: Tuple[int, ...]) -> Entry:
         """Insert zeros along ``axis``; ``shape``: the shape of the zeros along the other axes."""
         if not any(run.zeros for run in layout):
             return array
@@ -593,9 +532,7 @@ class _GraphWriter:
         assert shape is not None
         zeros, name = run.zeros * shape[2] * shape[3], f"{node['name']}_image"
         # Each image becomes one row, because MXNet's Pad cannot pad the channel axis.
-        row = self._add(
-            "Reshape", f"{name}_rows", [self._true_channels(entry)], shape=(0, 1, 1, -1)
-        )
+        row = self._add("Reshape", f"{name}_rows", [self._true_channels(entry)], shape=(0, 1, 1, -1))
         width = (0, 0, 0, 0, 0, 0, 0, zeros)
         row = self._add("Pad", f"{name}_zeros", [row], mode="constant", pad_width=width)
         return self._add("Reshape", name, [row], shape=(0, sum(run), *shape[2:]))
@@ -629,9 +566,7 @@ class _GraphWriter:
 
 STATE_MULTIPLE = 16  # the largest of MULTIPLES
 # For each parameter and device: the parameter's array, and the larger array whose start it is.
-_wide_arrays: MutableMapping[gluon.Parameter, Dict[mx.Context, Tuple[nd.NDArray, nd.NDArray]]] = (
-    WeakKeyDictionary()
-)
+_wide_arrays: MutableMapping[gluon.Parameter, Dict[mx.Context, Tuple[nd.NDArray, nd.NDArray]]] = WeakKeyDictionary()
 
 
 def enlarge_state(param: gluon.Parameter, ctx: mx.Context) -> None:

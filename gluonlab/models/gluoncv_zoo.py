@@ -20,10 +20,7 @@ if TYPE_CHECKING:
 
 PREFIX = "gluoncv:"
 LIST_NAME = f"{PREFIX}?"  # instead of a name: list all names
-SUMMARY = (
-    f"any classification network of gluoncv, such as gluoncv:mobilenet1.0; --model {LIST_NAME} "
-    "lists them"
-)
+SUMMARY = f"any classification network of gluoncv, such as gluoncv:mobilenet1.0; --model {LIST_NAME} lists them"
 
 # The modules of gluoncv's zoo with networks that classify images, and the options with which to
 # create these networks. The options prevent a download of weights, or the second output of an
@@ -54,23 +51,15 @@ def check_gluoncv(name: str) -> None:
     if name in names:
         return
     lower_name = name.lower()
-    similar = [other for other in names if lower_name and other.startswith(lower_name)][
-        :_MAX_SUGGESTIONS
-    ]
-    similar = similar or difflib.get_close_matches(
-        lower_name, names, n=_MAX_SUGGESTIONS, cutoff=0.5
-    )
+    similar = [other for other in names if lower_name and other.startswith(lower_name)][:_MAX_SUGGESTIONS]
+    similar = similar or difflib.get_close_matches(lower_name, names, n=_MAX_SUGGESTIONS, cutoff=0.5)
     suggestion = f"did you mean {', '.join(similar)}? " if similar else ""
-    raise ModelError(
-        f"unknown model {PREFIX + name!r}: {suggestion}{_LIST_COMMAND} lists all {len(names)}"
-    )
+    raise ModelError(f"unknown model {PREFIX + name!r}: {suggestion}{_LIST_COMMAND} lists all {len(names)}")
 
 
 def gluoncv_names() -> List[str]:
     """Return the names of gluoncv's classification networks. Raises ModelError without gluoncv."""
-    names = [
-        name for name, create in _gluoncv_registry().items() if _module_name(create) in _MODULES
-    ]
+    names = [name for name, create in _gluoncv_registry().items() if _module_name(create) in _MODULES]
     return sorted(name for name in names if not name.endswith(_UNSUPPORTED_SUFFIXES))
 
 

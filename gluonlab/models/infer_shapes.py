@@ -35,9 +35,7 @@ def set_missing_shapes(params: "Iterable[Parameter]") -> None:
                 param._dtype = param._data[0].dtype
 
 
-def complete_initialization(
-    net: "HybridBlock", name: str, image_shape: "Tuple[int, int, int]", classes: int
-) -> None:
+def complete_initialization(net: "HybridBlock", name: str, image_shape: "Tuple[int, int, int]", classes: int) -> None:
     """Infer the shape of every parameter for images (C, H, W), and finish deferred initialization.
 
     Raises ModelError if the network cannot take these images; the message names the smallest images
@@ -62,9 +60,7 @@ def complete_initialization(
                 "it was made for, or initialize it again"
             )
         params[parameter].shape = shape
-        params[
-            parameter
-        ]._finish_deferred_init()  # in the order of the graph, as in a first forward
+        params[parameter]._finish_deferred_init()  # in the order of the graph, as in a first forward
 
 
 def accepts_images(scores: mx.sym.Symbol, image_shape: "Shape", classes: int) -> bool:
@@ -72,9 +68,7 @@ def accepts_images(scores: mx.sym.Symbol, image_shape: "Shape", classes: int) ->
     return _infer_shapes(scores, image_shape, classes) is not None
 
 
-def _infer_shapes(
-    scores: mx.sym.Symbol, image_shape: "Shape", classes: int
-) -> "Optional[Dict[str, Shape]]":
+def _infer_shapes(scores: mx.sym.Symbol, image_shape: "Shape", classes: int) -> "Optional[Dict[str, Shape]]":
     """Return the shape of every parameter, by name; None if the network cannot take the images."""
     try:
         arguments, outputs, states = scores.infer_shape_partial(data=(1, *image_shape))

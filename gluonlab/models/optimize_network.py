@@ -103,9 +103,7 @@ def _input_array(net: gluon.HybridBlock, given: Any) -> Any:
             return [_input_array(net, each) for each in given]
     kind = type(given).__name__
     description = repr(given) if isinstance(given, (int, str, tuple)) else f"a {kind}"
-    raise ModelError(
-        f"optimize takes arrays, or shapes such as (64, 3, 32, 32), and got {description}"
-    )
+    raise ModelError(f"optimize takes arrays, or shapes such as (64, 3, 32, 32), and got {description}")
 
 
 class _OptimizedBlock:
@@ -164,9 +162,7 @@ class _OptimizedBlock:
             self._use_graph(rewritten, [variable.name for variable in data], kinds, params)
         return Changes(changes)
 
-    def _use_graph(
-        self: Any, graph: mx.sym.Symbol, data: List[str], kinds: Any, params: Any
-    ) -> None:
+    def _use_graph(self: Any, graph: mx.sym.Symbol, data: List[str], kinds: Any, params: Any) -> None:
         """Compile ``graph`` to the operator that calls of the block run.
 
         ``data``: names of the inputs. ``kinds``: name -> (shape, type) of all arguments.
@@ -186,10 +182,7 @@ class _OptimizedBlock:
                 self._cached_op_args.append((False, params[name]))
         indices = [
             ("data_indices", [position for position, name in enumerate(inputs) if name in data]),
-            (
-                "param_indices",
-                [position for position, name in enumerate(inputs) if name not in data],
-            ),
+            ("param_indices", [position for position, name in enumerate(inputs) if name not in data]),
         ]
         self._cached_op = nd.CachedOp(graph, indices + self._flags)
 
@@ -218,9 +211,7 @@ def _list_arrays(args: Sequence[Any]) -> List[nd.NDArray]:
 def _optimized_class(kind: Type[gluon.HybridBlock]) -> Type[gluon.HybridBlock]:
     """Return the optimized subclass of a network's class; the same subclass for every call."""
     if kind not in _OPTIMIZED_CLASSES:
-        _OPTIMIZED_CLASSES[kind] = type(
-            kind.__name__, (_OptimizedBlock, kind), {"__module__": kind.__module__}
-        )
+        _OPTIMIZED_CLASSES[kind] = type(kind.__name__, (_OptimizedBlock, kind), {"__module__": kind.__module__})
     return _OPTIMIZED_CLASSES[kind]
 
 
@@ -234,9 +225,6 @@ def _changed_operators(old_graph: mx.sym.Symbol, new_graph: mx.sym.Symbol) -> Li
         if node["op"] == "null":
             continue
         new_node = new_nodes.get(node["name"])
-        if new_node is None or (new_node["op"], new_node.get("attrs")) != (
-            node["op"],
-            node.get("attrs"),
-        ):
+        if new_node is None or (new_node["op"], new_node.get("attrs")) != (node["op"], node.get("attrs")):
             changed.append(node["name"])
     return changed

@@ -62,15 +62,9 @@ def load_parameters(
         params = _without_common_prefix(dict(net.collect_params().items()))
     shared = [name for name in params if name in loaded]
     shapes = {name: (loaded[name].shape, params[name].shape) for name in shared}
-    mismatches = {
-        name: shape_pair for name, shape_pair in shapes.items() if shape_pair[0] != shape_pair[1]
-    }
+    mismatches = {name: shape_pair for name, shape_pair in shapes.items() if shape_pair[0] != shape_pair[1]}
     # parameters of the last layer: only the first axis differs, whose length is the class count
-    head = [
-        name
-        for name, (a, b) in mismatches.items()
-        if new_head and a[1:] == b[1:] and b[0] == classes
-    ]
+    head = [name for name, (a, b) in mismatches.items() if new_head and a[1:] == b[1:] and b[0] == classes]
     faults = [f"it lacks {name}" for name in params if name not in loaded]
     faults += [f"{name} is {a}, not {b}" for name, (a, b) in mismatches.items() if name not in head]
     faults += [f"{name} is not in the network" for name in loaded if name not in params]
@@ -91,9 +85,7 @@ def _read_parameters(path: Path, description: str) -> "Dict[str, NDArray]":
     """Read a file of parameters; return name -> array. Raises ModelError."""
     advice = "give a file that Gluon's save_parameters or export wrote"
     if not os.path.isfile(path):
-        raise ModelError(
-            f"{description} is not a file: give a local file of parameters; nothing is downloaded"
-        )
+        raise ModelError(f"{description} is not a file: give a local file of parameters; nothing is downloaded")
     try:
         loaded = read_arrays(path)
     except (ValueError, OSError):

@@ -12,17 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from functools import partial
-from typing import (
-    Any,
-    Collection,
-    Dict,
-    Iterator,
-    List,
-    Mapping,
-    NamedTuple,
-    Optional,
-    Tuple,
-)
+from typing import Any, Collection, Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -191,18 +181,14 @@ def convert_one_pixel_convolutions(graph: mx.sym.Symbol, shapes: Dict[str, Shape
     weights are exactly zero in both cases.
     """
 
-    def choose(
-        node: Node, inputs: List[Optional[Shape]], output: Optional[Shape]
-    ) -> Optional[Replacement]:
+    def choose(node: Node, inputs: List[Optional[Shape]], output: Optional[Shape]) -> Optional[Replacement]:
         overlap = _window_overlap(node, inputs[0], output) if inputs else None
         return None if overlap is None else partial(_append_dense, node, overlap)
 
     return replace_nodes(graph, shapes, choose)
 
 
-def _window_overlap(
-    node: Node, image: Optional[Shape], output: Optional[Shape]
-) -> Optional[WindowOverlap]:
+def _window_overlap(node: Node, image: Optional[Shape], output: Optional[Shape]) -> Optional[WindowOverlap]:
     """Return the overlap if the node is a convolution that should be converted; otherwise None."""
     attrs = node.get("attrs", {})
     if node["op"] != "Convolution" or image is None or output is None:
@@ -258,9 +244,7 @@ def convert_global_average_pooling(
     """
     outputs = output_types(graph, types)
 
-    def choose(
-        node: Node, inputs: List[Optional[Shape]], _: Optional[Shape]
-    ) -> Optional[Replacement]:
+    def choose(node: Node, inputs: List[Optional[Shape]], _: Optional[Shape]) -> Optional[Replacement]:
         image = inputs[0] if inputs else None
         if image is None or not _is_global_average(node, image):
             return None
@@ -275,17 +259,11 @@ def _is_global_average(node: Node, image: Shape) -> bool:
     attrs = node.get("attrs", {})
     if node["op"] != "Pooling" or attrs.get("pool_type") != "avg":
         return False
-    if (
-        len(image) != 4
-        or image[2:] == (1, 1)
-        or attrs.get("layout", "None") not in ("None", "NCHW")
-    ):
+    if len(image) != 4 or image[2:] == (1, 1) or attrs.get("layout", "None") not in ("None", "NCHW"):
         return False
     if attrs.get("global_pool", "False") in ("True", "1"):
         return True
-    return attribute_numbers(node, "kernel") == image[2:] and set(
-        attribute_numbers(node, "pad")
-    ) <= {0}
+    return attribute_numbers(node, "kernel") == image[2:] and set(attribute_numbers(node, "pad")) <= {0}
 
 
 def _append_averaging_product(image: Shape, add: Add, entries: List[Entry]) -> None:
@@ -310,9 +288,7 @@ def convert_odd_concatenations(graph: mx.sym.Symbol, shapes: Dict[str, Shape]) -
     the neighboring operators chose. MXNet does not use oneDNN for arrays with three axes.
     """
 
-    def choose(
-        node: Node, inputs: List[Optional[Shape]], _: Optional[Shape]
-    ) -> Optional[Replacement]:
+    def choose(node: Node, inputs: List[Optional[Shape]], _: Optional[Shape]) -> Optional[Replacement]:
         is_odd = _joins_channels(node) and _has_odd_channels(inputs)
         return partial(_append_flat_concatenation, node) if is_odd else None
 

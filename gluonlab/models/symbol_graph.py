@@ -5,19 +5,7 @@ from __future__ import annotations
 import json
 import re
 from functools import partial
-from typing import (
-    Any,
-    Callable,
-    Dict,
-    Iterable,
-    Iterator,
-    List,
-    Mapping,
-    Optional,
-    Sequence,
-    Set,
-    Tuple,
-)
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
 
 import mxnet as mx
 
@@ -69,9 +57,7 @@ def make_node(op: str, name: str, inputs: Sequence[Entry], **attrs: Any) -> Node
     return {"op": op, "name": name, "inputs": list(inputs), "attrs": texts}
 
 
-def to_symbol(
-    nodes: Sequence[Node], heads: Sequence[Entry], attrs: Dict[str, Any]
-) -> mx.sym.Symbol:
+def to_symbol(nodes: Sequence[Node], heads: Sequence[Entry], attrs: Dict[str, Any]) -> mx.sym.Symbol:
     """Create the symbol with these nodes and outputs.
 
     ``attrs``: the attributes of the original symbol.
@@ -81,9 +67,7 @@ def to_symbol(
     return mx.sym.load_json(json.dumps(graph))
 
 
-def iterate_output_shapes(
-    graph: mx.sym.Symbol, inputs: Dict[str, Shape]
-) -> Iterator[Tuple[str, Shape]]:
+def iterate_output_shapes(graph: mx.sym.Symbol, inputs: Dict[str, Shape]) -> Iterator[Tuple[str, Shape]]:
     """Yield name and shape of every output of every node, in order.
 
     ``inputs``: name -> shape of some arguments, from which all other shapes are inferred. If a
@@ -113,9 +97,7 @@ def output_types(graph: mx.sym.Symbol, types: Mapping[str, Any]) -> Dict[str, An
             node.get("attrs", {}).pop("__dtype__", None)
     internals = to_symbol(parts["nodes"], parts["heads"], parts["attrs"]).get_internals()
     argument_types = {name: types[name] for name in graph.list_arguments()}
-    return _unambiguous_by_name(
-        zip(internals.list_outputs(), internals.infer_type_partial(**argument_types)[1])
-    )
+    return _unambiguous_by_name(zip(internals.list_outputs(), internals.infer_type_partial(**argument_types)[1]))
 
 
 def _unambiguous_by_name(outputs: Iterable[Tuple[str, Any]]) -> Dict[str, Any]:
@@ -156,9 +138,7 @@ def replace_nodes(
         return [len(nodes) - 1, 0, 0]
 
     for node in parts["nodes"]:
-        input_shapes = [
-            output_shape(parts["nodes"][i], output, shapes) for i, output, _ in node["inputs"]
-        ]
+        input_shapes = [output_shape(parts["nodes"][i], output, shapes) for i, output, _ in node["inputs"]]
         replacement = choose(node, input_shapes, output_shape(node, 0, shapes))
         entries = [[new_indices[i], output, version] for i, output, version in node["inputs"]]
         if replacement is None:

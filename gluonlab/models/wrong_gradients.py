@@ -29,17 +29,7 @@ Rewriting keeps the computed function, the arguments, the outputs and their name
 from __future__ import annotations
 
 from functools import partial
-from typing import (
-    Any,
-    Callable,
-    Collection,
-    Dict,
-    Iterator,
-    List,
-    Mapping,
-    Optional,
-    Tuple,
-)
+from typing import Any, Callable, Collection, Dict, Iterator, List, Mapping, Optional, Tuple
 
 import mxnet as mx
 
@@ -99,9 +89,7 @@ def check_gradients(graph: mx.sym.Symbol, name: str, trained: Collection[str]) -
         _check_node(node, inputs, name)
 
 
-def nodes_in_backward(
-    graph: mx.sym.Symbol, trained: Collection[str]
-) -> Iterator[Tuple[Node, List[bool]]]:
+def nodes_in_backward(graph: mx.sym.Symbol, trained: Collection[str]) -> Iterator[Tuple[Node, List[bool]]]:
     """Yield each operator that computes gradients, and whether each of its inputs has a gradient.
 
     Gradients do not pass through BlockGrad.
@@ -133,10 +121,7 @@ def _check_node(node: Node, inputs: List[bool], name: str, loop: str = "") -> No
     op = node["op"]
     if _is_refused(node):
         operator, effect, advice = REFUSED[op]
-        raise ModelError(
-            f"{name} has {operator}, which {effect} in MXNet {mx.__version__} "
-            f"when it trains: {advice}"
-        )
+        raise ModelError(f"{name} has {operator}, which {effect} in MXNet {mx.__version__} when it trains: {advice}")
     if loop and op in REWRITTEN and _has_wrong_gradient(op, node.get("attrs", {}), inputs):
         raise ModelError(
             f"{name} has {node['name']} ({op}) in the body of {loop.lstrip('_')}: MXNet "
@@ -154,9 +139,7 @@ def _has_gradient(node: Node, inputs: List[bool], trained: Optional[Collection[s
     return any(inputs) and node["op"] != "BlockGrad"
 
 
-def replace_wrong_gradients(
-    graph: mx.sym.Symbol, trained: Optional[Collection[str]] = None
-) -> mx.sym.Symbol:
+def replace_wrong_gradients(graph: mx.sym.Symbol, trained: Optional[Collection[str]] = None) -> mx.sym.Symbol:
     """Replace the operators of ``graph`` whose gradients are wrong; return ``graph`` if none is.
 
     ``trained``: the names of the arguments whose gradients are requested. None if unknown: then all
@@ -206,9 +189,7 @@ def _has_wrong_gradient(op: str, attrs: Mapping[str, str], has_gradient: List[bo
 
 def _link_frozen_inputs(node: Node, has_gradient: List[bool]) -> Optional[Replacement]:
     """Add 0, computed from a trained input, to each frozen input, so that all gradients exist."""
-    positions = [
-        position for position in JOINT_GRADIENT_INPUTS[node["op"]] if position < len(has_gradient)
-    ]
+    positions = [position for position in JOINT_GRADIENT_INPUTS[node["op"]] if position < len(has_gradient)]
     sources = [position for position in positions if has_gradient[position]]
     if not sources or (node["op"] == "FullyConnected" and (any(has_gradient[:2]))):
         return None  # a FullyConnected is wrong only if nothing but its bias is trained

@@ -48,9 +48,7 @@ class BetaOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]
         **kwargs: Any,
     ) -> None:
         arguments = DefaultArguments._make((learning_rate, beta1, beta2, epsilon))
-        values = (
-            default if value is None else value for value, default in zip(arguments, self.defaults)
-        )
+        values = (default if value is None else value for value, default in zip(arguments, self.defaults))
         rate, self.beta1, self.beta2, self.epsilon = values
         check_betas(self)
         super().__init__(learning_rate=rate, **kwargs)
@@ -79,9 +77,7 @@ class AdaptiveOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]
         settings = dict(shape=weight.shape, ctx=weight.context, dtype=weight.dtype)
         return tuple(nd.zeros(**settings) for _ in range(self.state_count))
 
-    def update(
-        self, index: Any, weight: nd.NDArray, grad: nd.NDArray, state: Tuple[nd.NDArray, ...]
-    ) -> None:
+    def update(self, index: Any, weight: nd.NDArray, grad: nd.NDArray, state: Tuple[nd.NDArray, ...]) -> None:
         """Compute w = w - rate x direction in place, without changing ``grad``."""
         self._update_count(index)
         lr, wd, t = self._get_lr(index), self._get_wd(index), self._index_update_count[index]
@@ -92,9 +88,7 @@ class AdaptiveOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]
             nd.clip(grad, -self.clip_gradient, self.clip_gradient, out=grad)
         weight -= lr * self.compute_direction(grad, state, t)
 
-    def compute_direction(
-        self, grad: nd.NDArray, state: Tuple[nd.NDArray, ...], t: int
-    ) -> nd.NDArray:
+    def compute_direction(self, grad: nd.NDArray, state: Tuple[nd.NDArray, ...], t: int) -> nd.NDArray:
         """Return the update direction, and update ``state``. ``t`` is 1 in the first update."""
         raise NotImplementedError
 
@@ -156,15 +150,11 @@ class Adamax(BetaOptimizer, AdaptiveOptimizer):
     state_count = 2
     defaults = DefaultArguments(learning_rate=0.002)
 
-    def compute_direction(
-        self, grad: nd.NDArray, state: Tuple[nd.NDArray, ...], t: int
-    ) -> nd.NDArray:
+    def compute_direction(self, grad: nd.NDArray, state: Tuple[nd.NDArray, ...], t: int) -> nd.NDArray:
         mean, largest = state
         _update_mean(mean, self.beta1, grad)
         largest *= self.beta2
-        nd.broadcast_maximum(
-            largest, grad.abs() + representable_epsilon(self.epsilon, grad), out=largest
-        )
+        nd.broadcast_maximum(largest, grad.abs() + representable_epsilon(self.epsilon, grad), out=largest)
         return mean / largest / (1 - self.beta1**t)
 
 
@@ -191,9 +181,7 @@ class Nadam(BetaOptimizer, AdaptiveOptimizer):
         self.schedule_decay = schedule_decay
         self._products: List[float] = [1.0]  # _products[t]: product of the first t momenta
 
-    def compute_direction(
-        self, grad: nd.NDArray, state: Tuple[nd.NDArray, ...], t: int
-    ) -> nd.NDArray:
+    def compute_direction(self, grad: nd.NDArray, state: Tuple[nd.NDArray, ...], t: int) -> nd.NDArray:
         mean, square = state
         _update_mean(mean, self.beta1, grad)
         _update_mean(square, self.beta2, grad * grad)
@@ -201,12 +189,8 @@ class Nadam(BetaOptimizer, AdaptiveOptimizer):
         while len(self._products) <= t:
             self._products.append(self._products[-1] * self._momentum(len(self._products)))
         product = self._products[t]
-        lookahead = grad * ((1 - momentum) / (1 - product)) + mean * (
-            next_momentum / (1 - product * next_momentum)
-        )
-        return lookahead / (
-            (square / (1 - self.beta2**t)).sqrt() + representable_epsilon(self.epsilon, grad)
-        )
+        lookahead = grad * ((1 - momentum) / (1 - product)) + mean * (next_momentum / (1 - product * next_momentum))
+        return lookahead / ((square / (1 - self.beta2**t)).sqrt() + representable_epsilon(self.epsilon, grad))
 
     def _momentum(self, t: int) -> float:
         return float(self.beta1 * (1 - 0.5 * 0.96 ** (t * self.schedule_decay)))
@@ -223,9 +207,7 @@ class AdaGrad(AdaptiveOptimizer):
         super().__init__(learning_rate=learning_rate, **kwargs)
         self.epsilon = epsilon
 
-    def compute_direction(
-        self, grad: nd.NDArray, state: Tuple[nd.NDArray, ...], t: int
-    ) -> nd.NDArray:
+    def compute_direction(self, grad: nd.NDArray, state: Tuple[nd.NDArray, ...], t: int) -> nd.NDArray:
         (total,) = state
         total += grad * grad
         return grad / (total.sqrt() + representable_epsilon(self.epsilon, grad))
@@ -242,15 +224,11 @@ class AdaDelta(AdaptiveOptimizer):
 
     state_count = 2
 
-    def __init__(
-        self, learning_rate: float = 1.0, rho: float = 0.9, epsilon: float = 1e-6, **kwargs: Any
-    ) -> None:
+    def __init__(self, learning_rate: float = 1.0, rho: float = 0.9, epsilon: float = 1e-6, **kwargs: Any) -> None:
         super().__init__(learning_rate=learning_rate, **kwargs)
         self.rho, self.epsilon = rho, epsilon
 
-    def compute_direction(
-        self, grad: nd.NDArray, state: Tuple[nd.NDArray, ...], t: int
-    ) -> nd.NDArray:
+    def compute_direction(self, grad: nd.NDArray, state: Tuple[nd.NDArray, ...], t: int) -> nd.NDArray:
         square, update = state
         epsilon = representable_epsilon(self.epsilon, grad)
         _update_mean(square, self.rho, grad * grad)
@@ -272,9 +250,7 @@ class FTML(BetaOptimizer, AdaptiveOptimizer):
 
     defaults = DefaultArguments(learning_rate=0.0025, beta1=0.6)
 
-    def compute_direction(
-        self, grad: nd.NDArray, state: Tuple[nd.NDArray, ...], t: int
-    ) -> nd.NDArray:
+    def compute_direction(self, grad: nd.NDArray, state: Tuple[nd.NDArray, ...], t: int) -> nd.NDArray:
         (square,) = state
         _update_mean(square, self.beta2, grad * grad)
         root = (square / (1 - self.beta2**t)).sqrt() + representable_epsilon(self.epsilon, grad)

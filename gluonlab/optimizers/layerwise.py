@@ -44,9 +44,7 @@ class LARS(_Layerwise):
     biases, gamma and beta.
     """
 
-    def __init__(
-        self, momentum: float = 0.0, eta: float = 0.001, epsilon: float = 0.0, **kwargs: Any
-    ) -> None:
+    def __init__(self, momentum: float = 0.0, eta: float = 0.001, epsilon: float = 0.0, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.momentum, self.eta, self.epsilon = momentum, eta, epsilon
 
@@ -54,9 +52,7 @@ class LARS(_Layerwise):
         """Return v, or None without momentum."""
         return _zeros_like(weight) if self.momentum else None
 
-    def update(
-        self, index: Any, weight: nd.NDArray, grad: nd.NDArray, state: Optional[nd.NDArray]
-    ) -> None:
+    def update(self, index: Any, weight: nd.NDArray, grad: nd.NDArray, state: Optional[nd.NDArray]) -> None:
         """Update one whole parameter."""
         self._update_count(index)
         lr, wd = self._get_lr(index), self._get_wd(index)
@@ -90,9 +86,7 @@ class LAMB(BetaOptimizer, _Layerwise):
         """Return m and v."""
         return _zeros_like(weight), _zeros_like(weight)
 
-    def update(
-        self, index: Any, weight: nd.NDArray, grad: nd.NDArray, state: Tuple[nd.NDArray, nd.NDArray]
-    ) -> None:
+    def update(self, index: Any, weight: nd.NDArray, grad: nd.NDArray, state: Tuple[nd.NDArray, nd.NDArray]) -> None:
         """Update one whole parameter."""
         self._update_count(index)
         lr, wd, t = self._get_lr(index), self._get_wd(index), self._index_update_count[index]

@@ -68,28 +68,14 @@ OPTIMIZERS: Dict[str, OptimizerKind] = {
         momentum=True,
         mxnet_rule_class=mx.optimizer.NAG,
     ),
-    "adam": OptimizerKind(
-        Adam, "momentum over the root of the mean squared gradient: Kingma, Ba 2015"
-    ),
-    "adamax": OptimizerKind(
-        Adamax, "momentum over the largest gradient so far, which fades: PyTorch's Adamax"
-    ),
+    "adam": OptimizerKind(Adam, "momentum over the root of the mean squared gradient: Kingma, Ba 2015"),
+    "adamax": OptimizerKind(Adamax, "momentum over the largest gradient so far, which fades: PyTorch's Adamax"),
     "nadam": OptimizerKind(Nadam, "adam with Nesterov's momentum: PyTorch's NAdam"),
-    "adadelta": OptimizerKind(
-        AdaDelta, "steps as large as those before, times --lr (1): PyTorch's Adadelta"
-    ),
-    "adagrad": OptimizerKind(
-        AdaGrad, "the gradient over the root of the sum of all squared ones: PyTorch's Adagrad"
-    ),
-    "rmsprop": OptimizerKind(
-        RMSProp, "the gradient over the root of the mean squared one: Tieleman, Hinton 2012"
-    ),
-    "ftml": OptimizerKind(
-        FTML, "rmsprop, larger at first: Zheng, Kwok 2017, follow the moving leader"
-    ),
-    "signum": OptimizerKind(
-        Signum, "the sign of the momentum: Bernstein et al. 2018", momentum=True
-    ),
+    "adadelta": OptimizerKind(AdaDelta, "steps as large as those before, times --lr (1): PyTorch's Adadelta"),
+    "adagrad": OptimizerKind(AdaGrad, "the gradient over the root of the sum of all squared ones: PyTorch's Adagrad"),
+    "rmsprop": OptimizerKind(RMSProp, "the gradient over the root of the mean squared one: Tieleman, Hinton 2012"),
+    "ftml": OptimizerKind(FTML, "rmsprop, larger at first: Zheng, Kwok 2017, follow the moving leader"),
+    "signum": OptimizerKind(Signum, "the sign of the momentum: Bernstein et al. 2018", momentum=True),
     "lars": OptimizerKind(
         LARS,
         "sgd with a rate for each parameter, by its norm: You et al. 2017, for large batches",
@@ -97,9 +83,7 @@ OPTIMIZERS: Dict[str, OptimizerKind] = {
         element_wise=False,
     ),
     "lamb": OptimizerKind(
-        LAMB,
-        "adam with a rate for each parameter, by its norm: You et al. 2020, for large batches",
-        element_wise=False,
+        LAMB, "adam with a rate for each parameter, by its norm: You et al. 2020, for large batches", element_wise=False
     ),
 }
 
@@ -108,14 +92,8 @@ NOT_OFFERED = {
     "dcasgd": "makes up for late gradients, and here none is late: choose sgd",
     "ftrl": "begins at weights of 0, from which no layer below the last learns: choose adagrad",
     "groupadagrad": "takes the rows of embeddings only: choose adagrad",
-    "lbsgd": (
-        "is sgd with a warm-up of its own, for all devices together: "
-        "choose sgd with --warmup-epochs, or lars"
-    ),
-    "sgld": (
-        "draws samples, with noise for the gradient of the whole data set, "
-        "not of a batch's mean: choose sgd"
-    ),
+    "lbsgd": ("is sgd with a warm-up of its own, for all devices together: choose sgd with --warmup-epochs, or lars"),
+    "sgld": ("draws samples, with noise for the gradient of the whole data set, not of a batch's mean: choose sgd"),
 }
 
 # MXNet's element-wise optimizers, which a user's training loop may use.
@@ -124,10 +102,7 @@ MXNET_ELEMENT_WISE = (
     mx.optimizer.AdaGrad, mx.optimizer.AdaDelta, mx.optimizer.Adamax, mx.optimizer.Ftrl,
     mx.optimizer.FTML, mx.optimizer.Signum,
 )  # fmt: skip
-ELEMENT_WISE = {
-    *MXNET_ELEMENT_WISE,
-    *(kind.cls for kind in OPTIMIZERS.values() if kind.element_wise),
-}
+ELEMENT_WISE = {*MXNET_ELEMENT_WISE, *(kind.cls for kind in OPTIMIZERS.values() if kind.element_wise)}
 # Optimizers of MXNet under which replicas diverge, and the advice of the error message. Either all
 # devices change one common value, or each device adds different noise.
 DIVERGING = {
@@ -166,9 +141,7 @@ def optimizer_kind(name: str) -> OptimizerKind:
     return OPTIMIZERS[name.lower()]
 
 
-def make_optimizer(
-    name: str, params: Dict[str, Any], momentum_rule: str = CORRECTED
-) -> mx.optimizer.Optimizer:
+def make_optimizer(name: str, params: Dict[str, Any], momentum_rule: str = CORRECTED) -> mx.optimizer.Optimizer:
     """Create an optimizer by name, for gluon.Trainer or BucketedTrainer.
 
     Example: ``gluon.Trainer(net.collect_params(), make_optimizer("nag", {"learning_rate": 0.1}))``.

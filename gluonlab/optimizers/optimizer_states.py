@@ -33,19 +33,7 @@ import warnings
 from collections import Counter
 from contextlib import contextmanager
 from pathlib import Path
-from typing import (
-    Any,
-    Callable,
-    Dict,
-    Iterable,
-    Iterator,
-    List,
-    Mapping,
-    NamedTuple,
-    Optional,
-    Sequence,
-    Tuple,
-)
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -124,11 +112,7 @@ class States(NamedTuple):
 
 def optimizer_class_name(optimizer: mx.optimizer.Optimizer) -> str:
     """Return the name of the MXNet class that the optimizer extends, or else of its own class."""
-    kinds = [
-        kind
-        for kind in type(optimizer).__mro__
-        if kind.__name__ in optimizer_class_names(optimizer)
-    ]
+    kinds = [kind for kind in type(optimizer).__mro__ if kind.__name__ in optimizer_class_names(optimizer)]
     return next((kind for kind in kinds if kind.__module__.startswith("mxnet.")), kinds[0]).__name__
 
 
@@ -158,9 +142,7 @@ def states_from_arrays(arrays: Mapping[str, nd.NDArray], source: str = "these ar
     """
     optimizers = [name.partition("/")[2] for name in arrays if name.startswith("optimizer/")]
     if len(optimizers) != 1:
-        raise KVStoreError(
-            f"{source} hold{'s' * (source != 'these arrays')} {_other_content(arrays)}"
-        )
+        raise KVStoreError(f"{source} hold{'s' * (source != 'these arrays')} {_other_content(arrays)}")
     unprintable = next((name for name in arrays if not name.isprintable()), None)
     if unprintable is not None:
         raise KVStoreError(f"{source}: {unprintable!r} is no name of a parameter: {LOAD_HINT}")
@@ -180,9 +162,7 @@ def states_from_arrays(arrays: Mapping[str, nd.NDArray], source: str = "these ar
         elif kind != "optimizer":
             raise KVStoreError(f"{source}: {name!r} is nothing that belongs to states: {LOAD_HINT}")
     num_update = int(_read_values(arrays[f"optimizer/{optimizers[0]}"], "optimizer", source)[0])
-    states = tuple(
-        _parse_parameter(name, param_arrays, source) for name, param_arrays in parameters.items()
-    )
+    states = tuple(_parse_parameter(name, param_arrays, source) for name, param_arrays in parameters.items())
     return States(optimizers[0], num_update, scalars, states)
 
 
@@ -245,8 +225,7 @@ def read_states(fname: "str | bytes | os.PathLike[str]", max_bytes: Optional[int
         header, size = _read_header(path)
         if max_bytes is not None and size > max_bytes:
             raise KVStoreError(
-                f"{source} has {size:,} bytes, "
-                f"and states of these parameters {max_bytes:,} at most: {LOAD_HINT}"
+                f"{source} has {size:,} bytes, and states of these parameters {max_bytes:,} at most: {LOAD_HINT}"
             )
         if header[:1] == b"\x80":  # a pickle
             return _convert_gluon_states(read_gluon_states(path.read_bytes()))
@@ -351,14 +330,10 @@ def max_states_bytes(targets: Sequence[StateTarget]) -> Optional[int]:
     shapes = [target.shape for target in targets]
     if any(shape is None or min(shape, default=1) < 0 or 0 in shape for shape in shapes):
         return None
-    return ALWAYS_READ_BYTES + 8 * MAX_ARRAYS_PER_STATE * sum(
-        math.prod(shape or ()) for shape in shapes
-    )
+    return ALWAYS_READ_BYTES + 8 * MAX_ARRAYS_PER_STATE * sum(math.prod(shape or ()) for shape in shapes)
 
 
-def match_states(
-    states: States, targets: Sequence[StateTarget], source: str
-) -> List[Optional[ParameterState]]:
+def match_states(states: States, targets: Sequence[StateTarget], source: str) -> List[Optional[ParameterState]]:
     """Return the state of each target, or None for a parameter that was never updated.
 
     Error messages start with ``source``. Raises KVStoreError, which names the first difference, if
@@ -387,9 +362,7 @@ def match_states(
     return [states_by_name[target.name] for target in targets]
 
 
-def _match_by_name(
-    saved: Sequence[ParameterState], targets: Sequence[StateTarget]
-) -> Optional[Pairs]:
+def _match_by_name(saved: Sequence[ParameterState], targets: Sequence[StateTarget]) -> Optional[Pairs]:
     """Match by whole names, or else by names without their common prefixes."""
     removers = (_prefix_remover(saved), _prefix_remover(targets))
     for saved_name, target_name in ((str, str), removers):
@@ -400,18 +373,14 @@ def _match_by_name(
     return None
 
 
-def _match_by_number(
-    saved: Sequence[ParameterState], targets: Sequence[StateTarget]
-) -> Optional[Pairs]:
+def _match_by_number(saved: Sequence[ParameterState], targets: Sequence[StateTarget]) -> Optional[Pairs]:
     """Match in order if the names differ only in their numbers."""
     pairs = list(zip(_sort_by_name(saved), _sort_by_name(targets)))
     saved_name, target_name = _prefix_remover(saved), _prefix_remover(targets)
     for state, target in pairs:
         if _mask_numbers(saved_name(state.name)) != _mask_numbers(target_name(target.name)):
             return None
-    return (
-        pairs if all(shapes_match(state.shape, target.shape) for state, target in pairs) else None
-    )
+    return pairs if all(shapes_match(state.shape, target.shape) for state, target in pairs) else None
 
 
 def _prefix_remover(params: Sequence[Any]) -> Callable[[str], str]:
@@ -435,18 +404,14 @@ def _sort_by_name(params: Sequence[Any]) -> List[Any]:
     return sorted(params, key=sort_key)
 
 
-def _match_by_position(
-    states: States, targets: Sequence[StateTarget], source: str
-) -> List[Optional[ParameterState]]:
+def _match_by_position(states: States, targets: Sequence[StateTarget], source: str) -> List[Optional[ParameterState]]:
     """Match the states of a gluon.Trainer's file, which have positions instead of names."""
     if not states.parameters:  # saved before the first step
         return [None] * len(targets)
     by_position = {int(state.name): state for state in states.parameters}
     for order in (list(targets), _sort_by_name(targets)):
         positions = {position for position, target in enumerate(order) if target.trainable}
-        if positions == set(by_position) and all(
-            shapes_match(by_position[i].shape, order[i].shape) for i in positions
-        ):
+        if positions == set(by_position) and all(shapes_match(by_position[i].shape, order[i].shape) for i in positions):
             states_by_name = {order[i].name: by_position[i] for i in positions}
             return [states_by_name.get(target.name) for target in targets]
     for position, state in by_position.items():
@@ -457,14 +422,11 @@ def _match_by_position(
             fault = f"{targets[position].name} is not trained here"
         if fault:
             raise KVStoreError(
-                f"{source} holds a state of parameter {position}, counted from 0, and {fault}: "
-                f"{NETWORK_HINT}"
+                f"{source} holds a state of parameter {position}, counted from 0, and {fault}: {NETWORK_HINT}"
             )
         _check_shapes([(state, targets[position])], source)
     missing = next(
-        target.name
-        for position, target in enumerate(targets)
-        if target.trainable and position not in by_position
+        target.name for position, target in enumerate(targets) if target.trainable and position not in by_position
     )
     raise KVStoreError(f"{source} holds no state of {missing}: {NETWORK_HINT}")
 
@@ -493,9 +455,7 @@ def shapes_match(saved: Shape, target: Shape) -> bool:
     if saved is None or target is None:
         return True
     saved, target = saved or (1,), target or (1,)
-    return len(saved) == len(target) and all(
-        a == b or b <= 0 or a <= 0 for a, b in zip(saved, target)
-    )
+    return len(saved) == len(target) and all(a == b or b <= 0 or a <= 0 for a, b in zip(saved, target))
 
 
 def _check_shapes(pairs: Pairs, source: str) -> None:
@@ -551,14 +511,10 @@ def fit_states(
         (state or ParameterState("", None, 0))._replace(name=target.name, shape=target.shape)
         for state, target in zip(saved, targets)
     )
-    return states._replace(
-        optimizer=optimizer_class_name(optimizer), parameters=parameters, named=True
-    )
+    return states._replace(optimizer=optimizer_class_name(optimizer), parameters=parameters, named=True)
 
 
-def _check_arrays(
-    optimizer: mx.optimizer.Optimizer, state: ParameterState, target: StateTarget, source: str
-) -> None:
+def _check_arrays(optimizer: mx.optimizer.Optimizer, state: ParameterState, target: StateTarget, source: str) -> None:
     """Raise KVStoreError if number or types of a state's arrays do not fit the optimizer."""
     if target.shape is not None and 0 in target.shape and not state.arrays:
         return  # no elements, or an unknown shape

@@ -174,9 +174,7 @@ def read_extra_state(optimizer: mx.optimizer.Optimizer, key: Any) -> Dict[str, n
     - ``cum_grad``, of the key's shape: the sum of these gradients
     """
     extra_state = {}
-    rate = next(
-        (rates[key] for rates in _former_rates_by_device(optimizer).values() if key in rates), None
-    )
+    rate = next((rates[key] for rates in _former_rates_by_device(optimizer).values() if key in rates), None)
     if rate is not None:
         extra_state["former_rate"] = ndarray_from_numpy(np.array([rate], "float64"))
     sums = getattr(optimizer, "cumgrads", {}).get(key)
@@ -292,9 +290,7 @@ class KeyUpdate:
 
     def histories(self) -> Dict[ElementRange, UpdateHistory]:
         """Return the history of each span."""
-        return {
-            (span.begin, span.end): update_history(self.optimizer, span.key) for span in self._spans
-        }
+        return {(span.begin, span.end): update_history(self.optimizer, span.key) for span in self._spans}
 
     def set_histories(self, histories: Mapping[ElementRange, UpdateHistory]) -> None:
         """Set the histories of all elements, as `histories` returns them."""
@@ -315,9 +311,7 @@ class KeyUpdate:
             return self._spans
         self._split_spans({boundary for element_range in stale for boundary in element_range})
         return [
-            span
-            for span in self._spans
-            if not any(begin <= span.begin and span.end <= end for begin, end in stale)
+            span for span in self._spans if not any(begin <= span.begin and span.end <= end for begin, end in stale)
         ]
 
     def _split_spans(self, boundaries: "set[int]") -> None:
@@ -327,9 +321,7 @@ class KeyUpdate:
 class _Span:
     """Elements that have always been updated together, under one key of the optimizer."""
 
-    def __init__(
-        self, optimizer: Any, key: Any, parts: Sequence[KeyPart], ends: ElementRange
-    ) -> None:
+    def __init__(self, optimizer: Any, key: Any, parts: Sequence[KeyPart], ends: ElementRange) -> None:
         self.optimizer, self.key, self.parts = optimizer, key, list(parts)
         self.begin, self.end = ends
         weights, grads, states = ([part[field] for part in self.parts] for field in (1, 2, 3))
@@ -361,9 +353,7 @@ class _Span:
         key = f"{self.key}[{begin}:{end}]"  # not a tuple, which an Optimizer reads as several keys
         if self.key in self.optimizer.param_dict:  # which holds the multipliers
             self.optimizer.param_dict[key] = self.optimizer.param_dict[self.key]
-        parts = [
-            part.slice(begin, end) for part in self.parts if part.begin < end and begin < part.end
-        ]
+        parts = [part.slice(begin, end) for part in self.parts if part.begin < end and begin < part.end]
         UpdateCountSnapshot(self.optimizer, self.key).restore(key)
         return _Span(self.optimizer, key, parts, (begin, end))
 
@@ -412,12 +402,7 @@ class MultiDeviceSGD:
     """
 
     def __init__(
-        self,
-        optimizer: mx.optimizer.SGD,
-        key: Any,
-        weights: List[Any],
-        grads: List[Any],
-        states: List[Any],
+        self, optimizer: mx.optimizer.SGD, key: Any, weights: List[Any], grads: List[Any], states: List[Any]
     ) -> None:
         self.optimizer, self.key = optimizer, key
         self._arrays = list(zip(weights, grads, states))

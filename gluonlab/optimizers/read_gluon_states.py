@@ -94,9 +94,7 @@ class Unpickler:
         for _ in range(MAX_INSTRUCTIONS):
             code = self._content.read(1).decode("latin-1")
             if code == ".":
-                _refuse_unless(
-                    len(self._stack) == 1 and not self._marked and not self._content.read(1)
-                )
+                _refuse_unless(len(self._stack) == 1 and not self._marked and not self._content.read(1))
                 return self._stack[0]
             opcode = _OPCODES.get(code)
             if opcode is None:
@@ -144,9 +142,7 @@ class Unpickler:
 
     def _set_items(self, values: List[Any]) -> None:
         _refuse_unless(self._stack and type(self._stack[-1]) is dict)
-        if len(values) % 2 or not all(
-            type(key) in (int, str, float, bool, type(None)) for key in values[::2]
-        ):
+        if len(values) % 2 or not all(type(key) in (int, str, float, bool, type(None)) for key in values[::2]):
             raise InvalidPickle("a dict whose keys are neither numbers nor texts")
         self._stack[-1].update(zip(values[::2], values[1::2]))
 
@@ -239,9 +235,7 @@ _INSTRUCTIONS: Dict[str, Callable[[Unpickler, Any], Any]] = {
     "TUPLE1": lambda unpickler, _: unpickler._push_tuple(1),
     "TUPLE2": lambda unpickler, _: unpickler._push_tuple(2),
     "TUPLE3": lambda unpickler, _: unpickler._push_tuple(3),
-    "SETITEM": lambda unpickler, _: unpickler._set_items(
-        [unpickler._pop(), unpickler._pop()][::-1]
-    ),
+    "SETITEM": lambda unpickler, _: unpickler._set_items([unpickler._pop(), unpickler._pop()][::-1]),
     "SETITEMS": lambda unpickler, _: unpickler._set_items(unpickler._pop_to_mark()),
     "APPEND": lambda unpickler, _: unpickler._append([unpickler._pop()]),
     "APPENDS": lambda unpickler, _: unpickler._append(unpickler._pop_to_mark()),
@@ -346,9 +340,7 @@ def _read_update_counts(attributes: Mapping[Any, Any]) -> Dict[int, int]:
     return updates
 
 
-def _read_extra_states(
-    attributes: Mapping[Any, Any], arrays: _ArrayFactory
-) -> Dict[int, Dict[str, nd.NDArray]]:
+def _read_extra_states(attributes: Mapping[Any, Any], arrays: _ArrayFactory) -> Dict[int, Dict[str, nd.NDArray]]:
     """Return extra states by position (`gluonlab.optimizers.optimizer_step.read_extra_state`)."""
     extra_states: Dict[int, Dict[str, nd.NDArray]] = {}
     rates = _check_dict(attributes.get("_all_former_rates")) or {0: attributes.get("former_rates")}
@@ -367,14 +359,8 @@ def _read_extra_states(
 
 
 def _read_scalars(attributes: Mapping[Any, Any]) -> Dict[str, float]:
-    names = (
-        SCALAR_ATTRIBUTES
-        if attributes.get("lr_scheduler") is not None
-        else (*SCALAR_ATTRIBUTES, "lr")
-    )
-    return {
-        name: _check_number(attributes[name]) for name in names if attributes.get(name) is not None
-    }
+    names = SCALAR_ATTRIBUTES if attributes.get("lr_scheduler") is not None else (*SCALAR_ATTRIBUTES, "lr")
+    return {name: _check_number(attributes[name]) for name in names if attributes.get(name) is not None}
 
 
 def _check_dict(value: Any) -> Dict[Any, Any]:

@@ -193,9 +193,7 @@ class ServerOptimizer(mx.optimizer.Optimizer):
     def create_state_multi_precision(self, index: int, weight: nd.NDArray) -> None:
         """Create no state, because `optimizer` keeps states by its keys."""
 
-    def update_multi_precision(
-        self, index: int, weight: nd.NDArray, grad: nd.NDArray, state: None
-    ) -> None:
+    def update_multi_precision(self, index: int, weight: nd.NDArray, grad: nd.NDArray, state: None) -> None:
         """Handle the array ``grad`` for the key ``index``. The server keeps ``weight``."""
         try:
             self._handle_push(index, weight, grad)

@@ -83,8 +83,7 @@ def check_dense(optimizer: mx.optimizer.Optimizer, *arrays: nd.NDArray) -> None:
     if any(array.stype != "default" for array in arrays):
         name = type(optimizer).__name__
         raise ConfigError(
-            f"gluonlab's {name} takes dense parameters and gradients: "
-            f"use mx.optimizer.{name} for sparse ones"
+            f"gluonlab's {name} takes dense parameters and gradients: use mx.optimizer.{name} for sparse ones"
         )
 
 
@@ -107,9 +106,7 @@ class SGD(MomentumCorrection, mx.optimizer.SGD):  # type: ignore[misc]
     # `gluonlab run` does not call this method. It uses `optimizer_step.MultiDeviceSGD`, which
     # computes the same updates on all devices.
 
-    def _update_impl(
-        self, indices: Any, weights: Any, grads: Any, states: Any, multi_precision: bool = False
-    ) -> None:
+    def _update_impl(self, indices: Any, weights: Any, grads: Any, states: Any, multi_precision: bool = False) -> None:
         if not self.momentum:
             super()._update_impl(indices, weights, grads, states, multi_precision)
             return
@@ -130,10 +127,7 @@ class SGD(MomentumCorrection, mx.optimizer.SGD):  # type: ignore[misc]
             self._update_group(momentum, group, multi_precision)
 
     def _update_group(
-        self,
-        momentum: float,
-        group: "Sequence[Tuple[List[nd.NDArray], float, float]]",
-        multi_precision: bool,
+        self, momentum: float, group: "Sequence[Tuple[List[nd.NDArray], float, float]]", multi_precision: bool
     ) -> None:
         """Update parameters with the same momentum in one call."""
         update = nd.multi_mp_sgd_mom_update if multi_precision else nd.multi_sgd_mom_update
@@ -144,14 +138,7 @@ class SGD(MomentumCorrection, mx.optimizer.SGD):  # type: ignore[misc]
         update(*inputs, out=weights, num_weights=len(group), **settings)
 
     def update_with_tiny_rate(
-        self,
-        weight: nd.NDArray,
-        grad: nd.NDArray,
-        state: Any,
-        lr: float,
-        scale: float,
-        ratio: float,
-        wd: float,
+        self, weight: nd.NDArray, grad: nd.NDArray, state: Any, lr: float, scale: float, ratio: float, wd: float
     ) -> None:
         """Update with a rate close to 0. `rescale_momentum` returned ``scale`` and ``ratio``."""
         momentum, target = state if has_master_copy(self, weight) else (state, weight)
@@ -174,12 +161,7 @@ class NAG(MomentumCorrection, mx.optimizer.NAG):  # type: ignore[misc]
     """
 
     def _update_impl(
-        self,
-        index: Any,
-        weight: nd.NDArray,
-        grad: nd.NDArray,
-        state: Any,
-        multi_precision: bool = False,
+        self, index: Any, weight: nd.NDArray, grad: nd.NDArray, state: Any, multi_precision: bool = False
     ) -> None:
         if not self.momentum:
             super()._update_impl(index, weight, grad, state, multi_precision)

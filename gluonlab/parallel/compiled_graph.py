@@ -102,9 +102,7 @@ class ArrayMemory:
         self._ctx = ctx
         self._memory: Dict[Any, nd.NDArray] = {}
 
-    def allocate_like(
-        self, arrays: Mapping[str, nd.NDArray], slot: int = 0
-    ) -> Dict[str, nd.NDArray]:
+    def allocate_like(self, arrays: Mapping[str, nd.NDArray], slot: int = 0) -> Dict[str, nd.NDArray]:
         """Return arrays with the shapes and types of ``arrays``, in the memory number ``slot``.
 
         They share memory with the arrays of earlier calls for the same slot.
@@ -185,10 +183,7 @@ class CompiledGraph:
         new = {name: nd.empty(like.shape, self.ctx, like.dtype) for name, like in inputs.items()}
         arrays = {**new, **(bound_inputs or {})}
         gradients = (
-            {
-                name: nd.empty(arrays[name].shape, self.ctx, arrays[name].dtype)
-                for name in self.gradient_inputs
-            }
+            {name: nd.empty(arrays[name].shape, self.ctx, arrays[name].dtype) for name in self.gradient_inputs}
             if gradient_arrays is None
             else dict(gradient_arrays)
         )
@@ -246,14 +241,7 @@ class CompiledGraph:
 
 
 # Operators whose grad_req "add" was tested and is correct. They use nearly all parameters.
-ACCUMULATE_CORRECTLY = (
-    "Convolution",
-    "Deconvolution",
-    "FullyConnected",
-    "BatchNorm",
-    "LayerNorm",
-    "Embedding",
-)
+ACCUMULATE_CORRECTLY = ("Convolution", "Deconvolution", "FullyConnected", "BatchNorm", "LayerNorm", "Embedding")
 
 
 def fix_gradient_accumulation(graph: mx.sym.Symbol, params: Container[str]) -> mx.sym.Symbol:

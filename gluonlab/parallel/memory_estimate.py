@@ -48,9 +48,7 @@ class MemoryEstimate(NamedTuple):
     inputs: int
 
 
-def input_specs(
-    images: int, image_shape: Sequence[int], columns: int, dtype: str = "uint8"
-) -> ArraySpecs:
+def input_specs(images: int, image_shape: Sequence[int], columns: int, dtype: str = "uint8") -> ArraySpecs:
     """Return shapes and types of the network's images and labels.
 
     ``columns``: `gluonlab.parallel.training_loss.label_columns` of the loss. With 3 or more, the
@@ -80,8 +78,7 @@ def parameter_bytes(
     all_params = list(params)
     trained = [param for param in all_params if param.grad_req != "null"]
     states = {
-        key: _state_sizes(optimizer, *key)
-        for key in {(len(param.shape), np.dtype(param.dtype)) for param in trained}
+        key: _state_sizes(optimizer, *key) for key in {(len(param.shape), np.dtype(param.dtype)) for param in trained}
     }
     state_bytes = sum(
         count * array_bytes((param.shape, dtype))
@@ -91,8 +88,7 @@ def parameter_bytes(
     if is_sharded(kvstore):
         state_bytes //= copies
     parameters, gradients = (
-        sum(array_bytes((param.shape, param.dtype)) for param in group)
-        for group in (all_params, trained)
+        sum(array_bytes((param.shape, param.dtype)) for param in group) for group in (all_params, trained)
     )
     return parameters, gradients, state_bytes
 
@@ -138,9 +134,7 @@ class UnboundGraph(NamedTuple):
         backward pass, MXNet's copy of the head gradients.
         """
         gradients = sum(array_bytes(inputs[name]) for name in self.gradient_inputs)
-        return gradients + (1 + self.needs_backward) * sum(
-            map(array_bytes, self.output_specs(inputs))
-        )
+        return gradients + (1 + self.needs_backward) * sum(map(array_bytes, self.output_specs(inputs)))
 
     @property
     def needs_backward(self) -> bool:
@@ -199,9 +193,7 @@ def measure_scaled_bytes(precise_mib: float, plan_mib: Callable[[int], float]) -
 
 
 def _multiply_images(inputs: ArraySpecs, factor: int) -> ArraySpecs:
-    return {
-        name: ((factor * shape[0], *shape[1:]), dtype) for name, (shape, dtype) in inputs.items()
-    }
+    return {name: ((factor * shape[0], *shape[1:]), dtype) for name, (shape, dtype) in inputs.items()}
 
 
 def _state_sizes(optimizer: mx.optimizer.Optimizer, axes: int, dtype: Any) -> List[Tuple[int, Any]]:

@@ -64,9 +64,7 @@ def mixed_precision(
     statistics and parameters are float32.
     """
     float16_operators, float32_operators = list(float16_operators), list(float32_operators)
-    with_copies = _copy_shared_inputs(
-        graph, float16_operators, {*float32_operators, *CONDITIONAL_FLOAT32_OPERATORS}
-    )
+    with_copies = _copy_shared_inputs(graph, float16_operators, {*float32_operators, *CONDITIONAL_FLOAT32_OPERATORS})
     converted = amp.convert_symbol(
         with_copies, "float16", target_dtype_ops=float16_operators, fp32_ops=float32_operators
     )
@@ -100,9 +98,7 @@ def _copy_shared_inputs(
             if (source, output) in uncast_inputs and node["op"] in listed:
                 key = (source, output, node["op"] in float16_operators)
                 if key not in copies:
-                    nodes.append(
-                        make_node("_copy", f"{COPY_PREFIX}{len(copies)}", [entries[position]])
-                    )
+                    nodes.append(make_node("_copy", f"{COPY_PREFIX}{len(copies)}", [entries[position]]))
                     copies[key] = [len(nodes) - 1, 0, 0]
                 entries[position] = copies[key]
         nodes.append({**node, "inputs": entries})

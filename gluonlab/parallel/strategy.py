@@ -288,9 +288,7 @@ class StrategyPlan(Protocol):
 class MakeNet(Protocol):
     """Function that creates the plan's network."""
 
-    def __call__(
-        self, ctxs: List[mx.Context], start: Optional[List[mx.Context]] = None
-    ) -> gluon.HybridBlock:
+    def __call__(self, ctxs: List[mx.Context], start: Optional[List[mx.Context]] = None) -> gluon.HybridBlock:
         """Create the network with the same initial parameters on each device and known shapes.
 
         Args:

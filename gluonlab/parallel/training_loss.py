@@ -26,9 +26,7 @@ class SmoothedCrossEntropy(gluon.HybridBlock):
         """(n, K), (n,) -> (n,)"""
         log_probabilities = F.log_softmax(scores, axis=-1)
         label_log_probability = F.pick(log_probabilities, labels, axis=-1)
-        return -(
-            1 - self.smoothing
-        ) * label_log_probability - self.smoothing * log_probabilities.mean(axis=-1)
+        return -(1 - self.smoothing) * label_log_probability - self.smoothing * log_probabilities.mean(axis=-1)
 
 
 class WeightedLoss(gluon.HybridBlock):
@@ -67,10 +65,7 @@ class MixedLoss(gluon.HybridBlock):
         """(n, K), (n, 3 or 5) -> (n,)"""
         width = self.columns or 1
         ends = (width, 2 * width, 2 * width + 1)
-        parts = [
-            F.slice_axis(labels, axis=1, begin=begin, end=end)
-            for begin, end in zip((0, *ends), ends)
-        ]
+        parts = [F.slice_axis(labels, axis=1, begin=begin, end=end) for begin, end in zip((0, *ends), ends)]
         first, second = parts[:2] if self.columns else (part.reshape((-1,)) for part in parts[:2])
         share = parts[2].reshape((-1,))
         return share * self.loss(scores, first) + (1 - share) * self.loss(scores, second)
@@ -100,9 +95,7 @@ def make_loss(
     loss = custom_loss
     if loss is None:
         loss = (
-            SmoothedCrossEntropy(label_smoothing)
-            if 1 - label_smoothing < 1
-            else gluon.loss.SoftmaxCrossEntropyLoss()
+            SmoothedCrossEntropy(label_smoothing) if 1 - label_smoothing < 1 else gluon.loss.SoftmaxCrossEntropyLoss()
         )
     if weighted:
         loss = WeightedLoss(loss)

@@ -15,14 +15,7 @@ import mxnet as mx
 from gluonlab.models import get_model
 from gluonlab.models.infer_shapes import complete_initialization
 from gluonlab.models.symbol_graph import Node, parse_graph
-from gluonlab.performance_model.roofline import (
-    CONVOLUTION,
-    DENSE,
-    DEPTHWISE,
-    MEMORY,
-    Operator,
-    Work,
-)
+from gluonlab.performance_model.roofline import CONVOLUTION, DENSE, DEPTHWISE, MEMORY, Operator, Work
 
 Shape = Tuple[int, ...]
 
@@ -54,15 +47,9 @@ def count_graph_work(scores: mx.sym.Symbol, image_shape: Shape, name: str) -> Wo
     graph = parse_graph(scores)
     nodes: List[Node] = graph["nodes"]
     shapes = _infer_shapes(scores, (1, *image_shape))
-    trained = {
-        number for number, node in enumerate(nodes) if _is_parameter(node, shapes.get((number, 0)))
-    }
+    trained = {number for number, node in enumerate(nodes) if _is_parameter(node, shapes.get((number, 0)))}
     states = set(scores.list_auxiliary_states())
-    tensors = [
-        math.prod(shapes[number, 0])
-        for number in sorted(trained)
-        if nodes[number]["name"] not in states
-    ]
+    tensors = [math.prod(shapes[number, 0]) for number in sorted(trained) if nodes[number]["name"] not in states]
     needs = _needs_gradient(nodes, trained)
     operators: List[Operator] = []
     uncounted: Set[str] = set()
@@ -73,15 +60,11 @@ def count_graph_work(scores: mx.sym.Symbol, image_shape: Shape, name: str) -> Wo
         input_shapes = [shapes[entry[0], entry[1]] for entry in node["inputs"]]
         has_gradient = needs[node["inputs"][0][0]] if node["inputs"] else False
         previous_op = nodes[node["inputs"][0][0]]["op"] if node["inputs"] else ""
-        operators.append(
-            _count_operator(node, input_shapes, shapes[number, 0], has_gradient, previous_op)
-        )
+        operators.append(_count_operator(node, input_shapes, shapes[number, 0], has_gradient, previous_op))
         if node["op"] in UNCOUNTED_OPERATORS:
             uncounted.add(node["op"])
         operators += _gradient_sums(number, uses, shapes, needs[number])
-    return Work(
-        name, tuple(image_shape), tuple(operators), tuple(tensors), tuple(sorted(uncounted))
-    )
+    return Work(name, tuple(image_shape), tuple(operators), tuple(tensors), tuple(sorted(uncounted)))
 
 
 def count_network_work(net: Any, image_shape: Shape, name: str) -> Work:
@@ -106,10 +89,7 @@ def _needs_gradient(nodes: Sequence[Node], trained: Set[int]) -> List[bool]:
 
 
 def _gradient_sums(
-    node_number: int,
-    uses: "Counter[Tuple[int, ...]]",
-    shapes: Dict[Tuple[int, int], Shape],
-    needed: bool,
+    node_number: int, uses: "Counter[Tuple[int, ...]]", shapes: Dict[Tuple[int, int], Shape], needed: bool
 ) -> List[Operator]:
     """Return an operator for each output of the node that is used several times.
 
@@ -128,11 +108,7 @@ def _gradient_sums(
 
 
 def _count_operator(
-    node: Node,
-    input_shapes: Sequence[Shape],
-    output_shape: Shape,
-    has_gradient: bool,
-    previous_op: str,
+    node: Node, input_shapes: Sequence[Shape], output_shape: Shape, has_gradient: bool, previous_op: str
 ) -> Operator:
     """Return the work of one node of the graph.
 

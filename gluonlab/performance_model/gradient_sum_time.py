@@ -71,9 +71,7 @@ def single_host_stores() -> List[str]:
     return [DEVICE, LOCAL, NCCL, *ALGORITHMS, *TOPOLOGY_AWARE]
 
 
-def sum_within_host_s(
-    store: str, topology: Topology, gradients: GradientSizes, host: HostRates
-) -> float:
+def sum_within_host_s(store: str, topology: Topology, gradients: GradientSizes, host: HostRates) -> float:
     """Return the seconds to sum the gradients of a step over the GPUs of ``topology``.
 
     The seconds include the host's time for queueing (``key_s``). ``host``: the speeds of ``local``.
@@ -94,9 +92,7 @@ def sum_within_host_s(
             seconds += later_rounds * price(schedule, topology, 0).seconds
     elif store in TOPOLOGY_AWARE:
         schedules = make_for_links(store, topology, gpus)
-        schedule = schedules.cheapest(
-            gradients.total_bytes / (len(gradients.sizes) if gradients.separate_sums else 1)
-        )
+        schedule = schedules.cheapest(gradients.total_bytes / (len(gradients.sizes) if gradients.separate_sums else 1))
         seconds = price(schedule, topology, gradients.total_bytes).seconds
         seconds += _extra_sums(gradients) * price(schedule, topology, 0).seconds
     else:
@@ -146,9 +142,7 @@ def hierarchical_sum_s(topology: Topology, network: HostNetwork, size_bytes: flo
     A ring across hosts connects the GPUs of equal rank in their hosts.
     """
     host = topology.subset(topology.hosts[0])
-    schedule = make_schedule_over_hosts(
-        len(topology.hosts), host.world_size, order=host.ring_order()
-    )
+    schedule = make_schedule_over_hosts(len(topology.hosts), host.world_size, order=host.ring_order())
     return price(schedule, topology, size_bytes).seconds
 
 
@@ -178,8 +172,7 @@ def parameter_server_sum_s(topology: Topology, network: HostNetwork, size_bytes:
     if hosts == 1:
         return within_s
     copies_s = sum(
-        size_bytes / min(link.bytes_per_s for link in links_of(0))
-        for links_of in (network.out_links, network.in_links)
+        size_bytes / min(link.bytes_per_s for link in links_of(0)) for links_of in (network.out_links, network.in_links)
     )
     part = size_bytes / hosts
     message_s = network.latency_s + part / (network.nics * network.bytes_per_s)
@@ -193,9 +186,7 @@ MULTI_HOST_SUMS: Dict[str, Callable[[Topology, HostNetwork, float], float]] = {
 }
 
 
-def sum_over_hosts_s(
-    store: str, machine: str, topology: Topology, gradients: GradientSizes
-) -> float:
+def sum_over_hosts_s(store: str, machine: str, topology: Topology, gradients: GradientSizes) -> float:
     """Return the seconds to sum the gradients of a step over hosts.
 
     ``store``: a key of MULTI_HOST_ALGORITHMS. ``machine``: the instance type of the hosts, a key of
@@ -205,9 +196,7 @@ def sum_over_hosts_s(
         raise ConfigError(unknown("store over hosts to predict", store, MULTI_HOST_ALGORITHMS))
     sum_seconds, network = MULTI_HOST_SUMS[MULTI_HOST_ALGORITHMS[store]], NETWORKS[machine]
     latency_s = sum_seconds(topology, network, 0) if _extra_sums(gradients) else 0.0
-    return (
-        sum_seconds(topology, network, gradients.total_bytes) + _extra_sums(gradients) * latency_s
-    )
+    return sum_seconds(topology, network, gradients.total_bytes) + _extra_sums(gradients) * latency_s
 
 
 # --- the store whose time is predicted
@@ -231,9 +220,7 @@ def resolve_store(store: str, machine: Machine) -> Tuple[str, Optional[str]]:
     `single_host_stores`. Raises ConfigError for unknown stores, and for ASYNC_STORE.
     """
     if store == ASYNC_STORE:
-        raise ConfigError(
-            f"store {store!r} has no prediction, since no step waits for a sum: choose dist_sync"
-        )
+        raise ConfigError(f"store {store!r} has no prediction, since no step waits for a sum: choose dist_sync")
     if store not in all_stores():
         raise ConfigError(unknown("store to predict", store, all_stores()))
     equivalent = EQUIVALENT_STORES.get(store, store)
@@ -300,10 +287,7 @@ def bucket_sizes(work: Work, bucket_bytes: float = BUCKET_BYTES) -> List[float]:
 
 
 def make_buckets(
-    work: Work,
-    backward_s: Sequence[float],
-    piece: Optional[int] = BACKWARD_PIECE,
-    bucket_bytes: float = BUCKET_BYTES,
+    work: Work, backward_s: Sequence[float], piece: Optional[int] = BACKWARD_PIECE, bucket_bytes: float = BUCKET_BYTES
 ) -> List[GradientBucket]:
     """Return the gradients in buckets, in the order in which backward computes them.
 
@@ -319,9 +303,7 @@ def make_buckets(
         if seconds
     ]
     piece_size = piece or max(1, len(gradients))
-    pieces = [
-        gradients[first : first + piece_size] for first in range(0, len(gradients), piece_size)
-    ]
+    pieces = [gradients[first : first + piece_size] for first in range(0, len(gradients), piece_size)]
     made: List[GradientBucket] = []
     elapsed_s = pending_bytes = 0.0
     for operators in pieces:
@@ -339,9 +321,7 @@ def make_buckets(
     return [*made, GradientBucket(elapsed_s, last_bytes)] if last_bytes else made
 
 
-def exposed_sum_s(
-    gradient_buckets: Sequence[GradientBucket], sum_s: float, backward_s: float
-) -> float:
+def exposed_sum_s(gradient_buckets: Sequence[GradientBucket], sum_s: float, backward_s: float) -> float:
     """Return for how many seconds the sum continues after the end of backward.
 
     ``sum_s``: the seconds to sum all gradients. ``backward_s``: the seconds of backward. Buckets

@@ -31,18 +31,8 @@ from gluonlab.performance_model.gradient_sum_time import (
     sum_over_hosts_s,
     sum_within_host_s,
 )
-from gluonlab.performance_model.published_speeds import (
-    ComparableTraining,
-    list_caveats,
-    wrap_sentence,
-)
-from gluonlab.performance_model.roofline import (
-    FITTED_CONSTANTS,
-    ExecutionSetting,
-    Work,
-    operator_seconds,
-    step_seconds,
-)
+from gluonlab.performance_model.published_speeds import ComparableTraining, list_caveats, wrap_sentence
+from gluonlab.performance_model.roofline import FITTED_CONSTANTS, ExecutionSetting, Work, operator_seconds, step_seconds
 
 
 @dataclass(frozen=True)
@@ -148,12 +138,7 @@ class Prediction:
     def to_dict(self) -> Dict[str, Any]:
         """Return all fields for JSON. Each row also contains step_s, efficiency and bound_by."""
         rows = [
-            {
-                **asdict(row),
-                "step_s": row.step_s,
-                "efficiency": row.efficiency,
-                "bound_by": row.bound_by,
-            }
+            {**asdict(row), "step_s": row.step_s, "efficiency": row.efficiency, "bound_by": row.bound_by}
             for row in self.rows
         ]
         return {"kind": "prediction", "measured": False, **asdict(self), "rows": rows}
@@ -187,10 +172,7 @@ def _prediction_text(prediction: Prediction) -> str:
     ]
     ring_speedup = prediction.with_ring or 0.0
     if ring_speedup > 1.05 * prediction.all_gpus_row.speedup:
-        lines += [
-            f"With --kvstore ring the speed-up of all of them would be {ring_speedup:.2f}.",
-            "",
-        ]
+        lines += [f"With --kvstore ring the speed-up of all of them would be {ring_speedup:.2f}.", ""]
     for reason in prediction.not_trusted:
         lines += wrap_sentence(f"Not to be trusted here: {reason}.", "")
     for caution in prediction.cautions:
@@ -286,11 +268,7 @@ class TrainingSpec(NamedTuple):
 
     def images_per_gpu(self, gpus: int) -> int:
         """Return the images per step of the GPU that has the most."""
-        return (
-            self.batch_size
-            if self.global_batch_size is None
-            else math.ceil(self.global_batch_size / gpus)
-        )
+        return self.batch_size if self.global_batch_size is None else math.ceil(self.global_batch_size / gpus)
 
     def passes(self, gpus: int) -> int:
         """Return the number of microbatches into which a GPU's images are divided."""
@@ -304,16 +282,9 @@ class TrainingSpec(NamedTuple):
 
     def _predict_row(self, store: str, gpus: int) -> PredictionRow:
         """Return the prediction for this number of GPUs, with a ``speedup`` of 1."""
-        work, machine, images_of_gpu, passes = (
-            self.work,
-            self.machine,
-            self.images_per_gpu(gpus),
-            self.passes(gpus),
-        )
+        work, machine, images_of_gpu, passes = (self.work, self.machine, self.images_per_gpu(gpus), self.passes(gpus))
         given_bytes = self.bucket_bytes
-        bucket_bytes = (
-            default_bucket_bytes(work, store, gpus) if given_bytes is None else given_bytes
-        )
+        bucket_bytes = default_bucket_bytes(work, store, gpus) if given_bytes is None else given_bytes
         sizes = bucket_sizes(work, bucket_bytes)
         updates = max(1, len(sizes) if self.updates_whole_buckets else len(work.tensors))
         setting = self.setting._replace(microbatches=passes, updates=updates)
@@ -342,10 +313,7 @@ class TrainingSpec(NamedTuple):
         """Return the seconds to sum the gradients. ``sizes``: the bytes of each bucket."""
         if gpus == 1:
             return 0.0
-        topology, gradients = (
-            self.machine.topology.subset(gpus),
-            GradientSizes(sizes, separate_sums=True),
-        )
+        topology, gradients = (self.machine.topology.subset(gpus), GradientSizes(sizes, separate_sums=True))
         if hosts > 1:
             return sum_over_hosts_s(store, self.machine.kind, topology, gradients)
         return sum_within_host_s(store_within_host(store), topology, gradients, MXNET_1_9_HOST)
@@ -369,9 +337,7 @@ class TrainingSpec(NamedTuple):
 # --- assumptions
 
 
-def list_assumptions(
-    training: TrainingSpec, optimizer: str, store: str, arithmetic: str
-) -> List[str]:
+def list_assumptions(training: TrainingSpec, optimizer: str, store: str, arithmetic: str) -> List[str]:
     """Return the assumptions as sentences. ``store``: the store whose time is predicted."""
     machine = training.machine
     gpu = machine.gpu
@@ -402,9 +368,7 @@ def _describe_links(machine: Machine) -> str:
     note = machine.topology.note
     if machine.nominal:
         return f"the machine's links at nominal speed: {note}"
-    return f"the links of {machine.name}" + (
-        f": {note}" if note else ", which says no more of them"
-    )
+    return f"the links of {machine.name}" + (f": {note}" if note else ", which says no more of them")
 
 
 def _describe_buckets(training: TrainingSpec) -> str:
@@ -412,18 +376,11 @@ def _describe_buckets(training: TrainingSpec) -> str:
     if given_bytes == 0:
         buckets = "Parameters are summed one by one"
     else:
-        size = (
-            "25 MiB, smaller ones with the store device,"
-            if given_bytes is None
-            else f"{given_bytes:,} bytes"
-        )
+        size = "25 MiB, smaller ones with the store device," if given_bytes is None else f"{given_bytes:,} bytes"
         buckets = f"Buckets of {size} are summed"
     if training.overlap == OFF:
         return f"{buckets} after backward (--overlap off)."
-    return (
-        f"{buckets} while backward goes on, and do not slow it down; exposed is what is left of "
-        "the sum at its end."
-    )
+    return f"{buckets} while backward goes on, and do not slow it down; exposed is what is left of the sum at its end."
 
 
 # --- predict
@@ -494,10 +451,7 @@ def predict(
             f"{global_batch_size} images a step for {counts[-1]} GPUs: give {counts[-1]} or more, "
             f"or {global_batch_size} GPUs or fewer"
         )
-    optimizer_states, arithmetic = (
-        count_states(optimizer, momentum),
-        specification.gpu.arithmetic(dtype, tf32),
-    )
+    optimizer_states, arithmetic = (count_states(optimizer, momentum), specification.gpu.arithmetic(dtype, tf32))
     training = TrainingSpec(
         work,
         specification,
@@ -510,16 +464,8 @@ def predict(
         bucket_bytes,
     )
     not_trusted, cautions = _collect_caveats(training, priced, counts)
-    further_cautions = [
-        store_caution,
-        _share_caution(training, counts),
-        optimizer_caution(optimizer),
-    ]
-    ring_speedup = (
-        training.predict_rows(RING, [1, counts[-1]])[-1].speedup
-        if specification.hosts == 1
-        else None
-    )
+    further_cautions = [store_caution, _share_caution(training, counts), optimizer_caution(optimizer)]
+    ring_speedup = training.predict_rows(RING, [1, counts[-1]])[-1].speedup if specification.hosts == 1 else None
     return Prediction(
         machine=machine,
         gpu=specification.gpu.name,
@@ -551,8 +497,7 @@ def _gpu_counts(machine: Machine, gpus: Optional[int]) -> List[int]:
         max_gpus = gpus - gpus % machine.gpus_each
         if max_gpus != gpus:
             raise ConfigError(
-                f"{gpus} GPUs of {machine.name}: over hosts give whole hosts of "
-                f"{machine.gpus_each}, such as {max_gpus}"
+                f"{gpus} GPUs of {machine.name}: over hosts give whole hosts of {machine.gpus_each}, such as {max_gpus}"
             )
     counts, count = [], 1
     while count < max_gpus:
@@ -563,9 +508,7 @@ def _gpu_counts(machine: Machine, gpus: Optional[int]) -> List[int]:
     return [*counts, max_gpus]
 
 
-def _collect_caveats(
-    training: TrainingSpec, store: str, counts: List[int]
-) -> Tuple[List[str], List[str]]:
+def _collect_caveats(training: TrainingSpec, store: str, counts: List[int]) -> Tuple[List[str], List[str]]:
     """Return the reasons not to trust the prediction, and the cautions, without duplicates.
 
     ``counts``: the numbers of GPUs of the rows.
@@ -594,9 +537,7 @@ def _collect_caveats(
 def _share_caution(training: TrainingSpec, counts: List[int]) -> Optional[str]:
     """Return a caution if the GPUs cannot have equally many of a step's images."""
     global_batch_size = training.global_batch_size
-    uneven = [
-        count for count in counts if global_batch_size is not None and global_batch_size % count
-    ]
+    uneven = [count for count in counts if global_batch_size is not None and global_batch_size % count]
     if not uneven:
         return None
     return (

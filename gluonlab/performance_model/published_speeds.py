@@ -131,38 +131,26 @@ class ComparableTraining(NamedTuple):
         return self.batch_size / self.passes
 
 
-def list_caveats(
-    work: Work, gpu: GpuSpec, training: ComparableTraining
-) -> Tuple[List[str], List[str]]:
+def list_caveats(work: Work, gpu: GpuSpec, training: ComparableTraining) -> Tuple[List[str], List[str]]:
     """Return the reasons not to trust a prediction of ``training``, and further cautions."""
     batch_size = training.batch_size
     reasons = [
-        _format_mismatch(figure)
-        for figure in _similar_speeds(work, gpu, training)
-        if figure.error > MAX_TRUSTED_ERROR
+        _format_mismatch(figure) for figure in _similar_speeds(work, gpu, training) if figure.error > MAX_TRUSTED_ERROR
     ]
     if work.uncounted:
-        reasons.append(
-            f"the operations of {', '.join(work.uncounted)} are not counted, only what they move"
-        )
+        reasons.append(f"the operations of {', '.join(work.uncounted)} are not counted, only what they move")
     if not BATCHES[0] <= batch_size <= BATCHES[1]:
-        reasons.append(
-            f"{batch_size:,} images a GPU: published trainings have {BATCHES[0]} to "
-            f"{BATCHES[1] // 2}"
-        )
+        reasons.append(f"{batch_size:,} images a GPU: published trainings have {BATCHES[0]} to {BATCHES[1] // 2}")
     if not MULTIPLY_ADDS[0] <= work.multiply_adds <= MULTIPLY_ADDS[1]:
         reasons.append(
-            f"{work.multiply_adds:,} multiply-adds an image: published networks have 2 million to "
-            "15 billion"
+            f"{work.multiply_adds:,} multiply-adds an image: published networks have 2 million to 15 billion"
         )
     dense = sum(operator.multiply_adds for operator in work.operators if operator.kind == DENSE)
     if work.multiply_adds and dense > work.multiply_adds / 2:
         reasons.append("most operations are in dense layers: published networks are convolutional")
     if any(operator.name == DEPTHWISE for operator in work.operators):
         reasons.append("it has depthwise convolutions: no published network compared here has any")
-    memory_bytes = estimate_memory_bytes(
-        work, training.images_per_pass, training.dtype, training.optimizer_states
-    )
+    memory_bytes = estimate_memory_bytes(work, training.images_per_pass, training.dtype, training.optimizer_states)
     if memory_bytes > gpu.memory_bytes:
         reasons.append(
             f"{batch_size:,} images a GPU take about {memory_bytes / 1e9:.0f} GB, and {gpu.name} "
@@ -178,13 +166,10 @@ def _list_cautions(gpu: GpuSpec, dtype: str, tf32: bool) -> List[str]:
     cautions = []
     if gpu.name not in compared and f"{gpu.name}-80GB" not in compared:
         cautions.append(
-            f"no published speed of {gpu.name} was compared: its shares of the peak are taken "
-            "to be a V100's"
+            f"no published speed of {gpu.name} was compared: its shares of the peak are taken to be a V100's"
         )
     elif gpu.arithmetic(dtype) == TF32 and not tf32:
-        cautions.append(
-            f"no published speed of {gpu.name} without TF32 was compared; --tf32 is faster"
-        )
+        cautions.append(f"no published speed of {gpu.name} without TF32 was compared; --tf32 is faster")
     if dtype == "float16":
         ratios = [
             f"{figure.ratio:.2f} times as fast on {figure.gpu}"
@@ -192,8 +177,7 @@ def _list_cautions(gpu: GpuSpec, dtype: str, tf32: bool) -> List[str]:
             if (figure.task, figure.dtype, figure.gpus) == (TRAINING, dtype, 1)
         ]
         cautions.append(
-            "training in float16 was compared with NVIDIA's own build alone, which is predicted "
-            f"{', '.join(ratios)}"
+            f"training in float16 was compared with NVIDIA's own build alone, which is predicted {', '.join(ratios)}"
         )
     return cautions
 
@@ -220,9 +204,7 @@ def _similar_speeds(work: Work, gpu: GpuSpec, training: ComparableTraining) -> L
             return False
         operations = read_validation().multiply_adds[figure.network]
         images_per_pass = figure.batch / figure.microbatches
-        return _is_similar(training.images_per_pass, images_per_pass) and _is_similar(
-            work.multiply_adds, operations
-        )
+        return _is_similar(training.images_per_pass, images_per_pass) and _is_similar(work.multiply_adds, operations)
 
     return [figure for figure in read_validation().figures if is_similar(figure)]
 
@@ -242,9 +224,7 @@ def _format_mismatch(figure: PublishedSpeed) -> str:
     )
 
 
-def estimate_memory_bytes(
-    work: Work, batch_size: float, dtype: str, kept_states: int = SGD_STATES
-) -> float:
+def estimate_memory_bytes(work: Work, batch_size: float, dtype: str, kept_states: int = SGD_STATES) -> float:
     """Estimate the bytes of memory of training on one GPU.
 
     The memory contains the outputs kept for backward, weights, gradients and ``kept_states`` state
@@ -270,9 +250,7 @@ def validation_text() -> str:
     A star marks the speeds to which the model was fitted.
     """
     figures = read_validation().figures
-    columns = (
-        f"{'GPUs':<13}{'batch':>6} {'store':<10}{'published':>11}{'predicted':>11}{'ratio':>8}"
-    )
+    columns = f"{'GPUs':<13}{'batch':>6} {'store':<10}{'published':>11}{'predicted':>11}{'ratio':>8}"
     lines = ["Published speeds and their predictions, images/s.", "", columns]
     for heading in dict.fromkeys(figure.heading for figure in figures):
         lines += ["", *wrap_sentence(heading, "")]
@@ -293,8 +271,7 @@ def validation_text() -> str:
     lines.append(f"{'':<52}{'figures':>8}{'mean':>6}{'median':>7}{'most':>6}")
     for error_summary in read_validation().errors:
         percents = (
-            f"{error * 100:.0f} %"
-            for error in (error_summary.mean, error_summary.median, error_summary.largest)
+            f"{error * 100:.0f} %" for error in (error_summary.mean, error_summary.median, error_summary.largest)
         )
         mean_percent, median_percent, largest = percents
         lines.append(

@@ -217,8 +217,7 @@ def step_seconds(
     """Return the seconds of a step of ``batch`` images on one GPU."""
     passes = setting.microbatches
     compute_s = passes * math.fsum(
-        sum(operator_seconds(operator, batch / passes, gpu, constants, setting))
-        for operator in work.operators
+        sum(operator_seconds(operator, batch / passes, gpu, constants, setting)) for operator in work.operators
     )
     if not setting.training:
         return StepSeconds(0.0, compute_s, 0.0)
@@ -228,9 +227,7 @@ def step_seconds(
     compute_s += (passes - 1) * one_pass_s
     moved_s = update_passes(setting.optimizer_states) * one_pass_s
     pieces_s = (
-        len(work.tensors) * constants.update_s
-        if setting.updates is None
-        else setting.updates * constants.launch_s
+        len(work.tensors) * constants.update_s if setting.updates is None else setting.updates * constants.launch_s
     )
     return StepSeconds(input_s, compute_s, moved_s + pieces_s)
 
@@ -245,18 +242,12 @@ def update_passes(optimizer_states: int) -> int:
 
 
 def operator_seconds(
-    operator: Operator,
-    batch: float,
-    gpu: GpuSpec,
-    constants: ModelConstants,
-    setting: ExecutionSetting,
+    operator: Operator, batch: float, gpu: GpuSpec, constants: ModelConstants, setting: ExecutionSetting
 ) -> Tuple[float, float]:
     """Return the seconds of an operator's kernels for ``batch`` images: (forward, backward)."""
     launch_s = constants.launch_s if setting.training else constants.launch_inference_s
     forward, backward = (
-        math.fsum(
-            launch_s + _kernel_seconds(kernel, gpu, constants, setting) for kernel in direction
-        )
+        math.fsum(launch_s + _kernel_seconds(kernel, gpu, constants, setting) for kernel in direction)
         for direction in operator_kernels(operator, batch, setting)
     )
     return forward, backward
@@ -279,9 +270,7 @@ def operator_kernels(
     transposed_numbers = 0.0
     if operator.kind == CONVOLUTION and not setting.channels_last:
         transposed_numbers = TRANSPOSE_PASSES * (operator.inputs + operator.outputs) * batch
-    kernel = KernelCost(
-        operator.kind, flops, moved_numbers, output_numbers, window, transposed_numbers
-    )
+    kernel = KernelCost(operator.kind, flops, moved_numbers, output_numbers, window, transposed_numbers)
     # Backward computes the gradient of the weights, and often the gradient of the input. Each takes
     # as long as forward.
     return [kernel], [kernel] * (1 + operator.data_gradient) if setting.training else []
@@ -292,10 +281,7 @@ def _memory_kernels(
 ) -> Tuple[List[KernelCost], List[KernelCost]]:
     if setting.fused and operator.after_norm:
         return [], []
-    forward_moved, backward_moved = (
-        operator.forward_moved,
-        operator.backward_moved if setting.training else 0,
-    )
+    forward_moved, backward_moved = (operator.forward_moved, operator.backward_moved if setting.training else 0)
     if operator.name == "BatchNorm" and not setting.training:
         forward_moved = 2 * operator.outputs  # no statistics
     output_numbers = operator.outputs * batch
@@ -306,9 +292,7 @@ def _memory_kernels(
     return forward, backward
 
 
-def _kernel_seconds(
-    kernel: KernelCost, gpu: GpuSpec, constants: ModelConstants, setting: ExecutionSetting
-) -> float:
+def _kernel_seconds(kernel: KernelCost, gpu: GpuSpec, constants: ModelConstants, setting: ExecutionSetting) -> float:
     """Return the longer of the computing time and the memory time of a kernel, in seconds.
 
     On tensor cores, the time of transposed copies is added.

@@ -38,9 +38,7 @@ def main(runs: Tuple[str, ...], out: Optional[str], as_csv: Optional[str], as_js
     needs no other file and no network. An earlier report is overwritten, and no other file.
     """
     if not runs:
-        raise ConfigError(
-            "no run folder is given: name one or more, or the folder that they are in, such as runs"
-        )
+        raise ConfigError("no run folder is given: name one or more, or the folder that they are in, such as runs")
     if as_csv is not None:
         _print_csv(runs, as_csv, {"--out": out, "--json": as_json})
         return

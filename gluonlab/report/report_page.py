@@ -190,9 +190,7 @@ def _draw_chart(
         if from_zero:
             axes.set_ylim(bottom=0)
         has_thousands = axes.get_ylim()[1] >= 1000
-        axes.yaxis.set_major_formatter(
-            StrMethodFormatter("{x:,.0f}") if has_thousands else ScalarFormatter()
-        )
+        axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}") if has_thousands else ScalarFormatter())
         axes.set_xlim(left=0, right=1.03 * max(map(_last_epoch, runs)) if axis == "epoch" else None)
         low, high = axes.get_ylim()
         axes.set_ylim(max(low, bounds[0]), min(high, bounds[1]))

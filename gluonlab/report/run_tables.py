@@ -23,10 +23,7 @@ def result_rows(runs: Sequence[RunRecord]) -> List[Tuple[str, ...]]:
             _format_number(run.accuracy, ".4f"),
             _format_number(run.best_accuracy, ".4f"),
             _format_number(run.images_per_second, ",.0f"),
-            _format_number(
-                run.images_per_second and run.devices and run.images_per_second / run.devices,
-                ",.0f",
-            ),
+            _format_number(run.images_per_second and run.devices and run.images_per_second / run.devices, ",.0f"),
             f"{run.seconds:,.1f}",
             run.unfinished_text,
         )
@@ -36,24 +33,15 @@ def result_rows(runs: Sequence[RunRecord]) -> List[Tuple[str, ...]]:
 
 def staleness_rows(runs: Sequence[RunRecord]) -> List[Tuple[str, ...]]:
     """Return a row for each run, with the columns STALENESS_HEADINGS; [] if no push was stale."""
-    return [
-        (run.name, *_staleness_row(run.staleness)) if any(run.staleness) else () for run in runs
-    ]
+    return [(run.name, *_staleness_row(run.staleness)) if any(run.staleness) else () for run in runs]
 
 
 def _staleness_row(pushes: Sequence[int]) -> Tuple[str, ...]:
     """Return the number of pushes, and the mean, median and largest staleness."""
     cumulative = list(accumulate(pushes))
-    total, largest = (
-        cumulative[-1],
-        max(staleness for staleness, count in enumerate(pushes) if count),
-    )
+    total, largest = (cumulative[-1], max(staleness for staleness, count in enumerate(pushes) if count))
     mean = sum(staleness * count for staleness, count in enumerate(pushes)) / total
-    median = next(
-        staleness
-        for staleness, pushes_so_far in enumerate(cumulative)
-        if 2 * pushes_so_far >= total
-    )
+    median = next(staleness for staleness, pushes_so_far in enumerate(cumulative) if 2 * pushes_so_far >= total)
     more_text = " or more" if largest >= MAX_STALENESS else ""
     return f"{total:,}", f"{mean:.2f}{more_text}", str(median), f"{largest}{more_text}"
 
@@ -116,10 +104,7 @@ def format_results(runs: Sequence[RunRecord], width: int = 80) -> str:
         name = row[0] if len(row[0]) <= widths[0] else f"...{row[0][-(widths[0] - 3) :]}"
         lines.append(
             "  ".join(
-                [
-                    f"{name:<{widths[0]}}",
-                    *(f"{cell:>{size}}" for cell, size in zip(row[1:], widths[1:])),
-                ]
+                [f"{name:<{widths[0]}}", *(f"{cell:>{size}}" for cell, size in zip(row[1:], widths[1:]))]
             ).rstrip()
         )
     return "\n".join(lines)

@@ -80,9 +80,7 @@ class _UnusableCheckpoint(Exception):
     """Raised, with the reason, for a complete checkpoint that does not fit metrics.jsonl."""
 
 
-def write_checkpoint(
-    run_dir: Path, checkpoint: Checkpoint, check_canceled: Callable[[], None] = lambda: None
-) -> Path:
+def write_checkpoint(run_dir: Path, checkpoint: Checkpoint, check_canceled: Callable[[], None] = lambda: None) -> Path:
     """Write a checkpoint to the run's folder, and return its path.
 
     This waits for the arrays. ``check_canceled`` is called before each file of arrays and at the

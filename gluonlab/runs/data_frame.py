@@ -46,9 +46,7 @@ def frame(*runs: "str | os.PathLike[str]", of: str = EPOCHS) -> "DataFrame":
         raise ConfigError("no folder of a run is given: name one or more, or the one they are in")
     for run in runs:
         if not isinstance(run, (str, os.PathLike)):
-            raise ConfigError(
-                f"a run is a {type(run).__name__}: give its folder, as in frame(result.run_dir)"
-            )
+            raise ConfigError(f"a run is a {type(run).__name__}: give its folder, as in frame(result.run_dir)")
     read = read_runs([Path(run) for run in runs])
     return as_frame(make_table([(run.name, run.lines) for run in read], of))
 
@@ -71,9 +69,7 @@ def make_table(runs: Sequence[Tuple[str, Sequence[MetricsLine]]], of: str) -> Ta
     rows = [{RUN: name, **row} for name, lines in runs for row in _table_rows(lines, of)]
     field_names = [field.name for field in dataclasses.fields(KINDS[of]) if field.name != METRICS]
     derived_names = [RATE, SCALE] if of == EPOCHS else []
-    names = dict.fromkeys(
-        [RUN, *field_names, *derived_names, *(name for row in rows for name in row)]
-    )
+    names = dict.fromkeys([RUN, *field_names, *derived_names, *(name for row in rows for name in row)])
     return {name: [row.get(name) for row in rows] for name in names}
 
 
@@ -99,14 +95,10 @@ def as_frame(columns: Table) -> "DataFrame":
     except ImportError as error:
         reason = "not installed" if error.name == "pandas" else f"broken here ({error})"
         raise ConfigError(
-            f"a frame needs pandas, which is {reason}: pip install pandas; "
-            "python -m gluonlab.report --csv does without"
+            f"a frame needs pandas, which is {reason}: pip install pandas; python -m gluonlab.report --csv does without"
         ) from None
     return pandas.DataFrame(
-        {
-            name: pandas.Series(values, dtype=_column_type(name, values))
-            for name, values in columns.items()
-        }
+        {name: pandas.Series(values, dtype=_column_type(name, values)) for name, values in columns.items()}
     )
 
 

@@ -151,9 +151,7 @@ def draw_accuracy(axes: Any, epochs: Sequence[Epoch]) -> None:
 
 
 def _label_axes(axes: Any, title: str, note: str) -> None:
-    axes.set_title(
-        title, fontsize=10, y=1.0
-    )  # a fixed y saves matplotlib a search for overlapping ticks
+    axes.set_title(title, fontsize=10, y=1.0)  # a fixed y saves matplotlib a search for overlapping ticks
     axes.set_xlabel(f"epoch ({note})", fontsize=8)
     axes.xaxis.set_label_coords(0.5, -0.12)  # saves measuring all tick labels
     axes.tick_params(labelsize=8)

@@ -91,9 +91,7 @@ class RunDescription:
         These are the used settings, and the requested settings that no used setting replaces.
         """
         covered = {*self.used, *OUTPUT_FIELDS}
-        others = {
-            k: v for k, v in self.requested.items() if RESOLVED_SETTINGS.get(k, k) not in covered
-        }
+        others = {k: v for k, v in self.requested.items() if RESOLVED_SETTINGS.get(k, k) not in covered}
         return {**self.used, **others}
 
 
@@ -105,9 +103,7 @@ def read_finished_run(folder: Path) -> RunDescription:
     if not isinstance(description.used.get("model"), str):
         raise DataError(f"{description.file} is not what a run writes: {FINISHED_RUN_HINT}")
     if not description.parameters_file.is_file():
-        raise DataError(
-            f"{folder} holds no {PARAMETERS}, as no epoch was finished: {FINISHED_RUN_HINT}"
-        )
+        raise DataError(f"{folder} holds no {PARAMETERS}, as no epoch was finished: {FINISHED_RUN_HINT}")
     return description
 
 
@@ -133,9 +129,7 @@ def read_description(folder: Path, hint: str = RUNS_HINT) -> RunDescription:
     return parse_description(folder, content, str(file), hint)
 
 
-def parse_description(
-    folder: Path, content: Any, source: str, hint: str = RUNS_HINT
-) -> RunDescription:
+def parse_description(folder: Path, content: Any, source: str, hint: str = RUNS_HINT) -> RunDescription:
     """Convert the content of a config.json to a `RunDescription`.
 
     ``source``: the file's name, for messages. Raises DataError, with ``hint`` at its end, if the
@@ -362,10 +356,7 @@ def _read_descriptions(path: Path) -> List[RunDescription]:
 
 def _natural_order(folder: Path) -> List[Any]:
     """Return a sorting key that puts 2-devices before 10-devices."""
-    return [
-        int(part) if index % 2 else part
-        for index, part in enumerate(re.split("([0-9]+)", folder.name))
-    ]
+    return [int(part) if index % 2 else part for index, part in enumerate(re.split("([0-9]+)", folder.name))]
 
 
 def read_lines(folder: Path, format: int = FORMAT) -> List[MetricsLine]:
@@ -380,9 +371,7 @@ def read_lines(folder: Path, format: int = FORMAT) -> List[MetricsLine]:
     try:
         content = read_bounded(file, MAX_METRICS_BYTES).decode("utf-8", "replace")
     except OSError as error:
-        raise DataError(
-            f"{file} cannot be read ({error.strerror}): make it readable, or leave this run out"
-        ) from None
+        raise DataError(f"{file} cannot be read ({error.strerror}): make it readable, or leave this run out") from None
     texts = content.split("\n")[:-1]
     lines = (_parse_line(file, number, text, format) for number, text in enumerate(texts, start=1))
     return [line for line in lines if line is not None]
@@ -400,9 +389,7 @@ def _parse_line(file: Path, number: int, text: str, format: int) -> Optional[Met
     return None if kind is None else _build_line(kind, values, f"{file}, line {number}", format)
 
 
-def _build_line(
-    kind: Type[MetricsLine], values: Dict[str, Any], location: str, format: int
-) -> MetricsLine:
+def _build_line(kind: Type[MetricsLine], values: Dict[str, Any], location: str, format: int) -> MetricsLine:
     """Create a line of this kind. Raises DataError for a value that is missing or impossible."""
     values_by_field, invalid = {}, []
     for line_field in fields(kind):

@@ -40,14 +40,8 @@ def number_between(least: float, most: float) -> Check:
 
 
 LARGEST = 1e39  # above any float32; sums of such numbers are still finite in float64
-is_number, is_positive, is_not_negative = (
-    number_between(least, LARGEST) for least in (-LARGEST, 1e-9, 0.0)
-)
-is_share, is_count, is_count_or_zero = (
-    number_between(0.0, 1.0),
-    number_between(1, 2**53),
-    number_between(0, 2**53),
-)
+is_number, is_positive, is_not_negative = (number_between(least, LARGEST) for least in (-LARGEST, 1e-9, 0.0))
+is_share, is_count, is_count_or_zero = (number_between(0.0, 1.0), number_between(1, 2**53), number_between(0, 2**53))
 
 
 def is_text(value: Any) -> bool:
@@ -139,9 +133,7 @@ class Epoch(MetricsLine):
     )
     loss: float = _field("mean training loss of its images", is_number)
     accuracy: float = _field("share of the test images that the network gets right", is_share)
-    validation_loss: Optional[float] = _field(
-        "mean loss of the test images", is_number, default=None
-    )
+    validation_loss: Optional[float] = _field("mean loss of the test images", is_number, default=None)
     top5_accuracy: Optional[float] = _field(TOP5, is_share, default=None)
     metrics: Optional[Mapping[str, Optional[float]]] = _field(
         "the user's own metrics of the test images, by name; null where one is not defined",
@@ -193,10 +185,7 @@ class StalenessEvent(MetricsLine):
         counts = {updates: pushes for updates, pushes in enumerate(self.pushes) if pushes}
         mean = sum(updates * pushes for updates, pushes in counts.items()) / total
         counts_text = ", ".join(f"{updates}: {pushes}" for updates, pushes in counts.items())
-        return (
-            f"{mean:.2f} updates of others on average, at most {max(counts)}; "
-            f"pushes by it {counts_text}"
-        )
+        return f"{mean:.2f} updates of others on average, at most {max(counts)}; pushes by it {counts_text}"
 
 
 @dataclass(frozen=True)
@@ -208,12 +197,10 @@ class ProfileEvent(MetricsLine):
     steps: int = _field("how many were", is_count)
     step_seconds: float = _field("time of one of them, the mean", is_positive, "s")
     shares: Mapping[str, Mapping[str, float]] = _field(
-        "for each device the share of that time in each phase, and waiting",
-        dict_of(dict_of(is_share)),
+        "for each device the share of that time in each phase, and waiting", dict_of(dict_of(is_share))
     )
     overlap: Optional[float] = _field(
-        "share of the time of sums and copies in which some device computed backward; null where "
-        "there are none",
+        "share of the time of sums and copies in which some device computed backward; null where there are none",
         or_none(is_share),
     )
 
@@ -263,8 +250,7 @@ class EndedEvent(MetricsLine):
     tag = {"kind": "event", "event": "ended"}
     step: int = _field("number of its last step", is_count)
     files: Mapping[str, str] = _field(
-        "SHA-256 of each file that it leaves, but those that grow or are drawn again",
-        dict_of(is_digest),
+        "SHA-256 of each file that it leaves, but those that grow or are drawn again", dict_of(is_digest)
     )
     seconds: Optional[float] = _since_start()
 

@@ -130,9 +130,7 @@ class RunDirectory:
                 check_not_in_use(path)
                 if empty and _has_other_files(path, LOCK):
                     raise _not_empty_error(path)
-            existing = next(
-                folder for folder in (path, *path.absolute().parents) if folder.exists()
-            )
+            existing = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
             if not existing.is_dir():
                 raise _unwritable_error(out, path, os.strerror(errno.ENOTDIR))
             if not os.access(existing, os.W_OK | os.X_OK):
@@ -213,13 +211,7 @@ class RunDirectory:
 
     def discard(self) -> None:
         """Remove the files and folders of this run, unless the folder contains other files."""
-        file_names = (
-            run_schema.CONFIG,
-            run_schema.METRICS,
-            run_schema.CURVES,
-            run_schema.PARAMETERS,
-            LOCK,
-        )
+        file_names = (run_schema.CONFIG, run_schema.METRICS, run_schema.CURVES, run_schema.PARAMETERS, LOCK)
         with suppress(OSError):
             entries = list(self.path.iterdir())
             if all(entry.name in (*file_names, run_schema.TENSORBOARD) for entry in entries):
@@ -256,16 +248,11 @@ def folder_name(name: str) -> str:
 
 def _has_other_files(path: Path, *expected: str) -> bool:
     """Return True if a folder contains files other than ``expected`` and SageMaker's markers."""
-    return any(
-        entry.name not in expected and not is_sagemaker_marker(entry.name)
-        for entry in path.iterdir()
-    )
+    return any(entry.name not in expected and not is_sagemaker_marker(entry.name) for entry in path.iterdir())
 
 
 def _not_empty_error(path: Path) -> OutputError:
-    return OutputError(
-        f"--out {path} is not empty: give a new folder, so that no earlier run is lost"
-    )
+    return OutputError(f"--out {path} is not empty: give a new folder, so that no earlier run is lost")
 
 
 def make_unused(path: Path) -> Path:
@@ -339,16 +326,9 @@ def _is_discardable(folder: Path) -> bool:
         lines = read_lines(folder) if (folder / run_schema.METRICS).exists() else []
     except DataError:  # it may not be a run
         return False
-    unfinished_files = {
-        run_schema.CONFIG,
-        run_schema.METRICS,
-        run_schema.CHECKPOINTS,
-        run_schema.TENSORBOARD,
-    }
+    unfinished_files = {run_schema.CONFIG, run_schema.METRICS, run_schema.CHECKPOINTS, run_schema.TENSORBOARD}
     has_epochs = any(isinstance(line, Epoch) for line in lines)
-    return (
-        _file_names(folder) <= unfinished_files and not has_epochs and not list_checkpoints(folder)
-    )
+    return _file_names(folder) <= unfinished_files and not has_epochs and not list_checkpoints(folder)
 
 
 def make_end_event(folder: Path, step: int, seconds: float) -> EndedEvent:
@@ -418,11 +398,7 @@ class FolderLock:
     def _write(self, file: int) -> None:
         try:
             os.ftruncate(file, 0)
-            owner = {
-                "pid": os.getpid(),
-                "host": socket.gethostname(),
-                "began": _process_start_time(os.getpid()),
-            }
+            owner = {"pid": os.getpid(), "host": socket.gethostname(), "began": _process_start_time(os.getpid())}
             os.pwrite(file, json.dumps(owner).encode(), 0)
         except BaseException:  # the disk is full
             self.path.unlink()
@@ -453,9 +429,7 @@ def _check_not_held(file: int, folder: Path) -> None:
     has_locks, owner = _try_lock(file), _read_owner(file)
     if has_locks is False or (has_locks is None and _may_be_alive(owner)):
         owner_text = f"process {owner['pid']} on {owner['host']}" if owner else "another process"
-        raise OutputError(
-            f"{folder} is in use by {owner_text}: give another folder, or wait until that has ended"
-        )
+        raise OutputError(f"{folder} is in use by {owner_text}: give another folder, or wait until that has ended")
 
 
 def _try_lock(file: int) -> Optional[bool]:

@@ -58,42 +58,30 @@ class EventFile:
             self._writer = EventsWriter(str(folder / "events"), f".{file_count:04}")
         if file_count:
             session_start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
-            self._write(
-                self._event(step=purge_step, wall_time=time.time(), session_log=session_start)
-            )
+            self._write(self._event(step=purge_step, wall_time=time.time(), session_log=session_start))
 
-    def write_scalars(
-        self, step: int, wall_time: float, values: Mapping[str, Optional[float]]
-    ) -> None:
+    def write_scalars(self, step: int, wall_time: float, values: Mapping[str, Optional[float]]) -> None:
         """Write numbers, except None, as float32.
 
         ``values``: the numbers by tag. ``wall_time``: seconds since 1970.
         """
         numbers = [
-            self._summary.Value(tag=tag, simple_value=value)
-            for tag, value in values.items()
-            if value is not None
+            self._summary.Value(tag=tag, simple_value=value) for tag, value in values.items() if value is not None
         ]
         if numbers:
             summary = self._summary(value=numbers)
             self._write(self._event(step=step, wall_time=wall_time, summary=summary))
 
-    def write_settings(
-        self, step: int, settings: Mapping[str, Any], metrics: Sequence[str]
-    ) -> None:
+    def write_settings(self, step: int, settings: Mapping[str, Any], metrics: Sequence[str]) -> None:
         """Write settings as a table of text, and as hyperparameters.
 
         ``metrics``: the tags by which runs are compared.
         """
         from tensorboardX import summary
 
-        plain = {
-            name: _as_hyperparameter(value) for name, value in settings.items() if value is not None
-        }
+        plain = {name: _as_hyperparameter(value) for name, value in settings.items() if value is not None}
         cells = [(name, str(value).replace("|", "\\|")) for name, value in plain.items()]
-        table = "\n".join(
-            f"| {name} | {value} |" for name, value in [("setting", "value"), ("---",) * 2, *cells]
-        )
+        table = "\n".join(f"| {name} | {value} |" for name, value in [("setting", "value"), ("---",) * 2, *cells])
         experiment, session, self._session_end = summary.hparams(plain, dict.fromkeys(metrics))
         for part in (summary.text("settings", table), experiment, session):
             self._write(self._event(step=step, wall_time=time.time(), summary=part))

@@ -9,12 +9,7 @@ import click
 
 from gluonlab.cli.command import add_json_option, command
 from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule
-from gluonlab.config.option_types import (
-    LARGEST_NUMBER,
-    check_text,
-    real_number_check,
-    whole_number_check,
-)
+from gluonlab.config.option_types import LARGEST_NUMBER, check_text, real_number_check, whole_number_check
 from gluonlab.errors import ConfigError, ScheduleError, unknown
 from gluonlab.plain_text import json_text
 from gluonlab.scratch.recipes import INITIALISATIONS, RECIPES, Recipe, recipe_for
@@ -79,10 +74,7 @@ def main(
     work per device on k devices give k times as much, and try a larger --lr (exercises 1 and 2). In
     gluonlab.run, --batch-size is per device.
     """
-    recipe, shuffle_seed = (
-        _make_recipe(dataset, **numbers),
-        whole_number_check(0, 2**32 - 1)("--seed", seed),
-    )
+    recipe, shuffle_seed = (_make_recipe(dataset, **numbers), whole_number_check(0, 2**32 - 1)("--seed", seed))
     gpu_count = None if gpus is None else whole_number_check(1)("--gpus", gpus)
     if allreduce not in ALGORITHMS:
         raise ScheduleError(unknown("allreduce", allreduce, ALGORITHMS))
@@ -111,11 +103,7 @@ def main(
     )
     seconds = time.perf_counter() - start
     if as_json:
-        summary = {
-            "accuracy": result.accuracy,
-            "images_per_second": result.images_per_second,
-            "seconds": seconds,
-        }
+        summary = {"accuracy": result.accuracy, "images_per_second": result.images_per_second, "seconds": seconds}
         click.echo(json_text({**summary, "epochs": [epoch._asdict() for epoch in result.epochs]}))
     else:
         speed = f"{result.images_per_second:,.0f} images/s, {seconds:.1f} s in all"

@@ -63,18 +63,12 @@ def split_batch(
     ``ctxs``. Raises DataError if the number of labels differs from the number of images.
     """
     if len(images) != len(labels):
-        raise DataError(
-            f"{len(images)} images came with {len(labels)} labels: give one label per image"
-        )
+        raise DataError(f"{len(images)} images came with {len(labels)} labels: give one label per image")
     return shard(images, ctxs), shard(labels, ctxs)
 
 
 def train_batch(
-    images: nd.NDArray,
-    labels: nd.NDArray,
-    replicas: Sequence[Replica],
-    lr: float,
-    allreduce: Allreduce = allreduce,
+    images: nd.NDArray, labels: nd.NDArray, replicas: Sequence[Replica], lr: float, allreduce: Allreduce = allreduce
 ) -> List[nd.NDArray]:
     """Train on one batch, and return the sum of each shard's losses, of shape (1,).
 

@@ -28,9 +28,7 @@ def init_params(spread: Deviation = he_deviation, seed: int = 0) -> Params:
     """
     random = np.random.RandomState(seed)
     return [
-        nd.array(random.normal(0, spread(fan_in(shape)), shape))
-        if len(shape) > 1
-        else nd.zeros(shape)
+        nd.array(random.normal(0, spread(fan_in(shape)), shape)) if len(shape) > 1 else nd.zeros(shape)
         for shape in SHAPES
     ]
 

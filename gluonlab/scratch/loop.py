@@ -118,19 +118,14 @@ def train(
             loss = train_epoch(batches, replicas, lr, allreduce)
         seconds = time.perf_counter() - start
         test_accuracy = accuracy(dataset.test, replicas, global_batch_size)
-        result.epochs.append(
-            Epoch(epoch, loss, seconds, len(dataset.train) / seconds, test_accuracy)
-        )
+        result.epochs.append(Epoch(epoch, loss, seconds, len(dataset.train) / seconds, test_accuracy))
         report(result.epochs[-1])
     return result
 
 
 @nd_semantics()
 def train_epoch(
-    batches: Iterable[Batch],
-    replicas: Sequence[Replica],
-    lr: float,
-    allreduce: Allreduce = allreduce,
+    batches: Iterable[Batch], replicas: Sequence[Replica], lr: float, allreduce: Allreduce = allreduce
 ) -> float:
     """Train on each batch, wait for all updates, and return the mean loss of the images.
 
@@ -157,9 +152,7 @@ def accuracy(split: Split, replicas: Sequence[Replica], global_batch_size: int =
     """
     ctxs = replica_devices(replicas)
     correct = [nd.zeros((1,), ctx=ctx, dtype="int32") for ctx in ctxs]
-    with closing(
-        _unpack_batches(_whole_batches(split, global_batch_size, shuffle=False))
-    ) as batches:
+    with closing(_unpack_batches(_whole_batches(split, global_batch_size, shuffle=False))) as batches:
         for images, labels in batches:
             for count, x, y, replica in zip(correct, *split_batch(images, labels, ctxs), replicas):
                 scores = lenet(x, replica.params)
@@ -169,9 +162,7 @@ def accuracy(split: Split, replicas: Sequence[Replica], global_batch_size: int =
     return int(_sum_parts(correct)) / len(split)
 
 
-def _whole_batches(
-    split: Split, global_batch_size: int, seed: int = 0, shuffle: bool = True
-) -> Loader:
+def _whole_batches(split: Split, global_batch_size: int, seed: int = 0, shuffle: bool = True) -> Loader:
     """Return a loader of whole batches in host memory, as in the chapter.
 
     The loader does not receive the training devices, because it would split the batches itself.

@@ -21,15 +21,7 @@ from gluonlab.drawing.translations import select_language
 from gluonlab.errors import ConfigError, RunError
 from gluonlab.plain_text import json_text
 from gluonlab.study import batch_size, learning_rate_scaling, scaling, splits
-from gluonlab.study.study import (
-    LANGUAGES,
-    PAGE,
-    Findings,
-    Study,
-    as_plain,
-    wrap_for_terminal,
-    write_report,
-)
+from gluonlab.study.study import LANGUAGES, PAGE, Findings, Study, as_plain, wrap_for_terminal, write_report
 from gluonlab.study.sweep import load_study_options, open_study
 
 INTERRUPTED = "nothing was measured"  # message if interrupted before the first measurement
@@ -83,9 +75,7 @@ def _check_resume_alone(other_options: Mapping[str, Any], resume: str) -> None:
             raise ConfigError(f"--resume {resume} goes on with the options there: leave {name} out")
 
 
-def _run_study(
-    study: Study, options: Any, out: Optional[str], language: str, as_json: bool
-) -> None:
+def _run_study(study: Study, options: Any, out: Optional[str], language: str, as_json: bool) -> None:
     """Measure what has not been measured, write all files, and print the findings."""
     plain_options = as_plain(options)
     with open_study(study.name, plain_options, out) as folder:
@@ -115,11 +105,7 @@ def _run_study(
 @partial(add_config_options, without=("output",))
 @add_config_file_option
 @click.option(
-    "--rounds",
-    metavar="N",
-    default="11",
-    show_default=True,
-    help=f"measurements of each part, at least {MIN_ROUNDS}",
+    "--rounds", metavar="N", default="11", show_default=True, help=f"measurements of each part, at least {MIN_ROUNDS}"
 )
 @click.option("--no-trial", is_flag=True, help="only measure, and try no advice")
 @click.option("--out", metavar="FILE", help="write a page with the picture, a new file")
@@ -133,9 +119,7 @@ def _run_study(
     "speeds beside their predictions",
 )
 @click.option(
-    "--images",
-    metavar="CxHxW",
-    help="with --predict: the shape of an image, as 3x224x224  [default: the data set's]",
+    "--images", metavar="CxHxW", help="with --predict: the shape of an image, as 3x224x224  [default: the data set's]"
 )
 @add_json_option()
 @click.option("--quiet", is_flag=True, help="say nothing before the verdict")
@@ -164,9 +148,7 @@ def speedup_command(
     """
     count = whole_number_check(MIN_ROUNDS)("--rounds", rounds)
     if language is not None and out is None:
-        raise ConfigError(
-            "--language is for the page: give --out FILE.html for one, or leave it out"
-        )
+        raise ConfigError("--language is for the page: give --out FILE.html for one, or leave it out")
     if images is not None and machine is None:
         raise ConfigError("--images is for a prediction: give --predict MACHINE, or leave it out")
     config = TrainConfig(**given_settings(settings))

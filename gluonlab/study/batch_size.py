@@ -166,10 +166,7 @@ def load_options(options: Mapping[str, Any]) -> BatchSizeOptions:
         "gpus": lambda count: count is None or integer_check(1)(count),
     }  # fmt: skip
     check_options(options, checks)
-    panel_checks = {
-        "sizes": ascending_list_check(integer_check(1, MAX_BATCH_SIZE), 2),
-        "target": positive_check(1),
-    }
+    panel_checks = {"sizes": ascending_list_check(integer_check(1, MAX_BATCH_SIZE), 2), "target": positive_check(1)}
     for panel in options["panels"].values():
         if not isinstance(panel, dict):
             raise ValueError("panels")
@@ -204,8 +201,7 @@ class SizeTrials(NamedTuple):
     def seconds_to_target(self) -> List[float]:
         """Return the seconds to the target, by seed."""
         return [
-            next((look[1] for look in trial["looks"] if look[0] == trial["reached"]), math.inf)
-            for trial in self.trials
+            next((look[1] for look in trial["looks"] if look[0] == trial["reached"]), math.inf) for trial in self.trials
         ]
 
     def error_rates(self, steps: int) -> List[Tuple[float, float]]:
@@ -265,27 +261,17 @@ def measure(options: BatchSizeOptions, store: MeasurementStore) -> Findings:
     if options.gpus is not None:
         warn_cpu_fallback()
     with Sweep(store, lambda settings, seed: train_point(options, settings, seed)) as sweep:
-        findings = {
-            name: analyze_panel(name, measure_panel(name, options, sweep))
-            for name in options.panels
-        }
+        findings = {name: analyze_panel(name, measure_panel(name, options, sweep)) for name in options.panels}
     failures = {
-        name: message
-        for name in findings
-        for message in [_unreached_message(name, findings[name], options)]
-        if message
+        name: message for name in findings for message in [_unreached_message(name, findings[name], options)] if message
     }
-    reached = {
-        name: panel_findings for name, panel_findings in findings.items() if name not in failures
-    }
+    reached = {name: panel_findings for name, panel_findings in findings.items() if name not in failures}
     failure = f"{'; '.join(failures.values())}: give a smaller --target" if failures else ""
     return Findings(
         {"panels": as_plain(findings)},
         lambda language: build_report(findings, options, language),
         failure,
-        Findings(
-            {"panels": as_plain(reached)}, lambda language: build_report(reached, options, language)
-        )
+        Findings({"panels": as_plain(reached)}, lambda language: build_report(reached, options, language))
         if reached
         else None,
     )
@@ -302,17 +288,10 @@ def _unreached_message(name: str, findings: PanelFindings, options: BatchSizeOpt
     )
 
 
-def train_point(
-    options: BatchSizeOptions, settings: Mapping[str, Any], round: int
-) -> Dict[str, Any]:
+def train_point(options: BatchSizeOptions, settings: Mapping[str, Any], round: int) -> Dict[str, Any]:
     """Train a panel with a batch size and a rate."""
     from gluonlab.config import TrainConfig
-    from gluonlab.study.short_training import (
-        AccuracyProbe,
-        device_settings,
-        log_spaced_steps,
-        train_with_probe,
-    )
+    from gluonlab.study.short_training import AccuracyProbe, device_settings, log_spaced_steps, train_with_probe
 
     panel = PANELS[settings["panel"]]
     train_eval_steps = settings.get("thorough", [])
@@ -339,8 +318,7 @@ def measure_panel(name: str, options: BatchSizeOptions, sweep: Sweep) -> List[Si
     images = _training_images(panel)
     if sizes[-1] > images:
         raise ConfigError(
-            f"--sizes {sizes[-1]}: {panel.dataset} has {images:,} training images: "
-            "give smaller batch sizes"
+            f"--sizes {sizes[-1]}: {panel.dataset} has {images:,} training images: give smaller batch sizes"
         )
     rates: List[float] = []
     for index, size in enumerate(sizes):
@@ -378,9 +356,7 @@ def step_limit(panel: Panel, size: int) -> int:
     return max(10, min(panel.max_steps, panel.max_images // size))
 
 
-def _tune_rate(
-    name: str, size: int, first_rate: float, options: BatchSizeOptions, sweep: Sweep
-) -> float:
+def _tune_rate(name: str, size: int, first_rate: float, options: BatchSizeOptions, sweep: Sweep) -> float:
     """Return the learning rate with the fewest median steps to the target over some seeds.
 
     The search multiplies ``first_rate`` by RATE_FACTOR up and down while rates improve. If no rate
@@ -423,9 +399,7 @@ def _size_row(panel: Panel, trials: SizeTrials) -> SizeRow:
     )  # fmt: skip
 
 
-def _median_errors(
-    trials: SizeTrials, steps: int
-) -> Optional[Tuple[IntervalEstimate, IntervalEstimate]]:
+def _median_errors(trials: SizeTrials, steps: int) -> Optional[Tuple[IntervalEstimate, IntervalEstimate]]:
     """Return median error rates on training and test images; a seed that diverged counts as 1."""
     pairs = trials.error_rates(steps)
     pairs += [(1.0, 1.0)] * (len(trials.trials) - len(pairs))
@@ -491,15 +465,10 @@ def find_regimes(sizes: Sequence[float], steps: Sequence[float]) -> List[Regime]
     if len(sizes) < 2:
         raise ValueError("a regime is what lies between two sizes")
     widths = [math.log(larger / size) for size, larger in zip(sizes, sizes[1:])]
-    regimes = [
-        classify_exponent(regime)
-        for regime in isotonic_decreasing(scaling_exponents(sizes, steps), widths)
-    ]
+    regimes = [classify_exponent(regime) for regime in isotonic_decreasing(scaling_exponents(sizes, steps), widths)]
     ends = [0, *accumulate(regimes.count(regime) for regime in REGIMES)]
     return [
-        Regime(regime, sizes[start], sizes[end])
-        for regime, start, end in zip(REGIMES, ends, ends[1:])
-        if end > start
+        Regime(regime, sizes[start], sizes[end]) for regime, start, end in zip(REGIMES, ends, ends[1:]) if end > start
     ]
 
 
@@ -542,18 +511,14 @@ def analyze_regimes(rows: Sequence[SizeRow], reached: Sequence[Sequence[float]])
         else None,
         None
         if stagnant is None
-        else IntervalEstimate(
-            stagnant, bootstrap_interval(groups, on_medians(smallest_stagnant_size))
-        ),
+        else IntervalEstimate(stagnant, bootstrap_interval(groups, on_medians(smallest_stagnant_size))),
     )
 
 
 # --- the report
 
 
-def build_report(
-    findings: Dict[str, PanelFindings], options: BatchSizeOptions, language: str
-) -> StudyReport:
+def build_report(findings: Dict[str, PanelFindings], options: BatchSizeOptions, language: str) -> StudyReport:
     """Return the study's report."""
     texts = read_translations(NAME, language)
     charts: Dict[str, Chart] = {}
@@ -578,16 +543,12 @@ def build_report(
 class _PanelReport:
     """Builder of the part of the report on one panel."""
 
-    def __init__(
-        self, name: str, findings: PanelFindings, options: BatchSizeOptions, texts: Dict[str, Any]
-    ) -> None:
+    def __init__(self, name: str, findings: PanelFindings, options: BatchSizeOptions, texts: Dict[str, Any]) -> None:
         self.name, self.findings, self.texts = name, findings, texts
         self.panel, self.options = PANELS[name], options
         self.values = {
             "panel": texts["panels"][name],
-            "target": f"{options.panels[name]['target']:.1%}".replace(".0%", "%").replace(
-                "%", " %"
-            ),
+            "target": f"{options.panels[name]['target']:.1%}".replace(".0%", "%").replace("%", " %"),
             "steps": self.panel.equal_steps,
             "epochs": self.panel.equal_epochs,
         }
@@ -606,9 +567,7 @@ class _PanelReport:
     def _target_chart(self, unit: str) -> Chart:
         """Return a chart of steps, epochs or seconds (``unit``) to the target, by batch size."""
         points = [(row.size, getattr(row, unit)) for row in self.reached_rows]
-        curves = [
-            _estimate_curve(self.texts["measured"].format(seeds=self.options.seeds), points, 0)
-        ]
+        curves = [_estimate_curve(self.texts["measured"].format(seeds=self.options.seeds), points, 0)]
         if unit == "steps":
             first, fewest = points[0][0], points[0][1].value
             lowest = min(steps.value for _, steps in points) / 3
@@ -635,14 +594,8 @@ class _PanelReport:
         curves = []
         for position, split_name in enumerate(("test", "train")):
             pairs = [(row.size, row.errors[unit]) for row in self.findings.rows]
-            points = [
-                (size, pair[1 - position].scale(100)) for size, pair in pairs if pair is not None
-            ]
-            curves.append(
-                _estimate_curve(
-                    self.texts[split_name], points, position, dashed=split_name == "train"
-                )
-            )
+            points = [(size, pair[1 - position].scale(100)) for size, pair in pairs if pair is not None]
+            curves.append(_estimate_curve(self.texts[split_name], points, position, dashed=split_name == "train"))
         title = self.texts["charts"][f"equal-{unit}"].format(**self.values)
         return Chart(title, self._size_axis(), Axis(self.texts["axes"]["errors"], lowest=0), curves)
 
@@ -660,15 +613,10 @@ class _PanelReport:
         ]
         separator = "、" if self.texts["all"].endswith("。") else "; "
         sentences = [self.texts["all"].format(parts=separator.join(phrases), **self.values)]
-        for key, estimate in (
-            ("perfect", self.findings.perfect),
-            ("stagnant", self.findings.stagnant),
-        ):
+        for key, estimate in (("perfect", self.findings.perfect), ("stagnant", self.findings.stagnant)):
             if estimate is not None:
                 ends = estimate.format_interval(self.texts, format_number)
-                sentences.append(
-                    self.texts[key].format(size=format_number(estimate.value), ends=ends)
-                )
+                sentences.append(self.texts[key].format(size=format_number(estimate.value), ends=ends))
         return sentences
 
     def write_sentences(self) -> List[str]:

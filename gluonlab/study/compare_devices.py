@@ -73,8 +73,7 @@ def compare(
     config = TrainConfig.require("compare", config)
     if config.gpus is not None or config.devices is not None:
         raise ConfigError(
-            f"--compare {','.join(map(str, counts))} chooses the devices itself: "
-            "leave --gpus and --devices out"
+            f"--compare {','.join(map(str, counts))} chooses the devices itself: leave --gpus and --devices out"
         )
     if config.device_weights is not None:
         raise ConfigError(
@@ -101,16 +100,7 @@ def compare(
             reporter.say(f"\n--- {name.replace('-', ' ')}")
             run_config = config.replace(gpus=count, out=str(folder.path / name))
             results.append(
-                train(
-                    run_config,
-                    None,
-                    reporter,
-                    read,
-                    callbacks=callbacks,
-                    net=net,
-                    loss=loss,
-                    metrics=metrics,
-                )
+                train(run_config, None, reporter, read, callbacks=callbacks, net=net, loss=loss, metrics=metrics)
             )
         rows = make_comparison_rows(results)
         folder.write_comparison([asdict(row) for row in rows])
@@ -121,18 +111,14 @@ def compare(
         raise
     except KeyboardInterrupt as error:
         if not error.args:  # between two runs; within a run, the run has set the message
-            error.args = (
-                f"{folder.path} holds the finished runs, {len(results)} of {len(counts)}",
-            )
+            error.args = (f"{folder.path} holds the finished runs, {len(results)} of {len(counts)}",)
         raise
     finally:
         with suppress(OutputError):
             folder.close()
 
 
-def _check_configs(
-    configs: Sequence[TrainConfig], dataset: Any, components: UserComponents
-) -> Dataset:
+def _check_configs(configs: Sequence[TrainConfig], dataset: Any, components: UserComponents) -> Dataset:
     """Return the data set of all runs, which is read unless ``dataset`` is given.
 
     Raises a UsageError if a setting is wrong for any run. Settings that do not depend on the data
@@ -144,9 +130,7 @@ def _check_configs(
     resolved = resolve_dataset(dataset)
     plans: List[Plan] = []
     for config in configs:
-        plans.append(
-            make_plan(config, plans[0].dataset if plans else resolved, components=components)
-        )
+        plans.append(make_plan(config, plans[0].dataset if plans else resolved, components=components))
         plan = plans[-1]
         warn_of_loaders(dataset, plan.dataset, plan.global_batch_size, plan.drop_last)
         prepare(plan)
@@ -173,7 +157,5 @@ def comparison_table(rows: Sequence[ComparisonRow]) -> str:
     lines = [f"{heads}  {'accuracy':>8}"]
     for row in rows:
         speed = f"{row.images_per_second:>9,.0f}  {row.speedup:>7.2f}x  {row.efficiency:>10.0%}"
-        lines.append(
-            f"{row.devices:>7}  {row.global_batch_size:>6,}  {speed}  {row.accuracy:>8.4f}"
-        )
+        lines.append(f"{row.devices:>7}  {row.global_batch_size:>6,}  {speed}  {row.accuracy:>8.4f}")
     return "\n".join(lines)

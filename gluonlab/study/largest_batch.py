@@ -91,18 +91,13 @@ class LargestBatch:
         )
         return [
             f"--batch-size {self.images} fits: {training}",
-            (
-                f"memory is not the limit: {limit_text}; "
-                f"memory would hold batches of up to about {self.would_fit:,}"
-            ),
+            (f"memory is not the limit: {limit_text}; memory would hold batches of up to about {self.would_fit:,}"),
             *format_memory_table(self.rows),
         ]
 
 
 @nd_semantics()
-def find_batch_size(
-    config: TrainConfig, budget_bytes: int, tell: PrintLine = lambda line: None
-) -> LargestBatch:
+def find_batch_size(config: TrainConfig, budget_bytes: int, tell: PrintLine = lambda line: None) -> LargestBatch:
     """Return the largest batch per device with which a run needs at most ``budget_bytes``.
 
     If devices share a copy of the network, the batch is per copy. For CPU devices, the budget is
@@ -112,10 +107,7 @@ def find_batch_size(
     Raises ConfigError if not even the smallest batch fits, or if the config sets a batch size.
     """
     if config.batch_size is not None or config.global_batch_size is not None:
-        raise ConfigError(
-            "--find-batch-size looks for the batch size: "
-            "leave --batch-size and --global-batch-size out"
-        )
+        raise ConfigError("--find-batch-size looks for the batch size: leave --batch-size and --global-batch-size out")
     smallest = config.microbatches or 1
     plan = make_plan(config.replace(batch_size=smallest))
     return _BatchSizeSearch(plan, budget_bytes, smallest, tell).find_largest()
@@ -131,9 +123,7 @@ class _BatchSizeSearch:
         self.per = plan.split.shard_owner
         # A pipeline uses its usual number of microbatches only with at least as many images.
         self.planned_sizes = (8 * smallest, 72 * smallest) if split else (smallest, 9 * smallest)
-        self.needs = (
-            self._estimate_needs(self.planned_sizes[1]) if split else make_memory_estimator(plan)
-        )
+        self.needs = self._estimate_needs(self.planned_sizes[1]) if split else make_memory_estimator(plan)
         self.on_gpus = plan.ctxs[0].device_type == "gpu"
         self.ceiling, self.limit = _subtract_margin(budget), "budget"
 
@@ -154,9 +144,7 @@ class _BatchSizeSearch:
             self._raise_too_small(_format_bytes(self._measure_peak(self.smallest, None)))
         images, peak_bytes = largest
         if images < sizes.largest_images:
-            return LargestBatch(
-                self._planned_rows(images), peak_bytes, self.budget, self.limit, per=self.per
-            )
+            return LargestBatch(self._planned_rows(images), peak_bytes, self.budget, self.limit, per=self.per)
         would_fit = images + int((self.ceiling - peak_bytes) / sizes.cost_per_unit())
         return LargestBatch(
             self._planned_rows(images), peak_bytes, self.budget,
@@ -175,18 +163,13 @@ class _BatchSizeSearch:
             self.ceiling, self.limit = _subtract_margin(memory.free), "machine"
         if self.ceiling < MIN_PROCESS_BYTES:
             self._raise_too_small(
-                f"more than the {_format_bytes(MIN_PROCESS_BYTES)} "
-                "that Python and MXNet take by themselves"
+                f"more than the {_format_bytes(MIN_PROCESS_BYTES)} that Python and MXNet take by themselves"
             )
 
     def _planned_image_bytes(self) -> float:
         """Return the bytes of one more image for each copy, by MXNet's plan, which is too small."""
-        bytes_of_smaller, bytes_of_larger = (
-            self._planned_bytes(images) for images in self.planned_sizes
-        )
-        return (bytes_of_larger - bytes_of_smaller) / (
-            self.planned_sizes[1] - self.planned_sizes[0]
-        )
+        bytes_of_smaller, bytes_of_larger = (self._planned_bytes(images) for images in self.planned_sizes)
+        return (bytes_of_larger - bytes_of_smaller) / (self.planned_sizes[1] - self.planned_sizes[0])
 
     def _planned_bytes(self, images: int) -> int:
         """Return the estimated bytes of all CPU devices together, or of the GPU that needs most."""
@@ -204,9 +187,7 @@ class _BatchSizeSearch:
     def _estimate_needs(self, images: int) -> MemoryEstimator:
         """Return an estimator of the plan's memory for batches of this size."""
         dataset = None if self.dataset_grows else self.plan.dataset
-        return make_memory_estimator(
-            make_plan(self.plan.config.replace(batch_size=images), dataset)
-        )
+        return make_memory_estimator(make_plan(self.plan.config.replace(batch_size=images), dataset))
 
     def _measure_within_ceiling(self, size: int) -> Optional[int]:
         try:
@@ -241,9 +222,7 @@ def _format_bytes(size: int) -> str:
 
 TARGET_SHARE = 0.97  # of the ceiling: estimated cost of the next size to try
 SUFFICIENT_SHARE = 0.93  # of the ceiling: the search stops at a size with this cost or more
-SIZE_TOLERANCE = (
-    0.02  # of a size: the search stops if a size fits, and one this much larger does not
-)
+SIZE_TOLERANCE = 0.02  # of a size: the search stops if a size fits, and one this much larger does not
 MAX_TRIES = 10
 FIRST_SHARE = 0.06  # of the ceiling: estimated cost of the first size to try
 
@@ -259,9 +238,7 @@ class LargestSizeSearch:
     that fit, the largest last.
     """
 
-    def __init__(
-        self, measure_cost: MeasureCost, smallest: int, largest: int, ceiling: int, unit_cost: float
-    ) -> None:
+    def __init__(self, measure_cost: MeasureCost, smallest: int, largest: int, ceiling: int, unit_cost: float) -> None:
         self.measure_cost, self.unit_cost = measure_cost, max(unit_cost, 1.0)
         self.smallest, self.largest_images, self.ceiling = smallest, largest, ceiling
         self.fitting: List[SizeCost] = []
@@ -290,14 +267,9 @@ class LargestSizeSearch:
         if not self.fitting:
             return self.smallest_failing == self.smallest
         size, cost = self.fitting[-1]
-        close = self.smallest_failing is not None and self.smallest_failing - size <= max(
-            1, SIZE_TOLERANCE * size
-        )
+        close = self.smallest_failing is not None and self.smallest_failing - size <= max(1, SIZE_TOLERANCE * size)
         return (
-            size == self.largest_images
-            or close
-            or cost >= SUFFICIENT_SHARE * self.ceiling
-            or self.tries >= MAX_TRIES
+            size == self.largest_images or close or cost >= SUFFICIENT_SHARE * self.ceiling or self.tries >= MAX_TRIES
         )
 
     def _try_size(self, size: int) -> None:
@@ -321,9 +293,7 @@ class LargestSizeSearch:
             assert self.smallest_failing is not None
             return max(self.smallest, self.smallest_failing // 4)
         size, cost = self.fitting[-1]
-        candidate = max(
-            size + 1, size + int((TARGET_SHARE * self.ceiling - cost) / self.cost_per_unit())
-        )
+        candidate = max(size + 1, size + int((TARGET_SHARE * self.ceiling - cost) / self.cost_per_unit()))
         return (
             candidate
             if self.smallest_failing is None or candidate < self.smallest_failing

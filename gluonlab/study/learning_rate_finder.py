@@ -104,9 +104,7 @@ class RateFinderResult(NamedTuple):
         )
         index = next(n for n, rate in enumerate(self.rates) if rate >= self.suggestion)
         suggested_point = (self.suggestion, self.smoothed[index])
-        suggestion_curve = Curve(
-            f"suggestion: {self.suggestion:.2g}", [suggested_point], 0, joined=False
-        )
+        suggestion_curve = Curve(f"suggestion: {self.suggestion:.2g}", [suggested_point], 0, joined=False)
         chart = Chart(
             "Learning rate range test",
             Axis("learning rate (--lr)", log=True),
@@ -198,9 +196,7 @@ def find_learning_rate(config: TrainConfig, steps: int) -> RateFinderResult:
         lines = read_lines(Path(folder, "run"))
     losses = [line.loss for line in lines if isinstance(line, Step)][:steps]
     smooth = smooth_losses(losses)
-    far_step = next(
-        (count for count in range(1, len(smooth) + 1) if _is_far_above_best(smooth[:count])), 0
-    )
+    far_step = next((count for count in range(1, len(smooth) + 1) if _is_far_above_best(smooth[:count])), 0)
     if far_step:
         losses, smooth, stop_reason = (
             losses[:far_step],
@@ -220,12 +216,8 @@ def find_learning_rate(config: TrainConfig, steps: int) -> RateFinderResult:
 def _check_settings(config: TrainConfig, steps: int) -> None:
     """Raise ConfigError for a setting that a range test ignores."""
     reasons = {
-        **dict.fromkeys(
-            RUN_OUTPUT_FIELDS, "keeps its picture and its numbers, and nothing of the training"
-        ),
-        **dict.fromkeys(
-            SCHEDULE_FIELDS, f"raises the rate in each of {steps} steps, whatever else"
-        ),
+        **dict.fromkeys(RUN_OUTPUT_FIELDS, "keeps its picture and its numbers, and nothing of the training"),
+        **dict.fromkeys(SCHEDULE_FIELDS, f"raises the rate in each of {steps} steps, whatever else"),
     }
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)

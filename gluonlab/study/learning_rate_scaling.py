@@ -150,23 +150,14 @@ def measure(options: LearningRateOptions, store: MeasurementStore) -> Findings:
 
     warn_cpu_fallback()
     with Sweep(store, lambda settings, seed: train_point(options, settings, seed)) as sweep:
-        findings = analyze_measurements(
-            options, sweep.run(options.list_points(), range(options.seeds), NAME)
-        )
+        findings = analyze_measurements(options, sweep.run(options.list_points(), range(options.seeds), NAME))
     return Findings(as_plain(findings), lambda language: build_report(findings, options, language))
 
 
-def train_point(
-    options: LearningRateOptions, settings: Mapping[str, Any], seed: int
-) -> Dict[str, Any]:
+def train_point(options: LearningRateOptions, settings: Mapping[str, Any], seed: int) -> Dict[str, Any]:
     """Return the final test accuracy of a training, which is 0 if it diverges."""
     from gluonlab.config import TrainConfig
-    from gluonlab.study.short_training import (
-        AccuracyProbe,
-        device_settings,
-        read_dataset,
-        train_with_probe,
-    )
+    from gluonlab.study.short_training import AccuracyProbe, device_settings, read_dataset, train_with_probe
 
     config = TrainConfig(
         dataset=DATASET, model=MODEL, recipe="quick",
@@ -190,9 +181,7 @@ def analyze_measurements(
         for point, trials in zip(options.list_points(), measurements)
     }
     curves = [
-        _accuracy_curve(
-            rule, count, [accuracies[rule, count, rate] for rate in options.rates], options.rates
-        )
+        _accuracy_curve(rule, count, [accuracies[rule, count, rate] for rate in options.rates], options.rates)
         for rule in SCALING_RULES
         for count in options.devices
         if (rule, count, options.rates[0]) in accuracies
@@ -200,22 +189,16 @@ def analyze_measurements(
     return RateFindings(options.rates, curves, _compare_rules(accuracies, curves))
 
 
-def _accuracy_curve(
-    rule: str, count: int, accuracies: Sequence[List[float]], rates: Sequence[float]
-) -> AccuracyCurve:
+def _accuracy_curve(rule: str, count: int, accuracies: Sequence[List[float]], rates: Sequence[float]) -> AccuracyCurve:
     """Return the curve of a rule with ``count`` devices; ``accuracies``: by rate, then by seed."""
     medians = [median(seeds) for seeds in accuracies]
     best = max(range(len(rates)), key=lambda index: (medians[index], -index))
-    good_rates = [
-        rate for rate, seeds in zip(rates, medians) if seeds >= medians[best] - ACCURACY_TOLERANCE
-    ]
+    good_rates = [rate for rate, seeds in zip(rates, medians) if seeds >= medians[best] - ACCURACY_TOLERANCE]
     estimates = [estimate for estimate in map(median_estimate, accuracies) if estimate is not None]
     return AccuracyCurve(rule, count, estimates, rates[best], max(good_rates))
 
 
-def _compare_rules(
-    accuracies: Mapping[Point, List[float]], curves: Sequence[AccuracyCurve]
-) -> List[Effect]:
+def _compare_rules(accuracies: Mapping[Point, List[float]], curves: Sequence[AccuracyCurve]) -> List[Effect]:
     """Return the effects of the scaling rules with the most devices.
 
     The linear rule is compared at the best rate of the fewest devices. Warm-up is compared at the
@@ -234,9 +217,7 @@ def _compare_rules(
             baseline,
             most_devices,
             rate,
-            paired_difference(
-                accuracies[rule, most_devices, rate], accuracies[baseline, most_devices, rate]
-            ),
+            paired_difference(accuracies[rule, most_devices, rate], accuracies[baseline, most_devices, rate]),
         )
         for rule, baseline, rate in comparisons
     ]
@@ -245,9 +226,7 @@ def _compare_rules(
 # --- the report
 
 
-def build_report(
-    findings: RateFindings, options: LearningRateOptions, language: str
-) -> StudyReport:
+def build_report(findings: RateFindings, options: LearningRateOptions, language: str) -> StudyReport:
     """Return the study's report."""
     texts = read_translations(NAME, language)
     charts = {rule: _accuracy_chart(rule, findings, options, texts) for rule in SCALING_RULES}
@@ -279,9 +258,7 @@ def _curves_of_rule(rule: str, findings: RateFindings) -> List[AccuracyCurve]:
     ]
 
 
-def _accuracy_chart(
-    rule: str, findings: RateFindings, options: LearningRateOptions, texts: Dict[str, Any]
-) -> Chart:
+def _accuracy_chart(rule: str, findings: RateFindings, options: LearningRateOptions, texts: Dict[str, Any]) -> Chart:
     """Return a chart of accuracy against the rate, with a curve for each number of devices."""
     curves = []
     for curve in _curves_of_rule(rule, findings):
@@ -307,9 +284,7 @@ def _device_count_text(count: int, texts: Dict[str, Any]) -> str:
 
 def _best_rates_sentence(rule: str, findings: RateFindings, texts: Dict[str, Any]) -> str:
     rates = texts["and"].join(
-        texts["rate"].format(
-            rate=format_number(curve.best), devices=_device_count_text(curve.devices, texts)
-        )
+        texts["rate"].format(rate=format_number(curve.best), devices=_device_count_text(curve.devices, texts))
         for curve in _curves_of_rule(rule, findings)
     )
     return str(texts["best"].format(way=texts["ways"][rule], rates=rates))
@@ -325,9 +300,7 @@ def _effect_sentence(effect: Effect, texts: Dict[str, Any]) -> str:
     ))  # fmt: skip
 
 
-def _curve_table(
-    findings: RateFindings, options: LearningRateOptions, texts: Dict[str, Any]
-) -> Table:
+def _curve_table(findings: RateFindings, options: LearningRateOptions, texts: Dict[str, Any]) -> Table:
     """Return a table with the best learning rate of each curve, and its accuracy."""
     rows = []
     for curve in findings.curves:

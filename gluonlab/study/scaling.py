@@ -28,14 +28,7 @@ from gluonlab.bench.scaling import (
     make_subjects,
     parse_counts,
 )
-from gluonlab.bench.splits import (
-    ALLREDUCE_STORE,
-    CHANNELS,
-    DEFAULT_MICROBATCHES,
-    LAYERS,
-    PIPELINES,
-    run_options,
-)
+from gluonlab.bench.splits import ALLREDUCE_STORE, CHANNELS, DEFAULT_MICROBATCHES, LAYERS, PIPELINES, run_options
 from gluonlab.bench.workloads import TASKS
 from gluonlab.config.command_line import given_settings
 from gluonlab.config.option_types import whole_number_check
@@ -93,9 +86,7 @@ def _parse_splits(text: str) -> List[str]:
     names = [] if text == NONE else _parse_names(text)
     for name in names:
         if name not in SPLITS:
-            raise ConfigError(
-                unknown("--splits", name, SPLITS if NONE in names else (*SPLITS, NONE))
-            )
+            raise ConfigError(unknown("--splits", name, SPLITS if NONE in names else (*SPLITS, NONE)))
     return names
 
 
@@ -131,9 +122,7 @@ def measure(options: Mapping[str, Any], store: MeasurementStore) -> Findings:
     series = merge_rounds(rounds)
     if not any(item.values for item in series):
         raise RunError(f"nothing could be measured: {series[0].reason}")
-    return Findings(
-        series_to_json(series), lambda language: build_report(series, options, language)
-    )
+    return Findings(series_to_json(series), lambda language: build_report(series, options, language))
 
 
 class ScalingCase(NamedTuple):
@@ -173,18 +162,10 @@ def stores_and_splits(options: Mapping[str, Any]) -> List[str]:
 def measure_round(settings: Mapping[str, Any], round: int) -> Dict[str, Any]:
     """Measure images/s and start time of each case, in one round."""
     cases = list_cases(settings)
-    measurements = measure_rounds(
-        [_make_subject(case, settings["network"]) for case in cases], rounds=1
-    )
+    measurements = measure_rounds([_make_subject(case, settings["network"]) for case in cases], rounds=1)
     series = image_rates(measurements)
     starts = (
-        Series(
-            f"start {item.name}",
-            item.name,
-            "s",
-            tuple(measurement.starts) if item.values else (),
-            item.reason,
-        )
+        Series(f"start {item.name}", item.name, "s", tuple(measurement.starts) if item.values else (), item.reason)
         for item, measurement in zip(series, measurements)
     )
     return series_to_json([*series, *starts])
@@ -213,9 +194,7 @@ def list_kinds(cases: List[ScalingCase]) -> Iterator[str]:
 # --- the report
 
 
-def build_report(
-    series: Sequence[Series], options: Mapping[str, Any], language: str
-) -> StudyReport:
+def build_report(series: Sequence[Series], options: Mapping[str, Any], language: str) -> StudyReport:
     """Return the study's report for the series of all rounds; ``options`` are the study's."""
     return _ScalingReport(series, options, read_translations(NAME, language)).build(language)
 
@@ -223,9 +202,7 @@ def build_report(
 class _ScalingReport:
     """Builder of the study's report in one language, from the series of all rounds."""
 
-    def __init__(
-        self, series: Sequence[Series], options: Mapping[str, Any], texts: Dict[str, Any]
-    ) -> None:
+    def __init__(self, series: Sequence[Series], options: Mapping[str, Any], texts: Dict[str, Any]) -> None:
         self.series = {item.name: item for item in series}
         self.options, self.texts, self.cases = options, texts, list_cases(options)
         self.measured_cases = [case for case in self.cases if self._values(case)]
@@ -238,16 +215,10 @@ class _ScalingReport:
         return self.series[f"{prefix}{case.name.replace(' ', '-')}"].values
 
     def _sharing_label(self, store_or_split: str) -> str:
-        return (
-            str(self.texts["split"].format(name=store_or_split))
-            if store_or_split in SPLITS
-            else store_or_split
-        )
+        return str(self.texts["split"].format(name=store_or_split)) if store_or_split in SPLITS else store_or_split
 
     def _single_device_case(self, kind: str) -> Optional[ScalingCase]:
-        matches = (
-            case for case in self.measured_cases if case.kind == kind and case.layout.devices == 1
-        )
+        matches = (case for case in self.measured_cases if case.kind == kind and case.layout.devices == 1)
         return next(matches, None)
 
     def estimate_speedup(self, case: ScalingCase) -> Optional[IntervalEstimate]:
@@ -258,9 +229,7 @@ class _ScalingReport:
         rates = [self._values(case), self._values(single)]
         return IntervalEstimate(
             median_ratio(*rates),
-            bootstrap_interval(
-                rates, lambda groups: median_ratio(groups[0], groups[1]), paired=True
-            ),
+            bootstrap_interval(rates, lambda groups: median_ratio(groups[0], groups[1]), paired=True),
         )
 
     def build(self, language: str) -> StudyReport:
@@ -320,17 +289,11 @@ class _ScalingReport:
     def _start_chart(self) -> Chart:
         """Return a chart of the start times, by number of devices."""
         first_name = stores_and_splits(self.options)[0]
-        starts = [
-            (case, start)
-            for case, start in self._start_times()
-            if case.store_or_split == first_name
-        ]
+        starts = [(case, start) for case, start in self._start_times() if case.store_or_split == first_name]
         points = [(float(case.layout.devices), start.value) for case, start in starts]
         curve = Curve(self.texts["start"], points, 0, [start.ends for _, start in starts])
         x_axis = Axis(self.texts["x"], log=True, ticks=self.options["devices"])
-        return Chart(
-            self.texts["charts"]["start"], x_axis, Axis(self.texts["s"], lowest=0), [curve]
-        )
+        return Chart(self.texts["charts"]["start"], x_axis, Axis(self.texts["s"], lowest=0), [curve])
 
     def _write_sentences(self) -> List[str]:
         sentences = []
@@ -347,9 +310,7 @@ class _ScalingReport:
         cases = [case for case in self.measured_cases if case.store_or_split == first_name]
         cases = [case for case in cases if case.kind == cases[0].kind]
         if len(cases) > 1:
-            first_starts, last_starts = (
-                self._values(case, "start ") for case in (cases[0], cases[-1])
-            )
+            first_starts, last_starts = (self._values(case, "start ") for case in (cases[0], cases[-1]))
             delay = paired_difference(last_starts, first_starts)
             sentences.append(self.texts["begins"].format(
                 first=f"{median(first_starts):.2f}", last=f"{median(last_starts):.2f}",

@@ -57,9 +57,7 @@ class AccuracyProbe:
     the number of steps at the first evaluation that reached the target.
     """
 
-    def __init__(
-        self, eval_steps: Sequence[int], target: float, train_eval_steps: Sequence[int] = ()
-    ) -> None:
+    def __init__(self, eval_steps: Sequence[int], target: float, train_eval_steps: Sequence[int] = ()) -> None:
         self.train_eval_steps = frozenset(train_eval_steps)
         self.eval_steps = sorted({*eval_steps, *train_eval_steps})
         self.target, self.looks = target, cast(List[AccuracyLook], [])
@@ -119,16 +117,12 @@ class _ProbedDataParallel(DataParallel):
         dataset = plan.dataset
         if on_training_images:
             dataset = dataclasses.replace(dataset, test=dataset.train)
-        evaluation_plan = dataclasses.replace(
-            plan, dataset=dataset, global_batch_size=EVAL_BATCH_SIZE
-        )
+        evaluation_plan = dataclasses.replace(plan, dataset=dataset, global_batch_size=EVAL_BATCH_SIZE)
         batches = evaluation_loader(evaluation_plan, self.inputs)
         return evaluate(self, batches, len(dataset.classes), group=plan.group)
 
 
-def train_with_probe(
-    config: TrainConfig, probe: AccuracyProbe, dataset: Optional[Dataset] = None
-) -> Dict[str, Any]:
+def train_with_probe(config: TrainConfig, probe: AccuracyProbe, dataset: Optional[Dataset] = None) -> Dict[str, Any]:
     """Train until ``probe`` stops the training, and return its evaluations as plain values.
 
     The value ``diverged`` is True if the loss became NaN or infinite. Nothing is written.
@@ -138,9 +132,7 @@ def train_with_probe(
         own_config = config.replace(out=str(Path(folder, "run")))
         try:
             strategy = partial(_ProbedDataParallel, probe=probe)
-            train(
-                own_config, cast(Any, strategy), Reporter(), dataset or read_dataset(config.dataset)
-            )
+            train(own_config, cast(Any, strategy), Reporter(), dataset or read_dataset(config.dataset))
         except StopTraining:
             pass
         except DivergedError:

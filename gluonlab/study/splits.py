@@ -83,9 +83,7 @@ def _is_cut_mapping(value: Any) -> bool:
     The numbers are the first layers of the stages after the first.
     """
     return isinstance(value, dict) and all(
-        name in bench_splits.SEPARATELY_CUT
-        and isinstance(cut, str)
-        and bool(_CUT_PATTERN.fullmatch(cut))
+        name in bench_splits.SEPARATELY_CUT and isinstance(cut, str) and bool(_CUT_PATTERN.fullmatch(cut))
         for name, cut in value.items()
     )
 
@@ -99,25 +97,19 @@ def measure(options: Mapping[str, Any], store: MeasurementStore) -> Findings:
     def measure_round(settings: Mapping[str, Any], round: int) -> Dict[str, Any]:
         devices = cpu_devices(settings["devices"])
         counts = settings["devices"], settings["microbatches"]
-        return series_to_json(
-            measure_splits(task, devices, *counts, rounds=1, cuts=settings["cuts"])
-        )
+        return series_to_json(measure_splits(task, devices, *counts, rounds=1, cuts=settings["cuts"]))
 
     point = {name: options[name] for name in ("network", "devices", "microbatches", "cuts")}
     with Sweep(store, measure_round, show_progress=False) as sweep:
         [rounds] = sweep.run([point], range(options["rounds"]))
     series = merge_rounds(rounds)
-    return Findings(
-        series_to_json(series), lambda language: build_report(series, task, options, language)
-    )
+    return Findings(series_to_json(series), lambda language: build_report(series, task, options, language))
 
 
 # --- the report
 
 
-def build_report(
-    series: Sequence[Series], task: Task, options: Mapping[str, Any], language: str
-) -> StudyReport:
+def build_report(series: Sequence[Series], task: Task, options: Mapping[str, Any], language: str) -> StudyReport:
     """Return the study's report, from the series of all rounds."""
     texts = read_translations(NAME, language)
     rows = make_rows(series)
@@ -153,12 +145,7 @@ def _build_charts(rows: Sequence[SplitRow], rounds: int, texts: Dict[str, Any]) 
         [(index, estimate.value) for index, estimate in enumerate(times)], 0,
         [estimate.ends for estimate in times], joined=False,
     )  # fmt: skip
-    moved_curve = Curve(
-        texts["planned"],
-        [(index, row.moved / MB) for index, row in enumerate(rows)],
-        0,
-        joined=False,
-    )
+    moved_curve = Curve(texts["planned"], [(index, row.moved / MB) for index, row in enumerate(rows)], 0, joined=False)
     device_count = max(len(row.memory) for row in rows)
     memory_curves = [
         Curve(texts["device"].format(number=device),
@@ -166,20 +153,14 @@ def _build_charts(rows: Sequence[SplitRow], rounds: int, texts: Dict[str, Any]) 
                if device < len(row.memory)], device % CURVE_KINDS, joined=False)
         for device in range(device_count)
     ]  # fmt: skip
-    charts = {
-        "time": ("ms", [time_curve]),
-        "moved": ("MB", [moved_curve]),
-        "memory": ("MB", memory_curves),
-    }
+    charts = {"time": ("ms", [time_curve]), "moved": ("MB", [moved_curve]), "memory": ("MB", memory_curves)}
     return {
         name: Chart(texts["charts"][name], x_axis, Axis(texts[unit], lowest=0), curves)
         for name, (unit, curves) in charts.items()
     }
 
 
-def _write_sentences(
-    rows: Sequence[SplitRow], measured: Sequence[SplitRow], texts: Dict[str, Any]
-) -> List[str]:
+def _write_sentences(rows: Sequence[SplitRow], measured: Sequence[SplitRow], texts: Dict[str, Any]) -> List[str]:
     """Return sentences about the fastest split, memory, moved bytes, and failed splits."""
     single = next((row for row in measured if row.name == bench_splits.ONE), None)
     several = [row for row in measured if row.name != bench_splits.ONE]

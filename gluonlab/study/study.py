@@ -17,19 +17,7 @@ import textwrap
 from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import median
-from typing import (
-    Any,
-    Callable,
-    Collection,
-    Dict,
-    Iterable,
-    List,
-    Mapping,
-    NamedTuple,
-    Optional,
-    Sequence,
-    Tuple,
-)
+from typing import Any, Callable, Collection, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import gluonlab
 from gluonlab.bench.harness.confidence_interval import bootstrap_interval
@@ -130,10 +118,7 @@ def write_report(folder: StudyFolder, report: StudyReport) -> None:
 def render_page(report: StudyReport, pictures: Sequence[str]) -> str:
     """Return the page as HTML that embeds ``pictures``, the charts as SVG."""
     images = [
-        {
-            "source": base64.b64encode(picture.encode()).decode(),
-            "told": " ".join([chart.title, *chart.notes]),
-        }
+        {"source": base64.b64encode(picture.encode()).decode(), "told": " ".join([chart.title, *chart.notes])}
         for picture, chart in zip(pictures, report.charts.values())
     ]
     html = (
@@ -161,17 +146,13 @@ class IntervalEstimate(NamedTuple):
     def scale(self, factor: float) -> "IntervalEstimate":
         """Return the estimate, with all numbers multiplied by ``factor``."""
         ends = self.ends
-        return IntervalEstimate(
-            self.value * factor, None if ends is None else (ends[0] * factor, ends[1] * factor)
-        )
+        return IntervalEstimate(self.value * factor, None if ends is None else (ends[0] * factor, ends[1] * factor))
 
     def format_range(self, format_value: Callable[[float], str]) -> str:
         """Return ``low..high`` for a table, or "" without an interval."""
         return "" if self.ends is None else "..".join(map(format_value, self.ends))
 
-    def format_interval(
-        self, texts: Mapping[str, Any], format_value: Callable[[float], Any]
-    ) -> str:
+    def format_interval(self, texts: Mapping[str, Any], format_value: Callable[[float], Any]) -> str:
         """Return the interval as a phrase, or "" without an interval."""
         if self.ends is None:
             return ""
@@ -201,9 +182,7 @@ def finite_median_estimate(values: Sequence[float]) -> IntervalEstimate:
 def paired_difference(above: Sequence[float], below: Sequence[float]) -> IntervalEstimate:
     """Return the median of the differences ``above - below`` of pairs, such as seeds."""
     values = [minuend - subtrahend for minuend, subtrahend in zip(above, below)]
-    return IntervalEstimate(
-        median(values), bootstrap_interval([values], lambda groups: median(groups[0]))
-    )
+    return IntervalEstimate(median(values), bootstrap_interval([values], lambda groups: median(groups[0])))
 
 
 def as_plain(value: Any) -> Any:

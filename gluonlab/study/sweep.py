@@ -16,18 +16,7 @@ import re
 import shlex
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import (
-    Any,
-    Callable,
-    Dict,
-    Iterator,
-    List,
-    Mapping,
-    NamedTuple,
-    Optional,
-    Sequence,
-    Tuple,
-)
+from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import gluonlab
 from gluonlab.bench.harness.interleaved_rounds import progress_bar, rotate
@@ -60,9 +49,7 @@ MeasurePoint = Callable[[Values, int], Values]
 
 # Raise ValueError for NaN and infinity, which JSON cannot contain.
 _encode_json = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
-_encode_sorted_json = json.JSONEncoder(
-    allow_nan=False, sort_keys=True, separators=(",", ":")
-).encode
+_encode_sorted_json = json.JSONEncoder(allow_nan=False, sort_keys=True, separators=(",", ":")).encode
 
 
 def settings_key(settings: Values) -> str:
@@ -91,9 +78,7 @@ class MeasurementStore:
 
     def add(self, settings: Values, round: int, values: Values) -> None:
         """Add a measurement."""
-        self._measurements[settings_key(settings), round] = PointMeasurement(
-            dict(settings), round, dict(values)
-        )
+        self._measurements[settings_key(settings), round] = PointMeasurement(dict(settings), round, dict(values))
 
     def list_measurements(self) -> List[PointMeasurement]:
         """Return all measurements in the order in which they were added."""
@@ -146,9 +131,7 @@ class MeasurementFile(MeasurementStore):
                 return measurement
         except (ValueError, TypeError, KeyError, RecursionError):
             pass
-        raise DataError(
-            f"{self.path}, line {number}, is no measurement: remove the line, or give another --out"
-        )
+        raise DataError(f"{self.path}, line {number}, is no measurement: remove the line, or give another --out")
 
 
 class Sweep:
@@ -159,9 +142,7 @@ class Sweep:
     run of the study.
     """
 
-    def __init__(
-        self, store: MeasurementStore, measure: MeasurePoint, show_progress: bool = True
-    ) -> None:
+    def __init__(self, store: MeasurementStore, measure: MeasurePoint, show_progress: bool = True) -> None:
         self.store, self.measure = store, measure
         self.done = self.total = 0
         self._bar: Any = progress_bar(0) if show_progress else None
@@ -209,8 +190,7 @@ class Sweep:
 _MISSING = object()
 _PLAIN_NAME = re.compile(r"[\w.+-]{1,60}", re.ASCII)  # names of studies and versions
 _DAMAGED_MESSAGE = (
-    "{file} is damaged: put a copy of it there, or measure in a new folder, "
-    "without --resume and with another --out"
+    "{file} is damaged: put a copy of it there, or measure in a new folder, without --resume and with another --out"
 )
 
 
@@ -222,9 +202,7 @@ class StudyFolder:
     DataError for damaged files.
     """
 
-    def __init__(
-        self, path: Path, study: str, options: Mapping[str, Any], created_folders: List[Path]
-    ) -> None:
+    def __init__(self, path: Path, study: str, options: Mapping[str, Any], created_folders: List[Path]) -> None:
         """Lock the existing folder ``path``.
 
         ``created_folders``: the folders that were created for it, the innermost first.
@@ -250,9 +228,7 @@ class StudyFolder:
         """
         is_resumed = out is not None and (Path(out) / STUDY).exists()
         if out is not None and not is_resumed:
-            remove_stale_temporaries(
-                [Path(out)], [STUDY]
-            )  # left by a process that was killed at its start
+            remove_stale_temporaries([Path(out)], [STUDY])  # left by a process that was killed at its start
         RunDirectory.check(out, empty=not is_resumed)
         if is_resumed:
             path = Path(out or "")
@@ -323,9 +299,7 @@ def open_study(study: str, options: Mapping[str, Any], out: Optional[str]) -> It
         folder.discard()
 
 
-def load_study_options(
-    path: Path, study: str, convert: Callable[[Mapping[str, Any]], Any] = dict
-) -> Any:
+def load_study_options(path: Path, study: str, convert: Callable[[Mapping[str, Any]], Any] = dict) -> Any:
     """Read the options of the study in a folder, converted by ``convert``.
 
     ``convert`` must raise ValueError for damaged options. Raises DataError for damaged options and
@@ -354,9 +328,7 @@ def _read_study_file(path: Path) -> Dict[str, Any]:
     try:
         description = json.loads(read_bounded(file, LARGEST_BYTES[STUDY]))
         is_readable = description["format"] == FORMAT and isinstance(description["options"], dict)
-        if is_readable and all(
-            _PLAIN_NAME.fullmatch(description[name]) for name in ("study", "gluonlab")
-        ):
+        if is_readable and all(_PLAIN_NAME.fullmatch(description[name]) for name in ("study", "gluonlab")):
             return dict(description)
         problem = "is not one of this version's"
     except OSError as error:
@@ -370,9 +342,7 @@ def _check_same_options(path: Path, study: str, options: Mapping[str, Any]) -> N
     """Raise ConfigError if the folder contains another study, or other options."""
     description = _read_study_file(path)
     if description["study"] != study:
-        raise ConfigError(
-            f"--out {path} holds the study {description['study']}: give another folder"
-        )
+        raise ConfigError(f"--out {path} holds the study {description['study']}: give another folder")
     stored, requested = description["options"], json.loads(json.dumps(dict(options)))
     differences = [
         f"--{_escape_unprintable(name.replace('_', '-'))} {_option_text(stored, name)}, "

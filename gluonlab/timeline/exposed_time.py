@@ -44,9 +44,7 @@ def exposed_seconds(timeline: Timeline) -> Dict[str, float]:
     busy: List[Interval] = []
     exposed: Dict[str, float] = {}
     for phase in ORDER:
-        covered = merge_intervals(
-            [*busy, *(each for row in timeline.rows for each in timeline.intervals(row, phase))]
-        )
+        covered = merge_intervals([*busy, *(each for row in timeline.rows for each in timeline.intervals(row, phase))])
         exposed[phase] = total_length(covered) - total_length(busy)
         busy = covered
     spans = [(span, phase, step) for span, phase, step in _phased_spans(timeline)]
@@ -104,13 +102,9 @@ def time_categories(timeline: Timeline, row: str) -> Categories:
     for (begin, end), (span, phase, step) in _idle_gaps(timeline, busy, device_spans):
         until = min(end, max(begin, queued.latest_queue_time(phase, step)))
         waits = others.explain((until, end), step)
-        latest = queued.latest_possible_queue_time(
-            span.name, phase, end
-        )  # only for time without another explanation
+        latest = queued.latest_possible_queue_time(span.name, phase, end)  # only for time without another explanation
         by_host = (
-            total_length(merge_intervals([*waits, (until, latest)])) - total_length(waits)
-            if latest > until
-            else 0.0
+            total_length(merge_intervals([*waits, (until, latest)])) - total_length(waits) if latest > until else 0.0
         )
         host, kernel = host + until - begin + by_host, kernel + total_length(waits)
     last = max(busy[-1][1], timeline.begin) if busy else timeline.begin
@@ -144,8 +138,7 @@ class _OtherDevices:
                 self._rows.setdefault(each[0].row, []).append(each)
         self._ends = {name: [span.end for span, *_ in spans] for name, spans in self._rows.items()}
         self._busy = {
-            name: merge_intervals((span.begin, span.end) for span, *_ in spans)
-            for name, spans in self._rows.items()
+            name: merge_intervals((span.begin, span.end) for span, *_ in spans) for name, spans in self._rows.items()
         }
 
     def explain(self, gap: Interval, step: Optional[int]) -> List[Interval]:
@@ -159,9 +152,7 @@ class _OtherDevices:
         ran = merge_intervals(
             moment
             for name in self._rows
-            for moment in intersect_intervals(
-                self._busy[name], [(gap[0], self._last_dependency_end(name, gap, step))]
-            )
+            for moment in intersect_intervals(self._busy[name], [(gap[0], self._last_dependency_end(name, gap, step))])
         )
         ends = [gap[0], *(end for moment in ran for end in moment), gap[1]]
         pauses = zip(ends[::2], ends[1::2])
@@ -251,8 +242,6 @@ def _idle_gaps(
     previous_end = timeline.begin
     for begin, end in busy:
         if begin > previous_end:
-            index = next(
-                i for i in range(bisect_right(begins, begin) - 1, -1, -1) if begins[i] <= begin
-            )
+            index = next(i for i in range(bisect_right(begins, begin) - 1, -1, -1) if begins[i] <= begin)
             yield (previous_end, begin), spans[index]
         previous_end = max(previous_end, end)

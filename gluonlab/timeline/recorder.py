@@ -21,18 +21,7 @@ from mxnet.base import _LIB, check_call
 from gluonlab.engine.cpu_threads import EngineContext
 from gluonlab.timeline import mxnet_profiler
 from gluonlab.timeline.mxnet_profiler import Span, operator_spans
-from gluonlab.timeline.timeline import (
-    BACKWARD,
-    COPY,
-    FORWARD,
-    HOST,
-    INPUT,
-    OTHER,
-    STAGES,
-    SUM,
-    UPDATE,
-    Timeline,
-)
+from gluonlab.timeline.timeline import BACKWARD, COPY, FORWARD, HOST, INPUT, OTHER, STAGES, SUM, UPDATE, Timeline
 
 PhaseHook = Callable[[str, Callable[[], None]], None]
 Step = Callable[[PhaseHook], Any]
@@ -61,9 +50,7 @@ class Recorder:
         self._host: List[Span] = []
         self._starts: List[float] = []
         self._fetched = False  # whether the next step has started, by fetching its batch
-        self._idle: Dict[
-            str, float
-        ] = {}  # by phase, microseconds in which the host did not compute
+        self._idle: Dict[str, float] = {}  # by phase, microseconds in which the host did not compute
         self._core_waits = CoreWaits(rows)
 
     def learn(self, train: Step) -> Any:
@@ -167,9 +154,7 @@ class PhaseMap:
         # A phase copies from the host only arrays that it has copied to the host before. All other
         # copies from the host are images of a later batch, which the loader copies at any time.
         to_host = [span for span in spans if span.name.endswith(TO_HOST)]
-        through_host = [
-            window for window in windows if any(_ran_in(span, window) for span in to_host)
-        ]
+        through_host = [window for window in windows if any(_ran_in(span, window) for span in to_host)]
         for span in spans:
             key, candidates = (span.row, span.name), windows
             if span.name.endswith(FROM_HOST):
@@ -208,12 +193,7 @@ class PhaseMap:
 
     def _phase_in_other_rows(self, name: str) -> List[str]:
         """Return the most frequent phase of operators of this name on other devices."""
-        of_others = Counter(
-            phase
-            for (_, other), phases in self._learned.items()
-            if other == name
-            for phase in phases
-        )
+        of_others = Counter(phase for (_, other), phases in self._learned.items() if other == name for phase in phases)
         return [of_others.most_common(1)[0][0]] if of_others else [OTHER]
 
 
@@ -267,11 +247,7 @@ class CoreWaits:
 
     def wait_micros(self) -> Dict[str, float]:
         """Return the microseconds for each device, except where the system does not report them."""
-        return {
-            row: now - self._before[row]
-            for row, now in self._read_waits().items()
-            if row in self._before
-        }
+        return {row: now - self._before[row] for row, now in self._read_waits().items() if row in self._before}
 
     def _read_waits(self) -> Dict[str, float]:
         """Return the microseconds that each thread has waited since its start."""
@@ -292,8 +268,6 @@ def _thread_of(ctx: mx.Context) -> int:
     array = nd.zeros((1,), ctx=ctx)
     where = ctypes.byref(EngineContext(ctx.device_typeid, ctx.device_id))
     handle = ctypes.byref(array.handle)
-    check_call(
-        _LIB.MXEnginePushSyncND(callback, None, None, where, None, 0, handle, 1, None, 0, NAME)
-    )
+    check_call(_LIB.MXEnginePushSyncND(callback, None, None, where, None, 0, handle, 1, None, 0, NAME))
     array.wait_to_read()
     return thread_ids[0]

@@ -120,12 +120,8 @@ class Timeline(NamedTuple):
 
         Return None if there are neither sums nor copies.
         """
-        summing = merge_intervals(
-            each for row in self.rows for each in self.intervals(row, SUM, COPY)
-        )
-        backward = merge_intervals(
-            each for row in self.rows for each in self.intervals(row, BACKWARD)
-        )
+        summing = merge_intervals(each for row in self.rows for each in self.intervals(row, SUM, COPY))
+        backward = merge_intervals(each for row in self.rows for each in self.intervals(row, BACKWARD))
         if not summing:
             return None
         return total_length(intersect_intervals(summing, backward)) / total_length(summing)

@@ -9,15 +9,7 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Tuple
 from gluonlab.drawing.matplotlib_figures import as_svg as figure_as_svg
 from gluonlab.drawing.matplotlib_figures import escape_dollars, import_matplotlib, new_figure
 from gluonlab.drawing.translations import load_words, select_language
-from gluonlab.timeline.timeline import (
-    HOST,
-    INPUT,
-    PHASES,
-    WAITING,
-    Interval,
-    Timeline,
-    phase_intervals,
-)
+from gluonlab.timeline.timeline import HOST, INPUT, PHASES, WAITING, Interval, Timeline, phase_intervals
 
 # All lengths are in px. LABELS: width of the device names. APART: space between rows. LINE: height
 # of a line of text.
@@ -87,9 +79,7 @@ def as_svg(timeline: Timeline, title: str, language: str = "en") -> str:
         figure.text(*position, escape_dollars(text), size=size, color=color, **look)
 
     put(MARGIN, 44, title, size=22, weight=600)
-    which = words.steps[count > 1].format(
-        first=first, last=first + count - 1, each=timeline.step_s * 1e3
-    )
+    which = words.steps[count > 1].format(first=first, last=first + count - 1, each=timeline.step_s * 1e3)
     part = words.drawn.format(drawn=(end - begin) / 1e3) if count > STEPS else ""
     put(MARGIN, 68, f"{which}{part}{words.host_only}", QUIET)
     x: float = MARGIN
@@ -135,9 +125,7 @@ def describe_timeline(timeline: Timeline, language: str = "en") -> List[str]:
     return lines
 
 
-def _draw_bars(
-    axes: Any, timeline: Timeline, row: str, drawn: Interval, top: float, micros_per_px: float
-) -> None:
+def _draw_bars(axes: Any, timeline: Timeline, row: str, drawn: Interval, top: float, micros_per_px: float) -> None:
     """Draw the bars of a row: for each phase, one SVG path with the id ``row:phase``.
 
     ``drawn``: the interval that the picture shows. ``top``: the row's upper edge in px.
@@ -146,9 +134,7 @@ def _draw_bars(
     from matplotlib.path import Path as Outline
 
     bars: Dict[str, List[List[Tuple[float, float]]]] = {}
-    for phase, (since, until) in _join_neighbors(
-        phase_intervals(timeline, row), MIN_BAR_WIDTH * micros_per_px
-    ):
+    for phase, (since, until) in _join_neighbors(phase_intervals(timeline, row), MIN_BAR_WIDTH * micros_per_px):
         since, until = max(since, drawn[0]), min(until, drawn[1])
         if since < until:
             left, right = ((each - drawn[0]) / 1e3 for each in (since, until))
@@ -176,9 +162,7 @@ def _format_axis(axes: Any) -> None:
     from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 
     axes.xaxis.set_major_locator(MaxNLocator(10, steps=[1, 2, 5, 10]))
-    axes.xaxis.set_major_formatter(
-        FuncFormatter(lambda value, _: f"{value:g}" if value else f"{value:g} ms")
-    )
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}" if value else f"{value:g} ms"))
     axes.yaxis.set_major_locator(NullLocator())
     axes.tick_params(labelsize=13, labelcolor=QUIET, color=TICK, length=6, pad=4)
     axes.spines[:].set_visible(False)

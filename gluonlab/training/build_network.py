@@ -24,9 +24,7 @@ NO_DECAY = r".*(bias|gamma|beta)$"  # names of parameters without weight decay
 
 
 def make_net(
-    plan: Plan,
-    ctxs: Optional[List[mx.Context]] = None,
-    start: Optional[List[mx.Context]] = None,
+    plan: Plan, ctxs: Optional[List[mx.Context]] = None, start: Optional[List[mx.Context]] = None
 ) -> gluon.HybridBlock:
     """Create the plan's network with initialized parameters.
 

@@ -26,24 +26,10 @@ from gluonlab.parallel.data.running_statistics import stateful_graph
 from gluonlab.parallel.strategy import ReplicatedArray, Strategy
 from gluonlab.runs.run_reader import read_lines
 from gluonlab.runs.run_result import Result
-from gluonlab.runs.run_schema import (
-    TENSORBOARD,
-    Epoch,
-    LossScaleEvent,
-    OutputClosedEvent,
-    StalenessEvent,
-    Step,
-)
+from gluonlab.runs.run_schema import TENSORBOARD, Epoch, LossScaleEvent, OutputClosedEvent, StalenessEvent, Step
 from gluonlab.runs.run_writer import NoRunDirectory, RunDirectory
 from gluonlab.runs.tensorboard_file import EventFile, has_events
-from gluonlab.training.callbacks import (
-    FINISHED,
-    STOPPED,
-    BuiltInCallback,
-    Callback,
-    RunEnd,
-    RunView,
-)
+from gluonlab.training.callbacks import FINISHED, STOPPED, BuiltInCallback, Callback, RunEnd, RunView
 from gluonlab.training.evaluate import Score
 from gluonlab.training.plan import Plan
 from gluonlab.training.reporter import Reporter
@@ -123,14 +109,7 @@ class EarlyStopping(Callback):
 
 
 STEP_FIELDS = ("loss", "lr")
-EPOCH_FIELDS = (
-    "loss",
-    "validation_loss",
-    "accuracy",
-    "top5_accuracy",
-    "images_per_second",
-    "waiting",
-)
+EPOCH_FIELDS = ("loss", "validation_loss", "accuracy", "top5_accuracy", "images_per_second", "waiting")
 COMPARED_TAGS = ("epoch/accuracy", "epoch/validation_loss", "epoch/images_per_second")
 
 
@@ -238,10 +217,7 @@ class LossScaleRecorder(BuiltInCallback):
     """Records the loss scale, and how often float16 gradients overflowed, after each epoch."""
 
     def __init__(
-        self,
-        scale: Optional[LossScale],
-        directory: "RunDirectory | NoRunDirectory",
-        reporter: Reporter,
+        self, scale: Optional[LossScale], directory: "RunDirectory | NoRunDirectory", reporter: Reporter
     ) -> None:
         self._scale, self._directory, self._reporter = scale, directory, reporter
 
@@ -256,9 +232,7 @@ class LossScaleRecorder(BuiltInCallback):
 class StalenessRecorder(BuiltInCallback):
     """Records, after each epoch, how stale the gradients of asynchronous processes were."""
 
-    def __init__(
-        self, group: ProcessGroup, directory: "RunDirectory | NoRunDirectory", reporter: Reporter
-    ) -> None:
+    def __init__(self, group: ProcessGroup, directory: "RunDirectory | NoRunDirectory", reporter: Reporter) -> None:
         self._group, self._directory, self._reporter = group, directory, reporter
 
     def on_evaluation(self, run: RunView, score: Score) -> None:
@@ -332,13 +306,7 @@ class ReplicaCheck(BuiltInCallback):
     @classmethod
     def for_plan(cls, plan: Plan, strategy: Strategy) -> ReplicaCheck:
         """Create the check of a run with --check-replicas."""
-        return cls(
-            strategy.net,
-            plan.sync_bn,
-            plan.group,
-            strategy.replicated_parameters(),
-            plan.check_replicas,
-        )
+        return cls(strategy.net, plan.sync_bn, plan.group, strategy.replicated_parameters(), plan.check_replicas)
 
     def on_step_end(self, run: RunView, step: int) -> None:
         """Compare after every ``every`` steps, and after the last step."""
@@ -353,8 +321,7 @@ class ReplicaCheck(BuiltInCallback):
         all_ids = self._gather_rows(np.array(device_ids, float)).astype(int)
         has_many_processes = self._group.size > 1
         return [
-            f"{mx.Context(kind, number)}"
-            + has_many_processes * f" of process {index // self._max_devices}"
+            f"{mx.Context(kind, number)}" + has_many_processes * f" of process {index // self._max_devices}"
             if (kind := mx.Context.devtype2str.get(typeid))
             else ""
             for index, (typeid, number) in enumerate(all_ids)
@@ -386,9 +353,7 @@ class ReplicaCheck(BuiltInCallback):
 
     def _compare_digests(self, name: str, digests: "NDArray[Any]", step: int) -> None:
         """Raise DriftError if the devices' digests of the parameter ``name`` differ."""
-        digest_by_device = {
-            device: digest for device, digest in zip(self._names, digests) if digest
-        }
+        digest_by_device = {device: digest for device, digest in zip(self._names, digests) if digest}
         counts = Counter(digest_by_device.values()).most_common(2)
         if len(counts) < 2:
             return

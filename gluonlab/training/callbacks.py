@@ -10,18 +10,7 @@ from __future__ import annotations
 
 import json
 from contextlib import contextmanager
-from typing import (
-    Any,
-    Dict,
-    Iterable,
-    Iterator,
-    List,
-    Mapping,
-    NamedTuple,
-    Optional,
-    Sequence,
-    Tuple,
-)
+from typing import Any, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from gluonlab.engine.nd_and_np_arrays import user_semantics
 from gluonlab.errors import CallbackError, ConfigError, OutputError, error_type_and_text, unknown
@@ -173,8 +162,7 @@ def _make_callback(callback_or_class: Any) -> Any:
             raise ConfigError(unknown(f"method of callback {name}", method, EVENT_METHODS))
     if not methods:
         raise ConfigError(
-            f"callback {name} has no method that could be called: "
-            f"give it one of {', '.join(EVENT_METHODS)}"
+            f"callback {name} has no method that could be called: give it one of {', '.join(EVENT_METHODS)}"
         )
     missing = [method for method in STATE_METHODS if not hasattr(callback, method)]
     if len(missing) == 1:
@@ -191,9 +179,7 @@ def callback_name(callback: Any) -> str:
 class Callbacks:
     """The callbacks of one run, and the steps whose losses have not been passed to them yet."""
 
-    def __init__(
-        self, callbacks: Sequence[Any], run: RunView, coordinator: StopCoordinator
-    ) -> None:
+    def __init__(self, callbacks: Sequence[Any], run: RunView, coordinator: StopCoordinator) -> None:
         self._callbacks, self._run, self._coordinator = list(callbacks), run, coordinator
         self._pending_steps: List[Step] = []
         self._has_ended = False
@@ -267,9 +253,7 @@ class Callbacks:
                 try:
                     state = json.loads(json.dumps(state, allow_nan=False))
                 except (TypeError, ValueError, RecursionError) as error:
-                    raise CallbackError(
-                        f"callback {name}: its state_dict holds what JSON cannot: {error}"
-                    ) from None
+                    raise CallbackError(f"callback {name}: its state_dict holds what JSON cannot: {error}") from None
                 states.append((name, state))
         untold = [vars(step) for step in self._pending_steps]
         stop = {"message": self._run.stopped, "after": self._coordinator.stop_step_of_rank_0}
@@ -293,9 +277,7 @@ class Callbacks:
             else:
                 self._call(callback, "load_state_dict", saved_states.pop(index)[1])
         if self._coordinator.rank == 0:
-            lines += [
-                f"callback {name}, which the run had, is not there" for name, _ in saved_states
-            ]
+            lines += [f"callback {name}, which the run had, is not there" for name, _ in saved_states]
         stop = state.get("stop")
         if stop and keeps_stop:
             self._run.stopped = stop["message"]
@@ -327,6 +309,5 @@ class Callbacks:
         except Exception as error:
             name, step = callback_name(callback), self._run.step
             raise CallbackError(
-                f"callback {name} failed in {method} after step {step}: "
-                f"{error_type_and_text(error)}"
+                f"callback {name} failed in {method} after step {step}: {error_type_and_text(error)}"
             ) from error

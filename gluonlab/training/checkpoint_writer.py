@@ -61,12 +61,7 @@ class CheckpointWriter:
         make_checkpoint: Optional[Callable[[Optional[float]], Checkpoint]],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._run_dir, self._period, self._keep, self._make_checkpoint = (
-            run_dir,
-            period,
-            keep,
-            make_checkpoint,
-        )
+        self._run_dir, self._period, self._keep, self._make_checkpoint = (run_dir, period, keep, make_checkpoint)
         self._clock = clock
         self._thread = ThreadPoolExecutor(1, "gluonlab-checkpoint")
         self._writing: "Optional[Future[Path]]" = None
@@ -102,9 +97,7 @@ class CheckpointWriter:
         if step > self._last.step:
             self._start_writing(step, epoch)
         self.wait()
-        paths = (
-            checkpoint.list_checkpoints(self._run_dir) if self._run_dir is not None and step else []
-        )
+        paths = checkpoint.list_checkpoints(self._run_dir) if self._run_dir is not None and step else []
         return paths[0] if paths else None
 
     def cancel(self) -> None:
@@ -134,9 +127,7 @@ class CheckpointWriter:
         self._last = _LastCheckpoint(step, epoch, self._clock())
         checkpoint_content = self._make_checkpoint(score)
         if self._run_dir is not None:
-            self._writing = self._thread.submit(
-                self._write_files, self._run_dir, checkpoint_content
-            )
+            self._writing = self._thread.submit(self._write_files, self._run_dir, checkpoint_content)
 
     def _write_files(self, run_dir: Path, checkpoint_content: Checkpoint) -> Path:
         path = checkpoint.write_checkpoint(run_dir, checkpoint_content, self._check_canceled)
@@ -176,9 +167,7 @@ class CheckpointGather:
 
     def __init__(self, group: ProcessGroup) -> None:
         self._group = group
-        self._buffers: Dict[
-            int, nd.NDArray
-        ] = {}  # by size; reused, because a group keeps the arrays that it sums
+        self._buffers: Dict[int, nd.NDArray] = {}  # by size; reused, because a group keeps the arrays that it sums
 
     def __call__(self, arrays: Arrays, counts: Mapping[str, Any]) -> GatheredState:
         """Return the arrays (float32, on the CPU) and plain values of all processes."""
@@ -191,9 +180,7 @@ class CheckpointGather:
         all_counts = {name: count for rank in gathered for name, count in rank["counts"].items()}
         return GatheredState(self._sum_over_processes(arrays, all_shapes), all_counts)
 
-    def _sum_over_processes(
-        self, arrays: Arrays, shapes: Mapping[str, Any]
-    ) -> Dict[str, nd.NDArray]:
+    def _sum_over_processes(self, arrays: Arrays, shapes: Mapping[str, Any]) -> Dict[str, nd.NDArray]:
         flat = self._zero_buffer(sum(map(math.prod, shapes.values())))
         for name, view in _views_by_name(flat, shapes).items():
             if name in arrays:

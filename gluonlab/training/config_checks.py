@@ -8,18 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import (
-    Any,
-    Callable,
-    Dict,
-    Iterator,
-    Mapping,
-    NamedTuple,
-    Optional,
-    Sequence,
-    Tuple,
-    Union,
-)
+from typing import Any, Callable, Dict, Iterator, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 import mxnet as mx
 from mxnet import gluon
@@ -41,10 +30,7 @@ from gluonlab.parallel.data.microbatches import Microbatches
 from gluonlab.parallel.data.replica import IMAGES, LABELS, loss_graph
 from gluonlab.parallel.strategy import TENSOR
 from gluonlab.parallel.training_loss import label_columns
-from gluonlab.training.parallel_options import (
-    largest_batch_fraction,
-    resolve_device_weights,
-)
+from gluonlab.training.parallel_options import largest_batch_fraction, resolve_device_weights
 
 
 def check_topology_option(requested: TrainConfig) -> None:
@@ -118,17 +104,8 @@ def check_batch_size(plan: Any, net: gluon.HybridBlock, devices: int) -> None:
     """
     loss = plan.make_loss()
     graph = loss_graph(net, loss, plan.preprocess, plan.conversion)
-    devices_per_batch = 1 / largest_batch_fraction(
-        resolve_device_weights(plan.device_weights), devices
-    )
-    limit = ArrayLimit(
-        graph,
-        net,
-        plan.dataset.image_shape,
-        devices_per_batch,
-        plan.microbatches,
-        label_columns(loss),
-    )
+    devices_per_batch = 1 / largest_batch_fraction(resolve_device_weights(plan.device_weights), devices)
+    limit = ArrayLimit(graph, net, plan.dataset.image_shape, devices_per_batch, plan.microbatches, label_columns(loss))
     limit.check(plan.largest_shard_size)
 
 
@@ -151,9 +128,7 @@ def check_exportable(plan: Any, net: gluon.HybridBlock) -> None:
 
 
 STATES_ON_SERVERS = "the optimizer's states are on the servers, which do not give them away"
-SERVERS_COMPRESS_ALL = (
-    "MXNet sends its servers everything in 2 bits or nothing, and parameters and losses are exact"
-)
+SERVERS_COMPRESS_ALL = "MXNet sends its servers everything in 2 bits or nothing, and parameters and losses are exact"
 NEEDS_WHOLE_GRADIENT = "each server has a part of the gradient, and that needs all of it first"
 
 
@@ -180,8 +155,7 @@ def check_server_update_options(config: TrainConfig, group: ProcessGroup) -> Non
         )
     for option, reason in _server_update_conflicts(config, group):
         raise ConfigError(
-            f"{option} and {_server_option(group)} contradict each other: {reason}: "
-            "leave one of them out"
+            f"{option} and {_server_option(group)} contradict each other: {reason}: leave one of them out"
         )
 
 
@@ -284,11 +258,7 @@ def check_deterministic(net: gluon.HybridBlock, name: str, ctxs: Sequence[mx.Con
 
     CPU devices compute every network deterministically.
     """
-    operator = (
-        find_nondeterministic_operator(net(mx.sym.var("data")))
-        if ctxs[0].device_type == "gpu"
-        else None
-    )
+    operator = find_nondeterministic_operator(net(mx.sym.var("data"))) if ctxs[0].device_type == "gpu" else None
     if operator is not None:
         raise ModelError(
             f"--deterministic: {name} has {operator.operator} ({operator.layer}), "
@@ -309,16 +279,12 @@ def check_optimizer(name: str, requested: TrainConfig) -> None:
     if requested.momentum is not None and not optimizer_entry.momentum:
         supported = ", ".join(other for other, entry in OPTIMIZERS.items() if entry.momentum)
         raise ConfigError(
-            f"--momentum {requested.momentum:g}: {name} has no momentum, "
-            f"leave it out or use one of {supported}"
+            f"--momentum {requested.momentum:g}: {name} has no momentum, leave it out or use one of {supported}"
         )
     if requested.momentum_rule is not None and optimizer_entry.mxnet_rule_class is None:
-        supported = " or ".join(
-            other for other, entry in OPTIMIZERS.items() if entry.mxnet_rule_class
-        )
+        supported = " or ".join(other for other, entry in OPTIMIZERS.items() if entry.mxnet_rule_class)
         raise ConfigError(
-            f"--momentum-rule {requested.momentum_rule} has no effect with {name}: "
-            f"leave it out, or use {supported}"
+            f"--momentum-rule {requested.momentum_rule} has no effect with {name}: leave it out, or use {supported}"
         )
 
 
@@ -335,8 +301,7 @@ def check_weight_decay(config: TrainConfig) -> None:
     """Raise ConfigError for --no-bias-decay without weight decay."""
     if config.no_bias_decay and not config.wd:
         raise ConfigError(
-            "--no-bias-decay: the weight decay is 0 for all parameters: "
-            "give one, such as --wd 1e-4, or leave it out"
+            "--no-bias-decay: the weight decay is 0 for all parameters: give one, such as --wd 1e-4, or leave it out"
         )
 
 

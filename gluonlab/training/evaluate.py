@@ -8,19 +8,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from pathlib import Path
-from typing import (
-    Any,
-    Deque,
-    Dict,
-    Iterable,
-    List,
-    Mapping,
-    NamedTuple,
-    Optional,
-    Protocol,
-    Sequence,
-    Tuple,
-)
+from typing import Any, Deque, Dict, Iterable, List, Mapping, NamedTuple, Optional, Protocol, Sequence, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -36,13 +24,7 @@ from gluonlab.parallel.strategy import ScoredImages, Strategy
 from gluonlab.plain_text import escape_unprintable
 from gluonlab.training.parallel_options import resolve_device_weights
 from gluonlab.training.plan import Plan
-from gluonlab.training.user_metrics import (
-    DeviceScores,
-    GatheredScores,
-    Metric,
-    MetricValues,
-    compute_metrics,
-)
+from gluonlab.training.user_metrics import DeviceScores, GatheredScores, Metric, MetricValues, compute_metrics
 
 # A numpy array (classes, classes), int64: [i, j] counts the images of class i that were classified
 # as class j.
@@ -125,9 +107,7 @@ def validate(strategy: Strategy, batches: Iterable[Batch], plan: Plan, step: int
     strategy.sync_running_statistics()
     check_parameters(strategy.net, when)
     classes = len(plan.dataset.classes)
-    score = evaluate(
-        strategy, batches, classes, plan.confusion, plan.group, plan.user_components.metrics
-    )
+    score = evaluate(strategy, batches, classes, plan.confusion, plan.group, plan.user_components.metrics)
     check_validation_loss(score.loss, when, strategy.has_running_statistics)
     return score
 
@@ -185,9 +165,7 @@ class _DeviceTally:
         self.counts = nd.zeros((2,), ctx=ctx, dtype="int32")
         self._top_counts = nd.array([1, min(TOP, classes)], ctx=ctx).reshape((2, 1))
         self._class_indices = nd.arange(classes, ctx=ctx).reshape((1, classes))
-        self.confusion = nd.zeros(
-            (classes, classes) if confusion else (1, 1), ctx=ctx, dtype="int32"
-        )
+        self.confusion = nd.zeros((classes, classes) if confusion else (1, 1), ctx=ctx, dtype="int32")
         self._has_confusion = confusion
 
     def add(self, loss: nd.NDArray, scores: nd.NDArray, labels: nd.NDArray) -> None:
@@ -238,14 +216,10 @@ def format_confusion(matrix: Confusion, classes: Sequence[str]) -> str:
         return _list_confusions(matrix, classes)
     column_labels = [str(label) for label in range(len(classes))]
     lines = ["rows: true classes; columns: predicted classes"]
-    lines.append(
-        " " * label_width + "".join(f"{head:>{cell_width}}" for head in column_labels) + "   right"
-    )
+    lines.append(" " * label_width + "".join(f"{head:>{cell_width}}" for head in column_labels) + "   right")
     for label, counts, accuracy in zip(labels, matrix, _class_accuracies(matrix)):
         lines.append(
-            f"{label:<{label_width}}"
-            + "".join(f"{count or '.':>{cell_width}}" for count in counts)
-            + f"{accuracy:>8}"
+            f"{label:<{label_width}}" + "".join(f"{count or '.':>{cell_width}}" for count in counts) + f"{accuracy:>8}"
         )
     return "\n".join(lines)
 
@@ -260,10 +234,7 @@ def _row_labels(classes: Sequence[str]) -> List[str]:
 
 def _class_accuracies(matrix: Confusion) -> List[str]:
     """Return the percentage of correct images of each class, or a dash for no images."""
-    return [
-        f"{counts[label] / counts.sum():.1%}" if counts.sum() else "-"
-        for label, counts in enumerate(matrix)
-    ]
+    return [f"{counts[label] / counts.sum():.1%}" if counts.sum() else "-" for label, counts in enumerate(matrix)]
 
 
 def _list_confusions(matrix: Confusion, classes: Sequence[str]) -> str:
@@ -271,15 +242,10 @@ def _list_confusions(matrix: Confusion, classes: Sequence[str]) -> str:
     # the most frequent first, then by class
     confusions = sorted((-int(matrix[i, j]), i, j) for i, j in zip(*matrix.nonzero()) if i != j)
     names = [_shorten(name, LONG_NAME_LENGTH) for name in classes]
-    lines = [
-        f"{names[i]} taken for {names[j]}: {-negated:,} of {matrix[i].sum():,}"
-        for negated, i, j in confusions
-    ]
+    lines = [f"{names[i]} taken for {names[j]}: {-negated:,} of {matrix[i].sum():,}" for negated, i, j in confusions]
     if not lines:
         return "no image was taken for another class"
-    return "\n".join(
-        ["the most frequent confusions", *(f"  {line}" for line in lines[:MAX_LISTED])]
-    )
+    return "\n".join(["the most frequent confusions", *(f"  {line}" for line in lines[:MAX_LISTED])])
 
 
 def _shorten(name: str, length: int) -> str:
@@ -307,8 +273,7 @@ def _draw_confusion(matrix: Confusion, classes: Sequence[str], path: Path) -> No
     # the square root makes a few percent visible
     axes.imshow(shares, cmap="Blues", norm=PowerNorm(0.5, 0, 1))
     axes.set_title(
-        f"{matrix.trace():,} of {matrix.sum():,} images correct, "
-        f"{matrix.trace() / max(matrix.sum(), 1):.2%}",
+        f"{matrix.trace():,} of {matrix.sum():,} images correct, {matrix.trace() / max(matrix.sum(), 1):.2%}",
         fontsize=10,
     )
     axes.set_xlabel("predicted class", fontsize=9)
@@ -317,26 +282,13 @@ def _draw_confusion(matrix: Confusion, classes: Sequence[str], path: Path) -> No
         short_names = [_shorten(escape_unprintable(name), NAME_LENGTH) for name in classes]
         # without parse_math=False, text between two $ would become a formula
         text_options: Dict[str, Any] = dict(fontsize=8, parse_math=False)
-        axes.set_xticks(
-            range(count),
-            short_names,
-            rotation=90 if max(map(len, short_names)) > 2 else 0,
-            **text_options,
-        )
+        axes.set_xticks(range(count), short_names, rotation=90 if max(map(len, short_names)) > 2 else 0, **text_options)
         axes.set_yticks(range(count), short_names, **text_options)
         for i in range(count):
             for j in range(count):
                 if matrix[i, j]:
                     text_color = "white" if shares[i, j] > 0.3 else "black"
-                    axes.text(
-                        j,
-                        i,
-                        f"{matrix[i, j]}",
-                        ha="center",
-                        va="center",
-                        fontsize=7,
-                        color=text_color,
-                    )
+                    axes.text(j, i, f"{matrix[i, j]}", ha="center", va="center", fontsize=7, color=text_color)
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
     figure.savefig(path, format="png", dpi=110)

@@ -123,9 +123,7 @@ def evaluate_run(
         return _evaluate(Path(run_dir), make_user_components(net, loss, metrics), dataset, options)
 
 
-def _evaluate(
-    folder: Path, components: UserComponents, data: Optional[Dataset], options: Dict[str, Any]
-) -> Evaluation:
+def _evaluate(folder: Path, components: UserComponents, data: Optional[Dataset], options: Dict[str, Any]) -> Evaluation:
     description = read_evaluated_run(folder)
     config = evaluation_config(description, options)
     _check_same_components(description, components, data, folder)
@@ -140,12 +138,8 @@ def _evaluate(
         classes = len(plan.dataset.classes)
         score = evaluate(strategy, loader, classes, config.confusion, metrics=components.metrics)
         seconds = time.perf_counter() - start_time
-        if not is_healthy(score.loss) and not may_be_young_statistics(
-            score.loss, strategy.has_running_statistics
-        ):
-            raise RunError(
-                f"the loss of {folder} on its test images is {score.loss}: {DIVERGED_HINT}"
-            )
+        if not is_healthy(score.loss) and not may_be_young_statistics(score.loss, strategy.has_running_statistics):
+            raise RunError(f"the loss of {folder} on its test images is {score.loss}: {DIVERGED_HINT}")
         check_finite_parameters(description, strategy)
         onnx: Optional[Agreement] = None
         written: List[Path] = []
@@ -178,8 +172,7 @@ def _output_folder(config: TrainConfig, folder: Path) -> Optional[Path]:
         return folder if is_needed else None
     if not is_needed:
         raise ConfigError(
-            f"--out {config.out} has no effect with --evaluate alone: "
-            "add --confusion or --export, or leave it out"
+            f"--out {config.out} has no effect with --evaluate alone: add --confusion or --export, or leave it out"
         )
     if Path(config.out).exists() and not Path(config.out).is_dir():
         raise OutputError(f"--out {config.out} is a file: give a folder")
@@ -197,10 +190,7 @@ EVAL_FIELDS = (
 NO_AUGMENTATION = {"random_resized_crop": False, "crop_padding": 0, "flip": False, "mixup": 0.0}
 SMALLEST_SIZE = 8  # smallest --image-size; smaller images keep their size by default
 # If an option of one of these groups is given, it replaces all settings of the run in the group.
-BATCH_SIZES, MICROBATCH_OPTIONS = (
-    ("batch_size", "global_batch_size"),
-    ("microbatches", "microbatch_size"),
-)
+BATCH_SIZES, MICROBATCH_OPTIONS = (("batch_size", "global_batch_size"), ("microbatches", "microbatch_size"))
 DIVERGED_HINT = "its training diverged: train again with a smaller --lr"
 
 
@@ -210,8 +200,7 @@ def evaluation_config(description: RunDescription, options: Dict[str, Any]) -> T
     unknown_names = [name for name in description.requested if name not in fields]
     if unknown_names:
         raise ConfigError(
-            f"{description.file} has settings that this gluonlab does not know: "
-            f"{', '.join(sorted(unknown_names))}"
+            f"{description.file} has settings that this gluonlab does not know: {', '.join(sorted(unknown_names))}"
         )
     settings = {name: value for name, value in description.requested.items() if name in EVAL_FIELDS}
     # A fixed microbatch size works for any number of devices. One device then needs no more memory
@@ -238,9 +227,7 @@ def evaluation_config(description: RunDescription, options: Dict[str, Any]) -> T
         TrainConfig(**settings)
     except ConfigError as error:
         raise ConfigError(f"{description.file} is damaged: {error}") from None
-    config = TrainConfig(
-        **{**settings, **NO_AUGMENTATION, "model": description.used["model"], **options}
-    )
+    config = TrainConfig(**{**settings, **NO_AUGMENTATION, "model": description.used["model"], **options})
     config = keep_recorded_resizer(config, description.used)
     if config.resizer == CYKOOZ != default_resizer():
         warn(
@@ -277,11 +264,7 @@ def make_evaluation_plan(
 
     Raises a UsageError.
     """
-    plan = make_plan(
-        config if components.net is None else config.replace(model=None),
-        dataset,
-        components=components,
-    )
+    plan = make_plan(config if components.net is None else config.replace(model=None), dataset, components=components)
     check_same_images(description, plan.dataset)
     return plan
 
@@ -303,25 +286,19 @@ def check_same_images(description: RunDescription, dataset: Dataset) -> None:
         )
 
 
-def load_trained(
-    description: RunDescription, plan: Plan, loss: Optional[gluon.HybridBlock] = None
-) -> Strategy:
+def load_trained(description: RunDescription, plan: Plan, loss: Optional[gluon.HybridBlock] = None) -> Strategy:
     """Return a strategy with the run's network and parameters; ``loss``: the user's.
 
     Raises ModelError for parameters of another network.
     """
     classes, file = len(plan.dataset.classes), description.parameters_file
 
-    def make_trained_net(
-        ctxs: List[mx.Context], start: Optional[List[mx.Context]] = None
-    ) -> gluon.HybridBlock:
+    def make_trained_net(ctxs: List[mx.Context], start: Optional[List[mx.Context]] = None) -> gluon.HybridBlock:
         net = make_net(plan, ctxs, start)
         load_parameters(net, file, str(file), classes)
         return net
 
-    return strategy_class(plan.split.mode)(
-        make_trained_net, make_loss(custom_loss=loss), plan, SINGLE_PROCESS
-    )
+    return strategy_class(plan.split.mode)(make_trained_net, make_loss(custom_loss=loss), plan, SINGLE_PROCESS)
 
 
 def check_finite_parameters(description: RunDescription, strategy: Strategy) -> None:

@@ -27,8 +27,7 @@ def check_evaluation_options(given: Iterable[str]) -> None:
     for name in given:
         if name not in EVALUATION_OPTIONS:
             raise ConfigError(
-                f"{option_name(name)} has no effect with --evaluate, "
-                "which takes it from the run: leave it out"
+                f"{option_name(name)} has no effect with --evaluate, which takes it from the run: leave it out"
             )
 
 

@@ -10,11 +10,7 @@ from typing import Any, Dict, Mapping, Optional
 
 from gluonlab.config import TrainConfig, option_name
 from gluonlab.data.images.resize_image import PILLOW, default_resizer
-from gluonlab.data.sets.dataset_registry import (
-    has_image_files,
-    image_file_datasets,
-    is_packed_dataset,
-)
+from gluonlab.data.sets.dataset_registry import has_image_files, image_file_datasets, is_packed_dataset
 from gluonlab.errors import ConfigError, DataError
 
 
@@ -56,7 +52,5 @@ def keep_recorded_resizer(config: TrainConfig, recorded: Mapping[str, Any]) -> T
 def _resizes_images(config: TrainConfig) -> bool:
     """Return True if the data set's image files are resized; packed images have been resized."""
     with suppress(DataError):  # the files do not exist
-        return has_image_files(config.dataset) and not is_packed_dataset(
-            config.dataset, config.data_dir
-        )
+        return has_image_files(config.dataset) and not is_packed_dataset(config.dataset, config.data_dir)
     return False

@@ -102,11 +102,7 @@ CONSTANT, DEFAULT_DECAY = "constant", 0.1
 # rate by 10.
 HALF_AND_THREE_QUARTERS = (Fraction(1, 2), Fraction(3, 4))
 # option -> the schedules that use it
-SCHEDULES_BY_OPTION = {
-    "lr_decay": ("step",),
-    "lr_decay_epochs": ("step",),
-    "final_lr": ("cosine", "linear"),
-}
+SCHEDULES_BY_OPTION = {"lr_decay": ("step",), "lr_decay_epochs": ("step",), "final_lr": ("cosine", "linear")}
 
 
 def check_schedule(config: TrainConfig) -> None:
@@ -128,8 +124,7 @@ def check_schedule_epochs(config: TrainConfig) -> None:
     warmup, epochs = config.warmup_epochs or 0.0, config.epochs or 1
     if warmup >= epochs:
         raise ConfigError(
-            f"--warmup-epochs {warmup:g} leaves none of the run's {epochs} epochs: "
-            "give fewer, or more --epochs"
+            f"--warmup-epochs {warmup:g} leaves none of the run's {epochs} epochs: give fewer, or more --epochs"
         )
     decay_epochs = _decay_epochs(config)
     if not decay_epochs:
@@ -153,8 +148,7 @@ def check_final_rate(config: TrainConfig, rates: LearningRates, scale: float) ->
     """
     if rates.final_lr > rates.base_lr:
         raise ConfigError(
-            f"--final-lr {config.final_lr:g} is above the initial {rates.base_lr / scale:g}: "
-            "give a smaller one"
+            f"--final-lr {config.final_lr:g} is above the initial {rates.base_lr / scale:g}: give a smaller one"
         )
 
 

@@ -122,9 +122,7 @@ class LivePlot(Callback):
         if speed:
             parts.append(f"{speed:,.0f} images/s")
         if last is not None and first is not None and last.step > first.step:
-            seconds_per_step = ((last.seconds or 0) - (first.seconds or 0)) / (
-                last.step - first.step
-            )
+            seconds_per_step = ((last.seconds or 0) - (first.seconds or 0)) / (last.step - first.step)
             steps_left = run.epochs * run.steps_per_epoch - last.step
             parts.append(f"{_format_duration(math.ceil(seconds_per_step * steps_left))} to go")
         return "   ".join(parts)

@@ -46,13 +46,7 @@ from gluonlab.training.builtin_callbacks import (
 )
 from gluonlab.training.callbacks import Callbacks, RunView, make_callbacks
 from gluonlab.training.checkpoint_writer import broadcast_arrays
-from gluonlab.training.evaluate import (
-    Confusion,
-    Score,
-    evaluation_loader,
-    validate,
-    write_confusion_picture,
-)
+from gluonlab.training.evaluate import Confusion, Score, evaluation_loader, validate, write_confusion_picture
 from gluonlab.training.plan import Plan
 from gluonlab.training.reporter import ConsoleReporter, Reporter, format_epoch
 from gluonlab.training.resume import (
@@ -154,11 +148,7 @@ def train(
     check_argument("resume", resume, is_resumable, "give a run's folder")
     resume_point = read_resume_point(resume, group) if isinstance(resume, (str, Path)) else resume
     if resume_point is not None:
-        config = (
-            resumed_config(resume_point, group)
-            if config is None
-            else adapt_to_resumed_run(config, resume_point)
-        )
+        config = resumed_config(resume_point, group) if config is None else adapt_to_resumed_run(config, resume_point)
     config = config or TrainConfig()
     existing_run = None
     if autoresume:
@@ -173,28 +163,18 @@ def train(
         loaded_data = read_dataset_together(dataset, config, components, group)
     with nd_semantics(), explain_resource_limits():
         devices_per_copy = getattr(strategy, "devices_per_copy", 1)
-        plan = plan_together(
-            config, loaded_data, group, existing_run is not None, components, devices_per_copy
-        )
+        plan = plan_together(config, loaded_data, group, existing_run is not None, components, devices_per_copy)
         recorded = [resume_point and resume_point.description]
         if existing_run is not None:
             continued = existing_run.resume_point
             recorded += [existing_run.finished, continued and continued.description]
         for description in filter(None, recorded):
             # checked before the parameters, whose error would only name a shape that does not fit
-            check_same_user_components(
-                str(description.folder), "to train", description.used, plan.component_settings
-            )
+            check_same_user_components(str(description.folder), "to train", description.used, plan.component_settings)
         warn_of_loaders(dataset, plan.dataset, plan.global_batch_size, plan.drop_last)
         memory_line = measure_memory_line(plan, strategy)
         result = train_plan(
-            plan,
-            strategy,
-            reporter or ConsoleReporter(),
-            memory_line,
-            resume_point,
-            existing_run,
-            user_callbacks,
+            plan, strategy, reporter or ConsoleReporter(), memory_line, resume_point, existing_run, user_callbacks
         )
     for block in filter(None, (result.net, components.loss)):
         convert_network_for_user(block)
@@ -297,11 +277,7 @@ class TrainingLoop:
                 *([TensorBoard()] if plan.tensorboard and plan.group.rank == 0 else []),
                 *(callbacks if plan.group.rank == 0 else ()),
                 OutputErrorRecorder(run, reporter),
-                *(
-                    [ReplicaCheck.for_plan(plan, strategy)]
-                    if plan.check_replicas is not None
-                    else []
-                ),
+                *([ReplicaCheck.for_plan(plan, strategy)] if plan.check_replicas is not None else []),
             ],
             RunView(plan, result, self.stopper),
             self.stopper,
@@ -312,9 +288,7 @@ class TrainingLoop:
         if plan.profile is not None:
             from gluonlab.training.profile_steps import StepProfiler
 
-            self.profiler = StepProfiler(
-                strategy, plan.profile, plan.steps_per_epoch, plan.ctxs, run, reporter.say
-            )
+            self.profiler = StepProfiler(strategy, plan.profile, plan.steps_per_epoch, plan.ctxs, run, reporter.say)
         self.best_weights = BestWeights(run, strategy, plan.group, self.early_stopping)
         self.test_batches = evaluation_loader(plan, strategy.inputs)
 
@@ -331,9 +305,7 @@ class TrainingLoop:
             *describe_differences(resume_point, self.plan, self.strategy, draws),
         ]
         if self.state.loses_random_state:
-            lines.append(
-                "Dropout draws other numbers than it would have: cuDNN cannot be seeded again"
-            )
+            lines.append("Dropout draws other numbers than it would have: cuDNN cannot be seeded again")
         if not self.best_weights.restore():
             lines.append("the parameters of the best epoch are gone: those of a later one stay")
         self.state.record_steps(self.state.loader.epoch + 1, step_losses)
@@ -433,9 +405,7 @@ class TrainingLoop:
                 self.reporter.step_done(batch.size, step_losses)
                 self.callbacks.after_step(self.loss_meter.step)
                 # asynchronous processes agree only at the end of an epoch
-                is_last = self.plan.group.is_synchronous and self.stopper.stops_after(
-                    self.loss_meter.step
-                )
+                is_last = self.plan.group.is_synchronous and self.stopper.stops_after(self.loss_meter.step)
                 if not is_last:
                     self.state.after_step()
                 if self.stopper.agreed_signal is not None:
@@ -554,9 +524,7 @@ FP16_HINT = f"or leave --compress {FP16} out, where gradients beyond 65504 becom
 
 
 @contextmanager
-def finalize_run(
-    run: "RunDirectory | NoRunDirectory", result: Result, request: StopRequest
-) -> Iterator[None]:
+def finalize_run(run: "RunDirectory | NoRunDirectory", result: Result, request: StopRequest) -> Iterator[None]:
     """Complete the run's folder when the block exits, even by an exception.
 
     - The folder then contains the curves of all finished epochs, and the reason of a divergence.
@@ -578,9 +546,7 @@ def finalize_run(
             with suppress(Exception, KeyboardInterrupt):
                 finish()
         if isinstance(error, Exception) and request.number is not None:
-            message = (
-                f"{describe_unfinished_run(result)}; {explain_exhausted_resource(error) or error}"
-            )
+            message = f"{describe_unfinished_run(result)}; {explain_exhausted_resource(error) or error}"
             raise EXCEPTION_BY_SIGNAL[request.number](message) from error
         if isinstance(error, UsageError) and not result.history:
             run.discard()
@@ -639,9 +605,7 @@ def write_exports(
         from gluonlab.export.export_network import write_export
 
         user_net = net if plan.user_components.net is not None else None
-        agreement = write_export(
-            net, plan.model, plan.dataset, folder / EXPORT, user_net, plan.export
-        )
+        agreement = write_export(net, plan.model, plan.dataset, folder / EXPORT, user_net, plan.export)
     if confusion is not None:  # last, so that an error in drawing loses nothing else
         write_confusion_picture(confusion, plan.dataset.classes, folder / CONFUSION)
     return agreement

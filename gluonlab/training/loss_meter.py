@@ -81,9 +81,7 @@ class AsyncLossMeter:
     @property
     def must_synchronize(self) -> bool:
         """True if an asynchronous process must stop its epoch to inform the others."""
-        return not self._group.is_synchronous and (
-            self._diverged_step is not None or self._coordinator.signal_received
-        )
+        return not self._group.is_synchronous and (self._diverged_step is not None or self._coordinator.signal_received)
 
     def _exchange_losses(self, known: List[StepLoss]) -> None:
         """Exchange losses and flags of asynchronous processes.
@@ -94,9 +92,7 @@ class AsyncLossMeter:
         step, loss = (0, 0.0) if first is None else (first.step, first.loss)
         flags = self._coordinator.local_flags()
         # one row per rank: step and loss of a divergence, sum of losses, images, flags
-        rows = self._group.all_gather(
-            np.concatenate([[step, loss, self._sum, self._images], flags])
-        )
+        rows = self._group.all_gather(np.concatenate([[step, loss, self._sum, self._images], flags]))
         for rank, row in enumerate(rows):
             if row[0]:
                 self.steps_before_divergence = known
@@ -113,8 +109,7 @@ class AsyncLossMeter:
         total, images, self._sum, self._images = self._sum, self._images, 0.0, 0
         if not images:
             raise DivergedError(
-                f"the loss overflows in every step of epoch {epoch}: "
-                "use a smaller learning rate (--lr), or float32"
+                f"the loss overflows in every step of epoch {epoch}: use a smaller learning rate (--lr), or float32"
             )
         return total / images
 
@@ -130,9 +125,7 @@ class AsyncLossMeter:
             for device, values in enumerate(block.rows)
         }
         counts = {"step": self.step, "sum": self._sum, "images": self._images}
-        blocks = [
-            {"steps": list(block.steps), "images": list(block.images)} for block in unread_blocks
-        ]
+        blocks = [{"steps": list(block.steps), "images": list(block.images)} for block in unread_blocks]
         return {**counts, "blocks": blocks}, rows
 
     def restore(self, counts: Mapping[str, Any], rows: Mapping[str, nd.NDArray]) -> List[StepLoss]:
@@ -159,9 +152,7 @@ class AsyncLossMeter:
                 self.steps_before_divergence = known[:index]
                 if step.step == 1:
                     raise DivergedError(first_loss_message(step.loss))
-                raise DivergedError(
-                    divergence_message("the loss", step.loss, f"at step {step.step}")
-                )
+                raise DivergedError(divergence_message("the loss", step.loss, f"at step {step.step}"))
             self._sum += step.loss * step.images
             self._images += step.images
         return known
@@ -170,9 +161,7 @@ class AsyncLossMeter:
 class _LossBlock:
     """The losses of READ_EVERY consecutive steps: one row (READ_EVERY,) on each device."""
 
-    def __init__(
-        self, ctxs: Sequence[mx.Context], group: ProcessGroup, coordinator: StopCoordinator
-    ) -> None:
+    def __init__(self, ctxs: Sequence[mx.Context], group: ProcessGroup, coordinator: StopCoordinator) -> None:
         self.group, self.coordinator = group, coordinator
         self.rows = [nd.zeros((READ_EVERY,), ctx=ctx) for ctx in ctxs]
         self._cells = [[CopyInto(row[i : i + 1]) for i in range(READ_EVERY)] for row in self.rows]
@@ -200,16 +189,10 @@ class _LossBlock:
             return []
         sums = _sum_over_devices(self.rows)
         if not self.group.is_synchronous:
-            known = [
-                step_loss
-                for step_loss in _mean_losses(self.steps, self.images, sums)
-                if step_loss.images
-            ]
+            known = [step_loss for step_loss in _mean_losses(self.steps, self.images, sums) if step_loss.images]
             self.steps, self.images = [], []
             return known
-        totals = self.group.all_reduce_values(
-            np.concatenate([sums, self.coordinator.local_flags()])
-        )
+        totals = self.group.all_reduce_values(np.concatenate([sums, self.coordinator.local_flags()]))
         self.coordinator.update_from_all(totals[len(sums) :])
         known = _mean_losses(self.steps, self.images, totals)
         self.steps, self.images = [], []
@@ -234,7 +217,4 @@ def _sum_over_ranks(rows: Mapping[str, nd.NDArray], block_index: int) -> Any:
 
 
 def _mean_losses(steps: Sequence[int], images: Sequence[int], sums: Any) -> List[StepLoss]:
-    return [
-        StepLoss(step, count, float(total) / max(1, count))
-        for step, count, total in zip(steps, images, sums)
-    ]
+    return [StepLoss(step, count, float(total) / max(1, count)) for step, count, total in zip(steps, images, sums)]

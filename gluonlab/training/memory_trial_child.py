@@ -68,30 +68,21 @@ def truncate_split(split: Split, batch_size: int, resident_bytes: int) -> Split:
 
     Splits on devices or in host memory stay whole.
     """
-    images = min(
-        len(split), (MAX_QUEUED_STEPS + BATCHES_AHEAD) * batch_size + len(split) % batch_size
-    )
+    images = min(len(split), (MAX_QUEUED_STEPS + BATCHES_AHEAD) * batch_size + len(split) % batch_size)
     if fits_on_devices(split, resident_bytes) or images == len(split):
         return split
-    return (_TruncatedReadAheadSplit if isinstance(split, ReadAheadSplit) else _TruncatedSplit)(
-        split, images
-    )
+    return (_TruncatedReadAheadSplit if isinstance(split, ReadAheadSplit) else _TruncatedSplit)(split, images)
 
 
 def reduce_plan(plan: Plan) -> Plan:
     """Return a shortened plan that needs as much memory. Its losses stay finite."""
     dataset, size, resident = plan.dataset, plan.global_batch_size, plan.resident_bytes
-    train, test = (
-        truncate_split(dataset.train, size, resident),
-        truncate_split(dataset.test, size, resident),
-    )
+    train, test = (truncate_split(dataset.train, size, resident), truncate_split(dataset.test, size, resident))
     truncated = dataclasses.replace(dataset, train=train, test=test)
     rates = dataclasses.replace(plan.rates, base_lr=SMALL_RATE, final_lr=0.0)
     params = {**plan.optimizer_params, "learning_rate": SMALL_RATE}
     epochs = min(plan.epochs, EPOCHS)
-    return dataclasses.replace(
-        plan, dataset=truncated, epochs=epochs, rates=rates, optimizer_params=params
-    )
+    return dataclasses.replace(plan, dataset=truncated, epochs=epochs, rates=rates, optimizer_params=params)
 
 
 class _ReducedRun(Reporter):
@@ -109,9 +100,7 @@ class _ReducedRun(Reporter):
         # whether the next step, or the next evaluated batch, is the first of an epoch
         self._first = self._first_score = False
 
-    def strategy(
-        self, make_net: MakeNet, loss: gluon.HybridBlock, plan: StrategyPlan, group: ProcessGroup
-    ) -> Strategy:
+    def strategy(self, make_net: MakeNet, loss: gluon.HybridBlock, plan: StrategyPlan, group: ProcessGroup) -> Strategy:
         """Create the strategy of the plan's --split, with reduced steps and evaluations."""
         run = self
 
@@ -139,9 +128,7 @@ class _ReducedRun(Reporter):
         self._first = False
         return self._losses[sizes]
 
-    def score(
-        self, evaluate: Callable[[Batch], Iterator[ScoredImages]], batch: Batch
-    ) -> Iterator[ScoredImages]:
+    def score(self, evaluate: Callable[[Batch], Iterator[ScoredImages]], batch: Batch) -> Iterator[ScoredImages]:
         sizes = tuple(map(len, batch.xs))
         if self._first_score or sizes not in self._scored:
             self._scored.add(sizes)

@@ -56,8 +56,7 @@ def check_split_options(config: TrainConfig) -> None:
         _check_choice("--pipeline-schedule", config.pipeline_schedule, tuple(SCHEDULES))
     if config.balance is not None and config.cut is not None:
         raise ConfigError(
-            f"--balance {config.balance} chooses where to cut, and --cut {config.cut} says it: "
-            "give one of them"
+            f"--balance {config.balance} chooses where to cut, and --cut {config.cut} says it: give one of them"
         )
     if way == DATA:
         return
@@ -79,9 +78,7 @@ def _check_choice(option: str, choice: Optional[str], names: Tuple[str, ...]) ->
         raise ConfigError(unknown(option, choice, names))
 
 
-def make_split(
-    config: TrainConfig, ctxs: List[mx.Context], devices_per_copy: int = 1
-) -> Parallelism:
+def make_split(config: TrainConfig, ctxs: List[mx.Context], devices_per_copy: int = 1) -> Parallelism:
     """Divide the devices into copies of the network. Raises DeviceError or ConfigError.
 
     ``devices_per_copy``: only for ``--split data``. The other ways have options for it.
@@ -115,8 +112,7 @@ def _check_data_parallel_options(config: TrainConfig) -> None:
         )
     if keeps_residual(config.compress):
         raise ConfigError(
-            f"--compress {config.compress} is for --split data, and this is "
-            f"--split {config.split}: leave it out"
+            f"--compress {config.compress} is for --split data, and this is --split {config.split}: leave it out"
         )
     if config.kvstore == SHARDED and config.split == TENSOR:
         raise ConfigError(
@@ -135,9 +131,7 @@ def _pipeline_schedule(config: TrainConfig, per_device: int) -> str:
     return config.pipeline_schedule or ("interleaved" if per_device > 1 else "1f1b")
 
 
-def _devices_per_copy(
-    config: TrainConfig, devices: int, cut: Optional[Tuple[int, ...]], per_device: int
-) -> int:
+def _devices_per_copy(config: TrainConfig, devices: int, cut: Optional[Tuple[int, ...]], per_device: int) -> int:
     """Return the number of devices of a copy of the network. Raises DeviceError or ConfigError."""
     split = config.split
     count = config.ways if split == TENSOR else config.stages
@@ -169,9 +163,7 @@ def _devices_per_copy(
 MAX_LISTED_SIZES = 8  # shard sizes that fit on a line
 
 
-def resolve_device_weights(
-    device_weights: Optional[str], processes: int = 1
-) -> Optional[List[Fraction]]:
+def resolve_device_weights(device_weights: Optional[str], processes: int = 1) -> Optional[List[Fraction]]:
     """Return a weight for each device of all processes; None if batches are shared evenly."""
     return None if device_weights is None else parse_device_weights(device_weights) * processes
 
@@ -187,9 +179,7 @@ def check_weight_count(device_weights: Optional[str], devices: int) -> None:
         )
 
 
-def check_shard_sizes(
-    device_weights: Optional[str], images: int, ctxs: Sequence[mx.Context], processes: int
-) -> None:
+def check_shard_sizes(device_weights: Optional[str], images: int, ctxs: Sequence[mx.Context], processes: int) -> None:
     """Raise ConfigError if a device would get none of the ``images`` of a whole batch.
 
     The smaller last batch of an epoch gives each device at least one image, if it has enough.
@@ -223,16 +213,12 @@ def smallest_shard_size(images: int, weights: Optional[Sequence[Fraction]], copi
     return min(sizes) if len(sizes) == copies else 0
 
 
-def format_batch_sizes(
-    images: int, copies: int, has_copy: str, device_weights: Optional[str], processes: int
-) -> str:
+def format_batch_sizes(images: int, copies: int, has_copy: str, device_weights: Optional[str], processes: int) -> str:
     """Return ``32 per device``, ``21 or 22 per device`` or ``43, 21 per device (weights 2,1)``."""
     weights = resolve_device_weights(device_weights, processes)
     if weights is None:  # shards differ by at most one image
         smaller, larger_count = divmod(images, copies)
-        return (
-            f"{smaller:,}" if not larger_count else f"{smaller:,} or {smaller + 1:,}"
-        ) + f" per {has_copy}"
+        return (f"{smaller:,}" if not larger_count else f"{smaller:,} or {smaller + 1:,}") + f" per {has_copy}"
     sizes = [*shard_sizes(images, copies, weights), *[0] * (copies - images)]
     sizes_text = ", ".join(f"{size:,}" for size in sizes)
     if len(sizes) > MAX_LISTED_SIZES:

@@ -15,19 +15,7 @@ import dataclasses
 import math
 import textwrap
 from dataclasses import dataclass
-from typing import (
-    Any,
-    Callable,
-    ContextManager,
-    Dict,
-    Iterator,
-    List,
-    Mapping,
-    NamedTuple,
-    Optional,
-    Tuple,
-    Union,
-)
+from typing import Any, Callable, ContextManager, Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple, Union
 
 import mxnet as mx
 from mxnet import gluon
@@ -36,13 +24,7 @@ from gluonlab.bucketed_trainer.buckets import default_bucket_bytes
 from gluonlab.bucketed_trainer.gradient_postprocessing import PostprocessSettings
 from gluonlab.bucketed_trainer.loss_scale import LossScale, make_loss_scale
 from gluonlab.config import TrainConfig
-from gluonlab.config.option_types import (
-    Patience,
-    Period,
-    parse_class_weights,
-    parse_patience,
-    parse_period,
-)
+from gluonlab.config.option_types import Patience, Period, parse_class_weights, parse_patience, parse_period
 from gluonlab.data.loading.augmentation import make_input
 from gluonlab.data.loading.split_batch import batch_count
 from gluonlab.data.sets.array_dataset import apply_class_weights
@@ -73,23 +55,14 @@ from gluonlab.gpu.cuda import UnsupportedGpuError
 from gluonlab.gpu.math_modes import Arithmetic, check_arithmetic, resolve_arithmetic
 from gluonlab.kvstores import check_kvstore, find_placement, make_kvstore
 from gluonlab.kvstores.allreduce_store import Placement
-from gluonlab.kvstores.gradient_compression import (
-    check_compression,
-    effective_compression,
-    enable_compression,
-)
+from gluonlab.kvstores.gradient_compression import check_compression, effective_compression, enable_compression
 from gluonlab.kvstores.process_groups import SINGLE_PROCESS, ProcessGroup
 from gluonlab.models import check_model
 from gluonlab.models.pretrained import check_pretrained
 from gluonlab.optimizers.optimizer_registry import make_optimizer, optimizer_kind
 from gluonlab.optimizers.sgd_and_nag import CORRECTED
 from gluonlab.parallel.data.microbatches import WHOLE_SHARDS, Microbatches
-from gluonlab.parallel.mixed_precision import (
-    Conversion,
-    check_dtype,
-    check_dtype_on,
-    graph_conversion,
-)
+from gluonlab.parallel.mixed_precision import Conversion, check_dtype, check_dtype_on, graph_conversion
 from gluonlab.parallel.strategy import PIPELINE, TENSOR, Parallelism
 from gluonlab.parallel.training_loss import make_loss
 from gluonlab.runs.tensorboard_file import check_tensorboard
@@ -116,12 +89,7 @@ from gluonlab.training.recipes import (
     enabled_settings,
     find_recipes,
 )
-from gluonlab.training.user_components import (
-    NO_USER_COMPONENTS,
-    UserComponents,
-    check_loss,
-    check_user_components,
-)
+from gluonlab.training.user_components import NO_USER_COMPONENTS, UserComponents, check_loss, check_user_components
 from gluonlab.training.user_metrics import check_metrics
 
 OPTIONS_WIDTH = 69  # 80 columns, less a title of 11
@@ -174,8 +142,7 @@ class ResolvedConfig(NamedTuple):
         if not self.alternatives:
             return
         names = ", ".join(
-            f"--recipe {recipe.name}: {self._model_if_different(recipe)}{recipe.epochs}"
-            for recipe in self.alternatives
+            f"--recipe {recipe.name}: {self._model_if_different(recipe)}{recipe.epochs}" for recipe in self.alternatives
         )
         accuracy, epochs = self.recipe.reported_accuracy(self.model), self.config.epochs or 0
         source = self.recipe.reported.partition(";")[0] or "there"
@@ -239,9 +206,7 @@ def resolve_config(
 
 
 def apply_recipe(
-    requested: TrainConfig,
-    dataset: Optional[Dataset] = None,
-    components: UserComponents = NO_USER_COMPONENTS,
+    requested: TrainConfig, dataset: Optional[Dataset] = None, components: UserComponents = NO_USER_COMPONENTS
 ) -> ResolvedConfig:
     """Replace settings that are None by the values of a recipe for the data set and network.
 
@@ -254,9 +219,7 @@ def apply_recipe(
         config = requested.replace(recipe=requested.recipe or QUICK)
     # without a recipe, the values are the Defaults of the data set
     recipe = choose_recipe(config, defaults)
-    alternatives = {
-        other.name: other for other in find_recipes(config, defaults) if other.name != recipe.name
-    }
+    alternatives = {other.name: other for other in find_recipes(config, defaults) if other.name != recipe.name}
     values = _recipe_values(config, recipe, defaults)
     unset = {name: value for name, value in values.items() if getattr(config, name) is None}
     if unset.get("random_resized_crop") and not _can_random_crop(config, dataset):
@@ -272,9 +235,7 @@ def _can_random_crop(config: TrainConfig, dataset: Optional[Dataset]) -> bool:
     return not is_packed_dataset(config.dataset, config.data_dir)
 
 
-def _recipe_values(
-    config: TrainConfig, recipe: TrainingRecipe, defaults: Defaults
-) -> Dict[str, Any]:
+def _recipe_values(config: TrainConfig, recipe: TrainingRecipe, defaults: Defaults) -> Dict[str, Any]:
     """Return the recipe's values for settings that the config does not set."""
     epochs = config.epochs or recipe.epochs
     optimizer = (config.optimizer or recipe.optimizer).lower()
@@ -305,9 +266,7 @@ def _recipe_suits_optimizer(optimizer: str, recipe: TrainingRecipe) -> bool:
     """Return True if the recipe's learning rate and momentum are meant for this optimizer."""
     recipe_optimizer = recipe.optimizer
     both_use_momentum = (
-        optimizer in MOMENTUM_OPTIMIZERS
-        and recipe_optimizer in MOMENTUM_OPTIMIZERS
-        and recipe.momentum is not None
+        optimizer in MOMENTUM_OPTIMIZERS and recipe_optimizer in MOMENTUM_OPTIMIZERS and recipe.momentum is not None
     )
     return optimizer == recipe_optimizer or both_use_momentum
 
@@ -336,17 +295,11 @@ def set_up_devices(
     check_weight_count(requested.device_weights, copies)
     config_checks.check_sharding(str(config.optimizer), requested.kvstore, copies)
     config_checks.check_channel_split(str(config.optimizer), requested.split)
-    kvstore = make_kvstore(
-        config.kvstore, [copy[0] for copy in parallelism.copies], config.topology
-    )
-    return DeviceSetup(
-        ctxs, parallelism, enable_compression(kvstore, config.compress, copies, group)
-    )
+    kvstore = make_kvstore(config.kvstore, [copy[0] for copy in parallelism.copies], config.topology)
+    return DeviceSetup(ctxs, parallelism, enable_compression(kvstore, config.compress, copies, group))
 
 
-def load_data(
-    resolved: ResolvedConfig, copy_count: int, dataset: Optional[Dataset] = None
-) -> Dataset:
+def load_data(resolved: ResolvedConfig, copy_count: int, dataset: Optional[Dataset] = None) -> Dataset:
     """Load the data set, with its class weights and the normalization of the run.
 
     ``copy_count``: number of copies of the network in all processes. ``dataset``: the data set, if
@@ -499,9 +452,7 @@ class Plan:
     def make_optimizer(self) -> mx.optimizer.Optimizer:
         """Create an optimizer that follows the learning rate schedule."""
         return make_optimizer(
-            self.optimizer,
-            {**self.optimizer_params, "lr_scheduler": self.rates},
-            self.momentum_rule or CORRECTED,
+            self.optimizer, {**self.optimizer_params, "lr_scheduler": self.rates}, self.momentum_rule or CORRECTED
         )
 
     def new_kvstore(self, ctxs: List[mx.Context]) -> Any:
@@ -511,12 +462,7 @@ class Plan:
 
     def make_loss(self) -> gluon.HybridBlock:
         """Create the loss, which returns one value for each image."""
-        return make_loss(
-            self.label_smoothing,
-            bool(self.mixup),
-            self.user_components.loss,
-            self.weights is not None,
-        )
+        return make_loss(self.label_smoothing, bool(self.mixup), self.user_components.loss, self.weights is not None)
 
     @property
     def weights(self) -> Any:
@@ -655,9 +601,7 @@ class Plan:
             "normalise": format_normalization(self.dataset.normalization),
             "sync_bn": self.sync_bn,
             "kvstore": config.kvstore,
-            "bucket_bytes": (
-                default_bucket_bytes(self.ctxs) if self.bucket_bytes is None else self.bucket_bytes
-            ),
+            "bucket_bytes": (default_bucket_bytes(self.ctxs) if self.bucket_bytes is None else self.bucket_bytes),
             "compress": self.compress,
             **({"update_on_servers": True} if self.on_servers else {}),
             **(placement.to_json(self.ctxs) if placement is not None else {}),

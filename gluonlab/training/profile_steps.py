@@ -66,15 +66,11 @@ class StepProfiler:
         ):
             return self._strategy.step(batch)
         self._recorder = Recorder(self._ctxs, number + 1)
-        losses: List[nd.NDArray] = self._recorder.learn(
-            lambda around: self._strategy.step(batch, around)
-        )
+        losses: List[nd.NDArray] = self._recorder.learn(lambda around: self._strategy.step(batch, around))
         return losses
 
     def _record_step(self, batch: Batch, recorder: Recorder) -> List[nd.NDArray]:
-        losses: List[nd.NDArray] = recorder.record(
-            lambda around: self._strategy.step(batch, around)
-        )
+        losses: List[nd.NDArray] = recorder.record(lambda around: self._strategy.step(batch, around))
         self._steps_to_record -= 1
         if not self._steps_to_record:
             self._write_profile(recorder)

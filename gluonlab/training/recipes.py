@@ -120,30 +120,21 @@ class TrainingRecipe:
         """Return ``nag, rate 0.1 for 128 images, times 0.1 after 100 and 150 epochs, ...``."""
         *earlier, last_epoch = [*map(str, self.decay_epochs)] or [""]
         decay_text = f"{', '.join(earlier)} and {last_epoch}" if earlier else last_epoch
-        schedule = (
-            f"times {self.lr_decay:g} after {decay_text} epochs" if decay_text else self.lr_schedule
-        )
+        schedule = f"times {self.lr_decay:g} after {decay_text} epochs" if decay_text else self.lr_schedule
         parts = [
             self.optimizer,
-            f"{self.batch_size:,} images per device"
-            if self.batch_size
-            else f"{self.global_batch_size:,} images",
-            f"rate {self.lr:g}"
-            + (f" per {self.lr_per_images:,} images" if self.lr_per_images else ""),
+            f"{self.batch_size:,} images per device" if self.batch_size else f"{self.global_batch_size:,} images",
+            f"rate {self.lr:g}" + (f" per {self.lr_per_images:,} images" if self.lr_per_images else ""),
             schedule if schedule != "constant" else "",
             f"warm-up {self.warmup_epochs:g} epochs" if self.warmup_epochs else "",
-            *enabled_settings(
-                self, "momentum", "momentum_rule", "wd", "no_bias_decay", *IMAGE_AND_LABEL_CHANGES
-            ),
+            *enabled_settings(self, "momentum", "momentum_rule", "wd", "no_bias_decay", *IMAGE_AND_LABEL_CHANGES),
         ]
         return ", ".join(filter(None, parts))
 
     def description_lines(self) -> List[str]:
         """Return the lines of --list about the recipe."""
         own_names = {gluoncv_name: own_name for own_name, gluoncv_name in GLUONCV_NAMES.items()}
-        figure_texts = (
-            f"{own_names.get(name, name)} {figure:g} %" for name, figure in self.figures.items()
-        )
+        figure_texts = (f"{own_names.get(name, name)} {figure:g} %" for name, figure in self.figures.items())
         figures = ", ".join(text.replace(" ", NO_BREAK_SPACE) for text in figure_texts)
         pretrained = "with --pretrained, " if self.pretrained else ""
         summary = f"{self.data}, {pretrained}{self.epochs} epochs: {self.source}"
@@ -295,8 +286,7 @@ def choose_recipe(config: TrainConfig, defaults: Defaults) -> TrainingRecipe:
     if recipe is None:
         model = choose_model(config, defaults)
         needs_pretrained = any(
-            candidate.name == config.recipe
-            and candidate.is_for(config.dataset, model, pretrained=True)
+            candidate.name == config.recipe and candidate.is_for(config.dataset, model, pretrained=True)
             for candidate in RECIPES
         )
         hint = " without --pretrained" if needs_pretrained else ""

@@ -23,12 +23,7 @@ from gluonlab.files.array_files import read_arrays
 from gluonlab.kvstores.gradient_compression import keeps_residual
 from gluonlab.kvstores.process_groups import SINGLE_PROCESS, ProcessGroup
 from gluonlab.parallel.strategy import Strategy
-from gluonlab.runs.checkpoint import (
-    Checkpoint,
-    list_checkpoints,
-    read_newest_checkpoint,
-    remove_later_checkpoints,
-)
+from gluonlab.runs.checkpoint import Checkpoint, list_checkpoints, read_newest_checkpoint, remove_later_checkpoints
 from gluonlab.runs.run_reader import (
     RUN_HINT,
     RunDescription,
@@ -39,13 +34,7 @@ from gluonlab.runs.run_reader import (
 )
 from gluonlab.runs.run_result import Result
 from gluonlab.runs.run_schema import PARAMETERS, ConfusionEvent, Epoch, StoppedEvent
-from gluonlab.runs.run_writer import (
-    NoRunDirectory,
-    RunDirectory,
-    archive_existing_run,
-    has_ended,
-    has_run,
-)
+from gluonlab.runs.run_writer import NoRunDirectory, RunDirectory, archive_existing_run, has_ended, has_run
 from gluonlab.training.builtin_callbacks import find_best_epoch
 from gluonlab.training.checkpoint_writer import broadcast_arrays, broadcast_checkpoint
 from gluonlab.training.config_checks import check_can_resume
@@ -118,15 +107,11 @@ def read_resume_point(folder: "str | Path", group: ProcessGroup = SINGLE_PROCESS
     usable checkpoint, raises DataError at rank 0, and RunError in the other processes.
     """
     path = Path(folder)
-    resume_point = run_on_all_ranks(
-        group, lambda: _read_resume_point(path) if group.rank == 0 else None
-    )
+    resume_point = run_on_all_ranks(group, lambda: _read_resume_point(path) if group.rank == 0 else None)
     return broadcast_resume_point(path, resume_point, group)
 
 
-def broadcast_resume_point(
-    path: Path, local: Optional[ResumePoint], group: ProcessGroup
-) -> ResumePoint:
+def broadcast_resume_point(path: Path, local: Optional[ResumePoint], group: ProcessGroup) -> ResumePoint:
     """Return the `ResumePoint` that rank 0 has read, in every process."""
     description = broadcast_description(path, local and local.description, group)
     flags = [] if local is None else [local.damaged, local.stopped, local.by_autoresume]
@@ -135,9 +120,7 @@ def broadcast_resume_point(
     return ResumePoint(path, description, checkpoint, damaged, stopped, by_autoresume)
 
 
-def broadcast_description(
-    path: Path, local: Optional[RunDescription], group: ProcessGroup
-) -> RunDescription:
+def broadcast_description(path: Path, local: Optional[RunDescription], group: ProcessGroup) -> RunDescription:
     """Return the description of a run that rank 0 has read, in every process."""
     fields = {} if local is None else {**vars(local), "folder": ""}
     received = json.loads(group.broadcast_bytes(json.dumps(fields).encode()))
@@ -154,12 +137,7 @@ def _read_resume_point(path: Path) -> ResumePoint:
         if latest is None or config_content is None:
             raise DataError(f"--resume {error}") from None
         source = f"the checkpoint of step {latest.checkpoint.step} in {path}"
-        return ResumePoint(
-            path,
-            parse_description(path, config_content, source, RUN_HINT),
-            *latest,
-            _was_stopped(path),
-        )
+        return ResumePoint(path, parse_description(path, config_content, source, RUN_HINT), *latest, _was_stopped(path))
     if description.is_comparison:
         raise DataError(f"--resume {path} is a comparison: give the folder of one of its runs")
     return ResumePoint(path, description, *read_newest_checkpoint(path), _was_stopped(path))
@@ -169,9 +147,7 @@ def _was_stopped(path: Path) -> bool:
     return any(isinstance(line, StoppedEvent) for line in read_lines(path))
 
 
-def resumed_config(
-    resume_point: ResumePoint, group: ProcessGroup = SINGLE_PROCESS, **given: Any
-) -> TrainConfig:
+def resumed_config(resume_point: ResumePoint, group: ProcessGroup = SINGLE_PROCESS, **given: Any) -> TrainConfig:
     """Return the config of the interrupted run, updated with the ``given`` settings.
 
     If the devices or the number of processes change, the size of the whole batch stays the same.
@@ -182,8 +158,7 @@ def resumed_config(
     unknown_names = sorted(set(requested) - {f.name for f in dataclasses.fields(TrainConfig)})
     if unknown_names:
         raise ConfigError(
-            f"{description.file} has settings that this gluonlab does not know: "
-            f"{', '.join(unknown_names)}"
+            f"{description.file} has settings that this gluonlab does not know: {', '.join(unknown_names)}"
         )
     if given.get("out") is not None:
         raise _other_folder_error(given["out"], resume_point)
@@ -195,9 +170,7 @@ def resumed_config(
     elif used.get("cut") is not None:  # a new measurement could choose another cut
         settings.update(cut=used["cut"], balance=None)
     if any(name in given for name in ("gpus", "devices")):
-        settings.update(
-            gpus=None, devices=None, threads=None, require_gpu=None, device_weights=None
-        )
+        settings.update(gpus=None, devices=None, threads=None, require_gpu=None, device_weights=None)
     other_processes = used.get("processes", 1) != group.size
     if other_processes or any(name in given for name in ("gpus", "devices", *SPLIT_OPTIONS)):
         settings.update(batch_size=None, global_batch_size=used.get("global_batch_size"))
@@ -331,9 +304,7 @@ def _batch_parts(settings: Dict[str, Any]) -> Dict[str, Any]:
     }
 
 
-def describe_differences(
-    resume_point: ResumePoint, plan: Plan, strategy: Strategy, draws: bool
-) -> Iterator[str]:
+def describe_differences(resume_point: ResumePoint, plan: Plan, strategy: Strategy, draws: bool) -> Iterator[str]:
     """Yield lines about what differs from the interrupted run, and how it affects the results.
 
     ``draws``: True if the network draws random numbers in training.
@@ -355,9 +326,7 @@ def describe_differences(
     if plan.epochs != recorded.get("epochs"):
         rate = ""
         if plan.rates.schedule != "constant":
-            rate = (
-                f"; the rate follows the {plan.rates.schedule} schedule of {plan.epochs} from here"
-            )
+            rate = f"; the rate follows the {plan.rates.schedule} schedule of {plan.epochs} from here"
         yield f"{plan.epochs} epochs instead of {recorded.get('epochs')}{rate}"
 
 
@@ -378,9 +347,7 @@ class ExistingRun(NamedTuple):
 
 
 def enable_checkpoints(
-    config: TrainConfig,
-    resume_point: Optional[ResumePoint] = None,
-    group: ProcessGroup = SINGLE_PROCESS,
+    config: TrainConfig, resume_point: Optional[ResumePoint] = None, group: ProcessGroup = SINGLE_PROCESS
 ) -> TrainConfig:
     """Return the config with periodic checkpoints, which --autoresume needs.
 
@@ -388,14 +355,9 @@ def enable_checkpoints(
     --resume, is not None.
     """
     if resume_point is not None:
-        raise ConfigError(
-            f"--resume {resume_point.folder} and --autoresume contradict each other: "
-            "give one of them"
-        )
+        raise ConfigError(f"--resume {resume_point.folder} and --autoresume contradict each other: give one of them")
     if config.out is None:
-        raise ConfigError(
-            "--autoresume goes on with the run in --out, and there is none: add --out DIR"
-        )
+        raise ConfigError("--autoresume goes on with the run in --out, and there is none: add --out DIR")
     if keeps_residual(config.compress):
         raise ConfigError(
             f"--autoresume and --compress {config.compress} contradict each other: "
@@ -405,9 +367,7 @@ def enable_checkpoints(
     return config.replace(checkpoint_every=config.checkpoint_every or AUTORESUME_PERIOD)
 
 
-def find_existing_run(
-    config: TrainConfig, group: ProcessGroup = SINGLE_PROCESS
-) -> Optional[ExistingRun]:
+def find_existing_run(config: TrainConfig, group: ProcessGroup = SINGLE_PROCESS) -> Optional[ExistingRun]:
     """Return the run in the folder ``config.out``; None if the folder is new or empty.
 
     Rank 0 reads the run and broadcasts it. If the folder is in use, or contains files of other
@@ -458,9 +418,7 @@ def with_recorded_settings(
     return config
 
 
-def read_finished_result(
-    existing_run: ExistingRun, plan: Plan, strategy: Strategy
-) -> Optional[Result]:
+def read_finished_result(existing_run: ExistingRun, plan: Plan, strategy: Strategy) -> Optional[Result]:
     """Return the result of a complete run; None if the run must be resumed or restarted.
 
     Raises ConfigError if the plan has other settings than the run.
@@ -487,9 +445,7 @@ def read_finished_result(
         matrices[-1] if matrices else None,
         stops[-1] if stops else None,
     ]
-    seconds, epochs, matrix, stopped = json.loads(
-        group.broadcast_bytes(json.dumps(values).encode())
-    )
+    seconds, epochs, matrix, stopped = json.loads(group.broadcast_bytes(json.dumps(values).encode()))
     history = [Epoch(**epoch) for epoch in epochs]
     return Result(
         plan,
@@ -508,9 +464,7 @@ def archive_and_restart(existing_run: ExistingRun, group: ProcessGroup = SINGLE_
 
     Rank 0 does this, and the other processes wait. Raises OutputError.
     """
-    return run_on_all_ranks(
-        group, lambda: _archive_existing_run(existing_run) if group.rank == 0 else ""
-    )
+    return run_on_all_ranks(group, lambda: _archive_existing_run(existing_run) if group.rank == 0 else "")
 
 
 def _archive_existing_run(existing_run: ExistingRun) -> str:

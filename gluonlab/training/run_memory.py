@@ -114,9 +114,7 @@ def format_memory_table(rows: Sequence[MemoryRow]) -> List[str]:
 class MemoryEstimator:
     """Estimates the memory of a plan for any batch size, without allocating it."""
 
-    def __init__(
-        self, plan: Plan, net: gluon.HybridBlock, estimate_parts: Optional[EstimateParts] = None
-    ) -> None:
+    def __init__(self, plan: Plan, net: gluon.HybridBlock, estimate_parts: Optional[EstimateParts] = None) -> None:
         """Prepare the estimates.
 
         ``estimate_parts``: the strategy's ``estimate_memory``; by default that of data parallelism.
@@ -125,15 +123,11 @@ class MemoryEstimator:
         loss = plan.make_loss()
         self._estimate_parts = estimate_parts or ReplicaMemory(net, loss, plan).estimate_memory
         self._copies = len(plan.split.copies)
-        self._part = largest_batch_fraction(
-            resolve_device_weights(plan.device_weights), self._copies
-        )
+        self._part = largest_batch_fraction(resolve_device_weights(plan.device_weights), self._copies)
         self._mixed, self._columns = bool(plan.mixup), label_columns(loss)
         self._weighted = plan.weights is not None
         graph = loss_graph(net, loss, plan.preprocess, plan.conversion)
-        self.limit = ArrayLimit(
-            graph, net, plan.dataset.image_shape, 1 / self._part, plan.microbatches, self._columns
-        )
+        self.limit = ArrayLimit(graph, net, plan.dataset.image_shape, 1 / self._part, plan.microbatches, self._columns)
 
     def memory(self, images: int) -> DeviceMemory:
         """Return the estimate of the device that needs the most memory.
@@ -153,10 +147,7 @@ class MemoryEstimator:
         self.limit.check(images)
         data = self._data_bytes(images)
         return [
-            (
-                _device_label(ctxs),
-                DeviceMemory(images, *parts[:4], parts.inputs + data * (index == 0)),
-            )
+            (_device_label(ctxs), DeviceMemory(images, *parts[:4], parts.inputs + data * (index == 0)))
             for index, (ctxs, parts) in enumerate(
                 zip(zip(*self.plan.split.copies), self._estimate_parts(self._shards(images)))
             )
@@ -195,9 +186,7 @@ class MemoryEstimator:
         resident = [split for split in splits if fits_on_devices(split, plan.resident_bytes)]
         is_augmented = bool(self._mixed or plan.crop_padding or plan.flip)
         is_streamed = dataset.train not in resident
-        ordered = (
-            is_augmented * images if is_streamed else math.ceil(len(dataset.train) * self._part)
-        )
+        ordered = is_augmented * images if is_streamed else math.ceil(len(dataset.train) * self._part)
         prefetched = (plan.prefetch + 2) * images if is_streamed or is_augmented else 0
         resident_images = sum(len(split) for split in resident) + (1 + self._mixed) * ordered
         return resident_images * self._image_bytes + prefetched * self._input_bytes
@@ -215,12 +204,7 @@ def memory_report(plan: Plan, net: gluon.HybridBlock, estimate_parts: EstimatePa
     rows = MemoryEstimator(plan, net, estimate_parts).rows(plan.largest_shard_size)
     if plan.split.mode != DATA:
         data_parallel = as_data_parallel(plan)
-        rows.append(
-            (
-                "split data",
-                MemoryEstimator(data_parallel, net).memory(data_parallel.largest_shard_size),
-            )
-        )
+        rows.append(("split data", MemoryEstimator(data_parallel, net).memory(data_parallel.largest_shard_size)))
     return format_memory_table(rows)
 
 
@@ -261,9 +245,7 @@ class GpuMemoryUse:
     def used_bytes(self) -> int:
         """Wait for all operators, and return the largest decrease of a GPU, in bytes."""
         mx.nd.waitall()
-        return max(
-            (before - now for before, now in zip(self._before, self._free_bytes())), default=0
-        )
+        return max((before - now for before, now in zip(self._before, self._free_bytes())), default=0)
 
     def _free_bytes(self) -> List[int]:
         return [int(mx.context.gpu_memory_info(gpu)[0]) for gpu in self._gpus]
@@ -285,9 +267,7 @@ def measure_run_memory(
     - OtherDatasetError: The config names another data set than ``dataset``.
     """
     with temporary_folder("trial") as folder:
-        settings = config.replace(
-            out=str(Path(folder, "run")), memory=False, profile=None, tensorboard=False
-        ).to_dict()
+        settings = config.replace(out=str(Path(folder, "run")), memory=False, profile=None, tensorboard=False).to_dict()
         package = str(Path(gluonlab.__file__).resolve().parent.parent)
         path = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))
         output_file, error_file = Path(folder, "said"), Path(folder, "complaints")
@@ -325,8 +305,7 @@ def format_memory_probe(config: TrainConfig, dataset: Dataset, ctxs: Sequence[mx
         return f"{'':<11}{owner:<16}not measured: {reason}"
     except MemoryLimitExceeded:
         raise RunError(
-            "such batches need more memory than there is: "
-            "choose a smaller --batch-size, or --microbatches"
+            "such batches need more memory than there is: choose a smaller --batch-size, or --microbatches"
         ) from None
     note = "" if owner == "each GPU" else ": all devices, Python, data"
     return f"{'':<11}{owner:<16}{mebibytes:10,.1f} MiB at its peak, measured{note}"
@@ -370,13 +349,9 @@ def _raise_child_error(status: int, error_output: str) -> None:
     """Raise the error of a child that ended without an answer."""
     if status == -signal.SIGKILL or any(text in error_output for text in OUT_OF_MEMORY_MESSAGES):
         raise MemoryLimitExceeded
-    last_line = next(
-        (line.strip() for line in reversed(error_output.split("\n")) if line.strip()),
-        "no message",
-    )
+    last_line = next((line.strip() for line in reversed(error_output.split("\n")) if line.strip()), "no message")
     raise RunError(
-        f"the process that measures memory ended with status {status}: {last_line}; "
-        "try to train with these settings"
+        f"the process that measures memory ended with status {status}: {last_line}; try to train with these settings"
     )
 
 

@@ -35,9 +35,7 @@ class StopCoordinator:
     values at once.
     """
 
-    def __init__(
-        self, group: ProcessGroup = SINGLE_PROCESS, request: Optional[StopRequest] = None
-    ) -> None:
+    def __init__(self, group: ProcessGroup = SINGLE_PROCESS, request: Optional[StopRequest] = None) -> None:
         self._group, self._request = group, request or StopRequest()
         self._start_time, self._shared_time = time.monotonic(), 0.0
         self._shared_signal: Optional[int] = None

@@ -188,10 +188,7 @@ class TrainState:
     def record_steps(self, epoch: int, step_losses: Sequence[StepLoss]) -> None:
         """Write finished steps to metrics.jsonl, and pass them to the callbacks."""
         seconds, rates = time.perf_counter() - self.start_time, self.plan.rates
-        lines = [
-            Step(step, loss, rates(step), epoch, images, seconds)
-            for step, images, loss in step_losses
-        ]
+        lines = [Step(step, loss, rates(step), epoch, images, seconds) for step, images, loss in step_losses]
         self.run.write(*lines)
         self.callbacks.add_step_losses(lines)
 
@@ -224,9 +221,7 @@ class TrainState:
             "data": self._data_digests,
             "run": self.run.config_content,
         }
-        return Checkpoint(
-            self.strategy.parameters(), states_to_arrays(local.optimizer), devices, state
-        )
+        return Checkpoint(self.strategy.parameters(), states_to_arrays(local.optimizer), devices, state)
 
     def restore(self, checkpoint: Checkpoint, best_score: float) -> List[StepLoss]:
         """Restore the state of a checkpoint, and return its losses that had not been read yet.
@@ -316,8 +311,7 @@ def _draws_random_numbers(strategy: Strategy) -> bool:
     """Return True if an operator of the network may draw random numbers."""
     nodes = parse_graph(strategy.net(mx.sym.var("data")))["nodes"]
     return any(
-        RANDOM_OPERATORS.search(node["op"]) or node.get("attrs", {}).get("act_type") == "rrelu"
-        for node in nodes
+        RANDOM_OPERATORS.search(node["op"]) or node.get("attrs", {}).get("act_type") == "rrelu" for node in nodes
     )
 
 

@@ -37,14 +37,7 @@ from gluonlab.training.build_network import make_net
 from gluonlab.training.config_checks import check_batch_size, check_exportable
 from gluonlab.training.image_loader_options import choose_resizer
 from gluonlab.training.parallel_options import resolve_device_weights
-from gluonlab.training.plan import (
-    DeviceSetup,
-    Plan,
-    ResolvedConfig,
-    plan_run,
-    resolve_config,
-    set_up_devices,
-)
+from gluonlab.training.plan import DeviceSetup, Plan, ResolvedConfig, plan_run, resolve_config, set_up_devices
 from gluonlab.training.stop_consensus import run_on_all_ranks
 from gluonlab.training.user_components import NO_USER_COMPONENTS, UserComponents
 
@@ -125,9 +118,7 @@ def plan_together(
             f"the processes have {', '.join(map(str, counts))} devices: give --global-batch-size, "
             "or as many devices to each"
         )
-    return run_on_all_ranks(
-        group, lambda: plan_run(resolved, devices, counts, dataset, group, components)
-    )
+    return run_on_all_ranks(group, lambda: plan_run(resolved, devices, counts, dataset, group, components))
 
 
 def _gather_counts(group: ProcessGroup, count: int) -> Tuple[int, ...]:
@@ -149,9 +140,7 @@ def prepare(plan: Plan, make_strategy: Optional[MakeStrategy] = None) -> Trainin
     """Create network and strategy. Raises a UsageError for mistakes that are found only then."""
     header: List[str] = []
 
-    def make_initialized_net(
-        ctxs: List[mx.Context], start: Optional[List[mx.Context]] = None
-    ) -> gluon.HybridBlock:
+    def make_initialized_net(ctxs: List[mx.Context], start: Optional[List[mx.Context]] = None) -> gluon.HybridBlock:
         net = make_net(plan, ctxs, start)
         if plan.user_components.net is not None or plan.user_components.loss is not None:
             graph = loss_graph(net, plan.make_loss(), plan.preprocess)
@@ -190,9 +179,7 @@ def measure_memory_line(plan: Plan, make_strategy: Optional[MakeStrategy]) -> Op
     if not plan.memory:
         return None
     if make_strategy is not None:
-        raise ConfigError(
-            "--memory counts what the ways of --split take, not other strategies: leave it out"
-        )
+        raise ConfigError("--memory counts what the ways of --split take, not other strategies: leave it out")
     from gluonlab.training.run_memory import format_memory_probe
 
     return format_memory_probe(plan.config, plan.dataset, plan.ctxs)
@@ -237,19 +224,13 @@ def run_header(plan: Plan, strategy: Strategy) -> Iterator[str]:
     left_out = len(dataset.train) - plan.images_per_epoch
     left_out_text = f", {left_out} image{'s' * (left_out > 1)} left out" * (left_out > 0)
     settings = ", ".join(
-        f"{name.replace('_', ' ')} {value:g}"
-        for name, value in plan.optimizer_params.items()
-        if value
+        f"{name.replace('_', ' ')} {value:g}" for name, value in plan.optimizer_params.items() if value
     )
     momentum_rule = f", momentum rule {MXNET}" * (plan.momentum_rule == MXNET)
     for name, text in (
         ("devices", process_text + describe(plan.ctxs) + threads),
         ("network", f"{plan.model}, {parameter_count:,} parameters"),
-        (
-            "data",
-            f"{dataset.name}: {len(dataset.train):,} training, {len(dataset.test):,} test images, "
-            f"{storage}",
-        ),
+        ("data", f"{dataset.name}: {len(dataset.train):,} training, {len(dataset.test):,} test images, {storage}"),
         *strategy.lines(),
         *plan.resolved.in_words(),
         (
@@ -297,10 +278,7 @@ def warnings_after_training(result: Result) -> Iterator[str]:
         if isinstance(train, GluonSplit):
             advice = "transform them once, by transform(function, lazy=False), if none is random"
         elif result.plan.random_resized_crop:
-            advice = (
-                "decode them with more --decoders, or once and for all with "
-                "--no-random-resized-crop"
-            )
+            advice = "decode them with more --decoders, or once and for all with --no-random-resized-crop"
         else:
             advice = (
                 "decode them once (python -m gluonlab.data pack), with more --decoders, "
@@ -320,18 +298,13 @@ def _warn_of_failed_training(result: Result) -> Iterator[str]:
         return
     guessing_loss, advice = math.log(classes), "a smaller --lr; --find-lr 100 finds one"
     if plan.user_components.loss is None and epoch.loss > MAX_LOSS_FACTOR * guessing_loss:
-        yield (
-            f"loss {epoch.loss:.4g} is far above that of guessing, {guessing_loss:.2f}: "
-            f"try {advice}"
-        )
+        yield (f"loss {epoch.loss:.4g} is far above that of guessing, {guessing_loss:.2f}: try {advice}")
         return
     counts = _class_counts(plan.dataset.test, classes)
     if counts is None or not counts.sum() or np.count_nonzero(counts) == 1:
         return
     majority_share, images = counts.max() / counts.sum(), counts.sum()
-    chance_accuracy = majority_share + CHANCE_DEVIATIONS * math.sqrt(
-        majority_share * (1 - majority_share) / images
-    )
+    chance_accuracy = majority_share + CHANCE_DEVIATIONS * math.sqrt(majority_share * (1 - majority_share) / images)
     if epoch.accuracy <= chance_accuracy:
         yield (
             f"test accuracy {epoch.accuracy:.4f} on {images:,} images may still be chance (always "

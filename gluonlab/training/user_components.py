@@ -15,12 +15,7 @@ from gluonlab.config import TrainConfig
 from gluonlab.config.option_hints import aliases_of_setting, check_argument_names
 from gluonlab.data.sets.dataset import Dataset
 from gluonlab.data.sets.dataset_registry import find_dataset_kind
-from gluonlab.engine.nd_and_np_arrays import (
-    convert_parameters,
-    set_block_semantics,
-    user_has_set_np,
-    user_semantics,
-)
+from gluonlab.engine.nd_and_np_arrays import convert_parameters, set_block_semantics, user_has_set_np, user_semantics
 from gluonlab.errors import ConfigError, DataError, ModelError, UsageError, error_text
 from gluonlab.models.infer_shapes import set_missing_shapes
 from gluonlab.models.symbol_graph import require_single_output
@@ -159,8 +154,7 @@ def check_user_components(own: UserComponents, requested: TrainConfig) -> None:
     """Raise ConfigError if a requested setting contradicts the user's components."""
     if own.net is not None and requested.model is not None:
         raise ConfigError(
-            f"--model {requested.model} and the network {own.net_name} contradict each other: "
-            "give one of them"
+            f"--model {requested.model} and the network {own.net_name} contradict each other: give one of them"
         )
     if own.loss is not None and requested.label_smoothing:
         raise ConfigError(
@@ -169,8 +163,7 @@ def check_user_components(own: UserComponents, requested: TrainConfig) -> None:
         )
     if requested.memory and (own.net is not None or own.loss is not None):
         raise ConfigError(
-            "--memory measures in another process, which has no network or loss of your own: "
-            "leave it out"
+            "--memory measures in another process, which has no network or loss of your own: leave it out"
         )
 
 
@@ -185,21 +178,13 @@ def check_same_user_components(
         recorded: The settings of the run.
         current: The settings of its continuation or evaluation.
     """
-    recorded_names, current_names = (
-        dict(settings.get("own") or {}) for settings in (recorded, current)
-    )
+    recorded_names, current_names = (dict(settings.get("own") or {}) for settings in (recorded, current))
     for part, name in COMPONENT_NAMES.items():
         if recorded_names.get(part) == current_names.get(part):
             continue
-        expected = (
-            f"had the {name} {recorded_names[part]}"
-            if part in recorded_names
-            else f"had no {name} of your own"
-        )
+        expected = f"had the {name} {recorded_names[part]}" if part in recorded_names else f"had no {name} of your own"
         actual = f"gets {current_names[part]}" if part in current_names else "gets none"
-        raise ConfigError(
-            f"{folder} {expected}, and now {actual}: give the same, in Python, {usage}"
-        )
+        raise ConfigError(f"{folder} {expected}, and now {actual}: give the same, in Python, {usage}")
 
 
 def check_loss(loss: gluon.HybridBlock, classes: int) -> None:
@@ -207,9 +192,7 @@ def check_loss(loss: gluon.HybridBlock, classes: int) -> None:
     _check_in_array_kind(loss, partial(_check_loss_outputs, loss, classes))
 
 
-def check_user_network(
-    net: gluon.HybridBlock, name: str, shape: Sequence[int], classes: int
-) -> None:
+def check_user_network(net: gluon.HybridBlock, name: str, shape: Sequence[int], classes: int) -> None:
     """Raise ModelError unless the user's network can be compiled, and returns scores."""
     _check_in_array_kind(net, partial(_check_network_outputs, net, name, shape, classes))
 
@@ -257,9 +240,7 @@ def _check_loss_outputs(loss: gluon.HybridBlock, classes: int) -> None:
                 "give a loss of classes, such as gluon.loss.SoftmaxCrossEntropyLoss(), or "
                 "write your own loop (docs/own-loop.md)"
             ) from None
-        cast_hint = (
-            "; F.cast(labels, 'float32') makes floats of them" if "got int32" in str(error) else ""
-        )
+        cast_hint = "; F.cast(labels, 'float32') makes floats of them" if "got int32" in str(error) else ""
         raise ConfigError(
             f"loss {name} cannot be compiled for scores (n, {classes}) and labels (n,) of whole "
             f"numbers: {error_text(error) or type(error).__name__}{cast_hint}"
@@ -283,21 +264,14 @@ def _check_loss_outputs(loss: gluon.HybridBlock, classes: int) -> None:
         )
 
 
-def _check_network_outputs(
-    net: gluon.HybridBlock, name: str, shape: Sequence[int], classes: int
-) -> None:
+def _check_network_outputs(net: gluon.HybridBlock, name: str, shape: Sequence[int], classes: int) -> None:
     """Raise ModelError unless the network has scores (n, classes) for n images."""
     images, outputs = 1, []
     try:
         _check_parameters(net, name)
         scores = require_single_output(net(mx.sym.var("data")), name)
-        trained = [
-            param.name for param in net.collect_params().values() if param.grad_req != "null"
-        ]
-        unused, headless = (
-            _unused_inputs(scores, ["data"]),
-            _find_headless_operator(scores, trained),
-        )
+        trained = [param.name for param in net.collect_params().values() if param.grad_req != "null"]
+        unused, headless = (_unused_inputs(scores, ["data"]), _find_headless_operator(scores, trained))
         # also for several images, because a graph may contain a fixed number of images
         for images in () if unused or headless else (1, 3):
             outputs = scores.infer_shape_partial(data=(images, *shape))[1]
@@ -330,9 +304,7 @@ def _check_network_outputs(
         )
     if types and types[0] not in (None, np.float32):
         dtype = np.dtype(types[0])
-        raise ModelError(
-            f"{name} returns scores of type {dtype}, but a loss needs float32: leave {dtype} out"
-        )
+        raise ModelError(f"{name} returns scores of type {dtype}, but a loss needs float32: leave {dtype} out")
 
 
 def _check_parameters(net: gluon.HybridBlock, name: str) -> None:
@@ -341,8 +313,7 @@ def _check_parameters(net: gluon.HybridBlock, name: str) -> None:
         params = list(net.collect_params().values())
     except AssertionError as error:  # two parameters have the same name
         raise ModelError(
-            f"{name}: {error_text(error)}: parameters are saved by name, so give each layer a "
-            "different prefix, or none"
+            f"{name}: {error_text(error)}: parameters are saved by name, so give each layer a different prefix, or none"
         ) from None
     for param in params:
         dtype = np.dtype(param.dtype or np.float32)
@@ -382,9 +353,7 @@ def check_distinct_names(loss: gluon.HybridBlock, net: gluon.HybridBlock) -> Non
 def check_trainable(net: gluon.HybridBlock, name: str) -> None:
     """Raise ModelError for parameters that cannot be trained: sparse, or of unknown shape."""
     params = net.collect_params()
-    sparse = [
-        param for param in params.values() if (param._stype, param._grad_stype) != DENSE_STORAGE
-    ]
+    sparse = [param for param in params.values() if (param._stype, param._grad_stype) != DENSE_STORAGE]
     if sparse:
         raise ModelError(
             f"{name}: {sparse[0].name} has sparse values or gradients, which train does not sum: "
@@ -401,9 +370,7 @@ def check_trainable(net: gluon.HybridBlock, name: str) -> None:
 def initialize_parameters(net: gluon.HybridBlock, ctxs: List[mx.Context]) -> None:
     """Initialize new parameters on these devices, and move existing ones there."""
     params = net.collect_params()
-    existing = [
-        param for param in params.values() if param._data is not None or param._deferred_init
-    ]
+    existing = [param for param in params.values() if param._data is not None or param._deferred_init]
     for param in existing:
         param.reset_ctx(ctxs)
     set_missing_shapes(existing)
@@ -458,6 +425,4 @@ def _takes_classes(make: Any) -> bool:
     except (TypeError, ValueError):
         return False
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return any(
-        parameter.kind in kinds and parameter.default is parameter.empty for parameter in parameters
-    )
+    return any(parameter.kind in kinds and parameter.default is parameter.empty for parameter in parameters)

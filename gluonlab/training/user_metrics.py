@@ -34,10 +34,7 @@ MetricValues = Dict[str, Optional[float]]
 SCORES, PROBABILITIES, VALUES = "scores", "probabilities", "values"
 # from the definitions in mx.metric; all other metrics of MXNet compare the order of scores
 METRIC_INPUTS = (
-    (
-        PROBABILITIES,
-        (mx.metric.Perplexity, mx.metric.CrossEntropy, mx.metric.NegativeLogLikelihood),
-    ),
+    (PROBABILITIES, (mx.metric.Perplexity, mx.metric.CrossEntropy, mx.metric.NegativeLogLikelihood)),
     (VALUES, (mx.metric.MAE, mx.metric.MSE, mx.metric.RMSE, mx.metric.PearsonCorrelation)),
 )
 
@@ -56,10 +53,7 @@ def metrics_by_name(given: Any) -> Dict[str, Metric]:
     if isinstance(given, Mapping):
         given_by_name = [(str(name), metric) for name, metric in given.items()]
     else:
-        given_by_name = [
-            ("", candidate)
-            for candidate in (given if isinstance(given, (list, tuple)) else [given])
-        ]
+        given_by_name = [("", candidate) for candidate in (given if isinstance(given, (list, tuple)) else [given])]
     pairs = []
     for name, candidate in given_by_name:
         components = list(_split_composite(_make_metric(candidate)))
@@ -98,8 +92,7 @@ def check_metrics(metrics: Mapping[str, Metric], test: Split, classes: int) -> N
             compute_metrics(metrics, scores, np.asarray(labels))
     except CallbackError as error:
         raise ConfigError(
-            f"{error}; tried on random scores {shape} before training: correct it, choose another, "
-            "or leave it out"
+            f"{error}; tried on random scores {shape} before training: correct it, choose another, or leave it out"
         ) from error.__cause__
 
 
@@ -131,9 +124,7 @@ def _split_composite(metric: Any) -> Iterator[Any]:
 
 
 def _metric_name(metric: Any) -> str:
-    metric_name = getattr(metric, "name", None) or getattr(
-        metric, "__name__", type(metric).__name__
-    )
+    metric_name = getattr(metric, "name", None) or getattr(metric, "__name__", type(metric).__name__)
     return str(metric_name)
 
 
@@ -146,10 +137,7 @@ def _metric_input(name: str, metric: Any) -> str:
     if attribute is not None:
         if attribute in (SCORES, PROBABILITIES):
             return str(attribute)
-        raise ConfigError(
-            f"metric {name}: its attribute takes is {attribute!r}: "
-            f"give {SCORES!r} or {PROBABILITIES!r}"
-        )
+        raise ConfigError(f"metric {name}: its attribute takes is {attribute!r}: give {SCORES!r} or {PROBABILITIES!r}")
     if isinstance(metric, mx.metric.Loss) and type(metric).update is mx.metric.Loss.update:
         raise ConfigError(
             f"metric {name} averages losses, but metrics get scores and labels: leave it out, and "
@@ -169,9 +157,7 @@ def _as_function(name: str, metric: Any) -> Metric:
         if input_kind == VALUES:
             if scores.size != labels.size:
                 score_count = scores.shape[1]
-                raise ValueError(
-                    f"it compares one number with each label, not {score_count} scores"
-                )
+                raise ValueError(f"it compares one number with each label, not {score_count} scores")
             return scores.reshape(labels.shape)
         return scores
 
@@ -197,12 +183,7 @@ class GatheredScores:
     def add(self, parts: List[DeviceScores]) -> None:
         """Add the shards of this process's next batch."""
         ordered = sorted(parts, key=lambda part: part[0])  # the parts of one device are in order
-        self._batches.append(
-            [
-                (scores.asnumpy().astype("float32"), labels.asnumpy())
-                for _, scores, labels in ordered
-            ]
-        )
+        self._batches.append([(scores.asnumpy().astype("float32"), labels.asnumpy()) for _, scores, labels in ordered])
 
     def gather(self, group: ProcessGroup) -> "Tuple[Array, Array]":
         """Return the scores (n, classes) and labels (n,) of all processes, in image order."""
@@ -215,10 +196,7 @@ class GatheredScores:
         flat = np.concatenate([array.ravel() for array in scores] or [np.zeros(0, "float32")])
         all_labels = np.concatenate([*labels, np.zeros(0)]).astype("<i4")
         gathered = [
-            [
-                np.frombuffer(array, dtype)
-                for array in group.all_gather_bytes(array_values.tobytes())
-            ]
+            [np.frombuffer(array, dtype) for array in group.all_gather_bytes(array_values.tobytes())]
             for array_values, dtype in (
                 (np.array(counts, "<i8"), "<i8"),
                 (flat.astype("<f4"), "<f4"),
@@ -227,9 +205,7 @@ class GatheredScores:
         ]
         order = _image_order(np.array(gathered[0]))
         gathered_labels = np.concatenate(gathered[2])
-        return np.concatenate(gathered[1]).reshape(len(gathered_labels), -1)[
-            order
-        ], gathered_labels[order]
+        return np.concatenate(gathered[1]).reshape(len(gathered_labels), -1)[order], gathered_labels[order]
 
 
 def _image_order(counts: "Array") -> "Array":
@@ -276,14 +252,10 @@ def _as_number(name: str, value: Any) -> float:
             return float(value.item() if shape else value)
         except (TypeError, ValueError, OverflowError):
             pass
-    description = (
-        f"an array of shape {shape}" if shape else value if value is None else repr(value)[:80]
-    )
+    description = f"an array of shape {shape}" if shape else value if value is None else repr(value)[:80]
     raise CallbackError(f"metric {name} gave {description}: let it give one number")
 
 
 def format_metrics(values: MetricValues) -> str:
     """Return ``f1 0.9312, kappa 0.8000``, with a dash for None."""
-    return ", ".join(
-        f"{name} {'-' if value is None else f'{value:.4f}'}" for name, value in values.items()
-    )
+    return ", ".join(f"{name} {'-' if value is None else f'{value:.4f}'}" for name, value in values.items())

@@ -43,9 +43,7 @@ class LabFolders(NamedTuple):
 
 
 def read_labs(
-    folders: LabFolders,
-    checkers: Optional[Collection[str]] = None,
-    questions: Optional[Collection[str]] = None,
+    folders: LabFolders, checkers: Optional[Collection[str]] = None, questions: Optional[Collection[str]] = None
 ) -> Series:
     """Read the labs of a folder. Raises SourceError with all faults.
 
@@ -58,26 +56,19 @@ def read_labs(
     series = Series(labs)
     for lab in labs:
         lab_faults = faults[lab.path]
-        others = sorted(
-            other.path.name for other in labs if other.number == lab.number and other is not lab
-        )
+        others = sorted(other.path.name for other in labs if other.number == lab.number and other is not lab)
         if others:
             lab_faults.add(1, f"{others[0]} has the number {lab.number}, too: choose another")
         for number in lab.needs:
             if number not in series.by_number:
-                lab_faults.add(
-                    1, f"needs {number}: there is no such lab; choose {', '.join(series.by_number)}"
-                )
+                lab_faults.add(1, f"needs {number}: there is no such lab; choose {', '.join(series.by_number)}")
         for text in lab.text_pairs():
             check_parity(text, lab_faults)
         check_exercises(lab, series, folders.solutions, checkers, lab_faults)
         check_guesses(lab, questions, lab_faults)
         for name in series.outlines[lab.number].figures:
             if not (folders.figures / f"{name}.svg").is_file():
-                lab_faults.add(
-                    _figure_line(lab, name),
-                    f"figures/{name}.svg is missing: draw it in {folders.figures}",
-                )
+                lab_faults.add(_figure_line(lab, name), f"figures/{name}.svg is missing: draw it in {folders.figures}")
         for language in LANGUAGES:
             make_notebook(lab, language, series, lab_faults)
         lines += sorted(set(lab_faults.lines), key=_line_sort_key)
@@ -104,9 +95,7 @@ def make_files(series: Series, folders: LabFolders, solutions: bool = False) -> 
     files: Dict[Path, str] = {}
     for lab in series.labs:
         for language in LANGUAGES:
-            notebook = make_notebook(
-                lab, language, series, Faults(lab.path), folders.solutions if solutions else None
-            )
+            notebook = make_notebook(lab, language, series, Faults(lab.path), folders.solutions if solutions else None)
             files[Path(language) / f"{lab.name}.ipynb"] = notebook_json(notebook)
             for name in series.outlines[lab.number].figures:
                 files[Path(language) / "figures" / f"{name}.svg"] = svg_in_language(
@@ -123,11 +112,7 @@ def find_differences(files: Dict[Path, str], root: Path) -> List[Path]:
 
 def find_stale_files(files: Dict[Path, str], root: Path) -> List[Path]:
     """Return notebooks and pictures below ``root`` that no source makes."""
-    patterns = [
-        f"{language}/{pattern}"
-        for language in LANGUAGES
-        for pattern in ("*.ipynb", "figures/*.svg")
-    ]
+    patterns = [f"{language}/{pattern}" for language in LANGUAGES for pattern in ("*.ipynb", "figures/*.svg")]
     existing = [path.relative_to(root) for pattern in patterns for path in root.glob(pattern)]
     return sorted(path for path in existing if path not in files)
 

@@ -12,13 +12,7 @@ from gluonlab.errors import ConfigError, OutputError, RunError
 from gluonlab.exercises.exercise_registry import all_exercises
 from gluonlab.exercises.guesses import all_guesses
 from gluonlab.files.atomic_files import create_writable_folder, write_text
-from gluonlab_labs.build import (
-    LabFolders,
-    find_differences,
-    find_stale_files,
-    make_files,
-    read_labs,
-)
+from gluonlab_labs.build import LabFolders, find_differences, find_stale_files, make_files, read_labs
 from gluonlab_labs.faults import SourceError
 from gluonlab_labs.outline import Series
 
@@ -27,36 +21,18 @@ LABS = Path(__file__).resolve().parent.parent
 
 @command("python labs/build.py", interrupted="every file that is there is whole")
 @click.argument("what", required=False, metavar="[handouts|slides]")
+@click.option("--check", is_flag=True, help="write nothing; exit status 1 if a notebook is not what its source makes")
 @click.option(
-    "--check",
-    is_flag=True,
-    help="write nothing; exit status 1 if a notebook is not what its source makes",
+    "--with-solutions", is_flag=True, help="with the reference solutions in place of the stubs: for instructors"
 )
 @click.option(
-    "--with-solutions",
-    is_flag=True,
-    help="with the reference solutions in place of the stubs: for instructors",
+    "--out", metavar="DIR", help="the folder of the results  [default: labs/, labs/handouts/, or labs/slides/]"
 )
 @click.option(
-    "--out",
-    metavar="DIR",
-    help="the folder of the results  [default: labs/, labs/handouts/, or labs/slides/]",
-)
-@click.option(
-    "--source",
-    metavar="DIR",
-    default=str(LABS),
-    help="the folder that holds source/ and solutions/  [default: labs/]",
+    "--source", metavar="DIR", default=str(LABS), help="the folder that holds source/ and solutions/  [default: labs/]"
 )
 @click.option("--force", is_flag=True, help="also overwrite notebooks that somebody has worked in")
-def main(
-    what: Optional[str],
-    check: bool,
-    with_solutions: bool,
-    out: Optional[str],
-    source: str,
-    force: bool,
-) -> None:
+def main(what: Optional[str], check: bool, with_solutions: bool, out: Optional[str], source: str, force: bool) -> None:
     """Make notebooks in English and in Japanese of the labs' sources, or handouts: executed, as
     HTML pages, or slides to lecture with.
 
@@ -64,15 +40,13 @@ def main(
     """
     if what not in (None, "handouts", "slides"):
         raise ConfigError(
-            f"unknown {what!r}: write handouts for HTML pages, slides for lectures, "
-            "or nothing for notebooks"
+            f"unknown {what!r}: write handouts for HTML pages, slides for lectures, or nothing for notebooks"
         )
     if what == "slides" and with_solutions:
         raise ConfigError("--with-solutions: slides have none; leave it out, or make handouts")
     if with_solutions and out is None:
         raise ConfigError(
-            "--with-solutions needs --out DIR: "
-            "solutions do not belong in the folder of the students' notebooks"
+            "--with-solutions needs --out DIR: solutions do not belong in the folder of the students' notebooks"
         )
     folders = LabFolders(Path(source))
     series = _read_series(folders)
@@ -80,9 +54,7 @@ def main(
         # MXNet's kernel, templates: not needed for notebooks
         from gluonlab_labs.handouts import write_handouts
 
-        write_handouts(
-            series, folders, Path(out) if out else folders.root / "handouts", with_solutions
-        )
+        write_handouts(series, folders, Path(out) if out else folders.root / "handouts", with_solutions)
     elif what == "slides":
         from gluonlab_labs.slides import write_slides
 
@@ -97,35 +69,22 @@ def _read_series(folders: LabFolders) -> Series:
     if not folders.sources.is_dir():
         raise ConfigError(f"--source {folders.root}: there is no folder {folders.sources}")
     try:
-        return read_labs(
-            folders,
-            {exercise.id for exercise in all_exercises()},
-            {one.id for one in all_guesses()},
-        )
+        return read_labs(folders, {exercise.id for exercise in all_exercises()}, {one.id for one in all_guesses()})
     except SourceError as error:
         lines = str(error).splitlines()
         if len(lines) > 1:
             click.echo("\n".join(lines), err=True)
-            raise SourceError(
-                f"{len(lines)} faults in the sources, see above: nothing was written"
-            ) from None
+            raise SourceError(f"{len(lines)} faults in the sources, see above: nothing was written") from None
         raise
 
 
-def _write_files(
-    series: Series, folders: LabFolders, root: Path, with_solutions: bool, force: bool
-) -> None:
+def _write_files(series: Series, folders: LabFolders, root: Path, with_solutions: bool, force: bool) -> None:
     files = make_files(series, folders, with_solutions)
     worked_in = [
-        str(root / path)
-        for path in find_differences(files, root)
-        if path in files and _has_outputs(root / path)
+        str(root / path) for path in find_differences(files, root) if path in files and _has_outputs(root / path)
     ]
     if worked_in and not force:
-        raise OutputError(
-            f"somebody has worked in {', '.join(worked_in)}: "
-            "move it away, or overwrite it with --force"
-        )
+        raise OutputError(f"somebody has worked in {', '.join(worked_in)}: move it away, or overwrite it with --force")
     for path, content in files.items():
         with create_writable_folder((root / path).parent):
             write_text(root / path, content)

@@ -61,13 +61,10 @@ def check_deck(slides: List[Slide], lab: Lab, series: Series, faults: Faults) ->
         if len(set(counts.values())) > 1:
             faults.add(
                 slide.line,
-                f"{counts['en']} lines in English, {counts['ja']} in Japanese: "
-                "write the same in both languages",
+                f"{counts['en']} lines in English, {counts['ja']} in Japanese: write the same in both languages",
             )
         if max(counts.values()) > MAX_POINTS:
-            faults.add(
-                slide.line, f"has {max(counts.values())} lines: {MAX_POINTS} is what people read"
-            )
+            faults.add(slide.line, f"has {max(counts.values())} lines: {MAX_POINTS} is what people read")
         for language in LANGUAGES:
             writer = MarkdownWriter(lab, language, series, faults)
             for block in (slide.points[language], slide.cues[language]):
@@ -114,9 +111,7 @@ def find_pointed_cell(lab: Lab, reference: Any) -> Code:
         return find_cell(lab, str(reference))
     known_keys = {"cell", "from", "to", "only"}
     if not {"cell", "from"} & set(reference) or set(reference) - known_keys:
-        raise LookupError(
-            f"{reference} is no part of a cell: write {{cell: text, from: text, to: text}}"
-        )
+        raise LookupError(f"{reference} is no part of a cell: write {{cell: text, from: text, to: text}}")
     if reference.get("only", "drawn") not in ("drawn", "printed"):
         raise LookupError(f"only: {reference['only']}: write printed or drawn")
     return find_cell(lab, str(reference.get("cell", reference.get("from"))))
@@ -168,9 +163,7 @@ def _read_options(line: str, number: int, faults: Faults) -> Dict[str, Any]:
     return {str(name): value for name, value in options.items()}
 
 
-def _make_slide(
-    line: int, options: Dict[str, Any], text: Text, lab: Lab, faults: Faults
-) -> Optional[Slide]:
+def _make_slide(line: int, options: Dict[str, Any], text: Text, lab: Lab, faults: Faults) -> Optional[Slide]:
     titles: Dict[str, str] = {}
     points: Dict[str, Block] = {}
     cues: Dict[str, Block] = {}

@@ -17,10 +17,7 @@ from gluonlab_labs.source import LANGUAGES
 LAB_SECONDS = 600.0  # for one lab; they take less than 120 on two cores
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
 _LANGUAGE_FUNCTIONS = {"because", "check", "predict", "setup", "surprises"}
-_LANGUAGE_ATTRIBUTES = {
-    "language",
-    "play",
-}  # attributes: here.language, PUZZLES["10-1"].play(function)
+_LANGUAGE_ATTRIBUTES = {"language", "play"}  # attributes: here.language, PUZZLES["10-1"].play(function)
 # an expression, which defines no name in the notebook
 _SET_LANGUAGE = '__import__("gluonlab.exercises", fromlist=["language"]).language("{}")'
 
@@ -43,9 +40,7 @@ def execute_lab(
         notebook_folder.mkdir()
         path = os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")]))
         try:
-            with start_kernel(
-                notebook, notebook_folder, seconds, PYTHONPATH=path, **{HANDOUT_VARIABLE: "1"}
-            ) as kernel:
+            with start_kernel(notebook, notebook_folder, seconds, PYTHONPATH=path, **{HANDOUT_VARIABLE: "1"}) as kernel:
                 for index in range(len(notebook.cells)):
                     kernel.run(index)
                     for language in others:
@@ -82,6 +77,5 @@ def depends_on_language(source: str) -> bool:
     called_functions = (node.func for node in ast.walk(tree) if isinstance(node, ast.Call))
     attributes = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
     return bool(_LANGUAGE_ATTRIBUTES & attributes) or any(
-        isinstance(function, ast.Name) and function.id in _LANGUAGE_FUNCTIONS
-        for function in called_functions
+        isinstance(function, ast.Name) and function.id in _LANGUAGE_FUNCTIONS for function in called_functions
     )

@@ -33,17 +33,12 @@ def check_figure(path: Path, faults: Faults) -> None:
     try:
         root = ElementTree.fromstring(path.read_text(encoding="utf-8"))
     except ElementTree.ParseError as error:
-        faults.add(
-            error.position[0],
-            f"is not valid XML ({error.msg if hasattr(error, 'msg') else error}): correct it",
-        )
+        faults.add(error.position[0], f"is not valid XML ({error.msg if hasattr(error, 'msg') else error}): correct it")
         return
     box = root.get("viewBox", "").split()
     if root.tag != f"{{{SVG}}}svg" or len(box) != 4 or box[2] != str(WIDTH):
         faults.add(
-            1,
-            f'is not a picture of width {WIDTH}: write <svg xmlns="{SVG}" viewBox="0 0 {WIDTH} '
-            'HEIGHT" role="img">',
+            1, f'is not a picture of width {WIDTH}: write <svg xmlns="{SVG}" viewBox="0 0 {WIDTH} HEIGHT" role="img">'
         )
     if root.get("role") != "img":
         faults.add(1, 'lacks role="img", which tells screen readers that it is one picture')
@@ -69,9 +64,7 @@ def _find_forbidden_content(root: ElementTree.Element) -> Iterator[str]:
                 "draw with shapes, texts and their attributes"
             )
         for attribute, value in element.attrib.items():
-            if attribute.startswith("on") or (
-                attribute.endswith("href") and not value.startswith("#")
-            ):
+            if attribute.startswith("on") or (attribute.endswith("href") and not value.startswith("#")):
                 reference = f'{attribute.split("}")[-1]}="{value[:30]}"'
                 yield f"has {reference} in <{name}>: a picture may only refer to itself"
 
@@ -81,17 +74,11 @@ def _find_untranslated(root: ElementTree.Element) -> Iterator[str]:
     for language in set(counts) - {"", *LANGUAGES}:
         yield f"has a text in the language {language!r}: en and ja are those of the labs"
     if counts["en"] != counts["ja"]:
-        yield (
-            f'has {counts["en"]} texts with lang="en" and {counts["ja"]} with lang="ja": '
-            "each needs the other"
-        )
+        yield (f'has {counts["en"]} texts with lang="en" and {counts["ja"]} with lang="ja": each needs the other')
     for element in root.iter(f"{{{SVG}}}text"):
         words = "".join(element.itertext())
         if re.search(r"[\u3040-\u30ff\u4e00-\u9fff]", words) and not _has_language(root, element):
-            yield (
-                f'shows {words!r} in both languages: give it lang="ja", '
-                'and an English one lang="en"'
-            )
+            yield (f'shows {words!r} in both languages: give it lang="ja", and an English one lang="en"')
 
 
 def _has_language(root: ElementTree.Element, wanted: ElementTree.Element) -> bool:

@@ -29,9 +29,7 @@ def check_guesses(lab: Lab, registered: Optional[Collection[str]], faults: Fault
         return
     for place, id in enumerate(sorted(ids)):
         expected = f"{lab.number}-{chr(ord('a') + place)}"
-        first_cell = min(
-            guess_cells[id][0] for guess_cells in cells_by_call.values() if id in guess_cells
-        )
+        first_cell = min(guess_cells[id][0] for guess_cells in cells_by_call.values() if id in guess_cells)
         line = cells[first_cell].line
         if id != expected:
             faults.add(line, f"guess {id}: the next one of lab {lab.number} is {expected}")
@@ -42,10 +40,7 @@ def check_guesses(lab: Lab, registered: Optional[Collection[str]], faults: Fault
                 faults.add(line, f"guess {id}: {count} cells with {call}: write one")
         order = [cells_by_call[name][id][0] for name in CALLS if id in cells_by_call[name]]
         if sorted(set(order)) != order:
-            faults.add(
-                line,
-                f"guess {id}: predict, observe and because stand in three cells, in this order",
-            )
+            faults.add(line, f"guess {id}: predict, observe and because stand in three cells, in this order")
         if registered is not None and id not in registered:
             module = f"gluonlab/exercises/lab{lab.number}_TOPIC.py"
             call = f'register_guess("{id}", ...)'

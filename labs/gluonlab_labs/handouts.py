@@ -36,9 +36,7 @@ def write_handouts(series: Series, place: LabFolders, root: Path, solutions: boo
     """
     notebooks = {
         lab.number: {
-            language: make_notebook(
-                lab, language, series, Faults(lab.path), place.solutions if solutions else None
-            )
+            language: make_notebook(lab, language, series, Faults(lab.path), place.solutions if solutions else None)
             for language in LANGUAGES
         }
         for lab in series.labs
@@ -54,16 +52,11 @@ def write_handouts(series: Series, place: LabFolders, root: Path, solutions: boo
     print(f"{len(series.labs)} labs in {len(LANGUAGES)} languages: open {root / 'index.html'}")
 
 
-def write_pages(
-    series: Series, lab: Lab, executed: Dict[str, Any], place: LabFolders, root: Path
-) -> None:
+def write_pages(series: Series, lab: Lab, executed: Dict[str, Any], place: LabFolders, root: Path) -> None:
     """Write the pages of one lab; ``executed``: {language: notebook with outputs}."""
     for language in LANGUAGES:
         with create_writable_folder(root / language):
-            write_text(
-                root / language / f"{lab.name}.html",
-                render_page(series, lab, executed[language], place),
-            )
+            write_text(root / language / f"{lab.name}.html", render_page(series, lab, executed[language], place))
 
 
 def write_index(series: Series, root: Path) -> None:
@@ -71,9 +64,7 @@ def write_index(series: Series, root: Path) -> None:
     template = template_environment().get_template("index.html")
     write_text(
         root / "index.html",
-        template.render(
-            labs=series.labs, languages=LANGUAGES, language=LANGUAGES[0], **template_values()
-        ),
+        template.render(labs=series.labs, languages=LANGUAGES, language=LANGUAGES[0], **template_values()),
     )
 
 
@@ -86,10 +77,7 @@ def render_page(series: Series, lab: Lab, executed: Any, place: LabFolders) -> s
         return svg_in_language(place.figures / f"{name}.svg", language)
 
     renderer = Renderer(picture)
-    cells = [
-        _render_cell(cell, renderer, language, f"cell-{number}")
-        for number, cell in enumerate(executed.cells)
-    ]
+    cells = [_render_cell(cell, renderer, language, f"cell-{number}") for number, cell in enumerate(executed.cells)]
     index = list(series.labs).index(lab)
     return (
         template_environment()
@@ -119,9 +107,7 @@ def _render_cell(cell: Any, renderer: Renderer, language: str, id: str) -> Dict[
         "html": Markup(highlight_code(cell.source)),
         "outputs": shown,
         "exercise": exercise,
-        "question": " ".join(
-            find_guess(guess).question[language] for guess in guess_ids(cell.source, "observe")
-        ),
+        "question": " ".join(find_guess(guess).question[language] for guess in guess_ids(cell.source, "observe")),
     }
 
 
@@ -139,6 +125,4 @@ def template_values() -> Dict[str, Any]:
 
 def template_environment() -> Environment:
     """Return the Jinja environment of the templates."""
-    return Environment(
-        loader=FileSystemLoader(TEMPLATE), autoescape=True, trim_blocks=True, lstrip_blocks=True
-    )
+    return Environment(loader=FileSystemLoader(TEMPLATE), autoescape=True, trim_blocks=True, lstrip_blocks=True)

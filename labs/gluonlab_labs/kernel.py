@@ -50,9 +50,7 @@ class Kernel:
             outputs = self._run(cells[-1], len(cells) - 1).outputs
         finally:
             cells.pop()
-        texts = (
-            output.get("text") or output.get("data", {}).get("text/plain", "") for output in outputs
-        )
+        texts = (output.get("text") or output.get("data", {}).get("text/plain", "") for output in outputs)
         return "".join(texts)
 
     def _run(self, cell: Any, index: int) -> Any:
@@ -62,9 +60,7 @@ class Kernel:
         try:
             return self._client.execute_cell(cell, index)
         except CellExecutionError as error:
-            raise NotebookError(
-                f"{cell_text}: {error.ename}: {' '.join(str(error.evalue).split())[:400]}"
-            ) from None
+            raise NotebookError(f"{cell_text}: {error.ename}: {' '.join(str(error.evalue).split())[:400]}") from None
         except CellTimeoutError:
             raise NotebookError(f"{cell_text}: not finished in time") from None
         except DeadKernelError:
@@ -72,9 +68,7 @@ class Kernel:
 
 
 @contextmanager
-def start_kernel(
-    notebook: Any, folder: Path, seconds: float, **environment: str
-) -> Iterator[Kernel]:
+def start_kernel(notebook: Any, folder: Path, seconds: float, **environment: str) -> Iterator[Kernel]:
     """Start a process of this Python for ``notebook`` (of `nbformat`) in ``folder``.
 
     ``seconds``: for all cells together. ``environment``: changes to this process's environment.
@@ -86,8 +80,7 @@ def start_kernel(
         from nbclient import NotebookClient
     except ImportError as error:
         raise NotebookError(
-            f"notebooks cannot be run here, {error.name} is missing: "
-            "pip install 'gluonlab[labs-build]'"
+            f"notebooks cannot be run here, {error.name} is missing: pip install 'gluonlab[labs-build]'"
         ) from None
     end = time.monotonic() + seconds
     with temporary_folder("kernel") as own:
@@ -106,11 +99,7 @@ def start_kernel(
 
 
 def execute_notebook(
-    notebook: Any,
-    folder: Path,
-    seconds: float,
-    on_cell: Optional[Callable[[], None]] = None,
-    **environment: str,
+    notebook: Any, folder: Path, seconds: float, on_cell: Optional[Callable[[], None]] = None, **environment: str
 ) -> None:
     """Execute all cells of ``notebook``, in place. Raises NotebookError."""
     with start_kernel(notebook, folder, seconds, **environment) as kernel:

@@ -34,9 +34,9 @@ class Renderer:
     def __init__(self, picture: Callable[[str], str]) -> None:
         self.headings: List[Heading] = []
         self._picture = picture
-        self._markdown = MarkdownIt(
-            "commonmark", {"html": True, "highlight": _render_fence}
-        ).enable(["table", "strikethrough"])
+        self._markdown = MarkdownIt("commonmark", {"html": True, "highlight": _render_fence}).enable(
+            ["table", "strikethrough"]
+        )
         no = dict.fromkeys(("allow_labels", "allow_space", "allow_digits"), False)
         dollarmath_plugin(self._markdown, **no, double_inline=True, renderer=_render_math)
         self._markdown.add_render_rule("table_open", lambda *_: '<div class="wide"><table>\n')
@@ -57,9 +57,7 @@ class Renderer:
             if token.type == "heading_open" and token.tag == "h2":
                 id = f"section-{len(self.headings) + 1}"
                 token.attrSet("id", id)
-                title = self._markdown.renderer.render(
-                    [inline], self._markdown.options, environment
-                )
+                title = self._markdown.renderer.render([inline], self._markdown.options, environment)
                 self.headings.append(Heading(id, re.sub(r"<[^>]+>", "", title)))
         for token in tokens:
             for child in token.children or []:
@@ -70,9 +68,7 @@ class Renderer:
     def _render_figure(self, figure: "re.Match[str]") -> str:
         name = figure["name"]
         svg = prefix_svg_ids(self._picture(name), f"in-{name}-")
-        svg = svg.replace(
-            "<svg ", f'<svg aria-label="{html.escape(figure["alt"], quote=True)}" ', 1
-        )
+        svg = svg.replace("<svg ", f'<svg aria-label="{html.escape(figure["alt"], quote=True)}" ', 1)
         caption = self._render_inline(figure["caption"])
         return (
             f'<figure id="fig-{name}"><div class="picture" tabindex="0">{svg}</div>'
@@ -85,11 +81,7 @@ class Renderer:
 
 def page_link(target: str) -> str:
     """Turn a link to a notebook into a link to its page."""
-    return re.sub(
-        r"^((?:\.\./)?[\w./-]*)\.ipynb(#.*)?$",
-        lambda match: f"{match[1]}.html{match[2] or ''}",
-        target,
-    )
+    return re.sub(r"^((?:\.\./)?[\w./-]*)\.ipynb(#.*)?$", lambda match: f"{match[1]}.html{match[2] or ''}", target)
 
 
 def highlight_code(source: str, language: str = "python") -> str:
@@ -106,9 +98,7 @@ def code_style() -> str:
     light = HtmlFormatter(style="default").get_style_defs(".code")
     dark = HtmlFormatter(style="github-dark").get_style_defs("[data-theme=dark] .code")
     keep = re.compile(r"^(\[data-theme=dark\] )?\.code \.\w+ \{")
-    return "\n".join(
-        line for text in (light, dark) for line in text.splitlines() if keep.match(line)
-    )
+    return "\n".join(line for text in (light, dark) for line in text.splitlines() if keep.match(line))
 
 
 def _render_fence(source: str, language: str, attributes: str) -> str:

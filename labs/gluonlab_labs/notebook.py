@@ -17,9 +17,7 @@ from gluonlab_labs.text import MarkdownWriter
 KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
 
 
-def make_notebook(
-    lab: Lab, language: str, series: Series, faults: Faults, solutions: Optional[Path] = None
-) -> Any:
+def make_notebook(lab: Lab, language: str, series: Series, faults: Faults, solutions: Optional[Path] = None) -> Any:
     """Return a `nbformat` notebook without outputs; ``solutions``: their folder, to use them."""
     writer = MarkdownWriter(lab, language, series, faults)
     cells: List[Any] = []
@@ -29,11 +27,7 @@ def make_notebook(
     def flush() -> None:
         if pending_text:
             key = f"{lab.name} {len(cells)}"
-            cells.append(
-                nbformat.v4.new_markdown_cell(
-                    "\n\n".join(pending_text), id=cell_ids.make_id("text", key)
-                )
-            )
+            cells.append(nbformat.v4.new_markdown_cell("\n\n".join(pending_text), id=cell_ids.make_id("text", key)))
             pending_text.clear()
 
     for part in lab.parts:
@@ -44,9 +38,7 @@ def make_notebook(
         if isinstance(part, Code):
             source = _source_with_solution(part, solutions) if solutions else part.source
             cells.append(
-                nbformat.v4.new_code_cell(
-                    source, id=cell_ids.make_id("code", part.source), metadata=part.metadata
-                )
+                nbformat.v4.new_code_cell(source, id=cell_ids.make_id("code", part.source), metadata=part.metadata)
             )
     flush()
     lab_metadata = {"language": language, "lab": lab.number}
@@ -67,9 +59,7 @@ def notebook_json(notebook: Any) -> str:
 
 def _source_with_solution(cell: Code, solutions: Path) -> str:
     ids = [match["id"] for match in map(TAG.fullmatch, cell.tags) if match]
-    return (
-        solution_path(solutions, ids[0]).read_text(encoding="utf-8").strip() if ids else cell.source
-    )
+    return solution_path(solutions, ids[0]).read_text(encoding="utf-8").strip() if ids else cell.source
 
 
 class _CellIds:

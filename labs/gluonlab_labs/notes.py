@@ -52,21 +52,13 @@ def _find_section(slide: Slide, after: Optional[Slide], lab: Lab) -> Optional[La
         last = max((piece.headings for piece in sections), default=0)
         section_number = {"goals": 1, "summary": last - 1}.get(options["notes"])
         return first_section(
-            lambda piece: (
-                piece.headings == section_number
-                if section_number
-                else piece.label == options["notes"]
-            )
+            lambda piece: piece.headings == section_number if section_number else piece.label == options["notes"]
         )
     if "figure" in options:
         return first_section(lambda piece: f"figures/{options['figure']}.svg" in piece.figures)
     if "exercise" in options:
-        index = next(
-            (i for i, piece in enumerate(sections) if piece.exercise == options["exercise"]), -1
-        )
-        while index > 0 and not any(
-            line for _, line in _prose_lines(sections[index], LANGUAGES[0])
-        ):
+        index = next((i for i, piece in enumerate(sections) if piece.exercise == options["exercise"]), -1)
+        while index > 0 and not any(line for _, line in _prose_lines(sections[index], LANGUAGES[0])):
             index -= 1  # the text above the heading describes the exercise
         return sections[index] if index >= 0 else None
     if "output" in options:  # the text after the cell describes its result
@@ -88,19 +80,13 @@ def _lab_sections(lab: Lab) -> Iterator[LabSection]:
     for index, part in enumerate(lab.parts):
         if not isinstance(part, Text):
             continue
-        pieces_by_language = [
-            list(_split_at_headings(part.blocks[language])) for language in LANGUAGES
-        ]
+        pieces_by_language = [list(_split_at_headings(part.blocks[language])) for language in LANGUAGES]
         for piece_pair in zip(*pieces_by_language):
             line = next((line for _, line in piece_pair[0] if line.strip()), "")
             heading = HEADING.fullmatch(line)
             exercise = EXERCISE.fullmatch(heading["title"]) if heading else None
             headings += bool(heading and heading["marks"] == "##")
-            figures = [
-                match["path"]
-                for match in map(FIGURE.fullmatch, _block_lines(piece_pair[0]))
-                if match
-            ]
+            figures = [match["path"] for match in map(FIGURE.fullmatch, _block_lines(piece_pair[0])) if match]
             yield LabSection(
                 index,
                 headings,
@@ -127,8 +113,7 @@ def _prose_lines(piece: LabSection, language: str) -> Block:
     return [
         (number, line)
         for number, line, fence in lines_with_fences(piece.blocks[language])
-        if fence is None
-        and not (line.startswith("|") or HEADING.fullmatch(line) or FIGURE.fullmatch(line))
+        if fence is None and not (line.startswith("|") or HEADING.fullmatch(line) or FIGURE.fullmatch(line))
     ]
 
 

@@ -17,8 +17,7 @@ FRAME = {"en": "Shown by the code above", "ja": "上のコードが表示した�
 def render_outputs(cell: Any, language: str, prefix: str) -> List[str]:
     """Return the outputs of a code cell; ``prefix``: for ids of pictures, unique on the page."""
     rendered = (
-        _render_output(output, cell, language, f"{prefix}-{index}-")
-        for index, output in enumerate(cell.outputs)
+        _render_output(output, cell, language, f"{prefix}-{index}-") for index, output in enumerate(cell.outputs)
     )
     return list(filter(None, rendered))
 
@@ -37,10 +36,7 @@ def _render_output(output: Any, cell: Any, language: str, prefix: str) -> str:
         return f'<div class="drawn" role="img" aria-label="{alt}">{svg}</div>'
     for kind in ("image/png", "image/jpeg"):
         if kind in data:
-            return (
-                f'<div class="drawn"><img alt="{alt}" '
-                f'src="data:{kind};base64,{data[kind].strip()}"></div>'
-            )
+            return f'<div class="drawn"><img alt="{alt}" src="data:{kind};base64,{data[kind].strip()}"></div>'
     return _render_text(data.get("text/plain", ""), "result")
 
 
@@ -55,10 +51,7 @@ def _render_html(text: str, language: str) -> str:
         return f'<div class="frame">{_add_frame_title(text, language)}</div>'
     if _WHOLE_PAGE.search(text):
         source = html.escape(text, quote=True)
-        return (
-            f'<div class="frame"><iframe title="{FRAME[language]}" '
-            f'srcdoc="{source}"></iframe></div>'
-        )
+        return f'<div class="frame"><iframe title="{FRAME[language]}" srcdoc="{source}"></iframe></div>'
     return f'<div class="wide">{text}</div>'
 
 
@@ -72,6 +65,4 @@ def _add_frame_title(text: str, language: str) -> str:
 
 def _render_text(text: str, kind: str) -> str:
     text = _ANSI.sub("", text).strip("\n")
-    return (
-        f'<pre class="output {kind}" tabindex="0">{html.escape(text)}</pre>' if text.strip() else ""
-    )
+    return f'<pre class="output {kind}" tabindex="0">{html.escape(text)}</pre>' if text.strip() else ""

@@ -18,10 +18,7 @@ BlockElements = Dict[str, List[Tuple[int, str]]]  # kind -> (line, what), in the
 
 ORDERED_KINDS = ("headings", "figures", "fences")
 COUNTED_KINDS = ("references", "links")
-SET_KINDS = (
-    "code spans",
-    "formulas",
-)  # a language may repeat a name where the other uses a pronoun
+SET_KINDS = ("code spans", "formulas")  # a language may repeat a name where the other uses a pronoun
 
 
 def check_parity(text: Text, faults: Faults) -> None:
@@ -33,17 +30,13 @@ def check_parity(text: Text, faults: Faults) -> None:
         if [what for _, what in pairs[0]] != [what for _, what in pairs[1]]:
             difference = _first_difference(*pairs)
             faults.add(
-                _line_of(*pairs, otherwise=line),
-                f"{kind} differ: {difference}; write the same in both languages",
+                _line_of(*pairs, otherwise=line), f"{kind} differ: {difference}; write the same in both languages"
             )
     for kind in COUNTED_KINDS + SET_KINDS:
         counts = [Counter(what for _, what in found[kind]) for found in (english, japanese)]
         if kind in SET_KINDS:
             counts = [Counter(set(count)) for count in counts]
-        for what, other, lines in (
-            (counts[0] - counts[1], "ja", english),
-            (counts[1] - counts[0], "en", japanese),
-        ):
+        for what, other, lines in ((counts[0] - counts[1], "ja", english), (counts[1] - counts[0], "en", japanese)):
             for element in what:
                 line_number = next(number for number, found in lines[kind] if found == element)
                 faults.add(
@@ -82,32 +75,22 @@ def _collect_from_line(number: int, line: str, elements: BlockElements) -> None:
         elements["figures"].append((number, figure["path"]))
         line = figure["caption"] or ""
     spans = [match["code"] for match in CODE_SPAN.finditer(line)]
-    elements["code spans"] += [
-        (number, f"`{code}`") for code in spans if re.search(r"[A-Za-z_]", code)
-    ]
+    elements["code spans"] += [(number, f"`{code}`") for code in spans if re.search(r"[A-Za-z_]", code)]
     rest = CODE_SPAN.sub("", line)
     elements["references"] += [(number, match[0]) for match in REFERENCE.finditer(rest)]
-    elements["links"] += [
-        (number, match["target"]) for pattern in (LINK, ADDRESS) for match in pattern.finditer(rest)
-    ]
-    elements["formulas"] += [
-        (number, f"${' '.join(match['formula'].split())}$") for match in FORMULA.finditer(rest)
-    ]
+    elements["links"] += [(number, match["target"]) for pattern in (LINK, ADDRESS) for match in pattern.finditer(rest)]
+    elements["formulas"] += [(number, f"${' '.join(match['formula'].split())}$") for match in FORMULA.finditer(rest)]
 
 
 def _first_difference(english: List[Tuple[int, str]], japanese: List[Tuple[int, str]]) -> str:
     for (_, one), (_, other) in zip(english, japanese):
         if one != other:
             return f"{one!r} in English, {other!r} in Japanese"
-    longer, language = (
-        (english, "English") if len(english) > len(japanese) else (japanese, "Japanese")
-    )
+    longer, language = (english, "English") if len(english) > len(japanese) else (japanese, "Japanese")
     return f"{longer[min(len(english), len(japanese))][1]!r} only in {language}"
 
 
-def _line_of(
-    english: List[Tuple[int, str]], japanese: List[Tuple[int, str]], otherwise: int
-) -> int:
+def _line_of(english: List[Tuple[int, str]], japanese: List[Tuple[int, str]], otherwise: int) -> int:
     """Return the line of the first difference, in the language that has an element there."""
     for (_, one), (line, other) in zip(english, japanese):
         if one != other:

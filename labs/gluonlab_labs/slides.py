@@ -15,14 +15,7 @@ from tqdm import tqdm
 from gluonlab.errors import NotebookError
 from gluonlab.files.atomic_files import create_writable_folder, write_text
 from gluonlab_labs.build import LabFolders
-from gluonlab_labs.deck import (
-    Slide,
-    automatic_deck,
-    code_excerpt,
-    find_pointed_cell,
-    read_deck,
-    select_lines,
-)
+from gluonlab_labs.deck import Slide, automatic_deck, code_excerpt, find_pointed_cell, read_deck, select_lines
 from gluonlab_labs.execute import execute_lab
 from gluonlab_labs.exercises import find_stubs
 from gluonlab_labs.faults import Faults
@@ -52,15 +45,10 @@ def write_slides(series: Series, place: LabFolders, root: Path) -> None:
     """
     decks = {lab.number: lab_deck(lab, series, place) for lab in series.labs}
     notebooks = {
-        lab.number: {
-            language: make_notebook(lab, language, series, Faults(lab.path))
-            for language in LANGUAGES
-        }
+        lab.number: {language: make_notebook(lab, language, series, Faults(lab.path)) for language in LANGUAGES}
         for lab in series.labs
     }
-    labs_with_output = [
-        number for number, deck in decks.items() if any("output" in one.options for one in deck)
-    ]
+    labs_with_output = [number for number, deck in decks.items() if any("output" in one.options for one in deck)]
     with create_writable_folder(root):
         total = sum(len(notebooks[number]["en"].cells) for number in labs_with_output)
         with tqdm(total=total, unit="cell", desc="slides", dynamic_ncols=True) as bar:
@@ -80,20 +68,12 @@ def lab_deck(lab: Lab, series: Series, place: LabFolders) -> List[Slide]:
 
 
 def write_deck(
-    series: Series,
-    lab: Lab,
-    deck: List[Slide],
-    executed: Dict[str, Any],
-    place: LabFolders,
-    root: Path,
+    series: Series, lab: Lab, deck: List[Slide], executed: Dict[str, Any], place: LabFolders, root: Path
 ) -> None:
     """Write the pages of one lab; ``executed``: {language: notebook with outputs}."""
     for language in LANGUAGES:
         with create_writable_folder(root / language):
-            write_text(
-                root / language / f"{lab.name}.html",
-                render_deck(series, lab, deck, executed[language], place),
-            )
+            write_text(root / language / f"{lab.name}.html", render_deck(series, lab, deck, executed[language], place))
 
 
 def write_index(series: Series, decks: Dict[str, List[Slide]], root: Path) -> None:
@@ -103,18 +83,12 @@ def write_index(series: Series, decks: Dict[str, List[Slide]], root: Path) -> No
     write_text(
         root / "index.html",
         template.render(
-            labs=series.labs,
-            counts=counts,
-            languages=LANGUAGES,
-            language=LANGUAGES[0],
-            **_template_values(),
+            labs=series.labs, counts=counts, languages=LANGUAGES, language=LANGUAGES[0], **_template_values()
         ),
     )
 
 
-def render_deck(
-    series: Series, lab: Lab, deck: List[Slide], executed: Any, place: LabFolders
-) -> str:
+def render_deck(series: Series, lab: Lab, deck: List[Slide], executed: Any, place: LabFolders) -> str:
     """Return the HTML page of one deck, in the language of the notebook."""
     language = executed.metadata.gluonlab.language
 
@@ -125,9 +99,7 @@ def render_deck(
     writer = MarkdownWriter(lab, language, series, Faults(lab.path))
     show = _SlideRenderer(lab, writer, executed, picture)
     pairs = zip(deck, [*deck[1:], None])
-    shown = [
-        show.render_slide(slide, after, number) for number, (slide, after) in enumerate(pairs, 2)
-    ]
+    shown = [show.render_slide(slide, after, number) for number, (slide, after) in enumerate(pairs, 2)]
     return (
         template_environment()
         .get_template("slides.html")
@@ -145,9 +117,7 @@ def render_deck(
 class _SlideRenderer:
     """Renders the slides of one deck."""
 
-    def __init__(
-        self, lab: Lab, writer: MarkdownWriter, executed: Any, picture: Callable[[str], str]
-    ) -> None:
+    def __init__(self, lab: Lab, writer: MarkdownWriter, executed: Any, picture: Callable[[str], str]) -> None:
         self.lab, self.writer, self.language = lab, writer, writer.language
         self.renderer = Renderer(picture)
         self.executed_cells = [cell for cell in executed.cells if cell.cell_type == "code"]
@@ -180,15 +150,11 @@ class _SlideRenderer:
 
     def render_markdown(self, markdown: str) -> Markup:
         """Return HTML without links to places within a lab, which a deck lacks."""
-        html_text = re.sub(
-            r'<a href="#[^"]*">(.*?)</a>', r"\1", self.renderer.render(markdown), flags=re.S
-        )
+        html_text = re.sub(r'<a href="#[^"]*">(.*?)</a>', r"\1", self.renderer.render(markdown), flags=re.S)
         return Markup(re.sub(r'(<a href="(?!https?:)[^"#]*)#[^"]*"', r'\1"', html_text))
 
     def _points_markdown(self, slide: Slide) -> str:
-        return self.writer.write_block(
-            Text({self.language: slide.points[self.language]}, slide.line)
-        )
+        return self.writer.write_block(Text({self.language: slide.points[self.language]}, slide.line))
 
     def _render_inline(self, line: str, number: int) -> str:
         written = self.writer.write_block(Text({self.language: [(number, line)]}, number))
@@ -207,10 +173,7 @@ class _SlideRenderer:
     def _render_player(self, asked: Any, _: int, __: int) -> str:
         source = html.escape(player_page(asked, self.language), quote=True)
         title = WORDS[self.language]["player"].format(asked)
-        return (
-            f'<div class="player"><iframe title="{title}" sandbox="allow-scripts" '
-            f'srcdoc="{source}"></iframe></div>'
-        )
+        return f'<div class="player"><iframe title="{title}" sandbox="allow-scripts" srcdoc="{source}"></iframe></div>'
 
     def _render_exercise(self, id: str, _: int, rows: int) -> str:
         return _render_code(find_stubs(self.lab)[id].source.strip(), rows)
@@ -218,13 +181,9 @@ class _SlideRenderer:
     def _render_code(self, asked: Any, _: int, rows: int) -> str:
         return _render_code(code_excerpt(self.lab, asked), rows)
 
-    def _render_outputs(
-        self, reference: Any, number: int, rows: int, code: Optional[Any]
-    ) -> List[str]:
+    def _render_outputs(self, reference: Any, number: int, rows: int, code: Optional[Any]) -> List[str]:
         """Return the outputs of the executed cell, in a size that leaves room for its code."""
-        cell = copy.deepcopy(
-            self.executed_cells[self.lab.code_cells().index(find_pointed_cell(self.lab, reference))]
-        )
+        cell = copy.deepcopy(self.executed_cells[self.lab.code_cells().index(find_pointed_cell(self.lab, reference))])
         only_kind = reference.get("only") if isinstance(reference, dict) else None
         cell.outputs = [one for one in cell.outputs if only_kind in (None, _output_kind(one))]
         printed = [one for one in cell.outputs if _output_kind(one) == "printed"]
@@ -256,10 +215,7 @@ def _output_kind(output: Any) -> str:
 def _render_code(source: str, rows: int) -> str:
     lines = source.splitlines()
     size = _font_size(len(lines), max(map(len, lines)), rows)
-    return (
-        f'<pre class="code" tabindex="0" style="font-size: {size}rem">'
-        f"<code>{highlight_code(source)}</code></pre>"
-    )
+    return f'<pre class="code" tabindex="0" style="font-size: {size}rem"><code>{highlight_code(source)}</code></pre>'
 
 
 def _font_size(rows: int, columns: int, points: int) -> float:

@@ -111,42 +111,25 @@ def _split_front_matter(text: str) -> Tuple[Dict[str, Any], str]:
     match = re.match(r"---\n(.*?\n)---\n", text, re.S)
     front_matter = yaml.safe_load(match[1]) if match else None
     front_text = match[0] if match else ""
-    return front_matter if isinstance(front_matter, dict) else {}, "\n" * front_text.count(
-        "\n"
-    ) + text[len(front_text) :]
+    return front_matter if isinstance(front_matter, dict) else {}, "\n" * front_text.count("\n") + text[
+        len(front_text) :
+    ]
 
 
 def _make_lab(path: Path, front_matter: Dict[str, Any], faults: Faults) -> Lab:
-    title, minutes, needs = (
-        front_matter.get("title"),
-        front_matter.get("minutes"),
-        front_matter.get("needs"),
-    )
+    title, minutes, needs = (front_matter.get("title"), front_matter.get("minutes"), front_matter.get("needs"))
     if not isinstance(title, dict) or not all(isinstance(title.get(one), str) for one in LANGUAGES):
-        faults.add(
-            1, 'the front matter lacks a title in both languages: title: {en: "...", ja: "..."}'
-        )
+        faults.add(1, 'the front matter lacks a title in both languages: title: {en: "...", ja: "..."}')
         title = dict.fromkeys(LANGUAGES, "")
     if not isinstance(minutes, int) or isinstance(minutes, bool) or minutes <= 0:
         faults.add(1, "the front matter lacks minutes, a learner's time: minutes: 40")
         minutes = 0
     if not isinstance(needs, list):
-        faults.add(
-            1,
-            "the front matter lacks needs, the labs before this one: needs: [] or needs: "
-            '["01", "02"]',
-        )
+        faults.add(1, 'the front matter lacks needs, the labs before this one: needs: [] or needs: ["01", "02"]')
         needs = []
     number, slug = path.stem[:2], path.stem[3:]
     # YAML reads 01 as a number and 08 as a text
-    return Lab(
-        path,
-        number,
-        slug,
-        dict(title),
-        minutes,
-        [f"{int(one):02d}" for one in needs if str(one).isdigit()],
-    )
+    return Lab(path, number, slug, dict(title), minutes, [f"{int(one):02d}" for one in needs if str(one).isdigit()])
 
 
 def _follows_break(lines: List[str], start: int) -> bool:
@@ -168,10 +151,7 @@ def read_text_pairs(lines: Block, faults: Faults) -> Iterator[Text]:
         other = blocks[0][0] if blocks else ""
         if (language, other) != LANGUAGES:
             problem = f"followed by :::{{{other}}}" if other else "and nothing follows"
-            faults.add(
-                line,
-                f":::{{{language}}} {problem}: blocks come in pairs, :::{{en}} and then :::{{ja}}",
-            )
+            faults.add(line, f":::{{{language}}} {problem}: blocks come in pairs, :::{{en}} and then :::{{ja}}")
             continue
         yield Text({language: block, other: blocks.pop(0)[2]}, line)
 
@@ -187,16 +167,12 @@ def _read_blocks(lines: Block, faults: Faults) -> Iterator[Tuple[str, int, Block
         opening = None if fence else _OPEN.fullmatch(line)
         if opening and language:
             faults.add(
-                number,
-                f"{line.strip()} inside of :::{{{language}}} of line {opened}: "
-                "close that with ::: first",
+                number, f"{line.strip()} inside of :::{{{language}}} of line {opened}: close that with ::: first"
             )
         if opening:
             language, opened, block = opening[1], number, []
             if language not in LANGUAGES:
-                faults.add(
-                    number, f"{line.strip()} is not a language: write :::{{en}} or :::{{ja}}"
-                )
+                faults.add(number, f"{line.strip()} is not a language: write :::{{en}} or :::{{ja}}")
         elif not fence and _CLOSE.fullmatch(line) and language:
             yield language, opened, block
             language = ""
@@ -205,12 +181,9 @@ def _read_blocks(lines: Block, faults: Faults) -> Iterator[Tuple[str, int, Block
         elif line.strip():
             faults.add(
                 number,
-                f"{line.strip()[:40]!r} stands outside of a block: "
-                "put it between :::{en} or :::{ja} and :::",
+                f"{line.strip()[:40]!r} stands outside of a block: put it between :::{{en}} or :::{{ja}} and :::",
             )
     if language:
         faults.add(
-            opened,
-            f":::{{{language}}} is not closed: write ::: below it"
-            + (", and close the fence" if fence else ""),
+            opened, f":::{{{language}}} is not closed: write ::: below it" + (", and close the fence" if fence else "")
         )

@@ -43,19 +43,13 @@ class MarkdownWriter:
     def write_title(self) -> str:
         """Return the first cell: the lab, its minutes, its needs, a link to the other language."""
         words, other = self.words, OTHER[self.language]
-        needs = (
-            words["comma"].join(self._lab_link(number, 1) for number in self.lab.needs)
-            or words["nothing"]
-        )
+        needs = words["comma"].join(self._lab_link(number, 1) for number in self.lab.needs) or words["nothing"]
         facts = [
             f"**{words['time']}** {words['minutes'].format(self.lab.minutes)}",
             f"**{words['needs']}** {needs}",
             f"[{WORDS[other]['language']}](../{other}/{self.lab.name}.ipynb)",
         ]
-        return (
-            f"# {words['lab'].format(self.lab.number)}: {self.lab.title[self.language]}\n\n"
-            f"{' · '.join(facts)}"
-        )
+        return f"# {words['lab'].format(self.lab.number)}: {self.lab.title[self.language]}\n\n{' · '.join(facts)}"
 
     def write_block(self, text: Text) -> str:
         """Return the Markdown of a block; join Japanese lines, which have no spaces between."""
@@ -78,16 +72,9 @@ class MarkdownWriter:
         return self._resolve_references(number, line)
 
     def _write_heading(self, number: int, heading: "re.Match[str]") -> str:
-        marks, title, label = (
-            heading["marks"],
-            self._resolve_references(number, heading["title"]),
-            heading["label"],
-        )
+        marks, title, label = (heading["marks"], self._resolve_references(number, heading["title"]), heading["label"])
         if marks == "#":
-            self.faults.add(
-                number,
-                "a heading of the first level: the title is in the front matter; begin with ##",
-            )
+            self.faults.add(number, "a heading of the first level: the title is in the front matter; begin with ##")
         if marks == "##":
             self.section += 1
             anchor = f'<a id="{label}"></a>' if label else ""
@@ -106,48 +93,30 @@ class MarkdownWriter:
         name = FIGURE_PATH.fullmatch(figure["path"])
         if not name:
             self.faults.add(
-                number,
-                f"{figure['path']}: figures are figures/NAME.svg, NAME of small letters, "
-                "digits and dashes",
+                number, f"{figure['path']}: figures are figures/NAME.svg, NAME of small letters, digits and dashes"
             )
             return ""
         if not figure["alt"].strip():
-            self.faults.add(
-                number, f"{figure['path']} has no alternative text: say what is seen, ![here](...)"
-            )
+            self.faults.add(number, f"{figure['path']} has no alternative text: say what is seen, ![here](...)")
         if not (figure["caption"] or "").strip():
-            self.faults.add(
-                number, f'{figure["path"]} has no caption: ![...]({figure["path"]} "here")'
-            )
+            self.faults.add(number, f'{figure["path"]} has no caption: ![...]({figure["path"]} "here")')
         title = self.words["figure"].format(self.outline.figures.get(name["name"], 0))
         caption = self._resolve_references(number, figure["caption"] or "")
         # the form that WRITTEN_FIGURE reads again
-        return (
-            f'<a id="fig-{name["name"]}"></a>\n![{figure["alt"]}]({figure["path"]})\n\n'
-            f"**{title}** {caption}"
-        )
+        return f'<a id="fig-{name["name"]}"></a>\n![{figure["alt"]}]({figure["path"]})\n\n**{title}** {caption}'
 
     def _resolve_references(self, number: int, line: str) -> str:
         return "".join(
             piece
             if is_code
-            else REFERENCE.sub(
-                lambda match: self._resolve_reference(number, match["kind"], match["target"]), piece
-            )
+            else REFERENCE.sub(lambda match: self._resolve_reference(number, match["kind"], match["target"]), piece)
             for piece, is_code in split_code_spans(line)
         )
 
     def _resolve_reference(self, number: int, kind: str, target: str) -> str:
-        kinds = {
-            "sec": self._section_link,
-            "fig": self._figure_link,
-            "ex": self._exercise_link,
-            "lab": self._lab_link,
-        }
+        kinds = {"sec": self._section_link, "fig": self._figure_link, "ex": self._exercise_link, "lab": self._lab_link}
         if kind not in kinds:
-            self.faults.add(
-                number, unknown("cross-reference", kind, kinds) + f": {{{kind}:{target}}}"
-            )
+            self.faults.add(number, unknown("cross-reference", kind, kinds) + f": {{{kind}:{target}}}")
             return ""
         return kinds[kind](target, number)
 
@@ -160,13 +129,9 @@ class MarkdownWriter:
         return f"[{self.words['figure'].format(figure_number)}](#fig-{name})"
 
     def _exercise_link(self, id: str, number: int) -> str:
-        exercises = {
-            one: lab for lab, outline in self.series.outlines.items() for one in outline.exercises
-        }
+        exercises = {one: lab for lab, outline in self.series.outlines.items() for one in outline.exercises}
         lab = self._look_up("exercise", id, exercises, number)
-        page = (
-            "" if lab in (self.lab.number, 0) else f"{self.series.by_number[str(lab)].name}.ipynb"
-        )
+        page = "" if lab in (self.lab.number, 0) else f"{self.series.by_number[str(lab)].name}.ipynb"
         return f"[{self.words['exercise'].format(id)}]({page}#exercise-{id})"
 
     def _lab_link(self, number_of_lab: str, number: int) -> str:
@@ -174,14 +139,9 @@ class MarkdownWriter:
         name = self._look_up("lab", number_of_lab, names, number)
         return f"[{self.words['lab'].format(number_of_lab)}]({name}.ipynb)"
 
-    def _look_up(
-        self, kind: str, label: str, known: "Dict[str, int] | Dict[str, str]", number: int
-    ) -> "int | str":
+    def _look_up(self, kind: str, label: str, known: "Dict[str, int] | Dict[str, str]", number: int) -> "int | str":
         if label not in known:
             self.faults.add(
-                number,
-                unknown(kind, label, known)
-                if known
-                else f"unknown {kind} {label!r}: there is none here",
+                number, unknown(kind, label, known) if known else f"unknown {kind} {label!r}: there is none here"
             )
         return known.get(label, 0)

@@ -10,7 +10,5 @@ def whole_gradient(gradients, sizes):
     device = gradients[0].context
     total = nd.zeros_like(gradients[0])
     for gradient, size in zip(gradients, sizes):
-        total += size * gradient.as_in_context(
-            device
-        )  # a mean times its number of images is the sum
+        total += size * gradient.as_in_context(device)  # a mean times its number of images is the sum
     return total / sum(sizes)

@@ -12,10 +12,7 @@ def allreduce_by_owner(gradients):
     for copies in by_size:  # one parameter on all devices
         owner = owned.index(min(owned))
         owned[owner] += copies[owner].size
-        total, others = (
-            copies[owner],
-            [copy for device, copy in enumerate(copies) if device != owner],
-        )
+        total, others = (copies[owner], [copy for device, copy in enumerate(copies) if device != owner])
         for other in others:
             total += other.as_in_context(total.context)
         for other in others:

@@ -23,8 +23,7 @@ def compare(first, second):
             found[name] = None
             continue
         one, other = (
-            np.interp(end, each, [accuracy for *_, accuracy in run])
-            for each, run in zip(places, (first, second))
+            np.interp(end, each, [accuracy for *_, accuracy in run]) for each, run in zip(places, (first, second))
         )
         found[name] = other - one
     return found

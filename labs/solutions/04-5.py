@@ -12,15 +12,11 @@ def ring_allreduce(arrays, send):
         return arrays[device][ends[number] : ends[number + 1]]
 
     for step in range(n - 1):  # reduce-scatter: all send before anybody adds
-        arrived = [
-            send(chunk(device, device - step), device, (device + 1) % n) for device in range(n)
-        ]
+        arrived = [send(chunk(device, device - step), device, (device + 1) % n) for device in range(n)]
         for device in range(n):
             target = chunk((device + 1) % n, device - step)
             target[:] = target + arrived[device]
     for step in range(n - 1):  # all-gather
-        arrived = [
-            send(chunk(device, device + 1 - step), device, (device + 1) % n) for device in range(n)
-        ]
+        arrived = [send(chunk(device, device + 1 - step), device, (device + 1) % n) for device in range(n)]
         for device in range(n):
             chunk((device + 1) % n, device + 1 - step)[:] = arrived[device]

@@ -7,8 +7,7 @@ def balanced(costs, stages):
     for count in range(2, stages + 1):
         best = {
             end: min(
-                (max(best[cut][0], totals[end] - totals[cut]), [*best[cut][1], cut])
-                for cut in range(count - 1, end)
+                (max(best[cut][0], totals[end] - totals[cut]), [*best[cut][1], cut]) for cut in range(count - 1, end)
             )
             for end in range(count, len(costs) + 1)
         }

@@ -1,6 +1,4 @@
-def train_until(
-    net, loss, trainer, devices, images, labels, batch_per_device, lr, good_enough, limit
-):
+def train_until(net, loss, trainer, devices, images, labels, batch_per_device, lr, good_enough, limit):
     size = len(devices) * batch_per_device
     trainer.set_learning_rate(len(devices) * lr)
     begin = 0

@@ -7,9 +7,7 @@ def train_epoch(net, loss, trainer, images, labels, global_batch_size, ctxs):
         with autograd.record():
             losses = [loss(net(x), y) for x, y in zip(xs, ys)]
         autograd.backward(losses)
-        for ctx in ctxs[
-            len(xs) :
-        ]:  # no shard, no backward: what is there is the gradient of the batch before
+        for ctx in ctxs[len(xs) :]:  # no shard, no backward: what is there is the gradient of the batch before
             for param in net.collect_params().values():
                 param.grad(ctx)[:] = 0
         trainer.step(len(x))

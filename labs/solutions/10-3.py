@@ -7,10 +7,6 @@ def gather():
     for distance in (1, 2, 4):  # everybody holds so many chunks, its own and those before it
         count = min(distance, 5 - distance)
         steps.append(
-            [
-                Transfer(src, (src + distance) % 5, (src - back) % 5, "copy")
-                for src in range(5)
-                for back in range(count)
-            ]
+            [Transfer(src, (src + distance) % 5, (src - back) % 5, "copy") for src in range(5) for back in range(count)]
         )
     return steps

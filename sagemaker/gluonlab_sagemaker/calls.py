@@ -46,9 +46,7 @@ class Caller:
             raise_explained(error, "", {})
         if self.region is not None:
             available_regions = [
-                name
-                for partition in PARTITIONS
-                for name in self._session.get_available_regions("sagemaker", partition)
+                name for partition in PARTITIONS for name in self._session.get_available_regions("sagemaker", partition)
             ]
             check_region(self.region, available_regions)
         self._clients: Dict[str, Any] = {}
@@ -56,9 +54,7 @@ class Caller:
     def __call__(self, service: str, operation: str, **parameters: Any) -> Response:
         """Call ``operation`` of ``service``, with the names of AWS's API reference."""
         try:
-            response: Response = getattr(self.service_client(service), xform_name(operation))(
-                **parameters
-            )
+            response: Response = getattr(self.service_client(service), xform_name(operation))(**parameters)
         except (BotoCoreError, ClientError) as error:
             raise_explained(error, operation, parameters)
         return response
@@ -102,9 +98,7 @@ class DryRunCaller(Caller):
 
     is_dry_run = True
 
-    def __init__(
-        self, profile: Optional[str], region: Optional[str], status: Optional[str]
-    ) -> None:
+    def __init__(self, profile: Optional[str], region: Optional[str], status: Optional[str]) -> None:
         super().__init__(profile, region)
         self.region = self.region or "<region>"
         self.recorded_calls: List[RecordedCall] = []
@@ -125,9 +119,7 @@ class DryRunCaller(Caller):
         shape = self._models[service].operation_model(operation).input_shape
         report = ParamValidator().validate(parameters, shape)
         if report.has_errors():
-            raise AWSError(
-                f"AWS would refuse {operation}: {' '.join(report.generate_report().split())}"
-            )
+            raise AWSError(f"AWS would refuse {operation}: {' '.join(report.generate_report().split())}")
 
     def _not_found_error(self) -> AWSError:
         return AWSError("not there", "ResourceNotFound")
@@ -172,12 +164,7 @@ class DryRunCaller(Caller):
         return self._create_role(parameters)
 
     def _create_role(self, parameters: Dict[str, Any]) -> Response:
-        return {
-            "Role": {
-                "Arn": f"arn:aws:iam::<account>:role/{parameters['RoleName']}",
-                "Tags": [PROJECT_TAG],
-            }
-        }
+        return {"Role": {"Arn": f"arn:aws:iam::<account>:role/{parameters['RoleName']}", "Tags": [PROJECT_TAG]}}
 
     def _list_tags(self, parameters: Dict[str, Any]) -> Response:
         return {"Tags": [PROJECT_TAG]}

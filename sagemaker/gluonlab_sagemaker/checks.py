@@ -23,10 +23,7 @@ PROJECT_TAG = {"Key": "project", "Value": "gluonlab"}
 
 def check_name(kind: str, name: str) -> str:
     """Return ``name``; raise RefusedError unless it has at most 63 letters, digits and hyphens."""
-    rule = (
-        f"write at most {MAX_NAME_LENGTH} letters (a-z, A-Z), digits and hyphens, "
-        "with no hyphen first or last"
-    )
+    rule = f"write at most {MAX_NAME_LENGTH} letters (a-z, A-Z), digits and hyphens, with no hyphen first or last"
     if len(name) > MAX_NAME_LENGTH:
         raise RefusedError(f"{kind} {name}: {len(name)} characters: {rule}")
     if not re.fullmatch(NAME_PATTERN, name):
@@ -38,8 +35,7 @@ def check_bucket(name: str) -> str:
     """Return ``name``; raise RefusedError for anything but a bucket name, such as an address."""
     if not re.fullmatch(BUCKET_PATTERN, name):
         raise RefusedError(
-            f"--bucket {name}: write the bucket's name alone, such as my-bucket, "
-            "without s3:// and folders"
+            f"--bucket {name}: write the bucket's name alone, such as my-bucket, without s3:// and folders"
         )
     return name
 
@@ -47,10 +43,7 @@ def check_bucket(name: str) -> str:
 def check_repository(address: str) -> str:
     """Return ``address``; raise RefusedError if it is not https:// or contains a password."""
     if not re.fullmatch(REPOSITORY_PATTERN, address) or "@" in address:
-        raise RefusedError(
-            f"--repository {address.split('@')[-1]}: "
-            "write an https:// address that needs no password"
-        )
+        raise RefusedError(f"--repository {address.split('@')[-1]}: write an https:// address that needs no password")
     return address
 
 
@@ -80,10 +73,7 @@ def check_region(region: str, available_regions: Iterable[str]) -> str:
     """Return ``region``; raise RefusedError for a region that boto3 does not know."""
     regions = sorted(available_regions)
     if region not in regions:  # the name of its host would not resolve
-        remedy = (
-            f"{unknown('region', region, regions)}; for a newer region, a newer boto3: "
-            "pip install -U boto3"
-        )
+        remedy = f"{unknown('region', region, regions)}; for a newer region, a newer boto3: pip install -U boto3"
         raise RefusedError(remedy)
     return region
 
@@ -91,28 +81,20 @@ def check_region(region: str, available_regions: Iterable[str]) -> str:
 def check_owner(owner: str) -> str:
     """Return ``owner``; raise RefusedError if it is not valid as the value of a tag."""
     if not re.fullmatch(OWNER_PATTERN, owner):
-        raise RefusedError(
-            f"--owner {owner!r}: a tag holds 1 to 256 letters, digits, spaces and . : / = + @ - _"
-        )
+        raise RefusedError(f"--owner {owner!r}: a tag holds 1 to 256 letters, digits, spaces and . : / = + @ - _")
     return owner
 
 
 def check_network(subnet: object, security_groups: Sequence[str]) -> None:
     """Raise RefusedError unless there is a subnet with one to five security groups, or neither."""
     if subnet and not security_groups:
-        raise RefusedError(
-            f"--subnet {subnet} lacks its security groups: "
-            "add --security-group sg-..., once or more"
-        )
+        raise RefusedError(f"--subnet {subnet} lacks its security groups: add --security-group sg-..., once or more")
     if len(security_groups) > MAX_SECURITY_GROUPS:
         raise RefusedError(
-            f"--security-group is given {len(security_groups)} times: "
-            f"AWS takes at most {MAX_SECURITY_GROUPS}"
+            f"--security-group is given {len(security_groups)} times: AWS takes at most {MAX_SECURITY_GROUPS}"
         )
     if security_groups and not subnet:
-        raise RefusedError(
-            f"--security-group {security_groups[0]} lacks its subnet: add --subnet subnet-..."
-        )
+        raise RefusedError(f"--security-group {security_groups[0]} lacks its subnet: add --subnet subnet-...")
 
 
 def resource_tags(owner: str, **other_tags: str) -> List[Dict[str, str]]:
@@ -120,10 +102,7 @@ def resource_tags(owner: str, **other_tags: str) -> List[Dict[str, str]]:
     created = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
     return [
         PROJECT_TAG,
-        *(
-            {"Key": key, "Value": value}
-            for key, value in {"owner": owner, "created": created, **other_tags}.items()
-        ),
+        *({"Key": key, "Value": value} for key, value in {"owner": owner, "created": created, **other_tags}.items()),
     ]
 
 

@@ -36,26 +36,14 @@ MIN_VOLUME_GB = 20  # the environment takes about 12
 @aws_options()
 @notebook_name_option
 @click.option(
-    "--instance",
-    metavar="TYPE",
-    help="the machine, such as ml.g5.12xlarge; --instance list shows those with GPUs",
+    "--instance", metavar="TYPE", help="the machine, such as ml.g5.12xlarge; --instance list shows those with GPUs"
 )
+@click.option("--repository", metavar="URL", help="the git repository that the notebook clones gluonlab from")
 @click.option(
-    "--repository", metavar="URL", help="the git repository that the notebook clones gluonlab from"
+    "--bucket", metavar="NAME", help="an S3 bucket for its results; without --repository also for gluonlab itself"
 )
-@click.option(
-    "--bucket",
-    metavar="NAME",
-    help="an S3 bucket for its results; without --repository also for gluonlab itself",
-)
-@click.option(
-    "--role",
-    metavar="ROLE",
-    help="ARN or name of a role to use  [default: one is made, with few rights]",
-)
-@click.option(
-    "--platform", metavar="PLATFORM", help="the operating system  [default: the instance's]"
-)
+@click.option("--role", metavar="ROLE", help="ARN or name of a role to use  [default: one is made, with few rights]")
+@click.option("--platform", metavar="PLATFORM", help="the operating system  [default: the instance's]")
 @click.option(
     "--volume",
     "volume_gb",
@@ -71,11 +59,7 @@ MIN_VOLUME_GB = 20  # the environment takes about 12
     show_default=True,
     help="stop when idle for this long; 0: never",
 )
-@click.option(
-    "--subnet",
-    metavar="SUBNET",
-    help="a subnet of your own network, instead of AWS's internet access",
-)
+@click.option("--subnet", metavar="SUBNET", help="a subnet of your own network, instead of AWS's internet access")
 @click.option(
     "--security-group",
     "security_groups",
@@ -90,23 +74,11 @@ MIN_VOLUME_GB = 20  # the environment takes about 12
     help="of the build and the idle stop, such as HTTPS_PROXY=...; may be given several times",
 )
 @click.option("--kms-key", metavar="KEY", help="the key that encrypts its disk")
-@click.option(
-    "--owner",
-    metavar="NAME",
-    default=current_user,
-    help="for the tag `owner`  [default: your user name]",
-)
-@click.option(
-    "--force", is_flag=True, help="ask AWS even for what it is known to refuse, or MXNet cannot use"
-)
+@click.option("--owner", metavar="NAME", default=current_user, help="for the tag `owner`  [default: your user name]")
+@click.option("--force", is_flag=True, help="ask AWS even for what it is known to refuse, or MXNet cannot use")
 @click.option("--no-wait", is_flag=True, help="do not wait until it is in service")
 def create_notebook(
-    context: CommandContext,
-    name: str,
-    instance: Optional[str],
-    force: bool,
-    no_wait: bool,
-    **values: Any,
+    context: CommandContext, name: str, instance: Optional[str], force: bool, no_wait: bool, **values: Any
 ) -> None:
     """Make a notebook with gluonlab, and wait until it is in service.
 
@@ -119,9 +91,7 @@ def create_notebook(
         print_note(f"prices: {prices.describe_source(region)}")
         return
     if instance is None:
-        raise RefusedError(
-            f"create lacks the machine: write --instance TYPE, {instances.instance_examples()}"
-        )
+        raise RefusedError(f"create lacks the machine: write --instance TYPE, {instances.instance_examples()}")
     if context.caller.region is None:
         raise RefusedError("create lacks the region: add --region REGION, such as us-east-1")
     options = NotebookOptions(instance=instances.normalize_instance_type(instance), **values)
@@ -153,30 +123,18 @@ def create_notebook(
     if notebook.wait(START_END_STATUSES, is_new=True) is None:
         raise FailedError(f"{name} is gone: somebody deleted it while it was being made")
     context.report(
-        f"{name} is in service, and installs gluonlab for 10 to 20 minutes: "
-        "gluonlab-READY.txt appears when it is done"
+        f"{name} is in service, and installs gluonlab for 10 to 20 minutes: gluonlab-READY.txt appears when it is done"
     )
-    context.report(
-        f"its address: {notebook.command_line('url')}; "
-        f"when you are done: {notebook.command_line('stop')}"
-    )
+    context.report(f"its address: {notebook.command_line('url')}; when you are done: {notebook.command_line('stop')}")
 
 
 @command(f"{PROGRAM} status")
 @aws_options(status="InService")
 @notebook_name_option
 @click.option(
-    "--all",
-    "show_all",
-    is_flag=True,
-    help="every notebook of gluonlab and every running job, in this region",
+    "--all", "show_all", is_flag=True, help="every notebook of gluonlab and every running job, in this region"
 )
-@click.option(
-    "--json",
-    "as_json",
-    is_flag=True,
-    help="print the result as JSON, and nothing else, on standard output",
-)
+@click.option("--json", "as_json", is_flag=True, help="print the result as JSON, and nothing else, on standard output")
 def show_status(context: CommandContext, name: str, show_all: bool, as_json: bool) -> None:
     """Say what the notebook does, and what it costs."""
     notebook = context.get_notebook(name)
@@ -263,9 +221,7 @@ def delete_notebook(context: CommandContext, name: str, yes: bool, force: bool) 
     notebook = context.get_notebook(name, offer_delete=True)
     notebook.refuse_foreign(force)
     if not yes and not context.caller.is_dry_run and notebook.describe() is not None:
-        click.confirm(
-            f"delete the notebook {name} with all files on its volume?", abort=True, err=True
-        )
+        click.confirm(f"delete the notebook {name} with all files on its volume?", abort=True, err=True)
     notebook.delete()
     _print_remaining_resources(context)
 
@@ -282,8 +238,7 @@ def _print_remaining_resources(context: CommandContext) -> None:
                 f"{PROGRAM} jobs stop --name NAME{context.options}"
             )
     context.report(
-        "left, at little cost: what was saved in S3 (gluonlab/ in its bucket), "
-        "and logs in CloudWatch; see status --all"
+        "left, at little cost: what was saved in S3 (gluonlab/ in its bucket), and logs in CloudWatch; see status --all"
     )
 
 
@@ -313,9 +268,6 @@ def _command_table(
     commands: Sequence[Tuple[str, click.Command]], dependencies: Optional[Dependencies]
 ) -> Dict[str, Any]:
     return {
-        name: (
-            command.get_short_help_str(100),
-            partial(command, obj=dependencies, prog_name=command.name),
-        )
+        name: (command.get_short_help_str(100), partial(command, obj=dependencies, prog_name=command.name))
         for name, command in commands
     }

@@ -44,9 +44,7 @@ class Prices:
                 f"{path}: {type(error).__name__}: {error}: mend the file, or take it from git again"
             ) from error
 
-    def hour_price(
-        self, instance: str, region: Optional[str], kind: str = NOTEBOOK_PRICES
-    ) -> Optional[float]:
+    def hour_price(self, instance: str, region: Optional[str], kind: str = NOTEBOOK_PRICES) -> Optional[float]:
         """Return the price of one instance for an hour, in the region's currency."""
         hours = self._region_prices(region).get(kind) or {}
         return self._check_price(hours.get(instance), f"{region} {kind} {instance}")
@@ -76,9 +74,7 @@ class Prices:
         )
         return f"cost: {running}; {volume}{self._estimate_note(region)}"
 
-    def describe_job_cost(
-        self, instance: str, hosts: int, max_runtime_s: int, region: Optional[str]
-    ) -> str:
+    def describe_job_cost(self, instance: str, hosts: int, max_runtime_s: int, region: Optional[str]) -> str:
         """Describe in a sentence the cost of a training job for an hour, and its upper bound."""
         hour = self.hour_price(instance, region, JOB_PRICES)
         if hour is None:
@@ -131,30 +127,20 @@ class Prices:
     def _check_price(self, price: Any, location: str) -> Optional[float]:
         if price is None:
             return None
-        if (
-            isinstance(price, bool)
-            or not isinstance(price, (int, float))
-            or not 0 <= price < float("inf")
-        ):
+        if isinstance(price, bool) or not isinstance(price, (int, float)) or not 0 <= price < float("inf"):
             raise RefusedError(
-                f"{self._path}: {location}: {price!r} is not a price: "
-                "write a number, or null for unknown"
+                f"{self._path}: {location}: {price!r} is not a price: write a number, or null for unknown"
             )
         return float(price)
 
-    def _describe_unknown_price(
-        self, instance: str, region: Optional[str], purpose: str = ""
-    ) -> str:
+    def _describe_unknown_price(self, instance: str, region: Optional[str], purpose: str = "") -> str:
         if region in UNKNOWN_REGIONS:
             return "it depends on the region: add --region REGION, such as us-east-1"
         kind = JOB_PRICES if purpose else NOTEBOOK_PRICES
         # An entry of null means that sources were compared and contradict each other.
         is_null = instance in (self._region_prices(region).get(kind) or {})
         reason = " (null: its sources do not agree)" if is_null else ""
-        return (
-            f"no price of {purpose}{instance} in {region} in {self._path.name}{reason}: "
-            f"{self._update_hint(region)}"
-        )
+        return f"no price of {purpose}{instance} in {region} in {self._path.name}{reason}: {self._update_hint(region)}"
 
     def _update_hint(self, region: Optional[str]) -> str:
         return f"{UPDATE_COMMAND} --region {region} asks AWS; see also {PRICING_PAGE}"

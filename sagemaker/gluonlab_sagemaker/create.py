@@ -49,8 +49,7 @@ class NotebookOptions:
         check_owner(self.owner)
         if self.repository is None and self.bucket is None:
             raise RefusedError(
-                "the notebook needs gluonlab from somewhere: "
-                "give --repository https://... or --bucket NAME (S3)"
+                "the notebook needs gluonlab from somewhere: give --repository https://... or --bucket NAME (S3)"
             )
         if self.repository is not None:
             check_repository(self.repository)
@@ -75,17 +74,11 @@ class NotebookOptions:
         """Return the parameters of CreateNotebookInstance."""
         request = instances.notebook_request(self.instance)
         request.update(NotebookInstanceName=name, LifecycleConfigName=name, RoleArn=role, Tags=tags)
-        optional = {
-            "PlatformIdentifier": self.platform,
-            "VolumeSizeInGB": self.volume_gb,
-            "KmsKeyId": self.kms_key,
-        }
+        optional = {"PlatformIdentifier": self.platform, "VolumeSizeInGB": self.volume_gb, "KmsKeyId": self.kms_key}
         request.update({key: value for key, value in optional.items() if value is not None})
         if self.subnet is not None:  # traffic leaves through this network, or not at all
             request.update(
-                SubnetId=self.subnet,
-                SecurityGroupIds=list(self.security_groups),
-                DirectInternetAccess="Disabled",
+                SubnetId=self.subnet, SecurityGroupIds=list(self.security_groups), DirectInternetAccess="Disabled"
             )
         return request
 
@@ -111,9 +104,7 @@ def request_notebook(
             address = upload_archive(caller, options.bucket, create_archive(report=report))
             report(f"uploaded {address}")
         if options.role is None:
-            role = ensure_notebook_role(
-                caller, notebook.name, options.bucket, options.subnet is not None, tags
-            )
+            role = ensure_notebook_role(caller, notebook.name, options.bucket, options.subnet is not None, tags)
         else:
             role = resolve_role(caller, options.role)
         ensure_lifecycle_config(caller, notebook.name, options.script_settings, tags)
@@ -123,8 +114,7 @@ def request_notebook(
         # botocore retries by itself, so an earlier try of this call may have taken the name.
         if is_requested and (error.is_unanswered or error.is_name_in_use):
             consequence = (
-                "the notebook may exist all the same, and cost money: "
-                f"{notebook.command_line('status')} shows it"
+                f"the notebook may exist all the same, and cost money: {notebook.command_line('status')} shows it"
             )
         else:
             consequence = (

@@ -10,16 +10,9 @@ from botocore import exceptions as botocore
 from gluonlab.errors import ConfigError, RunError
 
 QUOTAS_PAGE = "https://console.aws.amazon.com/servicequotas/home/services/sagemaker/quotas"
-CREDENTIALS_HINT = (
-    "set them up with `aws configure` or `aws sso login`, or choose others with --profile"
-)
+CREDENTIALS_HINT = "set them up with `aws configure` or `aws sso login`, or choose others with --profile"
 
-ACCESS_DENIED_CODES = {
-    "AccessDenied",
-    "AccessDeniedException",
-    "UnauthorizedOperation",
-    "NotAuthorized",
-}
+ACCESS_DENIED_CODES = {"AccessDenied", "AccessDeniedException", "UnauthorizedOperation", "NotAuthorized"}
 INVALID_CREDENTIAL_CODES = {
     "ExpiredToken", "ExpiredTokenException", "RequestExpired", "UnrecognizedClientException",
     "InvalidClientTokenId", "InvalidAccessKeyId", "SignatureDoesNotMatch",
@@ -29,19 +22,8 @@ INVALID_CREDENTIAL_CODES = {
 DISABLED_REGION_CODES = {"UnrecognizedClientException", "InvalidClientTokenId"}
 QUOTA_CODES = {"ResourceLimitExceeded", "LimitExceeded", "LimitExceededException"}
 ROLE_OPERATIONS = {"GetRole", "CreateRole", "PutRolePolicy"}
-THROTTLING_CODES = {
-    "Throttling",
-    "ThrottlingException",
-    "TooManyRequestsException",
-    "RequestLimitExceeded",
-}
-UNCERTAIN_CODES = {
-    "InternalFailure",
-    "InternalServerError",
-    "InternalError",
-    "ServiceUnavailable",
-    "RequestTimeout",
-}
+THROTTLING_CODES = {"Throttling", "ThrottlingException", "TooManyRequestsException", "RequestLimitExceeded"}
+UNCERTAIN_CODES = {"InternalFailure", "InternalServerError", "InternalError", "ServiceUnavailable", "RequestTimeout"}
 NOT_FOUND_CODES = {"NoSuchEntity", "ResourceNotFound", "ResourceNotFoundException"}
 _NOT_FOUND_PATTERN = re.compile(r"RecordNotFound|does not exist|could not find|not found", re.I)
 _NAME_IN_USE_PATTERN = re.compile(r"duplicate|already exists", re.I)
@@ -77,8 +59,7 @@ class AWSError(RunError):
     def is_not_found(self) -> bool:
         """Return whether the named resource does not exist."""
         return self.code in NOT_FOUND_CODES or (
-            self.code.startswith("Validation")
-            and bool(_NOT_FOUND_PATTERN.search(self._aws_message))
+            self.code.startswith("Validation") and bool(_NOT_FOUND_PATTERN.search(self._aws_message))
         )
 
     @property
@@ -122,52 +103,33 @@ def raise_explained(error: Exception, operation: str, parameters: Mapping[str, A
     raise AWSError(message, code, aws_message) from error
 
 
-def _error_message(
-    code: str, aws_message: str, operation: str, parameters: Mapping[str, Any]
-) -> str:
+def _error_message(code: str, aws_message: str, operation: str, parameters: Mapping[str, Any]) -> str:
     if code in ACCESS_DENIED_CODES:
         return _permission_message(aws_message, operation)
     if code in QUOTA_CODES:
         advice = quota_advice(operation, parameters)
         return f"a quota of this account is used up: {aws_message} {advice}"
     if code in THROTTLING_CODES:
-        return (
-            f"AWS has had too many requests ({operation}): "
-            "wait a minute and run the same command again"
-        )
+        return f"AWS has had too many requests ({operation}): wait a minute and run the same command again"
     if _CAPACITY_PATTERN.search(f"{code} {aws_message}"):
         return f"{aws_message} {capacity_advice()}"
-    name = (
-        parameters.get("NotebookInstanceName")
-        or parameters.get("TrainingJobName")
-        or parameters.get("RoleName")
-    )
+    name = parameters.get("NotebookInstanceName") or parameters.get("TrainingJobName") or parameters.get("RoleName")
     if (
         name
         and operation.startswith("Create")
-        and (
-            code in ("ResourceInUse", "EntityAlreadyExists")
-            or _NAME_IN_USE_PATTERN.search(aws_message)
-        )
+        and (code in ("ResourceInUse", "EntityAlreadyExists") or _NAME_IN_USE_PATTERN.search(aws_message))
     ):
-        return (
-            f"the name {name} is taken in this account and region: "
-            f"choose another with --name (AWS: {aws_message})"
-        )
+        return f"the name {name} is taken in this account and region: choose another with --name (AWS: {aws_message})"
     return f"AWS refused {operation}: {aws_message} ({code})"
 
 
 def quota_advice(operation: str, parameters: Mapping[str, Any]) -> str:
     """Return advice on which quota to increase, and on which page."""
-    instance = parameters.get("InstanceType") or (parameters.get("ResourceConfig") or {}).get(
-        "InstanceType"
-    )
+    instance = parameters.get("InstanceType") or (parameters.get("ResourceConfig") or {}).get("InstanceType")
     if instance is None:
         is_iam = operation in ROLE_OPERATIONS
         return f"(see {QUOTAS_PAGE.replace('sagemaker', 'iam') if is_iam else QUOTAS_PAGE})"
-    quota = (
-        f"{instance} for {'training job' if 'Training' in operation else 'notebook instance'} usage"
-    )
+    quota = f"{instance} for {'training job' if 'Training' in operation else 'notebook instance'} usage"
     return (
         f'(ask for "{quota}" at {QUOTAS_PAGE}, or by `python sagemaker/launch.py quota`; P3 and P4 '
         "begin at 0, and an answer takes hours to days; or choose another --instance)"
@@ -179,9 +141,7 @@ def capacity_advice(remedy: str = CAPACITY_REMEDY) -> str:
     return f"(AWS has no such machine free at the moment: {remedy})"
 
 
-def failed_error(
-    kind: str, name: str, reason: Optional[str], remedy: str = CAPACITY_REMEDY
-) -> FailedError:
+def failed_error(kind: str, name: str, reason: Optional[str], remedy: str = CAPACITY_REMEDY) -> FailedError:
     """Return the error for a FailureReason; ``remedy`` is the advice if AWS has no machine."""
     reason = " ".join((reason or "AWS gives no reason").split()).rstrip(".")
     if _CAPACITY_PATTERN.search(reason):
@@ -224,28 +184,19 @@ def _permission_message(aws_message: str, operation: str) -> str:
 def _connection_error(error: Exception) -> RunError:
     text = " ".join(str(error).split())
     if isinstance(
-        error,
-        (
-            botocore.NoCredentialsError,
-            botocore.PartialCredentialsError,
-            botocore.CredentialRetrievalError,
-        ),
+        error, (botocore.NoCredentialsError, botocore.PartialCredentialsError, botocore.CredentialRetrievalError)
     ):
         return AWSError(f"no usable AWS credentials were found: {CREDENTIALS_HINT}")
     if isinstance(error, (botocore.SSOError, botocore.TokenRetrievalError)):
         return AWSError(
-            "the sign-in of this profile has ended: run `aws sso login`, "
-            "with --profile NAME if you use one"
+            "the sign-in of this profile has ended: run `aws sso login`, with --profile NAME if you use one"
         )
     if isinstance(error, botocore.ProfileNotFound):
         return AWSError(f"{text}: `aws configure list-profiles` names those that exist")
     if isinstance(error, botocore.NoRegionError):
-        return AWSError(
-            "no region is set: give one, such as --region us-east-1, or set AWS_DEFAULT_REGION"
-        )
+        return AWSError("no region is set: give one, such as --region us-east-1, or set AWS_DEFAULT_REGION")
     if isinstance(error, (botocore.HTTPClientError, botocore.ConnectionError)):
         return AWSError(
-            f"AWS cannot be reached: {text}: check the network and a proxy (HTTPS_PROXY), "
-            "then run it again"
+            f"AWS cannot be reached: {text}: check the network and a proxy (HTTPS_PROXY), then run it again"
         )
     return AWSError(f"{type(error).__name__}: {text}")

@@ -43,8 +43,7 @@ def image_uri(region: Optional[str]) -> str:
         raise RefusedError("a job lacks the region: add --region REGION, such as us-east-1")
     if region not in ACCOUNTS:
         raise RefusedError(
-            f"AWS's MXNet image is not known to be in {region}: "
-            f"choose {', '.join(ACCOUNTS)}, or give one with --image"
+            f"AWS's MXNet image is not known to be in {region}: choose {', '.join(ACCOUNTS)}, or give one with --image"
         )
     domain = "amazonaws.com.cn" if region.startswith("cn-") else "amazonaws.com"
     return f"{ACCOUNTS[region]}.dkr.ecr.{region}.{domain}/{IMAGE_TAG}"

@@ -30,9 +30,7 @@ def normalize_instance_type(instance: str, kind: str = "InstanceType") -> str:
 
 
 def _api_instance_types(kind: str) -> Collection[str]:
-    names: Collection[str] = (
-        botocore.session.get_session().get_service_model("sagemaker").shape_for(kind).enum
-    )
+    names: Collection[str] = botocore.session.get_session().get_service_model("sagemaker").shape_for(kind).enum
     return names
 
 
@@ -71,9 +69,7 @@ def notebook_request(instance: str) -> Dict[str, Any]:
     """Load the request that creates a notebook on an instance type, without the notebook's name."""
     table = pairs.load_instances()
     similar = instance if instance in table else alive_types()[0]
-    request: Dict[str, Any] = json.loads(
-        (FOLDER / table[similar]["request"]).read_text(encoding="utf-8")
-    )
+    request: Dict[str, Any] = json.loads((FOLDER / table[similar]["request"]).read_text(encoding="utf-8"))
     return {**request, "InstanceType": instance}
 
 
@@ -89,9 +85,7 @@ def refuse_dead_instance(instance: str, platform: Optional[str], force: bool) ->
         return f"{reason} (--force: AWS is asked all the same)"
     facts = pairs.load_instances().get(instance) or {}
     instead = (
-        f"choose --instance {facts['instead']}"
-        if facts.get("instead")
-        else "choose another --instance or --platform"
+        f"choose --instance {facts['instead']}" if facts.get("instead") else "choose another --instance or --platform"
     )
     raise RefusedError(f"{reason.rstrip('.')}: {instead}, or ask AWS all the same with --force")
 
@@ -110,9 +104,7 @@ def refuse_unsupported_gpu(instance: str, workaround: str) -> None:
     """
     reason = pairs.unfit_reason(instance)
     if reason:
-        raise RefusedError(
-            f"--instance {instance}: {reason}: choose {', '.join(alive_types())}, or {workaround}"
-        )
+        raise RefusedError(f"--instance {instance}: {reason}: choose {', '.join(alive_types())}, or {workaround}")
 
 
 def alive_types() -> List[str]:

@@ -30,49 +30,19 @@ from gluonlab_sagemaker.source import create_archive, upload_archive
 
 def job_name_option(function: Callable[..., None]) -> Callable[..., None]:
     """Add --name, the name of a job."""
-    return click.option("--name", metavar="NAME", help="the job's name, as `jobs list` shows it")(
-        function
-    )
+    return click.option("--name", metavar="NAME", help="the job's name, as `jobs list` shows it")(function)
 
 
 @command(f"{PROGRAM} jobs submit", interrupted="nothing was submitted")
 @aws_options()
+@click.option("--template", metavar="NAME", default="one-host", show_default=True, help="a file of sagemaker/training")
+@click.option("--name", metavar="NAME", help="begins with gluonlab-  [default: of the template and the time]")
+@click.option("--bucket", metavar="NAME", help="the S3 bucket of source, data and results, all below gluonlab/")
+@click.option("--role", metavar="ROLE", help="ARN or name of a role with rights to the bucket and to AWS's images")
+@click.option("--instance", metavar="TYPE", help="the machine, such as ml.g5.12xlarge  [default: the template's]")
+@click.option("--hosts", metavar="N", type=click.IntRange(1, 100), help="number of machines  [default: the template's]")
 @click.option(
-    "--template",
-    metavar="NAME",
-    default="one-host",
-    show_default=True,
-    help="a file of sagemaker/training",
-)
-@click.option(
-    "--name", metavar="NAME", help="begins with gluonlab-  [default: of the template and the time]"
-)
-@click.option(
-    "--bucket",
-    metavar="NAME",
-    help="the S3 bucket of source, data and results, all below gluonlab/",
-)
-@click.option(
-    "--role",
-    metavar="ROLE",
-    help="ARN or name of a role with rights to the bucket and to AWS's images",
-)
-@click.option(
-    "--instance",
-    metavar="TYPE",
-    help="the machine, such as ml.g5.12xlarge  [default: the template's]",
-)
-@click.option(
-    "--hosts",
-    metavar="N",
-    type=click.IntRange(1, 100),
-    help="number of machines  [default: the template's]",
-)
-@click.option(
-    "--gpus",
-    metavar="N",
-    type=click.IntRange(1, 16),
-    help="GPUs of each machine  [default: as instances.json has it]",
+    "--gpus", metavar="N", type=click.IntRange(1, 16), help="GPUs of each machine  [default: as instances.json has it]"
 )
 @click.option(
     "--hours",
@@ -88,26 +58,13 @@ def job_name_option(function: Callable[..., None]) -> Callable[..., None]:
     help="size of the volume of a machine without a disk of its own, as P3  [default: 50]",
 )
 @click.option(
-    "--checkpoints",
-    metavar="JOB",
-    help="go on from the checkpoints of this earlier job, with --template spot",
+    "--checkpoints", metavar="JOB", help="go on from the checkpoints of this earlier job, with --template spot"
 )
+@click.option("--image", metavar="IMAGE", help="a training image of your own  [default: AWS's, MXNet 1.9.0]")
 @click.option(
-    "--image", metavar="IMAGE", help="a training image of your own  [default: AWS's, MXNet 1.9.0]"
+    "--set", "settings", metavar="NAME=VALUE", multiple=True, help="a hyperparameter, such as epochs=3; may be repeated"
 )
-@click.option(
-    "--set",
-    "settings",
-    metavar="NAME=VALUE",
-    multiple=True,
-    help="a hyperparameter, such as epochs=3; may be repeated",
-)
-@click.option(
-    "--owner",
-    metavar="NAME",
-    default=current_user,
-    help="for the tag `owner`  [default: your user name]",
-)
+@click.option("--owner", metavar="NAME", default=current_user, help="for the tag `owner`  [default: your user name]")
 @click.option("--no-upload", is_flag=True, help="the source is in the bucket already")
 @click.option("--wait", is_flag=True, help="wait until it has ended")
 def submit_job(
@@ -124,26 +81,15 @@ def submit_job(
 ) -> None:
     """Upload the last commit of this checkout to S3, and run it as a training job."""
     if bucket is None or role is None:
-        lacks = (
-            "a bucket: add --bucket NAME"
-            if bucket is None
-            else "a role: add --role ROLE; `jobs role` makes one"
-        )
+        lacks = "a bucket: add --bucket NAME" if bucket is None else "a role: add --role ROLE; `jobs role` makes one"
         raise RefusedError(f"submit lacks {lacks}")
-    name = check_name(
-        "--name",
-        name or f"{JOB_NAME_PREFIX}{template}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}",
-    )
+    name = check_name("--name", name or f"{JOB_NAME_PREFIX}{template}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}")
     if not name.startswith(JOB_NAME_PREFIX):
         raise RefusedError(
             f"--name {name}: begin it with {JOB_NAME_PREFIX}, by which roles and "
             f"`jobs list` know it, such as {JOB_NAME_PREFIX}{name}"
         )
-    instance_type = (
-        None
-        if instance is None
-        else instances.normalize_instance_type(instance, "TrainingInstanceType")
-    )
+    instance_type = None if instance is None else instances.normalize_instance_type(instance, "TrainingInstanceType")
     if options["checkpoints"] is not None:
         check_name("--checkpoints", options["checkpoints"])
     job = jobs.JobOptions(template, name, check_bucket(bucket), instance_type, **options)
@@ -152,18 +98,14 @@ def submit_job(
     resources = request["ResourceConfig"]
     hosts = resources["InstanceCount"]
     print_note(
-        Prices().describe_job_cost(
-            resources["InstanceType"], hosts, jobs.max_runtime_s(request), context.caller.region
-        )
+        Prices().describe_job_cost(resources["InstanceType"], hosts, jobs.max_runtime_s(request), context.caller.region)
     )
     print_note(
         f"it reads {', '.join(jobs.input_uris(request)) or 'no data'}, "
         f"and writes below {' and '.join(jobs.output_uris(request))}"
     )
     if jobs.input_uris(request):
-        print_note(
-            "the data must lie there before: sagemaker/README.md, Training jobs, has the commands"
-        )
+        print_note("the data must lie there before: sagemaker/README.md, Training jobs, has the commands")
     instances.warn_of_retirement(resources["InstanceType"], print_note)
     if jobs.is_spot(request):
         max_wait_h = request["StoppingCondition"]["MaxWaitTimeInSeconds"] / 3600
@@ -174,9 +116,7 @@ def submit_job(
     if not no_upload:
         address = upload_archive(context.caller, bucket, create_archive(report=print_note))
         context.report(f"uploaded {address}")
-    jobs.create_training_job(
-        context.caller, request, f"{PROGRAM} jobs status --name {name}{context.options}"
-    )
+    jobs.create_training_job(context.caller, request, f"{PROGRAM} jobs status --name {name}{context.options}")
     context.report(f"submitted {name}: {PROGRAM} jobs wait --name {name}{context.options}")
     if wait:
         _wait_and_report(context, name)
@@ -184,20 +124,11 @@ def submit_job(
 
 @command(f"{PROGRAM} jobs list")
 @aws_options()
-@click.option(
-    "--json",
-    "as_json",
-    is_flag=True,
-    help="print the result as JSON, and nothing else, on standard output",
-)
+@click.option("--json", "as_json", is_flag=True, help="print the result as JSON, and nothing else, on standard output")
 def list_jobs(context: CommandContext, as_json: bool) -> None:
     """List the jobs whose names begin with gluonlab-, the newest first."""
     rows = [
-        {
-            "name": job["TrainingJobName"],
-            "status": job["TrainingJobStatus"],
-            "created": job["CreationTime"].isoformat(),
-        }
+        {"name": job["TrainingJobName"], "status": job["TrainingJobStatus"], "created": job["CreationTime"].isoformat()}
         for job in jobs.list_jobs(context.caller)
     ]
     if as_json:
@@ -258,17 +189,11 @@ def _training_time(description: Mapping[str, Any]) -> str:
 def print_logs(context: CommandContext, name: Optional[str], follow: bool) -> None:
     """Print what a job has printed; with several hosts each line begins with its host."""
     name = _check_job_name(name)
-    hosts = (
-        jobs.describe_job(context.caller, name).get("ResourceConfig", {}).get("InstanceCount", 1)
-    )
-    set_interrupt_message(
-        f"the job runs on: `{PROGRAM} jobs logs -f --name {name}{context.options}` goes on"
-    )
+    hosts = jobs.describe_job(context.caller, name).get("ResourceConfig", {}).get("InstanceCount", 1)
+    set_interrupt_message(f"the job runs on: `{PROGRAM} jobs logs -f --name {name}{context.options}` goes on")
     line_count = 0
     for lines in (
-        jobs.follow_log(context.caller, name, context.sleep)
-        if follow
-        else [JobLog(context.caller, name).read_new()]
+        jobs.follow_log(context.caller, name, context.sleep) if follow else [JobLog(context.caller, name).read_new()]
     ):
         line_count += len(lines)
         for text in format_lines(lines, hosts > 1):
@@ -287,18 +212,12 @@ def stop_job(context: CommandContext, name: Optional[str]) -> None:
 
 def _wait_and_report(context: CommandContext, name: str) -> None:
     job = f"--name {name}{context.options}"
-    set_interrupt_message(
-        f"the job runs on: `{PROGRAM} jobs wait {job}` goes on, `{PROGRAM} jobs stop {job}` ends it"
-    )
+    set_interrupt_message(f"the job runs on: `{PROGRAM} jobs wait {job}` goes on, `{PROGRAM} jobs stop {job}` ends it")
     try:
-        description = jobs.wait_for_training_job(
-            context.caller, name, context.make_waiter(30, float("inf"))
-        )
+        description = jobs.wait_for_training_job(context.caller, name, context.make_waiter(30, float("inf")))
     except FailedError as error:
         _print_last_lines(context, name)
-        raise FailedError(
-            f"{error}; all of it: {PROGRAM} jobs logs --name {name}{context.options}"
-        ) from None
+        raise FailedError(f"{error}; all of it: {PROGRAM} jobs logs --name {name}{context.options}") from None
     context.report(f"{name} is {description['TrainingJobStatus']}")
     _print_download_commands(context, description)
 

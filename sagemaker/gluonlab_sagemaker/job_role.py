@@ -67,11 +67,7 @@ def ensure_job_role(caller: Caller, bucket: str, tags: List[Dict[str, str]]) -> 
     """Create the role of all jobs in this region, or update its permissions; return its ARN."""
     account = current_account(caller)
     return ensure_sagemaker_role(
-        caller,
-        job_role_name(caller.region),
-        account.number,
-        job_permissions(account, bucket),
-        tags,
+        caller, job_role_name(caller.region), account.number, job_permissions(account, bucket), tags
     )
 
 
@@ -90,8 +86,7 @@ def submitter_policy(account: Account, bucket: str, instances: Sequence[str]) ->
             },
         ),
         policy_statement(
-            ["sagemaker:AddTags", "sagemaker:DescribeTrainingJob", "sagemaker:StopTrainingJob"],
-            Resource=jobs,
+            ["sagemaker:AddTags", "sagemaker:DescribeTrainingJob", "sagemaker:StopTrainingJob"], Resource=jobs
         ),
         policy_statement(["sagemaker:ListTrainingJobs"], Resource="*"),
         policy_statement(

@@ -11,25 +11,14 @@ from gluonlab.cli.command import command
 from gluonlab_sagemaker import instances, job_role
 from gluonlab_sagemaker.checks import check_bucket, check_owner, resource_tags
 from gluonlab_sagemaker.errors import RefusedError
-from gluonlab_sagemaker.options import (
-    PROGRAM,
-    CommandContext,
-    aws_options,
-    current_user,
-    print_note,
-)
+from gluonlab_sagemaker.options import PROGRAM, CommandContext, aws_options, current_user, print_note
 from gluonlab_sagemaker.role import delete_role
 
 
 @command(f"{PROGRAM} jobs role")
 @aws_options()
 @click.option("--bucket", metavar="NAME", help="the S3 bucket of source, data and results")
-@click.option(
-    "--owner",
-    metavar="NAME",
-    default=current_user,
-    help="for the tag `owner`  [default: your user name]",
-)
+@click.option("--owner", metavar="NAME", default=current_user, help="for the tag `owner`  [default: your user name]")
 @click.option("--delete", is_flag=True, help="delete the role")
 def make_role(context: CommandContext, bucket: Optional[str], owner: str, delete: bool) -> None:
     """Make the role that jobs run under, without a notebook; it costs nothing."""
@@ -58,16 +47,12 @@ def make_role(context: CommandContext, bucket: Optional[str], owner: str, delete
     multiple=True,
     help="a machine that jobs may take, such as ml.g5.12xlarge; may be repeated",
 )
-def print_policy(
-    context: CommandContext, bucket: Optional[str], instance_types: Tuple[str, ...]
-) -> None:
+def print_policy(context: CommandContext, bucket: Optional[str], instance_types: Tuple[str, ...]) -> None:
     """Print the IAM policy for people who submit jobs, on these machines and no others."""
     if bucket is None or not instance_types:
         lacks = "a bucket: add --bucket NAME" if bucket is None else "machines: add --instance TYPE"
         raise RefusedError(f"policy lacks {lacks}")
-    allowed = [
-        instances.normalize_instance_type(name, "TrainingInstanceType") for name in instance_types
-    ]
+    allowed = [instances.normalize_instance_type(name, "TrainingInstanceType") for name in instance_types]
     account = job_role.current_account(context.caller)
     policy = job_role.submitter_policy(account, check_bucket(bucket), allowed)
     context.report(json.dumps(policy, indent=2))

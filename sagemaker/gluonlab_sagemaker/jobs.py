@@ -42,9 +42,7 @@ class JobOptions:
     settings: Tuple[str, ...] = ()  # NAME=VALUE, hyperparameters of the program
     checkpoints: Optional[str] = None  # the job whose checkpoints this job resumes from
 
-    def build_request(
-        self, region: Optional[str], role: str, tags: List[Dict[str, str]]
-    ) -> Dict[str, Any]:
+    def build_request(self, region: Optional[str], role: str, tags: List[Dict[str, str]]) -> Dict[str, Any]:
         """Return the parameters of CreateTrainingJob; raise RefusedError for invalid options."""
         request: Dict[str, Any] = replace_bucket(load_template(self.template), self.bucket)
         request.update(TrainingJobName=self.name, RoleArn=role, Tags=tags)
@@ -56,9 +54,7 @@ class JobOptions:
             folder = f"s3://{self.bucket}/{CHECKPOINT_FOLDER}/{self.checkpoints or self.name}/"
             request["CheckpointConfig"]["S3Uri"] = folder
         elif self.checkpoints is not None:
-            alternatives = [
-                name for name in template_names() if "CheckpointConfig" in load_template(name)
-            ]
+            alternatives = [name for name in template_names() if "CheckpointConfig" in load_template(name)]
             raise RefusedError(
                 f"--checkpoints {self.checkpoints}: {self.template} writes none: "
                 f"choose --template {' or '.join(alternatives)}"
@@ -71,20 +67,14 @@ class JobOptions:
                 for name in template_names()
                 if _supports_several_hosts(load_template(name).get("HyperParameters", {}))
             ]
-            advice = (
-                f"choose --template {' or '.join(alternatives)}"
-                if alternatives
-                else "leave --hosts out"
-            )
+            advice = f"choose --template {' or '.join(alternatives)}" if alternatives else "leave --hosts out"
             raise RefusedError(f"--hosts {hosts}: {self.template} is for one: {advice}")
         instance = self.instance or resources["InstanceType"]
         if self.image is None:
             refuse_unsupported_gpu(instance, "bring an --image with an MXNet that has")
         request["HyperParameters"] = {
             **_replace_gpu_counts(
-                hyperparameters,
-                _gpu_count(resources["InstanceType"]),
-                self.gpus or _gpu_count(instance),
+                hyperparameters, _gpu_count(resources["InstanceType"]), self.gpus or _gpu_count(instance)
             ),
             "sagemaker_region": json.dumps(region),
             **dict(map(_parse_hyperparameter, self.settings)),
@@ -104,9 +94,7 @@ def load_template(name: str) -> Dict[str, Any]:
     """Load a template by its name."""
     if name not in template_names():
         raise RefusedError(unknown("template", name, template_names()))
-    template: Dict[str, Any] = json.loads(
-        (TEMPLATE_FOLDER / f"{name}.json").read_text(encoding="utf-8")
-    )
+    template: Dict[str, Any] = json.loads((TEMPLATE_FOLDER / f"{name}.json").read_text(encoding="utf-8"))
     return template
 
 
@@ -122,9 +110,7 @@ def is_spot(request: Dict[str, Any]) -> bool:
 
 def input_uris(request: Dict[str, Any]) -> List[str]:
     """Return the addresses of the job's data in S3."""
-    sources = [
-        channel["DataSource"].get("S3DataSource") for channel in request.get("InputDataConfig", [])
-    ]
+    sources = [channel["DataSource"].get("S3DataSource") for channel in request.get("InputDataConfig", [])]
     return [source["S3Uri"] for source in sources if source]
 
 
@@ -135,8 +121,7 @@ def describe_job(caller: Caller, name: str) -> Response:
     except AWSError as error:
         if error.is_not_found:
             raise RefusedError(
-                f"there is no training job {name} in {caller.region}: "
-                "`jobs list` shows those that there are"
+                f"there is no training job {name} in {caller.region}: `jobs list` shows those that there are"
             ) from error
         raise
 
@@ -149,8 +134,7 @@ def create_training_job(caller: Caller, request: Dict[str, Any], status_command:
         # botocore retries by itself, so an earlier try of this call may have started the job.
         if error.is_unanswered or error.is_name_in_use:
             raise AWSError(
-                f"{error}; the job may run all the same, and cost money: {status_command} shows it",
-                error.code,
+                f"{error}; the job may run all the same, and cost money: {status_command} shows it", error.code
             ) from error
         raise
 
@@ -185,9 +169,7 @@ def wait_for_training_job(caller: Caller, name: str, waiter: Waiter) -> Response
     return description
 
 
-def follow_log(
-    caller: Caller, name: str, sleep: Callable[[float], None]
-) -> Iterator[List[LogLine]]:
+def follow_log(caller: Caller, name: str, sleep: Callable[[float], None]) -> Iterator[List[LogLine]]:
     """Yield the new lines of a job's log until the job has ended."""
     log = JobLog(caller, name)
     while True:
@@ -250,8 +232,7 @@ def _check_resumable(request: Dict[str, Any]) -> None:
     out = hyperparameters.get("out")
     if checkpoint_path is not None and not str(out).startswith(f"{checkpoint_path}/"):
         raise RefusedError(
-            f"--set out={out}: what a job goes on from must lie below {checkpoint_path}, "
-            "which AWS keeps: leave it out"
+            f"--set out={out}: what a job goes on from must lie below {checkpoint_path}, which AWS keeps: leave it out"
         )
     if is_spot(request) and str(hyperparameters.get("autoresume")).lower() != "true":
         raise RefusedError(
@@ -292,7 +273,5 @@ def _replace_gpu_counts(hyperparameters: Dict[str, str], old: int, new: int) -> 
 def _gpu_count(instance: str) -> int:
     facts = pairs.load_instances().get(instance)
     if facts is None:
-        raise RefusedError(
-            f"--instance {instance}: how many GPUs it has is not in instances.json: add --gpus N"
-        )
+        raise RefusedError(f"--instance {instance}: how many GPUs it has is not in instances.json: add --gpus N")
     return int(facts["gpus"])

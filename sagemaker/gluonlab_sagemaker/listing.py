@@ -15,9 +15,7 @@ Row = Dict[str, Any]
 def notebook_row(description: Response, region: Optional[str]) -> Row:
     """Convert a notebook of DescribeNotebookInstance or ListNotebookInstances to a row."""
     created = description.get("CreationTime")
-    cost = Prices().notebook_cost(
-        description.get("InstanceType", ""), description.get("VolumeSizeInGB", 0), region
-    )
+    cost = Prices().notebook_cost(description.get("InstanceType", ""), description.get("VolumeSizeInGB", 0), region)
     return {
         "name": description["NotebookInstanceName"],
         "kind": "notebook",

@@ -37,9 +37,7 @@ class JobLog:
         """Return the last ``count`` lines of all hosts together."""
         lines: List[LogLine] = []
         for stream in self._stream_names():
-            lines += _parse_lines(
-                stream, self._get_events(stream, limit=count, startFromHead=False)
-            )
+            lines += _parse_lines(stream, self._get_events(stream, limit=count, startFromHead=False))
         return sorted(lines, key=lambda line: line.timestamp_ms)[-count:]
 
     def _stream_names(self) -> List[str]:
@@ -49,11 +47,7 @@ class JobLog:
         while True:
             try:
                 response = self._caller(
-                    "logs",
-                    "DescribeLogStreams",
-                    logGroupName=LOG_GROUP,
-                    logStreamNamePrefix=f"{self._name}/",
-                    **token,
+                    "logs", "DescribeLogStreams", logGroupName=LOG_GROUP, logStreamNamePrefix=f"{self._name}/", **token
                 )
             except AWSError as error:
                 if error.is_not_found:
@@ -67,18 +61,14 @@ class JobLog:
     def _read_stream(self, stream: str) -> Iterator[LogLine]:
         while True:
             token = self._tokens.get(stream)
-            response = self._get_events(
-                stream, startFromHead=True, **({} if token is None else {"nextToken": token})
-            )
+            response = self._get_events(stream, startFromHead=True, **({} if token is None else {"nextToken": token}))
             yield from _parse_lines(stream, response)
             self._tokens[stream] = response["nextForwardToken"]
             if self._tokens[stream] == token:  # CloudWatch's sign of the end of a stream
                 return
 
     def _get_events(self, stream: str, **parameters: Any) -> Response:
-        return self._caller(
-            "logs", "GetLogEvents", logGroupName=LOG_GROUP, logStreamName=stream, **parameters
-        )
+        return self._caller("logs", "GetLogEvents", logGroupName=LOG_GROUP, logStreamName=stream, **parameters)
 
 
 def format_lines(lines: List[LogLine], show_hosts: bool) -> List[str]:

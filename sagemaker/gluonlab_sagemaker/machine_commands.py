@@ -12,13 +12,7 @@ from gluonlab_sagemaker import instances, price_list
 from gluonlab_sagemaker.cost import Prices
 from gluonlab_sagemaker.errors import RefusedError
 from gluonlab_sagemaker.notebook import STOP_END_STATUSES
-from gluonlab_sagemaker.options import (
-    PROGRAM,
-    CommandContext,
-    aws_options,
-    notebook_name_option,
-    print_note,
-)
+from gluonlab_sagemaker.options import PROGRAM, CommandContext, aws_options, notebook_name_option, print_note
 from gluonlab_sagemaker.quota import USES, list_quotas, quota_name, request_increase
 from gluonlab_sagemaker.resize import NotebookChange, request_resize
 
@@ -68,9 +62,7 @@ def resize_notebook(
         print_note(Prices().describe_notebook_cost(new_type, new_gb, context.caller.region))
     if not no_wait:
         notebook.wait(STOP_END_STATUSES)
-    context.report(
-        f"{name} is {'being ' if no_wait else ''}changed: {notebook.command_line('start')}"
-    )
+    context.report(f"{name} is {'being ' if no_wait else ''}changed: {notebook.command_line('start')}")
 
 
 @command(f"{PROGRAM} prices")
@@ -87,46 +79,27 @@ def show_prices(context: CommandContext, update: bool) -> None:
             return
         table = price_list.build_price_table(products, region, price_list.utc_today())
         price_list.write_prices(region, table)
-        context.report(
-            f"asked AWS: {len(table['instance_hour'])} machines for notebooks in {region}"
-        )
+        context.report(f"asked AWS: {len(table['instance_hour'])} machines for notebooks in {region}")
     elif context.caller.is_dry_run:
         return
     prices = Prices()
     context.report(f"{'':<18}{'an hour':>12}{'a day':>12}{'training/h':>12}")
     for instance in (CPU_INSTANCE, *pairs.load_instances()):
         context.report(prices.format_row(instance, region))
-    context.report(
-        f"GB-month of a volume: {prices.format_gb_month_price(region)}; "
-        f"{prices.describe_source(region)}"
-    )
+    context.report(f"GB-month of a volume: {prices.format_gb_month_price(region)}; {prices.describe_source(region)}")
 
 
 @command(f"{PROGRAM} quota")
 @aws_options()
 @click.option("--instance", metavar="TYPE", help="the machine, such as ml.g5.12xlarge")
 @click.option(
-    "--use",
-    type=click.Choice(list(USES)),
-    default="notebook",
-    show_default=True,
-    help="what --request is for",
+    "--use", type=click.Choice(list(USES)), default="notebook", show_default=True, help="what --request is for"
 )
-@click.option(
-    "--request",
-    "count",
-    metavar="N",
-    type=click.IntRange(1, 100),
-    help="ask AWS for N machines at once",
-)
-def show_quota(
-    context: CommandContext, instance: Optional[str], use: str, count: Optional[int]
-) -> None:
+@click.option("--request", "count", metavar="N", type=click.IntRange(1, 100), help="ask AWS for N machines at once")
+def show_quota(context: CommandContext, instance: Optional[str], use: str, count: Optional[int]) -> None:
     """Say how many machines of a type this account may have at once, or ask for more."""
     if instance is None:
-        raise RefusedError(
-            f"quota lacks the machine: write --instance TYPE, {instances.instance_examples()}"
-        )
+        raise RefusedError(f"quota lacks the machine: write --instance TYPE, {instances.instance_examples()}")
     kind = "InstanceType" if use == "notebook" else "TrainingInstanceType"
     instance = instances.normalize_instance_type(instance, kind)
     quotas = list_quotas(context.caller, instance)

@@ -47,12 +47,7 @@ class Notebook:
     """
 
     def __init__(
-        self,
-        caller: Caller,
-        name: str,
-        waiter: Waiter,
-        report: Callable[[str], None],
-        name_options: str,
+        self, caller: Caller, name: str, waiter: Waiter, report: Callable[[str], None], name_options: str
     ) -> None:
         self._call, self.name, self._waiter = caller, name, waiter
         self.report, self._name_options = report, name_options
@@ -64,9 +59,7 @@ class Notebook:
     def describe(self) -> Optional[Response]:
         """Return AWS's description of the notebook, or None if it does not exist."""
         try:
-            return self._call(
-                "sagemaker", "DescribeNotebookInstance", NotebookInstanceName=self.name
-            )
+            return self._call("sagemaker", "DescribeNotebookInstance", NotebookInstanceName=self.name)
         except AWSError as error:
             if error.is_not_found:
                 return None
@@ -78,8 +71,7 @@ class Notebook:
         if description is None:
             region = self._call.region
             raise RefusedError(
-                f"there is no notebook {self.name} in {region}: "
-                f"{self.command_line('create')} --instance ... makes one"
+                f"there is no notebook {self.name} in {region}: {self.command_line('create')} --instance ... makes one"
             )
         return description
 
@@ -95,9 +87,7 @@ class Notebook:
                     f"{self.command_line('start')} tries again; {self.command_line('delete')} "
                     "deletes it with all files on its volume"
                 )
-            raise RefusedError(
-                f"{message} ({status}): see {self.command_line('status')}, or choose another --name"
-            )
+            raise RefusedError(f"{message} ({status}): see {self.command_line('status')}, or choose another --name")
 
     def create(self, request: Dict[str, Any], sleep: Callable[[float], None] = time.sleep) -> None:
         """Ask AWS to create the notebook; retry while its role is too new."""
@@ -118,14 +108,10 @@ class Notebook:
             self.report(f"{self.name} is {status} already")
             return bool(status == "Pending")
         if status == "Deleting":
-            raise RefusedError(
-                f"{self.name} is being deleted: {self.command_line('wait')}, then create it anew"
-            )
+            raise RefusedError(f"{self.name} is being deleted: {self.command_line('wait')}, then create it anew")
         self._refuse_dead_instance(description, force)
         if status != "Stopped":
-            status = str(
-                self._waiter.wait_until(self.name, SETTLED_STATUSES, self.current_status) or "gone"
-            )
+            status = str(self._waiter.wait_until(self.name, SETTLED_STATUSES, self.current_status) or "gone")
             # AWS's maintenance, or another user, may have started or deleted the notebook.
             if status in ("InService", "gone"):
                 self.report(f"{self.name} is {status}")
@@ -135,9 +121,7 @@ class Notebook:
         except AWSError as error:
             if not error.is_capacity_error:
                 raise
-            failure = failed_error(
-                "notebook", self.name, f"not started: {error.code}", self._capacity_remedy()
-            )
+            failure = failed_error("notebook", self.name, f"not started: {error.code}", self._capacity_remedy())
             raise AWSError(f"{failure}; {FILES_NOTE}", error.code) from error
         self.report(f"{self.name} is starting")
         return True
@@ -155,9 +139,7 @@ class Notebook:
                 if options
                 else "see `A dead notebook` in sagemaker/README.md for what is on its volume"
             )
-            raise RefusedError(
-                f"{reason.rstrip('.')}: {remedy}; or ask AWS all the same with --force"
-            )
+            raise RefusedError(f"{reason.rstrip('.')}: {remedy}; or ask AWS all the same with --force")
 
     def stop(self) -> bool:
         """Stop the notebook; return whether it is stopping."""
@@ -175,9 +157,7 @@ class Notebook:
             )
         return True
 
-    def wait(
-        self, end_statuses: Sequence[Optional[str]] = SETTLED_STATUSES, is_new: bool = False
-    ) -> Optional[str]:
+    def wait(self, end_statuses: Sequence[Optional[str]] = SETTLED_STATUSES, is_new: bool = False) -> Optional[str]:
         """Wait until the notebook has one of ``end_statuses``, and return the status.
 
         Raises FailedError if the notebook failed. ``is_new`` means that its volume has no files.
@@ -195,9 +175,7 @@ class Notebook:
     def next_steps(self, status: Optional[str]) -> str:
         """Return advice on the next command in this status; empty if the notebook is gone."""
         if status == "InService":
-            return (
-                f"open it: {self.command_line('url')}; end its machine: {self.command_line('stop')}"
-            )
+            return f"open it: {self.command_line('url')}; end its machine: {self.command_line('stop')}"
         if status == "Stopped":
             return (
                 f"its volume is paid for until {self.command_line('delete')}, which destroys its "
@@ -220,8 +198,7 @@ class Notebook:
         if status != "InService":
             verb = "wait" if status in ("Pending", "Updating") else "start"
             raise RefusedError(
-                f"{self.name} is {status}: it has an address when it is InService: "
-                f"{self.command_line(verb)}"
+                f"{self.name} is {status}: it has an address when it is InService: {self.command_line(verb)}"
             )
         response = self._call(
             "sagemaker",
@@ -240,9 +217,7 @@ class Notebook:
         """Refuse to delete a notebook that has a stack's tag, or lacks gluonlab's tag."""
         description = None if force else self.describe()
         if description is not None:
-            tags = self._call(
-                "sagemaker", "ListTags", ResourceArn=description["NotebookInstanceArn"]
-            ).get("Tags", [])
+            tags = self._call("sagemaker", "ListTags", ResourceArn=description["NotebookInstanceArn"]).get("Tags", [])
             stack = stack_name(tags)
             if stack is not None:
                 raise RefusedError(
@@ -251,8 +226,7 @@ class Notebook:
                 )
             if not has_gluonlab_tag(tags):
                 raise RefusedError(
-                    f"{self.name} lacks the tag project=gluonlab, so it was not made here: "
-                    "to delete it, add --force"
+                    f"{self.name} lacks the tag project=gluonlab, so it was not made here: to delete it, add --force"
                 )
 
     def delete(self) -> None:
@@ -267,16 +241,11 @@ class Notebook:
                 break
             if status in DELETE_ACTIONS and status != previous:
                 if status == "Failed" and DELETE_ACTIONS[status] in requested:
-                    raise failed_error(
-                        "notebook", self.name, self.describe_existing().get("FailureReason")
-                    )
+                    raise failed_error("notebook", self.name, self.describe_existing().get("FailureReason"))
                 self._request_action(DELETE_ACTIONS[status])
                 requested.append(DELETE_ACTIONS[status])
             previous = status
-        self.report(
-            f"notebook {self.name}: "
-            f"{'deleted, and its volume with it' if previous else 'there is none'}"
-        )
+        self.report(f"notebook {self.name}: {'deleted, and its volume with it' if previous else 'there is none'}")
         for kind, delete_resource in (
             ("lifecycle configuration", delete_lifecycle_config),
             ("role", delete_notebook_role),

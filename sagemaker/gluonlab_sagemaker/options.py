@@ -74,28 +74,18 @@ class CommandContext(NamedTuple):
             click.echo(json.dumps(calls, indent=2, default=_describe_bytes))
 
 
-def aws_options(
-    status: Optional[str] = None,
-) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def aws_options(status: Optional[str] = None) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Add --region, --profile and --dry-run, which the function receives as a `CommandContext`.
 
     ``status`` is the notebook's or job's status in a dry run; None means that it does not exist.
     """
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
-        @click.option(
-            "--region", metavar="REGION", help="such as us-east-1  [default: that of the profile]"
-        )
-        @click.option(
-            "--profile", metavar="NAME", help="the profile of the AWS configuration to use"
-        )
-        @click.option(
-            "--dry-run", is_flag=True, help="print the calls to AWS as JSON, and make none"
-        )
+        @click.option("--region", metavar="REGION", help="such as us-east-1  [default: that of the profile]")
+        @click.option("--profile", metavar="NAME", help="the profile of the AWS configuration to use")
+        @click.option("--dry-run", is_flag=True, help="print the calls to AWS as JSON, and make none")
         @functools.wraps(function)
-        def run_with_context(
-            region: Optional[str], profile: Optional[str], dry_run: bool, **options: Any
-        ) -> None:
+        def run_with_context(region: Optional[str], profile: Optional[str], dry_run: bool, **options: Any) -> None:
             dependencies = click.get_current_context().obj or Dependencies()
             caller, sleep = (
                 (DryRunCaller(profile, region, status), lambda seconds: None)
@@ -114,9 +104,7 @@ def aws_options(
 def notebook_name_option(function: Callable[..., None]) -> Callable[..., None]:
     """Add --name, the name of a notebook."""
     help = "the notebook's name in this account and region"
-    return click.option(
-        "--name", metavar="NAME", default=DEFAULT_NAME, show_default=True, help=help
-    )(function)
+    return click.option("--name", metavar="NAME", default=DEFAULT_NAME, show_default=True, help=help)(function)
 
 
 def set_interrupt_message(text: str) -> None:

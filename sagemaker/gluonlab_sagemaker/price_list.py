@@ -21,9 +21,7 @@ from gluonlab_sagemaker.errors import AWSError
 
 SERVICE = "AmazonSageMaker"
 # An optional prefix names the region; us-east-1 has had none.
-USAGE_PATTERN = re.compile(
-    r"(?:[A-Z0-9]+-)?(Notebk|Train):(ml\.[a-z0-9-]+\.[a-z0-9]+|VolumeUsage\.gp\d)"
-)
+USAGE_PATTERN = re.compile(r"(?:[A-Z0-9]+-)?(Notebk|Train):(ml\.[a-z0-9-]+\.[a-z0-9]+|VolumeUsage\.gp\d)")
 TABLE_KEYS = {"Notebk": NOTEBOOK_PRICES, "Train": JOB_PRICES}
 UNITS = {"hour": ("hrs", "hours", "hour"), "month": ("gb-mo", "gb-month")}
 
@@ -40,15 +38,11 @@ class Price(NamedTuple):
 def fetch_products(caller: Caller) -> List[Dict[str, Any]]:
     """Return all products of SageMaker in the caller's region."""
     filters = [{"Type": "TERM_MATCH", "Field": "regionCode", "Value": caller.region}]
-    products = caller.list_all(
-        "pricing", "GetProducts", "PriceList", ServiceCode=SERVICE, Filters=filters
-    )
+    products = caller.list_all("pricing", "GetProducts", "PriceList", ServiceCode=SERVICE, Filters=filters)
     return [json.loads(item) if isinstance(item, str) else dict(item) for item in products]
 
 
-def build_price_table(
-    products: Iterable[Dict[str, Any]], region: Optional[str], today: str
-) -> Dict[str, Any]:
+def build_price_table(products: Iterable[Dict[str, Any]], region: Optional[str], today: str) -> Dict[str, Any]:
     """Build a region's table of prices.json; if an item has two prices, keep the higher.
 
     Raises AWSError if there are no prices, as in a region without SageMaker.
@@ -66,8 +60,7 @@ def build_price_table(
             table["volume_gb_month"] = price.amount
     if not table[NOTEBOOK_PRICES] and not table[JOB_PRICES]:
         raise AWSError(
-            f"AWS's price list has no instances of SageMaker in {region}: see {PRICING_PAGE}; "
-            "prices.json is as it was"
+            f"AWS's price list has no instances of SageMaker in {region}: see {PRICING_PAGE}; prices.json is as it was"
         )
     table.update({kind: dict(sorted(table[kind].items())) for kind in TABLE_KEYS.values()})
     dates = [str(product.get("publicationDate", "")) for product in region_products]

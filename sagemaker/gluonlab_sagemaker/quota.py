@@ -11,11 +11,7 @@ from gluonlab_sagemaker.calls import Caller
 from gluonlab_sagemaker.errors import AWSError, RefusedError
 
 SERVICE = "sagemaker"
-USES = {
-    "notebook": "notebook instance usage",
-    "training": "training job usage",
-    "spot": "spot training job usage",
-}
+USES = {"notebook": "notebook instance usage", "training": "training job usage", "spot": "spot training job usage"}
 
 
 class Quota(NamedTuple):
@@ -52,9 +48,7 @@ def request_increase(caller: Caller, quota: Quota, count: int) -> str:
     Raises RefusedError if the quota is ``count`` or more already.
     """
     if count <= quota.value:
-        raise RefusedError(
-            f"--request {count}: {quota.name} is {quota.value:g} in {caller.region} already"
-        )
+        raise RefusedError(f"--request {count}: {quota.name} is {quota.value:g} in {caller.region} already")
     try:
         request: Dict[str, Any] = caller(
             "service-quotas",
@@ -67,9 +61,7 @@ def request_increase(caller: Caller, quota: Quota, count: int) -> str:
         if error.code == "ResourceAlreadyExistsException":
             pending = _describe_pending_request(caller, quota)
             raise AWSError(
-                f"AWS has a request for {quota.name} that it has not answered{pending}: wait for "
-                "that one",
-                error.code,
+                f"AWS has a request for {quota.name} that it has not answered{pending}: wait for that one", error.code
             ) from error
         raise
     return f"asked for {count} x {quota.name}: {request.get('Status', 'PENDING')}"

@@ -38,25 +38,17 @@ class NotebookChange:
             "VolumeSizeInGB": self.volume_gb,
             "PlatformIdentifier": self.platform,
         }
-        return {
-            key: value
-            for key, value in parameters.items()
-            if value not in (None, description.get(key))
-        }
+        return {key: value for key, value in parameters.items() if value not in (None, description.get(key))}
 
 
-def request_resize(
-    caller: Caller, notebook: Notebook, change: NotebookChange, force: bool
-) -> Optional[Response]:
+def request_resize(caller: Caller, notebook: Notebook, change: NotebookChange, force: bool) -> Optional[Response]:
     """Ask AWS for the change, and return the notebook's new description.
 
     Returns None if the notebook has these properties already. Raises RefusedError for changes that
     AWS is known to refuse. ``force`` skips the checks of machines, platforms and stacks.
     """
     if change == NotebookChange():
-        raise RefusedError(
-            "resize lacks what to change: add --instance TYPE, --volume GB or --platform PLATFORM"
-        )
+        raise RefusedError("resize lacks what to change: add --instance TYPE, --volume GB or --platform PLATFORM")
     description = notebook.describe_existing()
     parameters = change.changed_parameters(description)
     if not parameters:
@@ -107,9 +99,7 @@ def _refuse_stack(caller: Caller, notebook: Notebook, description: Response) -> 
         )
 
 
-def _refuse_dead_platform(
-    notebook: Notebook, description: Response, change: NotebookChange
-) -> None:
+def _refuse_dead_platform(notebook: Notebook, description: Response, change: NotebookChange) -> None:
     """Refuse to keep a dead platform, or to change one that AWS cannot change."""
     platform = description.get("PlatformIdentifier")
     facts = pairs.load_platforms().get(platform)

@@ -51,12 +51,7 @@ def trust_policy(account: str) -> Dict[str, Any]:
 
 
 def notebook_permissions(
-    partition: str,
-    region: Optional[str],
-    account: str,
-    name: str,
-    bucket: Optional[str],
-    in_subnet: bool,
+    partition: str, region: Optional[str], account: str, name: str, bucket: Optional[str], in_subnet: bool
 ) -> Dict[str, Any]:
     """Return the policy of a notebook's role.
 
@@ -82,12 +77,7 @@ def notebook_permissions(
 def log_statement(partition: str, region: Optional[str], account: str) -> Dict[str, Any]:
     """Return the statement that allows writing logs of SageMaker."""
     return policy_statement(
-        [
-            "logs:CreateLogGroup",
-            "logs:CreateLogStream",
-            "logs:DescribeLogStreams",
-            "logs:PutLogEvents",
-        ],
+        ["logs:CreateLogGroup", "logs:CreateLogStream", "logs:DescribeLogStreams", "logs:PutLogEvents"],
         Resource=f"arn:{partition}:logs:{region}:{account}:log-group:/aws/sagemaker/*",
     )
 
@@ -97,20 +87,13 @@ def bucket_statements(partition: str, bucket: str) -> List[Dict[str, Any]]:
     arn = f"arn:{partition}:s3:::{bucket}"
     prefix = {"StringLike": {"s3:prefix": ["gluonlab", "gluonlab/*"]}}
     return [
-        policy_statement(
-            ["s3:GetObject", "s3:PutObject", "s3:DeleteObject"],
-            Resource=f"{arn}/gluonlab/*",
-        ),
+        policy_statement(["s3:GetObject", "s3:PutObject", "s3:DeleteObject"], Resource=f"{arn}/gluonlab/*"),
         policy_statement(["s3:ListBucket"], Resource=arn, Condition=prefix),
     ]
 
 
 def ensure_notebook_role(
-    caller: Caller,
-    name: str,
-    bucket: Optional[str],
-    in_subnet: bool,
-    tags: List[Dict[str, str]],
+    caller: Caller, name: str, bucket: Optional[str], in_subnet: bool, tags: List[Dict[str, str]]
 ) -> str:
     """Create a notebook's role, or update its permissions; return its ARN."""
     role = notebook_role_name(name, caller.region)
@@ -121,27 +104,20 @@ def ensure_notebook_role(
 
 
 def ensure_sagemaker_role(
-    caller: Caller,
-    role: str,
-    account: str,
-    permissions: Dict[str, Any],
-    tags: List[Dict[str, str]],
+    caller: Caller, role: str, account: str, permissions: Dict[str, Any], tags: List[Dict[str, str]]
 ) -> str:
     """Create a role for SageMaker with ``permissions``, or update the role; return its ARN."""
     try:
         description = caller("iam", "GetRole", RoleName=role)["Role"]
         if not has_gluonlab_tag(description.get("Tags", [])):
             raise RefusedError(
-                f"the role {role} exists and was not made here: "
-                "choose another --name, or give one with --role"
+                f"the role {role} exists and was not made here: choose another --name, or give one with --role"
             )
     except AWSError as error:
         if not error.is_not_found:
             raise
         text = json.dumps(trust_policy(account))
-        description = caller(
-            "iam", "CreateRole", RoleName=role, AssumeRolePolicyDocument=text, Tags=tags
-        )["Role"]
+        description = caller("iam", "CreateRole", RoleName=role, AssumeRolePolicyDocument=text, Tags=tags)["Role"]
     text = json.dumps(permissions)
     caller("iam", "PutRolePolicy", RoleName=role, PolicyName=POLICY_NAME, PolicyDocument=text)
     return str(description["Arn"])
@@ -158,8 +134,7 @@ def resolve_role(caller: Caller, role: str) -> str:
             return f"arn:aws:iam::<account>:role/{role}"
         if error.is_not_found:
             raise RefusedError(
-                f"--role {role}: there is no such role in this account: "
-                "give its ARN, or leave --role out"
+                f"--role {role}: there is no such role in this account: give its ARN, or leave --role out"
             ) from error
         raise
 

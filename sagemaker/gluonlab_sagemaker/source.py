@@ -32,9 +32,7 @@ def upload_archive(caller: Caller, bucket: str, data: bytes) -> str:
 
 def _run_git(checkout: Path, *arguments: str) -> bytes:
     try:
-        return subprocess.run(
-            ["git", "-C", str(checkout), *arguments], check=True, capture_output=True
-        ).stdout
+        return subprocess.run(["git", "-C", str(checkout), *arguments], check=True, capture_output=True).stdout
     except (OSError, subprocess.CalledProcessError) as error:
         raise RefusedError(
             f"{checkout} is not a git checkout that can be uploaded ({error}): "

@@ -26,9 +26,7 @@ def encode_scripts(settings: Dict[str, str]) -> Dict[str, Any]:
         raise RefusedError(f"AWS would refuse the start scripts: {error}") from error
 
 
-def ensure_lifecycle_config(
-    caller: Caller, name: str, settings: Dict[str, str], tags: List[Dict[str, str]]
-) -> None:
+def ensure_lifecycle_config(caller: Caller, name: str, settings: Dict[str, str], tags: List[Dict[str, str]]) -> None:
     """Create the configuration, or update one that an earlier attempt created."""
     content = {f"{_CONFIG}Name": name, **encode_scripts(settings)}
     try:
@@ -39,10 +37,7 @@ def ensure_lifecycle_config(
         caller("sagemaker", f"Create{_CONFIG}", **content, Tags=tags)
         return
     if not _has_gluonlab_scripts(current):
-        raise RefusedError(
-            f"the lifecycle configuration {name} exists and was not made here: "
-            "choose another --name"
-        )
+        raise RefusedError(f"the lifecycle configuration {name} exists and was not made here: choose another --name")
     if any(current.get(key) != content[key] for key in ("OnCreate", "OnStart")):
         caller("sagemaker", f"Update{_CONFIG}", **content)
 
@@ -50,9 +45,7 @@ def ensure_lifecycle_config(
 def delete_lifecycle_config(caller: Caller, name: str) -> bool:
     """Delete the configuration; return False if there is none with gluonlab's scripts."""
     try:
-        if not _has_gluonlab_scripts(
-            caller("sagemaker", f"Describe{_CONFIG}", **{f"{_CONFIG}Name": name})
-        ):
+        if not _has_gluonlab_scripts(caller("sagemaker", f"Describe{_CONFIG}", **{f"{_CONFIG}Name": name})):
             return False
     except AWSError as error:
         if error.is_not_found:
@@ -64,11 +57,7 @@ def delete_lifecycle_config(caller: Caller, name: str) -> bool:
 
 def _has_gluonlab_scripts(config: Dict[str, Any]) -> bool:
     # DescribeNotebookInstanceLifecycleConfig does not return tags.
-    contents = [
-        script.get("Content", "")
-        for key in ("OnCreate", "OnStart")
-        for script in config.get(key) or []
-    ]
+    contents = [script.get("Content", "") for key in ("OnCreate", "OnStart") for script in config.get(key) or []]
     try:
         return any(b"GLUONLAB_" in base64.b64decode(content) for content in contents)
     except ValueError:  # not base64, so not from gluonlab

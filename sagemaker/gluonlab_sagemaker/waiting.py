@@ -24,9 +24,7 @@ class Waiter:
         self._interval_s, self._timeout_s = interval_s, timeout_s
         self._sleep, self._clock = sleep, clock
 
-    def wait_until(
-        self, name: str, end_statuses: Iterable[Optional[str]], get_status: GetStatus
-    ) -> Optional[str]:
+    def wait_until(self, name: str, end_statuses: Iterable[Optional[str]], get_status: GetStatus) -> Optional[str]:
         """Poll the status of ``name`` until it is one of ``end_statuses``, and return it.
 
         The status None means that the resource does not exist.
@@ -47,8 +45,7 @@ class Waiter:
                 if elapsed_s > self._timeout_s:
                     minutes = f"{self._timeout_s / 60:g} minutes"
                     raise FailedError(
-                        f"{name} is {status} still after {minutes}: "
-                        "`wait` goes on waiting, `stop` stops it"
+                        f"{name} is {status} still after {minutes}: `wait` goes on waiting, `stop` stops it"
                     )
                 line = f"{name}: {status}" + (
                     f", {int(elapsed_s) // 60}:{int(elapsed_s) % 60:02d}" if is_terminal else ""

@@ -34,9 +34,7 @@ def test_the_command_measures_all_splits_and_judges_the_overlap(bench, monkeypat
     assert [name for name in found if name.startswith("step")] == [f"step {n}" for n in SPLIT_NAMES]
     for name in PIPELINES:
         assert 0 < found[f"price bubble {name}"][0] < 1 and f"host {name}" in found
-    assert {f"memory {name} {device}" for name in SPLIT_NAMES[1:] for device in (0, 1)} <= set(
-        found
-    )
+    assert {f"memory {name} {device}" for name in SPLIT_NAMES[1:] for device in (0, 1)} <= set(found)
     assert {f"alone interleaved {stage}" for stage in range(4)} <= set(found)
     options = {"network": "lenet", "microbatches": 8}
     assert {name: record["options"][name] for name in options} == options
@@ -73,9 +71,7 @@ def test_bytes_moved_are_those_that_a_step_queues(devices, monkeypatch):
     monkeypatch.setattr(CopyInto, "__init__", make)
     monkeypatch.setattr(CopyInto, "copy", copy)
     monkeypatch.setattr(Executor, "run", count)
-    there = list(
-        measure_splits.prepare_splits(TINY, find_measured_devices(device_spec(devices)), devices, 4)
-    )
+    there = list(measure_splits.prepare_splits(TINY, find_measured_devices(device_spec(devices)), devices, 4))
     assert [way.name for way in there if way.reason is None] == list(SPLIT_NAMES)
     for way in there:
         way.step()
@@ -84,9 +80,7 @@ def test_bytes_moved_are_those_that_a_step_queues(devices, monkeypatch):
         if way.name == splits.ONE:
             assert queued["bytes"] == 0
         else:
-            assert measure_splits.count_traffic(way).total_bytes == pytest.approx(
-                queued["bytes"]
-            ), way.name
+            assert measure_splits.count_traffic(way).total_bytes == pytest.approx(queued["bytes"]), way.name
             assert queued["bytes"] > 0
     nd.waitall()
 

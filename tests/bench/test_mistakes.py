@@ -122,8 +122,7 @@ MISTAKES = {
 
 @pytest.mark.cpu_only("mistakes are found before anything is computed")
 @pytest.mark.parametrize(
-    ("words", "message"),
-    [(f"{name} {words}", said) for name, rows in MISTAKES.items() for words, said in rows],
+    ("words", "message"), [(f"{name} {words}", said) for name, rows in MISTAKES.items() for words, said in rows]
 )
 def test_a_mistake_is_one_line_and_leaves_nothing(words, message, bench, empty_cwd):
     assert message in read_error_line(bench(*words.split()), empty_cwd)

@@ -27,9 +27,7 @@ def test_all_schedules_are_priced_without_mxnet(python):
     assert rows["gpipe"]["seconds"] == pytest.approx(11 * 3e-3)
     assert rows["1f1b"]["bubble"] == pytest.approx(ideal_bubble(4, 8))
     assert rows["interleaved"]["bubble"] == pytest.approx(ideal_bubble(4, 8, 2))
-    assert [row["speed_up"] for row in rows.values()] == pytest.approx(
-        [1, 32 / 11, 32 / 11, 64 / 19]
-    )
+    assert [row["speed_up"] for row in rows.values()] == pytest.approx([1, 32 / 11, 32 / 11, 64 / 19])
     assert [row["kept"] for row in rows.values()] == [1, 8, 4, 5.5]
     assert rows["1f1b"]["kept_by_stage"] == [4, 3, 2, 1]
 
@@ -75,9 +73,7 @@ def test_a_drawing_is_the_text_a_picture_or_a_page_that_replaces_nothing(bench, 
 
 def test_stages_per_device_are_for_the_schedule_that_is_drawn_or_for_interleaved(bench):
     sizes = ("--devices", "2", "--microbatches", "4", "--stages-per-device", "3")
-    assert bench("pipeline", "--draw", "sequential", *sizes)[1].startswith(
-        "sequential: 2 devices, 6 stages"
-    )
+    assert bench("pipeline", "--draw", "sequential", *sizes)[1].startswith("sequential: 2 devices, 6 stages")
     rows = rows_of(bench("pipeline", *sizes, "--json")[1])
     assert [row["stages"] for row in rows.values()] == [2, 2, 2, 6]
 

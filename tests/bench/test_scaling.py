@@ -22,9 +22,7 @@ COUNTS = strategies.lists(strategies.integers(1, 4), min_size=1, unique=True)
     COUNTS,
     strategies.lists(strategies.sampled_from(BACKENDS), min_size=1, unique=True),
 )
-def test_every_group_stands_beside_one_process_with_as_many_devices(
-    network, kind, processes, devices, backends
-):
+def test_every_group_stands_beside_one_process_with_as_many_devices(network, kind, processes, devices, backends):
     found = make_layouts(network, kind, processes, devices, backends)
     assert len({way.name for way in found}) == len(found)
     assert found[0][:3] == (1, 1, "")

@@ -35,9 +35,7 @@ ANSWER = {"seconds": 0.5, "images": 64.0, "beside": 0.5,
 @pytest.fixture
 def one_row(monkeypatch):
     monkeypatch.setattr(
-        peers,
-        "measure_subjects",
-        lambda subjects, rounds: [make_measurement(REFERENCE, 10, [1.0] * rounds)],
+        peers, "measure_subjects", lambda subjects, rounds: [make_measurement(REFERENCE, 10, [1.0] * rounds)]
     )
 
 
@@ -125,9 +123,7 @@ def test_gradients_are_measured_and_judged(bench, monkeypatch):
     found = {one["name"]: one["values"] for one in json.loads(out)["series"]}
     assert status == 0 and all(len(values) == 1 and values[0] > 0 for values in found.values())
     assert [name for name in found if name.startswith("step")] == [
-        f"step 2 {trainer} {store}"
-        for trainer in gradients.TRAINERS
-        for store in ("device", "sharded-optimizer")
+        f"step 2 {trainer} {store}" for trainer in gradients.TRAINERS for store in ("device", "sharded-optimizer")
     ]
     sums = {tuple(name.split(" ", 3)[1:]) for name in found if name.startswith("allreduce")}
     several, one = ({name for _, arrays, name in sums if arrays == count} for count in ("16", "1"))
@@ -176,9 +172,7 @@ def test_a_table_from_a_busy_machine_comes_with_a_warning(ended, one_row, monkey
     assert status == 0 and "warning: other processes kept 1.2 of " in error
 
 
-def test_json_is_a_record_alone_on_standard_output_and_out_writes_the_same(
-    bench, one_row, monkeypatch, tmp_path
-):
+def test_json_is_a_record_alone_on_standard_output_and_out_writes_the_same(bench, one_row, monkeypatch, tmp_path):
     monkeypatch.delenv(ISA_LIMIT_VARIABLE, raising=False)
     path = tmp_path / "record.json"
     status, printed, _ = bench("peers", "--rounds", "2", "--json", "--out", str(path))

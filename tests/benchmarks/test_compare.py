@@ -43,10 +43,7 @@ def rates(*values, name="ours"):
 
 @settings(max_examples=15)  # each is written to the disk, for good
 @given(
-    values=SPEEDS,
-    name=st.text(min_size=1),
-    reason=st.none() | st.text(),
-    unit=st.sampled_from(["images/s", "us", "s"]),
+    values=SPEEDS, name=st.text(min_size=1), reason=st.none() | st.text(), unit=st.sampled_from(["images/s", "us", "s"])
 )
 def test_a_record_is_read_as_it_was_written(tmp_path_factory, values, name, reason, unit):
     path = tmp_path_factory.mktemp("records") / "record.json"
@@ -121,9 +118,7 @@ def test_the_interval_of_pairs_is_that_of_scipys_sign_test(n):
 
 
 @pytest.mark.parametrize(
-    ("interval", "paired"),
-    [(paired_ratio, True), (unpaired_ratio, False)],
-    ids=["in turns", "separate"],
+    ("interval", "paired"), [(paired_ratio, True), (unpaired_ratio, False)], ids=["in turns", "separate"]
 )
 def test_intervals_hold_the_truth_as_often_as_they_say(interval, paired):
     """2,000 pairs of runs of 15 rounds with long tails, the second 0.97 times as fast; in turns,

@@ -69,10 +69,7 @@ def test_the_classic_loop_and_gluonlabs_step_make_the_same_parameters():
     ctxs = devices(2, threads=1)
     random = np.random.RandomState(1)
     batches = [
-        mx.io.DataBatch(
-            [nd.array(random.rand(16, 1, 28, 28))], [nd.array(random.randint(0, 10, 16))]
-        )
-        for _ in range(3)
+        mx.io.DataBatch([nd.array(random.rand(16, 1, 28, 28))], [nd.array(random.randint(0, 10, 16))]) for _ in range(3)
     ]
     loss = gluon.loss.SoftmaxCrossEntropyLoss()
     classic, ours = lenet(), get_model("lenet", 10)
@@ -107,9 +104,7 @@ def test_all_rows_train_on_the_same_images(task):
 
 def test_every_store_under_both_trainers_makes_the_exact_first_step():
     rows = measure_steps([(3, 5), (7,), (2, 2, 2)], STORES, devices(2), rounds=1)
-    assert [(row.trainer, row.store) for row in rows] == [
-        (trainer, store) for trainer in TRAINERS for store in STORES
-    ]
+    assert [(row.trainer, row.store) for row in rows] == [(trainer, store) for trainer in TRAINERS for store in STORES]
     assert {row.error for row in rows} == {0.0} and all(row.time_s > 0 for row in rows)
 
 
@@ -219,9 +214,7 @@ def test_pytorch_trains_alone_and_as_two_processes_and_reads_images(tmp_path, fo
         assert worker.ask({"steps": 1}, 60)["images"] == images.BATCH_SIZE + 2
 
 
-def test_checkpoints_are_on_disk_at_the_end_of_a_block_and_checks_find_replicas_that_drift(
-    tmp_path,
-):
+def test_checkpoints_are_on_disk_at_the_end_of_a_block_and_checks_find_replicas_that_drift(tmp_path):
     tiny = Task("LeNet 28x28", "lenet", (1, 28, 28), 4)
     with ExitStack() as stack:
         on = find_measured_devices(device_spec(2)).device_spec(2)
@@ -270,9 +263,7 @@ def test_a_competitor_does_not_outlive_a_process_that_is_killed():
         "with competing_processes(1) as [pid]:\n    print(pid, flush=True)\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=clean_environment(), stdout=subprocess.PIPE
-    )
+    done = subprocess.run([sys.executable, "-c", code], env=clean_environment(), stdout=subprocess.PIPE)
     assert done.returncode == -signal.SIGKILL
     while not has_exited(int(done.stdout)):
         time.sleep(0.01)

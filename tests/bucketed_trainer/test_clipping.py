@@ -34,9 +34,7 @@ LOSS = gluon.loss.SoftmaxCrossEntropyLoss()
 
 def clipped_on_one_device(net, batches, clip_norm, optimizer, params):
     """gluon.utils.clip_global_norm between allreduce and update; and the norms before it."""
-    trainer = gluon.Trainer(
-        net.collect_params(), optimizer, dict(params), kvstore=None, update_on_kvstore=False
-    )
+    trainer = gluon.Trainer(net.collect_params(), optimizer, dict(params), kvstore=None, update_on_kvstore=False)
     norms = []
     for images, labels in batches:
         with autograd.record():
@@ -64,9 +62,7 @@ def clipped(store, optimizer, k, clip_norm, bucket_bytes=100):
 
 @functools.lru_cache(maxsize=None)
 def small_net_clipped_on_one_device(clip_norm, optimizer):
-    return clipped_on_one_device(
-        make_small_net(cpu_contexts(1)), BATCHES, clip_norm, optimizer, OPTIMIZERS[optimizer]
-    )
+    return clipped_on_one_device(make_small_net(cpu_contexts(1)), BATCHES, clip_norm, optimizer, OPTIMIZERS[optimizer])
 
 
 @pairwise(
@@ -158,9 +154,7 @@ def test_convolutions_are_clipped_between_evaluations():
     set_parameter_arrays(net, parameter_arrays(expected_net))
     expected, norms = clipped_on_one_device(expected_net, batches, 0.2, "sgd", params)
     assert min(norms) > 0.2
-    trainer = BucketedTrainer(
-        net.collect_params(), "sgd", dict(params), make_kvstore("device"), clip_norm=0.2
-    )
+    trainer = BucketedTrainer(net.collect_params(), "sgd", dict(params), make_kvstore("device"), clip_norm=0.2)
     step = DataParallelStep(net, LOSS, trainer, ctxs, identity)
     for images, labels in batches:
         xs, ys = shard(nd.array(images), ctxs), shard(nd.array(labels, dtype="int32"), ctxs)

@@ -51,9 +51,7 @@ def make_step(
         net.collect_params(), optimizer, params, make_kvstore(store), bucket_bytes=bucket_bytes,
         clip_norm=clip_norm, loss_scale=loss_scale,
     )  # fmt: skip
-    return DataParallelStep(
-        net, gluon.loss.SoftmaxCrossEntropyLoss(), trainer, ctxs, identity, cut, sync_bn
-    )
+    return DataParallelStep(net, gluon.loss.SoftmaxCrossEntropyLoss(), trainer, ctxs, identity, cut, sync_bn)
 
 
 def feed(step, batch, ctxs):
@@ -73,9 +71,7 @@ def trained(loss_scale, k=2, batches=BATCHES, make_net=make_small_net, warm=(), 
 
 
 def same(devices, others):
-    return all(
-        np.array_equal(a, b) for own, other in zip(devices, others) for a, b in zip(own, other)
-    )
+    return all(np.array_equal(a, b) for own, other in zip(devices, others) for a, b in zip(own, other))
 
 
 def linear_net(ctxs):
@@ -119,14 +115,7 @@ KEPT = [batch for place, batch in enumerate(MIXED) if place not in LEFT_OUT]
 )
 def test_a_power_of_two_changes_no_bit(exponent, k, store, optimizer, cut, clip_norm):
     """On any devices, under any store, cut and clipped or not; some batches leave devices idle."""
-    options = dict(
-        k=k,
-        store=store,
-        optimizer=optimizer,
-        cut=cut,
-        clip_norm=clip_norm,
-        batches=BATCHES[:2] + ONE_IMAGE,
-    )
+    options = dict(k=k, store=store, optimizer=optimizer, cut=cut, clip_norm=clip_norm, batches=BATCHES[:2] + ONE_IMAGE)
     scale = LossScale(2.0**exponent)
     assert same(trained(scale, **options), trained(None, **options))
     assert (scale.value, scale.steps, scale.skipped) == (2.0**exponent, 3, 0)
@@ -135,8 +124,7 @@ def test_a_power_of_two_changes_no_bit(exponent, k, store, optimizer, cut, clip_
 @pytest.mark.parametrize("name", OFFERED)
 def test_no_optimizer_sees_the_scale(name):
     scaled, plain = (
-        trained(scale, optimizer=make_optimizer(name, {}), batches=BATCHES[:3])
-        for scale in (LossScale(2.0**12), None)
+        trained(scale, optimizer=make_optimizer(name, {}), batches=BATCHES[:3]) for scale in (LossScale(2.0**12), None)
     )
     assert same(scaled, plain)
 
@@ -145,10 +133,7 @@ def normalising_net(ctxs):
     mx.random.seed(3)
     net = nn.HybridSequential()
     net.add(
-        nn.Conv2D(4, 3, in_channels=1),
-        nn.BatchNorm(in_channels=4),
-        nn.Activation("tanh"),
-        nn.Dense(4, in_units=16),
+        nn.Conv2D(4, 3, in_channels=1), nn.BatchNorm(in_channels=4), nn.Activation("tanh"), nn.Dense(4, in_units=16)
     )
     net.initialize(mx.init.Xavier(), ctx=ctxs)
     return net
@@ -161,10 +146,7 @@ def test_the_graph_of_all_devices_is_scaled_as_well(cut):
 
 
 @pairwise(
-    k=[1, 3],
-    store=["device", "local", "ring", "sharded-optimizer"],
-    optimizer=list(OPTIMIZERS),
-    clip_norm=[None, 0.1],
+    k=[1, 3], store=["device", "local", "ring", "sharded-optimizer"], optimizer=list(OPTIMIZERS), clip_norm=[None, 0.1]
 )
 def test_steps_that_overflow_leave_no_trace(k, store, optimizer, clip_norm):
     """The same bits as without these batches, in the parameters and, since training goes on, in
@@ -182,9 +164,7 @@ def test_steps_that_overflow_leave_no_trace(k, store, optimizer, clip_norm):
             assert same([parameter_arrays(net, ctx) for ctx in ctxs], before)
             left_out.append(place)
     assert left_out == LEFT_OUT
-    expected = trained(
-        None, k, KEPT, linear_net, store=store, optimizer=optimizer, clip_norm=clip_norm
-    )
+    expected = trained(None, k, KEPT, linear_net, store=store, optimizer=optimizer, clip_norm=clip_norm)
     assert same([parameter_arrays(net, ctx) for ctx in ctxs], expected)
 
 
@@ -286,10 +266,7 @@ def test_an_endless_overflow_ends_the_run(store):
     said = "overflow at step 4, even with the smallest loss scale 1: use a smaller learning rate"
     with pytest.raises(DivergedError, match=said):
         feed(step, batch, ctxs)
-    assert same(
-        [parameter_arrays(net, ctx) for ctx in ctxs],
-        [parameter_arrays(make_small_net(contexts(1)))] * 2,
-    )
+    assert same([parameter_arrays(net, ctx) for ctx in ctxs], [parameter_arrays(make_small_net(contexts(1)))] * 2)
 
 
 def divided(arrays, scale):
@@ -298,9 +275,7 @@ def divided(arrays, scale):
 
 
 FLOATS = st.floats(width=32, allow_subnormal=False) | st.sampled_from([np.nan, np.inf, -np.inf])
-DEVICES = st.lists(
-    st.lists(st.lists(FLOATS, min_size=1, max_size=3), max_size=3), min_size=1, max_size=3
-)
+DEVICES = st.lists(st.lists(st.lists(FLOATS, min_size=1, max_size=3), max_size=3), min_size=1, max_size=3)
 
 
 def unscaled(grads, scale, sharded=False):
@@ -313,10 +288,7 @@ def unscaled(grads, scale, sharded=False):
 @given(DEVICES, st.sampled_from([0.25, 1.0, 1024.0]))
 def test_parts_are_divided_and_all_numbers_on_all_devices_looked_at(devices, scale):
     arrays = [[np.array(numbers, "float32") for numbers in part] for part in devices]
-    grads = [
-        [nd.array(array, ctx=ctx) for array in part]
-        for ctx, part in zip(contexts(len(arrays)), arrays)
-    ]
+    grads = [[nd.array(array, ctx=ctx) for array in part] for ctx, part in zip(contexts(len(arrays)), arrays)]
     finite = all(np.isfinite(array).all() for part in arrays for array in part)
     assert unscaled(grads, scale, sharded=True) is finite
     for part, expected in zip(grads, arrays):
@@ -352,9 +324,7 @@ def test_scales_that_make_no_sense_are_refused(changes, message):
         LossScale(**changes)
 
 
-@pytest.mark.parametrize(
-    ("images", "value"), [(1, 65536), (64, 1024), (100, 1024), (128, 512), (2**20, 1)]
-)
+@pytest.mark.parametrize(("images", "value"), [(1, 65536), (64, 1024), (100, 1024), (128, 512), (2**20, 1)])
 def test_the_first_scale_is_that_of_a_mean_over_the_shard(images, value):
     assert make_loss_scale("float16", images).value == value
     assert make_loss_scale("float32", images) is None

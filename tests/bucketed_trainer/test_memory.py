@@ -35,14 +35,7 @@ def blocks_of_channels(ctxs, known=True):
     net = nn.HybridSequential()
     net.add(
         nn.Conv2D(32, 3, padding=1, activation="tanh"),
-        nn.Conv2D(
-            16,
-            3,
-            padding=1,
-            groups=16 if known else 1,
-            in_channels=32 if known else 0,
-            use_bias=False,
-        ),
+        nn.Conv2D(16, 3, padding=1, groups=16 if known else 1, in_channels=32 if known else 0, use_bias=False),
         nn.Conv2DTranspose(24, 3, activation="tanh"),
         nn.GlobalAvgPool2D(),
         nn.Dense(64, activation="tanh"),
@@ -136,12 +129,7 @@ def test_a_network_is_compiled_again_only_with_static_shape_and_where_its_parame
 
 @pytest.mark.parametrize(
     ("name", "before", "after"),
-    [
-        ("lr_mult", 1.0, 0.1),
-        ("wd_mult", 1.0, 0.0),
-        ("grad_req", "write", "null"),
-        ("grad_req", "null", "write"),
-    ],
+    [("lr_mult", 1.0, 0.1), ("wd_mult", 1.0, 0.0), ("grad_req", "write", "null"), ("grad_req", "null", "write")],
 )
 def test_settings_that_come_too_late_are_not_ignored(name, before, after):
     net = blocks_of_channels(contexts(1))

@@ -28,26 +28,14 @@ from gluonlab.kvstores import make_kvstore
 
 MOMENTUM = {"learning_rate": 0.1, "momentum": 0.9}
 NATIVE = ["device", "local"]
-WHERE = [(name, None) for name in STORES] + [
-    (name, update) for name in NATIVE for update in (True, False)
-]
-DEVICES = [
-    count if count == 2 else pytest.param(count, marks=pytest.mark.long)
-    for count in (1, 2, 3, 4, 5)
-]
-WHERE = [
-    where if where[0] in FAST_STORES else pytest.param(*where, marks=pytest.mark.long)
-    for where in WHERE
-]
+WHERE = [(name, None) for name in STORES] + [(name, update) for name in NATIVE for update in (True, False)]
+DEVICES = [count if count == 2 else pytest.param(count, marks=pytest.mark.long) for count in (1, 2, 3, 4, 5)]
+WHERE = [where if where[0] in FAST_STORES else pytest.param(*where, marks=pytest.mark.long) for where in WHERE]
 
 
 def trainer_of(net, store, update=None, optimizer="sgd", **settings):
     return gluon.Trainer(
-        net.collect_params(),
-        optimizer,
-        {**MOMENTUM, **settings},
-        kvstore=store,
-        update_on_kvstore=update,
+        net.collect_params(), optimizer, {**MOMENTUM, **settings}, kvstore=store, update_on_kvstore=update
     )
 
 
@@ -78,9 +66,7 @@ def interrupted_on_one_device(tmp_path_factory):
 
 
 @pytest.mark.parametrize(("name", "update"), WHERE)
-def test_training_goes_on_from_parameters_that_are_loaded(
-    name, update, tmp_path, interrupted_on_one_device
-):
+def test_training_goes_on_from_parameters_that_are_loaded(name, update, tmp_path, interrupted_on_one_device):
     """With the momentum that there is, as on one device.
 
     Under MXNet's own name a store that updates forgets it.
@@ -126,15 +112,11 @@ def train_alone(plan):
     """
     nets = two(cpu_contexts(1))
     for number, net in enumerate(nets):
-        train_on_one_device(
-            net, [batch for batch, turn in zip(BATCHES, plan) if turn == number], "sgd", **MOMENTUM
-        )
+        train_on_one_device(net, [batch for batch, turn in zip(BATCHES, plan) if turn == number], "sgd", **MOMENTUM)
     return [parameter_arrays(net) for net in nets]
 
 
-@pytest.mark.parametrize(
-    "plan", [(0, 0, 0, 1, 1), (0, 1, 1, 0, 1)], ids=["one after the other", "in turns"]
-)
+@pytest.mark.parametrize("plan", [(0, 0, 0, 1, 1), (0, 1, 1, 0, 1)], ids=["one after the other", "in turns"])
 @pytest.mark.parametrize(("name", "update"), WHERE)
 def test_one_store_serves_several_trainers(name, update, plan):
     ctxs, store = contexts(2), make_kvstore(name)
@@ -167,9 +149,7 @@ def test_a_trainer_that_only_sums_does_not_get_another_ones_updates(name):
     updates, sums = (trainer_of(net, store, update) for net, update in zip(nets, (True, False)))
     train_on_devices(nets[1], sums, ctxs, BATCHES[:1])
     train_on_devices(nets[0], updates, ctxs, BATCHES[:1])
-    with pytest.raises(
-        KVStoreError, match="updates for another Trainer now: make a kvstore for each"
-    ):
+    with pytest.raises(KVStoreError, match="updates for another Trainer now: make a kvstore for each"):
         train_on_devices(nets[1], sums, ctxs, BATCHES[1:2])
 
 
@@ -179,9 +159,7 @@ def by_a_schedule(store, devices):
     net = make_small_net(ctxs)
     schedule = mx.lr_scheduler.CosineScheduler(max_update=6, base_lr=0.2, warmup_steps=2)
     settings = {"learning_rate": 0.2, "lr_scheduler": schedule}
-    trainer = gluon.Trainer(
-        net.collect_params(), "adam" if devices == 2 else "sgd", settings, kvstore=store
-    )
+    trainer = gluon.Trainer(net.collect_params(), "adam" if devices == 2 else "sgd", settings, kvstore=store)
     rates = []
     for batch in BATCHES[:4]:
         train_on_devices(net, trainer, ctxs, [batch])
@@ -189,15 +167,12 @@ def by_a_schedule(store, devices):
     return rates, on_every_device(net, ctxs)
 
 
-by_a_schedule_under_device = functools.lru_cache(maxsize=None)(
-    functools.partial(by_a_schedule, "device")
-)
+by_a_schedule_under_device = functools.lru_cache(maxsize=None)(functools.partial(by_a_schedule, "device"))
 
 
 @pytest.mark.parametrize("name", STORE_CASES)
 @pytest.mark.parametrize(
-    "devices",
-    [1, 2, pytest.param(3, marks=pytest.mark.long), 4, pytest.param(5, marks=pytest.mark.long)],
+    "devices", [1, 2, pytest.param(3, marks=pytest.mark.long), 4, pytest.param(5, marks=pytest.mark.long)]
 )
 def test_rates_follow_their_schedule(name, devices):
     expected_rates, expected = by_a_schedule_under_device(devices)
@@ -215,18 +190,14 @@ def test_saved_states_go_on_where_they_stopped(name, optimizer, devices, tmp_pat
         ctxs = contexts(devices if resumed else 1)
         net = make_small_net(ctxs)
         settings = {"learning_rate": 0.05, **({"momentum": 0.9} if optimizer == "sgd" else {})}
-        trainer = gluon.Trainer(
-            net.collect_params(), optimizer, dict(settings), kvstore=store and make_kvstore(store)
-        )
+        trainer = gluon.Trainer(net.collect_params(), optimizer, dict(settings), kvstore=store and make_kvstore(store))
         train_on_devices(net, trainer, ctxs, batches[:3])
         if resumed:
             trainer.save_states(str(tmp_path / "states"))
             net.save_parameters(str(tmp_path / "parameters"))
             net = make_small_net(ctxs)
             net.load_parameters(str(tmp_path / "parameters"), ctx=ctxs)
-            trainer = gluon.Trainer(
-                net.collect_params(), optimizer, dict(settings), kvstore=make_kvstore(store)
-            )
+            trainer = gluon.Trainer(net.collect_params(), optimizer, dict(settings), kvstore=make_kvstore(store))
             trainer.load_states(str(tmp_path / "states"))
         train_on_devices(net, trainer, ctxs, batches[3:])
         found.append(on_every_device(net, ctxs))
@@ -239,11 +210,7 @@ class TwoHeads(nn.HybridBlock):
     def __init__(self):
         super().__init__()
         with self.name_scope():
-            self.body, self.one, self.other = (
-                nn.Dense(6, activation="tanh"),
-                nn.Dense(3),
-                nn.Dense(3),
-            )
+            self.body, self.one, self.other = (nn.Dense(6, activation="tanh"), nn.Dense(3), nn.Dense(3))
 
     def hybrid_forward(self, F, x, both=False):
         y = self.body(x)
@@ -261,9 +228,7 @@ def with_stale_gradients(store, devices, update, ignore):
     random = np.random.RandomState(0)
     try:
         for both in (True, True, False, False):
-            xs = gluon.utils.split_and_load(
-                nd.array(random.normal(size=(6, 4))), ctxs, even_split=False
-            )
+            xs = gluon.utils.split_and_load(nd.array(random.normal(size=(6, 4))), ctxs, even_split=False)
             with autograd.record():
                 losses = [(net(x, both) ** 2).sum() for x in xs]
             autograd.backward(losses)
@@ -278,15 +243,9 @@ def with_stale_gradients(store, devices, update, ignore):
 @pytest.mark.parametrize("name", STORE_CASES)
 def test_stale_gradients_are_what_they_are_under_mxnets_store(name, devices, ignore):
     store = make_kvstore(name)
-    expected = with_stale_gradients(
-        mx.kv.create("device"), devices, store.is_capable("optimizer"), ignore
-    )
+    expected = with_stale_gradients(mx.kv.create("device"), devices, store.is_capable("optimizer"), ignore)
     found = with_stale_gradients(store, devices, None, ignore)
-    assert (
-        found == expected
-        if isinstance(expected, str)
-        else relative_distance(found, expected) < 1e-5
-    )
+    assert found == expected if isinstance(expected, str) else relative_distance(found, expected) < 1e-5
 
 
 def test_compressed_gradients_are_those_of_mxnets_store_and_of_this_trainer_only():
@@ -294,9 +253,7 @@ def test_compressed_gradients_are_those_of_mxnets_store_and_of_this_trainer_only
     for kvstore in ("device", store, store):
         ctxs = contexts(3)
         net = make_small_net(ctxs)
-        trainer = gluon.Trainer(
-            net.collect_params(), "sgd", {"learning_rate": 0.1}, kvstore, params
-        )
+        trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.1}, kvstore, params)
         train_on_devices(net, trainer, ctxs, BATCHES)
         found.append(on_every_device(net, ctxs))
     assert all(np.array_equal(a, b) for other in found[1:] for a, b in zip(other, found[0]))
@@ -320,10 +277,7 @@ def test_what_crashes_mxnet_is_summed_or_said(name):
         arrays = [nd.ones((4,), ctx=ctx) for ctx in contexts(count)]
         store.pushpull("unknown", arrays)
         assert all((array.asnumpy() == count).all() for array in arrays)
-    for call in (
-        lambda: store.pull("x", out=arrays),
-        lambda: store.row_sparse_pull("x", arrays[0], row_ids=arrays[0]),
-    ):
+    for call in (lambda: store.pull("x", out=arrays), lambda: store.row_sparse_pull("x", arrays[0], row_ids=arrays[0])):
         with pytest.raises(KVStoreError, match="knows no key 'x': broadcast or init it first"):
             call()
     with pytest.raises(KVStoreError, match="numbers or words, not both"):

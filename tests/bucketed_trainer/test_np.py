@@ -9,13 +9,7 @@ from mxnet import autograd, gluon, npx
 from mxnet import np as mnp
 from mxnet.gluon import nn
 from support.devices import contexts, device
-from support.reference import (
-    arrays_equal,
-    parameter_arrays,
-    random_batches,
-    relative_distance,
-    set_parameter_arrays,
-)
+from support.reference import arrays_equal, parameter_arrays, random_batches, relative_distance, set_parameter_arrays
 
 from gluonlab.bucketed_trainer.loss_scale import LossScale
 from gluonlab.bucketed_trainer.trainer import BucketedTrainer
@@ -35,12 +29,7 @@ def _numpy_semantics():
 
 def layers():
     net = nn.HybridSequential()
-    net.add(
-        nn.Conv2D(3, 3, activation="tanh"),
-        nn.Flatten(),
-        nn.Dense(7, activation="tanh"),
-        nn.Dense(4),
-    )
+    net.add(nn.Conv2D(3, 3, activation="tanh"), nn.Flatten(), nn.Dense(7, activation="tanh"), nn.Dense(4))
     return net
 
 
@@ -57,10 +46,7 @@ def numpy_net(ctxs, compiled=None):
 def train(net, trainer, ctxs, batches=BATCHES, scale=1.0):
     loss = gluon.loss.SoftmaxCrossEntropyLoss()
     for images, labels in batches:
-        xs, ys = (
-            gluon.utils.split_and_load(mnp.array(array), ctxs, even_split=False)
-            for array in (images, labels)
-        )
+        xs, ys = (gluon.utils.split_and_load(mnp.array(array), ctxs, even_split=False) for array in (images, labels))
         with autograd.record():
             losses = [loss(net(x), y).sum() * scale for x, y in zip(xs, ys)]
         autograd.backward(losses)
@@ -71,9 +57,7 @@ def train(net, trainer, ctxs, batches=BATCHES, scale=1.0):
 @functools.lru_cache(maxsize=None)
 def _expected(optimizer, params):
     net = numpy_net(contexts(1))
-    return train(
-        net, gluon.Trainer(net.collect_params(), optimizer, dict(params), kvstore=None), contexts(1)
-    )
+    return train(net, gluon.Trainer(net.collect_params(), optimizer, dict(params), kvstore=None), contexts(1))
 
 
 def expected(optimizer, params):
@@ -81,14 +65,10 @@ def expected(optimizer, params):
     return _expected(optimizer, tuple(params.items()))
 
 
-@pytest.mark.parametrize(
-    "optimizer", [*sorted(cls.__name__.lower() for cls in ELEMENT_WISE), "lamb", "dcasgd"]
-)
+@pytest.mark.parametrize("optimizer", [*sorted(cls.__name__.lower() for cls in ELEMENT_WISE), "lamb", "dcasgd"])
 def test_every_optimizer_makes_the_updates_of_gluons_trainer(optimizer):
     net = numpy_net(contexts(1))
-    found = train(
-        net, BucketedTrainer(net.collect_params(), optimizer, {"learning_rate": 0.01}), contexts(1)
-    )
+    found = train(net, BucketedTrainer(net.collect_params(), optimizer, {"learning_rate": 0.01}), contexts(1))
     assert all(type(param.data(device())) is mnp.ndarray for param in net.collect_params().values())
     assert arrays_equal(found, expected(optimizer, {"learning_rate": 0.01}))
 
@@ -98,9 +78,7 @@ def test_every_optimizer_makes_the_updates_of_gluons_trainer(optimizer):
 def test_k_devices_train_as_one(store, bucket_bytes):
     params = {"learning_rate": 0.1, "momentum": 0.9, "wd": 0.01}
     net = numpy_net(contexts(3), {"static_alloc": True, "static_shape": True})
-    trainer = BucketedTrainer(
-        net.collect_params(), "sgd", dict(params), kvstore=store, bucket_bytes=bucket_bytes
-    )
+    trainer = BucketedTrainer(net.collect_params(), "sgd", dict(params), kvstore=store, bucket_bytes=bucket_bytes)
     found = train(net, trainer, contexts(3))
     assert relative_distance(found, expected("sgd", params)) <= 1e-5
     assert arrays_equal(found, parameter_arrays(net, device(0)))
@@ -111,13 +89,7 @@ def test_clipping_and_scaling_do_what_they_do_to_mx_nd(store):
     net, scaled = numpy_net(contexts(2)), LossScale(256.0)
     start = parameter_arrays(net)
     trainer = BucketedTrainer(
-        net.collect_params(),
-        "sgd",
-        {"learning_rate": 0.5},
-        store,
-        clip_norm=0.1,
-        loss_scale=scaled,
-        bucket_bytes=100,
+        net.collect_params(), "sgd", {"learning_rate": 0.5}, store, clip_norm=0.1, loss_scale=scaled, bucket_bytes=100
     )
     found = train(net, trainer, contexts(2), scale=256.0)
     npx.reset_np()
@@ -125,9 +97,7 @@ def test_clipping_and_scaling_do_what_they_do_to_mx_nd(store):
     plain.initialize()
     plain(mx.nd.zeros((1, 1, 6, 6)))
     set_parameter_arrays(plain, start)
-    reference = BucketedTrainer(
-        plain.collect_params(), "sgd", {"learning_rate": 0.5}, clip_norm=0.1
-    )
+    reference = BucketedTrainer(plain.collect_params(), "sgd", {"learning_rate": 0.5}, clip_norm=0.1)
     loss = gluon.loss.SoftmaxCrossEntropyLoss()
     for images, labels in BATCHES:
         with autograd.record():
@@ -190,10 +160,7 @@ def test_a_device_without_a_shard_and_a_parameter_without_a_use(store):
             trainer.step(len(images))
         trainer.step(len(images), ignore_stale_grad=True)
     assert (
-        relative_distance(
-            parameter_arrays(net, device(1)), expected("sgd", {"learning_rate": 0.1, "wd": 0.1})
-        )
-        <= 1e-5
+        relative_distance(parameter_arrays(net, device(1)), expected("sgd", {"learning_rate": 0.1, "wd": 0.1})) <= 1e-5
     )
     assert arrays_equal(before, parameter_arrays(unused, device(1)))
 
@@ -216,15 +183,9 @@ def test_a_trainer_may_be_made_and_used_under_the_other_semantics(store, of_nd, 
         for images, labels in BATCHES:
             with semantics(not of_nd):
                 array = mx.nd.array if of_nd else mnp.array
-                xs, ys = (
-                    gluon.utils.split_and_load(array(part), ctxs, even_split=False)
-                    for part in (images, labels)
-                )
+                xs, ys = (gluon.utils.split_and_load(array(part), ctxs, even_split=False) for part in (images, labels))
                 with autograd.record():
-                    losses = [
-                        gluon.loss.SoftmaxCrossEntropyLoss()(net(x), y).sum()
-                        for x, y in zip(xs, ys)
-                    ]
+                    losses = [gluon.loss.SoftmaxCrossEntropyLoss()(net(x), y).sum() for x, y in zip(xs, ys)]
                 autograd.backward(losses)
             with semantics(of_nd == other_way):
                 trainer.step(len(images))

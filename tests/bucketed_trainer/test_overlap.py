@@ -34,9 +34,7 @@ def updates_behind_a_gate(store, bucket_bytes, limit_s, overlap=None):
     net.initialize(ctx=ctxs)
     net(nd.zeros((1, UNITS), ctx=ctxs[0]))
     params = list(net.collect_params().values())
-    trainer = BucketedTrainer(
-        net.collect_params(), "sgd", {}, make_kvstore(store), bucket_bytes=bucket_bytes
-    )
+    trainer = BucketedTrainer(net.collect_params(), "sgd", {}, make_kvstore(store), bucket_bytes=bucket_bytes)
     step = DataParallelStep(net, gluon.loss.SoftmaxCrossEntropyLoss(), trainer, ctxs, identity)
     xs = [nd.ones((8, UNITS), ctx=ctx) for ctx in ctxs]
     batch = make_local_batch(xs, [nd.zeros((8,), ctx=ctx) for ctx in ctxs])
@@ -63,8 +61,6 @@ def test_the_first_bucket_is_summed_before_backward_ends(store):
 
 
 # what shows that the test above can fail
-@pytest.mark.parametrize(
-    ("bucket_bytes", "overlap"), [(10**9, "1"), (A_LAYER, "off")], ids=["one bucket", "off"]
-)
+@pytest.mark.parametrize(("bucket_bytes", "overlap"), [(10**9, "1"), (A_LAYER, "off")], ids=["one bucket", "off"])
 def test_with_one_bucket_or_overlap_off_it_never_is(bucket_bytes, overlap):
     assert not updates_behind_a_gate("sharded", bucket_bytes, limit_s=0.3, overlap=overlap)

@@ -14,13 +14,7 @@ from mxnet.gluon import nn
 from support.covering import pairwise
 from support.devices import contexts, device, device_spec
 from support.processes import REPOSITORY
-from support.reference import (
-    arrays_equal,
-    parameter_arrays,
-    random_batches,
-    relative_distance,
-    train_on_devices,
-)
+from support.reference import arrays_equal, parameter_arrays, random_batches, relative_distance, train_on_devices
 
 from gluonlab.bucketed_trainer.trainer import BucketedTrainer
 from gluonlab.errors import RunError
@@ -80,9 +74,7 @@ def trained_by_gluon_on_one_device(batch_size):
 @pytest.mark.parametrize(("devices", "batch_size"), [(1, 128), (3, 128), (4, 359)])
 def test_the_loop_of_the_page_trains_any_number_of_devices_as_gluon_trains_one(devices, batch_size):
     """1437 images: the last batch of 359 has one image, for one of four devices."""
-    ours = run_loop(
-        changed(short_loop(batch_size), devices=('"cpu*2"', f'"{device_spec(devices)}"'))
-    )
+    ours = run_loop(changed(short_loop(batch_size), devices=('"cpu*2"', f'"{device_spec(devices)}"')))
     assert isinstance(ours["trainer"], BucketedTrainer)
     expected = trained_by_gluon_on_one_device(batch_size)
     assert relative_distance(parameter_arrays(ours["net"], ours["ctxs"][-1]), expected) <= 1e-4
@@ -90,10 +82,7 @@ def test_the_loop_of_the_page_trains_any_number_of_devices_as_gluon_trains_one(d
 
 @pytest.mark.cpu_only("it is about imports")
 def test_the_parts_of_gluonlab_need_no_import_of_their_own(python):
-    done = python(
-        "-c",
-        "import gluonlab; print(*gluonlab.devices.devices('cpu*2'), gluonlab.training.__name__)",
-    )
+    done = python("-c", "import gluonlab; print(*gluonlab.devices.devices('cpu*2'), gluonlab.training.__name__)")
     assert done.stdout.split() == ["cpu(0)", "cpu(1)", "gluonlab.training"], done.stderr
 
 
@@ -103,13 +92,7 @@ def test_the_parts_of_gluonlab_need_no_import_of_their_own(python):
 def small_net(ctxs, known=False):
     mx.random.seed(5)
     net = nn.HybridSequential()
-    net.add(
-        nn.Conv2D(8, 3, activation="tanh"),
-        nn.Flatten(),
-        nn.Dense(9, activation="tanh"),
-        nn.Dense(7),
-        nn.Dense(4),
-    )
+    net.add(nn.Conv2D(8, 3, activation="tanh"), nn.Flatten(), nn.Dense(9, activation="tanh"), nn.Dense(7), nn.Dense(4))
     net.initialize(mx.init.Normal(0.3), ctx=ctxs)
     if known:
         net(nd.zeros((1, 1, 8, 8), ctx=ctxs[0]))
@@ -133,14 +116,8 @@ COMPILED = {
 }
 
 
-@pairwise(
-    k=[1, 3],
-    compiled=list(COMPILED),
-    when=["first of all", "after a forward", "after a backward"],
-)
-def test_networks_train_however_they_are_compiled_and_whenever_the_trainer_is_made(
-    k, compiled, when
-):
+@pairwise(k=[1, 3], compiled=list(COMPILED), when=["first of all", "after a forward", "after a backward"])
+def test_networks_train_however_they_are_compiled_and_whenever_the_trainer_is_made(k, compiled, when):
     """Ragged batches on three devices: 7 images, 2 images, 1 image."""
     ctxs, net = contexts(k), small_net(contexts(k))
     if COMPILED[compiled] is not None:
@@ -164,16 +141,11 @@ def test_a_gradient_can_be_changed_between_backward_and_step():
     static_shape.
     """
     norms = []
-    for make in (
-        lambda params: gluon.Trainer(params, "sgd", dict(SGD), kvstore=None),
-        BucketedTrainer,
-    ):
+    for make in (lambda params: gluon.Trainer(params, "sgd", dict(SGD), kvstore=None), BucketedTrainer):
         net = small_net(contexts(1))
         net.hybridize(static_alloc=True, static_shape=True)
         trainer = (
-            make(net.collect_params(), "sgd", dict(SGD))
-            if make is BucketedTrainer
-            else make(net.collect_params())
+            make(net.collect_params(), "sgd", dict(SGD)) if make is BucketedTrainer else make(net.collect_params())
         )
         norms.append([])
         for images, labels in BATCHES:
@@ -183,9 +155,7 @@ def test_a_gradient_can_be_changed_between_backward_and_step():
             loss.backward()
             loss = None
             norms[-1].append(
-                gluon.utils.clip_global_norm(
-                    [p.grad(device()) for p in net.collect_params().values()], 0.3
-                )
+                gluon.utils.clip_global_norm([p.grad(device()) for p in net.collect_params().values()], 0.3)
             )
             trainer.step(len(images))
         norms[-1] += parameter_arrays(net)
@@ -206,9 +176,7 @@ def test_gradients_that_were_summed_can_be_clipped_before_the_update(store):
             train_on_devices(net, NoTrainer(), ctxs, [(images, labels)])
             trainer.allreduce_grads()
             for ctx in ctxs:
-                gluon.utils.clip_global_norm(
-                    [param.grad(ctx) for param in net.collect_params().values()], 0.3
-                )
+                gluon.utils.clip_global_norm([param.grad(ctx) for param in net.collect_params().values()], 0.3)
             trainer.update(len(images))
         results.append(parameter_arrays(net, ctxs[-1]))
     assert relative_distance(results[1], results[0]) <= 1e-5
@@ -264,12 +232,7 @@ def test_buckets_cannot_be_made_before_the_shapes_are_known():
 
 @pytest.mark.parametrize(
     ("store", "settings"),
-    [
-        ("device", {}),
-        ("ring", {"clip_norm": 0.1}),
-        ("sharded-optimizer", {}),
-        ("local", {"optimizer": "lamb"}),
-    ],
+    [("device", {}), ("ring", {"clip_norm": 0.1}), ("sharded-optimizer", {}), ("local", {"optimizer": "lamb"})],
     ids=str,
 )
 def test_a_step_inside_record_is_not_recorded(store, settings):
@@ -278,12 +241,7 @@ def test_a_step_inside_record_is_not_recorded(store, settings):
     for recorded in (False, True):
         net, settings_ = small_net(contexts(2)), {"optimizer": "sgd", **settings}
         trainer = BucketedTrainer(
-            net.collect_params(),
-            settings_.pop("optimizer"),
-            None,
-            store,
-            bucket_bytes=0,
-            **settings_,
+            net.collect_params(), settings_.pop("optimizer"), None, store, bucket_bytes=0, **settings_
         )
         with autograd.record() if recorded else autograd.pause():
             train_on_devices(net, trainer, contexts(2), BATCHES)
@@ -309,10 +267,7 @@ def amp_steps(amp, make, ctxs, store):
     amp.init_trainer(trainer)
     scales = []
     for number, (images, labels) in enumerate(BATCHES[:2] + BATCHES[3:4]):
-        xs, ys = (
-            gluon.utils.split_and_load(nd.array(array), ctxs, even_split=False)
-            for array in (images, labels)
-        )
+        xs, ys = (gluon.utils.split_and_load(nd.array(array), ctxs, even_split=False) for array in (images, labels))
         with autograd.record():
             losses = [gluon.loss.SoftmaxCrossEntropyLoss()(net(x), y) for x, y in zip(xs, ys)]
             with amp.scale_loss(losses, trainer) as scaled:
@@ -329,18 +284,13 @@ def test_amp_leaves_out_the_steps_that_it_leaves_out_under_gluons_trainer(amp, d
     expected = amp_steps(amp, gluon.Trainer, contexts(1), None)
     found = amp_steps(amp, BucketedTrainer, contexts(devices), store)
     assert np.isfinite(np.concatenate([array.ravel() for array in found])).all()
-    assert (
-        np.array_equal(found[-1], expected[-1])
-        and relative_distance(found[:-1], expected[:-1]) <= 1e-5
-    )
+    assert np.array_equal(found[-1], expected[-1]) and relative_distance(found[:-1], expected[:-1]) <= 1e-5
 
 
 def test_amp_and_a_store_that_updates_are_refused_together(amp):
     net = small_net(contexts(2))
     trainer = BucketedTrainer(net.collect_params(), "sgd", dict(SGD), "sharded-optimizer")
     amp.init_trainer(trainer)
-    with pytest.raises(
-        RunError, match=r"'sharded-optimizer' updates before amp can look.*LossScale"
-    ) as raised:
+    with pytest.raises(RunError, match=r"'sharded-optimizer' updates before amp can look.*LossScale") as raised:
         train_on_devices(net, trainer, contexts(2), BATCHES[:1])
     assert "\n" not in str(raised.value)

@@ -37,11 +37,7 @@ def trained(kind, k, kvstore, who, compiled):
     net.initialize(mx.init.Xavier(), ctx=ctxs)
     if compiled:
         net.hybridize()
-    options = {
-        "wd": 0.01,
-        "learning_rate": 0.01,
-        **({"momentum": 0.9} if "momentum" in vars(kind()) else {}),
-    }
+    options = {"wd": 0.01, "learning_rate": 0.01, **({"momentum": 0.9} if "momentum" in vars(kind()) else {})}
     trainer = BucketedTrainer(net.collect_params(), kind(**options), kvstore=kvstore)
     for predicting in who:
         images = random.uniform(-1, 1, (k, 2, CHANNELS, SIZE, SIZE)).astype("float32")

@@ -10,13 +10,7 @@ from mxnet.gluon import nn
 from mxnet.kvstore import KVStoreBase
 from support.devices import contexts, device
 from support.parameter_server import start_workers
-from support.reference import (
-    arrays_equal,
-    parameter_arrays,
-    random_batches,
-    relative_distance,
-    train_on_devices,
-)
+from support.reference import arrays_equal, parameter_arrays, random_batches, relative_distance, train_on_devices
 
 from gluonlab.bucketed_trainer.trainer import BucketedTrainer
 from gluonlab.errors import KVStoreError
@@ -40,10 +34,7 @@ def test_an_instance_of_mxnets_serves_one_trainer_after_another(before):
     store, found = mx.kv.create("device"), []
     first = small_net(contexts(2))
     train_on_devices(
-        first,
-        before(first.collect_params(), "sgd", {}, kvstore=store, update_on_kvstore=False),
-        contexts(2),
-        BATCHES,
+        first, before(first.collect_params(), "sgd", {}, kvstore=store, update_on_kvstore=False), contexts(2), BATCHES
     )
     for kvstore in (store, "device"):
         net = small_net(contexts(2), seed=5)
@@ -86,9 +77,7 @@ def test_a_store_of_another_kind_sums_over_its_processes(devices):
     net.bias.grad_req = "null"
     net.initialize(mx.init.One(), ctx=contexts(devices))
     net.bias.set_data(nd.ones(3))
-    trainer = BucketedTrainer(
-        net.collect_params(), "sgd", {"learning_rate": 0.5}, kvstore=TwoProcesses(0.25)
-    )
+    trainer = BucketedTrainer(net.collect_params(), "sgd", {"learning_rate": 0.5}, kvstore=TwoProcesses(0.25))
     before = {name: param.data(device()).asnumpy() for name, param in net.collect_params().items()}
     assert all((array == 0.25).all() for array in before.values())
     with autograd.record():
@@ -96,8 +85,7 @@ def test_a_store_of_another_kind_sums_over_its_processes(devices):
     autograd.backward(losses)
     trainer.step(4 * devices)
     assert np.array_equal(
-        net.weight.data(device()).asnumpy(),
-        np.full((3, 4), 0.25 - 0.5 * (2 * 2 * devices) / (4 * devices), "float32"),
+        net.weight.data(device()).asnumpy(), np.full((3, 4), 0.25 - 0.5 * (2 * 2 * devices) / (4 * devices), "float32")
     )
 
 
@@ -113,14 +101,10 @@ def test_a_process_without_a_shard_counts_as_zero():
             assert not value[0].asnumpy().any()
             value[0][:] = 3
 
-    trainer = BucketedTrainer(
-        net.collect_params(), "sgd", {"learning_rate": 0.5}, kvstore=OthersGradients(1.0)
-    )
+    trainer = BucketedTrainer(net.collect_params(), "sgd", {"learning_rate": 0.5}, kvstore=OthersGradients(1.0))
     for _ in range(2):
         trainer.step(2, ignore_stale_grad=True)
-    assert np.array_equal(
-        net.weight.data(device()).asnumpy(), np.full((3, 4), 1 - 2 * 0.5 * 3 / 2, "float32")
-    )
+    assert np.array_equal(net.weight.data(device()).asnumpy(), np.full((3, 4), 1 - 2 * 0.5 * 3 / 2, "float32"))
 
 
 @pytest.mark.parametrize(
@@ -229,18 +213,11 @@ def by_one_device(begin, count, devices, steps=5, lr=0.1, momentum=0.9, wd=0.01)
     w1, b1, w2, b2 = arrays(begin)
     random, velocity = np.random.RandomState(0), [0.0, 0.0, 0.0]
     for _ in range(steps):
-        x = (
-            random.uniform(-1, 1, (count, devices, 2, 5))
-            .astype("float32")
-            .astype("float64")
-            .reshape(-1, 5)
-        )
+        x = random.uniform(-1, 1, (count, devices, 2, 5)).astype("float32").astype("float64").reshape(-1, 5)
         hidden = np.tanh(x @ w1.T + b1)
         back = 2 * (hidden @ w2.T + b2)
         inner = (back @ w2) * (1 - hidden**2)
-        for i, (weight, grad) in enumerate(
-            zip((w1, b1, w2), (inner.T @ x, inner.sum(0), back.T @ hidden))
-        ):
+        for i, (weight, grad) in enumerate(zip((w1, b1, w2), (inner.T @ x, inner.sum(0), back.T @ hidden))):
             velocity[i] = momentum * velocity[i] + grad / len(x) + wd * weight
             weight -= lr * velocity[i]
     return [w1, b1, w2, b2]

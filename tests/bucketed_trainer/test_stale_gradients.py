@@ -27,12 +27,8 @@ from gluonlab.optimizers import NAG, SGD, Adamax
 STORES = ("device", "local", "ring", "double_tree", "sharded-optimizer")
 OPTIMIZERS = {
     "sgd": lambda: mx.optimizer.SGD(learning_rate=0.2, momentum=0.9, wd=0.01),
-    "corrected": lambda: SGD(
-        momentum=0.9, lr_scheduler=mx.lr_scheduler.FactorScheduler(1, 0.6, base_lr=0.2)
-    ),
-    "nag": lambda: NAG(
-        momentum=0.9, wd=0.01, lr_scheduler=mx.lr_scheduler.FactorScheduler(1, 0.6, base_lr=0.1)
-    ),
+    "corrected": lambda: SGD(momentum=0.9, lr_scheduler=mx.lr_scheduler.FactorScheduler(1, 0.6, base_lr=0.2)),
+    "nag": lambda: NAG(momentum=0.9, wd=0.01, lr_scheduler=mx.lr_scheduler.FactorScheduler(1, 0.6, base_lr=0.1)),
     "adam": lambda: mx.optimizer.Adam(learning_rate=0.05, wd=0.01),
     "ftml": lambda: mx.optimizer.FTML(learning_rate=0.05),
     "adamax": lambda: Adamax(learning_rate=0.05),
@@ -116,8 +112,7 @@ def test_an_idle_device_counts_as_zero_without_a_word(store):
     assert identical(net, ctxs)
     assert (
         relative_distance(
-            parameter_arrays(net),
-            parameter_arrays(train_branches_on_one_device(2, steps, OPTIMIZERS["sgd"]())),
+            parameter_arrays(net), parameter_arrays(train_branches_on_one_device(2, steps, OPTIMIZERS["sgd"]()))
         )
         <= 1e-5
     )
@@ -131,35 +126,22 @@ NAMED = {  # which branches the devices use: what is named
 }
 
 
-@pairwise(
-    uses=list(NAMED),
-    store=["device", "ring", "sharded-optimizer"],
-    first=[True, False],
-)
-def test_a_parameter_that_a_busy_device_did_not_use_is_named_before_anything_changes(
-    store, uses, first
-):
+@pairwise(uses=list(NAMED), store=["device", "ring", "sharded-optimizer"], first=[True, False])
+def test_a_parameter_that_a_busy_device_did_not_use_is_named_before_anything_changes(store, uses, first):
     ctxs, named = contexts(2), NAMED[uses]
     net = make_branching_net(2, ctxs)
     trainer = bucketed(net, store=store)
     if not first:
         train_branches_on_devices(net, trainer, [(BOTH, BOTH)], ctxs)
     before = replicas_of(net, ctxs)
-    grads = [
-        grad.asnumpy() for param in net.collect_params().values() for grad in param.list_grad()
-    ]
+    grads = [grad.asnumpy() for param in net.collect_params().values() for grad in param.list_grad()]
     backward(net, make_shards(1, 2), uses, ctxs)
     for _ in range(2):  # the flags are not used up by complaining
         with pytest.raises(
-            UserWarning,
-            match=f"no fresh gradient since the last step: .*{named}.*ignore_stale_grad=True",
+            UserWarning, match=f"no fresh gradient since the last step: .*{named}.*ignore_stale_grad=True"
         ):
             trainer.step(4)
-    assert all(
-        np.array_equal(a, b)
-        for old, new in zip(before, replicas_of(net, ctxs))
-        for a, b in zip(old, new)
-    )
+    assert all(np.array_equal(a, b) for old, new in zip(before, replicas_of(net, ctxs)) for a, b in zip(old, new))
     assert grads  # and what follows is as if nobody had asked
     trainer.step(4, ignore_stale_grad=True)
     steps = [(uses)] if first else [(BOTH, BOTH), uses]
@@ -196,19 +178,12 @@ def test_both_halves_of_a_step_see_the_same_gradients():
 def test_gradients_that_are_added_up_are_fresh_after_one_backward_of_several():
     """grad_req "add": each device's second part of a batch may be missing."""
     results = []
-    for make in (
-        lambda params: gluon.Trainer(params, OPTIMIZERS["sgd"](), kvstore=None),
-        BucketedTrainer,
-    ):
+    for make in (lambda params: gluon.Trainer(params, OPTIMIZERS["sgd"](), kvstore=None), BucketedTrainer):
         several = make is BucketedTrainer
         ctxs = contexts(3) if several else contexts(1) * 3
         net = make_branching_net(2, ctxs if several else ctxs[:1])
         net.collect_params().setattr("grad_req", "add")
-        trainer = (
-            make(net.collect_params(), OPTIMIZERS["sgd"]())
-            if several
-            else make(net.collect_params())
-        )
+        trainer = make(net.collect_params(), OPTIMIZERS["sgd"]()) if several else make(net.collect_params())
         for number in range(3):
             for part, uses in enumerate([(BOTH, BOTH, BOTH), (BOTH, NONE, NONE)]):
                 shards = make_shards(2 * number + part, 3)

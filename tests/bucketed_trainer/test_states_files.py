@@ -63,10 +63,7 @@ def trainer_of(net, optimizer="adam", store="device", **params):
 
 def gluons(net, optimizer="adam", store=None, **settings):
     return gluon.Trainer(
-        net.collect_params(),
-        *trainer_arguments(optimizer, dict(PARAMS[optimizer])),
-        kvstore=store,
-        **settings,
+        net.collect_params(), *trainer_arguments(optimizer, dict(PARAMS[optimizer])), kvstore=store, **settings
     )
 
 
@@ -104,9 +101,7 @@ def named_network(names, prefix):
         ("", ["body", "head", "middle", "tail"]),
     ],
 )
-def test_names_may_have_other_numbers_and_prefixes_and_any_others_are_taken_in_order(
-    saved, prefix, names
-):
+def test_names_may_have_other_numbers_and_prefixes_and_any_others_are_taken_in_order(saved, prefix, names):
     path, start, expected = saved
     net = named_network(names, prefix) if names else network(prefix=prefix)
     set_parameter_arrays(net, start)
@@ -145,21 +140,14 @@ def test_states_of_another_optimizer_or_network_are_refused(saved, store, device
     path, ctxs = saved[0], contexts(devices)
 
     def refuse(message, optimizer="adam", units=(3, 3, 3, 4), **params):
-        refused(
-            trained(network(ctxs, units=units), optimizer, store, ctxs=ctxs, **params),
-            path,
-            message,
-        )
+        refused(trained(network(ctxs, units=units), optimizer, store, ctxs=ctxs, **params), path, message)
 
     refuse(
         r"holds the states of Adam, and the optimizer here is SGD: "
         r"make the trainer with 'adam', or begin",
         "sgd",
     )
-    refuse(
-        r"does not fit: mine_dense1_bias is \(3,\) there, .*dense1_bias \(5,\) here",
-        units=(3, 5, 3, 4),
-    )
+    refuse(r"does not fit: mine_dense1_bias is \(3,\) there, .*dense1_bias \(5,\) here", units=(3, 5, 3, 4))
     refuse(r"holds the states of 8 parameters, and this trainer has 6", units=(3, 3, 4))
 
 
@@ -214,11 +202,7 @@ def test_only_files_are_read_and_no_more_than_states_can_have(saved, store, form
     trainer = trained(network(ctxs=contexts(2)), store=store, ctxs=contexts(2))
     trainer.save_states(path) if form == "gluonlab's" else export_gluon_states(trainer, path)
     os.truncate(path, 2**30)
-    refused(
-        trainer,
-        path,
-        r"has 1,073,741,824 bytes, and states of these parameters 67,.* at most: load what",
-    )
+    refused(trainer, path, r"has 1,073,741,824 bytes, and states of these parameters 67,.* at most: load what")
     if store == "sharded-optimizer":
         with pytest.raises(KVStoreError, match="has 1,073,741,824 bytes"):
             gluons_under_shards(network(ctxs=contexts(2))).load_states(path)
@@ -251,11 +235,7 @@ def test_a_store_of_mxnets_own_reads_files_alone(store, tmp_path):
     os.mkfifo(tmp_path / "pipe")
     end = os.open(tmp_path / "pipe", os.O_RDWR)
     os.write(end, b"something")
-    for other, why in (
-        ("pipe", "it is no file"),
-        ("nothing", "No such file"),
-        ("", "Is a directory"),
-    ):
+    for other, why in (("pipe", "it is no file"), ("nothing", "No such file"), ("", "Is a directory")):
         with pytest.raises(KVStoreError, match=why):
             trainer.load_states(str(tmp_path / other))
     with pytest.raises(KVStoreError, match="it is no file"):
@@ -315,9 +295,7 @@ KEPT = [
 ]
 
 
-@pytest.mark.parametrize(
-    "optimizer, way, store_on", product_cases(["sgd", "adam", "own sgd"], WAYS, ON, keep=KEPT)
-)
+@pytest.mark.parametrize("optimizer, way, store_on", product_cases(["sgd", "adam", "own sgd"], WAYS, ON, keep=KEPT))
 def test_files_of_gluons_trainer_are_loaded(optimizer, way, store_on, tmp_path):
     store, devices = store_on
     path, (before, kvstore, settings) = str(tmp_path / "states"), WAYS[way]
@@ -339,9 +317,7 @@ def test_files_of_gluons_trainer_are_loaded(optimizer, way, store_on, tmp_path):
 EXPORTED = [("adam", "on devices", ON[2]), ("own sgd", "on devices", ON[0])]
 
 
-@pytest.mark.parametrize(
-    "optimizer, way, store_on", product_cases(["sgd", "adam", "own sgd"], WAYS, ON, keep=EXPORTED)
-)
+@pytest.mark.parametrize("optimizer, way, store_on", product_cases(["sgd", "adam", "own sgd"], WAYS, ON, keep=EXPORTED))
 def test_states_are_exported_for_gluons_trainer(optimizer, way, store_on, tmp_path):
     """With what they hang on besides: the rate changes then, and a momentum must know its former
     one.
@@ -373,8 +349,7 @@ def test_an_optimizer_that_cannot_be_pickled_is_not_exported(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "optimizer, devices",
-    product_cases(["sgd", "adam"], [(2, 3), (3, 1), (2, 2)], keep=[("adam", (2, 3))]),
+    "optimizer, devices", product_cases(["sgd", "adam"], [(2, 3), (3, 1), (2, 2)], keep=[("adam", (2, 3))])
 )
 def test_gluons_trainer_under_the_sharded_optimizer_takes_other_devices_and_bucketed_states(
     optimizer, devices, tmp_path
@@ -421,12 +396,7 @@ def test_gluons_positions_are_found_although_it_sorts_dense10_before_dense9(tmp_
     path, results = str(tmp_path / "states"), []
     for first, make in ((0, gluons), (8, trainer_of)):
         net = nn.HybridSequential(prefix="")
-        net.add(
-            *[
-                nn.Dense(n, prefix=f"dense{first + i}_", activation="tanh")
-                for i, n in enumerate((3, 5, 2, 4))
-            ]
-        )
+        net.add(*[nn.Dense(n, prefix=f"dense{first + i}_", activation="tanh") for i, n in enumerate((3, 5, 2, 4))])
         net.initialize(ctx=contexts(1))
         net(nd.zeros((1, 1, 2, 3), ctx=device()))
         set_parameter_arrays(net, results)
@@ -434,9 +404,7 @@ def test_gluons_positions_are_found_although_it_sorts_dense10_before_dense9(tmp_
         if results:
             trainer.load_states(path)
             state = gather_states(trainer)
-            for param, shape in zip(
-                net.collect_params().values(), [value.shape for value in results]
-            ):
+            for param, shape in zip(net.collect_params().values(), [value.shape for value in results]):
                 assert state[f"state/0/{param.name}"].shape == shape
         else:
             train_on_devices(net, trainer, contexts(1), BATCHES[:2])
@@ -478,8 +446,5 @@ def test_a_name_with_a_line_break_makes_no_message_of_two_lines(tmp_path):
     trainer = trained(network())
     arrays = gather_states(trainer)
     for old, new in (("parameter/", "parameter/a\n"), ("optimizer/", "optimizer/A\n")):
-        nd.save(
-            str(tmp_path / "states"),
-            {name.replace(old, new): array for name, array in arrays.items()},
-        )
+        nd.save(str(tmp_path / "states"), {name.replace(old, new): array for name, array in arrays.items()})
         refused(trainer, tmp_path / "states", "load what save_states wrote|the optimizer here is")

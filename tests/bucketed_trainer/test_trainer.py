@@ -13,12 +13,7 @@ from support.devices import contexts
 from support.examples import examples
 from support.reference import arrays_equal, parameter_arrays, random_batches, train_on_devices
 
-from gluonlab.bucketed_trainer.buckets import (
-    ALIGNMENT_BYTES,
-    Bucket,
-    coalesce_buckets,
-    group_parameters,
-)
+from gluonlab.bucketed_trainer.buckets import ALIGNMENT_BYTES, Bucket, coalesce_buckets, group_parameters
 from gluonlab.bucketed_trainer.trainer import BucketedTrainer
 from gluonlab.errors import ConfigError, RunError
 from gluonlab.kvstores import make_kvstore
@@ -48,26 +43,19 @@ def test_every_optimizer_makes_the_updates_of_gluons_trainer(optimizer):
     """Same bits: on one device nothing is even summed differently."""
     expected_net, net = small_net(contexts(1)), small_net(contexts(1))
     expected = train(
-        expected_net,
-        gluon.Trainer(expected_net.collect_params(), optimizer, kvstore=None),
-        contexts(1),
-        BATCHES,
+        expected_net, gluon.Trainer(expected_net.collect_params(), optimizer, kvstore=None), contexts(1), BATCHES
     )
     found = train(net, BucketedTrainer(net.collect_params(), optimizer), contexts(1), BATCHES)
     assert arrays_equal(found, expected)
 
 
-@pytest.mark.parametrize(
-    "params", [{"momentum": 0.9, "wd": 0.01}, {"wd": 0.1, "clip_gradient": 0.02}, {}], ids=str
-)
+@pytest.mark.parametrize("params", [{"momentum": 0.9, "wd": 0.01}, {"wd": 0.1, "clip_gradient": 0.02}, {}], ids=str)
 def test_sgd_follows_its_settings_while_they_change(params):
     results = []
     for make in (lambda *args: gluon.Trainer(*args, kvstore=None), BucketedTrainer):
         net = small_net(contexts(1))
         schedule = mx.lr_scheduler.FactorScheduler(step=2, factor=0.5, base_lr=0.4)
-        trainer = make(
-            net.collect_params(), "sgd", {"lr_scheduler": schedule, "learning_rate": 0.4, **params}
-        )
+        trainer = make(net.collect_params(), "sgd", {"lr_scheduler": schedule, "learning_rate": 0.4, **params})
         train(net, trainer, contexts(1), BATCHES)
         results.append(train(net, trainer, contexts(1), random_batches([3, 5], 1, (1, 2, 3), 4)))
     assert arrays_equal(*results)
@@ -76,21 +64,12 @@ def test_sgd_follows_its_settings_while_they_change(params):
 def test_multipliers_of_a_parameter_count():
     expected_net, net = small_net(contexts(1)), small_net(contexts(1))
     for network in (expected_net, net):
-        network[0].weight.lr_mult, network[1].bias.wd_mult, network[2].weight.lr_mult = (
-            0.1,
-            0.0,
-            0.0,
-        )
+        network[0].weight.lr_mult, network[1].bias.wd_mult, network[2].weight.lr_mult = (0.1, 0.0, 0.0)
     params = {"learning_rate": 0.3, "wd": 0.1}
     expected = train(
-        expected_net,
-        gluon.Trainer(expected_net.collect_params(), "sgd", dict(params)),
-        contexts(1),
-        BATCHES,
+        expected_net, gluon.Trainer(expected_net.collect_params(), "sgd", dict(params)), contexts(1), BATCHES
     )
-    found = train(
-        net, BucketedTrainer(net.collect_params(), "sgd", dict(params)), contexts(1), BATCHES
-    )
+    found = train(net, BucketedTrainer(net.collect_params(), "sgd", dict(params)), contexts(1), BATCHES)
     assert arrays_equal(found, expected)
     assert np.array_equal(found[4], parameter_arrays(small_net(contexts(1)))[4])  # lr_mult 0
 
@@ -99,9 +78,7 @@ def test_frozen_parameters_stay():
     net = small_net(contexts(2))
     net[1].collect_params().setattr("grad_req", "null")
     before = parameter_arrays(net)
-    trainer = BucketedTrainer(
-        net.collect_params(), "sgd", {"learning_rate": 0.3}, make_kvstore("device")
-    )
+    trainer = BucketedTrainer(net.collect_params(), "sgd", {"learning_rate": 0.3}, make_kvstore("device"))
     trainer.prepare()
     after = train(net, trainer, contexts(2), BATCHES)
     changed = [not np.array_equal(a, b) for a, b in zip(before, after)]
@@ -114,9 +91,7 @@ def test_buckets_keep_order_and_hold_no_more_than_they_may(sizes, bucket_bytes):
     groups = group_parameters(params, bucket_bytes)
     assert [param for bucket in groups for param in bucket] == params
     for bucket in groups:
-        assert (
-            len(bucket) == 1 or sum(math.prod(param.shape) for param in bucket) * 4 <= bucket_bytes
-        )
+        assert len(bucket) == 1 or sum(math.prod(param.shape) for param in bucket) * 4 <= bucket_bytes
     for a, b in zip(groups, groups[1:]):  # none is closed while the next parameter still fits
         assert sum(math.prod(param.shape) for param in [*a, b[0]]) * 4 > bucket_bytes
 
@@ -132,18 +107,14 @@ def test_buckets_are_moved_together_in_order_up_to_as_many_bytes(sizes, bucket_b
     assert [position for positions in groups for position in positions] == list(range(len(sizes)))
     taken = [[4 * sizes[position] for position in positions] for positions in groups]
     assert all(sum(taking) <= bucket_bytes or len(taking) == 1 for taking in taken)
-    assert all(
-        sum(taking) + following[0] > bucket_bytes for taking, following in zip(taken, taken[1:])
-    )
+    assert all(sum(taking) + following[0] > bucket_bytes for taking, following in zip(taken, taken[1:]))
 
 
 def test_every_parameter_begins_on_a_cache_line():
     net = small_net(contexts(1))
     trainer = BucketedTrainer(net.collect_params(), "sgd")
     trainer.prepare()
-    assert all(
-        begin * 4 % ALIGNMENT_BYTES == 0 for bucket in trainer.buckets for begin in bucket.offsets
-    )
+    assert all(begin * 4 % ALIGNMENT_BYTES == 0 for bucket in trainer.buckets for begin in bucket.offsets)
     assert len(trainer.buckets) == 1
 
 

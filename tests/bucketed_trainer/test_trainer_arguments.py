@@ -37,9 +37,7 @@ def small_net(ctxs):
 def test_it_takes_what_gluons_trainer_takes_in_the_same_places():
     theirs = list(inspect.signature(gluon.Trainer).parameters.values())
     ours = list(inspect.signature(BucketedTrainer).parameters.values())
-    assert [(p.name, p.default, p.kind) for p in ours[: len(theirs)]] == [
-        (p.name, p.default, p.kind) for p in theirs
-    ]
+    assert [(p.name, p.default, p.kind) for p in ours[: len(theirs)]] == [(p.name, p.default, p.kind) for p in theirs]
     assert {p.kind for p in ours[len(theirs) :]} == {inspect.Parameter.KEYWORD_ONLY}
 
 
@@ -52,8 +50,7 @@ def parameters_of_one_device():
 
 
 @pytest.mark.parametrize(
-    "name",
-    [None, *(name for name in (*KVSTORES, "Ring", "DEVICE") if name != "nccl"), "an instance"],
+    "name", [None, *(name for name in (*KVSTORES, "Ring", "DEVICE") if name != "nccl"), "an instance"]
 )
 def test_every_store_by_name_keeps_the_replicas_alike(name, parameters_of_one_device):
     """And trains as one device does, for which no store is needed."""
@@ -109,21 +106,9 @@ REFUSED = [
     (KVStoreError, dict(kvstore=None), "kvstore None: .* 2 devices.*choose 'device'"),
     (KVStoreError, dict(kvstore=3), "kvstore 3 is no kvstore"),
     (KVStoreError, dict(kvstore=mx.kvstore.KVStoreBase), "is no kvstore: give a name"),
-    (
-        KVStoreError,
-        dict(update_on_kvstore=True),
-        "update_on_kvstore=True: kvstore 'device' sums.*sharded-optimizer",
-    ),
-    (
-        KVStoreError,
-        dict(kvstore="sharded-optimizer", update_on_kvstore=False),
-        "update_on_kvstore=False.*'sharded'",
-    ),
-    (
-        KVStoreError,
-        dict(kvstore="sharded-optimizer", optimizer="lamb"),
-        "which LAMB does not allow",
-    ),
+    (KVStoreError, dict(update_on_kvstore=True), "update_on_kvstore=True: kvstore 'device' sums.*sharded-optimizer"),
+    (KVStoreError, dict(kvstore="sharded-optimizer", update_on_kvstore=False), "update_on_kvstore=False.*'sharded'"),
+    (KVStoreError, dict(kvstore="sharded-optimizer", optimizer="lamb"), "which LAMB does not allow"),
     (KVStoreError, dict(kvstore="ring", **TWO_BITS), "'ring' cannot compress.*choose 'device'"),
     (KVStoreError, dict(kvstore="local", **TWO_BITS), "'local' cannot compress.*choose 'device'"),
     (KVStoreError, dict(kvstore="sharded-optimizer", **TWO_BITS), "cannot compress"),
@@ -133,11 +118,7 @@ REFUSED = [
     (KVStoreError, compressed(treshold=1), "'threshold'"),
     (KVStoreError, dict(compression_params=100), "compression_params 100"),
     (KVStoreError, dict(loss_scale=LossScale(), **TWO_BITS), "an overflow.*leave one out"),
-    (
-        KVStoreError,
-        dict(make=sparse_net),
-        "sparse gradients, such as embedding.*use gluon.Trainer",
-    ),
+    (KVStoreError, dict(make=sparse_net), "sparse gradients, such as embedding.*use gluon.Trainer"),
     (KVStoreError, dict(make=float16_net, clip_norm=1.0), "clip_norm 1 is for float32, and"),
     (KVStoreError, dict(make=float16_net, loss_scale=LossScale()), "loss_scale is for float32"),
     (ConfigError, dict(bucket_bytes=-1), "bucket_bytes -1: give"),
@@ -149,11 +130,7 @@ REFUSED = [
     (ConfigError, dict(loss_scale=128.0), "loss_scale 128.0: give .*LossScale"),
     (ConfigError, dict(optimizer=mx.optimizer.SGD), "give its name, .* or an instance"),
     (ConfigError, dict(optimizer="sdg"), "unknown optimizer 'sdg': choose .*sgd"),
-    (
-        ConfigError,
-        dict(optimizer_params={"lr": 0.1}),
-        "unexpected .*'lr'; the learning rate is 'learning_rate'$",
-    ),
+    (ConfigError, dict(optimizer_params={"lr": 0.1}), "unexpected .*'lr'; the learning rate is 'learning_rate'$"),
     (ConfigError, dict(optimizer_params=0.1), "optimizer_params 0.1: give a dictionary"),
     (AssertionError, dict(make=net_on_other_devices), "same set of contexts"),
     (RuntimeError, dict(make=uninitialized_net), "has not been initialized"),
@@ -177,11 +154,7 @@ def test_what_is_refused_is_left_as_it_was(error, arguments, message):
         BucketedTrainer(params, settings.pop("optimizer"), **settings)
     assert not isinstance(raised.value, GluonlabError) or "\n" not in str(raised.value)
     assert [param._trainer for param in params] == trainers
-    assert all(
-        a is b
-        for own, param in zip(arrays, params)
-        for a, b in zip(own, (param._data, param._grad))
-    )
+    assert all(a is b for own, param in zip(arrays, params) for a, b in zip(own, (param._data, param._grad)))
 
 
 def test_parameters_that_are_none_or_come_twice_are_refused():
@@ -196,9 +169,7 @@ def test_parameters_that_are_none_or_come_twice_are_refused():
     BucketedTrainer(list(dict.fromkeys([*params, params[1]])), "sgd")
 
 
-@pytest.mark.parametrize(
-    "size", [0, -4, None, "8", float("nan"), float("inf"), nd.ones((1,))], ids=str
-)
+@pytest.mark.parametrize("size", [0, -4, None, "8", float("nan"), float("inf"), nd.ones((1,))], ids=str)
 @pytest.mark.parametrize("store", ["device", "sharded-optimizer"])
 def test_a_batch_size_that_is_none_changes_nothing(store, size):
     net = small_net(contexts(2))
@@ -236,9 +207,7 @@ def test_compression_is_obeyed():
     def moved(threshold, batches):
         net = small_net(contexts(2))
         params = {"learning_rate": 1.0}
-        trainer = BucketedTrainer(
-            net.collect_params(), "sgd", params, **compressed(threshold=threshold)
-        )
+        trainer = BucketedTrainer(net.collect_params(), "sgd", params, **compressed(threshold=threshold))
         train_on_devices(net, trainer, contexts(2), batches)
         return np.concatenate([(b - a).ravel() for a, b in zip(parameter_arrays(net), before)])
 
@@ -255,24 +224,15 @@ def test_one_device_has_nobody_to_compress_for():
 @pytest.mark.parametrize("kvstore", [None, "device", "ring", "sharded-optimizer"])
 def test_one_device_needs_no_store_and_may_have_one(kvstore):
     net, other = small_net(contexts(1)), small_net(contexts(1))
-    train_on_devices(
-        net, BucketedTrainer(net.collect_params(), "adam", kvstore=kvstore), contexts(1), BATCHES
-    )
-    train_on_devices(
-        other, gluon.Trainer(other.collect_params(), "adam", kvstore=None), contexts(1), BATCHES
-    )
+    train_on_devices(net, BucketedTrainer(net.collect_params(), "adam", kvstore=kvstore), contexts(1), BATCHES)
+    train_on_devices(other, gluon.Trainer(other.collect_params(), "adam", kvstore=None), contexts(1), BATCHES)
     assert arrays_equal(parameter_arrays(net), parameter_arrays(other))
 
 
-@pytest.mark.parametrize(
-    "act", [lambda trainer: trainer.allreduce_grads(), lambda trainer: trainer.update(1)]
-)
+@pytest.mark.parametrize("act", [lambda trainer: trainer.allreduce_grads(), lambda trainer: trainer.update(1)])
 def test_a_store_that_updates_has_no_halves(act):
     trainer = BucketedTrainer(
-        small_net(contexts(2)).collect_params(),
-        "sgd",
-        kvstore="sharded-optimizer",
-        update_on_kvstore=True,
+        small_net(contexts(2)).collect_params(), "sgd", kvstore="sharded-optimizer", update_on_kvstore=True
     )
     with pytest.raises(GluonlabError, match=r"sums and updates at once: call step\(\)"):
         act(trainer)

@@ -21,11 +21,7 @@ from gluonlab.bucketed_trainer.trainer import BucketedTrainer
 from gluonlab.bucketed_trainer.trainer_states import gather_states, restore_states
 from gluonlab.optimizers import NAG, SGD
 
-BASE, SHAPES, STORES = (
-    0.5,
-    [(3,), (2, 2), (5,), (1, 4)],
-    ("device", "local", "ring", "sharded-optimizer"),
-)
+BASE, SHAPES, STORES = (0.5, [(3,), (2, 2), (5,), (1, 4)], ("device", "local", "ring", "sharded-optimizer"))
 
 
 def factor(n, every=2):
@@ -35,10 +31,7 @@ def factor(n, every=2):
 def cosine(n, warm=2, most=6):
     if n < warm:
         return 0.01 + (BASE - 0.01) * n / warm
-    return (
-        0.02
-        + (BASE - 0.02) * (1 + math.cos(math.pi * min(n - warm, most - warm) / (most - warm))) / 2
-    )
+    return 0.02 + (BASE - 0.02) * (1 + math.cos(math.pi * min(n - warm, most - warm) / (most - warm))) / 2
 
 
 def polynomial(n, most=5):
@@ -65,9 +58,7 @@ def adam(start, steps, momentum, wd):
     for t, (grad, rate) in enumerate(steps, 1):
         grad = grad + wd * weight
         mean, square = 0.9 * mean + 0.1 * grad, 0.999 * square + 0.001 * grad**2
-        weight = weight - rate * math.sqrt(1 - 0.999**t) / (1 - 0.9**t) * mean / (
-            np.sqrt(square) + 1e-8
-        )
+        weight = weight - rate * math.sqrt(1 - 0.999**t) / (1 - 0.9**t) * mean / (np.sqrt(square) + 1e-8)
         yield weight
 
 
@@ -99,9 +90,7 @@ def freshness(draw):
     halves=st.booleans(),
     resumed=st.integers(1, 8),
 )
-def test_all_parameters_of_a_step_have_its_rate(
-    run, kind, schedule, stores, bucket_bytes, halves, resumed
-):
+def test_all_parameters_of_a_step_have_its_rate(run, kind, schedule, stores, bucket_bytes, halves, resumed):
     """After ``resumed`` steps a second trainer, with the second of ``stores``, goes on from the
     states of the first.
     """
@@ -133,9 +122,7 @@ def test_all_parameters_of_a_step_have_its_rate(
                 for number in used:
                     grad = random.standard_normal(SHAPES[number]).astype("float32")
                     grads[number] += grad
-                    losses.append(
-                        (params.get(f"p{number}").data(ctx) * nd.array(grad, ctx=ctx)).sum()
-                    )
+                    losses.append((params.get(f"p{number}").data(ctx) * nd.array(grad, ctx=ctx)).sum())
         if losses:
             autograd.backward(losses)
         if halves and store != "sharded-optimizer":
@@ -163,24 +150,15 @@ def test_gluons_trainer_has_an_earlier_rate_for_those_that_come_before(trainer):
     params = gluon.ParameterDict()
     for name in ("first", "second"):
         params.get(name, shape=(1,), init="zeros").initialize()
-    optimizer = mx.optimizer.NAG(
-        learning_rate=1.0, lr_scheduler=mx.lr_scheduler.FactorScheduler(1, 0.5, base_lr=1.0)
-    )
-    made = (
-        trainer(params, optimizer, bucket_bytes=0)
-        if trainer is BucketedTrainer
-        else trainer(params, optimizer)
-    )
+    optimizer = mx.optimizer.NAG(learning_rate=1.0, lr_scheduler=mx.lr_scheduler.FactorScheduler(1, 0.5, base_lr=1.0))
+    made = trainer(params, optimizer, bucket_bytes=0) if trainer is BucketedTrainer else trainer(params, optimizer)
     for used in (["second"], ["second"], ["first", "second"]):
         with autograd.record():
             loss = sum(params.get(name).data() for name in used)
         loss.backward()
         made.step(1, ignore_stale_grad=True)
     expected = {gluon.Trainer: 0.5, BucketedTrainer: 0.25}[trainer]
-    assert [-params.get(name).data().asscalar() for name in ("first", "second")] == [
-        expected,
-        1 + 0.5 + 0.25,
-    ]
+    assert [-params.get(name).data().asscalar() for name in ("first", "second")] == [expected, 1 + 0.5 + 0.25]
 
 
 @pytest.mark.parametrize("store", ["device", "ring"])
@@ -196,9 +174,7 @@ def test_the_schedule_is_asked_once_in_a_step(store):
     for number, shape in enumerate(SHAPES):
         params.get(f"p{number}", shape=shape)
     params.initialize(ctx=contexts(2))
-    trainer = BucketedTrainer(
-        params, "sgd", {"lr_scheduler": schedule}, kvstore=store, bucket_bytes=0
-    )
+    trainer = BucketedTrainer(params, "sgd", {"lr_scheduler": schedule}, kvstore=store, bucket_bytes=0)
     assert len(trainer.buckets) == len(SHAPES)
     asked.clear()
     for _ in range(3):

@@ -16,13 +16,7 @@ from support.covering import product_cases
 from support.devices import contexts, device
 from support.examples import examples
 from support.full_disk import limit_file_size
-from support.reference import (
-    arrays_equal,
-    parameter_arrays,
-    random_batches,
-    relative_distance,
-    train_on_devices,
-)
+from support.reference import arrays_equal, parameter_arrays, random_batches, relative_distance, train_on_devices
 from support.updates import trainer_arguments
 
 from gluonlab.bucketed_trainer.trainer import BucketedTrainer
@@ -82,14 +76,10 @@ class Setting:
             params["lr_scheduler"] = schedule
             schedule.base_lr = params.get("learning_rate", 0.01)
         settings = {"kvstore": make_kvstore(self.store), "bucket_bytes": self.bucket_bytes}
-        return BucketedTrainer(
-            net.collect_params(), *trainer_arguments(optimizer, params), **settings
-        )
+        return BucketedTrainer(net.collect_params(), *trainer_arguments(optimizer, params), **settings)
 
 
-SETTINGS = st.builds(
-    Setting, st.sampled_from(STORES), st.integers(1, 4), st.sampled_from([0, 40, 4 * 2**20])
-)
+SETTINGS = st.builds(Setting, st.sampled_from(STORES), st.integers(1, 4), st.sampled_from([0, 40, 4 * 2**20]))
 
 
 def halving():
@@ -123,9 +113,7 @@ def uninterrupted(optimizer, setting=None, schedule=halving):
     else:
         params = {**OPTIMIZERS[optimizer], "lr_scheduler": schedule()}
         params["lr_scheduler"].base_lr = params.get("learning_rate", 0.01)
-        trainer = gluon.Trainer(
-            net.collect_params(), *trainer_arguments(optimizer, params), kvstore=None
-        )
+        trainer = gluon.Trainer(net.collect_params(), *trainer_arguments(optimizer, params), kvstore=None)
     train_on_devices(net, trainer, ctxs, BATCHES)
     return parameter_arrays(net)
 
@@ -135,16 +123,14 @@ def uninterrupted(optimizer, setting=None, schedule=halving):
 def test_states_go_to_any_store_buckets_and_devices(tmp_path_factory, optimizer, first, second):
     if optimizer in WHOLE:
         first, second = (
-            s if s.store != "sharded-optimizer" else Setting("ring", s.devices, s.bucket_bytes)
-            for s in (first, second)
+            s if s.store != "sharded-optimizer" else Setting("ring", s.devices, s.bucket_bytes) for s in (first, second)
         )
     found = interrupted(optimizer, first, second, str(tmp_path_factory.getbasetemp() / "states"))
     assert relative_distance(found, uninterrupted(optimizer)) <= 1e-5
 
 
 @pytest.mark.parametrize(
-    "optimizer, store",
-    product_cases(["sgd", "adam", "own nag"], STORE, keep=[("own nag", "sharded-optimizer")]),
+    "optimizer, store", product_cases(["sgd", "adam", "own nag"], STORE, keep=[("own nag", "sharded-optimizer")])
 )
 def test_the_same_setting_goes_on_to_the_bit(optimizer, store, tmp_path):
     setting = Setting(store, 3, 40)
@@ -215,37 +201,24 @@ ALL = [
 def products(dtype, start=None):
     """Parameters of which MXNet can compute gradients in float16, too, and a step with them."""
     params = [
-        gluon.Parameter(f"p{i}_weight", shape=shape, dtype=dtype)
-        for i, shape in enumerate([(3, 4), (5,), (2, 2)])
+        gluon.Parameter(f"p{i}_weight", shape=shape, dtype=dtype) for i, shape in enumerate([(3, 4), (5,), (2, 2)])
     ]
     for i, param in enumerate(params):
         param.initialize(mx.init.Normal(0.3), ctx=device())
         param.set_data(
-            nd.array(
-                start[i] if start else np.random.RandomState(i).normal(0, 0.3, param.shape),
-                dtype=dtype,
-            )
+            nd.array(start[i] if start else np.random.RandomState(i).normal(0, 0.3, param.shape), dtype=dtype)
         )
 
     def step(trainer, number):
         with mx.autograd.record():
-            losses = [
-                ((param.list_data()[0] - number * 0.01) ** 2 * (i + 1)).sum()
-                for i, param in enumerate(params)
-            ]
+            losses = [((param.list_data()[0] - number * 0.01) ** 2 * (i + 1)).sum() for i, param in enumerate(params)]
         mx.autograd.backward(losses)
         trainer.step(2)
 
     return params, step
 
 
-KEPT = [
-    ("lbsgd", "float32"),
-    ("nadam", "float32"),
-    ("lamb", "float32"),
-    ("sgd", "float16"),
-    ("own nag", "float16"),
-]
+KEPT = [("lbsgd", "float32"), ("nadam", "float32"), ("lamb", "float32"), ("sgd", "float16"), ("own nag", "float16")]
 
 
 @pytest.mark.parametrize("optimizer, dtype", product_cases(ALL, ["float32", "float16"], keep=KEPT))
@@ -253,11 +226,7 @@ def test_every_optimizer_that_is_offered_goes_on_to_the_bit(optimizer, dtype, tm
     """On one device, also those whose replicas drift apart; with master copies of float16."""
     results = []
     for split in (False, True):
-        settings = {
-            "multi_precision": dtype == "float16",
-            "lr_scheduler": halving(),
-            **FAST.get(optimizer, {}),
-        }
+        settings = {"multi_precision": dtype == "float16", "lr_scheduler": halving(), **FAST.get(optimizer, {})}
         params, step = products(dtype)
         trainer = BucketedTrainer(params, *trainer_arguments(optimizer, settings))
         for number in range(6):
@@ -272,15 +241,12 @@ def test_every_optimizer_that_is_offered_goes_on_to_the_bit(optimizer, dtype, tm
         results.append([param.list_data()[0].asnumpy() for param in params])
     assert all(np.array_equal(a, b) and np.isfinite(a).all() for a, b in zip(*results))
     assert all(
-        not np.array_equal(a, param.list_data()[0].asnumpy())
-        for a, param in zip(results[0], products(dtype)[0])
+        not np.array_equal(a, param.list_data()[0].asnumpy()) for a, param in zip(results[0], products(dtype)[0])
     )
 
 
 @pytest.mark.parametrize(
-    "setting",
-    [Setting("device", 2, 40), Setting("sharded-optimizer", 3), Setting("ring", 2, 0)],
-    ids=str,
+    "setting", [Setting("device", 2, 40), Setting("sharded-optimizer", 3), Setting("ring", 2, 0)], ids=str
 )
 def test_states_wait_for_shapes_that_are_not_known_yet(setting, tmp_path):
     path, ctxs = str(tmp_path / "states"), contexts(setting.devices)
@@ -295,9 +261,7 @@ def test_states_wait_for_shapes_that_are_not_known_yet(setting, tmp_path):
     trainer.load_states(path)
     saved = nd.load(path)
     trainer.save_states(path)  # what waits is saved as it came, under the names of this network
-    assert sorted(array.shape for array in nd.load(path).values()) == sorted(
-        array.shape for array in saved.values()
-    )
+    assert sorted(array.shape for array in nd.load(path).values()) == sorted(array.shape for array in saved.values())
     later(nd.zeros((1, 1, 2, 3), ctx=ctxs[0]))
     put(later, start)
     train_on_devices(later, trainer, ctxs, BATCHES[3:])
@@ -308,11 +272,7 @@ def test_states_wait_for_shapes_that_are_not_known_yet(setting, tmp_path):
 @pytest.mark.parametrize("store", STORE)
 def test_states_may_be_loaded_after_the_parameters(store, steps, tmp_path):
     """load_parameters has a trainer whose store updates prepare that anew."""
-    files, setting, ctxs = (
-        [str(tmp_path / name) for name in ("params", "states")],
-        Setting(store, 2),
-        contexts(2),
-    )
+    files, setting, ctxs = ([str(tmp_path / name) for name in ("params", "states")], Setting(store, 2), contexts(2))
     net = network(ctxs)
     trainer = setting.trainer(net, "sgd")
     train_on_devices(net, trainer, ctxs, BATCHES[:3])
@@ -343,10 +303,7 @@ def test_states_go_through_memory_too(optimizer, store):
     assert all(np.array_equal(array.asnumpy(), before[name]) for name, array in states.items())
     put(net, start)
     restore_states(trainer, states)
-    assert all(
-        np.array_equal(array.asnumpy(), before[name])
-        for name, array in gather_states(trainer).items()
-    )
+    assert all(np.array_equal(array.asnumpy(), before[name]) for name, array in gather_states(trainer).items())
     train_on_devices(net, trainer, ctxs, BATCHES[3:])
     assert all(np.array_equal(array.asnumpy(), before[name]) for name, array in states.items())
     assert arrays_equal(parameter_arrays(net), uninterrupted(optimizer, setting))
@@ -355,12 +312,7 @@ def test_states_go_through_memory_too(optimizer, store):
 def test_a_state_is_whole_and_named_by_its_parameter():
     """Adam's mean after one step is a tenth of the gradient, wherever its parts lie."""
     found = []
-    for setting in (
-        Setting(),
-        Setting("device", 3, 40),
-        Setting("sharded-optimizer", 4),
-        Setting("ring", 2, 0),
-    ):
+    for setting in (Setting(), Setting("device", 3, 40), Setting("sharded-optimizer", 4), Setting("ring", 2, 0)):
         ctxs = contexts(setting.devices)
         net = network(ctxs, prefix="net_")
         trainer = setting.trainer(net, "adam")
@@ -373,19 +325,12 @@ def test_a_state_is_whole_and_named_by_its_parameter():
     loss.backward()
     for name, param in net.collect_params().items():
         for arrays in found:
-            assert np.allclose(
-                arrays[f"state/0/{name}"],
-                0.1 * param.list_grad()[0].asnumpy(),
-                rtol=1e-4,
-                atol=1e-8,
-            )
+            assert np.allclose(arrays[f"state/0/{name}"], 0.1 * param.list_grad()[0].asnumpy(), rtol=1e-4, atol=1e-8)
             assert arrays[f"parameter/{name}"].tolist() == [1, *param.shape]
     assert all(arrays.keys() == found[0].keys() for arrays in found)
 
 
-@pytest.mark.parametrize(
-    "setting", [Setting("device", 2), Setting("sharded-optimizer", 2)], ids=str
-)
+@pytest.mark.parametrize("setting", [Setting("device", 2), Setting("sharded-optimizer", 2)], ids=str)
 def test_a_rate_that_was_set_by_hand_comes_back_and_one_of_a_schedule_does_not(setting, tmp_path):
     """As with gluon.Trainer."""
     path, ctxs = str(tmp_path / "states"), contexts(2)
@@ -409,8 +354,7 @@ def make(net, ours, optimizer, bucket_bytes):
 
 
 @pytest.mark.parametrize(
-    "optimizer, bucket_bytes",
-    product_cases(["sgd", "adam"], [0, 4 * 2**20], keep=[("adam", 4 * 2**20)]),
+    "optimizer, bucket_bytes", product_cases(["sgd", "adam"], [0, 4 * 2**20], keep=[("adam", 4 * 2**20)])
 )
 def test_parameters_that_were_frozen_have_their_own_counts(optimizer, bucket_bytes, tmp_path):
     """They begin anew beside those that go on, in one bucket; the reference is gluon.Trainer, which
@@ -427,10 +371,7 @@ def test_parameters_that_were_frozen_have_their_own_counts(optimizer, bucket_byt
             trainer.save_states(str(tmp_path / "states"))
             trainer = make(net, ours, optimizer, bucket_bytes)
             trainer.load_states(str(tmp_path / "states"))
-            counts = [
-                gather_states(trainer)[f"parameter/{name}"].asnumpy()[0]
-                for name in net.collect_params()
-            ]
+            counts = [gather_states(trainer)[f"parameter/{name}"].asnumpy()[0] for name in net.collect_params()]
             assert counts == [0, 0, 3, 3, 3, 3]
         train_on_devices(net, trainer, contexts(1), BATCHES[3:])
         results.append(parameter_arrays(net))
@@ -441,9 +382,7 @@ CUT, WHOLE_KEYS = Setting("sharded-optimizer", 3), Setting("ring", 2)
 LEFT_OUT = [("adam", CUT), ("own sgd", WHOLE_KEYS)]
 
 
-@pytest.mark.parametrize(
-    "optimizer, second", product_cases(["own sgd", "adam"], [CUT, WHOLE_KEYS], keep=LEFT_OUT)
-)
+@pytest.mark.parametrize("optimizer, second", product_cases(["own sgd", "adam"], [CUT, WHOLE_KEYS], keep=LEFT_OUT))
 def test_parameters_that_a_step_left_out_keep_their_own_counts(optimizer, second, tmp_path):
     """Under every store, in one bucket with others; the reference goes on without files, with a
     bucket for each parameter.

@@ -14,13 +14,7 @@ from hypothesis import strategies as st
 from mxnet import gluon
 from mxnet.gluon import nn
 from support.devices import contexts
-from support.reference import (
-    cpu_contexts,
-    parameter_arrays,
-    relative_distance,
-    set_parameter_arrays,
-    train_on_devices,
-)
+from support.reference import cpu_contexts, parameter_arrays, relative_distance, set_parameter_arrays, train_on_devices
 
 from gluonlab.bucketed_trainer.buckets import convolution_parameters
 from gluonlab.bucketed_trainer.trainer import BucketedTrainer
@@ -47,9 +41,7 @@ def generator(dims, inputs, channels, own):
     tests.
     """
     net = nn.HybridSequential()
-    up = (
-        Own(channels, inputs) if own and dims == 2 else KINDS[dims](channels, 3, in_channels=inputs)
-    )
+    up = Own(channels, inputs) if own and dims == 2 else KINDS[dims](channels, 3, in_channels=inputs)
     net.add(up, nn.Activation("tanh"), nn.Dense(3, in_units=channels * 6**dims))
     return net
 
@@ -68,9 +60,7 @@ def generator(dims, inputs, channels, own):
 def test_they_train_as_under_gluons_trainer(dims, inputs, channels, own, store, devices, predicts):
     random = np.random.RandomState(0)
     shape = (3, inputs, *[4] * dims)
-    batches = [
-        (random.normal(size=shape).astype("float32"), random.randint(0, 3, 3)) for _ in range(3)
-    ]
+    batches = [(random.normal(size=shape).astype("float32"), random.randint(0, 3, 3)) for _ in range(3)]
     found = []
     for ctxs, trainer_class, kvstore in (
         (cpu_contexts(1), gluon.Trainer, None),
@@ -80,9 +70,7 @@ def test_they_train_as_under_gluons_trainer(dims, inputs, channels, own, store, 
         net.initialize(ctx=ctxs)
         set_parameter_arrays(net, found[0][0] if found else parameter_arrays(net))
         begin = parameter_arrays(net)
-        trainer = trainer_class(
-            net.collect_params(), "sgd", {"learning_rate": 0.1, "momentum": 0.9}, kvstore=kvstore
-        )
+        trainer = trainer_class(net.collect_params(), "sgd", {"learning_rate": 0.1, "momentum": 0.9}, kvstore=kvstore)
         for batch in batches:
             train_on_devices(net, trainer, ctxs, [batch])
             # of three and five axes, plain Gluon cannot read a weight afterwards
@@ -133,14 +121,9 @@ def test_blocks_are_noted_while_they_live():
 def test_blocks_that_were_there_before_gluonlab_are_found(python):
     # MXNet needs names that NumPy has dropped, which uninstall leaves
     first = "from gluonlab.engine import mxnet_setup; mxnet_setup.remove_setup_hook()"
-    made = (
-        "from mxnet.gluon import nn; block = nn.Conv2D(3, 3, in_channels=5); "
-        "mxnet_setup.install_setup_hook()"
-    )
+    made = "from mxnet.gluon import nn; block = nn.Conv2D(3, 3, in_channels=5); mxnet_setup.install_setup_hook()"
     found = python(
-        "-c",
-        f"{first}; {made}; from gluonlab.engine.mxnet_fixes import live_blocks; "
-        "print(live_blocks() == [block])",
+        "-c", f"{first}; {made}; from gluonlab.engine.mxnet_fixes import live_blocks; print(live_blocks() == [block])"
     )
     assert found.stdout.strip() == "True", found.stderr
 

@@ -51,9 +51,7 @@ def test_the_options_that_begin_so_are_offered(words, data):
     begun = name[: data.draw(st.integers(2, len(name)))]
     found = offered(words, begun)
     assert {kind for kind, _ in found} == {"plain"}
-    assert {each for _, each in found} == {
-        each for each in options(command) if each.startswith(begun)
-    }
+    assert {each for _, each in found} == {each for each in options(command) if each.startswith(begun)}
 
 
 @pytest.mark.parametrize("words", COMMAND_GROUPS)

@@ -57,8 +57,7 @@ def plainly(send):
 
 @pytest.mark.parametrize(
     ("where", "times"),
-    [(plainly, 1)]
-    + [(where, times) for where in (freed, forgotten, called_back) for times in (1, 3)],
+    [(plainly, 1)] + [(where, times) for where in (freed, forgotten, called_back) for times in (1, 3)],
 )
 @SIGNALS
 def test_a_signal_is_not_lost(capfd, where, sign, status, said, times):
@@ -81,9 +80,7 @@ def test_a_signal_is_not_lost(capfd, where, sign, status, said, times):
     # click goes to a new line after ^C
     assert (end.value.code, capfd.readouterr().err) == (status, f"\n{said}\n")
     assert sys.unraisablehook is hook
-    assert [signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGHUP)] == [
-        signal.SIG_DFL
-    ] * 2
+    assert [signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGHUP)] == [signal.SIG_DFL] * 2
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
@@ -122,9 +119,7 @@ def test_a_handler_of_the_caller_is_left_alone():
 
 
 @pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
-def test_signals_between_any_two_handlers_that_are_given_back_leave_none_behind(
-    capfd, monkeypatch, sign
-):
+def test_signals_between_any_two_handlers_that_are_given_back_leave_none_behind(capfd, monkeypatch, sign):
     """As of Ctrl-C held down: the second one comes while the first has not ended all."""
     given, armed, sent = signal.signal, [], []
 

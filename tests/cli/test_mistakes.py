@@ -109,9 +109,7 @@ def slips(words, count):
 
 
 @pytest.mark.parametrize("words", COMMAND_FUNCTIONS)
-@pytest.mark.parametrize(
-    "count", [1, pytest.param(len(SLIPS), marks=pytest.mark.long)], ids=["one", "all"]
-)
+@pytest.mark.parametrize("count", [1, pytest.param(len(SLIPS), marks=pytest.mark.long)], ids=["one", "all"])
 def test_a_misspelt_option_is_answered_with_the_right_one(words, count, wrong):
     tried = list(slips(words, count))
     assert tried
@@ -158,9 +156,7 @@ def test_a_misspelt_command_is_answered_with_the_right_one(words, wrong):
     for name in COMMAND_GROUPS[words]:
         for make in (left_out, doubled, swapped):
             given = make(name, draw.randrange(1, len(name)))[2:]
-            assert given in COMMAND_GROUPS[words] or f"did you mean {name!r}?" in wrong(
-                words, given
-            )
+            assert given in COMMAND_GROUPS[words] or f"did you mean {name!r}?" in wrong(words, given)
 
 
 THEIRS = {  # by PyTorch, Horovod, gluon-cv, Keras and MXNet's examples
@@ -228,9 +224,7 @@ def test_what_is_no_number_is_named_with_its_option(words, option, wrong):
 
 
 def test_a_decimal_comma_is_answered_with_a_point(wrong):
-    assert wrong("run", "--lr", "0,1") == (
-        "error: --lr 0,1: give a number above 0, with a point: 0.1\n"
-    )
+    assert wrong("run", "--lr", "0,1") == ("error: --lr 0,1: give a number above 0, with a point: 0.1\n")
 
 
 def test_of_an_option_that_is_given_twice_the_last_counts(wrong):
@@ -279,8 +273,7 @@ def test_a_missing_argument_is_named_with_the_way_to_write_it(words, wrong):
     said = wrong(words)
     if arguments_of(words)[0].required:
         assert said == (
-            f"error: {names[0]} is missing: "
-            f"write {COMMAND_FUNCTIONS[words].name} {' '.join(names)}; see --help\n"
+            f"error: {names[0]} is missing: write {COMMAND_FUNCTIONS[words].name} {' '.join(names)}; see --help\n"
         )
     assert "Missing" not in said
 

@@ -40,12 +40,7 @@ def finished(run, reason):
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("silent", "stderr"),
-    [
-        ([], subprocess.PIPE),
-        ([], subprocess.STDOUT),
-        (["--quiet"], subprocess.PIPE),
-        (["--json"], subprocess.PIPE),
-    ],
+    [([], subprocess.PIPE), ([], subprocess.STDOUT), (["--quiet"], subprocess.PIPE), (["--json"], subprocess.PIPE)],
 )
 def test_a_training_whose_output_nobody_reads_goes_on(tmp_path, silent, stderr):
     process = started(tmp_path, *TRAINING, *silent, stderr=stderr)

@@ -81,9 +81,7 @@ def test_help_explains_all_options_or_says_what_does(words, helped):
         assert lines == all_lines
 
 
-@pytest.mark.parametrize(
-    "words", [words for words in COMMAND_FUNCTIONS if COMMAND_FUNCTIONS[words].most_used]
-)
+@pytest.mark.parametrize("words", [words for words in COMMAND_FUNCTIONS if COMMAND_FUNCTIONS[words].most_used])
 def test_only_what_does_not_fit_has_an_overview(words, helped):
     assert len(helped(words, "--help-all")) > LINES
 

@@ -101,9 +101,7 @@ def test_hierarchical_is_right_for_any_groups(data, world_size):
 def test_hierarchical_makes_two_halves_of_ranks_by_default(world_size):
     middle = (world_size + 1) // 2
     halves = [range(middle), range(middle, world_size)]
-    assert make_schedule("hierarchical", world_size) == make_schedule(
-        "hierarchical", world_size, groups=halves
-    )
+    assert make_schedule("hierarchical", world_size) == make_schedule("hierarchical", world_size, groups=halves)
 
 
 @settings(max_examples=60)
@@ -179,9 +177,7 @@ def test_hierarchical_crosses_between_groups_once_each_way_per_chunk():
     groups = ((0, 1, 2, 3), (4, 5, 6, 7))
     schedule = make_schedule("hierarchical", 8, groups=groups)
     crossing = [t for step in schedule.steps for t in step if (t.src < 4) != (t.dst < 4)]
-    assert sorted((t.chunk, t.op) for t in crossing) == [
-        (chunk, op) for chunk in range(4) for op in ("add", "copy")
-    ]
+    assert sorted((t.chunk, t.op) for t in crossing) == [(chunk, op) for chunk in range(4) for op in ("add", "copy")]
     # every member speaks for one chunk
     assert all({t.src, t.dst} == {t.chunk, t.chunk + 4} for t in crossing)
     assert schedule.owner == (0, 5, 2, 7)  # and the groups own it in turns
@@ -218,11 +214,7 @@ def depth(tree):
 def test_trees_are_binary_and_flat(world_size):
     floor, ceiling = world_size.bit_length() - 1, (world_size - 1).bit_length()  # of log2
     first, second = make_mirrored_trees(world_size)
-    for tree, deepest in (
-        (make_balanced_tree(world_size), floor),
-        (first, ceiling),
-        (second, ceiling),
-    ):
+    for tree, deepest in ((make_balanced_tree(world_size), floor), (first, ceiling), (second, ceiling)):
         assert depth(tree) <= deepest
         assert sum(rank == parent for rank, parent in enumerate(tree.parent)) == 1
         assert all(len(below) <= 2 for below in children(tree))
@@ -237,9 +229,7 @@ def test_no_rank_has_children_in_both_mirrored_trees(world_size):
     (p+1)/2 inner ranks.
     """
     first, second = make_mirrored_trees(world_size)
-    inner = [
-        {rank for rank, below in enumerate(children(tree)) if below} for tree in (first, second)
-    ]
+    inner = [{rank for rank, below in enumerate(children(tree)) if below} for tree in (first, second)]
     assert inner[0] & inner[1] == ({first.root} if world_size % 2 else set())
     assert len(children(first)[first.root]) == len(children(second)[second.root]) == 1
 
@@ -255,17 +245,13 @@ def test_a_double_tree_uses_every_port_no_more_than_twice_in_a_step(world_size):
 # --- mistakes
 
 
-every_maker = pytest.mark.parametrize(
-    "maker", [*ALGORITHMS.values(), *HALF_MAKERS], ids=lambda maker: maker.__name__
-)
+every_maker = pytest.mark.parametrize("maker", [*ALGORITHMS.values(), *HALF_MAKERS], ids=lambda maker: maker.__name__)
 
 
 @every_maker
 def test_a_world_without_ranks_is_refused(maker):
     for world_size in (0, "2", 2.0, True):
-        with pytest.raises(
-            ScheduleError, match=f"for a world of {world_size!r} ranks: there must be at least 1"
-        ):
+        with pytest.raises(ScheduleError, match=f"for a world of {world_size!r} ranks: there must be at least 1"):
             maker(world_size)
 
 
@@ -290,8 +276,7 @@ def test_options_that_an_algorithm_does_not_use_are_refused(maker):
 
 
 @pytest.mark.parametrize(
-    "groups",
-    [[[0, 1], [2]], [[0, 1], [1, 2, 3]], [[0, 1], [2, 3, 4]], [[0, 1, 2, 3], [0, 1, 2, 3]], []],
+    "groups", [[[0, 1], [2]], [[0, 1], [1, 2, 3]], [[0, 1], [2, 3, 4]], [[0, 1, 2, 3], [0, 1, 2, 3]], []]
 )
 def test_groups_that_miss_or_repeat_a_rank_are_refused(groups):
     with pytest.raises(ScheduleError, match="each of the ranks 0 to 3 is in one group, once"):
@@ -330,9 +315,7 @@ HOSTS = st.integers(1, 4)
 
 
 @examples(40)
-@given(
-    HOSTS, HOSTS, st.sampled_from(sorted(ALGORITHMS)), st.sampled_from(sorted(HALVES)), st.data()
-)
+@given(HOSTS, HOSTS, st.sampled_from(sorted(ALGORITHMS)), st.sampled_from(sorted(HALVES)), st.data())
 def test_any_algorithms_within_and_across_hosts_are_proved(hosts, devices, across, within, data):
     order = data.draw(st.none() | st.permutations(range(devices)))
     schedule = make_schedule_over_hosts(hosts, devices, across, within=within, order=order)
@@ -367,21 +350,12 @@ def test_schedules_that_do_not_fit_are_refused():
     for make, words in (
         (lambda: nest_over_hosts("both", gather, ring, scatter), "then"),
         (lambda: nest_over_hosts("both", scatter, ring, HALVES["ring"][1](3)), "begins with"),
-        (
-            lambda: nest_over_hosts("both", scatter, scatter, gather),
-            "an allreduce, not ring, a reduce",
-        ),
-        (
-            lambda: make_schedule_over_hosts(2, 2, within="star"),
-            "'star' within hosts: choose sharded, ring, hal",
-        ),
+        (lambda: nest_over_hosts("both", scatter, scatter, gather), "an allreduce, not ring, a reduce"),
+        (lambda: make_schedule_over_hosts(2, 2, within="star"), "'star' within hosts: choose sharded, ring, hal"),
         (lambda: make_schedule_over_hosts(2, 2, "rign"), "unknown algorithm 'rign'"),
         (lambda: make_schedule_over_hosts(0, 2), "there must be at least 1"),
         (lambda: make_schedule_over_hosts(2, 1.5), "there must be at least 1"),
-        (
-            lambda: make_schedule_over_hosts(2, 2, order=[0, 0]),
-            "name each of the devices 0 to 1 once",
-        ),
+        (lambda: make_schedule_over_hosts(2, 2, order=[0, 0]), "name each of the devices 0 to 1 once"),
     ):
         with pytest.raises(ScheduleError, match=words):
             make()

@@ -32,9 +32,7 @@ SIZES = st.lists(st.integers(1, 40), min_size=1, max_size=3)
 
 @examples(40)
 @given(NAMES, st.integers(1, 9), SIZES)
-def test_every_element_of_every_transfer_is_moved_once_in_its_step_and_order(
-    name, world_size, sizes
-):
+def test_every_element_of_every_transfer_is_moved_once_in_its_step_and_order(name, world_size, sizes):
     schedule = make_schedule(name, world_size)
     parts = partition(sizes, schedule.chunks)
     wanted, found = defaultdict(list), defaultdict(list)  # of each element of each rank: sources
@@ -49,19 +47,16 @@ def test_every_element_of_every_transfer_is_moved_once_in_its_step_and_order(
     assert found == wanted
     # no chunk is empty, and none ends with the array it begins in
     full = schedule.chunks <= min(sizes)
-    assert sum(
-        move.transfers for move in coalesce_transfers(schedule, parts)
-    ) == schedule.transfers or not (full and len(sizes) == 1)
+    assert sum(move.transfers for move in coalesce_transfers(schedule, parts)) == schedule.transfers or not (
+        full and len(sizes) == 1
+    )
 
 
 def check_free(schedule):
     """Judged by the engine's rules: who reads or writes what another writes comes after it."""
     found = list_chunk_writes(schedule)
     written = [(target.dst, target.chunk) for target in found]
-    reads = [
-        {(src, chunk) for src in (sources[:-1] if free else sources)}
-        for _, chunk, _, sources, free in found
-    ]
+    reads = [{(src, chunk) for src in (sources[:-1] if free else sources)} for _, chunk, _, sources, free in found]
     after = [set() for _ in found]  # what has waited for each
     for early in reversed(range(len(found))):
         for late in range(early + 1, len(found)):
@@ -86,14 +81,9 @@ def test_the_same_holds_for_halves_and_topology_aware_schedules(name):
 
 
 def test_sources_of_a_sharded_sum_and_leaves_of_a_tree_are_ready():
-    additions = [
-        target for target in list_chunk_writes(make_schedule("sharded", 4)) if target.op == "add"
-    ]
+    additions = [target for target in list_chunk_writes(make_schedule("sharded", 4)) if target.op == "add"]
     assert len(additions) == 4 and all(target.last_source_ready for target in additions)
-    tree = {
-        target.dst: target.last_source_ready
-        for target in list_chunk_writes(make_schedule("tree", 7))[:3]
-    }
+    tree = {target.dst: target.last_source_ready for target in list_chunk_writes(make_schedule("tree", 7))[:3]}
     assert tree == {1: True, 2: True, 0: False}  # the root's children have added before
 
 
@@ -102,9 +92,7 @@ def with_its_moves(name, world_size):
     return schedule, list(coalesce_transfers(schedule, partition([1000], schedule.chunks)))
 
 
-@pytest.mark.parametrize(
-    ("world_size", "additions", "messages"), [(2, 2, 4), (4, 8, 16), (8, 24, 48)]
-)
+@pytest.mark.parametrize(("world_size", "additions", "messages"), [(2, 2, 4), (4, 8, 16), (8, 24, 48)])
 def test_partners_of_halving_doubling_exchange_one_message_a_step(world_size, additions, messages):
     """log2(p) steps each way, in each of which every rank sends one."""
     ops = Counter(move.op for move in with_its_moves("halving_doubling", world_size)[1])
@@ -147,9 +135,7 @@ def test_uses_of_common_elements_are_ordered_wherever_one_of_them_writes(uses):
     for late in range(len(queued)):
         for early in sorted(after[late]):
             after[late] |= after[early]
-    for (early, (one, wrote)), (late, (other, writes)) in itertools.combinations(
-        zip(places, uses), 2
-    ):
+    for (early, (one, wrote)), (late, (other, writes)) in itertools.combinations(zip(places, uses), 2):
         common = one.array == other.array and max(one.begin, other.begin) < min(one.end, other.end)
         assert early in after[late] or not (common and (wrote or writes))
 
@@ -166,9 +152,7 @@ def test_parts_that_are_apart_and_readers_need_no_fence():
 @given(st.integers(2, 13), st.sampled_from(["float32", "float16", "float64"]), st.integers(0, 1000))
 def test_arrays_are_added_in_their_order_by_few_operations(count, dtype, seed):
     random = np.random.RandomState(seed)
-    numbers = [
-        (random.normal(size=5) * 10.0 ** random.randint(-3, 4)).astype(dtype) for _ in range(count)
-    ]
+    numbers = [(random.normal(size=5) * 10.0 ** random.randint(-3, 4)).astype(dtype) for _ in range(count)]
     arrays = [nd.array(array, dtype=dtype) for array in numbers]
     calls = list(gpu_sum_calls(arrays, arrays[0]))
     for call in calls:

@@ -14,14 +14,7 @@ from support.examples import examples
 
 from gluonlab.collectives.algorithms import ALGORITHMS, HALVES, make_schedule
 from gluonlab.collectives.cost_model import algbw, bus_factor, price, traffic
-from gluonlab.collectives.named_topologies import (
-    Link,
-    Route,
-    Topology,
-    fully_connected,
-    p3_16xlarge,
-    switch,
-)
+from gluonlab.collectives.named_topologies import Link, Route, Topology, fully_connected, p3_16xlarge, switch
 from gluonlab.collectives.schedule import Schedule, Transfer
 from gluonlab.collectives.topology import shared_memory_topology
 from gluonlab.errors import ScheduleError
@@ -32,12 +25,7 @@ EXACT = 1e-12
 N = 46_000_003.0  # bytes
 # alpha, seconds a message; beta, seconds a byte sent; gamma, seconds a byte added: all of them, and
 # each part alone
-FIGURES = [
-    (31e-6, 1 / 12e9, 1 / 700e9),
-    (31e-6, 0.0, 0.0),
-    (0.0, 1 / 12e9, 0.0),
-    (0.0, 0.0, 1 / 700e9),
-]
+FIGURES = [(31e-6, 1 / 12e9, 1 / 700e9), (31e-6, 0.0, 0.0), (0.0, 1 / 12e9, 0.0), (0.0, 0.0, 1 / 700e9)]
 
 
 def log2(power):
@@ -120,9 +108,7 @@ def cases(p):
 
 
 CASES = [
-    pytest.param(
-        *case, id="-".join(map(str, (name, p, *told))), marks=() if p in OFTEN else pytest.mark.long
-    )
+    pytest.param(*case, id="-".join(map(str, (name, p, *told))), marks=() if p in OFTEN else pytest.mark.long)
     for p in range(1, MOST + 1)
     for name, told, *case in cases(p)
 ]
@@ -241,10 +227,7 @@ def steps_and_topologies(draw):
     ]
     pairs = [(src, dst) for src in range(world_size) for dst in range(world_size) if src != dst]
     routes = {
-        pair: Route(
-            tuple(draw(st.lists(st.sampled_from(links), min_size=1, unique=True))),
-            draw(st.integers(0, 3)) / 4,
-        )
+        pair: Route(tuple(draw(st.lists(st.sampled_from(links), min_size=1, unique=True))), draw(st.integers(0, 3)) / 4)
         for pair in pairs
     }
     transfers = st.builds(
@@ -273,9 +256,7 @@ def test_a_step_is_as_long_as_its_busiest_link_and_rank(case):
         added[t.dst] += 50 * (t.op == "add")
     priced = only_step(schedule, topology)
     assert priced.transfer_s == pytest.approx(max(busy.values()), rel=EXACT)
-    assert priced.reduce_s == pytest.approx(
-        max(added.values(), default=0) / topology.reduce_bytes_per_s, rel=EXACT
-    )
+    assert priced.reduce_s == pytest.approx(max(added.values(), default=0) / topology.reduce_bytes_per_s, rel=EXACT)
     assert bool(priced.bottleneck) == bool(transfers)
     if transfers:
         assert busy[priced.bottleneck] == pytest.approx(priced.transfer_s, rel=EXACT)
@@ -290,16 +271,11 @@ def test_on_one_memory_what_moves_the_same_bytes_differs_by_how_often_it_adds():
     tree of four ranks two and one, by a ring one after the other.
     """
     shared = shared_memory_topology(4, 0.0, 20e9, 15e9)
-    moved = [
-        price(make_schedule(name, 4), shared, N).seconds
-        for name in ("star", "sharded", "tree", "ring")
-    ]
+    moved = [price(make_schedule(name, 4), shared, N).seconds for name in ("star", "sharded", "tree", "ring")]
     more = N / 15e9 - N / 20e9  # of an addition than of a copy
     expected = [6 * N / 20e9 + additions * more for additions in (1, 1, 2, 3)]
     assert moved == pytest.approx(expected, rel=EXACT)
-    slow_cores = shared_memory_topology(
-        4, 0.0, 20e9, 15e9, device_copy_bytes_per_s=10e9, device_add_bytes_per_s=7.5e9
-    )
+    slow_cores = shared_memory_topology(4, 0.0, 20e9, 15e9, device_copy_bytes_per_s=10e9, device_add_bytes_per_s=7.5e9)
     star, ring = (price(make_schedule(name, 4), slow_cores, N).seconds for name in ("star", "ring"))
     assert star == pytest.approx(6 * N / 10e9 + N / 7.5e9 - N / 10e9, rel=EXACT)
     assert ring == pytest.approx(moved[3], rel=EXACT)
@@ -312,8 +288,7 @@ def test_a_ring_on_the_cube_mesh_by_hand():
     topology = p3_16xlarge()
     chunk, latency, add = 100e6 / 8, 10e-6, 7 * 100e6 / 8 / (900e9 / 3)
     as_numbered, placed = (
-        price(make_schedule("ring", 8).placed(order), topology, 100e6)
-        for order in (range(8), topology.ring_order())
+        price(make_schedule("ring", 8).placed(order), topology, 100e6) for order in (range(8), topology.ring_order())
     )
     assert placed.seconds == pytest.approx(14 * (latency + chunk / 50e9) + add, rel=EXACT)
     assert as_numbered.seconds == pytest.approx(14 * (latency + chunk / 10e9) + add, rel=EXACT)

@@ -22,10 +22,7 @@ from mxnet import autograd, nd  # isort: skip
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))
 def test_reads_queued_before_the_allreduce_see_the_old_values(name):
     """The reader waits for slow work on its other input, and only then looks at the array."""
-    ctxs, side = (
-        contexts(2),
-        60 if runs_on_gpus() else 300,
-    )  # a GPU that is simulated is slow enough
+    ctxs, side = (contexts(2), 60 if runs_on_gpus() else 300)  # a GPU that is simulated is slow enough
     arrays = [[nd.ones((side, side), ctx=ctx)] for ctx in ctxs]
     executor = Executor(make_schedule(name, 2), arrays)
     averages = [nd.ones((side, side), ctx=ctx) / side for ctx in ctxs]
@@ -60,9 +57,7 @@ def test_writes_queued_after_the_allreduce_are_not_summed(name, world_size):
             array[:] = 1
         nd.waitall()
         executor.run()
-        owned = [
-            (arrays[owner][0], part) for owner, chunk in zip(scatter.owner, parts) for part in chunk
-        ]
+        owned = [(arrays[owner][0], part) for owner, chunk in zip(scatter.owner, parts) for part in chunk]
         sums = [nd.identity(array[part.begin : part.end]) for array, part in owned]
         for (array,) in arrays:
             array[:] = 0
@@ -91,9 +86,7 @@ def test_arrays_in_onednns_own_layout_are_summed(name):
         np.testing.assert_allclose(array.asnumpy(), expected, rtol=1e-4, atol=1e-4)
 
 
-@pairwise(
-    name=sorted(ALGORITHMS), world_size=[2, 3, 4, 5], type_name=["float32", "float16", "float64"]
-)
+@pairwise(name=sorted(ALGORITHMS), world_size=[2, 3, 4, 5], type_name=["float32", "float16", "float64"])
 def test_bits_are_those_of_additions_in_the_schedules_order(name, world_size, type_name):
     """Whether arrays are cut or not, and however many additions one operation makes."""
     schedule, size = make_schedule(name, world_size), 840  # which all numbers of chunks divide

@@ -7,12 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.examples import examples
 
-from gluonlab.collectives.algorithms import (
-    ACROSS_HOSTS,
-    ALGORITHMS,
-    make_schedule,
-    make_schedule_over_hosts,
-)
+from gluonlab.collectives.algorithms import ACROSS_HOSTS, ALGORITHMS, make_schedule, make_schedule_over_hosts
 from gluonlab.collectives.cost_model import find_best_order, price
 from gluonlab.collectives.named_topologies import (
     MAX_HOSTS,
@@ -48,9 +43,7 @@ def names(links):
 
 def test_a_message_passes_both_nics_and_the_ways_to_them():
     lanes = network(
-        2,
-        out=lambda device: (Link(f"lane of {device}", 7.0),),
-        into=lambda device: (Link(f"lane to {device}", 8.0),),
+        2, out=lambda device: (Link(f"lane of {device}", 7.0),), into=lambda device: (Link(f"lane to {device}", 8.0),)
     )
     two = repeat_host(fully_connected(4, 1.0, 10.0, 3.0), 2, lanes)
     assert (two.name, two.world_size) == ("fully_connected*2", 8)
@@ -76,15 +69,12 @@ def test_every_host_has_the_links_of_the_machine_alone(name):
         for pair, route in one.routes.items():
             there = own.routes[pair]
             assert there.latency_s == route.latency_s
-            assert [link.bytes_per_s for link in there.links] == [
-                link.bytes_per_s for link in route.links
-            ]
+            assert [link.bytes_per_s for link in there.links] == [link.bytes_per_s for link in route.links]
             assert names(there.links) == [f"host {host}: {link.name}" for link in route.links]
 
 
 @pytest.mark.parametrize(
-    ("name", "nics", "gigabits"),
-    [("p3.16xlarge", 1, 25), ("p3dn.24xlarge", 1, 100), ("p4d.24xlarge", 4, 400)],
+    ("name", "nics", "gigabits"), [("p3.16xlarge", 1, 25), ("p3dn.24xlarge", 1, 100), ("p4d.24xlarge", 4, 400)]
 )
 def test_hosts_send_at_the_published_speed(name, nics, gigabits):
     """All GPUs to the next host at once: what passes the NICs a second, in each direction.
@@ -144,12 +134,8 @@ def cases(draw):
     speeds = st.sampled_from([1.0, 3.0, 10.0, 1e3])
     host = fully_connected(devices, draw(st.floats(0, 2)), draw(speeds), draw(speeds))
     lane = (Link("lane", draw(speeds)),) * draw(st.integers(0, 1))
-    between = network(
-        draw(st.integers(1, 4)), draw(speeds), draw(st.floats(0, 2)), lambda _: lane, lambda _: ()
-    )
-    schedules = st.sampled_from(ACROSS_HOSTS).map(
-        lambda across: make_schedule_over_hosts(hosts, devices, across)
-    )
+    between = network(draw(st.integers(1, 4)), draw(speeds), draw(st.floats(0, 2)), lambda _: lane, lambda _: ())
+    schedules = st.sampled_from(ACROSS_HOSTS).map(lambda across: make_schedule_over_hosts(hosts, devices, across))
     flat = st.sampled_from(sorted(ALGORITHMS)).map(lambda n: make_schedule(n, hosts * devices))
     return draw(schedules | flat), host, between, hosts, draw(st.integers(0, 1000))
 
@@ -178,8 +164,7 @@ def test_a_faster_network_never_costs_more(case, times):
     faster = replace(between, bytes_per_s=between.bytes_per_s * times)
     quicker = replace(faster, latency_s=between.latency_s / times)
     slow, fast, quick = (
-        price(schedule, repeat_host(host, hosts, each), size).seconds
-        for each in (between, faster, quicker)
+        price(schedule, repeat_host(host, hosts, each), size).seconds for each in (between, faster, quicker)
     )
     assert slow >= fast * (1 - ROUNDING) and fast >= quick * (1 - ROUNDING)
 
@@ -221,8 +206,7 @@ def test_an_invalid_number_of_hosts_is_refused(text):
         make_topology(text)
     hosts = text.split("*", 1)[1]
     assert str(error.value) == (
-        f"topology {text!r}: {hosts!r} is no number of hosts: give 1 to {MAX_HOSTS}, as in "
-        "p3.16xlarge*8"
+        f"topology {text!r}: {hosts!r} is no number of hosts: give 1 to {MAX_HOSTS}, as in p3.16xlarge*8"
     )
 
 

@@ -21,9 +21,7 @@ AT_THE_END = re.compile(r"ends with|add up chunk")  # and not a broken rule of a
 
 def alone(schedule, chunk):
     """What happens to one chunk, as a schedule of one chunk."""
-    steps = tuple(
-        tuple(t._replace(chunk=0) for t in step if t.chunk == chunk) for step in schedule.steps
-    )
+    steps = tuple(tuple(t._replace(chunk=0) for t in step if t.chunk == chunk) for step in schedule.steps)
     return Schedule("alone", schedule.collective, schedule.world_size, 1,
                     (schedule.owner[chunk],), steps)  # fmt: skip
 

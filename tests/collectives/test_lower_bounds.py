@@ -49,10 +49,7 @@ def topologies(draw, world_size):
     ]
     latencies = st.sampled_from(draw(st.sampled_from([[10e-6], [0.0], [5e-6, 10e-6, 50e-6]])))
     routes = {
-        pair: Route(
-            tuple(draw(st.lists(st.sampled_from(links), min_size=1, max_size=3, unique=True))),
-            draw(latencies),
-        )
+        pair: Route(tuple(draw(st.lists(st.sampled_from(links), min_size=1, max_size=3, unique=True))), draw(latencies))
         for pair in all_pairs(world_size)
     }
     speeds = st.sampled_from([1e9, 300e9, float("inf")])
@@ -244,9 +241,7 @@ def test_fully_connected_devices_reach_the_lower_bound_of_both_halves(collective
     topology = fully_connected(p, 10e-6, 25e9, 300e9)
     half = HALVES["sharded"][collective == "all_gather"](p)
     for size in SIZES:
-        assert floor_of(topology, collective).seconds(size) == pytest.approx(
-            price(half, topology, size).seconds
-        )
+        assert floor_of(topology, collective).seconds(size) == pytest.approx(price(half, topology, size).seconds)
 
 
 def test_the_hybrid_cube_mesh_by_hand():

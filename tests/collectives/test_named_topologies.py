@@ -234,9 +234,7 @@ def test_the_first_devices_are_linked_as_in_the_whole_machine(name):
         assert dict(part.routes) == {pair: whole.routes[pair] for pair in pairs(world_size)}
         assert part.reduce_bytes_per_s == whole.reduce_bytes_per_s
         assert part.groups == tuple(
-            tuple(device for device in group if device < world_size)
-            for group in whole.groups
-            if group[0] < world_size
+            tuple(device for device in group if device < world_size) for group in whole.groups if group[0] < world_size
         )
 
 

@@ -144,8 +144,7 @@ def test_nothing_exceeds_the_window_on_a_phone_or_a_desktop(opened, width):
     page.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
     try:
         widths = (
-            "const of = (e) => [e.scrollWidth, e.clientWidth]; "
-            "return [of(document.documentElement), of(arguments[0])]"
+            "const of = (e) => [e.scrollWidth, e.clientWidth]; return [of(document.documentElement), of(arguments[0])]"
         )
         for ranks in (8, 16):
             page.choose("world-size", ranks)
@@ -179,12 +178,8 @@ def test_a_name_that_is_too_long_for_the_window_is_cut(opened):
 def test_a_frame_that_gets_its_width_late_is_drawn_for_it(opened, everything):
     narrow = "<style id='early'>main { max-width: 320px }</style>"
     late = "<script>document.getElementById('early').remove()</script>"
-    page = opened(
-        everything.replace("</head>", f"{narrow}</head>").replace("</body>", f"{late}</body>")
-    )
-    labels = (
-        "return [...document.querySelectorAll('#stage text')].map((label) => label.textContent)"
-    )
+    page = opened(everything.replace("</head>", f"{narrow}</head>").replace("</body>", f"{late}</body>"))
+    labels = "return [...document.querySelectorAll('#stage text')].map((label) => label.textContent)"
     # a narrow picture has the numbers alone
     page.wait(lambda: "chunk 3" in page.driver.execute_script(labels))
 
@@ -211,14 +206,9 @@ def test_the_printed_page_is_light_and_has_no_controls(opened, everything):
     page = opened(everything)
     page.find_element("next").click()
     dark = {"name": "prefers-color-scheme", "value": "dark"}
-    shown = (
-        "const [which, what] = arguments; return "
-        "getComputedStyle(document.querySelector(which))[what]"
-    )
+    shown = "const [which, what] = arguments; return getComputedStyle(document.querySelector(which))[what]"
     assert page.driver.execute_script(shown, ".bar", "display") != "none"
-    page.driver.execute_cdp_cmd(
-        "Emulation.setEmulatedMedia", {"media": "print", "features": [dark]}
-    )
+    page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print", "features": [dark]})
     try:
         assert page.driver.execute_script(shown, "body", "backgroundColor") == "rgba(0, 0, 0, 0)"
         assert page.driver.execute_script(shown, "body", "color") == "rgb(28, 36, 48)"
@@ -232,25 +222,19 @@ def test_the_printed_page_is_light_and_has_no_controls(opened, everything):
 
 
 def test_halves_and_wrong_schedules_can_be_shown(opened):
-    wrong = Schedule(
-        "wrong", "allreduce", 3, 1, (0,), ((Transfer(1, 0, 0, "add"),), (Transfer(1, 0, 0, "add"),))
-    )
+    wrong = Schedule("wrong", "allreduce", 3, 1, (0,), ((Transfer(1, 0, 0, "add"),), (Transfer(1, 0, 0, "add"),)))
     shown = {"scatter": HALVES["ring"][0](3), "gather": HALVES["ring"][1](3), "wrong": wrong}
     named = [replace(made, name=name) for name, made in shown.items()]
     page = opened(as_page(named, ("wrong", 3)))
     for name, schedule in shown.items():
         page.choose("algorithm", name)
         assert page.read_all_states("world-size") == [list(simulate_contributions(schedule))]
-    whole = page.driver.execute_script(
-        "return document.querySelectorAll('[data-whole=true]').length"
-    )
+    whole = page.driver.execute_script("return document.querySelectorAll('[data-whole=true]').length")
     assert whole == 0  # the wrong one, at its end
 
 
 def test_a_name_does_not_become_code(opened):
-    name = (
-        '</script><script>document.title = "broken"</script><img src=x onerror=alert(1)> & \u2028'
-    )
+    name = '</script><script>document.title = "broken"</script><img src=x onerror=alert(1)> & \u2028'
     page = opened(as_page([Schedule(name, "allreduce", 1, 1, (0,), ())], (name, 1)))
     assert page.read_text("name") == name
     assert page.driver.title != "broken"

@@ -18,11 +18,7 @@ from gluonlab import drawing
 from gluonlab.collectives import render
 from gluonlab.collectives.algorithms import ALGORITHMS
 from gluonlab.collectives.render import as_page, draw
-from gluonlab.collectives.render.schedule_scene import (
-    JAPANESE,
-    describe_contributions,
-    list_contributors,
-)
+from gluonlab.collectives.render.schedule_scene import JAPANESE, describe_contributions, list_contributors
 from gluonlab.collectives.render.schedule_svg import STYLE
 from gluonlab.collectives.schedule import Schedule, Transfer
 from gluonlab.errors import ScheduleError
@@ -33,9 +29,7 @@ EVERY = [(name, ranks) for name in ALGORITHMS for ranks in range(1, 9)]
 def test_the_page_is_one_small_file_with_every_algorithm_that_may_not_load_anything():
     page = draw("ring", 4)
     check_self_contained(page)
-    assert [
-        (each["name"], each["world_size"]) for each in embedded_data(page)["schedules"]
-    ] == EVERY
+    assert [(each["name"], each["world_size"]) for each in embedded_data(page)["schedules"]] == EVERY
 
 
 @pytest.mark.parametrize(
@@ -54,14 +48,10 @@ def test_the_requested_schedule_is_shown_first(asked, given, size):
     data = embedded_data(draw(*asked, **given))
     first = data["schedules"][data["start"]]
     assert (first["name"], first["world_size"], first["size"]) == (*asked, size)
-    assert sorted({*EVERY, asked}) == sorted(
-        (shown["name"], shown["world_size"]) for shown in data["schedules"]
-    )
+    assert sorted({*EVERY, asked}) == sorted((shown["name"], shown["world_size"]) for shown in data["schedules"])
 
 
-TWICE = Schedule(
-    "twice", "allreduce", 2, 1, (0,), ((Transfer(1, 0, 0, "add"),), (Transfer(1, 0, 0, "add"),))
-)
+TWICE = Schedule("twice", "allreduce", 2, 1, (0,), ((Transfer(1, 0, 0, "add"),), (Transfer(1, 0, 0, "add"),)))
 
 
 @pytest.mark.parametrize(
@@ -110,13 +100,10 @@ def test_the_text_of_the_english_page_is_unchanged():
 def test_the_colours_of_the_picture_have_contrast():
     """4.5 on paper, 3 on the cells that they stand in (WCAG 2.1, 1.4.3 and 1.4.11)."""
     meaning = [
-        re.search(rf"{selector} {{[^}}]*?(#\w{{6}})", STYLE)[1]
-        for selector in ("text", ".quiet", ".held", ".new")
+        re.search(rf"{selector} {{[^}}]*?(#\w{{6}})", STYLE)[1] for selector in ("text", ".quiet", ".held", ".new")
     ]
     assert all(contrast_ratio(colour, "#ffffff") >= 4.5 for colour in meaning)
-    assert all(
-        contrast_ratio(colour, cell) >= 3 for colour in meaning for cell in ("#f3f5f9", "#dff3e7")
-    )
+    assert all(contrast_ratio(colour, cell) >= 3 for colour in meaning for cell in ("#f3f5f9", "#dff3e7"))
 
 
 def test_the_colours_of_the_page_have_contrast_in_the_light_and_in_the_dark():

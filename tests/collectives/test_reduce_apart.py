@@ -75,14 +75,10 @@ def put_together(owned, sizes):
     st.sampled_from(["float32", "float16", "float64"]),
 )
 @pytest.mark.parametrize("few_moves", [False, True])
-def test_owners_get_the_bits_of_a_sum_in_place_and_arrays_stay(
-    few_moves, name, devices, sizes, dtype
-):
+def test_owners_get_the_bits_of_a_sum_in_place_and_arrays_stay(few_moves, name, devices, sizes, dtype):
     schedule, arrays = reduce_scatter(name, devices), random_arrays(devices, sizes, dtype)
     before = [[array.asnumpy() for array in of_rank] for of_rank in arrays]
-    apart = (
-        in_few_moves(schedule, arrays) if few_moves else OutOfPlaceReduceScatter(schedule, arrays)
-    )
+    apart = in_few_moves(schedule, arrays) if few_moves else OutOfPlaceReduceScatter(schedule, arrays)
     for _ in range(2):
         apart.run()
     found = put_together(apart.owned, sizes)
@@ -130,9 +126,7 @@ def test_earlier_writes_are_summed_and_later_writes_are_not(name, devices):
 @pytest.mark.parametrize("devices", [2, 5])
 def test_memory_is_allocated_only_for_chunks_that_the_schedule_writes(name, devices):
     schedule, size = reduce_scatter(name, devices), 120
-    apart = OutOfPlaceReduceScatter(
-        schedule, [[nd.zeros((size,), ctx=ctx)] for ctx in contexts(devices)]
-    )
+    apart = OutOfPlaceReduceScatter(schedule, [[nd.zeros((size,), ctx=ctx)] for ctx in contexts(devices)])
     written = {(transfer.dst, transfer.chunk) for step in schedule.steps for transfer in step}
     elements = sum(array.size for array in apart._sums.values())
     assert elements == len(written) * size // schedule.chunks
@@ -141,9 +135,7 @@ def test_memory_is_allocated_only_for_chunks_that_the_schedule_writes(name, devi
 
 
 def test_arrays_may_share_memory_and_be_mxnets_numpy_s():
-    whole = [
-        mx.np.arange(12, dtype="float32", ctx=ctx) + rank for rank, ctx in enumerate(contexts(3))
-    ]
+    whole = [mx.np.arange(12, dtype="float32", ctx=ctx) + rank for rank, ctx in enumerate(contexts(3))]
     before = [array.asnumpy() for array in whole]
     arrays = [[array, array, array[4:9]] for array in whole]
     apart = OutOfPlaceReduceScatter(reduce_scatter("ring", 3), arrays)
@@ -160,8 +152,7 @@ def test_arrays_may_share_memory_and_be_mxnets_numpy_s():
 def test_arrays_in_onednns_own_layout_are_summed(name, devices, blocks_at_first):
     ctxs, shape = contexts(devices), (2, 32, 8, 8)
     arrays = [
-        [run_convolution(ctx, 9 + rank) if blocks_at_first else nd.zeros(shape, ctx)]
-        for rank, ctx in enumerate(ctxs)
+        [run_convolution(ctx, 9 + rank) if blocks_at_first else nd.zeros(shape, ctx)] for rank, ctx in enumerate(ctxs)
     ]
     apart = OutOfPlaceReduceScatter(reduce_scatter(name, devices), arrays)
     if blocks_at_first:

@@ -26,15 +26,11 @@ from gluonlab.errors import ScheduleError
 SVG = "{http://www.w3.org/2000/svg}"
 NAMES = sorted(ALGORITHMS)
 # Rank 0 adds rank 1's contribution twice, and rank 2's never.
-WRONG = Schedule(
-    "wrong", "allreduce", 3, 1, (0,), ((Transfer(1, 0, 0, "add"),), (Transfer(1, 0, 0, "add"),))
-)
+WRONG = Schedule("wrong", "allreduce", 3, 1, (0,), ((Transfer(1, 0, 0, "add"),), (Transfer(1, 0, 0, "add"),)))
 few = examples(25, 50)
 every_algorithm = pytest.mark.parametrize("name", NAMES)
 schedules = st.builds(
-    lambda name, world_size: ALGORITHMS[name](world_size),
-    st.sampled_from(NAMES),
-    st.integers(min_value=1, max_value=9),
+    lambda name, world_size: ALGORITHMS[name](world_size), st.sampled_from(NAMES), st.integers(min_value=1, max_value=9)
 )
 
 
@@ -130,9 +126,7 @@ def named(counts):
 )  # fmt: skip
 def test_the_grid_names_or_counts_the_ranks_whose_contributions_are_held(name, world_size, cell):
     schedule = ALGORITHMS[name](world_size)
-    for (_, grid), state in zip(
-        parsed_text(as_text(schedule)), list(simulate_contributions(schedule))[1:]
-    ):
+    for (_, grid), state in zip(parsed_text(as_text(schedule)), list(simulate_contributions(schedule))[1:]):
         for chunk in range(schedule.chunks):
             assert grid[chunk] == [cell(state[rank][chunk]) for rank in range(world_size)]
 
@@ -160,9 +154,7 @@ def test_no_line_of_the_text_is_wider_than_asked(schedule, width):
     text = as_text(schedule, width)
     assert max(map(len, text.splitlines())) <= width
     if width >= 80:  # a terminal's: no message is broken over two lines
-        messages = [
-            each for line in text.splitlines() if "->" in line for each in line.split("   ")
-        ]
+        messages = [each for line in text.splitlines() if "->" in line for each in line.split("   ")]
         shape = r" *\S+ -> \S+: chunks? \S+ [+=]"
         assert all(re.fullmatch(shape, message) for message in messages if message)
     assert text.isascii()
@@ -236,9 +228,7 @@ def drawn_transfers(panel):
         kind, *copy = line.get("class").split()
         if kind == "line":
             for way in line.get("d").split("M")[1:]:
-                [(x, y, turn, back, end)] = re.findall(
-                    r"^(\S+) (\S+?)V\S+ \S+ (\S+) \S+?H(\S+?)Q\S+ \S+ (\S+) ", way
-                )
+                [(x, y, turn, back, end)] = re.findall(r"^(\S+) (\S+?)V\S+ \S+ (\S+) \S+?H(\S+?)Q\S+ \S+ (\S+) ", way)
                 between = [float(part) for part in (x, turn, back, end)]
                 assert between in (sorted(between), sorted(between)[::-1])  # straight there
                 row = min(row for row in chunks if row > float(y))  # an arrow ends above its row
@@ -249,9 +239,7 @@ def drawn_transfers(panel):
 @few
 def test_the_picture_has_a_panel_a_step_and_an_arrow_a_transfer(schedule):
     start, *steps = panels(as_svg(schedule))
-    assert [in_order(drawn_transfers(panel)) for panel in steps] == [
-        in_order(step) for step in schedule.steps
-    ]
+    assert [in_order(drawn_transfers(panel)) for panel in steps] == [in_order(step) for step in schedule.steps]
     assert list(drawn_transfers(start)) == []
 
 

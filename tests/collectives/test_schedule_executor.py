@@ -8,13 +8,7 @@ from support.devices import device, devices
 from support.examples import examples
 
 from gluonlab.collectives import schedule_executor as executor_module
-from gluonlab.collectives.algorithms import (
-    ACROSS_HOSTS,
-    ALGORITHMS,
-    HALVES,
-    make_schedule,
-    make_schedule_over_hosts,
-)
+from gluonlab.collectives.algorithms import ACROSS_HOSTS, ALGORITHMS, HALVES, make_schedule, make_schedule_over_hosts
 from gluonlab.collectives.schedule import Schedule, Transfer
 from gluonlab.collectives.schedule_executor import Executor, allreduce, make_allreduce
 from gluonlab.errors import ScheduleError
@@ -33,10 +27,7 @@ def integers(seed, world_size, shapes):
 
 def on_devices(contributions, dtype):
     ctxs = devices(len(contributions))
-    return [
-        [nd.array(array, ctx=ctx, dtype=dtype) for array in arrays]
-        for arrays, ctx in zip(contributions, ctxs)
-    ]
+    return [[nd.array(array, ctx=ctx, dtype=dtype) for array in arrays] for arrays, ctx in zip(contributions, ctxs)]
 
 
 @pytest.fixture(autouse=True)
@@ -54,9 +45,7 @@ def small_pieces(monkeypatch):
     st.booleans(),
     st.integers(0, 1000),
 )
-def test_every_algorithm_leaves_the_exact_sum_on_every_device(
-    name, world_size, sizes, dtype, whole, seed
-):
+def test_every_algorithm_leaves_the_exact_sum_on_every_device(name, world_size, sizes, dtype, whole, seed):
     contributions = integers(seed, world_size, sizes)
     arrays = on_devices(contributions, dtype)
     allreduce(make_schedule(name, world_size), arrays, whole)

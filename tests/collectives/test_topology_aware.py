@@ -76,8 +76,7 @@ def test_algorithms_with_a_choice_of_chunks_are_also_tried_with_more_chunks():
 
 
 @pytest.mark.parametrize(
-    "machine, gap",
-    [("p3.8xlarge", 1.07), ("p3.16xlarge", 1.15), ("g4dn.12xlarge", 1.16), ("g5.12xlarge", 1.16)],
+    "machine, gap", [("p3.8xlarge", 1.07), ("p3.16xlarge", 1.15), ("g4dn.12xlarge", 1.16), ("g5.12xlarge", 1.16)]
 )
 def test_on_known_machines_it_is_near_the_floor_at_every_size(machine, gap):
     topology = make_topology(machine)
@@ -153,9 +152,7 @@ def test_a_p3_16xlarge_carries_six_rings():
     assert multi_ring(make_topology("p3.2xlarge")).steps == ()
 
 
-@pytest.mark.parametrize(
-    "topology", [make_topology("p3.16xlarge", 5), make_topology("g4dn.12xlarge*2")]
-)
+@pytest.mark.parametrize("topology", [make_topology("p3.16xlarge", 5), make_topology("g4dn.12xlarge*2")])
 def test_without_a_ring_of_fast_links_multi_ring_is_the_best_single_ring(topology):
     schedule = multi_ring(topology)
     assert has_correct_sums(schedule) and schedule.chunks == topology.world_size

@@ -15,13 +15,7 @@ from support.topologies import link_between, ordered_pairs, read_topology_conten
 
 from gluonlab.collectives.named_topologies import TOPOLOGIES, make_topology, nvswitch, p3_16xlarge
 from gluonlab.collectives.topology import Link, Route, Topology
-from gluonlab.collectives.topology_file import (
-    MAX_FILE_BYTES,
-    Wire,
-    read_topology,
-    shortest_routes,
-    write_topology,
-)
+from gluonlab.collectives.topology_file import MAX_FILE_BYTES, Wire, read_topology, shortest_routes, write_topology
 from gluonlab.errors import OutputError, ScheduleError
 from gluonlab.plain_text import one_line
 
@@ -40,9 +34,7 @@ def test_every_known_machine_is_read_as_it_was_written(name, tmp_path):
 
 @examples(15, 30)
 @given(topologies(), st.data())
-def test_every_topology_and_every_part_of_it_is_read_as_it_was_written(
-    tmp_path_factory, whole, data
-):
+def test_every_topology_and_every_part_of_it_is_read_as_it_was_written(tmp_path_factory, whole, data):
     file = tmp_path_factory.getbasetemp() / "drawn.json"
     devices = data.draw(st.permutations(range(whole.world_size)))
     part = whole.subset(devices[: data.draw(st.integers(1, whole.world_size))])
@@ -116,9 +108,7 @@ def test_a_switch_with_a_speed_is_shared_by_all_that_passes_it(read):
     bus = {"name": "memory", "bytes_per_s": 20e9}
     links = [link_between(device, "memory", bytes_per_s=12e9) for device in range(3)]
     routes = read({"devices": 3, "latency_s": 0, "switches": [bus], "links": links}).routes
-    assert set.intersection(*[set(route.links) for route in routes.values()]) == {
-        Link("memory", 20e9)
-    }
+    assert set.intersection(*[set(route.links) for route in routes.values()]) == {Link("memory", 20e9)}
     assert [link.name for link in routes[2, 0].links] == ["2 to memory", "memory", "memory to 0"]
 
 
@@ -174,10 +164,7 @@ def test_no_way_through_switches_is_shorter_or_as_short_and_wider(drawn):
         assert ((src, dst) in routes) == bool(found)
         if found:
             route = routes[src, dst]
-            every = [
-                (len(way), -min(link.bytes_per_s for links, _ in way for link in links))
-                for way in found
-            ]
+            every = [(len(way), -min(link.bytes_per_s for links, _ in way for link in links)) for way in found]
             hops = sum(link not in buses.values() for link in route.links)
             assert (hops, -route.bytes_per_s) == min(every)
             assert any(

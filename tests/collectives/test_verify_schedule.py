@@ -66,11 +66,7 @@ def test_the_error_points_at_the_fault(case):
     broken = [number for number, step in enumerate(mutant.steps) if find_broken_rule(mutant, step)]
     if broken:  # at the first transfer that breaks a rule together with those before it
         step = mutant.steps[broken[0]]
-        first = next(
-            position
-            for position in range(len(step))
-            if find_broken_rule(mutant, step[: position + 1])
-        )
+        first = next(position for position in range(len(step)) if find_broken_rule(mutant, step[: position + 1]))
         assert (error.step, error.transfer) == (broken[0], first)
     elif error.step is None:
         assert "nothing is ever sent to it" in str(error)
@@ -94,11 +90,7 @@ def assert_is_where_it_went_wrong(schedule, error):
     cell = (transfers[turn].dst, transfers[turn].chunk)
 
     def before(rank, chunk):
-        earlier = [
-            value
-            for t, value in zip(transfers[:turn], written)
-            if (t.dst, t.chunk) == (rank, chunk)
-        ]
+        earlier = [value for t, value in zip(transfers[:turn], written) if (t.dst, t.chunk) == (rank, chunk)]
         return [start[rank, chunk], *earlier][-1]
 
     def often(number):
@@ -108,9 +100,7 @@ def assert_is_where_it_went_wrong(schedule, error):
     doubles = often(written[turn]) and not any(map(often, sides))
     is_last = cell not in [(transfer.dst, transfer.chunk) for transfer in transfers[turn + 1 :]]
     # then it is the bits
-    ends_wrong = end[cell] != expected_values(schedule, start).get(
-        cell, end[cell]
-    ) or has_correct_sums(schedule)
+    ends_wrong = end[cell] != expected_values(schedule, start).get(cell, end[cell]) or has_correct_sums(schedule)
     assert doubles or (is_last and ends_wrong)
 
 
@@ -133,10 +123,7 @@ def test_states_are_the_counts_of_the_reference_after_every_step(schedule):
     start, base = digit_contributions(schedule)
     for number, state in enumerate(simulate_contributions(schedule)):
         numbers, _ = execute_schedule(replace(schedule, steps=schedule.steps[:number]), start)
-        expected = [
-            [tuple(contribution_counts(cell, base, schedule.world_size)) for cell in row]
-            for row in numbers
-        ]
+        expected = [[tuple(contribution_counts(cell, base, schedule.world_size)) for cell in row] for row in numbers]
         assert [list(map(tuple, row)) for row in state] == expected
     assert number == len(schedule.steps)
 
@@ -185,12 +172,7 @@ def test_a_wrong_chunk_that_is_overwritten_is_accepted():
 
 
 COMMUTED = schedule_of(  # rank 0 ends with (x0 + x2) + x1, rank 1 with x1 + (x0 + x2)
-    3,
-    [(2, 0, 0, "add")],
-    [(0, 2, 0, "copy")],
-    [(1, 0, 0, "add")],
-    [(2, 1, 0, "add")],
-    [(0, 2, 0, "copy")],
+    3, [(2, 0, 0, "add")], [(0, 2, 0, "copy")], [(1, 0, 0, "add")], [(2, 1, 0, "add")], [(0, 2, 0, "copy")]
 )
 
 
@@ -230,9 +212,7 @@ def merges(draw, ranks):
 
 @examples(60, 150)
 @given(st.data(), st.integers(2, 5))
-def test_two_sums_of_the_same_are_accepted_exactly_when_they_differ_by_swapped_summands_only(
-    data, half
-):
+def test_two_sums_of_the_same_are_accepted_exactly_when_they_differ_by_swapped_summands_only(data, half):
     """Ranks r and r + half hold the same, and each half adds it up in its own order."""
     doubled = [
         [(rank + half, rank, 0, "add") for rank in range(half)],

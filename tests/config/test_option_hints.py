@@ -10,16 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mxnet.gluon import nn
 
-from gluonlab import (
-    BucketedTrainer,
-    Loader,
-    TrainConfig,
-    frame,
-    load_dataset,
-    load_run,
-    make_kvstore,
-    train,
-)
+from gluonlab import BucketedTrainer, Loader, TrainConfig, frame, load_dataset, load_run, make_kvstore, train
 from gluonlab.config import option_hints
 from gluonlab.config.option_hints import OPTION_BY_ALIAS, unknown_option_message
 from gluonlab.errors import ConfigError
@@ -40,9 +31,7 @@ def test_what_another_script_says_is_known_here_by_the_name_in_the_table(theirs)
     assert theirs not in RUN | LAUNCH, "it is one of ours"
     assert OPTION_BY_ALIAS[theirs] in RUN | LAUNCH
     for spelt in (theirs, theirs.replace("-", "_").replace("__", "--", 1), theirs.upper()):
-        assert f"did you mean {OPTION_BY_ALIAS[theirs]!r}?" in unknown_option_message(
-            spelt, RUN | LAUNCH
-        )
+        assert f"did you mean {OPTION_BY_ALIAS[theirs]!r}?" in unknown_option_message(spelt, RUN | LAUNCH)
 
 
 @given(st.text("abcdeglmnoprstuvw-_", min_size=1, max_size=20).map("--".__add__))
@@ -58,9 +47,7 @@ def test_the_example_is_true():
     assert doctest.testmod(option_hints).attempted == 2
 
 
-@pytest.mark.parametrize(
-    ("given", "meant"), [("--skip", "--skip-bad"), ("--che", None), ("--ch", None)]
-)
+@pytest.mark.parametrize(("given", "meant"), [("--skip", "--skip-bad"), ("--che", None), ("--ch", None)])
 def test_the_beginning_of_one_name_stands_for_it(given, meant):
     names = ["--skip-bad", "--channels", "--check-replicas", "--checkpoint-every", "--chart"]
     hint = f"did you mean {meant!r}?" if meant else "see --help"
@@ -106,9 +93,7 @@ def test_an_argument_as_others_name_it_is_answered_with_ours(call, name, said):
     assert said in str(raised.value) and "\n" not in str(raised.value)
 
 
-@pytest.mark.parametrize(
-    "call", [train, lambda given: compare(given, [1]), lambda given: find_learning_rate(given, 9)]
-)
+@pytest.mark.parametrize("call", [train, lambda given: compare(given, [1]), lambda given: find_learning_rate(given, 9)])
 @pytest.mark.parametrize(
     ("given", "kind"),
     [

@@ -14,12 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gluonlab.config import TrainConfig, option_name
-from gluonlab.config.option_types import (
-    LARGEST_NUMBER,
-    MAX_COUNT,
-    SMALLEST_LIMIT,
-    check_size_in_bytes,
-)
+from gluonlab.config.option_types import LARGEST_NUMBER, MAX_COUNT, SMALLEST_LIMIT, check_size_in_bytes
 from gluonlab.devices import devices
 from gluonlab.errors import ConfigError
 from gluonlab.run import main
@@ -77,9 +72,7 @@ VALID = {
     "memory": st.booleans(),
     "kvstore": WORDS,
     "topology": WORDS,
-    "compress": st.floats(min_value=SMALLEST_LIMIT, max_value=LARGEST_NUMBER, exclude_max=True).map(
-        "2bit:{!r}".format
-    )
+    "compress": st.floats(min_value=SMALLEST_LIMIT, max_value=LARGEST_NUMBER, exclude_max=True).map("2bit:{!r}".format)
     | st.just("fp16"),
     "seed": st.integers(0, 2**32 - 1),
     "deterministic": st.booleans(),
@@ -101,9 +94,7 @@ VALID = {
         lambda weights: ",".join(re.sub(r"[.]0$", "", str(weight)) for weight in weights)
     ),
     "stages": st.integers(2, MAX_COUNT),
-    "cut": st.lists(st.integers(0, 10**9 - 1), min_size=1, max_size=4).map(
-        lambda cuts: ",".join(map(str, cuts))
-    ),
+    "cut": st.lists(st.integers(0, 10**9 - 1), min_size=1, max_size=4).map(lambda cuts: ",".join(map(str, cuts))),
     "balance": WORDS,
     "pipeline_schedule": WORDS,
     "stages_per_device": st.integers(1, MAX_COUNT),
@@ -157,9 +148,7 @@ def test_a_file_of_a_topology_is_known_in_every_folder(tmp_path, monkeypatch):
 
 @given(
     st.sampled_from(NUMBERS),
-    st.one_of(
-        st.text(), st.floats(), st.integers(max_value=-1), st.booleans(), st.none(), st.binary()
-    ),
+    st.one_of(st.text(), st.floats(), st.integers(max_value=-1), st.booleans(), st.none(), st.binary()),
 )
 def test_anything_else_is_refused_in_one_error_that_names_option_and_value(name, value):
     try:
@@ -232,16 +221,13 @@ def test_an_object_in_place_of_a_name_is_told_by_its_type(name):
 
 
 @given(
-    st.integers(0, 2**40),
-    st.sampled_from(["", "k", "m", "g", "t"]),
-    st.sampled_from(["", "b", "ib"]),
-    st.booleans(),
+    st.integers(0, 2**40), st.sampled_from(["", "k", "m", "g", "t"]), st.sampled_from(["", "b", "ib"]), st.booleans()
 )
 def test_sizes_in_bytes_are_exact(number, unit, ending, upper):
     given_text = f"{number}{unit}{ending}"
-    assert check_size_in_bytes(
-        "--x", given_text.upper() if upper else given_text
-    ) == number << 10 * " kmgt".index(unit or " ")
+    assert check_size_in_bytes("--x", given_text.upper() if upper else given_text) == number << 10 * " kmgt".index(
+        unit or " "
+    )
 
 
 def test_half_sizes_are_understood():
@@ -254,9 +240,7 @@ def test_epochs_compression_and_colours_have_one_spelling():
     assert TrainConfig(compress="2bit") == TrainConfig(compress=" 2bit:.50 ")
     assert TrainConfig(compress="2bit").compress == "2bit:0.5"
     assert TrainConfig(compress=" fp16 ").compress == "fp16"
-    assert TrainConfig(normalise=((0.5, 0.25), (1, 2))) == TrainConfig(
-        normalise=" .5,0.250 / 1,2e0 "
-    )
+    assert TrainConfig(normalise=((0.5, 0.25), (1, 2))) == TrainConfig(normalise=" .5,0.250 / 1,2e0 ")
     assert (
         TrainConfig(normalise=(0.5, 2)).normalise == "0.5/2.0"
         and TrainConfig(normalise="ImageNet").normalise == "imagenet"
@@ -311,9 +295,7 @@ def test_names_of_gpus_are_told_where_they_belong(gpus, instead):
     ],
 )  # fmt: skip
 def test_a_setting_as_others_name_it_is_answered_with_ours(theirs, ours):
-    with pytest.raises(
-        ConfigError, match=f"^unknown setting '{theirs}': did you mean '{ours}'[?]$"
-    ):
+    with pytest.raises(ConfigError, match=f"^unknown setting '{theirs}': did you mean '{ours}'[?]$"):
         TrainConfig(**{theirs: 1})
 
 
@@ -346,14 +328,7 @@ def test_contradictions_name_both_settings(settings, named):
 
 @pytest.mark.cpu_only("names of CPU devices, and nothing is computed")
 @pytest.mark.parametrize(
-    "names",
-    [
-        ["cpu:0", "cpu:1"],
-        ("cpu:0", "cpu:1"),
-        ["cpu:0|cpu:1"],
-        "cpu:0|cpu:1",
-        [mx.cpu(0), mx.cpu(1)],
-    ],
+    "names", [["cpu:0", "cpu:1"], ("cpu:0", "cpu:1"), ["cpu:0|cpu:1"], "cpu:0|cpu:1", [mx.cpu(0), mx.cpu(1)]]
 )
 def test_devices_may_be_a_list_or_a_regular_expression(names, tmp_path):
     """As in devices(): a list, a tuple, a pattern; config.json holds plain text and reads back as

@@ -90,9 +90,7 @@ def test_a_data_set_is_downloaded_verified_and_found(data, name):
     assert re.search(rf"^{name} .* {folder}$", data("list", "--data-dir", "D")[1], re.M)
 
 
-def test_a_run_finds_what_was_downloaded_into_the_usual_folder(
-    ended, empty_cwd, sources, tmp_path, monkeypatch
-):
+def test_a_run_finds_what_was_downloaded_into_the_usual_folder(ended, empty_cwd, sources, tmp_path, monkeypatch):
     monkeypatch.setenv("GLUONLAB_DATA", str(tmp_path / "usual"))
     assert ended(functools.partial(main, sources=sources), "download", "mnist")[0] == 0
     words = ["--dataset", "mnist", "--model", "mlp", "--epochs", "1", "--devices", device_spec(1)]
@@ -108,8 +106,7 @@ def test_files_that_are_missing_or_damaged_are_named_with_their_digests(data, so
     status, out, err = data("verify", "mnist")
     assert status == 1
     assert err == (
-        "error: mnist: 1 damaged and 1 missing of 4 files: "
-        "python -m gluonlab.data download mnist --data-dir D\n"
+        "error: mnist: 1 damaged and 1 missing of 4 files: python -m gluonlab.data download mnist --data-dir D\n"
     )
     lines = out.splitlines()
     assert [line.split()[0] for line in lines] == ["ok", "damaged", "missing", "ok"]
@@ -120,9 +117,7 @@ def test_files_that_are_missing_or_damaged_are_named_with_their_digests(data, so
     assert data("verify", "mnist")[0] == 0
 
 
-@pytest.mark.parametrize(
-    "below", ["", "cifar10", "cifar-10-batches-bin", "cifar10/cifar-10-batches-bin"]
-)
+@pytest.mark.parametrize("below", ["", "cifar10", "cifar-10-batches-bin", "cifar10/cifar-10-batches-bin"])
 def test_what_was_unpacked_by_hand_is_found_where_the_reader_finds_it(data, below):
     folder = Path("D") / below
     folder.mkdir(parents=True)
@@ -235,9 +230,7 @@ def test_a_mirror_with_other_files_ends_with_the_digests_and_status_1(ended, emp
         (None, {"HOME": "/h"}, "/h/.cache/gluonlab"),
     ],
 )
-def test_the_data_folder_is_from_the_option_or_the_environment(
-    monkeypatch, given, environment, expected
-):
+def test_the_data_folder_is_from_the_option_or_the_environment(monkeypatch, given, environment, expected):
     for name in ("GLUONLAB_DATA", "XDG_CACHE_HOME", "HOME"):
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
@@ -251,9 +244,7 @@ def test_the_folder_of_a_set_has_priority_over_its_parent(tmp_path):
         folder.mkdir(exist_ok=True)
         for name, content in mnist_files(seed).items():
             (folder / name).write_bytes(content)
-    mine, other = (
-        load_dataset("mnist", str(each)).train for each in (tmp_path / "mnist", tmp_path)
-    )
+    mine, other = (load_dataset("mnist", str(each)).train for each in (tmp_path / "mnist", tmp_path))
     assert (mine.images == other.images).all()
 
 
@@ -265,14 +256,9 @@ def test_every_source_is_complete(source):
     assert source.mirrors
     assert all(re.match(r"https?://.*/$", mirror) for mirror in source.mirrors)
     known = source.files + (source.contents.known_files if source.contents else ())
-    assert all(
-        len(file.digest) == {"sha256": 64, "sha1": 40}[file.algorithm] and file.size > 4000
-        for file in known
-    )
+    assert all(len(file.digest) == {"sha256": 64, "sha1": 40}[file.algorithm] and file.size > 4000 for file in known)
     assert len({file.digest for file in known}) == len(known)
-    assert source.contents is None or source.contents.max_bytes > sum(
-        file.size for file in source.contents.known_files
-    )
+    assert source.contents is None or source.contents.max_bytes > sum(file.size for file in source.contents.known_files)
 
 
 # --- real processes

@@ -42,11 +42,7 @@ def test_the_functions_that_are_asked_are_nvmls():
 
 def test_a_p3_16xlarge_is_read_as_it_is():
     found = fake_driver(
-        *[V100] * 8,
-        nvlinks=CUBE,
-        as_bytes=True,
-        used={2: 3 * GIB},
-        processes={2: [(77, "/usr/bin/python3 -m x", GIB)]},
+        *[V100] * 8, nvlinks=CUBE, as_bytes=True, used={2: 3 * GIB}, processes={2: [(77, "/usr/bin/python3 -m x", GIB)]}
     )
     assert found.nvlinks == CUBE
     assert [gpu.capability for gpu in found.gpus] == [(7, 0)] * 8
@@ -63,21 +59,14 @@ def test_processes_are_listed_as_far_as_the_driver_can(versions):
 
 
 @pytest.mark.parametrize(
-    ("told", "name"),
-    [
-        ("/usr/bin/python3 train.py --out runs/x", "python3"),
-        ("python", "python"),
-        ("/opt/a/b", "b"),
-    ],
+    ("told", "name"), [("/usr/bin/python3 train.py --out runs/x", "python3"), ("python", "python"), ("/opt/a/b", "b")]
 )
 def test_a_process_has_the_name_of_its_program(told, name):
     assert fake_driver(T4, processes={0: [(5, told, 7)]}).gpus[0].processes[0].name == name
 
 
 def test_a_process_whose_name_is_hidden_keeps_its_number():
-    assert fake_driver(T4, processes={0: [(5, "", 7)]}).gpus[0].processes == (
-        nvml.GpuProcess(5, "?", 7),
-    )
+    assert fake_driver(T4, processes={0: [(5, "", 7)]}).gpus[0].processes == (nvml.GpuProcess(5, "?", 7),)
 
 
 @pytest.mark.parametrize(
@@ -101,27 +90,19 @@ def test_a_gpu_that_does_not_answer_leaves_the_others():
     assert (lost.status, lost.what, lost.cause) == (FAULT, "GPU 1 does not answer", "GPU is lost")
     assert "restart the machine" in lost.cure
     assert check_gpus.check_links(found, None)[0].what == "NVLinks 0-2: 2"
-    others = check_gpus.check_driver(
-        fake_driver(T4, T4, silent={1: "Insufficient Permissions"}), "mxnet-cu112"
-    )
+    others = check_gpus.check_driver(fake_driver(T4, T4, silent={1: "Insufficient Permissions"}), "mxnet-cu112")
     assert finding_statuses(others) == [OK, OK]
     alone = fake_driver(T4, silent={0: "GPU is lost"})
     assert finding_statuses(
         [*check_gpus.check_driver(alone, "mxnet"), *check_gpus.check_driver(alone, "mxnet-cu112")]
-    ) == [
-        WARNING,
-        FAULT,
-    ]
+    ) == [WARNING, FAULT]
 
 
 def test_a_gpu_whose_memory_is_not_told_is_there():
     """Of a GPU with parts (MIG) only an administrator may know it."""
     found = fake_driver(T4, T4, untold=[1])
     assert [gpu.used_bytes for gpu in found.gpus] == [GIB // 2, None]
-    assert (
-        check_gpus.check_gpu_memory(found)[1].what
-        == "GPU 1: the driver does not report the memory in use"
-    )
+    assert check_gpus.check_gpu_memory(found)[1].what == "GPU 1: the driver does not report the memory in use"
 
 
 def test_links_to_gpus_that_a_container_has_not_go_to_no_switch():
@@ -132,10 +113,7 @@ def test_links_to_gpus_that_a_container_has_not_go_to_no_switch():
 @pytest.mark.parametrize(
     ("code", "words"),
     [
-        (
-            "class NVMLError(Exception): pass",
-            "AttributeError: module 'pynvml' has no attribute 'nvmlInit'",
-        ),
+        ("class NVMLError(Exception): pass", "AttributeError: module 'pynvml' has no attribute 'nvmlInit'"),
         ("print 'hello'", "SyntaxError"),
         ("nvmlInit = 1", "TypeError"),
     ],
@@ -145,23 +123,15 @@ def test_another_module_of_that_name_is_no_fault_of_the_driver(tmp_path, monkeyp
     (tmp_path / "pynvml.py").write_text(code)
     monkeypatch.syspath_prepend(str(tmp_path))
     found = nvml.read_driver()
-    assert found.error.startswith(
-        f"nvidia-ml-py is needed; {tmp_path}/pynvml.py fails with " * ("Syntax" not in words)
-    )
+    assert found.error.startswith(f"nvidia-ml-py is needed; {tmp_path}/pynvml.py fails with " * ("Syntax" not in words))
     assert words in found.error
     told = only_finding(check_gpus.check_driver(found, "mxnet-cu112", ()))
-    assert (told.status, told.cure) == (
-        WARNING,
-        "pip install --force-reinstall nvidia-ml-py==13.615.71",
-    )
+    assert (told.status, told.cure) == (WARNING, "pip install --force-reinstall nvidia-ml-py==13.615.71")
     assert only_finding(check_gpus.check_driver(found, "mxnet", ())).status == OK
 
 
 def test_the_release_that_is_named_is_the_one_that_setup_installs(request):
-    assert (
-        f'"{nvml.BINDINGS}=={check_gpus.BINDINGS_VERSION}"'
-        in (request.config.rootpath / "setup.py").read_text()
-    )
+    assert f'"{nvml.BINDINGS}=={check_gpus.BINDINGS_VERSION}"' in (request.config.rootpath / "setup.py").read_text()
 
 
 # --- the driver
@@ -192,13 +162,7 @@ def test_a_driver_is_new_enough_from_450_80_02_on(version, flavour, status):
     [
         ("nvidia-ml-py is not installed", "mxnet", False, OK, "no GPU"),
         ("nvidia-ml-py is not installed", "mxnet", True, WARNING, "pip install nvidia-ml-py"),
-        (
-            "nvidia-ml-py is not installed",
-            "mxnet-cu112",
-            False,
-            WARNING,
-            "pip install nvidia-ml-py",
-        ),
+        ("nvidia-ml-py is not installed", "mxnet-cu112", False, WARNING, "pip install nvidia-ml-py"),
         ("NVML Shared Library Not Found", "mxnet", False, OK, "no GPU"),
         ("NVML Shared Library Not Found", "mxnet-cu112", False, WARNING, "--gpus all"),
         ("NVML Shared Library Not Found", "mxnet", True, WARNING, "--gpus all"),
@@ -240,10 +204,9 @@ def test_gpus_without_code_are_named_one_by_one():
     assert found[0].what == "Tesla K80 (GPU 1) needs sm_37"
     assert "sm_37 is older than these" in found[0].cause
     assert found[2].what == f"{H100[0]} (GPU 2), {H100[0]} (GPU 3) needs sm_90"
-    assert (
-        "mxnet-cu112 1.9.1 has no code for it: its machine code is for sm_50, sm_60, sm_70, "
-        "sm_80, sm_86"
-    ) in found[2].cause
+    assert ("mxnet-cu112 1.9.1 has no code for it: its machine code is for sm_50, sm_60, sm_70, sm_80, sm_86") in found[
+        2
+    ].cause
     assert "newer" in found[2].cause
     # the CPU build does not use it
     assert finding_statuses(check_gpus.check_capabilities(fake_driver(H100), "mxnet")) == [WARNING]
@@ -252,25 +215,13 @@ def test_gpus_without_code_are_named_one_by_one():
 def test_a_gpu_without_code_that_cuda_does_not_show_is_no_fault():
     """CUDA counts the fastest first: of these two, the H100, unless it is told otherwise."""
     shown = {"CUDA_VISIBLE_DEVICES": "0"}
-    assert finding_statuses(
-        check_gpus.check_capabilities(fake_driver(T4, H100), "mxnet-cu112", shown)
-    ) == [
-        OK,
-        FAULT,
-    ]
+    assert finding_statuses(check_gpus.check_capabilities(fake_driver(T4, H100), "mxnet-cu112", shown)) == [OK, FAULT]
     along_the_bus = {**shown, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
-    assert finding_statuses(
-        check_gpus.check_capabilities(fake_driver(T4, H100), "mxnet-cu112", along_the_bus)
-    ) == [
+    assert finding_statuses(check_gpus.check_capabilities(fake_driver(T4, H100), "mxnet-cu112", along_the_bus)) == [
         OK,
         WARNING,
     ]
-    assert finding_statuses(
-        check_gpus.check_capabilities(fake_driver(K80, T4), "mxnet-cu112", shown)
-    ) == [
-        WARNING,
-        OK,
-    ]
+    assert finding_statuses(check_gpus.check_capabilities(fake_driver(K80, T4), "mxnet-cu112", shown)) == [WARNING, OK]
 
 
 # --- TF32
@@ -279,9 +230,7 @@ A10G = ("NVIDIA A10G", (8, 6))
 
 
 def test_gpus_that_could_round_to_tf32_are_told_what_they_do():
-    assert (
-        check_gpus.check_tf32(fake_driver(V100, T4, H100), {}) == []
-    )  # MXNet has no code for the last
+    assert check_gpus.check_tf32(fake_driver(V100, T4, H100), {}) == []  # MXNet has no code for the last
     for environ in ({}, {"NVIDIA_TF32_OVERRIDE": "0"}):
         finding = only_finding(check_gpus.check_tf32(fake_driver(V100, A100, A10G), environ))
         assert finding.status == OK
@@ -307,10 +256,7 @@ def test_memory_in_use_names_the_processes_and_the_other_gpus():
 
 
 def test_memory_in_use_by_nobody_that_is_seen():
-    assert (
-        "containers"
-        in only_finding(check_gpus.check_gpu_memory(fake_driver(T4, used={0: 15 * GIB}))).cause
-    )
+    assert "containers" in only_finding(check_gpus.check_gpu_memory(fake_driver(T4, used={0: 15 * GIB}))).cause
 
 
 PARTS = ["MIG-5c3a-1", "MIG-5c3a-2"]
@@ -367,32 +313,23 @@ def test_gpus_with_parts():
     assert "it has 2 parts" in found.cause
     assert "CUDA_VISIBLE_DEVICES=MIG-5c3a-1; nvidia-smi -i 0 -mig 0" in found.cure
     found = only_finding(check_gpu_order(divided, {"CUDA_VISIBLE_DEVICES": PARTS[1]}))
-    assert (found.status, found.what.partition(";")[0]) == (
-        OK,
-        "gpu:0 is a part (MIG) of GPU 0 of nvidia-smi",
-    )
+    assert (found.status, found.what.partition(";")[0]) == (OK, "gpu:0 is a part (MIG) of GPU 0 of nvidia-smi")
     without = only_finding(check_gpu_order(fake_driver(A100, parts={0: []}), {}))
     assert (without.status, without.what) == (WARNING, "CUDA does not show GPU 0")
     assert only_finding(check_gpu_order(fake_driver(A100), {})).status == OK
 
 
 def test_numbering_says_which_is_which():
-    assert only_finding(
-        check_gpu_order(fake_driver(T4, T4), {"CUDA_VISIBLE_DEVICES": "1"})
-    ).what.startswith("gpu:0 is GPU 1 of nvidia-smi")
+    assert only_finding(check_gpu_order(fake_driver(T4, T4), {"CUDA_VISIBLE_DEVICES": "1"})).what.startswith(
+        "gpu:0 is GPU 1 of nvidia-smi"
+    )
     wrong = only_finding(check_gpu_order(fake_driver(T4, T4), {"CUDA_VISIBLE_DEVICES": "1,5"}))
     assert (wrong.status, wrong.what) == (WARNING, "CUDA_VISIBLE_DEVICES=1,5: 1 GPU left")
-    assert (
-        "CUDA stops at '5', which names none of the 2 GPUs here, and ignores what follows"
-        in wrong.cause
-    )
+    assert "CUDA stops at '5', which names none of the 2 GPUs here, and ignores what follows" in wrong.cause
     assert wrong.cure == "give numbers from 0 to 1, or UUIDs as nvidia-smi -L shows them, each once"
     twice = only_finding(check_gpu_order(fake_driver(T4, T4), {"CUDA_VISIBLE_DEVICES": "1,1"}))
     assert (twice.status, twice.what) == (FAULT, "CUDA_VISIBLE_DEVICES=1,1: no GPUs left")
-    assert (
-        only_finding(check_gpu_order(fake_driver(T4), {"CUDA_VISIBLE_DEVICES": "9"})).status
-        == FAULT
-    )
+    assert only_finding(check_gpu_order(fake_driver(T4), {"CUDA_VISIBLE_DEVICES": "9"})).status == FAULT
     hidden = only_finding(check_gpu_order(fake_driver(T4), {"CUDA_VISIBLE_DEVICES": ""}))
     assert (hidden.status, hidden.cure) == (WARNING, "unset CUDA_VISIBLE_DEVICES")
     assert check_gpu_order(fake_driver(), {}) == []
@@ -401,12 +338,7 @@ def test_numbering_says_which_is_which():
 def test_unlike_gpus_may_be_numbered_otherwise():
     found = only_finding(check_gpu_order(fake_driver(T4, RTX), {}))
     assert (found.status, found.cure) == (WARNING, "export CUDA_DEVICE_ORDER=PCI_BUS_ID")
-    assert (
-        only_finding(
-            check_gpu_order(fake_driver(T4, RTX), {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"})
-        ).status
-        == OK
-    )
+    assert only_finding(check_gpu_order(fake_driver(T4, RTX), {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"})).status == OK
 
 
 AMAZON = ""  # one of theirs, of an unknown type
@@ -417,20 +349,8 @@ AMAZON = ""  # one of theirs, of an unknown type
     [
         ("ml.p3.16xlarge", {}, "p3.16xlarge"),
         ("", {"product_name": b"p3dn.24xlarge\n", "sys_vendor": b"Amazon EC2\n"}, "p3dn.24xlarge"),
-        (
-            "",
-            {
-                "product_name": b"HVM domU\n",
-                "sys_vendor": b"Xen\n",
-                "bios_version": b"4.11.amazon\n",
-            },
-            AMAZON,
-        ),
-        (
-            "",
-            {"product_name": b"HVM domU\n", "sys_vendor": b"Xen\n", "bios_version": b"4.11\n"},
-            None,
-        ),
+        ("", {"product_name": b"HVM domU\n", "sys_vendor": b"Xen\n", "bios_version": b"4.11.amazon\n"}, AMAZON),
+        ("", {"product_name": b"HVM domU\n", "sys_vendor": b"Xen\n", "bios_version": b"4.11\n"}, None),
         ("", {}, None),
         ("local_gpu", {"product_name": b"g5.12xlarge"}, "g5.12xlarge"),
         ("", {"product_name": b"g4dn.metal"}, "g4dn.metal"),
@@ -457,13 +377,9 @@ def test_a_whole_cube_mesh_is_as_it_should_be(instance):
 
 
 def test_a_link_that_is_down_is_named():
-    nvlink = check_gpus.check_links(
-        fake_driver(*[V100] * 8, nvlinks={**CUBE, (0, 3): 1, (5, 6): 0}), "p3.16xlarge"
-    )[0]
+    nvlink = check_gpus.check_links(fake_driver(*[V100] * 8, nvlinks={**CUBE, (0, 3): 1, (5, 6): 0}), "p3.16xlarge")[0]
     assert nvlink.status == WARNING
-    assert nvlink.what == (
-        "NVLinks differ from those of p3.16xlarge: 0-3 has 1 instead of 2, 5-6 has 0 instead of 2"
-    )
+    assert nvlink.what == ("NVLinks differ from those of p3.16xlarge: 0-3 has 1 instead of 2, 5-6 has 0 instead of 2")
     assert nvlink.cause == "links are down"
     assert "stop and start the instance" in nvlink.cure
 
@@ -481,22 +397,14 @@ def test_a_whole_cube_mesh_is_one_however_its_gpus_are_counted(order):
 
 @given(st.permutations(range(8)), st.sampled_from(sorted(CUBE)))
 def test_a_cube_mesh_with_a_link_less_is_none_however_its_gpus_are_counted(order, weak):
-    here = {
-        tuple(sorted((order[a], order[b]))): count - ((a, b) == weak)
-        for (a, b), count in CUBE.items()
-    }
+    here = {tuple(sorted((order[a], order[b]))): count - ((a, b) == weak) for (a, b), count in CUBE.items()}
     assert check_gpus.find_renumbering(here, CUBE, 8) is None
 
 
 def test_eight_v100s_elsewhere_are_not_taken_for_an_instance():
     """On PCIe cards, or linked in another way, they lack nothing."""
     for there in ({}, {(0, 1): 6}):
-        assert finding_statuses(
-            check_gpus.check_links(fake_driver(*[V100] * 8, nvlinks=there), None)
-        ) == [
-            OK,
-            OK,
-        ]
+        assert finding_statuses(check_gpus.check_links(fake_driver(*[V100] * 8, nvlinks=there), None)) == [OK, OK]
 
 
 def test_gpus_without_nvlinks_that_should_have_none():
@@ -509,10 +417,7 @@ def test_gpus_without_nvlinks_that_should_have_none():
 
 def test_machines_that_nobody_knows_are_told_as_they_are():
     for instance in (AMAZON, None):
-        assert (
-            check_gpus.check_links(fake_driver(RTX, RTX, nvlinks={(0, 1): 4}), instance)[0].what
-            == "NVLinks 0-1: 4"
-        )
+        assert check_gpus.check_links(fake_driver(RTX, RTX, nvlinks={(0, 1): 4}), instance)[0].what == "NVLinks 0-1: 4"
         assert (
             check_gpus.check_links(fake_driver(*[H100] * 4, switched=True), instance)[0].what
             == "NVLinks to switches on GPUs 0, 1, 2, 3"
@@ -526,23 +431,13 @@ def test_a_machine_whose_nvlinks_go_to_switches_must_have_them():
         for switched in (True, False)
     )
     assert (whole.status, whole.what) == (OK, "NVLinks to switches on GPUs 0, 1, 2, 3, 4, 5, 6, 7")
-    assert (bare.status, bare.what) == (
-        WARNING,
-        "NVLinks to switches on no GPU, and p4d.24xlarge has them on all 8",
-    )
+    assert (bare.status, bare.what) == (WARNING, "NVLinks to switches on no GPU, and p4d.24xlarge has them on all 8")
 
 
 def test_missing_peer_access_is_a_warning_where_there_are_nvlinks():
-    far = check_gpus.check_links(fake_driver(*[V100] * 8, nvlinks=CUBE, no_peers=[(0, 7)]), AMAZON)[
-        1
-    ]
-    assert (far.status, far.what) == (
-        OK,
-        "no peer-to-peer access between 0-7: their copies go through the host",
-    )
-    near = check_gpus.check_links(
-        fake_driver(*[V100] * 8, nvlinks=CUBE, no_peers=[(0, 3)]), AMAZON
-    )[1]
+    far = check_gpus.check_links(fake_driver(*[V100] * 8, nvlinks=CUBE, no_peers=[(0, 7)]), AMAZON)[1]
+    assert (far.status, far.what) == (OK, "no peer-to-peer access between 0-7: their copies go through the host")
+    near = check_gpus.check_links(fake_driver(*[V100] * 8, nvlinks=CUBE, no_peers=[(0, 3)]), AMAZON)[1]
     assert near.status == WARNING
     assert "0-3" in near.what
 

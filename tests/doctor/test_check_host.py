@@ -19,16 +19,10 @@ GIB = 2**30
 Usage = namedtuple("Usage", "total used free")
 
 
-@pytest.mark.parametrize(
-    ("free", "status"), [(0, FAULT), (63 * 2**20, FAULT), (GIB // 2, WARNING), (2 * GIB, OK)]
-)
+@pytest.mark.parametrize(("free", "status"), [(0, FAULT), (63 * 2**20, FAULT), (GIB // 2, WARNING), (2 * GIB, OK)])
 def test_a_place_has_room(tmp_path, free, status):
     found = check_host.check_folder(
-        "data",
-        "data sets",
-        tmp_path / "not" / "yet",
-        "CURE",
-        lambda folder: Usage(GIB, GIB - free, free),
+        "data", "data sets", tmp_path / "not" / "yet", "CURE", lambda folder: Usage(GIB, GIB - free, free)
     )
     assert found.status == status
     assert not (tmp_path / "not").exists()
@@ -81,15 +75,10 @@ def test_modules_below_a_folder_that_may_not_be_entered_are_passed_over(closed, 
     assert check_software.installed_mxnets() == {}
     assert mxnet_installation.wheel_folders() == []
     assert (
-        mxnet_installation.path_in_ld_library_path(
-            mxnet_installation.LIBRARIES[0], {"LD_LIBRARY_PATH": str(closed)}
-        )
+        mxnet_installation.path_in_ld_library_path(mxnet_installation.LIBRARIES[0], {"LD_LIBRARY_PATH": str(closed)})
         is None
     )
-    assert (
-        mxnet_installation.find_other_versions("libcudnn.so.8", {"LD_LIBRARY_PATH": str(closed)})
-        == []
-    )
+    assert mxnet_installation.find_other_versions("libcudnn.so.8", {"LD_LIBRARY_PATH": str(closed)}) == []
 
 
 def test_the_current_folder_may_be_gone(tmp_path, monkeypatch):
@@ -97,11 +86,7 @@ def test_the_current_folder_may_be_gone(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
     found = check_host.check_current_folder()
-    assert (found.status, found.what, found.cure) == (
-        FAULT,
-        "the current folder is gone",
-        "cd to a folder that exists",
-    )
+    assert (found.status, found.what, found.cure) == (FAULT, "the current folder is gone", "cd to a folder that exists")
 
 
 def test_a_home_that_is_not_set():
@@ -117,10 +102,7 @@ def machine(folder, files):
 
 
 MEMINFO = {
-    "proc/meminfo": (
-        f"MemTotal:       {16 * GIB // 1024} kB\nMemFree: 1 kB\n"
-        f"MemAvailable:   {8 * GIB // 1024} kB\n"
-    )
+    "proc/meminfo": (f"MemTotal:       {16 * GIB // 1024} kB\nMemFree: 1 kB\nMemAvailable:   {8 * GIB // 1024} kB\n")
 }
 
 
@@ -128,12 +110,7 @@ MEMINFO = {
     "names",
     [
         ("memory.max", "memory.current", "memory.stat", "inactive_file"),
-        (
-            "memory/memory.limit_in_bytes",
-            "memory/memory.usage_in_bytes",
-            "memory/memory.stat",
-            "total_inactive_file",
-        ),
+        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat", "total_inactive_file"),
     ],
     ids=["version 2", "version 1"],
 )
@@ -148,35 +125,22 @@ MEMINFO = {
         (str(2**63), 5, 0, "8.0 GiB of 16.0 GiB free in the machine", OK),
     ],
 )
-def test_memory_is_that_of_the_machine_or_its_container(
-    tmp_path, names, limit, used, files, words, status
-):
+def test_memory_is_that_of_the_machine_or_its_container(tmp_path, names, limit, used, files, words, status):
     """Pages of files count as used, but are given back."""
     most, now, stat, cached = names
-    group = {
-        most: f"{limit}\n",
-        now: f"{used}\n",
-        stat: f"anon 1\n{cached} {files}\nactive_file 7\n",
-    }
-    found = machine(
-        tmp_path, {**MEMINFO, **{f"cgroup/{name}": content for name, content in group.items()}}
-    )
+    group = {most: f"{limit}\n", now: f"{used}\n", stat: f"anon 1\n{cached} {files}\nactive_file 7\n"}
+    found = machine(tmp_path, {**MEMINFO, **{f"cgroup/{name}": content for name, content in group.items()}})
     assert (found.what, found.status) == (words, status)
 
 
 @pytest.mark.parametrize(
     ("membership", "folder"),
-    [
-        ("0::/jobs/7/step", "jobs/7"),
-        ("4:cpu:/x\n9:hugetlb,memory:/jobs/7/step", "memory/jobs/7"),
-    ],
+    [("0::/jobs/7/step", "jobs/7"), ("4:cpu:/x\n9:hugetlb,memory:/jobs/7/step", "memory/jobs/7")],
 )
 def test_a_jobs_memory_is_limited_by_a_group_above_its_own(tmp_path, membership, folder):
     """As batch systems do on machines without containers."""
     limit, used = (
-        ("memory.limit_in_bytes", "memory.usage_in_bytes")
-        if "memory" in folder
-        else ("memory.max", "memory.current")
+        ("memory.limit_in_bytes", "memory.usage_in_bytes") if "memory" in folder else ("memory.max", "memory.current")
     )
     group = {f"cgroup/{folder}/{limit}": str(4 * GIB), f"cgroup/{folder}/{used}": str(GIB)}
     found = machine(tmp_path, {**MEMINFO, "proc/self/cgroup": membership, **group})
@@ -184,12 +148,7 @@ def test_a_jobs_memory_is_limited_by_a_group_above_its_own(tmp_path, membership,
 
 
 @pytest.mark.parametrize(
-    "files",
-    [
-        {},
-        {"proc/meminfo": "MemTotal: 5 kB\n"},
-        {"proc/meminfo": "odd\n", "proc/self/cgroup": "odd"},
-    ],
+    "files", [{}, {"proc/meminfo": "MemTotal: 5 kB\n"}, {"proc/meminfo": "odd\n", "proc/self/cgroup": "odd"}]
 )
 def test_a_system_that_does_not_tell_its_memory(tmp_path, files):
     found = machine(tmp_path, files)
@@ -197,13 +156,8 @@ def test_a_system_that_does_not_tell_its_memory(tmp_path, files):
 
 
 def test_shared_memory_of_a_container_is_small(tmp_path):
-    small = check_host.check_shared_memory(
-        tmp_path, lambda folder: Usage(64 * 2**20, 0, 64 * 2**20)
-    )
-    assert (small.status, small.cure) == (
-        WARNING,
-        "docker run --shm-size=1g, or mount -o remount,size=1g /dev/shm",
-    )
+    small = check_host.check_shared_memory(tmp_path, lambda folder: Usage(64 * 2**20, 0, 64 * 2**20))
+    assert (small.status, small.cure) == (WARNING, "docker run --shm-size=1g, or mount -o remount,size=1g /dev/shm")
     assert check_host.check_shared_memory(tmp_path, lambda folder: Usage(GIB, 0, GIB)).status == OK
     assert check_host.check_shared_memory(tmp_path / "missing").status == WARNING
 
@@ -225,9 +179,7 @@ def test_a_quiet_machine_is_one_line(cpu_machine):
     cpu_machine()
     [found] = check_host.check_cpu()
     assert (found.check, found.status) == ("cpu", OK)
-    assert found.what.startswith(
-        "8 cores, load 0.0; one CPU device computes with 8 threads; idle threads sleep"
-    )
+    assert found.what.startswith("8 cores, load 0.0; one CPU device computes with 8 threads; idle threads sleep")
 
 
 @pytest.mark.parametrize(
@@ -245,8 +197,7 @@ def test_cores_that_are_not_to_be_had_are_explained(cpu_machine, cpus, allowed, 
 
 
 @pytest.mark.parametrize(
-    ("cores", "load", "status"),
-    [(8, 0.5, OK), (8, 1.2, WARNING), (2, 5.0, OK), (2, 7.2, WARNING), (1, 99.0, OK)],
+    ("cores", "load", "status"), [(8, 0.5, OK), (8, 1.2, WARNING), (2, 5.0, OK), (2, 7.2, WARNING), (1, 99.0, OK)]
 )
 def test_a_load_that_leaves_a_team_too_few_cores_is_a_warning(cpu_machine, cores, load, status):
     """Of a cpu_machine with 8 CPUs, of which a device uses as many as it has cores; alone, a thread
@@ -260,10 +211,7 @@ def test_a_load_that_leaves_a_team_too_few_cores_is_a_warning(cpu_machine, cores
 
 def test_who_computes_is_named_but_not_what_the_doctor_has_started():
     """A process of another parent: it is started by one that ends."""
-    code = (
-        "import os, sys\nif os.fork(): os._exit(0)\nprint(os.getpid(), flush=True)\n"
-        "while True: pass"
-    )
+    code = "import os, sys\nif os.fork(): os._exit(0)\nprint(os.getpid(), flush=True)\nwhile True: pass"
     stranger = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     pid = int(stranger.stdout.readline())
     own = subprocess.Popen([sys.executable, "-c", "while True: pass"])
@@ -284,9 +232,7 @@ def test_who_computes_is_named_but_not_what_the_doctor_has_started():
         own.wait()
         stranger.wait()
         stranger.stdout.close()
-    assert not any(
-        f"(pid {own.pid})" in words or f"(pid {os.getpid()})" in words for words in named
-    )
+    assert not any(f"(pid {own.pid})" in words or f"(pid {os.getpid()})" in words for words in named)
 
 
 def test_the_share_of_a_core_is_the_clock_ticks_of_the_time_in_between(tmp_path, monkeypatch):
@@ -309,11 +255,7 @@ def test_the_share_of_a_core_is_the_clock_ticks_of_the_time_in_between(tmp_path,
     has_computed(8, "child", 1000, parent=os.getpid())
     (tmp_path / "uptime").write_text("1000.00 1000.00")
     monkeypatch.setattr(check_host, "time", SimpleNamespace(sleep=later))
-    assert check_host.busy_processes(tmp_path) == [
-        "two (pid 5) 200 %",
-        "one (pid 7) 100 %",
-        "half (a) b (pid 17) 50 %",
-    ]
+    assert check_host.busy_processes(tmp_path) == ["two (pid 5) 200 %", "one (pid 7) 100 %", "half (a) b (pid 17) 50 %"]
     for pid, name, _ in processes:
         has_computed(pid, name, 1000)
     assert check_host.busy_processes(tmp_path, share=0.05, most=1) == ["two (pid 5) 200 %"]
@@ -340,9 +282,7 @@ def test_the_share_of_a_core_is_the_clock_ticks_of_the_time_in_between(tmp_path,
     ],
     ids=str,
 )
-def test_settings_that_slow_a_device_are_warnings_with_cause_and_cure(
-    cpu_machine, monkeypatch, exported, warned
-):
+def test_settings_that_slow_a_device_are_warnings_with_cause_and_cure(cpu_machine, monkeypatch, exported, warned):
     cpu_machine()
     for name, value in exported.items():
         monkeypatch.setenv(name, value)
@@ -357,6 +297,5 @@ def test_the_line_tells_settings_and_processes(cpu_machine, monkeypatch):
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
     [found] = check_host.check_cpu()
     assert (
-        "with 2 threads, as 1 of 4 processes of a training; "
-        "idle threads wait as OMP_WAIT_POLICY=passive says"
+        "with 2 threads, as 1 of 4 processes of a training; idle threads wait as OMP_WAIT_POLICY=passive says"
     ) in found.what

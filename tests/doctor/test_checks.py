@@ -102,12 +102,7 @@ def test_numpys_that_mxnet_runs_with(numpy, python, status):
     ],
 )
 def test_mxnets_that_are_installed(installed, there, status):
-    assert (
-        check_software.check_installed_mxnet(
-            installed, Path("/site/mxnet") if there else None
-        ).status
-        == status
-    )
+    assert check_software.check_installed_mxnet(installed, Path("/site/mxnet") if there else None).status == status
 
 
 def test_distributions_that_bring_mxnet_are_told_from_others(tmp_path, monkeypatch):
@@ -122,10 +117,7 @@ def test_distributions_that_bring_mxnet_are_told_from_others(tmp_path, monkeypat
 def test_a_module_is_found_where_python_would(tmp_path):
     (tmp_path / "b" / "mxnet").mkdir(parents=True)
     (tmp_path / "b" / "mxnet" / "__init__.py").touch()
-    assert (
-        check_software.module_folder("mxnet", [str(tmp_path / "a"), str(tmp_path / "b")])
-        == tmp_path / "b" / "mxnet"
-    )
+    assert check_software.module_folder("mxnet", [str(tmp_path / "a"), str(tmp_path / "b")]) == tmp_path / "b" / "mxnet"
     assert check_software.module_folder("mxnet", [str(tmp_path)]) is None
 
 
@@ -157,11 +149,7 @@ def test_a_file_of_that_name_is_no_mxnet(tmp_path):
     (tmp_path / "site" / "mxnet" / "__init__.py").touch()
     found = check_software.module_folder("mxnet", [str(tmp_path), str(tmp_path / "site")])
     fault = check_software.check_installed_mxnet({"mxnet": "1.9.1"}, found)
-    assert (fault.status, fault.what, fault.cure) == (
-        FAULT,
-        f"{tmp_path}/mxnet.py is imported as mxnet",
-        "rename it",
-    )
+    assert (fault.status, fault.what, fault.cure) == (FAULT, f"{tmp_path}/mxnet.py is imported as mxnet", "rename it")
 
 
 # --- libraries
@@ -194,19 +182,12 @@ def test_wheels_stand_behind_ld_library_path(mxnet_folder, tmp_path):
         == tmp_path / "two" / "libb.so.2"
     )
     environ = {"LD_LIBRARY_PATH": str(first.parent)}
-    assert (
-        check_software.trace_libraries(mxnet_folder / "libmxnet.so", environ, folders).paths[
-            "libb.so.2"
-        ]
-        == first
-    )
+    assert check_software.trace_libraries(mxnet_folder / "libmxnet.so", environ, folders).paths["libb.so.2"] == first
 
 
 def test_a_library_of_a_library_that_is_missing_is_named(mxnet_folder, tmp_path):
     found = check_software.check_libraries(mxnet_folder, {"LD_LIBRARY_PATH": f"{tmp_path}/one"})
-    assert [finding.what for finding in found if finding.status == FAULT] == [
-        "libb.so.2 is missing"
-    ]
+    assert [finding.what for finding in found if finding.status == FAULT] == ["libb.so.2 is missing"]
 
 
 def test_a_symbol_that_nobody_has_is_one_fault_for_each_library(mxnet_folder, tmp_path):
@@ -219,31 +200,19 @@ def test_a_symbol_that_nobody_has_is_one_fault_for_each_library(mxnet_folder, tm
 
 
 def test_cublas_from_two_places_is_a_warning(tmp_path):
-    write_library(
-        tmp_path / "mxnet" / "libmxnet.so", needed=["libcublas.so.11", "libcublasLt.so.11"]
-    )
+    write_library(tmp_path / "mxnet" / "libmxnet.so", needed=["libcublas.so.11", "libcublasLt.so.11"])
     for folder in ("a", "b"):
         write_library(tmp_path / folder / f"libcublas{'Lt' * (folder == 'b')}.so.11")
     environ = {"LD_LIBRARY_PATH": f"{tmp_path}/a:{tmp_path}/b"}
-    assert (
-        "come from different places"
-        in check_software.check_libraries(tmp_path / "mxnet", environ)[0].what
-    )
+    assert "come from different places" in check_software.check_libraries(tmp_path / "mxnet", environ)[0].what
     write_library(tmp_path / "a" / "libcublasLt.so.11")
-    assert {
-        finding.status for finding in check_software.check_libraries(tmp_path / "mxnet", environ)
-    } == {OK}
+    assert {finding.status for finding in check_software.check_libraries(tmp_path / "mxnet", environ)} == {OK}
 
 
 def test_a_relative_folder_in_ld_library_path_counts(mxnet_folder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    traced = check_software.trace_libraries(
-        mxnet_folder / "libmxnet.so", {"LD_LIBRARY_PATH": "one:./two"}, []
-    )
-    assert (traced.paths["liba.so.1"], traced.paths["libb.so.2"]) == (
-        Path("one/liba.so.1"),
-        Path("two/libb.so.2"),
-    )
+    traced = check_software.trace_libraries(mxnet_folder / "libmxnet.so", {"LD_LIBRARY_PATH": "one:./two"}, [])
+    assert (traced.paths["liba.so.1"], traced.paths["libb.so.2"]) == (Path("one/liba.so.1"), Path("two/libb.so.2"))
 
 
 def test_a_system_without_glibcs_linker_is_not_asked(mxnet_folder, tmp_path, monkeypatch):
@@ -301,11 +270,7 @@ def test_a_kvstore_that_hangs_or_fails_is_named():
 
 
 def test_a_process_that_crashes_while_it_leaves_has_tried_all_the_same():
-    answers = [
-        LOADED,
-        {"trying": "kvstore local"},
-        {"kvstore": "local", "works": True, "problem": ""},
-    ]
+    answers = [LOADED, {"trying": "kvstore local"}, {"kvstore": "local", "works": True, "problem": ""}]
     found = mxnet_findings(*answers, failure="crashed (SIGSEGV)")
     assert {finding.status for finding in found} == {OK}
 
@@ -350,12 +315,7 @@ def test_mirrors_are_asked_for_headers_alone(serve):
     gone = f"{server.url}b.gz"
     closed = "http://127.0.0.1:9/a.gz"
     found = check_host.check_mirrors(
-        {
-            "good": (f"{server.url}a.gz",),
-            "half": (closed, f"{server.url}a.gz"),
-            "bad": (gone, closed),
-        },
-        20,
+        {"good": (f"{server.url}a.gz",), "half": (closed, f"{server.url}a.gz"), "bad": (gone, closed)}, 20
     )
     assert [finding.status for finding in found] == [OK, WARNING, FAULT]
     assert "1 of 2 mirrors fail" in found[1].what
@@ -372,17 +332,13 @@ def test_a_mirror_that_is_silent_is_given_up(serve):
     assert check_host.check_url(f"{server.url}a.gz") == "status 503"
     server.add_faults("a.gz", respond_with_status(405))  # to HEAD
     assert check_host.check_url(f"{server.url}a.gz") == ""
-    server.add_faults(
-        "a.gz", respond_with_status(405), respond_with_status(404)
-    )  # to HEAD, then to GET
+    server.add_faults("a.gz", respond_with_status(405), respond_with_status(404))  # to HEAD, then to GET
     assert check_host.check_url(f"{server.url}a.gz") == "status 404"
 
 
 def test_every_data_set_has_addresses():
     assert all(
-        url.startswith(("http://", "https://"))
-        for urls in check_host.mirror_addresses().values()
-        for url in urls
+        url.startswith(("http://", "https://")) for urls in check_host.mirror_addresses().values() for url in urls
     )
 
 
@@ -397,12 +353,7 @@ def test_a_notebook_and_what_it_does_not_keep(tmp_path):
     path, kept = tmp_path / "metadata.json", tmp_path / "SageMaker"
     kept.mkdir()
     path.write_text(
-        json.dumps(
-            {
-                "ResourceArn": "arn:aws:sagemaker:eu-west-1:1:notebook-instance/lab",
-                "ResourceName": "lab",
-            }
-        )
+        json.dumps({"ResourceArn": "arn:aws:sagemaker:eu-west-1:1:notebook-instance/lab", "ResourceName": "lab"})
     )
     what, lost = check_host.check_sagemaker({}, path, kept)
     assert what.what == "notebook lab, arn:aws:sagemaker:eu-west-1:1:notebook-instance/lab"
@@ -473,18 +424,14 @@ def test_training_that_differs_is_told_by_how_much(monkeypatch):
 
 def test_a_parameter_that_is_no_number_is_not_passed_over(monkeypatch):
     good, bad = np.ones(3), np.array([1, np.nan, 1])
-    monkeypatch.setattr(
-        check_training, "parameters_after_step", lambda ctxs, *rest: [[good, bad, good]] * len(ctxs)
-    )
+    monkeypatch.setattr(check_training, "parameters_after_step", lambda ctxs, *rest: [[good, bad, good]] * len(ctxs))
     assert np.isnan(check_training.max_parameter_difference([None, None]))
 
 
 def test_training_is_compared_without_the_rounding_of_tensor_cores(monkeypatch):
     asked = {}
     monkeypatch.setattr(
-        check_training,
-        "run_isolated",
-        lambda module, **options: asked.update(options) or ProcessOutcome([], "", ""),
+        check_training, "run_isolated", lambda module, **options: asked.update(options) or ProcessOutcome([], "", "")
     )
     check_training.probe_training()
     assert asked["environ"]["NVIDIA_TF32_OVERRIDE"] == "0"

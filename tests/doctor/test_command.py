@@ -29,11 +29,7 @@ def found(monkeypatch):
 
 @pytest.mark.parametrize(
     ("finding", "status"),
-    [
-        (ok("x", "fine"), 0),
-        (warning("x", "slow"), 0),
-        (fault("x", "broken", "because", "mend it"), 1),
-    ],
+    [(ok("x", "fine"), 0), (warning("x", "slow"), 0), (fault("x", "broken", "because", "mend it"), 1)],
 )
 def test_the_exit_status_is_1_for_a_fault_and_0_without(ended, found, finding, status):
     found.append(finding)
@@ -60,8 +56,7 @@ def test_network_asks_the_mirrors_that_it_is_given(capsys, found):
     try:
         with pytest.raises(SystemExit) as raised:
             main(
-                ["--network", "--json"],
-                obj=lambda: {"made-up": (f"{server.url}a.gz",), "gone": (f"{server.url}b.gz",)},
+                ["--network", "--json"], obj=lambda: {"made-up": (f"{server.url}a.gz",), "gone": (f"{server.url}b.gz",)}
             )
     finally:
         server.close()
@@ -90,9 +85,7 @@ def test_mistakes_are_one_line(ended, arguments, words):
 
 def test_help_and_a_missing_mxnet_need_no_mxnet(python):
     result = python(
-        "-c",
-        "import sys, gluonlab.doctor.__main__; print({'mxnet', 'numpy', "
-        "'requests'} & set(sys.modules))",
+        "-c", "import sys, gluonlab.doctor.__main__; print({'mxnet', 'numpy', 'requests'} & set(sys.modules))"
     )
     assert result.stdout.strip() == "set()"
     assert "--network" in python("-m", "gluonlab", "doctor", "--help").stdout
@@ -100,9 +93,7 @@ def test_help_and_a_missing_mxnet_need_no_mxnet(python):
 
 def script(tmp_path, monkeypatch, code):
     """The module ``looked_at``, which does ``code`` in a process of its own."""
-    (tmp_path / "looked_at.py").write_text(
-        "from gluonlab.gpu.isolated_process import send_answer\n" + code
-    )
+    (tmp_path / "looked_at.py").write_text("from gluonlab.gpu.isolated_process import send_answer\n" + code)
     monkeypatch.syspath_prepend(str(tmp_path))
     return "looked_at"
 
@@ -126,9 +117,7 @@ def test_a_process_that_hangs_is_ended(tmp_path, monkeypatch):
 
 def test_a_process_finds_modules_where_this_one_does(tmp_path, monkeypatch):
     outcome = isolated_process.run_isolated(
-        script(tmp_path, monkeypatch, "import sys\nsend_answer(path=sys.path, argv=sys.argv[1:])"),
-        "x",
-        timeout_s=60,
+        script(tmp_path, monkeypatch, "import sys\nsend_answer(path=sys.path, argv=sys.argv[1:])"), "x", timeout_s=60
     )
     assert outcome.answers == [{"path": sys.path, "argv": ["x"]}]
     assert outcome.failure == ""
@@ -136,9 +125,7 @@ def test_a_process_finds_modules_where_this_one_does(tmp_path, monkeypatch):
 
 def test_a_process_that_fails_says_with_what(tmp_path, monkeypatch):
     assert (
-        isolated_process.run_isolated(
-            script(tmp_path, monkeypatch, "raise SystemExit(3)"), timeout_s=60
-        ).failure
+        isolated_process.run_isolated(script(tmp_path, monkeypatch, "raise SystemExit(3)"), timeout_s=60).failure
         == "ended with status 3"
     )
 
@@ -146,8 +133,7 @@ def test_a_process_that_fails_says_with_what(tmp_path, monkeypatch):
 def test_ctrl_c_ends_a_process_that_hangs(tmp_path):
     """At once, and with it: nobody waits for its end."""
     (tmp_path / "hangs.py").write_text(
-        "import os, sys, time\nprint(os.getpid(), file=open('pid', 'w'), flush=True)\n"
-        "time.sleep(600)"
+        "import os, sys, time\nprint(os.getpid(), file=open('pid', 'w'), flush=True)\ntime.sleep(600)"
     )
     code = (
         "from gluonlab.doctor import __main__\n"

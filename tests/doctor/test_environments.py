@@ -59,9 +59,7 @@ def test_a_sound_environment_has_no_fault(tmp_path, examined):
     told = examined(VirtualEnvironment(tmp_path))
     assert told.faults() == []
     assert only(told.findings_for("import"))["status"] == "ok"
-    assert (
-        "sharded-optimizer work; nccl needs two GPUs" in only(told.findings_for("kvstores"))["what"]
-    )
+    assert "sharded-optimizer work; nccl needs two GPUs" in only(told.findings_for("kvstores"))["what"]
     assert any("libopenblas.so.0" in found["what"] for found in told.findings_for("libraries"))
     checks = list(dict.fromkeys(found["check"] for found in told.findings))
     assert checks == [
@@ -72,12 +70,7 @@ def test_a_sound_environment_has_no_fault(tmp_path, examined):
 
 def test_no_mxnet_and_a_home_that_cannot_be_written(tmp_path, examined):
     """/sys: nobody can make files there, root neither."""
-    told = examined(
-        VirtualEnvironment(tmp_path, without=["mxnet"]),
-        HOME="/sys",
-        GLUONLAB_DATA="",
-        XDG_CACHE_HOME="",
-    )
+    told = examined(VirtualEnvironment(tmp_path, without=["mxnet"]), HOME="/sys", GLUONLAB_DATA="", XDG_CACHE_HOME="")
     assert [found["check"] for found in told.faults()] == ["mxnet", "data"]
     fault, data = told.faults()
     assert fault["what"] == "not installed"
@@ -167,11 +160,7 @@ def test_no_driver_below_the_cuda_build(tmp_path, examined):
     assert "comes with the NVIDIA driver (450.80.02 or newer)" in fault["cure"]
     assert pip_install_command("cpu") in fault["cure"]
     assert only(told.findings_for("gpus"))["what"] == "no GPU"
-    wheels = next(
-        found["what"]
-        for found in told.findings_for("libraries")
-        if found["what"].startswith("from wheels")
-    )
+    wheels = next(found["what"] for found in told.findings_for("libraries") if found["what"].startswith("from wheels"))
     assert "libcublasLt.so.11" not in wheels  # nobody needs it here
     assert "libcublas.so.11" in wheels
     assert str(environment.site / "nvidia") in wheels
@@ -198,10 +187,7 @@ def test_a_full_disk_and_an_mxnet_that_crashes(tmp_path, examined):
     environment.add_package("mxnet", "import os; os.abort()")
     environment.add_distribution("mxnet")
     told = examined(environment)
-    assert (
-        "the process crashed (SIGABRT) during: import mxnet"
-        in only(told.findings_for("import"))["cause"]
-    )
+    assert "the process crashed (SIGABRT) during: import mxnet" in only(told.findings_for("import"))["cause"]
     assert only(told.findings_for("libraries"))["what"].endswith("libmxnet.so is missing")
     assert {found["check"] for found in told.faults()} == {
         "import", "libraries", "data", "runs", "temporary",

@@ -35,21 +35,13 @@ def a_pair(source, target, changed=0):
 def test_every_trial_that_ends_without_a_fault_has_one_verdict_and_it_is_ok():
     fine = {
         "copies": told(a_pair("gpu(0)", "gpu(1)"), a_pair("gpu(1)", "gpu(0)")),
-        "arithmetic": told(
-            {"device": "gpu(0)", "operation": "softmax", "difference": 1e-7, "alike": True}
-        ),
+        "arithmetic": told({"device": "gpu(0)", "operation": "softmax", "difference": 1e-7, "alike": True}),
         "stores": told(
-            {"store": "ring", "wrong": 0, "unlike": 0, "differs": 1e-7},
-            {"store": "sharded-optimizer", "differs": 0.0},
+            {"store": "ring", "wrong": 0, "unlike": 0, "differs": 1e-7}, {"store": "sharded-optimizer", "differs": 0.0}
         ),
-        "bits": told(
-            {"how": "--deterministic", "alike": True},
-            {"how": "without --deterministic", "alike": False},
-        ),
+        "bits": told({"how": "--deterministic", "alike": True}, {"how": "without --deterministic", "alike": False}),
         "counts": told({"store": "ring", "queued": 143.0, "copies": 44.0}),
-        "speeds": told(
-            {"network": "lenet", "devices": 1, "images_per_device": 8, "images_per_s": 1000.0}
-        ),
+        "speeds": told({"network": "lenet", "devices": 1, "images_per_device": 8, "images_per_s": 1000.0}),
     }
     for trial, outcome in fine.items():
         [verdict] = trial_verdicts(trial, outcome)
@@ -67,24 +59,11 @@ def test_every_trial_that_ends_without_a_fault_has_one_verdict_and_it_is_ok():
         ),
         (
             "arithmetic",
-            {
-                "device": "gpu(1)",
-                "operation": "softmax",
-                "difference": float("nan"),
-                "alike": False,
-            },
+            {"device": "gpu(1)", "operation": "softmax", "difference": float("nan"), "alike": False},
             "gpu(1) computes softmax wrongly",
         ),
-        (
-            "stores",
-            {"store": "ring", "wrong": 3, "unlike": 0, "differs": 0.0},
-            "kvstore ring sums wrongly: 3 elements",
-        ),
-        (
-            "stores",
-            {"store": "ring", "wrong": 0, "unlike": 1, "differs": 0.0},
-            "kvstore ring gives different bits",
-        ),
+        ("stores", {"store": "ring", "wrong": 3, "unlike": 0, "differs": 0.0}, "kvstore ring sums wrongly: 3 elements"),
+        ("stores", {"store": "ring", "wrong": 0, "unlike": 1, "differs": 0.0}, "kvstore ring gives different bits"),
         (
             "stores",
             {"store": "tree", "wrong": 0, "unlike": 0, "differs": float("nan")},
@@ -124,10 +103,7 @@ def test_trials_find_cpu_devices_as_they_should_be(name):
     [
         ([], "the same bits on all GPUs"),
         (["softmax"], "bits that differ between GPUs or from run to run: softmax"),
-        (
-            ["softmax", "pooling"],
-            "bits that differ between GPUs or from run to run: pooling, softmax",
-        ),
+        (["softmax", "pooling"], "bits that differ between GPUs or from run to run: pooling, softmax"),
     ],
 )
 def test_operations_whose_bits_differ_are_named_and_the_largest_difference(unlike, bits):
@@ -172,9 +148,7 @@ def test_a_reason_names_no_folder_of_the_machine():
 def machine():
     return describe_machine(
         nvml.Driver.from_answer(
-            nvml.query_nvml(
-                FakeNvml([V100] * 8, nvlinks=CUBE, processes={0: [(77, "/home/ann/python", 5)]})
-            )
+            nvml.query_nvml(FakeNvml([V100] * 8, nvlinks=CUBE, processes={0: [(77, "/home/ann/python", 5)]}))
         )
     )
 
@@ -187,11 +161,7 @@ def test_what_is_told_of_a_machine_is_its_kind_and_not_its_owner():
 
 
 def test_the_page_shows_every_verdict_and_number_and_asks_for_no_other_file():
-    numbers = [
-        a_pair("gpu(0)", "gpu(1)"),
-        a_pair("gpu(1)", "gpu(0)", 9),
-        {"store": "<ring>", "gb_per_s": 1234.5},
-    ]
+    numbers = [a_pair("gpu(0)", "gpu(1)"), a_pair("gpu(1)", "gpu(0)", 9), {"store": "<ring>", "gb_per_s": 1234.5}]
     tried = [
         prove.TrialResult("copies", 1.25, [fault("copies", "they <change>", "", "")], numbers),
         prove.TrialResult("bits", 2.0, [ok("bits", "fine")], []),
@@ -227,7 +197,4 @@ def test_prove_writes_over_nothing_and_out_alone_says_nothing(ended, empty_cwd):
     assert code == 2
     assert "gpu-proof.html" in err
     code, _, err = ended(main, "--out", "x")
-    assert (code, err) == (
-        2,
-        "error: --out names what --prove writes: add --prove, or leave --out out\n",
-    )
+    assert (code, err) == (2, "error: --out names what --prove writes: add --prove, or leave --out out\n")

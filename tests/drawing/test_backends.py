@@ -27,10 +27,7 @@ assert chart.png()[1:4] == b"PNG"
 assert os.environ["{BACKEND}"] == sys.argv[1]
 """
 # what loads matplotlib; the first of all is import_matplotlib's, and classes of types are no import
-LOADS = re.compile(
-    r"^ {4,}(?:import matplotlib\b|from matplotlib(?:\.(?:backends|figure|pyplot)\S*)? import).*",
-    re.M,
-)
+LOADS = re.compile(r"^ {4,}(?:import matplotlib\b|from matplotlib(?:\.(?:backends|figure|pyplot)\S*)? import).*", re.M)
 FOR_TYPES = re.compile(r"^if TYPE_CHECKING:\n(?:(?: .*)?\n)*", re.M)
 
 

@@ -5,15 +5,7 @@ import math
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.drawn_charts import (
-    SVG,
-    find_group,
-    mark_positions,
-    parse_svg,
-    pixels_to_values,
-    read_ticks,
-    svg_texts,
-)
+from support.drawn_charts import SVG, find_group, mark_positions, parse_svg, pixels_to_values, read_ticks, svg_texts
 
 from gluonlab.drawing.svg_chart import (
     COLORS,
@@ -105,8 +97,7 @@ def test_dollar_signs_are_not_mathematics():
 
 
 @pytest.mark.parametrize(
-    ("value", "said"),
-    [(1024, "1,024"), (0.25, "0.25"), (1e-5, "1e-05"), (0.0, "0"), (12.34, "12.3")],
+    ("value", "said"), [(1024, "1,024"), (0.25, "0.25"), (1e-5, "1e-05"), (0.0, "0"), (12.34, "12.3")]
 )
 def test_numbers_are_short(value, said):
     assert format_number(value) == said

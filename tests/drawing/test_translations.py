@@ -76,12 +76,8 @@ def test_no_english_is_left_on_the_japanese_page(words, names, draw):
 @every_kind
 def test_the_japanese_is_written_by_the_rules_of_the_glossary(words, names, draw):
     texts = [re.sub("<.*?>", "", text) for text in flatten_texts(words["ja"]).values()]
-    texts = [re.sub("{.*?}", "0", text) for text in texts] + string_values(
-        embedded_data(draw(language="ja"))
-    )
-    assert {
-        text: found for text in texts for found in [find_typography_faults(text)] if found
-    } == {}
+    texts = [re.sub("{.*?}", "0", text) for text in texts] + string_values(embedded_data(draw(language="ja")))
+    assert {text: found for text in texts for found in [find_typography_faults(text)] if found} == {}
     assert all(text.endswith("。") for text in words["ja"].descriptions.values())
 
 

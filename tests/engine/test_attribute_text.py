@@ -17,15 +17,11 @@ INTEGERS = ("int8", "uint8", "int16", "int32", "uint32", "int64", "uint64")
 
 def both(kinds, values):
     """(numpy's number, Python's) of one value."""
-    made = st.builds(
-        lambda kind, value: getattr(numpy, kind)(value), st.sampled_from(kinds), values
-    )
+    made = st.builds(lambda kind, value: getattr(numpy, kind)(value), st.sampled_from(kinds), values)
     return made.map(lambda number: (number, number.item()))
 
 
-PLAIN = st.one_of(st.integers(), st.floats(), st.booleans(), st.none(), st.text()).map(
-    lambda value: (value, value)
-)
+PLAIN = st.one_of(st.integers(), st.floats(), st.booleans(), st.none(), st.text()).map(lambda value: (value, value))
 NUMBER = st.one_of(
     PLAIN,
     both(INTEGERS, st.integers(0, 127)),
@@ -77,9 +73,7 @@ def test_operators_of_nd_take_shapes_of_numpys_integers(kinds):
     two, three = getattr(numpy, kinds[0])(2), getattr(numpy, kinds[1])(3)
     x = mx.nd.arange(6)
     assert mx.nd.zeros((two, 3)).shape == mx.nd.random.uniform(shape=(two, three)).shape == (2, 3)
-    assert (
-        mx.nd.reshape(x, shape=[three, two]).shape == x.reshape(shape=(three, -1)).shape == (3, 2)
-    )
+    assert mx.nd.reshape(x, shape=[three, two]).shape == x.reshape(shape=(three, -1)).shape == (3, 2)
     assert x.reshape((2, 3)).tile(reps=(two, three)).shape == (4, 9)
     weight, grad = mx.nd.ones(2), mx.nd.ones(2)
     rates = dict(lrs=[numpy.float32(0.5)], wds=(numpy.float64(0),), num_weights=1)
@@ -107,15 +101,8 @@ def test_operators_of_np_take_shapes_of_numpys_integers():
     two, three = numpy.int64(2), numpy.int64(3)
     with mx.util.np_shape(True), mx.util.np_array(True):
         x = mx.np.arange(6).reshape((two, -1))
-        assert (
-            x.shape
-            == mx.np.full((two, three), 1.0).shape
-            == x.transpose((numpy.int64(1), 0)).T.shape
-            == (2, 3)
-        )
-        assert [part.shape for part in mx.np.split(x, [numpy.int64(1), two], axis=1)] == [
-            (2, 1)
-        ] * 3
+        assert x.shape == mx.np.full((two, three), 1.0).shape == x.transpose((numpy.int64(1), 0)).T.shape == (2, 3)
+        assert [part.shape for part in mx.np.split(x, [numpy.int64(1), two], axis=1)] == [(2, 1)] * 3
         assert mx.np.pad(x, ((numpy.int64(1), two), (0, 0))).shape == (5, 3)
         shards = mx.gluon.utils.split_and_load(x.T, contexts(2), even_split=False)
         assert [shard.shape for shard in shards] == [(2, 2), (1, 2)]

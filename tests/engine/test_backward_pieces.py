@@ -10,22 +10,10 @@ from hypothesis import strategies as st
 from mxnet import nd
 from mxnet.gluon import nn
 from support.devices import contexts
-from support.splits import (
-    IMAGE,
-    chains,
-    make_batches,
-    make_chain,
-    make_parallelism,
-    make_strategy_plan,
-    train_strategy,
-)
+from support.splits import IMAGE, chains, make_batches, make_chain, make_parallelism, make_strategy_plan, train_strategy
 
 from gluonlab.config import TrainConfig
-from gluonlab.engine.mxnet_setup import (
-    apply_backward_bulk_size,
-    default_backward_bulk_size,
-    use_backward_bulk_size,
-)
+from gluonlab.engine.mxnet_setup import apply_backward_bulk_size, default_backward_bulk_size, use_backward_bulk_size
 from gluonlab.errors import ConfigError
 from gluonlab.kvstores.process_groups import SINGLE_PROCESS
 from gluonlab.parallel.data.microbatches import WHOLE_SHARDS, Microbatches
@@ -69,9 +57,7 @@ def data_parallel_on(devices, make_net, microbatches, **more):
     st.sampled_from([None, 0, 500]), st.lists(st.integers(1, 9), min_size=2, max_size=2),
 )  # fmt: skip
 @settings(max_examples=8, deadline=None)
-def test_any_overlap_gives_the_same_bits(
-    net, overlap, devices, sync_bn, microbatches, store, bucket_bytes, sizes
-):
+def test_any_overlap_gives_the_same_bits(net, overlap, devices, sync_bn, microbatches, store, bucket_bytes, sizes):
     drawn = isinstance(net, int)
     make_net = partial(normalised, net) if drawn else partial(make_chain, net)
     more = {"sync_bn": sync_bn and drawn and devices > 1, "bucket_bytes": bucket_bytes}

@@ -102,10 +102,7 @@ EVERY = [(1, 1), (1, 2), (2, 1), (4, 1), (1, 3)]  # devices, threads
 
 @pytest.mark.parametrize(
     "order",
-    [
-        [(1, 2), (1, 1), (1, 2)],
-        pytest.param([each for pair in permutations(EVERY, 2) for each in pair], marks=LONG),
-    ],
+    [[(1, 2), (1, 1), (1, 2)], pytest.param([each for pair in permutations(EVERY, 2) for each in pair], marks=LONG)],
     ids=["three", "all"],
 )
 def test_bits_do_not_depend_on_the_teams_that_were_before(order):
@@ -243,9 +240,7 @@ TORCH_FIRST = (
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize(
-    "exported", [{}, {"OMP_NUM_THREADS": "4"}, {"GOMP_SPINCOUNT": "0"}], ids=str
-)
+@pytest.mark.parametrize("exported", [{}, {"OMP_NUM_THREADS": "4"}, {"GOMP_SPINCOUNT": "0"}], ids=str)
 def test_plain_contexts_compute_when_torch_has_brought_openmp_first(python, exported):
     """torch's libgomp is then MXNet's, too, and has read its variables before gluonlab could set
     them.

@@ -28,11 +28,7 @@ def doctor(**environment):
 def test_with_a_driver_every_library_is_found_and_the_doctor_says_that_there_is_no_gpu(tmp_path):
     code, told = doctor(LD_LIBRARY_PATH=str(write_driver(tmp_path)))
     assert (code, told.faults()) == (0, [])
-    [wheels] = [
-        found["what"]
-        for found in told.findings_for("libraries")
-        if found["what"].startswith("from wheels")
-    ]
+    [wheels] = [found["what"] for found in told.findings_for("libraries") if found["what"].startswith("from wheels")]
     # which cusolver opens by itself
     needed = {library.soname for library in mxnet_installation.LIBRARIES} - {"libcusparse.so.11"}
     assert {word.strip(",:") for word in wheels.split()} >= needed
@@ -48,10 +44,9 @@ def test_without_a_driver_the_doctor_names_it_and_the_cure():
     assert code == 1
     for found in told.faults():
         assert "libcuda.so.1" in found["what"]
-        assert (
-            "comes with the NVIDIA driver (450.80.02 or newer): "
-            "install the driver, or use the CPU build"
-        ) in found["cure"]
+        assert ("comes with the NVIDIA driver (450.80.02 or newer): install the driver, or use the CPU build") in found[
+            "cure"
+        ]
     assert {found["check"] for found in told.faults()} == {"libraries", "import"}
 
 

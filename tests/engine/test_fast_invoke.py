@@ -16,10 +16,7 @@ ON_THE_HOST = pytest.mark.cpu_only("arrays on the host, which are the CPU's")
 
 
 @ON_THE_HOST
-@given(
-    st.sampled_from([np.uint8, np.int32, np.float32]),
-    st.lists(st.integers(1, 5), min_size=1, max_size=4),
-)
+@given(st.sampled_from([np.uint8, np.int32, np.float32]), st.lists(st.integers(1, 5), min_size=1, max_size=4))
 def test_an_array_comes_from_the_host_as_it_is(dtype, shape):
     array = np.random.RandomState(0).randint(0, 256, shape).astype(dtype)
     for ctx, source in zip((None, mx.cpu(0), mx.cpu(1)), (array, array.T, array[::-1])):

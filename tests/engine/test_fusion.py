@@ -12,17 +12,14 @@ from gluonlab.engine import mxnet_setup
 from gluonlab.engine.mxnet_installation import CudaVersions, format_cuda_version
 from gluonlab.errors import GluonlabWarning
 
-CUDA = st.builds(
-    lambda major, minor: major * 1000 + minor * 10, st.integers(10, 13), st.integers(0, 9)
-)
+CUDA = st.builds(lambda major, minor: major * 1000 + minor * 10, st.integers(10, 13), st.integers(0, 9))
 
 
 @given(CUDA, CUDA)
 def test_a_driver_runs_what_a_compiler_of_its_own_cuda_or_an_older_one_made(driver, compiler):
     assert CudaVersions(driver, compiler).are_compatible == (driver >= compiler)
-    assert (
-        f"{format_cuda_version(driver)} {'and runs' if driver >= compiler else 'and does not run'}"
-        in str(CudaVersions(driver, compiler))
+    assert f"{format_cuda_version(driver)} {'and runs' if driver >= compiler else 'and does not run'}" in str(
+        CudaVersions(driver, compiler)
     )
 
 
@@ -62,16 +59,13 @@ def test_fusion_is_mxnets_own_elsewhere(monkeypatch, driver):
 def test_the_user_may_turn_it_off_anywhere(monkeypatch, asked):
     for driver in (11040, 12020):
         value, told = settled(monkeypatch, asked, driver)
-        assert (
-            value == asked and not told.is_on and told.reason == f"MXNET_USE_FUSION={asked} is set"
-        )
+        assert value == asked and not told.is_on and told.reason == f"MXNET_USE_FUSION={asked} is set"
 
 
 @pytest.mark.parametrize("asked", ["1", "true"])
 def test_the_user_who_wants_it_where_it_fails_is_obeyed_and_warned(monkeypatch, asked):
     with pytest.warns(
-        GluonlabWarning,
-        match=f"MXNET_USE_FUSION={asked} is obeyed, but the driver knows CUDA 11.4 .* unset",
+        GluonlabWarning, match=f"MXNET_USE_FUSION={asked} is obeyed, but the driver knows CUDA 11.4 .* unset"
     ):
         value, told = settled(monkeypatch, asked)
     assert value == asked and told.is_on and not told.driver_supports

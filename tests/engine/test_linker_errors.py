@@ -46,17 +46,10 @@ def loaded(python, root, site, **environment):
 
 def the_dlopen_message(path):
     """In a process that has loaded nothing else: this one may have all of CUDA's libraries."""
-    code = (
-        f"import ctypes\ntry:\n    ctypes.CDLL({str(path)!r})\nexcept OSError as error:\n"
-        "    print(error)"
-    )
+    code = f"import ctypes\ntry:\n    ctypes.CDLL({str(path)!r})\nexcept OSError as error:\n    print(error)"
     environment = clean_environment(LD_LIBRARY_PATH="")
     ended = subprocess.run(
-        [sys.executable, "-S", "-c", code],
-        env=environment,
-        capture_output=True,
-        encoding="utf-8",
-        timeout=60,
+        [sys.executable, "-S", "-c", code], env=environment, capture_output=True, encoding="utf-8", timeout=60
     )
     assert ended.stdout.strip(), ended.stderr
     return ended.stdout.strip()
@@ -80,13 +73,10 @@ def test_a_system_cuda_alone_is_left_to_the_linker(python, tmp_path):
     """Without wheels: those of LD_LIBRARY_PATH are loaded, and nothing is said of the others, which
     the linker may find.
     """
-    users = [
-        write_library(tmp_path / "cuda" / soname)
-        for soname in ("libcudart.so.11.0", "libcurand.so.10")
-    ]
-    assert loaded(
-        python, tmp_path, tmp_path / "site", LD_LIBRARY_PATH=str(tmp_path / "cuda")
-    ) == sorted(map(str, users))
+    users = [write_library(tmp_path / "cuda" / soname) for soname in ("libcudart.so.11.0", "libcurand.so.10")]
+    assert loaded(python, tmp_path, tmp_path / "site", LD_LIBRARY_PATH=str(tmp_path / "cuda")) == sorted(
+        map(str, users)
+    )
 
 
 def test_where_a_library_comes_from(tmp_path, monkeypatch):
@@ -98,9 +88,7 @@ def test_where_a_library_comes_from(tmp_path, monkeypatch):
     assert library_origin(wheel_place(tmp_path, "libcudnn.so.8"), environ) == "wheel"
     assert library_origin(tmp_path / "other" / "libc.so.6", environ) == "system"
     assert (
-        mxnet_installation.owning_wheel(
-            wheel_place(tmp_path, "libcudnn.so.8").with_name("libcudnn.so.9")
-        )
+        mxnet_installation.owning_wheel(wheel_place(tmp_path, "libcudnn.so.8").with_name("libcudnn.so.9"))
         == "nvidia-cudnn-cu11"
     )
     assert mxnet_installation.owning_wheel(tmp_path / "cudnn" / "lib" / "libcudnn.so.8") == ""
@@ -113,9 +101,7 @@ def test_a_missing_library_whose_other_version_is_there(tmp_path, monkeypatch):
     monkeypatch.setattr("sys.path", [str(tmp_path / "site")])
     twelve = write_library(tmp_path / "cuda-12" / "libcublas.so.12")
     user = write_library(tmp_path / "user.so", needed=["libcublas.so.11"])
-    complaint = diagnose_linker_error(
-        the_dlopen_message(user), {"LD_LIBRARY_PATH": str(twelve.parent)}
-    )
+    complaint = diagnose_linker_error(the_dlopen_message(user), {"LD_LIBRARY_PATH": str(twelve.parent)})
     assert complaint.library == "libcublas.so.11"
     assert complaint.cause.startswith(f"{twelve} is another version")
     assert "nvidia-cublas-cu11: " + pip_install_command("cu112") in complaint.cure
@@ -133,9 +119,7 @@ def test_a_wheel_of_another_version_in_the_same_folder(tmp_path, monkeypatch, so
     """The wheels of CUDA 12 and of cuDNN 9 put their libraries into the folders of these."""
     monkeypatch.setattr("sys.path", [str(tmp_path)])
     other = write_library(wheel_place(tmp_path, soname).with_name(wrong))
-    complaint = diagnose_linker_error(
-        f"{soname}: cannot open shared object file: No such file or directory", {}
-    )
+    complaint = diagnose_linker_error(f"{soname}: cannot open shared object file: No such file or directory", {})
     assert complaint.cause.startswith(f"{other} is another version")
     assert complaint.cure == f"pip install --force-reinstall --no-deps {wheel}"
 
@@ -145,9 +129,7 @@ def test_a_wheel_that_has_lost_its_file_is_installed_again(tmp_path, monkeypatch
     monkeypatch.setattr("sys.path", [str(tmp_path)])
     info = tmp_path / "nvidia_cudnn_cu11-8.9.6.50.dist-info"
     info.mkdir()
-    (info / "METADATA").write_text(
-        "Metadata-Version: 2.1\nName: nvidia-cudnn-cu11\nVersion: 8.9.6.50\n"
-    )
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: nvidia-cudnn-cu11\nVersion: 8.9.6.50\n")
     said = "libcudnn.so.8: cannot open shared object file: No such file or directory"
     assert diagnose_linker_error(said, {}).cure.endswith(
         "pip install --force-reinstall --no-deps 'nvidia-cudnn-cu11<9'"
@@ -159,20 +141,13 @@ def test_a_wheel_that_has_lost_its_file_is_installed_again(tmp_path, monkeypatch
 def test_the_file_with_the_full_version_is_no_other_version(tmp_path):
     for name in ("libcudart.so", "libcudart.so.11.0", "libcudart.so.11.0.221"):
         write_library(tmp_path / name)
-    assert (
-        mxnet_installation.find_other_versions(
-            "libcudart.so.11.0", {"LD_LIBRARY_PATH": str(tmp_path)}
-        )
-        == []
-    )
+    assert mxnet_installation.find_other_versions("libcudart.so.11.0", {"LD_LIBRARY_PATH": str(tmp_path)}) == []
 
 
 def test_a_system_cuda_that_the_linker_does_not_know(tmp_path, monkeypatch):
     monkeypatch.setattr(linker_errors, "SYSTEM_CUDA_ROOT", tmp_path)
     path = write_library(tmp_path / "cuda-11.2" / "lib64" / "libcufft.so.10")
-    complaint = diagnose_linker_error(
-        "libcufft.so.10: cannot open shared object file: No such file or directory", {}
-    )
+    complaint = diagnose_linker_error("libcufft.so.10: cannot open shared object file: No such file or directory", {})
     assert complaint.cause == f"{path} exists, but the linker does not search its folder"
     assert f"export LD_LIBRARY_PATH={path.parent}" in complaint.cure
 
@@ -194,10 +169,7 @@ def test_a_symbol_with_a_version_names_the_library_that_should_have_it(tmp_path)
     said = f"{user}: undefined symbol: cublasLtGetStatusString, version libcublasLt.so.11"
     complaint = diagnose_linker_error(said, {"LD_LIBRARY_PATH": str(old.parent)})
     assert complaint.library == "libcublasLt.so.11"
-    assert (
-        f"{old} is not the version that {user} needs: it lacks cublasLtGetStatusString"
-        in complaint.cause
-    )
+    assert f"{old} is not the version that {user} needs: it lacks cublasLtGetStatusString" in complaint.cause
     assert f"take {old.parent} out of LD_LIBRARY_PATH" in complaint.cure
 
 

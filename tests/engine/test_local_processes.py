@@ -82,9 +82,7 @@ def test_the_processes_of_a_host_by_its_launcher(environment, variables, process
     assert local_processes.local_process_count() == (processes, True)
 
 
-def test_workers_of_another_hosts_scheduler_take_the_safe_part_until_their_group_has_told(
-    environment, monkeypatch
-):
+def test_workers_of_another_hosts_scheduler_take_the_safe_part_until_their_group_has_told(environment, monkeypatch):
     environment(ELSEWHERE)
     assert local_processes.local_process_count() == (3, False)
     monkeypatch.setattr(local_processes, "_reported_count", [])
@@ -94,12 +92,9 @@ def test_workers_of_another_hosts_scheduler_take_the_safe_part_until_their_group
 
 
 @pytest.mark.parametrize(
-    ("cores", "processes", "threads"),
-    [(8, 2, 4), (8, 3, 2), (2, 2, 1), (2, 5, 1), (1, 2, 1), (7, 2, 3), (64, 8, 8)],
+    ("cores", "processes", "threads"), [(8, 2, 4), (8, 3, 2), (2, 2, 1), (2, 5, 1), (1, 2, 1), (7, 2, 3), (64, 8, 8)]
 )
-def test_each_process_takes_its_part_of_the_cores(
-    environment, monkeypatch, cores, processes, threads
-):
+def test_each_process_takes_its_part_of_the_cores(environment, monkeypatch, cores, processes, threads):
     environment({"LOCAL_WORLD_SIZE": str(processes)})
     monkeypatch.setattr(resources, "available_cores", lambda: cores)
     assert threads_per_device(1) == threads
@@ -126,9 +121,7 @@ def test_cores_that_the_launcher_has_bound_a_process_to_are_all_its_own(
     monkeypatch, own, all_together, processes, threads
 ):
     monkeypatch.setattr(resources, "available_cores", lambda: own)
-    monkeypatch.setattr(
-        os, "sched_getaffinity", lambda pid: set(range(all_together if pid else own))
-    )
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(all_together if pid else own)))
     # nobody's; 1, if who started these tests has ended
     monkeypatch.setattr(os, "getppid", lambda: 2**22 + 1)
     monkeypatch.setenv("OMPI_COMM_WORLD_LOCAL_SIZE", str(processes))
@@ -145,9 +138,7 @@ def test_cores_that_the_launcher_has_bound_a_process_to_are_all_its_own(
         (4, 64, 1, 4),
     ],
 )
-def test_a_containers_limit_is_shared_wherever_processes_are_bound(
-    monkeypatch, limit, own, processes, threads
-):
+def test_a_containers_limit_is_shared_wherever_processes_are_bound(monkeypatch, limit, own, processes, threads):
     monkeypatch.setattr(resources, "core_limit", lambda: limit)
     monkeypatch.setattr(resources, "_physical_cores", lambda cpus: cpus)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(64 if pid else own)))
@@ -174,10 +165,7 @@ def test_a_launcher_is_found_behind_shells_that_it_has_bound(python):
     shell = 'taskset -c $CPU sh -c \'"$PYTHON" -c "$CODE"; true\'; true'
     cpu = min(os.sched_getaffinity(0))
     done = subprocess.run(
-        ["sh", "-c", shell],
-        env=clean_environment(CPU=str(cpu), **variables),
-        capture_output=True,
-        text=True,
+        ["sh", "-c", shell], env=clean_environment(CPU=str(cpu), **variables), capture_output=True, text=True
     )
     assert int(done.stdout) == len(os.sched_getaffinity(0)), done.stderr
 
@@ -188,10 +176,7 @@ def test_one_device_warns_where_the_workers_of_its_host_are_not_known(environmen
     set_threads([mx.cpu(0), mx.cpu(1)])
     environment(ELSEWHERE)
     monkeypatch.setattr(resources, "available_cores", lambda: 6)
-    with pytest.warns(
-        GluonlabWarning,
-        match="up to 3 workers may share this host's 6 cores: this one computes with 2",
-    ):
+    with pytest.warns(GluonlabWarning, match="up to 3 workers may share this host's 6 cores: this one computes with 2"):
         assert set_threads([mx.cpu(0)]) == 2
     assert set_threads([mx.cpu(0)]) == 2  # once
     set_threads([mx.cpu(0), mx.cpu(1)])
@@ -230,10 +215,7 @@ SAYS = (
 
 @pytest.mark.parametrize(
     ("count", "cores"),
-    [
-        (2, resources.available_cores()),
-        pytest.param(3, resources.available_cores(), marks=pytest.mark.long),
-    ],
+    [(2, resources.available_cores()), pytest.param(3, resources.available_cores(), marks=pytest.mark.long)],
     ids=str,
 )
 @pytest.mark.long
@@ -250,11 +232,8 @@ def test_workers_that_call_themselves_otherwise_are_on_other_hosts():
     not tell.
     """
     named = SAYS.replace(
-        "import json, gluonlab\n",
-        "import json, os, socket, gluonlab\nsocket.gethostname = lambda: str(os.getpid())\n",
+        "import json, gluonlab\n", "import json, os, socket, gluonlab\nsocket.gethostname = lambda: str(os.getpid())\n"
     )
     with start_workers(2, named) as workers:
         said = [json.loads(worker.communicate(timeout=120)[0]) for worker in workers]
-    assert [(group, threads) for _, group, threads, _ in said] == [
-        ([1, True], resources.available_cores())
-    ] * 2
+    assert [(group, threads) for _, group, threads, _ in said] == [([1, True], resources.available_cores())] * 2

@@ -35,9 +35,7 @@ RIGHT = {
     "slices alone": lambda x, y: (
         mx.sym.slice_axis(x, axis=1, begin=0, end=2) * mx.sym.slice_axis(x, axis=1, begin=2, end=4)
     ),
-    "whole for a product": lambda x, y: mx.sym.dot(
-        mx.sym.sigmoid(mx.sym.slice_axis(x, axis=1, begin=0, end=None)), x
-    ),
+    "whole for a product": lambda x, y: mx.sym.dot(mx.sym.sigmoid(mx.sym.slice_axis(x, axis=1, begin=0, end=None)), x),
     "another output": lambda x, y: (
         mx.sym.split(x, 2)[0] * mx.sym.slice_axis(mx.sym.split(x, 2)[1], axis=1, begin=0, end=None)
     ),

@@ -22,11 +22,7 @@ def test_a_command_names_what_the_package_does(version, extra, distribution):
     extras = re.findall(r"gluonlab\[(\w+)\]", command)
     assert set(extras) <= set(metadata.get_all("Provides-Extra"))
     named = re.findall(r"\bmxnet[-\w]*==[\d.]+", command)
-    asked = {
-        need
-        for need in metadata.get_all("Requires-Dist")
-        if re.search(rf"extra == .{extra}\b", need)
-    }
+    asked = {need for need in metadata.get_all("Requires-Dist") if re.search(rf"extra == .{extra}\b", need)}
     assert any(need.startswith(f"{distribution}==") for need in asked)
     if version < (3, 13):
         assert (extras, named) == ([extra], [])

@@ -32,10 +32,7 @@ calls = st.lists(st.tuples(several_places, st.none() | lists_of_places), min_siz
 
 def parents(dtype="float32"):
     """An array on each of five devices, of whole numbers, no two alike."""
-    return [
-        nd.array(np.arange(PARENT) + 1 + 2 * rank, ctx=ctx, dtype=dtype)
-        for rank, ctx in enumerate(contexts(5))
-    ]
+    return [nd.array(np.arange(PARENT) + 1 + 2 * rank, ctx=ctx, dtype=dtype) for rank, ctx in enumerate(contexts(5))]
 
 
 def slices(arrays, of_key):
@@ -48,9 +45,7 @@ def pushpull(store, call, rounds, dtype="float32"):
     keys = list(range(len(call)))
     store.broadcast(keys, [nd.zeros((LENGTH,), dtype=dtype) for _ in keys], [[] for _ in keys])
     values = [slices(arrays, of_key) for of_key, _ in call]
-    outs = [
-        own if of_key is None else slices(arrays, of_key) for own, (_, of_key) in zip(values, call)
-    ]
+    outs = [own if of_key is None else slices(arrays, of_key) for own, (_, of_key) in zip(values, call)]
     for _ in range(rounds):
         store.pushpull(keys, values, out=outs, priority=-3)
     return np.stack([array.asnumpy() for array in arrays])
@@ -67,9 +62,7 @@ def _pushpull_of_mxnet(call, rounds, dtype):
 
 
 def _frozen(call):
-    return tuple(
-        tuple(places if places is None else tuple(places) for places in of_key) for of_key in call
-    )
+    return tuple(tuple(places if places is None else tuple(places) for places in of_key) for of_key in call)
 
 
 @pytest.mark.parametrize("name", FROM_SCRATCH)
@@ -121,9 +114,7 @@ FORMS = {  # (store, keys or a key, arrays of key 0 and 1) -> all that was writt
         store.pushpull(1, b[1:]),
         [*a, *b],
     ),
-    "an out for two keys": lambda store, a, b: (
-        [*into_one(store, [0, 1], a, b), *into_one(store, [1, 0], a, b)],
-    ),
+    "an out for two keys": lambda store, a, b: ([*into_one(store, [0, 1], a, b), *into_one(store, [1, 0], a, b)],),
     "no keys": lambda store, a, b: (store.pushpull([], []), []),
 }
 
@@ -166,12 +157,7 @@ def gradients_around(store, ctxs):
         store.pushpull("s", on(ctxs, 1, (3,)))
         losses = [(total * square).sum() for total, square in zip(sums, squares)]
     autograd.backward(losses)
-    return np.stack(
-        [
-            array.asnumpy()
-            for array in (*weights, *sums, *squares, *(weight.grad for weight in weights))
-        ]
-    )
+    return np.stack([array.asnumpy() for array in (*weights, *sums, *squares, *(weight.grad for weight in weights))])
 
 
 @pytest.mark.parametrize("name", STORES)
@@ -180,15 +166,11 @@ def test_nothing_is_recorded_for_autograd(name, devices):
     store = mx.kv.create("device")
     store.broadcast("s", nd.zeros((3,)), [])
     expected = gradients_around(store, contexts(devices))
-    np.testing.assert_allclose(
-        gradients_around(make_kvstore(name), contexts(devices)), expected, rtol=1e-6
-    )
+    np.testing.assert_allclose(gradients_around(make_kvstore(name), contexts(devices)), expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize("name", STORES)
-@pytest.mark.parametrize(
-    "dtype", ["float16", "float32", "float64", "uint8", "int8", "int32", "int64"]
-)
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "uint8", "int8", "int32", "int64"])
 def test_every_type_is_summed_as_mxnet_does(name, dtype):
     call = [([(0, 0), (1, 0), (2, 0), (3, 0), (4, 0)], None), ([(0, 4), (1, 8)], [(3, 4)])]
     expected = pushpull_of_mxnet(call, 2, dtype)
@@ -201,19 +183,13 @@ NO_BLOCKS = pytest.mark.cpu_only(
 
 
 @pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=NO_BLOCKS) if name not in FROM_SCRATCH else name for name in STORES],
+    "name", [pytest.param(name, marks=NO_BLOCKS) if name not in FROM_SCRATCH else name for name in STORES]
 )
-@pytest.mark.parametrize(
-    "shapes", [[(0,)], [(3, 0)], [()], [(2,), (0,), (), (3, 0, 2), (1, 1)]], ids=str
-)
+@pytest.mark.parametrize("shapes", [[(0,)], [(3, 0)], [()], [(2,), (0,), (), (3, 0, 2), (1, 1)]], ids=str)
 def test_arrays_without_elements_and_scalars_come_alone_and_among_others(name, shapes):
     found = []
     with mx.util.np_shape(True):
-        for store, ctxs in (
-            (mx.kv.create("device"), cpu_contexts(3)),
-            (make_kvstore(name), contexts(3)),
-        ):
+        for store, ctxs in ((mx.kv.create("device"), cpu_contexts(3)), (make_kvstore(name), contexts(3))):
             arrays, keys = [on(ctxs, 1, shape) for shape in shapes], list(range(len(shapes)))
             outs = [on(ctxs, 0, shape) for shape in shapes]
             store.broadcast(keys, [of_key[1] for of_key in arrays], outs)
@@ -247,50 +223,36 @@ def test_a_key_comes_with_other_shapes_types_and_devices(name):
         arrays = on(contexts(count), 1, shape, dtype)
         for times in (1, count):
             store.pushpull("key", arrays)
-            assert all(
-                (array.asnumpy() == times * sum(range(1, count + 1))).all() for array in arrays
-            )
+            assert all((array.asnumpy() == times * sum(range(1, count + 1))).all() for array in arrays)
 
 
 @pytest.mark.parametrize("name", STORES)
 def test_np_arrays_are_summed_and_stay_what_they_are(name):
     with mx.util.np_shape(True), mx.util.np_array(True):
         store = make_kvstore(name)
-        arrays = [
-            mx.np.arange(12, dtype="float32").reshape(3, 4).copyto(ctx) + 1 for ctx in contexts(3)
-        ]
+        arrays = [mx.np.arange(12, dtype="float32").reshape(3, 4).copyto(ctx) + 1 for ctx in contexts(3)]
         store.broadcast(0, arrays[1] * 2, arrays)
         store.pushpull(0, arrays)
         assert all(type(array) is mx.np.ndarray for array in arrays)
         outs = [mx.np.zeros((3, 4), ctx=ctx) for ctx in contexts(3)]
-        store.pushpull(
-            [0, 1], [arrays, [array.as_nd_ndarray() for array in arrays]], out=[outs, outs]
-        )
+        store.pushpull([0, 1], [arrays, [array.as_nd_ndarray() for array in arrays]], out=[outs, outs])
     for times, of_key in ((3, arrays), (9, outs)):
         for array in of_key:
-            np.testing.assert_array_equal(
-                array.asnumpy(), times * 2 * (np.arange(12).reshape(3, 4) + 1)
-            )
+            np.testing.assert_array_equal(array.asnumpy(), times * 2 * (np.arange(12).reshape(3, 4) + 1))
 
 
 @pytest.mark.parametrize(
     ("call", "message"),
     [
         (lambda store: store.pushpull([0, 1], [on(contexts(2), 1)]), "2 keys and 1 values or outs"),
-        (
-            lambda store: store.pushpull([0], [on(contexts(2), 1)], out=[]),
-            "1 keys and 0 values or outs",
-        ),
+        (lambda store: store.pushpull([0], [on(contexts(2), 1)], out=[]), "1 keys and 0 values or outs"),
         (lambda store: store.pushpull(0, []), "there are no arrays to sum"),
         (lambda store: store.pushpull(0, [1.0]), "float is no array"),
         (lambda store: store.broadcast(0, nd.ones((2,)), [nd.ones((3,))]), "cannot be left in"),
         (lambda store: store.push(0, on(contexts(2), 1)), "no push"),
         (lambda store: store.pull(0, out=on(contexts(2), 1)), "no pull"),
         (lambda store: store.init(0, nd.ones((2,))), "no init"),
-        (
-            lambda store: store.row_sparse_pull(0, out=nd.ones((2,)), row_ids=nd.ones((1,))),
-            "no row_sparse_pull",
-        ),
+        (lambda store: store.row_sparse_pull(0, out=nd.ones((2,)), row_ids=nd.ones((1,))), "no row_sparse_pull"),
         (lambda store: store._set_updater(lambda key, grad, weight: None), "no updater"),
     ],
 )

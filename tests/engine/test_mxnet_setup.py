@@ -17,10 +17,7 @@ from gluonlab.engine.mxnet_installation import pip_install_command
 from gluonlab.errors import EngineError
 from gluonlab.host import resources
 
-REPORT = (
-    "import json, os, sys; print(json.dumps({'modules': sorted(sys.modules), 'environment': "
-    "dict(os.environ)}))"
-)
+REPORT = "import json, os, sys; print(json.dumps({'modules': sorted(sys.modules), 'environment': dict(os.environ)}))"
 
 
 def distribution(folder, name):
@@ -50,9 +47,7 @@ except Exception as error:
 
 def test_importing_gluonlab_imports_nothing_heavy(python):
     """The command's module, too: --help and a wrong option answer without MXNet."""
-    modules = json.loads(python("-c", f"import gluonlab, gluonlab.config; {REPORT}").stdout)[
-        "modules"
-    ]
+    modules = json.loads(python("-c", f"import gluonlab, gluonlab.config; {REPORT}").stdout)["modules"]
     assert {"gluonlab", "gluonlab.engine.mxnet_setup", "gluonlab.config"} <= set(modules)
     assert not {"mxnet", "numpy", "click", "sklearn", "matplotlib", "tqdm"} & set(modules)
     modules = json.loads(python("-c", f"import gluonlab.run; {REPORT}").stdout)["modules"]
@@ -89,11 +84,7 @@ def test_names_that_numpy_lacks_are_put_back():
 
 def test_names_that_numpy_has_are_left_alone():
     full = types.ModuleType("numpy")
-    names = [
-        *mxnet_fixes.REMOVED_VALUES,
-        *mxnet_fixes.RENAMED_FUNCTIONS,
-        *mxnet_fixes.REMOVED_FUNCTIONS,
-    ]
+    names = [*mxnet_fixes.REMOVED_VALUES, *mxnet_fixes.RENAMED_FUNCTIONS, *mxnet_fixes.REMOVED_FUNCTIONS]
     for name in names:
         setattr(full, name, f"numpy's own {name}")
     mxnet_fixes.put_back_numpy_names(full)
@@ -128,9 +119,7 @@ def test_putting_names_back_asks_numpy_for_none_of_them():
     ],
 )
 def test_a_missing_library_is_named_with_its_cure(library, cure):
-    said = explained(
-        OSError(f"{library}: cannot open shared object file: No such file or directory")
-    )
+    said = explained(OSError(f"{library}: cannot open shared object file: No such file or directory"))
     assert f"cannot load {library}:" in said
     assert cure in said
 
@@ -143,15 +132,11 @@ def explained(error):
 
 
 def test_missing_distutils_is_explained():
-    assert "setuptools<81" in explained(
-        ModuleNotFoundError("No module named 'distutils'", name="distutils")
-    )
+    assert "setuptools<81" in explained(ModuleNotFoundError("No module named 'distutils'", name="distutils"))
 
 
 def test_other_failures_keep_their_words_on_one_line():
-    assert (
-        explained(RuntimeError("something\n  else")) == "mxnet cannot be imported: something else"
-    )
+    assert explained(RuntimeError("something\n  else")) == "mxnet cannot be imported: something else"
 
 
 def test_a_library_that_is_not_there_is_an_engine_error(tmp_path):
@@ -178,9 +163,7 @@ def test_a_library_that_is_not_there_is_an_engine_error(tmp_path):
     ],
 )
 def test_what_mxnet_misses_is_an_engine_error(python, tmp_path, code, missing):
-    error = import_error(
-        python("-c", CATCH, path=[write_package(tmp_path / "site", "mxnet", code)])
-    )
+    error = import_error(python("-c", CATCH, path=[write_package(tmp_path / "site", "mxnet", code)]))
     assert error["kinds"][0] == "EngineError"
     assert missing in error["message"]
 
@@ -218,9 +201,7 @@ CHOSEN = {"MXNET_CPU_TEMP_COPY": "7", "MXNET_SUBGRAPH_VERBOSE": "1"}
 
 
 @pytest.mark.parametrize("exported", [{}, CHOSEN], ids=str)
-def test_the_environment_is_set_when_mxnet_begins_and_what_the_user_has_set_is_kept(
-    python, tmp_path, exported
-):
+def test_the_environment_is_set_when_mxnet_begins_and_what_the_user_has_set_is_kept(python, tmp_path, exported):
     site = write_package(tmp_path / "site", "mxnet", REPORT)
     report = python("-c", "import gluonlab, mxnet", path=[site], **exported).stdout
     found = json.loads(report)["environment"]
@@ -232,9 +213,7 @@ def test_the_environment_is_set_when_mxnet_begins_and_what_the_user_has_set_is_k
 def test_the_number_of_threads_is_the_users_again_when_mxnet_is_loaded(python, tmp_path):
     exported = {"OMP_NUM_THREADS": "3"}
     site = write_package(tmp_path / "site", "mxnet", "")
-    found = json.loads(
-        python("-c", f"import gluonlab, mxnet; {REPORT}", path=[site], **exported).stdout
-    )["environment"]
+    found = json.loads(python("-c", f"import gluonlab, mxnet; {REPORT}", path=[site], **exported).stdout)["environment"]
     assert {name: found[name] for name in found if name.startswith("OMP_")} == exported
 
 
@@ -246,18 +225,10 @@ SPINS = {"GOMP_SPINCOUNT": "77"}
     [
         ({}, {"GOMP_SPINCOUNT": openmp_settings.SPIN_COUNT}),
         (SPINS, SPINS),
+        pytest.param({"GOMP_SPINCOUNT": ""}, {"GOMP_SPINCOUNT": openmp_settings.SPIN_COUNT}, marks=pytest.mark.long),
+        pytest.param({"OMP_WAIT_POLICY": "active"}, {"OMP_WAIT_POLICY": "active"}, marks=pytest.mark.long),
         pytest.param(
-            {"GOMP_SPINCOUNT": ""},
-            {"GOMP_SPINCOUNT": openmp_settings.SPIN_COUNT},
-            marks=pytest.mark.long,
-        ),
-        pytest.param(
-            {"OMP_WAIT_POLICY": "active"}, {"OMP_WAIT_POLICY": "active"}, marks=pytest.mark.long
-        ),
-        pytest.param(
-            {"OMP_SCHEDULE": "dynamic", **SPINS},
-            {"OMP_SCHEDULE": "dynamic", **SPINS},
-            marks=pytest.mark.long,
+            {"OMP_SCHEDULE": "dynamic", **SPINS}, {"OMP_SCHEDULE": "dynamic", **SPINS}, marks=pytest.mark.long
         ),
         (
             {"OMP_PROC_BIND": "true", "OMP_PLACES": "cores", "OMP_DYNAMIC": "TRUE"},
@@ -270,34 +241,25 @@ def test_mxnet_loads_with_openmp_set_for_it_and_everybody_else_with_what_the_use
     python, tmp_path, exported, seen
 ):
     site = write_package(tmp_path / "site", "mxnet", REPORT)
-    result = python(
-        "-W", "always", "-c", f"import gluonlab, mxnet; {REPORT}", path=[site], **exported
-    )
+    result = python("-W", "always", "-c", f"import gluonlab, mxnet; {REPORT}", path=[site], **exported)
     while_it_loads, afterwards = [settings_of(report) for report in result.stdout.splitlines()]
     assert while_it_loads == {"OMP_NUM_THREADS": "1", **seen}
     assert afterwards == exported
     gone = {name: value for name, value in exported.items() if value and name not in seen}
-    assert all(
-        f"{name}={value} is overridden for MXNet" in result.stderr for name, value in gone.items()
-    )
+    assert all(f"{name}={value} is overridden for MXNet" in result.stderr for name, value in gone.items())
     assert result.stderr.count("is overridden") == len(gone)
 
 
 def settings_of(report):
     return {
-        name: value
-        for name, value in json.loads(report)["environment"].items()
-        if name.startswith(("OMP_", "GOMP_"))
+        name: value for name, value in json.loads(report)["environment"].items() if name.startswith(("OMP_", "GOMP_"))
     }
 
 
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        *[
-            ("GOMP_SPINCOUNT", value)
-            for value in (" 7 ", "5 K", "1e5", "7x", "INFINITY", "inf", "passive")
-        ],
+        *[("GOMP_SPINCOUNT", value) for value in (" 7 ", "5 K", "1e5", "7x", "INFINITY", "inf", "passive")],
         *[("OMP_WAIT_POLICY", value) for value in ("Passive ", "lazy", "7")],
     ],
 )
@@ -315,9 +277,7 @@ def test_libgomp_itself_says_which_settings_it_passes_over(python, monkeypatch, 
     inherited=[{}, {"MXNET_CPU_TEMP_COPY": "64"}],
     exported=[{}, {"GOMP_SPINCOUNT": "9"}],
 )
-def test_threads_are_known_to_spin_where_mxnet_came_first(
-    python, tmp_path, order, inherited, exported
-):
+def test_threads_are_known_to_spin_where_mxnet_came_first(python, tmp_path, order, inherited, exported):
     """Also in what a process of ours has started, which inherits enough scratch memory, but not
     what OpenMP was told.
     """
@@ -334,10 +294,7 @@ def test_threads_are_known_to_spin_where_mxnet_came_first(
         ({}, []),
         ({"OMP_DYNAMIC": "true"}, ["OMP_DYNAMIC=true"]),
         ({"OMP_DYNAMIC": "False"}, []),
-        (
-            {"OMP_THREAD_LIMIT": "1", "OMP_MAX_ACTIVE_LEVELS": "0"},
-            ["OMP_THREAD_LIMIT=1", "OMP_MAX_ACTIVE_LEVELS=0"],
-        ),
+        ({"OMP_THREAD_LIMIT": "1", "OMP_MAX_ACTIVE_LEVELS": "0"}, ["OMP_THREAD_LIMIT=1", "OMP_MAX_ACTIVE_LEVELS=0"]),
         ({"OMP_MAX_ACTIVE_LEVELS": "2"}, []),
         ({"GOMP_CPU_AFFINITY": "0-3"}, ["GOMP_CPU_AFFINITY=0-3"]),
         ({"GOMP_CPU_AFFINITY": "0-3", "OMP_PROC_BIND": "false", "OMP_PLACES": "cores"}, []),
@@ -385,11 +342,7 @@ def of_v1(quota, folder="cpu"):
         (None, of_v1("odd"), 8),
         # systemd's CPUQuota=
         ("0::/user.slice/session-2.scope", {"user.slice/cpu.max": "300000 100000"}, 3),
-        (
-            "0::/a/b",
-            {"cpu.max": "max 100000", "a/cpu.max": "500000 100000", "a/b/cpu.max": "400000 100000"},
-            4,
-        ),
+        ("0::/a/b", {"cpu.max": "max 100000", "a/cpu.max": "500000 100000", "a/b/cpu.max": "400000 100000"}, 4),
         # what lies above counts, too
         ("0::/a/b", {"a/cpu.max": "200000 100000", "a/b/cpu.max": "400000 100000"}, 2),
         ("0::/a", {"b/cpu.max": "100000 100000"}, 8),  # somebody else's
@@ -429,15 +382,10 @@ def test_limits_of_containers_jobs_and_services_count_under_both_versions_of_con
         (None, "0", None),
     ],
 )
-def test_the_number_of_threads_is_read_as_openmp_and_mxnet_read_it(
-    monkeypatch, openmps, mxnets, said
-):
+def test_the_number_of_threads_is_read_as_openmp_and_mxnet_read_it(monkeypatch, openmps, mxnets, said):
     for name, value in (("OMP_NUM_THREADS", openmps), ("MXNET_OMP_MAX_THREADS", mxnets)):
         monkeypatch.setenv(name, value) if value is not None else monkeypatch.delenv(name, False)
-    assert (
-        openmp_settings.exported_threads() is said is None
-        or str(openmp_settings.exported_threads()) == said
-    )
+    assert openmp_settings.exported_threads() is said is None or str(openmp_settings.exported_threads()) == said
     assert openmp_settings.exported_thread_count() == (said and int(said[-1]))
 
 
@@ -455,9 +403,7 @@ def test_cores_are_those_that_this_process_may_use():
 
 
 def test_the_wheels_are_those_that_setup_installs(request):
-    wanted = re.findall(
-        r'"(nvidia-[\w-]+-cu11)==', (request.config.rootpath / "setup.py").read_text()
-    )
+    wanted = re.findall(r'"(nvidia-[\w-]+-cu11)==', (request.config.rootpath / "setup.py").read_text())
     headers = {"nvidia-cuda-nvcc-cu11"}  # which the simulated GPUs are compiled with
     assert {library.wheel for library in mxnet_installation.LIBRARIES} == set(wanted) - headers
 
@@ -484,8 +430,7 @@ def test_all_libraries_are_loaded_before_mxnet_begins(python, tmp_path):
     assert result.returncode == 0, result.stderr
     loaded = {line.split()[-1] for line in result.stdout.splitlines() if str(site) in line}
     assert loaded == {
-        str(site / "nvidia" / library.folder / "lib" / library.soname)
-        for library in mxnet_installation.LIBRARIES
+        str(site / "nvidia" / library.folder / "lib" / library.soname) for library in mxnet_installation.LIBRARIES
     }
 
 

@@ -80,8 +80,7 @@ def cached_files(folder):
 def test_operators_are_those_of_a_plain_import(python, tmp_path):
     """Names, documentation, signatures, code and modules: as generated, as stored, as read."""
     plain, first, second = (
-        json.loads(python("-c", start + DESCRIBE, XDG_CACHE_HOME=str(tmp_path)).stdout)
-        for start in (PLAIN, OURS, OURS)
+        json.loads(python("-c", start + DESCRIBE, XDG_CACHE_HOME=str(tmp_path)).stdout) for start in (PLAIN, OURS, OURS)
     )
     assert plain[1] > 2000 and plain[1:] == first[1:] == second[1:]
     assert first[0] > 2000 and second[0] == 0  # generated once

@@ -39,15 +39,12 @@ def as_set():
 @pytest.mark.parametrize("how", ["plain", "augmented and mixed", "raw"])
 def test_a_loader_gives_the_same_batches_as_np_arrays(resident_bytes, how, set_np):
     split = load_few_digits().test
-    changes = {
-        "augmented and mixed": {"augment": Augment(2, True), "mixup": Mixup(0.3)},
-        "raw": {"raw": True},
-    }.get(how, {})
+    changes = {"augmented and mixed": {"augment": Augment(2, True), "mixup": Mixup(0.3)}, "raw": {"raw": True}}.get(
+        how, {}
+    )
 
     def batches():
-        return list(
-            Loader(split, contexts(3), 33, seed=2, resident_bytes=resident_bytes, **changes)
-        )
+        return list(Loader(split, contexts(3), 33, seed=2, resident_bytes=resident_bytes, **changes))
 
     found = batches()
     with mx.util.np_array(False), mx.util.np_shape(False):
@@ -56,19 +53,12 @@ def test_a_loader_gives_the_same_batches_as_np_arrays(resident_bytes, how, set_n
     assert kinds == {mx.np.ndarray}
     assert {type(array) for xs, ys in expected for array in (*xs, *ys)} == {nd.NDArray}
     for (xs, ys), (others, theirs) in zip(found, expected):
-        assert all(
-            np.array_equal(a.asnumpy(), b.asnumpy()) for a, b in zip((*xs, *ys), (*others, *theirs))
-        )
+        assert all(np.array_equal(a.asnumpy(), b.asnumpy()) for a, b in zip((*xs, *ys), (*others, *theirs)))
 
 
 @pytest.mark.parametrize(
     ("name", "shape"),
-    [
-        ("lenet", (1, 28, 28)),
-        ("lenet-avg", (1, 28, 28)),
-        ("mlp", (1, 9, 9)),
-        ("resnet8", (3, 16, 16)),
-    ],
+    [("lenet", (1, 28, 28)), ("lenet-avg", (1, 28, 28)), ("mlp", (1, 9, 9)), ("resnet8", (3, 16, 16))],
 )
 def test_networks_give_the_same_scores_and_gradients_for_np_arrays(name, shape):
     found, start = [], None
@@ -88,9 +78,7 @@ def test_networks_give_the_same_scores_and_gradients_for_np_arrays(name, shape):
             scores.backward()
             assert isinstance(scores, mx.np.ndarray) == active
             grads = [
-                param.list_grad()[0].asnumpy()
-                for param in net.collect_params().values()
-                if param.grad_req != "null"
+                param.list_grad()[0].asnumpy() for param in net.collect_params().values() if param.grad_req != "null"
             ]
             found.append([scores.asnumpy(), *grads])
     assert relative_distance(found[1], found[0]) < 1e-5
@@ -106,8 +94,7 @@ def test_networks_of_gluoncv_are_refused_in_one_line(set_np):
 def test_a_run_and_its_network_are_what_they_are_without(model, empty_cwd):
     def result():
         return train(
-            TrainConfig(devices=device_spec(2), model=model, epochs=1, kvstore="ring"),
-            dataset=load_few_digits(),
+            TrainConfig(devices=device_spec(2), model=model, epochs=1, kvstore="ring"), dataset=load_few_digits()
         )
 
     expected = result()
@@ -133,18 +120,14 @@ def test_a_run_and_its_network_are_what_they_are_without(model, empty_cwd):
         mx.npx.reset_np()
     assert found.accuracy == expected.accuracy
     assert arrays_equal(parameter_arrays(found.net), parameter_arrays(expected.net))
-    np.testing.assert_array_equal(
-        scores.asnumpy(), expected.net(nd.array(images, ctx=device())).asnumpy()
-    )
+    np.testing.assert_array_equal(scores.asnumpy(), expected.net(nd.array(images, ctx=device())).asnumpy())
 
 
 def test_training_by_hand_is_what_it_is_without(set_np):
     data, params = load_few_digits(), init_params()
 
     def accuracy():
-        return train_by_hand(
-            data, params, contexts(2), epochs=1, report=lambda epoch: None
-        ).accuracy
+        return train_by_hand(data, params, contexts(2), epochs=1, report=lambda epoch: None).accuracy
 
     found = accuracy()
     with mx.util.np_array(False), mx.util.np_shape(False):
@@ -155,10 +138,7 @@ def test_training_by_hand_is_what_it_is_without(set_np):
 # of one's own, and gluon's.
 
 BATCHES = [
-    (
-        np.random.RandomState(step).normal(size=(n, 1, 10, 10)).astype("float32"),
-        np.arange(n, dtype="int32") % 4,
-    )
+    (np.random.RandomState(step).normal(size=(n, 1, 10, 10)).astype("float32"), np.arange(n, dtype="int32") % 4)
     for step, n in enumerate((8, 8, 6))
 ]
 
@@ -202,15 +182,11 @@ def by_gluon(ctxs, store, hybridize):
     net(mx.np.zeros((1, 1, 10, 10), ctx=ctxs[0]))
     if hybridize:
         net.hybridize(static_alloc=True, static_shape=True)
-    trainer = gluon.Trainer(
-        net.collect_params(), "sgd", {"learning_rate": 0.1, "momentum": 0.9}, kvstore=store
-    )
+    trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.1, "momentum": 0.9}, kvstore=store)
     loss = gluon.loss.SoftmaxCrossEntropyLoss()
     for images, labels in BATCHES:
         xs, ys = (
-            gluon.utils.split_and_load(
-                mx.np.array(array, dtype=array.dtype), ctxs, even_split=False
-            )
+            gluon.utils.split_and_load(mx.np.array(array, dtype=array.dtype), ctxs, even_split=False)
             for array in (images, labels)
         )
         with autograd.record():

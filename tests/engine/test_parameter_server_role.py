@@ -19,9 +19,7 @@ def cannot_listen(monkeypatch, said="bind failed", **variables):
         raise MXNetError(f"[12:00:00] src/van.cc:42: Check failed: {said}")
 
     monkeypatch.setattr(kvstore_server, "_init_kvstore_server_module", fail)
-    monkeypatch.setattr(
-        "gluonlab.host.resources.keep_freed_memory", lambda: None
-    )  # of all later tests
+    monkeypatch.setattr("gluonlab.host.resources.keep_freed_memory", lambda: None)  # of all later tests
     for name, value in {"NUM_WORKER": 1, "NUM_SERVER": 1, **variables}.items():
         monkeypatch.setenv(f"DMLC_{name}", str(value))
     with pytest.raises((CannotListen, MXNetError)) as raised:

@@ -3,13 +3,7 @@ mistakes that students make. make check-labs tests the rest of the notebooks.
 """
 
 import pytest
-from support.lab_answers import (
-    alternative_answers,
-    find_verdict_fault,
-    judge_lab_answer,
-    lab_mistakes,
-    load_solution,
-)
+from support.lab_answers import alternative_answers, find_verdict_fault, judge_lab_answer, lab_mistakes, load_solution
 
 from gluonlab.exercises.exercise_registry import all_exercises, reseeded_cases
 

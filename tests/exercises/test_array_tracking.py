@@ -8,13 +8,7 @@ from mxnet import gluon, nd
 
 from gluonlab.engine.cpu_threads import _set_team_sizes
 from gluonlab.exercises import Wrong
-from gluonlab.exercises.array_tracking import (
-    ArrayCopy,
-    check_unmodified,
-    cpu_devices,
-    format_array,
-    watch,
-)
+from gluonlab.exercises.array_tracking import ArrayCopy, check_unmodified, cpu_devices, format_array, watch
 
 pytestmark = pytest.mark.cpu_only(
     "checkers of exercises watch CPU devices: their waits, their threads, operators that mix them"
@@ -36,9 +30,7 @@ def test_an_array_that_was_written_into_is_told():
     arrays = [nd.array([1, 2]), nd.array([3, 4])]
     check_unmodified(arrays, [[1, 2], [3, 4]])
     arrays[1] += 1
-    with pytest.raises(
-        Wrong, match=r"array 1 that it was given was \[3, 4\] and is \[4, 5\] afterwards"
-    ):
+    with pytest.raises(Wrong, match=r"array 1 that it was given was \[3, 4\] and is \[4, 5\] afterwards"):
         check_unmodified(arrays, [[1, 2], [3, 4]])
 
 

@@ -9,14 +9,7 @@ import pytest
 
 from gluonlab.errors import ExerciseError
 from gluonlab.exercises import Verdict, Wrong, check, exercise
-from gluonlab.exercises.exercise_registry import (
-    EXERCISES,
-    PASSED,
-    RAISED,
-    TOO_SLOW,
-    UNWRITTEN,
-    WRONG,
-)
+from gluonlab.exercises.exercise_registry import EXERCISES, PASSED, RAISED, TOO_SLOW, UNWRITTEN, WRONG
 from gluonlab.exercises.languages import LANGUAGE_VARIABLE
 
 
@@ -37,10 +30,7 @@ def double(monkeypatch):
         for number in (1, 2):
             got = answer(number)
             if got != 2 * number:
-                raise Wrong(
-                    en=f"twice {number} is not `{got}`",
-                    ja=f"{number} の 2 倍は `{got}` ではありません",
-                )
+                raise Wrong(en=f"twice {number} is not `{got}`", ja=f"{number} の 2 倍は `{got}` ではありません")
 
     return checker
 
@@ -87,10 +77,7 @@ def test_the_box_of_a_notebook_escapes_what_it_shows():
     "stub",
     [
         "def answer(number):\n    '''Twice.'''\n    raise NotImplementedError",
-        (
-            "def answer(number):\n    '''Twice.'''\n    x = 1\n"
-            "    raise NotImplementedError('write it')"
-        ),
+        ("def answer(number):\n    '''Twice.'''\n    x = 1\n    raise NotImplementedError('write it')"),
         "def answer(number):\n    '''Twice.'''",
         "def answer(number):\n    ...",
         "def answer(number):\n    '''Twice.'''\n    pass",
@@ -100,19 +87,14 @@ def test_the_box_of_a_notebook_escapes_what_it_shows():
 def test_a_stub_is_unwritten_and_says_what_to_do(stub, spoken):
     verdict = check("99-1", written_in_a_cell(stub))
     assert verdict.status == UNWRITTEN
-    assert {
-        "en": ("write the body of `answer`", "in place of `...`"),
-        "ja": ("`answer` の中身", "`...`"),
-    }[spoken][stub.endswith("= ...")] in repr(verdict)
+    assert {"en": ("write the body of `answer`", "in place of `...`"), "ja": ("`answer` の中身", "`...`")}[spoken][
+        stub.endswith("= ...")
+    ] in repr(verdict)
 
 
 @pytest.mark.parametrize(
     "written",
-    [
-        "def answer(number):\n    return 3",
-        "def answer(number):\n    number + 1",
-        "def answer(number):\n    x = ...",
-    ],
+    ["def answer(number):\n    return 3", "def answer(number):\n    number + 1", "def answer(number):\n    x = ..."],
 )
 def test_what_has_been_written_is_not_unwritten(written):
     assert check("99-1", written_in_a_cell(written)).status == WRONG
@@ -121,10 +103,7 @@ def test_what_has_been_written_is_not_unwritten(written):
 def test_another_stub_that_it_calls_is_named():
     verdict = check(
         "99-1",
-        written_in_a_cell(
-            "def allreduce(x):\n    raise NotImplementedError\ndef answer(x):\n"
-            "    return allreduce(x)"
-        ),
+        written_in_a_cell("def allreduce(x):\n    raise NotImplementedError\ndef answer(x):\n    return allreduce(x)"),
     )
     assert verdict.status == UNWRITTEN
     assert "`allreduce`" in repr(verdict)
@@ -135,11 +114,7 @@ def test_a_library_that_lacks_something_is_no_stub():
     import numpy as np
 
     def lacking(number):
-        return (
-            np.random.RandomState(0).get_state(legacy=None)
-            if number < 0
-            else np.lib.stride_tricks.NotHere
-        )
+        return np.random.RandomState(0).get_state(legacy=None) if number < 0 else np.lib.stride_tricks.NotHere
 
     assert check("99-1", lacking).status == RAISED
 
@@ -149,10 +124,7 @@ def test_a_library_that_lacks_something_is_no_stub():
 
 def test_an_exception_names_its_type_its_message_and_the_line_of_the_student():
     verdict = check(
-        "99-1",
-        written_in_a_cell(
-            "import json\ndef answer(number):\n    text = '{'\n    return json.loads(text)"
-        ),
+        "99-1", written_in_a_cell("import json\ndef answer(number):\n    text = '{'\n    return json.loads(text)")
     )
     assert verdict.status == RAISED
     assert "JSONDecodeError: Expecting property name" in repr(verdict)
@@ -223,9 +195,7 @@ def test_ctrl_c_is_nobodys_verdict():
 # --- time
 
 
-def test_a_loop_without_end_is_stopped_even_where_it_catches_everything(
-    spoken, double, monkeypatch
-):
+def test_a_loop_without_end_is_stopped_even_where_it_catches_everything(spoken, double, monkeypatch):
     """Check that the alarm ends an answer that would run forever."""
 
     def answer(number):
@@ -257,9 +227,7 @@ def test_nothing_of_the_alarm_is_left_behind():
 
 def test_a_check_works_outside_of_the_main_thread():
     verdicts = []
-    thread = threading.Thread(
-        target=lambda: verdicts.append(check("99-1", lambda number: 2 * number))
-    )
+    thread = threading.Thread(target=lambda: verdicts.append(check("99-1", lambda number: 2 * number)))
     thread.start()
     thread.join()
     assert verdicts[0]
@@ -297,9 +265,7 @@ def test_every_verdict_is_added_to_the_file_of_grades(tmp_path, monkeypatch):
     check("99-1", ...)
     check("99-1", lambda number: 1)
     check("99-1", lambda number: 2 * number)
-    lines = [
-        json.loads(line) for line in (tmp_path / "grades").read_text(encoding="utf-8").splitlines()
-    ]
+    lines = [json.loads(line) for line in (tmp_path / "grades").read_text(encoding="utf-8").splitlines()]
     assert [(line["exercise"], line["status"]) for line in lines] == [
         ("99-1", UNWRITTEN),
         ("99-1", WRONG),
@@ -307,9 +273,7 @@ def test_every_verdict_is_added_to_the_file_of_grades(tmp_path, monkeypatch):
     ]
 
 
-@pytest.mark.parametrize(
-    ("module", "fits"), [("lab98", True), ("lab97", False), ("lab9", False), ("sums", True)]
-)
+@pytest.mark.parametrize(("module", "fits"), [("lab98", True), ("lab97", False), ("lab9", False), ("sums", True)])
 def test_the_module_of_a_lab_holds_its_exercises_alone(module, fits, monkeypatch):
     monkeypatch.delitem(EXERCISES, "98-1", raising=False)
 
@@ -321,8 +285,6 @@ def test_the_module_of_a_lab_holds_its_exercises_alone(module, fits, monkeypatch
         assert exercise("98-1")(checker) is checker
         del EXERCISES["98-1"]
     else:
-        with pytest.raises(
-            ExerciseError, match=f"names no exercise of gluonlab.exercises.{module}"
-        ):
+        with pytest.raises(ExerciseError, match=f"names no exercise of gluonlab.exercises.{module}"):
             exercise("98-1")(checker)
     assert "98-1" not in EXERCISES

@@ -109,9 +109,7 @@ def test_nothing_in_the_tables_is_executed(name):
 
 
 def test_gradescope_gets_a_test_for_each_exercise_with_the_checkers_sentence():
-    made = as_gradescope(
-        graded("a.ipynb", sentences={"03-2": HIDDEN_CASE_FAILED}, note="cell 4: stopped")
-    )
+    made = as_gradescope(graded("a.ipynb", sentences={"03-2": HIDDEN_CASE_FAILED}, note="cell 4: stopped"))
     assert (made["score"], made["output"], made["visibility"]) == (3, "cell 4: stopped", "visible")
     assert sum(one["score"] for one in made["tests"]) == made["score"]
     assert [one["number"] for one in made["tests"]] == list(STATUSES)

@@ -139,9 +139,7 @@ AGREE = [
 
 
 @pytest.mark.parametrize(("form", "guessed", "measured", "agree"), AGREE)
-def test_what_counts_as_expected_and_what_as_a_surprise(
-    form, guessed, measured, agree, ask, capsys
-):
+def test_what_counts_as_expected_and_what_as_a_surprise(form, guessed, measured, agree, ask, capsys):
     ask(form)
     predict("01-z", guessed)
     with observe("01-z", measured):
@@ -155,12 +153,9 @@ def test_what_counts_as_expected_and_what_as_a_surprise(
 
 
 @pytest.mark.parametrize(
-    ("form", "unwritten"),
-    [(FRACTION, ...), (PAIR, [..., ...]), (PAIR, [0.5, ...]), (BY_SIZE, {16: True, 256: ...})],
+    ("form", "unwritten"), [(FRACTION, ...), (PAIR, [..., ...]), (PAIR, [0.5, ...]), (BY_SIZE, {16: True, 256: ...})]
 )
-def test_an_unwritten_guess_is_asked_for_and_its_result_held_back(
-    form, unwritten, ask, spoken, capsys
-):
+def test_an_unwritten_guess_is_asked_for_and_its_result_held_back(form, unwritten, ask, spoken, capsys):
     ask(form)
     predict("01-z", unwritten)
     said = printed(capsys)

@@ -18,13 +18,7 @@ from support.stand_in_engine import install_fake_engine, read_calls
 import gluonlab
 from gluonlab.errors import NotebookError
 from gluonlab.exercises import notebook_runners
-from gluonlab.exercises.notebook_runners import (
-    IMAGE,
-    ContainerRunner,
-    ExerciseResult,
-    container_command,
-    find_engine,
-)
+from gluonlab.exercises.notebook_runners import IMAGE, ContainerRunner, ExerciseResult, container_command, find_engine
 from gluonlab.exercises.supervisor import Bounds
 
 BOUNDS = Bounds(600, spare_seconds=0.1, memory=2**30, disk=2**27)

@@ -37,9 +37,7 @@ def waits(monkeypatch):
 def silent(end, alive=lambda: True):
     """A kernel whose process says nothing; the clock begins at 1000 s."""
     channel = SimpleNamespace(socket=object())
-    client = SimpleNamespace(
-        execute=lambda source, allow_stdin: "1", shell_channel=channel, iopub_channel=channel
-    )
+    client = SimpleNamespace(execute=lambda source, allow_stdin: "1", shell_channel=channel, iopub_channel=channel)
     return NotebookKernel(SimpleNamespace(is_alive=alive), client, end, printed=1)
 
 

@@ -49,8 +49,7 @@ def test_no_two_steps_sum_three_devices_that_stand_in_a_line_in_less():
     """All schedules of one chunk and two steps on the line of 10-5, tried out."""
     puzzle = PUZZLES["10-5"]
     moves = [
-        [(), (Transfer(src, dst, 0, "add"),), (Transfer(src, dst, 0, "copy"),)]
-        for src, dst in sorted(puzzle.pairs)
+        [(), (Transfer(src, dst, 0, "add"),), (Transfer(src, dst, 0, "copy"),)] for src, dst in sorted(puzzle.pairs)
     ]
     some = [sum(chosen, ()) for chosen in product(*moves)]
     right = 0
@@ -66,10 +65,7 @@ def test_no_two_steps_sum_three_devices_that_stand_in_a_line_in_less():
 
 
 def by_star():
-    return [
-        [Transfer(r, 0, 0, "add") for r in range(1, 8)],
-        [Transfer(0, r, 0, "copy") for r in range(1, 8)],
-    ]
+    return [[Transfer(r, 0, 0, "add") for r in range(1, 8)], [Transfer(0, r, 0, "copy") for r in range(1, 8)]]
 
 
 def test_a_notebook_shows_the_proof_the_price_the_floor_and_the_page(tmp_path):
@@ -108,10 +104,7 @@ def test_what_breaks_a_rule_is_named_and_not_played():
     ],
 )
 def test_the_step_that_takes_longest_is_named_unless_all_take_as_long(micros_of_steps, said):
-    steps = [
-        StepPrice(each * 0.75e-6, each * 0.25e-6, f"link {n}")
-        for n, each in enumerate(micros_of_steps)
-    ]
+    steps = [StepPrice(each * 0.75e-6, each * 0.25e-6, f"link {n}") for n, each in enumerate(micros_of_steps)]
     english, _ = describe_costliest_step(Price("tried", "line", ALLREDUCE, 2, 1e6, tuple(steps)))
     assert english == (said and f". {said}")
 

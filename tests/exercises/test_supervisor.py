@@ -119,9 +119,7 @@ def test_a_notebook_may_have_no_more_memory_than_is_left():
 @given(st.integers(0, 2**45), st.integers(1, 300))
 def test_all_jobs_together_get_three_quarters_of_what_is_left_and_not_a_byte_more(free, jobs):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            supervisor, "available_memory", lambda: AvailableMemory(2**45, free, "machine")
-        )
+        patch.setattr(supervisor, "available_memory", lambda: AvailableMemory(2**45, free, "machine"))
         memory = fit_memory(Bounds(1, memory=2**50), jobs).memory
     assert 4 * jobs * memory <= 3 * free < 4 * jobs * (memory + 1)
 
@@ -170,6 +168,4 @@ def test_what_processes_share_is_counted_once(tmp_path):
     twice = [own, ProcessStat(2**30, 1, 1, "S", own.resident)]  # gone: it has nothing any more
     watch = ResourceMonitor(Bounds(60, memory=int(own.resident * 1.5), processes=1000), tmp_path)
     assert own.resident > 10**6 and watch.find_excess(twice) == ""
-    assert "memory" in ResourceMonitor(
-        Bounds(60, memory=2**20, processes=1000), tmp_path
-    ).find_excess([own])
+    assert "memory" in ResourceMonitor(Bounds(60, memory=2**20, processes=1000), tmp_path).find_excess([own])

@@ -87,9 +87,7 @@ def test_the_pages_program_classifies_grey_digits_as_gluonlab_does(python, tmp_p
     np.testing.assert_array_equal(confusion_of(classes, labels, found), result.confusion)
 
 
-def test_the_pages_program_classifies_colour_photographs_of_any_shape_as_gluonlab_does(
-    python, tmp_path
-):
+def test_the_pages_program_classifies_colour_photographs_of_any_shape_as_gluonlab_does(python, tmp_path):
     folder = write_image_folder(tmp_path / "images", suffix=".png", size=24)
     pictures = sorted((folder / "val").glob("*/*.png"))
     for number, picture in enumerate(pictures):  # wider or higher than they were
@@ -124,12 +122,8 @@ def test_a_run_and_its_evaluation_say_how_nearly_the_model_agrees(run, tmp_path)
 
 def test_only_the_first_process_writes_the_model(tmp_path, monkeypatch):
     written = []
-    monkeypatch.setattr(
-        export_network, "to_onnx", lambda *of: written.append(of[-1]) or to_onnx(*of)
-    )
-    config = TrainConfig(
-        devices="cpu", model="mlp", epochs=1, batch_size=180, export="onnx", out=str(tmp_path / "r")
-    )
+    monkeypatch.setattr(export_network, "to_onnx", lambda *of: written.append(of[-1]) or to_onnx(*of))
+    config = TrainConfig(devices="cpu", model="mlp", epochs=1, batch_size=180, export="onnx", out=str(tmp_path / "r"))
     results = run_in_threads(2, lambda group: train(config, reporter=Reporter(), group=group))
     assert results[0].onnx.difference <= TOLERANCE and results[1].onnx is None
     assert written == ["mlp"]
@@ -172,9 +166,7 @@ def test_a_network_of_the_users_own_is_exported_or_refused(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["onnx", "onnxruntime"])
-def test_without_its_packages_the_error_names_the_command_that_installs_them(
-    run, empty_cwd, monkeypatch, name
-):
+def test_without_its_packages_the_error_names_the_command_that_installs_them(run, empty_cwd, monkeypatch, name):
     monkeypatch.setitem(sys.modules, name, None)  # import raises ModuleNotFoundError then
     line = read_error_line(run(*QUICK_OPTIONS, "--export", "onnx"), empty_cwd)
     assert line == (
@@ -203,9 +195,7 @@ def test_what_cannot_be_exported_is_refused_before_training(run, empty_cwd, monk
 
     monkeypatch.setitem(MODELS, "odd", ModelKind(odd, "for this test"))
     line = read_error_line(run("--model", "odd", "--epochs", "1", "--export", "onnx"), empty_cwd)
-    assert line.startswith(
-        "error: --export onnx: odd has the operator erf, which MXNet cannot translate to ONNX: "
-    )
+    assert line.startswith("error: --export onnx: odd has the operator erf, which MXNet cannot translate to ONNX: ")
     out = str(empty_cwd / "run")
     assert run("--model", "odd", "--epochs", "1", "--lr", "0.001", "--out", out)[0] == 0
     line = run("--evaluate", out, "--export", "onnx")[2].splitlines()[-1]

@@ -43,8 +43,7 @@ def trained(name, shape, steps=2):
 
 
 @pytest.mark.parametrize(
-    ("name", "shape"),
-    [pytest.param("lenet", (1, 28, 28), marks=pytest.mark.long), ("resnet8", SHAPE)],
+    ("name", "shape"), [pytest.param("lenet", (1, 28, 28), marks=pytest.mark.long), ("resnet8", SHAPE)]
 )
 def test_a_fresh_process_gets_the_same_scores_from_the_files(tmp_path, python, name, shape):
     net = trained(name, shape)
@@ -77,9 +76,7 @@ def test_the_graph_is_the_plain_networks_with_operators_of_mxnet_alone(tmp_path)
 def test_the_description_has_the_input_and_the_output(tmp_path):
     write_export(make_initialized_net("resnet8", SHAPE), "resnet8", make_dataset(SHAPE), tmp_path)
     said = json.loads((tmp_path / DESCRIPTION).read_text())
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
-        [said["symbol"], said["parameters"], DESCRIPTION]
-    )
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([said["symbol"], said["parameters"], DESCRIPTION])
     assert said["input"]["shape"] == [None, *SHAPE]
     assert said["input"]["dtype"] == "float32"
     assert said["input"]["values"] == "0 to 1: pixels divided by 255"
@@ -93,9 +90,7 @@ def test_training_can_continue_from_the_files(tmp_path):
     """A SymbolBlock is a network like any other."""
     net = trained("resnet8", SHAPE)
     write_export(net, "resnet8", make_dataset(SHAPE), tmp_path)
-    again = gluon.SymbolBlock.imports(
-        str(tmp_path / SYMBOL), ["data"], str(tmp_path / WEIGHTS), ctx=device()
-    )
+    again = gluon.SymbolBlock.imports(str(tmp_path / SYMBOL), ["data"], str(tmp_path / WEIGHTS), ctx=device())
     loss = gluon.loss.SoftmaxCrossEntropyLoss()
     ((images, labels),) = random_batches([12], shape=SHAPE)
     trainer = gluon.Trainer(again.collect_params(), "sgd", {"learning_rate": 0.05})
@@ -119,7 +114,5 @@ def test_a_write_error_names_the_file(tmp_path, obstacle):
         (tmp_path / "export").write_text("mine")
     said = rf"cannot write .*export.*{obstacle}.*choose another place with --out"
     with pytest.raises(OutputError, match=said):
-        write_export(
-            make_initialized_net("mlp"), "mlp", make_dataset((3, 32, 32)), tmp_path / "export"
-        )
+        write_export(make_initialized_net("mlp"), "mlp", make_dataset((3, 32, 32)), tmp_path / "export")
     assert list(tmp_path.rglob(".*")) == []

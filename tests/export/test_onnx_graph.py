@@ -51,15 +51,11 @@ def spoiled(file, how):
     return model.SerializeToString()
 
 
-@pytest.mark.parametrize(
-    "how", ["cut off", "no model", "another weight", "NaN", "a fixed batch", "another input"]
-)
+@pytest.mark.parametrize("how", ["cut off", "no model", "another weight", "NaN", "a fixed batch", "another input"])
 def test_a_model_that_does_not_score_as_mxnet_is_refused_in_one_line(resnet, how):
     graph, arrays, images, file = resnet
     assert check_onnx(file, graph, arrays, images, (1, 4)).difference <= 1e-6
-    with pytest.raises(
-        RunError, match=r"onnxruntime cannot|scores differ from MXNet's by"
-    ) as caught:
+    with pytest.raises(RunError, match=r"onnxruntime cannot|scores differ from MXNet's by") as caught:
         check_onnx(spoiled(file, how), graph, arrays, images, (1, 4))
     assert "\n" not in str(caught.value)
 
@@ -78,11 +74,7 @@ def test_larger_rounding_errors_are_allowed_up_to_a_limit():
     rounds = mx.sym.broadcast_sub(mx.sym.broadcast_add(mx.sym.var("data"), large), large)
     graph = mx.sym.FullyConnected(rounds, num_hidden=2, name="dense")
     images = np.random.RandomState(0).normal(size=(5, 3)).astype("float32")
-    arrays = {
-        "a": nd.full((1, 3), 3e3),
-        "dense_weight": nd.array([[1, 1, 1], [1, -1, 2]]),
-        "dense_bias": nd.zeros(2),
-    }
+    arrays = {"a": nd.full((1, 3), 3e3), "dense_weight": nd.array([[1, 1, 1], [1, -1, 2]]), "dense_bias": nd.zeros(2)}
     other = {**arrays, "a": nd.full((1, 3), 5e3)}  # rounds twice as much
     file = to_onnx(graph, other, (3,), "rounding")
     result = check_onnx(file, graph, arrays, images, (2, 3))

@@ -25,8 +25,7 @@ ARRAYS = st.dictionaries(NAMES, st.tuples(SHAPES, st.sampled_from(TYPES)))
 def test_the_bytes_are_those_of_mxnet(tmp_path_factory, wanted):
     folder = tmp_path_factory.getbasetemp()
     arrays = {
-        name: nd.array(np.arange(np.prod(shape)).reshape(shape), dtype=kind)
-        for name, (shape, kind) in wanted.items()
+        name: nd.array(np.arange(np.prod(shape)).reshape(shape), dtype=kind) for name, (shape, kind) in wanted.items()
     }
     save_arrays(folder / "ours", arrays)
     nd.save(str(folder / "mxnets"), arrays)
@@ -60,16 +59,13 @@ def test_a_disk_that_is_full_at_the_end_is_an_error_and_the_old_file_stays(tmp_p
 def test_what_is_read_back_is_what_was_saved(tmp_path_factory, wanted):
     path = tmp_path_factory.getbasetemp() / "read"
     arrays = {
-        name: nd.array(np.arange(np.prod(shape)).reshape(shape), dtype=kind)
-        for name, (shape, kind) in wanted.items()
+        name: nd.array(np.arange(np.prod(shape)).reshape(shape), dtype=kind) for name, (shape, kind) in wanted.items()
     }
     save_arrays(path, arrays)
     found = read_arrays(path)
     assert list(found) == list(arrays)
     for name, array in arrays.items():
-        assert found[name].dtype == array.dtype and np.array_equal(
-            found[name].asnumpy(), array.asnumpy()
-        )
+        assert found[name].dtype == array.dtype and np.array_equal(found[name].asnumpy(), array.asnumpy())
 
 
 def test_arrays_that_were_saved_after_set_np_are_read(tmp_path):

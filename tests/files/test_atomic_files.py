@@ -78,14 +78,9 @@ def test_no_pipe_or_device_is_replaced(tmp_path):
 def test_links_that_lead_to_each_other_stay(tmp_path):
     (tmp_path / "one").symlink_to("other")
     (tmp_path / "other").symlink_to("one")
-    with pytest.raises(
-        OutputError, match=r"cannot write .*/one: Too many levels of symbolic links"
-    ):
+    with pytest.raises(OutputError, match=r"cannot write .*/one: Too many levels of symbolic links"):
         write_text(tmp_path / "one", "content")
-    assert (
-        all((tmp_path / name).is_symlink() for name in file_names(tmp_path))
-        and len(file_names(tmp_path)) == 2
-    )
+    assert all((tmp_path / name).is_symlink() for name in file_names(tmp_path)) and len(file_names(tmp_path)) == 2
 
 
 @pytest.mark.parametrize("path", ["folder", "link", "/"])
@@ -145,9 +140,7 @@ def test_what_a_killed_process_left_is_removed_and_what_a_living_one_fills_is_no
 
 def test_an_error_that_names_the_place_already_is_not_wrapped_in_another(tmp_path):
     for block in (raise_output_errors, partial(new_file, "--out")):
-        with pytest.raises(OutputError, match=r"^cannot write inner: full$"), block(
-            tmp_path / "outer"
-        ):
+        with pytest.raises(OutputError, match=r"^cannot write inner: full$"), block(tmp_path / "outer"):
             raise OutputError("cannot write inner: full")
 
 

@@ -148,10 +148,7 @@ def saved(tmp_path_factory):
     path = tmp_path_factory.mktemp("states") / "states"
     own = optimizer_states.ParameterState("weight", (2, 3), 4, (nd.ones((2, 3)),))
     optimizer_states.write_states(
-        path,
-        optimizer_states.states_to_arrays(
-            optimizer_states.States("sgd", 4, {"momentum": 0.9}, (own,))
-        ),
+        path, optimizer_states.states_to_arrays(optimizer_states.States("sgd", 4, {"momentum": 0.9}, (own,)))
     )
     return path.read_bytes()
 
@@ -177,9 +174,7 @@ def test_a_runs_folder_is_read_or_refused(run, place, data):
         shutil.copy(run / name, folder / name)
     changed = folder / data.draw(st.sampled_from(["config.json", "metrics.jsonl"]))
     if data.draw(st.booleans()):
-        changed.write_bytes(
-            corrupt_bytes(data, changed.read_bytes(), junk=[b"[" * 9999, b"9" * 5000])
-        )
+        changed.write_bytes(corrupt_bytes(data, changed.read_bytes(), junk=[b"[" * 9999, b"9" * 5000]))
     else:
         lines = changed.read_text().splitlines() if changed.suffix == ".jsonl" else []
         value = json.loads(lines[-1] if lines else changed.read_text())
@@ -199,17 +194,13 @@ def test_a_packed_folder_is_read_or_refused(place, data):
         np.save(folder / f"{kind}-images.npy", np.zeros((2, 3, 8, 8), np.uint8))
         np.save(folder / f"{kind}-labels.npy", np.array([0, 1], np.int32))
     (folder / packed_folder.INDEX).write_text(json.dumps(PACKED))
-    changed = data.draw(
-        st.sampled_from(sorted([*folder.glob("*.npy"), folder / packed_folder.INDEX]))
-    )
+    changed = data.draw(st.sampled_from(sorted([*folder.glob("*.npy"), folder / packed_folder.INDEX])))
     if changed.suffix == ".json" and data.draw(st.booleans()):
         changed.write_text(json.dumps(data.draw(mutated_json(PACKED))))
     else:
         changed.write_bytes(corrupt_bytes(data, changed.read_bytes()))
     with allow_gluonlab_errors("packed folders"):
-        name, train, _, _ = packed_folder.read_packed(
-            folder, None, data.draw(st.sampled_from([0, 2**20]))
-        )
+        name, train, _, _ = packed_folder.read_packed(folder, None, data.draw(st.sampled_from([0, 2**20])))
         assert name.isprintable() and "/" not in name
         train.batch(np.arange(len(train)))
 

@@ -61,12 +61,7 @@ def test_any_device_is_taken_or_refused(spec):
 
 
 @fuzz_property
-@given(
-    st.lists(
-        WORDS | st.sampled_from([option_name(name) for name in FIELDS]) | st.just("--evaluate"),
-        max_size=6,
-    )
-)
+@given(st.lists(WORDS | st.sampled_from([option_name(name) for name in FIELDS]) | st.just("--evaluate"), max_size=6))
 def test_any_words_end_run_with_status_2_and_one_line(ended, empty_cwd, words):
     from gluonlab.run import main
 

@@ -35,11 +35,7 @@ def test_one_line_names_the_pairs_where_some_have_access_and_others_not(count, d
     every = [(a, b) for b in range(count) for a in range(b)]
     able = data.draw(st.sets(st.sampled_from(every)))
     words = format_peer_access(range(count), sorted(able))
-    named = {
-        pair
-        for pair in every
-        if f"{pair[0]}-{pair[1]}" in words.replace(",", "").replace(";", "").split()
-    }
+    named = {pair for pair in every if f"{pair[0]}-{pair[1]}" in words.replace(",", "").replace(";", "").split()}
     assert named == (able if len(able) < len(every) else set())
     assert ("all copies go through the host" in words) == (not able)
     assert "\n" not in words
@@ -47,15 +43,7 @@ def test_one_line_names_the_pairs_where_some_have_access_and_others_not(count, d
 
 @pytest.mark.parametrize(
     ("value", "wanted"),
-    [
-        (None, True),
-        ("", True),
-        ("1", True),
-        ("0", False),
-        (" 00 ", False),
-        ("-0", False),
-        ("2", True),
-    ],
+    [(None, True), ("", True), ("1", True), ("0", False), (" 00 ", False), ("-0", False), ("2", True)],
 )
 def test_the_users_word_is_mxnets_variable(monkeypatch, value, wanted):
     name = mxnet_setup.PEER_VARIABLE

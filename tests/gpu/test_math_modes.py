@@ -50,18 +50,11 @@ def test_how_gpus_compute_fits_into_a_line_of_80_columns(wanted):
     assert len("arithmetic ") + len(Arithmetic(*wanted).in_words()) <= 80
 
 
-@pytest.mark.parametrize(
-    "exported", [{}, dict(zip(VARIABLES, ("1", "2", "1")))], ids=["nothing", "all"]
-)
+@pytest.mark.parametrize("exported", [{}, dict(zip(VARIABLES, ("1", "2", "1")))], ids=["nothing", "all"])
 def test_gluonlab_sets_what_the_user_has_not_when_mxnet_is_loaded(python, tmp_path, exported):
     site = write_package(tmp_path / "site", "mxnet", "")
-    tell = (
-        "import gluonlab, mxnet, os, json; print(json.dumps([os.environ.get(name) "
-        f"for name in {VARIABLES}]))"
-    )
-    assert json.loads(python("-c", tell, path=[site], **exported).stdout) == list(
-        exported.values() or DEFAULTS
-    )
+    tell = f"import gluonlab, mxnet, os, json; print(json.dumps([os.environ.get(name) for name in {VARIABLES}]))"
+    assert json.loads(python("-c", tell, path=[site], **exported).stdout) == list(exported.values() or DEFAULTS)
 
 
 def test_deterministic_gpus_are_told_so_and_cpu_devices_nothing(fresh):
@@ -149,10 +142,7 @@ def by(operator, **settings):
         (nn.MaxPool1D, "Pooling"),
         (lambda: nn.ReflectionPad2D(1), "Pad"),
         (by(lambda F: F.pad, mode="constant", pad_width=(0, 0, 0, 0, 1, 1, 1, 1)), None),
-        (
-            by(lambda F: F.contrib.AdaptiveAvgPooling2D, output_size=2),
-            "_contrib_AdaptiveAvgPooling2D",
-        ),
+        (by(lambda F: F.contrib.AdaptiveAvgPooling2D, output_size=2), "_contrib_AdaptiveAvgPooling2D"),
         (by(lambda F: F.contrib.BilinearResize2D, height=2, width=2), "_contrib_BilinearResize2D"),
     ],
 )
@@ -163,8 +153,6 @@ def test_operators_whose_gradients_gpus_add_up_in_any_order_are_found(layer, ope
     assert (found and found.operator) == operator
 
 
-@pytest.mark.parametrize(
-    "name", ["lenet", "mlp", "resnet8", "resnet18", "cifar_resnet20", "gluoncv:mobilenetv2_0.25"]
-)
+@pytest.mark.parametrize("name", ["lenet", "mlp", "resnet8", "resnet18", "cifar_resnet20", "gluoncv:mobilenetv2_0.25"])
 def test_the_networks_offered_repeat_their_bits(name):
     assert find_nondeterministic_operator(get_model(name, 10, CPU)(mx.sym.var("data"))) is None

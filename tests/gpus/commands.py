@@ -11,10 +11,5 @@ def on(machine, folder, *arguments, timeout=300, **variables):
     """``python -m arguments...`` in ``folder``, to its end."""
     told = clean_environment(**environment(machine, folder), **variables)
     return subprocess.run(
-        [sys.executable, "-m", *arguments],
-        cwd=folder,
-        env=told,
-        capture_output=True,
-        encoding="utf-8",
-        timeout=timeout,
+        [sys.executable, "-m", *arguments], cwd=folder, env=told, capture_output=True, encoding="utf-8", timeout=timeout
     )

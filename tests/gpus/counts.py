@@ -83,10 +83,7 @@ def gluon_counts(net, ctxs, store, shape):
 def gluon_step(net, ctxs, store):
     """A step under gluon.Trainer."""
     trainer = gluon.Trainer(
-        net.collect_params(),
-        "sgd",
-        {"learning_rate": 0.1, "momentum": 0.9},
-        store and make_kvstore(store, ctxs),
+        net.collect_params(), "sgd", {"learning_rate": 0.1, "momentum": 0.9}, store and make_kvstore(store, ctxs)
     )
     loss, preprocess = make_loss(), make_input(None)
 
@@ -117,11 +114,7 @@ def main():
         return
     for store, counts in found.items():
         cells = [f"{getattr(counts, name):,}" for name in COUNTED]
-        print(
-            "|".join(
-                ["", f" `{store}` ", f" {counts.buckets} ", *(f" {cell} " for cell in cells), ""]
-            )
-        )
+        print("|".join(["", f" `{store}` ", f" {counts.buckets} ", *(f" {cell} " for cell in cells), ""]))
 
 
 if __name__ == "__main__":

@@ -176,11 +176,7 @@ def launch_unknown():
     """Launch ``void mxnet::op::no_such_kernel<float>(int, float*)``, which no library knows."""
     host_function = ctypes.create_string_buffer(8)
     name = b"_ZN5mxnet2op14no_such_kernelIfEEviPT_"
-    getattr(CUDA, "__cudaRegisterFunction")(
-        None, host_function, None, name, 0, None, None, None, None, None
-    )
+    getattr(CUDA, "__cudaRegisterFunction")(None, host_function, None, name, 0, None, None, None, None, None)
     count, address = ctypes.c_int(4), ctypes.c_void_p()
     arguments = (ctypes.c_void_p * 2)(ctypes.addressof(count), ctypes.addressof(address))
-    CUDA.cudaLaunchKernel(
-        host_function, _Dim3(1, 1, 1), _Dim3(1, 1, 1), arguments, ctypes.c_size_t(0), None
-    )
+    CUDA.cudaLaunchKernel(host_function, _Dim3(1, 1, 1), _Dim3(1, 1, 1), arguments, ctypes.c_size_t(0), None)

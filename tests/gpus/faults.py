@@ -40,9 +40,7 @@ def scratch_memory():
     for ctx in map(mx.gpu, range(mx.context.num_gpus())):
         # cuDNN wants 1 MiB
         image, weight = mx.nd.ones((1, 16, 50, 50), ctx=ctx), mx.nd.ones((1, 16, 3, 3), ctx=ctx)
-        mx.nd.Convolution(
-            image, weight, kernel=(3, 3), num_filter=1, no_bias=True, cudnn_tune="off"
-        )
+        mx.nd.Convolution(image, weight, kernel=(3, 3), num_filter=1, no_bias=True, cudnn_tune="off")
         for _ in range(4):
             mx.nd.Dropout(weight, mode="always")
     mx.nd.waitall()
@@ -59,9 +57,7 @@ def faultless():
     bytes_in_use()
     # The engine says that an operator is done, and then frees what the operator held: that is
     # waited for.
-    grown = [
-        simulated.bytes_left(device, expected) - expected for device, expected in enumerate(before)
-    ]
+    grown = [simulated.bytes_left(device, expected) - expected for device, expected in enumerate(before)]
     assert max(grown, default=0) <= 0, f"bytes of each GPU are left over: {grown}"
 
 

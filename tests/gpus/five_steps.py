@@ -32,9 +32,7 @@ def noise(images=IMAGES, shape=(1, 28, 28), classes=10):
         pixels = random.randint(0, 256, (count, *shape)).astype("uint8")
         return ArraySplit(pixels, random.randint(0, classes, count))
 
-    return Dataset(
-        "digits", split(images), split(BATCH), tuple(map(str, range(classes))), Defaults()
-    )
+    return Dataset("digits", split(images), split(BATCH), tuple(map(str, range(classes))), Defaults())
 
 
 def named(kind, count):
@@ -82,9 +80,7 @@ def five_steps_without_onednn(devices, **settings):
         file = Path(folder, "found.npz")
         command = [sys.executable, __file__, devices, json.dumps(settings), str(file)]
         path = os.pathsep.join(filter(None, sys.path))
-        subprocess.run(
-            command, env={**os.environ, "MXNET_MKLDNN_ENABLED": "0", "PYTHONPATH": path}, check=True
-        )
+        subprocess.run(command, env={**os.environ, "MXNET_MKLDNN_ENABLED": "0", "PYTHONPATH": path}, check=True)
         with np.load(file, allow_pickle=False) as found:
             losses = found["losses"].tolist()
             parameters = [found[name] for name in found.files if name != "losses"]

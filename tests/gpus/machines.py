@@ -49,22 +49,14 @@ class Machine(NamedTuple):
         """What the libraries read: src/shared/machine.cpp."""
         yield f"driver {self.driver}"
         for place, (name, (major, minor), memory) in enumerate(self.kinds):
-            bus, uuid = (
-                f"00000000:00:{0x17 + place:02X}.0",
-                f"GPU-{place:08d}-1a2b-3c4d-5e6f-708192a3b4c5",
-            )
+            bus, uuid = (f"00000000:00:{0x17 + place:02X}.0", f"GPU-{place:08d}-1a2b-3c4d-5e6f-708192a3b4c5")
             yield f"gpu {major} {minor} {memory} {bus} {uuid} {name}"
         for (a, b), links in self.nvlinks.items():
             yield f"nvlink {a} {b} {links}"
         if self.peers is not None:
             able = {frozenset(pair) for pair in self.peers}
             count = range(len(self.kinds))
-            yield from (
-                f"no_peers {a} {b}"
-                for b in count
-                for a in count[:b]
-                if frozenset((a, b)) not in able
-            )
+            yield from (f"no_peers {a} {b}" for b in count for a in count[:b] if frozenset((a, b)) not in able)
         yield f"delay_us {self.delay_us}"
         yield f"patience_s {self.patience_s}"
         yield f"seed {self.seed}"

@@ -7,12 +7,7 @@ Each is a fault when it is called, and returns what is no success for any librar
 import subprocess
 import sys
 
-NOT_SUPPORTED = {
-    "libcudart.so.11.0": 801,
-    "libcuda.so.1": 801,
-    "libcudnn.so.8": 9,
-    "libcublas.so.11": 15,
-}
+NOT_SUPPORTED = {"libcudart.so.11.0": 801, "libcuda.so.1": 801, "libcudnn.so.8": 9, "libcublas.so.11": 15}
 
 
 # The prefix of functions whose symbols have no version.
@@ -25,11 +20,7 @@ def wanted(library, path):
         symbols = [line.split()[-1] for line in lines]
     prefix = UNVERSIONED.get(library)
     if prefix is not None:
-        return {
-            name
-            for name in symbols
-            if name.startswith(prefix) and "@" not in name and name[len(prefix)].isupper()
-        }
+        return {name for name in symbols if name.startswith(prefix) and "@" not in name and name[len(prefix)].isupper()}
     return {name.partition("@")[0] for name in symbols if name.endswith("@" + library)}
 
 
@@ -39,9 +30,7 @@ def defined(objects):
     lines = subprocess.run(
         ["nm", "--defined-only", *objects], stdout=subprocess.PIPE, check=True, encoding="utf-8"
     ).stdout
-    return {
-        line.split()[-1] for line in lines.splitlines() if line.strip() and not line.endswith(":")
-    }
+    return {line.split()[-1] for line in lines.splitlines() if line.strip() and not line.endswith(":")}
 
 
 def main(library, path, *objects):

@@ -30,19 +30,10 @@ def reduce(send, receive, count, dtype, operation, root, communicator, stream):
     """``send``, ``receive``: addresses; None where a rank receives nothing."""
     number = ctypes.c_size_t(count)
     return NCCL.ncclReduce(
-        send,
-        receive,
-        number,
-        TYPES[dtype],
-        OPERATIONS[operation],
-        root,
-        communicator,
-        stream.handle,
+        send, receive, number, TYPES[dtype], OPERATIONS[operation], root, communicator, stream.handle
     )
 
 
 def broadcast(buffer, count, dtype, root, communicator, stream):
     """In place."""
-    return NCCL.ncclBcast(
-        buffer, ctypes.c_size_t(count), TYPES[dtype], root, communicator, stream.handle
-    )
+    return NCCL.ncclBcast(buffer, ctypes.c_size_t(count), TYPES[dtype], root, communicator, stream.handle)

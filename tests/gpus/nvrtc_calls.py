@@ -28,14 +28,10 @@ def compiled(library, program):
     """
     library = ctypes.CDLL(library)
     handle, size, name = ctypes.c_void_p(), ctypes.c_size_t(), ctypes.c_char_p()
-    library.nvrtcCreateProgram(
-        ctypes.byref(handle), program.source.encode(), program.name.encode(), 0, None, None
-    )
+    library.nvrtcCreateProgram(ctypes.byref(handle), program.source.encode(), program.name.encode(), 0, None, None)
     for expression in program.expressions:
         library.nvrtcAddNameExpression(handle, expression.encode())
-    options = (ctypes.c_char_p * len(program.options))(
-        *[option.encode() for option in program.options]
-    )
+    options = (ctypes.c_char_p * len(program.options))(*[option.encode() for option in program.options])
     status = library.nvrtcCompileProgram(handle, len(options), options)
 
     def text(kind):
@@ -50,11 +46,7 @@ def compiled(library, program):
         found = library.nvrtcGetLoweredName(handle, expression.encode(), ctypes.byref(name))
         lowered.append([found, name.value.decode() if found == 0 else ""])
     ptx, log = text("PTX"), text("ProgramLog")
-    directives = [
-        line
-        for line in ptx.splitlines()
-        if line.startswith((".version", ".target", ".address_size"))
-    ]
+    directives = [line for line in ptx.splitlines() if line.startswith((".version", ".target", ".address_size"))]
     library.nvrtcDestroyProgram(ctypes.byref(handle))
     return {"status": status, "log": log, "directives": directives, "lowered": lowered, "ptx": ptx}
 
@@ -76,6 +68,4 @@ def by_the_real(programs):
 
 
 if __name__ == "__main__":
-    print(
-        json.dumps([compiled(sys.argv[1], Program(*program)) for program in json.load(sys.stdin)])
-    )
+    print(json.dumps([compiled(sys.argv[1], Program(*program)) for program in json.load(sys.stdin)]))

@@ -33,10 +33,7 @@ def counters():
     """
     library = _library()
     library.gpus_counter.restype = ctypes.c_long
-    return {
-        name: library.gpus_counter(name.encode())
-        for name in _text(library.gpus_counters).splitlines()
-    }
+    return {name: library.gpus_counter(name.encode()) for name in _text(library.gpus_counters).splitlines()}
 
 
 def names():
@@ -58,9 +55,7 @@ def bytes_left(device, expected, patience_s=1):
     """
     library = _library()
     library.gpus_bytes_left.restype = ctypes.c_long
-    return library.gpus_bytes_left(
-        device, ctypes.c_long(expected), ctypes.c_long(int(patience_s * 1000))
-    )
+    return library.gpus_bytes_left(device, ctypes.c_long(expected), ctypes.c_long(int(patience_s * 1000)))
 
 
 @contextmanager
@@ -86,8 +81,4 @@ def counting():
     yield happened
     mx.nd.waitall()
     vars(happened).update({name: count - before[name] for name, count in counters().items()})
-    happened.names = {
-        name: count - named.get(name, 0)
-        for name, count in names().items()
-        if count > named.get(name, 0)
-    }
+    happened.names = {name: count - named.get(name, 0) for name, count in names().items() if count > named.get(name, 0)}

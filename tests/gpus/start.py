@@ -20,22 +20,14 @@ def main():
     parser.add_argument("--kind", choices=KINDS, default="V100")
     parser.add_argument("--machine", choices=MACHINES, help="instead of --gpus and --kind")
     parser.add_argument("--driver", default="535.183.01")
-    parser.add_argument(
-        "--delay-us", type=int, default=0, help="everything queued begins up to so much later"
-    )
+    parser.add_argument("--delay-us", type=int, default=0, help="everything queued begins up to so much later")
     parser.add_argument("--seed", type=int, default=0, help="of the delays")
     parser.add_argument("--counts-only", action="store_true", help="compute nothing")
     parser.add_argument("--tf32", action="store_true")
-    parser.add_argument(
-        "--promise-peers",
-        action="store_true",
-        help="a copy through the host between peers is a fault",
-    )
+    parser.add_argument("--promise-peers", action="store_true", help="a copy through the host between peers is a fault")
     parser.add_argument("command", nargs=argparse.REMAINDER)
     asked = parser.parse_args()
-    machine = (
-        MACHINES[asked.machine] if asked.machine else Machine((KINDS[asked.kind],) * asked.gpus)
-    )
+    machine = MACHINES[asked.machine] if asked.machine else Machine((KINDS[asked.kind],) * asked.gpus)
     machine = machine._replace(
         driver=asked.driver, delay_us=asked.delay_us, seed=asked.seed,
         computes=not asked.counts_only, tf32=asked.tf32, promises_peers=asked.promise_peers,

@@ -21,9 +21,7 @@ def statistics(ctx, data, momentum=0.75, training=True, dtype="float32"):
     data = nd.array(data, ctx=ctx, dtype=dtype)
     data.attach_grad()
     with autograd.record(train_mode=training):
-        out = nd.BatchNorm(
-            data, scale, bias, mean, variance, momentum=momentum, fix_gamma=False, eps=1e-3
-        )
+        out = nd.BatchNorm(data, scale, bias, mean, variance, momentum=momentum, fix_gamma=False, eps=1e-3)
     if training:
         out.backward()  # the CPU's operator moves the running statistics then
     return out.asnumpy(), mean.asnumpy(), variance.asnumpy()
@@ -37,10 +35,7 @@ def statistics(ctx, data, momentum=0.75, training=True, dtype="float32"):
 )
 def test_batch_norm_and_its_gradients(shape, fixed, dtype, request):
     def normalise(x, scale, bias):
-        kept = (
-            nd.zeros(bias.shape, ctx=x.context, dtype=x.dtype),
-            nd.ones(bias.shape, ctx=x.context, dtype=x.dtype),
-        )
+        kept = (nd.zeros(bias.shape, ctx=x.context, dtype=x.dtype), nd.ones(bias.shape, ctx=x.context, dtype=x.dtype))
         return nd.BatchNorm(x, scale, bias, *kept, fix_gamma=fixed, eps=1e-2)
 
     parameters = [drawn(shape[1]), drawn(shape[1], seed=5)]
@@ -49,9 +44,7 @@ def test_batch_norm_and_its_gradients(shape, fixed, dtype, request):
 
 
 @given(shape=SHAPES, dtype=st.sampled_from(["float32", "float16"]), training=st.booleans())
-def test_statistics_of_any_data_are_kept_in_float32_and_the_variance_without_bias(
-    shape, dtype, training
-):
+def test_statistics_of_any_data_are_kept_in_float32_and_the_variance_without_bias(shape, dtype, training):
     data = (drawn(*shape) + 1).astype("float16")
     out, mean, variance = statistics(gpu(0), data, dtype=dtype, training=training)
     wanted, wanted_mean, wanted_variance = statistics(cpu(), data, training=training)
@@ -61,9 +54,7 @@ def test_statistics_of_any_data_are_kept_in_float32_and_the_variance_without_bia
     if training:
         count = data.size // data.shape[1]
         # n/(n-1) - 1
-        wanted_variance += (
-            0.25 * data.astype("float64").var((0, *range(2, data.ndim))) / (count - 1)
-        )
+        wanted_variance += 0.25 * data.astype("float64").var((0, *range(2, data.ndim))) / (count - 1)
     assert_close(variance, wanted_variance)
 
 
@@ -75,12 +66,8 @@ def test_statistics_of_any_data_are_kept_in_float32_and_the_variance_without_bia
 )
 def test_with_given_statistics_it_is_a_kernel_of_mxnets_own(shape, fixed, dtype, request):
     def normalise(x, scale, bias):
-        mean, variance = (
-            nd.full(bias.shape, number, ctx=x.context, dtype=x.dtype) for number in (0.25, 2)
-        )
-        return nd.BatchNorm(
-            x, scale, bias, mean, variance, fix_gamma=fixed, eps=0.5, use_global_stats=True
-        )
+        mean, variance = (nd.full(bias.shape, number, ctx=x.context, dtype=x.dtype) for number in (0.25, 2))
+        return nd.BatchNorm(x, scale, bias, mean, variance, fix_gamma=fixed, eps=0.5, use_global_stats=True)
 
     arrays = [drawn(*shape), drawn(shape[1]), drawn(shape[1], seed=5)]
     with counting() as happened:

@@ -50,32 +50,19 @@ class Ranks:
 )  # fmt: skip
 def test_reductions_and_broadcasts_of_all_types(devices, count, dtype, operation, in_place, data):
     root = data.draw(st.integers(0, len(devices) - 1))
-    values = [
-        np.random.RandomState(rank).randint(1, 4, count).astype(dtype)
-        for rank in range(len(devices))
-    ]
+    values = [np.random.RandomState(rank).randint(1, 4, count).astype(dtype) for rank in range(len(devices))]
     with ExitStack() as stack:
         ranks = Ranks(stack, devices, values)
         places = ranks.memories if in_place else ranks.results
         with nccl_calls.group():
             for rank, (communicator, own, send, _) in ranks.each():
                 receive = places[rank].address if rank == root else None
-                assert (
-                    nccl_calls.reduce(
-                        send.address, receive, count, dtype, operation, root, communicator, own
-                    )
-                    == 0
-                )
+                assert nccl_calls.reduce(send.address, receive, count, dtype, operation, root, communicator, own) == 0
         wanted = folded(FOLDS[operation], values)
         np.testing.assert_array_equal(ranks.read(root, places[root]), wanted)
         with nccl_calls.group():
             for rank, (communicator, own, _, _) in ranks.each():
-                assert (
-                    nccl_calls.broadcast(
-                        places[rank].address, count, dtype, root, communicator, own
-                    )
-                    == 0
-                )
+                assert nccl_calls.broadcast(places[rank].address, count, dtype, root, communicator, own) == 0
         for rank in range(len(devices)):
             np.testing.assert_array_equal(ranks.read(rank, places[rank]), wanted)
 
@@ -96,9 +83,7 @@ def test_memory_of_another_gpu_is_no_rank_s_own(planted):
         ranks = Ranks(stack, [4, 6], [np.ones(4, "float32")] * 2)
         with nccl_calls.group():
             for rank, (communicator, own, _, _) in ranks.each():
-                nccl_calls.broadcast(
-                    ranks.memories[1 - rank].address, 4, "float32", 0, communicator, own
-                )
+                nccl_calls.broadcast(ranks.memories[1 - rank].address, 4, "float32", 0, communicator, own)
     assert any("illegal access: ncclBcast" in fault for fault in planted())
 
 
@@ -119,9 +104,5 @@ def test_a_rank_that_does_not_come_is_named(tmp_path):
     surroundings = {**clean_environment(), **environment(v100s(2, patience_s=0.1), tmp_path)}
     surroundings["PYTHONPATH"] = str(Path(__file__).parent)
     program = [sys.executable, "-c", LEAVES_ONE_OUT]
-    ended = subprocess.run(
-        program, env=surroundings, stdout=subprocess.PIPE, check=True, encoding="utf-8"
-    )
-    assert json.loads(ended.stdout) == [
-        "ncclBcast of rank 0 waits for ever, as it is not called by rank 1"
-    ]
+    ended = subprocess.run(program, env=surroundings, stdout=subprocess.PIPE, check=True, encoding="utf-8")
+    assert json.loads(ended.stdout) == ["ncclBcast of rank 0 waits for ever, as it is not called by rank 1"]

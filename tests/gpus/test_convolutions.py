@@ -25,9 +25,7 @@ def convolutions(draw, most_axes=3):
     sizes = tuple(max(1, size) + draw(st.integers(0, 6)) for size in sizes)
     groups = draw(st.sampled_from([1, 1, 2, 3]))
     channels, filters = groups * draw(st.integers(1, 3)), groups * draw(st.integers(1, 4))
-    attributes = dict(
-        kernel=kernel, stride=stride, dilate=dilate, pad=pad, num_group=groups, num_filter=filters
-    )
+    attributes = dict(kernel=kernel, stride=stride, dilate=dilate, pad=pad, num_group=groups, num_filter=filters)
     return (
         attributes,
         (draw(st.integers(1, 4)), channels, *sizes),
@@ -41,10 +39,7 @@ def test_convolutions_and_their_gradients(drawn_one, dtype, request):
     attributes, data, weight, biased = drawn_one
     arrays = [drawn(*data), drawn(*weight)] + [drawn(attributes["num_filter"])] * biased
     assert_same(
-        lambda *them: nd.Convolution(*them, no_bias=not biased, **attributes),
-        *arrays,
-        dtype=dtype,
-        request=request,
+        lambda *them: nd.Convolution(*them, no_bias=not biased, **attributes), *arrays, dtype=dtype, request=request
     )
 
 
@@ -53,14 +48,8 @@ def test_transposed_convolutions_and_their_gradients(drawn_one, dtype):
     attributes, data, (filters, part, *kernel), biased = drawn_one
     groups = attributes["num_group"]
     attributes = {**attributes, "num_filter": part * groups, "pad": tuple(0 for _ in kernel)}
-    arrays = [drawn(data[0], filters, *data[2:]), drawn(filters, part, *kernel)] + [
-        drawn(part * groups)
-    ] * biased
-    assert_same(
-        lambda *them: nd.Deconvolution(*them, no_bias=not biased, **attributes),
-        *arrays,
-        dtype=dtype,
-    )
+    arrays = [drawn(data[0], filters, *data[2:]), drawn(filters, part, *kernel)] + [drawn(part * groups)] * biased
+    assert_same(lambda *them: nd.Deconvolution(*them, no_bias=not biased, **attributes), *arrays, dtype=dtype)
 
 
 def test_channels_may_come_last():
@@ -72,13 +61,9 @@ def test_channels_may_come_last():
 
     def first(x, w):
         x, w = x.transpose((0, 3, 1, 2)), w.transpose((0, 3, 1, 2))
-        return nd.Convolution(x, w, kernel=(3, 2), num_filter=4, no_bias=True).transpose(
-            (0, 2, 3, 1)
-        )
+        return nd.Convolution(x, w, kernel=(3, 2), num_filter=4, no_bias=True).transpose((0, 2, 3, 1))
 
-    for found, wanted in zip(
-        results(gpu(0), last, [data, weight]), results(cpu(), first, [data, weight])
-    ):
+    for found, wanted in zip(results(gpu(0), last, [data, weight]), results(cpu(), first, [data, weight])):
         np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
 
 
@@ -112,8 +97,6 @@ def test_a_convolution_counts_as_one_call_for_each_direction():
     gradients()
     with counting() as happened:
         gradients()
-    calls = {
-        name: times for name, times in happened.names.items() if name.startswith("cudnnConvolution")
-    }
+    calls = {name: times for name, times in happened.names.items() if name.startswith("cudnnConvolution")}
     kinds = ("Forward", "BackwardData", "BackwardFilter")
     assert calls == {f"cudnnConvolution{kind}": 1 for kind in kinds}

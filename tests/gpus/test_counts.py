@@ -52,20 +52,9 @@ def trained_once():
 def counted(folder, gpus, *options):
     """What counts.py prints as JSON, of a process of its own in which nothing is computed."""
     variables = environment(v100s(gpus, computes=False, promises_peers=True), folder)
-    command = [
-        sys.executable,
-        str(Path(__file__).parent / "counts.py"),
-        "--json",
-        "--gpus",
-        str(gpus),
-        *options,
-    ]
+    command = [sys.executable, str(Path(__file__).parent / "counts.py"), "--json", "--gpus", str(gpus), *options]
     run = subprocess.run(
-        command,
-        env=clean_environment(**variables),
-        capture_output=True,
-        encoding="utf-8",
-        timeout=600,
+        command, env=clean_environment(**variables), capture_output=True, encoding="utf-8", timeout=600
     )
     assert run.returncode == 0, run.stderr
     return json.loads(run.stdout)
@@ -75,9 +64,7 @@ def the_schedules(name, world_size):
     """Its additions, and its messages: all that one rank sends another in a step."""
     schedule = make_schedule(name, world_size)
     additions = sum(transfer.op == "add" for step in schedule.steps for transfer in step)
-    return additions, sum(
-        len({(transfer.src, transfer.dst) for transfer in step}) for step in schedule.steps
-    )
+    return additions, sum(len({(transfer.src, transfer.dst) for transfer in step}) for step in schedule.steps)
 
 
 @pytest.mark.parametrize("world_size", [3, 4, 8])
@@ -86,9 +73,7 @@ def test_beyond_the_networks_own_work_are_the_schedules_additions_and_messages(s
     """The network's own work is that of as many devices alone, each with all of the update."""
     own = counts_of(dense(GPUS[:1]), GPUS[:1], None, SHAPE, bucket_bytes=2400)
     found = counts_of(dense(GPUS[:world_size]), GPUS[:world_size], store, SHAPE, bucket_bytes=2400)
-    additions, messages = the_schedules(
-        "sharded" if store == "sharded-optimizer" else store, world_size
-    )
+    additions, messages = the_schedules("sharded" if store == "sharded-optimizer" else store, world_size)
     assert found.buckets == own.buckets >= 3
     assert found.launches - world_size * own.launches <= found.buckets * additions
     assert 0 < found.copies_direct <= found.buckets * messages
@@ -99,10 +84,7 @@ def test_beyond_the_networks_own_work_are_the_schedules_additions_and_messages(s
 
 def test_one_kernel_adds_three_arrays_to_a_fourth():
     """Each of 8 devices adds 7 parts to its own: by 3 kernels."""
-    own, found = (
-        counts_of(dense(GPUS[:n]), GPUS[:n], store, SHAPE)
-        for n, store in ((1, None), (8, "sharded"))
-    )
+    own, found = (counts_of(dense(GPUS[:n]), GPUS[:n], store, SHAPE) for n, store in ((1, None), (8, "sharded")))
     assert found.launches - 8 * own.launches == 8 * 3
 
 
@@ -127,14 +109,8 @@ def test_the_page_has_these_counts(resnet50):
     """python tests/gpus/counts.py, as its first lines say, prints the rows."""
     text = (REPOSITORY / "docs" / "performance.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `([a-z_-]+)` \|((?: [\d,]+ → [\d,]+ \|){5})$", text, re.MULTILINE)
-    told = {
-        store: [int(now.replace(",", "")) for now in re.findall(r"→ ([\d,]+)", cells)]
-        for store, cells in rows
-    }
-    now = {
-        store: [counts[name] for name in ("buckets", *COUNTED)]
-        for store, counts in resnet50.items()
-    }
+    told = {store: [int(now.replace(",", "")) for now in re.findall(r"→ ([\d,]+)", cells)] for store, cells in rows}
+    now = {store: [counts[name] for name in ("buckets", *COUNTED)] for store, counts in resnet50.items()}
     assert set(told) == set(STORES)
     assert told == now
 
@@ -162,27 +138,19 @@ def test_under_gluons_trainer_each_parameter_costs_additions_and_messages(store,
 
 @pytest.mark.parametrize("name", sorted(HALVES))
 @pytest.mark.parametrize("world_size", [4, 8])
-def test_a_sharded_optimizer_that_keeps_gradients_sends_neighbouring_chunks_together(
-    name, world_size
-):
+def test_a_sharded_optimizer_that_keeps_gradients_sends_neighbouring_chunks_together(name, world_size):
     """One message for each pair of devices and step, as where gradients are summed in place."""
     ctxs, sizes = GPUS[:world_size], (64, 40)
-    grads, weights = (
-        [[nd.ones((size,), ctx=ctx) for ctx in ctxs] for size in sizes] for _ in range(2)
-    )
+    grads, weights = ([[nd.ones((size,), ctx=ctx) for ctx in ctxs] for size in sizes] for _ in range(2))
     store = ShardedKVStore(name)
     store.set_optimizer(mx.optimizer.SGD(learning_rate=1.0))
     for _ in range(2):  # the first one makes its memory
         with counting() as happened:
             store.pushpull([0, 1], grads, out=weights)
     schedules = [half(world_size) for half in HALVES[name]]
-    messages = sum(
-        len({(t.src, t.dst) for t in step}) for schedule in schedules for step in schedule.steps
-    )
+    messages = sum(len({(t.src, t.dst) for t in step}) for schedule in schedules for step in schedule.steps)
     assert happened.copies_direct <= messages * len(sizes) + len(sizes)
-    assert all(
-        (array.asnumpy() == 1 - 2 * world_size).all() for of_key in weights for array in of_key
-    )
+    assert all((array.asnumpy() == 1 - 2 * world_size).all() for of_key in weights for array in of_key)
     assert all((array.asnumpy() == 1).all() for of_key in grads for array in of_key)
 
 
@@ -192,14 +160,9 @@ def test_the_page_has_the_counts_of_gluons_trainer(tmp_path_factory):
     """
     text = (REPOSITORY / "docs" / "performance.md").read_text(encoding="utf-8")
     rows = dict(re.findall(r"^\| `([a-z_-]+)` \|((?: [\d,]+ \|){6})$", text, re.MULTILINE))
-    told = {
-        store: [int(cell.replace(",", "")) for cell in cells.split("|")[:-1]]
-        for store, cells in rows.items()
-    }
+    told = {store: [int(cell.replace(",", "")) for cell in cells.split("|")[:-1]] for store, cells in rows.items()}
     folders = {gpus: tmp_path_factory.mktemp("machine") for gpus in (2, 8)}
-    found = [
-        counted(folder, gpus, "--gluon", "--model", "resnet8") for gpus, folder in folders.items()
-    ]
+    found = [counted(folder, gpus, "--gluon", "--model", "resnet8") for gpus, folder in folders.items()]
     assert all(counts["copies_staged"] == 0 for of_stores in found for counts in of_stores.values())
     now = {store: [of[store][name] for of in found for name in COUNTED[:3]] for store in STORES}
     assert told == now
@@ -222,11 +185,7 @@ def test_the_device_store_has_a_bucket_for_each_gpu_to_sum(store, least):
     trainer = BucketedTrainer(net.collect_params(), "sgd", {}, store)
     assert least <= len(trainer.buckets) <= 2 * least - 1
     asked = BucketedTrainer(
-        dense(GPUS[:4], (1024, 1024, 1024)).collect_params(),
-        "sgd",
-        {},
-        store,
-        bucket_bytes=GPU_BUCKET_BYTES,
+        dense(GPUS[:4], (1024, 1024, 1024)).collect_params(), "sgd", {}, store, bucket_bytes=GPU_BUCKET_BYTES
     )
     assert len(asked.buckets) == 1
     nd.waitall()  # what still copies weights when a store goes keeps its memory a little longer
@@ -245,8 +204,7 @@ def test_convolutions_and_dense_layers_share_a_bucket():
 def test_streamed_batches_come_from_pinned_memory_as_they_are(prefetch):
     random = np.random.RandomState(0)
     split = ArraySplit(
-        random.randint(0, 256, (103, 1, 6, 6)).astype("uint8"),
-        random.randint(0, 10, 103).astype("int32"),
+        random.randint(0, 256, (103, 1, 6, 6)).astype("uint8"), random.randint(0, 10, 103).astype("int32")
     )
     loader = Loader(split, GPUS[:3], 16, shuffle=False, raw=True, prefetch=prefetch)
     for _ in range(2):  # the second epoch fills the buffers of the first
@@ -255,10 +213,7 @@ def test_streamed_batches_come_from_pinned_memory_as_they_are(prefetch):
         assert (happened.copies_from_pageable, happened.copies_from_pinned) == (0, 7 * 3 * 2)
         for place, held in enumerate((split.images, split.labels)):
             assert (
-                np.concatenate(
-                    [shard.asnumpy() for batch in batches for shard in tuple(batch)[place]]
-                )
-                == held
+                np.concatenate([shard.asnumpy() for batch in batches for shard in tuple(batch)[place]]) == held
             ).all()
 
 
@@ -268,13 +223,9 @@ def test_crops_and_flips_come_from_pinned_memory_as_they_are():
     """
     random = np.random.RandomState(0)
     split = ArraySplit(
-        random.randint(1, 256, (103, 1, 6, 5)).astype("uint8"),
-        random.randint(0, 10, 103).astype("int32"),
+        random.randint(1, 256, (103, 1, 6, 5)).astype("uint8"), random.randint(0, 10, 103).astype("int32")
     )
-    ours, theirs = (
-        Loader(split, ctxs, 16, raw=True, augment=Augment(2, True))
-        for ctxs in (GPUS[:3], [mx.cpu()])
-    )
+    ours, theirs = (Loader(split, ctxs, 16, raw=True, augment=Augment(2, True)) for ctxs in (GPUS[:3], [mx.cpu()]))
     for _ in range(2):
         with delays(300, seed=1), counting() as happened:
             batches = list(ours)

@@ -34,16 +34,10 @@ def fits(labels, lengths):
     return ((labels >= 0).sum(axis=1) + pairs <= lengths).all()
 
 
-@given(
-    sizes=sizes, seed=st.integers(0, 99), layout=st.sampled_from(["NTC", "TNC"]), told=st.booleans()
-)
+@given(sizes=sizes, seed=st.integers(0, 99), layout=st.sampled_from(["NTC", "TNC"]), told=st.booleans())
 def test_the_loss_and_its_gradient_are_those_of_the_cpu(sizes, seed, layout, told):
     labels, counts = labels_of(sizes, seed)
-    lengths = (
-        np.random.RandomState(seed).randint(1, sizes["times"] + 1, sizes["batch"])
-        if told
-        else sizes["times"]
-    )
+    lengths = np.random.RandomState(seed).randint(1, sizes["times"] + 1, sizes["batch"]) if told else sizes["times"]
     assume(labels.shape[1] <= sizes["times"] and fits(labels, lengths))
     scores = drawn(sizes["batch"], sizes["times"], sizes["letters"], seed=seed)
 
@@ -55,11 +49,7 @@ def test_the_loss_and_its_gradient_are_those_of_the_cpu(sizes, seed, layout, tol
     assert_same(loss, scores if layout == "NTC" else scores.transpose(1, 0, 2))
 
 
-@given(
-    seed=st.integers(0, 99),
-    label=st.lists(st.integers(0, 1), min_size=1, max_size=3),
-    times=st.integers(1, 5),
-)
+@given(seed=st.integers(0, 99), label=st.lists(st.integers(0, 1), min_size=1, max_size=3), times=st.integers(1, 5))
 def test_the_loss_is_that_of_all_paths_which_spell_the_label(seed, label, times):
     """The last of the three letters is the blank."""
     assume(len(label) <= times and fits(np.array([label]), times))

@@ -70,10 +70,7 @@ def test_one_parameter_may_be_an_array(name, dtype, which):
     drawn = getattr(mx.np.random, name)(*arguments, size=SHAPE, dtype=dtype, ctx=gpu(0))
     found_mean, found_deviation, count = moments(drawn)
     assert drawn.dtype == np.dtype(dtype)
-    assert (
-        abs(found_mean - mean) < 5 * deviation / count**0.5
-        and abs(found_deviation - deviation) < 0.1
-    )
+    assert abs(found_mean - mean) < 5 * deviation / count**0.5 and abs(found_deviation - deviation) < 0.1
 
 
 # What gradients are, from what was drawn: of location and scale, or of the only parameter.
@@ -88,18 +85,9 @@ SLOPES = {
 }
 
 
-@given(
-    name=st.sampled_from(sorted(SLOPES)),
-    rows=st.integers(1, 9),
-    columns=st.integers(1, 9),
-    seed=st.integers(0, 99),
-)
+@given(name=st.sampled_from(sorted(SLOPES)), rows=st.integers(1, 9), columns=st.integers(1, 9), seed=st.integers(0, 99))
 def test_gradients_of_parameters_are_those_of_what_was_drawn(name, rows, columns, seed):
-    values = (
-        np.random.RandomState(seed)
-        .uniform(0.5, 2, (len(DISTRIBUTIONS[name][0]), columns))
-        .astype("float32")
-    )
+    values = np.random.RandomState(seed).uniform(0.5, 2, (len(DISTRIBUTIONS[name][0]), columns)).astype("float32")
     arguments = [mx.np.array(value, ctx=gpu(0)) for value in values]
     for argument in arguments:
         argument.attach_grad()
@@ -142,10 +130,7 @@ def test_choices_come_as_often_as_their_weights_say(weights):
     on_gpu = mx.np.array(weights, ctx=gpu(0))
     rows = nd.array([weights, weights[::-1]], ctx=gpu(0))
     found = [counts_of(mx.np.random.choice(4, (count,), p=on_gpu, ctx=gpu(0)), 4)]
-    found += [
-        counts_of(nd.random.multinomial(rows, shape=count, dtype=dtype)[0], 4)
-        for dtype in ("int32", "float32")
-    ]
+    found += [counts_of(nd.random.multinomial(rows, shape=count, dtype=dtype)[0], 4) for dtype in ("int32", "float32")]
     if weights[0] == weights[1]:
         found.append(counts_of(mx.np.random.choice(4, (count,), ctx=gpu(0)), 4))
     for times in found:
@@ -163,9 +148,7 @@ def test_a_bernoulli_number_is_1_as_often_as_its_probability_or_logit_says():
 
 @given(rows=st.integers(1, 4), columns=st.integers(2, 6), times=st.integers(1, 5))
 def test_the_gradient_of_a_drawn_logarithm_adds_up_what_was_drawn(rows, columns, times):
-    probabilities = (
-        np.random.RandomState(rows + columns).dirichlet(np.ones(columns), rows).astype("float32")
-    )
+    probabilities = np.random.RandomState(rows + columns).dirichlet(np.ones(columns), rows).astype("float32")
     array = nd.array(probabilities, ctx=gpu(0))
     array.attach_grad()
     with autograd.record():
@@ -193,13 +176,8 @@ COUNTS = {
 def test_counts_by_mean_and_deviation(name):
     arguments, mean, deviation = COUNTS[name]
     mx.random.seed(4)
-    for given_as in (
-        arguments,
-        {key: nd.full((2,), value, ctx=gpu(0)) for key, value in arguments.items()},
-    ):
+    for given_as in (arguments, {key: nd.full((2,), value, ctx=gpu(0)) for key, value in arguments.items()}):
         where = {"ctx": gpu(0)} if given_as is arguments else {}
-        found_mean, found_deviation, count = moments(
-            getattr(nd.random, name)(**given_as, shape=SHAPE, **where)
-        )
+        found_mean, found_deviation, count = moments(getattr(nd.random, name)(**given_as, shape=SHAPE, **where))
         assert abs(found_mean - mean) < 5 * deviation / count**0.5
         np.testing.assert_allclose(found_deviation, deviation, rtol=0.05)

@@ -54,9 +54,7 @@ def test_a_driver_refuses_ptx_that_is_newer_than_its_cuda(driver, tmp_path):
     major, minor = map(int, newest.split("."))
     (tmp_path / "load.py").write_text(LOAD)
     versions = ["6.5", newest, f"{major}.{minor + 1}", f"{major + 1}.0"]
-    version, told = json.loads(
-        on(v100s(1, driver=driver), tmp_path, "load", json.dumps(versions)).stdout
-    )
+    version, told = json.loads(on(v100s(1, driver=driver), tmp_path, "load", json.dumps(versions)).stdout)
     assert version == int(cuda.split(".")[0]) * 1000 + int(cuda.split(".")[1]) * 10
     assert [status == 222 for status, _ in told] == [False, False, True, True]
     assert {words for status, words in told if status == 222} == {UNSUPPORTED}
@@ -89,27 +87,18 @@ def test_a_run_ends_well(driver, tmp_path):
     assert ended.returncode == 0, ended.stderr
 
 
-def test_who_wants_fusion_where_the_driver_refuses_it_is_warned_and_gets_the_drivers_words(
-    tmp_path,
-):
+def test_who_wants_fusion_where_the_driver_refuses_it_is_warned_and_gets_the_drivers_words(tmp_path):
     (tmp_path / "step.py").write_text(STEP)
     ended = on(v100s(2, driver="470.57.02"), tmp_path, "step", MXNET_USE_FUSION="1")
     assert ended.returncode != 0 and UNSUPPORTED in ended.stderr
-    [warned] = [
-        line for line in ended.stderr.splitlines() if "MXNET_USE_FUSION=1 is obeyed" in line
-    ]
+    [warned] = [line for line in ended.stderr.splitlines() if "MXNET_USE_FUSION=1 is obeyed" in line]
     assert "the driver knows CUDA 11.4 and does not run what NVRTC 11.8 compiles" in warned
 
 
 @pytest.mark.parametrize(("driver", "status"), [("515.43.04", "warning"), ("520.61.05", "ok")])
-def test_the_doctor_has_a_line_about_it_and_its_step_computes_what_a_run_computes(
-    driver, status, tmp_path
-):
+def test_the_doctor_has_a_line_about_it_and_its_step_computes_what_a_run_computes(driver, status, tmp_path):
     ended = on(v100s(2, driver=driver), tmp_path, "gluonlab.doctor", "--train", "--json")
     found = {finding["check"]: finding for finding in json.loads(ended.stdout)["findings"]}
     assert found["fusion"]["status"] == status
-    assert (
-        f"the driver knows CUDA {DRIVERS[driver][0]}"
-        in found["fusion"]["what"] + found["fusion"]["cause"]
-    )
+    assert f"the driver knows CUDA {DRIVERS[driver][0]}" in found["fusion"]["what"] + found["fusion"]["cause"]
     assert found["train"]["status"] == "ok", found["train"]

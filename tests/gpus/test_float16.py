@@ -24,11 +24,7 @@ from gluonlab.models.cpu_channel_padding import Padding, choose_padding
 from gluonlab.models.own_networks import LeNet
 from gluonlab.models.symbol_graph import replace_nodes
 from gluonlab.parallel.data.strategy import DataParallelStep
-from gluonlab.parallel.mixed_precision import (
-    keep_float32,
-    mixed_precision,
-    mixed_precision_for_sync_bn,
-)
+from gluonlab.parallel.mixed_precision import keep_float32, mixed_precision, mixed_precision_for_sync_bn
 from gluonlab.parallel.training_loss import make_loss
 
 RATE, SCALE = 0.1, 2.0**8
@@ -63,18 +59,14 @@ class Network(NamedTuple):
         for name, param in net.collect_params().items():
             width = np.prod(param.shape[1:]) if len(param.shape) > 1 else 4
             start = random.standard_normal(param.shape) / np.sqrt(width)
-            param.set_data(
-                nd.array(abs(start) + 1 if name.endswith(("var", "gamma")) else start, dtype=dtype)
-            )
+            param.set_data(nd.array(abs(start) + 1 if name.endswith(("var", "gamma")) else start, dtype=dtype))
         return net
 
 
 @st.composite
 def networks(draw):
     norm = draw(st.booleans())
-    layer = st.builds(
-        Layer, st.integers(1, 9), st.just(norm), st.sampled_from(["relu", "tanh"]), st.booleans()
-    )
+    layer = st.builds(Layer, st.integers(1, 9), st.just(norm), st.sampled_from(["relu", "tanh"]), st.booleans())
     return Network(draw(st.integers(1, 3)), tuple(draw(st.lists(layer, min_size=1, max_size=2))))
 
 
@@ -84,18 +76,12 @@ def on_gpus(network, k, batches, convert, sync_bn):
     net = network.made(ctxs)
     store = make_kvstore("device", ctxs) if k > 1 else None
     scale = None if convert is keep_float32 else LossScale(SCALE)
-    trainer = BucketedTrainer(
-        net.collect_params(), "sgd", {"learning_rate": RATE}, store, loss_scale=scale
-    )
+    trainer = BucketedTrainer(net.collect_params(), "sgd", {"learning_rate": RATE}, store, loss_scale=scale)
     loss = gluon.loss.SoftmaxCrossEntropyLoss()
     step = DataParallelStep(net, loss, trainer, ctxs, identity, sync_bn=sync_bn, convert=convert)
     losses = []
     for images, labels in batches:
-        found = step(
-            make_local_batch(
-                shard(nd.array(images), ctxs), shard(nd.array(labels, dtype="int32"), ctxs)
-            )
-        )
+        found = step(make_local_batch(shard(nd.array(images), ctxs), shard(nd.array(labels, dtype="int32"), ctxs)))
         losses.append(sum(float(loss.asscalar()) for loss in found))
     assert scale is None or scale.skipped == 0
     return [trained(net, ctx) for ctx in ctxs], losses
@@ -135,9 +121,7 @@ def rounded(graph, shape):
     """
 
     def exactly(node, add, entries):
-        factors = [
-            add("Cast", f"_factor{i}", [entry], dtype="float32") for i, entry in enumerate(entries)
-        ]
+        factors = [add("Cast", f"_factor{i}", [entry], dtype="float32") for i, entry in enumerate(entries)]
         add("Cast", "", [add(node["op"], "_product", factors, **node["attrs"])], dtype="float16")
 
     def choose(node, *_):
@@ -148,9 +132,7 @@ def rounded(graph, shape):
 
 def moved_otherwise(found, wanted, start):
     """How far all parameters together have gone elsewhere, beside how far they were to go."""
-    ours, theirs, before = (
-        np.concatenate([array.ravel() for array in arrays]) for arrays in (found, wanted, start)
-    )
+    ours, theirs, before = (np.concatenate([array.ravel() for array in arrays]) for arrays in (found, wanted, start))
     return np.linalg.norm(ours - theirs) / np.linalg.norm(theirs - before)
 
 
@@ -158,9 +140,7 @@ def moved_otherwise(found, wanted, start):
 @given(network=networks(), k=st.integers(1, 4), sizes=st.sampled_from([(9, 9), (7, 4), (12, 1)]))
 @example(Network(1, (Layer(3, True, "tanh", False), Layer(1, True, "tanh", False))), 2, (9, 9))
 @example(Network(3, (Layer(5, False, "relu", True),)), 3, (7, 4))
-def test_k_gpus_train_as_one_cpu_that_rounds_what_goes_into_products_and_comes_out(
-    network, k, sizes
-):
+def test_k_gpus_train_as_one_cpu_that_rounds_what_goes_into_products_and_comes_out(network, k, sizes):
     """Channels of any number; with BatchNorm over all devices.
 
     Three digits, but where rounding takes ReLU past its kink.
@@ -171,9 +151,7 @@ def test_k_gpus_train_as_one_cpu_that_rounds_what_goes_into_products_and_comes_o
     start = trained(network.made([mx.cpu()]))
     devices, losses = on_gpus(network, k, batches, convert, sync_bn)
     shape = (1, network.colours, 8, 8)
-    wanted, wanted_losses = on_the_cpu(
-        network, batches, convert=lambda graph: rounded(convert(graph), shape)
-    )
+    wanted, wanted_losses = on_the_cpu(network, batches, convert=lambda graph: rounded(convert(graph), shape))
     exact, exact_losses = on_the_cpu(network, batches, "float64")
     np.testing.assert_allclose(losses, wanted_losses, rtol=1e-3)
     np.testing.assert_allclose(losses, exact_losses, rtol=1e-3)
@@ -193,14 +171,9 @@ def test_what_a_fused_operator_writes_beyond_a_gradient_stops_no_step(settings, 
     for beyond in (0.0, np.nan):  # as it may be
         ctxs = [mx.gpu(device) for device in range(k)]
         net = network.made(ctxs)
-        given_now = {
-            **settings,
-            **({"loss_scale": LossScale(SCALE)} if "loss_scale" in settings else {}),
-        }
+        given_now = {**settings, **({"loss_scale": LossScale(SCALE)} if "loss_scale" in settings else {})}
         kvstore = store and make_kvstore(store, ctxs)
-        trainer = BucketedTrainer(
-            net.collect_params(), "sgd", {"learning_rate": RATE}, kvstore, **given_now
-        )
+        trainer = BucketedTrainer(net.collect_params(), "sgd", {"learning_rate": RATE}, kvstore, **given_now)
         step = DataParallelStep(net, gluon.loss.SoftmaxCrossEntropyLoss(), trainer, ctxs, identity)
         for _ in range(2):
             for bucket in trainer.buckets:
@@ -209,11 +182,7 @@ def test_what_a_fused_operator_writes_beyond_a_gradient_stops_no_step(settings, 
                         array[place : place + 1] = beyond
             assert beyond == 0.0 or all(bucket.padding_indices() for bucket in trainer.buckets)
             for images, labels in batches:
-                step(
-                    make_local_batch(
-                        shard(nd.array(images), ctxs), shard(nd.array(labels, dtype="int32"), ctxs)
-                    )
-                )
+                step(make_local_batch(shard(nd.array(images), ctxs), shard(nd.array(labels, dtype="int32"), ctxs)))
         assert trainer.loss_scale is None or trainer.loss_scale.skipped == 0
         found.append(trained(net))
     for clean, other in zip(*found):
@@ -227,10 +196,7 @@ def step_of(net, convert):
     net(nd.zeros((1, 1, 28, 28), ctx=ctxs[0]))
     trainer = BucketedTrainer(net.collect_params(), "sgd", {"learning_rate": RATE}, None)
     step = DataParallelStep(net, make_loss(), trainer, ctxs, make_input(None), convert=convert)
-    images, labels = (
-        nd.zeros((2, 1, 28, 28), ctx=ctxs[0], dtype="uint8"),
-        nd.zeros((2,), ctx=ctxs[0], dtype="int32"),
-    )
+    images, labels = (nd.zeros((2, 1, 28, 28), ctx=ctxs[0], dtype="uint8"), nd.zeros((2,), ctx=ctxs[0], dtype="int32"))
     step(make_local_batch([images], [labels]))
     with counting() as happened:
         step(make_local_batch([images], [labels]))
@@ -242,10 +208,7 @@ def test_channels_are_left_as_they_are_because_the_libraries_take_any_to_tensor_
     assert choose_padding(mx.gpu(0)) == Padding()
     plain = step_of(LeNet(10), mixed_precision)
     convolutions = {"Forward": 2, "BackwardFilter": 2, "BackwardData": 1}
-    products = {
-        "cublasGemmEx": 6,
-        **{f"cudnnConvolution{name}": count for name, count in convolutions.items()},
-    }
+    products = {"cublasGemmEx": 6, **{f"cudnnConvolution{name}": count for name, count in convolutions.items()}}
     for name, count in products.items():
         assert plain.names[name] == plain.names[f"{name} on tensor cores"] == count
     exact = step_of(LeNet(10), keep_float32)

@@ -37,11 +37,7 @@ TWO = {
     "max": lambda F, x, y: F.maximum(x, y), "min": lambda F, x, y: F.minimum(x, y),
     "power": lambda F, x, y: F.elemwise_add(x * x, y * y) ** 1.5,
 }  # fmt: skip
-STEPS = st.lists(
-    st.tuples(st.sampled_from([*ONE, *TWO]), st.integers(0, 9), st.integers(0, 9)),
-    min_size=2,
-    max_size=6,
-)
+STEPS = st.lists(st.tuples(st.sampled_from([*ONE, *TWO]), st.integers(0, 9), st.integers(0, 9)), min_size=2, max_size=6)
 TOLERANCE = {"float32": 1e-5, "float16": 4e-3}
 
 
@@ -91,9 +87,7 @@ def compared(make_graph, arrays, dtype, monkeypatch, request="write"):
     if dtype == "float32":
         with without_fusion(monkeypatch), counting() as single:
             references.append(run(make_graph(), arrays, mx.gpu(0), dtype, request))
-        assert (
-            single.fused_launches == 0 and single.launches > fused.launches + fused.fused_launches
-        )
+        assert single.fused_launches == 0 and single.launches > fused.launches + fused.fused_launches
     for reference in references:
         for own, wanted in zip(found, reference):
             assert own.dtype == dtype and np.isfinite(own).all()
@@ -119,9 +113,7 @@ class Sliced(gluon.HybridBlock):
     """Operands that are parts of others, or are repeated."""
 
     def hybrid_forward(self, F, x, wide, low):
-        part = F.slice_axis(wide, axis=1, begin=1, end=-1) + F.slice(
-            wide, begin=(None, 2), end=(None, None)
-        )
+        part = F.slice_axis(wide, axis=1, begin=1, end=-1) + F.slice(wide, begin=(None, 2), end=(None, None))
         return F.relu(x * 2 - part) + F.broadcast_like(low, x)
 
 
@@ -171,13 +163,8 @@ class Beside(gluon.HybridBlock):
 def test_what_mxnet_cannot_fuse_is_computed_one_by_one(unfusible, beside, dtype, request):
     arrays = drawn((3, 4))
     found = run(Beside(unfusible, beside), arrays, mx.gpu(0), dtype, request)
-    for own, wanted in zip(
-        found, run(Beside(unfusible, beside), arrays, mx.cpu(0), "float32", request)
-    ):
-        assert (
-            own.dtype == dtype
-            and relative_distance(own.astype("float32"), wanted) <= TOLERANCE[dtype]
-        )
+    for own, wanted in zip(found, run(Beside(unfusible, beside), arrays, mx.cpu(0), "float32", request)):
+        assert own.dtype == dtype and relative_distance(own.astype("float32"), wanted) <= TOLERANCE[dtype]
 
 
 @pytest.mark.parametrize("method", ["bind", "simple_bind"])
@@ -188,26 +175,14 @@ def test_executors_of_such_graphs_are_not_fused_and_others_are(method):
     for graph, fused in ((right, 1), (wrong, 0), (right, 1)):
         given_now = {"x": nd.array(array, ctx=mx.gpu(0))} if method == "bind" else {}
         shape = {} if method == "bind" else {"x": array.shape}
-        executor = getattr(graph, method)(
-            mx.gpu(0), **({"args": given_now} if given_now else shape)
-        )
+        executor = getattr(graph, method)(mx.gpu(0), **({"args": given_now} if given_now else shape))
         with counting() as happened:
             found = executor.forward(x=nd.array(array, ctx=mx.gpu(0)))[0].asnumpy()
         assert (happened.fused_launches > 0) == bool(fused)
-        assert (
-            relative_distance(
-                found, graph.bind(mx.cpu(), {"x": nd.array(array)}).forward()[0].asnumpy()
-            )
-            <= 1e-6
-        )
+        assert relative_distance(found, graph.bind(mx.cpu(), {"x": nd.array(array)}).forward()[0].asnumpy()) <= 1e-6
         if method == "simple_bind":
             fewer = nd.array(array[:2], ctx=mx.gpu(0))
-            assert (
-                relative_distance(
-                    executor.reshape(x=fewer.shape).forward(x=fewer)[0].asnumpy(), found[:2]
-                )
-                <= 1e-6
-            )
+            assert relative_distance(executor.reshape(x=fewer.shape).forward(x=fewer)[0].asnumpy(), found[:2]) <= 1e-6
 
 
 class Turned(gluon.HybridBlock):

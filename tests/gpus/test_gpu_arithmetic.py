@@ -32,12 +32,7 @@ def on_machine(tmp_path):
     def run(machine, **config):
         variables = environment(machine, tmp_path)
         ended = subprocess.run(
-            [
-                sys.executable,
-                "-c",
-                RUN,
-                json.dumps({"model": "mlp", "gpus": 1, "out": "run", **config}),
-            ],
+            [sys.executable, "-c", RUN, json.dumps({"model": "mlp", "gpus": 1, "out": "run", **config})],
             cwd=tmp_path,
             env=clean_environment(**variables),
             capture_output=True,

@@ -59,17 +59,13 @@ def found(machine, folder, *specs):
 
 
 def test_of_a_mixed_machine_only_the_gpus_in_use_matter(tmp_path):
-    one, all_of_them, those, new = found(
-        Machine((V100, H100, A10G, H100)), tmp_path, 1, "gpu:*", "gpu:0,2", "gpu:1"
-    )
+    one, all_of_them, those, new = found(Machine((V100, H100, A10G, H100)), tmp_path, 1, "gpu:*", "gpu:0,2", "gpu:1")
     assert one == ["gpu(0)"] and those == ["gpu(0)", "gpu(2)"]
     assert all_of_them.startswith(
-        "gpu:1 and gpu:3 are each an NVIDIA H100 80GB HBM3 (sm_90), "
-        f"{HELD}gpu:0 or gpu:2 of this machine"
+        f"gpu:1 and gpu:3 are each an NVIDIA H100 80GB HBM3 (sm_90), {HELD}gpu:0 or gpu:2 of this machine"
     )
     assert new.startswith(
-        f"gpu:1 is an NVIDIA H100 80GB HBM3 (sm_90), {HELD}gpu:0 or gpu:2 of this machine, "
-        "or CPU devices"
+        f"gpu:1 is an NVIDIA H100 80GB HBM3 (sm_90), {HELD}gpu:0 or gpu:2 of this machine, or CPU devices"
     )
 
 
@@ -81,9 +77,7 @@ def test_gpus_that_are_too_old_are_named_likewise(tmp_path):
 def test_the_look_allocates_and_launches_nothing():
     before = counters()
     assert devices("gpu:0,1") == [mx.gpu(0), mx.gpu(1)]
-    assert counters() == before and all(
-        is_supported(gpu_model(number).capability) for number in (0, 1)
-    )
+    assert counters() == before and all(is_supported(gpu_model(number).capability) for number in (0, 1))
 
 
 def test_the_doctor_names_them_and_its_step_of_training_does_not_crash(tmp_path):

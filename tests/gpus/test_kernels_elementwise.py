@@ -5,18 +5,7 @@ on the CPU.
 import mxnet as mx
 import numpy as np
 import pytest
-from gpus.compared import (
-    EXACT,
-    HOW,
-    REALS,
-    TYPES,
-    assert_alike,
-    assert_equal,
-    assert_same,
-    drawn,
-    shapes,
-    upto,
-)
+from gpus.compared import EXACT, HOW, REALS, TYPES, assert_alike, assert_equal, assert_same, drawn, shapes, upto
 from hypothesis import given
 from hypothesis import strategies as st
 from mxnet import cpu, gpu, nd
@@ -86,10 +75,7 @@ def broadcast_pairs(draw):
     """Two shapes of which each has the other's extents, or 1."""
     shape = draw(shapes(most=5, axes=5))
     keeps = draw(st.lists(st.integers(0, 2), min_size=len(shape), max_size=len(shape)))
-    return tuple(
-        tuple(1 if keep == other else extent for keep, extent in zip(keeps, shape))
-        for other in (0, 1)
-    )
+    return tuple(tuple(1 if keep == other else extent for keep, extent in zip(keeps, shape)) for other in (0, 1))
 
 
 @given(name=st.sampled_from(PAIRS), pair=broadcast_pairs(), how=HOW)

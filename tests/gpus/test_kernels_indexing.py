@@ -4,19 +4,7 @@ they are on the CPU.
 
 import mxnet as mx
 import numpy as np
-from gpus.compared import (
-    EXACT,
-    HOW,
-    REALS,
-    YES,
-    assert_equal,
-    assert_same,
-    drawn,
-    on_both,
-    shapes,
-    sides,
-    upto,
-)
+from gpus.compared import EXACT, HOW, REALS, YES, assert_equal, assert_same, drawn, on_both, shapes, sides, upto
 from hypothesis import given
 from hypothesis import strategies as st
 from mxnet import nd
@@ -137,10 +125,7 @@ def test_slices_with_steps(shape, data, how):
 def test_what_is_joined_and_taken_apart(shape, data, how):
     axis = data.draw(st.integers(0, len(shape) - 1))
     sizes = data.draw(st.lists(upto(3), min_size=1, max_size=4))
-    arrays = [
-        drawn(*shape[:axis], size, *shape[axis + 1 :], seed=place)
-        for place, size in enumerate(sizes)
-    ]
+    arrays = [drawn(*shape[:axis], size, *shape[axis + 1 :], seed=place) for place, size in enumerate(sizes)]
     alike = [drawn(*shape, seed=seed) for seed in sizes]
     assert_same(lambda *xs: nd.concat(*xs, dim=axis), *arrays, **how)
     assert_same(lambda *xs: nd.stack(*xs, axis=axis), *alike, **how)
@@ -200,9 +185,7 @@ def test_sequences_of_several_lengths(shape, dtype, name):
 def test_images_as_tensors_and_normalised(shape, channels, batch, dtype):
     """to_tensor and normalize, and the gradient of the latter."""
     images = np.abs(drawn(*shape[0 if batch else 1 :], channels)) * 50
-    [ours], [theirs] = on_both(
-        lambda ctx: nd.image.to_tensor(nd.array(images, ctx=ctx, dtype=dtype))
-    )
+    [ours], [theirs] = on_both(lambda ctx: nd.image.to_tensor(nd.array(images, ctx=ctx, dtype=dtype)))
     np.testing.assert_allclose(ours, theirs, rtol=1e-6)
     means, deviations = (0.25, 0.5, 0.75)[:channels], (0.5, 1.0, 2.0)[:channels]
     assert_same(lambda x: nd.image.normalize(x, mean=means, std=deviations), theirs)

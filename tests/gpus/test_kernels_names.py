@@ -14,9 +14,7 @@ def parts(name):
     pointer.
     """
     buffer = ctypes.create_string_buffer(1 << 14)
-    ctypes.CDLL("libcudart.so.11.0").gpus_kernel_name(
-        name.encode(), buffer, ctypes.c_long(len(buffer))
-    )
+    ctypes.CDLL("libcudart.so.11.0").gpus_kernel_name(name.encode(), buffer, ctypes.c_long(len(buffer)))
     kernel, *parameters = buffer.value.decode().split("\n")
     return kernel, parameters
 
@@ -43,12 +41,7 @@ def parts(name):
                 "mshadow::expr::Plan<mshadow::expr::ScalarExp<float>, float>)"
             ),
             "MapPlanKernel(saveto,8,Plan(Tensor(gpu,1,half_t),half_t),Plan(ScalarExp(float),float))",
-            [
-                "Plan(Tensor(gpu,1,half_t),half_t)",
-                "int",
-                "Shape(2)",
-                "Plan(ScalarExp(float),float)",
-            ],
+            ["Plan(Tensor(gpu,1,half_t),half_t)", "int", "Shape(2)", "Plan(ScalarExp(float),float)"],
         ),
         (
             (
@@ -70,10 +63,7 @@ def parts(name):
             ["int", "ShapeAndStride", "float*"],
         ),
         (
-            (
-                "mxnet::common::random::rand_generator_seed_kernel(curandStatePhilox4_32_10*, "
-                "int, unsigned int)"
-            ),
+            ("mxnet::common::random::rand_generator_seed_kernel(curandStatePhilox4_32_10*, int, unsigned int)"),
             "rand_generator_seed_kernel",
             ["curandStatePhilox4_32_10*", "int", "unsigned int"],
         ),

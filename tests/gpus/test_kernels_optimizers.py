@@ -28,14 +28,9 @@ def assert_updates_alike(name, shapes, kind, steps=3, **arguments):
 
     def updated(ctx):
         def arrays(seeds):
-            return [
-                nd.array(drawn(*shape, seed=seed), ctx=ctx, dtype=dtype)
-                for shape, seed in zip(shapes, seeds)
-            ]
+            return [nd.array(drawn(*shape, seed=seed), ctx=ctx, dtype=dtype) for shape, seed in zip(shapes, seeds)]
 
-        optimizer = mx.optimizer.create(
-            MXNETS_NAME.get(name, name), learning_rate=0.05, **arguments
-        )
+        optimizer = mx.optimizer.create(MXNETS_NAME.get(name, name), learning_rate=0.05, **arguments)
         updater, weights = mx.optimizer.get_updater(optimizer), arrays(range(len(shapes)))
         for step in range(steps):
             updater(list(range(len(shapes))), arrays([step + 10] * len(shapes)), weights)
@@ -66,10 +61,7 @@ def test_many_parameters_at_once(sizes, kind, first):
         assert_updates_alike(name, [(size,) for size in sizes], kind, steps=2)
 
 
-@given(
-    sizes=st.lists(upto(70_000), min_size=1, max_size=4),
-    dtype=st.sampled_from(["float32", "float16"]),
-)
+@given(sizes=st.lists(upto(70_000), min_size=1, max_size=4), dtype=st.sampled_from(["float32", "float16"]))
 def test_squares_of_norms_of_many_arrays(sizes, dtype):
     arrays = [drawn(size).astype(dtype) for size in sizes]
     on_gpu = [nd.array(array, ctx=gpu(0), dtype=dtype) for array in arrays]

@@ -5,19 +5,7 @@ diagonals, triangles.
 import mxnet as mx
 import numpy as np
 import pytest
-from gpus.compared import (
-    HOW,
-    REQUESTS,
-    SEEDS,
-    YES,
-    assert_equal,
-    assert_same,
-    drawn,
-    on_both,
-    results,
-    shapes,
-    upto,
-)
+from gpus.compared import HOW, REQUESTS, SEEDS, YES, assert_equal, assert_same, drawn, on_both, results, shapes, upto
 from hypothesis import given
 from hypothesis import strategies as st
 from mxnet import gluon, gpu, nd

@@ -70,9 +70,7 @@ def test_sums_of_whole_numbers_are_exact(case, dtype):
     assert_equal(reduced)
 
 
-@pytest.mark.parametrize(
-    "shape, axis", [((3000, 7), 0), ((7, 3000), 1), ((2, 300, 31, 3), (0, 2)), ((100_000,), 0)]
-)
+@pytest.mark.parametrize("shape, axis", [((3000, 7), 0), ((7, 3000), 1), ((2, 300, 31, 3), (0, 2)), ((100_000,), 0)])
 def test_long_sums_in_parts(shape, axis):
     """MXNet sums them in parts first, whose sums it adds."""
     array = drawn(*shape).astype("float32")

@@ -26,12 +26,7 @@ def scratch_memory():
     nd.waitall()
 
 
-@given(
-    rows=st.integers(1, 5),
-    columns=st.integers(1, 60),
-    dtype=st.sampled_from(TYPES),
-    ascends=st.booleans(),
-)
+@given(rows=st.integers(1, 5), columns=st.integers(1, 60), dtype=st.sampled_from(TYPES), ascends=st.booleans())
 def test_sorts_of_rows(rows, columns, dtype, ascends):
     values = np.stack(
         [np.random.RandomState(row + columns).permutation(columns) for row in range(rows)]
@@ -45,18 +40,14 @@ def test_sorts_of_rows(rows, columns, dtype, ascends):
         np.testing.assert_array_equal(
             nd.topk(array, k=most, ret_typ="value", is_ascend=ascends).asnumpy(), wanted[:, :most]
         )
-        np.testing.assert_array_equal(
-            nd.topk(array, k=most, is_ascend=ascends).asnumpy(), places[:, :most]
-        )
+        np.testing.assert_array_equal(nd.topk(array, k=most, is_ascend=ascends).asnumpy(), places[:, :most])
 
 
 @pytest.mark.parametrize("size", [3000, 200_000])
 def test_long_sorts_take_several_launches(size):
     values = np.random.RandomState(size).permutation(size).astype("float32") - size / 2
     np.testing.assert_array_equal(nd.sort(nd.array(values, ctx=gpu(0))).asnumpy(), np.sort(values))
-    np.testing.assert_array_equal(
-        nd.argsort(nd.array(values, ctx=gpu(0)), dtype="int32").asnumpy(), np.argsort(values)
-    )
+    np.testing.assert_array_equal(nd.argsort(nd.array(values, ctx=gpu(0)), dtype="int32").asnumpy(), np.argsort(values))
 
 
 @given(size=st.integers(1, 300), width=st.sampled_from([None, 2]))
@@ -82,10 +73,7 @@ DISTRIBUTIONS = {
 def test_distributions_by_mean_and_deviation(name):
     arguments, mean, deviation = DISTRIBUTIONS[name]
     mx.random.seed(5)
-    drawn = [
-        getattr(nd.random, name)(shape=(200, 100), ctx=gpu(0), **arguments).asnumpy()
-        for _ in range(2)
-    ]
+    drawn = [getattr(nd.random, name)(shape=(200, 100), ctx=gpu(0), **arguments).asnumpy() for _ in range(2)]
     assert (drawn[0] != drawn[1]).any()
     for numbers in drawn:
         assert abs(numbers.mean() - mean) < 5 * deviation / numbers.size**0.5
@@ -98,9 +86,7 @@ def test_distributions_by_mean_and_deviation(name):
 
 def test_gpus_draw_other_numbers_than_each_other():
     mx.random.seed(1)
-    first, second = (
-        nd.random.normal(shape=(100,), ctx=gpu(device)).asnumpy() for device in range(2)
-    )
+    first, second = (nd.random.normal(shape=(100,), ctx=gpu(device)).asnumpy() for device in range(2))
     assert (first != second).any()
 
 
@@ -111,7 +97,4 @@ def test_dropout_of_whole_rows(share, rows):
         out = nd.Dropout(nd.ones((rows, 9), ctx=gpu(0)), p=share, axes=(1,)).asnumpy()
     assert (out == out[:, :1]).all()
     np.testing.assert_allclose(out[out != 0], 1 / (1 - share), rtol=1e-5)
-    assert (
-        abs(np.count_nonzero(out[:, 0]) - rows * (1 - share))
-        <= 5 * (rows * share * (1 - share)) ** 0.5
-    )
+    assert abs(np.count_nonzero(out[:, 0]) - rows * (1 - share)) <= 5 * (rows * share * (1 - share)) ** 0.5

@@ -55,9 +55,7 @@ def test_what_is_queued_on_a_stream_happens_in_order_and_later():
 
 def test_a_stream_that_waits_for_an_event_reads_what_was_written_and_one_that_does_not_reads_nan():
     for waits in (True, False):
-        with memory(16) as written_late, memory(
-            16
-        ) as copied, stream() as writer, stream() as reader, event() as done:
+        with memory(16) as written_late, memory(16) as copied, stream() as writer, stream() as reader, event() as done:
             writer.hold()
             writer.copy(written_late, NUMBERS, 16)
             writer.record(done)
@@ -117,9 +115,7 @@ def test_bytes_in_use_are_those_that_were_allocated_and_not_freed(blocks):
         block = Memory(count, device)
         block.free() if is_freed else kept.append(block)
     for device in range(4):
-        assert bytes_in_use(device) - before[device] == sum(
-            block.bytes for block in kept if block.device == device
-        )
+        assert bytes_in_use(device) - before[device] == sum(block.bytes for block in kept if block.device == device)
     for block in kept:
         block.free()
     assert [bytes_in_use(device) for device in range(4)] == before
@@ -174,10 +170,7 @@ def test_a_gpu_reaches_no_other_ones_memory_without_peer_access(planted):
     with no_peer_access(2, 3), memory(16, device=3) as others, stream(device=2) as writer:
         writer.fill(others, 0, 16)
     [fault] = planted()
-    assert (
-        fault
-        == "illegal access: cudaMemsetAsync on gpu 2 reaches memory of gpu 3 without peer access"
-    )
+    assert fault == "illegal access: cudaMemsetAsync on gpu 2 reaches memory of gpu 3 without peer access"
 
 
 def test_memory_of_the_host_is_no_gpus(planted):
@@ -207,9 +200,7 @@ def test_an_unknown_kernel_is_named(planted):
 
 def test_an_unknown_kernel_is_a_fault_where_nothing_is_computed_too(tmp_path):
     ended = on_machine(v100s(1, computes=False), tmp_path, "launch_unknown()")
-    assert (
-        ended.returncode == 86 and "unknown kernel: void mxnet::op::no_such_kernel" in ended.stderr
-    )
+    assert ended.returncode == 86 and "unknown kernel: void mxnet::op::no_such_kernel" in ended.stderr
 
 
 IMPORTS = """
@@ -239,28 +230,15 @@ ENABLE = "CUDA.cudaSetDevice(0); CUDA.cudaDeviceEnablePeerAccess(1, 0)"
 
 
 def test_copies_between_gpus_are_direct_with_peer_access_and_staged_without(tmp_path):
-    assert on_machine(v100s(2), tmp_path, COPY_BETWEEN.format(enable=ENABLE)).stdout.split() == [
-        "1",
-        "64",
-        "0",
-        "0",
-    ]
-    assert on_machine(v100s(2), tmp_path, COPY_BETWEEN.format(enable="")).stdout.split() == [
-        "0",
-        "0",
-        "1",
-        "64",
-    ]
+    assert on_machine(v100s(2), tmp_path, COPY_BETWEEN.format(enable=ENABLE)).stdout.split() == ["1", "64", "0", "0"]
+    assert on_machine(v100s(2), tmp_path, COPY_BETWEEN.format(enable="")).stdout.split() == ["0", "0", "1", "64"]
 
 
 def test_a_process_with_faults_that_nobody_asked_for_does_not_end_well_and_names_them(tmp_path):
     promising = v100s(2, promises_peers=True)
     ended = on_machine(promising, tmp_path, COPY_BETWEEN.format(enable=""))
     assert ended.returncode == 86
-    assert (
-        "a copy from gpu 0 to gpu 1 goes through the host, as no peer access is enabled"
-        in ended.stderr
-    )
+    assert "a copy from gpu 0 to gpu 1 goes through the host, as no peer access is enabled" in ended.stderr
     assert on_machine(promising, tmp_path, COPY_BETWEEN.format(enable=ENABLE)).returncode == 0
 
 
@@ -275,9 +253,7 @@ print([[enabled(a, b) for b in range(8)] for a in range(8)])
 print(enabled(0, 3))
 """
     told, again = on_machine(P3_16XLARGE, tmp_path, script).stdout.splitlines()
-    found = {
-        (a, b): number for a, row in enumerate(json.loads(told)) for b, number in enumerate(row)
-    }
+    found = {(a, b): number for a, row in enumerate(json.loads(told)) for b, number in enumerate(row)}
     assert {pair for pair, number in found.items() if number == 0} == {
         pair for a, b in P3_16XLARGE.nvlinks for pair in ((a, b), (b, a))
     }

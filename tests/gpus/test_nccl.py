@@ -38,16 +38,11 @@ def drawn(shape, ctxs, dtype="float32", seed=0):
 
 
 def all_hold(arrays, total):
-    return all(
-        np.array_equal(array.asnumpy(), total) and array.dtype == total.dtype for array in arrays
-    )
+    return all(np.array_equal(array.asnumpy(), total) and array.dtype == total.dtype for array in arrays)
 
 
 CALLS = st.tuples(
-    st.sampled_from([0, 1, 2, "weight"]),
-    st.sampled_from(SHAPES),
-    st.permutations(GPUS),
-    st.integers(1, 4),
+    st.sampled_from([0, 1, 2, "weight"]), st.sampled_from(SHAPES), st.permutations(GPUS), st.integers(1, 4)
 )
 
 
@@ -105,14 +100,8 @@ def test_a_store_may_go_while_it_still_has_to_sum():
 
 
 REFUSED = {
-    r"arrays on cpu\(0\): it sums over GPUs": [
-        ((3,), mx.cpu(0), "float32"),
-        ((3,), mx.cpu(1), "float32"),
-    ],
-    r"arrays on cpu\(1\): it sums over GPUs": [
-        ((3,), GPUS[0], "float32"),
-        ((3,), mx.cpu(1), "float32"),
-    ],
+    r"arrays on cpu\(0\): it sums over GPUs": [((3,), mx.cpu(0), "float32"), ((3,), mx.cpu(1), "float32")],
+    r"arrays on cpu\(1\): it sums over GPUs": [((3,), GPUS[0], "float32"), ((3,), mx.cpu(1), "float32")],
     "arrays of type int8: it sums float16, ": [((3,), ctx, "int8") for ctx in GPUS],
     "must be alike": [((3,), GPUS[0], "float32"), ((4,), GPUS[1], "float32")],
 }
@@ -120,9 +109,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("message", REFUSED)
 def test_what_cannot_be_summed_is_refused_in_one_line_and_left_alone(message):
-    arrays = [
-        nd.array(np.ones(shape), ctx=ctx, dtype=dtype) for shape, ctx, dtype in REFUSED[message]
-    ]
+    arrays = [nd.array(np.ones(shape), ctx=ctx, dtype=dtype) for shape, ctx, dtype in REFUSED[message]]
     with pytest.raises(KVStoreError, match=f"^kvstore 'nccl', .*{message}") as refused:
         make_kvstore("nccl").pushpull("weight", arrays)
     assert "\n" not in str(refused.value)
@@ -130,9 +117,7 @@ def test_what_cannot_be_summed_is_refused_in_one_line_and_left_alone(message):
 
 
 def test_sparse_arrays_are_refused():
-    arrays = [
-        nd.sparse.row_sparse_array((np.ones((1, 2)), [0]), shape=(3, 2), ctx=ctx) for ctx in GPUS
-    ]
+    arrays = [nd.sparse.row_sparse_array((np.ones((1, 2)), [0]), shape=(3, 2), ctx=ctx) for ctx in GPUS]
     with pytest.raises(KVStoreError, match=r"^kvstore 'nccl', key 'weight': sparse arrays"):
         make_kvstore("nccl").pushpull("weight", arrays)
 
@@ -152,16 +137,10 @@ def test_it_trains_as_mxnets_device_store_does_on_cpu_devices(trainer_class, opt
     net, _ = train_small_net(trainer_class, make_kvstore("nccl", GPUS[:3]), optimizer, GPUS[:3])
     assert relative_distance(parameter_arrays(net, GPUS[0]), parameter_arrays(expected)) < 1e-5
     for ctx in GPUS[1:3]:  # replicas are alike to the bit
-        assert all(
-            np.array_equal(a, b)
-            for a, b in zip(parameter_arrays(net, ctx), parameter_arrays(net, GPUS[0]))
-        )
+        assert all(np.array_equal(a, b) for a, b in zip(parameter_arrays(net, ctx), parameter_arrays(net, GPUS[0])))
 
 
 def test_a_store_serves_one_trainer_after_another():
     store = make_kvstore("nccl", GPUS)
-    found = [
-        parameter_arrays(train_small_net(BucketedTrainer, store, "sgd", GPUS[:3])[0], GPUS[0])
-        for _ in range(2)
-    ]
+    found = [parameter_arrays(train_small_net(BucketedTrainer, store, "sgd", GPUS[:3])[0], GPUS[0]) for _ in range(2)]
     assert all(np.array_equal(a, b) for a, b in zip(*found))

@@ -49,16 +49,12 @@ def test_nvml_and_cuda_tell_of_the_same_machine(name, tmp_path):
     told = told_on(machine, tmp_path)
     found = nvml.Driver.from_answer(told["nvml"])
     assert found.version == machine.driver
-    assert [(gpu.name, gpu.capability, gpu.memory_bytes) for gpu in found.gpus] == list(
-        machine.kinds
-    )
+    assert [(gpu.name, gpu.capability, gpu.memory_bytes) for gpu in found.gpus] == list(machine.kinds)
     assert [[gpu.name, list(gpu.capability)] for gpu in found.gpus] == told["kinds"]
     assert [gpu.bus_id[4:].lower() for gpu in found.gpus] == told["buses"]
     assert len({gpu.uuid for gpu in found.gpus}) == len(machine.kinds)
     count = len(machine.kinds)
-    pairs = [
-        [a, b] for a in range(count) for b in range(count) if a < b and (a, b) not in found.no_peers
-    ]
+    pairs = [[a, b] for a in range(count) for b in range(count) if a < b and (a, b) not in found.no_peers]
     assert pairs == told["pairs"] == sorted(list(pair) for pair in machine.peers)
     assert found.nvlinks == machine.nvlinks and not found.switched and not found.silent
 
@@ -73,16 +69,10 @@ def test_memory_and_the_process_that_has_it_are_told():
     gpu = nvml.Driver.from_answer(nvml.query_nvml(pynvml)).gpus[0]
     assert gpu.used_bytes >= 4 * 2**20
     [process] = gpu.processes
-    assert (
-        process.pid == os.getpid()
-        and process.used_bytes == gpu.used_bytes
-        and process.name.startswith("python")
-    )
+    assert process.pid == os.getpid() and process.used_bytes == gpu.used_bytes and process.name.startswith("python")
 
 
 def test_a_gpu_is_named_to_us_as_to_nvml():
     gpus = nvml.Driver.from_answer(nvml.query_nvml(pynvml)).gpus
-    assert [gpu_model(number) for number in range(len(gpus))] == [
-        (gpu.name, gpu.capability) for gpu in gpus
-    ]
+    assert [gpu_model(number) for number in range(len(gpus))] == [(gpu.name, gpu.capability) for gpu in gpus]
     assert pci_bus_ids([mx.gpu(1)]) == [gpus[1].bus_id[4:].lower()]

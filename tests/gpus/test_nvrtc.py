@@ -24,10 +24,7 @@ __global__ void shaped(size_t N, const op::Shape<2> out_shape, float* out) {
 GOOD = [
     Program(AXPY),
     Program(KERNELS, expressions=["filled<float>", "filled<double>", "shaped"]),
-    *[
-        Program(AXPY, [f"--gpu-architecture=compute_{arch}", "--std=c++11"])
-        for arch in (50, 60, 75, 80, 86, 90)
-    ],
+    *[Program(AXPY, [f"--gpu-architecture=compute_{arch}", "--std=c++11"]) for arch in (50, 60, 75, 80, 86, 90)],
     Program(AXPY, ["-arch=sm_80"]),
 ]
 BAD = [
@@ -40,9 +37,7 @@ BAD = [
 
 @pytest.fixture(scope="module")
 def real():
-    return {
-        str(program): answer for program, answer in zip([*GOOD, *BAD], by_the_real([*GOOD, *BAD]))
-    }
+    return {str(program): answer for program, answer in zip([*GOOD, *BAD], by_the_real([*GOOD, *BAD]))}
 
 
 @pytest.mark.parametrize("program", GOOD)
@@ -78,10 +73,7 @@ def test_a_kernel_of_ones_own_runs_as_often_as_it_is_launched():
             lambda: [nd.zeros((4,), ctx=mx.gpu(1)), nd.zeros((4,), ctx=mx.gpu(0))],
             "reaches memory of gpu 1 without peer access",
         ),
-        (
-            lambda: [nd.zeros((4,), ctx=mx.cpu(0)), nd.zeros((4,), ctx=mx.gpu(0))],
-            "pageable memory of the host",
-        ),
+        (lambda: [nd.zeros((4,), ctx=mx.cpu(0)), nd.zeros((4,), ctx=mx.gpu(0))], "pageable memory of the host"),
     ],
 )
 def test_memory_that_a_kernel_may_not_reach_is_a_fault(arrays, words, planted):

@@ -67,9 +67,7 @@ def ran(tmp_path, code, *words, machine=None, count=COUNT, **variables):
     """What a process on such a machine has counted and told last, and all that it said."""
     script = tmp_path / "script.py"
     script.write_text((HEAD % count) + code)
-    variables.update(
-        environment(machine or v100s(count, promises_peers=True), tmp_path), MXNET_USE_FUSION="0"
-    )
+    variables.update(environment(machine or v100s(count, promises_peers=True), tmp_path), MXNET_USE_FUSION="0")
     folders = [str(Path(__file__).parent)]
     ended = subprocess.run(
         [sys.executable, str(script), *words],
@@ -95,9 +93,7 @@ def test_gluons_trainer_copies_directly(name, tmp_path):
     assert told["copies_staged"] == 0 < told["copies_direct"]
 
 
-@pytest.mark.parametrize(
-    "code", [BY_HAND % COUNT, MADE], ids=["by hand, after a lab's setup", "make_allreduce"]
-)
+@pytest.mark.parametrize("code", [BY_HAND % COUNT, MADE], ids=["by hand, after a lab's setup", "make_allreduce"])
 def test_what_is_copied_by_hand_goes_directly(code, tmp_path):
     told, _ = ran(tmp_path, code)
     assert told["sums"] == [COUNT] * COUNT

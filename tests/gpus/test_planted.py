@@ -29,10 +29,7 @@ PLANTED = {
         ),
         "bytes of each GPU are left over",
     ),
-    "test_frees_all": (
-        "import mxnet as mx\ndef test_frees_all():\n    mx.nd.zeros((1000,), ctx=mx.gpu(1))\n",
-        "",
-    ),
+    "test_frees_all": ("import mxnet as mx\ndef test_frees_all():\n    mx.nd.zeros((1000,), ctx=mx.gpu(1))\n", ""),
     "test_illegal": (
         (
             "from cuda_calls import *\ndef test_illegal():\n"
@@ -51,10 +48,7 @@ PLANTED = {
         "unknown kernel: void mxnet::op::no_such_kernel<float>(int, float*)",
     ),
     "test_unknown_call": (
-        (
-            "import ctypes\ndef test_unknown_call():\n"
-            "    ctypes.CDLL('libcufft.so.10').cufftExecC2C()\n"
-        ),
+        ("import ctypes\ndef test_unknown_call():\n    ctypes.CDLL('libcufft.so.10').cufftExecC2C()\n"),
         "unknown call: cufftExecC2C",
     ),
     "test_staged": (
@@ -73,23 +67,11 @@ def test_a_test_that_meets_a_fault_fails_and_names_it_and_another_passes(tmp_pat
         (tmp_path / f"{name}.py").write_text(source, encoding="utf-8")
     machine = v100s(2, promises_peers=True)
     told = ended(
-        machine,
-        tmp_path,
-        "-m",
-        "pytest",
-        "-p",
-        "gpus.faults",
-        "-q",
-        "-rA",
-        "--tb=short",
-        "-p",
-        "no:cacheprovider",
+        machine, tmp_path, "-m", "pytest", "-p", "gpus.faults", "-q", "-rA", "--tb=short", "-p", "no:cacheprovider"
     )
     for name, (_, fault) in PLANTED.items():
         lines = [
-            line
-            for line in told.stdout.splitlines()
-            if line.startswith(("ERROR", "FAILED")) and f"::{name}" in line
+            line for line in told.stdout.splitlines() if line.startswith(("ERROR", "FAILED")) and f"::{name}" in line
         ]
         assert bool(lines) == bool(fault), told.stdout
         assert fault in told.stdout

@@ -13,16 +13,10 @@ def poolings(draw):
     kernel = draw(st.tuples(*[st.integers(1, 3)] * axes))
     pad = tuple(draw(st.integers(0, size - 1)) for size in kernel)
     stride = draw(st.tuples(*[st.integers(1, 3)] * axes))
-    attributes = dict(
-        kernel=kernel, pad=pad, stride=stride, pool_type=draw(st.sampled_from(["max", "avg"]))
-    )
+    attributes = dict(kernel=kernel, pad=pad, stride=stride, pool_type=draw(st.sampled_from(["max", "avg"])))
     if attributes["pool_type"] == "avg":
         attributes["count_include_pad"] = draw(st.booleans())
-    shape = [
-        draw(st.integers(1, 3)),
-        draw(st.integers(1, 3)),
-        *(size + draw(st.integers(0, 5)) for size in kernel),
-    ]
+    shape = [draw(st.integers(1, 3)), draw(st.integers(1, 3)), *(size + draw(st.integers(0, 5)) for size in kernel)]
     return attributes, shape
 
 
@@ -34,9 +28,7 @@ def test_poolings_and_their_gradients(pooling, dtype):
 
 @given(shape=st.tuples(*[st.integers(1, 5)] * 4), kind=st.sampled_from(["max", "avg"]))
 def test_pooling_of_whole_images(shape, kind):
-    assert_same(
-        lambda x: nd.Pooling(x, kernel=(1, 1), global_pool=True, pool_type=kind), drawn(*shape)
-    )
+    assert_same(lambda x: nd.Pooling(x, kernel=(1, 1), global_pool=True, pool_type=kind), drawn(*shape))
 
 
 @given(
@@ -45,9 +37,7 @@ def test_pooling_of_whole_images(shape, kind):
     dtype=st.sampled_from(["float32", "float64", "float16"]),
 )
 def test_means_of_as_many_parts_as_are_asked_for(shape, sizes, dtype):
-    assert_same(
-        lambda x: nd.contrib.AdaptiveAvgPooling2D(x, output_size=sizes), drawn(*shape), dtype=dtype
-    )
+    assert_same(lambda x: nd.contrib.AdaptiveAvgPooling2D(x, output_size=sizes), drawn(*shape), dtype=dtype)
 
 
 @given(
@@ -82,12 +72,8 @@ def test_windows_may_look_over_the_edge():
     MXNet's test_pooling_full_2d).
     """
     for kind in ("max", "avg"):
-        attributes = dict(
-            kernel=(4, 5), pad=(1, 2), stride=(3, 4), pooling_convention="full", pool_type=kind
-        )
-        assert_same(
-            lambda x, attributes=attributes: nd.Pooling(x, **attributes), drawn(2, 2, 10, 10)
-        )
+        attributes = dict(kernel=(4, 5), pad=(1, 2), stride=(3, 4), pooling_convention="full", pool_type=kind)
+        assert_same(lambda x, attributes=attributes: nd.Pooling(x, **attributes), drawn(2, 2, 10, 10))
 
 
 def test_of_equal_elements_the_first_has_the_gradient():

@@ -27,22 +27,12 @@ def assert_product(found, a, b, dtype):
 @given(m=SIZES, n=SIZES, k=SIZES, turned=st.tuples(st.booleans(), st.booleans()), dtype=DTYPES)
 def test_products_of_matrices(m, n, k, turned, dtype):
     a, b = drawn(m, k).astype(dtype), drawn(k, n).astype(dtype)
-    left, right = (
-        nd.array(array.T if turn else array, ctx=gpu(0), dtype=dtype)
-        for array, turn in zip((a, b), turned)
-    )
+    left, right = (nd.array(array.T if turn else array, ctx=gpu(0), dtype=dtype) for array, turn in zip((a, b), turned))
     found = nd.dot(left, right, transpose_a=turned[0], transpose_b=turned[1]).asnumpy()
     assert_product(found, a, b, dtype)
 
 
-@given(
-    batch=st.integers(1, 4),
-    m=SIZES,
-    n=SIZES,
-    k=SIZES,
-    turned=st.tuples(st.booleans(), st.booleans()),
-    dtype=DTYPES,
-)
+@given(batch=st.integers(1, 4), m=SIZES, n=SIZES, k=SIZES, turned=st.tuples(st.booleans(), st.booleans()), dtype=DTYPES)
 def test_products_of_many_matrices(batch, m, n, k, turned, dtype):
     a, b = drawn(batch, m, k).astype(dtype), drawn(batch, k, n).astype(dtype)
     left, right = (
@@ -56,13 +46,7 @@ def test_products_of_many_matrices(batch, m, n, k, turned, dtype):
 REQUESTS = st.sampled_from(["write", "add"])
 
 
-@given(
-    shape=st.tuples(st.integers(1, 9), SIZES),
-    units=SIZES,
-    dtype=DTYPES,
-    biased=st.booleans(),
-    request=REQUESTS,
-)
+@given(shape=st.tuples(st.integers(1, 9), SIZES), units=SIZES, dtype=DTYPES, biased=st.booleans(), request=REQUESTS)
 def test_dense_layers_and_their_gradients(shape, units, dtype, biased, request):
     arrays = [drawn(*shape), drawn(units, shape[1])] + [drawn(units, seed=2)] * biased
     dense = lambda *them: nd.FullyConnected(*them, num_hidden=units, no_bias=not biased)  # noqa: E731
@@ -74,13 +58,7 @@ def triangle(size, lower):
     return np.tril(full) if lower else np.triu(full)
 
 
-@given(
-    n=st.integers(1, 9),
-    m=st.integers(1, 9),
-    lower=st.booleans(),
-    right=st.booleans(),
-    turned=st.booleans(),
-)
+@given(n=st.integers(1, 9), m=st.integers(1, 9), lower=st.booleans(), right=st.booleans(), turned=st.booleans())
 def test_triangles_multiply_and_solve(n, m, lower, right, turned):
     a = triangle(n, lower)
     b = drawn(m, n) if right else drawn(n, m)
@@ -90,23 +68,14 @@ def test_triangles_multiply_and_solve(n, m, lower, right, turned):
     # the other half is not read
     both = [nd.array(array, ctx=gpu(0), dtype="float64") for array in (a + 7 * (a == 0), b)]
     how = dict(transpose=turned, rightside=right, lower=lower)
-    np.testing.assert_allclose(
-        nd.linalg.trmm(*both, **how).asnumpy(), product, rtol=1e-9, atol=1e-9
-    )
+    np.testing.assert_allclose(nd.linalg.trmm(*both, **how).asnumpy(), product, rtol=1e-9, atol=1e-9)
     np.testing.assert_allclose(nd.linalg.trsm(*both, **how).asnumpy(), solved, rtol=1e-9, atol=1e-9)
 
 
-@given(
-    n=st.integers(1, 9),
-    k=st.integers(1, 9),
-    turned=st.booleans(),
-    dtype=st.sampled_from(["float32", "float64"]),
-)
+@given(n=st.integers(1, 9), k=st.integers(1, 9), turned=st.booleans(), dtype=st.sampled_from(["float32", "float64"]))
 def test_a_matrix_times_itself_turned(n, k, turned, dtype):
     a = drawn(n, k)
-    found = nd.linalg.syrk(
-        nd.array(a, ctx=gpu(0), dtype=dtype), transpose=turned, alpha=0.5
-    ).asnumpy()
+    found = nd.linalg.syrk(nd.array(a, ctx=gpu(0), dtype=dtype), transpose=turned, alpha=0.5).asnumpy()
     np.testing.assert_allclose(found, 0.5 * (a.T @ a if turned else a @ a.T), rtol=1e-4, atol=1e-5)
 
 
@@ -145,9 +114,7 @@ def started(folder, override):
         **environment(Machine((A100,), tf32=True), folder),
         "NVIDIA_TF32_OVERRIDE": override,
     }
-    return subprocess.Popen(
-        [sys.executable, "-c", PROGRAM], env=surroundings, stdout=subprocess.PIPE, encoding="utf-8"
-    )
+    return subprocess.Popen([sys.executable, "-c", PROGRAM], env=surroundings, stdout=subprocess.PIPE, encoding="utf-8")
 
 
 def test_an_a100_rounds_the_factors_of_float32_products_to_tf32_where_it_is_allowed_to(tmp_path):

@@ -22,9 +22,7 @@ def generated(call, *arguments, count=1000, seed=7, offset=0, device=0, times=1)
         curand.curandSetPseudoRandomGeneratorSeed(generator, ctypes.c_ulonglong(seed))
         curand.curandSetGeneratorOffset(generator, ctypes.c_ulonglong(offset))
         for _ in range(times):
-            status = getattr(curand, call)(
-                generator, numbers.address, ctypes.c_size_t(count), *arguments
-            )
+            status = getattr(curand, call)(generator, numbers.address, ctypes.c_size_t(count), *arguments)
         found = own.read(numbers, count)
         own.synchronise()
         curand.curandDestroyGenerator(generator)
@@ -37,9 +35,7 @@ def generated(call, *arguments, count=1000, seed=7, offset=0, device=0, times=1)
     call=st.sampled_from(["curandGenerate", "curandGenerateUniform"]),
 )
 def test_a_seed_gives_the_same_numbers_on_every_device_and_an_offset_later_ones(seed, offset, call):
-    first, other = (
-        generated(call, seed=seed, offset=offset, device=device)[1].tobytes() for device in (0, 3)
-    )
+    first, other = (generated(call, seed=seed, offset=offset, device=device)[1].tobytes() for device in (0, 3))
     assert first == other
     assert generated(call, seed=seed + 1, offset=offset)[1].tobytes() != first
     from_the_beginning = generated(call, seed=seed, count=1000 + offset)[1].tobytes()
@@ -55,9 +51,7 @@ def test_uniform_numbers_are_above_0_and_at_most_1():
 
 
 def test_normal_numbers_have_their_mean_and_deviation():
-    status, numbers = generated(
-        "curandGenerateNormal", ctypes.c_float(3), ctypes.c_float(2), count=100_000
-    )
+    status, numbers = generated("curandGenerateNormal", ctypes.c_float(3), ctypes.c_float(2), count=100_000)
     assert status == 0
     assert abs(numbers.mean() - 3) < 0.05 and abs(numbers.std() - 2) < 0.05
     assert abs((abs(numbers - 3) < 2).mean() - 0.6827) < 0.01  # within one deviation
@@ -66,6 +60,5 @@ def test_normal_numbers_have_their_mean_and_deviation():
 @pytest.mark.parametrize("count", [1, 7])
 def test_normal_numbers_come_in_pairs(count):
     assert (
-        generated("curandGenerateNormal", ctypes.c_float(0), ctypes.c_float(1), count=count)[0]
-        == ODD_NUMBER_OF_NORMALS
+        generated("curandGenerateNormal", ctypes.c_float(0), ctypes.c_float(1), count=count)[0] == ODD_NUMBER_OF_NORMALS
     )

@@ -25,21 +25,11 @@ def test_recurrent_networks_their_states_and_their_gradients(mode, sizes, layers
     steps, batch, width, hidden = sizes
     directions = 1 + both_ways
     state = (layers * directions, batch, hidden)
-    arrays = [
-        drawn(steps, batch, width),
-        drawn(weights(mode, width, hidden, layers, directions)),
-        drawn(*state),
-    ]
+    arrays = [drawn(steps, batch, width), drawn(weights(mode, width, hidden, layers, directions)), drawn(*state)]
     arrays += [drawn(*state, seed=4)] * (mode == "lstm")
 
     def network(*them):
-        how = dict(
-            state_size=hidden,
-            num_layers=layers,
-            bidirectional=both_ways,
-            mode=mode,
-            state_outputs=True,
-        )
+        how = dict(state_size=hidden, num_layers=layers, bidirectional=both_ways, mode=mode, state_outputs=True)
         outs = nd.RNN(*them, **how)
         return nd.concat(*(out.reshape(-1) for out in outs), dim=0)
 

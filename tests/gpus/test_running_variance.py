@@ -40,12 +40,8 @@ def statistics_after(ctxs, sizes, cut=WHOLE_SHARDS, sync_bn=False):
     another.
     """
     net = net_on(ctxs)
-    trainer = BucketedTrainer(
-        net.collect_params(), "sgd", {"learning_rate": 0.01}, make_kvstore("device", ctxs)
-    )
-    step = DataParallelStep(
-        net, gluon.loss.SoftmaxCrossEntropyLoss(), trainer, ctxs, identity, cut, sync_bn
-    )
+    trainer = BucketedTrainer(net.collect_params(), "sgd", {"learning_rate": 0.01}, make_kvstore("device", ctxs))
+    step = DataParallelStep(net, gluon.loss.SoftmaxCrossEntropyLoss(), trainer, ctxs, identity, cut, sync_bn)
     for _ in range(2):
         for images, labels in random_batches(sizes, shape=SHAPE, classes=3):
             xs, ys = shard(nd.array(images), ctxs), shard(nd.array(labels), ctxs)
@@ -53,9 +49,7 @@ def statistics_after(ctxs, sizes, cut=WHOLE_SHARDS, sync_bn=False):
         nd.waitall()  # on the CPU it is backward that moves them, unknown to the engine
         step.statistics.average()
     names = [name for name in net.collect_params() if "running" in name]
-    return [
-        {name: net.collect_params()[name].data(ctx).asnumpy() for name in names} for ctx in ctxs
-    ]
+    return [{name: net.collect_params()[name].data(ctx).asnumpy() for name in names} for ctx in ctxs]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -69,11 +63,7 @@ def scratch_memory():
 @pytest.mark.parametrize(
     ("sizes", "cut", "sync_bn"),
     [
-        (
-            [6, 6, 3],
-            WHOLE_SHARDS,
-            False,
-        ),  # at last a device has one image, and the second layer one value
+        ([6, 6, 3], WHOLE_SHARDS, False),  # at last a device has one image, and the second layer one value
         ([4, 4, 4, 1], WHOLE_SHARDS, False),  # and another none
         ([8, 8], Microbatches(count=2), False),
         ([6, 6, 3], WHOLE_SHARDS, True),

@@ -62,14 +62,9 @@ def scratch_memory():
 @pytest.mark.parametrize("store", KVSTORES)
 def test_every_store_trains_lenet_as_one_cpu_device_does(store):
     for count in (2, 8):
-        found, expected = (
-            five_steps(named("gpu", count), kvstore=store, **LENET),
-            on_cpus(1, **LENET),
-        )
+        found, expected = (five_steps(named("gpu", count), kvstore=store, **LENET), on_cpus(1, **LENET))
         assert_same(found, expected)
-        assert (
-            relative_distance(found.parameters, expected.parameters) <= TOLERANCE
-        )  # each by itself, too
+        assert relative_distance(found.parameters, expected.parameters) <= TOLERANCE  # each by itself, too
 
 
 @st.composite

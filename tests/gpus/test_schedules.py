@@ -21,10 +21,7 @@ NAMES = sorted(ALGORITHMS)
 
 def summed(kind, name, contributions, dtype):
     """What is left on each device of a kind."""
-    arrays = [
-        [nd.array(part, ctx=kind(rank), dtype=dtype) for part in own]
-        for rank, own in enumerate(contributions)
-    ]
+    arrays = [[nd.array(part, ctx=kind(rank), dtype=dtype) for part in own] for rank, own in enumerate(contributions)]
     allreduce(make_schedule(name, len(contributions)), arrays)
     return [[array.asnumpy().tobytes() for array in own] for own in arrays]
 

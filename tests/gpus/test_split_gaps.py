@@ -31,9 +31,7 @@ def test_what_lies_between_gradients_changes_nothing(way, more, looks):
     for beyond in (0.0, np.nan):  # as it may be
         ctxs = [mx.gpu(device) for device in range(4)]
         settings = {name: each() if callable(each) else each for name, each in looks.items()}
-        plan = make_strategy_plan(
-            make_parallelism(way, ctxs, 2, max_shard_images=4, **more), **settings
-        )
+        plan = make_strategy_plan(make_parallelism(way, ctxs, 2, max_shard_images=4, **more), **settings)
         make = lambda ctxs, start=None: make_chain(NETWORK, start or ctxs)  # noqa: E731
         strategy = strategy_class(way)(make, softmax_loss(), plan, SINGLE_PROCESS)
         buckets = [each for trainer in strategy.trainer.trainers for each in trainer.buckets]

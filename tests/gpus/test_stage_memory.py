@@ -22,25 +22,18 @@ SHARE = 41
 
 
 @pytest.mark.parametrize(
-    ("samples", "microbatches"),
-    [(2 * SHARE, None), (2 * SHARE, 2), pytest.param(3 * SHARE, 2, marks=pytest.mark.long)],
+    ("samples", "microbatches"), [(2 * SHARE, None), (2 * SHARE, 2), pytest.param(3 * SHARE, 2, marks=pytest.mark.long)]
 )
 def test_memory_of_stages_is_what_is_allocated(samples, microbatches):
     """Within 20 %, as of other networks; also graphs that add to gradients, and those of an epoch's
     last batch.
     """
     images = SHARE * (microbatches or 1)
-    config = TrainConfig(
-        devices="gpu:0,1", dataset="synthetic", model="resnet8", sync_bn=True, optimizer="adam"
-    )
+    config = TrainConfig(devices="gpu:0,1", dataset="synthetic", model="resnet8", sync_bn=True, optimizer="adam")
     plan = make_plan(config.replace(batch_size=images, microbatches=microbatches))
-    plan = dataclasses.replace(
-        plan, dataset=load_dataset("synthetic", samples=samples * (microbatches or 1))
-    )
+    plan = dataclasses.replace(plan, dataset=load_dataset("synthetic", samples=samples * (microbatches or 1)))
     taken, _ = taken_by(plan)
-    assert MemoryEstimator(plan, make_net(plan)).memory(images).total == pytest.approx(
-        taken[1], rel=0.2
-    )
+    assert MemoryEstimator(plan, make_net(plan)).memory(images).total == pytest.approx(taken[1], rel=0.2)
 
 
 @pytest.mark.parametrize(
@@ -58,10 +51,7 @@ def test_memory_of_splits_is_what_is_allocated_on_each_gpu(settings):
     plan = make_plan(config.replace(batch_size=images))
     plan = dataclasses.replace(plan, dataset=load_dataset("synthetic", samples=images))
     taken, strategy = taken_by(plan)
-    told = [
-        memory.total
-        for _, memory in MemoryEstimator(plan, strategy.net, strategy.estimate_memory).rows(images)
-    ]
+    told = [memory.total for _, memory in MemoryEstimator(plan, strategy.net, strategy.estimate_memory).rows(images)]
     assert told == pytest.approx(taken, rel=0.2)
 
 

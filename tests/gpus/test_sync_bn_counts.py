@@ -26,9 +26,7 @@ def counted(model, sync_bn, count=2):
     net.initialize(mx.init.Xavier(), ctx=ctxs)
     complete_initialization(net, model, SHAPE, 10)
     params = net.collect_params()
-    trainer = BucketedTrainer(
-        params, "sgd", {"learning_rate": 0.1, "momentum": 0.9}, make_kvstore("device", ctxs)
-    )
+    trainer = BucketedTrainer(params, "sgd", {"learning_rate": 0.1, "momentum": 0.9}, make_kvstore("device", ctxs))
     step = DataParallelStep(net, make_loss(), trainer, ctxs, make_input(None), sync_bn=sync_bn)
     xs = [nd.zeros((1, *SHAPE), ctx, dtype="uint8") for ctx in ctxs]
     ys = [nd.zeros((1,), ctx, dtype="int32") for ctx in ctxs]

@@ -35,9 +35,7 @@ def expanded(text):
         numbers = []
         for part in found[1].split(","):
             low, _, high = part.partition("-")
-            numbers += [
-                f"{number:0{len(low)}d}" for number in range(int(low), int(high or low) + 1)
-            ]
+            numbers += [f"{number:0{len(low)}d}" for number in range(int(low), int(high or low) + 1)]
         waiting[:0] = [first[: found.start()] + number + first[found.end() :] for number in numbers]
     return hosts
 
@@ -55,9 +53,7 @@ NUMBERS = st.integers(0, 120).flatmap(
 BRACKET = st.lists(NUMBERS, min_size=1, max_size=3).map(lambda ranges: f"[{','.join(ranges)}]")
 PART = st.tuples(NAMES, st.lists(st.tuples(BRACKET, st.sampled_from(["", "-ib", "r"])), max_size=2))
 LIST = st.lists(
-    PART.map(lambda part: part[0] + "".join(bracket + after for bracket, after in part[1])),
-    min_size=1,
-    max_size=3,
+    PART.map(lambda part: part[0] + "".join(bracket + after for bracket, after in part[1])), min_size=1, max_size=3
 ).map(",".join)
 
 
@@ -166,11 +162,7 @@ def test_gpus_and_disks_are_told_by_the_name(name):
     ("type", "resources", "found"),
     [
         ("ml.g5.xlarge", "", "ml.g5.xlarge"),
-        (
-            None,
-            '{"current_host": "algo-1", "current_instance_type": "ml.p3.2xlarge"}',
-            "ml.p3.2xlarge",
-        ),
+        (None, '{"current_host": "algo-1", "current_instance_type": "ml.p3.2xlarge"}', "ml.p3.2xlarge"),
         ("ml.c5.xlarge", '{"current_instance_type": "ml.p3.2xlarge"}', "ml.c5.xlarge"),
         ("local", None, None),
         ("local_gpu", None, None),
@@ -180,9 +172,7 @@ def test_gpus_and_disks_are_told_by_the_name(name):
         (None, '{"current_instance_type": 1}', None),
     ],
 )
-def test_the_machine_of_a_job_is_read_from_what_the_toolkit_sets(
-    type, resources, found, monkeypatch
-):
+def test_the_machine_of_a_job_is_read_from_what_the_toolkit_sets(type, resources, found, monkeypatch):
     for name, value in (("SM_CURRENT_INSTANCE_TYPE", type), ("SM_RESOURCE_CONFIG", resources)):
         monkeypatch.delenv(name, raising=False)
         if value is not None:

@@ -19,11 +19,7 @@ OF_THE_HOST = (
 
 @pytest.mark.parametrize("said", [*OF_A_GPU, *OF_THE_HOST])
 def test_memory_that_is_used_up_is_named_with_what_takes_less(said):
-    explained = str(
-        explain_exhausted_resource(
-            MXNetError(f'Traceback (most recent call last):\n  File "x"\n{said}')
-        )
-    )
+    explained = str(explain_exhausted_resource(MXNetError(f'Traceback (most recent call last):\n  File "x"\n{said}')))
     assert explained.startswith("there is not enough memory: ") and "\n" not in explained
     assert ("a GPU's is full" in explained) == (said in OF_A_GPU)
     for option in ("--batch-size", "--microbatches", "--find-batch-size"):

@@ -6,12 +6,7 @@ import sys
 
 import pytest
 
-from gluonlab.host.resources import (
-    INSTRUCTION_SETS,
-    ISA_LIMIT_VARIABLE,
-    cpu_vendor,
-    instruction_set,
-)
+from gluonlab.host.resources import INSTRUCTION_SETS, ISA_LIMIT_VARIABLE, cpu_vendor, instruction_set
 
 ZEN3 = "fpu sse sse2 sse4_1 sse4_2 avx f16c avx2 fma"
 SKYLAKE = f"{ZEN3} avx512f avx512dq avx512cd avx512bw avx512vl"

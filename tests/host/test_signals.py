@@ -51,23 +51,13 @@ def handled():
 
 
 @pytest.mark.parametrize("number", EXCEPTION_BY_SIGNAL)
-def test_a_signal_ends_a_training_after_its_step_and_handlers_are_put_back(
-    empty_cwd, handled, number
-):
+def test_a_signal_ends_a_training_after_its_step_and_handlers_are_put_back(empty_cwd, handled, number):
     reporter = Signalled(15, number)
-    with pytest.raises(
-        EXCEPTION_BY_SIGNAL[number], match="run holds every epoch that was finished, 1 of 3"
-    ):
+    with pytest.raises(EXCEPTION_BY_SIGNAL[number], match="run holds every epoch that was finished, 1 of 3"):
         train(TrainConfig(**QUICK, global_batch_size=128), reporter=reporter)
     assert reporter.after == 0
     assert [signal.getsignal(each) for each in EXCEPTION_BY_SIGNAL] == [handled] * 3
-    assert file_names(Path("run")) == [
-        "checkpoints",
-        "config.json",
-        "curves.png",
-        "metrics.jsonl",
-        PARAMETERS,
-    ]
+    assert file_names(Path("run")) == ["checkpoints", "config.json", "curves.png", "metrics.jsonl", PARAMETERS]
     assert [line["kind"] for line in read_metrics(Path("run"))].count("epoch") == 1
 
 
@@ -97,10 +87,7 @@ def test_a_handler_of_the_caller_is_called_when_the_folder_is_whole(empty_cwd, h
 
     signal.signal(signal.SIGTERM, leave)
     with pytest.raises(SystemExit, match="7"):
-        train(
-            TrainConfig(**QUICK, global_batch_size=128),
-            reporter=Signalled(15, signal.SIGTERM),
-        )
+        train(TrainConfig(**QUICK, global_batch_size=128), reporter=Signalled(15, signal.SIGTERM))
     assert seen == [["checkpoints", "config.json", "curves.png", "metrics.jsonl", PARAMETERS]]
 
 
@@ -171,9 +158,7 @@ def test_an_interrupt_at_an_import_is_one_line_and_no_traceback(python, tmp_path
     ended = python("-m", "gluonlab.run", "--model", "mlp", "--epochs", "9", path=[str(own)])
     how = "interrupted" if number == signal.SIGINT else "ended by SIGTERM"
     assert (ended.returncode, ended.stdout) == (128 + number, "")
-    assert ended.stderr.split("\n", 1)[-1 if ended.stderr[0] == "\n" else 0].strip() == (
-        f"{how}: nothing was written"
-    )
+    assert ended.stderr.split("\n", 1)[-1 if ended.stderr[0] == "\n" else 0].strip() == (f"{how}: nothing was written")
 
 
 # What is imported, and modules inside it, at whose import the signal comes; for extension modules

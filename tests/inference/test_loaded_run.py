@@ -24,9 +24,7 @@ from gluonlab.training.evaluate_run import evaluate_run
 from gluonlab.training.loop import train
 from gluonlab.training.reporter import Reporter
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:no GPU on this machine:gluonlab.errors.GluonlabWarning"
-)
+pytestmark = pytest.mark.filterwarnings("ignore:no GPU on this machine:gluonlab.errors.GluonlabWarning")
 MODES = ("RGB", "L", "RGBA", "P", "1", "LA", "CMYK")
 SPLITS = {
     "layers": {"split": "layers"},
@@ -84,9 +82,7 @@ def softmax(scores):
 
 
 def test_probabilities_are_the_softmax_of_the_networks_scores_in_colour(colour, pictures):
-    decoded = np.stack(
-        [decode_image(str(path), 12, resizer=default_resizer()) for path in pictures]
-    )
+    decoded = np.stack([decode_image(str(path), 12, resizer=default_resizer()) for path in pictures])
     decoded = decoded.astype("float32") / 255
     mean, deviation = np.array([[0.485, 0.456, 0.406], [0.229, 0.224, 0.225]]).reshape(2, 3, 1, 1)
     scores = plain_scores(colour, (3, 12, 12), (decoded - mean) / deviation)
@@ -137,22 +133,16 @@ def test_over_the_test_images_accuracy_and_mistakes_are_those_of_the_evaluation(
 @pytest.mark.long
 def test_mistakes_name_the_files_of_their_images(tmp_path):
     root = write_image_folder(tmp_path / "images", size=20, suffix=".png")
-    result = run_quickly(
-        tmp_path, dataset=f"folder:{root}", image_size=12, batch_size=4, optimizer="sgd", lr=1e-9
-    )
+    result = run_quickly(tmp_path, dataset=f"folder:{root}", image_size=12, batch_size=4, optimizer="sgd", lr=1e-9)
     loaded = load_run(result.run_dir, devices=device_spec(1))
     files = sorted((root / "val").glob("*/*"))
     said, wrong = loaded.predict(files), loaded.mistakes().wrong
     every = [(str(file), file.parent.name, name) for file, name in zip(files, said.names)]
     assert wrong
-    assert [(each.file, each.true, each.predicted) for each in wrong] == [
-        each for each in every if each[1] != each[2]
-    ]
+    assert [(each.file, each.true, each.predicted) for each in wrong] == [each for each in every if each[1] != each[2]]
 
 
-@pytest.mark.parametrize(
-    "split", ["channels", *(pytest.param(name, marks=pytest.mark.long) for name in OTHER_SPLITS)]
-)
+@pytest.mark.parametrize("split", ["channels", *(pytest.param(name, marks=pytest.mark.long) for name in OTHER_SPLITS)])
 def test_runs_of_every_split_predict_on_one_device(tmp_path, split):
     result = run_quickly(tmp_path, lr=0.01, **SPLITS[split])
     assert load_run(result.run_dir, devices=device_spec(1)).mistakes().accuracy == result.accuracy
@@ -167,9 +157,7 @@ def small_data(channels=3, side=8):
 
 def small_run(folder, data, **own):
     model = {} if "net" in own else {"model": "mlp"}
-    settings = dict(
-        devices=device_spec(1), epochs=1, batch_size=20, lr=0.01, optimizer="sgd", **model
-    )
+    settings = dict(devices=device_spec(1), epochs=1, batch_size=20, lr=0.01, optimizer="sgd", **model)
     config = TrainConfig(out=str(folder), **settings)
     return train(config, dataset=data, reporter=Reporter(), **own)
 
@@ -212,8 +200,7 @@ def test_the_best_classes_are_counted_from_one(count):
 
 
 @pytest.mark.parametrize(
-    "kind",
-    [lambda x: x / 255, lambda x: nd.array(x, dtype="uint8"), lambda x: list(nd.array(x / 255))],
+    "kind", [lambda x: x / 255, lambda x: nd.array(x, dtype="uint8"), lambda x: list(nd.array(x / 255))]
 )
 def test_floats_and_arrays_of_mxnet_are_seen_as_bytes_are(grey, kind):
     images = load_dataset("digits").test.images[:9]

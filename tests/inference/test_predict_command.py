@@ -34,9 +34,7 @@ from gluonlab.inference.predictions import Predictions, predictions_as_text
 from gluonlab.predict import main
 from gluonlab.training.evaluate_run import evaluate_run
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:no GPU on this machine:gluonlab.errors.GluonlabWarning"
-)
+pytestmark = pytest.mark.filterwarnings("ignore:no GPU on this machine:gluonlab.errors.GluonlabWarning")
 PAGE = (Path(__file__).parents[2] / "docs" / "predict.md").read_text(encoding="utf-8")
 
 
@@ -104,18 +102,14 @@ def test_standard_input_is_the_file(predict, finished, pictures, monkeypatch):
         (encode_image(make_image(0), "PNG")[:-40], "standard input: damaged"),
     ],
 )
-def test_standard_input_without_an_image_is_refused(
-    predict, finished, empty_cwd, tmp_path, monkeypatch, content, said
-):
+def test_standard_input_without_an_image_is_refused(predict, finished, empty_cwd, tmp_path, monkeypatch, content, said):
     (tmp_path / "piped").write_bytes(content)
     with open(tmp_path / "piped", encoding="latin-1") as stream:
         monkeypatch.setattr(sys, "stdin", stream)
         assert said in read_error_line(predict(str(finished), "-"), empty_cwd)
 
 
-def test_wrong_draws_and_names_exactly_the_images_that_the_run_gets_wrong(
-    predict, finished, empty_cwd, monkeypatch
-):
+def test_wrong_draws_and_names_exactly_the_images_that_the_run_gets_wrong(predict, finished, empty_cwd, monkeypatch):
     drawn = []
 
     def draw(title, tiles):
@@ -128,12 +122,7 @@ def test_wrong_draws_and_names_exactly_the_images_that_the_run_gets_wrong(
     words = (str(finished), "--wrong", "--devices", device_spec(1))
     status, out, err = predict(*words, "--json", "--sheet", "wrong.png")
     told = json.loads(out)
-    assert (status, err, told["sheet"], file_names(empty_cwd)) == (
-        0,
-        "",
-        "wrong.png",
-        ["wrong.png"],
-    )
+    assert (status, err, told["sheet"], file_names(empty_cwd)) == (0, "", "wrong.png", ["wrong.png"])
     accuracy = evaluate_run(str(finished), devices=device_spec(1)).score.accuracy
     assert (told["images"], told["accuracy"]) == (360, accuracy)
     assert [(each["number"], each["true"], each["predicted"]) for each in told["wrong"]] == [
@@ -220,9 +209,7 @@ MISTAKES = {
 @pytest.mark.parametrize("words", MISTAKES)
 def test_a_mistake_is_one_line(ended, finished, tmp_path, monkeypatch, words):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(
-        sys, "stdin", io.TextIOWrapper(io.BytesIO(encode_image(make_image(0), "PNG")))
-    )
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(encode_image(make_image(0), "PNG"))))
     make_image(0).save("good.png")
     Path("cut.png").write_bytes(Path("good.png").read_bytes()[:-40])
     Path("notes.txt").write_text("a text")
@@ -307,9 +294,7 @@ def test_the_pages_commands_and_its_program_run(ended, finished, pictures, tmp_p
 
 def test_a_table_is_aligned_where_letters_take_two_columns():
     """犬 and 猫 are two columns wide; an accent that is apart takes none."""
-    said = Predictions(
-        ("犬 と 猫", "cat"), ("a/犬.png", "cafe\u0301.png"), np.eye(2, dtype="float32")
-    )
+    said = Predictions(("犬 と 猫", "cat"), ("a/犬.png", "cafe\u0301.png"), np.eye(2, dtype="float32"))
     assert predictions_as_text(said, 1).splitlines() == [
         "image     class     probability",
         "a/犬.png  犬 と 猫       0.7311",

@@ -18,18 +18,12 @@ from gluonlab.bucketed_trainer.loss_scale import LossScale
 from gluonlab.bucketed_trainer.trainer import BucketedTrainer
 from gluonlab.errors import GluonlabWarning, KVStoreError, RunError
 from gluonlab.kvstores import make_kvstore
-from gluonlab.kvstores.gradient_compression import (
-    FLOAT32_CODE_LIMIT,
-    TwoBitCompressor,
-    max_packed_digits,
-)
+from gluonlab.kvstores.gradient_compression import FLOAT32_CODE_LIMIT, TwoBitCompressor, max_packed_digits
 from gluonlab.kvstores.process_group_store import GroupKVStore
 from gluonlab.kvstores.process_groups import SINGLE_PROCESS, SummingGroup
 
 LOCAL = ["device", "local", "ring", "sharded", "tree", "hierarchical"]
-SHAPES = st.lists(
-    st.lists(st.integers(1, 5), min_size=1, max_size=3).map(tuple), min_size=1, max_size=4
-)
+SHAPES = st.lists(st.lists(st.integers(1, 5), min_size=1, max_size=3).map(tuple), min_size=1, max_size=4)
 THRESHOLDS = st.sampled_from([0.5, 0.1, 1e-30, 1e30]) | st.floats(1e-3, 10)
 PROCESSES = st.integers(2, 40) | st.sampled_from([127, 128, 160, 161, 2895, 2896, 9999])
 
@@ -62,9 +56,7 @@ def summed(rests, grads, threshold):
     anew=st.booleans(),
     seed=st.integers(0, 2**16),
 )
-def test_sums_are_those_of_numpy_to_the_bit(
-    counts, shapes, dtypes, name, threshold, size, together, anew, seed
-):
+def test_sums_are_those_of_numpy_to_the_bit(counts, shapes, dtypes, name, threshold, size, together, anew, seed):
     """Five steps, of which each begins with what the others have left over; ``anew``: in other
     arrays every time. Devices of a process are summed exactly: two numbers in either order.
     """

@@ -37,14 +37,9 @@ print(*[name for name in sys.modules if name.startswith("gluonlab.collectives.")
 """
 
 
-@pytest.mark.parametrize(
-    "name, needs, not_needed",
-    [("device", "", "collectives"), ("ring", "executor", "synthesis")],
-)
+@pytest.mark.parametrize("name, needs, not_needed", [("device", "", "collectives"), ("ring", "executor", "synthesis")])
 def test_a_store_imports_what_it_needs(name, needs, not_needed):
-    found = subprocess.run(
-        [sys.executable, "-c", LOADED, name], capture_output=True, text=True, check=True
-    )
+    found = subprocess.run([sys.executable, "-c", LOADED, name], capture_output=True, text=True, check=True)
     packages, collectives = found.stdout.split("\n")[:2]
     unwanted = {"parallel", "launch", "export", "training", "bench", "exercises"}
     unwanted.add("performance_model")
@@ -53,9 +48,7 @@ def test_a_store_imports_what_it_needs(name, needs, not_needed):
 
 
 @pytest.mark.parametrize("method", ["broadcast", "pushpull"])
-@pytest.mark.parametrize(
-    "store", [GroupKVStore, MXNetKVStore, NcclKVStore, ScheduleKVStore, ShardedKVStore]
-)
+@pytest.mark.parametrize("store", [GroupKVStore, MXNetKVStore, NcclKVStore, ScheduleKVStore, ShardedKVStore])
 def test_stores_have_the_signatures_of_mxnets_stores(store, method):
     own, mxnet_s = (
         [(each.name, each.default) for each in inspect.signature(function).parameters.values()]
@@ -79,15 +72,12 @@ def test_pushpull_leaves_the_sum_on_every_device(name):
 
 
 @pytest.mark.parametrize(
-    ("name", "meant"),
-    [("rign", "ring"), ("Device", "device"), ("ncll", "nccl"), ("", None), (None, None)],
+    ("name", "meant"), [("rign", "ring"), ("Device", "device"), ("ncll", "nccl"), ("", None), (None, None)]
 )
 def test_an_unknown_store_is_refused_with_the_choices(name, meant):
     guess = rf".* \(did you mean '{meant}'\?\)" if meant else ""
     for refuse in (make_kvstore, check_kvstore):
-        with pytest.raises(
-            KVStoreError, match=f"unknown kvstore .*: choose {', '.join(sorted(KVSTORES))}{guess}"
-        ):
+        with pytest.raises(KVStoreError, match=f"unknown kvstore .*: choose {', '.join(sorted(KVSTORES))}{guess}"):
             refuse(name)
 
 
@@ -95,18 +85,13 @@ def test_nccl_is_refused_by_an_mxnet_without_it_and_made_by_one_with_it():
     if mx.runtime.Features().is_enabled("NCCL"):
         assert make_kvstore("nccl").type == "nccl"
     else:
-        with pytest.raises(
-            KVStoreError, match="'nccl': this MXNet was built without NCCL; choose device or local"
-        ):
+        with pytest.raises(KVStoreError, match="'nccl': this MXNet was built without NCCL; choose device or local"):
             make_kvstore("nccl")
 
 
 @pytest.mark.cpu_only("which store GPUs alone have")
 def test_a_store_for_gpus_is_refused_for_cpu_devices():
-    with pytest.raises(
-        KVStoreError,
-        match="'nccl' sums over GPUs, and these are CPU devices: choose device or local",
-    ):
+    with pytest.raises(KVStoreError, match="'nccl' sums over GPUs, and these are CPU devices: choose device or local"):
         make_kvstore("nccl", [mx.cpu(0), mx.cpu(1)])
 
 
@@ -115,23 +100,18 @@ EARLY = {  # calls before there is an optimizer
     "load": lambda store, arrays: store.load_optimizer_states("states"),
     "reduce_scatter": lambda store, arrays: store.reduce_scatter(1, arrays, arrays),
     "update": lambda store, arrays: store.update(1),
-    "update_overwriting_gradients": lambda store, arrays: store.update_overwriting_gradients(
-        1, arrays, arrays
-    ),
+    "update_overwriting_gradients": lambda store, arrays: store.update_overwriting_gradients(1, arrays, arrays),
     "get_key_state": lambda store, arrays: store.get_key_state(1),
     "keys_to_update": lambda store, arrays: store.keys_to_update(1, {}),
 }
 
 
 @pytest.mark.parametrize(
-    ("name", "call"),
-    [("device", "save"), ("local", "load"), *(("sharded-optimizer", call) for call in EARLY)],
+    ("name", "call"), [("device", "save"), ("local", "load"), *(("sharded-optimizer", call) for call in EARLY)]
 )
 def test_calls_before_set_optimizer_are_refused(name, call, empty_cwd):
     store, arrays = make_kvstore(name), [mx.nd.ones((3,), ctx=ctx) for ctx in contexts(2)]
-    with pytest.raises(
-        KVStoreError, match=f"^kvstore '{name}' has no optimizer yet: call set_optimizer first, or"
-    ):
+    with pytest.raises(KVStoreError, match=f"^kvstore '{name}' has no optimizer yet: call set_optimizer first, or"):
         EARLY[call](store, arrays)
     assert list(empty_cwd.iterdir()) == []
 

@@ -50,10 +50,7 @@ def linked_machines(draw, most=5):
     links = draw(st.dictionaries(st.sampled_from(pairs(count)), st.integers(1, 3)))
     cpus = draw(st.lists(st.integers(0, 1), min_size=count, max_size=count))
     switches = draw(st.lists(st.integers(0, 1), min_size=count, max_size=count))
-    level = {
-        (a, b): 50 if cpus[a] != cpus[b] else 40 if switches[a] != switches[b] else 20
-        for a, b in pairs(count)
-    }
+    level = {(a, b): 50 if cpus[a] != cpus[b] else 40 if switches[a] != switches[b] else 20 for a, b in pairs(count)}
     told = draw(st.booleans())
     chosen = draw(st.permutations(range(count)))[: draw(st.integers(2, count))]
     return fake_driver(*[V100] * count, nvlinks=links, apart=level if told else None), chosen
@@ -76,18 +73,12 @@ def test_a_placed_schedule_never_costs_more_than_an_unplaced_one(drawn, name):
 def test_no_ring_at_all_is_cheaper_than_the_placed_one(drawn):
     driver, chosen = drawn
     topology, ring = nvml_topology(driver, chosen), make_schedule("ring", len(chosen))
-    every = [
-        price(ring.placed(order), topology, 1e9).seconds
-        for order in permutations(range(len(chosen)))
-    ]
+    every = [price(ring.placed(order), topology, 1e9).seconds for order in permutations(range(len(chosen)))]
     order = find_best_order(ring, topology)
     assert price(ring.placed(order), topology, 1e9).seconds == pytest.approx(min(every))
 
 
-@pytest.mark.parametrize(
-    ("name", "at_most_us"),
-    [("ring", 3_940), ("tree", 17_800), ("halving_doubling", 6_360)],
-)
+@pytest.mark.parametrize(("name", "at_most_us"), [("ring", 3_940), ("tree", 17_800), ("halving_doubling", 6_360)])
 def test_all_algorithms_gain_on_a_p3_16xlarge_what_is_known_of_its_links(name, at_most_us):
     """Unplaced they cost 17,932, 57,747 and 7,352 microseconds."""
     topology, schedule = make_topology("p3.16xlarge"), make_schedule(name, 8)
@@ -103,9 +94,7 @@ def shown(monkeypatch, driver, visible=None):
     # CUDA's four digits of the domain
     at = {number: f"{gpu.bus_id[4:].lower()}" for number, gpu in enumerate(gpus)}
     monkeypatch.setattr(nvml, "cached_driver", lambda: driver)
-    monkeypatch.setattr(
-        topology_module, "pci_bus_ids", lambda ctxs: [at[ctx.device_id] for ctx in ctxs]
-    )
+    monkeypatch.setattr(topology_module, "pci_bus_ids", lambda ctxs: [at[ctx.device_id] for ctx in ctxs])
     return [mx.gpu(number) for number in range(len(gpus))]
 
 
@@ -117,9 +106,7 @@ def test_the_order_is_that_of_the_runs_devices_however_cuda_numbers_them(visible
     """
     visible = visible[:count]
     with pytest.MonkeyPatch.context() as monkeypatch:
-        ctxs = shown(
-            monkeypatch, fake_driver(*[V100] * 8, nvlinks=CUBE), ",".join(map(str, visible))
-        )
+        ctxs = shown(monkeypatch, fake_driver(*[V100] * 8, nvlinks=CUBE), ",".join(map(str, visible)))
         ctxs = data.draw(st.permutations(ctxs))[: data.draw(st.integers(3, count))]
         placed = make_kvstore("ring", ctxs).placement(ctxs)
     numbers = [visible[ctx.device_id] for ctx in ctxs]
@@ -141,11 +128,7 @@ def test_a_ring_stays_below_one_cpu_as_long_as_it_can(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "driver",
-    [
-        fake_driver(*[V100] * 8, nvlinks=CUBE),
-        nvml.Driver(error="nvidia-ml-py is not installed"),
-    ],
+    "driver", [fake_driver(*[V100] * 8, nvlinks=CUBE), nvml.Driver(error="nvidia-ml-py is not installed")]
 )
 def test_a_named_machine_overrides_the_links_of_nvml(monkeypatch, driver):
     ctxs = shown(monkeypatch, fake_driver(*[V100] * 8))
@@ -156,9 +139,7 @@ def test_a_named_machine_overrides_the_links_of_nvml(monkeypatch, driver):
 
 def test_gpus_keep_their_order_if_nvml_reports_nothing(monkeypatch):
     ctxs = shown(monkeypatch, fake_driver(*[RTX] * 4))
-    monkeypatch.setattr(
-        nvml, "cached_driver", lambda: nvml.Driver(error="nvidia-ml-py is not installed")
-    )
+    monkeypatch.setattr(nvml, "cached_driver", lambda: nvml.Driver(error="nvidia-ml-py is not installed"))
     placed = make_kvstore("tree", ctxs).placement(ctxs)
     assert placed.order == (0, 1, 2, 3)
     assert placed.reason == "as numbered: NVML reports no links (nvidia-ml-py is not installed)"
@@ -176,9 +157,7 @@ def test_stores_on_cpu_devices_sum_the_same_with_and_without_a_named_machine(nam
         store.pushpull("weight", arrays)
         assert all(np.array_equal(array.asnumpy(), np.arange(11) * 15) for array in arrays)
         unnamed = "by the usual speeds of CPU devices" if name in TOPOLOGY_AWARE else ""
-        assert store.placement(ctxs).reason == (
-            f"by the links of {topology}" if topology else unnamed
-        )
+        assert store.placement(ctxs).reason == (f"by the links of {topology}" if topology else unnamed)
 
 
 BY_LINKS = "by the links of p3.16xlarge"

@@ -22,9 +22,7 @@ from gluonlab.kvstores.process_groups import SINGLE_PROCESS, SummingGroup
 from gluonlab.models import get_model
 
 LOCAL = ["device", "local", "ring", "sharded", "tree", "hierarchical"]
-SHAPES = st.lists(
-    st.lists(st.integers(1, 4), min_size=1, max_size=4).map(tuple), min_size=1, max_size=4
-)
+SHAPES = st.lists(st.lists(st.integers(1, 4), min_size=1, max_size=4).map(tuple), min_size=1, max_size=4)
 
 
 def store_on(group, ctxs, compress=None):
@@ -40,9 +38,7 @@ def store_on(group, ctxs, compress=None):
     together=st.booleans(),
     seed=st.integers(0, 2**16),
 )
-def test_the_sum_over_all_devices_of_all_processes_is_on_each(
-    counts, shapes, dtypes, name, together, seed
-):
+def test_the_sum_over_all_devices_of_all_processes_is_on_each(counts, shapes, dtypes, name, together, seed):
     """Twice, with other numbers in the same arrays; in one call or a call for each key."""
     random = np.random.RandomState(seed)
     turns = [
@@ -56,9 +52,7 @@ def test_the_sum_over_all_devices_of_all_processes_is_on_each(
             assert len(sums) == sum(counts)
             assert all(np.array_equal(array, sums[0]) for array in sums)  # bits, on every device
             tolerance = 2e-2 if every.dtype == np.float16 else 1e-5
-            np.testing.assert_allclose(
-                sums[0], every.astype("float64").sum(axis=0), rtol=tolerance, atol=tolerance
-            )
+            np.testing.assert_allclose(sums[0], every.astype("float64").sum(axis=0), rtol=tolerance, atol=tolerance)
 
 
 def test_a_call_moves_one_flat_array_for_each_type():
@@ -139,10 +133,7 @@ def test_a_trainer_makes_the_updates_of_one_process_with_all_devices(trainer, co
         alone, trainer(alone.collect_params(), "sgd", settings, kvstore="device", **clip),
         [device()],
     )  # fmt: skip
-    nets = [
-        network([device(sum(counts[:rank]) + i) for i in range(counts[rank])], seed=rank + 1)
-        for rank in range(2)
-    ]
+    nets = [network([device(sum(counts[:rank]) + i) for i in range(counts[rank])], seed=rank + 1) for rank in range(2)]
 
     def work(group):
         ctxs, net = rank_devices(group, counts), nets[group.rank]

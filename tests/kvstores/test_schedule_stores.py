@@ -37,17 +37,12 @@ def parameters_under_device(optimizer):
 
 
 @pairwise(name=STORES, optimizer=list(OPTIMIZERS), trainer_class=[gluon.Trainer, BucketedTrainer])
-def test_every_store_gives_the_parameters_of_device_under_the_trainer(
-    name, optimizer, trainer_class
-):
+def test_every_store_gives_the_parameters_of_device_under_the_trainer(name, optimizer, trainer_class):
     ctxs, store = contexts(3), make_kvstore(name)
     net, _ = train_small_net(trainer_class, store, optimizer, ctxs)
     assert relative_distance(parameter_arrays(net), parameters_under_device(optimizer)) < 1e-5
     for ctx in ctxs[1:]:  # replicas are alike to the bit
-        assert all(
-            np.array_equal(a, b)
-            for a, b in zip(parameter_arrays(net, ctx), parameter_arrays(net, ctxs[0]))
-        )
+        assert all(np.array_equal(a, b) for a, b in zip(parameter_arrays(net, ctx), parameter_arrays(net, ctxs[0])))
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
@@ -72,9 +67,7 @@ def test_keys_of_one_call_are_summed_by_one_schedule(name):
     """
     store, sizes, random = make_kvstore(name), (1, 700, 3, 4000), np.random.RandomState(0)
     values = [[random.randint(-99, 99, size).astype("float32") for _ in range(4)] for size in sizes]
-    arrays = [
-        [nd.array(value, ctx=ctx) for value, ctx in zip(of_key, contexts(4))] for of_key in values
-    ]
+    arrays = [[nd.array(value, ctx=ctx) for value, ctx in zip(of_key, contexts(4))] for of_key in values]
     for times in (1, 4):  # the second sums four times the first
         store.pushpull([5, 6, 7, "rest"], arrays, priority=-5)
         for value, of_key in zip(values, arrays):
@@ -85,10 +78,7 @@ def test_keys_of_one_call_are_summed_by_one_schedule(name):
     for of_key in arrays:
         alone.pushpull("key", of_key)
         assert (of_key[0].asnumpy() % 16 == 0).all()  # four times the sum, four times
-    assert (
-        schedule.transfers * 2 <= store.transfers_run < 2 * alone.transfers_run
-        or schedule.chunks == 1
-    )
+    assert schedule.transfers * 2 <= store.transfers_run < 2 * alone.transfers_run or schedule.chunks == 1
 
 
 def test_keys_of_one_call_may_be_on_other_devices_unless_they_are_updated_together():
@@ -96,10 +86,7 @@ def test_keys_of_one_call_may_be_on_other_devices_unless_they_are_updated_togeth
     store = make_kvstore("sharded-optimizer")
     store.set_optimizer(mx.optimizer.SGD())
     weights = [[array.copy() for array in of_key] for of_key in arrays]
-    with pytest.raises(
-        KVStoreError,
-        match="key 'a' is on 2 devices, 'b' on 3: give keys of one call the same devices",
-    ):
+    with pytest.raises(KVStoreError, match="key 'a' is on 2 devices, 'b' on 3: give keys of one call the same devices"):
         store.pushpull(["a", "b"], arrays, out=weights)
     assert all((array.asnumpy() == 1).all() for of_key in (*arrays, *weights) for array in of_key)
     make_kvstore("ring").pushpull(["a", "b"], arrays)
@@ -137,11 +124,7 @@ def trained_without_some_shards(store):
     trainer = BucketedTrainer(net.collect_params(), "sgd", {}, make_kvstore(store))
     step = DataParallelStep(net, LOSS, trainer, ctxs, identity)
     for (images, labels), size in zip(BATCHES, [3, 2, 1, 2, 3]):
-        step(
-            make_local_batch(
-                shard(nd.array(images[:size]), ctxs), shard(nd.array(labels[:size]), ctxs)
-            )
-        )
+        step(make_local_batch(shard(nd.array(images[:size]), ctxs), shard(nd.array(labels[:size]), ctxs)))
     return parameter_arrays(net, ctxs[2])
 
 
@@ -165,9 +148,7 @@ def parameters_of_one_device():
 @pytest.mark.parametrize("name", STORES)
 def test_one_device_needs_no_schedule_and_still_trains(name, parameters_of_one_device):
     net, _ = train_small_net(BucketedTrainer, make_kvstore(name), "sgd", contexts(1))
-    assert all(
-        np.array_equal(a, b) for a, b in zip(parameter_arrays(net), parameters_of_one_device)
-    )
+    assert all(np.array_equal(a, b) for a, b in zip(parameter_arrays(net), parameters_of_one_device))
 
 
 def test_an_order_changes_the_ranks_of_devices_and_not_the_sum():
@@ -283,9 +264,7 @@ def test_small_and_large_sums_take_the_schedule_that_is_cheapest_for_them():
         expected = make_for_links("synthesised", topology, 8).cheapest(4 * size)
         assert store.transfers_run == expected.transfers
         steps.append(len(expected.steps))
-    assert (
-        steps == [len(found.schedule.steps) for found in find_stored_schedules(topology)] == [4, 5]
-    )
+    assert steps == [len(found.schedule.steps) for found in find_stored_schedules(topology)] == [4, 5]
 
 
 def test_more_devices_than_there_are_schedules_for_are_one_line():

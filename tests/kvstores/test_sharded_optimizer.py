@@ -30,9 +30,7 @@ def test_the_sharded_optimizer_runs_its_two_halves():
 
 @pytest.mark.parametrize(("optimizer", "copies"), [("sgd", 1), ("adam", 2)])
 @pytest.mark.parametrize("devices", [2, 3, 4])
-def test_the_sharded_optimizer_keeps_a_share_of_the_state_on_each_device(
-    optimizer, copies, devices
-):
+def test_the_sharded_optimizer_keeps_a_share_of_the_state_on_each_device(optimizer, copies, devices):
     ctxs, store = contexts(devices), make_kvstore("sharded-optimizer")
     _, trainer = train_small_net(BucketedTrainer, store, optimizer, ctxs)
     kept = dict.fromkeys(ctxs, 0)
@@ -48,9 +46,7 @@ def test_the_sharded_optimizer_keeps_a_share_of_the_state_on_each_device(
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("trainer_class", [gluon.Trainer, BucketedTrainer])
-def test_saved_states_of_the_sharded_optimizer_go_on_where_they_stopped(
-    optimizer, trainer_class, tmp_path
-):
+def test_saved_states_of_the_sharded_optimizer_go_on_where_they_stopped(optimizer, trainer_class, tmp_path):
     ctxs, states, params = contexts(2), str(tmp_path / "states"), str(tmp_path / "params")
     expected, _ = train_small_net(trainer_class, ShardedKVStore(), optimizer, ctxs)
     net, trainer = train_small_net(trainer_class, ShardedKVStore(), optimizer, ctxs, BATCHES[:3])
@@ -58,14 +54,10 @@ def test_saved_states_of_the_sharded_optimizer_go_on_where_they_stopped(
     net.save_parameters(params)
     resumed = make_small_net(ctxs)
     resumed.load_parameters(params, ctx=ctxs)
-    trainer = trainer_class(
-        resumed.collect_params(), optimizer, dict(OPTIMIZERS[optimizer]), kvstore=ShardedKVStore()
-    )
+    trainer = trainer_class(resumed.collect_params(), optimizer, dict(OPTIMIZERS[optimizer]), kvstore=ShardedKVStore())
     trainer.load_states(states)
     train_on_devices(resumed, trainer, ctxs, BATCHES[3:])
-    assert all(
-        np.array_equal(a, b) for a, b in zip(parameter_arrays(resumed), parameter_arrays(expected))
-    )
+    assert all(np.array_equal(a, b) for a, b in zip(parameter_arrays(resumed), parameter_arrays(expected)))
 
 
 @pytest.mark.parametrize("loaded", [False, True])
@@ -136,9 +128,7 @@ def test_states_of_keys_that_are_updated_together_are_saved_and_go_on(tmp_path):
 def test_a_key_must_always_be_updated_with_the_same_keys():
     store, ctxs = make_kvstore("sharded-optimizer"), contexts(2)
     store.set_optimizer(mx.optimizer.SGD(learning_rate=0.1, momentum=0.9))
-    grads, weights = (
-        [[nd.ones((5,), ctx=ctx) for ctx in ctxs] for _ in range(3)] for _ in range(2)
-    )
+    grads, weights = ([[nd.ones((5,), ctx=ctx) for ctx in ctxs] for _ in range(3)] for _ in range(2))
     store.pushpull(["a", "b"], grads[:2], out=weights[:2])
     refused = "key 'b' cannot be updated after keys 'a', 'b': give the same keys in every call"
     with pytest.raises(KVStoreError, match=refused):
@@ -196,9 +186,7 @@ class Both:
     def check(self):
         for param, single in zip(self.params, self.alone):
             for data in param.list_data():
-                assert (
-                    relative_distance([data.asnumpy()], [single.data().asnumpy()]) < self.tolerance
-                )
+                assert relative_distance([data.asnumpy()], [single.data().asnumpy()]) < self.tolerance
 
 
 def new_gradients(both):

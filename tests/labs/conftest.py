@@ -19,9 +19,7 @@ def executed():
     def get(number):
         if number not in done:
             done[number] = run_lab(LABS[number])
-            SECONDS[number] = (
-                f"{done[number].wall_s:.0f} s ({done[number].cpu_s:.0f} s of processor time)"
-            )
+            SECONDS[number] = f"{done[number].wall_s:.0f} s ({done[number].cpu_s:.0f} s of processor time)"
         return done[number]
 
     return get

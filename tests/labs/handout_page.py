@@ -75,15 +75,11 @@ class Handout(BrowserPage):
         )
 
     def ids(self):
-        return self.driver.execute_script(
-            "return [...document.querySelectorAll('[id]')].map(({id}) => id)"
-        )
+        return self.driver.execute_script("return [...document.querySelectorAll('[id]')].map(({id}) => id)")
 
     def printed(self):
         """(number of pages, their sizes in points) as a PDF."""
-        made = self.driver.execute_cdp_cmd(
-            "Page.printToPDF", {"preferCSSPageSize": True, "printBackground": True}
-        )
+        made = self.driver.execute_cdp_cmd("Page.printToPDF", {"preferCSSPageSize": True, "printBackground": True})
         text = base64.b64decode(made["data"]).decode("latin-1")
         boxes = re.findall(r"/MediaBox \[0 0 ([\d.]+) ([\d.]+)\]", text)
         return len(boxes), {(round(float(width)), round(float(height))) for width, height in boxes}

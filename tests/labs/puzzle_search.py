@@ -115,9 +115,7 @@ def _receipts(held, rank, cost, least):
     for chunk in range(len(held)):
         senders = [src for src, mask in enumerate(held) if mask >> chunk & 1]
         if rank not in senders:
-            partial += [
-                {**way, src: (*way.get(src, ()), chunk)} for way in partial for src in senders
-            ]
+            partial += [{**way, src: (*way.get(src, ()), chunk)} for way in partial for src in senders]
     for way in partial:
         chunks = sum(map(len, way.values()))
         if chunks >= least and len(way) + chunks <= cost:
@@ -130,9 +128,7 @@ def _together(held, cost, ways, new, sent):
         yield new
         return
     for way in ways[len(new)]:
-        loads = tuple(
-            load + (1 + len(way[src]) if src in way else 0) for src, load in enumerate(sent)
-        )
+        loads = tuple(load + (1 + len(way[src]) if src in way else 0) for src, load in enumerate(sent))
         if max(loads) <= cost:
             mask = held[len(new)] | sum(1 << chunk for some in way.values() for chunk in some)
             yield from _together(held, cost, ways, (*new, mask), loads)

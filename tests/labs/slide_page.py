@@ -42,8 +42,7 @@ class Deck(Handout):
 
     def titles(self):
         return self.driver.execute_script(
-            "return [...document.querySelectorAll('.slide')].map("
-            "(slide) => slide.querySelector('h1, h2').textContent)"
+            "return [...document.querySelectorAll('.slide')].map((slide) => slide.querySelector('h1, h2').textContent)"
         )
 
     def beyond(self):

@@ -14,14 +14,7 @@ from support.lab_answers import (
 )
 from the_labs import LABS, PLACE
 
-from gluonlab.exercises.exercise_registry import (
-    PASSED,
-    UNWRITTEN,
-    WRONG,
-    all_exercises,
-    find_exercise,
-    lab_modules,
-)
+from gluonlab.exercises.exercise_registry import PASSED, UNWRITTEN, WRONG, all_exercises, find_exercise, lab_modules
 from gluonlab_labs.exercises import FAULTY, find_stubs, last_defined_name, solution_path
 
 CELLS = {id: cell for lab in LABS.values() for id, cell in find_stubs(lab).items()}

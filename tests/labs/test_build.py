@@ -24,30 +24,22 @@ def made(tmp_path):
 
 def texts(made, name):
     return "\n\n".join(
-        cell["source"]
-        for cell in nbformat.reads(made[name], 4).cells
-        if cell["cell_type"] == "markdown"
+        cell["source"] for cell in nbformat.reads(made[name], 4).cells if cell["cell_type"] == "markdown"
     )
 
 
 def test_a_source_becomes_a_notebook_and_its_pictures_in_each_language(made):
-    notebooks = [
-        f"{language}/{name}.ipynb" for language in ("en", "ja") for name in ("01-add", "02-more")
-    ]
+    notebooks = [f"{language}/{name}.ipynb" for language in ("en", "ja") for name in ("01-add", "02-more")]
     assert sorted(made) == sorted([*notebooks, "en/figures/dot.svg", "ja/figures/dot.svg"])
     for name in notebooks:
         nbformat.validate(nbformat.reads(made[name], 4))
 
 
 def test_code_is_the_same_in_both_languages_down_to_the_ids_of_its_cells(made):
-    english, japanese = (
-        json.loads(made[f"{language}/01-add.ipynb"])["cells"] for language in ("en", "ja")
-    )
+    english, japanese = (json.loads(made[f"{language}/01-add.ipynb"])["cells"] for language in ("en", "ja"))
     assert [cell["id"] for cell in english] == [cell["id"] for cell in japanese]
     assert len({cell["id"] for cell in english}) == len(english)
-    code = [
-        [cell for cell in cells if cell["cell_type"] == "code"] for cells in (english, japanese)
-    ]
+    code = [[cell for cell in cells if cell["cell_type"] == "code"] for cells in (english, japanese)]
     assert code[0] == code[1]
     assert len(code[0]) == 3
 
@@ -58,13 +50,9 @@ def test_sections_figures_and_references_are_numbered(made):
     assert '## <a id="work"></a>2. Work' in english
     assert '## <a id="work"></a>2. 作業' in japanese
     assert (
-        "See [Section 2](#work), [Exercise 01-1](#exercise-01-1), [Figure 1](#fig-dot) "
-        "and [Lab 02](02-more.ipynb)"
+        "See [Section 2](#work), [Exercise 01-1](#exercise-01-1), [Figure 1](#fig-dot) and [Lab 02](02-more.ipynb)"
     ) in english
-    assert (
-        "[2 節](#work)、[演習 01-1](#exercise-01-1)、[図 1](#fig-dot)、"
-        "[ラボ 02](02-more.ipynb) を参照"
-    ) in japanese
+    assert ("[2 節](#work)、[演習 01-1](#exercise-01-1)、[図 1](#fig-dot)、[ラボ 02](02-more.ipynb) を参照") in japanese
     assert "`{sec:raw}`" in english
     assert "**Figure 1** The `dot`" in english
     assert "**図 1** `dot` です" in japanese
@@ -77,8 +65,7 @@ def test_japanese_lines_are_joined_without_a_space_and_nothing_else_is(tmp_path)
     wrapped = SOURCE.replace("## 作業 {#work}\n", f"## 作業 {{#work}}\n{more}")
     place = LabFolders(made_up_lab.write(tmp_path, source=wrapped))
     text = texts(
-        {str(path): text for path, text in make_files(read_labs(place, CHECKERS), place).items()},
-        "ja/01-add.ipynb",
+        {str(path): text for path, text in make_files(read_labs(place, CHECKERS), place).items()}, "ja/01-add.ipynb"
     )
     for kept in (
         "2. 作業\n一行目は、二行目に続き、\n2 行ではありません。\n\n段落。",
@@ -98,24 +85,15 @@ def test_solutions_take_the_place_of_stubs(tmp_path):
 
 def test_a_cell_that_is_added_keeps_the_ids_of_the_others(tmp_path, made):
     more = SOURCE.replace(
-        "```{code-cell} ipython3\ncheck",
-        "```{code-cell} ipython3\nprint(1)\n```\n\n```{code-cell} ipython3\ncheck",
+        "```{code-cell} ipython3\ncheck", "```{code-cell} ipython3\nprint(1)\n```\n\n```{code-cell} ipython3\ncheck"
     )
     # after the check, for the stub's check comes next
     more = more.replace("```{code-cell} ipython3\nprint(1)\n```\n\n", "")
-    place = LabFolders(
-        made_up_lab.write(
-            tmp_path / "more", source=more + "\n```{code-cell} ipython3\nprint(1)\n```\n"
-        )
-    )
+    place = LabFolders(made_up_lab.write(tmp_path / "more", source=more + "\n```{code-cell} ipython3\nprint(1)\n```\n"))
     text = next(
-        text
-        for path, text in make_files(read_labs(place, CHECKERS), place).items()
-        if str(path) == "en/01-add.ipynb"
+        text for path, text in make_files(read_labs(place, CHECKERS), place).items() if str(path) == "en/01-add.ipynb"
     )
-    before, after = (
-        [cell["id"] for cell in json.loads(one)["cells"]] for one in (made["en/01-add.ipynb"], text)
-    )
+    before, after = ([cell["id"] for cell in json.loads(one)["cells"]] for one in (made["en/01-add.ipynb"], text))
     assert after[: len(before)] == before
     assert len(after) == len(before) + 1
 
@@ -132,56 +110,28 @@ FAULTS = [
     ("01-add.md:1:", "lacks a title in both languages", {"source": spoilt(', ja: "足し算"', "")}),
     ("01-add.md:1:", "lacks minutes", {"source": spoilt("minutes: 5", "minutes: soon")}),
     ("01-add.md:1:", "lacks needs", {"source": spoilt("needs: []", "")}),
-    (
-        "01-add.md:1:",
-        "needs 07: there is no such lab; choose 01, 02",
-        {"source": spoilt("needs: []", 'needs: ["07"]')},
-    ),
+    ("01-add.md:1:", "needs 07: there is no such lab; choose 01, 02", {"source": spoilt("needs: []", 'needs: ["07"]')}),
     (
         "01-add.md:6:",
         "followed by :::{en}: blocks come in pairs",
         {"source": spoilt(":::{ja}\n## ねらい", ":::{en}\n## ねらい")},
     ),
-    (
-        "01-add.md:6:",
-        "is not a language: write :::{en} or :::{ja}",
-        {"source": spoilt(":::{en}", ":::{de}")},
-    ),
+    ("01-add.md:6:", "is not a language: write :::{en} or :::{ja}", {"source": spoilt(":::{en}", ":::{de}")}),
     (
         "01-add.md:16:",
         "'stray' stands outside of a block",
         {"source": spoilt(":::\n\n```{code", ":::\nstray\n\n```{code")},
     ),
-    (
-        "01-add.md:11:",
-        "is not closed: write ::: below it",
-        {"source": spoilt("コード。\n:::\n", "コード。\n")},
-    ),
+    ("01-add.md:11:", "is not closed: write ::: below it", {"source": spoilt("コード。\n:::\n", "コード。\n")}),
     (
         "01-add.md:12:",
         "headings differ: '## goals' in English, '### goals' in Japanese",
         {"source": spoilt("## ねらい", "### ねらい")},
     ),
-    (
-        "01-add.md:8:",
-        "`name` stands here once, and not in :::{ja}",
-        {"source": spoilt("- `name` が", "- 名前が")},
-    ),
-    (
-        "01-add.md:8:",
-        "$x^2$ stands here once, and not in :::{ja}",
-        {"source": spoilt("、$x^2$、", "、")},
-    ),
-    (
-        "01-add.md:8:",
-        "https://example.org stands here once",
-        {"source": spoilt("、[文献](https://example.org)", "")},
-    ),
-    (
-        "01-add.md:9:",
-        "{lab:02} stands here once, and not in :::{ja}",
-        {"source": spoilt("、{lab:02} を", "を")},
-    ),
+    ("01-add.md:8:", "`name` stands here once, and not in :::{ja}", {"source": spoilt("- `name` が", "- 名前が")}),
+    ("01-add.md:8:", "$x^2$ stands here once, and not in :::{ja}", {"source": spoilt("、$x^2$、", "、")}),
+    ("01-add.md:8:", "https://example.org stands here once", {"source": spoilt("、[文献](https://example.org)", "")}),
+    ("01-add.md:9:", "{lab:02} stands here once, and not in :::{ja}", {"source": spoilt("、{lab:02} を", "を")}),
     (
         "01-add.md:9:",
         "unknown section 'wrok': choose goals, work (did you mean 'work'?)",
@@ -197,18 +147,10 @@ FAULTS = [
     ),
     ("01-add.md:23:", "has no alternative text", {"source": spoilt("![A dot]", "![]")}),
     ("01-add.md:23:", "has no caption", {"source": spoilt(' "The `dot`"', "")}),
-    (
-        "01-add.md:23:",
-        "figures are figures/NAME.svg",
-        {"source": spoilt("figures/dot.svg", "dot.png")},
-    ),
+    ("01-add.md:23:", "figures are figures/NAME.svg", {"source": spoilt("figures/dot.svg", "dot.png")}),
     ("01-add.md:23:", "figures/dot.svg is missing", {"figure": None}),
     ("01-add.md:7:", "a heading of the first level", {"source": spoilt("## Goals", "# Goals")}),
-    (
-        "01-add.md:38:",
-        "fences differ",
-        {"source": spoilt("list\n```\n### 演習", "grade\n```\n### 演習")},
-    ),
+    ("01-add.md:38:", "fences differ", {"source": spoilt("list\n```\n### 演習", "grade\n```\n### 演習")}),
     ("01-add.md:44:", "exercise 01-1 has no checker", {"checkers": set()}),
     ("01-add.md:44:", "exercise 01-1 has no solution: write solutions/01-1.py", {"solution": None}),
     ("01-add.md:44:", "does not define add", {"solution": "def plus(a, b):\n    return a + b\n"}),
@@ -216,40 +158,20 @@ FAULTS = [
     (
         "01-add.md:44:",
         "exercise 01-1 has no heading",
-        {
-            "source": SOURCE.replace("### Exercise 01-1: Add", "### Add").replace(
-                "### 演習 01-1: 足す", "### 足す"
-            )
-        },
+        {"source": SOURCE.replace("### Exercise 01-1: Add", "### Add").replace("### 演習 01-1: 足す", "### 足す")},
     ),
     (
         "01-add.md:44:",
         "the code cell after exercise 01-1 is print(add)",
         {"source": spoilt('check("01-1", add)', "print(add)")},
     ),
-    (
-        "01-add.md:44:",
-        "is not a stub",
-        {"source": spoilt("raise NotImplementedError", "return a + b")},
-    ),
-    (
-        "01-add.md:44:",
-        "is in lab 01: tag it exercise-01-N",
-        {"source": spoilt("[exercise-01-1]", "[exercise-02-1]")},
-    ),
-    (
-        "01-add.md:1:",
-        "has a heading and no stub",
-        {"source": spoilt(":tags: [exercise-01-1]\n", "")},
-    ),
+    ("01-add.md:44:", "is not a stub", {"source": spoilt("raise NotImplementedError", "return a + b")}),
+    ("01-add.md:44:", "is in lab 01: tag it exercise-01-N", {"source": spoilt("[exercise-01-1]", "[exercise-02-1]")}),
+    ("01-add.md:1:", "has a heading and no stub", {"source": spoilt(":tags: [exercise-01-1]\n", "")}),
     ("dot.svg:1:", "is not a picture of width 720", {"figure": FIGURE.replace("720", "700")}),
     ("dot.svg:1:", 'lacks role="img"', {"figure": FIGURE.replace(' role="img"', "")}),
     ("dot.svg:1:", "has a <script>", {"figure": FIGURE.replace("</svg>", "<script/></svg>")}),
-    (
-        "dot.svg:1:",
-        "may only refer to itself",
-        {"figure": FIGURE.replace("<path d=", '<path href="https://x.org" d=')},
-    ),
+    ("dot.svg:1:", "may only refer to itself", {"figure": FIGURE.replace("<path d=", '<path href="https://x.org" d=')}),
     ("dot.svg:1:", "each needs the other", {"figure": FIGURE.replace(' lang="ja"', "")}),
     ("dot.svg:1:", "shows '点' in both languages", {"figure": FIGURE.replace(' lang="ja"', "")}),
     ("dot.svg:", "is not valid XML", {"figure": FIGURE.replace("</svg>", "")}),
@@ -260,9 +182,7 @@ FAULTS = [
 def test_a_fault_is_one_line_with_its_place(place, said, spoils, tmp_path):
     checkers = spoils.get("checkers", CHECKERS)
     root = LabFolders(
-        made_up_lab.write(
-            tmp_path, **{name: text for name, text in spoils.items() if name != "checkers"}
-        )
+        made_up_lab.write(tmp_path, **{name: text for name, text in spoils.items() if name != "checkers"})
     )
     with pytest.raises(SourceError) as raised:
         read_labs(root, checkers)
@@ -347,9 +267,7 @@ def test_slides_of_labs_that_show_no_outputs_need_no_kernel(build, tmp_path):
     status, printed, _ = build("slides", "--out", str(root))
     assert (status, printed) == (0, f"2 decks in 2 languages: open {root / 'index.html'}\n")
     pages = [path.relative_to(root).as_posix() for path in root.rglob("*.html")]
-    names = [
-        f"{language}/{name}.html" for language in ("en", "ja") for name in ("01-add", "02-more")
-    ]
+    names = [f"{language}/{name}.html" for language in ("en", "ja") for name in ("01-add", "02-more")]
     assert sorted(pages) == sorted(["index.html", *names])
 
 
@@ -357,14 +275,10 @@ def test_mistakes_of_the_command_line_are_one_line(build):
     assert build("--with-solutions") == (
         2,
         "",
-        (
-            "error: --with-solutions needs --out DIR: "
-            "solutions do not belong in the folder of the students' notebooks\n"
-        ),
+        ("error: --with-solutions needs --out DIR: solutions do not belong in the folder of the students' notebooks\n"),
     )
     assert build("handout")[2] == (
-        "error: unknown 'handout': write handouts for HTML pages, slides for lectures, "
-        "or nothing for notebooks\n"
+        "error: unknown 'handout': write handouts for HTML pages, slides for lectures, or nothing for notebooks\n"
     )
     assert build("slides", "--with-solutions", "--out", "x")[2] == (
         "error: --with-solutions: slides have none; leave it out, or make handouts\n"

@@ -16,9 +16,7 @@ def commands_of(text, language):
     """The commands of the fences of this language, comments and prompts left out."""
     lines = list(enumerate(text.splitlines(), 1))
     fenced = [
-        line
-        for _, line, info in lines_with_fences(lines)
-        if info == language and not line.lstrip().startswith("```")
+        line for _, line, info in lines_with_fences(lines) if info == language and not line.lstrip().startswith("```")
     ]
     joined = re.sub(r"\\\n\s*", "", "\n".join(fenced))
     commands = (re.sub(r"^\$ ", "", line).strip() for line in joined.splitlines())
@@ -31,11 +29,7 @@ def words_of(command):
 
 
 IN_LABS = sorted(
-    {
-        command
-        for lab in LABS.values()
-        for command in commands_of(lab.path.read_text(encoding="utf-8"), "sh")
-    }
+    {command for lab in LABS.values() for command in commands_of(lab.path.read_text(encoding="utf-8"), "sh")}
 )
 
 

@@ -124,16 +124,7 @@ def running_in(container):
 def test_a_grader_that_ends_takes_its_containers_along(number, state, tmp_path):
     handed_in(tmp_path / "ada.ipynb", BEGINNING, "import time\ntime.sleep(500)")
     process = subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "gluonlab.exercises",
-            "grade",
-            "ada.ipynb",
-            "--isolated",
-            "--engine",
-            ENGINE,
-        ],
+        [sys.executable, "-m", "gluonlab.exercises", "grade", "ada.ipynb", "--isolated", "--engine", ENGINE],
         cwd=tmp_path,
         stderr=subprocess.DEVNULL,
         start_new_session=True,

@@ -136,9 +136,7 @@ def test_some_lines_of_an_output(tmp_path):
     some = DECK.replace("output: import", "output: {cell: import").replace(
         "gluonlab}\n", "gluonlab, from: two, to: two}}\n"
     )
-    output = re.search(r'<pre class="output.*?</pre>', pages(place_of(tmp_path, some))["en"], re.S)[
-        0
-    ]
+    output = re.search(r'<pre class="output.*?</pre>', pages(place_of(tmp_path, some))["en"], re.S)[0]
     assert "two" in output
     assert "one" not in output
     assert "three" not in output
@@ -158,9 +156,7 @@ def test_a_cell_that_puts_out_nothing_is_an_error(tmp_path):
 def test_notebooks_do_not_have_the_slides(tmp_path):
     without = LabFolders(made_up_lab.write(tmp_path / "without"))
     with_deck = place_of(tmp_path / "with")
-    assert make_files(read_labs(without, CHECKERS), without) == make_files(
-        read_labs(with_deck, CHECKERS), with_deck
-    )
+    assert make_files(read_labs(without, CHECKERS), without) == make_files(read_labs(with_deck, CHECKERS), with_deck)
 
 
 def test_a_lab_without_a_deck_has_a_slide_for_each_section_figure_and_exercise(tmp_path):

@@ -31,9 +31,7 @@ def test_a_notebook_is_cells_of_text_or_refused(tmp_path, data):
         path.write_bytes(corrupt_bytes(data, path.read_bytes(), junk=junk))
     with allow_gluonlab_errors("notebooks"):
         cells, lab, language = read_submission(path, 2**20)
-        assert all(
-            type(cell) is SubmittedCell and cell.source.encode() is not None for cell in cells
-        )
+        assert all(type(cell) is SubmittedCell and cell.source.encode() is not None for cell in cells)
         assert lab.isdigit() and language in ("en", "ja")
 
 

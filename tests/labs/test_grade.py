@@ -41,9 +41,7 @@ def handed_in(path, *cells, lab="01", language="en"):
     """A notebook of these code cells."""
     path.parent.mkdir(parents=True, exist_ok=True)
     metadata = {"gluonlab": {"lab": lab, "language": language}}
-    notebook = nbformat.v4.new_notebook(
-        cells=[nbformat.v4.new_code_cell(cell) for cell in cells], metadata=metadata
-    )
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells], metadata=metadata)
     nbformat.write(notebook, path)
     return path
 
@@ -106,8 +104,7 @@ def test_lines_that_a_student_forges_badly_count_for_nothing(tmp_path):
 def test_a_notebook_does_not_see_the_next_one(tmp_path):
     first = handed_in(tmp_path / "1.ipynb", "open('left', 'w').close()\nx = 1")
     second = handed_in(
-        tmp_path / "2.ipynb",
-        "import os\nassert not os.path.exists('left')\nassert 'x' not in globals()",
+        tmp_path / "2.ipynb", "import os\nassert not os.path.exists('left')\nassert 'x' not in globals()"
     )
     assert [made.note for made in grade([first, second], LIMIT_S)] == ["", ""]
 
@@ -115,13 +112,7 @@ def test_a_notebook_does_not_see_the_next_one(tmp_path):
 def test_the_command_writes_a_table_and_a_summary(tmp_path, ended, monkeypatch):
     monkeypatch.chdir(tmp_path)
     handed_in(tmp_path / "in" / "ada" / "01-devices.ipynb", BEGINNING, SOLUTION, CHECK)
-    handed_in(
-        tmp_path / "in" / "bob" / "01-devices.ipynb",
-        BEGINNING,
-        f"{NAME} = {{'a': 1}}",
-        CHECK,
-        language="ja",
-    )
+    handed_in(tmp_path / "in" / "bob" / "01-devices.ipynb", BEGINNING, f"{NAME} = {{'a': 1}}", CHECK, language="ja")
     handed_in(tmp_path / "in" / "bob" / ".ipynb_checkpoints" / "01-devices.ipynb", "1")
     status, said, _ = ended(main, "grade", "in")
     assert status == 0
@@ -150,9 +141,7 @@ def test_mistakes_of_the_command_line_are_one_line(tmp_path, ended, monkeypatch)
 def test_the_list_names_every_exercise(ended):
     status, said, _ = ended(main, "list")
     assert status == 0
-    assert [line[:4] for line in said.splitlines()] == sorted(
-        id for lab in LABS.values() for id in find_stubs(lab)
-    )
+    assert [line[:4] for line in said.splitlines()] == sorted(id for lab in LABS.values() for id in find_stubs(lab))
 
 
 def test_help_says_that_it_runs_the_code_of_students(ended):
@@ -167,12 +156,7 @@ def test_ctrl_c_keeps_the_rows_that_are_done(tmp_path):
     handed_in(tmp_path / "2.ipynb", sleeps)
     command = [sys.executable, "-m", "gluonlab.exercises", "grade", "1.ipynb", "2.ipynb"]
     process = subprocess.Popen(
-        command,
-        cwd=tmp_path,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=dict(os.environ),
-        start_new_session=True,
+        command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, env=dict(os.environ), start_new_session=True
     )
     table = tmp_path / "grades.csv"
     try:
@@ -201,9 +185,7 @@ def test_a_submission_named_twice_is_graded_once(tmp_path):
 
 def test_a_kernel_is_this_python_in_its_folder_and_ends_with_its_block(tmp_path):
     notebook = nbformat.v4.new_notebook(
-        cells=[
-            nbformat.v4.new_code_cell("import os, sys\n(sys.executable, os.getcwd(), os.getpid())")
-        ]
+        cells=[nbformat.v4.new_code_cell("import os, sys\n(sys.executable, os.getcwd(), os.getpid())")]
     )
     with start_kernel(notebook, tmp_path, LIMIT_S) as kernel:
         executable, folder, pid = ast.literal_eval(kernel.run(0).outputs[0].data["text/plain"])
@@ -217,9 +199,7 @@ def test_what_belongs_to_another_notebook_does_not_reach_it(tmp_path, monkeypatc
     monkeypatch.setenv("JPY_SESSION_NAME", "/somewhere/ja/other.ipynb")
     monkeypatch.setenv("GLUONLAB_LANGUAGE", "ja")
     notebook = nbformat.v4.new_notebook(
-        cells=[
-            nbformat.v4.new_code_cell("from gluonlab.exercises import language\nprint(language())")
-        ]
+        cells=[nbformat.v4.new_code_cell("from gluonlab.exercises import language\nprint(language())")]
     )
     (tmp_path / "en").mkdir()
     execute_notebook(notebook, tmp_path / "en", LIMIT_S)
@@ -227,9 +207,7 @@ def test_what_belongs_to_another_notebook_does_not_reach_it(tmp_path, monkeypatc
 
 
 def test_a_failure_is_one_line_that_names_the_cell(tmp_path):
-    notebook = nbformat.v4.new_notebook(
-        cells=[nbformat.v4.new_code_cell("\nimport json\njson.loads('{')")]
-    )
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("\nimport json\njson.loads('{')")])
     with pytest.raises(
         NotebookError, match=r"^cell 1 \(import json\): JSONDecodeError: Expecting property name"
     ) as raised:

@@ -16,10 +16,7 @@ from gluonlab_labs.source import LANGUAGES
 require_browser()
 pytestmark = pytest.mark.browser
 
-PAGES = [
-    "index.html",
-    *(f"{language}/{lab.name}.html" for lab in LABS.values() for language in LANGUAGES),
-]
+PAGES = ["index.html", *(f"{language}/{lab.name}.html" for lab in LABS.values() for language in LANGUAGES)]
 A4 = (595, 842)
 # the colour of each picture's ground, its first shape
 GROUNDS = r"""return [...document.querySelectorAll('figure svg')].map((svg) =>
@@ -71,9 +68,7 @@ def test_text_can_be_read_in_both_themes(name, dark, handouts, driver):
 
 @pytest.mark.parametrize("dark", [False, True])
 @pytest.mark.parametrize("name", PAGES[1:])
-def test_the_pictures_labels_can_be_read_on_a_telephone_and_in_the_dark(
-    name, dark, handouts, driver
-):
+def test_the_pictures_labels_can_be_read_on_a_telephone_and_in_the_dark(name, dark, handouts, driver):
     labels = Handout(driver, handouts / name, 390, dark).labels()
     assert len(labels) > 10
     assert [text for text, pixels, _ in labels if pixels < 11] == []
@@ -199,8 +194,7 @@ def test_the_allreduce_player_works_inside_the_page(language, handouts, driver):
     everything = page.read_state()
     world_size = len(everything)
     assert all(
-        tuple(range(world_size)) in chunks or all(len(chunk) == world_size for chunk in chunks)
-        for chunks in everything
+        tuple(range(world_size)) in chunks or all(len(chunk) == world_size for chunk in chunks) for chunks in everything
     )
     driver.switch_to.default_content()
     assert page.console_messages() == []

@@ -116,9 +116,7 @@ def test_an_answer_written_for_the_cases_that_are_shown_fails_others(id):
 
 def test_a_seed_draws_other_cases_and_the_same_ones_again():
     def some():
-        return case_rng(3).randint(0, 10**6, 5).tolist(), extra_cases(
-            2, lambda random: random.randint(10**6)
-        )
+        return case_rng(3).randint(0, 10**6, 5).tolist(), extra_cases(2, lambda random: random.randint(10**6))
 
     shown = some()
     with reseeded_cases(1):
@@ -130,9 +128,7 @@ def test_a_seed_draws_other_cases_and_the_same_ones_again():
     assert shown[0] == np.random.RandomState(3).randint(0, 10**6, 5).tolist()
 
 
-def test_a_check_shows_a_student_the_visible_cases_and_tells_the_grader(
-    tmp_path, monkeypatch, capsys
-):
+def test_a_check_shows_a_student_the_visible_cases_and_tells_the_grader(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv(VERDICTS_VARIABLE, str(tmp_path / "verdicts"))
     monkeypatch.setenv(SEED_VARIABLE, "7")
     known, speedup = {}, solution("03-5")

@@ -26,14 +26,9 @@ from gluonlab_labs.exercises import find_stubs, last_defined_name, solution_path
 
 NAME = last_defined_name(find_stubs(LABS["01"])["01-1"].source)
 SOLUTION = solution_path(PLACE.solutions, "01-1").read_text(encoding="utf-8")
-IMPORT = (
-    "import os, signal, sys, time, json, subprocess, gluonlab\n"
-    "GRADES = os.environ['GLUONLAB_GRADES']"
-)
+IMPORT = "import os, signal, sys, time, json, subprocess, gluonlab\nGRADES = os.environ['GLUONLAB_GRADES']"
 CHECK = f'from gluonlab.exercises import check\ncheck("01-1", {NAME})'
-BOUNDS = dict(
-    seconds=300, spare_seconds=120, memory=800 * 2**20, processes=40, files=2000, disk=2**27
-)
+BOUNDS = dict(seconds=300, spare_seconds=120, memory=800 * 2**20, processes=40, files=2000, disk=2**27)
 BOUNDS.update(file=2**26, printed=2**20)
 LATE = "not finished"
 KERNEL = "kernel = get_ipython().kernel\n"
@@ -168,9 +163,7 @@ def this_gluonlab(monkeypatch, tmp_path):
 def sleeping(command=b"sleep\x004321\0"):
     """The processes of "leaves children" that still run."""
     return [
-        folder.name
-        for folder in Path("/proc").iterdir()
-        if folder.name.isdigit() and command_of(folder) == command
+        folder.name for folder in Path("/proc").iterdir() if folder.name.isdigit() and command_of(folder) == command
     ]
 
 
@@ -200,26 +193,16 @@ def some(kinds, often):
     return [pytest.param(kind, marks=[pytest.mark.long] * (kind not in often)) for kind in kinds]
 
 
-OFTEN = (
-    "prints for ever",
-    "kills its parent",
-    "fills memory",
-    "leaves children",
-    "its folder replaced",
-)
+OFTEN = ("prints for ever", "kills its parent", "fills memory", "leaves children", "its folder replaced")
 
 
 @pytest.mark.parametrize("kind", some(CELLS, OFTEN))
 def test_a_cell_that_is_hostile_is_a_note(kind, tmp_path):
     cell, words = CELLS[kind]
-    cells = (
-        [IMPORT, SOLUTION, CHECK, cell] if kind.startswith(("prints", "kills")) else [IMPORT, cell]
-    )
+    cells = [IMPORT, SOLUTION, CHECK, cell] if kind.startswith(("prints", "kills")) else [IMPORT, cell]
     [made] = grade([hand_in(tmp_path / "x.ipynb", notebook(*cells))], **BOUNDS)
     assert made.note and words in made.note and made.note.isprintable() and len(made.note) <= 1000
-    assert made.statuses["01-1"] == (
-        PASSED if len(cells) == 4 else UNCHECKED
-    )  # what it had reached
+    assert made.statuses["01-1"] == (PASSED if len(cells) == 4 else UNCHECKED)  # what it had reached
     assert not list_descendants(os.getpid()) and not sleeping()
     assert (LATE in made.note) == (words == LATE)  # what it did ended it, and not the clock
 
@@ -270,9 +253,7 @@ def test_a_class_with_forty_hostile_notebooks_is_graded(tmp_path):
     assert int(done.stdout) < 500e6
 
 
-@pytest.mark.parametrize(
-    "text", ["=1+1", "+1", "-1", "@sum", "\t=1", "\r=1", "\uff1d1", " =1", "a\x1b[2J"]
-)
+@pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@sum", "\t=1", "\r=1", "\uff1d1", " =1", "a\x1b[2J"])
 def test_nothing_in_the_table_is_executed(text):
     written = as_csv([Grade(Path(f"{text}.ipynb"), {"01-1": text}, text)])
     for cell in [cell for row in csv.reader(io.StringIO(written)) for cell in row]:
@@ -306,7 +287,5 @@ def test_a_folder_is_removed_however_deep_and_closed_and_its_links_are_not_follo
     remove_folder(theirs)
     (tmp_path / "link").symlink_to(tmp_path / "mine")
     remove_folder(tmp_path / "link")
-    assert [path.name for path in tmp_path.iterdir() if path.name not in ("valuable", "clock")] == [
-        "mine"
-    ]
+    assert [path.name for path in tmp_path.iterdir() if path.name not in ("valuable", "clock")] == ["mine"]
     assert (tmp_path / "mine" / "kept").exists()

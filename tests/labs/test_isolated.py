@@ -65,21 +65,10 @@ def test_the_command_grades_in_containers_and_writes_what_canvas_and_gradescope_
 ):
     monkeypatch.chdir(folder)
     status, said, _ = ended(
-        main,
-        "grade",
-        "--isolated",
-        "--jobs",
-        "2",
-        "in",
-        "--canvas",
-        "canvas.csv",
-        "--gradescope",
-        "results",
+        main, "grade", "--isolated", "--jobs", "2", "in", "--canvas", "canvas.csv", "--gradescope", "results"
     )
     assert status == 0 and "written to grades.csv, canvas.csv, results" in said
-    assert {words[-3] for words in read_calls(engine)} == {
-        f"gluonlab-grading:{gluonlab.__version__}"
-    }
+    assert {words[-3] for words in read_calls(engine)} == {f"gluonlab-grading:{gluonlab.__version__}"}
     rows = list(csv.reader(io.StringIO((folder / "canvas.csv").read_text(encoding="utf-8"))))
     assert [row[0].strip() for row in rows] == ["Student", "Points Possible", "ada", "bob", "eve"]
     assert [row[5] for row in rows] == ["Lab 01", "4", "1", "0", ""]
@@ -145,14 +134,12 @@ def test_cases_of_a_seed_fail_what_was_learned_by_heart_and_only_reveal_names_th
         "    return rows.setdefault((host, compute, total, k), k * alone / together)\n"
     )
     learn = (
-        "from gluonlab.exercises.exercise_registry import judge_answer\n"
-        "judge_answer(find_exercise('03-5'), speedup)\n"
+        "from gluonlab.exercises.exercise_registry import judge_answer\njudge_answer(find_exercise('03-5'), speedup)\n"
     )
     heart = "def by_heart(*case):\n    return rows.get(case, 1)\n"
     handed_in(
         shown,
-        "from gluonlab.exercises import check\n"
-        "from gluonlab.exercises.exercise_registry import find_exercise",
+        "from gluonlab.exercises import check\nfrom gluonlab.exercises.exercise_registry import find_exercise",
         record,
         learn,
         heart,
@@ -175,8 +162,7 @@ def test_ctrl_c_ends_all_that_run_and_keeps_what_is_graded(tmp_path, monkeypatch
     (tmp_path / "in" / "1.ipynb").write_text("[]")
     for number in (2, 3):
         handed_in(
-            tmp_path / "in" / f"{number}.ipynb",
-            "import subprocess\nsubprocess.Popen(['/bin/sleep', '4321']).wait()",
+            tmp_path / "in" / f"{number}.ipynb", "import subprocess\nsubprocess.Popen(['/bin/sleep', '4321']).wait()"
         )
     words = ["grade", "in", "--jobs", "2", *["--isolated"] * isolated]
     process = subprocess.Popen(

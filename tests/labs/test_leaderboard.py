@@ -38,9 +38,7 @@ def table(tmp_path):
 
 def test_a_notebooks_price_is_in_its_row(tmp_path):
     begin = "import gluonlab\nfrom gluonlab.exercises import check"
-    path = handed_in(
-        tmp_path / "ada.ipynb", begin, SOLUTION, 'check("04-6", beat_the_eight)', lab="04"
-    )
+    path = handed_in(tmp_path / "ada.ipynb", begin, SOLUTION, 'check("04-6", beat_the_eight)', lab="04")
     made = row(path)
     assert made.statuses["04-6"] == PASSED
     assert made.micros == {"04-6": SIX}
@@ -49,9 +47,7 @@ def test_a_notebooks_price_is_in_its_row(tmp_path):
 
 
 def test_prices_of_other_schedules_are_their_own_and_those_of_our_solver_have_none():
-    micros = [
-        judge_answer(find_exercise("04-6"), answer).micros for answer in ANSWERS.RIGHT["04-6"]
-    ]
+    micros = [judge_answer(find_exercise("04-6"), answer).micros for answer in ANSWERS.RIGHT["04-6"]]
     assert micros == [None, SIX, SIX, None, SINGLE_PAIR, SIX, SIX]
 
 

@@ -17,10 +17,7 @@ plot.add(2, {"one": 0.7})"""
 
 def test_it_stays_one_picture_which_is_the_last(tmp_path):
     notebook = nbformat.v4.new_notebook(
-        cells=[
-            nbformat.v4.new_code_cell(cell)
-            for cell in (CELL, "import base64\nbase64.b64encode(plot.png())")
-        ]
+        cells=[nbformat.v4.new_code_cell(cell) for cell in (CELL, "import base64\nbase64.b64encode(plot.png())")]
     )
     execute_notebook(notebook, tmp_path, LIMIT_S, PYTHONPATH=str(the_labs.REPOSITORY))
     [output] = notebook.cells[0].outputs
@@ -45,9 +42,7 @@ def test_a_run_leaves_the_picture_of_its_end(tmp_path):
     cells = [nbformat.v4.new_code_cell(cell) for cell in (keep, RUN, look)]
     notebook = nbformat.v4.new_notebook(cells=cells)
     execute_notebook(notebook, tmp_path, LIMIT_S, PYTHONPATH=str(the_labs.REPOSITORY))
-    pictures = [
-        each.data for each in notebook.cells[1].outputs if "image/png" in each.get("data", {})
-    ]
+    pictures = [each.data for each in notebook.cells[1].outputs if "image/png" in each.get("data", {})]
     [picture], [value] = pictures, notebook.cells[2].outputs
     count, last = ast.literal_eval(value.data["text/plain"])
     assert count >= 2 and picture["image/png"].strip().replace("\n", "") == last

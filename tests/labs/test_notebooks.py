@@ -9,14 +9,7 @@ import pytest
 from the_labs import LABS, PLACE, REPOSITORY, SERIES, module_of
 
 from gluonlab.exercises.exercise_registry import PASSED, UNWRITTEN
-from gluonlab.exercises.guesses import (
-    ChoiceForm,
-    DictForm,
-    ListForm,
-    NumberForm,
-    all_guesses,
-    find_guess,
-)
+from gluonlab.exercises.guesses import ChoiceForm, DictForm, ListForm, NumberForm, all_guesses, find_guess
 from gluonlab_labs.exercises import FAULTY, find_stubs
 from gluonlab_labs.faults import Faults
 from gluonlab_labs.guesses import guess_ids
@@ -31,9 +24,7 @@ def test_the_english_notebook_runs_to_its_end_with_its_numbers(lab, executed):
 
 
 @pytest.mark.parametrize("lab", LABS)
-def test_every_stub_in_the_notebook_is_called_unwritten_or_still_faulty_in_its_language(
-    lab, executed
-):
+def test_every_stub_in_the_notebook_is_called_unwritten_or_still_faulty_in_its_language(lab, executed):
     unwritten, faulty = (
         ("not written yet", "まだ書かれていません"),
         ("the fault is still there|a fault is left", "まだ直っていません"),
@@ -41,9 +32,7 @@ def test_every_stub_in_the_notebook_is_called_unwritten_or_still_faulty_in_its_l
     are_faulty = [FAULTY in cell.tags for cell in find_stubs(LABS[lab]).values()]
     for number, language in enumerate(("en", "ja")):
         cells = executed(lab).notebooks[language].cells
-        checks = [
-            cell for cell in cells if cell.cell_type == "code" and cell.source.startswith("check(")
-        ]
+        checks = [cell for cell in cells if cell.cell_type == "code" and cell.source.startswith("check(")]
         assert len(checks) == len(are_faulty)
         for cell, is_faulty in zip(checks, are_faulty):
             [output] = cell.outputs
@@ -70,9 +59,7 @@ def test_nobody_s_guess_is_in_a_run_notebook_but_each_question_is_in_its_languag
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_players_speak_the_language_of_their_notebook(lab, frames, language, executed):
     cells = [cell for cell in executed(lab).notebooks[language].cells if code_of(cell)]
-    played = [
-        one.data.get("text/html", "") for cell in cells for one in cell.outputs if "data" in one
-    ]
+    played = [one.data.get("text/html", "") for cell in cells for one in cell.outputs if "data" in one]
     spoken = re.findall(r"&lt;html lang=&quot;(\w+)&quot;&gt;", " ".join(played))
     assert spoken == [language] * frames
 
@@ -96,26 +83,18 @@ def test_the_japanese_notebook_with_solutions_passes_every_check_in_japanese(lab
     solved = make_notebook(LABS[lab], "ja", SERIES, Faults(LABS[lab].path), PLACE.solutions)
     guess_and_explain(solved.cells)
     grades = tmp_path / "grades"
-    execute_notebook(
-        solved, tmp_path / "ja", 600, GLUONLAB_GRADES=str(grades), PYTHONPATH=str(REPOSITORY)
-    )
+    execute_notebook(solved, tmp_path / "ja", 600, GLUONLAB_GRADES=str(grades), PYTHONPATH=str(REPOSITORY))
     verdicts = [json.loads(line) for line in grades.read_text(encoding="utf-8").splitlines()]
     assert [(one["exercise"], one["status"]) for one in verdicts if one["status"] != PASSED] == []
     assert {one["exercise"] for one in verdicts} == set(find_stubs(LABS[lab]))
-    verdicts_shown = [
-        output
-        for cell in solved.cells
-        if cell.source.startswith("check(")
-        for output in cell.outputs
-    ]
+    verdicts_shown = [output for cell in solved.cells if cell.source.startswith("check(") for output in cell.outputs]
     assert all("正解です" in output.data["text/plain"] for output in verdicts_shown)
     assert UNWRITTEN not in {one["status"] for one in verdicts}
     compared = "\n".join(shown(cell) for cell in solved.cells if code_of(cell))
     *_, table = [shown(cell) for cell in solved.cells if code_of(cell) == "surprises()"]
     for asked in (one for one in all_guesses() if one.id[:2] == lab):
         [said] = re.findall(  # lines are broken anywhere; what another line says is not its own
-            rf"予想{asked.id}:(?:(?!予想{lab}-).)*?結果は.*?でした。(予想外|予想どおり)",
-            squeezed(compared),
+            rf"予想{asked.id}:(?:(?!予想{lab}-).)*?結果は.*?でした。(予想外|予想どおり)", squeezed(compared)
         )
         assert (f"\n{asked.id} " in table) == (said == "予想外")
         assert (f"why {asked.id}" in table) == (said == "予想外")
@@ -126,9 +105,7 @@ def guess_and_explain(cells):
     for cell in cells:
         for id in guess_ids(code_of(cell), "predict"):
             guessed = an_answer(find_guess(id).form)
-            cell.source = re.sub(
-                rf'predict\("{id}", .*\)', f'predict("{id}", {guessed!r})', cell.source
-            )
+            cell.source = re.sub(rf'predict\("{id}", .*\)', f'predict("{id}", {guessed!r})', cell.source)
         for id in guess_ids(code_of(cell), "because"):
             cell.source = cell.source.replace(f'"{id}", ...', f'"{id}", "why {id} did so"')
 

@@ -79,10 +79,7 @@ def test_two_steps_over_fast_wires_take_every_chunk_to_a_hub_and_back():
         if set(after(after(OWN, first), second).values()) == {EVERYBODY}
     ]
     hubs = [
-        (
-            [(rank, hub) for rank in RANKS if rank != hub],
-            [(hub, rank) for rank in RANKS if rank != hub],
-        )
+        ([(rank, hub) for rank in RANKS if rank != hub], [(hub, rank) for rank in RANKS if rank != hub])
         for hub in (2, 3)
     ]
     assert sorted((sorted(first), sorted(second)) for first, second in both) == hubs
@@ -154,16 +151,8 @@ def possible(before, behind):
     steps = all_steps(RANKS, PAIRS)
     states = {tuple(OWN.values())}
     for _ in range(before):
-        states = {
-            tuple(after(dict(enumerate(cells)), step).values())
-            for cells in states
-            for step in steps
-        }
-    return any(
-        ends(new, steps, behind)
-        for cells in states
-        for new in exchanges(dict(enumerate(cells)), steps)
-    )
+        states = {tuple(after(dict(enumerate(cells)), step).values()) for cells in states for step in steps}
+    return any(ends(new, steps, behind) for cells in states for new in exchanges(dict(enumerate(cells)), steps))
 
 
 def ends(cells, steps, count):

@@ -90,9 +90,7 @@ def test_what_lies_beyond_a_slide_would_be_found(deck_at, driver):
 def test_text_can_be_read_in_both_themes_and_pictures_have_a_text(name, dark, deck_at, driver):
     deck = Deck(driver, deck_at(name), dark=dark)
     assert deck.theme() == ("dark" if dark else "light")
-    driver.execute_script(
-        "for (const slide of document.querySelectorAll('.slide')) slide.hidden = false"
-    )
+    driver.execute_script("for (const slide of document.querySelectorAll('.slide')) slide.hidden = false")
     assert deck.low_contrast() == []
     assert deck.missing_glyphs() == []
     assert deck.without_alternative() == []
@@ -194,8 +192,7 @@ def test_the_speaker_s_window_goes_along_and_leads(deck_at, driver):
     deck.wait(lambda: len(driver.window_handles) == 2)
     speaker = next(one for one in driver.window_handles if one != audience)
     seen = (
-        "return [...document.querySelectorAll('.slide')].flatMap("
-        "(slide, i) => slide.checkVisibility() ? [i + 1] : [])"
+        "return [...document.querySelectorAll('.slide')].flatMap((slide, i) => slide.checkVisibility() ? [i + 1] : [])"
     )
     try:
         driver.switch_to.window(speaker)

@@ -24,9 +24,7 @@ def cells(lab, language):
 
 
 def text(lab, language):
-    return "\n\n".join(
-        "".join(cell["source"]) for cell in cells(lab, language) if cell["cell_type"] == "markdown"
-    )
+    return "\n\n".join("".join(cell["source"]) for cell in cells(lab, language) if cell["cell_type"] == "markdown")
 
 
 def test_the_labs_are_those_of_the_series():
@@ -48,8 +46,7 @@ def test_the_same_sources_make_the_same_files():
 @pytest.mark.parametrize("lab", NUMBERS)
 def test_the_code_of_both_languages_is_the_same_and_has_no_outputs(lab):
     english, japanese = (
-        [cell for cell in cells(lab, language) if cell["cell_type"] == "code"]
-        for language in LANGUAGES
+        [cell for cell in cells(lab, language) if cell["cell_type"] == "code"] for language in LANGUAGES
     )
     assert english == japanese
     assert len(english) > 5
@@ -59,13 +56,9 @@ def test_the_code_of_both_languages_is_the_same_and_has_no_outputs(lab):
 @pytest.mark.parametrize("lab", NUMBERS)
 def test_cells_sections_figures_exercises_and_links_are_the_same_in_both_languages(lab):
     english, japanese = (text(lab, language) for language in LANGUAGES)
-    assert [cell["cell_type"] for cell in cells(lab, "en")] == [
-        cell["cell_type"] for cell in cells(lab, "ja")
-    ]
+    assert [cell["cell_type"] for cell in cells(lab, "en")] == [cell["cell_type"] for cell in cells(lab, "ja")]
     assert ANCHOR.findall(english) == ANCHOR.findall(japanese)
-    headings = [
-        re.findall(r"^(#+) (?:<a [^>]*></a>)?(\d+\.)?", one, re.M) for one in (english, japanese)
-    ]
+    headings = [re.findall(r"^(#+) (?:<a [^>]*></a>)?(\d+\.)?", one, re.M) for one in (english, japanese)]
     assert headings[0] == headings[1]
     links = [
         sorted(link.replace("../ja/", "../").replace("../en/", "../") for link in LINK.findall(one))
@@ -77,15 +70,9 @@ def test_cells_sections_figures_exercises_and_links_are_the_same_in_both_languag
 @pytest.mark.parametrize("language", LANGUAGES)
 @pytest.mark.parametrize("lab", NUMBERS)
 def test_sections_and_figures_are_numbered_in_order(lab, language):
-    sections = [
-        int(number)
-        for number in re.findall(r"^## (?:<a [^>]*></a>)?(\d+)\. ", text(lab, language), re.M)
-    ]
+    sections = [int(number) for number in re.findall(r"^## (?:<a [^>]*></a>)?(\d+)\. ", text(lab, language), re.M)]
     assert sections == list(range(1, len(sections) + 1))
-    figures = [
-        int(number)
-        for number in re.findall(r"^\*\*(?:Figure|図) (\d+)\*\*", text(lab, language), re.M)
-    ]
+    figures = [int(number) for number in re.findall(r"^\*\*(?:Figure|図) (\d+)\*\*", text(lab, language), re.M)]
     assert figures == list(range(1, len(figures) + 1))
     assert figures
 
@@ -129,9 +116,7 @@ def test_japanese_text_has_no_english_paragraphs(lab):
     """Every paragraph of the Japanese notebook has Japanese in it; references and code may stand
     alone.
     """
-    for paragraph in re.split(
-        r"\n\s*\n", re.sub(r"^```.*?^```", "", text(lab, "ja"), flags=re.M | re.S)
-    ):
+    for paragraph in re.split(r"\n\s*\n", re.sub(r"^```.*?^```", "", text(lab, "ja"), flags=re.M | re.S)):
         words = re.sub(r"`[^`]*`|\$[^$]*\$|\[[^\]]*\]\([^)]*\)|<[^>]*>|https?://\S+", "", paragraph)
         is_reference = re.match(r"\s*[-*] ", paragraph) and "http" in paragraph
         if len(re.findall(r"[A-Za-z]{3,}", words)) > 12 and not is_reference:

@@ -10,9 +10,7 @@ from gluonlab_labs.outline import EXERCISE, HEADING, prose_lines
 
 PAGE = REPOSITORY / "docs" / "sources.md"
 KINDS = {"concept", "claim", "figure", "code", "result", "exercise", "question"}
-TARGET = re.compile(
-    r'(?P<lab>\d\d), "(?P<title>[^"]+)"(?:, exercises? (?P<ids>\d\d-\d+(?:, \d\d-\d+)*))?'
-)
+TARGET = re.compile(r'(?P<lab>\d\d), "(?P<title>[^"]+)"(?:, exercises? (?P<ids>\d\d-\d+(?:, \d\d-\d+)*))?')
 NOT_TAKEN_UP = re.compile(r"not taken up: .{10,}")
 
 

@@ -43,17 +43,13 @@ class Executed(NamedTuple):
 
 
 def run_lab(lab):
-    made = {
-        language: make_notebook(lab, language, SERIES, Faults(lab.path)) for language in LANGUAGES
-    }
+    made = {language: make_notebook(lab, language, SERIES, Faults(lab.path)) for language in LANGUAGES}
     asked = {}
 
     def finish(kernel):
         asked["cpu_s"] = float(kernel.evaluate("__import__('time').process_time()"))
         asked["wall_s"] = time.monotonic() - begun
-        asked["numbers"] = json.loads(
-            kernel.evaluate(module_of("numbers", lab.number).PROBE).strip().splitlines()[-1]
-        )
+        asked["numbers"] = json.loads(kernel.evaluate(module_of("numbers", lab.number).PROBE).strip().splitlines()[-1])
 
     begun = time.monotonic()
     execute_lab(made, finish=finish)

@@ -159,10 +159,7 @@ def test_all_is_there_in_pieces_of_whole_letters(text, longest, size):
     assert "".join(found) == text.replace("\n", "")
     assert all(len(line.encode()) <= longest for line in found)
     if all(len(line.encode()) <= longest for line in text.split("\n")):
-        assert (
-            found == text.split("\n")[: len(found)]
-            and "".join(text.split("\n")[len(found) :]) == ""
-        )
+        assert found == text.split("\n")[: len(found)] and "".join(text.split("\n")[len(found) :]) == ""
 
 
 @given(st.binary(max_size=80), st.integers(1, 9))

@@ -77,9 +77,7 @@ def assert_as_one(backend, folder, shapes):
     ],
 )
 def test_every_option_over_the_parameter_server(backend, workers, devices, tmp_path):
-    assert_as_one(
-        backend, tmp_path, drawn_launches.choose_covering_shapes([(workers, devices)], SEEDS)
-    )
+    assert_as_one(backend, tmp_path, drawn_launches.choose_covering_shapes([(workers, devices)], SEEDS))
 
 
 @pytest.mark.horovod
@@ -92,8 +90,7 @@ def test_every_option_over_horovod(workers, devices, tmp_path):
 @LONG
 @pytest.mark.parametrize(("workers", "devices"), WORLDS)
 @pytest.mark.parametrize(
-    "backend",
-    ["dist_sync", "dist_device_sync", pytest.param("horovod", marks=pytest.mark.horovod)],
+    "backend", ["dist_sync", "dist_device_sync", pytest.param("horovod", marks=pytest.mark.horovod)]
 )
 def test_many_options(backend, workers, devices, tmp_path):
     assert_as_one(backend, tmp_path, [(seed, workers, devices) for seed in SEEDS])

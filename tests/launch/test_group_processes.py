@@ -28,18 +28,12 @@ def test_every_backend_can_be_started():
     assert set(PROCESSES_BY_BACKEND) == set(BACKENDS)
 
 
-@given(
-    st.sampled_from(sorted(PROCESSES_BY_BACKEND)),
-    placements,
-    st.lists(st.integers(0, 3), max_size=3),
-)
+@given(st.sampled_from(sorted(PROCESSES_BY_BACKEND)), placements, st.lists(st.integers(0, 3), max_size=3))
 def test_ranks_are_numbered_in_order_on_their_hosts(backend, placed, servers):
     made = parts(backend, ["--epochs", "3"], placed, servers, SITES, 9000)
     workers = [part for part in made if part.is_worker]
     assert [part.host for part in workers] == placed
-    assert [part.environment[RANK_VARIABLE] for part in workers] == [
-        str(n) for n in range(len(placed))
-    ]
+    assert [part.environment[RANK_VARIABLE] for part in workers] == [str(n) for n in range(len(placed))]
     assert all(part.words[-2:] == ["--epochs", "3"] for part in workers)
     assert len({part.name for part in made}) == len(made)
     assert made[0].name == "scheduler" and made[0].host == 0
@@ -71,17 +65,11 @@ def test_horovod_would_assign_the_same(placed):
     for part, slot in zip(made[1:], theirs):
         told = part.environment
         names = ("rank", "size", "local_rank", "local_size", "cross_rank", "cross_size")
-        assert [told[f"HOROVOD_{name.upper()}"] for name in names] == [
-            str(getattr(slot, name)) for name in names
-        ]
+        assert [told[f"HOROVOD_{name.upper()}"] for name in names] == [str(getattr(slot, name)) for name in names]
         assert told["HOROVOD_HOSTNAME"] == slot.hostname
 
 
-MIXED_SITES = [
-    Site("h0", "10.0.0.1", "eth0"),
-    Site("h1", "fe80::1%eth0", "eth0"),
-    Site("h2", "::1", ""),
-]
+MIXED_SITES = [Site("h0", "10.0.0.1", "eth0"), Site("h1", "fe80::1%eth0", "eth0"), Site("h2", "::1", "")]
 backends = st.sampled_from(sorted(PROCESSES_BY_BACKEND))
 words = st.lists(st.sampled_from(["--epochs", "3", "--lr", "0.1", "--flip"]), max_size=5)
 RUN = ["--epochs", "3"]
@@ -94,9 +82,7 @@ OF_OTHERS = {  # variables that would open a file, load a library, or change wha
 
 def of_members(backend, given):
     """What rank 0 asks others to start: the scheduler is its own."""
-    made = parts(
-        backend, given, [0, 1, 2], [0, 1, 2], MIXED_SITES, 9000, {"HOROVOD_CYCLE_TIME": "3"}
-    )
+    made = parts(backend, given, [0, 1, 2], [0, 1, 2], MIXED_SITES, 9000, {"HOROVOD_CYCLE_TIME": "3"})
     assert made[0].name == "scheduler"
     return made[1:]
 
@@ -111,10 +97,7 @@ def test_a_process_starts_what_its_own_options_say_and_nothing_else(backend, own
         taken = allowed_variables(part.words, {**part.environment, **OF_OTHERS}, backend, own)
         assert taken == {n: v for n, v in part.environment.items() if n != "HOROVOD_CYCLE_TIME"}
         if part.is_worker:
-            assert (
-                allowed_variables([*part.words, AUTORESUME_OPTION], part.environment, backend, own)
-                == taken
-            )
+            assert allowed_variables([*part.words, AUTORESUME_OPTION], part.environment, backend, own) == taken
 
 
 def test_only_what_a_part_has_is_taken():
@@ -156,8 +139,6 @@ def test_a_worker_is_not_made_a_server():
     """MXNet, once loaded, would serve, and unpickle what it is sent."""
     worker = of_members("dist_sync", RUN)[-1]
     with pytest.raises(ConfigError, match="is no part of a group"):
-        allowed_variables(
-            worker.words, {**worker.environment, "DMLC_ROLE": "server"}, "dist_sync", RUN
-        )
+        allowed_variables(worker.words, {**worker.environment, "DMLC_ROLE": "server"}, "dist_sync", RUN)
     with pytest.raises(ConfigError, match="is no part of a group"):
         allowed_variables(SERVER_ARGUMENTS, {"DMLC_ROLE": "server"}, "horovod", RUN)

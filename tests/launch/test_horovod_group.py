@@ -11,10 +11,7 @@ from support.launched import horovod_environments
 from support.launcher import QUICK_LAUNCH_OPTIONS, load_parameters, start_launcher
 from support.parameter_server import kill_processes
 
-pytestmark = [
-    pytest.mark.horovod,
-    pytest.mark.cpu_only("the processes compute on CPU devices, whoever started them"),
-]
+pytestmark = [pytest.mark.horovod, pytest.mark.cpu_only("the processes compute on CPU devices, whoever started them")]
 SHAPES = [(40, 30), (7,), (3, 5, 2)]
 # Two devices each, through GroupKVStore, and what is not a gradient beside it.
 SUMS = """
@@ -56,8 +53,7 @@ def summed(tmp_path_factory):
     np.savez(folder / "given.npz", **given)
     with horovod_environments(2) as (environments, _):
         processes = [
-            subprocess.Popen([sys.executable, "-c", SUMS], env=environment, cwd=folder)
-            for environment in environments
+            subprocess.Popen([sys.executable, "-c", SUMS], env=environment, cwd=folder) for environment in environments
         ]
         try:
             assert [process.wait(120) for process in processes] == [0, 0]
@@ -135,9 +131,7 @@ def test_the_timeline_shows_our_sums_and_which_of_them_are_float16(runs):
     """All gradients of all steps, and nothing else."""
     for name, half in (("of the launcher", True), ("of the user", False)):
         folder, timeline = runs[name]
-        named = [
-            each["args"].get("name") for each in timeline if each.get("name") == "process_name"
-        ]
+        named = [each["args"].get("name") for each in timeline if each.get("name") == "process_name"]
         assert sum(str(each).startswith("horovod_allreduce.gluonlab.") for each in named) > 6
         counted = sums_of(timeline)
         for shape in gradients(folder):
@@ -184,24 +178,13 @@ def test_sums_of_three_processes_have_the_same_bits_each_time(tmp_path):
         with start_launcher(tmp_path, *words, "--out", name, output=f"said {name}") as run:
             status, text = run.wait_for_exit(120)
         assert status == 0, text
-        found.append(
-            {n: a.asnumpy().tobytes() for n, a in load_parameters(tmp_path / name).items()}
-        )
+        found.append({n: a.asnumpy().tobytes() for n, a in load_parameters(tmp_path / name).items()})
     assert found[0] == found[1]
 
 
 def test_gradients_beyond_float16_end_the_run_with_the_cause(tmp_path):
     """Pixels of a million make gradients that float32 holds, at a rate so small."""
-    run = [
-        *QUICK_LAUNCH_OPTIONS,
-        "--epochs",
-        "1",
-        "--optimizer",
-        "sgd",
-        "--lr",
-        "1e-12",
-        "--normalise",
-    ]
+    run = [*QUICK_LAUNCH_OPTIONS, "--epochs", "1", "--optimizer", "sgd", "--lr", "1e-12", "--normalise"]
     words = [*HOROVOD, "--", *run, "0/1e-7", "--compress", "fp16", "--out", "run"]
     with start_launcher(tmp_path, *words) as over:
         status, text = over.wait_for_exit(120)

@@ -10,15 +10,9 @@ from hypothesis import strategies as st
 from gluonlab.errors import ConfigError
 from gluonlab.launch.__main__ import main
 from gluonlab.launch.group_processes import Site, parts
-from gluonlab.launch.horovod_settings import (
-    horovod_arguments,
-    horovod_variables,
-    set_horovod_defaults,
-)
+from gluonlab.launch.horovod_settings import horovod_arguments, horovod_variables, set_horovod_defaults
 
-NONE = dict.fromkeys(
-    ["fusion_threshold_mb", "cycle_time_ms", "timeline_filename", "timeline_mark_cycles"]
-)
+NONE = dict.fromkeys(["fusion_threshold_mb", "cycle_time_ms", "timeline_filename", "timeline_mark_cycles"])
 # what horovodrun's own function makes of the same words (runner/common/util/config_parser.py)
 GIVEN = {
     "--fusion-threshold-mb 32": {"HOROVOD_FUSION_THRESHOLD": "33554432"},
@@ -78,9 +72,7 @@ MISTAKES = {
     "-n 2 --backend dist_sync --cycle-time-ms 5": "--cycle-time-ms belongs to --backend horovod, ",
     f"{HOROVOD} --cycle-time-ms soon": "--cycle-time-ms soon: give milliseconds, 0 to 60000",
     f"{HOROVOD} --cycle-time-ms nan": "--cycle-time-ms nan: give milliseconds, 0 to 60000",
-    f"{HOROVOD} --fusion-threshold-mb 1.5": (
-        "--fusion-threshold-mb 1.5: give a whole number, 0 to 65536"
-    ),
+    f"{HOROVOD} --fusion-threshold-mb 1.5": ("--fusion-threshold-mb 1.5: give a whole number, 0 to 65536"),
     f"{HOROVOD} --fusion-threshold-mb -1": "--fusion-threshold-mb -1: give a whole number, 0 to",
     f"{HOROVOD} --timeline-mark-cycles": "--timeline-mark-cycles: there is none: add --timeline-f",
     f"{HOROVOD} --timeline-filename ''": "--timeline-filename is empty: give a file, or leave it",
@@ -110,9 +102,7 @@ def test_what_somebody_has_set_stays(before, after, monkeypatch):
     assert os.environ["HOROVOD_FUSION_THRESHOLD"] == after
 
 
-@pytest.mark.parametrize(
-    ("rank", "refused"), [("0", True), ("1", False), (None, False)], ids=["0", "1", "by mpirun"]
-)
+@pytest.mark.parametrize(("rank", "refused"), [("0", True), ("1", False), (None, False)], ids=["0", "1", "by mpirun"])
 def test_rank_0_sees_that_its_timeline_can_be_written(rank, refused, tmp_path, monkeypatch):
     monkeypatch.setenv("HOROVOD_FUSION_THRESHOLD", "0")
     monkeypatch.setenv("HOROVOD_TIMELINE", str(tmp_path / "none" / "t.json"))

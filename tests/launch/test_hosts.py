@@ -5,14 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gluonlab.errors import ConfigError
-from gluonlab.launch.hosts import (
-    Host,
-    assign_ranks,
-    parse_hosts,
-    read_hostfile,
-    server_hosts,
-    total_capacity,
-)
+from gluonlab.launch.hosts import Host, assign_ranks, parse_hosts, read_hostfile, server_hosts, total_capacity
 
 names = st.from_regex(r"[a-z][a-z0-9.-]{0,8}", fullmatch=True)
 some_hosts = st.lists(
@@ -34,9 +27,7 @@ def test_hosts_are_read_as_they_are_written(hosts):
     st.sampled_from(["utf-8", "utf-8-sig"]),
     st.sampled_from(["\n", "\r\n"]),
 )
-def test_hostfiles_are_read_as_they_are_written(
-    tmp_path_factory, hosts, between, mpi, encoding, newline
-):
+def test_hostfiles_are_read_as_they_are_written(tmp_path_factory, hosts, between, mpi, encoding, newline):
     """Editors of Windows put a byte order mark before it."""
     form = "{} slots={}  # of Open MPI" if mpi else "{}:{}"
     lines = [h.name if h.slots is None else form.format(h.name, h.slots) for h in hosts]
@@ -68,10 +59,7 @@ def test_processes_fill_the_hosts_in_their_order(hosts, count):
     ("text", "said"),
     [
         ("h1,h1:2", "names h1 twice: name it once, with all its processes, as in h1:2"),
-        (
-            "h1,H1",
-            "names h1 and H1, which are one host: name it once, with all its processes, as in",
-        ),
+        ("h1,H1", "names h1 and H1, which are one host: name it once, with all its processes, as in"),
         ("ann@h1:2,h1", "names ann@h1 and h1, which are one host: name it once"),
         ("h1,,h2", "'' is no host: write NAME or NAME:PROCESSES"),
         ("h1:two", "the number of processes is 0 to 4096, as in h1:4"),
@@ -100,9 +88,7 @@ def test_files_that_name_no_hosts_are_named(tmp_path):
             read_hostfile(str(tmp_path / "hosts"))
     for line in ("h1 slots=2 max_slots=4", "h1 slots = 2", "h1 2"):
         (tmp_path / "hosts").write_text(line)
-        with pytest.raises(
-            ConfigError, match=f"line 1: '{line}' is no host with .*: write h1 slots"
-        ):
+        with pytest.raises(ConfigError, match=f"line 1: '{line}' is no host with .*: write h1 slots"):
             read_hostfile(str(tmp_path / "hosts"))
     with pytest.raises(ConfigError, match="cannot be read"):
         read_hostfile(str(tmp_path / "none"))

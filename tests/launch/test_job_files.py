@@ -22,9 +22,9 @@ WORDS = ("--epochs", "5", "--gpus", "2")
 REQUEST = JobRequest(WORDS, processes=4)
 BASH = ("slurm", "lsf", "lsf-interactive")
 SCHEMA = json.loads((Path(__file__).parent / "kubernetes_schema.json").read_text(encoding="utf-8"))
-ANY_WORD = st.text(
-    st.characters(blacklist_characters="\0", blacklist_categories=["Cs"]), max_size=8
-) | st.text("ab \n\t'\"\\$(){}`!#*?~\r;&|<>\x85\u2028\ufeff\x1b:-", max_size=12)
+ANY_WORD = st.text(st.characters(blacklist_characters="\0", blacklist_categories=["Cs"]), max_size=8) | st.text(
+    "ab \n\t'\"\\$(){}`!#*?~\r;&|<>\x85\u2028\ufeff\x1b:-", max_size=12
+)
 ANY_WORDS = st.lists(ANY_WORD, max_size=6).map(tuple)
 
 
@@ -113,8 +113,7 @@ def test_each_line_has_a_comment(kind, queue, gpus):
 
 
 @pytest.mark.parametrize(
-    ("processes", "per_host", "hosts", "on_a_host"),
-    [(4, 1, 4, 1), (4, 2, 2, 2), (5, 2, 3, 2), (2, 8, 1, 2)],
+    ("processes", "per_host", "hosts", "on_a_host"), [(4, 1, 4, 1), (4, 2, 2, 2), (5, 2, 3, 2), (2, 8, 1, 2)]
 )
 def test_hosts_and_their_gpus_follow_from_the_processes(processes, per_host, hosts, on_a_host):
     request = replace(REQUEST, processes=processes, processes_per_host=per_host, gpus=3)
@@ -194,9 +193,7 @@ def expanded(word, environ):
     Source: k8s.io/kubernetes/third_party/forked/golang/expansion.
     """
     return re.sub(
-        r"\$\$|\$\(([^)]*)\)",
-        lambda found: "$" if found[1] is None else environ.get(found[1], found[0]),
-        word,
+        r"\$\$|\$\(([^)]*)\)", lambda found: "$" if found[1] is None else environ.get(found[1], found[0]), word
     )
 
 
@@ -210,13 +207,8 @@ def test_the_pods_run_the_words_and_find_their_ranks(words):
     assert service["spec"]["selector"] == {"job-name": name}
     [container] = pod["containers"]
     environ = {each["name"]: each["value"] for each in container["env"]}
-    assert [expanded(word, {**environ, "c": "!"}) for word in container["command"]] == launch(
-        *words
-    )
-    found = [
-        membership({**environ, "JOB_COMPLETION_INDEX": str(index)})
-        for index in range(job["spec"]["completions"])
-    ]
+    assert [expanded(word, {**environ, "c": "!"}) for word in container["command"]] == launch(*words)
+    found = [membership({**environ, "JOB_COMPLETION_INDEX": str(index)}) for index in range(job["spec"]["completions"])]
     assert [each.rank for each in found] == [0, 1, 2, 3]
     assert {(each.size, each.root) for each in found} == {(4, f"{name}-0.{name}")}
 
@@ -278,9 +270,7 @@ def test_the_templates_are_those_of_the_folder_sagemaker():
 
 def test_a_job_of_sagemaker_is_the_template_with_what_was_asked_for():
     request = replace(REQUEST, backend="horovod", processes=8, processes_per_host=4, minutes=2)
-    request = replace(
-        request, bucket="mine", role="arn:aws:iam::1:role/r", instance="ml.p3.8xlarge"
-    )
+    request = replace(request, bucket="mine", role="arn:aws:iam::1:role/r", instance="ml.p3.8xlarge")
     made = yaml.safe_load(job_file("sagemaker", request))
     template = json.loads((TEMPLATE_FOLDER / "horovod.json").read_text())
     assert made["ResourceConfig"] == {

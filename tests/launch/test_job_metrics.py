@@ -30,9 +30,7 @@ EXPRESSIONS = metric_regexes(TEMPLATE_FOLDER / "parameter-server.json")
     accuracy=st.floats(0, 1),
     before=st.sampled_from(["", "[1,mpirank:0,algo-1]<stdout>:", "algo-1 | ", "\x1b[34m"]),
 )  # fmt: skip
-def test_each_number_of_an_epochs_line_is_found_once(
-    epoch, more, images, seconds, loss, accuracy, before
-):
+def test_each_number_of_an_epochs_line_is_found_once(epoch, more, images, seconds, loss, accuracy, before):
     line = Epoch(
         epoch=epoch, step=1, images=images, training_seconds=seconds, loss=loss, accuracy=accuracy
     )  # fmt: skip

@@ -48,9 +48,7 @@ def data(tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    "other",
-    [("--lr", "0.5"), pytest.param(("--epochs", "2"), marks=pytest.mark.long)],
-    ids=" ".join,
+    "other", [("--lr", "0.5"), pytest.param(("--epochs", "2"), marks=pytest.mark.long)], ids=" ".join
 )
 @each_slow_backend
 def test_processes_with_other_options_end_with_the_first_difference(backend, other, tmp_path):
@@ -94,9 +92,7 @@ def train_by_scheduler(backend, folder, options):
         pytest.param("horovod", False, marks=pytest.mark.horovod),
     ],
 )
-def test_two_processes_with_two_devices_train_as_one_with_four(
-    backend, by_launcher, model, data, tmp_path
-):
+def test_two_processes_with_two_devices_train_as_one_with_four(backend, by_launcher, model, data, tmp_path):
     """Cosine, clipping, mixup, microbatches, running statistics, and a process with idle devices;
     the run's folder is as good as any: it is read, reported, evaluated and exported.
     """
@@ -106,10 +102,7 @@ def test_two_processes_with_two_devices_train_as_one_with_four(
         train_by_launcher(tmp_path, said)
     else:
         train_by_scheduler(backend, tmp_path, said)
-    one = train(
-        TrainConfig(**options, devices="cpu*4", out=str(tmp_path / "one")),
-        reporter=Reporter(),
-    )
+    one = train(TrainConfig(**options, devices="cpu*4", out=str(tmp_path / "one")), reporter=Reporter())
     assert relative_distance(parameter_vectors(folder), parameter_vectors(one.run_dir)) <= 1e-5
 
     lines, expected = read_lines(folder), read_lines(one.run_dir)
@@ -120,11 +113,7 @@ def test_two_processes_with_two_devices_train_as_one_with_four(
     assert [step.images for step in steps] == [12, 12, 12, 12, 1] * EPOCHS
     for ours, theirs in zip(lines, expected):
         if isinstance(ours, (run_schema.Step, run_schema.Epoch)):
-            assert (ours.step, ours.epoch, ours.images) == (
-                theirs.step,
-                theirs.epoch,
-                theirs.images,
-            )
+            assert (ours.step, ours.epoch, ours.images) == (theirs.step, theirs.epoch, theirs.images)
             assert ours.lr == theirs.lr
             assert ours.loss == pytest.approx(theirs.loss, rel=1e-5)
     [*_, done] = [line for line in lines if isinstance(line, run_schema.Epoch)]
@@ -150,15 +139,11 @@ SPLITS = {
 }
 
 
-@pytest.mark.parametrize(
-    "split", ["pipeline", *(pytest.param(each, marks=pytest.mark.long) for each in [*SPLITS][1:])]
-)
+@pytest.mark.parametrize("split", ["pipeline", *(pytest.param(each, marks=pytest.mark.long) for each in [*SPLITS][1:])])
 @each_slow_backend
 def test_two_processes_with_a_split_network_each_train_as_one(backend, split, data, tmp_path):
     folder, options = tmp_path / "many", {**OPTIONS, "model": "lenet", "data_dir": str(data)}
-    ended = run_launches(
-        backend, tmp_path, *option_words(**options, **SPLITS[split], devices="cpu*2", out=folder)
-    )
+    ended = run_launches(backend, tmp_path, *option_words(**options, **SPLITS[split], devices="cpu*2", out=folder))
     assert [process.status for process in ended] == [0, 0], ended
     config = TrainConfig(**options, devices="cpu*2", out=str(tmp_path / "one"))
     one = train(config, reporter=Reporter())

@@ -28,17 +28,12 @@ def fails_after(seconds, patience, told):
     """The failures of an attempt that is so old. ``told``: by rank, what each has said."""
 
     async def look():
-        connection, inbox = (
-            AgentConnection(Host("h1", 1), SshOptions(patience=patience)),
-            asyncio.Queue(),
-        )
+        connection, inbox = (AgentConnection(Host("h1", 1), SshOptions(patience=patience)), asyncio.Queue())
         parts = [ProcessSpec(f"rank {n}", 0, [], {RANK_VARIABLE: str(n)}) for n in range(len(told))]
         attempt = LaunchAttempt(parts, [connection], inbox, print, patience, "/", {})
         for part, lines in zip(parts, told):
             for line in lines:
-                attempt._handle_message(
-                    connection, {"of": part.name, "stream": "came", "line": line}
-                )
+                attempt._handle_message(connection, {"of": part.name, "stream": "came", "line": line})
         attempt._check_progress(seconds)
         return [str(each) for each in attempt._failures]
 
@@ -60,9 +55,7 @@ def test_ranks_that_do_not_come_are_named_in_time_and_not_before(patience, start
 
 
 @pytest.mark.parametrize("patience", [4, 30, 3600])
-def test_an_agent_is_lost_when_it_was_silent_for_half_of_the_patience_and_not_before(
-    patience, monkeypatch
-):
+def test_an_agent_is_lost_when_it_was_silent_for_half_of_the_patience_and_not_before(patience, monkeypatch):
     """And so is a process that somebody has stopped for as long."""
     now = 7.0
     for module in ("launch_attempt", "agent_connections"):
@@ -72,10 +65,7 @@ def test_an_agent_is_lost_when_it_was_silent_for_half_of_the_patience_and_not_be
         nonlocal now
         connection = AgentConnection(Host("h1", 1), SshOptions(patience=patience))
         part = ProcessSpec("rank 0", 0, [], {RANK_VARIABLE: "0"})
-        attempt, said = (
-            LaunchAttempt([part], [connection], asyncio.Queue(), print, patience, "/", {}),
-            [],
-        )
+        attempt, said = (LaunchAttempt([part], [connection], asyncio.Queue(), print, patience, "/", {}), [])
         for share in (0.4, 0.49, 0.51):
             now = 7.0 + share * patience
             attempt._handle_message(connection, {"stopped": "rank 0", "seconds": share * patience})
@@ -90,9 +80,7 @@ def test_an_agent_is_lost_when_it_was_silent_for_half_of_the_patience_and_not_be
 
 @pytest.mark.parametrize("ended_at", [0.25, 5.0, 1e6])
 @pytest.mark.parametrize("left", [0, 1, 2])
-def test_a_server_may_end_before_ranks_that_leave_within_the_window_and_no_earlier(
-    left, ended_at, monkeypatch
-):
+def test_a_server_may_end_before_ranks_that_leave_within_the_window_and_no_earlier(left, ended_at, monkeypatch):
     """``left``: so many of two ranks have left the group, and need no server."""
     now = ended_at
     monkeypatch.setattr("gluonlab.launch.launch_attempt.liveness_clock", lambda: now)
@@ -105,9 +93,7 @@ def test_a_server_may_end_before_ranks_that_leave_within_the_window_and_no_earli
         attempt = LaunchAttempt(parts, [connection], asyncio.Queue(), print, 60, "/", {})
         for part in parts[:2]:
             for line in ("arrived", "joined"):
-                attempt._handle_message(
-                    connection, {"of": part.name, "stream": "came", "line": line}
-                )
+                attempt._handle_message(connection, {"of": part.name, "stream": "came", "line": line})
         for part in parts[:left]:
             attempt._handle_message(connection, {"of": part.name, "stream": "came", "line": "left"})
         attempt._handle_message(connection, {"ended": "server 0", "status": 0})
@@ -198,9 +184,7 @@ def test_whatever_bytes_an_agent_sends_the_attempt_ends_with_one_line(said):
 
 
 HOSTILE = {
-    '{"of": "rank 7", "stream": "out", "line": "x"}': (
-        "speaks of 'rank 7', which it was not given to start"
-    ),
+    '{"of": "rank 7", "stream": "out", "line": "x"}': ("speaks of 'rank 7', which it was not given to start"),
     '{"ended": "rank 0"}': """has said what is no message: '{"ended": "rank 0"}'""",
     '{"stopped": "rank 0", "seconds": NaN}': (
         """has said what is no message: '{"stopped": "rank 0", "seconds": NaN}'"""

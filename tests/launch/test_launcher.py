@@ -27,11 +27,7 @@ from support.worker_processes import handles_signal
 from gluonlab import TrainConfig
 from gluonlab.errors import ConfigError
 from gluonlab.launch.__main__ import main
-from gluonlab.launch.check_launcher_arguments import (
-    SINGLE_PROCESS_OPTIONS,
-    check_not_in_group,
-    validate_run_arguments,
-)
+from gluonlab.launch.check_launcher_arguments import SINGLE_PROCESS_OPTIONS, check_not_in_group, validate_run_arguments
 from gluonlab.launch.process_membership import membership
 from gluonlab.launch.worker.__main__ import main as worker
 from gluonlab.run import main as run
@@ -42,15 +38,7 @@ from gluonlab.training.reporter import Reporter
 pytestmark = pytest.mark.cpu_only("the processes compute on CPU devices, whoever started them")
 TWO = ["-n", "2", "--backend", "dist_sync"]
 SOON = ["--patience", "16"]
-LONG = [
-    *QUICK_LAUNCH_OPTIONS,
-    "--epochs",
-    "40000",
-    "--checkpoint-every",
-    "16 steps",
-    "--out",
-    "run",
-]
+LONG = [*QUICK_LAUNCH_OPTIONS, "--epochs", "40000", "--checkpoint-every", "16 steps", "--out", "run"]
 
 
 @pytest.mark.parametrize(
@@ -76,10 +64,7 @@ def test_processes_train_as_one_with_as_many_devices(workers, servers, backend, 
         status, text = many.wait_for_exit()
     assert status == 0, text
     assert all(line.startswith("[0] ") for line in text.splitlines())
-    one = train(
-        TrainConfig(**options, devices=f"cpu*{workers}", out=str(tmp_path / "one")),
-        reporter=Reporter(),
-    )
+    one = train(TrainConfig(**options, devices=f"cpu*{workers}", out=str(tmp_path / "one")), reporter=Reporter())
     mine, theirs = (load_parameters(folder) for folder in (tmp_path / "many", one.run_dir))
     mine = [mine[name].asnumpy() for name in theirs]
     assert relative_distance(mine, [array.asnumpy() for array in theirs.values()]) <= 1e-5
@@ -87,23 +72,11 @@ def test_processes_train_as_one_with_as_many_devices(workers, servers, backend, 
 
 
 @pytest.mark.parametrize(
-    "backend",
-    [
-        pytest.param("dist_sync", marks=pytest.mark.long),
-        pytest.param("horovod", marks=pytest.mark.horovod),
-    ],
+    "backend", [pytest.param("dist_sync", marks=pytest.mark.long), pytest.param("horovod", marks=pytest.mark.horovod)]
 )
 def test_a_worker_that_is_killed_is_replaced_and_the_bits_stay(backend, tmp_path):
     two = ["-n", "2", "--backend", backend]
-    run = [
-        *QUICK_LAUNCH_OPTIONS,
-        "--epochs",
-        "3",
-        "--checkpoint-every",
-        "16 steps",
-        "--momentum",
-        "0.9",
-    ]
+    run = [*QUICK_LAUNCH_OPTIONS, "--epochs", "3", "--checkpoint-every", "16 steps", "--momentum", "0.9"]
     with start_launcher(tmp_path, *two, "--", *run, "--out", "whole", output="said-whole") as whole:
         assert whole.wait_for_exit()[0] == 0
     with start_launcher(tmp_path, *two, "--restart", "1", "--", *run, "--out", "run") as killed:
@@ -265,12 +238,8 @@ MISTAKES = {
     "-n 2 --backend dist_sync --restart 1 -- --out r --update-on-servers": (
         "error: --restart 1 goes on from checkpoints, and --update-on-servers has none"
     ),
-    "-n 2 --backend dist_sync --servrs 3": (
-        "error: unknown option '--servrs': did you mean '--servers'?"
-    ),
-    "-n 2 --backend dist_sync -- --servers=2": (
-        "error: --servers is an option of the launcher: write it before --"
-    ),
+    "-n 2 --backend dist_sync --servrs 3": ("error: unknown option '--servrs': did you mean '--servers'?"),
+    "-n 2 --backend dist_sync -- --servers=2": ("error: --servers is an option of the launcher: write it before --"),
     "-n 2 --backend dist_sync -- --backend horovod": (
         "error: --backend stands before --, and is dist_sync there: leave it out"
     ),
@@ -299,9 +268,7 @@ def test_a_group_in_each_process_of_a_job_is_refused(ended, empty_cwd, monkeypat
         monkeypatch.setenv(name, value)
     status, out, err = ended(main, *TWO, "--", *QUICK_LAUNCH_OPTIONS)
     assert (status, out, err.count("\n")) == (2, "", 1)
-    assert err.startswith(
-        "error: -n starts a group, and srun has started this process as one of 2, which are one: "
-    )
+    assert err.startswith("error: -n starts a group, and srun has started this process as one of 2, which are one: ")
 
 
 @pytest.mark.parametrize("layout", [(1,), (2,), (1, 1)], ids=str)

@@ -55,9 +55,7 @@ def test_several_hosts_that_are_lost_at_once_cost_one_restart(tmp_path):
         status, said = ended(tmp_path, run)
     assert status == 0, said
     [warning, *others] = said
-    assert re.match(
-        "warning: host h[12] has ended the connection, and host h[12] is gone: ", warning
-    )
+    assert re.match("warning: host h[12] has ended the connection, and host h[12] is gone: ", warning)
     assert sorted(others) == [f"[{rank}] attempt 2 None" for rank in range(3)]
 
 
@@ -95,9 +93,7 @@ def test_too_few_that_are_left_end_it_with_all_reasons(tmp_path):
 
 
 def test_the_workers_learn_that_rank_0_was_elsewhere(tmp_path):
-    with start_small_group(
-        tmp_path, RANKS, hosts=HOSTS, restarts=1, min_workers=2, window=0.1
-    ) as run:
+    with start_small_group(tmp_path, RANKS, hosts=HOSTS, restarts=1, min_workers=2, window=0.1) as run:
         ranks_have_begun(tmp_path)
         (tmp_path / "down-h0").touch()
         lose(tmp_path, "h0")
@@ -109,9 +105,7 @@ def test_the_workers_learn_that_rank_0_was_elsewhere(tmp_path):
 def test_a_run_that_is_not_where_rank_0_is_now_is_one_line(tmp_path):
     with pytest.raises(RuntimeError) as raised:
         check_run_is_here(str(tmp_path / "run"), "h0")
-    assert str(raised.value).startswith(
-        f"the run in {tmp_path / 'run'} was on h0, where rank 0 was"
-    )
+    assert str(raised.value).startswith(f"the run in {tmp_path / 'run'} was on h0, where rank 0 was")
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "config.json").write_text("{}")
     check_run_is_here(str(tmp_path / "run"), "h0")

@@ -9,20 +9,11 @@ import re
 import signal
 
 import pytest
-from support.launcher import (
-    QUICK_LAUNCH_OPTIONS,
-    have_same_bits,
-    load_parameters,
-    start_launcher,
-    surviving_processes,
-)
+from support.launcher import QUICK_LAUNCH_OPTIONS, have_same_bits, load_parameters, start_launcher, surviving_processes
 from support.namespaces import create_hosts, require_namespaces
 from support.reference import relative_distance
 
-pytestmark = [
-    pytest.mark.hosts,
-    pytest.mark.cpu_only("the processes compute on CPU devices, whoever started them"),
-]
+pytestmark = [pytest.mark.hosts, pytest.mark.cpu_only("the processes compute on CPU devices, whoever started them")]
 OFTEN = ["--checkpoint-every", "16 steps"]
 RUN = [*QUICK_LAUNCH_OPTIONS, "--threads", "1", "--epochs", "6", "--momentum", "0.9", *OFTEN]
 SOON = ["--patience", "12"]
@@ -81,9 +72,7 @@ def faults(backend, *usual):
         yield pytest.param(name, backend, marks=marks)
 
 
-@pytest.mark.parametrize(
-    ("name", "backend"), [*faults("dist_sync", "a link is down"), *faults("horovod")]
-)
+@pytest.mark.parametrize(("name", "backend"), [*faults("dist_sync", "a link is down"), *faults("horovod")])
 def test_what_fails_ends_all_in_time(name, backend, three, tmp_path):
     fault, said = FAULTS[name]
     run = ["--", *RUN, "--epochs", "90000", "--out", "run"]  # hours
@@ -93,9 +82,7 @@ def test_what_fails_ends_all_in_time(name, backend, three, tmp_path):
         fault(run, three)
         try:
             status, text = run.wait_for_exit()
-            assert not surviving_processes(
-                pids
-            )  # the agent of a host that is cut off ends by itself
+            assert not surviving_processes(pids)  # the agent of a host that is cut off ends by itself
         finally:
             three.set_link_state("h2", "up")
     assert status != 0 and text.splitlines()[-1].startswith(f"error: {said}"), text
@@ -103,10 +90,7 @@ def test_what_fails_ends_all_in_time(name, backend, three, tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "backend"),
-    [
-        *faults("dist_sync", "a link is down", "a worker is stopped"),
-        *faults("horovod", "a worker is killed"),
-    ],
+    [*faults("dist_sync", "a link is down", "a worker is stopped"), *faults("horovod", "a worker is killed")],
 )
 def test_restarted_it_has_the_bits_of_the_undisturbed_run(name, backend, three, whole, tmp_path):
     fault, said = FAULTS[name]
@@ -141,9 +125,7 @@ def test_a_host_whose_name_leads_to_itself_alone_is_named(three, tmp_path):
 
 def test_when_a_host_is_gone_for_good_the_others_go_on_with_the_same_batches(three, tmp_path):
     run, which, slow = [*RUN, "--epochs", "4"], "h0,h1,h2", ["--patience", "30"]
-    with started(
-        three, tmp_path, *slow, "--", *run, "--out", "whole", which=which, output="all"
-    ) as whole:
+    with started(three, tmp_path, *slow, "--", *run, "--out", "whole", which=which, output="all") as whole:
         assert whole.wait_for_exit(120)[0] == 0, whole.read_output()
     words = [*slow, "--restart", "1", "--min-workers", "2", "--", *run, "--out", "run"]
     with started(three, tmp_path, *words, which=which) as fewer:
@@ -156,9 +138,7 @@ def test_when_a_host_is_gone_for_good_the_others_go_on_with_the_same_batches(thr
     assert status == 0, text
     assert "going on with 2 workers" in text
     mine, theirs = (load_parameters(tmp_path / name) for name in ("run", "whole"))
-    assert (
-        relative_distance(*([each[n].asnumpy() for n in theirs] for each in (mine, theirs))) <= 1e-5
-    )
+    assert relative_distance(*([each[n].asnumpy() for n in theirs] for each in (mine, theirs))) <= 1e-5
 
 
 REFUSALS = {  # what is given to ssh -> what it says

@@ -17,9 +17,7 @@ from gluonlab.launch.network_addresses import reserve_port
 
 pytestmark = pytest.mark.cpu_only("the processes compute on CPU devices, whoever started them")
 RUN = [*QUICK_LAUNCH_OPTIONS, "--epochs", "1"]
-each_backend = pytest.mark.parametrize(
-    "backend", ["dist_sync", pytest.param("horovod", marks=pytest.mark.horovod)]
-)
+each_backend = pytest.mark.parametrize("backend", ["dist_sync", pytest.param("horovod", marks=pytest.mark.horovod)])
 
 
 def asked(port, reuses):
@@ -80,15 +78,12 @@ for get in [
 def test_who_is_faster_than_the_scheduler_gets_one_line_and_the_run_another_port(backend, tmp_path):
     """That is no restart, of which there are none here."""
     words = ["-n", "1", "--backend", backend, "--", *RUN]
-    with occupy_scheduler_ports(tmp_path, times=1) as taken, start_launcher(
-        tmp_path, *words
-    ) as run:
+    with occupy_scheduler_ports(tmp_path, times=1) as taken, start_launcher(tmp_path, *words) as run:
         status, said = run.wait_for_exit()
     assert status == 0, said
     [warning, *rest] = said.splitlines()
     assert warning == (
-        f"warning: somebody else took port {taken[0]} of localhost before the scheduler did: "
-        "trying another"
+        f"warning: somebody else took port {taken[0]} of localhost before the scheduler did: trying another"
     )
     assert all(line.startswith("[0] ") for line in rest), said
 
@@ -102,19 +97,14 @@ def test_a_port_that_was_asked_for_and_is_taken_is_one_line(backend, tmp_path):
     ) as run:
         status, said = run.wait_for_exit()
     assert (status, taken) == (2, [port])
-    assert said == (
-        f"error: --port {port} on localhost: Address already in use: choose another, or leave it "
-        "out\n"
-    )
+    assert said == (f"error: --port {port} on localhost: Address already in use: choose another, or leave it out\n")
 
 
 @pytest.mark.long
 @each_backend
 def test_another_port_is_chosen_a_bounded_number_of_times(backend, tmp_path):
     words = ["-n", "2", "--backend", backend, "--", *RUN]
-    with occupy_scheduler_ports(tmp_path, times=99) as taken, start_launcher(
-        tmp_path, *words
-    ) as run:
+    with occupy_scheduler_ports(tmp_path, times=99) as taken, start_launcher(tmp_path, *words) as run:
         status, said = run.wait_for_exit()
     assert status == 1 and len(taken) == PORT_ATTEMPTS, said
     *warnings, error = said.splitlines()
@@ -127,9 +117,7 @@ def test_another_port_is_chosen_a_bounded_number_of_times(backend, tmp_path):
 @each_backend
 def test_who_asks_without_so_reuseaddr_is_no_hindrance(backend, tmp_path):
     words = ["-n", "1", "--backend", backend, "--", *RUN]
-    with occupy_scheduler_ports(tmp_path, times=1, reuses=False) as taken, start_launcher(
-        tmp_path, *words
-    ) as run:
+    with occupy_scheduler_ports(tmp_path, times=1, reuses=False) as taken, start_launcher(tmp_path, *words) as run:
         status, said = run.wait_for_exit()
     assert (status, taken) == (0, [None]), said
     assert all(line.startswith("[0] ") for line in said.splitlines()), said

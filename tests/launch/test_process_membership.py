@@ -47,22 +47,13 @@ def test_any_layout_is_found_by_srun_and_blaunch(layout, data):
     for launcher in (srun_environments, blaunch_environments):
         found = [membership(environ) for environ in launcher(layout)]
         assert [each.rank for each in found] == list(range(sum(layout)))
-        assert [each.local_rank for each in found] == [
-            local for _, _, local in process_places(layout)
-        ]
+        assert [each.local_rank for each in found] == [local for _, _, local in process_places(layout)]
     twice = data.draw(st.integers(1, 3))
-    job = {
-        **lsf_job_variables(layout),
-        "LSB_MCPU_HOSTS": lsf_job_variables(layout)["LSB_MCPU_HOSTS"] * twice,
-    }
+    job = {**lsf_job_variables(layout), "LSB_MCPU_HOSTS": lsf_job_variables(layout)["LSB_MCPU_HOSTS"] * twice}
     ranks = [membership({**job, "LSF_PM_TASKID": str(n + 1)}) for n in range(sum(layout) * twice)]
     for host in range(len(layout)):
         begin = sum(layout[:host])
-        on_it = [
-            ranks[lap * sum(layout) + begin + n].local_rank
-            for lap in range(twice)
-            for n in range(layout[host])
-        ]
+        on_it = [ranks[lap * sum(layout) + begin + n].local_rank for lap in range(twice) for n in range(layout[host])]
         assert on_it == list(range(twice * layout[host]))
 
 
@@ -83,15 +74,10 @@ def test_a_pod_or_a_host_of_sagemaker_is_one_process(count):
     ]  # fmt: skip
     hosts = [f"algo-{number}" for number in range(1, count + 1)]
     machines = [{"SM_HOSTS": json.dumps(hosts), "SM_CURRENT_HOST": host} for host in hosts]
-    for environs, root in (
-        (pods, "train-0.train"),
-        (machines, "algo-1" if count > 1 else "127.0.0.1"),
-    ):
+    for environs, root in ((pods, "train-0.train"), (machines, "algo-1" if count > 1 else "127.0.0.1")):
         found = [membership(environ) for environ in environs]
         assert sorted(each.rank for each in found) == list(range(count))
-        assert {(each.size, each.root, each.local_rank, each.local_size) for each in found} == {
-            (count, root, 0, 1)
-        }
+        assert {(each.size, each.root, each.local_rank, each.local_size) for each in found} == {(count, root, 0, 1)}
         assert len({each.port for each in found}) == 1
         assert [each.root for each in found if each.rank == 0] == [root]
 
@@ -229,10 +215,7 @@ def but(environ, **changes):
         (but(STEP, SLURM_STEP_TASKS_PER_NODE="2,1"), "SLURM_STEP_TASKS_PER_NODE"),
         (but(STEP, SLURM_STEP_TASKS_PER_NODE="2(x2)", SLURM_STEP_NODELIST="a"), "SLURM_STEP_NODEL"),
         (but(STEP, SLURM_STEP_NODELIST="node[7"), "SLURM_STEP_NODELIST"),
-        (
-            but(STEP, SLURM_STEP_NODELIST=None, SLURM_NODELIST=None, SLURM_JOB_NODELIST=None),
-            "SLURM_STEP_NODELIST",
-        ),
+        (but(STEP, SLURM_STEP_NODELIST=None, SLURM_NODELIST=None, SLURM_JOB_NODELIST=None), "SLURM_STEP_NODELIST"),
         (but(TASK, LSF_PM_TASKID="0"), "LSF_PM_TASKID"),
         (but(TASK, LSF_PM_TASKID="5"), "LSF_PM_TASKID"),
         (but(TASK, LSB_DJOB_NUMPROC="9"), "LSB_DJOB_NUMPROC"),

@@ -68,20 +68,14 @@ def test_killed_at_any_moments_a_group_ends_with_the_same_bits(tmp_path, devices
 
 @pytest.mark.parametrize(
     ("devices", "then"),
-    [
-        ([2, 2], [4]),
-        pytest.param([4], [2, 2], marks=LONG),
-        pytest.param([1, 3], [2, 2], marks=LONG),
-    ],
+    [([2, 2], [4]), pytest.param([4], [2, 2], marks=LONG), pytest.param([1, 3], [2, 2], marks=LONG)],
     ids=str,
 )
 @pytest.mark.long
 def test_other_processes_with_as_many_devices_go_on(tmp_path, devices, then):
     """Of the same number of devices each has the same images, as BatchNorm wants it."""
     settings, layers = {**SETTINGS, "epochs": 3}, ["norm", "convolution"]
-    run, whole = killed(
-        tmp_path, devices=devices, then=then, kills=1, settings=settings, layers=layers
-    )
+    run, whole = killed(tmp_path, devices=devices, then=then, kills=1, settings=settings, layers=layers)
     assert relative_distance(values(run), values(whole)) <= 1e-5
     [event] = [line for line in read_metrics(run) if line.get("event") == "resumed"]
     assert "sums are added in another order" in event["message"]
@@ -115,9 +109,7 @@ def ended_by(sign, places, backend, tmp_path):
             processes[place].send_signal(sign)
 
     data = ("--dataset", "fashion-mnist", "--data-dir", tmp_path)
-    return run_launches(
-        backend, tmp_path, *OPTIONS, *data, "--epochs", "100000", "--out", "run", meanwhile=send
-    )
+    return run_launches(backend, tmp_path, *OPTIONS, *data, "--epochs", "100000", "--out", "run", meanwhile=send)
 
 
 @pytest.mark.parametrize(
@@ -129,9 +121,7 @@ def ended_by(sign, places, backend, tmp_path):
     ],
 )
 @each_slow_backend
-def test_a_signal_ends_all_processes_after_the_same_step_and_they_go_on(
-    backend, sign, places, tmp_path
-):
+def test_a_signal_ends_all_processes_after_the_same_step_and_they_go_on(backend, sign, places, tmp_path):
     run = tmp_path / "run"
     ended = ended_by(sign, places, backend, tmp_path)
     assert [process.status for process in ended] == [128 + sign] * 2, ended
@@ -166,16 +156,7 @@ def test_a_signal_ends_all_processes_after_the_same_step_and_they_go_on(
 @LONG
 @each_backend
 def test_the_same_command_begins_a_run_goes_on_and_says_that_it_has_ended(backend, tmp_path):
-    command = (
-        *OPTIONS,
-        "--global-batch-size",
-        "48",
-        "--epochs",
-        "3",
-        "--autoresume",
-        "--out",
-        "run",
-    )
+    command = (*OPTIONS, "--global-batch-size", "48", "--epochs", "3", "--autoresume", "--out", "run")
     run = tmp_path / "run"
 
     def kill(processes):

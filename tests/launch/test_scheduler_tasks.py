@@ -14,11 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.gatherings import HANG_LIMIT_S, connect_to_rank_0, hello_message, run_rendezvous
-from support.launched_environments import (
-    blaunch_environments,
-    srun_environments,
-    torchrun_environments,
-)
+from support.launched_environments import blaunch_environments, srun_environments, torchrun_environments
 from support.launcher import QUICK_LAUNCH_OPTIONS, listening_ports
 from support.parameter_server import free_port
 from support.processes import clean_environment
@@ -82,9 +78,7 @@ def test_who_has_gone_may_be_started_again():
         _, writer = await connect_to_rank_0(place, hello_message(1))
         await connect_to_rank_0(place, hello_message(2))
         first = await gathering.wait_for_ranks([1, 2])
-        await connect_to_rank_0(
-            place, hello_message(1, here="again")
-        )  # it waits until the first is missed
+        await connect_to_rank_0(place, hello_message(1, here="again"))  # it waits until the first is missed
         writer.close()
         while first[0].loss_reason is None:
             await asyncio.sleep(0.01)
@@ -133,10 +127,7 @@ def test_whatever_one_says_later_it_ends_with_one_line(said):
     size = 1 + len(said)
 
     async def work(gathering, place, signals):
-        writers = [
-            (await connect_to_rank_0(place, hello_message(rank, size)))[1]
-            for rank in range(1, size)
-        ]
+        writers = [(await connect_to_rank_0(place, hello_message(rank, size)))[1] for rank in range(1, size)]
         found = await gathering.wait_for_ranks(range(1, size))
         for writer, words in zip(writers, said):
             writer.write(words if isinstance(words, bytes) else json.dumps(words).encode() + b"\n")
@@ -178,11 +169,7 @@ def test_one_host_alone_is_told_its_loopback_address():
     assert {site.address for site in _connection_sites([here, local], named=False)} == {"127.0.0.1"}
 
 
-SCHEDULERS = {
-    "srun": srun_environments,
-    "blaunch": blaunch_environments,
-    "torchrun": torchrun_environments,
-}
+SCHEDULERS = {"srun": srun_environments, "blaunch": blaunch_environments, "torchrun": torchrun_environments}
 
 
 @contextmanager
@@ -257,8 +244,7 @@ def ended(folder, scheduler, words, **how):
 
 
 @pytest.mark.parametrize(
-    "scheduler",
-    ["srun", *(pytest.param(n, marks=pytest.mark.long) for n in ("blaunch", "torchrun"))],
+    "scheduler", ["srun", *(pytest.param(n, marks=pytest.mark.long) for n in ("blaunch", "torchrun"))]
 )
 @pytest.mark.long
 def test_the_processes_of_a_job_train_as_one_group(scheduler, tmp_path):
@@ -275,8 +261,7 @@ def test_other_options_than_those_of_rank_0_are_named(tmp_path):
     (status, said), (also, _) = ended(tmp_path, "srun", run, of_rank=other)
     assert status == also == 2
     assert said.splitlines()[-1].endswith(
-        "the options of this process differ from rank 0's: here --lr, there nothing more: "
-        "start all with the same ones"
+        "the options of this process differ from rank 0's: here --lr, there nothing more: start all with the same ones"
     )
 
 
@@ -285,9 +270,7 @@ def test_a_port_that_is_taken_is_named(tmp_path):
         port = taken.getsockname()[1]
         [(status, said)] = ended(tmp_path, "srun", QUICK_LAUNCH_OPTIONS, count=1, port=port)
     assert status == 2
-    assert said.startswith(
-        f"error: port {port} cannot be had (Address already in use): set another"
-    )
+    assert said.startswith(f"error: port {port} cannot be had (Address already in use): set another")
 
 
 @pytest.mark.long
@@ -301,8 +284,7 @@ def test_why_rank_0_cannot_be_reached_is_in_the_systems_words():
     with pytest.raises(RunError) as raised:
         serve_rank_0(place, "dist_sync", QUICK_LAUNCH_OPTIONS, 0.1, {})
     assert str(raised.value).startswith(
-        f"rank 1 cannot reach rank 0 at 127.0.0.1:{place.port} in 0.1 s (Connection refused): it "
-        "was not started, or"
+        f"rank 1 cannot reach rank 0 at 127.0.0.1:{place.port} in 0.1 s (Connection refused): it was not started, or"
     )
 
 
@@ -328,9 +310,7 @@ def test_patience_ends_one_whose_rank_0_takes_no_connection(tmp_path):
             waits.setblocking(False)
             waits.connect_ex(full.getsockname())
         port, began = full.getsockname()[1], time.monotonic()
-        [(status, said)] = ended(
-            tmp_path, "srun", QUICK_LAUNCH_OPTIONS, first=1, patience=5, port=port
-        )
+        [(status, said)] = ended(tmp_path, "srun", QUICK_LAUNCH_OPTIONS, first=1, patience=5, port=port)
     assert status == 1 and time.monotonic() - began < 60  # the system would wait for minutes
     assert said.startswith(f"error: rank 1 cannot reach rank 0 at 127.0.0.1:{port} in 5 s (")
 
@@ -344,9 +324,7 @@ def test_a_signal_ends_one_that_does_not_find_rank_0(tmp_path):
 
 @pytest.mark.long
 def test_a_rank_that_does_not_come_is_named(tmp_path):
-    (status, said), (also, other) = ended(
-        tmp_path, "srun", QUICK_LAUNCH_OPTIONS, count=3, come=2, patience=8
-    )
+    (status, said), (also, other) = ended(tmp_path, "srun", QUICK_LAUNCH_OPTIONS, count=3, come=2, patience=8)
     assert status == also == 1
     assert said.startswith("error: of 3 processes that srun has started, rank 2 has not come")
     assert other == ""  # rank 0 speaks for all

@@ -44,9 +44,7 @@ def ended(folder, workers, server_count, how, bound=100):
     """The weights of each worker at the end, and the staleness that rank 0 was told."""
     with start_servers(workers, servers=server_count, **{BOUND: str(bound)}) as (environments, _):
         started = [
-            subprocess.Popen(
-                [sys.executable, served.__file__, str(folder), json.dumps(how)], env=environment
-            )
+            subprocess.Popen([sys.executable, served.__file__, str(folder), json.dumps(how)], env=environment)
             for environment in environments
         ]
         try:
@@ -57,10 +55,7 @@ def ended(folder, workers, server_count, how, bound=100):
     return found, json.loads((folder / "staleness.json").read_text())
 
 
-@pytest.mark.parametrize(
-    "optimizer",
-    [pytest.param(name, marks=[] if name == "adam" else LONG) for name in OPTIMIZERS],
-)
+@pytest.mark.parametrize("optimizer", [pytest.param(name, marks=[] if name == "adam" else LONG) for name in OPTIMIZERS])
 @pytest.mark.long
 def test_servers_update_as_workers_do(optimizer, tmp_path):
     """A warm-up and a cosine, weight decay for some parameters, ragged batches, workers without
@@ -128,9 +123,7 @@ def test_rank_0_is_told_the_staleness_whatever_number_mxnet_gives_it(tmp_path):
 @LONG
 @pytest.mark.parametrize("server_count", [1, 3])
 @pytest.mark.parametrize("optimizer", ["sgd", "adam", "lamb"])
-def test_a_worker_that_does_not_wait_for_others_and_has_none_updates_as_if_alone(
-    optimizer, server_count, tmp_path
-):
+def test_a_worker_that_does_not_wait_for_others_and_has_none_updates_as_if_alone(optimizer, server_count, tmp_path):
     how = asked(backend="dist_async", optimizer=optimizer, lr=0.01)
     [found], told = ended(tmp_path, 1, server_count, how)
     assert relative_distance([found], [served.train_reference(1, how)]) <= 1e-5
@@ -145,24 +138,13 @@ def test_staleness_is_the_number_of_others_updates_since_the_last_pull(server_co
     from mxnet import nd
 
     from gluonlab.optimizers import make_optimizer
-    from gluonlab.optimizers.server_optimizer import (
-        FlatLayout,
-        Piece,
-        ServerOptimizer,
-        assigned_server,
-        initial_note,
-    )
+    from gluonlab.optimizers.server_optimizer import FlatLayout, Piece, ServerOptimizer, assigned_server, initial_note
 
     first = 2**16 + 7
     flat = FlatLayout(4, server_count, (Piece(0, 0, 4),))
     copies = {first + 10 + rank: (first, rank) for rank in range(3)}
-    notes = {
-        key: assigned_server(key, server_count)
-        for key in range(first + 20, first + 20 + server_count)
-    }
-    rule = ServerOptimizer(
-        make_optimizer("sgd", {"learning_rate": 1.0}), {first: flat}, copies, notes
-    )
+    notes = {key: assigned_server(key, server_count) for key in range(first + 20, first + 20 + server_count)}
+    rule = ServerOptimizer(make_optimizer("sgd", {"learning_rate": 1.0}), {first: flat}, copies, notes)
     kept = {key: nd.zeros(4) for key in (first, *copies)}
     told = {key: nd.array(initial_note(server_count)).reshape((-1,)) for key in notes}
 
@@ -215,13 +197,7 @@ def without(folder, kind):
     "given",
     [
         {"optimizer": "adam", "lr_schedule": "cosine", "warmup_epochs": 0.5, "microbatches": 2},
-        {
-            "optimizer": "lamb",
-            "wd": 1e-3,
-            "no_bias_decay": True,
-            "model": "resnet8",
-            "global_batch_size": 16,
-        },
+        {"optimizer": "lamb", "wd": 1e-3, "no_bias_decay": True, "model": "resnet8", "global_batch_size": 16},
         {"optimizer": "nag", "momentum": 0.9, "bucket_bytes": 0, "mixup": 0.4},
     ],
     ids=lambda given: given["optimizer"],
@@ -254,9 +230,7 @@ def test_servers_train_as_one_process_does(given, data, tmp_path):
 
 
 @pytest.mark.long
-def test_processes_that_do_not_wait_see_every_image_once_and_write_how_stale_they_were(
-    data, tmp_path
-):
+def test_processes_that_do_not_wait_see_every_image_once_and_write_how_stale_they_were(data, tmp_path):
     """With a rate of next to nothing the weights stay, so an epoch's loss is that of its images
     under the first weights: that of one process.
     """
@@ -310,9 +284,7 @@ def test_processes_that_do_not_wait_learn(server_count, tmp_path):
     ids=["later", "never"],
 )
 @pytest.mark.long
-def test_servers_that_cannot_load_gluonlab_are_one_line_at_once(
-    backend, more, count, serve, data, tmp_path
-):
+def test_servers_that_cannot_load_gluonlab_are_one_line_at_once(backend, more, count, serve, data, tmp_path):
     ended = run_launches(
         backend, tmp_path, *option_words(**options(data), devices="cpu"), *more, count=count,
         servers=count, serve=serve,
@@ -327,9 +299,7 @@ def test_servers_that_cannot_load_gluonlab_are_one_line_at_once(
 @LONG
 def test_a_loss_that_diverges_ends_all_that_do_not_wait(data, tmp_path):
     used = options(data, optimizer="sgd", lr=1e9, model="mlp", epochs=3)
-    ended = run_launches(
-        "dist_async", tmp_path, *option_words(**used, devices="cpu", out=tmp_path / "run")
-    )
+    ended = run_launches("dist_async", tmp_path, *option_words(**used, devices="cpu", out=tmp_path / "run"))
     assert [process.status for process in ended] == [1, 1], ended
     [said] = {tuple(re.findall("^error: .*", process.err, re.M)) for process in ended}
     assert re.match(r"error: the (loss|parameters) ", said[0])
@@ -385,9 +355,7 @@ def test_what_cannot_be_where_servers_update_is_refused_with_the_reason(name, va
 def test_replicas_are_not_compared_where_they_differ():
     with pytest.raises(ConfigError, match=r"^--check-replicas 3 and --backend dist_async .* wait"):
         check_server_update_options(TrainConfig(check_replicas=3), group_that(False))
-    check_server_update_options(
-        TrainConfig(check_replicas=3, update_on_servers=True), group_that(True)
-    )
+    check_server_update_options(TrainConfig(check_replicas=3, update_on_servers=True), group_that(True))
 
 
 @pytest.mark.parametrize("option", ["--resume runs/one", "--autoresume"])

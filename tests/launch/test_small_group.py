@@ -89,9 +89,7 @@ def test_whoever_reads_one_line_of_it_ends_nothing(tmp_path):
     assert (tmp_path / "written").exists()
 
 
-@pytest.mark.parametrize(
-    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)]
-)
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
 def test_a_signal_ends_it_while_nobody_reads(number, tmp_path):
     with start_small_group(tmp_path, {"rank 0": LINES + LAST, "server 0": WAIT}) as run:
         narrow(run)
@@ -145,9 +143,7 @@ ENDS = {  # who ends with status 0 too early -> what is said
 }
 
 
-@pytest.mark.parametrize(
-    "name", ["server 0", *(pytest.param(each, marks=pytest.mark.long) for each in [*ENDS][1:])]
-)
+@pytest.mark.parametrize("name", ["server 0", *(pytest.param(each, marks=pytest.mark.long) for each in [*ENDS][1:])])
 def test_whoever_ends_too_early_has_failed_whatever_the_status(name, tmp_path):
     parts = {"scheduler": WAIT, "server 0": WAIT, "rank 0": WAIT, "rank 1": WAIT, name: ""}
     with start_small_group(tmp_path, parts, window=0.1) as run:
@@ -194,21 +190,14 @@ def test_a_full_disk_is_said_and_the_training_ends_well(tmp_path):
 @pytest.mark.parametrize(
     ("told", "said", "seconds"),
     [
-        (
-            "",
-            "did not start within 30 s: where the machine is only busy, --patience 120 gives them "
-            "longer",
-            30,
-        ),
+        ("", "did not start within 30 s: where the machine is only busy, --patience 120 gives them longer", 30),
         ('tell("arrived")\n', "found no way to the others: is a port closed?", 60),
     ],
 )
 def test_ranks_that_do_not_come_are_named(told, said, seconds, tmp_path):
     """Time to load MXNet on a busy host is there, however short the patience."""
     late = f"{told}{WAIT}"
-    with start_small_group(
-        tmp_path, {"rank 0": late, "rank 1": late}, silent=True, patience=5
-    ) as run:
+    with start_small_group(tmp_path, {"rank 0": late, "rank 1": late}, silent=True, patience=5) as run:
         began = time.monotonic()
         assert run.stdout.read().decode().splitlines() == [f"error: rank 0, rank 1 {said}"]
         assert run.wait(HANGS) == 1 and time.monotonic() - began > seconds

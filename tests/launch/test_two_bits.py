@@ -57,14 +57,12 @@ def summed(rests, grads):
 def test_sums_over_real_processes_are_numpys_to_the_bit(backend, tmp_path):
     random = np.random.RandomState(0)
     given = {
-        str(place): random.normal(0, 0.1, (STEPS, 2, 2, *shape)).astype("float32")
-        for place, shape in enumerate(SHAPES)
+        str(place): random.normal(0, 0.1, (STEPS, 2, 2, *shape)).astype("float32") for place, shape in enumerate(SHAPES)
     }
     np.savez(tmp_path / "given.npz", **given)
     with BACKENDS[backend](2) as (environments, _):
         processes = [
-            subprocess.Popen([sys.executable, "-c", SUMS, backend], env=each, cwd=tmp_path)
-            for each in environments
+            subprocess.Popen([sys.executable, "-c", SUMS, backend], env=each, cwd=tmp_path) for each in environments
         ]
         try:
             assert [process.wait(120) for process in processes] == [0, 0]
@@ -81,11 +79,7 @@ def test_sums_over_real_processes_are_numpys_to_the_bit(backend, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "backend",
-    [
-        pytest.param("dist_sync", marks=pytest.mark.long),
-        pytest.param("horovod", marks=pytest.mark.horovod),
-    ],
+    "backend", [pytest.param("dist_sync", marks=pytest.mark.long), pytest.param("horovod", marks=pytest.mark.horovod)]
 )
 def test_processes_learn_and_hold_the_same_bits(backend, tmp_path):
     """--check-replicas ends the run, with status 1, at the first bit that differs."""

@@ -73,9 +73,7 @@ def test_the_program_of_the_page_trains_as_one_process_does(processes, servers, 
     assert (alone.returncode, status) == (0, 0), text
     one, many = (nd.load(str(tmp_path / name)) for name in ("one", "many"))
     assert one.keys() == many.keys()
-    assert (
-        relative_distance(*([a.asnumpy() for a in each.values()] for each in (one, many))) <= 1e-5
-    )
+    assert relative_distance(*([a.asnumpy() for a in each.values()] for each in (one, many))) <= 1e-5
 
 
 @pytest.mark.horovod
@@ -84,17 +82,7 @@ def test_horovod_finds_the_other_processes(tmp_path):
         "import gluonlab, horovod.mxnet as hvd, mxnet as mx; hvd.init(); "
         "print('sum', hvd.allreduce(mx.nd.ones(1) * (1 + hvd.rank()), average=False).asscalar())"
     )
-    words = [
-        "-n",
-        3,
-        "--backend",
-        "horovod",
-        *PATIENCE_OPTIONS,
-        "--",
-        sys.executable,
-        "-c",
-        program,
-    ]
+    words = ["-n", 3, "--backend", "horovod", *PATIENCE_OPTIONS, "--", sys.executable, "-c", program]
     with start_launcher(tmp_path, *words) as run:
         status, text = run.wait_for_exit()
     assert status == 0, text
@@ -118,9 +106,7 @@ def test_one_that_fails_ends_all_while_the_others_wait_for_its_gradients(how, fi
         f"if kv.rank == 1:\n    {ENDINGS[how]}\n"
         "kv.push(1, mx.nd.ones(3))\nkv.pull(1, mx.nd.ones(3))\nmx.nd.waitall()\nkv._barrier()\n"
     )
-    with start_launcher(
-        tmp_path, "-n", 3, *PATIENCE_OPTIONS, "--", sys.executable, "train.py"
-    ) as run:
+    with start_launcher(tmp_path, "-n", 3, *PATIENCE_OPTIONS, "--", sys.executable, "train.py") as run:
         status, text = run.wait_for_exit()
     assert status == (5 if how == "exit" else 1), text
     assert text.splitlines()[-1] == f"error: rank 1 on localhost ended with status {status}"
@@ -219,9 +205,7 @@ def test_a_mistake_is_one_line(words, ended, empty_cwd, monkeypatch):
 
 
 @pytest.mark.parametrize("option", ["--ssh", "--env", "--python"])
-def test_options_for_other_hosts_are_refused_under_a_scheduler(
-    option, ended, empty_cwd, monkeypatch
-):
+def test_options_for_other_hosts_are_refused_under_a_scheduler(option, ended, empty_cwd, monkeypatch):
     for name, value in next(iter(srun_environments((2,)))).items():
         monkeypatch.setenv(name, value)
     status, _, err = ended(main, option, "HOME", "--backend", "dist_sync", "--", "--epochs", "1")

@@ -86,9 +86,7 @@ def residual(net, image, channels):
     for _ in range(2):
         attrs = {"kernel": (3, 3), "pad": (1, 1), "num_filter": filters}
         both.append(mx.sym.Convolution(image, name=net.name("way"), **attrs))
-    join = net.draw(
-        st.sampled_from([mx.sym.elemwise_add, mx.sym.elemwise_mul, mx.sym.broadcast_sub])
-    )
+    join = net.draw(st.sampled_from([mx.sym.elemwise_add, mx.sym.elemwise_mul, mx.sym.broadcast_sub]))
     return join(*both), filters
 
 
@@ -107,9 +105,7 @@ LAYERS += [residual, branches]
 ENDS = [
     lambda image: image,
     lambda image: mx.sym.FullyConnected(image, name="scores", num_hidden=3),
-    lambda image: mx.sym.Flatten(
-        mx.sym.Pooling(image, global_pool=True, kernel=(1, 1), pool_type="avg")
-    ),
+    lambda image: mx.sym.Flatten(mx.sym.Pooling(image, global_pool=True, kernel=(1, 1), pool_type="avg")),
     lambda image: mx.sym.Group([mx.sym.relu(image, name="first"), mx.sym.sum(image, axis=(2, 3))]),
 ]
 
@@ -149,9 +145,7 @@ def test_padding_changes_neither_results_nor_gradients(data, multiple, seed):
     heads = [random.uniform(-1, 1, shape) for shape in outputs]
     # as in a run: MXNet's backward may end the process where odd channels are joined
     whole, padded = (convert_odd_concatenations(each, shapes) for each in (net.graph, padded))
-    exact, plain = (
-        evaluate_graph(whole, args, heads, aux, dtype) for dtype in ("float64", "float32")
-    )
+    exact, plain = (evaluate_graph(whole, args, heads, aux, dtype) for dtype in ("float64", "float32"))
     for name, own in evaluate_graph(padded, args, heads, aux, "float32").items():
         size = max(1.0, np.abs(exact[name]).max(initial=0))
         rounding = np.abs(plain[name] - exact[name]).max(initial=0)
@@ -161,8 +155,7 @@ def test_padding_changes_neither_results_nor_gradients(data, multiple, seed):
 def check_padded(graph, shape):
     """Check that outputs, gradients and states are the same as without padding."""
     args, aux = (
-        {name: each.astype("float32") for name, each in arrays.items()}
-        for arrays in values_of(graph, shape, 0)
+        {name: each.astype("float32") for name, each in arrays.items()} for arrays in values_of(graph, shape, 0)
     )
     heads = [np.ones(each, "float32") for each in graph.infer_shape(images=shape)[1]]
     assert_same_results(pad(graph, shape, 8), graph, args, heads, aux, atol=1e-5)

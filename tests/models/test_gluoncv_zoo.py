@@ -14,12 +14,7 @@ from mxnet import nd
 from mxnet.gluon import nn
 from support.completed import make_initialized_net
 from support.devices import contexts, device
-from support.reference import (
-    parameter_arrays,
-    random_batches,
-    relative_distance,
-    set_parameter_arrays,
-)
+from support.reference import parameter_arrays, random_batches, relative_distance, set_parameter_arrays
 
 from gluonlab.errors import ModelError
 from gluonlab.models import check_model, get_model, infer_shapes
@@ -38,9 +33,7 @@ class ResNet8(nn.HybridSequential):
 
     def __init__(self):
         super().__init__()
-        theirs = cifarresnet.CIFARResNetV1(
-            cifarresnet.CIFARBasicBlockV1, [1, 1, 1], [16, 16, 32, 64], classes=10
-        )
+        theirs = cifarresnet.CIFARResNetV1(cifarresnet.CIFARBasicBlockV1, [1, 1, 1], [16, 16, 32, 64], classes=10)
         convolution, normalisation, *blocks = theirs.features
         self.add(convolution, normalisation, nn.Activation("relu"), *blocks, theirs.output)
 
@@ -50,9 +43,7 @@ class ResNet8(nn.HybridSequential):
     [
         ("resnet8", ResNet8),
         ("resnet18", lambda: gluoncvs("resnet18_v1", classes=10)),
-        pytest.param(
-            "resnet50", lambda: gluoncvs("resnet50_v1", classes=10), marks=pytest.mark.long
-        ),
+        pytest.param("resnet50", lambda: gluoncvs("resnet50_v1", classes=10), marks=pytest.mark.long),
         ("cifar_resnet20", lambda: gluoncvs("cifar_resnet20_v1", classes=10)),
     ],
 )
@@ -62,9 +53,7 @@ def test_residual_networks_are_those_of_gluoncv(name, theirs):
     reference.initialize()
     ((images, _),) = random_batches([2], shape=(3, 32, 32))
     reference(nd.array(images))
-    assert [array.shape for array in parameter_arrays(net)] == [
-        array.shape for array in parameter_arrays(reference)
-    ]
+    assert [array.shape for array in parameter_arrays(net)] == [array.shape for array in parameter_arrays(reference)]
     set_parameter_arrays(reference, parameter_arrays(net))
     result = net(nd.array(images, ctx=device())).asnumpy()
     assert relative_distance([result], [reference(nd.array(images)).asnumpy()]) <= 1e-5
@@ -74,12 +63,7 @@ def test_residual_networks_are_those_of_gluoncv(name, theirs):
     # resnet8: 3x3 convolutions 3-16-16-16-32-32-64-64, two 1x1, a scale and a shift each, a dense
     # layer
     ("name", "parameters"),
-    [
-        ("resnet8", 78_042),
-        ("resnet18", 11_689_512),
-        ("resnet50", 25_557_032),
-        ("cifar_resnet20", 272_474),
-    ],
+    [("resnet8", 78_042), ("resnet18", 11_689_512), ("resnet50", 25_557_032), ("cifar_resnet20", 272_474)],
 )
 def test_the_numbers_of_parameters_are_the_published_ones(name, parameters):
     """Biases of convolutions before a normalization are not counted."""
@@ -101,8 +85,7 @@ FAMILIES = [
 
 
 @pytest.mark.parametrize(
-    "name",
-    [*FAMILIES, *(pytest.param(n, marks=pytest.mark.long) for n in NAMES if n not in FAMILIES)],
+    "name", [*FAMILIES, *(pytest.param(n, marks=pytest.mark.long) for n in NAMES if n not in FAMILIES)]
 )
 def test_networks_of_gluoncv_score_the_data_sets_classes(name):
     side = 32 if name.startswith("cifar") else 320 if "inception" in name else 224
@@ -113,11 +96,7 @@ def test_networks_of_gluoncv_score_the_data_sets_classes(name):
 def test_networks_that_do_not_classify_images_are_not_offered():
     names = gluoncv_names()
     assert len(names) > 100
-    detector, segmenter, pose = (
-        "ssd_300_vgg16_atrous_voc",
-        "fcn_resnet50_voc",
-        "simple_pose_resnet18_v1b",
-    )
+    detector, segmenter, pose = ("ssd_300_vgg16_atrous_voc", "fcn_resnet50_voc", "simple_pose_resnet18_v1b")
     for name in (detector, segmenter, pose, "hrnet_w48_s", "i3d_resnet50_v1_custom"):
         assert name not in names
         said = f"unknown model 'gluoncv:{name}': .*--model gluoncv:\\? lists all {len(names)}"
@@ -137,9 +116,7 @@ def test_without_gluoncv_its_networks_name_the_remedy_and_the_others_work(monkey
 
 
 @pytest.mark.parametrize("before", ["", "import torch; "])
-def test_gluoncv_is_imported_when_a_network_of_it_is_asked_for_also_beside_pytorch_2(
-    python, tmp_path, before
-):
+def test_gluoncv_is_imported_when_a_network_of_it_is_asked_for_also_beside_pytorch_2(python, tmp_path, before):
     """And not earlier.
 
     gluoncv's own check of PyTorch's version raises a RuntimeError there; a package of that name
@@ -195,17 +172,12 @@ def test_the_smallest_images_that_an_error_names_do_fit_and_smaller_ones_do_not(
     with pytest.raises(ModelError) as caught:
         make_initialized_net(name, given)
     text, shape = str(caught.value), "x".join(map(str, given))
-    begin = (
-        f"{name} cannot take images of shape {shape}: the smallest square ones that it takes are "
-    )
+    begin = f"{name} cannot take images of shape {shape}: the smallest square ones that it takes are "
     assert text.startswith(begin)
     assert said is None or f" {said} choose another network or --dataset" in text
     channels, side = map(int, re.match(r"(\d+)x(\d+)", text[len(begin) :]).groups())
     graph = get_model(name, 10)(mx.sym.var("data"))
-    fits = [
-        infer_shapes._infer_shapes(graph, (channels, s, s), 10) is not None
-        for s in range(1, side + 1)
-    ]
+    fits = [infer_shapes._infer_shapes(graph, (channels, s, s), 10) is not None for s in range(1, side + 1)]
     assert fits == [False] * (side - 1) + [True]
 
 

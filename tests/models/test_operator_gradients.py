@@ -14,24 +14,13 @@ import pytest
 from mxnet import autograd, gluon, nd
 from mxnet.gluon import nn
 from mxnet.operator import get_all_registered_operators
-from support.operator_gradients import (
-    ROLES,
-    DrawnCase,
-    operator_handle,
-    operator_name,
-    relative_error,
-)
+from support.operator_gradients import ROLES, DrawnCase, operator_handle, operator_name, relative_error
 from support.operators import FAMILIES, KINDS_WITHOUT_GRADIENT, NO_GRADIENT, X, all_cases, case
 
 from gluonlab.data.loading.augmentation import to_float
 from gluonlab.errors import ModelError
 from gluonlab.models.symbol_graph import make_node
-from gluonlab.models.wrong_gradients import (
-    JOINT_GRADIENT_INPUTS,
-    REFUSED,
-    REWRITTEN,
-    check_gradients,
-)
+from gluonlab.models.wrong_gradients import JOINT_GRADIENT_INPUTS, REFUSED, REWRITTEN, check_gradients
 from gluonlab.parallel.data.replica import make_replicas
 from gluonlab.training.user_components import check_user_network
 
@@ -80,18 +69,11 @@ def faults(case, roles=ROLES, requests=("write", "add"), hybridized=True):
                     continue  # its gradient is zero, and is not added but written
                 gradients = drawn.bound_gradients(graph, request)
                 compare(f"{dtype} {role} {request}", gradients, expected, ALIKE[dtype])
-            for only in (
-                range(len(expected)) if len(expected) > 1 and not _needs_all(case, dtype) else ()
-            ):
+            for only in range(len(expected)) if len(expected) > 1 and not _needs_all(case, dtype) else ():
                 compare(f"{dtype} {role} only {only}", drawn.bound_gradients(graph, only=only),
                         [expected[only]], ALIKE[dtype])  # fmt: skip
             if hybridized and not is_wrong(case) and not _is_loud(case, dtype):
-                compare(
-                    f"{dtype} {role} hybridized",
-                    drawn.hybridized_gradients(graph),
-                    expected,
-                    ALIKE[dtype],
-                )
+                compare(f"{dtype} {role} hybridized", drawn.hybridized_gradients(graph), expected, ALIKE[dtype])
     return result
 
 
@@ -115,19 +97,13 @@ def _is_loud(case, dtype):
 
 def drawn_cases():
     """Some of each family, and all that are rewritten."""
-    cases = [
-        each for each in all_cases() if each.op not in (*REWRITTEN, *JOINT_GRADIENT_INPUTS, "RNN")
-    ]
+    cases = [each for each in all_cases() if each.op not in (*REWRITTEN, *JOINT_GRADIENT_INPUTS, "RNN")]
     rewritten = [each for each in all_cases() if is_wrong(each) or is_crash(each)]
     return rewritten[::3] + cases[5::30]
 
 
 def test_drawn_operators_have_right_gradients_in_a_run():
-    result = [
-        fault
-        for case in drawn_cases()
-        for fault in faults(case, ("inner",), ("write",), hybridized=False)
-    ]
+    result = [fault for case in drawn_cases() for fault in faults(case, ("inner",), ("write",), hybridized=False)]
     assert not result, "\n".join(result)
 
 

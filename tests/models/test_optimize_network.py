@@ -55,9 +55,7 @@ def odd_net(ctxs=None, seed=0):
 def batches(count, seed=0):
     random = np.random.RandomState(seed)
     sizes = random.randint(2, 6, count)
-    return [
-        (random.uniform(0, 1, (size, *SHAPE[1:])), random.randint(0, 3, size)) for size in sizes
-    ]
+    return [(random.uniform(0, 1, (size, *SHAPE[1:])), random.randint(0, 3, size)) for size in sizes]
 
 
 def train(net, ctxs, steps=6):
@@ -67,10 +65,7 @@ def train(net, ctxs, steps=6):
     for step in range(steps):
         shards = batches(len(ctxs), seed=step)
         with autograd.record():
-            each = [
-                loss(net(nd.array(x, ctx=ctx)), nd.array(y, ctx=ctx))
-                for (x, y), ctx in zip(shards, ctxs)
-            ]
+            each = [loss(net(nd.array(x, ctx=ctx)), nd.array(y, ctx=ctx)) for (x, y), ctx in zip(shards, ctxs)]
         autograd.backward(each)
         trainer.step(sum(len(x) for x, _ in shards))
         losses.append([float(one.sum().asscalar()) for one in each])
@@ -104,10 +99,7 @@ def test_a_plain_loop_trains_as_before(count, options):
 def test_optimize_reports_its_changes():
     changes = gluonlab.optimize(odd_net(), SHAPE)
     told = {change.effect: len(change.operators) for change in changes}
-    on_cpus = {
-        "padded with zero channels": 3,
-        "average over all pixels computed as a matrix product": 1,
-    }
+    on_cpus = {"padded with zero channels": 3, "average over all pixels computed as a matrix product": 1}
     assert told == {
         "replaced, because MXNet computes a wrong gradient": 1,
         "exchanged, so that ReLU follows max pooling": 2,
@@ -184,9 +176,7 @@ def test_it_stays_through_hybridize_and_new_layers():
     net.add(nn.Dense(2))
     net.initialize(ctx=device())
     net.hybridize(static_alloc=True)
-    assert (
-        gluonlab.optimize(net) == () and type(net) is kind and kind.__name__ == "HybridSequential"
-    )
+    assert gluonlab.optimize(net) == () and type(net) is kind and kind.__name__ == "HybridSequential"
     assert net(nd.zeros(SHAPE, ctx=device())).shape == (4, 2)
     assert isinstance(net, nn.HybridSequential)
     other = nn.HybridSequential()
@@ -229,9 +219,7 @@ class _Optional(nn.HybridBlock):
 
 
 @pytest.mark.cpu_only("channels are padded on CPUs")
-@pytest.mark.parametrize(
-    "inputs", [[None, (1, 1, 1, 1)], [[(4, 5, 10, 10), (4, 5, 10, 10)]], [None], []]
-)
+@pytest.mark.parametrize("inputs", [[None, (1, 1, 1, 1)], [[(4, 5, 10, 10), (4, 5, 10, 10)]], [None], []])
 def test_inputs_may_be_optional_or_lists(inputs):
     net = _Optional()
     net.initialize(ctx=device())

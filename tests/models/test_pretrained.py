@@ -29,10 +29,7 @@ def same(first, second):
 @pytest.mark.parametrize("name", ["lenet", "resnet8", "cifar_resnet20", "gluoncv:mobilenet0.25"])
 @pytest.mark.parametrize("written_by", ["save_parameters", "export"])
 def test_a_file_of_the_same_network_gives_every_device_its_parameters(tmp_path, name, written_by):
-    net, other = (
-        make_initialized_net(name, ctxs=contexts(1)),
-        make_initialized_net(name, ctxs=contexts(2)),
-    )
+    net, other = (make_initialized_net(name, ctxs=contexts(1)), make_initialized_net(name, ctxs=contexts(2)))
     file = tmp_path / "a.params"
     if written_by == "export":
         write_export(net, name, make_dataset((3, 32, 32), "0123456789"), tmp_path)
@@ -48,31 +45,23 @@ def test_a_file_of_the_same_network_gives_every_device_its_parameters(tmp_path, 
 @pytest.mark.parametrize("name", ["lenet", "resnet18", "gluoncv:squeezenet1.1"])
 def test_for_other_classes_everything_but_the_last_layer_is_loaded(tmp_path, name):
     side = 224 if "squeeze" in name else 32
-    net, other = (
-        make_initialized_net(name, (3, side, side), classes=classes) for classes in (6, 4)
-    )
+    net, other = (make_initialized_net(name, (3, side, side), classes=classes) for classes in (6, 4))
     net.save_parameters(str(tmp_path / "a.params"))
     before = parameter_arrays(other)
     said = load_pretrained(other, str(tmp_path / "a.params"), 4)
     assert said.startswith(f"{tmp_path / 'a.params'}: all but ")
     assert said.endswith(", which are new for 4 classes")
     loaded = [
-        a.shape == b.shape and np.array_equal(a, b)
-        for a, b in zip(parameter_arrays(other), parameter_arrays(net))
+        a.shape == b.shape and np.array_equal(a, b) for a, b in zip(parameter_arrays(other), parameter_arrays(net))
     ]
     assert loaded == [param.shape[0] != 4 for param in other.collect_params().values()]
-    assert all(
-        kept for kept, came in zip(same(parameter_arrays(other), before), loaded) if not came
-    )
+    assert all(kept for kept, came in zip(same(parameter_arrays(other), before), loaded) if not came)
 
 
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        (
-            "resnet18",
-            r"it lacks features\.0\.weight; it lacks .* and \d+ more; it must be ",
-        ),
+        ("resnet18", r"it lacks features\.0\.weight; it lacks .* and \d+ more; it must be "),
         ("cifar_resnet20", "it lacks "),
         ("lenet", r".*lacks 0\.bias"),
     ],
@@ -89,17 +78,14 @@ def test_a_file_of_another_network_is_refused_and_changes_nothing(tmp_path, name
 
 def test_a_file_for_other_images_names_the_shapes(tmp_path):
     make_initialized_net("resnet8", (1, 28, 28)).save_parameters(str(tmp_path / "a.params"))
-    with pytest.raises(
-        ModelError, match=r"0\.weight is \(16, 1, 3, 3\), not \(16, 3, 3, 3\); it must be"
-    ):
+    with pytest.raises(ModelError, match=r"0\.weight is \(16, 1, 3, 3\), not \(16, 3, 3, 3\); it must be"):
         load_pretrained(make_initialized_net("resnet8"), str(tmp_path / "a.params"), 10)
 
 
 def test_other_classes_are_refused_where_no_new_layer_is_wanted(tmp_path):
     make_initialized_net("resnet8", classes=5).save_parameters(str(tmp_path / "a.params"))
     with pytest.raises(
-        ModelError,
-        match=r"^it does not fit the network: 8\.weight is \(5, 64\), not \(10, 64\); 8\.bias is",
+        ModelError, match=r"^it does not fit the network: 8\.weight is \(5, 64\), not \(10, 64\); 8\.bias is"
     ):
         load_parameters(make_initialized_net("resnet8"), tmp_path / "a.params", "it", 10)
 
@@ -169,19 +155,14 @@ def test_a_shape_of_which_one_byte_is_damaged_is_no_shape(file, tmp_path, place)
 @pytest.mark.parametrize("version", [0, 1, 2])
 def test_files_of_older_versions_of_mxnet_are_read(tmp_path, version):
     """Their arrays start with ndim and 32-bit sizes, or with a magic number and 64-bit sizes."""
-    arrays = {
-        "weight": np.arange(6, dtype=np.float32).reshape(2, 3),
-        "bias": np.array([7, 8], np.float32),
-    }
+    arrays = {"weight": np.arange(6, dtype=np.float32).reshape(2, 3), "bias": np.array([7, 8], np.float32)}
     content = struct.pack("<QQQ", 0x112, 0, 2)
     for array in arrays.values():
         content += struct.pack("<I", 0xF993FAC7 + version) if version else b""
         content += struct.pack("<i", 0) if version == 2 else b""
         content += struct.pack(f"<i{array.ndim}{'q' if version else 'I'}", array.ndim, *array.shape)
         content += struct.pack("<iii", 1, 0, 0) + array.tobytes()
-    content += struct.pack("<Q", 2) + b"".join(
-        struct.pack("<Q", len(name)) + name.encode() for name in arrays
-    )
+    content += struct.pack("<Q", 2) + b"".join(struct.pack("<Q", len(name)) + name.encode() for name in arrays)
     (tmp_path / "a.params").write_bytes(content)
     net = dense()
     assert load_parameters(net, tmp_path / "a.params", "it", 2) == []
@@ -201,7 +182,5 @@ def test_a_file_that_was_written_after_set_np_is_read(tmp_path):
 
 @pytest.mark.parametrize("path", ["missing.params", ".", "https://example.org/resnet18.params"])
 def test_only_local_files_are_read(path):
-    with pytest.raises(
-        ModelError, match="is not a file: give a local file of parameters; nothing is downloaded"
-    ):
+    with pytest.raises(ModelError, match="is not a file: give a local file of parameters; nothing is downloaded"):
         load_parameters(make_initialized_net("mlp"), Path(path), path, 10)

@@ -76,15 +76,9 @@ def convolution(attrs, image_shape):
 @settings(max_examples=150)
 @given(sides, convolutions, st.integers(0, 2**31 - 1))
 # sees padding only
-@example(
-    (1, 1),
-    {"kernel": (1, 1), "stride": (1, 3), "pad": (0, 1), "num_filter": 2, "no_bias": False},
-    0,
-)
+@example((1, 1), {"kernel": (1, 1), "stride": (1, 3), "pad": (0, 1), "num_filter": 2, "no_bias": False}, 0)
 # not all pixels
-@example(
-    (2, 3), {"kernel": (3, 1), "stride": (2, 3), "pad": (1, 0), "num_filter": 2, "no_bias": True}, 0
-)
+@example((2, 3), {"kernel": (3, 1), "stride": (2, 3), "pad": (1, 0), "num_filter": 2, "no_bias": True}, 0)
 def test_a_dense_layer_equals_the_convolution(side, attrs, seed):
     made = convolution(attrs, (3, 4, *side))
     assume(made is not None and min(made[2]) > 0)
@@ -155,9 +149,7 @@ def test_training_and_prediction_equal_gluon(count):
         step(on_devices(batch, ctxs))
         scores = [part.scores.asnumpy() for part in step.score(on_devices(batch, ctxs))]
         predicted = [net(x).asnumpy() for x in on_devices(batch, ctxs).xs]
-        np.testing.assert_allclose(
-            np.concatenate(scores), np.concatenate(predicted), rtol=1e-3, atol=1e-5
-        )
+        np.testing.assert_allclose(np.concatenate(scores), np.concatenate(predicted), rtol=1e-3, atol=1e-5)
     expected = train_on_one_device(make_net([mx.cpu()], start), batches, "sgd", **sgd)
     # without sync_bn a step alone leaves cuDNN's running variances, which are unbiased; a run puts
     # them right
@@ -270,9 +262,7 @@ def test_networks_end_with_an_average(name):
     """
     graph = get_model(name, 10, contexts(1))(mx.sym.var("image"))
     shapes = {"image": (2, 1 if name == "lenet-avg" else 3, 64, 64)}
-    product = convert_global_average_pooling(
-        graph, shapes, dict.fromkeys(graph.list_arguments(), "float32")
-    )
+    product = convert_global_average_pooling(graph, shapes, dict.fromkeys(graph.list_arguments(), "float32"))
     assert operators(product).count("dot") == (name != "lenet-avg")
 
 
@@ -308,9 +298,7 @@ NEEDS_TYPE = {
     "UpSampling": lambda x: mx.sym.UpSampling(x, scale=2, sample_type="nearest"),
     "SequenceReverse": mx.sym.SequenceReverse,
     "SequenceMask": mx.sym.SequenceMask,
-    "ROIPooling": lambda x: mx.sym.ROIPooling(
-        x, some(x, 5) * 0, pooled_size=(2, 2), spatial_scale=1
-    ),
+    "ROIPooling": lambda x: mx.sym.ROIPooling(x, some(x, 5) * 0, pooled_size=(2, 2), spatial_scale=1),
     "BilinearSampler": lambda x: mx.sym.BilinearSampler(
         x, mx.sym.GridGenerator(some(x, 6), transform_type="affine", target_shape=(3, 3))
     ),
@@ -326,9 +314,7 @@ def test_images_may_pass_operators_that_must_be_told_their_type(name):
     made = NEEDS_TYPE[name](mx.sym.tanh(mx.sym.var("image")))
     with pytest.raises(mx.MXNetError, match="type"):
         made.infer_type_partial()  # else the case proves nothing
-    check_on_images(
-        mx.sym.Pooling(made, kernel=(1, 1), global_pool=True, pool_type="avg"), replaced=1
-    )
+    check_on_images(mx.sym.Pooling(made, kernel=(1, 1), global_pool=True, pool_type="avg"), replaced=1)
 
 
 # --- odd numbers of channels joined without oneDNN
@@ -401,15 +387,11 @@ def assert_as_in_float64(make, k):
 @example(channels=[24, 40], own=False, activated=True, k=1)
 @example(channels=[24, 40], own=False, activated=False, k=2)
 @example(channels=[32], own=True, activated=False, k=1)
-def test_any_numbers_of_channels_give_the_losses_and_gradients_of_float64(
-    channels, own, activated, k
-):
+def test_any_numbers_of_channels_give_the_losses_and_gradients_of_float64(channels, own, activated, k):
     assert_as_in_float64(lambda: Branches(channels, own, activated), k)
 
 
-@pytest.mark.parametrize(
-    "channels, axes, replaced", [([16, 32], 4, False), ([16, 33], 4, True), ([5, 3], 2, False)]
-)
+@pytest.mark.parametrize("channels, axes, replaced", [([16, 32], 4, False), ([16, 33], 4, True), ([5, 3], 2, False)])
 def test_only_images_whose_channels_fill_no_blocks_are_joined_otherwise(channels, axes, replaced):
     parts = [f"part{i}" for i in range(len(channels))]
     graph = mx.sym.Concat(*[mx.sym.relu(mx.sym.var(part)) for part in parts], dim=1, name="joined")
@@ -435,8 +417,7 @@ def parts_of(kind):
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 @pytest.mark.parametrize(
     "kind, dim",
-    [(kind, dim) for kind in ("split", "twice", "topk") for dim in (1, -3)]
-    + [("twice", dim) for dim in (0, 2, -1)],
+    [(kind, dim) for kind in ("split", "twice", "topk") for dim in (1, -3)] + [("twice", dim) for dim in (0, 2, -1)],
 )
 def test_a_graph_computes_the_same_however_its_parts_are_made(kind, dtype, dim):
     joined = mx.sym.concat(*parts_of(kind), dim=dim, name="joined")

@@ -54,8 +54,7 @@ def test_each_optimizer_updates_on_servers_what_it_updates_here(name, servers):
     made = make_optimizer(name, {"learning_rate": 0.05, "wd": 0.1, **momentum})
     own = copy.deepcopy(made)
     own.param_dict = {
-        key: ParameterAttributes(name, 1.0, decay)
-        for key, (name, (_, decay)) in enumerate(PARAMETERS.items())
+        key: ParameterAttributes(name, 1.0, decay) for key, (name, (_, decay)) in enumerate(PARAMETERS.items())
     }
     shapes = [shape for shape, _ in PARAMETERS.values()]
     values = [drawn.uniform(-1, 1, shape).astype(np.float32) for shape in shapes]

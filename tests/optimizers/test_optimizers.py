@@ -38,9 +38,7 @@ def problems(draw):
         drawn = rng.standard_normal(shape) * (rng.random_sample(shape) < share) * scale
         return drawn.astype("float32").astype("float64")
 
-    return numbers(10.0 ** draw(st.integers(-3, 1))), [
-        (numbers(size, kept), rate) for rate in rates
-    ]
+    return numbers(10.0 ** draw(st.integers(-3, 1))), [(numbers(size, kept), rate) for rate in rates]
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
@@ -65,9 +63,7 @@ def test_every_optimizer_does_what_its_definition_says(name, problem, wd, limit,
     if name == "lamb":  # whose rate is another where all weights are 0: if they are is anybody's
         whole = [np.abs(each).max() for each in expected]
         assume(all(own > 1e-3 * size for own, size in zip(whole, running_sizes(expected, weight))))
-    found = run_updates(
-        make_optimizer(name, {"wd": wd, "clip_gradient": limit, **options}), weight, steps
-    )
+    found = run_updates(make_optimizer(name, {"wd": wd, "clip_gradient": limit, **options}), weight, steps)
     tolerance = 2e-6 if name in ("sgd", "nag") else 1e-5
     blurs = estimate_rounding_errors(reference, weight, steps, wd if penalty else 0.0, tolerance)
     assert_close(found, expected, weight, tolerance, blurs)
@@ -82,12 +78,7 @@ def test_every_optimizer_takes_weights_of_other_types(name, dtype, tolerance):
     steps = [(rng.choice([-1.5, 0.75, 2], (3, 4)), 0.02)] * 3
     options = {"momentum": 0.5} if name in WITH_MOMENTUM else {}
     expected = list(getattr(references, name)(weight, steps, **options))
-    assert_close(
-        run_updates(make_optimizer(name, options), weight, steps, dtype),
-        expected,
-        weight,
-        tolerance,
-    )
+    assert_close(run_updates(make_optimizer(name, options), weight, steps, dtype), expected, weight, tolerance)
 
 
 @pytest.mark.parametrize("momentum, wd", [(0.0, 0.5), (0.9, 0.5), (0.9, 0.0)])
@@ -107,9 +98,7 @@ def test_signum_takes_the_sign_of_momentum_and_decay(momentum, wd):
     limit=st.sampled_from([None, 0.05]),
     momentum=st.sampled_from([0.0, 0.9]),
 )
-def test_a_rate_that_stays_the_same_leaves_mxnets_bits_alone(
-    cls, mxnets, problem, rate, limit, momentum
-):
+def test_a_rate_that_stays_the_same_leaves_mxnets_bits_alone(cls, mxnets, problem, rate, limit, momentum):
     weight, steps = problem
     steps = [(grad, rate) for grad, _ in steps]
     for wd in (0.0, 0.1) if cls is SGD else (0.0,):
@@ -132,17 +121,11 @@ def test_float16_weights_keep_a_float32_copy(cls, rates, lr_mults):
     rng = np.random.RandomState(1)
     starts = [rng.standard_normal((7,)).astype("float16").astype("float64") for _ in range(2)]
     steps = [
-        [(rng.standard_normal((7,)).astype("float16").astype("float64"), rate) for rate in rates]
-        for _ in range(2)
+        [(rng.standard_normal((7,)).astype("float16").astype("float64"), rate) for rate in rates] for _ in range(2)
     ]
     optimizer = cls(momentum=0.9, wd=0.01, multi_precision=True)
-    optimizer.param_dict = {
-        key: gluon.Parameter(f"p{key}", lr_mult=lr_mults[key]) for key in range(2)
-    }
-    updater, weights = (
-        mx.optimizer.get_updater(optimizer),
-        [nd.array(start, dtype="float16") for start in starts],
-    )
+    optimizer.param_dict = {key: gluon.Parameter(f"p{key}", lr_mult=lr_mults[key]) for key in range(2)}
+    updater, weights = (mx.optimizer.get_updater(optimizer), [nd.array(start, dtype="float16") for start in starts])
     for step, rate in enumerate(rates):
         optimizer.set_learning_rate(rate)
         grads = [nd.array(steps[key][step][0], dtype="float16") for key in range(2)]
@@ -161,9 +144,7 @@ def test_float16_weights_keep_a_float32_copy(cls, rates, lr_mults):
 
 
 @pytest.mark.filterwarnings("ignore:Accumulating with float16")
-@pytest.mark.parametrize(
-    "name", [name for name, kind in OPTIMIZERS.items() if "gluonlab" in kind.cls.__module__]
-)
+@pytest.mark.parametrize("name", [name for name, kind in OPTIMIZERS.items() if "gluonlab" in kind.cls.__module__])
 def test_zero_gradients_leave_float16_weights_as_they_are(name):
     """An epsilon that float16 does not have is none."""
     weight = nd.ones((3,), dtype="float16")
@@ -174,9 +155,7 @@ def test_zero_gradients_leave_float16_weights_as_they_are(name):
 @pytest.mark.parametrize("cls", [AdaDelta, Adamax, NAG, Nadam, LARS, LAMB])
 def test_gradients_are_left_as_they_are(cls):
     grad, weight = nd.array([0.5, -3.0]), nd.array([1.0, 2.0])
-    mx.optimizer.get_updater(cls(rescale_grad=0.25, wd=0.1, clip_gradient=0.3, learning_rate=0.1))(
-        0, grad, weight
-    )
+    mx.optimizer.get_updater(cls(rescale_grad=0.25, wd=0.1, clip_gradient=0.3, learning_rate=0.1))(0, grad, weight)
     assert grad.asnumpy().tolist() == [0.5, -3.0]
 
 
@@ -210,8 +189,7 @@ def test_sparse_gradients_are_refused(cls):
     weight = nd.ones((3, 2))
     updater = mx.optimizer.get_updater(cls(momentum=0.9, learning_rate=0.1))
     with pytest.raises(
-        ConfigError,
-        match=f"dense parameters and gradients: use mx.optimizer.{cls.__name__} for sparse ones",
+        ConfigError, match=f"dense parameters and gradients: use mx.optimizer.{cls.__name__} for sparse ones"
     ):
         updater(0, nd.ones((3, 2)).tostype("row_sparse"), weight)
 

@@ -26,11 +26,7 @@ class UsersSchedule:
     """As gluoncv's: no class of MXNet's, with lists and NumPy's numbers in it."""
 
     def __init__(self):
-        self.base_lr, self.rates, self.by_name = (
-            np.float64(0.1),
-            [np.float32(0.5), 2],
-            {"a": (1, None)},
-        )
+        self.base_lr, self.rates, self.by_name = (np.float64(0.1), [np.float32(0.5), 2], {"a": (1, None)})
 
     def __call__(self, step):
         return 0.1 / (1 + step)
@@ -77,10 +73,7 @@ def test_what_gluons_trainer_wrote_is_read_as_it_is(protocol):
         for position, state in states.items():
             expected = arrays_of(state)
             assert len(expected) == len(found.arrays[position])
-            assert all(
-                np.array_equal(a.asnumpy(), b.asnumpy())
-                for a, b in zip(expected, found.arrays[position])
-            )
+            assert all(np.array_equal(a.asnumpy(), b.asnumpy()) for a, b in zip(expected, found.arrays[position]))
         for number, value in found.scalars.items():
             assert value == getattr(optimizer, number)
     assert "m_schedule" in read_gluon_states(files()["nadam"][0]).scalars
@@ -95,9 +88,7 @@ def test_arrays_of_the_version_of_set_np_are_read():
     """MXNet's own functions refuse them in this mode."""
     content, states, _ = files()["adam"]
     found = read_gluon_states(content.replace(b"\xc9\xfa\x93\xf9", b"\xca\xfa\x93\xf9"))
-    assert [arrays[0].shape for arrays in found.arrays.values()] == [
-        state[0].shape for state in states.values()
-    ]
+    assert [arrays[0].shape for arrays in found.arrays.values()] == [state[0].shape for state in states.values()]
 
 
 class Calls:
@@ -140,22 +131,11 @@ def hostile(marker):
         yield pickle.dumps(({0: nd.ones((3,))}, what))
         yield pickle.dumps(({0: [what] * 3}, UsersSchedule()))
     # os.system as the class of an object, as its __new__, as a state that is set
-    yield (
-        b"\x80\x04"
-        + named("posix", "system")
-        + b"\x8c"
-        + bytes([len(touch)])
-        + touch.encode()
-        + b"\x85\x81."
-    )
-    yield (
-        b"\x80\x04" + named("posix", "system") + b"}\x8c\x01a" + named("builtins", "eval") + b"sb."
-    )
+    yield (b"\x80\x04" + named("posix", "system") + b"\x8c" + bytes([len(touch)]) + touch.encode() + b"\x85\x81.")
+    yield (b"\x80\x04" + named("posix", "system") + b"}\x8c\x01a" + named("builtins", "eval") + b"sb.")
     yield b"\x80\x04}" + named("builtins", "dict") + b")\x81}b\x86."
     yield b"\x80\x04Pnumber\n."  # persistent
-    yield (
-        b"\x80\x02cposix\nsystem\nX" + len(touch).to_bytes(4, "little") + touch.encode() + b"\x85R."
-    )
+    yield (b"\x80\x02cposix\nsystem\nX" + len(touch).to_bytes(4, "little") + touch.encode() + b"\x85R.")
     yield b"\x80\x04(S'" + touch.encode() + b"'\niposix\nsystem\n."
     yield b"\x80\x04\x82\x01."  # a registered extension
     # a key of tuples in tuples: Python's own machine crashes
@@ -224,9 +204,9 @@ def test_a_pickle_takes_no_more_than_so_much_memory():
     tracemalloc.stop()
 
 
-INSTRUCTIONS = [
-    bytes([code]) for code in b"}]()(tusaeRb\x81\x93h\x94q.N0\x85\x86\x87\x95G\x8aKMJ"
-] + [named("posix", "system")]
+INSTRUCTIONS = [bytes([code]) for code in b"}]()(tusaeRb\x81\x93h\x94q.N0\x85\x86\x87\x95G\x8aKMJ"] + [
+    named("posix", "system")
+]
 
 
 @pytest.fixture(scope="module")
@@ -260,7 +240,5 @@ def test_programs_made_of_instructions_are_read_or_refused(program):
 
 def test_a_wrong_pickle_is_gluonlabs_own_error(tmp_path):
     (tmp_path / "states").write_bytes(pickle.dumps("states"))
-    with pytest.raises(
-        GluonlabError, match=r"cannot be read as optimizer states \(a pickle, but not of states"
-    ):
+    with pytest.raises(GluonlabError, match=r"cannot be read as optimizer states \(a pickle, but not of states"):
         read_states(str(tmp_path / "states"))

@@ -15,11 +15,7 @@ from gluonlab.training.reporter import Reporter
 
 
 @pytest.mark.parametrize(
-    "optimizer",
-    [
-        "adamax",
-        *(pytest.param(name, marks=pytest.mark.long) for name in OPTIMIZERS if name != "adamax"),
-    ],
+    "optimizer", ["adamax", *(pytest.param(name, marks=pytest.mark.long) for name in OPTIMIZERS if name != "adamax")]
 )
 def test_no_optimizer_makes_anything_but_numbers_of_weights_without_gradients(tmp_path, optimizer):
     """The MLP sees the digits' edges, which are black in all images; without decay nothing moves

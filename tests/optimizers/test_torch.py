@@ -55,9 +55,7 @@ def test_an_optimizer_is_pytorchs(name, wd):
 
     random = np.random.RandomState(0)
     start = random.standard_normal((4, 6))
-    steps = [
-        (random.standard_normal((4, 6)) * (step != 2), rate(step)) for step in range(1, STEPS + 1)
-    ]
+    steps = [(random.standard_normal((4, 6)) * (step != 2), rate(step)) for step in range(1, STEPS + 1)]
     cls, options = THEIRS[name]
     weight = torch.nn.Parameter(torch.tensor(start))
     theirs, expected = getattr(torch.optim, cls)([weight], lr=1.0, weight_decay=wd, **options), []
@@ -65,11 +63,7 @@ def test_an_optimizer_is_pytorchs(name, wd):
         theirs.param_groups[0]["lr"], weight.grad = lr, torch.tensor(grad)
         theirs.step()
         expected.append(weight.detach().numpy().copy())
-    assert_close(
-        run_updates(make_optimizer(name, {"wd": wd, **MOMENTA.get(name, {})}), start, steps),
-        expected,
-        start,
-    )
+    assert_close(run_updates(make_optimizer(name, {"wd": wd, **MOMENTA.get(name, {})}), start, steps), expected, start)
 
 
 def pytorchs_losses(net, batches, dtype, lr, nesterov):
@@ -77,16 +71,12 @@ def pytorchs_losses(net, batches, dtype, lr, nesterov):
     import torch
 
     net = net.to(dtype).train()
-    optimizer = torch.optim.SGD(
-        net.parameters(), lr=lr, momentum=MOMENTUM, weight_decay=WD, nesterov=nesterov
-    )
+    optimizer = torch.optim.SGD(net.parameters(), lr=lr, momentum=MOMENTUM, weight_decay=WD, nesterov=nesterov)
     criterion, losses = torch.nn.CrossEntropyLoss(label_smoothing=SMOOTHING), []
     for step, (images, labels) in enumerate(batches, start=1):
         optimizer.param_groups[0]["lr"] = rate(step, lr)
         optimizer.zero_grad()
-        loss = criterion(
-            net(torch.tensor(images, dtype=dtype)), torch.tensor(labels, dtype=torch.long)
-        )
+        loss = criterion(net(torch.tensor(images, dtype=dtype)), torch.tensor(labels, dtype=torch.long))
         loss.backward()
         torch.nn.utils.clip_grad_norm_(net.parameters(), LIMIT)
         optimizer.step()
@@ -98,22 +88,11 @@ def our_losses(net, batches, ctxs, lr, optimizer, store="device", sync_bn=False)
     rates = LearningRates(lr, STEPS, "cosine", warmup_steps=WARMUP)
     settings = {"learning_rate": lr, "momentum": MOMENTUM, "wd": WD, "lr_scheduler": rates}
     trainer = BucketedTrainer(
-        net.collect_params(),
-        make_optimizer(optimizer, settings),
-        None,
-        make_kvstore(store),
-        clip_norm=LIMIT,
+        net.collect_params(), make_optimizer(optimizer, settings), None, make_kvstore(store), clip_norm=LIMIT
     )
-    step, losses = (
-        DataParallelStep(net, make_loss(SMOOTHING), trainer, ctxs, identity, sync_bn=sync_bn),
-        [],
-    )
+    step, losses = (DataParallelStep(net, make_loss(SMOOTHING), trainer, ctxs, identity, sync_bn=sync_bn), [])
     for images, labels in batches:
-        found = step(
-            make_local_batch(
-                shard(nd.array(images), ctxs), shard(nd.array(labels, dtype="int32"), ctxs)
-            )
-        )
+        found = step(make_local_batch(shard(nd.array(images), ctxs), shard(nd.array(labels, dtype="int32"), ctxs)))
         losses.append(sum(float(loss.asscalar()) for loss in found) / len(images))
     return np.array(losses)
 
@@ -129,11 +108,7 @@ def alike(name, shape, ctxs):
     net.initialize(mx.init.Xavier(), ctx=ctxs)
     net(nd.zeros((1, *shape), ctx=ctxs[0]))
     theirs = NETWORKS[name]()
-    own = [
-        param.data(ctxs[0]).asnumpy()
-        for param in net.collect_params().values()
-        if param.grad_req != "null"
-    ]
+    own = [param.data(ctxs[0]).asnumpy() for param in net.collect_params().values() if param.grad_req != "null"]
     with torch.no_grad():
         for param, value in zip(theirs.parameters(), own):
             assert param.shape == value.shape

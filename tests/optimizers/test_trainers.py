@@ -29,9 +29,7 @@ def in_buckets(store, bucket_bytes=50):
 
 
 def plain(store, **options):
-    return lambda params, optimizer: gluon.Trainer(
-        params, optimizer, kvstore=make_kvstore(store), **options
-    )
+    return lambda params, optimizer: gluon.Trainer(params, optimizer, kvstore=make_kvstore(store), **options)
 
 
 TRAINERS = {
@@ -42,9 +40,7 @@ TRAINERS = {
     "one bucket": in_buckets("ring", 2**20),
     "shards of buckets": in_buckets("sharded-optimizer"),
 }
-RATES = st.lists(
-    st.one_of(st.just(0.0), st.floats(1e-18, 1e-12), st.floats(1e-4, 0.5)), min_size=1, max_size=7
-)
+RATES = st.lists(st.one_of(st.just(0.0), st.floats(1e-18, 1e-12), st.floats(1e-4, 0.5)), min_size=1, max_size=7)
 
 
 class Run:
@@ -57,9 +53,7 @@ class Run:
         for name, shape in SHAPES.items():
             param = self.params.get(name, shape=shape, lr_mult=LR_MULTS[name])
             param.initialize(ctx=self.ctxs)
-            self.expected[name] = (
-                self.random.standard_normal(shape).astype("float32").astype("float64")
-            )
+            self.expected[name] = self.random.standard_normal(shape).astype("float32").astype("float64")
             param.set_data(nd.array(self.expected[name]))
         self.cls, self.options = cls, {"wd": WD, "momentum": 0.9, **options}
         self.trainer = make_trainer(self.params, cls(learning_rate=0.1, **self.options))
@@ -70,9 +64,7 @@ class Run:
         with autograd.record():
             sums = [
                 sum(
-                    (
-                        self.params.get(name).data(ctx) * nd.array(grad / len(self.ctxs), ctx=ctx)
-                    ).sum()
+                    (self.params.get(name).data(ctx) * nd.array(grad / len(self.ctxs), ctx=ctx)).sum()
                     for name, grad in grads.items()
                 )
                 for ctx in self.ctxs
@@ -91,17 +83,12 @@ class Run:
         reference = {SGD: references.sgd, NAG: references.nag}[self.cls]
         for name, start in self.expected.items():
             own = [
-                (grads[name].astype("float64"), rate * LR_MULTS[name])
-                for grads, rate in self.steps
-                if name in grads
+                (grads[name].astype("float64"), rate * LR_MULTS[name]) for grads, rate in self.steps if name in grads
             ]
             *_, expected = reference(start, own, **self.options)
             size = max(np.abs(expected).max(), np.abs(start).max())
             for ctx in self.ctxs:
-                assert (
-                    np.abs(self.params.get(name).data(ctx).asnumpy() - expected).max()
-                    <= 1e-5 * size
-                )
+                assert np.abs(self.params.get(name).data(ctx).asnumpy() - expected).max() <= 1e-5 * size
 
 
 @pytest.mark.parametrize("cls", [SGD, NAG])
@@ -116,9 +103,7 @@ def test_any_rates_give_what_the_definition_gives(trainer, cls, k, rates):
     run.check()
 
 
-@pytest.mark.parametrize(
-    "momentum, options", [(0.9, {}), (0.0, {}), (0.9, {"clip_gradient": 0.3})], ids=str
-)
+@pytest.mark.parametrize("momentum, options", [(0.9, {}), (0.0, {}), (0.9, {"clip_gradient": 0.3})], ids=str)
 def test_a_plain_sgd_is_mxnets_own_to_the_bit(momentum, options):
     """Rates change, and the two rules differ."""
     settings = {"learning_rate": 0.1, "momentum": momentum, "wd": WD, **options}
@@ -166,15 +151,12 @@ class Infinite:
 
 
 @pytest.mark.parametrize("cls", [SGD, NAG])
-@pytest.mark.parametrize(
-    "trainer", ["gluon, every device updates", "buckets", "one bucket", "shards of buckets"]
-)
+@pytest.mark.parametrize("trainer", ["gluon, every device updates", "buckets", "one bucket", "shards of buckets"])
 @settings(max_examples=1)
 @given(
     k=st.integers(1, 3),
     steps=st.lists(
-        st.tuples(st.sampled_from([0.0, 0.1, 0.3]), st.sets(st.sampled_from("abc"), min_size=1)),
-        max_size=6,
+        st.tuples(st.sampled_from([0.0, 0.1, 0.3]), st.sets(st.sampled_from("abc"), min_size=1)), max_size=6
     ),
 )
 @example(k=2, steps=[(0.3, {"a"}), (0.1, {"b", "c"}), (0.0, {"a", "c"}), (0.2, {"a", "b", "c"})])
@@ -192,14 +174,10 @@ def test_a_device_that_is_left_out_keeps_its_own_rate():
     updaters = [mx.optimizer.get_updater(optimizer) for _ in range(2)]
     weights = [nd.ones((3,), ctx=ctx) for ctx in contexts(2)]
     steps = [[], []]
-    for number, (rate, devices) in enumerate(
-        [(0.1, (0, 1)), (0.3, (0,)), (0.2, (0, 1)), (0.05, (1,)), (0.1, (0, 1))]
-    ):
+    for number, (rate, devices) in enumerate([(0.1, (0, 1)), (0.3, (0,)), (0.2, (0, 1)), (0.05, (1,)), (0.1, (0, 1))]):
         optimizer.set_learning_rate(rate)
         for device in devices:
-            updaters[device](
-                0, nd.full((3,), number + 1.0, ctx=contexts(2)[device]), weights[device]
-            )
+            updaters[device](0, nd.full((3,), number + 1.0, ctx=contexts(2)[device]), weights[device])
             steps[device].append((np.full((3,), number + 1.0), rate))
     for device in range(2):
         *_, expected = references.sgd(np.ones((3,)), steps[device], momentum=0.9)

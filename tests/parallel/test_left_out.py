@@ -60,9 +60,7 @@ def make(ctxs, start=None):
     bad=st.tuples(st.integers(0, 5), st.sampled_from([np.inf, np.nan])),
     make_scale=st.sampled_from([SkipNotFinite, LossScale]),
 )
-def test_a_skipped_batch_with_a_non_finite_image_changes_nothing(
-    way, copies, parts, clip_norm, bad, make_scale
-):
+def test_a_skipped_batch_with_a_non_finite_image_changes_nothing(way, copies, parts, clip_norm, bad, make_scale):
     name, size, more = way
     good = make_batches([7, 6, 5])
     images, labels = good[1][0].copy(), good[1][1]

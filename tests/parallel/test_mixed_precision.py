@@ -66,16 +66,10 @@ PRODUCTS = {"Convolution", "FullyConnected"}
 EXACT = {"log_softmax", "pick", "sum", "mean", "_image_normalize"}
 # which CPUs can compute
 HALVES = partial(
-    mixed_precision,
-    float16_operators=("tanh", "Pooling"),
-    float32_operators=(*FLOAT32_OPERATORS, *FLOAT16_OPERATORS),
+    mixed_precision, float16_operators=("tanh", "Pooling"), float32_operators=(*FLOAT32_OPERATORS, *FLOAT16_OPERATORS)
 )
 GPU = mx.gpu(0)
-NOWHERE = partial(
-    mixed_precision,
-    float16_operators=(),
-    float32_operators=(*FLOAT32_OPERATORS, *FLOAT16_OPERATORS),
-)
+NOWHERE = partial(mixed_precision, float16_operators=(), float32_operators=(*FLOAT32_OPERATORS, *FLOAT16_OPERATORS))
 
 
 @functools.lru_cache(maxsize=None)
@@ -104,11 +98,7 @@ def types_in(graph, **inputs):
         first.setdefault(output.name, np.dtype(dtype).name)
     for node in nodes:
         if node["op"] != "null":
-            yield (
-                node["op"],
-                [first[nodes[place]["name"]] for place, *_ in node["inputs"]],
-                first[node["name"]],
-            )
+            yield (node["op"], [first[nodes[place]["name"]] for place, *_ in node["inputs"]], first[node["name"]])
 
 
 def check_types(graph, net, **inputs):
@@ -120,9 +110,7 @@ def check_types(graph, net, **inputs):
 
 
 @pytest.mark.parametrize("lanes_as", [GPU, mx.cpu(0)], ids=str)
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.long] * (name in LARGE)) for name in NETWORKS]
-)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.long] * (name in LARGE)) for name in NETWORKS])
 def test_products_are_float16_and_all_that_adds_up_or_is_kept_is_float32(name, lanes_as):
     graph, net = graph_of(name, mixed_precision, lanes_as)
     plain = graph_of(name, keep_float32, lanes_as)[0]
@@ -144,17 +132,13 @@ def test_products_are_float16_and_all_that_adds_up_or_is_kept_is_float32(name, l
             assert (of_inputs, of_output) == (["uint8"], "float32")
         elif operator in ("Pooling", "Activation"):
             assert of_output == "float16"
-    assert found["product"] == sum(
-        param.name.endswith("weight") for param in net.collect_params().values()
-    )
+    assert found["product"] == sum(param.name.endswith("weight") for param in net.collect_params().values())
     assert found["exact"] >= 5
 
 
 def test_images_are_normalized_in_float32():
     """Nothing before the first product is cast: bytes to float32, and normalised there."""
-    first = list(
-        types_in(graph_of("resnet8", mixed_precision)[0], **{IMAGES: np.uint8, LABELS: np.int32})
-    )[:4]
+    first = list(types_in(graph_of("resnet8", mixed_precision)[0], **{IMAGES: np.uint8, LABELS: np.int32}))[:4]
     assert [node[0] for node in first[:3]] == ["Cast", "_mul_scalar", "_image_normalize"]
     assert first[3] == ("amp_cast", ["float32"], "float16")
 
@@ -169,27 +153,14 @@ LAYERS = {
     y: mx.sym.transpose(x, axes=(0, 1, 3, 2)), "twice": lambda x, y: mx.sym.add_n(x, y, x),
     "soft": lambda x, y: mx.sym.Activation(x, act_type="softrelu"),
 }  # fmt: skip
-STEPS = st.lists(
-    st.tuples(st.sampled_from(list(LAYERS)), st.integers(0, 9), st.integers(0, 9)),
-    min_size=1,
-    max_size=7,
-)
+STEPS = st.lists(st.tuples(st.sampled_from(list(LAYERS)), st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=7)
 
 
 @settings(max_examples=30)
 @given(STEPS)
 @example([("product", 0, 0), ("relu", 1, 0), ("relu", 0, 0), ("join", 2, 3)])
 @example([("product", 0, 0), ("turn", 0, 0), ("product", 2, 0)])
-@example(
-    [
-        ("turn", 0, 0),
-        ("join", 1, 0),
-        ("exp", 2, 0),
-        ("relu", 2, 0),
-        ("product", 0, 0),
-        ("sum", 4, 5),
-    ]
-)
+@example([("turn", 0, 0), ("join", 1, 0), ("exp", 2, 0), ("relu", 2, 0), ("product", 0, 0), ("sum", 4, 5)])
 def test_readers_of_a_cast_array_get_matching_types(steps):
     """A copy in float16 is for the product alone."""
     values = [mx.sym.var("data")]
@@ -198,9 +169,7 @@ def test_readers_of_a_cast_array_get_matching_types(steps):
     plain = mx.sym.add_n(*[value.sum() for value in values])
     graph = mixed_precision(plain)
     assert graph.list_arguments() == plain.list_arguments()
-    assert "_copy" not in {
-        node["op"] for node in json.loads(graph.tojson(remove_amp_cast=False))["nodes"]
-    }
+    assert "_copy" not in {node["op"] for node in json.loads(graph.tojson(remove_amp_cast=False))["nodes"]}
     bound(graph, {"data": (2, 3, 6, 6)}, {"data": "float32"})
     everything = graph.get_internals()
     types = everything.infer_type(**dict.fromkeys(graph.list_arguments(), np.float32))[1]
@@ -213,13 +182,8 @@ def bound(graph, shapes, types):
     arguments, _, states = graph.infer_shape(**shapes)
     names = graph.list_arguments()
     ctx = device()
-    args = [
-        nd.zeros(shape, ctx, dtype=types.get(name, "float32"))
-        for name, shape in zip(names, arguments)
-    ]
-    grads = {
-        name: nd.zeros(shape, ctx) for name, shape in zip(names, arguments) if name not in types
-    }
+    args = [nd.zeros(shape, ctx, dtype=types.get(name, "float32")) for name, shape in zip(names, arguments)]
+    grads = {name: nd.zeros(shape, ctx) for name, shape in zip(names, arguments) if name not in types}
     requests = {name: "add" if name in grads else "null" for name in names}
     return graph.bind(ctx, args, grads, requests, [nd.zeros(shape, ctx) for shape in states])
 
@@ -254,25 +218,17 @@ def test_synchronised_batchnorm_is_float32_in_all_stages():
                 assert set(of_inputs) == {"float16"}
                 products += 1
     assert products == sum(param.name.endswith("weight") for param in net.collect_params().values())
-    assert {
-        np.dtype(between[layer.data][1]).name for stage in stages for layer in stage.layers
-    } == {"float32"}
+    assert {np.dtype(between[layer.data][1]).name for stage in stages for layer in stage.layers} == {"float32"}
 
 
 def make_step(net, ctxs, convert, loss_scale=None, loss=None, **params):
-    trainer = BucketedTrainer(
-        net.collect_params(), "sgd", params, make_kvstore("device"), loss_scale=loss_scale
-    )
+    trainer = BucketedTrainer(net.collect_params(), "sgd", params, make_kvstore("device"), loss_scale=loss_scale)
     return DataParallelStep(net, loss or make_loss(), trainer, ctxs, identity, convert=convert)
 
 
 def feed(step, batch, ctxs):
     images, labels = batch
-    return step(
-        make_local_batch(
-            shard(nd.array(images), ctxs), shard(nd.array(labels, dtype="int32"), ctxs)
-        )
-    )
+    return step(make_local_batch(shard(nd.array(images), ctxs), shard(nd.array(labels, dtype="int32"), ctxs)))
 
 
 def lenet(ctxs):
@@ -385,9 +341,7 @@ def whole_run(out, monkeypatch, loss_scale, strategy=data_parallel):
     monkeypatch.setattr(plan, "make_loss_scale", lambda *asked: loss_scale)
     monkeypatch.setattr(plan, "graph_conversion", lambda dtype, sync_bn: HALVES)
     reporter = Lines()
-    config = TrainConfig(
-        devices=device_spec(2), model="lenet", lr=0.05, epochs=1, batch_size=8, out=str(out)
-    )
+    config = TrainConfig(devices=device_spec(2), model="lenet", lr=0.05, epochs=1, batch_size=8, out=str(out))
     found = loop.train(config, strategy, reporter, dataset=load_few_digits(6 * 2 * 8))
     return found, reporter.describe
 
@@ -424,32 +378,22 @@ def test_a_run_tells_how_often_gradients_overflowed(tmp_path, monkeypatch):
 
 
 def test_a_batch_whose_loss_overflows_is_left_out_and_the_run_goes_on(tmp_path, monkeypatch):
-    result, said = whole_run(
-        tmp_path / "run", monkeypatch, LossScale(64.0), partial(BrightBatches, (2, 5))
-    )
+    result, said = whole_run(tmp_path / "run", monkeypatch, LossScale(64.0), partial(BrightBatches, (2, 5)))
     metrics = read_metrics(result.run_dir)
     steps = [line for line in metrics if line["kind"] == "step"]
     assert [line["step"] for line in steps] == [1, 3, 4, 6]
     assert "loss scale 16; 2 of 6 steps left out" in said
-    mean = sum(line["images"] * line["loss"] for line in steps) / sum(
-        line["images"] for line in steps
-    )
+    mean = sum(line["images"] * line["loss"] for line in steps) / sum(line["images"] for line in steps)
     assert [line["loss"] for line in metrics if line["kind"] == "epoch"] == [pytest.approx(mean)]
 
 
 def test_an_epoch_in_which_every_loss_overflows_ends_the_run(tmp_path, monkeypatch):
-    with pytest.raises(
-        DivergedError, match="the loss overflows in every step of epoch 1: use a smaller"
-    ):
-        whole_run(
-            tmp_path / "run", monkeypatch, LossScale(64.0), partial(BrightBatches, range(1, 7))
-        )
+    with pytest.raises(DivergedError, match="the loss overflows in every step of epoch 1: use a smaller"):
+        whole_run(tmp_path / "run", monkeypatch, LossScale(64.0), partial(BrightBatches, range(1, 7)))
 
 
 def test_a_run_whose_gradients_always_overflow_ends_and_says_why(tmp_path, monkeypatch):
-    with pytest.raises(
-        DivergedError, match="the gradients overflow at step 1, even with the smallest"
-    ):
+    with pytest.raises(DivergedError, match="the gradients overflow at step 1, even with the smallest"):
         whole_run(tmp_path / "run", monkeypatch, LossScale(2.0**24, smallest=2.0**24))
     *_, last = read_metrics(tmp_path / "run")
     assert last["event"] == "diverged"
@@ -459,9 +403,7 @@ def test_a_run_whose_gradients_always_overflow_ends_and_says_why(tmp_path, monke
 @pytest.mark.parametrize("sync_bn", [False, True])
 def test_memory_is_told_as_if_float16_took_four_bytes(sync_bn):
     """As MXNet's plan counts, whatever the type: an upper bound, casts included."""
-    config = TrainConfig(
-        devices=device_spec(2), model="resnet8", dataset="synthetic", sync_bn=sync_bn
-    )
+    config = TrainConfig(devices=device_spec(2), model="resnet8", dataset="synthetic", sync_bn=sync_bn)
     exact = make_plan(config)
     half = dataclasses.replace(exact, dtype="float16")
     first, second = (MemoryEstimator(plan, make_net(plan)).memory(64) for plan in (exact, half))
@@ -487,10 +429,7 @@ def test_float16_is_refused_on_cpus_in_one_line(tmp_path):
     [
         ({"dtype": "float17"}, "unknown --dtype 'float17': choose float16, float32"),
         ({"dtype": "bfloat16"}, "unknown --dtype 'bfloat16': choose float16, float32"),
-        (
-            {"dtype": "float16", "compress": "2bit"},
-            "--dtype float16 and --compress 2bit:0.5 contradict each other",
-        ),
+        ({"dtype": "float16", "compress": "2bit"}, "--dtype float16 and --compress 2bit:0.5 contradict each other"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(settings, message):

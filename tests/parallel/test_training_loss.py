@@ -34,10 +34,7 @@ def smoothed(scores, labels, smoothing):
 @given(st.integers(2, 12), st.integers(1, 5), st.floats(0.001, 0.99), st.integers(0, 1000))
 def test_the_loss_and_its_gradient_are_those_of_the_formula(classes, images, smoothing, seed):
     random = np.random.RandomState(seed)
-    scores, labels = (
-        random.normal(0, 3, (images, classes)).astype("float32"),
-        random.randint(0, classes, images),
-    )
+    scores, labels = (random.normal(0, 3, (images, classes)).astype("float32"), random.randint(0, classes, images))
     expected, gradient = smoothed(scores, labels, smoothing)
     x = nd.array(scores)
     x.attach_grad()
@@ -90,15 +87,9 @@ def test_k_devices_descend_the_smoothed_loss_as_one(k):
         trainer.step(len(images))
     ctxs = contexts(k)
     net = make_small_net(ctxs)
-    bucketed = BucketedTrainer(
-        net.collect_params(), "sgd", {"learning_rate": 0.5}, make_kvstore("device")
-    )
+    bucketed = BucketedTrainer(net.collect_params(), "sgd", {"learning_rate": 0.5}, make_kvstore("device"))
     step = DataParallelStep(net, make_loss(0.3), bucketed, ctxs, identity)
     for images, labels in BATCHES:
-        step(
-            make_local_batch(
-                shard(nd.array(images), ctxs), shard(nd.array(labels, dtype="int32"), ctxs)
-            )
-        )
+        step(make_local_batch(shard(nd.array(images), ctxs), shard(nd.array(labels, dtype="int32"), ctxs)))
     for ctx in ctxs:
         assert relative_distance(parameter_arrays(net, ctx), parameter_arrays(expected)) <= 1e-5

@@ -124,9 +124,7 @@ def network(images, vectors):
 def run(folder, devices, make, strategy=TwoHalves, **options):
     """A run of two epochs of the network ``make`` on the digits."""
     settings = dict(optimizer="sgd", lr=0.01, momentum=0.9, epochs=2, threads=1)
-    config = TrainConfig(
-        devices=devices, model="halves", out=str(folder), **{**settings, **options}
-    )
+    config = TrainConfig(devices=devices, model="halves", out=str(folder), **{**settings, **options})
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(MODELS, "halves", ModelKind(make, ""))
         return train(config, strategy, Reporter())
@@ -146,13 +144,9 @@ def assert_alike(halves, whole, tolerance=1e-5):
     images=st.lists(st.sampled_from(IMAGES), max_size=3),
     vectors=st.lists(st.just("dense"), max_size=2),
     size=st.integers(300, 1437),
-    options=st.sampled_from(
-        [{}, {"mixup": 0.2}, {"lr_schedule": "cosine", "label_smoothing": 0.1}, {"flip": True}]
-    ),
+    options=st.sampled_from([{}, {"mixup": 0.2}, {"lr_schedule": "cosine", "label_smoothing": 0.1}, {"flip": True}]),
 )
-def test_any_network_in_two_halves_trains_as_on_one_device(
-    tmp_path_factory, images, vectors, size, options
-):
+def test_any_network_in_two_halves_trains_as_on_one_device(tmp_path_factory, images, vectors, size, options):
     make, folder = network(images, vectors), tmp_path_factory.mktemp("runs")
     options = {"global_batch_size": size, **options}
     halves = run(folder / "halves", device_spec(2), make, **options)
@@ -192,13 +186,7 @@ def test_a_broken_parameter_of_either_half_ends_the_run(tmp_path, where):
             param.list_data()[0][:] = np.nan
 
     with pytest.raises(DivergedError, match="no longer finite after step 3"):
-        run(
-            tmp_path / "run",
-            device_spec(2),
-            network((), ("dense",)),
-            Breaking,
-            global_batch_size=500,
-        )
+        run(tmp_path / "run", device_spec(2), network((), ("dense",)), Breaking, global_batch_size=500)
 
 
 def test_a_strategy_without_memory_estimate_trains(tmp_path):

@@ -11,11 +11,7 @@ from mxnet.gluon.model_zoo import vision
 
 from benchmarks.host_jobs import LENET
 from gluonlab.errors import ModelError
-from gluonlab.performance_model.count_work import (
-    count_graph_work,
-    count_model_work,
-    count_network_work,
-)
+from gluonlab.performance_model.count_work import count_graph_work, count_model_work, count_network_work
 from gluonlab.performance_model.roofline import CONVOLUTION, DENSE, DEPTHWISE, MEMORY
 from prediction.validate import NETWORKS, published_work
 
@@ -74,9 +70,7 @@ def test_inception_has_its_published_operations():
     assert published_work("Inception-v3").multiply_adds == pytest.approx(5.7e9, rel=0.02)
 
 
-@pytest.mark.parametrize(
-    ("name", "millions"), [("ResNet-50", 25.6), ("VGG-16", 138.4), ("ResNet-152", 60.2)]
-)
+@pytest.mark.parametrize(("name", "millions"), [("ResNet-50", 25.6), ("VGG-16", 138.4), ("ResNet-152", 60.2)])
 def test_known_networks_have_their_published_parameters(name, millions):
     assert published_work(name).parameters / 1e6 == pytest.approx(millions, rel=0.005)
 
@@ -106,9 +100,7 @@ def test_where_an_output_is_used_twice_its_gradients_are_added():
 
 def test_operators_whose_operations_are_not_counted_are_named():
     x = mx.sym.var("data")
-    assert count_graph_work(mx.sym.batch_dot(x, x, transpose_b=True), (3, 4), "net").uncounted == (
-        "batch_dot",
-    )
+    assert count_graph_work(mx.sym.batch_dot(x, x, transpose_b=True), (3, 4), "net").uncounted == ("batch_dot",)
 
 
 def test_networks_by_name_and_images_that_do_not_fit():

@@ -15,15 +15,7 @@ from support.commands import read_error_line
 from support.processes import clean_environment
 
 from gluonlab.collectives.named_topologies import NETWORKS
-from prediction.efficiency import (
-    GRADIENTS,
-    HOSTS,
-    MACHINES,
-    MULTI_HOST_SUMS,
-    main,
-    predict_scaling,
-    select_way,
-)
+from prediction.efficiency import GRADIENTS, HOSTS, MACHINES, MULTI_HOST_SUMS, main, predict_scaling, select_way
 
 SVG = "{http://www.w3.org/2000/svg}"
 PICTURE = Path(__file__).resolve().parents[2] / "docs" / "pictures" / "efficiency.svg"
@@ -86,9 +78,7 @@ def test_two_hosts_of_one_gpu_by_hand():
 
 
 @settings(max_examples=30)
-@given(
-    st.sampled_from([*NETWORKS]), st.integers(1, 3), st.floats(1e-3, 10), st.integers(10**5, 10**9)
-)
+@given(st.sampled_from([*NETWORKS]), st.integers(1, 3), st.floats(1e-3, 10), st.integers(10**5, 10**9))
 def test_efficiency_lies_between_nothing_hidden_and_all(machine, hosts, step_s, size):
     """And no way to sum beats what must pass the NICs."""
     network = NETWORKS[machine]
@@ -138,11 +128,7 @@ def test_the_table_fits_the_terminal_and_shows_the_numbers(efficiency, as_json):
         round(value, digits)
         for way in MULTI_HOST_SUMS
         for row in [rows["p3.16xlarge", way, 8]]
-        for value, digits in (
-            (row["sum_s"] * 1e3, 1),
-            (row["efficiency_after"], 2),
-            (row["efficiency_behind"], 2),
-        )
+        for value, digits in ((row["sum_s"] * 1e3, 1), (row["efficiency_after"], 2), (row["efficiency_behind"], 2))
     ]
 
 

@@ -6,13 +6,7 @@ import pytest
 
 from gluonlab.performance_model.roofline import FITTED_CONSTANTS
 from prediction.figures import FIGURES
-from prediction.fit import (
-    EXPECTED_CONSTANTS,
-    EXPECTED_HOST_RATES,
-    PRIOR_WEIGHT,
-    fit,
-    fit_host_rates,
-)
+from prediction.fit import EXPECTED_CONSTANTS, EXPECTED_HOST_RATES, PRIOR_WEIGHT, fit, fit_host_rates
 from prediction.validate import OLD_HOST_RATES, FittedModel, predict_speed
 
 
@@ -33,9 +27,7 @@ def off(models, on_host):
     """
     figures = [each for each in FIGURES if each.is_fitted and each.is_summed_on_host == on_host]
     found, expected = (
-        (models.old_host_rates, EXPECTED_HOST_RATES)
-        if on_host
-        else (models.constants, EXPECTED_CONSTANTS)
+        (models.old_host_rates, EXPECTED_HOST_RATES) if on_host else (models.constants, EXPECTED_CONSTANTS)
     )
     return sum(math.log(predict_speed(each, models) / each.value) ** 2 for each in figures) + sum(
         (PRIOR_WEIGHT * math.log(one / other)) ** 2 for one, other in zip(found, expected)
@@ -58,10 +50,5 @@ def test_there_are_fewer_constants_than_figures_that_they_are_fitted_to():
 def test_every_constant_is_what_its_meaning_allows():
     for share in ("convolution", "memory", "tensor", "kepler", "kepler_memory"):
         assert 0 < getattr(FITTED_CONSTANTS, share) <= 1
-    assert (
-        1 <= FITTED_CONSTANTS.winograd <= 9 / 4 < FITTED_CONSTANTS.winograd_5 <= 100 / 16
-    )  # what the ways allow
-    assert all(
-        0.5 < fitted / expected < 2
-        for fitted, expected in zip(FITTED_CONSTANTS, EXPECTED_CONSTANTS)
-    )
+    assert 1 <= FITTED_CONSTANTS.winograd <= 9 / 4 < FITTED_CONSTANTS.winograd_5 <= 100 / 16  # what the ways allow
+    assert all(0.5 < fitted / expected < 2 for fitted, expected in zip(FITTED_CONSTANTS, EXPECTED_CONSTANTS))

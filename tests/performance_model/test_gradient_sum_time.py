@@ -46,13 +46,9 @@ def test_local_is_passes_over_memory_and_two_copies(sizes, gpus):
     plain, updated = GradientSizes(sizes), GradientSizes(sizes, updates_weights=True)
     found = sum_within_host_s("local", topology, plain, HOST)
     assert found == pytest.approx((gpus + 1) * total / 2e9 + 2 * total / 5e9)
-    assert sum_within_host_s("local", topology, updated, HOST) == pytest.approx(
-        found + 5 * total / 2e9
-    )
+    assert sum_within_host_s("local", topology, updated, HOST) == pytest.approx(found + 5 * total / 2e9)
     assert sum_within_host_s("local", one, plain, HOST) == 0
-    assert sum_within_host_s("local", one, updated, HOST) == pytest.approx(
-        5 * total / 2e9 + 2 * total / 5e9
-    )
+    assert sum_within_host_s("local", one, updated, HOST) == pytest.approx(5 * total / 2e9 + 2 * total / 5e9)
 
 
 @given(SIZES, st.integers(2, 8))
@@ -88,8 +84,7 @@ def test_a_ring_on_a_switch_has_its_closed_form():
 def test_more_hosts_take_longer(store):
     gradients = GradientSizes([1e8])
     times = [
-        sum_over_hosts_s(store, "p3.16xlarge", make_topology(f"p3.16xlarge*{hosts}"), gradients)
-        for hosts in (1, 2, 4)
+        sum_over_hosts_s(store, "p3.16xlarge", make_topology(f"p3.16xlarge*{hosts}"), gradients) for hosts in (1, 2, 4)
     ]
     assert times == sorted(times) and times[0] < times[2]
 
@@ -98,9 +93,7 @@ def test_unknown_stores_are_one_line():
     with pytest.raises(ConfigError, match=r"unknown store to predict 'rign'.*ring"):
         sum_within_host_s("rign", switch(2, 1e-6, 1e10), GradientSizes([1.0]), HOST)
     with pytest.raises(ConfigError, match=r"unknown store over hosts to predict 'ring'.*horovod"):
-        sum_over_hosts_s(
-            "ring", "p3.16xlarge", make_topology("p3.16xlarge*2"), GradientSizes([1.0])
-        )
+        sum_over_hosts_s("ring", "p3.16xlarge", make_topology("p3.16xlarge*2"), GradientSizes([1.0]))
 
 
 SECONDS = st.floats(0.001, 10)

@@ -54,9 +54,7 @@ def test_the_parts_of_a_prediction_are_consistent_on_every_machine(machine, batc
     store=st.sampled_from(["device", "ring", "nccl"]),
     batch_size=st.sampled_from([1, 32]),
 )
-def test_a_file_predicts_what_the_machine_does_that_it_was_made_of(
-    tmp_path_factory, machine, store, batch_size
-):
+def test_a_file_predicts_what_the_machine_does_that_it_was_made_of(tmp_path_factory, machine, store, batch_size):
     file = str(tmp_path_factory.getbasetemp() / "m.json")
     write_topology(replace(make_topology(machine), gpu=MACHINES[machine], note="mine"), file)
     by_file, by_name = (predict(RESNET, m, batch_size, store=store) for m in (file, machine))
@@ -107,9 +105,7 @@ def test_several_hosts_have_a_row_for_each_power_of_two_and_are_no_better_than_l
     efficiencies = [row.efficiency for row in found.rows[3:]]
     assert efficiencies == sorted(efficiencies, reverse=True)
     faster = predict(RESNET, "p3dn.24xlarge*4", 64)
-    assert (
-        faster.all_gpus_row.images_per_s > found.all_gpus_row.images_per_s
-    )  # the same GPUs, 100 Gb/s
+    assert faster.all_gpus_row.images_per_s > found.all_gpus_row.images_per_s  # the same GPUs, 100 Gb/s
 
 
 def test_three_single_gpu_hosts_and_a_part_of_a_machine():
@@ -119,9 +115,7 @@ def test_three_single_gpu_hosts_and_a_part_of_a_machine():
 
 
 def test_sums_hide_behind_backward_as_far_as_its_pieces_allow():
-    found = {
-        n: predict(RESNET, "p3.16xlarge", 64, overlap=n).all_gpus_row for n in ("off", 1000, 15, 1)
-    }
+    found = {n: predict(RESNET, "p3.16xlarge", 64, overlap=n).all_gpus_row for n in ("off", 1000, 15, 1)}
     assert found["off"].exposed_s == pytest.approx(found["off"].sum_s)
     exposed = [found[n].exposed_s for n in ("off", 1000, 15, 1)]
     assert all(more >= less - 1e-9 for more, less in zip(exposed, exposed[1:]))
@@ -195,9 +189,7 @@ def test_predictions_similar_to_published_speeds_are_trusted():
         ),
     ],
 )
-def test_far_from_what_was_published_it_says_why_it_is_not_to_be_trusted(
-    work, machine, batch_size, words
-):
+def test_far_from_what_was_published_it_says_why_it_is_not_to_be_trusted(work, machine, batch_size, words):
     found = predict(work, machine, batch_size)
     assert any(words in reason for reason in found.not_trusted)
     assert "Not to be trusted here:" in found.text

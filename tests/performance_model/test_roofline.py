@@ -86,12 +86,9 @@ def test_training_takes_longer_than_inference_and_more_numbers_take_longer(work,
 def test_a_large_product_takes_the_time_of_its_operations(products, batch):
     layer = Operator(DENSE, "fc", multiply_adds=products, inputs=1, outputs=1, weights=1)
     gpu, work = GPUS["V100"], Work("net", (1,), (layer,), ())
-    found = step_seconds(
-        work, batch, gpu, EXPECTED_CONSTANTS, ExecutionSetting(training=False)
-    ).compute_s
+    found = step_seconds(work, batch, gpu, EXPECTED_CONSTANTS, ExecutionSetting(training=False)).compute_s
     assert found == pytest.approx(
-        EXPECTED_CONSTANTS.launch_inference_s
-        + 2 * products * batch / (15.7e12 * EXPECTED_CONSTANTS.convolution)
+        EXPECTED_CONSTANTS.launch_inference_s + 2 * products * batch / (15.7e12 * EXPECTED_CONSTANTS.convolution)
     )
 
 
@@ -99,12 +96,9 @@ def test_a_large_product_takes_the_time_of_its_operations(products, batch):
 def test_memory_operators_take_the_time_of_their_bytes(numbers, batch):
     relu = Operator(MEMORY, "relu", outputs=numbers, forward_moved=2 * numbers)
     work = Work("net", (1,), (relu,), ())
-    found = step_seconds(
-        work, batch, GPUS["V100"], EXPECTED_CONSTANTS, ExecutionSetting(training=False)
-    ).compute_s
+    found = step_seconds(work, batch, GPUS["V100"], EXPECTED_CONSTANTS, ExecutionSetting(training=False)).compute_s
     assert found == pytest.approx(
-        EXPECTED_CONSTANTS.launch_inference_s
-        + 2 * 4 * numbers * batch / (900e9 * EXPECTED_CONSTANTS.memory)
+        EXPECTED_CONSTANTS.launch_inference_s + 2 * 4 * numbers * batch / (900e9 * EXPECTED_CONSTANTS.memory)
     )
 
 
@@ -129,8 +123,7 @@ def test_a_batch_in_parts_is_passes_of_a_part_whose_gradients_are_added():
     layer = Operator(CONVOLUTION, "conv", 10**7, 10**5, 10**5, 10**6, 3)
     work, gpu = Work("net", (3, 8, 8), (layer,), (10**6,)), GPUS["V100"]
     whole, cut = (
-        step_seconds(work, 64, gpu, EXPECTED_CONSTANTS, ExecutionSetting(microbatches=n, updates=1))
-        for n in (1, 4)
+        step_seconds(work, 64, gpu, EXPECTED_CONSTANTS, ExecutionSetting(microbatches=n, updates=1)) for n in (1, 4)
     )
     part = step_seconds(work, 16, gpu, EXPECTED_CONSTANTS, ExecutionSetting(updates=1))
     once = 4 * 10**6 / (900e9 * EXPECTED_CONSTANTS.memory)

@@ -181,8 +181,7 @@ def test_the_packages_file_holds_what_is_predicted(found):
     ours, theirs = validate(FittedModel()), read_validation()
     assert ours.multiply_adds == theirs.multiply_adds
     assert [figure[:-2] for figure in ours.figures] == [
-        (*figure[:10], figure.given and DeviceSpeed(*figure.given), *figure[11:-2])
-        for figure in theirs.figures
+        (*figure[:10], figure.given and DeviceSpeed(*figure.given), *figure[11:-2]) for figure in theirs.figures
     ]
     for name in ("predicted", "ratio"):
         assert [getattr(each, name) for each in ours.figures] == pytest.approx(
@@ -196,9 +195,7 @@ def test_the_packages_file_holds_what_is_predicted(found):
 def test_the_table_has_every_figure_its_source_and_the_errors(found):
     text = validation_text()
     assert max(map(len, text.splitlines())) <= WIDTH
-    assert sum(line.endswith(" *") for line in text.splitlines()) == sum(
-        figure.is_fitted for figure in FIGURES
-    )
+    assert sum(line.endswith(" *") for line in text.splitlines()) == sum(figure.is_fitted for figure in FIGURES)
     joined = " ".join(text.split())
     for figure in FIGURES:
         assert f"{figure.value:,.1f}" in text and figure.source.split(", p")[0] in joined

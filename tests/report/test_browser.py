@@ -76,7 +76,4 @@ def test_it_can_be_read_on_a_telephone_and_in_the_dark(page, scheme, width):
     """No text is fainter than WCAG's 4.5 to 1, and nothing but tables moves sideways."""
     with emulate_screen(page.driver, width, scheme):
         assert page.driver.execute_script(PAGE_WIDTH) <= width
-        assert (
-            len(page.driver.execute_script(TEXTS)) > 100
-            and find_low_contrast_texts(page.driver) == []
-        )
+        assert len(page.driver.execute_script(TEXTS)) > 100 and find_low_contrast_texts(page.driver) == []

@@ -8,13 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.damage import JSON_VALUES, mutated_json
 from support.devices import device_spec
-from support.made_up_runs import (
-    QUICK_SETTINGS,
-    ReportParser,
-    make_comparison,
-    make_metrics,
-    make_run,
-)
+from support.made_up_runs import QUICK_SETTINGS, ReportParser, make_comparison, make_metrics, make_run
 
 from gluonlab.config import TrainConfig
 from gluonlab.errors import DataError
@@ -56,9 +50,7 @@ def test_a_user_error_prints_one_line_and_writes_nothing(mistake, empty_cwd, end
     make_run(empty_cwd / "unmeasured").joinpath("metrics.jsonl").unlink()
     (make_run(empty_cwd / "damaged") / "config.json").write_text("{")
     (make_run(empty_cwd / "foreign") / "config.json").write_text("{}")
-    (make_run(empty_cwd / "torn") / "metrics.jsonl").write_text(
-        json.dumps(make_metrics()[0]) + '\n{"kind": \n{}\n'
-    )
+    (make_run(empty_cwd / "torn") / "metrics.jsonl").write_text(json.dumps(make_metrics()[0]) + '\n{"kind": \n{}\n')
     make_run(empty_cwd / "odd", [{**make_metrics()[-1], "accuracy": None}])
     (make_run(empty_cwd / "nested") / "config.json").write_text("[" * 100_000)
     (make_run(empty_cwd / "deep") / "metrics.jsonl").write_text("[" * 100_000 + "\n")
@@ -80,13 +72,7 @@ def test_a_user_error_prints_one_line_and_writes_nothing(mistake, empty_cwd, end
 def real(tmp_path_factory):
     """config.json and metrics.jsonl of a real run of two epochs."""
     out = tmp_path_factory.mktemp("real") / "run"
-    asked = {
-        **QUICK_SETTINGS,
-        "devices": device_spec(1),
-        "epochs": 2,
-        "batch_size": 1437,
-        "out": str(out),
-    }
+    asked = {**QUICK_SETTINGS, "devices": device_spec(1), "epochs": 2, "batch_size": 1437, "out": str(out)}
     train(TrainConfig(**asked), reporter=Reporter())
     return (out / "config.json").read_text(), (out / "metrics.jsonl").read_text()
 
@@ -95,9 +81,7 @@ def real(tmp_path_factory):
 def torn(draw, text):
     """The text with other bytes somewhere in it."""
     begin, content = draw(st.integers(0, len(text))), text.encode()
-    return (
-        content[:begin] + draw(st.binary(max_size=9)) + content[begin + draw(st.integers(0, 9)) :]
-    )
+    return content[:begin] + draw(st.binary(max_size=9)) + content[begin + draw(st.integers(0, 9)) :]
 
 
 @st.composite
@@ -117,9 +101,7 @@ def damaged(config, metrics):
 
     configs = changed(config) | torn(config)
     others = with_another_value(metrics) | changed(metrics.splitlines()[-1]) | torn(metrics)
-    return st.tuples(st.just(config.encode()), others) | st.tuples(
-        configs, st.just(metrics.encode())
-    )
+    return st.tuples(st.just(config.encode()), others) | st.tuples(configs, st.just(metrics.encode()))
 
 
 @settings(max_examples=20)
@@ -165,9 +147,7 @@ def test_an_impossible_number_is_named_in_the_error(tmp_path, change, kind, ende
 
 
 def test_invalid_utf8_is_shown_as_far_as_possible(tmp_path, ended):
-    made = [
-        make_run(tmp_path / os.fsdecode(name), model="\ud800net") for name in (b"a\xff", b"a\xfe")
-    ]
+    made = [make_run(tmp_path / os.fsdecode(name), model="\ud800net") for name in (b"a\xff", b"a\xfe")]
     status, out, _ = ended(main, *map(str, made), "--out", str(tmp_path / "page.html"))
     assert status == 0 and out.count("\na?  ") == 2
     assert "?net" in (tmp_path / "page.html").read_text(encoding="utf-8")

@@ -17,12 +17,7 @@ from gluonlab.config import TrainConfig
 from gluonlab.errors import DataError
 from gluonlab.report.__main__ import main
 from gluonlab.report.report_page import draw_charts, make_page
-from gluonlab.report.run_tables import (
-    format_results,
-    format_setting,
-    setting_differences,
-    shared_settings,
-)
+from gluonlab.report.run_tables import format_results, format_setting, setting_differences, shared_settings
 from gluonlab.runs import run_reader
 from gluonlab.runs.plot_curves import MAX_POINTS, downsample
 from gluonlab.runs.run_reader import RunDescription, read_runs
@@ -31,9 +26,7 @@ from gluonlab.study.compare_devices import compare
 from gluonlab.training.loop import train
 from gluonlab.training.reporter import Reporter
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:no GPU on this machine:gluonlab.errors.GluonlabWarning"
-)
+pytestmark = pytest.mark.filterwarnings("ignore:no GPU on this machine:gluonlab.errors.GluonlabWarning")
 
 
 def test_the_page_contains_results_and_setting_differences(tmp_path):
@@ -46,10 +39,7 @@ def test_the_page_contains_results_and_setting_differences(tmp_path):
         ["a", "2", "0.8000", "0.9000", "100", "50", "3.0", ""],
         ["b", "1", "0.9000", "0.9000", "133", "133", "1.5", "2 of 3 epochs"],
     ]
-    assert page.tables["differences"][1:] == [
-        ["devices", "cpu(0) cpu(1)", "cpu(0)"],
-        ["kvstore", "device", "ring"],
-    ]
+    assert page.tables["differences"][1:] == [["devices", "cpu(0) cpu(1)", "cpu(0)"], ["kvstore", "device", "ring"]]
     assert page.tables[""][-2:] == [
         ["1", "2.0000", "1.0000", "0.5000", "200", "0.50"],
         ["2", "1.0000", "0.5000", "0.9000", "100", "1.00"],
@@ -81,9 +71,7 @@ def tree_of(svg):
 
 
 def test_charts_have_a_curve_per_run_and_a_point_per_epoch(tmp_path):
-    drawn = draw_charts(
-        read_runs([make_run(tmp_path / "a"), make_run(tmp_path / "b", make_metrics(epochs=2))])
-    )
+    drawn = draw_charts(read_runs([make_run(tmp_path / "a"), make_run(tmp_path / "b", make_metrics(epochs=2))]))
     assert list(drawn) == [
         "Training loss", "Test loss", "Test accuracy, %", "Test accuracy, %, against time",
         "Images per second", "Learning rate",
@@ -132,17 +120,13 @@ def test_the_best_epoch_is_marked(tmp_path):
 
 def test_epochs_are_counted_from_0_in_whole_numbers(tmp_path):
     for count in (1, 3):
-        drawn = draw_charts(
-            read_runs([make_run(tmp_path / str(count), make_metrics(epochs=count))])
-        )
+        drawn = draw_charts(read_runs([make_run(tmp_path / str(count), make_metrics(epochs=count))]))
         for title in ("Training loss", "Test accuracy, %", "Images per second"):
             shown = ticks(drawn[title], axis=1)
             assert shown[0] == 0 and count in shown and all(tick == int(tick) for tick in shown)
 
 
-@pytest.mark.parametrize(
-    "accuracies", [[1.0], [0.0], [0.99, 1.0], [0.0, 1.0], [0.9999, 1.0], [0.9, 0.8]], ids=str
-)
+@pytest.mark.parametrize("accuracies", [[1.0], [0.0], [0.99, 1.0], [0.0, 1.0], [0.9999, 1.0], [0.9, 0.8]], ids=str)
 def test_the_accuracy_axis_stays_between_0_and_100_percent(tmp_path, accuracies):
     epochs = [line for line in make_metrics() if line["kind"] == "epoch"]
     made = [{**line, "accuracy": accuracy} for line, accuracy in zip(epochs, accuracies)]
@@ -172,9 +156,7 @@ def test_an_unfinished_run_is_shown(tmp_path):
     # none without a point
     assert list(draw_charts(runs)) == ["Training loss"] and draw_charts(runs[1:]) == {}
     assert "<figure" not in make_page(runs[1:])
-    assert [row[2:] for row in page.tables["results"][1:]] == [
-        ["-", "-", "-", "-", "0.0", "0 of 3 epochs"]
-    ] * 2
+    assert [row[2:] for row in page.tables["results"][1:]] == [["-", "-", "-", "-", "0.0", "0 of 3 epochs"]] * 2
 
 
 MORE = {
@@ -218,9 +200,7 @@ def test_settings_are_the_used_ones_and_other_requested_ones(tmp_path):
 
 def test_a_comparison_is_replaced_by_its_runs(tmp_path, ended):
     """As gluonlab.run writes them, beside other runs, by numbers of devices."""
-    rows = compare(
-        TrainConfig(model="mlp", epochs=1, out=str(tmp_path / "cmp")), [2, 1], Reporter()
-    )
+    rows = compare(TrainConfig(model="mlp", epochs=1, out=str(tmp_path / "cmp")), [2, 1], Reporter())
     for name in ("16-devices", "3-devices"):
         shutil.copytree(tmp_path / "cmp" / "1-device", tmp_path / "cmp" / name)
     make_run(tmp_path / "other")
@@ -252,9 +232,7 @@ HOSTILE = '<svg xmlns="http://www.w3.org/2000/svg"><script>alert(1)</script></sv
         ("timeline.svg", "svg+xml", "Where the time went"),
     ],
 )
-def test_a_picture_is_embedded_without_running_its_scripts(
-    tmp_path, monkeypatch, name, kind, title
-):
+def test_a_picture_is_embedded_without_running_its_scripts(tmp_path, monkeypatch, name, kind, title):
     made, other = make_run(tmp_path / "a"), make_run(tmp_path / "b")
     picture = re.compile(rf'src="data:image/{re.escape(kind)};base64,([^"]*)"')
     (made / name).mkdir()
@@ -279,23 +257,12 @@ def test_settings_are_either_shared_or_different(tmp_path):
     runs = read_runs([make_run(tmp_path / "a", momentum=0.9), make_run(tmp_path / "b", seed=3)])
     assert setting_differences(runs) == [("momentum", "0.9", "-"), ("seed", "-", "3")]
     assert [name for name, _ in shared_settings(runs)] == list(SETTINGS)
-    values = {
-        "-": None,
-        "yes": True,
-        "0.1": 0.1,
-        "1e-05": 1e-05,
-        "gpu(0) gpu(1)": ["gpu(0)", "gpu(1)"],
-    }
-    assert {said: format_setting(value) for said, value in values.items()} == dict(
-        zip(values, values)
-    )
+    values = {"-": None, "yes": True, "0.1": 0.1, "1e-05": 1e-05, "gpu(0) gpu(1)": ["gpu(0)", "gpu(1)"]}
+    assert {said: format_setting(value) for said, value in values.items()} == dict(zip(values, values))
 
 
 def test_the_text_fits_a_terminal(tmp_path):
-    long, short = (
-        make_run(tmp_path / ("long-" * 30)),
-        make_run(tmp_path / "b", make_metrics(epochs=1)),
-    )
+    long, short = (make_run(tmp_path / ("long-" * 30)), make_run(tmp_path / "b", make_metrics(epochs=1)))
     text = format_results(read_runs([long, short]))
     assert max(map(len, text.split("\n"))) <= 80
     assert "\n...ong-  " in text and "1 of 3 epochs" in text

@@ -55,9 +55,7 @@ def test_a_chart_has_the_shares_of_each_run(tmp_path):
 
 def test_synchronous_runs_have_no_staleness(tmp_path):
     runs = read_runs([make_run(tmp_path / "waits")])
-    assert (
-        CHART not in draw_charts(runs) and "staleness" not in ReportParser(make_page(runs)).tables
-    )
+    assert CHART not in draw_charts(runs) and "staleness" not in ReportParser(make_page(runs)).tables
 
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=MAX_STALENESS).filter(any))

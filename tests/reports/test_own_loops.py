@@ -38,9 +38,7 @@ STORES = ["device", "local", "ring", "sharded-optimizer"]
 def check(program, settings=MOMENTUM, devices=3, make=make_perceptron, close=CLOSE, **ours):
     """``program`` ends with the values of plain Gluon on one device, on several devices."""
     right = train_program(program, 1, gluon.Trainer, make, **settings)
-    assert (
-        max_difference(parameter_arrays(initialize_randomly(make(), contexts(1))), right) > 1e-4
-    )  # it has learned
+    assert max_difference(parameter_arrays(initialize_randomly(make(), contexts(1))), right) > 1e-4  # it has learned
     found = train_program(program, devices, BucketedTrainer, make, **settings, **ours)
     assert max_difference(found, right) < close
 
@@ -104,12 +102,7 @@ def test_four_parts_added_up_are_the_whole_batch(store):
         trainer.step(48)
 
     right = train_program(at_once, 1, gluon.Trainer, **SGD)
-    assert (
-        max_difference(
-            train_program(in_parts, 3, BucketedTrainer, adding, kvstore=store, **SGD), right
-        )
-        < CLOSE
-    )
+    assert max_difference(train_program(in_parts, 3, BucketedTrainer, adding, kvstore=store, **SGD), right) < CLOSE
 
 
 @pytest.mark.parametrize("store", STORES)
@@ -165,10 +158,7 @@ def test_gradients_are_clipped_by_hand_between_allreduce_and_update():
             trainer.update(12)
 
     assert (
-        max_difference(
-            train_program(program, 2, BucketedTrainer, kvstore="ring", **SGD), parameter_arrays(one)
-        )
-        < CLOSE
+        max_difference(train_program(program, 2, BucketedTrainer, kvstore="ring", **SGD), parameter_arrays(one)) < CLOSE
     )
 
 
@@ -306,9 +296,7 @@ def test_encoder_and_decoder_share_a_weight():
         for step in range(3):
             words = np.random.RandomState(step).randint(0, 11, (9, 5))
             with autograd.record():
-                losses = [
-                    CROSS_ENTROPY(net(a[:, :-1]), a[:, 1:]) for a in split_over_devices(words, ctxs)
-                ]
+                losses = [CROSS_ENTROPY(net(a[:, :-1]), a[:, 1:]) for a in split_over_devices(words, ctxs)]
             autograd.backward(losses)
             trainer.step(9)
 
@@ -388,10 +376,7 @@ def test_connectionist_temporal_classification_of_seven_sequences():
             random = np.random.RandomState(step)
             x, y = random.normal(size=(7, 9, 4)), random.randint(0, 4, (7, 3))
             with autograd.record():
-                losses = [
-                    loss(net(a), b)
-                    for a, b in zip(split_over_devices(x, ctxs), split_over_devices(y, ctxs))
-                ]
+                losses = [loss(net(a), b) for a, b in zip(split_over_devices(x, ctxs), split_over_devices(y, ctxs))]
             autograd.backward(losses)
             trainer.step(7)
 
@@ -469,9 +454,7 @@ def test_gluons_estimator_trains_with_it(capsys, caplog):
     data = gluon.data.ArrayDataset(*(array.astype("float32") for array in random_batch(0, 24)))
 
     def program(net, trainer, ctxs):
-        estimator = Estimator(
-            net, CROSS_ENTROPY, train_metrics=mx.metric.Accuracy(), trainer=trainer, context=ctxs
-        )
+        estimator = Estimator(net, CROSS_ENTROPY, train_metrics=mx.metric.Accuracy(), trainer=trainer, context=ctxs)
         estimator.fit(gluon.data.DataLoader(data, batch_size=8), epochs=2)
 
     check(program, devices=2)
@@ -591,10 +574,7 @@ def test_each_device_carries_the_hidden_states_of_its_own_sequences():
             x, y = random.normal(size=(5, 12, 4)), random.randint(0, 3, (5, 12))
             losses = []
             with autograd.record():
-                parts = [
-                    gluon.utils.split_and_load(nd.array(each), ctxs, batch_axis=1)
-                    for each in (x, y)
-                ]
+                parts = [gluon.utils.split_and_load(nd.array(each), ctxs, batch_axis=1) for each in (x, y)]
                 for place, (a, b) in enumerate(zip(*parts)):
                     own = [state.detach() for state in states[place]]
                     scores, states[place] = net(a, own)

@@ -12,9 +12,7 @@ def reports_of(module):
     """The report in the first line of each test's docstring."""
     tests = ast.parse((FOLDER / module).read_text(encoding="utf-8")).body
     docstrings = [
-        ast.get_docstring(test)
-        for test in tests
-        if isinstance(test, ast.FunctionDef) and test.name.startswith("test_")
+        ast.get_docstring(test) for test in tests if isinstance(test, ast.FunctionDef) and test.name.startswith("test_")
     ]
     return [text.splitlines()[0] for text in docstrings]
 
@@ -24,9 +22,7 @@ def test_the_tables_have_the_programs_in_their_order():
     for part, module in ((loops, "test_own_loops.py"), (runs, "test_trainings.py")):
         rows = [line for line in part.splitlines() if line.startswith("| [")]
         assert all(len(re.split(r"(?<!\\)\|", row)) == 6 for row in rows)
-        assert [re.match(r"\| \[[^]]+\]\(([^)]+)\)", row).group(1) for row in rows] == reports_of(
-            module
-        )
+        assert [re.match(r"\| \[[^]]+\]\(([^)]+)\)", row).group(1) for row in rows] == reports_of(module)
 
 
 def test_there_are_thirty_programs_at_least():

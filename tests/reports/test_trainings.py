@@ -37,9 +37,7 @@ def run(folder, net=None, loss=None, dataset=None, **settings):
         "momentum": 0.9,
     }  # fmt: skip
     config = TrainConfig(**{**usual, **settings}, out=str(folder))
-    return train(
-        config, net=net or make_net, loss=loss, dataset=dataset or data(), reporter=Reporter()
-    )
+    return train(config, net=net or make_net, loss=loss, dataset=dataset or data(), reporter=Reporter())
 
 
 def make_net(classes):
@@ -50,9 +48,7 @@ def make_net(classes):
 
 def distance_of_runs(tmp_path, one, other):
     """The distance between the parameters after two runs, each given by its settings."""
-    ends = [
-        parameter_arrays(run(tmp_path / str(i), **each).net) for i, each in enumerate((one, other))
-    ]
+    ends = [parameter_arrays(run(tmp_path / str(i), **each).net) for i, each in enumerate((one, other))]
     return max_difference(*ends)
 
 
@@ -146,9 +142,7 @@ def test_the_head_learns_ten_times_as_fast_as_pretrained_features(tmp_path):
             loss = gluon.loss.SoftmaxCrossEntropyLoss()(plain(x), y)
         loss.backward()
         trainer.step(40)
-    found = run(
-        tmp_path / "run", net=make(), epochs=3, global_batch_size=40, lr=0.02, wd=0.1, momentum=0
-    )
+    found = run(tmp_path / "run", net=make(), epochs=3, global_batch_size=40, lr=0.02, wd=0.1, momentum=0)
     assert max_difference(parameter_arrays(found.net), parameter_arrays(plain)) < 2e-7
 
 
@@ -203,10 +197,7 @@ class WithCube(gluon.HybridBlock):
 @pytest.mark.long
 def test_an_operator_in_python_trains_on_three_devices(tmp_path):
     """https://discuss.mxnet.apache.org/t/custom-operator-cause-stuck-in-multicard-train/1452"""
-    assert (
-        distance_of_runs(tmp_path, {"net": WithCube, "devices": device_spec(1)}, {"net": WithCube})
-        < 5e-7
-    )
+    assert distance_of_runs(tmp_path, {"net": WithCube, "devices": device_spec(1)}, {"net": WithCube}) < 5e-7
 
 
 class Smooth(gluon.HybridBlock):
@@ -257,10 +248,7 @@ def test_an_exported_batch_norm_without_scale_computes_the_same(tmp_path):
     folder = tmp_path / "run" / "export"
     names = str(folder / "model-symbol.json"), ["data"], str(folder / "model-0000.params")
     x = nd.array(IMAGES[:5, None]) / 255
-    assert (
-        max_difference([gluon.SymbolBlock.imports(*names)(x).asnumpy()], [found.net(x).asnumpy()])
-        < 1e-6
-    )
+    assert max_difference([gluon.SymbolBlock.imports(*names)(x).asnumpy()], [found.net(x).asnumpy()]) < 1e-6
 
 
 class Fixed(gluon.HybridBlock):

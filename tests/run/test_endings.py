@@ -35,10 +35,7 @@ def test_a_full_disk_prints_one_line_with_the_file_and_leaves_nothing(run, empty
     with limit_file_size(2048):
         status, out, err = run("--model", "mlp", "--epochs", "1", "--quiet", "--out", "new/run")
     assert (status, out) == (2, "")
-    assert re.fullmatch(
-        r"error: cannot write new/run/[a-z.]+: File too large; choose another place with --out\n",
-        err,
-    )
+    assert re.fullmatch(r"error: cannot write new/run/[a-z.]+: File too large; choose another place with --out\n", err)
     assert file_names(empty_cwd) == []
 
 
@@ -96,9 +93,7 @@ HANGS_S = 300  # bounds what would wait forever
 
 @pytest.mark.parametrize("sign", WORDS)
 @pytest.mark.parametrize("room", [0, 30_000], ids=["no byte is free", "checkpoints do not fit"])
-def test_a_signal_on_a_full_disk_ends_with_its_status_and_says_what_is_not_written(
-    reported, sign, room
-):
+def test_a_signal_on_a_full_disk_ends_with_its_status_and_says_what_is_not_written(reported, sign, room):
     with ExitStack() as stack:
 
         def act():
@@ -153,10 +148,7 @@ LEFT = {  # steps, of 23 in an epoch; more options -> what an interrupted run sa
     (1, ""): "no epoch was finished; run holds the steps of the first",
     (30, ""): f"{ALL}, 1 of 4",
     (70, "--confusion --export"): f"{ALL}, 3 of 4; {MAKE_UP}",
-    (
-        30,
-        "--export",
-    ): f"{ALL}, 1 of 4; for --export: python -m gluonlab.run --evaluate run --export",
+    (30, "--export"): f"{ALL}, 1 of 4; for --export: python -m gluonlab.run --evaluate run --export",
 }
 
 
@@ -185,9 +177,7 @@ def test_a_comparison_interrupted_between_two_runs_says_which_are_left(reported)
     assert (status, err.splitlines()[-1]) == (130, said)
 
 
-def test_an_interruption_before_there_is_a_folder_says_that_nothing_was_written(
-    run, empty_cwd, monkeypatch
-):
+def test_an_interruption_before_there_is_a_folder_says_that_nothing_was_written(run, empty_cwd, monkeypatch):
     digits = DATASETS["digits"]._replace(load=raising(KeyboardInterrupt))
     monkeypatch.setitem(DATASETS, "digits", digits)
     status, _, err = run("--quiet")
@@ -198,10 +188,7 @@ def test_an_interruption_before_there_is_a_folder_says_that_nothing_was_written(
 def test_a_run_that_diverges_late_prints_the_command_for_requested_files(empty_cwd):
     reporter = Breaks(30, raising(DivergedError("the loss became nan")))
     with pytest.raises(DivergedError, match=re.escape(f"the loss became nan; {MAKE_UP}")):
-        train(
-            TrainConfig(gpus=2, model="mlp", epochs=3, confusion=True, export=True, out="run"),
-            reporter=reporter,
-        )
+        train(TrainConfig(gpus=2, model="mlp", epochs=3, confusion=True, export=True, out="run"), reporter=reporter)
     [event] = [line for line in read_metrics(Path("run")) if line["kind"] == "event"]
     assert event["message"] == "the loss became nan"
 
@@ -264,13 +251,7 @@ def test_ctrl_c_and_sigterm_end_a_run_and_leave_whole_files(tmp_path, sign, epoc
     assert process.returncode == 128 + sign
     assert_says_what_is_there(err, WORDS[sign])
     run = tmp_path / "run"
-    assert file_names(run) == [
-        "checkpoints",
-        "config.json",
-        "curves.png",
-        "metrics.jsonl",
-        PARAMETERS,
-    ]
+    assert file_names(run) == ["checkpoints", "config.json", "curves.png", "metrics.jsonl", PARAMETERS]
     assert_whole(run)
     net = get_model("mlp", 10)
     net.load_parameters(str(run / PARAMETERS), ctx=device())

@@ -12,19 +12,13 @@ from support.devices import device_spec
 from support.image_folders import write_image_folder
 
 from gluonlab.config import TrainConfig
-from gluonlab.data.sets.data_fingerprint import (
-    MAX_NAMES,
-    classes_fingerprint,
-    describe_class_changes,
-)
+from gluonlab.data.sets.data_fingerprint import MAX_NAMES, classes_fingerprint, describe_class_changes
 from gluonlab.training.evaluate_run import plan_evaluation
 from gluonlab.training.loop import train
 from gluonlab.training.plan import make_plan
 from gluonlab.training.reporter import Reporter
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:no GPU on this machine:gluonlab.errors.GluonlabWarning"
-)
+pytestmark = pytest.mark.filterwarnings("ignore:no GPU on this machine:gluonlab.errors.GluonlabWarning")
 
 
 def evaluated_in_parts(config, given):
@@ -57,9 +51,7 @@ def evaluated_in_parts(config, given):
     ],
 )
 def test_a_run_in_microbatches_is_evaluated_in_parts_as_small(settings, given, largest):
-    assert (
-        evaluated_in_parts(TrainConfig(**{"model": "mlp", "gpus": 1, **settings}), given) == largest
-    )
+    assert evaluated_in_parts(TrainConfig(**{"model": "mlp", "gpus": 1, **settings}), given) == largest
 
 
 def train_on_animals(folder, size):
@@ -130,9 +122,6 @@ def test_images_smaller_than_the_least_image_size_are_evaluated(run, tmp_path):
 
 def test_many_classes_are_recorded_as_a_digest():
     many = [str(number) for number in range(MAX_NAMES + 1)]
-    assert (
-        "names" not in classes_fingerprint(many)
-        and classes_fingerprint(many[1:])["names"] == many[1:]
-    )
+    assert "names" not in classes_fingerprint(many) and classes_fingerprint(many[1:])["names"] == many[1:]
     assert describe_class_changes(classes_fingerprint(many), many) == ""
     assert describe_class_changes(classes_fingerprint(many), many[::-1]) == "classes of other names"

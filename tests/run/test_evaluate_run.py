@@ -25,9 +25,7 @@ from gluonlab.training.evaluate_run import evaluate_run, plan_evaluation
 from gluonlab.training.loop import train
 from gluonlab.training.reporter import Reporter
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:no GPU on this machine:gluonlab.errors.GluonlabWarning"
-)
+pytestmark = pytest.mark.filterwarnings("ignore:no GPU on this machine:gluonlab.errors.GluonlabWarning")
 RUN_FILES = ["config.json", "curves.png", "metrics.jsonl", "parameters.params"]
 
 
@@ -156,9 +154,7 @@ def test_a_damaged_config_raises_a_usage_error_or_gives_a_plan(finished, tmp_pat
 
 
 def parameters(name, shape, classes=10):
-    return lambda folder: make_initialized_net(name, shape, classes).save_parameters(
-        str(folder / "parameters.params")
-    )
+    return lambda folder: make_initialized_net(name, shape, classes).save_parameters(str(folder / "parameters.params"))
 
 
 def content(text):
@@ -251,9 +247,7 @@ def test_an_output_folder_without_requested_files_is_refused(run, finished, empt
 
 def test_an_unwritable_folder_is_found_before_anything_is_read(run, copy, empty_cwd):
     (copy / "parameters.params").write_text("damaged")
-    line = read_error_line(
-        run("--evaluate", str(copy), "--export", "--out", "/proc/gluonlab"), empty_cwd
-    )
+    line = read_error_line(run("--evaluate", str(copy), "--export", "--out", "/proc/gluonlab"), empty_cwd)
     assert "cannot write /proc/gluonlab: " in line
     assert "cannot be read as parameters" in read_error_line(
         run("--evaluate", str(copy), "--export", "--out", "a/new"), empty_cwd
@@ -262,10 +256,7 @@ def test_an_unwritable_folder_is_found_before_anything_is_read(run, copy, empty_
 
 def test_parameters_that_are_not_finite_fail(copy):
     arrays = nd.load(str(copy / "parameters.params"))
-    nd.save(
-        str(copy / "parameters.params"),
-        {name: array * float("nan") for name, array in arrays.items()},
-    )
+    nd.save(str(copy / "parameters.params"), {name: array * float("nan") for name, array in arrays.items()})
     with pytest.raises(RunError, match=r"the loss of .* on its test images is nan"):
         evaluate_run(str(copy))
 

@@ -279,9 +279,7 @@ def test_too_little_address_space_before_the_first_step_gives_one_line(tmp_path,
 @pytest.mark.cpu_only("GPUs reserve addresses as they like")
 @settings(max_examples=15, deadline=None, phases=[Phase.generate])  # an example takes seconds
 @given(limit_mib=st.integers(40, 2700), devices=st.sampled_from([1, 2]))
-def test_too_little_address_space_gives_one_line_and_the_run_can_resume(
-    tmp_path_factory, limit_mib, devices
-):
+def test_too_little_address_space_gives_one_line_and_the_run_can_resume(tmp_path_factory, limit_mib, devices):
     folder = tmp_path_factory.mktemp("limited")
     words = [
         "--model", "resnet8", "--devices", f"cpu*{devices}", "--threads", str(3 - devices),

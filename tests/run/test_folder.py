@@ -41,11 +41,7 @@ def losses(result):
 
 @pytest.mark.parametrize(
     "more",
-    [
-        ONE,
-        pytest.param(STREAMED, marks=pytest.mark.long),
-        [*STREAMED, "--crop-padding", "2", "--flip"],
-    ],
+    [ONE, pytest.param(STREAMED, marks=pytest.mark.long), [*STREAMED, "--crop-padding", "2", "--flip"]],
     ids=["memory", "streamed", "augmented"],
 )
 def test_the_loss_falls_on_two_devices_and_every_image_counts_once(run, small, more):
@@ -137,10 +133,7 @@ def test_bad_images_are_left_out_on_request(run, tmp_path, empty_cwd):
     assert status == 0
     assert json.loads(out)["history"][0]["images"] == 17
     [line] = [line for line in err.splitlines() if "GPU" not in line]
-    assert line == (
-        "warning: 1 of 18 training images cannot be decoded and are left out: "
-        f"{root}/train/bee/0003.jpg"
-    )
+    assert line == (f"warning: 1 of 18 training images cannot be decoded and are left out: {root}/train/bee/0003.jpg")
 
 
 # what is written, {} is the folder -> what the line must say
@@ -207,9 +200,7 @@ CHEAP = {
 CPU_ONLY = pytest.mark.cpu_only("threads are of CPU devices")
 
 
-@pytest.mark.parametrize(
-    "words", [pytest.param(words, marks=[CPU_ONLY] * ("--threads" in words)) for words in CHEAP]
-)
+@pytest.mark.parametrize("words", [pytest.param(words, marks=[CPU_ONLY] * ("--threads" in words)) for words in CHEAP])
 def test_cheap_checks_run_before_any_image_is_read(run, tmp_path, empty_cwd, words):
     (empty_cwd / "file").write_text("no parameters")
     data = f"--dataset folder:{spoiled(tmp_path / 'animals')} --model mlp"
@@ -233,9 +224,7 @@ def test_a_comparison_reads_its_images_once(run, small, monkeypatch):
     assert (status, len(json.loads(out)), len(loaded)) == (0, 3, 1)
 
 
-@pytest.mark.parametrize(
-    "devices", [[], ["--out", "a/run"], ["--compare", "1,2"]], ids=["run", "out", "compare"]
-)
+@pytest.mark.parametrize("devices", [[], ["--out", "a/run"], ["--compare", "1,2"]], ids=["run", "out", "compare"])
 def test_a_bad_image_during_training_ends_the_run_with_its_name(run, tmp_path, empty_cwd, devices):
     root = spoiled(tmp_path / "animals")
     words = f"--dataset folder:{root} --model mlp --quiet"
@@ -263,10 +252,7 @@ def test_images_held_out_are_the_same_on_more_devices_and_packed(run, tmp_path):
     share, seed = ["--val-share", "0.25"], ["--seed", "3"]
     found = [
         result_of(run, "--dataset", f"folder:{tmp_path / name}", *one_step, *seed, *more)
-        for name, more in (
-            ("animals", [*share, "--gpus", "3", *STREAMED]),
-            ("packed", ["--gpus", "1"]),
-        )
+        for name, more in (("animals", [*share, "--gpus", "3", *STREAMED]), ("packed", ["--gpus", "1"]))
     ]
     assert [result["history"][0]["images"] for result in found] == [30] * 2
     np.testing.assert_allclose(losses(found[0]), losses(found[1]), rtol=1e-5)

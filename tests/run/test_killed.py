@@ -20,14 +20,7 @@ SETTINGS = {
 
 def killed(folder, seed, times, **settings):
     process = subprocess.run(
-        [
-            sys.executable,
-            kills.__file__,
-            str(folder),
-            str(seed),
-            str(times),
-            json.dumps({**SETTINGS, **settings}),
-        ],
+        [sys.executable, kills.__file__, str(folder), str(seed), str(times), json.dumps({**SETTINGS, **settings})],
         env=clean_environment(),
         capture_output=True,
         text=True,
@@ -39,9 +32,7 @@ def killed(folder, seed, times, **settings):
     assert told["damaged"] == 0 and told["resumed"] >= 5
     assert read_parameter_bytes(folder / "run") == read_parameter_bytes(folder / "whole")
     assert read_comparable_metrics(folder / "run") == read_comparable_metrics(folder / "whole")
-    steps = [
-        line["step"] for line in read_comparable_metrics(folder / "run") if line["kind"] == "step"
-    ]
+    steps = [line["step"] for line in read_comparable_metrics(folder / "run") if line["kind"] == "step"]
     assert steps == list(range(1, len(steps) + 1))
 
 

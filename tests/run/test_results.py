@@ -33,9 +33,7 @@ def test_help_names_every_setting(run):
 
 def test_every_group_of_settings_is_a_heading_of_the_help_that_fits_a_screen(run):
     """Terminals of 80 columns and 24 lines."""
-    sections = dict(
-        re.findall(r"^([A-Z]\w+):\n((?:  .*\n)+)", run("--help-all")[1] + "\n", re.MULTILINE)
-    )
+    sections = dict(re.findall(r"^([A-Z]\w+):\n((?:  .*\n)+)", run("--help-all")[1] + "\n", re.MULTILINE))
     fields = dataclasses.fields(TrainConfig)
     groups = [*dict.fromkeys(field.metadata["group"] for field in fields)]
     assert [*map(str.lower, sections)] == [*groups, "options"] and groups == [*GROUPS]
@@ -67,11 +65,7 @@ def test_json_is_one_document_and_nothing_else(run, empty_cwd):
     assert result["run_dir"] == "run"
     [epoch] = [line for line in read_metrics(Path("run")) if line["kind"] == "epoch"]
     assert result["accuracy"] == epoch["accuracy"] == result["history"][0]["accuracy"]
-    assert err == (
-        ""
-        if runs_on_gpus()
-        else "warning: no GPU on this machine: 2 CPU devices stand in for GPUs\n"
-    )
+    assert err == ("" if runs_on_gpus() else "warning: no GPU on this machine: 2 CPU devices stand in for GPUs\n")
 
 
 def test_quiet_prints_two_lines(run):
@@ -79,9 +73,7 @@ def test_quiet_prints_two_lines(run):
     assert status == 0
     first, second = out.splitlines()
     accuracy = r"accuracy [01]\.\d{4} \(top-5 [01]\.\d{4}\)"
-    assert re.fullmatch(
-        accuracy + r", [\d,]+ images/s, [\d.]+ s in all, [\d.]+% waiting for images", first
-    )
+    assert re.fullmatch(accuracy + r", [\d,]+ images/s, [\d.]+ s in all, [\d.]+% waiting for images", first)
     assert second == "written to run"
 
 

@@ -18,9 +18,7 @@ from gluonlab.run import main
 pytestmark = pytest.mark.filterwarnings("default::gluonlab.errors.GluonlabWarning")
 
 
-WHY_NO_GPU = (
-    "nvidia-smi" if "mxnet-cu112" in installed_distributions() else pip_install_command("cu112")
-)
+WHY_NO_GPU = "nvidia-smi" if "mxnet-cu112" in installed_distributions() else pip_install_command("cu112")
 
 FILES = " | ".join(MNIST_NAMES)
 # what is written -> what the line must say: the value, what is possible or what to do
@@ -243,9 +241,7 @@ def test_help_tells_every_default(ended):
     assert status == 0
     shown = re.findall(r"\[default: ([^]]*)\]", " ".join(out.split()))
     defaults = [field.default for field in dataclasses.fields(TrainConfig)]
-    assert shown == [
-        str(default) for default in defaults if default is not None and default is not False
-    ]
+    assert shown == [str(default) for default in defaults if default is not None and default is not False]
 
 
 def test_an_unexpected_exception_is_one_line_and_status_1(run, monkeypatch):

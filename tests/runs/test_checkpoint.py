@@ -18,12 +18,7 @@ from support.full_disk import limit_file_size
 
 from gluonlab.errors import DataError, OutputError
 from gluonlab.runs import checkpoint
-from gluonlab.runs.checkpoint import (
-    Checkpoint,
-    list_checkpoints,
-    read_newest_checkpoint,
-    write_checkpoint,
-)
+from gluonlab.runs.checkpoint import Checkpoint, list_checkpoints, read_newest_checkpoint, write_checkpoint
 
 pytestmark = pytest.mark.cpu_only("files, whose arrays lie on the CPU")
 
@@ -43,9 +38,7 @@ SHAPES = {"weight": (3, 2), "bias": (3,)}
 def content(found):
     """Plain values, to be compared."""
     *arrays, state = found
-    return [
-        {name: array.asnumpy().tolist() for name, array in each.items()} for each in arrays
-    ], state
+    return [{name: array.asnumpy().tolist() for name, array in each.items()} for each in arrays], state
 
 
 @pytest.fixture(scope="module")
@@ -62,10 +55,7 @@ def test_a_written_checkpoint_is_read_unchanged(run_of_two):
     found = read_newest_checkpoint(run_of_two)
     assert content(found.checkpoint) == content(made(8))
     assert not found.damaged
-    assert [place.name for place in list_checkpoints(run_of_two)] == [
-        "step-000000008",
-        "step-000000004",
-    ]
+    assert [place.name for place in list_checkpoints(run_of_two)] == ["step-000000008", "step-000000004"]
 
 
 @settings(max_examples=60)
@@ -130,10 +120,7 @@ def sealed(run, name, text):
     """Replace a file of the newest checkpoint, and have the manifest agree."""
     place = list_checkpoints(run)[0]
     (place / name).write_bytes(text)
-    files = {
-        each: checkpoint._size_and_digest(place / each)
-        for each in (*checkpoint.ARRAYS, "state.json")
-    }
+    files = {each: checkpoint._size_and_digest(place / each) for each in (*checkpoint.ARRAYS, "state.json")}
     (place / "manifest.json").write_text(checkpoint._manifest_text(files, "1"))
 
 
@@ -244,9 +231,7 @@ def test_at_whatever_byte_the_disk_is_full_a_whole_checkpoint_is_the_newest(run_
     shutil.copytree(run_of_two, run)
     largest = max(file.stat().st_size for file in list_checkpoints(run)[0].iterdir())
     for size in range(0, largest, 7):
-        with limit_file_size(size), pytest.raises(
-            OutputError, match="File too large; free space there"
-        ):
+        with limit_file_size(size), pytest.raises(OutputError, match="File too large; free space there"):
             write_checkpoint(run, made(12))
         one_is_whole(run, written=False)
 
@@ -269,9 +254,7 @@ def test_the_newest_and_the_best_are_kept(tmp_path_factory, accuracies, keep):
         assert not so_far or max(so_far) in steps.values()
 
 
-@pytest.mark.parametrize(
-    "remove", [checkpoint.remove_old_checkpoints, checkpoint.remove_later_checkpoints]
-)
+@pytest.mark.parametrize("remove", [checkpoint.remove_old_checkpoints, checkpoint.remove_later_checkpoints])
 def test_a_file_in_place_of_the_folder_is_left_to_the_next_checkpoint(remove, tmp_path):
     """Somebody may put it there between a checkpoint and the removal of those before it."""
     (tmp_path / "checkpoints").write_text("somebody's")

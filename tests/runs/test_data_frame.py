@@ -44,9 +44,7 @@ def assert_same(frame, rows):
 
 
 def config(folder, **more):
-    return TrainConfig(
-        threads=1, model="mlp", global_batch_size=BATCH_SIZE, epochs=2, out=str(folder), **more
-    )
+    return TrainConfig(threads=1, model="mlp", global_batch_size=BATCH_SIZE, epochs=2, out=str(folder), **more)
 
 
 def test_a_resumed_run_has_every_step_and_epoch_once(tmp_path):
@@ -54,9 +52,7 @@ def test_a_resumed_run_has_every_step_and_epoch_once(tmp_path):
     own = {"half": lambda scores, labels: 0.5, "no": lambda scores, labels: math.nan}
     with pytest.raises(RunStopped):
         train(asked, reporter=StoppingReporter(5), dataset=load_few_digits(), metrics=own)
-    result = train(
-        resume=tmp_path / "run", reporter=Reporter(), dataset=load_few_digits(), metrics=own
-    )
+    result = train(resume=tmp_path / "run", reporter=Reporter(), dataset=load_few_digits(), metrics=own)
     steps, epochs = result.frame("steps"), result.frame()
     assert [*steps.step] == [*range(1, len(steps) + 1)] and [*epochs.epoch] == [1, 2]
     assert_same(steps, of_file(tmp_path / "run", "step"))
@@ -98,9 +94,7 @@ def test_csv_has_what_the_frame_has_and_reads_back_as_it(tmp_path, capsys):
 
 
 def test_a_run_of_format_1_has_no_epochs_of_steps(tmp_path):
-    old = [
-        {k: v for k, v in line.items() if k != "epoch"} for line in make_metrics() if "lr" in line
-    ]
+    old = [{k: v for k, v in line.items() if k != "epoch"} for line in make_metrics() if "lr" in line]
     found = gluonlab.frame(make_run(tmp_path / "a", old), of="steps")
     assert found.epoch.isna().all() and str(found.epoch.dtype) == "Int64"
     assert gluonlab.frame(tmp_path / "a").empty

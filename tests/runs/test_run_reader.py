@@ -37,22 +37,16 @@ def test_an_old_run_is_read_as_its_files_say(name):
     for kind, read in (("step", run.steps), ("epoch", run.epochs)):
         raw = [line for line in lines if line["kind"] == kind]
         keys = WANTED[kind]
-        assert [[getattr(line, key) for key in keys] for line in read] == [
-            [line[key] for key in keys] for line in raw
-        ]
+        assert [[getattr(line, key) for key in keys] for line in read] == [[line[key] for key in keys] for line in raw]
         if kind == "epoch":  # whose seconds were those of training, and of no start
-            assert [(each.training_seconds, each.seconds) for each in read] == [
-                (line["seconds"], None) for line in raw
-            ]
+            assert [(each.training_seconds, each.seconds) for each in read] == [(line["seconds"], None) for line in raw]
     assert len(run.lines) == len(lines)
 
 
 def test_the_report_shows_old_runs_and_comparisons():
     runs = read_runs([OLD / "finished", OLD / "diverged", OLD / "comparison"])
     table = json.loads((OLD / "comparison" / "compare.json").read_text())
-    assert [(run.devices, run.accuracy) for run in runs[2:]] == [
-        (row["devices"], row["accuracy"]) for row in table
-    ]
+    assert [(run.devices, run.accuracy) for run in runs[2:]] == [(row["devices"], row["accuracy"]) for row in table]
     shown = result_rows(runs)
     epoch = read_metrics(OLD / "finished")[-2]
     assert shown[0][:3] == ("finished", "2", f"{epoch['accuracy']:.4f}")
@@ -67,9 +61,7 @@ def test_an_old_run_is_evaluated_with_the_accuracy_that_it_recorded(tmp_path):
     packed = folder / "parameters.params.xz"
     (folder / "parameters.params").write_bytes(lzma.decompress(packed.read_bytes()))
     *_, epoch, confusion = read_metrics(folder)
-    found = evaluate_run(
-        str(folder), devices=device_spec(1), confusion=True, out=str(tmp_path / "out")
-    )
+    found = evaluate_run(str(folder), devices=device_spec(1), confusion=True, out=str(tmp_path / "out"))
     assert found.score.accuracy == epoch["accuracy"]
     assert found.score.top5_accuracy == epoch["top5_accuracy"]
     assert found.score.loss == pytest.approx(epoch["validation_loss"], rel=1e-5)

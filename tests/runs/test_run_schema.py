@@ -59,8 +59,7 @@ def test_the_docs_describe_each_kind_of_line(kind):
     rows, text = section(title)
     assert kind.__doc__.splitlines()[0] in text
     assert rows == [
-        [f"`{field.name}`", field.metadata["unit"], field.metadata["meaning"]]
-        for field in dataclasses.fields(kind)
+        [f"`{field.name}`", field.metadata["unit"], field.metadata["meaning"]] for field in dataclasses.fields(kind)
     ]
 
 
@@ -83,11 +82,7 @@ def test_the_docs_name_every_setting(tmp_path):
     )  # fmt: skip
     plans = [make_plan(TrainConfig(**{**base, **more})) for more in kinds]
     plans.append(make_plan(TrainConfig(**base), group=ThreadGroup(SumExchange(2), 0)))
-    plans.append(
-        make_plan(
-            TrainConfig(**base, drop_last=True), components=make_user_components(nn.Dense(10))
-        )
-    )
+    plans.append(make_plan(TrainConfig(**base, drop_last=True), components=make_user_components(nn.Dense(10))))
     plans.append(make_plan(TrainConfig(devices=device_spec(2), device_weights="2,1")))
     plans.append(make_plan(TrainConfig(**base, class_weights="balanced")))
     write_image_folder(tmp_path)
@@ -105,9 +100,7 @@ NUMBERS = {
     "str": st.text(max_size=9),
     "Mapping[str, str]": st.dictionaries(st.text(max_size=3), st.just("a" * 64), max_size=2),
     "Mapping[str, Mapping[str, float]]": st.dictionaries(
-        st.text(max_size=3),
-        st.dictionaries(st.text(max_size=3), st.floats(0.0, 1.0), max_size=2),
-        max_size=2,
+        st.text(max_size=3), st.dictionaries(st.text(max_size=3), st.floats(0.0, 1.0), max_size=2), max_size=2
     ),
     "Mapping[str, Optional[float]]": st.dictionaries(
         st.text(min_size=1, max_size=3), st.one_of(st.none(), st.floats(-1e39, 1e39)), max_size=2

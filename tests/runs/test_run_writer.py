@@ -30,11 +30,7 @@ from gluonlab.runs.run_schema import FORMAT, PARAMETERS, DivergedEvent, Epoch, S
 from gluonlab.runs.run_writer import LOCK, FolderLock, RunDirectory, check_not_in_use
 from gluonlab.training.loop import finalize_run
 
-STEPS = [
-    Step(1, 2.5, 0.5, 1, 64, 3.0),
-    Step(2, 1.25, 1.0, 1, 64, 3.0),
-    Step(3, 0.5, 1.5, 1, 7, 3.0),
-]
+STEPS = [Step(1, 2.5, 0.5, 1, 64, 3.0), Step(2, 1.25, 1.0, 1, 64, 3.0), Step(3, 0.5, 1.5, 1, 7, 3.0)]
 EPOCH = Epoch(epoch=1, step=3, images=135, training_seconds=2.0, loss=1.0, accuracy=0.5)
 DIVERGED = DivergedEvent("the loss became nan")
 
@@ -61,18 +57,14 @@ def test_a_file_in_the_folders_place_is_refused(tmp_path):
     (tmp_path / "file").write_text("results")
     with pytest.raises(OutputError, match="/file is a file: give a folder"):
         RunDirectory.create(str(tmp_path / "file"), "name")
-    with pytest.raises(
-        OutputError,
-        match=r"/file/below cannot be written \(Not a directory\): choose another place",
-    ):
+    with pytest.raises(OutputError, match=r"/file/below cannot be written \(Not a directory\): choose another place"):
         RunDirectory.create(str(tmp_path / "file" / "below"), "name")
 
 
 def test_an_unwritable_folder_is_refused():
     """/proc takes no folders, not even root's."""
     with pytest.raises(
-        OutputError,
-        match=r"--out /proc/gluonlab cannot be written \(.*\): choose another place with --out",
+        OutputError, match=r"--out /proc/gluonlab cannot be written \(.*\): choose another place with --out"
     ):
         RunDirectory.create("/proc/gluonlab", "name")
 
@@ -111,15 +103,7 @@ def test_metrics_are_one_json_object_a_line(tmp_path):
     run.close()
     read = [json.loads(line) for line in lines_of(tmp_path)]
     assert read_lines(tmp_path / "run") == [*STEPS, EPOCH, DIVERGED]
-    assert read[0] == {
-        "kind": "step",
-        "epoch": 1,
-        "step": 1,
-        "seconds": 3.0,
-        "images": 64,
-        "loss": 2.5,
-        "lr": 0.5,
-    }
+    assert read[0] == {"kind": "step", "epoch": 1, "step": 1, "seconds": 3.0, "images": 64, "loss": 2.5, "lr": 0.5}
     assert [line["step"] for line in read[:3]] == [1, 2, 3]
     assert read[3:] == [
         {
@@ -226,9 +210,7 @@ def test_removed_metrics_are_detected(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "first",
-    [DivergedError("the loss became nan"), OutputError("no room"), KeyboardInterrupt()],
-    ids=repr,
+    "first", [DivergedError("the loss became nan"), OutputError("no room"), KeyboardInterrupt()], ids=repr
 )
 def test_an_error_at_the_end_does_not_hide_the_first_error(tmp_path, first):
     run = RunDirectory.create(str(tmp_path / "run"), "name")
@@ -248,10 +230,7 @@ def test_a_second_ctrl_c_while_the_curves_are_drawn_changes_nothing(tmp_path, mo
     monkeypatch.setattr("gluonlab.runs.plot_curves.draw_curves", interrupted)
     run = RunDirectory.create(str(tmp_path / "run"), "name")
     plan = SimpleNamespace(confusion=False, export=False, epochs=3, compress=None)
-    said, result = (
-        "run holds every epoch that was finished, 1 of 3$",
-        Result(plan, None, run.path, history=[None]),
-    )
+    said, result = ("run holds every epoch that was finished, 1 of 3$", Result(plan, None, run.path, history=[None]))
     with pytest.raises(KeyboardInterrupt, match=said), finalize_run(run, result, StopRequest()):
         raise KeyboardInterrupt
     assert run._metrics is None
@@ -276,33 +255,14 @@ def test_a_folder_is_taken_away_again_with_those_above_it_unless_something_else_
 
 
 def test_the_curves_show_what_the_run_noted():
-    steps = [
-        Step(step=n, loss=1 / n, lr=rate) for n, rate in enumerate((0.1, 0.2, 0.2, 0.05), start=1)
-    ]
-    epochs = [
-        Epoch(epoch=n, step=2 * n, images=100, training_seconds=n, loss=1 / n, accuracy=n / 4)
-        for n in (1, 2)
-    ]
+    steps = [Step(step=n, loss=1 / n, lr=rate) for n, rate in enumerate((0.1, 0.2, 0.2, 0.05), start=1)]
+    epochs = [Epoch(epoch=n, step=2 * n, images=100, training_seconds=n, loss=1 / n, accuracy=n / 4) for n in (1, 2)]
     loss, accuracy, rate, speed = make_figure([*steps, *epochs]).axes
     titles = [axes.get_title() for axes in (loss, accuracy, rate, speed)]
-    assert titles == [
-        "training loss",
-        "test accuracy, %",
-        "learning rate",
-        "images per second",
-    ]
+    assert titles == ["training loss", "test accuracy, %", "learning rate", "images per second"]
     assert loss.lines[0].get_xydata().tolist() == [[0.5, 1], [1, 1 / 2], [1.5, 1 / 3], [2, 1 / 4]]
     assert accuracy.lines[0].get_xydata().tolist() == [[1, 25], [2, 50]]
-    held = [
-        (0, 0.1),
-        (0.5, 0.1),
-        (0.5, 0.2),
-        (1, 0.2),
-        (1, 0.2),
-        (1.5, 0.2),
-        (1.5, 0.05),
-        (2, 0.05),
-    ]
+    held = [(0, 0.1), (0.5, 0.1), (0.5, 0.2), (1, 0.2), (1, 0.2), (1.5, 0.2), (1.5, 0.05), (2, 0.05)]
     assert [tuple(point) for point in rate.lines[0].get_xydata()] == held
     assert [bar.get_height() for bar in speed.patches] == [100, 50]
 
@@ -350,9 +310,7 @@ def epoch_line(number, accuracy, images=100):
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "name", ["lenet-../../../outside", "/outside", "a\0b", "a\x1b[2J\n", "x" * 300]
-)
+@pytest.mark.parametrize("name", ["lenet-../../../outside", "/outside", "a\0b", "a\x1b[2J\n", "x" * 300])
 def test_a_folder_name_stays_in_runs(name, empty_cwd):
     run = RunDirectory.create(None, name)
     run.close()
@@ -425,9 +383,7 @@ def test_the_message_names_process_and_host_until_the_folder_is_free(tmp_path):
     FolderLock(run.path).release()
 
 
-def test_the_folder_of_a_killed_process_is_free_and_its_files_go_when_the_next_run_begins(
-    python, empty_cwd
-):
+def test_the_folder_of_a_killed_process_is_free_and_its_files_go_when_the_next_run_begins(python, empty_cwd):
     killed = empty_cwd / "runs" / "killed"
     killed.mkdir(parents=True)
     (killed / ".mine-0123abcd").touch()
@@ -452,9 +408,7 @@ def test_the_folder_of_a_killed_process_is_free_and_its_files_go_when_the_next_r
     ],
     ids=str,
 )
-def test_on_a_disk_without_locks_the_process_that_is_named_decides(
-    tmp_path, without_locks, changes, free
-):
+def test_on_a_disk_without_locks_the_process_that_is_named_decides(tmp_path, without_locks, changes, free):
     run = tmp_path / "run"
     owned(run, **changes)
     if free:

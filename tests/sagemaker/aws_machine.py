@@ -19,9 +19,7 @@ TRAIN = [sys.executable, "-m", "sagemaker_training.cli.train"]  # what an image'
 class Machine:
     """The files of a job's request, below a folder in place of /opt/ml, and its entry point."""
 
-    def __init__(
-        self, root, template, small, kept=None, hosts=("localhost",), host="localhost", interface=""
-    ):
+    def __init__(self, root, template, small, kept=None, hosts=("localhost",), host="localhost", interface=""):
         """``template``: a request's name, whose hyperparameters ``small`` replaces in part.
 
         ``kept``: what lies in the S3 folder of its checkpoints. ``interface``: the network's name.

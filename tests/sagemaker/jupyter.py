@@ -35,26 +35,14 @@ class Server:
         ]
         with open(folder / "log", "w", encoding="utf-8") as log:
             self.process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-m",
-                    "jupyter_server",
-                    *options,
-                    f"--ServerApp.root_dir={folder / 'work'}",
-                ],
-                env={
-                    **kept,
-                    **{name: str(place) for name, place in places.items()},
-                    "JUPYTER_PLATFORM_DIRS": "1",
-                },
+                [sys.executable, "-m", "jupyter_server", *options, f"--ServerApp.root_dir={folder / 'work'}"],
+                env={**kept, **{name: str(place) for name, place in places.items()}, "JUPYTER_PLATFORM_DIRS": "1"},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
             )
-        until(
-            lambda: self.process.poll() is not None or list(self.runtime.glob("jpserver-*.json")),
-        )
+        until(lambda: self.process.poll() is not None or list(self.runtime.glob("jpserver-*.json")))
         [about] = self.runtime.glob("jpserver-*.json")
         until(lambda: about.read_text(encoding="utf-8"))
         self.url = f"http://127.0.0.1:{json.loads(about.read_text(encoding='utf-8'))['port']}"
@@ -69,9 +57,7 @@ class Server:
     def ask(self, method, name, data=None):
         headers = {"Authorization": f"token {TOKEN}", "Content-Type": "application/json"}
         body = None if data is None else json.dumps(data).encode()
-        request = urllib.request.Request(
-            f"{self.url}/api/{name}", data=body, headers=headers, method=method
-        )
+        request = urllib.request.Request(f"{self.url}/api/{name}", data=body, headers=headers, method=method)
         with urllib.request.urlopen(request, timeout=LIMIT_S) as answer:
             return json.loads(answer.read() or b"null")
 
@@ -108,9 +94,7 @@ class Server:
         """(name, socket) of a new terminal, once its shell has greeted."""
         name = self.ask("POST", "terminals", {})["name"]
         address = self.url.replace("http", "ws") + f"/terminals/websocket/{name}"
-        socket = websocket.create_connection(
-            address, header=[f"Authorization: token {TOKEN}"], timeout=LIMIT_S
-        )
+        socket = websocket.create_connection(address, header=[f"Authorization: token {TOKEN}"], timeout=LIMIT_S)
         while json.loads(socket.recv())[0] != "stdout":
             pass
         return name, socket

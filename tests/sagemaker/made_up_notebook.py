@@ -85,9 +85,7 @@ class Notebook:
         """Commit the files in the folder of the repository."""
         author = ["-c", "user.name=nobody", "-c", "user.email=nobody@example.com"]
         for arguments in (["add", "."], [*author, "commit", "--quiet", "-m", "made for a test"]):
-            subprocess.run(
-                ["git", "-C", str(self.checkout), *arguments], check=True, timeout=LIMIT_S
-            )
+            subprocess.run(["git", "-C", str(self.checkout), *arguments], check=True, timeout=LIMIT_S)
 
     def has_gpus(self, *names, nvidia_smi=None):
         """Its PCI bus has these GPUs, beside other devices; nvidia-smi lists them, or does what is

@@ -21,9 +21,7 @@ exec {python} -m venv "$2"
 
 def said_by_kernel(kernel, code, folder, home):
     """Return the output of a cell with this code in a kernel that was registered below ``home``."""
-    specs = KernelSpecManager(
-        kernel_dirs=[str(home / ".local/share/jupyter/kernels")], ensure_native_kernel=False
-    )
+    specs = KernelSpecManager(kernel_dirs=[str(home / ".local/share/jupyter/kernels")], ensure_native_kernel=False)
     manager = KernelManager(kernel_name=kernel, kernel_spec_manager=specs)
     manager.start_kernel(cwd=str(folder), env={**os.environ, "HOME": str(home)})
     client = manager.blocking_client()
@@ -32,9 +30,7 @@ def said_by_kernel(kernel, code, folder, home):
         said = []
         client.wait_for_ready(timeout=300)
         client.execute_interactive(
-            code,
-            timeout=300,
-            output_hook=lambda message: said.append(message["content"].get("text", "")),
+            code, timeout=300, output_hook=lambda message: said.append(message["content"].get("text", ""))
         )
         return "".join(said)
     finally:
@@ -53,20 +49,15 @@ def test_the_build_of_a_cpu_notebook(notebook):
         shutil.copy(str(registry), str(home / ".config/pip"))
     notebook.create(GLUONLAB_REPOSITORY=str(SAGEMAKER.parent))
     until(lambda: notebook.markers not in ([], ["gluonlab-BUILDING.txt"]), 1500)
-    assert notebook.markers == ["gluonlab-READY.txt"], (
-        notebook.shown / "gluonlab-setup.log"
-    ).read_text(encoding="utf-8")[-3000:]
+    assert notebook.markers == ["gluonlab-READY.txt"], (notebook.shown / "gluonlab-setup.log").read_text(
+        encoding="utf-8"
+    )[-3000:]
 
     command = notebook.marker("READY").strip().rpartition("terminal: ")[2].split()
     small = ["--dataset", "digits", "--model", "mlp", "--epochs", "1"]
     environment = {"HOME": str(home), "PATH": os.defpath}
     done = subprocess.run(
-        command + small,
-        cwd=notebook.shown,
-        env=environment,
-        capture_output=True,
-        encoding="utf-8",
-        timeout=300,
+        command + small, cwd=notebook.shown, env=environment, capture_output=True, encoding="utf-8", timeout=300
     )
     assert done.returncode == 0, done.stderr
     assert "test accuracy" in done.stdout + done.stderr

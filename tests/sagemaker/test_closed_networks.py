@@ -61,12 +61,7 @@ class Proxy(BaseHTTPRequestHandler):
         }
         command = ["git", "http-backend"]
         said = subprocess.run(
-            command,
-            input=body,
-            env=environment,
-            stdout=subprocess.PIPE,
-            timeout=LIMIT_S,
-            check=False,
+            command, input=body, env=environment, stdout=subprocess.PIPE, timeout=LIMIT_S, check=False
         ).stdout
         head, _, content = said.partition(b"\r\n\r\n")
         fields = dict(line.split(": ", 1) for line in head.decode("ascii").split("\r\n"))
@@ -101,9 +96,7 @@ def proxy(notebook, tmp_path):
     thread = threading.Thread(target=serving.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     pip = f"{sys.executable} -m pip download --no-deps --dest {notebook.root}/got made-up"
-    notebook.shim(
-        "python", f'case "$*" in *make_venv.py*) exec {pip}; esac', notebook.root / "python"
-    )
+    notebook.shim("python", f'case "$*" in *make_venv.py*) exec {pip}; esac', notebook.root / "python")
     yield f"http://127.0.0.1:{serving.server_port}", Here
     serving.shutdown()
     thread.join()
@@ -121,22 +114,17 @@ def test_git_and_pip_go_the_way_that_the_lifecycle_configuration_says(notebook, 
     notebook.create(GLUONLAB_REPOSITORY=REPOSITORY, GLUONLAB_ENVIRONMENT=THROUGH.format(address))
     notebook.marker("READY")
     assert set(handler.asked) == {"git.example", "pypi.example"}
-    assert [path.name for path in (notebook.root / "got").iterdir()] == [
-        "made_up-1.0-py3-none-any.whl"
-    ]
+    assert [path.name for path in (notebook.root / "got").iterdir()] == ["made_up-1.0-py3-none-any.whl"]
 
 
 def test_a_file_on_the_volume_says_so_too_and_goes_before(notebook, proxy):
     """The file is for a build that failed, and for values with passwords."""
     address, handler = proxy
-    notebook.create(
-        GLUONLAB_REPOSITORY=REPOSITORY, GLUONLAB_ENVIRONMENT="http_proxy=http://127.0.0.1:9"
-    )
+    notebook.create(GLUONLAB_REPOSITORY=REPOSITORY, GLUONLAB_ENVIRONMENT="http_proxy=http://127.0.0.1:9")
     assert "fetching the checkout of gluonlab failed" in notebook.marker("FAILED")
     lines = THROUGH.format(address).replace(" ", "\n")
     (notebook.shown / ".gluonlab/environment").write_text(
-        "# ours\n" + lines + "\nGLUONLAB_CONDA_CHANNEL=https://conda.example/forge\n",
-        encoding="utf-8",
+        "# ours\n" + lines + "\nGLUONLAB_CONDA_CHANNEL=https://conda.example/forge\n", encoding="utf-8"
     )
     status, said = notebook.build()
     assert status == 0, said
@@ -160,10 +148,7 @@ def test_an_update_goes_through_the_proxy_too(notebook, proxy):
     ("given", "wanted"),
     [
         ({"GLUONLAB_REPOSITORY": "https://git.example/g.git"}, "git.example:443"),
-        (
-            {"GLUONLAB_REPOSITORY": "", "GLUONLAB_BUCKET": "my-bucket"},
-            "my-bucket.s3.eu-west-1.amazonaws.com:443",
-        ),
+        ({"GLUONLAB_REPOSITORY": "", "GLUONLAB_BUCKET": "my-bucket"}, "my-bucket.s3.eu-west-1.amazonaws.com:443"),
     ],
     ids=["git", "aws"],
 )
@@ -181,9 +166,7 @@ def test_https_asks_the_proxy_for_its_way(notebook, proxy, given, wanted):
 def test_the_idle_stop_has_the_proxy_and_no_proxy_before_the_metadata(notebook):
     notebook.create(GLUONLAB_ENVIRONMENT="HTTPS_PROXY=http://proxy.example:3128 A=b$(id)")
     notebook.marker("READY")
-    (notebook.shown / ".gluonlab/environment").write_text(
-        "HTTPS_PROXY=http://other.example:3128\n", encoding="utf-8"
-    )
+    (notebook.shown / ".gluonlab/environment").write_text("HTTPS_PROXY=http://other.example:3128\n", encoding="utf-8")
     notebook.shim("python3", "env")
     started = subprocess.run(
         ["bash", str(notebook.root / "opt/gluonlab/idle-stop.sh")],

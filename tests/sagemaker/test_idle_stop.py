@@ -145,9 +145,7 @@ def test_a_terminal_whose_job_waits_is_kept_by_the_heartbeat_alone(server, timer
         assert timer.update(now + 1800) == (600, None)
 
 
-def test_a_clock_that_was_set_neither_stops_a_notebook_nor_keeps_it(
-    idle_stop, tmp_path, monkeypatch
-):
+def test_a_clock_that_was_set_neither_stops_a_notebook_nor_keeps_it(idle_stop, tmp_path, monkeypatch):
     """Times of the server and of the heartbeat far in the future, and a time of day that jumps:
     only changes count.
     """

@@ -68,9 +68,7 @@ def test_a_kernel_is_seen_though_terminals_are_not(halting, instead):
     assert timer.update(120) == (0, "kernel python3 is busy")
 
 
-def test_a_server_that_answers_now_and_then_does_not_keep_a_notebook_nor_does_its_last_word(
-    halting,
-):
+def test_a_server_that_answers_now_and_then_does_not_keep_a_notebook_nor_does_its_last_word(halting):
     timer, server = halting
     server.kernels = [{**Halting.kernels[0], "execution_state": "busy"}]
     assert timer.update(0) == (0, "kernel python3 is busy")
@@ -80,9 +78,7 @@ def test_a_server_that_answers_now_and_then_does_not_keep_a_notebook_nor_does_it
         assert timer.update(now) == (now, None)
 
 
-def test_the_role_of_the_notebook_stops_it_whatever_its_user_has_set_up(
-    idle_stop, tmp_path, monkeypatch
-):
+def test_the_role_of_the_notebook_stops_it_whatever_its_user_has_set_up(idle_stop, tmp_path, monkeypatch):
     """Somebody's own key in ~/.aws may not stop this notebook; where the role's come from such a
     file, the file is read, too.
     """
@@ -94,9 +90,7 @@ def test_the_role_of_the_notebook_stops_it_whatever_its_user_has_set_up(
         monkeypatch.delenv(name, raising=False)
     role_only = '[ "$AWS_SHARED_CREDENTIALS_FILE$AWS_CONFIG_FILE" = /dev/null/dev/null ]'
     for allowed, calls in ((role_only, 1), (f"! {role_only}", 2)):
-        (tmp_path / "aws").write_text(
-            f'#!/bin/bash\necho "$@" >>$HOME/calls\n{allowed}\n', encoding="utf-8"
-        )
+        (tmp_path / "aws").write_text(f'#!/bin/bash\necho "$@" >>$HOME/calls\n{allowed}\n', encoding="utf-8")
         (tmp_path / "aws").chmod(0o755)
         idle_stop.stop_notebook()
         assert len((tmp_path / "calls").read_text(encoding="utf-8").splitlines()) == calls

@@ -17,10 +17,7 @@ HEAD = (
 
 def table(counts):
     """/proc/net/dev with {interface: (received, sent)}."""
-    lines = [
-        f"{name:>6}: {got} 12 0 0 0 0 0 0 {gave} 34 0 0 0 0 0 0\n"
-        for name, (got, gave) in counts.items()
-    ]
+    lines = [f"{name:>6}: {got} 12 0 0 0 0 0 0 {gave} 34 0 0 0 0 0 0\n" for name, (got, gave) in counts.items()]
     return HEAD + "".join(lines)
 
 
@@ -57,10 +54,7 @@ def test_a_rate_above_the_threshold_is_use_whatever_the_interval(
     carried = int(of_it * idle_stop_module.BUSY_NETWORK * seconds)
     gave = int(carried * sent)
     later = {"lo": (lo + 10**12, lo), "eth0": (before + carried - gave, before + gave)}
-    first, second = looked(
-        idle_stop_module,
-        [(5.0, {"lo": (0, 0), "eth0": (before, before)}), (5.0 + seconds, later)],
-    )
+    first, second = looked(idle_stop_module, [(5.0, {"lo": (0, 0), "eth0": (before, before)}), (5.0 + seconds, later)])
     assert first is None  # since the machine's start, not since a look
     assert (second is not None) is (of_it > 1)
 
@@ -82,14 +76,7 @@ def test_counters_that_begin_anew_and_interfaces_that_come_and_go(idle_stop, loo
         (240.0, {}),
         (300.0, {"eth1": (much, 0)}),
     ]
-    assert [bool(said) for said in looked(idle_stop, moments)] == [
-        False,
-        False,
-        True,
-        False,
-        False,
-        True,
-    ]
+    assert [bool(said) for said in looked(idle_stop, moments)] == [False, False, True, False, False, True]
     assert looked(idle_stop, moments)[2] == "the network carried 600.0 MB in 60 s"
 
 
@@ -122,9 +109,7 @@ def test_the_numbers_of_this_machine_are_those_of_its_interfaces(idle_stop):
 
     def account():
         return {
-            card.name: sum(
-                int((card / "statistics" / name).read_text()) for name in ("rx_bytes", "tx_bytes")
-            )
+            card.name: sum(int((card / "statistics" / name).read_text()) for name in ("rx_bytes", "tx_bytes"))
             for card in Path("/sys/class/net").iterdir()
             if card.name != "lo" and (card / "statistics").is_dir()
         }

@@ -38,9 +38,7 @@ class Machine:
         self.python = own / "bin/python"
         # what this test has but gluonlab, which is there by a line of another such file
         [packages] = own.glob("lib/python*/site-packages")
-        packages.joinpath("of_the_test.pth").write_text(
-            sysconfig.get_path("purelib") + "\n", encoding="utf-8"
-        )
+        packages.joinpath("of_the_test.pth").write_text(sysconfig.get_path("purelib") + "\n", encoding="utf-8")
         kernel = own / "share/jupyter/kernels/python3"
         kernel.mkdir(parents=True)
         argv = [str(self.python), "-m", "ipykernel_launcher", "-f", "{connection_file}"]

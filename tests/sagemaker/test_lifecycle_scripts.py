@@ -49,9 +49,7 @@ def test_a_second_start_installs_nothing_and_registers_the_kernel_again(notebook
     notebook.marker("READY")
 
     def made():
-        return [
-            call for call in notebook.calls() if call.startswith("conda") or "make_venv" in call
-        ]
+        return [call for call in notebook.calls() if call.startswith("conda") or "make_venv" in call]
 
     before = made()
     units = {path: path.read_bytes() for path in (notebook.root / "etc").rglob("*.service")}
@@ -78,9 +76,7 @@ def test_the_checkout_may_come_from_the_bucket(notebook):
     notebook.make_checkout(notebook.root / "bucket")
     notebook.create(GLUONLAB_REPOSITORY="", GLUONLAB_BUCKET="my-bucket")
     notebook.marker("READY")
-    assert notebook.calls("aws") == [
-        "aws s3 cp --only-show-errors s3://my-bucket/gluonlab/source.tar.gz -"
-    ]
+    assert notebook.calls("aws") == ["aws s3 cp --only-show-errors s3://my-bucket/gluonlab/source.tar.gz -"]
 
 
 def break_conda(notebook):
@@ -97,9 +93,7 @@ def fill_the_disk(notebook):
 
 def make_another_repository(notebook):
     (notebook.checkout / "setup.py").unlink()
-    os.system(
-        f"git -C {notebook.checkout} -c user.name=n -c user.email=n@example.com commit -qam gone"
-    )
+    os.system(f"git -C {notebook.checkout} -c user.name=n -c user.email=n@example.com commit -qam gone")
 
 
 @pytest.mark.parametrize(
@@ -216,18 +210,13 @@ def test_a_changed_setup_is_installed_into_the_same_environment(notebook):
 )
 def test_the_idle_stop_is_begun_with_the_minutes_that_were_given(notebook, given, minutes, does):
     notebook.create(GLUONLAB_IDLE_MINUTES=given)
-    unit = (notebook.root / "etc/systemd/system/gluonlab-idle-stop.service").read_text(
-        encoding="utf-8"
-    )
+    unit = (notebook.root / "etc/systemd/system/gluonlab-idle-stop.service").read_text(encoding="utf-8")
     started = (notebook.root / "opt/gluonlab/idle-stop.sh").read_text(encoding="utf-8")
     assert started.endswith(f"idle-stop.py --minutes {minutes}\n")
     assert "User=ec2-user\n" in unit
     # for all to read, who may not read the journal
     assert "StandardOutput=append:/var/log/gluonlab-idle-stop.log\n" in unit
-    assert notebook.calls("systemctl") == [
-        "systemctl daemon-reload",
-        f"systemctl {does} gluonlab-idle-stop.service",
-    ]
+    assert notebook.calls("systemctl") == ["systemctl daemon-reload", f"systemctl {does} gluonlab-idle-stop.service"]
     notebook.marker("READY")
 
 

@@ -22,8 +22,7 @@ SUBNET = {"SubnetId": "subnet-01234567", "SecurityGroupIds": "sg-01234567"}
 def role(given):
     """The properties of the template's role."""
     stack = cloudformation.Stack(
-        cloudformation.load_template(SAGEMAKER / "notebook.yaml"),
-        {"Repository": "https://x/g", **given},
+        cloudformation.load_template(SAGEMAKER / "notebook.yaml"), {"Repository": "https://x/g", **given}
     )
     [properties] = [about for kind, about in stack.resources().values() if kind == "AWS::IAM::Role"]
     return properties
@@ -42,26 +41,18 @@ def rights(*documents):
         assert set(one) <= {"Effect", "Action", "Resource", "Principal", "Condition"}
         upon = listed(one["Resource"]) if "Resource" in one else [json.dumps(one["Principal"])]
         for action, resource in itertools.product(listed(one["Action"]), upon):
-            found.add(
-                (one["Effect"], action, resource, json.dumps(one.get("Condition"), sort_keys=True))
-            )
+            found.add((one["Effect"], action, resource, json.dumps(one.get("Condition"), sort_keys=True)))
     return found
 
 
 @pytest.mark.parametrize(
-    "given",
-    [{}, BUCKET, SUBNET, {**BUCKET, **SUBNET}],
-    ids=lambda given: "-".join(given) or "alone",
+    "given", [{}, BUCKET, SUBNET, {**BUCKET, **SUBNET}], ids=lambda given: "-".join(given) or "alone"
 )
 def test_launch_py_and_the_template_give_a_notebook_the_same_rights(given):
     from gluonlab_sagemaker.role import notebook_permissions
 
     theirs = rights(*(one["PolicyDocument"] for one in role(given)["Policies"]))
-    ours = rights(
-        notebook_permissions(
-            "aws", REGION, ACCOUNT, "gluonlab", given.get("Bucket"), "SubnetId" in given
-        )
-    )
+    ours = rights(notebook_permissions("aws", REGION, ACCOUNT, "gluonlab", given.get("Bucket"), "SubnetId" in given))
     assert ours == theirs
     assert len(ours) >= 6
 
@@ -83,11 +74,7 @@ def test_a_job_reads_and_writes_where_its_role_may(name):
     assert len(places) == (4 if name == "spot" else 3)
     for place in places:
         assert place.startswith("my-bucket/gluonlab/"), place
-    actions = {
-        action for _, action, upon, _ in given if upon == "arn:aws:s3:::my-bucket/gluonlab/*"
-    }
+    actions = {action for _, action, upon, _ in given if upon == "arn:aws:s3:::my-bucket/gluonlab/*"}
     assert actions == {"s3:GetObject", "s3:PutObject", "s3:DeleteObject"}
-    [under] = [
-        json.loads(condition) for _, action, _, condition in given if action == "s3:ListBucket"
-    ]
+    [under] = [json.loads(condition) for _, action, _, condition in given if action == "s3:ListBucket"]
     assert under == {"StringLike": {"s3:prefix": ["gluonlab", "gluonlab/*"]}}

@@ -33,9 +33,7 @@ def synced(machine, store, late):
 def undisturbed(tmp_path_factory):
     """The run of the same hyperparameters, without AWS."""
     out = tmp_path_factory.mktemp("undisturbed") / "run"
-    options = [
-        word for name, text in SMALL.items() for word in (f"--{name}", str(json.loads(text)))
-    ]
+    options = [word for name, text in SMALL.items() for word in (f"--{name}", str(json.loads(text)))]
     subprocess.run(
         [sys.executable, "-m", "gluonlab.run", *options, "--out", out],
         cwd=REPOSITORY,
@@ -57,12 +55,8 @@ def without_times(folder):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    ("number", "late"), [(signal.SIGTERM, ""), (signal.SIGKILL, "metrics.jsonl")], ids=str
-)
-def test_a_job_that_is_ended_and_started_again_ends_with_the_same_bits(
-    undisturbed, tmp_path, number, late
-):
+@pytest.mark.parametrize(("number", "late"), [(signal.SIGTERM, ""), (signal.SIGKILL, "metrics.jsonl")], ids=str)
+def test_a_job_that_is_ended_and_started_again_ends_with_the_same_bits(undisturbed, tmp_path, number, late):
     (tmp_path / "empty").mkdir()
     first = Machine(tmp_path / "first", "spot", SMALL, tmp_path / "empty")
     first.start()
@@ -82,9 +76,7 @@ def test_a_job_that_is_ended_and_started_again_ends_with_the_same_bits(
     assert second.ended() == 0, second.said()
     assert "resumed    goes on from step" in second.said()
     if number == signal.SIGTERM:
-        assert f"goes on from step {newest}" in second.said(), re.findall(
-            "goes on.*", second.said()
-        )
+        assert f"goes on from step {newest}" in second.said(), re.findall("goes on.*", second.said())
     assert ("metrics.jsonl has lost lines" in second.said()) is bool(late)
     one, other = (folder / "parameters.params" for folder in (second.run, undisturbed))
     assert one.read_bytes() == other.read_bytes()

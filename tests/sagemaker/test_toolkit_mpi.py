@@ -19,8 +19,7 @@ SMALL = {
 # stay in namespaces that end with the job.
 ALONE = ["unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
 PLACE = (
-    "set -e; ip link set lo up; mount -t tmpfs none /opt; mkdir /opt/ml; "
-    'mount --bind "$1" /opt/ml; shift; exec "$@"'
+    'set -e; ip link set lo up; mount -t tmpfs none /opt; mkdir /opt/ml; mount --bind "$1" /opt/ml; shift; exec "$@"'
 )
 
 

@@ -52,9 +52,7 @@ def free_port():
 
 
 def run(words, **more):
-    return subprocess.run(
-        words, env=environment(**more), capture_output=True, encoding="utf-8", timeout=300
-    )
+    return subprocess.run(words, env=environment(**more), capture_output=True, encoding="utf-8", timeout=300)
 
 
 def check_charts(name, said, folder):
@@ -116,10 +114,7 @@ def test_two_workers_of_the_parameter_server_train_as_one_process_does(tmp_path)
 
     size = 148
     words = command(
-        "parameter-server",
-        gpus=2,
-        **{"data-dir": None, "global-batch-size": size, "out": tmp_path / "many"},
-        **SMALL,
+        "parameter-server", gpus=2, **{"data-dir": None, "global-batch-size": size, "out": tmp_path / "many"}, **SMALL
     )
     with cluster(servers=2) as (start, started):
         for _ in range(2):
@@ -202,9 +197,7 @@ def test_workers_begin_with_the_parameters_of_rank_0_however_late_the_server_ans
     Where a worker does not wait for them, it may get the sum of the gradients in their place.
     """
     with cluster(servers=1) as (start, started):
-        workers = [
-            start("worker", [sys.executable, "-c", BEHIND, str(started[1].pid)]) for _ in range(2)
-        ]
+        workers = [start("worker", [sys.executable, "-c", BEHIND, str(started[1].pid)]) for _ in range(2)]
         server = started[1].pid
         wait_until(lambda: at_an_end(workers) or state_of(server)[0] == "T")
         rest = Rest(workers)
@@ -249,13 +242,10 @@ def test_a_job_on_paid_gpus_that_mxnet_does_not_find_ends_at_once(tmp_path, more
     assert GONE in error and CURE in error
 
 
-@pytest.mark.parametrize(
-    ("instance", "required"), [("ml.g5.12xlarge", False), ("ml.c5.xlarge", None)]
-)
+@pytest.mark.parametrize(("instance", "required"), [("ml.g5.12xlarge", False), ("ml.c5.xlarge", None)])
 def test_a_job_trains_on_cpus_that_were_asked_for(tmp_path, instance, required):
     words = command(
-        "one-host",
-        **{**SMALL, "data-dir": None, "out": tmp_path / "run", "require-gpu": required, "gpus": 2},
+        "one-host", **{**SMALL, "data-dir": None, "out": tmp_path / "run", "require-gpu": required, "gpus": 2}
     )
     done = run(words, SM_CURRENT_INSTANCE_TYPE=instance)
     assert done.returncode == 0, done.stderr

@@ -44,9 +44,7 @@ def test_an_update_brings_the_newest_and_leaves_answers_alone(ready):
 def test_an_update_is_finished_by_the_script_that_it_brought(ready):
     newer(ready)
     (ready.checkout / "sagemaker").mkdir()
-    (ready.checkout / "sagemaker/build-env.sh").write_text(
-        'echo "the new one: $#"\n', encoding="utf-8"
-    )
+    (ready.checkout / "sagemaker/build-env.sh").write_text('echo "the new one: $#"\n', encoding="utf-8")
     ready.commit()
     status, said = ready.build("--update")
     assert (status, said.splitlines()[-1]) == (0, "the new one: 0")

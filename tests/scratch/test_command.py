@@ -61,19 +61,13 @@ def test_the_command_with_every_allreduce_trains_as_gluon_does(run, tmp_path, na
 
 def test_the_command_prints_a_line_per_epoch_and_a_last_one(run, tmp_path):
     write_mnist(tmp_path / "mnist", train=20, test=10)
-    status, out, err = run(
-        *f"--dataset mnist --data-dir {tmp_path} --gpus 2 --epochs 3 --init chapter".split()
-    )
+    status, out, err = run(*f"--dataset mnist --data-dir {tmp_path} --gpus 2 --epochs 3 --init chapter".split())
     *epochs, empty, last = out.splitlines()
     assert (status, empty) == (0, "")
     assert [line.split()[:2] for line in epochs] == [["epoch", str(i)] for i in (1, 2, 3)]
     assert all("images/s  loss " in line and "test accuracy 0." in line for line in epochs)
     assert last.startswith("test accuracy 0.") and last.endswith("on {} {}".format(*contexts(2)))
-    assert err == (
-        ""
-        if runs_on_gpus()
-        else "warning: no GPU on this machine: 2 CPU devices stand in for GPUs\n"
-    )
+    assert err == ("" if runs_on_gpus() else "warning: no GPU on this machine: 2 CPU devices stand in for GPUs\n")
 
 
 def test_without_the_number_of_devices_there_is_one(run, tmp_path):
@@ -114,9 +108,7 @@ def test_a_training_that_diverges_ends_with_1(run):
 def test_help_needs_no_mxnet(python):
     """As a module, in a process that cannot load MXNet."""
     block = "import sys; sys.modules['mxnet'] = None; sys.argv[1:] = ['--help-all']"
-    done = python(
-        "-c", f"{block}; import runpy; runpy.run_module('gluonlab.scratch', run_name='__main__')"
-    )
+    done = python("-c", f"{block}; import runpy; runpy.run_module('gluonlab.scratch', run_name='__main__')")
     assert done.returncode == 0, done.stderr
     assert "--global-batch-size" in done.stdout and "1/k" in done.stdout
 

@@ -64,17 +64,12 @@ def test_lenet_is_gluons_with_average_pooling():
     x, y = nd.array(images, ctx), nd.array(labels, ctx, "int32")
     with autograd.record():
         scores, expected = lenet(x, params), net(x)
-        losses, expected_losses = (
-            cross_entropy(scores, y),
-            gluon.loss.SoftmaxCrossEntropyLoss()(expected, y),
-        )
+        losses, expected_losses = (cross_entropy(scores, y), gluon.loss.SoftmaxCrossEntropyLoss()(expected, y))
         total = losses.sum() + expected_losses.sum()
     total.backward()
     assert losses.shape == (9,)
     assert (
-        relative_distance(
-            [scores.asnumpy(), losses.asnumpy()], [expected.asnumpy(), expected_losses.asnumpy()]
-        )
+        relative_distance([scores.asnumpy(), losses.asnumpy()], [expected.asnumpy(), expected_losses.asnumpy()])
         <= TOLERANCE
     )
     gradients = [param.grad(ctx).asnumpy() for param in net.collect_params().values()]
@@ -83,10 +78,7 @@ def test_lenet_is_gluons_with_average_pooling():
 
 @pytest.mark.parametrize(
     ("spread", "variance"),
-    [
-        (he_deviation, {9: 2 / 9, 500: 2 / 500, 800: 2 / 800, 128: 2 / 128}),
-        (chapter_deviation, None),
-    ],
+    [(he_deviation, {9: 2 / 9, 500: 2 / 500, 800: 2 / 800, 128: 2 / 128}), (chapter_deviation, None)],
 )
 def test_weights_are_as_spread_as_the_initialisation_says_and_biases_zero(spread, variance):
     params = init_params(spread, seed=2)
@@ -157,10 +149,7 @@ def test_k_devices_make_gluons_update_on_one(k, name, sizes):
     for images, labels in random_batches(sizes):
         train_batch(nd.array(images), nd.array(labels, dtype="int32"), replicas, 0.1, sum_up)
     for replica in replicas:
-        assert (
-            relative_distance(to_gluon_layout(replica.params), trained_by_gluon(sizes, 0.1))
-            <= TOLERANCE
-        )
+        assert relative_distance(to_gluon_layout(replica.params), trained_by_gluon(sizes, 0.1)) <= TOLERANCE
         assert same_bits(replica.params, replicas[0].params)
 
 
@@ -170,9 +159,7 @@ def test_an_allreduce_is_given_the_same_arrays_in_every_batch():
     for images, labels in random_batches([4, 1]):
         train_batch(nd.array(images), nd.array(labels, dtype="int32"), replicas, 0.1, seen.append)
     assert [[grad.context for grad in grads] for grads in seen] == [devices(2)] * 16
-    assert (
-        [grads[0].shape for grads in seen] == [grads[1].shape for grads in seen] == 2 * list(SHAPES)
-    )
+    assert [grads[0].shape for grads in seen] == [grads[1].shape for grads in seen] == 2 * list(SHAPES)
     assert all(a is b for first, second in zip(seen[:8], seen[8:]) for a, b in zip(first, second))
 
 
@@ -247,14 +234,8 @@ def test_the_loss_of_an_epoch_is_the_mean_over_its_images():
     sizes = [1 + i % 5 for i in range(2 * LOSS_DELAY + 3)]
     batches = random_batches(sizes)
     replicas = replicas_on(devices(3))
-    found = train_epoch(
-        [(nd.array(x), nd.array(y, dtype="int32")) for x, y in batches], replicas, 1e-30
-    )
-    scores = (
-        lenet(nd.array(np.concatenate([x for x, _ in batches])), init_params())
-        .asnumpy()
-        .astype("float64")
-    )
+    found = train_epoch([(nd.array(x), nd.array(y, dtype="int32")) for x, y in batches], replicas, 1e-30)
+    scores = lenet(nd.array(np.concatenate([x for x, _ in batches])), init_params()).asnumpy().astype("float64")
     labels = np.concatenate([y for _, y in batches])
     expected = np.log(np.exp(scores).sum(axis=1)) - scores[np.arange(len(labels)), labels]
     assert found == pytest.approx(expected.mean(), rel=1e-5)

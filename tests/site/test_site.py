@@ -78,6 +78,4 @@ def test_nothing_leads_out_of_the_site_but_to_the_web():
     for name in PAGES:
         text = (SITE / name).read_text(encoding="utf-8")
         assert re.findall(r'href="\.\./[^"]*"', text) == [], name
-        assert (
-            re.findall(r"\]\([^)]*\.md", re.sub(r"<code>.*?</code>", "", text, flags=re.S)) == []
-        ), name
+        assert re.findall(r"\]\([^)]*\.md", re.sub(r"<code>.*?</code>", "", text, flags=re.S)) == [], name

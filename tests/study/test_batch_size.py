@@ -31,9 +31,7 @@ def short():
         patch.setattr(batch_size, "PATIENCE", 1)
         patch.setattr(batch_size, "PATIENCE_WITHOUT_TARGET", 1)
         patch.setitem(batch_size.TUNING_SEEDS, True, 1)
-        digits = batch_size.PANELS["digits"]._replace(
-            first_rate=0.125, equal_steps=16, equal_epochs=1
-        )
+        digits = batch_size.PANELS["digits"]._replace(first_rate=0.125, equal_steps=16, equal_epochs=1)
         patch.setitem(batch_size.PANELS, "digits", digits)
         yield
 
@@ -64,9 +62,7 @@ def searched(power, made_up, monkeypatch):
         reached = steps if steps <= settings["limit"] else None
         return {"reached": reached, "looks": [[10, 1.0, right, 0.9]]}
 
-    options = batch_size.BatchSizeOptions(
-        {"digits": {"sizes": [32, 128], "target": 0.7}}, 2, 1, None
-    )
+    options = batch_size.BatchSizeOptions({"digits": {"sizes": [32, 128], "target": 0.7}}, 2, 1, None)
     with Sweep(MeasurementStore(), one, show_progress=False) as sweep:
         return batch_size.measure_panel("digits", options, sweep), tried
 
@@ -74,9 +70,7 @@ def searched(power, made_up, monkeypatch):
 @pytest.mark.parametrize("reaches", [True, False])
 @pytest.mark.parametrize("unlucky", [0, 1])
 @pytest.mark.parametrize("power", [-9, -5, -3, -2, 1, 5])
-def test_the_best_rate_of_every_size_is_found_wherever_the_search_begins(
-    power, unlucky, reaches, monkeypatch
-):
+def test_the_best_rate_of_every_size_is_found_wherever_the_search_begins(power, unlucky, reaches, monkeypatch):
     """Steps to the target grow with the distance to the best rate; or none reaches it, and fewer
     images are right. ``unlucky``: so many rates beside the first bring nothing, and end no search.
     """
@@ -109,9 +103,7 @@ def test_a_search_goes_on_until_three_rates_in_a_row_bring_nothing_at_all(power,
 
 
 @pytest.mark.long
-def test_an_interrupted_study_goes_on_and_measures_the_same_bits(
-    whole, study, tmp_path, monkeypatch
-):
+def test_an_interrupted_study_goes_on_and_measures_the_same_bits(whole, study, tmp_path, monkeypatch):
     folder, one = tmp_path / "study", Sweep._measure_point
 
     def at_most_four(sweep, settings, number):
@@ -164,9 +156,7 @@ def test_a_target_that_is_never_reached_is_one_line_and_keeps_what_was_measured(
         patch.setattr(batch_size, "step_limit", lambda panel, size: 10)
         status, out, err = study(*words, "--out", str(tmp_path / "a"))
     assert (status, out, err.count("\n")) == (1, "", 1)
-    assert err.startswith(
-        "error: digits: no batch size reached 0.999 of the test images; the best was"
-    )
+    assert err.startswith("error: digits: no batch size reached 0.999 of the test images; the best was")
     assert f"{tmp_path / 'a'} keeps" in err
     assert (tmp_path / "a" / "study.html").is_file() and numbers(tmp_path / "a")
 

@@ -16,9 +16,7 @@ RUNS = st.lists(st.tuples(st.integers(1, 16), st.floats(1, 1e6)), min_size=1, ma
 def result(devices, images_per_second):
     """What the table takes from a result."""
     plan = SimpleNamespace(ctxs=[None] * devices, global_batch_size=64 * devices)
-    return SimpleNamespace(
-        plan=plan, images_per_second=images_per_second, accuracy=0.5, run_dir="run"
-    )
+    return SimpleNamespace(plan=plan, images_per_second=images_per_second, accuracy=0.5, run_dir="run")
 
 
 @given(RUNS)
@@ -33,8 +31,6 @@ def test_efficiency_is_the_speed_of_a_device_over_that_of_one_of_the_first_run(r
 
 def test_a_comparison_that_begins_with_two_devices():
     """4 devices at twice the speed of 2 are fully used, not half."""
-    lines = comparison_table(
-        make_comparison_rows([result(2, 1000), result(4, 2000), result(8, 3000)])
-    ).splitlines()
+    lines = comparison_table(make_comparison_rows([result(2, 1000), result(4, 2000), result(8, 3000)])).splitlines()
     shown = [line.split()[3:5] for line in lines[1:]]
     assert shown == [["1.00x", "100%"], ["2.00x", "100%"], ["3.00x", "75%"]]

@@ -44,9 +44,7 @@ GIB = 1024 * MIB
     smallest=st.sampled_from([1, 4, 100]),
     most=st.integers(100, 10**6),
 )
-def test_the_search_finds_the_largest_of_any_cost_that_grows(
-    ceiling, each, known, step, jump, smallest, most
-):
+def test_the_search_finds_the_largest_of_any_cost_that_grows(ceiling, each, known, step, jump, smallest, most):
     """The cost in closed form: rounded up to ``step`` sizes, and ``jump`` more from 100 on."""
 
     def cost(size):
@@ -128,11 +126,7 @@ def test_a_budget_in_which_the_smallest_batch_does_not_fit_is_refused_with_what_
 
 @pytest.mark.long
 def test_the_machine_has_less_than_the_budget(monkeypatch):
-    monkeypatch.setattr(
-        largest_batch,
-        "available_memory",
-        lambda: AvailableMemory(8 * GIB, 600 * MIB, "the machine"),
-    )
+    monkeypatch.setattr(largest_batch, "available_memory", lambda: AvailableMemory(8 * GIB, 600 * MIB, "the machine"))
     found = find_batch_size(TrainConfig(devices=device_spec(1), dataset="synthetic"), 100 * GIB)
     assert found.limit == "machine"
     assert 0.8 * 600 * MIB < found.taken < 600 * MIB
@@ -186,9 +180,7 @@ BUDGETS = {
     ("network", "split"),
     [*((network, "data") for network in BUDGETS), *(("lenet", split) for split in SPLIT_MODES[1:])],
 )
-def test_a_run_with_the_batch_that_is_found_stays_below_the_budget_and_uses_most_of_it(
-    python, network, split
-):
+def test_a_run_with_the_batch_that_is_found_stays_below_the_budget_and_uses_most_of_it(python, network, split):
     """The table of docs/memory.md has 2G."""
     budget = BUDGETS[network]
     settings = ("--devices", device_spec(2), "--dataset", "synthetic", "--model", network)
@@ -198,8 +190,6 @@ def test_a_run_with_the_batch_that_is_found_stays_below_the_budget_and_uses_most
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["limit"] == "budget"
-    taken = measure_run_peak(
-        python, *settings, "--batch-size", str(found["images"]), "--epochs", "1", "--lr", "1e-6"
-    )
+    taken = measure_run_peak(python, *settings, "--batch-size", str(found["images"]), "--epochs", "1", "--lr", "1e-6")
     assert 0.7 * budget * MIB < taken < budget * MIB
     assert found["taken"] == pytest.approx(taken, rel=0.03)

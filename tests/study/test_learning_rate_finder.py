@@ -101,9 +101,7 @@ def test_picture_and_numbers_are_written_together(found, tmp_path):
     tree = parse_svg((path / "find-lr.svg").read_text(encoding="utf-8"))
     highest = 2 * found.smoothed[0]  # where what is above is drawn
     drawn = [(rate, min(loss, highest)) for rate, loss in zip(found.rates, found.losses)]
-    assert curve_points(tree, "curve-2", log_x=True) == [
-        pytest.approx(point, rel=1e-3) for point in drawn
-    ]
+    assert curve_points(tree, "curve-2", log_x=True) == [pytest.approx(point, rel=1e-3) for point in drawn]
     assert json.loads((path / "find-lr.json").read_text())["suggestion"] == found.suggestion
 
 
@@ -115,9 +113,7 @@ def test_the_command_says_a_rate_and_leaves_only_its_folder(run, empty_cwd):
 
 
 def test_a_training_that_learns_nothing_is_one_line(monkeypatch):
-    monkeypatch.setattr(
-        "gluonlab.study.learning_rate_finder.suggest_rate", lambda rates, losses: None
-    )
+    monkeypatch.setattr("gluonlab.study.learning_rate_finder.suggest_rate", lambda rates, losses: None)
     with pytest.raises(RunError, match="did not fall at any rate"):
         find_learning_rate(CONFIG, 20)
     mx.nd.waitall()

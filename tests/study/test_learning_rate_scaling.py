@@ -24,9 +24,7 @@ from gluonlab.study.learning_rate_scaling import (
 )
 from gluonlab.training.reporter import Reporter
 
-OPTIONS = LearningRateOptions(
-    devices=[1, 2], batch_size=64, rates=[0.01, 0.02, 0.04], epochs=2, seeds=3
-)
+OPTIONS = LearningRateOptions(devices=[1, 2], batch_size=64, rates=[0.01, 0.02, 0.04], epochs=2, seeds=3)
 pytestmark = pytest.mark.filterwarnings("ignore:no GPU on this machine")
 
 
@@ -58,9 +56,7 @@ def test_the_best_and_the_largest_rates_and_the_gain_of_pairs_are_found():
         seeds = [0.0, 0.01, 0.02]  # what a seed brings, whatever the way
         base = {0.01: 0.80, 0.02: 0.95, 0.04: 0.94}[rate]
         gain = 0.03 if way == LINEAR else 0.0
-        return [
-            base + gain + seed - (0.5 if (way, rate) == (WARM_UP, 0.04) else 0) for seed in seeds
-        ]
+        return [base + gain + seed - (0.5 if (way, rate) == (WARM_UP, 0.04) else 0) for seed in seeds]
 
     found = analyze_measurements(OPTIONS, made_up(shares))
     by = {(curve.way, curve.devices): curve for curve in found.curves}
@@ -81,10 +77,7 @@ def test_what_is_asked_for_is_what_a_resumed_study_reads(quick):
     assert load_options(json.loads(json.dumps(options._asdict()))) == options
     assert (options.devices, options.batch_size) == ([1, 4], 8)
     assert options.rates[1:] == [2 * rate for rate in options.rates[:-1]]
-    assert (
-        set(options.rates) <= set(parse_options(False).rates)
-        and options.seeds <= parse_options(False).seeds
-    )
+    assert set(options.rates) <= set(parse_options(False).rates) and options.seeds <= parse_options(False).seeds
     assert min(options.rates) < 0.01 < max(options.rates) < 1
 
 
@@ -111,9 +104,7 @@ def test_a_training_that_diverges_gets_nothing_right():
 
 def test_the_command_writes_figures_and_a_page_in_both_languages(study, tmp_path, monkeypatch):
     monkeypatch.setattr(
-        learning_rate_scaling,
-        "train_point",
-        lambda options, point, seed: {"right": 0.5 + point["rate"] + seed / 100},
+        learning_rate_scaling, "train_point", lambda options, point, seed: {"right": 0.5 + point["rate"] + seed / 100}
     )
     folder = tmp_path / "study"
     begin_study("learning-rate", OPTIONS, folder)

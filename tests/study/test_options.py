@@ -143,11 +143,7 @@ def test_a_study_goes_on_with_options_that_it_could_have_written_and_no_others(n
         for value in values:
             whole = changed(options, path, value)
             assert resumed(name, written(name, whole)) == whole
-    damaged = [
-        changed(options, path, each)
-        for path, values in IMPOSSIBLE[name].items()
-        for each in (*values, ...)
-    ]
+    damaged = [changed(options, path, each) for path, values in IMPOSSIBLE[name].items() for each in (*values, ...)]
     for each in [{}, {**options, "another": 1}, *damaged]:
         assert "study.json is damaged: put a copy" in str(resumed(name, written(name, each))), each
 

@@ -71,8 +71,7 @@ def learning_rate(language):
     """Made-up measurements."""
     options = LearningRateOptions([1, 2, 4], 32, [2.0**power for power in range(-10, 0)], 3, 3)
     measured = [
-        [{"right": min(1.0, 0.4 + point["rate"] + seed / 50)} for seed in range(3)]
-        for point in options.list_points()
+        [{"right": min(1.0, 0.4 + point["rate"] + seed / 50)} for seed in range(3)] for point in options.list_points()
     ]
     return of_learning_rate(analyze_measurements(options, measured), options, language)
 
@@ -142,9 +141,7 @@ def emulate(driver, theme, width):
 
 @pytest.mark.parametrize("language", LANGUAGES)
 @pytest.mark.parametrize("which", ["speedup", *STUDIES])
-def test_a_page_fits_can_be_read_and_complains_of_nothing(
-    which, language, driver, verdict, tmp_path
-):
+def test_a_page_fits_can_be_read_and_complains_of_nothing(which, language, driver, verdict, tmp_path):
     html = page_of(which, language, verdict)
     backgrounds = {}
     with open_pages(driver, tmp_path) as show:
@@ -158,12 +155,7 @@ def test_a_page_fits_can_be_read_and_complains_of_nothing(
                 backgrounds[theme] = rgb(seen["background"])
                 for colour in seen["colours"]:
                     assert contrast_ratio(rgb(colour), backgrounds[theme]) >= 4.5, (theme, colour)
-    assert (
-        contrast_ratio(backgrounds["light"], "#000000")
-        > 15
-        > 3
-        > contrast_ratio(backgrounds["dark"], "#000000")
-    )
+    assert contrast_ratio(backgrounds["light"], "#000000") > 15 > 3 > contrast_ratio(backgrounds["dark"], "#000000")
 
 
 @pytest.mark.parametrize("which", ["speedup", *STUDIES])

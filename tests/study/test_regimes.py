@@ -57,9 +57,7 @@ def test_a_single_bump_does_not_make_a_regime_come_twice():
 @given(VALUES)
 def test_falling_is_isotonic_regression(pairs):
     values, weights = zip(*pairs)
-    wanted = IsotonicRegression(increasing=False).fit_transform(
-        np.arange(len(values)), values, sample_weight=weights
-    )
+    wanted = IsotonicRegression(increasing=False).fit_transform(np.arange(len(values)), values, sample_weight=weights)
     assert isotonic_decreasing(values, weights) == pytest.approx(list(wanted), abs=1e-9)
 
 
@@ -71,11 +69,7 @@ def test_regimes_follow_each_other_and_do_not_depend_on_units(steps, factor):
     assert all(before.right == after.left for before, after in zip(found, found[1:]))
     order = [REGIMES.index(part.regime) for part in found]
     assert order == sorted(set(order))
-    assert (
-        found[0].left
-        <= largest_perfect_size(sizes, steps)
-        <= (smallest_stagnant_size(sizes, steps) or math.inf)
-    )
+    assert found[0].left <= largest_perfect_size(sizes, steps) <= (smallest_stagnant_size(sizes, steps) or math.inf)
     twice = [2 * each for each in steps]
     assert find_regimes(sizes, twice) == found
 

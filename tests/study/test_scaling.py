@@ -26,9 +26,7 @@ def series(missing="", options=OPTIONS):
     """Made-up rounds, in which the machine's speed changes and ring is 1.5 times one device."""
     for case in list_cases(options):
         name = case.name.replace(" ", "-")
-        factor = {1: 1.0, 2: 1.8}[case.layout.devices] - {"ring": 0.3, "layers": 0.9}.get(
-            case.store_or_split, 0
-        )
+        factor = {1: 1.0, 2: 1.8}[case.layout.devices] - {"ring": 0.3, "layers": 0.9}.get(case.store_or_split, 0)
         values = tuple(1000 * load * factor for load in (1.0, 0.5, 0.8))
         starts = tuple(2.0 + load + 0.25 * case.layout.devices for load in (0.1, 0.2, 0.3))
         gone = name == missing

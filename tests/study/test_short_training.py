@@ -20,9 +20,7 @@ def test_looks_at_the_end_of_epochs_see_what_the_run_itself_sees(tmp_path):
     config = CONFIG.replace(devices=device_spec(2), out=str(tmp_path / "run"))
     history = train(config, reporter=Reporter()).history
     ends = [PER_EPOCH * epoch for epoch in (1, 2)]
-    found = train_with_probe(
-        CONFIG.replace(devices=device_spec(2)), AccuracyProbe([3, 7, *ends], target=2.0)
-    )
+    found = train_with_probe(CONFIG.replace(devices=device_spec(2)), AccuracyProbe([3, 7, *ends], target=2.0))
     seen = {steps: test for steps, _, test, _ in found["looks"]}
     assert [seen[steps] for steps in ends] == [epoch.accuracy for epoch in history]
     assert found["reached"] is None and not found["diverged"]
@@ -35,9 +33,7 @@ def test_it_ends_at_the_first_look_that_has_the_target_or_after_the_thorough_one
     found = train_with_probe(CONFIG, AccuracyProbe(range(1, 17), target=0.5))
     assert found["reached"] == first == found["looks"][-1][0]
     assert [look[2] for look in found["looks"]] == [look[2] for look in every[:first]]
-    later = train_with_probe(
-        CONFIG, AccuracyProbe(range(1, 17), target=0.5, train_eval_steps=[2, first + 3])
-    )
+    later = train_with_probe(CONFIG, AccuracyProbe(range(1, 17), target=0.5, train_eval_steps=[2, first + 3]))
     assert later["reached"] == first and later["looks"][-1][0] == first + 3
     trained = {look[0]: look[3] for look in later["looks"] if look[3] is not None}
     assert set(trained) == {2, first + 3} and 0 < trained[2] < trained[first + 3] < 1

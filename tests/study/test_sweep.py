@@ -13,14 +13,7 @@ from support.processes import REPOSITORY
 
 import gluonlab
 from gluonlab.errors import ConfigError, DataError, DivergedError, OutputError
-from gluonlab.study.sweep import (
-    MeasurementStore,
-    StudyFolder,
-    Sweep,
-    load_study_options,
-    open_study,
-    settings_key,
-)
+from gluonlab.study.sweep import MeasurementStore, StudyFolder, Sweep, load_study_options, open_study, settings_key
 
 POINTS = [{"size": 1}, {"size": 2}, {"size": 3}]
 
@@ -200,8 +193,8 @@ def test_what_breaks_it_off_says_what_is_kept_and_how_to_go_on(tmp_path, kind):
 def test_a_full_disk_is_one_line_and_leaves_whole_lines(tmp_path):
     file = filled(tmp_path / "a")
     before = file.read_bytes()
-    with limit_file_size(len(before) + 20), pytest.raises(
-        OutputError, match="cannot write"
-    ), open_study("toy", OPTIONS, str(tmp_path / "a")) as folder:
+    with limit_file_size(len(before) + 20), pytest.raises(OutputError, match="cannot write"), open_study(
+        "toy", OPTIONS, str(tmp_path / "a")
+    ) as folder:
         folder.store.add({"size": 9}, 0, {"value": 1})
     assert file.read_bytes() == before

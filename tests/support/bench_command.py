@@ -10,9 +10,7 @@ from support.devices import CHOICE
 
 # All algorithms that run on the devices of the tests without a topology.
 AVAILABLE_ALGORITHMS = {
-    name
-    for name in CHOICES
-    if name not in TOPOLOGY_AWARE and (name != "nccl" or CHOICE.requested_kind == "gpu")
+    name for name in CHOICES if name not in TOPOLOGY_AWARE and (name != "nccl" or CHOICE.requested_kind == "gpu")
 }
 ALLREDUCE_ROW = AllreduceRow(
     "ring", 4, 4096, 1024, "float32", 1, (0.002, 0.001, 0.004), 0.0, 0.0005,

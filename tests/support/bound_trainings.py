@@ -90,9 +90,7 @@ class DevicePause:
         self._callbacks: Dict[float, Any] = {}
         self.clock: Optional[SimulatedClock] = None
 
-    def __call__(
-        self, array: Any, seconds: float, name: bytes = b"compute", after: Any = None
-    ) -> None:
+    def __call__(self, array: Any, seconds: float, name: bytes = b"compute", after: Any = None) -> None:
         if self.clock is not None:
             if name == b"link":
                 self.clock.exchange(seconds)
@@ -159,10 +157,7 @@ class BottleneckCase(NamedTuple):
     settings: Optional[Dict[str, Any]] = None
 
     def make_config(self) -> TrainConfig:
-        values: Dict[str, Any] = {
-            "devices": device_spec(2),
-            "threads": None if runs_on_gpus() else 1,
-        }
+        values: Dict[str, Any] = {"devices": device_spec(2), "threads": None if runs_on_gpus() else 1}
         values.update(dataset="synthetic", model=WIDE if self.wide else "mlp", batch_size=BATCH,
                     optimizer="sgd", resident_bytes=0 if self.loader else 2**28)  # fmt: skip
         if self.sleepy or self.late:
@@ -191,9 +186,7 @@ class BottleneckCase(NamedTuple):
             strategy.phases = self._delay_phases(strategy.phases)
         return strategy
 
-    def _slow_forward(
-        self, forward: Callable[..., Any], slow: float, slower: float, net: Any
-    ) -> Callable[..., Any]:
+    def _slow_forward(self, forward: Callable[..., Any], slow: float, slower: float, net: Any) -> Callable[..., Any]:
         def sleep_and_forward(images: Any, labels: Any, **options: Any) -> Any:
             seconds = round((self.image + slower) * len(images) + self.fixed + slow, 6)
             if seconds:

@@ -34,10 +34,7 @@ def make_shards(step, devices, images=2, seed=0):
     """Return (images, targets) for each device, which depend on the step and the seed only."""
     random = np.random.RandomState((seed, step))
     return [
-        (
-            random.uniform(-1, 1, (images, IN)).astype("float32"),
-            random.uniform(-1, 1, (images, OUT)).astype("float32"),
-        )
+        (random.uniform(-1, 1, (images, IN)).astype("float32"), random.uniform(-1, 1, (images, OUT)).astype("float32"))
         for _ in range(devices)
     ]
 
@@ -75,15 +72,9 @@ def train_branches_on_one_device(branches, steps, optimizer, clip_norm=None):
         if clip_norm is not None and fresh_grads:
             gluon.utils.clip_global_norm(fresh_grads, clip_norm * size)
         counts = trainer.optimizer._all_index_update_counts[0]
-        ages = [
-            counts.get(key, 0)
-            for key, param in enumerate(trainer._params)
-            if param.data()._fresh_grad
-        ]
+        ages = [counts.get(key, 0) for key, param in enumerate(trainer._params) if param.data()._fresh_grad]
         # MXNet would use an earlier learning rate for the parameters before the oldest one
-        trainer.optimizer.num_update = max(
-            [trainer.optimizer.num_update, *(age + 1 for age in ages)]
-        )
+        trainer.optimizer.num_update = max([trainer.optimizer.num_update, *(age + 1 for age in ages)])
         trainer.step(size, ignore_stale_grad=True)
     return net
 

@@ -19,13 +19,8 @@ def find_program(*names):
 
 def describe_missing_programs():
     """Return a line that names the missing programs; None if none is missing."""
-    chromium, driver = (
-        find_program("chromium", "chromium-browser", "google-chrome"),
-        find_program("chromedriver"),
-    )
-    missing = [
-        name for name, path in (("Chromium", chromium), ("chromedriver", driver)) if path is None
-    ]
+    chromium, driver = (find_program("chromium", "chromium-browser", "google-chrome"), find_program("chromedriver"))
+    missing = [name for name, path in (("Chromium", chromium), ("chromedriver", driver)) if path is None]
     return f"no {' and no '.join(missing)} here: {INSTALL}" if missing else None
 
 
@@ -74,9 +69,7 @@ class BrowserPage:
         return self.driver.find_element("id", id)
 
     def read_text(self, id):
-        return self.driver.execute_script(
-            "return document.getElementById(arguments[0]).innerText", id
-        )
+        return self.driver.execute_script("return document.getElementById(arguments[0]).innerText", id)
 
     def press(self, key):
         self.driver.switch_to.active_element.send_keys(key)
@@ -87,10 +80,7 @@ class BrowserPage:
         Select(self.find_element(id)).select_by_visible_text(str(value))
 
     def slide(self, step):
-        script = (
-            "const [s, to] = arguments; s.value = to; "
-            "s.dispatchEvent(new Event('input', {bubbles: true}))"
-        )
+        script = "const [s, to] = arguments; s.value = to; s.dispatchEvent(new Event('input', {bubbles: true}))"
         self.driver.execute_script(script, self.find_element("slider"), step)
 
     def read_state(self):
@@ -113,20 +103,10 @@ class BrowserPage:
         transfers = []
         for op, way in ((op, way) for op, path in lines for way in path.split("M")[1:]):
             up, across, down = (part.split() for part in way.split("Q"))
-            xs = [
-                float(up[0]),
-                *map(float, across[2:4:2]),
-                float(across[3].split("H")[1]),
-                float(down[2]),
-            ]
+            xs = [float(up[0]), *map(float, across[2:4:2]), float(across[3].split("H")[1]), float(down[2])]
             assert xs in (sorted(xs), sorted(xs)[::-1])  # straight there
             transfers.append(
-                (
-                    ranks[round(xs[0])],
-                    ranks[round(xs[-1])],
-                    chunks[round(float(up[1].split("V")[0]) + 1)],
-                    op,
-                )
+                (ranks[round(xs[0])], ranks[round(xs[-1])], chunks[round(float(up[1].split("V")[0]) + 1)], op)
             )
         return transfers
 
@@ -146,9 +126,7 @@ class BrowserPage:
 
     def requested_urls(self):
         """Return the URLs that the browser requested, without that of the page."""
-        messages = [
-            json.loads(entry["message"])["message"] for entry in self.driver.get_log("performance")
-        ]
+        messages = [json.loads(entry["message"])["message"] for entry in self.driver.get_log("performance")]
         sent = [
             message["params"]["request"]["url"]
             for message in messages

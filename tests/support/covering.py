@@ -19,10 +19,7 @@ def pairwise(where=lambda **case: True, **values):
     chosen = choose_covering_cases(cases)
     return pytest.mark.parametrize(
         ",".join(names),
-        [
-            pytest.param(*case, marks=() if number in chosen else pytest.mark.long)
-            for number, case in enumerate(cases)
-        ],
+        [pytest.param(*case, marks=() if number in chosen else pytest.mark.long) for number, case in enumerate(cases)],
     )
 
 
@@ -31,9 +28,7 @@ def choose_covering_cases(cases):
     case_pairs = [_argument_pairs(case) for case in cases]
     missing, chosen = set().union(*case_pairs), set()
     while missing:
-        best = max(
-            range(len(cases)), key=lambda number: (len(case_pairs[number] & missing), -number)
-        )
+        best = max(range(len(cases)), key=lambda number: (len(case_pairs[number] & missing), -number))
         chosen.add(best)
         missing -= case_pairs[best]
     return chosen

@@ -25,9 +25,7 @@ JSON_VALUES = st.recursive(
     | st.text(max_size=5)
     | st.integers(-1, 3)
     | st.sampled_from([10**400, -(10**400), 2**53, 1e308, 1e-320, "\ud800", 0, 2**31]),
-    lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=2)
-    ),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
     max_leaves=4,
 )
 

@@ -75,11 +75,7 @@ class DeviceUseLog:
             self.test_kinds[item.nodeid] = set(CHOICE.used_kinds)
 
     def tests_on_gpus(self) -> List[str]:
-        return [
-            test
-            for test, kinds in self.test_kinds.items()
-            if "gpu" in kinds and test not in self.reasons
-        ]
+        return [test for test, kinds in self.test_kinds.items() if "gpu" in kinds and test not in self.reasons]
 
     def tests_on_cpus(self) -> List[str]:
         return sorted(set(self.test_kinds) - set(self.tests_on_gpus()))
@@ -89,9 +85,7 @@ class DeviceUseLog:
 
     def undeclared_tests(self) -> List[str]:
         """Return the tests that use devices in modules of WITHOUT_DEVICES."""
-        return sorted(
-            test for test in self.test_kinds if uses_no_devices(Path(test.split("::")[0]))
-        )
+        return sorted(test for test in self.test_kinds if uses_no_devices(Path(test.split("::")[0])))
 
     def has_enough_gpu_tests(self) -> bool:
         return 100 * len(self.tests_on_gpus()) >= MIN_PERCENT * len(self.test_kinds)
@@ -102,9 +96,7 @@ USE_LOG = DeviceUseLog()
 
 def pytest_configure(config: Any) -> None:
     if CHOICE.requested_kind not in DEVICE_KINDS:
-        raise pytest.UsageError(
-            f"{VARIABLE}={CHOICE.requested_kind!r}: give cpu or gpu, or leave it out for cpu"
-        )
+        raise pytest.UsageError(f"{VARIABLE}={CHOICE.requested_kind!r}: give cpu or gpu, or leave it out for cpu")
     if CHOICE.requested_kind == "gpu":
         # Many tests compare bits. Child processes and tests/gpus run without these settings.
         os.environ.update(mxnet_setup.DETERMINISTIC_ENVIRONMENT)
@@ -118,18 +110,12 @@ def pytest_collection_modifyitems(items: Any) -> None:
     for test in tests if CHOICE.requested_kind == "gpu" else ():
         # @settings twice is an error
         asked = test._hypothesis_internal_use_settings or settings.default
-        test._hypothesis_internal_use_settings = settings(
-            asked, max_examples=min(asked.max_examples, MAX_EXAMPLES)
-        )
+        test._hypothesis_internal_use_settings = settings(asked, max_examples=min(asked.max_examples, MAX_EXAMPLES))
 
 
 def pytest_ignore_collect(collection_path: Path) -> "Optional[bool]":
     is_module = collection_path.name.startswith("test_")  # not a folder, such as the root
-    return (
-        True
-        if CHOICE.requested_kind == "gpu" and is_module and uses_no_devices(collection_path)
-        else None
-    )
+    return True if CHOICE.requested_kind == "gpu" and is_module and uses_no_devices(collection_path) else None
 
 
 def pytest_collection_finish() -> None:
@@ -140,9 +126,7 @@ def pytest_collection_finish() -> None:
 def cpu_only_reason(item: Any) -> "Optional[str]":
     """Return the reason of a cpu_only marker, or None; raise UsageError if it has no reason."""
     marker = item.get_closest_marker("cpu_only")
-    if marker and not (
-        len(marker.args) == 1 and isinstance(marker.args[0], str) and marker.args[0].strip()
-    ):
+    if marker and not (len(marker.args) == 1 and isinstance(marker.args[0], str) and marker.args[0].strip()):
         raise pytest.UsageError(f'{item.nodeid}: give cpu_only its reason: cpu_only("...")')
     return marker.args[0] if marker else None
 
@@ -216,9 +200,7 @@ def _watch_device_use() -> None:
         if event == "subprocess.Popen":
             text = " ".join(os.fsdecode(part) for part in args[1])
             if DEVICE_ARGUMENT.search(text):
-                CHOICE.used_kinds.add(
-                    "gpu" if CHOICE.kind == "gpu" and re.search(r"gpu:\d|--gpus", text) else "cpu"
-                )
+                CHOICE.used_kinds.add("gpu" if CHOICE.kind == "gpu" and re.search(r"gpu:\d|--gpus", text) else "cpu")
 
     named_devices._prepare_devices, mx.cpu = recording_prepare, recording_cpu
     sys.addaudithook(record_process)
@@ -250,32 +232,21 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
     write_line = terminalreporter.write_line
     for test in USE_LOG.undeclared_tests():
         write_line(
-            f"error: {test} takes devices: WITHOUT_DEVICES in tests/support/device_use.py says "
-            "that it does not",
+            f"error: {test} takes devices: WITHOUT_DEVICES in tests/support/device_use.py says that it does not",
             red=True,
         )
     if CHOICE.requested_kind != "gpu" or not USE_LOG.test_kinds:
         return
-    write_line(
-        f"ran on GPUs: {len(USE_LOG.tests_on_gpus())} of {len(USE_LOG.test_kinds)} "
-        "tests that use devices"
-    )
+    write_line(f"ran on GPUs: {len(USE_LOG.tests_on_gpus())} of {len(USE_LOG.test_kinds)} tests that use devices")
     if not USE_LOG.has_enough_gpu_tests():
-        write_line(
-            f"error: fewer than {MIN_PERCENT} % of them: "
-            "take devices from tests/support/devices.py",
-            red=True,
-        )
+        write_line(f"error: fewer than {MIN_PERCENT} % of them: take devices from tests/support/devices.py", red=True)
     reasons = Counter(
-        (test.split("::")[0], USE_LOG.reasons[test])
-        for test in USE_LOG.tests_on_cpus()
-        if test in USE_LOG.reasons
+        (test.split("::")[0], USE_LOG.reasons[test]) for test in USE_LOG.tests_on_cpus() if test in USE_LOG.reasons
     )
     for (file, reason), count in sorted(reasons.items()):
         write_line(f"  {file}, {count} on CPUs: {reason}")
     for test in USE_LOG.tests_without_reason():
         write_line(
-            f"error: {test} used CPUs: take devices from tests/support/devices.py, "
-            'or mark it cpu_only("reason")',
+            f'error: {test} used CPUs: take devices from tests/support/devices.py, or mark it cpu_only("reason")',
             red=True,
         )

@@ -45,9 +45,7 @@ def draw_training_settings(seed, workers, devices):
     # BatchNorm needs steps in proportion to the gradient, because the gradients before it may be
     # rounding errors. It needs several images, because it divides by their deviation.
     has_batch_norm = name in ("sgd", "nag") and batch >= 3 * all_devices
-    settings["model"] = draw.choice(
-        ["mlp", "lenet", "resnet8"] if has_batch_norm else ["mlp", "lenet"]
-    )
+    settings["model"] = draw.choice(["mlp", "lenet", "resnet8"] if has_batch_norm else ["mlp", "lenet"])
     settings["lr_schedule"] = draw.choice(["constant", "step", "cosine", "linear"])
     for setting, value in {
         "warmup_epochs": draw.choice([0.25, 0.5]),
@@ -82,11 +80,7 @@ def draw_training_settings(seed, workers, devices):
             settings["microbatches"] = 2
     weights = [draw.randint(1, 3) for _ in range(devices)]
     sizes = proportional_sizes(batch, [Fraction(weight) for weight in weights] * workers)
-    if (
-        len({*weights}) > 1
-        and "split" not in settings
-        and min(sizes) >= settings.get("microbatches", 1)
-    ):
+    if len({*weights}) > 1 and "split" not in settings and min(sizes) >= settings.get("microbatches", 1):
         settings["device_weights"] = ",".join(map(str, weights))
     return settings, images
 
@@ -111,9 +105,7 @@ def choose_covering_shapes(worlds, seeds):
 
     ``worlds``: pairs of (workers, devices per worker).
     """
-    features = {
-        (seed, *world): training_features(seed, *world) for seed in seeds for world in worlds
-    }
+    features = {(seed, *world): training_features(seed, *world) for seed in seeds for world in worlds}
     missing, shapes = set().union(*features.values()), []
     while missing or len(shapes) < len(worlds):
         world = worlds[len(shapes) % len(worlds)]

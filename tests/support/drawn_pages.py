@@ -38,9 +38,7 @@ class PageTexts(HTMLParser):
 
     def handle_starttag(self, tag, attrs):
         self._current_tag = tag
-        self.texts += [
-            value for name, value in attrs if name in ("aria-label", "title", "alt", "placeholder")
-        ]
+        self.texts += [value for name, value in attrs if name in ("aria-label", "title", "alt", "placeholder")]
         self.lang = dict(attrs).get("lang", self.lang)
 
     def handle_data(self, data):
@@ -56,17 +54,11 @@ def string_values(data):
     if isinstance(data, dict):
         return [text for inner in data.values() for text in string_values(inner)]
     inner = data if isinstance(data, list) else []
-    return (
-        [data]
-        if isinstance(data, str)
-        else [text for each in inner for text in string_values(each)]
-    )
+    return [data] if isinstance(data, str) else [text for each in inner for text in string_values(each)]
 
 
 def embedded_data(page):
-    return json.loads(
-        re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.S)[1]
-    )
+    return json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.S)[1])
 
 
 def theme_colors(*packages):
@@ -83,31 +75,19 @@ def theme_colors(*packages):
 
 def contrast_ratio(one, two):
     """Return the contrast ratio of WCAG of two colors, #rrggbb."""
-    return luminance_ratio(
-        *[[int(color[i : i + 2], 16) for i in (1, 3, 5)] for color in (one, two)]
-    )
+    return luminance_ratio(*[[int(color[i : i + 2], 16) for i in (1, 3, 5)] for color in (one, two)])
 
 
 def check_self_contained(html):
     assert len(html.encode()) < 300_000
     assert (
-        "content=\"default-src 'none'; style-src 'unsafe-inline'; "
-        "script-src 'unsafe-inline'; img-src data:;"
+        "content=\"default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:;"
     ) in html
     assert set(re.findall(r"https?://[^\s\"']+", html)) == {"http://www.w3.org/2000/svg"}
 
 
 # Words that remain English: names in code, keys of the keyboard, and the title of a book.
-UNTRANSLATED_WORDS = {
-    *ALGORITHMS,
-    *SCHEDULES,
-    "GPipe",
-    "allreduce",
-    "log",
-    "JavaScript",
-    "Home",
-    "End",
-}
+UNTRANSLATED_WORDS = {*ALGORITHMS, *SCHEDULES, "GPipe", "allreduce", "log", "JavaScript", "Home", "End"}
 UNTRANSLATED_WORDS |= {"Dive", "into", "Deep", "Learning", "Training", "on", "Multiple", "GPUs"}
 JAPANESE = "[\u3041-\u30ff\u4e00-\u9fff]"
 TYPOGRAPHY_FAULTS = [

@@ -42,35 +42,24 @@ def write_library(path, needed=(), undefined=(), functions=None, soname=None):
 
     symbols = bytes(SYMBOL)
     for name in names:
-        section, address = (
-            (1, code_at + code.offset(functions[name])) if name in functions else (0, 0)
-        )
-        symbols += struct.pack(
-            "<IBBHQQ", strings.offset(name), GLOBAL_FUNCTION, 0, section, address, 0
-        )
+        section, address = (1, code_at + code.offset(functions[name])) if name in functions else (0, 0)
+        symbols += struct.pack("<IBBHQQ", strings.offset(name), GLOBAL_FUNCTION, 0, section, address, 0)
     # one bucket with a chain through all symbols
     first = min(1, len(names))
     chain = [1, count, first, 0, *range(2, count), *[0] * first]
     table = struct.pack(f"<{3 + count}I", *chain)
     rela = b"".join(
-        struct.pack("<QQq", got_at + 8 * i, i << 32 | R_X86_64_GLOB_DAT, 0)
-        for i in range(1, 1 + len(undefined))
+        struct.pack("<QQq", got_at + 8 * i, i << 32 | R_X86_64_GLOB_DAT, 0) for i in range(1, 1 + len(undefined))
     )
     entries = [(DT_NEEDED, strings.offset(name)) for name in needed]
-    entries += [
-        (DT_SONAME, strings.offset(soname or path.name)),
-        (DT_HASH, table_at),
-        (DT_STRTAB, strings_at),
-    ]
+    entries += [(DT_SONAME, strings.offset(soname or path.name)), (DT_HASH, table_at), (DT_STRTAB, strings_at)]
     entries += [(DT_SYMTAB, symbols_at), (DT_STRSZ, len(strings.content)), (DT_SYMENT, SYMBOL)]
     entries += [(DT_RELA, rela_at), (DT_RELASZ, len(rela)), (DT_RELAENT, 24)]
     dynamic = b"".join(struct.pack("<qQ", *entry) for entry in [*entries, (DT_NULL, 0)])
 
     size = dynamic_at + len(dynamic)
     header = (
-        b"\x7fELF\x02\x01\x01"
-        + bytes(9)
-        + struct.pack("<HHIQQQIHHHHHH", 3, 62, 1, 0, 64, 0, 0, 64, 56, 3, 64, 0, 0)
+        b"\x7fELF\x02\x01\x01" + bytes(9) + struct.pack("<HHIQQQIHHHHHH", 3, 62, 1, 0, 64, 0, 0, 64, 56, 3, 64, 0, 0)
     )
     executable = EXECUTE if functions else 0
     segments = [
@@ -79,13 +68,9 @@ def write_library(path, needed=(), undefined=(), functions=None, soname=None):
         (PT_GNU_STACK, 0, 0, 0, 16),
     ]
     for kind, flag, at, length, align in segments:
-        header += struct.pack(
-            "<IIQQQQQQ", kind, READ_WRITE | flag, at, at, at, length, length, align
-        )
+        header += struct.pack("<IIQQQQQQ", kind, READ_WRITE | flag, at, at, at, length, length, align)
     content = bytearray(size)
-    for at, part in zip(
-        offsets, (header, b"", symbols, table, rela, strings.content, code.content, dynamic)
-    ):
+    for at, part in zip(offsets, (header, b"", symbols, table, rela, strings.content, code.content, dynamic)):
         content[at : at + len(part)] = part
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content)

@@ -37,9 +37,9 @@ class VirtualEnvironment:
         [self.site] = self.folder.glob("lib/python*/site-packages")
         for entry in INSTALLED.iterdir():
             # MXNet imports distutils, which Python 3.12 dropped: setuptools provides it
-            if (
-                entry.suffix != ".pth" or entry.stem == "distutils-precedence"
-            ) and not entry.name.lower().startswith((*NEVER_LINKED, *without)):
+            if (entry.suffix != ".pth" or entry.stem == "distutils-precedence") and not entry.name.lower().startswith(
+                (*NEVER_LINKED, *without)
+            ):
                 (self.site / entry.name).symlink_to(entry)
 
     def add_distribution(self, name, version="1.9.1"):
@@ -60,9 +60,7 @@ class VirtualEnvironment:
         """Add a fake mxnet-cu112, which needs the libraries of the real one, and its wheels."""
         self.add_package("mxnet", MXNET_STUB)
         self.add_distribution("mxnet-cu112")
-        write_library(
-            self.site / "mxnet" / "libmxnet.so", needed=[*CUDA_NEEDED, "libgomp.so.1", "libc.so.6"]
-        )
+        write_library(self.site / "mxnet" / "libmxnet.so", needed=[*CUDA_NEEDED, "libgomp.so.1", "libc.so.6"])
         for library in mxnet_installation.LIBRARIES:
             if library.soname not in without:
                 write_library(self.library_folder(library.folder) / library.soname)
@@ -97,9 +95,7 @@ class DoctorReport:
 
     def findings_for(self, check, status=None):
         return [
-            finding
-            for finding in self.findings
-            if finding["check"] == check and status in (None, finding["status"])
+            finding for finding in self.findings if finding["check"] == check and status in (None, finding["status"])
         ]
 
     def faults(self):

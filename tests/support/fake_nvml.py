@@ -106,9 +106,7 @@ class FakeNvml:
         return self._text(self.kinds[gpu][0])
 
     def nvmlDeviceGetUUID(self, gpu):  # noqa: N802
-        return self._text(
-            gpu if isinstance(gpu, str) else f"GPU-{gpu}fa5d8d9-0000-0000-0000-00000000000{gpu}"
-        )
+        return self._text(gpu if isinstance(gpu, str) else f"GPU-{gpu}fa5d8d9-0000-0000-0000-00000000000{gpu}")
 
     def nvmlDeviceGetCudaComputeCapability(self, gpu):  # noqa: N802
         return tuple(self.kinds[gpu][1])
@@ -124,10 +122,7 @@ class FakeNvml:
     def _process_list(self, gpu, version):
         if version not in self.versions:
             raise NVMLError("Function Not Found")
-        return [
-            SimpleNamespace(pid=pid, usedGpuMemory=used)
-            for pid, _, used in self.processes.get(gpu, ())
-        ]
+        return [SimpleNamespace(pid=pid, usedGpuMemory=used) for pid, _, used in self.processes.get(gpu, ())]
 
     def nvmlDeviceGetComputeRunningProcesses_v3(self, gpu):  # noqa: N802
         return self._process_list(gpu, 3)
@@ -136,9 +131,7 @@ class FakeNvml:
         return self._process_list(gpu, 2)
 
     def nvmlSystemGetProcessName(self, pid):  # noqa: N802
-        names = {
-            other: name for listed in self.processes.values() for other, name, _ in listed if name
-        }
+        names = {other: name for listed in self.processes.values() for other, name, _ in listed if name}
         if pid not in names:
             raise NVMLError("Not Found")
         return self._text(names[pid])
@@ -209,6 +202,4 @@ def write_pynvml(folder, **description):
         "import json; from support import fake_nvml",
         f"nvml = fake_nvml.FakeNvml(**json.loads({json.dumps(json.dumps(description))}))",
     ]
-    (folder / "pynvml.py").write_text(
-        "\n".join([*lines, *[f"{name} = nvml.{name}" for name in NAMES]]) + "\n"
-    )
+    (folder / "pynvml.py").write_text("\n".join([*lines, *[f"{name} = nvml.{name}" for name in NAMES]]) + "\n")

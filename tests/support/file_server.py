@@ -90,9 +90,7 @@ def _make_handler(server):
                 return respond_with_status(416)(self)
             self.send_response(200 if begin is None else 206)
             if begin is not None:
-                self.send_header(
-                    "Content-Range", f"bytes {begin}-{len(content) - 1}/{len(content)}"
-                )
+                self.send_header("Content-Range", f"bytes {begin}-{len(content) - 1}/{len(content)}")
             body = content[begin or 0 :]
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()

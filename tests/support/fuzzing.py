@@ -18,14 +18,10 @@ WORDS = (
     st.text(max_size=12)
     | st.text("0123456789.,:*-+e()[]{}|\\/ acgpu", max_size=16)
     | st.sampled_from(["", " ", "-", "--", "nan", "inf", "-inf", "1e999", "0x10", "1_0", "\u0663"])
-    | st.sampled_from(
-        ["cpu", "gpu", "cpu*", "cpu:[", "gpu:(", "../..", "/dev/null", "none", "2bit:"]
-    )
+    | st.sampled_from(["cpu", "gpu", "cpu*", "cpu:[", "gpu:(", "../..", "/dev/null", "none", "2bit:"])
     | st.integers(1, 6000).flatmap(lambda n: st.sampled_from("a9[(,*:/").map(lambda c: c * n))
 )
-VALUES = (
-    WORDS | JSON_VALUES | st.binary(max_size=6) | st.complex_numbers() | st.lists(WORDS, max_size=3)
-)
+VALUES = WORDS | JSON_VALUES | st.binary(max_size=6) | st.complex_numbers() | st.lists(WORDS, max_size=3)
 
 
 def fuzz_property(function):

@@ -36,9 +36,7 @@ def run_rendezvous(work, size=3, patience=HANG_LIMIT_S):
     async def run_work():
         membership = Membership("srun", 0, size, 0, size, "127.0.0.1", free_port())
         signals = []
-        rendezvous = Rendezvous(
-            membership, SshOptions(patience=patience), asyncio.Queue(), signals.append
-        )
+        rendezvous = Rendezvous(membership, SshOptions(patience=patience), asyncio.Queue(), signals.append)
         await rendezvous.listen()
         try:
             return await asyncio.wait_for(work(rendezvous, membership, signals), HANG_LIMIT_S)
@@ -51,7 +49,5 @@ def run_rendezvous(work, size=3, patience=HANG_LIMIT_S):
             await asyncio.gather(*others, return_exceptions=True)
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(
-            scheduler_tasks, "RETRY_PAUSE_S", 0.01
-        )  # within a process all arrives at once
+        patched.setattr(scheduler_tasks, "RETRY_PAUSE_S", 0.01)  # within a process all arrives at once
         return asyncio.run(run_work())

@@ -5,9 +5,7 @@ import struct
 
 import numpy as np
 
-MNIST_NAMES = [
-    f"{part}-{kind}-ubyte" for part in ("train", "t10k") for kind in ("images-idx3", "labels-idx1")
-]
+MNIST_NAMES = [f"{part}-{kind}-ubyte" for part in ("train", "t10k") for kind in ("images-idx3", "labels-idx1")]
 
 
 def idx_bytes(array):
@@ -26,10 +24,7 @@ def make_mnist_arrays(train=40, test=10, seed=0):
     random = np.random.RandomState(seed)
     arrays = []
     for size in (train, test):
-        arrays += [
-            random.randint(0, 256, (size, 28, 28), dtype=np.uint8),
-            random.randint(0, 10, size).astype(np.uint8),
-        ]
+        arrays += [random.randint(0, 256, (size, 28, 28), dtype=np.uint8), random.randint(0, 10, size).astype(np.uint8)]
     return arrays
 
 

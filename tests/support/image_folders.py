@@ -11,11 +11,7 @@ CLASSES = ("ant", "bee", "cow")
 def make_image(label, width=16, height=16, seed=0, mode="RGB"):
     """Return smooth noise in which the color channel ``label`` is the brightest."""
     random = np.random.RandomState(seed)
-    pixels = (
-        random.randint(0, 90, (-(-height // 4), -(-width // 4), 3))
-        .repeat(4, 0)
-        .repeat(4, 1)[:height, :width]
-    )
+    pixels = random.randint(0, 90, (-(-height // 4), -(-width // 4), 3)).repeat(4, 0).repeat(4, 1)[:height, :width]
     pixels[:, :, label % 3] += 120
     return Image.fromarray(pixels.astype(np.uint8)).convert(mode)
 
@@ -36,9 +32,7 @@ def write_image_folder(root, train=6, val=3, size=16, classes=CLASSES, suffix=".
             for number in range(count):
                 seed = 1000 * (part == "val") + 10 * number + label
                 format = "PNG" if suffix == ".png" else "JPEG"
-                (folder / f"{number:04}{suffix}").write_bytes(
-                    encode_image(make_image(label, size, size, seed), format)
-                )
+                (folder / f"{number:04}{suffix}").write_bytes(encode_image(make_image(label, size, size, seed), format))
     return root
 
 
@@ -48,7 +42,5 @@ def decode_with_pillow(path, size):
         image = image.convert("RGB")
         side = min(image.size)
         left, top = (image.width - side) / 2, (image.height - side) / 2
-        image = image.resize(
-            (size, size), Image.Resampling.BILINEAR, box=(left, top, left + side, top + side)
-        )
+        image = image.resize((size, size), Image.Resampling.BILINEAR, box=(left, top, left + side, top + side))
         return np.asarray(image).transpose(2, 0, 1)

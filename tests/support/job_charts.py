@@ -9,10 +9,7 @@ LOSS, SPEED, ACCURACY = "train:loss", "train:images_per_second", "test:accuracy"
 def metric_regexes(template):
     """Return {metric name: regular expression} of the file of a request for a training job."""
     request = json.loads(template.read_text(encoding="utf-8"))
-    return {
-        metric["Name"]: metric["Regex"]
-        for metric in request["AlgorithmSpecification"]["MetricDefinitions"]
-    }
+    return {metric["Name"]: metric["Regex"] for metric in request["AlgorithmSpecification"]["MetricDefinitions"]}
 
 
 def chart_values(text, regexes):

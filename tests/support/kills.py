@@ -84,13 +84,9 @@ def main(folder, seed, kills, settings):
         if list_checkpoints(run):
             damaged += len(read_newest_checkpoint(run).damaged)
     else:
-        assert (
-            wait_for_exit(fork_process(lambda: run_attempt(run, settings, digits, Reporter()))) == 0
-        )
+        assert wait_for_exit(fork_process(lambda: run_attempt(run, settings, digits, Reporter()))) == 0
     whole = TrainConfig(**{**settings, "checkpoint_every": None}, out=str(folder / "whole"))
-    assert (
-        wait_for_exit(fork_process(lambda: train(whole, reporter=Reporter(), dataset=digits))) == 0
-    )
+    assert wait_for_exit(fork_process(lambda: train(whole, reporter=Reporter(), dataset=digits))) == 0
     print(json.dumps({"damaged": damaged, "resumed": resumed}))
 
 

@@ -34,9 +34,7 @@ def make_small_net(ctxs):
 def train_small_net(trainer_class, store, optimizer, ctxs, batches=BATCHES):
     """Return the net and its trainer after one step per batch."""
     net = make_small_net(ctxs)
-    trainer = trainer_class(
-        net.collect_params(), optimizer, dict(OPTIMIZERS[optimizer]), kvstore=store
-    )
+    trainer = trainer_class(net.collect_params(), optimizer, dict(OPTIMIZERS[optimizer]), kvstore=store)
     train_on_devices(net, trainer, ctxs, batches)
     return net, trainer
 

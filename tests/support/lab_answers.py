@@ -10,14 +10,7 @@ from pathlib import Path
 
 from made_up_clock import run_on_a_made_up_clock
 
-from gluonlab.exercises.exercise_registry import (
-    PASSED,
-    TOO_SLOW,
-    UNWRITTEN,
-    find_exercise,
-    judge_answer,
-    lab_modules,
-)
+from gluonlab.exercises.exercise_registry import PASSED, TOO_SLOW, UNWRITTEN, find_exercise, judge_answer, lab_modules
 from support.waiting import LIMIT_S
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -56,9 +49,7 @@ def judge_lab_answer(id, answer):
 
 def verdict_texts(verdict):
     """Return the sentence that a student reads, by language."""
-    return {
-        language: repr(dataclasses.replace(verdict, language=language)) for language in ("en", "ja")
-    }
+    return {language: repr(dataclasses.replace(verdict, language=language)) for language in ("en", "ja")}
 
 
 def find_verdict_fault(id, number):

@@ -14,12 +14,8 @@ def mesh_topologies(draw, most=5, lanes=3):
     p = draw(st.integers(2, most))
     linked_pairs = {frozenset((rank, (rank + 1) % p)) for rank in range(p)}
     other_pairs = sorted({frozenset(pair) for pair in all_pairs(p)} - linked_pairs, key=sorted)
-    linked_pairs |= (
-        set(draw(st.lists(st.sampled_from(other_pairs), unique=True))) if other_pairs else set()
-    )
-    speeds = {
-        pair: SPEED * draw(st.integers(1, lanes)) for pair in sorted(linked_pairs, key=sorted)
-    }
+    linked_pairs |= set(draw(st.lists(st.sampled_from(other_pairs), unique=True))) if other_pairs else set()
+    speeds = {pair: SPEED * draw(st.integers(1, lanes)) for pair in sorted(linked_pairs, key=sorted)}
     routes = {}
     for src, dst in all_pairs(p):
         speed = speeds.get(frozenset((src, dst)), SLOW_SHARE * SPEED)
@@ -32,10 +28,7 @@ def unequal_topologies(draw, most=6):
     """Draw links between all pairs, with speeds as measurements give them."""
     p = draw(st.integers(2, most))
     speed = st.floats(SPEED, 100 * SPEED)
-    routes = {
-        (src, dst): Route((Link(f"{src} to {dst}", draw(speed)),), LATENCY)
-        for src, dst in all_pairs(p)
-    }
+    routes = {(src, dst): Route((Link(f"{src} to {dst}", draw(speed)),), LATENCY) for src, dst in all_pairs(p)}
     return Topology("unlike", p, routes, 10 * SPEED)
 
 

@@ -72,17 +72,11 @@ each_backend = pytest.mark.parametrize(
 )
 # Parameter servers start slowly, so these tests are long; make check-launch runs them on Horovod.
 each_slow_backend = pytest.mark.parametrize(
-    "backend",
-    [
-        pytest.param("dist_sync", marks=pytest.mark.long),
-        pytest.param("horovod", marks=pytest.mark.horovod),
-    ],
+    "backend", [pytest.param("dist_sync", marks=pytest.mark.long), pytest.param("horovod", marks=pytest.mark.horovod)]
 )
 
 
-def run_launches(
-    backend, folder, *options, count=2, of_rank=None, timeout=600, meanwhile=None, **how
-):
+def run_launches(backend, folder, *options, count=2, of_rank=None, timeout=600, meanwhile=None, **how):
     """Run ``count`` processes in ``folder``; return a FinishedProcess for each.
 
     Args:
@@ -135,10 +129,7 @@ def option_words(**options):
 def parameter_vectors(folder):
     """Return the learned parameters of a run as one vector, and each of the running statistics."""
     # One vector: a shift of BatchNorm near zero consists of the rounding errors of its gradient.
-    arrays = {
-        name: array.asnumpy()
-        for name, array in nd.load(str(folder / run_schema.PARAMETERS)).items()
-    }
+    arrays = {name: array.asnumpy() for name, array in nd.load(str(folder / run_schema.PARAMETERS)).items()}
     running = [name for name in sorted(arrays) if "running" in name]
     learned = [arrays[name].ravel() for name in sorted(set(arrays) - set(running))]
     return [np.concatenate(learned), *(arrays[name] for name in running)]

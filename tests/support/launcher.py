@@ -77,9 +77,7 @@ def load_parameters(folder):
 
 def have_same_bits(one, other):
     mine, theirs = load_parameters(one), load_parameters(other)
-    return mine.keys() == theirs.keys() and all(
-        (mine[name].asnumpy() == theirs[name].asnumpy()).all() for name in mine
-    )
+    return mine.keys() == theirs.keys() and all((mine[name].asnumpy() == theirs[name].asnumpy()).all() for name in mine)
 
 
 def surviving_processes(pids, timeout=60):
@@ -96,11 +94,7 @@ def listening_ports(pids=None):
     """Return the TCP ports on which some processes, or any, listen in this namespace."""
     inodes = None if pids is None else {inode for pid in pids for inode in socket_inodes(pid)}
     rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
-    return {
-        int(row[1].split(":")[1], 16)
-        for row in rows
-        if row[3] == "0A" and (inodes is None or row[9] in inodes)
-    }
+    return {int(row[1].split(":")[1], 16) for row in rows if row[3] == "0A" and (inodes is None or row[9] in inodes)}
 
 
 def _working_folder(entry):

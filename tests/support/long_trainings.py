@@ -27,20 +27,9 @@ MIXED_SETTINGS = [
     {"model": "lenet", "devices": device_spec(2), **AUGMENTATION},
     {"model": "mlp", "devices": device_spec(3), "kvstore": "ring", "mixup": 0.2},
     {"model": "resnet8", "devices": device_spec(2), "kvstore": "sharded"},
-    {
-        "model": "lenet",
-        "devices": device_spec(4),
-        "kvstore": "sharded-optimizer",
-        "optimizer": "adam",
-    },
+    {"model": "lenet", "devices": device_spec(4), "kvstore": "sharded-optimizer", "optimizer": "adam"},
     {"model": "mlp", "devices": device_spec(1), "flip": True, "resident_bytes": 0},
-    {
-        "model": "resnet8",
-        "devices": device_spec(2),
-        "sync_bn": True,
-        "mixup": 0.2,
-        "microbatches": 2,
-    },
+    {"model": "resnet8", "devices": device_spec(2), "sync_bn": True, "mixup": 0.2, "microbatches": 2},
     {"model": "lenet", "devices": device_spec(2), "kvstore": "local", "clip_norm": 1.0},
     {"model": "mlp", "devices": device_spec(2), "compress": "2bit:0.5"},
     {"model": "lenet", "devices": device_spec(3), "kvstore": "tree", "check_replicas": 1},
@@ -51,8 +40,7 @@ def make_tiny_dataset(images):
     random = np.random.RandomState(0)
     splits = [
         ArraySplit(
-            random.randint(0, 256, (images, 1, 28, 28)).astype(np.uint8),
-            random.randint(0, 10, images).astype(np.int32),
+            random.randint(0, 256, (images, 1, 28, 28)).astype(np.uint8), random.randint(0, 10, images).astype(np.int32)
         )
         for _ in range(2)
     ]
@@ -106,9 +94,7 @@ def measure_mixed_trainings(folder):
     """Return the resources after 20 of 60 trainings, and after all."""
     dataset, resources, resident = make_tiny_dataset(128), [], []
     for number in range(60):
-        train_on_dataset(
-            dataset, folder / str(number), **MIXED_SETTINGS[number % len(MIXED_SETTINGS)]
-        )
+        train_on_dataset(dataset, folder / str(number), **MIXED_SETTINGS[number % len(MIXED_SETTINGS)])
         if number % len(MIXED_SETTINGS) == len(MIXED_SETTINGS) - 1:
             resident.append(resident_bytes())
             resources.append(count_resources())

@@ -32,9 +32,7 @@ def make_run(folder, metrics=None, **settings):
         json.dumps({"gluonlab": "0.1.0", "settings": {**SETTINGS, **settings}, "config": {}})
     )
     (folder / "metrics.jsonl").write_text(
-        "".join(
-            json.dumps(line) + "\n" for line in (make_metrics() if metrics is None else metrics)
-        )
+        "".join(json.dumps(line) + "\n" for line in (make_metrics() if metrics is None else metrics))
     )
     return folder
 

@@ -46,12 +46,7 @@ def mnist_files(seed=0):
 
 
 def make_source(name, files, *mirrors, contents=None):
-    return Source(
-        name,
-        tuple(make_known_file(file, content) for file, content in files.items()),
-        mirrors,
-        contents,
-    )
+    return Source(name, tuple(make_known_file(file, content) for file, content in files.items()), mirrors, contents)
 
 
 FILE_CONTENT = random_bytes(10 * CHUNK_BYTES)
@@ -90,10 +85,7 @@ def cifar_batches(records=RECORDS, seed=0):
 
 def cifar_archive(batches, folder="cifar-10-batches-bin/"):
     return make_tar(
-        [
-            *((f"{folder}{name}", content) for name, content in batches.items()),
-            (f"{folder}readme.html", b"<p>"),
-        ]
+        [*((f"{folder}{name}", content) for name, content in batches.items()), (f"{folder}readme.html", b"<p>")]
     )
 
 

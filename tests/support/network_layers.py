@@ -46,10 +46,7 @@ def shared_dense(units, flag):
 def grouped_convolution(units, depthwise):
     """Return a grouped convolution of two groups, or a depthwise convolution."""
     net = nn.HybridSequential()
-    net.add(
-        nn.Conv2D(2 * units, 1),
-        nn.Conv2D(2 * units, 3, padding=1, groups=2 * units if depthwise else 2),
-    )
+    net.add(nn.Conv2D(2 * units, 1), nn.Conv2D(2 * units, 3, padding=1, groups=2 * units if depthwise else 2))
     return net
 
 

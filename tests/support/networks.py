@@ -16,14 +16,7 @@ from mxnet import autograd, gluon
 from mxnet.gluon import nn
 
 from gluonlab.data.loading.split_batch import shard_sizes
-from support.network_layers import (
-    IMAGE_LAYERS,
-    LAYERS,
-    SEQUENCE_LAYERS,
-    VECTOR_LAYERS,
-    VOCABULARY_SIZE,
-    WORD_LAYERS,
-)
+from support.network_layers import IMAGE_LAYERS, LAYERS, SEQUENCE_LAYERS, VECTOR_LAYERS, VOCABULARY_SIZE, WORD_LAYERS
 
 # The epsilons prevent large steps from rounding errors of tiny gradients.
 OPTIMIZERS = {
@@ -75,9 +68,7 @@ layer_lists = lambda kinds, most, least=0: st.lists(  # noqa: E731
     max_size=most,
 )
 parameter_rules = st.tuples(
-    st.sampled_from(["write", "write", "add", "null"]),
-    st.sampled_from([1.0, 0.5, 2.0]),
-    st.sampled_from([1.0, 0.0]),
+    st.sampled_from(["write", "write", "add", "null"]), st.sampled_from([1.0, 0.5, 2.0]), st.sampled_from([1.0, 0.0])
 )
 
 
@@ -110,9 +101,7 @@ class NetworkCase:
         accumulated = any(len(batch.parts) > 1 for batch in self.batches)
         for param in params:
             low = 0.5 if param.name.endswith("running_var") else -0.6
-            values = (random.uniform(low, 0.9, param.shape) / fan_in(param) ** 0.5).astype(
-                self.dtype
-            )
+            values = (random.uniform(low, 0.9, param.shape) / fan_in(param) ** 0.5).astype(self.dtype)
             if param.grad_req == "null" and param.name.endswith("gamma"):
                 values[:] = 1  # the first forward sets it, but only on devices with images
             param.set_data(kind.array(values, dtype=self.dtype))
@@ -121,9 +110,7 @@ class NetworkCase:
                 # unwritten.
                 rule = self.rules[layer_names.index(_layer_name(param)) % len(self.rules)]
                 frozen = rule[0] == "null" and param.name in body_names
-                param.grad_req = (
-                    "null" if frozen else "add" if accumulated else rule[0].replace("null", "write")
-                )
+                param.grad_req = "null" if frozen else "add" if accumulated else rule[0].replace("null", "write")
                 param.lr_mult, param.wd_mult = rule[1:]
         # after npx.set_np(), MXNet gives a compiled recurrent layer states of size 0
         compiles = kind is mx.nd or not self._has(SEQUENCE_LAYERS)
@@ -136,20 +123,13 @@ class NetworkCase:
         random = np.random.RandomState(self.seed + 1)
         for batch in self.batches:
             yield (
-                [
-                    (self._images(random, size), random.randint(0, self.heads[0], size))
-                    for size in batch.parts
-                ],
+                [(self._images(random, size), random.randint(0, self.heads[0], size)) for size in batch.parts],
                 batch.used,
             )
 
     def _images(self, random, size):
         shape = (size, *self.shape)
-        drawn = (
-            random.randint(0, VOCABULARY_SIZE, shape)
-            if self._has(WORD_LAYERS)
-            else random.normal(size=shape)
-        )
+        drawn = random.randint(0, VOCABULARY_SIZE, shape) if self._has(WORD_LAYERS) else random.normal(size=shape)
         return drawn.astype(self.dtype)
 
     def _has(self, kinds):
@@ -180,10 +160,7 @@ def network_cases(draw, fewest, some_heads=False):
 
     ``some_heads``: whether a batch may leave the parameters of a head unused.
     """
-    kind, optimizer = (
-        draw(st.sampled_from(sorted(INPUT_KINDS))),
-        draw(st.sampled_from(sorted(OPTIMIZERS))),
-    )
+    kind, optimizer = (draw(st.sampled_from(sorted(INPUT_KINDS))), draw(st.sampled_from(sorted(OPTIMIZERS))))
     first, shapes = INPUT_KINDS[kind]
     heads = tuple(draw(st.lists(st.integers(1, 4), min_size=1, max_size=2)))
     every = tuple(range(len(heads)))
@@ -191,13 +168,7 @@ def network_cases(draw, fewest, some_heads=False):
     sizes = st.lists(st.integers(fewest, fewest + 5), min_size=passes, max_size=passes).map(tuple)
     used = st.sampled_from([every, *((head,) for head in every)] if some_heads else [every])
     return NetworkCase(
-        layers=tuple(
-            [
-                layer
-                for kinds, least, most in first
-                for layer in draw(layer_lists(kinds, most, least))
-            ]
-        )
+        layers=tuple([layer for kinds, least, most in first for layer in draw(layer_lists(kinds, most, least))])
         + tuple(draw(layer_lists(VECTOR_LAYERS, 3))),
         heads=heads,
         shape=draw(shapes),
@@ -211,9 +182,7 @@ def network_cases(draw, fewest, some_heads=False):
     )
 
 
-def train_network(
-    network, trainer_class, store, ctxs, hybridize="as it is", numpy=False, weights=None
-):
+def train_network(network, trainer_class, store, ctxs, hybridize="as it is", numpy=False, weights=None):
     """Train a network; return the parameters of the first device, and whether all devices agree.
 
     ``weights``: the proportions in which the devices share each batch.
@@ -223,13 +192,8 @@ def train_network(
         net = network.build(ctxs, hybridize, kind)
         params = list(net.collect_params().values())
         name = MXNET_NAMES.get(network.optimizer, network.optimizer)
-        trainer = trainer_class(
-            net.collect_params(), name, dict(OPTIMIZERS[network.optimizer]), kvstore=store
-        )
-        losses = [
-            LOSSES[units == 1](weight=1 / fan_in(head.weight))
-            for units, head in zip(network.heads, net.heads)
-        ]
+        trainer = trainer_class(net.collect_params(), name, dict(OPTIMIZERS[network.optimizer]), kvstore=store)
+        losses = [LOSSES[units == 1](weight=1 / fan_in(head.weight)) for units, head in zip(network.heads, net.heads)]
         for parts, net.used in network.make_batches():
             for images, labels in parts:
                 _backward(

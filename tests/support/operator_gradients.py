@@ -79,13 +79,7 @@ class DrawnCase:
         arguments = [*arrays, *self.make_states()]
         mx.random.seed(1)
         made = mx.ndarray.register._imperative_invoke(
-            operator_handle(self.case.op),
-            arguments,
-            list(attrs),
-            list(attrs.values()),
-            None,
-            False,
-            False,
+            operator_handle(self.case.op), arguments, list(attrs), list(attrs.values()), None, False, False
         )
         return made if isinstance(made, list) else [made]
 
@@ -161,9 +155,7 @@ class DrawnCase:
         out = add(self.case.op, "op", entries, **self.case.attrs)
         heads = []
         for i in self.used:
-            heads.append(
-                add("elemwise_mul", f"loss{i}", [[out[0], i, 0], add("null", f"weight{i}")])
-            )
+            heads.append(add("elemwise_mul", f"loss{i}", [[out[0], i, 0], add("null", f"weight{i}")]))
         if role == "shared":
             later_uses = [add("_mul_scalar", f"after{i}", [inner[i]], scalar=0.25)
                      for i in self.case.learned_inputs]  # fmt: skip

@@ -137,11 +137,7 @@ def _unary_cases() -> List[Case]:
     positive = names("""sqrt rsqrt log log10 log2 log1p gamma gammaln _npi_sqrt _npi_log _npi_log10
         _npi_log2 _npi_log1p""")
     small = names("""arcsin arccos arctanh erfinv _npi_arcsin _npi_arccos _npi_arctanh""")
-    zero = {
-        "_contrib_round_ste": _pass_gradient,
-        "_contrib_sign_ste": _pass_gradient,
-        "BlockGrad": _zero_gradient,
-    }
+    zero = {"_contrib_round_ste": _pass_gradient, "_contrib_sign_ste": _pass_gradient, "BlockGrad": _zero_gradient}
     zero["make_loss"] = _ones_gradient
     found = [case(op, X, **({"own": zero[op]} if op in zero else {})) for op in both]
     found += [case(op, above_0(*X)) for op in positive] + [case(op, within_1(*X)) for op in small]
@@ -163,9 +159,7 @@ def _ones_gradient(weights, *inputs):
 
 def _scalar_cases() -> List[Case]:
     found = []
-    for (
-        op
-    ) in names("""_plus_scalar _minus_scalar _rminus_scalar _mul_scalar _div_scalar _rdiv_scalar
+    for op in names("""_plus_scalar _minus_scalar _rminus_scalar _mul_scalar _div_scalar _rdiv_scalar
             _mod_scalar _rmod_scalar _rpower_scalar _hypot_scalar _maximum_scalar _minimum_scalar
             _equal_scalar _greater_scalar _scatter_plus_scalar _scatter_minus_scalar
             _npi_add_scalar _npi_subtract_scalar _npi_rsubtract_scalar _npi_multiply_scalar
@@ -470,9 +464,7 @@ def _layer_cases() -> List[Case]:
     ):
         channels = 4 if "axis" in given else 3
         states = [const(np.linspace(-0.5, 0.5, channels)), const(np.linspace(1, 2, channels))]
-        found.append(
-            case("BatchNorm", IMAGE, (channels,), (channels,), states=states, used=[0], **given)
-        )
+        found.append(case("BatchNorm", IMAGE, (channels,), (channels,), states=states, used=[0], **given))
     found.append(case("BatchNorm", (5, 3), (3,), (3,), fix_gamma=False, states=running, used=[0]))
     for kind in names("relu sigmoid tanh softrelu softsign"):
         found += [case("Activation", X, act_type=kind), case("Activation", IMAGE, act_type=kind)]

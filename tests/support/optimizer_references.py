@@ -141,9 +141,7 @@ def lars(weight, steps, momentum=0.0, wd=0.0, clip=None, eta=0.001):
     for grad, rate in steps:
         grad = np.clip(grad, -limit, limit)
         weight_norm, grad_norm = np.linalg.norm(weight), np.linalg.norm(grad)
-        trust = (
-            eta * weight_norm / (grad_norm + wd * weight_norm) if weight_norm and grad_norm else 1.0
-        )
+        trust = eta * weight_norm / (grad_norm + wd * weight_norm) if weight_norm and grad_norm else 1.0
         v = momentum * v + trust * (grad + wd * weight)
         weight = weight - rate * v
         yield weight
@@ -158,7 +156,5 @@ def lamb(weight, steps, wd=0.0, clip=None, beta1=0.9, beta2=0.999, epsilon=1e-6)
         m, v = beta1 * m + (1 - beta1) * grad, beta2 * v + (1 - beta2) * grad**2
         step = m / (1 - beta1**t) / (np.sqrt(v / (1 - beta2**t)) + epsilon) + wd * weight
         weight_norm, step_norm = np.linalg.norm(weight), np.linalg.norm(step)
-        weight = (
-            weight - rate * (weight_norm / step_norm if weight_norm and step_norm else 1.0) * step
-        )
+        weight = weight - rate * (weight_norm / step_norm if weight_norm and step_norm else 1.0) * step
         yield weight

@@ -84,9 +84,7 @@ def check_command(words):
         return
     options = command.make_context(name, list(rest)).params
     names = {field.name for field in fields(TrainConfig)}
-    TrainConfig(
-        **given_settings({name: options[name] for name in names & set(options)})
-    )  # checks values
+    TrainConfig(**given_settings({name: options[name] for name in names & set(options)}))  # checks values
     behind = rest[rest.index("--") + 1 :] if "--" in rest else []
     if behind and behind[0].startswith("-"):  # otherwise a program of the user
         check_command(["python", "-m", "gluonlab.run", *behind])

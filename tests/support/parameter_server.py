@@ -28,8 +28,7 @@ def start_servers(count, servers=1, serve="import gluonlab, mxnet", **variables)
         "DMLC_PS_ROOT_PORT": str(free_port()),
     }
     environments = {
-        role: clean_environment(DMLC_ROLE=role, **shared, **variables)
-        for role in ("scheduler", "server", "worker")
+        role: clean_environment(DMLC_ROLE=role, **shared, **variables) for role in ("scheduler", "server", "worker")
     }
     started = []
     try:
@@ -52,11 +51,7 @@ def start_workers(count, code, *arguments, **variables):
         try:
             for environment in environments:
                 command = [sys.executable, "-c", code, *arguments]
-                started.append(
-                    subprocess.Popen(
-                        command, env=environment, stdout=subprocess.PIPE, encoding="utf-8"
-                    )
-                )
+                started.append(subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, encoding="utf-8"))
             yield started
         finally:
             kill_processes(started)

@@ -78,9 +78,7 @@ def blocked_instructions(schedule, queue):
     before = {}
     for program in schedule.programs:
         for place, instruction in enumerate(program):
-            before[instruction] = {
-                Instruction(*n) for n in prerequisites(schedule, instruction, queue)
-            }
+            before[instruction] = {Instruction(*n) for n in prerequisites(schedule, instruction, queue)}
             before[instruction].update(program[max(place - 1, 0) : place])
     left, free = set(before), [i for i, needs in before.items() if not needs]
     while free:

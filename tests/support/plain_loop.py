@@ -33,10 +33,7 @@ def initialize_randomly(net, ctxs, seed=0):
 
 def make_perceptron(outputs=CLASSES, inputs=FEATURES):
     net = nn.HybridSequential()
-    net.add(
-        nn.Dense(5, activation="tanh", in_units=inputs),
-        nn.Dense(outputs, in_units=5),
-    )
+    net.add(nn.Dense(5, activation="tanh", in_units=inputs), nn.Dense(outputs, in_units=5))
     return net
 
 
@@ -44,10 +41,7 @@ def recorded_losses(net, step, ctxs, images=12, loss=CROSS_ENTROPY):
     """Return the recorded losses of a batch, one array per device."""
     x, y = random_batch(step, images)
     with autograd.record():
-        return [
-            loss(net(a), b)
-            for a, b in zip(split_over_devices(x, ctxs), split_over_devices(y, ctxs))
-        ]
+        return [loss(net(a), b) for a, b in zip(split_over_devices(x, ctxs), split_over_devices(y, ctxs))]
 
 
 def run_steps(net, trainer, ctxs, steps=range(3), images=12):

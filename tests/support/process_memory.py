@@ -9,11 +9,7 @@ STATUS, CLEAR_REFS = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
 def _read_kilobytes(name):
-    return next(
-        int(line.split()[1])
-        for line in STATUS.read_text().splitlines()
-        if line.startswith(f"{name}:")
-    )
+    return next(int(line.split()[1]) for line in STATUS.read_text().splitlines() if line.startswith(f"{name}:"))
 
 
 def measure_peak_bytes(work):

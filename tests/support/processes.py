@@ -15,9 +15,7 @@ def clean_environment(**changes):
     It contains no engine variables of this process. ``changes``: more variables; ``path``: folders
     before the others of PYTHONPATH.
     """
-    inherited = {
-        name: value for name, value in os.environ.items() if not name.startswith(ENGINE_VARIABLES)
-    }
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(ENGINE_VARIABLES)}
     path = os.pathsep.join([*changes.pop("path", []), str(REPOSITORY), str(REPOSITORY / "tests")])
     return {**inherited, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1", **changes}
 

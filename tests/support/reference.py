@@ -23,10 +23,7 @@ def textbook_lenet(classes=10, pool="max"):
 
 def parameter_arrays(net, ctx=None):
     """Return the parameters on the first device, or on ``ctx``, as numpy arrays in order."""
-    return [
-        (param.data(ctx) if ctx else param.list_data()[0]).asnumpy()
-        for param in net.collect_params().values()
-    ]
+    return [(param.data(ctx) if ctx else param.list_data()[0]).asnumpy() for param in net.collect_params().values()]
 
 
 def set_parameter_arrays(net, arrays):
@@ -62,9 +59,7 @@ def shard_batch(batch, ctxs, weights=None):
     """Return the shards on the devices of a batch (images, labels) of numpy arrays."""
     images, labels = batch
     sizes = shard_sizes(len(images), len(ctxs), weights)
-    return make_local_batch(
-        shard(nd.array(images), ctxs, sizes), shard(nd.array(labels, dtype="int32"), ctxs, sizes)
-    )
+    return make_local_batch(shard(nd.array(images), ctxs, sizes), shard(nd.array(labels, dtype="int32"), ctxs, sizes))
 
 
 def relative_distance(a, b):
@@ -82,10 +77,7 @@ def random_batches(sizes, seed=0, shape=(1, 28, 28), classes=10):
     # Continuous values: equal pixels would make ties in max pooling.
     random = np.random.RandomState(seed)
     return [
-        (
-            random.uniform(-1, 1, (size, *shape)).astype("float32"),
-            random.randint(0, classes, size).astype("int32"),
-        )
+        (random.uniform(-1, 1, (size, *shape)).astype("float32"), random.randint(0, classes, size).astype("int32"))
         for size in sizes
     ]
 
@@ -95,9 +87,7 @@ def run_convolution(ctx, seed, out=None):
     random = np.random.RandomState(seed)
     weight = nd.array(random.normal(size=(32, 16, 3, 3)), ctx=ctx)
     images = nd.array(random.normal(size=(2, 16, 8, 8)), ctx=ctx)
-    return nd.Convolution(
-        images, weight, kernel=(3, 3), num_filter=32, no_bias=True, pad=(1, 1), out=out
-    )
+    return nd.Convolution(images, weight, kernel=(3, 3), num_filter=32, no_bias=True, pad=(1, 1), out=out)
 
 
 def identity(F, images):
@@ -111,6 +101,5 @@ def cpu_contexts(k):
 def to_gluon_layout(params):
     """Convert the arrays of gluonlab.scratch to Gluon's layout, in which Dense is (out, in)."""
     return [
-        param.asnumpy().T if param.shape[0] in (800, 128) and param.ndim == 2 else param.asnumpy()
-        for param in params
+        param.asnumpy().T if param.shape[0] in (800, 128) and param.ndim == 2 else param.asnumpy() for param in params
     ]

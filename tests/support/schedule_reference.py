@@ -18,9 +18,7 @@ def execute_schedule(schedule, start):
     state, written = start.copy(), []
     for step in schedule.steps:
         for src, dst, chunk, op in step:
-            state[dst, chunk] = (
-                state[dst, chunk] + state[src, chunk] if op == "add" else state[src, chunk]
-            )
+            state[dst, chunk] = state[dst, chunk] + state[src, chunk] if op == "add" else state[src, chunk]
             written.append(state[dst, chunk])
     return state, written
 
@@ -62,12 +60,8 @@ def has_correct_sums(schedule):
 def ranks_end_equal(schedule, seed=0):
     """Return whether all ranks end with the same bits, unless the collective is reduce_scatter."""
     shape = (schedule.world_size, schedule.chunks, SUM_DRAWS)
-    end, _ = execute_schedule(
-        schedule, np.random.default_rng(seed).standard_normal(shape).astype("float32")
-    )
-    return schedule.collective == "reduce_scatter" or all(
-        np.array_equal(end[0], other) for other in end
-    )
+    end, _ = execute_schedule(schedule, np.random.default_rng(seed).standard_normal(shape).astype("float32"))
+    return schedule.collective == "reduce_scatter" or all(np.array_equal(end[0], other) for other in end)
 
 
 def find_broken_rule(schedule, step):
@@ -82,11 +76,7 @@ def find_broken_rule(schedule, step):
         for j, other in enumerate(step):
             if (one.src, one.chunk) == (other.dst, other.chunk):
                 return "read and written"
-            if (
-                i != j
-                and (one.dst, one.chunk) == (other.dst, other.chunk)
-                and "copy" in (one.op, other.op)
-            ):
+            if i != j and (one.dst, one.chunk) == (other.dst, other.chunk) and "copy" in (one.op, other.op):
                 return "copied over"
     return ""
 
@@ -125,9 +115,7 @@ def mutated_schedules(draw, schedule, possible=False):
         to, before = nearby if draw(st.booleans()) else draw_position(extra=1)
         steps[to].insert(before, transfer)
     elif kind == "swap":
-        other = draw(
-            st.sampled_from([number for number, transfers in enumerate(steps) if transfers])
-        )
+        other = draw(st.sampled_from([number for number, transfers in enumerate(steps) if transfers]))
         at = draw(st.integers(0, len(steps[other]) - 1))
         touched.append(steps[other][at])
         steps[step][position], steps[other][at] = touched[1], touched[0]

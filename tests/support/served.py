@@ -28,9 +28,7 @@ def make_parameters(devices, seed, shapes=SHAPES):
     random = np.random.RandomState(seed)
     params = gluon.ParameterDict()
     for number, shape in enumerate(shapes):
-        name = (
-            f"p{number}_{'bias' if len(shape) == 1 else 'weight'}"  # lars treats a bias differently
-        )
+        name = f"p{number}_{'bias' if len(shape) == 1 else 'weight'}"  # lars treats a bias differently
         param = params.get(name, shape=tuple(shape), wd_mult=float(len(shape) > 1))
         value = nd.array(random.uniform(-1, 1, shape))
         param.initialize(mx.init.Zero(), [mx.cpu(i) for i in range(devices)])
@@ -45,12 +43,9 @@ def draw_gradients(step, rank, workers, weights):
 
 
 def make_trainer(params, settings, store):
-    rates = LearningRates(
-        settings["lr"], settings["steps"], "cosine", warmup_steps=3, final_lr=0.001
-    )
+    rates = LearningRates(settings["lr"], settings["steps"], "cosine", warmup_steps=3, final_lr=0.001)
     optimizer = make_optimizer(
-        settings["optimizer"],
-        {"learning_rate": settings["lr"], "wd": 0.01, "lr_scheduler": rates, **settings["more"]},
+        settings["optimizer"], {"learning_rate": settings["lr"], "wd": 0.01, "lr_scheduler": rates, **settings["more"]}
     )
     return BucketedTrainer(params, optimizer, None, store, bucket_bytes=settings["bucket_bytes"])
 

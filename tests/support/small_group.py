@@ -59,9 +59,7 @@ def make_process_specs(parts, rank_hosts, attempt):
 
 
 @contextmanager
-def start_small_group(
-    folder, parts, silent=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **request
-):
+def start_small_group(folder, parts, silent=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **request):
     """Start the launcher in ``folder`` until the block ends; ``silent``: ranks do not report."""
     (folder / "ssh").write_text(SSH)
     (folder / "ssh").chmod(0o755)
@@ -83,9 +81,7 @@ def main():
     """Launch the group of the argument."""
     settings = json.loads(sys.argv[1])
     attempts = itertools.count(1)
-    launcher.parts = lambda backend, words, placed, *_: make_process_specs(
-        settings["parts"], placed, next(attempts)
-    )
+    launcher.parts = lambda backend, words, placed, *_: make_process_specs(settings["parts"], placed, next(attempts))
     if "window" in settings:
         attempt.FAILURE_WINDOW_S = attempt.BEAT_S = settings["window"]
     request = launcher.LaunchRequest(

@@ -61,9 +61,7 @@ def count_stages(case):
     plan = make_pipeline_plan(ctxs, case["size"], case["microbatches"], **case["split"])
     batches = _make_batches(case["shards"].train_sizes, ctxs[0])
     with count_allocated_bytes(ctxs) as allocated:
-        strategy = pipeline_parallel(
-            chain_maker(case["chain"]), softmax_loss(), plan, SINGLE_PROCESS
-        )
+        strategy = pipeline_parallel(chain_maker(case["chain"]), softmax_loss(), plan, SINGLE_PROCESS)
         for batch in batches:
             strategy.step(batch)
     planned = [sum(parts) for parts in strategy.estimate_memory(case["shards"])]
@@ -74,15 +72,9 @@ def count_channels(case):
     """Return the same for tensor parallelism; None if no layer has channels for all devices."""
     ctxs = _counted_devices(case["ways"])
     layout = make_parallelism(
-        "channels",
-        ctxs,
-        len(ctxs),
-        channels=case["channels"],
-        max_shard_images=case["shards"].train_sizes[0],
+        "channels", ctxs, len(ctxs), channels=case["channels"], max_shard_images=case["shards"].train_sizes[0]
     )
-    plan = make_strategy_plan(
-        layout, microbatches=Microbatches(case["microbatches"]), preprocess=scale_bytes
-    )
+    plan = make_strategy_plan(layout, microbatches=Microbatches(case["microbatches"]), preprocess=scale_bytes)
     batches = _make_batches(case["shards"].train_sizes, ctxs[0])
     try:
         with count_allocated_bytes(ctxs) as allocated:
@@ -97,9 +89,7 @@ def count_channels(case):
         return None
     planned = [sum(parts) for parts in strategy.estimate_memory(case["shards"])]
     # MXNet plans a gradient of the images which nothing reads
-    unused_bytes = (
-        4 * plan.microbatches.largest_part(case["shards"].train_sizes[0]) * int(np.prod(IMAGE))
-    )
+    unused_bytes = 4 * plan.microbatches.largest_part(case["shards"].train_sizes[0]) * int(np.prod(IMAGE))
     return planned, [unused_bytes] * len(ctxs), allocated
 
 
@@ -109,9 +99,7 @@ def scale_bytes(F, images):
 
 def make_pipeline_plan(ctxs, size, microbatches, **more):
     split = make_parallelism("pipeline", ctxs, size, **more)
-    return make_strategy_plan(
-        split, microbatches=Microbatches(microbatches), preprocess=scale_bytes
-    )
+    return make_strategy_plan(split, microbatches=Microbatches(microbatches), preprocess=scale_bytes)
 
 
 def chain_maker(chain):

@@ -19,10 +19,7 @@ from support.reference import identity
 
 IMAGE, CLASSES = (2, 6, 6), 3
 # The epsilon prevents large steps from rounding errors of tiny gradients.
-OPTIMIZERS = {
-    "sgd": {"learning_rate": 0.1, "momentum": 0.9},
-    "adam": {"learning_rate": 0.02, "epsilon": 1e-2},
-}
+OPTIMIZERS = {"sgd": {"learning_rate": 0.1, "momentum": 0.9}, "adam": {"learning_rate": 0.02, "epsilon": 1e-2}}
 
 
 class Residual(nn.HybridBlock):
@@ -66,9 +63,7 @@ def _layer_lists(kinds, most):
 
 # Image layers, vector layers, whether the first layer is frozen, and whether a Flatten precedes the
 # dense layers, which also flatten images.
-chains = st.tuples(
-    _layer_lists(IMAGE_LAYERS, 3), _layer_lists(VECTOR_LAYERS, 3), st.booleans(), st.booleans()
-)
+chains = st.tuples(_layer_lists(IMAGE_LAYERS, 3), _layer_lists(VECTOR_LAYERS, 3), st.booleans(), st.booleans())
 
 
 def make_chain(drawn, ctx=None):
@@ -80,9 +75,7 @@ def make_chain(drawn, ctx=None):
         with net.name_scope():
             net.add(*[IMAGE_LAYERS[kind](units) for kind, units in image_layers])
             net.add(*[nn.Flatten()] * flatten)
-            net.add(
-                *[VECTOR_LAYERS[kind](units) for kind, units in vector_layers], nn.Dense(CLASSES)
-            )
+            net.add(*[VECTOR_LAYERS[kind](units) for kind, units in vector_layers], nn.Dense(CLASSES))
     net.initialize(mx.init.Xavier(), ctx=ctx)
     net(nd.zeros((1, *IMAGE), ctx=None if ctx is None else ctx[0]))
     if frozen_begin and len(net) > 1:
@@ -119,9 +112,7 @@ def make_parallelism(way, ctxs, size, **more):
 def make_batches(sizes, seed=0, image=IMAGE, classes=CLASSES):
     """Return random (images, labels) of each size as numpy arrays."""
     rng = np.random.RandomState(seed)
-    return [
-        (rng.rand(size, *image).astype("float32"), rng.randint(0, classes, size)) for size in sizes
-    ]
+    return [(rng.rand(size, *image).astype("float32"), rng.randint(0, classes, size)) for size in sizes]
 
 
 def train_strategy(strategy, batches):
@@ -153,9 +144,7 @@ def train_chain_on_one_device(net, batches, case):
         losses.append(total.asscalar())
         if case["clip_norm"] is not None:
             learned = [p for p in net.collect_params().values() if p.grad_req != "null"]
-            norm = np.sqrt(
-                sum((p.grad(ctx).asnumpy().astype("float64") ** 2).sum() for p in learned)
-            )
+            norm = np.sqrt(sum((p.grad(ctx).asnumpy().astype("float64") ** 2).sum() for p in learned))
             factor = min(1.0, case["clip_norm"] / (norm / len(images)))
             for param in learned:
                 param.grad(ctx)[:] *= factor
@@ -166,7 +155,5 @@ def train_chain_on_one_device(net, batches, case):
 
 def relative_difference(one, other):
     """Return ||one - other|| / ||other|| over all parameters."""
-    a, b = (
-        np.concatenate([params[name].ravel() for name in sorted(params)]) for params in (one, other)
-    )
+    a, b = (np.concatenate([params[name].ravel() for name in sorted(params)]) for params in (one, other))
     return np.linalg.norm(a - b) / max(np.linalg.norm(b), 1e-30)

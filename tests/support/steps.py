@@ -17,15 +17,11 @@ def make_step(
     sync_bn=False,
     loss=None, loss_scale=None, convert=keep_float32, **params,
 ):  # fmt: skip
-    trainer = BucketedTrainer(
-        net.collect_params(), optimizer, params, make_kvstore(store, ctxs), loss_scale=loss_scale
-    )
+    trainer = BucketedTrainer(net.collect_params(), optimizer, params, make_kvstore(store, ctxs), loss_scale=loss_scale)
     loss = loss or gluon.loss.SoftmaxCrossEntropyLoss()
     return DataParallelStep(net, loss, trainer, ctxs, preprocess, cut, sync_bn, convert=convert)
 
 
 def train_steps(step, batches, ctxs, weights=None):
     """Train on batches (images, labels) of numpy arrays; return losses by batch and device."""
-    return [
-        [loss.asscalar() for loss in step(shard_batch(batch, ctxs, weights))] for batch in batches
-    ]
+    return [[loss.asscalar() for loss in step(shard_batch(batch, ctxs, weights))] for batch in batches]

@@ -13,14 +13,11 @@ class SyncBatchNormNet(nn.HybridBlock):
         with self.name_scope():
             self.first = nn.HybridSequential()
             self.first.add(
-                nn.Conv2D(6, 3, padding=1, use_bias=False),
-                nn.BatchNorm(momentum=0.7),
-                nn.Activation("relu"),
+                nn.Conv2D(6, 3, padding=1, use_bias=False), nn.BatchNorm(momentum=0.7), nn.Activation("relu")
             )
             self.second = nn.HybridSequential()
             self.second.add(
-                nn.Conv2D(6, 3, padding=1, use_bias=False),
-                nn.BatchNorm(scale=False, center=False, epsilon=1e-3),
+                nn.Conv2D(6, 3, padding=1, use_bias=False), nn.BatchNorm(scale=False, center=False, epsilon=1e-3)
             )
             self.units = nn.HybridSequential()
             self.units.add(nn.Dense(7, use_bias=False), nn.BatchNorm())

@@ -10,9 +10,7 @@ from gluonlab.collectives.topology_file import read_topology
 
 SPEEDS = st.floats(1, 1e18) | st.sampled_from([25e9, 12e9, 10 / 3]) | st.integers(1, 10**18)
 LATENCIES = st.sampled_from([0.0, 1e-5, 5e-5]) | st.floats(0, 1e6)
-NAMES = st.text(
-    st.characters(blacklist_categories=["C", "Z"]) | st.just(" "), min_size=1, max_size=8
-).filter(str.strip)
+NAMES = st.text(st.characters(blacklist_categories=["C", "Z"]) | st.just(" "), min_size=1, max_size=8).filter(str.strip)
 
 
 def ordered_pairs(world_size):
@@ -24,9 +22,7 @@ def device_partitions(draw, world_size):
     """Draw a partition of all devices into groups, in any order."""
     homes = draw(st.lists(st.integers(0, 2), min_size=world_size, max_size=world_size))
     order = draw(st.permutations(range(world_size)))
-    parts = [
-        tuple(device for device in order if homes[device] == home) for home in sorted(set(homes))
-    ]
+    parts = [tuple(device for device in order if homes[device] == home) for home in sorted(set(homes))]
     return tuple(parts)
 
 

@@ -76,8 +76,4 @@ def estimate_rounding_errors(reference, weight, steps, wd, tolerance, tries=8):
 
 def trainer_arguments(optimizer, params):
     """Return the arguments of a Trainer for an optimizer of MXNet, or of gluonlab ("own NAME")."""
-    return (
-        (make_optimizer(optimizer[4:], params),)
-        if optimizer.startswith("own ")
-        else (optimizer, params)
-    )
+    return (make_optimizer(optimizer[4:], params),) if optimizer.startswith("own ") else (optimizer, params)

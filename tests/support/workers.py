@@ -17,9 +17,7 @@ def openmp_team_size(ctx):
     """Return omp_get_max_threads() on the worker thread of a CPU device."""
     answers = []
     function = EngineCallback(
-        lambda run_context, parameter: answers.append(
-            (threading.get_ident(), OPENMP.omp_get_max_threads())
-        )
+        lambda run_context, parameter: answers.append((threading.get_ident(), OPENMP.omp_get_max_threads()))
     )
     array = mx.nd.zeros((1,), ctx=ctx)
     push_engine_operation(function, array, b"team_size")

@@ -29,9 +29,7 @@ def on_its_thread(ctx, function):
     callback, array = _ON_WORKER(lambda *_: function()), nd.zeros((1,), ctx=ctx)
     where = ctypes.byref(EngineContext(ctx.device_typeid, ctx.device_id))
     handle = ctypes.byref(array.handle)
-    check_call(
-        _LIB.MXEnginePushSyncND(callback, None, None, where, None, 0, handle, 1, None, 0, b"test")
-    )
+    check_call(_LIB.MXEnginePushSyncND(callback, None, None, where, None, 0, handle, 1, None, 0, b"test"))
     array.wait_to_read()
 
 

@@ -61,9 +61,7 @@ def test_only_possible_dependencies_of_another_step_count(phase, step):
 def test_a_gap_counts_as_host_until_its_next_operator_is_queued():
     spans = around_the_hole()
     times = {"forward": 0, "backward": 0, "update": 370}
-    made = timeline(*spans)._replace(
-        host=[Span("host", name, at, at) for name, at in times.items()], starts=[0.0]
-    )
+    made = timeline(*spans)._replace(host=[Span("host", name, at, at) for name, at in times.items()], starts=[0.0])
     found = time_categories(made, ROWS[0])
     assert found.host == pytest.approx(0.07) and found.unknown == pytest.approx(0.03)
 
@@ -78,11 +76,7 @@ def test_waiting_for_a_core_explains_no_more_than_was_waited(waited):
 @pytest.mark.parametrize("counted", [1, 5])
 def test_an_operator_belongs_to_no_step_that_the_host_had_not_started(counted):
     """It ran at 400, in the second step, whose sum was queued at 390, however often it was seen."""
-    host = [
-        Span("host", "sum", 10, 20),
-        Span("host", "sum", 380, 390),
-        Span("host", "sum", 900, 910),
-    ]
+    host = [Span("host", "sum", 10, 20), Span("host", "sum", 380, 390), Span("host", "sum", 900, 910)]
     spans = (0, "backward", 0, 0, 300), (0, "copy", counted, 400, 1000)
     made = timeline(*spans)._replace(host=host, starts=[0.0, 350.0, 800.0])
     found = time_categories(made, ROWS[0])
@@ -93,10 +87,7 @@ def test_an_operator_belongs_to_no_step_that_the_host_had_not_started(counted):
 def test_an_operator_of_several_phases_may_be_queued_by_any(shared, late):
     """It is taken for an operator of the update; the host went on queueing the sum until 380."""
     made = timeline(*around_the_hole())
-    spans = [
-        span._replace(name="copy" if shared else phase)
-        for span, phase in zip(made.spans, made.phases)
-    ]
+    spans = [span._replace(name="copy" if shared else phase) for span, phase in zip(made.spans, made.phases)]
     host = [Span("host", "update", 0, 0), Span("host", "sum", 310, 380)]
     found = time_categories(made._replace(spans=spans, host=host, starts=[0.0]), ROWS[0])
     assert found.host == pytest.approx(late) and found.unknown == pytest.approx(0.1 - late)

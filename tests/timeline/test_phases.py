@@ -59,15 +59,12 @@ def test_the_steps_after_the_first_are_named_as_if_each_phase_had_been_waited_fo
 
 
 SPANS = st.lists(
-    st.tuples(st.sampled_from(["cpu(0)", "cpu(1)"]), st.integers(0, 90), st.integers(1, 30)),
-    max_size=12,
+    st.tuples(st.sampled_from(["cpu(0)", "cpu(1)"]), st.integers(0, 90), st.integers(1, 30)), max_size=12
 ).map(lambda found: [Span(row, "any", begin, begin + long) for row, begin, long in found])
 
 
 @pytest.mark.parametrize("through_host", [False, True])
-def test_what_the_loader_copies_beside_a_sum_belongs_to_the_sum_only_if_that_is_of_the_host(
-    through_host,
-):
+def test_what_the_loader_copies_beside_a_sum_belongs_to_the_sum_only_if_that_is_of_the_host(through_host):
     """A batch to come is copied whenever the loader has it, also in the step that is learned."""
     windows = [PhaseWindow("backward", 0, 10), PhaseWindow("allreduce", 10, 40)]
     spans = [Span("gpu(0)", "_backward_FullyConnected", 0, 9)]
@@ -85,11 +82,7 @@ def test_shares_and_overlap_are_those_of_moments_counted_one_by_one(spans, data)
     timeline = Timeline(1, [10], 100, ["cpu(0)", "cpu(1)"], spans, phases, [])
 
     def doing(moment, row):
-        own = [
-            phase
-            for span, phase in zip(spans, phases)
-            if span.row == row and span.begin <= moment < span.end
-        ]
+        own = [phase for span, phase in zip(spans, phases) if span.row == row and span.begin <= moment < span.end]
         return min(own, key=PHASES.index, default=WAITING)
 
     for row in timeline.rows:

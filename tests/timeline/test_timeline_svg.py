@@ -57,9 +57,7 @@ def test_each_row_has_what_it_did_in_the_first_steps_at_its_time(steps, each_ms)
             assert bars(tree, row, phase) == [pytest.approx(bar, abs=precise) for bar in wanted]
     edges = [path.get("d").split()[1] for path in find_group(tree, "steps").iter(f"{SVG}path")]
     wanted = [each_ms * step for step in range(drawn)]
-    assert pixels_to_values(tree, "x", map(float, edges), False) == pytest.approx(
-        wanted, abs=precise
-    )
+    assert pixels_to_values(tree, "x", map(float, edges), False) == pytest.approx(wanted, abs=precise)
 
 
 @pytest.mark.parametrize("language", ["en", "ja"])
@@ -82,9 +80,7 @@ def test_the_words_and_the_axis_tell_the_time_that_is_drawn(steps, each_ms, lang
     assert f"{pitch:.0e}"[0] in "125" and float(f"{pitch:.0e}") == pitch
 
 
-@pytest.mark.parametrize(
-    ("other", "apart", "count"), [("forward", 0.8, 1), ("forward", 1.2, 10), ("sum", 0.8, 10)]
-)
+@pytest.mark.parametrize(("other", "apart", "count"), [("forward", 0.8, 1), ("forward", 1.2, 10), ("sum", 0.8, 10)])
 def test_operators_of_one_phase_are_one_bar_where_no_gap_could_be_seen(other, apart, count):
     """Every second one is of the ``other`` phase; gaps are ``apart`` times the least bar."""
     gap = 1000.0 * apart * MIN_BAR_WIDTH / (WIDTH - 2 * MARGIN - LABELS)

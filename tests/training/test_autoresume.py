@@ -41,9 +41,7 @@ def again(folder, **given):
     reporter = Listening()
     config = TrainConfig(**{**SETTINGS, **given}, out=str(folder))
     result = train(config, reporter=reporter, dataset=load_few_digits(), autoresume=True)
-    return result, [
-        line for line in reporter.said if line.split()[0] in ("begins", "resumed", "ended")
-    ]
+    return result, [line for line in reporter.said if line.split()[0] in ("begins", "resumed", "ended")]
 
 
 def content(folder):
@@ -124,9 +122,7 @@ def synced(draw, moments):
 @examples(8, 100)
 @given(st.data())
 @pytest.mark.long
-def test_any_restored_part_of_a_folder_gives_the_same_final_bits(
-    undisturbed, tmp_path_factory, data
-):
+def test_any_restored_part_of_a_folder_gives_the_same_final_bits(undisturbed, tmp_path_factory, data):
     whole, moments, _ = undisturbed
     folder = tmp_path_factory.mktemp("synced") / "run"
     for name, text in data.draw(synced(moments)).items():
@@ -182,8 +178,7 @@ def test_a_run_without_a_checkpoint_restarts_in_its_folder(undisturbed, tmp_path
     assert stopped(tmp_path / "run", 2)
     _, said = again(tmp_path / "run", **NO_PICTURE)
     assert said == [
-        f"{'begins':<11}anew: the run in {tmp_path / 'run'} had no checkpoint to go on from; "
-        "it had finished no epoch"
+        f"{'begins':<11}anew: the run in {tmp_path / 'run'} had no checkpoint to go on from; it had finished no epoch"
     ]
     assert_alike(tmp_path / "run", undisturbed[0], picture=False)
     assert [each.name for each in tmp_path.iterdir()] == ["run"]
@@ -245,9 +240,7 @@ def test_an_ended_run_goes_on_with_more_epochs(undisturbed, tmp_path):
     ],
     ids=str,
 )
-def test_another_command_is_refused_and_changes_nothing(
-    undisturbed, stopped_once, tmp_path, ended, given, said
-):
+def test_another_command_is_refused_and_changes_nothing(undisturbed, stopped_once, tmp_path, ended, given, said):
     folder = tmp_path / "run"
     shutil.copytree(undisturbed[0] if ended else stopped_once, folder)
     before = content(folder)

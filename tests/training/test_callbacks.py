@@ -7,12 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.devices import device_spec
 from support.drawn_runs import BATCH_SIZE, IMAGE_COUNT, few_digits_accuracy, load_few_digits
-from support.interrupted_runs import (
-    RunStopped,
-    StoppingReporter,
-    read_comparable_metrics,
-    read_parameter_bytes,
-)
+from support.interrupted_runs import RunStopped, StoppingReporter, read_comparable_metrics, read_parameter_bytes
 from support.process_group import run_in_threads
 from support.run_files import read_metrics
 
@@ -95,9 +90,7 @@ def test_callbacks_change_no_bit(tmp_path):
     run(tmp_path / "with", [Listening])
     run(tmp_path / "without")
     assert read_parameter_bytes(tmp_path / "with") == read_parameter_bytes(tmp_path / "without")
-    assert read_comparable_metrics(tmp_path / "with") == read_comparable_metrics(
-        tmp_path / "without"
-    )
+    assert read_comparable_metrics(tmp_path / "with") == read_comparable_metrics(tmp_path / "without")
 
 
 class StopsAt(Callback):
@@ -130,10 +123,7 @@ class StopsAt(Callback):
         self.sum = state["sum"]
 
 
-DRAWN = dict(
-    kind=st.sampled_from(["epoch_start", "step", "evaluation", "epoch_end"]),
-    step=st.integers(0, 3 * STEPS),
-)
+DRAWN = dict(kind=st.sampled_from(["epoch_start", "step", "evaluation", "epoch_end"]), step=st.integers(0, 3 * STEPS))
 
 
 def last_event(folder, event):
@@ -144,9 +134,7 @@ def last_event(folder, event):
 @settings(max_examples=2)
 @given(**DRAWN, plug=st.integers(1, 3 * STEPS), every=st.integers(1, 5))
 @pytest.mark.long
-def test_a_stopped_run_repeats_when_it_was_broken_off_and_goes_on(
-    tmp_path_factory, kind, step, plug, every
-):
+def test_a_stopped_run_repeats_when_it_was_broken_off_and_goes_on(tmp_path_factory, kind, step, plug, every):
     """Wherever it was broken off: also between the wish to stop and the end."""
     folder = tmp_path_factory.mktemp("runs")
     more = {"checkpoint_every": f"{every} steps"}
@@ -168,9 +156,7 @@ def test_a_stopped_run_repeats_when_it_was_broken_off_and_goes_on(
 
 @settings(max_examples=2)
 @given(**DRAWN)
-def test_a_stop_is_recorded_and_its_network_is_the_one_that_was_evaluated(
-    tmp_path_factory, kind, step
-):
+def test_a_stop_is_recorded_and_its_network_is_the_one_that_was_evaluated(tmp_path_factory, kind, step):
     folder = tmp_path_factory.mktemp("runs") / "run"
     ends = []
 
@@ -199,9 +185,7 @@ def test_a_stop_is_recorded_and_its_network_is_the_one_that_was_evaluated(
 
 @settings(max_examples=2)
 @given(**DRAWN)
-def test_processes_stop_after_the_same_step_by_a_callback_that_one_has_heard(
-    tmp_path_factory, kind, step
-):
+def test_processes_stop_after_the_same_step_by_a_callback_that_one_has_heard(tmp_path_factory, kind, step):
     """Within `consensus.WITHIN` steps of the wish, or with the epoch; the others hear why."""
     folder, wished = tmp_path_factory.mktemp("runs"), []
 
@@ -218,16 +202,12 @@ def test_processes_stop_after_the_same_step_by_a_callback_that_one_has_heard(
 
     first, second = run_in_threads(2, work)
     assert first.stopped == second.stopped and (first.stopped is None) == (not wished)
-    assert [vars(epoch)["step"] for epoch in first.history] == [
-        vars(epoch)["step"] for epoch in second.history
-    ]
+    assert [vars(epoch)["step"] for epoch in first.history] == [vars(epoch)["step"] for epoch in second.history]
     last = first.history[-1].step
     if wished:
         end_of_epoch = -(-max(1, wished[0]) // STEPS) * STEPS
         boundary = kind in ("evaluation", "epoch_end")
-        assert last <= (
-            wished[0] if boundary else max(wished[0] + stop_consensus.STOP_DELAY, end_of_epoch)
-        )
+        assert last <= (wished[0] if boundary else max(wished[0] + stop_consensus.STOP_DELAY, end_of_epoch))
 
 
 class Fails:
@@ -241,10 +221,7 @@ class Fails:
 
 @pytest.mark.parametrize(
     "method",
-    [
-        pytest.param(each, marks=[] if each in ("on_step", "on_run_end") else pytest.mark.long)
-        for each in EVENT_METHODS
-    ],
+    [pytest.param(each, marks=[] if each in ("on_step", "on_run_end") else pytest.mark.long) for each in EVENT_METHODS],
 )
 def test_a_callback_that_fails_ends_the_run_in_one_line_and_leaves_its_folder(tmp_path, method):
     listening = Listening()
@@ -273,10 +250,7 @@ def test_an_interrupted_run_calls_on_run_end(tmp_path):
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        (
-            object(),
-            "callback object has no method that could be called: give it one of on_run_start",
-        ),
+        (object(), "callback object has no method that could be called: give it one of on_run_start"),
         (type("A", (), {"on_epoch_ends": 1}), "'on_epoch_ends'.*did you mean 'on_epoch_end'"),
         (type("B", (), {"on_step": 1, "state_dict": 1}), "callback B has no load_state_dict"),
         (Fails.__init__, "callback function has no method"),

@@ -20,11 +20,7 @@ from gluonlab.models import get_model
 from gluonlab.training import plan as plans
 from gluonlab.training.config_checks import check_batch_size, check_exportable, check_network
 from gluonlab.training.plan import make_plan, resolve_config, set_up_devices
-from gluonlab.training.user_components import (
-    NO_USER_COMPONENTS,
-    UserComponents,
-    make_user_components,
-)
+from gluonlab.training.user_components import NO_USER_COMPONENTS, UserComponents, make_user_components
 
 CONFIG, DEVICES, DATA, NETWORK, BATCH = "config", "devices", "data", "network", "batch"
 # What makes a check fail, and its message, in the order of the checks.
@@ -36,21 +32,12 @@ WRONG = {
     (CONFIG, "own"): ({"model": "mlp"}, "--model mlp and the network Dense contradict each other"),
     (CONFIG, "dataset"): ({"dataset": "digit"}, "unknown data set 'digit'"),
     (CONFIG, "recipe"): ({"recipe": "quik"}, "unknown --recipe 'quik'"),
-    (CONFIG, "servers"): (
-        {"update_on_servers": True},
-        "--update-on-servers: a process alone has no servers",
-    ),
+    (CONFIG, "servers"): ({"update_on_servers": True}, "--update-on-servers: a process alone has no servers"),
     (CONFIG, "schedule"): ({"lr_decay": 0.5}, "--lr-decay 0.5 has no effect with --lr-schedule"),
-    (CONFIG, "epochs"): (
-        {"warmup_epochs": 10},
-        "--warmup-epochs 10 leaves none of the run's 10 epochs",
-    ),
+    (CONFIG, "epochs"): ({"warmup_epochs": 10}, "--warmup-epochs 10 leaves none of the run's 10 epochs"),
     (CONFIG, "dtype"): ({"dtype": "float17"}, "unknown --dtype 'float17'"),
     (CONFIG, "on-nan"): ({"on_nan": "skp"}, "unknown --on-nan 'skp'"),
-    (CONFIG, "compression"): (
-        {"compress": "2bit", "kvstore": "local"},
-        "--compress 2bit:0.5: kvstore 'local' cannot",
-    ),
+    (CONFIG, "compression"): ({"compress": "2bit", "kvstore": "local"}, "--compress 2bit:0.5: kvstore 'local' cannot"),
     (CONFIG, "checkpoints"): (
         {"compress": "2bit", "checkpoint_every": "5 steps"},
         "--checkpoint-every 5 steps and --compress 2bit:0.5 contradict each other",
@@ -59,17 +46,11 @@ WRONG = {
     (CONFIG, "colours"): ({"normalise": "imagenets"}, "unknown --normalise 'imagenets'"),
     (CONFIG, "files"): ({"image_size": 64}, "--image-size is for image files"),
     (CONFIG, "optimizer"): ({"optimizer": "sdg"}, "unknown optimizer 'sdg'"),
-    (CONFIG, "momentum"): (
-        {"optimizer": "sgd", "momentum_rule": "mxnet"},
-        "--momentum-rule mxnet: the momentum is 0",
-    ),
+    (CONFIG, "momentum"): ({"optimizer": "sgd", "momentum_rule": "mxnet"}, "--momentum-rule mxnet: the momentum is 0"),
     (CONFIG, "decay"): ({"no_bias_decay": True}, "--no-bias-decay: the weight decay is 0"),
     (CONFIG, "pretrained"): ({"pretrained": "no.params"}, "--pretrained no.params"),
     (CONFIG, "export"): ({"export": "onnx"}, "--export onnx needs onnx and onnxruntime, and onnx"),
-    (CONFIG, "tensorboard"): (
-        {"tensorboard": True},
-        "--tensorboard needs tensorboardX, which is not installed",
-    ),
+    (CONFIG, "tensorboard"): ({"tensorboard": True}, "--tensorboard needs tensorboardX, which is not installed"),
     (DEVICES, "devices"): ({"devices": "gpu:77"}, "there is no gpu:77"),
     (DEVICES, "dtype"): ({"dtype": "float16"}, "--dtype float16 is for GPUs"),
     (DEVICES, "arithmetic"): ({"tf32": True}, "--tf32: this process has computed on GPUs without"),
@@ -83,10 +64,7 @@ WRONG = {
         {"split": "channels", "optimizer": "lars"},
         "--split channels gives each device a part of a parameter, and lars looks at whole ones",
     ),
-    (DEVICES, "kvstore"): (
-        {"kvstore": "ring", "topology": "p3.16xlarge", "devices": "cpu*9"},
-        "kvstore 'ring' on cpu",
-    ),
+    (DEVICES, "kvstore"): ({"kvstore": "ring", "topology": "p3.16xlarge", "devices": "cpu*9"}, "kvstore 'ring' on cpu"),
     (DATA, "dataset"): ({"normalise": "cifar10"}, "--normalise cifar10 is for 3 channels"),
     (DATA, "loss"): ({}, "loss L2Loss compares scores with targets of the same shape"),
     (DATA, "metrics"): ({}, "metric f1 failed: ValueError: "),
@@ -145,9 +123,7 @@ class Erf(nn.HybridBlock):
 def plan_of(settings, own=NO_USER_COMPONENTS):
     split = Endless() if "global_batch_size" in settings else load_dataset("digits").train
     dataset = Dataset("digits", split, split, tuple("0123456789"), Defaults())
-    return make_plan(
-        TrainConfig(**{"devices": device_spec(2), **settings}), dataset, components=own
-    )
+    return make_plan(TrainConfig(**{"devices": device_spec(2), **settings}), dataset, components=own)
 
 
 @pytest.mark.parametrize(
@@ -161,10 +137,7 @@ def plan_of(settings, own=NO_USER_COMPONENTS):
 def test_each_check_raises_a_one_line_error(key):
     settings, said = WRONG[key]
     with pytest.raises(UsageError) as raised:
-        make_plan(
-            TrainConfig(**{"devices": device_spec(2), **settings}),
-            components=OWN.get(key, NO_USER_COMPONENTS),
-        )
+        make_plan(TrainConfig(**{"devices": device_spec(2), **settings}), components=OWN.get(key, NO_USER_COMPONENTS))
     assert said in str(raised.value) and "\n" not in str(raised.value)
 
 

@@ -33,12 +33,7 @@ from support.splits import (
 from gluonlab.bucketed_trainer.loss_scale import LossScale
 from gluonlab.config import TrainConfig
 from gluonlab.data import Loader
-from gluonlab.data.loading.split_batch import (
-    make_local_batch,
-    proportional_sizes,
-    shard,
-    shard_sizes,
-)
+from gluonlab.data.loading.split_batch import make_local_batch, proportional_sizes, shard, shard_sizes
 from gluonlab.errors import ConfigError, DataError, UsageError
 from gluonlab.parallel.data.microbatches import Microbatches
 from gluonlab.parallel.data.strategy import data_parallel
@@ -49,9 +44,7 @@ from gluonlab.training.parallel_options import resolve_device_weights
 from gluonlab.training.plan import make_plan
 from gluonlab.training.reporter import Reporter
 
-WEIGHTS = st.lists(
-    st.sampled_from(["1", "2", "3", "0.5", "1.75", "9"]), min_size=1, max_size=4
-).map(",".join)
+WEIGHTS = st.lists(st.sampled_from(["1", "2", "3", "0.5", "1.75", "9"]), min_size=1, max_size=4).map(",".join)
 
 
 @examples(5, 300)
@@ -65,9 +58,7 @@ WEIGHTS = st.lists(
     optimizer=st.sampled_from(["sgd", "adam"]),
     clip_norm=st.sampled_from([None, 0.05]),
 )
-def test_any_shares_make_the_update_of_one_device(
-    chain, weights, sizes, store, cut, scale, optimizer, clip_norm
-):
+def test_any_shares_make_the_update_of_one_device(chain, weights, sizes, store, cut, scale, optimizer, clip_norm):
     weights = resolve_device_weights(weights)
     ctxs, batches = contexts(len(weights)), make_batches(sizes)
     plan = make_strategy_plan(
@@ -103,9 +94,7 @@ def test_any_shares_make_the_update_of_one_device(
         }
     ),
 )
-def test_runs_of_any_shares_end_as_that_of_one_device(
-    tmp_path_factory, weights, processes, images, batch, options
-):
+def test_runs_of_any_shares_end_as_that_of_one_device(tmp_path_factory, weights, processes, images, batch, options):
     folder = tmp_path_factory.mktemp("runs")
     devices, read = len(resolve_device_weights(weights)), load_few_digits(images)
     fewest = min(proportional_sizes(batch, resolve_device_weights(weights, processes)))
@@ -114,17 +103,13 @@ def test_runs_of_any_shares_end_as_that_of_one_device(
     with register_drawn_network(["convolution"]):
         one = TrainConfig(**drawn_run_settings(1, **same), out=str(folder / "one"))
         alone = train(one, reporter=Reporter(), dataset=read)
-        shared = TrainConfig(
-            **drawn_run_settings(devices, device_weights=weights, **same), out=str(folder / "run")
-        )
+        shared = TrainConfig(**drawn_run_settings(devices, device_weights=weights, **same), out=str(folder / "run"))
 
         def work(group):
             return train(shared, reporter=Reporter(), dataset=read, group=group)
 
         results = run_in_threads(processes, work)
-        assert (
-            relative_distance(parameter_arrays(results[0].net), parameter_arrays(alone.net)) < 1e-5
-        )
+        assert relative_distance(parameter_arrays(results[0].net), parameter_arrays(alone.net)) < 1e-5
         for result in results:
             for ours, theirs in zip(result.history, alone.history):
                 assert ours.loss == pytest.approx(theirs.loss, rel=1e-4)
@@ -183,10 +168,7 @@ def test_with_other_weights_it_goes_on_as_with_other_devices(tmp_path):
             folder = tmp_path / f"{number}"
             shutil.copytree(tmp_path / "begun", folder)
             found = resume_run(folder, **given)
-            assert (
-                relative_distance(parameter_arrays(found.net), parameter_arrays(expected.net))
-                < 1e-5
-            )
+            assert relative_distance(parameter_arrays(found.net), parameter_arrays(expected.net)) < 1e-5
             assert "device weights" in (folder / "metrics.jsonl").read_text()
 
 
@@ -220,10 +202,7 @@ def test_a_run_is_evaluated_on_any_devices(tmp_path):
         ({"device_weights": True}, "--device-weights True: give a number above 0"),
         ({"device_weights": "2,1,1"}, "--device-weights 2,1,1 has 3 numbers, and this process 2"),
         ({"device_weights": [2, 1.5, 1]}, "--device-weights 2,1.5,1 has 3 numbers, and"),
-        (
-            {"device_weights": "2,1", "devices": device_spec(1)},
-            "has 2 numbers, and this process 1 dev",
-        ),
+        ({"device_weights": "2,1", "devices": device_spec(1)}, "has 2 numbers, and this process 1 dev"),
         ({"device_weights": "99,1", "batch_size": 2}, "would get none of the 4 images of a batch"),
         ({"device_weights": "4,1", "batch_size": 2, "microbatches": 2}, "--microbatches 2: 1 im"),
         *(

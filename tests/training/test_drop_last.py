@@ -8,12 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.devices import device_spec
 from support.drawn_runs import load_few_digits
-from support.interrupted_runs import (
-    RunStopped,
-    StoppingReporter,
-    read_comparable_metrics,
-    read_parameter_bytes,
-)
+from support.interrupted_runs import RunStopped, StoppingReporter, read_comparable_metrics, read_parameter_bytes
 from support.process_group import run_in_threads
 from support.reference import parameter_arrays, relative_distance, train_on_one_device
 
@@ -45,9 +40,7 @@ def whole_batches(batch):
 
 @settings(max_examples=2)
 @given(batch=st.integers(20, 150), processes=st.integers(1, 2), devices=st.integers(1, 2))
-def test_it_trains_as_the_plain_loop_without_ragged_batches(
-    tmp_path_factory, batch, processes, devices
-):
+def test_it_trains_as_the_plain_loop_without_ragged_batches(tmp_path_factory, batch, processes, devices):
     folder = tmp_path_factory.mktemp("runs")
     asked = config(folder / "run", batch, devices)
 

@@ -10,12 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.devices import device_spec
 from support.drawn_runs import few_digits_accuracy, load_few_digits
-from support.interrupted_runs import (
-    RunStopped,
-    StoppingReporter,
-    read_comparable_metrics,
-    read_parameter_bytes,
-)
+from support.interrupted_runs import RunStopped, StoppingReporter, read_comparable_metrics, read_parameter_bytes
 from support.process_group import run_in_threads
 from support.run_files import read_metrics
 
@@ -63,9 +58,7 @@ def undisturbed(tmp_path_factory):
 
 @settings(max_examples=3)
 @given(seed=st.integers(0, 1), patience=st.integers(1, 4), by_loss=st.booleans())
-def test_it_stops_as_the_reference_and_keeps_the_best(
-    tmp_path_factory, undisturbed, seed, patience, by_loss
-):
+def test_it_stops_as_the_reference_and_keeps_the_best(tmp_path_factory, undisturbed, seed, patience, by_loss):
     folder = tmp_path_factory.mktemp("run") / "run"
     history = undisturbed[seed].history
     scores = [-each.validation_loss if by_loss else each.accuracy for each in history]
@@ -119,14 +112,10 @@ def stopped(tmp_path_factory):
 
 
 def a_later_epochs_are_there(folder):
-    (folder / "parameters.params").write_bytes(
-        (list_checkpoints(folder)[0] / "parameters.params").read_bytes()
-    )
+    (folder / "parameters.params").write_bytes((list_checkpoints(folder)[0] / "parameters.params").read_bytes())
 
 
-def test_the_best_parameters_are_taken_from_a_checkpoint_where_a_later_epochs_are_there(
-    tmp_path, stopped
-):
+def test_the_best_parameters_are_taken_from_a_checkpoint_where_a_later_epochs_are_there(tmp_path, stopped):
     """A run that had come further than its last checkpoint, and then goes on otherwise."""
     folder = shutil.copytree(stopped.run_dir, tmp_path / "run")
     best = read_parameter_bytes(folder)

@@ -16,13 +16,7 @@ from support.devices import contexts
 from gluonlab.data import ArraySplit, Loader
 from gluonlab.engine.cpu_threads import EngineCallback, push_engine_operation
 from gluonlab.parallel.strategy import ScoredImages
-from gluonlab.training.evaluate import (
-    BATCHES_AHEAD,
-    COLUMNS,
-    evaluate,
-    format_confusion,
-    write_confusion_picture,
-)
+from gluonlab.training.evaluate import BATCHES_AHEAD, COLUMNS, evaluate, format_confusion, write_confusion_picture
 
 HANGS_S = 60  # bounds a wait for batches that never come
 
@@ -37,9 +31,7 @@ def looked_up(scores, k):
         for device, (x, y) in enumerate(zip(batch.xs, batch.ys)):
             rows = nd.dot(x.reshape((len(x), 4)).astype("float32"), base.as_in_context(x.context))
             mine = nd.array(scores, ctx=x.context).take(rows)
-            yield ScoredImages(
-                device, mx.gluon.loss.SoftmaxCrossEntropyLoss()(mine, y).sum(), mine, y
-            )
+            yield ScoredImages(device, mx.gluon.loss.SoftmaxCrossEntropyLoss()(mine, y).sum(), mine, y)
 
     return SimpleNamespace(score=score, outputs=contexts(k))
 
@@ -74,22 +66,13 @@ def expected(scores, labels):
     resident=st.sampled_from([0, 2**20]),
     seed=st.integers(0, 2**16),
 )
-def test_counts_are_numpys_over_any_split_and_number_of_devices(
-    size, classes, batch, k, values, resident, seed
-):
+def test_counts_are_numpys_over_any_split_and_number_of_devices(size, classes, batch, k, values, resident, seed):
     """Few different values make ties, of which the first class wins, as in argmax."""
     random = np.random.RandomState(seed)
-    scores, labels = (
-        random.randint(0, values, (size, classes)).astype("float32"),
-        random.randint(0, classes, size),
-    )
+    scores, labels = (random.randint(0, values, (size, classes)).astype("float32"), random.randint(0, classes, size))
     found = evaluated(scores, labels, k, batch, resident_bytes=resident)
     correct, in_top5, matrix = expected(scores, labels)
-    assert (found.images, found.correct, found.in_top5) == (
-        size,
-        correct,
-        in_top5 if classes > 5 else None,
-    )
+    assert (found.images, found.correct, found.in_top5) == (size, correct, in_top5 if classes > 5 else None)
     assert np.array_equal(found.confusion, matrix)
     assert found.accuracy == correct / size
     assert found.top5_accuracy == (in_top5 / size if classes > 5 else None)
@@ -159,9 +142,7 @@ def test_a_table_fits_a_terminal_and_holds_every_number(classes, largest, named,
         assert len({len(line) for line in lines[1:]}) == 1
     if classes <= (14 if largest <= 99 else 10) and largest <= 9999:
         rows = [line.split()[-classes - 1 :] for line in lines[2:]]
-        assert [
-            [0 if cell == "." else int(cell) for cell in row[:-1]] for row in rows
-        ] == matrix.tolist()
+        assert [[0 if cell == "." else int(cell) for cell in row[:-1]] for row in rows] == matrix.tolist()
 
 
 def test_a_table_reads_like_this():
@@ -177,10 +158,7 @@ def test_a_table_reads_like_this():
 
 def test_of_many_classes_the_most_frequent_confusions_are_told():
     matrix = np.eye(40, dtype=int) * 9
-    assert (
-        format_confusion(matrix, [str(label) for label in range(40)])
-        == "no image was taken for another class"
-    )
+    assert format_confusion(matrix, [str(label) for label in range(40)]) == "no image was taken for another class"
     matrix[3, 5], matrix[7, 1] = 1, 4
     assert format_confusion(matrix, [f"c{label}" for label in range(40)]).splitlines() == [
         "the most frequent confusions",
@@ -198,10 +176,7 @@ def test_the_picture_is_a_png_whose_diagonal_is_dark(tmp_path, classes):
     picture = imread(tmp_path / "confusion.png")[..., :3]
     dark = (picture[..., 0] < 0.2) & (picture[..., 2] > 0.3)  # the darkest of the blues
     rows, columns = np.nonzero(dark)
-    heights, widths = (
-        (rows - rows.min()) / np.ptp(rows),
-        (columns - columns.min()) / np.ptp(columns),
-    )
+    heights, widths = ((rows - rows.min()) / np.ptp(rows), (columns - columns.min()) / np.ptp(columns))
     assert dark.sum() > 0.5 * np.ptp(rows) * np.ptp(columns) / classes
     assert np.abs(heights - widths).max() <= 1.05 / classes  # within the cells of the diagonal
 
@@ -279,6 +254,4 @@ def test_the_loss_is_the_mean_over_all_images_of_all_batches(k):
     scores, labels = random.normal(0, 3, (23, 4)), random.randint(0, 4, 23)
     found = evaluated(scores, labels, k)
     chosen = scores[np.arange(23), labels]
-    assert found.loss == pytest.approx(
-        np.mean(np.log(np.exp(scores).sum(axis=1)) - chosen), rel=1e-5
-    )
+    assert found.loss == pytest.approx(np.mean(np.log(np.exp(scores).sum(axis=1)) - chosen), rel=1e-5)

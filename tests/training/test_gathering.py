@@ -12,17 +12,12 @@ from gluonlab.kvstores.process_groups import SINGLE_PROCESS
 from gluonlab.runs.checkpoint import Checkpoint
 from gluonlab.training.checkpoint_writer import CheckpointGather, broadcast_checkpoint
 
-SHAPES = st.lists(
-    st.lists(st.integers(1, 7), min_size=1, max_size=3).map(tuple), max_size=4
-)  # of a process's arrays
+SHAPES = st.lists(st.lists(st.integers(1, 7), min_size=1, max_size=3).map(tuple), max_size=4)  # of a process's arrays
 
 
 def own_of(rank, shapes, round_):
     rng = np.random.default_rng([rank, round_])
-    return {
-        f"a/{rank}/{place}": rng.standard_normal(shape).astype("float32")
-        for place, shape in enumerate(shapes)
-    }
+    return {f"a/{rank}/{place}": rng.standard_normal(shape).astype("float32") for place, shape in enumerate(shapes)}
 
 
 @settings(max_examples=20)

@@ -12,13 +12,7 @@ from support.covering import pairwise
 from support.devices import contexts, device_spec
 from support.examples import examples
 from support.kvstore_runs import BATCHES, OPTIMIZERS, make_small_net
-from support.reference import (
-    arrays_equal,
-    cpu_contexts,
-    parameter_arrays,
-    relative_distance,
-    train_on_devices,
-)
+from support.reference import arrays_equal, cpu_contexts, parameter_arrays, relative_distance, train_on_devices
 from support.run_files import read_metrics
 
 from gluonlab.bucketed_trainer.trainer import BucketedTrainer
@@ -28,11 +22,7 @@ from gluonlab.kvstores import make_kvstore
 from gluonlab.optimizers.optimizer_registry import OPTIMIZERS as OFFERED
 from gluonlab.optimizers.optimizer_registry import make_optimizer
 from gluonlab.training.build_network import make_net
-from gluonlab.training.learning_rate_schedule import (
-    LR_SCHEDULES,
-    LearningRates,
-    make_learning_rates,
-)
+from gluonlab.training.learning_rate_schedule import LR_SCHEDULES, LearningRates, make_learning_rates
 from gluonlab.training.loop import train
 from gluonlab.training.plan import make_plan
 from gluonlab.training.reporter import Reporter
@@ -63,26 +53,13 @@ def test_the_rate_at_the_boundaries(schedule, warmup_steps):
     assert found(max(1, warmup_steps)) == BASE
     assert found(warmup_steps + 1) == pytest.approx(BASE if rest > 1 else last[schedule])
     assert found(100) == pytest.approx(last[schedule])
-    assert found(101) == pytest.approx(
-        FINAL if schedule in ("cosine", "linear") else last[schedule]
-    )
+    assert found(101) == pytest.approx(FINAL if schedule in ("cosine", "linear") else last[schedule])
 
 
 MXNETS = {
-    "cosine": (
-        lambda w: mx.lr_scheduler.CosineScheduler(60, base_lr=BASE, final_lr=FINAL, warmup_steps=w),
-        1,
-    ),
-    "linear": (
-        lambda w: mx.lr_scheduler.PolyScheduler(
-            60, base_lr=BASE, pwr=1, final_lr=FINAL, warmup_steps=w
-        ),
-        1,
-    ),
-    "step": (
-        lambda w: mx.lr_scheduler.MultiFactorScheduler([20, 45], 0.3, base_lr=BASE, warmup_steps=w),
-        0,
-    ),
+    "cosine": (lambda w: mx.lr_scheduler.CosineScheduler(60, base_lr=BASE, final_lr=FINAL, warmup_steps=w), 1),
+    "linear": (lambda w: mx.lr_scheduler.PolyScheduler(60, base_lr=BASE, pwr=1, final_lr=FINAL, warmup_steps=w), 1),
+    "step": (lambda w: mx.lr_scheduler.MultiFactorScheduler([20, 45], 0.3, base_lr=BASE, warmup_steps=w), 0),
 }
 
 
@@ -113,9 +90,7 @@ RATES = st.builds(
 
 @examples(40)
 @given(RATES)
-@example(
-    LearningRates(0.224, 1, "cosine", final_lr=0.007154205656813448)
-)  # whose sum is rounded upwards
+@example(LearningRates(0.224, 1, "cosine", final_lr=0.007154205656813448))  # whose sum is rounded upwards
 def test_a_rate_grows_in_the_warm_up_and_falls_after_it(rates):
     found = [rates(step) for step in range(1, rates.steps + 1)]
     up, down = found[: rates.warmup_steps], found[rates.warmup_steps :]
@@ -130,9 +105,7 @@ def test_a_rate_that_float32_does_not_know_is_0():
     net = make_small_net(contexts(1))
     before = parameter_arrays(net)
     tiny = LearningRates(1.0, 5, "step", decay=1e-20, milestones=(1, 2, 3))
-    trainer = BucketedTrainer(
-        net.collect_params(), "sgd", {"learning_rate": 1.0, "lr_scheduler": tiny}
-    )
+    trainer = BucketedTrainer(net.collect_params(), "sgd", {"learning_rate": 1.0, "lr_scheduler": tiny})
     for _ in range(2):  # no gradient yet: nothing moves
         trainer.apply(1)
     train_on_devices(net, trainer, contexts(1), BATCHES[:1])
@@ -147,51 +120,31 @@ def test_a_rate_that_float32_does_not_know_is_0():
     ("settings", "expected"),
     [
         ({"lr_decay_epochs": "3,5"}, LearningRates(0.4, 80, "step", milestones=(30, 50))),
-        (
-            {"lr_decay_epochs": [3], "lr_decay": 0.5},
-            LearningRates(0.4, 80, "step", decay=0.5, milestones=(30,)),
-        ),
+        ({"lr_decay_epochs": [3], "lr_decay": 0.5}, LearningRates(0.4, 80, "step", decay=0.5, milestones=(30,))),
         ({}, LearningRates(0.4, 80, "step", milestones=(40, 60))),
-        (
-            {"warmup_epochs": 2},
-            LearningRates(0.4, 80, "step", warmup_steps=20, milestones=(50, 65)),
-        ),
-        (
-            {"lr_schedule": "linear", "warmup_epochs": 0.25},
-            LearningRates(0.4, 80, "linear", warmup_steps=2),
-        ),
+        ({"warmup_epochs": 2}, LearningRates(0.4, 80, "step", warmup_steps=20, milestones=(50, 65))),
+        ({"lr_schedule": "linear", "warmup_epochs": 0.25}, LearningRates(0.4, 80, "linear", warmup_steps=2)),
     ],
     ids=str,
 )
 def test_epochs_become_steps(settings, expected):
     assert (
-        make_learning_rates(
-            TrainConfig(**{"lr_schedule": "step", **settings}), 0.4, epochs=8, steps_per_epoch=10
-        )
+        make_learning_rates(TrainConfig(**{"lr_schedule": "step", **settings}), 0.4, epochs=8, steps_per_epoch=10)
         == expected
     )
 
 
 def test_a_run_of_a_single_step_is_made_with_the_full_rate():
     for schedule in LR_SCHEDULES:
-        assert (
-            make_learning_rates(
-                TrainConfig(lr_schedule=schedule), 0.4, epochs=1, steps_per_epoch=1
-            )(1)
-            == 0.4
-        )
+        assert make_learning_rates(TrainConfig(lr_schedule=schedule), 0.4, epochs=1, steps_per_epoch=1)(1) == 0.4
 
 
 def test_scaling_the_rate_scales_the_whole_schedule():
-    config = TrainConfig(
-        devices=device_spec(1), lr_schedule="linear", lr=0.4, final_lr=0.1, batch_size=100
-    )
+    config = TrainConfig(devices=device_spec(1), lr_schedule="linear", lr=0.4, final_lr=0.1, batch_size=100)
     one = make_plan(config).rates
     three = make_plan(config.replace(devices=device_spec(3), scale_lr=True)).rates
     # as many steps, unscaled
-    same = make_plan(
-        config.replace(devices=device_spec(3), batch_size=None, global_batch_size=300)
-    ).rates
+    same = make_plan(config.replace(devices=device_spec(3), batch_size=None, global_batch_size=300)).rates
     steps = range(1, three.steps + 1)
     assert [three(step) for step in steps] == pytest.approx([3 * same(step) for step in steps])
     assert three(1) == pytest.approx(3 * one(1))
@@ -215,22 +168,12 @@ def parameters_with_rates_by_hand(optimizer, rates):
 def test_every_step_is_made_with_its_rate(k, store, optimizer):
     """The reference is told each rate by hand, so nothing depends on how it counts updates."""
     schedule = LearningRates(0.3, len(BATCHES), "cosine", warmup_steps=2)
-    by_hand = (
-        0.15,
-        0.3,
-        0.3,
-        0.3 * (1 + math.cos(math.pi / 3)) / 2,
-        0.3 * (1 + math.cos(2 * math.pi / 3)) / 2,
-    )
+    by_hand = (0.15, 0.3, 0.3, 0.3 * (1 + math.cos(math.pi / 3)) / 2, 0.3 * (1 + math.cos(2 * math.pi / 3)) / 2)
     expected = parameters_with_rates_by_hand(optimizer, by_hand)
     params = {**OPTIMIZERS[optimizer], "learning_rate": 0.3}
     net = make_small_net(contexts(k))
     bucketed = BucketedTrainer(
-        net.collect_params(),
-        optimizer,
-        {**params, "lr_scheduler": schedule},
-        make_kvstore(store),
-        bucket_bytes=100,
+        net.collect_params(), optimizer, {**params, "lr_scheduler": schedule}, make_kvstore(store), bucket_bytes=100
     )
     train_on_devices(net, bucketed, contexts(k), BATCHES)
     assert len(bucketed.buckets) > 1  # an update counts once, however many buckets it takes
@@ -243,15 +186,12 @@ def test_every_optimizer_follows_a_schedule(optimizer):
     """To the bit, on one device."""
     schedule = LearningRates(0.1, len(BATCHES), "linear", warmup_steps=2)
     expected, net = make_small_net(contexts(1)), make_small_net(contexts(1))
-    trainer = gluon.Trainer(
-        expected.collect_params(), make_optimizer(optimizer, {"learning_rate": 0.1}), kvstore=None
-    )
+    trainer = gluon.Trainer(expected.collect_params(), make_optimizer(optimizer, {"learning_rate": 0.1}), kvstore=None)
     for step, batch in enumerate(BATCHES, start=1):
         trainer.set_learning_rate(schedule(step))
         train_on_devices(expected, trainer, contexts(1), [batch])
     bucketed = BucketedTrainer(
-        net.collect_params(),
-        make_optimizer(optimizer, {"learning_rate": 0.1, "lr_scheduler": schedule}),
+        net.collect_params(), make_optimizer(optimizer, {"learning_rate": 0.1, "lr_scheduler": schedule})
     )
     train_on_devices(net, bucketed, contexts(1), BATCHES)
     assert arrays_equal(parameter_arrays(net), parameter_arrays(expected))

@@ -24,9 +24,7 @@ STEPS = -(-IMAGE_COUNT // BATCH_SIZE)  # of an epoch
 
 
 def config(folder, **more):
-    return TrainConfig(
-        threads=1, model="mlp", global_batch_size=BATCH_SIZE, epochs=2, out=str(folder), **more
-    )
+    return TrainConfig(threads=1, model="mlp", global_batch_size=BATCH_SIZE, epochs=2, out=str(folder), **more)
 
 
 @pytest.fixture
@@ -61,19 +59,9 @@ def words(figure):
 def test_a_run_that_goes_on_ends_with_all_of_its_curves(tmp_path, shown):
     asked = config(tmp_path / "run", devices=device_spec(2), checkpoint_every="3 steps")
     with pytest.raises(RunStopped):
-        train(
-            asked,
-            reporter=StoppingReporter(STEPS + 4),
-            dataset=load_few_digits(),
-            callbacks=[LivePlot],
-        )
+        train(asked, reporter=StoppingReporter(STEPS + 4), dataset=load_few_digits(), callbacks=[LivePlot])
     assert "failed: Stopped" in words(shown[-1])
-    train(
-        resume=tmp_path / "run",
-        reporter=Reporter(),
-        dataset=load_few_digits(),
-        callbacks=[LivePlot],
-    )
+    train(resume=tmp_path / "run", reporter=Reporter(), dataset=load_few_digits(), callbacks=[LivePlot])
     assert curves(shown[-1]) == of_folder(tmp_path / "run")
     assert words(shown[-1]).startswith("2 of 2 epochs in 0:")
 
@@ -154,7 +142,5 @@ def test_outside_a_notebook_it_says_where_the_curves_are(capsys):
 
 @pytest.mark.parametrize("every", ["x", None, -1, float("nan"), float("inf"), True])
 def test_an_invalid_interval_is_refused(every):
-    with pytest.raises(
-        ConfigError, match=r"LivePlot\(every=.*\): give seconds, a number from 0 up"
-    ):
+    with pytest.raises(ConfigError, match=r"LivePlot\(every=.*\): give seconds, a number from 0 up"):
         LivePlot(every=every)

@@ -23,9 +23,7 @@ from gluonlab.study.compare_devices import ComparisonRow, compare, comparison_ta
 from gluonlab.training import loop
 from gluonlab.training.reporter import ConsoleReporter, Reporter
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:no GPU on this machine:gluonlab.errors.GluonlabWarning"
-)
+pytestmark = pytest.mark.filterwarnings("ignore:no GPU on this machine:gluonlab.errors.GluonlabWarning")
 quick = partial(quick_runs.run_quickly, devices=None, gpus=2, epochs=2, batch_size=40)
 
 
@@ -53,9 +51,7 @@ def test_a_run_imports_what_it_needs(python):
 
 
 @pytest.mark.parametrize(
-    "settings",
-    [{"gpus": 3}, {"model": "lenet", "epochs": 1}, {"resident_bytes": 0, "prefetch": 3}],
-    ids=str,
+    "settings", [{"gpus": 3}, {"model": "lenet", "epochs": 1}, {"resident_bytes": 0, "prefetch": 3}], ids=str
 )
 def test_the_same_seed_gives_the_same_bits_and_another_seed_others(tmp_path, settings):
     few = {"dataset": load_few_digits(), "batch_size": 8}
@@ -66,9 +62,7 @@ def test_the_same_seed_gives_the_same_bits_and_another_seed_others(tmp_path, set
     bits = [[array.tobytes() for array in parameter_arrays(run.net)] for run in runs]
     assert bits[0] == bits[1]
     assert bits[0] != bits[2]
-    assert [epoch.accuracy for epoch in runs[0].history] == [
-        epoch.accuracy for epoch in runs[1].history
-    ]
+    assert [epoch.accuracy for epoch in runs[0].history] == [epoch.accuracy for epoch in runs[1].history]
 
 
 def test_the_folder_of_a_run_holds_everything(tmp_path):
@@ -92,9 +86,7 @@ def test_the_folder_of_a_run_holds_everything(tmp_path):
     for number, epoch in enumerate(epochs, start=1):
         own = [line for line in steps if line["epoch"] == number]
         assert sum(line["images"] for line in own) == epoch["images"] == 1437
-        assert epoch["loss"] == pytest.approx(
-            sum(line["loss"] * line["images"] for line in own) / 1437
-        )
+        assert epoch["loss"] == pytest.approx(sum(line["loss"] * line["images"] for line in own) / 1437)
 
 
 def test_the_parameters_file_gives_the_same_answers_on_one_device(tmp_path):
@@ -125,9 +117,7 @@ def test_a_run_that_diverges_in_its_last_update_fails_too(tmp_path):
 
 @pytest.mark.parametrize("optimizer", NOT_OFFERED)
 def test_optimizers_that_are_of_no_use_here_are_refused_with_the_reason(tmp_path, optimizer):
-    with pytest.raises(
-        ConfigError, match=f"--optimizer {optimizer} is not offered: it .*: choose "
-    ):
+    with pytest.raises(ConfigError, match=f"--optimizer {optimizer} is not offered: it .*: choose "):
         quick(tmp_path, optimizer=optimizer)
     assert not (tmp_path / "run").exists()
 
@@ -147,9 +137,7 @@ def test_ctrl_c_keeps_the_finished_epochs(tmp_path):
         loop.train(config, reporter=Interrupting())
     names = sorted(path.name for path in (tmp_path / "run").iterdir())
     assert names == ["config.json", "curves.png", "metrics.jsonl", "parameters.params"]
-    assert [
-        line["epoch"] for line in read_metrics(tmp_path / "run") if line["kind"] == "epoch"
-    ] == [1]
+    assert [line["epoch"] for line in read_metrics(tmp_path / "run") if line["kind"] == "epoch"] == [1]
 
 
 class InTheWay(Reporter):
@@ -163,9 +151,7 @@ class InTheWay(Reporter):
 
 
 def test_a_picture_that_cannot_be_drawn_costs_nothing_else(tmp_path):
-    config = TrainConfig(
-        gpus=2, epochs=1, model="mlp", confusion=True, export=True, out=str(tmp_path / "run")
-    )
+    config = TrainConfig(gpus=2, epochs=1, model="mlp", confusion=True, export=True, out=str(tmp_path / "run"))
     with pytest.raises(OutputError, match=r"cannot write .*confusion.png: Is a directory"):
         loop.train(config, reporter=InTheWay(tmp_path / "run"))
     lines = read_metrics(tmp_path / "run")
@@ -243,9 +229,7 @@ def test_compare_trains_with_each_number_of_devices(tmp_path):
     assert (rows[0].speedup, rows[0].efficiency) == (1, 1)
     assert rows[1].speedup == pytest.approx(rows[1].images_per_second / rows[0].images_per_second)
     assert rows[1].efficiency == pytest.approx(rows[1].speedup / 2)
-    assert json.loads((tmp_path / "compare" / "compare.json").read_text()) == [
-        vars(row) for row in rows
-    ]
+    assert json.loads((tmp_path / "compare" / "compare.json").read_text()) == [vars(row) for row in rows]
     settings = [
         json.loads((tmp_path / "compare" / name / "config.json").read_text())["settings"]
         for name in ("1-device", "2-devices")
@@ -254,10 +238,7 @@ def test_compare_trains_with_each_number_of_devices(tmp_path):
 
 
 def test_the_table_of_a_comparison():
-    rows = [
-        ComparisonRow(1, 64, 1000.0, 1.0, 1.0, 0.98, "a"),
-        ComparisonRow(2, 128, 1900.0, 1.9, 0.95, 0.975, "b"),
-    ]
+    rows = [ComparisonRow(1, 64, 1000.0, 1.0, 1.0, 0.98, "a"), ComparisonRow(2, 128, 1900.0, 1.9, 0.95, 0.975, "b")]
     assert comparison_table(rows).splitlines()[1:] == [
         "      1      64      1,000     1.00x        100%    0.9800",
         "      2     128      1,900     1.90x         95%    0.9750",

@@ -13,12 +13,7 @@ from mxnet import autograd, gluon, nd
 from mxnet.gluon import nn
 from support import quick_runs
 from support.devices import contexts, device, device_spec
-from support.reference import (
-    cpu_contexts,
-    parameter_arrays,
-    relative_distance,
-    set_parameter_arrays,
-)
+from support.reference import cpu_contexts, parameter_arrays, relative_distance, set_parameter_arrays
 
 from gluonlab.bucketed_trainer.trainer import BucketedTrainer
 from gluonlab.config import TrainConfig
@@ -36,8 +31,7 @@ CLASSES, SHAPE, ALPHA, SEED = 6, (2, 6, 6), 0.7, 4
 RANDOM = np.random.RandomState(1)
 # 31 images in batches of 10: the last has a single one, which leaves devices idle
 SPLIT = ArraySplit(
-    RANDOM.randint(0, 256, (31, *SHAPE)).astype(np.uint8),
-    RANDOM.randint(0, CLASSES, 31).astype(np.int32),
+    RANDOM.randint(0, 256, (31, *SHAPE)).astype(np.uint8), RANDOM.randint(0, CLASSES, 31).astype(np.int32)
 )
 BATCH = 10
 
@@ -46,9 +40,7 @@ def soft(labels, smoothing, classes=CLASSES):
     """(n, 3) -> mixed one-hot labels (n, classes), smoothed."""
     one_hot = np.eye(classes)
     share = labels[:, 2:].astype("float64")
-    mixed = (
-        share * one_hot[labels[:, 0].astype(int)] + (1 - share) * one_hot[labels[:, 1].astype(int)]
-    )
+    mixed = share * one_hot[labels[:, 0].astype(int)] + (1 - share) * one_hot[labels[:, 1].astype(int)]
     return (1 - smoothing) * mixed + smoothing / classes
 
 
@@ -59,15 +51,11 @@ def soft(labels, smoothing, classes=CLASSES):
     st.floats(0, 1),
     st.integers(0, 999),
 )
-def test_the_loss_and_its_gradient_are_those_of_the_formula(
-    classes, images, smoothing, share, seed
-):
+def test_the_loss_and_its_gradient_are_those_of_the_formula(classes, images, smoothing, share, seed):
     """- sum over classes of q log p, and p - q."""
     random = np.random.RandomState(seed)
     scores = random.normal(0, 3, (images, classes))
-    labels = np.column_stack(
-        [random.randint(0, classes, (images, 2)), np.full(images, share)]
-    ).astype("float32")
+    labels = np.column_stack([random.randint(0, classes, (images, 2)), np.full(images, share)]).astype("float32")
     q = soft(labels, smoothing, classes)
     logs = scores - np.log(np.exp(scores).sum(axis=1, keepdims=True))
     x = nd.array(scores)
@@ -96,18 +84,12 @@ def network(ctxs, batch_norm=False, start=None):
 
 
 def make_step(net, ctxs, smoothing=0.0, cut=WHOLE_SHARDS, sync_bn=False):
-    trainer = BucketedTrainer(
-        net.collect_params(), "sgd", {"learning_rate": 0.5}, make_kvstore("device")
-    )
-    return DataParallelStep(
-        net, make_loss(smoothing, mixed=True), trainer, ctxs, to_float, cut, sync_bn
-    )
+    trainer = BucketedTrainer(net.collect_params(), "sgd", {"learning_rate": 0.5}, make_kvstore("device"))
+    return DataParallelStep(net, make_loss(smoothing, mixed=True), trainer, ctxs, to_float, cut, sync_bn)
 
 
 def mixtures(ctxs, resident_bytes=0):
-    return Loader(
-        SPLIT, ctxs, BATCH, SEED, raw=True, resident_bytes=resident_bytes, mixup=Mixup(ALPHA)
-    )
+    return Loader(SPLIT, ctxs, BATCH, SEED, raw=True, resident_bytes=resident_bytes, mixup=Mixup(ALPHA))
 
 
 def trained_by_gluon(batch_norm, smoothing):
@@ -122,9 +104,7 @@ def trained_by_gluon(batch_norm, smoothing):
         shares = np.full(len(labels), share)
         certainties = soft(np.column_stack([labels, labels[::-1], shares]), smoothing)
         with autograd.record():
-            total = loss(
-                net(nd.array(share * images + (1 - share) * images[::-1])), nd.array(certainties)
-            ).sum()
+            total = loss(net(nd.array(share * images + (1 - share) * images[::-1])), nd.array(certainties)).sum()
         total.backward()
         trainer.step(len(images))
     return parameter_arrays(net)
@@ -167,16 +147,10 @@ def test_evaluation_between_steps_takes_whole_images_and_labels():
     plain = Loader(SPLIT, ctxs, BATCH, shuffle=False, raw=True)
     for batch, unmixed in zip(mixtures(ctxs), plain):
         step(batch)
-        scores = np.concatenate([net(to_float(nd, x)).asnumpy() for x in unmixed.xs]).astype(
-            "float64"
-        )
+        scores = np.concatenate([net(to_float(nd, x)).asnumpy() for x in unmixed.xs]).astype("float64")
         labels = np.concatenate([y.asnumpy() for y in unmixed.ys])
-        expected = (
-            np.log(np.exp(scores).sum(axis=1)) - scores[np.arange(len(labels)), labels]
-        ).sum()
-        assert sum(part.loss.asscalar() for part in step.score(unmixed)) == pytest.approx(
-            expected, rel=1e-5
-        )
+        expected = (np.log(np.exp(scores).sum(axis=1)) - scores[np.arange(len(labels)), labels]).sum()
+        assert sum(part.loss.asscalar() for part in step.score(unmixed)) == pytest.approx(expected, rel=1e-5)
 
 
 def test_a_new_share_compiles_nothing():
@@ -202,28 +176,20 @@ quick = partial(quick_runs.run_quickly, batch_size=150)
 def test_a_run_mixes_in_training_and_not_in_validation(tmp_path):
     """With a rate of nearly nothing the network stays what it was, so only the loss differs."""
     still = dict(lr=1e-30, optimizer="sgd", batch_size=None, global_batch_size=1437)
-    plain, mixed = (
-        quick(tmp_path, str(alpha), mixup=alpha, label_smoothing=0.1, **still) for alpha in (0, 1.5)
-    )
+    plain, mixed = (quick(tmp_path, str(alpha), mixup=alpha, label_smoothing=0.1, **still) for alpha in (0, 1.5))
     assert mixed.history[0].validation_loss == plain.history[0].validation_loss
     split = plain.plan.dataset.train
     order, share = np.random.RandomState([0, 0]).permutation(1437), Mixup(1.5).draw(0, 0, 0)
     images, labels = split.images[order] / 255, split.labels[order]
     mixture = nd.array(share * images + (1 - share) * images[::-1], ctx=device())
     logs = nd.log_softmax(plain.net(mixture)).asnumpy().astype("float64")
-    certainties = soft(
-        np.column_stack([labels, labels[::-1], np.full(1437, share)]), 0.1, classes=10
-    )
-    assert mixed.history[0].loss == pytest.approx(
-        -(certainties * logs).sum(axis=1).mean(), rel=1e-5
-    )
+    certainties = soft(np.column_stack([labels, labels[::-1], np.full(1437, share)]), 0.1, classes=10)
+    assert mixed.history[0].loss == pytest.approx(-(certainties * logs).sum(axis=1).mean(), rel=1e-5)
 
 
 def test_memory_counts_partners_and_mixtures():
     def needs(**settings):
-        plan = make_plan(
-            TrainConfig(**{"devices": device_spec(2), "model": "mlp", "mixup": 0.2, **settings})
-        )
+        plan = make_plan(TrainConfig(**{"devices": device_spec(2), "model": "mlp", "mixup": 0.2, **settings}))
         return MemoryEstimator(plan, make_net(plan)).memory(10)
 
     image, mixture = 28 * 28 + 4, 4 * (28 * 28 + 3)

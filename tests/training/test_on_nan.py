@@ -81,9 +81,7 @@ def test_the_others_update_as_if_it_had_not_been(optimizer):
 
 def test_too_many_in_a_row_end_the_run():
     skip = SkipNotFinite()
-    for finite in (
-        [False] * (MAX_SKIPPED_IN_A_ROW - 1) + [True] + [False] * (MAX_SKIPPED_IN_A_ROW - 1)
-    ):
+    for finite in [False] * (MAX_SKIPPED_IN_A_ROW - 1) + [True] + [False] * (MAX_SKIPPED_IN_A_ROW - 1):
         skip.update(finite)
     again = SkipNotFinite()
     again.restore(skip.state())

@@ -31,14 +31,7 @@ from gluonlab.training.reporter import ConsoleReporter
 
 def normalising_net(ctxs):
     net = nn.HybridSequential()
-    net.add(
-        nn.Conv2D(4, 3),
-        nn.BatchNorm(),
-        nn.Dense(5),
-        nn.LayerNorm(),
-        nn.PReLU(),
-        nn.Dense(3, use_bias=False),
-    )
+    net.add(nn.Conv2D(4, 3), nn.BatchNorm(), nn.Dense(5), nn.LayerNorm(), nn.PReLU(), nn.Dense(3, use_bias=False))
     net.initialize(mx.init.Uniform(1), ctx=ctxs)
     net(nd.zeros((1, 2, 6, 6), ctx=ctxs[0]))
     for param in net.collect_params().values():
@@ -53,9 +46,7 @@ def test_without_gradients_only_weights_decay(store):
     net = normalising_net(ctxs)
     before = {name: param.data(ctxs[0]).asnumpy() for name, param in net.collect_params().items()}
     disable_bias_and_norm_decay(net)
-    trainer = BucketedTrainer(
-        net.collect_params(), "sgd", {"learning_rate": 0.5, "wd": 0.1}, make_kvstore(store)
-    )
+    trainer = BucketedTrainer(net.collect_params(), "sgd", {"learning_rate": 0.5, "wd": 0.1}, make_kvstore(store))
     trainer.apply(1)
     for name, param in net.collect_params().items():
         expected = before[name] * (0.95 if name.endswith(("weight", "alpha")) else 1)
@@ -66,14 +57,8 @@ def test_without_gradients_only_weights_decay(store):
 def test_a_run_without_bias_decay_is_that_of_gluon_with_multipliers(tmp_path):
     config = dict(optimizer="sgd", lr=0.1, wd=0.05, global_batch_size=40, batch_size=None)
     config["dataset"] = load_few_digits()
-    run, decayed = (
-        run_quickly(tmp_path, no_bias_decay=True, **config),
-        run_quickly(tmp_path, "all", **config),
-    )
-    plan = make_plan(
-        TrainConfig(devices="cpu", model="mlp", optimizer="sgd", global_batch_size=40),
-        load_few_digits(),
-    )
+    run, decayed = (run_quickly(tmp_path, no_bias_decay=True, **config), run_quickly(tmp_path, "all", **config))
+    plan = make_plan(TrainConfig(devices="cpu", model="mlp", optimizer="sgd", global_batch_size=40), load_few_digits())
     net = make_net(plan)
     for param in net.collect_params().values():
         param.wd_mult = 0.0 if "bias" in param.name else 1.0
@@ -90,9 +75,7 @@ def test_a_run_without_bias_decay_is_that_of_gluon_with_multipliers(tmp_path):
 def in_two_bits(grad, residual, threshold):
     """What is sent, and what stays behind for the next time."""
     residual = residual + grad
-    sent = np.where(
-        residual >= threshold, threshold, np.where(residual <= -threshold, -threshold, 0)
-    ).astype("float32")
+    sent = np.where(residual >= threshold, threshold, np.where(residual <= -threshold, -threshold, 0)).astype("float32")
     return sent, residual - sent
 
 
@@ -103,9 +86,7 @@ def test_compressed_gradients_are_thresholds_and_the_rest_is_not_lost(k, bucket_
     ctxs, threshold, random = contexts(k), 0.25, np.random.RandomState(0)
     net = make_small_net(ctxs)
     kvstore = enable_compression(make_kvstore("device"), "2bit:0.25", k, SINGLE_PROCESS)
-    trainer = BucketedTrainer(
-        net.collect_params(), "sgd", {"learning_rate": 1.0}, kvstore, bucket_bytes=bucket_bytes
-    )
+    trainer = BucketedTrainer(net.collect_params(), "sgd", {"learning_rate": 1.0}, kvstore, bucket_bytes=bucket_bytes)
     expected = [array.astype("float64") for array in parameter_arrays(net)]
     residuals = [[np.zeros(array.shape, "float32") for array in expected] for _ in ctxs]
     for _ in range(6):
@@ -113,9 +94,7 @@ def test_compressed_gradients_are_thresholds_and_the_rest_is_not_lost(k, bucket_
             for place, param in enumerate(net.collect_params().values()):
                 grad = random.normal(0, 0.2, param.shape).astype("float32")
                 param.grad(ctx)[:] = nd.array(grad, ctx=ctx)
-                sent, residuals[rank][place] = in_two_bits(
-                    grad, residuals[rank][place], np.float32(threshold)
-                )
+                sent, residuals[rank][place] = in_two_bits(grad, residuals[rank][place], np.float32(threshold))
                 expected[place] -= sent
         trainer.apply(1)
         for ctx in ctxs:
@@ -126,9 +105,7 @@ def test_a_run_with_compressed_gradients_learns_and_keeps_its_replicas_alike(tmp
     settings = {"devices": device_spec(3), "batch_size": 20, "optimizer": "sgd", "lr": 0.1}
     run = run_quickly(tmp_path, epochs=5, compress="2bit:1", **settings)
     assert run.accuracy > 0.8
-    assert arrays_equal(
-        parameter_arrays(run.net, contexts(3)[0]), parameter_arrays(run.net, contexts(3)[2])
-    )
+    assert arrays_equal(parameter_arrays(run.net, contexts(3)[0]), parameter_arrays(run.net, contexts(3)[2]))
 
 
 @pytest.mark.parametrize("name", [name for name, kind in KVSTORES.items() if not kind.gpus_only])
@@ -159,10 +136,7 @@ def test_a_run_clips_the_gradients_of_its_batches(tmp_path, kvstore):
             sum(
                 ((a - b) ** 2).sum()
                 for a, b in zip(
-                    parameter_arrays(
-                        run_quickly(tmp_path, str(limit), clip_norm=limit, **settings).net
-                    ),
-                    start,
+                    parameter_arrays(run_quickly(tmp_path, str(limit), clip_norm=limit, **settings).net), start
                 )
             )
         )
@@ -186,9 +160,7 @@ def test_a_run_says_and_records_how_it_optimizes(tmp_path, capsys):
     assert "options    clip norm 5, label smoothing 0.1, no bias decay, compress 2bit:0.1" in said
     assert all(len(line) <= 80 for line in said)
     content = json.loads((run.run_dir / "config.json").read_text())
-    assert {"lr_schedule": "cosine", "warmup_steps": 5, "final_lr": 0.0}.items() <= content[
-        "settings"
-    ].items()
+    assert {"lr_schedule": "cosine", "warmup_steps": 5, "final_lr": 0.0}.items() <= content["settings"].items()
     assert TrainConfig(**content["config"]) == run.plan.config
     assert content["settings"]["bucket_bytes"] == (25 if runs_on_gpus() else 4) * 2**20
 
@@ -204,8 +176,7 @@ def test_a_run_names_every_option_that_changes_its_training_in_80_columns():
     assert titles == ("options", *[""] * (len(texts) - 1))
     assert all(len(text) <= 80 - 11 for text in texts)
     named_all = (
-        "clip norm 5, label smoothing 0.1, random resized crop, crop padding 4, flip, "
-        "mixup 0.2, sync-bn, no bias decay"
+        "clip norm 5, label smoothing 0.1, random resized crop, crop padding 4, flip, mixup 0.2, sync-bn, no bias decay"
     )
     assert " ".join(texts) == f"{named_all}, compress 2bit:0.1"
     assert list(make_plan(TrainConfig(devices=device_spec(2))).option_lines()) == []

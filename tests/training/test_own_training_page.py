@@ -26,9 +26,7 @@ def test_every_block_runs(tmp_path, monkeypatch, capsys):
     assert "epoch 2 of 2: accuracy 0." in said
     assert "only a notebook shows it; logged/curves.png will have the curves" in said
     assert len(names["epochs"]) == 2 and (tmp_path / "epochs.csv").read_text().count("\n") == 3
-    assert set(names["steps"].run) == {"logged"} and list(
-        (tmp_path / "logged/tensorboard").iterdir()
-    )
+    assert set(names["steps"].run) == {"logged"} and list((tmp_path / "logged/tensorboard").iterdir())
     assert re.search(r"^StopsAtLoss: the loss is 0.\d\d at step \d+$", said, re.M)
     assert re.search(r"^\d+ 0\.\d+ EarlyStopping: no better test accuracy in 2", said, re.M)
 

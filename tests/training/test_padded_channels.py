@@ -20,16 +20,9 @@ def trained(layers, multiples, options):
     """The parameters, running statistics and validation losses of a run."""
     padding = Padding(multiples)
     with register_drawn_network(layers), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            rewrite_network,
-            "choose_padding",
-            lambda ctx: padding if ctx.device_type == "cpu" else Padding(),
-        )
+        patch.setattr(rewrite_network, "choose_padding", lambda ctx: padding if ctx.device_type == "cpu" else Padding())
         result = train(TrainConfig(**options), reporter=Reporter(), dataset=load_few_digits(IMAGES))
-    return [
-        *parameter_arrays(result.net),
-        np.array([each.validation_loss for each in result.history]),
-    ]
+    return [*parameter_arrays(result.net), np.array([each.validation_loss for each in result.history])]
 
 
 PADDED_LAYERS = ["convolution", "convolution", "norm", "pooling"]

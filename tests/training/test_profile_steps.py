@@ -20,9 +20,7 @@ def the_event(folder):
 
 
 @pytest.mark.parametrize(("devices", "model"), [(1, "mlp"), (2, "lenet")])
-def test_a_recorded_run_ends_with_the_same_bits_and_says_where_its_time_went(
-    tmp_path, devices, model
-):
+def test_a_recorded_run_ends_with_the_same_bits_and_says_where_its_time_went(tmp_path, devices, model):
     batches = {"dataset": load_few_digits(), "batch_size": 12 // devices}
     settings = {"devices": device_spec(devices), "model": model, "seed": 3, **batches}
     plain = run_quickly(tmp_path, "plain", **settings)
@@ -51,17 +49,13 @@ def test_the_files_are_a_picture_and_a_trace_with_rows_of_ours(tmp_path):
     names = [event["args"]["name"] for event in events if event["name"] == "process_name"]
     assert [name[10:] for name in names if name.startswith("gluonlab: ")] == rows
     ours = [event for event in events if event.get("cat") == "phase"]
-    assert {"forward", "backward", "sum", "update", "step 11", "step 12"} <= {
-        event["name"] for event in ours
-    }
+    assert {"forward", "backward", "sum", "update", "step 11", "step 12"} <= {event["name"] for event in ours}
     assert all(event["dur"] >= 0 for event in ours)
 
 
 def test_a_process_records_as_often_as_it_is_asked_to(tmp_path):
     batches = {"dataset": load_few_digits(), "batch_size": 6}
-    events = [
-        the_event(run_quickly(tmp_path, str(n), profile=2, **batches).run_dir) for n in range(3)
-    ]
+    events = [the_event(run_quickly(tmp_path, str(n), profile=2, **batches).run_dir) for n in range(3)]
     assert [event.steps for event in events] == [2, 2, 2]
     assert all(shares["forward"] > 0 for event in events for shares in event.shares.values())
 

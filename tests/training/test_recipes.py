@@ -28,26 +28,20 @@ from gluonlab.training.plan import apply_recipe, make_plan
 from gluonlab.training.recipes import GLUONCV_NAMES, PHOTOGRAPHS, QUICK, RECIPES
 from gluonlab.training.reporter import Reporter
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:no GPU on this machine:gluonlab.errors.GluonlabWarning"
-)
+pytestmark = pytest.mark.filterwarnings("ignore:no GPU on this machine:gluonlab.errors.GluonlabWarning")
 SHAPES = {"cifar10": (3, 32, 32), "fashion-mnist": (1, 28, 28), PHOTOGRAPHS: (3, 64, 64)}
 IMAGES = 1280
 # The scripts' own options: https://github.com/dmlc/web-data, gluoncv/logs/classification, and of
 # --help of Random-Erasing.
 SCRIPTS = {
-    ("cifar10", "cifar_resnet20"): dict(
-        epochs=200, lr=0.1, decay=0.1, at=(100, 150), wd=1e-4, batch=128
-    ),
+    ("cifar10", "cifar_resnet20"): dict(epochs=200, lr=0.1, decay=0.1, at=(100, 150), wd=1e-4, batch=128),
     ("cifar10", "gluoncv:cifar_wideresnet28_10"): dict(
         epochs=200, lr=0.1, decay=0.2, at=(60, 120, 160), wd=5e-4, batch=128
     ),
     ("cifar10", "gluoncv:cifar_resnext29_16x64d"): dict(
         epochs=300, lr=0.1, decay=0.1, at=(150, 225), wd=5e-4, batch=128
     ),
-    ("fashion-mnist", "cifar_resnet20"): dict(
-        epochs=300, lr=0.1, decay=0.1, at=(150, 225), wd=5e-4, batch=128
-    ),
+    ("fashion-mnist", "cifar_resnet20"): dict(epochs=300, lr=0.1, decay=0.1, at=(150, 225), wd=5e-4, batch=128),
 }
 
 
@@ -79,11 +73,7 @@ def parameters(tmp_path_factory):
     return path
 
 
-EVERY = [
-    (recipe, model)
-    for recipe in RECIPES
-    for model in recipe.figures or ("resnet18", "gluoncv:resnet50_v2")
-]
+EVERY = [(recipe, model) for recipe in RECIPES for model in recipe.figures or ("resnet18", "gluoncv:resnet50_v2")]
 IDS = [f"{recipe.data}-{recipe.name}-{model}" for recipe, model in EVERY]
 
 
@@ -100,9 +90,7 @@ def test_a_network_with_a_published_figure_is_trained_as_it_was_there(recipe, mo
     pretrained = parameters if recipe.pretrained else None
     for name in {model, names_of(model)}:
         dataset = dataset_for(recipe)
-        config = TrainConfig(
-            dataset=dataset.name, model=name, pretrained=pretrained, devices=device_spec(1)
-        )
+        config = TrainConfig(dataset=dataset.name, model=name, pretrained=pretrained, devices=device_spec(1))
         if name == dataset.defaults.model and not recipe.pretrained:
             assert apply_recipe(config).recipe.name == QUICK
             config = config.replace(recipe=recipe.name)
@@ -111,40 +99,26 @@ def test_a_network_with_a_published_figure_is_trained_as_it_was_there(recipe, mo
         assert settled.recipe is recipe
         for field in dataclasses.fields(recipe):
             if field.name not in OWN_NAMES:
-                assert getattr(settled.config, field.name) == getattr(recipe, field.name), (
-                    field.name
-                )
+                assert getattr(settled.config, field.name) == getattr(recipe, field.name), field.name
         plan = make_plan(config, dataset)
-        assert plan.lr == recipe.lr * (
-            recipe.default_batch_size / (recipe.lr_per_images or recipe.default_batch_size)
-        )
+        assert plan.lr == recipe.lr * (recipe.default_batch_size / (recipe.lr_per_images or recipe.default_batch_size))
         assert plan.rates.steps == recipe.epochs * IMAGES // recipe.default_batch_size
-        assert plan.dataset.normalization == (
-            NORMALIZATIONS[recipe.normalise] if recipe.normalise else None
-        )
+        assert plan.dataset.normalization == (NORMALIZATIONS[recipe.normalise] if recipe.normalise else None)
 
 
 @pytest.mark.parametrize(("data", "model"), SCRIPTS)
 def test_the_rate_of_every_step_is_that_of_the_script(data, model):
     script = SCRIPTS[data, model]
-    plan = make_plan(
-        TrainConfig(dataset=data, model=model, devices=device_spec(1)), dataset_for(data)
-    )
+    plan = make_plan(TrainConfig(dataset=data, model=model, devices=device_spec(1)), dataset_for(data))
     per_epoch = IMAGES // script["batch"]
     rate, expected = script["lr"], []
     for epoch in range(script["epochs"]):
         if epoch in script["at"]:
             rate *= script["decay"]
         expected += [rate] * per_epoch
-    assert [plan.rates(step) for step in range(1, len(expected) + 1)] == pytest.approx(
-        expected, rel=1e-12
-    )
+    assert [plan.rates(step) for step in range(1, len(expected) + 1)] == pytest.approx(expected, rel=1e-12)
     assert (plan.optimizer_params["wd"], plan.optimizer_params["momentum"]) == (script["wd"], 0.9)
-    assert (
-        plan.global_batch_size,
-        plan.resolved.config.crop_padding,
-        plan.resolved.config.flip,
-    ) == (
+    assert (plan.global_batch_size, plan.resolved.config.crop_padding, plan.resolved.config.flip) == (
         script["batch"],
         4,
         True,
@@ -210,9 +184,7 @@ def test_given_settings_override_the_recipe(which, given, devices):
         assert used["learning_rate"] == given.get("lr", {"adam": 0.001, "adadelta": 1.0}[optimizer])
         assert "momentum" not in used
     assert used["wd"] == given.get("wd", recipe.wd)
-    assert used["no_bias_decay"] == given.get(
-        "no_bias_decay", recipe.no_bias_decay and used["wd"] > 0
-    )
+    assert used["no_bias_decay"] == given.get("no_bias_decay", recipe.no_bias_decay and used["wd"] > 0)
     for name in ("label_smoothing", "crop_padding", "flip", "mixup"):
         assert used[name] == given.get(name, getattr(recipe, name))
     assert used["lr_schedule"] == given.get("lr_schedule", recipe.lr_schedule)
@@ -236,10 +208,7 @@ def test_lenet_on_the_digits_keeps_its_defaults():
         make_plan(TrainConfig(devices=device_spec(2))),
         make_plan(TrainConfig(devices=device_spec(2), **every)),
     )
-    assert plain.settings() == full.settings() and plain.optimizer_params == {
-        "learning_rate": 0.002,
-        "wd": 0,
-    }
+    assert plain.settings() == full.settings() and plain.optimizer_params == {"learning_rate": 0.002, "wd": 0}
     assert plain.resolved.config.replace(recipe=None, normalise="none") == full.resolved.requested
 
 
@@ -260,18 +229,11 @@ def test_a_first_try_is_short_by_name_and_mostly_without():
             )
 
 
-@pytest.mark.parametrize(
-    "asked", [{}, {"recipe": "published"}, {"epochs": 60, "optimizer": "sgd"}], ids=str
-)
+@pytest.mark.parametrize("asked", [{}, {"recipe": "published"}, {"epochs": 60, "optimizer": "sgd"}], ids=str)
 def test_cifar10_is_trained_by_a_published_recipe_with_its_network(asked):
-    plan = make_plan(
-        TrainConfig(dataset="cifar10", devices=device_spec(2), **asked), dataset_for("cifar10")
-    )
+    plan = make_plan(TrainConfig(dataset="cifar10", devices=device_spec(2), **asked), dataset_for("cifar10"))
     assert (plan.model, plan.epochs, plan.lr) == ("cifar_resnet20", asked.get("epochs", 200), 0.1)
-    assert (plan.settings()["recipe"], plan.dataset.normalization) == (
-        "published",
-        NORMALIZATIONS["cifar10"],
-    )
+    assert (plan.settings()["recipe"], plan.dataset.normalization) == ("published", NORMALIZATIONS["cifar10"])
     said = " ".join(line for _, line in plan.resolved.in_words())
     assert f"92.1 % there {plan.epochs} epochs (--recipe quick: lenet, 10)" in said
 
@@ -279,28 +241,16 @@ def test_cifar10_is_trained_by_a_published_recipe_with_its_network(asked):
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (
-            {"recipe": "publised"},
-            ["'publised'", "finetune, imagenet, published, quick", "did you mean 'published'?"],
-        ),
+        ({"recipe": "publised"}, ["'publised'", "finetune, imagenet, published, quick", "did you mean 'published'?"]),
         ({"recipe": "published"}, ["--recipe published", "lenet on digits", "choose quick"]),
         (
             {"recipe": "finetune", "dataset": "imagenette"},
             ["resnet18 on imagenette without --pretrained", "quick or imagenet"],
         ),
-        (
-            {"recipe": "finetune", "model": "mlp"},
-            ["--recipe finetune is not for mlp on digits: choose quick"],
-        ),
-        (
-            {"recipe": "imagenet", "dataset": "cifar10", "model": "resnet50"},
-            ["resnet50 on cifar10", "choose quick"],
-        ),
+        ({"recipe": "finetune", "model": "mlp"}, ["--recipe finetune is not for mlp on digits: choose quick"]),
+        ({"recipe": "imagenet", "dataset": "cifar10", "model": "resnet50"}, ["resnet50 on cifar10", "choose quick"]),
         ({"normalise": "imagent"}, ["--normalise 'imagent'", "did you mean 'imagenet'?"]),
-        (
-            {"normalise": "imagenet"},
-            ["--normalise imagenet is for 3 channels", "digits have 1", "give M/S, or none"],
-        ),
+        ({"normalise": "imagenet"}, ["--normalise imagenet is for 3 channels", "digits have 1", "give M/S, or none"]),
         ({"normalise": "0.5,0.5/1,1"}, ["for 2 channels", "digits have 1"]),
     ],
     ids=str,
@@ -313,10 +263,7 @@ def test_a_recipe_that_does_not_fit_is_refused_with_those_that_do(given, said):
 
 def test_one_mean_is_for_all_channels():
     config = TrainConfig(dataset="cifar10", devices=device_spec(1), normalise="0.5/0.25")
-    assert make_plan(config, dataset_for("cifar10")).dataset.normalization == (
-        (0.5,) * 3,
-        (0.25,) * 3,
-    )
+    assert make_plan(config, dataset_for("cifar10")).dataset.normalization == ((0.5,) * 3, (0.25,) * 3)
 
 
 def test_the_list_tells_every_recipes_source_and_figures(run):
@@ -331,8 +278,7 @@ def test_the_list_tells_every_recipes_source_and_figures(run):
 def test_the_list_tells_which_network_a_data_set_takes(run):
     out = " ".join(run("--list")[1].split())
     assert (
-        "without --model: lenet for digits, mnist, "
-        "cifar10 (cifar_resnet20 without --recipe quick), synthetic;"
+        "without --model: lenet for digits, mnist, cifar10 (cifar_resnet20 without --recipe quick), synthetic;"
     ) in out
     assert "; lenet-avg for fashion-mnist; resnet18 for photographs" in out
 
@@ -344,13 +290,9 @@ def clothes(tmp_path_factory):
     """
     folder = tmp_path_factory.mktemp("clothes")
     write_mnist(folder / "data", train=20, test=12)
-    common = dict(
-        dataset="fashion-mnist", data_dir=str(folder / "data"), model="cifar_resnet20", epochs=1
-    )
+    common = dict(dataset="fashion-mnist", data_dir=str(folder / "data"), model="cifar_resnet20", epochs=1)
     said = Said()
-    config = TrainConfig(
-        **common, global_batch_size=10, devices=device_spec(2), export=True, out=str(folder / "run")
-    )
+    config = TrainConfig(**common, global_batch_size=10, devices=device_spec(2), export=True, out=str(folder / "run"))
     return train(config, reporter=said), said
 
 
@@ -367,21 +309,13 @@ class Said(Reporter):
 def test_a_run_tells_its_recipe_and_that_there_is_a_shorter_one(clothes):
     result, said = clothes
     told = (
-        "recipe published: Zhong et al., Random erasing, 2020: "
-        "the baseline, 95.61 % there 1 epoch (--recipe quick: 10)"
+        "recipe published: Zhong et al., Random erasing, 2020: the baseline, 95.61 % there 1 epoch (--recipe quick: 10)"
     )
     assert told in " ".join(said.lines)
     assert "options crop padding 4, flip, normalise mnist" in said.lines
     noted = json.loads((result.run_dir / "config.json").read_text())
-    assert (noted["settings"]["recipe"], noted["settings"]["normalise"]) == (
-        "published",
-        "0.1307/0.3081",
-    )
-    assert (noted["config"]["recipe"], noted["config"]["flip"], noted["config"]["lr"]) == (
-        None,
-        None,
-        None,
-    )
+    assert (noted["settings"]["recipe"], noted["settings"]["normalise"]) == ("published", "0.1307/0.3081")
+    assert (noted["config"]["recipe"], noted["config"]["flip"], noted["config"]["lr"]) == (None, None, None)
 
 
 def test_a_run_is_evaluated_with_its_own_colours(clothes):
@@ -396,12 +330,8 @@ def test_an_export_says_by_what_its_images_are_normalised(clothes):
     folder, split = result.run_dir / "export", result.plan.dataset.test
     said = json.loads((folder / "model.json").read_text())["input"]
     images, labels = split.batch(np.arange(len(split)))
-    ready = (images / 255.0 - np.reshape(said["mean"], (-1, 1, 1))) / np.reshape(
-        said["std"], (-1, 1, 1)
-    )
-    net = gluon.SymbolBlock.imports(
-        str(folder / "model-symbol.json"), ["data"], str(folder / "model-0000.params")
-    )
+    ready = (images / 255.0 - np.reshape(said["mean"], (-1, 1, 1))) / np.reshape(said["std"], (-1, 1, 1))
+    net = gluon.SymbolBlock.imports(str(folder / "model-symbol.json"), ["data"], str(folder / "model-0000.params"))
     scores = net(nd.array(ready)).asnumpy().astype(np.float64)
     certain = (
         scores
@@ -419,11 +349,7 @@ def test_a_run_of_a_gluonlab_without_recipes_is_evaluated_as_it_was_trained(clot
     result, _ = clothes
     noted = json.loads((result.run_dir / "config.json").read_text())
     assert plan_evaluation(result.run_dir, {}).dataset.normalization == NORMALIZATIONS["mnist"]
-    older = {
-        name: value
-        for name, value in noted["settings"].items()
-        if name not in ("recipe", "normalise")
-    }
+    older = {name: value for name, value in noted["settings"].items() if name not in ("recipe", "normalise")}
     for name in ("recipe", "normalise"):
         del noted["config"][name]
     file = result.run_dir / "config.json"
@@ -435,9 +361,7 @@ def test_a_run_of_a_gluonlab_without_recipes_is_evaluated_as_it_was_trained(clot
         file.write_text(before)
 
 
-@pytest.mark.parametrize(
-    "option", ["--no-flip", "--bias-decay", "--normalise=none", "--recipe=quick"]
-)
+@pytest.mark.parametrize("option", ["--no-flip", "--bias-decay", "--normalise=none", "--recipe=quick"])
 def test_an_evaluation_takes_no_settings_of_training(run, clothes, option):
     status, _, err = run("--evaluate", str(clothes[0].run_dir), option)
     assert status == 2 and "has no effect with --evaluate" in err
@@ -457,24 +381,16 @@ def test_photographs_with_pretrained_or_large_networks(tmp_path, parameters):
     folder = write_image_folder(tmp_path / "pictures", size=32)
     config = TrainConfig(dataset=f"folder:{folder}", devices=device_spec(1), decoders=1)
     assert make_plan(config).settings()["recipe"] == QUICK
-    large, tuned = (
-        make_plan(config.replace(model="resnet50")),
-        make_plan(config.replace(pretrained=parameters)),
-    )
+    large, tuned = (make_plan(config.replace(model="resnet50")), make_plan(config.replace(pretrained=parameters)))
     assert (large.settings()["recipe"], tuned.settings()["recipe"]) == ("imagenet", "finetune")
-    assert all(
-        plan.resolved.config.random_resized_crop and plan.resolved.config.flip
-        for plan in (large, tuned)
-    )
+    assert all(plan.resolved.config.random_resized_crop and plan.resolved.config.flip for plan in (large, tuned))
     assert (
         large.rates.warmup_steps == 5
         and large.lr == 0.1 * 18 / 256
         and (large.rates.schedule, large.rates.final_lr) == ("cosine", 0)
     )
     assert large.dataset.normalization == tuned.dataset.normalization == NORMALIZATIONS["imagenet"]
-    assert (
-        make_plan(config.replace(model="resnet50", normalise="none")).dataset.normalization is None
-    )
+    assert make_plan(config.replace(model="resnet50", normalise="none")).dataset.normalization is None
 
 
 def test_packed_photographs_are_cut_already_and_a_run_says_so(tmp_path):
@@ -482,17 +398,10 @@ def test_packed_photographs_are_cut_already_and_a_run_says_so(tmp_path):
     config = TrainConfig(dataset=f"folder:{folder}", devices=device_spec(1), decoders=1)
     dataset = make_plan(config).dataset
     pack_dataset(dataset, tmp_path / "packed")
-    config = TrainConfig(
-        dataset=f"folder:{tmp_path / 'packed'}", model="resnet50", devices=device_spec(1)
-    )
+    config = TrainConfig(dataset=f"folder:{tmp_path / 'packed'}", model="resnet50", devices=device_spec(1))
     plan = make_plan(config)
-    assert (plan.settings()["recipe"], plan.settings()["random_resized_crop"]) == (
-        "imagenet",
-        False,
-    )
-    assert ("", "without its random resized crops: the images are cropped already") in list(
-        plan.resolved.in_words()
-    )
+    assert (plan.settings()["recipe"], plan.settings()["random_resized_crop"]) == ("imagenet", False)
+    assert ("", "without its random resized crops: the images are cropped already") in list(plan.resolved.in_words())
     with pytest.raises(Exception, match="--random-resized-crop cuts image files"):
         make_plan(config.replace(random_resized_crop=True))
 
@@ -534,9 +443,7 @@ def test_linear_scaling_goes_by_the_batch_and_not_by_the_devices(batch, few, man
 
 @pytest.mark.parametrize("recipe", [QUICK, "published"])
 @pytest.mark.parametrize("batch", [{}, {"batch_size": 3}, {"global_batch_size": 6}], ids=str)
-def test_processes_have_the_recipe_batches_and_rates_of_one_with_all_devices(
-    recipe, batch, tmp_path
-):
+def test_processes_have_the_recipe_batches_and_rates_of_one_with_all_devices(recipe, batch, tmp_path):
     """Schedule, linear scaling and all that changes numbers."""
     write_mnist(tmp_path, train=20, test=2)
     config = TrainConfig(

@@ -83,19 +83,13 @@ def test_a_network_that_learned_nothing_has_one_warning(tmp_path, settings, star
     assert "--lr; --find-lr 100 finds one" in remark
 
 
-@given(
-    st.lists(st.integers(0, 4), min_size=1, max_size=200),
-    st.integers(0, 200),
-    st.floats(0.01, 1e20),
-)
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=200), st.integers(0, 200), st.floats(0.01, 1e20))
 def test_an_accuracy_of_chance_has_a_warning(labels, right, loss):
     """Beside the binomial distribution itself: the better guess is right with one class."""
     dataset = data_set([0], labels, classes=5)
     accuracy = min(right, len(labels)) / len(labels)
     last = SimpleNamespace(accuracy=accuracy, loss=loss)
-    result = SimpleNamespace(
-        plan=SimpleNamespace(dataset=dataset, user_components=UserComponents()), kept_epoch=last
-    )
+    result = SimpleNamespace(plan=SimpleNamespace(dataset=dataset, user_components=UserComponents()), kept_epoch=last)
     said = list(training_setup._warn_of_failed_training(result))
     most = max(labels.count(label) for label in labels)
     share = most / len(labels)

@@ -12,13 +12,7 @@ from support.process_group import run_in_threads
 from support.quick_runs import run_quickly
 from support.reference import arrays_equal, parameter_arrays
 from support.run_files import read_metrics
-from support.splits import (
-    make_batches,
-    make_chain,
-    make_parallelism,
-    make_strategy_plan,
-    softmax_loss,
-)
+from support.splits import make_batches, make_chain, make_parallelism, make_strategy_plan, softmax_loss
 from support.splits import train_strategy as train_on
 from support.stores import STORES
 
@@ -72,10 +66,7 @@ def test_a_drift_of_one_bit_is_named_wherever_it_is(on_four, place, request):
     others = ", ".join(str(other) for other in ctxs if other != ctx)
     with pytest.raises(DriftError) as caught:
         check.compare_replicas(6)
-    assert (
-        f"{param.name} on {ctx} differs from {others} after step 6, not yet after step 3;"
-        in str(caught.value)
-    )
+    assert f"{param.name} on {ctx} differs from {others} after step 6, not yet after step 3;" in str(caught.value)
 
 
 def test_of_two_replicas_both_are_named():
@@ -83,8 +74,7 @@ def test_of_two_replicas_both_are_named():
     flip_a_bit(trained(net)[1], contexts(2)[1], 0, 31)  # 0.0 and -0.0 are equal, and not alike
     first, second = contexts(2)
     with pytest.raises(
-        DriftError,
-        match=re.escape(f"{trained(net)[1].name} differs between {first}, {second} after step 1;"),
+        DriftError, match=re.escape(f"{trained(net)[1].name} differs between {first}, {second} after step 1;")
     ):
         ReplicaCheck(net).compare_replicas(1)
 
@@ -170,9 +160,7 @@ class Drifting(DataParallel):
     ],
 )
 def test_a_drift_of_one_bit_is_found_in_whatever_devices_of_a_split_hold_alike(way, copies, more):
-    plan = make_strategy_plan(
-        make_parallelism(way, contexts(2 * copies), 2, max_shard_images=4, **more)
-    )
+    plan = make_strategy_plan(make_parallelism(way, contexts(2 * copies), 2, max_shard_images=4, **more))
     chain = ([("conv", 4)], [("dense", 5), ("sigmoid", 1)], False, True)
     make = lambda ctxs, start=None: make_chain(chain, start or ctxs)  # noqa: E731
     strategy = strategy_class(way)(make, softmax_loss(), plan, SINGLE_PROCESS)
@@ -209,12 +197,7 @@ def test_a_run_ends_at_the_first_check_after_the_drift(tmp_path):
         pytest.param(
             "device",
             3,
-            {
-                "model": "resnet8",
-                "sync_bn": True,
-                "batch_size": None,
-                "global_batch_size": 359,
-            },
+            {"model": "resnet8", "sync_bn": True, "batch_size": None, "global_batch_size": 359},
             marks=pytest.mark.long,
         ),
         *(
@@ -235,6 +218,4 @@ def test_replicas_that_are_alike_train_on_with_the_same_bits(tmp_path, store, de
 
 
 def test_a_single_replica_is_not_compared(tmp_path):
-    assert (
-        run_quickly(tmp_path, devices=device_spec(1), check_replicas=1).plan.check_replicas is None
-    )
+    assert run_quickly(tmp_path, devices=device_spec(1), check_replicas=1).plan.check_replicas is None

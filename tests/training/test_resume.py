@@ -202,9 +202,7 @@ def broken_off_once(tmp_path_factory):
     """A run of a network without statistics, broken off after step 11 of 16."""
     folder = tmp_path_factory.mktemp("broken off") / "run"
     with register_drawn_network(["convolution"]):
-        assert interrupt_run(
-            11, folder, load_few_digits(), **drawn_run_settings(2), checkpoint_every="3"
-        )
+        assert interrupt_run(11, folder, load_few_digits(), **drawn_run_settings(2), checkpoint_every="3")
     return folder
 
 
@@ -235,15 +233,11 @@ def undisturbed(tmp_path_factory):
 )
 def test_on_other_devices_a_resumed_run_has_the_same_sums(broken_off, undisturbed, given):
     result = resume_run(broken_off, **given)
-    for one, other in zip(
-        undisturbed.net.collect_params().values(), result.net.collect_params().values()
-    ):
+    for one, other in zip(undisturbed.net.collect_params().values(), result.net.collect_params().values()):
         one, other = one.list_data()[0].asnumpy(), other.list_data()[0].asnumpy()
         assert np.abs(one - other).max() <= 1e-5 * np.abs(one).max()
     [event] = [
-        json.loads(line)
-        for line in (broken_off / "metrics.jsonl").read_text().splitlines()
-        if '"resumed"' in line
+        json.loads(line) for line in (broken_off / "metrics.jsonl").read_text().splitlines() if '"resumed"' in line
     ]
     assert event["step"] in (8, 9)
     assert "sums are added in another order" in event["message"]
@@ -282,9 +276,7 @@ def test_another_data_set_is_refused(broken_off):
 
 def test_batchnorm_goes_on_with_as_many_devices_only(tmp_path, with_layers):
     with_layers(["norm"])
-    assert interrupt_run(
-        5, tmp_path / "run", load_few_digits(), **drawn_run_settings(2), checkpoint_every="2"
-    )
+    assert interrupt_run(5, tmp_path / "run", load_few_digits(), **drawn_run_settings(2), checkpoint_every="2")
     with pytest.raises(ConfigError, match="BatchNorm looks at each part of a batch"):
         resume_run(tmp_path / "run", devices=device_spec(3))
 
@@ -304,11 +296,7 @@ def test_epochs_may_grow(broken_off, tmp_path):
 def test_the_best_is_kept_besides_the_newest(tmp_path, with_layers):
     with_layers(["convolution"])
     options = drawn_run_settings(1, epochs=6, lr=0.3, checkpoint_every="1 epoch", keep=1)
-    result = train(
-        TrainConfig(**options, out=str(tmp_path / "run")),
-        reporter=Reporter(),
-        dataset=load_few_digits(),
-    )
+    result = train(TrainConfig(**options, out=str(tmp_path / "run")), reporter=Reporter(), dataset=load_few_digits())
     best = max(result.history, key=lambda epoch: epoch.accuracy)
     steps = {int(each.name[5:]) for each in (tmp_path / "run" / "checkpoints").iterdir()}
     assert steps == {best.step, result.history[-1].step}

@@ -50,22 +50,16 @@ ALWAYS_ALIKE = [way for way in SPLITS if SPLITS[way][1]["split"] != "data" and w
 @examples(3, 60)
 @given(way=st.sampled_from(ALWAYS_ALIKE), **DRAWN)
 @pytest.mark.long
-def test_the_same_split_ends_with_the_bits_of_the_undisturbed_run(
-    tmp_path_factory, way, middle, options, steps, every
-):
+def test_the_same_split_ends_with_the_bits_of_the_undisturbed_run(tmp_path_factory, way, middle, options, steps, every):
     assume(steps > every)
     with register_drawn_network(["convolution", *middle, "convolution"]):
         folder = tmp_path_factory.mktemp("runs")
-        assert_resumes_identically(
-            folder, steps, f"{every} steps", **split_settings(way, **options)
-        )
+        assert_resumes_identically(folder, steps, f"{every} steps", **split_settings(way, **options))
 
 
 @examples(2, 60)
 @given(way=st.sampled_from([*SPLITS]), other=st.sampled_from([*SPLITS]), **DRAWN)
-def test_another_split_goes_on_with_the_same_sums(
-    tmp_path_factory, way, other, middle, options, steps, every
-):
+def test_another_split_goes_on_with_the_same_sums(tmp_path_factory, way, other, middle, options, steps, every):
     assume(steps > every and not {"norm", "dropout"} & set(middle))
     if options["optimizer"] == "signum":  # a sign turns where rounding turns it
         options["optimizer"] = "sgd"
@@ -117,11 +111,7 @@ def test_a_config_that_leaves_the_cut_open_goes_on_with_the_one_the_run_has(how,
     open_cut = drawn_run_settings(2, split="pipeline", microbatches=2, epochs=1)
     chosen = {**open_cut, "cut": "1"}  # nearly all the time is taken behind it
     with register_drawn_network(["dropout", "convolution", "dropout"]):
-        train(
-            TrainConfig(**chosen, out=str(tmp_path / "whole")),
-            reporter=Reporter(),
-            dataset=load_few_digits(),
-        )
+        train(TrainConfig(**chosen, out=str(tmp_path / "whole")), reporter=Reporter(), dataset=load_few_digits())
         run, open_cut["checkpoint_every"] = tmp_path / "run", "3 steps"
         assert interrupt_run(5, run, load_few_digits(), **chosen, checkpoint_every="3 steps")
         config = TrainConfig(**open_cut, out=None if how == "resume" else str(run))
@@ -164,9 +154,7 @@ def undisturbed(tmp_path_factory):
 
 
 @pytest.mark.parametrize("other", ["columns", "cut"])
-def test_batchnorm_goes_on_by_a_split_with_the_same_parts_of_batches(
-    broken_off, undisturbed, other
-):
+def test_batchnorm_goes_on_by_a_split_with_the_same_parts_of_batches(broken_off, undisturbed, other):
     devices, split = SPLITS[other]
     found = resume_run(broken_off, devices=device_spec(devices), **split)
     assert apart(found.net, undisturbed) <= 2e-5

@@ -90,9 +90,7 @@ def enormous(tmp_path_factory):
     shape = (180_000, 3, 64, 64)
     for kind in ("train", "test"):
         with (folder / f"{kind}-images.npy").open("wb") as file:
-            np.lib.format.write_array_header_1_0(
-                file, {"descr": "|u1", "fortran_order": False, "shape": shape}
-            )
+            np.lib.format.write_array_header_1_0(file, {"descr": "|u1", "fortran_order": False, "shape": shape})
             file.truncate(file.tell() + math.prod(shape))
         np.save(folder / f"{kind}-labels.npy", np.zeros(shape[0], np.int32))
     index = {"format": FORMAT, "name": "enormous", "classes": ["a", "b"], "image_shape": shape[1:]}
@@ -107,33 +105,27 @@ def test_a_batch_of_more_elements_than_mxnet_has_fits_no_memory(enormous, count,
     assert table.limit.largest_images(180_000) == table.limit.largest_images(2**31) == batch
     assert table.limit.largest_images(1000) == 1000
     with pytest.raises(
-        ConfigError,
-        match=r"make an array of 2,147,\d+,\d+ elements, and MXNet allows fewer than 2,147,483,647",
+        ConfigError, match=r"make an array of 2,147,\d+,\d+ elements, and MXNet allows fewer than 2,147,483,647"
     ):
         table.memory(batch + 1)
 
 
 def test_arrays_inside_of_a_network_count_too(enormous):
     """LeNet's first convolution makes 20 x 62 x 62 numbers of 3 x 64 x 64."""
-    assert needs(dataset=enormous, model="lenet", devices=device_spec(1)).limit.largest_images(
-        180_000
-    ) <= (2**31 - 2) // (20 * 60 * 60)
+    assert needs(dataset=enormous, model="lenet", devices=device_spec(1)).limit.largest_images(180_000) <= (
+        2**31 - 2
+    ) // (20 * 60 * 60)
 
 
 @pytest.mark.parametrize("more", [{}, {"mixup": 0.2}, {"devices": device_spec(2)}], ids=str)
-def test_a_run_whose_batch_is_too_large_for_mxnet_is_refused_before_anything_is_written(
-    enormous, empty_cwd, more
-):
+def test_a_run_whose_batch_is_too_large_for_mxnet_is_refused_before_anything_is_written(enormous, empty_cwd, more):
     config = TrainConfig(
-        dataset=enormous,
-        model="lenet",
-        **{"devices": device_spec(1), "global_batch_size": 100_000, **more},
+        dataset=enormous, model="lenet", **{"devices": device_spec(1), "global_batch_size": 100_000, **more}
     )
     if config.devices == device_spec(2):
         config = config.replace(global_batch_size=180_000)
     with pytest.raises(
-        ConfigError,
-        match=r"elements, and MXNet allows fewer than 2,147,483,647: choose a smaller --batch-size",
+        ConfigError, match=r"elements, and MXNet allows fewer than 2,147,483,647: choose a smaller --batch-size"
     ):
         train(config)
     assert list(empty_cwd.iterdir()) == []
@@ -145,10 +137,7 @@ def test_data_is_what_stays_on_a_device_or_is_made_ahead():
     # both splits, an epoch's half, the graph's input
     assert needs().memory(10).data == (1437 + 360 + 719 + 10) * IMAGE_BYTES
     assert needs(resident_bytes=0, prefetch=3).memory(10).data == (5 * 10 + 10) * IMAGE_BYTES
-    assert (
-        needs(resident_bytes=0, prefetch=3, microbatches=5).memory(10).data
-        == (5 * 10 + 2 * 2) * IMAGE_BYTES
-    )
+    assert needs(resident_bytes=0, prefetch=3, microbatches=5).memory(10).data == (5 * 10 + 2 * 2) * IMAGE_BYTES
 
 
 def test_activations_grow_with_the_microbatch():
@@ -156,9 +145,7 @@ def test_activations_grow_with_the_microbatch():
         needs(model="lenet-avg", dataset="synthetic"),
         needs(model="lenet-avg", dataset="synthetic", microbatches=8),
     )
-    assert whole.memory(640).activations == pytest.approx(
-        10 * whole.memory(64).activations, rel=0.02
-    )
+    assert whole.memory(640).activations == pytest.approx(10 * whole.memory(64).activations, rel=0.02)
     assert cut.memory(640).activations == whole.memory(80).activations
     # more than the outputs of the convolutions as float32, of 20 x 26 x 26 and 50 x 9 x 9
     assert whole.memory(640).activations > 640 * (20 * 26 * 26 + 50 * 9 * 9) * 4
@@ -254,9 +241,7 @@ def test_a_pipeline_keeps_as_many_activations_as_its_schedule_has_slots():
         settings = {"split": "pipeline", "cut": "3", "pipeline_schedule": schedule}
         plan = make_plan(TrainConfig(devices=device_spec(2), dataset="synthetic", **settings))
         strategy = prepare(plan).strategy
-        taken[schedule] = [
-            each.activations for each in strategy.estimate_memory(ShardSizes((800,)))
-        ]
+        taken[schedule] = [each.activations for each in strategy.estimate_memory(ShardSizes((800,)))]
         one = [each.activations for each in strategy.estimate_memory(ShardSizes((100,)))]
         assert one[0] < taken[schedule][0]
     first, last = (taken["gpipe"][stage] / taken["1f1b"][stage] for stage in (0, 1))
@@ -270,47 +255,21 @@ def test_a_pipeline_keeps_as_many_activations_as_its_schedule_has_slots():
 )
 def test_memory_is_printed_before_training(tmp_path, capsys, batch_size, images):
     config = TrainConfig(
-        devices=device_spec(2),
-        model="mlp",
-        batch_size=batch_size,
-        epochs=1,
-        memory=True,
-        out=str(tmp_path / "run"),
+        devices=device_spec(2), model="mlp", batch_size=batch_size, epochs=1, memory=True, out=str(tmp_path / "run")
     )
     train(config, reporter=ConsoleReporter(bar=False))
     told, trained = capsys.readouterr().out.split("first step")
     assert f"memory     per device, for {images} images of a batch" in told
-    for name in (
-        "parameters",
-        "gradients",
-        "optimizer state",
-        "activations",
-        "data",
-        "total",
-        "process",
-    ):
+    for name in ("parameters", "gradients", "optimizer state", "activations", "data", "total", "process"):
         assert f"\n           {name:<16}" in told
     assert told.count(" MiB\n") == 6
     assert "epoch 1/1" in trained
-    [taken] = re.findall(
-        r"process +([0-9.]+) MiB at its peak, measured: all devices, Python, data\n", told
-    )
+    [taken] = re.findall(r"process +([0-9.]+) MiB at its peak, measured: all devices, Python, data\n", told)
     assert 100 < float(taken) < 600
 
 
 @pytest.mark.long
 def test_memory_is_not_measured_for_other_data_than_the_name_gives(tmp_path, capsys):
-    config = TrainConfig(
-        devices=device_spec(2),
-        dataset="synthetic",
-        epochs=1,
-        memory=True,
-        out=str(tmp_path / "run"),
-    )
-    train(
-        config, reporter=ConsoleReporter(bar=False), dataset=load_dataset("synthetic", samples=64)
-    )
-    assert (
-        "process         not measured: the data set is not the one that synthetic names"
-        in capsys.readouterr().out
-    )
+    config = TrainConfig(devices=device_spec(2), dataset="synthetic", epochs=1, memory=True, out=str(tmp_path / "run"))
+    train(config, reporter=ConsoleReporter(bar=False), dataset=load_dataset("synthetic", samples=64))
+    assert "process         not measured: the data set is not the one that synthetic names" in capsys.readouterr().out

@@ -31,9 +31,7 @@ def test_trainings_one_after_the_other_leave_nothing(tmp_path, settings):
 
 def test_epochs_take_no_threads_and_no_files(tmp_path):
     watching = ResourceReporter(2, 9)
-    train_on_dataset(
-        make_tiny_dataset(16), tmp_path / "run", watching, model="mlp", epochs=9, **AUGMENTATION
-    )
+    train_on_dataset(make_tiny_dataset(16), tmp_path / "run", watching, model="mlp", epochs=9, **AUGMENTATION)
     assert watching.resources[0] == watching.resources[1]
 
 

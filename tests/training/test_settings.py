@@ -167,8 +167,5 @@ def test_runs_with_the_same_settings_have_the_same_bits(tmp_path_factory, name, 
         return
     if plans[0] == plans[1] and one != other:
         folders = (str(tmp_path_factory.mktemp("run")) for _ in range(2))
-        runs = [
-            outcome(tuple(sorted(options.items())), folder)
-            for options, folder in zip((one, other), folders)
-        ]
+        runs = [outcome(tuple(sorted(options.items())), folder) for options, folder in zip((one, other), folders)]
         assert runs[0] == runs[1]

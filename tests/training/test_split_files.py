@@ -36,9 +36,7 @@ def exported_accuracy(folder):
 
 def accuracy_without_mxnet(folder):
     """By onnxruntime, of all test images."""
-    session = onnxruntime.InferenceSession(
-        str(folder / "model.onnx"), providers=["CPUExecutionProvider"]
-    )
+    session = onnxruntime.InferenceSession(str(folder / "model.onnx"), providers=["CPUExecutionProvider"])
     images, labels = load_dataset("digits").test.batch(np.arange(360))
     [scores] = session.run(None, {"data": (images / 255).astype("float32")})
     return (scores.argmax(axis=1) == labels).mean()
@@ -64,11 +62,7 @@ def test_every_split_scores_with_what_another_leaves(tmp_path_factory, way, othe
         found = evaluate_run(str(folder), devices=device_spec(devices), **split)
     assert found.score.loss == pytest.approx(expected.score.loss, rel=1e-5)
     assert found.score.accuracy == pytest.approx(expected.score.accuracy, abs=1 / 360)
-    assert exported_accuracy(folder / "export") == pytest.approx(
-        expected.score.accuracy, abs=1 / 360
-    )
-    assert accuracy_without_mxnet(folder / "export") == pytest.approx(
-        expected.score.accuracy, abs=1 / 360
-    )
+    assert exported_accuracy(folder / "export") == pytest.approx(expected.score.accuracy, abs=1 / 360)
+    assert accuracy_without_mxnet(folder / "export") == pytest.approx(expected.score.accuracy, abs=1 / 360)
     [run] = read_runs([folder])
     assert SPLITS[way][1]["split"] in make_page([run])

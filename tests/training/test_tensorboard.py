@@ -39,9 +39,7 @@ BASE = {
 
 
 def config(folder, devices=2, epochs=2, **more):
-    return TrainConfig(
-        **{**BASE, **more}, devices=device_spec(devices), epochs=epochs, out=str(folder)
-    )
+    return TrainConfig(**{**BASE, **more}, devices=device_spec(devices), epochs=epochs, out=str(folder))
 
 
 def run(folder, reporter=None, **more):
@@ -70,9 +68,7 @@ def test_a_run_that_goes_on_has_no_step_twice_and_misses_none(tmp_path_factory, 
     asked = config(folder, checkpoint_every=f"{every} steps")
     for plug in [*plugs, 10**6]:
         with suppress(RunStopped):
-            train(
-                asked, autoresume=True, dataset=load_few_digits(), reporter=StoppingReporter(plug)
-            )
+            train(asked, autoresume=True, dataset=load_few_digits(), reporter=StoppingReporter(plug))
     assert read_scalars(folder / "tensorboard") == of_folder(folder)
 
 

@@ -20,24 +20,13 @@ from gluonlab.parallel import strategy_class
 from gluonlab.parallel.memory_estimate import MIB
 from gluonlab.training.memory_trial_child import _ReducedRun, reduce_plan
 from gluonlab.training.plan import make_plan
-from gluonlab.training.run_memory import (
-    GpuMemoryUse,
-    MemoryLimitExceeded,
-    OtherDatasetError,
-    measure_run_memory,
-)
+from gluonlab.training.run_memory import GpuMemoryUse, MemoryLimitExceeded, OtherDatasetError, measure_run_memory
 from gluonlab.training.training_setup import prepare
 
 RUNS = {
     "plain": {"batch_size": 400},
     "adam, shared": {"optimizer": "adam", "kvstore": "sharded-optimizer", "model": "mlp"},
-    "changed at random": {
-        "flip": True,
-        "crop_padding": 2,
-        "mixup": 0.2,
-        "model": "mlp",
-        "batch_size": 500,
-    },
+    "changed at random": {"flip": True, "crop_padding": 2, "mixup": 0.2, "model": "mlp", "batch_size": 500},
     "streamed": {"resident_bytes": 0, "prefetch": 4, "model": "mlp", "batch_size": 1000},
     "microbatches": {"microbatches": 4, "batch_size": 900},
     "sync-bn": {"model": "resnet8", "sync_bn": True, "batch_size": 60},
@@ -54,12 +43,7 @@ RUN_TO_RUN = 0.97  # of two runs of one config
 def test_a_run_needs_the_measured_memory(python, settings):
     """Ten epochs of the command: what grows from one to the next would show."""
     settings = {"devices": device_spec(2), "epochs": 10, **settings}
-    words = [
-        word
-        for name, value in settings.items()
-        for word in (option_name(name), str(value))
-        if word != "True"
-    ]
+    words = [word for name, value in settings.items() for word in (option_name(name), str(value)) if word != "True"]
     taken = measure_run_peak(python, *words)
     measured = measure_run_memory(TrainConfig(**settings))
     assert RUN_TO_RUN * taken - 4 * MIB < measured < 1.15 * taken
@@ -71,10 +55,7 @@ def test_processes_that_decode_images_count(tmp_path):
     one, three = (
         measure_run_memory(
             TrainConfig(
-                dataset=f"folder:{tmp_path / 'images'}",
-                devices=device_spec(1),
-                decoders=count,
-                resident_bytes=0,
+                dataset=f"folder:{tmp_path / 'images'}", devices=device_spec(1), decoders=count, resident_bytes=0
             )
         )
         for count in (1, 3)
@@ -101,21 +82,14 @@ def test_losses_that_are_taken_again_are_those_of_their_own_step(model, split):
         size: make_local_batch(
             *(
                 shard(mx.nd.array(array), ctxs)
-                for array in (
-                    random.uniform(0, 255, (size, *plan.dataset.image_shape)),
-                    random.randint(0, 10, size),
-                )
+                for array in (random.uniform(0, 255, (size, *plan.dataset.image_shape)), random.randint(0, 10, size))
             )
         )
         for size in (24, 14, 7)
     }
-    first = {
-        size: [loss.asscalar() for loss in strategy.step(batch)] for size, batch in batches.items()
-    }
+    first = {size: [loss.asscalar() for loss in strategy.step(batch)] for size, batch in batches.items()}
     assert all(np.isfinite(losses).all() for losses in first.values())
-    assert {
-        size: [loss.asscalar() for loss in strategy.step(batch)] for size, batch in batches.items()
-    } == first
+    assert {size: [loss.asscalar() for loss in strategy.step(batch)] for size, batch in batches.items()} == first
 
 
 def test_a_process_over_the_memory_limit_is_killed_at_once():
@@ -131,8 +105,7 @@ def test_the_probe_raises_the_errors_of_the_run():
         measure_run_memory(TrainConfig(devices=device_spec(1), model="gluoncv:alexnet"))
     with pytest.raises(OtherDatasetError):
         measure_run_memory(
-            TrainConfig(devices=device_spec(1), dataset="synthetic"),
-            load_dataset("synthetic", samples=64),
+            TrainConfig(devices=device_spec(1), dataset="synthetic"), load_dataset("synthetic", samples=64)
         )
 
 

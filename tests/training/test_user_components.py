@@ -11,12 +11,7 @@ from mxnet import autograd, gluon, nd
 from mxnet.gluon import nn
 from sklearn.metrics import f1_score
 from support.devices import device, device_spec
-from support.interrupted_runs import (
-    RunStopped,
-    StoppingReporter,
-    read_comparable_metrics,
-    read_parameter_bytes,
-)
+from support.interrupted_runs import RunStopped, StoppingReporter, read_comparable_metrics, read_parameter_bytes
 from support.process_group import run_in_threads
 from support.reference import parameter_arrays, relative_distance
 from support.run_files import read_metrics
@@ -116,12 +111,7 @@ def test_it_trains_as_the_plain_loop_on_any_number_of_devices(tmp_path, devices)
     result = run(tmp_path / "run", own=own, devices=devices, lr=0.1)
     expected = plain_loop(with_values(START), Focal(), lr=0.1)
     assert relative_distance(parameter_arrays(result.net), parameter_arrays(expected)) < 1e-5
-    assert (
-        relative_distance(
-            parameter_arrays(result.net), [np.array(each, "float32") for each in START]
-        )
-        > 1e-2
-    )
+    assert relative_distance(parameter_arrays(result.net), [np.array(each, "float32") for each in START]) > 1e-2
     scores = scores_of(expected)
     last = result.history[-1]
     focal = Focal()(nd.array(scores), nd.array(ARRAYS[3])).asnumpy()
@@ -329,9 +319,7 @@ def test_floats_train_as_the_plain_loop_gets_them(tmp_path, resident):
 
 @settings(max_examples=2)
 @given(plug=st.integers(1, 8), every=st.integers(1, 3), mixup=st.sampled_from([0.0, 0.3]))
-def test_a_resumed_run_is_bit_identical_to_an_uninterrupted_one(
-    tmp_path_factory, plug, every, mixup
-):
+def test_a_resumed_run_is_bit_identical_to_an_uninterrupted_one(tmp_path_factory, plug, every, mixup):
     folder, more = tmp_path_factory.mktemp("runs"), {"mixup": mixup}
     run(folder / "whole", **more)
     try:
@@ -551,26 +539,14 @@ WEIGHTED = {"net": nn.Dense(CLASSES, prefix="w_"), "loss": Weighted(prefix="w_")
         (ModelError, {"net": Twins()}, "^Twins: .*twin_.*: parameters are saved by name, so give"),
         (ModelError, {"net": Whole()}, "^Whole returns scores of type int32, but a loss needs flo"),
         (ModelError, {"net": OfBytes()}, "embedding.*_weight has sparse.*: make them dense"),
-        (
-            ModelError,
-            {"net": Idle(0)},
-            "does not use idle.*weight .*: leave the layer out, or give",
-        ),
+        (ModelError, {"net": Idle(0)}, "does not use idle.*weight .*: leave the layer out, or give"),
         (ModelError, {"net": OfNothing()}, "OfNothing takes no account of the images: comp"),
         (ConfigError, {"net": make_net, "model": "lenet"}, "--model lenet and the network make_"),
         (ConfigError, {"net": make_net, "memory": True}, "--memory measures in another process"),
         (ConfigError, {"loss": Mean()}, r"loss Mean gives \(1,\) for 3 images: give a value"),
-        (
-            ConfigError,
-            {"loss": nn.Dense(1)},
-            "loss Dense has parameters .*self.params.get_constant",
-        ),
+        (ConfigError, {"loss": nn.Dense(1)}, "loss Dense has parameters .*self.params.get_constant"),
         (ConfigError, {"loss": Unshaped()}, "has unshaped0_w of shape None: give its whole sh"),
-        (
-            ConfigError,
-            WEIGHTED,
-            "loss Weighted and the network both have w_weight: give the loss a",
-        ),
+        (ConfigError, WEIGHTED, "loss Weighted and the network both have w_weight: give the loss a"),
         (ConfigError, {"loss": len}, "loss <built-in function len>: give a gluon.HybridBlock"),
         (ConfigError, {"loss": gluon.loss.L2Loss()}, "L2Loss compares scores with targets of the"),
         (ConfigError, {"loss": Focal(), "label_smoothing": 0.1}, "--label-smoothing 0.1 is of"),

@@ -192,10 +192,7 @@ def test_a_run_and_its_evaluation_give_probabilities_to_those_that_want_them(tmp
         (M.Caffe, "metric caffe averages losses"),
         (M.TopKAccuracy, r"metric TopKAccuracy cannot be created .*: give an object, TopKAccuracy"),
         (M.Perplexity, r"metric Perplexity cannot be created without arguments .*ignore_label"),
-        (
-            type("Odd", (Brier,), {"takes": "logits"}),
-            "metric brier: its attribute takes is 'logits'",
-        ),
+        (type("Odd", (Brier,), {"takes": "logits"}), "metric brier: its attribute takes is 'logits'"),
         (lambda scores, labels: scores[99], "failed: IndexError: .*; tried on random scores"),
     ],
 )

@@ -75,10 +75,7 @@ def trained_by_gluon(weights, epochs=1, mixup=0.0, batch_norm=False):
             with autograd.record():
                 scores = net(x)
                 total = sum(
-                    share
-                    * loss(
-                        scores, nd.array(LABELS[taken]), nd.array(weights[taken]).expand_dims(1)
-                    ).sum()
+                    share * loss(scores, nd.array(LABELS[taken]), nd.array(weights[taken]).expand_dims(1)).sum()
                     for share, taken in pairs
                 )
             total.backward()
@@ -99,9 +96,7 @@ def test_any_devices_microbatches_and_mixtures_make_gluons_update(k, mixup):
         ctxs = contexts(k)
         net = network(ctxs, sync_bn)
         expected, _, _ = trained_by_gluon(weights, mixup=mixup, batch_norm=sync_bn)
-        trainer = BucketedTrainer(
-            net.collect_params(), "sgd", {"learning_rate": LR}, make_kvstore("device")
-        )
+        trainer = BucketedTrainer(net.collect_params(), "sgd", {"learning_rate": LR}, make_kvstore("device"))
         loss = make_loss(mixed=bool(mixup), weighted=True)
         step = DataParallelStep(net, loss, trainer, ctxs, to_float, cut, sync_bn and k > 1)
         mixing = Mixup(mixup) if mixup else None
@@ -149,11 +144,7 @@ def test_a_run_goes_on_with_its_weights_only(tmp_path):
         class_weights=OF_CLASSES, checkpoint_every="1epoch", out=str(tmp_path / "run"),
     )  # fmt: skip
     train(config, dataset=data(OF_IMAGES), reporter=Reporter())
-    whole = train(
-        config.replace(epochs=2, out=str(tmp_path / "whole")),
-        dataset=data(OF_IMAGES),
-        reporter=Reporter(),
-    )
+    whole = train(config.replace(epochs=2, out=str(tmp_path / "whole")), dataset=data(OF_IMAGES), reporter=Reporter())
     again = config.replace(epochs=2, out=None)
     with pytest.raises(ConfigError, match="its train split had"):
         train(again, dataset=data(OF_IMAGES * 2), resume=tmp_path / "run", reporter=Reporter())

@@ -29,9 +29,7 @@ COMMANDS = {
 
 def main(args: Optional[Sequence[str]] = None) -> None:
     """Run the measurement that the first argument names with the remaining arguments."""
-    commands = {
-        name: (summary, lazy_main(f"benchmarks.{name}")) for name, summary in COMMANDS.items()
-    }
+    commands = {name: (summary, lazy_main(f"benchmarks.{name}")) for name, summary in COMMANDS.items()}
     dispatch("python tools/benchmarks", commands, sys.argv[1:] if args is None else args)
 
 

@@ -35,39 +35,24 @@ class OtherCheckout(NamedTuple):
     restart_every: int
 
 
-def parse_other_checkout(
-    beside: Optional[str], restart_every: Optional[str], as_json: bool
-) -> Optional[OtherCheckout]:
+def parse_other_checkout(beside: Optional[str], restart_every: Optional[str], as_json: bool) -> Optional[OtherCheckout]:
     """Return the checkout of --beside and --restart-every, or None. Raises ConfigError."""
     if beside is None:
         if restart_every is not None:
-            raise ConfigError(
-                f"--restart-every {restart_every} is for --beside DIR: give both, or neither"
-            )
+            raise ConfigError(f"--restart-every {restart_every} is for --beside DIR: give both, or neither")
         return None
     if as_json:
-        raise ConfigError(
-            f"--json prints one record, and --beside {beside} makes two: write them with --out FILE"
-        )
-    every = (
-        RESTART_EVERY
-        if restart_every is None
-        else whole_number_check(1)("--restart-every", restart_every)
-    )
+        raise ConfigError(f"--json prints one record, and --beside {beside} makes two: write them with --out FILE")
+    every = RESTART_EVERY if restart_every is None else whole_number_check(1)("--restart-every", restart_every)
     if not Path(beside, "gluonlab", "bench", "worker_main.py").is_file():
         raise ConfigError(
-            f"--beside {beside}: there is no gluonlab/bench in it: "
-            "give the folder of another checkout of gluonlab"
+            f"--beside {beside}: there is no gluonlab/bench in it: give the folder of another checkout of gluonlab"
         )
     return OtherCheckout(Path(beside).resolve(), every)
 
 
 def measure_both_checkouts(
-    subjects: Sequence[Subject],
-    to_series: ToSeries,
-    title: RecordTitle,
-    rounds: int,
-    beside: OtherCheckout,
+    subjects: Sequence[Subject], to_series: ToSeries, title: RecordTitle, rounds: int, beside: OtherCheckout
 ) -> Tuple[Record, Record]:
     """Return the records of ``subjects`` in the checkout ``beside``, and here.
 
@@ -77,15 +62,11 @@ def measure_both_checkouts(
     checkout, restart_every = beside
     session = MeasurementSession()
     pairs = [(subject, _in_checkout(subject, checkout)) for subject in subjects]
-    measurements = measure_subjects(
-        [subject for pair in pairs for subject in pair], rounds, restart_every
-    )
+    measurements = measure_subjects([subject for pair in pairs for subject in pair], rounds, restart_every)
     session.warn_if_busy()
     ours, theirs = measurements[::2], measurements[1::2]
     for our_measurement, their_measurement in zip(ours, theirs):
-        their_measurement.subject = replace(
-            their_measurement.subject, name=our_measurement.subject.name
-        )
+        their_measurement.subject = replace(their_measurement.subject, name=our_measurement.subject.name)
     return (
         session.record(title, rounds, to_series(theirs), checkout, restart_every=restart_every),
         session.record(title, rounds, to_series(ours), restart_every=restart_every),
@@ -152,17 +133,10 @@ def beside_options(function: Callable[..., None]) -> Callable[..., None]:
         restart_every: Optional[str] = None,
         **own_options: Any,
     ) -> None:
-        function(
-            run_options,
-            parse_other_checkout(beside, restart_every, run_options.as_json),
-            **own_options,
-        )
+        function(run_options, parse_other_checkout(beside, restart_every, run_options.as_json), **own_options)
 
     beside_option = option(
-        "--beside",
-        "DIR",
-        "take turns with the gluonlab of another checkout: gluonlab's rows only, compared at the "
-        "end",
+        "--beside", "DIR", "take turns with the gluonlab of another checkout: gluonlab's rows only, compared at the end"
     )
     restart_option = option(
         "--restart-every",

@@ -83,21 +83,14 @@ class CheckpointRun:
     """
 
     def __init__(
-        self,
-        plan: Plan,
-        strategy: Strategy,
-        folder: Path,
-        save: Callable[[], None] = lambda: None,
-        epochs: int = 1,
+        self, plan: Plan, strategy: Strategy, folder: Path, save: Callable[[], None] = lambda: None, epochs: int = 1
     ) -> None:
         self.run = RunDirectory.create(str(folder), folder.name)
         self.strategy, self.epochs = strategy, epochs
         consensus = StopCoordinator(plan.group)
         view = RunView(plan, Result(plan, strategy.net, folder), consensus)
         no_callbacks = Callbacks([], view, consensus)
-        self.state = TrainState(
-            plan, strategy, self.run, time.perf_counter(), consensus, no_callbacks
-        )
+        self.state = TrainState(plan, strategy, self.run, time.perf_counter(), consensus, no_callbacks)
         # no epoch is the best, which would have a checkpoint of its own
         self.state.checkpoints.start_from(-MIDDLE, 0, best_score=1.0)
         self._every, self._save = plan.check_replicas or 1, save
@@ -139,8 +132,7 @@ def check_devices(on: MeasuredDevices) -> int:
     count = len(on.numbers)
     if count < 2:
         raise DeviceError(
-            f"--devices {on.device_spec(count)}: replicas are compared on 2 devices or more: "
-            "name so many"
+            f"--devices {on.device_spec(count)}: replicas are compared on 2 devices or more: name so many"
         )
     return count
 
@@ -275,9 +267,7 @@ def judge_overhead(rows: Sequence[CheckpointRow], task: Task, devices: int) -> s
     if (task.title, devices) != (TASKS[JUDGED].title, DEVICES):
         return f"{claim}: {overhead_text or 'not measured'} of the steps' time"
     return outcome_line(
-        f"{claim} <= {MOST:.0%} of the steps' time",
-        overhead_text,
-        overhead is not None and overhead <= MOST,
+        f"{claim} <= {MOST:.0%} of the steps' time", overhead_text, overhead is not None and overhead <= MOST
     )
 
 
@@ -298,7 +288,5 @@ def main(run_options: MeasurementOptions, network: str, devices: Optional[str]) 
     on = cpu_devices(DEVICES) if devices is None else find_measured_devices(devices)
     count = check_devices(on)
     title = ("checkpoints", {"network": network, **on.record_options()})
-    series, record = run_options.measure_and_record(
-        title, partial(measure_checkpoints, task, on, count), list
-    )
+    series, record = run_options.measure_and_record(title, partial(measure_checkpoints, task, on, count), list)
     run_options.print_record(record, format_results(series, task, count, run_options.rounds), on)

@@ -30,11 +30,7 @@ def lenet() -> nn.Sequential:
 
 
 def train_batch(
-    batch: Any,
-    ctxs: Sequence[mx.Context],
-    net: gluon.Block,
-    loss: gluon.Block,
-    trainer: gluon.Trainer,
+    batch: Any, ctxs: Sequence[mx.Context], net: gluon.Block, loss: gluon.Block, trainer: gluon.Trainer
 ) -> None:
     """Train on an mx.io.DataBatch: split, forward on each device, backward by loss, update."""
     images, labels = batch.data[0], batch.label[0]
@@ -59,9 +55,7 @@ def make(device_count: int, devices: Optional[str] = None) -> Job:
     net, loss = lenet(), gluon.loss.SoftmaxCrossEntropyLoss()
     net.collect_params().initialize(ctx=ctxs)
     store = "device" if kind == "gpu" else "local"
-    trainer = gluon.Trainer(
-        net.collect_params(), "sgd", {"learning_rate": LEARNING_RATE}, kvstore=store
-    )
+    trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": LEARNING_RATE}, kvstore=store)
     task = TASKS["lenet"]
     batches = _repeat_epochs(mx.io.NDArrayIter(*images_and_labels(task), task.global_batch_size))
 

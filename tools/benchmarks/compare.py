@@ -25,9 +25,7 @@ EXPLAINED = (
     "first, second: medians over the rounds. speed: the second's over the first's, "
     "above 1 where the second is faster; the median of the rounds' ratios."
 )
-NOT_IN_TURNS = (
-    "The records were not measured in turns: a machine that changed between them changes every row."
-)
+NOT_IN_TURNS = "The records were not measured in turns: a machine that changed between them changes every row."
 
 
 @dataclass(frozen=True)
@@ -57,8 +55,7 @@ def compare(first: Record, second: Record) -> Comparison:
     """Compare the series of two records. Raises ConfigError for different measurements."""
     if (first.bench, dict(first.options)) != (second.bench, dict(second.options)):
         raise ConfigError(
-            f"{first.title} and {second.title} are different measurements: "
-            "compare records of the same one"
+            f"{first.title} and {second.title} are different measurements: compare records of the same one"
         )
     in_turns = first.turns == second.turns
     interval = paired_ratio if in_turns else unpaired_ratio
@@ -73,11 +70,7 @@ def compare(first: Record, second: Record) -> Comparison:
             )
             rows.append(
                 SeriesComparison(
-                    second_series.name,
-                    second_series.unit,
-                    _median(first_series),
-                    _median(second_series),
-                    ratio,
+                    second_series.name, second_series.unit, _median(first_series), _median(second_series), ratio
                 )
             )
     return Comparison(second.title, rows, in_turns, list(_list_caveats(first, second, in_turns)))
@@ -96,9 +89,7 @@ def _list_caveats(first: Record, second: Record, in_turns: bool) -> Iterator[str
         if a != b:
             yield f"{name}: {a} and {b}."
     instruction_sets = [record.about.get("instruction_set") for record in (first, second)]
-    if (
-        None not in instruction_sets and instruction_sets[0] != instruction_sets[1]
-    ):  # older records have none
+    if None not in instruction_sets and instruction_sets[0] != instruction_sets[1]:  # older records have none
         yield (
             f"The CPUs computed with different instruction sets: "
             f"{instruction_sets[0] or 'none'} and {instruction_sets[1] or 'none'}. "
@@ -121,10 +112,7 @@ def pair_records(first: Path, second: Path) -> List[Tuple[Record, Record]]:
         return [(read_record(first), read_record(second))]
     names = sorted(path.name for path in first.glob("*.json") if (second / path.name).exists())
     if not names:
-        raise ConfigError(
-            f"{first} and {second} have no records of the same name: "
-            "give folders that make bench wrote"
-        )
+        raise ConfigError(f"{first} and {second} have no records of the same name: give folders that make bench wrote")
     return [(read_record(first / name), read_record(second / name)) for name in names]
 
 
@@ -138,9 +126,7 @@ def format_comparison(comparison: Comparison) -> str:
 def format_notes(comparisons: Sequence[Comparison]) -> str:
     """Return the meaning of the columns, and the caveats of all comparisons without duplicates."""
     caveats = dict.fromkeys(note for comparison in comparisons for note in comparison.notes)
-    return "\n".join(
-        textwrap.fill(escape_unprintable(note), text.WIDTH) for note in (EXPLAINED, *caveats)
-    )
+    return "\n".join(textwrap.fill(escape_unprintable(note), text.WIDTH) for note in (EXPLAINED, *caveats))
 
 
 def _format_row(row: SeriesComparison) -> str:
@@ -168,9 +154,7 @@ def find_slower_rows(comparisons: Sequence[Comparison], limit: float) -> List[st
 @command("python tools/benchmarks compare")
 @click.argument("first", metavar="FIRST")
 @click.argument("second", metavar="SECOND")
-@option(
-    "--at-least", "RATIO", "exit with 1 if a row's whole interval lies below this, such as 0.97"
-)
+@option("--at-least", "RATIO", "exit with 1 if a row's whole interval lies below this, such as 0.97")
 @JSON_OPTION
 def main(first: str, second: str, at_least: Optional[str], as_json: bool) -> None:
     """Compare two records of one measurement, or folders of them.
@@ -178,11 +162,7 @@ def main(first: str, second: str, at_least: Optional[str], as_json: bool) -> Non
     It prints ratios with 95 % intervals.
     --out writes records. Rounds that were measured in turns (--beside) are compared pair by pair.
     """
-    limit = (
-        None
-        if at_least is None
-        else real_number_check(0, above_minimum=True)("--at-least", at_least)
-    )
+    limit = None if at_least is None else real_number_check(0, above_minimum=True)("--at-least", at_least)
     pairs = pair_records(Path(first), Path(second))
     comparisons = [compare(*pair) for pair in pairs]
     if as_json:

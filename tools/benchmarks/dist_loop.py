@@ -16,9 +16,7 @@ from gluonlab.bench.worker_main import Job
 from gluonlab.bench.workloads import CLASSES, LEARNING_RATE, TASKS
 
 
-def make(
-    task: str, world_size: int, threads: Optional[int] = None, port: Optional[int] = None
-) -> Job:
+def make(task: str, world_size: int, threads: Optional[int] = None, port: Optional[int] = None) -> Job:
     """Return the job of a worker, with its share of the host's cores or with ``threads`` threads.
 
     ``port``: the scheduler's; rank 0 chooses it.
@@ -52,9 +50,7 @@ def _start_other_processes(task: str, world_size: int, threads: Optional[int]) -
         port: int = listening.getsockname()[1]
     for role in ("scheduler", "server"):
         # it serves as soon as MXNet is imported
-        RankProcess(
-            ["-c", "import gluonlab, mxnet"], parameter_server_variables(role, port, world_size)
-        )
+        RankProcess(["-c", "import gluonlab, mxnet"], parameter_server_variables(role, port, world_size))
     variables = parameter_server_variables("worker", port, world_size)
     os.environ.update(variables)  # before MXNet is imported, which reads them
     options = {"task": task, "world_size": world_size, "threads": threads, "port": port}

@@ -121,16 +121,12 @@ def measure_steps(
         steps = {update.label: update.step for update in updates}
         seconds = time_interleaved(steps, rounds, on_round=bar.update)
     return [
-        StepRow(
-            update.trainer_name, update.store, len(ctxs), tuple(seconds[update.label]), update.error
-        )
+        StepRow(update.trainer_name, update.store, len(ctxs), tuple(seconds[update.label]), update.error)
         for update in updates
     ]
 
 
-def make_updates(
-    shapes: Sequence[Shape], stores: Sequence[str], ctxs: Sequence[mx.Context]
-) -> "List[Update]":
+def make_updates(shapes: Sequence[Shape], stores: Sequence[str], ctxs: Sequence[mx.Context]) -> "List[Update]":
     """Return every store under both trainers, after a check. Raises ConfigError as `measure_steps`
     does.
     """
@@ -140,9 +136,7 @@ def make_updates(
     needed_bytes = size * len(ctxs) * (len(stores) * (3 + 2) + 2)
     if ctxs[0].device_type == "cpu":
         description = f"{len(stores)} stores on {len(ctxs)} devices"
-        require_memory(
-            needed_bytes, description, "choose fewer with --stores, or smaller --world-sizes"
-        )
+        require_memory(needed_bytes, description, "choose fewer with --stores, or smaller --world-sizes")
     shared = make_parameters(shapes, ctxs)
     updates = [
         Update(name, store, shared if name == GLUON else make_parameters(shapes, ctxs))
@@ -150,9 +144,7 @@ def make_updates(
         for store in stores
     ]
     ranks = range(len(ctxs))
-    gradients = [
-        [_random_gradient(rank, i, shape) for i, shape in enumerate(shapes)] for rank in ranks
-    ]
+    gradients = [[_random_gradient(rank, i, shape) for i, shape in enumerate(shapes)] for rank in ranks]
     for update in updates:
         update.check(gradients)
     return updates
@@ -208,8 +200,7 @@ class Update:
 def make_parameters(shapes: Sequence[Shape], ctxs: Sequence[mx.Context]) -> List[gluon.Parameter]:
     """Return parameters of these shapes, all zero, with a replica and a gradient on each device."""
     params = [
-        gluon.Parameter(f"parameter{number}_weight", shape=shape, init="zeros")
-        for number, shape in enumerate(shapes)
+        gluon.Parameter(f"parameter{number}_weight", shape=shape, init="zeros") for number, shape in enumerate(shapes)
     ]
     for param in params:
         param.initialize(ctx=list(ctxs))
@@ -263,25 +254,14 @@ def judge_allreduce(rows: Sequence[AllreduceRow]) -> List[Comparison]:
     best = min((row for row in rows if row.algorithm not in PEERS), key=lambda row: row.time_s)
     arrays = f"{best.arrays} arrays" if best.arrays > 1 else "one array"
     buffer_text = f"{format_size(best.size_bytes)} in {arrays}, {best.world_size} devices"
-    description, has_target = (
-        f"{buffer_text}, our best: {best.algorithm}",
-        best.world_size == JUDGED,
-    )
+    description, has_target = (f"{buffer_text}, our best: {best.algorithm}", best.world_size == JUDGED)
     seconds = {row.algorithm: row.seconds for row in rows}
     at_least = AT_LEAST_ALLREDUCE if has_target else None
     comparisons = [
-        Comparison(
-            description,
-            name,
-            median_ratio(seconds[peer], best.seconds) if peer in seconds else None,
-            at_least,
-        )
+        Comparison(description, name, median_ratio(seconds[peer], best.seconds) if peer in seconds else None, at_least)
         for peer, name in (("device", "MXNet's device"), (CHAPTER, "the chapter's allreduce"))
     ]
-    return [
-        *comparisons,
-        Comparison(description, LIMIT, best.of_limit, AT_LEAST_OF_LIMIT if has_target else None),
-    ]
+    return [*comparisons, Comparison(description, LIMIT, best.of_limit, AT_LEAST_OF_LIMIT if has_target else None)]
 
 
 def judge_steps(rows: Sequence[StepRow], world_size: int) -> List[Comparison]:
@@ -291,9 +271,7 @@ def judge_steps(rows: Sequence[StepRow], world_size: int) -> List[Comparison]:
     if not our_rows:
         return []
     best = min(our_rows, key=lambda row: row.time_s)
-    description = (
-        f"allreduce and update, {world_size} devices, our best: {best.store}, {best.trainer}"
-    )
+    description = f"allreduce and update, {world_size} devices, our best: {best.store}, {best.trainer}"
     at_least = AT_LEAST_STEP if world_size == JUDGED else None
     device = {row.trainer: row.seconds for row in rows_of_size if row.store == "device"}
     return [
@@ -331,18 +309,14 @@ class Findings:
 
     def compare_with_peers(self) -> List[Comparison]:
         """Return the comparisons of every allreduce and number of devices."""
-        comparisons = [
-            comparison for report in self.allreduces for comparison in judge_allreduce(report.rows)
-        ]
+        comparisons = [comparison for report in self.allreduces for comparison in judge_allreduce(report.rows)]
         for world_size in sorted({row.world_size for row in self.steps}):
             comparisons += judge_steps(self.steps, world_size)
         return comparisons
 
     def inexact_sums(self) -> List[str]:
         """Return the algorithms and stores whose sums were not exact."""
-        sums = [
-            name for report in self.allreduces for name in allreduce.inexact_algorithms(report.rows)
-        ]
+        sums = [name for report in self.allreduces for name in allreduce.inexact_algorithms(report.rows)]
         updates = [f"{row.store} ({row.trainer})" for row in self.steps if row.error != 0]
         return list(dict.fromkeys([*sums, *updates]))
 
@@ -387,15 +361,9 @@ def job_series(measurements: Sequence[Measurement]) -> List[Series]:
     series = []
     for measurement in measurements:
         names = [name for name in (measurement.answers or [{}])[0] if name != "seconds"]
-        series += [
-            Series(name, name, "s", tuple(measurement.numbers_by_round(name))) for name in names
-        ]
+        series += [Series(name, name, "s", tuple(measurement.numbers_by_round(name))) for name in names]
         if measurement.reason:
-            series.append(
-                Series(
-                    measurement.subject.name, measurement.subject.label, "s", (), measurement.reason
-                )
-            )
+            series.append(Series(measurement.subject.name, measurement.subject.label, "s", (), measurement.reason))
     return series
 
 
@@ -424,18 +392,12 @@ def parse_world_sizes(text: Optional[str], on: MeasuredDevices) -> List[int]:
         check = whole_number_check(2, len(on.numbers) if on.asked else MAX_CPU_DEVICES)
         world_sizes = list(dict.fromkeys(check("--world-sizes", part) for part in text.split(",")))
     if min(world_sizes) < 2:
-        raise ConfigError(
-            f"--devices {on.device_spec(1)}: one device has no other to sum with: name two or more"
-        )
+        raise ConfigError(f"--devices {on.device_spec(1)}: one device has no other to sum with: name two or more")
     return world_sizes
 
 
 def measure_gradients(
-    stores: Sequence[str],
-    world_sizes: Sequence[int],
-    size_bytes: int,
-    rounds: int,
-    on: MeasuredDevices,
+    stores: Sequence[str], world_sizes: Sequence[int], size_bytes: int, rounds: int, on: MeasuredDevices
 ) -> Findings:
     """Measure allreduces of ``size_bytes`` in one array and in 16, then steps on ResNet-18's
     gradients.
@@ -460,12 +422,8 @@ def steps_table(findings: Findings) -> str:
     lines: List[str] = []
     for world_size, rows in groupby(findings.steps, key=lambda row: row.world_size):
         rows_of_size = list(rows)
-        device_seconds = [
-            row.seconds for row in rows_of_size if (row.trainer, row.store) == (GLUON, "device")
-        ]
-        description = (
-            f"{len(findings.shapes)} gradients, {sum(map(math.prod, findings.shapes)):,} numbers"
-        )
+        device_seconds = [row.seconds for row in rows_of_size if (row.trainer, row.store) == (GLUON, "device")]
+        description = f"{len(findings.shapes)} gradients, {sum(map(math.prod, findings.shapes)):,} numbers"
         lines += [
             *[""] * bool(lines),
             f"allreduce and update of {description}, on {world_size} devices",
@@ -494,14 +452,10 @@ def format_findings(findings: Findings) -> str:
     rows = [row for report in findings.allreduces for row in report.rows]
     notes = allreduce_table.explain_columns(findings.allreduces[-1])
     comparisons = "\n".join(format_comparisons(findings.compare_with_peers()))
-    return "\n\n".join(
-        [allreduce_table.rows_table(rows), notes, steps_table(findings), comparisons]
-    )
+    return "\n\n".join([allreduce_table.rows_table(rows), notes, steps_table(findings), comparisons])
 
 
-def make(
-    world_size: int, size_bytes: int, stores: Sequence[str], devices: Optional[str] = None
-) -> Job:
+def make(world_size: int, size_bytes: int, stores: Sequence[str], devices: Optional[str] = None) -> Job:
     """Return a job: gluonlab's allreduces of ``size_bytes`` in one array and 16, and steps of
     ``stores``.
 
@@ -565,10 +519,7 @@ def main(
     names = parse_stores(stores, on.on_gpus)
     counts = parse_world_sizes(world_sizes, on)
     sizes_text = world_sizes or ",".join(map(str, counts))
-    title = (
-        "gradients",
-        {"size": size, "stores": stores, "world-sizes": sizes_text, **on.record_options()},
-    )
+    title = ("gradients", {"size": size, "stores": stores, "world-sizes": sizes_text, **on.record_options()})
     if beside is not None:
         subjects = our_subjects(on, names, counts, size_bytes)
         click.echo(compare_checkouts(subjects, job_series, title, run_options, beside))
@@ -577,8 +528,6 @@ def main(
     findings, record = run_options.measure_and_record(title, measured, Findings.series)
     wrong = ", ".join(findings.inexact_sums())
     # a record of wrong sums is not kept
-    (run_options._replace(out=None) if wrong else run_options).print_record(
-        record, format_findings(findings), on
-    )
+    (run_options._replace(out=None) if wrong else run_options).print_record(record, format_findings(findings), on)
     if wrong:
         raise RunError(f"wrong sums by {wrong}: see the column error")

@@ -99,17 +99,13 @@ def make_rows(series: Sequence[Series]) -> List[HostCostRow]:
 
 def _host_cost_row(name: str, columns: Sequence[Series]) -> HostCostRow:
     medians = {item.name.rpartition(" ")[2]: median(item.values) for item in columns if item.values}
-    return HostCostRow(
-        name, columns[0].label, int(name.rpartition("-")[2]), medians, columns[0].reason
-    )
+    return HostCostRow(name, columns[0].label, int(name.rpartition("-")[2]), medians, columns[0].reason)
 
 
 def format_results(record: Record) -> str:
     """Return the table, a core's arithmetic, and whether targets are reached."""
     rows = make_rows(record.series)
-    return "\n".join(
-        [format_costs(rows), "", *describe_efficiency(record), "", *judge_targets(record)]
-    )
+    return "\n".join([format_costs(rows), "", *describe_efficiency(record), "", *judge_targets(record)])
 
 
 def format_costs(rows: Sequence[HostCostRow]) -> str:
@@ -158,9 +154,7 @@ def _judge_target(record: Record, count: int) -> str:
 @measurement_options(ROUNDS)
 @beside_options
 @DEVICES_OPTION
-def main(
-    run_options: MeasurementOptions, beside: Optional[OtherCheckout], devices: Optional[str]
-) -> None:
+def main(run_options: MeasurementOptions, beside: Optional[OtherCheckout], devices: Optional[str]) -> None:
     """Measure what the host's Python costs a step, in time and cores."""
     on = find_host_devices(devices)
     Benchmark(

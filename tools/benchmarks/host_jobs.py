@@ -76,9 +76,7 @@ def _make_gluonlab_job(ctxs: List[mx.Context]) -> Job:
     def run(steps: int) -> Dict[str, float]:
         began = time.perf_counter()
         medians = [
-            *_median_part_seconds(
-                lambda: (queue for _, queue in step.phases(batch)), steps, batch.xs
-            ),
+            *_median_part_seconds(lambda: (queue for _, queue in step.phases(batch)), steps, batch.xs),
             *_median_part_seconds(lambda: [lambda: step(batch)], steps, batch.xs),
             _measure_loader_and_log(batches, step, log, steps),
         ]
@@ -92,9 +90,7 @@ def _make_gluon_job(ctxs: List[mx.Context]) -> Job:
     loss.hybridize(static_alloc=True, static_shape=True)
     # The update on the devices, as gluonlab's: with it in the store, allreduce and update could not
     # be told apart.
-    trainer = gluon.Trainer(
-        net.collect_params(), "sgd", SGD, kvstore=make_kvstore("device"), update_on_kvstore=False
-    )
+    trainer = gluon.Trainer(net.collect_params(), "sgd", SGD, kvstore=make_kvstore("device"), update_on_kvstore=False)
     xs, ys = next(_repeat_batches(ctxs))
     xs = [to_float(nd, x) for x in xs]
     losses: List[nd.NDArray] = []
@@ -104,12 +100,7 @@ def _make_gluon_job(ctxs: List[mx.Context]) -> Job:
             losses[:] = [loss(net(x), y) for x, y in zip(xs, ys)]
 
     def step_parts() -> List[Call]:
-        return [
-            forward,
-            lambda: autograd.backward(losses),
-            trainer.allreduce_grads,
-            lambda: trainer.update(len(ctxs)),
-        ]
+        return [forward, lambda: autograd.backward(losses), trainer.allreduce_grads, lambda: trainer.update(len(ctxs))]
 
     def step() -> None:
         forward()
@@ -118,10 +109,7 @@ def _make_gluon_job(ctxs: List[mx.Context]) -> Job:
 
     def run(steps: int) -> Dict[str, float]:
         began = time.perf_counter()
-        medians = [
-            *_median_part_seconds(step_parts, steps, xs),
-            *_median_part_seconds(lambda: [step], steps, xs),
-        ]
+        medians = [*_median_part_seconds(step_parts, steps, xs), *_median_part_seconds(lambda: [step], steps, xs)]
         return _job_numbers(began, [*STEP_PARTS, "total"], medians, len(ctxs))
 
     return run
@@ -134,9 +122,7 @@ def _repeat_batches(ctxs: List[mx.Context]) -> Iterator[Any]:
     return itertools.chain.from_iterable(itertools.repeat(loader))
 
 
-def _median_part_seconds(
-    parts: Callable[[], Iterable[Call]], steps: int, images: Sequence[nd.NDArray]
-) -> List[float]:
+def _median_part_seconds(parts: Callable[[], Iterable[Call]], steps: int, images: Sequence[nd.NDArray]) -> List[float]:
     """Return the median processor seconds of each part of a step, called one after the other.
 
     ``images``: the inputs of the first operation on each device. The medians are over blocks of
@@ -163,9 +149,7 @@ def _call_seconds(parts: Iterable[Call]) -> List[float]:
     return seconds
 
 
-def _measure_loader_and_log(
-    batches: Iterator[Any], step: DataParallelStep, log: AsyncLossMeter, steps: int
-) -> float:
+def _measure_loader_and_log(batches: Iterator[Any], step: DataParallelStep, log: AsyncLossMeter, steps: int) -> float:
     """Return the median processor seconds per step to fetch a batch and log its losses.
 
     The log reads once in STRIDE steps, so that the median is over blocks of STRIDE steps.
@@ -186,9 +170,7 @@ def _measure_loader_and_log(
     return statistics.median(blocks)
 
 
-def _job_numbers(
-    began: float, names: List[str], medians_s: List[float], device_count: int
-) -> Dict[str, float]:
+def _job_numbers(began: float, names: List[str], medians_s: List[float], device_count: int) -> Dict[str, float]:
     per_device_us = {name: seconds * 1e6 / device_count for name, seconds in zip(names, medians_s)}
     return {"seconds": time.perf_counter() - began, **per_device_us}
 
@@ -203,9 +185,7 @@ class Layer(NamedTuple):
     data_gradient: bool = True
 
 
-def conv_layer(
-    channels_in: int, channels_out: int, kernel: int, side_out: int, data_gradient: bool = True
-) -> Layer:
+def conv_layer(channels_in: int, channels_out: int, kernel: int, side_out: int, data_gradient: bool = True) -> Layer:
     """Return a convolution with a square kernel and a square output of ``side_out``."""
     return Layer(side_out**2 * channels_out * channels_in * kernel**2, data_gradient)
 
@@ -216,9 +196,7 @@ def dense_layer(units_in: int, units_out: int) -> Layer:
 
 
 LENET = (
-    conv_layer(
-        1, 20, 3, side_out=26, data_gradient=False
-    ),  # nobody asks for the gradient of the images
+    conv_layer(1, 20, 3, side_out=26, data_gradient=False),  # nobody asks for the gradient of the images
     conv_layer(20, 50, 5, side_out=9),
     dense_layer(50 * 4 * 4, 128),
     dense_layer(128, CLASSES),
@@ -241,9 +219,7 @@ def make_efficiency() -> Job:
     """Return a job on one device of one thread, which measures GFLOP/s of ``sgemm`` and of
     ``lenet``.
     """
-    train = training_job.make_training_job(
-        "lenet", device_count=1, threads=1, global_batch_size=BATCH_SIZE
-    )
+    train = training_job.make_training_job("lenet", device_count=1, threads=1, global_batch_size=BATCH_SIZE)
     left, right = nd.random.uniform(shape=(SIDE, SIDE)), nd.random.uniform(shape=(SIDE, SIDE))
 
     def run(steps: int) -> Dict[str, float]:

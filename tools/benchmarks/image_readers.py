@@ -49,16 +49,11 @@ class _RecordReader:
 
     def __init__(self, folder: str, size: int) -> None:
         folder_of_records = Path(tempfile.mkdtemp())
-        record = recordio.MXIndexedRecordIO(
-            str(folder_of_records / "a.idx"), str(folder_of_records / "a.rec"), "w"
-        )
+        record = recordio.MXIndexedRecordIO(str(folder_of_records / "a.idx"), str(folder_of_records / "a.rec"), "w")
         paths, labels = ImageFolder(folder).train
         for number, (path, label) in enumerate(zip(paths, labels)):
             record.write_idx(
-                number,
-                recordio.pack(
-                    recordio.IRHeader(0, float(label), number, 0), Path(path).read_bytes()
-                ),
+                number, recordio.pack(recordio.IRHeader(0, float(label), number, 0), Path(path).read_bytes())
             )
         record.close()
         self._iterator = mx.io.ImageRecordUInt8Iter(

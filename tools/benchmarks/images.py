@@ -11,17 +11,8 @@ from typing import Any, Dict, Iterable, List, Sequence
 from benchmarks import rates
 from benchmarks.peers import missing_torch_reason
 from benchmarks.rates import ThroughputRow
-from gluonlab.bench.harness.interleaved_rounds import (
-    Measurement,
-    Subject,
-    image_rates,
-    measure_subjects,
-)
-from gluonlab.bench.harness.measurement_command import (
-    INTERRUPTED,
-    MeasurementOptions,
-    measurement_options,
-)
+from gluonlab.bench.harness.interleaved_rounds import Measurement, Subject, image_rates, measure_subjects
+from gluonlab.bench.harness.measurement_command import INTERRUPTED, MeasurementOptions, measurement_options
 from gluonlab.bench.harness.measurement_record import Series
 from gluonlab.bench.harness.table_format import format_table as as_table
 from gluonlab.bench.harness.table_format import rounds_text
@@ -143,11 +134,7 @@ def format_results(rows: Sequence[ThroughputRow], rounds: int) -> str:
     lines: List[str] = []
     for label in dict.fromkeys(map(set_of, rows)):
         rows_of_set = [rates.format_row(row, LABEL_WIDTH) for row in rows if set_of(row) == label]
-        lines += [
-            *[""] * bool(lines),
-            rates.format_heading(label, LABEL_WIDTH, "row / PyTorch"),
-            *rows_of_set,
-        ]
+        lines += [*[""] * bool(lines), rates.format_heading(label, LABEL_WIDTH, "row / PyTorch"), *rows_of_set]
     note = (
         f"JPEGs are read, decoded and put into batches of {BATCH_SIZE}; nothing is trained. "
         f"images/s: the median of {rounds_text(rounds)}. "

@@ -11,11 +11,7 @@ from benchmarks.benchmark import Benchmark, OtherCheckout, beside_options
 from benchmarks.rates import Ratio, paired_ratio
 from gluonlab.bench.harness import table_format as texts
 from gluonlab.bench.harness.interleaved_rounds import Subject, image_rates, measure_subjects
-from gluonlab.bench.harness.measurement_command import (
-    INTERRUPTED,
-    MeasurementOptions,
-    measurement_options,
-)
+from gluonlab.bench.harness.measurement_command import INTERRUPTED, MeasurementOptions, measurement_options
 from gluonlab.bench.harness.measurement_record import Record, Series
 from gluonlab.cli.command import command
 
@@ -37,9 +33,7 @@ class Task(NamedTuple):
 TASKS = {
     "mnist-cnn": Task("MXNet's CNN for MNIST", "mnist_cnn", (64, 1, 28, 28), 64, 0.02),
     "lenet": Task("d2l's LeNet", "lenet", (64, 1, 28, 28), 64, 0.9),
-    "lenet-batch-norm": Task(
-        "d2l's LeNet with BatchNorm", "lenet_with_batch_norm", (64, 1, 28, 28), 64, 1.0
-    ),
+    "lenet-batch-norm": Task("d2l's LeNet with BatchNorm", "lenet_with_batch_norm", (64, 1, 28, 28), 64, 1.0),
     "nin": Task("d2l's NiN", "nin", (8, 1, 96, 96), 32, 0.1),
     "googlenet": Task("d2l's GoogLeNet", "googlenet", (8, 1, 96, 96), 32, 0.1),
 }
@@ -105,10 +99,7 @@ def _optimize_row(name: str, plain: Series, optimized: Series) -> OptimizeRow:
     if not (plain.values and optimized.values):
         return OptimizeRow(*head, reason=plain.reason or optimized.reason)
     return OptimizeRow(
-        *head,
-        median(plain.values),
-        median(optimized.values),
-        paired_ratio(optimized.values, plain.values),
+        *head, median(plain.values), median(optimized.values), paired_ratio(optimized.values, plain.values)
     )
 
 
@@ -137,9 +128,5 @@ def main(run_options: MeasurementOptions, beside: Optional[OtherCheckout]) -> No
     A slow result is a result: it does not change the exit status.
     """
     Benchmark(
-        ("optimize", {}),
-        partial(measure_subjects, make_subjects()),
-        our_subjects(),
-        image_rates,
-        format_results,
+        ("optimize", {}), partial(measure_subjects, make_subjects()), our_subjects(), image_rates, format_results
     ).run(run_options, beside)

@@ -97,8 +97,7 @@ class Inception(gluon.HybridBlock):  # type: ignore[misc]
                 nn.Conv2D(c3[1], kernel_size=5, padding=2, activation="relu"),
             )
             self.p4 = _make_sequence(
-                nn.MaxPool2D(pool_size=3, strides=1, padding=1),
-                nn.Conv2D(c4, kernel_size=1, activation="relu"),
+                nn.MaxPool2D(pool_size=3, strides=1, padding=1), nn.Conv2D(c4, kernel_size=1, activation="relu")
             )
 
     def hybrid_forward(self, F: Any, x: Any) -> Any:
@@ -125,9 +124,7 @@ def googlenet() -> nn.HybridSequential:
     )  # fmt: skip
 
 
-NETWORKS = {
-    made.__name__: made for made in (mnist_cnn, lenet, lenet_with_batch_norm, nin, googlenet)
-}
+NETWORKS = {made.__name__: made for made in (mnist_cnn, lenet, lenet_with_batch_norm, nin, googlenet)}
 SEED = 0
 CHECKED_STEPS = 4  # steps whose losses are compared
 TOLERANCE = 1e-4  # relative: rewrites change rounding errors only
@@ -147,10 +144,7 @@ class Training:
         mx.random.seed(SEED)
         np.random.seed(SEED)  # some of Gluon's initializers draw from it
         self._batches = itertools.cycle(
-            (
-                nd.array(random.rand(*task.batch), ctx=ctx),
-                nd.array(random.randint(0, CLASSES, task.batch[0]), ctx=ctx),
-            )
+            (nd.array(random.rand(*task.batch), ctx=ctx), nd.array(random.randint(0, CLASSES, task.batch[0]), ctx=ctx))
             for _ in range(task.batches)
         )
         self._net = NETWORKS[task.network]()
@@ -204,7 +198,4 @@ def first_losses(task: Task, ctx: mx.Context, optimized: bool) -> List[float]:
 def check_same_losses(task: Task, plain: List[float], optimized: List[float]) -> None:
     """Raise RunError if the losses differ by more than rounding errors."""
     if not np.allclose(optimized, plain, rtol=TOLERANCE, atol=0):
-        raise RunError(
-            f"{task.title}: the optimized network has the losses {optimized}, and the plain one "
-            f"{plain}"
-        )
+        raise RunError(f"{task.title}: the optimized network has the losses {optimized}, and the plain one {plain}")

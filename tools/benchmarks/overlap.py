@@ -72,9 +72,7 @@ def make_subjects(network: str, on: MeasuredDevices) -> List[Subject]:
     common = {"task": network, "device_count": count, "threads": 1, "traced": TRACED}
     common.update(on.job_options(count))
     return [
-        Subject(
-            f"{overlap}", f"{overlap}", "gluonlab", {**common, "overlap": overlap}, images=images
-        )
+        Subject(f"{overlap}", f"{overlap}", "gluonlab", {**common, "overlap": overlap}, images=images)
         for overlap in OVERLAPS
     ]
 
@@ -85,9 +83,7 @@ def make_series(measurements: Sequence[Measurement]) -> List[Series]:
     for measurement in measurements:
         name, reason = measurement.subject.name, measurement.reason
         beside = tuple(answer["beside"] for answer in measurement.answers)
-        all_series.append(
-            Series(f"{name} {SPEED}", name, SPEED, measurement.images_per_second(), reason)
-        )
+        all_series.append(Series(f"{name} {SPEED}", name, SPEED, measurement.images_per_second(), reason))
         all_series.append(Series(f"{name} {BESIDE}", name, BESIDE, beside, reason))
     return all_series
 

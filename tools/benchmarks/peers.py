@@ -5,18 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 from functools import partial
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    Callable,
-    Dict,
-    List,
-    Mapping,
-    NamedTuple,
-    Optional,
-    Sequence,
-    Tuple,
-)
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from benchmarks import rates
 from benchmarks.benchmark import Benchmark, OtherCheckout, beside_options
@@ -37,11 +26,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 from benchmarks.rates import ThroughputRow
 from gluonlab.bench.harness.interleaved_rounds import Subject
-from gluonlab.bench.harness.measurement_command import (
-    MeasuredDevices,
-    cpu_devices,
-    find_measured_devices,
-)
+from gluonlab.bench.harness.measurement_command import MeasuredDevices, cpu_devices, find_measured_devices
 from gluonlab.bench.harness.measurement_record import Record, Series
 from gluonlab.bench.harness.table_format import format_table as as_table
 from gluonlab.bench.harness.table_format import outcome_line, rounds_text
@@ -95,10 +80,7 @@ def missing_torch_reason() -> Optional[str]:
 def lenet_subjects(on: MeasuredDevices = ON_CPUS) -> List[Subject]:
     """Return LeNet's rows, the reference first. Without torch its rows have a reason instead."""
     count = len(on.numbers)
-    options, images = (
-        {"device_count": count, **on.job_options(count)},
-        TASKS["lenet"].global_batch_size,
-    )
+    options, images = ({"device_count": count, **on.job_options(count)}, TASKS["lenet"].global_batch_size)
     label = f"classic loop {_device_count_text(count)}"
     return [
         _gluonlab_subject(on, "lenet", count, 1),
@@ -131,10 +113,7 @@ def _device_count_text(count: int) -> str:
 def _gluonlab_subject(
     on: MeasuredDevices, task: str, device_count: int, threads: int, kvstore: str = "device"
 ) -> Subject:
-    name, label = (
-        f"gluonlab-{device_count}x{threads}",
-        f"gluonlab {_device_count_text(device_count)}",
-    )
+    name, label = (f"gluonlab-{device_count}x{threads}", f"gluonlab {_device_count_text(device_count)}")
     if kvstore != "device":
         name, label = f"{name}-{kvstore}", f"{label} {SHORT.get(kvstore, kvstore)}"
     elif device_count == 1 and not on.on_gpus:
@@ -154,14 +133,7 @@ def _torch_subjects(on: MeasuredDevices, task: str) -> List[Subject]:
     )
     common = (missing, COMPILE_TIMEOUT_S, TASKS[task].global_batch_size)
     return [
-        Subject(
-            f"torch-{name}",
-            f"PyTorch {label}",
-            job,
-            options,
-            {**variables, **torch_limit()},
-            *common,
-        )
+        Subject(f"torch-{name}", f"PyTorch {label}", job, options, {**variables, **torch_limit()}, *common)
         for name, label, job, options, variables in rows
     ]
 
@@ -196,16 +168,10 @@ def _lenet_targets(classic: float, torch: float) -> Sequence[Target]:
     )
 
 
-LENET_TARGETS = {
-    "AVX512_CORE": _lenet_targets(classic=2.1, torch=1.25),
-    "AVX2": _lenet_targets(classic=2.5, torch=1.1),
-}
+LENET_TARGETS = {"AVX512_CORE": _lenet_targets(classic=2.1, torch=1.25), "AVX2": _lenet_targets(classic=2.5, torch=1.1)}
 RESNET18_TARGETS = dict.fromkeys(
     LENET_TARGETS,
-    (
-        Target(0.95, "gluonlab 1 device 2 threads", "gluonlab-1x2"),
-        Target(1.0, "the best PyTorch row", "torch"),
-    ),
+    (Target(0.95, "gluonlab 1 device 2 threads", "gluonlab-1x2"), Target(1.0, "the best PyTorch row", "torch")),
 )
 COMPARISONS = {
     "lenet": Comparison(TASKS["lenet"], lenet_subjects, LENET_TARGETS),
@@ -226,9 +192,7 @@ def find_two_devices(spec: Optional[str]) -> MeasuredDevices:
     """
     on = ON_CPUS if spec is None else find_measured_devices(spec)
     if len(on.numbers) < 2:
-        raise ConfigError(
-            f"--devices {spec}: the rows compare several devices with one: name two or more"
-        )
+        raise ConfigError(f"--devices {spec}: the rows compare several devices with one: name two or more")
     return on
 
 
@@ -255,9 +219,7 @@ def format_results(comparison: Comparison, record: Record, on: MeasuredDevices) 
     if instructions not in comparison.targets:
         return f"{table_text}\n\nTargets are set for {' and '.join(comparison.targets)} only."
     targets = comparison.targets[instructions]
-    return "\n".join(
-        [table_text, "", f"Targets with {instructions}:", *judge_targets(targets, rows)]
-    )
+    return "\n".join([table_text, "", f"Targets with {instructions}:", *judge_targets(targets, rows)])
 
 
 def format_rates(task: Task, rows: Sequence[ThroughputRow], rounds: int, devices: int = 2) -> str:
@@ -268,10 +230,7 @@ def format_rates(task: Task, rows: Sequence[ThroughputRow], rounds: int, devices
         "images/s: the median; "
         f"{ratio}: images/s of the first row over this row's, the median of the rounds' ratios."
     )
-    lines = [
-        rates.format_heading("", LABEL_WIDTH, ratio),
-        *(rates.format_row(row, LABEL_WIDTH) for row in rows),
-    ]
+    lines = [rates.format_heading("", LABEL_WIDTH, ratio), *(rates.format_row(row, LABEL_WIDTH) for row in rows)]
     return as_table(lines, note)
 
 
@@ -294,10 +253,7 @@ def judge_targets(targets: Sequence[Target], rows: Sequence[ThroughputRow]) -> L
 @DEVICES_OPTION
 @option("--network", "NAME", f"one of {', '.join(COMPARISONS)}", "lenet")
 def main(
-    run_options: MeasurementOptions,
-    beside: Optional[OtherCheckout],
-    devices: Optional[str],
-    network: str,
+    run_options: MeasurementOptions, beside: Optional[OtherCheckout], devices: Optional[str], network: str
 ) -> None:
     """Measure gluonlab beside the classic Gluon loop and PyTorch.
 

@@ -89,9 +89,7 @@ def make_row(series: Series, above: Sequence[float], below: Sequence[float]) -> 
     if not series.values:
         return ThroughputRow(series.name, series.label, reason=series.reason)
     extent = (median(series.values), min(series.values), max(series.values))
-    return ThroughputRow(
-        series.name, series.label, *extent, median_ratio(above, below) if above and below else None
-    )
+    return ThroughputRow(series.name, series.label, *extent, median_ratio(above, below) if above and below else None)
 
 
 def format_heading(title: str, label_width: int, ratio: str) -> str:

@@ -12,18 +12,8 @@ from typing import Dict, List, Mapping, Optional, Sequence
 
 from benchmarks.benchmark import Benchmark, OtherCheckout, beside_options
 from gluonlab.bench.harness.confidence_interval import median_ratio
-from gluonlab.bench.harness.interleaved_rounds import (
-    Measurement,
-    Subject,
-    image_rates,
-    measure_subjects,
-)
-from gluonlab.bench.harness.measurement_command import (
-    INTERRUPTED,
-    MeasurementOptions,
-    measurement_options,
-    option,
-)
+from gluonlab.bench.harness.interleaved_rounds import Measurement, Subject, image_rates, measure_subjects
+from gluonlab.bench.harness.measurement_command import INTERRUPTED, MeasurementOptions, measurement_options, option
 from gluonlab.bench.harness.measurement_record import Series
 from gluonlab.bench.harness.table_format import format_table as as_table
 from gluonlab.bench.harness.table_format import missing_row, rounds_text
@@ -107,9 +97,7 @@ def measure_threads(spin_counts: Sequence[int], rounds: int = ROUNDS) -> List[Me
     return [
         measurement
         for network in NETWORKS
-        for measurement in measure_subjects(
-            make_subjects(spin_counts, network), rounds, RESTART_EVERY
-        )
+        for measurement in measure_subjects(make_subjects(spin_counts, network), rounds, RESTART_EVERY)
     ]
 
 
@@ -133,9 +121,7 @@ def make_rows(series: Sequence[Series]) -> List[ThreadsRow]:
     return [_threads_row(name, cells[name], cells.get(REFERENCE, {})) for name in cells]
 
 
-def _threads_row(
-    name: str, series_by_column: Mapping[str, Series], reference: Mapping[str, Series]
-) -> ThreadsRow:
+def _threads_row(name: str, series_by_column: Mapping[str, Series], reference: Mapping[str, Series]) -> ThreadsRow:
     measured = {column: item.values for column, item in series_by_column.items() if item.values}
     rates = {column: median(values) for column, values in measured.items()}
     ratios = {
@@ -177,9 +163,7 @@ def _format_cell(rate: Optional[float], ratio: Optional[float]) -> str:
 @measurement_options(ROUNDS)
 @beside_options
 @option("--spin-counts", "N,N", "also compare threads that spin N times for work", SPIN_COUNTS)
-def main(
-    run_options: MeasurementOptions, beside: Optional[OtherCheckout], spin_counts: str
-) -> None:
+def main(run_options: MeasurementOptions, beside: Optional[OtherCheckout], spin_counts: str) -> None:
     """Compare ways in which a CPU device's idle threads wait.
 
     They wait alone, and beside a busy process. Also measured are two workers of a parameter server

@@ -103,9 +103,7 @@ def shuffled_batches(
             yield images.index_select(0, mine), labels.index_select(0, mine)
 
 
-def make_training_job(
-    task: Task, net: Any, forward: Forward, source: Iterator[Tuple[Any, Any]]
-) -> Job:
+def make_training_job(task: Task, net: Any, forward: Forward, source: Iterator[Tuple[Any, Any]]) -> Job:
     """Return a job that trains ``net``; ``forward(images, labels)`` returns the mean loss.
 
     The losses are added up, and read once per call.
@@ -172,9 +170,7 @@ def make_ddp(task: str, world_size: int, rank: int = 0, meeting_point: Optional[
     def forward(x: Any, y: Any) -> Any:
         return nn.functional.cross_entropy(net(x), y)
 
-    train = make_training_job(
-        TASKS[task], net, forward, shuffled_batches(TASKS[task], rank, world_size)
-    )
+    train = make_training_job(TASKS[task], net, forward, shuffled_batches(TASKS[task], rank, world_size))
 
     def run(steps: int) -> Dict[str, float]:
         for other_rank in others:
@@ -209,9 +205,7 @@ class Files(torch.utils.data.Dataset):
                 side = min(image.size)
                 left, top = (image.width - side) / 2, (image.height - side) / 2
                 image = image.resize(
-                    (self.size, self.size),
-                    Image.Resampling.BILINEAR,
-                    box=(left, top, left + side, top + side),
+                    (self.size, self.size), Image.Resampling.BILINEAR, box=(left, top, left + side, top + side)
                 )
             return torch.from_numpy(np.asarray(image).transpose(2, 0, 1).copy()), label
 

@@ -13,11 +13,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 from mxnet import nd
 
 from gluonlab.bench.harness.interleaved_rounds import Subject, measure_subjects, progress_bar
-from gluonlab.bench.harness.measurement_command import (
-    INTERRUPTED,
-    MeasurementOptions,
-    measurement_options,
-)
+from gluonlab.bench.harness.measurement_command import INTERRUPTED, MeasurementOptions, measurement_options
 from gluonlab.bench.harness.measurement_record import Series
 from gluonlab.bench.harness.table_format import format_table as as_table
 from gluonlab.bench.harness.table_format import outcome_line
@@ -65,9 +61,7 @@ def _measure_training_advice(name: str, settings: Dict[str, Any], rounds: int) -
         return [Series(f"{PROMISED} {name}", name, "times", (), UNADVISED)]
     best = diagnosis.advice[0]
     advised_settings = {**settings, **best.candidate.settings}
-    measurements = measure_subjects(
-        [_subject("before", settings), _subject("after", advised_settings)], rounds
-    )
+    measurements = measure_subjects([_subject("before", settings), _subject("after", advised_settings)], rounds)
     rates_before, rates_after = (measurement.images_per_second() for measurement in measurements)
     reason = measurements[0].reason or measurements[1].reason
     gains = tuple(b / a for a, b in zip(rates_before, rates_after)) if reason is None else ()
@@ -101,9 +95,7 @@ def make_rows(series: Sequence[Series]) -> List[Tuple[str, Optional[float], Opti
     series_by_name = {item.name: item for item in series}
     rows = []
     for name in TRAININGS:
-        promised, delivered = (
-            series_by_name.get(f"{kind} {name}") for kind in (PROMISED, DELIVERED)
-        )
+        promised, delivered = (series_by_name.get(f"{kind} {name}") for kind in (PROMISED, DELIVERED))
         if promised is not None:
             rows.append((promised.label, _median_or_none(promised), _median_or_none(delivered)))
     return rows
@@ -135,9 +127,7 @@ def format_results(series: Sequence[Series]) -> str:
         "processes of their own, the median of the rounds' ratios. A training for which nothing is "
         "advised is none in which a promise is kept."
     )
-    claim = f"{MIN_GAIN_SHARE:.0%} of the promised gain in {MIN_KEPT_TRAININGS} of 10".replace(
-        "%", " %"
-    )
+    claim = f"{MIN_GAIN_SHARE:.0%} of the promised gain in {MIN_KEPT_TRAININGS} of 10".replace("%", " %")
     shown = f"{kept_count} of {len(TRAININGS)}" if rows else None
     judged = outcome_line(claim, shown, kept_count >= MIN_KEPT_TRAININGS)
     return f"{as_table(lines, note)}\n\n{judged}\n{_describe_profile_cost(series)}"

@@ -18,9 +18,7 @@ COMMANDS = {
 
 def main(args: Optional[Sequence[str]] = None) -> None:
     """Pass the remaining options to the command that is named first."""
-    commands = {
-        name: (summary, lazy_main(f"prediction.{name}")) for name, summary in COMMANDS.items()
-    }
+    commands = {name: (summary, lazy_main(f"prediction.{name}")) for name, summary in COMMANDS.items()}
     dispatch("python tools/prediction", commands, sys.argv[1:] if args is None else args)
 
 

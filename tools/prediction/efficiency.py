@@ -22,9 +22,7 @@ from gluonlab.files.atomic_files import check_new, new_file
 from gluonlab.performance_model.gpu_specifications import GPUS
 from gluonlab.performance_model.gpu_specifications import MACHINES as GPU_OF
 from gluonlab.performance_model.gradient_sum_time import MULTI_HOST_SUMS as MULTI_HOST_SUMS
-from gluonlab.performance_model.gradient_sum_time import (
-    SERVER_ADD_BYTES_PER_S as SERVER_ADD_BYTES_PER_S,
-)
+from gluonlab.performance_model.gradient_sum_time import SERVER_ADD_BYTES_PER_S as SERVER_ADD_BYTES_PER_S
 from gluonlab.plain_text import json_text
 from prediction.figures import find_single_gpu_figure
 
@@ -53,9 +51,7 @@ def _published_step(gpu: str, images: int, source: str, similar_gpu: str = "") -
 
 MXNET = "MXNet's page perf.md"
 V100 = _published_step("V100", 64, MXNET)
-A100 = _published_step(
-    "A100", 256, "NVIDIA's DeepLearningExamples for MXNet, DGX A100", "A100-80GB"
-)
+A100 = _published_step("A100", 256, "NVIDIA's DeepLearningExamples for MXNet, DGX A100", "A100-80GB")
 K80 = _published_step("K80", 32, MXNET)
 STEPS: Dict[str, GpuStep] = {step.gpu: step for step in (K80, V100, A100)}
 
@@ -84,9 +80,7 @@ class ScalingPrediction(NamedTuple):
         return self.step_s / (self.step_s + max(0.0, self.sum_s - hidden_s))
 
 
-def predict_scaling(
-    machine: str, max_hosts: int, step_s: float, gradient_bytes: float
-) -> List[ScalingPrediction]:
+def predict_scaling(machine: str, max_hosts: int, step_s: float, gradient_bytes: float) -> List[ScalingPrediction]:
     """Return predictions of each algorithm on 1 to ``max_hosts`` hosts of a machine."""
     topologies = [make_topology(f"{machine}*{hosts}") for hosts in range(1, max_hosts + 1)]
     return [
@@ -110,9 +104,7 @@ def select_way(rows: Sequence[ScalingPrediction], way: str) -> List[ScalingPredi
 
 def describe(machine: str, step: GpuStep) -> str:
     """Return ``p3.16xlarge: 8 x V100 a host, 25 Gb/s, a step of one GPU 186.5 ms``."""
-    return (
-        f"{machine}: {describe_host(machine, step)}, a step of one GPU {step.seconds * 1e3:.1f} ms"
-    )
+    return f"{machine}: {describe_host(machine, step)}, a step of one GPU {step.seconds * 1e3:.1f} ms"
 
 
 def describe_host(machine: str, step: GpuStep) -> str:
@@ -126,20 +118,14 @@ def describe_host(machine: str, step: GpuStep) -> str:
 def assumptions(steps: Mapping[str, GpuStep], gradient_bytes: float, network: bool) -> List[str]:
     """Return the assumptions as paragraphs; ``network``: whether the gradients are ResNet-50's."""
     step_by_gpu = {step.gpu: step for step in steps.values()}
-    times = "; ".join(
-        f"{gpu} {step.seconds * 1e3:.1f} ms ({step.origin})" for gpu, step in step_by_gpu.items()
-    )
+    times = "; ".join(f"{gpu} {step.seconds * 1e3:.1f} ms ({step.origin})" for gpu, step in step_by_gpu.items())
     latencies = sorted({NETWORKS[name].latency_s * 1e6 for name in steps})
     messages = " or ".join(f"{latency:g}" for latency in latencies)
-    gradients = (
-        f"{NETWORK}, {gradient_bytes / 1e6:.1f}" if network else f"{gradient_bytes / 1e6:,.1f}"
-    )
+    gradients = f"{NETWORK}, {gradient_bytes / 1e6:.1f}" if network else f"{gradient_bytes / 1e6:,.1f}"
     return [
         "Predicted, not measured. Efficiency is images/s by one GPU's times their number; each "
         "keeps its batch (weak scaling).",
-        f"{gradients} MB of gradients, summed once a step. A step of one GPU: {times}. Two thirds "
-        "of "
-        "it are backward.",
+        f"{gradients} MB of gradients, summed once a step. A step of one GPU: {times}. Two thirds of it are backward.",
         f"Networks at nominal speed and otherwise idle; {messages} µs a message between hosts "
         "(inferred), one after the other on a NIC; a barrier after each step of a schedule. Links "
         "of GPUs: gluonlab's topologies, partly inferred.",
@@ -165,14 +151,8 @@ def run_command(options: Options) -> str:
         _check_out(options)
     hosts = whole_number_check(1, MAX_HOSTS)("--hosts", options.get("hosts", HOSTS))
     gradient_bytes = _gradient_bytes(options)
-    steps = {
-        name: _find_step(options, name)
-        for name in _parse_machines(options.get("machines", MACHINES))
-    }
-    rows = {
-        name: predict_scaling(name, hosts, step.seconds, gradient_bytes)
-        for name, step in steps.items()
-    }
+    steps = {name: _find_step(options, name) for name in _parse_machines(options.get("machines", MACHINES))}
+    rows = {name: predict_scaling(name, hosts, step.seconds, gradient_bytes) for name, step in steps.items()}
     assumption_texts = assumptions(steps, gradient_bytes, network="gradients" not in options)
     if "out" in options:
         from prediction.efficiency_picture import as_svg
@@ -244,8 +224,7 @@ def _machine_lines(name: str, step: GpuStep, rows: List[ScalingPrediction]) -> L
     lines = ["", describe(name, step), f"{'':11}{heads}", f"{'hosts':>5}{'GPUs':>6}{columns * 3}"]
     for same_hosts in zip(*(select_way(rows, way) for way in MULTI_HOST_SUMS)):
         cells = (
-            f"{row.sum_s * 1e3:>9,.1f}{row.efficiency_after:>7.2f}{row.efficiency_behind:>7.2f}"
-            for row in same_hosts
+            f"{row.sum_s * 1e3:>9,.1f}{row.efficiency_after:>7.2f}{row.efficiency_behind:>7.2f}" for row in same_hosts
         )
         lines.append(f"{same_hosts[0].hosts:>5}{same_hosts[0].devices:>6}{''.join(cells)}")
     return lines
@@ -253,21 +232,14 @@ def _machine_lines(name: str, step: GpuStep, rows: List[ScalingPrediction]) -> L
 
 def _as_json(rows: Mapping[str, List[ScalingPrediction]], assumption_texts: List[str]) -> str:
     content = [
-        {
-            **row._asdict(),
-            "efficiency_after": row.efficiency_after,
-            "efficiency_behind": row.efficiency_behind,
-        }
+        {**row._asdict(), "efficiency_after": row.efficiency_after, "efficiency_behind": row.efficiency_behind}
         for of_machine in rows.values()
         for row in of_machine
     ]
     return json_text({"assumptions": assumption_texts, "rows": content})
 
 
-@command(
-    "python tools/prediction efficiency",
-    most_used="--machines --hosts --gradients --step --out --json",
-)
+@command("python tools/prediction efficiency", most_used="--machines --hosts --gradients --step --out --json")
 @option("--machines", "NAMES", f"some of {', '.join(NETWORKS)}", MACHINES)
 @option("--hosts", "N", f"up to so many, at most {MAX_HOSTS}  [default: {HOSTS}]")
 @option("--gradients", "SIZE", "of another network, such as 46MB  [default: ResNet-50's, 102.3MB]")

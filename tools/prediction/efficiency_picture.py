@@ -8,13 +8,7 @@ from typing import Dict, List, Mapping, NamedTuple, Sequence, Tuple
 from xml.etree.ElementTree import Element, SubElement
 
 from gluonlab.drawing.svg_parts import add_group, add_text, document_text, new_document
-from prediction.efficiency import (
-    MULTI_HOST_SUMS,
-    GpuStep,
-    ScalingPrediction,
-    describe_host,
-    select_way,
-)
+from prediction.efficiency import MULTI_HOST_SUMS, GpuStep, ScalingPrediction, describe_host, select_way
 
 # All lengths are in px.
 WIDTH, MARGIN, ACROSS = 960, 28, 3  # panels side by side
@@ -98,10 +92,7 @@ def _describe_values(rows: Rows) -> str:
     parts = []
     for name, predictions in rows.items():
         last = [select_way(predictions, way)[-1] for way in MULTI_HOST_SUMS]
-        values = (
-            f"{row.way} {row.efficiency_after:.2f}, or {row.efficiency_behind:.2f} hidden"
-            for row in last
-        )
+        values = (f"{row.way} {row.efficiency_after:.2f}, or {row.efficiency_behind:.2f} hidden" for row in last)
         hosts = last[0].hosts
         parts.append(f"{name}, {hosts} host{'s' * (hosts > 1)}: {', '.join(values)}.")
     return " ".join(parts)
@@ -124,18 +115,14 @@ def _draw_legend(parent: Element) -> None:
         x += 62 + 7 * len(words)
 
 
-def _draw_panel(
-    parent: Element, plot: _Plot, name: str, description: str, rows: Sequence[ScalingPrediction]
-) -> None:
+def _draw_panel(parent: Element, plot: _Plot, name: str, description: str, rows: Sequence[ScalingPrediction]) -> None:
     add_text(parent, AXIS, 14, name, "panel")
     add_text(parent, AXIS, 34, description, "quiet")
     _draw_axes(parent, plot)
     _draw_dashed_curves(parent, plot, rows)
     ends: Dict[int, float] = {}
     for number, way in reversed(list(enumerate(MULTI_HOST_SUMS))):  # the best one last, on top
-        points = [
-            (plot.x(row.hosts), plot.y(row.efficiency_after)) for row in select_way(rows, way)
-        ]
+        points = [(plot.x(row.hosts), plot.y(row.efficiency_after)) for row in select_way(rows, way)]
         _draw_curve(parent, points, f"line{number}")
         for x, y in points:
             _draw_mark(parent, number, x, y)
@@ -150,8 +137,7 @@ def _draw_panel(
 def _draw_dashed_curves(parent: Element, plot: _Plot, rows: Sequence[ScalingPrediction]) -> None:
     """Draw the dashed curves; if all are equal, a single one in a neutral color."""
     curves = [
-        [(plot.x(row.hosts), plot.y(row.efficiency_behind)) for row in select_way(rows, way)]
-        for way in MULTI_HOST_SUMS
+        [(plot.x(row.hosts), plot.y(row.efficiency_behind)) for row in select_way(rows, way)] for way in MULTI_HOST_SUMS
     ]
     if all(curve == curves[0] for curve in curves):
         _draw_curve(parent, curves[0], "sample behind")

@@ -57,9 +57,7 @@ def fit_host_rates(constants: ModelConstants) -> HostRates:
 
 
 def _fit_values(
-    figures: Sequence[Figure],
-    expected: Sequence[float],
-    make_model: Callable[[List[float]], FittedModel],
+    figures: Sequence[Figure], expected: Sequence[float], make_model: Callable[[List[float]], FittedModel]
 ) -> List[float]:
     expected_logs = np.log(np.asarray(expected))
     values = np.asarray([figure.value for figure in figures])
@@ -81,11 +79,7 @@ def _least_squares(residuals: Residuals, start: Array) -> Array:
     for _ in range(MAX_STEPS):
         differences = np.eye(len(values)) * LOG_DIFFERENCE
         slopes = np.stack(
-            [
-                (residuals(values + difference) - errors) / LOG_DIFFERENCE
-                for difference in differences
-            ],
-            axis=1,
+            [(residuals(values + difference) - errors) / LOG_DIFFERENCE for difference in differences], axis=1
         )
         normal = slopes.T @ slopes + damping * np.eye(len(values))
         step = np.clip(np.linalg.solve(normal, -slopes.T @ errors), -MAX_LOG_STEP, MAX_LOG_STEP)
@@ -105,9 +99,6 @@ def main() -> None:
     tools/prediction/validate.py.
     """
     model = fit()
-    for name, fitted in (
-        ("FITTED_CONSTANTS", model.constants),
-        ("OLD_HOST_RATES", model.old_host_rates),
-    ):
+    for name, fitted in (("FITTED_CONSTANTS", model.constants), ("OLD_HOST_RATES", model.old_host_rates)):
         values = ", ".join(f"{field}={value:.4g}" for field, value in fitted._asdict().items())
         click.echo(f"{name} = {type(fitted).__name__}({values})")

@@ -29,19 +29,8 @@ from gluonlab.performance_model.gradient_sum_time import (
     max_owned_bytes,
     sum_within_host_s,
 )
-from gluonlab.performance_model.published_speeds import (
-    FILE,
-    ErrorSummary,
-    PublishedSpeed,
-    Validation,
-)
-from gluonlab.performance_model.roofline import (
-    FITTED_CONSTANTS,
-    ExecutionSetting,
-    ModelConstants,
-    Work,
-    step_seconds,
-)
+from gluonlab.performance_model.published_speeds import FILE, ErrorSummary, PublishedSpeed, Validation
+from gluonlab.performance_model.roofline import FITTED_CONSTANTS, ExecutionSetting, ModelConstants, Work, step_seconds
 from gluonlab.plain_text import json_text
 from prediction.figures import FIGURES, INFERENCE, PERF, TRAINING, Figure
 
@@ -179,9 +168,7 @@ def _sum_s(figure: Figure, models: FittedModel) -> float:
     if figure.gpus == 1 and not (figure.store == LOCAL and software.is_old):
         return 0.0
     sizes = [4.0 * numbers for numbers in published_work(figure.network).tensors]
-    gradients = GradientSizes(
-        sizes, 0.0 if software.processes else KEY_S, updates_weights=software.is_old
-    )
+    gradients = GradientSizes(sizes, 0.0 if software.processes else KEY_S, updates_weights=software.is_old)
     host = models.old_host_rates if software.is_old else MXNET_1_9_HOST
     if figure.store == DEVICE and not software.has_peer_access:
         return staged_s(figure.gpus, gradients, host)
@@ -241,9 +228,7 @@ def summarize_errors(figures: Sequence[PublishedSpeed]) -> List[ErrorSummary]:
     for group, belongs in GROUPS.items():
         errors = [figure.error for figure in figures if belongs(figure) and not figure.fitted]
         if errors:
-            error_summaries.append(
-                ErrorSummary(group, len(errors), mean(errors), median(errors), max(errors))
-            )
+            error_summaries.append(ErrorSummary(group, len(errors), mean(errors), median(errors), max(errors)))
     return error_summaries
 
 

@@ -23,42 +23,29 @@ from gluonlab.kvstores import TOPOLOGY_AWARE
     INTERRUPTED,
     most_used="--devices --sizes --plot --simulate --topology --choose --draw --out --json",
 )
-@option(
-    "--devices",
-    "SPEC",
-    f"gpu:0,2 gpu:* cpu*4, or a number  [default: {DEFAULT_DEVICES}; {DRAWN_DEVICES} to draw]",
-)
+@option("--devices", "SPEC", f"gpu:0,2 gpu:* cpu*4, or a number  [default: {DEFAULT_DEVICES}; {DRAWN_DEVICES} to draw]")
 @option(
     "--algorithms",
     "NAMES",
     f"all, or some of {', '.join(ALGORITHMS)}, {', '.join(TOPOLOGY_AWARE)}, "
     "sharded-whole, chapter, local, device, nccl  [default: all]",
 )
-@option(
-    "--sizes",
-    "SIZES",
-    f"on each device: 46MB  1KiB,1MiB  1KiB:64MiB:2 (a factor)  [default: {DEFAULT_SIZES}]",
-)
+@option("--sizes", "SIZES", f"on each device: 46MB  1KiB,1MiB  1KiB:64MiB:2 (a factor)  [default: {DEFAULT_SIZES}]")
 @option("--dtype", "TYPE", "float16, float32, float64 or int32  [default: float32]")
 @option("--arrays", "N", "split each size over N arrays, as gradients are  [default: 1]")
 @option("--processes", "BACKENDS", "also by as many processes, over dist_sync, horovod or both")
 @option("--repeat", "N", "allreduces per measurement  [default: as many as take 30 ms]")
 @option("--rounds", "N", "measurements of each row  [default: 7]")
 @option(
-    "--topology",
-    "NAME",
-    f"price schedules, also a drawn one, and place rings on {NAME_HELP}  [default: this machine]",
+    "--topology", "NAME", f"price schedules, also a drawn one, and place rings on {NAME_HELP}  [default: this machine]"
 )
 @option("--chunks", "N", "cut buffers into N chunks, where the algorithm leaves the choice")
-@option(
-    "--groups", "RANKS", "ranks of hierarchical's groups, 0-3/4-7  [default: topology's, or halves]"
-)
+@option("--groups", "RANKS", "ranks of hierarchical's groups, 0-3/4-7  [default: topology's, or halves]")
 @option("--plot", "FILE", "draw time and busbw against size into a new PNG file")
 @option(
     "--simulate",
     "NAME",
-    "run nothing: price the algorithms on p3.16xlarge, p3.16xlarge*8 or another topology, or on a "
-    "file's, m.json",
+    "run nothing: price the algorithms on p3.16xlarge, p3.16xlarge*8 or another topology, or on a file's, m.json",
 )
 @click.option(
     "--all",
@@ -73,16 +60,13 @@ from gluonlab.kvstores import TOPOLOGY_AWARE
     "factors of 2; --plot draws time against ranks",
 )
 @option(
-    "--synthesise",
-    "NAME",
-    "run nothing: seek schedules for the links of p3.16xlarge or another topology, with a bound",
+    "--synthesise", "NAME", "run nothing: seek schedules for the links of p3.16xlarge or another topology, with a bound"
 )
 @click.option(
     "--choose",
     is_flag=True,
     default=None,
-    help="show what auto sums by from how many bytes on, and measure what it misses; "
-    "with --simulate its prices alone",
+    help="show what auto sums by from how many bytes on, and measure what it misses; with --simulate its prices alone",
 )
 @option("--seconds", "N", "with --synthesise: to seek, for each number of steps  [default: 60]")
 @option("--draw", "ALGORITHM", "run nothing: show the schedule step by step, as text")

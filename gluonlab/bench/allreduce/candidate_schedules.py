@@ -75,8 +75,7 @@ def parse_groups(text: str) -> RankGroups:
             match = re.fullmatch(r"\s*([0-9]{1,4})\s*(?:-\s*([0-9]{1,4})\s*)?", part)
             if not match or int(match[2] or match[1]) >= MAX_RANKS:
                 raise ScheduleError(
-                    f"--groups {text if text.strip() else repr(text)}: "
-                    "give groups of ranks, 0-3/4-7 or 0,1/2,3"
+                    f"--groups {text if text.strip() else repr(text)}: give groups of ranks, 0-3/4-7 or 0,1/2,3"
                 )
             ranks += range(int(match[1]), int(match[2] or match[1]) + 1)
         groups.append(tuple(ranks))
@@ -123,9 +122,7 @@ def make_plans(
         # options that a requested algorithm does not accept raise an error; others ignore them
         schedule_chunks = chunks if named or accepts_options(ALGORITHMS[name], chunks=2) else None
         takes_groups = accepts_options(ALGORITHMS[name], groups=((0,), (1,)))
-        schedule_groups = (groups if named or takes_groups else None) or (
-            topology_groups if takes_groups else None
-        )
+        schedule_groups = (groups if named or takes_groups else None) or (topology_groups if takes_groups else None)
         schedule = make_schedule(name, world_size, chunks=schedule_chunks, groups=schedule_groups)
         plans.append(NamedSchedule(name, schedule))
         if name in RING_LIKE and order != tuple(range(world_size)):
@@ -163,9 +160,7 @@ def _make_link_aware_plans(
             raise
         return []
     cheapest = {id(schedule): schedule for schedule in map(schedules.cheapest, _SAMPLED_SIZES)}
-    distinct = sorted(
-        cheapest.values(), key=lambda schedule: (len(schedule.steps), schedule.chunks)
-    )
+    distinct = sorted(cheapest.values(), key=lambda schedule: (len(schedule.steps), schedule.chunks))
     if name != SYNTHESIZED:
         return [NamedSchedule(name, schedule) for schedule in distinct]
     labels = [synthesised_label(schedule) for schedule in distinct]

@@ -14,29 +14,13 @@ import textwrap
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from statistics import median
-from typing import (
-    Any,
-    Callable,
-    Dict,
-    Iterator,
-    List,
-    Mapping,
-    NamedTuple,
-    Optional,
-    Sequence,
-    Tuple,
-)
+from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import mxnet as mx
 import numpy as np
 from mxnet import nd
 
-from gluonlab.bench.allreduce.candidate_schedules import (
-    NamedSchedule,
-    make_auto_plan,
-    make_plans,
-    parse_algorithms,
-)
+from gluonlab.bench.allreduce.candidate_schedules import NamedSchedule, make_auto_plan, make_plans, parse_algorithms
 from gluonlab.bench.allreduce.memory_bandwidth import MemoryLimit, MemorySpeeds, probe_speeds
 from gluonlab.bench.allreduce.message_sizes import DEFAULT_DEVICES, DEFAULT_SIZES, parse_sizes
 from gluonlab.bench.harness.confidence_interval import median_ratio
@@ -68,12 +52,7 @@ from gluonlab.collectives.lower_bounds import floor_of
 from gluonlab.collectives.named_topologies import Topology, resolve_topology
 from gluonlab.collectives.schedule import ALLREDUCE, Schedule
 from gluonlab.collectives.schedule_executor import Executor
-from gluonlab.collectives.topology_aware import (
-    AUTO,
-    MAX_AUTO_DEVICES,
-    TOPOLOGY_AWARE,
-    SchedulesBySize,
-)
+from gluonlab.collectives.topology_aware import AUTO, MAX_AUTO_DEVICES, TOPOLOGY_AWARE, SchedulesBySize
 from gluonlab.config import option_name
 from gluonlab.config.option_types import whole_number_check
 from gluonlab.devices import devices
@@ -109,10 +88,7 @@ class Variant:
 
 
 def make_variants(
-    names: Optional[Sequence[str]],
-    plans: Sequence[NamedSchedule],
-    ctxs: Sequence[mx.Context],
-    array_count: int,
+    names: Optional[Sequence[str]], plans: Sequence[NamedSchedule], ctxs: Sequence[mx.Context], array_count: int
 ) -> List[Variant]:
     """Return the variants to measure: those of PEERS, sharded-whole, and the schedules ``plans``.
 
@@ -129,12 +105,8 @@ def make_variants(
             variants.append(Variant(name, _use_native_store(name, ctxs)))
     if (names is None and array_count > 1) or SHARDED_WHOLE in (names or ()):
         by_owner = NamedSchedule(SHARDED_WHOLE, sharded(len(ctxs)))
-        variants.append(
-            Variant(SHARDED_WHOLE, _execute_plan(by_owner, whole=True), by_owner.schedule_for)
-        )
-    return variants + [
-        Variant(plan.label, _execute_plan(plan), plan.schedule_for) for plan in plans
-    ]
+        variants.append(Variant(SHARDED_WHOLE, _execute_plan(by_owner, whole=True), by_owner.schedule_for))
+    return variants + [Variant(plan.label, _execute_plan(plan), plan.schedule_for) for plan in plans]
 
 
 def _is_usable(name: str, ctxs: Sequence[mx.Context]) -> bool:
@@ -145,9 +117,7 @@ def _is_usable(name: str, ctxs: Sequence[mx.Context]) -> bool:
     return True
 
 
-def _execute_plan(
-    plan: NamedSchedule, whole: bool = False
-) -> Callable[[Arrays], Callable[[], None]]:
+def _execute_plan(plan: NamedSchedule, whole: bool = False) -> Callable[[Arrays], Callable[[], None]]:
     """Return ``make`` of a Variant that runs the schedule. ``whole``: arrays are not divided."""
     return lambda arrays: Executor(plan.schedule_for(total_bytes(arrays[0])), arrays, whole).run
 
@@ -160,9 +130,7 @@ def _make_chapter_allreduce(arrays: Arrays) -> Callable[[], None]:
     return run
 
 
-def _use_native_store(
-    name: str, ctxs: Sequence[mx.Context]
-) -> Callable[[Arrays], Callable[[], None]]:
+def _use_native_store(name: str, ctxs: Sequence[mx.Context]) -> Callable[[Arrays], Callable[[], None]]:
     """Return ``make`` of a Variant that sums with MXNet's store ``name``."""
 
     def make(arrays: Arrays) -> Callable[[], None]:
@@ -375,9 +343,7 @@ def measure(
         description = f"{max(sizes):,} bytes on each of {len(ctxs)} devices"
         remedy = "choose smaller --sizes or fewer --devices"
         require_memory(MEMORY_REPLICAS * len(ctxs) * max(sizes), description, remedy)
-    speeds = (
-        probe_speeds(ctxs, max(sizes)) if topology is None and on_cpu and len(ctxs) > 1 else None
-    )
+    speeds = probe_speeds(ctxs, max(sizes)) if topology is None and on_cpu and len(ctxs) > 1 else None
     on = speeds.topology(len(ctxs)) if speeds else topology
     rows: List[AllreduceRow] = []
     with progress_bar(len(sizes) * rounds) as bar:
@@ -412,9 +378,7 @@ def _measure_size(
     """
     ctxs, count, dtype = buffers.ctxs, buffers.count, buffers.dtype
     calls = {variant.label: variant.make(buffers.arrays) for variant in variants}
-    process_sums = {
-        item.label: MultiprocessAllreduce(item, count, len(buffers.arrays[0])) for item in processes
-    }
+    process_sums = {item.label: MultiprocessAllreduce(item, count, len(buffers.arrays[0])) for item in processes}
     errors = {label: buffers.check(call) for label, call in calls.items()}
     errors.update({label: item.measure_error() for label, item in process_sums.items()})
     buffers.clear()
@@ -431,14 +395,9 @@ def _measure_size(
         schedule = schedule_for(size) if schedule_for and topology else None
         priced_s = price(schedule, topology, size).seconds if schedule and topology else None
         measured = (len(buffers.arrays[0]), tuple(seconds[label]), errors[label])
-        return AllreduceRow(
-            label, len(ctxs), size, count, dtype, *measured, priced_s, limit_s, floor_s
-        )
+        return AllreduceRow(label, len(ctxs), size, count, dtype, *measured, priced_s, limit_s, floor_s)
 
-    schedules = {
-        **dict.fromkeys(process_sums),
-        **{item.label: item.schedule_for for item in variants},
-    }
+    schedules = {**dict.fromkeys(process_sums), **{item.label: item.schedule_for for item in variants}}
     return [make_row(label, schedule_for) for label, schedule_for in schedules.items()]
 
 
@@ -452,20 +411,13 @@ class AllreduceBuffers:
     """
 
     def __init__(
-        self,
-        ctxs: Sequence[mx.Context],
-        count: int,
-        dtype: str,
-        arrays: int,
-        first: int = 0,
-        of: Optional[int] = None,
+        self, ctxs: Sequence[mx.Context], count: int, dtype: str, arrays: int, first: int = 0, of: Optional[int] = None
     ) -> None:
         enable_peer_access(ctxs)  # at the start, so that results do not depend on the rows' order
         self.ctxs, self.count, self.dtype = ctxs, count, dtype
         self._ends = split_evenly(count, arrays)
         self.arrays: Arrays = [
-            [nd.zeros((end - start,), ctx=ctx, dtype=dtype) for start, end in self._ends]
-            for ctx in ctxs
+            [nd.zeros((end - start,), ctx=ctx, dtype=dtype) for start, end in self._ends] for ctx in ctxs
         ]
         # whole numbers, so that the sum is exact in any order
         contributions = [_random_contribution(rank, count) for rank in range(of or len(ctxs))]
@@ -497,9 +449,7 @@ class AllreduceBuffers:
 
 
 def _random_contribution(rank: int, count: int) -> "np.ndarray[Any, np.dtype[np.int8]]":
-    return np.random.RandomState(rank).randint(
-        -MAX_CONTRIBUTION, MAX_CONTRIBUTION + 1, count, dtype=np.int8
-    )
+    return np.random.RandomState(rank).randint(-MAX_CONTRIBUTION, MAX_CONTRIBUTION + 1, count, dtype=np.int8)
 
 
 def _max_difference(actual: "np.ndarray[Any, Any]", expected: "np.ndarray[Any, Any]") -> float:
@@ -547,9 +497,7 @@ class AllreduceMeasurement(NamedTuple):
         return "\n".join([describe_machine(), on, "", tables])
 
 
-def measure_by_options(
-    options: CommandOptions, schedules_alone: bool = False
-) -> AllreduceMeasurement:
+def measure_by_options(options: CommandOptions, schedules_alone: bool = False) -> AllreduceMeasurement:
     """Run the measurement for the command's options. Raises a UsageError for invalid options.
 
     ``schedules_alone``: measure only auto and the schedules of all algorithms, without MXNet's
@@ -577,9 +525,7 @@ def measure_by_options(
     backends = _parse_processes(options, ctxs, dtype)
     session = MeasurementSession()
     with start_process_groups(backends, len(ctxs)) as processes:
-        report = measure(
-            sizes, variants, ctxs, dtype, topology=topology, processes=processes, **numbers
-        )
+        report = measure(sizes, variants, ctxs, dtype, topology=topology, processes=processes, **numbers)
     session.warn_if_busy()
     return AllreduceMeasurement(ctxs, topology, plans, report, auto)
 

@@ -45,9 +45,7 @@ class MemoryLimit:
     def __init__(self, ctxs: Sequence[mx.Context], size_bytes: int, dtype: str) -> None:
         count = max(size_bytes, MIN_PASS_BYTES) // np.dtype(dtype).itemsize
         self._part = size_bytes / (count * np.dtype(dtype).itemsize)
-        self.sources, self.targets = (
-            [nd.zeros((count,), ctx=ctx, dtype=dtype) for ctx in ctxs] for _ in range(2)
-        )
+        self.sources, self.targets = ([nd.zeros((count,), ctx=ctx, dtype=dtype) for ctx in ctxs] for _ in range(2))
         pairs = zip(self.sources, self.targets)
         copies = [OperatorCall("_copyto", [source], target) for source, target in pairs]
         scalings = [OperatorCall("_mul_scalar", [source], source) for source in self.sources]
@@ -61,9 +59,7 @@ class MemoryLimit:
 
         ``measured``: name of a call -> its seconds in each round.
         """
-        return tuple(
-            min(times) * self._part for times in zip(*[measured[name] for name in self.calls])
-        )
+        return tuple(min(times) * self._part for times in zip(*[measured[name] for name in self.calls]))
 
 
 def _call_all(calls: Sequence[OperatorCall], attributes: Attributes) -> Call:
@@ -107,9 +103,7 @@ def probe_speeds(ctxs: Sequence[mx.Context], size_bytes: int) -> MemorySpeeds:
     - Latency: the ring's copies with one element per chunk.
     """
     world_size = len(ctxs)
-    elements = (
-        min(max(size_bytes, MIN_PROBE_BYTES), MAX_PROBE_BYTES) // 4 // world_size * world_size
-    )
+    elements = min(max(size_bytes, MIN_PROBE_BYTES), MAX_PROBE_BYTES) // 4 // world_size * world_size
     arrays = [[nd.zeros((elements,), ctx=ctx)] for ctx in ctxs]
     tiny = [[nd.zeros((world_size,), ctx=ctx)] for ctx in ctxs]
     copies, adds = ring_all_gather(world_size), ring_reduce_scatter(world_size)
@@ -117,9 +111,7 @@ def probe_speeds(ctxs: Sequence[mx.Context], size_bytes: int) -> MemorySpeeds:
     alone_copies = _one_step_schedule(world_size, [Transfer(0, rank, 0, COPY) for rank in others])
     alone_adds = _one_step_schedule(world_size, [Transfer(1, 0, 0, ADD)])
     large = {"copy": copies, "add": adds, "device copy": alone_copies, "device add": alone_adds}
-    runs: Dict[str, Call] = {
-        name: Executor(schedule, arrays).run for name, schedule in large.items()
-    }
+    runs: Dict[str, Call] = {name: Executor(schedule, arrays).run for name, schedule in large.items()}
     runs["latency"] = Executor(copies, tiny).run
     seconds = {name: min(times) for name, times in time_interleaved(runs, PROBE_ROUNDS).items()}
     latency_s = seconds["latency"] / copies.transfers

@@ -17,10 +17,7 @@ DEFAULT_DEVICES, DEFAULT_SIZES = "cpu*2", "1KiB:64MiB"  # of ``bench allreduce``
 DRAWN_DEVICES = 4  # the default number of devices with --draw
 DEFAULT_FACTOR = 4
 _SIZE_PATTERN = re.compile(r"\s*([0-9]{1,18}(?:\.[0-9]{1,9})?)\s*([a-z]*)\s*")
-_SIZE_HELP = (
-    "give sizes such as 46MB, 1KiB,1MiB or 1KiB:64MiB:4 (B, KB, MB and GB, or KiB, "
-    "MiB and GiB of 1024)"
-)
+_SIZE_HELP = "give sizes such as 46MB, 1KiB,1MiB or 1KiB:64MiB:4 (B, KB, MB and GB, or KiB, MiB and GiB of 1024)"
 
 
 def parse_sizes(text: str, option: str = "--sizes") -> List[int]:
@@ -51,14 +48,11 @@ def _parse_range(text: str, option_text: str) -> List[int]:
         return [size]
     end = _parse_size(further_texts[0], option_text)
     factor = (
-        whole_number_check(2)(f"{option_text}, factor", further_texts[1])
-        if len(further_texts) == 2
-        else DEFAULT_FACTOR
+        whole_number_check(2)(f"{option_text}, factor", further_texts[1]) if len(further_texts) == 2 else DEFAULT_FACTOR
     )
     if end < size:
         raise ConfigError(
-            f"{option_text}: write the smaller size first, "
-            f"{further_texts[0].strip()}:{first_text.strip()}"
+            f"{option_text}: write the smaller size first, {further_texts[0].strip()}:{first_text.strip()}"
         )
     sizes = []
     while size <= end:

@@ -25,20 +25,11 @@ from gluonlab.bench.allreduce.candidate_schedules import (
     parse_groups,
 )
 from gluonlab.bench.allreduce.message_sizes import DEFAULT_SIZES, DRAWN_DEVICES, parse_sizes
-from gluonlab.bench.harness.measurement_command import (
-    ScheduleDrawing,
-    count_devices,
-    output_drawing,
-)
+from gluonlab.bench.harness.measurement_command import ScheduleDrawing, count_devices, output_drawing
 from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule
 from gluonlab.collectives.named_topologies import Topology, make_topology
 from gluonlab.collectives.schedule import Schedule
-from gluonlab.collectives.topology_aware import (
-    AUTO,
-    MAX_AUTO_DEVICES,
-    TOPOLOGY_AWARE,
-    make_for_links,
-)
+from gluonlab.collectives.topology_aware import AUTO, MAX_AUTO_DEVICES, TOPOLOGY_AWARE, make_for_links
 from gluonlab.collectives.topology_file import is_file_name
 from gluonlab.config import option_name
 from gluonlab.config.option_types import whole_number_check
@@ -101,9 +92,7 @@ def _check_mode_options(options: CommandOptions, mode: str, known: AbstractSet[s
     for name in options:
         if name not in known:
             condition = "when measuring" if mode == MEASURE else f"with {option_name(mode)}"
-            owners = [
-                owner for owner in (DRAW, SYNTHESISE, SIMULATE) if name in MODE_OPTIONS[owner]
-            ]
+            owners = [owner for owner in (DRAW, SYNTHESISE, SIMULATE) if name in MODE_OPTIONS[owner]]
             hint = f"; it belongs to {option_name(owners[0])}" if owners else ""
             raise ConfigError(f"{option_name(name)} has no effect {condition}{hint}: leave it out")
 
@@ -137,9 +126,7 @@ def _draw_schedule(options: CommandOptions) -> ModeOutput:
         prices = _price_tables(NamedSchedule(name, schedule), topology) if topology else []
         return "\n\n".join([as_text(schedule), *prices])
 
-    drawing = ScheduleDrawing(
-        text=make_text, picture=lambda: as_svg(make_drawn_schedule()), page=make_page
-    )
+    drawing = ScheduleDrawing(text=make_text, picture=lambda: as_svg(make_drawn_schedule()), page=make_page)
     return ModeOutput(output_drawing(drawing, options.get("out"), options.get("language")))
 
 
@@ -158,11 +145,7 @@ def _make_link_aware_schedule(
 
 
 def _price_tables(plan: NamedSchedule, topology: Topology) -> List[str]:
-    return [
-        prices.price_table(
-            prices.price_schedules(topology, [plan], parse_sizes(PRICED_SIZES)), topology
-        )
-    ]
+    return [prices.price_table(prices.price_schedules(topology, [plan], parse_sizes(PRICED_SIZES)), topology)]
 
 
 def _parse_world_size(options: CommandOptions) -> Optional[int]:
@@ -181,9 +164,7 @@ def _price_algorithms(options: CommandOptions) -> ModeOutput:
     if AUTO in (names or ([AUTO] if world_size <= MAX_AUTO_DEVICES else [])):
         plans.append(make_auto_plan(make_for_links(AUTO, topology, world_size)))
     rows = prices.price_schedules(topology, plans, sizes)
-    _save_plot(
-        options, rows, world_size, f"allreduce on {topology.name}, {world_size} devices: prices"
-    )
+    _save_plot(options, rows, world_size, f"allreduce on {topology.name}, {world_size} devices: prices")
     if "json" in options:
         head = {"topology": topology.name, "world_size": world_size, "note": topology.note}
         return ModeOutput(json_text({**head, **_rows_to_json(plans, rows)}))
@@ -202,9 +183,7 @@ def _price_hosts(options: CommandOptions) -> ModeOutput:
         raise ConfigError(f"--sizes {options['sizes']}: with --hosts one size is priced: give one")
     names = parse_algorithms(options.get("algorithms", "all"), [*TOPOLOGY_AWARE, *ALGORITHMS])
     if AUTO in (names or []):
-        raise ConfigError(
-            "--algorithms auto is always one of the others: leave it out with --hosts"
-        )
+        raise ConfigError("--algorithms auto is always one of the others: leave it out with --hosts")
     rows, topology = prices.price_hosts(machine, hosts, names, sizes[0])
     if "plot" in options:
         from gluonlab.bench.allreduce.plot_bandwidth import make_ranks_figure
@@ -222,14 +201,10 @@ def _search_schedules(options: CommandOptions) -> ModeOutput:
     """Search for schedules for the topology of --synthesise, and return them with their times."""
     topology = make_topology(options["synthesise"], _parse_world_size(options))
     sizes = parse_sizes(options.get("sizes", PRICED_SIZES))
-    seconds = whole_number_check(1, MAX_SECONDS)(
-        "--seconds", options.get("seconds", prices.DEFAULT_SECONDS)
-    )
+    seconds = whole_number_check(1, MAX_SECONDS)("--seconds", options.get("seconds", prices.DEFAULT_SECONDS))
     if "out" in options:
         if not is_file_name(options["out"]):
-            raise ConfigError(
-                f"--out {options['out']}: give a name that ends in .json, by which it is known"
-            )
+            raise ConfigError(f"--out {options['out']}: give a name that ends in .json, by which it is known")
         check_new("--out", Path(options["out"]))
     front = prices.search_schedules(topology, seconds, cores_per_process(), options.get("out"))
     if "json" in options:
@@ -246,9 +221,7 @@ def _show_choices(options: CommandOptions) -> ModeOutput:
     if SIMULATE in options:
         topology = make_topology(options[SIMULATE], _parse_world_size(options))
         schedules = make_for_links(AUTO, topology, topology.world_size)
-        choices = prices.choose_algorithms(
-            schedules, parse_sizes(options.get("sizes", DEFAULT_SIZES))
-        )
+        choices = prices.choose_algorithms(schedules, parse_sizes(options.get("sizes", DEFAULT_SIZES)))
         as_json = json_text(prices.choices_to_json(schedules, choices))
         return ModeOutput(as_json if "json" in options else prices.choices_text(schedules, choices))
 
@@ -259,13 +232,8 @@ def _show_choices(options: CommandOptions) -> ModeOutput:
     sizes = sorted({row.size_bytes for row in measurement.report.rows})
     choices = prices.choose_algorithms(measurement.auto, sizes, measurement.report.rows)
     if "json" in options:
-        return ModeOutput(
-            measurement.as_json(prices.choices_to_json(measurement.auto, choices)),
-            measurement.failure,
-        )
-    return ModeOutput(
-        measurement.as_text(prices.choices_text(measurement.auto, choices)), measurement.failure
-    )
+        return ModeOutput(measurement.as_json(prices.choices_to_json(measurement.auto, choices)), measurement.failure)
+    return ModeOutput(measurement.as_text(prices.choices_text(measurement.auto, choices)), measurement.failure)
 
 
 def _measure_algorithms(options: CommandOptions) -> ModeOutput:
@@ -280,12 +248,8 @@ def _measure_algorithms(options: CommandOptions) -> ModeOutput:
     title = f"allreduce of {rows[0].dtype} on {devices_text}, {medians}"
     _save_plot(options, rows, count, title)
     if "json" in options:
-        return ModeOutput(
-            measurement.as_json(_rows_to_json(measurement.plans, rows)), measurement.failure
-        )
-    table = allreduce_table.format_report(
-        measurement.report, describe_orders(measurement.plans, measurement.topology)
-    )
+        return ModeOutput(measurement.as_json(_rows_to_json(measurement.plans, rows)), measurement.failure)
+    table = allreduce_table.format_report(measurement.report, describe_orders(measurement.plans, measurement.topology))
     return ModeOutput(measurement.as_text(table), measurement.failure)
 
 

@@ -40,18 +40,13 @@ def make_sum_job(backend: str, processes: int, first: bool = True) -> Job:
         for rank in others:
             rank.send(steps=steps, count=count, arrays=arrays)
         if (count, arrays) not in buffers_by_shape:
-            buffers_by_shape[count, arrays] = AllreduceBuffers(
-                ctxs, count, "float32", arrays, group.rank, group.size
-            )
+            buffers_by_shape[count, arrays] = AllreduceBuffers(ctxs, count, "float32", arrays, group.rank, group.size)
         buffers = buffers_by_shape[count, arrays]
         [arrays_of_device] = buffers.arrays
         if not steps:
             difference = buffers.check(lambda: group.allreduce(arrays_of_device))
             buffers.clear()
-            return {
-                "seconds": 0.0,
-                "difference": float(group.all_gather(np.array(difference)).max()),
-            }
+            return {"seconds": 0.0, "difference": float(group.all_gather(np.array(difference)).max())}
         started = time.perf_counter()
         for _ in range(steps):
             group.allreduce(arrays_of_device)

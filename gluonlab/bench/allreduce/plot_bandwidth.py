@@ -153,11 +153,7 @@ def make_ranks_figure(rows: "Sequence[PricedRow]", title: str) -> Any:
     for label, points in _seconds_by_ranks(rows).items():
         colour, marker, face = curve_style(label)
         times = [seconds * 1e6 for seconds in points.values()]
-        across = (
-            ACROSS_HOSTS.index(label.split(", ")[-1])
-            if label.startswith(f"{HIERARCHICAL}, ")
-            else 0
-        )
+        across = ACROSS_HOSTS.index(label.split(", ")[-1]) if label.startswith(f"{HIERARCHICAL}, ") else 0
         look = {"color": colour, "marker": marker, "markerfacecolor": face, "ls": DASHES[across]}
         axes.plot(list(points), times, label=label, markersize=6, linewidth=1.4, **look)
     floor = sorted({(row.price.world_size, row.floor_s * 1e6) for row in rows})

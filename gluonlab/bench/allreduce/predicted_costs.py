@@ -21,11 +21,7 @@ from typing import Any, ClassVar, DefaultDict, Dict, List, Optional, Protocol, S
 
 from tqdm import tqdm
 
-from gluonlab.bench.allreduce.candidate_schedules import (
-    NamedSchedule,
-    make_plans,
-    synthesised_label,
-)
+from gluonlab.bench.allreduce.candidate_schedules import NamedSchedule, make_plans, synthesised_label
 from gluonlab.bench.harness.table_format import WIDTH, format_factor, format_microseconds
 from gluonlab.bench.harness.table_format import format_table as as_table
 from gluonlab.collectives.cost_model import Price, price, prices
@@ -104,9 +100,7 @@ class PricedRow:
         }  # fmt: skip
 
 
-def price_schedules(
-    topology: Topology, plans: Sequence[NamedSchedule], sizes: Sequence[int]
-) -> List[PricedRow]:
+def price_schedules(topology: Topology, plans: Sequence[NamedSchedule], sizes: Sequence[int]) -> List[PricedRow]:
     """Return one row for each schedule and each of ``sizes``, in bytes."""
     floor = floor_of(topology)
     by_plan = [
@@ -254,9 +248,7 @@ SYNTHESIS_NOTE = (
 )
 
 
-def search_schedules(
-    topology: Topology, seconds: int, workers: int, out: Optional[str]
-) -> List[SynthesizedSchedule]:
+def search_schedules(topology: Topology, seconds: int, workers: int, out: Optional[str]) -> List[SynthesizedSchedule]:
     """Search for the Pareto-optimal schedules for ``topology``, by steps and bytes.
 
     Args:
@@ -271,8 +263,7 @@ def search_schedules(
         import ortools  # noqa: F401
     except ImportError:
         raise ConfigError(
-            "--synthesise needs OR-tools, which is not installed: "
-            f"{pip_install_command('synthesis')}"
+            f"--synthesise needs OR-tools, which is not installed: {pip_install_command('synthesis')}"
         ) from None
     started = time.monotonic()
     with tqdm(bar_format="{desc} [{elapsed}]", file=sys.stderr, disable=None) as bar:
@@ -286,17 +277,11 @@ def search_schedules(
 
 def make_synthesized_plans(front: Sequence[SynthesizedSchedule]) -> List[NamedSchedule]:
     """Return each schedule with the name of its row in the table."""
-    return [
-        NamedSchedule(synthesised_label(synthesized.schedule), synthesized.schedule)
-        for synthesized in front
-    ]
+    return [NamedSchedule(synthesised_label(synthesized.schedule), synthesized.schedule) for synthesized in front]
 
 
 def synthesis_text(
-    topology: Topology,
-    front: Sequence[SynthesizedSchedule],
-    sizes: Sequence[int],
-    out: Optional[str],
+    topology: Topology, front: Sequence[SynthesizedSchedule], sizes: Sequence[int], out: Optional[str]
 ) -> str:
     """Return a table of the found schedules and their prices, and how to use the file ``out``."""
     lines = [f"  {'steps':>5}{'chunks':>8}{'rounds':>9}{'bound':>9}  status"]
@@ -304,9 +289,7 @@ def synthesis_text(
         numbers = f"{synthesized.rounds:>9.4f}{synthesized.bound:>9.4f}"
         steps = f"  {len(synthesized.schedule.steps):>5}{synthesized.schedule.chunks:>8}"
         lines.append(f"{steps}{numbers}  {optimality_text(synthesized)}")
-    priced = price_table(
-        price_schedules(topology, make_synthesized_plans(front), sizes), topology, [SYNTHESIS_NOTE]
-    )
+    priced = price_table(price_schedules(topology, make_synthesized_plans(front), sizes), topology, [SYNTHESIS_NOTE])
     run = f"python -m gluonlab.run --gpus {topology.world_size} --kvstore synthesised"
     written = [] if out is None else ["", f"written to {out}:", f"{run} --topology {out}"]
     return "\n".join([*lines, "", priced, *written])
@@ -426,14 +409,9 @@ def choices_text(schedules: SchedulesBySize, choices: Sequence[AlgorithmChoice])
     return as_table([*lines, "", heading, *map(_choice_line, choices)], AUTO_NOTE, *notes)
 
 
-def choices_to_json(
-    schedules: SchedulesBySize, choices: Sequence[AlgorithmChoice]
-) -> Dict[str, Any]:
+def choices_to_json(schedules: SchedulesBySize, choices: Sequence[AlgorithmChoice]) -> Dict[str, Any]:
     """Return the table and the choices as --json prints them."""
-    table = [
-        {"from_bytes": row.size_bytes, **_schedule_to_json(row.schedule)}
-        for row in schedules.size_thresholds()
-    ]
+    table = [{"from_bytes": row.size_bytes, **_schedule_to_json(row.schedule)} for row in schedules.size_thresholds()]
     return {
         "topology": schedules.topology.name,
         "world_size": schedules.topology.world_size,
@@ -455,9 +433,7 @@ def _table_line(row: ScheduleFromSize) -> str:
 
 def _choice_line(choice: AlgorithmChoice) -> str:
     factor = format_factor(choice.priced_s / choice.floor_s if choice.floor_s else None)
-    line = (
-        f"  {format_size(choice.size_bytes):>8}{format_microseconds(choice.priced_s):>9}{factor:>8}"
-    )
+    line = f"  {format_size(choice.size_bytes):>8}{format_microseconds(choice.priced_s):>9}{factor:>8}"
     if choice.regret is None:
         return line
     measured = f"{format_microseconds(choice.time_s):>9}{format_microseconds(choice.best_s):>9}"

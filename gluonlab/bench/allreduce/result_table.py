@@ -10,12 +10,7 @@ from typing import Sequence
 
 from gluonlab.bench.allreduce.measure_allreduce import AllreduceReport, AllreduceRow
 from gluonlab.bench.allreduce.memory_bandwidth import LIMIT_NOTE, MemorySpeeds
-from gluonlab.bench.harness.table_format import (
-    WIDTH,
-    format_factor,
-    format_microseconds,
-    rounds_text,
-)
+from gluonlab.bench.harness.table_format import WIDTH, format_factor, format_microseconds, rounds_text
 from gluonlab.collectives.cost_model import algbw, bus_factor
 from gluonlab.collectives.schedule import ALLREDUCE
 from gluonlab.plain_text import format_size
@@ -54,9 +49,7 @@ def rows_table(rows: Sequence[AllreduceRow]) -> str:
 
 def explain_columns(report: AllreduceReport, notes: Sequence[str] = ()) -> str:
     """Return an explanation of the columns of `rows_table`, followed by ``notes``."""
-    topology_name = (
-        report.topology.name if report.topology else "a topology, which --topology names"
-    )
+    topology_name = report.topology.name if report.topology else "a topology, which --topology names"
     texts = [COLUMN_NOTES.format(rounds=rounds_text(report.rounds), topology=topology_name), *notes]
     if any(row.limit_s for row in report.rows):
         texts.append(f"{LIMIT_SHARE_NOTE} {LIMIT_NOTE}")

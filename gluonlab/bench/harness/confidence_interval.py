@@ -8,17 +8,7 @@ from __future__ import annotations
 import math
 from random import Random
 from statistics import median
-from typing import (
-    Callable,
-    Dict,
-    List,
-    Mapping,
-    NamedTuple,
-    Optional,
-    Sequence,
-    Tuple,
-    TypeVar,
-)  # fmt: skip
+from typing import Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, TypeVar  # fmt: skip
 
 CONFIDENCE = 0.95
 BOOTSTRAP_DRAWS = 1000
@@ -42,8 +32,7 @@ class Estimate(NamedTuple):
 
 
 def estimate_intervals(
-    rounds: Mapping[str, Sequence[float]],
-    statistic: Callable[[Mapping[str, float]], Mapping[str, float]],
+    rounds: Mapping[str, Sequence[float]], statistic: Callable[[Mapping[str, float]], Mapping[str, float]]
 ) -> Dict[str, Estimate]:
     """Return the numbers that ``statistic`` computes from medians over rounds, with intervals.
 
@@ -74,9 +63,7 @@ def estimate_intervals(
 
 
 def bootstrap_interval(
-    groups: Sequence[Sequence[_T]],
-    statistic: Callable[[List[List[_T]]], Optional[float]],
-    paired: bool = False,
+    groups: Sequence[Sequence[_T]], statistic: Callable[[List[List[_T]]], Optional[float]], paired: bool = False
 ) -> Optional[Tuple[float, float]]:
     """Return the 95 % confidence interval of a ``statistic`` of groups of values.
 
@@ -104,8 +91,7 @@ def bootstrap_interval(
     for _ in range(BOOTSTRAP_DRAWS):
         indices = [random.randrange(len(groups[0])) for _ in groups[0]] if paired else None
         sample = [
-            [group[index] for index in (indices or [random.randrange(len(group)) for _ in group])]
-            for group in groups
+            [group[index] for index in (indices or [random.randrange(len(group)) for _ in group])] for group in groups
         ]
         value = statistic(sample)
         low.append(-math.inf if value is None else value)

@@ -12,19 +12,7 @@ import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import (
-    Any,
-    Callable,
-    Dict,
-    List,
-    Mapping,
-    Optional,
-    Protocol,
-    Sequence,
-    Tuple,
-    TypeVar,
-    Union,
-)
+from typing import Any, Callable, Dict, List, Mapping, Optional, Protocol, Sequence, Tuple, TypeVar, Union
 
 from tqdm import tqdm
 
@@ -108,9 +96,7 @@ class Measurement:
 def image_rates(measurements: Sequence[Measurement]) -> List[Series]:
     """Return the series of images/s of each subject."""
     return [
-        Series(
-            item.subject.name, item.subject.label, "images/s", item.images_per_second(), item.reason
-        )
+        Series(item.subject.name, item.subject.label, "images/s", item.images_per_second(), item.reason)
         for item in measurements
     ]
 
@@ -126,8 +112,7 @@ def measure_subjects(
     """
     # round -> how often the workers were started before; contains only rounds that start workers
     start_of_round = {
-        round: start_number
-        for start_number, round in enumerate(range(0, rounds, restart_every or rounds))
+        round: start_number for start_number, round in enumerate(range(0, rounds, restart_every or rounds))
     }
     measurements = [Measurement(subject, reason=subject.missing) for subject in subjects]
     with temporary_folder("bench") as folder:
@@ -248,9 +233,7 @@ def time_interleaved(
         on_round: Function that is called after each round.
         block_s: Seconds of a block; BLOCK_S by default.
     """
-    repeats = {
-        name: _choose_repeat(call, repeat, block_s or BLOCK_S) for name, call in calls.items()
-    }
+    repeats = {name: _choose_repeat(call, repeat, block_s or BLOCK_S) for name, call in calls.items()}
     seconds: Dict[str, List[float]] = {name: [] for name in calls}
     for round in range(rounds):
         for name in rotate(list(calls), round):

@@ -43,8 +43,7 @@ def describe_machine() -> str:
     details = [
         cpu_model() + (f" (family {numbers[0]}, model {numbers[1]})" if numbers else ""),
         f"{count} core{'s' * (count > 1)}",
-        (instruction_set() or "no instruction set of oneDNN")
-        + (f" ({ISA_LIMIT_VARIABLE}={limit})" if limit else ""),
+        (instruction_set() or "no instruction set of oneDNN") + (f" ({ISA_LIMIT_VARIABLE}={limit})" if limit else ""),
     ]
     machine = textwrap.fill(", ".join(details), WIDTH)
     return f"{machine}\nPython {platform.python_version()}, {versions}"
@@ -141,6 +140,5 @@ def require_memory(needed: int, purpose: str, remedy: str) -> None:
     memory = available_memory()
     if memory is not None and needed > memory.free:
         raise ConfigError(
-            f"{purpose} needs about {needed / 1e9:.1f} GB of memory, "
-            f"and {memory.free / 1e9:.1f} GB are free: {remedy}"
+            f"{purpose} needs about {needed / 1e9:.1f} GB of memory, and {memory.free / 1e9:.1f} GB are free: {remedy}"
         )

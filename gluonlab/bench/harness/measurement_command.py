@@ -11,19 +11,7 @@ from collections import Counter
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    Callable,
-    Dict,
-    List,
-    Mapping,
-    NamedTuple,
-    Optional,
-    Sequence,
-    Tuple,
-    TypeVar,
-)
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, TypeVar
 
 import click
 
@@ -148,12 +136,7 @@ class MeasurementSession:
         self._load, self._others = os.getloadavg()[0], OtherProcessLoad()
 
     def record(
-        self,
-        title: RecordTitle,
-        rounds: int,
-        series: Sequence[Series],
-        checkout: Path = CHECKOUT,
-        **more: Any,
+        self, title: RecordTitle, rounds: int, series: Sequence[Series], checkout: Path = CHECKOUT, **more: Any
     ) -> Record:
         """Return a record of the series, with the machine, the versions and the load.
 
@@ -205,8 +188,7 @@ def output_drawing(drawing: ScheduleDrawing, out: Optional[str], language: Optio
     is_page = path is not None and path.suffix.lower() != ".svg"
     if language is not None and not is_page:
         raise ConfigError(
-            "--language is for a page: give --out FILE.html for one, or leave it out; "
-            "texts and pictures are English"
+            "--language is for a page: give --out FILE.html for one, or leave it out; texts and pictures are English"
         )
     if path is None:
         return drawing.text()
@@ -243,13 +225,9 @@ def option(name: str, metavar: str, help: str, default: Optional[str] = None) ->
     return click.option(name, metavar=metavar, default=default, show_default=shown, help=help)
 
 
-JSON_OPTION = click.option(
-    "--json", "as_json", is_flag=True, help="print JSON, and nothing else, on standard output"
-)
+JSON_OPTION = click.option("--json", "as_json", is_flag=True, help="print JSON, and nothing else, on standard output")
 OUT_OPTION = option("--out", "FILE", "write the record, as --json prints it, into a file")
-DEVICES_OPTION = option(
-    "--devices", "SPEC", "measure on gpu:* gpu:0,2 cpu:0,1, ...  [default: CPU devices]"
-)
+DEVICES_OPTION = option("--devices", "SPEC", "measure on gpu:* gpu:0,2 cpu:0,1, ...  [default: CPU devices]")
 
 
 class MeasurementOptions(NamedTuple):

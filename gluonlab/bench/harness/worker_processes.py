@@ -31,18 +31,14 @@ TUNING_PREFIXES = (
 )  # fmt: skip
 
 
-def child_environment(
-    variables: Mapping[str, str], folder: Path, checkout: Optional[Path] = None
-) -> Dict[str, str]:
+def child_environment(variables: Mapping[str, str], folder: Path, checkout: Optional[Path] = None) -> Dict[str, str]:
     """Return the environment of a child process.
 
     It is this process's environment without variables of TUNING_PREFIXES, and with ``variables``.
     The child writes temporary files into ``folder``. It imports gluonlab from ``checkout``, or by
     default the gluonlab of this process, before an installed gluonlab.
     """
-    environment = {
-        name: value for name, value in os.environ.items() if not name.startswith(TUNING_PREFIXES)
-    }
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(TUNING_PREFIXES)}
     path = filter(None, [str(checkout or CHECKOUT), environment.get("PYTHONPATH")])
     paths = {"PYTHONPATH": os.pathsep.join(path), "TMPDIR": str(folder)}
     return {**environment, **paths, **variables}
@@ -67,9 +63,7 @@ class Worker:
     stopped (SIGSTOP) between requests, and the kernel kills the worker when the parent dies.
     """
 
-    def __init__(
-        self, command: List[str], environment: Dict[str, str], log: Path, pauses: bool = False
-    ) -> None:
+    def __init__(self, command: List[str], environment: Dict[str, str], log: Path, pauses: bool = False) -> None:
         self.log = log
         self._pauses = pauses
         self._unread = b""
@@ -215,9 +209,7 @@ class RankProcess:
 
 def start_rank(job: str, options: Mapping[str, Any], variables: Mapping[str, str]) -> RankProcess:
     """Start a process of a group that runs a job of `gluonlab.bench.worker_main`."""
-    return RankProcess(
-        ["-m", "gluonlab.bench.worker_main", job, json.dumps(dict(options))], variables
-    )
+    return RankProcess(["-m", "gluonlab.bench.worker_main", job, json.dumps(dict(options))], variables)
 
 
 def start_group(backend: str, size: int, job: str, options: Mapping[str, Any]) -> List[RankProcess]:

@@ -11,12 +11,7 @@ from click.core import ParameterSource
 
 from gluonlab.bench.allreduce.message_sizes import parse_sizes
 from gluonlab.bench.harness.machine_info import describe_machine
-from gluonlab.bench.harness.measurement_command import (
-    INTERRUPTED,
-    JSON_OPTION,
-    MeasurementSession,
-    option,
-)
+from gluonlab.bench.harness.measurement_command import INTERRUPTED, JSON_OPTION, MeasurementSession, option
 from gluonlab.bench.harness.table_format import WIDTH
 from gluonlab.cli.command import command
 from gluonlab.config.option_types import whole_number_check
@@ -27,24 +22,16 @@ from gluonlab.plain_text import json_text
 DEFAULT_DEVICES, DEFAULT_SIZES, DEFAULT_ROUNDS = "cpu*2", "4KiB,64KiB,1MiB,16MiB", 7
 
 
-@command(
-    "python -m gluonlab.bench links",
-    INTERRUPTED,
-    most_used="--devices --sizes --rounds --save --nvml --json",
-)
+@command("python -m gluonlab.bench links", INTERRUPTED, most_used="--devices --sizes --rounds --save --nvml --json")
 @option("--devices", "SPEC", "gpu:* gpu:0,2 cpu*4, or a number", DEFAULT_DEVICES)
 @option("--sizes", "SIZES", "of the copies, two or more", DEFAULT_SIZES)
 @option("--rounds", "N", "measurements of each copy", str(DEFAULT_ROUNDS))
 @option("--save", "FILE", "write a new file, m.json, which is a topology wherever one is named")
 @click.option(
-    "--nvml",
-    is_flag=True,
-    help="measure nothing: --save the links that the driver reports, at nominal speeds",
+    "--nvml", is_flag=True, help="measure nothing: --save the links that the driver reports, at nominal speeds"
 )
 @JSON_OPTION
-def links_command(
-    as_json: bool, devices: str, sizes: str, rounds: str, save: Optional[str], nvml: bool
-) -> None:
+def links_command(as_json: bool, devices: str, sizes: str, rounds: str, save: Optional[str], nvml: bool) -> None:
     """Measure latency and bandwidth between every two devices.
 
     It also finds what copies at the same time share.
@@ -59,10 +46,7 @@ def links_command(
     """
     copy_sizes, count = parse_sizes(sizes), whole_number_check(1)("--rounds", rounds)
     if len(copy_sizes) < 2:
-        raise ConfigError(
-            f"--sizes {sizes}: latency and bandwidth need two sizes: "
-            f"give more, such as {DEFAULT_SIZES}"
-        )
+        raise ConfigError(f"--sizes {sizes}: latency and bandwidth need two sizes: give more, such as {DEFAULT_SIZES}")
     if save is not None:
         _check_save_file(save)
     if nvml:
@@ -83,9 +67,7 @@ def _save_reported(save: Optional[str], as_json: bool) -> str:
     context = click.get_current_context()
     for name in ("devices", "sizes", "rounds"):
         if context.get_parameter_source(name) is not ParameterSource.DEFAULT:
-            raise ConfigError(
-                f"--{name} has no effect with --nvml, which measures nothing: leave it out"
-            )
+            raise ConfigError(f"--{name} has no effect with --nvml, which measures nothing: leave it out")
     if save is None:
         raise ConfigError("--nvml writes what the driver reports: give a file, --save m.json")
 
@@ -94,9 +76,7 @@ def _save_reported(save: Optional[str], as_json: bool) -> str:
     return save_reported_topology(save, as_json)
 
 
-def _measure_and_save(
-    sizes: Sequence[int], rounds: int, spec: str, save: Optional[str], as_json: bool
-) -> str:
+def _measure_and_save(sizes: Sequence[int], rounds: int, spec: str, save: Optional[str], as_json: bool) -> str:
     # MXNet is loaded here, not for the other commands
     from gluonlab.bench.harness.measurement_command import describe_devices
     from gluonlab.bench.links import topology_from_links
@@ -113,10 +93,7 @@ def _measure_and_save(
     session.warn_if_busy()
     if save is not None:
         with new_file("--save", Path(save)) as temporary:
-            write_topology(
-                topology_from_links.topology_from_measurement(measurement, ctxs, Path(save).stem),
-                temporary,
-            )
+            write_topology(topology_from_links.topology_from_measurement(measurement, ctxs, Path(save).stem), temporary)
     if as_json:
         head: Dict[str, Any] = {"machine": describe_machine(), "on": describe_devices(ctxs)}
         return json_text({**head, "devices": [str(ctx) for ctx in ctxs], **measurement.as_json()})

@@ -130,9 +130,7 @@ def list_simultaneous_groups(pairs: Mapping[Pair, LinkFit]) -> List[CopyGroup]:
     speeds = {pair: fit.bytes_per_s for pair, fit in merge_similar_fits(pairs).items()}
     groups: List[CopyGroup] = [(BOTH, ((a, b), (b, a))) for a, b in pairs if a < b]
     for kind, all_members in kinds if world_size > 2 else []:
-        equal = [
-            tuple(p for p in all_members if speeds[p] == speed) for speed in set(speeds.values())
-        ]
+        equal = [tuple(p for p in all_members if speeds[p] == speed) for speed in set(speeds.values())]
         groups += [(kind, members) for members in [*equal, all_members] if len(members) > 1]
     return list(dict.fromkeys(groups))
 
@@ -148,17 +146,11 @@ class InferredSharedLink(NamedTuple):
 def build_topology(measured: DeviceMeasurement, name: str, note: str, gpu: str = "") -> Topology:
     """Return the topology. A pair's route is its own link, and the links that it shares."""
     fits = merge_similar_fits(measured.pairs)
-    links = {
-        pair: [Link("{} to {}".format(*pair), _round_to_four_digits(fits[pair].bytes_per_s))]
-        for pair in fits
-    }
+    links = {pair: [Link("{} to {}".format(*pair), _round_to_four_digits(fits[pair].bytes_per_s))] for pair in fits}
     for shared in find_shared_links(measured):
         for pair in shared.pairs:
             links[pair].append(shared.link)
-    routes = {
-        pair: Route(tuple(links[pair]), _round_to_four_digits(fits[pair].latency_s))
-        for pair in fits
-    }
+    routes = {pair: Route(tuple(links[pair]), _round_to_four_digits(fits[pair].latency_s)) for pair in fits}
     adds = _round_to_four_digits(min(merge_similar(measured.adds, SIMILARITY_FACTOR)))
     return Topology(name, measured.world_size, routes, adds, note=note, gpu=gpu)
 
@@ -176,18 +168,13 @@ def find_shared_links(measured: DeviceMeasurement) -> List[InferredSharedLink]:
         groups = [pairs for group_kind, pairs in measured.together if group_kind == kind]
         for equal in (True, False):
             candidates = [pairs for pairs in groups if equal == _equally_fast(pairs, fits)]
-            slower = [
-                pairs for pairs in candidates if _is_slower(measured, (kind, pairs), fits, shared)
-            ]
+            slower = [pairs for pairs in candidates if _is_slower(measured, (kind, pairs), fits, shared)]
             speeds = merge_similar(
-                [_shared_bandwidth(measured, (kind, pairs), fits) for pairs in slower],
-                SIMILARITY_FACTOR,
+                [_shared_bandwidth(measured, (kind, pairs), fits) for pairs in slower], SIMILARITY_FACTOR
             )
             for pairs, speed in zip(slower, speeds):
                 name = _link_name(kind, pairs, measured.world_size)
-                shared.append(
-                    InferredSharedLink(kind, Link(name, _round_to_four_digits(speed)), pairs)
-                )
+                shared.append(InferredSharedLink(kind, Link(name, _round_to_four_digits(speed)), pairs))
     all_pairs_groups = [group for group in measured.together if group[0] == ALL]
     for group in sorted(all_pairs_groups, key=lambda group: not _equally_fast(group[1], fits)):
         shared += _find_bus(measured, group, fits, shared)
@@ -209,16 +196,10 @@ def _find_bus(
         pairs, size = group[1], measured.size_bytes
         steps = [(kind, members) for kind, members in measured.together if kind == SHIFT]
         own_steps = [(kind, members) for kind, members in steps if set(members) <= set(pairs)]
-        bandwidth = max(
-            _shared_bandwidth(measured, candidate, fits) for candidate in [group, *own_steps]
-        )
-        speed_text = (
-            "" if len(pairs) == len(fits) else f" of {fits[pairs[0]].bytes_per_s / 1e9:.4g} GB/s"
-        )
+        bandwidth = max(_shared_bandwidth(measured, candidate, fits) for candidate in [group, *own_steps])
+        speed_text = "" if len(pairs) == len(fits) else f" of {fits[pairs[0]].bytes_per_s / 1e9:.4g} GB/s"
         bus = InferredSharedLink(
-            f"{ALL}{speed_text}",
-            Link(f"{ALL}{speed_text}", _round_to_four_digits(bandwidth)),
-            pairs,
+            f"{ALL}{speed_text}", Link(f"{ALL}{speed_text}", _round_to_four_digits(bandwidth)), pairs
         )
         without_s = _predict_seconds(pairs, fits, size, known_links)
         if _predict_seconds(pairs, fits, size, [bus]) > SLOWDOWN_FACTOR * without_s:
@@ -236,9 +217,7 @@ def _is_slower(
     return measured.together[group] > SLOWDOWN_FACTOR * explained_s
 
 
-def _shared_bandwidth(
-    measured: DeviceMeasurement, group: CopyGroup, fits: Mapping[Pair, LinkFit]
-) -> float:
+def _shared_bandwidth(measured: DeviceMeasurement, group: CopyGroup, fits: Mapping[Pair, LinkFit]) -> float:
     """Return the bytes/s of a common link that would explain the measured time of the group."""
     pairs = group[1]
     each_s = measured.together[group] / len(pairs)
@@ -260,10 +239,7 @@ def _equally_fast(pairs: Sequence[Pair], fits: Mapping[Pair, LinkFit]) -> bool:
 
 
 def _predict_seconds(
-    pairs: Sequence[Pair],
-    fits: Mapping[Pair, LinkFit],
-    size: int,
-    shared_links: Sequence[InferredSharedLink],
+    pairs: Sequence[Pair], fits: Mapping[Pair, LinkFit], size: int, shared_links: Sequence[InferredSharedLink]
 ) -> float:
     """Return the seconds of copies at the same time, from the busiest link, like the cost model."""
     busiest_s = max(fits[pair].seconds(size) for pair in pairs)

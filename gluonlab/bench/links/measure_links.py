@@ -15,12 +15,7 @@ import mxnet as mx
 from mxnet import nd
 
 from gluonlab.bench.allreduce.memory_bandwidth import MemorySpeeds, probe_speeds
-from gluonlab.bench.harness.interleaved_rounds import (
-    Call,
-    TimedCall,
-    progress_bar,
-    time_interleaved,
-)
+from gluonlab.bench.harness.interleaved_rounds import Call, TimedCall, progress_bar, time_interleaved
 from gluonlab.bench.harness.machine_info import require_memory
 from gluonlab.bench.harness.table_format import WIDTH, rounds_text
 from gluonlab.bench.links.infer_topology import (
@@ -98,9 +93,7 @@ def measure_links(ctxs: Sequence[mx.Context], sizes: Sequence[int], rounds: int)
     with progress_bar(3 * rounds) as bar:
         timed = partial(_time_calls, rounds=rounds, on_round=bar.update)
         copies = timed({(pair, size): arrays.copy(pair, size) for pair in pairs for size in sizes})
-        adds = timed(
-            {(device, size): arrays.add(device, size) for device in devices for size in sizes}
-        )
+        adds = timed({(device, size): arrays.add(device, size) for device in devices for size in sizes})
         fits = {pair: fit_link({size: copies[pair, size] for size in sizes}) for pair in pairs}
         groups = [] if on_cpu else list_simultaneous_groups(fits)
         together = timed({group: arrays.copy_all(group[1]) for group in groups})
@@ -114,9 +107,7 @@ def measure_links(ctxs: Sequence[mx.Context], sizes: Sequence[int], rounds: int)
     return LinkMeasurement(measured, tuple(sizes), rounds, speeds)
 
 
-def _time_calls(
-    calls: Mapping[_Key, Call], rounds: int, on_round: Callable[[], object]
-) -> Dict[_Key, List[float]]:
+def _time_calls(calls: Mapping[_Key, Call], rounds: int, on_round: Callable[[], object]) -> Dict[_Key, List[float]]:
     """Return the seconds of each call in each round. ``on_round`` is called after each round."""
     named: Dict[str, TimedCall] = {str(number): call for number, call in enumerate(calls.values())}
     seconds = time_interleaved(named, rounds, on_round=on_round, block_s=BLOCK_S)
@@ -132,24 +123,18 @@ class _CopyBuffers:
     def __init__(self, ctxs: Sequence[mx.Context], largest_bytes: int) -> None:
         shape = (max(1, largest_bytes // ELEMENT_BYTES),)
         self._sources = [nd.zeros(shape, ctx=ctx) for ctx in ctxs]
-        self._targets = {
-            (src, dst): nd.zeros(shape, ctx=ctxs[dst]) for src, dst in all_pairs(len(ctxs))
-        }
+        self._targets = {(src, dst): nd.zeros(shape, ctx=ctxs[dst]) for src, dst in all_pairs(len(ctxs))}
 
     def copy(self, pair: Pair, size_bytes: int) -> Call:
         """Return a call that queues a copy of ``size_bytes`` for the pair (source, target)."""
         source, target = self._sources[pair[0]], self._targets[pair]
-        return partial(
-            CopyInto(_leading_bytes(target, size_bytes)).copy, _leading_bytes(source, size_bytes)
-        )
+        return partial(CopyInto(_leading_bytes(target, size_bytes)).copy, _leading_bytes(source, size_bytes))
 
     def add(self, device: int, size_bytes: int) -> Call:
         """Return a call that queues an addition of ``size_bytes`` on one device."""
         target = next(target for pair, target in self._targets.items() if pair[1] == device)
         source = self._sources[device]
-        return partial(
-            AddInto(_leading_bytes(target, size_bytes)).add, _leading_bytes(source, size_bytes)
-        )
+        return partial(AddInto(_leading_bytes(target, size_bytes)).add, _leading_bytes(source, size_bytes))
 
     def copy_all(self, pairs: Sequence[Pair]) -> Call:
         """Return a call that queues a copy of the whole source for every pair (source, target)."""
@@ -168,9 +153,7 @@ def _leading_bytes(array: nd.NDArray, size_bytes: int) -> nd.NDArray:
 
 # --- the tables
 
-MATRIX_COLUMNS = (
-    8  # columns of a matrix that a terminal has room for; of more devices, the rest is below
-)
+MATRIX_COLUMNS = 8  # columns of a matrix that a terminal has room for; of more devices, the rest is below
 COLUMN_WIDTH = 8
 FIT_NOTE = (
     "Each pair alone: a copy of n bytes takes the latency and n / bandwidth, fitted to the medians "
@@ -188,30 +171,17 @@ def format_measurement(measurement: LinkMeasurement) -> str:
     """Return the matrices of bandwidths and latencies, followed by an explanation."""
     lines = _matrix_lines(measurement, "GB/s", lambda fit: f"{fit.bytes_per_s / 1e9:.4g}")
     lines += ["", *_matrix_lines(measurement, "us", lambda fit: f"{fit.latency_s * 1e6:.1f}")]
-    return "\n\n".join(
-        [
-            "\n".join(lines),
-            *(textwrap.fill(note, WIDTH) for note in _measurement_notes(measurement)),
-        ]
-    )
+    return "\n\n".join(["\n".join(lines), *(textwrap.fill(note, WIDTH) for note in _measurement_notes(measurement))])
 
 
-def _matrix_lines(
-    measurement: LinkMeasurement, unit: str, cell: Callable[[LinkFit], str]
-) -> List[str]:
+def _matrix_lines(measurement: LinkMeasurement, unit: str, cell: Callable[[LinkFit], str]) -> List[str]:
     count, lines = measurement.measured.world_size, []
     for first_column in range(0, count, MATRIX_COLUMNS):
         columns = range(first_column, min(count, first_column + MATRIX_COLUMNS))
-        lines.append(
-            f"{unit + ' to':>10}" + "".join(f"{column:>{COLUMN_WIDTH}}" for column in columns)
-        )
+        lines.append(f"{unit + ' to':>10}" + "".join(f"{column:>{COLUMN_WIDTH}}" for column in columns))
         for src in range(count):
-            cells = [
-                "-" if src == dst else cell(measurement.measured.pairs[src, dst]) for dst in columns
-            ]
-            lines.append(
-                f"{f'from {src}':>10}" + "".join(f"{text:>{COLUMN_WIDTH}}" for text in cells)
-            )
+            cells = ["-" if src == dst else cell(measurement.measured.pairs[src, dst]) for dst in columns]
+            lines.append(f"{f'from {src}':>10}" + "".join(f"{text:>{COLUMN_WIDTH}}" for text in cells))
     return lines
 
 

@@ -55,9 +55,7 @@ def order_devices(ctxs: Sequence[Any]) -> List[Any]:
     return [ctx for _, ctx in sorted(zip(numbers, ctxs), key=lambda numbered: numbered[0])]
 
 
-def topology_from_measurement(
-    measurement: LinkMeasurement, ctxs: Sequence[Any], name: str
-) -> Topology:
+def topology_from_measurement(measurement: LinkMeasurement, ctxs: Sequence[Any], name: str) -> Topology:
     """Return the topology of measured links, with the name ``name``."""
     note = _measurement_note(measurement, ctxs)
     if measurement.speeds is not None:
@@ -66,21 +64,15 @@ def topology_from_measurement(
     note_text = "; ".join(
         [
             note,
-            *infer_topology.describe_shared_links(
-                infer_topology.find_shared_links(measurement.measured)
-            ),
+            *infer_topology.describe_shared_links(infer_topology.find_shared_links(measurement.measured)),
             INFERENCE_NOTE,
         ]
     )
-    return infer_topology.build_topology(
-        measurement.measured, name, note_text, common_gpu_kind(gpu_names(ctxs)) or ""
-    )
+    return infer_topology.build_topology(measurement.measured, name, note_text, common_gpu_kind(gpu_names(ctxs)) or "")
 
 
 def _measurement_note(measurement: LinkMeasurement, ctxs: Sequence[Any]) -> str:
-    sizes = " to ".join(
-        size_in_words(size) for size in (min(measurement.sizes), max(measurement.sizes))
-    )
+    sizes = " to ".join(size_in_words(size) for size in (min(measurement.sizes), max(measurement.sizes)))
     return escape_unprintable(
         f"measured on {time.strftime('%Y-%m-%d', time.gmtime())} by gluonlab "
         f"{gluonlab.__version__}, bench links, {measurement.rounds} rounds of {sizes}, "
@@ -105,9 +97,7 @@ def common_gpu_kind(names: Sequence[str]) -> Optional[str]:
 
 # --- nominal links, as the driver reports them
 
-NVML_HINT = (
-    "measure the devices, without --nvml, or write a file by hand, as docs/topologies.md shows one"
-)
+NVML_HINT = "measure the devices, without --nvml, or write a file by hand, as docs/topologies.md shows one"
 
 
 def save_reported_topology(save: str, as_json: bool) -> str:
@@ -135,9 +125,7 @@ def topology_from_driver(driver: nvml.Driver, name: str) -> Topology:
         number, reason = driver.silent[0]
         raise DeviceError(f"--nvml: GPU {number} does not answer ({reason}): see nvidia-smi")
     if len(driver.gpus) < 2:
-        raise DeviceError(
-            f"--nvml: NVML reports {len(driver.gpus)} GPU, and links are between two: {NVML_HINT}"
-        )
+        raise DeviceError(f"--nvml: NVML reports {len(driver.gpus)} GPU, and links are between two: {NVML_HINT}")
     topology = nvml_topology(driver, sorted(gpu.index for gpu in driver.gpus))
     kind = common_gpu_kind([gpu.name for gpu in driver.gpus]) or ""
     return replace(topology, name=name, gpu=kind)

@@ -29,9 +29,7 @@ _SCENE = "gluonlab.collectives.render"
 _CHOICES = {"algorithm": "name", "world-size": "world_size"}
 
 
-def as_page(
-    schedules: Iterable[Schedule], start: Tuple[str, int] = ("ring", 4), *, language: str = "en"
-) -> str:
+def as_page(schedules: Iterable[Schedule], start: Tuple[str, int] = ("ring", 4), *, language: str = "en") -> str:
     """Return an HTML page that shows ``schedules`` step by step.
 
     The page starts with the schedule that has the name and world size of ``start``. Every device's
@@ -46,10 +44,7 @@ def as_page(
     for identity, schedule in zip(identities, listed):
         check_drawable(schedule)
         if identities.count(identity) > 1:
-            raise ScheduleError(
-                f"two schedules are {identity[0]} for {identity[1]} ranks: give each a name of "
-                "its own"
-            )
+            raise ScheduleError(f"two schedules are {identity[0]} for {identity[1]} ranks: give each a name of its own")
     if start not in identities:
         names = ", ".join(f"{name} for {world_size}" for name, world_size in identities)
         choices = f"choose {names}" if names else "there is none"
@@ -59,12 +54,7 @@ def as_page(
 
 
 def draw(
-    name: str,
-    world_size: int,
-    *,
-    chunks: Optional[int] = None,
-    groups: Optional[Groups] = None,
-    language: str = "en",
+    name: str, world_size: int, *, chunks: Optional[int] = None, groups: Optional[Groups] = None, language: str = "en"
 ) -> str:
     """Return the page of all algorithms for 1 to 8 ranks, which starts with this one.
 
@@ -94,12 +84,8 @@ def _page_data(schedule: Schedule, words: ScheduleTexts) -> Dict[str, Any]:
     complete_indices = [vectors.setdefault(whole, len(vectors)) for whole in complete]
     steps = [
         {
-            "buses": [
-                (b.chunk, int(b.add), b.hub, b.lane, b.others) for b in bundle_transfers(step)
-            ],
-            "sends": [
-                line.replace("->", "\N{RIGHTWARDS ARROW}") for line in describe_step(step, words)
-            ],
+            "buses": [(b.chunk, int(b.add), b.hub, b.lane, b.others) for b in bundle_transfers(step)],
+            "sends": [line.replace("->", "\N{RIGHTWARDS ARROW}") for line in describe_step(step, words)],
         }
         for step in schedule.steps
     ]

@@ -42,14 +42,11 @@ class ScheduleTexts(NamedTuple):
 
 # in English the first line of each algorithm's docstring
 _ENGLISH_DESCRIPTIONS = {
-    name: (algorithm.__doc__ or "").strip().partition("\n")[0]
-    for name, algorithm in ALGORITHMS.items()
+    name: (algorithm.__doc__ or "").strip().partition("\n")[0] for name, algorithm in ALGORITHMS.items()
 }
 WORDS: Dict[str, ScheduleTexts] = {
     language: ScheduleTexts(**{"descriptions": _ENGLISH_DESCRIPTIONS, **words})
-    for language, words in read_scene_words(
-        Path(__file__).parent / "template" / "words.json"
-    ).items()
+    for language, words in read_scene_words(Path(__file__).parent / "template" / "words.json").items()
 }
 ENGLISH, JAPANESE = WORDS["en"], WORDS["ja"]
 
@@ -82,11 +79,7 @@ def bundle_transfers(step: Step) -> List[TransferBundle]:
     by_span = sorted(others.items(), key=lambda item: _span_key(item[0][2], item[1]))
     for (chunk, add, hub), ends in by_span:
         bundle = TransferBundle(chunk, add, hub, tuple(ends), 0)
-        used_lanes = {
-            other.lane
-            for other in bundles
-            if other.chunk == chunk and _bundles_overlap(other, bundle)
-        }
+        used_lanes = {other.lane for other in bundles if other.chunk == chunk and _bundles_overlap(other, bundle)}
         bundles.append(bundle._replace(lane=min(set(range(len(used_lanes) + 1)) - used_lanes)))
     return sorted(bundles)
 
@@ -96,9 +89,7 @@ def lane_count(schedule: Schedule) -> int:
 
     A common number keeps the picture still from step to step.
     """
-    return max(
-        (bundle.lane + 1 for step in schedule.steps for bundle in bundle_transfers(step)), default=1
-    )
+    return max((bundle.lane + 1 for step in schedule.steps for bundle in bundle_transfers(step)), default=1)
 
 
 def _span_key(hub: int, others: Sequence[int]) -> Tuple[int, int]:
@@ -111,8 +102,7 @@ def _span_key(hub: int, others: Sequence[int]) -> Tuple[int, int]:
 
 def _bundles_overlap(one: TransferBundle, other: TransferBundle) -> bool:
     (first, last), (other_first, other_last) = (
-        (min(bundle.hub, *bundle.others), max(bundle.hub, *bundle.others))
-        for bundle in (one, other)
+        (min(bundle.hub, *bundle.others), max(bundle.hub, *bundle.others)) for bundle in (one, other)
     )
     return first <= other_last and other_first <= last
 
@@ -131,9 +121,7 @@ def describe_step(step: Step, words: ScheduleTexts = ENGLISH) -> List[str]:
         hub, other = (dst, src) if add else (src, dst)
         ends.setdefault((hub, add, tuple(sorted(chunks_sent))), []).append(other)
     lines = []
-    sorted_ends = sorted(
-        ends.items(), key=lambda item: (_sorting_rank(item[0][:2], item[1]), item[0])
-    )
+    sorted_ends = sorted(ends.items(), key=lambda item: (_sorting_rank(item[0][:2], item[1]), item[0]))
     for (hub, add, chunk_numbers), others in sorted_ends:
         src_dst = (format_ranges(others), str(hub)) if add else (str(hub), format_ranges(others))
         chunks = words.chunks[len(chunk_numbers) > 1].format(format_ranges(chunk_numbers))
@@ -172,11 +160,7 @@ def describe_contributions(contributions: Sequence[int], words: ScheduleTexts = 
     """Return ``ranks 0 and 2``; a contribution that is in a sum twice is marked."""
     contributor_count = sum(count > 0 for count in contributions)
     listed = list_contributors(contributions, words)
-    return (
-        words.contributions[contributor_count > 1].format(listed)
-        if contributor_count
-        else words.nothing
-    )
+    return words.contributions[contributor_count > 1].format(listed) if contributor_count else words.nothing
 
 
 def list_contributors(contributions: Sequence[int], words: ScheduleTexts = ENGLISH) -> str:
@@ -239,40 +223,24 @@ def as_text(schedule: Schedule, width: int = 80) -> str:
     wrapped = [part for line in lines for part in textwrap.wrap(line, width) or [""]]
     for number, (step, grid) in enumerate(zip(schedule.steps, grids[1:]), 1):
         title = f"step {number} of {len(schedule.steps)}: {pluralize(len(step), 'transfer')}"
-        wrapped += [
-            "",
-            *textwrap.wrap(title, width),
-            *_arrange_columns(describe_step(step), width),
-            *grid,
-        ]
+        wrapped += ["", *textwrap.wrap(title, width), *_arrange_columns(describe_step(step), width), *grid]
     if not schedule.steps:
         wrapped += ["", "Nothing is sent.", *grids[0]]
     return "\n".join(wrapped)
 
 
-def _make_grids(
-    schedule: Schedule, all_states: Sequence[State], width: int
-) -> Tuple[str, List[List[str]]]:
+def _make_grids(schedule: Schedule, all_states: Sequence[State], width: int) -> Tuple[str, List[List[str]]]:
     """Return a legend, and the lines of one grid for each state: the most detailed that fit."""
     legend = "The grid after a step has a row a chunk and a column a rank; a cell"
     duplicates_text = "! where one is in it more than once."
     forms: List[Tuple[str, Callable[[Contributions], str]]] = [
-        (
-            f"{legend} names the ranks whose contributions are in the chunk, {duplicates_text}",
-            _contributor_letters,
-        ),
-        (
-            f"{legend} is the number of contributions in the chunk.",
-            lambda contributions: str(sum(contributions)),
-        ),
+        (f"{legend} names the ranks whose contributions are in the chunk, {duplicates_text}", _contributor_letters),
+        (f"{legend} is the number of contributions in the chunk.", lambda contributions: str(sum(contributions))),
     ]
     heads = [str(rank) for rank in range(schedule.world_size)]
     for form_legend, form in forms if schedule.chunks <= MAX_ROWS else []:
         # by chunk, then rank
-        tables = [
-            [[form(contributions) for contributions in row] for row in zip(*state)]
-            for state in all_states
-        ]
+        tables = [[[form(contributions) for contributions in row] for row in zip(*state)] for state in all_states]
         column_width = max(len(cell) for table in tables for row in [heads, *table] for cell in row)
         if len(LABEL) + len(heads) * (column_width + 1) <= width:
             return form_legend, [_grid_lines(heads, table, column_width) for table in tables]
@@ -280,21 +248,15 @@ def _make_grids(
     return no_grids, [[] for _ in all_states]
 
 
-def _grid_lines(
-    headings: Sequence[str], table: Sequence[Sequence[str]], column_width: int
-) -> List[str]:
+def _grid_lines(headings: Sequence[str], table: Sequence[Sequence[str]], column_width: int) -> List[str]:
     rows = [(LABEL, headings), *((str(chunk), row) for chunk, row in enumerate(table))]
-    return [
-        f"{label:>{len(LABEL)}}" + "".join(f" {cell:>{column_width}}" for cell in row)
-        for label, row in rows
-    ]
+    return [f"{label:>{len(LABEL)}}" + "".join(f" {cell:>{column_width}}" for cell in row) for label, row in rows]
 
 
 def _contributor_letters(contributions: Contributions) -> str:
     letters = RANKS.ljust(len(contributions), "#")  # no terminal is wide enough for ranks beyond z
     return "".join(
-        "." if not count else letters[rank] if count == 1 else "!"
-        for rank, count in enumerate(contributions)
+        "." if not count else letters[rank] if count == 1 else "!" for rank, count in enumerate(contributions)
     )
 
 

@@ -91,9 +91,7 @@ def as_svg(schedule: Schedule) -> str:
     """
     check_drawable(schedule)
     layout, all_states = _ScheduleLayout(schedule), list(simulate_contributions(schedule))
-    panels_per_row = max(
-        1, min(len(all_states), (WIDTH - 2 * MARGIN + PANEL_GAP) // (layout.width + PANEL_GAP))
-    )
+    panels_per_row = max(1, min(len(all_states), (WIDTH - 2 * MARGIN + PANEL_GAP) // (layout.width + PANEL_GAP)))
     width = max(2 * MARGIN + panels_per_row * (layout.width + PANEL_GAP) - PANEL_GAP, MIN_WIDTH)
     texts = [algorithm_description(schedule), _HOW_TO_READ]
     root = new_document(f"{schedule.name}: {describe_size(schedule)}", texts, STYLE)
@@ -103,12 +101,7 @@ def as_svg(schedule: Schedule) -> str:
         panel = add_group(root, x, y + number // panels_per_row * (layout.height + PANEL_GAP))
         title, step = (f"step {number}", schedule.steps[number - 1]) if number else ("start", ())
         _draw_panel(panel, layout, schedule, step, title, (all_states[max(number - 1, 0)], state))
-    height = (
-        y
-        + math.ceil(len(all_states) / panels_per_row) * (layout.height + PANEL_GAP)
-        - PANEL_GAP
-        + MARGIN
-    )
+    height = y + math.ceil(len(all_states) / panels_per_row) * (layout.height + PANEL_GAP) - PANEL_GAP + MARGIN
     return document_text(root, width, height)
 
 
@@ -123,10 +116,7 @@ def _draw_heading(root: Element, schedule: Schedule, width: int) -> int:
     """Draw name, size, description and legend. Return the top of the panels."""
     add_text(root, MARGIN, 46, schedule.name, "name")
     y = 70
-    for line in [
-        describe_size(schedule),
-        *textwrap.wrap(algorithm_description(schedule), (width - 2 * MARGIN) // 7),
-    ]:
+    for line in [describe_size(schedule), *textwrap.wrap(algorithm_description(schedule), (width - 2 * MARGIN) // 7)]:
         add_text(root, MARGIN, y, line, "quiet")
         y += 19
     _draw_legend(add_group(root, MARGIN, y))
@@ -135,11 +125,7 @@ def _draw_heading(root: Element, schedule: Schedule, width: int) -> int:
 
 def _draw_legend(parent: Element) -> None:
     x = 0
-    cell_kinds = (
-        ("held before", 1, ""),
-        ("came with the step", 0, "written"),
-        ("whole", 1, "whole"),
-    )
+    cell_kinds = (("held before", 1, ""), ("came with the step", 0, "written"), ("whole", 1, "whole"))
     for label, was_held, kind in cell_kinds:
         _draw_cell(parent, kind, x, 0, 24)
         _draw_segments(parent, x, 0, (16, 0), [was_held], [1])
@@ -153,12 +139,7 @@ def _draw_legend(parent: Element) -> None:
 
 
 def _draw_panel(
-    parent: Element,
-    layout: _ScheduleLayout,
-    schedule: Schedule,
-    step: Step,
-    title: str,
-    states: Tuple[State, State],
+    parent: Element, layout: _ScheduleLayout, schedule: Schedule, step: Step, title: str, states: Tuple[State, State]
 ) -> None:
     """Draw a panel. ``states``: before and after the step."""
     add_text(parent, 0, 14, title, "panel")
@@ -175,16 +156,12 @@ def _draw_panel(
             kind = "written" if (rank, chunk) in written else ""
             kind = "whole" if current == complete_contributions(schedule, chunk) else kind
             cell, x, y = SubElement(parent, "g"), layout.cell_left(rank), layout.cell_top(chunk)
-            SubElement(
-                cell, "title"
-            ).text = f"rank {rank}, chunk {chunk}: {describe_contributions(current)}"
+            SubElement(cell, "title").text = f"rank {rank}, chunk {chunk}: {describe_contributions(current)}"
             _draw_cell(cell, kind, x, y, layout.cell)
             _draw_segments(cell, x, y, layout.segment, previous, current)
     # the long ones first: the short ones cross above them
     for bundle in sorted(bundle_transfers(step), key=lambda bundle: -bundle.lane):
-        ends = [
-            (other, bundle.hub) if bundle.add else (bundle.hub, other) for other in bundle.others
-        ]
+        ends = [(other, bundle.hub) if bundle.add else (bundle.hub, other) for other in bundle.others]
         tips = [(layout.cell_middle(dst), layout.cell_top(bundle.chunk) - 2.0) for _, dst in ends]
         lines = [_arrow_path(layout, src, dst, bundle.chunk, bundle.lane) for src, dst in ends]
         _draw_arrows(parent, lines, tips, bundle.add)
@@ -196,23 +173,13 @@ def _draw_cell(parent: Element, kind: str, x: int, y: int, width: int) -> None:
 
 
 def _draw_segments(
-    cell: Element,
-    x: int,
-    y: int,
-    size: Tuple[int, int],
-    previous: Sequence[int],
-    current: Sequence[int],
+    cell: Element, x: int, y: int, size: Tuple[int, int], previous: Sequence[int], current: Sequence[int]
 ) -> None:
     """Draw the segments of a cell. ``size``: the width of a segment, and of the gap."""
     paths = dict.fromkeys(HEIGHTS, "")
     for rank, (previous_count, count) in enumerate(zip(previous, current)):
-        kind = (
-            "empty" if not count else "often" if count > 1 else "held" if previous_count else "new"
-        )
-        paths[kind] += (
-            f"M{x + PADDING + rank * sum(size)} "
-            f"{y + CELL - PADDING}h{size[0]}v-{HEIGHTS[kind]}h-{size[0]}z"
-        )
+        kind = "empty" if not count else "often" if count > 1 else "held" if previous_count else "new"
+        paths[kind] += f"M{x + PADDING + rank * sum(size)} {y + CELL - PADDING}h{size[0]}v-{HEIGHTS[kind]}h-{size[0]}z"
     for kind, path in paths.items():
         if path:
             SubElement(cell, "path", {"class": kind, "d": path})
@@ -229,9 +196,7 @@ def _arrow_path(layout: _ScheduleLayout, src: int, dst: int, chunk: int, lane: i
     )
 
 
-def _draw_arrows(
-    parent: Element, paths: List[str], tips: Sequence[Tuple[float, float]], add: bool
-) -> None:
+def _draw_arrows(parent: Element, paths: List[str], tips: Sequence[Tuple[float, float]], add: bool) -> None:
     """Draw arrows of a bundle, on a white halo that separates them from lines below."""
     kind = "" if add else " copy"
     SubElement(parent, "path", {"class": "halo", "d": "".join(paths)})

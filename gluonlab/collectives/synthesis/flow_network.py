@@ -17,9 +17,7 @@ from gluonlab.errors import ScheduleError
 
 MAX_DENOMINATOR = 8  # of the ratios of speeds, so that measured speeds also have few lanes
 MAX_SPEED_RATIO = 64  # to the slowest link: a faster link has enough room for all transfers
-MIN_SPEED_RATIO = (
-    0.5  # to the slowest pair that is needed to connect all devices: slower pairs are not used
-)
+MIN_SPEED_RATIO = 0.5  # to the slowest pair that is needed to connect all devices: slower pairs are not used
 
 
 class SharedLink(NamedTuple):
@@ -76,9 +74,7 @@ def make_flow_network(topology: Topology) -> FlowNetwork:
         key = frozenset(link_pairs)
         min_speeds[key] = min(link.bytes_per_s, min_speeds.get(key, math.inf))
     unit_bytes_per_s, lanes = _to_lane_counts(list(min_speeds.values()))
-    wires = tuple(
-        sorted(SharedLink(tuple(sorted(key)), count) for key, count in zip(min_speeds, lanes))
-    )
+    wires = tuple(sorted(SharedLink(tuple(sorted(key)), count) for key, count in zip(min_speeds, lanes)))
     capacity = LinkCapacity(topology)
     receives, sends = capacity.max_partners(True), capacity.max_partners(False)
     reversed_pairs = [(dst, src) for src, dst in pairs]
@@ -89,10 +85,7 @@ def make_flow_network(topology: Topology) -> FlowNetwork:
         unit_bytes_per_s,
         latencies.pop() if latencies else 0.0,
         unit_bytes_per_s / topology.reduce_bytes_per_s,
-        max(
-            _radius(topology.world_size, reversed_pairs),
-            _min_spread_steps(topology.world_size, receives(1)),
-        ),
+        max(_radius(topology.world_size, reversed_pairs), _min_spread_steps(topology.world_size, receives(1))),
         max(_radius(topology.world_size, pairs), _min_spread_steps(topology.world_size, sends(1))),
     )
 
@@ -118,20 +111,13 @@ def _usable_pairs(topology: Topology) -> Tuple[Pair, ...]:
             slowest_enough = middle
         else:
             too_fast = middle
-    return tuple(
-        sorted(
-            p for p, speed in speed_of.items() if speed >= MIN_SPEED_RATIO * speeds[slowest_enough]
-        )
-    )
+    return tuple(sorted(p for p, speed in speed_of.items() if speed >= MIN_SPEED_RATIO * speeds[slowest_enough]))
 
 
 def _is_connected(world_size: int, pairs: Sequence[Pair]) -> bool:
     """Return whether all devices reach all: device 0 reaches all, and all reach device 0."""
     directions = [pairs, [(dst, src) for src, dst in pairs]]
-    return all(
-        _count_hops(0, world_size, successors(direction_pairs)) < world_size
-        for direction_pairs in directions
-    )
+    return all(_count_hops(0, world_size, successors(direction_pairs)) < world_size for direction_pairs in directions)
 
 
 def _radius(world_size: int, pairs: Sequence[Pair]) -> int:
@@ -175,13 +161,8 @@ def _to_lane_counts(speeds: Sequence[float]) -> Tuple[float, List[int]]:
     if not speeds:
         return 1.0, []
     slowest = min(speeds)
-    ratios = [
-        Fraction(min(MAX_SPEED_RATIO, s / slowest)).limit_denominator(MAX_DENOMINATOR)
-        for s in speeds
-    ]
-    common_denominator = reduce(
-        lambda a, b: a * b // math.gcd(a, b), (r.denominator for r in ratios)
-    )
+    ratios = [Fraction(min(MAX_SPEED_RATIO, s / slowest)).limit_denominator(MAX_DENOMINATOR) for s in speeds]
+    common_denominator = reduce(lambda a, b: a * b // math.gcd(a, b), (r.denominator for r in ratios))
     return slowest / common_denominator, [int(ratio * common_denominator) for ratio in ratios]
 
 
@@ -203,9 +184,7 @@ def symmetry_groups(network: FlowNetwork) -> List[List[Permutation]]:
     groups = [[permutation for permutation in rotations if is_symmetry(network, permutation)]]
     if p & (p - 1) == 0:
         reflections = [tuple(rank ^ k for rank in range(p)) for k in range(p)]
-        groups.append(
-            [permutation for permutation in reflections if is_symmetry(network, permutation)]
-        )
+        groups.append([permutation for permutation in reflections if is_symmetry(network, permutation)])
     groups.append([tuple(range(p))])
     groups.sort(key=len, reverse=True)
     return [group for index, group in enumerate(groups) if group not in groups[:index]]
@@ -213,9 +192,7 @@ def symmetry_groups(network: FlowNetwork) -> List[List[Permutation]]:
 
 def is_symmetry(network: FlowNetwork, permutation: Sequence[int]) -> bool:
     """Return whether a permutation maps every link to a link of as many lanes."""
-    return {_permute_link(link, permutation) for link in network.shared_links} == set(
-        network.shared_links
-    )
+    return {_permute_link(link, permutation) for link in network.shared_links} == set(network.shared_links)
 
 
 def _permute_link(link: SharedLink, permutation: Sequence[int]) -> SharedLink:
@@ -242,18 +219,12 @@ def find_isomorphism(one: FlowNetwork, other: FlowNetwork) -> Optional[Permutati
     def extend(permutation: List[int]) -> Optional[Permutation]:
         if len(permutation) == p:
             complete = tuple(permutation)
-            return (
-                complete
-                if {_permute_link(link, complete) for link in one.shared_links} == other_links
-                else None
-            )
+            return complete if {_permute_link(link, complete) for link in one.shared_links} == other_links else None
         next_device = len(permutation)
         for device in range(p):
             if device not in permutation and all(
-                signatures.get((rank, next_device))
-                == other_signatures.get((permutation[rank], device))
-                and signatures.get((next_device, rank))
-                == other_signatures.get((device, permutation[rank]))
+                signatures.get((rank, next_device)) == other_signatures.get((permutation[rank], device))
+                and signatures.get((next_device, rank)) == other_signatures.get((device, permutation[rank]))
                 for rank in range(next_device)
             ):
                 complete_permutation = extend([*permutation, device])

@@ -26,12 +26,7 @@ from gluonlab.collectives.schedule import (
     Step,
     Transfer,
 )
-from gluonlab.collectives.synthesis.flow_network import (
-    FlowNetwork,
-    SharedLink,
-    find_isomorphism,
-    flow_network_or_none,
-)
+from gluonlab.collectives.synthesis.flow_network import FlowNetwork, SharedLink, find_isomorphism, flow_network_or_none
 from gluonlab.collectives.synthesis.schedule_search import SynthesizedSchedule
 from gluonlab.collectives.topology import Topology, switch
 from gluonlab.collectives.verify_schedule import check
@@ -60,10 +55,7 @@ def find_stored_schedules(topology: Topology) -> List[SynthesizedSchedule]:
     for content in stored if network else ():
         permutation = find_isomorphism(content.network, network) if network else None
         if permutation is not None:
-            return [
-                found._replace(schedule=found.schedule.placed(permutation))
-                for found in content.front
-            ]
+            return [found._replace(schedule=found.schedule.placed(permutation)) for found in content.front]
     return []
 
 
@@ -90,15 +82,9 @@ def choose_schedules(topology: Topology) -> List[Schedule]:
     stored = [found.schedule for found in find_stored_schedules(topology)]
     if stored:
         return stored
-    for_switch = [
-        found.schedule for found in find_stored_schedules(uniform_switch(topology.world_size))
-    ]
+    for_switch = [found.schedule for found in find_stored_schedules(uniform_switch(topology.world_size))]
     if not for_switch:
-        names = [
-            f"{name} ({content.network.world_size})"
-            for content in _read_all(None)
-            for name in content.machines
-        ]
+        names = [f"{name} ({content.network.world_size})" for content in _read_all(None) for name in content.machines]
         raise ScheduleError(
             f"{SYNTHESIZED}: no schedule is stored for the {topology.world_size} devices of "
             f"{topology.name}: there are some for {', '.join(names)}, and for others of as many "
@@ -113,10 +99,7 @@ def choose_schedules(topology: Topology) -> List[Schedule]:
 
 
 def to_file_text(
-    machine_names: Sequence[str],
-    network: FlowNetwork,
-    front: Sequence[SynthesizedSchedule],
-    **more: str,
+    machine_names: Sequence[str], network: FlowNetwork, front: Sequence[SynthesizedSchedule], **more: str
 ) -> str:
     """Return the text of a file: JSON with a line for each link, and for each step.
 
@@ -124,13 +107,9 @@ def to_file_text(
     """
     head = {"format": FILE_FORMAT, "machines": list(machine_names), "devices": network.world_size}
     links = [
-        {"lanes": link.lanes, "pairs": [f"{src}>{dst}" for src, dst in link.pairs]}
-        for link in network.shared_links
+        {"lanes": link.lanes, "pairs": [f"{src}>{dst}" for src, dst in link.pairs]} for link in network.shared_links
     ]
-    lists = {
-        "wires": _json_list(map(json.dumps, links)),
-        "front": _json_list(map(_schedule_text, front)),
-    }
+    lists = {"wires": _json_list(map(json.dumps, links)), "front": _json_list(map(_schedule_text, front))}
     return _json_object(head, **lists, **more)
 
 
@@ -274,10 +253,7 @@ def pipeline_parts(schedule: Schedule, parts: int) -> Schedule:
         for number, step in enumerate(schedule.steps, part):
             steps[number] += (t._replace(chunk=t.chunk + part * schedule.chunks) for t in step)
     return replace(
-        schedule,
-        chunks=parts * schedule.chunks,
-        owner=parts * schedule.owner,
-        steps=tuple(map(tuple, steps)),
+        schedule, chunks=parts * schedule.chunks, owner=parts * schedule.owner, steps=tuple(map(tuple, steps))
     )
 
 
@@ -298,10 +274,7 @@ def _combine_parts(topology: Topology, parts: Sequence[Sequence[int]]) -> List[S
     combined = []
     for algorithm in within_parts:
         scatter, gather = split_halves(algorithm)
-        combined += [
-            nest_over_hosts(SYNTHESIZED, scatter, across, gather).placed(devices)
-            for across in across_parts
-        ]
+        combined += [nest_over_hosts(SYNTHESIZED, scatter, across, gather).placed(devices) for across in across_parts]
     return combined
 
 

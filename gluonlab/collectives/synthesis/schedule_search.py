@@ -13,18 +13,7 @@ import math
 import threading
 import time
 from collections import Counter, defaultdict
-from typing import (
-    Any,
-    Callable,
-    DefaultDict,
-    Dict,
-    Iterator,
-    List,
-    NamedTuple,
-    Optional,
-    Sequence,
-    Tuple,
-)
+from typing import Any, Callable, DefaultDict, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from gluonlab.collectives.schedule import ADD, ALLREDUCE, COPY, Schedule, Transfer
 from gluonlab.collectives.synthesis.flow_network import (
@@ -66,10 +55,7 @@ class SynthesizedSchedule(NamedTuple):
 
 
 def synthesize(
-    topology: Topology,
-    seconds: float,
-    workers: int = 1,
-    report: Optional[Callable[[str], None]] = None,
+    topology: Topology, seconds: float, workers: int = 1, report: Optional[Callable[[str], None]] = None
 ) -> List[SynthesizedSchedule]:
     """Return the Pareto front for ``topology``, by rising number of steps.
 
@@ -93,16 +79,13 @@ def synthesize(
             break
         if math.isinf(lower_bound.rounds):  # so few steps do not suffice
             continue
-        found = _find_best(
-            network, steps, turnings, lower_bound, seconds, workers, report or (lambda line: None)
-        )
+        found = _find_best(network, steps, turnings, lower_bound, seconds, workers, report or (lambda line: None))
         if found and (not front or found.rounds < front[-1].rounds - ROUNDS_TOLERANCE):
             front.append(found)
             last_rounds = lower_bound.rounds
     if not front:
         raise ScheduleError(
-            f"{topology.name}: no schedule was found in {seconds:g} s for each number of steps: "
-            "give more time"
+            f"{topology.name}: no schedule was found in {seconds:g} s for each number of steps: give more time"
         )
     return front
 
@@ -129,18 +112,13 @@ def _find_best(
             continue
         schedule = find_schedule(network, goal, min(seconds_left, seconds / 3), workers)
         description = f"{steps} steps, {goal.chunks} chunks, {goal.rounds} rounds"
-        report(
-            f"{description}, {len(goal.group)}-fold symmetry: "
-            f"{'found' if schedule else 'not found'}"
-        )
+        report(f"{description}, {len(goal.group)}-fold symmetry: {'found' if schedule else 'not found'}")
         if schedule:
             check(schedule)
             best = SynthesizedSchedule(schedule, rounds, lower_bound.rounds)
             if best.is_optimal:
                 break
-    return best or find_any_schedule(
-        network, steps, turnings, lower_bound, deadline, workers, report
-    )
+    return best or find_any_schedule(network, steps, turnings, lower_bound, deadline, workers, report)
 
 
 def find_any_schedule(
@@ -170,10 +148,7 @@ def find_any_schedule(
         check(schedule)
         per_step = (Counter((t.src, t.dst) for t in step) for step in schedule.steps)
         busiest = sum(
-            max(
-                -(-sum(chunks[pair] for pair in wire.pairs) // wire.lanes)
-                for wire in network.shared_links
-            )
+            max(-(-sum(chunks[pair] for pair in wire.pairs) // wire.lanes) for wire in network.shared_links)
             for chunks in per_step
         )
         # as in `RoundBound`: rounds of the busiest link, summed over steps, per part of a device
@@ -241,13 +216,9 @@ def rounds_lower_bound(
                 for permutation in group:
                     load[(permutation[src], permutation[dst]), step].append(flow)
             # a sum is a broadcast over reversed links, backwards in time
-            for (dst, src), reversed_step, flow in _add_flow(
-                solver, network, owner, amount, 0, turning, True
-            ):
+            for (dst, src), reversed_step, flow in _add_flow(solver, network, owner, amount, 0, turning, True):
                 for permutation in group:
-                    load[(permutation[src], permutation[dst]), turning - 1 - reversed_step].append(
-                        flow
-                    )
+                    load[(permutation[src], permutation[dst]), turning - 1 - reversed_step].append(flow)
                     additions[permutation[dst], turning - 1 - reversed_step].append(flow)
     solver.Add(sum(amounts) * len(group) == network.world_size)
     rounds = [solver.NumVar(0, solver.infinity(), "") for _ in range(steps)]
@@ -261,19 +232,11 @@ def rounds_lower_bound(
     solver.Minimize(sum(rounds) + network.addition_rounds * sum(adding))
     if solver.Solve() != pywraplp.Solver.OPTIMAL:
         return RoundBound(math.inf, math.inf)
-    return RoundBound(
-        sum(variable.solution_value() for variable in rounds), solver.Objective().Value()
-    )
+    return RoundBound(sum(variable.solution_value() for variable in rounds), solver.Objective().Value())
 
 
 def _add_flow(
-    solver: Any,
-    network: FlowNetwork,
-    owner: int,
-    amount: Any,
-    first: int,
-    last: int,
-    back: bool = False,
+    solver: Any, network: FlowNetwork, owner: int, amount: Any, first: int, last: int, back: bool = False
 ) -> List[Tuple[Pair, int, Any]]:
     """Add the flow of an owner's chunks to all devices, and return its (pair, step, variable).
 
@@ -328,9 +291,7 @@ class _ChunkVariables(NamedTuple):
     copies: Dict[Slot, Any]
 
 
-def find_schedule(
-    network: FlowNetwork, goal: SearchGoal, seconds: float, workers: int
-) -> Optional[Schedule]:
+def find_schedule(network: FlowNetwork, goal: SearchGoal, seconds: float, workers: int) -> Optional[Schedule]:
     """Return a schedule with few consecutive additions, or None if none was found.
 
     ``seconds``: the maximum time to find a schedule, and again to reduce its additions. If several
@@ -402,8 +363,7 @@ def _add_chunk(model: Any, network: FlowNetwork, goal: SearchGoal) -> _ChunkVari
         for steps in (range(max(turnings)), range(min(turnings), goal.steps))
     )
     is_owner = [
-        sum(variable for (rank, _), variable in owned.items() if rank == device)
-        for device in range(network.world_size)
+        sum(variable for (rank, _), variable in owned.items() if rank == device) for device in range(network.world_size)
     ]
     sent: DefaultDict[int, List[Slot]] = defaultdict(list)
     received: DefaultDict[int, List[Slot]] = defaultdict(list)
@@ -432,10 +392,7 @@ def _order_chunks(model: Any, chunks: Sequence[_ChunkVariables]) -> None:
 
     Chunks are interchangeable. So the search would otherwise try all orders of the same chunks.
     """
-    ranked = [
-        sum(index * variable for index, variable in enumerate(chunk.owned.values()))
-        for chunk in chunks
-    ]
+    ranked = [sum(index * variable for index, variable in enumerate(chunk.owned.values())) for chunk in chunks]
     for previous, following in zip(ranked, ranked[1:]):
         model.add(previous <= following)
 
@@ -469,9 +426,7 @@ def _add_link_constraints(
         model.add(sum(each) <= max_additions[step])
     exclusive_pairs = {link.pairs for link in network.shared_links if len(link.pairs) > 1}
     sharing_pairs = {pair for pairs in exclusive_pairs for pair in pairs}
-    sends = {
-        (pair, step): model.new_bool_var("") for pair in sharing_pairs for step in range(goal.steps)
-    }
+    sends = {(pair, step): model.new_bool_var("") for pair in sharing_pairs for step in range(goal.steps)}
     for slot, each in sends.items():
         model.add(sum(load[slot]) <= max_chunks * each)
     for pairs in exclusive_pairs:
@@ -491,13 +446,7 @@ def _extract_schedule(
             for op, slots in ((ADD, chunk.sums), (COPY, chunk.copies)):
                 for ((src, dst), step), variable in slots.items():
                     if solver.value(variable):
-                        steps[step].append(
-                            Transfer(permutation[src], permutation[dst], len(owner), op)
-                        )
+                        steps[step].append(Transfer(permutation[src], permutation[dst], len(owner), op))
             owner.append(permutation[rank])
-    step_tuples = tuple(
-        tuple(sorted(step, key=lambda t: (t.chunk, t.src, t.dst))) for step in steps
-    )
-    return Schedule(
-        "synthesised", ALLREDUCE, network.world_size, len(owner), tuple(owner), step_tuples
-    )
+    step_tuples = tuple(tuple(sorted(step, key=lambda t: (t.chunk, t.src, t.dst))) for step in steps)
+    return Schedule("synthesised", ALLREDUCE, network.world_size, len(owner), tuple(owner), step_tuples)

@@ -49,8 +49,7 @@ def data_root(data_dir: Optional[str] = None) -> Path:
         return cache_folder()
     except RuntimeError:
         raise DataError(
-            "there is no home folder to keep data sets in: "
-            f"give --data-dir DIR, or set {DATA_DIR_VARIABLE}"
+            f"there is no home folder to keep data sets in: give --data-dir DIR, or set {DATA_DIR_VARIABLE}"
         ) from None
 
 
@@ -126,8 +125,7 @@ def convert_read_errors(path: Path, replaceable: str = "--data-dir") -> Iterator
         yield
     except OSError as error:
         raise DataError(
-            f"{path}: cannot be read ({error.strerror}): "
-            f"make it readable, or give another {replaceable}"
+            f"{path}: cannot be read ({error.strerror}): make it readable, or give another {replaceable}"
         ) from None
 
 
@@ -181,9 +179,7 @@ def verify_files(source: Source, root: Path) -> List[FileState]:
     if source.known_files:
         folders = candidate_folders(root, source)
         return [
-            _check_file(
-                find_file(file.name, folders) or folders[0] / file.name, file.algorithm, file.digest
-            )
+            _check_file(find_file(file.name, folders) or folders[0] / file.name, file.algorithm, file.digest)
             for file in source.known_files
         ]
     manifest = root / source.name / MANIFEST
@@ -197,9 +193,7 @@ def verify_files(source: Source, root: Path) -> List[FileState]:
     # a name must not lead out of the folder
     matches = [m for m in matches if m[2].isprintable() and ".." not in m[2].split("/")]
     if not matches or len(matches) < len(lines):
-        return [
-            FileState(manifest, DAMAGED, "sha256", "written by download", "and no list of digests")
-        ]
+        return [FileState(manifest, DAMAGED, "sha256", "written by download", "and no list of digests")]
     return [_check_file(manifest.parent / match[2], "sha256", match[1]) for match in matches]
 
 

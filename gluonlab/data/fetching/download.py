@@ -53,11 +53,7 @@ Log = Callable[[str], object]
 
 
 def download(
-    source: Source,
-    root: Path,
-    mirror: Optional[str] = None,
-    timeout_s: float = TIMEOUT_S,
-    log: Log = lambda line: None,
+    source: Source, root: Path, mirror: Optional[str] = None, timeout_s: float = TIMEOUT_S, log: Log = lambda line: None
 ) -> Path:
     """Download the missing and damaged files of a data set; return the folder that contains them.
 
@@ -89,10 +85,7 @@ def _user_mirrors(source: Source, mirror: Optional[str]) -> List[str]:
     if mirror is None:
         return []
     if not re.match(r"(?i)https?://[^/\s]", mirror):
-        raise ConfigError(
-            f"--mirror {redact_password(mirror)}: "
-            "give an address that begins with http:// or https://"
-        )
+        raise ConfigError(f"--mirror {redact_password(mirror)}: give an address that begins with http:// or https://")
     address = mirror.rstrip("/") + "/"
     return [address, f"{address}{source.name}/"]
 
@@ -113,9 +106,7 @@ def _hold_lock(path: Path, on_wait: Callable[[], object]) -> Iterator[None]:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX)
             except OSError as error:
-                raise OutputError(
-                    f"{path} cannot be locked ({error}): {OTHER_FOLDER_HINT}"
-                ) from None
+                raise OutputError(f"{path} cannot be locked ({error}): {OTHER_FOLDER_HINT}") from None
         yield
 
 
@@ -135,14 +126,9 @@ class _DatasetDownload(NamedTuple):
         with raise_output_errors(folder, OTHER_FOLDER_HINT):
             folder.mkdir(exist_ok=True)
         findings = verify_files(self.source, self.root)
-        missing = [
-            file for file, current in zip(self.source.files, findings) if current.state != OK
-        ]
+        missing = [file for file, current in zip(self.source.files, findings) if current.state != OK]
         for position, file in enumerate(missing):
-            by_hand = [
-                f"by hand: put into {folder}",
-                *(f"  {missing_file}" for missing_file in missing[position:]),
-            ]
+            by_hand = [f"by hand: put into {folder}", *(f"  {missing_file}" for missing_file in missing[position:])]
             self._fetch_from_mirrors(file, folder, partial(_install_file, file, folder), by_hand)
 
     def fetch_archive(self) -> None:
@@ -182,13 +168,9 @@ class _DatasetDownload(NamedTuple):
                 return self._fetch_from_address(mirror + file.name, file, part, sizes, install)
             except DownloadError as error:
                 errors.append(str(error))
-        addresses = [
-            "from one of",
-            *(f"  {redact_password(mirror)}" for mirror in self.source.mirrors),
-        ]
+        addresses = ["from one of", *(f"  {redact_password(mirror)}" for mirror in self.source.mirrors)]
         raise DownloadError(
-            f"{self.source.name} cannot be fetched: no address gives {file.name}",
-            [*errors, *by_hand, *addresses],
+            f"{self.source.name} cannot be fetched: no address gives {file.name}", [*errors, *by_hand, *addresses]
         )
 
     def _fetch_from_address(
@@ -211,9 +193,7 @@ class _DatasetDownload(NamedTuple):
                 # If several responses were joined, they may be from different versions of the file.
                 # Then download the whole file once more.
                 if is_single_response or is_last_attempt:
-                    raise DownloadError(
-                        f"{redact_password(url)} sent a wrong file: {error}"
-                    ) from None
+                    raise DownloadError(f"{redact_password(url)} sent a wrong file: {error}") from None
             else:
                 part.unlink(missing_ok=True)
                 return
@@ -293,9 +273,7 @@ def make_session() -> requests.Session:
     return session
 
 
-def fetch_file(
-    session: requests.Session, url: str, part: Path, sizes: range, timeout_s: float = TIMEOUT_S
-) -> bool:
+def fetch_file(session: requests.Session, url: str, part: Path, sizes: range, timeout_s: float = TIMEOUT_S) -> bool:
     """Download the rest of ``url``, and append it to the file ``part``.
 
     If the server cannot resume, the download starts again. Returns whether a single connection was
@@ -332,9 +310,7 @@ class _ConnectionLost(Exception):
     """The connection ended early. A new connection may return the rest of the file."""
 
 
-def _download_rest(
-    session: requests.Session, url: str, part: Path, sizes: range, timeout_s: float
-) -> None:
+def _download_rest(session: requests.Session, url: str, part: Path, sizes: range, timeout_s: float) -> None:
     """Request the missing bytes of a file, and append them to ``part``, in one connection.
 
     Raises _ConnectionLost if bytes are still missing, and DownloadError for other failures.
@@ -345,9 +321,7 @@ def _download_rest(
         response = session.get(url, headers=headers, stream=True, timeout=timeout_s)
     # the session has already retried
     except (requests.RequestException, HTTPError, ValueError) as error:
-        raise DownloadError(
-            redact_password(f"{url} cannot be reached ({_innermost_message(error)})")
-        ) from None
+        raise DownloadError(redact_password(f"{url} cannot be reached ({_innermost_message(error)})")) from None
     with response:
         start = _response_start(response, present)
         if start is None:  # the response does not continue the local file
@@ -363,9 +337,7 @@ def _download_rest(
         failure = _write_response(response, url, part, start, sizes, total, timeout_s)
     if failure or (total is not None and file_size(part) < total):
         of_total = "" if total is None else f" of {total:,}"
-        raise _ConnectionLost(
-            f"after {file_size(part):,} bytes{of_total}: {failure or CONNECTION_ENDED}"
-        )
+        raise _ConnectionLost(f"after {file_size(part):,} bytes{of_total}: {failure or CONNECTION_ENDED}")
     try:
         _check_size(url, file_size(part), sizes)
     except DownloadError:
@@ -374,13 +346,7 @@ def _download_rest(
 
 
 def _write_response(
-    response: requests.Response,
-    url: str,
-    part: Path,
-    start: int,
-    sizes: range,
-    total: Optional[int],
-    timeout_s: float,
+    response: requests.Response, url: str, part: Path, start: int, sizes: range, total: Optional[int], timeout_s: float
 ) -> str:
     """Write the response to ``part``, from byte ``start`` on.
 
@@ -439,9 +405,7 @@ def _check_size(url: str, size: int, sizes: range) -> None:
     """Raise DownloadError if a file has none of the allowed ``sizes``."""
     if size not in sizes:
         upper_limit = f" to {sizes.stop - 1:,}" if len(sizes) > 1 else ""
-        raise DownloadError(
-            f"{redact_password(url)} has {size:,} bytes, expected {sizes.start:,}{upper_limit}"
-        )
+        raise DownloadError(f"{redact_password(url)} has {size:,} bytes, expected {sizes.start:,}{upper_limit}")
 
 
 def _innermost_message(error: BaseException) -> str:

@@ -116,9 +116,7 @@ imagenette-160.tgz 98752094 4bacf19aa3f2454e330ac366c98ac1e470ccc6bebca8ff63ecc7
 def _make_sources() -> Iterator[Source]:
     """Yield the sources of all data sets."""
     ossci, cvdf = "ossci-datasets.s3.amazonaws.com", "storage.googleapis.com/cvdf-datasets"
-    yield Source(
-        "mnist", _parse_file_table(MNIST), (f"https://{ossci}/mnist/", f"https://{cvdf}/mnist/")
-    )
+    yield Source("mnist", _parse_file_table(MNIST), (f"https://{ossci}/mnist/", f"https://{cvdf}/mnist/"))
     keras = "https://storage.googleapis.com/tensorflow/tf-keras-datasets/"
     zalando = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"
     yield Source("fashion-mnist", _parse_file_table(FASHION_MNIST), (keras, zalando))
@@ -126,9 +124,7 @@ def _make_sources() -> Iterator[Source]:
     # 1 MiB more than the batches, for two small text files in the archive and for tar's padding
     most_bytes = sum(batch.size for batch in batches) + 2**20
     contents = ArchiveContents(most_bytes, known_files=batches, top_folder="cifar-10-batches-bin")
-    yield Source(
-        "cifar10", _parse_file_table(CIFAR10), ("https://www.cs.toronto.edu/~kriz/",), contents
-    )
+    yield Source("cifar10", _parse_file_table(CIFAR10), ("https://www.cs.toronto.edu/~kriz/",), contents)
     for file in _parse_file_table(IMAGENETTE):
         # compression hardly shrinks JPEGs, so twice the size of the archive is more than enough
         contents, name = ArchiveContents(2 * file.size), file.name[: -len(".tgz")]

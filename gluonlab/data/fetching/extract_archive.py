@@ -104,9 +104,7 @@ def _open_archive(archive: Path, contents: ArchiveContents) -> Iterator[tarfile.
         raise DataError(f"{archive}: not a usable archive ({error}): fetch it again") from None
 
 
-def _checked_members(
-    tar: tarfile.TarFile, archive: Path, contents: ArchiveContents
-) -> Iterator[tarfile.TarInfo]:
+def _checked_members(tar: tarfile.TarFile, archive: Path, contents: ArchiveContents) -> Iterator[tarfile.TarInfo]:
     """Yield the files and folders of an archive.
 
     Raises DataError for any other member before it is written.
@@ -149,9 +147,7 @@ def _target_name(name: str, contents: ArchiveContents) -> Optional[str]:
     return "/".join(parts[1:]) or None
 
 
-def _write_member(
-    tar: tarfile.TarFile, member: tarfile.TarInfo, archive: Path, path: Path, disk_full_hint: str
-) -> str:
+def _write_member(tar: tarfile.TarFile, member: tarfile.TarInfo, archive: Path, path: Path, disk_full_hint: str) -> str:
     """Write one file; return its SHA-256."""
     content, digest = tar.extractfile(member), hashlib.sha256()
     # Errors of reading mean a damaged archive. Errors of open, write and close mean a disk problem.
@@ -160,9 +156,7 @@ def _write_member(
             path.parent.mkdir(parents=True, exist_ok=True)
             file = path.open("xb")
         except (FileExistsError, NotADirectoryError, IsADirectoryError):
-            raise DataError(
-                f"{archive}: {member.name!r} is both a file and a folder: {NOT_USED}"
-            ) from None
+            raise DataError(f"{archive}: {member.name!r} is both a file and a folder: {NOT_USED}") from None
     try:
         for chunk in iter(lambda: content.read(CHUNK_BYTES), b""):  # type: ignore[union-attr]
             digest.update(chunk)
@@ -182,6 +176,5 @@ def _check_known_files(archive: Path, target: Path, contents: ArchiveContents) -
         digest = file_digest(target / file.name, file.algorithm)
         if digest != file.digest:
             raise DataError(
-                f"{archive}: {file.name} in it has {file.algorithm} {digest}, "
-                f"expected {file.digest}: fetch it again"
+                f"{archive}: {file.name} in it has {file.algorithm} {digest}, expected {file.digest}: fetch it again"
             )

@@ -6,14 +6,7 @@ import math
 from typing import TYPE_CHECKING, BinaryIO, Callable, Optional, Tuple, TypeVar
 
 import numpy as np
-from PIL import (
-    Image,
-    ImageFile,
-    JpegImagePlugin,
-    TiffImagePlugin,
-    UnidentifiedImageError,
-    WebPImagePlugin,
-)
+from PIL import Image, ImageFile, JpegImagePlugin, TiffImagePlugin, UnidentifiedImageError, WebPImagePlugin
 
 from gluonlab.data.images.image_locations import (
     FORMAT_NAMES,
@@ -72,11 +65,7 @@ MIRRORED_ROWS = (3, 4, 6, 7)
 
 
 def decode_image(
-    location: ImageLocation,
-    size: int,
-    seed: Optional[int] = None,
-    use_turbojpeg: bool = False,
-    resizer: str = PILLOW,
+    location: ImageLocation, size: int, seed: Optional[int] = None, use_turbojpeg: bool = False, resizer: str = PILLOW
 ) -> "Pixels":
     """Decode the central square of an image, resized to (3, ``size``, ``size``).
 
@@ -158,9 +147,7 @@ def read_short_side(location: ImageLocation) -> int:
     return _read_image(location, lambda image: min(image.size))
 
 
-def _crop_and_resize(
-    name: str, size: int, image: Image.Image, box: Box, resizer: str
-) -> Image.Image:
+def _crop_and_resize(name: str, size: int, image: Image.Image, box: Box, resizer: str) -> Image.Image:
     """Return the ``box`` of an image as an RGB square of side ``size``.
 
     ``image``: an opened image; if it is a JPEG, its pixels must not have been decoded yet.
@@ -307,16 +294,11 @@ def random_crop_box(seed: int, width: int, height: int) -> PixelBox:
     random = np.random.RandomState(np.random.PCG64(seed))
     for area_draw, ratio_draw, x_draw, y_draw in random.uniform(size=(CROP_ATTEMPTS, 4)):
         crop_area = width * height * (CROP_AREA[0] + area_draw * (CROP_AREA[1] - CROP_AREA[0]))
-        aspect_ratio = math.exp(
-            math.log(CROP_RATIO[0]) + ratio_draw * math.log(CROP_RATIO[1] / CROP_RATIO[0])
-        )
+        aspect_ratio = math.exp(math.log(CROP_RATIO[0]) + ratio_draw * math.log(CROP_RATIO[1] / CROP_RATIO[0]))
         crop_width = max(1, round(math.sqrt(crop_area * aspect_ratio)))
         crop_height = max(1, round(math.sqrt(crop_area / aspect_ratio)))
         if crop_width <= width and crop_height <= height:
-            left, top = (
-                int(x_draw * (width - crop_width + 1)),
-                int(y_draw * (height - crop_height + 1)),
-            )
+            left, top = (int(x_draw * (width - crop_width + 1)), int(y_draw * (height - crop_height + 1)))
             return left, top, left + crop_width, top + crop_height
     return central_crop_box(width, height)
 

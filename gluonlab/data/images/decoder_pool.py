@@ -77,9 +77,7 @@ class PendingImages:
             self.cancel()
         begins = range(0, len(self._images), REQUEST_IMAGES)
         return self._images, {
-            begin + slot: reason
-            for begin, errors in zip(begins, all_errors)
-            for slot, reason in errors
+            begin + slot: reason for begin, errors in zip(begins, all_errors) for slot, reason in errors
         }
 
     def cancel(self) -> None:
@@ -106,9 +104,7 @@ class DecoderPool:
         # Call ``close()`` to kill the processes earlier.
         self.close = weakref.finalize(self, _stop_workers, self._workers, self._requests)
 
-    def submit(
-        self, paths: Sequence[ImageLocation], seeds: Optional[Sequence[int]] = None
-    ) -> PendingImages:
+    def submit(self, paths: Sequence[ImageLocation], seeds: Optional[Sequence[int]] = None) -> PendingImages:
         """Queue the files for decoding, and return at once.
 
         ``seeds``: a seed per file for random crops; None for central squares. Raises ValueError if
@@ -121,9 +117,7 @@ class DecoderPool:
         try:
             for future, begin in zip(futures, begins):
                 part = slice(begin, begin + REQUEST_IMAGES)
-                self._requests.put(
-                    DecodeRequest(future, paths[part], seeds and seeds[part], images[part])
-                )
+                self._requests.put(DecodeRequest(future, paths[part], seeds and seeds[part], images[part]))
             # Checked last: another thread may have closed the pool in the meantime, and later
             # requests would never be answered.
             if not self.close.alive:
@@ -133,9 +127,7 @@ class DecoderPool:
             raise
         return pending
 
-    def decode(
-        self, paths: Sequence[ImageLocation], seeds: Optional[Sequence[int]] = None
-    ) -> "Pixels":
+    def decode(self, paths: Sequence[ImageLocation], seeds: Optional[Sequence[int]] = None) -> "Pixels":
         """Decode these files to images (n, 3, size, size).
 
         Raises the errors of `submit` and `PendingImages.result`.
@@ -224,13 +216,7 @@ class DecodeWorker:
             self.memory = memory.reshape(2 * REQUEST_IMAGES, CHANNELS, size, size)
             package = str(Path(gluonlab.__file__).resolve().parent.parent)
             path = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))
-            options = [
-                "-m",
-                "gluonlab.data.images.decoder_process",
-                str(fd),
-                str(2 * REQUEST_IMAGES),
-                str(size),
-            ]
+            options = ["-m", "gluonlab.data.images.decoder_process", str(fd), str(2 * REQUEST_IMAGES), str(size)]
             options += [str(int(matches_pillow())), resizer]
             self.process = subprocess.Popen(
                 [sys.executable, *options],
@@ -245,9 +231,7 @@ class DecodeWorker:
         finally:
             os.close(fd)
 
-    def send_request(
-        self, paths: Sequence[ImageLocation], seeds: Optional[Sequence[int]], first: int
-    ) -> None:
+    def send_request(self, paths: Sequence[ImageLocation], seeds: Optional[Sequence[int]], first: int) -> None:
         """Send a request to decode the files into the slots of the memory from ``first`` on."""
         assert self.process.stdin is not None
         request = json.dumps({"paths": list(paths), "seeds": seeds and list(seeds), "first": first})

@@ -59,20 +59,13 @@ class FileSegments(Sequence[FileSegment]):
     """
 
     def __init__(
-        self,
-        path: str,
-        ranges: Sequence[Sequence[ByteRange]],
-        numbers: Optional[Sequence[int]] = None,
+        self, path: str, ranges: Sequence[Sequence[ByteRange]], numbers: Optional[Sequence[int]] = None
     ) -> None:
         self.path = path
         self._several = {
-            position: list(image_ranges)
-            for position, image_ranges in enumerate(ranges)
-            if len(image_ranges) > 1
+            position: list(image_ranges) for position, image_ranges in enumerate(ranges) if len(image_ranges) > 1
         }
-        self._first = np.array(
-            [image_ranges[0] if image_ranges else (0, 0) for image_ranges in ranges], np.int64
-        )
+        self._first = np.array([image_ranges[0] if image_ranges else (0, 0) for image_ranges in ranges], np.int64)
         self._numbers = np.arange(len(ranges)) if numbers is None else np.asarray(numbers)
 
     def __len__(self) -> int:
@@ -102,9 +95,7 @@ def record_name(path: str, number: int) -> str:
     return f"{path}, record {number}"
 
 
-def select_locations(
-    locations: Sequence[ImageLocation], indices: Sequence[int]
-) -> Sequence[ImageLocation]:
+def select_locations(locations: Sequence[ImageLocation], indices: Sequence[int]) -> Sequence[ImageLocation]:
     """Return the locations at these indices."""
     if isinstance(locations, FileSegments):
         return locations.select(indices)

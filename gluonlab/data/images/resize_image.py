@@ -143,9 +143,6 @@ def _largest_difference() -> int:
     rows = np.random.RandomState(0).randint(0, 256, (61, 47, PIXEL_BYTES)).astype(np.uint8)
     largest = 0
     for size, box in ((40, (0, 7, 47, 54)), (16, (0.5, 1, 44.5, 58)), (64, (9, 11, 40, 31))):
-        first, second = (
-            np.asarray(resize_rows(rows, size, box, resizer)).astype(int)[..., :3]
-            for resizer in RESIZERS
-        )
+        first, second = (np.asarray(resize_rows(rows, size, box, resizer)).astype(int)[..., :3] for resizer in RESIZERS)
         largest = max(largest, int(np.abs(first - second).max()))
     return largest

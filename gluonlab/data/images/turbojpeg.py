@@ -48,34 +48,19 @@ def read_plain_jpeg_size(content: bytes) -> Optional[Tuple[int, int]]:
         return None
     size, position = None, 2
     while position + 4 <= len(content) and content[position] == 0xFF:
-        marker, length = (
-            content[position + 1],
-            int.from_bytes(content[position + 2 : position + 4], "big"),
-        )
+        marker, length = (content[position + 1], int.from_bytes(content[position + 2 : position + 4], "big"))
         segment = position + 4
         if marker == SCAN:
             return size
         if marker in FRAMES:
-            if (
-                size is not None
-                or length < 8
-                or len(content) < segment + 6
-                or content[segment] != 8
-            ):
+            if size is not None or length < 8 or len(content) < segment + 6 or content[segment] != 8:
                 return None
-            height, width = (
-                content[offset] << 8 | content[offset + 1] for offset in (segment + 1, segment + 3)
-            )
-            if (
-                content[segment + 5] not in COMPONENT_COUNTS
-                or not 0 < width * height <= MAX_JPEG_PIXELS
-            ):
+            height, width = (content[offset] << 8 | content[offset + 1] for offset in (segment + 1, segment + 3))
+            if content[segment + 5] not in COMPONENT_COUNTS or not 0 < width * height <= MAX_JPEG_PIXELS:
                 return None
             size = width, height
         elif marker not in SKIPPED_SEGMENTS and not any(
-            marker == known_marker
-            and length >= min_length + 2
-            and content.startswith(prefix, segment)
+            marker == known_marker and length >= min_length + 2 and content.startswith(prefix, segment)
             for known_marker, prefix, min_length in KNOWN_SEGMENTS
         ):
             return None
@@ -102,10 +87,7 @@ def matches_pillow() -> bool:
         return False
     if all(map(_decodes_like_pillow, _example_jpegs())):
         return True
-    warn(
-        "simplejpeg decodes JPEGs to other pixels than Pillow, and is not used: "
-        "install simplejpeg and Pillow again"
-    )
+    warn("simplejpeg decodes JPEGs to other pixels than Pillow, and is not used: install simplejpeg and Pillow again")
     return False
 
 

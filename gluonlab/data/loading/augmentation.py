@@ -96,10 +96,7 @@ class Augment:
     def __call__(self, shards: Sequence[nd.NDArray], draw: CropsAndFlips) -> List[nd.NDArray]:
         """Queue the transforms of each shard (n, C, H, W). ``draw``: numbers of the whole batch."""
         bounds = bounds_from_sizes([len(shard) for shard in shards])
-        return [
-            self._shifter_for(shard)(shard, draw.select(slice(*bound)))
-            for shard, bound in zip(shards, bounds)
-        ]
+        return [self._shifter_for(shard)(shard, draw.select(slice(*bound))) for shard, bound in zip(shards, bounds)]
 
     def _shifter_for(self, shard: nd.NDArray) -> "_ImageShifter":
         key = (shard.context, shard.shape, shard.dtype)
@@ -139,23 +136,11 @@ class _ImageShifter:
         row_indices, column_indices = self._buffer_rows(rows), self._buffer_rows(columns)
         with self._lock:
             images.copyto(self._image_rows)
-            shifted = nd.take(
-                self._rows, self._copy_rows(row_indices).as_in_context(self.ctx), mode="clip"
-            )
+            shifted = nd.take(self._rows, self._copy_rows(row_indices).as_in_context(self.ctx), mode="clip")
             # Floats, because oneDNN transposes floats 20 times as fast as MXNet transposes bytes.
-            nd.transpose(
-                nd.cast(shifted.reshape(self.shape), dtype="float32"),
-                (0, 1, 3, 2),
-                out=self._image_columns,
-            )
-            shifted = nd.take(
-                self._columns,
-                self._copy_columns(column_indices).as_in_context(self.ctx),
-                mode="clip",
-            )
-        return nd.cast(
-            nd.transpose(shifted.reshape(self.transposed_shape), (0, 1, 3, 2)), dtype=self.dtype
-        )
+            nd.transpose(nd.cast(shifted.reshape(self.shape), dtype="float32"), (0, 1, 3, 2), out=self._image_columns)
+            shifted = nd.take(self._columns, self._copy_columns(column_indices).as_in_context(self.ctx), mode="clip")
+        return nd.cast(nd.transpose(shifted.reshape(self.transposed_shape), (0, 1, 3, 2)), dtype=self.dtype)
 
     def _buffer_rows(self, sources: "NDArray[np.int64]") -> "NDArray[np.int32]":
         """Return, for each row of all result images (n * C * rows,), its row in the buffer.
@@ -167,9 +152,7 @@ class _ImageShifter:
         first_rows = np.arange(n * self.shape[1]).reshape(n, -1, 1) * lines  # (n, C, 1)
         is_inside = (sources >= 0) & (sources < lines)
         # (n, C, lines)
-        indices = np.where(
-            is_inside[:, None], first_rows + sources[:, None], n * self.shape[1] * lines
-        )
+        indices = np.where(is_inside[:, None], first_rows + sources[:, None], n * self.shape[1] * lines)
         return indices.astype(np.int32).ravel()
 
 

@@ -42,13 +42,7 @@ from mxnet import nd
 from gluonlab.config.option_hints import check_argument_names
 from gluonlab.config.option_types import is_positive_integer
 from gluonlab.data.loading.augmentation import FILE_CROPS_STREAM, step_rng, to_float
-from gluonlab.data.loading.split_batch import (
-    Batch,
-    batch_count,
-    bounds_from_sizes,
-    make_sharder,
-    shard_sizes,
-)
+from gluonlab.data.loading.split_batch import Batch, batch_count, bounds_from_sizes, make_sharder, shard_sizes
 from gluonlab.data.sets.dataset import ArraySplit, ReadAheadSplit, Reading, Split
 from gluonlab.data.sets.gluon_datasets import resolve_split
 from gluonlab.devices import check_device_list
@@ -81,9 +75,7 @@ class BatchSelection(NamedTuple):
 
     def image_seeds(self) -> List[int]:
         """Draw a seed below 2**32 for each image; it depends only on ``rng_key`` and position."""
-        batch_seeds = step_rng(*self.rng_key, FILE_CROPS_STREAM).randint(
-            0, 2**32, self.size, dtype=np.uint32
-        )
+        batch_seeds = step_rng(*self.rng_key, FILE_CROPS_STREAM).randint(0, 2**32, self.size, dtype=np.uint32)
         return [int(seed) for seed in batch_seeds[self.positions]]
 
 
@@ -102,9 +94,7 @@ def _weights_as_fractions(weights: Sequence[Any], devices: int) -> List[Fraction
     """Check the weights of the devices, and convert them to exact fractions."""
     if len(weights) != devices:
         raise DataError(f"{len(weights)} weights for {devices} devices: give one for each")
-    if not all(
-        isinstance(weight, (int, float, Fraction)) and 0 < weight < inf for weight in weights
-    ):
+    if not all(isinstance(weight, (int, float, Fraction)) and 0 < weight < inf for weight in weights):
         raise DataError(f"weights {', '.join(map(str, weights))}: give finite numbers above 0")
     return [Fraction(weight) for weight in weights]
 
@@ -120,9 +110,7 @@ def _check_batch_size(global_batch_size: Any) -> int:
 _CTXS_HINT = "give the devices as ctxs, devices('gpu:0,1') of gluonlab.devices"
 _ARGUMENT_HINTS = {
     **dict.fromkeys(("ctx", "context", "device", "devices", "gpus", "ctx_list"), _CTXS_HINT),
-    **dict.fromkeys(
-        ("batch_size", "batch"), "give global_batch_size, the images of a step on all devices"
-    ),
+    **dict.fromkeys(("batch_size", "batch"), "give global_batch_size, the images of a step on all devices"),
     "last_batch": "give drop_last=True to leave a smaller last batch out",
     "num_workers": "give prefetch, the batches that are made ahead",
 }
@@ -233,14 +221,10 @@ class Loader:
     def __iter__(self) -> "Generator[Batch, None, None]":
         batches = self._select_batches()[self.step :]
         sizes = [selections[0].size for selections in batches]
-        finish: Callable[[nd.NDArray], nd.NDArray] = (
-            (lambda x: x) if self.raw else (lambda x: to_float(nd, x))
-        )
+        finish: Callable[[nd.NDArray], nd.NDArray] = (lambda x: x) if self.raw else (lambda x: to_float(nd, x))
         loaded = map(self._augment_batch, self._source.load(batches), batches)
         use_prefetch = self.prefetch > 0 and self._needs_host_work
-        with closing(
-            prefetch(loaded, self.prefetch) if use_prefetch else (shards for shards in loaded)
-        ) as prefetched:
+        with closing(prefetch(loaded, self.prefetch) if use_prefetch else (shards for shards in loaded)) as prefetched:
             for (xs, ys), size in zip(prefetched, sizes):
                 self.step += 1
                 yield Batch(to_user_arrays([finish(x) for x in xs]), to_user_arrays(ys), size)
@@ -261,8 +245,7 @@ class Loader:
         if self.augment is not None and loaded[0][0]:
             draw, augment = self.augment.draw(*rng_key, size), self.augment
             loaded = tuple(
-                (augment(xs, draw.select(selection.positions)), ys)
-                for (xs, ys), selection in zip(loaded, selections)
+                (augment(xs, draw.select(selection.positions)), ys) for (xs, ys), selection in zip(loaded, selections)
             )
         if self.mixup is None:
             return loaded[0]
@@ -275,9 +258,7 @@ class Loader:
         if self.shuffle:  # NumPy guarantees that RandomState is the same in every version
             order = np.random.RandomState([self.seed, self.epoch]).permutation(order)
         return [
-            self._select_part(
-                step, order[step * self.global_batch_size :][: self.global_batch_size]
-            )
+            self._select_part(step, order[step * self.global_batch_size :][: self.global_batch_size])
             for step in range(len(self))
         ]
 
@@ -372,9 +353,7 @@ class _StreamingSource:
         try:
             for selections in batches:
                 to_read = selections[: 1 if _partners_are_reversed(selections) else None]
-                started.append(
-                    ([self._start_reading(selection) for selection in to_read], selections)
-                )
+                started.append(([self._start_reading(selection) for selection in to_read], selections))
                 if len(started) > 1:
                     yield self._shard_batch(*started.popleft(), sharders)
             while started:
@@ -430,9 +409,7 @@ def _partners_are_reversed(selections: BatchSelections) -> bool:
 
     Then the images are read only once.
     """
-    return len(selections) == 2 and np.array_equal(
-        selections[1].positions, selections[0].positions[::-1]
-    )
+    return len(selections) == 2 and np.array_equal(selections[1].positions, selections[0].positions[::-1])
 
 
 # --- prefetching in a thread

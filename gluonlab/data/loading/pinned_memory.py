@@ -49,11 +49,7 @@ class PinnedCopier:
         """Return the least recently filled buffer, or a new one if the array does not fit."""
         if len(self._buffers) == BUFFERS:
             buffer = self._buffers.popleft()
-            if (
-                buffer.shape[1:] == array.shape[1:]
-                and len(buffer) >= len(array)
-                and buffer.dtype == array.dtype
-            ):
+            if buffer.shape[1:] == array.shape[1:] and len(buffer) >= len(array) and buffer.dtype == array.dtype:
                 self._buffers.append(buffer)
                 return buffer
         self._buffers.append(nd.empty(array.shape, mx.cpu_pinned(0), array.dtype))

@@ -61,9 +61,7 @@ def make_local_batch(xs: Sequence[nd.NDArray], ys: Sequence[nd.NDArray]) -> Batc
     return Batch(xs, ys, sum(map(len, xs)))
 
 
-def shard(
-    array: nd.NDArray, ctxs: Sequence[mx.Context], sizes: Optional[Sequence[int]] = None
-) -> List[nd.NDArray]:
+def shard(array: nd.NDArray, ctxs: Sequence[mx.Context], sizes: Optional[Sequence[int]] = None) -> List[nd.NDArray]:
     """Split an array (n, ...) along its first axis, and copy a part to each device.
 
     The parts are of equal size, or of the given ``sizes`` (see `shard_sizes`). If n is smaller than

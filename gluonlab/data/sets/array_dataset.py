@@ -68,21 +68,14 @@ def from_arrays(
     check_same_shape(train.image_shape, test.image_shape, "x_train", "x_test")
     names = resolve_class_names(train.labels, test.labels, classes)
     if weights is not None:
-        train = train.with_weights(
-            check_weights("weights", to_numpy(weights, "weights"), len(train))
-        )
+        train = train.with_weights(check_weights("weights", to_numpy(weights, "weights"), len(train)))
     return Dataset(name, train, test, names, Defaults())
 
 
-def check_same_shape(
-    shape: Sequence[int], other_shape: Sequence[int], name: str, other_name: str
-) -> None:
+def check_same_shape(shape: Sequence[int], other_shape: Sequence[int], name: str, other_name: str) -> None:
     """Raise DataError unless the images of both splits have the same shape."""
     if tuple(shape) != tuple(other_shape):
-        raise DataError(
-            f"{name} has images of {shape}, but {other_name} of {other_shape}: "
-            "give both the same shape"
-        )
+        raise DataError(f"{name} has images of {shape}, but {other_name} of {other_shape}: give both the same shape")
 
 
 def make_split(images: Any, labels: Any, part: str, layout: Optional[str] = None) -> ArraySplit:
@@ -95,8 +88,7 @@ def make_split(images: Any, labels: Any, part: str, layout: Optional[str] = None
     x = to_numpy(images, name)
     if x.ndim not in (3, 4):
         raise DataError(
-            f"{name} is {x.dtype} of shape {x.shape}: give images of shape (N, C, H, W), "
-            "or (N, H, W) in grey"
+            f"{name} is {x.dtype} of shape {x.shape}: give images of shape (N, C, H, W), or (N, H, W) in grey"
         )
     if not x.size:
         raise DataError(f"{name} has the shape {x.shape} and contains no images: give at least one")
@@ -126,13 +118,10 @@ def check_weights(name: str, given: Any, images: int) -> "Weights":
     invalid = np.flatnonzero(~(np.isfinite(weights) & (weights >= 0)))
     if len(invalid):
         raise DataError(
-            f"{name}[{invalid[0]}] is {weights[invalid[0]]:g}: "
-            f"give finite numbers from 0 up; {WEIGHT_MEANING}"
+            f"{name}[{invalid[0]}] is {weights[invalid[0]]:g}: give finite numbers from 0 up; {WEIGHT_MEANING}"
         )
     if not weights.any():
-        raise DataError(
-            f"{name} is 0 for every image, so the network would learn nothing: {WEIGHT_MEANING}"
-        )
+        raise DataError(f"{name} is 0 for every image, so the network would learn nothing: {WEIGHT_MEANING}")
     return weights
 
 
@@ -167,13 +156,9 @@ def apply_class_weights(dataset: Dataset, class_weights: Union[str, Sequence[flo
             f"--class-weights needs the number of a class for each training image, and the labels "
             f"of {dataset.name} are {labels.dtype}: leave it out, or number the classes"
         )
-    weight_per_class = (
-        balanced_weights(labels, len(classes)) if class_weights == BALANCED else list(class_weights)
-    )
+    weight_per_class = balanced_weights(labels, len(classes)) if class_weights == BALANCED else list(class_weights)
     if len(weight_per_class) != len(classes):
-        named = ", ".join(classes[:MAX_NAMED_CLASSES]) + ", ..." * (
-            len(classes) > MAX_NAMED_CLASSES
-        )
+        named = ", ".join(classes[:MAX_NAMED_CLASSES]) + ", ..." * (len(classes) > MAX_NAMED_CLASSES)
         count = f"{len(weight_per_class)} number{'s' * (len(weight_per_class) != 1)}"
         raise DataError(
             f"--class-weights has {count}, "

@@ -51,9 +51,7 @@ def to_numpy(given: Any, name: str) -> "Array":
     except (ValueError, TypeError) as error:
         raise DataError(f"{name} cannot be made an array ({error}): give equal parts") from None
     if array.dtype == object:
-        raise DataError(
-            f"{name} has parts that are not numbers, or differ in shape: give equal arrays"
-        )
+        raise DataError(f"{name} has parts that are not numbers, or differ in shape: give equal arrays")
     return array
 
 
@@ -164,9 +162,7 @@ def to_bytes_if_whole(images: "Array") -> "Array":
     if images.dtype == np.uint8:
         return images
     converted = np.empty(images.shape, np.uint8)
-    for begin in range(
-        0, len(images), CHUNK_IMAGES
-    ):  # keeps temporary copies of large arrays small
+    for begin in range(0, len(images), CHUNK_IMAGES):  # keeps temporary copies of large arrays small
         part = slice(begin, begin + CHUNK_IMAGES)
         whole = np.clip(np.rint(images[part]), 0, WHITE)
         if np.abs(images[part] - whole).max() > ROUNDING_ERROR:
@@ -200,19 +196,15 @@ def convert_labels(given: Any, name: str, images: int) -> "NDArray[np.int32]":
     if labels.dtype.kind in "USO":
         raise DataError(f"{kind}: give a whole number from 0 for each class; {NUMBER_CLASSES_HINT}")
     if labels.shape != (images,) or labels.dtype.kind not in "biuf":
-        raise DataError(
-            f"{kind}: give the number of its class for each image, integers of shape ({images},)"
-        )
+        raise DataError(f"{kind}: give the number of its class for each image, integers of shape ({images},)")
     invalid = np.flatnonzero(~(np.isfinite(labels) & (labels == np.rint(labels))))
     if labels.dtype.kind == "f" and len(invalid):
         raise DataError(
-            f"{name} has {labels[invalid[0]]:g} at {invalid[0]}: give whole numbers of classes; "
-            f"{NO_REGRESSION}"
+            f"{name} has {labels[invalid[0]]:g} at {invalid[0]}: give whole numbers of classes; {NO_REGRESSION}"
         )
     if images and (labels.min() < 0 or labels.max() >= 2**31 - 1):
         raise DataError(
-            f"{name} goes from {labels.min():.0f} to {labels.max():.0f}: give classes from 0 up; "
-            f"{NUMBER_CLASSES_HINT}"
+            f"{name} goes from {labels.min():.0f} to {labels.max():.0f}: give classes from 0 up; {NUMBER_CLASSES_HINT}"
         )
     return labels.astype(np.int32)
 
@@ -223,9 +215,7 @@ def _is_one_hot(labels: "Array") -> bool:
     )
 
 
-def resolve_class_names(
-    train: "Array", test: "Array", classes: Optional[Sequence[str]] = None
-) -> Tuple[str, ...]:
+def resolve_class_names(train: "Array", test: "Array", classes: Optional[Sequence[str]] = None) -> Tuple[str, ...]:
     """Return the class names: ``classes``, or the numbers up to the largest label.
 
     Warns about numbers without a label, and about classes that only test images have. Raises
@@ -250,9 +240,7 @@ def resolve_class_names(
                 f"{len(present):,} classes occur among the labels from 0 to {count - 1:,} "
                 f"({_list_some(present)}), so the network would have {count:,} outputs"
             )
-            advice = (
-                "number the classes of train and test together from 0, or name all with classes="
-            )
+            advice = "number the classes of train and test together from 0, or name all with classes="
             if not names:
                 raise DataError(f"{gaps}: {advice}")
             warn(f"{gaps}: {advice}")

@@ -44,13 +44,7 @@ from gluonlab.data.images.image_locations import (
     select_locations,
 )
 from gluonlab.data.sets.dataset import Dataset
-from gluonlab.data.sets.image_file_splits import (
-    HOLD_OUT_OPTION,
-    TRAIN,
-    VAL,
-    make_image_dataset,
-    select_held_out,
-)
+from gluonlab.data.sets.image_file_splits import HOLD_OUT_OPTION, TRAIN, VAL, make_image_dataset, select_held_out
 from gluonlab.errors import DataError, warn
 from gluonlab.plain_text import shorten_names, to_plain_name
 
@@ -90,9 +84,7 @@ class ListedImages:
     DataError for fewer than two classes, and for a validation class without training images.
     """
 
-    def __init__(
-        self, train: ImageList, val: Optional[ImageList], val_share: Optional[float]
-    ) -> None:
+    def __init__(self, train: ImageList, val: Optional[ImageList], val_share: Optional[float]) -> None:
         path = train.path.absolute()
         self.name = path.stem if _name_before_train(path) != "" else path.parent.name
         train_labels = _to_numbers(train.labels)
@@ -115,8 +107,7 @@ class ListedImages:
         unknown = next((value for value in val_labels if value not in numbers), None)
         if unknown is not None:
             raise DataError(
-                f"{val.path} has the class {unknown}, which {train.path} lacks: "
-                "give images of each class to training"
+                f"{val.path} has the class {unknown}, which {train.path} lacks: give images of each class to training"
             )
         val_classes = np.array([numbers[value] for value in val_labels], np.int32)
         self.train, self.val = (train.locations, train_classes), (val.locations, val_classes)
@@ -126,9 +117,7 @@ class ListedImages:
         """Return messages about classes without validation images, and about gaps in the labels."""
         messages = []
         if self.untested_classes:
-            messages.append(
-                f"no validation image is of the classes {shorten_names(self.untested_classes)}"
-            )
+            messages.append(f"no validation image is of the classes {shorten_names(self.untested_classes)}")
         if _are_numbers(self.values) and self.values != [*range(len(self.values))]:
             messages.append(
                 f"labels from {self.values[0]} to {self.values[-1]} are {len(self.values)} "
@@ -149,8 +138,7 @@ class ListedImages:
             )
         if not is_held_out.any():
             raise DataError(
-                f"every class of {images.path} has a single image: "
-                f"--val-share {share:g} needs two of a class at least"
+                f"every class of {images.path} has a single image: --val-share {share:g} needs two of a class at least"
             )
         self.train, self.val = (
             (select_locations(images.locations, np.flatnonzero(mask).tolist()), labels[mask])
@@ -178,8 +166,7 @@ def find_train_and_val_files(
     parts = [value] if os.path.exists(value) else [part.strip() for part in value.split(",")]
     if len(parts) > 2 or not all(parts):
         raise DataError(
-            f"{prefix}:{value} names {len(parts)} files: give one, or two as "
-            f"{prefix}:train{ending},val{ending}"
+            f"{prefix}:{value} names {len(parts)} files: give one, or two as {prefix}:train{ending},val{ending}"
         )
     paths = [_check_user_file(part, ending, prefix) for part in parts]
     train, val = paths[0], paths[1] if len(paths) > 1 else _find_validation_file(paths[0])
@@ -264,9 +251,7 @@ def to_class_number(value: float, position: str) -> int:
     Raises DataError if the label is not a whole number from 0.
     """
     if not 0 <= value < 2**31 or value != int(value):
-        raise DataError(
-            f"{position} has the label {value:g}: give whole numbers from 0, the classes"
-        )
+        raise DataError(f"{position} has the label {value:g}: give whole numbers from 0, the classes")
     return int(value)
 
 
@@ -289,12 +274,7 @@ class ListColumns(NamedTuple):
     label: int
 
 
-def load_list(
-    path: str,
-    root: Optional[str] = None,
-    val_share: Optional[float] = None,
-    **options: Any,
-) -> Dataset:
+def load_list(path: str, root: Optional[str] = None, val_share: Optional[float] = None, **options: Any) -> Dataset:
     """Load the images that a CSV list names. Raises DataError.
 
     Args:
@@ -308,9 +288,7 @@ def load_list(
     return make_image_dataset(images, to_plain_name(images.name, LIST_KIND), **options)
 
 
-def find_listed_images(
-    path: str, root: Optional[str] = None, val_share: Optional[float] = None
-) -> ListedImages:
+def find_listed_images(path: str, root: Optional[str] = None, val_share: Optional[float] = None) -> ListedImages:
     """Read the lists, and check that their images exist; arguments as for `load_list`.
 
     Raises DataError. Warns of images that are listed for both training and validation.
@@ -346,8 +324,7 @@ def read_image_list(path: Path, folder: Path) -> ImageList:
             image_path = image_root.resolve_path(image, f"{path}, line {line}")
             if image_path in lines:
                 raise DataError(
-                    f"{path}, line {line} lists {image}, as line {lines[image_path]} does: "
-                    "list each image once"
+                    f"{path}, line {line} lists {image}, as line {lines[image_path]} does: list each image once"
                 )
             lines[image_path] = line
             labels.append(label)
@@ -379,8 +356,7 @@ def _read_entries(path: Path, folder: Path) -> Iterator[Tuple[int, str, str]]:
                 continue
         if len(cells) != columns.column_count:
             raise DataError(
-                f"{where} has {_count_columns(cells)}, "
-                f"but the first line has {columns.column_count}: {QUOTE_HINT}"
+                f"{where} has {_count_columns(cells)}, but the first line has {columns.column_count}: {QUOTE_HINT}"
             )
         image, label = cells[columns.image], cells[columns.label]
         if not image or "\0" in image:
@@ -412,11 +388,7 @@ def _detect_columns(cells: List[str], where: str, folder: Path) -> Tuple[ListCol
     """Detect the columns from the first line; also return whether that line is a header."""
     if len(cells) == 1:
         separator = next((sign for sign in OTHER_SEPARATORS if sign in cells[0]), None)
-        advice = (
-            f", separated by {OTHER_SEPARATORS[separator]}: use commas"
-            if separator
-            else f": {FORM_HINT}"
-        )
+        advice = f", separated by {OTHER_SEPARATORS[separator]}: use commas" if separator else f": {FORM_HINT}"
         raise DataError(f"{where} has 1 column{advice}")
     is_header = not any(is_image_name(cell) for cell in cells)
     if is_header and cells[0] and "\0" not in cells[0]:
@@ -429,18 +401,14 @@ def _detect_columns(cells: List[str], where: str, folder: Path) -> Tuple[ListCol
             return ListColumns(len(cells), images[0], labels[0]), True
         if len(labels) > 1:
             several = ", ".join(cells[column] for column in labels)
-            raise DataError(
-                f"{where} has {len(labels)} columns that may be the label, {several}: leave one"
-            )
+            raise DataError(f"{where} has {len(labels)} columns that may be the label, {several}: leave one")
     if len(cells) != 2:
         raise DataError(
-            f"{where} has {_count_columns(cells)}: {FORM_HINT}, "
-            "or a header that calls one column image and one label"
+            f"{where} has {_count_columns(cells)}: {FORM_HINT}, or a header that calls one column image and one label"
         )
     if not is_header and is_image_name(cells[1]) and not is_image_name(cells[0]):
         raise DataError(
-            f"{where} has the image {cells[1]} in its second column: {FORM_HINT}, "
-            "or begin with a header, label,image"
+            f"{where} has the image {cells[1]} in its second column: {FORM_HINT}, or begin with a header, label,image"
         )
     return ListColumns(2, 0, 1), is_header
 
@@ -450,9 +418,7 @@ class _ImageRoot:
 
     def __init__(self, folder: Path) -> None:
         self.folder = str(Path(folder).absolute())
-        self._prefixes = {
-            os.path.join(path, "") for path in (self.folder, os.path.realpath(folder))
-        }
+        self._prefixes = {os.path.join(path, "") for path in (self.folder, os.path.realpath(folder))}
 
     def resolve_path(self, image: str, where: str) -> str:
         """Return the path of an image. Raises DataError if it is outside the folder."""
@@ -478,11 +444,7 @@ MAGIC_BYTES = 4
 REMAKE_HINT = "make it again with im2rec"
 
 
-def load_records(
-    path: str,
-    val_share: Optional[float] = None,
-    **options: Any,
-) -> Dataset:
+def load_records(path: str, val_share: Optional[float] = None, **options: Any) -> Dataset:
     """Load the images of record files. Raises DataError.
 
     ``path``: ``train.rec``, with val.rec in the same folder or with ``val_share``, or
@@ -522,11 +484,7 @@ def read_records(path: Path) -> ImageList:
         raise DataError(f"{path} has no records: {REMAKE_HINT}")
     keys = ids if len(set(ids)) == len(ids) else range(len(ids))
     return ImageList(
-        path,
-        FileSegments(str(path), ranges),
-        labels,
-        list(map(str, keys)),
-        _read_label_names(path, labels),
+        path, FileSegments(str(path), ranges), labels, list(map(str, keys)), _read_label_names(path, labels)
     )
 
 
@@ -579,8 +537,7 @@ def _damaged_records_error(path: Path, count: int, begin: int, size: int) -> Dat
     """
     where = f"after {count:,} record{'s' * (count != 1)}" if count else "from its beginning"
     return DataError(
-        f"{path}: truncated, damaged or not a record file {where}, at byte {begin:,} of {size:,}: "
-        f"{REMAKE_HINT}"
+        f"{path}: truncated, damaged or not a record file {where}, at byte {begin:,} of {size:,}: {REMAKE_HINT}"
     )
 
 
@@ -653,13 +610,9 @@ def _read_label_names(path: Path, labels: Sequence[int]) -> Mapping[Label, str]:
     except (OSError, ValueError, IndexError, OverflowError):  # missing or another format
         return {}
     label_names: Dict[Label, str] = {
-        label: unicodedata.normalize("NFC", min(names))
-        for label, names in folders.items()
-        if len(names) == 1
+        label: unicodedata.normalize("NFC", min(names)) for label, names in folders.items() if len(names) == 1
     }
     is_complete = len(label_names) == len(folders) and set(labels) <= set(folders)
     are_distinct = len(set(label_names.values())) == len(label_names)
-    are_distinct = are_distinct and all(
-        name and name.isprintable() for name in label_names.values()
-    )
+    are_distinct = are_distinct and all(name and name.isprintable() for name in label_names.values())
     return label_names if is_complete and are_distinct else {}

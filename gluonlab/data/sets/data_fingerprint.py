@@ -46,9 +46,7 @@ def describe_class_changes(recorded: Any, classes: Sequence[str]) -> str:
     if isinstance(recorded.get("count"), int) and recorded["count"] != current["count"]:
         return f"{current['count']} classes, not {recorded['count']}"
     names = recorded.get("names")
-    for number, (previous, name) in enumerate(
-        zip(names if isinstance(names, list) else [], classes)
-    ):
+    for number, (previous, name) in enumerate(zip(names if isinstance(names, list) else [], classes)):
         if previous != name and isinstance(previous, str):
             return f"class {number} is {name!r}, and was {previous!r}"
     return "classes of other names"

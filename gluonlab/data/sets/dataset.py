@@ -7,17 +7,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    Dict,
-    Optional,
-    Protocol,
-    Sequence,
-    Tuple,
-    TypeVar,
-    runtime_checkable,
-)
+from typing import TYPE_CHECKING, Any, Dict, Optional, Protocol, Sequence, Tuple, TypeVar, runtime_checkable
 
 import numpy as np
 
@@ -111,9 +101,7 @@ class PixelSplit(LabeledSplit):
     Images are uint8 or float32; in both types, 255 is white. The array may be mapped from a file.
     """
 
-    def __init__(
-        self, images: "Images", labels: "Labels", weights: "Optional[Weights]" = None
-    ) -> None:
+    def __init__(self, images: "Images", labels: "Labels", weights: "Optional[Weights]" = None) -> None:
         super().__init__(labels, weights)
         self.images = images
 
@@ -146,11 +134,7 @@ class ArraySplit(PixelSplit):
     """
 
     def __init__(
-        self,
-        images: "Images",
-        labels: "Labels",
-        layout: Optional[str] = None,
-        weights: "Optional[Weights]" = None,
+        self, images: "Images", labels: "Labels", layout: Optional[str] = None, weights: "Optional[Weights]" = None
     ) -> None:
         images, labels = to_numpy(images, "images"), to_numpy(labels, "labels")
         if images.ndim != 4 or images.dtype not in (np.uint8, np.float32):
@@ -232,9 +216,7 @@ def parse_normalization(value: str) -> Optional[Normalization]:
         mean, std = (tuple(map(float, part.split(","))) for part in value.split("/"))
         return mean, std
     if value not in NORMALIZATIONS:
-        raise ConfigError(
-            unknown("--normalise", value, [*NORMALIZATIONS, NONE, "MEANS/DEVIATIONS"])
-        )
+        raise ConfigError(unknown("--normalise", value, [*NORMALIZATIONS, NONE, "MEANS/DEVIATIONS"]))
     return NORMALIZATIONS[value]
 
 
@@ -257,8 +239,4 @@ def resolve_normalization(value: str, channels: int, dataset: str) -> Optional[N
 
 def format_normalization(normalization: Optional[Normalization]) -> str:
     """Format as ``M,M,M/S,S,S`` with all digits, which --normalise accepts; ``none`` for None."""
-    return (
-        NONE
-        if normalization is None
-        else "/".join(",".join(map(repr, values)) for values in normalization)
-    )
+    return NONE if normalization is None else "/".join(",".join(map(repr, values)) for values in normalization)

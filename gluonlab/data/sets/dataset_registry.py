@@ -9,12 +9,7 @@ from pathlib import Path
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Set, Tuple
 
 from gluonlab.config.option_types import DECODERS, IMAGE_SIZE, SHARE, whole_number_check
-from gluonlab.data.sets import (
-    csv_and_record_files,
-    image_file_splits,
-    image_folder,
-    standard_datasets,
-)
+from gluonlab.data.sets import csv_and_record_files, image_file_splits, image_folder, standard_datasets
 from gluonlab.data.sets.dataset import Dataset, Defaults
 from gluonlab.data.sets.packed_folder import is_packed
 from gluonlab.errors import DataError, unknown
@@ -42,12 +37,7 @@ DATASETS: Dict[str, DatasetKind] = {
         standard_datasets.DIGITS_DEFAULTS,
     ),
     "mnist": DatasetKind(
-        partial(
-            standard_datasets.load_idx,
-            "mnist",
-            standard_datasets.DIGIT_CLASSES,
-            standard_datasets.MNIST_DEFAULTS,
-        ),
+        partial(standard_datasets.load_idx, "mnist", standard_datasets.DIGIT_CLASSES, standard_datasets.MNIST_DEFAULTS),
         f"70,000 handwritten digits from IDX files: {GRAY_SUMMARY}",
         standard_datasets.MNIST_DEFAULTS,
     ),
@@ -95,16 +85,12 @@ DATASETS: Dict[str, DatasetKind] = {
     ),
     "synthetic": DatasetKind(
         standard_datasets.load_synthetic,
-        "random images with random labels, for measuring, as many as a batch needs: "
-        f"{GRAY_SUMMARY}",
+        f"random images with random labels, for measuring, as many as a batch needs: {GRAY_SUMMARY}",
         standard_datasets.SYNTHETIC_DEFAULTS,
     ),
 }
 # options that all data sets of image files have, in addition to the parameters of their ``load``
-DECODING_OPTIONS = set(inspect.signature(image_file_splits.make_image_dataset).parameters) - {
-    "images",
-    "name",
-}
+DECODING_OPTIONS = set(inspect.signature(image_file_splits.make_image_dataset).parameters) - {"images", "name"}
 # name of an option -> check of its value
 OPTION_CHECKS = {
     "image_size": IMAGE_SIZE, "decoders": DECODERS, "val_share": SHARE,
@@ -205,10 +191,6 @@ def load_dataset(name: str, root: Optional[str] = None, **options: Any) -> Datas
         options["root"] = root
     elif root is not None:
         choices = ", ".join(other for other in DATASETS if accepts_option(other, "root"))
-        reason = (
-            "is read from the path in its name, not"
-            if name_options
-            else "is built in and reads no files"
-        )
+        reason = "is read from the path in its name, not" if name_options else "is built in and reads no files"
         raise DataError(f"{name} {reason} from {root}: leave --data-dir out, or choose {choices}")
     return kind.load(**name_options, **options)

@@ -61,11 +61,7 @@ PAIR_HINT = "give two data sets of samples (image, label), as dataset=(train, te
 
 
 def from_datasets(
-    train: Any,
-    test: Any,
-    classes: Optional[Sequence[str]] = None,
-    name: str = NAME,
-    layout: Optional[str] = None,
+    train: Any, test: Any, classes: Optional[Sequence[str]] = None, name: str = NAME, layout: Optional[str] = None
 ) -> Dataset:
     """Make a data set from two Gluon data sets of samples (image, label).
 
@@ -86,9 +82,7 @@ def from_datasets(
         DataError: The data sets have other samples.
     """
     check_layout_name(layout)
-    splits = [
-        _make_split(given, part, layout) for given, part in ((train, "train"), (test, "test"))
-    ]
+    splits = [_make_split(given, part, layout) for given, part in ((train, "train"), (test, "test"))]
     check_same_shape(splits[0].image_shape, splits[1].image_shape, "train", "test")
     known_classes = classes if classes is not None else _folder_class_names(train)
     names = resolve_class_names(splits[0].labels, splits[1].labels, known_classes)
@@ -118,21 +112,14 @@ def require_dataset(given: Any) -> Dataset:
     if isinstance(given, (tuple, list)) and len(given) == 2 and all(map(has_samples, given)):
         return from_datasets(_unwrap_loader(given[0], "train"), _unwrap_loader(given[1], "test"))
     if isinstance(given, (tuple, list)):
-        description = (
-            f"a {type(given).__name__} of {', '.join(_describe_value(part) for part in given[:4])}"
-        )
+        description = f"a {type(given).__name__} of {', '.join(_describe_value(part) for part in given[:4])}"
         arrays = "dataset=gluonlab.data.from_arrays(x_train, y_train, x_test, y_test) for arrays"
         raise DataError(f"dataset is {description}: {PAIR_HINT}, or {arrays}")
     if has_samples(given):
         raise DataError(f"dataset is one data set, {_describe_value(given)}: {PAIR_HINT}")
     if isinstance(given, Split):
-        raise DataError(
-            f"dataset is a split, {_describe_value(given)}: "
-            "give a gluonlab.data.Dataset, which has two"
-        )
-    raise DataError(
-        f"dataset is {_describe_value(given)}: {PAIR_HINT}, which can be read at any place"
-    )
+        raise DataError(f"dataset is a split, {_describe_value(given)}: give a gluonlab.data.Dataset, which has two")
+    raise DataError(f"dataset is {_describe_value(given)}: {PAIR_HINT}, which can be read at any place")
 
 
 def resolve_split(given: Any) -> Split:
@@ -160,11 +147,7 @@ def warn_of_loaders(given: Any, dataset: Dataset, batch_size: int, drop_last: bo
     for loader, part in zip(loaders, ("train", "test")):
         if not isinstance(loader, gluon.data.DataLoader):
             continue
-        name, batches, is_training = (
-            f"the DataLoader of {part}",
-            loader._batch_sampler,
-            part == "train",
-        )
+        name, batches, is_training = (f"the DataLoader of {part}", loader._batch_sampler, part == "train")
         if is_training and not isinstance(batches._sampler, gluon.data.RandomSampler):
             warn(f"{name} does not shuffle, but a run shuffles in each epoch")
         if loader._num_workers and isinstance(getattr(dataset, part), GluonSplit):
@@ -179,10 +162,7 @@ def warn_of_loaders(given: Any, dataset: Dataset, batch_size: int, drop_last: bo
         expected = "discard" if drop_last and is_training else "keep"
         if batches._last_batch != expected:
             advice = ": TrainConfig(drop_last=...) decides" if is_training else ""
-            warn(
-                f"{name} has last_batch={batches._last_batch!r}, "
-                f"but the run uses {expected!r}{advice}"
-            )
+            warn(f"{name} has last_batch={batches._last_batch!r}, but the run uses {expected!r}{advice}")
 
 
 def _unwrap_loader(given: Any, part: str) -> Any:
@@ -228,10 +208,7 @@ class GluonSplit(LabeledSplit):
                 "give one image for each sample, (C, H, W), (H, W, C), or (H, W) in grey"
             )
         if first.dtype.kind not in "uif":
-            raise DataError(
-                f"the images of {part} are {first.dtype}: "
-                "give bytes (uint8) from 0 to 255, or floats"
-            )
+            raise DataError(f"the images of {part} are {first.dtype}: give bytes (uint8) from 0 to 255, or floats")
         warn_of_whole_floats(first, f"the first image of {part}")
         self._first, self._layout = (first.shape, first.dtype), layout
         if layout is None and first.ndim == 3 and is_channels_last(first.shape):
@@ -284,8 +261,7 @@ class GluonSplit(LabeledSplit):
     def read_labels(self) -> None:
         """Read every sample once and keep its label."""
         self.labels = np.array(
-            [self.read_sample(index)[1] for index in _indices_with_progress(len(self), self.part)],
-            np.int32,
+            [self.read_sample(index)[1] for index in _indices_with_progress(len(self), self.part)], np.int32
         )
 
     def read_all(self) -> ArraySplit:
@@ -314,9 +290,7 @@ class GluonSplit(LabeledSplit):
                 "(image, label); for a network with several inputs, write your own loop "
                 "(docs/own-loop.md)"
             )
-        image, label = (
-            np.asarray(part.asnumpy() if hasattr(part, "asnumpy") else part) for part in sample
-        )
+        image, label = (np.asarray(part.asnumpy() if hasattr(part, "asnumpy") else part) for part in sample)
         return image, label
 
     def _to_channels_first(self, image: "NDArray[Any]") -> "NDArray[Any]":
@@ -338,8 +312,7 @@ def _make_split(data: Any, part: str, layout: Optional[str]) -> "ArraySplit | Gl
     """Make the split of a data set. Raises DataError if ``data`` is not a data set."""
     if isinstance(data, gluon.data.DataLoader):
         raise DataError(
-            f"{part} is a DataLoader, and batches are made by a run or a Loader: "
-            "give the DataLoader's data set"
+            f"{part} is a DataLoader, and batches are made by a run or a Loader: give the DataLoader's data set"
         )
     if not has_samples(data):
         raise DataError(f"{part} is {_describe_value(data)}: {PAIR_HINT}")

@@ -22,14 +22,7 @@ import numpy as np
 from gluonlab.data.images.decode_image import CHANNELS, read_short_side
 from gluonlab.data.images.decoder_pool import DecoderPool, PendingImages
 from gluonlab.data.images.image_locations import ImageLocation, location_name, select_locations
-from gluonlab.data.sets.dataset import (
-    NORMALIZATIONS,
-    ArraySplit,
-    Dataset,
-    Defaults,
-    LabeledSplit,
-    Split,
-)
+from gluonlab.data.sets.dataset import NORMALIZATIONS, ArraySplit, Dataset, Defaults, LabeledSplit, Split
 from gluonlab.engine.local_processes import cores_per_process
 from gluonlab.errors import DataError, warn
 from gluonlab.plain_text import shorten_names
@@ -137,9 +130,7 @@ def _make_split(
         return FileSplit(paths, labels, decoders)
     chunks, bad_images = [], {}
     for chunk_number, (images, errors) in enumerate(decoders.decode_in_chunks(paths, CHUNK_IMAGES)):
-        bad_images.update(
-            {chunk_number * CHUNK_IMAGES + position: reason for position, reason in errors.items()}
-        )
+        bad_images.update({chunk_number * CHUNK_IMAGES + position: reason for position, reason in errors.items()})
         if bad_images and not skip_bad:
             raise DataError(bad_images[min(bad_images)])
         readable = [position for position in range(len(images)) if position not in errors]
@@ -147,15 +138,12 @@ def _make_split(
     readable = [position for position in range(len(paths)) if position not in bad_images]
     if bad_images:
         files = [location_name(paths[position]) for position in sorted(bad_images)]
-        message = (
-            f"{len(bad_images)} of {len(paths)} {kind} images cannot be decoded and are left out"
-        )
+        message = f"{len(bad_images)} of {len(paths)} {kind} images cannot be decoded and are left out"
         warn(f"{message}: {shorten_names(files)}")
     lost_classes = np.setdiff1d(labels, labels[readable])
     if len(lost_classes):
         raise DataError(
-            f"no {kind} image of the class {classes[lost_classes[0]]} can be decoded: "
-            "give each class good images"
+            f"no {kind} image of the class {classes[lost_classes[0]]} can be decoded: give each class good images"
         )
     if fits_in_memory:
         return ArraySplit(np.concatenate(chunks), labels[readable])
@@ -165,9 +153,7 @@ def _make_split(
 class FileSplit(LabeledSplit):
     """Split whose images are decoded when a batch of them is read."""
 
-    def __init__(
-        self, paths: Sequence[ImageLocation], labels: "Labels", decoders: DecoderPool
-    ) -> None:
+    def __init__(self, paths: Sequence[ImageLocation], labels: "Labels", decoders: DecoderPool) -> None:
         super().__init__(labels)
         self.paths, self.decoders = paths, decoders
 
@@ -187,9 +173,7 @@ class FileSplit(LabeledSplit):
         """
         return self.start_reading(indices).result()
 
-    def start_reading(
-        self, indices: "Indices", seeds: Optional[Sequence[int]] = None
-    ) -> "_PendingBatch":
+    def start_reading(self, indices: "Indices", seeds: Optional[Sequence[int]] = None) -> "_PendingBatch":
         """Start to decode these n images.
 
         ``seeds``: one per image, for `gluonlab.data.images.decode_image.random_crop_box`.
@@ -231,9 +215,7 @@ def select_held_out(names: Sequence[str], share: float) -> List[bool]:
     count = 0
     if len(names) > 1:
         count = min(len(names) - 1, max(1, math.floor(share * len(names) + 0.5)))
-    held_out = set(
-        sorted(range(len(names)), key=lambda position: _hash_name(names[position]))[:count]
-    )
+    held_out = set(sorted(range(len(names)), key=lambda position: _hash_name(names[position]))[:count])
     return [position in held_out for position in range(len(names))]
 
 

@@ -48,10 +48,7 @@ MAX_ENDINGS = 4  # file endings that a message names; the others are only counte
 
 
 def load_folder(
-    path: "str | os.PathLike[str]",
-    val_share: Optional[float] = None,
-    name: Optional[str] = None,
-    **options: Any,
+    path: "str | os.PathLike[str]", val_share: Optional[float] = None, name: Optional[str] = None, **options: Any
 ) -> Dataset:
     """Load a folder of images, or a folder that was packed from one.
 
@@ -63,9 +60,7 @@ def load_folder(
     if is_packed(Path(path)):
         return _load_packed(path, val_share, name, **options)
     folder = ImageFolder(path, val_share)
-    return make_image_dataset(
-        folder, name or to_plain_name(folder.root.resolve().name, "folder"), **options
-    )
+    return make_image_dataset(folder, name or to_plain_name(folder.root.resolve().name, "folder"), **options)
 
 
 def _load_packed(
@@ -82,8 +77,7 @@ def _load_packed(
     """Load a packed folder. Raises DataError for options that need image files."""
     if random_resized_crop:
         raise DataError(
-            f"--random-resized-crop cuts image files, and {path} is packed: "
-            "give the folder that it was made of"
+            f"--random-resized-crop cuts image files, and {path} is packed: give the folder that it was made of"
         )
     if decoders or skip_bad or resizer:
         option = "--decoders" if decoders else "--skip-bad" if skip_bad else "--resizer"
@@ -177,8 +171,7 @@ class ImageFolder:
                 self.untested_classes.append(name)
         if len(self.untested_classes) == len(classes):
             raise DataError(
-                f"every class of {self.root} has a single image: "
-                f"--val-share {share:g} needs two of a class at least"
+                f"every class of {self.root} has a single image: --val-share {share:g} needs two of a class at least"
             )
         return _label_paths(train), _label_paths(val)
 
@@ -206,8 +199,7 @@ def _class_folders(part: Path) -> Dict[str, Path]:
             entry.name.encode()
         except UnicodeEncodeError:
             raise DataError(
-                f"{part} has a folder whose name is not UTF-8, {os.fsencode(entry.name)!r}: "
-                "rename it"
+                f"{part} has a folder whose name is not UTF-8, {os.fsencode(entry.name)!r}: rename it"
             ) from None
         name = unicodedata.normalize("NFC", entry.name)
         if name in class_folders:
@@ -231,22 +223,17 @@ def _explain_too_few_classes(part: Path, classes: Sequence[str]) -> str:
     return f"has folders for no class: {advice}"
 
 
-def _check_same_classes(
-    train_folders: Dict[str, Path], train: Path, val_folders: Dict[str, Path], val: Path
-) -> None:
+def _check_same_classes(train_folders: Dict[str, Path], train: Path, val_folders: Dict[str, Path], val: Path) -> None:
     """Raise DataError if training and validation have different classes."""
     pairs = ((train_folders, val_folders, train, val), (val_folders, train_folders, val, train))
     for folders, other_folders, part, other_part in pairs:
         missing = min(set(folders) - set(other_folders), default=None)
         if missing is None:
             continue
-        similar = [
-            name for name in other_folders if _simplify_name(name) == _simplify_name(missing)
-        ]
+        similar = [name for name in other_folders if _simplify_name(name) == _simplify_name(missing)]
         hint = f" (it has {similar[0]!r})" if similar else ""
         raise DataError(
-            f"{part} has the class {missing}, which {other_part} lacks{hint}: "
-            "give both the same class folders"
+            f"{part} has the class {missing}, which {other_part} lacks{hint}: give both the same class folders"
         )
 
 
@@ -318,11 +305,7 @@ def _find_classes_without_train(root: Path, val_share: Optional[float]) -> Split
     """
     parent = root if _class_folder_names(root) else None
     subfolders = [Path(entry.path) for entry in list_folders(root)]
-    if (
-        len(subfolders) == 1
-        and subfolders[0] != _find_part(root, VAL)
-        and _class_folder_names(subfolders[0])
-    ):
+    if len(subfolders) == 1 and subfolders[0] != _find_part(root, VAL) and _class_folder_names(subfolders[0]):
         parent = subfolders[0]
     if parent is not None and val_share is not None:
         return parent, parent, None
@@ -359,9 +342,7 @@ def _explain_missing_train(root: Path, class_parent: Optional[Path]) -> str:
         for subfolder in (Path(subentry.path) for subentry in list_folders(entry.path)):
             if _find_part(subfolder, TRAIN) or len(_class_folder_names(subfolder)) > 1:
                 return f"has no folder train, but images further down: give folder:{subfolder}"
-    return (
-        f"has no folder train: give one with {LAYOUT}, or folders of classes and {HOLD_OUT_OPTION}"
-    )
+    return f"has no folder train: give one with {LAYOUT}, or folders of classes and {HOLD_OUT_OPTION}"
 
 
 def _explain_no_folder(root: Path) -> str:
@@ -384,9 +365,7 @@ def is_hidden(name: str) -> bool:
 def list_entries(folder: "str | os.PathLike[str]") -> "List[os.DirEntry[str]]":
     """List the entries of a folder, sorted by name, without hidden ones. Raises DataError."""
     with convert_read_errors(Path(folder), "folder"), os.scandir(folder) as entries:
-        return sorted(
-            (entry for entry in entries if not is_hidden(entry.name)), key=lambda e: e.name
-        )
+        return sorted((entry for entry in entries if not is_hidden(entry.name)), key=lambda e: e.name)
 
 
 def list_folders(folder: "str | os.PathLike[str]") -> "List[os.DirEntry[str]]":
@@ -430,10 +409,7 @@ def list_class_files(folder: Path) -> Tuple[List[str], List[str]]:
             other_files.append(entry.path)
     if not images:
         note = f", only {count_endings(other_files)}" if other_files else ""
-        raise DataError(
-            f"{folder} holds no images{note}: give each class images ({ENDINGS}), "
-            "or remove its folder"
-        )
+        raise DataError(f"{folder} holds no images{note}: give each class images ({ENDINGS}), or remove its folder")
     return images, other_files
 
 
@@ -473,18 +449,12 @@ def _check_regular(entry: "os.DirEntry[str]") -> None:
     except OSError:
         regular = False
     if not regular:  # reading a pipe would wait
-        raise DataError(
-            f"{entry.path} is not a regular file, or is a broken link: replace or remove it"
-        )
+        raise DataError(f"{entry.path} is not a regular file, or is a broken link: replace or remove it")
 
 
 def _holds_images(folder: str) -> bool:
     """Return whether a folder or one of its subfolders contains images."""
-    return any(
-        is_image_name(name) and not is_hidden(name)
-        for _, _, names in os.walk(folder)
-        for name in names
-    )
+    return any(is_image_name(name) and not is_hidden(name) for _, _, names in os.walk(folder) for name in names)
 
 
 # --- Imagenette
@@ -529,9 +499,7 @@ def load_imagenette(
         return dataset
     if dataset.classes != tuple(IMAGENETTE_CLASSES):
         classes, expected = ", ".join(dataset.classes), ", ".join(IMAGENETTE_CLASSES)
-        raise DataError(
-            f"{dataset.name} has the classes {classes}, expected {expected}: fetch it again"
-        )
+        raise DataError(f"{dataset.name} has the classes {classes}, expected {expected}: fetch it again")
     return dataclasses.replace(dataset, classes=tuple(IMAGENETTE_CLASSES.values()))
 
 
@@ -542,19 +510,13 @@ def find_imagenette(name: str, root: Optional[str]) -> Path:
     folder, see `gluonlab.data.fetching.data_folders`. Raises DataError if the folder is missing.
     """
     if root is not None and not os.path.isdir(root):
-        raise DataError(
-            f"--data-dir {root} is not a folder: "
-            f"give the one that holds {name}/train and {name}/val"
-        )
+        raise DataError(f"--data-dir {root} is not a folder: give the one that holds {name}/train and {name}/val")
     parent = data_root(root)
     folders = [parent / name, parent / name / name, parent]
-    dataset_folder = next(
-        (folder for folder in folders if os.path.isdir(folder / "train") or is_packed(folder)), None
-    )
+    dataset_folder = next((folder for folder in folders if os.path.isdir(folder / "train") or is_packed(folder)), None)
     if dataset_folder is None:
         advice = download_command(name, root) if name in SOURCES else f"unpack {name}.tgz there"
         raise DataError(
-            f"{name} lacks its folder train, in {folders[0]} and {parent}: "
-            f"{advice}, or give another --data-dir"
+            f"{name} lacks its folder train, in {folders[0]} and {parent}: {advice}, or give another --data-dir"
         )
     return dataset_folder

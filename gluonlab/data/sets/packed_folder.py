@@ -98,9 +98,7 @@ def _write_split(folder: Path, kind: str, split: Split) -> None:
     np.save(folder / f"{kind}-labels.npy", labels, allow_pickle=False)
 
 
-def read_packed(
-    path: Path, image_size: Optional[int], memory: int
-) -> Tuple[str, Split, Split, Tuple[str, ...]]:
+def read_packed(path: Path, image_size: Optional[int], memory: int) -> Tuple[str, Split, Split, Tuple[str, ...]]:
     """Return the name, training split, test split and classes of a packed folder.
 
     Splits of at most ``memory`` bytes are read into memory. Raises DataError for damaged files, and
@@ -111,8 +109,7 @@ def read_packed(
     size = splits[0].image_shape[1]
     if image_size is not None and image_size != size:
         raise DataError(
-            f"{path} was packed with images of {size}x{size} pixels: "
-            "leave --image-size out, or pack the folder again"
+            f"{path} was packed with images of {size}x{size} pixels: leave --image-size out, or pack the folder again"
         )
     train, test = (
         ArraySplit(np.array(split.images), np.array(split.labels))
@@ -139,9 +136,7 @@ def _read_index(path: Path) -> Dict[str, Any]:
         raise _packed_error(path / INDEX, "is not what gluonlab's pack writes")
     if shape[0] != CHANNELS or shape[1] != shape[2]:
         description = f"has images of {'x'.join(map(str, shape))}"
-        raise _packed_error(
-            path / INDEX, f"{description}, expected squares with {CHANNELS} channels"
-        )
+        raise _packed_error(path / INDEX, f"{description}, expected squares with {CHANNELS} channels")
     return dict(index)
 
 
@@ -180,9 +175,7 @@ def _read_split(path: Path, kind: str, index: Dict[str, Any]) -> PixelSplit:
     images = _map_array(path / f"{kind}-images.npy", np.uint8)
     labels = _map_array(path / f"{kind}-labels.npy", np.int32)
     # image_shape has 3 numbers
-    is_consistent = (
-        images.shape[1:] == tuple(index["image_shape"]) and labels.shape == images.shape[:1]
-    )
+    is_consistent = images.shape[1:] == tuple(index["image_shape"]) and labels.shape == images.shape[:1]
     if not is_consistent or not len(labels):
         shapes = f"images of shape {images.shape} and labels of shape {labels.shape}"
         raise _packed_error(path, f"{kind} has {shapes}")

@@ -15,11 +15,7 @@ from typing import IO, TYPE_CHECKING, Iterator, Optional, Sequence, Tuple, cast
 
 import numpy as np
 
-from gluonlab.data.fetching.data_folders import (
-    convert_read_errors,
-    damaged_file_error,
-    find_data_files,
-)
+from gluonlab.data.fetching.data_folders import convert_read_errors, damaged_file_error, find_data_files
 from gluonlab.data.fetching.download_sources import SOURCES
 from gluonlab.data.sets.convert_user_arrays import CHANNELS_FIRST
 from gluonlab.data.sets.dataset import ArraySplit, Dataset, Defaults
@@ -38,10 +34,7 @@ SYNTHETIC_DEFAULTS = Defaults(lr=0.01, epochs=3)
 
 
 def load_synthetic(
-    samples: int = SYNTHETIC_SAMPLES,
-    shape: Tuple[int, int, int] = SYNTHETIC_SHAPE,
-    classes: int = 10,
-    seed: int = 0,
+    samples: int = SYNTHETIC_SAMPLES, shape: Tuple[int, int, int] = SYNTHETIC_SHAPE, classes: int = 10, seed: int = 0
 ) -> Dataset:
     """Generate random images with random labels, for measurements.
 
@@ -100,9 +93,7 @@ def read_digits() -> "Tuple[np.ndarray[tuple[int, int, int], np.dtype[np.float64
         with gzip.open(Path(folders[0], "datasets", "data", "digits.csv.gz"), "rt") as file:
             rows = np.array([line.split(",") for line in file], dtype=np.float64)
     except OSError as error:
-        raise DataError(
-            f"scikit-learn's digits cannot be read: {error}; pip install scikit-learn"
-        ) from error
+        raise DataError(f"scikit-learn's digits cannot be read: {error}; pip install scikit-learn") from error
     pixels, labels = rows[:, :-1].reshape(-1, 8, 8), rows[:, -1].astype(np.int32)
     for array in (pixels, labels):
         array.flags.writeable = False  # every caller gets the same arrays
@@ -139,9 +130,7 @@ CLOTHING_CLASSES = (
 )  # fmt: skip
 
 
-def load_idx(
-    name: str, classes: Tuple[str, ...], defaults: Defaults, root: Optional[str] = None
-) -> Dataset:
+def load_idx(name: str, classes: Tuple[str, ...], defaults: Defaults, root: Optional[str] = None) -> Dataset:
     """Load MNIST or Fashion-MNIST from its IDX files.
 
     The files are in ``root``/``name`` or ``root``, plain or .gz. ``root`` None is the default
@@ -149,9 +138,7 @@ def load_idx(
     """
     names = [file for pair in IDX_FILES for file in pair]
     paths = find_data_files(SOURCES[name], names, root, endings=("", ".gz"))
-    train, test = (
-        read_idx_split(paths[images], paths[labels], len(classes)) for images, labels in IDX_FILES
-    )
+    train, test = (read_idx_split(paths[images], paths[labels], len(classes)) for images, labels in IDX_FILES)
     return Dataset(name, train, test, classes, defaults)
 
 
@@ -204,19 +191,13 @@ def read_idx(path: "str | os.PathLike[str]", dimensions: int) -> "NDArray[np.uin
         values = _read_bytes(file, expected - len(header))
         count = len(header) + len(values)
         if count < expected:
-            raise damaged_file_error(
-                path, f"truncated, {count} bytes where {promised_by} {expected}"
-            )
+            raise damaged_file_error(path, f"truncated, {count} bytes where {promised_by} {expected}")
         if file.read(1):
-            raise damaged_file_error(
-                path, f"too long, more than the {expected} bytes that {promised_by}"
-            )
+            raise damaged_file_error(path, f"too long, more than the {expected} bytes that {promised_by}")
     try:
         return np.frombuffer(values, np.uint8).reshape(shape)
     except ValueError:  # no values, in a shape that numpy cannot count
-        raise damaged_file_error(
-            path, f"its header promises the impossible shape {shape}"
-        ) from None
+        raise damaged_file_error(path, f"its header promises the impossible shape {shape}") from None
 
 
 def _header_fault(header: bytes, dimensions: int) -> str:
@@ -283,9 +264,7 @@ def load_cifar10(root: Optional[str] = None, records: int = CIFAR_RECORDS) -> Da
     with the command that downloads them, and for damaged files.
     """
     source = SOURCES["cifar10"]
-    *train, test = find_data_files(
-        source, [batch.name for batch in source.known_files], root
-    ).values()
+    *train, test = find_data_files(source, [batch.name for batch in source.known_files], root).values()
     train_split, test_split = read_cifar_split(train, records), read_cifar_split([test], records)
     return Dataset("cifar10", train_split, test_split, CIFAR_CLASSES, CIFAR_DEFAULTS)
 
@@ -303,9 +282,7 @@ def read_cifar_split(paths: Sequence[Path], records: int = CIFAR_RECORDS) -> Arr
     return ArraySplit(images.reshape(-1, *CIFAR_SHAPE), labels.reshape(-1))
 
 
-def read_cifar_records(
-    path: Path, records: int = CIFAR_RECORDS
-) -> "np.ndarray[tuple[int, int], np.dtype[np.uint8]]":
+def read_cifar_records(path: Path, records: int = CIFAR_RECORDS) -> "np.ndarray[tuple[int, int], np.dtype[np.uint8]]":
     """Read the records of one file as an array (records, 3073) of bytes.
 
     Raises DataError with the name of the damaged file.
@@ -315,15 +292,11 @@ def read_cifar_records(
         content = file.read(expected + 1)  # one byte more, to notice a file that is too long
     if len(content) != expected:
         is_too_long = len(content) > expected
-        count = (
-            f"too long, more than {expected:,}" if is_too_long else f"truncated, {len(content):,}"
-        )
+        count = f"too long, more than {expected:,}" if is_too_long else f"truncated, {len(content):,}"
         raise damaged_file_error(path, f"{count} bytes where {records:,} images take {expected:,}")
     values = np.frombuffer(content, np.uint8).reshape(records, RECORD_BYTES)
     invalid = np.flatnonzero(values[:, 0] > last_class)
     if len(invalid):
         label = values[invalid[0], 0]
-        raise damaged_file_error(
-            path, f"label {label} at position {invalid[0]}, expected 0 to {last_class}"
-        )
+        raise damaged_file_error(path, f"label {label} at position {invalid[0]}, expected 0 to {last_class}")
     return values

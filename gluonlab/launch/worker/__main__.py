@@ -51,14 +51,7 @@ from gluonlab.launch.group_processes import (
 )
 @add_json_option(where="rank 0's standard output")
 @click.option("--quiet", is_flag=True, help="print the summary only")
-def main(
-    backend: str,
-    resume: Optional[str],
-    autoresume: bool,
-    as_json: bool,
-    quiet: bool,
-    **settings: Any,
-) -> None:
+def main(backend: str, resume: Optional[str], autoresume: bool, as_json: bool, quiet: bool, **settings: Any) -> None:
     """Train as one of many processes, which a launcher has started with the same options.
 
     python -m gluonlab.launch starts them, and so do MXNet's launch.py, mpirun, horovodrun and
@@ -91,9 +84,7 @@ def main(
             resume_point = None if resume is None else read_resume_point(resume, group)
             if resume_point is not None:
                 config = resumed_config(resume_point, group, **given_settings(settings))
-            result = train(
-                config, reporter=reporter, group=group, resume=resume_point, autoresume=autoresume
-            )
+            result = train(config, reporter=reporter, group=group, resume=resume_point, autoresume=autoresume)
         finally:
             report_status(LEFT)
     if is_rank_0:

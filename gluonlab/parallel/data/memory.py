@@ -35,9 +35,7 @@ class ReplicaMemory:
         self._plan, self._columns = plan, label_columns(loss)
         params = dict(net.collect_params().items())
         self._params = {**params, **loss_parameters(loss)}
-        self._parameter_bytes = parameter_bytes(
-            params.values(), plan.make_optimizer(), plan.kvstore, len(plan.ctxs)
-        )
+        self._parameter_bytes = parameter_bytes(params.values(), plan.make_optimizer(), plan.kvstore, len(plan.ctxs))
         self._activations: Dict[Tuple[int, ...], int] = {}
 
     def estimate_memory(self, shards: ShardSizes) -> List[MemoryEstimate]:
@@ -98,9 +96,7 @@ class ReplicaMemory:
 
     def _rewritten_graph(self, images: int) -> Tuple[mx.sym.Symbol, ArraySpecs]:
         """Return the graph for ``images`` images, and the shapes and types of its arguments."""
-        specs: ArraySpecs = {
-            name: (param.shape, param.dtype) for name, param in self._params.items()
-        }
+        specs: ArraySpecs = {name: (param.shape, param.dtype) for name, param in self._params.items()}
         specs.update(self._input_specs(images))
         trained = {name for name, param in self._params.items() if param.grad_req != "null"}
         return rewrite_graph(self.graph, mx.cpu(), specs, trained, pad=False), specs

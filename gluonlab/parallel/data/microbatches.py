@@ -65,9 +65,7 @@ class Microbatches:
             for number in range(max(map(len, bounds), default=0))
         ]
 
-    def check(
-        self, global_batch_size: int, copies: int, on: str = "device", fewest: Optional[int] = None
-    ) -> None:
+    def check(self, global_batch_size: int, copies: int, on: str = "device", fewest: Optional[int] = None) -> None:
         """Raise ConfigError if a copy of the network gets fewer images of a batch than ``count``.
 
         Args:

@@ -11,12 +11,7 @@ from gluonlab.engine.fast_invoke import CopyInto, ShapeAndTypeReader
 from gluonlab.models.symbol_graph import require_single_output
 from gluonlab.parallel.compiled_graph import BoundGraph, CompiledGraph
 from gluonlab.parallel.mixed_precision import Conversion, keep_float32
-from gluonlab.parallel.training_loss import (
-    SmoothedCrossEntropy,
-    label_columns,
-    loss_parameters,
-    scoring_loss,
-)
+from gluonlab.parallel.training_loss import SmoothedCrossEntropy, label_columns, loss_parameters, scoring_loss
 
 IMAGES, LABELS = "gluonlab_images", "gluonlab_labels"
 
@@ -76,12 +71,7 @@ class GraphReplica:
         self._kinds = ShapeAndTypeReader()
 
     def forward(
-        self,
-        images: nd.NDArray,
-        labels: nd.NDArray,
-        train: bool = True,
-        accumulate: bool = False,
-        hook: Any = None,
+        self, images: nd.NDArray, labels: nd.NDArray, train: bool = True, accumulate: bool = False, hook: Any = None
     ) -> Tuple[nd.NDArray, nd.NDArray]:
         """Queue a forward pass; return the sum of losses (1,) and the scores (n, classes).
 
@@ -111,12 +101,7 @@ class GraphReplica:
     def _get_bound(self, images: nd.NDArray, labels: nd.NDArray, accumulate: bool) -> _BoundReplica:
         """Return the graph bound to inputs of these shapes and types; bind it in the first call."""
         kinds = self._kinds
-        key = (
-            kinds.read_shape(images),
-            kinds.read_type_number(images),
-            kinds.read_type_number(labels),
-            accumulate,
-        )
+        key = (kinds.read_shape(images), kinds.read_type_number(images), kinds.read_type_number(labels), accumulate)
         bound = self._bound.get(key)
         if bound is None:
             bound = self._bound[key] = self._bind(images, labels, accumulate)

@@ -134,8 +134,7 @@ class RunningStatistics:
                 for copy, array in enumerate(param.list_data(), start=self._first_copy)
             }
         counts: Dict[str, Any] = {
-            f"seen/{copy}": images
-            for copy, images in enumerate(self._images, start=self._first_copy)
+            f"seen/{copy}": images for copy, images in enumerate(self._images, start=self._first_copy)
         }
         for (local_copy, _), correction in self._cudnn_corrections.items():
             copy = self._first_copy + local_copy
@@ -227,14 +226,10 @@ class CudnnVarianceCorrection:
     ``graph``: the network's graph, whose images are called "data".
     """
 
-    def __init__(
-        self, graph: mx.sym.Symbol, params: "gluon.ParameterDict", ctx: mx.Context
-    ) -> None:
+    def __init__(self, graph: mx.sym.Symbol, params: "gluon.ParameterDict", ctx: mx.Context) -> None:
         nodes = parse_graph(graph)["nodes"]
         self._graph = graph
-        all_layers = [
-            (node, nodes[node["inputs"][4][0]]["name"]) for node in nodes if _runs_on_cudnn(node)
-        ]
+        all_layers = [(node, nodes[node["inputs"][4][0]]["name"]) for node in nodes if _runs_on_cudnn(node)]
         layers = [(node, name) for node, name in all_layers if ctx in params[name].list_ctx()]
         self._layers = [node for node, _ in layers]
         self._names = [name for _, name in layers]
@@ -261,9 +256,7 @@ class CudnnVarianceCorrection:
             with autograd.pause():
                 for name, running in self._running.items():
                     passes = [
-                        layer_pass
-                        for shape in self._batch
-                        for layer_pass in self._passes_by_variance(shape)[name]
+                        layer_pass for shape in self._batch for layer_pass in self._passes_by_variance(shape)[name]
                     ]
                     _correct_variance(running, self._start[name], passes, self._steps)
         self._batch, self._start, self._steps = (), {}, 0
@@ -282,9 +275,7 @@ class CudnnVarianceCorrection:
         self._batch = tuple(tuple(shape) for shape in counts["batch"])
         self._steps = counts["steps"]
         self._start = {
-            name: start[name].as_in_context(running.context)
-            for name, running in self._running.items()
-            if name in start
+            name: start[name].as_in_context(running.context) for name, running in self._running.items() if name in start
         }
 
     def _passes_by_variance(self, shape: Tuple[int, ...]) -> Dict[str, List[_Pass]]:
@@ -316,18 +307,13 @@ def biased_variance_ratio(passes: Sequence[_Pass]) -> float:
     return biased / unbiased if unbiased else 0.0
 
 
-def _correct_variance(
-    running: nd.NDArray, start: nd.NDArray, passes: Sequence[_Pass], steps: int
-) -> None:
+def _correct_variance(running: nd.NDArray, start: nd.NDArray, passes: Sequence[_Pass], steps: int) -> None:
     """Replace cuDNN's variance ``running`` by the variance divided by n, in one operation.
 
     running = ratio * running + (1 - ratio) * decay * start. ``ratio`` is `biased_variance_ratio`,
     ``decay`` the weight that ``start`` has after ``steps`` steps.
     """
-    ratio, decay = (
-        biased_variance_ratio(passes),
-        math.prod(momentum for momentum, _ in passes) ** steps,
-    )
+    ratio, decay = (biased_variance_ratio(passes), math.prod(momentum for momentum, _ in passes) ** steps)
     if not ratio:  # every pass had one value per channel, for which cuDNN may compute 0 / 0
         nd.sgd_update(start, start, lr=1, wd=1 - decay, rescale_grad=0, out=running)
         return

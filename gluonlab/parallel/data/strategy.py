@@ -20,12 +20,7 @@ from gluonlab.data.loading.split_batch import Batch
 from gluonlab.gpu.cuda import enable_peer_access
 from gluonlab.kvstores.process_group_store import GroupKVStore
 from gluonlab.kvstores.process_groups import SINGLE_PROCESS, ProcessGroup
-from gluonlab.parallel.data.microbatches import (
-    WHOLE_SHARDS,
-    LossAccumulator,
-    Microbatch,
-    Microbatches,
-)
+from gluonlab.parallel.data.microbatches import WHOLE_SHARDS, LossAccumulator, Microbatch, Microbatches
 from gluonlab.parallel.data.replica import make_replicas
 from gluonlab.parallel.data.running_statistics import RunningStatistics
 from gluonlab.parallel.data.sync_bn import check_native_sync_bn
@@ -120,9 +115,7 @@ class ReplicaStep:
         """True if layers such as BatchNorm keep running statistics."""
         return bool(self.statistics.exist)
 
-    def _forward(
-        self, parts: Sequence[Microbatch], number: int, several: bool, hook: Optional[PhaseHook]
-    ) -> None:
+    def _forward(self, parts: Sequence[Microbatch], number: int, several: bool, hook: Optional[PhaseHook]) -> None:
         """Queue the forward pass of ``parts``, round ``number`` of the batch.
 
         ``several``: whether the batch has several rounds, whose losses must be summed.
@@ -136,10 +129,7 @@ class ReplicaStep:
                 for device, images, labels in parts
             ]
         if several:
-            losses = [
-                self._sums.add(part.device, loss, first=not accumulate)
-                for part, loss in zip(parts, losses)
-            ]
+            losses = [self._sums.add(part.device, loss, first=not accumulate) for part, loss in zip(parts, losses)]
         self._losses = self._losses or losses
 
     def _backward(self, parts: Sequence[Microbatch], hook: Optional[PhaseHook]) -> None:
@@ -203,11 +193,7 @@ class DataParallel(DataParallelStep, UnshardedParameters):
     """The `Strategy` with one replica on each of ``plan.ctxs``. `ReplicaStep` defines `step`."""
 
     def __init__(
-        self,
-        make_net: MakeNet,
-        loss: gluon.HybridBlock,
-        plan: StrategyPlan,
-        group: ProcessGroup = SINGLE_PROCESS,
+        self, make_net: MakeNet, loss: gluon.HybridBlock, plan: StrategyPlan, group: ProcessGroup = SINGLE_PROCESS
     ) -> None:
         self.net = make_net(plan.ctxs)
         store = plan.kvstore
@@ -251,9 +237,7 @@ class DataParallel(DataParallelStep, UnshardedParameters):
         """Return optimizer states by parameter name, loss scale and running statistics."""
         scale = self.trainer.loss_scale
         return StrategyState(
-            collect_states(self.trainer),
-            {} if scale is None else scale.state(),
-            *self.statistics.state(),
+            collect_states(self.trainer), {} if scale is None else scale.state(), *self.statistics.state()
         )
 
     def restore(self, state: StrategyState) -> None:

@@ -56,11 +56,7 @@ def check_native_sync_bn(graph: mx.sym.Symbol, name: str, copies: int) -> None:
     for node in _iterate_nodes(parse_graph(graph)):
         attrs = node.get("attrs", {})
         devices = int(attrs.get("ndev", 1))
-        if (
-            node["op"] == NATIVE_SYNC_BN
-            and (copies > 1 or devices > 1)
-            and not _uses_global_stats(attrs)
-        ):
+        if node["op"] == NATIVE_SYNC_BN and (copies > 1 or devices > 1) and not _uses_global_stats(attrs):
             raise ModelError(
                 f"{name} has a SyncBatchNorm ({node['name']}, num_devices={devices}), which waits "
                 "inside its operator for other devices, perhaps forever: write nn.BatchNorm, and "
@@ -87,31 +83,23 @@ def check_network(net: gluon.Block, name: str) -> None:
     """
     batch_layers = [layer for layer in _iterate_blocks(net) if _uses_batch_statistics(layer)]
     if not batch_layers:
-        raise ModelError(
-            f"--sync-bn: {name} has no BatchNorm layers: leave it out, or choose another network"
-        )
+        raise ModelError(f"--sync-bn: {name} has no BatchNorm layers: leave it out, or choose another network")
     for layer in batch_layers:
         if isinstance(layer, contrib.nn.SyncBatchNorm):
-            raise ModelError(
-                f"--sync-bn: {name} has a SyncBatchNorm of MXNet: write nn.BatchNorm instead"
-            )
+            raise ModelError(f"--sync-bn: {name} has a SyncBatchNorm of MXNet: write nn.BatchNorm instead")
         if isinstance(layer, UNSUPPORTED_BLOCKS):
             kind = type(layer).__name__
             raise ModelError(
-                f"--sync-bn: {name} has a {kind}, not a BatchNorm: "
-                "leave it out, or choose another network"
+                f"--sync-bn: {name} has a {kind}, not a BatchNorm: leave it out, or choose another network"
             )
         if layer._kwargs["axis"] != 1:
             raise ModelError(
-                f"--sync-bn: {name} has a BatchNorm over another axis than 1: "
-                "leave it out, or choose another network"
+                f"--sync-bn: {name} has a BatchNorm over another axis than 1: leave it out, or choose another network"
             )
 
 
 def _uses_batch_statistics(layer: gluon.Block) -> bool:
-    return isinstance(layer, (nn.BatchNorm, *UNSUPPORTED_BLOCKS)) and not layer._kwargs.get(
-        "use_global_stats", False
-    )
+    return isinstance(layer, (nn.BatchNorm, *UNSUPPORTED_BLOCKS)) and not layer._kwargs.get("use_global_stats", False)
 
 
 def _iterate_blocks(block: gluon.Block) -> Iterator[gluon.Block]:
@@ -185,15 +173,12 @@ def check_graph(graph: mx.sym.Symbol) -> None:
                 "leave sync_bn out, or have channels in axis 1"
             )
         if node["op"] in UNSUPPORTED_OPERATORS:
-            raise ModelError(
-                f"sync_bn: {node['name']} is a {node['op']}: leave sync_bn out, or take BatchNorm"
-            )
+            raise ModelError(f"sync_bn: {node['name']} is a {node['op']}: leave sync_bn out, or take BatchNorm")
     for source, output, _ in chain(json_graph["heads"], *(node["inputs"] for node in nodes)):
         if output > 0 and is_batch_norm(nodes[source]):
             name = nodes[source]["name"]
             raise ModelError(
-                f"sync_bn: the network takes mean or variance from {name}: "
-                "leave sync_bn out, or take its images alone"
+                f"sync_bn: the network takes mean or variance from {name}: leave sync_bn out, or take its images alone"
             )
 
 
@@ -266,9 +251,7 @@ class _StageBuilder:
             new = {**node, "inputs": inputs}
         else:
             inputs = [self._get_variable(name) for name in (layer.data, *layer.input_names)]
-            new = make_node(
-                "BatchNorm", node["name"], inputs, use_global_stats=True, fix_gamma=False, eps=0.0
-            )
+            new = make_node("BatchNorm", node["name"], inputs, use_global_stats=True, fix_gamma=False, eps=0.0)
         self._new_index[i] = self._append(new)[0]
 
     def input_entry(self, source: int, output: int) -> Entry:

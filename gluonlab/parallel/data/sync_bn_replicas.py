@@ -25,26 +25,11 @@ from mxnet.base import _LIB, check_call
 from gluonlab.engine.fast_invoke import AddInto, CopyInto
 from gluonlab.engine.mxnet_setup import apply_backward_bulk_size
 from gluonlab.models.rewrite_network import rewrite_graph
-from gluonlab.parallel.compiled_graph import (
-    ArraySpec,
-    ArraySpecs,
-    array_bytes,
-    fix_gradient_accumulation,
-)
+from gluonlab.parallel.compiled_graph import ArraySpec, ArraySpecs, array_bytes, fix_gradient_accumulation
 from gluonlab.parallel.data.microbatches import Microbatch
 from gluonlab.parallel.data.replica import IMAGES, LABELS
-from gluonlab.parallel.data.sync_bn import (
-    BatchNormLayer,
-    GraphStage,
-    check_graph,
-    split_at_batch_norm,
-)
-from gluonlab.parallel.data.sync_bn_statistics import (
-    DeviceLayer,
-    RunningMoments,
-    SyncBatchNormLayer,
-    moving_layers,
-)
+from gluonlab.parallel.data.sync_bn import BatchNormLayer, GraphStage, check_graph, split_at_batch_norm
+from gluonlab.parallel.data.sync_bn_statistics import DeviceLayer, RunningMoments, SyncBatchNormLayer, moving_layers
 from gluonlab.parallel.memory_estimate import MIB, allocated_mib
 
 
@@ -56,9 +41,7 @@ class SyncBatchNormReplicas:
     ModelError for a BatchNorm whose statistics cannot be synchronized.
     """
 
-    def __init__(
-        self, graph: mx.sym.Symbol, params: Dict[str, gluon.Parameter], ctxs: Sequence[mx.Context]
-    ) -> None:
+    def __init__(self, graph: mx.sym.Symbol, params: Dict[str, gluon.Parameter], ctxs: Sequence[mx.Context]) -> None:
         check_graph(graph)
         self.graph, self.params, self.ctxs = graph, params, list(ctxs)
         self._bound: Dict[Any, _BoundStages] = {}
@@ -109,9 +92,7 @@ class SyncBatchNormReplicas:
         specs = {name: (array.shape, array.dtype) for name, array in arrays.items()}
         trained = {name for name, param in self.params.items() if param.grad_req != "null"}
         graph = rewrite_graph(self.graph, self.ctxs[device], specs, trained, pad=False)
-        graph = fix_gradient_accumulation(
-            graph, trained
-        )  # because several stages may use the same parameter
+        graph = fix_gradient_accumulation(graph, trained)  # because several stages may use the same parameter
         stages = split_at_batch_norm(graph)
         layers = sorted(layer for stage in stages for layer in stage.layers)
         if self._running is None:
@@ -119,17 +100,12 @@ class SyncBatchNormReplicas:
             moving = moving_layers(graph, self.params, inputs, self.ctxs[device])
             self._running = RunningMoments(layers, self.params, self.ctxs, moving)
         of_devices = list(zip(self.ctxs, self._running.statistics, self._memory))
-        executors = [
-            StagedExecutor(stages, self.params, part, accumulate, *of_devices[part.device])
-            for part in parts
-        ]
+        executors = [StagedExecutor(stages, self.params, part, accumulate, *of_devices[part.device]) for part in parts]
         shares = [len(part.images) / images for part in parts]
 
         def sync_layer(layer: BatchNormLayer) -> SyncBatchNormLayer:
             gamma = executors[0].values[layer.input_names[0]]
-            return SyncBatchNormLayer(
-                [executor.device_layers[layer.number] for executor in executors], shares, gamma
-            )
+            return SyncBatchNormLayer([executor.device_layers[layer.number] for executor in executors], shares, gamma)
 
         return _BoundStages(executors, [list(map(sync_layer, stage.layers)) for stage in stages])
 
@@ -237,11 +213,7 @@ class StagedExecutor:
 
         Each layer also computes two sums, which are the gradients of its gamma and beta.
         """
-        written = {
-            name
-            for name, param in self._params.items()
-            if accumulate or param.grad_req == "accumulate"
-        }
+        written = {name for name, param in self._params.items() if accumulate or param.grad_req == "accumulate"}
         for number in range(len(self._stages) - 1, -1, -1):
             for name in self._stages[number].graph.list_arguments():
                 param = self._params.get(name)
@@ -269,9 +241,7 @@ class StagedExecutor:
         target = total if partial_gradient is None else partial_gradient
         self._request(number, name, target, add=False)
 
-    def _request_layer_sum(
-        self, number: int, variable: str, name: Optional[str], written: Set[str]
-    ) -> nd.NDArray:
+    def _request_layer_sum(self, number: int, variable: str, name: Optional[str], written: Set[str]) -> nd.NDArray:
         """Request one of a layer's two sums, and return its array.
 
         The sum is the gradient of the parameter ``name``, or this layer's part of the gradient.
@@ -329,10 +299,7 @@ class StagedExecutor:
             self.loss = outputs[loss]
         heads = handles = None
         if has_backward:
-            heads = [
-                nd.zeros(output.shape, self.ctx, output.dtype)
-                for output in outputs[boundary_count:]
-            ]
+            heads = [nd.zeros(output.shape, self.ctx, output.dtype) for output in outputs[boundary_count:]]
             heads = [self._gradients.gradients[name] for name in stage.boundary_names] + heads
             if loss is not None:
                 heads[loss][:] = 1.0
@@ -364,10 +331,7 @@ class RequiredGradients:
     """
 
     def __init__(
-        self,
-        stages: Sequence[GraphStage],
-        layers: Sequence[BatchNormLayer],
-        params: Dict[str, gluon.Parameter],
+        self, stages: Sequence[GraphStage], layers: Sequence[BatchNormLayer], params: Dict[str, gluon.Parameter]
     ) -> None:
         trained = {name for name, param in params.items() if param.grad_req != "null"}
         self.boundary_values: Set[str] = set()
@@ -427,11 +391,7 @@ class GradientPool:
     """
 
     def __init__(
-        self,
-        stages: Sequence[GraphStage],
-        required: RequiredGradients,
-        specs: ArraySpecs,
-        arrays: ArrayPool,
+        self, stages: Sequence[GraphStage], required: RequiredGradients, specs: ArraySpecs, arrays: ArrayPool
     ) -> None:
         self.gradients: Dict[str, nd.NDArray] = {}
         self.partial_gradients: List[Dict[str, nd.NDArray]] = [{} for _ in stages]
@@ -509,10 +469,7 @@ def estimate_stages_mib(
 
 
 def _stage_mib(
-    stage: GraphStage,
-    gradient_names: List[str],
-    specs: ArraySpecs,
-    new_array: Callable[..., nd.NDArray],
+    stage: GraphStage, gradient_names: List[str], specs: ArraySpecs, new_array: Callable[..., nd.NDArray]
 ) -> float:
     """Return the MiB that MXNet plans for a stage, with gradients of the arguments named."""
     names = stage.graph.list_arguments()

@@ -30,13 +30,7 @@ from typing import Any, Dict, List, NamedTuple, Sequence, Set
 import mxnet as mx
 from mxnet import gluon, nd
 
-from gluonlab.engine.fast_invoke import (
-    NO_ATTRIBUTES,
-    Attributes,
-    CopyInto,
-    EngineCall,
-    OperatorCall,
-)
+from gluonlab.engine.fast_invoke import NO_ATTRIBUTES, Attributes, CopyInto, EngineCall, OperatorCall
 from gluonlab.models.symbol_graph import parse_graph, to_symbol
 from gluonlab.parallel.data.sync_bn import BatchNormLayer, is_batch_norm
 
@@ -59,9 +53,7 @@ class DeviceLayer(NamedTuple):
 class SyncBatchNormLayer:
     """A BatchNorm layer on all devices. The first device joins their statistics and sums."""
 
-    def __init__(
-        self, devices: Sequence[DeviceLayer], shares: Sequence[float], gamma: nd.NDArray
-    ) -> None:
+    def __init__(self, devices: Sequence[DeviceLayer], shares: Sequence[float], gamma: nd.NDArray) -> None:
         """Prepare all calls.
 
         Args:
@@ -136,9 +128,7 @@ def _local_statistics(device: DeviceLayer, mean: nd.NDArray, inverse: nd.NDArray
     return _call("BatchNorm", inputs, (device.scratch, mean, inverse), Attributes(attributes))
 
 
-def _combine_statistics(
-    gathered: nd.NDArray, shares: Sequence[float], result: nd.NDArray
-) -> List[EngineCall]:
+def _combine_statistics(gathered: nd.NDArray, shares: Sequence[float], result: nd.NDArray) -> List[EngineCall]:
     """Return the calls that join the statistics of the devices.
 
     Args:
@@ -148,9 +138,7 @@ def _combine_statistics(
         result: (2, C), the output: the batch's mean and variance + epsilon.
     """
     ctx, count = gathered.context, len(shares)
-    shares_3d, shares_2d = (
-        nd.array(shares, ctx).reshape(shape) for shape in ((1, count, 1), (count, 1))
-    )
+    shares_3d, shares_2d = (nd.array(shares, ctx).reshape(shape) for shape in ((1, count, 1), (count, 1)))
     # Each (devices, C). The first call converts ``variances`` from 1 / sqrt(variance) to variance.
     means, variances = gathered[0], gathered[1]
     weighted, distances = nd.empty(gathered.shape, ctx), nd.empty(means.shape, ctx)
@@ -195,9 +183,7 @@ class _GradientCorrection:
                 call()
 
 
-def _call(
-    name: str, inputs: List[nd.NDArray], output: Any, attributes: Attributes = NO_ATTRIBUTES
-) -> EngineCall:
+def _call(name: str, inputs: List[nd.NDArray], output: Any, attributes: Attributes = NO_ATTRIBUTES) -> EngineCall:
     outputs = output if isinstance(output, tuple) else (output,)
     return partial(OperatorCall(name, inputs, *outputs), attributes)
 
@@ -213,10 +199,7 @@ EPSILON_FACTOR = 1 - 2.0**-20
 
 
 def moving_layers(
-    graph: mx.sym.Symbol,
-    params: Dict[str, gluon.Parameter],
-    inputs: Dict[str, nd.NDArray],
-    ctx: mx.Context,
+    graph: mx.sym.Symbol, params: Dict[str, gluon.Parameter], inputs: Dict[str, nd.NDArray], ctx: mx.Context
 ) -> List[int]:
     """Return the numbers of the BatchNorm layers whose running statistics training updates.
 
@@ -293,16 +276,12 @@ class _DeviceStatistics:
         moving: Sequence[int],
     ) -> None:
         channels = [params[layer.beta].shape[0] for layer in layers]
-        self._with_epsilon, self._without_epsilon, epsilons = (
-            nd.zeros((2 * sum(channels),), ctx) for _ in range(3)
-        )
+        self._with_epsilon, self._without_epsilon, epsilons = (nd.zeros((2 * sum(channels),), ctx) for _ in range(3))
         self.statistics: List[nd.NDArray] = _layer_views(self._with_epsilon, channels)
         for layer, epsilon in zip(layers, _layer_views(epsilons, channels)):
             epsilon[1] = layer.epsilon * EPSILON_FACTOR
         self._copy_into = CopyInto(self._with_epsilon)
-        self._subtract = OperatorCall(
-            "broadcast_sub", [self._with_epsilon, epsilons], self._without_epsilon
-        )
+        self._subtract = OperatorCall("broadcast_sub", [self._with_epsilon, epsilons], self._without_epsilon)
         self._updates: List[_RunningUpdate] = []
         by_number = {
             layer.number: (layer, moments)

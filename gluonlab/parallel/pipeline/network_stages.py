@@ -27,13 +27,7 @@ from gluonlab.models.symbol_graph import parse_graph
 from gluonlab.parallel.compiled_graph import ArraySpec, ArraySpecs, array_bytes
 from gluonlab.parallel.data.microbatches import Microbatches
 from gluonlab.parallel.data.replica import IMAGES, LABELS, append_loss
-from gluonlab.parallel.memory_estimate import (
-    MemoryEstimate,
-    ShardSizes,
-    UnboundGraph,
-    input_specs,
-    parameter_bytes,
-)
+from gluonlab.parallel.memory_estimate import MemoryEstimate, ShardSizes, UnboundGraph, input_specs, parameter_bytes
 from gluonlab.parallel.mixed_precision import Conversion
 from gluonlab.parallel.pipeline.pipeline_schedule import SCHEDULES, PipelineSchedule
 from gluonlab.parallel.pipeline.verify_pipeline_schedule import peaks
@@ -58,9 +52,7 @@ def run_layers(layers: Sequence[gluon.HybridBlock], value: Any) -> Any:
     return value
 
 
-def check_stage_count(
-    model: str, layers: Sequence[gluon.HybridBlock], possible: Sequence[int], stages: int
-) -> None:
+def check_stage_count(model: str, layers: Sequence[gluon.HybridBlock], possible: Sequence[int], stages: int) -> None:
     """Raise ModelError if a network has too few possible cuts for the number of stages.
 
     ``possible``: the result of `possible_cuts`.
@@ -114,10 +106,7 @@ def possible_cuts(layers: Sequence[gluon.HybridBlock]) -> List[int]:
             bounds.append(number)
     last_user: Dict[str, int] = {}  # parameter -> number of the last stretch that uses it
     stretches = list(zip(bounds, [*bounds[1:], len(layers)]))
-    names = [
-        set(run_layers(layers[a:b], mx.sym.var(CHAIN_INPUT)).list_inputs()) - {CHAIN_INPUT}
-        for a, b in stretches
-    ]
+    names = [set(run_layers(layers[a:b], mx.sym.var(CHAIN_INPUT)).list_inputs()) - {CHAIN_INPUT} for a, b in stretches]
     for number, used in enumerate(names):
         last_user.update(dict.fromkeys(used, number))
     cuts, last_needed = [], 0
@@ -128,9 +117,7 @@ def possible_cuts(layers: Sequence[gluon.HybridBlock]) -> List[int]:
     return cuts
 
 
-def group_layers(
-    layers: Sequence[gluon.HybridBlock], cuts: Sequence[int]
-) -> List[gluon.HybridBlock]:
+def group_layers(layers: Sequence[gluon.HybridBlock], cuts: Sequence[int]) -> List[gluon.HybridBlock]:
     """Return one block for each stretch of layers between two cuts."""
     stretches = []
     for begin, end in zip([0, *cuts], [*cuts, len(layers)]):
@@ -276,9 +263,7 @@ def make_stage(
     names = [*graph.list_arguments(), *graph.list_auxiliary_states()]
     stage_params = {name: params[name] for name in names if name in params}
     inputs = [IMAGES if first else ACTIVATION, *[LABELS] * last]
-    return PipelineStage(
-        graph, scoring, inputs, stage_params, wants, loss_parameters(loss) if last else {}
-    )
+    return PipelineStage(graph, scoring, inputs, stage_params, wants, loss_parameters(loss) if last else {})
 
 
 # Memory estimates. A slot is memory for the activations of one microbatch. A stage has as many
@@ -330,28 +315,19 @@ def stage_bindings(
 class PipelineMemory:
     """Memory estimator of the devices of one copy. Stage i is on device ``i % plan.split.size``."""
 
-    def __init__(
-        self, stages: Sequence[PipelineStage], loss: gluon.HybridBlock, plan: StrategyPlan
-    ) -> None:
+    def __init__(self, stages: Sequence[PipelineStage], loss: gluon.HybridBlock, plan: StrategyPlan) -> None:
         self._stages, self._plan, self._columns = stages, plan, label_columns(loss)
         self._activation_cache: Dict[Tuple[int, int], ArraySpec] = {}
         self._stage_memory = [
-            StageMemory(stage, partial(self._activation_spec, number), plan)
-            for number, stage in enumerate(stages)
+            StageMemory(stage, partial(self._activation_spec, number), plan) for number, stage in enumerate(stages)
         ]
 
     def estimate_memory(self, shards: ShardSizes) -> List[MemoryEstimate]:
         """Implement `gluonlab.parallel.strategy.Strategy.estimate_memory`."""
         split = self._plan.split
         bindings = stage_bindings(shards, self._plan.microbatches, split, self._columns)
-        estimates = [
-            memory.estimate_memory(of_stage)
-            for memory, of_stage in zip(self._stage_memory, bindings)
-        ]
-        return [
-            MemoryEstimate(*map(sum, zip(*estimates[device :: split.size])))
-            for device in range(split.size)
-        ]
+        estimates = [memory.estimate_memory(of_stage) for memory, of_stage in zip(self._stage_memory, bindings)]
+        return [MemoryEstimate(*map(sum, zip(*estimates[device :: split.size]))) for device in range(split.size)]
 
     def _activation_spec(self, number: int, images: int) -> ArraySpec:
         """Return shape and type of the activation that stage ``number`` reads."""
@@ -363,9 +339,7 @@ class PipelineMemory:
             if number > 1:
                 specs[ACTIVATION] = self._activation_spec(number - 1, images)
             inputs = {name: specs[name] for name in previous.inputs}
-            [self._activation_cache[key]] = UnboundGraph(
-                previous.graph, previous.all_parameters
-            ).output_specs(inputs)
+            [self._activation_cache[key]] = UnboundGraph(previous.graph, previous.all_parameters).output_specs(inputs)
         return self._activation_cache[key]
 
 
@@ -375,9 +349,7 @@ class StageMemory:
     ``activation_spec(images)`` returns the shape and type of the stage's input.
     """
 
-    def __init__(
-        self, stage: PipelineStage, activation_spec: Callable[[int], ArraySpec], plan: StrategyPlan
-    ) -> None:
+    def __init__(self, stage: PipelineStage, activation_spec: Callable[[int], ArraySpec], plan: StrategyPlan) -> None:
         self._stage, self._activation_spec, self._plan = stage, activation_spec, plan
         self._parameter_bytes = parameter_bytes(
             stage.params.values(), plan.make_optimizer(), plan.kvstore, len(plan.split.copies)
@@ -387,9 +359,7 @@ class StageMemory:
 
     def estimate_memory(self, bindings: Set[StageBinding]) -> MemoryEstimate:
         """Estimate the memory of the stage with these graphs."""
-        separate = [
-            self._bytes_per_binding(binding.images, binding.columns) for binding in bindings
-        ]
+        separate = [self._bytes_per_binding(binding.images, binding.columns) for binding in bindings]
         binding_bytes, inputs = map(sum, zip(*separate))
         slots: Dict[int, Tuple[int, int]] = {}  # slot -> (images, columns) of its largest graph
         for binding in bindings:
@@ -449,17 +419,12 @@ class BalancedCuts(NamedTuple):
 
     def broadcast_from_rank_0(self, group: ProcessGroup) -> BalancedCuts:
         """Return rank 0's cuts on all ranks, since measured times differ between ranks."""
-        cuts, shares = (
-            group.all_gather(np.array(values))[0] for values in (self.cuts, self.shares)
-        )
+        cuts, shares = (group.all_gather(np.array(values))[0] for values in (self.cuts, self.shares))
         return BalancedCuts(cuts.astype(int).tolist(), shares.tolist(), self.balance)
 
 
 def choose_cuts(
-    layers: Sequence[gluon.HybridBlock],
-    loss: gluon.HybridBlock,
-    plan: StrategyPlan,
-    ctx: mx.Context,
+    layers: Sequence[gluon.HybridBlock], loss: gluon.HybridBlock, plan: StrategyPlan, ctx: mx.Context
 ) -> BalancedCuts:
     """Choose the cuts that minimize the time or memory of the largest stage.
 
@@ -481,9 +446,7 @@ def choose_cuts(
     return chosen._replace(cuts=[possible[cut - 1] for cut in chosen.cuts])
 
 
-def _balance_stages(
-    cost: Cost, savings: Cost, layers: int, stages: int, balance: str
-) -> BalancedCuts:
+def _balance_stages(cost: Cost, savings: Cost, layers: int, stages: int, balance: str) -> BalancedCuts:
     """Choose the cuts with `minimize_largest_stage`, and compute the stages' shares of the cost."""
     cuts = minimize_largest_stage(cost, layers, stages, savings)
     costs = [cost(*stage) for stage in zip(range(stages), [0, *cuts], [*cuts, layers])]
@@ -520,10 +483,7 @@ def minimize_largest_stage(
             extended.add((current.left, end))
             first = end + 1 if current.left > 1 else layers
             ends = (*current.ends, first)
-            heappush(
-                queue,
-                _PartialPartition(current.largest, current.left - 1, ends, current.largest, False),
-            )
+            heappush(queue, _PartialPartition(current.largest, current.left - 1, ends, current.largest, False))
 
 
 class _PartialPartition(NamedTuple):
@@ -553,13 +513,9 @@ def stage_byte_costs(
     needs less memory if its last layer then has a smaller output.
     """
     split = plan.split
-    bindings = stage_bindings(
-        ShardSizes((split.max_shard_images,)), plan.microbatches, split, label_columns(loss)
-    )
+    bindings = stage_bindings(ShardSizes((split.max_shard_images,)), plan.microbatches, split, label_columns(loss))
     shapes = _layer_shapes(layers, plan)
-    earlier_trained = [
-        any(map(_has_trained_parameters, layers[:begin])) for begin in range(len(layers))
-    ]
+    earlier_trained = [any(map(_has_trained_parameters, layers[:begin])) for begin in range(len(layers))]
 
     @lru_cache(maxsize=None)
     def memory_of(begin: int, end: int) -> StageMemory:
@@ -586,9 +542,7 @@ def _has_trained_parameters(layer: gluon.HybridBlock) -> bool:
     return any(param.grad_req != "null" for param in layer.collect_params().values())
 
 
-def measure_layer_seconds(
-    layers: Sequence[gluon.HybridBlock], plan: StrategyPlan, ctx: mx.Context
-) -> List[float]:
+def measure_layer_seconds(layers: Sequence[gluon.HybridBlock], plan: StrategyPlan, ctx: mx.Context) -> List[float]:
     """Measure the seconds of each layer's forward and backward pass, for one microbatch."""
     shapes, seconds = _layer_shapes(layers, plan), []
     for number in range(len(layers)):
@@ -598,11 +552,7 @@ def measure_layer_seconds(
 
 
 def _layers_graph(
-    layers: Sequence[gluon.HybridBlock],
-    begin: int,
-    end: int,
-    plan: StrategyPlan,
-    shapes: Sequence[Tuple[int, ...]],
+    layers: Sequence[gluon.HybridBlock], begin: int, end: int, plan: StrategyPlan, shapes: Sequence[Tuple[int, ...]]
 ) -> Tuple[mx.sym.Symbol, Dict[str, Tuple[int, ...]]]:
     """Return the graph of the layers from ``begin`` to before ``end``, and its input shapes.
 
@@ -630,9 +580,7 @@ def _layer_shapes(layers: Sequence[gluon.HybridBlock], plan: StrategyPlan) -> Li
     return shapes
 
 
-def _measure_seconds(
-    graph: mx.sym.Symbol, inputs: Dict[str, Tuple[int, ...]], ctx: mx.Context
-) -> float:
+def _measure_seconds(graph: mx.sym.Symbol, inputs: Dict[str, Tuple[int, ...]], ctx: mx.Context) -> float:
     """Return the seconds of the fastest of several forward and backward passes."""
     shapes = graph.infer_shape(**inputs)[0]
     args = {name: nd.ones(shape, ctx) for name, shape in zip(graph.list_arguments(), shapes)}

@@ -149,13 +149,9 @@ def price(schedule: PipelineSchedule, costs: Costs) -> PipelineTimeline:
             begin = max(begin, ends.get(Instruction(op, stage, microbatch - 1), 0.0))
             end = begin + seconds
         elif op == RECV_FORWARD:
-            free_at[device] = end = max(
-                begin, ends[Instruction(SEND_FORWARD, stage - 1, microbatch)]
-            )
+            free_at[device] = end = max(begin, ends[Instruction(SEND_FORWARD, stage - 1, microbatch)])
         elif op == RECV_BACKWARD:
-            free_at[device] = end = max(
-                begin, ends[Instruction(SEND_BACKWARD, stage + 1, microbatch)]
-            )
+            free_at[device] = end = max(begin, ends[Instruction(SEND_BACKWARD, stage + 1, microbatch)])
         else:
             free_at[device] = end
         ends[instruction] = end
@@ -195,9 +191,7 @@ def _check_costs(schedule: PipelineSchedule, costs: Costs) -> None:
                 f"give one for each of the {parts}"
             )
         if not all(0 <= seconds < math.inf for seconds in times):
-            raise ScheduleError(
-                f"{name} {getattr(costs, name)}: a time is a number of seconds from 0 up"
-            )
+            raise ScheduleError(f"{name} {getattr(costs, name)}: a time is a number of seconds from 0 up")
 
 
 def _event_order(event: Event) -> Tuple[float, float, int]:
@@ -211,9 +205,7 @@ def _idle_share(events: Sequence[Event], total_s: float) -> float:
     return 1 - busy / total_s if total_s else 0.0
 
 
-def _stashed_activations(
-    schedule: PipelineSchedule, events: Sequence[Event]
-) -> Tuple[StashedActivations, ...]:
+def _stashed_activations(schedule: PipelineSchedule, events: Sequence[Event]) -> Tuple[StashedActivations, ...]:
     """Return the number of microbatches whose activations a device keeps, over time."""
     kept = [StashedActivations(0.0, 0)]
     for event in events:

@@ -32,10 +32,7 @@ class Pipeline:
     """A copy of a network, with stage i on ``ctxs[i % len(ctxs)]``."""
 
     def __init__(
-        self,
-        stages: Sequence[PipelineStage],
-        ctxs: Sequence[mx.Context],
-        make_schedule: MakeSchedule,
+        self, stages: Sequence[PipelineStage], ctxs: Sequence[mx.Context], make_schedule: MakeSchedule
     ) -> None:
         self.stages, self.ctxs, self._make_schedule = stages, list(ctxs), make_schedule
         self.compiled_stages = [
@@ -114,9 +111,7 @@ class StepProgram:
     the microbatches of the next step, all with the same shapes as before.
     """
 
-    def __init__(
-        self, pipeline: Pipeline, schedule: PipelineSchedule, microbatches: Sequence[Microbatch]
-    ) -> None:
+    def __init__(self, pipeline: Pipeline, schedule: PipelineSchedule, microbatches: Sequence[Microbatch]) -> None:
         self._pipeline, self.schedule = pipeline, schedule
         self.microbatches = microbatches
         self.calls: List[Call] = []
@@ -161,9 +156,7 @@ class StepProgram:
         for stage, slots in enumerate(self._slots):
             previous_outputs = bounds[-1].outputs if bounds else []
             part, slot = self.microbatches[microbatch], microbatch % slots
-            bounds.append(
-                self._pipeline.get_bound_graph(stage, part, previous_outputs, microbatch > 0, slot)
-            )
+            bounds.append(self._pipeline.get_bound_graph(stage, part, previous_outputs, microbatch > 0, slot))
         return bounds
 
     def forward(self, device: int, stage: int, microbatch: int) -> None:
@@ -220,9 +213,7 @@ class StepProgram:
         self._stashed[stage] += 1
         assert self._stashed[stage] <= self._slots[stage], "more activations than slots"
 
-    def _hold_back(
-        self, device: int, first_read: Sequence[nd.NDArray], written: Sequence[nd.NDArray]
-    ) -> None:
+    def _hold_back(self, device: int, first_read: Sequence[nd.NDArray], written: Sequence[nd.NDArray]) -> None:
         """Add a fence that holds a pass back until the device's previous pass is done.
 
         ``first_read``: arrays that the pass reads first. ``written``: arrays that it writes last.

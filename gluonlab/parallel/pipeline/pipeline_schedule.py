@@ -114,9 +114,7 @@ def _schedule_maker(name: str, several_stages: bool) -> Callable[[Definition], M
     return decorate
 
 
-def from_orders(
-    name: str, orders: Sequence[Order], microbatches: int, stages_per_device: int = 1
-) -> PipelineSchedule:
+def from_orders(name: str, orders: Sequence[Order], microbatches: int, stages_per_device: int = 1) -> PipelineSchedule:
     """Create the schedule in which device d runs forwards and backwards in the order ``orders[d]``.
 
     Messages and updates are added. `gluonlab.parallel.pipeline.verify_pipeline_schedule` reports
@@ -124,19 +122,14 @@ def from_orders(
     """
     devices = len(orders)
     empty = PipelineSchedule(name, devices, devices * stages_per_device, microbatches, ())
-    programs = tuple(
-        tuple(_add_messages(empty, device, order)) for device, order in enumerate(orders)
-    )
+    programs = tuple(tuple(_add_messages(empty, device, order)) for device, order in enumerate(orders))
     return replace(empty, programs=programs)
 
 
 def _add_messages(schedule: PipelineSchedule, device: int, order: Order) -> Iterator[Instruction]:
     """Yield the instructions of an order, with sends and recvs, and the updates at the end."""
     for op, stage, microbatch in order:
-        receives_activation, sends_activation = (
-            schedule.crosses_devices(stage - 1),
-            schedule.crosses_devices(stage),
-        )
+        receives_activation, sends_activation = (schedule.crosses_devices(stage - 1), schedule.crosses_devices(stage))
         if op == FORWARD and receives_activation:
             yield Instruction(RECV_FORWARD, stage, microbatch)
         if op == BACKWARD and sends_activation:
@@ -179,9 +172,7 @@ def gpipe(devices: int, microbatches: int, stages_per_device: int) -> Iterator[O
 
 
 @_schedule_maker("1f1b", several_stages=False)
-def one_forward_one_backward(
-    devices: int, microbatches: int, stages_per_device: int
-) -> Iterator[Order]:
+def one_forward_one_backward(devices: int, microbatches: int, stages_per_device: int) -> Iterator[Order]:
     """After a few forwards, one forward and one backward in turns: GPipe's time in less memory.
 
     Stage s of p stages keeps at most p - s microbatches. The schedule is PipeDream-flush: Narayanan
@@ -222,9 +213,7 @@ def interleaved(devices: int, microbatches: int, stages_per_device: int) -> Iter
         yield [step for step in _alternate(forwards, backwards, warmup) if step[2] < microbatches]
 
 
-def _alternate(
-    forwards: List[Tuple[str, int, int]], backwards: List[Tuple[str, int, int]], warmup: int
-) -> Order:
+def _alternate(forwards: List[Tuple[str, int, int]], backwards: List[Tuple[str, int, int]], warmup: int) -> Order:
     """Return ``warmup`` forwards, then forwards and backwards in turns, then the last backwards."""
     ahead = min(warmup, len(forwards))
     steady = zip(forwards[ahead:], backwards)
@@ -241,9 +230,7 @@ SCHEDULES: Dict[str, Maker] = {
 }
 
 
-def make_pipeline(
-    name: str, devices: int, microbatches: int, stages_per_device: int = 1
-) -> PipelineSchedule:
+def make_pipeline(name: str, devices: int, microbatches: int, stages_per_device: int = 1) -> PipelineSchedule:
     """Create the schedule of this name.
 
     Args:

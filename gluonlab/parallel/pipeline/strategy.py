@@ -55,11 +55,7 @@ class PipelineParallel(UnshardedParameters):
     """The `Strategy` of stages; copy i of the network is on ``plan.split.copies[i]``."""
 
     def __init__(
-        self,
-        make_net: MakeNet,
-        loss: gluon.HybridBlock,
-        plan: StrategyPlan,
-        group: ProcessGroup = SINGLE_PROCESS,
+        self, make_net: MakeNet, loss: gluon.HybridBlock, plan: StrategyPlan, group: ProcessGroup = SINGLE_PROCESS
     ) -> None:
         split = plan.split
         self._copies, self._split = split.copies, split
@@ -78,16 +74,11 @@ class PipelineParallel(UnshardedParameters):
         self._memory = PipelineMemory(self.stages, loss, plan)
         self._place_parameters()
         self.trainer = TrainerGroup(
-            [self._make_trainer(device, plan, group) for device in self._devices_with_parameters()],
-            plan.postprocess,
+            [self._make_trainer(device, plan, group) for device in self._devices_with_parameters()], plan.postprocess
         )
-        self.pipelines = [
-            Pipeline(self.stages, ctxs, partial(make_schedule, split)) for ctxs in self._copies
-        ]
+        self.pipelines = [Pipeline(self.stages, ctxs, partial(make_schedule, split)) for ctxs in self._copies]
         self.microbatches = plan.microbatches
-        self.statistics = RunningStatistics(
-            self.net, plan.microbatches, group=group, copies=self._copies
-        )
+        self.statistics = RunningStatistics(self.net, plan.microbatches, group=group, copies=self._copies)
         self._losses: List[nd.NDArray] = []
 
     @property
@@ -142,9 +133,7 @@ class PipelineParallel(UnshardedParameters):
         """Return optimizer states by name, loss scale, and each copy's running statistics."""
         scale = self.trainer.loss_scale
         return StrategyState(
-            self.trainer.collect_states(),
-            {} if scale is None else scale.state(),
-            *self.statistics.state(),
+            self.trainer.collect_states(), {} if scale is None else scale.state(), *self.statistics.state()
         )
 
     def restore(self, state: StrategyState) -> None:
@@ -163,9 +152,7 @@ class PipelineParallel(UnshardedParameters):
             layer_range = f"layer {begin}" if end - begin == 1 else f"layers {begin} to {end - 1}"
             text = f"{number} on {ctxs}: {layer_range}, {' to '.join(names)}"
             if self._balanced is not None:
-                text += (
-                    f", {100 * self._balanced.shares[number]:.0f} % of the {self._balanced.balance}"
-                )
+                text += f", {100 * self._balanced.shares[number]:.0f} % of the {self._balanced.balance}"
             for line in textwrap.wrap(text, LINE_WIDTH, subsequent_indent="  "):
                 yield "stages" * (number == 0 and line[0] != " "), line
 
@@ -213,9 +200,7 @@ class PipelineParallel(UnshardedParameters):
     def _devices_with_parameters(self) -> Sequence[int]:
         return [device for device in range(len(self._copies[0])) if self._params_of(device)]
 
-    def _make_trainer(
-        self, device: int, plan: StrategyPlan, group: ProcessGroup
-    ) -> BucketedTrainer:
+    def _make_trainer(self, device: int, plan: StrategyPlan, group: ProcessGroup) -> BucketedTrainer:
         store = plan.new_kvstore(self._ctxs_of(device))
         store = store if group.size == 1 else GroupKVStore(store, group, compress=plan.compress)
         return BucketedTrainer(

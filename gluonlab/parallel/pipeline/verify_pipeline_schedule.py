@@ -90,8 +90,7 @@ def _check_shape(schedule: PipelineSchedule, queue: int) -> None:
     devices, stages, fault = schedule.devices, schedule.stages, ""
     if not all(map(is_positive_integer, (devices, stages, schedule.microbatches))):
         fault = (
-            f"{devices} devices, {stages} stages and {schedule.microbatches} microbatches: "
-            "there must be one of each"
+            f"{devices} devices, {stages} stages and {schedule.microbatches} microbatches: there must be one of each"
         )
     elif stages < devices:
         fault = f"stages={stages} on {devices} devices: each device must have one"
@@ -117,14 +116,10 @@ def _check_program(schedule: PipelineSchedule, device: int) -> None:
             if count < (1 if op == UPDATE else schedule.microbatches):
                 missing = Instruction(op, stage, NO_MICROBATCH if op == UPDATE else count)
                 index = len(schedule.programs[device])
-                raise _instruction_error(
-                    schedule, device, index, missing, "the program ends without it"
-                )
+                raise _instruction_error(schedule, device, index, missing, "the program ends without it")
 
 
-def _find_fault(
-    schedule: PipelineSchedule, device: int, done: DoneCounts, instruction: Instruction
-) -> str:
+def _find_fault(schedule: PipelineSchedule, device: int, done: DoneCounts, instruction: Instruction) -> str:
     """Return what is wrong with a device's next instruction, or ""."""
     op, stage, microbatch = instruction
     if op not in OPS:
@@ -149,11 +144,7 @@ def _find_fault(
     if microbatch != done[op, stage]:
         again = "it is done already; " if microbatch < done[op, stage] else ""
         due = done[op, stage]
-        return again + (
-            f"microbatch {due} comes next"
-            if due < schedule.microbatches
-            else "no microbatch is left"
-        )
+        return again + (f"microbatch {due} comes next" if due < schedule.microbatches else "no microbatch is left")
     for needed in _prerequisites(schedule, instruction):
         if done[needed.op, needed.stage] <= needed.microbatch:
             return f"it comes before {needed}, which it needs"
@@ -209,14 +200,8 @@ def _simulate(schedule: PipelineSchedule, queue: int) -> Iterator[Tuple[int, Ins
 
 
 # recv -> (matching send, sending stage relative to the receiving one)
-_SENDERS: Dict[str, Tuple[str, int]] = {
-    RECV_FORWARD: (SEND_FORWARD, -1),
-    RECV_BACKWARD: (SEND_BACKWARD, 1),
-}
-_RECEIVERS = {
-    SEND_FORWARD: 1,
-    SEND_BACKWARD: -1,
-}  # send -> receiving stage relative to the sending one
+_SENDERS: Dict[str, Tuple[str, int]] = {RECV_FORWARD: (SEND_FORWARD, -1), RECV_BACKWARD: (SEND_BACKWARD, 1)}
+_RECEIVERS = {SEND_FORWARD: 1, SEND_BACKWARD: -1}  # send -> receiving stage relative to the sending one
 
 
 def _is_blocked(instruction: Instruction, queued: QueuedMessages, queue: int) -> bool:

@@ -152,9 +152,7 @@ def _value_lifetimes(layout: Layout) -> "Tuple[Dict[Key, bool], Dict[Key, int], 
     needs_gradient: Dict[Key, bool] = {}
     first: Dict[Key, int] = {}
     last: Dict[Key, int] = {}
-    uses = [
-        (value, operation.segment) for operation in layout.operations for value in operation.inputs
-    ]
+    uses = [(value, operation.segment) for operation in layout.operations for value in operation.inputs]
     uses += [(head, layout.segment_count - 1) for head in layout.heads]
     for value, segment in uses:
         if isinstance(value, SplitValue):
@@ -249,9 +247,7 @@ class _SegmentBuilder:
         return entry
 
     def _entry(self, source: "SplitValue | str") -> Entry:
-        return (
-            self._get_variable(source) if isinstance(source, str) else self._entries[_key(source)]
-        )
+        return self._get_variable(source) if isinstance(source, str) else self._entries[_key(source)]
 
     def _get_variable(self, name: str) -> Entry:
         if name not in self._variables:

@@ -43,11 +43,7 @@ ELEMENTWISE = {"elemwise_add", "elemwise_sub", "elemwise_mul", "_plus", "_Plus",
 
 
 def plan_layout(
-    graph: mx.sym.Symbol,
-    inputs: Dict[str, Shape],
-    trained: Set[str],
-    device_count: int,
-    mode: str = BOTH,
+    graph: mx.sym.Symbol, inputs: Dict[str, Shape], trained: Set[str], device_count: int, mode: str = BOTH
 ) -> Layout:
     """Plan the layout of a graph over ``device_count`` devices.
 
@@ -70,9 +66,7 @@ def plan_layout(
             "choose another network, or another --split"
         )
     graph_info, operations = planner.graph_info, planner.operations
-    heads = [
-        operations.gather(planner.values[index, output]) for index, output, _ in graph_info.heads
-    ]
+    heads = [operations.gather(planner.values[index, output]) for index, output, _ in graph_info.heads]
     made = operations.operations
     segment_count = 1 + max(each.segment + (each.kind in (SUM, COPY)) for each in made)
     return Layout(made, heads, planner.slices, segment_count, planner.layers, graph_info.attrs)
@@ -82,12 +76,7 @@ class _Planner:
     """Planner that decides for one node of a graph after the other."""
 
     def __init__(
-        self,
-        graph: mx.sym.Symbol,
-        inputs: Dict[str, Shape],
-        trained: Set[str],
-        device_count: int,
-        mode: str,
+        self, graph: mx.sym.Symbol, inputs: Dict[str, Shape], trained: Set[str], device_count: int, mode: str
     ) -> None:
         self.graph_info = GraphInfo(graph, inputs)
         self.nodes = self.graph_info.nodes
@@ -125,10 +114,7 @@ class _Planner:
 
     def _split_layer(self, index: int, node: Node) -> SplitValue:
         """Split a convolution or dense layer by groups, rows or columns, or replicate it."""
-        data, width = (
-            self._input_as_value(node["inputs"][0]),
-            self.graph_info.channel_count(*node["inputs"][0][:2]),
-        )
+        data, width = (self._input_as_value(node["inputs"][0]), self.graph_info.channel_count(*node["inputs"][0][:2]))
         if node["op"] == "FullyConnected":
             data, width = self._flatten_input(node, data)
         groups = int(node.get("attrs", {}).get("num_group", 1))
@@ -139,14 +125,9 @@ class _Planner:
                 return self._replicate_node(index, node)
             return self._split_groups(index, node, data, groups, width, bounds)
         column = self._split_bounds(outputs, outputs)
-        row = (
-            self._split_bounds(width, width)
-            if data.bounds is None
-            else _scale_bounds(data.bounds, width)
-        )
+        row = self._split_bounds(width, width) if data.bounds is None else _scale_bounds(data.bounds, width)
         by_row = self._mode == ROW or (
-            self._mode == BOTH
-            and (data.bounds is not None or index in self.graph_info.last_layers or column is None)
+            self._mode == BOTH and (data.bounds is not None or index in self.graph_info.last_layers or column is None)
         )
         if by_row and row is not None:
             return self._split_rows(index, node, data, row)
@@ -168,9 +149,7 @@ class _Planner:
         flatten = {"op": "Flatten", "name": f"{node['name']}_flattened", "attrs": {}}
         return self.operations.add_node(flatten, (data,), bounds, complete=True), width
 
-    def _split_columns(
-        self, index: int, node: Node, data: SplitValue, bounds: Bounds
-    ) -> SplitValue:
+    def _split_columns(self, index: int, node: Node, data: SplitValue, bounds: Bounds) -> SplitValue:
         """Split a layer by outputs: every device computes some outputs from the whole input."""
         copied = self.operations.add_copy(self.operations.gather(data))
         self._slice_params(node, bounds, bias=True)
@@ -190,9 +169,7 @@ class _Planner:
             {**size, "num_group": str((end - begin) * groups // outputs)}
             for size, (begin, end) in zip(_size_attributes(node, bounds), bounds)
         )
-        return self.operations.add_node(
-            node, (self.operations.scatter(data, input_bounds),), bounds, attrs
-        )
+        return self.operations.add_node(node, (self.operations.scatter(data, input_bounds),), bounds, attrs)
 
     def _split_rows(self, index: int, node: Node, data: SplitValue, bounds: Bounds) -> SplitValue:
         """Split a layer by inputs: every device computes partial sums of all outputs.
@@ -204,9 +181,7 @@ class _Planner:
         self.slices[weight] = Slice(1, bounds)
         self.layers[node["name"]] = ROW
         without_bias = {**node, "attrs": {**node["attrs"], "no_bias": "True"}}
-        summands = self.operations.add(
-            NODE, data.segment, (data, weight), without_bias, needs_gradient=True
-        )
+        summands = self.operations.add(NODE, data.segment, (data, weight), without_bias, needs_gradient=True)
         total = self.operations.add_sum(summands)
         if bias is None:
             return total
@@ -215,9 +190,7 @@ class _Planner:
         name = node["name"]
         reshape = {"op": "reshape", "name": f"{name}_bias_row", "attrs": {"shape": str(shape)}}
         add = {"op": "broadcast_add", "name": f"{name}_with_bias", "attrs": {}}
-        bias_row = self.operations.add(
-            NODE, total.segment, (bias,), reshape, needs_gradient=bias in self._trained
-        )
+        bias_row = self.operations.add(NODE, total.segment, (bias,), reshape, needs_gradient=bias in self._trained)
         return self.operations.add(NODE, total.segment, (total, bias_row), add, needs_gradient=True)
 
     # Operators without weights, or with one weight for each channel
@@ -227,8 +200,7 @@ class _Planner:
         data = self._input_as_value(node["inputs"][0])
         names = [self.nodes[entry[0]]["name"] for entry in node["inputs"][1:]]
         has_own_parameters = all(
-            self.nodes[entry[0]]["op"] == "null" and self.graph_info.uses[entry[0]] == 1
-            for entry in node["inputs"][1:]
+            self.nodes[entry[0]]["op"] == "null" and self.graph_info.uses[entry[0]] == 1 for entry in node["inputs"][1:]
         )
         if data.bounds is None or not has_own_parameters:
             return self._replicate_node(index, node)
@@ -271,16 +243,12 @@ class _Planner:
     def _split_elementwise(self, index: int, node: Node) -> SplitValue:
         """Split an operator on several values of the same shape, if one of them is split."""
         values = [self._input_value(entry) for entry in node["inputs"]]
-        all_bounds = [
-            value.bounds for value in values if isinstance(value, SplitValue) and value.bounds
-        ]
+        all_bounds = [value.bounds for value in values if isinstance(value, SplitValue) and value.bounds]
         same = len({self.graph_info.shapes[entry[0], entry[1]] for entry in node["inputs"]}) == 1
         if not all_bounds or not same or not all(isinstance(value, SplitValue) for value in values):
             return self._replicate_node(index, node)
         return self.operations.add_node(
-            node,
-            tuple(self.operations.scatter(value, all_bounds[0]) for value in values),
-            all_bounds[0],
+            node, tuple(self.operations.scatter(value, all_bounds[0]) for value in values), all_bounds[0]
         )
 
     def _replicate_node(self, index: int, node: Node) -> SplitValue:
@@ -292,14 +260,9 @@ class _Planner:
         )
         for entry in node["inputs"]:
             source = self.nodes[entry[0]]
-            if (
-                source["op"] == "null"
-                and source["name"] in self._trained
-                and (self.graph_info.uses[entry[0]] > 1)
-            ):
+            if source["op"] == "null" and source["name"] in self._trained and (self.graph_info.uses[entry[0]] > 1):
                 raise ModelError(
-                    f"--split channels: {source['name']} is a parameter of several layers: "
-                    "choose another --split"
+                    f"--split channels: {source['name']} is a parameter of several layers: choose another --split"
                 )
         return self.operations.add_node({**node}, inputs, None, complete=True)
 
@@ -420,12 +383,8 @@ def _last_layers(nodes: Sequence[Node]) -> Set[int]:
     leads_to_layer = [False] * len(nodes)  # whether a layer comes after the node
     for index in range(len(nodes) - 1, -1, -1):
         for entry in nodes[index]["inputs"]:
-            leads_to_layer[entry[0]] |= (
-                leads_to_layer[index] or nodes[index]["op"] in SIZE_ATTRIBUTES
-            )
-    return {
-        i for i, node in enumerate(nodes) if node["op"] in SIZE_ATTRIBUTES and not leads_to_layer[i]
-    }
+            leads_to_layer[entry[0]] |= leads_to_layer[index] or nodes[index]["op"] in SIZE_ATTRIBUTES
+    return {i for i, node in enumerate(nodes) if node["op"] in SIZE_ATTRIBUTES and not leads_to_layer[i]}
 
 
 def _infer_shapes(graph: mx.sym.Symbol, inputs: Dict[str, Shape]) -> Dict[Tuple[int, int], Shape]:
@@ -464,8 +423,7 @@ class OperationList:
             inputs += tuple(self._nodes[entry[0]]["name"] for entry in params)
         segment = max((each.segment for each in inputs if isinstance(each, SplitValue)), default=0)
         needs_gradient = any(
-            each.needs_gradient if isinstance(each, SplitValue) else each in self._trained
-            for each in inputs
+            each.needs_gradient if isinstance(each, SplitValue) else each in self._trained for each in inputs
         )
         return self.add(NODE, segment, inputs, node, attrs, bounds, needs_gradient=needs_gradient)
 
@@ -508,9 +466,7 @@ class OperationList:
         """Add an operation; return its first output."""
         self.operations.append(Operation(kind, segment, inputs, node, attrs, bounds, channels))
         if needs_gradient is None:
-            needs_gradient = any(
-                each.needs_gradient for each in inputs if isinstance(each, SplitValue)
-            )
+            needs_gradient = any(each.needs_gradient for each in inputs if isinstance(each, SplitValue))
         return SplitValue(len(self.operations) - 1, 0, segment, bounds, needs_gradient)
 
     def gather(self, value: SplitValue) -> SplitValue:

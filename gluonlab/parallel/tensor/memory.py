@@ -9,13 +9,7 @@ from __future__ import annotations
 from typing import Dict, Iterator, List, NamedTuple, Sequence, Set
 
 from gluonlab.parallel.compiled_graph import ArraySpecs, array_bytes
-from gluonlab.parallel.memory_estimate import (
-    MemoryEstimate,
-    ShardSizes,
-    UnboundGraph,
-    input_specs,
-    parameter_bytes,
-)
+from gluonlab.parallel.memory_estimate import MemoryEstimate, ShardSizes, UnboundGraph, input_specs, parameter_bytes
 from gluonlab.parallel.strategy import StrategyPlan
 from gluonlab.parallel.tensor.layout import gradient_inputs
 from gluonlab.parallel.tensor.replica import Params, Segments
@@ -53,12 +47,7 @@ class TensorMemory:
     """Memory estimator of a copy of the network. Device i has the parameters ``params[i]``."""
 
     def __init__(
-        self,
-        segments: Segments,
-        scoring: Segments,
-        params: Sequence[Params],
-        plan: StrategyPlan,
-        columns: int = 0,
+        self, segments: Segments, scoring: Segments, params: Sequence[Params], plan: StrategyPlan, columns: int = 0
     ) -> None:
         """Store the segments.
 
@@ -93,16 +82,12 @@ class TensorMemory:
             for segment in self._iterate_segments(device, images, columns):
                 bound_bytes += segment.bytes_per_binding
                 inputs += sum(map(array_bytes, segment.inputs.values()))
-                gradients[segment.slot] = max(
-                    segment.gradient_bytes, gradients.get(segment.slot, 0)
-                )
+                gradients[segment.slot] = max(segment.gradient_bytes, gradients.get(segment.slot, 0))
         # The graphs of a segment share one memory, as large as the largest graph needs.
         largest = {columns: images for images, columns, _ in sorted(bound)}
         for columns, images in largest.items():
             for segment in self._iterate_segments(device, images, columns):
-                activations += segment.graph.activation_bytes(
-                    {**segment.inputs, **segment.edge_inputs}
-                )
+                activations += segment.graph.activation_bytes({**segment.inputs, **segment.edge_inputs})
         params = self._params[device].values()
         copies = len(plan.split.copies)
         fixed = parameter_bytes(params, plan.make_optimizer(), plan.kvstore, copies)

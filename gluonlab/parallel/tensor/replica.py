@@ -11,13 +11,7 @@ from mxnet import gluon, nd
 from gluonlab.collectives.schedule import Schedule
 from gluonlab.collectives.schedule_executor import Executor
 from gluonlab.engine.fast_invoke import CopyInto
-from gluonlab.parallel.compiled_graph import (
-    ArrayMemory,
-    BoundGraph,
-    CompiledGraph,
-    HeadGradients,
-    array_bytes,
-)
+from gluonlab.parallel.compiled_graph import ArrayMemory, BoundGraph, CompiledGraph, HeadGradients, array_bytes
 from gluonlab.parallel.data.replica import IMAGES, LABELS
 from gluonlab.parallel.mixed_precision import Conversion
 from gluonlab.parallel.strategy import PhaseHook
@@ -227,10 +221,7 @@ class TensorReplica:
         )  # fmt: skip
 
     def _backward(
-        self,
-        segments: "Segments",
-        bounds: List[List[BoundGraph]],
-        collectives: List[List[Any]],
+        self, segments: "Segments", bounds: List[List[BoundGraph]], collectives: List[List[Any]]
     ) -> Tuple[List[Tuple[bool, Call]], List[HeadGradients]]:
         """Return the backward calls, and the head gradients of the losses.
 
@@ -246,9 +237,7 @@ class TensorReplica:
                 else:
                     gradients = bounds[segment + 1][device].gradients
                     head_gradients = {
-                        i: gradients[edge.name]
-                        for i, edge in enumerate(segments.edges[segment])
-                        if edge.needs_gradient
+                        i: gradients[edge.name] for i, edge in enumerate(segments.edges[segment]) if edge.needs_gradient
                     }
                     bound = bound._replace(heads=HeadGradients(bound.outputs, (), head_gradients))
                 if graph.needs_backward:
@@ -273,17 +262,11 @@ class Segments:
     """The compiled graphs ``graphs[segment][device]``, and the ``edges`` between segments."""
 
     def __init__(
-        self,
-        layout: Layout,
-        params: Sequence[Params],
-        ctxs: Sequence[mx.Context],
-        convert: Conversion,
+        self, layout: Layout, params: Sequence[Params], ctxs: Sequence[mx.Context], convert: Conversion
     ) -> None:
         self.edges: List[List[SegmentEdge]] = segment_edges(layout)
         by_device = [segment_graphs(layout, device) for device in range(len(ctxs))]
-        segments = [
-            [graph[segment] for graph in by_device] for segment in range(layout.segment_count)
-        ]
+        segments = [[graph[segment] for graph in by_device] for segment in range(layout.segment_count)]
         self.graphs = [
             [
                 CompiledGraph(
@@ -297,13 +280,9 @@ class Segments:
         ]  # fmt: skip
 
 
-def _microbatch_traffic(
-    segments: Segments, bounds: Sequence[Sequence[BoundGraph]]
-) -> MicrobatchTraffic:
+def _microbatch_traffic(segments: Segments, bounds: Sequence[Sequence[BoundGraph]]) -> MicrobatchTraffic:
     """Return the traffic: inputs, sums in forward, and sums of the gradients of copied values."""
-    inputs = [
-        array for segment in bounds for bound in segment[1:] for array in bound.arrays.values()
-    ]
+    inputs = [array for segment in bounds for bound in segment[1:] for array in bound.arrays.values()]
     sums = [
         value
         for edges, (bound, *_) in zip(segments.edges, bounds)

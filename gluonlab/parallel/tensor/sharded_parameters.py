@@ -38,10 +38,7 @@ class ReplicatedParameter:
 
 
 def shard_parameters(
-    params: Mapping[str, gluon.Parameter],
-    slices: Slices,
-    device: int,
-    ctxs: Sequence[mx.Context],
+    params: Mapping[str, gluon.Parameter], slices: Slices, device: int, ctxs: Sequence[mx.Context]
 ) -> Parameters:
     """Create one device's shards of the whole parameters ``params``.
 
@@ -92,9 +89,7 @@ def _gather_state(shards: Sequence[ParameterState], slice: "Slice | None") -> Pa
     first = shards[0]
     if slice is None or first.shape is None:
         return first
-    arrays = tuple(
-        gather_shards(arrays, slice) for arrays in zip(*(shard.arrays for shard in shards))
-    )
+    arrays = tuple(gather_shards(arrays, slice) for arrays in zip(*(shard.arrays for shard in shards)))
     shape = list(first.shape)
     shape[slice.axis] = slice.bounds[-1][1]
     return first._replace(shape=tuple(shape), arrays=arrays)
@@ -105,9 +100,7 @@ def shard_states(states: States, slices: Slices, device: int, params: Parameters
     shards = []
     for state in states.parameters:
         if state.name in params:
-            arrays = tuple(
-                slice_shard(array, slices.get(state.name), device) for array in state.arrays
-            )
+            arrays = tuple(slice_shard(array, slices.get(state.name), device) for array in state.arrays)
             shards.append(state._replace(shape=params[state.name].shape, arrays=arrays))
     return states._replace(parameters=tuple(shards))
 
@@ -115,9 +108,7 @@ def shard_states(states: States, slices: Slices, device: int, params: Parameters
 class _DeviceNetwork(gluon.HybridBlock):
     """One device's part of a network, with only the methods that `RunningStatistics` uses."""
 
-    def __init__(
-        self, layout: Layout, device: int, params: Parameters, paths: Mapping[str, str]
-    ) -> None:
+    def __init__(self, layout: Layout, device: int, params: Parameters, paths: Mapping[str, str]) -> None:
         super().__init__()
         self._layout, self._device = layout, device
         self._device_params, self._paths = params, paths
@@ -152,9 +143,7 @@ class ShardedStatistics:
         group: ProcessGroup,
     ) -> None:
         self._params = params
-        self._slices = {
-            path: layout.slices[name] for name, path in paths.items() if name in layout.slices
-        }
+        self._slices = {path: layout.slices[name] for name, path in paths.items() if name in layout.slices}
         self._by_device = [
             RunningStatistics(
                 _DeviceNetwork(layout, device, device_params, paths), microbatches, group=group,
@@ -179,9 +168,7 @@ class ShardedStatistics:
         states = [statistics.state() for statistics in self._by_device]
         first, counts = states[0]
         arrays = {
-            name: gather_shards(
-                [device_params[name] for device_params, _ in states], self._slice_of(name)
-            )
+            name: gather_shards([device_params[name] for device_params, _ in states], self._slice_of(name))
             for name in first
         }
         return arrays, counts
@@ -190,11 +177,7 @@ class ShardedStatistics:
         """Restore every device's statistics from a `state` of the whole network."""
         for device, statistics in enumerate(self._by_device):
             statistics.restore(
-                {
-                    name: slice_shard(array, self._slice_of(name), device)
-                    for name, array in arrays.items()
-                },
-                counts,
+                {name: slice_shard(array, self._slice_of(name), device) for name, array in arrays.items()}, counts
             )
 
     def _slice_of(self, name: str) -> Any:

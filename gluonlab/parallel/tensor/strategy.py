@@ -54,11 +54,7 @@ class TensorParallel(ReplicaStep):
     """
 
     def __init__(
-        self,
-        make_net: MakeNet,
-        loss: gluon.HybridBlock,
-        plan: StrategyPlan,
-        group: ProcessGroup = SINGLE_PROCESS,
+        self, make_net: MakeNet, loss: gluon.HybridBlock, plan: StrategyPlan, group: ProcessGroup = SINGLE_PROCESS
     ) -> None:
         self._copies = copies = plan.split.copies
         self._devices = range(plan.split.size)
@@ -69,34 +65,22 @@ class TensorParallel(ReplicaStep):
         scoring = self._plan_layout(scoring_loss(loss), plan) if label_columns(loss) else layout
         by_device = [[ctxs[device] for ctxs in copies] for device in self._devices]
         self.device_params = [
-            shard_parameters(self._params, layout.slices, device, by_device[device])
-            for device in self._devices
+            shard_parameters(self._params, layout.slices, device, by_device[device]) for device in self._devices
         ]
         trainers = [self._make_trainers(params, plan, group) for params in self.device_params]
         self._sharded_trainers = [sliced for sliced, _ in trainers]
-        self._replicated_trainers = [
-            params_by_path for _, params_by_path in trainers if params_by_path is not None
-        ]
-        updates = TrainerGroup(
-            self._sharded_trainers, plan.postprocess, replicated=self._replicated_trainers
-        )
+        self._replicated_trainers = [params_by_path for _, params_by_path in trainers if params_by_path is not None]
+        updates = TrainerGroup(self._sharded_trainers, plan.postprocess, replicated=self._replicated_trainers)
         schedule = make_schedule(_activation_allreduce(plan.kvstore), plan.split.size)
-        constants_and_params = [
-            {**params, **loss_parameters(loss)} for params in self.device_params
-        ]
+        constants_and_params = [{**params, **loss_parameters(loss)} for params in self.device_params]
         replicas = [
-            TensorReplica(layout, scoring, constants_and_params, ctxs, schedule, plan.conversion)
-            for ctxs in copies
+            TensorReplica(layout, scoring, constants_and_params, ctxs, schedule, plan.conversion) for ctxs in copies
         ]
         segments, scoring_segments = replicas[0].segments, replicas[0].scoring_segments
-        self._memory = TensorMemory(
-            segments, scoring_segments, constants_and_params, plan, label_columns(loss)
-        )
+        self._memory = TensorMemory(segments, scoring_segments, constants_and_params, plan, label_columns(loss))
         params_by_path = self.net._collect_params_with_prefix()
         paths = {param.name: path for path, param in params_by_path.items()}
-        statistics = ShardedStatistics(
-            layout, self.device_params, copies, paths, plan.microbatches, group
-        )
+        statistics = ShardedStatistics(layout, self.device_params, copies, paths, plan.microbatches, group)
         super().__init__(replicas, updates, plan.microbatches, statistics)
 
     @property
@@ -125,8 +109,7 @@ class TensorParallel(ReplicaStep):
         ):
             return {
                 path: gather_shards(
-                    [params[param.name].list_data()[0] for params in self.device_params],
-                    slices.get(param.name),
+                    [params[param.name].list_data()[0] for params in self.device_params], slices.get(param.name)
                 )
                 for path, param in self.net._collect_params_with_prefix().items()
             }
@@ -143,16 +126,9 @@ class TensorParallel(ReplicaStep):
     def replicated_parameters(self) -> List[ReplicatedArray]:
         """Return each shard with the devices that hold it, and each unsharded parameter."""
         slices, first = self.layout.slices, self.device_params[0]
-        sharded = [
-            param
-            for params in self.device_params
-            for name, param in params.items()
-            if name in slices
-        ]
+        sharded = [param for params in self.device_params for name, param in params.items() if name in slices]
         unsharded = [
-            ReplicatedParameter([params[name] for params in self.device_params])
-            for name in first
-            if name not in slices
+            ReplicatedParameter([params[name] for params in self.device_params]) for name in first if name not in slices
         ]
         return [*sharded, *unsharded]
 
@@ -161,10 +137,7 @@ class TensorParallel(ReplicaStep):
         scale = self.trainer.loss_scale
         return StrategyState(
             gather_states(
-                [
-                    collect_states(each)
-                    for each in (*self._sharded_trainers, *self._replicated_trainers)
-                ],
+                [collect_states(each) for each in (*self._sharded_trainers, *self._replicated_trainers)],
                 self.layout.slices,
             ),
             {} if scale is None else scale.state(),
@@ -210,20 +183,13 @@ class TensorParallel(ReplicaStep):
         slices = self.layout.slices
         sharded = {name: param for name, param in params.items() if name in slices}
         unsharded = {name: param for name, param in params.items() if name not in slices}
-        return (
-            _make_trainer(sharded, plan, group),
-            _make_trainer(unsharded, plan, group) if unsharded else None,
-        )
+        return (_make_trainer(sharded, plan, group), _make_trainer(unsharded, plan, group) if unsharded else None)
 
 
-def _make_trainer(
-    params: Mapping[str, gluon.Parameter], plan: StrategyPlan, group: ProcessGroup
-) -> BucketedTrainer:
+def _make_trainer(params: Mapping[str, gluon.Parameter], plan: StrategyPlan, group: ProcessGroup) -> BucketedTrainer:
     store = plan.new_kvstore(next(iter(params.values())).list_ctx())
     store = store if group.size == 1 else GroupKVStore(store, group, compress=plan.compress)
-    return BucketedTrainer(
-        dict(params), plan.make_optimizer(), None, store, bucket_bytes=plan.bucket_bytes
-    )
+    return BucketedTrainer(dict(params), plan.make_optimizer(), None, store, bucket_bytes=plan.bucket_bytes)
 
 
 def _activation_allreduce(kvstore: Any) -> str:

@@ -15,18 +15,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from statistics import median
-from typing import (
-    Any,
-    Callable,
-    Dict,
-    Iterator,
-    List,
-    Mapping,
-    NamedTuple,
-    Optional,
-    Sequence,
-    Tuple,
-)
+from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from gluonlab.bench.harness.confidence_interval import Estimate, estimate_intervals
 from gluonlab.bench.harness.interleaved_rounds import TimedCall, time_interleaved
@@ -58,13 +47,7 @@ from gluonlab.study.speedup.step_breakdown import (
     compute_parts,
     single_device_seconds,
 )
-from gluonlab.timeline.exposed_time import (
-    HOST_TIME,
-    STORE,
-    Categories,
-    exposed_seconds,
-    time_categories,
-)
+from gluonlab.timeline.exposed_time import HOST_TIME, STORE, Categories, exposed_seconds, time_categories
 from gluonlab.timeline.timeline import BACKWARD, COPY, FORWARD, INPUT, OTHER, SUM, UPDATE, Timeline
 
 # Causes: time of a step that is not computing on its images. The names INPUT, SUM and UPDATE come
@@ -115,9 +98,7 @@ def overhead_seconds(breakdown: StepParts) -> Dict[str, float]:
     straggler = min(breakdown.straggler, passes)
     shared = min(breakdown.shared, passes - straggler)
     unshared_fraction = 1 - shared / passes if passes else 0.0
-    few = min(
-        max(0.0, breakdown.fixed - straggler) * unshared_fraction, passes - straggler - shared
-    )
+    few = min(max(0.0, breakdown.fixed - straggler) * unshared_fraction, passes - straggler - shared)
     return {
         INPUT: breakdown.input, HOST: breakdown.host, SUM: breakdown.sum,
         WAITING: breakdown.waiting, UPDATE: breakdown.update, STRAGGLER: straggler, CORES: shared,
@@ -131,9 +112,7 @@ def image_independent_seconds(overheads: Mapping[str, float]) -> float:
 
 
 def find_causes(
-    breakdown: StepParts,
-    lowest: Optional[Mapping[str, float]] = None,
-    singles: Sequence[float] = (),
+    breakdown: StepParts, lowest: Optional[Mapping[str, float]] = None, singles: Sequence[float] = ()
 ) -> List[Cause]:
     """Return the causes that cost MIN_CAUSE_SHARE of a step or more, the largest first.
 
@@ -147,14 +126,11 @@ def find_causes(
     """
     overheads = overhead_seconds(breakdown)
     causes = [
-        Cause(
-            name, overheads[name] / breakdown.step, _slowest_device(singles), singles=tuple(singles)
-        )
+        Cause(name, overheads[name] / breakdown.step, _slowest_device(singles), singles=tuple(singles))
         if name == STRAGGLER
         else Cause(name, overheads[name] / breakdown.step)
         for name in CAUSES
-        if overheads[name] >= MIN_CAUSE_SHARE * breakdown.step
-        and (lowest is None or lowest[name] >= MIN_LOWER_BOUND)
+        if overheads[name] >= MIN_CAUSE_SHARE * breakdown.step and (lowest is None or lowest[name] >= MIN_LOWER_BOUND)
     ]
     together = image_independent_seconds(overheads) / breakdown.step
     if not causes and together >= MIN_JOINT_SHARE:
@@ -180,13 +156,8 @@ def find_disagreements(
     """
     merged = (SUM, WAITING, UPDATE) if joint else (SUM, WAITING)
     groups = [merged, *((name,) for name in first if name not in merged)]
-    shares = {
-        names[0]: (sum(first[name] for name in names), sum(second[name] for name in names))
-        for names in groups
-    }
-    return {
-        name: pair for name, pair in shares.items() if abs(pair[0] - pair[1]) > AGREEMENT_TOLERANCE
-    }
+    shares = {names[0]: (sum(first[name] for name in names), sum(second[name] for name in names)) for names in groups}
+    return {name: pair for name, pair in shares.items() if abs(pair[0] - pair[1]) > AGREEMENT_TOLERANCE}
 
 
 # --- from which batch, and up to which network, several devices are faster
@@ -266,9 +237,7 @@ class StepModel(NamedTuple):
         return max(0.0, room / grows)
 
 
-def fit_step_model(
-    breakdown: StepParts, one_step: float, devices: int, images: int, images_of_one: int
-) -> StepModel:
+def fit_step_model(breakdown: StepParts, one_step: float, devices: int, images: int, images_of_one: int) -> StepModel:
     """Return the model of a measured step.
 
     Args:
@@ -283,9 +252,7 @@ def fit_step_model(
     slope = max(0.0, passes - breakdown.fixed) / images_each
     unshared_fraction = max(0.0, passes - breakdown.shared) / passes if passes else 1.0
     per_image = slope + breakdown.input / images_each
-    slope_of_one = min(
-        slope * unshared_fraction + breakdown.input / images, one_step / images_of_one
-    )
+    slope_of_one = min(slope * unshared_fraction + breakdown.input / images, one_step / images_of_one)
     return StepModel(
         one=LinearStepTime(one_step - slope_of_one * images_of_one, slope_of_one),
         several=LinearStepTime(max(0.0, breakdown.step - per_image * images_each), per_image),
@@ -309,11 +276,7 @@ class Candidate(NamedTuple):
     @property
     def option_text(self) -> str:
         """Return the settings as options, such as ``--kvstore ring``."""
-        return " ".join(
-            f"{option_name(name)} {value}"
-            for name, value in self.settings.items()
-            if value is not None
-        )
+        return " ".join(f"{option_name(name)} {value}" for name, value in self.settings.items() if value is not None)
 
 
 def choose_candidates(causes: Sequence[Cause], facts: TrainingFacts) -> List[Candidate]:
@@ -343,9 +306,7 @@ def _candidates_for_cause(cause: Cause, facts: TrainingFacts) -> Iterator[Candid
     if cause.name == STRAGGLER and cause.device is not None:
         if len(cause.singles) == len(facts.shares):
             yield Candidate({"device_weights": weights_by_speed(facts.shares, cause.singles)})
-        other_devices = [
-            name for position, name in enumerate(facts.devices) if position != cause.device
-        ]
+        other_devices = [name for position, name in enumerate(facts.devices) if position != cause.device]
         yield _device_candidate(other_devices)
     if cause.name == CORES and facts.is_cpu and len(facts.devices) > facts.cores:
         yield _device_candidate(list(facts.devices)[: facts.cores])
@@ -372,11 +333,7 @@ def _larger_batch_candidates(facts: TrainingFacts) -> Iterator[Candidate]:
     """Yield a larger batch if the data set has enough images."""
     images_per_copy = min(BATCH_FACTOR * facts.images_per_copy, facts.max_images_per_copy)
     if images_per_copy > facts.images_per_copy:
-        images = (
-            images_per_copy * facts.copies
-            if facts.batch_option == "global_batch_size"
-            else images_per_copy
-        )
+        images = images_per_copy * facts.copies if facts.batch_option == "global_batch_size" else images_per_copy
         yield Candidate({facts.batch_option: images}, images_per_copy)
 
 
@@ -430,9 +387,7 @@ def try_candidate(
             if candidate.images_per_copy is not None:
                 single = single_device_config(advised, trainings["advised"])
                 trainings["one"] = _open_training(single, measurement.dataset, strategy, stack)
-            calls: Dict[str, TimedCall] = {
-                name: training.step_window() for name, training in trainings.items()
-            }
+            calls: Dict[str, TimedCall] = {name: training.step_window() for name, training in trainings.items()}
             seconds = time_interleaved(calls, ADVICE_ROUNDS, block_s=BLOCK_S)
             images = {name: training.images for name, training in trainings.items()}
     except UsageError as error:
@@ -440,17 +395,14 @@ def try_candidate(
     finally:
         release_free_memory()
     rates = {
-        name: [images[name] / images_per_device for images_per_device in values]
-        for name, values in seconds.items()
+        name: [images[name] / images_per_device for images_per_device in values] for name, values in seconds.items()
     }
     gain = _ratio_estimate(rates["advised"], rates["present"])
     if candidate.images_per_copy is None:
         return TriedAdvice(candidate, gain)
     speed_up = _ratio_estimate(rates["advised"], rates["one"])
     # StepModel counts images per device, and a candidate counts images per copy of the network.
-    images_per_device = (
-        candidate.images_per_copy * measurement.facts.copies / len(measurement.devices)
-    )
+    images_per_device = candidate.images_per_copy * measurement.facts.copies / len(measurement.devices)
     return TriedAdvice(candidate, gain, speed_up, step_model.speed_up(images_per_device))
 
 
@@ -463,9 +415,7 @@ def _open_training(
 
 
 def _ratio_estimate(numerators: Sequence[float], denominators: Sequence[float]) -> Estimate:
-    return estimate_intervals({"ratio": [a / b for a, b in zip(numerators, denominators)]}, dict)[
-        "ratio"
-    ]
+    return estimate_intervals({"ratio": [a / b for a, b in zip(numerators, denominators)]}, dict)["ratio"]
 
 
 # --- the diagnosis
@@ -536,9 +486,7 @@ class Diagnosis:
     @property
     def accounted_share(self) -> float:
         """Return the share of a step that the trace explains, for the device with the lowest."""
-        return 1 - max(
-            (categories.unknown for categories in self.trace.categories.values()), default=0.0
-        )
+        return 1 - max((categories.unknown for categories in self.trace.categories.values()), default=0.0)
 
     @property
     def advice(self) -> List[TriedAdvice]:
@@ -634,17 +582,13 @@ def diagnose(
     cpu_meter = OtherProcessLoad()
     config = set_one_thread_per_device(config)
     report_start = partial(say, "measuring a step, part by part")
-    measurement = measure_training_step(
-        config, resolve_dataset(dataset), strategy, rounds, on_start=report_start
-    )
+    measurement = measure_training_step(config, resolve_dataset(dataset), strategy, rounds, on_start=report_start)
     diagnosis = diagnose_measurement(measurement, cpu_meter.busy_cores())
     if not try_advice:
         return diagnosis
     for candidate in choose_candidates(diagnosis.causes, measurement.facts):
         say(f"trying {candidate.option_text}")
-        diagnosis.tried_advice.append(
-            try_candidate(config, measurement, diagnosis.model, candidate, strategy)
-        )
+        diagnosis.tried_advice.append(try_candidate(config, measurement, diagnosis.model, candidate, strategy))
     return diagnosis
 
 
@@ -662,10 +606,7 @@ def diagnose_measurement(measurement: StepMeasurement, other_busy_cores: float =
         overheads = overhead_seconds(item)
         pays = fit_model(item, medians[windows.ONE_DEVICE]).break_even_images()
         return {
-            **{
-                f"part {name}": getattr(item, name) / item.step
-                for name in _part_names(measurement.passes_apart)
-            },
+            **{f"part {name}": getattr(item, name) / item.step for name in _part_names(measurement.passes_apart)},
             **{f"cause {name}": value / item.step for name, value in overheads.items()},
             "together": image_independent_seconds(overheads) / item.step,
             "total": item.parts_total / item.step,
@@ -679,18 +620,14 @@ def diagnose_measurement(measurement: StepMeasurement, other_busy_cores: float =
     )
     rates = [
         measurement.images * single_s / (measurement.images_of_one * step_s)
-        for single_s, step_s in zip(
-            measurement.rounds[windows.ONE_DEVICE], measurement.rounds[windows.STEP]
-        )
+        for single_s, step_s in zip(measurement.rounds[windows.ONE_DEVICE], measurement.rounds[windows.STEP])
     ]
     speed_up = estimate_intervals({"rate": rates}, dict)["rate"]
     shares = _select_prefix(estimates_by_name, "part ")
     overheads = _select_prefix(estimates_by_name, "cause ")
     singles = single_device_seconds({name: median(values) for name, values in differences.items()})
     trace = compute_trace_shares(measurement.timeline, measurement.passes_apart)
-    causes = find_causes(
-        breakdown, {name: item.lowest for name, item in overheads.items()}, singles
-    )
+    causes = find_causes(breakdown, {name: item.lowest for name, item in overheads.items()}, singles)
     measured_shares = {name: item.value for name, item in shares.items()}
     return Diagnosis(
         devices=measurement.devices,
@@ -703,10 +640,7 @@ def diagnose_measurement(measurement: StepMeasurement, other_busy_cores: float =
         overheads=overheads,
         parts_total=estimates_by_name["total"],
         causes=causes,
-        cause_shares=[
-            estimates_by_name["together"] if item.together else overheads[item.name]
-            for item in causes
-        ],
+        cause_shares=[estimates_by_name["together"] if item.together else overheads[item.name] for item in causes],
         trace=trace,
         disagreements={}
         if trace.unseen
@@ -761,8 +695,4 @@ def compute_trace_shares(timeline: Timeline, apart: bool = True) -> TraceShares:
 
 
 def _select_prefix(estimates: Mapping[str, Estimate], prefix: str) -> Dict[str, Estimate]:
-    return {
-        name[len(prefix) :]: estimate
-        for name, estimate in estimates.items()
-        if name.startswith(prefix)
-    }
+    return {name[len(prefix) :]: estimate for name, estimate in estimates.items() if name.startswith(prefix)}

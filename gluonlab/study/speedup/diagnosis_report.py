@@ -96,9 +96,7 @@ def _main_cause_phrase(diagnosis: Diagnosis, texts: Mapping[str, Any]) -> str:
     return _cause_sentence(0, "joined", diagnosis, texts)
 
 
-def _cause_sentence(
-    index: int, text_name: str, diagnosis: Diagnosis, texts: Mapping[str, Any]
-) -> str:
+def _cause_sentence(index: int, text_name: str, diagnosis: Diagnosis, texts: Mapping[str, Any]) -> str:
     """Return a sentence about the cause number ``index``, with its share of a step.
 
     ``text_name``: key of the sentence's template in the texts.
@@ -129,24 +127,18 @@ def _has_too_few_cores(diagnosis: Diagnosis) -> bool:
     return diagnosis.on_cpu and diagnosis.threads > diagnosis.cores and is_cause
 
 
-def _break_even_sentences(
-    diagnosis: Diagnosis, devices: str, texts: Mapping[str, Any]
-) -> Iterator[str]:
+def _break_even_sentences(diagnosis: Diagnosis, devices: str, texts: Mapping[str, Any]) -> Iterator[str]:
     """Yield sentences: from which batch, and up to which network, several devices are faster."""
     largest = diagnosis.largest_gradient_bytes
     devices_per_copy = len(diagnosis.devices) / diagnosis.copies
-    images_per_copy = Estimate(
-        *(max(1.0, value * devices_per_copy) for value in diagnosis.break_even)
-    )
+    images_per_copy = Estimate(*(max(1.0, value * devices_per_copy) for value in diagnosis.break_even))
     if math.isinf(images_per_copy.value):
         yield texts["pays_never"].format(devices=devices)
     elif images_per_copy.value <= 1:
         yield texts["pays_always"].format(devices=devices)
     else:
         yield texts["pays"].format(
-            devices=devices,
-            images=f"{images_per_copy.value:,.0f}",
-            per=_batch_unit(diagnosis, texts),
+            devices=devices, images=f"{images_per_copy.value:,.0f}", per=_batch_unit(diagnosis, texts)
         )
     if images_per_copy.lowest < images_per_copy.highest:
         low, high = (f"{value:,.0f}" for value in (images_per_copy.lowest, images_per_copy.highest))
@@ -167,16 +159,12 @@ def _advice_sentences(diagnosis: Diagnosis, texts: Mapping[str, Any]) -> Iterato
         if any(advice.candidate.images_per_copy for advice in diagnosis.advice):
             yield texts["rates"]
     elif measured_advice:
-        yield texts["no_help"].format(
-            options=", ".join(_option_phrase(advice, texts) for advice in measured_advice)
-        )
+        yield texts["no_help"].format(options=", ".join(_option_phrase(advice, texts) for advice in measured_advice))
     else:
         yield texts["nothing_tried"]
     for advice in diagnosis.tried_advice:
         if advice.reason is not None:
-            yield texts["not_tried"].format(
-                option=advice.candidate.option_text, reason=advice.reason
-            )
+            yield texts["not_tried"].format(option=advice.candidate.option_text, reason=advice.reason)
 
 
 def _option_phrase(advice: TriedAdvice, texts: Mapping[str, Any]) -> str:
@@ -193,8 +181,7 @@ def _trust_sentences(diagnosis: Diagnosis, texts: Mapping[str, Any]) -> Iterator
     """Yield sentences on whether the parts add up to the step, and both measurements agree."""
     if abs(diagnosis.parts_total.value - 1) > AGREEMENT_TOLERANCE:
         yield texts["apart"].format(
-            total=format_percent(diagnosis.parts_total.value),
-            limit=format_percent(AGREEMENT_TOLERANCE),
+            total=format_percent(diagnosis.parts_total.value), limit=format_percent(AGREEMENT_TOLERANCE)
         )
     if diagnosis.trace.unseen:
         yield texts["unseen"].format(devices=", ".join(diagnosis.trace.unseen))
@@ -202,9 +189,7 @@ def _trust_sentences(diagnosis: Diagnosis, texts: Mapping[str, Any]) -> Iterator
         yield texts["disagree"].format(
             parts=", ".join(
                 texts["disagreeing"].format(
-                    part=texts["parts"][name],
-                    first=format_percent(first),
-                    second=format_percent(second),
+                    part=texts["parts"][name], first=format_percent(first), second=format_percent(second)
                 )
                 for name, (first, second) in diagnosis.disagreements.items()
             )
@@ -219,9 +204,7 @@ def _trust_sentences(diagnosis: Diagnosis, texts: Mapping[str, Any]) -> Iterator
 
 def format_interval(estimate: Estimate, format_value: Any, texts: Mapping[str, Any]) -> str:
     """Format an interval as ``1.01x to 1.05x``."""
-    return str(
-        texts["to"].format(low=format_value(estimate.lowest), high=format_value(estimate.highest))
-    )
+    return str(texts["to"].format(low=format_value(estimate.lowest), high=format_value(estimate.highest)))
 
 
 def format_factor(value: float) -> str:
@@ -256,29 +239,19 @@ def as_text(diagnosis: Diagnosis) -> str:
     It contains the sentences, a table of the parts of a step by both measurements, and a table of
     each device's time by category.
     """
-    lines = [
-        line
-        for sentence in diagnosis_sentences(diagnosis)
-        for line in textwrap.wrap(sentence, WIDTH)
-    ]
-    return "\n".join(
-        [*lines, "", *_part_lines(diagnosis), "", *_category_lines(diagnosis), "", FAQ_LINE]
-    )
+    lines = [line for sentence in diagnosis_sentences(diagnosis) for line in textwrap.wrap(sentence, WIDTH)]
+    return "\n".join([*lines, "", *_part_lines(diagnosis), "", *_category_lines(diagnosis), "", FAQ_LINE])
 
 
 def _part_lines(diagnosis: Diagnosis) -> Iterator[str]:
     """Yield the table of the parts of a step, by both measurements."""
     texts = TRANSLATIONS[ENGLISH]
-    step = texts["step"].format(
-        images=diagnosis.images, time=format_milliseconds(diagnosis.step_s.value)
-    )
+    step = texts["step"].format(images=diagnosis.images, time=format_milliseconds(diagnosis.step_s.value))
     columns = f"{texts['measured']:>9}{texts['interval']:>18}{texts['by_trace']:>14}"
     yield f"{step:<{LABEL_WIDTH}}{columns}"
     for name in diagnosis.shares:
         share = diagnosis.shares[name]
-        cells = (
-            f"{format_percent(share.value):>9}{format_interval(share, format_percent, texts):>18}"
-        )
+        cells = f"{format_percent(share.value):>9}{format_interval(share, format_percent, texts):>18}"
         traced = format_percent(diagnosis.trace.shares[name])
         yield f"{texts['parts'][name]:<{LABEL_WIDTH}}{cells}{traced:>14}"
     total_interval = format_interval(diagnosis.parts_total, format_percent, texts)
@@ -317,9 +290,7 @@ def render_page(diagnosis: Diagnosis, language: str) -> str:
         words=texts,
         title=texts["title"].format(devices=devices),
         sentences=diagnosis_sentences(diagnosis, language),
-        step=texts["step"].format(
-            images=diagnosis.images, time=format_milliseconds(diagnosis.step_s.value)
-        ),
+        step=texts["step"].format(images=diagnosis.images, time=format_milliseconds(diagnosis.step_s.value)),
         parts=[
             (
                 name,
@@ -335,10 +306,7 @@ def render_page(diagnosis: Diagnosis, language: str) -> str:
             format_interval(diagnosis.parts_total, format_percent, texts),
             format_percent(sum(diagnosis.trace.shares.values())),
         ),
-        categories=[
-            [row, *map(format_percent, shares)]
-            for row, shares in diagnosis.trace.categories.items()
-        ],
+        categories=[[row, *map(format_percent, shares)] for row, shares in diagnosis.trace.categories.items()],
         tried=[
             (
                 advice.candidate.option_text,

@@ -117,10 +117,7 @@ class StepMeasurement(NamedTuple):
             windows.part_differences({name: values[number] for name, values in self.rounds.items()})
             for number in range(count)
         ]
-        return {
-            name: [round_differences[name] for round_differences in differences]
-            for name in differences[0]
-        }
+        return {name: [round_differences[name] for round_differences in differences] for name in differences[0]}
 
     def median_parts(self) -> StepParts:
         """Return the parts of a step, from the medians over all rounds."""
@@ -178,9 +175,7 @@ def measure_training_step(
                 "one: give --gpus 2 or more, or as many --devices"
             )
         on_start()
-        single = MeasuredTraining(
-            single_device_config(config, training), training.plan.dataset, strategy
-        )
+        single = MeasuredTraining(single_device_config(config, training), training.plan.dataset, strategy)
         stack.callback(single.close)
         gated = _gated_windows(training)
         calls: Dict[str, TimedCall] = {
@@ -204,9 +199,7 @@ def measure_training_step(
         seconds = time_interleaved(calls, rounds, on_round=record_host_times, block_s=BLOCK_S)
         waits = gated[windows.WITHOUT_HOST].waits
         seconds[windows.QUEUED] = queue_seconds
-        seconds[windows.BLOCKED] = [
-            0.0 if waits else seconds_blocked for seconds_blocked in blocked_seconds
-        ]
+        seconds[windows.BLOCKED] = [0.0 if waits else seconds_blocked for seconds_blocked in blocked_seconds]
         seconds[windows.PLAIN_SUM] = [
             seconds_blocked * plain_sum.factor for seconds_blocked in seconds[windows.PLAIN_SUM]
         ]
@@ -238,12 +231,8 @@ def _collect_facts(training: MeasuredTraining) -> TrainingFacts:
         microbatches=plan.microbatches.count,
         prefetch=plan.prefetch,
         resident_bytes=plan.resident_bytes,
-        data_bytes=(
-            train.images.nbytes + train.labels.nbytes if isinstance(train, ArraySplit) else None
-        ),
-        decoders=(config.decoders or cores_per_process())
-        if isinstance(train, ReadAheadSplit)
-        else None,
+        data_bytes=(train.images.nbytes + train.labels.nbytes if isinstance(train, ArraySplit) else None),
+        decoders=(config.decoders or cores_per_process()) if isinstance(train, ReadAheadSplit) else None,
         free_bytes=memory.free if memory is not None else 0,
         cores=cores_per_process(),
         is_cpu=plan.ctxs[0].device_type == "cpu",
@@ -266,9 +255,7 @@ def _gated_windows(training: MeasuredTraining) -> Dict[str, GatedWindow]:
         windows.PASSES: window(batch, SUM, UPDATE),
         windows.OTHER_SIZE: window(resized, SUM, UPDATE),
     }
-    if BACKWARD in training.queue_phases(
-        batch
-    ):  # a strategy of stages has both passes in one phase
+    if BACKWARD in training.queue_phases(batch):  # a strategy of stages has both passes in one phase
         windows_by_name[windows.FORWARD] = window(batch, BACKWARD, SUM, UPDATE)
     if isinstance(training.strategy, DataParallel) and not training.plan.sync_bn:
         for device, array in enumerate(batch.xs):
@@ -283,12 +270,8 @@ def _isolated_windows(training: MeasuredTraining) -> Dict[str, TimedCall]:
     batch, passes = training.batch, (FORWARD, BACKWARD, STAGES)
     return {
         windows.JUST_INPUT: training.fetch_window(),
-        windows.JUST_SUM: ZeroGradientWindow(
-            training, partial(training.queue_phases, batch, (*passes, UPDATE))
-        ),
-        windows.JUST_UPDATE: ZeroGradientWindow(
-            training, partial(training.queue_phases, batch, (*passes, SUM))
-        ),
+        windows.JUST_SUM: ZeroGradientWindow(training, partial(training.queue_phases, batch, (*passes, UPDATE))),
+        windows.JUST_UPDATE: ZeroGradientWindow(training, partial(training.queue_phases, batch, (*passes, SUM))),
     }
 
 
@@ -372,10 +355,7 @@ class MeasuredTraining:
     """
 
     def __init__(
-        self,
-        config: TrainConfig,
-        dataset: Optional[Dataset] = None,
-        strategy: Optional[MakeStrategy] = None,
+        self, config: TrainConfig, dataset: Optional[Dataset] = None, strategy: Optional[MakeStrategy] = None
     ) -> None:
         plan = make_plan(config.replace(lr=LEARNING_RATE, scale_lr=False), dataset)
         self.plan, self.strategy, _ = prepare(plan, strategy)
@@ -426,8 +406,7 @@ class MeasuredTraining:
                 queue()
                 previous = costs.get(name, HostPhaseCost(0.0, 0.0))
                 costs[name] = HostPhaseCost(
-                    previous.seconds + time.perf_counter() - wall,
-                    previous.computing + time.thread_time() - cpu,
+                    previous.seconds + time.perf_counter() - wall, previous.computing + time.thread_time() - cpu
                 )
         return costs
 
@@ -437,9 +416,7 @@ class MeasuredTraining:
         replica = self.strategy.replicas[device]
         shard = Batch([self.batch.xs[device]], [self.batch.ys[device]], len(self.batch.xs[device]))
         with self.plan.overlap_context():
-            for number, [(_, images, labels)] in enumerate(
-                self.plan.microbatches.split_into_rounds(shard)
-            ):
+            for number, [(_, images, labels)] in enumerate(self.plan.microbatches.split_into_rounds(shard)):
                 replica.forward(images, labels, accumulate=number > 0)
                 replica.backward()
 
@@ -467,9 +444,7 @@ class MeasuredTraining:
         """Yield batches of full size, epoch after epoch."""
         size = self.plan.global_batch_size
         loader = train_loader(self.plan, self.strategy.inputs)
-        prepares_batches = (
-            not loader.is_resident or loader.augment is not None or loader.mixup is not None
-        )
+        prepares_batches = not loader.is_resident or loader.augment is not None or loader.mixup is not None
         self.ahead = self.plan.prefetch + 1 if prepares_batches and self.plan.prefetch else 0
         if len(self.plan.dataset.train) < size:
             raise ConfigError(
@@ -556,11 +531,7 @@ class GatedWindow:
         started = time.perf_counter()
         gate.release()
         nd.waitall()
-        return (
-            self._measure_ungated(repeat)
-            if self.waits
-            else (time.perf_counter() - started) / repeat
-        )
+        return self._measure_ungated(repeat) if self.waits else (time.perf_counter() - started) / repeat
 
     def _measure_ungated(self, repeat: int) -> float:
         def queue() -> None:

@@ -101,8 +101,7 @@ def predict_config(name: str, config: TrainConfig, images: Optional[str] = None)
             raise ConfigError(f"{given_options[field]} {reason}: leave it out with --predict")
     if images and "image_size" in given_options:
         raise ConfigError(
-            f"--images {images} and {given_options['image_size']} both say how large images are: "
-            "give one"
+            f"--images {images} and {given_options['image_size']} both say how large images are: give one"
         )
     # apply_recipe does not search for the devices of this machine
     resolved = apply_recipe(config)
@@ -157,18 +156,14 @@ def _check_no_measuring_options() -> None:
     for name in MEASURING_OPTIONS:
         if context and context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
             raise ConfigError(
-                f"{option_name(name)} says how to measure, and --predict measures nothing: leave "
-                "one of them out"
+                f"{option_name(name)} says how to measure, and --predict measures nothing: leave one of them out"
             )
 
 
 def _parse_image_shape(text: str) -> Tuple[int, int, int]:
     numbers = [int(number) for number in re.findall(r"\d{1,5}", text)]
-    if not (
-        re.fullmatch(r"\d+x\d+x\d+", text) and all(number in IMAGE_SIDES for number in numbers)
-    ):
+    if not (re.fullmatch(r"\d+x\d+x\d+", text) and all(number in IMAGE_SIDES for number in numbers)):
         raise ConfigError(
-            f"--images {text}: give channels, height and width, each 1 to {IMAGE_SIDES[-1]}, "
-            "as 3x224x224"
+            f"--images {text}: give channels, height and width, each 1 to {IMAGE_SIDES[-1]}, as 3x224x224"
         )
     return numbers[0], numbers[1], numbers[2]

@@ -112,11 +112,7 @@ def compute_parts(differences: WindowSeconds, ratio: float) -> StepParts:
     sum_share = _clamp(differences["sum"], differences[JUST_SUM])
     host_share = _clamp(differences["host"], MAX_HOST_SLOWDOWN * differences[QUEUED])
     blocked = min(differences[BLOCKED], host_share)
-    waiting_share = (
-        sum_share - differences[PLAIN_SUM]
-        if sum_share > SLOW_SUM_FACTOR * differences[PLAIN_SUM]
-        else 0.0
-    )
+    waiting_share = sum_share - differences[PLAIN_SUM] if sum_share > SLOW_SUM_FACTOR * differences[PLAIN_SUM] else 0.0
     passes = differences["passes"]
     forward = min(differences["forward"], passes)
     singles = single_device_seconds(differences)

@@ -17,9 +17,7 @@ from gluonlab.plain_text import UNITS, format_size
 # --- sizes
 
 
-@given(
-    st.integers(1, 10**6), st.sampled_from(sorted(UNITS)), st.booleans(), st.sampled_from(["", " "])
-)
+@given(st.integers(1, 10**6), st.sampled_from(sorted(UNITS)), st.booleans(), st.sampled_from(["", " "]))
 def test_a_size_is_its_number_times_its_unit(number, unit, upper, space):
     text = f"{number}{space}{unit.upper() if upper else unit}"
     assert parse_sizes(text) == [number * UNITS[unit]]
@@ -63,9 +61,7 @@ def test_sizes_as_the_help_writes_them():
     ],
 )
 def test_what_is_no_size_is_refused_with_what_was_given(text):
-    with pytest.raises(
-        ConfigError, match="^" + re.escape(f"--sizes {text if text.strip() else repr(text)}")
-    ):
+    with pytest.raises(ConfigError, match="^" + re.escape(f"--sizes {text if text.strip() else repr(text)}")):
         parse_sizes(text)
 
 
@@ -89,15 +85,11 @@ def test_ring_like_schedules_come_in_the_topologys_order_too_where_it_is_another
 
 
 def test_chunks_and_groups_go_to_the_algorithms_that_take_them():
-    plans = {
-        plan.label: plan.schedule for plan in make_plans(None, 4, chunks=6, groups=((0, 3), (1, 2)))
-    }
+    plans = {plan.label: plan.schedule for plan in make_plans(None, 4, chunks=6, groups=((0, 3), (1, 2)))}
     assert {name for name, schedule in plans.items() if schedule == make_schedule(name, 4)} == {
         "ring", "bidirectional_ring", "halving_doubling",
     }  # fmt: skip
-    assert plans["hierarchical"] == make_schedule(
-        "hierarchical", 4, chunks=6, groups=((0, 3), (1, 2))
-    )
+    assert plans["hierarchical"] == make_schedule("hierarchical", 4, chunks=6, groups=((0, 3), (1, 2)))
     assert plans["double_tree"].chunks == 6
     for wrong in ({"chunks": 6}, {"groups": ((0, 3), (1, 2))}):
         with pytest.raises(ScheduleError, match="ring"):
@@ -108,9 +100,7 @@ def test_chunks_and_groups_go_to_the_algorithms_that_take_them():
 
 @given(st.lists(st.lists(st.integers(0, 4095), min_size=1, max_size=4), min_size=1, max_size=4))
 def test_groups_are_read_as_they_are_written(groups):
-    assert parse_groups("/".join(",".join(map(str, group)) for group in groups)) == tuple(
-        map(tuple, groups)
-    )
+    assert parse_groups("/".join(",".join(map(str, group)) for group in groups)) == tuple(map(tuple, groups))
 
 
 def test_groups_may_be_ranges():
@@ -128,9 +118,7 @@ def test_several_hosts_also_have_schedules_made_for_hosts():
     assert [label for label in labels if label.startswith("hierarchical, ")] == added
     for label in added:
         check(labels[label])
-    within = {
-        (t.src, t.dst) for step in labels[added[0]].steps for t in step if t.src < 8 and t.dst < 8
-    }
+    within = {(t.src, t.dst) for step in labels[added[0]].steps for t in step if t.src < 8 and t.dst < 8}
     assert {topology.routes[pair].bytes_per_s for pair in within} == {50e9}  # doubled NVLinks
     (plan,) = make_plans(["hierarchical"], 9, topology=make_topology("p3.16xlarge*2", 9))
     assert plan.label == "hierarchical"

@@ -17,12 +17,7 @@ from gluonlab.bench.allreduce import memory_bandwidth
 from gluonlab.bench.allreduce import result_table as allreduce_text
 from gluonlab.bench.allreduce.candidate_schedules import make_plans
 from gluonlab.bench.allreduce.measure_allreduce import PEERS, Variant, make_variants
-from gluonlab.bench.allreduce.memory_bandwidth import (
-    MIN_PASS_BYTES,
-    MemoryLimit,
-    MemorySpeeds,
-    probe_speeds,
-)
+from gluonlab.bench.allreduce.memory_bandwidth import MIN_PASS_BYTES, MemoryLimit, MemorySpeeds, probe_speeds
 from gluonlab.bench.harness.interleaved_rounds import time_interleaved
 from gluonlab.bench.harness.machine_info import require_memory
 from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule
@@ -78,15 +73,11 @@ def test_not_a_number_is_a_wrong_sum():
     ctxs = devices(2)
 
     def make(arrays):
-        return lambda: [
-            array.__setitem__(slice(None), value) for (array,), value in zip(arrays, (0, np.nan))
-        ]
+        return lambda: [array.__setitem__(slice(None), value) for (array,), value in zip(arrays, (0, np.nan))]
 
     [row] = allreduce.measure([400], [Variant("nan", make)], ctxs, rounds=1, repeat=1).rows
     assert np.isnan(row.error) and row.as_json()["error"] is None
-    assert allreduce.inexact_algorithms([row]) == ["nan"] and " nan " in allreduce_text.rows_table(
-        [row]
-    )
+    assert allreduce.inexact_algorithms([row]) == ["nan"] and " nan " in allreduce_text.rows_table([row])
 
 
 def test_the_arrays_stay_finite_however_often_they_are_summed():
@@ -103,9 +94,7 @@ def test_the_arrays_stay_finite_however_often_they_are_summed():
 
 def test_a_wrong_schedule_shows_in_the_table_and_in_the_exit_status(bench, monkeypatch):
     monkeypatch.setitem(ALGORITHMS, "ring", ring_without_last_transfer)
-    args = (
-        f"allreduce --devices {device_spec(3)} --sizes 900B --algorithms ring,star {ONCE}".split()
-    )
+    args = f"allreduce --devices {device_spec(3)} --sizes 900B --algorithms ring,star {ONCE}".split()
     status, out, err = bench(*args)
     cells = [line.split() for line in out.split("\n") if line.startswith(("  ring ", "  star "))]
     errors = {name: float(row[3]) for name, *row in cells}
@@ -155,9 +144,7 @@ def test_the_probe_finds_speeds_that_a_topology_can_be_made_of():
 def test_speeds_are_payload_by_the_time_beyond_latency(monkeypatch):
     seconds = {"copy": 0.5, "add": 1.0, "device copy": 2.0, "device add": 4.0, "latency": 0.6}
     monkeypatch.setattr(
-        memory_bandwidth,
-        "time_interleaved",
-        lambda runs, rounds: {name: [9.0, seconds[name]] for name in runs},
+        memory_bandwidth, "time_interleaved", lambda runs, rounds: {name: [9.0, seconds[name]] for name in runs}
     )
     speeds = probe_speeds(devices(3), 3 * 2**20)
     each, latency_s = 2**20, 0.1  # bytes of a chunk of the three; six transfers take 0.6 s
@@ -195,9 +182,7 @@ def test_the_table_has_the_numbers_of_the_rows_and_fits_the_terminal():
     assert max(map(len, text.split("\n"))) <= 80
     lines = [line.split() for line in text.split("\n")]
     # both in the order of measuring
-    for row, line in zip(
-        report.rows, [line for line in lines if line and line[0] in AVAILABLE_ALGORITHMS]
-    ):
+    for row, line in zip(report.rows, [line for line in lines if line and line[0] in AVAILABLE_ALGORITHMS]):
         values = row.as_json()
         assert line[:2] == [row.algorithm, shown(values["time_us"])]
         numbers = [round(values["algbw"], 2), round(values["busbw"], 2), 0]
@@ -223,17 +208,13 @@ def test_the_command_measures_checks_and_predicts_in_one_run(python, tmp_path):
     if runs_on_gpus():  # whose links are known
         topology = resolve_topology(devices(3)).topology
         plans = make_plans(None, 3, topology=topology)
-        for_links = {
-            plan.label: plan.schedule for plan in plans if plan.label not in AVAILABLE_ALGORITHMS
-        }
+        for_links = {plan.label: plan.schedule for plan in plans if plan.label not in AVAILABLE_ALGORITHMS}
         assert for_links
     else:
         topology, for_links = MemorySpeeds(**report["speeds"]).topology(3), {}
     auto = make_kvstore("auto").schedules(devices(3))
     assert {(row["algorithm"], row["size_bytes"], row["count"]) for row in report["rows"]} == {
-        (name, size, size // 4)
-        for name in (*AVAILABLE_ALGORITHMS, *for_links, "auto")
-        for size in (1024, 3000)
+        (name, size, size // 4) for name in (*AVAILABLE_ALGORITHMS, *for_links, "auto") for size in (1024, 3000)
     }
     for row in report["rows"]:
         name, size = row["algorithm"], row["size_bytes"]

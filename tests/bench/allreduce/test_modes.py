@@ -236,9 +236,7 @@ def test_a_file_that_appears_meanwhile_is_not_replaced(tmp_path):
     path = tmp_path / "speed.png"
     check_new("--plot", path)
     path.write_text("somebody else's")
-    with pytest.raises(OutputError, match=r"--plot .*speed.png exists"), new_file(
-        "--plot", path
-    ) as temporary:
+    with pytest.raises(OutputError, match=r"--plot .*speed.png exists"), new_file("--plot", path) as temporary:
         temporary.write_text("ours")
     assert path.read_text() == "somebody else's" and list(tmp_path.iterdir()) == [path]
 

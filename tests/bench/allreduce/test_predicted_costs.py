@@ -28,9 +28,7 @@ def test_prices_alone_need_no_devices_and_say_which_schedule_from_where_on(bench
     found = json.loads(bench(*asked, "--json")[1])
     topology = make_topology("p3.8xlarge")
     made = make_for_links("auto", topology, 4)
-    assert [row["from_bytes"] for row in found["table"]] == [
-        row.size_bytes for row in made.size_thresholds()
-    ]
+    assert [row["from_bytes"] for row in found["table"]] == [row.size_bytes for row in made.size_thresholds()]
     for choice in found["choices"]:
         size = choice["size_bytes"]
         seconds = reference_cost(made.cheapest(size), topology, size)

@@ -15,9 +15,7 @@ SERVERS = pytest.param("dist_sync", marks=pytest.mark.long)
 
 @pytest.mark.parametrize("backend", [SERVERS, pytest.param("horovod", marks=HOROVOD)])
 def test_processes_sum_exactly_and_stand_in_the_table(backend, monkeypatch):
-    monkeypatch.setattr(
-        OtherProcessLoad, "busy_cores", lambda self: 0.0
-    )  # a busy machine is another test
+    monkeypatch.setattr(OtherProcessLoad, "busy_cores", lambda self: 0.0)  # a busy machine is another test
     words = {"devices": "cpu*2", "sizes": "1KiB,4KiB", "algorithms": "ring", "rounds": "2"}
     text, failure = run_mode({**words, "arrays": "3", "processes": backend, "json": True})
     rows = json.loads(text)["rows"]
@@ -30,7 +28,5 @@ def test_processes_sum_exactly_and_stand_in_the_table(backend, monkeypatch):
 
 def test_a_process_that_kept_its_own_numbers_would_be_noticed():
     """What each contributes to the same sum differs, so none has it by itself."""
-    own = [
-        AllreduceBuffers(devices("cpu"), 1000, "float32", 2, first=rank, of=3) for rank in range(3)
-    ]
+    own = [AllreduceBuffers(devices("cpu"), 1000, "float32", 2, first=rank, of=3) for rank in range(3)]
     assert [buffers.check(lambda: None) > 0 for buffers in own] == [True] * 3

@@ -42,9 +42,7 @@ def test_draws_without_a_number_count_at_both_ends():
         return median(groups[0]) if len(set(groups[0])) == 5 else None
 
     # a draw in 625 that has no number reaches neither end
-    assert bootstrap_interval([values], middle) == bootstrap_interval(
-        [values], lambda groups: median(groups[0])
-    )
+    assert bootstrap_interval([values], middle) == bootstrap_interval([values], lambda groups: median(groups[0]))
     assert bootstrap_interval([values], rarely) is None
     assert bootstrap_interval([[1.0]], lambda groups: groups[0][0]) is None
     assert bootstrap_interval([], lambda groups: 0.0) is None

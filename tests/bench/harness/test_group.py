@@ -53,10 +53,7 @@ def test_a_group_of_servers_has_every_rank_once_and_this_process_is_the_first(re
     for number, other in enumerate(others):
         other.send(steps=number)
     processes = [dict(os.environ), *read_variables(len(others) + 2)]
-    assert Counter(each["DMLC_ROLE"] for each in processes) == {
-        **{"scheduler": 1, "server": 1},
-        "worker": size,
-    }
+    assert Counter(each["DMLC_ROLE"] for each in processes) == {**{"scheduler": 1, "server": 1}, "worker": size}
     workers = [each for each in processes if each["DMLC_ROLE"] == "worker"]
     assert workers[0]["GLUONLAB_RANK"] == "0" and len(others) == size - 1
     assert sorted(int(each["GLUONLAB_RANK"]) for each in workers) == list(range(size))
@@ -75,10 +72,7 @@ def test_a_group_of_horovod_has_every_rank_once_at_one_rendezvous(read_variables
     start_group("horovod", 3, "sum", {})[0].send(steps=1)
     rendezvous, second = sorted(read_variables(2), key=lambda each: "HOROVOD_RANK" in each)
     port = os.environ["HOROVOD_GLOO_RENDEZVOUS_PORT"]
-    assert (
-        rendezvous["WORDS"]
-        == f"-m gluonlab.launch.server_process rendezvous 127.0.0.1 {port} localhost:3"
-    )
+    assert rendezvous["WORDS"] == f"-m gluonlab.launch.server_process rendezvous 127.0.0.1 {port} localhost:3"
     assert [os.environ["HOROVOD_RANK"], second["HOROVOD_RANK"]] == ["0", "1"]
     assert second["HOROVOD_GLOO_RENDEZVOUS_PORT"] == port
     assert second["HOROVOD_SIZE"] == os.environ["HOROVOD_SIZE"] == "3"

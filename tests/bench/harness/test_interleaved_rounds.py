@@ -66,9 +66,7 @@ def all_gone(folder):
     return True
 
 
-def test_a_worker_that_hangs_or_dies_is_a_row_with_a_reason_and_leaves_nothing_running(
-    tmp_path, monkeypatch
-):
+def test_a_worker_that_hangs_or_dies_is_a_row_with_a_reason_and_leaves_nothing_running(tmp_path, monkeypatch):
     ask, asked = Worker.ask, Counter()
 
     def ask_once(worker, message, timeout_s):
@@ -84,11 +82,7 @@ def test_a_worker_that_hangs_or_dies_is_a_row_with_a_reason_and_leaves_nothing_r
         Subject("absent", "absent", "none", missing="not here"),
     ]
     works, *broken = measure_subjects(subjects, rounds=3)
-    assert (
-        works.reason is None
-        and works.steps == 700
-        and works.numbers_by_round("seconds") == [0.7] * 3
-    )
+    assert works.reason is None and works.steps == 700 and works.numbers_by_round("seconds") == [0.7] * 3
     assert [measurement.reason for measurement in broken] == [
         "no answer within 0.5 s",
         "ended with status 1: out of luck",
@@ -96,20 +90,13 @@ def test_a_worker_that_hangs_or_dies_is_a_row_with_a_reason_and_leaves_nothing_r
         "not here",
     ]
     assert all_gone(tmp_path)
-    lines = [
-        table_format.missing_row(f"{one.label:<28}", one.reason) for one in image_rates(broken)
-    ]
+    lines = [table_format.missing_row(f"{one.label:<28}", one.reason) for one in image_rates(broken)]
     assert "out of luck" in lines[1] and max(map(len, lines)) <= 80
 
 
 @pytest.mark.parametrize(
     ("restart_every", "seconds"),
-    [
-        (None, [0.7] * 5),
-        (5, [0.7] * 5),
-        (2, [0.7, 0.7, 1.4, 1.4, 2.1]),
-        (1, [0.7, 1.4, 2.1, 2.8, 3.5]),
-    ],
+    [(None, [0.7] * 5), (5, [0.7] * 5), (2, [0.7, 0.7, 1.4, 1.4, 2.1]), (1, [0.7, 1.4, 2.1, 2.8, 3.5])],
 )
 def test_new_processes_share_the_rounds_and_the_old_ones_are_gone(tmp_path, restart_every, seconds):
     """Each process is as many times slower as there were processes before it; all do the steps that
@@ -127,22 +114,15 @@ def test_each_is_as_often_the_first_to_be_started(tmp_path, count, restart_every
     subjects = [LuckyFake(f"{n}", f"{n}", "fake", folder=str(tmp_path)) for n in range(count)]
     found = measure_subjects(subjects, rounds=count * restart_every, restart_every=restart_every)
     begun = [  # the how-manieth each was to be started, by round
-        [round(1000 * seconds / one.steps) for seconds in one.numbers_by_round("seconds")]
-        for one in found
+        [round(1000 * seconds / one.steps) for seconds in one.numbers_by_round("seconds")] for one in found
     ]
-    first = [
-        min(range(count), key=lambda n: begun[n][at])
-        for at in range(0, count * restart_every, restart_every)
-    ]
+    first = [min(range(count), key=lambda n: begun[n][at]) for at in range(0, count * restart_every, restart_every)]
     assert sorted(first) == list(range(count))
 
 
 def test_a_worker_that_fails_once_is_not_started_again(tmp_path):
     works, dies = measure_subjects(fakes(tmp_path, "works", "dies"), rounds=4, restart_every=3)
-    assert (
-        dies.reason == "ended with status 1: out of luck"
-        and works.numbers_by_round("seconds") == [0.7] * 4
-    )
+    assert dies.reason == "ended with status 1: out of luck" and works.numbers_by_round("seconds") == [0.7] * 4
     assert len((tmp_path / "pids").read_text().splitlines()) == 3
 
 
@@ -157,12 +137,7 @@ def test_ctrl_c_leaves_no_worker_running(tmp_path, monkeypatch):
 
 
 def test_the_rounds_begin_with_another_row_each():
-    assert [rotate("abc", number) for number in range(4)] == [
-        list("abc"),
-        list("bca"),
-        list("cab"),
-        list("abc"),
-    ]
+    assert [rotate("abc", number) for number in range(4)] == [list("abc"), list("bca"), list("cab"), list("abc")]
 
 
 def test_an_unknown_job_is_reported(tmp_path):
@@ -219,18 +194,14 @@ def test_what_pauses_computes_only_when_it_is_asked_and_ends_all_the_same(tmp_pa
     ("command", "grace_s", "status"),
     [("cat", HANGS, 0), ("sleep 100", 0.1, -signal.SIGKILL), ("sleep 100", 0, -signal.SIGKILL)],
 )
-def test_a_worker_may_end_by_itself_and_is_killed_when_its_time_is_over(
-    command, grace_s, status, tmp_path
-):
+def test_a_worker_may_end_by_itself_and_is_killed_when_its_time_is_over(command, grace_s, status, tmp_path):
     """cat ends with its input, and sleep reads none."""
     worker = Worker(command.split(), dict(os.environ), tmp_path / "log")
     worker.end(grace_s)
     assert worker._process.returncode == status and not Path(f"/proc/{worker.pid}").exists()
 
 
-def test_a_worker_is_waited_for_as_long_as_it_may_take_in_all_whatever_it_says(
-    tmp_path, monkeypatch
-):
+def test_a_worker_is_waited_for_as_long_as_it_may_take_in_all_whatever_it_says(tmp_path, monkeypatch):
     waits = []
 
     def wait(reading, writing, failing, seconds):

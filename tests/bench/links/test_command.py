@@ -98,9 +98,7 @@ def test_gpus_are_numbered_as_nvidia_smi_does(monkeypatch):
     """So that device i of the file is GPU i, however CUDA numbers them; gaps are refused."""
     ctxs = [mx.gpu(number) for number in range(3)]
     for numbers, order in (([2, 0, 1], [1, 2, 0]), (None, [0, 1, 2])):
-        monkeypatch.setattr(
-            topology_from_links, "nvml_numbers", lambda ctxs, numbers=numbers: numbers
-        )
+        monkeypatch.setattr(topology_from_links, "nvml_numbers", lambda ctxs, numbers=numbers: numbers)
         assert topology_from_links.order_devices(ctxs) == [ctxs[place] for place in order]
     monkeypatch.setattr(topology_from_links, "nvml_numbers", lambda ctxs: [4, 5, 7])
     with pytest.raises(DeviceError, match=r"GPUs 4, 5, 7, .* gpu:\* and without CUDA_VISIBLE"):
@@ -112,11 +110,7 @@ def test_gpus_are_numbered_as_nvidia_smi_does(monkeypatch):
 
 @pytest.mark.parametrize(
     ("driver", "gpu"),
-    [
-        (fake_driver(*[V100] * 8, nvlinks=CUBE), "V100"),
-        (fake_driver(*[T4] * 4), "T4"),
-        (fake_driver(V100, T4), ""),
-    ],
+    [(fake_driver(*[V100] * 8, nvlinks=CUBE), "V100"), (fake_driver(*[T4] * 4), "T4"), (fake_driver(V100, T4), "")],
 )
 def test_the_links_that_nvml_reports_are_a_file(bench, monkeypatch, empty_cwd, driver, gpu):
     monkeypatch.setattr(topology_from_links.nvml, "cached_driver", lambda: driver)
@@ -134,17 +128,12 @@ def test_the_links_that_nvml_reports_are_a_file(bench, monkeypatch, empty_cwd, d
 @pytest.mark.parametrize(
     ("driver", "words"),
     [
-        (
-            topology_from_links.nvml.Driver(error="no driver"),
-            r"reports no links \(no driver\): measure",
-        ),
+        (topology_from_links.nvml.Driver(error="no driver"), r"reports no links \(no driver\): measure"),
         (fake_driver(V100), "NVML reports 1 GPU, and links are between two: measure"),
         (topology_from_links.nvml.Driver(silent=((1, "lost"),)), r"GPU 1 does not answer \(lost\)"),
     ],
 )
-def test_without_a_driver_or_gpus_it_is_one_line_and_no_file(
-    bench, monkeypatch, empty_cwd, driver, words
-):
+def test_without_a_driver_or_gpus_it_is_one_line_and_no_file(bench, monkeypatch, empty_cwd, driver, words):
     monkeypatch.setattr(topology_from_links.nvml, "cached_driver", lambda: driver)
     status, out, said = bench("links", "--nvml", "--save", "m.json")
     assert (status, out, said.count("\n")) == (2, "", 1) and re.search(words, said)

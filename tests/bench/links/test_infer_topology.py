@@ -32,8 +32,7 @@ LINKS = st.tuples(st.floats(1e-6, 1e-4), st.floats(1e8, 3e11))  # latency_s, byt
 
 def times(latency_s, bytes_per_s, noise=lambda: 1.0, rounds=1):
     return {
-        size: [(latency_s + size / bytes_per_s) * noise() for _ in range(rounds)]
-        for size in parse_sizes(DEFAULT_SIZES)
+        size: [(latency_s + size / bytes_per_s) * noise() for _ in range(rounds)] for size in parse_sizes(DEFAULT_SIZES)
     }
 
 
@@ -109,9 +108,7 @@ def measured(topology, noise=lambda: 1.0):
         pair: LinkFit(route.latency_s * noise(), route.bytes_per_s * noise(), 0.0)
         for pair, route in topology.routes.items()
     }
-    together = {
-        group: seconds(topology, group[1]) * noise() for group in list_simultaneous_groups(pairs)
-    }
+    together = {group: seconds(topology, group[1]) * noise() for group in list_simultaneous_groups(pairs)}
     adds = [topology.reduce_bytes_per_s * noise() for _ in range(topology.world_size)]
     return DeviceMeasurement(topology.world_size, pairs, adds, SIZE, together)
 
@@ -123,18 +120,12 @@ def one_bus(count, latency_s, bytes_per_s, reduce_bytes_per_s):
 
 def half_duplex(count, latency_s, bytes_per_s, reduce_bytes_per_s):
     routes = {
-        pair: Route((Link("{} - {}".format(*sorted(pair)), bytes_per_s),), latency_s)
-        for pair in all_pairs(count)
+        pair: Route((Link("{} - {}".format(*sorted(pair)), bytes_per_s),), latency_s) for pair in all_pairs(count)
     }
     return Topology("wires", count, routes, reduce_bytes_per_s)
 
 
-KINDS = {
-    fully_connected: set(),
-    half_duplex: {BOTH},
-    switch: {OUT, INTO},
-    one_bus: {BOTH, OUT, INTO, ALL},
-}
+KINDS = {fully_connected: set(), half_duplex: {BOTH}, switch: {OUT, INTO}, one_bus: {BOTH, OUT, INTO, ALL}}
 
 
 @settings(max_examples=60)
@@ -161,15 +152,12 @@ def test_shared_links_are_found_and_no_others_also_in_noise(make, count, latency
 
 def test_the_best_ring_of_a_cube_mesh_is_found_in_its_measurements():
     rng, truth = random.Random(1), p3_16xlarge()
-    found = infer_topology.build_topology(
-        measured(truth, lambda: rng.uniform(0.97, 1.03)), "found", ""
-    )
+    found = infer_topology.build_topology(measured(truth, lambda: rng.uniform(0.97, 1.03)), "found", "")
     assert found.ring_order() == truth.ring_order()
 
 
 @pytest.mark.parametrize(
-    ("name", "least"),
-    [("p3.16xlarge", 0.6), ("nvswitch", 0.9), ("pcie", 0.5), ("p2.16xlarge", 0.5)],
+    ("name", "least"), [("p3.16xlarge", 0.6), ("nvswitch", 0.9), ("pcie", 0.5), ("p2.16xlarge", 0.5)]
 )
 def test_schedules_on_what_was_found_cost_what_they_do_on_the_machine(name, least):
     """Never much more; less, where some pairs alone share a link: the ways up from PCIe switches,
@@ -190,9 +178,7 @@ def test_the_ways_between_cpus_are_shared_by_the_pairs_without_nvlinks_alone():
     assert {each.kind for each in shared} == {OUT, INTO, "all pairs of 10 GB/s"}
     assert all(src // 4 != dst // 4 for each in shared for src, dst in each.pairs)
     assert "out of 0 to 5 6 7" in {each.link.name for each in shared}
-    assert infer_topology.describe_shared_links(shared)[-1].startswith(
-        "all pairs of 10 GB/s share 20."
-    )
+    assert infer_topology.describe_shared_links(shared)[-1].startswith("all pairs of 10 GB/s share 20.")
 
 
 @pytest.mark.parametrize("truth", [nvswitch(2), pcie(2), one_bus(2, 1e-5, 1e9, 1e9)])
@@ -208,13 +194,8 @@ def test_words_say_what_is_shared():
         "copies into a device share 1 GB/s",
     ]
     faster = of[0]._replace(link=Link("out of 0", 2e9))
-    assert (
-        infer_topology.describe_shared_links([faster, *of[1:]])[0]
-        == "copies out of a device share 1 to 2 GB/s"
-    )
-    assert infer_topology.describe_shared_links([]) == [
-        "copies that are made at once share no link"
-    ]
+    assert infer_topology.describe_shared_links([faster, *of[1:]])[0] == "copies out of a device share 1 to 2 GB/s"
+    assert infer_topology.describe_shared_links([]) == ["copies that are made at once share no link"]
 
 
 @pytest.mark.parametrize(

@@ -19,9 +19,7 @@ from gluonlab.errors import ScheduleError
 
 
 def cheapest(topology, size):
-    return make_for_links(
-        precomputed_schedules.SYNTHESIZED, topology, topology.world_size
-    ).cheapest(size)
+    return make_for_links(precomputed_schedules.SYNTHESIZED, topology, topology.world_size).cheapest(size)
 
 
 @pytest.mark.parametrize(

@@ -56,9 +56,7 @@ def test_a_file_of_schedules_is_the_topology_that_they_were_found_for(file):
     assert read.schedules == (star(5, 3).schedule,)
     assert (read.routes, read.name, read.gpu) == (topology.routes, "five", "V100")
     made = make_for_links("synthesised", read, 5)
-    assert (
-        made.schedules == list(read.schedules) != precomputed_schedules.choose_schedules(topology)
-    )
+    assert made.schedules == list(read.schedules) != precomputed_schedules.choose_schedules(topology)
     assert any(each == read.schedules[0] for each in topology_aware.candidate_schedules(read))
     with pytest.raises(ScheduleError, match="has no place for its schedules"):
         write_topology(read, path.with_name("again.json"))
@@ -141,9 +139,7 @@ def test_a_damaged_file_is_one_line_or_proved_schedules(tmp_path_factory, data):
         if text == TEXTS[-1]:
             schedules = read_topology(path).schedules
         else:
-            schedules = [
-                found.schedule for found in precomputed_schedules.read_schedules(path).front
-            ]
+            schedules = [found.schedule for found in precomputed_schedules.read_schedules(path).front]
     except ScheduleError as error:
         assert "\n" not in str(error)
     else:

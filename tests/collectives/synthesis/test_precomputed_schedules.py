@@ -46,8 +46,7 @@ def test_rounds_are_those_of_the_busiest_wires_and_not_below_the_bound(path):
             chunks = Counter((t.src, t.dst) for t in step)
             assert set(chunks) <= set(held.network.pairs)
             rounds += max(
-                -(-sum(chunks[pair] for pair in wire.pairs) // wire.lanes)
-                for wire in held.network.shared_links
+                -(-sum(chunks[pair] for pair in wire.pairs) // wire.lanes) for wire in held.network.shared_links
             )
             for wire in held.network.shared_links:
                 assert len(wire.pairs) == 1 or sum(pair in chunks for pair in wire.pairs) <= 1

@@ -73,9 +73,7 @@ def test_no_algorithm_undercuts_the_bound_of_its_steps(topology, name, data):
     placed = ALGORITHMS[name](p).placed(data.draw(st.permutations(range(p))))
     lanes = make_flow_network(topology)
     if not {(t.src, t.dst) for step in placed.steps for t in step} <= set(lanes.pairs):
-        lanes = make_flow_network(
-            fully_connected(p, 1e-5, 1e9, 1e10)
-        )  # every pair has a wire there
+        lanes = make_flow_network(fully_connected(p, 1e-5, 1e9, 1e10))  # every pair has a wire there
     rounds = sum(
         max(Counter((t.src, t.dst) for t in step)[pair] / wire.lanes
             for wire in lanes.shared_links for pair in wire.pairs)
@@ -107,9 +105,7 @@ def test_a_symmetry_changes_no_bound(topology):
     lanes = make_flow_network(topology)
     steps = lanes.min_reduce_steps + lanes.min_broadcast_steps + 1
     turnings = range(lanes.min_reduce_steps, steps - lanes.min_broadcast_steps + 1)
-    costs = [
-        rounds_lower_bound(lanes, steps, turnings, group).cost for group in symmetry_groups(lanes)
-    ]
+    costs = [rounds_lower_bound(lanes, steps, turnings, group).cost for group in symmetry_groups(lanes)]
     assert costs == pytest.approx([costs[0]] * len(costs), rel=1e-6)
 
 
@@ -119,10 +115,7 @@ def test_symmetries_are_renamings_under_which_every_pair_keeps_its_lanes(topolog
     lanes = make_flow_network(topology)
     of_pair = {wire.pairs[0]: wire.lanes for wire in lanes.shared_links}
     for renaming in permutations(range(topology.world_size)):
-        same = all(
-            of_pair.get((renaming[src], renaming[dst])) == count
-            for (src, dst), count in of_pair.items()
-        )
+        same = all(of_pair.get((renaming[src], renaming[dst])) == count for (src, dst), count in of_pair.items())
         assert is_symmetry(lanes, renaming) == same
     assert all(is_symmetry(lanes, each) for group in symmetry_groups(lanes) for each in group)
 
@@ -162,10 +155,7 @@ def test_behind_a_switch_one_message_passes_a_port_in_a_step():
 
 def test_a_schedule_is_found_even_if_the_bound_cannot_be_reached():
     """All into device 0 is 64 times slower than the rest: of the fewest rounds a chunk for each."""
-    routes = {
-        (a, b): Route((Link(f"{a} to {b}", SPEED * (1 if b == 0 else 64)),), LATENCY)
-        for a, b in all_pairs(4)
-    }
+    routes = {(a, b): Route((Link(f"{a} to {b}", SPEED * (1 if b == 0 else 64)),), LATENCY) for a, b in all_pairs(4)}
     lanes = make_flow_network(Topology("slow into 0", 4, routes))
     least = rounds_lower_bound(lanes, 2, (1,), symmetry_groups(lanes)[0])
     found = find_any_schedule(lanes, 2, (1,), least, time.monotonic() + 300, 1, lambda line: None)
@@ -215,9 +205,7 @@ def test_ctrl_c_stops_a_search_and_still_works_after_one(moment, monkeypatch):
 
 
 @pytest.mark.parametrize("in_vain", [3, None])
-def test_a_third_of_the_time_is_for_what_is_easy_to_find_until_anything_is_found(
-    in_vain, monkeypatch
-):
+def test_a_third_of_the_time_is_for_what_is_easy_to_find_until_anything_is_found(in_vain, monkeypatch):
     """A clock that only searches move, a second each; the fourth one finds something, or none.
 
     The fourth is for a ratio above the bound, which the searches with less symmetry may reach.

@@ -5,21 +5,8 @@ the next one is asked.
 import re
 
 import pytest
-from support.file_server import (
-    hang_response,
-    redirect_to,
-    respond_with_status,
-    trickle_body,
-    truncate_body,
-)
-from support.made_up_sources import (
-    CUT_BYTES,
-    FILE_CONTENT,
-    make_source,
-    read_files,
-    sha256,
-    single_file_source,
-)
+from support.file_server import hang_response, redirect_to, respond_with_status, trickle_body, truncate_body
+from support.made_up_sources import CUT_BYTES, FILE_CONTENT, make_source, read_files, sha256, single_file_source
 
 import gluonlab.data.fetching.download as downloads
 from gluonlab.data.fetching.download import download

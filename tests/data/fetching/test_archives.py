@@ -116,10 +116,7 @@ IMAGENETTE = make_tar([(f"imagenette2-320/{name}", content) for name, content in
 
 def imagenette(*mirrors, archive=IMAGENETTE, most_bytes=10**6):
     return make_source(
-        "imagenette2-320",
-        {"imagenette2-320.tgz": archive},
-        *mirrors,
-        contents=ArchiveContents(most_bytes),
+        "imagenette2-320", {"imagenette2-320.tgz": archive}, *mirrors, contents=ArchiveContents(most_bytes)
     )
 
 
@@ -142,16 +139,12 @@ def test_a_repacked_archive_without_known_files_is_refused(serve, root):
     # of the same size, with another time stamp in gzip's header
     packed = IMAGENETTE[:4] + b"time" + IMAGENETTE[8:]
     server = serve({"imagenette2-320.tgz": packed})
-    with pytest.raises(
-        DownloadError, match=f"has sha256 {sha256(packed)}, expected {sha256(IMAGENETTE)}"
-    ):
+    with pytest.raises(DownloadError, match=f"has sha256 {sha256(packed)}, expected {sha256(IMAGENETTE)}"):
         download(imagenette(server.url), root)
     assert read_files(root) == {}
 
 
-@pytest.mark.parametrize(
-    "member", [("../evil", b"!"), ("/tmp/gluonlab-evil", b"!"), ("top/bomb", bytes(2_000_000))]
-)
+@pytest.mark.parametrize("member", [("../evil", b"!"), ("/tmp/gluonlab-evil", b"!"), ("top/bomb", bytes(2_000_000))])
 def test_a_hostile_archive_of_the_right_digest_leaves_nothing(serve, root, member):
     archive = make_tar([("top/first", b"1"), member])
     server = serve({"imagenette2-320.tgz": archive})
@@ -165,9 +158,7 @@ def test_a_disk_that_is_full_when_an_archive_is_unpacked_keeps_the_archive(serve
     assert len(archive) < 10_000
     server = serve({"imagenette2-320.tgz": archive})
     source = imagenette(server.url, archive=archive)
-    with limit_file_size(100_000), pytest.raises(
-        OutputError, match="zeros: File too large; make room"
-    ):
+    with limit_file_size(100_000), pytest.raises(OutputError, match="zeros: File too large; make room"):
         download(source, root)
     assert set(read_files(root)) == {"imagenette2-320.tgz.part"}
     server.close()

@@ -8,13 +8,7 @@ import sys
 import threading
 
 import pytest
-from support.file_server import (
-    hang_response,
-    hold_response,
-    respond_with_status,
-    send_chunked,
-    truncate_body,
-)
+from support.file_server import hang_response, hold_response, respond_with_status, send_chunked, truncate_body
 from support.full_disk import limit_file_size
 from support.made_up_sources import (
     CUT_BYTES,
@@ -93,9 +87,7 @@ def test_a_file_that_changes_during_the_download_is_fetched_again(serve, arrives
     server = serve({"file.gz": FILE_CONTENT})
 
     def part_of_another(handler):
-        handler.send_file(
-            other, lambda body: [handler.wfile.write(body[:CUT_BYTES]), handler.drop()]
-        )
+        handler.send_file(other, lambda body: [handler.wfile.write(body[:CUT_BYTES]), handler.drop()])
 
     server.add_faults("file.gz", part_of_another)
     arrives(server)
@@ -139,9 +131,7 @@ PARTS = {
     "of another file": random_bytes(CUT_BYTES, seed=2),
     "another file": random_bytes(len(FILE_CONTENT), seed=2),
     "too long": random_bytes(len(FILE_CONTENT) + 5, seed=2),
-    "longer than the first server's": FILE_CONTENT[
-        : 2 * CUT_BYTES
-    ],  # which answers 416, then the wrong size
+    "longer than the first server's": FILE_CONTENT[: 2 * CUT_BYTES],  # which answers 416, then the wrong size
 }
 
 
@@ -174,9 +164,7 @@ def test_wrong_content_names_both_digests_and_tries_the_next_mirror(serve, root,
 @pytest.mark.parametrize("other", [b"", b"<html>", FILE_CONTENT + b"!"])
 def test_a_file_of_another_size_is_refused_before_it_is_fetched(serve, root, other):
     server = serve({"file.gz": other})
-    with pytest.raises(
-        DownloadError, match=f"has {len(other):,} bytes, expected {len(FILE_CONTENT):,}"
-    ):
+    with pytest.raises(DownloadError, match=f"has {len(other):,} bytes, expected {len(FILE_CONTENT):,}"):
         download(single_file_source(server.url), root)
     assert read_files(root) == {}
 
@@ -186,9 +174,7 @@ def test_a_missing_content_length_is_counted(serve, root, arrives):
     right, long, short = servers = [serve({"file.gz": file}) for file in files]
     for server in servers:
         server.add_faults("file.gz", send_chunked)
-    said = (
-        f"(?s)has {len(FILE_CONTENT) + 1:,} bytes, .*has {len(FILE_CONTENT) - 1:,} bytes, expected"
-    )
+    said = f"(?s)has {len(FILE_CONTENT) + 1:,} bytes, .*has {len(FILE_CONTENT) - 1:,} bytes, expected"
     with pytest.raises(DownloadError, match=said):
         download(single_file_source(long.url, short.url), root)
     assert read_files(root) == {}
@@ -198,9 +184,7 @@ def test_a_missing_content_length_is_counted(serve, root, arrives):
 def test_a_full_disk_keeps_the_partial_file(serve, root, part, arrives):
     server = serve({"file.gz": FILE_CONTENT})
     said = r"cannot write .*/set/file\.gz\.part: File too large; make room or choose another place"
-    with limit_file_size(CUT_BYTES + 100), pytest.raises(
-        OutputError, match=f"{said} with --data-dir"
-    ):
+    with limit_file_size(CUT_BYTES + 100), pytest.raises(OutputError, match=f"{said} with --data-dir"):
         download(single_file_source(server.url), root)
     assert part.read_bytes() == FILE_CONTENT[: CUT_BYTES + 100]
     assert not (root / "set" / "file.gz").exists()

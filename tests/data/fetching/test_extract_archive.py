@@ -12,12 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.full_disk import limit_file_size
-from support.made_up_sources import (
-    make_known_file,
-    make_tar,
-    random_bytes,
-    read_files,
-)
+from support.made_up_sources import make_known_file, make_tar, random_bytes, read_files
 
 from gluonlab.data.fetching.data_folders import file_digest
 from gluonlab.data.fetching.download_sources import ArchiveContents
@@ -66,9 +61,7 @@ FILES = {
 
 
 @pytest.mark.parametrize("compress", [True, False])
-@pytest.mark.parametrize(
-    "tar_format", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT]
-)
+@pytest.mark.parametrize("tar_format", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
 def test_every_file_is_unpacked_without_the_top_folder(target, written, compress, tar_format):
     long = "/".join(["a" * 60] * 3)  # a name that needs a header of its own
     files = FILES if tar_format == tarfile.USTAR_FORMAT else {**FILES, long: b"long"}
@@ -116,11 +109,7 @@ def test_only_known_files_are_unpacked_from_any_folder(target, written):
 )
 def test_a_known_archive_with_other_files_is_refused(target, written, members, said):
     contents = ArchiveContents(
-        10**6,
-        known_files=(
-            make_known_file("a.bin", b"a", "sha1"),
-            make_known_file("b.bin", b"b", "sha1"),
-        ),
+        10**6, known_files=(make_known_file("a.bin", b"a", "sha1"), make_known_file("b.bin", b"b", "sha1"))
     )
     with pytest.raises(DataError, match=said):
         unpack_archive(written(make_tar(members)), target, contents)
@@ -131,16 +120,10 @@ HOSTILE = {
     "above, from below": (("top/../../evil", b"!"), "points outside the folder"),
     "dots at the end": (("top/..", b"!"), "points outside the folder"),
     "absolute": (("/tmp/evil", b"!"), "'/tmp/evil' is an absolute path"),
-    "symlink": (
-        special("top/link", tarfile.SYMTYPE, "/etc/passwd"),
-        "'top/link' is a link to '/etc/passwd'",
-    ),
+    "symlink": (special("top/link", tarfile.SYMTYPE, "/etc/passwd"), "'top/link' is a link to '/etc/passwd'"),
     "symlink to a folder": (special("top/link", tarfile.SYMTYPE, ".."), "is a link to '..'"),
     "hardlink": (special("top/link", tarfile.LNKTYPE, "/etc/passwd"), "is a link to '/etc/passwd'"),
-    "character device": (
-        special("top/null", tarfile.CHRTYPE),
-        "'top/null' is neither a file nor a folder",
-    ),
+    "character device": (special("top/null", tarfile.CHRTYPE), "'top/null' is neither a file nor a folder"),
     "block device": (special("top/disk", tarfile.BLKTYPE), "is neither a file nor a folder"),
     "pipe": (special("top/pipe", tarfile.FIFOTYPE), "is neither a file nor a folder"),
     "unknown kind": (special("top/what", b"V"), "is neither a file nor a folder"),
@@ -149,10 +132,7 @@ HOSTILE = {
     "escape sequence": (("top/\x1b[2J", b"!"), "is not a valid file name"),
     "backslash": (("top\\..\\evil", b"!"), "is not a valid file name"),
     "long name": (("top/" + "n" * 256, b"!"), "is not a valid file name"),
-    "file below a file": (
-        ("top/first/below", b"!"),
-        "'top/first/below' is both a file and a folder",
-    ),
+    "file below a file": (("top/first/below", b"!"), "'top/first/below' is both a file and a folder"),
     "folder again as a file": (("top/folder", b"!"), "'top/folder' is both a file and a folder"),
     "twice": (("other/first", b"!"), "'other/first' is in it twice"),
 }
@@ -218,8 +198,7 @@ PLAIN = gzip.decompress(WHOLE)
 
 
 @pytest.mark.parametrize(
-    "content",
-    [b"", b"<html>", WHOLE[:-200], PLAIN[:800], gzip.compress(random_bytes(2000)), b"\x1f\x8b"],
+    "content", [b"", b"<html>", WHOLE[:-200], PLAIN[:800], gzip.compress(random_bytes(2000)), b"\x1f\x8b"]
 )
 def test_a_damaged_archive_is_named(target, written, content):
     with pytest.raises(DataError, match=r"/a\.tgz: not a usable archive"):

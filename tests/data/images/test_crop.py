@@ -26,9 +26,9 @@ SIDES = st.integers(1, 600)
 def cut_by_pillow(path, box, size):
     """The whole image decoded, then what is in the box resized."""
     with Image.open(path) as image:
-        return np.asarray(
-            image.convert("RGB").resize((size, size), Image.Resampling.BILINEAR, box=box)
-        ).transpose(2, 0, 1)
+        return np.asarray(image.convert("RGB").resize((size, size), Image.Resampling.BILINEAR, box=box)).transpose(
+            2, 0, 1
+        )
 
 
 # --- boxes
@@ -41,9 +41,7 @@ def test_a_crop_box_is_inside_the_image_with_allowed_area_and_ratio(seed, width,
     left, top, right, bottom = random_crop_box(seed, width, height)
     wide, high = right - left, bottom - top
     assert 0 <= left < right <= width and 0 <= top < bottom <= height
-    assert (max(wide - 0.5, 0.5) / (high + 0.5)) < 4 / 3 and (wide + 0.5) / max(
-        high - 0.5, 0.5
-    ) > 3 / 4
+    assert (max(wide - 0.5, 0.5) / (high + 0.5)) < 4 / 3 and (wide + 0.5) / max(high - 0.5, 0.5) > 3 / 4
     if (left, top, right, bottom) != central_crop_box(width, height):
         assert (wide + 0.5) * (high + 0.5) >= 0.08 * width * height
 
@@ -67,8 +65,7 @@ def test_areas_ratios_and_positions_are_uniform():
 
 
 @pytest.mark.parametrize(
-    ("width", "height", "box"),
-    [(4000, 20, (1986, 0, 2013, 20)), (20, 4000, (0, 1986, 20, 2013)), (1, 1, (0, 0, 1, 1))],
+    ("width", "height", "box"), [(4000, 20, (1986, 0, 2013, 20)), (20, 4000, (0, 1986, 20, 2013)), (1, 1, (0, 0, 1, 1))]
 )
 def test_without_a_fitting_box_the_center_is_cropped(width, height, box):
     """In 4000 x 20 pixels, 8 % of the area do not fit with a ratio from 3:4 to 4:3."""
@@ -86,15 +83,12 @@ def test_the_pixels_of_a_box_equal_pillows(tmp_path_factory, width, height, size
     path = str(folder / "a.png")
     (folder / "a.png").write_bytes(encode_image(make_image(0, width, height), "PNG"))
     assert np.array_equal(
-        decode_image(path, size, seed),
-        cut_by_pillow(path, random_crop_box(seed, width, height), size),
+        decode_image(path, size, seed), cut_by_pillow(path, random_crop_box(seed, width, height), size)
     )
 
 
 @pytest.mark.parametrize(("width", "height", "size"), [(333, 250, 60), (97, 131, 24)])
-def test_a_jpeg_is_decoded_at_a_fraction_only_where_the_box_is_large_enough(
-    tmp_path, width, height, size
-):
+def test_a_jpeg_is_decoded_at_a_fraction_only_where_the_box_is_large_enough(tmp_path, width, height, size):
     """Boxes smaller than twice the size have Pillow's own pixels; others those of half an image or
     less, about the same.
     """
@@ -131,9 +125,7 @@ def test_a_crop_has_the_right_position_at_every_reduced_size(tmp_path):
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory):
-    return write_image_folder(
-        tmp_path_factory.mktemp("images") / "animals", train=13, val=3, size=40
-    )
+    return write_image_folder(tmp_path_factory.mktemp("images") / "animals", train=13, val=3, size=40)
 
 
 @pytest.fixture(scope="module")
@@ -146,9 +138,7 @@ def pools():
 
 @pytest.fixture(scope="module")
 def train(root):
-    dataset = load_dataset(
-        f"folder:{root}", decoders=1, image_size=16, random_resized_crop=True, memory=2**30
-    )
+    dataset = load_dataset(f"folder:{root}", decoders=1, image_size=16, random_resized_crop=True, memory=2**30)
     assert isinstance(dataset.train, FileSplit) and not isinstance(dataset.test, FileSplit)
     dataset.train.decoders.close()
     return dataset.train
@@ -170,9 +160,7 @@ def epochs_of(*workers, count=2):
 
 
 def same(a, b):
-    return len(a) == len(b) and all(
-        np.array_equal(x, y) for one, other in zip(a, b) for x, y in zip(one, other)
-    )
+    return len(a) == len(b) and all(np.array_equal(x, y) for one, other in zip(a, b) for x, y in zip(one, other))
 
 
 @pytest.mark.parametrize("mixup", [None, Mixup(0.5)], ids=["plain", "mixup"])
@@ -197,9 +185,7 @@ def test_each_epoch_has_new_crops_from_its_seeds(split_of, pools):
     assert np.array_equal(labels, split.labels)
     assert all(not np.array_equal(a, b) for a, b in zip(first, second))
     for images, epoch in ((first, 0), (second, 1)):
-        seeds = np.random.RandomState(np.random.PCG64([0, epoch, 0, 3])).randint(
-            0, 2**32, 39, dtype=np.uint32
-        )
+        seeds = np.random.RandomState(np.random.PCG64([0, epoch, 0, 3])).randint(0, 2**32, 39, dtype=np.uint32)
         assert all(
             np.array_equal(image, decode_image(path, 16, int(seed), resizer=pools[1].resizer))
             for image, path, seed in zip(images, split.paths, seeds)

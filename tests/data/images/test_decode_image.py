@@ -134,9 +134,7 @@ WRONG = {
 
 @pytest.mark.parametrize("lenient", [False, True])
 @pytest.mark.parametrize("kind", WRONG)
-def test_a_damaged_file_is_named_with_the_fault_and_the_remedy(
-    tmp_path, monkeypatch, kind, lenient
-):
+def test_a_damaged_file_is_named_with_the_fault_and_the_remedy(tmp_path, monkeypatch, kind, lenient):
     """Also where another library has told Pillow to be content with half of a file."""
     monkeypatch.setattr(ImageFile, "LOAD_TRUNCATED_IMAGES", lenient)
     content, said = WRONG[kind]
@@ -164,9 +162,7 @@ def large(side, format):
     return start + struct.pack(">I", zlib.crc32(header)) + PNG[PNG.index(b"IDAT") - 4 :]
 
 
-@pytest.mark.parametrize(
-    ("side", "format"), [(2**13 + 1, "PNG"), (2**16, "PNG"), (2**31 - 1, "PNG"), (65000, "JPEG")]
-)
+@pytest.mark.parametrize(("side", "format"), [(2**13 + 1, "PNG"), (2**16, "PNG"), (2**31 - 1, "PNG"), (65000, "JPEG")])
 def test_a_decompression_bomb_is_refused_by_its_header(tmp_path, side, format):
     assert side**2 > MAX_PIXELS
     path = write(tmp_path / "bomb", large(side, format))

@@ -23,12 +23,7 @@ from support.waiting import LIMIT_S, interrupt_once_read, wait_until
 from support.worker_processes import has_exited
 
 from gluonlab.data.images.decode_image import decode_image
-from gluonlab.data.images.decoder_pool import (
-    REQUEST_IMAGES,
-    DecodeFuture,
-    DecodeRequest,
-    DecoderPool,
-)
+from gluonlab.data.images.decoder_pool import REQUEST_IMAGES, DecodeFuture, DecodeRequest, DecoderPool
 from gluonlab.errors import DataError, RunError
 
 
@@ -131,9 +126,7 @@ def test_cancelled_requests_are_not_decoded(one, tmp_path, paths):
         second.result()
 
 
-def test_the_first_damaged_file_is_the_error_and_the_next_batch_is_decoded(
-    decoders, paths, tmp_path
-):
+def test_the_first_damaged_file_is_the_error_and_the_next_batch_is_decoded(decoders, paths, tmp_path):
     wrong = [tmp_path / "b.jpg", tmp_path / "a.jpg"]
     [path.write_bytes(b"no image") for path in wrong]
     mixed = [*paths[:20], str(wrong[0]), *paths[20:], str(wrong[1])]
@@ -321,15 +314,7 @@ def test_a_process_whose_parent_has_ended_exits_silently(paths):
     """The parent ended while the process was decoding."""
     fd = os.memfd_create("images")
     os.ftruncate(fd, REQUEST_IMAGES * 3 * 16**2)
-    command = [
-        sys.executable,
-        "-m",
-        "gluonlab.data.images.decoder_process",
-        str(fd),
-        str(REQUEST_IMAGES),
-        "16",
-        "0",
-    ]
+    command = [sys.executable, "-m", "gluonlab.data.images.decoder_process", str(fd), str(REQUEST_IMAGES), "16", "0"]
     command.append("pillow")
     pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     child = subprocess.Popen(command, env=clean_environment(), pass_fds=[fd], **pipes)

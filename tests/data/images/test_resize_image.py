@@ -9,14 +9,7 @@ from support.image_folders import encode_image
 
 from gluonlab.data.images import resize_image as resize
 from gluonlab.data.images.decode_image import decode_image
-from gluonlab.data.images.resize_image import (
-    CYKOOZ,
-    MAX_DIFFERENCE,
-    PILLOW,
-    resize_image,
-    resize_rows,
-    resolve_resizer,
-)
+from gluonlab.data.images.resize_image import CYKOOZ, MAX_DIFFERENCE, PILLOW, resize_image, resize_rows, resolve_resizer
 from gluonlab.errors import DataError, GluonlabWarning
 
 pytestmark = pytest.mark.skipif(resize.cykooz is None, reason="cykooz.resizer has no wheel here")
@@ -111,9 +104,7 @@ def test_an_array_and_an_image_have_the_same_pixels(data):
     st.sampled_from(["RGB", "L", "CMYK"]), st.booleans(), st.sampled_from([None, 0, 1, 2]),
 )  # fmt: skip
 @example(120, 100, 16, 6, "RGB", True, None)  # decoded at a fraction of its size
-def test_files_of_every_kind_differ_by_no_more(
-    tmp_path_factory, width, height, size, turned, mode, progressive, seed
-):
+def test_files_of_every_kind_differ_by_no_more(tmp_path_factory, width, height, size, turned, mode, progressive, seed):
     """Turned by EXIF, in grey, in CMYK, progressive, cut at random, decoded by either library."""
     path = str(tmp_path_factory.getbasetemp() / "any.jpg")
     exif = Image.Exif()
@@ -155,9 +146,7 @@ def test_cykooz_is_the_default_if_it_is_installed(monkeypatch):
 
 def test_with_different_pixels_cykooz_is_not_used_and_warns_once(monkeypatch):
     right = resize._resize_with_cykooz
-    monkeypatch.setattr(
-        resize, "_resize_with_cykooz", lambda *given: right(*given).point(lambda x: x ^ 4)
-    )
+    monkeypatch.setattr(resize, "_resize_with_cykooz", lambda *given: right(*given).point(lambda x: x ^ 4))
     with pytest.warns(GluonlabWarning, match="other pixels than Pillow, and is not used") as said:
         assert resolve_resizer(None) == resolve_resizer(None) == PILLOW
     assert len(said) == 1

@@ -31,9 +31,7 @@ def outcome(path, size, seed, quickly):
 
 
 def same(path, size=24, seeds=(None, 5)):
-    return all(
-        outcome(path, size, seed, True) == outcome(path, size, seed, False) for seed in seeds
-    )
+    return all(outcome(path, size, seed, True) == outcome(path, size, seed, False) for seed in seeds)
 
 
 @settings(max_examples=40)
@@ -50,9 +48,7 @@ def test_any_jpeg_has_the_same_pixels(
     options = dict(quality=quality, subsampling=subsampling, progressive=progressive)
     path.write_bytes(encode_image(image, icc_profile=profile, **options))
     assert same(path, size)
-    assert (turbojpeg.read_plain_jpeg_size(path.read_bytes()) == (width, height)) == (
-        mode != "CMYK"
-    )
+    assert (turbojpeg.read_plain_jpeg_size(path.read_bytes()) == (width, height)) == (mode != "CMYK")
 
 
 @settings(max_examples=80)
@@ -72,9 +68,7 @@ OTHERS = {
     "cmyk": encode_image(make_image(1, 30, 24, mode="CMYK")),
     "rgb": JPEG[:2] + b"\xff\xee\0\x0eAdobe\0d\0\0\0\0\0" + JPEG[20:],
     "png": encode_image(make_image(1, 30, 24), "PNG"),
-    "two pictures": encode_image(
-        make_image(1, 30, 24), "MPO", save_all=True, append_images=[make_image(2, 30, 24)]
-    ),
+    "two pictures": encode_image(make_image(1, 30, 24), "MPO", save_all=True, append_images=[make_image(2, 30, 24)]),
     "large": encode_image(make_image(1, 1030, 524)),
     "12 bits": JPEG.replace(b"\xff\xc0\0\x11\x08", b"\xff\xc0\0\x11\x0c"),
     "arithmetic": JPEG.replace(b"\xff\xc0", b"\xff\xc9"),

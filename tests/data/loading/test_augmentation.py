@@ -53,9 +53,7 @@ def test_crops_and_flips_equal_numpy_on_any_number_of_devices(shape, dtype, padd
         changed = augment(shard(ndarray_from_numpy(images), contexts(k)), draw)
         assert [x.context for x in changed] == contexts(min(k, len(images)))
         assert all(x.dtype == dtype for x in changed)
-        assert np.array_equal(
-            np.concatenate([x.asnumpy() for x in changed]), by_numpy(images, draw, padding)
-        )
+        assert np.array_equal(np.concatenate([x.asnumpy() for x in changed]), by_numpy(images, draw, padding))
 
 
 @given(SEEDS, st.integers(0, 100), st.integers(0, 1000), st.integers(0, 20), st.floats(0.5, 20))
@@ -86,9 +84,7 @@ def test_shifts_are_uniform_and_half_of_the_images_are_mirrored():
 def test_augmented_images_are_the_same_for_any_devices_and_workers(budget, k, world_size):
     split = ArraySplit(images_of((26, 2, 5, 6)), np.arange(26, dtype=np.int32))
     options = dict(raw=True, resident_bytes=budget, augment=Augment(3, True))
-    workers = [
-        Loader(split, contexts(k), 8, 5, rank, world_size, **options) for rank in range(world_size)
-    ]
+    workers = [Loader(split, contexts(k), 8, 5, rank, world_size, **options) for rank in range(world_size)]
     for epoch in range(2):
         order = np.random.RandomState([5, epoch]).permutation(26)
         parts = [list(worker) for worker in workers]
@@ -99,9 +95,7 @@ def test_augmented_images_are_the_same_for_any_devices_and_workers(budget, k, wo
             assert np.array_equal(result, by_numpy(split.images[expected], draw, 3))
 
 
-@pytest.mark.parametrize(
-    "colours", [((0.4,), (0.2,)), ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))]
-)
+@pytest.mark.parametrize("colours", [((0.4,), (0.2,)), ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))])
 def test_images_are_normalized_per_channel(colours):
     mean, deviation = (np.array(each).reshape(1, -1, 1, 1) for each in colours)
     images = images_of((5, mean.size, 4, 6))
@@ -123,10 +117,7 @@ sizes = dict(n=st.integers(1, 40), batch=st.integers(1, 45), k=st.integers(1, 5)
 
 def split_of(n, shape=(2, 3, 4)):
     random = np.random.RandomState(n)
-    return ArraySplit(
-        random.randint(0, 256, (n, *shape)).astype(np.uint8),
-        random.randint(0, 1000, n).astype(np.int32),
-    )
+    return ArraySplit(random.randint(0, 256, (n, *shape)).astype(np.uint8), random.randint(0, 1000, n).astype(np.int32))
 
 
 def whole(shards):
@@ -165,24 +156,16 @@ def test_mixup_equals_its_formula_on_any_number_of_devices(budget, n, batch, k, 
             images, labels = mixed_by_numpy(
                 split.images[expected], split.labels[expected], Mixup(alpha).draw(seed, epoch, step)
             )
-            assert (
-                [a.context for a in xs]
-                == [a.context for a in ys]
-                == contexts(min(k, len(expected)))
-            )
+            assert [a.context for a in xs] == [a.context for a in ys] == contexts(min(k, len(expected)))
             assert [len(x) for x in xs] == [len(y) for y in ys]
             assert all(a.dtype == np.float32 for a in (*xs, *ys))
-            np.testing.assert_allclose(
-                whole(xs), images / (1 if raw else 255), rtol=1e-5, atol=1e-5
-            )
+            np.testing.assert_allclose(whole(xs), images / (1 if raw else 255), rtol=1e-5, atol=1e-5)
             np.testing.assert_allclose(whole(ys), labels, rtol=1e-6)
 
 
 @examples(15, 30)
 @given(**sizes, prefetch=st.integers(0, 3), workers=st.integers(1, 4))
-def test_streaming_and_resident_batches_are_bit_identical_with_augmentation(
-    n, batch, k, seed, prefetch, workers
-):
+def test_streaming_and_resident_batches_are_bit_identical_with_augmentation(n, batch, k, seed, prefetch, workers):
     """Partners are cropped and mirrored as they are where they come as themselves. Of a small last
     batch some workers have nothing.
     """
@@ -190,9 +173,7 @@ def test_streaming_and_resident_batches_are_bit_identical_with_augmentation(
 
     def loaders(ctxs, count=1, **options):
         options.update(raw=True, **changes)
-        return [
-            Loader(split_of(n), ctxs, batch, seed, rank, count, **options) for rank in range(count)
-        ]
+        return [Loader(split_of(n), ctxs, batch, seed, rank, count, **options) for rank in range(count)]
 
     expected = list(batches_of(*loaders(cpu_contexts(1), prefetch=0)))
     for options in (dict(resident_bytes=2**20), dict(prefetch=prefetch)):
@@ -256,9 +237,7 @@ def test_mixup_shares_have_a_beta_distribution(alpha):
     """Mean 1/2, variance 1 / (4 (2 alpha + 1)), skewness 0; within five standard errors of 1,500
     draws.
     """
-    shares = np.array(
-        [Mixup(alpha).draw(0, epoch, step) for epoch in range(15) for step in range(100)]
-    )
+    shares = np.array([Mixup(alpha).draw(0, epoch, step) for epoch in range(15) for step in range(100)])
     variance = 1 / (4 * (2 * alpha + 1))
     assert 0 <= shares.min() < shares.max() <= 1
     assert abs(shares.mean() - 0.5) < 5 * (variance / 1500) ** 0.5

@@ -25,12 +25,7 @@ def split_of(n):
 
 
 RESIDENT = {"streaming": 0, "resident": 2**20}
-sizes = dict(
-    n=st.integers(1, 60),
-    batch=st.integers(1, 70),
-    k=st.integers(1, 5),
-    seed=st.integers(0, 2**32 - 1),
-)
+sizes = dict(n=st.integers(1, 60), batch=st.integers(1, 70), k=st.integers(1, 5), seed=st.integers(0, 2**32 - 1))
 
 
 @pytest.mark.parametrize("budget", RESIDENT.values(), ids=list(RESIDENT))
@@ -58,8 +53,7 @@ def test_every_image_occurs_once_per_epoch_with_its_label(budget, n, batch, k, s
 @given(**sizes, raw=st.booleans())
 def test_streaming_and_resident_shards_are_bit_identical(n, batch, k, seed, raw):
     streamed, resident = (
-        Loader(split_of(n), contexts(k), batch, seed, raw=raw, prefetch=0, resident_bytes=b)
-        for b in RESIDENT.values()
+        Loader(split_of(n), contexts(k), batch, seed, raw=raw, prefetch=0, resident_bytes=b) for b in RESIDENT.values()
     )
     for _ in range(2):
         for (xs, ys), (us, vs) in zip(list(streamed), list(resident)):
@@ -92,9 +86,7 @@ def test_shards_do_not_depend_on_the_division_into_workers(n, batch, counts):
         return [[y.asnumpy().tolist() for y in ys] for _, ys in batches]
 
     for told, each in ((counts, counts), (None, [2] * len(counts))):
-        parts = [
-            shards(own, rank, len(counts), device_counts=told) for rank, own in enumerate(each)
-        ]
+        parts = [shards(own, rank, len(counts), device_counts=told) for rank, own in enumerate(each)]
         assert [[*chain(*of_ranks)] for of_ranks in zip(*parts)] == shards(sum(each))
 
 

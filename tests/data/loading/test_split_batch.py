@@ -10,12 +10,7 @@ from support.devices import contexts
 from support.examples import examples
 
 from gluonlab.data import ArraySplit, Loader
-from gluonlab.data.loading.split_batch import (
-    proportional_sizes,
-    shard,
-    shard_bounds,
-    shard_sizes,
-)
+from gluonlab.data.loading.split_batch import proportional_sizes, shard, shard_bounds, shard_sizes
 
 
 @given(st.integers(0, 40), st.integers(1, 7))
@@ -84,13 +79,8 @@ def test_shards_have_the_given_sizes_in_order(data, size, k):
 )
 def test_every_process_knows_the_size_of_each_whole_batch(images, batch, world, k, resident):
     """Also one that has no part of it; the parts of all add up to it, and every image comes."""
-    split = ArraySplit(
-        np.arange(images, dtype=np.uint8).reshape(images, 1, 1, 1), np.arange(images, dtype="int32")
-    )
-    parts = [
-        list(Loader(split, contexts(k), batch, 3, rank, world, resident_bytes=resident))
-        for rank in range(world)
-    ]
+    split = ArraySplit(np.arange(images, dtype=np.uint8).reshape(images, 1, 1, 1), np.arange(images, dtype="int32"))
+    parts = [list(Loader(split, contexts(k), batch, 3, rank, world, resident_bytes=resident)) for rank in range(world)]
     seen = []
     for of_ranks in zip(*parts):
         labels = [int(y) for part in of_ranks for ys in part.ys for y in ys.asnumpy()]

@@ -58,9 +58,7 @@ def test_bytes_as_fractions_become_the_same_bytes_and_other_floats_stay(dtype, s
     given = (pixels / 255).astype(dtype) if floats else pixels.astype(dtype)
     data = from_arrays(given, Y[:4], given * 2 if floats else given, Y[:4])
     assert data.train.dtype == np.uint8 and (data.train.images == pixels).all()
-    np.testing.assert_allclose(
-        networks_input(data.test), pixels / 255 * (1 + floats), rtol=1e-6, atol=1e-7
-    )
+    np.testing.assert_allclose(networks_input(data.test), pixels / 255 * (1 + floats), rtol=1e-6, atol=1e-7)
 
 
 def test_images_with_channels_last_are_refused_unless_a_layout_says_what_they_are():
@@ -95,9 +93,7 @@ def test_a_mapped_file_is_not_copied(tmp_path):
     assert np.may_share_memory(from_arrays(mapped, Y, X, Y).train.images, mapped)
 
 
-@pytest.mark.parametrize(
-    "labels", [Y * 1.0, Y.astype("uint8"), Y[:, None], list(Y), mx.nd.array(Y)]
-)
+@pytest.mark.parametrize("labels", [Y * 1.0, Y.astype("uint8"), Y[:, None], list(Y), mx.nd.array(Y)])
 def test_whole_numbers_of_any_kind_are_labels(labels):
     assert from_arrays(X, labels, X, labels).test.labels.tolist() == Y.tolist()
 
@@ -124,10 +120,7 @@ def test_invalid_labels_are_reported_in_one_line(labels, said):
 @pytest.mark.parametrize(
     ("images", "said"),
     [
-        (
-            [X, np.zeros((12, 4))],
-            r"unequal shape, \(12, 2, 5, 7\) at 0 and \(12, 4\) at 1: .*own-lo",
-        ),
+        ([X, np.zeros((12, 4))], r"unequal shape, \(12, 2, 5, 7\) at 0 and \(12, 4\) at 1: .*own-lo"),
         ([*X[:11], X[0][:, :4]], r"unequal shape, \(2, 5, 7\) at 0 and \(2, 4, 7\) at 11"),
         ({"x": X}, "x_train is a dict: give an array"),
         (mx.gluon.data.ArrayDataset(X, Y), "x_train is a ArrayDataset: give an array"),
@@ -143,9 +136,7 @@ def test_invalid_images_are_reported_in_one_line(images, said):
 
 
 def test_labels_with_a_gap_and_labels_that_only_the_test_images_have_are_named():
-    with pytest.warns(
-        GluonlabWarning, match=r"3 classes occur among the labels from 0 to 3 \(1, 2"
-    ):
+    with pytest.warns(GluonlabWarning, match=r"3 classes occur among the labels from 0 to 3 \(1, 2"):
         assert len(from_arrays(X, Y + 1, X, Y + 1).classes) == 4
     with pytest.warns(GluonlabWarning, match="test images have the label 2, but no training image"):
         from_arrays(X[Y < 2], Y[Y < 2], X, Y)
@@ -165,7 +156,5 @@ def test_the_example_is_true():
 def test_a_split_takes_arrays_of_mxnet_and_no_labels_that_are_cut_off():
     split = ArraySplit(mx.nd.array(X, dtype="uint8"), mx.nd.array(Y, dtype="int32"))
     assert (split.images == X).all() and split.labels.tolist() == Y.tolist()
-    with pytest.raises(
-        DataError, match=r"labels of shape .12,., float64: give one label per image"
-    ):
+    with pytest.raises(DataError, match=r"labels of shape .12,., float64: give one label per image"):
         ArraySplit(X, Y + 0.5)

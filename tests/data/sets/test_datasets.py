@@ -27,9 +27,7 @@ def test_digits_are_all_of_scikit_learns_each_in_one_split():
     labels = np.concatenate([train_labels, test_labels])
     result = sorted((image.tobytes(), label) for image, label in zip(small, labels))
     expected = np.rint(source.images * 255 / 16).astype(np.uint8)
-    assert result == sorted(
-        (image.tobytes(), label) for image, label in zip(expected, source.target)
-    )
+    assert result == sorted((image.tobytes(), label) for image, label in zip(expected, source.target))
 
 
 def test_pixels_are_enlarged_threefold_with_a_border():
@@ -53,9 +51,7 @@ def test_synthetic_images_have_the_shape_and_number_asked_for_and_depend_on_the_
     assert np.array_equal(one, same) and not np.array_equal(one, other)
 
 
-@pytest.mark.parametrize(
-    ("batch", "images"), [({}, 8192), ({"batch_size": 4096}, 8192), ({"batch_size": 4097}, 8194)]
-)
+@pytest.mark.parametrize(("batch", "images"), [({}, 8192), ({"batch_size": 4096}, 8192), ({"batch_size": 4097}, 8194)])
 def test_a_run_on_synthetic_images_has_as_many_as_its_batch(batch, images):
     plan = make_plan(TrainConfig(dataset="synthetic", devices=device_spec(2), **batch))
     assert len(plan.dataset.train) == images
@@ -63,20 +59,13 @@ def test_a_run_on_synthetic_images_has_as_many_as_its_batch(batch, images):
 
 
 def test_more_synthetic_images_than_an_array_holds_are_refused():
-    with pytest.raises(
-        ConfigError, match="4,000,000,000 images make an array of 3,136,000,000,000 elements"
-    ):
-        make_plan(
-            TrainConfig(dataset="synthetic", devices=device_spec(1), global_batch_size=4 * 10**9)
-        )
+    with pytest.raises(ConfigError, match="4,000,000,000 images make an array of 3,136,000,000,000 elements"):
+        make_plan(TrainConfig(dataset="synthetic", devices=device_spec(1), global_batch_size=4 * 10**9))
 
 
 @pytest.mark.parametrize(
     "asked",
-    [
-        pytest.param({"recipe": "quick"}, id="lenet"),
-        pytest.param({}, id="cifar_resnet20", marks=pytest.mark.long),
-    ],
+    [pytest.param({"recipe": "quick"}, id="lenet"), pytest.param({}, id="cifar_resnet20", marks=pytest.mark.long)],
 )
 def test_an_epoch_of_cifar10s_own_networks_runs(tmp_path, monkeypatch, asked):
     """They take images of 32x32 in three colours."""
@@ -92,9 +81,7 @@ def test_an_epoch_of_cifar10s_own_networks_runs(tmp_path, monkeypatch, asked):
 
 @pytest.mark.parametrize("name", ["mnits", "Digits", "", None])
 def test_an_unknown_data_set_is_answered_with_the_choices(name):
-    with pytest.raises(
-        DataError, match=f"unknown data set .*: choose {', '.join(sorted(DATASETS))}"
-    ):
+    with pytest.raises(DataError, match=f"unknown data set .*: choose {', '.join(sorted(DATASETS))}"):
         load_dataset(name)
 
 
@@ -108,9 +95,7 @@ def test_a_slip_in_a_name_is_guessed():
 @pytest.mark.parametrize("name", ["digits", "synthetic"])
 def test_a_folder_that_would_not_be_read_is_refused(name):
     """With --data-dir but without --dataset, a run would train on the wrong images."""
-    with pytest.raises(
-        DataError, match=rf"{name} is built in .* /data/mnist: .*choose mnist, fashion-mnist"
-    ):
+    with pytest.raises(DataError, match=rf"{name} is built in .* /data/mnist: .*choose mnist, fashion-mnist"):
         load_dataset(name, "/data/mnist")
 
 

@@ -7,13 +7,7 @@ import re
 
 import numpy as np
 import pytest
-from support.image_folders import (
-    CLASSES,
-    decode_with_pillow,
-    encode_image,
-    make_image,
-    write_image_folder,
-)
+from support.image_folders import CLASSES, decode_with_pillow, encode_image, make_image, write_image_folder
 from support.worker_processes import has_exited
 
 from gluonlab.data import ArraySplit, load_dataset
@@ -37,17 +31,10 @@ def load(root, **options):
 
 
 def files(root, part):
-    return [
-        (path, label)
-        for label, name in enumerate(CLASSES)
-        for path in sorted((root / part / name).iterdir())
-    ]
+    return [(path, label) for label, name in enumerate(CLASSES) for path in sorted((root / part / name).iterdir())]
 
 
-@pytest.mark.parametrize(
-    ("memory", "other"),
-    [(0, "val"), (EVERYTHING, "test")],
-)
+@pytest.mark.parametrize(("memory", "other"), [(0, "val"), (EVERYTHING, "test")])
 def test_a_folder_is_every_image_with_the_class_of_its_folder(root, memory, other):
     (root / "val").rename(root / other)
     dataset = load(root, memory=memory)
@@ -58,10 +45,7 @@ def test_a_folder_is_every_image_with_the_class_of_its_folder(root, memory, othe
         images, labels = split.batch(np.arange(len(split)))
         assert labels.tolist() == [label for _, label in expected]
         assert labels.dtype == np.int32
-        assert all(
-            np.array_equal(image, decode_with_pillow(path, 16))
-            for image, (path, _) in zip(images, expected)
-        )
+        assert all(np.array_equal(image, decode_with_pillow(path, 16)) for image, (path, _) in zip(images, expected))
 
 
 def test_the_processes_are_there_for_what_streams_alone(root):
@@ -126,9 +110,7 @@ def test_bad_images_are_left_out_and_counted_on_request(root, memory):
 def test_a_class_of_which_nothing_is_left_is_an_error(root):
     for path in (root / "val" / "bee").iterdir():
         path.write_bytes(b"")
-    with pytest.warns(GluonlabWarning, match="3 of 9 test images"), pytest.raises(
-        DataError, match="of the class bee"
-    ):
+    with pytest.warns(GluonlabWarning, match="3 of 9 test images"), pytest.raises(DataError, match="of the class bee"):
         load(root, skip_bad=True)
 
 
@@ -148,9 +130,7 @@ def test_a_folder_without_its_path_is_an_unknown_name(name):
 
 @pytest.fixture(scope="module")
 def imagenette(tmp_path_factory):
-    return write_image_folder(
-        tmp_path_factory.mktemp("data") / "imagenette2-160", 2, 1, classes=tuple(IMAGENETTE)
-    )
+    return write_image_folder(tmp_path_factory.mktemp("data") / "imagenette2-160", 2, 1, classes=tuple(IMAGENETTE))
 
 
 @pytest.mark.parametrize("inside", [False, True])
@@ -174,7 +154,5 @@ def test_where_imagenette_should_lie_is_said(name, tmp_path):
 
 def test_other_classes_than_imagenettes_are_refused(tmp_path):
     write_image_folder(tmp_path / "imagenette")
-    with pytest.raises(
-        DataError, match="imagenette has the classes ant, bee, cow, expected n01440764"
-    ):
+    with pytest.raises(DataError, match="imagenette has the classes ant, bee, cow, expected n01440764"):
         load_dataset("imagenette", str(tmp_path), decoders=1)

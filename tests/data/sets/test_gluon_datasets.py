@@ -69,9 +69,7 @@ KINDS = {
     "lazy": lambda: Lazy(LAST, LABELS),
     "lazy floats": lambda: Lazy((PIXELS / 255).astype("float32"), LABELS),
     "a part": lambda: ArrayDataset(np.tile(LAST, (2, 1, 1, 1)), np.tile(LABELS, 2)).take(60),
-    "a DataLoader": lambda: DataLoader(
-        to_tensor(Lazy(mx.nd.array(LAST, dtype="uint8"), LABELS)), 9
-    ),
+    "a DataLoader": lambda: DataLoader(to_tensor(Lazy(mx.nd.array(LAST, dtype="uint8"), LABELS)), 9),
 }
 
 
@@ -139,18 +137,14 @@ def run(folder, data, **more):
 
 
 def parameters(result):
-    return [
-        each.data(each.list_ctx()[0]).asnumpy() for each in result.net.collect_params().values()
-    ]
+    return [each.data(each.list_ctx()[0]).asnumpy() for each in result.net.collect_params().values()]
 
 
 @pytest.mark.long
 @pytest.mark.filterwarnings("ignore::gluonlab.errors.GluonlabWarning")
 def test_a_comparison_reads_data_sets_and_tells_of_loaders(tmp_path):
     data = (DataLoader(Lazy(LAST[:40], LABELS[:40]), 9, True), ArrayDataset(LAST[40:], LABELS[40:]))
-    with pytest.warns(
-        GluonlabWarning, match="has batches of 9 images, but the run's config sets 20"
-    ):
+    with pytest.warns(GluonlabWarning, match="has batches of 9 images, but the run's config sets 20"):
         rows = compare(config(tmp_path / "both", devices=None), [1, 2], Reporter(), data)
     assert rows[0].accuracy == rows[1].accuracy
 
@@ -283,8 +277,7 @@ def test_what_a_loader_asks_for_and_a_run_does_otherwise_is_told():
         "the DataLoader of train has num_workers=1, but a run reads ahead with one thread",
         "the DataLoader of train has batches of 8 images, but the run's config sets 20 for all "
         "devices: to use 8, set TrainConfig(global_batch_size=8)",
-        "the DataLoader of train has last_batch='discard', but the run uses 'keep': "
-        "TrainConfig(drop_last=...) decides",
+        "the DataLoader of train has last_batch='discard', but the run uses 'keep': TrainConfig(drop_last=...) decides",
         "the DataLoader of test has last_batch='rollover', but the run uses 'keep'",
     ]
 

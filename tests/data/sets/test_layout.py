@@ -10,13 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.image_folders import (
-    CLASSES,
-    decode_with_pillow,
-    encode_image,
-    make_image,
-    write_image_folder,
-)
+from support.image_folders import CLASSES, decode_with_pillow, encode_image, make_image, write_image_folder
 from support.records import assert_same_splits
 
 from gluonlab.data import load_dataset
@@ -139,9 +133,7 @@ def test_what_is_no_image_is_left_out_and_counted_in_one_remark(root):
 
 def test_images_beside_the_classes_are_counted(root):
     put(root, "train/a.jpg", "val/b.png", content=IMAGE)
-    assert ImageFolder(root).warnings() == [
-        f"left out 2 images in no class's folder, such as {root}/train/a.jpg"
-    ]
+    assert ImageFolder(root).warnings() == [f"left out 2 images in no class's folder, such as {root}/train/a.jpg"]
 
 
 def test_every_format_is_read_as_pillow_reads_it(root):
@@ -300,9 +292,7 @@ def test_classes_of_one_image_each_leave_nothing_to_hold_out(root):
 @pytest.mark.parametrize("spoil", [lambda root: None, wrapped], ids=["plain", "wrapped"])
 def test_a_folder_with_val_is_not_divided(root, spoil):
     spoil(root)
-    with pytest.raises(
-        DataError, match=r"--val-share 0\.2 holds images out of train, but .*/val exists: leave"
-    ):
+    with pytest.raises(DataError, match=r"--val-share 0\.2 holds images out of train, but .*/val exists: leave"):
         ImageFolder(root, 0.2)
 
 

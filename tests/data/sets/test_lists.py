@@ -84,9 +84,7 @@ def test_whole_numbers_are_classes_in_their_order(labels):
     values = sorted(set(labels))
     assert data.classes == tuple(map(str, values))
     assert [values[label] for label in data.train[1]] == labels
-    assert any("a network numbers them" in line for line in data.warnings()) is (
-        values != [*range(len(values))]
-    )
+    assert any("a network numbers them" in line for line in data.warnings()) is (values != [*range(len(values))])
 
 
 @given(st.lists(st.sampled_from(["0", "1", "01", "x", "é"]), min_size=2, max_size=8))

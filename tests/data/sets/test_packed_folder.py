@@ -22,12 +22,7 @@ from support.waiting import LIMIT_S, wait_until
 
 from gluonlab.data import ArraySplit, load_dataset
 from gluonlab.data.__main__ import main
-from gluonlab.data.sets.dataset_registry import (
-    DATASETS,
-    has_image_files,
-    image_file_datasets,
-    is_packed_dataset,
-)
+from gluonlab.data.sets.dataset_registry import DATASETS, has_image_files, image_file_datasets, is_packed_dataset
 from gluonlab.data.sets.packed_folder import INDEX, PackedSplit, pack_dataset
 from gluonlab.errors import DataError, OutputError
 
@@ -68,9 +63,7 @@ def test_a_packed_folder_equals_the_original_data_set(dataset, packed, memory):
 
 
 @pytest.mark.parametrize("is_packed", [False, True])
-def test_every_data_set_of_image_files_is_looked_for_in_its_own_place(
-    source, packed, is_packed, monkeypatch
-):
+def test_every_data_set_of_image_files_is_looked_for_in_its_own_place(source, packed, is_packed, monkeypatch):
     place = packed if is_packed else source
     animals = DATASETS["folder:PATH"]._replace(find=lambda root: Path(root) / place.name)
     monkeypatch.setitem(DATASETS, "animals", animals)
@@ -126,36 +119,18 @@ NOT_PLAIN = ["../../../outside", "/outside", "a\x1b[2J", "a\0b", "..", "", "x" *
 DEEP_OR_LONG = ["[" * 100_000, '{"name": ' * 50_000, "1" * 5000, "\0" * 2**25]
 DAMAGES = {
     **{repr(name)[:9]: (reindex(name=name), "pack.json: is not what") for name in NOT_PLAIN},
-    **{
-        content[:9]: (edit(INDEX, lambda _, content=content: content.encode()), INDEX)
-        for content in DEEP_OR_LONG
-    },
-    "no json": (
-        edit(INDEX, lambda content: content[:-5]),
-        "pack.json: is not what gluonlab's pack writes",
-    ),
+    **{content[:9]: (edit(INDEX, lambda _, content=content: content.encode()), INDEX) for content in DEEP_OR_LONG},
+    "no json": (edit(INDEX, lambda content: content[:-5]), "pack.json: is not what gluonlab's pack writes"),
     "another format": (reindex(format=2), "pack.json: is not what"),
     "no classes": (reindex(classes=3), "pack.json: is not what"),
     "fewer classes": (reindex(classes=["ant", "bee"]), "labels from 0 to 2 for 2 classes"),
     "another shape": (reindex(image_shape=[3, 8, 8]), r"images of shape \(270, 3, 16, 16\)"),
-    "grey images": (
-        reindex(image_shape=[1, 16, 16]),
-        "images of 1x16x16, expected squares with 3 channels",
-    ),
+    "grey images": (reindex(image_shape=[1, 16, 16]), "images of 1x16x16, expected squares with 3 channels"),
     "oblong images": (reindex(image_shape=[3, 16, 8]), "images of 3x16x8, expected squares"),
-    "truncated": (
-        edit("train-images.npy", lambda content: content[:-1]),
-        "train-images.npy: damaged",
-    ),
+    "truncated": (edit("train-images.npy", lambda content: content[:-1]), "train-images.npy: damaged"),
     "empty": (edit("train-images.npy", lambda content: b""), "train-images.npy: "),
-    "other values": (
-        edit("test-labels.npy", lambda content: content.replace(b"<i4", b"<f4")),
-        "holds other values",
-    ),
-    "missing": (
-        lambda folder: (folder / "test-labels.npy").unlink(),
-        "cannot be read .No such file",
-    ),
+    "other values": (edit("test-labels.npy", lambda content: content.replace(b"<i4", b"<f4")), "holds other values"),
+    "missing": (lambda folder: (folder / "test-labels.npy").unlink(), "cannot be read .No such file"),
 }
 
 
@@ -235,9 +210,7 @@ def test_options_for_image_files_are_refused_where_they_were_packed(packed, opti
 
 
 def test_the_command_packs_and_says_what_to_do_next(ended, source, empty_cwd):
-    status, out, err = ended(
-        main, "pack", f"folder:{source}", "--out", "packed", "--image-size", "8"
-    )
+    status, out, err = ended(main, "pack", f"folder:{source}", "--out", "packed", "--image-size", "8")
     assert (status, err) == (0, "")
     assert out.startswith("packed 270 training and 9 test images of 3x8x8, ")
     assert out.endswith("--dataset folder:packed\n")
@@ -257,9 +230,7 @@ sys.addaudithook(hold)
 """
 
 
-@pytest.mark.parametrize(
-    ("sign", "said"), [(signal.SIGINT, "interrupted"), (signal.SIGTERM, "ended by SIGTERM")]
-)
+@pytest.mark.parametrize(("sign", "said"), [(signal.SIGINT, "interrupted"), (signal.SIGTERM, "ended by SIGTERM")])
 def test_a_signal_ends_the_command_and_its_processes_in_order(tmp_path, sign, said):
     root = write_image_folder(tmp_path / "animals")
     (tmp_path / "held").mkdir()

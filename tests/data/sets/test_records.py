@@ -54,9 +54,7 @@ def test_the_images_are_those_of_the_folder(written_files, memory):
     assert_same_splits(result, folder)
     if not memory:
         indices, seeds = np.array([3, 1]), [5, 6]
-        ours, theirs = (
-            each.train.start_reading(indices, seeds).result()[0] for each in (result, folder)
-        )
+        ours, theirs = (each.train.start_reading(indices, seeds).result()[0] for each in (result, folder))
         np.testing.assert_array_equal(ours, theirs)
 
 
@@ -77,9 +75,7 @@ def test_a_lst_that_does_not_tell_classes_apart_names_none(place):
 @settings(max_examples=30)
 @given(
     st.lists(
-        st.lists(st.sampled_from([MAGIC, b"\0", b"abcd", b"x", MAGIC[:2], b"12"]), max_size=9),
-        min_size=1,
-        max_size=5,
+        st.lists(st.sampled_from([MAGIC, b"\0", b"abcd", b"x", MAGIC[:2], b"12"]), max_size=9), min_size=1, max_size=5
     )
 )
 def test_bytes_are_found_where_mxnet_finds_them(tmp_path_factory, contents):

@@ -155,10 +155,7 @@ def test_a_file_that_is_a_bomb_is_refused_with_little_memory(folder, kind):
         (idx_bytes(SMALL[0]), "2 dimensions, expected 3"),
         (idx_bytes(SMALL)[:10], "truncated in its header, 10 of 16 bytes"),
         (idx_bytes(SMALL)[:-1], r"truncated, 39 bytes where its header \(2, 3, 4\) promises 40"),
-        (
-            idx_bytes(SMALL) + b"\0",
-            r"too long, more than the 40 bytes that its header \(2, 3, 4\) promises",
-        ),
+        (idx_bytes(SMALL) + b"\0", r"too long, more than the 40 bytes that its header \(2, 3, 4\) promises"),
     ],
 )
 def test_what_is_wrong_with_an_idx_file_is_said(folder, content, said):
@@ -209,8 +206,7 @@ def test_the_file_that_is_missing_is_named_and_no_other(tmp_path, name):
     write_mnist(tmp_path)
     (tmp_path / name).unlink()
     with pytest.raises(
-        DataError,
-        match=rf"mnist lacks {name} \(plain or .gz\), in {tmp_path}/mnist and {tmp_path}: download",
+        DataError, match=rf"mnist lacks {name} \(plain or .gz\), in {tmp_path}/mnist and {tmp_path}: download"
     ):
         load_dataset("mnist", str(tmp_path))
 
@@ -249,9 +245,7 @@ def by_the_book(content):
         yield content[begin], image
 
 
-@pytest.mark.parametrize(
-    "below", ["", "cifar10", "cifar-10-batches-bin", "cifar10/cifar-10-batches-bin"]
-)
+@pytest.mark.parametrize("below", ["", "cifar10", "cifar-10-batches-bin", "cifar10/cifar-10-batches-bin"])
 def test_every_image_is_read_in_order(tmp_path, monkeypatch, below):
     batches = write_batches(tmp_path / below)
     monkeypatch.setenv("GLUONLAB_DATA", str(tmp_path))  # the usual folder
@@ -269,9 +263,7 @@ def test_every_image_is_read_in_order(tmp_path, monkeypatch, below):
 def test_the_batch_that_is_missing_is_named_with_the_command_that_fetches_it(tmp_path, name):
     write_batches(tmp_path / "cifar10")
     (tmp_path / "cifar10" / name).unlink()
-    with pytest.raises(
-        DataError, match=f"cifar10 lacks {name}, in {tmp_path}/cifar10 and "
-    ) as error:
+    with pytest.raises(DataError, match=f"cifar10 lacks {name}, in {tmp_path}/cifar10 and ") as error:
         load_dataset("cifar10", str(tmp_path), records=RECORDS)
     assert f"python -m gluonlab.data download cifar10 --data-dir {tmp_path}" in str(error.value)
 
@@ -286,22 +278,14 @@ WHOLE = cifar_batches()[BATCHES[0]]
         (WHOLE[:-1], "truncated, 9,218 bytes where 3 images take 9,219"),
         (WHOLE[: 2 * RECORD_BYTES], "truncated, 6,146 bytes"),
         (WHOLE + b"\0", "too long, more than 9,219 bytes where 3 images take 9,219"),
-        (
-            WHOLE[:RECORD_BYTES] + b"\x0a" + WHOLE[RECORD_BYTES + 1 :],
-            "label 10 at position 1, expected 0 to 9",
-        ),
-        (
-            WHOLE[: 2 * RECORD_BYTES] + b"\xff" + WHOLE[2 * RECORD_BYTES + 1 :],
-            "label 255 at position 2",
-        ),
+        (WHOLE[:RECORD_BYTES] + b"\x0a" + WHOLE[RECORD_BYTES + 1 :], "label 10 at position 1, expected 0 to 9"),
+        (WHOLE[: 2 * RECORD_BYTES] + b"\xff" + WHOLE[2 * RECORD_BYTES + 1 :], "label 255 at position 2"),
     ],
 )
 def test_what_is_wrong_with_a_batch_is_said(tmp_path, content, said):
     write_batches(tmp_path)
     (tmp_path / BATCHES[3]).write_bytes(content)
-    with pytest.raises(
-        DataError, match=rf"/{BATCHES[3]}: {said}.*: fetch it again, or give another --data-dir$"
-    ):
+    with pytest.raises(DataError, match=rf"/{BATCHES[3]}: {said}.*: fetch it again, or give another --data-dir$"):
         load_dataset("cifar10", str(tmp_path), records=RECORDS)
 
 
@@ -311,10 +295,7 @@ def test_whole_files_have_ten_thousand_images(tmp_path):
         load_dataset("cifar10", str(tmp_path))
 
 
-@given(
-    st.integers(0, 4 * RECORD_BYTES),
-    st.lists(st.tuples(st.integers(0, 3 * RECORD_BYTES - 1), st.integers(0, 255))),
-)
+@given(st.integers(0, 4 * RECORD_BYTES), st.lists(st.tuples(st.integers(0, 3 * RECORD_BYTES - 1), st.integers(0, 255))))
 def test_no_batch_raises_anything_but_a_data_error(folder, length, changes):
     content = bytearray(WHOLE)
     for position, value in changes:

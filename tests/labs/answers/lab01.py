@@ -105,9 +105,7 @@ def splits_evenly(array, sizes, devices):
 
 def begins_at_multiples_of_its_own_size(array, sizes, devices):
     shards = [
-        array[max(0, i * size - (i * size + size - len(array)) * (i * size + size > len(array))) :][
-            :size
-        ]
+        array[max(0, i * size - (i * size + size - len(array)) * (i * size + size > len(array))) :][:size]
         for i, size in enumerate(sizes)
     ]
     return [shard.as_in_context(ctx) for shard, ctx in zip(shards, devices)]
@@ -143,10 +141,7 @@ def averages(gradients, sizes):
 
 def forgets_to_divide(gradients, sizes):
     ctx = gradients[0].context
-    return sum(
-        (n * g.as_in_context(ctx) for g, n in zip(gradients[1:], sizes[1:])),
-        sizes[0] * gradients[0],
-    )
+    return sum((n * g.as_in_context(ctx) for g, n in zip(gradients[1:], sizes[1:])), sizes[0] * gradients[0])
 
 
 def divides_by_the_largest(gradients, sizes):
@@ -166,9 +161,7 @@ def writes_into_the_first(gradients, sizes):
 
 
 def adds_across_devices(gradients, sizes):
-    return sum((n * g for g, n in zip(gradients[1:], sizes[1:])), sizes[0] * gradients[0]) / sum(
-        sizes
-    )
+    return sum((n * g for g, n in zip(gradients[1:], sizes[1:])), sizes[0] * gradients[0]) / sum(sizes)
 
 
 def on_the_last_device(gradients, sizes):
@@ -234,8 +227,7 @@ def by_way_of_the_host(array, sizes, devices):
 
 def weights_first(gradients, sizes):
     return sum(
-        (gradient * (size / sum(sizes))).as_in_context(gradients[0].context)
-        for gradient, size in zip(gradients, sizes)
+        (gradient * (size / sum(sizes))).as_in_context(gradients[0].context) for gradient, size in zip(gradients, sizes)
     )
 
 

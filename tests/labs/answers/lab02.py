@@ -334,10 +334,7 @@ def _batches(images, labels, size):
 def on_one_device(net, replicas, images, labels, size):
     ctx, right = replicas[0][0].context, 0
     for x, y in _batches(images, labels, size):
-        right = (
-            right
-            + (net(x.as_in_context(ctx), replicas[0]).argmax(axis=1) == y.as_in_context(ctx)).sum()
-        )
+        right = right + (net(x.as_in_context(ctx), replicas[0]).argmax(axis=1) == y.as_in_context(ctx)).sum()
     return right.asscalar() / len(images)
 
 
@@ -345,18 +342,12 @@ def averages_batches(net, replicas, images, labels, size):
     ctxs, accuracies = [replica[0].context for replica in replicas], []
     for x, y in _batches(images, labels, size):
         parts = zip(_split(x, ctxs), _split(y, ctxs), replicas)
-        accuracies.append(
-            sum((net(s, r).argmax(axis=1) == t).sum().asscalar() for s, t, r in parts) / len(x)
-        )
+        accuracies.append(sum((net(s, r).argmax(axis=1) == t).sum().asscalar() for s, t, r in parts) / len(x))
     return sum(accuracies) / len(accuracies)
 
 
 def drops_the_last_batch(net, replicas, images, labels, size):
-    ctxs, right, whole = (
-        [replica[0].context for replica in replicas],
-        0,
-        len(images) - len(images) % size,
-    )
+    ctxs, right, whole = ([replica[0].context for replica in replicas], 0, len(images) - len(images) % size)
     for x, y in _batches(images[:whole], labels[:whole], size):
         right += sum(
             (net(s, r).argmax(axis=1) == t).sum().asscalar()
@@ -395,8 +386,7 @@ def mixes_up_the_replicas(net, replicas, images, labels, size):
     ctxs, right = [replica[0].context for replica in replicas], 0
     for x, y in _batches(images, labels, size):
         right += sum(
-            (net(s, replicas[0]).argmax(axis=1) == t).sum().asscalar()
-            for s, t in zip(_split(x, ctxs), _split(y, ctxs))
+            (net(s, replicas[0]).argmax(axis=1) == t).sum().asscalar() for s, t in zip(_split(x, ctxs), _split(y, ctxs))
         )
     return right / len(images)
 

@@ -13,15 +13,9 @@ def trains(divide_by, even=False, mean=False, only_first=False, record=True, who
 
     def train_batch(images, labels, devices, net, loss, trainer):
         if whole:
-            xs, ys = (
-                [images.as_in_context(ctx) for ctx in devices],
-                [labels.as_in_context(ctx) for ctx in devices],
-            )
+            xs, ys = ([images.as_in_context(ctx) for ctx in devices], [labels.as_in_context(ctx) for ctx in devices])
         else:
-            xs, ys = (
-                gluon.utils.split_and_load(part, devices, even_split=even)
-                for part in (images, labels)
-            )
+            xs, ys = (gluon.utils.split_and_load(part, devices, even_split=even) for part in (images, labels))
         if not record:
             return
         with autograd.record():
@@ -133,8 +127,7 @@ def seconds_of_an_epoch_alone(first, second):
         places = [places_of(run, clock, added=False) for run in (first, second)]
         place = min(each[-1] for each in places)
         one, other = (
-            read(each, [accuracy for *_, accuracy in run], place)
-            for each, run in zip(places, (first, second))
+            read(each, [accuracy for *_, accuracy in run], place) for each, run in zip(places, (first, second))
         )
         found[clock] = None if one is None or other is None else other - one
     return found
@@ -211,10 +204,7 @@ def by_the_same_factor(n, k, b, epochs, lr, warmup_epochs, drops):
 def an_epoch_too_early(n, k, b, epochs, lr, warmup_epochs, drops):
     updates = math.ceil(n / (k * b))
     rates = planning()(n, k, b, epochs, lr, warmup_epochs, [])
-    return [
-        rate * 0.1 ** sum(drop <= update // updates + 1 for drop in drops)
-        for update, rate in enumerate(rates)
-    ]
+    return [rate * 0.1 ** sum(drop <= update // updates + 1 for drop in drops) for update, rate in enumerate(rates)]
 
 
 def per_epoch(n, k, b, epochs, lr, warmup_epochs, drops):
@@ -256,10 +246,7 @@ def equal_weights(means, variances, counts):
 
 
 def unweighted_variance(means, variances, counts):
-    return (
-        np.average(means, axis=0, weights=counts),
-        np.mean(variances, axis=0) + np.var(means, axis=0),
-    )
+    return (np.average(means, axis=0, weights=counts), np.mean(variances, axis=0) + np.var(means, axis=0))
 
 
 def added_means(means, variances, counts):
@@ -277,9 +264,7 @@ def doubled_variance(means, variances, counts):
 
 def deviation(means, variances, counts):
     mean = np.average(means, axis=0, weights=counts)
-    return mean, np.sqrt(
-        np.average(np.array(variances) + (np.array(means) - mean) ** 2, axis=0, weights=counts)
-    )
+    return mean, np.sqrt(np.average(np.array(variances) + (np.array(means) - mean) ** 2, axis=0, weights=counts))
 
 
 WRONG = {
@@ -309,11 +294,7 @@ WRONG = {
         (only_the_number, 'returned -0.0.*: return a dictionary with "epochs"', "の辞書を返して"),
         (forgets_to_return, "is `return` missing", "`return` を忘れて"),
         (lambda first, second: {"epochs": 0}, 'a dictionary with "epochs"', "の辞書を返して"),
-        (
-            lambda first, second: dict.fromkeys(("epochs", "updates", "seconds"), "0"),
-            "'0', expected",
-            "正しくは",
-        ),
+        (lambda first, second: dict.fromkeys(("epochs", "updates", "seconds"), "0"), "'0', expected", "正しくは"),
         (fails_on_one_epoch, "ValueError: too short", "ValueError: too short"),
         (right_for_the_example, r"is 0, expected 0.2$", "正しくは 0.2 です$"),
         (sorts_its_runs, r"is -?[\d.]+, expected -?[\d.]+$", r"正しくは -?[\d.]+ です$"),
@@ -325,26 +306,14 @@ WRONG = {
         (planning(full=lambda lr, k: lr * math.sqrt(k)), "square root rule", "平方根の規則"),
         (planning(begin=0), "not at 0", "0 からではなく"),
         (planning(rise=lambda u, w: (u + 1) / w), "each later one is a step higher", "1 回ごとに"),
-        (
-            planning(rise=lambda u, w: u / (w - 1) if w > 1 else 0),
-            "after the warm-up$",
-            "次の更新です$",
-        ),
+        (planning(rise=lambda u, w: u / (w - 1) if w > 1 else 0), "after the warm-up$", "次の更新です$"),
         (planning(rise=lambda u, w: 1), "the warm-up is missing", "ウォームアップがありません"),
         (planning(rise=lambda u, w: 0), "does not jump at the end", "一気に"),
         (planning(rise=lambda u, w: (u / w) ** 2), "1 .* expected 0.15$", "正しくは 0.15 です$"),
         (planning(lowered=lambda d, e, u: 0), "the drops are missing", "引き下げがありません"),
-        (
-            planning(lowered=lambda d, e, u: sum(x < e for x in d)),
-            "epochs count from 0",
-            "0 から数え",
-        ),
+        (planning(lowered=lambda d, e, u: sum(x < e for x in d)), "epochs count from 0", "0 から数え"),
         (planning(lowered=lambda d, e, u: sum(x == e for x in d)), "lowered it stays", "低いまま"),
-        (
-            planning(lowered=lambda d, e, u: int(any(x <= e for x in d))),
-            "a hundredth",
-            "100 分の 1",
-        ),
+        (planning(lowered=lambda d, e, u: int(any(x <= e for x in d))), "a hundredth", "100 分の 1"),
         (planning(lowered=lambda d, e, u: sum(x <= u for x in d)), "not updates", "更新の番号では"),
         (by_the_epoch, "rises with every update, not once in an epoch", "エポックごとではなく"),
         (planning(each=lambda n, k, b: n // (k * b) + 1), "there is no update", "最後のバッチの後"),
@@ -372,24 +341,16 @@ WRONG = {
         (added_means, "the means are only added up", "足しただけ"),
         (only_the_first_shard, r"mean 10, expected 8$", "正しくは 8 です$"),
         (doubled_variance, r"variance 8, expected 4$", "正しくは 4 です$"),
-        (
-            lambda means, variances, counts: np.mean(means, axis=0),
-            "return two things",
-            "平均と分散の 2 つ",
-        ),
+        (lambda means, variances, counts: np.mean(means, axis=0), "return two things", "平均と分散の 2 つ"),
     ],
     "03-5": [
         (
-            lambda host, compute, total, k: (
-                max(host, compute) / max(k * host, compute + (k > 1) * total)
-            ),
+            lambda host, compute, total, k: max(host, compute) / max(k * host, compute + (k > 1) * total),
             "k times the images",
             "k 倍の枚数",
         ),
         (
-            lambda host, compute, total, k: (
-                k * max(host, compute) / max(host, compute + (k > 1) * total)
-            ),
+            lambda host, compute, total, k: k * max(host, compute) / max(host, compute + (k > 1) * total),
             "one device after the other",
             "1 台ずつ順に",
         ),
@@ -404,9 +365,7 @@ WRONG = {
             "1 台ずつ順に",
         ),
         (
-            lambda host, compute, total, k: (
-                k * max(host, compute) / (max(k * host, compute) + (k > 1) * total)
-            ),
+            lambda host, compute, total, k: k * max(host, compute) / (max(k * host, compute) + (k > 1) * total),
             "the host is free meanwhile",
             "ホストは空いて",
         ),
@@ -422,9 +381,7 @@ WRONG = {
             "合計の時間が入っていません",
         ),
         (
-            lambda host, compute, total, k: (
-                k * (host + compute) / (k * host + compute + (k > 1) * total)
-            ),
+            lambda host, compute, total, k: k * (host + compute) / (k * host + compute + (k > 1) * total),
             "host queues the next step while",
             "次のステップをキューに入れられます",
         ),
@@ -433,9 +390,7 @@ WRONG = {
 
 
 def weighted_means(images, labels, devices, net, loss, trainer):
-    xs, ys = (
-        gluon.utils.split_and_load(array, devices, even_split=False) for array in (images, labels)
-    )
+    xs, ys = (gluon.utils.split_and_load(array, devices, even_split=False) for array in (images, labels))
     with autograd.record():
         losses = [loss(net(x), y).mean() * (len(x) / len(images)) for x, y in zip(xs, ys)]
     for each in losses:
@@ -444,17 +399,9 @@ def weighted_means(images, labels, devices, net, loss, trainer):
 
 
 def with_mxnet(means, variances, counts):
-    means, variances, images = (
-        [nd.array(each) for each in means],
-        [nd.array(each) for each in variances],
-        sum(counts),
-    )
+    means, variances, images = ([nd.array(each) for each in means], [nd.array(each) for each in variances], sum(counts))
     mean = sum(own * count for own, count in zip(means, counts)) / images
-    return [
-        mean,
-        sum((var + (own - mean) ** 2) * count for own, var, count in zip(means, variances, counts))
-        / images,
-    ]
+    return [mean, sum((var + (own - mean) ** 2) * count for own, var, count in zip(means, variances, counts)) / images]
 
 
 def by_hand(first, second):

@@ -27,24 +27,19 @@ def to_the_left_owner(world_size):
 
 def without_modulo(world_size):
     return [
-        [Transfer(r, r + 1, (r - 1 - s) % world_size, "add") for r in range(world_size)]
-        for s in range(world_size - 1)
+        [Transfer(r, r + 1, (r - 1 - s) % world_size, "add") for r in range(world_size)] for s in range(world_size - 1)
     ]
 
 
 def everybody_at_once(world_size):
     return [
-        [Transfer(r, c, c, "add") for c in range(world_size) for r in range(world_size) if r != c]
-        for _ in range(2)
+        [Transfer(r, c, c, "add") for c in range(world_size) for r in range(world_size) if r != c] for _ in range(2)
     ]
 
 
 def copies(world_size):
     return [
-        [
-            Transfer(r, (r + 1) % world_size, (r - 1 - s) % world_size, "copy")
-            for r in range(world_size)
-        ]
+        [Transfer(r, (r + 1) % world_size, (r - 1 - s) % world_size, "copy") for r in range(world_size)]
         for s in range(world_size - 1)
     ]
 
@@ -56,10 +51,7 @@ def same_chunk(world_size):
 def by_star(world_size):
     """Everything to rank 0, and from there."""
     ranks, chunks = range(1, world_size), range(world_size)
-    return [
-        [Transfer(r, 0, c, "add") for c in chunks for r in ranks],
-        [Transfer(0, c, c, "copy") for c in ranks],
-    ]
+    return [[Transfer(r, 0, c, "add") for c in chunks for r in ranks], [Transfer(0, c, c, "copy") for c in ranks]]
 
 
 # --- 04-3
@@ -69,10 +61,7 @@ def counts(of_loads):
     """busiest_link by a formula of what each device sums."""
 
     def busiest_link(sizes, owners, devices):
-        loads = [
-            sum(size for size, owner in zip(sizes, owners) if owner == device)
-            for device in range(devices)
-        ]
+        loads = [sum(size for size, owner in zip(sizes, owners) if owner == device) for device in range(devices)]
         return of_loads(loads, devices)
 
     return busiest_link
@@ -106,9 +95,7 @@ def whole_arrays(arrays, send):
     """A ring of whole arrays: everybody's array travels around."""
     n, travelling = len(arrays), [array.copy() for array in arrays]
     for _ in range(n - 1):
-        travelling = [
-            send(travelling[(device - 1) % n], (device - 1) % n, device) for device in range(n)
-        ]
+        travelling = [send(travelling[(device - 1) % n], (device - 1) % n, device) for device in range(n)]
         for array, piece in zip(arrays, travelling):
             array[:] = array + piece
 
@@ -196,10 +183,7 @@ def six_rings():
 def ours_renamed():
     """The solver's schedule; its chunks have other numbers, and its transfers another order."""
     ours = make_for_links("synthesised", make_topology("p3.16xlarge"), 8).cheapest(1e8)
-    return [
-        [(t.src, t.dst, ours.chunks - 1 - t.chunk, t.op) for t in reversed(step)]
-        for step in ours.steps
-    ]
+    return [[(t.src, t.dst, ours.chunks - 1 - t.chunk, t.op) for t in reversed(step)] for step in ours.steps]
 
 
 def one_transfer_less():
@@ -245,11 +229,7 @@ WRONG = {
         (counts(lambda loads, k: 2 * k * max(loads)), "an owner has itself", "デバイス自身の勾配"),
         (counts(lambda loads, k: 2 * (k - 1) * sum(loads)), "all links together", "全リンクの合計"),
         (counts(lambda loads, k: 2 * max(loads)), "from each of the other", "全デバイスから"),
-        (
-            counts(lambda loads, k: 2 * (k - 1) * sum(loads) // k),
-            r"expected 24$",
-            "正しくは 24 です$",
-        ),
+        (counts(lambda loads, k: 2 * (k - 1) * sum(loads) // k), r"expected 24$", "正しくは 24 です$"),
         (counts(lambda loads, k: 2 * (k - 1) * sum(loads) / k), "mean of all links", "平均です"),
         (lambda sizes, owners, k: 2 * (k - 1) * max(sizes), "only its largest", "最大のパラメータ"),
         (counts(lambda loads, k: k * max(loads)), r"gave 8, expected 12$", "正しくは 12 です$"),
@@ -263,11 +243,7 @@ WRONG = {
         (lambda topology, size: ring(topology.world_size), "returned ring", "戻り値は ring"),
         (lambda topology, size: star(topology.world_size), "returned star", "戻り値は star"),
         (never_placed, "on the ring takes", "p3.16xlarge, 100,000,000. .* placed on the ring なら"),
-        (
-            lambda topology, size: hierarchical(topology.world_size),
-            "returned hierarchical",
-            "戻り値は hierarchical",
-        ),
+        (lambda topology, size: hierarchical(topology.world_size), "returned hierarchical", "戻り値は hierarchical"),
         (
             lambda topology, size: replace(ring(topology.world_size), steps=()),
             "not a right allreduce",
@@ -288,11 +264,7 @@ WRONG = {
         (one_transfer_less, "step 10, transfer 17, .*rank 1, which no other", "失われます"),
         (a_copy_too_early, "step 2, transfer 5, .* rank 0, which no other", "失われます"),
         (lambda: rings(*both(DOUBLES, DOUBLES, SINGLES), add_steps=8), "more than once", "重複"),
-        (
-            lambda: rings(*both(DOUBLES, DOUBLES, SINGLES), add_steps=6),
-            "step 6, transfer 0, .*lost",
-            "失われます",
-        ),
+        (lambda: rings(*both(DOUBLES, DOUBLES, SINGLES), add_steps=6), "step 6, transfer 0, .*lost", "失われます"),
         # all rings on the same chunks
         (
             lambda: rings(*both(DOUBLES, DOUBLES, SINGLES), chunk_step=0),
@@ -331,12 +303,7 @@ WRONG = {
 
 def straight_to_the_owners(world_size):
     """Tuples, and a generator of them."""
-    yield [
-        (src, dst, dst, "add")
-        for src in range(world_size)
-        for dst in range(world_size)
-        if src != dst
-    ]
+    yield [(src, dst, dst, "add") for src in range(world_size) for dst in range(world_size) if src != dst]
 
 
 RIGHT = {

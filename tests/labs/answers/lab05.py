@@ -106,9 +106,7 @@ def halves(costs, stages):
     """The most expensive stage is cut in its middle, again and again."""
 
     def best_cut(begin, end):
-        return min(
-            range(begin + 1, end), key=lambda cut: max(sum(costs[begin:cut]), sum(costs[cut:end]))
-        )
+        return min(range(begin + 1, end), key=lambda cut: max(sum(costs[begin:cut]), sum(costs[cut:end])))
 
     cuts = []
     while len(cuts) < stages - 1:
@@ -149,9 +147,7 @@ def _spread(cuts, layers, stages):
 
 def by_bisection(costs, stages):
     sums = {sum(costs[a:b]) for a in range(len(costs)) for b in range(a + 1, len(costs) + 1)}
-    least = min(
-        most for most in sums if most >= max(costs) and len(_within(costs, most)) <= stages - 1
-    )
+    least = min(most for most in sums if most >= max(costs) and len(_within(costs, most)) <= stages - 1)
     return np.array(_spread(_within(costs, least), len(costs), stages), dtype=int)
 
 
@@ -195,8 +191,7 @@ def part_of_one_bias(w1, b1, w2, b2, devices):
 
 def outputs_of_both(w1, b1, w2, b2, devices):
     return [
-        (w1[own], b1[own], w2[out], b2[out])
-        for own, out in zip(shares(len(b1), devices), shares(len(b2), devices))
+        (w1[own], b1[own], w2[out], b2[out]) for own, out in zip(shares(len(b1), devices), shares(len(b2), devices))
     ]
 
 
@@ -268,9 +263,7 @@ def of_1f1b(forward, backward, m):
     for stage in range(stages):
         ahead = min(m, stages - stage - 1)
         steady = [step for i in range(m - ahead) for step in (("f", ahead + i), ("b", i))]
-        queues.append(
-            [*(("f", i) for i in range(ahead)), *steady, *(("b", i) for i in range(m - ahead, m))]
-        )
+        queues.append([*(("f", i) for i in range(ahead)), *steady, *(("b", i) for i in range(m - ahead, m))])
     while any(queues):
         for stage, queue in enumerate(queues):
             while queue:
@@ -374,9 +367,7 @@ def never_the_last_backwards(device, devices, microbatches):
 
 
 def last_in_first_out(device, devices, microbatches):
-    return [("forward", m) for m in range(microbatches)] + [
-        ("backward", m) for m in reversed(range(microbatches))
-    ]
+    return [("forward", m) for m in range(microbatches)] + [("backward", m) for m in reversed(range(microbatches))]
 
 
 def backward_first(device, devices, microbatches):
@@ -482,10 +473,7 @@ def with_empty_stages(costs, stages):
     best = {end: (totals[end], ()) for end in range(len(totals))}
     for _ in range(stages - 1):
         best = {
-            end: min(
-                (max(best[cut][0], totals[end] - totals[cut]), (*best[cut][1], cut))
-                for cut in range(end + 1)
-            )
+            end: min((max(best[cut][0], totals[end] - totals[cut]), (*best[cut][1], cut)) for cut in range(end + 1))
             for end in range(len(totals))
         }
     return best[len(costs)][1]
@@ -592,11 +580,7 @@ WRONG = {
         (inputs_of_the_first, r"\d\), expected \(4, 3\): that is divided", "入力で分割しています"),
         (transposed, r"w2 of shape \(4, 2\), expected \(2, 4\): it is transposed", "転置され"),
         (part_of_the_first_bias, "b1 is divided by the number of devices", "b1 がデバイス数で"),
-        (
-            lambda w1, b1, w2, b2, devices: every_bias(w1, b1, w2, b2, devices)[:1],
-            "1 parts, expected 2",
-            "部分が 1 個",
-        ),
+        (lambda w1, b1, w2, b2, devices: every_bias(w1, b1, w2, b2, devices)[:1], "1 parts, expected 2", "部分が 1 個"),
         (in_place, "read-only", "read-only"),
     ],
     "05-4": [
@@ -613,11 +597,7 @@ WRONG = {
             "順伝播が全部終わって",
         ),
         (of_step(lambda f, b, m: m * (sum(f) + sum(b))), "had gone forward", "前のマイクロバッチ"),
-        (
-            of_step(lambda f, b, m: sum(f) + sum(b) + m * (max(f) + max(b))),
-            "one microbatch too many",
-            "1 個多く",
-        ),
+        (of_step(lambda f, b, m: sum(f) + sum(b) + m * (max(f) + max(b))), "one microbatch too many", "1 個多く"),
         (of_step(lambda f, b, m: m * (max(f) + max(b))), "fills and drains", "空になるまで"),
         (
             of_step(lambda f, b, m: (m + len(f) - 1) * (max(f) + max(b))),
@@ -678,11 +658,7 @@ WRONG = {
         (measured_by(max), "from the slowest runs", "最も遅い回"),
         (measured_by(lambda reads: reads[0]), "from the first run of each", "最初の 1 回を使って"),
         (measured_by(min, lambda step, own: own / step), "in which it works", "計算している時間"),
-        (
-            measured_by(min, lambda step, own: step / own - 1),
-            "over its busy time",
-            "計算時間に対する",
-        ),
+        (measured_by(min, lambda step, own: step / own - 1), "over its busy time", "計算時間に対する"),
         (measured_by(min, lambda step, own: step - own), "idle time itself", "待ち時間そのもの"),
         (of_all_work, "the time of the step is missing", "ステップの時間を使って"),
         (of_all_devices, "a list with a number for each device", "1 個の数を持つ"),

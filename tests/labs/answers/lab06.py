@@ -42,10 +42,7 @@ def one_backward(net, loss, trainer, images, labels, parts):
     """All parts go forward first."""
     net.collect_params().zero_grad()
     with autograd.record():
-        losses = [
-            loss(net(images[begin:end]), labels[begin:end])
-            for begin, end in shard_bounds(len(images), parts)
-        ]
+        losses = [loss(net(images[begin:end]), labels[begin:end]) for begin, end in shard_bounds(len(images), parts)]
     autograd.backward(losses)
     trainer.step(len(images))
 
@@ -114,10 +111,7 @@ def rest_lost(net, loss, trainer, images, labels, parts):
     size = len(images) // parts
     for part in range(parts):
         with autograd.record():
-            total = loss(
-                net(images[part * size : (part + 1) * size]),
-                labels[part * size : (part + 1) * size],
-            ).sum()
+            total = loss(net(images[part * size : (part + 1) * size]), labels[part * size : (part + 1) * size]).sum()
         total.backward()
     trainer.step(len(images))
 
@@ -276,9 +270,7 @@ def names_inside(spec, visible, count):
 
 
 def all_of_the_machine(spec, visible, count):
-    shown = (
-        list(range(count)) if visible is None else [int(number) for number in visible.split(",")]
-    )
+    shown = list(range(count)) if visible is None else [int(number) for number in visible.split(",")]
     names = spec.partition(":")[2]
     return list(range(count)) if names == "*" else [shown[int(name)] for name in names.split(",")]
 
@@ -296,9 +288,7 @@ def in_order(spec, visible, count):
 
 
 def order_of_the_machine(spec, visible, count):
-    shown = (
-        list(range(count)) if visible is None else [int(number) for number in visible.split(",")]
-    )
+    shown = list(range(count)) if visible is None else [int(number) for number in visible.split(",")]
     names = spec.partition(":")[2]
     return sorted(shown if names == "*" else [shown[int(name)] for name in names.split(",")])
 
@@ -313,51 +303,33 @@ def _even(begin, size, parts):
 def rest_of_the_batch_lost(images, devices, microbatches):
     size = images // (devices * microbatches)
     return [
-        [
-            (device, *_even(device * size * microbatches, size, microbatches)[number])
-            for device in range(devices)
-        ]
+        [(device, *_even(device * size * microbatches, size, microbatches)[number]) for device in range(devices)]
         for number in range(microbatches)
     ]
 
 
 def last_takes_the_rest(images, devices, microbatches):
     shards = [
-        (d * (images // devices), images if d == devices - 1 else (d + 1) * (images // devices))
-        for d in range(devices)
+        (d * (images // devices), images if d == devices - 1 else (d + 1) * (images // devices)) for d in range(devices)
     ]
     cuts = [[(b + x, b + y) for x, y in shard_bounds(e - b, microbatches)] for b, e in shards]
-    return [
-        [(d, *cut[n]) for d, cut in enumerate(cuts) if n < len(cut)]
-        for n in range(max(map(len, cuts)))
-    ]
+    return [[(d, *cut[n]) for d, cut in enumerate(cuts) if n < len(cut)] for n in range(max(map(len, cuts)))]
 
 
 def one_device_after_the_other(images, devices, microbatches):
     found = []
     for device, (begin, end) in enumerate(shard_bounds(images, devices)):
-        found += [
-            [(device, begin + a, begin + b)] for a, b in shard_bounds(end - begin, microbatches)
-        ]
+        found += [[(device, begin + a, begin + b)] for a, b in shard_bounds(end - begin, microbatches)]
     return found
 
 
 def all_parts_at_once(images, devices, microbatches):
-    return [
-        [
-            part
-            for each in one_device_after_the_other(images, devices, microbatches)
-            for part in each
-        ]
-    ]
+    return [[part for each in one_device_after_the_other(images, devices, microbatches) for part in each]]
 
 
 def microbatches_first(images, devices, microbatches):
     return [
-        [
-            (device, begin + a, begin + b)
-            for device, (a, b) in enumerate(shard_bounds(end - begin, devices))
-        ]
+        [(device, begin + a, begin + b) for device, (a, b) in enumerate(shard_bounds(end - begin, devices))]
         for begin, end in shard_bounds(images, microbatches)
     ]
 
@@ -369,10 +341,7 @@ def empty_parts(images, devices, microbatches):
         return list(zip(places, places[1:]))
 
     cuts = [cut(begin, end, microbatches) for begin, end in cut(0, images, devices)]
-    return [
-        [(device, *parts[number]) for device, parts in enumerate(cuts)]
-        for number in range(microbatches)
-    ]
+    return [[(device, *parts[number]) for device, parts in enumerate(cuts)] for number in range(microbatches)]
 
 
 # --- 06-6
@@ -454,61 +423,21 @@ WRONG = {
         (rounded_up, r"they have \[3, 3, 1\] images: as even as can be", "できるだけ均等に"),
     ],
     "06-3": [
-        (
-            with_means(lambda own, words, rows, n, parts: 1),
-            "the means are only added up",
-            "足しただけ",
-        ),
+        (with_means(lambda own, words, rows, n, parts: 1), "the means are only added up", "足しただけ"),
         (with_means(lambda own, words, rows, n, parts: 1 / parts), "a mean of means", "平均の平均"),
-        (
-            with_means(lambda own, words, rows, n, parts: rows / n),
-            "weighted by their sentences",
-            "文の数で重み",
-        ),
-        (
-            with_means(lambda own, words, rows, n, parts: own),
-            "divide by the words of the whole",
-            "単語数で割って",
-        ),
-        (
-            with_means(lambda own, words, rows, n, parts: own / n),
-            "divided by the sentences",
-            "文の数で割って",
-        ),
+        (with_means(lambda own, words, rows, n, parts: rows / n), "weighted by their sentences", "文の数で重み"),
+        (with_means(lambda own, words, rows, n, parts: own), "divide by the words of the whole", "単語数で割って"),
+        (with_means(lambda own, words, rows, n, parts: own / n), "divided by the sentences", "文の数で割って"),
         (with_means(all_words, zero=False), "batch before are still in it", "残ったまま"),
-        (
-            with_means(all_words, skip=False),
-            "which is nan, and nan times 0 is nan",
-            "nan に 0 を掛けても",
-        ),
-        (
-            with_means(all_words, step=lambda n, parts: n),
-            "`trainer.step` divides once more",
-            "もう一度割って",
-        ),
+        (with_means(all_words, skip=False), "which is nan, and nan times 0 is nan", "nan に 0 を掛けても"),
+        (with_means(all_words, step=lambda n, parts: n), "`trainer.step` divides once more", "もう一度割って"),
         (with_means(all_words, step=None), "have not changed at all", "まったく変わっていません"),
         (with_means(all_words, zero="each"), "only the last part counts", "最後の部分しか"),
-        (
-            with_means(lambda own, words, rows, n, parts: 1 / own),
-            r"expected [\d.]+, as with",
-            "になるはずです$",
-        ),
-        (
-            with_means(all_words, step=lambda n, parts: parts),
-            r"expected [\d.]+, as with",
-            "になるはずです$",
-        ),
-        (
-            means_at_once,
-            "2 went through the network at once|sentences went|at once, expected",
-            "一度に",
-        ),
+        (with_means(lambda own, words, rows, n, parts: 1 / own), r"expected [\d.]+, as with", "になるはずです$"),
+        (with_means(all_words, step=lambda n, parts: parts), r"expected [\d.]+, as with", "になるはずです$"),
+        (means_at_once, "2 went through the network at once|sentences went|at once, expected", "一度に"),
         (left_over_divided, "batch before are still in it", "残ったまま"),
-        (
-            with_means(lambda own, words, rows, n, parts: own / words**2),
-            "divided by the words twice",
-            "2 回割って",
-        ),
+        (with_means(lambda own, words, rows, n, parts: own / words**2), "divided by the words twice", "2 回割って"),
         (
             sentence_by_sentence,
             "is right, but they went through the network in 2 parts, expected 1",
@@ -524,16 +453,8 @@ WRONG = {
             r"but the microbatches have \[3, 3, 1\] sentences; as even as can be",
             "できるだけ均等に",
         ),
-        (
-            one_backward_for_all_means,
-            "goes forward before the backward of the last one",
-            "逆伝播より先に次の順伝播",
-        ),
-        (
-            with_means(lambda own, words, rows, n, parts: 1 / parts, cuts=larger_last),
-            "a mean of means",
-            "平均の平均",
-        ),
+        (one_backward_for_all_means, "goes forward before the backward of the last one", "逆伝播より先に次の順伝播"),
+        (with_means(lambda own, words, rows, n, parts: 1 / parts, cuts=larger_last), "a mean of means", "平均の平均"),
         (drops_short_sentences, r"expected [\d.]+, as with", "になるはずです$"),
         (forgets_to_return, "have not changed at all", "まったく変わっていません"),
         (means_without_record, "RuntimeError|MXNetError|not.*record|Cannot differentiate", "Error"),
@@ -577,9 +498,7 @@ WRONG = {
             "それより多くの画像",
         ),
         (
-            lambda memory, budget, limit: max(
-                0, min(limit, (budget - memory(0)) // (memory(1) - memory(0)))
-            ),
+            lambda memory, budget, limit: max(0, min(limit, (budget - memory(0)) // (memory(1) - memory(0)))),
             "5 for each 8 images or part of them.* would fit, too",
             "8 枚ごと .端数は切り上げ. に 5.*でも入ります",
         ),
@@ -589,9 +508,7 @@ WRONG = {
 
 def with_split_data(net, loss, trainer, images, labels, parts):
     net.collect_params().zero_grad()
-    for x, y in zip(
-        *(gluon.utils.split_data(array, parts, even_split=False) for array in (images, labels))
-    ):
+    for x, y in zip(*(gluon.utils.split_data(array, parts, even_split=False) for array in (images, labels))):
         with autograd.record():
             losses = loss(net(x), y)
         losses.backward()
@@ -638,9 +555,7 @@ def one_round_after_the_other(images, devices, microbatches):
     ]
     for number in range(len(shards[0][2])):
         yield tuple(
-            (device, begin + p[number][0], begin + p[number][1])
-            for device, begin, p in shards
-            if number < len(p)
+            (device, begin + p[number][0], begin + p[number][1]) for device, begin, p in shards if number < len(p)
         )
 
 
@@ -657,9 +572,7 @@ def galloping(memory, budget, limit):
 
 RIGHT = {
     "06-1": [
-        lambda shapes, outputs, images, states: (
-            4.0 * (sum(map(np.prod, shapes)) * (2 + states) + images * sum(outputs))
-        )
+        lambda shapes, outputs, images, states: 4.0 * (sum(map(np.prod, shapes)) * (2 + states) + images * sum(outputs))
     ],
     "06-2": [with_split_data],
     "06-3": [sums_from_means, divides_in_step, forward_of_all_parts],

@@ -145,10 +145,7 @@ def upper(curves, target):
 
 def places(curves, target):
     return _none(
-        median(
-            next((n for n, (_, right) in enumerate(curve) if right >= target), math.inf)
-            for curve in curves
-        )
+        median(next((n for n, (_, right) in enumerate(curve) if right >= target), math.inf) for curve in curves)
     )
 
 
@@ -170,9 +167,7 @@ def zero_for_never(curves, target):
 
 
 def in_numpy(curves, target):
-    reached = [
-        np.array(curve)[np.array(curve)[:, 1] >= target, 0].min(initial=np.inf) for curve in curves
-    ]
+    reached = [np.array(curve)[np.array(curve)[:, 1] >= target, 0].min(initial=np.inf) for curve in curves]
     middle = np.median(reached)
     return middle if np.isfinite(middle) else None
 
@@ -218,10 +213,7 @@ def inverse_errors(sizes, steps):
 
     found, width = np.array(relative(sizes, steps)), 0.5
     while width > 1e-7:
-        tried = [
-            found * (1 + width * np.array(by))
-            for by in ((1, 0), (-1, 0), (0, 1), (0, -1), (1, -1), (-1, 1))
-        ]
+        tried = [found * (1 + width * np.array(by)) for by in ((1, 0), (-1, 0), (0, 1), (0, -1), (1, -1), (-1, 1))]
         best = min(tried, key=lambda each: error(*each))
         if error(*best) < error(*found):
             found = best
@@ -328,10 +320,7 @@ def on_a_grid(steps_with, first, limit):
 
 
 def by_tenths(steps_with, first, limit):
-    return min(
-        (first * factor for factor in (0.1, 1, 10)),
-        key=lambda rate: steps_with(rate, limit) or math.inf,
-    )
+    return min((first * factor for factor in (0.1, 1, 10)), key=lambda rate: steps_with(rate, limit) or math.inf)
 
 
 def never_ends(steps_with, first, limit):
@@ -422,9 +411,7 @@ def scales_the_gradient_in_place(weights, gradients, velocities, lr, former_lr, 
 
 
 def only_the_first(weights, gradients, velocities, lr, former_lr, momentum):
-    _corrected(lambda lr, former: lr / former)(
-        weights[:1], gradients, velocities, lr, former_lr, momentum
-    )
+    _corrected(lambda lr, former: lr / former)(weights[:1], gradients, velocities, lr, former_lr, momentum)
 
 
 def scaled_by_the_kernel(weights, gradients, velocities, lr, former_lr, momentum):
@@ -466,9 +453,7 @@ def _choosing(key, even=True, late=False, strict=False):
 
 
 def swapped(steps, seconds, counts, deadline):
-    found = _choosing(lambda seconds, time, cost, devices, batch: cost)(
-        steps, seconds, counts, deadline
-    )
+    found = _choosing(lambda seconds, time, cost, devices, batch: cost)(steps, seconds, counts, deadline)
     return found and found[::-1]
 
 
@@ -478,9 +463,7 @@ def only_the_batch(steps, seconds, counts, deadline):
 
 
 def never_none(steps, seconds, counts, deadline):
-    offers = sorted(
-        _offers(steps, seconds, counts), key=lambda one: (one[0] > deadline, one[1], one[0])
-    )
+    offers = sorted(_offers(steps, seconds, counts), key=lambda one: (one[0] > deadline, one[1], one[0]))
     return offers[0][2:]
 
 
@@ -650,19 +633,12 @@ WRONG = {
             "one seed that never gets there does not keep the median",
             "達しないシードが 1 つあっても",
         ),
-        (
-            lambda curves, target: 20 if len(curves) == 1 else None,
-            r"gave None, expected \d+$",
-            r"正しくは \d+ です$",
-        ),
+        (lambda curves, target: 20 if len(curves) == 1 else None, r"gave None, expected \d+$", r"正しくは \d+ です$"),
         (for_good, "first look that has the target, even if it falls", "最初に目標以上になった"),
         (interpolated, "between two looks nobody has looked", "計測と計測の間は"),
         (
             lambda curves, target: _none(
-                median(
-                    next((n for n, (_, r) in enumerate(curve, 1) if r >= target), math.inf)
-                    for curve in curves
-                )
+                median(next((n for n, (_, r) in enumerate(curve, 1) if r >= target), math.inf) for curve in curves)
             ),
             "a number of looks, not of steps",
             "計測の回数",
@@ -736,17 +712,9 @@ WRONG = {
             "the fastest, whether or not",
             "期限を無視した、最も速い",
         ),
-        (
-            _choosing(lambda s, time, cost, k, b: -b / s(b, k), late=True),
-            "the most images/s",
-            "1 秒あたりの枚数が最大",
-        ),
+        (_choosing(lambda s, time, cost, k, b: -b / s(b, k), late=True), "the most images/s", "1 秒あたりの枚数が最大"),
         (_choosing(lambda s, time, cost, k, b: (k, time)), "the fewest devices", "デバイスが最少"),
-        (
-            _choosing(lambda s, time, cost, k, b: (cost, time), even=False),
-            "does not divide evenly",
-            "割り切れません",
-        ),
+        (_choosing(lambda s, time, cost, k, b: (cost, time), even=False), "does not divide evenly", "割り切れません"),
         (
             _choosing(lambda s, time, cost, k, b: (cost, time), strict=True),
             "it can be done in time",

@@ -170,9 +170,7 @@ def program(
             sampler = dist.DistributedSampler(train_set, num_replicas=world_size, rank=share(rank))
             if named != "sampler":
                 sampler = train_sampler  # noqa: F821
-            loader = dist.DataLoader(
-                train_set, batch_size=4, sampler=sampler if sampled else None, shuffle=not sampled
-            )
+            loader = dist.DataLoader(train_set, batch_size=4, sampler=sampler if sampled else None, shuffle=not sampled)
             for epoch in range(epochs):
                 if told:
                     sampler.set_epoch(epoch_of(epoch, rank) if told is True else told)
@@ -249,9 +247,7 @@ def with_a_closure(dist, train_set, test_set, world_size, epochs):
         dist.init_process_group(backend="nccl", rank=rank, world_size=world_size)
         net = dist.Model()
         model = dist.DistributedDataParallel(net)
-        loader = dist.DataLoader(
-            train_set, 3, sampler=dist.DistributedSampler(train_set, world_size, rank, seed=4)
-        )
+        loader = dist.DataLoader(train_set, 3, sampler=dist.DistributedSampler(train_set, world_size, rank, seed=4))
         epoch = 0
         while epoch < epochs:
             loader.sampler.set_epoch(epoch + 100)
@@ -368,12 +364,7 @@ def _pushes(events, counts):
     found = []
     for now, (_, what, _) in enumerate(events):
         if what == "push":
-            found.append(
-                sum(
-                    events[then][1] == "push" and bool(counts(events, then, now))
-                    for then in range(now)
-                )
-            )
+            found.append(sum(events[then][1] == "push" and bool(counts(events, then, now)) for then in range(now)))
     return found
 
 
@@ -381,11 +372,7 @@ def _last(events, now, what, key=True):
     """When this worker last did ``what``; -1: never."""
     worker, _, own = events[now]
     return max(
-        (
-            then
-            for then in range(now)
-            if events[then][:2] == (worker, what) and (not key or events[then][2] == own)
-        ),
+        (then for then in range(now) if events[then][:2] == (worker, what) and (not key or events[then][2] == own)),
         default=-1,
     )
 
@@ -399,12 +386,7 @@ def all_keys(events):
 
 
 def any_pull(events):
-    return _pushes(
-        events,
-        lambda e, t, n: (
-            t > _last(e, n, "pull", False) and e[t][0] != e[n][0] and e[t][2] == e[n][2]
-        ),
-    )
+    return _pushes(events, lambda e, t, n: t > _last(e, n, "pull", False) and e[t][0] != e[n][0] and e[t][2] == e[n][2])
 
 
 def other_keys_count(events):
@@ -412,10 +394,7 @@ def other_keys_count(events):
 
 
 def since_the_last_push(events):
-    return _pushes(
-        events,
-        lambda e, t, n: t > _last(e, n, "push") and e[t][0] != e[n][0] and e[t][2] == e[n][2],
-    )
+    return _pushes(events, lambda e, t, n: t > _last(e, n, "push") and e[t][0] != e[n][0] and e[t][2] == e[n][2])
 
 
 def since_the_beginning(events):
@@ -425,11 +404,7 @@ def since_the_beginning(events):
 def push_brings_the_weight(events):
     return _pushes(
         events,
-        lambda e, t, n: (
-            t > max(_last(e, n, "pull"), _last(e, n, "push"))
-            and e[t][0] != e[n][0]
-            and e[t][2] == e[n][2]
-        ),
+        lambda e, t, n: t > max(_last(e, n, "pull"), _last(e, n, "push")) and e[t][0] != e[n][0] and e[t][2] == e[n][2],
     )
 
 
@@ -620,13 +595,8 @@ def no_checkpoint_fails(metrics, checkpoints):
 def with_regular_expressions(metrics, checkpoints):
     import re
 
-    last = max(
-        map(int, re.findall(r'"kind": "step", "step": (\d+), .*\}$', metrics, re.M)), default=0
-    )
-    start = next(
-        (step for step in sorted(checkpoints, reverse=True) if step <= last and checkpoints[step]),
-        0,
-    )
+    last = max(map(int, re.findall(r'"kind": "step", "step": (\d+), .*\}$', metrics, re.M)), default=0)
+    start = next((step for step in sorted(checkpoints, reverse=True) if step <= last and checkpoints[step]), 0)
     return [np.int64(start), last - start]
 
 

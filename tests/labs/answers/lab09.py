@@ -165,13 +165,7 @@ def images_doubled(net, loss, trainer, images, labels, size, ctxs):
     for begin in range(0, len(images), size):
         x, y = images[begin : begin + size], labels[begin : begin + size]
         if len(x) < len(ctxs):
-            _backward(
-                net,
-                loss,
-                nd.concat(*[x] * len(ctxs), dim=0),
-                nd.concat(*[y] * len(ctxs), dim=0),
-                ctxs,
-            )
+            _backward(net, loss, nd.concat(*[x] * len(ctxs), dim=0), nd.concat(*[y] * len(ctxs), dim=0), ctxs)
         else:
             _backward(net, loss, x, y, ctxs)
         trainer.step(len(x))
@@ -204,20 +198,14 @@ def _right(net, x, y):
 def divided_by_all(net, images, labels, size, ctxs):
     right = 0
     for batch in mx.io.NDArrayIter(images, labels, size):
-        right += sum(
-            _right(net, x, y)
-            for x, y in zip(shard(batch.data[0], ctxs), shard(batch.label[0], ctxs))
-        )
+        right += sum(_right(net, x, y) for x, y in zip(shard(batch.data[0], ctxs), shard(batch.label[0], ctxs)))
     return right / len(images)
 
 
 def discarded(net, images, labels, size, ctxs):
     right = counted = 0
     for batch in mx.io.NDArrayIter(images, labels, size, last_batch_handle="discard"):
-        right += sum(
-            _right(net, x, y)
-            for x, y in zip(shard(batch.data[0], ctxs), shard(batch.label[0], ctxs))
-        )
+        right += sum(_right(net, x, y) for x, y in zip(shard(batch.data[0], ctxs), shard(batch.label[0], ctxs)))
         counted += size
     return right / max(counted, 1)
 
@@ -230,9 +218,7 @@ def at_once(net, images, labels, size, ctxs):
 def on_one_device(net, images, labels, size, ctxs):
     right = 0
     for i in range(len(images)):
-        right += _right(
-            net, nd.array(images[i : i + 1], ctx=ctxs[0]), nd.array(labels[i : i + 1], ctx=ctxs[0])
-        )
+        right += _right(net, nd.array(images[i : i + 1], ctx=ctxs[0]), nd.array(labels[i : i + 1], ctx=ctxs[0]))
     return right / len(images)
 
 
@@ -250,11 +236,7 @@ def mean_of_batches(net, images, labels, size, ctxs):
 
 def _draw(shape, ctx=None):
     fan_in = int(np.prod(shape[1:])) if len(shape) == 4 else shape[0]
-    return (
-        nd.random.normal(0, he_deviation(fan_in), shape, ctx=ctx)
-        if len(shape) > 1
-        else nd.zeros(shape, ctx=ctx)
-    )
+    return nd.random.normal(0, he_deviation(fan_in), shape, ctx=ctx) if len(shape) > 1 else nd.zeros(shape, ctx=ctx)
 
 
 def _replica(params):
@@ -438,9 +420,7 @@ def divided_by_a_share(net, trainer, ctxs, size, share, largest):
 
 def only_first_device(net, loss, trainer, images, labels, size, epochs, ctxs, largest):
     """Only one device left, and so nothing that two can do wrong."""
-    return fitting(update=lambda *given: None)(
-        net, loss, trainer, images, labels, size, epochs, ctxs[:1], largest
-    )
+    return fitting(update=lambda *given: None)(net, loss, trainer, images, labels, size, epochs, ctxs[:1], largest)
 
 
 WRONG = {
@@ -506,16 +486,8 @@ WRONG = {
         (fitting(update=only_the_first_is_scaled), r"weights on cpu\(1\)", r"cpu\(1\) の重みが"),
         (fitting(lambda e, n, k: [np.arange(n)] * k), "in which they are stored", "並び順のまま"),
         (fitting(lambda e, n, k: [np.arange(n)[::-1]] * k), "in which they are stored", "並び順"),
-        (
-            fitting(lambda e, n, k: [np.random.RandomState(0).permutation(n)] * k),
-            "the same order",
-            "同じです",
-        ),
-        (
-            fitting(lambda e, n, k: [np.random.randint(0, n, n)] * k),
-            "in an epoch image",
-            "エポックで画像",
-        ),
+        (fitting(lambda e, n, k: [np.random.RandomState(0).permutation(n)] * k), "the same order", "同じです"),
+        (fitting(lambda e, n, k: [np.random.randint(0, n, n)] * k), "in an epoch image", "エポックで画像"),
         (fitting(whole=True), "images went through the network in", "枚がネットワークを通りました"),
         (fitting(labelled=False), "moved", "動きました"),
         (fitting(means=False), "is `return` missing.*mean loss of each epoch", "`return` を忘れて"),
@@ -555,9 +527,7 @@ def by_hand_from_the_host(ctxs, seed=0):
     params = []
     for shape in SHAPES:
         fan_in = np.prod(shape[1:]) if len(shape) == 4 else shape[0]
-        params.append(
-            random.normal(0, he_deviation(fan_in), shape) if len(shape) > 1 else np.zeros(shape)
-        )
+        params.append(random.normal(0, he_deviation(fan_in), shape) if len(shape) > 1 else np.zeros(shape))
     return [_replica([nd.array(values, ctx=ctx) for values in params]) for ctx in ctxs]
 
 

@@ -4,15 +4,7 @@ from itertools import chain
 
 import numpy as np
 
-from gluonlab.collectives.algorithms import (
-    halving_doubling,
-    hierarchical,
-    ring,
-    ring_all_gather,
-    sharded,
-    star,
-    tree,
-)
+from gluonlab.collectives.algorithms import halving_doubling, hierarchical, ring, ring_all_gather, sharded, star, tree
 from gluonlab.collectives.schedule import Transfer
 
 ADD, COPY = "add", "copy"
@@ -36,9 +28,7 @@ def tells_before_it_knows():
 
 def by_halves():
     """Another right order: the farthest first."""
-    return [
-        [Transfer(src, src + far, 0, COPY) for src in range(0, 8, 2 * far)] for far in (4, 2, 1)
-    ]
+    return [[Transfer(src, src + far, 0, COPY) for src in range(0, 8, 2 * far)] for far in (4, 2, 1)]
 
 
 # --- 10-2 and 10-5
@@ -47,8 +37,7 @@ def by_halves():
 def along_the_line(chunks):
     """The pipeline of 10-2, in so many chunks."""
     return [
-        [Transfer(s, s + 1, step - s, COPY) for s in range(4) if 0 <= step - s < chunks]
-        for step in range(chunks + 3)
+        [Transfer(s, s + 1, step - s, COPY) for s in range(4) if 0 <= step - s < chunks] for step in range(chunks + 3)
     ]
 
 
@@ -95,10 +84,7 @@ def gather(distances, own_first=True):
 def to_the_left():
     """The same the other way round: whatever goes to the right there, goes to the left here."""
     mirror = [0, 4, 3, 2, 1]
-    return [
-        [Transfer(mirror[s], mirror[d], mirror[c], op) for s, d, c, op in step]
-        for step in gather((1, 2, 4))
-    ]
+    return [[Transfer(mirror[s], mirror[d], mirror[c], op) for s, d, c, op in step] for step in gather((1, 2, 4))]
 
 
 # --- 10-4
@@ -119,16 +105,11 @@ def both_ways(up=((1, 2), (2, 1)), down=(3, 2, 1)):
 def mirrored():
     """Three from below, two from above."""
     mirror = [(-r) % 6 for r in range(6)]
-    return [
-        [Transfer(mirror[s], mirror[d], mirror[c], op) for s, d, c, op in step]
-        for step in both_ways()
-    ]
+    return [[Transfer(mirror[s], mirror[d], mirror[c], op) for s, d, c, op in step] for step in both_ways()]
 
 
 def one_way_round():
-    return [
-        [Transfer(r, (r + 1) % 6, (r - 1 - step) % 6, ADD) for r in range(6)] for step in range(5)
-    ]
+    return [[Transfer(r, (r + 1) % 6, (r - 1 - step) % 6, ADD) for r in range(6)] for step in range(5)]
 
 
 # --- 10-6
@@ -363,10 +344,7 @@ RIGHT = {
         lambda: ([[s, d, np.int64(c), op] for s, d, c, op in step] for step in by_halves()),
         lambda: [[(r, r ^ bit, 0, COPY) for r in range(bit)] for bit in (1, 2, 4)],
     ],
-    "10-2": [
-        lambda: along_the_line(6),
-        lambda: [tuple(map(tuple, step)) for step in along_the_line(6)],
-    ],
+    "10-2": [lambda: along_the_line(6), lambda: [tuple(map(tuple, step)) for step in along_the_line(6)]],
     "10-3": [
         to_the_left,
         lambda: gather((1, 2, 4)),

@@ -71,9 +71,7 @@ def _check_rates(best, by_rule, warm):
     same = [by_rule[k]["same"] for k in ("1", "2", "4", "8", "16")]
     assert same == sorted(same, reverse=True) and same[-1] < one - 0.2
     assert by_rule["16"]["linear"] < 0.6
-    assert by_rule["16"]["square root"] > max(
-        by_rule["16"]["same"] + 0.1, by_rule["16"]["linear"] + 0.1
-    )
+    assert by_rule["16"]["square root"] > max(by_rule["16"]["same"] + 0.1, by_rule["16"]["linear"] + 0.1)
     without, with_one = warm["without"], warm["with"]
     assert without["survive"][:2] == with_one["survive"][:2] == [9, 9]
     assert without["survive"][2] <= 4 and with_one["survive"][2] >= 6

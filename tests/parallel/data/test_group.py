@@ -10,13 +10,7 @@ from mxnet.gluon import nn
 from support.devices import device
 from support.examples import examples
 from support.process_group import run_in_threads
-from support.reference import (
-    identity,
-    parameter_arrays,
-    random_batches,
-    relative_distance,
-    train_on_one_device,
-)
+from support.reference import identity, parameter_arrays, random_batches, relative_distance, train_on_one_device
 
 from gluonlab.bucketed_trainer.trainer import BucketedTrainer
 from gluonlab.data.loading.split_batch import Batch, shard
@@ -57,9 +51,7 @@ def test_the_gradients_of_all_devices_add_up_to_those_of_the_batch(counts, sizes
     def work(group):
         ctxs, net = ctxs_of[group.rank], nets[group.rank]
         store = GroupKVStore(make_kvstore("ring"), group)
-        trainer = BucketedTrainer(
-            net.collect_params(), "sgd", {"learning_rate": 0.1}, kvstore=store
-        )
+        trainer = BucketedTrainer(net.collect_params(), "sgd", {"learning_rate": 0.1}, kvstore=store)
         loss = gluon.loss.SoftmaxCrossEntropyLoss()
         step = DataParallelStep(net, loss, trainer, ctxs, identity, group=group)
         for images, labels in batches:

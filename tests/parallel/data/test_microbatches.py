@@ -30,10 +30,7 @@ TOLERANCE = 1e-5  # relative, after 5 steps: only the order of summation differs
 SHAPE = (1, 16, 16)
 # 22 over 3 devices: 8, 7, 7; 1 leaves two idle; 9 has fewer images than parts
 RAGGED = (22, 22, 1, 9, 22)
-CUTS = [
-    *(Microbatches(count=count) for count in (1, 2, 3, 7)),
-    *(Microbatches(size=size) for size in (1, 5, 64)),
-]
+CUTS = [*(Microbatches(count=count) for count in (1, 2, 3, 7)), *(Microbatches(size=size) for size in (1, 5, 64))]
 
 
 def lenet(ctxs):
@@ -54,9 +51,7 @@ def whole(start):
     """What Gluon makes of the whole batches on one device."""
     net = lenet([mx.cpu(0)])
     set_parameter_arrays(net, start)
-    return train_on_one_device(
-        net, random_batches(RAGGED, shape=SHAPE), "sgd", learning_rate=0.1, momentum=0.9
-    )
+    return train_on_one_device(net, random_batches(RAGGED, shape=SHAPE), "sgd", learning_rate=0.1, momentum=0.9)
 
 
 @pytest.mark.parametrize(
@@ -76,10 +71,7 @@ def test_any_number_of_microbatches_makes_the_update_of_the_whole_batch(k, cut, 
     train_steps(step, random_batches(RAGGED, shape=SHAPE), ctxs)
     for ctx in ctxs:
         assert relative_distance(parameter_arrays(net, ctx), whole) <= TOLERANCE
-        assert all(
-            np.array_equal(a, b)
-            for a, b in zip(parameter_arrays(net, ctx), parameter_arrays(net, ctxs[0]))
-        )
+        assert all(np.array_equal(a, b) for a, b in zip(parameter_arrays(net, ctx), parameter_arrays(net, ctxs[0])))
 
 
 @pytest.mark.parametrize("cut", CUTS, ids=str)
@@ -108,10 +100,7 @@ def test_losses_and_scores_of_microbatches_add_up(cut, start):
 
 @given(
     st.integers(0, 300),
-    st.one_of(
-        st.builds(Microbatches, st.integers(1, 400)),
-        st.builds(Microbatches, st.none(), st.integers(1, 400)),
-    ),
+    st.one_of(st.builds(Microbatches, st.integers(1, 400)), st.builds(Microbatches, st.none(), st.integers(1, 400))),
 )
 def test_parts_cover_a_shard_in_order_and_differ_by_at_most_one_image(images, cut):
     bounds = cut.bounds(images)
@@ -136,9 +125,7 @@ def test_rounds_give_every_image_once_and_each_device_one_part_at_a_time(sizes, 
         assert len({part.device for part in parts}) == len(parts) > 0
         assert all(np.array_equal(part.images.asnumpy(), part.labels.asnumpy()) for part in parts)
     for device, x in enumerate(xs):
-        given_out = [
-            part.images.asnumpy() for parts in rounds for part in parts if part.device == device
-        ]
+        given_out = [part.images.asnumpy() for parts in rounds for part in parts if part.device == device]
         assert np.array_equal(np.concatenate(given_out), x.asnumpy())
 
 
@@ -226,8 +213,7 @@ class MadeWeight(nn.HybridBlock):
         self.way = WAYS[way]
         with self.name_scope():
             self.one, self.other = (
-                self.params.get(name, shape=(10, 256), init=mx.init.Xavier())
-                for name in ("one", "other")
+                self.params.get(name, shape=(10, 256), init=mx.init.Xavier()) for name in ("one", "other")
             )
             self.bias = self.params.get("bias", shape=(10,), init="zeros")
 

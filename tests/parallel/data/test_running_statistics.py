@@ -66,16 +66,11 @@ def by_gluon(ctxs, start):
 def test_one_device_trains_resnet8_as_gluon_does(start):
     """Parameters and running statistics alike."""
     batches = random_batches([16, 9, 16], shape=SHAPE)
-    expected = train_on_one_device(
-        by_gluon(contexts(1), start), batches, "sgd", learning_rate=0.05, momentum=0.9
-    )
+    expected = train_on_one_device(by_gluon(contexts(1), start), batches, "sgd", learning_rate=0.05, momentum=0.9)
     ctxs = devices(1, threads=1)
     net = resnet8(ctxs, start)
     train_steps(make_step(net, ctxs, learning_rate=0.05, momentum=0.9), batches, ctxs)
-    assert (
-        relative_distance(as_in_gluon(net, parameter_arrays(net)), as_in_gluon(net, expected))
-        <= 1e-4
-    )
+    assert relative_distance(as_in_gluon(net, parameter_arrays(net)), as_in_gluon(net, expected)) <= 1e-4
 
 
 def test_several_devices_train_resnet8_as_gluon_does_on_as_many(start):
@@ -84,9 +79,7 @@ def test_several_devices_train_resnet8_as_gluon_does_on_as_many(start):
     """
     batches, ctxs = random_batches([16, 9, 16], shape=SHAPE), devices(2)
     reference, net = by_gluon(ctxs, start), resnet8(ctxs, start)
-    trainer = gluon.Trainer(
-        reference.collect_params(), "sgd", {"learning_rate": 0.05}, kvstore=mx.kv.create("device")
-    )
+    trainer = gluon.Trainer(reference.collect_params(), "sgd", {"learning_rate": 0.05}, kvstore=mx.kv.create("device"))
     trainer._init_kvstore()
     # it sends device 0's statistics to all others, else after the first batch
     trainer._init_params()
@@ -117,10 +110,7 @@ def test_averaged_means_are_those_of_the_whole_batch_and_variances_not_larger(k,
     nothing else.
     """
     ctxs = devices(k, threads=1)
-    momentum, ((images, labels),) = (
-        0.5,
-        random_batches([k * each], seed, shape=(2, 3, 3), classes=4),
-    )
+    momentum, ((images, labels),) = (0.5, random_batches([k * each], seed, shape=(2, 3, 3), classes=4))
     net = nn.HybridSequential()
     net.add(nn.BatchNorm(momentum=momentum, in_channels=2), nn.Dense(4, in_units=18))
     net.initialize(ctx=ctxs)
@@ -131,15 +121,9 @@ def test_averaged_means_are_those_of_the_whole_batch_and_variances_not_larger(k,
     shards = images.astype("float64").reshape(k, each, 2, 9).transpose(0, 2, 1, 3).reshape(k, 2, -1)
     between = shards.mean(axis=2).var(axis=0)
     for ctx in ctxs:
-        mean, variance = (
-            param.data(ctx).asnumpy() for param in (net[0].running_mean, net[0].running_var)
-        )
-        assert mean == pytest.approx(
-            (1 - momentum) * images.mean(axis=(0, 2, 3)), rel=1e-4, abs=1e-6
-        )
-        assert variance == pytest.approx(
-            momentum + (1 - momentum) * (images.var(axis=(0, 2, 3)) - between), rel=1e-4
-        )
+        mean, variance = (param.data(ctx).asnumpy() for param in (net[0].running_mean, net[0].running_var))
+        assert mean == pytest.approx((1 - momentum) * images.mean(axis=(0, 2, 3)), rel=1e-4, abs=1e-6)
+        assert variance == pytest.approx(momentum + (1 - momentum) * (images.var(axis=(0, 2, 3)) - between), rel=1e-4)
 
 
 def test_averaging_leaves_other_arrays_unchanged():
@@ -168,17 +152,11 @@ def test_the_average_is_weighted_by_the_images_that_a_device_saw():
         net.running_mean.data(ctx)[:] = 4.0**device
     statistics = RunningStatistics(net)
     for sizes in ((3, 2), (3,), (1,)):
-        statistics.record_batch(
-            [nd.zeros((size, 1), ctx=ctx) for size, ctx in zip(sizes, contexts(3))]
-        )
+        statistics.record_batch([nd.zeros((size, 1), ctx=ctx) for size, ctx in zip(sizes, contexts(3))])
     statistics.average()
-    assert [net.running_mean.data(ctx).asscalar() for ctx in contexts(3)] == pytest.approx(
-        [(7 * 1 + 2 * 4) / 9] * 3
-    )
+    assert [net.running_mean.data(ctx).asscalar() for ctx in contexts(3)] == pytest.approx([(7 * 1 + 2 * 4) / 9] * 3)
     statistics.average()  # of nothing
-    assert [net.running_mean.data(ctx).asscalar() for ctx in contexts(3)] == pytest.approx(
-        [(7 * 1 + 2 * 4) / 9] * 3
-    )
+    assert [net.running_mean.data(ctx).asscalar() for ctx in contexts(3)] == pytest.approx([(7 * 1 + 2 * 4) / 9] * 3)
 
 
 @pytest.mark.filterwarnings("ignore:no GPU on this machine:gluonlab.errors.GluonlabWarning")
@@ -186,9 +164,7 @@ def test_devices_that_never_get_an_image_change_nothing(tmp_path, few_stripes):
     """Batches of two images leave one of three devices, and two of four, without any."""
     found = []
     for k in (2, 3, 4):
-        config = TrainConfig(
-            gpus=k, epochs=1, global_batch_size=2, threads=1, **RECIPE, out=str(tmp_path / str(k))
-        )
+        config = TrainConfig(gpus=k, epochs=1, global_batch_size=2, threads=1, **RECIPE, out=str(tmp_path / str(k)))
         found.append(parameter_arrays(loop.train(config, reporter=Reporter()).net))
     assert max(relative_distance(one, found[0]) for one in found[1:]) < 1e-4
 
@@ -208,11 +184,7 @@ def stripes(count, seed):
 def use_stripes(monkeypatch, train, test):
     """Runs get so many images to train and to test with."""
     dataset = Dataset(
-        "stripes",
-        stripes(train, 0),
-        stripes(test, 1),
-        ("a", "b", "c"),
-        Defaults(model="resnet8", lr=0.05),
+        "stripes", stripes(train, 0), stripes(test, 1), ("a", "b", "c"), Defaults(model="resnet8", lr=0.05)
     )
     monkeypatch.setattr("gluonlab.training.plan.load_dataset", lambda name, root: dataset)
     return dataset
@@ -234,9 +206,7 @@ def test_all_devices_evaluate_like_one_that_reads_the_saved_parameters(tmp_path,
     """The accuracy and loss of the last epoch are those of plain Gluon on one device, from the
     file.
     """
-    config = TrainConfig(
-        gpus=k, epochs=1, global_batch_size=25, threads=1, **RECIPE, out=str(tmp_path / "run")
-    )
+    config = TrainConfig(gpus=k, epochs=1, global_batch_size=25, threads=1, **RECIPE, out=str(tmp_path / "run"))
     result = loop.train(config, reporter=Reporter())
     net = get_model("resnet8", 3)
     net.load_parameters(str(tmp_path / "run" / PARAMETERS), ctx=mx.cpu(0))
@@ -246,17 +216,13 @@ def test_all_devices_evaluate_like_one_that_reads_the_saved_parameters(tmp_path,
     assert result.accuracy == (scores.asnumpy().argmax(axis=1) == labels).mean()
     assert result.history[-1].validation_loss == pytest.approx(loss, rel=1e-4)
     for ctx in result.plan.ctxs:  # what was saved is what every replica has, to the bit
-        assert all(
-            np.array_equal(a, b)
-            for a, b in zip(parameter_arrays(result.net, ctx), parameter_arrays(net))
-        )
+        assert all(np.array_equal(a, b) for a, b in zip(parameter_arrays(result.net, ctx), parameter_arrays(net)))
 
 
 @pytest.mark.filterwarnings("ignore:no GPU on this machine:gluonlab.errors.GluonlabWarning")
 def test_resnet8_learns_in_a_few_steps(tmp_path, striped):
     result = loop.train(
-        TrainConfig(gpus=2, epochs=8, batch_size=10, **RECIPE, out=str(tmp_path / "run")),
-        reporter=Reporter(),
+        TrainConfig(gpus=2, epochs=8, batch_size=10, **RECIPE, out=str(tmp_path / "run")), reporter=Reporter()
     )
     first, last = result.history[0].loss, result.history[-1].loss
     assert last < first / 3
@@ -271,10 +237,7 @@ def test_dropout_is_off_in_evaluation():
     net.initialize(mx.init.Xavier(), ctx=ctxs)
     ((images, labels),) = random_batches([10], shape=(1, 3, 4), classes=4)
     step = make_step(net, ctxs, learning_rate=1e-30)
-    xs, ys = (
-        [nd.array(part, ctx=ctx) for part, ctx in zip(np.split(whole, 2), ctxs)]
-        for whole in (images, labels)
-    )
+    xs, ys = ([nd.array(part, ctx=ctx) for part, ctx in zip(np.split(whole, 2), ctxs)] for whole in (images, labels))
     trained, evaluated = [], []
     for _ in range(2):
         trained.append([loss.asscalar() for loss in step(make_local_batch(xs, ys))])
@@ -290,9 +253,7 @@ def test_gluons_own_loop_keeps_the_statistics_of_a_network_that_get_model_has_co
     """
     batches, ctxs, found = random_batches([16, 9, 16], shape=SHAPE), devices(1, threads=1), []
     for net in (by_gluon(ctxs, start), *(resnet8(ctxs, start) for _ in range(3))):
-        trainer = gluon.Trainer(
-            net.collect_params(), "sgd", {"learning_rate": 0.05}, kvstore=mx.kv.create("device")
-        )
+        trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.05}, kvstore=mx.kv.create("device"))
         train_on_devices(net, trainer, ctxs, batches)
         found.append(parameter_arrays(net))
     assert [relative_distance(one, found[0]) <= 1e-4 for one in found[1:]] == [True] * 3
@@ -305,14 +266,10 @@ def test_each_image_counts_in_only_one_average():
     net = nn.BatchNorm(in_channels=1)
     net.initialize(ctx=contexts(2))
     statistics = RunningStatistics(net)
-    statistics.record_batch(
-        [nd.zeros((size, 1), ctx=ctx) for size, ctx in zip((9, 1), contexts(2))]
-    )
+    statistics.record_batch([nd.zeros((size, 1), ctx=ctx) for size, ctx in zip((9, 1), contexts(2))])
     statistics.average()
     for device, ctx in enumerate(contexts(2)):
         net.running_mean.data(ctx)[:] = device
-    statistics.record_batch(
-        [nd.zeros((size, 1), ctx=ctx) for size, ctx in zip((1, 3), contexts(2))]
-    )
+    statistics.record_batch([nd.zeros((size, 1), ctx=ctx) for size, ctx in zip((1, 3), contexts(2))])
     statistics.average()
     assert [net.running_mean.data(ctx).asscalar() for ctx in contexts(2)] == [0.75, 0.75]

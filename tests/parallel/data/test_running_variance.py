@@ -37,39 +37,26 @@ class Played:
     """A layer's running variances by both rules, in float64."""
 
     def __init__(self, param, momentum, positions, zero_by_zero):
-        self.param, self.momentum, self.positions, self.zero_by_zero = (
-            param,
-            momentum,
-            positions,
-            zero_by_zero,
-        )
+        self.param, self.momentum, self.positions, self.zero_by_zero = (param, momentum, positions, zero_by_zero)
         self.mxnets = self.cudnns = param.data().asnumpy().astype("float64")
 
     def see(self, images, variance):
         values = images * self.positions
-        unbiased = (
-            variance * values / (values - 1) if values > 1 else np.full(CHANNELS, self.zero_by_zero)
-        )
+        unbiased = variance * values / (values - 1) if values > 1 else np.full(CHANNELS, self.zero_by_zero)
         variance = variance if values > 1 else np.zeros(CHANNELS)
         self.mxnets = self.momentum * self.mxnets + (1 - self.momentum) * variance
         self.cudnns = self.momentum * self.cudnns + (1 - self.momentum) * unbiased
         self.param.set_data(nd.array(self.cudnns))
 
 
-pytestmark = pytest.mark.cpu_only(
-    "cuDNN is played; tests/gpus/test_running_variance.py is about the simulated one"
-)
+pytestmark = pytest.mark.cpu_only("cuDNN is played; tests/gpus/test_running_variance.py is about the simulated one")
 MOMENTUM = st.sampled_from([0.0, 0.5, 0.9, 0.99])
 # (images, steps) of batches alike
 SIZES = st.lists(st.tuples(st.integers(1, 5), st.integers(1, 4)), min_size=1, max_size=4)
 
 
 @examples(12, 25)
-@given(
-    momenta=st.tuples(MOMENTUM, MOMENTUM),
-    pixels=st.integers(1, 3),
-    epochs=st.lists(SIZES, min_size=1, max_size=2),
-)
+@given(momenta=st.tuples(MOMENTUM, MOMENTUM), pixels=st.integers(1, 3), epochs=st.lists(SIZES, min_size=1, max_size=2))
 def test_cudnns_variances_become_those_of_cpu_devices(momenta, pixels, epochs):
     net, random = two_layers(momenta, pixels), np.random.RandomState(0)
     params, graph = net.collect_params(), net(mx.sym.var("data"))
@@ -92,9 +79,7 @@ def test_cudnns_variances_become_those_of_cpu_devices(momenta, pixels, epochs):
                     layer.see(images, random.uniform(0.1, 3, CHANNELS))
         variances.correct_variances()
         for layer in layers:
-            np.testing.assert_allclose(
-                layer.param.data().asnumpy(), layer.mxnets, rtol=2e-5, atol=1e-6
-            )
+            np.testing.assert_allclose(layer.param.data().asnumpy(), layer.mxnets, rtol=2e-5, atol=1e-6)
             layer.param.set_data(nd.array(layer.mxnets))
     assert (params["net_batchnorm2_running_var"].data().asnumpy() == 1).all()  # nobody moves it
 
@@ -125,9 +110,7 @@ def test_correcting_variances_twice_or_without_a_step_changes_nothing():
     variances.correct_variances()
     after = net.collect_params()["net_batchnorm0_running_var"].data().asnumpy()
     variances.correct_variances()
-    assert np.array_equal(
-        net.collect_params()["net_batchnorm0_running_var"].data().asnumpy(), after
-    )
+    assert np.array_equal(net.collect_params()["net_batchnorm0_running_var"].data().asnumpy(), after)
 
 
 def test_a_layer_that_is_called_twice_sees_each_time_as_many_values_as_it_gets():
@@ -135,12 +118,7 @@ def test_a_layer_that_is_called_twice_sees_each_time_as_many_values_as_it_gets()
     twice.initialize()
     data = mx.sym.var("data")
     graph = mx.sym.concat(
-        twice(data),
-        twice(mx.sym.Pooling(data, global_pool=True, pool_type="avg", kernel=(1, 1))).tile(
-            (1, 1, 3, 3)
-        ),
+        twice(data), twice(mx.sym.Pooling(data, global_pool=True, pool_type="avg", kernel=(1, 1))).tile((1, 1, 3, 3))
     )
-    passes = CudnnVarianceCorrection(graph, twice.collect_params(), mx.cpu())._passes_by_variance(
-        (4, CHANNELS, 3, 3)
-    )
+    passes = CudnnVarianceCorrection(graph, twice.collect_params(), mx.cpu())._passes_by_variance((4, CHANNELS, 3, 3))
     assert [one.values for one in passes["twice_running_var"]] == [4 * 9, 4]

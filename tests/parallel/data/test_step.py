@@ -29,12 +29,7 @@ from gluonlab.models.own_networks import LeNet
 from gluonlab.parallel.data.replica import make_replicas
 
 TOLERANCE = 1e-5  # relative, after 5 steps: only the order of summation differs
-SIZES = {
-    "divides": (12,) * 5,
-    "ragged": (7,) * 5,
-    "smaller than k": (12, 1, 7, 2, 12),
-    "single images": (1,) * 5,
-}
+SIZES = {"divides": (12,) * 5, "ragged": (7,) * 5, "smaller than k": (12, 1, 7, 2, 12), "single images": (1,) * 5}
 
 
 def initialised(net, ctxs, start, shape=(1, 28, 28)):
@@ -76,10 +71,7 @@ def test_k_devices_make_the_update_of_one(k, store, sizes, momentum, start, expe
     for ctx in ctxs:
         assert relative_distance(parameter_arrays(net, ctx), expected) <= TOLERANCE
     for ctx in ctxs[1:]:  # and the replicas agree to the bit
-        assert all(
-            np.array_equal(a, b)
-            for a, b in zip(parameter_arrays(net, ctx), parameter_arrays(net, ctxs[0]))
-        )
+        assert all(np.array_equal(a, b) for a, b in zip(parameter_arrays(net, ctx), parameter_arrays(net, ctxs[0])))
 
 
 def test_the_losses_of_the_shards_add_up_to_the_loss_of_the_batch(start):
@@ -151,11 +143,7 @@ def test_evaluation_uses_the_weights_as_they_are_now(start):
     x = nd.array(images, ctx=ctxs[0])
     for _ in range(3):
         found = sum(part.loss.asscalar() for part in step.score(make_local_batch(xs, ys)))
-        expected = (
-            gluon.loss.SoftmaxCrossEntropyLoss()(net(x), nd.array(labels, ctx=ctxs[0]))
-            .sum()
-            .asscalar()
-        )
+        expected = gluon.loss.SoftmaxCrossEntropyLoss()(net(x), nd.array(labels, ctx=ctxs[0])).sum().asscalar()
         assert found == pytest.approx(expected, rel=1e-4)
         step(make_local_batch(xs, ys))
 
@@ -163,9 +151,7 @@ def test_evaluation_uses_the_weights_as_they_are_now(start):
 def test_to_float_divides_by_255_in_numpys_arithmetic():
     images = np.arange(256, dtype=np.uint8).reshape(1, 1, 16, 16)
     expected = images.astype(np.float32) * np.float32(1 / 255)
-    assert np.array_equal(
-        to_float(nd, nd.array(images, ctx=device(), dtype="uint8")).asnumpy(), expected
-    )
+    assert np.array_equal(to_float(nd, nd.array(images, ctx=device(), dtype="uint8")).asnumpy(), expected)
 
 
 class TwoOutputs(nn.HybridBlock):

@@ -52,9 +52,7 @@ def made(
     rates = LearningRates(0.05, 20, "cosine", 2, 0.0, 0.1, ())
     plan = SimpleNamespace(
         ctxs=ctxs,
-        make_optimizer=lambda: make_optimizer(
-            optimizer, {"learning_rate": 0.05, "lr_scheduler": rates}
-        ),
+        make_optimizer=lambda: make_optimizer(optimizer, {"learning_rate": 0.05, "lr_scheduler": rates}),
         kvstore=make_kvstore(store, ctxs),
         bucket_bytes=None,
         postprocess=PostprocessSettings(clip_norm, loss_scale),
@@ -71,9 +69,7 @@ def made(
 
 def sharded(batch, ctxs):
     images, labels = batch
-    return make_local_batch(
-        shard(nd.array(images), ctxs), shard(nd.array(labels, dtype="int32"), ctxs)
-    )
+    return make_local_batch(shard(nd.array(images), ctxs), shard(nd.array(labels, dtype="int32"), ctxs))
 
 
 def part_of(batch, ctxs, group):
@@ -158,8 +154,7 @@ def test_running_the_phases_one_by_one_equals_a_step(cut, sync_bn):
         assert names == ["forward", "backward"] * rounds + ["allreduce", "update"]
     for ctx in ctxs:
         assert all(
-            np.array_equal(a, b)
-            for a, b in zip(parameter_arrays(one.net, ctx), parameter_arrays(other.net, ctx))
+            np.array_equal(a, b) for a, b in zip(parameter_arrays(one.net, ctx), parameter_arrays(other.net, ctx))
         )
 
 
@@ -185,9 +180,7 @@ def test_a_restored_strategy_trains_bit_identically(k, store, optimizer, scaled,
     nd.waitall()
     first.sync_running_statistics()
     state = first.state()
-    for one, other in zip(
-        first.net.collect_params().values(), second.net.collect_params().values()
-    ):
+    for one, other in zip(first.net.collect_params().values(), second.net.collect_params().values()):
         other.set_data(one.data(ctxs[0]))
     second.restore(state)
     for strategy in (first, second):
@@ -197,13 +190,10 @@ def test_a_restored_strategy_trains_bit_identically(k, store, optimizer, scaled,
         strategy.sync_running_statistics()
     for ctx in ctxs:
         assert all(
-            np.array_equal(a, b)
-            for a, b in zip(parameter_arrays(first.net, ctx), parameter_arrays(second.net, ctx))
+            np.array_equal(a, b) for a, b in zip(parameter_arrays(first.net, ctx), parameter_arrays(second.net, ctx))
         )
     again, state = first.state(), second.state()
     assert again.loss_scale == state.loss_scale
     for one, other in zip(again.optimizer.parameters, state.optimizer.parameters):
         assert one.updates == other.updates
-        assert all(
-            np.array_equal(a.asnumpy(), b.asnumpy()) for a, b in zip(one.arrays, other.arrays)
-        )
+        assert all(np.array_equal(a.asnumpy(), b.asnumpy()) for a, b in zip(one.arrays, other.arrays))

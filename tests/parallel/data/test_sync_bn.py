@@ -43,10 +43,7 @@ def batches_of(sizes):
     not the batch's.
     """
     return [
-        (
-            images * np.linspace(0.5, 4, len(images)).reshape(-1, 1, 1, 1).astype("float32") + 1,
-            labels,
-        )
+        (images * np.linspace(0.5, 4, len(images)).reshape(-1, 1, 1, 1).astype("float32") + 1, labels)
         for images, labels in random_batches(sizes, shape=SHAPE)
     ]
 
@@ -62,9 +59,7 @@ def assert_trains_as_one(start, sizes, k, weights=None):
     one, ctxs = make_net([mx.cpu(0)], start), devices(k, threads=1)
     expected = train_on_one_device(one, batches_of(sizes), "sgd", learning_rate=0.1)
     net = make_net(ctxs, start)
-    train_steps(
-        make_step(net, ctxs, sync_bn=True, learning_rate=0.1), batches_of(sizes), ctxs, weights
-    )
+    train_steps(make_step(net, ctxs, sync_bn=True, learning_rate=0.1), batches_of(sizes), ctxs, weights)
     for ctx in ctxs:
         assert relative_distance(parameter_arrays(net, ctx), expected) <= TOLERANCE
 
@@ -140,12 +135,9 @@ class ByOperator(nn.HybridBlock):
         super().__init__()
         self.call = call
         with self.name_scope():
-            self.gamma, self.beta = (
-                self.params.get(name, shape=(2,), init=name) for name in ("ones", "zeros")
-            )
+            self.gamma, self.beta = (self.params.get(name, shape=(2,), init=name) for name in ("ones", "zeros"))
             self.mean, self.var = (
-                self.params.get(name, shape=(2,), grad_req="null", init="ones")
-                for name in ("mean", "var")
+                self.params.get(name, shape=(2,), grad_req="null", init="ones") for name in ("mean", "var")
             )
             self.scores = nn.Dense(10)
 
@@ -161,9 +153,7 @@ def mean_of_first(outputs):
 REFUSED = {
     "over axis -3": lambda F, *inputs: F.BatchNorm(*inputs, axis=-3),
     "is a _contrib_BatchNormWithReLU": lambda F, *inputs: F.contrib.BatchNormWithReLU(*inputs),
-    "takes mean or variance": lambda F, *inputs: mean_of_first(
-        F.BatchNorm(*inputs, output_mean_var=True)
-    ),
+    "takes mean or variance": lambda F, *inputs: mean_of_first(F.BatchNorm(*inputs, output_mean_var=True)),
 }
 
 
@@ -215,11 +205,7 @@ class Waiting(nn.HybridBlock):
             def call(image, states):
                 return F.contrib.SyncBatchNorm(image, *params, key="k", ndev=2), states
 
-            x = (
-                F.contrib.foreach(call, F.expand_dims(x, 0), [])[0].reshape((-3, -2))
-                if self.looped
-                else call(x, [])[0]
-            )
+            x = F.contrib.foreach(call, F.expand_dims(x, 0), [])[0].reshape((-3, -2)) if self.looped else call(x, [])[0]
             return self.scores(x)
         return self.scores(self.inner(x))
 
@@ -367,9 +353,7 @@ def assert_moves_what_one_device_moves(make, batches, counts):
         assert tested == pytest.approx(loss, rel=1e-4)
 
 
-@pytest.mark.parametrize(
-    "how", [pytest.param(how, marks=[pytest.mark.long] * (how in RARE)) for how in FROZEN]
-)
+@pytest.mark.parametrize("how", [pytest.param(how, marks=[pytest.mark.long] * (how in RARE)) for how in FROZEN])
 def test_where_layers_are_frozen_k_devices_move_the_statistics_that_one_moves(how):
     freeze, settings = FROZEN[how]
 

@@ -74,9 +74,7 @@ def test_the_same_batch_gives_the_losses_and_gradients_of_one_device(k, channels
         found.append(repeated(net, batch, ctxs))
     (expected, expected_grads), (losses, grads) = found
     assert losses == pytest.approx(expected, rel=1e-5)
-    whole, expected_whole = (
-        np.concatenate([g.ravel() for g in all_]) for all_ in (grads, expected_grads)
-    )
+    whole, expected_whole = (np.concatenate([g.ravel() for g in all_]) for all_ in (grads, expected_grads))
     assert relative_distance([whole], [expected_whole]) <= 1e-3
 
 

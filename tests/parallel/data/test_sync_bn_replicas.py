@@ -73,9 +73,7 @@ def at_its_start(make, ctxs, dtype="float32"):
         for param in net.collect_params().values()
     ]
     names = list(net.collect_params())
-    set_parameter_arrays(
-        net, [abs(array) if "var" in name else array for name, array in zip(names, start)]
-    )
+    set_parameter_arrays(net, [abs(array) if "var" in name else array for name, array in zip(names, start)])
     for block in getattr(net, "second", []):
         if isinstance(block, nn.BatchNorm):
             # MXNet's float64 writes it there where scale=False
@@ -88,11 +86,7 @@ def comparable(net, ctx=None):
     of backward on CPUs.
     """
     twice = re.compile(r"^twice\d+_batchnorm0_running")
-    return [
-        array
-        for name, array in zip(net.collect_params(), parameter_arrays(net, ctx))
-        if not twice.match(name)
-    ]
+    return [array for name, array in zip(net.collect_params(), parameter_arrays(net, ctx)) if not twice.match(name)]
 
 
 def precise_trainer(net, rate):
@@ -144,10 +138,7 @@ def test_sync_bn_equals_batchnorm_of_the_whole_batch(name, k, sizes, mean, store
     Images with a mean cost float32 some of its digits, so the error may be four times that of
     MXNet's own BatchNorm in float32 on one device.
     """
-    batches = [
-        (images * 2 + np.float32(mean), labels)
-        for images, labels in random_batches(sizes, shape=SHAPE)
-    ]
+    batches = [(images * 2 + np.float32(mean), labels) for images, labels in random_batches(sizes, shape=SHAPE)]
     ctxs = contexts(k)
     net, _ = staged(NETWORKS[name], ctxs, batches, store=store)
     expected = precise(NETWORKS[name], batches, 0.05)
@@ -167,9 +158,7 @@ def test_sync_bn_equals_batchnorm_of_the_whole_batch(name, k, sizes, mean, store
 )
 @example(k=2, mean=1000.0, deviation=1.0, seed=0)
 @example(k=3, mean=1000.0, deviation=1.0, seed=4)
-def test_where_images_have_a_large_mean_it_is_as_exact_as_batchnorm_on_one_device(
-    k, mean, deviation, seed
-):
+def test_where_images_have_a_large_mean_it_is_as_exact_as_batchnorm_on_one_device(k, mean, deviation, seed):
     """A mean of 1000 costs float32 three of its seven digits, and what is left of them the weight
     that meets the mean.
     """
@@ -184,9 +173,7 @@ def test_where_images_have_a_large_mean_it_is_as_exact_as_batchnorm_on_one_devic
     net, _ = staged(SyncBatchNormNet, ctxs, batches)
     # what rounding the mean may cost; one device may have luck
     digits = 2.0**-24 * (1 + (mean / deviation) ** 2 / 256)
-    assert relative_distance(comparable(net), wanted) <= 4 * max(
-        relative_distance(comparable(plain), wanted), digits
-    )
+    assert relative_distance(comparable(net), wanted) <= 4 * max(relative_distance(comparable(plain), wanted), digits)
 
 
 def test_a_gamma_that_is_fixed_is_one_whatever_the_parameter_holds():
@@ -243,10 +230,7 @@ WAYS = {
 def test_a_value_of_several_stages_gets_the_gradients_of_all(ways, k):
     batches = random_batches([7], shape=SHAPE)
     net, _ = staged(lambda: Crossing(ways), contexts(k), batches, learning_rate=0.1)
-    assert (
-        relative_distance(parameter_arrays(net), precise(lambda: Crossing(ways), batches, 0.1))
-        <= 5e-4
-    )
+    assert relative_distance(parameter_arrays(net), precise(lambda: Crossing(ways), batches, 0.1)) <= 5e-4
 
 
 class GammaElsewhere(nn.HybridBlock):
@@ -261,9 +245,7 @@ class GammaElsewhere(nn.HybridBlock):
         self._reg_params.update(gamma=self.norm.gamma)
 
     def hybrid_forward(self, F, x, weight, gamma):
-        return self.scores(
-            F.tanh(F.FullyConnected(self.norm(self.units(x)), weight, gamma, num_hidden=4))
-        )
+        return self.scores(F.tanh(F.FullyConnected(self.norm(self.units(x)), weight, gamma, num_hidden=4)))
 
 
 @pytest.mark.parametrize("k", [1, 2])
@@ -366,10 +348,7 @@ def test_stages_contain_all_nodes_of_the_network():
         assert {name for name in taken if re.search(r"\.\d+$", name)} <= given
         given |= set(stage.boundary_names)
     operators = [
-        name
-        for stage in stages
-        for name in stage.graph.get_internals().list_outputs()
-        if name.endswith("_output")
+        name for stage in stages for name in stage.graph.get_internals().list_outputs() if name.endswith("_output")
     ]
     for name in graph.get_internals().list_outputs():
         assert not name.endswith("_output") or operators.count(name) >= 1, name
@@ -397,9 +376,7 @@ def test_estimated_memory_equals_the_allocated_memory_of_stages(microbatches):
     # MXNet's, of what is given to it
     copies = [array for tower in towers for run in tower.runs for array in (run.heads or ())]
     evaluating = max(allocated(each.bound) for each in step.replicas[0]._bound.values())
-    arrays = (
-        sum(array.size * 4 for array in copies) + step.sync_bn_replicas._memory[0].gradients.bytes
-    )
+    arrays = sum(array.size * 4 for array in copies) + step.sync_bn_replicas._memory[0].gradients.bytes
     told = MemoryEstimator(plan, make_net(plan)).memory(32).activations
     # MXNet leaves fractions of a MiB out
     assert abs(told - sum(stages) - arrays - evaluating) <= (len(stages) + 1) * MIB

@@ -9,13 +9,7 @@ from hypothesis import strategies as st
 from mxnet import nd
 from support.devices import contexts
 from support.examples import examples
-from support.split_memory import (
-    chain_maker,
-    count_elsewhere,
-    count_stages,
-    make_pipeline_plan,
-    max_counted_devices,
-)
+from support.split_memory import chain_maker, count_elsewhere, count_stages, make_pipeline_plan, max_counted_devices
 from support.splits import IMAGE, chains, make_chain, softmax_loss
 
 from gluonlab.kvstores.process_groups import SINGLE_PROCESS
@@ -73,9 +67,7 @@ def test_estimated_memory_of_stages_is_what_mxnet_allocates(case):
 @pytest.mark.parametrize("microbatches", [1, 2, 5])
 def test_a_stage_has_a_graph_in_each_slot_of_its_schedule(schedule, microbatches):
     per_device = 2 if schedule == "interleaved" else 1
-    plan = make_pipeline_plan(
-        contexts(3), 3, microbatches, schedule=schedule, stages_per_device=per_device
-    )
+    plan = make_pipeline_plan(contexts(3), 3, microbatches, schedule=schedule, stages_per_device=per_device)
     bound = stage_bindings(ShardSizes((20, 3)), plan.microbatches, plan.split, columns=0)
     slots = [len({binding.slot for binding in of_stage}) for of_stage in bound]
     assert slots == list(peaks(make_schedule(plan.split, microbatches)))
@@ -104,12 +96,7 @@ def test_cuts_by_memory_have_the_least_largest_stage_of_all_cuts(case, share, mi
     def largest(cut):
         plan = make_pipeline_plan(ctxs, size, microbatches, cut=cut, **more)
         stages = make_stages(layers, cut, softmax_loss(), plan.preprocess, plan.conversion)
-        return max(
-            map(
-                sum,
-                PipelineMemory(stages, softmax_loss(), plan).estimate_memory(ShardSizes((share,))),
-            )
-        )
+        return max(map(sum, PipelineMemory(stages, softmax_loss(), plan).estimate_memory(ShardSizes((share,)))))
 
     best = min(map(largest, combinations(range(1, len(layers)), size - 1)))
     assert largest(tuple(strategy.cuts)) == best
@@ -119,9 +106,7 @@ def test_cuts_by_memory_have_the_least_largest_stage_of_all_cuts(case, share, mi
 def test_more_layers_save_no_more_memory_than_the_savings_bound(schedule):
     """Which is what it gives on: twice for each microbatch that it has, and for each slot."""
     per_device = 2 if schedule == "interleaved" else 1
-    plan = make_pipeline_plan(
-        contexts(2), 2, 5, schedule=schedule, stages_per_device=per_device, max_shard_images=40
-    )
+    plan = make_pipeline_plan(contexts(2), 2, 5, schedule=schedule, stages_per_device=per_device, max_shard_images=40)
     chain = ([("conv", 4), ("average", 1)], [("dense", 5), ("sigmoid", 1)], False, True)
     layers = chain_layers(make_chain(chain, contexts(1)))
     given_on = [nd.zeros((plan.microbatches.largest_part(40), *IMAGE), ctx=contexts(1)[0])]
@@ -155,10 +140,7 @@ def test_the_search_minimizes_the_largest_stage_for_any_costs(numbers, layers, s
     assert len(tried) == len(set(tried))
 
     def largest(cut):
-        return max(
-            cost(stage, begin, end)
-            for stage, (begin, end) in enumerate(zip((0, *cut), (*cut, layers)))
-        )
+        return max(cost(stage, begin, end) for stage, (begin, end) in enumerate(zip((0, *cut), (*cut, layers))))
 
     assert largest(found) == min(map(largest, combinations(range(1, layers), stages - 1)))
 
@@ -166,9 +148,7 @@ def test_the_search_minimizes_the_largest_stage_for_any_costs(numbers, layers, s
 def test_a_stage_reports_its_share_of_time_or_memory():
     chain = ([("conv", 4), ("average", 1)], [("dense", 4)], False, True)
     for balance in ("memory", "time"):
-        plan = make_pipeline_plan(
-            contexts(4), 2, 2, schedule="1f1b", balance=balance, max_shard_images=8
-        )
+        plan = make_pipeline_plan(contexts(4), 2, 2, schedule="1f1b", balance=balance, max_shard_images=8)
         strategy = pipeline_parallel(chain_maker(chain), softmax_loss(), plan, SINGLE_PROCESS)
         assert sum(strategy._balanced.shares) == pytest.approx(1)
         said = " ".join(line.strip() for _, line in strategy.lines())
@@ -182,9 +162,7 @@ def test_a_stage_reports_its_share_of_time_or_memory():
 
 def test_lines_fit_80_columns_however_many_copies_there_are():
     chain = ([("conv", 4), ("average", 1)], [("dense", 4)], False, True)
-    plan = make_pipeline_plan(
-        contexts(8), 2, 2, schedule="1f1b", balance="memory", max_shard_images=8
-    )
+    plan = make_pipeline_plan(contexts(8), 2, 2, schedule="1f1b", balance="memory", max_shard_images=8)
     strategy = pipeline_parallel(chain_maker(chain), softmax_loss(), plan, SINGLE_PROCESS)
     assert all(len(f"{title:<11}{line}") <= 80 for title, line in strategy.lines())
     assert [title for title, _ in strategy.lines()].count("stages") == 1

@@ -12,12 +12,7 @@ from support.legible import find_hidden_controls
 from gluonlab.parallel.pipeline.pipeline_cost import COMPUTE_OPS, Costs, equal_shares, price
 from gluonlab.parallel.pipeline.pipeline_schedule import make_pipeline
 from gluonlab.parallel.pipeline.render import as_page, draw
-from gluonlab.parallel.pipeline.render.pipeline_pictures import (
-    idle_gaps,
-    most_kept,
-    page_times,
-    time_unit,
-)
+from gluonlab.parallel.pipeline.render.pipeline_pictures import idle_gaps, most_kept, page_times, time_unit
 from gluonlab.parallel.pipeline.verify_pipeline_schedule import execution_order
 
 pytestmark = pytest.mark.browser
@@ -110,16 +105,13 @@ def assert_shows(page, schedule, timeline):
     assert all(box[5] for box in last["boxes"])
     assert last["most"] == [most_kept(timeline, device) for device in range(schedule.devices)]
     rows = [(top, stage % schedule.devices) for top, stage in last["tall"]]
-    assert len(set(rows)) == schedule.devices and sorted(set(rows)) == sorted(
-        set(rows), key=lambda row: row[1]
-    )
+    assert len(set(rows)) == schedule.devices and sorted(set(rows)) == sorted(set(rows), key=lambda row: row[1])
     count = sum(len(list(idle_gaps(timeline, device))) for device in range(schedule.devices))
     assert len(last["idle"]) == count
 
 
 @pytest.mark.parametrize(
-    "place",
-    [("1f1b", 4, 8, 1), ("gpipe", 2, 4, 1), ("interleaved", 4, 4, 2), ("sequential", 2, 4, 1)],
+    "place", [("1f1b", 4, 8, 1), ("gpipe", 2, 4, 1), ("interleaved", 4, 4, 2), ("sequential", 2, 4, 1)]
 )
 def test_every_step_shows_what_every_device_has_done(opened, everything, place):
     page, schedule = opened(everything), make_pipeline(*place)
@@ -184,8 +176,7 @@ def test_the_page_announces_the_step(opened, everything):
     page.find_element("as-table").find_element("tag name", "summary").click()
     page.wait(lambda: "4 forward, 0 backward" in page.read_text("as-table"))
     rows = page.driver.execute_script(
-        "return [...document.querySelectorAll('table tr')].map("
-        "(row) => [...row.cells].map((cell) => cell.innerText))"
+        "return [...document.querySelectorAll('table tr')].map((row) => [...row.cells].map((cell) => cell.innerText))"
     )
     assert rows[0] == ["device", "stages", "done", "kept now", "kept at most", "bubble"]
     assert rows[1] == ["0", "0", "4 forward, 0 backward", "4", "4", "27%"]

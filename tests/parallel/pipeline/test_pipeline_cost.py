@@ -50,11 +50,7 @@ def test_a_device_does_one_thing_at_a_time_and_is_idle_else(drawn):
     assert starts == sorted(starts)
     for device in range(schedule.devices):
         own = [event for event in timeline.events if event.device == device]
-        busy = sorted(
-            (e.begin_s, e.end_s)
-            for e in own
-            if e.instruction.op in COMPUTE_OPS and e.end_s > e.begin_s
-        )
+        busy = sorted((e.begin_s, e.end_s) for e in own if e.instruction.op in COMPUTE_OPS and e.end_s > e.begin_s)
         assert all(end <= begin for (_, end), (begin, _) in zip(busy, busy[1:]))
         worked = sum(end - begin for begin, end in busy)
         if timeline.seconds:

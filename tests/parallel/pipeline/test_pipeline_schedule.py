@@ -4,11 +4,7 @@ import pytest
 from support.pipeline_reference import SCHEDULE_NAMES, expected_instructions, make_schedule
 
 from gluonlab.errors import ScheduleError
-from gluonlab.parallel.pipeline.pipeline_schedule import (
-    SCHEDULES,
-    from_orders,
-    make_pipeline,
-)
+from gluonlab.parallel.pipeline.pipeline_schedule import SCHEDULES, from_orders, make_pipeline
 from gluonlab.parallel.pipeline.verify_pipeline_schedule import check
 
 

@@ -37,11 +37,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 SIDES = ("x", "y", "width", "height")
 few = examples(20, 40)
 schedules = st.builds(
-    make_schedule,
-    st.sampled_from(SCHEDULE_NAMES),
-    st.integers(1, 6),
-    st.integers(1, 12),
-    st.integers(1, 3),
+    make_schedule, st.sampled_from(SCHEDULE_NAMES), st.integers(1, 6), st.integers(1, 12), st.integers(1, 3)
 )
 
 
@@ -99,9 +95,7 @@ def test_a_device_is_idle_where_it_computes_nothing(case):
     schedule, timeline = case
     for device in range(schedule.devices):
         busy = {t for *_, begin, end in computations(timeline, device) for t in range(begin, end)}
-        idle = {
-            t for begin, end in idle_gaps(timeline, device) for t in range(in_ms(begin), in_ms(end))
-        }
+        idle = {t for begin, end in idle_gaps(timeline, device) for t in range(in_ms(begin), in_ms(end))}
         assert idle == set(range(in_ms(timeline.seconds))) - busy
 
 
@@ -113,16 +107,12 @@ def test_levels_are_what_is_kept_at_each_time(case):
         for t in range(in_ms(timeline.seconds)):
             middle = (t + 0.5) * 1e-3
             exact = [many for at, many in timeline.kept[device] if at <= middle][-1]
-            assert [many for at, many in stashed_levels(timeline, device) if at <= middle][
-                -1
-            ] == exact
+            assert [many for at, many in stashed_levels(timeline, device) if at <= middle][-1] == exact
         counts = [many for _, many in stashed_levels(timeline, device)]
         assert all(one != other for one, other in zip(counts, counts[1:]))
 
 
-@pytest.mark.parametrize(
-    ("name", "sizes", "steps"), [("1f1b", (4, 8, 1), 33), ("interleaved", (4, 8, 2), 57)]
-)
+@pytest.mark.parametrize(("name", "sizes", "steps"), [("1f1b", (4, 8, 1), 33), ("interleaved", (4, 8, 2), 57)])
 def test_a_step_is_as_long_as_the_shortest_computation(name, sizes, steps):
     _, timeline = price_of(name, *sizes)
     times = page_times(timeline)
@@ -137,8 +127,7 @@ def test_a_long_schedule_has_a_limited_number_of_steps():
 
 
 @pytest.mark.parametrize(
-    ("seconds", "unit", "shown"),
-    [(2.5, "s", 15), (1e-3, "ms", 6), (2e-4, "ms", 1.2), (1e-8, "\N{MICRO SIGN}s", 0.06)],
+    ("seconds", "unit", "shown"), [(2.5, "s", 15), (1e-3, "ms", 6), (2e-4, "ms", 1.2), (1e-8, "\N{MICRO SIGN}s", 0.06)]
 )
 def test_times_are_shown_in_the_largest_unit_of_which_there_is_one(seconds, unit, shown):
     timeline = price(SCHEDULES["gpipe"](1, 3), Costs((seconds,), (seconds,), (), (0,)))
@@ -196,10 +185,7 @@ def test_the_text_has_every_computation_in_its_time(case):
     for device, line in lines:
         # updates of one device lie side by side, as one run of letters
         work = [each for each in computations(timeline, int(device)) if each[0] != "update"]
-        names = [
-            f"{m}{'abc'[stage // schedule.devices]}" if several else str(m)
-            for _, stage, m, *_ in work
-        ]
+        names = [f"{m}{'abc'[stage // schedule.devices]}" if several else str(m) for _, stage, m, *_ in work]
         boxes = list(read_line(line, r"\d+[a-z]" if several else r"\d+"))
         assert [box[:2] for box in boxes] == [(each[0], name) for each, name in zip(work, names)]
         for (*_, begin, end), (*_, from_ms, to_ms) in zip(boxes, work):
@@ -273,9 +259,7 @@ def test_the_picture_has_every_computation_in_its_time_and_row_and_hatches_what_
     for place, (kind, (x, y, wide, high), number) in boxes.items():
         op, m, begin, end = expected[place]
         assert kind == op
-        assert (x - 0.5 - begin_x, x + wide + 0.5 - begin_x) == pytest.approx(
-            (begin * scale, end * scale), abs=0.1
-        )
+        assert (x - 0.5 - begin_x, x + wide + 0.5 - begin_x) == pytest.approx((begin * scale, end * scale), abs=0.1)
         if number is not None:  # in the middle: 0.7 of a digit's size is above its line
             assert number.text == str(m)
             assert float(number.get("x")) == pytest.approx(x + wide / 2, abs=0.1)
@@ -324,9 +308,7 @@ def test_the_picture_tells_the_time_and_how_much_each_device_keeps(name, sizes, 
     root = ElementTree.fromstring(as_svg(schedule, timeline))
     a_second = (float(root.get("width")) - 2 * MARGIN - LABELS - RIGHT) / timeline.seconds
 
-    lines = lengths(
-        re.match(r"M([\d.]+) ", each.get("d"))[1] for each in of_class(root, "path", "scale")
-    )
+    lines = lengths(re.match(r"M([\d.]+) ", each.get("d"))[1] for each in of_class(root, "path", "scale"))
     shown = of_class(root, "text", "quiet small middle")
     of_unit = a_second / time_unit(timeline).per_second
     for places in (lines, lengths(each.get("x") for each in shown)):
@@ -342,9 +324,7 @@ def test_the_picture_tells_the_time_and_how_much_each_device_keeps(name, sizes, 
         ).groups()
         at, tops = zip(*(lengths(each) for each in re.findall(r"H([\d.]+)V([\d.]+)", changes)))
         kept = stashed_levels(timeline, device)
-        assert (float(x), float(end)) == pytest.approx(
-            (LABELS, LABELS + a_second * timeline.seconds), abs=1
-        )
+        assert (float(x), float(end)) == pytest.approx((LABELS, LABELS + a_second * timeline.seconds), abs=1)
         assert at == pytest.approx([LABELS + moment * a_second for moment, _ in kept], abs=1)
         high = [LOW * many / max(most) for _, many in kept]
         assert [float(base) - top for top in tops] == pytest.approx(high, abs=0.1)

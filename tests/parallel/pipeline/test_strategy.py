@@ -162,9 +162,7 @@ def test_scores_are_those_of_the_whole_network():
     [(images, labels)] = make_batches([7])
     xs = shard(nd.array(images), strategy.inputs)
     ys = shard(nd.array(labels, dtype="int32"), strategy.inputs)
-    scored = [
-        (each.device, each.scores.asnumpy()) for each in strategy.score(make_local_batch(xs, ys))
-    ]
+    scored = [(each.device, each.scores.asnumpy()) for each in strategy.score(make_local_batch(xs, ys))]
     scores = np.concatenate([own for copy in (0, 1) for device, own in scored if device == copy])
     [ctx] = contexts(1)
     expected = make_chain(case["chain"], [ctx])(nd.array(images, ctx=ctx)).asnumpy()
@@ -247,9 +245,7 @@ def test_stages_are_cut_where_no_parameter_is_on_both_sides(pattern, borrowed, b
     numbers = ["images", *pattern, "scores"]
     allowed = [cut for cut in range(1, len(numbers)) if not set(numbers[:cut]) & set(numbers[cut:])]
     ctxs = contexts(size)
-    split = make_parallelism(
-        "pipeline", ctxs, size, schedule="1f1b", balance=balance, max_shard_images=4
-    )
+    split = make_parallelism("pipeline", ctxs, size, schedule="1f1b", balance=balance, max_shard_images=4)
     as_floats = lambda F, images: F.cast(images, "float32")  # noqa: E731
     plan = make_strategy_plan(split, "sgd", Microbatches(2), "device", preprocess=as_floats)
     make = lambda ctxs, start=None: sharing_chain(pattern, borrowed, start)  # noqa: E731

@@ -16,12 +16,7 @@ from support.pipeline_reference import (
 )
 
 from gluonlab.errors import ScheduleError
-from gluonlab.parallel.pipeline.pipeline_schedule import (
-    OPS,
-    SCHEDULES,
-    Instruction,
-    PipelineSchedule,
-)
+from gluonlab.parallel.pipeline.pipeline_schedule import OPS, SCHEDULES, Instruction, PipelineSchedule
 from gluonlab.parallel.pipeline.verify_pipeline_schedule import check, execution_order, peaks
 
 MUTATIONS = ("remove", "duplicate", "swap", "move", "op", "stage", "microbatch", "device")
@@ -38,9 +33,7 @@ def verdict(schedule, queue=1):
 @st.composite
 def schedules(draw, most_devices=8, most_microbatches=32, most_stages=3):
     name, devices = draw(st.sampled_from(SCHEDULE_NAMES)), draw(st.integers(1, most_devices))
-    return make_schedule(
-        name, devices, draw(st.integers(1, most_microbatches)), draw(st.integers(1, most_stages))
-    )
+    return make_schedule(name, devices, draw(st.integers(1, most_microbatches)), draw(st.integers(1, most_stages)))
 
 
 @st.composite
@@ -244,8 +237,7 @@ def test_devices_of_a_deadlock_are_named():
     error = verdict(changed(lambda a, b: swap(a, 1, 2), "sequential"))
     assert (error.device, error.place) == (0, 1)
     assert str(error).endswith(
-        "(recv_backward of microbatch 0, stage 0): it waits for its message for ever, "
-        "as device 1 waits, too"
+        "(recv_backward of microbatch 0, stage 0): it waits for its message for ever, as device 1 waits, too"
     )
 
 

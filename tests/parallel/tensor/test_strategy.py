@@ -115,9 +115,7 @@ cases = st.fixed_dictionaries(
 def strategy_of(make, case):
     ctxs = contexts(case["ways"] * case["copies"])
     share = max(case["sizes"])
-    layout = make_parallelism(
-        "channels", ctxs, case["ways"], channels=case["channels"], max_shard_images=share
-    )
+    layout = make_parallelism("channels", ctxs, case["ways"], channels=case["channels"], max_shard_images=share)
     plan = make_strategy_plan(
         layout, case["optimizer"], Microbatches(case["microbatches"]), case["kvstore"],
         clip_norm=case["clip_norm"],
@@ -178,9 +176,7 @@ def test_batchnorm_sees_its_channels_of_the_whole_batch(channels):
     strategy.sync_running_statistics()
     params = {name: array.asnumpy() for name, array in strategy.parameters().items()}
     reference = named("normalised")([mx.cpu()])  # cuDNN's running variance is of n - 1 values
-    expected_losses, expected = train_chain_on_one_device(
-        reference, make_batches(case["sizes"]), case
-    )
+    expected_losses, expected = train_chain_on_one_device(reference, make_batches(case["sizes"]), case)
     np.testing.assert_allclose(losses, expected_losses, rtol=2e-5)
     assert relative_difference(params, expected) <= 5 * TOLERANCE
     places = strategy.net._collect_params_with_prefix()
@@ -239,9 +235,7 @@ def test_scores_are_those_of_the_whole_network():
     [(images, labels)] = make_batches([7])
     xs = shard(nd.array(images), strategy.inputs)
     ys = shard(nd.array(labels, dtype="int32"), strategy.inputs)
-    scored = [
-        (each.device, each.scores.asnumpy()) for each in strategy.score(make_local_batch(xs, ys))
-    ]
+    scored = [(each.device, each.scores.asnumpy()) for each in strategy.score(make_local_batch(xs, ys))]
     scores = np.concatenate([own for copy in (0, 1) for device, own in scored if device == copy])
     [ctx] = contexts(1)
     expected = named("towers")([ctx])(nd.array(images, ctx=ctx)).asnumpy()

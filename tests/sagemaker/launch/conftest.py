@@ -52,9 +52,7 @@ def log():
 def launch(capsys, log, credentials):
     """Run a command on moto's AWS: ``launch(*arguments)`` returns status, stdout and stderr."""
     with mock_aws():
-        yield lambda *arguments: run_command(
-            capsys, Dependencies(log.recording(), log.slept.append), arguments
-        )
+        yield lambda *arguments: run_command(capsys, Dependencies(log.recording(), log.slept.append), arguments)
 
 
 @pytest.fixture
@@ -71,9 +69,7 @@ def launch_stubbed(capsys, log, aws):
             return aws.client(service)
 
     def run(*arguments):
-        result = run_command(
-            capsys, Dependencies(log.recording(StubbedCaller), log.slept.append), arguments
-        )
+        result = run_command(capsys, Dependencies(log.recording(StubbedCaller), log.slept.append), arguments)
         aws.assert_all_used()
         return result
 

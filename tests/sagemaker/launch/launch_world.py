@@ -30,9 +30,7 @@ class CallLog:
 
     def changes(self):
         """Return the operations that change something."""
-        return [
-            name for name in self.operations if not name.startswith(("Describe", "Get", "List"))
-        ]
+        return [name for name in self.operations if not name.startswith(("Describe", "Get", "List"))]
 
     def interrupt_at(self, call):
         """Simulate Ctrl-C at the call with this number."""
@@ -72,9 +70,7 @@ class StubbedAWS:
 
     def _stubber(self, service):
         if service not in self._stubbers:
-            client = boto3.client(
-                service, region_name=REGION, aws_access_key_id="x", aws_secret_access_key="x"
-            )
+            client = boto3.client(service, region_name=REGION, aws_access_key_id="x", aws_secret_access_key="x")
             self._stubbers[service] = Stubber(client)
             self._stubbers[service].activate()
         return self._stubbers[service]
@@ -91,9 +87,7 @@ class StubbedAWS:
         def raise_timeout(**ignored):
             raise exceptions.ReadTimeoutError(endpoint_url="https://x")
 
-        self.client("sagemaker").meta.events.register(
-            f"provide-client-params.sagemaker.{operation}", raise_timeout
-        )
+        self.client("sagemaker").meta.events.register(f"provide-client-params.sagemaker.{operation}", raise_timeout)
 
     def statuses(self, *statuses, **more):
         """Answer DescribeNotebookInstance with these statuses; None means that it is not found."""

@@ -15,12 +15,7 @@ from launch_world import SAGEMAKER, run_command
 
 import cloudformation
 from gluonlab_sagemaker import instances
-from gluonlab_sagemaker.checks import (
-    check_bucket,
-    check_environment,
-    check_name,
-    check_repository,
-)
+from gluonlab_sagemaker.checks import check_bucket, check_environment, check_name, check_repository
 from gluonlab_sagemaker.cost import Prices
 from gluonlab_sagemaker.errors import RefusedError
 from gluonlab_sagemaker.options import Dependencies
@@ -47,10 +42,7 @@ def test_a_name_is_refused_exactly_when_aws_would(text):
             check_name("--name", text)
 
 
-@given(
-    st.from_regex(NAME, fullmatch=True).filter(is_name),
-    st.sampled_from(["us-east-1", "ap-southeast-2"]),
-)
+@given(st.from_regex(NAME, fullmatch=True).filter(is_name), st.sampled_from(["us-east-1", "ap-southeast-2"]))
 @settings(max_examples=50, deadline=None)
 def test_every_notebook_has_a_role_name_that_iam_takes(name, region):
     role = notebook_role_name(name, region)
@@ -60,9 +52,7 @@ def test_every_notebook_has_a_role_name_that_iam_takes(name, region):
 
 
 def test_long_names_that_begin_alike_have_different_roles():
-    assert (
-        len({notebook_role_name("a" * 61 + end, "us-east-1") for end in ("", "b", "c", "cc")}) == 4
-    )
+    assert len({notebook_role_name("a" * 61 + end, "us-east-1") for end in ("", "b", "c", "cc")}) == 4
 
 
 VARIABLES = st.one_of(
@@ -123,9 +113,7 @@ MISTAKES = {
     f"create --instance p3.2xlarge {FROM_IT}": "choose --instance ml.g5.xlarge",
     f"create --instance p3.8xlarge {FROM_IT}": "notebook-al2-v3 is dead since 2026-07-01",
     f"create --instance p3.16xlarge {FROM_IT}": "choose --instance ml.g5.48xlarge",
-    f"create --instance p3.2xlarge {AL2023} {FROM_IT}": (
-        "does not start ml.p3.2xlarge (as of 2026-11-27)"
-    ),
+    f"create --instance p3.2xlarge {AL2023} {FROM_IT}": ("does not start ml.p3.2xlarge (as of 2026-11-27)"),
     f"{G5} {AL2}": "notebook-al2-v2 is dead since 2026-07-01",
     f"{G5} --platform al2023": "unknown platform 'al2023'",
     f"{G5} --name x_y": "--name 'x_y' is not a name that AWS takes",
@@ -196,9 +184,7 @@ def test_a_machine_is_unfit_exactly_when_the_doctor_would_say_so_of_its_gpus():
 
 def test_a_platform_that_only_aws_knows_is_left_to_aws_with_a_warning():
     assert instances.check_platform("notebook-al2026-v1") == "notebook-al2026-v1"
-    assert (
-        instances.refuse_dead_instance("ml.g5.12xlarge", "notebook-al2026-v1", force=False) is None
-    )
+    assert instances.refuse_dead_instance("ml.g5.12xlarge", "notebook-al2026-v1", force=False) is None
     assert instances.unknown_platform_warning("notebook-al2026-v1").startswith(
         "notebook-al2026-v1 is no platform that is known here (as of 2026-11-27)"
     )
@@ -252,10 +238,7 @@ def test_without_a_region_no_price_is_looked_for_and_nothing_is_made(capsys, mon
     err = run_command(capsys, Dependencies(), (*made, "--dry-run"))[2]
     assert "cost: it depends on the region: add --region REGION, such as us-east-1; 50 GB" in err
     assert "<region>" not in err
-    assert (
-        "by region: add --region"
-        in run_command(capsys, Dependencies(), ("create", "--instance", "list"))[2]
-    )
+    assert "by region: add --region" in run_command(capsys, Dependencies(), ("create", "--instance", "list"))[2]
 
 
 def test_a_notebook_from_nowhere_is_refused_before_its_price_is_named(capsys, credentials):
@@ -284,9 +267,8 @@ def test_costs_are_products_and_say_where_they_come_from(prices):
         "50 GB of volume are paid until delete, also while it is stopped, about 10.00 EUR a month "
         "(an estimate, by the prices of 2020-02-02 in prices.json)"
     )
-    assert (
-        "about 7.50 EUR an hour on 3 x ml.x, at most 15.00 EUR in 2 h"
-        in table.describe_job_cost("ml.x", 3, 7200, "us-east-1")
+    assert "about 7.50 EUR an hour on 3 x ml.x, at most 15.00 EUR in 2 h" in table.describe_job_cost(
+        "ml.x", 3, 7200, "us-east-1"
     )
 
 
@@ -379,9 +361,7 @@ def test_launch_py_needs_neither_mxnet_nor_an_installed_gluonlab(tmp_path):
         "sys.meta_path.insert(0, Finder())\nsys.argv = ['launch.py', 'status', '--dry-run']\n"
         f"runpy.run_path({str(SAGEMAKER / 'launch.py')!r}, run_name='__main__')\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", forbid], cwd=tmp_path, capture_output=True, text=True, timeout=300
-    )
+    done = subprocess.run([sys.executable, "-c", forbid], cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(done.stdout)[0]["operation"] == "DescribeNotebookInstance"
     assert list(tmp_path.iterdir()) == []

@@ -57,8 +57,7 @@ def test_a_rehearsal_prints_what_the_command_then_calls(before, command, launch,
     log.calls.clear()
     assert launch(*command)[0] == 0
     called = [
-        {"service": service, "operation": name, "parameters": parameters}
-        for service, name, parameters in log.calls
+        {"service": service, "operation": name, "parameters": parameters} for service, name, parameters in log.calls
     ]
     assert comparable(printed) == comparable(called)
 

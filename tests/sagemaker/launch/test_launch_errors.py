@@ -33,9 +33,7 @@ def refused(launch_stubbed, aws):
     return run
 
 
-SERVICE_LIMIT = (
-    "The account-level service limit 'ml.g5.12xlarge for notebook instance usage' is 0 Instances"
-)
+SERVICE_LIMIT = "The account-level service limit 'ml.g5.12xlarge for notebook instance usage' is 0 Instances"
 CONSOLE = "https://console.aws.amazon.com/servicequotas"
 NOT_ALLOWED = (
     "User: arn:aws:iam::111122223333:user/ada is not authorized to perform: "
@@ -70,24 +68,16 @@ def test_a_refusal_has_a_remedy(code, said, means, refused):
     assert means in refused(code, said)
 
 
-@pytest.mark.parametrize(
-    ("code", "said"),
-    [("ValidationException", DUPLICATE), ("InternalFailure", ""), (None, None)],
-)
+@pytest.mark.parametrize(("code", "said"), [("ValidationException", DUPLICATE), ("InternalFailure", ""), (None, None)])
 def test_a_notebook_that_may_have_been_made_is_not_said_not_to_be(code, said, launch_stubbed, aws):
     """botocore retries, so the notebook may exist and cost money after an error."""
     aws.statuses(None)
     aws.scripts_are_made()
-    aws.time_out("CreateNotebookInstance") if code is None else aws.refuse(
-        "create_notebook_instance", code, said
-    )
+    aws.time_out("CreateNotebookInstance") if code is None else aws.refuse("create_notebook_instance", code, said)
     status, _, err = launch_stubbed("create", *G5)
     assert status == 1
     assert "no notebook was made" not in err
-    tells = (
-        "may exist all the same, and cost money: "
-        "python sagemaker/launch.py status --name gluonlab shows it"
-    )
+    tells = "may exist all the same, and cost money: python sagemaker/launch.py status --name gluonlab shows it"
     assert tells in one_line(err)
 
 
@@ -118,9 +108,7 @@ def test_a_quota_of_roles_is_not_looked_for_among_sagemakers(launch_stubbed, aws
         ("SignatureDoesNotMatch", "; a clock of this machine that is wrong does the same"),
     ],
 )  # fmt: skip
-def test_nothing_of_credentials_is_repeated_not_even_in_a_traceback(
-    code, more, launch_stubbed, aws, capsys
-):
+def test_nothing_of_credentials_is_repeated_not_even_in_a_traceback(code, more, launch_stubbed, aws, capsys):
     secret = "The Canonical String should have been x-amz-security-token:SECRET"
     aws.refuse("describe_notebook_instance", code, secret)
     status, out, err = launch_stubbed("status")
@@ -148,9 +136,7 @@ def test_no_credentials(capsys):
 
 def test_no_region(capsys, credentials, monkeypatch):
     monkeypatch.delenv("AWS_DEFAULT_REGION")
-    said = (
-        "error: no region is set: give one, such as --region us-east-1, or set AWS_DEFAULT_REGION"
-    )
+    said = "error: no region is set: give one, such as --region us-east-1, or set AWS_DEFAULT_REGION"
     assert run_command(capsys, Dependencies(), ["status"]) == (1, "", f"{said}\n")
 
 
@@ -162,9 +148,7 @@ def test_no_region(capsys, credentials, monkeypatch):
         ("--profile nobody", 1, "`aws configure list-profiles`"),
     ],
 )
-def test_an_unknown_region_or_profile_is_refused_without_asking_for_it(
-    words, code, said, capsys, credentials
-):
+def test_an_unknown_region_or_profile_is_refused_without_asking_for_it(words, code, said, capsys, credentials):
     status, _, err = run_command(capsys, Dependencies(), ["status", *words.split()])
     assert status == code and said in one_line(err)
 
@@ -236,8 +220,7 @@ def test_create_notices_that_its_notebook_is_gone(made, launch_stubbed, aws):
 
 def test_a_notebook_that_never_stops_is_warned_of(made, launch_stubbed):
     assert (
-        "warning: with --idle-minutes 0 it runs, and costs, until somebody stops it: "
-        "python sagemaker/launch.py stop"
+        "warning: with --idle-minutes 0 it runs, and costs, until somebody stops it: python sagemaker/launch.py stop"
     ) in launch_stubbed("create", *G5, "--idle-minutes", "0", "--no-wait")[2]
 
 

@@ -74,9 +74,7 @@ def test_a_role_is_made_once_and_deleted(launch, log, moto_client):
     status, arn, err = launch("jobs", "role", *TO)
     assert (status, arn) == (0, f"arn:aws:iam::123456789012:role/{NAME}\n")
     assert "jobs policy --bucket their-bucket --instance TYPE" in err
-    made = moto_client("iam").get_role_policy(RoleName=NAME, PolicyName="gluonlab")[
-        "PolicyDocument"
-    ]
+    made = moto_client("iam").get_role_policy(RoleName=NAME, PolicyName="gluonlab")["PolicyDocument"]
     assert made == job_permissions(HERE, "their-bucket")
     log.calls.clear()
     assert launch("jobs", "role", "--bucket", "another")[1] == arn

@@ -27,12 +27,7 @@ TEMPLATES = jobs.template_names()
 assert "one-host" in TEMPLATES
 ARN = "arn:aws:iam::111122223333:role/mine"
 TO = ("--bucket", "their-bucket", "--role", ARN, "--no-upload")
-SHAPE = (
-    botocore.session.get_session()
-    .get_service_model("sagemaker")
-    .operation_model("CreateTrainingJob")
-    .input_shape
-)
+SHAPE = botocore.session.get_session().get_service_model("sagemaker").operation_model("CreateTrainingJob").input_shape
 MACHINES = SHAPE.members["ResourceConfig"].members["InstanceType"].enum
 
 
@@ -85,9 +80,7 @@ def made_up(tmp_path, monkeypatch):
     monkeypatch.setattr(jobs, "TEMPLATE_FOLDER", tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("instance", "gpus"), [("ml.g5.48xlarge", 8), ("ml.p3.2xlarge", 1), (None, 4)]
-)
+@pytest.mark.parametrize(("instance", "gpus"), [("ml.g5.48xlarge", 8), ("ml.p3.2xlarge", 1), (None, 4)])
 def test_the_number_of_gpus_is_the_machines(instance, gpus, made_up):
     assert request(instance=instance)["HyperParameters"]["gpus"] == str(gpus)
     assert request(instance=instance, settings=("gpus=2",))["HyperParameters"]["gpus"] == "2"
@@ -124,9 +117,7 @@ def test_a_job_on_a_machine_at_its_end_is_warned_of(capsys, made_up):
         assert ("warning: " in err) == warned
         if warned:
             assert f"ml.{instance} is at its end since 2025-12-20 (as of 2026-11-21)" in err
-            assert (
-                f"{jobs.pairs.load_instances()['ml.' + instance]['instead']} is the nearest" in err
-            )
+            assert f"{jobs.pairs.load_instances()['ml.' + instance]['instead']} is the nearest" in err
 
 
 def test_a_job_says_what_it_costs_or_how_to_find_out(capsys, made_up):
@@ -211,8 +202,7 @@ def test_a_spot_job_says_what_it_may_come_to(launch):
     status, _, err = launch("jobs", "submit", *TO, *words)
     assert status == 0
     assert (
-        "writes below s3://their-bucket/gluonlab/jobs/ and "
-        "s3://their-bucket/gluonlab/checkpoints/gluonlab-x/"
+        "writes below s3://their-bucket/gluonlab/jobs/ and s3://their-bucket/gluonlab/checkpoints/gluonlab-x/"
     ) in err
     assert "starts the job again when there is one, up to 4 h from now" in err
 
@@ -243,15 +233,10 @@ def test_the_image_is_that_of_the_region():
 def test_submit_uploads_and_submits_in_this_order(launch, log, moto_client, monkeypatch):
     monkeypatch.setattr("gluonlab_sagemaker.job_commands.create_archive", lambda report: b"source")
     moto_client("s3").create_bucket(Bucket="their-bucket")
-    status, out, err = launch(
-        "jobs", "submit", *TO[:-1], "--name", "gluonlab-x", "--hours", "2", "--set", "epochs=3"
-    )
+    status, out, err = launch("jobs", "submit", *TO[:-1], "--name", "gluonlab-x", "--hours", "2", "--set", "epochs=3")
     assert (status, log.operations) == (0, ["PutObject", "CreateTrainingJob"])
     assert "jobs wait --name gluonlab-x" in out
-    assert (
-        "reads s3://their-bucket/gluonlab/data/cifar10/, and writes below "
-        "s3://their-bucket/gluonlab/jobs/"
-    ) in err
+    assert ("reads s3://their-bucket/gluonlab/data/cifar10/, and writes below s3://their-bucket/gluonlab/jobs/") in err
     assert "about 7.09 USD an hour on 1 x ml.g5.12xlarge, at most 14.18 USD in 2 h" in err
     there = moto_client("s3").get_object(Bucket="their-bucket", Key="gluonlab/source.tar.gz")
     assert there["Body"].read() == b"source"
@@ -347,23 +332,14 @@ def test_wait_waits_for_a_job_of_many_hours(launch_stubbed, aws, log, monkeypatc
     for _ in range(500):
         aws.answer("describe_training_job", job("InProgress", secondary="Training"))
     aws.answer("describe_training_job", job("Completed"))
-    assert launch_stubbed("jobs", "wait", "--name", "gluonlab-x")[:2] == (
-        0,
-        "gluonlab-x is Completed\n",
-    )
+    assert launch_stubbed("jobs", "wait", "--name", "gluonlab-x")[:2] == (0, "gluonlab-x is Completed\n")
     assert sum(log.slept) > 4 * 3600
 
 
-@pytest.mark.parametrize(
-    ("code", "said"), [("ResourceInUse", "Training job names must be unique"), (None, None)]
-)
+@pytest.mark.parametrize(("code", "said"), [("ResourceInUse", "Training job names must be unique"), (None, None)])
 def test_a_job_that_may_run_is_not_said_not_to(code, said, launch_stubbed, aws):
-    aws.time_out("CreateTrainingJob") if code is None else aws.refuse(
-        "create_training_job", code, said
-    )
-    status, _, err = launch_stubbed(
-        "jobs", "submit", *TO, "--name", "gluonlab-x", "--region", "us-east-1"
-    )
+    aws.time_out("CreateTrainingJob") if code is None else aws.refuse("create_training_job", code, said)
+    status, _, err = launch_stubbed("jobs", "submit", *TO, "--name", "gluonlab-x", "--region", "us-east-1")
     assert status == 1
     tells = "python sagemaker/launch.py jobs status --name gluonlab-x --region us-east-1 shows it"
     assert f"the job may run all the same, and cost money: {tells}" in err
@@ -380,10 +356,7 @@ def test_the_quota_of_jobs_is_another_one(launch_stubbed, aws):
 def test_a_job_that_is_not_there(launch):
     status, _, err = launch("jobs", "wait", "--name", "gluonlab-x")
     assert status == 2
-    assert (
-        "there is no training job gluonlab-x in us-east-1: `jobs list` shows those that there are"
-        in err
-    )
+    assert "there is no training job gluonlab-x in us-east-1: `jobs list` shows those that there are" in err
 
 
 def test_an_interrupted_wait_leaves_the_job_alone(launch, log):
@@ -393,8 +366,7 @@ def test_an_interrupted_wait_leaves_the_job_alone(launch, log):
     status, _, err = launch("jobs", "wait", "--name", "gluonlab-x", "--region", "us-east-1")
     assert status == 130
     assert (
-        "the job runs on: `python sagemaker/launch.py jobs wait --name gluonlab-x --region "
-        "us-east-1` goes on"
+        "the job runs on: `python sagemaker/launch.py jobs wait --name gluonlab-x --region us-east-1` goes on"
     ) in err
 
 
@@ -428,8 +400,7 @@ def test_a_job_that_the_launcher_prints_is_a_request_that_aws_takes(backend):
 
 
 @pytest.mark.parametrize(
-    ("instance", "volume"),
-    [("ml.g4dn.12xlarge", None), ("ml.p3.8xlarge", 50), ("ml.p3dn.24xlarge", None)],
+    ("instance", "volume"), [("ml.g4dn.12xlarge", None), ("ml.p3.8xlarge", 50), ("ml.p3dn.24xlarge", None)]
 )
 def test_a_printed_job_has_a_volume_where_its_machine_needs_one(instance, volume):
     asked = JobRequest(("--epochs", "3"), backend="horovod", instance=instance)

@@ -24,9 +24,7 @@ def described(moto_client, name="gluonlab"):
 
 def scripts(moto_client, name="gluonlab"):
     client = moto_client("sagemaker")
-    return client.describe_notebook_instance_lifecycle_config(
-        NotebookInstanceLifecycleConfigName=name
-    )
+    return client.describe_notebook_instance_lifecycle_config(NotebookInstanceLifecycleConfigName=name)
 
 
 def roles(moto_client):
@@ -36,11 +34,7 @@ def roles(moto_client):
 def nothing_is_left(moto_client):
     with pytest.raises(ClientError, match="does not exist"):
         scripts(moto_client)
-    return (
-        moto_client("sagemaker").list_notebook_instances()["NotebookInstances"]
-        == roles(moto_client)
-        == []
-    )
+    return moto_client("sagemaker").list_notebook_instances()["NotebookInstances"] == roles(moto_client) == []
 
 
 def test_create_makes_role_and_scripts_before_the_notebook(launch, log, moto_client):
@@ -70,9 +64,7 @@ def test_a_machine_without_gpus_is_made_like_one_that_lives(launch, log, moto_cl
     assert log.calls[-2][2]["PlatformIdentifier"] == "notebook-al2023-v1"
 
 
-def test_the_start_scripts_are_those_of_the_folder_with_this_notebooks_settings(
-    launch, moto_client
-):
+def test_the_start_scripts_are_those_of_the_folder_with_this_notebooks_settings(launch, moto_client):
     proxy = ("--environment", "HTTPS_PROXY=http://proxy:3128", "--environment", "A=b")
     launch("create", *P3, "--idle-minutes", "30", *proxy, "--no-wait")
     config = scripts(moto_client)
@@ -195,16 +187,11 @@ def test_a_stopped_notebook_on_a_dead_platform_is_not_started(launch_stubbed, aw
 
 @pytest.mark.parametrize("again", [True, False])
 @pytest.mark.parametrize("number", range(len(CREATE)))
-def test_create_and_delete_cope_with_a_create_that_was_interrupted_at_any_call(
-    number, again, launch, log, moto_client
-):
+def test_create_and_delete_cope_with_a_create_that_was_interrupted_at_any_call(number, again, launch, log, moto_client):
     log.interrupt_at(number)
     status, _, err = launch("create", *P3)
     assert status == 130
-    assert (
-        "interrupted: nothing is undone: `python sagemaker/launch.py wait --name gluonlab` goes on"
-        in err
-    )
+    assert "interrupted: nothing is undone: `python sagemaker/launch.py wait --name gluonlab` goes on" in err
     assert "`python sagemaker/launch.py delete --name gluonlab` removes what was made" in err
     assert log.operations == CREATE[:number]
     log.interrupt_no_more()
@@ -270,10 +257,7 @@ OF_A_STACK = {"Key": "aws:cloudformation:stack-name", "Value": "labs"}
 
 @pytest.mark.parametrize(
     ("tags", "reason"),
-    [
-        ([], "gluonlab lacks the tag project=gluonlab"),
-        ([OF_A_STACK], "belongs to the CloudFormation stack labs"),
-    ],
+    [([], "gluonlab lacks the tag project=gluonlab"), ([OF_A_STACK], "belongs to the CloudFormation stack labs")],
 )
 def test_a_notebook_of_others_is_not_deleted(tags, reason, launch, moto_client, log):
     make_by_hand(moto_client, "gluonlab", tags)

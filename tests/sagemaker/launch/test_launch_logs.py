@@ -20,10 +20,7 @@ def cloudwatch(moto_client):
         if LOG_GROUP not in names:
             client.create_log_group(logGroupName=LOG_GROUP)
         client.create_log_stream(logGroupName=LOG_GROUP, logStreamName=stream)
-        events = [
-            {"timestamp": int(time.time() * 1000) + number, "message": text}
-            for number, text in enumerate(texts)
-        ]
+        events = [{"timestamp": int(time.time() * 1000) + number, "message": text} for number, text in enumerate(texts)]
         client.put_log_events(logGroupName=LOG_GROUP, logStreamName=stream, logEvents=events)
 
     return write
@@ -62,18 +59,14 @@ def test_lines_of_several_hosts_stand_in_the_order_of_their_times(launch_stubbed
     aws.answer("describe_log_streams", first, "logs")
     streams(aws, "gluonlab-x/algo-2-18")
     for one, other in ((1, 4), (2, 3)):
-        aws.answer(
-            "get_log_events", answer("f", (one, f"at {one}"), (other, f"at {other}")), "logs"
-        )
+        aws.answer("get_log_events", answer("f", (one, f"at {one}"), (other, f"at {other}")), "logs")
         aws.answer("get_log_events", answer("f"), "logs")
     assert launch_stubbed("jobs", "logs", *NAME)[1].splitlines() == [
         "algo-1: at 1", "algo-2: at 2", "algo-2: at 3", "algo-1: at 4",
     ]  # fmt: skip
 
 
-def test_a_log_that_is_followed_ends_with_the_job_and_shows_each_line_once(
-    launch_stubbed, aws, log
-):
+def test_a_log_that_is_followed_ends_with_the_job_and_shows_each_line_once(launch_stubbed, aws, log):
     """Before the first line there is no group; the last lines come after the end."""
     aws.answer("describe_training_job", of("InProgress"))
     aws.answer("describe_training_job", of("InProgress"))
@@ -88,9 +81,7 @@ def test_a_log_that_is_followed_ends_with_the_job_and_shows_each_line_once(
             aws.answer("get_log_events", answer(*page), "logs")
     assert launch_stubbed("jobs", "logs", "-f", *NAME)[:2] == (0, "one\ntwo\n")
     assert len(log.slept) == 3
-    tokens = [
-        one.get("nextToken") for _, operation, one in log.calls if operation == "GetLogEvents"
-    ]
+    tokens = [one.get("nextToken") for _, operation, one in log.calls if operation == "GetLogEvents"]
     assert tokens == [None, "f/1", "f/1", "f/2"]
 
 

@@ -24,9 +24,7 @@ def operations():
     """{operation: the service that has it}, of all services that launch.py may call."""
     session = botocore.session.get_session()
     return {
-        name: service
-        for service in reversed(SERVICES)
-        for name in session.get_service_model(service).operation_names
+        name: service for service in reversed(SERVICES) for name in session.get_service_model(service).operation_names
     }
 
 

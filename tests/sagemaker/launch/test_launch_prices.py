@@ -218,8 +218,7 @@ def test_prices_shows_what_is_known_and_how_to_get_the_rest(launch_stubbed, file
     assert status == 0
     assert "ml.g5.xlarge           unknown     unknown     unknown" in out
     assert (
-        "no prices of eu-west-2 in prices.json: python sagemaker/launch.py prices --update "
-        "--region eu-west-2 asks AWS"
+        "no prices of eu-west-2 in prices.json: python sagemaker/launch.py prices --update --region eu-west-2 asks AWS"
     ) in out
     assert max(map(len, out.splitlines()[:-1])) <= 79
 

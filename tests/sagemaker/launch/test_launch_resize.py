@@ -86,14 +86,9 @@ def test_resize_asks_for_what_is_new_and_waits(launch_stubbed, aws, log):
     aws.statuses("Updating", "Updating", "Stopped")
     status, out, err = launch_stubbed("resize", "--instance", "g5.xlarge", "--volume", "80")
     assert (status, log.slept) == (0, [10, 10])
-    assert updates(log) == [
-        {"NotebookInstanceName": "gluonlab", "InstanceType": "ml.g5.xlarge", "VolumeSizeInGB": 80}
-    ]
+    assert updates(log) == [{"NotebookInstanceName": "gluonlab", "InstanceType": "ml.g5.xlarge", "VolumeSizeInGB": 80}]
     assert "about 1.41 USD an hour while it runs, 33.84 a day if nothing stops it" in err
-    assert (
-        "80 GB of volume are paid until delete, also while it is stopped, about 11.20 USD a month"
-        in err
-    )
+    assert "80 GB of volume are paid until delete, also while it is stopped, about 11.20 USD a month" in err
     assert out == "gluonlab is changed: python sagemaker/launch.py start --name gluonlab\n"
 
 
@@ -133,9 +128,7 @@ def test_what_is_so_already_is_not_asked_for(launch_stubbed, aws, log):
         ),
     ],
 )
-def test_what_cannot_be_is_one_line_and_nothing_changes(
-    status, found, arguments, says, launch_stubbed, aws, log
-):
+def test_what_cannot_be_is_one_line_and_nothing_changes(status, found, arguments, says, launch_stubbed, aws, log):
     aws.statuses(status, VolumeSizeInGB=50, **found)
     if status == "Stopped" and "--volume 20" not in " ".join(arguments):
         aws.answer("list_tags", {"Tags": []})

@@ -69,8 +69,7 @@ def test_delete_warns_of_jobs_that_still_run(launch_stubbed, aws):
     })  # fmt: skip
     _, _, err = launch_stubbed("delete", "--yes", "--region", "us-east-1")
     assert (
-        "warning: training jobs still run, and cost: gluonlab-x: "
-        "python sagemaker/launch.py jobs stop --name NAME"
+        "warning: training jobs still run, and cost: gluonlab-x: python sagemaker/launch.py jobs stop --name NAME"
     ) in err
 
 
@@ -99,12 +98,7 @@ def test_on_a_terminal_one_line_is_renewed_and_ended(capsys, monkeypatch):
     waiter = Waiter(sleep=lambda seconds: None, clock=lambda: next(clock))
     assert waiter.wait_until("gluonlab", ["Stopped"], lambda: next(statuses)) == "Stopped"
     lines = [line.rstrip(" ") for line in capsys.readouterr().err.split("\r")]
-    assert lines == [
-        "",
-        "gluonlab: Pending, 1:05",
-        "gluonlab: Pending, 2:10",
-        f"{'gluonlab: Stopping, 3:15':<70}\n",
-    ]
+    assert lines == ["", "gluonlab: Pending, 1:05", "gluonlab: Pending, 2:10", f"{'gluonlab: Stopping, 3:15':<70}\n"]
 
 
 def test_ctrl_c_while_waiting_leaves_the_notebook_to_be_made(capsys, aws, log, credentials):
@@ -138,9 +132,7 @@ def test_a_status_that_lags_behind_ends_no_wait(launch_stubbed, aws):
 
 
 @pytest.mark.parametrize("then", ["InService", None])
-def test_a_start_during_amazons_maintenance_does_not_start_what_runs_then(
-    then, launch_stubbed, aws, log
-):
+def test_a_start_during_amazons_maintenance_does_not_start_what_runs_then(then, launch_stubbed, aws, log):
     aws.statuses("Updating", "Updating", then)
     status, out, _ = launch_stubbed("start")
     assert (status, log.changes()) == (0, [])

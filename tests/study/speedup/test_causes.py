@@ -3,12 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from support.bound_trainings import (
-    BottleneckCase,
-    SimulatedClock,
-    bottleneck_cases,
-    register_fake_components,
-)
+from support.bound_trainings import BottleneckCase, SimulatedClock, bottleneck_cases, register_fake_components
 
 from gluonlab.bench.harness.confidence_interval import Estimate
 from gluonlab.errors import ConfigError
@@ -27,13 +22,7 @@ APART = 0.1  # of a step are its parts together at most, or a sentence says so
 def judged(monkeypatch, bound, try_advice=False):
     with monkeypatch.context() as patched:
         register_fake_components(patched, bound)
-        return diagnose(
-            bound.make_config(),
-            bound.make_dataset(),
-            bound.make_strategy,
-            ROUNDS,
-            try_advice=try_advice,
-        )
+        return diagnose(bound.make_config(), bound.make_dataset(), bound.make_strategy, ROUNDS, try_advice=try_advice)
 
 
 def first(found):
@@ -83,14 +72,10 @@ def test_an_advice_is_given_once_it_has_been_tried_and_helped(monkeypatch, made_
 
 
 def test_unequal_devices_are_told_to_share_by_their_speeds(monkeypatch, made_time):
-    bound = BottleneckCase(
-        "straggler", image=0.0002, slower=0.0006
-    )  # so the second has a fourth of them
+    bound = BottleneckCase("straggler", image=0.0002, slower=0.0006)  # so the second has a fourth of them
     found = judged(monkeypatch, bound, try_advice=True)
     assert first(found) == "straggler"
-    [weighted] = [
-        each for each in found.tried_advice if "--device-weights" in each.candidate.option_text
-    ]
+    [weighted] = [each for each in found.tried_advice if "--device-weights" in each.candidate.option_text]
     ours, theirs = map(float, weighted.candidate.settings["device_weights"].split(","))
     assert (ours, theirs) == (4, 1)
     # 26 of 32 images on the first, and 6 on the second
@@ -98,9 +83,7 @@ def test_unequal_devices_are_told_to_share_by_their_speeds(monkeypatch, made_tim
     assert weighted.gain.value == pytest.approx(16 * 0.0008 / (26 * 0.0002), rel=0.05)
 
 
-def test_a_plain_sum_takes_as_long_as_all_gradients_would_though_part_of_them_is_copied(
-    monkeypatch, made_time
-):
+def test_a_plain_sum_takes_as_long_as_all_gradients_would_though_part_of_them_is_copied(monkeypatch, made_time):
     """A link that takes 20 ms for all of them takes 20 ms times their share."""
     monkeypatch.setattr(measure_step, "MAX_COPIED_BYTES", 1000)
     bound = BottleneckCase("link", link=0.02, image=0.0002)
@@ -134,11 +117,9 @@ def test_the_first_cause_is_right_in_nearly_all_of_many_runs(monkeypatch):
         assert not found.on_cpu or found.accounted_share >= 0.95, bound
         if abs(found.parts_total.value - 1) > APART:
             apart += [(bound, found.parts_total)] if found.on_cpu else []
-            assert [
-                each
-                for each in diagnosis_sentences(found)
-                if format_percent(found.parts_total.value) in each
-            ], bound
+            assert [each for each in diagnosis_sentences(found) if format_percent(found.parts_total.value) in each], (
+                bound
+            )
         if first(found) != bound.cause:
             wrong.append((bound, first(found), found.causes))
     assert len(apart) <= (1 - RIGHT) * len(every), apart
@@ -155,6 +136,4 @@ def test_more_devices_than_cores_are_said_to_share_them(monkeypatch):
     config = TrainConfig(devices=f"cpu*{count}", dataset="synthetic", model="lenet", batch_size=32)
     found = diagnose(config, rounds=ROUNDS, try_advice=False)
     assert first(found) == "cores" and found.threads == count
-    assert any(
-        "share" in sentence and "cores" in sentence for sentence in diagnosis_sentences(found)
-    )
+    assert any("share" in sentence and "cores" in sentence for sentence in diagnosis_sentences(found))

@@ -33,10 +33,7 @@ def measured(one, passes, fixed, sums, noise=0.0, rounds=11, unknown=0.0):
         windows.FORWARD: passes / 3, windows.OTHER_SIZE: fixed + (passes - fixed) / 2,
         windows.JUST_SUM: sums, windows.PLAIN_SUM: sums,
     })  # fmt: skip
-    each = {
-        name: [seconds * (1 + noise * random.randn()) for _ in range(rounds)]
-        for name, seconds in times.items()
-    }
+    each = {name: [seconds * (1 + noise * random.randn()) for _ in range(rounds)] for name, seconds in times.items()}
     spans = [Span(row, "any", 1000 * unknown, 1000) for row in ROWS]
     timeline = Timeline(
         1, [0.0], 1000, ROWS, spans, ["forward"] * 2, [], (), [0, 0], {}, {}
@@ -53,9 +50,7 @@ PART = st.floats(0.01, 1)
 def test_without_noise_the_batch_that_pays_is_where_both_lines_meet(one, passes, share, sums):
     fixed = share * passes
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(
-            confidence_interval, "BOOTSTRAP_DRAWS", 40
-        )  # rounds are alike, and so is whatever is drawn
+        patched.setattr(confidence_interval, "BOOTSTRAP_DRAWS", 40)  # rounds are alike, and so is whatever is drawn
         found = diagnose_measurement(measured(one, passes, fixed, sums))
     slope = (passes - fixed) / 8
     of_one = min(slope, one / 8)  # of an image on one device alone
@@ -63,9 +58,7 @@ def test_without_noise_the_batch_that_pays_is_where_both_lines_meet(one, passes,
     truth = math.inf if gained < 1e-9 else max(0.0, missing / gained)
     if gained > 1e-6:
         assert found.break_even.value == pytest.approx(truth, rel=1e-6, abs=1e-6)
-        assert found.break_even.highest == pytest.approx(
-            found.break_even.lowest, rel=1e-6, abs=1e-6
-        )
+        assert found.break_even.highest == pytest.approx(found.break_even.lowest, rel=1e-6, abs=1e-6)
 
 
 def test_noise_widens_the_intervals_and_the_truth_lies_within():
@@ -96,9 +89,7 @@ def test_efficiency_causes_and_the_batch_that_pays_are_told_with_their_intervals
 
 
 def test_json_has_them_too_and_null_for_what_never_pays():
-    found = replace(
-        diagnose_measurement(measured(0.1, 0.1, 0.02, 0.2)), break_even=Estimate(26, 14, math.inf)
-    )
+    found = replace(diagnose_measurement(measured(0.1, 0.1, 0.02, 0.2)), break_even=Estimate(26, 14, math.inf))
     plain = json.loads(json.dumps(found.to_dict(), allow_nan=False))
     pays = plain["pays_from_images_per_device"]
     assert pays == {"value": 26, "lowest": 14, "highest": None}

@@ -25,13 +25,7 @@ from gluonlab.study.speedup.diagnosis import (
     overhead_seconds,
     weights_by_speed,
 )
-from gluonlab.study.speedup.step_breakdown import (
-    JOINT_PARTS,
-    PARTS,
-    StepParts,
-    compute_parts,
-    part_differences,
-)
+from gluonlab.study.speedup.step_breakdown import JOINT_PARTS, PARTS, StepParts, compute_parts, part_differences
 
 SECONDS = st.floats(0, 1)
 POSITIVE = st.floats(0.001, 1)
@@ -78,16 +72,12 @@ def test_windows_that_lack_a_part_give_it_back_and_all_parts_are_the_step(drawn,
 
 
 @given(steps(), st.lists(st.floats(0.01, 1), min_size=2, max_size=6), POSITIVE, SECONDS)
-def test_stragglers_shared_cores_and_slow_stores_are_what_they_were_made(
-    drawn, each, plain, blocked
-):
+def test_stragglers_shared_cores_and_slow_stores_are_what_they_were_made(drawn, each, plain, blocked):
     spent, _, _, ratio = drawn
     passes = max(each) * 1.5
     spent = {**spent, "forward": passes / 3, "backward": passes * 2 / 3}
     times = windows_of(spent, passes, 0.0, ratio, min(blocked, spent["host"]), plain)
-    times.update(
-        {windows.single_device_window(device): seconds for device, seconds in enumerate(each)}
-    )
+    times.update({windows.single_device_window(device): seconds for device, seconds in enumerate(each)})
     found = compute_parts(part_differences(times), ratio)
     *_, second, slowest = sorted(each)
     assert found.straggler == pytest.approx(slowest - second, abs=1e-9)
@@ -120,9 +110,7 @@ def test_the_first_cause_is_the_largest_and_no_second_is_told_twice(found):
         assert spent[named[0].name] == max(spent.values())
     else:
         scattered = sum(spent[name] for name in ("host", "sum", "update", "few"))
-        assert [cause.name for cause in named] == ["few"] * (
-            scattered >= MIN_JOINT_SHARE * found.step
-        )
+        assert [cause.name for cause in named] == ["few"] * (scattered >= MIN_JOINT_SHARE * found.step)
 
 
 @given(made_of(), st.sampled_from(CAUSES))
@@ -140,9 +128,7 @@ def test_the_straggler_is_the_slowest_device(each):
 
 @given(made_of(), made_of(), st.booleans())
 def test_two_measurements_disagree_where_a_part_differs_by_more_than_a_tenth(one, other, joint):
-    first, second = (
-        {name: getattr(found, name) / found.step for name in PARTS} for found in (one, other)
-    )
+    first, second = ({name: getattr(found, name) / found.step for name in PARTS} for found in (one, other))
     found = find_disagreements(first, second, joint)
     assert find_disagreements(first, first, joint) == {}
     for name in ("input", "host", "forward", "backward"):
@@ -152,9 +138,7 @@ def test_two_measurements_disagree_where_a_part_differs_by_more_than_a_tenth(one
 
 @given(made_of(), made_of())
 def test_passes_that_are_one_phase_are_compared_as_one(one, other):
-    first, second = (
-        {name: getattr(found, name) / found.step for name in JOINT_PARTS} for found in (one, other)
-    )
+    first, second = ({name: getattr(found, name) / found.step for name in JOINT_PARTS} for found in (one, other))
     assert set(first) == {"input", "host", "passes", "sum", "waiting", "update"}
     assert sum(first.values()) == pytest.approx(1)
     found = find_disagreements(first, second)
@@ -196,9 +180,7 @@ def test_the_model_passes_through_what_was_measured(found, one_step, devices, ea
 
 
 @given(LINES, LINES, st.integers(2, 8), SECONDS, st.floats(0, 0.1))
-def test_with_the_largest_network_all_devices_are_as_fast_as_one(
-    one, several, devices, moved, update
-):
+def test_with_the_largest_network_all_devices_are_as_fast_as_one(one, several, devices, moved, update):
     made = StepModel(one, several, devices, 8, devices, moved, min(update, one.fixed))
     times = made.largest_gradient_factor()
     if times and math.isfinite(times):  # not where the last digits of a float decide
@@ -248,10 +230,7 @@ def test_what_is_tried_differs_from_what_there_is_and_exists(found, now):
                 images = value if name == "batch_size" else value // now.copies
                 assert (
                     name == now.batch_option
-                    and now.images_per_copy
-                    < images
-                    == candidate.images_per_copy
-                    <= now.max_images_per_copy
+                    and now.images_per_copy < images == candidate.images_per_copy <= now.max_images_per_copy
                 )
             elif name == "device_weights":
                 assert value is None or candidate.settings.keys() == {"device_weights"}

@@ -74,10 +74,7 @@ def test_both_passes_of_a_trace_are_one_part_with_the_time_of_both():
     moments = [(0, 300), (300, 600), (200, 500)]
     spans = [Span(row, "any", *moment) for row, moment in zip(rows, moments)]
     timeline = Timeline(1, [0.0], 1000, rows[1:], spans, phases, [], (), [0] * 3, {}, {})
-    together, apart = (
-        compute_trace_shares(timeline, False).shares,
-        compute_trace_shares(timeline, True).shares,
-    )
+    together, apart = (compute_trace_shares(timeline, False).shares, compute_trace_shares(timeline, True).shares)
     assert together.pop("passes") == pytest.approx(0.6)
     assert apart.pop(FORWARD) == pytest.approx(0.5) and apart.pop(BACKWARD) == pytest.approx(0.1)
     assert together == apart
@@ -87,16 +84,10 @@ def test_both_passes_of_a_trace_are_one_part_with_the_time_of_both():
 def test_images_are_said_to_be_those_of_a_copy(found, language):
     larger = TriedAdvice(Candidate({"batch_size": 64}, 64), *(Estimate(2, 1, 3),) * 2, 1.5)
     pays = Estimate(10.0, 5.0, 20.0)  # of each of two devices
-    said = " ".join(
-        diagnosis_sentences(replace(found, tried_advice=[larger], break_even=pays), language)
-    )
+    said = " ".join(diagnosis_sentences(replace(found, tried_advice=[larger], break_even=pays), language))
     assert said.count(COPY[language]) >= 2 and DEVICE[language] not in said
     assert all(number in said for number in ("64", "20", "10", "40"))
-    each = " ".join(
-        diagnosis_sentences(
-            replace(found, tried_advice=[larger], break_even=pays, copies=2), language
-        )
-    )
+    each = " ".join(diagnosis_sentences(replace(found, tried_advice=[larger], break_even=pays, copies=2), language))
     assert COPY[language] not in each and each.count(DEVICE[language]) >= 2
 
 
@@ -109,9 +100,7 @@ def test_what_is_expected_of_a_batch_counts_a_copys_images(one, several, copies,
     """The reference counts images: all copies have so many in a step, and one device a copy's."""
     devices = copies * size
     solved = StepModel(one, several, devices, 8, copies, 0.0, 0.0)
-    found = SimpleNamespace(
-        facts=SimpleNamespace(copies=copies), devices=["cpu(0)"] * devices, dataset=None
-    )
+    found = SimpleNamespace(facts=SimpleNamespace(copies=copies), devices=["cpu(0)"] * devices, dataset=None)
     with pytest.MonkeyPatch.context() as patched:
         way = SimpleNamespace(step_window=lambda: None, images=1)
         patched.setattr(diagnosis, "_open_training", lambda *_: way)

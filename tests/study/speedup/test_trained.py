@@ -43,10 +43,7 @@ def asked(monkeypatch):
     [
         *((3, 3, way) for way in WAYS),
         ("off", mxnet_setup.WHOLE_BACKWARD, "data"),
-        *(
-            pytest.param("off", mxnet_setup.WHOLE_BACKWARD, way, marks=pytest.mark.long)
-            for way in [*WAYS][1:]
-        ),
+        *(pytest.param("off", mxnet_setup.WHOLE_BACKWARD, way, marks=pytest.mark.long) for way in [*WAYS][1:]),
     ],
 )
 def test_every_window_binds_graphs_with_the_pieces_that_are_asked_for(asked, way, overlap, size):
@@ -68,9 +65,7 @@ def test_so_does_a_verdict_with_the_device_alone_and_all_that_it_tries(asked, mo
     SimulatedClock.install(monkeypatch)
     monkeypatch.setattr("gluonlab.study.speedup.diagnosis.ADVICE_ROUNDS", 5)
     bound = BottleneckCase("few", fixed=0.01, image=0.0)
-    found = diagnose(
-        bound.make_config().replace(overlap=3), bound.make_dataset(), bound.make_strategy, rounds=5
-    )
+    found = diagnose(bound.make_config().replace(overlap=3), bound.make_dataset(), bound.make_strategy, rounds=5)
     assert found.tried_advice and len(asked) >= 5 and set(asked) == {3}
 
 

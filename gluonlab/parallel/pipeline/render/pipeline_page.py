@@ -8,14 +8,7 @@ from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
 from gluonlab.drawing.page_template import render_page
 from gluonlab.drawing.translations import select_language
 from gluonlab.errors import ScheduleError
-from gluonlab.parallel.pipeline.pipeline_cost import (
-    COMPUTE_OPS,
-    Costs,
-    Event,
-    PipelineTimeline,
-    equal_shares,
-    price,
-)
+from gluonlab.parallel.pipeline.pipeline_cost import COMPUTE_OPS, Costs, Event, PipelineTimeline, equal_shares, price
 from gluonlab.parallel.pipeline.pipeline_schedule import (
     OPS,
     RECV_BACKWARD,
@@ -114,9 +107,7 @@ def _sort_key(schedule: PipelineSchedule) -> Tuple[int, int, int, int]:
     return name, schedule.devices, schedule.microbatches, schedule.stages
 
 
-def _scene_data(
-    schedule: PipelineSchedule, timeline: PipelineTimeline, words: PipelineTexts
-) -> Dict[str, Any]:
+def _scene_data(schedule: PipelineSchedule, timeline: PipelineTimeline, words: PipelineTexts) -> Dict[str, Any]:
     """Return the data for template/scene.js; all times in the unit of `time_unit`."""
     unit, devices = time_unit(timeline), range(schedule.devices)
     return {
@@ -135,9 +126,7 @@ def _scene_data(
             [[unit.convert(begin), unit.convert(end)] for begin, end in idle_gaps(timeline, device)]
             for device in devices
         ],
-        "kept": [
-            [[unit.convert(at), many] for at, many in stashed_levels(timeline, d)] for d in devices
-        ],
+        "kept": [[[unit.convert(at), many] for at, many in stashed_levels(timeline, d)] for d in devices],
         "most": [most_kept(timeline, device) for device in devices],
         "bubbles": [percent(bubble) for bubble in timeline.bubbles],
     }
@@ -147,9 +136,7 @@ def _is_shown(event: Event) -> bool:
     """Return True for work and waiting that takes time, and for every message."""
     op = event.instruction.op
     takes_time = event.end_s > event.begin_s
-    return op in (SEND_FORWARD, SEND_BACKWARD) or (
-        takes_time and op in (*COMPUTE_OPS, RECV_FORWARD, RECV_BACKWARD)
-    )
+    return op in (SEND_FORWARD, SEND_BACKWARD) or (takes_time and op in (*COMPUTE_OPS, RECV_FORWARD, RECV_BACKWARD))
 
 
 def _event_data(event: Event, unit: TimeUnit) -> Tuple[int, int, int, float, float]:

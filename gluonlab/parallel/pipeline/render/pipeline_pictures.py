@@ -16,19 +16,8 @@ from xml.etree.ElementTree import Element, SubElement
 from gluonlab.drawing.svg_parts import add_group, add_text, document_text, new_document
 from gluonlab.drawing.translations import pluralize, read_scene_words
 from gluonlab.errors import ScheduleError
-from gluonlab.parallel.pipeline.pipeline_cost import (
-    COMPUTE_OPS,
-    Event,
-    PipelineTimeline,
-    StashedActivations,
-)
-from gluonlab.parallel.pipeline.pipeline_schedule import (
-    BACKWARD,
-    FORWARD,
-    SCHEDULES,
-    UPDATE,
-    PipelineSchedule,
-)
+from gluonlab.parallel.pipeline.pipeline_cost import COMPUTE_OPS, Event, PipelineTimeline, StashedActivations
+from gluonlab.parallel.pipeline.pipeline_schedule import BACKWARD, FORWARD, SCHEDULES, UPDATE, PipelineSchedule
 
 Forms = Sequence[str]  # singular and plural
 
@@ -46,14 +35,10 @@ class PipelineTexts(NamedTuple):
 
 
 # The English descriptions are the first lines of the schedules' docstrings.
-_DESCRIPTIONS = {
-    name: (make.__doc__ or "").strip().partition("\n")[0] for name, make in SCHEDULES.items()
-}
+_DESCRIPTIONS = {name: (make.__doc__ or "").strip().partition("\n")[0] for name, make in SCHEDULES.items()}
 WORDS: Dict[str, PipelineTexts] = {
     language: PipelineTexts(**{"descriptions": _DESCRIPTIONS, **words})
-    for language, words in read_scene_words(
-        Path(__file__).parent / "template" / "words.json"
-    ).items()
+    for language, words in read_scene_words(Path(__file__).parent / "template" / "words.json").items()
 }
 ENGLISH, JAPANESE = WORDS["en"], WORDS["ja"]
 
@@ -97,9 +82,7 @@ def idle_gaps(timeline: PipelineTimeline, device: int) -> Iterator[Tuple[float, 
     yield from _gap_if_visible(timeline, free, timeline.seconds)
 
 
-def _gap_if_visible(
-    timeline: PipelineTimeline, begin: float, end: float
-) -> Iterator[Tuple[float, float]]:
+def _gap_if_visible(timeline: PipelineTimeline, begin: float, end: float) -> Iterator[Tuple[float, float]]:
     if end - begin > timeline.seconds * _NEGLIGIBLE:
         yield begin, end
 
@@ -149,9 +132,7 @@ def percent(share: float) -> str:
     return f"{100 * share:.0f}"
 
 
-def format_size(
-    schedule: PipelineSchedule, timeline: PipelineTimeline, words: PipelineTexts = ENGLISH
-) -> str:
+def format_size(schedule: PipelineSchedule, timeline: PipelineTimeline, words: PipelineTexts = ENGLISH) -> str:
     """Return numbers, time and bubble: "4 devices, 4 stages, 8 microbatches, 33 ms, bubble 27%"."""
     counts = (schedule.devices, schedule.stages, schedule.microbatches)
     sizes = [forms[count != 1].format(count) for forms, count in zip(words.sizes, counts)]
@@ -210,11 +191,7 @@ def as_text(schedule: PipelineSchedule, timeline: PipelineTimeline, width: int =
     """
     if width < NARROWEST:
         raise ScheduleError(f"a pipeline in {width} columns: give it at least {NARROWEST}")
-    heads = [
-        f"{schedule.name}: {format_size(schedule, timeline)}",
-        schedule_description(schedule),
-        "",
-    ]
+    heads = [f"{schedule.name}: {format_size(schedule, timeline)}", schedule_description(schedule), ""]
     text = [*heads, _text_legend(schedule, timeline)]
     lines = [part for line in text for part in textwrap.wrap(line, width) or [""]]
     label = len(f"device {schedule.devices - 1}")
@@ -234,19 +211,13 @@ def as_text(schedule: PipelineSchedule, timeline: PipelineTimeline, width: int =
 
 def _text_legend(schedule: PipelineSchedule, timeline: PipelineTimeline) -> str:
     marks = ["0-- microbatch 0 goes forward", "0== backward", ".. idle"]
-    ops = {
-        event.instruction.op
-        for device in range(schedule.devices)
-        for event in computing_events(timeline, device)
-    }
+    ops = {event.instruction.op for device in range(schedule.devices) for event in computing_events(timeline, device)}
     marks += ["uu update"] * (UPDATE in ops)
     several = schedule.stages > schedule.devices
     return f"{', '.join(marks)}." + " a, b: the device's first and second stage." * several
 
 
-def _text_scale(
-    schedule: PipelineSchedule, timeline: PipelineTimeline, room: int
-) -> Tuple[float, int]:
+def _text_scale(schedule: PipelineSchedule, timeline: PipelineTimeline, room: int) -> Tuple[float, int]:
     """Return columns per second, and the columns of a block.
 
     There is only one block if the shortest forward or backward then has room for its number.
@@ -269,9 +240,7 @@ def _text_scale(
     return scale, room if _column(whole, scale) <= room else max(room - room % columns, 1)
 
 
-def _device_line(
-    schedule: PipelineSchedule, timeline: PipelineTimeline, device: int, scale: float
-) -> str:
+def _device_line(schedule: PipelineSchedule, timeline: PipelineTimeline, device: int, scale: float) -> str:
     """Return the line of a device, with one letter per column."""
     line = [IDLE] * _column(timeline.seconds, scale)
     for event in computing_events(timeline, device):
@@ -407,9 +376,7 @@ def as_svg(schedule: PipelineSchedule, timeline: PipelineTimeline) -> str:
     return document_text(root, round(width), y + frame.height + MARGIN - GAP)
 
 
-def _draw_heading(
-    root: Element, schedule: PipelineSchedule, timeline: PipelineTimeline, width: float
-) -> int:
+def _draw_heading(root: Element, schedule: PipelineSchedule, timeline: PipelineTimeline, width: float) -> int:
     """Draw name, size, description and legend; return the y position below."""
     add_text(root, MARGIN, 46, schedule.name, "name")
     wrapped = textwrap.wrap(schedule_description(schedule), int((width - 2 * MARGIN) // 7))
@@ -429,9 +396,7 @@ def _draw_heading(
     return y + 28
 
 
-def _draw_axis(
-    parent: Element, frame: _PipelineLayout, schedule: PipelineSchedule, timeline: PipelineTimeline
-) -> None:
+def _draw_axis(parent: Element, frame: _PipelineLayout, schedule: PipelineSchedule, timeline: PipelineTimeline) -> None:
     unit, bottom = time_unit(timeline), frame.top(schedule.devices) - GAP
     add_text(parent, LABELS - 12, 18, unit.unit, "quiet small end")
     for time in axis_ticks(timeline, 16):
@@ -441,11 +406,7 @@ def _draw_axis(
 
 
 def _draw_row(
-    parent: Element,
-    frame: _PipelineLayout,
-    schedule: PipelineSchedule,
-    timeline: PipelineTimeline,
-    row: int,
+    parent: Element, frame: _PipelineLayout, schedule: PipelineSchedule, timeline: PipelineTimeline, row: int
 ) -> None:
     """Draw what a device does."""
     stages, middle = [str(stage) for stage in schedule.stages_of(row)], frame.top(row) + TALL / 2
@@ -459,9 +420,7 @@ def _draw_row(
         _draw_pass(parent, frame, schedule, event)
 
 
-def _draw_pass(
-    parent: Element, frame: _PipelineLayout, schedule: PipelineSchedule, event: Event
-) -> None:
+def _draw_pass(parent: Element, frame: _PipelineLayout, schedule: PipelineSchedule, event: Event) -> None:
     """Draw a forward, backward or update."""
     op, stage, microbatch = event.instruction
     pale = stage_shade(schedule, stage)
@@ -476,9 +435,7 @@ def _draw_pass(
         add_text(box, (begin + end) / 2, y, str(microbatch), f"number on-{pale}")
 
 
-def _box_attributes(
-    frame: _PipelineLayout, row: int, span: Tuple[float, float], air: float = 0.0
-) -> Dict[str, str]:
+def _box_attributes(frame: _PipelineLayout, row: int, span: Tuple[float, float], air: float = 0.0) -> Dict[str, str]:
     """Return the attributes of a box in a device's row; ``span``: (begin, end) in seconds."""
     begin, end = map(frame.x, span)
     return {
@@ -489,9 +446,7 @@ def _box_attributes(
     }
 
 
-def _draw_kept(
-    parent: Element, frame: _PipelineLayout, timeline: PipelineTimeline, row: int
-) -> None:
+def _draw_kept(parent: Element, frame: _PipelineLayout, timeline: PipelineTimeline, row: int) -> None:
     """Draw how many microbatches a device keeps, with the same scale for all devices."""
     rows = range(len(timeline.kept))
     most = max(1, *(most_kept(timeline, device) for device in rows))
