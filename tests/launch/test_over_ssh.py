@@ -8,10 +8,11 @@ import os
 import re
 import signal
 
+import numpy as np
 import pytest
-from support.launcher import QUICK_LAUNCH_OPTIONS, have_same_bits, load_parameters, start_launcher, surviving_processes
+from support.launcher import QUICK_LAUNCH_OPTIONS, have_same_bits, start_launcher, surviving_processes
 from support.namespaces import create_hosts, require_namespaces
-from support.reference import relative_distance
+from support.run_files import read_metrics
 
 pytestmark = [pytest.mark.hosts, pytest.mark.cpu_only("the processes compute on CPU devices, whoever started them")]
 OFTEN = ["--checkpoint-every", "16 steps"]
@@ -124,6 +125,12 @@ def test_a_host_whose_name_leads_to_itself_alone_is_named(three, tmp_path):
 
 
 def test_when_a_host_is_gone_for_good_the_others_go_on_with_the_same_batches(three, tmp_path):
+    """The losses of the steps show which images a batch had.
+
+    Weights cannot show it: sums of three workers are rounded in the order in which they arrive. Near
+    a ReLU's zero this decides whether a gradient is zero, and changes weights by up to 0.03 after 172
+    steps, and losses by a twelfth of the difference between two batches.
+    """
     run, which, slow = [*RUN, "--epochs", "4"], "h0,h1,h2", ["--patience", "30"]
     with started(three, tmp_path, *slow, "--", *run, "--out", "whole", which=which, output="all") as whole:
         assert whole.wait_for_exit(120)[0] == 0, whole.read_output()
@@ -137,8 +144,12 @@ def test_when_a_host_is_gone_for_good_the_others_go_on_with_the_same_batches(thr
             three.set_link_state("h2", "up")
     assert status == 0, text
     assert "going on with 2 workers" in text
-    mine, theirs = (load_parameters(tmp_path / name) for name in ("run", "whole"))
-    assert relative_distance(*([each[n].asnumpy() for n in theirs] for each in (mine, theirs))) <= 1e-5
+    mine, theirs = (
+        [line for line in read_metrics(tmp_path / name) if line["kind"] == "step"] for name in ("run", "whole")
+    )
+    assert [(line["step"], line["images"]) for line in mine] == [(line["step"], line["images"]) for line in theirs]
+    losses, expected = (np.array([line["loss"] for line in lines]) for lines in (mine, theirs))
+    assert np.abs(losses - expected).mean() <= np.abs(expected[1:] - expected[:-1]).mean() / 4
 
 
 REFUSALS = {  # what is given to ssh -> what it says
