@@ -237,9 +237,8 @@ def find_engine(wanted: str) -> str:
     engine = next(filter(None, map(shutil.which, names)), None)
     if engine is None:
         raise NotebookError(
-            f"--isolated needs a container engine, and there is no {' or '.join(names)} on PATH: "
-            f"install one and build the image, see {GRADING_PAGE}; or grade without --isolated, "
-            "in an account that holds nothing else"
+            f"--isolated needs a container engine, and there is no {' or '.join(names)} on PATH: install one and build "
+            f"the image, see {GRADING_PAGE}; or grade without --isolated, in an account that holds nothing else"
         )
     return engine
 
@@ -356,10 +355,8 @@ class ContainerRunner:
         first, rest = objects[0], objects[1:]
         if VERSION_KEY not in first and not output.fault:  # so no notebook has run
             raise NotebookError(
-                f"{Path(self.engine).name} has not started the grader in {self.image} "
-                f"(exit {status}: {_last_error_line(output.stderr)}): build the image as "
-                f"{GRADING_PAGE} says, "
-                "or name one by --image"
+                f"{Path(self.engine).name} has not started the grader in {self.image} (exit {status}: "
+                f"{_last_error_line(output.stderr)}): build the image as {GRADING_PAGE} says, or name one by --image"
             )
         if VERSION_KEY in first and first[VERSION_KEY] != gluonlab.__version__:
             raise NotebookError(

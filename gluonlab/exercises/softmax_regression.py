@@ -207,26 +207,21 @@ def _check_parts(recorder: ForwardRecorder, size: int, parts: int, as_even: bool
     sizes, largest = recorder.batch_sizes, math.ceil(size / parts)
     check_faults(
         (max(sizes) > largest,
-         f"the update of a batch of {size} in {parts} microbatches is right, "
-         f"but {max(sizes)} images went through the network at once, expected at most {largest}: "
-         "that saves no memory",
-         f"{size} 枚のバッチを {parts} 個のマイクロバッチにした更新は正しいのですが、"
-         f"一度に {max(sizes)} 枚がネットワークを通りました (多くても {largest} 枚のはず)。"
-         "これではメモリは減りません"),
+         f"the update of a batch of {size} in {parts} microbatches is right, but {max(sizes)} images went through the "
+         f"network at once, expected at most {largest}: that saves no memory",
+         f"{size} 枚のバッチを {parts} 個のマイクロバッチにした更新は正しいのですが、一度に {max(sizes)} "
+         f"枚がネットワークを通りました (多くても {largest} 枚のはず)。これではメモリは減りません"),
         (as_even and len(sizes) == parts and min(sizes) < size // parts,
-         f"the update of a batch of {size} in {parts} microbatches is right, but they have {sizes} "
-         f"images: as even as can be, the smallest has {size // parts}",
-         f"{size} 枚のバッチを {parts} 個のマイクロバッチにした更新は正しいのですが、"
-         f"枚数が {sizes} です。"
+         f"the update of a batch of {size} in {parts} microbatches is right, but they have {sizes} images: as even as "
+         f"can be, the smallest has {size // parts}",
+         f"{size} 枚のバッチを {parts} 個のマイクロバッチにした更新は正しいのですが、枚数が {sizes} です。"
          f"できるだけ均等に分けると、最小でも {size // parts} 枚になります"),
         (len(sizes) > parts or (as_even and len(sizes) < parts),
          f"a batch of {size} went through the network in {len(sizes)} parts, expected {parts}",
          f"{size} 枚のバッチが {len(sizes)} 個に分けられました。{parts} 個のはずです"),
         (as_even and recorder.overlapping_forwards,
-         f"the update of a batch of {size} in {parts} microbatches is right, but "
-         f"{ACTIVATIONS_KEPT_EN}",
-         f"{size} 枚のバッチを {parts} 個のマイクロバッチにした更新は正しいのですが、"
-         f"{ACTIVATIONS_KEPT_JA}"),
+         f"the update of a batch of {size} in {parts} microbatches is right, but {ACTIVATIONS_KEPT_EN}",
+         f"{size} 枚のバッチを {parts} 個のマイクロバッチにした更新は正しいのですが、{ACTIVATIONS_KEPT_JA}"),
     )  # fmt: skip
 
 
@@ -243,9 +238,8 @@ def explain_wrong_update(update: Update) -> Wrong:
         explanation = ("as far as it should, but not in the same direction", "動いた量は合っていますが、向きが違います")
     size, number = len(last[0]), len(batches)
     return counterexample(
-        f"batch {number}, of {size} images, in {parts} microbatch{'es' * (parts > 1)}: "
-        f"the weights moved by {moved:.4g}, expected {expected:.4g}, "
-        "as with the whole batch at once",
+        f"batch {number}, of {size} images, in {parts} microbatch{'es' * (parts > 1)}: the weights moved by "
+        f"{moved:.4g}, expected {expected:.4g}, as with the whole batch at once",
         f"{number} 番目のバッチ ({size} 枚、マイクロバッチ {parts} 個): 重みが {moved:.4g} "
         f"動きました。バッチ全体を一度に使ったときの {expected:.4g} になるはずです",
         explanation,
@@ -263,8 +257,7 @@ def _mistaken_updates(update: Update) -> Iterator[_MistakenUpdate]:
     params_before, batch = update.params_before, batches[-1]
     yield from _wrongly_scaled_updates(params_before, batch, parts)
     yield from _partial_updates(params_before, batch, parts)
-    yield (params_with_stale_gradients(begin, batches),
-           "the gradients of the batch before are still in it",
+    yield (params_with_stale_gradients(begin, batches), "the gradients of the batch before are still in it",
            "前のバッチの勾配が残ったままです")  # fmt: skip
 
 
@@ -272,16 +265,12 @@ def _wrongly_scaled_updates(params_before: LayerParams, batch: Batch, parts: int
     """Yield updates from the gradients of all images, with a wrong divisor or wrong weights."""
     size, cuts = len(batch[0]), _split_batch(batch, parts)
     yield (params_before, "the parameters have not changed at all", "パラメータがまったく変わっていません")
-    yield (params_before.step(batch, LR),
-           "the sum of the gradients was not divided by the number of images",
+    yield (params_before.step(batch, LR), "the sum of the gradients was not divided by the number of images",
            "勾配の合計が画像の枚数で割られていません")  # fmt: skip
     for cut in (cuts[0], cuts[-1]):
         yield (params_before.step(batch, LR / len(cut[0])),
                "the sum is divided by the images of one part, or means of parts are added up",
-               (
-                   "合計が 1 個のマイクロバッチの枚数で割られているか、"
-                   "部分ごとの平均を足しています"
-               ))  # fmt: skip
+               "合計が 1 個のマイクロバッチの枚数で割られているか、部分ごとの平均を足しています")  # fmt: skip
     for factor, en, ja in (
         (1 / size, "the loss of each part is a mean, and `step` divides once more",
          "損失が平均なのに `step` がもう一度割っています"),
@@ -318,8 +307,7 @@ def _partial_updates(params_before: LayerParams, batch: Batch, parts: int) -> It
             for gradient in gradients:
                 without_zeroing = without_zeroing.subtract(gradient, LR / divisor)
         for after in (with_zeroing, without_zeroing):
-            yield (after,
-                   "there is an update after every part, expected one for the batch",
+            yield (after, "there is an update after every part, expected one for the batch",
                    "部分ごとに更新しています。バッチに 1 回のはずです")  # fmt: skip
 
 

@@ -41,9 +41,8 @@ def check_parity(text: Text, faults: Faults) -> None:
                 line_number = next(number for number, found in lines[kind] if found == element)
                 faults.add(
                     line_number,
-                    f"{element} stands here {_count_in_words(what[element])}, and not in "
-                    f":::{{{other}}}: "
-                    f"both need the same {kind}",
+                    f"{element} stands here {_count_in_words(what[element])}, and not in :::{{{other}}}: both need the "
+                    f"same {kind}",
                 )
 
 

@@ -201,9 +201,8 @@ class _SlideRenderer:
         shown = "".join(render_outputs(cell, self.language, f"slide-{number}"))
         if not shown:
             raise NotebookError(
-                f"slide {number} of lab {self.lab.number}: its cell ({reference}) has put out "
-                "nothing: "
-                "choose the one that prints or draws"
+                f"slide {number} of lab {self.lab.number}: its cell ({reference}) has put out nothing: choose the one "
+                "that prints or draws"
             )
         return [f'<div class="ran" style="font-size: {size}rem">{shown}</div>']
 

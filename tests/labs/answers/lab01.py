@@ -86,10 +86,6 @@ def three_times(work):
     return 3 * (time.perf_counter() - began)
 
 
-def in_microseconds(work):
-    return 1e3 * in_milliseconds(work)
-
-
 def prints_instead(work):
     nd.waitall()
     began = time.perf_counter()
@@ -127,29 +123,13 @@ def goes_through_numpy(array, sizes, devices):
     return shards
 
 
-def forgets_the_last_shard(array, sizes, devices):
-    return never_moves(array, sizes[:-1], devices)
-
-
 def adds(gradients, sizes):
     return sum((g.as_in_context(gradients[0].context) for g in gradients[1:]), gradients[0])
-
-
-def averages(gradients, sizes):
-    return adds(gradients, sizes) / len(gradients)
 
 
 def forgets_to_divide(gradients, sizes):
     ctx = gradients[0].context
     return sum((n * g.as_in_context(ctx) for g, n in zip(gradients[1:], sizes[1:])), sizes[0] * gradients[0])
-
-
-def divides_by_the_largest(gradients, sizes):
-    return forgets_to_divide(gradients, sizes) / max(sizes)
-
-
-def divides_by_the_shards(gradients, sizes):
-    return forgets_to_divide(gradients, sizes) / len(sizes)
 
 
 def writes_into_the_first(gradients, sizes):
@@ -186,7 +166,7 @@ WRONG = {
         (warms_up, "`work` was called 2 times", "`work` が 2 回呼ばれました"),
         (subtracts_the_wrong_way_round, "subtract the earlier time", "前の時刻を引いて"),
         (in_milliseconds, "return seconds", "単位は秒"),
-        (in_microseconds, "return seconds", "単位は秒"),
+        (lambda work: 1e3 * in_milliseconds(work), "return seconds", "単位は秒"),
         (process_time, "`time.process_time` counts the time in which this process", "待つ時間は"),
         (three_times, "it counts too much", "数えすぎ"),
         (prints_instead, "it returned None", "None が返りました"),
@@ -197,19 +177,22 @@ WRONG = {
         (begins_at_multiples_of_its_own_size, "the one before it ends", "直前のシャードの終わり"),
         (never_moves, r"for cpu\(1\) is on cpu\(0\): it was cut, but", "デバイスに移していません"),
         (goes_through_numpy, "int32 became float32", "int32 から float32"),
-        (forgets_the_last_shard, "gave 1: return a list of 2 arrays", "2 個の配列のリスト"),
+        (lambda array, sizes, devices: never_moves(array, sizes[:-1], devices), "gave 1: return a list of 2 arrays",
+         "2 個の配列のリスト"),
     ],
     "01-4": [
         (adds, "that is their sum", "これは合計で"),
-        (averages, "that is their mean", "単純な平均"),
-        (divides_by_the_largest, r"expected \[2, 0\]$", r"正しくは \[2, 0\] です$"),
-        (divides_by_the_shards, "not by the number of shards", "シャードの数ではなく"),
+        (lambda gradients, sizes: adds(gradients, sizes) / len(gradients), "that is their mean", "単純な平均"),
+        (lambda gradients, sizes: forgets_to_divide(gradients, sizes) / max(sizes), r"expected \[2, 0\]$",
+         r"正しくは \[2, 0\] です$"),
+        (lambda gradients, sizes: forgets_to_divide(gradients, sizes) / len(sizes), "not by the number of shards",
+         "シャードの数ではなく"),
         (forgets_to_divide, "divide by the number of all images", "全体の枚数で割って"),
         (writes_into_the_first, "0 that it was given was .* it was written", "渡した配列 0 が"),
         (adds_across_devices, r"inputs on cpu\(0\) and cpu\(1\)", "2 個の GPU では動きません"),
         (on_the_last_device, r"is on cpu\(1\): it belongs on the device", "最初の勾配のデバイス"),
     ],
-}
+}  # fmt: skip
 
 
 def seconds_of_numpy(work):

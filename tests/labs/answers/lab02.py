@@ -47,14 +47,6 @@ def rebinds_a_name(data):
         array = total.as_in_context(array.context)
 
 
-def returns_what_it_was_given(data):
-    return data
-
-
-def returns_sums(data):
-    return [_total(data).as_in_context(array.context) for array in data]
-
-
 def multiplies(data):
     total = data[0].copy()
     for array in data[1:]:
@@ -120,14 +112,6 @@ def _factor(way, large, lr):
     return way @ large / (large @ large) / lr
 
 
-def believes_the_rule(gradient, weights, shards, lr):
-    return len(shards)
-
-
-def square_root_rule(gradient, weights, shards, lr):
-    return len(shards) ** 0.5
-
-
 def small_ones_from_the_beginning(gradient, weights, shards, lr):
     way = sum(lr * gradient(weights, shard) for shard in shards)
     return _factor(way, _mean(gradient, weights, shards), lr)
@@ -136,10 +120,6 @@ def small_ones_from_the_beginning(gradient, weights, shards, lr):
 def sums_gradients(gradient, weights, shards, lr):
     large = sum(gradient(weights, shard) for shard in shards)
     return _factor(weights - _small(gradient, weights, shards, lr), large, lr)
-
-
-def returns_the_rate(gradient, weights, shards, lr):
-    return lr * best_factor(gradient, weights, shards, lr)
 
 
 def uphill(gradient, weights, shards, lr):
@@ -232,28 +212,12 @@ def best_factor(gradient, weights, shards, lr):
 # --- 02-3
 
 
-def forgets_to_scale_the_batch(accuracy_of, ks, b, rates):
-    return {k: max(sorted(rates), key=lambda lr: accuracy_of(k, b, lr)) for k in ks}
-
-
-def believes_nan(accuracy_of, ks, b, rates):
-    return {k: max(rates, key=lambda lr: accuracy_of(k, k * b, lr)) for k in ks}
-
-
 def takes_any_of_equals(accuracy_of, ks, b, rates):
     best = {}
     for k in ks:
         accuracies = {lr: accuracy_of(k, k * b, lr) for lr in rates}
         best[k] = max((lr for lr in rates if not math.isnan(accuracies[lr])), key=accuracies.get)
     return best
-
-
-def returns_accuracies(accuracy_of, ks, b, rates):
-    return {k: max(accuracy_of(k, k * b, lr) for lr in rates) for k in ks}
-
-
-def one_for_all(accuracy_of, ks, b, rates):
-    return max(sorted(rates), key=lambda lr: accuracy_of(ks[0], ks[0] * b, lr))
 
 
 def stops_at_the_first_fall(accuracy_of, ks, b, rates):
@@ -360,14 +324,6 @@ def drops_the_first_batch(net, replicas, images, labels, size):
     return drops_the_last_batch(net, replicas, images[::-1], labels[::-1], size)
 
 
-def never_asks_the_network(net, replicas, images, labels, size):
-    return 0.25
-
-
-def a_tenth_less(net, replicas, images, labels, size):
-    return 0.9 * asks_after_every_batch(net, replicas, images, labels, size)
-
-
 def asks_after_every_batch(net, replicas, images, labels, size):
     ctxs, right = [replica[0].context for replica in replicas], 0
     for x, y in _batches(images, labels, size):
@@ -399,8 +355,9 @@ WRONG = {
         (averages, "that is the mean", "平均です"),
         (copies_to_new_arrays, "into an array of its own", "別の新しい配列"),
         (rebinds_a_name, "into an array of its own", "別の新しい"),
-        (returns_what_it_was_given, "no array has changed$", "どの配列も変わって"),
-        (returns_sums, "new arrays were made or returned", "新しい配列を作っただけ"),
+        (lambda data: data, "no array has changed$", "どの配列も変わって"),
+        (lambda data: [_total(data).as_in_context(array.context) for array in data], "new arrays were made or returned",
+         "新しい配列を作っただけ"),
         (multiplies, r"device 0 holds \[15\] afterwards, expected \[8\]$", "正しくは"),
         (sums_and_one, r"device 0 holds \[9\] afterwards, expected \[8\]$", "正しくは"),
         (adds_while_it_changes, r"expected \[8\]: the devices do not agree", "デバイスによって値"),
@@ -408,11 +365,13 @@ WRONG = {
         (through_the_host, "Python waited 2 times", "2 回待ちました"),
     ],
     "02-2": [
-        (believes_the_rule, "2, expected 1.9: that is the rule itself", "則そのものです"),
+        (lambda gradient, weights, shards, lr: len(shards), "2, expected 1.9: that is the rule itself",
+         "則そのものです"),
         (small_ones_from_the_beginning, "2, expected 1.9: that is the rule", "則そのもの"),
-        (square_root_rule, r"is 1.41421, expected 1.9$", r"正しくは 1.9 です$"),
+        (lambda gradient, weights, shards, lr: len(shards) ** 0.5, r"is 1.41421, expected 1.9$", r"正しくは 1.9 です$"),
         (sums_gradients, "0.95, expected 1.9: .*mean of the shards'", "和ではなく平均"),
-        (returns_the_rate, "0.1, expected 1: that is the rate", "学習率 c . lr です"),
+        (lambda gradient, weights, shards, lr: lr * best_factor(gradient, weights, shards, lr),
+         "0.1, expected 1: that is the rate", "学習率 c . lr です"),
         (uphill, "-1, expected 1: the sign is wrong", "符号が逆です"),
         (writes_into_the_weights, "`weights` has been changed", "書き換えられていて"),
         (large_one_from_the_end, "large update begins at `weights`", "終点ではなく `weights`"),
@@ -432,11 +391,15 @@ WRONG = {
         (lambda *given: given[2][9], "IndexError", "IndexError"),
     ],
     "02-3": [
-        (forgets_to_scale_the_batch, "on 2 devices a training", "全体のバッチサイズ 32 の学習"),
-        (believes_nan, "that training diverged", "発散して"),
+        (lambda accuracy_of, ks, b, rates: {k: max(sorted(rates), key=lambda lr: accuracy_of(k, b, lr)) for k in ks},
+         "on 2 devices a training", "全体のバッチサイズ 32 の学習"),
+        (lambda accuracy_of, ks, b, rates: {k: max(rates, key=lambda lr: accuracy_of(k, k * b, lr)) for k in ks},
+         "that training diverged", "発散して"),
         (takes_any_of_equals, "of equal accuracies take the smaller rate", "小さいほうの学習率"),
-        (returns_accuracies, "that is an accuracy: return its rate", "これは正解率です"),
-        (one_for_all, "return a dictionary", "辞書を返して"),
+        (lambda accuracy_of, ks, b, rates: {k: max(accuracy_of(k, k * b, lr) for lr in rates) for k in ks},
+         "that is an accuracy: return its rate", "これは正解率です"),
+        (lambda accuracy_of, ks, b, rates: max(sorted(rates), key=lambda lr: accuracy_of(ks[0], ks[0] * b, lr)),
+         "return a dictionary", "辞書を返して"),
         (stops_at_the_first_fall, "you chose 0.1, expected 0.8", "また上がる.*0.1 が選ばれました"),
         (trains_twice, "were trained 2 times", "2 回行われました"),
     ],
@@ -453,13 +416,14 @@ WRONG = {
         (averages_batches, "the mean of the batches' accuracies", "バッチごとの正解率の平均"),
         (drops_the_last_batch, "only 4 images were computed, and not number 4-6$", "4 枚しか"),
         (drops_the_first_batch, "only 4 images were computed, and not number 0-2$", "4 枚しか"),
-        (never_asks_the_network, "only 0 images were computed", "0 枚しか計算して"),
-        (a_tenth_less, "then divide by the number of images$", "割ってください$"),
+        (lambda net, replicas, images, labels, size: 0.25, "only 0 images were computed", "0 枚しか計算して"),
+        (lambda net, replicas, images, labels, size: 0.9 * asks_after_every_batch(net, replicas, images, labels, size),
+         "then divide by the number of images$", "割ってください$"),
         (asks_after_every_batch, "Python waited .* times", "回待ちました"),
         (counts, "that is how many are right", "割合ではなく正解数"),
         (mixes_up_the_replicas, r"got images on cpu\(1\) with the replica", "同じデバイスのもの"),
     ],
-}
+}  # fmt: skip
 
 
 def everybody_to_everybody(data):

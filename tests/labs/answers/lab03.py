@@ -141,10 +141,6 @@ def seconds_of_a_mean_epoch(first, second):
     return comparing()(evened(first), evened(second))
 
 
-def only_the_number(first, second):
-    return comparing()(first, second)["epochs"]
-
-
 def sorts_its_runs(first, second):
     first.sort(key=lambda epoch: epoch[2])
     return comparing()(first, second)
@@ -185,10 +181,6 @@ def planning(each=None, full=None, begin=None, rise=None, lowered=None):
     return learning_rates
 
 
-def one_rate(n, k, b, epochs, lr, warmup_epochs, drops):
-    return k * lr
-
-
 def by_the_epoch(n, k, b, epochs, lr, warmup_epochs, drops):
     updates = math.ceil(n / (k * b))
     rates = planning()(n, k, b, epochs, lr, warmup_epochs, drops)
@@ -205,10 +197,6 @@ def an_epoch_too_early(n, k, b, epochs, lr, warmup_epochs, drops):
     updates = math.ceil(n / (k * b))
     rates = planning()(n, k, b, epochs, lr, warmup_epochs, [])
     return [rate * 0.1 ** sum(drop <= update // updates + 1 for drop in drops) for update, rate in enumerate(rates)]
-
-
-def per_epoch(n, k, b, epochs, lr, warmup_epochs, drops):
-    return planning()(k * b, k, b, epochs, lr, warmup_epochs, drops)
 
 
 def divides_by_the_warmup(n, k, b, epochs, lr, warmup_epochs, drops):
@@ -249,14 +237,6 @@ def unweighted_variance(means, variances, counts):
     return (np.average(means, axis=0, weights=counts), np.mean(variances, axis=0) + np.var(means, axis=0))
 
 
-def added_means(means, variances, counts):
-    return np.sum(means, axis=0), np.sum(variances, axis=0)
-
-
-def only_the_first_shard(means, variances, counts):
-    return means[0], variances[0]
-
-
 def doubled_variance(means, variances, counts):
     mean, root = deviation(means, variances, counts)
     return mean, 2 * root**2
@@ -291,7 +271,8 @@ WRONG = {
         (seconds_of_an_epoch_alone, "the seconds are those of each epoch alone", "足していって"),
         (seconds_of_a_mean_epoch, r"-?[\d.]+, expected -?[\d.]+$", r"正しくは -?[\d.]+ です$"),
         (comparing(best_so_far), r"is -?[\d.]+, expected -?[\d.]+$", r"正しくは -?[\d.]+ です$"),
-        (only_the_number, 'returned -0.0.*: return a dictionary with "epochs"', "の辞書を返して"),
+        (lambda first, second: comparing()(first, second)["epochs"],
+         'returned -0.0.*: return a dictionary with "epochs"', "の辞書を返して"),
         (forgets_to_return, "is `return` missing", "`return` を忘れて"),
         (lambda first, second: {"epochs": 0}, 'a dictionary with "epochs"', "の辞書を返して"),
         (lambda first, second: dict.fromkeys(("epochs", "updates", "seconds"), "0"), "'0', expected", "正しくは"),
@@ -319,17 +300,14 @@ WRONG = {
         (planning(each=lambda n, k, b: n // (k * b) + 1), "there is no update", "最後のバッチの後"),
         (by_the_same_factor, "not by the same factor", "同じ倍率では"),
         (an_epoch_too_early, "an epoch too early: epochs count from 0", "1 エポック早すぎ"),
-        (
-            lambda n, k, b, epochs, lr, warmup_epochs, drops: planning()(
+        (lambda n, k, b, epochs, lr, warmup_epochs, drops: planning()(
                 n, k, b, epochs, lr, max(1, warmup_epochs), drops
-            ),
-            "0 epochs of warm-up.*has the rate 0.1, expected 0.2$",
-            "正しくは 0.2 です$",
-        ),
-        (per_epoch, "3 rates, expected 6", "6 個のはず"),
+            ), "0 epochs of warm-up.*has the rate 0.1, expected 0.2$", "正しくは 0.2 です$"),
+        (lambda n, k, b, epochs, lr, warmup_epochs, drops: planning()(k * b, k, b, epochs, lr, warmup_epochs, drops),
+         "3 rates, expected 6", "6 個のはず"),
         (right_without_a_rest, "at the end of an epoch makes", "最後の小さいバッチ"),
         (divides_by_the_warmup, "ZeroDivisionError", "ZeroDivisionError"),
-        (one_rate, "return a list of numbers", "数のリスト"),
+        (lambda n, k, b, epochs, lr, warmup_epochs, drops: k * lr, "return a list of numbers", "数のリスト"),
         (forgets_to_return, "is `return` missing", "`return` を忘れて"),
         (pops_the_drops, r"has the rate [\d.]+, expected [\d.]+$", "です$"),
     ],
@@ -338,55 +316,32 @@ WRONG = {
         (equal_weights, "counts more: weight by `counts`", "画像の多いシャード"),
         (deviation, "standard deviation", "標準偏差"),
         (unweighted_variance, "counts more here, too: weight by `counts`", "ここでも"),
-        (added_means, "the means are only added up", "足しただけ"),
-        (only_the_first_shard, r"mean 10, expected 8$", "正しくは 8 です$"),
+        (lambda means, variances, counts: (np.sum(means, axis=0), np.sum(variances, axis=0)),
+         "the means are only added up", "足しただけ"),
+        (lambda means, variances, counts: (means[0], variances[0]), r"mean 10, expected 8$", "正しくは 8 です$"),
         (doubled_variance, r"variance 8, expected 4$", "正しくは 4 です$"),
         (lambda means, variances, counts: np.mean(means, axis=0), "return two things", "平均と分散の 2 つ"),
     ],
     "03-5": [
-        (
-            lambda host, compute, total, k: max(host, compute) / max(k * host, compute + (k > 1) * total),
-            "k times the images",
-            "k 倍の枚数",
-        ),
-        (
-            lambda host, compute, total, k: k * max(host, compute) / max(host, compute + (k > 1) * total),
-            "one device after the other",
-            "1 台ずつ順に",
-        ),
-        (
-            lambda host, compute, total, k: k * max(host, compute) / max(k * host, compute + total),
-            "one device has nothing to sum",
-            "1 台なら合計は要らず",
-        ),
-        (
-            lambda host, compute, total, k: k * max(host, compute) / max(host, compute + total),
-            "one device after the other",
-            "1 台ずつ順に",
-        ),
-        (
-            lambda host, compute, total, k: k * max(host, compute) / (max(k * host, compute) + (k > 1) * total),
-            "the host is free meanwhile",
-            "ホストは空いて",
-        ),
+        (lambda host, compute, total, k: max(host, compute) / max(k * host, compute + (k > 1) * total),
+         "k times the images", "k 倍の枚数"),
+        (lambda host, compute, total, k: k * max(host, compute) / max(host, compute + (k > 1) * total),
+         "one device after the other", "1 台ずつ順に"),
+        (lambda host, compute, total, k: k * max(host, compute) / max(k * host, compute + total),
+         "one device has nothing to sum", "1 台なら合計は要らず"),
+        (lambda host, compute, total, k: k * max(host, compute) / max(host, compute + total),
+         "one device after the other", "1 台ずつ順に"),
+        (lambda host, compute, total, k: k * max(host, compute) / (max(k * host, compute) + (k > 1) * total),
+         "the host is free meanwhile", "ホストは空いて"),
         (lambda host, compute, total, k: k * 0.9, r"gave 1.8, expected 2$", "正しくは 2 です$"),
-        (
-            lambda host, compute, total, k: k if k == 1 else k * compute / (compute + total + host),
-            r"expected [\d.]+$",
-            r"正しくは [\d.]+ です$",
-        ),
-        (
-            lambda host, compute, total, k: k * max(host, compute) / max(k * host, compute),
-            "sum is missing",
-            "合計の時間が入っていません",
-        ),
-        (
-            lambda host, compute, total, k: k * (host + compute) / (k * host + compute + (k > 1) * total),
-            "host queues the next step while",
-            "次のステップをキューに入れられます",
-        ),
+        (lambda host, compute, total, k: k if k == 1 else k * compute / (compute + total + host), r"expected [\d.]+$",
+         r"正しくは [\d.]+ です$"),
+        (lambda host, compute, total, k: k * max(host, compute) / max(k * host, compute), "sum is missing",
+         "合計の時間が入っていません"),
+        (lambda host, compute, total, k: k * (host + compute) / (k * host + compute + (k > 1) * total),
+         "host queues the next step while", "次のステップをキューに入れられます"),
     ],
-}
+}  # fmt: skip
 
 
 def weighted_means(images, labels, devices, net, loss, trainer):

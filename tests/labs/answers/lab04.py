@@ -44,10 +44,6 @@ def copies(world_size):
     ]
 
 
-def same_chunk(world_size):
-    return [[Transfer(r, (r + 1) % world_size, 0, "add") for r in range(world_size)]]
-
-
 def by_star(world_size):
     """Everything to rank 0, and from there."""
     ranks, chunks = range(1, world_size), range(world_size)
@@ -203,17 +199,14 @@ def backwards(steps):
     return steps[::-1]
 
 
-def in_place():
-    return six_rings().sort()
-
-
 WRONG = {
     "04-1": [
         (to_the_left_owner, "sum of chunk 0 is on rank", "チャンク 0 の合計はランク 1 にあります"),
         (without_modulo, "% world_size` missing", "% world_size` を忘れて"),
         (everybody_at_once, "more than once", "重複"),
         (copies, "overwrites chunk 1 of rank 1, and the contribution of rank 1", "失われます"),
-        (same_chunk, "written and read in one step", "同じステップで書いて読んで"),
+        (lambda world_size: [[Transfer(r, (r + 1) % world_size, 0, "add") for r in range(world_size)]],
+         "written and read in one step", "同じステップで書いて読んで"),
         (by_star, "are enough", "回で済みます"),
         (lambda world_size: world_size, "return a list of steps", "リストを返して"),
     ],
@@ -233,27 +226,18 @@ WRONG = {
         (counts(lambda loads, k: 2 * (k - 1) * sum(loads) / k), "mean of all links", "平均です"),
         (lambda sizes, owners, k: 2 * (k - 1) * max(sizes), "only its largest", "最大のパラメータ"),
         (counts(lambda loads, k: k * max(loads)), r"gave 8, expected 12$", "正しくは 12 です$"),
-        (
-            counts(lambda loads, k: max((k - 1) * load + sum(loads) - load for load in loads)),
-            "the sums go out when the gradients have come in",
-            "勾配が届いた後",
-        ),
+        (counts(lambda loads, k: max((k - 1) * load + sum(loads) - load for load in loads)),
+         "the sums go out when the gradients have come in", "勾配が届いた後"),
     ],
     "04-4": [
         (lambda topology, size: ring(topology.world_size), "returned ring", "戻り値は ring"),
         (lambda topology, size: star(topology.world_size), "returned star", "戻り値は star"),
         (never_placed, "on the ring takes", "p3.16xlarge, 100,000,000. .* placed on the ring なら"),
         (lambda topology, size: hierarchical(topology.world_size), "returned hierarchical", "戻り値は hierarchical"),
-        (
-            lambda topology, size: replace(ring(topology.world_size), steps=()),
-            "not a right allreduce",
-            "正しい allreduce では",
-        ),
-        (
-            lambda topology, size: ring_reduce_scatter(topology.world_size),
-            "returned a reduce_scatter",
-            "戻り値は reduce_scatter",
-        ),
+        (lambda topology, size: replace(ring(topology.world_size), steps=()), "not a right allreduce",
+         "正しい allreduce では"),
+        (lambda topology, size: ring_reduce_scatter(topology.world_size), "returned a reduce_scatter",
+         "戻り値は reduce_scatter"),
         (lambda topology, size: "ring", "return a Schedule", "Schedule を返して"),
     ],
     "04-6": [
@@ -266,11 +250,8 @@ WRONG = {
         (lambda: rings(*both(DOUBLES, DOUBLES, SINGLES), add_steps=8), "more than once", "重複"),
         (lambda: rings(*both(DOUBLES, DOUBLES, SINGLES), add_steps=6), "step 6, transfer 0, .*lost", "失われます"),
         # all rings on the same chunks
-        (
-            lambda: rings(*both(DOUBLES, DOUBLES, SINGLES), chunk_step=0),
-            "step 0, .*and read|written and read in one step",
-            "同じステップで書いて読んで",
-        ),
+        (lambda: rings(*both(DOUBLES, DOUBLES, SINGLES), chunk_step=0),
+         "step 0, .*and read|written and read in one step", "同じステップで書いて読んで"),
         (lambda: backwards(six_rings()), "step 0, transfer 0, .*lost", "失われます"),
         (lambda: six_rings()[:7], "nothing is ever sent", "何も送られて"),
         (lambda: ring_reduce_scatter(8), "nothing is ever sent|without the", "寄与が|何も送られて"),
@@ -282,7 +263,7 @@ WRONG = {
         (lambda: [Transfer(0, 1, 0, "add")], "step 0 is .*, not a list: return", "ステップ 0 が"),
         (lambda: [[("0", "1", 0, "add")]], "with three integers and a word", "前の 3 つは整数"),
         (lambda: {0: six_rings()}, "returned <class .dict.>: return a list", "リストを返して"),
-        (in_place, "is `return` missing", "`return` を忘れて"),
+        (lambda : six_rings().sort(), "is `return` missing", "`return` を忘れて"),
         (lambda: [], "nothing is ever sent into chunk 0", "何も送られていません"),
         (lambda: "multi_ring", "return a list of steps", "リストを返して"),
         (lambda: 1 // 0, "ZeroDivisionError", "ZeroDivisionError"),
@@ -298,7 +279,7 @@ WRONG = {
         (the_other_way_round, "here it sends to i - 1", "i - 1 に送って"),
         (no_modulo, "% len.arrays.` missing", "% len.arrays.` を忘れて"),
     ],
-}
+}  # fmt: skip
 
 
 def straight_to_the_owners(world_size):

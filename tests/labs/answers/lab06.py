@@ -19,18 +19,6 @@ def no_gradients(shapes, outputs, images, states):
     return 4 * (sum(map(math.prod, shapes)) * (1 + states) + images * sum(outputs))
 
 
-def numbers(shapes, outputs, images, states):
-    return sum(map(math.prod, shapes)) * (2 + states) + images * sum(outputs)
-
-
-def one_image(shapes, outputs, images, states):
-    return 4 * (sum(map(math.prod, shapes)) * (2 + states) + sum(outputs))
-
-
-def no_states(shapes, outputs, images, states):
-    return 4 * (sum(map(math.prod, shapes)) * 2 + images * sum(outputs))
-
-
 def everything_per_image(shapes, outputs, images, states):
     return 4 * images * (sum(map(math.prod, shapes)) * (2 + states) + sum(outputs))
 
@@ -393,17 +381,16 @@ def sentence_by_sentence(net, mean_loss, trainer, x, labels, real, parts):
 WRONG = {
     "06-1": [
         (no_gradients, "no gradients", "勾配が入って"),
-        (numbers, "a float32 has 4 bytes", "1 個 4 バイト"),
-        (one_image, "only one image", "画像 1 枚分"),
-        (no_states, "the optimizer kept nothing", "オプティマイザの状態"),
+        (lambda shapes, outputs, images, states: sum(map(math.prod, shapes)) * (2 + states) + images * sum(outputs),
+         "a float32 has 4 bytes", "1 個 4 バイト"),
+        (lambda shapes, outputs, images, states: 4 * (sum(map(math.prod, shapes)) * (2 + states) + sum(outputs)),
+         "only one image", "画像 1 枚分"),
+        (lambda shapes, outputs, images, states: 4 * (sum(map(math.prod, shapes)) * 2 + images * sum(outputs)),
+         "the optimizer kept nothing", "オプティマイザの状態"),
         (forgets_to_return, "returned None .is `return` missing", "`return` を忘れて"),
-        (
-            lambda shapes, outputs, images, states: (
+        (lambda shapes, outputs, images, states: (
                 4 * (sum(map(math.prod, shapes)) * (2 + states) + 2 * images * sum(outputs))
-            ),
-            "as if a gradient were kept beside every activation",
-            "活性値ごとに勾配",
-        ),
+            ), "as if a gradient were kept beside every activation", "活性値ごとに勾配"),
         (lambda shapes, outputs, images, states: 24, r"is 24, expected 48$", "正しくは 48 です$"),
         (everything_per_image, "every image had parameters", "画像 1 枚ごとにパラメータ"),
     ],
@@ -438,32 +425,20 @@ WRONG = {
         (means_at_once, "2 went through the network at once|sentences went|at once, expected", "一度に"),
         (left_over_divided, "batch before are still in it", "残ったまま"),
         (with_means(lambda own, words, rows, n, parts: own / words**2), "divided by the words twice", "2 回割って"),
-        (
-            sentence_by_sentence,
-            "is right, but they went through the network in 2 parts, expected 1",
-            "2 個に分けられました。1 個のはず",
-        ),
-        (
-            with_means(all_words, cuts=rest_to_the_last),
-            "the update of 5 sentences in 3 microbatches is right, but 3 went",
-            "正しいのですが、一度に 3 文",
-        ),
-        (
-            with_means(all_words, cuts=up_to_so_many),
-            r"but the microbatches have \[3, 3, 1\] sentences; as even as can be",
-            "できるだけ均等に",
-        ),
+        (sentence_by_sentence, "is right, but they went through the network in 2 parts, expected 1",
+         "2 個に分けられました。1 個のはず"),
+        (with_means(all_words, cuts=rest_to_the_last),
+         "the update of 5 sentences in 3 microbatches is right, but 3 went", "正しいのですが、一度に 3 文"),
+        (with_means(all_words, cuts=up_to_so_many),
+         r"but the microbatches have \[3, 3, 1\] sentences; as even as can be", "できるだけ均等に"),
         (one_backward_for_all_means, "goes forward before the backward of the last one", "逆伝播より先に次の順伝播"),
         (with_means(lambda own, words, rows, n, parts: 1 / parts, cuts=larger_last), "a mean of means", "平均の平均"),
         (drops_short_sentences, r"expected [\d.]+, as with", "になるはずです$"),
         (forgets_to_return, "have not changed at all", "まったく変わっていません"),
         (means_without_record, "RuntimeError|MXNetError|not.*record|Cannot differentiate", "Error"),
         *(
-            (
-                updating_after_each(factor, zero),
-                "the parameters are updated after each part",
-                "部分ごとにパラメータを更新",
-            )
+            (updating_after_each(factor, zero), "the parameters are updated after each part",
+             "部分ごとにパラメータを更新")
             for factor in (lambda own, words: own / words, lambda own, words: 1)
             for zero in (True, False)
         ),
@@ -492,18 +467,12 @@ WRONG = {
         (at_least_one, "not even one image fits", "1 枚も入りません"),
         (doubling, "would fit, too", "でも入ります"),
         (never_the_limit, "8 would fit, too", "8 枚でも入ります"),
-        (
-            lambda memory, budget, limit: (budget - memory(0)) // (memory(1) - memory(0)),
-            "there are no more images",
-            "それより多くの画像",
-        ),
-        (
-            lambda memory, budget, limit: max(0, min(limit, (budget - memory(0)) // (memory(1) - memory(0)))),
-            "5 for each 8 images or part of them.* would fit, too",
-            "8 枚ごと .端数は切り上げ. に 5.*でも入ります",
-        ),
+        (lambda memory, budget, limit: (budget - memory(0)) // (memory(1) - memory(0)), "there are no more images",
+         "それより多くの画像"),
+        (lambda memory, budget, limit: max(0, min(limit, (budget - memory(0)) // (memory(1) - memory(0)))),
+         "5 for each 8 images or part of them.* would fit, too", "8 枚ごと .端数は切り上げ. に 5.*でも入ります"),
     ],
-}
+}  # fmt: skip
 
 
 def with_split_data(net, loss, trainer, images, labels, parts):

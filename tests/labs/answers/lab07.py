@@ -100,10 +100,6 @@ def gives_up_at_the_limit(net, loss, trainer, devices, images, labels, b, lr, go
     return training()(net, loss, trainer, devices, images, labels, b, lr, asked, limit)
 
 
-def never_asks(net, loss, trainer, devices, images, labels, b, lr, good_enough, limit):
-    return limit
-
-
 def ignores_the_verdict(net, loss, trainer, devices, images, labels, b, lr, good_enough, limit):
     return training()(
         net, loss, trainer, devices, images, labels, b, lr,
@@ -127,38 +123,10 @@ def without_the_lost(curves, target):
     return median(steps) if steps else None
 
 
-def as_if_at_the_end(curves, target):
-    return median(min(_reached(curve, target), curve[-1][0]) for curve in curves)
-
-
-def more_than(curves, target):
-    return _none(median(_reached([(s, r - 1e-9) for s, r in c], target) for c in curves))
-
-
-def of_all_seeds(curves, target):
-    return _none(mean(_reached(curve, target) for curve in curves))
-
-
-def upper(curves, target):
-    return _none(sorted(_reached(curve, target) for curve in curves)[len(curves) // 2])
-
-
 def places(curves, target):
     return _none(
         median(next((n for n, (_, right) in enumerate(curve) if right >= target), math.inf) for curve in curves)
     )
-
-
-def backwards(curves, target):
-    return _none(median(_reached(curve[::-1], target) for curve in curves))
-
-
-def fastest_seed(curves, target):
-    return _none(min(_reached(curve, target) for curve in curves))
-
-
-def infinite(curves, target):
-    return median(_reached(curve, target) for curve in curves)
 
 
 def zero_for_never(curves, target):
@@ -198,10 +166,6 @@ def absolute(sizes, steps):
 def relative(sizes, steps):
     fewest, images = _lstsq(sizes, steps, lambda n, s: 1 / s)
     return fewest, images / fewest
-
-
-def not_divided(sizes, steps):
-    return _lstsq(sizes, steps, lambda n, s: 1 / s)
 
 
 def inverse_errors(sizes, steps):
@@ -274,14 +238,6 @@ def _search(steps_with, first, limit, most=None, patience=1):
     return best
 
 
-def full_length(steps_with, first, limit):
-    return _search(steps_with, first, limit, most=limit)
-
-
-def patient(steps_with, first, limit):
-    return _search(steps_with, first, limit, patience=4)
-
-
 def only_up(steps_with, first, limit):
     best, fewest = first, steps_with(first, limit)
     while True:
@@ -328,10 +284,6 @@ def never_ends(steps_with, first, limit):
     while True:
         steps_with(rate, 1)
         rate *= 2
-
-
-def first_rate(steps_with, first, limit):
-    return first
 
 
 def down_first(steps_with, first, limit):
@@ -607,47 +559,48 @@ WRONG = {
         (training(gives_up=lambda step: step), "it returned 4, expected None", "正しくは None"),
         (once_per_epoch, "it makes several steps before it asks", "何ステップか進んでから"),
         (gives_up_at_the_limit, "expected 6: the last step of the limit", "上限の最後のステップで"),
-        (never_asks, "never asked", "一度も呼ばれて"),
+        (lambda net, loss, trainer, devices, images, labels, b, lr, good_enough, limit: limit, "never asked",
+         "一度も呼ばれて"),
         (ignores_the_verdict, "it went on after step 2", "2 ステップで終わらず"),
         (on_the_first_device, "device 1 computed no image", "デバイス 1 が画像を 1 枚も"),
         (raises, "ZeroDivisionError", "ZeroDivisionError"),
     ],
     "07-2": [
         (without_the_lost, "are left out, so hopeless settings look good", "除かれて"),
-        (as_if_at_the_end, "as if it had at its last look", "最後の計測で達した"),
-        (more_than, "the target itself is enough", "ちょうど目標"),
-        (of_all_seeds, "that is the mean, which a single seed spoils", "これは平均です"),
-        (upper, "the mean of the middle two", "中央の 2 つの平均"),
+        (lambda curves, target: median(min(_reached(curve, target), curve[-1][0]) for curve in curves),
+         "as if it had at its last look", "最後の計測で達した"),
+        (lambda curves, target: _none(median(_reached([(s, r - 1e-9) for s, r in c], target) for c in curves)),
+         "the target itself is enough", "ちょうど目標"),
+        (lambda curves, target: _none(mean(_reached(curve, target) for curve in curves)),
+         "that is the mean, which a single seed spoils", "これは平均です"),
+        (lambda curves, target: _none(sorted(_reached(curve, target) for curve in curves)[len(curves) // 2]),
+         "the mean of the middle two", "中央の 2 つの平均"),
         (places, "the place of the look", "何番目の計測か"),
-        (backwards, "the last look that has the target", "最後に目標に達していた"),
-        (fastest_seed, "the fastest seed", "最も速いシード"),
-        (infinite, "return None where there is no number", "None を返して"),
+        (lambda curves, target: _none(median(_reached(curve[::-1], target) for curve in curves)),
+         "the last look that has the target", "最後に目標に達していた"),
+        (lambda curves, target: _none(min(_reached(curve, target) for curve in curves)), "the fastest seed",
+         "最も速いシード"),
+        (lambda curves, target: median(_reached(curve, target) for curve in curves),
+         "return None where there is no number", "None を返して"),
         (zero_for_never, r"gave 0, expected None$", "正しくは None です$"),
         (forgets_to_return, "the function returns nothing", "何も返して"),
-        (
-            lambda curves, target: (
+        (lambda curves, target: (
                 None
                 if any(math.isinf(_reached(curve, target)) for curve in curves)
                 else median(_reached(curve, target) for curve in curves)
-            ),
-            "one seed that never gets there does not keep the median",
-            "達しないシードが 1 つあっても",
-        ),
+            ), "one seed that never gets there does not keep the median", "達しないシードが 1 つあっても"),
         (lambda curves, target: 20 if len(curves) == 1 else None, r"gave None, expected \d+$", r"正しくは \d+ です$"),
         (for_good, "first look that has the target, even if it falls", "最初に目標以上になった"),
         (interpolated, "between two looks nobody has looked", "計測と計測の間は"),
-        (
-            lambda curves, target: _none(
+        (lambda curves, target: _none(
                 median(next((n for n, (_, r) in enumerate(curve, 1) if r >= target), math.inf) for curve in curves)
-            ),
-            "a number of looks, not of steps",
-            "計測の回数",
-        ),
+            ), "a number of looks, not of steps", "計測の回数"),
         (lambda curves, target: str(curves[0][-1][0]), "gave '20', expected 20", "'20'"),
     ],
     "07-3": [
         (absolute, "the small batches alone decide", "小さいバッチだけで決まって"),
-        (not_divided, "divide by the fewest steps", "最小ステップ数で割って"),
+        (lambda sizes, steps: _lstsq(sizes, steps, lambda n, s: 1 / s), "divide by the fewest steps",
+         "最小ステップ数で割って"),
         (inverse_errors, "the errors are the wrong way round", "相対誤差が逆です"),
         (relative_to_the_curve, "divided by the curve's steps", "曲線のステップ数で割って"),
         (lambda n, s: relative(n, s)[::-1], "the wrong way round", "順番が逆"),
@@ -660,15 +613,17 @@ WRONG = {
         (lambda n, s: (10.0, 9.0), r"is \(10, 9\), expected \(50, 16\)$", r"\(50, 16\) です$"),
     ],
     "07-4": [
-        (full_length, "is right, but .* suffice: give a training no more", "で足ります"),
-        (patient, "is right, but .* suffice", "で足ります"),
+        (lambda steps_with, first, limit: _search(steps_with, first, limit, most=limit),
+         "is right, but .* suffice: give a training no more", "で足ります"),
+        (lambda steps_with, first, limit: _search(steps_with, first, limit, patience=4), "is right, but .* suffice",
+         "で足ります"),
         (on_a_grid, "is right, but 17 trainings", "17 回の学習"),
         (only_up, "was never tried", "試していません"),
         (one_too_far, r"0.5 takes 100 steps, 0.25 takes 50", "0.5 では 100 ステップ"),
         (returns_steps, "that is a number of steps", "これはステップ数"),
         (by_tenths, "not 0.25 doubled or halved repeatedly", "2 倍、4 倍"),
         (never_ends, "has not stopped after 40 trainings", "40 回学習しても"),
-        (first_rate, "0.5 was never tried", "0.5 を試していません"),
+        (lambda steps_with, first, limit: first, "0.5 was never tried", "0.5 を試していません"),
         (forgets_to_return, "is `return` missing", "`return` を忘れて"),
     ],
     "07-5": [
@@ -683,65 +638,41 @@ WRONG = {
         (rule_of_the_papers, r"0 is \[1\], expected \[-0.5\]: that is v", "それは論文の v です"),
         (other_sign, "and has its sign", "符号も同じ"),
         (rebinds_the_velocity, "changed in this step: `velocity", "このステップで変わっていません"),
-        (
-            _corrected(lambda lr, former: lr / former, of_gradient=lambda lr, former: lr / former),
-            "the gradient is multiplied by the factor, too",
-            "勾配にも係数",
-        ),
+        (_corrected(lambda lr, former: lr / former, of_gradient=lambda lr, former: lr / former),
+         "the gradient is multiplied by the factor, too", "勾配にも係数"),
         (_corrected(lambda lr, former: lr / former, sign=-1), "the wrong way", "逆向き"),
         (forgets_the_first, "TypeError", "TypeError"),
         (scales_the_gradient_in_place, "it was written into", "書き換えられました"),
         (only_the_first, r"parameter 1 is \[0\], expected \[-1\]", r"パラメータ 1 が \[0\]"),
-        (
-            lambda weights, gradients, velocities, lr, former_lr, momentum: _corrected(
+        (lambda weights, gradients, velocities, lr, former_lr, momentum: _corrected(
                 lambda lr, former: lr / former, of_gradient=lambda lr, former: 1 - momentum
-            )(weights, gradients, velocities, lr, former_lr, momentum),
-            "1 - momentum",
-            "1 - モーメンタム",
-        ),
+            )(weights, gradients, velocities, lr, former_lr, momentum), "1 - momentum", "1 - モーメンタム"),
     ],
     "07-6": [
         (_choosing(lambda s, time, cost, k, b: time), "choose the cheapest", "最も速い選択"),
-        (
-            _choosing(lambda s, time, cost, k, b: (cost, time), late=True),
-            "the cheapest of all, whether or not",
-            "期限を無視した、最も安い",
-        ),
-        (
-            _choosing(lambda s, time, cost, k, b: time, late=True),
-            "the fastest, whether or not",
-            "期限を無視した、最も速い",
-        ),
+        (_choosing(lambda s, time, cost, k, b: (cost, time), late=True), "the cheapest of all, whether or not",
+         "期限を無視した、最も安い"),
+        (_choosing(lambda s, time, cost, k, b: time, late=True), "the fastest, whether or not",
+         "期限を無視した、最も速い"),
         (_choosing(lambda s, time, cost, k, b: -b / s(b, k), late=True), "the most images/s", "1 秒あたりの枚数が最大"),
         (_choosing(lambda s, time, cost, k, b: (k, time)), "the fewest devices", "デバイスが最少"),
         (_choosing(lambda s, time, cost, k, b: (cost, time), even=False), "does not divide evenly", "割り切れません"),
-        (
-            _choosing(lambda s, time, cost, k, b: (cost, time), strict=True),
-            "it can be done in time",
-            "時間内に終わる選択",
-        ),
+        (_choosing(lambda s, time, cost, k, b: (cost, time), strict=True), "it can be done in time",
+         "時間内に終わる選択"),
         (swapped, "devices come first", "デバイス数が先"),
         (first_of_equal_costs, r"64\), expected \(4, 64\): it costs as much", "同じですが、時間が"),
-        (
-            lambda steps, seconds, counts, deadline: cheapest_first(
+        (lambda steps, seconds, counts, deadline: cheapest_first(
                 steps, lambda batch, devices: seconds(devices, batch), counts, deadline
-            ),
-            "was called: the batch comes first, then the devices",
-            "バッチサイズが先、デバイス数が後",
-        ),
-        (
-            lambda steps, seconds, counts, deadline: cheapest_first(
+            ), "was called: the batch comes first, then the devices", "バッチサイズが先、デバイス数が後"),
+        (lambda steps, seconds, counts, deadline: cheapest_first(
                 steps, lambda batch, devices: seconds(batch // devices, devices), counts, deadline
-            ),
-            "it takes the size of the whole batch, not the images of one device",
-            "バッチ全体のサイズ",
-        ),
+            ), "it takes the size of the whole batch, not the images of one device", "バッチ全体のサイズ"),
         (only_the_batch, r"return \(devices, batch\), or None", "か None を返して"),
         (never_none, "whether or not it is in time", "期限を無視した"),
         (with_never, "never reach the target", "目標に達しません"),
         (forgets_to_return, "it can be done in time", "時間内に終わる"),
     ],
-}
+}  # fmt: skip
 
 
 def by_hand_on_devices(net, loss, trainer, devices, images, labels, b, lr, good_enough, limit):

@@ -17,14 +17,6 @@ def _order(size, *seed):
     return np.random.RandomState(list(seed)).permutation(size).tolist()
 
 
-def unpadded(size, world_size, rank, seed, epoch):
-    return _order(size, seed, epoch)[rank::world_size]
-
-
-def truncated(size, world_size, rank, seed, epoch):
-    return _order(size, seed, epoch)[rank::world_size][: size // world_size]
-
-
 def blocks_unpadded(size, world_size, rank, seed, epoch):
     each = -(-size // world_size)
     return _order(size, seed, epoch)[rank * each : (rank + 1) * each]
@@ -64,10 +56,6 @@ def rotated(size, world_size, rank, seed, epoch):
     return np.resize(order, -(-size // world_size) * world_size)[rank::world_size]
 
 
-def everything(size, world_size, rank, seed, epoch):
-    return _order(size, seed, epoch)
-
-
 def padded_with_a_new_number(size, world_size, rank, seed, epoch):
     each = -(-size // world_size)
     order = _order(size, seed, epoch) + list(range(size, each * world_size))
@@ -93,18 +81,6 @@ def begun_elsewhere(size, world_size, rank, seed, epoch):
 def two_orders(size, world_size, rank, seed, epoch):
     order = np.resize(_order(size, seed, epoch % 2), -(-size // world_size) * world_size)
     return order[rank::world_size]
-
-
-def in_ascending_order(size, world_size, rank, seed, epoch):
-    return sorted(in_blocks(size, world_size, rank, seed, epoch))
-
-
-def as_a_set(size, world_size, rank, seed, epoch):
-    return set(in_blocks(size, world_size, rank, seed, epoch))
-
-
-def as_floats(size, world_size, rank, seed, epoch):
-    return in_blocks(size, world_size, rank, seed, epoch).astype(float)
 
 
 def permuted_so_often(size, world_size, rank, seed, epoch):
@@ -280,10 +256,6 @@ def with_a_list_of_args(dist, train_set, test_set, world_size, epochs):
 # --- 08-3
 
 
-def own_mean(images, right, size, allreduce):
-    return np.mean(right)
-
-
 def mean_of_means(images, right, size, allreduce):
     ranks = allreduce(np.ones(1))[0]
     return allreduce(np.array([np.mean(right) if right else 0.0]))[0] / ranks
@@ -294,30 +266,10 @@ def padding_twice(images, right, size, allreduce):
     return correct / count
 
 
-def right_padding_twice(images, right, size, allreduce):
-    return allreduce(np.array([sum(right)]))[0] / size
-
-
-def means_added(images, right, size, allreduce):
-    return allreduce(np.array([np.mean(right) if right else 0.0]))[0]
-
-
 def nobody_without_images(images, right, size, allreduce):
     if not images:
         return 0.0
     return global_accuracy(images, right, size, allreduce)
-
-
-def mean_or_nothing(images, right, size, allreduce):
-    return sum(right) / len(right)  # fails where a rank has no images
-
-
-def in_percent(images, right, size, allreduce):
-    return 100 * global_accuracy(images, right, size, allreduce)
-
-
-def own_shapes(images, right, size, allreduce):
-    return allreduce(np.array(right)).mean()
 
 
 def global_accuracy(images, right, size, allreduce):
@@ -377,28 +329,12 @@ def _last(events, now, what, key=True):
     )
 
 
-def own_too(events):
-    return _pushes(events, lambda e, t, n: t > _last(e, n, "pull") and e[t][2] == e[n][2])
-
-
-def all_keys(events):
-    return _pushes(events, lambda e, t, n: t > _last(e, n, "pull", False) and e[t][0] != e[n][0])
-
-
 def any_pull(events):
     return _pushes(events, lambda e, t, n: t > _last(e, n, "pull", False) and e[t][0] != e[n][0] and e[t][2] == e[n][2])
 
 
-def other_keys_count(events):
-    return _pushes(events, lambda e, t, n: t > _last(e, n, "pull") and e[t][0] != e[n][0])
-
-
 def since_the_last_push(events):
     return _pushes(events, lambda e, t, n: t > _last(e, n, "push") and e[t][0] != e[n][0] and e[t][2] == e[n][2])
-
-
-def since_the_beginning(events):
-    return _pushes(events, lambda e, t, n: e[t][0] != e[n][0] and e[t][2] == e[n][2])
 
 
 def push_brings_the_weight(events):
@@ -455,18 +391,6 @@ def looks_back(events):
             yield count
 
 
-def all_keys_and_workers(events):
-    return _pushes(events, lambda e, t, n: t > _last(e, n, "pull", False))
-
-
-def of_every_event(events):
-    return [0 for _ in events]
-
-
-def always_fresh(events):
-    return [0 for _, what, _ in events if what == "push"]
-
-
 def by_versions(events):
     version, seen, own = defaultdict(int), {}, defaultdict(int)
     for worker, what, key in events:
@@ -516,10 +440,6 @@ def damaged_too(metrics, checkpoints):
 def beyond_the_log(metrics, checkpoints):
     start = max((step for step, whole in checkpoints.items() if whole), default=0)
     return start, _last_step(metrics) - start
-
-
-def from_the_log(metrics, checkpoints):
-    return _last_step(metrics), 0
 
 
 def _start(metrics, checkpoints):
@@ -582,10 +502,6 @@ def cut_line_fails(metrics, checkpoints):
     return start, last - start
 
 
-def start_alone(metrics, checkpoints):
-    return _start(metrics, checkpoints)
-
-
 def no_checkpoint_fails(metrics, checkpoints):
     last = _last_step(metrics)
     start = max(step for step, whole in checkpoints.items() if whole and step <= last)
@@ -618,21 +534,9 @@ def _pairs(text):
     return [(host, int(count)) for host, count in zip(words[::2], words[1::2])]
 
 
-def begins_again(text):
-    return [(host, n) for host, count in _pairs(text) for n in range(count)]
-
-
 def global_ranks(text):
     hosts = [host for host, count in _pairs(text) for _ in range(count)]
     return [(host, rank) for rank, host in enumerate(hosts)]
-
-
-def from_one(text):
-    return [(host, n + 1) for host, n in right_places(text)]
-
-
-def hosts_alone(text):
-    return _pairs(text)
 
 
 def in_turns(text):
@@ -641,19 +545,11 @@ def in_turns(text):
     return sorted(places, key=lambda place: (place[1], first.index(place[0])))
 
 
-def by_name(text):
-    return sorted(right_places(text))
-
-
 def first_wins(text):
     slots = Counter()
     for host, count in _pairs(text):
         slots[host] += count
     return [(host, n) for host, count in slots.items() for n in range(count)]
-
-
-def last_wins(text):
-    return [(host, n) for host, count in dict(_pairs(text)).items() for n in range(count)]
 
 
 def one_digit(text):
@@ -674,10 +570,6 @@ def neighbours_only(text):
 
     flat = [host for host, count in _pairs(text) for _ in range(count)]
     return [(host, n) for host, group in groupby(flat) for n, _ in enumerate(group)]
-
-
-def texts(text):
-    return [f"{host}:{n}" for host, n in right_places(text)]
 
 
 def right_places(text):
@@ -701,9 +593,11 @@ def as_a_generator(text):
 WRONG = {
     "08-1": [
         (forgets_to_return, "is `return` missing", "`return` を忘れて"),
-        (unpadded, "have 3, 3, 2, 2 images.* waits for ever", "3、3、2、2 です.*永久に待つ"),
+        (lambda size, world_size, rank, seed, epoch: _order(size, seed, epoch)[rank::world_size],
+         "have 3, 3, 2, 2 images.* waits for ever", "3、3、2、2 です.*永久に待つ"),
         (blocks_unpadded, "have 3, 3, 3, 1 images", "3、3、3、1 です"),
-        (truncated, "2 images, so 2 of 10 are trained on by none", "どのランクも使いません"),
+        (lambda size, world_size, rank, seed, epoch: _order(size, seed, epoch)[rank::world_size][: size // world_size],
+         "2 images, so 2 of 10 are trained on by none", "どのランクも使いません"),
         (padded_once, "the ranks have 1, 1, 1, 1, 0 images", "1、1、1、1、0 です"),
         (never_reshuffled, "epochs 0 and 1 have the same order", "順序が同じ"),
         (own_permutation, r"image \d is in no rank's shard", r"画像 \d がどのランクにも"),
@@ -711,14 +605,18 @@ WRONG = {
         (cut_then_shuffled, "the same images in epochs 0 and 1", "順序だけが違います"),
         (seed_ignored, "the order is the same", "でも同じ順序"),
         (rotated, "that is no random order", "ランダムな順序ではありません"),
-        (everything, "each rank has 8 images, and 4 are enough", "4 枚で足ります"),
+        (lambda size, world_size, rank, seed, epoch: _order(size, seed, epoch),
+         "each rank has 8 images, and 4 are enough", "4 枚で足ります"),
         (padded_with_a_new_number, "there is no image 10", "画像 10 はありません"),
         (one_too_many, "each rank has 5 images, and 4 are enough", "4 枚で足ります"),
         (lambda *given: "0123", "returned '0123'", "'0123'"),
         (lambda *given: [[0]] * 4, "returned .*: return a list of the images", "画像の番号"),
-        (as_floats, "numbers, as integers", "整数"),
-        (as_a_set, "a set has no order", "集合には順序がありません"),
-        (in_ascending_order, "always come in ascending order", "番号の小さい順"),
+        (lambda size, world_size, rank, seed, epoch: in_blocks(size, world_size, rank, seed, epoch).astype(float),
+         "numbers, as integers", "整数"),
+        (lambda size, world_size, rank, seed, epoch: set(in_blocks(size, world_size, rank, seed, epoch)),
+         "a set has no order", "集合には順序がありません"),
+        (lambda size, world_size, rank, seed, epoch: sorted(in_blocks(size, world_size, rank, seed, epoch)),
+         "always come in ascending order", "番号の小さい順"),
         (other_ranks_shards, "100% did so in epoch 0, too: it is the same perm", "別のランクに渡"),
         (begun_elsewhere, "it is the same permutation, .* begun at another", "位置をずらした"),
         (two_orders, "epochs 0 and 2 have the same order", "エポック 0 と 2 の順序が同じ"),
@@ -739,11 +637,9 @@ WRONG = {
         (program(sampled=False), "trains on 16 images, expected its share, 8", "16 枚を使って"),
         (program(count=1), "were started: 1", "プロセスは 1 個"),
         (rank_0_trains_alone, "0 waits for rank 1, which has ended", "ランク 0 が、すでに終わった"),
-        (
-            program(epoch_of=lambda epoch, rank: epoch if rank == 0 else 0),
-            "in epoch 1 the sampler of rank 0 has been told epoch 1, that of rank 1 epoch 0",
-            "ランク 0 のサンプラーのエポックは 1、ランク 1 では 0",
-        ),
+        (program(epoch_of=lambda epoch, rank: epoch if rank == 0 else 0),
+         "in epoch 1 the sampler of rank 0 has been told epoch 1, that of rank 1 epoch 0",
+         "ランク 0 のサンプラーのエポックは 1、ランク 1 では 0"),
         (program(epoch_of=lambda epoch, rank: epoch % 2), "epoch 0, and in epoch", "エポック 2 で"),
         (program(share=lambda rank: 0), "1 train on the same images", "ランク 0 と 1 が同じ画像"),
         (program(speaker=1), "left: .*: rank 1 evaluates, expected rank 0", "評価しているのが"),
@@ -756,34 +652,45 @@ WRONG = {
     ],
     "08-3": [
         (forgets_to_return, "is `return` missing", "`return` を忘れて"),
-        (own_mean, "the rank's own images", "そのランク自身"),
-        (mean_or_nothing, "has 1, expected 0.75: .* own images", "そのランク自身"),
-        (in_percent, "has 75, expected 0.75: that is in percent", "百分率"),
+        (lambda images, right, size, allreduce: np.mean(right), "the rank's own images", "そのランク自身"),
+        (lambda images, right, size, allreduce: sum(right) / len(right), "has 1, expected 0.75: .* own images",
+         "そのランク自身"),
+        (lambda images, right, size, allreduce: 100 * global_accuracy(images, right, size, allreduce),
+         "has 75, expected 0.75: that is in percent", "百分率"),
         (mean_of_means, "a mean of the ranks' means", "平均の平均"),
         (padding_twice, "padding counts twice", "パディングの画像が 2 回"),
-        (right_padding_twice, "the right answers of padding", "パディングの正解"),
-        (means_added, "are added up", "足しただけ"),
+        (lambda images, right, size, allreduce: allreduce(np.array([sum(right)]))[0] / size,
+         "the right answers of padding", "パディングの正解"),
+        (lambda images, right, size, allreduce: allreduce(np.array([np.mean(right) if right else 0.0]))[0],
+         "are added up", "足しただけ"),
         (nobody_without_images, "rank 0 waits in `allreduce` for rank 2", "ランク 2 を待って"),
-        (own_shapes, r"arrays of one shape, .*rank 0: \(3,\), rank 1: \(1,\)", "同じ形状"),
+        (lambda images, right, size, allreduce: allreduce(np.array(right)).mean(),
+         r"arrays of one shape, .*rank 0: \(3,\), rank 1: \(1,\)", "同じ形状"),
         (own_images_once, "expected 0.6: padding counts twice", "パディングの画像が 2 回"),
         (lambda *given: 0.75, r"rank 0 has 0.75, expected 0.5$", r"正しくは 0.5 です$"),
         (lambda *given: {}["accuracy"], "KeyError", "KeyError"),
     ],
     "08-4": [
         (forgets_to_return, "is `return` missing", "`return` を忘れて"),
-        (own_too, "the worker's own updates are counted", "自分の更新も数えて"),
-        (all_keys, "updates of other keys are counted", "ほかのキーの更新も数えて"),
+        (lambda events: _pushes(events, lambda e, t, n: t > _last(e, n, "pull") and e[t][2] == e[n][2]),
+         "the worker's own updates are counted", "自分の更新も数えて"),
+        (lambda events: _pushes(events, lambda e, t, n: t > _last(e, n, "pull", False) and e[t][0] != e[n][0]),
+         "updates of other keys are counted", "ほかのキーの更新も数えて"),
         (any_pull, "a pull of another key does not bring", "別のキーを pull しても"),
-        (other_keys_count, "updates of other keys", "ほかのキーの更新も"),
+        (lambda events: _pushes(events, lambda e, t, n: t > _last(e, n, "pull") and e[t][0] != e[n][0]),
+         "updates of other keys", "ほかのキーの更新も"),
         (since_the_last_push, "since the worker's last push", "最後の push から"),
-        (since_the_beginning, "counted from the beginning", "最初から数えて"),
+        (lambda events: _pushes(events, lambda e, t, n: e[t][0] != e[n][0] and e[t][2] == e[n][2]),
+         "counted from the beginning", "最初から数えて"),
         (push_brings_the_weight, "a push brings no weight to its worker", "push しても新しい"),
         (workers_not_updates, "how many other workers have pushed", "ワーカーの数ではなく"),
         (fresh_until_it_pulls, "has the initial weight, and has seen no", "最初の重みで"),
         (never_pulled_fails, "KeyError", "KeyError"),
-        (all_keys_and_workers, "of all workers and keys", "すべてのワーカーとキー"),
-        (of_every_event, "pushes: 1, numbers: 2", "push は 1 回ですが"),
-        (always_fresh, r"is \[0, 0\], expected \[0, 1\]$", r"正しくは \[0, 1\] です$"),
+        (lambda events: _pushes(events, lambda e, t, n: t > _last(e, n, "pull", False)), "of all workers and keys",
+         "すべてのワーカーとキー"),
+        (lambda events: [0 for _ in events], "pushes: 1, numbers: 2", "push は 1 回ですが"),
+        (lambda events: [0 for _, what, _ in events if what == "push"], r"is \[0, 0\], expected \[0, 1\]$",
+         r"正しくは \[0, 1\] です$"),
         (lambda events: 0, "returned 0: return a list with a number", "push ごとの数"),
         (lambda events: events.sort() or [0], "pushes: 2, numbers: 1", "push は 2 回ですが"),
     ],
@@ -792,7 +699,8 @@ WRONG = {
         (newest_checkpoint, "may be damaged, or ahead of the log", "最新のチェックポイントを、"),
         (damaged_too, "a damaged checkpoint is taken", "壊れたチェックポイント"),
         (beyond_the_log, "that is ahead of the log", "ログより先のステップ"),
-        (from_the_log, "what is logged is not saved", "保存されたわけではありません"),
+        (lambda metrics, checkpoints: (_last_step(metrics), 0), "what is logged is not saved",
+         "保存されたわけではありません"),
         (next_step, "it is where the run goes on from", "再開するのはそこから"),
         (one_fewer, "the last logged step is made again, too", "最後のステップもやり直します"),
         (lines_counted, "not every line is a step", "すべての行がステップでは"),
@@ -803,24 +711,27 @@ WRONG = {
         (newest_or_nothing, r"\(0, 13\), expected \(5, 8\)$", r"正しくは \(5, 8\) です$"),
         (cut_line_fails, "JSONDecodeError", "JSONDecodeError"),
         (no_checkpoint_fails, "ValueError", "ValueError"),
-        (start_alone, "returned 10: return two numbers", "2 つの数"),
+        (lambda metrics, checkpoints: _start(metrics, checkpoints), "returned 10: return two numbers", "2 つの数"),
         (lambda metrics, checkpoints: (10, 2), r"expected \(5, 8\)$", r"正しくは \(5, 8\) です$"),
     ],
     "08-6": [
         (forgets_to_return, "is `return` missing", "`return` を忘れて"),
-        (begins_again, "goes on counting", "番号が続きます"),
+        (lambda text: [(host, n) for host, count in _pairs(text) for n in range(count)], "goes on counting",
+         "番号が続きます"),
         (global_ranks, "that is the rank in the job", "ジョブ全体でのランク"),
-        (from_one, "counted from 0", "0 から数えます"),
-        (hosts_alone, "one place for each slot", "スロットごとに 1 つ"),
+        (lambda text: [(host, n + 1) for host, n in right_places(text)], "counted from 0", "0 から数えます"),
+        (lambda text: _pairs(text), "one place for each slot", "スロットごとに 1 つ"),
         (in_turns, "host by host, not in turns", "順番に 1 つずつ"),
-        (by_name, "not of their names", "名前の順ではなく"),
+        (lambda text: sorted(right_places(text)), "not of their names", "名前の順ではなく"),
         (first_wins, "has later ranks", "後のランクが付きます"),
-        (last_wins, "they do not replace the first ones", "置き換わるのではありません"),
+        (lambda text: [(host, n) for host, count in dict(_pairs(text)).items() for n in range(count)],
+         "they do not replace the first ones", "置き換わるのではありません"),
         (one_digit, "'n1 10'.*may have two digits", "2 桁のこともあります"),
         (neighbours_only, r"'a 2 b 1 a 2'.* is .*, expected .*\]$", r"正しくは .*\] です$"),
-        (texts, "returned .*: return a list with .host, local rank.", "ローカルランク"),
+        (lambda text: [f"{host}:{n}" for host, n in right_places(text)],
+         "returned .*: return a list with .host, local rank.", "ローカルランク"),
     ],
-}
+}  # fmt: skip
 
 RIGHT = {
     "08-1": [in_blocks, like_torch, padded_by_the_last, permuted_so_often],

@@ -494,7 +494,7 @@ WRONG = {
         (only_first_device, "computed 8 images of batch 1, expected 4", "計算したのは 8 枚"),
         (fixed_shards, "every device saw the same images in two epochs", "同じ画像が渡りました"),
     ],
-}
+}  # fmt: skip
 
 
 def zeroed_afterwards(net, loss, trainer, images, labels, parts):
