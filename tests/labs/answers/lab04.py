@@ -3,16 +3,9 @@
 from dataclasses import replace
 
 import numpy as np
+from changed_solution import change
 
-from gluonlab.collectives.algorithms import (
-    ALGORITHMS,
-    bidirectional_ring,
-    hierarchical,
-    ring,
-    ring_reduce_scatter,
-    star,
-)
-from gluonlab.collectives.cost_model import price
+from gluonlab.collectives.algorithms import bidirectional_ring, hierarchical, ring, ring_reduce_scatter, star
 from gluonlab.collectives.named_topologies import make_topology
 from gluonlab.collectives.schedule import Transfer
 from gluonlab.collectives.topology_aware import make_for_links, multi_ring
@@ -25,22 +18,9 @@ def to_the_left_owner(world_size):
     return ring_reduce_scatter(world_size).steps
 
 
-def without_modulo(world_size):
-    return [
-        [Transfer(r, r + 1, (r - 1 - s) % world_size, "add") for r in range(world_size)] for s in range(world_size - 1)
-    ]
-
-
 def everybody_at_once(world_size):
     return [
         [Transfer(r, c, c, "add") for c in range(world_size) for r in range(world_size) if r != c] for _ in range(2)
-    ]
-
-
-def copies(world_size):
-    return [
-        [Transfer(r, (r + 1) % world_size, (r - 1 - s) % world_size, "copy") for r in range(world_size)]
-        for s in range(world_size - 1)
     ]
 
 
@@ -66,17 +46,7 @@ def counts(of_loads):
 # --- 04-4
 
 
-def never_placed(topology, size):
-    schedules = [algorithm(topology.world_size) for algorithm in ALGORITHMS.values()]
-    return min(schedules, key=lambda schedule: price(schedule, topology, size).seconds)
-
-
 # --- 04-5
-
-
-def bounds(arrays):
-    n = len(arrays)
-    return [len(arrays[0]) * chunk // n for chunk in range(n + 1)]
 
 
 def by_way_of_first(arrays, send):
@@ -105,30 +75,6 @@ def reads_directly(arrays, send):
 def rebinds(arrays, send):
     for device in range(len(arrays)):
         arrays[device] = sum(array.as_in_context(arrays[device].context) for array in arrays)
-
-
-def half_way(arrays, send):
-    """Reduce-scatter only."""
-    n, ends = len(arrays), bounds(arrays)
-    for step in range(n - 1):
-        for device in range(n):
-            part = slice(ends[(device - step) % n], ends[(device - step) % n + 1])
-            target = arrays[(device + 1) % n]
-            target[part] = target[part] + send(arrays[device][part], device, (device + 1) % n)
-
-
-def forgets_the_rest(arrays, send):
-    n, size = len(arrays), len(arrays[0]) // len(arrays)
-    for half in ("add", "copy"):
-        for step in range(n - 1):
-            pieces = []
-            for device in range(n):
-                number = (device + (half == "copy") - step) % n
-                part = slice(number * size, (number + 1) * size)
-                pieces.append((part, send(arrays[device][part], device, (device + 1) % n)))
-            for device, (part, piece) in enumerate(pieces):
-                target = arrays[(device + 1) % n]
-                target[part] = target[part] + piece if half == "add" else piece
 
 
 def the_other_way_round(arrays, send):
@@ -202,9 +148,10 @@ def backwards(steps):
 WRONG = {
     "04-1": [
         (to_the_left_owner, "sum of chunk 0 is on rank", "チャンク 0 の合計はランク 1 にあります"),
-        (without_modulo, "% world_size` missing", "% world_size` を忘れて"),
+        (change("04-1", "(r + 1) % world_size", "r + 1"), "% world_size` missing", "% world_size` を忘れて"),
         (everybody_at_once, "more than once", "重複"),
-        (copies, "overwrites chunk 1 of rank 1, and the contribution of rank 1", "失われます"),
+        (change("04-1", '"add"', '"copy"'), "overwrites chunk 1 of rank 1, and the contribution of rank 1",
+         "失われます"),
         (lambda world_size: [[Transfer(r, (r + 1) % world_size, 0, "add") for r in range(world_size)]],
          "written and read in one step", "同じステップで書いて読んで"),
         (by_star, "are enough", "回で済みます"),
@@ -232,7 +179,8 @@ WRONG = {
     "04-4": [
         (lambda topology, size: ring(topology.world_size), "returned ring", "戻り値は ring"),
         (lambda topology, size: star(topology.world_size), "returned star", "戻り値は star"),
-        (never_placed, "on the ring takes", "p3.16xlarge, 100,000,000. .* placed on the ring なら"),
+        (change("04-4", "    schedules += [schedule.placed(topology.ring_order()) for schedule in schedules]\n", ""),
+         "on the ring takes", "p3.16xlarge, 100,000,000. .* placed on the ring なら"),
         (lambda topology, size: hierarchical(topology.world_size), "returned hierarchical", "戻り値は hierarchical"),
         (lambda topology, size: replace(ring(topology.world_size), steps=()), "not a right allreduce",
          "正しい allreduce では"),
@@ -274,8 +222,9 @@ WRONG = {
         (whole_arrays, "send a chunk in each step", "1 チャンクだけ"),
         (reads_directly, "must not read each other's arrays", "直接読んではいけません"),
         (rebinds, "nothing was written", "何も書き込まれていません"),
-        (half_way, "expected", "正しくは"),
-        (forgets_the_rest, "belong to no chunk", "どのチャンクにも入っていません"),
+        (change("04-5", "range(n - 1):  # all-gather", "range(0):"), "expected", "正しくは"),
+        (change("04-5", "len(arrays[0]) * chunk // n", "len(arrays[0]) // n * chunk"), "belong to no chunk",
+         "どのチャンクにも入っていません"),
         (the_other_way_round, "here it sends to i - 1", "i - 1 に送って"),
         (no_modulo, "% len.arrays.` missing", "% len.arrays.` を忘れて"),
     ],

@@ -7,6 +7,7 @@ import time
 from functools import lru_cache
 
 import numpy as np
+from changed_solution import change
 
 
 def forgets_to_return(*given):
@@ -25,19 +26,9 @@ def both_ways(outputs, cuts, images, each=4):
     return [each * images * (a + b) for a, b in zip(edges, edges[1:])]
 
 
-def layer_behind_the_cut(outputs, cuts, images):
-    edges = [0, *(outputs[cut] for cut in cuts), 0]
-    return [4 * images * (a + b) for a, b in zip(edges, edges[1:])]
-
-
 def everything_that_a_stage_puts_out(outputs, cuts, images):
     bounds = [0, *cuts, len(outputs)]
     return [4 * images * sum(outputs[a:b]) for a, b in zip(bounds, bounds[1:])]
-
-
-def scores_are_sent_on(outputs, cuts, images):
-    edges = [0, *(outputs[cut - 1] for cut in cuts), outputs[-1]]
-    return [4 * images * (a + b) for a, b in zip(edges, edges[1:])]
 
 
 def eats_its_input(outputs, cuts, images):
@@ -162,44 +153,10 @@ def shares(units, devices):
     return np.array_split(np.arange(units), devices)
 
 
-def every_bias(w1, b1, w2, b2, devices):
-    return [(w1[own], b1[own], w2[:, own], b2) for own in shares(len(b1), devices)]
-
-
-def part_of_one_bias(w1, b1, w2, b2, devices):
-    return [
-        (w1[own], b1[own], w2[:, own], b2 / devices if device == 0 else 0 * b2)
-        for device, own in enumerate(shares(len(b1), devices))
-    ]
-
-
 def outputs_of_both(w1, b1, w2, b2, devices):
     return [
         (w1[own], b1[own], w2[out], b2[out]) for own, out in zip(shares(len(b1), devices), shares(len(b2), devices))
     ]
-
-
-def rest_is_lost(w1, b1, w2, b2, devices):
-    each = len(b1) // devices
-    owns = [slice(device * each, (device + 1) * each) for device in range(devices)]
-    return [(w1[own], b1[own], w2[:, own], b2 / devices) for own in owns]
-
-
-def last_has_the_rest(w1, b1, w2, b2, devices):
-    each = len(b1) // devices
-    ends = [*range(each, each * devices, each), len(b1)]
-    owns = [slice(begin, end) for begin, end in zip([0, *ends], ends)]
-    return [(w1[own], b1[own], w2[:, own], b2 / devices) for own in owns]
-
-
-def other_columns(w1, b1, w2, b2, devices):
-    parts = shares(len(b1), devices)
-    return [(w1[own], b1[own], w2[:, own[::-1]], b2 / devices) for own in parts]
-
-
-def in_place(w1, b1, w2, b2, devices):
-    b2 /= devices
-    return [(w1[own], b1[own], w2[:, own], b2) for own in shares(len(b1), devices)]
 
 
 def in_turns(w1, b1, w2, b2, devices):
@@ -253,20 +210,6 @@ def of_1f1b(forward, backward, m):
 
 def gpipe_step(forward, backward, m):
     return sum(forward) + sum(backward) + (m - 1) * (max(forward) + max(backward))
-
-
-def busy_share(forward, backward, m):
-    return [m * (f + b) / gpipe_step(forward, backward, m) for f, b in zip(forward, backward)]
-
-
-def over_busy_time(forward, backward, m):
-    whole = gpipe_step(forward, backward, m)
-    return [whole / (m * (f + b)) - 1 for f, b in zip(forward, backward)]
-
-
-def seconds_idle(forward, backward, m):
-    whole = gpipe_step(forward, backward, m)
-    return [whole - m * (f + b) for f, b in zip(forward, backward)]
 
 
 def of_the_pipeline(forward, backward, m):
@@ -423,16 +366,6 @@ def with_empty_stages(costs, stages):
     return best[len(costs)][1]
 
 
-def transposed(w1, b1, w2, b2, devices):
-    own = np.array_split(np.arange(len(b1)), devices)
-    return [(w1[units], b1[units], w2.T[units], b2 / devices) for units in own]
-
-
-def part_of_the_first_bias(w1, b1, w2, b2, devices):
-    own = np.array_split(np.arange(len(b1)), devices)
-    return [(w1[units], b1[units] / devices, w2[:, units], b2 / devices) for units in own]
-
-
 def until_its_own_end(forward, backward, microbatches):
     ready = [0.0] * microbatches
     for seconds in forward:
@@ -463,17 +396,17 @@ def with_a_clock_of_its_own(seconds, step, alone):
 WRONG = {
     "05-1": [
         (forgets_to_return, "is `return` missing", "`return` を忘れて"),
-        (lambda outputs, cuts, images: [4 * images * outputs[cut - 1] for cut in cuts] + [0],
-         "sends the gradient of what it received back", "勾配を同じ切れ目から"),
+        (change("05-1", "back + on", "on"), "sends the gradient of what it received back", "勾配を同じ切れ目から"),
         (lambda o, c, n: both_ways(o, c, n, 1), "a float32 has 4 bytes", "1 個 4 バイト"),
         (lambda o, c, n: both_ways(o, c, 1), "that is for one image", "画像 1 枚分"),
         (lambda o, c, n: both_ways(o, c, n, 8), "what a device receives it does", "ちょうど 2 倍"),
         (own_output_both_ways, "the gradient of what a device received", "受け取った値の勾配です"),
         (lambda o, c, n: both_ways(o, c, n) if c else [], "gave 0 numbers, expected", "数が 0 個"),
-        (layer_behind_the_cut, "what layer c - 1 puts out", "層 c - 1 の出力"),
-        (lambda outputs, cuts, images: [8 * images * outputs[cut - 1] for cut in cuts] + [0],
-         "is sent by the device behind the cut", "切れ目の後ろのデバイス"),
-        (scores_are_sent_on, "the last device sends no activation", "最後のデバイスは活性値を"),
+        (change("05-1", "outputs[cut - 1]", "outputs[cut]"), "what layer c - 1 puts out", "層 c - 1 の出力"),
+        (change("05-1", "4 * images * (back + on)", "8 * images * on"), "is sent by the device behind the cut",
+         "切れ目の後ろのデバイス"),
+        (change("05-1", "in cuts), 0]", "in cuts), outputs[-1]]"), "the last device sends no activation",
+         "最後のデバイスは活性値を"),
         (everything_that_a_stage_puts_out, "stays on its device", "デバイスの外に出ません"),
         (lambda o, c, n: sum(both_ways(o, c, n)), "list with a number for each", "1 個の数を持つ"),
         (lambda o, c, n: both_ways(o, c, n)[:-1], "gave 1 number, expected 2", "数が 1 個"),
@@ -506,33 +439,40 @@ WRONG = {
     ],
     "05-3": [
         (forgets_to_return, "is `return` missing", "`return` を忘れて"),
-        (every_bias, "every device adds b2", "どのデバイスも b2"),
-        (lambda w1, b1, w2, b2, devices: [(w1[own], b1[own], w2[:, own], 0 * b2) for own in shares(len(b1), devices)],
-         "b2 is missing", "b2 が入って"),
-        (part_of_one_bias, "only one of them has it", "1 台だけ"),
+        (change("05-3", "b2 if device == 0 else np.zeros_like(b2)", "b2"), "every device adds b2", "どのデバイスも b2"),
+        (change("05-3", "b2 if device == 0 else np.zeros_like(b2)", "0 * b2"), "b2 is missing", "b2 が入って"),
+        (change("05-3", "b2 if", "b2 / devices if"), "only one of them has it", "1 台だけ"),
         (outputs_of_both, r"w2 of shape .*part of its outputs", "出力の一部"),
-        (lambda w1, b1, w2, b2, devices: [(w1[own], b1[own], w2, b2 / devices) for own in shares(len(b1), devices)],
-         "other hidden units are on other devices", "残りの隠れユニット"),
+        (change("05-3", "w2[:, own]", "w2"), "other hidden units are on other devices", "残りの隠れユニット"),
         (lambda w1, b1, w2, b2, devices: [(w1, b1, w2 / devices, b2 / devices)] * devices, "nothing is divided",
          "分割されていません"),
-        (rest_is_lost, "6 together, expected 7", "合計 6 個"),
-        (last_has_the_rest, "can differ by one at most", "差は多くても 1 個"),
-        (other_columns, r"after the sum, expected -?[\d.]+$", r"正しくは -?[\d.]+ です$"),
-        (lambda w1, b1, w2, b2, devices: [(w1[:, own], b1, w2, b2) for own in shares(w1.shape[1], devices)],
+        (change("05-3", "np.array_split(np.arange(len(b1)), devices)",
+                "np.arange(len(b1) // devices * devices).reshape(devices, -1)"), "6 together, expected 7", "合計 6 個"),
+        (change("05-3", "np.array_split(np.arange(len(b1)), devices)",
+                "np.split(np.arange(len(b1)), [len(b1) // devices * n for n in range(1, devices)])"),
+         "can differ by one at most", "差は多くても 1 個"),
+        (change("05-3", "w2[:, own]", "w2[:, own[::-1]]"), r"after the sum, expected -?[\d.]+$",
+         r"正しくは -?[\d.]+ です$"),
+        (change("05-3", "len(b1)", "w1.shape[1]",
+                "w1[own], b1[own], w2[:, own], b2 if device == 0 else np.zeros_like(b2)", "w1[:, own], b1, w2, b2"),
          r"\d\), expected \(4, 3\): that is divided", "入力で分割しています"),
-        (transposed, r"w2 of shape \(4, 2\), expected \(2, 4\): it is transposed", "転置され"),
-        (part_of_the_first_bias, "b1 is divided by the number of devices", "b1 がデバイス数で"),
-        (lambda w1, b1, w2, b2, devices: every_bias(w1, b1, w2, b2, devices)[:1], "1 parts, expected 2", "部分が 1 個"),
-        (in_place, "read-only", "read-only"),
+        (change("05-3", "w2[:, own]", "w2.T[own]"), r"w2 of shape \(4, 2\), expected \(2, 4\): it is transposed",
+         "転置され"),
+        (change("05-3", "b1[own]", "b1[own] / devices"), "b1 is divided by the number of devices", "b1 がデバイス数で"),
+        (change("05-3", "enumerate(units)", "enumerate(units[:1])"), "1 parts, expected 2", "部分が 1 個"),
+        (change("05-3", "    units", "    b2 /= devices\n    units"), "read-only", "read-only"),
     ],
     "05-4": [
         (forgets_to_return, "is `return` missing", "`return` を忘れて"),
         (lambda forward, backward, m: [(len(forward) - 1) / (m + len(forward) - 1) for _ in forward],
          "bubble of equal stages", "等しいとき"),
         (of_1f1b, "the shares of 1F1B", "それは 1F1B の値です"),
-        (busy_share, "the share in which it works", "計算している時間の割合"),
-        (over_busy_time, "over its busy time", "計算時間に対する"),
-        (seconds_idle, "the idle time itself", "待ち時間そのもの"),
+        (change("05-4", "1 - microbatches * (f + b) / step", "microbatches * (f + b) / step"),
+         "the share in which it works", "計算している時間の割合"),
+        (change("05-4", "1 - microbatches * (f + b) / step", "step / (microbatches * (f + b)) - 1"),
+         "over its busy time", "計算時間に対する"),
+        (change("05-4", "1 - microbatches * (f + b) / step", "step - microbatches * (f + b)"), "the idle time itself",
+         "待ち時間そのもの"),
         (of_the_pipeline, "a list with a number for each device", "1 個の数を持つ"),
         (of_step(lambda f, b, m: sum(f) + sum(b) + (m - 1) * max(x + y for x, y in zip(f, b))),
          "all forwards come first", "順伝播が全部終わって"),
@@ -546,7 +486,7 @@ WRONG = {
         (of_step(lambda f, b, m: sum(f) + (m - 1) * max(f) + m * b[-1]),
          "device 0 is the last, not the end of the chain", "デバイス 0 です"),
         (until_its_own_end, "when all devices are done, not each device", "デバイスごとの終わり"),
-        (lambda f, b, m: [100 * share for share in by_simulation(f, b, m)],
+        (change("05-4", "1 - microbatches * (f + b) / step", "100 * (1 - microbatches * (f + b) / step)"),
          "in per cent: a share is a number from 0 to 1", "パーセント"),
         (of_step(lambda f, b, m: sum(f) + sum(b) + (m - 1) * (f[-1] + b[-1])), "need not be the last",
          "最後のステージとは"),

@@ -3,6 +3,7 @@
 import math
 
 import numpy as np
+from changed_solution import change
 from mxnet import autograd, gluon
 
 from gluonlab.data.loading.split_batch import shard_bounds
@@ -15,14 +16,6 @@ def forgets_to_return(*given):
 # --- 06-1
 
 
-def no_gradients(shapes, outputs, images, states):
-    return 4 * (sum(map(math.prod, shapes)) * (1 + states) + images * sum(outputs))
-
-
-def everything_per_image(shapes, outputs, images, states):
-    return 4 * images * (sum(map(math.prod, shapes)) * (2 + states) + sum(outputs))
-
-
 # --- 06-2
 
 
@@ -32,101 +25,6 @@ def one_backward(net, loss, trainer, images, labels, parts):
     with autograd.record():
         losses = [loss(net(images[begin:end]), labels[begin:end]) for begin, end in shard_bounds(len(images), parts)]
     autograd.backward(losses)
-    trainer.step(len(images))
-
-
-def rounded_up(net, loss, trainer, images, labels, parts):
-    net.collect_params().zero_grad()
-    each = math.ceil(len(images) / parts)
-    for begin in range(0, len(images), each):
-        with autograd.record():
-            total = loss(net(images[begin : begin + each]), labels[begin : begin + each]).sum()
-        total.backward()
-    trainer.step(len(images))
-
-
-def _parts(net, loss, images, labels, parts, reduce):
-    for begin, end in shard_bounds(len(images), parts):
-        with autograd.record():
-            total = reduce(loss(net(images[begin:end]), labels[begin:end]))
-        total.backward()
-
-
-def _sum(losses):
-    return losses.sum()
-
-
-def never_zeroed(net, loss, trainer, images, labels, parts):
-    _parts(net, loss, images, labels, parts, _sum)
-    trainer.step(len(images))
-
-
-def zeroed_in_between(net, loss, trainer, images, labels, parts):
-    for begin, end in shard_bounds(len(images), parts):
-        net.collect_params().zero_grad()
-        with autograd.record():
-            total = loss(net(images[begin:end]), labels[begin:end]).sum()
-        total.backward()
-    trainer.step(len(images))
-
-
-def size_of_a_part(net, loss, trainer, images, labels, parts):
-    net.collect_params().zero_grad()
-    _parts(net, loss, images, labels, parts, _sum)
-    trainer.step(math.ceil(len(images) / parts))
-
-
-def means(net, loss, trainer, images, labels, parts):
-    net.collect_params().zero_grad()
-    _parts(net, loss, images, labels, parts, lambda losses: losses.mean())
-    trainer.step(1)
-
-
-def means_and_step(net, loss, trainer, images, labels, parts):
-    net.collect_params().zero_grad()
-    _parts(net, loss, images, labels, parts, lambda losses: losses.mean())
-    trainer.step(len(images))
-
-
-def mean_of_means(net, loss, trainer, images, labels, parts):
-    net.collect_params().zero_grad()
-    _parts(net, loss, images, labels, parts, lambda losses: losses.mean())
-    trainer.step(parts)
-
-
-def rest_lost(net, loss, trainer, images, labels, parts):
-    net.collect_params().zero_grad()
-    size = len(images) // parts
-    for part in range(parts):
-        with autograd.record():
-            total = loss(net(images[part * size : (part + 1) * size]), labels[part * size : (part + 1) * size]).sum()
-        total.backward()
-    trainer.step(len(images))
-
-
-def update_per_part(net, loss, trainer, images, labels, parts):
-    for begin, end in shard_bounds(len(images), parts):
-        net.collect_params().zero_grad()
-        with autograd.record():
-            total = loss(net(images[begin:end]), labels[begin:end]).sum()
-        total.backward()
-        trainer.step(end - begin)
-
-
-def no_step(net, loss, trainer, images, labels, parts):
-    net.collect_params().zero_grad()
-    _parts(net, loss, images, labels, parts, _sum)
-
-
-def all_at_once(net, loss, trainer, images, labels, parts):
-    net.collect_params().zero_grad()
-    _parts(net, loss, images, labels, 1, _sum)
-    trainer.step(len(images))
-
-
-def image_by_image(net, loss, trainer, images, labels, parts):
-    net.collect_params().zero_grad()
-    _parts(net, loss, images, labels, len(images), _sum)
     trainer.step(len(images))
 
 
@@ -251,49 +149,7 @@ def means_without_record(net, mean_loss, trainer, x, labels, real, parts):
 # --- 06-4
 
 
-def names_inside(spec, visible, count):
-    names = spec.partition(":")[2]
-    shown = range(count) if visible is None else range(len(visible.split(",")))
-    return list(shown) if names == "*" else [int(name) for name in names.split(",")]
-
-
-def all_of_the_machine(spec, visible, count):
-    shown = list(range(count)) if visible is None else [int(number) for number in visible.split(",")]
-    names = spec.partition(":")[2]
-    return list(range(count)) if names == "*" else [shown[int(name)] for name in names.split(",")]
-
-
-def as_texts(spec, visible, count):
-    shown = [str(i) for i in range(count)] if visible is None else visible.split(",")
-    names = spec.partition(":")[2]
-    return shown if names == "*" else [shown[int(name)] for name in names.split(",")]
-
-
-def in_order(spec, visible, count):
-    shown = sorted(range(count) if visible is None else map(int, visible.split(",")))
-    names = spec.partition(":")[2]
-    return shown if names == "*" else [shown[int(name)] for name in names.split(",")]
-
-
-def order_of_the_machine(spec, visible, count):
-    shown = list(range(count)) if visible is None else [int(number) for number in visible.split(",")]
-    names = spec.partition(":")[2]
-    return sorted(shown if names == "*" else [shown[int(name)] for name in names.split(",")])
-
-
 # --- 06-5
-
-
-def _even(begin, size, parts):
-    return [(begin + i * size, begin + (i + 1) * size) for i in range(parts)]
-
-
-def rest_of_the_batch_lost(images, devices, microbatches):
-    size = images // (devices * microbatches)
-    return [
-        [(device, *_even(device * size * microbatches, size, microbatches)[number]) for device in range(devices)]
-        for number in range(microbatches)
-    ]
 
 
 def last_takes_the_rest(images, devices, microbatches):
@@ -322,16 +178,6 @@ def microbatches_first(images, devices, microbatches):
     ]
 
 
-def empty_parts(images, devices, microbatches):
-    def cut(begin, end, parts):
-        each, extra = divmod(end - begin, parts)
-        places = [begin + i * each + min(i, extra) for i in range(parts + 1)]
-        return list(zip(places, places[1:]))
-
-    cuts = [cut(begin, end, microbatches) for begin, end in cut(0, images, devices)]
-    return [[(device, *parts[number]) for device, parts in enumerate(cuts)] for number in range(microbatches)]
-
-
 # --- 06-6
 
 
@@ -342,35 +188,11 @@ def one_by_one(memory, budget, limit):
     return images
 
 
-def strictly_less(memory, budget, limit):
-    low, high = 0, limit + 1
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if memory(middle) < budget else (low, middle)
-    return low
-
-
-def at_least_one(memory, budget, limit):
-    low, high = 1, limit + 1
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if memory(middle) <= budget else (low, middle)
-    return low
-
-
 def doubling(memory, budget, limit):
     images = 1
     while images * 2 <= limit and memory(images * 2) <= budget:
         images *= 2
     return images
-
-
-def never_the_limit(memory, budget, limit):
-    low, high = 0, limit
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if memory(middle) <= budget else (low, middle)
-    return low
 
 
 def sentence_by_sentence(net, mean_loss, trainer, x, labels, real, parts):
@@ -380,34 +202,42 @@ def sentence_by_sentence(net, mean_loss, trainer, x, labels, real, parts):
 
 WRONG = {
     "06-1": [
-        (no_gradients, "no gradients", "勾配が入って"),
-        (lambda shapes, outputs, images, states: sum(map(math.prod, shapes)) * (2 + states) + images * sum(outputs),
-         "a float32 has 4 bytes", "1 個 4 バイト"),
-        (lambda shapes, outputs, images, states: 4 * (sum(map(math.prod, shapes)) * (2 + states) + sum(outputs)),
-         "only one image", "画像 1 枚分"),
-        (lambda shapes, outputs, images, states: 4 * (sum(map(math.prod, shapes)) * 2 + images * sum(outputs)),
-         "the optimizer kept nothing", "オプティマイザの状態"),
+        (change("06-1", "1 + 1 + states", "1 + states"), "no gradients", "勾配が入って"),
+        (change("06-1", "4 * (", "("), "a float32 has 4 bytes", "1 個 4 バイト"),
+        (change("06-1", "images * ", ""), "only one image", "画像 1 枚分"),
+        (change("06-1", "1 + 1 + states", "1 + 1"), "the optimizer kept nothing", "オプティマイザの状態"),
         (forgets_to_return, "returned None .is `return` missing", "`return` を忘れて"),
-        (lambda shapes, outputs, images, states: (
-                4 * (sum(map(math.prod, shapes)) * (2 + states) + 2 * images * sum(outputs))
-            ), "as if a gradient were kept beside every activation", "活性値ごとに勾配"),
+        (change("06-1", "images * ", "2 * images * "), "as if a gradient were kept beside every activation",
+         "活性値ごとに勾配"),
         (lambda shapes, outputs, images, states: 24, r"is 24, expected 48$", "正しくは 48 です$"),
-        (everything_per_image, "every image had parameters", "画像 1 枚ごとにパラメータ"),
+        (change("06-1", "parameters * (", "images * parameters * ("), "every image had parameters",
+         "画像 1 枚ごとにパラメータ"),
     ],
     "06-2": [
-        (never_zeroed, "gradients of the batch before are still in it", "前のバッチの勾配が残った"),
-        (zeroed_in_between, "only the last part counts", "最後の部分しか"),
-        (size_of_a_part, "divided by the images of one part", "1 個のマイクロバッチの枚数"),
-        (means, "means of parts are added up", "平均を足しています"),
-        (means_and_step, "`step` divides once more", "`step` がもう一度"),
-        (mean_of_means, "a mean of means", "平均の平均"),
-        (rest_lost, "left over when the batch does not divide are lost", "余った画像が捨てられ"),
-        (update_per_part, "an update after every part", "部分ごとに更新"),
-        (no_step, "have not changed at all", "まったく変わっていません"),
-        (all_at_once, "4 images went through the network at once, expected at most", "一度に 4 枚"),
-        (image_by_image, "in 4 parts, expected 1", "4 個に分けられ"),
+        (change("06-2", "net.collect_params().zero_grad()", "pass"), "gradients of the batch before are still in it",
+         "前のバッチの勾配が残った"),
+        (change("06-2", "        with", "        net.collect_params().zero_grad()\n        with"),
+         "only the last part counts", "最後の部分しか"),
+        (change("06-2", "step(len(images))", "step(-(-len(images) // parts))"), "divided by the images of one part",
+         "1 個のマイクロバッチの枚数"),
+        (change("06-2", ".sum()", ".mean()", "step(len(images))", "step(1)"), "means of parts are added up",
+         "平均を足しています"),
+        (change("06-2", ".sum()", ".mean()"), "`step` divides once more", "`step` がもう一度"),
+        (change("06-2", ".sum()", ".mean()", "step(len(images))", "step(parts)"), "a mean of means", "平均の平均"),
+        (change("06-2", "shard_bounds(len(images), parts)", "shard_bounds(len(images) // parts * parts, parts)"),
+         "left over when the batch does not divide are lost", "余った画像が捨てられ"),
+        (change("06-2", "    trainer.step(len(images))",
+                "        trainer.step(end - begin)\n        net.collect_params().zero_grad()"),
+         "an update after every part", "部分ごとに更新"),
+        (change("06-2", "trainer.step(len(images))", "pass"), "have not changed at all", "まったく変わっていません"),
+        (change("06-2", "shard_bounds(len(images), parts)", "shard_bounds(len(images), 1)"),
+         "4 images went through the network at once, expected at most", "一度に 4 枚"),
+        (change("06-2", "shard_bounds(len(images), parts)", "shard_bounds(len(images), len(images))"),
+         "in 4 parts, expected 1", "4 個に分けられ"),
         (one_backward, "goes forward before the backward of the last", "逆伝播より先に次の順伝播"),
-        (rounded_up, r"they have \[3, 3, 1\] images: as even as can be", "できるだけ均等に"),
+        (change("06-2", "for begin, end in shard_bounds(len(images), parts):",
+                "each = -(-len(images) // parts)\n    for begin in range(0, len(images), each):\n"
+                "        end = begin + each"), r"they have \[3, 3, 1\] images: as even as can be", "できるだけ均等に"),
     ],
     "06-3": [
         (with_means(lambda own, words, rows, n, parts: 1), "the means are only added up", "足しただけ"),
@@ -445,28 +275,33 @@ WRONG = {
     ],
     "06-4": [
         (forgets_to_return, "is `return` missing.*a list of numbers", "`return` を忘れて"),
-        (names_inside, r"'2,3', 4\) is \[0, 1\], expected \[2, 3\].*names", "プロセスの中での番号"),
-        (all_of_the_machine, "sees only those", "あるものしか見えません"),
-        (as_texts, "numbers are wanted, not texts", "文字列ではなく"),
-        (in_order, "in another order", "順番が違います"),
-        (order_of_the_machine, "in another order", "順番が違います"),
+        (change("06-4", '[int(number) for number in visible.split(",")]', 'list(range(len(visible.split(","))))',
+                "shown[int(name)]", "int(name)"), r"'2,3', 4\) is \[0, 1\], expected \[2, 3\].*names",
+         "プロセスの中での番号"),
+        (change("06-4", "return shown", "return list(range(count))"), "sees only those", "あるものしか見えません"),
+        (change("06-4", "range(count)", "map(str, range(count))", "int(number)", "number"),
+         "numbers are wanted, not texts", "文字列ではなく"),
+        (change("06-4", "    names", "    shown.sort()\n    names"), "in another order", "順番が違います"),
+        (change("06-4", "return shown if", "return sorted(shown) if", '[shown[int(name)] for name in names.split(",")]',
+                'sorted(shown[int(name)] for name in names.split(","))'), "in another order", "順番が違います"),
     ],
     "06-5": [
         (forgets_to_return, "is `return` missing.*a list of rounds", "`return` を忘れて"),
-        (rest_of_the_batch_lost, "image 6 is used 0 times", "画像 6 が使われた回数は 0 回"),
+        (change("06-5", "cut(0, images,", "cut(0, images // (devices * microbatches) * devices * microbatches,"),
+         "image 6 is used 0 times", "画像 6 が使われた回数は 0 回"),
         (last_takes_the_rest, "as even as can be", "できるだけ均等"),
         (one_device_after_the_other, "there are 2 rounds|side by side", "ラウンドが 2 回|同時に"),
         (all_parts_at_once, "has two parts in round 0", "2 個の部分"),
         (microbatches_first, "device 0 gets", "デバイス 0 の担当"),
-        (empty_parts, "has no image", "空の部分"),
+        (change("06-5", " if b > a", ""), "has no image", "空の部分"),
     ],
     "06-6": [
         (forgets_to_return, "is `return` missing.*a number of images", "`return` を忘れて"),
         (one_by_one, "halve the range", "範囲を半分"),
-        (strictly_less, "would fit, too", "でも入ります"),
-        (at_least_one, "not even one image fits", "1 枚も入りません"),
+        (change("06-6", "<= budget", "< budget"), "would fit, too", "でも入ります"),
+        (change("06-6", "too_many = 0,", "too_many = 1,"), "not even one image fits", "1 枚も入りません"),
         (doubling, "would fit, too", "でも入ります"),
-        (never_the_limit, "8 would fit, too", "8 枚でも入ります"),
+        (change("06-6", "limit + 1", "limit"), "8 would fit, too", "8 枚でも入ります"),
         (lambda memory, budget, limit: (budget - memory(0)) // (memory(1) - memory(0)), "there are no more images",
          "それより多くの画像"),
         (lambda memory, budget, limit: max(0, min(limit, (budget - memory(0)) // (memory(1) - memory(0)))),

@@ -2,9 +2,10 @@
 
 import math
 from fractions import Fraction
-from statistics import mean, median
+from statistics import median
 
 import numpy as np
+from changed_solution import change
 from mxnet import autograd, gluon, nd
 
 
@@ -118,22 +119,6 @@ def _none(value):
     return None if math.isinf(value) else value
 
 
-def without_the_lost(curves, target):
-    steps = [step for step in (_reached(curve, target) for curve in curves) if step < math.inf]
-    return median(steps) if steps else None
-
-
-def places(curves, target):
-    return _none(
-        median(next((n for n, (_, right) in enumerate(curve) if right >= target), math.inf) for curve in curves)
-    )
-
-
-def zero_for_never(curves, target):
-    value = median(_reached(curve, target) for curve in curves)
-    return 0 if math.isinf(value) else value
-
-
 def in_numpy(curves, target):
     reached = [np.array(curve)[np.array(curve)[:, 1] >= target, 0].min(initial=np.inf) for curve in curves]
     middle = np.median(reached)
@@ -238,37 +223,6 @@ def _search(steps_with, first, limit, most=None, patience=1):
     return best
 
 
-def only_up(steps_with, first, limit):
-    best, fewest = first, steps_with(first, limit)
-    while True:
-        steps = steps_with(best * 2, fewest)
-        if steps is None or steps >= fewest:
-            return best
-        best, fewest = best * 2, steps
-
-
-def one_too_far(steps_with, first, limit):
-    rate, fewest = first, steps_with(first, limit)
-    while True:
-        rate *= 2
-        steps = steps_with(rate, fewest)
-        if steps is None or steps >= fewest:
-            return rate
-        fewest = steps
-
-
-def returns_steps(steps_with, first, limit):
-    fewest = steps_with(first, limit)
-    for factor in (2, 0.5):
-        rate = first * factor
-        while True:
-            steps = steps_with(rate, fewest)
-            if steps is None or steps >= fewest:
-                break
-            fewest, rate = steps, rate * factor
-    return fewest
-
-
 def on_a_grid(steps_with, first, limit):
     rates = [first * 2.0**power for power in range(-8, 9)]
     steps = {rate: steps_with(rate, limit) for rate in rates}
@@ -332,38 +286,10 @@ def _corrected(factor, after=False, of_gradient=lambda lr, former: 1.0, sign=1):
     return answer
 
 
-def plain(weights, gradients, velocities, lr, former_lr, momentum):
-    for weight, gradient in zip(weights, gradients):
-        weight[:] = weight - lr * gradient
-
-
 def new_velocities(weights, gradients, velocities, lr, former_lr, momentum):
     for place, gradient in enumerate(gradients):
         velocity = momentum * velocities[place] * (lr / (former_lr or lr)) - lr * gradient
         weights[place][:] += velocity
-
-
-def new_arrays(weights, gradients, velocities, lr, former_lr, momentum):
-    for weight, gradient, velocity in zip(weights, gradients, velocities):
-        velocity = momentum * velocity * (lr / (former_lr or lr)) - lr * gradient
-        weight = weight + velocity
-
-
-def forgets_the_first(weights, gradients, velocities, lr, former_lr, momentum):
-    for weight, gradient, velocity in zip(weights, gradients, velocities):
-        velocity[:] = momentum * velocity * lr / former_lr - lr * gradient
-        weight[:] = weight + velocity
-
-
-def scales_the_gradient_in_place(weights, gradients, velocities, lr, former_lr, momentum):
-    for weight, gradient, velocity in zip(weights, gradients, velocities):
-        gradient *= lr
-        velocity[:] = momentum * velocity * (lr / (former_lr or lr)) - gradient
-        weight[:] = weight + velocity
-
-
-def only_the_first(weights, gradients, velocities, lr, former_lr, momentum):
-    _corrected(lambda lr, former: lr / former)(weights[:1], gradients, velocities, lr, former_lr, momentum)
 
 
 def scaled_by_the_kernel(weights, gradients, velocities, lr, former_lr, momentum):
@@ -503,13 +429,6 @@ def interpolated(curves, target):
     return _none(median(map(crosses, curves)))
 
 
-def forgets_the_velocity(weights, gradients, velocities, lr, former_lr, momentum):
-    for velocity in velocities:
-        if lr != former_lr:
-            velocity[:] = 0
-    mxnets_rule(weights, gradients, velocities, lr, former_lr, momentum)
-
-
 def rule_of_the_papers(weights, gradients, velocities, lr, former_lr, momentum):
     for weight, gradient, velocity in zip(weights, gradients, velocities):
         velocity[:] = momentum * velocity + gradient
@@ -521,13 +440,6 @@ def other_sign(weights, gradients, velocities, lr, former_lr, momentum):
         velocity *= lr / (former_lr or lr)
         velocity[:] = momentum * velocity + lr * gradient
         weight -= velocity
-
-
-def rebinds_the_velocity(weights, gradients, velocities, lr, former_lr, momentum):
-    for weight, gradient, velocity in zip(weights, gradients, velocities):
-        if former_lr is not None:
-            velocity = velocity * (lr / former_lr)
-        nd.sgd_mom_update(weight, gradient, velocity, out=weight, lr=lr, momentum=momentum)
 
 
 def in_the_momentum(weights, gradients, velocities, lr, former_lr, momentum):
@@ -566,35 +478,32 @@ WRONG = {
         (raises, "ZeroDivisionError", "ZeroDivisionError"),
     ],
     "07-2": [
-        (without_the_lost, "are left out, so hopeless settings look good", "除かれて"),
-        (lambda curves, target: median(min(_reached(curve, target), curve[-1][0]) for curve in curves),
-         "as if it had at its last look", "最後の計測で達した"),
-        (lambda curves, target: _none(median(_reached([(s, r - 1e-9) for s, r in c], target) for c in curves)),
-         "the target itself is enough", "ちょうど目標"),
-        (lambda curves, target: _none(mean(_reached(curve, target) for curve in curves)),
-         "that is the mean, which a single seed spoils", "これは平均です"),
-        (lambda curves, target: _none(sorted(_reached(curve, target) for curve in curves)[len(curves) // 2]),
-         "the mean of the middle two", "中央の 2 つの平均"),
-        (places, "the place of the look", "何番目の計測か"),
-        (lambda curves, target: _none(median(_reached(curve[::-1], target) for curve in curves)),
-         "the last look that has the target", "最後に目標に達していた"),
-        (lambda curves, target: _none(min(_reached(curve, target) for curve in curves)), "the fastest seed",
-         "最も速いシード"),
-        (lambda curves, target: median(_reached(curve, target) for curve in curves),
-         "return None where there is no number", "None を返して"),
-        (zero_for_never, r"gave 0, expected None$", "正しくは None です$"),
+        (change("07-2", "    middle",
+                "    reached = [step for step in reached if step < math.inf] or reached\n    middle"),
+         "are left out, so hopeless settings look good", "除かれて"),
+        (change("07-2", "math.inf) for", "curve[-1][0]) for"), "as if it had at its last look", "最後の計測で達した"),
+        (change("07-2", ">=", ">"), "the target itself is enough", "ちょうど目標"),
+        (change("07-2", "(reached[(len(reached) - 1) // 2] + reached[len(reached) // 2]) / 2",
+                "sum(reached) / len(reached)"), "that is the mean, which a single seed spoils", "これは平均です"),
+        (change("07-2", "(reached[(len(reached) - 1) // 2] + reached[len(reached) // 2]) / 2",
+                "reached[len(reached) // 2]"), "the mean of the middle two", "中央の 2 つの平均"),
+        (change("07-2", "(step for step, right in curve", "(n for n, (_, right) in enumerate(curve)"),
+         "the place of the look", "何番目の計測か"),
+        (change("07-2", "in curve if", "in curve[::-1] if"), "the last look that has the target",
+         "最後に目標に達していた"),
+        (change("07-2", "(reached[(len(reached) - 1) // 2] + reached[len(reached) // 2]) / 2", "reached[0]"),
+         "the fastest seed", "最も速いシード"),
+        (change("07-2", "None if math.isinf(middle) else ", ""), "return None where there is no number",
+         "None を返して"),
+        (change("07-2", "None if", "0 if"), r"gave 0, expected None$", "正しくは None です$"),
         (forgets_to_return, "the function returns nothing", "何も返して"),
-        (lambda curves, target: (
-                None
-                if any(math.isinf(_reached(curve, target)) for curve in curves)
-                else median(_reached(curve, target) for curve in curves)
-            ), "one seed that never gets there does not keep the median", "達しないシードが 1 つあっても"),
+        (change("07-2", "math.isinf(middle)", "math.inf in reached"),
+         "one seed that never gets there does not keep the median", "達しないシードが 1 つあっても"),
         (lambda curves, target: 20 if len(curves) == 1 else None, r"gave None, expected \d+$", r"正しくは \d+ です$"),
         (for_good, "first look that has the target, even if it falls", "最初に目標以上になった"),
         (interpolated, "between two looks nobody has looked", "計測と計測の間は"),
-        (lambda curves, target: _none(
-                median(next((n for n, (_, r) in enumerate(curve, 1) if r >= target), math.inf) for curve in curves)
-            ), "a number of looks, not of steps", "計測の回数"),
+        (change("07-2", "(step for step, right in curve", "(n for n, (_, right) in enumerate(curve, 1)"),
+         "a number of looks, not of steps", "計測の回数"),
         (lambda curves, target: str(curves[0][-1][0]), "gave '20', expected 20", "'20'"),
     ],
     "07-3": [
@@ -613,37 +522,46 @@ WRONG = {
         (lambda n, s: (10.0, 9.0), r"is \(10, 9\), expected \(50, 16\)$", r"\(50, 16\) です$"),
     ],
     "07-4": [
-        (lambda steps_with, first, limit: _search(steps_with, first, limit, most=limit),
-         "is right, but .* suffice: give a training no more", "で足ります"),
+        (change("07-4", "(rate, fewest)", "(rate, limit)"), "is right, but .* suffice: give a training no more",
+         "で足ります"),
         (lambda steps_with, first, limit: _search(steps_with, first, limit, patience=4), "is right, but .* suffice",
          "で足ります"),
         (on_a_grid, "is right, but 17 trainings", "17 回の学習"),
-        (only_up, "was never tried", "試していません"),
-        (one_too_far, r"0.5 takes 100 steps, 0.25 takes 50", "0.5 では 100 ステップ"),
-        (returns_steps, "that is a number of steps", "これはステップ数"),
+        (change("07-4", "(2, 0.5)", "(2,)"), "was never tried", "試していません"),
+        (change("07-4", "(2, 0.5)", "(2,)", "return best", "return rate"), r"0.5 takes 100 steps, 0.25 takes 50",
+         "0.5 では 100 ステップ"),
+        (change("07-4", "return best", "return fewest"), "that is a number of steps", "これはステップ数"),
         (by_tenths, "not 0.25 doubled or halved repeatedly", "2 倍、4 倍"),
         (never_ends, "has not stopped after 40 trainings", "40 回学習しても"),
         (lambda steps_with, first, limit: first, "0.5 was never tried", "0.5 を試していません"),
         (forgets_to_return, "is `return` missing", "`return` を忘れて"),
     ],
     "07-5": [
-        (mxnets_rule, "MXNet's rule alone", "MXNet の規則のまま"),
+        (change("07-5", " * factor", ""), "MXNet's rule alone", "MXNet の規則のまま"),
         (_corrected(lambda lr, former: former / lr), "upside down", "逆数"),
         (_corrected(lambda lr, former: lr / former, after=True), "after the update", "更新の後"),
-        (plain, "the step without momentum", "モーメンタムがないのと同じ"),
+        (change("07-5", "nd.sgd_mom_update(weight, gradient, velocity, out=weight, lr=lr, momentum=momentum * factor)",
+                "weight -= lr * gradient"), "the step without momentum", "モーメンタムがないのと同じ"),
         (new_velocities, "keep the velocities for the next step", "その場で書き換えて"),
-        (new_arrays, "the weights are unchanged", "重みが変わっていません"),
+        (change("07-5", "nd.sgd_mom_update(weight, gradient, velocity, out=weight, lr=lr, momentum=momentum * factor)",
+                "weight = weight + momentum * factor * velocity - lr * gradient"), "the weights are unchanged",
+         "重みが変わっていません"),
         (with_replaced_entries, "the arrays, do not put new", "リストの要素を差し替えるのではなく"),
-        (forgets_the_velocity, "forgotten when the rate changes", "速度を捨てています"),
+        (change("07-5", "        nd", "        velocity *= lr == former_lr\n        nd", " * factor)", ")"),
+         "forgotten when the rate changes", "速度を捨てています"),
         (rule_of_the_papers, r"0 is \[1\], expected \[-0.5\]: that is v", "それは論文の v です"),
         (other_sign, "and has its sign", "符号も同じ"),
-        (rebinds_the_velocity, "changed in this step: `velocity", "このステップで変わっていません"),
+        (change("07-5", "        nd",
+                "        velocity = velocity if former_lr is None else velocity * factor\n        nd", " * factor)",
+                ")"), "changed in this step: `velocity", "このステップで変わっていません"),
         (_corrected(lambda lr, former: lr / former, of_gradient=lambda lr, former: lr / former),
          "the gradient is multiplied by the factor, too", "勾配にも係数"),
         (_corrected(lambda lr, former: lr / former, sign=-1), "the wrong way", "逆向き"),
-        (forgets_the_first, "TypeError", "TypeError"),
-        (scales_the_gradient_in_place, "it was written into", "書き換えられました"),
-        (only_the_first, r"parameter 1 is \[0\], expected \[-1\]", r"パラメータ 1 が \[0\]"),
+        (change("07-5", "1 if former_lr is None else ", ""), "TypeError", "TypeError"),
+        (change("07-5", "        nd", "        gradient *= lr\n        nd", "lr=lr", "lr=1"), "it was written into",
+         "書き換えられました"),
+        (change("07-5", "zip(weights,", "zip(weights[:1],"), r"parameter 1 is \[0\], expected \[-1\]",
+         r"パラメータ 1 が \[0\]"),
         (lambda weights, gradients, velocities, lr, former_lr, momentum: _corrected(
                 lambda lr, former: lr / former, of_gradient=lambda lr, former: 1 - momentum
             )(weights, gradients, velocities, lr, former_lr, momentum), "1 - momentum", "1 - モーメンタム"),

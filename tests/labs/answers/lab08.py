@@ -4,6 +4,7 @@ import json
 from collections import Counter, defaultdict
 
 import numpy as np
+from changed_solution import change
 
 
 def forgets_to_return(*given):
@@ -15,72 +16,6 @@ def forgets_to_return(*given):
 
 def _order(size, *seed):
     return np.random.RandomState(list(seed)).permutation(size).tolist()
-
-
-def blocks_unpadded(size, world_size, rank, seed, epoch):
-    each = -(-size // world_size)
-    return _order(size, seed, epoch)[rank * each : (rank + 1) * each]
-
-
-def padded_once(size, world_size, rank, seed, epoch):
-    order = _order(size, seed, epoch)
-    order += order[: -size % world_size]
-    return order[rank::world_size]
-
-
-def never_reshuffled(size, world_size, rank, seed, epoch):
-    return np.resize(_order(size, seed), -(-size // world_size) * world_size)[rank::world_size]
-
-
-def own_permutation(size, world_size, rank, seed, epoch):
-    order = np.random.RandomState([seed, epoch, rank]).permutation(size)
-    return np.resize(order, -(-size // world_size) * world_size)[rank::world_size]
-
-
-def no_seed(size, world_size, rank, seed, epoch):
-    order = np.random.permutation(size)
-    return np.resize(order, -(-size // world_size) * world_size)[rank::world_size]
-
-
-def cut_then_shuffled(size, world_size, rank, seed, epoch):
-    own = np.resize(np.arange(size), -(-size // world_size) * world_size)[rank::world_size]
-    return np.random.RandomState([seed, epoch]).permutation(own)
-
-
-def seed_ignored(size, world_size, rank, seed, epoch):
-    return np.resize(_order(size, epoch), -(-size // world_size) * world_size)[rank::world_size]
-
-
-def rotated(size, world_size, rank, seed, epoch):
-    order = (np.arange(size) + 3 * seed + epoch) % size
-    return np.resize(order, -(-size // world_size) * world_size)[rank::world_size]
-
-
-def padded_with_a_new_number(size, world_size, rank, seed, epoch):
-    each = -(-size // world_size)
-    order = _order(size, seed, epoch) + list(range(size, each * world_size))
-    return order[rank::world_size]
-
-
-def one_too_many(size, world_size, rank, seed, epoch):
-    each = size // world_size + 1
-    return np.resize(_order(size, seed, epoch), each * world_size)[rank::world_size]
-
-
-def other_ranks_shards(size, world_size, rank, seed, epoch):
-    """One permutation, of which each rank has another part in each epoch."""
-    order = np.resize(_order(size, seed), -(-size // world_size) * world_size)
-    return order[(rank + epoch) % world_size :: world_size]
-
-
-def begun_elsewhere(size, world_size, rank, seed, epoch):
-    order = np.roll(_order(size, seed), 3 * epoch)
-    return np.resize(order, -(-size // world_size) * world_size)[rank::world_size]
-
-
-def two_orders(size, world_size, rank, seed, epoch):
-    order = np.resize(_order(size, seed, epoch % 2), -(-size // world_size) * world_size)
-    return order[rank::world_size]
 
 
 def permuted_so_often(size, world_size, rank, seed, epoch):
@@ -311,74 +246,6 @@ def most_significant(images, right, size, allreduce):
 # --- 08-4
 
 
-def _pushes(events, counts):
-    """For each push how many of the pushes before it count."""
-    found = []
-    for now, (_, what, _) in enumerate(events):
-        if what == "push":
-            found.append(sum(events[then][1] == "push" and bool(counts(events, then, now)) for then in range(now)))
-    return found
-
-
-def _last(events, now, what, key=True):
-    """When this worker last did ``what``; -1: never."""
-    worker, _, own = events[now]
-    return max(
-        (then for then in range(now) if events[then][:2] == (worker, what) and (not key or events[then][2] == own)),
-        default=-1,
-    )
-
-
-def any_pull(events):
-    return _pushes(events, lambda e, t, n: t > _last(e, n, "pull", False) and e[t][0] != e[n][0] and e[t][2] == e[n][2])
-
-
-def since_the_last_push(events):
-    return _pushes(events, lambda e, t, n: t > _last(e, n, "push") and e[t][0] != e[n][0] and e[t][2] == e[n][2])
-
-
-def push_brings_the_weight(events):
-    return _pushes(
-        events,
-        lambda e, t, n: t > max(_last(e, n, "pull"), _last(e, n, "push")) and e[t][0] != e[n][0] and e[t][2] == e[n][2],
-    )
-
-
-def workers_not_updates(events):
-    log, seen, found = defaultdict(list), {}, []
-    for worker, what, key in events:
-        if what == "pull":
-            seen[worker, key] = len(log[key])
-        else:
-            found.append(len(set(log[key][seen.get((worker, key), 0) :]) - {worker}))
-            log[key].append(worker)
-    return found
-
-
-def fresh_until_it_pulls(events):
-    behind, found = {}, []
-    for worker, what, key in events:
-        if what == "pull":
-            behind[worker, key] = 0
-        else:
-            found.append(behind.get((worker, key), 0))
-            for other in [place for place in behind if place[1] == key and place[0] != worker]:
-                behind[other] += 1
-    return found
-
-
-def never_pulled_fails(events):
-    since, updates, found = {}, [], []
-    for worker, what, key in events:
-        if what == "pull":
-            since[worker, key] = len(updates)
-        else:
-            met = updates[since[worker, key] :]
-            found.append(sum(other != worker and its == key for other, its in met))
-            updates.append((worker, key))
-    return found
-
-
 def looks_back(events):
     """From each push back to its worker's last pull."""
     for now, (worker, what, key) in enumerate(events):
@@ -418,93 +285,11 @@ def by_counters(events):
 # --- 08-5
 
 
-def _last_step(metrics):
-    last = 0
-    for line in metrics.splitlines():
-        if line.endswith("}") and json.loads(line)["kind"] == "step":
-            last = json.loads(line)["step"]
-    return last
-
-
-def newest_checkpoint(metrics, checkpoints):
-    start = max(checkpoints, default=0)
-    return start, _last_step(metrics) - start
-
-
-def damaged_too(metrics, checkpoints):
-    last = _last_step(metrics)
-    start = max((step for step in checkpoints if step <= last), default=0)
-    return start, last - start
-
-
-def beyond_the_log(metrics, checkpoints):
-    start = max((step for step, whole in checkpoints.items() if whole), default=0)
-    return start, _last_step(metrics) - start
-
-
-def _start(metrics, checkpoints):
-    last = _last_step(metrics)
-    return max((step for step, whole in checkpoints.items() if whole and step <= last), default=0)
-
-
-def next_step(metrics, checkpoints):
-    start = _start(metrics, checkpoints)
-    return start + 1, _last_step(metrics) - start
-
-
-def one_fewer(metrics, checkpoints):
-    start = _start(metrics, checkpoints)
-    return start, max(0, _last_step(metrics) - start - 1)
-
-
-def lines_counted(metrics, checkpoints):
-    start = _start(metrics, checkpoints)
-    return start, len(metrics.splitlines()) - start
-
-
-def the_other_way(metrics, checkpoints):
-    start = _start(metrics, checkpoints)
-    return _last_step(metrics) - start, start
-
-
-def last_in_the_dictionary(metrics, checkpoints):
-    last = _last_step(metrics)
-    usable = [step for step, whole in checkpoints.items() if whole and step <= last]
-    start = usable[-1] if usable else 0
-    return start, last - start
-
-
-def strictly_before_the_end(metrics, checkpoints):
-    last = _last_step(metrics)
-    start = max((step for step, whole in checkpoints.items() if whole and step < last), default=0)
-    return start, last - start
-
-
 def counts_the_cut_line(metrics, checkpoints):
     import re
 
     last = max(map(int, re.findall(r'"kind": "step", "step": (\d+)', metrics)), default=0)
     start = max((step for step, whole in checkpoints.items() if whole and step <= last), default=0)
-    return start, last - start
-
-
-def newest_or_nothing(metrics, checkpoints):
-    """Begins anew if the newest one cannot be used."""
-    newest, last = max(checkpoints, default=0), _last_step(metrics)
-    start = newest if checkpoints.get(newest) and newest <= last else 0
-    return start, last - start
-
-
-def cut_line_fails(metrics, checkpoints):
-    steps = [json.loads(line) for line in metrics.splitlines()]
-    last = max((line["step"] for line in steps if line["kind"] == "step"), default=0)
-    start = max((step for step, whole in checkpoints.items() if whole and step <= last), default=0)
-    return start, last - start
-
-
-def no_checkpoint_fails(metrics, checkpoints):
-    last = _last_step(metrics)
-    start = max(step for step, whole in checkpoints.items() if whole and step <= last)
     return start, last - start
 
 
@@ -532,24 +317,6 @@ def by_whole_lines(metrics, checkpoints):
 def _pairs(text):
     words = text.split()
     return [(host, int(count)) for host, count in zip(words[::2], words[1::2])]
-
-
-def global_ranks(text):
-    hosts = [host for host, count in _pairs(text) for _ in range(count)]
-    return [(host, rank) for rank, host in enumerate(hosts)]
-
-
-def in_turns(text):
-    places = right_places(text)
-    first = list(dict.fromkeys(host for host, _ in places))
-    return sorted(places, key=lambda place: (place[1], first.index(place[0])))
-
-
-def first_wins(text):
-    slots = Counter()
-    for host, count in _pairs(text):
-        slots[host] += count
-    return [(host, n) for host, count in slots.items() for n in range(count)]
 
 
 def one_digit(text):
@@ -593,33 +360,46 @@ def as_a_generator(text):
 WRONG = {
     "08-1": [
         (forgets_to_return, "is `return` missing", "`return` を忘れて"),
-        (lambda size, world_size, rank, seed, epoch: _order(size, seed, epoch)[rank::world_size],
-         "have 3, 3, 2, 2 images.* waits for ever", "3、3、2、2 です.*永久に待つ"),
-        (blocks_unpadded, "have 3, 3, 3, 1 images", "3、3、3、1 です"),
-        (lambda size, world_size, rank, seed, epoch: _order(size, seed, epoch)[rank::world_size][: size // world_size],
-         "2 images, so 2 of 10 are trained on by none", "どのランクも使いません"),
-        (padded_once, "the ranks have 1, 1, 1, 1, 0 images", "1、1、1、1、0 です"),
-        (never_reshuffled, "epochs 0 and 1 have the same order", "順序が同じ"),
-        (own_permutation, r"image \d is in no rank's shard", r"画像 \d がどのランクにも"),
-        (no_seed, "every process draws for itself", "自分で乱数を引く"),
-        (cut_then_shuffled, "the same images in epochs 0 and 1", "順序だけが違います"),
-        (seed_ignored, "the order is the same", "でも同じ順序"),
-        (rotated, "that is no random order", "ランダムな順序ではありません"),
-        (lambda size, world_size, rank, seed, epoch: _order(size, seed, epoch),
+        (change("08-1", "np.resize(order, each * world_size)", "order"), "have 3, 3, 2, 2 images.* waits for ever",
+         "3、3、2、2 です.*永久に待つ"),
+        (change("08-1", "np.resize(order, each * world_size)[rank::world_size]",
+                "order[rank * each : (rank + 1) * each]"), "have 3, 3, 3, 1 images", "3、3、3、1 です"),
+        (change("08-1", "np.resize(order, each * world_size)[rank::world_size]",
+                "order[rank::world_size][: size // world_size]"), "2 images, so 2 of 10 are trained on by none",
+         "どのランクも使いません"),
+        (change("08-1", "np.resize(order, each * world_size)", "np.append(order, order[: -size % world_size])"),
+         "the ranks have 1, 1, 1, 1, 0 images", "1、1、1、1、0 です"),
+        (change("08-1", "[seed, epoch]", "[seed]"), "epochs 0 and 1 have the same order", "順序が同じ"),
+        (change("08-1", "[seed, epoch]", "[seed, epoch, rank]"), r"image \d is in no rank's shard",
+         r"画像 \d がどのランクにも"),
+        (change("08-1", "RandomState([seed, epoch]).", ""), "every process draws for itself", "自分で乱数を引く"),
+        (change("08-1", "np.random.RandomState([seed, epoch]).permutation(size)", "np.arange(size)", "return np",
+                "return np.random.RandomState([seed, epoch]).permutation(np", ".tolist()", ").tolist()"),
+         "the same images in epochs 0 and 1", "順序だけが違います"),
+        (change("08-1", "[seed, epoch]", "[epoch]"), "the order is the same", "でも同じ順序"),
+        (change("08-1", "np.random.RandomState([seed, epoch]).permutation(size)",
+                "(np.arange(size) + 3 * seed + epoch) % size"), "that is no random order",
+         "ランダムな順序ではありません"),
+        (change("08-1", "np.resize(order, each * world_size)[rank::world_size]", "order"),
          "each rank has 8 images, and 4 are enough", "4 枚で足ります"),
-        (padded_with_a_new_number, "there is no image 10", "画像 10 はありません"),
-        (one_too_many, "each rank has 5 images, and 4 are enough", "4 枚で足ります"),
+        (change("08-1", "np.resize(order, each * world_size)", "np.array([*order, *range(size, each * world_size)])"),
+         "there is no image 10", "画像 10 はありません"),
+        (change("08-1", "-(-size // world_size)", "size // world_size + 1"), "each rank has 5 images, and 4 are enough",
+         "4 枚で足ります"),
         (lambda *given: "0123", "returned '0123'", "'0123'"),
         (lambda *given: [[0]] * 4, "returned .*: return a list of the images", "画像の番号"),
-        (lambda size, world_size, rank, seed, epoch: in_blocks(size, world_size, rank, seed, epoch).astype(float),
-         "numbers, as integers", "整数"),
-        (lambda size, world_size, rank, seed, epoch: set(in_blocks(size, world_size, rank, seed, epoch)),
-         "a set has no order", "集合には順序がありません"),
-        (lambda size, world_size, rank, seed, epoch: sorted(in_blocks(size, world_size, rank, seed, epoch)),
-         "always come in ascending order", "番号の小さい順"),
-        (other_ranks_shards, "100% did so in epoch 0, too: it is the same perm", "別のランクに渡"),
-        (begun_elsewhere, "it is the same permutation, .* begun at another", "位置をずらした"),
-        (two_orders, "epochs 0 and 2 have the same order", "エポック 0 と 2 の順序が同じ"),
+        (change("08-1", ".tolist()", ".astype(float)"), "numbers, as integers", "整数"),
+        (change("08-1", "return np", "return set(np", ".tolist()", ".tolist())"), "a set has no order",
+         "集合には順序がありません"),
+        (change("08-1", "return np", "return sorted(np", ".tolist()", ".tolist())"), "always come in ascending order",
+         "番号の小さい順"),
+        (change("08-1", "[seed, epoch]", "[seed]", "[rank::", "[(rank + epoch) % world_size ::"),
+         "100% did so in epoch 0, too: it is the same perm", "別のランクに渡"),
+        (change("08-1", "[seed, epoch]).permutation(size)",
+                "[seed]).permutation(size)\n    order = np.roll(order, 3 * epoch)"),
+         "it is the same permutation, .* begun at another", "位置をずらした"),
+        (change("08-1", "[seed, epoch]", "[seed, epoch % 2]"), "epochs 0 and 2 have the same order",
+         "エポック 0 と 2 の順序が同じ"),
         (lambda size, *more: list(range(size))[size + 1], "IndexError", "IndexError"),
     ],
     "08-2": [
@@ -672,21 +452,30 @@ WRONG = {
     ],
     "08-4": [
         (forgets_to_return, "is `return` missing", "`return` を忘れて"),
-        (lambda events: _pushes(events, lambda e, t, n: t > _last(e, n, "pull") and e[t][2] == e[n][2]),
-         "the worker's own updates are counted", "自分の更新も数えて"),
-        (lambda events: _pushes(events, lambda e, t, n: t > _last(e, n, "pull", False) and e[t][0] != e[n][0]),
-         "updates of other keys are counted", "ほかのキーの更新も数えて"),
-        (any_pull, "a pull of another key does not bring", "別のキーを pull しても"),
-        (lambda events: _pushes(events, lambda e, t, n: t > _last(e, n, "pull") and e[t][0] != e[n][0]),
-         "updates of other keys", "ほかのキーの更新も"),
-        (since_the_last_push, "since the worker's last push", "最後の push から"),
-        (lambda events: _pushes(events, lambda e, t, n: e[t][0] != e[n][0] and e[t][2] == e[n][2]),
-         "counted from the beginning", "最初から数えて"),
-        (push_brings_the_weight, "a push brings no weight to its worker", "push しても新しい"),
-        (workers_not_updates, "how many other workers have pushed", "ワーカーの数ではなく"),
-        (fresh_until_it_pulls, "has the initial weight, and has seen no", "最初の重みで"),
-        (never_pulled_fails, "KeyError", "KeyError"),
-        (lambda events: _pushes(events, lambda e, t, n: t > _last(e, n, "pull", False)), "of all workers and keys",
+        (change("08-4", "other != worker and ", ""), "the worker's own updates are counted", "自分の更新も数えて"),
+        (change("08-4", "pulled[worker, key]", "pulled[worker]", "pulled.get((worker, key), 0)",
+                "pulled.get(worker, 0)", " and its == key", ""), "updates of other keys are counted",
+         "ほかのキーの更新も数えて"),
+        (change("08-4", "pulled[worker, key]", "pulled[worker]", "pulled.get((worker, key), 0)",
+                "pulled.get(worker, 0)"), "a pull of another key does not bring", "別のキーを pull しても"),
+        (change("08-4", " and its == key", ""), "updates of other keys", "ほかのキーの更新も"),
+        (change("08-4", "            pulled[worker, key] = len(updates)", "            pass",
+                "updates.append((worker, key))",
+                "updates.append((worker, key))\n            pulled[worker, key] = len(updates)"),
+         "since the worker's last push", "最後の push から"),
+        (change("08-4", "updates[pulled.get((worker, key), 0) :]", "updates"), "counted from the beginning",
+         "最初から数えて"),
+        (change("08-4", "updates.append((worker, key))",
+                "updates.append((worker, key))\n            pulled[worker, key] = len(updates)"),
+         "a push brings no weight to its worker", "push しても新しい"),
+        (change("08-4", "sum(other != worker and its == key for other, its in since)",
+                "len({other for other, its in since if its == key} - {worker})"), "how many other workers have pushed",
+         "ワーカーの数ではなく"),
+        (change("08-4", "pulled.get((worker, key), 0)", "pulled.get((worker, key), len(updates))"),
+         "has the initial weight, and has seen no", "最初の重みで"),
+        (change("08-4", "pulled.get((worker, key), 0)", "pulled[worker, key]"), "KeyError", "KeyError"),
+        (change("08-4", "pulled[worker, key]", "pulled[worker]", "pulled.get((worker, key), 0)",
+                "pulled.get(worker, 0)", "other != worker and its == key", "True"), "of all workers and keys",
          "すべてのワーカーとキー"),
         (lambda events: [0 for _ in events], "pushes: 1, numbers: 2", "push は 1 回ですが"),
         (lambda events: [0 for _, what, _ in events if what == "push"], r"is \[0, 0\], expected \[0, 1\]$",
@@ -696,39 +485,52 @@ WRONG = {
     ],
     "08-5": [
         (forgets_to_return, "is `return` missing", "`return` を忘れて"),
-        (newest_checkpoint, "may be damaged, or ahead of the log", "最新のチェックポイントを、"),
-        (damaged_too, "a damaged checkpoint is taken", "壊れたチェックポイント"),
-        (beyond_the_log, "that is ahead of the log", "ログより先のステップ"),
-        (lambda metrics, checkpoints: (_last_step(metrics), 0), "what is logged is not saved",
+        (change("08-5", "max(usable, default=0)", "max(checkpoints, default=0)"), "may be damaged, or ahead of the log",
+         "最新のチェックポイントを、"),
+        (change("08-5", "if whole and", "if"), "a damaged checkpoint is taken", "壊れたチェックポイント"),
+        (change("08-5", " and step <= last", ""), "that is ahead of the log", "ログより先のステップ"),
+        (change("08-5", "return start, last - start", "return last, 0"), "what is logged is not saved",
          "保存されたわけではありません"),
-        (next_step, "it is where the run goes on from", "再開するのはそこから"),
-        (one_fewer, "the last logged step is made again, too", "最後のステップもやり直します"),
-        (lines_counted, "not every line is a step", "すべての行がステップでは"),
-        (the_other_way, "the two numbers are the other way round", "順序が逆"),
-        (last_in_the_dictionary, "the last one in the dictionary", "辞書の最後"),
-        (strictly_before_the_end, "is not ahead of the log", "ログより先ではありません"),
+        (change("08-5", "return start,", "return start + 1,"), "it is where the run goes on from",
+         "再開するのはそこから"),
+        (change("08-5", ", last - start", ", max(0, last - start - 1)"), "the last logged step is made again, too",
+         "最後のステップもやり直します"),
+        (change("08-5", ", last - start", ", len(metrics.splitlines()) - start"), "not every line is a step",
+         "すべての行がステップでは"),
+        (change("08-5", "return start, last - start", "return last - start, start"),
+         "the two numbers are the other way round", "順序が逆"),
+        (change("08-5", "max(usable, default=0)", "usable[-1] if usable else 0"), "the last one in the dictionary",
+         "辞書の最後"),
+        (change("08-5", "step <= last", "step < last"), "is not ahead of the log", "ログより先ではありません"),
         (counts_the_cut_line, "the line that is cut counts as a step", "途中で切れた行を"),
-        (newest_or_nothing, r"\(0, 13\), expected \(5, 8\)$", r"正しくは \(5, 8\) です$"),
-        (cut_line_fails, "JSONDecodeError", "JSONDecodeError"),
-        (no_checkpoint_fails, "ValueError", "ValueError"),
-        (lambda metrics, checkpoints: _start(metrics, checkpoints), "returned 10: return two numbers", "2 つの数"),
+        (change("08-5", "max(usable, default=0)",
+                "max(checkpoints, default=0)\n    start = start if start in usable else 0"),
+         r"\(0, 13\), expected \(5, 8\)$", r"正しくは \(5, 8\) です$"),
+        (change("08-5", "except ValueError", "except KeyError"), "JSONDecodeError", "JSONDecodeError"),
+        (change("08-5", ", default=0", ""), "ValueError", "ValueError"),
+        (change("08-5", ", last - start", ""), "returned 10: return two numbers", "2 つの数"),
         (lambda metrics, checkpoints: (10, 2), r"expected \(5, 8\)$", r"正しくは \(5, 8\) です$"),
     ],
     "08-6": [
         (forgets_to_return, "is `return` missing", "`return` を忘れて"),
-        (lambda text: [(host, n) for host, count in _pairs(text) for n in range(count)], "goes on counting",
+        (change("08-6", "(host, taken.get(host, 0))", "(host, n)", "for _ in", "for n in"), "goes on counting",
          "番号が続きます"),
-        (global_ranks, "that is the rank in the job", "ジョブ全体でのランク"),
-        (lambda text: [(host, n + 1) for host, n in right_places(text)], "counted from 0", "0 から数えます"),
+        (change("08-6", "(host, taken.get(host, 0))", "(host, len(found))"), "that is the rank in the job",
+         "ジョブ全体でのランク"),
+        (change("08-6", "(host, taken.get(host, 0))", "(host, taken.get(host, 0) + 1)"), "counted from 0",
+         "0 から数えます"),
         (lambda text: _pairs(text), "one place for each slot", "スロットごとに 1 つ"),
-        (in_turns, "host by host, not in turns", "順番に 1 つずつ"),
-        (lambda text: sorted(right_places(text)), "not of their names", "名前の順ではなく"),
-        (first_wins, "has later ranks", "後のランクが付きます"),
-        (lambda text: [(host, n) for host, count in dict(_pairs(text)).items() for n in range(count)],
+        (change("08-6", "return found",
+                "return sorted(found, key=lambda place: (place[1], list(taken).index(place[0])))"),
+         "host by host, not in turns", "順番に 1 つずつ"),
+        (change("08-6", "return found", "return sorted(found)"), "not of their names", "名前の順ではなく"),
+        (change("08-6", "return found", "return sorted(found, key=lambda place: list(taken).index(place[0]))"),
+         "has later ranks", "後のランクが付きます"),
+        (change("08-6", "zip(words[::2], words[1::2])", "dict(zip(words[::2], words[1::2])).items()"),
          "they do not replace the first ones", "置き換わるのではありません"),
         (one_digit, "'n1 10'.*may have two digits", "2 桁のこともあります"),
         (neighbours_only, r"'a 2 b 1 a 2'.* is .*, expected .*\]$", r"正しくは .*\] です$"),
-        (lambda text: [f"{host}:{n}" for host, n in right_places(text)],
+        (change("08-6", "(host, taken.get(host, 0))", 'f"{host}:{taken.get(host, 0)}"'),
          "returned .*: return a list with .host, local rank.", "ローカルランク"),
     ],
 }  # fmt: skip
