@@ -24,10 +24,10 @@ from gluonlab.exercises.exercise_registry import Wrong, case_rng, exercise
 from gluonlab.exercises.explain_wrong_answers import (
     NUMBER_TYPES,
     CaseText,
-    Mistake,
     TextPair,
     check_faults,
     counterexample,
+    formula_mistakes,
     run_cases,
 )
 from gluonlab.exercises.guesses import ChoiceForm, ListForm, NumberForm, YesNoForm, register_guess
@@ -385,23 +385,21 @@ def _matches_gradient_formula(formula: Callable[[Array, Array], Array]) -> Calla
     )
 
 
-GRADIENT_MISTAKES: List[Mistake] = [
-    (_matches_gradient_formula(lambda values, sizes: values.sum(0)),
-     "that is their sum, which is right for losses that are added, not for means",
+GRADIENT_MISTAKES = formula_mistakes(_matches_gradient_formula, [
+    (lambda values, sizes: values.sum(0), "that is their sum, which is right for losses that are added, not for means",
      "これは合計で、損失を合計したときの答えです。平均の場合は異なります"),
-    (_matches_gradient_formula(lambda values, sizes: values.mean(0)),
+    (lambda values, sizes: values.mean(0),
      "that is their mean, in which an image of a small shard counts more than one of a large shard",
      "これは単純な平均です。小さいシャードの画像の寄与が、大きいシャードの画像の寄与より大きくなっています"),
-    (_matches_gradient_formula(lambda values, sizes: (values * sizes).sum(0)),
+    (lambda values, sizes: (values * sizes).sum(0),
      "that is the gradient of the sum of all losses: divide by the number of all images",
      "これは全損失の合計の勾配です。全体の枚数で割ってください"),
-    (_matches_gradient_formula(lambda values, sizes: (values / sizes).sum(0)),
-     "a larger shard must count more, not less: multiply by its size",
+    (lambda values, sizes: (values / sizes).sum(0), "a larger shard must count more, not less: multiply by its size",
      "大きいシャードほど寄与を大きくする必要があります。枚数で割らずに、枚数を掛けてください"),
-    (_matches_gradient_formula(lambda values, sizes: (values * sizes).sum(0) / len(sizes)),
+    (lambda values, sizes: (values * sizes).sum(0) / len(sizes),
      "divide by the number of all images, not by the number of shards",
      "シャードの数ではなく、全体の枚数で割ってください"),
-]  # fmt: skip
+])  # fmt: skip
 
 
 # --- The guesses

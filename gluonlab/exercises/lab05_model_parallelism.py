@@ -25,6 +25,7 @@ from gluonlab.exercises.explain_wrong_answers import (
     count_in_english,
     counterexample,
     find_mistake,
+    formula_mistakes,
     is_close_number,
     matches_formula,
     pick_explanation,
@@ -174,33 +175,31 @@ def _own_output_bytes(outputs: Sequence[int], cuts: Sequence[int], images: int) 
     return [size * ((n < len(cuts)) + (n > 0)) for n, size in enumerate(output_bytes)]
 
 
-SENT_BYTES_MISTAKES: List[Mistake] = [
-    (matches_list_formula(_forward_bytes),
-     "in backward, each device sends the gradient of what it received back over the same cut",
+SENT_BYTES_MISTAKES = formula_mistakes(matches_list_formula, [
+    (_forward_bytes, "in backward, each device sends the gradient of what it received back over the same cut",
      "逆伝播では、各デバイスが受け取った活性値の勾配を同じ切れ目から送り返します"),
-    (matches_list_formula(lambda o, c, n: _sent_both_ways(n, _edge_outputs(o, c))),
-     "those are numbers, and a float32 has 4 bytes", "それは数値の個数です。float32 は 1 個 4 バイトです"),
-    (matches_list_formula(lambda o, c, n: _sent_both_ways(FLOAT32_BYTES, _edge_outputs(o, c))),
-     "that is for one image, not for the batch", "これは画像 1 枚分です。バッチ全体の量を答えます"),
-    (matches_list_formula(lambda o, c, n: _sent_both_ways(FLOAT32_BYTES * n, _edge_outputs(o, c, 1))),
+    (lambda o, c, n: _sent_both_ways(n, _edge_outputs(o, c)), "those are numbers, and a float32 has 4 bytes",
+     "それは数値の個数です。float32 は 1 個 4 バイトです"),
+    (lambda o, c, n: _sent_both_ways(FLOAT32_BYTES, _edge_outputs(o, c)), "that is for one image, not for the batch",
+     "これは画像 1 枚分です。バッチ全体の量を答えます"),
+    (lambda o, c, n: _sent_both_ways(FLOAT32_BYTES * n, _edge_outputs(o, c, 1)),
      "layer c begins the next stage: over the cut goes what layer c - 1 puts out",
      "層 c は次のステージの最初の層です。切れ目を通るのは層 c - 1 の出力です"),
-    (matches_list_formula(lambda o, c, n: _sent_both_ways(2 * FLOAT32_BYTES * n, _edge_outputs(o, c))),
+    (lambda o, c, n: _sent_both_ways(2 * FLOAT32_BYTES * n, _edge_outputs(o, c)),
      "that is twice as much: a number has 4 bytes, and what a device receives it does not send",
      "ちょうど 2 倍です。1 個は 4 バイトで、受け取る量は数えません"),
-    (matches_list_formula(_own_output_bytes),
-     "what goes back over a cut is the gradient of what a device received, not of what it puts out",
+    (_own_output_bytes, "what goes back over a cut is the gradient of what a device received, not of what it puts out",
      "切れ目から送り返すのは受け取った値の勾配です。自分が出力した値の勾配ではありません"),
-    (matches_list_formula(lambda o, c, n: [2 * sent for sent in _forward_bytes(o, c, n)]),
+    (lambda o, c, n: [2 * sent for sent in _forward_bytes(o, c, n)],
      "the gradient that goes back over a cut is sent by the device behind the cut",
      "切れ目を通って戻る勾配を送るのは、切れ目の後ろのデバイスです"),
-    (matches_list_formula(lambda o, c, n: _sent_both_ways(FLOAT32_BYTES * n, [*_edge_outputs(o, c)[:-1], o[-1]])),
+    (lambda o, c, n: _sent_both_ways(FLOAT32_BYTES * n, [*_edge_outputs(o, c)[:-1], o[-1]]),
      "the last device sends no activation on: it computes the loss itself",
      "最後のデバイスは活性値を送りません。損失は自分で計算します"),
-    (matches_list_formula(lambda o, c, n: [FLOAT32_BYTES * n * sum(stage) for stage in _split_stages(o, c)]),
+    (lambda o, c, n: [FLOAT32_BYTES * n * sum(stage) for stage in _split_stages(o, c)],
      "what passes between layers of one stage stays on its device",
      "同じステージの層どうしでやり取りする値は、デバイスの外に出ません"),
-]  # fmt: skip
+])  # fmt: skip
 
 
 @exercise("05-2")
@@ -676,13 +675,15 @@ def check_measured_idle(answer: Callable[..., Sequence[float]]) -> None:
         cases.append((max(alone) * (1 + int(random.randint(1, 33)) / 16), alone))
     clocks: List[_DisturbedClock] = []
 
-    def measure(step_s: float, alone_s: Times) -> Any:
+    def run_answer_with_noisy_clock(step_s: float, alone_s: Times) -> Any:
         works = [_make_work() for _ in range(1 + len(alone_s))]
         clock = _DisturbedClock(dict(zip(works, [step_s, *alone_s])), random)
         clocks.append(clock)
         return to_list(answer(clock, works[0], works[1:]))
 
-    results = run_cases(measure, cases, lambda step_s, alone_s: [1 - own / step_s for own in alone_s])
+    results = run_cases(
+        run_answer_with_noisy_clock, cases, lambda step_s, alone_s: [1 - own / step_s for own in alone_s]
+    )
     _check_repeats(cases, clocks)
     was_read = any(any(clock.reads.values()) for clock in clocks)
     if results and isinstance(results[0].got, list) and not was_read:
@@ -791,7 +792,7 @@ def check_one_f_one_b(answer: Callable[[int, int, int], Sequence[Tuple[str, int]
             orders.append([(op, device, microbatch) for op, microbatch in order])
         schedule = from_orders("your order", orders, microbatches)
         case = CaseText(
-            f"{count_in_english(devices, 'device')}, {microbatches} microbatch{'es' * (microbatches > 1)}",
+            f"{count_in_english(devices, 'device')}, {count_in_english(microbatches, 'microbatch', 'es')}",
             f"デバイス {devices} 台、マイクロバッチ {microbatches} 個",
         )
         _check_no_deadlock(case, schedule)

@@ -22,7 +22,9 @@ from gluonlab.exercises.explain_wrong_answers import (
     TextPair,
     check_faults,
     check_number,
+    count_in_english,
     counterexample,
+    formula_mistakes,
     is_same_number,
     matches_formula,
     pick_explanation,
@@ -79,24 +81,24 @@ def _parameter_size(shapes: Sequence[Shape]) -> int:
     return sum(math.prod(shape) for shape in shapes)
 
 
-TRAINING_BYTES_MISTAKES: List[Mistake] = [
-    (matches_formula(lambda shapes, kept, n, s: 4 * (sum(map(sum, shapes)) * (2 + s) + n * sum(kept))),
+TRAINING_BYTES_MISTAKES = formula_mistakes(matches_formula, [
+    (lambda shapes, kept, n, s: 4 * (sum(map(sum, shapes)) * (2 + s) + n * sum(kept)),
      "a shape's numbers are multiplied, not added", "形状の各次元は足すのではなく掛けます"),
-    (matches_formula(lambda shapes, kept, n, s: 4 * _parameter_size(shapes) * (2 + s)),
-     "as if no activations were kept for backward", "逆伝播のために残す活性値が入っていません"),
-    (matches_formula(lambda shapes, kept, n, s: 4 * n * (_parameter_size(shapes) * (2 + s) + sum(kept))),
+    (lambda shapes, kept, n, s: 4 * _parameter_size(shapes) * (2 + s), "as if no activations were kept for backward",
+     "逆伝播のために残す活性値が入っていません"),
+    (lambda shapes, kept, n, s: 4 * n * (_parameter_size(shapes) * (2 + s) + sum(kept)),
      "as if every image had parameters of its own", "画像 1 枚ごとにパラメータがあるかのような値です"),
-    (matches_formula(lambda shapes, kept, n, s: 4 * (_parameter_size(shapes) * (2 + s) + sum(kept))),
+    (lambda shapes, kept, n, s: 4 * (_parameter_size(shapes) * (2 + s) + sum(kept)),
      "as if only one image were in flight", "画像 1 枚分の活性値しか数えていないようです"),
-    (matches_formula(lambda shapes, kept, n, s: 4 * (_parameter_size(shapes) * 2 + n * sum(kept))),
-     "as if the optimizer kept nothing", "オプティマイザの状態が入っていないようです"),
-    (matches_formula(lambda shapes, kept, n, s: 4 * (_parameter_size(shapes) * (1 + s) + n * sum(kept))),
+    (lambda shapes, kept, n, s: 4 * (_parameter_size(shapes) * 2 + n * sum(kept)), "as if the optimizer kept nothing",
+     "オプティマイザの状態が入っていないようです"),
+    (lambda shapes, kept, n, s: 4 * (_parameter_size(shapes) * (1 + s) + n * sum(kept)),
      "as if there were no gradients", "勾配が入っていないようです"),
-    (matches_formula(lambda shapes, kept, n, s: 4 * (_parameter_size(shapes) * (2 + s) + 2 * n * sum(kept))),
+    (lambda shapes, kept, n, s: 4 * (_parameter_size(shapes) * (2 + s) + 2 * n * sum(kept)),
      "as if a gradient were kept beside every activation", "活性値ごとに勾配も残しているかのような値です"),
-    (matches_formula(lambda shapes, kept, n, s: _parameter_size(shapes) * (2 + s) + n * sum(kept)),
+    (lambda shapes, kept, n, s: _parameter_size(shapes) * (2 + s) + n * sum(kept),
      "those are numbers, and a float32 has 4 bytes", "それは数値の個数です。float32 は 1 個 4 バイトです"),
-]  # fmt: skip
+])  # fmt: skip
 
 
 class SimulatedMemory(NamedTuple):
@@ -267,7 +269,7 @@ def _check_forward_calls(batch: _SentenceBatch, recorder: ForwardRecorder) -> No
     count, parts, sizes = len(batch.lengths), batch.parts, recorder.batch_sizes
     allowed, least = math.ceil(count / parts), count // parts
     all_have_words = all(batch.word_counts())  # the answer may skip microbatches without words
-    en = f"the update of {count} sentences in {parts} microbatch{'es' * (parts > 1)} is right, but"
+    en = f"the update of {count} sentences in {count_in_english(parts, 'microbatch', 'es')} is right, but"
     ja = f"{count} 文を {parts} 個のマイクロバッチにした更新は正しいのですが、"
     check_faults(
         (max(sizes) > allowed, f"{en} {max(sizes)} went through the network at once, expected at most {allowed}",
@@ -336,7 +338,7 @@ def _are_close_params(got: Any, want: LayerParams) -> bool:
     return isinstance(got, LayerParams) and got.is_close(want)
 
 
-def _params_with_old_gradients(batch: _SentenceBatch, divisor: float = 1.0) -> LayerParams:
+def _params_updated_with_old_gradients(batch: _SentenceBatch, divisor: float = 1.0) -> LayerParams:
     """Return the parameters of a student who forgets to clear the old gradients.
 
     ``divisor``: the number by which the student divides the old gradients.
@@ -364,8 +366,8 @@ MEAN_MISTAKES: List[Mistake] = [
     *((_matches_params(left_over), "the gradients of the batch before are still in it",
        "前のバッチの勾配が残ったままです")
       for left_over in (
-          _params_with_old_gradients,
-          lambda batch: _params_with_old_gradients(batch, sum(batch.lengths)))),
+          _params_updated_with_old_gradients,
+          lambda batch: _params_updated_with_old_gradients(batch, sum(batch.lengths)))),
     (_matches_params(lambda batch: _params_by_means(batch, [1.0] * batch.parts)), "the means are only added up",
      "平均を足しただけです"),
     (_matches_params(lambda batch: _params_by_means(batch, [1 / batch.parts] * batch.parts)),
@@ -411,7 +413,7 @@ def _describe_update(batch: _SentenceBatch, got: LayerParams, want: LayerParams)
     moved, expected = (weight_distance(each, initial_params()) for each in (got, want))
     words = ", ".join(map(str, batch.lengths))
     return (
-        f"sentences of {words} words in {batch.parts} microbatch{'es' * (batch.parts > 1)}: the weights moved by "
+        f"sentences of {words} words in {count_in_english(batch.parts, 'microbatch', 'es')}: the weights moved by "
         f"{moved:.4g}, expected {expected:.4g}, as with the mean over all words at once",
         f"{words} 語の文をマイクロバッチ {batch.parts} 個で: 重みが {moved:.4g} 動きました。"
         f"全部の単語の平均を一度に使ったときの {expected:.4g} になるはずです",
@@ -422,7 +424,7 @@ def _describe_update(batch: _SentenceBatch, got: LayerParams, want: LayerParams)
 
 
 @exercise("06-4")
-def check_machine_numbers(answer: Callable[[str, "str | None", int], List[int]]) -> None:
+def check_physical_gpu_numbers(answer: Callable[[str, "str | None", int], List[int]]) -> None:
     """The GPUs of the machine that a process means by gpu:0, gpu:0,2 and gpu:*."""
     cases = [("gpu:1", None, 4), ("gpu:0,2", None, 4), ("gpu:*", None, 4), ("gpu:*", "2,3", 4)]
     cases += [(spec, "3,4,5,6,7", 8) for spec in ("gpu:0", "gpu:1,2", "gpu:*")]
@@ -462,7 +464,7 @@ Rounds = List[List[Tuple[int, int, int]]]
 
 
 @exercise("06-5")
-def check_rounds(answer: Callable[[int, int, int], Rounds]) -> None:
+def check_microbatch_rounds(answer: Callable[[int, int, int], Rounds]) -> None:
     """The images that go through each device in each round."""
     cases = [(4, 1, 1), (4, 2, 1), (8, 2, 2), (6, 2, 3), (7, 2, 1), (7, 2, 2), (10, 3, 2)]
     cases += [(3, 2, 2), (1, 2, 2), (5, 4, 3)]

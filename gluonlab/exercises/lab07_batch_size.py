@@ -29,6 +29,7 @@ from gluonlab.exercises.explain_wrong_answers import (
     count_in_english,
     counterexample,
     find_mistake,
+    formula_mistakes,
     is_close_number,
     pick_explanation,
     run_cases,
@@ -441,18 +442,13 @@ def _interpolate_step(curve: Curve, target: float) -> float:
     return math.inf
 
 
-def _finite_or_none(value: float) -> Optional[float]:
-    """Return the value, or None if it is infinite."""
-    return value if math.isfinite(value) else None
-
-
 def _is_same_steps(got: Any, want: Optional[float]) -> bool:
     if want is None:
         return got is None
     return isinstance(got, NUMBER_TYPES) and not isinstance(got, bool) and bool(got == want)
 
 
-def _matches_curves(formula: Callable[[List[Curve], float], Any]) -> Callable[..., bool]:
+def _gives_steps_of(formula: Callable[[List[Curve], float], Any]) -> Callable[..., bool]:
     """Return a mistake's predicate: whether the result is ``formula(curves, target)``."""
 
     def gives(curves: List[Curve], target: float, got: Any) -> bool:
@@ -465,29 +461,36 @@ def _matches_curves(formula: Callable[[List[Curve], float], Any]) -> Callable[..
 
 
 def _over_all_seeds(
-    of: Callable[[Curve, float], float], middle: Callable[[List[float]], float] = median
+    step_of: Callable[[Curve, float], float], average: Callable[[List[float]], float] = median
 ) -> Callable[[List[Curve], float], Any]:
-    """Return a function of (curves, target): the average steps of all seeds.
+    """Return a function of (curves, target): ``average`` of ``step_of(curve, target)`` over all seeds.
 
-    ``of(curve, target)``: the steps of a seed. ``middle``: the average, such as `median`. The
-    function returns None if the average is infinite.
+    The function returns None if the average is infinite.
     """
-    return lambda curves, target: _finite_or_none(middle([of(curve, target) for curve in curves]))
+
+    def steps(curves: List[Curve], target: float) -> Optional[float]:
+        value = average([step_of(curve, target) for curve in curves])
+        return value if math.isfinite(value) else None
+
+    return steps
 
 
 def _steps_of_seeds_at_target(curves: List[Curve], target: float) -> List[float]:
     """Return the first step at the target, for each seed that reaches the target."""
-    return [each for each in (_first_step_at_target(curve, target) for curve in curves) if math.isfinite(each)]
+    return [step for step in (_first_step_at_target(curve, target) for curve in curves) if math.isfinite(step)]
 
 
-def _over_seeds_at_target(of: Callable[[List[float]], float]) -> Callable[[List[Curve], float], Any]:
-    """Return a function of (curves, target): ``of(steps)`` of the seeds that reach the target.
+def _over_seeds_at_target(average: Callable[[List[float]], float]) -> Callable[[List[Curve], float], Any]:
+    """Return a function of (curves, target): the average steps of the seeds that reach the target.
 
     The function returns None if no seed reaches the target.
     """
-    return lambda curves, target: (
-        of(_steps_of_seeds_at_target(curves, target)) if _steps_of_seeds_at_target(curves, target) else None
-    )
+
+    def steps(curves: List[Curve], target: float) -> Optional[float]:
+        reached = _steps_of_seeds_at_target(curves, target)
+        return average(reached) if reached else None
+
+    return steps
 
 
 def _number_measurements(curve: Curve, first: int) -> Curve:
@@ -495,47 +498,43 @@ def _number_measurements(curve: Curve, first: int) -> Curve:
     return [(number, right) for number, (_, right) in enumerate(curve, first)]
 
 
-MEDIAN_MISTAKES: List[Mistake] = [
-    (_matches_curves(_over_seeds_at_target(median)),
+MEDIAN_MISTAKES = formula_mistakes(_gives_steps_of, [
+    (_over_seeds_at_target(median),
      "seeds that never reach the target are left out, so hopeless settings look good: they take longer than all others",
      "目標に達しないシードが除かれています。それでは見込みのない設定がよく見えます。"
      "ほかのどのシードよりも長くかかるものとして数えてください"),
-    (_matches_curves(lambda curves, target:
+    (lambda curves, target:
         None if len(_steps_of_seeds_at_target(curves, target)) < len(curves)
-         else median(_steps_of_seeds_at_target(curves, target))),
+         else median(_steps_of_seeds_at_target(curves, target)),
      "one seed that never gets there does not keep the median seed from getting there",
      "達しないシードが 1 つあっても、中央値のシードが達していれば答えは数です"),
-    (_matches_curves(_over_all_seeds(lambda curve, target: min(_first_step_at_target(curve, target), curve[-1][0]))),
+    (_over_all_seeds(lambda curve, target: min(_first_step_at_target(curve, target), curve[-1][0])),
      "a seed that never reaches the target counts as if it had at its last look",
      "目標に達しないシードを、最後の計測で達したものとして数えています"),
-    (_matches_curves(_over_all_seeds(lambda curve, target: next((s for s, r in curve if r > target), math.inf))),
+    (_over_all_seeds(lambda curve, target: next((s for s, r in curve if r > target), math.inf)),
      "the target itself is enough", "ちょうど目標の値でも達したことになります"),
-    (_matches_curves(_over_all_seeds(_first_step_at_target, mean)), "that is the mean, which a single seed spoils",
+    (_over_all_seeds(_first_step_at_target, mean), "that is the mean, which a single seed spoils",
      "これは平均です。1 つのシードで大きく変わります"),
-    (_matches_curves(_over_seeds_at_target(mean)), "that is the mean of the seeds that reach the target",
+    (_over_seeds_at_target(mean), "that is the mean of the seeds that reach the target",
      "これは目標に達したシードの平均です"),
-    *((_matches_curves(_over_all_seeds(_first_step_at_target, middle)),
+    *((_over_all_seeds(_first_step_at_target, middle),
        "of an even number of seeds the median is the mean of the middle two",
        "シードが偶数個なら、中央値は中央の 2 つの平均です")
       for middle in (median_high, median_low)),
-    (_matches_curves(_over_all_seeds(lambda curve, target:
-        _first_step_at_target(_number_measurements(curve, 0), target))), "that is the place of the look, not its steps",
-     "それは何番目の計測かで、ステップ数ではありません"),
-    (_matches_curves(_over_all_seeds(lambda curve, target:
-        _first_step_at_target(_number_measurements(curve, 1), target))), "that is a number of looks, not of steps",
-     "それは計測の回数で、ステップ数ではありません"),
-    (_matches_curves(_over_all_seeds(_step_of_lasting_target)),
+    (_over_all_seeds(lambda curve, target: _first_step_at_target(_number_measurements(curve, 0), target)),
+     "that is the place of the look, not its steps", "それは何番目の計測かで、ステップ数ではありません"),
+    (_over_all_seeds(lambda curve, target: _first_step_at_target(_number_measurements(curve, 1), target)),
+     "that is a number of looks, not of steps", "それは計測の回数で、ステップ数ではありません"),
+    (_over_all_seeds(_step_of_lasting_target),
      "a seed is there at its first look that has the target, even if it falls below it again",
      "最初に目標以上になった計測で達したとします。その後で下回ってもかまいません"),
-    (_matches_curves(_over_all_seeds(_interpolate_step)),
-     "between two looks nobody has looked: the first that has the target counts",
+    (_over_all_seeds(_interpolate_step), "between two looks nobody has looked: the first that has the target counts",
      "計測と計測の間は測っていません。目標以上になった最初の計測のステップ数です"),
-    (_matches_curves(_over_all_seeds(lambda curve, target: _first_step_at_target(curve[::-1], target))),
+    (_over_all_seeds(lambda curve, target: _first_step_at_target(curve[::-1], target)),
      "the last look that has the target counts, not the first",
      "最初ではなく、最後に目標に達していた計測を数えています"),
-    (_matches_curves(_over_all_seeds(_first_step_at_target, min)), "that is the fastest seed",
-     "これは最も速いシードです"),
-]  # fmt: skip
+    (_over_all_seeds(_first_step_at_target, min), "that is the fastest seed", "これは最も速いシードです"),
+])  # fmt: skip
 
 
 # --- 07-3: the critical batch size, from the steps to a target
@@ -655,32 +654,32 @@ def _fit_power_law(n: Any, s: Any) -> CurveFit:
     return float(np.exp(at)), float(slope)
 
 
-FIT_MISTAKES: List[Mistake] = [
-    (_matches_fit(lambda n, s: _fit_curve(n, s)[::-1]), "the two are the wrong way round", "2 つの順番が逆です"),
-    (_matches_fit(lambda n, s: (_fit_curve(n, s)[0], _fit_curve(n, s)[0] * _fit_curve(n, s)[1])),
+FIT_MISTAKES = formula_mistakes(_matches_fit, [
+    (lambda n, s: _fit_curve(n, s)[::-1], "the two are the wrong way round", "2 つの順番が逆です"),
+    (lambda n, s: (_fit_curve(n, s)[0], _fit_curve(n, s)[0] * _fit_curve(n, s)[1]),
      "the second is the images that the smallest batches need: divide by the fewest steps",
      "2 つ目は、最小のバッチで必要な画像の枚数です。最小ステップ数で割ってください"),
-    (_matches_fit(lambda n, s: _fit_curve(n, s, power=0.0)),
+    (lambda n, s: _fit_curve(n, s, power=0.0),
      "that fits the steps themselves, so the small batches alone decide: divide each difference by the steps measured",
      "ステップ数そのものに当てはめているので、小さいバッチだけで決まってしまいます。差を、"
      "計測したそれぞれのステップ数で割ってください"),
-    (_matches_fit(lambda n, s: _fit_curve(n, s, power=0.5)),
+    (lambda n, s: _fit_curve(n, s, power=0.5),
      "each difference is divided by the square root of the steps, not by the steps",
      "差を、ステップ数ではなくその平方根で割っています"),
-    *((_matches_fit(inverse),
+    *((inverse,
        "the errors are the wrong way round: each is divided by the curve's steps, not by the steps measured",
        "相対誤差が逆です。計測したステップ数ではなく、曲線のステップ数で割っています")
       for inverse in (_fit_inverse_ratios, _fit_reweighted)),
-    (_matches_fit(_fit_images), "that fits the images, sizes times steps, so the large batches alone decide",
+    (_fit_images, "that fits the images, sizes times steps, so the large batches alone decide",
      "画像の枚数 (バッチサイズとステップ数の積) に当てはめているので、大きいバッチだけで決まってしまいます"),
-    (_matches_fit(_fit_end_points), "that is the curve through the smallest and the largest batch alone",
+    (_fit_end_points, "that is the curve through the smallest and the largest batch alone",
      "これは最小と最大のバッチだけを通る曲線です"),
-    (_matches_fit(lambda n, s: (float(s.min()), _fit_curve(n, s)[1])),
+    (lambda n, s: (float(s.min()), _fit_curve(n, s)[1]),
      "the fewest steps are those of the curve, not the smallest that was measured",
      "最小ステップ数は曲線の値です。計測した中の最小ではありません"),
-    (_matches_fit(_fit_power_law), "that is a straight line in logarithms, a power law",
+    (_fit_power_law, "that is a straight line in logarithms, a power law",
      "これは両対数グラフでの直線、つまりべき乗則です"),
-]  # fmt: skip
+])  # fmt: skip
 
 
 # --- 07-4: the learning rate with the fewest steps to the target, found in few steps
@@ -751,7 +750,7 @@ class RateLandscape(NamedTuple):
 
 
 @exercise("07-4")
-def check_tune(answer: Callable[..., Any]) -> None:
+def check_learning_rate_search(answer: Callable[..., Any]) -> None:
     """The rate with the fewest steps to the target, without wasting steps."""
     cases = [
         RateLandscape(0.25, 0.25, 50, 2.0, 8.0, 400),
@@ -874,10 +873,10 @@ class StepTrace(NamedTuple):
 def check_momentum_step(answer: Callable[..., Any]) -> None:
     """A step with momentum that stays right when the rate changes."""
     cases = [
-        _constant_gradient_steps(0.5, (0.5, 0.5), 1, ((1.0,),)),
-        _constant_gradient_steps(0.5, (0.5, 1.0), 1, ((1.0,),)),
+        _make_constant_gradient_case(0.5, (0.5, 0.5), ((1.0,),)),
+        _make_constant_gradient_case(0.5, (0.5, 1.0), ((1.0,),)),
+        _make_constant_gradient_case(0.75, (0.25, 0.5, 1.0, 1.0, 0.125, 0.125), ((1.0, -2.0), (4.0,))),
     ]
-    cases.append(_constant_gradient_steps(0.75, (0.25, 0.5, 1.0, 1.0, 0.125, 0.125), 2, ((1.0, -2.0), (4.0,))))
     random = case_rng(75)
     for _ in range(4):
         rates = tuple(2.0 ** -random.randint(0, 6, random.randint(3, 8)))
@@ -888,12 +887,9 @@ def check_momentum_step(answer: Callable[..., Any]) -> None:
     results.raise_error()
 
 
-def _constant_gradient_steps(momentum: float, rates: Sequence[float], count: int, grads: Any) -> MomentumSteps:
-    """Return a case with the same gradients in every step, and weights that start at zero.
-
-    ``count``: the number of parameters. ``grads``: a gradient for each parameter.
-    """
-    arrays = tuple(np.array(each, np.float32) for each in grads[:count])
+def _make_constant_gradient_case(momentum: float, rates: Sequence[float], grads: Any) -> MomentumSteps:
+    """Return a case whose weights start at zero; ``grads``: each parameter's gradient in all steps."""
+    arrays = tuple(np.array(each, np.float32) for each in grads)
     begin = tuple(np.zeros_like(each) for each in arrays)
     return MomentumSteps(momentum, tuple(rates), begin, (arrays,) * len(rates))
 
@@ -1132,7 +1128,7 @@ class ChoiceProblem(NamedTuple):
 
 
 @exercise("07-6")
-def check_cheapest(answer: Callable[..., Any]) -> None:
+def check_cheapest_choice(answer: Callable[..., Any]) -> None:
     """The devices and the batch that reach a target in time for the fewest device-seconds."""
     steps: Dict[int, Optional[int]] = {8: 200, 32: 80, 128: 50, 512: 40}
     gpu, slow = SimulatedMachine(0.5, 0.0625, 0.25, 256), SimulatedMachine(0.125, 0.25, 1.0, 16)

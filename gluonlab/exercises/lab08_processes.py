@@ -26,6 +26,7 @@ from gluonlab.exercises.explain_wrong_answers import (
     count_in_english,
     counterexample,
     find_mistake,
+    formula_mistakes,
     matches_formula,
     run_cases,
     wrong_return,
@@ -879,31 +880,29 @@ def _places_by_host(text: str) -> List[RankPlace]:
 _matches_places = partial(matches_formula, same=_is_same_list)
 
 
-PLACE_MISTAKES: List[Mistake] = [
-    (_matches_places(lambda text: _number_by_entry(_parse_hosts(text))),
+PLACE_MISTAKES = formula_mistakes(_matches_places, [
+    (lambda text: _number_by_entry(_parse_hosts(text)),
      "a host that comes again goes on counting: two ranks would have the same place, and GPU",
      "もう一度出てきたホストでは番号が続きます。そうしないと 2 つのランクが同じ番号、つまり同じ GPU になります"),
-    (_matches_places(lambda text: [(host, rank) for rank, host in enumerate(_slot_hosts(text))]),
+    (lambda text: [(host, rank) for rank, host in enumerate(_slot_hosts(text))],
      "that is the rank in the job: the local rank begins at 0 on each host",
      "それはジョブ全体でのランクです。ローカルランクはホストごとに 0 から始まります"),
-    (_matches_places(_places_in_turns), "slots are filled host by host, not in turns",
+    (_places_in_turns, "slots are filled host by host, not in turns",
      "スロットはホストごとに埋まります。順番に 1 つずつではありません"),
-    (_matches_places(_places_by_host),
-     "ranks go through the list as it stands: a host that comes again has later ranks",
+    (_places_by_host, "ranks go through the list as it stands: a host that comes again has later ranks",
      "ランクは並んでいる順に付きます。もう一度出てきたホストには後のランクが付きます"),
-    (_matches_places(lambda text: _number_by_host(sorted(_slot_hosts(text)))),
+    (lambda text: _number_by_host(sorted(_slot_hosts(text))),
      "the hosts are in the order of the list, not of their names", "ホストの順序は名前の順ではなく、並んでいる順です"),
-    (_matches_places(lambda text: [(host, n + 1) for host, n in _number_by_host(_slot_hosts(text))]),
-     "local ranks are counted from 0", "ローカルランクは 0 から数えます"),
-    (_matches_places(lambda text: _number_by_entry(dict(_parse_hosts(text)).items())),
+    (lambda text: [(host, n + 1) for host, n in _number_by_host(_slot_hosts(text))], "local ranks are counted from 0",
+     "ローカルランクは 0 から数えます"),
+    (lambda text: _number_by_entry(dict(_parse_hosts(text)).items()),
      "a host that comes again has more slots; they do not replace the first ones",
      "もう一度出てきたホストではスロットが増えます。前の分と置き換わるのではありません"),
-    (_matches_places(lambda text: _number_by_host(
-        h for h, count in _parse_hosts(text) for _ in range(int(str(count)[0])))),
+    (lambda text: _number_by_host(h for h, count in _parse_hosts(text) for _ in range(int(str(count)[0]))),
      "a number of slots may have two digits", "スロット数は 2 桁のこともあります"),
-    (_matches_places(lambda text: [(host, count) for host, count in _parse_hosts(text)]),
+    (lambda text: [(host, count) for host, count in _parse_hosts(text)],
      "there is one place for each slot, not one for each host", "ホストごとではなく、スロットごとに 1 つ要ります"),
-]  # fmt: skip
+])  # fmt: skip
 
 
 # --- The guesses

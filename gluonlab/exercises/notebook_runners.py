@@ -78,7 +78,7 @@ class NotebookResult(NamedTuple):
 def run_in_processes(path: Path, bounds: Bounds, seed: Optional[int], stop: threading.Event) -> NotebookResult:
     """Run the notebook until it ends or ``stop`` is set. Raises OSError, as for a full disk."""
     with temporary_folder("grade") as folder:
-        messages = _run_supervised(path, folder, bounds, seed, stop)
+        messages = _run_and_read_messages(path, folder, bounds, seed, stop)
         faults = [messages.get(NOTE_KEY, "")]
         if messages[EXCESS_KEY]:
             faults.append(": ".join(filter(None, [messages.get(CELL_KEY), messages[EXCESS_KEY]])))
@@ -122,7 +122,7 @@ def _parse_object(line: bytes) -> Dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _run_supervised(
+def _run_and_read_messages(
     path: Path, folder: Path, bounds: Bounds, seed: Optional[int], stop: threading.Event
 ) -> Dict[str, str]:
     """Run a notebook below a supervisor; return the last message of each kind.
