@@ -99,7 +99,7 @@ def test_canvas_finds_every_student_and_the_best_notebook_of_each_lab_counts():
     }
 
 
-@pytest.mark.parametrize("name", ["=1+1", "+a", "-a", "@a", "\t=a", "\uff1da", "a\x1b[2J"])
+@pytest.mark.parametrize("name", ["=1+1", "+1", "-1", "@a", "\t=a", "\r=1", " =1", "\uff1da", "a\x1b[2J"])
 def test_nothing_in_the_tables_is_executed(name):
     grades = [make_grade(f"in/{name}_1_2_x.ipynb", sentences={"03-2": name}, note=name)]
     for text in (as_canvas(grades, {"03": name}), as_csv(grades)):

@@ -4,7 +4,7 @@ import re
 
 from support.stand_in_engine import install_fake_engine, read_calls
 from test_commands import run, words_of
-from test_grade import handed_in
+from test_grade import hand_in
 from the_labs import REPOSITORY
 
 from gluonlab.exercises.notebook_runners import GRADING_PAGE, IMAGE
@@ -18,7 +18,7 @@ COMMANDS = [line for line in LINES if not line.startswith("#")]
 
 def test_the_commands_run_and_write_what_they_say(tmp_path, monkeypatch):
     engine = install_fake_engine(tmp_path / "engine", monkeypatch)
-    handed_in(tmp_path / "in" / "ada" / "03.ipynb", "", lab="03")
+    hand_in(tmp_path / "in" / "ada" / "03.ipynb", "", lab="03")
     for line in COMMANDS:
         done = run(words_of(line), tmp_path)
         assert done.returncode == 0, (line, done.stderr)

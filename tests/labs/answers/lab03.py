@@ -64,42 +64,9 @@ def right_for_the_example(first, second):
 # --- 03-3
 
 
-def planning(each=None, full=None, begin=None, rise=None, lowered=None):
-    """learning_rates with one thing wrong."""
-    each = each or (lambda n, k, b: math.ceil(n / (k * b)))
-    full = full or (lambda lr, k: k * lr)
-    rise = rise or (lambda update, warmup: update / warmup)
-    lowered = lowered or (lambda drops, epoch, update: sum(drop <= epoch for drop in drops))
-
-    def learning_rates(n, k, b, epochs, lr, warmup_epochs, drops):
-        updates, low = each(n, k, b), lr if begin is None else begin
-        warmup, rates = updates * warmup_epochs, []
-        for update in range(updates * epochs):
-            if update < warmup:
-                rates.append(low + (full(lr, k) - low) * rise(update, warmup))
-            else:
-                times = lowered(drops, update // updates, update)
-                rates.append(full(lr, k) * 0.1**times)
-        return rates
-
-    return learning_rates
-
-
-def by_the_epoch(n, k, b, epochs, lr, warmup_epochs, drops):
-    updates = math.ceil(n / (k * b))
-    rates = planning()(n, k, b, epochs, lr, warmup_epochs, drops)
-    return [rates[update // updates * updates] for update in range(len(rates))]
-
-
-def by_the_same_factor(n, k, b, epochs, lr, warmup_epochs, drops):
-    warmup = math.ceil(n / (k * b)) * warmup_epochs
-    rates = planning()(n, k, b, epochs, lr, warmup_epochs, drops)
-    return [lr * k ** (u / warmup) if u < warmup else rate for u, rate in enumerate(rates)]
-
-
 def an_epoch_too_early(n, k, b, epochs, lr, warmup_epochs, drops):
     updates = math.ceil(n / (k * b))
-    rates = planning()(n, k, b, epochs, lr, warmup_epochs, [])
+    rates = change("03-3")(n, k, b, epochs, lr, warmup_epochs, [])
     return [rate * 0.1 ** sum(drop <= update // updates + 1 for drop in drops) for update, rate in enumerate(rates)]
 
 
@@ -112,13 +79,9 @@ def divides_by_the_warmup(n, k, b, epochs, lr, warmup_epochs, drops):
     ]
 
 
-def right_without_a_rest(n, k, b, epochs, lr, warmup_epochs, drops):
-    return planning()(n // (k * b) * k * b, k, b, epochs, lr, warmup_epochs, drops)
-
-
 def pops_the_drops(n, k, b, epochs, lr, warmup_epochs, drops):
     rates, rate = [], k * lr
-    for rate_ in planning()(n, k, b, epochs, lr, warmup_epochs, []):
+    for rate_ in change("03-3")(n, k, b, epochs, lr, warmup_epochs, []):
         epoch = len(rates) // math.ceil(n / (k * b))
         if drops and epoch == drops[-1]:
             drops.pop()
@@ -190,31 +153,34 @@ WRONG = {
          r"is -?[\d.]+, expected -?[\d.]+$", r"正しくは -?[\d.]+ です$"),
     ],
     "03-3": [
-        (planning(each=lambda n, k, b: n // (k * b)), "the end of an epoch", "最後の小さいバッチ"),
-        (planning(each=lambda n, k, b: math.ceil(n / b)), "all devices together", "全デバイス分"),
-        (planning(full=lambda lr, k: lr), "does not grow", "デバイス数に比例"),
-        (planning(full=lambda lr, k: lr * math.sqrt(k)), "square root rule", "平方根の規則"),
-        (planning(begin=0), "not at 0", "0 からではなく"),
-        (planning(rise=lambda u, w: (u + 1) / w), "each later one is a step higher", "1 回ごとに"),
-        (planning(rise=lambda u, w: u / (w - 1) if w > 1 else 0), "after the warm-up$", "次の更新です$"),
-        (planning(rise=lambda u, w: 1), "the warm-up is missing", "ウォームアップがありません"),
-        (planning(rise=lambda u, w: 0), "does not jump at the end", "一気に"),
-        (planning(rise=lambda u, w: (u / w) ** 2), "1 .* expected 0.15$", "正しくは 0.15 です$"),
-        (planning(lowered=lambda d, e, u: 0), "the drops are missing", "引き下げがありません"),
-        (planning(lowered=lambda d, e, u: sum(x < e for x in d)), "epochs count from 0", "0 から数え"),
-        (planning(lowered=lambda d, e, u: sum(x == e for x in d)), "lowered it stays", "低いまま"),
-        (planning(lowered=lambda d, e, u: int(any(x <= e for x in d))), "a hundredth", "100 分の 1"),
-        (planning(lowered=lambda d, e, u: sum(x <= u for x in d)), "not updates", "更新の番号では"),
-        (by_the_epoch, "rises with every update, not once in an epoch", "エポックごとではなく"),
-        (planning(each=lambda n, k, b: n // (k * b) + 1), "there is no update", "最後のバッチの後"),
-        (by_the_same_factor, "not by the same factor", "同じ倍率では"),
+        (change("03-3", "math.ceil(images / (devices * batch_per_device))", "images // (devices * batch_per_device)"),
+         "the end of an epoch", "最後の小さいバッチ"),
+        (change("03-3", "(devices * batch_per_device)", "batch_per_device"), "all devices together", "全デバイス分"),
+        (change("03-3", "base_lr * devices", "base_lr"), "does not grow", "デバイス数に比例"),
+        (change("03-3", "base_lr * devices", "base_lr * devices**0.5"), "square root rule", "平方根の規則"),
+        (change("03-3", "base_lr + (full - base_lr)", "full"), "not at 0", "0 からではなく"),
+        (change("03-3", "* update /", "* (update + 1) /"), "each later one is a step higher", "1 回ごとに"),
+        (change("03-3", "/ warmup for", "/ max(warmup - 1, 1) for"), "after the warm-up$", "次の更新です$"),
+        (change("03-3", "* update / warmup", ""), "the warm-up is missing", "ウォームアップがありません"),
+        (change("03-3", "* update / warmup", "* 0"), "does not jump at the end", "一気に"),
+        (change("03-3", "update / warmup", "(update / warmup) ** 2"), "1 .* expected 0.15$", "正しくは 0.15 です$"),
+        (change("03-3", "sum(drop <= epoch for drop in drops)", "0"), "the drops are missing", "引き下げがありません"),
+        (change("03-3", "drop <= epoch", "drop < epoch"), "epochs count from 0", "0 から数え"),
+        (change("03-3", "drop <= epoch", "drop == epoch"), "lowered it stays", "低いまま"),
+        (change("03-3", "sum(drop", "any(drop"), "a hundredth", "100 分の 1"),
+        (change("03-3", "drop <= epoch for drop in drops)] * updates",
+                "drop <= epoch * updates + u for drop in drops) for u in range(updates)]"), "not updates",
+         "更新の番号では"),
+        (change("03-3", "* update /", "* (update // updates * updates) /"),
+         "rises with every update, not once in an epoch", "エポックごとではなく"),
+        (change("03-3", "math.ceil(images / (devices * batch_per_device))",
+                "images // (devices * batch_per_device) + 1"), "there is no update", "最後のバッチの後"),
+        (change("03-3", "base_lr + (full - base_lr) * update / warmup", "base_lr * devices ** (update / warmup)"),
+         "not by the same factor", "同じ倍率では"),
         (an_epoch_too_early, "an epoch too early: epochs count from 0", "1 エポック早すぎ"),
-        (lambda n, k, b, epochs, lr, warmup_epochs, drops: planning()(
-                n, k, b, epochs, lr, max(1, warmup_epochs), drops
-            ), "0 epochs of warm-up.*has the rate 0.1, expected 0.2$", "正しくは 0.2 です$"),
-        (lambda n, k, b, epochs, lr, warmup_epochs, drops: planning()(k * b, k, b, epochs, lr, warmup_epochs, drops),
-         "3 rates, expected 6", "6 個のはず"),
-        (right_without_a_rest, "at the end of an epoch makes", "最後の小さいバッチ"),
+        (change("03-3", "    updates", "    warmup_epochs = max(1, warmup_epochs)\n    updates"),
+         "0 epochs of warm-up.*has the rate 0.1, expected 0.2$", "正しくは 0.2 です$"),
+        (change("03-3", "math.ceil(images / (devices * batch_per_device))", "1"), "3 rates, expected 6", "6 個のはず"),
         (divides_by_the_warmup, "ZeroDivisionError", "ZeroDivisionError"),
         (lambda n, k, b, epochs, lr, warmup_epochs, drops: k * lr, "return a list of numbers", "数のリスト"),
         (forgets_to_return, "is `return` missing", "`return` を忘れて"),

@@ -43,9 +43,6 @@ def counts(of_loads):
     return busiest_link
 
 
-# --- 04-4
-
-
 # --- 04-5
 
 
@@ -211,7 +208,7 @@ WRONG = {
         (lambda: [Transfer(0, 1, 0, "add")], "step 0 is .*, not a list: return", "ステップ 0 が"),
         (lambda: [[("0", "1", 0, "add")]], "with three integers and a word", "前の 3 つは整数"),
         (lambda: {0: six_rings()}, "returned <class .dict.>: return a list", "リストを返して"),
-        (lambda : six_rings().sort(), "is `return` missing", "`return` を忘れて"),
+        (lambda: six_rings().sort(), "is `return` missing", "`return` を忘れて"),
         (lambda: [], "nothing is ever sent into chunk 0", "何も送られていません"),
         (lambda: "multi_ring", "return a list of steps", "リストを返して"),
         (lambda: 1 // 0, "ZeroDivisionError", "ZeroDivisionError"),

@@ -1,7 +1,5 @@
 """Answers to lab 06 that students really give, and what they must be told."""
 
-import math
-
 import numpy as np
 from changed_solution import change
 from mxnet import autograd, gluon
@@ -11,9 +9,6 @@ from gluonlab.data.loading.split_batch import shard_bounds
 
 def forgets_to_return(*given):
     given = list(given)
-
-
-# --- 06-1
 
 
 # --- 06-2
@@ -31,75 +26,8 @@ def one_backward(net, loss, trainer, images, labels, parts):
 # --- 06-3
 
 
-def all_words(own, words, rows, n, parts):
-    return own / words
-
-
-def with_means(factor, zero=True, skip=True, step=lambda n, parts: 1, cuts=shard_bounds):
-    """accumulate_means with one thing wrong."""
-
-    def accumulate_means(net, mean_loss, trainer, x, labels, real, parts):
-        if zero:
-            net.collect_params().zero_grad()
-        words = float(real.sum().asscalar())
-        for begin, end in cuts(len(x), parts):
-            own = float(real[begin:end].sum().asscalar())
-            if skip and not own:
-                continue
-            if zero == "each":
-                net.collect_params().zero_grad()
-            with autograd.record():
-                mean = mean_loss(net(x[begin:end]), labels[begin:end], real[begin:end])
-                weighted = mean * factor(own, words, end - begin, len(x), parts)
-            weighted.backward()
-        if step:
-            trainer.step(step(len(x), parts))
-
-    return accumulate_means
-
-
-def updating_after_each(factor, zero=True):
-    """accumulate_means with an update after each part."""
-
-    def accumulate_means(net, mean_loss, trainer, x, labels, real, parts):
-        net.collect_params().zero_grad()
-        words = float(real.sum().asscalar())
-        for begin, end in shard_bounds(len(x), parts):
-            own = float(real[begin:end].sum().asscalar())
-            if not own:
-                continue
-            with autograd.record():
-                mean = mean_loss(net(x[begin:end]), labels[begin:end], real[begin:end])
-                weighted = mean * factor(own, words)
-            weighted.backward()
-            trainer.step(1)
-            if zero:
-                net.collect_params().zero_grad()
-
-    return accumulate_means
-
-
 def larger_last(count, parts):
     return [(count * part // parts, count * (part + 1) // parts) for part in range(parts)]
-
-
-def rest_to_the_last(count, parts):
-    each = count // parts
-    return [*((each * part, each * (part + 1)) for part in range(parts - 1)),
-            (each * (parts - 1), count)]  # fmt: skip
-
-
-def up_to_so_many(count, parts):
-    each = math.ceil(count / parts)
-    return [(begin, min(begin + each, count)) for begin in range(0, count, each)]
-
-
-def left_over_divided(net, mean_loss, trainer, x, labels, real, parts):
-    """Divides in `step`, and so what the batch before has left, too."""
-    words = real.sum().asscalar()
-    with_means(lambda own, *_: own, zero=False, step=lambda n, parts: words)(
-        net, mean_loss, trainer, x, labels, real, parts
-    )
 
 
 def one_backward_for_all_means(net, mean_loss, trainer, x, labels, real, parts):
@@ -135,18 +63,9 @@ def means_at_once(net, mean_loss, trainer, x, labels, real, parts):
     trainer.step(1)
 
 
-def drops_short_sentences(net, mean_loss, trainer, x, labels, real, parts):
-    long = real * (real.sum(axis=1, keepdims=True) > 1)
-    real = long if float(long.sum().asscalar()) else real
-    with_means(all_words)(net, mean_loss, trainer, x, labels, real, parts)
-
-
 def means_without_record(net, mean_loss, trainer, x, labels, real, parts):
     mean_loss(net(x), labels, real).backward()
     trainer.step(1)
-
-
-# --- 06-4
 
 
 # --- 06-5
@@ -195,11 +114,6 @@ def doubling(memory, budget, limit):
     return images
 
 
-def sentence_by_sentence(net, mean_loss, trainer, x, labels, real, parts):
-    """More parts than were asked for."""
-    with_means(all_words)(net, mean_loss, trainer, x, labels, real, len(x))
-
-
 WRONG = {
     "06-1": [
         (change("06-1", "1 + 1 + states", "1 + states"), "no gradients", "勾配が入って"),
@@ -240,38 +154,47 @@ WRONG = {
                 "        end = begin + each"), r"they have \[3, 3, 1\] images: as even as can be", "できるだけ均等に"),
     ],
     "06-3": [
-        (with_means(lambda own, words, rows, n, parts: 1), "the means are only added up", "足しただけ"),
-        (with_means(lambda own, words, rows, n, parts: 1 / parts), "a mean of means", "平均の平均"),
-        (with_means(lambda own, words, rows, n, parts: rows / n), "weighted by their sentences", "文の数で重み"),
-        (with_means(lambda own, words, rows, n, parts: own), "divide by the words of the whole", "単語数で割って"),
-        (with_means(lambda own, words, rows, n, parts: own / n), "divided by the sentences", "文の数で割って"),
-        (with_means(all_words, zero=False), "batch before are still in it", "残ったまま"),
-        (with_means(all_words, skip=False), "which is nan, and nan times 0 is nan", "nan に 0 を掛けても"),
-        (with_means(all_words, step=lambda n, parts: n), "`trainer.step` divides once more", "もう一度割って"),
-        (with_means(all_words, step=None), "have not changed at all", "まったく変わっていません"),
-        (with_means(all_words, zero="each"), "only the last part counts", "最後の部分しか"),
-        (with_means(lambda own, words, rows, n, parts: 1 / own), r"expected [\d.]+, as with", "になるはずです$"),
-        (with_means(all_words, step=lambda n, parts: parts), r"expected [\d.]+, as with", "になるはずです$"),
+        (change("06-3", "own / words", "1"), "the means are only added up", "足しただけ"),
+        (change("06-3", "own / words", "1 / parts"), "a mean of means", "平均の平均"),
+        (change("06-3", "own / words", "(end - begin) / len(x)"), "weighted by their sentences", "文の数で重み"),
+        (change("06-3", "own / words", "own"), "divide by the words of the whole", "単語数で割って"),
+        (change("06-3", "own / words", "own / len(x)"), "divided by the sentences", "文の数で割って"),
+        (change("06-3", "net.collect_params().zero_grad()", "pass"), "batch before are still in it", "残ったまま"),
+        (change("06-3", "own == 0", "False"), "which is nan, and nan times 0 is nan", "nan に 0 を掛けても"),
+        (change("06-3", "step(1)", "step(len(x))"), "`trainer.step` divides once more", "もう一度割って"),
+        (change("06-3", "trainer.step(1)", "pass"), "have not changed at all", "まったく変わっていません"),
+        (change("06-3", "        with", "        net.collect_params().zero_grad()\n        with"),
+         "only the last part counts", "最後の部分しか"),
+        (change("06-3", "own / words", "1 / own"), r"expected [\d.]+, as with", "になるはずです$"),
+        (change("06-3", "step(1)", "step(parts)"), r"expected [\d.]+, as with", "になるはずです$"),
         (means_at_once, "2 went through the network at once|sentences went|at once, expected", "一度に"),
-        (left_over_divided, "batch before are still in it", "残ったまま"),
-        (with_means(lambda own, words, rows, n, parts: own / words**2), "divided by the words twice", "2 回割って"),
-        (sentence_by_sentence, "is right, but they went through the network in 2 parts, expected 1",
-         "2 個に分けられました。1 個のはず"),
-        (with_means(all_words, cuts=rest_to_the_last),
+        (change("06-3", "net.collect_params().zero_grad()", "pass", "own / words", "own", "step(1)", "step(words)"),
+         "batch before are still in it", "残ったまま"),
+        (change("06-3", "own / words", "own / words**2"), "divided by the words twice", "2 回割って"),
+        (change("06-3", "shard_bounds(len(x), parts)", "shard_bounds(len(x), len(x))"),
+         "is right, but they went through the network in 2 parts, expected 1", "2 個に分けられました。1 個のはず"),
+        (change("06-3", "shard_bounds(len(x), parts)",
+                "[(each * n, each * (n + 1) if n < parts - 1 else len(x)) for n in range(parts)]", "    for begin",
+                "    each = len(x) // parts\n    for begin"),
          "the update of 5 sentences in 3 microbatches is right, but 3 went", "正しいのですが、一度に 3 文"),
-        (with_means(all_words, cuts=up_to_so_many),
+        (change("06-3", "shard_bounds(len(x), parts)", "[(n, min(n + each, len(x))) for n in range(0, len(x), each)]",
+                "    for begin", "    each = -(-len(x) // parts)\n    for begin"),
          r"but the microbatches have \[3, 3, 1\] sentences; as even as can be", "できるだけ均等に"),
         (one_backward_for_all_means, "goes forward before the backward of the last one", "逆伝播より先に次の順伝播"),
-        (with_means(lambda own, words, rows, n, parts: 1 / parts, cuts=larger_last), "a mean of means", "平均の平均"),
-        (drops_short_sentences, r"expected [\d.]+, as with", "になるはずです$"),
+        (change("06-3", "own / words", "1 / parts", "shard_bounds(len(x), parts)",
+                "[(len(x) * n // parts, len(x) * (n + 1) // parts) for n in range(parts)]"), "a mean of means",
+         "平均の平均"),
+        (change("06-3", "    words",
+                "    long = real * (real.sum(axis=1, keepdims=True) > 1)\n"
+                "    real = long if float(long.sum().asscalar()) else real\n    words"), r"expected [\d.]+, as with",
+         "になるはずです$"),
         (forgets_to_return, "have not changed at all", "まったく変わっていません"),
         (means_without_record, "RuntimeError|MXNetError|not.*record|Cannot differentiate", "Error"),
-        *(
-            (updating_after_each(factor, zero), "the parameters are updated after each part",
-             "部分ごとにパラメータを更新")
-            for factor in (lambda own, words: own / words, lambda own, words: 1)
-            for zero in (True, False)
-        ),
+        *((change("06-3", "own / words", factor, "share.backward()",
+                  f"share.backward()\n        trainer.step(1)\n        {after_step}", "trainer.step(1)  #", "#"),
+           "the parameters are updated after each part", "部分ごとにパラメータを更新")
+          for factor in ("own / words", "1")
+          for after_step in ("net.collect_params().zero_grad()", "")),
     ],
     "06-4": [
         (forgets_to_return, "is `return` missing.*a list of numbers", "`return` を忘れて"),

@@ -13,10 +13,6 @@ def forgets_to_return(*given):
     given = list(given)
 
 
-def raises(*given):
-    raise ZeroDivisionError("division by zero")
-
-
 # --- 07-1
 
 
@@ -26,86 +22,6 @@ def _step(net, loss, trainer, devices, x, y, divisor):
         losses = [loss(net(images), labels) for images, labels in shards]
     autograd.backward(losses)
     trainer.step(divisor)
-
-
-def training(
-    rate=lambda k, lr: k * lr,
-    size=lambda k, b: k * b,
-    divisor=lambda n, k, b: n,
-    ragged=True,
-    first=1,
-    returns=lambda step: step,
-    gives_up=None,
-    before=False,
-    sets=True,
-):
-    """An answer to 07-1; each argument is a mistake to make."""
-
-    def answer(net, loss, trainer, devices, images, labels, b, lr, good_enough, limit):
-        k = len(devices)
-        if sets:
-            trainer.set_learning_rate(rate(k, lr))
-        step, whole = 0, size(k, b)
-        if before and good_enough(net):
-            return 0
-        while True:
-            for begin in range(0, len(images), whole):
-                x, y = images[begin : begin + whole], labels[begin : begin + whole]
-                if len(x) < whole and not ragged:
-                    continue
-                _step(net, loss, trainer, devices, x, y, divisor(len(x), k, b))
-                step += 1
-                if good_enough(net):
-                    return returns(step)
-                if step >= limit:
-                    return gives_up(step) if gives_up else None
-
-    return answer
-
-
-def on_the_first_device(net, loss, trainer, devices, images, labels, b, lr, good_enough, limit):
-    trainer.set_learning_rate(len(devices) * lr)
-    size, begin = len(devices) * b, 0
-    for step in range(1, limit + 1):
-        x, y = images[begin : begin + size], labels[begin : begin + size]
-        with autograd.record():
-            total = loss(net(x.as_in_context(devices[0])), y.as_in_context(devices[0])).sum()
-        total.backward()
-        trainer.step(len(x), ignore_stale_grad=True)
-        if good_enough(net):
-            return step
-        begin = begin + size if begin + size < len(images) else 0
-    return None
-
-
-def once_per_epoch(net, loss, trainer, devices, images, labels, b, lr, good_enough, limit):
-    trainer.set_learning_rate(len(devices) * lr)
-    size, step = len(devices) * b, 0
-    while step < limit:
-        for begin in range(0, len(images), size):
-            x, y = images[begin : begin + size], labels[begin : begin + size]
-            _step(net, loss, trainer, devices, x, y, len(x))
-            step += 1
-        if good_enough(net):
-            return step
-    return None
-
-
-def gives_up_at_the_limit(net, loss, trainer, devices, images, labels, b, lr, good_enough, limit):
-    last = []
-
-    def asked(net):
-        last.append(good_enough(net))
-        return last[-1] and len(last) < limit
-
-    return training()(net, loss, trainer, devices, images, labels, b, lr, asked, limit)
-
-
-def ignores_the_verdict(net, loss, trainer, devices, images, labels, b, lr, good_enough, limit):
-    return training()(
-        net, loss, trainer, devices, images, labels, b, lr,
-        lambda net: good_enough(net) and False, limit,
-    )  # fmt: skip
 
 
 # --- 07-2
@@ -365,38 +281,6 @@ def in_loops(steps, seconds, counts, deadline):
     return found
 
 
-def filled_up(goes_on):
-    """Fills the last batch up with the first images; the next one goes on, or begins with them."""
-
-    def answer(net, loss, trainer, devices, images, labels, b, lr, good_enough, limit):
-        trainer.set_learning_rate(len(devices) * lr)
-        size, begin, count = len(devices) * b, 0, len(images)
-        for step in range(1, limit + 1):
-            rows = nd.array(np.arange(begin, begin + size) % count)
-            _step(net, loss, trainer, devices, images.take(rows), labels.take(rows), size)
-            if good_enough(net):
-                return step
-            begin += size
-            if begin >= count:
-                begin = begin % count if goes_on else 0
-        return None
-
-    return answer
-
-
-def mean_of_means(net, loss, trainer, devices, images, labels, b, lr, good_enough, limit):
-    def mean_loss(scores, labels):
-        return loss(scores, labels).mean()
-
-    def step(n):
-        trainer.step(len(devices))
-
-    return training(sets=False)(
-        net, mean_loss, _Stepper(trainer, step, len(devices) * lr), devices, images, labels, b, lr,
-        good_enough, limit,
-    )  # fmt: skip
-
-
 class _Stepper:
     """A trainer with another step."""
 
@@ -454,28 +338,40 @@ def first_of_equal_costs(steps, seconds, counts, deadline):
 
 WRONG = {
     "07-1": [
-        (training(rate=lambda k, lr: lr), "the rate is that of one device", "1 台分の学習率のまま"),
-        (training(sets=False), "the one that the trainer was made with", "trainer の元の学習率"),
-        (training(rate=lambda k, lr: math.sqrt(k) * lr), "the square root", "平方根"),
-        (training(size=lambda k, b: b), "device: it must have k times", "バッチが 1 台分の枚数"),
-        (training(divisor=lambda n, k, b: b), "divided by the images", "1 台分の枚数で割って"),
-        (training(divisor=lambda n, k, b: k * b), "were divided by the size", "満杯のバッチの枚数"),
-        (training(divisor=lambda n, k, b: 1), "the sum of the gradients is not", "割られて"),
-        (filled_up(goes_on=True), "is filled up with the first images", "先頭の画像を足して"),
-        (filled_up(goes_on=False), "is filled up with the first images", "先頭の画像を足して"),
-        (mean_of_means, "as by the mean of the devices' means", "デバイスごとの平均の平均"),
-        (training(ragged=False), "is left out", "捨てられて"),
-        (training(before=True), "asked before the first step", "最初のステップの前"),
-        (training(returns=lambda step: None), "is `return` missing", "`return` を忘れて"),
-        (training(returns=lambda step: step - 1), "it returned 1, expected 2$", "正しくは 2 です$"),
-        (training(gives_up=lambda step: step), "it returned 4, expected None", "正しくは None"),
-        (once_per_epoch, "it makes several steps before it asks", "何ステップか進んでから"),
-        (gives_up_at_the_limit, "expected 6: the last step of the limit", "上限の最後のステップで"),
+        (change("07-1", "len(devices) * lr", "lr"), "the rate is that of one device", "1 台分の学習率のまま"),
+        (change("07-1", "trainer.set_learning_rate(len(devices) * lr)", "pass"),
+         "the one that the trainer was made with", "trainer の元の学習率"),
+        (change("07-1", "len(devices) * lr", "len(devices) ** 0.5 * lr"), "the square root", "平方根"),
+        (change("07-1", "len(devices) * batch_per_device", "batch_per_device"), "device: it must have k times",
+         "バッチが 1 台分の枚数"),
+        (change("07-1", "step(len(x))", "step(batch_per_device)"), "divided by the images", "1 台分の枚数で割って"),
+        (change("07-1", "step(len(x))", "step(size)"), "were divided by the size", "満杯のバッチの枚数"),
+        (change("07-1", "step(len(x))", "step(1)"), "the sum of the gradients is not", "割られて"),
+        (change("07-1", "images[begin : begin + size], labels[begin : begin + size]",
+                "(data.take(nd.arange(begin, begin + size) % len(images)) for data in (images, labels))",
+                "begin + size if begin + size < len(images) else 0", "(begin + size) % len(images)"),
+         "is filled up with the first images", "先頭の画像を足して"),
+        (change("07-1", "images[begin : begin + size], labels[begin : begin + size]",
+                "(data.take(nd.arange(begin, begin + size) % len(images)) for data in (images, labels))"),
+         "is filled up with the first images", "先頭の画像を足して"),
+        (change("07-1", "loss(net(x_part), y_part)", "loss(net(x_part), y_part).mean()", "step(len(x))",
+                "step(len(devices))"), "as by the mean of the devices' means", "デバイスごとの平均の平均"),
+        (change("07-1", "begin + size < len(images)", "begin + 2 * size <= len(images)"), "is left out", "捨てられて"),
+        (change("07-1", "    begin = 0\n", "    begin = 0\n    good_enough(net)\n"), "asked before the first step",
+         "最初のステップの前"),
+        (change("07-1", "return step", "return"), "is `return` missing", "`return` を忘れて"),
+        (change("07-1", "return step", "return step - 1"), "it returned 1, expected 2$", "正しくは 2 です$"),
+        (change("07-1", "return None", "return step"), "it returned 4, expected None", "正しくは None"),
+        (change("07-1", "if good_enough(net)", "if begin + size >= len(images) and good_enough(net)"),
+         "it makes several steps before it asks", "何ステップか進んでから"),
+        (change("07-1", "if good_enough(net)", "if good_enough(net) and step < limit"),
+         "expected 6: the last step of the limit", "上限の最後のステップで"),
         (lambda net, loss, trainer, devices, images, labels, b, lr, good_enough, limit: limit, "never asked",
          "一度も呼ばれて"),
-        (ignores_the_verdict, "it went on after step 2", "2 ステップで終わらず"),
-        (on_the_first_device, "device 1 computed no image", "デバイス 1 が画像を 1 枚も"),
-        (raises, "ZeroDivisionError", "ZeroDivisionError"),
+        (change("07-1", "return step", "pass"), "it went on after step 2", "2 ステップで終わらず"),
+        (change("07-1", "(x, devices", "(x, devices[:1]", "(y, devices", "(y, devices[:1]", "step(len(x))",
+                "step(len(x), ignore_stale_grad=True)"), "device 1 computed no image", "デバイス 1 が画像を 1 枚も"),
+        (lambda *given: 1 / 0, "ZeroDivisionError", "ZeroDivisionError"),
     ],
     "07-2": [
         (change("07-2", "    middle",
@@ -614,7 +510,7 @@ def by_hand_on_devices(net, loss, trainer, devices, images, labels, b, lr, good_
 
 
 RIGHT = {
-    "07-1": [training(), by_hand_on_devices],
+    "07-1": [by_hand_on_devices],
     "07-2": [in_numpy, by_halves],
     "07-3": [relative, normal_equations, weighted_polyfit],
     "07-4": [_search, down_first, with_powers],

@@ -48,104 +48,6 @@ def padded_by_the_last(size, world_size, rank, seed, epoch):
 # --- 08-2
 
 
-def program(
-    spawned="nprocs",
-    several=True,
-    named="sampler",
-    told=True,
-    prints_all=False,
-    evaluates_all=False,
-    wrapped=True,
-    order="right",
-    evaluates="each",
-    sampled=True,
-    count=None,
-    epoch_of=lambda epoch, rank: epoch,
-    steps_before=0,
-    speaker=0,
-    tests="test_set",
-    says="log",
-    share=lambda rank: rank,
-):
-    """The program with one fault, or with none."""
-
-    def main(dist, train_set, test_set, world_size, epochs):
-        def train(rank, world_size):
-            if order == "right":
-                dist.init_process_group("gloo", world_size=world_size, rank=rank)
-            elif order == "swapped":
-                dist.init_process_group("gloo", None, rank, world_size)
-            model = dist.Model()
-            if wrapped:
-                model = dist.DistributedDataParallel(model)
-            sampler = dist.DistributedSampler(train_set, num_replicas=world_size, rank=share(rank))
-            if named != "sampler":
-                sampler = train_sampler  # noqa: F821
-            loader = dist.DataLoader(train_set, batch_size=4, sampler=sampler if sampled else None, shuffle=not sampled)
-            for epoch in range(epochs):
-                if told:
-                    sampler.set_epoch(epoch_of(epoch, rank) if told is True else told)
-                for _ in range(steps_before):
-                    model.step(lr=0.5)
-                for x, y in loader:
-                    model.backward(x, y)
-                    model.step(lr=0.5)
-                if evaluates == "never":
-                    continue
-                if rank == speaker or evaluates_all:
-                    accuracy = model.score(test_set if tests == "test_set" else train_set)
-                if rank == speaker or prints_all:
-                    say = dist.log if says == "log" else print
-                    say(f"epoch {epoch}: {accuracy if rank == speaker else ''}")
-
-        args = (world_size,) if several else world_size
-        dist.spawn(train, args=args, **{spawned: count or world_size})
-
-    return main
-
-
-def prints_on_rank_1(dist, train_set, test_set, world_size, epochs):
-    """Evaluates on rank 0, and lets another print."""
-
-    def train(rank):
-        dist.init_process_group("gloo", world_size=world_size, rank=rank)
-        model = dist.DistributedDataParallel(dist.Model())
-        sampler = dist.DistributedSampler(train_set, num_replicas=world_size, rank=rank)
-        loader = dist.DataLoader(train_set, batch_size=4, sampler=sampler)
-        for epoch in range(epochs):
-            sampler.set_epoch(epoch)
-            for x, y in loader:
-                model.backward(x, y)
-                model.step()
-            if rank == 0:
-                model.score(test_set)
-            if rank == 1:
-                dist.log(epoch)
-
-    dist.spawn(train, nprocs=world_size)
-
-
-def rank_0_trains_alone(dist, train_set, test_set, world_size, epochs):
-    def train(rank):
-        dist.init_process_group("gloo", world_size=world_size, rank=rank)
-        model = dist.DistributedDataParallel(dist.Model())
-        sampler = dist.DistributedSampler(train_set, num_replicas=world_size, rank=rank)
-        loader = dist.DataLoader(train_set, batch_size=4, sampler=sampler)
-        for epoch in range(epochs):
-            sampler.set_epoch(epoch)
-            if rank == 0:  # print and evaluate on rank 0 only, and what stands below it
-                for x, y in loader:
-                    model.backward(x, y)
-                    model.step()
-                dist.log(model.score(test_set))
-
-    dist.spawn(train, nprocs=world_size)
-
-
-def starts_nothing(dist, train_set, test_set, world_size, epochs):
-    dist.DistributedDataParallel(dist.Model())
-
-
 def alone(dist, train_set, test_set, world_size, epochs):
     model = dist.Model()
     for x, y in dist.DataLoader(train_set, 4):
@@ -403,31 +305,51 @@ WRONG = {
         (lambda size, *more: list(range(size))[size + 1], "IndexError", "IndexError"),
     ],
     "08-2": [
-        (program(spawned="nproc"), "unexpected keyword argument 'nproc'", "'nproc'"),
-        (program(several=False), "TypeError", "TypeError"),
-        (program(named="train_sampler"), "rank 0: NameError.*train_sampler", "ランク 0: NameError"),
-        (program(told=False), "in epoch 1 the same ones in the same order", "同じ順序"),
-        (program(told=3), "in epoch 1 the same ones in the same order", "同じ順序"),
-        (program(prints_all=True), "6 lines are printed, by 2 ranks", "合わせて 6 行"),
-        (program(evaluates_all=True), "evaluated by 2 ranks", "2 個のランクが評価"),
-        (program(evaluates="never"), "rank 0 evaluates 0 times", "評価が 0 回"),
-        (program(wrapped=False), "ranks 0 and 1 have different weights", "重みが違います"),
-        (program(order="swapped"), r"joins the group with .* = \(2, 0\)", r"が \(2, 0\) です"),
-        (program(order="left out"), r"world_size\) = -, expected", r"が - です"),
-        (program(sampled=False), "trains on 16 images, expected its share, 8", "16 枚を使って"),
-        (program(count=1), "were started: 1", "プロセスは 1 個"),
-        (rank_0_trains_alone, "0 waits for rank 1, which has ended", "ランク 0 が、すでに終わった"),
-        (program(epoch_of=lambda epoch, rank: epoch if rank == 0 else 0),
+        (change("08-2", "nprocs", "nproc"), "unexpected keyword argument 'nproc'", "'nproc'"),
+        (change("08-2", "(world_size,)", "world_size"), "TypeError", "TypeError"),
+        (change("08-2", "sampler=sampler", "sampler=train_sampler"), "rank 0: NameError.*train_sampler",
+         "ランク 0: NameError"),
+        (change("08-2", "sampler.set_epoch(epoch)", "pass"), "in epoch 1 the same ones in the same order", "同じ順序"),
+        (change("08-2", "set_epoch(epoch)", "set_epoch(3)"), "in epoch 1 the same ones in the same order", "同じ順序"),
+        (change("08-2", '                dist.log(f"epoch {epoch}: accuracy {accuracy:.2f}")',
+                "            dist.log(epoch)"), "6 lines are printed, by 2 ranks", "合わせて 6 行"),
+        (change("08-2", "            if rank == 0:\n                accuracy = model.score(test_set)",
+                "            accuracy = model.score(test_set)\n            if rank == 0:"), "evaluated by 2 ranks",
+         "2 個のランクが評価"),
+        (change("08-2", "if rank == 0", "if False"), "rank 0 evaluates 0 times", "評価が 0 回"),
+        (change("08-2", "dist.DistributedDataParallel(dist.Model())", "dist.Model()"),
+         "ranks 0 and 1 have different weights", "重みが違います"),
+        (change("08-2", "world_size=world_size, rank=rank)\n        model",
+                "world_size=rank, rank=world_size)\n        model"), r"joins the group with .* = \(2, 0\)",
+         r"が \(2, 0\) です"),
+        (change("08-2", 'dist.init_process_group("gloo", world_size=world_size, rank=rank)', "pass"),
+         r"world_size\) = -, expected", r"が - です"),
+        (change("08-2", "sampler=sampler", "shuffle=True"), "trains on 16 images, expected its share, 8",
+         "16 枚を使って"),
+        (change("08-2", "nprocs=world_size", "nprocs=1"), "were started: 1", "プロセスは 1 個"),
+        (change("08-2",
+                "            for x, y in loader:\n                model.backward(x, y)\n"
+                "                model.step(lr=0.5)\n            if rank == 0:\n",
+                "            if rank == 0:\n                for x, y in loader:\n"
+                "                    model.backward(x, y)\n                    model.step(lr=0.5)\n"),
+         "0 waits for rank 1, which has ended", "ランク 0 が、すでに終わった"),
+        (change("08-2", "set_epoch(epoch)", "set_epoch(epoch if rank == 0 else 0)"),
          "in epoch 1 the sampler of rank 0 has been told epoch 1, that of rank 1 epoch 0",
          "ランク 0 のサンプラーのエポックは 1、ランク 1 では 0"),
-        (program(epoch_of=lambda epoch, rank: epoch % 2), "epoch 0, and in epoch", "エポック 2 で"),
-        (program(share=lambda rank: 0), "1 train on the same images", "ランク 0 と 1 が同じ画像"),
-        (program(speaker=1), "left: .*: rank 1 evaluates, expected rank 0", "評価しているのが"),
-        (prints_on_rank_1, "rank 1 prints, expected rank 0", "表示しているのがランク 1"),
-        (program(tests="train_set"), "other images than those of `test_set`", "ではない画像で"),
-        (program(says="print"), "prints 0 lines with `dist.log`", "表示した行が 0 行"),
-        (program(steps_before=1), "6 gradients and makes 9", "勾配を 6 回計算し、更新を 9 回"),
-        (starts_nothing, "were started: 0", "プロセスは 0 個"),
+        (change("08-2", "set_epoch(epoch)", "set_epoch(epoch % 2)"), "epoch 0, and in epoch", "エポック 2 で"),
+        (change("08-2", "num_replicas=world_size, rank=rank", "num_replicas=world_size, rank=0"),
+         "1 train on the same images", "ランク 0 と 1 が同じ画像"),
+        (change("08-2", "rank == 0", "rank == 1"), "left: .*: rank 1 evaluates, expected rank 0", "評価しているのが"),
+        (change("08-2", '                dist.log(f"epoch {epoch}: accuracy {accuracy:.2f}")',
+                "            if rank == 1:\n                dist.log(epoch)"), "rank 1 prints, expected rank 0",
+         "表示しているのがランク 1"),
+        (change("08-2", "score(test_set)", "score(train_set)"), "other images than those of `test_set`",
+         "ではない画像で"),
+        (change("08-2", "dist.log(", "print("), "prints 0 lines with `dist.log`", "表示した行が 0 行"),
+        (change("08-2", "            for x, y", "            model.step(lr=0.5)\n            for x, y"),
+         "6 gradients and makes 9", "勾配を 6 回計算し、更新を 9 回"),
+        (change("08-2", "dist.spawn(train, nprocs=world_size, args=(world_size,))", ""), "were started: 0",
+         "プロセスは 0 個"),
         (alone, "there is no process group yet", "no process group yet"),
     ],
     "08-3": [
@@ -537,7 +459,7 @@ WRONG = {
 
 RIGHT = {
     "08-1": [in_blocks, like_torch, padded_by_the_last, permuted_so_often],
-    "08-2": [program(), with_a_closure, with_a_list_of_args, program(told=True, prints_all=False)],
+    "08-2": [with_a_closure, with_a_list_of_args],
     "08-3": [global_accuracy, any_right, image_by_image, most_significant],
     "08-4": [by_versions, by_counters, looks_back],
     "08-5": [with_regular_expressions, by_whole_lines],

@@ -29,18 +29,6 @@ def one_after_the_other(arrays):
                 array += other.as_in_context(array.context)
 
 
-# --- 09-2
-
-
-# --- 09-3
-
-
-# --- 09-4
-
-
-# --- 09-5
-
-
 # --- 09-6
 
 
@@ -91,20 +79,8 @@ def a_permutation(epoch, n, count):
     return [np.random.permutation(n)] * count
 
 
-def fixed_shards(net, loss, trainer, images, labels, size, epochs, ctxs, largest):
-    """Each device shuffles the same images in every epoch."""
-    share = size // len(ctxs)
-
-    def orders(epoch, n, count):
-        own = [np.random.permutation(np.arange(i, n, count)) for i in range(count)]
-        parts = [each[b : b + share] for b in range(0, n // count, share) for each in own]
-        return [np.concatenate(parts)] * count
-
-    return fitting(orders)(net, loss, trainer, images, labels, size, epochs, ctxs, largest)
-
-
-def fitting(orders=a_permutation, update=scaled_sum, whole=False, means=True, labelled=True):
-    """fit with one thing wrong, or with other means."""
+def fitting(orders=a_permutation, update=scaled_sum):
+    """Return `fit` with another order of the images in each epoch, or with another update."""
 
     def fit(net, loss, trainer, images, labels, size, epochs, ctxs, largest):
         share, found = size // len(ctxs), []
@@ -114,17 +90,14 @@ def fitting(orders=a_permutation, update=scaled_sum, whole=False, means=True, la
                 losses = []
                 with autograd.record():
                     for i, ctx in enumerate(ctxs):
-                        first = begin if whole else begin + i * share
-                        rows = order[i][first : first + (size if whole else share)]
-                        x = images.take(nd.array(rows)).as_in_context(ctx)
-                        of = rows if labelled else np.arange(first, first + len(rows))
-                        y = labels.take(nd.array(of)).as_in_context(ctx)
+                        rows = nd.array(order[i][begin + i * share : begin + (i + 1) * share])
+                        x, y = (data.take(rows).as_in_context(ctx) for data in (images, labels))
                         losses.append(loss(net(x), y))
                 autograd.backward(losses)
                 update(net, trainer, ctxs, size, share, largest)
                 total += sum(float(each.sum().asscalar()) for each in losses)
             found.append(total / len(images))
-        return found if means else None
+        return found
 
     return fit
 
@@ -257,7 +230,10 @@ WRONG = {
         (change("09-7", "    return means", ""), "is `return` missing.*mean loss of each epoch", "`return` を忘れて"),
         (change("09-7", "    params", "    ctxs = ctxs[:1]\n    params", "trainer.allreduce_grads()", "continue"),
          "computed 8 images of batch 1, expected 4", "計算したのは 8 枚"),
-        (fixed_shards, "every device saw the same images in two epochs", "同じ画像が渡りました"),
+        (change("09-7", "        order = np.random.permutation(len(images))",
+                "        own = [np.random.permutation(np.arange(i, len(images), len(ctxs))) for i in "
+                "range(len(ctxs))]\n        order = np.concatenate([each[b : b + share] for b in range(0, len(own[0]), "
+                "share) for each in own])"), "every device saw the same images in two epochs", "同じ画像が渡りました"),
     ],
 }  # fmt: skip
 

@@ -198,7 +198,7 @@ def six_turns():
 WRONG = {
     "10-1": [
         (one_by_one, "costs 7 µs in 7 steps; 3 µs are possible", "7 ステップで 7 µs かか"),
-        (lambda : [[Transfer(0, dst, 0, COPY) for dst in range(1, 8)]],
+        (lambda: [[Transfer(0, dst, 0, COPY) for dst in range(1, 8)]],
          "Step 0 takes longest, 7 µs: it waits for the link `out of 0`", "`out of 0`"),
         (tells_before_it_knows, "rank 1 does not have it yet in this step", "まだそれを持って"),
         (lambda: one_by_one()[:6], f"{NOTHING_SENT} chunk 0 of rank 7", NOT_SENT_JA),
@@ -240,7 +240,7 @@ WRONG = {
          "同じステップで書いて読んで"),
     ],
     "10-4": [
-        (lambda : [[Transfer(r, (r + 1) % 6, (r - 1 - step) % 6, ADD) for r in range(6)] for step in range(5)],
+        (lambda: [[Transfer(r, (r + 1) % 6, (r - 1 - step) % 6, ADD) for r in range(6)] for step in range(5)],
          "costs 10 µs in 5 steps; 6 µs are possible", "5 ステップで 10 µs"),
         (lambda: both_ways(up=()), "without the contribution of rank 4, 5", "寄与がありません"),
         (lambda: both_ways(up=((1, 3), (2, 2))), "more than once|without", "重複|寄与が"),
@@ -293,7 +293,7 @@ WRONG = {
         (lambda: cube(TURNS[:2]), "costs 10.5 µs in 6 steps", "6 ステップで 10.5 µs"),
         (lambda: cube([TURNS[0]] * 3), "costs 21 µs in 6 steps", "6 ステップで 21 µs"),
         (lambda: cube(TURNS, parts=1), "written and read|more than once", "書いて読んで|重複"),
-        (lambda : cube(TURNS)[:3], "without the contribution|nothing is ever", "寄与が|何も"),
+        (lambda: cube(TURNS)[:3], "without the contribution|nothing is ever", "寄与が|何も"),
         (lambda: ring(8), "there is no link from 1 to 2", "1 から 2 へのリンク"),
         (lambda: ring(8).placed((0, 1, 3, 2, 6, 7, 5, 4)), "costs 21 µs in 14", "14 ステップで 21"),
         (lambda: [[(r, r ^ 1, 0, ADD) for r in range(8)]], "written and read", "書いて読んで"),
