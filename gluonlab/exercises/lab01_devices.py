@@ -376,10 +376,7 @@ def _is_close(got: Array, want: Array) -> bool:
 
 
 def _matches_gradient_formula(formula: Callable[[Array, Array], Array]) -> Callable[..., bool]:
-    """Return a mistake's predicate: whether the result is ``formula(gradients, sizes)``.
-
-    The formula's arguments are arrays of shape (n, m) and (n, 1) for n shards.
-    """
+    """Return a mistake's predicate: the result is formula(gradients (n, m), sizes (n, 1))."""
     return lambda values, sizes, got: _is_close(
         got, formula(np.array(values, dtype=np.float64), np.array(sizes, dtype=np.float64)[:, None])
     )

@@ -129,10 +129,7 @@ def _explain_wrong_sum(
 
 
 def _allreduce_cases() -> List[List[Any]]:
-    """Return cases: a list with an array for each device, the simplest cases first.
-
-    The arrays contain small whole numbers, whose sum is exact in every order of addition.
-    """
+    """Return cases with an array for each device, of small whole numbers, whose sum is exact."""
     random = case_rng(0)
     cases: List[List[Any]] = [[[3], [5]], [[5, 7]], [[1, 10], [2, 20]], [[1], [2], [4]]]
     cases.append([[1, 0], [0, 1], [2, 2], [-4, 8]])

@@ -677,10 +677,7 @@ def check_speedup(answer: Callable[[float, float, float, int], float]) -> None:
 
 
 def _matches_speedup(formula: Callable[..., float]) -> Callable[..., bool]:
-    """Return a mistake's predicate: whether the result is ``formula(h, c, s, k)``.
-
-    The answer may or may not also charge a single device for the sum.
-    """
+    """Return a mistake's predicate: the result is ``formula``, with or without a sum for k = 1."""
 
     def gives(host: float, compute: float, total: float, devices: int, got: Any) -> bool:
         sums = (total, 0.0 if devices == 1 else total)

@@ -86,8 +86,7 @@ def check_lists(results: AnswerResults, mistakes: Sequence[Mistake], call: Calla
         *case, got, want = arguments
         text, devices = call(*case), len(want)
         if not isinstance(got, list) or not all(isinstance(one, NUMBER_TYPES) for one in got):
-            en, ja = "a list with a number for each device", "デバイスごとに 1 個の数を持つリスト"
-            raise wrong_return(got, text, en, ja)
+            raise wrong_return(got, text, "a list with a number for each device", "デバイスごとに 1 個の数を持つリスト")
         if len(got) != devices:
             raise counterexample(
                 f"{text} gave {count_in_english(len(got), 'number')}, expected {devices}: one for each device",
@@ -461,10 +460,7 @@ def _check_shapes(case: CaseText, parts: Sequence[DenseLayers], whole: DenseLaye
 
 
 def _explain_shape(name: str, array: Any, part: DenseLayers, whole: DenseLayers, units: int) -> TextPair:
-    """Return the likely reason for the wrong shape of the parameter ``name`` of a device.
-
-    ``units``: the hidden units of this device.
-    """
+    """Return the likely reason for a wrong shape; ``units``: the hidden units of this device."""
     hidden, outputs = whole.w1.shape[0], whole.w2.shape[0]
     expected_w2 = (outputs, units)
     has_few_rows = array.ndim == 2 and name == "w2" and array.shape[0] < outputs
@@ -724,10 +720,7 @@ MeasuredFormula = Callable[[List[float], List[List[float]]], List[float]]
 def _matches_measured_formula(
     clocks: Sequence[_DisturbedClock], cases: Sequence[Tuple[float, Times]], formula: MeasuredFormula
 ) -> Callable[..., bool]:
-    """Return a mistake's predicate: whether the shares are ``formula(step, alone)``.
-
-    Its arguments are the readings for the step, and those for each device's own work.
-    """
+    """Return a mistake's predicate: the shares are ``formula`` of the clock's readings."""
 
     def shares(step_s: float, alone_s: Times) -> List[float]:
         clock = clocks[list(cases).index((step_s, alone_s))]

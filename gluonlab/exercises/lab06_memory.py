@@ -134,10 +134,7 @@ def check_largest_batch(answer: Callable[[Callable[[int], int], int, int], int])
 
 
 def _check_batch_search(answer: Callable[..., Any], simulated: SimulatedMemory, budget: int, limit: int) -> None:
-    """Raise Wrong unless the answer finds the largest batch with few calls of ``memory``.
-
-    ``budget``: the available bytes. ``limit``: the number of images that exist.
-    """
+    """Raise Wrong unless the answer finds the largest batch with few calls of ``memory``."""
     sizes_asked: List[int] = []
 
     def memory(images: int) -> int:
@@ -289,11 +286,7 @@ def _run_training(
     recorders: List[ForwardRecorder],
     updates: Dict[_SentenceBatch, int],
 ) -> LayerParams:
-    """Return the parameters after the answer's update.
-
-    Append a recorder of the forward calls to ``recorders``, and store the number of updates in
-    ``updates``.
-    """
+    """Return the parameters after the answer's update; record its forward calls and its updates."""
     [ctx] = cpu_devices(1)
     net = make_net(initial_params(), [ctx], "add", flatten=False)
     x, y = (nd.array(each, ctx=ctx) for each in batch.network_inputs())
@@ -326,10 +319,7 @@ def _params_by_weighted_sums(batch: _SentenceBatch, weights: Sequence[float]) ->
 
 
 def _params_by_means(batch: _SentenceBatch, factors: Sequence[float]) -> LayerParams:
-    """Return the parameters after an update by a weighted sum of the microbatches' mean losses.
-
-    Microbatches without words contribute nothing.
-    """
+    """Return the parameters after an update by weighted means of the microbatches with words."""
     weights = [f / count if count else 0.0 for f, count in zip(factors, batch.word_counts())]
     return _params_by_weighted_sums(batch, weights)
 
@@ -339,10 +329,7 @@ def _are_close_params(got: Any, want: LayerParams) -> bool:
 
 
 def _params_updated_with_old_gradients(batch: _SentenceBatch, divisor: float = 1.0) -> LayerParams:
-    """Return the parameters of a student who forgets to clear the old gradients.
-
-    ``divisor``: the number by which the student divides the old gradients.
-    """
+    """Return the parameters if the old gradients, divided by ``divisor``, are not cleared."""
     x, _ = batch.network_inputs()
     old_gradient = LayerParams(np.tile(x[0].sum(axis=0), (CLASSES, 1)), np.full(CLASSES, float(x.shape[1])))
     return _right_params(batch).subtract(old_gradient, LR / divisor)

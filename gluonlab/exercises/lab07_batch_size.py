@@ -232,10 +232,7 @@ def _simulate_training(
 
 
 def _step_by_mean_of_means(values: LayerParams, part: Batch, lr: float, cuts: Sequence[Any]) -> LayerParams:
-    """Return the parameters after a step by the average of the shards' mean gradients.
-
-    ``part``: the batch. ``cuts``: the bounds of each shard.
-    """
+    """Return the parameters after a step by the average of the shards' mean gradients."""
     after = values
     for begin, end in cuts:
         shard = part[0][begin:end], part[1][begin:end]
@@ -260,10 +257,7 @@ def _are_close_params(got: Any, want: Sequence[LayerParams]) -> bool:
 
 
 def _matches_training(**change: Callable[[TrainingCase], Any]) -> Callable[..., bool]:
-    """Return a mistake's predicate: whether the answer trained with this change.
-
-    ``change``: functions that return arguments of `_simulate_training` for a case.
-    """
+    """Return a mistake's predicate; ``change``: for a case, arguments of `_simulate_training`."""
 
     def gives(run: TrainingCase, got: TrainingAnswer) -> bool:
         changed = {name: value(run) for name, value in change.items()}
@@ -323,10 +317,7 @@ TRAINING_MISTAKES: List[Mistake] = [
 
 
 def _check_training(run: TrainingCase, got: TrainingAnswer, want: List[LayerParams], rest: AnswerResults) -> None:
-    """Raise Wrong unless the answer's parameters, steps and devices are right.
-
-    ``want``: the right parameters after each step. ``rest``: this result and all later results.
-    """
+    """Raise Wrong unless the answer trained right; ``rest``: this result and all later results."""
     case = run.describe()
     if not got.params_by_step:
         raise case.counterexample("`good_enough` was never asked", "`good_enough` が一度も呼ばれていません")
@@ -463,10 +454,7 @@ def _gives_steps_of(formula: Callable[[List[Curve], float], Any]) -> Callable[..
 def _over_all_seeds(
     step_of: Callable[[Curve, float], float], average: Callable[[List[float]], float] = median
 ) -> Callable[[List[Curve], float], Any]:
-    """Return a function of (curves, target): ``average`` of ``step_of(curve, target)`` over all seeds.
-
-    The function returns None if the average is infinite.
-    """
+    """Return a function of (curves, target): ``average`` of the seeds' steps; None if infinite."""
 
     def steps(curves: List[Curve], target: float) -> Optional[float]:
         value = average([step_of(curve, target) for curve in curves])
@@ -481,10 +469,7 @@ def _steps_of_seeds_at_target(curves: List[Curve], target: float) -> List[float]
 
 
 def _over_seeds_at_target(average: Callable[[List[float]], float]) -> Callable[[List[Curve], float], Any]:
-    """Return a function of (curves, target): the average steps of the seeds that reach the target.
-
-    The function returns None if no seed reaches the target.
-    """
+    """Return a function of (curves, target): the average over seeds that reach it, or None."""
 
     def steps(curves: List[Curve], target: float) -> Optional[float]:
         reached = _steps_of_seeds_at_target(curves, target)
@@ -571,8 +556,7 @@ def check_critical_batch(answer: Callable[..., Any]) -> None:
     def describe(sizes: List[int], steps: List[float], got: Any, want: CurveFit) -> TextPair:
         call = f"critical_batch({sizes}, [{', '.join(f'{each:g}' for each in steps)}])"
         if not (isinstance(got, tuple) and len(got) == 2):
-            en, ja = "two numbers, (fewest, critical)", "2 つの数 (fewest, critical) "
-            raise wrong_return(got, call, en, ja)
+            raise wrong_return(got, call, "two numbers, (fewest, critical)", "2 つの数 (fewest, critical) ")
         return wrong_value_texts(call, *(f"({a:.5g}, {b:.5g})" for a, b in (got, want)))
 
     results = run_cases(lambda *case: _to_two_floats(answer(*case)), cases, _fit_curve)

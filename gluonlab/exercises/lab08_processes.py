@@ -67,10 +67,7 @@ def check_shard_of_epoch(answer: Callable[[int, int, int, int, int], List[int]])
 
 
 def _call_for_ranks(answer: Callable[..., Any], size: int, world_size: int, *more: int) -> Shards:
-    """Return the image numbers that the answer returns for each rank.
-
-    ``more``: the seed and the epoch. Raises Wrong for results other than a list of integers.
-    """
+    """Return the image numbers that the answer returns for each rank; ``more``: seed and epoch."""
     shards = []
     for rank in range(world_size):
         returned = answer(size, world_size, rank, *more)
@@ -81,8 +78,7 @@ def _call_for_ranks(answer: Callable[..., Any], size: int, world_size: int, *mor
             en, ja = "a list of the images' numbers, as integers", "画像の番号 (整数) のリスト"
             raise wrong_return(returned, call, en, ja)
         if isinstance(returned, (set, frozenset)):
-            en, ja = "a list: a set has no order", "リスト (集合には順序がありません) "
-            raise wrong_return(returned, call, en, ja)
+            raise wrong_return(returned, call, "a list: a set has no order", "リスト (集合には順序がありません) ")
         shards.append([int(image) for image in images])
     return shards
 

@@ -183,8 +183,7 @@ def check_step_size(answer: Callable[..., Any]) -> None:
                     raise _explain_wrong_step(got, params_before, want, batch, ctxs, ctx)
             returned_losses.append((losses, params_before.image_losses(batch)))
     for given, each in returned_losses:
-        en, ja = "the losses of each shard", "各シャードの損失"
-        check_losses(given, each, "train_batch_on", en, ja)
+        check_losses(given, each, "train_batch_on", "the losses of each shard", "各シャードの損失")
 
 
 def _explain_wrong_step(
@@ -241,17 +240,13 @@ def check_idle_replica(answer: Callable[..., Any]) -> None:
             previous = training.initial.train(batches * (epoch - 1))
             returned_losses.append((losses, _mean_losses(previous, batches)))
     for given, means in returned_losses:
-        en, ja = "the mean loss of each batch", "バッチごとの平均損失"
-        check_losses(given, means, "train_epoch", en, ja)
+        check_losses(given, means, "train_epoch", "the mean loss of each batch", "バッチごとの平均損失")
 
 
 def _explain_wrong_epoch(
     got: LayerParams, begin: LayerParams, batches: List[Batch], epoch: int, ctxs: Sequence[mx.Context], ctx: mx.Context
 ) -> Wrong:
-    """Return the counterexample of the wrong parameters ``got`` after ``epoch`` epochs in 09-4.
-
-    ``begin``: the initial parameters. ``batches``: the batches of an epoch.
-    """
+    """Return the counterexample of wrong parameters in 09-4; ``batches``: those of an epoch."""
     done, count = batches * epoch, len(ctxs)
     params_before, last = begin.train(done[:-1]), batches[-1]
     last_size, images, size = len(last[0]), sum(len(y) for _, y in batches), len(batches[0][0])
@@ -487,10 +482,7 @@ def _check_equal_values(values: List[List[Any]], ctxs: List[mx.Context]) -> None
 
 
 def _check_initialization(values: List[Any], second_values: List[Any], seed: int) -> None:
-    """Raise Wrong unless the values are repeatable and have the right standard deviations.
-
-    ``values``, ``second_values``: the parameters of two calls with the same seed.
-    """
+    """Raise Wrong unless both calls' values are equal and have the right standard deviations."""
     is_repeatable = all(map(np.array_equal, values, second_values))
     for number, (weight, shape) in enumerate(zip(values, SHAPES)):
         expected_std = he_deviation(fan_in(shape)) if len(shape) > 1 else 0.0
@@ -693,10 +685,7 @@ def _gradient_norm(gradient: LayerParams) -> float:
 
 
 def _clipped_update(gradient: LayerParams, images: int, limit: float, factor: float = 1.0) -> LayerParams:
-    """Return the initial parameters updated by a gradient that is clipped to norm ``limit``.
-
-    ``factor`` multiplies the update.
-    """
+    """Return the initial parameters after ``factor`` times an update clipped to norm ``limit``."""
     scale = min(1.0, limit / _gradient_norm(gradient))
     return initial_params().subtract(gradient, LR / images * scale * factor)
 
@@ -711,10 +700,7 @@ def _right_params(setting: _TrainingSetting, run: _TrainingRecord) -> LayerParam
 
 
 def _matches_clipped_sum(limit: Callable[[_TrainingSetting], float], summed_twice: bool = False) -> Callable[..., bool]:
-    """Return a mistake's predicate: whether the summed gradient is clipped to another limit.
-
-    ``summed_twice``: whether the clipped sum is then summed over the devices again.
-    """
+    """Return a mistake's predicate: the sum is clipped to another limit, or summed twice."""
 
     def gives(setting: _TrainingSetting, run: _TrainingRecord, got: LayerParams) -> bool:
         factor = setting.devices if summed_twice else 1
@@ -746,10 +732,7 @@ def _device_gradients(setting: _TrainingSetting, run: _TrainingRecord) -> List[L
 
 
 def _is_clipped_by_joint_norm(setting: _TrainingSetting, run: _TrainingRecord, got: LayerParams) -> bool:
-    """Return whether the sum is clipped by a wrong norm.
-
-    This is the norm of all devices' gradients, joined to one vector, instead of their sum's norm.
-    """
+    """Return whether the norm for clipping is that of all devices' gradients, side by side."""
     norm = np.sqrt(sum(_gradient_norm(gradient) ** 2 for gradient in _device_gradients(setting, run)))
     scale = min(1.0, setting.max_norm * setting.images / norm)
     return got.is_close(_clipped_update(_whole_gradient(setting), setting.images, np.inf, scale))

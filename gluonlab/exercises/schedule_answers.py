@@ -267,10 +267,7 @@ def _find_unfinished_chunk(schedule: Schedule, last: Any) -> Tuple[int, int]:
 
 
 def _locate_sum(schedule: Schedule, last: Any, chunk: int) -> TextPair:
-    """Return texts about the rank that has the sum of a reduce-scatter's chunk, not its owner.
-
-    The texts are empty if there is no such rank. ``last``: the final state.
-    """
+    """Return texts about a rank that has a chunk's sum and does not own it, or empty texts."""
     complete = complete_contributions(schedule, chunk)
     holder: Optional[int] = next((rank for rank in range(schedule.world_size) if last[rank][chunk] == complete), None)
     if schedule.collective != REDUCE_SCATTER or holder is None:
