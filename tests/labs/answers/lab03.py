@@ -4,7 +4,7 @@ import itertools
 import math
 
 import numpy as np
-from changed_solution import change
+from changed_solution import change, forgets_to_return
 from mxnet import autograd, gluon, nd
 
 
@@ -12,10 +12,6 @@ def moves_the_first_weights_by_one(images, labels, devices, net, loss, trainer):
     weight = net.weight.data(devices[0])
     weight[0] += 1
     net.weight.set_data(weight)
-
-
-def forgets_to_return(*given):
-    given = list(given)
 
 
 # --- 03-2

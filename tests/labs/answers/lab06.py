@@ -1,15 +1,10 @@
 """Answers to lab 06 that students really give, and what they must be told."""
 
 import numpy as np
-from changed_solution import change
+from changed_solution import change, forgets_to_return
 from mxnet import autograd, gluon
 
 from gluonlab.data.loading.split_batch import shard_bounds
-
-
-def forgets_to_return(*given):
-    given = list(given)
-
 
 # --- 06-2
 
