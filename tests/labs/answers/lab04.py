@@ -74,21 +74,6 @@ def rebinds(arrays, send):
         arrays[device] = sum(array.as_in_context(arrays[device].context) for array in arrays)
 
 
-def the_other_way_round(arrays, send):
-    n = len(arrays)
-    ends = [len(arrays[0]) * chunk // n for chunk in range(n + 1)]
-    for half in ("add", "copy"):
-        for step in range(n - 1):
-            pieces = []
-            for device in range(n):
-                number = (device - (half == "copy") + step) % n
-                part = slice(ends[number], ends[number + 1])
-                pieces.append((part, send(arrays[device][part], device, (device - 1) % n)))
-            for device, (part, piece) in enumerate(pieces):
-                target = arrays[(device - 1) % n]
-                target[part] = target[part] + piece if half == "add" else piece
-
-
 def no_modulo(arrays, send):
     for device in range(len(arrays)):
         arrays[device][:] = arrays[device] + send(arrays[device], device, device + 1)
@@ -135,11 +120,6 @@ def a_copy_too_early():
     steps = six_rings()
     steps[2][5] = steps[2][5]._replace(op="copy")
     return steps
-
-
-def backwards(steps):
-    """As a right answer with its steps the other way round."""
-    return steps[::-1]
 
 
 WRONG = {
@@ -197,7 +177,7 @@ WRONG = {
         # all rings on the same chunks
         (lambda: rings(*both(DOUBLES, DOUBLES, SINGLES), chunk_step=0),
          "step 0, .*and read|written and read in one step", "同じステップで書いて読んで"),
-        (lambda: backwards(six_rings()), "step 0, transfer 0, .*lost", "失われます"),
+        (lambda: six_rings()[::-1], "step 0, transfer 0, .*lost", "失われます"),
         (lambda: six_rings()[:7], "nothing is ever sent", "何も送られて"),
         (lambda: ring_reduce_scatter(8), "nothing is ever sent|without the", "寄与が|何も送られて"),
         (lambda: [[(0, 8, 0, "add")]], "ranks go from 0 to 7", "ランクは 0 から 7"),
@@ -222,7 +202,8 @@ WRONG = {
         (change("04-5", "range(n - 1):  # all-gather", "range(0):"), "expected", "正しくは"),
         (change("04-5", "len(arrays[0]) * chunk // n", "len(arrays[0]) // n * chunk"), "belong to no chunk",
          "どのチャンクにも入っていません"),
-        (the_other_way_round, "here it sends to i - 1", "i - 1 に送って"),
+        (change("04-5", "(device + 1) % n", "(device - 1) % n", "device - step", "device + step", "device + 1 - step",
+                "device - 1 + step"), "here it sends to i - 1", "i - 1 に送って"),
         (no_modulo, "% len.arrays.` missing", "% len.arrays.` を忘れて"),
     ],
 }  # fmt: skip

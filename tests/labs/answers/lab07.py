@@ -197,12 +197,6 @@ def _corrected(factor, after=False, of_gradient=lambda lr, former: 1.0, sign=1):
     return answer
 
 
-def new_velocities(weights, gradients, velocities, lr, former_lr, momentum):
-    for place, gradient in enumerate(gradients):
-        velocity = momentum * velocities[place] * (lr / (former_lr or lr)) - lr * gradient
-        weights[place][:] += velocity
-
-
 def scaled_by_the_kernel(weights, gradients, velocities, lr, former_lr, momentum):
     if former_lr is not None:
         for velocity in velocities:
@@ -227,37 +221,6 @@ def _offers(steps, seconds, counts, even=True):
             if number is not None and (batch % devices == 0 or not even):
                 time = number * seconds(batch, devices)
                 yield time, devices * time, devices, batch
-
-
-def _choosing(key, even=True, late=False, strict=False):
-    def answer(steps, seconds, counts, deadline):
-        offers = [
-            one
-            for one in _offers(steps, seconds, counts, even)
-            if late or one[0] < deadline or (one[0] == deadline and not strict)
-        ]
-        return min(offers, key=lambda one: key(seconds, *one))[2:] if offers else None
-
-    return answer
-
-
-def swapped(steps, seconds, counts, deadline):
-    found = _choosing(lambda seconds, time, cost, devices, batch: cost)(steps, seconds, counts, deadline)
-    return found and found[::-1]
-
-
-def only_the_batch(steps, seconds, counts, deadline):
-    found = swapped(steps, seconds, counts, deadline)
-    return found and found[0]
-
-
-def never_none(steps, seconds, counts, deadline):
-    offers = sorted(_offers(steps, seconds, counts), key=lambda one: (one[0] > deadline, one[1], one[0]))
-    return offers[0][2:]
-
-
-def with_never(steps, seconds, counts, deadline):
-    return cheapest_first({batch: n or 0 for batch, n in steps.items()}, seconds, counts, deadline)
 
 
 def cheapest_first(steps, seconds, counts, deadline):
@@ -306,29 +269,6 @@ def interpolated(curves, target):
         return curve[-1][0] if curve[-1][1] >= target else math.inf
 
     return _none(median(map(crosses, curves)))
-
-
-def rule_of_the_papers(weights, gradients, velocities, lr, former_lr, momentum):
-    for weight, gradient, velocity in zip(weights, gradients, velocities):
-        velocity[:] = momentum * velocity + gradient
-        weight -= lr * velocity
-
-
-def other_sign(weights, gradients, velocities, lr, former_lr, momentum):
-    for weight, gradient, velocity in zip(weights, gradients, velocities):
-        velocity *= lr / (former_lr or lr)
-        velocity[:] = momentum * velocity + lr * gradient
-        weight -= velocity
-
-
-def in_the_momentum(weights, gradients, velocities, lr, former_lr, momentum):
-    ratio = 1 if former_lr is None else lr / former_lr
-    mxnets_rule(weights, gradients, velocities, lr, former_lr, momentum * ratio)
-
-
-def first_of_equal_costs(steps, seconds, counts, deadline):
-    in_time = [one for one in _offers(steps, seconds, counts) if one[0] <= deadline]
-    return min(in_time, key=lambda one: one[1])[2:] if in_time else None
 
 
 WRONG = {
@@ -433,15 +373,21 @@ WRONG = {
         (_corrected(lambda lr, former: lr / former, after=True), "after the update", "更新の後"),
         (change("07-5", "nd.sgd_mom_update(weight, gradient, velocity, out=weight, lr=lr, momentum=momentum * factor)",
                 "weight -= lr * gradient"), "the step without momentum", "モーメンタムがないのと同じ"),
-        (new_velocities, "keep the velocities for the next step", "その場で書き換えて"),
+        (change("07-5", "nd.sgd_mom_update(weight, gradient, velocity, out=weight, lr=lr, momentum=momentum * factor)",
+                "weight += momentum * factor * velocity - lr * gradient"), "keep the velocities for the next step",
+         "その場で書き換えて"),
         (change("07-5", "nd.sgd_mom_update(weight, gradient, velocity, out=weight, lr=lr, momentum=momentum * factor)",
                 "weight = weight + momentum * factor * velocity - lr * gradient"), "the weights are unchanged",
          "重みが変わっていません"),
         (with_replaced_entries, "the arrays, do not put new", "リストの要素を差し替えるのではなく"),
         (change("07-5", "        nd", "        velocity *= lr == former_lr\n        nd", " * factor)", ")"),
          "forgotten when the rate changes", "速度を捨てています"),
-        (rule_of_the_papers, r"0 is \[1\], expected \[-0.5\]: that is v", "それは論文の v です"),
-        (other_sign, "and has its sign", "符号も同じ"),
+        (change("07-5", "nd.sgd_mom_update(weight, gradient, velocity, out=weight, lr=lr, momentum=momentum * factor)",
+                "velocity[:] = momentum * velocity + gradient\n        weight -= lr * velocity"),
+         r"0 is \[1\], expected \[-0.5\]: that is v", "それは論文の v です"),
+        (change("07-5", "nd.sgd_mom_update(weight, gradient, velocity, out=weight, lr=lr, momentum=momentum * factor)",
+                "velocity[:] = momentum * factor * velocity + lr * gradient\n        weight -= velocity"),
+         "and has its sign", "符号も同じ"),
         (change("07-5", "        nd",
                 "        velocity = velocity if former_lr is None else velocity * factor\n        nd", " * factor)",
                 ")"), "changed in this step: `velocity", "このステップで変わっていません"),
@@ -458,27 +404,28 @@ WRONG = {
             )(weights, gradients, velocities, lr, former_lr, momentum), "1 - momentum", "1 - モーメンタム"),
     ],
     "07-6": [
-        (_choosing(lambda s, time, cost, k, b: time), "choose the cheapest", "最も速い選択"),
-        (_choosing(lambda s, time, cost, k, b: (cost, time), late=True), "the cheapest of all, whether or not",
-         "期限を無視した、最も安い"),
-        (_choosing(lambda s, time, cost, k, b: time, late=True), "the fastest, whether or not",
-         "期限を無視した、最も速い"),
-        (_choosing(lambda s, time, cost, k, b: -b / s(b, k), late=True), "the most images/s", "1 秒あたりの枚数が最大"),
-        (_choosing(lambda s, time, cost, k, b: (k, time)), "the fewest devices", "デバイスが最少"),
-        (_choosing(lambda s, time, cost, k, b: (cost, time), even=False), "does not divide evenly", "割り切れません"),
-        (_choosing(lambda s, time, cost, k, b: (cost, time), strict=True), "it can be done in time",
-         "時間内に終わる選択"),
-        (swapped, "devices come first", "デバイス数が先"),
-        (first_of_equal_costs, r"64\), expected \(4, 64\): it costs as much", "同じですが、時間が"),
-        (lambda steps, seconds, counts, deadline: cheapest_first(
-                steps, lambda batch, devices: seconds(devices, batch), counts, deadline
-            ), "was called: the batch comes first, then the devices", "バッチサイズが先、デバイス数が後"),
-        (lambda steps, seconds, counts, deadline: cheapest_first(
-                steps, lambda batch, devices: seconds(batch // devices, devices), counts, deadline
-            ), "it takes the size of the whole batch, not the images of one device", "バッチ全体のサイズ"),
-        (only_the_batch, r"return \(devices, batch\), or None", "か None を返して"),
-        (never_none, "whether or not it is in time", "期限を無視した"),
-        (with_never, "never reach the target", "目標に達しません"),
+        (change("07-6", "devices * time, time,", "time, time,"), "choose the cheapest", "最も速い選択"),
+        (change("07-6", "time <= deadline", "True"), "the cheapest of all, whether or not", "期限を無視した、最も安い"),
+        (change("07-6", "devices * time, time,", "time, time,", "time <= deadline", "True"),
+         "the fastest, whether or not", "期限を無視した、最も速い"),
+        (change("07-6", "devices * time, time,", "-batch / seconds(batch, devices), time,", "time <= deadline", "True"),
+         "the most images/s", "1 秒あたりの枚数が最大"),
+        (change("07-6", "devices * time, time,", "devices, time,"), "the fewest devices", "デバイスが最少"),
+        (change("07-6", " or batch % devices", ""), "does not divide evenly", "割り切れません"),
+        (change("07-6", "time <= deadline", "time < deadline"), "it can be done in time", "時間内に終わる選択"),
+        (change("07-6", "[2:]", "[:1:-1]"), "devices come first", "デバイス数が先"),
+        (change("07-6", "min(offers)", "min(offers, key=lambda offer: offer[0])"),
+         r"64\), expected \(4, 64\): it costs as much", "同じですが、時間が"),
+        (change("07-6", "seconds(batch, devices)", "seconds(devices, batch)"),
+         "was called: the batch comes first, then the devices", "バッチサイズが先、デバイス数が後"),
+        (change("07-6", "seconds(batch, devices)", "seconds(batch // devices, devices)"),
+         "it takes the size of the whole batch, not the images of one device", "バッチ全体のサイズ"),
+        (change("07-6", "[2:]", "[3]"), r"return \(devices, batch\), or None", "か None を返して"),
+        (change("07-6", "time <= deadline", "True", "min(offers)[2:] if offers else None",
+                "min(offers, key=lambda offer: (offer[1] > deadline, *offer))[2:]"), "whether or not it is in time",
+         "期限を無視した"),
+        (change("07-6", "number is None or ", "", "number * seconds", "(number or 0) * seconds"),
+         "never reach the target", "目標に達しません"),
         (forgets_to_return, "it can be done in time", "時間内に終わる"),
     ],
 }  # fmt: skip
@@ -509,6 +456,6 @@ RIGHT = {
     "07-2": [in_numpy, by_halves],
     "07-3": [relative, normal_equations, weighted_polyfit],
     "07-4": [_search, down_first, with_powers],
-    "07-5": [scaled_by_the_kernel, in_the_momentum, _corrected(lambda lr, former: lr / former)],
+    "07-5": [scaled_by_the_kernel, _corrected(lambda lr, former: lr / former)],
     "07-6": [cheapest_first, in_loops],
 }
