@@ -3,7 +3,6 @@
 import heapq
 import itertools
 import statistics
-import time
 from functools import lru_cache
 
 import numpy as np
@@ -307,16 +306,6 @@ def measured_by(choose, formula=lambda step, own: 1 - own / step, times=5):
     return answer
 
 
-def of_all_work(seconds, step, alone):
-    smallest = [min(seconds(work) for _ in range(5)) for work in (step, *alone)]
-    return [1 - own / sum(smallest[1:]) for own in smallest[1:]]
-
-
-def of_all_devices(seconds, step, alone):
-    whole, *own = [min(seconds(work) for _ in range(5)) for work in (step, *alone)]
-    return 1 - sum(own) / (len(own) * whole)
-
-
 def in_rounds(seconds, step, alone):
     """All works in turn, so that a slow minute hits all of them."""
     works = [step, *alone]
@@ -374,18 +363,6 @@ def until_its_own_end(forward, backward, microbatches):
             ready[number] = max(ready[number - 1] if number else 0, ready[number]) + seconds
         ends.insert(0, ready[-1])
     return [1 - microbatches * (f + b) / end for f, b, end in zip(forward, backward, ends)]
-
-
-def with_a_clock_of_its_own(seconds, step, alone):
-    def smallest(work):
-        times = []
-        for _ in range(5):
-            began = time.perf_counter()
-            work()
-            times.append(time.perf_counter() - began)
-        return min(times)
-
-    return [1 - smallest(work) / smallest(step) for work in alone]
 
 
 WRONG = {
@@ -522,9 +499,16 @@ WRONG = {
         (measured_by(min, lambda step, own: own / step), "in which it works", "計算している時間"),
         (measured_by(min, lambda step, own: step / own - 1), "over its busy time", "計算時間に対する"),
         (measured_by(min, lambda step, own: step - own), "idle time itself", "待ち時間そのもの"),
-        (of_all_work, "the time of the step is missing", "ステップの時間を使って"),
-        (of_all_devices, "a list with a number for each device", "1 個の数を持つ"),
-        (with_a_clock_of_its_own, "`seconds` was never called", "一度も呼ばれていません"),
+        (change("05-6", "whole = smallest(step)", "smallest(step)\n    times = [smallest(own) for own in alone]",
+                "[1 - smallest(own) / whole for own in alone]", "[1 - own / sum(times) for own in times]"),
+         "the time of the step is missing", "ステップの時間を使って"),
+        (change("05-6", "[1 - smallest(own) / whole for own in alone]",
+                "1 - sum(map(smallest, alone)) / (len(alone) * whole)"), "a list with a number for each device",
+         "1 個の数を持つ"),
+        (change("05-6", "    def smallest",
+                "    def read_clock(work):\n        began = time.perf_counter()\n        work()\n"
+                "        return time.perf_counter() - began\n\n    def smallest", "min(seconds(work)",
+                "min(read_clock(work)"), "`seconds` was never called", "一度も呼ばれていません"),
         (measured_by(min, lambda step, own: 100 * (1 - own / step)), "in per cent", "パーセント"),
         (lambda seconds, step, alone: [1 - seconds(own()) / seconds(step()) for own in alone],
          "pass it the work itself", "処理そのものを渡す"),

@@ -247,18 +247,6 @@ class _Stepper:
         self.step = step
 
 
-def for_good(curves, target):
-    def stays(curve):
-        step = math.inf
-        for at, right in reversed(curve):
-            if right < target:
-                break
-            step = at
-        return step
-
-    return _none(median(map(stays, curves)))
-
-
 def interpolated(curves, target):
     def crosses(curve):
         for (a, low), (b, high) in zip(curve, curve[1:]):
@@ -331,7 +319,9 @@ WRONG = {
         (change("07-2", "math.isinf(middle)", "math.inf in reached"),
          "one seed that never gets there does not keep the median", "達しないシードが 1 つあっても"),
         (lambda curves, target: 20 if len(curves) == 1 else None, r"gave None, expected \d+$", r"正しくは \d+ です$"),
-        (for_good, "first look that has the target, even if it falls", "最初に目標以上になった"),
+        (change("07-2", "next((step for step, right in curve if right >= target), math.inf)",
+                "min((step for n, (step, _) in enumerate(curve) if all(right >= target for _, right in curve[n:])), "
+                "default=math.inf)"), "first look that has the target, even if it falls", "最初に目標以上になった"),
         (interpolated, "between two looks nobody has looked", "計測と計測の間は"),
         (change("07-2", "(step for step, right in curve", "(n for n, (_, right) in enumerate(curve, 1)"),
          "a number of looks, not of steps", "計測の回数"),

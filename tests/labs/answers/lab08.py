@@ -93,30 +93,12 @@ def mean_of_means(images, right, size, allreduce):
     return allreduce(np.array([np.mean(right) if right else 0.0]))[0] / ranks
 
 
-def padding_twice(images, right, size, allreduce):
-    correct, count = allreduce(np.array([sum(right), len(right)]))
-    return correct / count
-
-
-def nobody_without_images(images, right, size, allreduce):
-    if not images:
-        return 0.0
-    return global_accuracy(images, right, size, allreduce)
-
-
 def global_accuracy(images, right, size, allreduce):
     table = np.zeros((2, size))
     np.add.at(table[0], images, right)
     np.add.at(table[1], images, 1)
     correct, count = allreduce(table)
     return (correct / count).mean()
-
-
-def own_images_once(images, right, size, allreduce):
-    """Knows of padding within a rank only."""
-    mine = dict(zip(images, right))
-    correct, count = allreduce(np.array([sum(mine.values()), len(mine)]))
-    return correct / count
 
 
 def any_right(images, right, size, allreduce):
@@ -182,14 +164,6 @@ def by_counters(events):
 # --- 08-5
 
 
-def counts_the_cut_line(metrics, checkpoints):
-    import re
-
-    last = max(map(int, re.findall(r'"kind": "step", "step": (\d+)', metrics)), default=0)
-    start = max((step for step, whole in checkpoints.items() if whole and step <= last), default=0)
-    return start, last - start
-
-
 def with_regular_expressions(metrics, checkpoints):
     import re
 
@@ -214,18 +188,6 @@ def by_whole_lines(metrics, checkpoints):
 def _pairs(text):
     words = text.split()
     return [(host, int(count)) for host, count in zip(words[::2], words[1::2])]
-
-
-def one_digit(text):
-    import re
-
-    seen = Counter()
-    found = []
-    for host, count in re.findall(r"(\S+) (\d)", text):
-        for _ in range(int(count)):
-            found.append((host, seen[host]))
-            seen[host] += 1
-    return found
 
 
 def neighbours_only(text):
@@ -355,15 +317,19 @@ WRONG = {
         (lambda images, right, size, allreduce: 100 * global_accuracy(images, right, size, allreduce),
          "has 75, expected 0.75: that is in percent", "百分率"),
         (mean_of_means, "a mean of the ranks' means", "平均の平均"),
-        (padding_twice, "padding counts twice", "パディングの画像が 2 回"),
+        (change("08-3", "(correct / times).mean()", "correct.sum() / times.sum()"), "padding counts twice",
+         "パディングの画像が 2 回"),
         (lambda images, right, size, allreduce: allreduce(np.array([sum(right)]))[0] / size,
          "the right answers of padding", "パディングの正解"),
         (lambda images, right, size, allreduce: allreduce(np.array([np.mean(right) if right else 0.0]))[0],
          "are added up", "足しただけ"),
-        (nobody_without_images, "rank 0 waits in `allreduce` for rank 2", "ランク 2 を待って"),
+        (change("08-3", "    times, correct = np", "    if not images:\n        return 0.0\n    times, correct = np"),
+         "rank 0 waits in `allreduce` for rank 2", "ランク 2 を待って"),
         (lambda images, right, size, allreduce: allreduce(np.array(right)).mean(),
          r"arrays of one shape, .*rank 0: \(3,\), rank 1: \(1,\)", "同じ形状"),
-        (own_images_once, "expected 0.6: padding counts twice", "パディングの画像が 2 回"),
+        (change("08-3", "times[image] += 1\n        correct[image] += is_right",
+                "times[image], correct[image] = 1, is_right", "(correct / times).mean()",
+                "correct.sum() / times.sum()"), "expected 0.6: padding counts twice", "パディングの画像が 2 回"),
         (lambda *given: 0.75, r"rank 0 has 0.75, expected 0.5$", r"正しくは 0.5 です$"),
         (lambda *given: {}["accuracy"], "KeyError", "KeyError"),
     ],
@@ -419,7 +385,8 @@ WRONG = {
         (change("08-5", "max(usable, default=0)", "usable[-1] if usable else 0"), "the last one in the dictionary",
          "辞書の最後"),
         (change("08-5", "step <= last", "step < last"), "is not ahead of the log", "ログより先ではありません"),
-        (counts_the_cut_line, "the line that is cut counts as a step", "途中で切れた行を"),
+        (change("08-5", "            break", "            last += '\"step\"' in line\n            break"),
+         "the line that is cut counts as a step", "途中で切れた行を"),
         (change("08-5", "max(usable, default=0)",
                 "max(checkpoints, default=0)\n    start = start if start in usable else 0"),
          r"\(0, 13\), expected \(5, 8\)$", r"正しくは \(5, 8\) です$"),
@@ -445,7 +412,7 @@ WRONG = {
          "has later ranks", "後のランクが付きます"),
         (change("08-6", "zip(words[::2], words[1::2])", "dict(zip(words[::2], words[1::2])).items()"),
          "they do not replace the first ones", "置き換わるのではありません"),
-        (one_digit, "'n1 10'.*may have two digits", "2 桁のこともあります"),
+        (change("08-6", "int(slots)", "int(slots[0])"), "'n1 10'.*may have two digits", "2 桁のこともあります"),
         (neighbours_only, r"'a 2 b 1 a 2'.* is .*, expected .*\]$", r"正しくは .*\] です$"),
         (change("08-6", "(host, taken.get(host, 0))", 'f"{host}:{taken.get(host, 0)}"'),
          "returned .*: return a list with .host, local rank.", "ローカルランク"),
