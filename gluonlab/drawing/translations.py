@@ -12,7 +12,7 @@ from typing import Any, Dict, Mapping, TypeVar
 from gluonlab.errors import ConfigError, unknown
 
 # texts that all pages of `gluonlab.drawing.page_template` share
-FRAME = Path(__file__).parent / "template" / "words.json"
+SHARED_TEXTS = Path(__file__).parent / "template" / "words.json"
 _T = TypeVar("_T")
 
 
@@ -30,7 +30,7 @@ def read_scene_words(scene: Path) -> Dict[str, Dict[str, Any]]:
     - ``shown``: texts that the page's script shows while it plays.
     - All others: texts for the scene.
     """
-    frame, scene_words = load_words(FRAME), load_words(scene)
+    frame, scene_words = load_words(SHARED_TEXTS), load_words(scene)
     shared_parts = ("page", "shown")
     return {
         language: {**words, **{part: {**frame[language][part], **words[part]} for part in shared_parts}}

@@ -98,11 +98,9 @@ def grade(notebooks: Tuple[str, ...], out: str, **options: Any) -> None:
                 # after each notebook, so that an interrupt loses nothing
                 write_text(Path(out), grading.as_csv(grading.sort_by_notebooks(notebook_paths, grades_done)))
     except (KeyboardInterrupt, NotebookError) as interruption:
-        progress = f"{len(grades_done)} of {len(notebook_paths)} notebooks are graded" + (
-            f", in {out}" if grades_done else ""
-        )
-        messages = filter(None, [str(interruption), progress])
-        raise type(interruption)("; ".join(messages)) from None
+        written = f", in {out}" if grades_done else ""
+        progress = f"{len(grades_done)} of {len(notebook_paths)} notebooks are graded{written}"
+        raise type(interruption)("; ".join(filter(None, [str(interruption), progress]))) from None
     finally:
         grades_done = grading.sort_by_notebooks(notebook_paths, grades_done)
         if canvas and grades_done:
@@ -170,10 +168,7 @@ def _grade_arguments(options: Dict[str, Any]) -> Dict[str, Any]:
 
 
 def _parse_assignments(texts: Sequence[str]) -> Dict[str, str]:
-    """Parse names of labs in Canvas, such as ``02=Lab 2 (4711)``, to {lab: name}.
-
-    Raises ExerciseError.
-    """
+    """Parse names of labs in Canvas, such as ``02=Lab 2``, to {lab: name}. Raises ExerciseError."""
     names = {}
     for text in texts:
         lab, _, name = text.partition("=")

@@ -130,18 +130,15 @@ def check_mixing_and_waits(trace: ArrayTrace) -> None:
         raise Wrong(
             en=f"the sums are right, but an operation had arrays of {one} and {other}: "
             "CPU devices allow that, two GPUs do not. Copy the array first: `as_in_context`",
-            ja=f"合計は正しいのですが、{one} と {other} の配列を 1 つの演算に渡しています。"
-            "CPU デバイスでは動きますが、2 個の GPU では動きません。"
-            "先に `as_in_context` でコピーしてください",
+            ja=f"合計は正しいのですが、{one} と {other} の配列を 1 つの演算に渡しています。CPU デバイスでは動きますが、"
+            "2 個の GPU では動きません。先に `as_in_context` でコピーしてください",
         )
     if trace.waits:
         raise Wrong(
-            en=f"the sums are right, but Python waited {trace.waits} times for values (`asnumpy`, "
-            "`print`, `waitall`): the devices stand still meanwhile. "
-            "Copy from device to device",
-            ja=f"合計は正しいのですが、Python が値を {trace.waits} 回待ちました (`asnumpy`、"
-            "`print`、`waitall`)。その間デバイスは止まります。"
-            "デバイスからデバイスへ直接コピーしてください",
+            en=f"the sums are right, but Python waited {trace.waits} times for values (`asnumpy`, `print`, `waitall`): "
+            "the devices stand still meanwhile. Copy from device to device",
+            ja=f"合計は正しいのですが、Python が値を {trace.waits} 回待ちました (`asnumpy`、`print`、`waitall`)。"
+            "その間デバイスは止まります。デバイスからデバイスへ直接コピーしてください",
         )
 
 

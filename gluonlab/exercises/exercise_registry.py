@@ -423,12 +423,10 @@ def judge_answer(exercise: Exercise, answer: Any) -> Verdict:
         return make_verdict(WRONG, wrong.texts)
     except TimeLimitExceeded:
         return make_verdict(TOO_SLOW, _too_slow_texts(exercise.seconds))
-    except NotImplementedError as error:
-        texts = _stub_texts(error, exercise, answer)
+    except (Exception, SystemExit) as error:
+        texts = _stub_texts(error, exercise, answer) if isinstance(error, NotImplementedError) else None
         if texts is not None:
             return make_verdict(UNWRITTEN, texts)
-        return make_verdict(RAISED, _error_texts(error, exercise, answer))
-    except (Exception, SystemExit) as error:
         return make_verdict(RAISED, _error_texts(error, exercise, answer))
     if isinstance(cost, AnswerCost):
         return Verdict(exercise.id, PASSED, cost.texts, language(), cost.micros)
@@ -447,18 +445,11 @@ def _is_stub(answer: Any) -> bool:
     code = getattr(answer, "__code__", None)
     if not isinstance(code, CodeType):
         return False
-    instructions = [
-        instruction
-        for instruction in dis.get_instructions(code)
-        if instruction.opname not in ("RESUME", "NOP", "CACHE")
-    ]
+    instructions = [each for each in dis.get_instructions(code) if each.opname not in ("RESUME", "NOP", "CACHE")]
     loads = [instruction for instruction in instructions if instruction.opname.startswith("LOAD_CONST")]
-    returns_none = instructions[-1].opname == "RETURN_CONST" or bool(loads)
-    return (
-        len(instructions) <= 2
-        and returns_none
-        and all(instruction.argval is None for instruction in loads or instructions)
-    )
+    returns_constant = instructions[-1].opname == "RETURN_CONST" or bool(loads)
+    has_no_value = all(instruction.argval is None for instruction in loads or instructions)
+    return len(instructions) <= 2 and returns_constant and has_no_value
 
 
 def _stub_texts(error: NotImplementedError, exercise: Exercise, answer: Any) -> Optional[Texts]:

@@ -93,9 +93,9 @@ def is_close_number(got: Any, want: float, rel: float = 1e-6) -> bool:
     return isinstance(got, NUMBER_TYPES) and math.isclose(got, want, rel_tol=rel)
 
 
-def count_in_english(count: int, thing: str) -> str:
+def count_in_english(count: int, thing: str, plural_end: str = "s") -> str:
     """Return ``1 device``, ``2 devices`` or ``0 devices``."""
-    return f"{count} {thing}" + "s" * (count != 1)
+    return f"{count} {thing}" + plural_end * (count != 1)
 
 
 MIN_WRONG_RESULTS = 2  # a mistake is named only if it explains this many
@@ -205,6 +205,13 @@ def matches_formula(
         return value is not None and same(got, value)
 
     return gives
+
+
+def formula_mistakes(
+    matches: Callable[[Any], Callable[..., bool]], rows: Sequence[Tuple[Any, str, str]]
+) -> List[Mistake]:
+    """Return the mistake ``matches(formula)`` of each row (formula, English text, Japanese text)."""
+    return [(matches(formula), en, ja) for formula, en, ja in rows]
 
 
 def to_list(value: Any) -> Any:

@@ -402,10 +402,8 @@ def _read_costs(path: Path) -> "List[tuple[float, str]]":
     column = _cost_column(_LEADERBOARD_EXERCISE)
     if not table or "notebook" not in table[0] or column not in table[0]:
         raise ExerciseError(
-            f"{path} has no column {column!r}: grade notebooks of lab {_LEADERBOARD_EXERCISE[:2]} "
-            "with `python "
-            "-m gluonlab.exercises grade`, which adds it as soon as one has a right answer that "
-            "counts"
+            f"{path} has no column {column!r}: grade notebooks of lab {_LEADERBOARD_EXERCISE[:2]} with `python -m "
+            "gluonlab.exercises grade`, which adds it as soon as one has a right answer that counts"
         )
     costs = []
     for number, row in enumerate(table, 2):

@@ -376,8 +376,8 @@ def predict(id: str, guessed: Any) -> None:
             ja=f"もう結果を見たので、最初の予想のままにします: {first_guess}",
         )
         return
-    shown_value = form.format(record.prediction)
-    _print_about_guess(id, en=f"you say {shown_value}. Now measure.", ja=f"{shown_value} ですね。では測りましょう。")
+    shown_guess = form.format(value)
+    _print_about_guess(id, en=f"you say {shown_guess}. Now measure.", ja=f"{shown_guess} ですね。では測りましょう。")
 
 
 def observe(id: str, measured: Any) -> "AbstractContextManager[None]":
@@ -396,10 +396,8 @@ def observe(id: str, measured: Any) -> "AbstractContextManager[None]":
     try:
         value = record.guess.form.read(measured)
     except ValueError:
-        expected_form = record.guess.form.describe()[0]
-        raise ExerciseError(
-            f"guess {id}: {reprlib.repr(measured)} was measured, which is not {expected_form}"
-        ) from None
+        en, _ = record.guess.form.describe()
+        raise ExerciseError(f"guess {id}: {reprlib.repr(measured)} was measured, which is not {en}") from None
     return _compare_with_guess(record, value)
 
 
@@ -425,18 +423,12 @@ def _compare_with_guess(record: _GuessRecord, value: Any) -> Iterator[None]:
         return
     record.measurement = value
     shown_guess, shown_measurement = form.format(record.prediction), form.format(value)
-    if record.is_surprise:
-        _print_about_guess(
-            id,
-            en=f"your guess {shown_guess}, measured {shown_measurement}: a surprise. Why?",
-            ja=f"{shown_guess} と予想し、結果は {shown_measurement} でした。予想外です。なぜでしょうか。",
-        )
-    else:
-        _print_about_guess(
-            id,
-            en=f"your guess {shown_guess}, measured {shown_measurement}: as you expected. Why?",
-            ja=f"{shown_guess} と予想し、結果は {shown_measurement} でした。予想どおりです。なぜでしょうか。",
-        )
+    en, ja = ("a surprise", "予想外") if record.is_surprise else ("as you expected", "予想どおり")
+    _print_about_guess(
+        id,
+        en=f"your guess {shown_guess}, measured {shown_measurement}: {en}. Why?",
+        ja=f"{shown_guess} と予想し、結果は {shown_measurement} でした。{ja}です。なぜでしょうか。",
+    )
 
 
 def because(id: str, why: Any) -> None:
@@ -482,14 +474,12 @@ def surprises() -> None:
         )
         return
     surprising = [entry for entry in measured if entry.is_surprise]
-    count, all_of_them, surprised = len(measured), len(records), len(surprising)
     _print_text(
-        en=f"{count} of {all_of_them} guesses measured, {surprised} surprises",
-        ja=f"{all_of_them} 個の予想のうち {count} 個を測り、{surprised} 個が予想外でした",
+        en=f"{len(measured)} of {len(records)} guesses measured, {len(surprising)} surprises",
+        ja=f"{len(records)} 個の予想のうち {len(measured)} 個を測り、{len(surprising)} 個が予想外でした",
     )
     if surprising:
-        guess, measurement = (choose_text(en="your guess", ja="予想"), choose_text(en="measured", ja="測定"))
-        heading = ("", "", guess, measurement)
+        heading = ("", "", choose_text(en="your guess", ja="予想"), choose_text(en="measured", ja="測定"))
         rows = [line for entry in surprising for line in entry.format_lines()]
         print("\n".join([*_format_table_row(heading), "-" * TABLE_WIDTH, *rows]))
 

@@ -24,10 +24,10 @@ from gluonlab.exercises.exercise_registry import Wrong, case_rng, exercise
 from gluonlab.exercises.explain_wrong_answers import (
     NUMBER_TYPES,
     CaseText,
-    Mistake,
     TextPair,
     check_faults,
     counterexample,
+    formula_mistakes,
     run_cases,
 )
 from gluonlab.exercises.guesses import ChoiceForm, ListForm, NumberForm, YesNoForm, register_guess
@@ -82,12 +82,10 @@ def check_array_devices(answer: Any) -> None:
     for name, device_number in _device_numbers().items():
         answered, (en, ja) = answer.get(name), REASONS[name]
         check_faults(
-            (name not in answer,
-             f"there is no number for `{name}`", f"`{name}` の番号がありません"),
+            (name not in answer, f"there is no number for `{name}`", f"`{name}` の番号がありません"),
             (isinstance(answered, bool) or answered not in (0, 1),
              f"`{name}` is said to be on {answered!r}: give 0 for `first`, 1 for `second`",
-             f"`{name}` に {answered!r} と書かれています。"
-             "`first` なら 0、`second` なら 1 としてください"),
+             f"`{name}` に {answered!r} と書かれています。`first` なら 0、`second` なら 1 としてください"),
             (answered != device_number, f"`{name}` is not on device {answered}: {en}",
              f"`{name}` があるのはデバイス {answered} ではありません。{ja}"),
         )  # fmt: skip
@@ -161,17 +159,13 @@ def check_clock(answer: Clock) -> None:
     ja = f"{PAUSE_S} 秒の計算を自分で待ってから戻る処理が"
     check_faults(
         (measured > _max_counted_s(actual),
-         f"{en} {measured:.3g} s, and your clock came back after {actual:.3g} s: the time of the "
-         "call is "
-         "counted twice. Read the clock once before the call, and once when the work is done",
-         f"{ja} {measured:.3g} 秒になりましたが、呼び出しから {actual:.3g} 秒で戻っています。"
-         "`work` を呼び出している時間を 2 回"
-         "数えています。時刻は、呼び出す前と処理が終わったときの 1 回ずつ取ってください"),
+         f"{en} {measured:.3g} s, and your clock came back after {actual:.3g} s: the time of the call is counted "
+         "twice. Read the clock once before the call, and once when the work is done",
+         f"{ja} {measured:.3g} 秒になりましたが、呼び出しから {actual:.3g} 秒で戻っています。`work` "
+         "を呼び出している時間を 2 回数えています。時刻は、呼び出す前と処理が終わったときの 1 回ずつ取ってください"),
         (measured < 0.9 * PAUSE_S,
-         f"{en} {measured:.3f} s: the clock was started when `work` had come back. "
-         "Start it before the call",
-         f"{ja} {measured:.3f} 秒になりました。"
-         "`work` が戻ってから計測を始めています。呼び出す前に始めてください"),
+         f"{en} {measured:.3f} s: the clock was started when `work` had come back. Start it before the call",
+         f"{ja} {measured:.3f} 秒になりました。`work` が戻ってから計測を始めています。呼び出す前に始めてください"),
     )  # fmt: skip
     for _ in range(TRIES):
         queue_pause(first, PAUSE_S)
@@ -180,12 +174,10 @@ def check_clock(answer: Clock) -> None:
             return
         nd.waitall()
     raise counterexample(
-        f"work that does nothing was said to take {measured:.2f} s: "
-        f"{PAUSE_S} s of other work had been queued before, and were counted as well. "
-        "Wait for that before the clock is started",
-        f"何もしない処理に {measured:.2f} 秒かかったことになりました。"
-        f"その前にキューに入っていた {PAUSE_S} 秒の別の処理まで数えています。"
-        "計測を始める前に、それが終わるのを待ってください",
+        f"work that does nothing was said to take {measured:.2f} s: {PAUSE_S} s of other work had been queued before, "
+        "and were counted as well. Wait for that before the clock is started",
+        f"何もしない処理に {measured:.2f} 秒かかったことになりました。その前にキューに入っていた {PAUSE_S} "
+        "秒の別の処理まで数えています。計測を始める前に、それが終わるのを待ってください",
     )
 
 
@@ -246,17 +238,15 @@ def _check_timed_pause(timed: TimedAnswer, ctx: mx.Context) -> None:
         (got < 0, f"{en} s: subtract the earlier time from the later one",
          f"{ja} 秒になりました。後の時刻から前の時刻を引いてください"),
         (clock and got < 0.9 * PAUSE_S,
-         f"{en} s: {clock} counts the time in which this process computes, and whoever waits for "
-         "a device does not. Read `time.perf_counter`",
-         f"{ja} 秒になりました。{clock} はこのプロセスが計算した時間だけを数え、"
-         "デバイスを待つ時間は含みません。`time.perf_counter` を使ってください"),
-        (got < 0.9 * PAUSE_S,
-         f"{en} s: the clock was read when the work had been queued, before it was done",
+         f"{en} s: {clock} counts the time in which this process computes, and whoever waits for a device does not. "
+         "Read `time.perf_counter`",
+         f"{ja} 秒になりました。{clock} はこのプロセスが計算した時間だけを数え、デバイスを待つ時間は含みません。"
+         "`time.perf_counter` を使ってください"),
+        (got < 0.9 * PAUSE_S, f"{en} s: the clock was read when the work had been queued, before it was done",
          f"{ja} 秒になりました。処理をキューに入れただけで、終わる前に時刻を取っています"),
-        (any(0.9 * PAUSE_S <= got / unit <= max_s for unit in units_per_s),
-         f"{en}: return seconds", f"{ja} になりました。単位は秒にしてください"),
-        (got > max_s,
-         f"{en} s, and your clock came back after {took:.3g} s: it counts too much",
+        (any(0.9 * PAUSE_S <= got / unit <= max_s for unit in units_per_s), f"{en}: return seconds",
+         f"{ja} になりました。単位は秒にしてください"),
+        (got > max_s, f"{en} s, and your clock came back after {took:.3g} s: it counts too much",
          f"{ja} 秒になりましたが、呼び出しから {took:.3g} 秒で戻っています。数えすぎです"),
     )  # fmt: skip
 
@@ -291,33 +281,26 @@ def check_unequal_shards(answer: Callable[..., Any]) -> None:
         count = len(got) if is_list else type(got).__name__
         lengths = [len(shard) for shard in got] if count == len(sizes) else []
         check_faults(
-            (count != len(sizes),
-             f"{en} gave {count}: return a list of {len(sizes)} arrays, one per device",
-             f"{ja}すると {count} が返りました。デバイスごとに 1 つ、"
-             f"{len(sizes)} 個の配列のリストを返してください"),
+            (count != len(sizes), f"{en} gave {count}: return a list of {len(sizes)} arrays, one per device",
+             f"{ja}すると {count} が返りました。デバイスごとに 1 つ、{len(sizes)} 個の配列のリストを返してください"),
             (lengths != sizes,
-             f"{en} gave shards of {lengths} rows: each device gets as many as its entry of "
-             "`sizes` says",
-             f"{ja}すると {lengths} 行になりました。各デバイスには `sizes` "
-             "のとおりの行数を渡してください"),
+             f"{en} gave shards of {lengths} rows: each device gets as many as its entry of `sizes` says",
+             f"{ja}すると {lengths} 行になりました。各デバイスには `sizes` のとおりの行数を渡してください"),
         )  # fmt: skip
         for shard, end, size, ctx in zip(got, np.cumsum(sizes), sizes, ctxs):
             want = array[end - size : end]
             CaseText(en, ja).check_faults(
                 (not np.array_equal(shard.asnumpy(), want),
-                 f"the shard for {ctx} is {format_array(shard)}, expected {format_array(want)}: "
-                 "a shard begins where the one before it ends, at the sum of the sizes before it",
-                 f"{ctx} のシャードが {format_array(shard)} です。正しくは {format_array(want)} "
-                 "です。"
+                 f"the shard for {ctx} is {format_array(shard)}, expected {format_array(want)}: a shard begins where "
+                 "the one before it ends, at the sum of the sizes before it",
+                 f"{ctx} のシャードが {format_array(shard)} です。正しくは {format_array(want)} です。"
                  "シャードは直前のシャードの終わり (それまでの大きさの合計) から始まります"),
                 (shard.context != ctx,
-                 f"the shard for {ctx} is on {shard.context}: "
-                 "it was cut, but never moved to its device",
-                 f"{ctx} のシャードが {shard.context} にあります。"
-                 "分割しただけで、デバイスに移していません"),
+                 f"the shard for {ctx} is on {shard.context}: it was cut, but never moved to its device",
+                 f"{ctx} のシャードが {shard.context} にあります。分割しただけで、デバイスに移していません"),
                 (shard.dtype != array.dtype,
-                 f"{array.dtype} became {np.dtype(shard.dtype)}: "
-                 "cut and copy the array itself; `nd.array` of numbers makes float32",
+                 f"{array.dtype} became {np.dtype(shard.dtype)}: cut and copy the array itself; `nd.array` of numbers "
+                 "makes float32",
                  f"型が {array.dtype} から {np.dtype(shard.dtype)} に変わりました。"
                  "配列そのものを分割してコピーしてください。`nd.array` は float32 を作ります"),
             )  # fmt: skip
@@ -378,9 +361,8 @@ def _run_answer(answer: Callable[..., Any], values: List[List[float]], sizes: Li
         raise counterexample(
             f"an operation had inputs on {one} and {other}: "
             "CPU devices allow that, two GPUs do not. Copy first, with `as_in_context`",
-            f"{one} と {other} の配列を 1 つの演算に渡しています。"
-            "CPU デバイスでは動きますが、2 個の GPU では動きません。"
-            "先に `as_in_context` でコピーしてください",
+            f"{one} と {other} の配列を 1 つの演算に渡しています。CPU デバイスでは動きますが、2 個の GPU "
+            "では動きません。先に `as_in_context` でコピーしてください",
         )
     return got.asnumpy()
 
@@ -394,34 +376,27 @@ def _is_close(got: Array, want: Array) -> bool:
 
 
 def _matches_gradient_formula(formula: Callable[[Array, Array], Array]) -> Callable[..., bool]:
-    """Return a mistake's predicate: whether the result is ``formula(gradients, sizes)``.
-
-    The formula's arguments are arrays of shape (n, m) and (n, 1) for n shards.
-    """
+    """Return a mistake's predicate: the result is formula(gradients (n, m), sizes (n, 1))."""
     return lambda values, sizes, got: _is_close(
         got, formula(np.array(values, dtype=np.float64), np.array(sizes, dtype=np.float64)[:, None])
     )
 
 
-GRADIENT_MISTAKES: List[Mistake] = [
-    (_matches_gradient_formula(lambda values, sizes: values.sum(0)),
-     "that is their sum, which is right for losses that are added, not for means",
+GRADIENT_MISTAKES = formula_mistakes(_matches_gradient_formula, [
+    (lambda values, sizes: values.sum(0), "that is their sum, which is right for losses that are added, not for means",
      "これは合計で、損失を合計したときの答えです。平均の場合は異なります"),
-    (_matches_gradient_formula(lambda values, sizes: values.mean(0)),
-     "that is their mean, in which an image of a small shard counts more than one of a large "
-     "shard",
-     "これは単純な平均です。"
-     "小さいシャードの画像の寄与が、大きいシャードの画像の寄与より大きくなっています"),
-    (_matches_gradient_formula(lambda values, sizes: (values * sizes).sum(0)),
+    (lambda values, sizes: values.mean(0),
+     "that is their mean, in which an image of a small shard counts more than one of a large shard",
+     "これは単純な平均です。小さいシャードの画像の寄与が、大きいシャードの画像の寄与より大きくなっています"),
+    (lambda values, sizes: (values * sizes).sum(0),
      "that is the gradient of the sum of all losses: divide by the number of all images",
      "これは全損失の合計の勾配です。全体の枚数で割ってください"),
-    (_matches_gradient_formula(lambda values, sizes: (values / sizes).sum(0)),
-     "a larger shard must count more, not less: multiply by its size",
+    (lambda values, sizes: (values / sizes).sum(0), "a larger shard must count more, not less: multiply by its size",
      "大きいシャードほど寄与を大きくする必要があります。枚数で割らずに、枚数を掛けてください"),
-    (_matches_gradient_formula(lambda values, sizes: (values * sizes).sum(0) / len(sizes)),
+    (lambda values, sizes: (values * sizes).sum(0) / len(sizes),
      "divide by the number of all images, not by the number of shards",
      "シャードの数ではなく、全体の枚数で割ってください"),
-]  # fmt: skip
+])  # fmt: skip
 
 
 # --- The guesses
@@ -429,17 +404,13 @@ GRADIENT_MISTAKES: List[Mistake] = [
 
 # fmt: off
 register_guess("01-a", NumberForm(0, 1, example=0.5, within=0.1),
-      "what fraction of the time has passed when Python has the result array?",
-      "Python が結果の配列を手にした時点で、時間の何割が過ぎているか")
-register_guess("01-b", ListForm(NumberForm(0, 7, example=2), 3),
-      "how many of 7 images does each of 3 devices get?",
-      "7 枚の画像を 3 台に分けると、それぞれ何枚か")
-register_guess("01-c", YesNoForm(),
-      "the initial weights are random: are the two replicas equal?",
-      "重みの初期値は乱数。2 つのレプリカは等しいか")
-register_guess("01-d", ChoiceForm("sum", "mean", "neither"),
-      "what makes the gradient of all 7 images out of the two?",
-      "2 つの勾配の何が、7 枚全体の勾配になるか")
-register_guess("01-e", NumberForm(0, example=1.0, factor=1.2),
-      "how many times as fast are two devices as one?",
-      "2 台は 1 台の何倍速いか")
+    "what fraction of the time has passed when Python has the result array?",
+    "Python が結果の配列を手にした時点で、時間の何割が過ぎているか")
+register_guess("01-b", ListForm(NumberForm(0, 7, example=2), 3), "how many of 7 images does each of 3 devices get?",
+    "7 枚の画像を 3 台に分けると、それぞれ何枚か")
+register_guess("01-c", YesNoForm(), "the initial weights are random: are the two replicas equal?",
+    "重みの初期値は乱数。2 つのレプリカは等しいか")
+register_guess("01-d", ChoiceForm("sum", "mean", "neither"), "what makes the gradient of all 7 images out of the two?",
+    "2 つの勾配の何が、7 枚全体の勾配になるか")
+register_guess("01-e", NumberForm(0, example=1.0, factor=1.2), "how many times as fast are two devices as one?",
+    "2 台は 1 台の何倍速いか")

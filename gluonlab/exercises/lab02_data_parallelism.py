@@ -90,9 +90,8 @@ def _check_sums(
                 raise counterexample(
                     f"{en}{initial_text}: device {device} holds {format_array(result)} afterwards, "
                     f"expected {format_array(want)}",
-                    f"{ja}{initial_text} のとき: 実行後のデバイス {device} は "
-                    f"{format_array(result)} "
-                    f"で、正しくは {format_array(want)} です",
+                    f"{ja}{initial_text} のとき: 実行後のデバイス {device} は {format_array(result)} で、正しくは "
+                    f"{format_array(want)} です",
                     _explain_wrong_sum(initial, got, device, made_new, cpu_devices(len(arrays))[device] in received),
                 )
 
@@ -109,31 +108,28 @@ def _explain_wrong_sum(
     unchanged, is_own_value = (all(map(is_equal, initial, got)), is_equal(got[device], initial[device]))
     return pick_explanation(
         (unchanged and made_new,
-         "new arrays were made or returned, and the old ones left as they were. "
-         "Write into them: `array[:] = ...`, `+=` or `copyto(array)`",
-         "新しい配列を作っただけで、元の配列は変わっていません。"
-         "`array[:] = ...`、`+=`、`copyto(array)` で元の配列に書き込んでください"),
+         "new arrays were made or returned, and the old ones left as they were. Write into them: `array[:] = ...`, "
+         "`+=` or `copyto(array)`",
+         "新しい配列を作っただけで、元の配列は変わっていません。`array[:] = ...`、`+=`、`copyto(array)` "
+         "で元の配列に書き込んでください"),
         (is_own_value and received,
-         "something was copied to this device, but into an array of its own. "
-         "Write into the one that is there: `array[:] = ...`, `+=` or `copyto(array)`",
-         "このデバイスへのコピーは別の新しい配列になっただけです。"
-         "`array[:] = ...`、`+=`、`copyto(array)` で元の配列に書き込んでください"),
+         "something was copied to this device, but into an array of its own. Write into the one that is there: "
+         "`array[:] = ...`, `+=` or `copyto(array)`",
+         "このデバイスへのコピーは別の新しい配列になっただけです。`array[:] = ...`、`+=`、`copyto(array)` "
+         "で元の配列に書き込んでください"),
         (unchanged, "no array has changed", "どの配列も変わっていません"),
-        (any(is_equal(one, total) for one in got) and is_own_value,
-         "the sum never came back to this device", "合計した値がこのデバイスに戻されていません"),
-        (all(is_equal(one, total + initial[0]) for one in got),
-         "the first device's array was counted twice", "最初のデバイスの配列を 2 回足しています"),
-        (total.any() and all(np.allclose(one, total / len(initial)) for one in got),
-         "that is the mean, not the sum", "これは合計ではなく平均です"),
+        (any(is_equal(one, total) for one in got) and is_own_value, "the sum never came back to this device",
+         "合計した値がこのデバイスに戻されていません"),
+        (all(is_equal(one, total + initial[0]) for one in got), "the first device's array was counted twice",
+         "最初のデバイスの配列を 2 回足しています"),
+        (total.any() and all(np.allclose(one, total / len(initial)) for one in got), "that is the mean, not the sum",
+         "これは合計ではなく平均です"),
         (not is_equal(got[0], got[-1]), "the devices do not agree", "デバイスによって値が違います"),
     )  # fmt: skip
 
 
 def _allreduce_cases() -> List[List[Any]]:
-    """Return cases: a list with an array for each device, the simplest cases first.
-
-    The arrays contain small whole numbers, whose sum is exact in every order of addition.
-    """
+    """Return cases with an array for each device, of small whole numbers, whose sum is exact."""
     random = case_rng(0)
     cases: List[List[Any]] = [[[3], [5]], [[5, 7]], [[1, 10], [2, 20]], [[1], [2], [4]]]
     cases.append([[1, 0], [0, 1], [2, 2], [-4, 8]])
@@ -190,10 +186,8 @@ def _check_balance(trace: ArrayTrace, devices: int, sizes: List[int]) -> None:
         f"各デバイスが受け取った数値は {numbers} 個でした。多くても {fair_share} 個で済みます",
         (f"{busiest} collects everything, as in the star",
          f"星形と同じく {busiest} がすべてを集めています") if is_star else
-        (f"{busiest} owns too much. Give away the largest parameters first, "
-         "each to the device that owns least so far",
-         f"{busiest} の担当分が多すぎます。大きいパラメータから順に、"
-         "担当分が最も少ないデバイスに割り当ててください"),
+        (f"{busiest} owns too much. Give away the largest parameters first, each to the device that owns least so far",
+         f"{busiest} の担当分が多すぎます。大きいパラメータから順に、担当分が最も少ないデバイスに割り当ててください"),
     )  # fmt: skip
 
 
@@ -255,8 +249,7 @@ class LeastSquares:
         """The description of the problem."""
         k, (b, n) = len(self.shards), self.shards[0].shape
         return CaseText(
-            f"{count_in_english(k, 'shard')} of {count_in_english(b, 'image')}, "
-            f"{count_in_english(n - 1, 'weight')}, "
+            f"{count_in_english(k, 'shard')} of {count_in_english(b, 'image')}, {count_in_english(n - 1, 'weight')}, "
             f"lr {self.lr:g}",
             f"シャード {k} 個、それぞれ画像 {b} 枚、重み {n - 1} 個、lr {self.lr:g}",
         )
@@ -337,17 +330,15 @@ def _matches_factor_of_updates(formula: Callable[[Array, Array], Any]) -> Callab
 FACTOR_MISTAKES: List[Mistake] = [
     (_matches_factor(lambda problem: len(problem.shards)),
      "that is the rule itself: each small update has its gradient where the one before has ended",
-     "これは線形スケーリング則そのものです。"
-     "小さい更新の勾配は、1 つ前の更新が終わったところで計算します"),
+     "これは線形スケーリング則そのものです。小さい更新の勾配は、1 つ前の更新が終わったところで計算します"),
     (_matches_factor(lambda problem: problem.best_factor() / len(problem.shards)),
      "the large update takes the mean of the shards' gradients, not their sum",
      "大きな更新に使うのは、シャードの勾配の和ではなく平均です"),
-    (_matches_factor(lambda problem: problem.best_factor() * problem.lr),
-     "that is the rate, c * lr: return c", "これは学習率 c * lr です。c を返してください"),
-    (_matches_factor(lambda problem: -problem.best_factor()),
-     "the sign is wrong: both updates subtract", "符号が逆です。どちらの更新も引き算です"),
-    (_matches_factor(lambda problem:
-        problem.best_factor(large_gradient=_final_mean_gradient(problem))),
+    (_matches_factor(lambda problem: problem.best_factor() * problem.lr), "that is the rate, c * lr: return c",
+     "これは学習率 c * lr です。c を返してください"),
+    (_matches_factor(lambda problem: -problem.best_factor()), "the sign is wrong: both updates subtract",
+     "符号が逆です。どちらの更新も引き算です"),
+    (_matches_factor(lambda problem: problem.best_factor(large_gradient=_final_mean_gradient(problem))),
      "the large update begins at `weights`, not where the small ones have ended",
      "大きな更新の始点は、小さい更新の終点ではなく `weights` です"),
     (_matches_factor_of_updates(lambda way, large: np.linalg.norm(way) / np.linalg.norm(large)),
@@ -359,19 +350,16 @@ FACTOR_MISTAKES: List[Mistake] = [
     (_matches_factor_of_updates(lambda way, large: np.mean(way / large)),
      "that is the mean of the factors of single weights, which is not the nearest",
      "これは重みごとの倍率の平均で、終点が最も近くなる値ではありません"),
-    (_matches_factor(lambda problem:
-        problem.best_factor(large_gradient=problem.shard_gradients[0])),
+    (_matches_factor(lambda problem: problem.best_factor(large_gradient=problem.shard_gradients[0])),
      "the large update takes all shards, not the first",
      "大きな更新には、最初のシャードだけでなくすべてのシャードを使います"),
-    (_matches_factor(lambda problem:
-        problem.best_factor(large_gradient=problem.shard_gradients[-1])),
+    (_matches_factor(lambda problem: problem.best_factor(large_gradient=problem.shard_gradients[-1])),
      "the large update takes all shards, not the last",
      "大きな更新には、最後のシャードだけでなくすべてのシャードを使います"),
     (_matches_factor(lambda problem: problem.best_factor(total_update=problem.small_updates[-1])),
      "the small updates have come all the way from `weights`: that is the last of them",
      "これは最後の更新 1 回分です。`weights` から k 回で進んだ分を使います"),
-    (_matches_factor(lambda problem:
-        LeastSquares(problem.weights, problem.shards, 1.0).best_factor()),
+    (_matches_factor(lambda problem: LeastSquares(problem.weights, problem.shards, 1.0).best_factor()),
      "a small update is lr times the gradient, not the gradient",
      "小さい更新 1 回分は勾配そのものではなく、その lr 倍です"),
     (_matches_factor(lambda problem: problem.best_factor(total_update=_final_weights(problem))),
@@ -408,8 +396,7 @@ def make_landscapes() -> List[AccuracyLandscape]:
     grows, same = _peaked_accuracy(lambda n: 0.1 * n / 32), _peaked_accuracy(lambda n: 0.2)
     diverges, falling = _peaked_accuracy(lambda n: 0.2, 0.3), [0.8, 0.4, 0.2, 0.1]
     return [
-        AccuracyLandscape(CaseText("the best rate grows with the batch",
-                                   "最適な学習率がバッチに比例する"),
+        AccuracyLandscape(CaseText("the best rate grows with the batch", "最適な学習率がバッチに比例する"),
                   grows, [1, 2, 4], 32, [0.05, 0.1, 0.2, 0.4]),
         AccuracyLandscape(CaseText("the best rate is the same for all", "最適な学習率が変わらない"),
                   same, [1, 2], 64, falling),
@@ -417,8 +404,7 @@ def make_landscapes() -> List[AccuracyLandscape]:
                   diverges, [1, 2], 16, falling),
         AccuracyLandscape(CaseText("two rates are equally good", "2 つの学習率が同じ正解率になる"),
                   tie, [2], 8, [0.2, 0.1, 0.4]),
-        AccuracyLandscape(CaseText("the accuracy falls, and rises again",
-                                   "正解率が下がってからまた上がる"),
+        AccuracyLandscape(CaseText("the accuracy falls, and rises again", "正解率が下がってからまた上がる"),
                   two_peaks, [1, 2], 32, [0.8, 0.1, 0.4, 0.2]),
         *extra_cases(3, _random_landscape),
     ]  # fmt: skip
@@ -452,14 +438,11 @@ def check_rates(got: Any, landscape: AccuracyLandscape) -> None:
         if got[k] == expected:
             continue
         explanation = pick_explanation(
-            (got[k] in accuracies.values(),
-             "that is an accuracy: return its rate",
+            (got[k] in accuracies.values(), "that is an accuracy: return its rate",
              "これは正解率です。その学習率を返してください"),
-            (math.isnan(accuracies.get(got[k], 0)),
-             "that training diverged. If a nan comes first, `max` returns it",
+            (math.isnan(accuracies.get(got[k], 0)), "that training diverged. If a nan comes first, `max` returns it",
              "その学習は発散しています。先頭が nan だと `max` は nan を返します"),
-            (accuracies.get(got[k]) == best_accuracy,
-             "of equal accuracies take the smaller rate",
+            (accuracies.get(got[k]) == best_accuracy, "of equal accuracies take the smaller rate",
              "正解率が同じなら小さいほうの学習率を選んでください"),
         )  # fmt: skip
         table = ", ".join(f"{lr:g}: {value:.3g}" for lr, value in accuracies.items())
@@ -548,15 +531,15 @@ def check_accuracy(answer: Callable[..., Any]) -> None:
         busiest = max(rows, key=lambda ctx: rows[ctx])
         case.check_faults(
             (rows[busiest] > share,
-             f"the result is right, but {busiest} computed {rows[busiest]} of the "
-             f"images, {share} are its share: split every batch over all devices",
-             f"結果は正しいのですが、{busiest} が {rows[busiest]} 枚を計算しました。"
-             f"担当分は {share} 枚です。すべてのバッチを全デバイスに分割してください"),
+             f"the result is right, but {busiest} computed {rows[busiest]} of the images, {share} are its share: split "
+             "every batch over all devices",
+             f"結果は正しいのですが、{busiest} が {rows[busiest]} 枚を計算しました。担当分は {share} 枚です。"
+             "すべてのバッチを全デバイスに分割してください"),
             (waits,
-             f"the result is right, but Python waited {waits} times before the last "
-             "shard was queued: let each device count, and ask for the counts at the end",
-             "結果は正しいのですが、最後のシャードをキューに入れるまでに Python が "
-             f"{waits} 回待ちました。各デバイスに数えさせ、結果は最後に読み出してください"),
+             f"the result is right, but Python waited {waits} times before the last shard was queued: let each device "
+             "count, and ask for the counts at the end",
+             f"結果は正しいのですが、最後のシャードをキューに入れるまでに Python が {waits} 回待ちました。"
+             "各デバイスに数えさせ、結果は最後に読み出してください"),
         )  # fmt: skip
         check_mixing_and_waits(ArrayTrace(mixed_inputs=seen.mixed_inputs))
 
@@ -618,26 +601,21 @@ def _explain_wrong_accuracy(mistaken: Sequence[EvaluationCall]) -> Wrong:
     by_batches = len(mistaken) > 1 and all(_is_close_accuracy(each.got, each.mean_batch_accuracy) for each in mistaken)
     explanation = pick_explanation(
         (not isinstance(first.got, NUMBER_TYPES), "return a number", "数値を返してください"),
-        (missing,
-         f"only {count - len(missing)} images were computed, and not number "
-         f"{_format_numbers(missing)}",
-         f"{count - len(missing)} 枚しか計算していません。{_format_numbers(missing)} "
-         "番が抜けています"),
+        (missing, f"only {count - len(missing)} images were computed, and not number {_format_numbers(missing)}",
+         f"{count - len(missing)} 枚しか計算していません。{_format_numbers(missing)} 番が抜けています"),
         (twice, f"number {_format_numbers(twice)} of the images was computed more than once",
          f"{_format_numbers(twice)} 番を 2 回以上計算しています"),
-        (_is_close_accuracy(first.got, right),
-         "that is how many are right, not the fraction", "これは割合ではなく正解数です"),
+        (_is_close_accuracy(first.got, right), "that is how many are right, not the fraction",
+         "これは割合ではなく正解数です"),
         (by_batches,
-         "that is the mean of the batches' accuracies, in which an image of a small batch counts "
-         "more. Add up what is right over all batches and devices, then divide by the number of "
-         "images",
-         "これはバッチごとの正解率の平均で、小さいバッチの画像の寄与が大きくなっています。"
-         "全バッチ、全デバイスの正解数を合計してから全体の枚数で割ってください"),
+         "that is the mean of the batches' accuracies, in which an image of a small batch counts more. Add up what is "
+         "right over all batches and devices, then divide by the number of images",
+         "これはバッチごとの正解率の平均で、小さいバッチの画像の寄与が大きくなっています。全バッチ、"
+         "全デバイスの正解数を合計してから全体の枚数で割ってください"),
         (True,
-         "each image was computed once. Add up what is right over all batches and devices, then "
-         "divide by the number of images",
-         "どの画像も 1 回ずつ計算されています。全バッチ、全デバイスの正解数を合計してから"
-         "全体の枚数で割ってください"),
+         "each image was computed once. Add up what is right over all batches and devices, then divide by the number "
+         "of images",
+         "どの画像も 1 回ずつ計算されています。全バッチ、全デバイスの正解数を合計してから全体の枚数で割ってください"),
     )  # fmt: skip
     return counterexample(
         f"{en}, {right} of them right: got {first.got!r}, expected {right / count:.4g}",
@@ -665,24 +643,20 @@ SPLIT_MODES = ("between layers", "within layers", "data")
 
 # fmt: off
 register_guess("02-a", DictForm(ChoiceForm(*SPLIT_MODES), 32, 1024),
-      "which way moves the fewest bytes with 32 images, and with 1,024?",
-      "32 枚のバッチと 1,024 枚のバッチで、転送量が最も少ない方法はどれか")
+    "which way moves the fewest bytes with 32 images, and with 1,024?",
+    "32 枚のバッチと 1,024 枚のバッチで、転送量が最も少ない方法はどれか")
 register_guess("02-b", DictForm(NumberForm(0, example=0.1, factor=3), "chapter", "he"),
-      "how large are the scores, with 0.01 and with He's rule?",
-      "0.01 の場合と He らの規則の場合で、スコアの大きさはどれくらいか")
-register_guess("02-c",
-      DictForm(NumberForm(0, example=0.01, factor=100), "one device or two", "the two replicas"),
-      "by how much do the parameters differ after one step?",
-      "1 ステップの後、パラメータはどれだけ違うか")
+    "how large are the scores, with 0.01 and with He's rule?",
+    "0.01 の場合と He らの規則の場合で、スコアの大きさはどれくらいか")
+register_guess("02-c", DictForm(NumberForm(0, example=0.01, factor=100), "one device or two", "the two replicas"),
+    "by how much do the parameters differ after one step?", "1 ステップの後、パラメータはどれだけ違うか")
 register_guess("02-d", NumberForm(-1, 1, example=0.05, within=0.02),
-      "by how much does a second device change the accuracy?",
-      "2 台にすると正解率はどれだけ変わるか")
-register_guess("02-e", NumberForm(0, example=2.0, factor=1.2),
-      "how many times as fast are two devices?",
-      "2 台では何倍速いか")
+    "by how much does a second device change the accuracy?", "2 台にすると正解率はどれだけ変わるか")
+register_guess("02-e", NumberForm(0, example=2.0, factor=1.2), "how many times as fast are two devices?",
+    "2 台では何倍速いか")
 register_guess("02-f", DictForm(YesNoForm(), 16, 256),
-      "does the second device pay off with 16 images per step, and with 256?",
-      "1 ステップが 16 枚のときと 256 枚のとき、2 台目は役に立つか")
+    "does the second device pay off with 16 images per step, and with 256?",
+    "1 ステップが 16 枚のときと 256 枚のとき、2 台目は役に立つか")
 register_guess("02-g", ChoiceForm("same rate", "twice the rate"),
-      "with twice the batch, which rate gives a loss nearer to that of one device?",
-      "バッチが 2 倍のとき、損失が 1 台の場合に近くなる学習率はどちらか")
+    "with twice the batch, which rate gives a loss nearer to that of one device?",
+    "バッチが 2 倍のとき、損失が 1 台の場合に近くなる学習率はどちらか")

@@ -24,6 +24,7 @@ from gluonlab.exercises.explain_wrong_answers import (
     count_in_english,
     counterexample,
     find_mistake,
+    formula_mistakes,
     is_close_number,
     matches_formula,
     run_cases,
@@ -98,22 +99,16 @@ def _check_update(batch: UpdateCase, change: Array) -> None:
     factor = float((change * step).sum() / (step * step).sum())
     mean_of_means = -LR * sum(batch.gradient(*way) / (way[1] - way[0]) for way in shards)
     batch.case.check_faults(
-        (not np.any(change),
-         "no parameter changed: `trainer.step` was not called, or nothing was recorded for it",
-         "パラメータが変化していません。"
-         "`trainer.step` を呼んでいないか、計算が記録されていません"),
+        (not np.any(change), "no parameter changed: `trainer.step` was not called, or nothing was recorded for it",
+         "パラメータが変化していません。`trainer.step` を呼んでいないか、計算が記録されていません"),
         (_is_positive_multiple(change, step),
-         f"the update is {factor:.3g} times the right one: "
-         "`trainer.step` divides the sum of the gradients by the number that it is given, "
-         "which must be that of all images in the batch",
-         f"更新量が正しい値の {factor:.3g} 倍です。"
-         "`trainer.step` は勾配の合計を渡された数で割ります。"
+         f"the update is {factor:.3g} times the right one: `trainer.step` divides the sum of the gradients by the "
+         "number that it is given, which must be that of all images in the batch",
+         f"更新量が正しい値の {factor:.3g} 倍です。`trainer.step` は勾配の合計を渡された数で割ります。"
          "バッチ全体の画像の枚数を渡してください"),
         (len(shards) > 1 and _is_positive_multiple(change, -batch.gradient(*shards[0])),
-         "only the gradient of device 0 is in the update: "
-         "run backward for the losses of all shards",
-         "デバイス 0 の勾配だけで更新されています。"
-         "すべてのシャードの損失に対して backward を実行してください"),
+         "only the gradient of device 0 is in the update: run backward for the losses of all shards",
+         "デバイス 0 の勾配だけで更新されています。すべてのシャードの損失に対して backward を実行してください"),
     )  # fmt: skip
     sizes = " + ".join(str(end - begin) for begin, end in shards)
     if _is_positive_multiple(change, mean_of_means):
@@ -124,9 +119,8 @@ def _check_update(batch: UpdateCase, change: Array) -> None:
             "損失は平均せずに backward を実行し、`trainer.step` に画像の枚数を渡してください",
         )
     raise batch.case.counterexample(
-        f"the first weights moved by {format_numbers(change[0])}, "
-        f"expected {format_numbers(step[0])}: that is not the update by the mean gradient of the "
-        "batch",
+        f"the first weights moved by {format_numbers(change[0])}, expected {format_numbers(step[0])}: that is not the "
+        "update by the mean gradient of the batch",
         f"最初の重みの変化は {format_numbers(change[0])}、"
         f"正しくは {format_numbers(step[0])} です。バッチの平均勾配による更新になっていません",
     )
@@ -250,9 +244,10 @@ def _clock_readings(run: Run, clock: str, comparison: _CurveComparison) -> Seque
 RIGHT_COMPARISON = _CurveComparison(_interpolate_accuracy)
 
 
-def _comparison_mistake(comparison: _CurveComparison, en: str, ja: str) -> Mistake:
-    """Return the mistake of an answer that compares runs by the rule ``comparison``."""
-    return (lambda first, second, got: _are_same_differences(got, _compare_runs(first, second, comparison)), en, ja)
+def _matches_comparison(accuracy_at: Callable[[Curve, float], Difference], sign: float = 1.0) -> Callable[..., bool]:
+    """Return a mistake's predicate: whether the answer compares the runs by this rule."""
+    comparison = _CurveComparison(accuracy_at, sign=sign)
+    return lambda first, second, got: _are_same_differences(got, _compare_runs(first, second, comparison))
 
 
 def _uses_epoch_seconds(first: Run, second: Run, got: Any) -> bool:
@@ -273,37 +268,30 @@ def _uses_epoch_seconds(first: Run, second: Run, got: Any) -> bool:
 
 
 COMPARISON_MISTAKES: List[Mistake] = [
-    _comparison_mistake(_CurveComparison(_interpolate_accuracy, sign=-1.0),
-             "the second run's accuracy minus the first's, not the other way round",
-             "2 番目の学習の正解率から 1 番目を引きます。逆になっています"),
-    _comparison_mistake(_CurveComparison(lambda curve, place: curve[1][-1]),
-             "those are the last accuracies of both, wherever each of them ended",
-             "どこで終わったかに関係なく、両方の最後の正解率を比べています"),
-    (_uses_epoch_seconds,
-             "the seconds are those of each epoch alone: add them up",
-             "秒数はエポックごとの値です。足していってください"),
-    _comparison_mistake(_CurveComparison(_accuracy_before),
-             "between two measurements the accuracy grows evenly: it does not wait for the next",
-             "2 つの計測の間では正解率は一定の割合で増えます。次の計測までそのままではありません"),
-    *(_comparison_mistake(_CurveComparison(next_one),
-               "between two measurements the accuracy grows evenly: "
-               "it has not reached the next yet",
-               "2 つの計測の間では正解率は一定の割合で増えます。まだ次の計測の値にはなっていません")
+    (_matches_comparison(_interpolate_accuracy, sign=-1.0),
+     "the second run's accuracy minus the first's, not the other way round",
+     "2 番目の学習の正解率から 1 番目を引きます。逆になっています"),
+    (_matches_comparison(lambda curve, place: curve[1][-1]),
+     "those are the last accuracies of both, wherever each of them ended",
+     "どこで終わったかに関係なく、両方の最後の正解率を比べています"),
+    (_uses_epoch_seconds, "the seconds are those of each epoch alone: add them up",
+     "秒数はエポックごとの値です。足していってください"),
+    (_matches_comparison(_accuracy_before),
+     "between two measurements the accuracy grows evenly: it does not wait for the next",
+     "2 つの計測の間では正解率は一定の割合で増えます。次の計測までそのままではありません"),
+    *((_matches_comparison(next_one),
+       "between two measurements the accuracy grows evenly: it has not reached the next yet",
+       "2 つの計測の間では正解率は一定の割合で増えます。まだ次の計測の値にはなっていません")
       for next_one in (
-          _accuracy_after,
-          lambda *at: None if _interpolate_accuracy(*at) is None else _accuracy_after(*at))),
-    _comparison_mistake(_CurveComparison(_nearest_accuracy),
-             "between two measurements the accuracy grows evenly: "
-             "take the value in between, not the nearest measurement",
-             "2 つの計測の間では正解率は一定の割合で増えます。最も近い計測値ではありません"),
-    _comparison_mistake(_CurveComparison(lambda curve, place: float(np.interp(place, *curve))),
-             "before its first measurement a run has no accuracy: None",
-             "最初の計測より前の正解率は分からないので、None です"),
-    _comparison_mistake(_CurveComparison(
-                 lambda curve, place: _interpolate_accuracy(
-                     ([0.0, *curve[0]], [0.0, *curve[1]]), place)),
-             "before its first measurement a run has no accuracy: None, not 0",
-             "最初の計測より前の正解率は分かりません。0 と計測されたわけではありません"),
+          _accuracy_after, lambda *at: None if _interpolate_accuracy(*at) is None else _accuracy_after(*at))),
+    (_matches_comparison(_nearest_accuracy),
+     "between two measurements the accuracy grows evenly: take the value in between, not the nearest measurement",
+     "2 つの計測の間では正解率は一定の割合で増えます。最も近い計測値ではありません"),
+    (_matches_comparison(lambda curve, place: float(np.interp(place, *curve))),
+     "before its first measurement a run has no accuracy: None", "最初の計測より前の正解率は分からないので、None です"),
+    (_matches_comparison(lambda curve, place: _interpolate_accuracy(([0.0, *curve[0]], [0.0, *curve[1]]), place)),
+     "before its first measurement a run has no accuracy: None, not 0",
+     "最初の計測より前の正解率は分かりません。0 と計測されたわけではありません"),
 ]  # fmt: skip
 
 
@@ -386,9 +374,8 @@ class _ScheduledTraining(NamedTuple):
         """Return the description of the training."""
         n, k, b, e, lr, warmup, drops = self.answer_arguments()
         return CaseText(
-            f"{n} images, {count_in_english(k, 'device')} with {b} each, "
-            f"{count_in_english(e, 'epoch')}, "
-            f"base_lr {lr:g}, {count_in_english(warmup, 'epoch')} of warm-up, drops {drops}",
+            f"{n} images, {count_in_english(k, 'device')} with {b} each, {count_in_english(e, 'epoch')}, base_lr "
+            f"{lr:g}, {count_in_english(warmup, 'epoch')} of warm-up, drops {drops}",
             f"画像 {n} 枚、1 台 {b} 枚で {k} 台、{e} エポック、base_lr {lr:g}、"
             f"ウォームアップ {warmup} エポック、drops {drops}",
         )
@@ -459,32 +446,26 @@ def _rate_mistake(en: str, ja: str, **changes: Any) -> Mistake:
 
 RATE_MISTAKES: List[Mistake] = [
     _rate_mistake("the smaller batch at the end of an epoch makes an update, too",
-             "エポックの最後の小さいバッチでも更新します",
-             epoch_steps=lambda t: t.images // (t.devices * t.per_device)),
-    _rate_mistake("a batch is that of all devices together",
-             "1 回の更新に使うバッチは全デバイス分です",
-             epoch_steps=lambda t: -(-t.images // t.per_device)),
+        "エポックの最後の小さいバッチでも更新します", epoch_steps=lambda t: t.images // (t.devices * t.per_device)),
+    _rate_mistake("a batch is that of all devices together", "1 回の更新に使うバッチは全デバイス分です",
+        epoch_steps=lambda t: -(-t.images // t.per_device)),
     _rate_mistake("it does not grow with the number of devices", "デバイス数に比例していません",
-             full_rate=lambda t: t.base_lr),
+        full_rate=lambda t: t.base_lr),
     _rate_mistake("that is the square root rule; the linear one is asked for",
-             "これは平方根の規則です。線形スケーリング則を使ってください",
-             full_rate=lambda t: t.base_lr * t.devices**0.5),
+        "これは平方根の規則です。線形スケーリング則を使ってください", full_rate=lambda t: t.base_lr * t.devices**0.5),
     _rate_mistake("the warm-up begins at the rate of one device, not at 0",
-             "ウォームアップは 0 からではなく 1 台分の学習率から始めます",
-             first_rate=lambda t: 0.0),
+        "ウォームアップは 0 からではなく 1 台分の学習率から始めます", first_rate=lambda t: 0.0),
     _rate_mistake("the first update has base_lr; each later one is a step higher",
-             "最初の更新の学習率が base_lr で、そこから 1 回ごとに上がります",
-             rise=lambda update, steps: (update + 1) / steps),
+        "最初の更新の学習率が base_lr で、そこから 1 回ごとに上がります",
+        rise=lambda update, steps: (update + 1) / steps),
     _rate_mistake("the full rate comes first in the update after the warm-up",
-             "最大の学習率になるのはウォームアップの次の更新です",
-             rise=lambda update, steps: update / (steps - 1) if steps > 1 else 0.0),
+        "最大の学習率になるのはウォームアップの次の更新です",
+        rise=lambda update, steps: update / (steps - 1) if steps > 1 else 0.0),
     _rate_mistake("that is the full rate from the first update on: the warm-up is missing",
-             "最初の更新から最大の学習率です。ウォームアップがありません",
-             rise=lambda update, steps: 1.0),
-    _rate_mistake("there is no update after the last batch: "
-             "8 images in batches of 4 make 2 updates",
-             "最後のバッチの後に更新はありません。8 枚を 4 枚ずつなら更新は 2 回です",
-             epoch_steps=lambda t: t.images // (t.devices * t.per_device) + 1),
+        "最初の更新から最大の学習率です。ウォームアップがありません", rise=lambda update, steps: 1.0),
+    _rate_mistake("there is no update after the last batch: 8 images in batches of 4 make 2 updates",
+        "最後のバッチの後に更新はありません。8 枚を 4 枚ずつなら更新は 2 回です",
+        epoch_steps=lambda t: t.images // (t.devices * t.per_device) + 1),
     (lambda each, got: _are_same_rates(got, each.rates_raised_by_epoch()),
      "during the warm-up it rises with every update, not once in an epoch",
      "ウォームアップの間は、エポックごとではなく更新ごとに上がります"),
@@ -492,24 +473,21 @@ RATE_MISTAKES: List[Mistake] = [
      "during the warm-up it rises by the same amount with every update, not by the same factor",
      "ウォームアップの間は、更新ごとに同じ量だけ上がります。同じ倍率ではありません"),
     _rate_mistake("during the warm-up it rises with every update, it does not jump at the end",
-             "ウォームアップの間は更新ごとに上がります。最後に一気に上げるのではありません",
-             rise=lambda update, steps: 0.0),
-    _rate_mistake("the drops are missing", "drops での引き下げがありません",
-             lowered=lambda t, epoch, update: 0),
+        "ウォームアップの間は更新ごとに上がります。最後に一気に上げるのではありません", rise=lambda update, steps: 0.0),
+    _rate_mistake("the drops are missing", "drops での引き下げがありません", lowered=lambda t, epoch, update: 0),
     _rate_mistake("epochs count from 0: it drops at the beginning of that epoch",
-             "エポックは 0 から数えます。そのエポックの始めに下げます",
-             lowered=lambda t, epoch, update: sum(drop < epoch for drop in t.drops)),
+        "エポックは 0 から数えます。そのエポックの始めに下げます",
+        lowered=lambda t, epoch, update: sum(drop < epoch for drop in t.drops)),
     (lambda each, got: _are_same_rates(got, each.rates_dropped_early()),
-     "it drops an epoch too early: epochs count from 0",
-     "引き下げが 1 エポック早すぎます。エポックは 0 から数えます"),
+     "it drops an epoch too early: epochs count from 0", "引き下げが 1 エポック早すぎます。エポックは 0 から数えます"),
     _rate_mistake("once lowered it stays low: the rate does not come back after that epoch",
-             "一度下げたら低いままです。そのエポックの後に戻してはいけません",
-             lowered=lambda t, epoch, update: sum(drop == epoch for drop in t.drops)),
+        "一度下げたら低いままです。そのエポックの後に戻してはいけません",
+        lowered=lambda t, epoch, update: sum(drop == epoch for drop in t.drops)),
     _rate_mistake("each drop makes it a tenth of what it was, so two make it a hundredth",
-             "drops のたびに 10 分の 1 にします。2 回なら 100 分の 1 です",
-             lowered=lambda t, epoch, update: int(any(drop <= epoch for drop in t.drops))),
+        "drops のたびに 10 分の 1 にします。2 回なら 100 分の 1 です",
+        lowered=lambda t, epoch, update: int(any(drop <= epoch for drop in t.drops))),
     _rate_mistake("drops are epochs, not updates", "drops は更新の番号ではなくエポックの番号です",
-             lowered=lambda t, epoch, update: sum(drop <= update for drop in t.drops)),
+        lowered=lambda t, epoch, update: sum(drop <= update for drop in t.drops)),
 ]  # fmt: skip
 
 
@@ -650,10 +628,9 @@ def _batch_variance(shards: ShardCase, ddof: int = 0) -> Array:
 
 MEAN = CombinedQuantity("mean", "平均", [
     (_matches_shard_formula(lambda means, variances, counts: np.mean(means, axis=0)),
-     "a shard with more images counts more: weight by `counts`",
-     "画像の多いシャードほど重みを大きくしてください"),
-    (_matches_shard_formula(lambda means, variances, counts: np.sum(means, axis=0)),
-     "the means are only added up", "平均を足しただけです"),
+     "a shard with more images counts more: weight by `counts`", "画像の多いシャードほど重みを大きくしてください"),
+    (_matches_shard_formula(lambda means, variances, counts: np.sum(means, axis=0)), "the means are only added up",
+     "平均を足しただけです"),
 ])  # fmt: skip
 
 MEANS_IGNORED = (
@@ -664,15 +641,13 @@ VARIANCE = CombinedQuantity("variance", "分散", [
     (_matches_shard_formula(lambda means, each, counts:
         np.average(each, axis=0, weights=counts)), *MEANS_IGNORED),
     (_matches_shard_formula(lambda means, each, counts: np.mean(each, axis=0)), *MEANS_IGNORED),
-    (_matches_shard_formula(lambda means, each, counts:
-        np.mean(each, axis=0) + np.var(means, axis=0)),
+    (_matches_shard_formula(lambda means, each, counts: np.mean(each, axis=0) + np.var(means, axis=0)),
      "a shard with more images counts more here, too: weight by `counts`",
      "ここでも、画像の多いシャードほど重みを大きくしてください"),
-    (lambda shards, got: _are_close(got, np.sqrt(_batch_variance(shards))),
-     "that is the standard deviation", "これは標準偏差です"),
+    (lambda shards, got: _are_close(got, np.sqrt(_batch_variance(shards))), "that is the standard deviation",
+     "これは標準偏差です"),
     (lambda shards, got: _are_close(got, _batch_variance(shards, ddof=1)),
-     "BatchNorm divides by the number of images, not by one less",
-     "BatchNorm は n - 1 ではなく n で割ります"),
+     "BatchNorm divides by the number of images, not by one less", "BatchNorm は n - 1 ではなく n で割ります"),
 ])  # fmt: skip
 
 
@@ -701,46 +676,38 @@ def check_speedup(answer: Callable[[float, float, float, int], float]) -> None:
     run_cases(answer, cases, expected_speedup).check_results(is_close_number, SPEEDUP_MISTAKES, describe)
 
 
-def _speedup_mistake(formula: Callable[..., float], en: str, ja: str) -> Mistake:
-    """Return the mistake of an answer that computes ``formula(h, c, s, k)``.
-
-    The answer may or may not also charge a single device for the sum.
-    """
+def _matches_speedup(formula: Callable[..., float]) -> Callable[..., bool]:
+    """Return a mistake's predicate: the result is ``formula``, with or without a sum for k = 1."""
 
     def gives(host: float, compute: float, total: float, devices: int, got: Any) -> bool:
         sums = (total, 0.0 if devices == 1 else total)
         return any(matches_formula(formula)(host, compute, sum_ms, devices, got=got) for sum_ms in sums)
 
-    return gives, en, ja
+    return gives
 
 
-SPEEDUP_MISTAKES: List[Mistake] = [
+SPEEDUP_MISTAKES = [
     (matches_formula(lambda h, c, s, k: k * max(h, c) / max(k * h, c + s)),
-     "one device has nothing to sum, and is as fast as itself",
-     "1 台なら合計は要らず、倍率はちょうど 1 です"),
-    _speedup_mistake(lambda h, c, s, k: max(h, c) / max(k * h, c + s),
-          "a step on k devices trains on k times the images",
-          "k 台の 1 ステップは k 倍の枚数を処理します"),
-    _speedup_mistake(lambda h, c, s, k: max(k * h, c + s) / max(h, c),
-          "that is how many times as long a step takes: divide the other way round, "
-          "and count k times the images",
-          "これは 1 ステップの時間が何倍になるかです。"
-          "割る向きを逆にし、枚数が k 倍になることも計算に入れてください"),
-    _speedup_mistake(lambda h, c, s, k: k * max(h, c) / max(h, c + s),
-          "the host queues the work of one device after the other",
-          "ホストはデバイス 1 台ずつ順に処理をキューに入れます"),
-    _speedup_mistake(lambda h, c, s, k: k * (h + c) / (k * h + c + s),
-          "the host queues the next step while the devices compute",
-          "デバイスの計算中に、ホストは次のステップをキューに入れられます"),
-    _speedup_mistake(lambda h, c, s, k: k * max(h, c) / (k * h + c + s),
-          "the host queues the next step while the devices compute",
-          "デバイスの計算中に、ホストは次のステップをキューに入れられます"),
-    _speedup_mistake(lambda h, c, s, k: k * max(h, c) / (max(k * h, c) + s),
-          "the devices sum after they have computed, and the host is free meanwhile",
-          "合計は計算の後にデバイスが行い、その間ホストは空いています"),
-    _speedup_mistake(lambda h, c, s, k: k * max(h, c) / max(k * h, c),
-          "the sum is missing, which begins when the gradients are ready",
-          "勾配がそろってから始まる合計の時間が入っていません"),
+     "one device has nothing to sum, and is as fast as itself", "1 台なら合計は要らず、倍率はちょうど 1 です"),
+    *formula_mistakes(_matches_speedup, [
+        (lambda h, c, s, k: max(h, c) / max(k * h, c + s), "a step on k devices trains on k times the images",
+         "k 台の 1 ステップは k 倍の枚数を処理します"),
+        (lambda h, c, s, k: max(k * h, c + s) / max(h, c),
+         "that is how many times as long a step takes: divide the other way round, and count k times the images",
+         "これは 1 ステップの時間が何倍になるかです。割る向きを逆にし、枚数が k 倍になることも計算に入れてください"),
+        (lambda h, c, s, k: k * max(h, c) / max(h, c + s), "the host queues the work of one device after the other",
+         "ホストはデバイス 1 台ずつ順に処理をキューに入れます"),
+        (lambda h, c, s, k: k * (h + c) / (k * h + c + s), "the host queues the next step while the devices compute",
+         "デバイスの計算中に、ホストは次のステップをキューに入れられます"),
+        (lambda h, c, s, k: k * max(h, c) / (k * h + c + s), "the host queues the next step while the devices compute",
+         "デバイスの計算中に、ホストは次のステップをキューに入れられます"),
+        (lambda h, c, s, k: k * max(h, c) / (max(k * h, c) + s),
+         "the devices sum after they have computed, and the host is free meanwhile",
+         "合計は計算の後にデバイスが行い、その間ホストは空いています"),
+        (lambda h, c, s, k: k * max(h, c) / max(k * h, c),
+         "the sum is missing, which begins when the gradients are ready",
+         "勾配がそろってから始まる合計の時間が入っていません"),
+    ]),
 ]  # fmt: skip
 
 
@@ -749,14 +716,12 @@ SPEEDUP_MISTAKES: List[Mistake] = [
 
 # fmt: off
 register_guess("03-a", DictForm(YesNoForm(), "weights", "gradients"),
-      "after a step, are the replicas' weights the same, and their gradients?",
-      "1 ステップの後、レプリカの重みは同じか。勾配は同じか")
+    "after a step, are the replicas' weights the same, and their gradients?",
+    "1 ステップの後、レプリカの重みは同じか。勾配は同じか")
 register_guess("03-b", DictForm(ChoiceForm("higher", "about equal", "lower"), "B", "C"),
-      "after as many epochs, how do B and C compare with A?",
-      "同じエポック数の後、B と C の正解率は A に比べてどうか")
+    "after as many epochs, how do B and C compare with A?", "同じエポック数の後、B と C の正解率は A に比べてどうか")
 register_guess("03-c", ListForm(NumberForm(example=-1, within=0.05), 4),
-      "what does BatchNorm make of 0, 0, 2, 2 on two devices?",
-      "0, 0, 2, 2 を 2 台に分けると、BatchNorm の出力はどうなるか")
+    "what does BatchNorm make of 0, 0, 2, 2 on two devices?",
+    "0, 0, 2, 2 を 2 台に分けると、BatchNorm の出力はどうなるか")
 register_guess("03-d", ChoiceForm("computing", "sum", "update", "host"),
-      "which part of a step takes longest on two devices?",
-      "2 台のステップで最も長いのはどの部分か")
+    "which part of a step takes longest on two devices?", "2 台のステップで最も長いのはどの部分か")

@@ -126,10 +126,9 @@ def check_wrong_transfers(answer: Mapping[str, TransferIndex]) -> None:
                 f"`{transfer}` を何に置き換えても、スケジュールは正しくなりません",
                 pick_explanation(
                     (_find_proof_failure(schedule) == spot,
-                     "that is where `prove` noticed it: what is sent there was wrong already, "
-                     "so go back",
-                     "そこは `prove` が誤りを見つけた場所です。"
-                     "送られる中身がすでに間違っているので、さかのぼってください"),
+                     "that is where `prove` noticed it: what is sent there was wrong already, so go back",
+                     "そこは `prove` が誤りを見つけた場所です。送られる中身がすでに間違っているので、"
+                     "さかのぼってください"),
                 ),
             )  # fmt: skip
 
@@ -198,14 +197,13 @@ def _matches_load_formula(formula: Callable[[List[int], int], float]) -> Callabl
 
 
 LINK_MISTAKES: List[Mistake] = [
-    (_matches_load_formula(lambda loads, k: 2 * k * max(loads)),
-     "what an owner has itself does not pass its link",
+    (_matches_load_formula(lambda loads, k: 2 * k * max(loads)), "what an owner has itself does not pass its link",
      "担当デバイス自身の勾配はリンクを通りません"),
     (_matches_load_formula(lambda loads, k: (k - 1) * max(loads)),
      "that is one direction; the sums go back over the same link",
      "これは片道分です。合計も同じリンクを通って戻ります"),
-    (_matches_load_formula(lambda loads, k: 2 * (k - 1) * sum(loads)),
-     "that is what passes all links together", "これは全リンクの合計です"),
+    (_matches_load_formula(lambda loads, k: 2 * (k - 1) * sum(loads)), "that is what passes all links together",
+     "これは全リンクの合計です"),
     (_matches_load_formula(lambda loads, k: 2 * (k - 1) * sum(loads) / k),
      "that is the mean of all links; the busiest is that of the device that owns most",
      "これは全リンクの平均です。最も混むのは、担当分が最も多いデバイスのリンクです"),
@@ -215,10 +213,8 @@ LINK_MISTAKES: List[Mistake] = [
     (matches_formula(lambda sizes, owners, k: 2 * (k - 1) * max(sizes)),
      "an owner has all of its parameters on its link, not only its largest one",
      "担当デバイスのリンクには、最大のパラメータだけでなく担当するすべてのパラメータが通ります"),
-    (_matches_load_formula(lambda loads, k:
-        max((k - 1) * load + sum(loads) - load for load in loads)),
-     "the sums go out when the gradients have come in; meanwhile the other direction was less "
-     "busy",
+    (_matches_load_formula(lambda loads, k: max((k - 1) * load + sum(loads) - load for load in loads)),
+     "the sums go out when the gradients have come in; meanwhile the other direction was less busy",
      "合計が出ていくのは勾配が届いた後です。その間、逆方向に流れる量はもっと少なくなります"),
 ]  # fmt: skip
 
@@ -271,15 +267,13 @@ def check_fastest(answer: Callable[[Topology, float], Schedule]) -> None:
         hint = placing_hint if got.name == best.name else NO_TEXT
         check_faults(
             (got.collective != ALLREDUCE,
-             f"{call_text} returned a {got.collective}: "
-             "an allreduce is asked for, as the functions in `ALGORITHMS` make it",
-             f"{call_text} の戻り値は {got.collective} です。"
-             "`ALGORITHMS` の関数が作るような allreduce を返してください"),
+             f"{call_text} returned a {got.collective}: an allreduce is asked for, as the functions in `ALGORITHMS` "
+             "make it",
+             f"{call_text} の戻り値は {got.collective} です。`ALGORITHMS` の関数が作るような allreduce "
+             "を返してください"),
             (cost_s > least_s * 1.000001,
-             f"{call_text} returned {got.name}, {cost_texts[0]}; {name} takes "
-             f"{cost_texts[1]}{hint[0]}",
-             f"{call_text} の戻り値は {got.name} ({cost_texts[0]}) でした。"
-             f"{name} なら {cost_texts[1]} です{hint[1]}"),
+             f"{call_text} returned {got.name}, {cost_texts[0]}; {name} takes {cost_texts[1]}{hint[0]}",
+             f"{call_text} の戻り値は {got.name} ({cost_texts[0]}) でした。{name} なら {cost_texts[1]} です{hint[1]}"),
         )  # fmt: skip
 
 
@@ -302,8 +296,7 @@ class LinkCounter:
         CaseText(*[f"send(piece, {src}, {dst})"] * 2).check_faults(
             (not there, f"devices go from 0 to {last}: is a `% len(arrays)` missing?",
              f"デバイスは 0 から {last} までです。`% len(arrays)` を忘れていませんか"),
-            (there and piece.context != self.ctxs[src],
-             f"the piece is on {piece.context}, not on device {src}",
+            (there and piece.context != self.ctxs[src], f"the piece is on {piece.context}, not on device {src}",
              f"送ろうとした配列は {piece.context} にあり、デバイス {src} にはありません"),
         )  # fmt: skip
         self.elements[src, dst] += piece.size
@@ -341,10 +334,8 @@ def _check_sums(case: CaseText, initial: List[Any], final: List[Any]) -> None:
             (index >= len(total) // n * n,
              f"{len(total)} is not a multiple of {n}, and the last numbers belong to no chunk",
              f"{len(total)} は {n} で割り切れず、最後の数がどのチャンクにも入っていません"),
-            (values[index] in partial_sums,
-             "that is the sum of some devices only", "一部のデバイスだけの合計です"),
-            (np.array_equal(values, initial[device]),
-             "nothing was written to it", "何も書き込まれていません"),
+            (values[index] in partial_sums, "that is the sum of some devices only", "一部のデバイスだけの合計です"),
+            (np.array_equal(values, initial[device]), "nothing was written to it", "何も書き込まれていません"),
         )  # fmt: skip
         raise case.counterexample(
             f"number {index} on device {device} is {values[index]:g}, expected {total[index]:g}",
@@ -354,10 +345,7 @@ def _check_sums(case: CaseText, initial: List[Any], final: List[Any]) -> None:
 
 
 def _check_ring_links(case: CaseText, links: LinkCounter, devices: int, count: int) -> None:
-    """Raise Wrong unless each device sends only to the next, and no more than a ring needs.
-
-    ``count``: the numbers in each device's array.
-    """
+    """Raise Wrong unless each device sends only to the next, and no more than a ring needs."""
     min_sent, max_sent = (2 * (devices - 1) * each for each in (count // devices, -(-count // devices)))
     sent = [0] * devices
     for (src, _), elements in links.elements.items():
@@ -367,26 +355,22 @@ def _check_ring_links(case: CaseText, links: LinkCounter, devices: int, count: i
     needed = 2 * (devices - 1) * count
     case.check_faults(
         (sum(sent) < needed,
-         f"the sums are right, but only {sum(sent)} numbers went through `send`, and an allreduce "
-         f"needs {needed}: the devices must not read each other's arrays",
-         f"合計は正しいですが、`send` を通ったのは {sum(sent)} 個だけです。"
-         f"allreduce には {needed} 個の転送が必要です。"
+         f"the sums are right, but only {sum(sent)} numbers went through `send`, and an allreduce needs {needed}: the "
+         "devices must not read each other's arrays",
+         f"合計は正しいですが、`send` を通ったのは {sum(sent)} 個だけです。allreduce には {needed} 個の転送が必要です。"
          "ほかのデバイスの配列を直接読んではいけません"),
         (max(sent) > max_sent,
-         f"the sums are right, but device {sent.index(max(sent))} sent {max(sent)} numbers, "
-         f"in a ring at most {max_sent}: send a chunk in each step, not everything",
-         f"合計は正しいですが、デバイス {sent.index(max(sent))} が {max(sent)} 個送りました。"
-         f"リングなら多くても {max_sent} 個です。各ステップで送るのは 1 チャンクだけです"),
+         f"the sums are right, but device {sent.index(max(sent))} sent {max(sent)} numbers, in a ring at most "
+         f"{max_sent}: send a chunk in each step, not everything",
+         f"合計は正しいですが、デバイス {sent.index(max(sent))} が {max(sent)} 個送りました。リングなら多くても "
+         f"{max_sent} 個です。各ステップで送るのは 1 チャンクだけです"),
         (devices > 2 and offsets == {devices - 1},
-         "the sums are right, but the ring goes the wrong way round: device i sends to "
-         "device i + 1, here it sends to i - 1",
-         "合計は正しいですが、リングが逆回りです。デバイス i は i + 1 に送ります。"
-         "ここでは i - 1 に送っています"),
+         "the sums are right, but the ring goes the wrong way round: device i sends to device i + 1, here it sends to "
+         "i - 1",
+         "合計は正しいですが、リングが逆回りです。デバイス i は i + 1 に送ります。ここでは i - 1 に送っています"),
         (offsets - {1} or min(sent) < min_sent,
-         f"the sums are right, but that is not a ring: {pairs}: "
-         "each device sends to the next one only",
-         f"合計は正しいですが、リングではありません ({pairs})。"
-         "各デバイスが送る相手は次のデバイスだけです"),
+         f"the sums are right, but that is not a ring: {pairs}: each device sends to the next one only",
+         f"合計は正しいですが、リングではありません ({pairs})。各デバイスが送る相手は次のデバイスだけです"),
     )  # fmt: skip
 
 
@@ -423,10 +407,9 @@ def check_beat_the_eight(answer: Callable[[], Any]) -> AnswerCost:
     call = BEAT_THE_EIGHT.call
     CaseText(call, call).check_faults(
         (cost.seconds >= best_s * (1 - COST_TOLERANCE),
-         f"proved, but it costs {en}, and {name}, placed, takes {format_microseconds(best_s)}: "
-         f"it must be less{why}",
-         f"正しいことは証明されましたが、{ja}かかります。配置した {name} なら "
-         f"{format_microseconds(best_s)} です。それより短くしてください{why_ja}"),
+         f"proved, but it costs {en}, and {name}, placed, takes {format_microseconds(best_s)}: it must be less{why}",
+         f"正しいことは証明されましたが、{ja}かかります。配置した {name} なら {format_microseconds(best_s)} です。"
+         f"それより短くしてください{why_ja}"),
     )  # fmt: skip
     floor_us, best_us = format_microseconds(lower_bound_s()), format_microseconds(best_s)
     ratio, is_precomputed = f"{cost.seconds / lower_bound_s():.3f}", _is_precomputed(schedule)
@@ -459,23 +442,19 @@ def _count_transfers(schedule: Schedule) -> "List[Counter[Tuple[int, int, str]]]
 
 
 # fmt: off
-register_guess("04-a",
-      DictForm(NumberForm(0, example=2.5, within=0.001),
-               "ring: steps", "ring: sends", "star: sends"),
-      "4 ranks: how many steps, and how many arrays does the busiest rank send?",
-      "4 ランク: 何ステップか。最も忙しいランクが送るのは配列何個分か")
+register_guess("04-a", DictForm(NumberForm(0, example=2.5, within=0.001), "ring: steps", "ring: sends", "star: sends"),
+    "4 ranks: how many steps, and how many arrays does the busiest rank send?",
+    "4 ランク: 何ステップか。最も忙しいランクが送るのは配列何個分か")
 register_guess("04-b", NumberForm(0, example=3, factor=1.01),
-      "8 ranks: how many times as many bytes pass the star's busiest port as the ring's?",
-      "8 ランク: star で最も忙しいポートを通るバイト数は ring の何倍か")
+    "8 ranks: how many times as many bytes pass the star's busiest port as the ring's?",
+    "8 ランク: star で最も忙しいポートを通るバイト数は ring の何倍か")
 register_guess("04-c", DictForm(ChoiceForm(*ALGORITHMS), "1 KB", "100 MB"),
-      "which algorithm is the fastest on a p3.16xlarge?",
-      "p3.16xlarge で最も速いのはどのアルゴリズムか")
+    "which algorithm is the fastest on a p3.16xlarge?", "p3.16xlarge で最も速いのはどのアルゴリズムか")
 register_guess("04-d", NumberForm(0, example=20, factor=1.1),
-      "1 GB on a p3.16xlarge: what busbw does the cheapest schedule reach, in GB/s?",
-      "p3.16xlarge で 1 GB: 見積もりが最も小さいスケジュールの busbw は何 GB/s か")
+    "1 GB on a p3.16xlarge: what busbw does the cheapest schedule reach, in GB/s?",
+    "p3.16xlarge で 1 GB: 見積もりが最も小さいスケジュールの busbw は何 GB/s か")
 register_guess("04-e", NumberForm(0, example=3, factor=1.3),
-      "4 MiB here: how many times as long does star take as ring?",
-      "このマシンで 4 MiB: star の時間は ring の何倍か")
+    "4 MiB here: how many times as long does star take as ring?", "このマシンで 4 MiB: star の時間は ring の何倍か")
 register_guess("04-f", DictForm(NumberForm(0, 1, example=0.5, within=0.15), "15", "1"),
-      "pieces of 15 and of 1: at what share of backward is the last layer's gradient ready?",
-      "まとまりが演算 15 個と 1 個のとき: 最後の層の勾配は逆伝播の何割でそろうか")
+    "pieces of 15 and of 1: at what share of backward is the last layer's gradient ready?",
+    "まとまりが演算 15 個と 1 個のとき: 最後の層の勾配は逆伝播の何割でそろうか")

@@ -22,7 +22,9 @@ from gluonlab.exercises.explain_wrong_answers import (
     TextPair,
     check_faults,
     check_number,
+    count_in_english,
     counterexample,
+    formula_mistakes,
     is_same_number,
     matches_formula,
     pick_explanation,
@@ -79,34 +81,24 @@ def _parameter_size(shapes: Sequence[Shape]) -> int:
     return sum(math.prod(shape) for shape in shapes)
 
 
-TRAINING_BYTES_MISTAKES: List[Mistake] = [
-    (matches_formula(lambda shapes, kept, n, s:
-        4 * (sum(map(sum, shapes)) * (2 + s) + n * sum(kept))),
-     "a shape's numbers are multiplied, not added",
-     "形状の各次元は足すのではなく掛けます"),
-    (matches_formula(lambda shapes, kept, n, s: 4 * _parameter_size(shapes) * (2 + s)),
-     "as if no activations were kept for backward",
+TRAINING_BYTES_MISTAKES = formula_mistakes(matches_formula, [
+    (lambda shapes, kept, n, s: 4 * (sum(map(sum, shapes)) * (2 + s) + n * sum(kept)),
+     "a shape's numbers are multiplied, not added", "形状の各次元は足すのではなく掛けます"),
+    (lambda shapes, kept, n, s: 4 * _parameter_size(shapes) * (2 + s), "as if no activations were kept for backward",
      "逆伝播のために残す活性値が入っていません"),
-    (matches_formula(lambda shapes, kept, n, s:
-        4 * n * (_parameter_size(shapes) * (2 + s) + sum(kept))),
-     "as if every image had parameters of its own",
-     "画像 1 枚ごとにパラメータがあるかのような値です"),
-    (matches_formula(lambda shapes, kept, n, s:
-        4 * (_parameter_size(shapes) * (2 + s) + sum(kept))),
+    (lambda shapes, kept, n, s: 4 * n * (_parameter_size(shapes) * (2 + s) + sum(kept)),
+     "as if every image had parameters of its own", "画像 1 枚ごとにパラメータがあるかのような値です"),
+    (lambda shapes, kept, n, s: 4 * (_parameter_size(shapes) * (2 + s) + sum(kept)),
      "as if only one image were in flight", "画像 1 枚分の活性値しか数えていないようです"),
-    (matches_formula(lambda shapes, kept, n, s: 4 * (_parameter_size(shapes) * 2 + n * sum(kept))),
-     "as if the optimizer kept nothing", "オプティマイザの状態が入っていないようです"),
-    (matches_formula(lambda shapes, kept, n, s:
-        4 * (_parameter_size(shapes) * (1 + s) + n * sum(kept))),
+    (lambda shapes, kept, n, s: 4 * (_parameter_size(shapes) * 2 + n * sum(kept)), "as if the optimizer kept nothing",
+     "オプティマイザの状態が入っていないようです"),
+    (lambda shapes, kept, n, s: 4 * (_parameter_size(shapes) * (1 + s) + n * sum(kept)),
      "as if there were no gradients", "勾配が入っていないようです"),
-    (matches_formula(lambda shapes, kept, n, s:
-        4 * (_parameter_size(shapes) * (2 + s) + 2 * n * sum(kept))),
-     "as if a gradient were kept beside every activation",
-     "活性値ごとに勾配も残しているかのような値です"),
-    (matches_formula(lambda shapes, kept, n, s: _parameter_size(shapes) * (2 + s) + n * sum(kept)),
-     "those are numbers, and a float32 has 4 bytes",
-     "それは数値の個数です。float32 は 1 個 4 バイトです"),
-]  # fmt: skip
+    (lambda shapes, kept, n, s: 4 * (_parameter_size(shapes) * (2 + s) + 2 * n * sum(kept)),
+     "as if a gradient were kept beside every activation", "活性値ごとに勾配も残しているかのような値です"),
+    (lambda shapes, kept, n, s: _parameter_size(shapes) * (2 + s) + n * sum(kept),
+     "those are numbers, and a float32 has 4 bytes", "それは数値の個数です。float32 は 1 個 4 バイトです"),
+])  # fmt: skip
 
 
 class SimulatedMemory(NamedTuple):
@@ -142,10 +134,7 @@ def check_largest_batch(answer: Callable[[Callable[[int], int], int, int], int])
 
 
 def _check_batch_search(answer: Callable[..., Any], simulated: SimulatedMemory, budget: int, limit: int) -> None:
-    """Raise Wrong unless the answer finds the largest batch with few calls of ``memory``.
-
-    ``budget``: the available bytes. ``limit``: the number of images that exist.
-    """
+    """Raise Wrong unless the answer finds the largest batch with few calls of ``memory``."""
     sizes_asked: List[int] = []
 
     def memory(images: int) -> int:
@@ -170,10 +159,8 @@ def _check_batch_search(answer: Callable[..., Any], simulated: SimulatedMemory, 
             f"上限 {limit} 枚のとき {got!r} でしたが、正しくは {expected} です",
             pick_explanation(
                 (expected == 0, "not even one image fits", "1 枚も入りません"),
-                (is_integer and got > limit,
-                 "there are no more images", "それより多くの画像はありません"),
-                (is_integer and got > expected,
-                 f"{got} need {simulated.bytes_for(int(got)) if is_integer else 0}",
+                (is_integer and got > limit, "there are no more images", "それより多くの画像はありません"),
+                (is_integer and got > expected, f"{got} need {simulated.bytes_for(int(got)) if is_integer else 0}",
                  f"{got} 枚には {simulated.bytes_for(int(got)) if is_integer else 0} 要ります"),
                 (is_integer, f"{got + 1} would fit, too", f"{got + 1} 枚でも入ります"),
             ),
@@ -181,12 +168,10 @@ def _check_batch_search(answer: Callable[..., Any], simulated: SimulatedMemory, 
     max_calls = 2 * limit.bit_length() + 2
     if len(sizes_asked) > max_calls:
         raise counterexample(
-            f"{expected} is right, but with a limit of {limit:,} images `memory` was asked "
-            f"{len(sizes_asked):,} times, expected at most {max_calls}: halve the range with each "
-            "question",
-            f"{expected} は正しいのですが、上限 {limit:,} 枚に対して `memory` を "
-            f"{len(sizes_asked):,} "
-            f"回呼びました。{max_calls} 回以内で済みます。1 回呼ぶごとに範囲を半分に絞ってください",
+            f"{expected} is right, but with a limit of {limit:,} images `memory` was asked {len(sizes_asked):,} times, "
+            f"expected at most {max_calls}: halve the range with each question",
+            f"{expected} は正しいのですが、上限 {limit:,} 枚に対して `memory` を {len(sizes_asked):,} 回呼びました。"
+            f"{max_calls} 回以内で済みます。1 回呼ぶごとに範囲を半分に絞ってください",
         )
 
 
@@ -281,22 +266,17 @@ def _check_forward_calls(batch: _SentenceBatch, recorder: ForwardRecorder) -> No
     count, parts, sizes = len(batch.lengths), batch.parts, recorder.batch_sizes
     allowed, least = math.ceil(count / parts), count // parts
     all_have_words = all(batch.word_counts())  # the answer may skip microbatches without words
-    en = f"the update of {count} sentences in {parts} microbatch{'es' * (parts > 1)} is right, but"
+    en = f"the update of {count} sentences in {count_in_english(parts, 'microbatch', 'es')} is right, but"
     ja = f"{count} 文を {parts} 個のマイクロバッチにした更新は正しいのですが、"
     check_faults(
-        (max(sizes) > allowed,
-         f"{en} {max(sizes)} went through the network at once, expected at most {allowed}",
+        (max(sizes) > allowed, f"{en} {max(sizes)} went through the network at once, expected at most {allowed}",
          f"{ja}一度に {max(sizes)} 文がネットワークを通りました (多くても {allowed} 文のはず)"),
-        (len(sizes) > parts,
-         f"{en} they went through the network in {len(sizes)} parts, expected {parts}",
+        (len(sizes) > parts, f"{en} they went through the network in {len(sizes)} parts, expected {parts}",
          f"{ja}{len(sizes)} 個に分けられました。{parts} 個のはずです"),
         (min(sizes) < least or (all_have_words and len(sizes) < parts),
-         f"{en} the microbatches have {sizes} sentences; as even as can be, there are {parts} of "
-         f"{least} or more",
-         f"{ja}文の数が {sizes} です。できるだけ均等に分けると、{least} 文以上のものが "
-         f"{parts} 個になります"),
-        (all_have_words and recorder.overlapping_forwards,
-         f"{en} {ACTIVATIONS_KEPT_EN}", f"{ja}{ACTIVATIONS_KEPT_JA}"),
+         f"{en} the microbatches have {sizes} sentences; as even as can be, there are {parts} of {least} or more",
+         f"{ja}文の数が {sizes} です。できるだけ均等に分けると、{least} 文以上のものが {parts} 個になります"),
+        (all_have_words and recorder.overlapping_forwards, f"{en} {ACTIVATIONS_KEPT_EN}", f"{ja}{ACTIVATIONS_KEPT_JA}"),
     )  # fmt: skip
 
 
@@ -306,11 +286,7 @@ def _run_training(
     recorders: List[ForwardRecorder],
     updates: Dict[_SentenceBatch, int],
 ) -> LayerParams:
-    """Return the parameters after the answer's update.
-
-    Append a recorder of the forward calls to ``recorders``, and store the number of updates in
-    ``updates``.
-    """
+    """Return the parameters after the answer's update; record its forward calls and its updates."""
     [ctx] = cpu_devices(1)
     net = make_net(initial_params(), [ctx], "add", flatten=False)
     x, y = (nd.array(each, ctx=ctx) for each in batch.network_inputs())
@@ -343,10 +319,7 @@ def _params_by_weighted_sums(batch: _SentenceBatch, weights: Sequence[float]) ->
 
 
 def _params_by_means(batch: _SentenceBatch, factors: Sequence[float]) -> LayerParams:
-    """Return the parameters after an update by a weighted sum of the microbatches' mean losses.
-
-    Microbatches without words contribute nothing.
-    """
+    """Return the parameters after an update by weighted means of the microbatches with words."""
     weights = [f / count if count else 0.0 for f, count in zip(factors, batch.word_counts())]
     return _params_by_weighted_sums(batch, weights)
 
@@ -355,11 +328,8 @@ def _are_close_params(got: Any, want: LayerParams) -> bool:
     return isinstance(got, LayerParams) and got.is_close(want)
 
 
-def _params_with_old_gradients(batch: _SentenceBatch, divisor: float = 1.0) -> LayerParams:
-    """Return the parameters of a student who forgets to clear the old gradients.
-
-    ``divisor``: the number by which the student divides the old gradients.
-    """
+def _params_updated_with_old_gradients(batch: _SentenceBatch, divisor: float = 1.0) -> LayerParams:
+    """Return the parameters if the old gradients, divided by ``divisor``, are not cleared."""
     x, _ = batch.network_inputs()
     old_gradient = LayerParams(np.tile(x[0].sum(axis=0), (CLASSES, 1)), np.full(CLASSES, float(x.shape[1])))
     return _right_params(batch).subtract(old_gradient, LR / divisor)
@@ -376,19 +346,17 @@ def _microbatch_sizes(batch: _SentenceBatch) -> List[int]:
 
 MEAN_MISTAKES: List[Mistake] = [
     (lambda batch, got: bool(np.isnan(got.weight).any()),
-     "a part without any word has the mean 0 / 0, which is nan, and nan times 0 is nan: "
-     "leave such a part out",
-     "単語が 1 つもない部分の平均は 0 / 0 で nan です。nan に 0 を掛けても nan なので、"
-     "その部分は飛ばしてください"),
-    (_matches_params(lambda batch: initial_params()),
-     "the parameters have not changed at all", "パラメータがまったく変わっていません"),
+     "a part without any word has the mean 0 / 0, which is nan, and nan times 0 is nan: leave such a part out",
+     "単語が 1 つもない部分の平均は 0 / 0 で nan です。nan に 0 を掛けても nan なので、その部分は飛ばしてください"),
+    (_matches_params(lambda batch: initial_params()), "the parameters have not changed at all",
+     "パラメータがまったく変わっていません"),
     *((_matches_params(left_over), "the gradients of the batch before are still in it",
        "前のバッチの勾配が残ったままです")
       for left_over in (
-          _params_with_old_gradients,
-          lambda batch: _params_with_old_gradients(batch, sum(batch.lengths)))),
-    (_matches_params(lambda batch: _params_by_means(batch, [1.0] * batch.parts)),
-     "the means are only added up", "平均を足しただけです"),
+          _params_updated_with_old_gradients,
+          lambda batch: _params_updated_with_old_gradients(batch, sum(batch.lengths)))),
+    (_matches_params(lambda batch: _params_by_means(batch, [1.0] * batch.parts)), "the means are only added up",
+     "平均を足しただけです"),
     (_matches_params(lambda batch: _params_by_means(batch, [1 / batch.parts] * batch.parts)),
      "a mean of means: a word of a part with few words counts more than others",
      "平均の平均なので、単語の少ない部分の 1 語の寄与が大きくなります"),
@@ -403,16 +371,13 @@ MEAN_MISTAKES: List[Mistake] = [
         batch, [1 / (sum(batch.lengths) * len(batch.lengths))] * batch.parts)),
      "`trainer.step` divides once more: the gradients are those of a mean already",
      "`trainer.step` がもう一度割っています。勾配は、すでに平均の損失の勾配です"),
-    (_matches_params(lambda batch:
-        _params_by_weighted_sums(batch, [1 / sum(batch.lengths) ** 2] * batch.parts)),
+    (_matches_params(lambda batch: _params_by_weighted_sums(batch, [1 / sum(batch.lengths) ** 2] * batch.parts)),
      "the sum is divided by the words twice", "合計を単語数で 2 回割っています"),
-    (_matches_params(lambda batch:
-        _params_by_weighted_sums(batch, [1 / len(batch.lengths)] * batch.parts)),
-     "the sum is divided by the sentences, not by the words",
-     "単語数ではなく文の数で割っています"),
+    (_matches_params(lambda batch: _params_by_weighted_sums(batch, [1 / len(batch.lengths)] * batch.parts)),
+     "the sum is divided by the sentences, not by the words", "単語数ではなく文の数で割っています"),
     (_matches_params(lambda batch: _params_by_weighted_sums(
-        batch, [0.0] * (batch.parts - 1) + [1 / sum(batch.lengths)])),
-     "only the last part counts", "最後の部分しか効いていません"),
+        batch, [0.0] * (batch.parts - 1) + [1 / sum(batch.lengths)])), "only the last part counts",
+     "最後の部分しか効いていません"),
 ]  # fmt: skip
 
 
@@ -435,9 +400,8 @@ def _describe_update(batch: _SentenceBatch, got: LayerParams, want: LayerParams)
     moved, expected = (weight_distance(each, initial_params()) for each in (got, want))
     words = ", ".join(map(str, batch.lengths))
     return (
-        f"sentences of {words} words in {batch.parts} microbatch{'es' * (batch.parts > 1)}: "
-        f"the weights moved by {moved:.4g}, expected {expected:.4g}, "
-        "as with the mean over all words at once",
+        f"sentences of {words} words in {count_in_english(batch.parts, 'microbatch', 'es')}: the weights moved by "
+        f"{moved:.4g}, expected {expected:.4g}, as with the mean over all words at once",
         f"{words} 語の文をマイクロバッチ {batch.parts} 個で: 重みが {moved:.4g} 動きました。"
         f"全部の単語の平均を一度に使ったときの {expected:.4g} になるはずです",
     )
@@ -447,7 +411,7 @@ def _describe_update(batch: _SentenceBatch, got: LayerParams, want: LayerParams)
 
 
 @exercise("06-4")
-def check_machine_numbers(answer: Callable[[str, "str | None", int], List[int]]) -> None:
+def check_physical_gpu_numbers(answer: Callable[[str, "str | None", int], List[int]]) -> None:
     """The GPUs of the machine that a process means by gpu:0, gpu:0,2 and gpu:*."""
     cases = [("gpu:1", None, 4), ("gpu:0,2", None, 4), ("gpu:*", None, 4), ("gpu:*", "2,3", 4)]
     cases += [(spec, "3,4,5,6,7", 8) for spec in ("gpu:0", "gpu:1,2", "gpu:*")]
@@ -469,15 +433,11 @@ def check_machine_numbers(answer: Callable[[str, "str | None", int], List[int]])
         if got == want:
             continue
         explanation = pick_explanation(
-            (list(map(str, got)) == list(map(str, want)),
-             "numbers are wanted, not texts", "文字列ではなく数値が必要です"),
-            (got == requested,
-             "those are the names inside the process; "
-             "CUDA_VISIBLE_DEVICES gives them to other GPUs",
-             "それはプロセスの中での番号です。"
-             "CUDA_VISIBLE_DEVICES によって別の GPU に割り当てられます"),
-            (got == list(range(count)),
-             "the process sees only those that CUDA_VISIBLE_DEVICES names",
+            (list(map(str, got)) == list(map(str, want)), "numbers are wanted, not texts",
+             "文字列ではなく数値が必要です"),
+            (got == requested, "those are the names inside the process; CUDA_VISIBLE_DEVICES gives them to other GPUs",
+             "それはプロセスの中での番号です。CUDA_VISIBLE_DEVICES によって別の GPU に割り当てられます"),
+            (got == list(range(count)), "the process sees only those that CUDA_VISIBLE_DEVICES names",
              "CUDA_VISIBLE_DEVICES にあるものしか見えません"),
             (sorted(map(str, got)) == sorted(map(str, want)), "in another order", "順番が違います"),
         )  # fmt: skip
@@ -491,7 +451,7 @@ Rounds = List[List[Tuple[int, int, int]]]
 
 
 @exercise("06-5")
-def check_rounds(answer: Callable[[int, int, int], Rounds]) -> None:
+def check_microbatch_rounds(answer: Callable[[int, int, int], Rounds]) -> None:
     """The images that go through each device in each round."""
     cases = [(4, 1, 1), (4, 2, 1), (8, 2, 2), (6, 2, 3), (7, 2, 1), (7, 2, 2), (10, 3, 2)]
     cases += [(3, 2, 2), (1, 2, 2), (5, 4, 3)]
@@ -551,15 +511,15 @@ def _check_device_shares(case: CaseText, got: Rounds, images: int, devices: int,
         case.check_faults(
             (sum(b - a for a, b in device_parts) != size
              or (device_parts and (device_parts[0][0], device_parts[-1][1]) != (begin, end)),
-             f"device {device} gets {device_parts}, expected images {begin} to {end}: "
-             "the shares of the devices are as even as can be",
-             f"デバイス {device} の担当分が {device_parts} です。"
-             f"{begin} から {end} までのはずです (できるだけ均等に分けます)"),
+             f"device {device} gets {device_parts}, expected images {begin} to {end}: the shares of the devices are as "
+             "even as can be",
+             f"デバイス {device} の担当分が {device_parts} です。{begin} から {end} までのはずです "
+             "(できるだけ均等に分けます)"),
             (device_parts != expected,
-             f"device {device} has its {size} images in the parts {device_parts}, "
-             f"expected {expected}: {min(microbatches, size)} of them, as even as can be",
-             f"デバイス {device} の {size} 枚が {device_parts} に分けられています。"
-             f"{expected} のはずです ({min(microbatches, size)} 個に、できるだけ均等に)"),
+             f"device {device} has its {size} images in the parts {device_parts}, expected {expected}: "
+             f"{min(microbatches, size)} of them, as even as can be",
+             f"デバイス {device} の {size} 枚が {device_parts} に分けられています。{expected} のはずです "
+             f"({min(microbatches, size)} 個に、できるだけ均等に)"),
         )  # fmt: skip
     if len(got) != min(microbatches, len(range(*shards[0]))):
         raise case.counterexample(f"there are {len(got)} rounds: {got}", f"ラウンドが {len(got)} 回あります: {got}")
@@ -578,25 +538,22 @@ def _check_device_shares(case: CaseText, got: Rounds, images: int, devices: int,
 
 # fmt: off
 register_guess("06-a",
-      DictForm(NumberForm(0, example=2, factor=1.1),
-              "parameters", "optimizer_state", "activations", "total"),
-      "from 128 to 512 images: by what factor does each row grow?",
-      "128 枚から 512 枚にすると、それぞれの行は何倍になるか")
+    DictForm(NumberForm(0, example=2, factor=1.1), "parameters", "optimizer_state", "activations", "total"),
+    "from 128 to 512 images: by what factor does each row grow?",
+    "128 枚から 512 枚にすると、それぞれの行は何倍になるか")
 register_guess("06-b", NumberForm(0, example=0.01, factor=30),
-      "how far is the gradient of the parts from that of the whole batch?",
-      "部分に分けた勾配は、バッチ全体の勾配とどれだけ違うか")
+    "how far is the gradient of the parts from that of the whole batch?",
+    "部分に分けた勾配は、バッチ全体の勾配とどれだけ違うか")
 register_guess("06-c", NumberForm(0, example=10, factor=1.5),
-      "how many MiB more does the whole batch take than 64 microbatches?",
-      "バッチ全体のピークは、最も小さいマイクロバッチより何 MiB 高いか")
-register_guess("06-d", ChoiceForm(32, 16, 1),
-      "microbatch 2: how many images does each GPU compute at a time?",
-      "microbatch が 2 のとき、各 GPU は一度に何枚を計算するか")
+    "how many MiB more does the whole batch take than 64 microbatches?",
+    "バッチ全体のピークは、最も小さいマイクロバッチより何 MiB 高いか")
+register_guess("06-d", ChoiceForm(32, 16, 1), "microbatch 2: how many images does each GPU compute at a time?",
+    "microbatch が 2 のとき、各 GPU は一度に何枚を計算するか")
 register_guess("06-e", NumberForm(0, example=2, factor=1.25),
-      "how many times as long do 64 microbatches take as the whole batch?",
-      "64 個のマイクロバッチの時間はバッチ全体の何倍か")
-register_guess("06-f", NumberForm(0, 1, example=0.2, within=0.01),
-      "what is the running mean after four microbatches?",
-      "4 個のマイクロバッチの後、移動平均はいくつか")
+    "how many times as long do 64 microbatches take as the whole batch?",
+    "64 個のマイクロバッチの時間はバッチ全体の何倍か")
+register_guess("06-f", NumberForm(0, 1, example=0.2, within=0.01), "what is the running mean after four microbatches?",
+    "4 個のマイクロバッチの後、移動平均はいくつか")
 register_guess("06-g", DictForm(ChoiceForm(16, 64, 512), "images/s", "accuracy"),
-      "which batch size is best in images/s, which in accuracy?",
-      "1 秒あたりの枚数と正解率は、それぞれどのサイズが最もよいか")
+    "which batch size is best in images/s, which in accuracy?",
+    "1 秒あたりの枚数と正解率は、それぞれどのサイズが最もよいか")

@@ -29,6 +29,7 @@ from gluonlab.exercises.explain_wrong_answers import (
     count_in_english,
     counterexample,
     find_mistake,
+    formula_mistakes,
     is_close_number,
     pick_explanation,
     run_cases,
@@ -123,9 +124,8 @@ class TrainingCase(NamedTuple):
         return CaseText(
             f"{count_in_english(self.k, 'device')}, {self.b} images on each, lr {self.lr:g}, "
             f"{self.images} training images, {good}, at most {self.limit} steps",
-            f"デバイス {self.k} 台、1 台 {self.b} 枚、学習率 {self.lr:g}、"
-            f"学習画像 {self.images} 枚、"
-            f"目標まで {good_ja}、上限 {self.limit} ステップ",
+            f"デバイス {self.k} 台、1 台 {self.b} 枚、学習率 {self.lr:g}、学習画像 {self.images} 枚、目標まで "
+            f"{good_ja}、上限 {self.limit} ステップ",
         )
 
 
@@ -232,10 +232,7 @@ def _simulate_training(
 
 
 def _step_by_mean_of_means(values: LayerParams, part: Batch, lr: float, cuts: Sequence[Any]) -> LayerParams:
-    """Return the parameters after a step by the average of the shards' mean gradients.
-
-    ``part``: the batch. ``cuts``: the bounds of each shard.
-    """
+    """Return the parameters after a step by the average of the shards' mean gradients."""
     after = values
     for begin, end in cuts:
         shard = part[0][begin:end], part[1][begin:end]
@@ -260,10 +257,7 @@ def _are_close_params(got: Any, want: Sequence[LayerParams]) -> bool:
 
 
 def _matches_training(**change: Callable[[TrainingCase], Any]) -> Callable[..., bool]:
-    """Return a mistake's predicate: whether the answer trained with this change.
-
-    ``change``: functions that return arguments of `_simulate_training` for a case.
-    """
+    """Return a mistake's predicate; ``change``: for a case, arguments of `_simulate_training`."""
 
     def gives(run: TrainingCase, got: TrainingAnswer) -> bool:
         changed = {name: value(run) for name, value in change.items()}
@@ -284,8 +278,7 @@ TRAINING_MISTAKES: List[Mistake] = [
     (_matches_training(lr=lambda run: run.lr),
      "the rate is that of one device: for k times the batch use k times the rate",
      "1 台分の学習率のままです。バッチを k 倍にしたら学習率も k 倍にします"),
-    (_matches_training(lr=lambda run: LR),
-     "the rate is the one that the trainer was made with: set it to k times lr",
+    (_matches_training(lr=lambda run: LR), "the rate is the one that the trainer was made with: set it to k times lr",
      "trainer の元の学習率のままです。lr の k 倍に設定してください"),
     (_matches_training(lr=lambda run: math.sqrt(run.k) * run.lr),
      "the rate grows as the square root of k: use the linear rule",
@@ -294,36 +287,29 @@ TRAINING_MISTAKES: List[Mistake] = [
      "a batch has the images of only one device: it must have k times as many",
      "バッチが 1 台分の枚数しかありません。その k 倍の枚数にします"),
     (_matches_training(divisor=lambda run: lambda n: run.b),
-     "the gradients are divided by the images of one device: "
-     "divide by those of the whole batch",
+     "the gradients are divided by the images of one device: divide by those of the whole batch",
      "勾配を 1 台分の枚数で割っています。バッチ全体の枚数で割ってください"),
     (_matches_training(divisor=lambda run: lambda n: n / run.k),
-     "the gradients are divided by the images of one device: "
-     "divide by those of the whole batch",
+     "the gradients are divided by the images of one device: divide by those of the whole batch",
      "勾配を 1 台分の枚数で割っています。バッチ全体の枚数で割ってください"),
     (_matches_training(divisor=lambda run: lambda n: run.k * run.b),
      "as if the smaller batch at the end of an epoch were divided by the size of a full one",
      "エポック末の小さいバッチを、満杯のバッチの枚数で割ったのと同じです"),
-    (lambda run, got:
-        any(_are_close_params(got, _right_params_by_step(run, wraps=on)) for on in (True, False)),
+    (lambda run, got: any(_are_close_params(got, _right_params_by_step(run, wraps=on)) for on in (True, False)),
      "the smaller batch at the end of an epoch is filled up with the first images",
      "エポック末の小さいバッチに、先頭の画像を足しています"),
-    (lambda run, got:
-        any(_are_close_params(got, _right_params_by_step(run, of_means=rule))
-            for rule in SHARD_RULES),
+    (lambda run, got: any(_are_close_params(got, _right_params_by_step(run, of_means=rule)) for rule in SHARD_RULES),
      "as by the mean of the devices' means: the images of a smaller shard count more than others",
      "デバイスごとの平均の平均になっています。小さいシャードの画像が重く数えられます"),
     (_matches_training(divisor=lambda run: lambda n: 1),
-     "the sum of the gradients is not divided by the number of images",
-     "勾配の合計が画像の枚数で割られていません"),
+     "the sum of the gradients is not divided by the number of images", "勾配の合計が画像の枚数で割られていません"),
     (_matches_training(ragged=lambda run: False),
      "the smaller batch at the end of an epoch is left out: its images count, too",
      "エポック末の小さいバッチが捨てられています。その画像も使います"),
     (lambda run, got: _are_close_params(got, [initial_params(), *_right_params_by_step(run)]),
      "`good_enough` is asked before the first step: ask after each step",
      "最初のステップの前に `good_enough` を呼んでいます。各ステップの後に呼んでください"),
-    (_skips_questions,
-     "it makes several steps before it asks: ask after each step",
+    (_skips_questions, "it makes several steps before it asks: ask after each step",
      "何ステップか進んでから呼んでいます。各ステップの後に呼んでください"),
     (lambda run, got: all(values.is_close(initial_params()) for values in got.params_by_step),
      "the parameters do not change at all", "パラメータがまったく変わっていません"),
@@ -331,10 +317,7 @@ TRAINING_MISTAKES: List[Mistake] = [
 
 
 def _check_training(run: TrainingCase, got: TrainingAnswer, want: List[LayerParams], rest: AnswerResults) -> None:
-    """Raise Wrong unless the answer's parameters, steps and devices are right.
-
-    ``want``: the right parameters after each step. ``rest``: this result and all later results.
-    """
+    """Raise Wrong unless the answer trained right; ``rest``: this result and all later results."""
     case = run.describe()
     if not got.params_by_step:
         raise case.counterexample("`good_enough` was never asked", "`good_enough` が一度も呼ばれていません")
@@ -353,16 +336,14 @@ def _check_training(run: TrainingCase, got: TrainingAnswer, want: List[LayerPara
     case.check_faults(
         (got.idle_devices, f"device {idle_device} computed no image",
          f"デバイス {idle_device} が画像を 1 枚も計算していません"),
-        (got.devices_differ, "the devices end with different parameters",
-         "デバイスごとにパラメータが異なっています"),
+        (got.devices_differ, "the devices end with different parameters", "デバイスごとにパラメータが異なっています"),
         (question_count > run.steps, f"it went on after step {run.steps}",
          f"{run.steps} ステップで終わらず、学習を続けました"),
         (question_count < run.steps,
-         f"`good_enough` was asked {count_in_english(question_count, 'time')}, expected "
-         f"{run.steps}: "
-         "once after each step",
-         f"`good_enough` が {question_count} 回しか呼ばれていません。正しくは {run.steps} 回です "
-         "(各ステップの後に 1 回)"),
+         f"`good_enough` was asked {count_in_english(question_count, 'time')}, expected {run.steps}: once after each "
+         "step",
+         f"`good_enough` が {question_count} 回しか呼ばれていません。正しくは {run.steps} 回です (各ステップの後に 1 "
+         "回)"),
     )  # fmt: skip
     expected_steps = run.good_after if run.good_after <= run.limit else None
     if got.returned != expected_steps or isinstance(got.returned, bool):
@@ -370,13 +351,12 @@ def _check_training(run: TrainingCase, got: TrainingAnswer, want: List[LayerPara
             f"it returned {got.returned!r}, expected {expected_steps}",
             f"戻り値は {got.returned!r} でした。正しくは {expected_steps} です",
             pick_explanation(
-                (all(each.got.returned is None for each in rest),
-                 "is `return` missing?", "`return` を忘れていませんか"),
+                (all(each.got.returned is None for each in rest), "is `return` missing?",
+                 "`return` を忘れていませんか"),
                 (got.returned is None and expected_steps == run.limit,
                  "the last step of the limit may be good enough, too",
                  "上限の最後のステップで十分よくなることもあります"),
-                (got.returned is None and expected_steps is not None,
-                 "it was good enough", "十分よくなっていました"),
+                (got.returned is None and expected_steps is not None, "it was good enough", "十分よくなっていました"),
             ),
         )  # fmt: skip
 
@@ -453,18 +433,13 @@ def _interpolate_step(curve: Curve, target: float) -> float:
     return math.inf
 
 
-def _finite_or_none(value: float) -> Optional[float]:
-    """Return the value, or None if it is infinite."""
-    return value if math.isfinite(value) else None
-
-
 def _is_same_steps(got: Any, want: Optional[float]) -> bool:
     if want is None:
         return got is None
     return isinstance(got, NUMBER_TYPES) and not isinstance(got, bool) and bool(got == want)
 
 
-def _matches_curves(formula: Callable[[List[Curve], float], Any]) -> Callable[..., bool]:
+def _gives_steps_of(formula: Callable[[List[Curve], float], Any]) -> Callable[..., bool]:
     """Return a mistake's predicate: whether the result is ``formula(curves, target)``."""
 
     def gives(curves: List[Curve], target: float, got: Any) -> bool:
@@ -477,29 +452,30 @@ def _matches_curves(formula: Callable[[List[Curve], float], Any]) -> Callable[..
 
 
 def _over_all_seeds(
-    of: Callable[[Curve, float], float], middle: Callable[[List[float]], float] = median
+    step_of: Callable[[Curve, float], float], average: Callable[[List[float]], float] = median
 ) -> Callable[[List[Curve], float], Any]:
-    """Return a function of (curves, target): the average steps of all seeds.
+    """Return a function of (curves, target): ``average`` of the seeds' steps; None if infinite."""
 
-    ``of(curve, target)``: the steps of a seed. ``middle``: the average, such as `median`. The
-    function returns None if the average is infinite.
-    """
-    return lambda curves, target: _finite_or_none(middle([of(curve, target) for curve in curves]))
+    def steps(curves: List[Curve], target: float) -> Optional[float]:
+        value = average([step_of(curve, target) for curve in curves])
+        return value if math.isfinite(value) else None
+
+    return steps
 
 
 def _steps_of_seeds_at_target(curves: List[Curve], target: float) -> List[float]:
     """Return the first step at the target, for each seed that reaches the target."""
-    return [each for each in (_first_step_at_target(curve, target) for curve in curves) if math.isfinite(each)]
+    return [step for step in (_first_step_at_target(curve, target) for curve in curves) if math.isfinite(step)]
 
 
-def _over_seeds_at_target(of: Callable[[List[float]], float]) -> Callable[[List[Curve], float], Any]:
-    """Return a function of (curves, target): ``of(steps)`` of the seeds that reach the target.
+def _over_seeds_at_target(average: Callable[[List[float]], float]) -> Callable[[List[Curve], float], Any]:
+    """Return a function of (curves, target): the average over seeds that reach it, or None."""
 
-    The function returns None if no seed reaches the target.
-    """
-    return lambda curves, target: (
-        of(_steps_of_seeds_at_target(curves, target)) if _steps_of_seeds_at_target(curves, target) else None
-    )
+    def steps(curves: List[Curve], target: float) -> Optional[float]:
+        reached = _steps_of_seeds_at_target(curves, target)
+        return average(reached) if reached else None
+
+    return steps
 
 
 def _number_measurements(curve: Curve, first: int) -> Curve:
@@ -507,54 +483,43 @@ def _number_measurements(curve: Curve, first: int) -> Curve:
     return [(number, right) for number, (_, right) in enumerate(curve, first)]
 
 
-MEDIAN_MISTAKES: List[Mistake] = [
-    (_matches_curves(_over_seeds_at_target(median)),
-     "seeds that never reach the target are left out, so hopeless settings look good: "
-     "they take longer than all others",
+MEDIAN_MISTAKES = formula_mistakes(_gives_steps_of, [
+    (_over_seeds_at_target(median),
+     "seeds that never reach the target are left out, so hopeless settings look good: they take longer than all others",
      "目標に達しないシードが除かれています。それでは見込みのない設定がよく見えます。"
      "ほかのどのシードよりも長くかかるものとして数えてください"),
-    (_matches_curves(lambda curves, target:
+    (lambda curves, target:
         None if len(_steps_of_seeds_at_target(curves, target)) < len(curves)
-         else median(_steps_of_seeds_at_target(curves, target))),
+         else median(_steps_of_seeds_at_target(curves, target)),
      "one seed that never gets there does not keep the median seed from getting there",
      "達しないシードが 1 つあっても、中央値のシードが達していれば答えは数です"),
-    (_matches_curves(_over_all_seeds(lambda curve, target:
-        min(_first_step_at_target(curve, target), curve[-1][0]))),
+    (_over_all_seeds(lambda curve, target: min(_first_step_at_target(curve, target), curve[-1][0])),
      "a seed that never reaches the target counts as if it had at its last look",
      "目標に達しないシードを、最後の計測で達したものとして数えています"),
-    (_matches_curves(_over_all_seeds(lambda curve, target:
-        next((s for s, r in curve if r > target), math.inf))),
+    (_over_all_seeds(lambda curve, target: next((s for s, r in curve if r > target), math.inf)),
      "the target itself is enough", "ちょうど目標の値でも達したことになります"),
-    (_matches_curves(_over_all_seeds(_first_step_at_target, mean)),
-     "that is the mean, which a single seed spoils",
+    (_over_all_seeds(_first_step_at_target, mean), "that is the mean, which a single seed spoils",
      "これは平均です。1 つのシードで大きく変わります"),
-    (_matches_curves(_over_seeds_at_target(mean)),
-     "that is the mean of the seeds that reach the target", "これは目標に達したシードの平均です"),
-    *((_matches_curves(_over_all_seeds(_first_step_at_target, middle)),
+    (_over_seeds_at_target(mean), "that is the mean of the seeds that reach the target",
+     "これは目標に達したシードの平均です"),
+    *((_over_all_seeds(_first_step_at_target, middle),
        "of an even number of seeds the median is the mean of the middle two",
        "シードが偶数個なら、中央値は中央の 2 つの平均です")
       for middle in (median_high, median_low)),
-    (_matches_curves(_over_all_seeds(lambda curve, target:
-        _first_step_at_target(_number_measurements(curve, 0), target))),
-     "that is the place of the look, not its steps",
-     "それは何番目の計測かで、ステップ数ではありません"),
-    (_matches_curves(_over_all_seeds(lambda curve, target:
-        _first_step_at_target(_number_measurements(curve, 1), target))),
-     "that is a number of looks, not of steps",
-     "それは計測の回数で、ステップ数ではありません"),
-    (_matches_curves(_over_all_seeds(_step_of_lasting_target)),
+    (_over_all_seeds(lambda curve, target: _first_step_at_target(_number_measurements(curve, 0), target)),
+     "that is the place of the look, not its steps", "それは何番目の計測かで、ステップ数ではありません"),
+    (_over_all_seeds(lambda curve, target: _first_step_at_target(_number_measurements(curve, 1), target)),
+     "that is a number of looks, not of steps", "それは計測の回数で、ステップ数ではありません"),
+    (_over_all_seeds(_step_of_lasting_target),
      "a seed is there at its first look that has the target, even if it falls below it again",
      "最初に目標以上になった計測で達したとします。その後で下回ってもかまいません"),
-    (_matches_curves(_over_all_seeds(_interpolate_step)),
-     "between two looks nobody has looked: the first that has the target counts",
+    (_over_all_seeds(_interpolate_step), "between two looks nobody has looked: the first that has the target counts",
      "計測と計測の間は測っていません。目標以上になった最初の計測のステップ数です"),
-    (_matches_curves(_over_all_seeds(lambda curve, target:
-        _first_step_at_target(curve[::-1], target))),
+    (_over_all_seeds(lambda curve, target: _first_step_at_target(curve[::-1], target)),
      "the last look that has the target counts, not the first",
      "最初ではなく、最後に目標に達していた計測を数えています"),
-    (_matches_curves(_over_all_seeds(_first_step_at_target, min)),
-     "that is the fastest seed", "これは最も速いシードです"),
-]  # fmt: skip
+    (_over_all_seeds(_first_step_at_target, min), "that is the fastest seed", "これは最も速いシードです"),
+])  # fmt: skip
 
 
 # --- 07-3: the critical batch size, from the steps to a target
@@ -591,8 +556,7 @@ def check_critical_batch(answer: Callable[..., Any]) -> None:
     def describe(sizes: List[int], steps: List[float], got: Any, want: CurveFit) -> TextPair:
         call = f"critical_batch({sizes}, [{', '.join(f'{each:g}' for each in steps)}])"
         if not (isinstance(got, tuple) and len(got) == 2):
-            en, ja = "two numbers, (fewest, critical)", "2 つの数 (fewest, critical) "
-            raise wrong_return(got, call, en, ja)
+            raise wrong_return(got, call, "two numbers, (fewest, critical)", "2 つの数 (fewest, critical) ")
         return wrong_value_texts(call, *(f"({a:.5g}, {b:.5g})" for a, b in (got, want)))
 
     results = run_cases(lambda *case: _to_two_floats(answer(*case)), cases, _fit_curve)
@@ -674,38 +638,32 @@ def _fit_power_law(n: Any, s: Any) -> CurveFit:
     return float(np.exp(at)), float(slope)
 
 
-FIT_MISTAKES: List[Mistake] = [
-    (_matches_fit(lambda n, s: _fit_curve(n, s)[::-1]),
-     "the two are the wrong way round", "2 つの順番が逆です"),
-    (_matches_fit(lambda n, s: (_fit_curve(n, s)[0], _fit_curve(n, s)[0] * _fit_curve(n, s)[1])),
+FIT_MISTAKES = formula_mistakes(_matches_fit, [
+    (lambda n, s: _fit_curve(n, s)[::-1], "the two are the wrong way round", "2 つの順番が逆です"),
+    (lambda n, s: (_fit_curve(n, s)[0], _fit_curve(n, s)[0] * _fit_curve(n, s)[1]),
      "the second is the images that the smallest batches need: divide by the fewest steps",
      "2 つ目は、最小のバッチで必要な画像の枚数です。最小ステップ数で割ってください"),
-    (_matches_fit(lambda n, s: _fit_curve(n, s, power=0.0)),
-     "that fits the steps themselves, so the small batches alone decide: "
-     "divide each difference by the steps measured",
-     "ステップ数そのものに当てはめているので、小さいバッチだけで決まってしまいます。"
-     "差を、計測したそれぞれのステップ数で割ってください"),
-    (_matches_fit(lambda n, s: _fit_curve(n, s, power=0.5)),
+    (lambda n, s: _fit_curve(n, s, power=0.0),
+     "that fits the steps themselves, so the small batches alone decide: divide each difference by the steps measured",
+     "ステップ数そのものに当てはめているので、小さいバッチだけで決まってしまいます。差を、"
+     "計測したそれぞれのステップ数で割ってください"),
+    (lambda n, s: _fit_curve(n, s, power=0.5),
      "each difference is divided by the square root of the steps, not by the steps",
      "差を、ステップ数ではなくその平方根で割っています"),
-    *((_matches_fit(inverse),
-       "the errors are the wrong way round: each is divided by the curve's steps, not by the steps "
-       "measured",
+    *((inverse,
+       "the errors are the wrong way round: each is divided by the curve's steps, not by the steps measured",
        "相対誤差が逆です。計測したステップ数ではなく、曲線のステップ数で割っています")
       for inverse in (_fit_inverse_ratios, _fit_reweighted)),
-    (_matches_fit(_fit_images),
-     "that fits the images, sizes times steps, so the large batches alone decide",
-     "画像の枚数 (バッチサイズとステップ数の積) に当てはめているので、"
-     "大きいバッチだけで決まってしまいます"),
-    (_matches_fit(_fit_end_points),
-     "that is the curve through the smallest and the largest batch alone",
+    (_fit_images, "that fits the images, sizes times steps, so the large batches alone decide",
+     "画像の枚数 (バッチサイズとステップ数の積) に当てはめているので、大きいバッチだけで決まってしまいます"),
+    (_fit_end_points, "that is the curve through the smallest and the largest batch alone",
      "これは最小と最大のバッチだけを通る曲線です"),
-    (_matches_fit(lambda n, s: (float(s.min()), _fit_curve(n, s)[1])),
+    (lambda n, s: (float(s.min()), _fit_curve(n, s)[1]),
      "the fewest steps are those of the curve, not the smallest that was measured",
      "最小ステップ数は曲線の値です。計測した中の最小ではありません"),
-    (_matches_fit(_fit_power_law), "that is a straight line in logarithms, a power law",
+    (_fit_power_law, "that is a straight line in logarithms, a power law",
      "これは両対数グラフでの直線、つまりべき乗則です"),
-]  # fmt: skip
+])  # fmt: skip
 
 
 # --- 07-4: the learning rate with the fewest steps to the target, found in few steps
@@ -776,7 +734,7 @@ class RateLandscape(NamedTuple):
 
 
 @exercise("07-4")
-def check_tune(answer: Callable[..., Any]) -> None:
+def check_learning_rate_search(answer: Callable[..., Any]) -> None:
     """The rate with the fewest steps to the target, without wasting steps."""
     cases = [
         RateLandscape(0.25, 0.25, 50, 2.0, 8.0, 400),
@@ -809,12 +767,10 @@ def _check_tuning(answer: Callable[..., Any], landscape: RateLandscape) -> None:
         doublings = math.log2(rate / landscape.first) if rate > 0 else math.nan
         case.check_faults(
             (not math.isfinite(doublings) or abs(doublings - round(doublings)) > 1e-6,
-             f"it tried the rate {rate:g}, which is not {landscape.first:g} doubled or halved "
-             "repeatedly",
-             f"学習率 {rate:g} を試しました。{landscape.first:g} の 2 倍、4 倍、…、2 分の 1、"
-             "4 分の 1、… だけを試してください"),
-            (len(rates_tried) > MAX_TRAININGS,
-             f"it has not stopped after {MAX_TRAININGS} trainings",
+             f"it tried the rate {rate:g}, which is not {landscape.first:g} doubled or halved repeatedly",
+             f"学習率 {rate:g} を試しました。{landscape.first:g} の 2 倍、4 倍、…、2 分の 1、4 分の 1、… "
+             "だけを試してください"),
+            (len(rates_tried) > MAX_TRAININGS, f"it has not stopped after {MAX_TRAININGS} trainings",
              f"{MAX_TRAININGS} 回学習しても終わりません"),
         )  # fmt: skip
         steps = landscape.steps_at(rate)
@@ -832,14 +788,11 @@ def _check_tuning(answer: Callable[..., Any], landscape: RateLandscape) -> None:
     sufficient = landscape.sufficient_steps()
     if spent > sufficient:
         raise case.counterexample(
-            f"{landscape.best:g} is right, but {count_in_english(len(rates_tried), 'training')} "
-            "took "
-            f"{spent} steps in all, and {sufficient} suffice: give a training no more steps than "
-            "the best one so far took, and stop in a direction when a rate is no better",
-            f"{landscape.best:g} は正しいのですが、{len(rates_tried)} 回の学習に合計 {spent} "
-            "ステップ"
-            f"かかりました。{sufficient} で足ります。"
-            "これまでの最良のステップ数を超える学習はさせず、"
+            f"{landscape.best:g} is right, but {count_in_english(len(rates_tried), 'training')} took {spent} steps in "
+            f"all, and {sufficient} suffice: give a training no more steps than the best one so far took, and stop in "
+            "a direction when a rate is no better",
+            f"{landscape.best:g} は正しいのですが、{len(rates_tried)} 回の学習に合計 {spent} ステップかかりました。"
+            f"{sufficient} で足ります。これまでの最良のステップ数を超える学習はさせず、"
             "よくならなくなったらその方向の探索をやめてください",
         )
 
@@ -854,11 +807,10 @@ def _explain_worse_rate(got: Any, landscape: RateLandscape, rates_tried: List[fl
         )
     steps, fewest = landscape.steps_at(float(got)), landscape.steps_at(landscape.best)
     return pick_explanation(
-        (got == fewest, "that is a number of steps, return the rate",
-         "これはステップ数です。学習率を返してください"),
+        (got == fewest, "that is a number of steps, return the rate", "これはステップ数です。学習率を返してください"),
         (math.isinf(steps), "that training never gets there", "その学習は目標に達しません"),
-        (landscape.best not in rates_tried,
-         f"{landscape.best:g} was never tried", f"{landscape.best:g} を試していません"),
+        (landscape.best not in rates_tried, f"{landscape.best:g} was never tried",
+         f"{landscape.best:g} を試していません"),
         (True, f"{got:g} takes {steps:g} steps, {landscape.best:g} takes {fewest:g}",
          f"{got:g} では {steps:g} ステップ、{landscape.best:g} では {fewest:g} ステップです"),
     )  # fmt: skip
@@ -905,10 +857,10 @@ class StepTrace(NamedTuple):
 def check_momentum_step(answer: Callable[..., Any]) -> None:
     """A step with momentum that stays right when the rate changes."""
     cases = [
-        _constant_gradient_steps(0.5, (0.5, 0.5), 1, ((1.0,),)),
-        _constant_gradient_steps(0.5, (0.5, 1.0), 1, ((1.0,),)),
+        _make_constant_gradient_case(0.5, (0.5, 0.5), ((1.0,),)),
+        _make_constant_gradient_case(0.5, (0.5, 1.0), ((1.0,),)),
+        _make_constant_gradient_case(0.75, (0.25, 0.5, 1.0, 1.0, 0.125, 0.125), ((1.0, -2.0), (4.0,))),
     ]
-    cases.append(_constant_gradient_steps(0.75, (0.25, 0.5, 1.0, 1.0, 0.125, 0.125), 2, ((1.0, -2.0), (4.0,))))
     random = case_rng(75)
     for _ in range(4):
         rates = tuple(2.0 ** -random.randint(0, 6, random.randint(3, 8)))
@@ -919,12 +871,9 @@ def check_momentum_step(answer: Callable[..., Any]) -> None:
     results.raise_error()
 
 
-def _constant_gradient_steps(momentum: float, rates: Sequence[float], count: int, grads: Any) -> MomentumSteps:
-    """Return a case with the same gradients in every step, and weights that start at zero.
-
-    ``count``: the number of parameters. ``grads``: a gradient for each parameter.
-    """
-    arrays = tuple(np.array(each, np.float32) for each in grads[:count])
+def _make_constant_gradient_case(momentum: float, rates: Sequence[float], grads: Any) -> MomentumSteps:
+    """Return a case whose weights start at zero; ``grads``: each parameter's gradient in all steps."""
+    arrays = tuple(np.array(each, np.float32) for each in grads)
     begin = tuple(np.zeros_like(each) for each in arrays)
     return MomentumSteps(momentum, tuple(rates), begin, (arrays,) * len(rates))
 
@@ -1016,8 +965,7 @@ MOMENTUM_MISTAKES: List[Mistake] = [
     (_matches_rule(velocity_factor=lambda ratio: 1 / ratio),
      "that is MXNet's rule alone: the velocity still contains the former rate",
      "MXNet の規則のままです。速度の中身には以前の学習率が掛かっています"),
-    (_matches_rule(velocity_factor=lambda ratio: ratio**-2),
-     "the factor is upside down: it is lr / former_lr",
+    (_matches_rule(velocity_factor=lambda ratio: ratio**-2), "the factor is upside down: it is lr / former_lr",
      "係数が逆数になっています。lr / former_lr です"),
     (lambda steps, got: _are_close_weights(got, _correct_after_update(steps)),
      "the velocity is corrected after the update: correct it before",
@@ -1025,8 +973,7 @@ MOMENTUM_MISTAKES: List[Mistake] = [
     (_matches_rule(velocity_factor=lambda ratio: 0.0),
      "that is the step without momentum: keep the velocities for the next step, in place",
      "モーメンタムがないのと同じです。速度をその場で書き換えて、次のステップに残してください"),
-    (lambda steps, got:
-        all(_are_close_weights([one], [list(steps.initial_weights)]) for one in got.params_by_step),
+    (lambda steps, got: all(_are_close_weights([one], [list(steps.initial_weights)]) for one in got.params_by_step),
      "the weights are unchanged: write into the arrays, do not put new ones into the lists",
      "重みが変わっていません。リストの要素を差し替えるのではなく、配列に書き込んでください"),
     (_matches_rule(velocity_factor=lambda ratio: float(ratio == 1)),
@@ -1076,9 +1023,8 @@ def _check_velocities(steps: MomentumSteps, got: StepTrace, want: WeightPath) ->
             if np.allclose(one, other, *rounding):
                 continue
             raise steps.describe().counterexample(
-                f"after {count_in_english(step + 1, 'step')} the weights are right, but velocity "
-                f"{index} "
-                f"is {format_array(one)}, expected {format_array(other)}",
+                f"after {count_in_english(step + 1, 'step')} the weights are right, but velocity {index} is "
+                f"{format_array(one)}, expected {format_array(other)}",
                 f"{step + 1} ステップ後の重みは正しいのですが、速度 {index} が {format_array(one)} "
                 f"です。正しくは {format_array(other)} です",
                 pick_explanation(
@@ -1089,8 +1035,8 @@ def _check_velocities(steps: MomentumSteps, got: StepTrace, want: WeightPath) ->
                      "that is v of the papers; MXNet's velocity is u = -lr v",
                      "それは論文の v です。MXNet の速度は u = -lr v です"),
                     (step > 0 and np.allclose(one, velocities[step - 1][index], *rounding),
-                     "it has not changed in this step: `velocity = ...` makes a new array, "
-                     "`velocity[:] = ...` and `velocity *= ...` write into the one that was given",
+                     "it has not changed in this step: `velocity = ...` makes a new array, `velocity[:] = ...` and "
+                     "`velocity *= ...` write into the one that was given",
                      "このステップで変わっていません。`velocity = ...` は新しい配列を作ります。"
                      "渡された配列に書き込むのは `velocity[:] = ...` や `velocity *= ...` です"),
                 ),
@@ -1158,16 +1104,15 @@ class ChoiceProblem(NamedTuple):
         step = f"{fixed:g} + {image:g} * n"
         given = f"steps={self.steps}, counts={self.counts}, deadline={self.deadline:g}"
         return CaseText(
-            f"{given}, a step with n images on each device takes {step} s, {CACHE_MISS_FACTOR} "
-            "times as long "
-            f"for an image where n > {fits}, and {exchange:g} s more on several devices",
+            f"{given}, a step with n images on each device takes {step} s, {CACHE_MISS_FACTOR} times as long for an "
+            f"image where n > {fits}, and {exchange:g} s more on several devices",
             f"{given}、デバイスあたり n 枚の 1 ステップは {step} 秒、n > {fits} なら 1 枚あたり "
             f"{CACHE_MISS_FACTOR} 倍、2 台以上ならさらに {exchange:g} 秒",
         )
 
 
 @exercise("07-6")
-def check_cheapest(answer: Callable[..., Any]) -> None:
+def check_cheapest_choice(answer: Callable[..., Any]) -> None:
     """The devices and the batch that reach a target in time for the fewest device-seconds."""
     steps: Dict[int, Optional[int]] = {8: 200, 32: 80, 128: 50, 512: 40}
     gpu, slow = SimulatedMachine(0.5, 0.0625, 0.25, 256), SimulatedMachine(0.125, 0.25, 1.0, 16)
@@ -1259,11 +1204,9 @@ CHOICE_MISTAKES: List[Mistake] = [
      "that is the fastest: choose the cheapest that is in time",
      "これは最も速い選択です。時間内で最も安いものを選んでください"),
     (_chooses_least(lambda problem, choice, seconds, cost: cost, ignore_deadline=True),
-     "that is the cheapest of all, whether or not it is in time",
-     "これは期限を無視した、最も安い選択です"),
+     "that is the cheapest of all, whether or not it is in time", "これは期限を無視した、最も安い選択です"),
     (_chooses_least(lambda problem, choice, seconds, cost: seconds, ignore_deadline=True),
-     "that is the fastest, whether or not it is in time",
-     "これは期限を無視した、最も速い選択です"),
+     "that is the fastest, whether or not it is in time", "これは期限を無視した、最も速い選択です"),
     *((_chooses_least(lambda problem, choice, seconds, cost:
               -choice[1] / problem.machine.step_seconds(choice[1], choice[0]), ignore_deadline),
        "that has the most images/s, which does not decide how long it takes",
@@ -1287,10 +1230,9 @@ def _explain_question(problem: ChoiceProblem, batch: Any, devices: Any) -> TextP
          f"`seconds({batch}, {devices})` was called: the batch comes first, then the devices",
          f"`seconds({batch}, {devices})` が呼ばれました。バッチサイズが先、デバイス数が後です"),
         (devices in problem.counts and batch * devices in problem.steps,
-         f"`seconds({batch}, {devices})` was called: it takes the size of the whole batch, not "
-         "the images of one device",
-         f"`seconds({batch}, {devices})` が呼ばれました。"
-         "渡すのは 1 台分の枚数ではなく、バッチ全体のサイズです"),
+         f"`seconds({batch}, {devices})` was called: it takes the size of the whole batch, not the images of one "
+         "device",
+         f"`seconds({batch}, {devices})` が呼ばれました。渡すのは 1 台分の枚数ではなく、バッチ全体のサイズです"),
     )  # fmt: skip
 
 
@@ -1309,21 +1251,15 @@ def _explain_choice(
     time, cost = problem.costs().get(got, none)
     best_time, best = none if want is None else problem.costs()[want]
     return pick_explanation(
-        (got not in problem.costs() and got[::-1] in problem.costs(),
-         "devices come first", "デバイス数が先です"),
-        (batch in problem.steps and problem.steps[batch] is None,
-         f"batches of {batch} never reach the target",
+        (got not in problem.costs() and got[::-1] in problem.costs(), "devices come first", "デバイス数が先です"),
+        (batch in problem.steps and problem.steps[batch] is None, f"batches of {batch} never reach the target",
          f"バッチサイズ {batch} では目標に達しません"),
         (count in problem.counts and batch in problem.steps and got not in problem.costs(),
-         "such a batch does not divide evenly over so many devices",
-         "そのバッチはその台数では割り切れません"),
+         "such a batch does not divide evenly over so many devices", "そのバッチはその台数では割り切れません"),
         (time > problem.deadline, f"it takes {time:.4g} s", f"{time:.4g} 秒かかります"),
-        (cost == best,
-         f"it costs as much as {want}, but takes {time:.4g} s, not {best_time:.4g} s",
-         f"コストは {want} と同じですが、時間が {best_time:.4g} 秒ではなく "
-         f"{time:.4g} 秒かかります"),
-        (not math.isnan(cost + best),
-         f"it costs {cost:.4g} device-seconds, {want} costs {best:.4g}",
+        (cost == best, f"it costs as much as {want}, but takes {time:.4g} s, not {best_time:.4g} s",
+         f"コストは {want} と同じですが、時間が {best_time:.4g} 秒ではなく {time:.4g} 秒かかります"),
+        (not math.isnan(cost + best), f"it costs {cost:.4g} device-seconds, {want} costs {best:.4g}",
          f"コストは {cost:.4g} デバイス秒、{want} では {best:.4g} です"),
         (True, "there is no such choice", "そのような選択肢はありません"),
     )  # fmt: skip
@@ -1334,29 +1270,26 @@ def _explain_choice(
 
 # fmt: off
 register_guess("07-a", NumberForm(0, example=3.0, factor=1.5),
-      "batches of 512 instead of 8: how many times as many images/s?",
-      "バッチを 8 枚から 512 枚にすると、1 秒あたりの枚数は何倍か")
+    "batches of 512 instead of 8: how many times as many images/s?",
+    "バッチを 8 枚から 512 枚にすると、1 秒あたりの枚数は何倍か")
 register_guess("07-b", NumberForm(0, example=64.0, factor=1.5),
-      "batches of 512 instead of 8: by what factor does the number of steps fall?",
-      "バッチを 8 枚から 512 枚にすると、ステップ数は何分の 1 か")
+    "batches of 512 instead of 8: by what factor does the number of steps fall?",
+    "バッチを 8 枚から 512 枚にすると、ステップ数は何分の 1 か")
 register_guess("07-c", ChoiceForm("linearly", "more slowly", "not at all"),
-      "how does the best rate grow from batches of 8 to 128?",
-      "バッチを 8 枚から 128 枚にすると、最適な学習率はどう増えるか")
+    "how does the best rate grow from batches of 8 to 128?",
+    "バッチを 8 枚から 128 枚にすると、最適な学習率はどう増えるか")
 register_guess("07-d", ChoiceForm("same", "square root", "linear"),
-      "16 devices, equal epochs: which rule for the rate is best?",
-      "16 台、同じエポック数: どの学習率の規則が最良か")
+    "16 devices, equal epochs: which rule for the rate is best?", "16 台、同じエポック数: どの学習率の規則が最良か")
 register_guess("07-e", DictForm(NumberForm(0, 9, example=5, within=1), "without", "with"),
-      "rate 2, momentum 0.9: how many of 9 seeds survive without and with a warm-up?",
-      "学習率 2 で正解率 50 % を超えるシードは 9 つのうちいくつか (ウォームアップなし / あり)")
+    "rate 2, momentum 0.9: how many of 9 seeds survive without and with a warm-up?",
+    "学習率 2 で正解率 50 % を超えるシードは 9 つのうちいくつか (ウォームアップなし / あり)")
 register_guess("07-f", NumberForm(0, example=2.0, factor=1.2),
-      "the rate falls to a tenth: MXNet's next step, as a multiple of the papers'?",
-      "学習率が 10 分の 1 になった直後、MXNet の歩幅は論文の規則の何倍か")
-register_guess("07-g", ChoiceForm(2, 4, 8, 16, 32, 64, 128, 256, 512),
-      "which batch size reaches the target soonest?",
-      "目標に最も早く達するバッチサイズはどれか")
-register_guess("07-h", YesNoForm(),
-      "equal epochs: do large batches make more mistakes on training images, too?",
-      "同じエポック数: 大きいバッチは学習画像の誤りも多いか")
+    "the rate falls to a tenth: MXNet's next step, as a multiple of the papers'?",
+    "学習率が 10 分の 1 になった直後、MXNet の歩幅は論文の規則の何倍か")
+register_guess("07-g", ChoiceForm(2, 4, 8, 16, 32, 64, 128, 256, 512), "which batch size reaches the target soonest?",
+    "目標に最も早く達するバッチサイズはどれか")
+register_guess("07-h", YesNoForm(), "equal epochs: do large batches make more mistakes on training images, too?",
+    "同じエポック数: 大きいバッチは学習画像の誤りも多いか")
 register_guess("07-i", ChoiceForm("8", "512", "neither"),
-      "equal training error: which batch size has the smaller validation error?",
-      "同じ学習誤差: 検証誤差が小さいのはどちらのバッチサイズか")
+    "equal training error: which batch size has the smaller validation error?",
+    "同じ学習誤差: 検証誤差が小さいのはどちらのバッチサイズか")

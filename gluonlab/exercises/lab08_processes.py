@@ -26,6 +26,7 @@ from gluonlab.exercises.explain_wrong_answers import (
     count_in_english,
     counterexample,
     find_mistake,
+    formula_mistakes,
     matches_formula,
     run_cases,
     wrong_return,
@@ -66,10 +67,7 @@ def check_shard_of_epoch(answer: Callable[[int, int, int, int, int], List[int]])
 
 
 def _call_for_ranks(answer: Callable[..., Any], size: int, world_size: int, *more: int) -> Shards:
-    """Return the image numbers that the answer returns for each rank.
-
-    ``more``: the seed and the epoch. Raises Wrong for results other than a list of integers.
-    """
+    """Return the image numbers that the answer returns for each rank; ``more``: seed and epoch."""
     shards = []
     for rank in range(world_size):
         returned = answer(size, world_size, rank, *more)
@@ -80,8 +78,7 @@ def _call_for_ranks(answer: Callable[..., Any], size: int, world_size: int, *mor
             en, ja = "a list of the images' numbers, as integers", "画像の番号 (整数) のリスト"
             raise wrong_return(returned, call, en, ja)
         if isinstance(returned, (set, frozenset)):
-            en, ja = "a list: a set has no order", "リスト (集合には順序がありません) "
-            raise wrong_return(returned, call, en, ja)
+            raise wrong_return(returned, call, "a list: a set has no order", "リスト (集合には順序がありません) ")
         shards.append([int(image) for image in images])
     return shards
 
@@ -99,34 +96,27 @@ def _check_epoch_images(answer: Callable[..., Any], size: int, world_size: int, 
     unknown_images = [image for image in counts if not 0 <= image < size]
     missing = [image for image in range(size) if image not in counts]
     case.check_faults(
-        (unknown_images,
-         f"there is no image {unknown_images[:1] and unknown_images[0]}: they go from 0 to "
-         f"{size - 1}",
-         f"画像 {unknown_images[:1] and unknown_images[0]} はありません。番号は 0 から {size - 1} "
-         "までです"),
+        (unknown_images, f"there is no image {unknown_images[:1] and unknown_images[0]}: they go from 0 to {size - 1}",
+         f"画像 {unknown_images[:1] and unknown_images[0]} はありません。番号は 0 から {size - 1} までです"),
         (len(set(lengths)) > 1,
-         f"the ranks have {_join_values(lengths)} images: with unequal numbers one rank makes a "
-         "step "
-         "for which the others do not come, and waits for ever",
-         f"枚数がランクごとに {_join_values(lengths, '、')} です。枚数が違うと、"
-         "ほかのランクが来ないステップができ、そこで永久に待つことになります"),
+         f"the ranks have {_join_values(lengths)} images: with unequal numbers one rank makes a step for which the "
+         "others do not come, and waits for ever",
+         f"枚数がランクごとに {_join_values(lengths, '、')} です。枚数が違うと、ほかのランクが来ないステップができ、"
+         "そこで永久に待つことになります"),
         (lengths[0] < images_per_rank,
-         f"each rank has {lengths[0]} images, so {len(missing)} of {size} are trained on by none: "
-         f"{images_per_rank} each are needed",
-         f"各ランクが {lengths[0]} 枚なので、{size} 枚のうち {len(missing)} 枚は"
-         f"どのランクも使いません。{images_per_rank} 枚ずつ必要です"),
-        (lengths[0] > images_per_rank,
-         f"each rank has {lengths[0]} images, and {images_per_rank} are enough",
+         f"each rank has {lengths[0]} images, so {len(missing)} of {size} are trained on by none: {images_per_rank} "
+         "each are needed",
+         f"各ランクが {lengths[0]} 枚なので、{size} 枚のうち {len(missing)} 枚はどのランクも使いません。"
+         f"{images_per_rank} 枚ずつ必要です"),
+        (lengths[0] > images_per_rank, f"each rank has {lengths[0]} images, and {images_per_rank} are enough",
          f"各ランクが {lengths[0]} 枚ですが、{images_per_rank} 枚で足ります"),
         (_call_for_ranks(answer, size, world_size, *more) != shards,
-         "a second call gave other images: every process draws for itself, so the order must "
-         "follow from `seed` and `epoch` alone",
-         "2 回目の呼び出しで別の画像になりました。プロセスはそれぞれ自分で乱数を引くので、"
-         "順序は `seed` と `epoch` だけから決まらなければなりません"),
-        (missing,
-         f"image {missing[:1] and missing[0]} is in no rank's shard, and some are in several",
-         f"画像 {missing[:1] and missing[0]} がどのランクにもなく、"
-         "複数のランクにある画像があります"),
+         "a second call gave other images: every process draws for itself, so the order must follow from `seed` and "
+         "`epoch` alone",
+         "2 回目の呼び出しで別の画像になりました。プロセスはそれぞれ自分で乱数を引くので、順序は `seed` と `epoch` "
+         "だけから決まらなければなりません"),
+        (missing, f"image {missing[:1] and missing[0]} is in no rank's shard, and some are in several",
+         f"画像 {missing[:1] and missing[0]} がどのランクにもなく、複数のランクにある画像があります"),
     )  # fmt: skip
 
 
@@ -139,44 +129,33 @@ def _check_epoch_orders(answer: Callable[..., Any], size: int, world_size: int, 
     )
     steps = {(b - a) % size for a, b in zip(first[0], first[0][1:])}
     case.check_faults(
-        (len(steps) == 1,
-         f"rank 0 has {_join_values(first[0][:4])}, ... in epoch 0: that is no random order",
-         f"エポック 0 でランク 0 の画像は {_join_values(first[0][:4])}, … で、"
-         "ランダムな順序ではありません"),
+        (len(steps) == 1, f"rank 0 has {_join_values(first[0][:4])}, ... in epoch 0: that is no random order",
+         f"エポック 0 でランク 0 の画像は {_join_values(first[0][:4])}, … で、ランダムな順序ではありません"),
     )  # fmt: skip
     for epoch, other_epoch in enumerate(later, 1):
         same_images = all(set(a) == set(b) for a, b in zip(first, other_epoch))
         repeated_share = _repeated_neighbor_share(first, other_epoch)
         case.check_faults(
-            (first == other_epoch,
-             f"epochs 0 and {epoch} have the same order",
+            (first == other_epoch, f"epochs 0 and {epoch} have the same order",
              f"エポック 0 と {epoch} の順序が同じです"),
             (same_images,
-             f"rank 0 has the same images in epochs 0 and {epoch}, in another order: it never "
-             "sees those of the other ranks",
+             f"rank 0 has the same images in epochs 0 and {epoch}, in another order: it never sees those of the other "
+             "ranks",
              f"ランク 0 の画像がエポック 0 と {epoch} で同じで、順序だけが違います。"
              "ほかのランクの画像を使うことがありません"),
             (all(shard == sorted(shard) for shard in [*first, *other_epoch]),
-             f"rank 0 has {_join_values(other_epoch[0][:4])}, ... in epoch {epoch}: its images "
-             "always "
-             "come in "
+             f"rank 0 has {_join_values(other_epoch[0][:4])}, ... in epoch {epoch}: its images always come in "
              "ascending order, so they are chosen at random, and not shuffled",
              f"エポック {epoch} でランク 0 の画像は {_join_values(other_epoch[0][:4])}, … です。"
              "どのエポックでも番号の小さい順なので、選び方はランダムでも、順序はランダムではありません"),
             (repeated_share > 1 / 2,
-             f"of the images that follow each other on a rank in epoch {epoch}, "
-             f"{repeated_share:.0%} did so "
-             "in epoch 0, too: it is the same permutation, handed to other ranks or begun at "
-             "another place",
-             f"エポック {epoch} で続けて出てくる画像の組のうち {repeated_share:.0%} は、エポック 0 "
-             "でも"
-             "続いていました。同じ並べ替えを別のランクに渡したか、"
-             "始める位置をずらしただけです"),
+             f"of the images that follow each other on a rank in epoch {epoch}, {repeated_share:.0%} did so in epoch "
+             "0, too: it is the same permutation, handed to other ranks or begun at another place",
+             f"エポック {epoch} で続けて出てくる画像の組のうち {repeated_share:.0%} は、エポック 0 でも続いていました。"
+             "同じ並べ替えを別のランクに渡したか、始める位置をずらしただけです"),
         )  # fmt: skip
     case.check_faults(
-        (first == other,
-         f"with seed {seed + 7} the order is the same",
-         f"シード {seed + 7} でも同じ順序です"),
+        (first == other, f"with seed {seed + 7} the order is the same", f"シード {seed + 7} でも同じ順序です"),
     )  # fmt: skip
 
 
@@ -248,13 +227,12 @@ def _check_group(case: CaseText, dist: Distributed, world_size: int) -> None:
     first = wrong_ranks[0] if wrong_ranks else 0
     joined_as = _join_values(joins[first]) if wrong_ranks and joins[first] else "-"
     case.check_faults(
-        (count != world_size,
-         f"processes that were started: {count}", f"起動されたプロセスは {count} 個です"),
+        (count != world_size, f"processes that were started: {count}", f"起動されたプロセスは {count} 個です"),
         (wrong_ranks,
-         f"rank {first} joins the group with (rank, world_size) = {joined_as}, expected once, with "
-         f"({first}, {world_size})",
-         f"ランク {first} がグループに参加するときの (rank, world_size) が {joined_as} です。"
-         f"({first}, {world_size}) で 1 回のはずです"),
+         f"rank {first} joins the group with (rank, world_size) = {joined_as}, expected once, with ({first}, "
+         f"{world_size})",
+         f"ランク {first} がグループに参加するときの (rank, world_size) が {joined_as} です。({first}, {world_size}) "
+         "で 1 回のはずです"),
     )  # fmt: skip
 
 
@@ -262,8 +240,7 @@ def _check_trained_images(case: CaseText, dist: Distributed, size: int, epochs: 
     """Check that the ranks train on all images in each epoch, in a new order each time."""
     for rank, notes in enumerate(dist.records):
         case.check_faults(
-            (len(notes.image_orders) != epochs,
-             f"rank {rank} goes through its images {len(notes.image_orders)} times",
+            (len(notes.image_orders) != epochs, f"rank {rank} goes through its images {len(notes.image_orders)} times",
              f"ランク {rank} が自分の画像で学習した回数は {len(notes.image_orders)} 回です"),
         )  # fmt: skip
     share = -(-size // len(dist.records))
@@ -276,39 +253,31 @@ def _check_trained_images(case: CaseText, dist: Distributed, size: int, epochs: 
         same_as_rank_0 = orders.index(orders[0], 1) if orders[0] in orders[1:] else None
         case.check_faults(
             (missing and other_rank is not None and None not in sampler_epochs,
-             f"in epoch {epoch} the sampler of rank 0 has been told epoch {sampler_epochs[0]}, "
-             "that of rank "
-             f"{other_rank} epoch {sampler_epochs[other_rank or 0]}: they draw different "
-             "permutations, and image "
+             f"in epoch {epoch} the sampler of rank 0 has been told epoch {sampler_epochs[0]}, that of rank "
+             f"{other_rank} epoch {sampler_epochs[other_rank or 0]}: they draw different permutations, and image "
              f"{missing[:1] and missing[0]} is in no rank's share",
-             f"エポック {epoch} で、ランク 0 のサンプラーのエポックは {sampler_epochs[0]}、"
-             f"ランク {other_rank} では {sampler_epochs[other_rank or 0]} です。"
-             "並べ替えが食い違い、"
-             f"画像 {missing[:1] and missing[0]} がどのランクの担当にもなりません"),
+             f"エポック {epoch} で、ランク 0 のサンプラーのエポックは {sampler_epochs[0]}、ランク {other_rank} では "
+             f"{sampler_epochs[other_rank or 0]} です。並べ替えが食い違い、画像 {missing[:1] and missing[0]} "
+             "がどのランクの担当にもなりません"),
             (missing and same_as_rank_0 is not None,
              f"in epoch {epoch} ranks 0 and {same_as_rank_0} train on the same images",
              f"エポック {epoch} でランク 0 と {same_as_rank_0} が同じ画像を使っています"),
-            (missing,
-             f"in epoch {epoch} no rank trains on image {missing[:1] and missing[0]}",
+            (missing, f"in epoch {epoch} no rank trains on image {missing[:1] and missing[0]}",
              f"エポック {epoch} で画像 {missing[:1] and missing[0]} を使うランクがありません"),
             (odd_rank is not None,
-             f"in epoch {epoch} rank {odd_rank} trains on {len(orders[odd_rank or 0])} images, "
-             "expected "
-             f"its share, {share}",
-             f"エポック {epoch} でランク {odd_rank} が {len(orders[odd_rank or 0])} "
-             "枚を使っています。"
-             f"担当分の {share} 枚のはずです"),
+             f"in epoch {epoch} rank {odd_rank} trains on {len(orders[odd_rank or 0])} images, expected its share, "
+             f"{share}",
+             f"エポック {epoch} でランク {odd_rank} が {len(orders[odd_rank or 0])} 枚を使っています。担当分の {share} "
+             "枚のはずです"),
         )  # fmt: skip
     rank_0_orders = dist.records[0].image_orders
     for a, b in combinations(range(epochs), 2):
         case.check_faults(
             (rank_0_orders[a] == rank_0_orders[b],
-             f"rank 0 has the images {_join_values(rank_0_orders[a][:4])}, ... in epoch {a}, and "
-             "in epoch "
-             f"{b} the "
-             "same ones in the same order",
-             f"ランク 0 の画像はエポック {a} で {_join_values(rank_0_orders[a][:4])}, … で、"
-             f"エポック {b} でも同じ画像が同じ順序です"),
+             f"rank 0 has the images {_join_values(rank_0_orders[a][:4])}, ... in epoch {a}, and in epoch {b} the same "
+             "ones in the same order",
+             f"ランク 0 の画像はエポック {a} で {_join_values(rank_0_orders[a][:4])}, … で、エポック {b} "
+             "でも同じ画像が同じ順序です"),
         )  # fmt: skip
 
 
@@ -320,17 +289,13 @@ def _check_model(case: CaseText, dist: Distributed) -> None:
     case.check_faults(
         (first is None, "no rank has updated a model", "モデルを更新したランクがありません"),
         (different_rank is not None,
-         f"ranks 0 and {different_rank} have different weights in the end: their replicas have "
-         "drifted "
-         "apart",
+         f"ranks 0 and {different_rank} have different weights in the end: their replicas have drifted apart",
          f"最後にランク 0 と {different_rank} の重みが違います。レプリカがずれてしまいました"),
     )  # fmt: skip
     sums, updates = dist.records[0].gradient_sums, dist.records[0].updates
     case.check_faults(
-        (sums != updates,
-         f"rank 0 computes {sums} gradients and makes {updates} updates, expected one after each",
-         f"ランク 0 が勾配を {sums} 回計算し、更新を {updates} 回行っています。"
-         "勾配 1 回につき更新 1 回のはずです"),
+        (sums != updates, f"rank 0 computes {sums} gradients and makes {updates} updates, expected one after each",
+         f"ランク 0 が勾配を {sums} 回計算し、更新を {updates} 回行っています。勾配 1 回につき更新 1 回のはずです"),
     )  # fmt: skip
 
 
@@ -340,27 +305,19 @@ def _check_rank_zero(case: CaseText, dist: Distributed, test_set: Images, epochs
     lines = [len(notes.logged_lines) for notes in dist.records]
     wrong_images = any(not np.array_equal(images.xs, test_set.xs) for images in dist.records[0].evaluated_images)
     case.check_faults(
-        (not evaluations[0] and any(evaluations),
-         f"rank {_first_nonzero_rank(evaluations)} evaluates, expected rank 0",
+        (not evaluations[0] and any(evaluations), f"rank {_first_nonzero_rank(evaluations)} evaluates, expected rank 0",
          f"評価しているのがランク {_first_nonzero_rank(evaluations)} です。ランク 0 のはずです"),
-        (any(evaluations[1:]),
-         f"the same test images are evaluated by {sum(map(bool, evaluations))} ranks",
+        (any(evaluations[1:]), f"the same test images are evaluated by {sum(map(bool, evaluations))} ranks",
          f"同じテスト画像を {sum(map(bool, evaluations))} 個のランクが評価しています"),
-        (wrong_images,
-         "rank 0 evaluates on other images than those of `test_set`",
+        (wrong_images, "rank 0 evaluates on other images than those of `test_set`",
          "ランク 0 が `test_set` ではない画像で評価しています"),
-        (not lines[0] and any(lines),
-         f"rank {_first_nonzero_rank(lines)} prints, expected rank 0",
+        (not lines[0] and any(lines), f"rank {_first_nonzero_rank(lines)} prints, expected rank 0",
          f"表示しているのがランク {_first_nonzero_rank(lines)} です。ランク 0 のはずです"),
-        (any(lines[1:]),
-         f"{sum(lines)} lines are printed, by {sum(map(bool, lines))} ranks, expected {epochs}",
-         f"{sum(map(bool, lines))} 個のランクが合わせて {sum(lines)} 行を表示しています。"
-         f"{epochs} 行のはずです"),
-        (evaluations[0] != epochs,
-         f"rank 0 evaluates {evaluations[0]} times, expected once an epoch",
+        (any(lines[1:]), f"{sum(lines)} lines are printed, by {sum(map(bool, lines))} ranks, expected {epochs}",
+         f"{sum(map(bool, lines))} 個のランクが合わせて {sum(lines)} 行を表示しています。{epochs} 行のはずです"),
+        (evaluations[0] != epochs, f"rank 0 evaluates {evaluations[0]} times, expected once an epoch",
          f"ランク 0 の評価が {evaluations[0]} 回です。エポックごとに 1 回のはずです"),
-        (lines[0] != epochs,
-         f"rank 0 prints {lines[0]} lines with `dist.log`, expected one an epoch",
+        (lines[0] != epochs, f"rank 0 prints {lines[0]} lines with `dist.log`, expected one an epoch",
          f"ランク 0 が `dist.log` で表示した行が {lines[0]} 行です。エポックごとに 1 行のはずです"),
     )  # fmt: skip
 
@@ -512,23 +469,20 @@ def _matches_on_every_rank(value: Callable[[RankImages], Any]) -> Callable[..., 
 
 
 ACCURACY_MISTAKES: List[Mistake] = [
-    (_matches_ranks(_rank_accuracies),
-     "that is the accuracy of the rank's own images",
+    (_matches_ranks(_rank_accuracies), "that is the accuracy of the rank's own images",
      "それはそのランク自身の画像だけの正解率です"),
-    (_matches_on_every_rank(lambda case: np.mean(_all_right_flags(case))),
-     "padding counts twice", "パディングの画像が 2 回数えられています"),
+    (_matches_on_every_rank(lambda case: np.mean(_all_right_flags(case))), "padding counts twice",
+     "パディングの画像が 2 回数えられています"),
     (_matches_on_every_rank(lambda case: sum(_all_right_flags(case)) / case.size),
      "the right answers of padding count twice", "パディングの正解が 2 回数えられています"),
-    *((_matches_on_every_rank(mean_of),
-       "a mean of the ranks' means: images of a rank with few of them count more",
+    *((_matches_on_every_rank(mean_of), "a mean of the ranks' means: images of a rank with few of them count more",
        "ランクごとの平均の平均なので、枚数の少ないランクの画像が重く数えられます")
       for mean_of in (lambda case: np.mean(_rank_accuracies(case)),
                       lambda case: np.mean(np.nan_to_num(_rank_accuracies(case))))),
     (_matches_on_every_rank(lambda case: 100 * case.accuracy),
-     "that is in percent; the accuracy is a number from 0 to 1",
-     "これは百分率です。正解率は 0 から 1 までの数です"),
-    (_matches_on_every_rank(lambda case: np.nansum(_rank_accuracies(case))),
-     "the ranks' accuracies are added up", "ランクごとの正解率を足しただけです"),
+     "that is in percent; the accuracy is a number from 0 to 1", "これは百分率です。正解率は 0 から 1 までの数です"),
+    (_matches_on_every_rank(lambda case: np.nansum(_rank_accuracies(case))), "the ranks' accuracies are added up",
+     "ランクごとの正解率を足しただけです"),
 ]  # fmt: skip
 
 
@@ -641,34 +595,26 @@ def _matches_count(**how: Any) -> Callable[..., bool]:
 
 
 STALENESS_MISTAKES: List[Mistake] = [
-    (_matches_count(count_own=True),
-     "the worker's own updates are counted, too, but it has sent them itself",
+    (_matches_count(count_own=True), "the worker's own updates are counted, too, but it has sent them itself",
      "自分の更新も数えています。自分の更新は古さには入りません"),
-    (_matches_count(updates_by_key=False),
-     "updates of other keys are counted", "ほかのキーの更新も数えています"),
-    (_matches_count(pulls_by_key=False),
-     "a pull of another key does not bring this one",
+    (_matches_count(updates_by_key=False), "updates of other keys are counted", "ほかのキーの更新も数えています"),
+    (_matches_count(pulls_by_key=False), "a pull of another key does not bring this one",
      "別のキーを pull しても、このキーは新しくなりません"),
-    (_matches_count(updates_by_key=False, pulls_by_key=False),
-     "updates of other keys are counted", "ほかのキーの更新も数えています"),
+    (_matches_count(updates_by_key=False, pulls_by_key=False), "updates of other keys are counted",
+     "ほかのキーの更新も数えています"),
     (_matches_count(start_events=(PUSH,)),
      "it is counted since the worker's last push: what it has pulled since then is new",
      "最後の push から数えています。その後に pull した分は古くありません"),
-    (_matches_count(start_events=(PULL, PUSH)),
-     "a push brings no weight to its worker: only a pull does",
+    (_matches_count(start_events=(PULL, PUSH)), "a push brings no weight to its worker: only a pull does",
      "push しても新しい重みは届きません。届くのは pull したときだけです"),
-    (_matches_count(count_workers=True),
-     "that is how many other workers have pushed: every update counts",
+    (_matches_count(count_workers=True), "that is how many other workers have pushed: every update counts",
      "push したワーカーの数ではなく、更新の回数を数えます"),
-    (_matches_count(unpulled=False),
-     "a worker that has not pulled yet has the initial weight, and has seen no update",
+    (_matches_count(unpulled=False), "a worker that has not pulled yet has the initial weight, and has seen no update",
      "まだ pull していないワーカーが持つのは最初の重みで、どの更新も見ていません"),
-    (_matches_count(start_events=()),
-     "it is counted from the beginning: a pull brings the newest weight",
+    (_matches_count(start_events=()), "it is counted from the beginning: a pull brings the newest weight",
      "最初から数えています。pull すれば最新の重みになります"),
     (_matches_count(updates_by_key=False, pulls_by_key=False, count_own=True),
-     "the updates of all workers and keys are counted",
-     "すべてのワーカーとキーの更新を数えています"),
+     "the updates of all workers and keys are counted", "すべてのワーカーとキーの更新を数えています"),
 ]  # fmt: skip
 
 
@@ -813,38 +759,34 @@ RESTART_MISTAKES: List[Mistake] = [
     (_matches_start(lambda killed: killed.newest_checkpoint(whole=False, logged=False)),
      "the newest checkpoint is taken, though it may be damaged, or ahead of the log",
      "最新のチェックポイントを、壊れていないか、ログより先でないかを確かめずに使っています"),
-    (_matches_start(lambda killed: killed.newest_checkpoint(whole=False)),
-     "a damaged checkpoint is taken", "壊れたチェックポイントを使っています"),
+    (_matches_start(lambda killed: killed.newest_checkpoint(whole=False)), "a damaged checkpoint is taken",
+     "壊れたチェックポイントを使っています"),
     (_matches_start(lambda killed: killed.newest_checkpoint(logged=False)),
-     "a checkpoint is taken that is ahead of the log",
-     "ログより先のステップのチェックポイントを使っています"),
+     "a checkpoint is taken that is ahead of the log", "ログより先のステップのチェックポイントを使っています"),
     (_matches_run_formula(lambda killed: (killed.last_step, 0)),
      "what is logged is not saved: only a checkpoint has the weights",
      "ログにあっても保存されたわけではありません。重みはチェックポイントにしかありません"),
     (_matches_run_formula(lambda killed:
         (killed.newest_checkpoint() + 1, killed.last_step - killed.newest_checkpoint())),
      "a checkpoint of step 5 has that step done: it is where the run goes on from",
-     "ステップ 5 のチェックポイントには、そのステップの結果まで入っています。"
-     "再開するのはそこからです"),
+     "ステップ 5 のチェックポイントには、そのステップの結果まで入っています。再開するのはそこからです"),
     (_matches_run_formula(lambda killed:
         (killed.newest_checkpoint(), max(0, killed.last_step - killed.newest_checkpoint() - 1))),
-     "the last logged step is made again, too",
-     "ログの最後のステップもやり直します"),
-    (_matches_run_formula(lambda killed: killed.restart_point()[::-1]),
-     "the two numbers are the other way round", "2 つの数の順序が逆です"),
+     "the last logged step is made again, too", "ログの最後のステップもやり直します"),
+    (_matches_run_formula(lambda killed: killed.restart_point()[::-1]), "the two numbers are the other way round",
+     "2 つの数の順序が逆です"),
     (_matches_start(lambda killed: [0, *killed.usable_checkpoints(killed.last_step)][-1]),
      "that is the last one in the dictionary, which need not be the newest",
      "これは辞書の最後にあるものです。最も新しいとは限りません"),
     (_matches_start(lambda killed: max(killed.usable_checkpoints(killed.last_step - 1), default=0)),
      "a checkpoint of the last logged step is not ahead of the log",
      "ログの最後のステップのチェックポイントは、ログより先ではありません"),
-    (_matches_run_formula(_restart_with_cut_line),
-     "the line that is cut counts as a step", "途中で切れた行を 1 ステップと数えています"),
+    (_matches_run_formula(_restart_with_cut_line), "the line that is cut counts as a step",
+     "途中で切れた行を 1 ステップと数えています"),
     (_matches_run_formula(lambda killed:
         (killed.newest_checkpoint(),
          len(killed.metrics.splitlines()) - killed.newest_checkpoint())),
-     "lines are counted, and not every line is a step",
-     "行数を数えていますが、すべての行がステップではありません"),
+     "lines are counted, and not every line is a step", "行数を数えていますが、すべての行がステップではありません"),
 ]  # fmt: skip
 
 
@@ -934,36 +876,29 @@ def _places_by_host(text: str) -> List[RankPlace]:
 _matches_places = partial(matches_formula, same=_is_same_list)
 
 
-PLACE_MISTAKES: List[Mistake] = [
-    (_matches_places(lambda text: _number_by_entry(_parse_hosts(text))),
+PLACE_MISTAKES = formula_mistakes(_matches_places, [
+    (lambda text: _number_by_entry(_parse_hosts(text)),
      "a host that comes again goes on counting: two ranks would have the same place, and GPU",
-     "もう一度出てきたホストでは番号が続きます。"
-     "そうしないと 2 つのランクが同じ番号、つまり同じ GPU になります"),
-    (_matches_places(lambda text: [(host, rank) for rank, host in enumerate(_slot_hosts(text))]),
+     "もう一度出てきたホストでは番号が続きます。そうしないと 2 つのランクが同じ番号、つまり同じ GPU になります"),
+    (lambda text: [(host, rank) for rank, host in enumerate(_slot_hosts(text))],
      "that is the rank in the job: the local rank begins at 0 on each host",
      "それはジョブ全体でのランクです。ローカルランクはホストごとに 0 から始まります"),
-    (_matches_places(_places_in_turns),
-     "slots are filled host by host, not in turns",
+    (_places_in_turns, "slots are filled host by host, not in turns",
      "スロットはホストごとに埋まります。順番に 1 つずつではありません"),
-    (_matches_places(_places_by_host),
-     "ranks go through the list as it stands: a host that comes again has later ranks",
+    (_places_by_host, "ranks go through the list as it stands: a host that comes again has later ranks",
      "ランクは並んでいる順に付きます。もう一度出てきたホストには後のランクが付きます"),
-    (_matches_places(lambda text: _number_by_host(sorted(_slot_hosts(text)))),
-     "the hosts are in the order of the list, not of their names",
-     "ホストの順序は名前の順ではなく、並んでいる順です"),
-    (_matches_places(lambda text:
-        [(host, n + 1) for host, n in _number_by_host(_slot_hosts(text))]),
-     "local ranks are counted from 0", "ローカルランクは 0 から数えます"),
-    (_matches_places(lambda text: _number_by_entry(dict(_parse_hosts(text)).items())),
+    (lambda text: _number_by_host(sorted(_slot_hosts(text))),
+     "the hosts are in the order of the list, not of their names", "ホストの順序は名前の順ではなく、並んでいる順です"),
+    (lambda text: [(host, n + 1) for host, n in _number_by_host(_slot_hosts(text))], "local ranks are counted from 0",
+     "ローカルランクは 0 から数えます"),
+    (lambda text: _number_by_entry(dict(_parse_hosts(text)).items()),
      "a host that comes again has more slots; they do not replace the first ones",
      "もう一度出てきたホストではスロットが増えます。前の分と置き換わるのではありません"),
-    (_matches_places(lambda text: _number_by_host(
-        h for h, count in _parse_hosts(text) for _ in range(int(str(count)[0])))),
+    (lambda text: _number_by_host(h for h, count in _parse_hosts(text) for _ in range(int(str(count)[0]))),
      "a number of slots may have two digits", "スロット数は 2 桁のこともあります"),
-    (_matches_places(lambda text: [(host, count) for host, count in _parse_hosts(text)]),
-     "there is one place for each slot, not one for each host",
-     "ホストごとではなく、スロットごとに 1 つ要ります"),
-]  # fmt: skip
+    (lambda text: [(host, count) for host, count in _parse_hosts(text)],
+     "there is one place for each slot, not one for each host", "ホストごとではなく、スロットごとに 1 つ要ります"),
+])  # fmt: skip
 
 
 # --- The guesses
@@ -971,23 +906,21 @@ PLACE_MISTAKES: List[Mistake] = [
 
 # fmt: off
 register_guess("08-a", ChoiceForm("exactly 0", "rounding", "more"),
-      "how much do the last losses of one process and of two differ?",
-      "1 プロセスと 2 プロセスの最後の損失はどれくらい違うか")
+    "how much do the last losses of one process and of two differ?",
+    "1 プロセスと 2 プロセスの最後の損失はどれくらい違うか")
 register_guess("08-b", DictForm(NumberForm(0, example=0.5, within=0.1), "copied", "lasting"),
-      "how many times the parameters' bytes go from device to device in a step?",
-      "1 ステップでデバイスの間を通るのは、パラメータのバイト数の何倍か")
+    "how many times the parameters' bytes go from device to device in a step?",
+    "1 ステップでデバイスの間を通るのは、パラメータのバイト数の何倍か")
 register_guess("08-c", DictForm(NumberForm(0, 1, example=0.1, within=0.04), "2 ranks", "8 ranks"),
-      "each rank has a permutation of its own: what fraction of the images is used by none?",
-      "ランクごとに並べ替えが違うとき、どのランクも使わない画像の割合")
+    "each rank has a permutation of its own: what fraction of the images is used by none?",
+    "ランクごとに並べ替えが違うとき、どのランクも使わない画像の割合")
 register_guess("08-d", NumberForm(0, 1, example=0.1, within=0.08),
-      "rank 0 alone evaluates: for what fraction of the time are the 7 others idle?",
-      "ランク 0 だけが評価するとき、残りの 7 個が何もしない時間の割合")
+    "rank 0 alone evaluates: for what fraction of the time are the 7 others idle?",
+    "ランク 0 だけが評価するとき、残りの 7 個が何もしない時間の割合")
 register_guess("08-e", NumberForm(0, example=5, within=0.3),
-      "how many updates by the other worker has a pushing worker not seen?",
-      "push が届いたとき、まだ pull していない相手の更新は平均何回分か")
+    "how many updates by the other worker has a pushing worker not seen?",
+    "push が届いたとき、まだ pull していない相手の更新は平均何回分か")
 register_guess("08-f", ChoiceForm("the first step", "the last checkpoint", "the kill"),
-      "where does the run resume after a worker was killed?",
-      "ワーカーが強制終了された後、どこから再開されるか")
-register_guess("08-g", NumberForm(0, example=25),
-      "how many of its steps have a different loss than without the kill?",
-      "中断しなかった場合と損失が違うステップの数")
+    "where does the run resume after a worker was killed?", "ワーカーが強制終了された後、どこから再開されるか")
+register_guess("08-g", NumberForm(0, example=25), "how many of its steps have a different loss than without the kill?",
+    "中断しなかった場合と損失が違うステップの数")

@@ -71,9 +71,8 @@ def check_losses(returned: Any, want: Sequence[float], name: str, en: str, ja: s
     if len(got) != len(want) or not np.allclose(got, want, rtol=1e-3, atol=1e-4):
         shown_text, expected_text = (", ".join(f"{one:.4g}" for one in values[:8]) for values in (got, want))
         raise counterexample(
-            f"the parameters are right, but `{name}` returned [{shown_text}], expected "
-            f"[{expected_text}]: "
-            f"return {en}, as before",
+            f"the parameters are right, but `{name}` returned [{shown_text}], expected [{expected_text}]: return {en}, "
+            "as before",
             f"パラメータは正しいのですが、`{name}` の戻り値が [{shown_text}] です。"
             f"[{expected_text}] のはずです。元のプログラムと同じく{ja}を返してください",
         )
@@ -110,28 +109,22 @@ def check_allreduce(answer: Callable[[List[nd.NDArray]], None]) -> None:
             check_mixing_and_waits(ArrayTrace(mixed_inputs=trace.mixed_inputs))
         elif all(map(np.array_equal, got, initial)):
             raise FAULT_REMAINS.counterexample(
-                f"the arrays on {len(initial)} devices held {_format_arrays(initial)} before "
-                "`allreduce`, "
-                f"and they hold the same after it; expected {_format_arrays([want])} on every "
-                "device",
-                f"{len(initial)} 台のデバイスの配列は `allreduce` の前に "
-                f"{_format_arrays(initial, '、')} で、"
-                f"呼んだ後も同じままです。すべてのデバイスで {_format_arrays([want])} "
-                "になるはずです",
+                f"the arrays on {len(initial)} devices held {_format_arrays(initial)} before `allreduce`, and they "
+                f"hold the same after it; expected {_format_arrays([want])} on every device",
+                f"{len(initial)} 台のデバイスの配列は `allreduce` の前に {_format_arrays(initial, '、')} で、"
+                f"呼んだ後も同じままです。すべてのデバイスで {_format_arrays([want])} になるはずです",
             )
         else:
             raise counterexample(
                 f"allreduce of {_format_arrays(initial)} left {_format_arrays(got)}, "
                 f"expected {_format_arrays([want])} on every device",
-                f"{_format_arrays(initial, '、')} の allreduce の結果が "
-                f"{_format_arrays(got, '、')} "
-                "でした。"
+                f"{_format_arrays(initial, '、')} の allreduce の結果が {_format_arrays(got, '、')} でした。"
                 f"すべてのデバイスで {_format_arrays([want])} になるはずです",
                 pick_explanation(
                     (np.array_equal(got[0], want), "the sum does not come back to all devices",
                      "合計がすべてのデバイスには戻っていません"),
-                    (all(np.allclose(each, want / len(initial)) for each in got),
-                     "that is the mean, not the sum", "それは合計ではなく平均です"),
+                    (all(np.allclose(each, want / len(initial)) for each in got), "that is the mean, not the sum",
+                     "それは合計ではなく平均です"),
                 ),
             )  # fmt: skip
 
@@ -190,8 +183,7 @@ def check_step_size(answer: Callable[..., Any]) -> None:
                     raise _explain_wrong_step(got, params_before, want, batch, ctxs, ctx)
             returned_losses.append((losses, params_before.image_losses(batch)))
     for given, each in returned_losses:
-        en, ja = "the losses of each shard", "各シャードの損失"
-        check_losses(given, each, "train_batch_on", en, ja)
+        check_losses(given, each, "train_batch_on", "the losses of each shard", "各シャードの損失")
 
 
 def _explain_wrong_step(
@@ -219,13 +211,10 @@ def _explain_wrong_step(
         f"{size} 枚を {count} 台のデバイスで: {ctx} の重みが {moved:.4g} 動きました。"
         f"1 台のデバイスと同じ {expected:.4g} になるはずです",
         pick_explanation(
-            (got.is_close(params_before),
-             "the parameters do not move at all", "パラメータがまったく動いていません"),
-            (got.is_close(params_before.step(batch, LR / share / count)),
-             "it was right for batches that divide evenly",
+            (got.is_close(params_before), "the parameters do not move at all", "パラメータがまったく動いていません"),
+            (got.is_close(params_before.step(batch, LR / share / count)), "it was right for batches that divide evenly",
              "均等に割り切れるバッチでは正しい値でした"),
-            (got.is_close(params_before.step(batch, LR)),
-             "the gradients are added up, and nothing divides them",
+            (got.is_close(params_before.step(batch, LR)), "the gradients are added up, and nothing divides them",
              "勾配の合計がどこでも割られていません"),
         ),
     )  # fmt: skip
@@ -251,17 +240,13 @@ def check_idle_replica(answer: Callable[..., Any]) -> None:
             previous = training.initial.train(batches * (epoch - 1))
             returned_losses.append((losses, _mean_losses(previous, batches)))
     for given, means in returned_losses:
-        en, ja = "the mean loss of each batch", "バッチごとの平均損失"
-        check_losses(given, means, "train_epoch", en, ja)
+        check_losses(given, means, "train_epoch", "the mean loss of each batch", "バッチごとの平均損失")
 
 
 def _explain_wrong_epoch(
     got: LayerParams, begin: LayerParams, batches: List[Batch], epoch: int, ctxs: Sequence[mx.Context], ctx: mx.Context
 ) -> Wrong:
-    """Return the counterexample of the wrong parameters ``got`` after ``epoch`` epochs in 09-4.
-
-    ``begin``: the initial parameters. ``batches``: the batches of an epoch.
-    """
+    """Return the counterexample of wrong parameters in 09-4; ``batches``: those of an epoch."""
     done, count = batches * epoch, len(ctxs)
     params_before, last = begin.train(done[:-1]), batches[-1]
     last_size, images, size = len(last[0]), sum(len(y) for _, y in batches), len(batches[0][0])
@@ -277,15 +262,13 @@ def _explain_wrong_epoch(
         )
     scales = (LR, LR * count / last_size, LR / count)
     return CaseText(en, ja).counterexample(
-        f"after epoch {epoch} the parameters on {ctx} are not those of one device; "
-        f"the last batch, of {last_size}, moved the weights by {moved:.4g}, expected "
-        f"{expected:.4g}",
+        f"after epoch {epoch} the parameters on {ctx} are not those of one device; the last batch, of {last_size}, "
+        f"moved the weights by {moved:.4g}, expected {expected:.4g}",
         f"エポック {epoch} の後、{ctx} のパラメータが 1 台のデバイスの結果と違います。"
         f"最後のバッチ ({last_size} 枚) で重みが {moved:.4g} 動きました。{expected:.4g} のはずです",
         pick_explanation(
-            (got.is_close(params_before),
-             f"the last {last_size} were not used at "
-             "all", f"最後の {last_size} 枚が使われていません"),
+            (got.is_close(params_before), f"the last {last_size} were not used at all",
+             f"最後の {last_size} 枚が使われていません"),
             (any(got.is_close(params_before.step(last, scale)) for scale in scales),
              "an image of the last batch counts more or less than once",
              "最後のバッチの画像が 1 回ずつ数えられていません"),
@@ -345,16 +328,15 @@ def _check_accuracy(answer: Callable[..., float], right: List[int], size: int, c
     idle_devices = [ctx for ctx in ctxs if ctx not in {each for each, _ in calls}]
     check_faults(
         (idle_devices and min(n, size) >= count,
-         f"{en}, which is right, but {idle_devices[:1] and idle_devices[0]} did nothing: "
-         f"the images should be shared among {count} devices",
-         f"正解率 {got:.4g} は正しいのですが、{idle_devices[:1] and idle_devices[0]} "
-         "が何もしていません。"
-         f"{count} 台のデバイスで分担してください"),
+         f"{en}, which is right, but {idle_devices[:1] and idle_devices[0]} did nothing: the images should be shared "
+         f"among {count} devices",
+         f"正解率 {got:.4g} は正しいのですが、{idle_devices[:1] and idle_devices[0]} が何もしていません。{count} "
+         "台のデバイスで分担してください"),
         (largest > share,
-         f"the accuracy is right, but a device had {largest} images at once, "
-         f"expected at most {share} ({size} on {count} devices)",
-         f"正解率は正しいのですが、1 台のデバイスに一度に {largest} 枚が載りました。"
-         f"多くても {share} 枚のはずです ({size} 枚を {count} 台のデバイスで)"),
+         f"the accuracy is right, but a device had {largest} images at once, expected at most {share} ({size} on "
+         f"{count} devices)",
+         f"正解率は正しいのですが、1 台のデバイスに一度に {largest} 枚が載りました。多くても {share} 枚のはずです "
+         f"({size} 枚を {count} 台のデバイスで)"),
     )  # fmt: skip
 
 
@@ -383,8 +365,7 @@ def _check_accuracy_value(en: str, ja: str, got: float, right: List[int], size: 
         pick_explanation(
             (is_near(padded / n), f"{padded} right ones were counted among {n}",
              f"{n} 枚の中で正解が {padded} 枚と数えられました"),
-            (is_incomplete, f"the last {n % size} were left out",
-             f"最後の {n % size} 枚が抜けています"),
+            (is_incomplete, f"the last {n % size} were left out", f"最後の {n % size} 枚が抜けています"),
         ),
     )  # fmt: skip
 
@@ -416,17 +397,15 @@ def check_initial_parameters(answer: Callable[..., Any]) -> None:
              f"{names} each draw numbers of their own, after generators of all devices were "
              "seeded alike. CPU devices share one generator, so it looks right here; "
              "GPUs have one each, which adds the device's number to its seed, and would differ",
-             "全デバイスの乱数生成器に同じシードを設定した後、"
-             f"{names} がそれぞれ乱数を引いています。"
-             "CPU デバイスは 1 個の生成器を共有するのでここでは正しく見えますが、"
-             "GPU では番号がシードに混ざり、デバイスごとに値が変わります"),
+             f"全デバイスの乱数生成器に同じシードを設定した後、{names} がそれぞれ乱数を引いています。CPU デバイスは 1 "
+             "個の生成器を共有するのでここでは正しく見えますが、GPU では番号がシードに混ざり、"
+             "デバイスごとに値が変わります"),
         )  # fmt: skip
         _check_initialization(values[0], [param.asnumpy() for param in answer(ctxs, seed)[0].params], seed)
         _check_separate_memory(replicas, ctxs)
     one, other = (answer(cpu_devices(2), seed)[0].params[0].asnumpy() for seed in (1, 2))
     check_faults(
-        (np.array_equal(one, other),
-         "seeds 1 and 2 give the same parameters: the seed has no effect",
+        (np.array_equal(one, other), "seeds 1 and 2 give the same parameters: the seed has no effect",
          "seed が 1 でも 2 でもパラメータが同じです。seed が効いていません"),
     )  # fmt: skip
 
@@ -474,14 +453,12 @@ def _check_replicas(replicas: Any, ctxs: List[mx.Context]) -> None:
     for replica, ctx in zip(replicas, ctxs):
         shapes = tuple(param.shape for param in replica.params)
         check_faults(
-            (shapes != SHAPES,
-             f"the parameters on {ctx} have the shapes {shapes}, expected {SHAPES}",
+            (shapes != SHAPES, f"the parameters on {ctx} have the shapes {shapes}, expected {SHAPES}",
              f"{ctx} のパラメータの形状が {shapes} です。{SHAPES} のはずです"),
         )  # fmt: skip
         for number, param in enumerate(replica.params):
             check_faults(
-                (param.context != ctx,
-                 f"parameter {number} of the replica for {ctx} lies on {param.context}",
+                (param.context != ctx, f"parameter {number} of the replica for {ctx} lies on {param.context}",
                  f"{ctx} 用のレプリカのパラメータ {number} が {param.context} にあります"),
                 (param.grad is None or len(replica.grads) != len(SHAPES),
                  f"parameter {number} on {ctx} has no gradient: attach one to every copy",
@@ -505,25 +482,19 @@ def _check_equal_values(values: List[List[Any]], ctxs: List[mx.Context]) -> None
 
 
 def _check_initialization(values: List[Any], second_values: List[Any], seed: int) -> None:
-    """Raise Wrong unless the values are repeatable and have the right standard deviations.
-
-    ``values``, ``second_values``: the parameters of two calls with the same seed.
-    """
+    """Raise Wrong unless both calls' values are equal and have the right standard deviations."""
     is_repeatable = all(map(np.array_equal, values, second_values))
     for number, (weight, shape) in enumerate(zip(values, SHAPES)):
         expected_std = he_deviation(fan_in(shape)) if len(shape) > 1 else 0.0
         check_faults(
             (not is_repeatable,
-             f"seed {seed} gives other parameters the second time: "
-             "they should depend on the seed alone",
+             f"seed {seed} gives other parameters the second time: they should depend on the seed alone",
              f"seed {seed} で 2 回作ると違うパラメータになります。seed だけで決まるはずです"),
             (not math.isclose(float(weight.std()), expected_std, rel_tol=0.4),
-             f"parameter {number} of shape {shape} has the standard deviation "
-             f"{weight.std():.4g}, expected {expected_std:.4g}: "
-             "alike is not enough, units that begin alike learn alike",
-             f"パラメータ {number} (形状 {shape}) の標準偏差が {weight.std():.4g} です。"
-             f"{expected_std:.4g} のはずです。そろえるだけでは足りません。"
-             "同じ値で始まるユニットは同じことしか学びません"),
+             f"parameter {number} of shape {shape} has the standard deviation {weight.std():.4g}, expected "
+             f"{expected_std:.4g}: alike is not enough, units that begin alike learn alike",
+             f"パラメータ {number} (形状 {shape}) の標準偏差が {weight.std():.4g} です。{expected_std:.4g} のはずです。"
+             "そろえるだけでは足りません。同じ値で始まるユニットは同じことしか学びません"),
         )  # fmt: skip
 
 
@@ -537,8 +508,7 @@ def _check_separate_memory(replicas: Any, ctxs: List[mx.Context]) -> None:
             param = replica.params[number]
             check_faults(
                 (any((array.asnumpy() != place).any() for array in (param, param.grad)),
-                 f"parameter {number} on {ctx} changes when another replica's is written: "
-                 "each needs a copy of its own",
+                 f"parameter {number} on {ctx} changes when another replica's is written: each needs a copy of its own",
                  f"{ctx} のパラメータ {number} が、別のレプリカに書き込むと変わります。"
                  "それぞれに自分のコピーが要ります"),
                 ((replica.grads[number].asnumpy() != place).any(),
@@ -674,11 +644,10 @@ def _check_images(setting: _TrainingSetting, run: _TrainingRecord) -> None:
         most_used, least_used = int(np.argmax(use_counts)), int(np.argmin(use_counts))
         FAULT_REMAINS.check_faults(
             (use_counts.max() != 1 or use_counts.min() != 1,
-             f"{case.en}: in an epoch image {most_used} went through the network "
-             f"{use_counts[most_used]} "
-             f"times, and image {least_used} {use_counts[least_used]} times",
-             f"{case.ja}: 1 エポックで画像 {most_used} は {use_counts[most_used]} 回、"
-             f"画像 {least_used} は {use_counts[least_used]} 回ネットワークを通りました"),
+             f"{case.en}: in an epoch image {most_used} went through the network {use_counts[most_used]} times, and "
+             f"image {least_used} {use_counts[least_used]} times",
+             f"{case.ja}: 1 エポックで画像 {most_used} は {use_counts[most_used]} 回、画像 {least_used} は "
+             f"{use_counts[least_used]} 回ネットワークを通りました"),
         )  # fmt: skip
     for begin in range(0, len(run.rows), setting.batch):
         batch_devices = run.devices_of_rows[begin : begin + setting.batch]
@@ -688,9 +657,8 @@ def _check_images(setting: _TrainingSetting, run: _TrainingRecord) -> None:
                 raise case.counterexample(
                     f"{ctx} computed {count} images of batch {begin // setting.batch + 1}, "
                     f"expected {setting.images_per_device}",
-                    f"{begin // setting.batch + 1} 番目のバッチで {ctx} が計算したのは {count} "
-                    "枚です"
-                    f" ({setting.images_per_device} 枚のはず)",
+                    f"{begin // setting.batch + 1} 番目のバッチで {ctx} が計算したのは {count} 枚です "
+                    f"({setting.images_per_device} 枚のはず)",
                 )
 
 
@@ -717,10 +685,7 @@ def _gradient_norm(gradient: LayerParams) -> float:
 
 
 def _clipped_update(gradient: LayerParams, images: int, limit: float, factor: float = 1.0) -> LayerParams:
-    """Return the initial parameters updated by a gradient that is clipped to norm ``limit``.
-
-    ``factor`` multiplies the update.
-    """
+    """Return the initial parameters after ``factor`` times an update clipped to norm ``limit``."""
     scale = min(1.0, limit / _gradient_norm(gradient))
     return initial_params().subtract(gradient, LR / images * scale * factor)
 
@@ -735,10 +700,7 @@ def _right_params(setting: _TrainingSetting, run: _TrainingRecord) -> LayerParam
 
 
 def _matches_clipped_sum(limit: Callable[[_TrainingSetting], float], summed_twice: bool = False) -> Callable[..., bool]:
-    """Return a mistake's predicate: whether the summed gradient is clipped to another limit.
-
-    ``summed_twice``: whether the clipped sum is then summed over the devices again.
-    """
+    """Return a mistake's predicate: the sum is clipped to another limit, or summed twice."""
 
     def gives(setting: _TrainingSetting, run: _TrainingRecord, got: LayerParams) -> bool:
         factor = setting.devices if summed_twice else 1
@@ -770,10 +732,7 @@ def _device_gradients(setting: _TrainingSetting, run: _TrainingRecord) -> List[L
 
 
 def _is_clipped_by_joint_norm(setting: _TrainingSetting, run: _TrainingRecord, got: LayerParams) -> bool:
-    """Return whether the sum is clipped by a wrong norm.
-
-    This is the norm of all devices' gradients, joined to one vector, instead of their sum's norm.
-    """
+    """Return whether the norm for clipping is that of all devices' gradients, side by side."""
     norm = np.sqrt(sum(_gradient_norm(gradient) ** 2 for gradient in _device_gradients(setting, run)))
     scale = min(1.0, setting.max_norm * setting.images / norm)
     return got.is_close(_clipped_update(_whole_gradient(setting), setting.images, np.inf, scale))
@@ -793,8 +752,8 @@ REMAINING_FAULTS = [
     _matches_clipping_by_device(lambda setting: setting.max_norm),
 ]
 UPDATE_MISTAKES: List[Mistake] = [
-    (_matches_clipped_sum(lambda setting: float("inf")),
-     "no gradient is scaled down any more", "勾配がまったく縮められていません"),
+    (_matches_clipped_sum(lambda setting: float("inf")), "no gradient is scaled down any more",
+     "勾配がまったく縮められていません"),
     (_matches_clipped_sum(lambda setting: setting.max_norm),
      "what is scaled is a sum over the images, and `largest` is for their mean",
      "縮めている勾配は画像についての合計ですが、`largest` は平均の勾配についての値です"),
@@ -802,15 +761,12 @@ UPDATE_MISTAKES: List[Mistake] = [
      "the sum of all devices has the images of the whole batch, not those of a shard",
      "全デバイスの合計はバッチ全体の勾配です。掛ける数はシャードの枚数ではありません"),
     (_matches_clipped_sum(lambda setting: setting.max_norm * setting.images, summed_twice=True),
-     "the update is too large by the number of devices: the sum was added up again, as `step` "
-     "does, or divided by the images of one device",
-     "デバイスの台数倍だけ動いています。`step` のようにもう一度合計したか、"
-     "1 台分の枚数で割ったかのどちらかです"),
-    (_is_clipped_by_joint_norm,
-     "the norm is that of all devices' gradients side by side: take that of their sum",
+     "the update is too large by the number of devices: the sum was added up again, as `step` does, or divided by the "
+     "images of one device",
+     "デバイスの台数倍だけ動いています。`step` のようにもう一度合計したか、1 台分の枚数で割ったかのどちらかです"),
+    (_is_clipped_by_joint_norm, "the norm is that of all devices' gradients side by side: take that of their sum",
      "全デバイスの勾配を並べたもののノルムです。合計した勾配のノルムを使ってください"),
-    (_is_clipped_by_parameter,
-     "every parameter is scaled by itself: it is one gradient, with one norm",
+    (_is_clipped_by_parameter, "every parameter is scaled by itself: it is one gradient, with one norm",
      "パラメータごとに縮めています。全体で 1 つの勾配、1 つのノルムです"),
 ]  # fmt: skip
 
@@ -839,10 +795,8 @@ def _check_parameters(setting: _TrainingSetting, run: _TrainingRecord) -> None:
         if not got.is_close(want):
             moved, expected = (weight_distance(got, initial_params()), weight_distance(want, initial_params()))
             raise setting.describe().counterexample(
-                f"after {count_in_english(setting.epochs, 'epoch')} the weights on {ctx} have "
-                "moved by "
-                f"{moved:.4g}, expected {expected:.4g}, as on one device that sees the same "
-                "batches",
+                f"after {count_in_english(setting.epochs, 'epoch')} the weights on {ctx} have moved by {moved:.4g}, "
+                f"expected {expected:.4g}, as on one device that sees the same batches",
                 f"{setting.epochs} エポックで {ctx} の重みが {moved:.4g} 動きました。"
                 f"同じバッチを 1 台のデバイスで学習したときの {expected:.4g} になるはずです",
             )
@@ -854,17 +808,14 @@ def _check_orders(setting: _TrainingSetting, run: _TrainingRecord) -> None:
     device_orders = [frozenset(zip(order, run.devices_of_rows[n * epoch :])) for epoch, order in enumerate(orders)]
     setting.describe().check_faults(
         (sorted(orders[0]) == orders[0] or sorted(orders[0]) == orders[0][::-1],
-         "the images were used in the order in which they are stored: "
-         "each epoch should have a random one",
+         "the images were used in the order in which they are stored: each epoch should have a random one",
          "画像が並び順のまま使われています。エポックごとに無作為な順にするはずでした"),
-        (orders[0] == orders[1],
-         "two epochs have the same order: each should have a new one",
+        (orders[0] == orders[1], "two epochs have the same order: each should have a new one",
          "2 つのエポックの順番が同じです。エポックごとに新しい順にするはずでした"),
         (setting.devices > 1 and device_orders[0] == device_orders[1],
-         "every device saw the same images in two epochs: on one device any images can come into "
-         "one batch together",
-         "2 つのエポックで、どのデバイスにも同じ画像が渡りました。1 台のデバイスなら、どの画像の"
-         "組み合わせも同じバッチに入る可能性があるはずです"),
+         "every device saw the same images in two epochs: on one device any images can come into one batch together",
+         "2 つのエポックで、どのデバイスにも同じ画像が渡りました。1 台のデバイスなら、"
+         "どの画像の組み合わせも同じバッチに入る可能性があるはずです"),
     )  # fmt: skip
 
 
@@ -874,26 +825,20 @@ def _check_orders(setting: _TrainingSetting, run: _TrainingRecord) -> None:
 REPLICA_COURSES = ("equal", "constant", "apart")
 
 # fmt: off
-register_guess("09-a", ChoiceForm(*REPLICA_COURSES),
-      "what becomes of the two replicas in training?",
-      "学習の間に 2 つのレプリカはどうなるか")
+register_guess("09-a", ChoiceForm(*REPLICA_COURSES), "what becomes of the two replicas in training?",
+    "学習の間に 2 つのレプリカはどうなるか")
 register_guess("09-b", DictForm(NumberForm(0, example=2, factor=2), "all is well", "here"),
-      "by what factor does the norm of the gradients change in three epochs?",
-      "勾配のノルムは 3 エポックで何倍になるか")
-register_guess("09-c",
-      DictForm(NumberForm(0, example=1.5, factor=1.02),
-               "64 images", "63 images", "64 images, Adam"),
-      "how large is the first update on two devices, divided by that on one?",
-      "2 台での最初の更新の大きさは、1 台の何倍か")
-register_guess("09-d", NumberForm(0, 64, example=64),
-      "1,025 images in batches of 64: how many are in the last one?",
-      "1,025 枚を 64 枚ずつ: 最後のバッチは何枚か")
+    "by what factor does the norm of the gradients change in three epochs?", "勾配のノルムは 3 エポックで何倍になるか")
+register_guess("09-c", DictForm(NumberForm(0, example=1.5, factor=1.02), "64 images", "63 images", "64 images, Adam"),
+    "how large is the first update on two devices, divided by that on one?",
+    "2 台での最初の更新の大きさは、1 台の何倍か")
+register_guess("09-d", NumberForm(0, 64, example=64), "1,025 images in batches of 64: how many are in the last one?",
+    "1,025 枚を 64 枚ずつ: 最後のバッチは何枚か")
 register_guess("09-e", DictForm(NumberForm(0, example=0.5, factor=100), "before it", "after it"),
-      "how far apart are one and two devices, before and after that batch?",
-      "そのバッチの前と後で、1 台と 2 台の差はどれだけか")
+    "how far apart are one and two devices, before and after that batch?",
+    "そのバッチの前と後で、1 台と 2 台の差はどれだけか")
 register_guess("09-f", DictForm(YesNoForm(), 360, 64, 100, 7),
-      "for which batch sizes is accuracy x images a whole number?",
-      "正解率に枚数を掛けて整数になるのはどのバッチサイズか")
-register_guess("09-g", ChoiceForm(*REPLICA_COURSES),
-      "and with a correct allreduce: what becomes of the replicas?",
-      "正しい allreduce なら、レプリカの距離はどうなるか")
+    "for which batch sizes is accuracy x images a whole number?",
+    "正解率に枚数を掛けて整数になるのはどのバッチサイズか")
+register_guess("09-g", ChoiceForm(*REPLICA_COURSES), "and with a correct allreduce: what becomes of the replicas?",
+    "正しい allreduce なら、レプリカの距離はどうなるか")

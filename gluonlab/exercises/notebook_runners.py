@@ -78,7 +78,7 @@ class NotebookResult(NamedTuple):
 def run_in_processes(path: Path, bounds: Bounds, seed: Optional[int], stop: threading.Event) -> NotebookResult:
     """Run the notebook until it ends or ``stop`` is set. Raises OSError, as for a full disk."""
     with temporary_folder("grade") as folder:
-        messages = _run_supervised(path, folder, bounds, seed, stop)
+        messages = _run_and_read_messages(path, folder, bounds, seed, stop)
         faults = [messages.get(NOTE_KEY, "")]
         if messages[EXCESS_KEY]:
             faults.append(": ".join(filter(None, [messages.get(CELL_KEY), messages[EXCESS_KEY]])))
@@ -122,13 +122,10 @@ def _parse_object(line: bytes) -> Dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _run_supervised(
+def _run_and_read_messages(
     path: Path, folder: Path, bounds: Bounds, seed: Optional[int], stop: threading.Event
 ) -> Dict[str, str]:
-    """Run a notebook below a supervisor; return the last message of each kind.
-
-    The kinds are LAB_KEY, CELL_KEY, NOTE_KEY and EXCESS_KEY.
-    """
+    """Run a notebook below a supervisor; return the last message of each kind, such as NOTE_KEY."""
     arguments = [json.dumps(vars(bounds)), str(folder)]
     submission = [sys.executable, "-m", "gluonlab.exercises.run_submission", *arguments]
     # The supervisor ends all its processes and itself when its standard input closes.
@@ -158,11 +155,10 @@ def _run_supervised(
 def _environment(seed: Optional[int]) -> Dict[str, str]:
     """Return the environment of the supervisor: this gluonlab, absolute paths, and the seed."""
     package = str(Path(gluonlab.__file__).resolve().parent.parent)
-    python_path = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    absolute_path = [str(Path(part).absolute()) for part in python_path if part]
-    python_path_variable = {"PYTHONPATH": os.pathsep.join([package, *absolute_path])}
+    folders = [str(Path(part).absolute()) for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
     environment = {name: value for name, value in os.environ.items() if name != SEED_VARIABLE}
-    return {**environment, **python_path_variable, **({} if seed is None else {SEED_VARIABLE: str(seed)})}
+    environment["PYTHONPATH"] = os.pathsep.join([package, *folders])
+    return environment if seed is None else {**environment, SEED_VARIABLE: str(seed)}
 
 
 def wait_for_exit(child: "subprocess.Popen[bytes]", seconds: float, stop: threading.Event) -> bool:
@@ -187,10 +183,7 @@ def _end_supervisor(child: "subprocess.Popen[bytes]", seconds: float) -> None:
 
 
 def _last_messages(lines: bytes) -> Dict[str, str]:
-    """Parse the lines of the supervisor and the notebook: kind -> its last text.
-
-    Of several notes, the first is returned.
-    """
+    """Parse the lines of supervisor and notebook: kind -> its last text, of notes the first."""
     messages: Dict[str, str] = {}
     for line in lines.splitlines():
         for kind, text in _parse_object(line).items():
@@ -237,9 +230,8 @@ def find_engine(wanted: str) -> str:
     engine = next(filter(None, map(shutil.which, names)), None)
     if engine is None:
         raise NotebookError(
-            f"--isolated needs a container engine, and there is no {' or '.join(names)} on PATH: "
-            f"install one and build the image, see {GRADING_PAGE}; or grade without --isolated, "
-            "in an account that holds nothing else"
+            f"--isolated needs a container engine, and there is no {' or '.join(names)} on PATH: install one and build "
+            f"the image, see {GRADING_PAGE}; or grade without --isolated, in an account that holds nothing else"
         )
     return engine
 
@@ -322,10 +314,7 @@ class ContainerRunner:
         return self._read_result(output, child.returncode)
 
     def _end_container(self, child: "subprocess.Popen[bytes]", container: str) -> None:
-        """End the container and the engine's command, ``child``.
-
-        The container may outlive the command, so the engine is asked to remove it.
-        """
+        """End the engine's command ``child`` and the container, which may outlive the command."""
         for stream in (child.stdin, child.stdout, child.stderr):
             assert stream is not None
             with suppress(OSError):  # the order was not read
@@ -356,10 +345,8 @@ class ContainerRunner:
         first, rest = objects[0], objects[1:]
         if VERSION_KEY not in first and not output.fault:  # so no notebook has run
             raise NotebookError(
-                f"{Path(self.engine).name} has not started the grader in {self.image} "
-                f"(exit {status}: {_last_error_line(output.stderr)}): build the image as "
-                f"{GRADING_PAGE} says, "
-                "or name one by --image"
+                f"{Path(self.engine).name} has not started the grader in {self.image} (exit {status}: "
+                f"{_last_error_line(output.stderr)}): build the image as {GRADING_PAGE} says, or name one by --image"
             )
         if VERSION_KEY in first and first[VERSION_KEY] != gluonlab.__version__:
             raise NotebookError(

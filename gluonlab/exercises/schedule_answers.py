@@ -110,21 +110,15 @@ def check_step_rules(
             ranks = range(world_size)
             in_range = src in ranks and dst in ranks and chunk in range(chunks)
             describe_transfer(call, (number, position), transfer).check_faults(
-                (op not in OPS,
-                 "the operation is 'add' or 'copy'", "操作は 'add' か 'copy' です"),
-                (not in_range,
-                 f"ranks go from 0 to {world_size - 1}, chunks from 0 to {chunks - 1}{hint[0]}",
-                 f"ランクは 0 から {world_size - 1} まで、チャンクは 0 から {chunks - 1} "
-                 f"までです{hint[1]}"),
+                (op not in OPS, "the operation is 'add' or 'copy'", "操作は 'add' か 'copy' です"),
+                (not in_range, f"ranks go from 0 to {world_size - 1}, chunks from 0 to {chunks - 1}{hint[0]}",
+                 f"ランクは 0 から {world_size - 1} まで、チャンクは 0 から {chunks - 1} までです{hint[1]}"),
                 (src == dst, "a rank cannot send to itself", "自分自身には送れません"),
                 ((dst, chunk) in read,
-                 f"chunk {chunk} of rank {dst} is written and read in one step, "
-                 "so the result depends on who is first",
-                 f"ランク {dst} のチャンク {chunk} を同じステップで書いて読んでいます。"
-                 "順序によって結果が変わります"),
+                 f"chunk {chunk} of rank {dst} is written and read in one step, so the result depends on who is first",
+                 f"ランク {dst} のチャンク {chunk} を同じステップで書いて読んでいます。順序によって結果が変わります"),
                 (op != ADD and written[dst, chunk] > 1,
-                 f"chunk {chunk} of rank {dst} is written by others in this step: "
-                 "only additions may share a target",
+                 f"chunk {chunk} of rank {dst} is written by others in this step: only additions may share a target",
                  f"ランク {dst} のチャンク {chunk} に同じステップで複数の書き込みがあります。"
                  "許されるのは加算どうしだけです"),
             )  # fmt: skip
@@ -178,8 +172,7 @@ def _explain_failed_proof(call: str, schedule: Schedule, error: ScheduleError) -
                 f"from here on chunk {chunk} of rank {rank} counts the contribution of rank "
                 f"{_join_ranks(counted_twice)} more than once",
                 f"ここから、ランク {rank} のチャンク {chunk} でランク {_join_ranks(counted_twice)} "
-                "の寄与が"
-                "重複しています",
+                "の寄与が重複しています",
             )
     if schedule.collective == ALL_GATHER:
         sent_state = all_states[error.step][transfer.src][chunk]
@@ -210,14 +203,12 @@ def _explain_wrong_copy(place: CaseText, schedule: Schedule, last: Transfer, has
     src, rank, chunk, op = last
     owner = schedule.owner[chunk]
     return place.counterexample(
-        f"the last one into chunk {chunk} of rank {rank}, which does not end as rank {owner}, its "
-        "owner, had it",
+        f"the last one into chunk {chunk} of rank {rank}, which does not end as rank {owner}, its owner, had it",
         f"これがランク {rank} のチャンク {chunk} への最後の書き込みですが、"
         f"担当ランク {owner} が最初に持っていたものになりません",
         pick_explanation(
             (op == ADD, "it is added to what was there", "もとからあったものに足しています"),
-            (not has,
-             f"rank {src} does not have it yet in this step",
+            (not has, f"rank {src} does not have it yet in this step",
              f"このステップで、ランク {src} はまだそれを持っていません"),
         ),
     )  # fmt: skip
@@ -276,10 +267,7 @@ def _find_unfinished_chunk(schedule: Schedule, last: Any) -> Tuple[int, int]:
 
 
 def _locate_sum(schedule: Schedule, last: Any, chunk: int) -> TextPair:
-    """Return texts about the rank that has the sum of a reduce-scatter's chunk, not its owner.
-
-    The texts are empty if there is no such rank. ``last``: the final state.
-    """
+    """Return texts about a rank that has a chunk's sum and does not own it, or empty texts."""
     complete = complete_contributions(schedule, chunk)
     holder: Optional[int] = next((rank for rank in range(schedule.world_size) if last[rank][chunk] == complete), None)
     if schedule.collective != REDUCE_SCATTER or holder is None:
@@ -412,8 +400,7 @@ class Puzzle:
             for position, transfer in enumerate(step):
                 src, dst = transfer.src, transfer.dst
                 describe_transfer(self.call, (number, position), transfer).check_faults(
-                    ((src, dst) not in pairs,
-                     f"there is no link from {src} to {dst}",
+                    ((src, dst) not in pairs, f"there is no link from {src} to {dst}",
                      f"{src} から {dst} へのリンクはありません"),
                 )  # fmt: skip
 
@@ -433,11 +420,10 @@ class Puzzle:
         en, ja = describe_price(cost)
         CaseText(self.call, self.call).check_faults(
             (cost.seconds > optimum * (1 + COST_TOLERANCE),
-             f"proved, but it costs {en}; {format_microseconds(optimum)} are possible"
-             f"{describe_costliest_step(cost)[0]}",
+             f"proved, but it costs {en}; {format_microseconds(optimum)} are "
+             f"possible{describe_costliest_step(cost)[0]}",
              f"正しいことは証明されましたが、{ja}かかります。{format_microseconds(optimum)} "
-             "で済みます"
-             f"{describe_costliest_step(cost)[1]}"),
+             f"で済みます{describe_costliest_step(cost)[1]}"),
         )  # fmt: skip
 
     def play(self, answer: Answer, file: Optional[str] = None) -> SchedulePlayback:

@@ -21,7 +21,7 @@ from mxnet.gluon import nn
 from gluonlab.data.loading.split_batch import shard_bounds
 from gluonlab.exercises.array_tracking import ACTIVATIONS_KEPT_EN, ACTIVATIONS_KEPT_JA, ForwardRecorder, cpu_devices
 from gluonlab.exercises.exercise_registry import Wrong, case_rng
-from gluonlab.exercises.explain_wrong_answers import NO_TEXT, check_faults, counterexample
+from gluonlab.exercises.explain_wrong_answers import NO_TEXT, check_faults, count_in_english, counterexample
 
 FEATURES, CLASSES = 4, 3
 LR = 0.5
@@ -153,13 +153,13 @@ _MistakenUpdate = Tuple[LayerParams, str, str]
 class Update(NamedTuple):
     """The parameters ``got`` after an update for each of ``batches``, from ``initial`` on.
 
-    All updates except the last one were right. ``parts``: the number of microbatches of each batch.
+    All updates except the last one were right. ``microbatches``: how many each batch is cut into.
     """
 
     got: LayerParams
     initial: LayerParams
     batches: List[Batch]
-    parts: int
+    microbatches: int
 
     @property
     def params_before(self) -> LayerParams:
@@ -175,58 +175,53 @@ class Update(NamedTuple):
 def check_updates(
     answer: Callable[..., Any],
     sizes: Sequence[int],
-    parts: int,
+    microbatches: int,
     fault: Callable[[Update], Wrong],
     as_even: bool = False,
 ) -> List[Any]:
     """Call ``answer`` to train on batches of these sizes; return its results.
 
-    Each batch is to be divided into ``parts`` microbatches. Raises ``fault(update)`` for the first
-    update that differs from an update by the whole batch. Raises Wrong if a microbatch was too
-    large, or there were too many. ``as_even``: also raise Wrong for unequal or too few microbatches
-    and for activations that are kept too long.
+    Each batch is to be cut into this number of ``microbatches``. Raises ``fault(update)`` for the
+    first update that differs from an update by the whole batch. Raises Wrong if a microbatch was
+    too large, or there were too many. ``as_even``: also raise Wrong for unequal or too few
+    microbatches and for activations that are kept too long.
     """
     [ctx], batches = cpu_devices(1), random_batches(sizes)
     training, returned = ExerciseTraining([ctx], "add"), []  # type: ExerciseTraining, List[Any]
     recorder = ForwardRecorder(training.net)
     for number, (batch, size) in enumerate(zip(batches, sizes)):
         recorder.reset()
-        returned.append(training.run_answer(answer, batch, parts))
-        update = Update(training.read_params(ctx), training.initial, batches[: number + 1], parts)
+        returned.append(training.run_answer(answer, batch, microbatches))
+        update = Update(training.read_params(ctx), training.initial, batches[: number + 1], microbatches)
         if not update.got.is_close(update.want):
             raise fault(update)
-        _check_parts(recorder, size, parts, as_even)
+        _check_microbatches(recorder, size, microbatches, as_even)
     return returned
 
 
-def _check_parts(recorder: ForwardRecorder, size: int, parts: int, as_even: bool) -> None:
-    """Raise Wrong unless the forward calls were those of ``parts`` microbatches.
+def _check_microbatches(recorder: ForwardRecorder, size: int, microbatches: int, as_even: bool) -> None:
+    """Raise Wrong unless the forward calls were those of this number of ``microbatches``.
 
     ``size``: the images of the batch. ``as_even``: as for `check_updates`.
     """
-    sizes, largest = recorder.batch_sizes, math.ceil(size / parts)
+    sizes, largest = recorder.batch_sizes, math.ceil(size / microbatches)
     check_faults(
         (max(sizes) > largest,
-         f"the update of a batch of {size} in {parts} microbatches is right, "
-         f"but {max(sizes)} images went through the network at once, expected at most {largest}: "
-         "that saves no memory",
-         f"{size} 枚のバッチを {parts} 個のマイクロバッチにした更新は正しいのですが、"
-         f"一度に {max(sizes)} 枚がネットワークを通りました (多くても {largest} 枚のはず)。"
-         "これではメモリは減りません"),
-        (as_even and len(sizes) == parts and min(sizes) < size // parts,
-         f"the update of a batch of {size} in {parts} microbatches is right, but they have {sizes} "
-         f"images: as even as can be, the smallest has {size // parts}",
-         f"{size} 枚のバッチを {parts} 個のマイクロバッチにした更新は正しいのですが、"
-         f"枚数が {sizes} です。"
-         f"できるだけ均等に分けると、最小でも {size // parts} 枚になります"),
-        (len(sizes) > parts or (as_even and len(sizes) < parts),
-         f"a batch of {size} went through the network in {len(sizes)} parts, expected {parts}",
-         f"{size} 枚のバッチが {len(sizes)} 個に分けられました。{parts} 個のはずです"),
+         f"the update of a batch of {size} in {microbatches} microbatches is right, but {max(sizes)} images went "
+         f"through the network at once, expected at most {largest}: that saves no memory",
+         f"{size} 枚のバッチを {microbatches} 個のマイクロバッチにした更新は正しいのですが、一度に {max(sizes)} "
+         f"枚がネットワークを通りました (多くても {largest} 枚のはず)。これではメモリは減りません"),
+        (as_even and len(sizes) == microbatches and min(sizes) < size // microbatches,
+         f"the update of a batch of {size} in {microbatches} microbatches is right, but they have {sizes} images: as "
+         f"even as can be, the smallest has {size // microbatches}",
+         f"{size} 枚のバッチを {microbatches} 個のマイクロバッチにした更新は正しいのですが、枚数が {sizes} です。"
+         f"できるだけ均等に分けると、最小でも {size // microbatches} 枚になります"),
+        (len(sizes) > microbatches or (as_even and len(sizes) < microbatches),
+         f"a batch of {size} went through the network in {len(sizes)} parts, expected {microbatches}",
+         f"{size} 枚のバッチが {len(sizes)} 個に分けられました。{microbatches} 個のはずです"),
         (as_even and recorder.overlapping_forwards,
-         f"the update of a batch of {size} in {parts} microbatches is right, but "
-         f"{ACTIVATIONS_KEPT_EN}",
-         f"{size} 枚のバッチを {parts} 個のマイクロバッチにした更新は正しいのですが、"
-         f"{ACTIVATIONS_KEPT_JA}"),
+         f"the update of a batch of {size} in {microbatches} microbatches is right, but {ACTIVATIONS_KEPT_EN}",
+         f"{size} 枚のバッチを {microbatches} 個のマイクロバッチにした更新は正しいのですが、{ACTIVATIONS_KEPT_JA}"),
     )  # fmt: skip
 
 
@@ -235,7 +230,7 @@ def explain_wrong_update(update: Update) -> Wrong:
 
     It names the mistake that leads to the same parameters, if that mistake is known.
     """
-    got, _, batches, parts = update
+    got, _, batches, microbatches = update
     params_before, last = update.params_before, batches[-1]
     moved, expected = (weight_distance(got, params_before), weight_distance(update.want, params_before))
     explanation = next(((en, ja) for wrong, en, ja in _mistaken_updates(update) if got.is_close(wrong)), NO_TEXT)
@@ -243,10 +238,9 @@ def explain_wrong_update(update: Update) -> Wrong:
         explanation = ("as far as it should, but not in the same direction", "動いた量は合っていますが、向きが違います")
     size, number = len(last[0]), len(batches)
     return counterexample(
-        f"batch {number}, of {size} images, in {parts} microbatch{'es' * (parts > 1)}: "
-        f"the weights moved by {moved:.4g}, expected {expected:.4g}, "
-        "as with the whole batch at once",
-        f"{number} 番目のバッチ ({size} 枚、マイクロバッチ {parts} 個): 重みが {moved:.4g} "
+        f"batch {number}, of {size} images, in {count_in_english(microbatches, 'microbatch', 'es')}: the weights moved "
+        f"by {moved:.4g}, expected {expected:.4g}, as with the whole batch at once",
+        f"{number} 番目のバッチ ({size} 枚、マイクロバッチ {microbatches} 個): 重みが {moved:.4g} "
         f"動きました。バッチ全体を一度に使ったときの {expected:.4g} になるはずです",
         explanation,
     )
@@ -259,36 +253,31 @@ def weight_distance(a: LayerParams, b: LayerParams) -> float:
 
 def _mistaken_updates(update: Update) -> Iterator[_MistakenUpdate]:
     """Yield the parameters after each common mistake in the last update, and its description."""
-    _, begin, batches, parts = update
+    _, begin, batches, microbatches = update
     params_before, batch = update.params_before, batches[-1]
-    yield from _wrongly_scaled_updates(params_before, batch, parts)
-    yield from _partial_updates(params_before, batch, parts)
-    yield (params_with_stale_gradients(begin, batches),
-           "the gradients of the batch before are still in it",
+    yield from _wrongly_scaled_updates(params_before, batch, microbatches)
+    yield from _partial_updates(params_before, batch, microbatches)
+    yield (params_with_stale_gradients(begin, batches), "the gradients of the batch before are still in it",
            "前のバッチの勾配が残ったままです")  # fmt: skip
 
 
-def _wrongly_scaled_updates(params_before: LayerParams, batch: Batch, parts: int) -> Iterator[_MistakenUpdate]:
+def _wrongly_scaled_updates(params_before: LayerParams, batch: Batch, microbatches: int) -> Iterator[_MistakenUpdate]:
     """Yield updates from the gradients of all images, with a wrong divisor or wrong weights."""
-    size, cuts = len(batch[0]), _split_batch(batch, parts)
+    size, cuts = len(batch[0]), _split_batch(batch, microbatches)
     yield (params_before, "the parameters have not changed at all", "パラメータがまったく変わっていません")
-    yield (params_before.step(batch, LR),
-           "the sum of the gradients was not divided by the number of images",
+    yield (params_before.step(batch, LR), "the sum of the gradients was not divided by the number of images",
            "勾配の合計が画像の枚数で割られていません")  # fmt: skip
     for cut in (cuts[0], cuts[-1]):
         yield (params_before.step(batch, LR / len(cut[0])),
                "the sum is divided by the images of one part, or means of parts are added up",
-               (
-                   "合計が 1 個のマイクロバッチの枚数で割られているか、"
-                   "部分ごとの平均を足しています"
-               ))  # fmt: skip
+               "合計が 1 個のマイクロバッチの枚数で割られているか、部分ごとの平均を足しています")  # fmt: skip
     for factor, en, ja in (
         (1 / size, "the loss of each part is a mean, and `step` divides once more",
          "損失が平均なのに `step` がもう一度割っています"),
-        (1 / parts, "a mean of means: images of a small part count more than others",
+        (1 / microbatches, "a mean of means: images of a small part count more than others",
          "平均の平均なので、小さい部分の画像の寄与が大きくなります"),
-        (1.0, f"means are added up: the update is {parts} times too large",
-         f"平均を足しているので、更新がおよそ {parts} 倍になっています"),
+        (1.0, f"means are added up: the update is {microbatches} times too large",
+         f"平均を足しているので、更新がおよそ {microbatches} 倍になっています"),
     ):  # fmt: skip
         after = params_before
         for cut in cuts:
@@ -296,20 +285,20 @@ def _wrongly_scaled_updates(params_before: LayerParams, batch: Batch, parts: int
         yield after, en, ja
 
 
-def _partial_updates(params_before: LayerParams, batch: Batch, parts: int) -> Iterator[_MistakenUpdate]:
+def _partial_updates(params_before: LayerParams, batch: Batch, microbatches: int) -> Iterator[_MistakenUpdate]:
     """Yield updates without some of the images, and several updates instead of one."""
-    size, cuts = len(batch[0]), _split_batch(batch, parts)
+    size, cuts = len(batch[0]), _split_batch(batch, microbatches)
     for cut, en, ja in (
         (cuts[-1], "only the last part counts", "最後の部分しか効いていません"),
         (cuts[0], "only the first part counts", "最初の部分しか効いていません"),
     ):
         yield params_before.step(cut, LR / size), en, ja
-    whole = size // parts * parts
+    whole = size // microbatches * microbatches
     for used in (size, whole):
         yield (params_before.step((batch[0][:whole], batch[1][:whole]), LR / used),
                "the images that are left over when the batch does not divide are lost",
                "割り切れずに余った画像が捨てられています")  # fmt: skip
-    for sizes in ([size] * parts, [len(images) for images, _ in cuts]):
+    for sizes in ([size] * microbatches, [len(images) for images, _ in cuts]):
         with_zeroing = without_zeroing = params_before
         gradients: List[LayerParams] = []
         for cut, divisor in zip(cuts, sizes):
@@ -318,8 +307,7 @@ def _partial_updates(params_before: LayerParams, batch: Batch, parts: int) -> It
             for gradient in gradients:
                 without_zeroing = without_zeroing.subtract(gradient, LR / divisor)
         for after in (with_zeroing, without_zeroing):
-            yield (after,
-                   "there is an update after every part, expected one for the batch",
+            yield (after, "there is an update after every part, expected one for the batch",
                    "部分ごとに更新しています。バッチに 1 回のはずです")  # fmt: skip
 
 
@@ -332,6 +320,6 @@ def params_with_stale_gradients(begin: LayerParams, batches: Sequence[Batch]) ->
     return after
 
 
-def _split_batch(batch: Batch, parts: int) -> List[Batch]:
+def _split_batch(batch: Batch, microbatches: int) -> List[Batch]:
     images, labels = batch
-    return [(images[begin:end], labels[begin:end]) for begin, end in shard_bounds(len(images), parts)]
+    return [(images[begin:end], labels[begin:end]) for begin, end in shard_bounds(len(images), microbatches)]

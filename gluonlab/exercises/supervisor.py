@@ -67,16 +67,14 @@ def fit_memory(bounds: Bounds, jobs: int = 1) -> Bounds:
 
     Together they may use three quarters of the free memory of this machine.
     """
-    free_room = available_memory()
-    if free_room is None:
-        return bounds
-    return replace(bounds, memory=min(bounds.memory, free_room.free * 3 // 4 // jobs))
+    memory = available_memory()
+    return bounds if memory is None else replace(bounds, memory=min(bounds.memory, memory.free * 3 // 4 // jobs))
 
 
 def max_parallel_jobs() -> int:
     """Return how many notebooks can run at the same time, with a core and 2 GiB for each."""
-    free_room = available_memory()
-    jobs_in_memory = MAX_JOBS if free_room is None else free_room.free * 3 // 4 // MEMORY_PER_JOB
+    memory = available_memory()
+    jobs_in_memory = MAX_JOBS if memory is None else memory.free * 3 // 4 // MEMORY_PER_JOB
     return max(1, min(available_cores(), jobs_in_memory, MAX_JOBS))
 
 
@@ -235,10 +233,7 @@ def _reap_zombies(processes: Iterable[ProcessStat]) -> None:
 
 
 def _kill_all(child: "subprocess.Popen[bytes]") -> None:
-    """Kill the command and all its descendants.
-
-    Also kill their process groups, so that no process can start others in the meantime.
-    """
+    """Kill the command, its descendants and their process groups, so that none can start others."""
     with suppress(OSError):
         os.killpg(child.pid, signal.SIGKILL)
     child.wait()

@@ -14,10 +14,10 @@ from gluonlab.files.atomic_files import atomic_path, create_writable_folder, rai
 
 HERE = Path(__file__).resolve().parent
 CHECKOUT = HERE.parent.parent / "labs"
-REMEDY = "choose another folder"
+OTHER_FOLDER_HINT = "choose another folder"
 
 
-class Copied(NamedTuple):
+class CopiedFiles(NamedTuple):
     """The result of `copy_labs`, as paths relative to the folder of the copies.
 
     ``new``: files that were copied. ``kept``: existing files that differ from the labs' files.
@@ -27,7 +27,7 @@ class Copied(NamedTuple):
     kept: List[Path]
 
 
-def notebooks(language: str) -> Path:
+def notebook_folder(language: str) -> Path:
     """Return the folder with the notebooks in a language, ``"en"`` or ``"ja"``.
 
     Raises OutputError if this installation has no notebooks.
@@ -41,7 +41,7 @@ def notebooks(language: str) -> Path:
     )
 
 
-def copy_labs(language: str, to: Path) -> Copied:
+def copy_labs(language: str, to: Path) -> CopiedFiles:
     """Copy the labs' files into a folder. Files that already exist there are kept.
 
     Args:
@@ -54,8 +54,8 @@ def copy_labs(language: str, to: Path) -> Copied:
     Raises:
         OutputError: this installation has no notebooks, or a copy cannot be written.
     """
-    source, copied = notebooks(language), Copied([], [])
-    with create_writable_folder(to, REMEDY):
+    source, copied = notebook_folder(language), CopiedFiles([], [])
+    with create_writable_folder(to, OTHER_FOLDER_HINT):
         for path in sorted(source.rglob("*")):
             name = path.relative_to(source)
             if path.is_file() and not any(part.startswith(".") for part in name.parts):
@@ -63,9 +63,9 @@ def copy_labs(language: str, to: Path) -> Copied:
     return copied
 
 
-def _copy(path: Path, to: Path, name: Path, copied: Copied) -> None:
+def _copy(path: Path, to: Path, name: Path, copied: CopiedFiles) -> None:
     """Copy ``path`` to ``to`` unless it exists; append ``name`` to a list of ``copied``."""
-    with raise_output_errors(to, REMEDY):
+    with raise_output_errors(to, OTHER_FOLDER_HINT):
         content = path.read_bytes()
         if not (to.is_symlink() or to.exists()):
             to.parent.mkdir(parents=True, exist_ok=True)

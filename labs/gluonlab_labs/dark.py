@@ -5,8 +5,6 @@ The pictures set colors in attributes, out of one palette. Rules of a style shee
 
 from __future__ import annotations
 
-from typing import Iterator
-
 DARK = {
     "#1f2328": "#e6edf3",  # text
     "#59636e": "#9da7b1",
@@ -31,10 +29,8 @@ DARK = {
 
 def dark_style() -> str:
     """Return CSS rules for pictures in figures of a page with a dark theme."""
-    return "".join(_style_rules())
-
-
-def _style_rules() -> Iterator[str]:
-    for light, dark in DARK.items():
-        for what in ("fill", "stroke"):
-            yield f':root[data-theme=dark] figure [{what}="{light}"] {{ {what}: {dark}; }}\n'
+    return "".join(
+        f':root[data-theme=dark] figure [{attribute}="{light}"] {{ {attribute}: {dark}; }}\n'
+        for light, dark in DARK.items()
+        for attribute in ("fill", "stroke")
+    )

@@ -229,9 +229,8 @@ def _check_code(code: str, line: int, faults: Faults) -> None:
     if rows > MAX_CODE_LINES or columns > MAX_CODE_COLUMNS:
         faults.add(
             line,
-            f"code of {rows} lines, {columns} characters wide: people can read "
-            f"{MAX_CODE_LINES} lines of {MAX_CODE_COLUMNS}; choose some with "
-            f"{{from: text, to: text}}",
+            f"code of {rows} lines, {columns} characters wide: people can read {MAX_CODE_LINES} lines of "
+            f"{MAX_CODE_COLUMNS}; choose some with {{from: text, to: text}}",
         )
 
 

@@ -26,7 +26,6 @@ def execute_lab(
     notebooks: Dict[str, Any],
     on_cell: Optional[Callable[[], None]] = None,
     finish: Optional[Callable[[Kernel], None]] = None,
-    seconds: float = LAB_SECONDS,
 ) -> None:
     """Execute the notebooks of one lab, {language: notebook}, in place; their code runs once.
 
@@ -40,7 +39,9 @@ def execute_lab(
         notebook_folder.mkdir()
         path = os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")]))
         try:
-            with start_kernel(notebook, notebook_folder, seconds, PYTHONPATH=path, **{HANDOUT_VARIABLE: "1"}) as kernel:
+            with start_kernel(
+                notebook, notebook_folder, LAB_SECONDS, PYTHONPATH=path, **{HANDOUT_VARIABLE: "1"}
+            ) as kernel:
                 for index in range(len(notebook.cells)):
                     kernel.run(index)
                     for language in others:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict
 
 from jinja2 import Environment, FileSystemLoader
 from markupsafe import Markup
@@ -29,14 +29,14 @@ from gluonlab_labs.words import OTHER, WORDS
 TEMPLATE = Path(__file__).resolve().parent / "template"
 
 
-def write_handouts(series: Series, place: LabFolders, root: Path, solutions: bool = False) -> None:
+def write_handouts(series: Series, folders: LabFolders, root: Path, solutions: bool = False) -> None:
     """Execute every lab, and write its pages and the index below ``root``.
 
     Raises NotebookError, OutputError.
     """
     notebooks = {
         lab.number: {
-            language: make_notebook(lab, language, series, Faults(lab.path), place.solutions if solutions else None)
+            language: make_notebook(lab, language, series, Faults(lab.path), folders.solutions if solutions else None)
             for language in LANGUAGES
         }
         for lab in series.labs
@@ -47,16 +47,16 @@ def write_handouts(series: Series, place: LabFolders, root: Path, solutions: boo
             for lab in series.labs:
                 bar.set_postfix_str(lab.name)
                 execute_lab(notebooks[lab.number], on_cell=bar.update)
-                write_pages(series, lab, notebooks[lab.number], place, root)
+                write_pages(series, lab, notebooks[lab.number], folders, root)
         write_index(series, root)
     print(f"{len(series.labs)} labs in {len(LANGUAGES)} languages: open {root / 'index.html'}")
 
 
-def write_pages(series: Series, lab: Lab, executed: Dict[str, Any], place: LabFolders, root: Path) -> None:
+def write_pages(series: Series, lab: Lab, executed: Dict[str, Any], folders: LabFolders, root: Path) -> None:
     """Write the pages of one lab; ``executed``: {language: notebook with outputs}."""
     for language in LANGUAGES:
         with create_writable_folder(root / language):
-            write_text(root / language / f"{lab.name}.html", render_page(series, lab, executed[language], place))
+            write_text(root / language / f"{lab.name}.html", render_page(series, lab, executed[language], folders))
 
 
 def write_index(series: Series, root: Path) -> None:
@@ -68,13 +68,13 @@ def write_index(series: Series, root: Path) -> None:
     )
 
 
-def render_page(series: Series, lab: Lab, executed: Any, place: LabFolders) -> str:
+def render_page(series: Series, lab: Lab, executed: Any, folders: LabFolders) -> str:
     """Return the HTML page of one notebook."""
     language = executed.metadata.gluonlab.language
 
     @lru_cache(maxsize=None)
     def picture(name: str) -> str:
-        return svg_in_language(place.figures / f"{name}.svg", language)
+        return svg_in_language(folders.figures / f"{name}.svg", language)
 
     renderer = Renderer(picture)
     cells = [_render_cell(cell, renderer, language, f"cell-{number}") for number, cell in enumerate(executed.cells)]
@@ -98,15 +98,12 @@ def render_page(series: Series, lab: Lab, executed: Any, place: LabFolders) -> s
 def _render_cell(cell: Any, renderer: Renderer, language: str, id: str) -> Dict[str, Any]:
     if cell.cell_type == "markdown":
         return {"kind": "text", "html": Markup(renderer.render(cell.source))}
-    exercise: Optional[str] = next(
-        (tag[9:] for tag in cell.metadata.get("tags", []) if tag.startswith("exercise-")), None
-    )
-    shown: List[Markup] = [Markup(output) for output in render_outputs(cell, language, id)]
+    tags = cell.metadata.get("tags", [])
     return {
         "kind": "code",
         "html": Markup(highlight_code(cell.source)),
-        "outputs": shown,
-        "exercise": exercise,
+        "outputs": [Markup(output) for output in render_outputs(cell, language, id)],
+        "exercise": next((tag[9:] for tag in tags if tag.startswith("exercise-")), None),
         "question": " ".join(find_guess(guess).question[language] for guess in guess_ids(cell.source, "observe")),
     }
 

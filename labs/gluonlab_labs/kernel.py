@@ -6,7 +6,7 @@ import copy
 import time
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Callable, Iterator, Optional
+from typing import Any, Iterator
 
 from gluonlab.errors import NotebookError
 from gluonlab.exercises.run_submission import describe_cell, kernel_environment, make_manager
@@ -98,12 +98,8 @@ def start_kernel(notebook: Any, folder: Path, seconds: float, **environment: str
             yield Kernel(client)
 
 
-def execute_notebook(
-    notebook: Any, folder: Path, seconds: float, on_cell: Optional[Callable[[], None]] = None, **environment: str
-) -> None:
+def execute_notebook(notebook: Any, folder: Path, seconds: float, **environment: str) -> None:
     """Execute all cells of ``notebook``, in place. Raises NotebookError."""
     with start_kernel(notebook, folder, seconds, **environment) as kernel:
         for index in range(len(notebook.cells)):
             kernel.run(index)
-            if on_cell:
-                on_cell()

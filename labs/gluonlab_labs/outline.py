@@ -59,11 +59,11 @@ def split_code_spans(line: str) -> Iterator[Tuple[str, bool]]:
     yield line[end:], False
 
 
-def make_outline(lab: Lab, language: str = "en") -> Outline:
+def make_outline(lab: Lab) -> Outline:
     """Number the labels of a lab in the order of the text."""
     numbered, section = Outline(), 0
     for text in lab.text_pairs():
-        for _, line in prose_lines(text.blocks[language]):
+        for _, line in prose_lines(text.blocks["en"]):
             heading, figure = HEADING.fullmatch(line), FIGURE.fullmatch(line)
             if heading and heading["marks"] == "##":
                 section += 1

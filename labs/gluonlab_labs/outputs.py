@@ -56,11 +56,8 @@ def _render_html(text: str, language: str) -> str:
 
 
 def _add_frame_title(text: str, language: str) -> str:
-    return (
-        text
-        if re.search(r"<iframe[^>]*\stitle=", text)
-        else text.replace("<iframe", f'<iframe title="{FRAME[language]}"', 1)
-    )
+    has_title = re.search(r"<iframe[^>]*\stitle=", text)
+    return text if has_title else text.replace("<iframe", f'<iframe title="{FRAME[language]}"', 1)
 
 
 def _render_text(text: str, kind: str) -> str:

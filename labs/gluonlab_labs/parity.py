@@ -33,17 +33,16 @@ def check_parity(text: Text, faults: Faults) -> None:
                 _line_of(*pairs, otherwise=line), f"{kind} differ: {difference}; write the same in both languages"
             )
     for kind in COUNTED_KINDS + SET_KINDS:
-        counts = [Counter(what for _, what in found[kind]) for found in (english, japanese)]
+        counts = [Counter(what for _, what in elements[kind]) for elements in (english, japanese)]
         if kind in SET_KINDS:
             counts = [Counter(set(count)) for count in counts]
         for what, other, lines in ((counts[0] - counts[1], "ja", english), (counts[1] - counts[0], "en", japanese)):
             for element in what:
-                line_number = next(number for number, found in lines[kind] if found == element)
+                line_number = next(number for number, text in lines[kind] if text == element)
                 faults.add(
                     line_number,
-                    f"{element} stands here {_count_in_words(what[element])}, and not in "
-                    f":::{{{other}}}: "
-                    f"both need the same {kind}",
+                    f"{element} stands here {_count_in_words(what[element])}, and not in :::{{{other}}}: both need the "
+                    f"same {kind}",
                 )
 
 

@@ -38,12 +38,12 @@ LETTER_WIDTH = 0.605  # of a monospaced font, relative to its size
 LINE_HEIGHT = 1.4
 
 
-def write_slides(series: Series, place: LabFolders, root: Path) -> None:
+def write_slides(series: Series, folders: LabFolders, root: Path) -> None:
     """Execute the labs whose decks show outputs, and write all decks and the index below ``root``.
 
     Raises NotebookError, OutputError.
     """
-    decks = {lab.number: lab_deck(lab, series, place) for lab in series.labs}
+    decks = {lab.number: lab_deck(lab, series, folders) for lab in series.labs}
     notebooks = {
         lab.number: {language: make_notebook(lab, language, series, Faults(lab.path)) for language in LANGUAGES}
         for lab in series.labs
@@ -56,24 +56,26 @@ def write_slides(series: Series, place: LabFolders, root: Path) -> None:
                 bar.set_postfix_str(lab.name)
                 if lab.number in labs_with_output:
                     execute_lab(notebooks[lab.number], on_cell=bar.update)
-                write_deck(series, lab, decks[lab.number], notebooks[lab.number], place, root)
+                write_deck(series, lab, decks[lab.number], notebooks[lab.number], folders, root)
         write_index(series, decks, root)
     print(f"{len(decks)} decks in {len(LANGUAGES)} languages: open {root / 'index.html'}")
 
 
-def lab_deck(lab: Lab, series: Series, place: LabFolders) -> List[Slide]:
+def lab_deck(lab: Lab, series: Series, folders: LabFolders) -> List[Slide]:
     """Return the lab's written slides, or automatic slides if there are none."""
-    path = place.slides / lab.path.name
+    path = folders.slides / lab.path.name
     return read_deck(path, lab, Faults(path)) if path.is_file() else automatic_deck(lab, series)
 
 
 def write_deck(
-    series: Series, lab: Lab, deck: List[Slide], executed: Dict[str, Any], place: LabFolders, root: Path
+    series: Series, lab: Lab, deck: List[Slide], executed: Dict[str, Any], folders: LabFolders, root: Path
 ) -> None:
     """Write the pages of one lab; ``executed``: {language: notebook with outputs}."""
     for language in LANGUAGES:
         with create_writable_folder(root / language):
-            write_text(root / language / f"{lab.name}.html", render_deck(series, lab, deck, executed[language], place))
+            write_text(
+                root / language / f"{lab.name}.html", render_deck(series, lab, deck, executed[language], folders)
+            )
 
 
 def write_index(series: Series, decks: Dict[str, List[Slide]], root: Path) -> None:
@@ -88,13 +90,13 @@ def write_index(series: Series, decks: Dict[str, List[Slide]], root: Path) -> No
     )
 
 
-def render_deck(series: Series, lab: Lab, deck: List[Slide], executed: Any, place: LabFolders) -> str:
+def render_deck(series: Series, lab: Lab, deck: List[Slide], executed: Any, folders: LabFolders) -> str:
     """Return the HTML page of one deck, in the language of the notebook."""
     language = executed.metadata.gluonlab.language
 
     @lru_cache(maxsize=None)
     def picture(name: str) -> str:
-        return svg_in_language(place.figures / f"{name}.svg", language)
+        return svg_in_language(folders.figures / f"{name}.svg", language)
 
     writer = MarkdownWriter(lab, language, series, Faults(lab.path))
     show = _SlideRenderer(lab, writer, executed, picture)
@@ -170,16 +172,16 @@ class _SlideRenderer:
                     return str(self.render_markdown(self.writer.write_block(block)))
         return ""
 
-    def _render_player(self, asked: Any, _: int, __: int) -> str:
-        source = html.escape(player_page(asked, self.language), quote=True)
-        title = WORDS[self.language]["player"].format(asked)
+    def _render_player(self, request: Any, _: int, __: int) -> str:
+        source = html.escape(player_page(request, self.language), quote=True)
+        title = WORDS[self.language]["player"].format(request)
         return f'<div class="player"><iframe title="{title}" sandbox="allow-scripts" srcdoc="{source}"></iframe></div>'
 
     def _render_exercise(self, id: str, _: int, rows: int) -> str:
         return _render_code(find_stubs(self.lab)[id].source.strip(), rows)
 
-    def _render_code(self, asked: Any, _: int, rows: int) -> str:
-        return _render_code(code_excerpt(self.lab, asked), rows)
+    def _render_code(self, request: Any, _: int, rows: int) -> str:
+        return _render_code(code_excerpt(self.lab, request), rows)
 
     def _render_outputs(self, reference: Any, number: int, rows: int, code: Optional[Any]) -> List[str]:
         """Return the outputs of the executed cell, in a size that leaves room for its code."""
@@ -201,9 +203,8 @@ class _SlideRenderer:
         shown = "".join(render_outputs(cell, self.language, f"slide-{number}"))
         if not shown:
             raise NotebookError(
-                f"slide {number} of lab {self.lab.number}: its cell ({reference}) has put out "
-                "nothing: "
-                "choose the one that prints or draws"
+                f"slide {number} of lab {self.lab.number}: its cell ({reference}) has put out nothing: choose the one "
+                "that prints or draws"
             )
         return [f'<div class="ran" style="font-size: {size}rem">{shown}</div>']
 

@@ -109,11 +109,9 @@ def _split_front_matter(text: str) -> Tuple[Dict[str, Any], str]:
     jupytext would refuse a title in two languages.
     """
     match = re.match(r"---\n(.*?\n)---\n", text, re.S)
-    front_matter = yaml.safe_load(match[1]) if match else None
-    front_text = match[0] if match else ""
-    return front_matter if isinstance(front_matter, dict) else {}, "\n" * front_text.count("\n") + text[
-        len(front_text) :
-    ]
+    front_matter, end = (yaml.safe_load(match[1]), match.end()) if match else ({}, 0)
+    body = "\n" * text.count("\n", 0, end) + text[end:]
+    return front_matter if isinstance(front_matter, dict) else {}, body
 
 
 def _make_lab(path: Path, front_matter: Dict[str, Any], faults: Faults) -> Lab:

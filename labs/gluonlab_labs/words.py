@@ -38,15 +38,13 @@ WORDS: Dict[str, Any] = {
         "short": "{} min",
         "hours": "{} labs, about {} hours in all.",
         "introduction": (
-            "Two devices, one network: what has to travel between them, why they are rarely twice "
-            "as fast, and how one tells that they compute the right thing. Each lab asks you to "
-            "guess before it measures.",
+            "Two devices, one network: what has to travel between them, why they are rarely twice as fast, and how one "
+            "tells that they compute the right thing. Each lab asks you to guess before it measures.",
             "Take the labs in this order, or follow the last column: a lab needs those that it "
             "names, and no others. The times are for all exercises.",
-            "These pages are the notebooks as they ran on one machine, to read, to project or to "
-            "print. What the code showed is folded under a question: answer it, then open it. To "
-            "measure on your own devices and to have exercises checked, work in the notebooks "
-            "themselves: <code>make jupyter</code>.",
+            "These pages are the notebooks as they ran on one machine, to read, to project or to print. What the code "
+            "showed is folded under a question: answer it, then open it. To measure on your own devices and to have "
+            "exercises checked, work in the notebooks themselves: <code>make jupyter</code>.",
         ),
     },
     "ja": {
@@ -82,16 +80,13 @@ WORDS: Dict[str, Any] = {
         "short": "{} 分",
         "hours": "ラボは {} つ、全部で約 {} 時間です。",
         "introduction": (
-            "2 台のデバイスで 1 つのネットワークを学習するとき、何を転送しなければならないのか。"
-            "なぜめったに 2 倍速くならないのか。計算が正しいことを、どう確かめるのか。"
-            "どのラボでも、測る前にまず予想します。",
+            "2 台のデバイスで 1 つのネットワークを学習するとき、何を転送しなければならないのか。なぜめったに 2 "
+            "倍速くならないのか。計算が正しいことを、どう確かめるのか。どのラボでも、測る前にまず予想します。",
             "上から順に進めるか、右端の列に従ってください。そこに挙げたラボのほかに前提はありません。"
             "時間は、演習をすべて解く場合のものです。",
-            "これらのページは、あるマシンでノートブックを実行したもので、"
-            "読む、投影する、印刷するためにあります。結果は問いの下に折りたたんであります。"
-            "答えてから開いてください。"
-            "自分のデバイスで測り、演習の採点を受けるには、ノートブックで作業します: "
-            "<code>make jupyter</code>",
+            "これらのページは、あるマシンでノートブックを実行したもので、読む、投影する、印刷するためにあります。"
+            "結果は問いの下に折りたたんであります。答えてから開いてください。自分のデバイスで測り、"
+            "演習の採点を受けるには、ノートブックで作業します: <code>make jupyter</code>",
         ),
     },
 }

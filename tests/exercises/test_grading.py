@@ -29,13 +29,13 @@ from gluonlab.exercises.grading import (
 STATUSES = {"03-1": PASSED, "03-2": WRONG, "03-3": UNCHECKED, "03-4": PASSED, "03-5": PASSED}
 
 
-def graded(path, lab="03", statuses=STATUSES, **more):
+def make_grade(path, lab="03", statuses=STATUSES, **more):
     return Grade(Path(path), dict(statuses), lab=lab, **more)
 
 
-def canvas_reads(text):
-    """{(ID, login or name): {assignment: points}} and the points possible, as Canvas's
-    GradebookImporter finds them (lib/gradebook_importer.rb).
+def read_as_canvas(text):
+    """Return {(ID, login or name): {assignment: points}} and the points possible, as Canvas's
+    GradebookImporter reads them (lib/gradebook_importer.rb).
     """
     header, *rows = csv.reader(io.StringIO(text))
     assert len(header) > 3 and "Student" in header[0] and "ID" in header[1]
@@ -82,15 +82,15 @@ def test_canvas_finds_every_student_and_the_best_notebook_of_each_lab_counts():
     better = {**STATUSES, "03-2": PASSED}
     text = as_canvas(
         [
-            graded("in/lovelaceada_12345_1_03.ipynb"),
-            graded("in/lovelaceada_LATE_12345_2_03.ipynb", statuses=better),
-            graded("in/lovelaceada_12345_3_01.ipynb", "01", {"01-1": WRONG}),
-            graded("submitted/bob/lab03/03.ipynb"),
+            make_grade("in/lovelaceada_12345_1_03.ipynb"),
+            make_grade("in/lovelaceada_LATE_12345_2_03.ipynb", statuses=better),
+            make_grade("in/lovelaceada_12345_3_01.ipynb", "01", {"01-1": WRONG}),
+            make_grade("submitted/bob/lab03/03.ipynb"),
             Grade(Path("in/carol_77_4_x.ipynb"), note="cannot be read as a notebook"),
         ],
         {"03": "Trainer (4711)"},
     )
-    students, possible = canvas_reads(text)
+    students, possible = read_as_canvas(text)
     assert possible == {"Lab 01": "1", "Trainer (4711)": "5"}
     assert students == {
         ("12345", "lovelaceada"): {"Lab 01": "0", "Trainer (4711)": "4"},
@@ -99,9 +99,9 @@ def test_canvas_finds_every_student_and_the_best_notebook_of_each_lab_counts():
     }
 
 
-@pytest.mark.parametrize("name", ["=1+1", "+a", "-a", "@a", "\t=a", "\uff1da", "a\x1b[2J"])
+@pytest.mark.parametrize("name", ["=1+1", "+1", "-1", "@a", "\t=a", "\r=1", " =1", "\uff1da", "a\x1b[2J"])
 def test_nothing_in_the_tables_is_executed(name):
-    grades = [graded(f"in/{name}_1_2_x.ipynb", sentences={"03-2": name}, note=name)]
+    grades = [make_grade(f"in/{name}_1_2_x.ipynb", sentences={"03-2": name}, note=name)]
     for text in (as_canvas(grades, {"03": name}), as_csv(grades)):
         for cell in [cell for row in csv.reader(io.StringIO(text)) for cell in row]:
             assert cell.isprintable()
@@ -109,25 +109,28 @@ def test_nothing_in_the_tables_is_executed(name):
 
 
 def test_gradescope_gets_a_test_for_each_exercise_with_the_checkers_sentence():
-    made = as_gradescope(graded("a.ipynb", sentences={"03-2": HIDDEN_CASE_FAILED}, note="cell 4: stopped"))
-    assert (made["score"], made["output"], made["visibility"]) == (3, "cell 4: stopped", "visible")
-    assert sum(one["score"] for one in made["tests"]) == made["score"]
-    assert [one["number"] for one in made["tests"]] == list(STATUSES)
-    right, wrong, unchecked, *_ = made["tests"]
-    assert right["name"].startswith("03-1 An update") and right["output"] == "passed"
-    assert (right["score"], right["max_score"], right["status"]) == (1, 1, "passed")
-    assert (wrong["score"], wrong["max_score"], wrong["status"]) == (0, 1, "failed")
-    assert wrong["output"] == f"wrong: {HIDDEN_CASE_FAILED}" and unchecked["output"] == UNCHECKED
-    assert {one["visibility"] for one in made["tests"]} == {"visible"}
+    results = as_gradescope(make_grade("a.ipynb", sentences={"03-2": HIDDEN_CASE_FAILED}, note="cell 4: stopped"))
+    assert (results["score"], results["output"], results["visibility"]) == (3, "cell 4: stopped", "visible")
+    assert results["tests"][0]["name"].startswith("03-1 An update")
+    keys = ("number", "score", "max_score", "status", "output", "visibility")
+    assert [tuple(test[key] for key in keys) for test in results["tests"]] == [
+        (id, int(status == PASSED), 1, "passed" if status == PASSED else "failed", output, "visible")
+        for (id, status), output in zip(
+            STATUSES.items(), [PASSED, f"wrong: {HIDDEN_CASE_FAILED}", UNCHECKED, PASSED, PASSED]
+        )
+    ]
 
 
 def test_results_go_into_one_file_or_into_a_folder_of_them(tmp_path):
-    one, other = graded("ada/03.ipynb"), graded("../bob/03 =1.ipynb")
+    one, other = make_grade("ada/03.ipynb"), make_grade("../bob/03 =1.ipynb")
     write_results(tmp_path / "results.json", [one])
     assert json.loads((tmp_path / "results.json").read_text(encoding="utf-8"))["score"] == 3
     write_results(tmp_path / "all", [one, other, one])
-    names = sorted(path.name for path in (tmp_path / "all").iterdir())
-    assert names == ["1-ada-03.json", "2-bob-03-1.json", "3-ada-03.json"]
+    assert sorted(path.name for path in (tmp_path / "all").iterdir()) == [
+        "1-ada-03.json",
+        "2-bob-03-1.json",
+        "3-ada-03.json",
+    ]
     check_results_path(tmp_path / "all", [Path("a"), Path("b")])
     with pytest.raises(ExerciseError, match="holds the results of one notebook, 2 are given"):
         check_results_path(tmp_path / "results.json", [Path("a"), Path("b")])

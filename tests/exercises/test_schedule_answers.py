@@ -64,12 +64,12 @@ def test_no_two_steps_sum_three_devices_that_stand_in_a_line_in_less():
     assert right == 1  # in and out
 
 
-def by_star():
+def make_star():
     return [[Transfer(r, 0, 0, "add") for r in range(1, 8)], [Transfer(0, r, 0, "copy") for r in range(1, 8)]]
 
 
 def test_a_notebook_shows_the_proof_the_price_the_floor_and_the_page(tmp_path):
-    played = BEAT_THE_EIGHT.play(by_star, str(tmp_path / "mine.html"))
+    played = BEAT_THE_EIGHT.play(make_star, str(tmp_path / "mine.html"))
     proof, price, floor, written = repr(played).splitlines()
     assert proof.startswith("proved")
     assert "62,393.3 µs in 2 steps, for 100 MB" in price
@@ -80,7 +80,7 @@ def test_a_notebook_shows_the_proof_the_price_the_floor_and_the_page(tmp_path):
 
 
 def test_a_wrong_schedule_is_played_below_its_first_fault():
-    played = BEAT_THE_EIGHT.play(lambda: by_star()[:1])
+    played = BEAT_THE_EIGHT.play(lambda: make_star()[:1])
     assert "nothing is ever sent into chunk 0 of rank 1" in repr(played)
     assert "price" not in repr(played)
     assert played.page.startswith("<!doctype html>") and "<iframe" in played._repr_html_()
@@ -93,7 +93,7 @@ def test_what_breaks_a_rule_is_named_and_not_played():
 
 
 @pytest.mark.parametrize(
-    ("micros_of_steps", "said"),
+    ("micros_of_steps", "text"),
     [
         ([], ""),
         ([2], "Step 0 takes longest, 2 µs: it waits for the link `link 0`"),
@@ -103,16 +103,17 @@ def test_what_breaks_a_rule_is_named_and_not_played():
         ([1.5, 1.5 + 1e-12], "Each step takes 1.5 µs; step 0 waits for the link `link 0`"),
     ],
 )
-def test_the_step_that_takes_longest_is_named_unless_all_take_as_long(micros_of_steps, said):
+def test_the_step_that_takes_longest_is_named_unless_all_take_as_long(micros_of_steps, text):
     steps = [StepPrice(each * 0.75e-6, each * 0.25e-6, f"link {n}") for n, each in enumerate(micros_of_steps)]
     english, _ = describe_costliest_step(Price("tried", "line", ALLREDUCE, 2, 1e6, tuple(steps)))
-    assert english == (said and f". {said}")
+    assert english == (text and f". {text}")
+
+
+def stub():
+    raise NotImplementedError
 
 
 def test_a_stub_is_said_to_be_unwritten_and_no_file_is_written(tmp_path):
-    def stub():
-        raise NotImplementedError
-
     assert "not written yet" in repr(PUZZLES["10-1"].play(stub, str(tmp_path / "a.html")))
     assert list(tmp_path.iterdir()) == []
 
@@ -129,29 +130,28 @@ def test_a_schedule_too_large_to_draw_still_has_its_price():
     assert "62,393.3 µs" in repr(played) and "too large to draw" in repr(played)
 
 
-def test_all_contributions_in_another_order_are_told_from_missing_ones():
-    steps = (
-        (Transfer(1, 0, 0, "add"),),
-        (Transfer(0, 1, 0, "copy"),),
-        (Transfer(2, 0, 0, "add"), Transfer(3, 1, 0, "add")),
-        (Transfer(3, 0, 0, "add"), Transfer(2, 1, 0, "add")),
-        (Transfer(0, 2, 0, "copy"), Transfer(1, 3, 0, "copy")),
-    )
-    with pytest.raises(Wrong, match=r"step 3, transfer 1, .* in another order"):
-        check_proof("f()", Schedule("x", ALLREDUCE, 4, 1, (0,), steps))
+ANOTHER_ORDER = (
+    (Transfer(1, 0, 0, "add"),),
+    (Transfer(0, 1, 0, "copy"),),
+    (Transfer(2, 0, 0, "add"), Transfer(3, 1, 0, "add")),
+    (Transfer(3, 0, 0, "add"), Transfer(2, 1, 0, "add")),
+    (Transfer(0, 2, 0, "copy"), Transfer(1, 3, 0, "copy")),
+)
+LOST = (
+    (Transfer(0, 1, 0, "add"),),
+    (Transfer(2, 1, 0, "copy"),),  # rank 0 still has its own
+    (Transfer(0, 2, 0, "copy"), Transfer(0, 1, 0, "copy")),
+)
 
 
-def test_what_a_copy_loses_is_named_where_it_is_lost():
-    steps = (
-        (Transfer(0, 1, 0, "add"),),
-        (Transfer(2, 1, 0, "copy"),),  # rank 0 still has its own
-        (Transfer(0, 2, 0, "copy"), Transfer(0, 1, 0, "copy")),
-    )
-    with pytest.raises(Wrong, match=r"step 1, transfer 0, .* the contribution of rank 1, which no"):
-        check_proof("f()", Schedule("x", ALLREDUCE, 3, 1, (0,), steps))
-
-
-def test_an_all_gather_of_something_else_is_named():
-    steps = ((Transfer(1, 0, 0, "copy"),),)
-    with pytest.raises(Wrong, match="owner, had it: rank 1 does not have it yet"):
-        check_proof("f()", Schedule("x", ALL_GATHER, 2, 1, (0,), steps))
+@pytest.mark.parametrize(
+    ("collective", "ranks", "steps", "message"),
+    [
+        (ALLREDUCE, 4, ANOTHER_ORDER, r"step 3, transfer 1, .* in another order"),
+        (ALLREDUCE, 3, LOST, r"step 1, transfer 0, .* the contribution of rank 1, which no"),
+        (ALL_GATHER, 2, ((Transfer(1, 0, 0, "copy"),),), "owner, had it: rank 1 does not have it yet"),
+    ],
+)
+def test_the_first_faulty_transfer_of_a_schedule_is_named(collective, ranks, steps, message):
+    with pytest.raises(Wrong, match=message):
+        check_proof("f()", Schedule("x", collective, ranks, 1, (0,), steps))

@@ -32,8 +32,8 @@ DAEMON = "os.fork() or (os.setsid(), os.fork(), time.sleep(600))\n"
 BOUNDS = dict(seconds=0, spare_seconds=600, memory=2**28, processes=20, files=100, disk=2**20)
 
 
-def supervised(folder, code, **changes):
-    """Start it; what it starts is below the supervisor."""
+def start_supervisor(folder, code, **changes):
+    """Start the supervisor of a Python process that runs ``code``; ``changes``: of BOUNDS."""
     words = ["-m", "gluonlab.exercises.supervisor", json.dumps({**BOUNDS, **changes}), str(folder)]
     return subprocess.Popen(
         [sys.executable, *words, sys.executable, "-c", START + code],
@@ -45,59 +45,54 @@ def supervised(folder, code, **changes):
     )
 
 
+def only_long(*values):
+    return pytest.param(*values, marks=pytest.mark.long)
+
+
 @pytest.mark.parametrize(
-    ("code", "changes", "ended"),
+    ("code", "changes", "reason"),
     [
         (DAEMON + "print('done')", {}, ""),
-        pytest.param("time.sleep(600)", dict(spare_seconds=1), "in time", marks=pytest.mark.long),
-        pytest.param("signal.pause()", dict(processes=0), "processes", marks=pytest.mark.long),
-        pytest.param("x = b'x' * 2**29; time.sleep(600)", {}, "memory", marks=pytest.mark.long),
-        pytest.param(
-            "while True: subprocess.Popen(['sleep', '99'])", {}, "processes",
-            marks=pytest.mark.long,
-        ),
-        pytest.param(
-            "for n in range(200): os.mkdir(str(n))\ntime.sleep(600)", {}, "files",
-            marks=pytest.mark.long,
-        ),
-        pytest.param(
-            "open('a', 'wb').write(bytes(2**21)); time.sleep(600)", {}, "MiB of files",
-            marks=pytest.mark.long,
-        ),
+        only_long("time.sleep(600)", dict(spare_seconds=1), "in time"),
+        only_long("signal.pause()", dict(processes=0), "processes"),
+        only_long("x = b'x' * 2**29; time.sleep(600)", {}, "memory"),
+        only_long("while True: subprocess.Popen(['sleep', '99'])", {}, "processes"),
+        only_long("for n in range(200): os.mkdir(str(n))\ntime.sleep(600)", {}, "files"),
+        only_long("open('a', 'wb').write(bytes(2**21)); time.sleep(600)", {}, "MiB of files"),
     ],
-)  # fmt: skip
-def test_it_ends_with_all_that_it_has_started(tmp_path, code, changes, ended):
+)
+def test_the_supervisor_ends_all_that_the_command_has_started(tmp_path, code, changes, reason):
     before = {process.pid for process in list_descendants(os.getpid())}
-    with supervised(tmp_path, code, **changes) as child:
-        said = child.stdout.read()  # to its end; its input stays open
-    last = json.loads(said.splitlines()[-1])["ended"]
-    assert (ended in last) if ended else (last == "" and said.startswith(b"done"))
+    with start_supervisor(tmp_path, code, **changes) as child:
+        output = child.stdout.read()  # to its end; its input stays open
+    last = json.loads(output.splitlines()[-1])["ended"]
+    assert (reason in last) if reason else (last == "" and output.startswith(b"done"))
     assert child.returncode == 0
     assert {process.pid for process in list_descendants(os.getpid())} <= before
-    assert not running_in(tmp_path)
+    assert not list_processes_in(tmp_path)
 
 
 @pytest.mark.long
-def test_it_ends_with_the_grader_and_removes_the_folder(tmp_path):
+def test_the_supervisor_ends_with_the_grader_and_removes_the_folder(tmp_path):
     folder = tmp_path / "folder"
     folder.mkdir()
-    child = supervised(folder, DAEMON + "open('begun', 'w').close(); time.sleep(600)")
+    child = start_supervisor(folder, DAEMON + "open('begun', 'w').close(); time.sleep(600)")
     while not (folder / "begun").exists():
         time.sleep(0.05)
     child.communicate(timeout=240)
-    assert not folder.exists() and not running_in(folder)
+    assert not folder.exists() and not list_processes_in(folder)
 
 
-def running_in(folder):
-    """The processes whose current folder this is."""
-    found = []
+def list_processes_in(folder):
+    """Return the ids of the processes whose current folder is in ``folder``."""
+    ids = []
     for process in Path("/proc").iterdir():
         try:
             if process.name.isdigit() and os.readlink(process / "cwd").startswith(str(folder)):
-                found.append(process.name)
+                ids.append(process.name)
         except OSError:  # it has ended, or is somebody else's
             pass
-    return found
+    return ids
 
 
 def test_files_are_counted_up_to_the_limit_and_sparse_ones_by_what_they_take(tmp_path):

@@ -14,12 +14,12 @@ import time
 with open("/proc/self/cmdline", "rb") as file:
     words = os.fsdecode(file.read()).split("\\0")
 package, _, module = "".join(words[2:3]).rpartition(".")
-if package == "gluonlab.exercises" and module in ("submission", "supervisor"):
+if package == "gluonlab.exercises" and module in ("run_submission", "supervisor"):
     place = os.path.join(words[4], "time-is-over-" + module)
     clock = time.monotonic
     time.monotonic = lambda: clock() + 1e6 * os.path.exists(place)
 """
-SUBMISSION, SUPERVISOR = "submission", "supervisor"  # whose clock jumps
+SUBMISSION, SUPERVISOR = "run_submission", "supervisor"  # whose clock jumps
 
 
 def install(folder, monkeypatch):

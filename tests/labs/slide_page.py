@@ -15,9 +15,6 @@ class Deck(Handout):
             {"width": size[0], "height": size[1], "deviceScaleFactor": 1, "mobile": False},
         )
 
-    def requests(self):
-        return [url for url in super().requests() if not url.startswith(self.url + "#")]
-
     def count(self):
         return len(self.driver.find_elements("css selector", ".slide"))
 

@@ -15,17 +15,21 @@ from gluonlab_labs.faults import SourceError
 from gluonlab_labs.figures import prefix_svg_ids, svg_in_language
 
 
-@pytest.fixture
-def made(tmp_path):
-    """{name: content} of what the made-up lab becomes."""
-    place = LabFolders(made_up_lab.write(tmp_path))
+def build_files(folder, **changes):
+    """Return {name: content} of the files that the made-up lab becomes."""
+    place = LabFolders(made_up_lab.write(folder, **changes))
     return {str(path): text for path, text in make_files(read_labs(place, CHECKERS), place).items()}
 
 
-def texts(made, name):
-    return "\n\n".join(
-        cell["source"] for cell in nbformat.reads(made[name], 4).cells if cell["cell_type"] == "markdown"
-    )
+@pytest.fixture
+def made(tmp_path):
+    return build_files(tmp_path)
+
+
+def read_texts(files, name):
+    """Return the Markdown of a notebook."""
+    cells = nbformat.reads(files[name], 4).cells
+    return "\n\n".join(cell["source"] for cell in cells if cell["cell_type"] == "markdown")
 
 
 def test_a_source_becomes_a_notebook_and_its_pictures_in_each_language(made):
@@ -45,7 +49,7 @@ def test_code_is_the_same_in_both_languages_down_to_the_ids_of_its_cells(made):
 
 
 def test_sections_figures_and_references_are_numbered(made):
-    english, japanese = texts(made, "en/01-add.ipynb"), texts(made, "ja/01-add.ipynb")
+    english, japanese = read_texts(made, "en/01-add.ipynb"), read_texts(made, "ja/01-add.ipynb")
     assert "# Lab 01: Adding" in english
     assert '## <a id="work"></a>2. Work' in english
     assert '## <a id="work"></a>2. 作業' in japanese
@@ -56,17 +60,14 @@ def test_sections_figures_and_references_are_numbered(made):
     assert "`{sec:raw}`" in english
     assert "**Figure 1** The `dot`" in english
     assert "**図 1** `dot` です" in japanese
-    assert "[Exercise 01-1](01-add.ipynb#exercise-01-1)" in texts(made, "en/02-more.ipynb")
+    assert "[Exercise 01-1](01-add.ipynb#exercise-01-1)" in read_texts(made, "en/02-more.ipynb")
 
 
 def test_japanese_lines_are_joined_without_a_space_and_nothing_else_is(tmp_path):
     paragraphs = "一行目は、\n二行目に続き、\n2 行ではありません。\n\n段落。\n\n"
     more = paragraphs + "- 項目は\n  続きます。\n- 次。\n\n| 表 |\n|---|\n| 行 |\n| 行 |\n\n"
     wrapped = SOURCE.replace("## 作業 {#work}\n", f"## 作業 {{#work}}\n{more}")
-    place = LabFolders(made_up_lab.write(tmp_path, source=wrapped))
-    text = texts(
-        {str(path): text for path, text in make_files(read_labs(place, CHECKERS), place).items()}, "ja/01-add.ipynb"
-    )
+    text = read_texts(build_files(tmp_path, source=wrapped), "ja/01-add.ipynb")
     for kept in (
         "2. 作業\n一行目は、二行目に続き、\n2 行ではありません。\n\n段落。",
         "- 項目は続きます。\n- 次。",
@@ -84,73 +85,46 @@ def test_solutions_take_the_place_of_stubs(tmp_path):
 
 
 def test_a_cell_that_is_added_keeps_the_ids_of_the_others(tmp_path, made):
-    more = SOURCE.replace(
-        "```{code-cell} ipython3\ncheck", "```{code-cell} ipython3\nprint(1)\n```\n\n```{code-cell} ipython3\ncheck"
-    )
-    # after the check, for the stub's check comes next
-    more = more.replace("```{code-cell} ipython3\nprint(1)\n```\n\n", "")
-    place = LabFolders(made_up_lab.write(tmp_path / "more", source=more + "\n```{code-cell} ipython3\nprint(1)\n```\n"))
-    text = next(
-        text for path, text in make_files(read_labs(place, CHECKERS), place).items() if str(path) == "en/01-add.ipynb"
-    )
-    before, after = ([cell["id"] for cell in json.loads(one)["cells"]] for one in (made["en/01-add.ipynb"], text))
-    assert after[: len(before)] == before
-    assert len(after) == len(before) + 1
+    longer = build_files(tmp_path / "more", source=SOURCE + "\n```{code-cell} ipython3\nprint(1)\n```\n")
+    before, after = ([cell["id"] for cell in json.loads(files["en/01-add.ipynb"])["cells"]] for files in (made, longer))
+    assert after[: len(before)] == before and len(after) == len(before) + 1
 
 
 # --- faults
 
 
-def spoilt(old, new):
-    assert old in SOURCE
-    return SOURCE.replace(old, new, 1)
-
-
+# place, message, and the text of the source that is replaced
+SOURCE_FAULTS = [
+    ("01-add.md:1:", "lacks a title in both languages", ', ja: "足し算"', ""),
+    ("01-add.md:1:", "lacks minutes", "minutes: 5", "minutes: soon"),
+    ("01-add.md:1:", "lacks needs", "needs: []", ""),
+    ("01-add.md:1:", "needs 07: there is no such lab; choose 01, 02", "needs: []", 'needs: ["07"]'),
+    ("01-add.md:6:", "followed by :::{en}: blocks come in pairs", ":::{ja}\n## ねらい", ":::{en}\n## ねらい"),
+    ("01-add.md:6:", "is not a language: write :::{en} or :::{ja}", ":::{en}", ":::{de}"),
+    ("01-add.md:16:", "'stray' stands outside of a block", ":::\n\n```{code", ":::\nstray\n\n```{code"),
+    ("01-add.md:11:", "is not closed: write ::: below it", "コード。\n:::\n", "コード。\n"),
+    ("01-add.md:12:", "headings differ: '## goals' in English, '### goals' in Japanese", "## ねらい", "### ねらい"),
+    ("01-add.md:8:", "`name` stands here once, and not in :::{ja}", "- `name` が", "- 名前が"),
+    ("01-add.md:8:", "$x^2$ stands here once, and not in :::{ja}", "、$x^2$、", "、"),
+    ("01-add.md:8:", "https://example.org stands here once", "、[文献](https://example.org)", ""),
+    ("01-add.md:9:", "{lab:02} stands here once, and not in :::{ja}", "、{lab:02} を", "を"),
+    ("01-add.md:9:", "unknown section 'wrok': choose goals, work (did you mean 'work'?)", "{sec:work}", "{sec:wrok}"),
+    ("01-add.md:9:", "unknown lab '09'", "{lab:02}", "{lab:09}"),
+    ("01-add.md:9:", "unknown exercise '01-9'", "{ex:01-1}", "{ex:01-9}"),
+    ("01-add.md:9:", "unknown figure 'dots'", "{fig:dot}", "{fig:dots}"),
+    ("01-add.md:9:", "unknown cross-reference 'sect': choose ex, fig, lab, sec", "{sec:work}", "{sect:work}"),
+    ("01-add.md:23:", "has no alternative text", "![A dot]", "![]"),
+    ("01-add.md:23:", "has no caption", ' "The `dot`"', ""),
+    ("01-add.md:23:", "figures are figures/NAME.svg", "figures/dot.svg", "dot.png"),
+    ("01-add.md:7:", "a heading of the first level", "## Goals", "# Goals"),
+    ("01-add.md:38:", "fences differ", "list\n```\n### 演習", "grade\n```\n### 演習"),
+    ("01-add.md:44:", "the code cell after exercise 01-1 is print(add)", 'check("01-1", add)', "print(add)"),
+    ("01-add.md:44:", "is not a stub", "raise NotImplementedError", "return a + b"),
+    ("01-add.md:44:", "is in lab 01: tag it exercise-01-N", "[exercise-01-1]", "[exercise-02-1]"),
+    ("01-add.md:1:", "has a heading and no stub", ":tags: [exercise-01-1]\n", ""),
+]
 FAULTS = [
-    ("01-add.md:1:", "lacks a title in both languages", {"source": spoilt(', ja: "足し算"', "")}),
-    ("01-add.md:1:", "lacks minutes", {"source": spoilt("minutes: 5", "minutes: soon")}),
-    ("01-add.md:1:", "lacks needs", {"source": spoilt("needs: []", "")}),
-    ("01-add.md:1:", "needs 07: there is no such lab; choose 01, 02", {"source": spoilt("needs: []", 'needs: ["07"]')}),
-    (
-        "01-add.md:6:",
-        "followed by :::{en}: blocks come in pairs",
-        {"source": spoilt(":::{ja}\n## ねらい", ":::{en}\n## ねらい")},
-    ),
-    ("01-add.md:6:", "is not a language: write :::{en} or :::{ja}", {"source": spoilt(":::{en}", ":::{de}")}),
-    (
-        "01-add.md:16:",
-        "'stray' stands outside of a block",
-        {"source": spoilt(":::\n\n```{code", ":::\nstray\n\n```{code")},
-    ),
-    ("01-add.md:11:", "is not closed: write ::: below it", {"source": spoilt("コード。\n:::\n", "コード。\n")}),
-    (
-        "01-add.md:12:",
-        "headings differ: '## goals' in English, '### goals' in Japanese",
-        {"source": spoilt("## ねらい", "### ねらい")},
-    ),
-    ("01-add.md:8:", "`name` stands here once, and not in :::{ja}", {"source": spoilt("- `name` が", "- 名前が")}),
-    ("01-add.md:8:", "$x^2$ stands here once, and not in :::{ja}", {"source": spoilt("、$x^2$、", "、")}),
-    ("01-add.md:8:", "https://example.org stands here once", {"source": spoilt("、[文献](https://example.org)", "")}),
-    ("01-add.md:9:", "{lab:02} stands here once, and not in :::{ja}", {"source": spoilt("、{lab:02} を", "を")}),
-    (
-        "01-add.md:9:",
-        "unknown section 'wrok': choose goals, work (did you mean 'work'?)",
-        {"source": spoilt("{sec:work}", "{sec:wrok}")},
-    ),
-    ("01-add.md:9:", "unknown lab '09'", {"source": spoilt("{lab:02}", "{lab:09}")}),
-    ("01-add.md:9:", "unknown exercise '01-9'", {"source": spoilt("{ex:01-1}", "{ex:01-9}")}),
-    ("01-add.md:9:", "unknown figure 'dots'", {"source": spoilt("{fig:dot}", "{fig:dots}")}),
-    (
-        "01-add.md:9:",
-        "unknown cross-reference 'sect': choose ex, fig, lab, sec",
-        {"source": spoilt("{sec:work}", "{sect:work}")},
-    ),
-    ("01-add.md:23:", "has no alternative text", {"source": spoilt("![A dot]", "![]")}),
-    ("01-add.md:23:", "has no caption", {"source": spoilt(' "The `dot`"', "")}),
-    ("01-add.md:23:", "figures are figures/NAME.svg", {"source": spoilt("figures/dot.svg", "dot.png")}),
     ("01-add.md:23:", "figures/dot.svg is missing", {"figure": None}),
-    ("01-add.md:7:", "a heading of the first level", {"source": spoilt("## Goals", "# Goals")}),
-    ("01-add.md:38:", "fences differ", {"source": spoilt("list\n```\n### 演習", "grade\n```\n### 演習")}),
     ("01-add.md:44:", "exercise 01-1 has no checker", {"checkers": set()}),
     ("01-add.md:44:", "exercise 01-1 has no solution: write solutions/01-1.py", {"solution": None}),
     ("01-add.md:44:", "does not define add", {"solution": "def plus(a, b):\n    return a + b\n"}),
@@ -160,14 +134,6 @@ FAULTS = [
         "exercise 01-1 has no heading",
         {"source": SOURCE.replace("### Exercise 01-1: Add", "### Add").replace("### 演習 01-1: 足す", "### 足す")},
     ),
-    (
-        "01-add.md:44:",
-        "the code cell after exercise 01-1 is print(add)",
-        {"source": spoilt('check("01-1", add)', "print(add)")},
-    ),
-    ("01-add.md:44:", "is not a stub", {"source": spoilt("raise NotImplementedError", "return a + b")}),
-    ("01-add.md:44:", "is in lab 01: tag it exercise-01-N", {"source": spoilt("[exercise-01-1]", "[exercise-02-1]")}),
-    ("01-add.md:1:", "has a heading and no stub", {"source": spoilt(":tags: [exercise-01-1]\n", "")}),
     ("dot.svg:1:", "is not a picture of width 720", {"figure": FIGURE.replace("720", "700")}),
     ("dot.svg:1:", 'lacks role="img"', {"figure": FIGURE.replace(' role="img"', "")}),
     ("dot.svg:1:", "has a <script>", {"figure": FIGURE.replace("</svg>", "<script/></svg>")}),
@@ -175,19 +141,18 @@ FAULTS = [
     ("dot.svg:1:", "each needs the other", {"figure": FIGURE.replace(' lang="ja"', "")}),
     ("dot.svg:1:", "shows '点' in both languages", {"figure": FIGURE.replace(' lang="ja"', "")}),
     ("dot.svg:", "is not valid XML", {"figure": FIGURE.replace("</svg>", "")}),
+    *((place, message, {"source": SOURCE.replace(old, new, 1)}) for place, message, old, new in SOURCE_FAULTS),
 ]
 
 
-@pytest.mark.parametrize(("place", "said", "spoils"), FAULTS, ids=[said for _, said, _ in FAULTS])
-def test_a_fault_is_one_line_with_its_place(place, said, spoils, tmp_path):
-    checkers = spoils.get("checkers", CHECKERS)
-    root = LabFolders(
-        made_up_lab.write(tmp_path, **{name: text for name, text in spoils.items() if name != "checkers"})
-    )
+@pytest.mark.parametrize(("place", "message", "changes"), FAULTS, ids=[message for _, message, _ in FAULTS])
+def test_a_fault_is_one_line_with_its_place(place, message, changes, tmp_path):
+    checkers = changes.pop("checkers", CHECKERS)
+    assert all(text != made_up_lab.SOURCE for text in changes.values())
     with pytest.raises(SourceError) as raised:
-        read_labs(root, checkers)
+        read_labs(LabFolders(made_up_lab.write(tmp_path, **changes)), checkers)
     lines = str(raised.value).splitlines()
-    assert any(place in line and said in line for line in lines), lines
+    assert any(place in line and message in line for line in lines), lines
 
 
 def test_two_labs_of_one_number_and_a_figure_that_stands_nowhere_are_found(tmp_path):
@@ -289,7 +254,7 @@ def test_mistakes_of_the_command_line_are_one_line(build):
 
 def test_faults_end_the_command_with_a_line_each(build, tmp_path):
     path = tmp_path / "labs" / "source" / "01-add.md"
-    path.write_text(spoilt("minutes: 5\nneeds: []", ""), encoding="utf-8")
+    path.write_text(SOURCE.replace("minutes: 5\nneeds: []", ""), encoding="utf-8")
     status, _, error = build()
     assert status == 2
     assert error.count("\n") == 3

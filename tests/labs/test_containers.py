@@ -9,7 +9,7 @@ import sys
 
 import pytest
 from support.waiting import LIMIT_S, wait_until
-from test_grade import BEGINNING, CHECK, SOLUTION, handed_in
+from test_grade import BEGINNING, CHECK, SOLUTION, hand_in
 from the_labs import REPOSITORY
 
 from gluonlab.exercises.exercise_registry import PASSED
@@ -26,10 +26,10 @@ INSIDE = {
 import os
 assert (os.getuid(), os.getgid(), os.getgroups()) == (65534, 65534, [65534])
 lines = open("/proc/self/status").read().splitlines()
-said = dict(line.split(":\\t", 1) for line in lines if ":\\t" in line)
+status = dict(line.split(":\\t", 1) for line in lines if ":\\t" in line)
 for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"):
-    assert int(said[name], 16) == 0, name
-assert said["NoNewPrivs"] == "1"
+    assert int(status[name], 16) == 0, name
+assert status["NoNewPrivs"] == "1"
 """,
     "no network but loopback": """
 import os, socket
@@ -83,15 +83,15 @@ def containers():
 
 
 def graded(path, seconds=LIMIT_S):
-    [made] = grade([path], seconds, runner=ContainerRunner(find_engine(ENGINE)))
-    return made
+    [result] = grade([path], seconds, runner=ContainerRunner(find_engine(ENGINE)))
+    return result
 
 
 @pytest.mark.parametrize("what", INSIDE)
 def test_inside_there_is(what, tmp_path):
     cell = f"HOST = {str(tmp_path)!r}{INSIDE[what]}"
-    made = graded(handed_in(tmp_path / "ada.ipynb", BEGINNING, cell, SOLUTION, CHECK))
-    assert (made.note, made.statuses["01-1"]) == ("", PASSED)
+    result = graded(hand_in(tmp_path / "ada.ipynb", BEGINNING, cell, SOLUTION, CHECK))
+    assert (result.note, result.statuses["01-1"]) == ("", PASSED)
     assert not containers()
 
 
@@ -106,9 +106,9 @@ def test_inside_there_is(what, tmp_path):
     ids=["memory", "processes", "files", "time"],
 )
 def test_what_takes_too_much_is_a_note_and_its_container_is_gone(cell, tmp_path):
-    made = graded(handed_in(tmp_path / "ada.ipynb", BEGINNING, SOLUTION, CHECK, cell), 20)
-    assert made.note and made.note.isprintable()
-    assert made.statuses["01-1"] in (PASSED, UNCHECKED)  # unless all of it was killed
+    result = graded(hand_in(tmp_path / "ada.ipynb", BEGINNING, SOLUTION, CHECK, cell), 20)
+    assert result.note and result.note.isprintable()
+    assert result.statuses["01-1"] in (PASSED, UNCHECKED)  # unless all of it was killed
     wait_until(lambda: not containers())
 
 
@@ -122,7 +122,7 @@ def running_in(container):
 @pytest.mark.parametrize("state", ["gluonlab.exercises.notebook_runners", "ipykernel_launcher"])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_a_grader_that_ends_takes_its_containers_along(number, state, tmp_path):
-    handed_in(tmp_path / "ada.ipynb", BEGINNING, "import time\ntime.sleep(500)")
+    hand_in(tmp_path / "ada.ipynb", BEGINNING, "import time\ntime.sleep(500)")
     process = subprocess.Popen(
         [sys.executable, "-m", "gluonlab.exercises", "grade", "ada.ipynb", "--isolated", "--engine", ENGINE],
         cwd=tmp_path,

@@ -8,9 +8,8 @@ import pytest
 import the_labs  # noqa: F401  puts labs/ where gluonlab_labs can be imported from
 from made_up_lab import CHECKERS
 
-from gluonlab.errors import ConfigError, NotebookError, ScheduleError
+from gluonlab.errors import NotebookError
 from gluonlab_labs.build import LabFolders, make_files, read_labs
-from gluonlab_labs.deck import read_deck
 from gluonlab_labs.faults import Faults, SourceError
 from gluonlab_labs.notebook import make_notebook
 from gluonlab_labs.players import player_page
@@ -64,14 +63,14 @@ DECK = """+++ {notes: goals}
 """
 
 
-def place_of(root, deck=DECK):
+def write_labs(root, deck=DECK):
     place = LabFolders(made_up_lab.write(root))
     place.slides.mkdir(parents=True)
     (place.slides / "01-add.md").write_text(deck, encoding="utf-8")
     return place
 
 
-def pages(place, printed="one\ntwo\nthree\n"):
+def render_pages(place, printed="one\ntwo\nthree\n"):
     """{language: page} of the made-up lab, whose first cell has printed something."""
     series = read_labs(place, CHECKERS)
     lab = series.labs[0]
@@ -85,23 +84,23 @@ def pages(place, printed="one\ntwo\nthree\n"):
     return made
 
 
-def slides(text):
+def find_slides(text):
     return re.findall(r'<section class="slide".*?</section>', text, re.S)
 
 
-def notes(slide):
+def read_notes(slide):
     return re.search(r"<aside[^>]*>\n(.*?)</aside>", slide, re.S)[1]
 
 
-def faults(root, deck):
+def list_faults(root, deck):
     with pytest.raises(SourceError) as caught:
-        read_labs(place_of(root, deck), CHECKERS)
+        read_labs(write_labs(root, deck), CHECKERS)
     return str(caught.value).splitlines()
 
 
 def test_a_slide_shows_its_text_and_what_it_names_of_the_lab(tmp_path):
-    made = pages(place_of(tmp_path))
-    english, japanese = slides(made["en"]), slides(made["ja"])
+    made = render_pages(write_labs(tmp_path))
+    english, japanese = find_slides(made["en"]), find_slides(made["ja"])
     assert len(english) == len(japanese) == 6  # with the lab's own title
     assert "<h1>Adding</h1>" in english[0]
     assert "<h2>What for?</h2>" in english[1]
@@ -120,48 +119,50 @@ def test_a_slide_shows_its_text_and_what_it_names_of_the_lab(tmp_path):
 
 
 def test_notes_are_the_cues_and_the_lab_s_words_without_links_to_its_places(tmp_path):
-    made = pages(place_of(tmp_path))
-    english, japanese = map(slides, made.values())
-    said = notes(english[1])
+    made = render_pages(write_labs(tmp_path))
+    english, japanese = map(find_slides, made.values())
+    said = read_notes(english[1])
     assert said.index("Ask them.") < said.index("a reference")
     assert "See Section 2, Exercise 01-1, Figure 1 and" in said
-    assert "聞いてください" in notes(japanese[1])
+    assert "聞いてください" in read_notes(japanese[1])
     assert "Ask them" not in re.sub(r"<aside.*?</aside>", "", english[1], flags=re.S)
     # the guess has what comes before the cell whose output follows, the lab's first text
-    assert "a reference" in notes(english[2])
-    assert "a reference" in notes(english[0])
+    assert "a reference" in read_notes(english[2])
+    assert "a reference" in read_notes(english[0])
 
 
 def test_some_lines_of_an_output(tmp_path):
     some = DECK.replace("output: import", "output: {cell: import").replace(
         "gluonlab}\n", "gluonlab, from: two, to: two}}\n"
     )
-    output = re.search(r'<pre class="output.*?</pre>', pages(place_of(tmp_path, some))["en"], re.S)[0]
+    output = re.search(r'<pre class="output.*?</pre>', render_pages(write_labs(tmp_path, some))["en"], re.S)[0]
     assert "two" in output
     assert "one" not in output
     assert "three" not in output
 
 
-def test_an_output_without_the_line_that_is_asked_for_is_an_error(tmp_path):
-    some = DECK.replace("output: import gluonlab", "output: {cell: import gluonlab, from: ten}")
-    with pytest.raises(NotebookError, match="slide 4 of lab 01: no line with 'ten'"):
-        pages(place_of(tmp_path, some))
-
-
-def test_a_cell_that_puts_out_nothing_is_an_error(tmp_path):
-    with pytest.raises(NotebookError, match=r"slide 4 of lab 01: its cell .* has put out nothing"):
-        pages(place_of(tmp_path), printed="")
+@pytest.mark.parametrize(
+    ("output", "printed", "message"),
+    [
+        ("{cell: import gluonlab, from: ten}", "one\n", "slide 4 of lab 01: no line with 'ten'"),
+        ("import gluonlab", "", "slide 4 of lab 01: its cell .* has put out nothing"),
+    ],
+)
+def test_an_output_without_anything_to_show_is_an_error(output, printed, message, tmp_path):
+    deck = DECK.replace("output: import gluonlab", f"output: {output}")
+    with pytest.raises(NotebookError, match=message):
+        render_pages(write_labs(tmp_path, deck), printed)
 
 
 def test_notebooks_do_not_have_the_slides(tmp_path):
     without = LabFolders(made_up_lab.write(tmp_path / "without"))
-    with_deck = place_of(tmp_path / "with")
+    with_deck = write_labs(tmp_path / "with")
     assert make_files(read_labs(without, CHECKERS), without) == make_files(read_labs(with_deck, CHECKERS), with_deck)
 
 
 def test_a_lab_without_a_deck_has_a_slide_for_each_section_figure_and_exercise(tmp_path):
     place = LabFolders(made_up_lab.write(tmp_path))
-    english, japanese = map(slides, pages(place).values())
+    english, japanese = map(find_slides, render_pages(place).values())
     titles = [re.search(r"<h[12]>(.*?)</h", slide)[1] for slide in english]
     assert titles == ["Adding", "Goals", "Goals", "Work", "Exercise 01-1: Add"]
     assert "<svg" in english[2]
@@ -191,53 +192,37 @@ def test_a_lab_without_a_deck_has_a_slide_for_each_section_figure_and_exercise(t
 )
 def test_a_fault_is_one_line(old, new, line, fault, tmp_path):
     assert old in DECK
-    found = faults(tmp_path, DECK.replace(old, new, 1))
+    found = list_faults(tmp_path, DECK.replace(old, new, 1))
     assert any(re.search(rf"01-add\.md:{line}: .*{re.escape(fault)}", one) for one in found), found
 
 
-def test_more_lines_than_people_read_are_a_fault(tmp_path):
-    found = faults(
-        tmp_path,
-        DECK.replace("- Add.", "- a\n- b\n- c\n- d\n- e\n- f").replace(
-            "- 足す。", "- あ\n- い\n- う\n- え\n- お\n- か"
-        ),
-    )
-    assert len(found) == 1
-    assert "has 6 lines: 5 is what people read" in found[0]
+SIX_POINTS = DECK.replace("- Add.", "- a\n" * 6).replace("- 足す。", "- あ\n" * 6)
+SAME_FIGURE = DECK + "\n" + DECK[DECK.index("+++ {figure") : DECK.index("+++ {exercise")]
 
 
-def test_a_figure_on_two_slides_and_a_pair_too_many_are_faults(tmp_path):
-    twice = DECK + "\n" + DECK[DECK.index("+++ {figure") : DECK.index("+++ {exercise")]
-    assert all("figure dot is on 2 slides" in one for one in faults(tmp_path / "a", twice))
-    pair = DECK.replace("+++ {ask: true}\n", "")
-    found = faults(tmp_path / "b", pair)
-    assert len(found) == 1
-    assert "01-add.md:1: a slide with 2 pairs of blocks" in found[0]
+@pytest.mark.parametrize(
+    ("deck", "faults"),
+    [
+        (SIX_POINTS, [r":39: has 6 lines: 5 is what people read$"]),
+        (SAME_FIGURE, [r":31: figure dot is on 2 slides", r":47: figure dot is on 2 slides"]),
+        (DECK.replace("+++ {ask: true}\n", ""), [r":1: a slide with 2 pairs of blocks"]),
+        ("Hello\n" + DECK, [r":1: 'Hello' stands before the first \+\+\+: begin with that$"]),
+    ],
+)
+def test_a_fault_of_the_whole_deck_or_slide_is_a_line(deck, faults, tmp_path):
+    lines = list_faults(tmp_path, deck)
+    assert len(lines) == len(faults) and all(map(re.search, faults, lines)), lines
 
 
 def test_a_deck_without_a_lab_is_a_fault(tmp_path):
-    place = place_of(tmp_path)
+    place = write_labs(tmp_path)
     (place.slides / "01-add.md").rename(place.slides / "03-add.md")
     with pytest.raises(SourceError, match=r"03-add\.md:1: there is no lab"):
         read_labs(place, CHECKERS)
 
 
-def test_text_before_the_first_slide_is_a_fault(tmp_path):
-    found = faults(tmp_path, "Hello\n" + DECK)
-    assert found[0].endswith("01-add.md:1: 'Hello' stands before the first +++: begin with that")
-    lab = read_labs(LabFolders(made_up_lab.write(tmp_path / "b")), CHECKERS).labs[0]
-    path = tmp_path / "source" / "slides" / "01-add.md"
-    assert len(read_deck(path, lab, Faults(path))) == 5
-
-
 def test_pages_that_play_are_in_both_languages_and_lead_back():
     for asked in ("ring 4", "1f1b 4 8"):
         english, japanese = player_page(asked, "en"), player_page(asked, "ja")
-        assert '<html lang="en">' in english
-        assert '<html lang="ja">' in japanese
-        assert english.count("parent.postMessage") == 1
-        assert english.rstrip().endswith("</html>")
-    with pytest.raises(ConfigError):
-        player_page("ring", "en")
-    with pytest.raises(ScheduleError):
-        player_page("rong 4", "en")
+        assert '<html lang="en">' in english and '<html lang="ja">' in japanese
+        assert english.count("parent.postMessage") == 1 and english.rstrip().endswith("</html>")

@@ -1,26 +1,26 @@
 """docs/grading.md: its commands run one after the other as they stand, and write what they say."""
 
 import re
+import shlex
 
 from support.stand_in_engine import install_fake_engine, read_calls
-from test_commands import run, words_of
-from test_grade import handed_in
+from test_commands import run
+from test_grade import hand_in
 from the_labs import REPOSITORY
 
 from gluonlab.exercises.notebook_runners import GRADING_PAGE, IMAGE
 
 TEXT = (REPOSITORY / GRADING_PAGE).read_text(encoding="utf-8")
 NOT_RUN = "# not run, needs Docker: "
-LINES = [line for code in re.findall(r"^```sh\n(.*?)^```$", TEXT, re.M | re.S)
-         for line in code.splitlines()]  # fmt: skip
+LINES = [line for code in re.findall(r"^```sh\n(.*?)^```$", TEXT, re.M | re.S) for line in code.splitlines()]
 COMMANDS = [line for line in LINES if not line.startswith("#")]
 
 
 def test_the_commands_run_and_write_what_they_say(tmp_path, monkeypatch):
     engine = install_fake_engine(tmp_path / "engine", monkeypatch)
-    handed_in(tmp_path / "in" / "ada" / "03.ipynb", "", lab="03")
+    hand_in(tmp_path / "in" / "ada" / "03.ipynb", "", lab="03")
     for line in COMMANDS:
-        done = run(words_of(line), tmp_path)
+        done = run(shlex.split(line, comments=True), tmp_path)
         assert done.returncode == 0, (line, done.stderr)
     tables = {re.search(r"--out (\S+)|$", line)[1] or "grades.csv" for line in COMMANDS}
     made = {path.name for path in tmp_path.iterdir()} - {"engine", "in"}

@@ -14,8 +14,8 @@ import sys
 import pytest
 from support.stand_in_engine import install_fake_engine, read_calls
 from support.waiting import LIMIT_S, wait_until
-from test_grade import BEGINNING, CHECK, NAME, SOLUTION, handed_in
-from test_hostile_notebooks import sleeping
+from test_grade import BEGINNING, CHECK, NAME, SOLUTION, hand_in
+from test_hostile_notebooks import list_sleeping
 from the_labs import REPOSITORY
 
 import gluonlab
@@ -33,8 +33,8 @@ def this_gluonlab(monkeypatch):
 @pytest.fixture
 def folder(tmp_path):
     """Three notebooks: one that is right, one with an error, one that is none."""
-    handed_in(tmp_path / "in" / "ada" / "1.ipynb", BEGINNING, SOLUTION, CHECK)
-    handed_in(tmp_path / "in" / "bob" / "2.ipynb", BEGINNING, f"{NAME} = {{}}", CHECK, "1 / 0")
+    hand_in(tmp_path / "in" / "ada" / "1.ipynb", BEGINNING, SOLUTION, CHECK)
+    hand_in(tmp_path / "in" / "bob" / "2.ipynb", BEGINNING, f"{NAME} = {{}}", CHECK, "1 / 0")
     (tmp_path / "in" / "eve.ipynb").write_text("[]")
     (tmp_path / "in" / "eve.ipynb").chmod(0o600)
     return tmp_path
@@ -64,10 +64,10 @@ def test_the_command_grades_in_containers_and_writes_what_canvas_and_gradescope_
     folder, engine, ended, monkeypatch
 ):
     monkeypatch.chdir(folder)
-    status, said, _ = ended(
+    status, output, _ = ended(
         main, "grade", "--isolated", "--jobs", "2", "in", "--canvas", "canvas.csv", "--gradescope", "results"
     )
-    assert status == 0 and "written to grades.csv, canvas.csv, results" in said
+    assert status == 0 and "written to grades.csv, canvas.csv, results" in output
     assert {words[-3] for words in read_calls(engine)} == {f"gluonlab-grading:{gluonlab.__version__}"}
     rows = list(csv.reader(io.StringIO((folder / "canvas.csv").read_text(encoding="utf-8"))))
     assert [row[0].strip() for row in rows] == ["Student", "Points Possible", "ada", "bob", "eve"]
@@ -79,8 +79,8 @@ def test_the_command_grades_in_containers_and_writes_what_canvas_and_gradescope_
 def test_an_engine_that_starts_nothing_is_one_line(folder, engine, ended, monkeypatch):
     monkeypatch.chdir(folder)
     (engine / "images" / "none.py").write_text("raise SystemExit('no daemon')")
-    status, _, said = ended(main, "grade", "--isolated", "--image", "none", "in")
-    assert status == 1 and "no daemon" in said and "0 of 3 notebooks are graded" in said
+    status, _, output = ended(main, "grade", "--isolated", "--image", "none", "in")
+    assert status == 1 and "no daemon" in output and "0 of 3 notebooks are graded" in output
     assert not (folder / "grades.csv").exists()
 
 
@@ -101,9 +101,9 @@ def test_mistakes_of_the_command_line_are_one_line(folder, ended, monkeypatch):
         "--canvas in": "--canvas in exists",
         "--canvas no/c.csv": "there is no folder no",
     }.items():
-        status, _, said = ended(main, "grade", "in", *words.split())
-        assert status != 0 and line in said, words
-        assert len(said.splitlines()) == 1
+        status, _, output = ended(main, "grade", "in", *words.split())
+        assert status != 0 and line in output, words
+        assert len(output.splitlines()) == 1
     assert not (folder / "grades.csv").exists()
 
 
@@ -120,13 +120,12 @@ def test_neither_nbformat_nor_nbclient_is_needed(folder, tmp_path, monkeypatch):
 def test_a_missing_kernel_is_one_line_that_says_what_to_install(folder, ended, monkeypatch):
     monkeypatch.setitem(sys.modules, "ipykernel", None)
     monkeypatch.chdir(folder)
-    said = ended(main, "grade", "in")[2]
+    output = ended(main, "grade", "in")[2]
     why = "notebooks cannot be run here, ipykernel is missing: pip install 'gluonlab[labs]'"
-    assert said == f"error: {why}\n"
+    assert output == f"error: {why}\n"
 
 
 def test_cases_of_a_seed_fail_what_was_learned_by_heart_and_only_reveal_names_them(tmp_path):
-    shown = tmp_path / "in" / "03.ipynb"
     record = (
         "rows = {}\ndef speedup(host, compute, total, k):\n"
         "    alone = max(host, compute)\n"
@@ -134,18 +133,12 @@ def test_cases_of_a_seed_fail_what_was_learned_by_heart_and_only_reveal_names_th
         "    return rows.setdefault((host, compute, total, k), k * alone / together)\n"
     )
     learn = (
-        "from gluonlab.exercises.exercise_registry import judge_answer\njudge_answer(find_exercise('03-5'), speedup)\n"
+        "from gluonlab.exercises.exercise_registry import find_exercise, judge_answer\n"
+        "judge_answer(find_exercise('03-5'), speedup)"
     )
-    heart = "def by_heart(*case):\n    return rows.get(case, 1)\n"
-    handed_in(
-        shown,
-        "from gluonlab.exercises import check\nfrom gluonlab.exercises.exercise_registry import find_exercise",
-        record,
-        learn,
-        heart,
-        'check("03-5", by_heart)',
-        lab="03",
-    )
+    by_heart = "def by_heart(*case):\n    return rows.get(case, 1)\n"
+    check = 'from gluonlab.exercises import check\ncheck("03-5", by_heart)'
+    hand_in(tmp_path / "in" / "03.ipynb", record, learn, by_heart, check, lab="03")
     [visible], [hidden], [revealed] = (
         graded(tmp_path, **settings) for settings in ({}, {"seed": 5}, {"seed": 5, "reveal": True})
     )
@@ -160,31 +153,23 @@ def test_ctrl_c_ends_all_that_run_and_keeps_what_is_graded(tmp_path, monkeypatch
     engine = install_fake_engine(tmp_path / "engine", monkeypatch)
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "1.ipynb").write_text("[]")
+    sleep = "import subprocess\nsubprocess.Popen(['/bin/sleep', '4321']).wait()"
     for number in (2, 3):
-        handed_in(
-            tmp_path / "in" / f"{number}.ipynb", "import subprocess\nsubprocess.Popen(['/bin/sleep', '4321']).wait()"
-        )
-    words = ["grade", "in", "--jobs", "2", *["--isolated"] * isolated]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "gluonlab.exercises", *words],
-        cwd=tmp_path,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+        hand_in(tmp_path / "in" / f"{number}.ipynb", sleep)
+    words = [sys.executable, "-m", "gluonlab.exercises", "grade", "in", "--jobs", "2", *["--isolated"] * isolated]
+    process = subprocess.Popen(words, cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True)
     try:
-        wait_until(lambda: (tmp_path / "grades.csv").exists() and any_sleeping())
+        wait_until(lambda: (tmp_path / "grades.csv").exists() and list_own_sleeping())
         process.send_signal(signal.SIGINT)
-        # they sleep for longer, and may run for twice as long
-        _, said = process.communicate(timeout=LIMIT_S)
+        _, output = process.communicate(timeout=LIMIT_S)
     finally:
         process.kill()
-    assert process.returncode == 130 and "1 of 3 notebooks are graded, in grades.csv" in said
-    assert "Traceback" not in said
-    wait_until(lambda: not any_sleeping())
+    assert process.returncode == 130 and "1 of 3 notebooks are graded, in grades.csv" in output
+    assert "Traceback" not in output
+    wait_until(lambda: not list_own_sleeping())
     assert (engine / "calls").exists() == isolated
 
 
-def any_sleeping():
-    """Processes of these notebooks, which name their program by its path: nothing is on PATH."""
-    return sleeping(b"/bin/sleep\x004321\0")
+def list_own_sleeping():
+    """Return the processes of these notebooks, which name their program by its path."""
+    return list_sleeping(b"/bin/sleep\x004321\0")

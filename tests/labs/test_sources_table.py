@@ -21,64 +21,58 @@ class Row(NamedTuple):
     where: str
 
 
-def rows(text):
+def read_rows(text):
     """Return the rows of all tables, without heads and rules."""
-    found, source = [], ""
+    rows, source = [], ""
     for line in text.splitlines():
         if line.startswith("## "):
             source = line[3:]
         elif line.startswith("| ") and not line.startswith("| |"):
-            found.append(Row(source, *(cell.strip() for cell in line.strip("| ").split(" | "))))
-    return found
+            rows.append(Row(source, *(cell.strip() for cell in line.strip("| ").split(" | "))))
+    return rows
 
 
-def titles(lab):
-    """{title of a section or of a part of it: the exercises in it}."""
-    found, open_ones = {}, {}  # open_ones: level of a heading -> its title
-    for text in lab.text_pairs():
-        for _, line in prose_lines(text.blocks["en"]):
-            heading = HEADING.fullmatch(line)
-            if not heading:
-                continue
-            exercise = EXERCISE.fullmatch(heading["title"])
-            if exercise:
-                for title in open_ones.values():
-                    found[title].add(exercise["id"])
-                continue
+def find_exercises(lab):
+    """Return {title of a section or of a part of it: the exercises in it}."""
+    exercises, open_titles = {}, {}  # open_titles: level of a heading -> its title
+    for heading in (HEADING.fullmatch(line) for text in lab.text_pairs() for _, line in prose_lines(text.blocks["en"])):
+        exercise = EXERCISE.fullmatch(heading["title"]) if heading else None
+        if exercise:
+            for title in open_titles.values():
+                exercises[title].add(exercise["id"])
+        elif heading:
             level = len(heading["marks"])
-            open_ones = {other: title for other, title in open_ones.items() if other < level}
-            open_ones[level] = heading["title"]
-            found.setdefault(heading["title"], set())
-    return found
+            open_titles = {other: title for other, title in open_titles.items() if other < level}
+            open_titles[level] = heading["title"]
+            exercises.setdefault(heading["title"], set())
+    return exercises
 
 
-TITLES = {lab.number: titles(lab) for lab in SERIES.labs}
-ROWS = rows(PAGE.read_text(encoding="utf-8"))
+TITLES = {lab.number: find_exercises(lab) for lab in SERIES.labs}
+ROWS = read_rows(PAGE.read_text(encoding="utf-8"))
 
 
-def faults(where):
+def list_faults(where):
     """Return the faults in the last cell of a row."""
     if NOT_TAKEN_UP.fullmatch(where):
         return []
-    found = []
-    for part in where.split("; "):
-        target = TARGET.fullmatch(part)
+    faults = []
+    for target, part in ((TARGET.fullmatch(part), part) for part in where.split("; ")):
         if not target:
-            found.append(f"{part!r} is neither a section nor a reason")
+            faults.append(f"{part!r} is neither a section nor a reason")
         elif target["title"] not in TITLES.get(target["lab"], {}):
-            found.append(f"lab {target['lab']} has no section {target['title']!r}")
+            faults.append(f"lab {target['lab']} has no section {target['title']!r}")
         else:
-            there = TITLES[target["lab"]][target["title"]]
-            ids = (target["ids"] or "").split(", ") if target["ids"] else []
-            found += [f"{id} is not in {target['title']!r}" for id in ids if id not in there]
-    return found
+            ids = target["ids"].split(", ") if target["ids"] else []
+            missing = [id for id in ids if id not in TITLES[target["lab"]][target["title"]]]
+            faults += [f"{id} is not in {target['title']!r}" for id in missing]
+    return faults
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.said[:40])
 def test_a_row_leads_to_sections_and_exercises_that_exist(row):
-    assert row.kind in KINDS
-    assert row.said
-    assert faults(row.where) == []
+    assert row.kind in KINDS and row.said
+    assert list_faults(row.where) == []
 
 
 @pytest.mark.parametrize(
@@ -96,8 +90,8 @@ def test_a_row_leads_to_sections_and_exercises_that_exist(row):
     ],
 )
 def test_a_row_that_leads_nowhere_is_found(where, fault):
-    [found] = faults(where)
-    assert fault in found
+    [message] = list_faults(where)
+    assert fault in message
 
 
 def test_rows_of_all_five_sources_were_read():

@@ -3,78 +3,8 @@
 import math
 
 import numpy as np
+from changed_solution import change
 from mxnet import gluon, nd
-
-
-def rebinds(data):
-    total = data[0].copy()
-    for other in data[1:]:
-        total = total + other.as_in_context(total.context)
-    for i, array in enumerate(data):
-        data[i] = total.as_in_context(array.context)
-
-
-def never_comes_back(data):
-    for other in data[1:]:
-        data[0][:] += other.as_in_context(data[0].context)
-
-
-def counts_the_first_twice(data):
-    total = data[0].copy()
-    for array in data:
-        total += array.as_in_context(total.context)
-    for array in data:
-        total.copyto(array)
-
-
-def _total(data):
-    total = data[0].copy()
-    for array in data[1:]:
-        total += array.as_in_context(total.context)
-    return total
-
-
-def copies_to_new_arrays(data):
-    total = _total(data)
-    total.copyto(data[0])
-    for array in data[1:]:
-        array = total.copyto(array.context)
-
-
-def rebinds_a_name(data):
-    total = _total(data)
-    for array in data:
-        array = total.as_in_context(array.context)
-
-
-def returns_what_it_was_given(data):
-    return data
-
-
-def returns_sums(data):
-    return [_total(data).as_in_context(array.context) for array in data]
-
-
-def multiplies(data):
-    total = data[0].copy()
-    for array in data[1:]:
-        total *= array.as_in_context(total.context)
-    for array in data:
-        total.copyto(array)
-
-
-def sums_and_one(data):
-    total = _total(data) + 1
-    for array in data:
-        total.copyto(array)
-
-
-def averages(data):
-    total = data[0].copy()
-    for array in data[1:]:
-        total += array.as_in_context(total.context)
-    for array in data:
-        array[:] = (total / len(data)).as_in_context(array.context)
 
 
 def adds_while_it_changes(data):
@@ -84,22 +14,10 @@ def adds_while_it_changes(data):
                 array += other.as_in_context(array.context)
 
 
-def adds_across_devices(data):
-    for other in data[1:]:
-        data[0][:] += other
-    for other in data[1:]:
-        data[0].copyto(other)
-
-
 def through_the_host(data):
     total = sum(array.asnumpy() for array in data)
     for array in data:
         array[:] = total
-
-
-def for_two_devices(data):
-    data[0][:] += data[1].as_in_context(data[0].context)
-    data[0].copyto(data[1])
 
 
 # --- 02-2
@@ -116,144 +34,7 @@ def _mean(gradient, weights, shards):
     return sum(gradient(weights, shard) for shard in shards) / len(shards)
 
 
-def _factor(way, large, lr):
-    return way @ large / (large @ large) / lr
-
-
-def believes_the_rule(gradient, weights, shards, lr):
-    return len(shards)
-
-
-def square_root_rule(gradient, weights, shards, lr):
-    return len(shards) ** 0.5
-
-
-def small_ones_from_the_beginning(gradient, weights, shards, lr):
-    way = sum(lr * gradient(weights, shard) for shard in shards)
-    return _factor(way, _mean(gradient, weights, shards), lr)
-
-
-def sums_gradients(gradient, weights, shards, lr):
-    large = sum(gradient(weights, shard) for shard in shards)
-    return _factor(weights - _small(gradient, weights, shards, lr), large, lr)
-
-
-def returns_the_rate(gradient, weights, shards, lr):
-    return lr * best_factor(gradient, weights, shards, lr)
-
-
-def uphill(gradient, weights, shards, lr):
-    way = _small(gradient, weights, shards, lr) - weights
-    return _factor(way, _mean(gradient, weights, shards), lr)
-
-
-def writes_into_the_weights(gradient, weights, shards, lr):
-    small = weights
-    for shard in shards:
-        small -= lr * gradient(small, shard)
-    return _factor(weights - small, _mean(gradient, weights, shards), lr)
-
-
-def large_one_from_the_end(gradient, weights, shards, lr):
-    end = _small(gradient, weights, shards, lr)
-    return _factor(weights - end, _mean(gradient, end, shards), lr)
-
-
-def compares_lengths(gradient, weights, shards, lr):
-    way = weights - _small(gradient, weights, shards, lr)
-    return np.linalg.norm(way) / np.linalg.norm(lr * _mean(gradient, weights, shards))
-
-
-def the_other_way_round(gradient, weights, shards, lr):
-    way = weights - _small(gradient, weights, shards, lr)
-    return way @ way / (way @ _mean(gradient, weights, shards)) / lr
-
-
-def weight_by_weight(gradient, weights, shards, lr):
-    way = weights - _small(gradient, weights, shards, lr)
-    return np.mean(way / _mean(gradient, weights, shards)) / lr
-
-
-def a_factor_for_each(gradient, weights, shards, lr):
-    way = weights - _small(gradient, weights, shards, lr)
-    return way / _mean(gradient, weights, shards) / lr
-
-
-def all_shards_at_once(gradient, weights, shards, lr):
-    way = weights - _small(gradient, weights, shards, lr)
-    return _factor(way, gradient(weights, shards), lr)
-
-
-def the_first_shard(gradient, weights, shards, lr):
-    way = weights - _small(gradient, weights, shards, lr)
-    return _factor(way, gradient(weights, shards[0]), lr)
-
-
-def the_last_shard(gradient, weights, shards, lr):
-    way = weights - _small(gradient, weights, shards, lr)
-    return _factor(way, gradient(weights, shards[-1]), lr)
-
-
-def the_last_update(gradient, weights, shards, lr):
-    before = _small(gradient, weights, shards[:-1], lr)
-    way = lr * gradient(before, shards[-1])
-    return _factor(way, _mean(gradient, weights, shards), lr)
-
-
-def end_for_way(gradient, weights, shards, lr):
-    end = _small(gradient, weights, shards, lr)
-    return _factor(end, _mean(gradient, weights, shards), lr)
-
-
-def forgets_the_rate(gradient, weights, shards, lr):
-    way = weights - _small(gradient, weights, shards, 1)
-    return _factor(way, _mean(gradient, weights, shards), 1)
-
-
-def whole_factors_only(gradient, weights, shards, lr):
-    end, large = _small(gradient, weights, shards, lr), _mean(gradient, weights, shards)
-    return min(range(20), key=lambda c: np.linalg.norm(weights - c * lr * large - end))
-
-
-def a_distance(gradient, weights, shards, lr):
-    end, large = _small(gradient, weights, shards, lr), _mean(gradient, weights, shards)
-    return np.linalg.norm(weights - len(shards) * lr * large - end)
-
-
-def no_factor(gradient, weights, shards, lr):
-    best_factor(gradient, weights, shards, lr)
-
-
-def best_factor(gradient, weights, shards, lr):
-    way = weights - _small(gradient, weights, shards, lr)
-    return _factor(way, _mean(gradient, weights, shards), lr)
-
-
 # --- 02-3
-
-
-def forgets_to_scale_the_batch(accuracy_of, ks, b, rates):
-    return {k: max(sorted(rates), key=lambda lr: accuracy_of(k, b, lr)) for k in ks}
-
-
-def believes_nan(accuracy_of, ks, b, rates):
-    return {k: max(rates, key=lambda lr: accuracy_of(k, k * b, lr)) for k in ks}
-
-
-def takes_any_of_equals(accuracy_of, ks, b, rates):
-    best = {}
-    for k in ks:
-        accuracies = {lr: accuracy_of(k, k * b, lr) for lr in rates}
-        best[k] = max((lr for lr in rates if not math.isnan(accuracies[lr])), key=accuracies.get)
-    return best
-
-
-def returns_accuracies(accuracy_of, ks, b, rates):
-    return {k: max(accuracy_of(k, k * b, lr) for lr in rates) for k in ks}
-
-
-def one_for_all(accuracy_of, ks, b, rates):
-    return max(sorted(rates), key=lambda lr: accuracy_of(ks[0], ks[0] * b, lr))
 
 
 def stops_at_the_first_fall(accuracy_of, ks, b, rates):
@@ -268,198 +49,134 @@ def stops_at_the_first_fall(accuracy_of, ks, b, rates):
     return best
 
 
-def trains_twice(accuracy_of, ks, b, rates):
-    best = {}
-    for k in ks:
-        learned = [lr for lr in sorted(rates) if not math.isnan(accuracy_of(k, k * b, lr))]
-        best[k] = max(learned, key=lambda lr: accuracy_of(k, k * b, lr))
-    return best
-
-
-def _add_up(copies, owner):
-    for device, copy in enumerate(copies):
-        if device != owner:
-            copies[owner][:] += copy.as_in_context(copies[owner].context)
-    for device, copy in enumerate(copies):
-        if device != owner:
-            copies[owner].copyto(copy)
-
-
-def the_star(gradients):
-    for copies in zip(*gradients):
-        _add_up(copies, 0)
-
-
-def by_turns(gradients):
-    for j, copies in enumerate(zip(*gradients)):
-        _add_up(copies, j % len(gradients))
-
-
-def neighbours_together(gradients):
-    k, parameters = len(gradients), list(zip(*gradients))
-    for j, copies in enumerate(parameters):
-        _add_up(copies, j * k // len(parameters))
-
-
-def only_the_first_parameters(gradients):
-    for owner, copies in enumerate(list(zip(*gradients))[: len(gradients)]):
-        _add_up(copies, owner)
-
-
-def leaves_it_with_the_owner(gradients):
-    for j, copies in enumerate(zip(*gradients)):
-        owner = j % len(gradients)
-        for device, copy in enumerate(copies):
-            if device != owner:
-                copies[owner][:] += copy.as_in_context(copies[owner].context)
-
-
-def adds_by_owner_across_devices(gradients):
-    for j, copies in enumerate(zip(*gradients)):
-        owner = j % len(gradients)
-        total = nd.add_n(*copies[owner:], *copies[:owner])
-        for copy in copies:
-            total.copyto(copy)
-
-
-def _split(array, ctxs):
-    return gluon.utils.split_and_load(array, ctxs[: len(array)], even_split=False)
-
-
 def _batches(images, labels, size):
     for begin in range(0, len(images), size):
         yield images[begin : begin + size], labels[begin : begin + size]
 
 
-def on_one_device(net, replicas, images, labels, size):
-    ctx, right = replicas[0][0].context, 0
-    for x, y in _batches(images, labels, size):
-        right = right + (net(x.as_in_context(ctx), replicas[0]).argmax(axis=1) == y.as_in_context(ctx)).sum()
-    return right.asscalar() / len(images)
-
-
-def averages_batches(net, replicas, images, labels, size):
-    ctxs, accuracies = [replica[0].context for replica in replicas], []
-    for x, y in _batches(images, labels, size):
-        parts = zip(_split(x, ctxs), _split(y, ctxs), replicas)
-        accuracies.append(sum((net(s, r).argmax(axis=1) == t).sum().asscalar() for s, t, r in parts) / len(x))
-    return sum(accuracies) / len(accuracies)
-
-
-def drops_the_last_batch(net, replicas, images, labels, size):
-    ctxs, right, whole = ([replica[0].context for replica in replicas], 0, len(images) - len(images) % size)
-    for x, y in _batches(images[:whole], labels[:whole], size):
-        right += sum(
-            (net(s, r).argmax(axis=1) == t).sum().asscalar()
-            for s, t, r in zip(_split(x, ctxs), _split(y, ctxs), replicas)
-        )
-    return right / len(images)
-
-
-def drops_the_first_batch(net, replicas, images, labels, size):
-    return drops_the_last_batch(net, replicas, images[::-1], labels[::-1], size)
-
-
-def never_asks_the_network(net, replicas, images, labels, size):
-    return 0.25
-
-
-def a_tenth_less(net, replicas, images, labels, size):
-    return 0.9 * asks_after_every_batch(net, replicas, images, labels, size)
-
-
-def asks_after_every_batch(net, replicas, images, labels, size):
-    ctxs, right = [replica[0].context for replica in replicas], 0
-    for x, y in _batches(images, labels, size):
-        right += sum(
-            (net(s, r).argmax(axis=1) == t).sum().asscalar()
-            for s, t, r in zip(_split(x, ctxs), _split(y, ctxs), replicas)
-        )
-    return right / len(images)
-
-
-def counts(net, replicas, images, labels, size):
-    return asks_after_every_batch(net, replicas, images, labels, size) * len(images)
-
-
-def mixes_up_the_replicas(net, replicas, images, labels, size):
-    ctxs, right = [replica[0].context for replica in replicas], 0
-    for x, y in _batches(images, labels, size):
-        right += sum(
-            (net(s, replicas[0]).argmax(axis=1) == t).sum().asscalar() for s, t in zip(_split(x, ctxs), _split(y, ctxs))
-        )
-    return right / len(images)
-
-
 WRONG = {
     "02-1": [
-        (rebinds, "new arrays were made or returned", "元の配列は変わっていません"),
-        (never_comes_back, "1 holds .* the sum never came back to this device", "戻されていません"),
-        (counts_the_first_twice, "was counted twice", "2 回足して"),
-        (averages, "that is the mean", "平均です"),
-        (copies_to_new_arrays, "into an array of its own", "別の新しい配列"),
-        (rebinds_a_name, "into an array of its own", "別の新しい"),
-        (returns_what_it_was_given, "no array has changed$", "どの配列も変わって"),
-        (returns_sums, "new arrays were made or returned", "新しい配列を作っただけ"),
-        (multiplies, r"device 0 holds \[15\] afterwards, expected \[8\]$", "正しくは"),
-        (sums_and_one, r"device 0 holds \[9\] afterwards, expected \[8\]$", "正しくは"),
+        (change("02-1", "total +=", "total = total +", "for other in others:\n        total.copyto(other)",
+                "for i, array in enumerate(data):\n        data[i] = total.as_in_context(array.context)"),
+         "new arrays were made or returned", "元の配列は変わっていません"),
+        (change("02-1", "total.copyto(other)", "pass"), "1 holds .* the sum never came back to this device",
+         "戻されていません"),
+        (change("02-1", "total, *others = data", "total, others = data[0].copy(), data"), "was counted twice",
+         "2 回足して"),
+        (change("02-1", "for other in others:\n        total.copyto(other)",
+                "total /= len(data)\n    for other in others:\n        total.copyto(other)"), "that is the mean",
+         "平均です"),
+        (change("02-1", "total.copyto(other)", "other = total.copyto(other.context)"), "into an array of its own",
+         "別の新しい配列"),
+        (change("02-1", "total.copyto(other)", "other = total.as_in_context(other.context)"),
+         "into an array of its own", "別の新しい"),
+        (lambda data: data, "no array has changed$", "どの配列も変わって"),
+        (change("02-1", "total +=", "total = total +", "for other in others:\n        total.copyto(other)",
+                "return [total.as_in_context(array.context) for array in data]"), "new arrays were made or returned",
+         "新しい配列を作っただけ"),
+        (change("02-1", "+=", "*="), r"device 0 holds \[15\] afterwards, expected \[8\]$", "正しくは"),
+        (change("02-1", "for other in others:\n        total.copyto(other)",
+                "total += 1\n    for other in others:\n        total.copyto(other)"),
+         r"device 0 holds \[9\] afterwards, expected \[8\]$", "正しくは"),
         (adds_while_it_changes, r"expected \[8\]: the devices do not agree", "デバイスによって値"),
-        (adds_across_devices, r"an operation had arrays of cpu\(0\)", "2 個の GPU では動きません"),
+        (change("02-1", ".as_in_context(total.context)", ""), r"an operation had arrays of cpu\(0\)",
+         "2 個の GPU では動きません"),
         (through_the_host, "Python waited 2 times", "2 回待ちました"),
     ],
     "02-2": [
-        (believes_the_rule, "2, expected 1.9: that is the rule itself", "則そのものです"),
-        (small_ones_from_the_beginning, "2, expected 1.9: that is the rule", "則そのもの"),
-        (square_root_rule, r"is 1.41421, expected 1.9$", r"正しくは 1.9 です$"),
-        (sums_gradients, "0.95, expected 1.9: .*mean of the shards'", "和ではなく平均"),
-        (returns_the_rate, "0.1, expected 1: that is the rate", "学習率 c . lr です"),
-        (uphill, "-1, expected 1: the sign is wrong", "符号が逆です"),
-        (writes_into_the_weights, "`weights` has been changed", "書き換えられていて"),
-        (large_one_from_the_end, "large update begins at `weights`", "終点ではなく `weights`"),
-        (compares_lengths, "both go equally far then", "進む長さが等しくなるだけ"),
-        (the_other_way_round, "way of the small updates, not of the large", "直交させる相手"),
-        (weight_by_weight, "mean of the factors of single weights", "重みごとの倍率の平均"),
-        (a_factor_for_each, r"returned array\(\[.*: return a number", "数値を返して"),
-        (all_shards_at_once, "it takes all weights and one shard", "シャード 1 つです"),
-        (the_first_shard, "takes all shards, not the first", "最初のシャードだけでなく"),
-        (the_last_shard, "takes all shards, not the last", "最後のシャードだけでなく"),
-        (the_last_update, "that is the last of them", "最後の更新 1 回分"),
-        (end_for_way, "is not how far it has gone", "進んだ分を使います"),
-        (forgets_the_rate, "lr times the gradient, not the gradient", "その lr 倍です"),
-        (whole_factors_only, "is 2, expected 1.9$", "正しくは 1.9 です$"),
-        (a_distance, "is 0, expected 1$", "正しくは 1 です$"),
-        (no_factor, "is `return` missing", "`return` を忘れて"),
+        (lambda gradient, weights, shards, lr: len(shards), "2, expected 1.9: that is the rule itself",
+         "則そのものです"),
+        (change("02-2", "gradient(small, shard)", "gradient(weights, shard)"), "2, expected 1.9: that is the rule",
+         "則そのもの"),
+        (lambda gradient, weights, shards, lr: len(shards) ** 0.5, r"is 1.41421, expected 1.9$", r"正しくは 1.9 です$"),
+        (change("02-2", " / len(shards)", ""), "0.95, expected 1.9: .*mean of the shards'", "和ではなく平均"),
+        (change("02-2", "(lr * (large @ large))", "(large @ large)"), "0.1, expected 1: that is the rate",
+         "学習率 c . lr です"),
+        (change("02-2", "(weights - small)", "(small - weights)"), "-1, expected 1: the sign is wrong", "符号が逆です"),
+        (change("02-2", "small = small - lr", "small -= lr"), "`weights` has been changed", "書き換えられていて"),
+        (change("02-2", "large = sum(gradient(weights,", "large = sum(gradient(small,"),
+         "large update begins at `weights`", "終点ではなく `weights`"),
+        (change("02-2", "return (weights - small) @ large / (lr * (large @ large))",
+                "return np.linalg.norm(weights - small) / np.linalg.norm(lr * large)"), "both go equally far then",
+         "進む長さが等しくなるだけ"),
+        (change("02-2", "@ large / (lr * (large @ large))", "@ (weights - small) / ((weights - small) @ large) / lr"),
+         "way of the small updates, not of the large", "直交させる相手"),
+        (change("02-2", "return (weights - small) @ large / (lr * (large @ large))",
+                "return ((weights - small) / large).mean() / lr"), "mean of the factors of single weights",
+         "重みごとの倍率の平均"),
+        (change("02-2", "return (weights - small) @ large / (lr * (large @ large))",
+                "return (weights - small) / large / lr"), r"returned array\(\[.*: return a number", "数値を返して"),
+        (change("02-2", "sum(gradient(weights, shard) for shard in shards) / len(shards)", "gradient(weights, shards)"),
+         "it takes all weights and one shard", "シャード 1 つです"),
+        (change("02-2", "sum(gradient(weights, shard) for shard in shards) / len(shards)",
+                "gradient(weights, shards[0])"), "takes all shards, not the first", "最初のシャードだけでなく"),
+        (change("02-2", "sum(gradient(weights, shard) for shard in shards) / len(shards)",
+                "gradient(weights, shards[-1])"), "takes all shards, not the last", "最後のシャードだけでなく"),
+        (change("02-2", "small = small - lr", "before, small = small, small - lr", "(weights - small) @",
+                "(before - small) @"), "that is the last of them", "最後の更新 1 回分"),
+        (change("02-2", "(weights - small) @", "small @"), "is not how far it has gone", "進んだ分を使います"),
+        (change("02-2", "lr * ", ""), "lr times the gradient, not the gradient", "その lr 倍です"),
+        (change("02-2", "return (weights - small) @ large / (lr * (large @ large))",
+                "return min(range(20), key=lambda c: np.linalg.norm(weights - c * lr * large - small))"),
+         "is 2, expected 1.9$", "正しくは 1.9 です$"),
+        (change("02-2", "return (weights - small) @ large / (lr * (large @ large))",
+                "return np.linalg.norm(weights - len(shards) * lr * large - small)"), "is 0, expected 1$",
+         "正しくは 1 です$"),
+        (change("02-2", "return (", "("), "is `return` missing", "`return` を忘れて"),
         (lambda *given: given[2][9], "IndexError", "IndexError"),
     ],
     "02-3": [
-        (forgets_to_scale_the_batch, "on 2 devices a training", "全体のバッチサイズ 32 の学習"),
-        (believes_nan, "that training diverged", "発散して"),
-        (takes_any_of_equals, "of equal accuracies take the smaller rate", "小さいほうの学習率"),
-        (returns_accuracies, "that is an accuracy: return its rate", "これは正解率です"),
-        (one_for_all, "return a dictionary", "辞書を返して"),
+        (change("02-3", "k * batch_per_device", "batch_per_device"), "on 2 devices a training",
+         "全体のバッチサイズ 32 の学習"),
+        (change("02-3", "[lr for lr, accuracy in accuracies.items() if not math.isnan(accuracy)]", "rates"),
+         "that training diverged", "発散して"),
+        (change("02-3", "sorted(rates)", "rates"), "of equal accuracies take the smaller rate", "小さいほうの学習率"),
+        (change("02-3", "max(learned, key=accuracies.get)", "max(accuracies.values())"),
+         "that is an accuracy: return its rate", "これは正解率です"),
+        (change("02-3", "return best", "return best[ks[0]]"), "return a dictionary", "辞書を返して"),
         (stops_at_the_first_fall, "you chose 0.1, expected 0.8", "また上がる.*0.1 が選ばれました"),
-        (trains_twice, "were trained 2 times", "2 回行われました"),
+        (change("02-3", "key=accuracies.get", "key=lambda lr: accuracy_of(k, k * batch_per_device, lr)"),
+         "were trained 2 times", "2 回行われました"),
     ],
     "02-4": [
-        (the_star, r"cpu\(0\) collects everything, as in the star", "星形と同じく"),
-        (by_turns, "owns too much. Give away the largest", "担当分が多すぎます"),
-        (neighbours_together, "owns too much. Give away the largest", "担当分が多すぎます"),
-        (only_the_first_parameters, "no array has changed", "どの配列も変わって"),
-        (leaves_it_with_the_owner, "device 1 holds .* the sum never came back", "戻されていません"),
-        (adds_by_owner_across_devices, "an operation had arrays of", "2 個の GPU では動きません"),
+        (change("02-4", "owned.index(min(owned))", "0"), r"cpu\(0\) collects everything, as in the star",
+         "星形と同じく"),
+        (change("02-4", "for copies in by_size:", "for j, copies in enumerate(zip(*gradients)):",
+                "owned.index(min(owned))", "j % len(gradients)"), "owns too much. Give away the largest",
+         "担当分が多すぎます"),
+        (change("02-4", "for copies in by_size:", "for j, copies in enumerate(zip(*gradients)):",
+                "owned.index(min(owned))", "j * len(gradients) // len(by_size)"),
+         "owns too much. Give away the largest", "担当分が多すぎます"),
+        (change("02-4", "for copies in by_size:",
+                "for j, copies in enumerate(list(zip(*gradients))[: len(gradients)]):", "owned.index(min(owned))", "j"),
+         "no array has changed", "どの配列も変わって"),
+        (change("02-4", "total.copyto(other)", "pass"), "device 1 holds .* the sum never came back",
+         "戻されていません"),
+        (change("02-4", ".as_in_context(total.context)", ""), "an operation had arrays of",
+         "2 個の GPU では動きません"),
     ],
     "02-5": [
-        (on_one_device, r"cpu\(0\) computed 4 of the images, 2 are its share", "担当分は 2 枚"),
-        (averages_batches, "the mean of the batches' accuracies", "バッチごとの正解率の平均"),
-        (drops_the_last_batch, "only 4 images were computed, and not number 4-6$", "4 枚しか"),
-        (drops_the_first_batch, "only 4 images were computed, and not number 0-2$", "4 枚しか"),
-        (never_asks_the_network, "only 0 images were computed", "0 枚しか計算して"),
-        (a_tenth_less, "then divide by the number of images$", "割ってください$"),
-        (asks_after_every_batch, "Python waited .* times", "回待ちました"),
-        (counts, "that is how many are right", "割合ではなく正解数"),
-        (mixes_up_the_replicas, r"got images on cpu\(1\) with the replica", "同じデバイスのもの"),
+        (change("02-5", "    ctxs", "    replicas = replicas[:1]\n    ctxs"),
+         r"cpu\(0\) computed 4 of the images, 2 are its share", "担当分は 2 枚"),
+        (change("02-5", "    right = [nd.zeros((1,), ctx=ctx) for ctx in ctxs]\n", "    accuracies = []\n",
+                "        busy", "        right = [nd.zeros((1,), ctx=ctx) for ctx in ctxs]\n        busy",
+                "    return sum(count.asscalar() for count in right) / len(images)",
+                "        accuracies.append(sum(count.asscalar() for count in right) / len(x))\n"
+                "    return sum(accuracies) / len(accuracies)"), "the mean of the batches' accuracies",
+         "バッチごとの正解率の平均"),
+        (change("02-5", "range(0, len(images),", "range(0, len(images) - global_batch_size + 1,"),
+         "only 4 images were computed, and not number 4-6$", "4 枚しか"),
+        (change("02-5", "range(0, len(images),", "range(len(images) % global_batch_size, len(images),"),
+         "only 4 images were computed, and not number 0-2$", "4 枚しか"),
+        (lambda net, replicas, images, labels, size: 0.25, "only 0 images were computed", "0 枚しか計算して"),
+        (change("02-5", "return sum", "return 0.9 * sum"), "then divide by the number of images$", "割ってください$"),
+        (change("02-5", "    return sum", "        [count.asscalar() for count in right]\n    return sum"),
+         "Python waited .* times", "回待ちました"),
+        (change("02-5", " / len(images)", ""), "that is how many are right", "割合ではなく正解数"),
+        (change("02-5", "net(shard, replica)", "net(shard, replicas[0])"), r"got images on cpu\(1\) with the replica",
+         "同じデバイスのもの"),
     ],
-}
+}  # fmt: skip
 
 
 def everybody_to_everybody(data):

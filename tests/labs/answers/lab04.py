@@ -3,16 +3,9 @@
 from dataclasses import replace
 
 import numpy as np
+from changed_solution import change
 
-from gluonlab.collectives.algorithms import (
-    ALGORITHMS,
-    bidirectional_ring,
-    hierarchical,
-    ring,
-    ring_reduce_scatter,
-    star,
-)
-from gluonlab.collectives.cost_model import price
+from gluonlab.collectives.algorithms import bidirectional_ring, hierarchical, ring, ring_reduce_scatter, star
 from gluonlab.collectives.named_topologies import make_topology
 from gluonlab.collectives.schedule import Transfer
 from gluonlab.collectives.topology_aware import make_for_links, multi_ring
@@ -25,27 +18,10 @@ def to_the_left_owner(world_size):
     return ring_reduce_scatter(world_size).steps
 
 
-def without_modulo(world_size):
-    return [
-        [Transfer(r, r + 1, (r - 1 - s) % world_size, "add") for r in range(world_size)] for s in range(world_size - 1)
-    ]
-
-
 def everybody_at_once(world_size):
     return [
         [Transfer(r, c, c, "add") for c in range(world_size) for r in range(world_size) if r != c] for _ in range(2)
     ]
-
-
-def copies(world_size):
-    return [
-        [Transfer(r, (r + 1) % world_size, (r - 1 - s) % world_size, "copy") for r in range(world_size)]
-        for s in range(world_size - 1)
-    ]
-
-
-def same_chunk(world_size):
-    return [[Transfer(r, (r + 1) % world_size, 0, "add") for r in range(world_size)]]
 
 
 def by_star(world_size):
@@ -67,20 +43,7 @@ def counts(of_loads):
     return busiest_link
 
 
-# --- 04-4
-
-
-def never_placed(topology, size):
-    schedules = [algorithm(topology.world_size) for algorithm in ALGORITHMS.values()]
-    return min(schedules, key=lambda schedule: price(schedule, topology, size).seconds)
-
-
 # --- 04-5
-
-
-def bounds(arrays):
-    n = len(arrays)
-    return [len(arrays[0]) * chunk // n for chunk in range(n + 1)]
 
 
 def by_way_of_first(arrays, send):
@@ -109,45 +72,6 @@ def reads_directly(arrays, send):
 def rebinds(arrays, send):
     for device in range(len(arrays)):
         arrays[device] = sum(array.as_in_context(arrays[device].context) for array in arrays)
-
-
-def half_way(arrays, send):
-    """Reduce-scatter only."""
-    n, ends = len(arrays), bounds(arrays)
-    for step in range(n - 1):
-        for device in range(n):
-            part = slice(ends[(device - step) % n], ends[(device - step) % n + 1])
-            target = arrays[(device + 1) % n]
-            target[part] = target[part] + send(arrays[device][part], device, (device + 1) % n)
-
-
-def forgets_the_rest(arrays, send):
-    n, size = len(arrays), len(arrays[0]) // len(arrays)
-    for half in ("add", "copy"):
-        for step in range(n - 1):
-            pieces = []
-            for device in range(n):
-                number = (device + (half == "copy") - step) % n
-                part = slice(number * size, (number + 1) * size)
-                pieces.append((part, send(arrays[device][part], device, (device + 1) % n)))
-            for device, (part, piece) in enumerate(pieces):
-                target = arrays[(device + 1) % n]
-                target[part] = target[part] + piece if half == "add" else piece
-
-
-def the_other_way_round(arrays, send):
-    n = len(arrays)
-    ends = [len(arrays[0]) * chunk // n for chunk in range(n + 1)]
-    for half in ("add", "copy"):
-        for step in range(n - 1):
-            pieces = []
-            for device in range(n):
-                number = (device - (half == "copy") + step) % n
-                part = slice(ends[number], ends[number + 1])
-                pieces.append((part, send(arrays[device][part], device, (device - 1) % n)))
-            for device, (part, piece) in enumerate(pieces):
-                target = arrays[(device - 1) % n]
-                target[part] = target[part] + piece if half == "add" else piece
 
 
 def no_modulo(arrays, send):
@@ -198,22 +122,15 @@ def a_copy_too_early():
     return steps
 
 
-def backwards(steps):
-    """As a right answer with its steps the other way round."""
-    return steps[::-1]
-
-
-def in_place():
-    return six_rings().sort()
-
-
 WRONG = {
     "04-1": [
         (to_the_left_owner, "sum of chunk 0 is on rank", "チャンク 0 の合計はランク 1 にあります"),
-        (without_modulo, "% world_size` missing", "% world_size` を忘れて"),
+        (change("04-1", "(r + 1) % world_size", "r + 1"), "% world_size` missing", "% world_size` を忘れて"),
         (everybody_at_once, "more than once", "重複"),
-        (copies, "overwrites chunk 1 of rank 1, and the contribution of rank 1", "失われます"),
-        (same_chunk, "written and read in one step", "同じステップで書いて読んで"),
+        (change("04-1", '"add"', '"copy"'), "overwrites chunk 1 of rank 1, and the contribution of rank 1",
+         "失われます"),
+        (lambda world_size: [[Transfer(r, (r + 1) % world_size, 0, "add") for r in range(world_size)]],
+         "written and read in one step", "同じステップで書いて読んで"),
         (by_star, "are enough", "回で済みます"),
         (lambda world_size: world_size, "return a list of steps", "リストを返して"),
     ],
@@ -233,27 +150,19 @@ WRONG = {
         (counts(lambda loads, k: 2 * (k - 1) * sum(loads) / k), "mean of all links", "平均です"),
         (lambda sizes, owners, k: 2 * (k - 1) * max(sizes), "only its largest", "最大のパラメータ"),
         (counts(lambda loads, k: k * max(loads)), r"gave 8, expected 12$", "正しくは 12 です$"),
-        (
-            counts(lambda loads, k: max((k - 1) * load + sum(loads) - load for load in loads)),
-            "the sums go out when the gradients have come in",
-            "勾配が届いた後",
-        ),
+        (counts(lambda loads, k: max((k - 1) * load + sum(loads) - load for load in loads)),
+         "the sums go out when the gradients have come in", "勾配が届いた後"),
     ],
     "04-4": [
         (lambda topology, size: ring(topology.world_size), "returned ring", "戻り値は ring"),
         (lambda topology, size: star(topology.world_size), "returned star", "戻り値は star"),
-        (never_placed, "on the ring takes", "p3.16xlarge, 100,000,000. .* placed on the ring なら"),
+        (change("04-4", "    schedules += [schedule.placed(topology.ring_order()) for schedule in schedules]\n", ""),
+         "on the ring takes", "p3.16xlarge, 100,000,000. .* placed on the ring なら"),
         (lambda topology, size: hierarchical(topology.world_size), "returned hierarchical", "戻り値は hierarchical"),
-        (
-            lambda topology, size: replace(ring(topology.world_size), steps=()),
-            "not a right allreduce",
-            "正しい allreduce では",
-        ),
-        (
-            lambda topology, size: ring_reduce_scatter(topology.world_size),
-            "returned a reduce_scatter",
-            "戻り値は reduce_scatter",
-        ),
+        (lambda topology, size: replace(ring(topology.world_size), steps=()), "not a right allreduce",
+         "正しい allreduce では"),
+        (lambda topology, size: ring_reduce_scatter(topology.world_size), "returned a reduce_scatter",
+         "戻り値は reduce_scatter"),
         (lambda topology, size: "ring", "return a Schedule", "Schedule を返して"),
     ],
     "04-6": [
@@ -266,12 +175,9 @@ WRONG = {
         (lambda: rings(*both(DOUBLES, DOUBLES, SINGLES), add_steps=8), "more than once", "重複"),
         (lambda: rings(*both(DOUBLES, DOUBLES, SINGLES), add_steps=6), "step 6, transfer 0, .*lost", "失われます"),
         # all rings on the same chunks
-        (
-            lambda: rings(*both(DOUBLES, DOUBLES, SINGLES), chunk_step=0),
-            "step 0, .*and read|written and read in one step",
-            "同じステップで書いて読んで",
-        ),
-        (lambda: backwards(six_rings()), "step 0, transfer 0, .*lost", "失われます"),
+        (lambda: rings(*both(DOUBLES, DOUBLES, SINGLES), chunk_step=0),
+         "step 0, .*and read|written and read in one step", "同じステップで書いて読んで"),
+        (lambda: six_rings()[::-1], "step 0, transfer 0, .*lost", "失われます"),
         (lambda: six_rings()[:7], "nothing is ever sent", "何も送られて"),
         (lambda: ring_reduce_scatter(8), "nothing is ever sent|without the", "寄与が|何も送られて"),
         (lambda: [[(0, 8, 0, "add")]], "ranks go from 0 to 7", "ランクは 0 から 7"),
@@ -282,7 +188,7 @@ WRONG = {
         (lambda: [Transfer(0, 1, 0, "add")], "step 0 is .*, not a list: return", "ステップ 0 が"),
         (lambda: [[("0", "1", 0, "add")]], "with three integers and a word", "前の 3 つは整数"),
         (lambda: {0: six_rings()}, "returned <class .dict.>: return a list", "リストを返して"),
-        (in_place, "is `return` missing", "`return` を忘れて"),
+        (lambda: six_rings().sort(), "is `return` missing", "`return` を忘れて"),
         (lambda: [], "nothing is ever sent into chunk 0", "何も送られていません"),
         (lambda: "multi_ring", "return a list of steps", "リストを返して"),
         (lambda: 1 // 0, "ZeroDivisionError", "ZeroDivisionError"),
@@ -293,12 +199,14 @@ WRONG = {
         (whole_arrays, "send a chunk in each step", "1 チャンクだけ"),
         (reads_directly, "must not read each other's arrays", "直接読んではいけません"),
         (rebinds, "nothing was written", "何も書き込まれていません"),
-        (half_way, "expected", "正しくは"),
-        (forgets_the_rest, "belong to no chunk", "どのチャンクにも入っていません"),
-        (the_other_way_round, "here it sends to i - 1", "i - 1 に送って"),
+        (change("04-5", "range(n - 1):  # all-gather", "range(0):"), "expected", "正しくは"),
+        (change("04-5", "len(arrays[0]) * chunk // n", "len(arrays[0]) // n * chunk"), "belong to no chunk",
+         "どのチャンクにも入っていません"),
+        (change("04-5", "(device + 1) % n", "(device - 1) % n", "device - step", "device + step", "device + 1 - step",
+                "device - 1 + step"), "here it sends to i - 1", "i - 1 に送って"),
         (no_modulo, "% len.arrays.` missing", "% len.arrays.` を忘れて"),
     ],
-}
+}  # fmt: skip
 
 
 def straight_to_the_owners(world_size):

@@ -3,15 +3,10 @@
 import heapq
 import itertools
 import statistics
-import time
 from functools import lru_cache
 
 import numpy as np
-
-
-def forgets_to_return(*given):
-    given = list(given)
-
+from changed_solution import change, forgets_to_return
 
 # --- 05-1
 
@@ -25,27 +20,9 @@ def both_ways(outputs, cuts, images, each=4):
     return [each * images * (a + b) for a, b in zip(edges, edges[1:])]
 
 
-def activations_only(outputs, cuts, images):
-    return [4 * images * outputs[cut - 1] for cut in cuts] + [0]
-
-
-def twice_forward(outputs, cuts, images):
-    return [8 * images * outputs[cut - 1] for cut in cuts] + [0]
-
-
-def layer_behind_the_cut(outputs, cuts, images):
-    edges = [0, *(outputs[cut] for cut in cuts), 0]
-    return [4 * images * (a + b) for a, b in zip(edges, edges[1:])]
-
-
 def everything_that_a_stage_puts_out(outputs, cuts, images):
     bounds = [0, *cuts, len(outputs)]
     return [4 * images * sum(outputs[a:b]) for a, b in zip(bounds, bounds[1:])]
-
-
-def scores_are_sent_on(outputs, cuts, images):
-    edges = [0, *(outputs[cut - 1] for cut in cuts), outputs[-1]]
-    return [4 * images * (a + b) for a, b in zip(edges, edges[1:])]
 
 
 def eats_its_input(outputs, cuts, images):
@@ -63,10 +40,6 @@ def eats_its_input(outputs, cuts, images):
 def as_many_layers(costs, stages):
     each, extra = divmod(len(costs), stages)
     return [number * each + min(number, extra) for number in range(1, stages)]
-
-
-def as_many_layers_floor(costs, stages):
-    return [number * len(costs) // stages for number in range(1, stages)]
 
 
 def filled_in_turn(costs, stages):
@@ -174,60 +147,10 @@ def shares(units, devices):
     return np.array_split(np.arange(units), devices)
 
 
-def every_bias(w1, b1, w2, b2, devices):
-    return [(w1[own], b1[own], w2[:, own], b2) for own in shares(len(b1), devices)]
-
-
-def no_bias(w1, b1, w2, b2, devices):
-    return [(w1[own], b1[own], w2[:, own], 0 * b2) for own in shares(len(b1), devices)]
-
-
-def part_of_one_bias(w1, b1, w2, b2, devices):
-    return [
-        (w1[own], b1[own], w2[:, own], b2 / devices if device == 0 else 0 * b2)
-        for device, own in enumerate(shares(len(b1), devices))
-    ]
-
-
 def outputs_of_both(w1, b1, w2, b2, devices):
     return [
         (w1[own], b1[own], w2[out], b2[out]) for own, out in zip(shares(len(b1), devices), shares(len(b2), devices))
     ]
-
-
-def second_layer_everywhere(w1, b1, w2, b2, devices):
-    return [(w1[own], b1[own], w2, b2 / devices) for own in shares(len(b1), devices)]
-
-
-def whole_everywhere(w1, b1, w2, b2, devices):
-    return [(w1, b1, w2 / devices, b2 / devices)] * devices
-
-
-def rest_is_lost(w1, b1, w2, b2, devices):
-    each = len(b1) // devices
-    owns = [slice(device * each, (device + 1) * each) for device in range(devices)]
-    return [(w1[own], b1[own], w2[:, own], b2 / devices) for own in owns]
-
-
-def last_has_the_rest(w1, b1, w2, b2, devices):
-    each = len(b1) // devices
-    ends = [*range(each, each * devices, each), len(b1)]
-    owns = [slice(begin, end) for begin, end in zip([0, *ends], ends)]
-    return [(w1[own], b1[own], w2[:, own], b2 / devices) for own in owns]
-
-
-def other_columns(w1, b1, w2, b2, devices):
-    parts = shares(len(b1), devices)
-    return [(w1[own], b1[own], w2[:, own[::-1]], b2 / devices) for own in parts]
-
-
-def inputs_of_the_first(w1, b1, w2, b2, devices):
-    return [(w1[:, own], b1, w2, b2) for own in shares(w1.shape[1], devices)]
-
-
-def in_place(w1, b1, w2, b2, devices):
-    b2 /= devices
-    return [(w1[own], b1[own], w2[:, own], b2) for own in shares(len(b1), devices)]
 
 
 def in_turns(w1, b1, w2, b2, devices):
@@ -283,24 +206,6 @@ def gpipe_step(forward, backward, m):
     return sum(forward) + sum(backward) + (m - 1) * (max(forward) + max(backward))
 
 
-def equal_stages(forward, backward, m):
-    return [(len(forward) - 1) / (m + len(forward) - 1) for _ in forward]
-
-
-def busy_share(forward, backward, m):
-    return [m * (f + b) / gpipe_step(forward, backward, m) for f, b in zip(forward, backward)]
-
-
-def over_busy_time(forward, backward, m):
-    whole = gpipe_step(forward, backward, m)
-    return [whole / (m * (f + b)) - 1 for f, b in zip(forward, backward)]
-
-
-def seconds_idle(forward, backward, m):
-    whole = gpipe_step(forward, backward, m)
-    return [whole - m * (f + b) for f, b in zip(forward, backward)]
-
-
 def of_the_pipeline(forward, backward, m):
     whole = gpipe_step(forward, backward, m)
     busy = m * (sum(forward) + sum(backward))
@@ -336,28 +241,12 @@ def gpipe_order(device, devices, microbatches):
     return [(op, m) for op in ("forward", "backward") for m in range(microbatches)]
 
 
-def one_after_the_other(device, devices, microbatches):
-    return [(op, m) for m in range(microbatches) for op in ("forward", "backward")]
-
-
 def warmed_up(device, microbatches, ahead):
     forwards = [("forward", m) for m in range(microbatches)]
     backwards = [("backward", m) for m in range(microbatches)]
     ahead = max(0, min(ahead, microbatches))
     steady = [step for pair in zip(forwards[ahead:], backwards) for step in pair]
     return [*forwards[:ahead], *steady, *backwards[microbatches - ahead :]]
-
-
-def one_too_many(device, devices, microbatches):
-    return warmed_up(device, microbatches, devices - device)
-
-
-def one_too_few(device, devices, microbatches):
-    return warmed_up(device, microbatches, devices - device - 2)
-
-
-def other_way_round(device, devices, microbatches):
-    return warmed_up(device, microbatches, device)
 
 
 def never_the_last_backwards(device, devices, microbatches):
@@ -388,10 +277,6 @@ def other_words(device, devices, microbatches):
     return [(op[0].upper(), m) for op, m in warmed_up(device, microbatches, devices - device - 1)]
 
 
-def only_for_four(device, devices, microbatches):
-    return warmed_up(device, microbatches, 3 - device)
-
-
 def as_generator(device, devices, microbatches):
     yield from warmed_up(device, microbatches, devices - device - 1)
 
@@ -419,20 +304,6 @@ def measured_by(choose, formula=lambda step, own: 1 - own / step, times=5):
         return [formula(whole, chosen(own)) for own in alone]
 
     return answer
-
-
-def of_all_work(seconds, step, alone):
-    smallest = [min(seconds(work) for _ in range(5)) for work in (step, *alone)]
-    return [1 - own / sum(smallest[1:]) for own in smallest[1:]]
-
-
-def of_all_devices(seconds, step, alone):
-    whole, *own = [min(seconds(work) for _ in range(5)) for work in (step, *alone)]
-    return 1 - sum(own) / (len(own) * whole)
-
-
-def calls_the_work_itself(seconds, step, alone):
-    return [1 - seconds(own()) / seconds(step()) for own in alone]
 
 
 def in_rounds(seconds, step, alone):
@@ -479,16 +350,6 @@ def with_empty_stages(costs, stages):
     return best[len(costs)][1]
 
 
-def transposed(w1, b1, w2, b2, devices):
-    own = np.array_split(np.arange(len(b1)), devices)
-    return [(w1[units], b1[units], w2.T[units], b2 / devices) for units in own]
-
-
-def part_of_the_first_bias(w1, b1, w2, b2, devices):
-    own = np.array_split(np.arange(len(b1)), devices)
-    return [(w1[units], b1[units] / devices, w2[:, units], b2 / devices) for units in own]
-
-
 def until_its_own_end(forward, backward, microbatches):
     ready = [0.0] * microbatches
     for seconds in forward:
@@ -504,30 +365,20 @@ def until_its_own_end(forward, backward, microbatches):
     return [1 - microbatches * (f + b) / end for f, b, end in zip(forward, backward, ends)]
 
 
-def with_a_clock_of_its_own(seconds, step, alone):
-    def smallest(work):
-        times = []
-        for _ in range(5):
-            began = time.perf_counter()
-            work()
-            times.append(time.perf_counter() - began)
-        return min(times)
-
-    return [1 - smallest(work) / smallest(step) for work in alone]
-
-
 WRONG = {
     "05-1": [
         (forgets_to_return, "is `return` missing", "`return` を忘れて"),
-        (activations_only, "sends the gradient of what it received back", "勾配を同じ切れ目から"),
+        (change("05-1", "back + on", "on"), "sends the gradient of what it received back", "勾配を同じ切れ目から"),
         (lambda o, c, n: both_ways(o, c, n, 1), "a float32 has 4 bytes", "1 個 4 バイト"),
         (lambda o, c, n: both_ways(o, c, 1), "that is for one image", "画像 1 枚分"),
         (lambda o, c, n: both_ways(o, c, n, 8), "what a device receives it does", "ちょうど 2 倍"),
         (own_output_both_ways, "the gradient of what a device received", "受け取った値の勾配です"),
         (lambda o, c, n: both_ways(o, c, n) if c else [], "gave 0 numbers, expected", "数が 0 個"),
-        (layer_behind_the_cut, "what layer c - 1 puts out", "層 c - 1 の出力"),
-        (twice_forward, "is sent by the device behind the cut", "切れ目の後ろのデバイス"),
-        (scores_are_sent_on, "the last device sends no activation", "最後のデバイスは活性値を"),
+        (change("05-1", "outputs[cut - 1]", "outputs[cut]"), "what layer c - 1 puts out", "層 c - 1 の出力"),
+        (change("05-1", "4 * images * (back + on)", "8 * images * on"), "is sent by the device behind the cut",
+         "切れ目の後ろのデバイス"),
+        (change("05-1", "in cuts), 0]", "in cuts), outputs[-1]]"), "the last device sends no activation",
+         "最後のデバイスは活性値を"),
         (everything_that_a_stage_puts_out, "stays on its device", "デバイスの外に出ません"),
         (lambda o, c, n: sum(both_ways(o, c, n)), "list with a number for each", "1 個の数を持つ"),
         (lambda o, c, n: both_ways(o, c, n)[:-1], "gave 1 number, expected 2", "数が 1 個"),
@@ -540,112 +391,100 @@ WRONG = {
     "05-2": [
         (forgets_to_return, "is `return` missing", "`return` を忘れて"),
         (as_many_layers, "the same number of layers, whatever they cost", "層の数を均等に"),
-        (as_many_layers_floor, "the same number of layers, whatever they cost", "層の数を均等に"),
+        (lambda costs, stages: [number * len(costs) // stages for number in range(1, stages)],
+         "the same number of layers, whatever they cost", "層の数を均等に"),
         (filled_in_turn, "whose most expensive stage costs", "最大のステージのコスト"),
         (filled_over, "whose most expensive stage costs", "最大のステージのコスト"),
         (nearest_to_equal_parts, r"costs [\d.]+; with .* it costs [\d.]+$", r"なら [\d.]+ です$"),
         (halves, r"it costs [\d.]+$", r"なら [\d.]+ です$"),
         (as_few_stages_as_suffice, r"1 cut, \[1\], makes 2", "ステージは 2 個です。正しくは 3 個"),
         (with_empty_stages, r"1, 1\], 3\): the cuts \[0, 1\].*no stage is empty", "空のステージ"),
-        (
-            lambda costs, stages: [cut - 1 for cut in by_recursion(costs, stages)],
-            "those are the last layers of stages",
-            "ステージの最後の層",
-        ),
+        (lambda costs, stages: [cut - 1 for cut in by_recursion(costs, stages)], "those are the last layers of stages",
+         "ステージの最後の層"),
         (whole_thresholds, r"balanced\(\[1.062, .*it costs [\d.]+$", r"なら [\d.]+ です$"),
-        (
-            lambda costs, stages: [0, *as_many_layers(costs, stages)],
-            "2 cuts.*make 3 stages, expected 2",
-            "切れ目が 2 個",
-        ),
+        (lambda costs, stages: [0, *as_many_layers(costs, stages)], "2 cuts.*make 3 stages, expected 2",
+         "切れ目が 2 個"),
         (lambda costs, stages: [0] * (stages - 1), "no stage is empty", "空のステージ"),
         (lambda costs, stages: list(by_recursion(costs, 2)) * (stages - 1), "must rise", "増えて"),
-        (
-            lambda costs, stages: [float(cut) for cut in as_many_layers(costs, stages)],
-            "return a list of layers' numbers",
-            "番号のリスト",
-        ),
+        (lambda costs, stages: [float(cut) for cut in as_many_layers(costs, stages)],
+         "return a list of layers' numbers", "番号のリスト"),
     ],
     "05-3": [
         (forgets_to_return, "is `return` missing", "`return` を忘れて"),
-        (every_bias, "every device adds b2", "どのデバイスも b2"),
-        (no_bias, "b2 is missing", "b2 が入って"),
-        (part_of_one_bias, "only one of them has it", "1 台だけ"),
+        (change("05-3", "b2 if device == 0 else np.zeros_like(b2)", "b2"), "every device adds b2", "どのデバイスも b2"),
+        (change("05-3", "b2 if device == 0 else np.zeros_like(b2)", "0 * b2"), "b2 is missing", "b2 が入って"),
+        (change("05-3", "b2 if", "b2 / devices if"), "only one of them has it", "1 台だけ"),
         (outputs_of_both, r"w2 of shape .*part of its outputs", "出力の一部"),
-        (second_layer_everywhere, "other hidden units are on other devices", "残りの隠れユニット"),
-        (whole_everywhere, "nothing is divided", "分割されていません"),
-        (rest_is_lost, "6 together, expected 7", "合計 6 個"),
-        (last_has_the_rest, "can differ by one at most", "差は多くても 1 個"),
-        (other_columns, r"after the sum, expected -?[\d.]+$", r"正しくは -?[\d.]+ です$"),
-        (inputs_of_the_first, r"\d\), expected \(4, 3\): that is divided", "入力で分割しています"),
-        (transposed, r"w2 of shape \(4, 2\), expected \(2, 4\): it is transposed", "転置され"),
-        (part_of_the_first_bias, "b1 is divided by the number of devices", "b1 がデバイス数で"),
-        (lambda w1, b1, w2, b2, devices: every_bias(w1, b1, w2, b2, devices)[:1], "1 parts, expected 2", "部分が 1 個"),
-        (in_place, "read-only", "read-only"),
+        (change("05-3", "w2[:, own]", "w2"), "other hidden units are on other devices", "残りの隠れユニット"),
+        (lambda w1, b1, w2, b2, devices: [(w1, b1, w2 / devices, b2 / devices)] * devices, "nothing is divided",
+         "分割されていません"),
+        (change("05-3", "np.array_split(np.arange(len(b1)), devices)",
+                "np.arange(len(b1) // devices * devices).reshape(devices, -1)"), "6 together, expected 7", "合計 6 個"),
+        (change("05-3", "np.array_split(np.arange(len(b1)), devices)",
+                "np.split(np.arange(len(b1)), [len(b1) // devices * n for n in range(1, devices)])"),
+         "can differ by one at most", "差は多くても 1 個"),
+        (change("05-3", "w2[:, own]", "w2[:, own[::-1]]"), r"after the sum, expected -?[\d.]+$",
+         r"正しくは -?[\d.]+ です$"),
+        (change("05-3", "len(b1)", "w1.shape[1]",
+                "w1[own], b1[own], w2[:, own], b2 if device == 0 else np.zeros_like(b2)", "w1[:, own], b1, w2, b2"),
+         r"\d\), expected \(4, 3\): that is divided", "入力で分割しています"),
+        (change("05-3", "w2[:, own]", "w2.T[own]"), r"w2 of shape \(4, 2\), expected \(2, 4\): it is transposed",
+         "転置され"),
+        (change("05-3", "b1[own]", "b1[own] / devices"), "b1 is divided by the number of devices", "b1 がデバイス数で"),
+        (change("05-3", "enumerate(units)", "enumerate(units[:1])"), "1 parts, expected 2", "部分が 1 個"),
+        (change("05-3", "    units", "    b2 /= devices\n    units"), "read-only", "read-only"),
     ],
     "05-4": [
         (forgets_to_return, "is `return` missing", "`return` を忘れて"),
-        (equal_stages, "bubble of equal stages", "等しいとき"),
+        (lambda forward, backward, m: [(len(forward) - 1) / (m + len(forward) - 1) for _ in forward],
+         "bubble of equal stages", "等しいとき"),
         (of_1f1b, "the shares of 1F1B", "それは 1F1B の値です"),
-        (busy_share, "the share in which it works", "計算している時間の割合"),
-        (over_busy_time, "over its busy time", "計算時間に対する"),
-        (seconds_idle, "the idle time itself", "待ち時間そのもの"),
+        (change("05-4", "1 - microbatches * (f + b) / step", "microbatches * (f + b) / step"),
+         "the share in which it works", "計算している時間の割合"),
+        (change("05-4", "1 - microbatches * (f + b) / step", "step / (microbatches * (f + b)) - 1"),
+         "over its busy time", "計算時間に対する"),
+        (change("05-4", "1 - microbatches * (f + b) / step", "step - microbatches * (f + b)"), "the idle time itself",
+         "待ち時間そのもの"),
         (of_the_pipeline, "a list with a number for each device", "1 個の数を持つ"),
-        (
-            of_step(lambda f, b, m: sum(f) + sum(b) + (m - 1) * max(x + y for x, y in zip(f, b))),
-            "all forwards come first",
-            "順伝播が全部終わって",
-        ),
+        (of_step(lambda f, b, m: sum(f) + sum(b) + (m - 1) * max(x + y for x, y in zip(f, b))),
+         "all forwards come first", "順伝播が全部終わって"),
         (of_step(lambda f, b, m: m * (sum(f) + sum(b))), "had gone forward", "前のマイクロバッチ"),
         (of_step(lambda f, b, m: sum(f) + sum(b) + m * (max(f) + max(b))), "one microbatch too many", "1 個多く"),
         (of_step(lambda f, b, m: m * (max(f) + max(b))), "fills and drains", "空になるまで"),
-        (
-            of_step(lambda f, b, m: (m + len(f) - 1) * (max(f) + max(b))),
-            "as if all stages took as long as the slowest",
-            "最も遅いステージと同じ時間",
-        ),
-        (
-            of_step(lambda f, b, m: (m + len(f) - 1) * max(x + y for x, y in zip(f, b))),
-            "as if all stages took as long as the slowest",
-            "最も遅いステージと同じ時間",
-        ),
-        (
-            of_step(lambda f, b, m: sum(f) + (m - 1) * max(f) + m * b[-1]),
-            "device 0 is the last, not the end of the chain",
-            "デバイス 0 です",
-        ),
+        (of_step(lambda f, b, m: (m + len(f) - 1) * (max(f) + max(b))), "as if all stages took as long as the slowest",
+         "最も遅いステージと同じ時間"),
+        (of_step(lambda f, b, m: (m + len(f) - 1) * max(x + y for x, y in zip(f, b))),
+         "as if all stages took as long as the slowest", "最も遅いステージと同じ時間"),
+        (of_step(lambda f, b, m: sum(f) + (m - 1) * max(f) + m * b[-1]),
+         "device 0 is the last, not the end of the chain", "デバイス 0 です"),
         (until_its_own_end, "when all devices are done, not each device", "デバイスごとの終わり"),
-        (
-            lambda f, b, m: [100 * share for share in by_simulation(f, b, m)],
-            "in per cent: a share is a number from 0 to 1",
-            "パーセント",
-        ),
-        (
-            of_step(lambda f, b, m: sum(f) + sum(b) + (m - 1) * (f[-1] + b[-1])),
-            "need not be the last",
-            "最後のステージとは",
-        ),
-        (
-            of_step(lambda f, b, m: sum(f) + sum(b) + (m - 1) * (f[0] + b[0])),
-            "need not be the first",
-            "最初のステージとは",
-        ),
+        (change("05-4", "1 - microbatches * (f + b) / step", "100 * (1 - microbatches * (f + b) / step)"),
+         "in per cent: a share is a number from 0 to 1", "パーセント"),
+        (of_step(lambda f, b, m: sum(f) + sum(b) + (m - 1) * (f[-1] + b[-1])), "need not be the last",
+         "最後のステージとは"),
+        (of_step(lambda f, b, m: sum(f) + sum(b) + (m - 1) * (f[0] + b[0])), "need not be the first",
+         "最初のステージとは"),
         (lambda f, b, m: [0.5] * len(f), r"gave \[0.5, 0.5\]|, expected \[[^:]*$", "正しくは"),
     ],
     "05-5": [
         (forgets_to_return, "is `return` missing", "`return` を忘れて"),
         (gpipe_order, "keeps the activations of 4 microbatches at once .all", "GPipe と同じく全部"),
-        (one_after_the_other, "needs little memory, but a step takes", "1 ステップに"),
-        (one_too_many, "activations of 3 microbatches at once, where 2 are", "3 個のマイクロ"),
-        (one_too_few, "needs little memory, but a step takes", "1 ステップに"),
+        (lambda device, devices, microbatches: [(op, m) for m in range(microbatches) for op in ("forward", "backward")],
+         "needs little memory, but a step takes", "1 ステップに"),
+        (lambda device, devices, microbatches: warmed_up(device, microbatches, devices - device),
+         "activations of 3 microbatches at once, where 2 are", "3 個のマイクロ"),
+        (lambda device, devices, microbatches: warmed_up(device, microbatches, devices - device - 2),
+         "needs little memory, but a step takes", "1 ステップに"),
         (lambda d, p, m: warmed_up(0, m, p - 1), "microbatches at once, where 1", "1 個で足ります"),
-        (other_way_round, "ever before its backward of microbatch", "永久に待ちます。証明の出力"),
+        (lambda device, devices, microbatches: warmed_up(device, microbatches, device),
+         "ever before its backward of microbatch", "永久に待ちます。証明の出力"),
         (never_the_last_backwards, r"no \('backward', \d\)", r"\('backward', \d\) がありません"),
         (last_in_first_out, r"before \('backward', 0\)", r"\('backward', 0\) がまだ"),
         (backward_first, r"is \('backward', 0\), before its forward", "順伝播がまだです"),
         (counts_from_one, r"\('forward', 1\), before \('forward', 0\)", r"\('forward', 0\) がまだ"),
         (other_words, 'return a list of ."forward", microbatch', '"forward", マイクロバッチ'),
-        (only_for_four, "keeps the activations of", "活性値を保持"),
+        (lambda device, devices, microbatches: warmed_up(device, microbatches, 3 - device), "keeps the activations of",
+         "活性値を保持"),
         (lambda d, p, m: warmed_up(d, m, p - d - 1) * 2, "done before|go from", "それは済んで|ま"),
         (lambda d, p, m: gpipe_on_the_last(d, p, m), "waits for ever", "永久に待ちます"),
     ],
@@ -660,13 +499,21 @@ WRONG = {
         (measured_by(min, lambda step, own: own / step), "in which it works", "計算している時間"),
         (measured_by(min, lambda step, own: step / own - 1), "over its busy time", "計算時間に対する"),
         (measured_by(min, lambda step, own: step - own), "idle time itself", "待ち時間そのもの"),
-        (of_all_work, "the time of the step is missing", "ステップの時間を使って"),
-        (of_all_devices, "a list with a number for each device", "1 個の数を持つ"),
-        (with_a_clock_of_its_own, "`seconds` was never called", "一度も呼ばれていません"),
+        (change("05-6", "whole = smallest(step)", "smallest(step)\n    times = [smallest(own) for own in alone]",
+                "[1 - smallest(own) / whole for own in alone]", "[1 - own / sum(times) for own in times]"),
+         "the time of the step is missing", "ステップの時間を使って"),
+        (change("05-6", "[1 - smallest(own) / whole for own in alone]",
+                "1 - sum(map(smallest, alone)) / (len(alone) * whole)"), "a list with a number for each device",
+         "1 個の数を持つ"),
+        (change("05-6", "    def smallest",
+                "    def read_clock(work):\n        began = time.perf_counter()\n        work()\n"
+                "        return time.perf_counter() - began\n\n    def smallest", "min(seconds(work)",
+                "min(read_clock(work)"), "`seconds` was never called", "一度も呼ばれていません"),
         (measured_by(min, lambda step, own: 100 * (1 - own / step)), "in per cent", "パーセント"),
-        (calls_the_work_itself, "pass it the work itself", "処理そのものを渡す"),
+        (lambda seconds, step, alone: [1 - seconds(own()) / seconds(step()) for own in alone],
+         "pass it the work itself", "処理そのものを渡す"),
     ],
-}
+}  # fmt: skip
 
 
 def gpipe_on_the_last(device, devices, microbatches):

@@ -1,39 +1,10 @@
 """Answers to lab 06 that students really give, and what they must be told."""
 
-import math
-
 import numpy as np
+from changed_solution import change, forgets_to_return
 from mxnet import autograd, gluon
 
 from gluonlab.data.loading.split_batch import shard_bounds
-
-
-def forgets_to_return(*given):
-    given = list(given)
-
-
-# --- 06-1
-
-
-def no_gradients(shapes, outputs, images, states):
-    return 4 * (sum(map(math.prod, shapes)) * (1 + states) + images * sum(outputs))
-
-
-def numbers(shapes, outputs, images, states):
-    return sum(map(math.prod, shapes)) * (2 + states) + images * sum(outputs)
-
-
-def one_image(shapes, outputs, images, states):
-    return 4 * (sum(map(math.prod, shapes)) * (2 + states) + sum(outputs))
-
-
-def no_states(shapes, outputs, images, states):
-    return 4 * (sum(map(math.prod, shapes)) * 2 + images * sum(outputs))
-
-
-def everything_per_image(shapes, outputs, images, states):
-    return 4 * images * (sum(map(math.prod, shapes)) * (2 + states) + sum(outputs))
-
 
 # --- 06-2
 
@@ -47,173 +18,11 @@ def one_backward(net, loss, trainer, images, labels, parts):
     trainer.step(len(images))
 
 
-def rounded_up(net, loss, trainer, images, labels, parts):
-    net.collect_params().zero_grad()
-    each = math.ceil(len(images) / parts)
-    for begin in range(0, len(images), each):
-        with autograd.record():
-            total = loss(net(images[begin : begin + each]), labels[begin : begin + each]).sum()
-        total.backward()
-    trainer.step(len(images))
-
-
-def _parts(net, loss, images, labels, parts, reduce):
-    for begin, end in shard_bounds(len(images), parts):
-        with autograd.record():
-            total = reduce(loss(net(images[begin:end]), labels[begin:end]))
-        total.backward()
-
-
-def _sum(losses):
-    return losses.sum()
-
-
-def never_zeroed(net, loss, trainer, images, labels, parts):
-    _parts(net, loss, images, labels, parts, _sum)
-    trainer.step(len(images))
-
-
-def zeroed_in_between(net, loss, trainer, images, labels, parts):
-    for begin, end in shard_bounds(len(images), parts):
-        net.collect_params().zero_grad()
-        with autograd.record():
-            total = loss(net(images[begin:end]), labels[begin:end]).sum()
-        total.backward()
-    trainer.step(len(images))
-
-
-def size_of_a_part(net, loss, trainer, images, labels, parts):
-    net.collect_params().zero_grad()
-    _parts(net, loss, images, labels, parts, _sum)
-    trainer.step(math.ceil(len(images) / parts))
-
-
-def means(net, loss, trainer, images, labels, parts):
-    net.collect_params().zero_grad()
-    _parts(net, loss, images, labels, parts, lambda losses: losses.mean())
-    trainer.step(1)
-
-
-def means_and_step(net, loss, trainer, images, labels, parts):
-    net.collect_params().zero_grad()
-    _parts(net, loss, images, labels, parts, lambda losses: losses.mean())
-    trainer.step(len(images))
-
-
-def mean_of_means(net, loss, trainer, images, labels, parts):
-    net.collect_params().zero_grad()
-    _parts(net, loss, images, labels, parts, lambda losses: losses.mean())
-    trainer.step(parts)
-
-
-def rest_lost(net, loss, trainer, images, labels, parts):
-    net.collect_params().zero_grad()
-    size = len(images) // parts
-    for part in range(parts):
-        with autograd.record():
-            total = loss(net(images[part * size : (part + 1) * size]), labels[part * size : (part + 1) * size]).sum()
-        total.backward()
-    trainer.step(len(images))
-
-
-def update_per_part(net, loss, trainer, images, labels, parts):
-    for begin, end in shard_bounds(len(images), parts):
-        net.collect_params().zero_grad()
-        with autograd.record():
-            total = loss(net(images[begin:end]), labels[begin:end]).sum()
-        total.backward()
-        trainer.step(end - begin)
-
-
-def no_step(net, loss, trainer, images, labels, parts):
-    net.collect_params().zero_grad()
-    _parts(net, loss, images, labels, parts, _sum)
-
-
-def all_at_once(net, loss, trainer, images, labels, parts):
-    net.collect_params().zero_grad()
-    _parts(net, loss, images, labels, 1, _sum)
-    trainer.step(len(images))
-
-
-def image_by_image(net, loss, trainer, images, labels, parts):
-    net.collect_params().zero_grad()
-    _parts(net, loss, images, labels, len(images), _sum)
-    trainer.step(len(images))
-
-
 # --- 06-3
-
-
-def all_words(own, words, rows, n, parts):
-    return own / words
-
-
-def with_means(factor, zero=True, skip=True, step=lambda n, parts: 1, cuts=shard_bounds):
-    """accumulate_means with one thing wrong."""
-
-    def accumulate_means(net, mean_loss, trainer, x, labels, real, parts):
-        if zero:
-            net.collect_params().zero_grad()
-        words = float(real.sum().asscalar())
-        for begin, end in cuts(len(x), parts):
-            own = float(real[begin:end].sum().asscalar())
-            if skip and not own:
-                continue
-            if zero == "each":
-                net.collect_params().zero_grad()
-            with autograd.record():
-                mean = mean_loss(net(x[begin:end]), labels[begin:end], real[begin:end])
-                weighted = mean * factor(own, words, end - begin, len(x), parts)
-            weighted.backward()
-        if step:
-            trainer.step(step(len(x), parts))
-
-    return accumulate_means
-
-
-def updating_after_each(factor, zero=True):
-    """accumulate_means with an update after each part."""
-
-    def accumulate_means(net, mean_loss, trainer, x, labels, real, parts):
-        net.collect_params().zero_grad()
-        words = float(real.sum().asscalar())
-        for begin, end in shard_bounds(len(x), parts):
-            own = float(real[begin:end].sum().asscalar())
-            if not own:
-                continue
-            with autograd.record():
-                mean = mean_loss(net(x[begin:end]), labels[begin:end], real[begin:end])
-                weighted = mean * factor(own, words)
-            weighted.backward()
-            trainer.step(1)
-            if zero:
-                net.collect_params().zero_grad()
-
-    return accumulate_means
 
 
 def larger_last(count, parts):
     return [(count * part // parts, count * (part + 1) // parts) for part in range(parts)]
-
-
-def rest_to_the_last(count, parts):
-    each = count // parts
-    return [*((each * part, each * (part + 1)) for part in range(parts - 1)),
-            (each * (parts - 1), count)]  # fmt: skip
-
-
-def up_to_so_many(count, parts):
-    each = math.ceil(count / parts)
-    return [(begin, min(begin + each, count)) for begin in range(0, count, each)]
-
-
-def left_over_divided(net, mean_loss, trainer, x, labels, real, parts):
-    """Divides in `step`, and so what the batch before has left, too."""
-    words = real.sum().asscalar()
-    with_means(lambda own, *_: own, zero=False, step=lambda n, parts: words)(
-        net, mean_loss, trainer, x, labels, real, parts
-    )
 
 
 def one_backward_for_all_means(net, mean_loss, trainer, x, labels, real, parts):
@@ -249,63 +58,12 @@ def means_at_once(net, mean_loss, trainer, x, labels, real, parts):
     trainer.step(1)
 
 
-def drops_short_sentences(net, mean_loss, trainer, x, labels, real, parts):
-    long = real * (real.sum(axis=1, keepdims=True) > 1)
-    real = long if float(long.sum().asscalar()) else real
-    with_means(all_words)(net, mean_loss, trainer, x, labels, real, parts)
-
-
 def means_without_record(net, mean_loss, trainer, x, labels, real, parts):
     mean_loss(net(x), labels, real).backward()
     trainer.step(1)
 
 
-# --- 06-4
-
-
-def names_inside(spec, visible, count):
-    names = spec.partition(":")[2]
-    shown = range(count) if visible is None else range(len(visible.split(",")))
-    return list(shown) if names == "*" else [int(name) for name in names.split(",")]
-
-
-def all_of_the_machine(spec, visible, count):
-    shown = list(range(count)) if visible is None else [int(number) for number in visible.split(",")]
-    names = spec.partition(":")[2]
-    return list(range(count)) if names == "*" else [shown[int(name)] for name in names.split(",")]
-
-
-def as_texts(spec, visible, count):
-    shown = [str(i) for i in range(count)] if visible is None else visible.split(",")
-    names = spec.partition(":")[2]
-    return shown if names == "*" else [shown[int(name)] for name in names.split(",")]
-
-
-def in_order(spec, visible, count):
-    shown = sorted(range(count) if visible is None else map(int, visible.split(",")))
-    names = spec.partition(":")[2]
-    return shown if names == "*" else [shown[int(name)] for name in names.split(",")]
-
-
-def order_of_the_machine(spec, visible, count):
-    shown = list(range(count)) if visible is None else [int(number) for number in visible.split(",")]
-    names = spec.partition(":")[2]
-    return sorted(shown if names == "*" else [shown[int(name)] for name in names.split(",")])
-
-
 # --- 06-5
-
-
-def _even(begin, size, parts):
-    return [(begin + i * size, begin + (i + 1) * size) for i in range(parts)]
-
-
-def rest_of_the_batch_lost(images, devices, microbatches):
-    size = images // (devices * microbatches)
-    return [
-        [(device, *_even(device * size * microbatches, size, microbatches)[number]) for device in range(devices)]
-        for number in range(microbatches)
-    ]
 
 
 def last_takes_the_rest(images, devices, microbatches):
@@ -334,16 +92,6 @@ def microbatches_first(images, devices, microbatches):
     ]
 
 
-def empty_parts(images, devices, microbatches):
-    def cut(begin, end, parts):
-        each, extra = divmod(end - begin, parts)
-        places = [begin + i * each + min(i, extra) for i in range(parts + 1)]
-        return list(zip(places, places[1:]))
-
-    cuts = [cut(begin, end, microbatches) for begin, end in cut(0, images, devices)]
-    return [[(device, *parts[number]) for device, parts in enumerate(cuts)] for number in range(microbatches)]
-
-
 # --- 06-6
 
 
@@ -354,22 +102,6 @@ def one_by_one(memory, budget, limit):
     return images
 
 
-def strictly_less(memory, budget, limit):
-    low, high = 0, limit + 1
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if memory(middle) < budget else (low, middle)
-    return low
-
-
-def at_least_one(memory, budget, limit):
-    low, high = 1, limit + 1
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if memory(middle) <= budget else (low, middle)
-    return low
-
-
 def doubling(memory, budget, limit):
     images = 1
     while images * 2 <= limit and memory(images * 2) <= budget:
@@ -377,133 +109,123 @@ def doubling(memory, budget, limit):
     return images
 
 
-def never_the_limit(memory, budget, limit):
-    low, high = 0, limit
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if memory(middle) <= budget else (low, middle)
-    return low
-
-
-def sentence_by_sentence(net, mean_loss, trainer, x, labels, real, parts):
-    """More parts than were asked for."""
-    with_means(all_words)(net, mean_loss, trainer, x, labels, real, len(x))
-
-
 WRONG = {
     "06-1": [
-        (no_gradients, "no gradients", "勾配が入って"),
-        (numbers, "a float32 has 4 bytes", "1 個 4 バイト"),
-        (one_image, "only one image", "画像 1 枚分"),
-        (no_states, "the optimizer kept nothing", "オプティマイザの状態"),
+        (change("06-1", "1 + 1 + states", "1 + states"), "no gradients", "勾配が入って"),
+        (change("06-1", "4 * (", "("), "a float32 has 4 bytes", "1 個 4 バイト"),
+        (change("06-1", "images * ", ""), "only one image", "画像 1 枚分"),
+        (change("06-1", "1 + 1 + states", "1 + 1"), "the optimizer kept nothing", "オプティマイザの状態"),
         (forgets_to_return, "returned None .is `return` missing", "`return` を忘れて"),
-        (
-            lambda shapes, outputs, images, states: (
-                4 * (sum(map(math.prod, shapes)) * (2 + states) + 2 * images * sum(outputs))
-            ),
-            "as if a gradient were kept beside every activation",
-            "活性値ごとに勾配",
-        ),
+        (change("06-1", "images * ", "2 * images * "), "as if a gradient were kept beside every activation",
+         "活性値ごとに勾配"),
         (lambda shapes, outputs, images, states: 24, r"is 24, expected 48$", "正しくは 48 です$"),
-        (everything_per_image, "every image had parameters", "画像 1 枚ごとにパラメータ"),
+        (change("06-1", "parameters * (", "images * parameters * ("), "every image had parameters",
+         "画像 1 枚ごとにパラメータ"),
     ],
     "06-2": [
-        (never_zeroed, "gradients of the batch before are still in it", "前のバッチの勾配が残った"),
-        (zeroed_in_between, "only the last part counts", "最後の部分しか"),
-        (size_of_a_part, "divided by the images of one part", "1 個のマイクロバッチの枚数"),
-        (means, "means of parts are added up", "平均を足しています"),
-        (means_and_step, "`step` divides once more", "`step` がもう一度"),
-        (mean_of_means, "a mean of means", "平均の平均"),
-        (rest_lost, "left over when the batch does not divide are lost", "余った画像が捨てられ"),
-        (update_per_part, "an update after every part", "部分ごとに更新"),
-        (no_step, "have not changed at all", "まったく変わっていません"),
-        (all_at_once, "4 images went through the network at once, expected at most", "一度に 4 枚"),
-        (image_by_image, "in 4 parts, expected 1", "4 個に分けられ"),
+        (change("06-2", "net.collect_params().zero_grad()", "pass"), "gradients of the batch before are still in it",
+         "前のバッチの勾配が残った"),
+        (change("06-2", "        with", "        net.collect_params().zero_grad()\n        with"),
+         "only the last part counts", "最後の部分しか"),
+        (change("06-2", "step(len(images))", "step(-(-len(images) // parts))"), "divided by the images of one part",
+         "1 個のマイクロバッチの枚数"),
+        (change("06-2", ".sum()", ".mean()", "step(len(images))", "step(1)"), "means of parts are added up",
+         "平均を足しています"),
+        (change("06-2", ".sum()", ".mean()"), "`step` divides once more", "`step` がもう一度"),
+        (change("06-2", ".sum()", ".mean()", "step(len(images))", "step(parts)"), "a mean of means", "平均の平均"),
+        (change("06-2", "shard_bounds(len(images), parts)", "shard_bounds(len(images) // parts * parts, parts)"),
+         "left over when the batch does not divide are lost", "余った画像が捨てられ"),
+        (change("06-2", "    trainer.step(len(images))",
+                "        trainer.step(end - begin)\n        net.collect_params().zero_grad()"),
+         "an update after every part", "部分ごとに更新"),
+        (change("06-2", "trainer.step(len(images))", "pass"), "have not changed at all", "まったく変わっていません"),
+        (change("06-2", "shard_bounds(len(images), parts)", "shard_bounds(len(images), 1)"),
+         "4 images went through the network at once, expected at most", "一度に 4 枚"),
+        (change("06-2", "shard_bounds(len(images), parts)", "shard_bounds(len(images), len(images))"),
+         "in 4 parts, expected 1", "4 個に分けられ"),
         (one_backward, "goes forward before the backward of the last", "逆伝播より先に次の順伝播"),
-        (rounded_up, r"they have \[3, 3, 1\] images: as even as can be", "できるだけ均等に"),
+        (change("06-2", "for begin, end in shard_bounds(len(images), parts):",
+                "each = -(-len(images) // parts)\n    for begin in range(0, len(images), each):\n"
+                "        end = begin + each"), r"they have \[3, 3, 1\] images: as even as can be", "できるだけ均等に"),
     ],
     "06-3": [
-        (with_means(lambda own, words, rows, n, parts: 1), "the means are only added up", "足しただけ"),
-        (with_means(lambda own, words, rows, n, parts: 1 / parts), "a mean of means", "平均の平均"),
-        (with_means(lambda own, words, rows, n, parts: rows / n), "weighted by their sentences", "文の数で重み"),
-        (with_means(lambda own, words, rows, n, parts: own), "divide by the words of the whole", "単語数で割って"),
-        (with_means(lambda own, words, rows, n, parts: own / n), "divided by the sentences", "文の数で割って"),
-        (with_means(all_words, zero=False), "batch before are still in it", "残ったまま"),
-        (with_means(all_words, skip=False), "which is nan, and nan times 0 is nan", "nan に 0 を掛けても"),
-        (with_means(all_words, step=lambda n, parts: n), "`trainer.step` divides once more", "もう一度割って"),
-        (with_means(all_words, step=None), "have not changed at all", "まったく変わっていません"),
-        (with_means(all_words, zero="each"), "only the last part counts", "最後の部分しか"),
-        (with_means(lambda own, words, rows, n, parts: 1 / own), r"expected [\d.]+, as with", "になるはずです$"),
-        (with_means(all_words, step=lambda n, parts: parts), r"expected [\d.]+, as with", "になるはずです$"),
+        (change("06-3", "own / words", "1"), "the means are only added up", "足しただけ"),
+        (change("06-3", "own / words", "1 / parts"), "a mean of means", "平均の平均"),
+        (change("06-3", "own / words", "(end - begin) / len(x)"), "weighted by their sentences", "文の数で重み"),
+        (change("06-3", "own / words", "own"), "divide by the words of the whole", "単語数で割って"),
+        (change("06-3", "own / words", "own / len(x)"), "divided by the sentences", "文の数で割って"),
+        (change("06-3", "net.collect_params().zero_grad()", "pass"), "batch before are still in it", "残ったまま"),
+        (change("06-3", "own == 0", "False"), "which is nan, and nan times 0 is nan", "nan に 0 を掛けても"),
+        (change("06-3", "step(1)", "step(len(x))"), "`trainer.step` divides once more", "もう一度割って"),
+        (change("06-3", "trainer.step(1)", "pass"), "have not changed at all", "まったく変わっていません"),
+        (change("06-3", "        with", "        net.collect_params().zero_grad()\n        with"),
+         "only the last part counts", "最後の部分しか"),
+        (change("06-3", "own / words", "1 / own"), r"expected [\d.]+, as with", "になるはずです$"),
+        (change("06-3", "step(1)", "step(parts)"), r"expected [\d.]+, as with", "になるはずです$"),
         (means_at_once, "2 went through the network at once|sentences went|at once, expected", "一度に"),
-        (left_over_divided, "batch before are still in it", "残ったまま"),
-        (with_means(lambda own, words, rows, n, parts: own / words**2), "divided by the words twice", "2 回割って"),
-        (
-            sentence_by_sentence,
-            "is right, but they went through the network in 2 parts, expected 1",
-            "2 個に分けられました。1 個のはず",
-        ),
-        (
-            with_means(all_words, cuts=rest_to_the_last),
-            "the update of 5 sentences in 3 microbatches is right, but 3 went",
-            "正しいのですが、一度に 3 文",
-        ),
-        (
-            with_means(all_words, cuts=up_to_so_many),
-            r"but the microbatches have \[3, 3, 1\] sentences; as even as can be",
-            "できるだけ均等に",
-        ),
+        (change("06-3", "net.collect_params().zero_grad()", "pass", "own / words", "own", "step(1)", "step(words)"),
+         "batch before are still in it", "残ったまま"),
+        (change("06-3", "own / words", "own / words**2"), "divided by the words twice", "2 回割って"),
+        (change("06-3", "shard_bounds(len(x), parts)", "shard_bounds(len(x), len(x))"),
+         "is right, but they went through the network in 2 parts, expected 1", "2 個に分けられました。1 個のはず"),
+        (change("06-3", "shard_bounds(len(x), parts)",
+                "[(each * n, each * (n + 1) if n < parts - 1 else len(x)) for n in range(parts)]", "    for begin",
+                "    each = len(x) // parts\n    for begin"),
+         "the update of 5 sentences in 3 microbatches is right, but 3 went", "正しいのですが、一度に 3 文"),
+        (change("06-3", "shard_bounds(len(x), parts)", "[(n, min(n + each, len(x))) for n in range(0, len(x), each)]",
+                "    for begin", "    each = -(-len(x) // parts)\n    for begin"),
+         r"but the microbatches have \[3, 3, 1\] sentences; as even as can be", "できるだけ均等に"),
         (one_backward_for_all_means, "goes forward before the backward of the last one", "逆伝播より先に次の順伝播"),
-        (with_means(lambda own, words, rows, n, parts: 1 / parts, cuts=larger_last), "a mean of means", "平均の平均"),
-        (drops_short_sentences, r"expected [\d.]+, as with", "になるはずです$"),
+        (change("06-3", "own / words", "1 / parts", "shard_bounds(len(x), parts)",
+                "[(len(x) * n // parts, len(x) * (n + 1) // parts) for n in range(parts)]"), "a mean of means",
+         "平均の平均"),
+        (change("06-3", "    words",
+                "    long = real * (real.sum(axis=1, keepdims=True) > 1)\n"
+                "    real = long if float(long.sum().asscalar()) else real\n    words"), r"expected [\d.]+, as with",
+         "になるはずです$"),
         (forgets_to_return, "have not changed at all", "まったく変わっていません"),
         (means_without_record, "RuntimeError|MXNetError|not.*record|Cannot differentiate", "Error"),
-        *(
-            (
-                updating_after_each(factor, zero),
-                "the parameters are updated after each part",
-                "部分ごとにパラメータを更新",
-            )
-            for factor in (lambda own, words: own / words, lambda own, words: 1)
-            for zero in (True, False)
-        ),
+        *((change("06-3", "own / words", factor, "share.backward()",
+                  f"share.backward()\n        trainer.step(1)\n        {after_step}", "trainer.step(1)  #", "#"),
+           "the parameters are updated after each part", "部分ごとにパラメータを更新")
+          for factor in ("own / words", "1")
+          for after_step in ("net.collect_params().zero_grad()", "")),
     ],
     "06-4": [
         (forgets_to_return, "is `return` missing.*a list of numbers", "`return` を忘れて"),
-        (names_inside, r"'2,3', 4\) is \[0, 1\], expected \[2, 3\].*names", "プロセスの中での番号"),
-        (all_of_the_machine, "sees only those", "あるものしか見えません"),
-        (as_texts, "numbers are wanted, not texts", "文字列ではなく"),
-        (in_order, "in another order", "順番が違います"),
-        (order_of_the_machine, "in another order", "順番が違います"),
+        (change("06-4", '[int(number) for number in visible.split(",")]', 'list(range(len(visible.split(","))))',
+                "shown[int(name)]", "int(name)"), r"'2,3', 4\) is \[0, 1\], expected \[2, 3\].*names",
+         "プロセスの中での番号"),
+        (change("06-4", "return shown", "return list(range(count))"), "sees only those", "あるものしか見えません"),
+        (change("06-4", "range(count)", "map(str, range(count))", "int(number)", "number"),
+         "numbers are wanted, not texts", "文字列ではなく"),
+        (change("06-4", "    names", "    shown.sort()\n    names"), "in another order", "順番が違います"),
+        (change("06-4", "return shown if", "return sorted(shown) if", '[shown[int(name)] for name in names.split(",")]',
+                'sorted(shown[int(name)] for name in names.split(","))'), "in another order", "順番が違います"),
     ],
     "06-5": [
         (forgets_to_return, "is `return` missing.*a list of rounds", "`return` を忘れて"),
-        (rest_of_the_batch_lost, "image 6 is used 0 times", "画像 6 が使われた回数は 0 回"),
+        (change("06-5", "cut(0, images,", "cut(0, images // (devices * microbatches) * devices * microbatches,"),
+         "image 6 is used 0 times", "画像 6 が使われた回数は 0 回"),
         (last_takes_the_rest, "as even as can be", "できるだけ均等"),
         (one_device_after_the_other, "there are 2 rounds|side by side", "ラウンドが 2 回|同時に"),
         (all_parts_at_once, "has two parts in round 0", "2 個の部分"),
         (microbatches_first, "device 0 gets", "デバイス 0 の担当"),
-        (empty_parts, "has no image", "空の部分"),
+        (change("06-5", " if b > a", ""), "has no image", "空の部分"),
     ],
     "06-6": [
         (forgets_to_return, "is `return` missing.*a number of images", "`return` を忘れて"),
         (one_by_one, "halve the range", "範囲を半分"),
-        (strictly_less, "would fit, too", "でも入ります"),
-        (at_least_one, "not even one image fits", "1 枚も入りません"),
+        (change("06-6", "<= budget", "< budget"), "would fit, too", "でも入ります"),
+        (change("06-6", "too_many = 0,", "too_many = 1,"), "not even one image fits", "1 枚も入りません"),
         (doubling, "would fit, too", "でも入ります"),
-        (never_the_limit, "8 would fit, too", "8 枚でも入ります"),
-        (
-            lambda memory, budget, limit: (budget - memory(0)) // (memory(1) - memory(0)),
-            "there are no more images",
-            "それより多くの画像",
-        ),
-        (
-            lambda memory, budget, limit: max(0, min(limit, (budget - memory(0)) // (memory(1) - memory(0)))),
-            "5 for each 8 images or part of them.* would fit, too",
-            "8 枚ごと .端数は切り上げ. に 5.*でも入ります",
-        ),
+        (change("06-6", "limit + 1", "limit"), "8 would fit, too", "8 枚でも入ります"),
+        (lambda memory, budget, limit: (budget - memory(0)) // (memory(1) - memory(0)), "there are no more images",
+         "それより多くの画像"),
+        (lambda memory, budget, limit: max(0, min(limit, (budget - memory(0)) // (memory(1) - memory(0)))),
+         "5 for each 8 images or part of them.* would fit, too", "8 枚ごと .端数は切り上げ. に 5.*でも入ります"),
     ],
-}
+}  # fmt: skip
 
 
 def with_split_data(net, loss, trainer, images, labels, parts):

@@ -2,19 +2,11 @@
 
 import math
 from fractions import Fraction
-from statistics import mean, median
+from statistics import median
 
 import numpy as np
+from changed_solution import change, forgets_to_return
 from mxnet import autograd, gluon, nd
-
-
-def forgets_to_return(*given):
-    given = list(given)
-
-
-def raises(*given):
-    raise ZeroDivisionError("division by zero")
-
 
 # --- 07-1
 
@@ -27,90 +19,6 @@ def _step(net, loss, trainer, devices, x, y, divisor):
     trainer.step(divisor)
 
 
-def training(
-    rate=lambda k, lr: k * lr,
-    size=lambda k, b: k * b,
-    divisor=lambda n, k, b: n,
-    ragged=True,
-    first=1,
-    returns=lambda step: step,
-    gives_up=None,
-    before=False,
-    sets=True,
-):
-    """An answer to 07-1; each argument is a mistake to make."""
-
-    def answer(net, loss, trainer, devices, images, labels, b, lr, good_enough, limit):
-        k = len(devices)
-        if sets:
-            trainer.set_learning_rate(rate(k, lr))
-        step, whole = 0, size(k, b)
-        if before and good_enough(net):
-            return 0
-        while True:
-            for begin in range(0, len(images), whole):
-                x, y = images[begin : begin + whole], labels[begin : begin + whole]
-                if len(x) < whole and not ragged:
-                    continue
-                _step(net, loss, trainer, devices, x, y, divisor(len(x), k, b))
-                step += 1
-                if good_enough(net):
-                    return returns(step)
-                if step >= limit:
-                    return gives_up(step) if gives_up else None
-
-    return answer
-
-
-def on_the_first_device(net, loss, trainer, devices, images, labels, b, lr, good_enough, limit):
-    trainer.set_learning_rate(len(devices) * lr)
-    size, begin = len(devices) * b, 0
-    for step in range(1, limit + 1):
-        x, y = images[begin : begin + size], labels[begin : begin + size]
-        with autograd.record():
-            total = loss(net(x.as_in_context(devices[0])), y.as_in_context(devices[0])).sum()
-        total.backward()
-        trainer.step(len(x), ignore_stale_grad=True)
-        if good_enough(net):
-            return step
-        begin = begin + size if begin + size < len(images) else 0
-    return None
-
-
-def once_per_epoch(net, loss, trainer, devices, images, labels, b, lr, good_enough, limit):
-    trainer.set_learning_rate(len(devices) * lr)
-    size, step = len(devices) * b, 0
-    while step < limit:
-        for begin in range(0, len(images), size):
-            x, y = images[begin : begin + size], labels[begin : begin + size]
-            _step(net, loss, trainer, devices, x, y, len(x))
-            step += 1
-        if good_enough(net):
-            return step
-    return None
-
-
-def gives_up_at_the_limit(net, loss, trainer, devices, images, labels, b, lr, good_enough, limit):
-    last = []
-
-    def asked(net):
-        last.append(good_enough(net))
-        return last[-1] and len(last) < limit
-
-    return training()(net, loss, trainer, devices, images, labels, b, lr, asked, limit)
-
-
-def never_asks(net, loss, trainer, devices, images, labels, b, lr, good_enough, limit):
-    return limit
-
-
-def ignores_the_verdict(net, loss, trainer, devices, images, labels, b, lr, good_enough, limit):
-    return training()(
-        net, loss, trainer, devices, images, labels, b, lr,
-        lambda net: good_enough(net) and False, limit,
-    )  # fmt: skip
-
-
 # --- 07-2
 
 
@@ -120,50 +28,6 @@ def _reached(curve, target):
 
 def _none(value):
     return None if math.isinf(value) else value
-
-
-def without_the_lost(curves, target):
-    steps = [step for step in (_reached(curve, target) for curve in curves) if step < math.inf]
-    return median(steps) if steps else None
-
-
-def as_if_at_the_end(curves, target):
-    return median(min(_reached(curve, target), curve[-1][0]) for curve in curves)
-
-
-def more_than(curves, target):
-    return _none(median(_reached([(s, r - 1e-9) for s, r in c], target) for c in curves))
-
-
-def of_all_seeds(curves, target):
-    return _none(mean(_reached(curve, target) for curve in curves))
-
-
-def upper(curves, target):
-    return _none(sorted(_reached(curve, target) for curve in curves)[len(curves) // 2])
-
-
-def places(curves, target):
-    return _none(
-        median(next((n for n, (_, right) in enumerate(curve) if right >= target), math.inf) for curve in curves)
-    )
-
-
-def backwards(curves, target):
-    return _none(median(_reached(curve[::-1], target) for curve in curves))
-
-
-def fastest_seed(curves, target):
-    return _none(min(_reached(curve, target) for curve in curves))
-
-
-def infinite(curves, target):
-    return median(_reached(curve, target) for curve in curves)
-
-
-def zero_for_never(curves, target):
-    value = median(_reached(curve, target) for curve in curves)
-    return 0 if math.isinf(value) else value
 
 
 def in_numpy(curves, target):
@@ -198,10 +62,6 @@ def absolute(sizes, steps):
 def relative(sizes, steps):
     fewest, images = _lstsq(sizes, steps, lambda n, s: 1 / s)
     return fewest, images / fewest
-
-
-def not_divided(sizes, steps):
-    return _lstsq(sizes, steps, lambda n, s: 1 / s)
 
 
 def inverse_errors(sizes, steps):
@@ -274,45 +134,6 @@ def _search(steps_with, first, limit, most=None, patience=1):
     return best
 
 
-def full_length(steps_with, first, limit):
-    return _search(steps_with, first, limit, most=limit)
-
-
-def patient(steps_with, first, limit):
-    return _search(steps_with, first, limit, patience=4)
-
-
-def only_up(steps_with, first, limit):
-    best, fewest = first, steps_with(first, limit)
-    while True:
-        steps = steps_with(best * 2, fewest)
-        if steps is None or steps >= fewest:
-            return best
-        best, fewest = best * 2, steps
-
-
-def one_too_far(steps_with, first, limit):
-    rate, fewest = first, steps_with(first, limit)
-    while True:
-        rate *= 2
-        steps = steps_with(rate, fewest)
-        if steps is None or steps >= fewest:
-            return rate
-        fewest = steps
-
-
-def returns_steps(steps_with, first, limit):
-    fewest = steps_with(first, limit)
-    for factor in (2, 0.5):
-        rate = first * factor
-        while True:
-            steps = steps_with(rate, fewest)
-            if steps is None or steps >= fewest:
-                break
-            fewest, rate = steps, rate * factor
-    return fewest
-
-
 def on_a_grid(steps_with, first, limit):
     rates = [first * 2.0**power for power in range(-8, 9)]
     steps = {rate: steps_with(rate, limit) for rate in rates}
@@ -328,10 +149,6 @@ def never_ends(steps_with, first, limit):
     while True:
         steps_with(rate, 1)
         rate *= 2
-
-
-def first_rate(steps_with, first, limit):
-    return first
 
 
 def down_first(steps_with, first, limit):
@@ -380,40 +197,6 @@ def _corrected(factor, after=False, of_gradient=lambda lr, former: 1.0, sign=1):
     return answer
 
 
-def plain(weights, gradients, velocities, lr, former_lr, momentum):
-    for weight, gradient in zip(weights, gradients):
-        weight[:] = weight - lr * gradient
-
-
-def new_velocities(weights, gradients, velocities, lr, former_lr, momentum):
-    for place, gradient in enumerate(gradients):
-        velocity = momentum * velocities[place] * (lr / (former_lr or lr)) - lr * gradient
-        weights[place][:] += velocity
-
-
-def new_arrays(weights, gradients, velocities, lr, former_lr, momentum):
-    for weight, gradient, velocity in zip(weights, gradients, velocities):
-        velocity = momentum * velocity * (lr / (former_lr or lr)) - lr * gradient
-        weight = weight + velocity
-
-
-def forgets_the_first(weights, gradients, velocities, lr, former_lr, momentum):
-    for weight, gradient, velocity in zip(weights, gradients, velocities):
-        velocity[:] = momentum * velocity * lr / former_lr - lr * gradient
-        weight[:] = weight + velocity
-
-
-def scales_the_gradient_in_place(weights, gradients, velocities, lr, former_lr, momentum):
-    for weight, gradient, velocity in zip(weights, gradients, velocities):
-        gradient *= lr
-        velocity[:] = momentum * velocity * (lr / (former_lr or lr)) - gradient
-        weight[:] = weight + velocity
-
-
-def only_the_first(weights, gradients, velocities, lr, former_lr, momentum):
-    _corrected(lambda lr, former: lr / former)(weights[:1], gradients, velocities, lr, former_lr, momentum)
-
-
 def scaled_by_the_kernel(weights, gradients, velocities, lr, former_lr, momentum):
     if former_lr is not None:
         for velocity in velocities:
@@ -440,37 +223,6 @@ def _offers(steps, seconds, counts, even=True):
                 yield time, devices * time, devices, batch
 
 
-def _choosing(key, even=True, late=False, strict=False):
-    def answer(steps, seconds, counts, deadline):
-        offers = [
-            one
-            for one in _offers(steps, seconds, counts, even)
-            if late or one[0] < deadline or (one[0] == deadline and not strict)
-        ]
-        return min(offers, key=lambda one: key(seconds, *one))[2:] if offers else None
-
-    return answer
-
-
-def swapped(steps, seconds, counts, deadline):
-    found = _choosing(lambda seconds, time, cost, devices, batch: cost)(steps, seconds, counts, deadline)
-    return found and found[::-1]
-
-
-def only_the_batch(steps, seconds, counts, deadline):
-    found = swapped(steps, seconds, counts, deadline)
-    return found and found[0]
-
-
-def never_none(steps, seconds, counts, deadline):
-    offers = sorted(_offers(steps, seconds, counts), key=lambda one: (one[0] > deadline, one[1], one[0]))
-    return offers[0][2:]
-
-
-def with_never(steps, seconds, counts, deadline):
-    return cheapest_first({batch: n or 0 for batch, n in steps.items()}, seconds, counts, deadline)
-
-
 def cheapest_first(steps, seconds, counts, deadline):
     offers = sorted((cost, time, k, b) for time, cost, k, b in _offers(steps, seconds, counts))
     return next(([k, b] for _, time, k, b in offers if time <= deadline), None)
@@ -487,56 +239,12 @@ def in_loops(steps, seconds, counts, deadline):
     return found
 
 
-def filled_up(goes_on):
-    """Fills the last batch up with the first images; the next one goes on, or begins with them."""
-
-    def answer(net, loss, trainer, devices, images, labels, b, lr, good_enough, limit):
-        trainer.set_learning_rate(len(devices) * lr)
-        size, begin, count = len(devices) * b, 0, len(images)
-        for step in range(1, limit + 1):
-            rows = nd.array(np.arange(begin, begin + size) % count)
-            _step(net, loss, trainer, devices, images.take(rows), labels.take(rows), size)
-            if good_enough(net):
-                return step
-            begin += size
-            if begin >= count:
-                begin = begin % count if goes_on else 0
-        return None
-
-    return answer
-
-
-def mean_of_means(net, loss, trainer, devices, images, labels, b, lr, good_enough, limit):
-    def mean_loss(scores, labels):
-        return loss(scores, labels).mean()
-
-    def step(n):
-        trainer.step(len(devices))
-
-    return training(sets=False)(
-        net, mean_loss, _Stepper(trainer, step, len(devices) * lr), devices, images, labels, b, lr,
-        good_enough, limit,
-    )  # fmt: skip
-
-
 class _Stepper:
     """A trainer with another step."""
 
     def __init__(self, trainer, step, lr):
         trainer.set_learning_rate(lr)
         self.step = step
-
-
-def for_good(curves, target):
-    def stays(curve):
-        step = math.inf
-        for at, right in reversed(curve):
-            if right < target:
-                break
-            step = at
-        return step
-
-    return _none(median(map(stays, curves)))
 
 
 def interpolated(curves, target):
@@ -551,103 +259,78 @@ def interpolated(curves, target):
     return _none(median(map(crosses, curves)))
 
 
-def forgets_the_velocity(weights, gradients, velocities, lr, former_lr, momentum):
-    for velocity in velocities:
-        if lr != former_lr:
-            velocity[:] = 0
-    mxnets_rule(weights, gradients, velocities, lr, former_lr, momentum)
-
-
-def rule_of_the_papers(weights, gradients, velocities, lr, former_lr, momentum):
-    for weight, gradient, velocity in zip(weights, gradients, velocities):
-        velocity[:] = momentum * velocity + gradient
-        weight -= lr * velocity
-
-
-def other_sign(weights, gradients, velocities, lr, former_lr, momentum):
-    for weight, gradient, velocity in zip(weights, gradients, velocities):
-        velocity *= lr / (former_lr or lr)
-        velocity[:] = momentum * velocity + lr * gradient
-        weight -= velocity
-
-
-def rebinds_the_velocity(weights, gradients, velocities, lr, former_lr, momentum):
-    for weight, gradient, velocity in zip(weights, gradients, velocities):
-        if former_lr is not None:
-            velocity = velocity * (lr / former_lr)
-        nd.sgd_mom_update(weight, gradient, velocity, out=weight, lr=lr, momentum=momentum)
-
-
-def in_the_momentum(weights, gradients, velocities, lr, former_lr, momentum):
-    ratio = 1 if former_lr is None else lr / former_lr
-    mxnets_rule(weights, gradients, velocities, lr, former_lr, momentum * ratio)
-
-
-def first_of_equal_costs(steps, seconds, counts, deadline):
-    in_time = [one for one in _offers(steps, seconds, counts) if one[0] <= deadline]
-    return min(in_time, key=lambda one: one[1])[2:] if in_time else None
-
-
 WRONG = {
     "07-1": [
-        (training(rate=lambda k, lr: lr), "the rate is that of one device", "1 台分の学習率のまま"),
-        (training(sets=False), "the one that the trainer was made with", "trainer の元の学習率"),
-        (training(rate=lambda k, lr: math.sqrt(k) * lr), "the square root", "平方根"),
-        (training(size=lambda k, b: b), "device: it must have k times", "バッチが 1 台分の枚数"),
-        (training(divisor=lambda n, k, b: b), "divided by the images", "1 台分の枚数で割って"),
-        (training(divisor=lambda n, k, b: k * b), "were divided by the size", "満杯のバッチの枚数"),
-        (training(divisor=lambda n, k, b: 1), "the sum of the gradients is not", "割られて"),
-        (filled_up(goes_on=True), "is filled up with the first images", "先頭の画像を足して"),
-        (filled_up(goes_on=False), "is filled up with the first images", "先頭の画像を足して"),
-        (mean_of_means, "as by the mean of the devices' means", "デバイスごとの平均の平均"),
-        (training(ragged=False), "is left out", "捨てられて"),
-        (training(before=True), "asked before the first step", "最初のステップの前"),
-        (training(returns=lambda step: None), "is `return` missing", "`return` を忘れて"),
-        (training(returns=lambda step: step - 1), "it returned 1, expected 2$", "正しくは 2 です$"),
-        (training(gives_up=lambda step: step), "it returned 4, expected None", "正しくは None"),
-        (once_per_epoch, "it makes several steps before it asks", "何ステップか進んでから"),
-        (gives_up_at_the_limit, "expected 6: the last step of the limit", "上限の最後のステップで"),
-        (never_asks, "never asked", "一度も呼ばれて"),
-        (ignores_the_verdict, "it went on after step 2", "2 ステップで終わらず"),
-        (on_the_first_device, "device 1 computed no image", "デバイス 1 が画像を 1 枚も"),
-        (raises, "ZeroDivisionError", "ZeroDivisionError"),
+        (change("07-1", "len(devices) * lr", "lr"), "the rate is that of one device", "1 台分の学習率のまま"),
+        (change("07-1", "trainer.set_learning_rate(len(devices) * lr)", "pass"),
+         "the one that the trainer was made with", "trainer の元の学習率"),
+        (change("07-1", "len(devices) * lr", "len(devices) ** 0.5 * lr"), "the square root", "平方根"),
+        (change("07-1", "len(devices) * batch_per_device", "batch_per_device"), "device: it must have k times",
+         "バッチが 1 台分の枚数"),
+        (change("07-1", "step(len(x))", "step(batch_per_device)"), "divided by the images", "1 台分の枚数で割って"),
+        (change("07-1", "step(len(x))", "step(size)"), "were divided by the size", "満杯のバッチの枚数"),
+        (change("07-1", "step(len(x))", "step(1)"), "the sum of the gradients is not", "割られて"),
+        (change("07-1", "images[begin : begin + size], labels[begin : begin + size]",
+                "(data.take(nd.arange(begin, begin + size) % len(images)) for data in (images, labels))",
+                "begin + size if begin + size < len(images) else 0", "(begin + size) % len(images)"),
+         "is filled up with the first images", "先頭の画像を足して"),
+        (change("07-1", "images[begin : begin + size], labels[begin : begin + size]",
+                "(data.take(nd.arange(begin, begin + size) % len(images)) for data in (images, labels))"),
+         "is filled up with the first images", "先頭の画像を足して"),
+        (change("07-1", "loss(net(x_part), y_part)", "loss(net(x_part), y_part).mean()", "step(len(x))",
+                "step(len(devices))"), "as by the mean of the devices' means", "デバイスごとの平均の平均"),
+        (change("07-1", "begin + size < len(images)", "begin + 2 * size <= len(images)"), "is left out", "捨てられて"),
+        (change("07-1", "    begin = 0\n", "    begin = 0\n    good_enough(net)\n"), "asked before the first step",
+         "最初のステップの前"),
+        (change("07-1", "return step", "return"), "is `return` missing", "`return` を忘れて"),
+        (change("07-1", "return step", "return step - 1"), "it returned 1, expected 2$", "正しくは 2 です$"),
+        (change("07-1", "return None", "return step"), "it returned 4, expected None", "正しくは None"),
+        (change("07-1", "if good_enough(net)", "if begin + size >= len(images) and good_enough(net)"),
+         "it makes several steps before it asks", "何ステップか進んでから"),
+        (change("07-1", "if good_enough(net)", "if good_enough(net) and step < limit"),
+         "expected 6: the last step of the limit", "上限の最後のステップで"),
+        (lambda net, loss, trainer, devices, images, labels, b, lr, good_enough, limit: limit, "never asked",
+         "一度も呼ばれて"),
+        (change("07-1", "return step", "pass"), "it went on after step 2", "2 ステップで終わらず"),
+        (change("07-1", "(x, devices", "(x, devices[:1]", "(y, devices", "(y, devices[:1]", "step(len(x))",
+                "step(len(x), ignore_stale_grad=True)"), "device 1 computed no image", "デバイス 1 が画像を 1 枚も"),
+        (lambda *given: 1 / 0, "ZeroDivisionError", "ZeroDivisionError"),
     ],
     "07-2": [
-        (without_the_lost, "are left out, so hopeless settings look good", "除かれて"),
-        (as_if_at_the_end, "as if it had at its last look", "最後の計測で達した"),
-        (more_than, "the target itself is enough", "ちょうど目標"),
-        (of_all_seeds, "that is the mean, which a single seed spoils", "これは平均です"),
-        (upper, "the mean of the middle two", "中央の 2 つの平均"),
-        (places, "the place of the look", "何番目の計測か"),
-        (backwards, "the last look that has the target", "最後に目標に達していた"),
-        (fastest_seed, "the fastest seed", "最も速いシード"),
-        (infinite, "return None where there is no number", "None を返して"),
-        (zero_for_never, r"gave 0, expected None$", "正しくは None です$"),
+        (change("07-2", "    middle",
+                "    reached = [step for step in reached if step < math.inf] or reached\n    middle"),
+         "are left out, so hopeless settings look good", "除かれて"),
+        (change("07-2", "math.inf) for", "curve[-1][0]) for"), "as if it had at its last look", "最後の計測で達した"),
+        (change("07-2", ">=", ">"), "the target itself is enough", "ちょうど目標"),
+        (change("07-2", "(reached[(len(reached) - 1) // 2] + reached[len(reached) // 2]) / 2",
+                "sum(reached) / len(reached)"), "that is the mean, which a single seed spoils", "これは平均です"),
+        (change("07-2", "(reached[(len(reached) - 1) // 2] + reached[len(reached) // 2]) / 2",
+                "reached[len(reached) // 2]"), "the mean of the middle two", "中央の 2 つの平均"),
+        (change("07-2", "(step for step, right in curve", "(n for n, (_, right) in enumerate(curve)"),
+         "the place of the look", "何番目の計測か"),
+        (change("07-2", "in curve if", "in curve[::-1] if"), "the last look that has the target",
+         "最後に目標に達していた"),
+        (change("07-2", "(reached[(len(reached) - 1) // 2] + reached[len(reached) // 2]) / 2", "reached[0]"),
+         "the fastest seed", "最も速いシード"),
+        (change("07-2", "None if math.isinf(middle) else ", ""), "return None where there is no number",
+         "None を返して"),
+        (change("07-2", "None if", "0 if"), r"gave 0, expected None$", "正しくは None です$"),
         (forgets_to_return, "the function returns nothing", "何も返して"),
-        (
-            lambda curves, target: (
-                None
-                if any(math.isinf(_reached(curve, target)) for curve in curves)
-                else median(_reached(curve, target) for curve in curves)
-            ),
-            "one seed that never gets there does not keep the median",
-            "達しないシードが 1 つあっても",
-        ),
+        (change("07-2", "math.isinf(middle)", "math.inf in reached"),
+         "one seed that never gets there does not keep the median", "達しないシードが 1 つあっても"),
         (lambda curves, target: 20 if len(curves) == 1 else None, r"gave None, expected \d+$", r"正しくは \d+ です$"),
-        (for_good, "first look that has the target, even if it falls", "最初に目標以上になった"),
+        (change("07-2", "next((step for step, right in curve if right >= target), math.inf)",
+                "min((step for n, (step, _) in enumerate(curve) if all(right >= target for _, right in curve[n:])), "
+                "default=math.inf)"), "first look that has the target, even if it falls", "最初に目標以上になった"),
         (interpolated, "between two looks nobody has looked", "計測と計測の間は"),
-        (
-            lambda curves, target: _none(
-                median(next((n for n, (_, r) in enumerate(curve, 1) if r >= target), math.inf) for curve in curves)
-            ),
-            "a number of looks, not of steps",
-            "計測の回数",
-        ),
+        (change("07-2", "(step for step, right in curve", "(n for n, (_, right) in enumerate(curve, 1)"),
+         "a number of looks, not of steps", "計測の回数"),
         (lambda curves, target: str(curves[0][-1][0]), "gave '20', expected 20", "'20'"),
     ],
     "07-3": [
         (absolute, "the small batches alone decide", "小さいバッチだけで決まって"),
-        (not_divided, "divide by the fewest steps", "最小ステップ数で割って"),
+        (lambda sizes, steps: _lstsq(sizes, steps, lambda n, s: 1 / s), "divide by the fewest steps",
+         "最小ステップ数で割って"),
         (inverse_errors, "the errors are the wrong way round", "相対誤差が逆です"),
         (relative_to_the_curve, "divided by the curve's steps", "曲線のステップ数で割って"),
         (lambda n, s: relative(n, s)[::-1], "the wrong way round", "順番が逆"),
@@ -660,88 +343,82 @@ WRONG = {
         (lambda n, s: (10.0, 9.0), r"is \(10, 9\), expected \(50, 16\)$", r"\(50, 16\) です$"),
     ],
     "07-4": [
-        (full_length, "is right, but .* suffice: give a training no more", "で足ります"),
-        (patient, "is right, but .* suffice", "で足ります"),
+        (change("07-4", "(rate, fewest)", "(rate, limit)"), "is right, but .* suffice: give a training no more",
+         "で足ります"),
+        (lambda steps_with, first, limit: _search(steps_with, first, limit, patience=4), "is right, but .* suffice",
+         "で足ります"),
         (on_a_grid, "is right, but 17 trainings", "17 回の学習"),
-        (only_up, "was never tried", "試していません"),
-        (one_too_far, r"0.5 takes 100 steps, 0.25 takes 50", "0.5 では 100 ステップ"),
-        (returns_steps, "that is a number of steps", "これはステップ数"),
+        (change("07-4", "(2, 0.5)", "(2,)"), "was never tried", "試していません"),
+        (change("07-4", "(2, 0.5)", "(2,)", "return best", "return rate"), r"0.5 takes 100 steps, 0.25 takes 50",
+         "0.5 では 100 ステップ"),
+        (change("07-4", "return best", "return fewest"), "that is a number of steps", "これはステップ数"),
         (by_tenths, "not 0.25 doubled or halved repeatedly", "2 倍、4 倍"),
         (never_ends, "has not stopped after 40 trainings", "40 回学習しても"),
-        (first_rate, "0.5 was never tried", "0.5 を試していません"),
+        (lambda steps_with, first, limit: first, "0.5 was never tried", "0.5 を試していません"),
         (forgets_to_return, "is `return` missing", "`return` を忘れて"),
     ],
     "07-5": [
-        (mxnets_rule, "MXNet's rule alone", "MXNet の規則のまま"),
+        (change("07-5", " * factor", ""), "MXNet's rule alone", "MXNet の規則のまま"),
         (_corrected(lambda lr, former: former / lr), "upside down", "逆数"),
         (_corrected(lambda lr, former: lr / former, after=True), "after the update", "更新の後"),
-        (plain, "the step without momentum", "モーメンタムがないのと同じ"),
-        (new_velocities, "keep the velocities for the next step", "その場で書き換えて"),
-        (new_arrays, "the weights are unchanged", "重みが変わっていません"),
+        (change("07-5", "nd.sgd_mom_update(weight, gradient, velocity, out=weight, lr=lr, momentum=momentum * factor)",
+                "weight -= lr * gradient"), "the step without momentum", "モーメンタムがないのと同じ"),
+        (change("07-5", "nd.sgd_mom_update(weight, gradient, velocity, out=weight, lr=lr, momentum=momentum * factor)",
+                "weight += momentum * factor * velocity - lr * gradient"), "keep the velocities for the next step",
+         "その場で書き換えて"),
+        (change("07-5", "nd.sgd_mom_update(weight, gradient, velocity, out=weight, lr=lr, momentum=momentum * factor)",
+                "weight = weight + momentum * factor * velocity - lr * gradient"), "the weights are unchanged",
+         "重みが変わっていません"),
         (with_replaced_entries, "the arrays, do not put new", "リストの要素を差し替えるのではなく"),
-        (forgets_the_velocity, "forgotten when the rate changes", "速度を捨てています"),
-        (rule_of_the_papers, r"0 is \[1\], expected \[-0.5\]: that is v", "それは論文の v です"),
-        (other_sign, "and has its sign", "符号も同じ"),
-        (rebinds_the_velocity, "changed in this step: `velocity", "このステップで変わっていません"),
-        (
-            _corrected(lambda lr, former: lr / former, of_gradient=lambda lr, former: lr / former),
-            "the gradient is multiplied by the factor, too",
-            "勾配にも係数",
-        ),
+        (change("07-5", "        nd", "        velocity *= lr == former_lr\n        nd", " * factor)", ")"),
+         "forgotten when the rate changes", "速度を捨てています"),
+        (change("07-5", "nd.sgd_mom_update(weight, gradient, velocity, out=weight, lr=lr, momentum=momentum * factor)",
+                "velocity[:] = momentum * velocity + gradient\n        weight -= lr * velocity"),
+         r"0 is \[1\], expected \[-0.5\]: that is v", "それは論文の v です"),
+        (change("07-5", "nd.sgd_mom_update(weight, gradient, velocity, out=weight, lr=lr, momentum=momentum * factor)",
+                "velocity[:] = momentum * factor * velocity + lr * gradient\n        weight -= velocity"),
+         "and has its sign", "符号も同じ"),
+        (change("07-5", "        nd",
+                "        velocity = velocity if former_lr is None else velocity * factor\n        nd", " * factor)",
+                ")"), "changed in this step: `velocity", "このステップで変わっていません"),
+        (_corrected(lambda lr, former: lr / former, of_gradient=lambda lr, former: lr / former),
+         "the gradient is multiplied by the factor, too", "勾配にも係数"),
         (_corrected(lambda lr, former: lr / former, sign=-1), "the wrong way", "逆向き"),
-        (forgets_the_first, "TypeError", "TypeError"),
-        (scales_the_gradient_in_place, "it was written into", "書き換えられました"),
-        (only_the_first, r"parameter 1 is \[0\], expected \[-1\]", r"パラメータ 1 が \[0\]"),
-        (
-            lambda weights, gradients, velocities, lr, former_lr, momentum: _corrected(
+        (change("07-5", "1 if former_lr is None else ", ""), "TypeError", "TypeError"),
+        (change("07-5", "        nd", "        gradient *= lr\n        nd", "lr=lr", "lr=1"), "it was written into",
+         "書き換えられました"),
+        (change("07-5", "zip(weights,", "zip(weights[:1],"), r"parameter 1 is \[0\], expected \[-1\]",
+         r"パラメータ 1 が \[0\]"),
+        (lambda weights, gradients, velocities, lr, former_lr, momentum: _corrected(
                 lambda lr, former: lr / former, of_gradient=lambda lr, former: 1 - momentum
-            )(weights, gradients, velocities, lr, former_lr, momentum),
-            "1 - momentum",
-            "1 - モーメンタム",
-        ),
+            )(weights, gradients, velocities, lr, former_lr, momentum), "1 - momentum", "1 - モーメンタム"),
     ],
     "07-6": [
-        (_choosing(lambda s, time, cost, k, b: time), "choose the cheapest", "最も速い選択"),
-        (
-            _choosing(lambda s, time, cost, k, b: (cost, time), late=True),
-            "the cheapest of all, whether or not",
-            "期限を無視した、最も安い",
-        ),
-        (
-            _choosing(lambda s, time, cost, k, b: time, late=True),
-            "the fastest, whether or not",
-            "期限を無視した、最も速い",
-        ),
-        (_choosing(lambda s, time, cost, k, b: -b / s(b, k), late=True), "the most images/s", "1 秒あたりの枚数が最大"),
-        (_choosing(lambda s, time, cost, k, b: (k, time)), "the fewest devices", "デバイスが最少"),
-        (_choosing(lambda s, time, cost, k, b: (cost, time), even=False), "does not divide evenly", "割り切れません"),
-        (
-            _choosing(lambda s, time, cost, k, b: (cost, time), strict=True),
-            "it can be done in time",
-            "時間内に終わる選択",
-        ),
-        (swapped, "devices come first", "デバイス数が先"),
-        (first_of_equal_costs, r"64\), expected \(4, 64\): it costs as much", "同じですが、時間が"),
-        (
-            lambda steps, seconds, counts, deadline: cheapest_first(
-                steps, lambda batch, devices: seconds(devices, batch), counts, deadline
-            ),
-            "was called: the batch comes first, then the devices",
-            "バッチサイズが先、デバイス数が後",
-        ),
-        (
-            lambda steps, seconds, counts, deadline: cheapest_first(
-                steps, lambda batch, devices: seconds(batch // devices, devices), counts, deadline
-            ),
-            "it takes the size of the whole batch, not the images of one device",
-            "バッチ全体のサイズ",
-        ),
-        (only_the_batch, r"return \(devices, batch\), or None", "か None を返して"),
-        (never_none, "whether or not it is in time", "期限を無視した"),
-        (with_never, "never reach the target", "目標に達しません"),
+        (change("07-6", "devices * time, time,", "time, time,"), "choose the cheapest", "最も速い選択"),
+        (change("07-6", "time <= deadline", "True"), "the cheapest of all, whether or not", "期限を無視した、最も安い"),
+        (change("07-6", "devices * time, time,", "time, time,", "time <= deadline", "True"),
+         "the fastest, whether or not", "期限を無視した、最も速い"),
+        (change("07-6", "devices * time, time,", "-batch / seconds(batch, devices), time,", "time <= deadline", "True"),
+         "the most images/s", "1 秒あたりの枚数が最大"),
+        (change("07-6", "devices * time, time,", "devices, time,"), "the fewest devices", "デバイスが最少"),
+        (change("07-6", " or batch % devices", ""), "does not divide evenly", "割り切れません"),
+        (change("07-6", "time <= deadline", "time < deadline"), "it can be done in time", "時間内に終わる選択"),
+        (change("07-6", "[2:]", "[:1:-1]"), "devices come first", "デバイス数が先"),
+        (change("07-6", "min(offers)", "min(offers, key=lambda offer: offer[0])"),
+         r"64\), expected \(4, 64\): it costs as much", "同じですが、時間が"),
+        (change("07-6", "seconds(batch, devices)", "seconds(devices, batch)"),
+         "was called: the batch comes first, then the devices", "バッチサイズが先、デバイス数が後"),
+        (change("07-6", "seconds(batch, devices)", "seconds(batch // devices, devices)"),
+         "it takes the size of the whole batch, not the images of one device", "バッチ全体のサイズ"),
+        (change("07-6", "[2:]", "[3]"), r"return \(devices, batch\), or None", "か None を返して"),
+        (change("07-6", "time <= deadline", "True", "min(offers)[2:] if offers else None",
+                "min(offers, key=lambda offer: (offer[1] > deadline, *offer))[2:]"), "whether or not it is in time",
+         "期限を無視した"),
+        (change("07-6", "number is None or ", "", "number * seconds", "(number or 0) * seconds"),
+         "never reach the target", "目標に達しません"),
         (forgets_to_return, "it can be done in time", "時間内に終わる"),
     ],
-}
+}  # fmt: skip
 
 
 def by_hand_on_devices(net, loss, trainer, devices, images, labels, b, lr, good_enough, limit):
@@ -765,10 +442,10 @@ def by_hand_on_devices(net, loss, trainer, devices, images, labels, b, lr, good_
 
 
 RIGHT = {
-    "07-1": [training(), by_hand_on_devices],
+    "07-1": [by_hand_on_devices],
     "07-2": [in_numpy, by_halves],
     "07-3": [relative, normal_equations, weighted_polyfit],
     "07-4": [_search, down_first, with_powers],
-    "07-5": [scaled_by_the_kernel, in_the_momentum, _corrected(lambda lr, former: lr / former)],
+    "07-5": [scaled_by_the_kernel, _corrected(lambda lr, former: lr / former)],
     "07-6": [cheapest_first, in_loops],
 }

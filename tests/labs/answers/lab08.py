@@ -4,107 +4,13 @@ import json
 from collections import Counter, defaultdict
 
 import numpy as np
-
-
-def forgets_to_return(*given):
-    given = list(given)
-
+from changed_solution import change, forgets_to_return
 
 # --- 08-1
 
 
 def _order(size, *seed):
     return np.random.RandomState(list(seed)).permutation(size).tolist()
-
-
-def unpadded(size, world_size, rank, seed, epoch):
-    return _order(size, seed, epoch)[rank::world_size]
-
-
-def truncated(size, world_size, rank, seed, epoch):
-    return _order(size, seed, epoch)[rank::world_size][: size // world_size]
-
-
-def blocks_unpadded(size, world_size, rank, seed, epoch):
-    each = -(-size // world_size)
-    return _order(size, seed, epoch)[rank * each : (rank + 1) * each]
-
-
-def padded_once(size, world_size, rank, seed, epoch):
-    order = _order(size, seed, epoch)
-    order += order[: -size % world_size]
-    return order[rank::world_size]
-
-
-def never_reshuffled(size, world_size, rank, seed, epoch):
-    return np.resize(_order(size, seed), -(-size // world_size) * world_size)[rank::world_size]
-
-
-def own_permutation(size, world_size, rank, seed, epoch):
-    order = np.random.RandomState([seed, epoch, rank]).permutation(size)
-    return np.resize(order, -(-size // world_size) * world_size)[rank::world_size]
-
-
-def no_seed(size, world_size, rank, seed, epoch):
-    order = np.random.permutation(size)
-    return np.resize(order, -(-size // world_size) * world_size)[rank::world_size]
-
-
-def cut_then_shuffled(size, world_size, rank, seed, epoch):
-    own = np.resize(np.arange(size), -(-size // world_size) * world_size)[rank::world_size]
-    return np.random.RandomState([seed, epoch]).permutation(own)
-
-
-def seed_ignored(size, world_size, rank, seed, epoch):
-    return np.resize(_order(size, epoch), -(-size // world_size) * world_size)[rank::world_size]
-
-
-def rotated(size, world_size, rank, seed, epoch):
-    order = (np.arange(size) + 3 * seed + epoch) % size
-    return np.resize(order, -(-size // world_size) * world_size)[rank::world_size]
-
-
-def everything(size, world_size, rank, seed, epoch):
-    return _order(size, seed, epoch)
-
-
-def padded_with_a_new_number(size, world_size, rank, seed, epoch):
-    each = -(-size // world_size)
-    order = _order(size, seed, epoch) + list(range(size, each * world_size))
-    return order[rank::world_size]
-
-
-def one_too_many(size, world_size, rank, seed, epoch):
-    each = size // world_size + 1
-    return np.resize(_order(size, seed, epoch), each * world_size)[rank::world_size]
-
-
-def other_ranks_shards(size, world_size, rank, seed, epoch):
-    """One permutation, of which each rank has another part in each epoch."""
-    order = np.resize(_order(size, seed), -(-size // world_size) * world_size)
-    return order[(rank + epoch) % world_size :: world_size]
-
-
-def begun_elsewhere(size, world_size, rank, seed, epoch):
-    order = np.roll(_order(size, seed), 3 * epoch)
-    return np.resize(order, -(-size // world_size) * world_size)[rank::world_size]
-
-
-def two_orders(size, world_size, rank, seed, epoch):
-    order = np.resize(_order(size, seed, epoch % 2), -(-size // world_size) * world_size)
-    return order[rank::world_size]
-
-
-def in_ascending_order(size, world_size, rank, seed, epoch):
-    return sorted(in_blocks(size, world_size, rank, seed, epoch))
-
-
-def as_a_set(size, world_size, rank, seed, epoch):
-    return set(in_blocks(size, world_size, rank, seed, epoch))
-
-
-def as_floats(size, world_size, rank, seed, epoch):
-    return in_blocks(size, world_size, rank, seed, epoch).astype(float)
 
 
 def permuted_so_often(size, world_size, rank, seed, epoch):
@@ -135,104 +41,6 @@ def padded_by_the_last(size, world_size, rank, seed, epoch):
 
 
 # --- 08-2
-
-
-def program(
-    spawned="nprocs",
-    several=True,
-    named="sampler",
-    told=True,
-    prints_all=False,
-    evaluates_all=False,
-    wrapped=True,
-    order="right",
-    evaluates="each",
-    sampled=True,
-    count=None,
-    epoch_of=lambda epoch, rank: epoch,
-    steps_before=0,
-    speaker=0,
-    tests="test_set",
-    says="log",
-    share=lambda rank: rank,
-):
-    """The program with one fault, or with none."""
-
-    def main(dist, train_set, test_set, world_size, epochs):
-        def train(rank, world_size):
-            if order == "right":
-                dist.init_process_group("gloo", world_size=world_size, rank=rank)
-            elif order == "swapped":
-                dist.init_process_group("gloo", None, rank, world_size)
-            model = dist.Model()
-            if wrapped:
-                model = dist.DistributedDataParallel(model)
-            sampler = dist.DistributedSampler(train_set, num_replicas=world_size, rank=share(rank))
-            if named != "sampler":
-                sampler = train_sampler  # noqa: F821
-            loader = dist.DataLoader(train_set, batch_size=4, sampler=sampler if sampled else None, shuffle=not sampled)
-            for epoch in range(epochs):
-                if told:
-                    sampler.set_epoch(epoch_of(epoch, rank) if told is True else told)
-                for _ in range(steps_before):
-                    model.step(lr=0.5)
-                for x, y in loader:
-                    model.backward(x, y)
-                    model.step(lr=0.5)
-                if evaluates == "never":
-                    continue
-                if rank == speaker or evaluates_all:
-                    accuracy = model.score(test_set if tests == "test_set" else train_set)
-                if rank == speaker or prints_all:
-                    say = dist.log if says == "log" else print
-                    say(f"epoch {epoch}: {accuracy if rank == speaker else ''}")
-
-        args = (world_size,) if several else world_size
-        dist.spawn(train, args=args, **{spawned: count or world_size})
-
-    return main
-
-
-def prints_on_rank_1(dist, train_set, test_set, world_size, epochs):
-    """Evaluates on rank 0, and lets another print."""
-
-    def train(rank):
-        dist.init_process_group("gloo", world_size=world_size, rank=rank)
-        model = dist.DistributedDataParallel(dist.Model())
-        sampler = dist.DistributedSampler(train_set, num_replicas=world_size, rank=rank)
-        loader = dist.DataLoader(train_set, batch_size=4, sampler=sampler)
-        for epoch in range(epochs):
-            sampler.set_epoch(epoch)
-            for x, y in loader:
-                model.backward(x, y)
-                model.step()
-            if rank == 0:
-                model.score(test_set)
-            if rank == 1:
-                dist.log(epoch)
-
-    dist.spawn(train, nprocs=world_size)
-
-
-def rank_0_trains_alone(dist, train_set, test_set, world_size, epochs):
-    def train(rank):
-        dist.init_process_group("gloo", world_size=world_size, rank=rank)
-        model = dist.DistributedDataParallel(dist.Model())
-        sampler = dist.DistributedSampler(train_set, num_replicas=world_size, rank=rank)
-        loader = dist.DataLoader(train_set, batch_size=4, sampler=sampler)
-        for epoch in range(epochs):
-            sampler.set_epoch(epoch)
-            if rank == 0:  # print and evaluate on rank 0 only, and what stands below it
-                for x, y in loader:
-                    model.backward(x, y)
-                    model.step()
-                dist.log(model.score(test_set))
-
-    dist.spawn(train, nprocs=world_size)
-
-
-def starts_nothing(dist, train_set, test_set, world_size, epochs):
-    dist.DistributedDataParallel(dist.Model())
 
 
 def alone(dist, train_set, test_set, world_size, epochs):
@@ -280,44 +88,9 @@ def with_a_list_of_args(dist, train_set, test_set, world_size, epochs):
 # --- 08-3
 
 
-def own_mean(images, right, size, allreduce):
-    return np.mean(right)
-
-
 def mean_of_means(images, right, size, allreduce):
     ranks = allreduce(np.ones(1))[0]
     return allreduce(np.array([np.mean(right) if right else 0.0]))[0] / ranks
-
-
-def padding_twice(images, right, size, allreduce):
-    correct, count = allreduce(np.array([sum(right), len(right)]))
-    return correct / count
-
-
-def right_padding_twice(images, right, size, allreduce):
-    return allreduce(np.array([sum(right)]))[0] / size
-
-
-def means_added(images, right, size, allreduce):
-    return allreduce(np.array([np.mean(right) if right else 0.0]))[0]
-
-
-def nobody_without_images(images, right, size, allreduce):
-    if not images:
-        return 0.0
-    return global_accuracy(images, right, size, allreduce)
-
-
-def mean_or_nothing(images, right, size, allreduce):
-    return sum(right) / len(right)  # fails where a rank has no images
-
-
-def in_percent(images, right, size, allreduce):
-    return 100 * global_accuracy(images, right, size, allreduce)
-
-
-def own_shapes(images, right, size, allreduce):
-    return allreduce(np.array(right)).mean()
 
 
 def global_accuracy(images, right, size, allreduce):
@@ -326,13 +99,6 @@ def global_accuracy(images, right, size, allreduce):
     np.add.at(table[1], images, 1)
     correct, count = allreduce(table)
     return (correct / count).mean()
-
-
-def own_images_once(images, right, size, allreduce):
-    """Knows of padding within a rank only."""
-    mine = dict(zip(images, right))
-    correct, count = allreduce(np.array([sum(mine.values()), len(mine)]))
-    return correct / count
 
 
 def any_right(images, right, size, allreduce):
@@ -359,90 +125,6 @@ def most_significant(images, right, size, allreduce):
 # --- 08-4
 
 
-def _pushes(events, counts):
-    """For each push how many of the pushes before it count."""
-    found = []
-    for now, (_, what, _) in enumerate(events):
-        if what == "push":
-            found.append(sum(events[then][1] == "push" and bool(counts(events, then, now)) for then in range(now)))
-    return found
-
-
-def _last(events, now, what, key=True):
-    """When this worker last did ``what``; -1: never."""
-    worker, _, own = events[now]
-    return max(
-        (then for then in range(now) if events[then][:2] == (worker, what) and (not key or events[then][2] == own)),
-        default=-1,
-    )
-
-
-def own_too(events):
-    return _pushes(events, lambda e, t, n: t > _last(e, n, "pull") and e[t][2] == e[n][2])
-
-
-def all_keys(events):
-    return _pushes(events, lambda e, t, n: t > _last(e, n, "pull", False) and e[t][0] != e[n][0])
-
-
-def any_pull(events):
-    return _pushes(events, lambda e, t, n: t > _last(e, n, "pull", False) and e[t][0] != e[n][0] and e[t][2] == e[n][2])
-
-
-def other_keys_count(events):
-    return _pushes(events, lambda e, t, n: t > _last(e, n, "pull") and e[t][0] != e[n][0])
-
-
-def since_the_last_push(events):
-    return _pushes(events, lambda e, t, n: t > _last(e, n, "push") and e[t][0] != e[n][0] and e[t][2] == e[n][2])
-
-
-def since_the_beginning(events):
-    return _pushes(events, lambda e, t, n: e[t][0] != e[n][0] and e[t][2] == e[n][2])
-
-
-def push_brings_the_weight(events):
-    return _pushes(
-        events,
-        lambda e, t, n: t > max(_last(e, n, "pull"), _last(e, n, "push")) and e[t][0] != e[n][0] and e[t][2] == e[n][2],
-    )
-
-
-def workers_not_updates(events):
-    log, seen, found = defaultdict(list), {}, []
-    for worker, what, key in events:
-        if what == "pull":
-            seen[worker, key] = len(log[key])
-        else:
-            found.append(len(set(log[key][seen.get((worker, key), 0) :]) - {worker}))
-            log[key].append(worker)
-    return found
-
-
-def fresh_until_it_pulls(events):
-    behind, found = {}, []
-    for worker, what, key in events:
-        if what == "pull":
-            behind[worker, key] = 0
-        else:
-            found.append(behind.get((worker, key), 0))
-            for other in [place for place in behind if place[1] == key and place[0] != worker]:
-                behind[other] += 1
-    return found
-
-
-def never_pulled_fails(events):
-    since, updates, found = {}, [], []
-    for worker, what, key in events:
-        if what == "pull":
-            since[worker, key] = len(updates)
-        else:
-            met = updates[since[worker, key] :]
-            found.append(sum(other != worker and its == key for other, its in met))
-            updates.append((worker, key))
-    return found
-
-
 def looks_back(events):
     """From each push back to its worker's last pull."""
     for now, (worker, what, key) in enumerate(events):
@@ -453,18 +135,6 @@ def looks_back(events):
                     break
                 count += its == key and other != worker and did == "push"
             yield count
-
-
-def all_keys_and_workers(events):
-    return _pushes(events, lambda e, t, n: t > _last(e, n, "pull", False))
-
-
-def of_every_event(events):
-    return [0 for _ in events]
-
-
-def always_fresh(events):
-    return [0 for _, what, _ in events if what == "push"]
 
 
 def by_versions(events):
@@ -494,104 +164,6 @@ def by_counters(events):
 # --- 08-5
 
 
-def _last_step(metrics):
-    last = 0
-    for line in metrics.splitlines():
-        if line.endswith("}") and json.loads(line)["kind"] == "step":
-            last = json.loads(line)["step"]
-    return last
-
-
-def newest_checkpoint(metrics, checkpoints):
-    start = max(checkpoints, default=0)
-    return start, _last_step(metrics) - start
-
-
-def damaged_too(metrics, checkpoints):
-    last = _last_step(metrics)
-    start = max((step for step in checkpoints if step <= last), default=0)
-    return start, last - start
-
-
-def beyond_the_log(metrics, checkpoints):
-    start = max((step for step, whole in checkpoints.items() if whole), default=0)
-    return start, _last_step(metrics) - start
-
-
-def from_the_log(metrics, checkpoints):
-    return _last_step(metrics), 0
-
-
-def _start(metrics, checkpoints):
-    last = _last_step(metrics)
-    return max((step for step, whole in checkpoints.items() if whole and step <= last), default=0)
-
-
-def next_step(metrics, checkpoints):
-    start = _start(metrics, checkpoints)
-    return start + 1, _last_step(metrics) - start
-
-
-def one_fewer(metrics, checkpoints):
-    start = _start(metrics, checkpoints)
-    return start, max(0, _last_step(metrics) - start - 1)
-
-
-def lines_counted(metrics, checkpoints):
-    start = _start(metrics, checkpoints)
-    return start, len(metrics.splitlines()) - start
-
-
-def the_other_way(metrics, checkpoints):
-    start = _start(metrics, checkpoints)
-    return _last_step(metrics) - start, start
-
-
-def last_in_the_dictionary(metrics, checkpoints):
-    last = _last_step(metrics)
-    usable = [step for step, whole in checkpoints.items() if whole and step <= last]
-    start = usable[-1] if usable else 0
-    return start, last - start
-
-
-def strictly_before_the_end(metrics, checkpoints):
-    last = _last_step(metrics)
-    start = max((step for step, whole in checkpoints.items() if whole and step < last), default=0)
-    return start, last - start
-
-
-def counts_the_cut_line(metrics, checkpoints):
-    import re
-
-    last = max(map(int, re.findall(r'"kind": "step", "step": (\d+)', metrics)), default=0)
-    start = max((step for step, whole in checkpoints.items() if whole and step <= last), default=0)
-    return start, last - start
-
-
-def newest_or_nothing(metrics, checkpoints):
-    """Begins anew if the newest one cannot be used."""
-    newest, last = max(checkpoints, default=0), _last_step(metrics)
-    start = newest if checkpoints.get(newest) and newest <= last else 0
-    return start, last - start
-
-
-def cut_line_fails(metrics, checkpoints):
-    steps = [json.loads(line) for line in metrics.splitlines()]
-    last = max((line["step"] for line in steps if line["kind"] == "step"), default=0)
-    start = max((step for step, whole in checkpoints.items() if whole and step <= last), default=0)
-    return start, last - start
-
-
-def start_alone(metrics, checkpoints):
-    return _start(metrics, checkpoints)
-
-
-def no_checkpoint_fails(metrics, checkpoints):
-    last = _last_step(metrics)
-    start = max(step for step, whole in checkpoints.items() if whole and step <= last)
-    return start, last - start
-
-
 def with_regular_expressions(metrics, checkpoints):
     import re
 
@@ -618,66 +190,12 @@ def _pairs(text):
     return [(host, int(count)) for host, count in zip(words[::2], words[1::2])]
 
 
-def begins_again(text):
-    return [(host, n) for host, count in _pairs(text) for n in range(count)]
-
-
-def global_ranks(text):
-    hosts = [host for host, count in _pairs(text) for _ in range(count)]
-    return [(host, rank) for rank, host in enumerate(hosts)]
-
-
-def from_one(text):
-    return [(host, n + 1) for host, n in right_places(text)]
-
-
-def hosts_alone(text):
-    return _pairs(text)
-
-
-def in_turns(text):
-    places = right_places(text)
-    first = list(dict.fromkeys(host for host, _ in places))
-    return sorted(places, key=lambda place: (place[1], first.index(place[0])))
-
-
-def by_name(text):
-    return sorted(right_places(text))
-
-
-def first_wins(text):
-    slots = Counter()
-    for host, count in _pairs(text):
-        slots[host] += count
-    return [(host, n) for host, count in slots.items() for n in range(count)]
-
-
-def last_wins(text):
-    return [(host, n) for host, count in dict(_pairs(text)).items() for n in range(count)]
-
-
-def one_digit(text):
-    import re
-
-    seen = Counter()
-    found = []
-    for host, count in re.findall(r"(\S+) (\d)", text):
-        for _ in range(int(count)):
-            found.append((host, seen[host]))
-            seen[host] += 1
-    return found
-
-
 def neighbours_only(text):
     """A host that comes again later begins again."""
     from itertools import groupby
 
     flat = [host for host, count in _pairs(text) for _ in range(count)]
     return [(host, n) for host, group in groupby(flat) for n, _ in enumerate(group)]
-
-
-def texts(text):
-    return [f"{host}:{n}" for host, n in right_places(text)]
 
 
 def right_places(text):
@@ -701,130 +219,209 @@ def as_a_generator(text):
 WRONG = {
     "08-1": [
         (forgets_to_return, "is `return` missing", "`return` を忘れて"),
-        (unpadded, "have 3, 3, 2, 2 images.* waits for ever", "3、3、2、2 です.*永久に待つ"),
-        (blocks_unpadded, "have 3, 3, 3, 1 images", "3、3、3、1 です"),
-        (truncated, "2 images, so 2 of 10 are trained on by none", "どのランクも使いません"),
-        (padded_once, "the ranks have 1, 1, 1, 1, 0 images", "1、1、1、1、0 です"),
-        (never_reshuffled, "epochs 0 and 1 have the same order", "順序が同じ"),
-        (own_permutation, r"image \d is in no rank's shard", r"画像 \d がどのランクにも"),
-        (no_seed, "every process draws for itself", "自分で乱数を引く"),
-        (cut_then_shuffled, "the same images in epochs 0 and 1", "順序だけが違います"),
-        (seed_ignored, "the order is the same", "でも同じ順序"),
-        (rotated, "that is no random order", "ランダムな順序ではありません"),
-        (everything, "each rank has 8 images, and 4 are enough", "4 枚で足ります"),
-        (padded_with_a_new_number, "there is no image 10", "画像 10 はありません"),
-        (one_too_many, "each rank has 5 images, and 4 are enough", "4 枚で足ります"),
+        (change("08-1", "np.resize(order, each * world_size)", "order"), "have 3, 3, 2, 2 images.* waits for ever",
+         "3、3、2、2 です.*永久に待つ"),
+        (change("08-1", "np.resize(order, each * world_size)[rank::world_size]",
+                "order[rank * each : (rank + 1) * each]"), "have 3, 3, 3, 1 images", "3、3、3、1 です"),
+        (change("08-1", "np.resize(order, each * world_size)[rank::world_size]",
+                "order[rank::world_size][: size // world_size]"), "2 images, so 2 of 10 are trained on by none",
+         "どのランクも使いません"),
+        (change("08-1", "np.resize(order, each * world_size)", "np.append(order, order[: -size % world_size])"),
+         "the ranks have 1, 1, 1, 1, 0 images", "1、1、1、1、0 です"),
+        (change("08-1", "[seed, epoch]", "[seed]"), "epochs 0 and 1 have the same order", "順序が同じ"),
+        (change("08-1", "[seed, epoch]", "[seed, epoch, rank]"), r"image \d is in no rank's shard",
+         r"画像 \d がどのランクにも"),
+        (change("08-1", "RandomState([seed, epoch]).", ""), "every process draws for itself", "自分で乱数を引く"),
+        (change("08-1", "np.random.RandomState([seed, epoch]).permutation(size)", "np.arange(size)", "return np",
+                "return np.random.RandomState([seed, epoch]).permutation(np", ".tolist()", ").tolist()"),
+         "the same images in epochs 0 and 1", "順序だけが違います"),
+        (change("08-1", "[seed, epoch]", "[epoch]"), "the order is the same", "でも同じ順序"),
+        (change("08-1", "np.random.RandomState([seed, epoch]).permutation(size)",
+                "(np.arange(size) + 3 * seed + epoch) % size"), "that is no random order",
+         "ランダムな順序ではありません"),
+        (change("08-1", "np.resize(order, each * world_size)[rank::world_size]", "order"),
+         "each rank has 8 images, and 4 are enough", "4 枚で足ります"),
+        (change("08-1", "np.resize(order, each * world_size)", "np.array([*order, *range(size, each * world_size)])"),
+         "there is no image 10", "画像 10 はありません"),
+        (change("08-1", "-(-size // world_size)", "size // world_size + 1"), "each rank has 5 images, and 4 are enough",
+         "4 枚で足ります"),
         (lambda *given: "0123", "returned '0123'", "'0123'"),
         (lambda *given: [[0]] * 4, "returned .*: return a list of the images", "画像の番号"),
-        (as_floats, "numbers, as integers", "整数"),
-        (as_a_set, "a set has no order", "集合には順序がありません"),
-        (in_ascending_order, "always come in ascending order", "番号の小さい順"),
-        (other_ranks_shards, "100% did so in epoch 0, too: it is the same perm", "別のランクに渡"),
-        (begun_elsewhere, "it is the same permutation, .* begun at another", "位置をずらした"),
-        (two_orders, "epochs 0 and 2 have the same order", "エポック 0 と 2 の順序が同じ"),
+        (change("08-1", ".tolist()", ".astype(float)"), "numbers, as integers", "整数"),
+        (change("08-1", "return np", "return set(np", ".tolist()", ".tolist())"), "a set has no order",
+         "集合には順序がありません"),
+        (change("08-1", "return np", "return sorted(np", ".tolist()", ".tolist())"), "always come in ascending order",
+         "番号の小さい順"),
+        (change("08-1", "[seed, epoch]", "[seed]", "[rank::", "[(rank + epoch) % world_size ::"),
+         "100% did so in epoch 0, too: it is the same perm", "別のランクに渡"),
+        (change("08-1", "[seed, epoch]).permutation(size)",
+                "[seed]).permutation(size)\n    order = np.roll(order, 3 * epoch)"),
+         "it is the same permutation, .* begun at another", "位置をずらした"),
+        (change("08-1", "[seed, epoch]", "[seed, epoch % 2]"), "epochs 0 and 2 have the same order",
+         "エポック 0 と 2 の順序が同じ"),
         (lambda size, *more: list(range(size))[size + 1], "IndexError", "IndexError"),
     ],
     "08-2": [
-        (program(spawned="nproc"), "unexpected keyword argument 'nproc'", "'nproc'"),
-        (program(several=False), "TypeError", "TypeError"),
-        (program(named="train_sampler"), "rank 0: NameError.*train_sampler", "ランク 0: NameError"),
-        (program(told=False), "in epoch 1 the same ones in the same order", "同じ順序"),
-        (program(told=3), "in epoch 1 the same ones in the same order", "同じ順序"),
-        (program(prints_all=True), "6 lines are printed, by 2 ranks", "合わせて 6 行"),
-        (program(evaluates_all=True), "evaluated by 2 ranks", "2 個のランクが評価"),
-        (program(evaluates="never"), "rank 0 evaluates 0 times", "評価が 0 回"),
-        (program(wrapped=False), "ranks 0 and 1 have different weights", "重みが違います"),
-        (program(order="swapped"), r"joins the group with .* = \(2, 0\)", r"が \(2, 0\) です"),
-        (program(order="left out"), r"world_size\) = -, expected", r"が - です"),
-        (program(sampled=False), "trains on 16 images, expected its share, 8", "16 枚を使って"),
-        (program(count=1), "were started: 1", "プロセスは 1 個"),
-        (rank_0_trains_alone, "0 waits for rank 1, which has ended", "ランク 0 が、すでに終わった"),
-        (
-            program(epoch_of=lambda epoch, rank: epoch if rank == 0 else 0),
-            "in epoch 1 the sampler of rank 0 has been told epoch 1, that of rank 1 epoch 0",
-            "ランク 0 のサンプラーのエポックは 1、ランク 1 では 0",
-        ),
-        (program(epoch_of=lambda epoch, rank: epoch % 2), "epoch 0, and in epoch", "エポック 2 で"),
-        (program(share=lambda rank: 0), "1 train on the same images", "ランク 0 と 1 が同じ画像"),
-        (program(speaker=1), "left: .*: rank 1 evaluates, expected rank 0", "評価しているのが"),
-        (prints_on_rank_1, "rank 1 prints, expected rank 0", "表示しているのがランク 1"),
-        (program(tests="train_set"), "other images than those of `test_set`", "ではない画像で"),
-        (program(says="print"), "prints 0 lines with `dist.log`", "表示した行が 0 行"),
-        (program(steps_before=1), "6 gradients and makes 9", "勾配を 6 回計算し、更新を 9 回"),
-        (starts_nothing, "were started: 0", "プロセスは 0 個"),
+        (change("08-2", "nprocs", "nproc"), "unexpected keyword argument 'nproc'", "'nproc'"),
+        (change("08-2", "(world_size,)", "world_size"), "TypeError", "TypeError"),
+        (change("08-2", "sampler=sampler", "sampler=train_sampler"), "rank 0: NameError.*train_sampler",
+         "ランク 0: NameError"),
+        (change("08-2", "sampler.set_epoch(epoch)", "pass"), "in epoch 1 the same ones in the same order", "同じ順序"),
+        (change("08-2", "set_epoch(epoch)", "set_epoch(3)"), "in epoch 1 the same ones in the same order", "同じ順序"),
+        (change("08-2", '                dist.log(f"epoch {epoch}: accuracy {accuracy:.2f}")',
+                "            dist.log(epoch)"), "6 lines are printed, by 2 ranks", "合わせて 6 行"),
+        (change("08-2", "            if rank == 0:\n                accuracy = model.score(test_set)",
+                "            accuracy = model.score(test_set)\n            if rank == 0:"), "evaluated by 2 ranks",
+         "2 個のランクが評価"),
+        (change("08-2", "if rank == 0", "if False"), "rank 0 evaluates 0 times", "評価が 0 回"),
+        (change("08-2", "dist.DistributedDataParallel(dist.Model())", "dist.Model()"),
+         "ranks 0 and 1 have different weights", "重みが違います"),
+        (change("08-2", "world_size=world_size, rank=rank)\n        model",
+                "world_size=rank, rank=world_size)\n        model"), r"joins the group with .* = \(2, 0\)",
+         r"が \(2, 0\) です"),
+        (change("08-2", 'dist.init_process_group("gloo", world_size=world_size, rank=rank)', "pass"),
+         r"world_size\) = -, expected", r"が - です"),
+        (change("08-2", "sampler=sampler", "shuffle=True"), "trains on 16 images, expected its share, 8",
+         "16 枚を使って"),
+        (change("08-2", "nprocs=world_size", "nprocs=1"), "were started: 1", "プロセスは 1 個"),
+        (change("08-2",
+                "            for x, y in loader:\n                model.backward(x, y)\n"
+                "                model.step(lr=0.5)\n            if rank == 0:\n",
+                "            if rank == 0:\n                for x, y in loader:\n"
+                "                    model.backward(x, y)\n                    model.step(lr=0.5)\n"),
+         "0 waits for rank 1, which has ended", "ランク 0 が、すでに終わった"),
+        (change("08-2", "set_epoch(epoch)", "set_epoch(epoch if rank == 0 else 0)"),
+         "in epoch 1 the sampler of rank 0 has been told epoch 1, that of rank 1 epoch 0",
+         "ランク 0 のサンプラーのエポックは 1、ランク 1 では 0"),
+        (change("08-2", "set_epoch(epoch)", "set_epoch(epoch % 2)"), "epoch 0, and in epoch", "エポック 2 で"),
+        (change("08-2", "num_replicas=world_size, rank=rank", "num_replicas=world_size, rank=0"),
+         "1 train on the same images", "ランク 0 と 1 が同じ画像"),
+        (change("08-2", "rank == 0", "rank == 1"), "left: .*: rank 1 evaluates, expected rank 0", "評価しているのが"),
+        (change("08-2", '                dist.log(f"epoch {epoch}: accuracy {accuracy:.2f}")',
+                "            if rank == 1:\n                dist.log(epoch)"), "rank 1 prints, expected rank 0",
+         "表示しているのがランク 1"),
+        (change("08-2", "score(test_set)", "score(train_set)"), "other images than those of `test_set`",
+         "ではない画像で"),
+        (change("08-2", "dist.log(", "print("), "prints 0 lines with `dist.log`", "表示した行が 0 行"),
+        (change("08-2", "            for x, y", "            model.step(lr=0.5)\n            for x, y"),
+         "6 gradients and makes 9", "勾配を 6 回計算し、更新を 9 回"),
+        (change("08-2", "dist.spawn(train, nprocs=world_size, args=(world_size,))", ""), "were started: 0",
+         "プロセスは 0 個"),
         (alone, "there is no process group yet", "no process group yet"),
     ],
     "08-3": [
         (forgets_to_return, "is `return` missing", "`return` を忘れて"),
-        (own_mean, "the rank's own images", "そのランク自身"),
-        (mean_or_nothing, "has 1, expected 0.75: .* own images", "そのランク自身"),
-        (in_percent, "has 75, expected 0.75: that is in percent", "百分率"),
+        (lambda images, right, size, allreduce: np.mean(right), "the rank's own images", "そのランク自身"),
+        (lambda images, right, size, allreduce: sum(right) / len(right), "has 1, expected 0.75: .* own images",
+         "そのランク自身"),
+        (lambda images, right, size, allreduce: 100 * global_accuracy(images, right, size, allreduce),
+         "has 75, expected 0.75: that is in percent", "百分率"),
         (mean_of_means, "a mean of the ranks' means", "平均の平均"),
-        (padding_twice, "padding counts twice", "パディングの画像が 2 回"),
-        (right_padding_twice, "the right answers of padding", "パディングの正解"),
-        (means_added, "are added up", "足しただけ"),
-        (nobody_without_images, "rank 0 waits in `allreduce` for rank 2", "ランク 2 を待って"),
-        (own_shapes, r"arrays of one shape, .*rank 0: \(3,\), rank 1: \(1,\)", "同じ形状"),
-        (own_images_once, "expected 0.6: padding counts twice", "パディングの画像が 2 回"),
+        (change("08-3", "(correct / times).mean()", "correct.sum() / times.sum()"), "padding counts twice",
+         "パディングの画像が 2 回"),
+        (lambda images, right, size, allreduce: allreduce(np.array([sum(right)]))[0] / size,
+         "the right answers of padding", "パディングの正解"),
+        (lambda images, right, size, allreduce: allreduce(np.array([np.mean(right) if right else 0.0]))[0],
+         "are added up", "足しただけ"),
+        (change("08-3", "    times, correct = np", "    if not images:\n        return 0.0\n    times, correct = np"),
+         "rank 0 waits in `allreduce` for rank 2", "ランク 2 を待って"),
+        (lambda images, right, size, allreduce: allreduce(np.array(right)).mean(),
+         r"arrays of one shape, .*rank 0: \(3,\), rank 1: \(1,\)", "同じ形状"),
+        (change("08-3", "times[image] += 1\n        correct[image] += is_right",
+                "times[image], correct[image] = 1, is_right", "(correct / times).mean()",
+                "correct.sum() / times.sum()"), "expected 0.6: padding counts twice", "パディングの画像が 2 回"),
         (lambda *given: 0.75, r"rank 0 has 0.75, expected 0.5$", r"正しくは 0.5 です$"),
         (lambda *given: {}["accuracy"], "KeyError", "KeyError"),
     ],
     "08-4": [
         (forgets_to_return, "is `return` missing", "`return` を忘れて"),
-        (own_too, "the worker's own updates are counted", "自分の更新も数えて"),
-        (all_keys, "updates of other keys are counted", "ほかのキーの更新も数えて"),
-        (any_pull, "a pull of another key does not bring", "別のキーを pull しても"),
-        (other_keys_count, "updates of other keys", "ほかのキーの更新も"),
-        (since_the_last_push, "since the worker's last push", "最後の push から"),
-        (since_the_beginning, "counted from the beginning", "最初から数えて"),
-        (push_brings_the_weight, "a push brings no weight to its worker", "push しても新しい"),
-        (workers_not_updates, "how many other workers have pushed", "ワーカーの数ではなく"),
-        (fresh_until_it_pulls, "has the initial weight, and has seen no", "最初の重みで"),
-        (never_pulled_fails, "KeyError", "KeyError"),
-        (all_keys_and_workers, "of all workers and keys", "すべてのワーカーとキー"),
-        (of_every_event, "pushes: 1, numbers: 2", "push は 1 回ですが"),
-        (always_fresh, r"is \[0, 0\], expected \[0, 1\]$", r"正しくは \[0, 1\] です$"),
+        (change("08-4", "other != worker and ", ""), "the worker's own updates are counted", "自分の更新も数えて"),
+        (change("08-4", "pulled[worker, key]", "pulled[worker]", "pulled.get((worker, key), 0)",
+                "pulled.get(worker, 0)", " and its == key", ""), "updates of other keys are counted",
+         "ほかのキーの更新も数えて"),
+        (change("08-4", "pulled[worker, key]", "pulled[worker]", "pulled.get((worker, key), 0)",
+                "pulled.get(worker, 0)"), "a pull of another key does not bring", "別のキーを pull しても"),
+        (change("08-4", " and its == key", ""), "updates of other keys", "ほかのキーの更新も"),
+        (change("08-4", "            pulled[worker, key] = len(updates)", "            pass",
+                "updates.append((worker, key))",
+                "updates.append((worker, key))\n            pulled[worker, key] = len(updates)"),
+         "since the worker's last push", "最後の push から"),
+        (change("08-4", "updates[pulled.get((worker, key), 0) :]", "updates"), "counted from the beginning",
+         "最初から数えて"),
+        (change("08-4", "updates.append((worker, key))",
+                "updates.append((worker, key))\n            pulled[worker, key] = len(updates)"),
+         "a push brings no weight to its worker", "push しても新しい"),
+        (change("08-4", "sum(other != worker and its == key for other, its in since)",
+                "len({other for other, its in since if its == key} - {worker})"), "how many other workers have pushed",
+         "ワーカーの数ではなく"),
+        (change("08-4", "pulled.get((worker, key), 0)", "pulled.get((worker, key), len(updates))"),
+         "has the initial weight, and has seen no", "最初の重みで"),
+        (change("08-4", "pulled.get((worker, key), 0)", "pulled[worker, key]"), "KeyError", "KeyError"),
+        (change("08-4", "pulled[worker, key]", "pulled[worker]", "pulled.get((worker, key), 0)",
+                "pulled.get(worker, 0)", "other != worker and its == key", "True"), "of all workers and keys",
+         "すべてのワーカーとキー"),
+        (lambda events: [0 for _ in events], "pushes: 1, numbers: 2", "push は 1 回ですが"),
+        (lambda events: [0 for _, what, _ in events if what == "push"], r"is \[0, 0\], expected \[0, 1\]$",
+         r"正しくは \[0, 1\] です$"),
         (lambda events: 0, "returned 0: return a list with a number", "push ごとの数"),
         (lambda events: events.sort() or [0], "pushes: 2, numbers: 1", "push は 2 回ですが"),
     ],
     "08-5": [
         (forgets_to_return, "is `return` missing", "`return` を忘れて"),
-        (newest_checkpoint, "may be damaged, or ahead of the log", "最新のチェックポイントを、"),
-        (damaged_too, "a damaged checkpoint is taken", "壊れたチェックポイント"),
-        (beyond_the_log, "that is ahead of the log", "ログより先のステップ"),
-        (from_the_log, "what is logged is not saved", "保存されたわけではありません"),
-        (next_step, "it is where the run goes on from", "再開するのはそこから"),
-        (one_fewer, "the last logged step is made again, too", "最後のステップもやり直します"),
-        (lines_counted, "not every line is a step", "すべての行がステップでは"),
-        (the_other_way, "the two numbers are the other way round", "順序が逆"),
-        (last_in_the_dictionary, "the last one in the dictionary", "辞書の最後"),
-        (strictly_before_the_end, "is not ahead of the log", "ログより先ではありません"),
-        (counts_the_cut_line, "the line that is cut counts as a step", "途中で切れた行を"),
-        (newest_or_nothing, r"\(0, 13\), expected \(5, 8\)$", r"正しくは \(5, 8\) です$"),
-        (cut_line_fails, "JSONDecodeError", "JSONDecodeError"),
-        (no_checkpoint_fails, "ValueError", "ValueError"),
-        (start_alone, "returned 10: return two numbers", "2 つの数"),
+        (change("08-5", "max(usable, default=0)", "max(checkpoints, default=0)"), "may be damaged, or ahead of the log",
+         "最新のチェックポイントを、"),
+        (change("08-5", "if whole and", "if"), "a damaged checkpoint is taken", "壊れたチェックポイント"),
+        (change("08-5", " and step <= last", ""), "that is ahead of the log", "ログより先のステップ"),
+        (change("08-5", "return start, last - start", "return last, 0"), "what is logged is not saved",
+         "保存されたわけではありません"),
+        (change("08-5", "return start,", "return start + 1,"), "it is where the run goes on from",
+         "再開するのはそこから"),
+        (change("08-5", ", last - start", ", max(0, last - start - 1)"), "the last logged step is made again, too",
+         "最後のステップもやり直します"),
+        (change("08-5", ", last - start", ", len(metrics.splitlines()) - start"), "not every line is a step",
+         "すべての行がステップでは"),
+        (change("08-5", "return start, last - start", "return last - start, start"),
+         "the two numbers are the other way round", "順序が逆"),
+        (change("08-5", "max(usable, default=0)", "usable[-1] if usable else 0"), "the last one in the dictionary",
+         "辞書の最後"),
+        (change("08-5", "step <= last", "step < last"), "is not ahead of the log", "ログより先ではありません"),
+        (change("08-5", "            break", "            last += '\"step\"' in line\n            break"),
+         "the line that is cut counts as a step", "途中で切れた行を"),
+        (change("08-5", "max(usable, default=0)",
+                "max(checkpoints, default=0)\n    start = start if start in usable else 0"),
+         r"\(0, 13\), expected \(5, 8\)$", r"正しくは \(5, 8\) です$"),
+        (change("08-5", "except ValueError", "except KeyError"), "JSONDecodeError", "JSONDecodeError"),
+        (change("08-5", ", default=0", ""), "ValueError", "ValueError"),
+        (change("08-5", ", last - start", ""), "returned 10: return two numbers", "2 つの数"),
         (lambda metrics, checkpoints: (10, 2), r"expected \(5, 8\)$", r"正しくは \(5, 8\) です$"),
     ],
     "08-6": [
         (forgets_to_return, "is `return` missing", "`return` を忘れて"),
-        (begins_again, "goes on counting", "番号が続きます"),
-        (global_ranks, "that is the rank in the job", "ジョブ全体でのランク"),
-        (from_one, "counted from 0", "0 から数えます"),
-        (hosts_alone, "one place for each slot", "スロットごとに 1 つ"),
-        (in_turns, "host by host, not in turns", "順番に 1 つずつ"),
-        (by_name, "not of their names", "名前の順ではなく"),
-        (first_wins, "has later ranks", "後のランクが付きます"),
-        (last_wins, "they do not replace the first ones", "置き換わるのではありません"),
-        (one_digit, "'n1 10'.*may have two digits", "2 桁のこともあります"),
+        (change("08-6", "(host, taken.get(host, 0))", "(host, n)", "for _ in", "for n in"), "goes on counting",
+         "番号が続きます"),
+        (change("08-6", "(host, taken.get(host, 0))", "(host, len(found))"), "that is the rank in the job",
+         "ジョブ全体でのランク"),
+        (change("08-6", "(host, taken.get(host, 0))", "(host, taken.get(host, 0) + 1)"), "counted from 0",
+         "0 から数えます"),
+        (lambda text: _pairs(text), "one place for each slot", "スロットごとに 1 つ"),
+        (change("08-6", "return found",
+                "return sorted(found, key=lambda place: (place[1], list(taken).index(place[0])))"),
+         "host by host, not in turns", "順番に 1 つずつ"),
+        (change("08-6", "return found", "return sorted(found)"), "not of their names", "名前の順ではなく"),
+        (change("08-6", "return found", "return sorted(found, key=lambda place: list(taken).index(place[0]))"),
+         "has later ranks", "後のランクが付きます"),
+        (change("08-6", "zip(words[::2], words[1::2])", "dict(zip(words[::2], words[1::2])).items()"),
+         "they do not replace the first ones", "置き換わるのではありません"),
+        (change("08-6", "int(slots)", "int(slots[0])"), "'n1 10'.*may have two digits", "2 桁のこともあります"),
         (neighbours_only, r"'a 2 b 1 a 2'.* is .*, expected .*\]$", r"正しくは .*\] です$"),
-        (texts, "returned .*: return a list with .host, local rank.", "ローカルランク"),
+        (change("08-6", "(host, taken.get(host, 0))", 'f"{host}:{taken.get(host, 0)}"'),
+         "returned .*: return a list with .host, local rank.", "ローカルランク"),
     ],
-}
+}  # fmt: skip
 
 RIGHT = {
     "08-1": [in_blocks, like_torch, padded_by_the_last, permuted_so_often],
-    "08-2": [program(), with_a_closure, with_a_list_of_args, program(told=True, prints_all=False)],
+    "08-2": [with_a_closure, with_a_list_of_args],
     "08-3": [global_accuracy, any_right, image_by_image, most_significant],
     "08-4": [by_versions, by_counters, looks_back],
     "08-5": [with_regular_expressions, by_whole_lines],
