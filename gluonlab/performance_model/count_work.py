@@ -98,13 +98,10 @@ def _gradient_sums(
     a gradient of the node's outputs.
     """
     return [
-        Operator(
-            MEMORY, "sum of gradients",
-            backward_moved=3 * (uses[entry] - 1) * math.prod(shape),
-        )
+        Operator(MEMORY, "sum of gradients", backward_moved=3 * (uses[entry] - 1) * math.prod(shape))
         for entry, shape in shapes.items()
         if entry[0] == node_number and uses[entry] > 1 and needed
-    ]  # fmt: skip
+    ]
 
 
 def _count_operator(

@@ -86,10 +86,7 @@ class PredictionRow:
         """Return what the step's time depends on most: host, compute, sum, update or input."""
         if self.host_s > self.device_s:
             return "host"
-        parts = {
-            "compute": self.compute_s, "sum": self.exposed_s, "update": self.update_s,
-            "input": self.input_s,
-        }  # fmt: skip
+        parts = {"compute": self.compute_s, "sum": self.exposed_s, "update": self.update_s, "input": self.input_s}
         return max(parts, key=lambda name: parts[name])
 
 

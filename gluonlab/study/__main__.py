@@ -27,15 +27,14 @@ from gluonlab.study.sweep import load_study_options, open_study
 INTERRUPTED = "nothing was measured"  # message if interrupted before the first measurement
 MIN_ROUNDS = 5  # rounds of ``study speedup``; intervals from fewer rounds are not reliable
 SHARED_OPTIONS: Tuple[Option, ...] = (
-    click.option("--quick", is_flag=True, help="less of everything: at most 2 minutes "
-                 "on two cores"),
-    option("--out", "DIR", "folder of the study, a new one or one that goes on "
-           "(default: a new one below runs/)"),
+    click.option("--quick", is_flag=True, help="less of everything: at most 2 minutes on two cores"),
+    option("--out", "DIR", "folder of the study, a new one or one that goes on (default: a new one below runs/)"),
     option("--resume", "DIR", "go on with the study there, with its own options"),
     option("--language", "NAME", "of figures and page, en or ja", "en"),
-    click.option("--json", "as_json", is_flag=True,
-                 help="print the result as JSON, and nothing else, on standard output"),
-)  # fmt: skip
+    click.option(
+        "--json", "as_json", is_flag=True, help="print the result as JSON, and nothing else, on standard output"
+    ),
+)
 
 
 def _study_command(study: Study, most_used: str, help: str, *own_options: Option) -> click.Command:
@@ -133,7 +132,7 @@ def speedup_command(
     as_json: bool,
     quiet: bool,
     **settings: Any,
-) -> None:  # fmt: skip
+) -> None:
     """Say where a training's time goes on several devices, and what would make it faster.
 
     A step is measured part by part, by leaving parts out, and once more from a trace. What might

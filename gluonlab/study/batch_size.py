@@ -575,10 +575,9 @@ class _PanelReport:
             ends = [(first, fewest), (last, fewest * first / last)]
             curves.append(Curve(self.texts["ideal"], ends, None, dashed=True))
         regions = [
-            Region(self.texts["regimes"][regime.regime], regime.left, regime.right,
-                   REGIMES.index(regime.regime))
+            Region(self.texts["regimes"][regime.regime], regime.left, regime.right, REGIMES.index(regime.regime))
             for regime in self.findings.regimes
-        ]  # fmt: skip
+        ]
         notes = [*self._regime_sentences(), self.texts["rule"]] if unit == "steps" else []
         return Chart(
             self.texts["charts"][unit].format(**self.values), self._size_axis(),

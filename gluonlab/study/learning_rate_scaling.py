@@ -233,9 +233,8 @@ def build_report(findings: RateFindings, options: LearningRateOptions, language:
     sentences = [_best_rates_sentence(rule, findings, texts) for rule in SCALING_RULES]
     sentences += [_effect_sentence(effect, texts) for effect in findings.effects]
     method = texts["method"].format(
-        model=MODEL.upper(), batch=options.batch_size, epochs=options.epochs, momentum=MOMENTUM,
-        seeds=options.seeds,
-    )  # fmt: skip
+        model=MODEL.upper(), batch=options.batch_size, epochs=options.epochs, momentum=MOMENTUM, seeds=options.seeds
+    )
     setting_names = texts["settings"]
     settings = {
         setting_names["devices"]: ", ".join(map(str, options.devices)),
@@ -244,9 +243,8 @@ def build_report(findings: RateFindings, options: LearningRateOptions, language:
         setting_names["machine"]: cpu_model(),
     }
     return StudyReport(
-        texts["title"], sentences, charts, [_curve_table(findings, options, texts)], [method],
-        settings, language,
-    )  # fmt: skip
+        texts["title"], sentences, charts, [_curve_table(findings, options, texts)], [method], settings, language
+    )
 
 
 def _curves_of_rule(rule: str, findings: RateFindings) -> List[AccuracyCurve]:

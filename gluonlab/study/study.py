@@ -262,15 +262,13 @@ def choice_check(names: Collection[str]) -> Check:
 def ascending_list_check(item_check: Check, count: int = 1) -> Check:
     """Return a check for a list of at least ``count`` different items in ascending order."""
     return lambda value: (
-        isinstance(value, list) and all(map(item_check, value)) and sorted({*value}) == value
-        and len(value) >= count
-    )  # fmt: skip
+        isinstance(value, list) and all(map(item_check, value)) and sorted({*value}) == value and len(value) >= count
+    )
 
 
 def choice_list_check(names: Collection[str], count: int = 1) -> Check:
     """Return a check for a list of at least ``count`` different names from ``names``."""
     name_check = choice_check(names)
     return lambda value: (
-        isinstance(value, list) and all(map(name_check, value)) and len({*value}) == len(value)
-        and len(value) >= count
-    )  # fmt: skip
+        isinstance(value, list) and all(map(name_check, value)) and len({*value}) == len(value) and len(value) >= count
+    )

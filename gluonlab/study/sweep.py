@@ -207,9 +207,7 @@ class StudyFolder:
 
         ``created_folders``: the folders that were created for it, the innermost first.
         """
-        self.path, self.study, self.options, self._created_folders = (
-            path, study, dict(options), created_folders,
-        )  # fmt: skip
+        self.path, self.study, self.options, self._created_folders = (path, study, dict(options), created_folders)
         self._lock = FolderLock(path)
         try:
             if not (path / STUDY).exists():

@@ -136,11 +136,10 @@ def linear(figure, share=0.97):
         next(
             each.value
             for each in FIGURES
-            if each[:3] == figure[:3] and each.source == figure.source and each.gpus == 1
-            and each.store == figure.store
+            if each[:3] == figure[:3] and each.source == figure.source and each.gpus == 1 and each.store == figure.store
         ),
         figure.batch,
-    )  # fmt: skip
+    )
     return one.images_per_s * figure.gpus * (share if figure.gpus > 1 else 1)
 
 
@@ -152,9 +151,7 @@ def test_97_percent_everywhere_does_not_pass_on_the_slow_figures():
     slow = [abs(linear(figure) / figure.value - 1) for figure in several]
     assert mean(slow) > 0.5 and max(slow) > 2
     for percent in range(50, 101):  # nor does any other share
-        assert max(
-            abs(linear(figure, percent / 100) / figure.value - 1) for figure in several
-        ) > 0.25  # fmt: skip
+        assert max(abs(linear(figure, percent / 100) / figure.value - 1) for figure in several) > 0.25
 
 
 @pytest.mark.parametrize(("group", "most"), [(FITTED, 0.12), (OTHERS, 0.20)])
@@ -166,9 +163,8 @@ def test_one_share_of_the_peak_for_all_does_not_pass(group, most):
         return peak / (6 * published_work(figure.network).multiply_adds)
 
     figures = [
-        figure for figure in FIGURES
-        if GROUPS[group](figure) and not figure.is_fitted and figure.task == TRAINING
-    ]  # fmt: skip
+        figure for figure in FIGURES if GROUPS[group](figure) and not figure.is_fitted and figure.task == TRAINING
+    ]
     for percent in range(1, 300):
         off = [abs(by_peak(figure) * percent / 100 / figure.value - 1) for figure in figures]
         assert mean(off) > most

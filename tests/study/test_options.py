@@ -132,7 +132,7 @@ POSSIBLE = {
     "learning-rate": {("devices",): [[1, 64]], ("rates",): [[0.01]], ("epochs",): [2, 1000]},
     "scaling": {("splits",): [[]], ("devices",): [[64]], ("stores",): [["auto"]]},
     "splits": {("devices",): [8], ("microbatches",): [128], ("cuts",): [{}, {"1f1b": "2"}]},
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", OPTIONS)

@@ -114,9 +114,7 @@ def measured_splits(task):
     return measure_splits(task, cpu_devices(2), 2, 2, rounds=1)
 
 
-STUDIES = {
-    "batch-size": batch_size, "learning-rate": learning_rate, "scaling": scaling, "splits": split,
-}  # fmt: skip
+STUDIES = {"batch-size": batch_size, "learning-rate": learning_rate, "scaling": scaling, "splits": split}
 
 
 def page_of(which, language, verdict):

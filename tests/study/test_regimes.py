@@ -21,9 +21,7 @@ from gluonlab.study.batch_size import (
 )
 
 SIZES = [2**power for power in range(15)]
-VALUES = st.lists(
-    st.tuples(st.floats(-2, 3), st.floats(0.1, 5)), min_size=1, max_size=12
-)  # fmt: skip
+VALUES = st.lists(st.tuples(st.floats(-2, 3), st.floats(0.1, 5)), min_size=1, max_size=12)
 STEPS = st.lists(st.floats(1, 1e6), min_size=2, max_size=12)
 
 

@@ -51,9 +51,7 @@ def test_what_slows_a_round_is_in_no_speedup_nor_in_what_a_device_adds_to_the_st
 def test_what_could_not_be_measured_is_said_and_left_out():
     told = build_report(list(series("weak-ring-2")), OPTIONS, "en")
     assert "weak-ring-2: it died." in told.sentences
-    assert [row[0] for row in told.tables[0].rows if row[1] == "weak"] == [
-        "device", "device", "split: layers",
-    ]  # fmt: skip
+    assert [row[0] for row in told.tables[0].rows if row[1] == "weak"] == ["device", "device", "split: layers"]
 
 
 @pytest.mark.parametrize("kinds", [["weak", "strong"], ["weak"], ["strong"]], ids=str)

@@ -160,9 +160,7 @@ def test_a_study_that_was_killed_as_it_wrote_its_first_file_can_begin_again(tmp_
     """Its name is one that `gluonlab.files.atomic_files.atomic_path` makes. It is not locked."""
     (tmp_path / ".study.json-0123abcd").write_text('{"form')
     filled(tmp_path)
-    assert {path.name for path in tmp_path.iterdir() if path.name[0] != "."} == {
-        "measurements.jsonl", "study.json",
-    }  # fmt: skip
+    assert {path.name for path in tmp_path.iterdir() if path.name[0] != "."} == {"measurements.jsonl", "study.json"}
     assert not (tmp_path / ".study.json-0123abcd").exists()
 
 

@@ -206,9 +206,8 @@ class DataParallel(DataParallelStep, UnshardedParameters):
             loss_scale=plan.postprocess.loss_scale,
         )  # fmt: skip
         super().__init__(
-            self.net, loss, trainer, plan.ctxs, plan.preprocess, plan.microbatches,
-            plan.sync_bn, plan.conversion, group,
-        )  # fmt: skip
+            self.net, loss, trainer, plan.ctxs, plan.preprocess, plan.microbatches, plan.sync_bn, plan.conversion, group
+        )
         self._loss, self._plan, self._memory = loss, plan, None  # type: Any, StrategyPlan, Any
 
     def estimate_memory(self, shards: ShardSizes) -> List[MemoryEstimate]:

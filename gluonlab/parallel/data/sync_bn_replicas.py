@@ -283,9 +283,8 @@ class StagedExecutor:
         requests.update({name: self._requests[number].get(name, "write") for name in targets})
         with apply_backward_bulk_size(self.ctx.device_type):
             executor = stage.graph.bind(
-                self.ctx, args, args_grad=targets, grad_req=requests, aux_states=states,
-                shared_exec=memory,
-            )  # fmt: skip
+                self.ctx, args, args_grad=targets, grad_req=requests, aux_states=states, shared_exec=memory
+            )
         outputs, boundary_count = executor.outputs, len(stage.boundary_names)
         self.values.update(zip(stage.boundary_names, outputs))
         for layer in stage.layers:

@@ -589,8 +589,7 @@ def _measure_seconds(graph: mx.sym.Symbol, inputs: Dict[str, Tuple[int, ...]], c
     states = graph.infer_shape(**{name: spec[0] for name, spec in specs.items()})[2]
     aux = {n: nd.ones(shape, ctx) for n, shape in zip(graph.list_auxiliary_states(), states)}
     grads = {name: nd.zeros_like(array) for name, array in args.items() if name != LABELS}
-    executor = graph.bind(ctx, args, args_grad=grads, grad_req=dict.fromkeys(grads, "write"),
-                          aux_states=aux)  # fmt: skip
+    executor = graph.bind(ctx, args, args_grad=grads, grad_req=dict.fromkeys(grads, "write"), aux_states=aux)
     heads = [nd.ones_like(output) for output in executor.outputs]
     best = float("inf")
     for _ in range(1 + REPEATS):

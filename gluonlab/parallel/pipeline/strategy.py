@@ -204,9 +204,8 @@ class PipelineParallel(UnshardedParameters):
         store = plan.new_kvstore(self._ctxs_of(device))
         store = store if group.size == 1 else GroupKVStore(store, group, compress=plan.compress)
         return BucketedTrainer(
-            dict(self._params_of(device)), plan.make_optimizer(), None, store,
-            bucket_bytes=plan.bucket_bytes,
-        )  # fmt: skip
+            dict(self._params_of(device)), plan.make_optimizer(), None, store, bucket_bytes=plan.bucket_bytes
+        )
 
 
 pipeline_parallel: MakeStrategy = PipelineParallel

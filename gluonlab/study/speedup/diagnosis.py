@@ -547,7 +547,7 @@ class Diagnosis:
                 }
                 for item in self.tried_advice
             ],
-        }  # fmt: skip
+        }
 
 
 def _estimate_to_json(estimate: Estimate) -> Dict[str, Optional[float]]:

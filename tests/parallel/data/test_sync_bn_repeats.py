@@ -20,8 +20,7 @@ from support.reference import random_batches, relative_distance
 from support.steps import make_step, train_steps
 
 REPEATS = 4
-NARROW = ["mobilenet0.25", "mobilenet0.5", "mobilenetv2_0.25", "mobilenetv2_0.5",
-          "cifar_resnet20_v2"]  # fmt: skip
+NARROW = ["mobilenet0.25", "mobilenet0.5", "mobilenetv2_0.25", "mobilenetv2_0.5", "cifar_resnet20_v2"]
 
 
 def repeated(net, batch, ctxs):

@@ -62,9 +62,8 @@ def cases(draw):
 def strategy_of(case, **more):
     ctxs = contexts(case["size"] * case["copies"])
     split = make_parallelism(
-        "pipeline", ctxs, case["size"], schedule=case["schedule"],
-        stages_per_device=case["per_device"], cut=case["cut"],
-    )  # fmt: skip
+        "pipeline", ctxs, case["size"], schedule=case["schedule"], stages_per_device=case["per_device"], cut=case["cut"]
+    )
     plan = make_strategy_plan(
         split, case["optimizer"], Microbatches(case["microbatches"]), case["kvstore"],
         clip_norm=case["clip_norm"], **more,
@@ -133,8 +132,7 @@ def test_a_stage_has_memory_for_as_many_microbatches_as_are_proved(schedule):
 
 def test_the_instructions_that_run_are_those_of_the_schedule(monkeypatch):
     queued = []
-    for op in ("forward", "backward", "send_forward", "recv_forward", "send_backward",
-               "recv_backward", "update"):  # fmt: skip
+    for op in ("forward", "backward", "send_forward", "recv_forward", "send_backward", "recv_backward", "update"):
         method = getattr(StepProgram, op)
 
         def noted(self, device, stage, microbatch, op=op, method=method):

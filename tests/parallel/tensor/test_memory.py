@@ -16,13 +16,12 @@ cases = st.fixed_dictionaries(
     {
         # none with frozen layers: MXNet plans gradients in vain there
         "chain": chains.map(lambda drawn: (*drawn[:2], False, drawn[3])),
-        "ways": st.integers(2, max_counted_devices(3)), "microbatches": st.sampled_from([None, 3]),
+        "ways": st.integers(2, max_counted_devices(3)),
+        "microbatches": st.sampled_from([None, 3]),
         "channels": st.sampled_from(["both", "column", "row"]),
-        "shards": st.builds(
-            lambda most, last: ShardSizes((most, last)), st.integers(100, 200), st.integers(1, 100)
-        ),
+        "shards": st.builds(lambda most, last: ShardSizes((most, last)), st.integers(100, 200), st.integers(1, 100)),
     }
-)  # fmt: skip
+)
 
 
 @pytest.mark.cpu_only("MXNet counts what CPUs have allocated")

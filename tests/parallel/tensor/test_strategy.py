@@ -32,8 +32,7 @@ from gluonlab.parallel.tensor.layout_planner import plan_layout
 from gluonlab.parallel.tensor.strategy import tensor_parallel
 
 TOLERANCE = 1e-5
-TOWERS = ((8, 3, 1, 1, False, True), (8, 3, 1, 1, True, False), (12, 3, 1, 1, False, False),
-          (12, 3, 1, 1, True, False))  # fmt: skip
+TOWERS = ((8, 3, 1, 1, False, True), (8, 3, 1, 1, True, False), (12, 3, 1, 1, False, False), (12, 3, 1, 1, True, False))
 
 
 def towers(ctx=None):
@@ -117,9 +116,8 @@ def strategy_of(make, case):
     share = max(case["sizes"])
     layout = make_parallelism("channels", ctxs, case["ways"], channels=case["channels"], max_shard_images=share)
     plan = make_strategy_plan(
-        layout, case["optimizer"], Microbatches(case["microbatches"]), case["kvstore"],
-        clip_norm=case["clip_norm"],
-    )  # fmt: skip
+        layout, case["optimizer"], Microbatches(case["microbatches"]), case["kvstore"], clip_norm=case["clip_norm"]
+    )
     return tensor_parallel(make, softmax_loss(), plan, SINGLE_PROCESS)
 
 
@@ -194,9 +192,7 @@ def layout_of(make, ways, channels="both"):
 
 def test_towers_exchange_values_before_the_third_convolution_and_dense_layers():
     layout = layout_of(named("towers"), 2)
-    assert list(layout.layers.values()) == [
-        "column", "local", "row", "local", "row", "column", "row"
-    ]  # fmt: skip
+    assert list(layout.layers.values()) == ["column", "local", "row", "local", "row", "column", "row"]
     assert layout.allreduce_count == 3
 
 

@@ -100,9 +100,8 @@ def test_one_device_has_no_speed_up(monkeypatch):
     bound, begun = BottleneckCase("nothing"), []
     with pytest.raises(ConfigError, match="one device, and a speed-up is that of several"):
         diagnose(
-            bound.make_config().replace(devices="cpu:0"), bound.make_dataset(), bound.make_strategy,
-            say=begun.append,
-        )  # fmt: skip
+            bound.make_config().replace(devices="cpu:0"), bound.make_dataset(), bound.make_strategy, say=begun.append
+        )
     assert begun == []
 
 

@@ -35,12 +35,9 @@ def measured(one, passes, fixed, sums, noise=0.0, rounds=11, unknown=0.0):
     })  # fmt: skip
     each = {name: [seconds * (1 + noise * random.randn()) for _ in range(rounds)] for name, seconds in times.items()}
     spans = [Span(row, "any", 1000 * unknown, 1000) for row in ROWS]
-    timeline = Timeline(
-        1, [0.0], 1000, ROWS, spans, ["forward"] * 2, [], (), [0, 0], {}, {}
-    )  # fmt: skip
+    timeline = Timeline(1, [0.0], 1000, ROWS, spans, ["forward"] * 2, [], (), [0, 0], {}, {})
     facts = SimpleNamespace(is_cpu=True, copies=2)
-    return StepMeasurement(each, ROWS, IMAGES, IMAGES // 2, 0.5, False, False, True, 1000, 1,
-                           timeline, None, facts)  # fmt: skip
+    return StepMeasurement(each, ROWS, IMAGES, IMAGES // 2, 0.5, False, False, True, 1000, 1, timeline, None, facts)
 
 
 PART = st.floats(0.01, 1)

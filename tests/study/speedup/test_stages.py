@@ -46,9 +46,8 @@ def found(request):
 
         patched.setattr(PipelineParallel, "_queue_stages", timed)
         config = TrainConfig(
-            devices=device_spec(2), dataset="synthetic", model="lenet", split=request.param,
-            batch_size=16,
-        )  # fmt: skip
+            devices=device_spec(2), dataset="synthetic", model="lenet", split=request.param, batch_size=16
+        )
         return diagnose(config, rounds=2, try_advice=False)
 
 
