@@ -1,4 +1,4 @@
-"""The pages of studies and of a verdict in a browser: both languages, in the light, in the dark."""
+"""The pages of studies and of a diagnosis in a browser: both languages, light and dark."""
 
 from dataclasses import replace
 from functools import lru_cache
@@ -30,7 +30,7 @@ from gluonlab.study.study import render_page as study_page
 require_browser()
 pytestmark = pytest.mark.cpu_only("pages are the same wherever it was trained")
 LANGUAGES, THEMES, WIDTHS = ("en", "ja"), ("light", "dark"), (1200, 420)
-TRUTH = """
+READ_PAGE = """
 const style = (element, what) => getComputedStyle(element)[what];
 const texts = [...document.querySelectorAll("h1, h2, p, th, td, li, footer, figcaption")];
 return {
@@ -120,8 +120,8 @@ STUDIES = {"batch-size": batch_size, "learning-rate": learning_rate, "scaling": 
 def page_of(which, language, verdict):
     if which == "speedup":
         return verdict_page(verdict, language)
-    told = STUDIES[which](language)
-    return study_page(told, [as_svg(chart) for chart in told.charts.values()])
+    report = STUDIES[which](language)
+    return study_page(report, [as_svg(chart) for chart in report.charts.values()])
 
 
 def rgb(text):
@@ -147,7 +147,7 @@ def test_a_page_fits_can_be_read_and_complains_of_nothing(which, language, drive
             for width in WIDTHS:
                 emulate(driver, theme, width)
                 show(html)
-                seen = driver.execute_script(TRUTH)
+                seen = driver.execute_script(READ_PAGE)
                 assert seen["over"] <= 0 and seen["wide"] == [], (theme, width)
                 assert seen["empty"] == 0 and all(seen["pictures"])
                 backgrounds[theme] = rgb(seen["background"])
