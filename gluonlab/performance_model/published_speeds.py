@@ -59,7 +59,7 @@ class PublishedSpeed(NamedTuple):
         return abs(self.ratio - 1)
 
     @property
-    def heading(self) -> str:
+    def table_section(self) -> str:
         """Return the heading under which this speed is listed in the table."""
         gpu = GPUS.get(self.gpu or "")
         arithmetic = gpu.arithmetic(self.dtype) if gpu else self.dtype
@@ -252,10 +252,10 @@ def validation_text() -> str:
     figures = read_validation().figures
     columns = f"{'GPUs':<13}{'batch':>6} {'store':<10}{'published':>11}{'predicted':>11}{'ratio':>8}"
     lines = ["Published speeds and their predictions, images/s.", "", columns]
-    for heading in dict.fromkeys(figure.heading for figure in figures):
+    for heading in dict.fromkeys(figure.table_section for figure in figures):
         lines += ["", *wrap_sentence(heading, "")]
         for figure in figures:
-            if figure.heading == heading:
+            if figure.table_section == heading:
                 gpus = f"{figure.gpus} x {figure.gpu or 'unnamed'}"
                 lines.append(
                     f"{gpus:<13}{figure.batch:>6.4g} {figure.store:<10}{figure.value:>11,.1f}"

@@ -119,8 +119,8 @@ class _BatchSizeSearch:
     def __init__(self, plan: Plan, budget: int, smallest: int, tell: PrintLine) -> None:
         self.plan, self.budget, self.smallest, self.tell = plan, budget, smallest, tell
         self.dataset_grows = accepts_option(plan.config.dataset, "samples")
-        split = plan.split.mode != DATA
-        self.per = plan.split.shard_owner
+        split = plan.parallelism.mode != DATA
+        self.per = plan.parallelism.shard_owner
         # A pipeline uses its usual number of microbatches only with at least as many images.
         self.planned_sizes = (8 * smallest, 72 * smallest) if split else (smallest, 9 * smallest)
         self.needs = self._estimate_needs(self.planned_sizes[1]) if split else make_memory_estimator(plan)
@@ -133,7 +133,7 @@ class _BatchSizeSearch:
         share = (
             MAX_ARRAY_IMAGES
             if self.dataset_grows
-            else max(self.smallest, len(self.plan.dataset.train) // len(self.plan.split.copies))
+            else max(self.smallest, len(self.plan.dataset.train) // len(self.plan.parallelism.copies))
         )
         sizes = LargestSizeSearch(
             self._measure_within_ceiling, self.smallest, self.needs.limit.largest_images(share),
@@ -177,11 +177,11 @@ class _BatchSizeSearch:
         if self.on_gpus:
             return needs.memory(images).total
         copy_bytes = sum(memory.total for _, memory in needs.rows(images))
-        return copy_bytes * len(self.plan.split.copies)
+        return copy_bytes * len(self.plan.parallelism.copies)
 
     def _planned_rows(self, images: int) -> List[MemoryRow]:
         """Return the estimated memory of each device for a batch."""
-        needs_scale = self.plan.split.mode == DATA and not self.dataset_grows
+        needs_scale = self.plan.parallelism.mode == DATA and not self.dataset_grows
         return (self.needs if needs_scale else self._estimate_needs(images)).rows(images)
 
     def _estimate_needs(self, images: int) -> MemoryEstimator:

@@ -53,7 +53,7 @@ class LearningRateOptions(NamedTuple):
     epochs: int
     seeds: int
 
-    def list_points(self) -> List[Dict[str, Any]]:
+    def list_trainings(self) -> List[Dict[str, Any]]:
         """Return the settings of all trainings. One device needs only the unscaled rule."""
         return [
             {"way": rule, "devices": count, "rate": rate}
@@ -150,7 +150,7 @@ def measure(options: LearningRateOptions, store: MeasurementStore) -> Findings:
 
     warn_cpu_fallback()
     with Sweep(store, lambda settings, seed: train_point(options, settings, seed)) as sweep:
-        findings = analyze_measurements(options, sweep.run(options.list_points(), range(options.seeds), NAME))
+        findings = analyze_measurements(options, sweep.run(options.list_trainings(), range(options.seeds), NAME))
     return Findings(as_plain(findings), lambda language: build_report(findings, options, language))
 
 
@@ -178,7 +178,7 @@ def analyze_measurements(
     """Return the findings of the measurements of all points, which have a value for each seed."""
     accuracies: Dict[Point, List[float]] = {
         (point["way"], point["devices"], point["rate"]): [trial["right"] for trial in trials]
-        for point, trials in zip(options.list_points(), measurements)
+        for point, trials in zip(options.list_trainings(), measurements)
     }
     curves = [
         _accuracy_curve(rule, count, [accuracies[rule, count, rate] for rate in options.rates], options.rates)
@@ -243,7 +243,7 @@ def build_report(findings: RateFindings, options: LearningRateOptions, language:
         setting_names["machine"]: cpu_model(),
     }
     return StudyReport(
-        texts["title"], sentences, charts, [_curve_table(findings, options, texts)], [method], settings, language
+        texts["title"], sentences, charts, [_best_rates_table(findings, options, texts)], [method], settings, language
     )
 
 
@@ -298,7 +298,7 @@ def _effect_sentence(effect: Effect, texts: Dict[str, Any]) -> str:
     ))  # fmt: skip
 
 
-def _curve_table(findings: RateFindings, options: LearningRateOptions, texts: Dict[str, Any]) -> Table:
+def _best_rates_table(findings: RateFindings, options: LearningRateOptions, texts: Dict[str, Any]) -> Table:
     """Return a table with the best learning rate of each curve, and its accuracy."""
     rows = []
     for curve in findings.curves:

@@ -236,7 +236,7 @@ class _ScalingReport:
         """Return the report."""
         charts = {kind: self._speedup_chart(kind) for kind in list_kinds(self.measured_cases)}
         if self.measured_cases:
-            charts["start"] = self._start_chart()
+            charts["start"] = self._start_times_chart()
         setting_names = self.texts["settings"]
         settings = {
             setting_names["devices"]: ", ".join(map(str, self.options["devices"])),
@@ -286,7 +286,7 @@ class _ScalingReport:
         cases = [case for case in self.measured_cases if case.kind == kind]
         return [(case, finite_median_estimate(self._values(case, "start "))) for case in cases]
 
-    def _start_chart(self) -> Chart:
+    def _start_times_chart(self) -> Chart:
         """Return a chart of the start times, by number of devices."""
         first_name = stores_and_splits(self.options)[0]
         starts = [(case, start) for case, start in self._start_times() if case.store_or_split == first_name]

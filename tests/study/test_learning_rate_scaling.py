@@ -47,7 +47,7 @@ def make_measurements(shares):
     """Measurements in which (way, devices, rate) got these shares right, by seed."""
     return [
         [{"right": share} for share in shares(point["way"], point["devices"], point["rate"])]
-        for point in OPTIONS.list_points()
+        for point in OPTIONS.list_trainings()
     ]
 
 

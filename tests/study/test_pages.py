@@ -71,7 +71,8 @@ def learning_rate(language):
     """Made-up measurements."""
     options = LearningRateOptions([1, 2, 4], 32, [2.0**power for power in range(-10, 0)], 3, 3)
     measured = [
-        [{"right": min(1.0, 0.4 + point["rate"] + seed / 50)} for seed in range(3)] for point in options.list_points()
+        [{"right": min(1.0, 0.4 + point["rate"] + seed / 50)} for seed in range(3)]
+        for point in options.list_trainings()
     ]
     return of_learning_rate(analyze_measurements(options, measured), options, language)
 

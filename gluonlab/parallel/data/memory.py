@@ -91,7 +91,7 @@ class ReplicaMemory:
         return self._activations[key]
 
     def _input_specs(self, images: int) -> ArraySpecs:
-        split = self._plan.split
+        split = self._plan.parallelism
         return input_specs(images, split.image_shape, self._columns, split.image_dtype)
 
     def _rewritten_graph(self, images: int) -> Tuple[mx.sym.Symbol, ArraySpecs]:

@@ -258,7 +258,7 @@ class CudnnVarianceCorrection:
                     passes = [
                         layer_pass for shape in self._batch for layer_pass in self._passes_by_variance(shape)[name]
                     ]
-                    _correct_variance(running, self._start[name], passes, self._steps)
+                    _undo_cudnn_variance_factor(running, self._start[name], passes, self._steps)
         self._batch, self._start, self._steps = (), {}, 0
 
     def state(self) -> "Tuple[Dict[str, nd.NDArray], Dict[str, Any]]":
@@ -307,7 +307,7 @@ def biased_variance_ratio(passes: Sequence[_Pass]) -> float:
     return biased / unbiased if unbiased else 0.0
 
 
-def _correct_variance(running: nd.NDArray, start: nd.NDArray, passes: Sequence[_Pass], steps: int) -> None:
+def _undo_cudnn_variance_factor(running: nd.NDArray, start: nd.NDArray, passes: Sequence[_Pass], steps: int) -> None:
     """Replace cuDNN's variance ``running`` by the variance divided by n, in one operation.
 
     running = ratio * running + (1 - ratio) * decay * start. ``ratio`` is `biased_variance_ratio`,

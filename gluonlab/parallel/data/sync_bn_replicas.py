@@ -213,7 +213,7 @@ class StagedExecutor:
 
         Each layer also computes two sums, which are the gradients of its gamma and beta.
         """
-        written = {name for name, param in self._params.items() if accumulate or param.grad_req == "accumulate"}
+        written = {name for name, param in self._params.items() if accumulate or param.grad_req == "add"}
         for number in range(len(self._stages) - 1, -1, -1):
             for name in self._stages[number].graph.list_arguments():
                 param = self._params.get(name)

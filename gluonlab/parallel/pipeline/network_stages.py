@@ -313,7 +313,7 @@ def stage_bindings(
 
 
 class PipelineMemory:
-    """Memory estimator of the devices of one copy. Stage i is on device ``i % plan.split.size``."""
+    """Memory estimator of the devices of one copy. Stage i is on device ``i % plan.parallelism.size``."""
 
     def __init__(self, stages: Sequence[PipelineStage], loss: gluon.HybridBlock, plan: StrategyPlan) -> None:
         self._stages, self._plan, self._columns = stages, plan, label_columns(loss)
@@ -324,7 +324,7 @@ class PipelineMemory:
 
     def estimate_memory(self, shards: ShardSizes) -> List[MemoryEstimate]:
         """Implement `gluonlab.parallel.strategy.Strategy.estimate_memory`."""
-        split = self._plan.split
+        split = self._plan.parallelism
         bindings = stage_bindings(shards, self._plan.microbatches, split, self._columns)
         estimates = [memory.estimate_memory(of_stage) for memory, of_stage in zip(self._stage_memory, bindings)]
         return [MemoryEstimate(*map(sum, zip(*estimates[device :: split.size]))) for device in range(split.size)]
@@ -334,7 +334,7 @@ class PipelineMemory:
         key = number, images
         if key not in self._activation_cache:
             previous = self._stages[number - 1]
-            split = self._plan.split
+            split = self._plan.parallelism
             specs = input_specs(images, split.image_shape, self._columns, split.image_dtype)
             if number > 1:
                 specs[ACTIVATION] = self._activation_spec(number - 1, images)
@@ -352,7 +352,7 @@ class StageMemory:
     def __init__(self, stage: PipelineStage, activation_spec: Callable[[int], ArraySpec], plan: StrategyPlan) -> None:
         self._stage, self._activation_spec, self._plan = stage, activation_spec, plan
         self._parameter_bytes = parameter_bytes(
-            stage.params.values(), plan.make_optimizer(), plan.kvstore, len(plan.split.copies)
+            stage.params.values(), plan.make_optimizer(), plan.kvstore, len(plan.parallelism.copies)
         )
         self._activation_cache: Dict[Tuple[int, int], int] = {}  # of graphs, by images and columns
         self._binding_cache: Dict[Tuple[int, int], Tuple[int, int]] = {}
@@ -395,7 +395,7 @@ class StageMemory:
         return UnboundGraph(symbol, stage.all_parameters, [ACTIVATION] * stage.needs_input_gradient)
 
     def _input_specs(self, images: int, columns: int) -> ArraySpecs:
-        split = self._plan.split
+        split = self._plan.parallelism
         specs = input_specs(images, split.image_shape, columns, split.image_dtype)
         if ACTIVATION in self._stage.inputs:
             specs[ACTIVATION] = self._activation_spec(images)
@@ -428,10 +428,10 @@ def choose_cuts(
 ) -> BalancedCuts:
     """Choose the cuts that minimize the time or memory of the largest stage.
 
-    ``plan.split.balance``: "time" or "memory". ``ctx``: the device on which layers are timed.
+    ``plan.parallelism.balance``: "time" or "memory". ``ctx``: the device on which layers are timed.
     Raises ModelError for a chain with too few possible cuts.
     """
-    split = plan.split
+    split = plan.parallelism
     stages = split.size * split.stages_per_device
     possible = possible_cuts(layers)
     check_stage_count(split.model, layers, possible, stages)
@@ -512,7 +512,7 @@ def stage_byte_costs(
     The cost follows MXNet's memory plan, for all slots and a whole batch. A stage with more layers
     needs less memory if its last layer then has a smaller output.
     """
-    split = plan.split
+    split = plan.parallelism
     bindings = stage_bindings(ShardSizes((split.max_shard_images,)), plan.microbatches, split, label_columns(loss))
     shapes = _layer_shapes(layers, plan)
     earlier_trained = [any(map(_has_trained_parameters, layers[:begin])) for begin in range(len(layers))]
@@ -570,7 +570,7 @@ def _layers_graph(
 
 def _layer_shapes(layers: Sequence[gluon.HybridBlock], plan: StrategyPlan) -> List[Tuple[int, ...]]:
     """Return the input shape of each layer for a microbatch, and the last output shape."""
-    shape = (plan.microbatches.largest_part(plan.split.max_shard_images), *plan.split.image_shape)
+    shape = (plan.microbatches.largest_part(plan.parallelism.max_shard_images), *plan.parallelism.image_shape)
     shapes = [shape]
     for number in range(len(layers)):
         data = mx.sym.var(IMAGES)

@@ -52,12 +52,12 @@ LINE_WIDTH = 69  # characters of a line that a run prints at its start, without 
 
 
 class PipelineParallel(UnshardedParameters):
-    """The `Strategy` of stages; copy i of the network is on ``plan.split.copies[i]``."""
+    """The `Strategy` of stages; copy i of the network is on ``plan.parallelism.copies[i]``."""
 
     def __init__(
         self, make_net: MakeNet, loss: gluon.HybridBlock, plan: StrategyPlan, group: ProcessGroup = SINGLE_PROCESS
     ) -> None:
-        split = plan.split
+        split = plan.parallelism
         self._copies, self._split = split.copies, split
         enable_peer_access(plan.ctxs)
         self.net = make_net(plan.ctxs, [mx.cpu()])

@@ -116,7 +116,7 @@ class _Planner:
         """Split a convolution or dense layer by groups, rows or columns, or replicate it."""
         data, width = (self._input_as_value(node["inputs"][0]), self.graph_info.channel_count(*node["inputs"][0][:2]))
         if node["op"] == "FullyConnected":
-            data, width = self._flatten_input(node, data)
+            data, width = self._flatten_dense_input(node, data)
         groups = int(node.get("attrs", {}).get("num_group", 1))
         outputs = self.graph_info.channel_count(index, 0)
         if groups > 1:
@@ -135,7 +135,7 @@ class _Planner:
             return self._replicate_node(index, node)
         return self._split_columns(index, node, data, column)
 
-    def _flatten_input(self, node: Node, data: SplitValue) -> Tuple[SplitValue, int]:
+    def _flatten_dense_input(self, node: Node, data: SplitValue) -> Tuple[SplitValue, int]:
         """Flatten the images that a dense layer reads; return the vectors and their length.
 
         (In MXNet the dense layer itself would flatten the images.)

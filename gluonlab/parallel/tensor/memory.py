@@ -89,7 +89,7 @@ class TensorMemory:
             for segment in self._iterate_segments(device, images, columns):
                 activations += segment.graph.activation_bytes({**segment.inputs, **segment.edge_inputs})
         params = self._params[device].values()
-        copies = len(plan.split.copies)
+        copies = len(plan.parallelism.copies)
         fixed = parameter_bytes(params, plan.make_optimizer(), plan.kvstore, copies)
         return MemoryEstimate(*fixed, bound_bytes + activations + sum(gradients.values()), inputs)
 
@@ -97,7 +97,7 @@ class TensorMemory:
         """Yield the segments on a device for a number of images and of label columns."""
         segments = self._levels[columns]
         edge_inputs: ArraySpecs = {}
-        split = self._plan.split
+        split = self._plan.parallelism
         network_inputs = input_specs(images, split.image_shape, columns, split.image_dtype)
         for number, graphs in enumerate(segments.graphs):
             symbol = graphs[device].graph

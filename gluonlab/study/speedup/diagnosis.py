@@ -221,7 +221,7 @@ class StepModel(NamedTuple):
             return 0.0 if missing <= 0 == gained else None
         return max(0.0, missing / gained)
 
-    def largest_gradient_factor(self) -> Optional[float]:
+    def break_even_gradient_factor(self) -> Optional[float]:
         """Return by which factor the gradients may grow until all devices are no faster than one.
 
         None means that there is no limit.
@@ -500,7 +500,7 @@ class Diagnosis:
 
         None means that there is no limit.
         """
-        factor = self.model.largest_gradient_factor()
+        factor = self.model.break_even_gradient_factor()
         return None if factor is None else int(factor * self.gradient_bytes)
 
     def to_dict(self) -> Dict[str, Any]:

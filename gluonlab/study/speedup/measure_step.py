@@ -218,7 +218,7 @@ def measure_training_step(
 def _collect_facts(training: MeasuredTraining) -> TrainingFacts:
     """Return the present settings of a training."""
     plan = training.plan
-    config, copies, train = plan.resolved.config, len(plan.split.copies), plan.dataset.train
+    config, copies, train = plan.resolved.config, len(plan.parallelism.copies), plan.dataset.train
     grows = accepts_option(plan.config.dataset, "samples")
     memory = available_memory()
     return TrainingFacts(

@@ -93,7 +93,7 @@ class StateRecorder:
         self.waits, self.states = waits, []
 
     def __call__(self, make_net, loss, plan, group):
-        strategy = strategy_class(plan.split.mode)(make_net, loss, plan, group)
+        strategy = strategy_class(plan.parallelism.mode)(make_net, loss, plan, group)
         step = strategy.step
 
         def step_and_take_state(batch, around=None):

@@ -301,6 +301,26 @@ def test_with_microbatches_gradients_add_up(name):
         assert relative_distance(comparable_arrays(net, ctx), comparable_arrays(one)) <= 1e-5
 
 
+def test_gradients_of_parameters_with_grad_req_add_are_summed_over_passes():
+    (batch,) = random_batches([9], shape=SHAPE)
+    gradients = []
+    for request, passes in (("write", 1), ("add", 2)):
+
+        def make_net(request=request):
+            net = SyncBatchNormNet()
+            net.collect_params().setattr("grad_req", request)
+            return net
+
+        net, step = train_in_stages(make_net, contexts(2))
+        [parts] = WHOLE_SHARDS.split_into_rounds(shard_batch(batch, contexts(2)))
+        for _ in range(passes):
+            step.sync_bn_replicas.forward(parts)
+            step.sync_bn_replicas.backward()
+        trained = [param for param in net.collect_params().values() if param.grad_req != "null"]
+        gradients.append([param.grad(ctx).asnumpy() / passes for param in trained for ctx in contexts(2)])
+    assert relative_distance(*gradients) <= 1e-6
+
+
 def test_the_scale_of_the_loss_changes_no_bit_of_the_gradients():
     ctxs = contexts(2)
     (batch,) = random_batches([9], shape=SHAPE)

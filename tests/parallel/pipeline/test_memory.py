@@ -64,9 +64,9 @@ def test_estimated_memory_of_stages_is_what_mxnet_allocates(case):
 def test_a_stage_has_a_graph_in_each_slot_of_its_schedule(schedule, microbatches):
     per_device = 2 if schedule == "interleaved" else 1
     plan = make_pipeline_plan(contexts(3), 3, microbatches, schedule=schedule, stages_per_device=per_device)
-    bound = stage_bindings(ShardSizes((20, 3)), plan.microbatches, plan.split, columns=0)
+    bound = stage_bindings(ShardSizes((20, 3)), plan.microbatches, plan.parallelism, columns=0)
     slots = [len({binding.slot for binding in stage}) for stage in bound]
-    assert slots == list(peaks(make_schedule(plan.split, microbatches)))
+    assert slots == list(peaks(make_schedule(plan.parallelism, microbatches)))
 
 
 @st.composite
@@ -107,7 +107,7 @@ def test_more_layers_save_no_more_memory_than_the_savings_bound(schedule):
     for layer in layers:
         outputs.append(layer(outputs[-1]))
     cost, savings = stage_byte_costs(layers, softmax_loss(), plan)
-    bound = stage_bindings(ShardSizes((40,)), plan.microbatches, plan.split, columns=0)
+    bound = stage_bindings(ShardSizes((40,)), plan.microbatches, plan.parallelism, columns=0)
     for stage, begin in product(range(2 * per_device), range(len(layers) - 1)):
         for end in range(begin + 1, len(layers)):
             costs = [cost(stage, begin, longer) for longer in range(end, len(layers) + 1)]

@@ -179,7 +179,7 @@ def test_the_model_passes_through_what_was_measured(found, one_step, devices, ea
 @given(LINES, LINES, st.integers(2, 8), SECONDS, st.floats(0, 0.1))
 def test_with_the_largest_network_all_devices_are_as_fast_as_one(one, several, devices, moved, update):
     model = StepModel(one, several, devices, 8, devices, moved, min(update, one.fixed))
-    times = model.largest_gradient_factor()
+    times = model.break_even_gradient_factor()
     if times and math.isfinite(times):  # not where the last digits of a float decide
         of_one = one.seconds(8) + (times - 1) * model.update
         of_all = several.seconds(8) + (times - 1) * model.moved
