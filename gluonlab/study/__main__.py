@@ -21,7 +21,7 @@ from gluonlab.drawing.translations import select_language
 from gluonlab.errors import ConfigError, RunError
 from gluonlab.plain_text import json_text
 from gluonlab.study import batch_size, learning_rate_scaling, scaling, splits
-from gluonlab.study.study import LANGUAGES, PAGE, Findings, Study, as_plain, wrap_for_terminal, write_report
+from gluonlab.study.study import LANGUAGES, PAGE, Findings, Study, to_plain_values, wrap_for_terminal, write_report
 from gluonlab.study.sweep import load_study_options, open_study
 
 INTERRUPTED = "nothing was measured"  # message if interrupted before the first measurement
@@ -76,7 +76,7 @@ def _check_resume_alone(other_options: Mapping[str, Any], resume: str) -> None:
 
 def _run_study(study: Study, options: Any, out: Optional[str], language: str, as_json: bool) -> None:
     """Measure what has not been measured, write all files, and print the findings."""
-    plain_options = as_plain(options)
+    plain_options = to_plain_values(options)
     with open_study(study.name, plain_options, out) as folder:
         findings = study.measure(options, folder.store)
         folder.write_result({"study": study.name, "options": plain_options, **findings.values})

@@ -91,7 +91,7 @@ class LargestBatch:
         )
         return [
             f"--batch-size {self.images} fits: {training}",
-            (f"memory is not the limit: {limit_text}; memory would hold batches of up to about {self.would_fit:,}"),
+            f"memory is not the limit: {limit_text}; memory would hold batches of up to about {self.would_fit:,}",
             *format_memory_table(self.rows),
         ]
 
@@ -284,18 +284,15 @@ class LargestSizeSearch:
             self.fitting = sorted([*self.fitting, (size, cost)])
 
     def _next_size(self) -> int:
-        """Return the size to try next.
+        """Return the size at which the extrapolated cost reaches TARGET_SHARE of the ceiling.
 
-        It is the size at which the line through the two largest fitting sizes reaches TARGET_SHARE
-        of the ceiling, or a size halfway to the smallest size that does not fit.
+        If a smaller size has already failed, the result is halfway to the smallest failing size.
         """
         if not self.fitting:
             assert self.smallest_failing is not None
             return max(self.smallest, self.smallest_failing // 4)
         size, cost = self.fitting[-1]
         candidate = max(size + 1, size + int((TARGET_SHARE * self.ceiling - cost) / self.cost_per_unit()))
-        return (
-            candidate
-            if self.smallest_failing is None or candidate < self.smallest_failing
-            else (size + self.smallest_failing) // 2
-        )
+        if self.smallest_failing is None or candidate < self.smallest_failing:
+            return candidate
+        return (size + self.smallest_failing) // 2

@@ -19,8 +19,8 @@ from gluonlab.study.learning_rate_scaling import (
     analyze_measurements,
     build_report,
     load_options,
+    measure_final_accuracy,
     parse_options,
-    train_point,
 )
 from gluonlab.training.reporter import Reporter
 
@@ -40,7 +40,7 @@ def test_a_measurement_is_the_accuracy_of_such_a_run(way, tmp_path):
         momentum_rule="mxnet" if way == "uncorrected" else "corrected",
     )  # fmt: skip
     run = train(config, reporter=Reporter())
-    assert train_point(OPTIONS, point, 1) == {"right": run.accuracy, "diverged": False}
+    assert measure_final_accuracy(OPTIONS, point, 1) == {"right": run.accuracy, "diverged": False}
 
 
 def make_measurements(shares):
@@ -98,13 +98,15 @@ def test_the_figure_of_a_way_has_the_shares_of_every_number_of_devices():
 
 
 def test_a_training_that_diverges_gets_nothing_right():
-    found = train_point(OPTIONS, {"way": SAME, "devices": 1, "rate": 1e6}, 0)
+    found = measure_final_accuracy(OPTIONS, {"way": SAME, "devices": 1, "rate": 1e6}, 0)
     assert found == {"right": 0.0, "diverged": True}
 
 
 def test_the_command_writes_figures_and_a_page_in_both_languages(study, tmp_path, monkeypatch):
     monkeypatch.setattr(
-        learning_rate_scaling, "train_point", lambda options, point, seed: {"right": 0.5 + point["rate"] + seed / 100}
+        learning_rate_scaling,
+        "measure_final_accuracy",
+        lambda options, point, seed: {"right": 0.5 + point["rate"] + seed / 100},
     )
     folder = tmp_path / "study"
     begin_study("learning-rate", OPTIONS, folder)

@@ -10,7 +10,7 @@ from support.commands import read_error_line
 import gluonlab
 from gluonlab.study import __main__ as command
 from gluonlab.study.__main__ import main
-from gluonlab.study.study import as_plain
+from gluonlab.study.study import to_plain_values
 
 OPTIONS = {
     "batch-size": {
@@ -73,7 +73,7 @@ def resumed(ended, tmp_path, monkeypatch):
         (tmp_path / "study.json").write_text(text, encoding="utf-8")
         status, out, message = ended(main, name, "--resume", str(tmp_path))
         assert (status != 0, out, len(message.splitlines())) == (not found, "", not found)
-        return as_plain(found[0]) if found else message
+        return to_plain_values(found[0]) if found else message
 
     return resume
 

@@ -6,9 +6,9 @@
 - `GradientPool` allocates the arrays for these gradients.
 - `estimate_stages_mib` estimates the memory.
 
-On each device, a BatchNorm layer needs one operation for the device's own statistics, one to
-normalize, one for backward, and two to complete the gradient. The devices exchange only small
-arrays (`gluonlab.parallel.data.sync_bn_statistics`).
+The devices exchange only small arrays (`gluonlab.parallel.data.sync_bn_statistics`). On each device,
+a BatchNorm layer needs five operations: for its statistics, to normalize, for backward, and two to
+complete the gradient.
 """
 
 from __future__ import annotations

@@ -175,7 +175,7 @@ class PipelineParallel(UnshardedParameters):
         scale = 1.0 if self.trainer.loss_scale is None else self.trainer.loss_scale.value
         programs = []
         for copy, (images, labels) in enumerate(zip(batch.xs, batch.ys)):
-            parts = [part for each in rounds for part in each if part.device == copy]
+            parts = [part for round_parts in rounds for part in round_parts if part.device == copy]
             shard = Microbatch(copy, images, labels)
             programs.append(self.pipelines[copy].get_program(shard, parts))
             programs[-1].set_loss_scale(scale)

@@ -47,10 +47,9 @@ DEFAULT_ALGORITHM = "sharded"  # the allreduce of activations, unless the kvstor
 
 
 class TensorParallel(ReplicaStep):
-    """The `Strategy` of tensor parallelism: copy i of the network is on ``plan.parallelism.copies[i]``.
+    """The `Strategy` of tensor parallelism; copy i of the network is on ``plan.parallelism.copies[i]``.
 
-    ``net`` holds whole parameters on the CPU, with the values at the last
-    `sync_running_statistics`.
+    ``net`` holds whole parameters on the CPU, as of the last `sync_running_statistics`.
     """
 
     def __init__(
@@ -68,8 +67,8 @@ class TensorParallel(ReplicaStep):
             shard_parameters(self._params, layout.slices, device, by_device[device]) for device in self._devices
         ]
         trainers = [self._make_trainers(params, plan, group) for params in self.device_params]
-        self._sharded_trainers = [sliced for sliced, _ in trainers]
-        self._replicated_trainers = [params_by_path for _, params_by_path in trainers if params_by_path is not None]
+        self._sharded_trainers = [sharded for sharded, _ in trainers]
+        self._replicated_trainers = [replicated for _, replicated in trainers if replicated is not None]
         updates = TrainerGroup(self._sharded_trainers, plan.postprocess, replicated=self._replicated_trainers)
         schedule = make_schedule(_activation_allreduce(plan.kvstore), plan.parallelism.size)
         constants_and_params = [{**params, **loss_parameters(loss)} for params in self.device_params]
@@ -137,7 +136,7 @@ class TensorParallel(ReplicaStep):
         scale = self.trainer.loss_scale
         return StrategyState(
             gather_states(
-                [collect_states(each) for each in (*self._sharded_trainers, *self._replicated_trainers)],
+                [collect_states(trainer) for trainer in (*self._sharded_trainers, *self._replicated_trainers)],
                 self.layout.slices,
             ),
             {} if scale is None else scale.state(),
@@ -173,7 +172,7 @@ class TensorParallel(ReplicaStep):
         images = max(1, plan.microbatches.largest_part(plan.parallelism.max_shard_images))
         labels = (images, *[label_columns(loss)] * bool(label_columns(loss)))
         shapes = {IMAGES: (images, *plan.parallelism.image_shape), LABELS: labels}
-        trained = {name for name, each in self._params.items() if each.grad_req != "null"}
+        trained = {name for name, param in self._params.items() if param.grad_req != "null"}
         return plan_layout(graph, shapes, trained, plan.parallelism.size, plan.parallelism.channels)
 
     def _make_trainers(
@@ -183,7 +182,7 @@ class TensorParallel(ReplicaStep):
         slices = self.layout.slices
         sharded = {name: param for name, param in params.items() if name in slices}
         unsharded = {name: param for name, param in params.items() if name not in slices}
-        return (_make_trainer(sharded, plan, group), _make_trainer(unsharded, plan, group) if unsharded else None)
+        return _make_trainer(sharded, plan, group), _make_trainer(unsharded, plan, group) if unsharded else None
 
 
 def _make_trainer(params: Mapping[str, gluon.Parameter], plan: StrategyPlan, group: ProcessGroup) -> BucketedTrainer:

@@ -17,14 +17,14 @@ from gluonlab.parallel.pipeline.pipeline_cost import Costs, equal_shares, price
 from gluonlab.parallel.pipeline.pipeline_schedule import SCHEDULES
 from gluonlab.parallel.pipeline.render import as_svg, as_text
 from gluonlab.parallel.pipeline.render.pipeline_pictures import (
-    DIGIT,
-    LABELS,
-    LOW,
+    DIGIT_WIDTH,
+    LABEL_WIDTH,
     MARGIN,
-    MOST_COLUMNS,
-    RIGHT,
+    MAX_CHART_WIDTH,
+    MAX_COLUMNS,
+    RIGHT_MARGIN,
+    STASH_HEIGHT,
     STYLE,
-    WIDEST,
     WIDTH,
     axis_ticks,
     idle_gaps,
@@ -171,7 +171,7 @@ def test_the_text_has_every_computation_in_its_time(case):
     schedule, timeline = case
     several = schedule.stages > schedule.devices
     # two digits and a letter at most, and what fills a box; as_text gives numbers up beyond that
-    assume(in_ms(timeline.seconds) * 4 <= MOST_COLUMNS)
+    assume(in_ms(timeline.seconds) * 4 <= MAX_COLUMNS)
     _, block = re.split(r"\n\nfrom .*\n", as_text(schedule, timeline, 2100))  # so wide, it is one
     lines = re.findall(r"^device (\d+) +(\S+)$", block.split("\n\n")[0], re.M)
     assert len(lines) == schedule.devices
@@ -280,13 +280,13 @@ def test_a_picture_is_as_wide_as_a_page_or_as_the_shortest_computations_number_n
     wide = float(root.get("width"))
     narrowest = min(width for _, (_, _, width, _), _ in boxes.values()) + 1  # a px is between two
     last = max(x + width for _, (x, _, width, _), _ in boxes.values()) + 0.5
-    assert wide == round(last + 2 * MARGIN + RIGHT)
+    assert wide == round(last + 2 * MARGIN + RIGHT_MARGIN)
     assert all(number is not None for *_, number in boxes.values()) == (fits != "widest")
     if fits == "wider":
-        needed = len(str(microbatches - 1)) * DIGIT
+        needed = len(str(microbatches - 1)) * DIGIT_WIDTH
         assert wide > WIDTH and needed <= narrowest <= needed + 4
     else:
-        assert wide == (WIDTH if fits == "page" else WIDEST + 2 * MARGIN + LABELS + RIGHT)
+        assert wide == (WIDTH if fits == "page" else MAX_CHART_WIDTH + 2 * MARGIN + LABEL_WIDTH + RIGHT_MARGIN)
 
 
 def to_floats(words):
@@ -300,12 +300,12 @@ def test_the_picture_tells_the_time_and_how_much_each_device_keeps(name, sizes, 
     schedule = SCHEDULES[name](*sizes)
     timeline = price(schedule, Costs.uniform(schedule.stages, unit, 2 * unit))
     root = ElementTree.fromstring(as_svg(schedule, timeline))
-    a_second = (float(root.get("width")) - 2 * MARGIN - LABELS - RIGHT) / timeline.seconds
+    a_second = (float(root.get("width")) - 2 * MARGIN - LABEL_WIDTH - RIGHT_MARGIN) / timeline.seconds
 
     lines = to_floats(re.match(r"M([\d.]+) ", each.get("d"))[1] for each in find_class(root, "path", "scale"))
     shown = find_class(root, "text", "quiet small middle")
     of_unit = a_second / time_unit(timeline).per_second
-    expected = [LABELS + float(label.text) * of_unit for label in shown]
+    expected = [LABEL_WIDTH + float(label.text) * of_unit for label in shown]
     assert len(expected) > 3
     for places in (lines, to_floats(label.get("x") for label in shown)):
         assert places == pytest.approx(expected, abs=1)
@@ -319,9 +319,9 @@ def test_the_picture_tells_the_time_and_how_much_each_device_keeps(name, sizes, 
         ).groups()
         at, tops = zip(*(to_floats(each) for each in re.findall(r"H([\d.]+)V([\d.]+)", changes)))
         kept = stashed_levels(timeline, device)
-        assert (float(x), float(end)) == pytest.approx((LABELS, LABELS + a_second * timeline.seconds), abs=1)
-        assert at == pytest.approx([LABELS + moment * a_second for moment, _ in kept], abs=1)
-        high = [LOW * many / max(most) for _, many in kept]
+        assert (float(x), float(end)) == pytest.approx((LABEL_WIDTH, LABEL_WIDTH + a_second * timeline.seconds), abs=1)
+        assert at == pytest.approx([LABEL_WIDTH + moment * a_second for moment, _ in kept], abs=1)
+        high = [STASH_HEIGHT * many / max(most) for _, many in kept]
         assert [float(base) - top for top in tops] == pytest.approx(high, abs=0.1)
         assert below < min(tops) and below < float(labels[device].get("y")) < float(base)
         below = float(base)
