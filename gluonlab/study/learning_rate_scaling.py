@@ -123,7 +123,7 @@ class AccuracyCurve(NamedTuple):
 
 
 class Effect(NamedTuple):
-    """The accuracy of the rule ``of`` minus that of the rule ``beside``, at one rate.
+    """The accuracy of the rule ``of`` minus the accuracy of the rule ``beside``, at one rate.
 
     The difference is computed for each seed.
     """

@@ -102,7 +102,7 @@ class ReplicaStep:
     def score(self, batch: Batch) -> Iterator[ScoredImages]:
         """Yield the scores of all microbatches, without training.
 
-        The scores of each microbatch overwrite those of the previous one on the same device.
+        On each device, the scores of a microbatch overwrite the scores of the previous microbatch.
         """
         for parts in self.microbatches.split_into_rounds(batch):
             for part in parts:

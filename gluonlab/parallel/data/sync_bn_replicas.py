@@ -186,7 +186,7 @@ class StagedExecutor:
             memory.executors.setdefault(number, self.runs[-1].executor)
 
     def backward(self, number: int) -> None:
-        """Queue a stage's backward pass, and add its gradients to those of later stages."""
+        """Queue a stage's backward pass, and add its gradients to the gradients of later stages."""
         run = self.runs[number]
         if run.heads is None:
             return
@@ -209,7 +209,7 @@ class StagedExecutor:
         self.values.update(zip(layer.input_names, arrays))
 
     def _request_gradients(self, accumulate: bool) -> None:
-        """Choose which gradients each stage computes, and which it adds to those of later stages.
+        """Choose the gradients that each stage computes, and those to add to gradients of later stages.
 
         Each layer also computes two sums, which are the gradients of its gamma and beta.
         """

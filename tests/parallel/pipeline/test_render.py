@@ -296,7 +296,7 @@ def to_floats(words):
 @pytest.mark.parametrize("unit", [1e-6, 1e-3, 1.0])
 @pytest.mark.parametrize(("name", "sizes"), [("1f1b", (3, 5, 1)), ("interleaved", (2, 4, 2))])
 def test_the_picture_tells_the_time_and_how_much_each_device_keeps(name, sizes, unit):
-    """All devices keep their microbatches in one scale, in which the most of all is LOW high."""
+    """All devices keep their microbatches in one scale, in which the largest number is STASH_HEIGHT high."""
     schedule = SCHEDULES[name](*sizes)
     timeline = price(schedule, Costs.uniform(schedule.stages, unit, 2 * unit))
     root = ElementTree.fromstring(as_svg(schedule, timeline))
