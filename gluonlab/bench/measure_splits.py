@@ -223,7 +223,7 @@ def planned_memory(split: PreparedSplit) -> List[MemoryEstimate]:
     """Return the memory of each device, as --memory plans it."""
     assert split.plan is not None and split.strategy is not None
     copy_memory = split.strategy.estimate_memory(ShardSizes((split.plan.largest_shard_size,)))
-    return copy_memory * len(split.plan.split.copies)
+    return copy_memory * len(split.plan.parallelism.copies)
 
 
 def _stage_messages(split: PreparedSplit, devices: int) -> Iterator[Message]:

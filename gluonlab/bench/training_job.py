@@ -75,7 +75,7 @@ def make_training_job(
     )  # fmt: skip
     dataset = load_dataset("synthetic", samples=workload.samples, shape=workload.shape, classes=CLASSES)
     plan = dataclasses.replace(make_plan(config), dataset=dataset)
-    make_strategy = strategy_class(plan.split.mode)
+    make_strategy = strategy_class(plan.parallelism.mode)
     strategy = make_strategy(partial(make_net, plan), make_loss(), plan, group)
     loader = Loader(
         plan.dataset.train, strategy.inputs, global_batch_size, rank=group.rank,

@@ -45,7 +45,7 @@ def parse_graph(graph: mx.sym.Symbol) -> Dict[str, Any]:
 def attribute_numbers(node: Node, name: str) -> Shape:
     """Return the numbers of an attribute, such as a kernel's sides; () if the node has none.
 
-    >>> numbers({"attrs": {"kernel": "(3L, 1L)"}}, "kernel")  # saved by MXNet on Python 2
+    >>> attribute_numbers({"attrs": {"kernel": "(3L, 1L)"}}, "kernel")  # saved by MXNet on Python 2
     (3, 1)
     """
     return tuple(map(int, re.findall(r"-?\d+", node.get("attrs", {}).get(name, ""))))

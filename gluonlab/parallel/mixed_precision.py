@@ -1,10 +1,10 @@
 """Mixed precision: matrix products and convolutions in float16, all sums in float32.
 
-Parameters, gradients, optimizer states, running statistics, scores and losses stay float32, so that
-kvstores, files and exports do not change (Micikevicius et al., "Mixed precision training", 2018,
-section 3.1). Cast operators are added to the graph. MXNet lists the operators that are faster in
-float16 and the operators that need float32. mxnet.contrib.amp.init would convert every network of
-the process, because it replaces MXNet's functions. This module converts only the given graph.
+Everything that is kept or summed stays float32, so that kvstores, files and exports do not change
+(Micikevicius et al., "Mixed precision training", 2018, section 3.1). Cast operators are added to
+the graph. MXNet lists the operators that are faster in float16 and the operators that need float32.
+mxnet.contrib.amp.init would convert every network of the process, because it replaces MXNet's
+functions. This module converts only the given graph.
 """
 
 from __future__ import annotations

@@ -239,7 +239,7 @@ class StrategyPlan(Protocol):
         """Devices of this process."""
 
     @property
-    def split(self) -> Parallelism:
+    def parallelism(self) -> Parallelism:
         """Parallel mode, and the copies of the network."""
 
     @property

@@ -3,7 +3,7 @@
 - `predict_training`: the prediction (`predict_training.predict`), and its texts.
 - `count_work`: the operations and memory traffic of a network, counted in its graph.
 - `roofline`: the time of a step on one GPU, from a roofline model.
-- `allreduce_time`: the time to sum the gradients of all GPUs.
+- `gradient_sum_time`: the time to sum the gradients of all GPUs.
 - `gpu_specifications`: the data sheets of GPUs, and the machines.
 - `published_speeds`: the comparison of the model with published speeds.
 

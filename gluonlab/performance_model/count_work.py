@@ -35,7 +35,7 @@ FREE_OPERATORS = {"Flatten", "Reshape", "flatten", "reshape", "expand_dims", "sq
 # operators whose multiply-adds are not counted, only their memory traffic
 UNCOUNTED_OPERATORS = {"RNN", "dot", "batch_dot", "_linalg_gemm", "_linalg_gemm2", "Correlation",
 "Deconvolution",
-         "_contrib_interleaved_matmul_selfatt_qk", "DeformableConvolution"}  # fmt: skip
+    "_contrib_interleaved_matmul_selfatt_qk", "DeformableConvolution"}  # fmt: skip
 
 
 def count_graph_work(scores: mx.sym.Symbol, image_shape: Shape, name: str) -> Work:
@@ -98,13 +98,10 @@ def _gradient_sums(
     a gradient of the node's outputs.
     """
     return [
-        Operator(
-            MEMORY, "sum of gradients",
-            backward_moved=3 * (uses[entry] - 1) * math.prod(shape),
-        )
+        Operator(MEMORY, "sum of gradients", backward_moved=3 * (uses[entry] - 1) * math.prod(shape))
         for entry, shape in shapes.items()
         if entry[0] == node_number and uses[entry] > 1 and needed
-    ]  # fmt: skip
+    ]
 
 
 def _count_operator(
@@ -135,19 +132,16 @@ def _count_operator(
             data_gradient=has_gradient,
         )
     if op == "FullyConnected":
-        return Operator(
-            DENSE, op, outputs * input_shapes[1][1], inputs, outputs, sum(map(math.prod,
-            input_shapes[1:])), 0, has_gradient,
-        )  # fmt: skip
+        weights = sum(map(math.prod, input_shapes[1:]))
+        return Operator(DENSE, op, outputs * input_shapes[1][1], inputs, outputs, weights, 0, has_gradient)
     if op == POOLING:
         forward, backward = inputs + outputs, 2 * (inputs + outputs)
     else:
         forward_passes, backward_passes = MEMORY_PASSES.get(op, DEFAULT_PASSES)
         forward, backward = int(forward_passes * outputs), int(backward_passes * inputs)
     # a fusing compiler would compute these operators together with BatchNorm
-    fused = op in ("Activation", "relu", "elemwise_add", "_plus") and previous_op in (
-        "BatchNorm", "elemwise_add", "_plus",
-    )  # fmt: skip
+    sums = ("elemwise_add", "_plus")
+    fused = op in ("Activation", "relu", *sums) and previous_op in ("BatchNorm", *sums)
     return Operator(
         MEMORY, op, inputs=inputs, outputs=outputs, forward_moved=forward,
         backward_moved=backward if has_gradient else 0, after_norm=fused,
@@ -156,8 +150,7 @@ def _count_operator(
 
 def _parse_attribute(attrs: Mapping[str, str], name: str) -> Sequence[int]:
     """Return the numbers of an attribute, such as (2, 2) for the stride, or () if it is not set."""
-    numbers: Sequence[int] = ast.literal_eval(attrs.get(name, "()"))
-    return numbers
+    return tuple(ast.literal_eval(attrs.get(name, "()")))
 
 
 def _infer_shapes(graph: mx.sym.Symbol, data: Shape) -> Dict[Tuple[int, int], Shape]:

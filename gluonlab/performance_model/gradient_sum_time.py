@@ -4,9 +4,9 @@ A store (the value of --kvstore) sums the gradients over the GPUs of one host or
 For most stores, `gluonlab.collectives.cost_model` predicts the time of the store's schedule on the
 machine's topology. The time of the store ``local``, which sums on the CPU, is a formula.
 
-gluonlab queues backward in pieces, each of several operators (`gluonlab.engine.pieces`). Backward
-starts with the last layer. A bucket of gradients is summed after the piece that completes the
-bucket. The part of the sum after the end of backward is called exposed. MXNet is not imported.
+MXNet runs backward in pieces, each of several operators (``--overlap``), last layer first. A bucket
+of gradients is summed after the piece that completes the bucket. The part of the sum after the end
+of backward is called exposed. MXNet is not imported.
 """
 
 from __future__ import annotations
@@ -246,7 +246,7 @@ def store_within_host(store: str) -> str:
 
 # --- the exposed part of the sum, after the end of backward
 
-BACKWARD_PIECE = 15  # operators per piece of backward on GPUs; see gluonlab.engine.pieces
+BACKWARD_PIECE = 15  # operators per piece of backward on GPUs; see gluonlab.engine.mxnet_setup
 # The default size of a bucket is BUCKET_BYTES. With the store `device`, buckets may be smaller, so
 # that each GPU sums one, but not below MIN_BUCKET_BYTES. See gluonlab.bucketed_trainer.buckets.
 BUCKET_BYTES, MIN_BUCKET_BYTES = 25 * 2**20, 4 * 2**20
@@ -277,8 +277,8 @@ def bucket_sizes(work: Work, bucket_bytes: float = BUCKET_BYTES) -> List[float]:
     `gluonlab.bucketed_trainer.buckets`.
     """
     sizes: List[float] = []
-    for numbers in reversed(work.tensors):  # the number of elements of each tensor
-        size = 4.0 * numbers
+    for elements in reversed(work.tensors):
+        size = 4.0 * elements
         if sizes and sizes[-1] + size <= bucket_bytes:
             sizes[-1] += size
         else:
@@ -304,21 +304,20 @@ def make_buckets(
     ]
     piece_size = piece or max(1, len(gradients))
     pieces = [gradients[first : first + piece_size] for first in range(0, len(gradients), piece_size)]
-    made: List[GradientBucket] = []
+    buckets: List[GradientBucket] = []
     elapsed_s = pending_bytes = 0.0
     for operators in pieces:
         elapsed_s += math.fsum(seconds for seconds, _ in operators)
         for _, weights in operators:
             pending_bytes += weights
             if pending_bytes and pending_bytes >= bucket_bytes:
-                made.append(GradientBucket(elapsed_s, pending_bytes))
+                buckets.append(GradientBucket(elapsed_s, pending_bytes))
                 pending_bytes = 0.0
     # The last bucket also contains the few parameters outside convolutions and dense layers, such
     # as BatchNorm's.
-    last_bytes = pending_bytes + max(
-        0.0, 4.0 * work.parameters - pending_bytes - sum(operators.size for operators in made)
-    )
-    return [*made, GradientBucket(elapsed_s, last_bytes)] if last_bytes else made
+    other_bytes = 4.0 * work.parameters - pending_bytes - sum(bucket.size for bucket in buckets)
+    last_bytes = pending_bytes + max(0.0, other_bytes)
+    return [*buckets, GradientBucket(elapsed_s, last_bytes)] if last_bytes else buckets
 
 
 def exposed_sum_s(gradient_buckets: Sequence[GradientBucket], sum_s: float, backward_s: float) -> float:

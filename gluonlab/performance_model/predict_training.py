@@ -42,7 +42,7 @@ class PredictionRow:
     Attributes:
         gpus: the number of GPUs.
         hosts: the number of hosts.
-        batch_size: images per GPU; if the GPUs differ, those of the GPU with the most.
+        batch_size: images per GPU; if the GPUs differ, the images of the GPU with the most.
         input_s: seconds to copy the images to the GPUs.
         compute_s: seconds of forward and backward.
         sum_s: seconds of the sum of gradients.
@@ -83,13 +83,10 @@ class PredictionRow:
 
     @property
     def bound_by(self) -> str:
-        """Return what the step's time depends on most: host, compute, sum, update or input."""
+        """Return the largest part of the step's time: host, compute, sum, update or input."""
         if self.host_s > self.device_s:
             return "host"
-        parts = {
-            "compute": self.compute_s, "sum": self.exposed_s, "update": self.update_s,
-            "input": self.input_s,
-        }  # fmt: skip
+        parts = {"compute": self.compute_s, "sum": self.exposed_s, "update": self.update_s, "input": self.input_s}
         return max(parts, key=lambda name: parts[name])
 
 
@@ -177,7 +174,7 @@ def _prediction_text(prediction: Prediction) -> str:
         lines += wrap_sentence(f"Not to be trusted here: {reason}.", "")
     for caution in prediction.cautions:
         lines += wrap_sentence(f"Take care: {caution}.", "")
-    lines += ["" for _ in range(bool(prediction.not_trusted or prediction.cautions))]
+    lines += [""] * bool(prediction.not_trusted or prediction.cautions)
     lines.append("Assumed:")
     for assumption in prediction.assumptions:
         lines += wrap_sentence(assumption, "- ")
@@ -282,9 +279,8 @@ class TrainingSpec(NamedTuple):
 
     def _predict_row(self, store: str, gpus: int) -> PredictionRow:
         """Return the prediction for this number of GPUs, with a ``speedup`` of 1."""
-        work, machine, images_of_gpu, passes = (self.work, self.machine, self.images_per_gpu(gpus), self.passes(gpus))
-        given_bytes = self.bucket_bytes
-        bucket_bytes = default_bucket_bytes(work, store, gpus) if given_bytes is None else given_bytes
+        work, machine, images_of_gpu, passes = self.work, self.machine, self.images_per_gpu(gpus), self.passes(gpus)
+        bucket_bytes = default_bucket_bytes(work, store, gpus) if self.bucket_bytes is None else self.bucket_bytes
         sizes = bucket_sizes(work, bucket_bytes)
         updates = max(1, len(sizes) if self.updates_whole_buckets else len(work.tensors))
         setting = self.setting._replace(microbatches=passes, updates=updates)
@@ -313,7 +309,7 @@ class TrainingSpec(NamedTuple):
         """Return the seconds to sum the gradients. ``sizes``: the bytes of each bucket."""
         if gpus == 1:
             return 0.0
-        topology, gradients = (self.machine.topology.subset(gpus), GradientSizes(sizes, separate_sums=True))
+        topology, gradients = self.machine.topology.subset(gpus), GradientSizes(sizes, separate_sums=True)
         if hosts > 1:
             return sum_over_hosts_s(store, self.machine.kind, topology, gradients)
         return sum_within_host_s(store_within_host(store), topology, gradients, MXNET_1_9_HOST)
@@ -350,11 +346,9 @@ def list_assumptions(training: TrainingSpec, optimizer: str, store: str, arithme
         "reading and decoding them keeps up, and changing them takes no time.",
         f"The sum is {store}'s, priced on {_describe_links(machine)}.",
         _describe_buckets(training),
-        f"One thread of the host queues a step in {HOST_STEP_S * 1e6:.0f} us for each GPU of the "
-        "host "
+        f"One thread of the host queues a step in {HOST_STEP_S * 1e6:.0f} us for each GPU of the host "
         "and microbatch, as measured with `bench host` on a core of an EPYC, and "
-        f"{HOST_BUCKET_S * 1e6:g} "
-        "us for each further bucket.",
+        f"{HOST_BUCKET_S * 1e6:g} us for each further bucket.",
     ]
     if store == LOCAL:
         sentences.append(
@@ -430,13 +424,9 @@ def predict(
         ConfigError: if the model cannot predict such a training; lists the choices.
     """
     specification = find_machine(machine)
-    images, kind = (
-        (batch_size, "batch size {!r} per GPU")
-        if global_batch_size is None
-        else (global_batch_size, "batch size {!r} over all GPUs")
-    )
+    images, scope = (batch_size, "per GPU") if global_batch_size is None else (global_batch_size, "over all GPUs")
     if not (isinstance(images, int) and 0 < images <= MAX_IMAGES):
-        raise ConfigError(f"{kind.format(images)}: give a whole number, 1 to {MAX_IMAGES}")
+        raise ConfigError(f"batch size {images!r} {scope}: give a whole number, 1 to {MAX_IMAGES}")
     if dtype not in (FLOAT32, FLOAT16):
         raise ConfigError(f"dtype {dtype!r} has no prediction: choose {FLOAT32} or {FLOAT16}")
     max_gpus = specification.topology.world_size
@@ -451,7 +441,7 @@ def predict(
             f"{global_batch_size} images a step for {counts[-1]} GPUs: give {counts[-1]} or more, "
             f"or {global_batch_size} GPUs or fewer"
         )
-    optimizer_states, arithmetic = (count_states(optimizer, momentum), specification.gpu.arithmetic(dtype, tf32))
+    optimizer_states, arithmetic = count_states(optimizer, momentum), specification.gpu.arithmetic(dtype, tf32)
     training = TrainingSpec(
         work,
         specification,
@@ -542,6 +532,5 @@ def _share_caution(training: TrainingSpec, counts: List[int]) -> Optional[str]:
         return None
     return (
         f"{global_batch_size} images do not divide by {', '.join(map(str, uneven))} GPUs: priced "
-        "is the GPU "
-        "with most of them, for which the others wait"
+        "is the GPU with most of them, for which the others wait"
     )

@@ -1,8 +1,7 @@
-"""Compares published training speeds with the model's predictions.
+"""Published training speeds, compared with the model's predictions: which predictions to trust.
 
-From this comparison the module derives reasons not to trust a prediction. published.json contains
-the published speeds and their predictions. tools/prediction contains the sources, and writes
-published.json.
+`list_caveats` returns the reasons not to trust a prediction. tools/prediction contains the sources
+of the speeds, and writes published.json.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ class PublishedSpeed(NamedTuple):
         return abs(self.ratio - 1)
 
     @property
-    def heading(self) -> str:
+    def table_section(self) -> str:
         """Return the heading under which this speed is listed in the table."""
         gpu = GPUS.get(self.gpu or "")
         arithmetic = gpu.arithmetic(self.dtype) if gpu else self.dtype
@@ -153,8 +152,7 @@ def list_caveats(work: Work, gpu: GpuSpec, training: ComparableTraining) -> Tupl
     memory_bytes = estimate_memory_bytes(work, training.images_per_pass, training.dtype, training.optimizer_states)
     if memory_bytes > gpu.memory_bytes:
         reasons.append(
-            f"{batch_size:,} images a GPU take about {memory_bytes / 1e9:.0f} GB, and {gpu.name} "
-            "has "
+            f"{batch_size:,} images a GPU take about {memory_bytes / 1e9:.0f} GB, and {gpu.name} has "
             f"{gpu.memory_bytes / 1e9:.0f}"
         )
     return reasons, _list_cautions(gpu, training.dtype, training.tf32)
@@ -219,23 +217,22 @@ def _format_mismatch(figure: PublishedSpeed) -> str:
     return (
         f"{figure.network} on {gpu_count}{figure.gpu or 'a GPU that is not named'} at "
         f"{figure.batch:g} images{microbatches}, which is alike, is predicted {figure.ratio:.2f} "
-        "times as "
-        "fast as published"
+        "times as fast as published"
     )
 
 
-def estimate_memory_bytes(work: Work, batch_size: float, dtype: str, kept_states: int = SGD_STATES) -> float:
+def estimate_memory_bytes(work: Work, batch_size: float, dtype: str, optimizer_states: int = SGD_STATES) -> float:
     """Estimate the bytes of memory of training on one GPU.
 
-    The memory contains the outputs kept for backward, weights, gradients and ``kept_states`` state
-    arrays of the optimizer. ``batch_size``: images of a microbatch.
+    The memory contains the outputs kept for backward, weights, gradients and ``optimizer_states``
+    arrays as large as the weights. ``batch_size``: images of a microbatch.
     """
-    number_bytes = 2 if dtype == "float16" else 4
-    numbers_per_image = sum(_kept_numbers(operator) for operator in work.operators)
-    return number_bytes * batch_size * numbers_per_image + (2 + kept_states) * 4 * work.parameters
+    element_bytes = 2 if dtype == "float16" else 4
+    stashed_elements = sum(map(_stashed_elements, work.operators))
+    return element_bytes * batch_size * stashed_elements + (2 + optimizer_states) * 4 * work.parameters
 
 
-def _kept_numbers(operator: Operator) -> int:
+def _stashed_elements(operator: Operator) -> int:
     """Return the number of output elements, per image, that are kept for backward.
 
     ReLU and additions are computed in place, and keep none.
@@ -252,10 +249,10 @@ def validation_text() -> str:
     figures = read_validation().figures
     columns = f"{'GPUs':<13}{'batch':>6} {'store':<10}{'published':>11}{'predicted':>11}{'ratio':>8}"
     lines = ["Published speeds and their predictions, images/s.", "", columns]
-    for heading in dict.fromkeys(figure.heading for figure in figures):
+    for heading in dict.fromkeys(figure.table_section for figure in figures):
         lines += ["", *wrap_sentence(heading, "")]
         for figure in figures:
-            if figure.heading == heading:
+            if figure.table_section == heading:
                 gpus = f"{figure.gpus} x {figure.gpu or 'unnamed'}"
                 lines.append(
                     f"{gpus:<13}{figure.batch:>6.4g} {figure.store:<10}{figure.value:>11,.1f}"
@@ -269,14 +266,9 @@ def validation_text() -> str:
     )
     lines += ["", *wrap_sentence(summary, ""), ""]
     lines.append(f"{'':<52}{'figures':>8}{'mean':>6}{'median':>7}{'most':>6}")
-    for error_summary in read_validation().errors:
-        percents = (
-            f"{error * 100:.0f} %" for error in (error_summary.mean, error_summary.median, error_summary.largest)
-        )
-        mean_percent, median_percent, largest = percents
-        lines.append(
-            f"{error_summary.group:<52}{error_summary.figures:>8}{mean_percent:>6}{median_percent:>7}{largest:>6}"
-        )
+    for group, count, *errors in read_validation().errors:
+        mean, middle, largest = (f"{error * 100:.0f} %" for error in errors)
+        lines.append(f"{group:<52}{count:>8}{mean:>6}{middle:>7}{largest:>6}")
     return "\n".join(lines)
 
 

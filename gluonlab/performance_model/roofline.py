@@ -1,9 +1,9 @@
 """Roofline model: predicts the time of a network's kernels on a GPU.
 
-The time of a kernel is the longer of two times, plus the time to launch the kernel:
+The time of a kernel is the time to launch it, plus the longer of two times:
 
-- its operations, divided by the share of the GPU's peak FLOP/s that such kernels reach
-- the bytes that it reads and writes, divided by the share of the memory's bandwidth
+- operations / FLOP/s, of which the kernel reaches a share of the GPU's peak,
+- bytes read and written / bandwidth, of which the kernel also reaches a share.
 
 Source of the model: Williams, Waterman, Patterson, "Roofline: an insightful visual performance
 model for multicore architectures" (2009). The shares depend on the GPU's generation
@@ -133,8 +133,8 @@ FITTED_CONSTANTS = ModelConstants(
 
 INPUT_BYTES_PER_S = 12e9  # 16 lanes of PCIe 3.0, as NCCL counts them
 # The workspace that MXNet allows a convolution, in bytes. cuDNN's Winograd algorithm for 5 x 5
-# windows stores a tile of 8 x 8 numbers for each 4 x 4 pixels of inputs and outputs, which is 4
-# times as many numbers. If the tiles do not fit, cuDNN uses another algorithm.
+# windows stores a tile of 8 x 8 elements for each 4 x 4 pixels of inputs and outputs, which is 4
+# times as many elements. If the tiles do not fit, cuDNN uses another algorithm.
 WORKSPACE_BYTES, WINOGRAD_5_TILES = 2**30, 4
 KEPLER, VOLTA = 3.7, 7.0  # compute capabilities
 # Tensor cores need channels last, so cuDNN transposes MXNet's arrays before and after a
@@ -145,24 +145,24 @@ SGD_STATES = 1  # arrays of state for each weight: the momentum
 
 
 class KernelCost(NamedTuple):
-    """The work of a kernel. "Numbers" are elements of arrays.
+    """The work of a kernel.
 
     Attributes:
         kind: CONVOLUTION, DENSE or MEMORY.
         flops: operations: multiplications and additions.
-        moved_numbers: elements that the kernel reads and writes.
-        output_numbers: elements of the output.
+        moved_elements: elements that the kernel reads and writes.
+        output_elements: elements of the output.
         window: the side of the window, if Winograd's algorithm is possible; otherwise 0.
-        transposed_numbers: further elements read and written on tensor cores, to transpose arrays
+        transposed_elements: further elements read and written on tensor cores, to transpose arrays
             whose channels are not last.
     """
 
     kind: str
     flops: float
-    moved_numbers: float
-    output_numbers: float
+    moved_elements: float
+    output_elements: float
     window: int = 0
-    transposed_numbers: float = 0.0
+    transposed_elements: float = 0.0
 
 
 class StepSeconds(NamedTuple):
@@ -262,15 +262,15 @@ def operator_kernels(
     """
     if operator.kind == MEMORY:
         return _memory_kernels(operator, batch, setting)
-    moved_numbers = (operator.inputs + operator.outputs) * batch + operator.weights
+    moved_elements = (operator.inputs + operator.outputs) * batch + operator.weights
     tiles = WINOGRAD_5_TILES * 4 * (operator.inputs + operator.outputs) * batch
     has_winograd = operator.kernel == 3 or (operator.kernel == 5 and tiles <= WORKSPACE_BYTES)
     window = operator.kernel if operator.kind == CONVOLUTION and has_winograd else 0
-    flops, output_numbers = 2.0 * operator.multiply_adds * batch, operator.outputs * batch
-    transposed_numbers = 0.0
+    flops, output_elements = 2.0 * operator.multiply_adds * batch, operator.outputs * batch
+    transposed_elements = 0.0
     if operator.kind == CONVOLUTION and not setting.channels_last:
-        transposed_numbers = TRANSPOSE_PASSES * (operator.inputs + operator.outputs) * batch
-    kernel = KernelCost(operator.kind, flops, moved_numbers, output_numbers, window, transposed_numbers)
+        transposed_elements = TRANSPOSE_PASSES * (operator.inputs + operator.outputs) * batch
+    kernel = KernelCost(operator.kind, flops, moved_elements, output_elements, window, transposed_elements)
     # Backward computes the gradient of the weights, and often the gradient of the input. Each takes
     # as long as forward.
     return [kernel], [kernel] * (1 + operator.data_gradient) if setting.training else []
@@ -281,13 +281,13 @@ def _memory_kernels(
 ) -> Tuple[List[KernelCost], List[KernelCost]]:
     if setting.fused and operator.after_norm:
         return [], []
-    forward_moved, backward_moved = (operator.forward_moved, operator.backward_moved if setting.training else 0)
+    forward_moved, backward_moved = operator.forward_moved, operator.backward_moved if setting.training else 0
     if operator.name == "BatchNorm" and not setting.training:
         forward_moved = 2 * operator.outputs  # no statistics
-    output_numbers = operator.outputs * batch
+    output_elements = operator.outputs * batch
     forward, backward = (
-        [KernelCost(MEMORY, 0.0, numbers * batch, output_numbers)] if numbers else []
-        for numbers in (forward_moved, backward_moved)
+        [KernelCost(MEMORY, 0.0, moved * batch, output_elements)] if moved else []
+        for moved in (forward_moved, backward_moved)
     )
     return forward, backward
 
@@ -297,23 +297,23 @@ def _kernel_seconds(kernel: KernelCost, gpu: GpuSpec, constants: ModelConstants,
 
     On tensor cores, the time of transposed copies is added.
     """
-    number_bytes = 2 if setting.dtype == FLOAT16 else 4
-    seconds_per_number = number_bytes / _memory_bytes_per_s(gpu, constants)
-    memory_s, transposed_s = kernel.moved_numbers * seconds_per_number, 0.0
+    element_bytes = 2 if setting.dtype == FLOAT16 else 4
+    seconds_per_element = element_bytes / _memory_bytes_per_s(gpu, constants)
+    memory_s, transposed_s = kernel.moved_elements * seconds_per_element, 0.0
     if kernel.kind == MEMORY:
         return memory_s
     # a peak above that of float32 is reached on tensor cores
     peak = gpu.flops[gpu.arithmetic(setting.dtype, setting.tf32)]
     if peak > gpu.flops[FLOAT32]:
         share = constants.tensor
-        transposed_s = kernel.transposed_numbers * seconds_per_number
+        transposed_s = kernel.transposed_elements * seconds_per_element
     else:
         winograd_factor = {3: constants.winograd, 5: constants.winograd_5}.get(kernel.window, 1.0)
         share = constants.convolution * winograd_factor
     compute_s = kernel.flops / (peak * share * _generation_factor(gpu, constants.kepler))
     # a convolution with few outputs leaves cores idle
     if kernel.kind == CONVOLUTION:
-        compute_s *= 1 + constants.outputs_per_core * gpu.cores / kernel.output_numbers
+        compute_s *= 1 + constants.outputs_per_core * gpu.cores / kernel.output_elements
     return max(compute_s, memory_s) + transposed_s
 
 
@@ -325,7 +325,7 @@ def _generation_factor(gpu: GpuSpec, kepler: float) -> float:
     """Return the factor by which an older GPU reaches a smaller share of its peak.
 
     The factor is ``kepler`` for a Kepler GPU, and 1 from Volta on. Between them, its logarithm is
-    interpolated by compute capability. Maxwell lies half-way, and was not used for the fit.
+    interpolated by compute capability. Maxwell is half-way, and was not used for the fit.
     """
     age = (VOLTA - gpu.capability) / (VOLTA - KEPLER)
     return float(kepler ** min(1.0, max(0.0, age)))

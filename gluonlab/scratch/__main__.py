@@ -74,7 +74,7 @@ def main(
     work per device on k devices give k times as much, and try a larger --lr (exercises 1 and 2). In
     gluonlab.run, --batch-size is per device.
     """
-    recipe, shuffle_seed = (_make_recipe(dataset, **numbers), whole_number_check(0, 2**32 - 1)("--seed", seed))
+    recipe, shuffle_seed = _make_recipe(dataset, **numbers), whole_number_check(0, 2**32 - 1)("--seed", seed)
     gpu_count = None if gpus is None else whole_number_check(1)("--gpus", gpus)
     if allreduce not in ALGORITHMS:
         raise ScheduleError(unknown("allreduce", allreduce, ALGORITHMS))
@@ -91,16 +91,9 @@ def main(
     report = (lambda epoch: None) if as_json else click.echo
     start = time.perf_counter()
     result = train(
-        data,
-        params,
-        ctxs,
-        recipe.global_batch_size,
-        recipe.lr,
-        recipe.epochs,
-        shuffle_seed,
-        _make_allreduce(allreduce, ctxs),
-        report,
-    )
+        data, params, ctxs, recipe.global_batch_size, recipe.lr, recipe.epochs, shuffle_seed,
+        _make_allreduce(allreduce, ctxs), report,
+    )  # fmt: skip
     seconds = time.perf_counter() - start
     if as_json:
         summary = {"accuracy": result.accuracy, "images_per_second": result.images_per_second, "seconds": seconds}

@@ -137,8 +137,8 @@ def train_epoch(
         unread.append((train_batch(images, labels, replicas, lr, allreduce), len(images)))
         seen += len(images)
         if len(unread) > LOSS_DELAY:
-            total += _read_loss(*unread.popleft())
-    total += sum(_read_loss(*batch) for batch in unread)
+            total += _wait_for_loss_sum(*unread.popleft())
+    total += sum(_wait_for_loss_sum(*batch) for batch in unread)
     nd.waitall()  # for the last updates, because the caller measures the time
     return total / seen
 
@@ -177,7 +177,7 @@ def _unpack_batches(loader: Loader) -> "Generator[Batch, None, None]":
             yield images, labels
 
 
-def _read_loss(losses: Sequence[nd.NDArray], images: int) -> float:
+def _wait_for_loss_sum(losses: Sequence[nd.NDArray], images: int) -> float:
     """Wait for the sum of a batch's losses, check that the mean is valid, and return the sum.
 
     ``losses``: the sum of each device. ``images``: the number of images in the batch.

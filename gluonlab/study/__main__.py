@@ -21,21 +21,20 @@ from gluonlab.drawing.translations import select_language
 from gluonlab.errors import ConfigError, RunError
 from gluonlab.plain_text import json_text
 from gluonlab.study import batch_size, learning_rate_scaling, scaling, splits
-from gluonlab.study.study import LANGUAGES, PAGE, Findings, Study, as_plain, wrap_for_terminal, write_report
+from gluonlab.study.study import LANGUAGES, PAGE, Findings, Study, to_plain_values, wrap_for_terminal, write_report
 from gluonlab.study.sweep import load_study_options, open_study
 
 INTERRUPTED = "nothing was measured"  # message if interrupted before the first measurement
 MIN_ROUNDS = 5  # rounds of ``study speedup``; intervals from fewer rounds are not reliable
 SHARED_OPTIONS: Tuple[Option, ...] = (
-    click.option("--quick", is_flag=True, help="less of everything: at most 2 minutes "
-                 "on two cores"),
-    option("--out", "DIR", "folder of the study, a new one or one that goes on "
-           "(default: a new one below runs/)"),
+    click.option("--quick", is_flag=True, help="less of everything: at most 2 minutes on two cores"),
+    option("--out", "DIR", "folder of the study, a new one or one that goes on (default: a new one below runs/)"),
     option("--resume", "DIR", "go on with the study there, with its own options"),
     option("--language", "NAME", "of figures and page, en or ja", "en"),
-    click.option("--json", "as_json", is_flag=True,
-                 help="print the result as JSON, and nothing else, on standard output"),
-)  # fmt: skip
+    click.option(
+        "--json", "as_json", is_flag=True, help="print the result as JSON, and nothing else, on standard output"
+    ),
+)
 
 
 def _study_command(study: Study, most_used: str, help: str, *own_options: Option) -> click.Command:
@@ -77,7 +76,7 @@ def _check_resume_alone(other_options: Mapping[str, Any], resume: str) -> None:
 
 def _run_study(study: Study, options: Any, out: Optional[str], language: str, as_json: bool) -> None:
     """Measure what has not been measured, write all files, and print the findings."""
-    plain_options = as_plain(options)
+    plain_options = to_plain_values(options)
     with open_study(study.name, plain_options, out) as folder:
         findings = study.measure(options, folder.store)
         folder.write_result({"study": study.name, "options": plain_options, **findings.values})
@@ -133,7 +132,7 @@ def speedup_command(
     as_json: bool,
     quiet: bool,
     **settings: Any,
-) -> None:  # fmt: skip
+) -> None:
     """Say where a training's time goes on several devices, and what would make it faster.
 
     A step is measured part by part, by leaving parts out, and once more from a trace. What might

@@ -30,7 +30,6 @@ from gluonlab.study.study import (
     Study,
     StudyReport,
     Table,
-    as_plain,
     ascending_list_check,
     check_options,
     integer_check,
@@ -38,6 +37,7 @@ from gluonlab.study.study import (
     parse_integer_list,
     positive_check,
     read_translations,
+    to_plain_values,
 )
 from gluonlab.study.sweep import MeasurementStore, Sweep
 
@@ -50,7 +50,7 @@ class Panel(NamedTuple):
     """A workload of the study: a network of `gluonlab.models` trained on a data set with plain SGD.
 
     - ``target``: the test accuracy to reach.
-    - ``sizes``, ``quick_sizes``: batch sizes, and those of --quick.
+    - ``sizes``, ``quick_sizes``: batch sizes, without and with --quick.
     - ``first_rate``: the first learning rate that is tried at the smallest size.
     - ``max_steps``, ``max_images``: limits of a training.
     - ``equal_steps``, ``equal_epochs``: steps and epochs after which error rates are compared.
@@ -260,7 +260,7 @@ def measure(options: BatchSizeOptions, store: MeasurementStore) -> Findings:
 
     if options.gpus is not None:
         warn_cpu_fallback()
-    with Sweep(store, lambda settings, seed: train_point(options, settings, seed)) as sweep:
+    with Sweep(store, lambda settings, seed: train_to_target(options, settings, seed)) as sweep:
         findings = {name: analyze_panel(name, measure_panel(name, options, sweep)) for name in options.panels}
     failures = {
         name: message for name in findings for message in [_unreached_message(name, findings[name], options)] if message
@@ -268,10 +268,10 @@ def measure(options: BatchSizeOptions, store: MeasurementStore) -> Findings:
     reached = {name: panel_findings for name, panel_findings in findings.items() if name not in failures}
     failure = f"{'; '.join(failures.values())}: give a smaller --target" if failures else ""
     return Findings(
-        {"panels": as_plain(findings)},
+        {"panels": to_plain_values(findings)},
         lambda language: build_report(findings, options, language),
         failure,
-        Findings({"panels": as_plain(reached)}, lambda language: build_report(reached, options, language))
+        Findings({"panels": to_plain_values(reached)}, lambda language: build_report(reached, options, language))
         if reached
         else None,
     )
@@ -288,7 +288,7 @@ def _unreached_message(name: str, findings: PanelFindings, options: BatchSizeOpt
     )
 
 
-def train_point(options: BatchSizeOptions, settings: Mapping[str, Any], round: int) -> Dict[str, Any]:
+def train_to_target(options: BatchSizeOptions, settings: Mapping[str, Any], round: int) -> Dict[str, Any]:
     """Train a panel with a batch size and a rate."""
     from gluonlab.config import TrainConfig
     from gluonlab.study.short_training import AccuracyProbe, device_settings, log_spaced_steps, train_with_probe
@@ -326,7 +326,7 @@ def measure_panel(name: str, options: BatchSizeOptions, sweep: Sweep) -> List[Si
         scaled_rate = rates[-1] * math.sqrt(size / sizes[index - 1]) if rates else panel.first_rate
         first_rate = RATE_FACTOR ** round(math.log(scaled_rate, RATE_FACTOR))
         rates.append(_tune_rate(name, size, first_rate, options, sweep))
-    points = [_final_point(name, size, rate) for size, rate in zip(sizes, rates)]
+    points = [_final_training_settings(name, size, rate) for size, rate in zip(sizes, rates)]
     measurements = sweep.run(points, range(options.seeds), label=f"{name}: seeds")
     return [
         SizeTrials(size, rate, point["limit"], _steps_per_epoch(panel, size), trials)
@@ -334,7 +334,7 @@ def measure_panel(name: str, options: BatchSizeOptions, sweep: Sweep) -> List[Si
     ]
 
 
-def _final_point(name: str, size: int, rate: float) -> Dict[str, Any]:
+def _final_training_settings(name: str, size: int, rate: float) -> Dict[str, Any]:
     panel = PANELS[name]
     train_eval_steps = {panel.equal_steps, panel.equal_epochs * _steps_per_epoch(panel, size)}
     point = {"panel": name, "size": size, "rate": rate, "limit": step_limit(panel, size)}
@@ -465,7 +465,7 @@ def find_regimes(sizes: Sequence[float], steps: Sequence[float]) -> List[Regime]
     if len(sizes) < 2:
         raise ValueError("a regime is what lies between two sizes")
     widths = [math.log(larger / size) for size, larger in zip(sizes, sizes[1:])]
-    regimes = [classify_exponent(regime) for regime in isotonic_decreasing(scaling_exponents(sizes, steps), widths)]
+    regimes = list(map(classify_exponent, isotonic_decreasing(scaling_exponents(sizes, steps), widths)))
     ends = [0, *accumulate(regimes.count(regime) for regime in REGIMES)]
     return [
         Regime(regime, sizes[start], sizes[end]) for regime, start, end in zip(REGIMES, ends, ends[1:]) if end > start
@@ -492,27 +492,20 @@ def analyze_regimes(rows: Sequence[SizeRow], reached: Sequence[Sequence[float]])
     if len(complete) < 2:
         return PanelFindings(list(rows), [], None, None)
 
-    def on_medians(
-        find_size: Callable[[Sequence[float], Sequence[float]], Optional[float]],
-    ) -> Callable[[List[List[float]]], Optional[float]]:
+    def estimate_size(find_size: Callable[[Sequence[float], Sequence[float]], Optional[float]]) -> IntervalEstimate:
         def size_of_medians(groups: List[List[float]]) -> Optional[float]:
             medians = [median(group) for group in groups]
             return find_size(sizes, medians) if all(map(math.isfinite, medians)) else None
 
-        return size_of_medians
+        interval = bootstrap_interval([seeds for _, seeds in complete], size_of_medians)
+        return IntervalEstimate(find_size(sizes, steps) or math.nan, interval)
 
-    groups = [seeds for _, seeds in complete]
     perfect, stagnant = largest_perfect_size(sizes, steps), smallest_stagnant_size(sizes, steps)
     return PanelFindings(
-        list(rows),
-        find_regimes(sizes, steps),
-        IntervalEstimate(perfect, bootstrap_interval(groups, on_medians(largest_perfect_size)))
-        if perfect > sizes[0]
-        else None,
-        None
-        if stagnant is None
-        else IntervalEstimate(stagnant, bootstrap_interval(groups, on_medians(smallest_stagnant_size))),
-    )
+        list(rows), find_regimes(sizes, steps),
+        estimate_size(largest_perfect_size) if perfect > sizes[0] else None,
+        None if stagnant is None else estimate_size(smallest_stagnant_size),
+    )  # fmt: skip
 
 
 # --- the report
@@ -575,10 +568,9 @@ class _PanelReport:
             ends = [(first, fewest), (last, fewest * first / last)]
             curves.append(Curve(self.texts["ideal"], ends, None, dashed=True))
         regions = [
-            Region(self.texts["regimes"][regime.regime], regime.left, regime.right,
-                   REGIMES.index(regime.regime))
+            Region(self.texts["regimes"][regime.regime], regime.left, regime.right, REGIMES.index(regime.regime))
             for regime in self.findings.regimes
-        ]  # fmt: skip
+        ]
         notes = [*self._regime_sentences(), self.texts["rule"]] if unit == "steps" else []
         return Chart(
             self.texts["charts"][unit].format(**self.values), self._size_axis(),
@@ -605,12 +597,11 @@ class _PanelReport:
             return []
         phrases = [
             self.texts["between"].format(
-                regime=self.texts["regimes"][regime.regime],
-                left=format_number(regime.left),
+                regime=self.texts["regimes"][regime.regime], left=format_number(regime.left),
                 right=format_number(regime.right),
             )
             for regime in self.findings.regimes
-        ]
+        ]  # fmt: skip
         separator = "、" if self.texts["all"].endswith("。") else "; "
         sentences = [self.texts["all"].format(parts=separator.join(phrases), **self.values)]
         for key, estimate in (("perfect", self.findings.perfect), ("stagnant", self.findings.stagnant)):
@@ -625,30 +616,18 @@ class _PanelReport:
         cheapest = min(self.reached_rows, key=lambda row: _required_value(row.epochs), default=None)
         if cheapest is not None and cheapest is not self.reached_rows[-1]:
             last = self.reached_rows[-1]
-            sentences.append(
-                self.texts["cost"].format(
-                    few=format_number(_required_value(cheapest.epochs)),
-                    small=format_number(cheapest.size),
-                    large=format_number(last.size),
-                    many=format_number(_required_value(last.epochs)),
-                    times=f"{_required_value(last.epochs) / _required_value(cheapest.epochs):.1f}",
-                )
-            )
+            few, many = _required_value(cheapest.epochs), _required_value(last.epochs)
+            sentences.append(self.texts["cost"].format(
+                few=format_number(few), small=format_number(cheapest.size), large=format_number(last.size),
+                many=format_number(many), times=f"{many / few:.1f}",
+            ))  # fmt: skip
         first, last = self.findings.rows[0], self.findings.rows[-1]
         compared = [row.errors[unit] for unit in (STEPS, EPOCHS) for row in (first, last)]
         if all(errors is not None for errors in compared):
             test_errors = [100 * errors[1].value for errors in compared if errors is not None]
-            sentences.append(
-                self.texts["equal"].format(
-                    step_high=test_errors[0],
-                    step_low=test_errors[1],
-                    epoch_low=test_errors[2],
-                    epoch_high=test_errors[3],
-                    small=format_number(first.size),
-                    large=format_number(last.size),
-                    **self.values,
-                )
-            )
+            names = ("step_high", "step_low", "epoch_low", "epoch_high")
+            sizes = {"small": format_number(first.size), "large": format_number(last.size)}
+            sentences.append(self.texts["equal"].format(**dict(zip(names, test_errors)), **sizes, **self.values))
         return [*sentences, *self._missed_target_sentences()]
 
     def _missed_target_sentences(self) -> List[str]:

@@ -91,7 +91,7 @@ class LargestBatch:
         )
         return [
             f"--batch-size {self.images} fits: {training}",
-            (f"memory is not the limit: {limit_text}; memory would hold batches of up to about {self.would_fit:,}"),
+            f"memory is not the limit: {limit_text}; memory would hold batches of up to about {self.would_fit:,}",
             *format_memory_table(self.rows),
         ]
 
@@ -119,8 +119,8 @@ class _BatchSizeSearch:
     def __init__(self, plan: Plan, budget: int, smallest: int, tell: PrintLine) -> None:
         self.plan, self.budget, self.smallest, self.tell = plan, budget, smallest, tell
         self.dataset_grows = accepts_option(plan.config.dataset, "samples")
-        split = plan.split.mode != DATA
-        self.per = plan.split.shard_owner
+        split = plan.parallelism.mode != DATA
+        self.per = plan.parallelism.shard_owner
         # A pipeline uses its usual number of microbatches only with at least as many images.
         self.planned_sizes = (8 * smallest, 72 * smallest) if split else (smallest, 9 * smallest)
         self.needs = self._estimate_needs(self.planned_sizes[1]) if split else make_memory_estimator(plan)
@@ -133,7 +133,7 @@ class _BatchSizeSearch:
         share = (
             MAX_ARRAY_IMAGES
             if self.dataset_grows
-            else max(self.smallest, len(self.plan.dataset.train) // len(self.plan.split.copies))
+            else max(self.smallest, len(self.plan.dataset.train) // len(self.plan.parallelism.copies))
         )
         sizes = LargestSizeSearch(
             self._measure_within_ceiling, self.smallest, self.needs.limit.largest_images(share),
@@ -177,11 +177,11 @@ class _BatchSizeSearch:
         if self.on_gpus:
             return needs.memory(images).total
         copy_bytes = sum(memory.total for _, memory in needs.rows(images))
-        return copy_bytes * len(self.plan.split.copies)
+        return copy_bytes * len(self.plan.parallelism.copies)
 
     def _planned_rows(self, images: int) -> List[MemoryRow]:
         """Return the estimated memory of each device for a batch."""
-        needs_scale = self.plan.split.mode == DATA and not self.dataset_grows
+        needs_scale = self.plan.parallelism.mode == DATA and not self.dataset_grows
         return (self.needs if needs_scale else self._estimate_needs(images)).rows(images)
 
     def _estimate_needs(self, images: int) -> MemoryEstimator:
@@ -284,18 +284,15 @@ class LargestSizeSearch:
             self.fitting = sorted([*self.fitting, (size, cost)])
 
     def _next_size(self) -> int:
-        """Return the size to try next.
+        """Return the size at which the extrapolated cost reaches TARGET_SHARE of the ceiling.
 
-        It is the size at which the line through the two largest fitting sizes reaches TARGET_SHARE
-        of the ceiling, or a size halfway to the smallest size that does not fit.
+        If a smaller size has already failed, the result is halfway to the smallest failing size.
         """
         if not self.fitting:
             assert self.smallest_failing is not None
             return max(self.smallest, self.smallest_failing // 4)
         size, cost = self.fitting[-1]
         candidate = max(size + 1, size + int((TARGET_SHARE * self.ceiling - cost) / self.cost_per_unit()))
-        return (
-            candidate
-            if self.smallest_failing is None or candidate < self.smallest_failing
-            else (size + self.smallest_failing) // 2
-        )
+        if self.smallest_failing is None or candidate < self.smallest_failing:
+            return candidate
+        return (size + self.smallest_failing) // 2

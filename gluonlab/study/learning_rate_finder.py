@@ -1,8 +1,8 @@
 """Learning rate range test (--find-lr): a short training whose learning rate rises in each step.
 
 The test is from L. N. Smith, "Cyclical learning rates for training neural networks", 2015, section
-3.3, which raises the rate linearly over some epochs. Here, as in fastai's lr_find, the rate rises
-exponentially, the loss is smoothed, and the test stops when the loss is 4 times the best loss.
+3.3, which raises the rate linearly over some epochs. As in fastai's lr_find, the rate here rises
+exponentially, and the loss is smoothed. The test stops when the loss is 4 times the best loss.
 """
 
 from __future__ import annotations
@@ -42,12 +42,8 @@ MAX_LOSS_RATIO = 0.95
 INITIAL_STEPS = 10
 # Settings that a range test rejects. It writes only the picture and the numbers, and it determines
 # its steps and rates itself.
-RUN_OUTPUT_FIELDS = (
-    "profile", "export", "confusion", "tensorboard", "checkpoint_every", "keep", "memory"
-)  # fmt: skip
-SCHEDULE_FIELDS = (
-    "epochs", "patience", "lr_schedule", "warmup_epochs", "lr_decay", "lr_decay_epochs", "final_lr"
-)  # fmt: skip
+RUN_OUTPUT_FIELDS = ("profile", "export", "confusion", "tensorboard", "checkpoint_every", "keep", "memory")
+SCHEDULE_FIELDS = ("epochs", "patience", "lr_schedule", "warmup_epochs", "lr_decay", "lr_decay_epochs", "final_lr")
 
 
 @dataclass(frozen=True)
@@ -198,11 +194,8 @@ def find_learning_rate(config: TrainConfig, steps: int) -> RateFinderResult:
     smooth = smooth_losses(losses)
     far_step = next((count for count in range(1, len(smooth) + 1) if _is_far_above_best(smooth[:count])), 0)
     if far_step:
-        losses, smooth, stop_reason = (
-            losses[:far_step],
-            smooth[:far_step],
-            f"its end was {STOP_LOSS_FACTOR:g} times that",
-        )
+        losses, smooth = losses[:far_step], smooth[:far_step]
+        stop_reason = f"its end was {STOP_LOSS_FACTOR:g} times that"
     rates = [plan.rates(step) / scale for step in range(1, len(losses) + 1)]
     suggestion = suggest_rate(rates, smooth) if smooth else None
     if suggestion is None:

@@ -1,8 +1,8 @@
 """``study learning-rate``: accuracy against learning rate, for several numbers of devices.
 
 Each device gets the same number of images, so the batch of k devices is k times as large. The study
-compares scaling rules: the same rate for all numbers of devices, and a rate that is k times as
-large (linear rule), with and without warm-up and momentum correction.
+compares four rules: the same rate, and a rate that is k times as large (linear rule) alone, with
+warm-up, and with warm-up but without momentum correction.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from gluonlab.study.study import (
     Study,
     StudyReport,
     Table,
-    as_plain,
     ascending_list_check,
     check_options,
     integer_check,
@@ -29,6 +28,7 @@ from gluonlab.study.study import (
     parse_integer_list,
     positive_check,
     read_translations,
+    to_plain_values,
 )
 from gluonlab.study.sweep import MeasurementStore, Sweep
 
@@ -53,7 +53,7 @@ class LearningRateOptions(NamedTuple):
     epochs: int
     seeds: int
 
-    def list_points(self) -> List[Dict[str, Any]]:
+    def list_trainings(self) -> List[Dict[str, Any]]:
         """Return the settings of all trainings. One device needs only the unscaled rule."""
         return [
             {"way": rule, "devices": count, "rate": rate}
@@ -77,7 +77,7 @@ def parse_options(
         if devices is None
         else parse_integer_list("--devices", devices, MAX_DEVICES, "numbers of devices", "1,2,4")
     )
-    powers = range(-8, -2, 1) if quick else range(-10, 0)
+    powers = range(-8, -2) if quick else range(-10, 0)
     return LearningRateOptions(
         counts,
         32 if batch_size is None else whole_number_check(1)("--batch-size", batch_size),
@@ -123,7 +123,7 @@ class AccuracyCurve(NamedTuple):
 
 
 class Effect(NamedTuple):
-    """The accuracy of the rule ``of`` minus that of the rule ``beside``, at one rate.
+    """The accuracy of the rule ``of`` minus the accuracy of the rule ``beside``, at one rate.
 
     The difference is computed for each seed.
     """
@@ -149,12 +149,12 @@ def measure(options: LearningRateOptions, store: MeasurementStore) -> Findings:
     from gluonlab.study.short_training import warn_cpu_fallback
 
     warn_cpu_fallback()
-    with Sweep(store, lambda settings, seed: train_point(options, settings, seed)) as sweep:
-        findings = analyze_measurements(options, sweep.run(options.list_points(), range(options.seeds), NAME))
-    return Findings(as_plain(findings), lambda language: build_report(findings, options, language))
+    with Sweep(store, lambda settings, seed: measure_final_accuracy(options, settings, seed)) as sweep:
+        findings = analyze_measurements(options, sweep.run(options.list_trainings(), range(options.seeds), NAME))
+    return Findings(to_plain_values(findings), lambda language: build_report(findings, options, language))
 
 
-def train_point(options: LearningRateOptions, settings: Mapping[str, Any], seed: int) -> Dict[str, Any]:
+def measure_final_accuracy(options: LearningRateOptions, settings: Mapping[str, Any], seed: int) -> Dict[str, Any]:
     """Return the final test accuracy of a training, which is 0 if it diverges."""
     from gluonlab.config import TrainConfig
     from gluonlab.study.short_training import AccuracyProbe, device_settings, read_dataset, train_with_probe
@@ -178,7 +178,7 @@ def analyze_measurements(
     """Return the findings of the measurements of all points, which have a value for each seed."""
     accuracies: Dict[Point, List[float]] = {
         (point["way"], point["devices"], point["rate"]): [trial["right"] for trial in trials]
-        for point, trials in zip(options.list_points(), measurements)
+        for point, trials in zip(options.list_trainings(), measurements)
     }
     curves = [
         _accuracy_curve(rule, count, [accuracies[rule, count, rate] for rate in options.rates], options.rates)
@@ -208,18 +208,14 @@ def _compare_rules(accuracies: Mapping[Point, List[float]], curves: Sequence[Acc
     curve_of_fewest, most_devices = curve_of[SAME, curves[0].devices], curves[-1].devices
     comparisons = [(LINEAR, SAME, curve_of_fewest.best)]
     for rule, baseline in ((WARM_UP, LINEAR), (WARM_UP, UNCORRECTED)):
-        curve: Optional[AccuracyCurve] = curve_of.get((baseline, most_devices))
-        if curve is not None:
-            comparisons.append((rule, baseline, curve.largest))
+        if (baseline, most_devices) in curve_of:
+            comparisons.append((rule, baseline, curve_of[baseline, most_devices].largest))
+
+    def gain(rule: str, baseline: str, rate: float) -> IntervalEstimate:
+        return paired_difference(accuracies[rule, most_devices, rate], accuracies[baseline, most_devices, rate])
+
     return [
-        Effect(
-            rule,
-            baseline,
-            most_devices,
-            rate,
-            paired_difference(accuracies[rule, most_devices, rate], accuracies[baseline, most_devices, rate]),
-        )
-        for rule, baseline, rate in comparisons
+        Effect(rule, baseline, most_devices, rate, gain(rule, baseline, rate)) for rule, baseline, rate in comparisons
     ]
 
 
@@ -233,9 +229,8 @@ def build_report(findings: RateFindings, options: LearningRateOptions, language:
     sentences = [_best_rates_sentence(rule, findings, texts) for rule in SCALING_RULES]
     sentences += [_effect_sentence(effect, texts) for effect in findings.effects]
     method = texts["method"].format(
-        model=MODEL.upper(), batch=options.batch_size, epochs=options.epochs, momentum=MOMENTUM,
-        seeds=options.seeds,
-    )  # fmt: skip
+        model=MODEL.upper(), batch=options.batch_size, epochs=options.epochs, momentum=MOMENTUM, seeds=options.seeds
+    )
     setting_names = texts["settings"]
     settings = {
         setting_names["devices"]: ", ".join(map(str, options.devices)),
@@ -244,9 +239,8 @@ def build_report(findings: RateFindings, options: LearningRateOptions, language:
         setting_names["machine"]: cpu_model(),
     }
     return StudyReport(
-        texts["title"], sentences, charts, [_curve_table(findings, options, texts)], [method],
-        settings, language,
-    )  # fmt: skip
+        texts["title"], sentences, charts, [_best_rates_table(findings, options, texts)], [method], settings, language
+    )
 
 
 def _curves_of_rule(rule: str, findings: RateFindings) -> List[AccuracyCurve]:
@@ -300,7 +294,7 @@ def _effect_sentence(effect: Effect, texts: Dict[str, Any]) -> str:
     ))  # fmt: skip
 
 
-def _curve_table(findings: RateFindings, options: LearningRateOptions, texts: Dict[str, Any]) -> Table:
+def _best_rates_table(findings: RateFindings, options: LearningRateOptions, texts: Dict[str, Any]) -> Table:
     """Return a table with the best learning rate of each curve, and its accuracy."""
     rows = []
     for curve in findings.curves:

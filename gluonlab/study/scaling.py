@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from statistics import median
-from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from gluonlab.bench.harness.confidence_interval import bootstrap_interval, median_ratio
 from gluonlab.bench.harness.interleaved_rounds import Subject, image_rates
@@ -174,21 +174,17 @@ def measure_round(settings: Mapping[str, Any], round: int) -> Dict[str, Any]:
 def _make_subject(case: ScalingCase, network: str) -> Subject:
     """Return the subject of gluonlab.bench for a case."""
     [subject] = make_subjects(network, [case.layout])
+    options = {**subject.options, "kvstore": case.store_or_split}
     if case.store_or_split in SPLITS:
-        options = {
-            **subject.options,
-            "split": run_options(case.store_or_split, DEFAULT_MICROBATCHES),
-            "kvstore": ALLREDUCE_STORE,
-        }
-    else:
-        options = {**subject.options, "kvstore": case.store_or_split}
+        options["kvstore"] = ALLREDUCE_STORE
+        options["split"] = run_options(case.store_or_split, DEFAULT_MICROBATCHES)
     name = case.name.replace(" ", "-")  # also the name of a file
     return replace(subject, name=name, label=name, options=options)
 
 
-def list_kinds(cases: List[ScalingCase]) -> Iterator[str]:
+def list_kinds(cases: List[ScalingCase]) -> List[str]:
     """Return the kinds of scaling of these cases, weak before strong."""
-    yield from sorted({case.kind for case in cases}, key=lambda kind: kind != WEAK)
+    return sorted({case.kind for case in cases}, key=lambda kind: kind != WEAK)
 
 
 # --- the report
@@ -236,7 +232,7 @@ class _ScalingReport:
         """Return the report."""
         charts = {kind: self._speedup_chart(kind) for kind in list_kinds(self.measured_cases)}
         if self.measured_cases:
-            charts["start"] = self._start_chart()
+            charts["start"] = self._start_times_chart()
         setting_names = self.texts["settings"]
         settings = {
             setting_names["devices"]: ", ".join(map(str, self.options["devices"])),
@@ -262,14 +258,8 @@ class _ScalingReport:
             ]
             points = [(float(count), estimate.value) for count, estimate in speedups]
             if points:
-                curves.append(
-                    Curve(
-                        self._sharing_label(name),
-                        points,
-                        index % CURVE_KINDS,
-                        [speedup.ends for _, speedup in speedups],
-                    )
-                )
+                ends = [speedup.ends for _, speedup in speedups]
+                curves.append(Curve(self._sharing_label(name), points, index % CURVE_KINDS, ends))
         curves.append(Curve(self.texts["ideal"], [(n, n) for n in devices], None, dashed=True))
         return Chart(
             self.texts["charts"][kind], Axis(self.texts["x"], log=True, ticks=devices),
@@ -282,11 +272,11 @@ class _ScalingReport:
         return [self.texts["cores"].format(count=devices, here=cores)] if devices > cores else []
 
     def _start_times(self) -> List[Tuple[ScalingCase, IntervalEstimate]]:
-        kind = next(list_kinds(self.measured_cases))
+        kind = list_kinds(self.measured_cases)[0]
         cases = [case for case in self.measured_cases if case.kind == kind]
         return [(case, finite_median_estimate(self._values(case, "start "))) for case in cases]
 
-    def _start_chart(self) -> Chart:
+    def _start_times_chart(self) -> Chart:
         """Return a chart of the start times, by number of devices."""
         first_name = stores_and_splits(self.options)[0]
         starts = [(case, start) for case, start in self._start_times() if case.store_or_split == first_name]
@@ -329,14 +319,10 @@ class _ScalingReport:
         """Return the tables of speedups and of start times."""
         rows = [self._speedup_row(case) for case in self.measured_cases]
         starts = [
-            [
-                self._sharing_label(case.store_or_split),
-                format_number(case.layout.devices),
-                f"{start.value:.2f}",
-                start.format_range("{:.2f}".format),
-            ]
+            [self._sharing_label(case.store_or_split), format_number(case.layout.devices), f"{start.value:.2f}",
+             start.format_range("{:.2f}".format)]
             for case, start in (self._start_times() if self.measured_cases else [])
-        ]
+        ]  # fmt: skip
         title = self.texts["title"].format(**self.values)
         return [
             Table(title, self.texts["heads"], rows),
@@ -348,11 +334,8 @@ class _ScalingReport:
         speedup, layout = self.estimate_speedup(case), case.layout
         cells = ["", "", ""]
         if speedup is not None:
-            cells = [
-                f"{speedup.value:.2f}",
-                speedup.format_range("{:.2f}".format),
-                f"{speedup.value / layout.devices:.0%}",
-            ]
+            efficiency = f"{speedup.value / layout.devices:.0%}"
+            cells = [f"{speedup.value:.2f}", speedup.format_range("{:.2f}".format), efficiency]
         return [
             self._sharing_label(case.store_or_split), case.kind, format_number(layout.devices),
             format_number(layout.global_batch_size), f"{median(self._values(case)):,.0f}", *cells,

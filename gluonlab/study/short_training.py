@@ -105,8 +105,8 @@ class _ProbedDataParallel(DataParallel):
         super().__init__(make_net, loss, plan, group)
         self._probe, self._run_plan = probe, plan
 
-    def step(self, batch: Batch, around: Optional[PhaseHook] = None) -> List[nd.NDArray]:
-        losses = super().step(batch, around)
+    def step(self, batch: Batch, hook: Optional[PhaseHook] = None) -> List[nd.NDArray]:
+        losses = super().step(batch, hook)
         self._probe.after_step(self._score)
         return losses
 
@@ -155,7 +155,7 @@ def warn_cpu_fallback() -> None:
 
 
 def log_spaced_steps(last: int, factor: float) -> List[int]:
-    """Return whole numbers from 1 to ``last``, each about ``factor`` times the previous one."""
+    """Return whole numbers from 1 to ``last``, each about ``factor`` times the previous number."""
     steps, next_step = [], 1.0
     while round(next_step) < last:
         steps.append(round(next_step))

@@ -1,6 +1,6 @@
 """``study splits``: time of a step, moved bytes and memory of a network under each --split.
 
-The measurement is that of `gluonlab.bench.measure_splits`. Each round is stored.
+`gluonlab.bench.measure_splits` measures. The study stores each round.
 """
 
 from __future__ import annotations

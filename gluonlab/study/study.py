@@ -121,17 +121,9 @@ def render_page(report: StudyReport, pictures: Sequence[str]) -> str:
         {"source": base64.b64encode(picture.encode()).decode(), "told": " ".join([chart.title, *chart.notes])}
         for picture, chart in zip(pictures, report.charts.values())
     ]
-    html = (
-        template_environment("gluonlab.study")
-        .get_template("study.html")
-        .render(
-            report=report,
-            pictures=images,
-            words=read_translations("page", report.language),
-            version=gluonlab.__version__,
-        )
-    )
-    return f"{html}\n"
+    template = template_environment("gluonlab.study").get_template("study.html")
+    words = read_translations("page", report.language)
+    return f"{template.render(report=report, pictures=images, words=words, version=gluonlab.__version__)}\n"
 
 
 # --- numbers
@@ -185,13 +177,13 @@ def paired_difference(above: Sequence[float], below: Sequence[float]) -> Interva
     return IntervalEstimate(median(values), bootstrap_interval([values], lambda groups: median(groups[0])))
 
 
-def as_plain(value: Any) -> Any:
+def to_plain_values(value: Any) -> Any:
     """Convert named tuples, also nested ones, to values for JSON."""
     if isinstance(value, tuple) and hasattr(value, "_asdict"):
         value = value._asdict()
     if isinstance(value, dict):
-        return {name: as_plain(item) for name, item in value.items()}
-    return [as_plain(item) for item in value] if isinstance(value, (list, tuple)) else value
+        return {name: to_plain_values(item) for name, item in value.items()}
+    return [to_plain_values(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 # --- series of measurements of gluonlab.bench, stored round by round
@@ -262,15 +254,13 @@ def choice_check(names: Collection[str]) -> Check:
 def ascending_list_check(item_check: Check, count: int = 1) -> Check:
     """Return a check for a list of at least ``count`` different items in ascending order."""
     return lambda value: (
-        isinstance(value, list) and all(map(item_check, value)) and sorted({*value}) == value
-        and len(value) >= count
-    )  # fmt: skip
+        isinstance(value, list) and all(map(item_check, value)) and sorted({*value}) == value and len(value) >= count
+    )
 
 
 def choice_list_check(names: Collection[str], count: int = 1) -> Check:
     """Return a check for a list of at least ``count`` different names from ``names``."""
     name_check = choice_check(names)
     return lambda value: (
-        isinstance(value, list) and all(map(name_check, value)) and len({*value}) == len(value)
-        and len(value) >= count
-    )  # fmt: skip
+        isinstance(value, list) and all(map(name_check, value)) and len({*value}) == len(value) and len(value) >= count
+    )

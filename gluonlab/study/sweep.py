@@ -207,9 +207,7 @@ class StudyFolder:
 
         ``created_folders``: the folders that were created for it, the innermost first.
         """
-        self.path, self.study, self.options, self._created_folders = (
-            path, study, dict(options), created_folders,
-        )  # fmt: skip
+        self.path, self.study, self.options, self._created_folders = path, study, dict(options), created_folders
         self._lock = FolderLock(path)
         try:
             if not (path / STUDY).exists():
@@ -345,8 +343,8 @@ def _check_same_options(path: Path, study: str, options: Mapping[str, Any]) -> N
         raise ConfigError(f"--out {path} holds the study {description['study']}: give another folder")
     stored, requested = description["options"], json.loads(json.dumps(dict(options)))
     differences = [
-        f"--{_escape_unprintable(name.replace('_', '-'))} {_option_text(stored, name)}, "
-        f"not {_option_text(requested, name)}"
+        f"--{_escape_unprintable(name.replace('_', '-'))} {_format_option(stored, name)}, "
+        f"not {_format_option(requested, name)}"
         for name in {**stored, **requested}
         if stored.get(name, _MISSING) != requested.get(name, _MISSING)
     ]
@@ -359,7 +357,7 @@ def _check_same_options(path: Path, study: str, options: Mapping[str, Any]) -> N
         )
 
 
-def _option_text(options: Mapping[str, Any], name: str) -> str:
+def _format_option(options: Mapping[str, Any], name: str) -> str:
     value = options.get(name)
     return _escape_unprintable(",".join(map(str, value)) if isinstance(value, list) else str(value))
 

@@ -298,7 +298,7 @@ def load_trained(description: RunDescription, plan: Plan, loss: Optional[gluon.H
         load_parameters(net, file, str(file), classes)
         return net
 
-    return strategy_class(plan.split.mode)(make_trained_net, make_loss(custom_loss=loss), plan, SINGLE_PROCESS)
+    return strategy_class(plan.parallelism.mode)(make_trained_net, make_loss(custom_loss=loss), plan, SINGLE_PROCESS)
 
 
 def check_finite_parameters(description: RunDescription, strategy: Strategy) -> None:

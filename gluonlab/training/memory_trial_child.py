@@ -104,7 +104,7 @@ class _ReducedRun(Reporter):
         """Create the strategy of the plan's --split, with reduced steps and evaluations."""
         run = self
 
-        class ReducedStrategy(strategy_class(plan.split.mode)):  # type: ignore[misc]
+        class ReducedStrategy(strategy_class(plan.parallelism.mode)):  # type: ignore[misc]
             def step(self, batch: Batch, around: Optional[PhaseHook] = None) -> List[nd.NDArray]:
                 return run.step(partial(super().step, batch, around), batch)
 

@@ -275,7 +275,7 @@ class DeviceSetup(NamedTuple):
     """The devices of this process, their division into copies of the network, and the kvstore."""
 
     ctxs: List[mx.Context]
-    split: Parallelism
+    parallelism: Parallelism
     kvstore: Any
 
 
@@ -388,7 +388,7 @@ class Plan:
     ctxs: List[mx.Context]
     device_counts: Tuple[int, ...]
     device_weights: Optional[str]
-    split: Parallelism
+    parallelism: Parallelism
     threads: int
     dataset: Dataset
     model: str
@@ -522,14 +522,14 @@ class Plan:
 
     def describe_batch(self, copies: int) -> str:
         """Return ``32 per device, 64 in all`` for this number of copies of the network."""
-        images, has_copy = self.global_batch_size, self.split.shard_owner
+        images, has_copy = self.global_batch_size, self.parallelism.shard_owner
         shards = format_batch_sizes(images, copies, has_copy, self.device_weights, self.group.size)
         return f"{shards}, {images:,} in all{self.microbatches.describe()}"
 
     @property
     def placement(self) -> Optional[Placement]:
         """The assignment of devices to ranks of the kvstore's schedule; None for a fixed order."""
-        return find_placement(self.kvstore, self.ctxs, self.split.copies)
+        return find_placement(self.kvstore, self.ctxs, self.parallelism.copies)
 
     def describe_placement(self) -> str:
         """Return text such as ``, order gpu(0) gpu(3) ..., by the links that NVML reports``.
@@ -575,7 +575,7 @@ class Plan:
             "devices": [str(ctx) for ctx in self.ctxs],
             "threads_per_device": self.threads,
             "processes": self.group.size,
-            **self.split.settings(),
+            **self.parallelism.settings(),
             **({"device_counts": list(self.device_counts)} if self.group.size > 1 else {}),
             **({"device_weights": self.device_weights} if self.device_weights else {}),
             "backend": self.group.name,
@@ -641,7 +641,7 @@ def make_plan(
     """
     resolved = resolve_config(config, dataset, group, components)
     devices = set_up_devices(resolved, group)
-    counts = (len(devices.split.copies),) * group.size
+    counts = (len(devices.parallelism.copies),) * group.size
     return plan_run(resolved, devices, counts, dataset, group, components)
 
 
@@ -659,7 +659,7 @@ def plan_run(
     the number of copies of the network in each process. The others are those of `make_plan`.
     """
     requested, config = resolved.requested, resolved.config
-    ctxs, split, kvstore = devices
+    ctxs, parallelism, kvstore = devices
     copy_count = sum(device_counts)
 
     # data set, and components of the user that depend on the data set
@@ -679,9 +679,9 @@ def plan_run(
         step_images, resolve_device_weights(requested.device_weights, group.size), copy_count
     )
     microbatches = Microbatches(config.microbatches, config.microbatch_size)
-    if microbatches == WHOLE_SHARDS and split.mode == PIPELINE:
-        microbatches = Microbatches(min(default_microbatches(split), max(1, fewest_images)))
-    microbatches.check(step_images, copy_count, split.shard_owner, fewest_images)
+    if microbatches == WHOLE_SHARDS and parallelism.mode == PIPELINE:
+        microbatches = Microbatches(min(default_microbatches(parallelism), max(1, fewest_images)))
+    microbatches.check(step_images, copy_count, parallelism.shard_owner, fewest_images)
     config_checks.check_profile(requested.profile, steps_per_epoch)
 
     # optimizer and learning rates
@@ -713,7 +713,7 @@ def plan_run(
         device_counts=device_counts,
         device_weights=config.device_weights,
         threads=set_threads(ctxs, config.threads),
-        split=split._replace(
+        parallelism=parallelism._replace(
             max_shard_images=math.ceil(step_images / copy_count),
             image_shape=tuple(dataset.image_shape),
             image_dtype=image_dtype(dataset.train),
@@ -724,7 +724,7 @@ def plan_run(
         bucket_bytes=config.bucket_bytes,
         overlap=config.overlap,
         # split channels always leave some parameters on several devices
-        check_replicas=(config.check_replicas if copy_count > 1 or split.mode == TENSOR else None),
+        check_replicas=(config.check_replicas if copy_count > 1 or parallelism.mode == TENSOR else None),
         # data
         dataset=dataset,
         global_batch_size=global_batch_size,

@@ -122,7 +122,7 @@ class MemoryEstimator:
         self.plan = plan
         loss = plan.make_loss()
         self._estimate_parts = estimate_parts or ReplicaMemory(net, loss, plan).estimate_memory
-        self._copies = len(plan.split.copies)
+        self._copies = len(plan.parallelism.copies)
         self._part = largest_batch_fraction(resolve_device_weights(plan.device_weights), self._copies)
         self._mixed, self._columns = bool(plan.mixup), label_columns(loss)
         self._weighted = plan.weights is not None
@@ -149,7 +149,7 @@ class MemoryEstimator:
         return [
             (_device_label(ctxs), DeviceMemory(images, *parts[:4], parts.inputs + data * (index == 0)))
             for index, (ctxs, parts) in enumerate(
-                zip(zip(*self.plan.split.copies), self._estimate_parts(self._shards(images)))
+                zip(zip(*self.plan.parallelism.copies), self._estimate_parts(self._shards(images)))
             )
         ]
 
@@ -163,14 +163,14 @@ class MemoryEstimator:
 
     @property
     def _image_bytes(self) -> int:
-        split = self.plan.split
+        split = self.plan.parallelism
         image = math.prod(split.image_shape) * np.dtype(split.image_dtype).itemsize
         return image + LABEL_BYTES * (1 + self._weighted)
 
     @property
     def _input_bytes(self) -> int:
         """The bytes of an image and its labels as inputs of the network."""
-        split = self.plan.split
+        split = self.plan.parallelism
         kinds = input_specs(1, split.image_shape, self._columns, split.image_dtype)
         return sum(map(array_bytes, kinds.values()))
 
@@ -194,7 +194,7 @@ class MemoryEstimator:
 
 def make_memory_estimator(plan: Plan) -> MemoryEstimator:
     """Create the strategy of the plan's options, and the estimator of its memory."""
-    make = strategy_class(plan.split.mode)
+    make = strategy_class(plan.parallelism.mode)
     strategy = make(partial(make_net, plan), plan.make_loss(), plan, plan.group)
     return MemoryEstimator(plan, strategy.net, strategy.estimate_memory)
 
@@ -202,7 +202,7 @@ def make_memory_estimator(plan: Plan) -> MemoryEstimator:
 def memory_report(plan: Plan, net: gluon.HybridBlock, estimate_parts: EstimateParts) -> List[str]:
     """Return the lines of --memory; if the network is split, with a row for data parallelism."""
     rows = MemoryEstimator(plan, net, estimate_parts).rows(plan.largest_shard_size)
-    if plan.split.mode != DATA:
+    if plan.parallelism.mode != DATA:
         data_parallel = as_data_parallel(plan)
         rows.append(("split data", MemoryEstimator(data_parallel, net).memory(data_parallel.largest_shard_size)))
     return format_memory_table(rows)
@@ -211,9 +211,9 @@ def memory_report(plan: Plan, net: gluon.HybridBlock, estimate_parts: EstimatePa
 def as_data_parallel(plan: Plan) -> Plan:
     """Return the plan of data parallelism on the same devices with the same batch size."""
     ctxs, used = plan.ctxs, plan.resolved.config
-    split = Parallelism(DATA, [[ctx] for ctx in ctxs], plan.split.model, 0, plan.split.image_shape)
+    split = Parallelism(DATA, [[ctx] for ctx in ctxs], plan.parallelism.model, 0, plan.parallelism.image_shape)
     return dataclasses.replace(
-        plan, split=split, device_counts=(len(ctxs),),
+        plan, parallelism=split, device_counts=(len(ctxs),),
         microbatches=Microbatches(used.microbatches, used.microbatch_size),
     )  # fmt: skip
 

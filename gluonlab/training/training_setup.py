@@ -105,14 +105,14 @@ def plan_together(
 
     check_same_options(config, group)
     resolved, devices = run_on_all_ranks(group, resolve)
-    sizes = _gather_counts(group, devices.split.size)
+    sizes = _gather_counts(group, devices.parallelism.size)
     if len(set(sizes)) > 1:
         option = option_name("ways" if config.split == TENSOR else "stages")
         raise ConfigError(
             f"--split {config.split}: the processes spread the network over "
             f"{', '.join(map(str, sizes))} devices: give {option}, or as many devices to each"
         )
-    counts = _gather_counts(group, len(devices.split.copies))
+    counts = _gather_counts(group, len(devices.parallelism.copies))
     if config.global_batch_size is None and len(set(counts)) > 1:
         raise ConfigError(
             f"the processes have {', '.join(map(str, counts))} devices: give --global-batch-size, "
@@ -144,19 +144,19 @@ def prepare(plan: Plan, make_strategy: Optional[MakeStrategy] = None) -> Trainin
         net = make_net(plan, ctxs, start)
         if plan.user_components.net is not None or plan.user_components.loss is not None:
             graph = loss_graph(net, plan.make_loss(), plan.preprocess)
-            check_native_sync_bn(graph, plan.model, len(plan.split.copies))
+            check_native_sync_bn(graph, plan.model, len(plan.parallelism.copies))
         if plan.pretrained is not None:
             loaded = load_pretrained(net, plan.pretrained, len(plan.dataset.classes))
             header.append(f"pretrained {loaded}")
         return net
 
     # the strategy calls make_initialized_net for the devices that it chooses
-    make_strategy = make_strategy or strategy_class(plan.split.mode)
+    make_strategy = make_strategy or strategy_class(plan.parallelism.mode)
     strategy = make_strategy(make_initialized_net, plan.make_loss(), plan, plan.group)
-    if len(strategy.inputs) != len(plan.split.copies):
+    if len(strategy.inputs) != len(plan.parallelism.copies):
         raise ConfigError(
             f"the strategy takes {len(strategy.inputs)} shards of a batch, and the plan has "
-            f"{len(plan.split.copies)}: set its attribute devices_per_copy"
+            f"{len(plan.parallelism.copies)}: set its attribute devices_per_copy"
         )
     if plan.group.rank > 0:  # parameters are equal in all processes, but Dropout masks differ
         mx.random.seed(plan.seed + plan.group.rank)

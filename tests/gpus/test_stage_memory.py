@@ -61,7 +61,7 @@ def taken_by(plan):
     for ctx in plan.ctxs:
         ctx.empty_cache()
     before = [bytes_in_use(ctx.device_id) for ctx in plan.ctxs]
-    make = strategy_class(plan.split.mode)
+    make = strategy_class(plan.parallelism.mode)
     strategy = make(partial(make_net, plan), make_loss(), plan, SINGLE_PROCESS)
     for batch in Loader(plan.dataset.train, strategy.inputs, plan.global_batch_size, raw=True):
         strategy.step(batch)

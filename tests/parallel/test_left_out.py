@@ -1,4 +1,4 @@
-"""However a network is split, a step that is left out leaves no trace."""
+"""A step that is skipped leaves no trace, however a network is split."""
 
 import mxnet as mx
 import numpy as np
@@ -26,7 +26,7 @@ from gluonlab.parallel import strategy_class
 from gluonlab.parallel.data.microbatches import Microbatches
 from gluonlab.training.builtin_callbacks import ReplicaCheck
 
-WAYS = st.sampled_from(
+MODES = st.sampled_from(
     [
         ("data", 1, {}),
         ("layers", 2, {"cut": (2,), "schedule": "sequential"}),
@@ -53,15 +53,15 @@ def make(ctxs, start=None):
 
 @examples(5, 8)
 @given(
-    way=WAYS,
+    mode=MODES,
     copies=st.integers(1, 2),
     parts=st.sampled_from([None, 3]),
     clip_norm=st.sampled_from([None, 0.05]),
     bad=st.tuples(st.integers(0, 5), st.sampled_from([np.inf, np.nan])),
     make_scale=st.sampled_from([SkipNotFinite, LossScale]),
 )
-def test_a_skipped_batch_with_a_non_finite_image_changes_nothing(way, copies, parts, clip_norm, bad, make_scale):
-    name, size, more = way
+def test_a_skipped_batch_with_a_non_finite_image_changes_nothing(mode, copies, parts, clip_norm, bad, make_scale):
+    name, size, more = mode
     good = make_batches([7, 6, 5])
     images, labels = good[1][0].copy(), good[1][1]
     images[bad[0], 0, 2, 2] = bad[1]
@@ -72,9 +72,9 @@ def test_a_skipped_batch_with_a_non_finite_image_changes_nothing(way, copies, pa
         clip_norm=clip_norm, loss_scale=scale,
     )  # fmt: skip
     strategy = strategy_class(name)(make, softmax_loss(), plan, SINGLE_PROCESS)
-    _, found = train_strategy(strategy, [good[0], (images, labels), *good[1:]])
+    _, result = train_strategy(strategy, [good[0], (images, labels), *good[1:]])
     assert scale.skipped == 1
     case = {"optimizer": "sgd", "clip_norm": clip_norm}
     _, expected = train_chain_on_one_device(make(contexts(1)), good, case)
-    assert relative_difference(found, expected) <= 1e-5
+    assert relative_difference(result, expected) <= 1e-5
     ReplicaCheck(strategy.net, replicated=strategy.replicated_parameters()).compare_replicas(1)

@@ -9,18 +9,15 @@ from support.devices import contexts, device
 from support.examples import examples
 from support.kvstore_runs import BATCHES, make_small_net
 from support.reference import cpu_contexts, identity, parameter_arrays, relative_distance
+from support.steps import make_step, train_steps
 
-from gluonlab.bucketed_trainer.trainer import BucketedTrainer
-from gluonlab.data.loading.split_batch import make_local_batch, shard
-from gluonlab.kvstores import make_kvstore
 from gluonlab.parallel.data.replica import make_replicas
-from gluonlab.parallel.data.strategy import DataParallelStep
 from gluonlab.parallel.training_loss import SmoothedCrossEntropy, make_loss
 
 PLAIN = gluon.loss.SoftmaxCrossEntropyLoss()
 
 
-def smoothed(scores, labels, smoothing):
+def smoothed_loss_and_gradient(scores, labels, smoothing):
     """- sum over classes of q log p, and its gradient p - q, in float64."""
     scores = scores.astype("float64")
     classes = scores.shape[1]
@@ -34,30 +31,20 @@ def smoothed(scores, labels, smoothing):
 @given(st.integers(2, 12), st.integers(1, 5), st.floats(0.001, 0.99), st.integers(0, 1000))
 def test_the_loss_and_its_gradient_are_those_of_the_formula(classes, images, smoothing, seed):
     random = np.random.RandomState(seed)
-    scores, labels = (random.normal(0, 3, (images, classes)).astype("float32"), random.randint(0, classes, images))
-    expected, gradient = smoothed(scores, labels, smoothing)
+    scores, labels = random.normal(0, 3, (images, classes)).astype("float32"), random.randint(0, classes, images)
+    expected, gradient = smoothed_loss_and_gradient(scores, labels, smoothing)
     x = nd.array(scores)
     x.attach_grad()
     with autograd.record():
-        found = SmoothedCrossEntropy(smoothing)(x, nd.array(labels, dtype="int32"))
-    found.backward()
-    assert np.allclose(found.asnumpy(), expected, rtol=1e-5, atol=1e-5)
+        result = SmoothedCrossEntropy(smoothing)(x, nd.array(labels, dtype="int32"))
+    result.backward()
+    assert np.allclose(result.asnumpy(), expected, rtol=1e-5, atol=1e-5)
     assert np.allclose(x.grad.asnumpy(), gradient, atol=1e-5)
 
 
-def test_it_is_the_loss_of_smoothed_one_hot_labels():
-    """As gluon-cv writes it: one_hot(labels, K, 1 - s + s / K, s / K), and a loss that takes no
-    sparse labels.
-    """
-    scores, labels = nd.random.normal(shape=(6, 5)), nd.array([0, 4, 2, 2, 1, 3], dtype="int32")
-    soft = nd.one_hot(labels, 5, 1 - 0.1 + 0.1 / 5, 0.1 / 5)
-    expected = gluon.loss.SoftmaxCrossEntropyLoss(sparse_label=False)(scores, soft)
-    assert np.allclose(make_loss(0.1)(scores, labels).asnumpy(), expected.asnumpy(), rtol=1e-5)
-
-
 def test_without_smoothing_the_loss_is_gluons_own():
-    for nothing in (0.0, 1e-310):
-        assert type(make_loss(nothing)) is gluon.loss.SoftmaxCrossEntropyLoss
+    for smoothing in (0.0, 1e-310):
+        assert type(make_loss(smoothing)) is gluon.loss.SoftmaxCrossEntropyLoss
 
 
 def test_training_is_smoothed_and_evaluation_is_not():
@@ -66,11 +53,10 @@ def test_training_is_smoothed_and_evaluation_is_not():
     (replica,) = make_replicas(net, make_loss(0.2), identity, contexts(1))
     x, y = nd.array(images, ctx=device()), nd.array(labels, ctx=device(), dtype="int32")
     scores = net(x).asnumpy()
-    trained, first = (array.asnumpy() for array in replica.forward(x, y))
-    evaluated, again = (array.asnumpy() for array in replica.forward(x, y, train=False))
-    assert trained == pytest.approx(smoothed(scores, labels, 0.2)[0].sum(), rel=1e-5)
-    assert evaluated == pytest.approx(smoothed(scores, labels, 0.0)[0].sum(), rel=1e-5)
-    assert relative_distance([first, again], [scores, scores]) <= 1e-5
+    for train, smoothing in ((True, 0.2), (False, 0.0)):
+        loss, result = (array.asnumpy() for array in replica.forward(x, y, train=train))
+        assert loss == pytest.approx(smoothed_loss_and_gradient(scores, labels, smoothing)[0].sum(), rel=1e-5)
+        assert relative_distance([result], [scores]) <= 1e-5
 
 
 @pytest.mark.parametrize("k", [1, 3])
@@ -87,9 +73,6 @@ def test_k_devices_descend_the_smoothed_loss_as_one(k):
         trainer.step(len(images))
     ctxs = contexts(k)
     net = make_small_net(ctxs)
-    bucketed = BucketedTrainer(net.collect_params(), "sgd", {"learning_rate": 0.5}, make_kvstore("device"))
-    step = DataParallelStep(net, make_loss(0.3), bucketed, ctxs, identity)
-    for images, labels in BATCHES:
-        step(make_local_batch(shard(nd.array(images), ctxs), shard(nd.array(labels, dtype="int32"), ctxs)))
+    train_steps(make_step(net, ctxs, loss=make_loss(0.3), learning_rate=0.5), BATCHES, ctxs)
     for ctx in ctxs:
         assert relative_distance(parameter_arrays(net, ctx), parameter_arrays(expected)) <= 1e-5

@@ -1,6 +1,4 @@
-"""A strategy of its own: a network whose halves lie on two devices, through the loop of all
-runs.
-"""
+"""A user strategy, a network whose halves lie on two devices, in the loop of all runs."""
 
 from functools import partial
 
@@ -30,7 +28,7 @@ from gluonlab.training.reporter import Reporter
 
 
 class TwoHalves(UnshardedParameters):
-    """The first half of a network's layers lies on one device, the second on another one."""
+    """The first half of a network's layers lies on one device, the second on another."""
 
     devices_per_copy = 2
     has_running_statistics = True  # there may be BatchNorm layers, each with its one replica
@@ -70,9 +68,9 @@ class TwoHalves(UnshardedParameters):
 
     def forward(self, batch):
         with autograd.record():
-            self.losses = [self.loss(self.scores(x), self.moved(y)).sum() for x, y in zip(*batch)]
+            self.losses = [self.loss(self.scores(x), self.move_labels(y)).sum() for x, y in zip(*batch)]
 
-    def moved(self, labels):
+    def move_labels(self, labels):
         return labels.as_in_context(self.outputs[0])
 
     def settings(self):
@@ -83,7 +81,7 @@ class TwoHalves(UnshardedParameters):
 
     def score(self, batch):
         for x, y in zip(*batch):
-            scores, labels = self.scores(x), self.moved(y)
+            scores, labels = self.scores(x), self.move_labels(y)
             yield ScoredImages(0, self.true_loss(scores, labels).sum(), scores, labels)
 
     def sync_running_statistics(self):
@@ -111,7 +109,7 @@ IMAGES = ("convolution", "norm", "pooling")
 
 
 def network(images, vectors):
-    """What makes a network of such layers for a number of classes."""
+    """A function that makes a network of such layers."""
 
     def make(classes):
         net = nn.HybridSequential()
@@ -159,8 +157,8 @@ def test_a_custom_strategy_trains_as_on_one_device_evaluates_reports_and_exports
     halves = run(tmp_path / "run", device_spec(2), make, export=True, confusion=True, **size)
     whole = run(tmp_path / "whole", device_spec(1), make, data_parallel, **size)
     assert_alike(halves, whole, tolerance=5e-5)  # padded channels are added in another order
-    lying = {tuple(param.list_ctx()) for param in halves.net.collect_params().values()}
-    assert lying == {(ctx,) for ctx in halves.plan.ctxs}
+    placed = {tuple(param.list_ctx()) for param in halves.net.collect_params().values()}
+    assert placed == {(ctx,) for ctx in halves.plan.ctxs}
     assert halves.confusion.trace() == pytest.approx(halves.accuracy * 360)
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(MODELS, "halves", ModelKind(make, ""))

@@ -1,4 +1,4 @@
-"""Predicted efficiency over hosts, with its assumptions: as table, JSON and picture."""
+"""Predicted efficiency over hosts: numbers, table, JSON and picture."""
 
 import functools
 import json
@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -27,11 +28,8 @@ def efficiency(ended):
     return functools.partial(ended, main)
 
 
-def rows_of(out):
+def read_rows(out):
     return {(row["machine"], row["way"], row["hosts"]): row for row in json.loads(out)["rows"]}
-
-
-# --- numbers
 
 
 @pytest.fixture(scope="module")
@@ -41,21 +39,16 @@ def as_json():
         "import sys; from gluonlab.bench.__main__ import main\ntry: main(sys.argv[1:])\n"
         "finally: assert 'mxnet' not in sys.modules"
     )
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", command, "efficiency", "--json"], env=clean_environment(),
         stdin=subprocess.DEVNULL, capture_output=True, encoding="utf-8",
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    assert result.returncode == 0, result.stderr
+    return result.stdout
 
 
 def test_predictions_need_no_mxnet_and_name_every_machine_way_and_host(as_json):
-    assert set(rows_of(as_json)) == {
-        (machine, way, hosts)
-        for machine in MACHINES.split(",")
-        for way in MULTI_HOST_SUMS
-        for hosts in range(1, HOSTS + 1)
-    }
+    assert set(read_rows(as_json)) == set(product(MACHINES.split(","), MULTI_HOST_SUMS, range(1, HOSTS + 1)))
     assert json.loads(as_json)["assumptions"][0].startswith("Predicted, not measured.")
 
 
@@ -110,16 +103,13 @@ def test_on_one_host_it_agrees_with_what_was_published():
     assert one.efficiency_after - 0.01 < 3005 / 384 / 8 < one.efficiency_behind
 
 
-# --- table and picture
-
-
 def test_the_table_fits_the_terminal_and_shows_the_numbers(efficiency, as_json):
     status, out, _ = efficiency()
     assert status == 0 and max(map(len, out.split("\n"))) <= 80
     assert out.startswith("p3.16xlarge: 8 x V100 a host, 25 Gb/s, a step of one GPU 186.5 ms\n")
     for words in ("Predicted, not measured", "102.3 MB", "inferred", "Not counted"):
         assert words in out
-    rows = rows_of(as_json)
+    rows = read_rows(as_json)
     lines = re.findall(r"^ +(\d+) +(\d+)((?: +[\d.,]+){9})$", out, re.M)
     assert len(lines) == 3 * HOSTS
     cells = [float(cell) for cell in lines[HOSTS - 1][2].split()]
@@ -133,10 +123,10 @@ def test_the_table_fits_the_terminal_and_shows_the_numbers(efficiency, as_json):
 
 
 def test_the_picture_shows_every_point_and_every_assumption(efficiency, empty_cwd):
-    asked = ("--machines", "p3.16xlarge,p2.16xlarge", "--hosts", "3")
-    assert efficiency(*asked, "--out", "e.svg")[0] == 0
+    arguments = ("--machines", "p3.16xlarge,p2.16xlarge", "--hosts", "3")
+    assert efficiency(*arguments, "--out", "e.svg")[0] == 0
     root = ElementTree.fromstring((empty_cwd / "e.svg").read_text(encoding="utf-8"))
-    assumed = json.loads(efficiency(*asked, "--json")[1])["assumptions"]
+    assumed = json.loads(efficiency(*arguments, "--json")[1])["assumptions"]
     shown = " ".join(element.text or "" for element in root.iter(f"{SVG}text"))
     assert all(sentence in shown for sentence in assumed)
     assert "p2.16xlarge 16 x K80 a host, 20 Gb/s" in shown
@@ -149,13 +139,12 @@ def test_the_picture_shows_every_point_and_every_assumption(efficiency, empty_cw
 
 def test_the_readmes_picture_is_what_the_command_draws(efficiency, empty_cwd):
     assert efficiency("--out", "e.svg")[0] == 0
-    drawn = (empty_cwd / "e.svg").read_text(encoding="utf-8")
-    assert drawn == PICTURE.read_text(encoding="utf-8")
+    assert (empty_cwd / "e.svg").read_bytes() == PICTURE.read_bytes()
 
 
 def test_another_network_has_its_own_gradients_and_step(efficiency):
-    asked = ("--machines", "g5.48xlarge", "--gradients", "46MB", "--step", "90", "--hosts", "2")
-    status, out, _ = efficiency(*asked)
+    arguments = ("--machines", "g5.48xlarge", "--gradients", "46MB", "--step", "90", "--hosts", "2")
+    status, out, _ = efficiency(*arguments)
     assert status == 0 and "46.0 MB of gradients" in out and "ResNet-50" not in out
     assert "A10G 90.0 ms (--step)" in " ".join(out.split())
 
@@ -167,10 +156,7 @@ def test_another_network_has_its_own_gradients_and_step(efficiency):
         (["--machines", "p5"], "unknown machine 'p5': choose g4dn.12xlarge, "),
         (["--machines", "nvswitch"], "unknown machine 'nvswitch'"),
         (["--machines", "m.json"], "--machines m.json: a file has the links of one machine"),
-        (
-            ["--machines", "g5.48xlarge"],
-            "no time of a step on A10G is known here, only of K80, V100, A100: give --step MS",
-        ),
+        (["--machines", "g5.48xlarge"], "no time of a step on A10G is known here, only of K80, V100, A100: give --s"),
         (["--hosts", "0"], "--hosts 0: give a whole number from 1 to 128"),
         (["--hosts", "129"], "--hosts 129: give a whole number from 1 to 128"),
         (["--hosts", "1.5"], "--hosts 1.5: give a whole number from 1 to 128"),

@@ -21,26 +21,23 @@ def test_fitting_the_hosts_of_2015_again_gives_their_committed_constants():
     assert tuple(fit_host_rates(FITTED_CONSTANTS)) == pytest.approx(tuple(OLD_HOST_RATES), rel=1e-3)
 
 
-def off(models, on_host):
-    """The sum of squares that the fit makes small, as `gluonlab.performance_model.fit` describes
-    it.
-    """
-    figures = [each for each in FIGURES if each.is_fitted and each.is_summed_on_host == on_host]
-    found, expected = (
-        (models.old_host_rates, EXPECTED_HOST_RATES) if on_host else (models.constants, EXPECTED_CONSTANTS)
-    )
-    return sum(math.log(predict_speed(each, models) / each.value) ** 2 for each in figures) + sum(
-        (PRIOR_WEIGHT * math.log(one / other)) ** 2 for one, other in zip(found, expected)
+def squared_error(models, on_host):
+    """The sum of squares that the fit minimizes."""
+    figures = [figure for figure in FIGURES if figure.is_fitted and figure.is_summed_on_host == on_host]
+    result = models.old_host_rates if on_host else models.constants
+    expected = EXPECTED_HOST_RATES if on_host else EXPECTED_CONSTANTS
+    return sum(math.log(predict_speed(figure, models) / figure.value) ** 2 for figure in figures) + sum(
+        (PRIOR_WEIGHT * math.log(one / other)) ** 2 for one, other in zip(result, expected)
     )
 
 
 @pytest.mark.parametrize("factor", [0.97, 1.03])
 def test_no_constant_a_little_larger_or_smaller_fits_better(factor):
     for fields, on_host in (("constants", False), ("old_host_rates", True)):
-        best, committed = off(FittedModel(), on_host), getattr(FittedModel(), fields)
+        best, committed = squared_error(FittedModel(), on_host), getattr(FittedModel(), fields)
         for name, value in committed._asdict().items():
             other = FittedModel()._replace(**{fields: committed._replace(**{name: factor * value})})
-            assert off(other, on_host) > best, name
+            assert squared_error(other, on_host) > best, name
 
 
 def test_there_are_fewer_constants_than_figures_that_they_are_fitted_to():

@@ -1,4 +1,4 @@
-"""Prices of sums: closed forms, what more GPUs or faster links change, what backward leaves."""
+"""Times of gradient sums: closed forms, the effect of faster links, and the exposed part."""
 
 import math
 from dataclasses import replace
@@ -44,17 +44,17 @@ def test_local_is_passes_over_memory_and_two_copies(sizes, gpus):
     total, one = sum(sizes), switch(1, 1e-6, 1e10)
     topology = switch(gpus, 1e-6, 1e10)
     plain, updated = GradientSizes(sizes), GradientSizes(sizes, updates_weights=True)
-    found = sum_within_host_s("local", topology, plain, HOST)
-    assert found == pytest.approx((gpus + 1) * total / 2e9 + 2 * total / 5e9)
-    assert sum_within_host_s("local", topology, updated, HOST) == pytest.approx(found + 5 * total / 2e9)
+    result = sum_within_host_s("local", topology, plain, HOST)
+    assert result == pytest.approx((gpus + 1) * total / 2e9 + 2 * total / 5e9)
+    assert sum_within_host_s("local", topology, updated, HOST) == pytest.approx(result + 5 * total / 2e9)
     assert sum_within_host_s("local", one, plain, HOST) == 0
     assert sum_within_host_s("local", one, updated, HOST) == pytest.approx(5 * total / 2e9 + 2 * total / 5e9)
 
 
 @given(SIZES, st.integers(2, 8))
 def test_device_without_peer_access_fills_the_lanes_of_who_sums_most(sizes, gpus):
-    found = staged_s(gpus, GradientSizes(sizes), HOST)
-    assert found == pytest.approx(2 * gpus * max_owned_bytes(sizes, gpus) / 5e9)
+    result = staged_s(gpus, GradientSizes(sizes), HOST)
+    assert result == pytest.approx(2 * gpus * max_owned_bytes(sizes, gpus) / 5e9)
     assert staged_s(1, GradientSizes(sizes), HOST) == 0
 
 
@@ -66,18 +66,14 @@ def test_faster_links_and_smaller_gradients_are_never_worse_and_one_gpu_sums_not
     assert 0 < sum_within_host_s(store, fast, gradients, HOST) < seconds
     assert 0 < sum_within_host_s(store, slow, half, HOST) < seconds
     assert sum_within_host_s(store, slow.subset(1), gradients, HOST) == 0
-    with_keys = replace_keys(gradients, 1e-5)
+    with_keys = gradients._replace(key_s=1e-5)
     assert sum_within_host_s(store, slow, with_keys, HOST) == pytest.approx(seconds + 3 * 4 * 1e-5)
-
-
-def replace_keys(gradients, key_s):
-    return gradients._replace(key_s=key_s)
 
 
 def test_a_ring_on_a_switch_has_its_closed_form():
     topology = replace(switch(8, 0.0, 1e10), reduce_bytes_per_s=float("inf"))
-    found = sum_within_host_s("nccl", topology, GradientSizes([8e8]), HOST)
-    assert found == pytest.approx(2 * 7 / 8 * 8e8 / 1e10)
+    result = sum_within_host_s("nccl", topology, GradientSizes([8e8]), HOST)
+    assert result == pytest.approx(2 * 7 / 8 * 8e8 / 1e10)
 
 
 @pytest.mark.parametrize("store", MULTI_HOST_ALGORITHMS)
@@ -114,21 +110,21 @@ def test_pieces_and_buckets_are_gluonlabs():
 
 @given(LAYERS, st.one_of(st.none(), st.integers(1, 50)))
 def test_every_gradient_is_in_one_bucket_which_is_ready_before_backward_ends(layers, piece):
-    found = make_layer_buckets(layers, piece)
+    result = make_layer_buckets(layers, piece)
     backward_s = math.fsum(seconds for seconds, _ in layers)
-    assert sum(part.size for part in found) == pytest.approx(4 * sum(size for _, size in layers))
-    assert all(0 < part.ready_s <= backward_s * (1 + 1e-9) for part in found)
-    assert [part.ready_s for part in found] == sorted(part.ready_s for part in found)
-    assert all(part.size >= BUCKET_BYTES for part in found[:-1])
+    assert sum(part.size for part in result) == pytest.approx(4 * sum(size for _, size in layers))
+    assert all(0 < part.ready_s <= backward_s * (1 + 1e-9) for part in result)
+    assert [part.ready_s for part in result] == sorted(part.ready_s for part in result)
+    assert all(part.size >= BUCKET_BYTES for part in result[:-1])
 
 
 @given(LAYERS, SECONDS)
 def test_exposed_time_lies_between_the_last_bucket_and_the_whole_sum(layers, sum_s):
-    found = make_layer_buckets(layers)
+    result = make_layer_buckets(layers)
     backward_s = math.fsum(seconds for seconds, _ in layers)
-    left = exposed_sum_s(found, sum_s, backward_s)
-    total = sum(part.size for part in found)
-    latest = sum_s * found[-1].size / total - (backward_s - found[-1].ready_s)
+    left = exposed_sum_s(result, sum_s, backward_s)
+    total = sum(part.size for part in result)
+    latest = sum_s * result[-1].size / total - (backward_s - result[-1].ready_s)
     assert max(latest, sum_s - backward_s) - 1e-9 <= left <= sum_s * (1 + 1e-9)
     whole = exposed_sum_s(make_layer_buckets(layers, None), sum_s, backward_s)
     assert whole == pytest.approx(sum_s)  # in one piece nothing is ready before the end

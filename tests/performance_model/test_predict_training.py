@@ -1,4 +1,4 @@
-"""Predictions: what must hold of every machine, what they say, and where they are not trusted."""
+"""Predictions: properties of all machines, the text, and where they are not to be trusted."""
 
 import json
 from dataclasses import replace
@@ -25,6 +25,7 @@ from prediction.fit import EXPECTED_CONSTANTS
 from prediction.validate import FittedModel, published_work, validate
 
 RESNET, LENET = published_work("ResNet-50"), published_work("LeNet")
+MOBILENET = count_network_work(vision.mobilenet1_0(), (3, 224, 224), "mobilenet")
 
 
 @settings(max_examples=6, deadline=None)
@@ -34,11 +35,11 @@ RESNET, LENET = published_work("ResNet-50"), published_work("LeNet")
     store=st.sampled_from(["device", "local", "nccl", "ring"]),
 )
 def test_the_parts_of_a_prediction_are_consistent_on_every_machine(machine, batch_size, store):
-    found = predict(RESNET, machine, batch_size, store=store)
-    first, whole = found.rows[0], found.all_gpus_row
+    result = predict(RESNET, machine, batch_size, store=store)
+    first, whole = result.rows[0], result.all_gpus_row
     assert (first.gpus, first.sum_s, first.speedup) == (1, 0, pytest.approx(1))
     assert whole.gpus == find_machine(machine).topology.world_size
-    for row in found.rows:
+    for row in result.rows:
         assert row.efficiency <= 1 + 1e-12
         assert row.images_per_s == pytest.approx(row.gpus * batch_size / row.step_s)
         parts = row.input_s + row.compute_s + row.exposed_s + row.update_s
@@ -59,8 +60,8 @@ def test_a_file_predicts_what_the_machine_does_that_it_was_made_of(tmp_path_fact
     write_topology(replace(make_topology(machine), gpu=MACHINES[machine], note="mine"), file)
     by_file, by_name = (predict(RESNET, m, batch_size, store=store) for m in (file, machine))
     assert by_file.rows == by_name.rows and by_file.gpu == by_name.gpu
-    (said,) = set(by_file.assumptions) - set(by_name.assumptions)
-    assert said == f"The sum is {by_file.store}'s, priced on the links of {file}: mine."
+    (added,) = set(by_file.assumptions) - set(by_name.assumptions)
+    assert added == f"The sum is {by_file.store}'s, priced on the links of {file}: mine."
 
 
 @pytest.mark.parametrize(
@@ -79,11 +80,11 @@ def test_a_file_that_does_not_say_enough_is_refused_in_one_line(changes, words, 
         find_machine(str(tmp_path / "no.json"))
 
 
-def test_over_hosts_a_store_of_a_file_is_told_of_machines_that_have_them(tmp_path):
+def test_a_store_over_hosts_on_a_machine_from_a_file_names_machines_of_hosts(tmp_path):
     file = str(tmp_path / "m.json")
     write_topology(replace(make_topology("p3.8xlarge"), gpu="V100"), file)
-    found = predict(RESNET, file, 32, store="horovod")
-    assert any("for hosts give p3.16xlarge*2" in caution for caution in found.cautions)
+    result = predict(RESNET, file, 32, store="horovod")
+    assert any("for hosts give p3.16xlarge*2" in caution for caution in result.cautions)
 
 
 def test_every_machine_has_a_network_and_a_known_gpu():
@@ -98,14 +99,14 @@ def test_a_newer_machine_is_faster():
 
 
 def test_several_hosts_have_a_row_for_each_power_of_two_and_are_no_better_than_linear():
-    found = predict(RESNET, "p3.16xlarge*4", 64)
-    assert [row.gpus for row in found.rows] == [1, 2, 4, 8, 16, 32]
-    assert [row.hosts for row in found.rows] == [1, 1, 1, 1, 2, 4]
-    assert found.store == "horovod"
-    efficiencies = [row.efficiency for row in found.rows[3:]]
+    result = predict(RESNET, "p3.16xlarge*4", 64)
+    assert [row.gpus for row in result.rows] == [1, 2, 4, 8, 16, 32]
+    assert [row.hosts for row in result.rows] == [1, 1, 1, 1, 2, 4]
+    assert result.store == "horovod"
+    efficiencies = [row.efficiency for row in result.rows[3:]]
     assert efficiencies == sorted(efficiencies, reverse=True)
     faster = predict(RESNET, "p3dn.24xlarge*4", 64)
-    assert faster.all_gpus_row.images_per_s > found.all_gpus_row.images_per_s  # the same GPUs, 100 Gb/s
+    assert faster.all_gpus_row.images_per_s > result.all_gpus_row.images_per_s  # the same GPUs, 100 Gb/s
 
 
 def test_three_single_gpu_hosts_and_a_part_of_a_machine():
@@ -115,13 +116,12 @@ def test_three_single_gpu_hosts_and_a_part_of_a_machine():
 
 
 def test_sums_hide_behind_backward_as_far_as_its_pieces_allow():
-    found = {n: predict(RESNET, "p3.16xlarge", 64, overlap=n).all_gpus_row for n in ("off", 1000, 15, 1)}
-    assert found["off"].exposed_s == pytest.approx(found["off"].sum_s)
-    exposed = [found[n].exposed_s for n in ("off", 1000, 15, 1)]
-    assert all(more >= less - 1e-9 for more, less in zip(exposed, exposed[1:]))
-    assert exposed[0] > 3 * exposed[-1]
-    assert found[15].images_per_s > found["off"].images_per_s
-    assert len({row.sum_s for row in found.values()}) == 1
+    rows = [predict(RESNET, "p3.16xlarge", 64, overlap=pieces).all_gpus_row for pieces in ("off", 1000, 15, 1)]
+    assert rows[0].exposed_s == pytest.approx(rows[0].sum_s)
+    assert all(more.exposed_s >= less.exposed_s - 1e-9 for more, less in zip(rows, rows[1:]))
+    assert rows[0].exposed_s > 3 * rows[-1].exposed_s
+    assert rows[2].images_per_s > rows[0].images_per_s
+    assert len({row.sum_s for row in rows}) == 1
 
 
 def test_a_tiny_network_is_bound_by_the_host_and_a_large_one_by_computing():
@@ -145,9 +145,6 @@ def test_tf32_is_faster_where_a_gpu_has_it_and_without_it_was_never_compared():
     assert older[0] == older[1]
 
 
-# --- what it says
-
-
 def test_the_text_is_labelled_and_fits_a_terminal():
     for machine in ("p3.16xlarge*2", "g5.48xlarge"):
         text = predict(published_work("VGG-16"), machine, 64).text
@@ -157,21 +154,18 @@ def test_the_text_is_labelled_and_fits_a_terminal():
 
 
 def test_json_has_what_the_text_has():
-    found = predict(RESNET, "p3.16xlarge", 64)
-    content = json.loads(json.dumps(found.to_dict()))
+    result = predict(RESNET, "p3.16xlarge", 64)
+    content = json.loads(json.dumps(result.to_dict()))
     assert (content["kind"], content["measured"]) == ("prediction", False)
-    assert content["rows"][-1]["speedup"] == found.all_gpus_row.speedup
+    assert content["rows"][-1]["speedup"] == result.all_gpus_row.speedup
     assert content["rows"][-1]["bound_by"] == "compute"
     assert content["assumptions"] and content["not_trusted"] == []
 
 
-# --- where it is not to be trusted
-
-
 def test_predictions_similar_to_published_speeds_are_trusted():
     for machine, batch_size in (("p3.16xlarge", 64), ("p2.16xlarge", 32), ("p4d.24xlarge", 256)):
-        found = predict(RESNET, machine, batch_size, tf32=True)
-        assert found.not_trusted == () == found.cautions
+        result = predict(RESNET, machine, batch_size, tf32=True)
+        assert result.not_trusted == () == result.cautions
 
 
 @pytest.mark.parametrize(
@@ -181,18 +175,13 @@ def test_predictions_similar_to_published_speeds_are_trusted():
         (LENET, "p3.2xlarge", 8192, "8,192 images a GPU: published trainings have"),
         (count_model_work("mlp", 10, (1, 28, 28)), "p3.2xlarge", 64, "multiply-adds an image"),
         (count_model_work("mlp", 10, (3, 64, 64)), "p3.2xlarge", 64, "dense layers"),
-        (
-            count_network_work(vision.mobilenet1_0(), (3, 224, 224), "mobilenet"),
-            "p3.2xlarge",
-            64,
-            "depthwise convolutions",
-        ),
+        (MOBILENET, "p3.2xlarge", 64, "depthwise convolutions"),
     ],
 )
-def test_far_from_what_was_published_it_says_why_it_is_not_to_be_trusted(work, machine, batch_size, words):
-    found = predict(work, machine, batch_size)
-    assert any(words in reason for reason in found.not_trusted)
-    assert "Not to be trusted here:" in found.text
+def test_a_prediction_far_from_published_speeds_is_not_trusted_and_says_why(work, machine, batch_size, words):
+    result = predict(work, machine, batch_size)
+    assert any(words in reason for reason in result.not_trusted)
+    assert "Not to be trusted here:" in result.text
 
 
 def test_gpus_without_published_figures_are_named():
@@ -203,19 +192,17 @@ def test_gpus_without_published_figures_are_named():
 
 def test_a_region_where_a_published_figure_is_missed_by_far_is_not_trusted(monkeypatch):
     """With constants that are far off, the network itself is named, and its ratio."""
-    off = validate(FittedModel(EXPECTED_CONSTANTS._replace(convolution=0.3, memory=0.3)))
-    monkeypatch.setattr(published_speeds, "read_validation", lambda: off)
+    wrong = validate(FittedModel(EXPECTED_CONSTANTS._replace(convolution=0.3, memory=0.3)))
+    monkeypatch.setattr(published_speeds, "read_validation", lambda: wrong)
     reasons = predict(RESNET, "p3.2xlarge", 64).not_trusted
     assert any("ResNet-50 on V100 at 64 images, which is alike" in reason for reason in reasons)
     assert predict(LENET, "p3.2xlarge", 64).not_trusted == ()  # nothing of its size was missed
 
 
 def test_the_published_figure_that_is_missed_most_is_not_trusted():
-    """TensorFlow's microbatches of one image: the like of it is not, from 2 GPUs on."""
-    tiny = {"batch_size": 32, "microbatches": Microbatches(32)}
+    """TensorFlow's microbatches of one image, from 2 GPUs on."""
     network = published_work("ResNet-18")
-    found = predict(network, "p3.16xlarge", gpus=2, **tiny)
-    (reason,) = found.not_trusted
+    (reason,) = predict(network, "p3.16xlarge", 32, gpus=2, microbatches=Microbatches(32)).not_trusted
     assert "ResNet-18 on 2 x a GPU that is not named" in reason and "0.58 times" in reason
     assert predict(network, "p3.16xlarge", 32, gpus=2).not_trusted == ()
 
@@ -228,61 +215,40 @@ def test_published_batches_fit_into_memory_and_those_that_did_not_do_not():
     assert estimate_memory_bytes(RESNET, 512, "float32") > GPUS["V100"].memory_bytes
 
 
-# --- mistakes
-
-
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("machine", "options", "message"),
     [
-        (("p3.17xlarge", 64), r"unknown machine to predict 'p3.17xlarge'.*did you mean 'p3.16xl"),
-        (("p3.16xlarge*999", 64), "give 1 to 128"),
-        (("p3.16xlarge*x", 64), "no number of hosts"),
-        (("p3.16xlarge", 0), "batch size 0 per GPU"),
+        ("p3.17xlarge", {}, r"unknown machine to predict 'p3.17xlarge'.*did you mean 'p3.16xl"),
+        ("p3.16xlarge*999", {}, "give 1 to 128"),
+        ("p3.16xlarge*x", {}, "no number of hosts"),
+        ("p3.16xlarge", {"batch_size": 0}, "batch size 0 per GPU"),
+        ("p3.16xlarge", {"dtype": "int8"}, "choose float32 or float16"),
+        ("p3.16xlarge", {"gpus": 9}, "choose 1 to 8"),
+        ("p3.16xlarge", {"overlap": 0}, "1 or more, or off"),
+        ("p3.16xlarge", {"store": "rign"}, "unknown store.*ring"),
+        ("p3.16xlarge*2", {"gpus": 12}, "whole hosts of 8, such as 8"),
+        ("p3.16xlarge", {"batch_size": None, "global_batch_size": 7}, "give 8 or more, or 7 GPUs or fewer"),
     ],
 )
-def test_mistakes_are_one_line(arguments, words):
-    with pytest.raises(ConfigError, match=words) as error:
-        predict(RESNET, *arguments)
+def test_mistakes_are_one_line(machine, options, message):
+    with pytest.raises(ConfigError, match=message) as error:
+        predict(RESNET, machine, **{"batch_size": 64, **options})
     assert "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"dtype": "int8"}, "choose float32 or float16"),
-        ({"gpus": 9}, "choose 1 to 8"),
-        ({"overlap": 0}, "1 or more, or off"),
-        ({"store": "rign"}, r"unknown store.*ring"),
-    ],
-)
-def test_mistakes_in_options_are_one_line(options, words):
-    with pytest.raises(ConfigError, match=words):
-        predict(RESNET, "p3.16xlarge", 64, **options)
-    with pytest.raises(ConfigError, match="whole hosts of 8, such as 8"):
-        predict(RESNET, "p3.16xlarge*2", 64, gpus=12)
-    with pytest.raises(ConfigError, match="give 8 or more, or 7 GPUs or fewer"):
-        predict(RESNET, "p3.16xlarge", global_batch_size=7)
-
-
-# --- stores
 
 
 @pytest.mark.parametrize("machine", ["p3.16xlarge", "p3.16xlarge*2"])
 @pytest.mark.parametrize("store", all_stores())
 def test_every_store_has_a_price_and_another_one_that_stands_for_it_is_named(machine, store):
-    found = predict(LENET, machine, 64, store=store)
-    assert found.all_gpus_row.sum_s > 0
-    stands_in = found.store != EQUIVALENT_STORES.get(store, store) and store != "device"
-    assert stands_in == any(caution.startswith(f"{store} sums over") for caution in found.cautions)
+    result = predict(LENET, machine, 64, store=store)
+    assert result.all_gpus_row.sum_s > 0
+    stands_in = result.store != EQUIVALENT_STORES.get(store, store) and store != "device"
+    assert stands_in == any(caution.startswith(f"{store} sums over") for caution in result.cautions)
 
 
 def test_every_kvstore_of_the_product_has_a_price_or_is_refused_by_name():
     for store in {*KVSTORES, *PROCESSES_BY_BACKEND} - set(all_stores()):
         with pytest.raises(ConfigError, match="no step waits for a sum"):
             predict(LENET, "p3.16xlarge*2", 64, store=store)
-
-
-# --- microbatches
 
 
 def test_microbatches_cost_kernels_and_save_memory():
@@ -296,7 +262,7 @@ def test_microbatches_cost_kernels_and_save_memory():
 
 
 # From the optimizers' papers: first and second moments, or one of them.
-KEPT = {
+STATE_COUNTS = {
     "sgd": 1, "nag": 1, "signum": 1, "lars": 1, "adam": 2, "adamax": 2, "nadam": 2, "adadelta": 2,
     "adagrad": 1, "rmsprop": 1, "ftml": 1, "lamb": 2,
 }  # fmt: skip
@@ -304,7 +270,7 @@ WITHOUT_MOMENTUM = {"sgd": 0, "nag": 0, "lars": 0, "signum": 1}
 
 
 def test_the_states_of_every_optimizer_are_counted():
-    assert {name: count_states(name, True) for name in OPTIMIZERS} == KEPT
-    assert {name: count_states(name, False) for name in OPTIMIZERS} == {**KEPT, **WITHOUT_MOMENTUM}
+    assert {name: count_states(name, True) for name in OPTIMIZERS} == STATE_COUNTS
+    assert {name: count_states(name, False) for name in OPTIMIZERS} == {**STATE_COUNTS, **WITHOUT_MOMENTUM}
     with pytest.raises(ConfigError, match="sgdd"):
         count_states("sgdd", True)

@@ -1,4 +1,4 @@
-"""The roofline: what must hold of every network, GPU and set of constants."""
+"""The roofline model: properties of all networks, GPUs and sets of constants."""
 
 from dataclasses import replace
 
@@ -27,26 +27,17 @@ COUNTS = st.integers(1, 10**7)
 
 @st.composite
 def works(draw):
-    operators = draw(
-        st.lists(
-            st.builds(
-                Operator,
-                kind=st.sampled_from([CONVOLUTION, DENSE, MEMORY]),
-                name=st.just("op"),
-                multiply_adds=COUNTS,
-                inputs=COUNTS,
-                outputs=COUNTS,
-                weights=COUNTS,
-                kernel=st.sampled_from([0, 1, 3, 5]),
-                data_gradient=st.booleans(),
-                forward_moved=COUNTS,
-                backward_moved=COUNTS,
-                after_norm=st.booleans(),
-            ),
-            min_size=1,
-            max_size=4,
-        )
+    counts = dict.fromkeys(("multiply_adds", "inputs", "outputs", "weights", "forward_moved", "backward_moved"), COUNTS)
+    operator = st.builds(
+        Operator,
+        kind=st.sampled_from([CONVOLUTION, DENSE, MEMORY]),
+        name=st.just("op"),
+        kernel=st.sampled_from([0, 1, 3, 5]),
+        data_gradient=st.booleans(),
+        after_norm=st.booleans(),
+        **counts,
     )
+    operators = draw(st.lists(operator, min_size=1, max_size=4))
     return Work("net", (3, 8, 8), tuple(operators), tuple(draw(st.lists(COUNTS, max_size=3))))
 
 
@@ -57,10 +48,10 @@ def seconds(work, batch, gpu, constants=FITTED_CONSTANTS, **setting):
 @given(works(), BATCHES, GPU, st.floats(1, 10))
 def test_a_better_gpu_is_never_slower(work, batch, name, factor):
     gpu = GPUS[name]
-    more_flops = {kind: factor * each for kind, each in gpu.flops.items()}
-    before = seconds(work, batch, gpu)
-    assert seconds(work, batch, replace(gpu, flops=more_flops)) <= before
-    assert seconds(work, batch, replace(gpu, bytes_per_s=factor * gpu.bytes_per_s)) <= before
+    more_flops = {kind: factor * flops for kind, flops in gpu.flops.items()}
+    slow = seconds(work, batch, gpu)
+    assert seconds(work, batch, replace(gpu, flops=more_flops)) <= slow
+    assert seconds(work, batch, replace(gpu, bytes_per_s=factor * gpu.bytes_per_s)) <= slow
 
 
 @given(works(), BATCHES, GPU)
@@ -82,24 +73,23 @@ def test_training_takes_longer_than_inference_and_more_numbers_take_longer(work,
     assert seconds(work, batch, gpu, fused=True) <= seconds(work, batch, gpu)
 
 
+def inference_seconds(layer, batch):
+    work, setting = Work("net", (1,), (layer,), ()), ExecutionSetting(training=False)
+    return step_seconds(work, batch, GPUS["V100"], EXPECTED_CONSTANTS, setting).compute_s
+
+
 @given(st.integers(10**6, 10**9), BATCHES)
 def test_a_large_product_takes_the_time_of_its_operations(products, batch):
     layer = Operator(DENSE, "fc", multiply_adds=products, inputs=1, outputs=1, weights=1)
-    gpu, work = GPUS["V100"], Work("net", (1,), (layer,), ())
-    found = step_seconds(work, batch, gpu, EXPECTED_CONSTANTS, ExecutionSetting(training=False)).compute_s
-    assert found == pytest.approx(
-        EXPECTED_CONSTANTS.launch_inference_s + 2 * products * batch / (15.7e12 * EXPECTED_CONSTANTS.convolution)
-    )
+    expected = 2 * products * batch / (15.7e12 * EXPECTED_CONSTANTS.convolution)
+    assert inference_seconds(layer, batch) == pytest.approx(EXPECTED_CONSTANTS.launch_inference_s + expected)
 
 
 @given(st.integers(10**4, 10**8), BATCHES)
-def test_memory_operators_take_the_time_of_their_bytes(numbers, batch):
-    relu = Operator(MEMORY, "relu", outputs=numbers, forward_moved=2 * numbers)
-    work = Work("net", (1,), (relu,), ())
-    found = step_seconds(work, batch, GPUS["V100"], EXPECTED_CONSTANTS, ExecutionSetting(training=False)).compute_s
-    assert found == pytest.approx(
-        EXPECTED_CONSTANTS.launch_inference_s + 2 * 4 * numbers * batch / (900e9 * EXPECTED_CONSTANTS.memory)
-    )
+def test_memory_operators_take_the_time_of_their_bytes(elements, batch):
+    relu = Operator(MEMORY, "relu", outputs=elements, forward_moved=2 * elements)
+    expected = 2 * 4 * elements * batch / (900e9 * EXPECTED_CONSTANTS.memory)
+    assert inference_seconds(relu, batch) == pytest.approx(EXPECTED_CONSTANTS.launch_inference_s + expected)
 
 
 def test_a_convolution_on_tensor_cores_is_transposed_unless_channels_are_last():
@@ -130,11 +120,10 @@ def test_a_batch_in_parts_is_passes_of_a_part_whose_gradients_are_added():
     assert cut.compute_s == pytest.approx(4 * part.compute_s + 3 * once)
     assert cut.compute_s > whole.compute_s
     assert (cut.input_s, cut.update_s) == (whole.input_s, whole.update_s)
-    for kept in (0, 1, 2, 3):
-        update_s = step_seconds(
-            work, 64, gpu, EXPECTED_CONSTANTS, ExecutionSetting(optimizer_states=kept, updates=1)
-        ).update_s
-        assert update_s == pytest.approx(EXPECTED_CONSTANTS.launch_s + (2 + kept + 1 + kept) * once)
+    for states in (0, 1, 2, 3):
+        setting = ExecutionSetting(optimizer_states=states, updates=1)
+        update_s = step_seconds(work, 64, gpu, EXPECTED_CONSTANTS, setting).update_s
+        assert update_s == pytest.approx(EXPECTED_CONSTANTS.launch_s + (2 + states + 1 + states) * once)
 
 
 def test_backward_computes_two_products_and_the_first_layer_one():

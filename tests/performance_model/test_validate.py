@@ -1,6 +1,4 @@
-"""Predictions beside published figures: what is held out, how far off, and what is no better than
-a guess.
-"""
+"""Predictions compared with published figures: errors of those held out, and of mere guesses."""
 
 from statistics import mean, median
 
@@ -36,15 +34,12 @@ BOUNDS = {
 
 
 @pytest.fixture(scope="module")
-def found():
+def rows():
     return predict_figures(FittedModel())
 
 
-def errors(found, group):
-    return [row.error for row in found if GROUPS[group](row) and not row.fitted]
-
-
-# --- the figures
+def held_out_errors(rows, group):
+    return [row.error for row in rows if GROUPS[group](row) and not row.fitted]
 
 
 def test_at_least_twenty_figures_have_sources_and_two_thirds_are_held_out():
@@ -96,38 +91,32 @@ def test_what_is_given_is_the_speed_of_one_device_and_never_the_figure_itself():
         assert (figure.given is not None) == (sums and not by_gpu)
 
 
-# --- the errors of those that are held out
-
-
 @pytest.mark.parametrize("group", BOUNDS)
-def test_the_errors_of_held_out_figures_are_small(found, group):
+def test_the_errors_of_held_out_figures_are_small(rows, group):
     most, worst = BOUNDS[group]
-    assert mean(errors(found, group)) <= most
-    assert max(errors(found, group)) <= worst
+    assert mean(held_out_errors(rows, group)) <= most
+    assert max(held_out_errors(rows, group)) <= worst
 
 
-def test_every_group_has_bounds_and_there_are_many_slow_figures(found):
+def test_every_group_has_bounds_and_there_are_many_slow_figures(rows):
     assert set(BOUNDS) == set(GROUPS)
-    assert len(errors(found, SLOW)) >= 15
+    assert len(held_out_errors(rows, SLOW)) >= 15
 
 
-def test_all_together_predictions_are_neither_too_fast_nor_too_slow(found):
-    assert median(row.ratio for row in found if not row.fitted) == pytest.approx(1, abs=0.05)
+def test_all_together_predictions_are_neither_too_fast_nor_too_slow(rows):
+    assert median(row.ratio for row in rows if not row.fitted) == pytest.approx(1, abs=0.05)
 
 
-def test_the_lab_finds_no_speed_up_and_neither_does_the_prediction(found):
-    one, two = (row for row in found if row.software == "the lab's loop")
+def test_the_lab_finds_no_speed_up_and_neither_does_the_prediction(rows):
+    one, two = (row for row in rows if row.software == "the lab's loop")
     assert two.value / one.value < 1.0  # of two devices over one
     assert two.predicted / one.predicted == pytest.approx(1, abs=0.05)
 
 
-def test_another_framework_is_outside_of_what_is_predicted(found):
+def test_another_framework_is_outside_of_what_is_predicted(rows):
     """The ratio of two devices is met within a third; that of tiny microbatches is not."""
-    two, micro = (row for row in found if row.software == "tensorflow")
+    two, micro = (row for row in rows if row.software == "tensorflow")
     assert two.error < 0.3 < micro.error
-
-
-# --- a guess is not enough
 
 
 def linear(figure, share=0.97):
@@ -136,11 +125,10 @@ def linear(figure, share=0.97):
         next(
             each.value
             for each in FIGURES
-            if each[:3] == figure[:3] and each.source == figure.source and each.gpus == 1
-            and each.store == figure.store
+            if each[:3] == figure[:3] and each.source == figure.source and each.gpus == 1 and each.store == figure.store
         ),
         figure.batch,
-    )  # fmt: skip
+    )
     return one.images_per_s * figure.gpus * (share if figure.gpus > 1 else 1)
 
 
@@ -152,9 +140,7 @@ def test_97_percent_everywhere_does_not_pass_on_the_slow_figures():
     slow = [abs(linear(figure) / figure.value - 1) for figure in several]
     assert mean(slow) > 0.5 and max(slow) > 2
     for percent in range(50, 101):  # nor does any other share
-        assert max(
-            abs(linear(figure, percent / 100) / figure.value - 1) for figure in several
-        ) > 0.25  # fmt: skip
+        assert max(abs(linear(figure, percent / 100) / figure.value - 1) for figure in several) > 0.25
 
 
 @pytest.mark.parametrize(("group", "most"), [(FITTED, 0.12), (OTHERS, 0.20)])
@@ -166,18 +152,14 @@ def test_one_share_of_the_peak_for_all_does_not_pass(group, most):
         return peak / (6 * published_work(figure.network).multiply_adds)
 
     figures = [
-        figure for figure in FIGURES
-        if GROUPS[group](figure) and not figure.is_fitted and figure.task == TRAINING
-    ]  # fmt: skip
+        figure for figure in FIGURES if GROUPS[group](figure) and not figure.is_fitted and figure.task == TRAINING
+    ]
     for percent in range(1, 300):
         off = [abs(by_peak(figure) * percent / 100 / figure.value - 1) for figure in figures]
         assert mean(off) > most
 
 
-# --- the table
-
-
-def test_the_packages_file_holds_what_is_predicted(found):
+def test_the_packages_file_holds_what_is_predicted(rows):
     ours, theirs = validate(FittedModel()), read_validation()
     assert ours.multiply_adds == theirs.multiply_adds
     assert [figure[:-2] for figure in ours.figures] == [
@@ -192,12 +174,12 @@ def test_the_packages_file_holds_what_is_predicted(found):
         assert one[2:] == pytest.approx(other[2:])
 
 
-def test_the_table_has_every_figure_its_source_and_the_errors(found):
+def test_the_table_has_every_figure_its_source_and_the_errors(rows):
     text = validation_text()
     assert max(map(len, text.splitlines())) <= WIDTH
     assert sum(line.endswith(" *") for line in text.splitlines()) == sum(figure.is_fitted for figure in FIGURES)
     joined = " ".join(text.split())
     for figure in FIGURES:
         assert f"{figure.value:,.1f}" in text and figure.source.split(", p")[0] in joined
-    for summary in summarize_errors(found):
+    for summary in summarize_errors(rows):
         assert summary.group in text

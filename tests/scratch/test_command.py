@@ -1,6 +1,4 @@
-"""python -m gluonlab.scratch: it trains as Gluon does with every allreduce, and every mistake is
-one line with its remedy.
-"""
+"""python -m gluonlab.scratch trains as Gluon does with every allreduce; mistakes are one line."""
 
 import json
 
@@ -23,10 +21,10 @@ pytestmark = pytest.mark.filterwarnings("default::gluonlab.errors.GluonlabWarnin
 
 @pytest.fixture
 def run(ended, empty_cwd):
-    """``run(*arguments)``: python -m gluonlab.scratch, which writes nothing."""
+    """``run("--gpus 2")``: python -m gluonlab.scratch, which writes nothing."""
 
-    def run(*arguments):
-        result = ended(main, *arguments)
+    def run(arguments):
+        result = ended(main, *arguments.split())
         assert list(empty_cwd.iterdir()) == []
         return result
 
@@ -50,18 +48,22 @@ def loss_of_gluon(folder):
     return total / len(split)
 
 
-@pytest.mark.parametrize("name", sorted(ALGORITHMS))
-def test_the_command_with_every_allreduce_trains_as_gluon_does(run, tmp_path, name):
+@pytest.fixture
+def mnist(tmp_path):
+    """The options for a small copy of MNIST."""
     write_mnist(tmp_path / "mnist", train=20, test=10)
-    arguments = f"--dataset mnist --data-dir {tmp_path} --gpus 3 --global-batch-size 8 --lr 0.02"
-    status, out, _ = run(*f"{arguments} --epochs 1 --json --allreduce {name}".split())
+    return f"--dataset mnist --data-dir {tmp_path}"
+
+
+@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+def test_the_command_with_every_allreduce_trains_as_gluon_does(run, mnist, tmp_path, name):
+    status, out, _ = run(f"{mnist} --gpus 3 --global-batch-size 8 --lr 0.02 --epochs 1 --json --allreduce {name}")
     assert status == 0
     assert json.loads(out)["epochs"][0]["loss"] == pytest.approx(loss_of_gluon(tmp_path), rel=1e-5)
 
 
-def test_the_command_prints_a_line_per_epoch_and_a_last_one(run, tmp_path):
-    write_mnist(tmp_path / "mnist", train=20, test=10)
-    status, out, err = run(*f"--dataset mnist --data-dir {tmp_path} --gpus 2 --epochs 3 --init chapter".split())
+def test_the_command_prints_a_line_per_epoch_and_a_last_one(run, mnist):
+    status, out, err = run(f"{mnist} --gpus 2 --epochs 3 --init chapter")
     *epochs, empty, last = out.splitlines()
     assert (status, empty) == (0, "")
     assert [line.split()[:2] for line in epochs] == [["epoch", str(i)] for i in (1, 2, 3)]
@@ -70,9 +72,8 @@ def test_the_command_prints_a_line_per_epoch_and_a_last_one(run, tmp_path):
     assert err == ("" if runs_on_gpus() else "warning: no GPU on this machine: 2 CPU devices stand in for GPUs\n")
 
 
-def test_without_the_number_of_devices_there_is_one(run, tmp_path):
-    write_mnist(tmp_path / "mnist", train=20, test=10)
-    status, out, err = run(*f"--dataset mnist --data-dir {tmp_path} --epochs 1".split())
+def test_without_the_number_of_devices_there_is_one(run, mnist):
+    status, out, err = run(f"{mnist} --epochs 1")
     assert (status, err) == (0, "")
     assert out.splitlines()[-1].endswith(f"on {device()}")
 
@@ -96,27 +97,24 @@ MISTAKES = {
 @pytest.mark.cpu_only("mistakes as a machine without GPUs names them")
 @pytest.mark.parametrize("words", MISTAKES)
 def test_a_mistake_is_one_line_with_value_and_remedy(run, empty_cwd, words):
-    line = read_error_line(run(*words.split()), empty_cwd)
+    line = read_error_line(run(words), empty_cwd)
     assert [part for part in MISTAKES[words].split(" | ") if part not in line] == [], line
 
 
 def test_a_training_that_diverges_ends_with_1(run):
-    status, _, err = run("--lr", "1e20", "--global-batch-size", "8")
+    status, _, err = run("--lr 1e20 --global-batch-size 8")
     assert (status, err) == (1, "error: the loss became nan: use a smaller learning rate (--lr)\n")
 
 
 def test_help_needs_no_mxnet(python):
-    """As a module, in a process that cannot load MXNet."""
     block = "import sys; sys.modules['mxnet'] = None; sys.argv[1:] = ['--help-all']"
-    done = python("-c", f"{block}; import runpy; runpy.run_module('gluonlab.scratch', run_name='__main__')")
-    assert done.returncode == 0, done.stderr
-    assert "--global-batch-size" in done.stdout and "1/k" in done.stdout
+    result = python("-c", f"{block}; import runpy; runpy.run_module('gluonlab.scratch', run_name='__main__')")
+    assert result.returncode == 0, result.stderr
+    assert "--global-batch-size" in result.stdout and "1/k" in result.stdout
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(5))
 def test_the_chapters_numbers_learn_the_digits(run, seed):
-    words = f"--gpus 2 --global-batch-size 256 --lr 0.2 --seed {seed} --json"
-    status, out, _ = run(*words.split())
-    assert status == 0
-    assert json.loads(out)["accuracy"] >= 0.95
+    status, out, _ = run(f"--gpus 2 --global-batch-size 256 --lr 0.2 --seed {seed} --json")
+    assert status == 0 and json.loads(out)["accuracy"] >= 0.95

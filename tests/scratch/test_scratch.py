@@ -14,6 +14,7 @@ from support.covering import pairwise
 from support.devices import contexts, device, devices
 from support.examples import examples
 from support.reference import (
+    arrays_equal,
     random_batches,
     relative_distance,
     set_parameter_arrays,
@@ -47,10 +48,7 @@ def replicas_on(ctxs, **kwargs):
 
 
 def same_bits(a, b):
-    return all(np.array_equal(x.asnumpy(), y.asnumpy()) for x, y in zip(a, b))
-
-
-# --- the network
+    return arrays_equal([x.asnumpy() for x in a], [y.asnumpy() for y in b])
 
 
 def test_lenet_is_gluons_with_average_pooling():
@@ -64,14 +62,11 @@ def test_lenet_is_gluons_with_average_pooling():
     x, y = nd.array(images, ctx), nd.array(labels, ctx, "int32")
     with autograd.record():
         scores, expected = lenet(x, params), net(x)
-        losses, expected_losses = (cross_entropy(scores, y), gluon.loss.SoftmaxCrossEntropyLoss()(expected, y))
-        total = losses.sum() + expected_losses.sum()
-    total.backward()
+        losses, expected_losses = cross_entropy(scores, y), gluon.loss.SoftmaxCrossEntropyLoss()(expected, y)
+    autograd.backward([losses, expected_losses])
     assert losses.shape == (9,)
-    assert (
-        relative_distance([scores.asnumpy(), losses.asnumpy()], [expected.asnumpy(), expected_losses.asnumpy()])
-        <= TOLERANCE
-    )
+    pairs = (scores, expected), (losses, expected_losses)
+    assert all(relative_distance([one.asnumpy()], [other.asnumpy()]) <= TOLERANCE for one, other in pairs)
     gradients = [param.grad(ctx).asnumpy() for param in net.collect_params().values()]
     assert relative_distance(to_gluon_layout(grads), gradients) <= TOLERANCE
 
@@ -84,17 +79,14 @@ def test_weights_are_as_spread_as_the_initialisation_says_and_biases_zero(spread
     params = init_params(spread, seed=2)
     assert [param.shape for param in params] == list(SHAPES)
     for weights, fan_in in zip(params[::2], (9, 500, 800, 128)):
-        drawn = weights.asnumpy()
+        values = weights.asnumpy()
         expected = variance[fan_in] if variance else 0.01**2
         # six standard errors
-        assert drawn.var() == pytest.approx(expected, rel=6 * math.sqrt(2 / drawn.size))
-        assert abs(drawn.mean()) <= 6 * math.sqrt(expected / drawn.size)
+        assert values.var() == pytest.approx(expected, rel=6 * math.sqrt(2 / values.size))
+        assert abs(values.mean()) <= 6 * math.sqrt(expected / values.size)
     assert all(not bias.asnumpy().any() for bias in params[1::2])
     assert same_bits(params, init_params(spread, seed=2))
     assert not same_bits(params, init_params(spread, seed=3))
-
-
-# --- a batch on several devices
 
 
 @examples(15, 30)
@@ -182,43 +174,23 @@ def test_a_batch_waits_for_nothing(name, monkeypatch):
     assert [loss.context for loss in losses] == ctxs
 
 
-# --- a whole training
-
-
 def dataset(train_split, test_split, classes=10):
     return Dataset("some", train_split, test_split, tuple(map(str, range(classes))), Defaults())
 
 
 def some_digits(train_images, test_images):
     digits = load_dataset("digits")
-    return dataset(
-        *[
-            ArraySplit(split.images[:n], split.labels[:n])
-            for split, n in ((digits.train, train_images), (digits.test, test_images))
-        ]
-    )
+    splits = (digits.train, train_images), (digits.test, test_images)
+    return dataset(*(ArraySplit(split.images[:count], split.labels[:count]) for split, count in splits))
 
 
-@pytest.fixture(scope="module")
-def learned():
-    """Three epochs on some of the digits, on two devices: (the digits, what train returned, what it
-    reported).
-    """
+def test_training_learns_the_digits_and_accuracy_counts_every_test_image_once():
     digits, reported = some_digits(400, 100), []
     trained = train(digits, init_params(), devices(2), 16, 0.1, 3, report=reported.append)
-    return digits, trained, reported
-
-
-def test_training_learns_the_digits(learned):
-    _, trained, reported = learned
     assert [epoch.epoch for epoch in trained.epochs] == [1, 2, 3]
     assert reported == trained.epochs
     assert trained.epochs[-1].loss < trained.epochs[0].loss / 2
     assert trained.accuracy >= 0.5  # guessing: 0.1
-
-
-def test_accuracy_counts_every_test_image_once(learned):
-    digits, trained, _ = learned
     second = [param.as_in_context(mx.cpu(0)) for param in trained.replicas[1].params]
     scores = lenet(nd.array(digits.test.images / np.float32(255)), second).asnumpy()
     right = (scores.argmax(axis=1) == digits.test.labels).sum()
@@ -228,17 +200,15 @@ def test_accuracy_counts_every_test_image_once(learned):
 
 
 def test_the_loss_of_an_epoch_is_the_mean_over_its_images():
-    """Of more batches than are read late, of different sizes; the learning rate is too small to
-    change anything.
-    """
+    """Also of batches of different sizes, and more than are read late. The rate changes nothing."""
     sizes = [1 + i % 5 for i in range(2 * LOSS_DELAY + 3)]
     batches = random_batches(sizes)
     replicas = replicas_on(devices(3))
-    found = train_epoch([(nd.array(x), nd.array(y, dtype="int32")) for x, y in batches], replicas, 1e-30)
+    result = train_epoch([(nd.array(x), nd.array(y, dtype="int32")) for x, y in batches], replicas, 1e-30)
     scores = lenet(nd.array(np.concatenate([x for x, _ in batches])), init_params()).asnumpy().astype("float64")
     labels = np.concatenate([y for _, y in batches])
     expected = np.log(np.exp(scores).sum(axis=1)) - scores[np.arange(len(labels)), labels]
-    assert found == pytest.approx(expected.mean(), rel=1e-5)
+    assert result == pytest.approx(expected.mean(), rel=1e-5)
 
 
 def test_same_seed_same_bits():
@@ -247,12 +217,10 @@ def test_same_seed_same_bits():
     def run(seed):
         return train(few, init_params(), devices(2), 16, 0.1, 2, seed, report=lambda epoch: None)
 
-    first, again, other = run(5), run(5), run(6)
-    for replica in (*first.replicas, *again.replicas):
-        assert same_bits(replica.params, first.replicas[0].params)
-    assert [epoch.loss for epoch in first.epochs] == [epoch.loss for epoch in again.epochs]
-    # another order of the images
-    assert not same_bits(other.replicas[0].params, first.replicas[0].params)
+    one, same, other = run(5), run(5), run(6)
+    assert all(same_bits(replica.params, one.replicas[0].params) for replica in (*one.replicas, *same.replicas))
+    assert [epoch.loss for epoch in one.epochs] == [epoch.loss for epoch in same.epochs]
+    assert not same_bits(other.replicas[0].params, one.replicas[0].params)  # another order of the images
 
 
 def test_a_loss_that_is_no_number_ends_the_training():
@@ -270,21 +238,21 @@ def test_impossible_numbers_and_images_that_do_not_fit_are_refused():
     small = some_digits(5, 5)
     with pytest.raises(ModelError, match="11 classes"):
         train(dataset(small.train, small.test, classes=11), init_params(), contexts(1))
-    for other, said in ((small.train, "dataset is a split"), (None, "dataset is a NoneType")):
-        with pytest.raises(DataError, match=said):
+    for other, message in ((small.train, "dataset is a split"), (None, "dataset is a NoneType")):
+        with pytest.raises(DataError, match=message):
             train(other, init_params(), contexts(1))
 
 
 def test_data_sets_of_gluon_train_as_their_arrays():
     few = some_digits(30, 10)
     images, labels = few.train.batch(np.arange(30))
-    sets = [ArrayDataset(images, labels), DataLoader(ArrayDataset(images, labels), 8)]
-    by_arrays, by_sets = (
-        train(each, init_params(), contexts(1), 16, epochs=1, report=lambda epoch: None)
-        for each in (dataset(few.train, few.train), sets)
+    gluon_sets = [ArrayDataset(images, labels), DataLoader(ArrayDataset(images, labels), 8)]
+    result, expected = (
+        train(data, init_params(), contexts(1), 16, epochs=1, report=lambda epoch: None)
+        for data in (gluon_sets, dataset(few.train, few.train))
     )
-    assert by_sets.epochs[0].loss == by_arrays.epochs[0].loss
-    assert same_bits(by_sets.replicas[0].params, by_arrays.replicas[0].params)
+    assert result.epochs[0].loss == expected.epochs[0].loss
+    assert same_bits(result.replicas[0].params, expected.replicas[0].params)
 
 
 def test_recipes_keep_the_chapters_numbers():

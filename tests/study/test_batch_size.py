@@ -37,33 +37,33 @@ def short():
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("study") / "whole"
+def finished(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("study") / "finished"
     with pytest.raises(SystemExit) as ending:
         main([*WORDS, "--out", str(folder)])
     assert ending.value.code == 0
     return folder
 
 
-def searched(power, made_up, monkeypatch):
-    """A study of two sizes whose best rates are 2**power and twice that, with the usual patience.
+def search_rates(power, simulate_trial, monkeypatch):
+    """Study two sizes whose best rates are 2**power and twice that; return results and tried powers.
 
-    ``made_up(own, away)``: the steps to the target and the share of images right, with the rate
-    2**own, which is ``away`` powers from the best. What was found, and the powers that were tried.
+    ``simulate_trial(own, away)``: the steps to the target and the share of images right, with the
+    rate 2**own, which is ``away`` powers from the best.
     """
     monkeypatch.setattr(batch_size, "PATIENCE_WITHOUT_TARGET", 3)
     monkeypatch.setattr(batch_size, "PATIENCE", 2)
     tried = {32: set(), 128: set()}
 
-    def one(settings, number):
+    def measure(settings, number):
         own = math.log2(settings["rate"])
         tried[settings["size"]].add(own)
-        steps, right = made_up(own, abs(own - power - (settings["size"] == 128)))
+        steps, right = simulate_trial(own, abs(own - power - (settings["size"] == 128)))
         reached = steps if steps <= settings["limit"] else None
         return {"reached": reached, "looks": [[10, 1.0, right, 0.9]]}
 
     options = batch_size.BatchSizeOptions({"digits": {"sizes": [32, 128], "target": 0.7}}, 2, 1, None)
-    with Sweep(MeasurementStore(), one, show_progress=False) as sweep:
+    with Sweep(MeasurementStore(), measure, show_progress=False) as sweep:
         return batch_size.measure_panel("digits", options, sweep), tried
 
 
@@ -71,17 +71,15 @@ def searched(power, made_up, monkeypatch):
 @pytest.mark.parametrize("unlucky", [0, 1])
 @pytest.mark.parametrize("power", [-9, -5, -3, -2, 1, 5])
 def test_the_best_rate_of_every_size_is_found_wherever_the_search_begins(power, unlucky, reaches, monkeypatch):
-    """Steps to the target grow with the distance to the best rate; or none reaches it, and fewer
-    images are right. ``unlucky``: so many rates beside the first bring nothing, and end no search.
-    """
+    """Steps grow with the distance to the best rate, or none reaches the target and fewer are right."""
     first = math.log2(batch_size.PANELS["digits"].first_rate)
 
-    def made_up(own, away):
+    def simulate_trial(own, away):
         if abs(own - first) in range(1, 1 + unlucky) and away:
             return math.inf, 0.0
         return (20 * 1.5**away if reaches else math.inf), 0.5 / (1 + away)
 
-    found, tried = searched(power, made_up, monkeypatch)
+    found, tried = search_rates(power, simulate_trial, monkeypatch)
     assert [each.rate for each in found] == [2.0**power, 2.0 ** (power + 1)]
     assert [each.steps_to_target for each in found] == [[20 if reaches else math.inf] * 2] * 2
     # four times the size: the search begins with twice the rate, which is the best
@@ -94,16 +92,16 @@ def test_a_search_goes_on_until_three_rates_in_a_row_bring_nothing_at_all(power,
     """The first rate is six powers from the best, and within three there is something to see."""
     first = math.log2(batch_size.PANELS["digits"].first_rate)
     assert abs(first - power) == 6
-    made_up = lambda _, away: (20 + away if away <= 3 else math.inf, 0.1)  # noqa: E731
-    found, _ = searched(power, made_up, monkeypatch)
+    simulate_trial = lambda _, away: (20 + away if away <= 3 else math.inf, 0.1)  # noqa: E731
+    found, _ = search_rates(power, simulate_trial, monkeypatch)
     assert [each.rate for each in found] == [2.0**power, 2.0 ** (power + 1)]
-    made_up = lambda _, away: (20 + away if away <= 1 else math.inf, 0.1)  # noqa: E731
-    found, _ = searched(power, made_up, monkeypatch)
+    simulate_trial = lambda _, away: (20 + away if away <= 1 else math.inf, 0.1)  # noqa: E731
+    found, _ = search_rates(power, simulate_trial, monkeypatch)
     assert found[0].rate == 2.0**first
 
 
 @pytest.mark.long
-def test_an_interrupted_study_goes_on_and_measures_the_same_bits(whole, study, tmp_path, monkeypatch):
+def test_an_interrupted_study_goes_on_and_measures_the_same_bits(finished, study, tmp_path, monkeypatch):
     folder, one = tmp_path / "study", Sweep._measure_point
 
     def at_most_four(sweep, settings, number):
@@ -119,19 +117,19 @@ def test_an_interrupted_study_goes_on_and_measures_the_same_bits(whole, study, t
     assert err.strip() == f"interrupted: {folder} keeps 4 measurements; to go on: {command}"
     status, out, _ = study("batch-size", "--resume", str(folder))
     assert status == 0 and f"written to {folder}" in out
-    assert numbers(folder) == numbers(whole)
+    assert numbers(folder) == numbers(finished)
 
 
-def test_the_folder_holds_figures_page_result_and_measurements(whole):
-    names = {path.name for path in whole.iterdir()}
+def test_the_folder_holds_figures_page_result_and_measurements(finished):
+    names = {path.name for path in finished.iterdir()}
     figures = {"steps", "epochs", "seconds", "equal-steps", "equal-epochs"}
     assert names == {
         "study.json", "measurements.jsonl", "result.json", "study.html",
         *(f"digits-{name}.svg" for name in figures),
     }  # fmt: skip
     for name in figures:
-        ElementTree.parse(whole / f"digits-{name}.svg")
-    panel = json.loads((whole / "result.json").read_text())["panels"]["digits"]
+        ElementTree.parse(finished / f"digits-{name}.svg")
+    panel = json.loads((finished / "result.json").read_text())["panels"]["digits"]
     assert [row["size"] for row in panel["rows"]] == [32, 128]
     for row in panel["rows"]:
         low, high = row["steps"]["ends"]
@@ -139,14 +137,14 @@ def test_the_folder_holds_figures_page_result_and_measurements(whole):
         assert row["epochs"]["value"] == row["steps"]["value"] / -(-1437 // row["size"])
 
 
-def test_a_finished_study_is_written_again_in_another_language(whole, study):
-    before = numbers(whole)
-    status, out, _ = study("batch-size", "--resume", str(whole), "--language", "ja", "--json")
+def test_a_finished_study_is_written_again_in_another_language(finished, study):
+    before = numbers(finished)
+    status, out, _ = study("batch-size", "--resume", str(finished), "--language", "ja", "--json")
     assert status == 0 and json.loads(out)["study"] == "batch-size"
-    page = (whole / "study.html").read_text(encoding="utf-8")
+    page = (finished / "study.html").read_text(encoding="utf-8")
     assert '<html lang="ja">' in page and "バッチサイズ" in page
     assert 'src="http' not in page and "<script" not in page
-    assert numbers(whole) == before
+    assert numbers(finished) == before
 
 
 @pytest.mark.long

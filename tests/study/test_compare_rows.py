@@ -1,6 +1,4 @@
-"""The table of a comparison: speed-up and efficiency are relative to the first run, whatever it ran
-on.
-"""
+"""The table of a comparison: speed-up and efficiency are relative to the first run."""
 
 from types import SimpleNamespace
 
@@ -14,7 +12,7 @@ RUNS = st.lists(st.tuples(st.integers(1, 16), st.floats(1, 1e6)), min_size=1, ma
 
 
 def result(devices, images_per_second):
-    """What the table takes from a result."""
+    """The attributes of a result that the table needs."""
     plan = SimpleNamespace(ctxs=[None] * devices, global_batch_size=64 * devices)
     return SimpleNamespace(plan=plan, images_per_second=images_per_second, accuracy=0.5, run_dir="run")
 

@@ -1,4 +1,4 @@
-"""--find-lr: a training like any other but for its rate, a rule on its losses, a picture."""
+"""--find-lr: a training whose rate rises, a rule for its losses, a picture."""
 
 import json
 import re
@@ -35,7 +35,6 @@ def found():
 
 
 def step_losses(run):
-    """Those of a run, by step."""
     return [line.loss for line in read_lines(run) if isinstance(line, Step)]
 
 
@@ -120,7 +119,7 @@ def test_a_training_that_learns_nothing_is_one_line(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("setting", "said"),
+    ("setting", "message"),
     [
         ({"lr": 0.1}, "leave --lr 0.1 out"),
         ({"epochs": 3}, "raises the rate in each of 30 steps, whatever else: leave --epochs 3 out"),
@@ -133,6 +132,6 @@ def test_a_training_that_learns_nothing_is_one_line(monkeypatch):
         ({"checkpoint_every": "5 steps"}, "leave --checkpoint-every 5 steps out"),
     ],
 )
-def test_what_changes_nothing_of_a_range_test_is_refused(setting, said):
-    with pytest.raises(ConfigError, match=re.escape(said)):
+def test_settings_without_effect_on_a_range_test_are_refused(setting, message):
+    with pytest.raises(ConfigError, match=re.escape(message)):
         find_learning_rate(CONFIG.replace(**setting), 30)

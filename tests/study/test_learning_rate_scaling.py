@@ -1,4 +1,4 @@
-"""python -m gluonlab.study learning-rate: what it trains, what it says of it."""
+"""python -m gluonlab.study learning-rate: its trainings, and its report."""
 
 import json
 import xml.etree.ElementTree as ElementTree
@@ -19,8 +19,8 @@ from gluonlab.study.learning_rate_scaling import (
     analyze_measurements,
     build_report,
     load_options,
+    measure_final_accuracy,
     parse_options,
-    train_point,
 )
 from gluonlab.training.reporter import Reporter
 
@@ -40,14 +40,14 @@ def test_a_measurement_is_the_accuracy_of_such_a_run(way, tmp_path):
         momentum_rule="mxnet" if way == "uncorrected" else "corrected",
     )  # fmt: skip
     run = train(config, reporter=Reporter())
-    assert train_point(OPTIONS, point, 1) == {"right": run.accuracy, "diverged": False}
+    assert measure_final_accuracy(OPTIONS, point, 1) == {"right": run.accuracy, "diverged": False}
 
 
-def made_up(shares):
+def make_measurements(shares):
     """Measurements in which (way, devices, rate) got these shares right, by seed."""
     return [
         [{"right": share} for share in shares(point["way"], point["devices"], point["rate"])]
-        for point in OPTIONS.list_points()
+        for point in OPTIONS.list_trainings()
     ]
 
 
@@ -58,7 +58,7 @@ def test_the_best_and_the_largest_rates_and_the_gain_of_pairs_are_found():
         gain = 0.03 if way == LINEAR else 0.0
         return [base + gain + seed - (0.5 if (way, rate) == (WARM_UP, 0.04) else 0) for seed in seeds]
 
-    found = analyze_measurements(OPTIONS, made_up(shares))
+    found = analyze_measurements(OPTIONS, make_measurements(shares))
     by = {(curve.way, curve.devices): curve for curve in found.curves}
     assert (LINEAR, 1) not in by and len(by) == 7
     assert (by[SAME, 2].best, by[SAME, 2].largest) == (0.02, 0.04)
@@ -87,24 +87,26 @@ def test_the_figure_of_a_way_has_the_shares_of_every_number_of_devices():
     def shares(way, devices, rate):
         return [devices / 10 + rate + (way == WARM_UP) / 20] * 3
 
-    found = analyze_measurements(OPTIONS, made_up(shares))
-    told = build_report(found, OPTIONS, "en")
-    for way, chart in told.charts.items():
+    found = analyze_measurements(OPTIONS, make_measurements(shares))
+    report = build_report(found, OPTIONS, "en")
+    for way, chart in report.charts.items():
         assert [curve.points for curve in chart.curves] == [
             [(rate, pytest.approx(100 * shares(way, devices, rate)[0])) for rate in OPTIONS.rates]
             for devices in OPTIONS.devices
         ]
-    assert list(told.charts) == list(SCALING_RULES)
+    assert list(report.charts) == list(SCALING_RULES)
 
 
 def test_a_training_that_diverges_gets_nothing_right():
-    found = train_point(OPTIONS, {"way": SAME, "devices": 1, "rate": 1e6}, 0)
+    found = measure_final_accuracy(OPTIONS, {"way": SAME, "devices": 1, "rate": 1e6}, 0)
     assert found == {"right": 0.0, "diverged": True}
 
 
 def test_the_command_writes_figures_and_a_page_in_both_languages(study, tmp_path, monkeypatch):
     monkeypatch.setattr(
-        learning_rate_scaling, "train_point", lambda options, point, seed: {"right": 0.5 + point["rate"] + seed / 100}
+        learning_rate_scaling,
+        "measure_final_accuracy",
+        lambda options, point, seed: {"right": 0.5 + point["rate"] + seed / 100},
     )
     folder = tmp_path / "study"
     begin_study("learning-rate", OPTIONS, folder)

@@ -1,6 +1,7 @@
 """Options of studies: mistakes on the command line, and a damaged study.json, are one line."""
 
 import copy
+import functools
 import json
 
 import pytest
@@ -9,7 +10,7 @@ from support.commands import read_error_line
 import gluonlab
 from gluonlab.study import __main__ as command
 from gluonlab.study.__main__ import main
-from gluonlab.study.study import as_plain
+from gluonlab.study.study import to_plain_values
 
 OPTIONS = {
     "batch-size": {
@@ -30,7 +31,7 @@ OPTIONS = {
 
 @pytest.mark.cpu_only("mistakes are found before anything is computed")
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         ("batch-size --panels digit", "did you mean 'digits'?"),
         ("batch-size --sizes 16", "--sizes 16: give two batch sizes or more"),
@@ -57,52 +58,45 @@ OPTIONS = {
         ("splits --rounds 0", "--rounds 0: give a whole number"),
     ],
 )
-def test_a_mistake_is_one_line_and_leaves_nothing(words, said, study, empty_cwd):
-    assert said in read_error_line(study(*words.split()), empty_cwd)
-
-
-# --- study.json
+def test_a_mistake_is_one_line_and_leaves_nothing(words, message, study, empty_cwd):
+    assert message in read_error_line(study(*words.split()), empty_cwd)
 
 
 @pytest.fixture
 def resumed(ended, tmp_path, monkeypatch):
-    """``resumed(study, text)``: the options with which a study goes on whose study.json has this
-    text, or the line that says why not.
-    """
+    """``resumed(study, text)``: the options with which this study.json resumes, or the error line."""
     found = []
     monkeypatch.setattr(command, "_run_study", lambda study, options, *_: found.append(options))
 
     def resume(name, text):
         del found[:]
         (tmp_path / "study.json").write_text(text, encoding="utf-8")
-        status, out, said = ended(main, name, "--resume", str(tmp_path))
-        assert (status != 0, out, len(said.splitlines())) == (not found, "", not found)
-        return as_plain(found[0]) if found else said
+        status, out, message = ended(main, name, "--resume", str(tmp_path))
+        assert (status != 0, out, len(message.splitlines())) == (not found, "", not found)
+        return to_plain_values(found[0]) if found else message
 
     return resume
 
 
-def written(name, options, **head):
+def study_json(name, options, **head):
     about = {"format": 1, "gluonlab": gluonlab.__version__, "study": name, "options": options}
     return json.dumps({**about, **head})
 
 
-def changed(options, path, value):
-    """A copy with ``value`` at ``path``; without what stands there if ``value`` is ``...``."""
-    found = copy.deepcopy(options)
+def replace_at(options, path, value):
+    """A copy of the options with ``value`` at ``path``; ``...`` deletes the key."""
+    result = copy.deepcopy(options)
     *outer, last = path
-    at = found
-    for step in outer:
-        at = at[step]
+    parent = functools.reduce(dict.get, outer, result)
     if value is ...:
-        del at[last]
+        del parent[last]
     else:
-        at[last] = value
-    return found
+        parent[last] = value
+    return result
 
 
 SIZES, TARGET = ("panels", "digits", "sizes"), ("panels", "digits", "target")
-# What options cannot be: by study and place, values that the command would not have written.
+# What options cannot be: by study and place, values that the command would not have study_json.
 IMPOSSIBLE = {
     "batch-size": {
         ("panels",): [{}, None, {"no": {"sizes": [1, 2], "target": 0.5}}],
@@ -126,35 +120,34 @@ IMPOSSIBLE = {
         ("rounds",): [0, 1001], ("cuts",): [None, {"gpipe": "2"}, {"1f1b": "2,"}, {"1f1b": 2}],
     },
 }  # fmt: skip
-# and what they can be
 POSSIBLE = {
     "batch-size": {SIZES: [[1, 2**20]], TARGET: [1.0], ("seeds",): [1, 1000], ("gpus",): [1]},
     "learning-rate": {("devices",): [[1, 64]], ("rates",): [[0.01]], ("epochs",): [2, 1000]},
     "scaling": {("splits",): [[]], ("devices",): [[64]], ("stores",): [["auto"]]},
     "splits": {("devices",): [8], ("microbatches",): [128], ("cuts",): [{}, {"1f1b": "2"}]},
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", OPTIONS)
 def test_a_study_goes_on_with_options_that_it_could_have_written_and_no_others(name, resumed):
     options = OPTIONS[name]
-    assert resumed(name, written(name, options)) == options
+    assert resumed(name, study_json(name, options)) == options
     for path, values in POSSIBLE[name].items():
         for value in values:
-            whole = changed(options, path, value)
-            assert resumed(name, written(name, whole)) == whole
-    damaged = [changed(options, path, each) for path, values in IMPOSSIBLE[name].items() for each in (*values, ...)]
+            whole = replace_at(options, path, value)
+            assert resumed(name, study_json(name, whole)) == whole
+    damaged = [replace_at(options, path, each) for path, values in IMPOSSIBLE[name].items() for each in (*values, ...)]
     for each in [{}, {**options, "another": 1}, *damaged]:
-        assert "study.json is damaged: put a copy" in str(resumed(name, written(name, each))), each
+        assert "study.json is damaged: put a copy" in str(resumed(name, study_json(name, each))), each
 
 
 @pytest.mark.parametrize("head", [{"study": "x\ny"}, {"gluonlab": 3}, {"study": ["a"]}])
 def test_names_that_are_none_are_not_repeated(head, resumed):
-    assert isinstance(resumed("splits", written("splits", {}, **head)), str)
+    assert isinstance(resumed("splits", study_json("splits", {}, **head)), str)
 
 
 @pytest.mark.parametrize("more", ["", "\x00", "\xff", "[", '"', "9" * 5000], ids=repr)
 def test_a_file_that_is_cut_anywhere_is_one_line(more, resumed):
-    text = written("splits", OPTIONS["splits"])
+    text = study_json("splits", OPTIONS["splits"])
     for place in range(0, len(text), 7):
         assert isinstance(resumed("splits", text[:place] + more), str)

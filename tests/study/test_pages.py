@@ -1,4 +1,4 @@
-"""The pages of studies and of a verdict in a browser: both languages, in the light, in the dark."""
+"""The pages of studies and of a diagnosis in a browser: both languages, light and dark."""
 
 from dataclasses import replace
 from functools import lru_cache
@@ -30,7 +30,7 @@ from gluonlab.study.study import render_page as study_page
 require_browser()
 pytestmark = pytest.mark.cpu_only("pages are the same wherever it was trained")
 LANGUAGES, THEMES, WIDTHS = ("en", "ja"), ("light", "dark"), (1200, 420)
-TRUTH = """
+READ_PAGE = """
 const style = (element, what) => getComputedStyle(element)[what];
 const texts = [...document.querySelectorAll("h1, h2, p, th, td, li, footer, figcaption")];
 return {
@@ -71,7 +71,8 @@ def learning_rate(language):
     """Made-up measurements."""
     options = LearningRateOptions([1, 2, 4], 32, [2.0**power for power in range(-10, 0)], 3, 3)
     measured = [
-        [{"right": min(1.0, 0.4 + point["rate"] + seed / 50)} for seed in range(3)] for point in options.list_points()
+        [{"right": min(1.0, 0.4 + point["rate"] + seed / 50)} for seed in range(3)]
+        for point in options.list_trainings()
     ]
     return of_learning_rate(analyze_measurements(options, measured), options, language)
 
@@ -114,16 +115,14 @@ def measured_splits(task):
     return measure_splits(task, cpu_devices(2), 2, 2, rounds=1)
 
 
-STUDIES = {
-    "batch-size": batch_size, "learning-rate": learning_rate, "scaling": scaling, "splits": split,
-}  # fmt: skip
+STUDIES = {"batch-size": batch_size, "learning-rate": learning_rate, "scaling": scaling, "splits": split}
 
 
 def page_of(which, language, verdict):
     if which == "speedup":
         return verdict_page(verdict, language)
-    told = STUDIES[which](language)
-    return study_page(told, [as_svg(chart) for chart in told.charts.values()])
+    report = STUDIES[which](language)
+    return study_page(report, [as_svg(chart) for chart in report.charts.values()])
 
 
 def rgb(text):
@@ -149,7 +148,7 @@ def test_a_page_fits_can_be_read_and_complains_of_nothing(which, language, drive
             for width in WIDTHS:
                 emulate(driver, theme, width)
                 show(html)
-                seen = driver.execute_script(TRUTH)
+                seen = driver.execute_script(READ_PAGE)
                 assert seen["over"] <= 0 and seen["wide"] == [], (theme, width)
                 assert seen["empty"] == 0 and all(seen["pictures"])
                 backgrounds[theme] = rgb(seen["background"])

@@ -21,9 +21,7 @@ from gluonlab.study.batch_size import (
 )
 
 SIZES = [2**power for power in range(15)]
-VALUES = st.lists(
-    st.tuples(st.floats(-2, 3), st.floats(0.1, 5)), min_size=1, max_size=12
-)  # fmt: skip
+VALUES = st.lists(st.tuples(st.floats(-2, 3), st.floats(0.1, 5)), min_size=1, max_size=12)
 STEPS = st.lists(st.floats(1, 1e6), min_size=2, max_size=12)
 
 
@@ -49,29 +47,28 @@ def test_a_power_law_is_one_regime(power, regime):
 
 def test_a_single_bump_does_not_make_a_regime_come_twice():
     steps = [1024, 512, 300, 128, 64, 60, 62, 58]
-    found = find_regimes(SIZES[:8], steps)
-    assert [part.regime for part in found] == [PERFECT, STAGNATION]
-    assert found[0].right == found[1].left == 16
+    regimes = find_regimes(SIZES[:8], steps)
+    assert [part.regime for part in regimes] == [PERFECT, STAGNATION]
+    assert regimes[0].right == regimes[1].left == 16
 
 
 @given(VALUES)
 def test_falling_is_isotonic_regression(pairs):
     values, weights = zip(*pairs)
-    wanted = IsotonicRegression(increasing=False).fit_transform(np.arange(len(values)), values, sample_weight=weights)
-    assert isotonic_decreasing(values, weights) == pytest.approx(list(wanted), abs=1e-9)
+    expected = IsotonicRegression(increasing=False).fit_transform(np.arange(len(values)), values, sample_weight=weights)
+    assert isotonic_decreasing(values, weights) == pytest.approx(list(expected), abs=1e-9)
 
 
 @given(STEPS, st.floats(0.1, 10))
 def test_regimes_follow_each_other_and_do_not_depend_on_units(steps, factor):
     sizes = SIZES[: len(steps)]
-    found = find_regimes(sizes, steps)
-    assert (found[0].left, found[-1].right) == (sizes[0], sizes[-1])
-    assert all(before.right == after.left for before, after in zip(found, found[1:]))
-    order = [REGIMES.index(part.regime) for part in found]
+    regimes = find_regimes(sizes, steps)
+    assert (regimes[0].left, regimes[-1].right) == (sizes[0], sizes[-1])
+    assert all(before.right == after.left for before, after in zip(regimes, regimes[1:]))
+    order = [REGIMES.index(part.regime) for part in regimes]
     assert order == sorted(set(order))
-    assert found[0].left <= largest_perfect_size(sizes, steps) <= (smallest_stagnant_size(sizes, steps) or math.inf)
-    twice = [2 * each for each in steps]
-    assert find_regimes(sizes, twice) == found
+    assert regimes[0].left <= largest_perfect_size(sizes, steps) <= (smallest_stagnant_size(sizes, steps) or math.inf)
+    assert find_regimes(sizes, [2 * each for each in steps]) == regimes
 
 
 def test_a_single_size_has_no_regime():

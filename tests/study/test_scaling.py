@@ -1,4 +1,4 @@
-"""python -m gluonlab.study scaling: bench's measurement, kept round by round, and what it says."""
+"""python -m gluonlab.study scaling: the measurement of bench, kept by round, and its report."""
 
 import json
 
@@ -34,38 +34,36 @@ def series(missing="", options=OPTIONS):
         yield Series(f"start {name}", name, "s", () if gone else starts)
 
 
-def test_what_slows_a_round_is_in_no_speedup_nor_in_what_a_device_adds_to_the_start():
-    told = build_report(list(series()), OPTIONS, "en")
-    text = " ".join(told.sentences)
+def test_a_slow_round_changes_neither_speedups_nor_differences_of_start_times():
+    report = build_report(list(series()), OPTIONS, "en")
+    text = " ".join(report.sentences)
     assert "device, weak scaling: each device has 64 images: 2 devices are 1.80 times one" in text
     assert "ring, strong scaling: all share 128 images: 2 devices are 1.50 times one" in text
     assert text.count("(95 % interval 1.50 to 1.50)") == 2
     assert "split: layers, weak scaling: each device has 64 images: 2 devices are 0.90 tim" in text
     assert "2.45 s on 1 device, and after 2.70 s on 2: +0.25 s (95 % interval 0.25 to 0.25)" in text
-    ring = next(row for row in told.tables[0].rows if row[0] == "ring")
+    ring = next(row for row in report.tables[0].rows if row[0] == "ring")
     assert ring[2:4] == ["2", "128"] and ring[5:] == ["1.50", "1.50..1.50", "75%"]
-    assert list(told.charts) == ["weak", "strong", "start"]
+    assert list(report.charts) == ["weak", "strong", "start"]
     assert "弱スケーリング" in build_report(list(series()), OPTIONS, "ja").charts["weak"].notes[0]
 
 
-def test_what_could_not_be_measured_is_said_and_left_out():
-    told = build_report(list(series("weak-ring-2")), OPTIONS, "en")
-    assert "weak-ring-2: it died." in told.sentences
-    assert [row[0] for row in told.tables[0].rows if row[1] == "weak"] == [
-        "device", "device", "split: layers",
-    ]  # fmt: skip
+def test_a_failed_measurement_is_reported_and_left_out():
+    report = build_report(list(series("weak-ring-2")), OPTIONS, "en")
+    assert "weak-ring-2: it died." in report.sentences
+    assert [row[0] for row in report.tables[0].rows if row[1] == "weak"] == ["device", "device", "split: layers"]
 
 
 @pytest.mark.parametrize("kinds", [["weak", "strong"], ["weak"], ["strong"]], ids=str)
-def test_the_start_is_told_once_of_each_way_whatever_kinds_there_are(kinds):
+def test_start_times_are_reported_once_for_each_store_and_split(kinds):
     """The start does not depend on how the batch grows with the devices."""
     options = {**OPTIONS, "kinds": kinds}
-    told = build_report(list(series(options=options)), options, "en")
-    assert [row[:3] for row in told.tables[1].rows] == [
+    report = build_report(list(series(options=options)), options, "en")
+    assert [row[:3] for row in report.tables[1].rows] == [
         ["device", "1", "2.45"], ["device", "2", "2.70"], ["ring", "2", "2.70"],
         ["split: layers", "2", "2.70"],
     ]  # fmt: skip
-    [curve] = told.charts["start"].curves
+    [curve] = report.charts["start"].curves
     assert curve.points == [(1, pytest.approx(2.45)), (2, pytest.approx(2.7))]
 
 

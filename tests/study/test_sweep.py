@@ -1,4 +1,4 @@
-"""Sweeps: every point once in each round, in turns, and never again; the folder that keeps them."""
+"""Sweeps: every point once in each round, in turns, and never open_again; the folder that keeps them."""
 
 import json
 import os
@@ -18,7 +18,7 @@ from gluonlab.study.sweep import MeasurementStore, StudyFolder, Sweep, load_stud
 POINTS = [{"size": 1}, {"size": 2}, {"size": 3}]
 
 
-def noting(calls):
+def record_calls(calls):
     def measure(settings, number):
         calls.append((settings["size"], number))
         return {"value": settings["size"] * 100 + number}
@@ -28,7 +28,7 @@ def noting(calls):
 
 def test_each_round_measures_every_point_once_and_begins_with_another():
     calls = []
-    with Sweep(MeasurementStore(), noting(calls), show_progress=False) as sweep:
+    with Sweep(MeasurementStore(), record_calls(calls), show_progress=False) as sweep:
         found = sweep.run(POINTS, range(3))
     assert calls == [(1, 0), (2, 0), (3, 0), (2, 1), (3, 1), (1, 1), (3, 2), (1, 2), (2, 2)]
     assert found == [[{"value": size * 100 + number} for number in range(3)] for size in (1, 2, 3)]
@@ -37,7 +37,7 @@ def test_each_round_measures_every_point_once_and_begins_with_another():
 
 def test_what_is_measured_is_not_measured_again_and_later_points_are_added():
     store, calls = MeasurementStore(), []
-    with Sweep(store, noting(calls), show_progress=False) as sweep:
+    with Sweep(store, record_calls(calls), show_progress=False) as sweep:
         sweep.run(POINTS[:2], range(1))
         del calls[:]
         found = sweep.run(POINTS, range(2))
@@ -64,27 +64,23 @@ def test_a_study_killed_ten_times_gives_the_table_of_the_undisturbed_one(tmp_pat
         capture_output=True, text=True, timeout=600, check=True, cwd=REPOSITORY / "tests",
         env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
     )  # fmt: skip
-    told = json.loads(done.stdout)
-    assert told["lines"] == told["different"] == 100
-    assert told["cut_short"] == 10
+    assert json.loads(done.stdout) == {"lines": 100, "different": 100, "cut_short": 10}
     whole, study = (tmp_path / name / "result.json" for name in ("whole", "study"))
     assert study.read_bytes() == whole.read_bytes()
 
 
-# --- the folder
-
 OPTIONS = {"sizes": [1, 2], "target": 0.9}
 
 
-def filled(path, count=2):
+def fill_study(path):
     with open_study("toy", OPTIONS, str(path)) as folder:
-        for number in range(count):
+        for number in range(2):
             folder.store.add({"size": number}, 0, {"value": number / 3})
     return path / "measurements.jsonl"
 
 
 def test_a_folder_goes_on_with_what_it_holds(tmp_path):
-    filled(tmp_path / "a")
+    fill_study(tmp_path / "a")
     assert load_study_options(tmp_path / "a", "toy") == OPTIONS
     with open_study("toy", OPTIONS, str(tmp_path / "a")) as folder:
         assert folder.store.find({"size": 1}, 0) == {"value": 1 / 3}  # bit for bit
@@ -94,7 +90,7 @@ def test_a_folder_goes_on_with_what_it_holds(tmp_path):
 
 @pytest.mark.parametrize("cut", range(1, 50, 7))
 def test_a_last_line_that_was_cut_off_is_removed(tmp_path, cut):
-    file = filled(tmp_path / "a")
+    file = fill_study(tmp_path / "a")
     whole = file.read_bytes()
     file.write_bytes(whole[:-cut])
     with open_study("toy", OPTIONS, str(tmp_path / "a")) as folder:
@@ -105,7 +101,7 @@ def test_a_last_line_that_was_cut_off_is_removed(tmp_path, cut):
 
 @pytest.mark.parametrize("line", ["{", "[]", '{"settings": 1, "round": 0, "values": {}}', "\x00"])
 def test_a_damaged_line_is_named(tmp_path, line):
-    file = filled(tmp_path / "a")
+    file = fill_study(tmp_path / "a")
     file.write_text(f"{file.read_text()}{line}\n")
     with pytest.raises(DataError, match="line 3, is no measurement: remove the line"):
         StudyFolder.open(str(tmp_path / "a"), "toy", OPTIONS)
@@ -114,20 +110,20 @@ def test_a_damaged_line_is_named(tmp_path, line):
 
 
 def test_other_options_are_refused_with_the_difference(tmp_path):
-    filled(tmp_path / "a")
-    for study, options, said in (
+    fill_study(tmp_path / "a")
+    for study, options, message in (
         ("toy", {**OPTIONS, "sizes": [1, 4]}, "--sizes 1,2, not 1,4: give the same options"),
         ("toy", {**OPTIONS, "seeds": 3}, "--seeds None, not 3"),
         ("other", OPTIONS, "holds the study toy"),
     ):
-        with pytest.raises(ConfigError, match=said):
+        with pytest.raises(ConfigError, match=message):
             StudyFolder.open(str(tmp_path / "a"), study, options)
     with pytest.raises(DataError, match=r"holds the study toy: .* toy --resume"):
         load_study_options(tmp_path / "a", "other")
 
 
 def test_another_version_does_not_go_on(tmp_path, monkeypatch):
-    filled(tmp_path / "a")
+    fill_study(tmp_path / "a")
     monkeypatch.setattr(gluonlab, "__version__", "99.0.0")
     with pytest.raises(ConfigError, match=r"not 99\.0\.0"):
         StudyFolder.open(str(tmp_path / "a"), "toy", OPTIONS)
@@ -135,7 +131,7 @@ def test_another_version_does_not_go_on(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"format": 2}', "\x00" * 9])
 def test_a_damaged_description_is_one_line(tmp_path, content):
-    filled(tmp_path / "a")
+    fill_study(tmp_path / "a")
     (tmp_path / "a" / "study.json").write_text(content)
     for read in (
         lambda: load_study_options(tmp_path / "a", "toy"),
@@ -148,21 +144,19 @@ def test_a_damaged_description_is_one_line(tmp_path, content):
 def test_a_folder_has_one_process_at_a_time(tmp_path):
     with open_study("toy", OPTIONS, str(tmp_path / "a")) as folder:
         folder.store.add({}, 0, {})
-        for again in (
+        for open_again in (
             lambda: StudyFolder.open(str(tmp_path / "a"), "toy", OPTIONS),
             lambda: load_study_options(tmp_path / "a", "toy"),
         ):
             with pytest.raises(OutputError, match="is in use by process"):
-                again()
+                open_again()
 
 
 def test_a_study_that_was_killed_as_it_wrote_its_first_file_can_begin_again(tmp_path):
     """Its name is one that `gluonlab.files.atomic_files.atomic_path` makes. It is not locked."""
     (tmp_path / ".study.json-0123abcd").write_text('{"form')
-    filled(tmp_path)
-    assert {path.name for path in tmp_path.iterdir() if path.name[0] != "."} == {
-        "measurements.jsonl", "study.json",
-    }  # fmt: skip
+    fill_study(tmp_path)
+    assert {path.name for path in tmp_path.iterdir() if path.name[0] != "."} == {"measurements.jsonl", "study.json"}
     assert not (tmp_path / ".study.json-0123abcd").exists()
 
 
@@ -191,7 +185,7 @@ def test_what_breaks_it_off_says_what_is_kept_and_how_to_go_on(tmp_path, kind):
 
 
 def test_a_full_disk_is_one_line_and_leaves_whole_lines(tmp_path):
-    file = filled(tmp_path / "a")
+    file = fill_study(tmp_path / "a")
     before = file.read_bytes()
     with limit_file_size(len(before) + 20), pytest.raises(OutputError, match="cannot write"), open_study(
         "toy", OPTIONS, str(tmp_path / "a")

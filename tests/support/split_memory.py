@@ -122,11 +122,11 @@ def _make_batches(sizes, ctx):
 
 def _unused_gradient_bytes(plan, stages, shards):
     """Return the bytes per device of unread input gradients, which MXNet plans."""
-    bound = stage_bindings(shards, plan.microbatches, plan.split, columns=0)
+    bound = stage_bindings(shards, plan.microbatches, plan.parallelism, columns=0)
     slots = [len({binding.slot for binding in stage}) for stage in bound]
     images = plan.microbatches.largest_part(shards.train_sizes[0])
 
-    extra = [0] * plan.split.size
+    extra = [0] * plan.parallelism.size
     for number, stage in enumerate(stages):
         if not stage.needs_input_gradient:
             shape = IMAGE
@@ -134,7 +134,7 @@ def _unused_gradient_bytes(plan, stages, shards):
                 memory = PipelineMemory(stages, softmax_loss(), plan)
                 shape = memory._activation_spec(number, 1)[0]
             unused = 4 * images * int(np.prod(shape))
-            extra[number % plan.split.size] += slots[number] * unused
+            extra[number % plan.parallelism.size] += slots[number] * unused
     return extra
 
 

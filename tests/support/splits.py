@@ -92,7 +92,7 @@ def make_strategy_plan(
     copies = [copy[0] for copy in split.copies]
     return SimpleNamespace(
         **{
-            "ctxs": [ctx for copy in split.copies for ctx in copy], "split": split,
+            "ctxs": [ctx for copy in split.copies for ctx in copy], "parallelism": split,
             "kvstore": make_kvstore(kvstore, copies), "bucket_bytes": None,
             "new_kvstore": lambda ctxs: make_kvstore(kvstore, ctxs),
             "postprocess": PostprocessSettings(clip_norm, loss_scale), "microbatches": microbatches,

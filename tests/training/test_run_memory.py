@@ -219,7 +219,7 @@ def test_of_a_split_memory_is_told_for_each_device_beside_data_parallelism(setti
     names = ["parameters", "gradients", "states", "activations", "data", "total"]
     assert lines[begin + 1].split() == names
     rows = {line[11:22].strip(): list(map(float, line[22:].split())) for line in lines[begin + 2 :]}
-    first, *_ = [ctx for copy in plan.split.copies for ctx in copy]
+    first, *_ = [ctx for copy in plan.parallelism.copies for ctx in copy]
     others = " +1" if settings is SPLITS["copies"] else ""
     assert list(rows) == [f"{first}{others}", f"{plan.ctxs[1]}{others}", "split data"]
     for row in rows.values():
@@ -228,7 +228,7 @@ def test_of_a_split_memory_is_told_for_each_device_beside_data_parallelism(setti
     *own, data = rows.values()
     assert sum(row[0] for row in own) == pytest.approx(4 * WEIGHTS / MIB, abs=0.15)
     assert [row[4] > 1 for row in own] == [True, False]  # the images are on the first
-    shares = len(plan.ctxs) // len(plan.split.copies)
+    shares = len(plan.ctxs) // len(plan.parallelism.copies)
     alone = {"devices": settings["devices"], "batch_size": 500 // shares}
     beside = needs(**alone).memory(500 // shares)
     assert data == pytest.approx([size / MIB for size in (*beside[1:], beside.total)], abs=0.051)

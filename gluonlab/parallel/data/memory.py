@@ -22,9 +22,9 @@ from gluonlab.parallel.memory_estimate import (
 from gluonlab.parallel.strategy import StrategyPlan
 from gluonlab.parallel.training_loss import label_columns, loss_parameters
 
-# Images are multiplied until the plan of all stages has this many MiB. MXNet rounds each of some 20
-# to 60 stages down to whole MiB. In a plan of this size, the rounding does not matter.
-PRECISE_MIB_OF_STAGES = 4096
+# Batches are multiplied until the plan of all stages has this many MiB, so that MXNet's rounding of
+# each of 20 to 60 stages to whole MiB no longer matters.
+MIN_SCALED_PLAN_MIB = 4096
 
 
 class ReplicaMemory:
@@ -87,11 +87,11 @@ class ReplicaMemory:
 
         key = (0, *parts)
         if key not in self._activations:
-            self._activations[key] = measure_scaled_bytes(PRECISE_MIB_OF_STAGES, plan_mib)
+            self._activations[key] = measure_scaled_bytes(MIN_SCALED_PLAN_MIB, plan_mib)
         return self._activations[key]
 
     def _input_specs(self, images: int) -> ArraySpecs:
-        split = self._plan.split
+        split = self._plan.parallelism
         return input_specs(images, split.image_shape, self._columns, split.image_dtype)
 
     def _rewritten_graph(self, images: int) -> Tuple[mx.sym.Symbol, ArraySpecs]:

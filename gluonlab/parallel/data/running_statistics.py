@@ -255,10 +255,8 @@ class CudnnVarianceCorrection:
         if self._steps:
             with autograd.pause():
                 for name, running in self._running.items():
-                    passes = [
-                        layer_pass for shape in self._batch for layer_pass in self._passes_by_variance(shape)[name]
-                    ]
-                    _correct_variance(running, self._start[name], passes, self._steps)
+                    passes = [one for shape in self._batch for one in self._passes_by_variance(shape)[name]]
+                    _undo_cudnn_variance_factor(running, self._start[name], passes, self._steps)
         self._batch, self._start, self._steps = (), {}, 0
 
     def state(self) -> "Tuple[Dict[str, nd.NDArray], Dict[str, Any]]":
@@ -266,16 +264,18 @@ class CudnnVarianceCorrection:
         start = {name: array.copyto(mx.cpu()) for name, array in self._start.items()}
         return start, {"batch": [list(shape) for shape in self._batch], "steps": self._steps}
 
-    def restore(self, start: Mapping[str, nd.NDArray], counts: Mapping[str, Any]) -> None:
+    def restore(self, initial_variances: Mapping[str, nd.NDArray], progress: Mapping[str, Any]) -> None:
         """Restore a pending correction: the two results of `state`.
 
-        ``start``: initial variances by name; variances that are not on this GPU are ignored.
-        ``counts``: "batch", the shapes of the microbatches, and "steps".
+        Variances that are not on this GPU are ignored. ``progress``: "batch", the shapes of the
+        microbatches, and "steps".
         """
-        self._batch = tuple(tuple(shape) for shape in counts["batch"])
-        self._steps = counts["steps"]
+        self._batch = tuple(tuple(shape) for shape in progress["batch"])
+        self._steps = progress["steps"]
         self._start = {
-            name: start[name].as_in_context(running.context) for name, running in self._running.items() if name in start
+            name: initial_variances[name].as_in_context(running.context)
+            for name, running in self._running.items()
+            if name in initial_variances
         }
 
     def _passes_by_variance(self, shape: Tuple[int, ...]) -> Dict[str, List[_Pass]]:
@@ -307,13 +307,13 @@ def biased_variance_ratio(passes: Sequence[_Pass]) -> float:
     return biased / unbiased if unbiased else 0.0
 
 
-def _correct_variance(running: nd.NDArray, start: nd.NDArray, passes: Sequence[_Pass], steps: int) -> None:
+def _undo_cudnn_variance_factor(running: nd.NDArray, start: nd.NDArray, passes: Sequence[_Pass], steps: int) -> None:
     """Replace cuDNN's variance ``running`` by the variance divided by n, in one operation.
 
     running = ratio * running + (1 - ratio) * decay * start. ``ratio`` is `biased_variance_ratio`,
     ``decay`` the weight that ``start`` has after ``steps`` steps.
     """
-    ratio, decay = (biased_variance_ratio(passes), math.prod(momentum for momentum, _ in passes) ** steps)
+    ratio, decay = biased_variance_ratio(passes), math.prod(momentum for momentum, _ in passes) ** steps
     if not ratio:  # every pass had one value per channel, for which cuDNN may compute 0 / 0
         nd.sgd_update(start, start, lr=1, wd=1 - decay, rescale_grad=0, out=running)
         return

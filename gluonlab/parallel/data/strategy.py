@@ -102,7 +102,7 @@ class ReplicaStep:
     def score(self, batch: Batch) -> Iterator[ScoredImages]:
         """Yield the scores of all microbatches, without training.
 
-        The scores of each microbatch overwrite those of the previous one on the same device.
+        On each device, the scores of a microbatch overwrite the scores of the previous microbatch.
         """
         for parts in self.microbatches.split_into_rounds(batch):
             for part in parts:
@@ -206,9 +206,8 @@ class DataParallel(DataParallelStep, UnshardedParameters):
             loss_scale=plan.postprocess.loss_scale,
         )  # fmt: skip
         super().__init__(
-            self.net, loss, trainer, plan.ctxs, plan.preprocess, plan.microbatches,
-            plan.sync_bn, plan.conversion, group,
-        )  # fmt: skip
+            self.net, loss, trainer, plan.ctxs, plan.preprocess, plan.microbatches, plan.sync_bn, plan.conversion, group
+        )
         self._loss, self._plan, self._memory = loss, plan, None  # type: Any, StrategyPlan, Any
 
     def estimate_memory(self, shards: ShardSizes) -> List[MemoryEstimate]:

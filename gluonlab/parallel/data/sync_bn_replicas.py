@@ -6,9 +6,9 @@
 - `GradientPool` allocates the arrays for these gradients.
 - `estimate_stages_mib` estimates the memory.
 
-On each device, a BatchNorm layer needs one operation for the device's own statistics, one to
-normalize, one for backward, and two to complete the gradient. The devices exchange only small
-arrays (`gluonlab.parallel.data.sync_bn_statistics`).
+The devices exchange only small arrays (`gluonlab.parallel.data.sync_bn_statistics`). On each device,
+a BatchNorm layer needs five operations: for its statistics, to normalize, for backward, and two to
+complete the gradient.
 """
 
 from __future__ import annotations
@@ -186,7 +186,7 @@ class StagedExecutor:
             memory.executors.setdefault(number, self.runs[-1].executor)
 
     def backward(self, number: int) -> None:
-        """Queue a stage's backward pass, and add its gradients to those of later stages."""
+        """Queue a stage's backward pass, and add its gradients to the gradients of later stages."""
         run = self.runs[number]
         if run.heads is None:
             return
@@ -209,11 +209,11 @@ class StagedExecutor:
         self.values.update(zip(layer.input_names, arrays))
 
     def _request_gradients(self, accumulate: bool) -> None:
-        """Choose which gradients each stage computes, and which it adds to those of later stages.
+        """Choose the gradients that each stage computes, and those to add to gradients of later stages.
 
         Each layer also computes two sums, which are the gradients of its gamma and beta.
         """
-        written = {name for name, param in self._params.items() if accumulate or param.grad_req == "accumulate"}
+        written = {name for name, param in self._params.items() if accumulate or param.grad_req == "add"}
         for number in range(len(self._stages) - 1, -1, -1):
             for name in self._stages[number].graph.list_arguments():
                 param = self._params.get(name)
@@ -283,9 +283,8 @@ class StagedExecutor:
         requests.update({name: self._requests[number].get(name, "write") for name in targets})
         with apply_backward_bulk_size(self.ctx.device_type):
             executor = stage.graph.bind(
-                self.ctx, args, args_grad=targets, grad_req=requests, aux_states=states,
-                shared_exec=memory,
-            )  # fmt: skip
+                self.ctx, args, args_grad=targets, grad_req=requests, aux_states=states, shared_exec=memory
+            )
         outputs, boundary_count = executor.outputs, len(stage.boundary_names)
         self.values.update(zip(stage.boundary_names, outputs))
         for layer in stage.layers:

@@ -45,7 +45,7 @@ def chain_layers(net: gluon.HybridBlock) -> List[gluon.HybridBlock]:
     return [layer for child in children for layer in chain_layers(child)]
 
 
-def run_layers(layers: Sequence[gluon.HybridBlock], value: Any) -> Any:
+def apply_layers(layers: Sequence[gluon.HybridBlock], value: Any) -> Any:
     """Apply layers one after the other to a symbol or an array."""
     for layer in layers:
         value = layer(value)
@@ -87,7 +87,7 @@ def check_cuts(model: str, layers: Sequence[gluon.HybridBlock], cuts: Sequence[i
             f"the layers of {model}: {list_layers(layers)}"
         )
     for cut in cuts:
-        if len(run_layers(layers[:cut], mx.sym.var(CHAIN_INPUT)).list_outputs()) > 1:
+        if len(apply_layers(layers[:cut], mx.sym.var(CHAIN_INPUT)).list_outputs()) > 1:
             raise ModelError(
                 f"--cut {cut_text}: layer {cut} of {model}, {layer_name(layers[cut])}, takes "
                 "several arrays, and one is all that goes over a cut: cut elsewhere"
@@ -106,7 +106,9 @@ def possible_cuts(layers: Sequence[gluon.HybridBlock]) -> List[int]:
             bounds.append(number)
     last_user: Dict[str, int] = {}  # parameter -> number of the last stretch that uses it
     stretches = list(zip(bounds, [*bounds[1:], len(layers)]))
-    names = [set(run_layers(layers[a:b], mx.sym.var(CHAIN_INPUT)).list_inputs()) - {CHAIN_INPUT} for a, b in stretches]
+    names = [
+        set(apply_layers(layers[a:b], mx.sym.var(CHAIN_INPUT)).list_inputs()) - {CHAIN_INPUT} for a, b in stretches
+    ]
     for number, used in enumerate(names):
         last_user.update(dict.fromkeys(used, number))
     cuts, last_needed = [], 0
@@ -143,7 +145,7 @@ def _is_chain(net: gluon.HybridBlock, children: Sequence[gluon.HybridBlock]) -> 
     """Return True if a block only calls its children, one after the other."""
     value = mx.sym.var(CHAIN_INPUT)
     try:
-        return _graph_structure(run_layers(children, value)) == _graph_structure(net(value))
+        return _graph_structure(apply_layers(children, value)) == _graph_structure(net(value))
     except (TypeError, ValueError, AttributeError, AssertionError, mx.base.MXNetError):
         return False  # a child does not accept the output of the previous one
 
@@ -246,24 +248,25 @@ def make_stage(
     loss: gluon.HybridBlock,
     preprocess: Callable[[Any, Any], Any],
     convert: Conversion,
-    wants: bool,
+    needs_input_gradient: bool,
 ) -> PipelineStage:
     """Create a stage of the layers from ``begin`` to before ``end``.
 
-    ``wants``: whether backward must compute the gradient of the stage's input.
+    ``needs_input_gradient``: whether backward must compute the gradient of the stage's input.
     """
     first, last = begin == 0, end == len(layers)
     plain_loss = scoring_loss(loss) if label_columns(loss) else loss
     data = mx.sym.var(IMAGES if first else ACTIVATION)
-    scores = convert(run_layers(layers[begin:end], preprocess(mx.sym, data) if first else data))
+    scores = convert(apply_layers(layers[begin:end], preprocess(mx.sym, data) if first else data))
     graph = append_loss(scores, loss) if last else scores
     scoring = append_loss(scores, plain_loss) if last else scores
     # Parameters of all layers, because a layer may use a parameter of another layer.
-    params = {name: each for layer in layers for name, each in layer.collect_params().items()}
+    params = {name: param for layer in layers for name, param in layer.collect_params().items()}
     names = [*graph.list_arguments(), *graph.list_auxiliary_states()]
     stage_params = {name: params[name] for name in names if name in params}
     inputs = [IMAGES if first else ACTIVATION, *[LABELS] * last]
-    return PipelineStage(graph, scoring, inputs, stage_params, wants, loss_parameters(loss) if last else {})
+    constants = loss_parameters(loss) if last else {}
+    return PipelineStage(graph, scoring, inputs, stage_params, needs_input_gradient, constants)
 
 
 # Memory estimates. A slot is memory for the activations of one microbatch. A stage has as many
@@ -313,7 +316,7 @@ def stage_bindings(
 
 
 class PipelineMemory:
-    """Memory estimator of the devices of one copy. Stage i is on device ``i % plan.split.size``."""
+    """Memory estimator of the devices of one copy; stage i is on device ``i % size``."""
 
     def __init__(self, stages: Sequence[PipelineStage], loss: gluon.HybridBlock, plan: StrategyPlan) -> None:
         self._stages, self._plan, self._columns = stages, plan, label_columns(loss)
@@ -324,7 +327,7 @@ class PipelineMemory:
 
     def estimate_memory(self, shards: ShardSizes) -> List[MemoryEstimate]:
         """Implement `gluonlab.parallel.strategy.Strategy.estimate_memory`."""
-        split = self._plan.split
+        split = self._plan.parallelism
         bindings = stage_bindings(shards, self._plan.microbatches, split, self._columns)
         estimates = [memory.estimate_memory(of_stage) for memory, of_stage in zip(self._stage_memory, bindings)]
         return [MemoryEstimate(*map(sum, zip(*estimates[device :: split.size]))) for device in range(split.size)]
@@ -334,7 +337,7 @@ class PipelineMemory:
         key = number, images
         if key not in self._activation_cache:
             previous = self._stages[number - 1]
-            split = self._plan.split
+            split = self._plan.parallelism
             specs = input_specs(images, split.image_shape, self._columns, split.image_dtype)
             if number > 1:
                 specs[ACTIVATION] = self._activation_spec(number - 1, images)
@@ -352,7 +355,7 @@ class StageMemory:
     def __init__(self, stage: PipelineStage, activation_spec: Callable[[int], ArraySpec], plan: StrategyPlan) -> None:
         self._stage, self._activation_spec, self._plan = stage, activation_spec, plan
         self._parameter_bytes = parameter_bytes(
-            stage.params.values(), plan.make_optimizer(), plan.kvstore, len(plan.split.copies)
+            stage.params.values(), plan.make_optimizer(), plan.kvstore, len(plan.parallelism.copies)
         )
         self._activation_cache: Dict[Tuple[int, int], int] = {}  # of graphs, by images and columns
         self._binding_cache: Dict[Tuple[int, int], Tuple[int, int]] = {}
@@ -375,18 +378,15 @@ class StageMemory:
             specs = self._input_specs(images, columns)
             input_bytes = {name: array_bytes(spec) for name, spec in specs.items()}
             activation_bytes = input_bytes.pop(ACTIVATION, 0)
-            self._binding_cache[key] = (
-                activation_bytes + self._unbound_graph(columns).bytes_per_binding(specs),
-                sum(input_bytes.values()),
-            )
+            activation_bytes += self._unbound_graph(columns).bytes_per_binding(specs)
+            self._binding_cache[key] = activation_bytes, sum(input_bytes.values())
         return self._binding_cache[key]
 
     def _activation_bytes(self, images: int, columns: int) -> int:
         key = images, columns
         if key not in self._activation_cache:
-            self._activation_cache[key] = self._unbound_graph(columns).activation_bytes(
-                self._input_specs(images, columns)
-            )
+            graph, specs = self._unbound_graph(columns), self._input_specs(images, columns)
+            self._activation_cache[key] = graph.activation_bytes(specs)
         return self._activation_cache[key]
 
     def _unbound_graph(self, columns: int) -> UnboundGraph:
@@ -395,7 +395,7 @@ class StageMemory:
         return UnboundGraph(symbol, stage.all_parameters, [ACTIVATION] * stage.needs_input_gradient)
 
     def _input_specs(self, images: int, columns: int) -> ArraySpecs:
-        split = self._plan.split
+        split = self._plan.parallelism
         specs = input_specs(images, split.image_shape, columns, split.image_dtype)
         if ACTIVATION in self._stage.inputs:
             specs[ACTIVATION] = self._activation_spec(images)
@@ -428,10 +428,10 @@ def choose_cuts(
 ) -> BalancedCuts:
     """Choose the cuts that minimize the time or memory of the largest stage.
 
-    ``plan.split.balance``: "time" or "memory". ``ctx``: the device on which layers are timed.
+    ``plan.parallelism.balance``: "time" or "memory". ``ctx``: the device on which layers are timed.
     Raises ModelError for a chain with too few possible cuts.
     """
-    split = plan.split
+    split = plan.parallelism
     stages = split.size * split.stages_per_device
     possible = possible_cuts(layers)
     check_stage_count(split.model, layers, possible, stages)
@@ -450,7 +450,7 @@ def _balance_stages(cost: Cost, savings: Cost, layers: int, stages: int, balance
     """Choose the cuts with `minimize_largest_stage`, and compute the stages' shares of the cost."""
     cuts = minimize_largest_stage(cost, layers, stages, savings)
     costs = [cost(*stage) for stage in zip(range(stages), [0, *cuts], [*cuts, layers])]
-    return BalancedCuts(cuts, [each / sum(costs) for each in costs], balance)
+    return BalancedCuts(cuts, [stage_cost / sum(costs) for stage_cost in costs], balance)
 
 
 def minimize_largest_stage(
@@ -512,7 +512,7 @@ def stage_byte_costs(
     The cost follows MXNet's memory plan, for all slots and a whole batch. A stage with more layers
     needs less memory if its last layer then has a smaller output.
     """
-    split = plan.split
+    split = plan.parallelism
     bindings = stage_bindings(ShardSizes((split.max_shard_images,)), plan.microbatches, split, label_columns(loss))
     shapes = _layer_shapes(layers, plan)
     earlier_trained = [any(map(_has_trained_parameters, layers[:begin])) for begin in range(len(layers))]
@@ -560,7 +560,7 @@ def _layers_graph(
     """
     name = IMAGES if begin == 0 else ACTIVATION
     value = mx.sym.var(name)
-    value = run_layers(layers[begin:end], plan.preprocess(mx.sym, value) if begin == 0 else value)
+    value = apply_layers(layers[begin:end], plan.preprocess(mx.sym, value) if begin == 0 else value)
     inputs = {name: shapes[begin]}
     if end == len(layers):
         value = append_loss(value, make_loss())
@@ -570,7 +570,7 @@ def _layers_graph(
 
 def _layer_shapes(layers: Sequence[gluon.HybridBlock], plan: StrategyPlan) -> List[Tuple[int, ...]]:
     """Return the input shape of each layer for a microbatch, and the last output shape."""
-    shape = (plan.microbatches.largest_part(plan.split.max_shard_images), *plan.split.image_shape)
+    shape = (plan.microbatches.largest_part(plan.parallelism.max_shard_images), *plan.parallelism.image_shape)
     shapes = [shape]
     for number in range(len(layers)):
         data = mx.sym.var(IMAGES)
@@ -584,13 +584,12 @@ def _measure_seconds(graph: mx.sym.Symbol, inputs: Dict[str, Tuple[int, ...]], c
     """Return the seconds of the fastest of several forward and backward passes."""
     shapes = graph.infer_shape(**inputs)[0]
     args = {name: nd.ones(shape, ctx) for name, shape in zip(graph.list_arguments(), shapes)}
-    specs = {name: (each.shape, each.dtype) for name, each in args.items()}
+    specs = {name: (array.shape, array.dtype) for name, array in args.items()}
     graph = rewrite_graph(graph, ctx, specs, set(args) - {LABELS})
     states = graph.infer_shape(**{name: spec[0] for name, spec in specs.items()})[2]
     aux = {n: nd.ones(shape, ctx) for n, shape in zip(graph.list_auxiliary_states(), states)}
     grads = {name: nd.zeros_like(array) for name, array in args.items() if name != LABELS}
-    executor = graph.bind(ctx, args, args_grad=grads, grad_req=dict.fromkeys(grads, "write"),
-                          aux_states=aux)  # fmt: skip
+    executor = graph.bind(ctx, args, args_grad=grads, grad_req=dict.fromkeys(grads, "write"), aux_states=aux)
     heads = [nd.ones_like(output) for output in executor.outputs]
     best = float("inf")
     for _ in range(1 + REPEATS):

@@ -85,8 +85,8 @@ def equal_shares(schedule: PipelineSchedule) -> Costs:
     pass takes 2 ms, since it computes the gradients of both weights and inputs. Transfers take no
     time.
     """
-    each = schedule.stages / schedule.devices
-    return Costs.uniform(schedule.stages, 1e-3 / each, 2e-3 / each)
+    stages_per_device = schedule.stages / schedule.devices
+    return Costs.uniform(schedule.stages, 1e-3 / stages_per_device, 2e-3 / stages_per_device)
 
 
 class Event(NamedTuple):

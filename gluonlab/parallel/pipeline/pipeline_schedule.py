@@ -129,7 +129,7 @@ def from_orders(name: str, orders: Sequence[Order], microbatches: int, stages_pe
 def _add_messages(schedule: PipelineSchedule, device: int, order: Order) -> Iterator[Instruction]:
     """Yield the instructions of an order, with sends and recvs, and the updates at the end."""
     for op, stage, microbatch in order:
-        receives_activation, sends_activation = (schedule.crosses_devices(stage - 1), schedule.crosses_devices(stage))
+        receives_activation, sends_activation = schedule.crosses_devices(stage - 1), schedule.crosses_devices(stage)
         if op == FORWARD and receives_activation:
             yield Instruction(RECV_FORWARD, stage, microbatch)
         if op == BACKWARD and sends_activation:
@@ -154,8 +154,8 @@ def sequential(devices: int, microbatches: int, stages_per_device: int) -> Itera
         yield [
             (op, stage, microbatch)
             for microbatch in range(microbatches)
-            for op, way in ((FORWARD, stages), (BACKWARD, stages[::-1]))
-            for stage in way
+            for op, stage_order in ((FORWARD, stages), (BACKWARD, stages[::-1]))
+            for stage in stage_order
         ]
 
 
@@ -202,10 +202,10 @@ def interleaved(devices: int, microbatches: int, stages_per_device: int) -> Iter
             [
                 (op, stage, microbatch)
                 for group in range(0, microbatches, devices)
-                for stage in way
+                for stage in stage_order
                 for microbatch in range(group, group + devices)
             ]
-            for op, way in ((FORWARD, stages), (BACKWARD, stages[::-1]))
+            for op, stage_order in ((FORWARD, stages), (BACKWARD, stages[::-1]))
         )
         warmup = devices - device - 1
         if stages_per_device > 1:

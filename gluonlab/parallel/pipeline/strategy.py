@@ -52,12 +52,12 @@ LINE_WIDTH = 69  # characters of a line that a run prints at its start, without 
 
 
 class PipelineParallel(UnshardedParameters):
-    """The `Strategy` of stages; copy i of the network is on ``plan.split.copies[i]``."""
+    """The `Strategy` of stages; copy i of the network is on ``plan.parallelism.copies[i]``."""
 
     def __init__(
         self, make_net: MakeNet, loss: gluon.HybridBlock, plan: StrategyPlan, group: ProcessGroup = SINGLE_PROCESS
     ) -> None:
-        split = plan.split
+        split = plan.parallelism
         self._copies, self._split = split.copies, split
         enable_peer_access(plan.ctxs)
         self.net = make_net(plan.ctxs, [mx.cpu()])
@@ -175,7 +175,7 @@ class PipelineParallel(UnshardedParameters):
         scale = 1.0 if self.trainer.loss_scale is None else self.trainer.loss_scale.value
         programs = []
         for copy, (images, labels) in enumerate(zip(batch.xs, batch.ys)):
-            parts = [part for each in rounds for part in each if part.device == copy]
+            parts = [part for round_parts in rounds for part in round_parts if part.device == copy]
             shard = Microbatch(copy, images, labels)
             programs.append(self.pipelines[copy].get_program(shard, parts))
             programs[-1].set_loss_scale(scale)
@@ -204,9 +204,8 @@ class PipelineParallel(UnshardedParameters):
         store = plan.new_kvstore(self._ctxs_of(device))
         store = store if group.size == 1 else GroupKVStore(store, group, compress=plan.compress)
         return BucketedTrainer(
-            dict(self._params_of(device)), plan.make_optimizer(), None, store,
-            bucket_bytes=plan.bucket_bytes,
-        )  # fmt: skip
+            dict(self._params_of(device)), plan.make_optimizer(), None, store, bucket_bytes=plan.bucket_bytes
+        )
 
 
 pipeline_parallel: MakeStrategy = PipelineParallel

@@ -120,7 +120,7 @@ def _check_program(schedule: PipelineSchedule, device: int) -> None:
 
 
 def _find_fault(schedule: PipelineSchedule, device: int, done: DoneCounts, instruction: Instruction) -> str:
-    """Return what is wrong with a device's next instruction, or ""."""
+    """Return the fault of a device's next instruction, or ""."""
     op, stage, microbatch = instruction
     if op not in OPS:
         return f"{op!r} is no instruction: choose {', '.join(OPS)}"
@@ -142,9 +142,9 @@ def _find_fault(schedule: PipelineSchedule, device: int, done: DoneCounts, instr
     if not 0 <= microbatch < schedule.microbatches:
         return f"there are {schedule.microbatches} microbatches, counted from 0"
     if microbatch != done[op, stage]:
-        again = "it is done already; " if microbatch < done[op, stage] else ""
         due = done[op, stage]
-        return again + (f"microbatch {due} comes next" if due < schedule.microbatches else "no microbatch is left")
+        repeated = "it is done already; " if microbatch < due else ""
+        return repeated + (f"microbatch {due} comes next" if due < schedule.microbatches else "no microbatch is left")
     for needed in _prerequisites(schedule, instruction):
         if done[needed.op, needed.stage] <= needed.microbatch:
             return f"it comes before {needed}, which it needs"

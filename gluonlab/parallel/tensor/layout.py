@@ -130,9 +130,9 @@ def segment_edges(layout: Layout) -> List[List[SegmentEdge]]:
     edges: List[List[SegmentEdge]] = []
     for segment in range(layout.segment_count - 1):
         collectives = [
-            SegmentEdge(each.kind, _key(each.inputs[0]), (number, 0), each.inputs[0].needs_gradient)
-            for number, each in enumerate(layout.operations)
-            if each.kind in (SUM, COPY) and each.segment == segment
+            SegmentEdge(operation.kind, _key(operation.inputs[0]), (number, 0), operation.inputs[0].needs_gradient)
+            for number, operation in enumerate(layout.operations)
+            if operation.kind in (SUM, COPY) and operation.segment == segment
         ]
         passed = [
             SegmentEdge(PASS, key, key, needs_gradient[key])
@@ -178,7 +178,7 @@ def segment_graphs(layout: Layout, device: int) -> List[mx.sym.Symbol]:
             if operation.segment == segment:
                 builder.add_operation(number, operation)
         is_last = segment == layout.segment_count - 1
-        sources = map(_key, layout.heads) if is_last else (each.source for each in edges[segment])
+        sources = map(_key, layout.heads) if is_last else (edge.source for edge in edges[segment])
         heads = [builder.output_entry(source, separate=not is_last) for source in sources]
         graphs.append(to_symbol(builder.nodes, heads, layout.attrs))
     return graphs
@@ -218,7 +218,7 @@ class _SegmentBuilder:
 
     def add_operation(self, number: int, operation: Operation) -> None:
         """Append the nodes of an operation of this segment."""
-        inputs = [self._entry(each) for each in operation.inputs]
+        inputs = [self._entry(source) for source in operation.inputs]
         if operation.kind == NODE:
             assert operation.node is not None
             attrs = dict(operation.node.get("attrs", {}))

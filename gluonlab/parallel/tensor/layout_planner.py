@@ -67,9 +67,9 @@ def plan_layout(
         )
     graph_info, operations = planner.graph_info, planner.operations
     heads = [operations.gather(planner.values[index, output]) for index, output, _ in graph_info.heads]
-    made = operations.operations
-    segment_count = 1 + max(each.segment + (each.kind in (SUM, COPY)) for each in made)
-    return Layout(made, heads, planner.slices, segment_count, planner.layers, graph_info.attrs)
+    planned = operations.operations
+    segment_count = 1 + max(operation.segment + (operation.kind in (SUM, COPY)) for operation in planned)
+    return Layout(planned, heads, planner.slices, segment_count, planner.layers, graph_info.attrs)
 
 
 class _Planner:
@@ -114,9 +114,9 @@ class _Planner:
 
     def _split_layer(self, index: int, node: Node) -> SplitValue:
         """Split a convolution or dense layer by groups, rows or columns, or replicate it."""
-        data, width = (self._input_as_value(node["inputs"][0]), self.graph_info.channel_count(*node["inputs"][0][:2]))
+        data, width = self._input_as_value(node["inputs"][0]), self.graph_info.channel_count(*node["inputs"][0][:2])
         if node["op"] == "FullyConnected":
-            data, width = self._flatten_input(node, data)
+            data, width = self._flatten_dense_input(node, data)
         groups = int(node.get("attrs", {}).get("num_group", 1))
         outputs = self.graph_info.channel_count(index, 0)
         if groups > 1:
@@ -135,7 +135,7 @@ class _Planner:
             return self._replicate_node(index, node)
         return self._split_columns(index, node, data, column)
 
-    def _flatten_input(self, node: Node, data: SplitValue) -> Tuple[SplitValue, int]:
+    def _flatten_dense_input(self, node: Node, data: SplitValue) -> Tuple[SplitValue, int]:
         """Flatten the images that a dense layer reads; return the vectors and their length.
 
         (In MXNet the dense layer itself would flatten the images.)
@@ -260,7 +260,7 @@ class _Planner:
         )
         for entry in node["inputs"]:
             source = self.nodes[entry[0]]
-            if source["op"] == "null" and source["name"] in self._trained and (self.graph_info.uses[entry[0]] > 1):
+            if source["op"] == "null" and source["name"] in self._trained and self.graph_info.uses[entry[0]] > 1:
                 raise ModelError(
                     f"--split channels: {source['name']} is a parameter of several layers: choose another --split"
                 )
@@ -421,9 +421,9 @@ class OperationList:
         if not complete:
             params = node["inputs"][len(inputs) :]
             inputs += tuple(self._nodes[entry[0]]["name"] for entry in params)
-        segment = max((each.segment for each in inputs if isinstance(each, SplitValue)), default=0)
+        segment = max((value.segment for value in inputs if isinstance(value, SplitValue)), default=0)
         needs_gradient = any(
-            each.needs_gradient if isinstance(each, SplitValue) else each in self._trained for each in inputs
+            value.needs_gradient if isinstance(value, SplitValue) else value in self._trained for value in inputs
         )
         return self.add(NODE, segment, inputs, node, attrs, bounds, needs_gradient=needs_gradient)
 
@@ -466,7 +466,7 @@ class OperationList:
         """Add an operation; return its first output."""
         self.operations.append(Operation(kind, segment, inputs, node, attrs, bounds, channels))
         if needs_gradient is None:
-            needs_gradient = any(each.needs_gradient for each in inputs if isinstance(each, SplitValue))
+            needs_gradient = any(value.needs_gradient for value in inputs if isinstance(value, SplitValue))
         return SplitValue(len(self.operations) - 1, 0, segment, bounds, needs_gradient)
 
     def gather(self, value: SplitValue) -> SplitValue:

@@ -54,7 +54,7 @@ class TensorMemory:
         ``columns``: label columns of ``segments``, which train. ``scoring``: the segments for
         evaluation, with labels (n,).
         """
-        self._levels = {columns: segments, 0: scoring}
+        self._segments_by_columns = {columns: segments, 0: scoring}
         self._columns = columns
         self._params, self._plan = params, plan
 
@@ -89,20 +89,20 @@ class TensorMemory:
             for segment in self._iterate_segments(device, images, columns):
                 activations += segment.graph.activation_bytes({**segment.inputs, **segment.edge_inputs})
         params = self._params[device].values()
-        copies = len(plan.split.copies)
+        copies = len(plan.parallelism.copies)
         fixed = parameter_bytes(params, plan.make_optimizer(), plan.kvstore, copies)
         return MemoryEstimate(*fixed, bound_bytes + activations + sum(gradients.values()), inputs)
 
     def _iterate_segments(self, device: int, images: int, columns: int) -> Iterator[_Segment]:
         """Yield the segments on a device for a number of images and of label columns."""
-        segments = self._levels[columns]
+        segments = self._segments_by_columns[columns]
         edge_inputs: ArraySpecs = {}
-        split = self._plan.split
+        split = self._plan.parallelism
         network_inputs = input_specs(images, split.image_shape, columns, split.image_dtype)
         for number, graphs in enumerate(segments.graphs):
             symbol = graphs[device].graph
-            wants = gradient_inputs(segments.edges[number - 1]) if number else []
-            graph = UnboundGraph(symbol, self._params[device], wants)
+            gradient_names = gradient_inputs(segments.edges[number - 1]) if number else []
+            graph = UnboundGraph(symbol, self._params[device], gradient_names)
             names = set(symbol.list_arguments())
             inputs = {name: spec for name, spec in network_inputs.items() if name in names}
             outputs = graph.output_specs({**inputs, **edge_inputs})
@@ -110,6 +110,6 @@ class TensorMemory:
             heads = [spec for edge, spec in zip(edges, outputs) if not edge.needs_gradient]
             per_binding = sum(map(array_bytes, heads if edges else outputs))
             per_binding += graph.needs_backward * sum(map(array_bytes, outputs))
-            gradients = sum(array_bytes(edge_inputs[name]) for name in wants)
+            gradients = sum(array_bytes(edge_inputs[name]) for name in gradient_names)
             yield _Segment(graph, inputs, edge_inputs, per_binding, number % 2, gradients)
             edge_inputs = {edge.name: spec for edge, spec in zip(edges, outputs)}

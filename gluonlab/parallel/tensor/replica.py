@@ -184,22 +184,20 @@ class TensorReplica:
         edge_inputs: List[Dict[str, nd.NDArray]] = [{} for _ in self._ctxs]
         for segment, graphs in enumerate(segments.graphs):
             inputs = {IMAGES: images, LABELS: labels}
-            bounds.append(
-                [
-                    # Two alternating memories suffice: backward of a segment reads gradients in one
-                    # memory, and writes the gradients for the previous segment into the other.
-                    graph.bind(
-                        _graph_inputs(graph, inputs),
-                        accumulate,
-                        bound_inputs=arrays,
-                        heads=segment == len(segments.graphs) - 1,
-                        gradient_arrays=memory.allocate_like(
-                            {name: arrays[name] for name in graph.gradient_inputs}, segment % 2
-                        ),
-                    )
-                    for graph, arrays, memory in zip(graphs, edge_inputs, self._gradients)
-                ]
-            )
+            is_last = segment == len(segments.graphs) - 1
+            bounds.append([])
+            for graph, arrays, memory in zip(graphs, edge_inputs, self._gradients):
+                # Two alternating memories suffice: backward of a segment reads gradients in one
+                # memory, and writes the gradients for the previous segment into the other.
+                gradients = memory.allocate_like({name: arrays[name] for name in graph.gradient_inputs}, segment % 2)
+                bound = graph.bind(
+                    _graph_inputs(graph, inputs),
+                    accumulate,
+                    bound_inputs=arrays,
+                    gradient_arrays=gradients,
+                    heads=is_last,
+                )
+                bounds[-1].append(bound)
             edges = segments.edges[segment] if segment < len(segments.edges) else []
             operators = [
                 OPERATORS[edge.kind](self._schedule, [bound.outputs[i] for bound in bounds[-1]])

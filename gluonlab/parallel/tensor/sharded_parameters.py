@@ -42,9 +42,8 @@ def shard_parameters(
 ) -> Parameters:
     """Create one device's shards of the whole parameters ``params``.
 
-    Names, multipliers and values are those of ``params``. ``slices``: the sliced parameters, by
-    name. ``device``: number of the device. ``ctxs``: context of the device in each copy of the
-    network.
+    Shards have the names and multipliers of ``params``. ``slices``: the sliced parameters, by name.
+    ``ctxs``: context of the device with number ``device`` in each copy of the network.
     """
     shards: Parameters = {}
     for name, whole in params.items():
@@ -168,7 +167,7 @@ class ShardedStatistics:
         states = [statistics.state() for statistics in self._by_device]
         first, counts = states[0]
         arrays = {
-            name: gather_shards([device_params[name] for device_params, _ in states], self._slice_of(name))
+            name: gather_shards([device_arrays[name] for device_arrays, _ in states], self._slice_of(name))
             for name in first
         }
         return arrays, counts
@@ -182,5 +181,5 @@ class ShardedStatistics:
 
     def _slice_of(self, name: str) -> Any:
         """Return the slice of the array "kind/copy/path" of a state; None for a whole array."""
-        kind, *_, device_params = name.split("/")
-        return self._slices.get(device_params) if kind in ("running", "start") else None
+        kind, *_, path = name.split("/")
+        return self._slices.get(path) if kind in ("running", "start") else None

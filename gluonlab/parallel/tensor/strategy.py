@@ -47,17 +47,16 @@ DEFAULT_ALGORITHM = "sharded"  # the allreduce of activations, unless the kvstor
 
 
 class TensorParallel(ReplicaStep):
-    """The `Strategy` of tensor parallelism: copy i of the network is on ``plan.split.copies[i]``.
+    """The `Strategy` of tensor parallelism; copy i of the network is on ``plan.parallelism.copies[i]``.
 
-    ``net`` holds whole parameters on the CPU, with the values at the last
-    `sync_running_statistics`.
+    ``net`` holds whole parameters on the CPU, as of the last `sync_running_statistics`.
     """
 
     def __init__(
         self, make_net: MakeNet, loss: gluon.HybridBlock, plan: StrategyPlan, group: ProcessGroup = SINGLE_PROCESS
     ) -> None:
-        self._copies = copies = plan.split.copies
-        self._devices = range(plan.split.size)
+        self._copies = copies = plan.parallelism.copies
+        self._devices = range(plan.parallelism.size)
         enable_peer_access(plan.ctxs)
         self.net = make_net([mx.cpu()], [mx.cpu()])
         self._params = dict(self.net.collect_params().items())
@@ -68,10 +67,10 @@ class TensorParallel(ReplicaStep):
             shard_parameters(self._params, layout.slices, device, by_device[device]) for device in self._devices
         ]
         trainers = [self._make_trainers(params, plan, group) for params in self.device_params]
-        self._sharded_trainers = [sliced for sliced, _ in trainers]
-        self._replicated_trainers = [params_by_path for _, params_by_path in trainers if params_by_path is not None]
+        self._sharded_trainers = [sharded for sharded, _ in trainers]
+        self._replicated_trainers = [replicated for _, replicated in trainers if replicated is not None]
         updates = TrainerGroup(self._sharded_trainers, plan.postprocess, replicated=self._replicated_trainers)
-        schedule = make_schedule(_activation_allreduce(plan.kvstore), plan.split.size)
+        schedule = make_schedule(_activation_allreduce(plan.kvstore), plan.parallelism.size)
         constants_and_params = [{**params, **loss_parameters(loss)} for params in self.device_params]
         replicas = [
             TensorReplica(layout, scoring, constants_and_params, ctxs, schedule, plan.conversion) for ctxs in copies
@@ -137,7 +136,7 @@ class TensorParallel(ReplicaStep):
         scale = self.trainer.loss_scale
         return StrategyState(
             gather_states(
-                [collect_states(each) for each in (*self._sharded_trainers, *self._replicated_trainers)],
+                [collect_states(trainer) for trainer in (*self._sharded_trainers, *self._replicated_trainers)],
                 self.layout.slices,
             ),
             {} if scale is None else scale.state(),
@@ -170,11 +169,11 @@ class TensorParallel(ReplicaStep):
 
     def _plan_layout(self, loss: gluon.HybridBlock, plan: StrategyPlan) -> Layout:
         graph = loss_graph(self.net, loss, plan.preprocess)
-        images = max(1, plan.microbatches.largest_part(plan.split.max_shard_images))
+        images = max(1, plan.microbatches.largest_part(plan.parallelism.max_shard_images))
         labels = (images, *[label_columns(loss)] * bool(label_columns(loss)))
-        shapes = {IMAGES: (images, *plan.split.image_shape), LABELS: labels}
-        trained = {name for name, each in self._params.items() if each.grad_req != "null"}
-        return plan_layout(graph, shapes, trained, plan.split.size, plan.split.channels)
+        shapes = {IMAGES: (images, *plan.parallelism.image_shape), LABELS: labels}
+        trained = {name for name, param in self._params.items() if param.grad_req != "null"}
+        return plan_layout(graph, shapes, trained, plan.parallelism.size, plan.parallelism.channels)
 
     def _make_trainers(
         self, params: Mapping[str, gluon.Parameter], plan: StrategyPlan, group: ProcessGroup
@@ -183,7 +182,7 @@ class TensorParallel(ReplicaStep):
         slices = self.layout.slices
         sharded = {name: param for name, param in params.items() if name in slices}
         unsharded = {name: param for name, param in params.items() if name not in slices}
-        return (_make_trainer(sharded, plan, group), _make_trainer(unsharded, plan, group) if unsharded else None)
+        return _make_trainer(sharded, plan, group), _make_trainer(unsharded, plan, group) if unsharded else None
 
 
 def _make_trainer(params: Mapping[str, gluon.Parameter], plan: StrategyPlan, group: ProcessGroup) -> BucketedTrainer:

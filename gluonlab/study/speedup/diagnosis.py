@@ -221,20 +221,18 @@ class StepModel(NamedTuple):
             return 0.0 if missing <= 0 == gained else None
         return max(0.0, missing / gained)
 
-    def largest_gradient_factor(self) -> Optional[float]:
+    def break_even_gradient_factor(self) -> Optional[float]:
         """Return by which factor the gradients may grow until all devices are no faster than one.
 
         None means that there is no limit.
         """
-        # room: seconds for which all devices could sum and update before they are as slow as one.
-        # grows: seconds that are added when the gradients grow by their present size.
         n = self.batches
         of_one = self.one.seconds(self.images * self.devices / n)
-        room = n * (of_one - self.update) - (self.several.seconds(self.images) - self.moved)
-        grows = self.moved - n * self.update
-        if grows <= 0:
-            return None
-        return max(0.0, room / grows)
+        # seconds for which all devices could sum and update before they are as slow as one
+        spare_seconds = n * (of_one - self.update) - (self.several.seconds(self.images) - self.moved)
+        # seconds that are added when the gradients grow by their present size
+        added_seconds = self.moved - n * self.update
+        return None if added_seconds <= 0 else max(0.0, spare_seconds / added_seconds)
 
 
 def fit_step_model(breakdown: StepParts, one_step: float, devices: int, images: int, images_of_one: int) -> StepModel:
@@ -394,9 +392,7 @@ def try_candidate(
         return TriedAdvice(candidate, reason=str(error))
     finally:
         release_free_memory()
-    rates = {
-        name: [images[name] / images_per_device for images_per_device in values] for name, values in seconds.items()
-    }
+    rates = {name: [images[name] / elapsed_s for elapsed_s in values] for name, values in seconds.items()}
     gain = _ratio_estimate(rates["advised"], rates["present"])
     if candidate.images_per_copy is None:
         return TriedAdvice(candidate, gain)
@@ -500,7 +496,7 @@ class Diagnosis:
 
         None means that there is no limit.
         """
-        factor = self.model.largest_gradient_factor()
+        factor = self.model.break_even_gradient_factor()
         return None if factor is None else int(factor * self.gradient_bytes)
 
     def to_dict(self) -> Dict[str, Any]:
@@ -547,7 +543,7 @@ class Diagnosis:
                 }
                 for item in self.tried_advice
             ],
-        }  # fmt: skip
+        }
 
 
 def _estimate_to_json(estimate: Estimate) -> Dict[str, Optional[float]]:

@@ -1,11 +1,11 @@
-"""Report of a speedup diagnosis: text for a terminal, and an HTML page in each language."""
+"""Report of a speedup diagnosis (`gluonlab.study.speedup.diagnosis`): text, and an HTML page."""
 
 from __future__ import annotations
 
 import math
 import textwrap
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Mapping, Optional
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple
 
 from markupsafe import Markup
 
@@ -249,15 +249,23 @@ def _part_lines(diagnosis: Diagnosis) -> Iterator[str]:
     step = texts["step"].format(images=diagnosis.images, time=format_milliseconds(diagnosis.step_s.value))
     columns = f"{texts['measured']:>9}{texts['interval']:>18}{texts['by_trace']:>14}"
     yield f"{step:<{LABEL_WIDTH}}{columns}"
-    for name in diagnosis.shares:
-        share = diagnosis.shares[name]
-        cells = f"{format_percent(share.value):>9}{format_interval(share, format_percent, texts):>18}"
+    rows = [row[1:] for row in _part_rows(diagnosis, texts)]
+    for label, measured, interval, traced in [*rows, (texts["together"], *_total_cells(diagnosis, texts))]:
+        yield f"{label:<{LABEL_WIDTH}}{measured:>9}{interval:>18}{traced:>14}"
+
+
+def _part_rows(diagnosis: Diagnosis, texts: Mapping[str, Any]) -> Iterator[Tuple[str, str, str, str, str]]:
+    """Yield (key, label, measured share, its interval, share by the trace) of each part of a step."""
+    for name, share in diagnosis.shares.items():
+        interval = format_interval(share, format_percent, texts)
         traced = format_percent(diagnosis.trace.shares[name])
-        yield f"{texts['parts'][name]:<{LABEL_WIDTH}}{cells}{traced:>14}"
-    total_interval = format_interval(diagnosis.parts_total, format_percent, texts)
-    total = f"{format_percent(diagnosis.parts_total.value):>9}{total_interval:>18}"
-    traced = format_percent(sum(diagnosis.trace.shares.values()))
-    yield f"{texts['together']:<{LABEL_WIDTH}}{total}{traced:>14}"
+        yield name, texts["parts"][name], format_percent(share.value), interval, traced
+
+
+def _total_cells(diagnosis: Diagnosis, texts: Mapping[str, Any]) -> Tuple[str, str, str]:
+    """Return the sum of all parts: the measured share, its interval, and the share by the trace."""
+    total, traced = diagnosis.parts_total, sum(diagnosis.trace.shares.values())
+    return format_percent(total.value), format_interval(total, format_percent, texts), format_percent(traced)
 
 
 def _category_lines(diagnosis: Diagnosis) -> Iterator[str]:
@@ -291,21 +299,8 @@ def render_page(diagnosis: Diagnosis, language: str) -> str:
         title=texts["title"].format(devices=devices),
         sentences=diagnosis_sentences(diagnosis, language),
         step=texts["step"].format(images=diagnosis.images, time=format_milliseconds(diagnosis.step_s.value)),
-        parts=[
-            (
-                name,
-                texts["parts"][name],
-                format_percent(diagnosis.shares[name].value),
-                format_interval(diagnosis.shares[name], format_percent, texts),
-                format_percent(diagnosis.trace.shares[name]),
-            )
-            for name in diagnosis.shares
-        ],
-        together=(
-            format_percent(diagnosis.parts_total.value),
-            format_interval(diagnosis.parts_total, format_percent, texts),
-            format_percent(sum(diagnosis.trace.shares.values())),
-        ),
+        parts=list(_part_rows(diagnosis, texts)),
+        together=_total_cells(diagnosis, texts),
         categories=[[row, *map(format_percent, shares)] for row, shares in diagnosis.trace.categories.items()],
         tried=[
             (

@@ -2,8 +2,8 @@
 
 A training is measured in windows: a few steps, complete or with parts left out. All windows are
 interleaved in one process, so that a temporary slowdown affects all of them. The trained parameters
-are discarded. The learning rate is very small, so that repeating a batch, or omitting sums or
-updates, does not lead to NaN or denormal numbers, which compute at another speed.
+are discarded. The learning rate is very small, because repeated batches and omitted sums could
+otherwise lead to NaN or denormal numbers. Devices compute with such numbers at another speed.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ def measure_training_step(
 
     Args:
         config: The settings of the training.
-        dataset: The data set; by default that of the config.
+        dataset: The data set; by default the config's.
         strategy: As for `gluonlab.training.loop.train`, also used for the single device.
         rounds: Number of repetitions of all windows.
         on_round: Called after each round.
@@ -199,10 +199,8 @@ def measure_training_step(
         seconds = time_interleaved(calls, rounds, on_round=record_host_times, block_s=BLOCK_S)
         waits = gated[windows.WITHOUT_HOST].waits
         seconds[windows.QUEUED] = queue_seconds
-        seconds[windows.BLOCKED] = [0.0 if waits else seconds_blocked for seconds_blocked in blocked_seconds]
-        seconds[windows.PLAIN_SUM] = [
-            seconds_blocked * plain_sum.factor for seconds_blocked in seconds[windows.PLAIN_SUM]
-        ]
+        seconds[windows.BLOCKED] = [0.0] * len(blocked_seconds) if waits else blocked_seconds
+        seconds[windows.PLAIN_SUM] = [copied_s * plain_sum.factor for copied_s in seconds[windows.PLAIN_SUM]]
         steps = int(RECORDED_S / median(seconds[windows.STEP]))
         timeline = training.record(max(MIN_RECORDED_STEPS, min(MAX_RECORDED_STEPS, steps)))
         return StepMeasurement(
@@ -218,7 +216,7 @@ def measure_training_step(
 def _collect_facts(training: MeasuredTraining) -> TrainingFacts:
     """Return the present settings of a training."""
     plan = training.plan
-    config, copies, train = plan.resolved.config, len(plan.split.copies), plan.dataset.train
+    config, copies, train = plan.resolved.config, len(plan.parallelism.copies), plan.dataset.train
     grows = accepts_option(plan.config.dataset, "samples")
     memory = available_memory()
     return TrainingFacts(
@@ -317,11 +315,10 @@ class _PlainCopySum:
         first, *others = training.plan.ctxs
         shape = (byte_count // 4,)
         self._first = nd.zeros(shape, ctx=first)
-        arrived = [nd.zeros(shape, ctx=first) for _ in others]
+        self._arrived = [nd.zeros(shape, ctx=first) for _ in others]
         self._others = [nd.zeros(shape, ctx=ctx) for ctx in others]
-        self._copies_in = [CopyInto(array) for array in arrived]
+        self._copies_in = [CopyInto(array) for array in self._arrived]
         self._add = AddInto(self._first)
-        self._arrived = arrived
         self._copies_out = [CopyInto(array) for array in self._others]
 
     def __call__(self) -> None:
@@ -436,9 +433,9 @@ class MeasuredTraining:
     def _train_on(self, batch: Batch) -> None:
         self._log.append(self._step(batch), batch.size)
 
-    def _step(self, batch: Batch, around: Optional[PhaseHook] = None) -> List[nd.NDArray]:
+    def _step(self, batch: Batch, hook: Optional[PhaseHook] = None) -> List[nd.NDArray]:
         with self.plan.overlap_context():
-            return self.strategy.step(batch, around)
+            return self.strategy.step(batch, hook)
 
     def _whole_batches(self) -> "Any":
         """Yield batches of full size, epoch after epoch."""

@@ -121,7 +121,7 @@ def compute_parts(differences: WindowSeconds, ratio: float) -> StepParts:
         "host": host_share - blocked, "forward": forward, "backward": passes - forward,
         "sum": sum_share - waiting_share, "waiting": waiting_share + blocked,
         "update": _clamp(differences["update"], differences[JUST_UPDATE]),
-        "straggler": _straggler_excess(singles),
+        "straggler": _excess_over_second_slowest(singles),
         "shared": max(0.0, passes - max(singles)) if singles else 0.0,
         "fixed": _fixed_share(passes, differences[OTHER_SIZE], ratio),
     }  # fmt: skip
@@ -138,7 +138,7 @@ def single_device_seconds(times: WindowSeconds) -> List[float]:
     return [times[name] for name in sorted(names, key=lambda name: int(name.split()[-1]))]
 
 
-def _straggler_excess(singles: List[float]) -> float:
+def _excess_over_second_slowest(singles: List[float]) -> float:
     """Return the slowest device's excess over the second slowest."""
     if len(singles) < 2:
         return 0.0

@@ -8,6 +8,7 @@ import pytest
 from mxnet import nd
 from support.devices import contexts, runs_on_gpus
 from support.drawn_runs import BATCH_SIZE, load_few_digits, register_drawn_network, split_settings
+from support.reference import arrays_equal
 
 from gluonlab.config import TrainConfig
 from gluonlab.engine.fast_invoke import EngineHold, order_between_passes
@@ -46,20 +47,19 @@ def open_later(gate, idle):
     gate.release()
 
 
-def statistics(bound):
+def read_statistics(bound):
     nd.waitall()
     return [array.asnumpy() for array in bound.aux_arrays]
 
 
 def assert_same(copies, expected):
-    for copy, array in zip(copies, expected):
-        np.testing.assert_array_equal(copy.asnumpy(), array)
+    assert arrays_equal([copy.asnumpy() for copy in copies], expected)
 
 
 def test_parameters_are_read_after_all_passes_queued_before():
     there, here = contexts(2)  # whoever waits for a CPU device waits for the first one's worker
     layer = make_layer(here)
-    began = statistics(layer)
+    initial = read_statistics(layer)
     copies = [nd.empty(array.shape, there) for array in layer.aux_arrays]
     gate = EngineHold([layer.arg_dict["images"]], HELD_S)
     queue_pass(layer)
@@ -67,14 +67,14 @@ def test_parameters_are_read_after_all_passes_queued_before():
         for array, copy in zip(layer.aux_arrays, copies):
             array.copyto(copy)
     open_later(gate, there)  # the pass does not begin before
-    assert_same(copies, statistics(layer))
-    assert not np.array_equal(copies[0].asnumpy(), began[0])
+    assert_same(copies, read_statistics(layer))
+    assert not np.array_equal(copies[0].asnumpy(), initial[0])
 
 
 def test_parameters_are_read_before_passes_queued_afterwards():
     here, there = contexts(2)
     layer = make_layer(here)
-    began = statistics(layer)
+    initial = read_statistics(layer)
     copies = [nd.empty(array.shape, there) for array in layer.aux_arrays]
     gate = EngineHold(copies, HELD_S)
     with order_between_passes(layer.aux_arrays):
@@ -82,43 +82,32 @@ def test_parameters_are_read_before_passes_queued_afterwards():
             array.copyto(copy)
     queue_pass(layer)
     open_later(gate, here)  # nothing is copied before
-    assert not np.array_equal(statistics(layer)[0], began[0])
-    assert_same(copies, began)
+    assert not np.array_equal(read_statistics(layer)[0], initial[0])
+    assert_same(copies, initial)
 
 
-class TakesStates:
+class StateRecorder:
     """Makes a run's own strategy, of which ``states`` are taken after each step."""
 
-    def __init__(self, rests):
-        self.rests, self.states = rests, []
+    def __init__(self, waits):
+        self.waits, self.states = waits, []
 
     def __call__(self, make_net, loss, plan, group):
-        strategy = strategy_class(plan.split.mode)(make_net, loss, plan, group)
-        strategy.step = ThenCalls(strategy.step, lambda: self.take(strategy))
+        strategy = strategy_class(plan.parallelism.mode)(make_net, loss, plan, group)
+        step = strategy.step
+
+        def step_and_take_state(batch, around=None):
+            losses = step(batch, around)
+            if self.waits:
+                nd.waitall()
+            self.states.append({**strategy.state().devices, **strategy.parameters()})
+            return losses
+
+        strategy.step = step_and_take_state
         return strategy
 
-    def take(self, strategy):
-        if self.rests:
-            nd.waitall()
-        self.states.append({**strategy.state().devices, **strategy.parameters()})
 
-
-class ThenCalls:
-    """A step, and then something else."""
-
-    def __init__(self, step, then):
-        self.step, self.then = step, then
-
-    def __call__(self, batch, around=None):
-        losses = self.step(batch, around)
-        self.then()
-        return losses
-
-    def __getattr__(self, name):
-        return getattr(self.step, name)
-
-
-def late():
+def delay_queued_work():
     """On GPUs everything that is queued begins later, at random."""
     if not runs_on_gpus():
         return nullcontext()
@@ -127,20 +116,17 @@ def late():
     return delays(500, seed=1)
 
 
-@pytest.mark.parametrize("way", ["data", "cut", "channels"])
-def test_a_checkpoint_during_training_equals_one_of_idle_devices(way):
+@pytest.mark.parametrize("mode", ["data", "cut", "channels"])
+def test_a_checkpoint_during_training_equals_one_of_idle_devices(mode):
     """Running statistics of all copies, and those among the parameters, after each step."""
-    passing, resting = (TakesStates(rests) for rests in (False, True))
-    for each in (passing, resting):
-        with register_drawn_network(["convolution", "norm", "convolution"]), late():
-            train(
-                TrainConfig(**split_settings(way, epochs=1)), each, reporter=Reporter(),
-                dataset=load_few_digits(IMAGES),
-            )  # fmt: skip
-    assert len(passing.states) == len(resting.states) == STEPS
-    for in_passing, at_rest in zip(passing.states, resting.states):
-        running = [name for name in at_rest if "running" in name]
+    recorders = StateRecorder(waits=False), StateRecorder(waits=True)
+    for recorder in recorders:
+        with register_drawn_network(["convolution", "norm", "convolution"]), delay_queued_work():
+            config = TrainConfig(**split_settings(mode, epochs=1))
+            train(config, recorder, reporter=Reporter(), dataset=load_few_digits(IMAGES))
+        assert len(recorder.states) == STEPS
+    for in_training, idle in zip(*(recorder.states for recorder in recorders)):
+        running = [name for name in idle if "running" in name]
         assert len(running) >= 4
         for name in running:
-            found, expected = (state[name].asnumpy() for state in (in_passing, at_rest))
-            np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+            np.testing.assert_allclose(in_training[name].asnumpy(), idle[name].asnumpy(), rtol=1e-4, atol=1e-5)

@@ -12,6 +12,7 @@ from mxnet.gluon import nn
 from support.devices import devices
 from support.examples import examples
 from support.reference import (
+    arrays_equal,
     parameter_arrays,
     random_batches,
     relative_distance,
@@ -33,10 +34,16 @@ RAGGED = (22, 22, 1, 9, 22)
 CUTS = [*(Microbatches(count=count) for count in (1, 2, 3, 7)), *(Microbatches(size=size) for size in (1, 5, 64))]
 
 
-def lenet(ctxs):
-    net = LeNet(10)
+def initialize(net, ctxs):
     net.initialize(mx.init.Xavier(), ctx=ctxs)
     net(nd.zeros((1, *SHAPE), ctx=ctxs[0]))
+    return net
+
+
+def lenet(ctxs, arrays=None):
+    net = initialize(LeNet(10), ctxs)
+    if arrays:
+        set_parameter_arrays(net, arrays)
     return net
 
 
@@ -49,9 +56,8 @@ def start():
 @pytest.fixture(scope="module")
 def whole(start):
     """What Gluon makes of the whole batches on one device."""
-    net = lenet([mx.cpu(0)])
-    set_parameter_arrays(net, start)
-    return train_on_one_device(net, random_batches(RAGGED, shape=SHAPE), "sgd", learning_rate=0.1, momentum=0.9)
+    batches = random_batches(RAGGED, shape=SHAPE)
+    return train_on_one_device(lenet([mx.cpu(0)], start), batches, "sgd", learning_rate=0.1, momentum=0.9)
 
 
 @pytest.mark.parametrize(
@@ -65,36 +71,32 @@ def whole(start):
 )
 def test_any_number_of_microbatches_makes_the_update_of_the_whole_batch(k, cut, start, whole):
     ctxs = devices(k, threads=1)
-    net = lenet(ctxs)
-    set_parameter_arrays(net, start)
+    net = lenet(ctxs, start)
     step = make_step(net, ctxs, cut=cut, learning_rate=0.1, momentum=0.9)
     train_steps(step, random_batches(RAGGED, shape=SHAPE), ctxs)
-    for ctx in ctxs:
-        assert relative_distance(parameter_arrays(net, ctx), whole) <= TOLERANCE
-        assert all(np.array_equal(a, b) for a, b in zip(parameter_arrays(net, ctx), parameter_arrays(net, ctxs[0])))
+    assert relative_distance(parameter_arrays(net), whole) <= TOLERANCE
+    assert all(arrays_equal(parameter_arrays(net, ctx), parameter_arrays(net)) for ctx in ctxs)
 
 
 @pytest.mark.parametrize("cut", CUTS, ids=str)
 def test_losses_and_scores_of_microbatches_add_up(cut, start):
     ctxs = devices(3, threads=1)
-    net = lenet(ctxs)
-    set_parameter_arrays(net, start)
+    net = lenet(ctxs, start)
     step = make_step(net, ctxs, cut=cut, learning_rate=1e-9)
-    batches = random_batches((22, 9, 2), shape=SHAPE)
-    for images, labels in [*batches, *batches]:
+    for images, labels in random_batches((22, 9, 2), shape=SHAPE) * 2:
         scores = net(nd.array(images, ctx=ctxs[0])).asnumpy().astype("float64")
-        of_labels = scores[np.arange(len(labels)), labels]
-        expected = (np.log(np.exp(scores).sum(axis=1)) - of_labels).sum()
+        expected = (np.log(np.exp(scores).sum(axis=1)) - scores[np.arange(len(labels)), labels]).sum()
         batch = shard_batch((images, labels), ctxs)
-        found = [
-            (part.device, part.loss.asscalar(), part.scores.asnumpy(), part.labels.asnumpy())
-            for part in step.score(batch)
-        ]
-        assert {device for device, *_ in found} == set(range(min(len(labels), 3)))
-        assert sum(loss for _, loss, *_ in found) == pytest.approx(expected, rel=1e-5)
-        right = sum((own.argmax(axis=1) == true).sum() for *_, own, true in found)
-        assert right == (scores.argmax(axis=1) == labels).sum()
-        assert sum(len(true) for *_, true in found) == len(labels)
+        used, losses, hits = zip(
+            *(
+                (p.device, p.loss.asscalar(), p.scores.asnumpy().argmax(axis=1) == p.labels.asnumpy())
+                for p in step.score(batch)
+            )
+        )
+        assert set(used) == set(range(min(len(labels), 3)))
+        assert sum(losses) == pytest.approx(expected, rel=1e-5)
+        assert sum(map(len, hits)) == len(labels)
+        assert sum(map(sum, hits)) == (scores.argmax(axis=1) == labels).sum()
         assert sum(loss.asscalar() for loss in step(batch)) == pytest.approx(expected, rel=1e-5)
 
 
@@ -125,18 +127,16 @@ def test_rounds_give_every_image_once_and_each_device_one_part_at_a_time(sizes, 
         assert len({part.device for part in parts}) == len(parts) > 0
         assert all(np.array_equal(part.images.asnumpy(), part.labels.asnumpy()) for part in parts)
     for device, x in enumerate(xs):
-        given_out = [part.images.asnumpy() for parts in rounds for part in parts if part.device == device]
-        assert np.array_equal(np.concatenate(given_out), x.asnumpy())
+        images = [part.images.asnumpy() for parts in rounds for part in parts if part.device == device]
+        assert np.array_equal(np.concatenate(images), x.asnumpy())
 
 
 def test_batchnorm_sees_microbatches_and_not_the_batch():
-    """Loss of the batch = that of each half normalised by its own statistics, which is not the loss
-    of the whole.
-    """
+    """The loss is that of halves, each normalised by its own statistics."""
     ctxs = devices(1)
     net = nn.HybridSequential()
     net.add(nn.Conv2D(4, 3), nn.BatchNorm(), nn.Activation("relu"), nn.Dense(10))
-    net.initialize(mx.init.Xavier(), ctx=ctxs)
+    initialize(net, ctxs)
     ((images, labels),) = random_batches([12], shape=SHAPE)
     images[:6] *= 3  # halves whose variances differ
     loss = gluon.loss.SoftmaxCrossEntropyLoss()
@@ -153,14 +153,13 @@ def test_batchnorm_sees_microbatches_and_not_the_batch():
         assert train_steps(step, [(images, labels)], ctxs) == [[pytest.approx(expected, rel=1e-4)]]
 
 
-def test_more_microbatches_than_images_are_refused():
-    Microbatches(32).check(64, 2)
-    Microbatches(1).check(1, 3)
-    Microbatches(size=100).check(64, 2)
-    for count, batch, k, most in ((33, 64, 2, 32), (33, 65, 2, 32), (2, 2, 3, 1)):
-        said = rf"--microbatches {count}.*{batch} in all, shared by {k}\).*give 1 to {most},"
-        with pytest.raises(ConfigError, match=said):
-            Microbatches(count).check(batch, k)
+@pytest.mark.parametrize("count, batch, k, limit", [(33, 64, 2, 32), (33, 65, 2, 32), (2, 2, 3, 1)])
+def test_more_microbatches_than_images_are_refused(count, batch, k, limit):
+    Microbatches(limit).check(batch, k)
+    Microbatches(size=100).check(batch, k)
+    message = rf"--microbatches {count}.*{batch} in all, shared by {k}\).*give 1 to {limit},"
+    with pytest.raises(ConfigError, match=message):
+        Microbatches(count).check(batch, k)
 
 
 PEAK = """
@@ -193,28 +192,23 @@ print(json.dumps([measure_peak_bytes(lambda: train(parts)) for parts in (8, 1)])
 
 @pytest.mark.long
 def test_eight_microbatches_need_a_small_part_of_the_memory_of_one_batch(python):
-    """Peak of a process that trains on and evaluates full and ragged batches; six layers' outputs
-    alone are 48 MiB a device.
-    """
-    done = python("-c", PEAK)
-    assert done.returncode == 0, done.stderr
-    eight, one = json.loads(done.stdout)
+    """Peak of a process with full and ragged batches; six layers' outputs are 48 MiB a device."""
+    result = python("-c", PEAK)
+    assert result.returncode == 0, result.stderr
+    eight, one = json.loads(result.stdout)
     assert one > 96 * 2**20
     assert eight < one / 3
 
 
-class MadeWeight(nn.HybridBlock):
-    """A dense layer whose weight is made of two parameters, as low-rank and masked updates make
-    theirs.
-    """
+class ComputedWeight(nn.HybridBlock):
+    """A dense layer whose weight is computed from two parameters."""
 
     def __init__(self, way):
         super().__init__()
         self.way = WAYS[way]
         with self.name_scope():
-            self.one, self.other = (
-                self.params.get(name, shape=(10, 256), init=mx.init.Xavier()) for name in ("one", "other")
-            )
+            self.one = self.params.get("one", shape=(10, 256), init=mx.init.Xavier())
+            self.other = self.params.get("other", shape=(10, 256), init=mx.init.Xavier())
             self.bias = self.params.get("bias", shape=(10,), init="zeros")
 
     def hybrid_forward(self, F, x, one, other, bias):
@@ -233,21 +227,17 @@ WAYS = {
 @pytest.mark.parametrize("sync", [False, True])
 @pytest.mark.parametrize("way", WAYS)
 def test_gradients_accumulate_through_operators_on_parameters(way, sync):
-    """Where a parameter goes straight into `+` or an average, MXNet adds wrongly to the gradient
-    that is there.
-    """
+    """MXNet adds wrongly to the gradient of a parameter that goes straight into `+` or an average."""
 
-    def made(ctxs):
+    def make_net(ctxs):
         net = nn.HybridSequential()
-        net.add(nn.BatchNorm() if sync else nn.Flatten(), nn.Flatten(), MadeWeight(way))
-        net.initialize(ctx=ctxs)
-        net(nd.zeros((1, *SHAPE), ctx=ctxs[0]))
-        return net
+        net.add(nn.BatchNorm() if sync else nn.Flatten(), nn.Flatten(), ComputedWeight(way))
+        return initialize(net, ctxs)
 
     ((images, labels),) = random_batches((6,), shape=SHAPE)
-    one, ctxs = made([mx.cpu(0)]), devices(2, threads=1)
-    net, first = made(ctxs), parameter_arrays(one)
-    set_parameter_arrays(net, first)
+    one, ctxs = make_net([mx.cpu(0)]), devices(2, threads=1)
+    net, start = make_net(ctxs), parameter_arrays(one)
+    set_parameter_arrays(net, start)
     thirds = Microbatches(count=3)  # rounds of one image of each device
     step = make_step(net, ctxs, cut=thirds, sync_bn=sync, learning_rate=0.1)
     params = [param for param in one.collect_params().values() if param.grad_req != "null"]
@@ -262,6 +252,5 @@ def test_gradients_accumulate_through_operators_on_parameters(way, sync):
         param.grad()[:] = nd.array(total)
     gluon.Trainer(params, "sgd", {"learning_rate": 0.1}, kvstore=None).step(6)
     train_steps(step, [(images, labels)], ctxs)
-    found, expected = parameter_arrays(net, ctxs[0]), parameter_arrays(one)
-    changes = [[after - before for before, after in zip(first, each)] for each in (found, expected)]
-    assert relative_distance(*changes) <= 1e-4
+    result, expected = ([a - b for a, b in zip(parameter_arrays(each), start)] for each in (net, one))
+    assert relative_distance(result, expected) <= 1e-4

@@ -1,7 +1,4 @@
-"""What cuDNN keeps as running variance, of n - 1, becomes what CPU devices keep, of n.
-
-cuDNN's rule is played here.
-"""
+"""cuDNN's running variance, of n - 1, becomes that of CPU devices, of n. cuDNN's rule is simulated."""
 
 import mxnet as mx
 import numpy as np
@@ -18,9 +15,7 @@ CHANNELS = 3
 
 
 def two_layers(momenta, pixels):
-    """BatchNorm on images of ``pixels`` squared, and then, of means of images, on one value
-    each.
-    """
+    """BatchNorm on images of ``pixels`` squared, and then, of means of images, on one value each."""
     net = nn.HybridSequential(prefix="net_")
     with net.name_scope():
         net.add(
@@ -33,16 +28,16 @@ def two_layers(momenta, pixels):
     return net
 
 
-class Played:
+class SimulatedLayer:
     """A layer's running variances by both rules, in float64."""
 
-    def __init__(self, param, momentum, positions, zero_by_zero):
-        self.param, self.momentum, self.positions, self.zero_by_zero = (param, momentum, positions, zero_by_zero)
+    def __init__(self, param, momentum, positions, zero_variance):
+        self.param, self.momentum, self.positions, self.zero_variance = param, momentum, positions, zero_variance
         self.mxnets = self.cudnns = param.data().asnumpy().astype("float64")
 
     def see(self, images, variance):
         values = images * self.positions
-        unbiased = variance * values / (values - 1) if values > 1 else np.full(CHANNELS, self.zero_by_zero)
+        unbiased = variance * values / (values - 1) if values > 1 else np.full(CHANNELS, self.zero_variance)
         variance = variance if values > 1 else np.zeros(CHANNELS)
         self.mxnets = self.momentum * self.mxnets + (1 - self.momentum) * variance
         self.cudnns = self.momentum * self.cudnns + (1 - self.momentum) * unbiased
@@ -61,13 +56,8 @@ def test_cudnns_variances_become_those_of_cpu_devices(momenta, pixels, epochs):
     net, random = two_layers(momenta, pixels), np.random.RandomState(0)
     params, graph = net.collect_params(), net(mx.sym.var("data"))
     layers = [
-        Played(
-            params[f"net_batchnorm{layer}_running_var"],
-            momenta[layer],
-            positions,
-            np.nan if not momenta[layer] else 0.0,
-        )
-        for layer, positions in enumerate((pixels**2, 1))
+        SimulatedLayer(params[f"net_batchnorm{n}_running_var"], momenta[n], positions, 0.0 if momenta[n] else np.nan)
+        for n, positions in enumerate((pixels**2, 1))
     ]
     variances = CudnnVarianceCorrection(graph, params, mx.cpu())
     for epoch in epochs:
@@ -84,41 +74,29 @@ def test_cudnns_variances_become_those_of_cpu_devices(momenta, pixels, epochs):
     assert (params["net_batchnorm2_running_var"].data().asnumpy() == 1).all()  # nobody moves it
 
 
-@pytest.mark.parametrize("steps", [1, 3])
-def test_variance_correction_counts_microbatches_as_batches(steps):
-    """Exact for parts of one size; a part of one value, whose variance is 0, changes nothing but
-    the share of what was there.
-    """
+@pytest.mark.parametrize("steps", [0, 1, 3])
+def test_variance_correction_counts_microbatches_as_batches_and_corrects_once(steps):
+    """A part of one value has variance 0."""
     net = two_layers((0.9, 0.9), 1)
     params = net.collect_params()
-    layer = Played(params["net_batchnorm0_running_var"], 0.9, 1, 0.0)
+    layer = SimulatedLayer(params["net_batchnorm0_running_var"], 0.9, 1, 0.0)
     variances = CudnnVarianceCorrection(net(mx.sym.var("data")), params, mx.cpu())
+    variances.correct_variances()  # without a step
     for _ in range(steps):
         variances.before_step([(4, CHANNELS, 1, 1)] * 2 + [(1, CHANNELS, 1, 1)])
         layer.cudnns = layer.param.data().asnumpy().astype("float64")
         for images in (4, 4, 1):
             layer.see(images, np.ones(CHANNELS))
-    variances.correct_variances()
-    np.testing.assert_allclose(layer.param.data().asnumpy(), layer.mxnets, rtol=2e-5)
-
-
-def test_correcting_variances_twice_or_without_a_step_changes_nothing():
-    net = two_layers((0.9, 0.9), 1)
-    variances = CudnnVarianceCorrection(net(mx.sym.var("data")), net.collect_params(), mx.cpu())
-    variances.correct_variances()
-    variances.before_step([(2, CHANNELS, 1, 1)])
-    variances.correct_variances()
-    after = net.collect_params()["net_batchnorm0_running_var"].data().asnumpy()
-    variances.correct_variances()
-    assert np.array_equal(net.collect_params()["net_batchnorm0_running_var"].data().asnumpy(), after)
+    for _ in range(2):
+        variances.correct_variances()
+        np.testing.assert_allclose(layer.param.data().asnumpy(), layer.mxnets, rtol=2e-5)
 
 
 def test_a_layer_that_is_called_twice_sees_each_time_as_many_values_as_it_gets():
     twice = nn.BatchNorm(prefix="twice_", in_channels=CHANNELS)
     twice.initialize()
     data = mx.sym.var("data")
-    graph = mx.sym.concat(
-        twice(data), twice(mx.sym.Pooling(data, global_pool=True, pool_type="avg", kernel=(1, 1))).tile((1, 1, 3, 3))
-    )
+    pooled = mx.sym.Pooling(data, global_pool=True, pool_type="avg", kernel=(1, 1))
+    graph = mx.sym.concat(twice(data), twice(pooled).tile((1, 1, 3, 3)))
     passes = CudnnVarianceCorrection(graph, twice.collect_params(), mx.cpu())._passes_by_variance((4, CHANNELS, 3, 3))
     assert [one.values for one in passes["twice_running_var"]] == [4 * 9, 4]

@@ -12,11 +12,11 @@ from mxnet.gluon import nn
 from support.devices import contexts, devices, runs_on_gpus
 from support.examples import examples
 from support.process_group import run_in_threads
-from support.reference import identity, parameter_arrays, random_batches, relative_distance
+from support.reference import arrays_equal, identity, parameter_arrays, random_batches, relative_distance, shard_batch
 
 from gluonlab.bucketed_trainer.gradient_postprocessing import PostprocessSettings
 from gluonlab.bucketed_trainer.loss_scale import LossScale
-from gluonlab.data.loading.split_batch import Batch, make_local_batch, shard
+from gluonlab.data.loading.split_batch import Batch
 from gluonlab.kvstores import KVSTORES, make_kvstore
 from gluonlab.kvstores.process_groups import SINGLE_PROCESS
 from gluonlab.optimizers.optimizer_registry import make_optimizer
@@ -39,7 +39,7 @@ def network(ctxs):
     return net
 
 
-def made(
+def make_strategy(
     ctxs,
     group=SINGLE_PROCESS,
     make_net=network,
@@ -67,16 +67,10 @@ def made(
     return data_parallel(make_net, make_loss(), plan, group)
 
 
-def sharded(batch, ctxs):
-    images, labels = batch
-    return make_local_batch(shard(nd.array(images), ctxs), shard(nd.array(labels, dtype="int32"), ctxs))
-
-
-def part_of(batch, ctxs, group):
-    """This process's part of a batch."""
+def take_process_part(batch, ctxs, group):
     images, labels = (np.array_split(array, group.size)[group.rank] for array in batch)
-    shards = sharded((images, labels), ctxs) if len(images) else Batch([], [], 0)
-    return Batch(*shards, len(batch[0]))
+    xs, ys = shard_batch((images, labels), ctxs) if len(images) else ([], [])
+    return Batch(xs, ys, len(batch[0]))
 
 
 def plain(ctxs):
@@ -90,60 +84,62 @@ def plain(ctxs):
     return net
 
 
-def trained_by(world, batches, **settings):
-    """The parameters of each replica of each of so many processes, two devices each."""
+def train_in_processes(device_counts, batches, **settings):
+    """Return the parameters of each replica of each of the processes."""
+    ends = np.cumsum(device_counts)
+    ctxs_of = [contexts(end)[end - count :] for end, count in zip(ends, device_counts)]
 
     def train(group):
-        ctxs = contexts(2)
-        strategy = made(ctxs, group, plain, **settings)
+        ctxs = ctxs_of[group.rank]
+        with mx.name.NameManager():  # names as in a separate process: trainers sort parameters by name
+            strategy = make_strategy(ctxs, group, plain, **settings)
         for batch in batches:
-            strategy.step(part_of(batch, ctxs, group))
+            strategy.step(take_process_part(batch, ctxs, group))
         return [parameter_arrays(strategy.net, ctx) for ctx in ctxs]
 
-    return run_in_threads(world, train)
+    return run_in_threads(len(device_counts), train)
 
 
 @pytest.fixture(scope="module")
 def scratch_of_threads():
     """MXNet keeps some bytes on each GPU for every thread that has computed there."""
     if runs_on_gpus():
-        trained_by(4, random_batches([8], shape=SHAPE, classes=5))
+        train_in_processes([1] * 4, random_batches([8], shape=SHAPE, classes=5))
 
 
 @pytest.mark.usefixtures("scratch_of_threads")
 @examples(4, 6)
 @given(
-    world=st.integers(2, 3),
+    device_counts=st.lists(st.integers(1, 2), min_size=2, max_size=3),
     sizes=st.lists(st.integers(1, 9), min_size=1, max_size=4),
-    settings=st.sampled_from([{}, {"clip_norm": 0.1}, {"microbatches": Microbatches(2)}]),
+    settings=st.sampled_from([{}, {"clip_norm": 0.1}, {"microbatches": Microbatches(2)}, {"store": "ring"}]),
 )
-def test_processes_some_without_an_image_make_the_update_of_one(world, sizes, settings):
+def test_processes_some_without_an_image_make_the_update_of_one(device_counts, sizes, settings):
     batches = random_batches([*sizes, 1], shape=SHAPE, classes=5)
-    alone = made(contexts(1), make_net=plain, **settings)
+    alone = make_strategy(contexts(1), make_net=plain, **settings)
     for batch in batches:
-        alone.step(sharded(batch, contexts(1)))
+        alone.step(shard_batch(batch, contexts(1)))
 
-    for replicas in trained_by(world, batches, **settings):
-        for replica in replicas:
-            assert relative_distance(replica, parameter_arrays(alone.net)) <= 1e-5
+    for replicas in train_in_processes(device_counts, batches, **settings):
+        assert all(relative_distance(replica, parameter_arrays(alone.net)) <= 1e-5 for replica in replicas)
 
 
 def test_a_process_without_an_image_alone_divides_by_the_whole_batch():
     """Its gradients are zero, and so is the update, momentum apart."""
-    strategy = made(contexts(2))
-    strategy.step(sharded(random_batches([4], shape=SHAPE, classes=5)[0], contexts(2)))
-    before = parameter_arrays(strategy.net)
+    strategy = make_strategy(contexts(2))
+    strategy.step(shard_batch(random_batches([4], shape=SHAPE, classes=5)[0], contexts(2)))
+    previous = parameter_arrays(strategy.net)
     assert strategy.step(Batch([], [], 4)) == []
     assert list(strategy.score(Batch([], [], 4))) == []
-    assert all(np.array_equal(a, b) for a, b in zip(parameter_arrays(strategy.net), before))
+    assert arrays_equal(parameter_arrays(strategy.net), previous)
 
 
 @pytest.mark.parametrize("cut", [WHOLE_SHARDS, Microbatches(3)])
 @pytest.mark.parametrize("sync_bn", [False, True])
 def test_running_the_phases_one_by_one_equals_a_step(cut, sync_bn):
     ctxs = devices(2, threads=1)
-    batches = [sharded(batch, ctxs) for batch in random_batches((8, 5, 1), shape=SHAPE, classes=5)]
-    one, other = (made(ctxs, microbatches=cut, sync_bn=sync_bn) for _ in range(2))
+    batches = [shard_batch(batch, ctxs) for batch in random_batches((8, 5, 1), shape=SHAPE, classes=5)]
+    one, other = (make_strategy(ctxs, microbatches=cut, sync_bn=sync_bn) for _ in range(2))
     for batch in batches:
         one.step(batch)
         names = []
@@ -152,10 +148,7 @@ def test_running_the_phases_one_by_one_equals_a_step(cut, sync_bn):
             queue()
         rounds = max(map(len, ([cut.bounds(len(x)) for x in batch.xs])))
         assert names == ["forward", "backward"] * rounds + ["allreduce", "update"]
-    for ctx in ctxs:
-        assert all(
-            np.array_equal(a, b) for a, b in zip(parameter_arrays(one.net, ctx), parameter_arrays(other.net, ctx))
-        )
+    assert all(arrays_equal(parameter_arrays(one.net, ctx), parameter_arrays(other.net, ctx)) for ctx in ctxs)
 
 
 @examples(6, 10)
@@ -172,11 +165,11 @@ def test_a_restored_strategy_trains_bit_identically(k, store, optimizer, scaled,
 
     def new():
         scale = LossScale(2.0**10, good_steps=2) if scaled else None
-        return made(ctxs, optimizer=optimizer, store=store, loss_scale=scale)
+        return make_strategy(ctxs, optimizer=optimizer, store=store, loss_scale=scale)
 
     first, second = new(), new()
     for batch in batches[:steps]:
-        first.step(sharded(batch, ctxs))
+        first.step(shard_batch(batch, ctxs))
     nd.waitall()
     first.sync_running_statistics()
     state = first.state()
@@ -185,15 +178,12 @@ def test_a_restored_strategy_trains_bit_identically(k, store, optimizer, scaled,
     second.restore(state)
     for strategy in (first, second):
         for batch in batches[steps:]:
-            strategy.step(sharded(batch, ctxs))
+            strategy.step(shard_batch(batch, ctxs))
         nd.waitall()
         strategy.sync_running_statistics()
-    for ctx in ctxs:
-        assert all(
-            np.array_equal(a, b) for a, b in zip(parameter_arrays(first.net, ctx), parameter_arrays(second.net, ctx))
-        )
-    again, state = first.state(), second.state()
-    assert again.loss_scale == state.loss_scale
-    for one, other in zip(again.optimizer.parameters, state.optimizer.parameters):
+    assert all(arrays_equal(parameter_arrays(first.net, ctx), parameter_arrays(second.net, ctx)) for ctx in ctxs)
+    expected, state = first.state(), second.state()
+    assert expected.loss_scale == state.loss_scale
+    for one, other in zip(expected.optimizer.parameters, state.optimizer.parameters):
         assert one.updates == other.updates
-        assert all(np.array_equal(a.asnumpy(), b.asnumpy()) for a, b in zip(one.arrays, other.arrays))
+        assert arrays_equal([a.asnumpy() for a in one.arrays], [a.asnumpy() for a in other.arrays])

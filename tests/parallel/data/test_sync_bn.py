@@ -1,6 +1,4 @@
-"""BatchNorm over all devices is BatchNorm on one device with the whole batch, whatever the sizes of
-the shards.
-"""
+"""BatchNorm over all devices is BatchNorm on one device, whatever the sizes of the shards."""
 
 import mxnet as mx
 import numpy as np
@@ -29,19 +27,21 @@ TOLERANCE = 1e-4
 FEWER_GPUS = pytest.mark.cpu_only("no machine has so many GPUs")
 
 
-def make_net(ctxs, start=None):
-    net = SyncBatchNormNet()
+def initialize(net, ctxs):
     net.initialize(mx.init.Xavier(), ctx=ctxs)
     net(nd.zeros((1, *SHAPE), ctx=ctxs[0]))
+    return net
+
+
+def make_net(ctxs, start=None):
+    net = initialize(SyncBatchNormNet(), ctxs)
     if start:
         set_parameter_arrays(net, start)
     return net
 
 
-def batches_of(sizes):
-    """Images whose mean and spread differ from one to the next, so that a shard's statistics are
-    not the batch's.
-    """
+def make_uneven_batches(sizes):
+    """Batches whose images differ in mean and spread, so that a shard's statistics differ too."""
     return [
         (images * np.linspace(0.5, 4, len(images)).reshape(-1, 1, 1, 1).astype("float32") + 1, labels)
         for images, labels in random_batches(sizes, shape=SHAPE)
@@ -54,27 +54,22 @@ def start():
     return parameter_arrays(make_net([mx.cpu(0)]))
 
 
-def assert_trains_as_one(start, sizes, k, weights=None):
-    """Weights and running statistics, on every device, also where it had no image."""
+@pytest.mark.parametrize(
+    ("k", "sizes", "weights"),
+    [
+        (2, (13, 2, 7), [5, 1]),
+        (3, (13, 2, 7), [1, 2, 9]),
+        (8, (50, 12), None),  # MXNet would lose all but one of 8 and more gradients of a value
+        pytest.param(50, (50, 12), None, marks=[pytest.mark.long, FEWER_GPUS]),
+    ],
+)
+def test_devices_that_share_batches_in_any_proportions_train_as_one(k, sizes, weights, start):
+    """Weights and running statistics, on every device, also one without an image."""
     one, ctxs = make_net([mx.cpu(0)], start), devices(k, threads=1)
-    expected = train_on_one_device(one, batches_of(sizes), "sgd", learning_rate=0.1)
+    expected = train_on_one_device(one, make_uneven_batches(sizes), "sgd", learning_rate=0.1)
     net = make_net(ctxs, start)
-    train_steps(make_step(net, ctxs, sync_bn=True, learning_rate=0.1), batches_of(sizes), ctxs, weights)
-    for ctx in ctxs:
-        assert relative_distance(parameter_arrays(net, ctx), expected) <= TOLERANCE
-
-
-@pytest.mark.parametrize("weights", [[5, 1], [1, 2, 9]], ids=str)
-def test_devices_that_share_batches_unequally_train_as_one(weights, start):
-    assert_trains_as_one(start, (13, 2, 7), len(weights), weights)
-
-
-@pytest.mark.parametrize("k", [8, pytest.param(50, marks=[pytest.mark.long, FEWER_GPUS])])
-def test_many_devices_train_as_one_too(k, start):
-    """Statistics are used on all of them, and each use has a gradient; of 8 and more MXNet would
-    lose all but one.
-    """
-    assert_trains_as_one(start, (50, 12), k)
+    train_steps(make_step(net, ctxs, sync_bn=True, learning_rate=0.1), make_uneven_batches(sizes), ctxs, weights)
+    assert all(relative_distance(parameter_arrays(net, ctx), expected) <= TOLERANCE for ctx in ctxs)
 
 
 def test_sync_bn_evaluates_with_running_statistics(start):
@@ -82,23 +77,21 @@ def test_sync_bn_evaluates_with_running_statistics(start):
     net = make_net(ctxs, start)
     step = make_step(net, ctxs, sync_bn=True, learning_rate=0.1)
     loss = gluon.loss.SoftmaxCrossEntropyLoss()
-    for images, labels in batches_of((13, 2, 13)):
+    for images, labels in make_uneven_batches((13, 2, 13)):
         batch = shard_batch((images, labels), ctxs)
         step(batch)
-        found = sum(part.loss.asscalar() for part in step.score(batch))
+        result = sum(part.loss.asscalar() for part in step.score(batch))
         scores = net(nd.array(images, ctx=ctxs[0]))
         expected = loss(scores, nd.array(labels, ctx=ctxs[0])).sum().asscalar()
-        assert found == pytest.approx(expected, rel=1e-4)
+        assert result == pytest.approx(expected, rel=1e-4)
 
 
 def test_many_steps_without_a_wait_do_not_hang(start):
-    """Devices run ahead of each other here, from step to step; MXNet's own operator would block
-    their workers.
-    """
+    """Devices run ahead of each other; MXNet's own operator would block their workers."""
     ctxs = devices(4, threads=1)
     net = make_net(ctxs, start)
     step = make_step(net, ctxs, store="sharded", sync_bn=True, learning_rate=0.1)
-    batches = [shard_batch(batch, ctxs) for batch in batches_of((8, 3, 9))]
+    batches = [shard_batch(batch, ctxs) for batch in make_uneven_batches((8, 3, 9))]
     for _ in range(20):
         for batch in batches:
             step(batch)
@@ -108,44 +101,39 @@ def test_many_steps_without_a_wait_do_not_hang(start):
 
 @pytest.mark.cpu_only("nothing is computed")
 def test_networks_without_supported_batchnorm_are_refused():
-    def network(*layers):
+    leave_out = "--sync-bn: mynet has .*{}.*: leave it out"
+    for layers, message in (
+        ([nn.Dense(3)], leave_out.format("no BatchNorm layers")),
+        ([nn.BatchNorm(use_global_stats=True)], leave_out.format("no BatchNorm layers")),
+        ([nn.BatchNorm(), nn.BatchNorm(axis=-1)], leave_out.format("another axis than 1")),
+        ([nn.BatchNorm(), nn.BatchNormReLU()], leave_out.format("a BatchNormReLU")),
+        ([nn.BatchNorm(), gluon.contrib.nn.SyncBatchNorm(num_devices=2)],
+         "mynet has a SyncBatchNorm.*write nn[.]BatchNorm"),
+    ):  # fmt: skip
         net = nn.HybridSequential()
         net.add(*layers)
-        return net
-
-    plain, global_only = network(nn.Dense(3)), network(nn.BatchNorm(use_global_stats=True))
-    last_axis = network(nn.BatchNorm(), nn.BatchNorm(axis=-1))
-    with_relu = network(nn.BatchNorm(), nn.BatchNormReLU())
-    mxnets = network(nn.BatchNorm(), gluon.contrib.nn.SyncBatchNorm(num_devices=2))
-    for net, reason in (
-        (plain, "no BatchNorm layers"), (global_only, "no BatchNorm layers"),
-        (last_axis, "another axis than 1"), (with_relu, "a BatchNormReLU"),
-    ):  # fmt: skip
-        with pytest.raises(ModelError, match=f"--sync-bn: mynet has .*{reason}.*: leave it out"):
+        with pytest.raises(ModelError, match=message):
             check_network(net, "mynet")
-    with pytest.raises(ModelError, match=r"mynet has a SyncBatchNorm.*write nn[.]BatchNorm"):
-        check_network(mxnets, "mynet")
     check_network(make_net(contexts(1)), "mynet")
 
 
-class ByOperator(nn.HybridBlock):
-    """BatchNorm by its operator alone, in a way that its statistics cannot be shared."""
+class BatchNormOperator(nn.HybridBlock):
+    """BatchNorm by its operator, in a way that its statistics cannot be shared."""
 
     def __init__(self, call):
         super().__init__()
         self.call = call
         with self.name_scope():
-            self.gamma, self.beta = (self.params.get(name, shape=(2,), init=name) for name in ("ones", "zeros"))
-            self.mean, self.var = (
-                self.params.get(name, shape=(2,), grad_req="null", init="ones") for name in ("mean", "var")
-            )
+            for name, init in {"gamma": "ones", "beta": "zeros", "mean": "ones", "var": "ones"}.items():
+                learned = "write" if name in ("gamma", "beta") else "null"
+                setattr(self, name, self.params.get(name, shape=(2,), grad_req=learned, init=init))
             self.scores = nn.Dense(10)
 
     def hybrid_forward(self, F, x, gamma, beta, mean, var):
         return self.scores(self.call(F, x, gamma, beta, mean, var))
 
 
-def mean_of_first(outputs):
+def multiply_by_mean(outputs):
     images, mean, _ = outputs
     return images * mean.sum()
 
@@ -153,7 +141,7 @@ def mean_of_first(outputs):
 REFUSED = {
     "over axis -3": lambda F, *inputs: F.BatchNorm(*inputs, axis=-3),
     "is a _contrib_BatchNormWithReLU": lambda F, *inputs: F.contrib.BatchNormWithReLU(*inputs),
-    "takes mean or variance": lambda F, *inputs: mean_of_first(F.BatchNorm(*inputs, output_mean_var=True)),
+    "takes mean or variance": lambda F, *inputs: multiply_by_mean(F.BatchNorm(*inputs, output_mean_var=True)),
 }
 
 
@@ -161,31 +149,24 @@ REFUSED = {
 @pytest.mark.parametrize("reason", REFUSED)
 def test_unsupported_batchnorm_operators_are_refused(reason):
     ctxs = contexts(1)
-    net = ByOperator(REFUSED[reason])
-    net.initialize(ctx=ctxs)
-    net(nd.zeros((1, *SHAPE), ctx=ctxs[0]))
+    net = initialize(BatchNormOperator(REFUSED[reason]), ctxs)
     with pytest.raises(ModelError, match=f"sync_bn: .*{reason}.*: leave sync_bn out, or "):
         make_step(net, ctxs, sync_bn=True)
 
 
 def test_layers_with_global_statistics_stay_as_they_are():
-    """They take no part in what is shared, and their running statistics do not move."""
     ctxs = devices(2, threads=1)
     net = nn.HybridSequential()
     net.add(nn.BatchNorm(use_global_stats=True), nn.Dense(6), nn.BatchNorm(), nn.Dense(10))
-    net.initialize(ctx=ctxs)
-    net(nd.zeros((1, *SHAPE), ctx=ctxs[0]))
-    train_steps(make_step(net, ctxs, sync_bn=True, learning_rate=0.1), batches_of([5]), ctxs)
+    initialize(net, ctxs)
+    train_steps(make_step(net, ctxs, sync_bn=True, learning_rate=0.1), make_uneven_batches([5]), ctxs)
     for ctx in ctxs:
         assert (net[0].running_mean.data(ctx).asnumpy() == 0).all()
         assert (net[2].running_mean.data(ctx).asnumpy() != 0).all()
 
 
-class Waiting(nn.HybridBlock):
-    """Scores with MXNet's own synchronised BatchNorm in front of them.
-
-    ``called``: by its operator, ``looped``: within the graph of a loop.
-    """
+class NativeSyncBatchNormNet(nn.HybridBlock):
+    """A network with MXNet's SyncBatchNorm: as a layer, by its operator, or in the graph of a loop."""
 
     def __init__(self, classes=10, called=False, looped=False, **settings):
         super().__init__()
@@ -199,8 +180,7 @@ class Waiting(nn.HybridBlock):
     def hybrid_forward(self, F, x):
         if self.called or self.looped:
             layer = self.inner[0]
-            names = ("gamma", "beta", "running_mean", "running_var")
-            params = [getattr(layer, name).var() for name in names]
+            params = [getattr(layer, name).var() for name in ("gamma", "beta", "running_mean", "running_var")]
 
             def call(image, states):
                 return F.contrib.SyncBatchNorm(image, *params, key="k", ndev=2), states
@@ -210,7 +190,7 @@ class Waiting(nn.HybridBlock):
         return self.scores(self.inner(x))
 
 
-WAITING = {
+NATIVE_SYNC_BATCHNORM = {
     "in a block": {"num_devices": 2},
     "for all GPUs there are": {},
     "on one device of two": {"num_devices": 2, "devices": 1},
@@ -223,32 +203,30 @@ WAITING = {
 
 @pytest.mark.cpu_only("nothing is computed")
 @pytest.mark.filterwarnings("ignore:Caution using SyncBatchNorm")
-@pytest.mark.parametrize("where", WAITING)
+@pytest.mark.parametrize("where", NATIVE_SYNC_BATCHNORM)
 def test_a_network_that_waits_for_other_devices_is_refused_before_training(where, empty_cwd):
-    given = dict(WAITING[where])
+    given = dict(NATIVE_SYNC_BATCHNORM[where])
     config = {name: given.pop(name) for name in ("split", "sync_bn") if name in given}
     count = given.pop("devices", 2)
     with pytest.raises(ModelError, match=r"has a SyncBatchNorm.* write nn[.]BatchNorm") as raised:
         train(
             TrainConfig(devices=device_spec(count), epochs=1, **config),
-            net=lambda classes: Waiting(classes, **given),
+            net=lambda classes: NativeSyncBatchNormNet(classes, **given),
             reporter=Reporter(),
         )
     assert "--model" not in str(raised.value)
     assert not list(empty_cwd.iterdir())
 
 
-def waiting_step(ctxs, **settings):
-    net = Waiting(**settings)
-    net.initialize(mx.init.Xavier(), ctx=ctxs)
-    net(nd.zeros((1, *SHAPE), ctx=ctxs[0]))
+def make_native_step(ctxs, **settings):
+    net = initialize(NativeSyncBatchNormNet(**settings), ctxs)
     return net, make_step(net, ctxs, learning_rate=0.1)
 
 
 @pytest.mark.cpu_only("nothing is computed")
 def test_a_custom_step_refuses_native_sync_batchnorm():
-    with pytest.raises(ModelError, match="Waiting has a SyncBatchNorm"):
-        waiting_step(contexts(2), num_devices=2)
+    with pytest.raises(ModelError, match="NativeSyncBatchNormNet has a SyncBatchNorm"):
+        make_native_step(contexts(2), num_devices=2)
 
 
 @pytest.mark.cpu_only("the operator of GPUs is another one")
@@ -257,18 +235,13 @@ def test_a_custom_step_refuses_native_sync_batchnorm():
 )
 def test_native_sync_batchnorm_trains_on_one_device(count, settings):
     ctxs = devices(count, threads=1)
-    net, step = waiting_step(ctxs, **settings)
-    before = parameter_arrays(net)
-    step(shard_batch(batches_of([5])[0], ctxs))
-    assert relative_distance(parameter_arrays(net), before) > TOLERANCE
+    net, step = make_native_step(ctxs, **settings)
+    previous = parameter_arrays(net)
+    step(shard_batch(make_uneven_batches([5])[0], ctxs))
+    assert relative_distance(parameter_arrays(net), previous) > TOLERANCE
 
 
-def null(params):
-    for param in params:
-        param.grad_req = "null"
-
-
-class Freezes(nn.HybridBlock):
+class PartlyFrozen(nn.HybridBlock):
     """Three BatchNorm layers, of which some never get a gradient."""
 
     def __init__(self, first=None, block=False):
@@ -287,82 +260,81 @@ class Freezes(nn.HybridBlock):
         return self.scores(self.last(self.units(F.BlockGrad(x) if self.block else x)))
 
 
-def freeze_in_front_of_the_scores(net):
+def freeze(*names):
+    """Return a function that freezes these parameters."""
+
+    def freeze_parameters(net):
+        for name in names:
+            layer, param = name.split(".")
+            getattr(getattr(net, layer), param).grad_req = "null"
+
+    return freeze_parameters
+
+
+def freeze_all_but_the_scores(net):
     net.collect_params().setattr("grad_req", "null")
     net.scores.collect_params().setattr("grad_req", "write")
 
 
-def freeze_norms(net):
-    null([norm.gamma for norm in (net.images, net.middle, net.last)])
-    null([norm.beta for norm in (net.images, net.middle, net.last)])
-
-
 def train_the_gamma_that_is_fixed(net):
-    freeze_in_front_of_the_scores(net)
+    freeze_all_but_the_scores(net)
     net.images.gamma.grad_req = "write"
 
 
+freeze_norms = freeze(*(f"{norm}.{name}" for norm in ("images", "middle", "last") for name in ("gamma", "beta")))
+UNSCALED = {"scale": False, "center": False}
 FROZEN = {
     "gamma and beta of all layers": (freeze_norms, {}),
-    "all in front of the scores": (freeze_in_front_of_the_scores, {}),
+    "all in front of the scores": (freeze_all_but_the_scores, {}),
     "all up to the second layer": (
-        lambda net: null([net.images.gamma, net.images.beta, net.conv.weight, net.middle.gamma,
-                          net.middle.beta]), {}),
-    "neither scale nor center": (lambda net: None, {"first": {"scale": False, "center": False}}),
-    "a fixed gamma that is trained": (
-        train_the_gamma_that_is_fixed, {"first": {"scale": False, "center": False}}),
-    "a stopped gradient": (
-        lambda net: null([net.last.gamma, *net.units.collect_params().values()]), {"block": True}),
+        freeze("images.gamma", "images.beta", "conv.weight", "middle.gamma", "middle.beta"), {}),
+    "neither scale nor center": (freeze(), {"first": UNSCALED}),
+    "a fixed gamma that is trained": (train_the_gamma_that_is_fixed, {"first": UNSCALED}),
+    "a stopped gradient": (freeze("last.gamma", "units.weight"), {"block": True}),
     "global statistics": (freeze_norms, {"first": {"use_global_stats": True}}),
 }  # fmt: skip
-
-
 RARE = ("all up to the second layer", "a fixed gamma that is trained", "global statistics")
 
 
-def started(make, ctxs):
-    mx.random.seed(3)
-    net = make()
-    net.initialize(mx.init.Xavier(), ctx=ctxs)
-    net(nd.zeros((1, *SHAPE), ctx=ctxs[0]))
-    return net
-
-
-def assert_moves_what_one_device_moves(make, batches, counts):
+def assert_trains_as_one_device(make, batches, counts):
     """Parameters, running statistics and the loss after training; on one device those of Gluon."""
+
+    def make_seeded(ctxs):
+        mx.random.seed(3)
+        return make(ctxs)
 
     def train_on(k):
         ctxs = devices(k, threads=1)
-        net = make(ctxs)
+        net = make_seeded(ctxs)
         step = make_step(net, ctxs, sync_bn=k > 1, learning_rate=0.1)
         train_steps(step, batches, ctxs)
         step.statistics.average()
-        tested = sum(part.loss.asscalar() for part in step.score(shard_batch(batches[0], ctxs)))
-        return [parameter_arrays(net, ctx) for ctx in ctxs], tested
+        loss = sum(part.loss.asscalar() for part in step.score(shard_batch(batches[0], ctxs)))
+        return [parameter_arrays(net, ctx) for ctx in ctxs], loss
 
     [expected], loss = train_on(1)
     [ctx] = devices(1, threads=1)
     if ctx.device_type == "cpu":  # cuDNN keeps another variance
-        net = make([ctx])
+        net = make_seeded([ctx])
         net.hybridize()  # without it MXNet crashes behind a stopped gradient
         gluons = train_on_one_device(net, batches, "sgd", learning_rate=0.1)
         assert relative_distance(expected, gluons) <= TOLERANCE
     for k in counts:
-        found, tested = train_on(k)
-        assert all(relative_distance(each, expected) <= TOLERANCE for each in found)
-        assert tested == pytest.approx(loss, rel=1e-4)
+        results, result_loss = train_on(k)
+        assert all(relative_distance(result, expected) <= TOLERANCE for result in results)
+        assert result_loss == pytest.approx(loss, rel=1e-4)
 
 
 @pytest.mark.parametrize("how", [pytest.param(how, marks=[pytest.mark.long] * (how in RARE)) for how in FROZEN])
 def test_where_layers_are_frozen_k_devices_move_the_statistics_that_one_moves(how):
-    freeze, settings = FROZEN[how]
+    freeze_parameters, settings = FROZEN[how]
 
     def make(ctxs):
-        net = started(lambda: Freezes(**settings), ctxs)
-        freeze(net)
+        net = initialize(PartlyFrozen(**settings), ctxs)
+        freeze_parameters(net)
         return net
 
-    assert_moves_what_one_device_moves(make, batches_of((12, 1)), [2])
+    assert_trains_as_one_device(make, make_uneven_batches((12, 1)), [2])
 
 
 class Reused(nn.HybridBlock):
@@ -389,14 +361,12 @@ class Reused(nn.HybridBlock):
 @pytest.mark.parametrize("branches", [False, True], ids=["chain", "branches"])
 def test_the_statistics_of_a_layer_in_several_places_follow_its_uses_in_order(branches):
     """On a CPU that is backward's order, in which its last use comes first."""
-    make = lambda ctxs: started(lambda: Reused(branches), ctxs)  # noqa: E731
-    assert_moves_what_one_device_moves(make, batches_of((12, 7)), [2, 3])
+    make = lambda ctxs: initialize(Reused(branches), ctxs)  # noqa: E731
+    assert_trains_as_one_device(make, make_uneven_batches((12, 7)), [2, 3])
 
 
 @pytest.mark.long
-def test_a_run_trains_with_sync_bn(tmp_path):
-    """Two devices with --sync-bn end where one device does."""
-
+def test_a_run_on_two_devices_with_sync_bn_trains_as_on_one(tmp_path):
     def small_net(classes):
         net = nn.HybridSequential()
         net.add(nn.AvgPool2D(4, 4), nn.Dense(16, use_bias=False), nn.BatchNorm())
@@ -405,8 +375,8 @@ def test_a_run_trains_with_sync_bn(tmp_path):
 
     settings = dict(epochs=1, global_batch_size=300, optimizer="sgd", lr=0.1, sync_bn=True)
 
-    def trained(name, devices):
+    def train_on(name, devices):
         config = TrainConfig(devices=devices, out=str(tmp_path / name), **settings)
         return parameter_arrays(train(config, reporter=Reporter(), net=small_net).net)
 
-    assert relative_distance(trained("two", device_spec(2)), trained("one", "cpu")) <= TOLERANCE
+    assert relative_distance(train_on("two", device_spec(2)), train_on("one", "cpu")) <= TOLERANCE

@@ -1,9 +1,7 @@
-"""The same batch gives the same losses again and again, on any number of devices, whatever lay in
-memory before.
+"""A batch gives the same losses each time, on any number of devices, whatever lay in memory before.
 
-Arrays that go to another device are copied into memory that has been used before. MXNet keeps the
-order in which oneDNN left such memory, for a shape that was another one's, and could garble what is
-written there.
+MXNet keeps the order in which oneDNN left reused memory, for another shape, and could garble what
+is copied into it.
 """
 
 import mxnet as mx
@@ -20,25 +18,20 @@ from support.reference import random_batches, relative_distance
 from support.steps import make_step, train_steps
 
 REPEATS = 4
-NARROW = ["mobilenet0.25", "mobilenet0.5", "mobilenetv2_0.25", "mobilenetv2_0.5",
-          "cifar_resnet20_v2"]  # fmt: skip
+NARROW = ["mobilenet0.25", "mobilenet0.5", "mobilenetv2_0.25", "mobilenetv2_0.5", "cifar_resnet20_v2"]
 
 
-def repeated(net, batch, ctxs):
-    """The losses of the same batch, four times at a vanishing rate, and the last time's
-    gradients.
-    """
-    params = net.collect_params()
+def repeat_batch(net, batch, ctxs):
+    """Return the losses of repeated steps at a vanishing rate, and the last gradients."""
     step = make_step(net, ctxs, sync_bn=True, learning_rate=1e-12)
     losses = [sum(of_devices) for of_devices in train_steps(step, [batch] * REPEATS, ctxs)]
-    trained = [param for param in params.values() if param.grad_req != "null"]
-    return losses, [param.grad(ctxs[0]).asnumpy() for param in trained]
+    trained = [param for param in net.collect_params().values() if param.grad_req != "null"]
+    return losses, np.concatenate([param.grad(ctxs[0]).asnumpy().ravel() for param in trained])
 
 
-def pointwise(channels, wide):
-    """As at the end of a MobileNet: so few pixels that arrays of channels are as large as those of
-    images.
-    """
+def make_pointwise_net(channels, wide, ctxs):
+    """Make layers as at the end of a MobileNet: arrays of channels are as large as those of images."""
+    mx.random.seed(0)
     net = nn.HybridSequential()
     shapes = ((channels, 3, 1), (channels, 3, channels), (wide, 1, 1))
     for out, kernel, groups in shapes:
@@ -46,14 +39,8 @@ def pointwise(channels, wide):
         net.add(nn.Conv2D(out, kernel, use_bias=False, **options), nn.BatchNorm())
         net.add(nn.HybridLambda(lambda F, x: F.clip(x, 0, 6)))
     net.add(nn.GlobalAvgPool2D(), nn.Flatten(), nn.Dense(10))
-    return net
-
-
-def at_its_start(make, shape, ctxs):
-    mx.random.seed(0)
-    net = make()
     net.initialize(mx.init.Xavier(), ctx=ctxs)
-    net(nd.zeros((1, *shape), ctx=ctxs[0]))
+    net(nd.zeros((1, 3, 4, 4), ctx=ctxs[0]))
     return net
 
 
@@ -67,15 +54,13 @@ def at_its_start(make, shape, ctxs):
 @example(k=3, channels=40, wide=1280, each=4)
 def test_the_same_batch_gives_the_losses_and_gradients_of_one_device(k, channels, wide, each):
     (batch,) = random_batches([k * each], shape=(3, 4, 4))
-    found = []
+    results = []
     for count in (1, k):
         ctxs = devices(count, threads=1)
-        net = at_its_start(lambda: pointwise(channels, wide), (3, 4, 4), ctxs)
-        found.append(repeated(net, batch, ctxs))
-    (expected, expected_grads), (losses, grads) = found
+        results.append(repeat_batch(make_pointwise_net(channels, wide, ctxs), batch, ctxs))
+    (expected, expected_gradient), (losses, gradient) = results
     assert losses == pytest.approx(expected, rel=1e-5)
-    whole, expected_whole = (np.concatenate([g.ravel() for g in all_]) for all_ in (grads, expected_grads))
-    assert relative_distance([whole], [expected_whole]) <= 1e-3
+    assert relative_distance([gradient], [expected_gradient]) <= 1e-3
 
 
 @pytest.mark.long
@@ -83,9 +68,9 @@ def test_the_same_batch_gives_the_losses_and_gradients_of_one_device(k, channels
 @pytest.mark.parametrize("name", NARROW)
 def test_gluoncvs_narrow_networks_give_the_losses_of_one_device(name, k):
     (batch,) = random_batches([16 * k], shape=(3, 32, 32))
-    found = []
+    losses = []
     for count in (1, k):
         ctxs = devices(count, threads=1)
         mx.random.seed(0)
-        found.append(repeated(make_initialized_net(f"gluoncv:{name}", ctxs=ctxs), batch, ctxs)[0])
-    assert found[1] == pytest.approx(found[0], rel=1e-5)
+        losses.append(repeat_batch(make_initialized_net(f"gluoncv:{name}", ctxs=ctxs), batch, ctxs)[0])
+    assert losses[1] == pytest.approx(losses[0], rel=1e-5)

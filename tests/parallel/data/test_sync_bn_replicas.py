@@ -1,6 +1,4 @@
-"""Synchronised BatchNorm in stages, as GPUs have it, is BatchNorm on one device with the whole
-batch; tried on any devices.
-"""
+"""Synchronised BatchNorm in stages, as on GPUs, is BatchNorm on one device with the whole batch."""
 
 import dataclasses
 import re
@@ -16,6 +14,7 @@ from mxnet.gluon import nn
 from support.devices import contexts, device_spec
 from support.examples import examples
 from support.reference import (
+    arrays_equal,
     identity,
     parameter_arrays,
     random_batches,
@@ -42,9 +41,7 @@ from gluonlab.training.run_memory import MemoryEstimator
 
 
 class Twice(nn.HybridBlock):
-    """A layer that is used twice, on images and on what it made of them; another one's gamma and
-    beta stay as they are.
-    """
+    """A layer that is used twice, and one whose gamma and beta are frozen."""
 
     def __init__(self):
         super().__init__()
@@ -62,7 +59,7 @@ class Twice(nn.HybridBlock):
 NETWORKS = {"residual": SyncBatchNormNet, "twice": Twice}
 
 
-def at_its_start(make, ctxs, dtype="float32"):
+def make_initial_net(make, ctxs, dtype="float32"):
     net = make()
     net.initialize(ctx=ctxs)
     net.cast(dtype)
@@ -81,20 +78,18 @@ def at_its_start(make, ctxs, dtype="float32"):
     return net
 
 
-def comparable(net, ctx=None):
-    """Without the running statistics of a layer that is used twice, which MXNet moves in the order
-    of backward on CPUs.
-    """
+def comparable_arrays(net, ctx=None):
+    """Without the statistics of a layer that is used twice: MXNet moves them in backward order on CPUs."""
     twice = re.compile(r"^twice\d+_batchnorm0_running")
     return [array for name, array in zip(net.collect_params(), parameter_arrays(net, ctx)) if not twice.match(name)]
 
 
-def precise_trainer(net, rate):
+def make_float64_trainer(net, rate):
     return gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": rate}, kvstore=None)
 
 
-def precise_step(net, trainer, *parts):
-    """One in float64, of plain Gluon, on parts (images, labels) of a batch."""
+def step_in_float64(net, trainer, *parts):
+    """A step of plain Gluon, on parts (images, labels) of a batch."""
     for images, labels in parts:
         with autograd.record():
             scores = net(nd.array(images, dtype="float64"))
@@ -103,23 +98,30 @@ def precise_step(net, trainer, *parts):
     trainer.step(sum(len(images) for images, _ in parts))
 
 
-def precise(make, batches, rate):
-    """The parameters after plain training on one CPU in float64, where MXNet's own BatchNorm sees
-    the whole batch.
-    """
-    net = at_its_start(make, [mx.cpu()], "float64")
-    trainer = precise_trainer(net, rate)
+def train_in_float64(make, batches, rate):
+    """The parameters after plain training on one CPU, where MXNet's own BatchNorm sees the whole batch."""
+    net = make_initial_net(make, [mx.cpu()], "float64")
+    trainer = make_float64_trainer(net, rate)
     for batch in batches:
-        precise_step(net, trainer, batch)
-    return comparable(net)
+        step_in_float64(net, trainer, batch)
+    return comparable_arrays(net)
 
 
-def staged(make, ctxs, batches=(), **settings):
+def train_in_stages(make, ctxs, batches=(), **settings):
     """Network and step, after these batches."""
-    net = at_its_start(make, ctxs)
+    net = make_initial_net(make, ctxs)
     step = make_step(net, ctxs, sync_bn=True, **{"learning_rate": 0.05, **settings})
     train_steps(step, batches, ctxs)
     return net, step
+
+
+def train_as_three(make, ctxs, batches, **settings):
+    """Return the parameters: of each device, in float64, and on one device in float32."""
+    net, _ = train_in_stages(make, ctxs, batches, **settings)
+    plain = make_initial_net(make, [mx.cpu()])
+    train_on_one_device(plain, batches, "sgd", learning_rate=0.05)
+    expected = train_in_float64(make, batches, 0.05)
+    return [comparable_arrays(net, ctx) for ctx in ctxs], expected, comparable_arrays(plain)
 
 
 @settings(max_examples=4)
@@ -139,14 +141,9 @@ def test_sync_bn_equals_batchnorm_of_the_whole_batch(name, k, sizes, mean, store
     MXNet's own BatchNorm in float32 on one device.
     """
     batches = [(images * 2 + np.float32(mean), labels) for images, labels in random_batches(sizes, shape=SHAPE)]
-    ctxs = contexts(k)
-    net, _ = staged(NETWORKS[name], ctxs, batches, store=store)
-    expected = precise(NETWORKS[name], batches, 0.05)
-    plain = at_its_start(NETWORKS[name], [mx.cpu()])
-    train_on_one_device(plain, batches, "sgd", learning_rate=0.05)
-    bound = max(1e-5, 4 * relative_distance(comparable(plain), expected))
-    for ctx in ctxs:
-        assert relative_distance(comparable(net, ctx), expected) <= (1e-5 if mean == 0 else bound)
+    results, expected, plain = train_as_three(NETWORKS[name], contexts(k), batches, store=store)
+    bound = 1e-5 if mean == 0 else max(1e-5, 4 * relative_distance(plain, expected))
+    assert all(relative_distance(result, expected) <= bound for result in results)
 
 
 @settings(max_examples=3)
@@ -159,40 +156,31 @@ def test_sync_bn_equals_batchnorm_of_the_whole_batch(name, k, sizes, mean, store
 @example(k=2, mean=1000.0, deviation=1.0, seed=0)
 @example(k=3, mean=1000.0, deviation=1.0, seed=4)
 def test_where_images_have_a_large_mean_it_is_as_exact_as_batchnorm_on_one_device(k, mean, deviation, seed):
-    """A mean of 1000 costs float32 three of its seven digits, and what is left of them the weight
-    that meets the mean.
-    """
+    """A mean of 1000 costs float32 three of its seven digits."""
     batches = [
         (images * np.float32(2 * deviation) + np.float32(mean), labels)
         for images, labels in random_batches([12, 5], seed, shape=SHAPE)
     ]
-    wanted = precise(SyncBatchNormNet, batches, 0.05)
-    plain = at_its_start(SyncBatchNormNet, [mx.cpu()])
-    train_on_one_device(plain, batches, "sgd", learning_rate=0.05)
-    ctxs = contexts(k)
-    net, _ = staged(SyncBatchNormNet, ctxs, batches)
+    results, expected, plain = train_as_three(SyncBatchNormNet, contexts(k), batches)
     # what rounding the mean may cost; one device may have luck
-    digits = 2.0**-24 * (1 + (mean / deviation) ** 2 / 256)
-    assert relative_distance(comparable(net), wanted) <= 4 * max(relative_distance(comparable(plain), wanted), digits)
+    rounding = 2.0**-24 * (1 + (mean / deviation) ** 2 / 256)
+    assert relative_distance(results[0], expected) <= 4 * max(relative_distance(plain, expected), rounding)
 
 
 def test_a_gamma_that_is_fixed_is_one_whatever_the_parameter_holds():
-    """As MXNet's own BatchNorm has it: a file may have given it any numbers."""
     batches, ctxs, results = random_batches([7, 5], shape=SHAPE), contexts(2), []
     for held in (1.0, 3.0):
-        net, step = staged(SyncBatchNormNet, ctxs)
+        net, step = train_in_stages(SyncBatchNormNet, ctxs)
         fixed = net.second[1].gamma
         fixed.set_data(nd.full(fixed.shape, held))
         train_steps(step, batches, ctxs)
-        others = [each for each in net.collect_params().values() if each is not fixed]
-        results.append([each.data(ctx).asnumpy() for each in others for ctx in ctxs])
-    assert all(np.array_equal(one, other) for one, other in zip(*results))
+        others = [param for param in net.collect_params().values() if param is not fixed]
+        results.append([param.data(ctx).asnumpy() for param in others for ctx in ctxs])
+    assert arrays_equal(*results)
 
 
 class Crossing(nn.HybridBlock):
-    """A value that many stages take, each in another way: added, multiplied, joined, divided,
-    masked, averaged, normalised.
-    """
+    """A value that many stages take, each in another way."""
 
     def __init__(self, ways):
         super().__init__()
@@ -229,8 +217,8 @@ WAYS = {
 @example(ways=["added"] * 9, k=2)
 def test_a_value_of_several_stages_gets_the_gradients_of_all(ways, k):
     batches = random_batches([7], shape=SHAPE)
-    net, _ = staged(lambda: Crossing(ways), contexts(k), batches, learning_rate=0.1)
-    assert relative_distance(parameter_arrays(net), precise(lambda: Crossing(ways), batches, 0.1)) <= 5e-4
+    net, _ = train_in_stages(lambda: Crossing(ways), contexts(k), batches, learning_rate=0.1)
+    assert relative_distance(parameter_arrays(net), train_in_float64(lambda: Crossing(ways), batches, 0.1)) <= 5e-4
 
 
 class GammaElsewhere(nn.HybridBlock):
@@ -251,12 +239,12 @@ class GammaElsewhere(nn.HybridBlock):
 @pytest.mark.parametrize("k", [1, 2])
 def test_a_gamma_that_is_used_elsewhere_has_both_gradients(k):
     batches = random_batches([6, 5], shape=SHAPE)
-    net, _ = staged(GammaElsewhere, contexts(k), batches)
-    assert relative_distance(parameter_arrays(net), precise(GammaElsewhere, batches, 0.05)) <= 1e-5
+    net, _ = train_in_stages(GammaElsewhere, contexts(k), batches)
+    assert relative_distance(parameter_arrays(net), train_in_float64(GammaElsewhere, batches, 0.05)) <= 1e-5
 
 
-def frozen():
-    """What comes before the last layers is not trained."""
+def make_frozen_net():
+    """Only the last layers are trained."""
     net = nn.HybridSequential()
     net.add(nn.Conv2D(4, 3), nn.Activation("relu"), nn.BatchNorm())
     net.add(nn.Conv2D(4, 3), nn.Activation("relu"), nn.BatchNorm(), nn.Dense(10))
@@ -268,22 +256,18 @@ def frozen():
 
 @pytest.mark.parametrize("k", [1, 2])
 def test_frozen_weights_may_change_between_steps(k):
-    """As when parameters are loaded; MXNet's oneDNN would go on with copies of them where nothing
-    has gradients.
-    """
+    """Without gradients, MXNet's oneDNN would keep using copies of them."""
     batches = random_batches([6, 6], shape=SHAPE)
     ctxs = contexts(k)
-    net, step = staged(frozen, ctxs, learning_rate=0.1)
-    one = at_its_start(frozen, [mx.cpu()], "float64")
-    trainer = precise_trainer(one[5:], 0.1)
+    net, step = train_in_stages(make_frozen_net, ctxs, learning_rate=0.1)
+    one = make_initial_net(make_frozen_net, [mx.cpu()], "float64")
+    trainer = make_float64_trainer(one[5:], 0.1)
     for batch in batches:
-        for each in (net, one):
-            for layer in (each[0], each[3]):
-                weight = layer.weight.list_data()[0]
-                half = nd.array([0.5], dtype=weight.dtype)
-                layer.weight.set_data(weight.as_in_context(mx.cpu()) * half)
+        for layer in (net[0], net[3], one[0], one[3]):
+            weight = layer.weight.list_data()[0]
+            layer.weight.set_data(weight.as_in_context(mx.cpu()) * nd.array([0.5], dtype=weight.dtype))
         train_steps(step, [batch], ctxs)
-        precise_step(one, trainer, batch)
+        step_in_float64(one, trainer, batch)
     assert relative_distance(parameter_arrays(net[5:]), parameter_arrays(one[5:])) <= 1e-5
 
 
@@ -298,8 +282,8 @@ def test_the_running_variance_of_equal_images_is_never_negative(k, epsilon):
     step = make_step(net, ctxs, sync_bn=True, learning_rate=0.1)
     train_steps(step, [(np.full((7, *SHAPE), 3, np.float32), np.zeros(7))], ctxs)
     for ctx in ctxs:
-        assert (net[0].running_var.data(ctx).asnumpy() >= 0).all()
-        assert (net[0].running_var.data(ctx).asnumpy() <= 1e-5 * epsilon).all()
+        variance = net[0].running_var.data(ctx).asnumpy()
+        assert ((variance >= 0) & (variance <= 1e-5 * epsilon)).all()
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -307,82 +291,91 @@ def test_with_microbatches_gradients_add_up(name):
     """Rounds of two devices' parts: 3 + 3, 2 + 3, 2 images."""
     ctxs = contexts(2)
     ((images, labels),) = random_batches([13], shape=SHAPE)
-    thirds = Microbatches(size=3)
-    net, _ = staged(NETWORKS[name], ctxs, [(images, labels)], cut=thirds, learning_rate=0.5)
-    one = at_its_start(NETWORKS[name], [mx.cpu()], "float64")
+    net, _ = train_in_stages(NETWORKS[name], ctxs, [(images, labels)], cut=Microbatches(size=3), learning_rate=0.5)
+    one = make_initial_net(NETWORKS[name], [mx.cpu()], "float64")
     for param in one.collect_params().values():
         param.grad_req = "null" if param.grad_req == "null" else "add"
-    rounds = [[0, 1, 2, 7, 8, 9], [3, 4, 10, 11, 12], [5, 6]]
-    parts = [(images[part], labels[part]) for part in rounds]
-    precise_step(one, precise_trainer(one, 0.5), *parts)
+    parts = [(images[part], labels[part]) for part in ([0, 1, 2, 7, 8, 9], [3, 4, 10, 11, 12], [5, 6])]
+    step_in_float64(one, make_float64_trainer(one, 0.5), *parts)
     for ctx in ctxs:
-        assert relative_distance(comparable(net, ctx), comparable(one)) <= 1e-5
+        assert relative_distance(comparable_arrays(net, ctx), comparable_arrays(one)) <= 1e-5
+
+
+def test_gradients_of_parameters_with_grad_req_add_are_summed_over_passes():
+    (batch,) = random_batches([9], shape=SHAPE)
+    gradients = []
+    for request, passes in (("write", 1), ("add", 2)):
+
+        def make_net(request=request):
+            net = SyncBatchNormNet()
+            net.collect_params().setattr("grad_req", request)
+            return net
+
+        net, step = train_in_stages(make_net, contexts(2))
+        [parts] = WHOLE_SHARDS.split_into_rounds(shard_batch(batch, contexts(2)))
+        for _ in range(passes):
+            step.sync_bn_replicas.forward(parts)
+            step.sync_bn_replicas.backward()
+        trained = [param for param in net.collect_params().values() if param.grad_req != "null"]
+        gradients.append([param.grad(ctx).asnumpy() / passes for param in trained for ctx in contexts(2)])
+    assert relative_distance(*gradients) <= 1e-6
 
 
 def test_the_scale_of_the_loss_changes_no_bit_of_the_gradients():
     ctxs = contexts(2)
     (batch,) = random_batches([9], shape=SHAPE)
-    found = []
+    gradients = []
     for scale in (1.0, 256.0):
-        net, step = staged(SyncBatchNormNet, ctxs)
+        net, step = train_in_stages(SyncBatchNormNet, ctxs)
         [parts] = WHOLE_SHARDS.split_into_rounds(shard_batch(batch, ctxs))
         for _ in range(2):
             step.sync_bn_replicas.forward(parts)
             step.sync_bn_replicas.backward(scale)
         trained = [param for param in net.collect_params().values() if param.grad_req != "null"]
-        found.append([param.grad(ctx).asnumpy() / scale for param in trained for ctx in ctxs])
-    assert all(np.array_equal(one, other) for one, other in zip(*found))
+        gradients.append([param.grad(ctx).asnumpy() / scale for param in trained for ctx in ctxs])
+    assert arrays_equal(*gradients)
 
 
 def test_stages_contain_all_nodes_of_the_network():
-    """Each operator lies in one stage, and what crosses is given by one stage and taken by later
-    ones only.
-    """
-    net = at_its_start(Twice, contexts(1))
+    """Values that cross come from earlier stages only."""
+    net = make_initial_net(Twice, contexts(1))
     graph = loss_graph(net, gluon.loss.SoftmaxCrossEntropyLoss(), identity)
     stages = cut_graph(graph)
     assert [len(stage.layers) for stage in stages] == [1, 1, 1, 0]
-    given = set()
+    outputs, operators = set(), set()
     for stage in stages:
-        taken = set(stage.graph.list_arguments()) - set(net.collect_params()) - {IMAGES, LABELS}
-        assert {name for name in taken if re.search(r"\.\d+$", name)} <= given
-        given |= set(stage.boundary_names)
-    operators = [
-        name for stage in stages for name in stage.graph.get_internals().list_outputs() if name.endswith("_output")
-    ]
-    for name in graph.get_internals().list_outputs():
-        assert not name.endswith("_output") or operators.count(name) >= 1, name
+        inputs = set(stage.graph.list_arguments()) - set(net.collect_params()) - {IMAGES, LABELS}
+        assert {name for name in inputs if re.search(r"\.\d+$", name)} <= outputs
+        outputs |= set(stage.boundary_names)
+        operators |= set(stage.graph.get_internals().list_outputs())
+    assert {name for name in graph.get_internals().list_outputs() if name.endswith("_output")} <= operators
 
 
 @pytest.mark.parametrize("microbatches", [None, pytest.param(3, marks=pytest.mark.long)])
 def test_estimated_memory_equals_the_allocated_memory_of_stages(microbatches):
-    """By the account that MXNet gives of each graph which is bound for an epoch, and the arrays
-    that are there besides.
-    """
+    """By MXNet's account of each graph that is bound, and the other arrays."""
     settings = dict(model="resnet8", dataset="synthetic", sync_bn=True, global_batch_size=64)
     plan = make_plan(TrainConfig(devices=device_spec(2), microbatches=microbatches, **settings))
     plan = dataclasses.replace(plan, dataset=load_dataset("synthetic", samples=100))
     loss = gluon.loss.SoftmaxCrossEntropyLoss()
     step = data_parallel(partial(make_net, plan), loss, plan, SINGLE_PROCESS)
-    for batch in Loader(plan.dataset.train, plan.ctxs, plan.global_batch_size, raw=True):
-        step(batch)
-    for batch in Loader(plan.dataset.test, plan.ctxs, plan.global_batch_size, raw=True):
-        list(step.score(batch))
-    bound = list(step.sync_bn_replicas._bound.values())
+    for split, use in ((plan.dataset.train, step), (plan.dataset.test, step.score)):
+        for batch in Loader(split, plan.ctxs, plan.global_batch_size, raw=True):
+            list(use(batch))
+    bound = step.sync_bn_replicas._bound.values()
     # the last batch, and what adds, have their own
     assert len(bound) == (2 if microbatches is None else 5)
-    towers = [each.executors[0] for each in bound]
-    stages = [max(map(allocated, runs)) for runs in zip(*(tower.runs for tower in towers))]
+    executors = [batch.executors[0] for batch in bound]
+    stages = [max(map(allocated_bytes, runs)) for runs in zip(*(executor.runs for executor in executors))]
     # MXNet's, of what is given to it
-    copies = [array for tower in towers for run in tower.runs for array in (run.heads or ())]
-    evaluating = max(allocated(each.bound) for each in step.replicas[0]._bound.values())
+    copies = [array for executor in executors for run in executor.runs for array in (run.heads or ())]
+    evaluating = max(allocated_bytes(graph.bound) for graph in step.replicas[0]._bound.values())
     arrays = sum(array.size * 4 for array in copies) + step.sync_bn_replicas._memory[0].gradients.bytes
-    told = MemoryEstimator(plan, make_net(plan)).memory(32).activations
+    estimated = MemoryEstimator(plan, make_net(plan)).memory(32).activations
     # MXNet leaves fractions of a MiB out
-    assert abs(told - sum(stages) - arrays - evaluating) <= (len(stages) + 1) * MIB
-    assert told > 4 * (len(stages) + 1) * MIB
+    assert abs(estimated - sum(stages) - arrays - evaluating) <= (len(stages) + 1) * MIB
+    assert estimated > 4 * (len(stages) + 1) * MIB
 
 
-def allocated(bound):
-    """What the graph of an executor takes, bytes."""
+def allocated_bytes(bound):
     return int(re.findall(r"Total (\d+) MB allocated", bound.executor.debug_str())[0]) * MIB

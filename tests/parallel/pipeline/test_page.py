@@ -12,7 +12,12 @@ from support.legible import find_hidden_controls
 from gluonlab.parallel.pipeline.pipeline_cost import COMPUTE_OPS, Costs, equal_shares, price
 from gluonlab.parallel.pipeline.pipeline_schedule import make_pipeline
 from gluonlab.parallel.pipeline.render import as_page, draw
-from gluonlab.parallel.pipeline.render.pipeline_pictures import idle_gaps, most_kept, page_times, time_unit
+from gluonlab.parallel.pipeline.render.pipeline_pictures import (
+    idle_gaps,
+    max_stashed_microbatches,
+    page_times,
+    time_unit,
+)
 from gluonlab.parallel.pipeline.verify_pipeline_schedule import execution_order
 
 pytestmark = pytest.mark.browser
@@ -103,7 +108,7 @@ def assert_shows(page, schedule, timeline):
     assert on_their_way == {f"{e[0]},{e[1]},{e[2]}" for e in sends}
     last = steps[-1]
     assert all(box[5] for box in last["boxes"])
-    assert last["most"] == [most_kept(timeline, device) for device in range(schedule.devices)]
+    assert last["most"] == [max_stashed_microbatches(timeline, device) for device in range(schedule.devices)]
     rows = [(top, stage % schedule.devices) for top, stage in last["tall"]]
     assert len(set(rows)) == schedule.devices and sorted(set(rows)) == sorted(set(rows), key=lambda row: row[1])
     count = sum(len(list(idle_gaps(timeline, device))) for device in range(schedule.devices))

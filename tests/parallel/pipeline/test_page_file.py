@@ -1,4 +1,6 @@
-"""The page that plays pipelines, as a file: complete, small, and with what was asked for."""
+"""The page that animates pipelines, as a file: complete, small, with the requested schedules."""
+
+from dataclasses import replace
 
 import pytest
 from support.drawn_pages import check_self_contained, embedded_data
@@ -16,21 +18,20 @@ OFFERED = {
 }
 
 
-def places(data):
-    fields = ("name", "devices", "microbatches", "stages_per_device")
-    return [tuple(shown[field] for field in fields) for shown in data["schedules"]]
+def shown_sizes(data):
+    return [(s["name"], s["devices"], s["microbatches"], s["stages_per_device"]) for s in data["schedules"]]
 
 
 def test_the_page_is_one_small_file_that_loads_nothing_and_offers_every_schedule_in_order():
     page = draw(make_pipeline("1f1b", 4, 8))
     check_self_contained(page)
-    shown = places(embedded_data(page))
+    shown = shown_sizes(embedded_data(page))
     assert set(shown) == OFFERED and len(shown) == len(OFFERED)
     assert list(dict.fromkeys(name for name, *_ in shown)) == list(SCHEDULES)
 
 
 @pytest.mark.parametrize(
-    ("asked", "more"),
+    ("requested", "more"),
     [
         (("gpipe", 3, 5, 1), {(name, 3, 5, 1 + (name == "interleaved")) for name in SCHEDULES}),
         (("interleaved", 4, 8, 3), {("interleaved", 4, 8, 3)}),
@@ -38,29 +39,25 @@ def test_the_page_is_one_small_file_that_loads_nothing_and_offers_every_schedule
         (("1f1b", 8, 16, 1), set()),
     ],
 )
-def test_the_requested_schedule_is_shown_first(asked, more):
-    data = embedded_data(draw(make_pipeline(*asked)))
-    assert places(data)[data["start"]] == asked
-    assert set(places(data)) == OFFERED | more
+def test_the_requested_schedule_is_shown_first(requested, more):
+    data = embedded_data(draw(make_pipeline(*requested)))
+    assert shown_sizes(data)[data["start"]] == requested
+    assert set(shown_sizes(data)) == OFFERED | more
 
 
 def test_schedules_without_costs_are_left_out():
-    only = {("gpipe", 3, 4), ("1f1b", 3, 4)}
-
     def costs(schedule):
-        known = (schedule.name, schedule.devices, schedule.microbatches) in only
+        known = (schedule.name, schedule.devices, schedule.microbatches) in {("gpipe", 3, 4), ("1f1b", 3, 4)}
         return Costs((1, 2, 3), (2, 4, 6), ((0, 0),) * 2, (0, 0, 0)) if known else None
 
     data = embedded_data(draw(make_pipeline("1f1b", 3, 4), costs))
-    assert places(data) == [("gpipe", 3, 4, 1), ("1f1b", 3, 4, 1)]
+    assert shown_sizes(data) == [("gpipe", 3, 4, 1), ("1f1b", 3, 4, 1)]
     assert data["start"] == 1 and data["schedules"][1]["unit"] == "s"
 
 
 def test_a_custom_schedule_can_be_shown():
-    schedule = make_pipeline("1f1b", 2, 3)
-    mine = type(schedule)(**{**vars(schedule), "name": "mine"})
-    data = embedded_data(draw(mine))
-    assert places(data)[data["start"]] == ("mine", 2, 3, 1)
+    data = embedded_data(draw(replace(make_pipeline("1f1b", 2, 3), name="mine")))
+    assert shown_sizes(data)[data["start"]] == ("mine", 2, 3, 1)
     assert data["schedules"][data["start"]]["description"] == ""
 
 

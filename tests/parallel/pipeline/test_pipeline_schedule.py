@@ -8,10 +8,8 @@ from gluonlab.parallel.pipeline.pipeline_schedule import SCHEDULES, from_orders,
 from gluonlab.parallel.pipeline.verify_pipeline_schedule import check
 
 
-def computed(schedule, device):
-    """``F0 B0``: forwards and backwards in their order; those of a device's n-th stage with n-1
-    strokes, as in the figures of Narayanan et al.
-    """
+def list_passes(schedule, device):
+    """``F0 B0``: forwards and backwards in order, with a stroke after those of a device's second stage."""
     return " ".join(
         f"{i.op[0].upper()}{i.microbatch}{chr(39) * (i.stage // schedule.devices)}"
         for i in schedule.programs[device]
@@ -26,35 +24,31 @@ def computed(schedule, device):
         ("sequential", (3, 2, 2), 0, "F0 F0' B0' B0 F1 F1' B1' B1"),
         # figure 2c of Huang et al.
         *(("gpipe", (4, 4), device, "F0 F1 F2 F3 B0 B1 B2 B3") for device in range(4)),
+        # figure 4 of Narayanan et al.
+        ("1f1b", (4, 8), 0, "F0 F1 F2 F3 B0 F4 B1 F5 B2 F6 B3 F7 B4 B5 B6 B7"),
+        ("1f1b", (4, 8), 1, "F0 F1 F2 B0 F3 B1 F4 B2 F5 B3 F6 B4 F7 B5 B6 B7"),
+        ("1f1b", (4, 8), 2, "F0 F1 B0 F2 B1 F3 B2 F4 B3 F5 B4 F6 B5 F7 B6 B7"),
+        ("1f1b", (4, 8), 3, "F0 B0 F1 B1 F2 B2 F3 B3 F4 B4 F5 B5 F6 B6 F7 B7"),
+        (
+            "interleaved",
+            (4, 8, 2),
+            0,
+            "F0 F1 F2 F3 F0' F1' F2' F3' F4 F5 F6 B0' F7 B1' F4' B2' F5' B3' F6' B0 F7' B1 "
+            "B2 B3 B4' B5' B6' B7' B4 B5 B6 B7",
+        ),
+        (
+            "interleaved",
+            (4, 8, 2),
+            3,
+            "F0 F1 F2 F3 F0' B0' F1' B1' F2' B2' F3' B3' F4 B0 F5 B1 F6 B2 F7 B3 "
+            "F4' B4' F5' B5' F6' B6' F7' B7' B4 B5 B6 B7",
+        ),
         # no whole groups: what does not exist is left out
         ("interleaved", (2, 3, 2), 1, "F0 F1 F0' B0' F1' B1' F2 B0 B1 F2' B2' B2"),
     ],
 )
 def test_a_device_computes_in_the_order_of_the_papers(name, sizes, device, order):
-    assert computed(SCHEDULES[name](*sizes), device) == order
-
-
-def test_1f1b_is_figure_4_of_narayanan_et_al():
-    schedule = SCHEDULES["1f1b"](4, 8)
-    assert [computed(schedule, device) for device in range(4)] == [
-        "F0 F1 F2 F3 B0 F4 B1 F5 B2 F6 B3 F7 B4 B5 B6 B7",
-        "F0 F1 F2 B0 F3 B1 F4 B2 F5 B3 F6 B4 F7 B5 B6 B7",
-        "F0 F1 B0 F2 B1 F3 B2 F4 B3 F5 B4 F6 B5 F7 B6 B7",
-        "F0 B0 F1 B1 F2 B2 F3 B3 F4 B4 F5 B5 F6 B6 F7 B7",
-    ]
-
-
-def test_interleaved_is_figure_4_of_narayanan_et_al():
-    schedule = SCHEDULES["interleaved"](4, 8, 2)
-    assert computed(schedule, 0) == (
-        "F0 F1 F2 F3 F0' F1' F2' F3' F4 F5 "
-        "F6 B0' F7 B1' F4' B2' F5' B3' F6' B0 F7' B1 "
-        "B2 B3 B4' B5' B6' B7' B4 B5 B6 B7"
-    )
-    assert computed(schedule, 3) == (
-        "F0 F1 F2 F3 F0' B0' F1' B1' F2' B2' F3' B3' F4 B0 F5 B1 F6 B2 F7 B3 "
-        "F4' B4' F5' B5' F6' B6' F7' B7' B4 B5 B6 B7"
-    )
+    assert list_passes(SCHEDULES[name](*sizes), device) == order
 
 
 @pytest.mark.parametrize("devices", [1, 2, 5])
@@ -64,9 +58,9 @@ def test_interleaved_with_one_stage_on_each_device_is_1f1b(devices, microbatches
     assert one.programs == other.programs
 
 
-def test_messages_stand_next_to_what_makes_and_what_needs_them():
-    middle = " ".join(f"{op}({m})" for op, _, m in SCHEDULES["1f1b"](3, 2).programs[1])
-    assert middle == (
+def test_messages_are_next_to_the_passes_that_send_and_receive_them():
+    program = " ".join(f"{op}({m})" for op, _, m in SCHEDULES["1f1b"](3, 2).programs[1])
+    assert program == (
         "recv_forward(0) forward(0) send_forward(0) "
         "recv_forward(1) forward(1) send_forward(1) "
         "recv_backward(0) backward(0) send_backward(0) "
@@ -83,16 +77,10 @@ def test_every_device_does_its_own_instructions_once(name, devices, stages_per_d
 
 
 def test_custom_orders_get_messages_and_updates_and_wrong_ones_are_refused():
-    first = [("forward", 0, 0), ("backward", 0, 0)]
-    last = [("forward", 1, 0), ("backward", 1, 0)]
+    first, last = ([("forward", stage, 0), ("backward", stage, 0)] for stage in (0, 1))
     own = from_orders("own", [first, last], 1)
-    assert [str(each) for each in own.programs[1]] == [
-        "recv_forward of microbatch 0, stage 1",
-        "forward of microbatch 0, stage 1",
-        "backward of microbatch 0, stage 1",
-        "send_backward of microbatch 0, stage 1",
-        "update, stage 1",
-    ]
+    passes = [f"{op} of microbatch 0, stage 1" for op in ("recv_forward", "forward", "backward", "send_backward")]
+    assert list(map(str, own.programs[1])) == [*passes, "update, stage 1"]
     check(own)
     with pytest.raises(ScheduleError, match=r"device 1.*before forward of microbatch 0"):
         check(from_orders("own", [first, last[::-1]], 1))

@@ -1,4 +1,4 @@
-"""A priced pipeline as text and as SVG: what is drawn is read back, and compared with the price."""
+"""A pipeline with its costs as text and as SVG: what is read_picture is read back and compared."""
 
 import re
 import xml.etree.ElementTree as ElementTree
@@ -17,14 +17,14 @@ from gluonlab.parallel.pipeline.pipeline_cost import Costs, equal_shares, price
 from gluonlab.parallel.pipeline.pipeline_schedule import SCHEDULES
 from gluonlab.parallel.pipeline.render import as_svg, as_text
 from gluonlab.parallel.pipeline.render.pipeline_pictures import (
-    DIGIT,
-    LABELS,
-    LOW,
+    DIGIT_WIDTH,
+    LABEL_WIDTH,
     MARGIN,
-    MOST_COLUMNS,
-    RIGHT,
+    MAX_CHART_WIDTH,
+    MAX_COLUMNS,
+    RIGHT_MARGIN,
+    STASH_HEIGHT,
     STYLE,
-    WIDEST,
     WIDTH,
     axis_ticks,
     idle_gaps,
@@ -34,7 +34,6 @@ from gluonlab.parallel.pipeline.render.pipeline_pictures import (
 )
 
 SVG = "{http://www.w3.org/2000/svg}"
-SIDES = ("x", "y", "width", "height")
 few = examples(20, 40)
 schedules = st.builds(
     make_schedule, st.sampled_from(SCHEDULE_NAMES), st.integers(1, 6), st.integers(1, 12), st.integers(1, 3)
@@ -51,25 +50,24 @@ def priced(draw):
 
 
 def price_of(name, *sizes):
-    """A schedule of equal stages, and its price."""
     schedule = SCHEDULES[name](*sizes)
     return schedule, price(schedule, equal_shares(schedule))
 
 
-def drawn(schedule, timeline):
-    """The picture, and {(device, what): (rectangle, number or None)} of what it shows computed."""
+def read_picture(schedule, timeline):
+    """The picture, and {(device, what): (kind, rectangle, number or None)} of its computations."""
     root = ElementTree.fromstring(as_svg(schedule, timeline))
     boxes = {}
     for box in root.iter(f"{SVG}g"):
         title = box.find(f"{SVG}title")
         if title is not None:
-            rect = [float(box.find(f"{SVG}rect").get(name)) for name in SIDES]
-            kind = box.find(f"{SVG}rect").get("class").split()[0]
-            boxes[tuple(title.text.split(": "))] = (kind, rect, box.find(f"{SVG}text"))
+            rect = box.find(f"{SVG}rect")
+            sides = [float(rect.get(name)) for name in ("x", "y", "width", "height")]
+            boxes[tuple(title.text.split(": "))] = (rect.get("class").split()[0], sides, box.find(f"{SVG}text"))
     return root, boxes
 
 
-def of_class(root, tag, kind):
+def find_class(root, tag, kind):
     return [each for each in root.iter(f"{SVG}{tag}") if each.get("class") == kind]
 
 
@@ -104,26 +102,28 @@ def test_a_device_is_idle_where_it_computes_nothing(case):
 def test_levels_are_what_is_kept_at_each_time(case):
     schedule, timeline = case
     for device in range(schedule.devices):
+        levels = stashed_levels(timeline, device)
         for t in range(in_ms(timeline.seconds)):
-            middle = (t + 0.5) * 1e-3
-            exact = [many for at, many in timeline.kept[device] if at <= middle][-1]
-            assert [many for at, many in stashed_levels(timeline, device) if at <= middle][-1] == exact
-        counts = [many for _, many in stashed_levels(timeline, device)]
-        assert all(one != other for one, other in zip(counts, counts[1:]))
+            expected, level = (
+                [count for time, count in counts if time <= (t + 0.5) * 1e-3][-1]
+                for counts in (timeline.kept[device], levels)
+            )
+            assert level == expected
+        assert all(one != other for (_, one), (_, other) in zip(levels, levels[1:]))
 
 
-@pytest.mark.parametrize(("name", "sizes", "steps"), [("1f1b", (4, 8, 1), 33), ("interleaved", (4, 8, 2), 57)])
-def test_a_step_is_as_long_as_the_shortest_computation(name, sizes, steps):
-    _, timeline = price_of(name, *sizes)
+@pytest.mark.parametrize(
+    ("timeline", "steps"),
+    [
+        (price_of("1f1b", 4, 8, 1)[1], 33),
+        (price_of("interleaved", 4, 8, 2)[1], 57),
+        (price(SCHEDULES["gpipe"](2, 50), Costs((1e-3, 1.0), (1e-3, 1.0), ((0, 0),), (0, 0))), 200),  # the limit
+    ],
+    ids=["1f1b", "interleaved", "long"],
+)
+def test_a_step_is_as_long_as_the_shortest_computation_up_to_a_number_of_steps(timeline, steps):
     times = page_times(timeline)
-    assert len(times) == steps + 1
-    assert (times[0], times[-1]) == (0, pytest.approx(timeline.seconds))
-
-
-def test_a_long_schedule_has_a_limited_number_of_steps():
-    schedule = SCHEDULES["gpipe"](2, 50)
-    fine = Costs((1e-3, 1.0), (1e-3, 1.0), ((0, 0),), (0, 0))
-    assert len(page_times(price(schedule, fine))) == 201
+    assert (len(times), times[0], times[-1]) == (steps + 1, 0, pytest.approx(timeline.seconds))
 
 
 @pytest.mark.parametrize(
@@ -131,8 +131,8 @@ def test_a_long_schedule_has_a_limited_number_of_steps():
 )
 def test_times_are_shown_in_the_largest_unit_of_which_there_is_one(seconds, unit, shown):
     timeline = price(SCHEDULES["gpipe"](1, 3), Costs((seconds,), (seconds,), (), (0,)))
-    of = time_unit(timeline)
-    assert (of.unit, of.convert(timeline.seconds)) == (unit, shown)
+    result = time_unit(timeline)
+    assert (result.unit, result.convert(timeline.seconds)) == (unit, shown)
 
 
 @given(priced(), st.integers(4, 20))
@@ -145,13 +145,11 @@ def test_the_axis_has_round_times_and_not_too_many(case, most):
     assert f"{step:.0e}"[0] in "125" and times[-1] <= time_unit(timeline).convert(timeline.seconds)
 
 
-def test_nothing_that_takes_no_time_is_too_little_to_draw():
+def test_a_schedule_that_takes_no_time_can_be_drawn():
     schedule = SCHEDULES["gpipe"](2, 2)
     timeline = price(schedule, Costs.uniform(2, 0, 0))
     assert "gpipe: 2 devices, 2 stages, 2 microbatches, 0" in as_text(schedule, timeline)
-    picture = ElementTree.fromstring(as_svg(schedule, timeline))
-    sizes = [each.get(name) for each in picture.iter() for name in ("x", "y", "width", "height")]
-    numbers = [float(size) for size in sizes if size is not None and not size.endswith("%")]
+    numbers = to_floats(re.findall(r' (?:x|y|width|height)="([^"%]+)"', as_svg(schedule, timeline)))
     assert len(numbers) > 8 and all(0 <= number < 10_000 for number in numbers)
 
 
@@ -160,15 +158,11 @@ def test_nothing_that_takes_no_time_is_too_little_to_draw():
 
 def read_line(line, names):
     """The passes of a device's line: (op, name, begin column, end column)."""
-    pattern = rf"({names})(=+|-+)|(u+)|\.+"
-    end = 0
-    for box in re.finditer(pattern, line):
-        assert box.start() == end  # nothing else stands between them
-        end = box.end()
+    boxes = rf"({names})(=+|-+)|u+|\.+"
+    assert re.fullmatch(f"({boxes})*", line)
+    for box in re.finditer(boxes, line):
         if box[2]:
-            op = {"=": "backward", "-": "forward"}[box[2][0]]
-            yield op, box[1], box.start(), box.end()
-    assert end == len(line)
+            yield {"=": "backward", "-": "forward"}[box[2][0]], box[1], box.start(), box.end()
 
 
 @given(priced())
@@ -177,7 +171,7 @@ def test_the_text_has_every_computation_in_its_time(case):
     schedule, timeline = case
     several = schedule.stages > schedule.devices
     # two digits and a letter at most, and what fills a box; as_text gives numbers up beyond that
-    assume(in_ms(timeline.seconds) * 4 <= MOST_COLUMNS)
+    assume(in_ms(timeline.seconds) * 4 <= MAX_COLUMNS)
     _, block = re.split(r"\n\nfrom .*\n", as_text(schedule, timeline, 2100))  # so wide, it is one
     lines = re.findall(r"^device (\d+) +(\S+)$", block.split("\n\n")[0], re.M)
     assert len(lines) == schedule.devices
@@ -224,15 +218,15 @@ def test_no_line_of_the_text_is_wider_than_asked(case, width):
 
 
 @pytest.mark.parametrize(
-    ("draw", "sizes", "said"),
+    ("draw", "sizes", "message"),
     [
         (lambda *case: as_text(*case, 39), (2, 2), "a pipeline in 39 columns: give it at least 40"),
         (as_svg, (17, 2), "gpipe with 17 devices, 17 stages and 2 microbatches"),
         (as_svg, (8, 257), "choose up to 16 devices and 2048 stages x microb"),
     ],
 )
-def test_drawings_that_are_too_large_are_refused(draw, sizes, said):
-    with pytest.raises(ScheduleError, match=said):
+def test_drawings_that_are_too_large_are_refused(draw, sizes, message):
+    with pytest.raises(ScheduleError, match=message):
         draw(*price_of("gpipe", *sizes))
 
 
@@ -243,12 +237,12 @@ def test_drawings_that_are_too_large_are_refused(draw, sizes, said):
 @few
 def test_the_picture_has_every_computation_in_its_time_and_row_and_hatches_what_is_idle(case):
     schedule, timeline = case
-    root, boxes = drawn(schedule, timeline)
+    root, boxes = read_picture(schedule, timeline)
     expected = {}
     for device in range(schedule.devices):
-        for op, s, m, begin, end in computations(timeline, device):
-            what = f"{op}, stage {s}" if op == "update" else f"{op} of microbatch {m}, stage {s}"
-            expected[f"device {device}", what] = op, m, begin, end
+        for op, stage, m, begin, end in computations(timeline, device):
+            what = op if op == "update" else f"{op} of microbatch {m}"
+            expected[f"device {device}", f"{what}, stage {stage}"] = op, m, begin, end
     assert set(boxes) == set(expected)
     rows = {(device, y) for (device, _), (_, (_, y, _, _), _) in boxes.items()}
     assert len(rows) == len({y for _, y in rows}) == schedule.devices
@@ -266,7 +260,7 @@ def test_the_picture_has_every_computation_in_its_time_and_row_and_hatches_what_
             above = float(number.get("y")) - 0.35 * int(digit)
             assert above == pytest.approx(y + high / 2, abs=1)
     counts = [len(list(idle_gaps(timeline, device))) for device in range(schedule.devices)]
-    assert len(of_class(root, "rect", "idle")) == sum(counts) + 1  # and the legend's
+    assert len(find_class(root, "rect", "idle")) == sum(counts) + 1  # and the legend's
 
 
 @pytest.mark.parametrize(
@@ -279,56 +273,57 @@ def test_the_picture_has_every_computation_in_its_time_and_row_and_hatches_what_
 def test_a_picture_is_as_wide_as_a_page_or_as_the_shortest_computations_number_needs(
     microbatches, shortest, unit, fits
 ):
-    """Up to a limit, where not all computations have their numbers."""
+    """Up to a limit; then not all computations have their numbers."""
     schedule = SCHEDULES["gpipe"](2, microbatches)
     costs = Costs((unit, shortest * unit), (unit, unit), ((0, 0),), (0, 0))
-    root, boxes = drawn(schedule, price(schedule, costs))
+    root, boxes = read_picture(schedule, price(schedule, costs))
     wide = float(root.get("width"))
     narrowest = min(width for _, (_, _, width, _), _ in boxes.values()) + 1  # a px is between two
     last = max(x + width for _, (x, _, width, _), _ in boxes.values()) + 0.5
-    assert wide == round(last + 2 * MARGIN + RIGHT)
+    assert wide == round(last + 2 * MARGIN + RIGHT_MARGIN)
     assert all(number is not None for *_, number in boxes.values()) == (fits != "widest")
     if fits == "wider":
-        needed = len(str(microbatches - 1)) * DIGIT
+        needed = len(str(microbatches - 1)) * DIGIT_WIDTH
         assert wide > WIDTH and needed <= narrowest <= needed + 4
     else:
-        assert wide == (WIDTH if fits == "page" else WIDEST + 2 * MARGIN + LABELS + RIGHT)
+        assert wide == (WIDTH if fits == "page" else MAX_CHART_WIDTH + 2 * MARGIN + LABEL_WIDTH + RIGHT_MARGIN)
 
 
-def lengths(words):
+def to_floats(words):
     return [float(word) for word in words]
 
 
 @pytest.mark.parametrize("unit", [1e-6, 1e-3, 1.0])
 @pytest.mark.parametrize(("name", "sizes"), [("1f1b", (3, 5, 1)), ("interleaved", (2, 4, 2))])
 def test_the_picture_tells_the_time_and_how_much_each_device_keeps(name, sizes, unit):
-    """All devices keep their microbatches in one scale, in which the most of all is LOW high."""
+    """All devices keep their microbatches in one scale, in which the largest number is STASH_HEIGHT high."""
     schedule = SCHEDULES[name](*sizes)
     timeline = price(schedule, Costs.uniform(schedule.stages, unit, 2 * unit))
     root = ElementTree.fromstring(as_svg(schedule, timeline))
-    a_second = (float(root.get("width")) - 2 * MARGIN - LABELS - RIGHT) / timeline.seconds
+    a_second = (float(root.get("width")) - 2 * MARGIN - LABEL_WIDTH - RIGHT_MARGIN) / timeline.seconds
 
-    lines = lengths(re.match(r"M([\d.]+) ", each.get("d"))[1] for each in of_class(root, "path", "scale"))
-    shown = of_class(root, "text", "quiet small middle")
+    lines = to_floats(re.match(r"M([\d.]+) ", each.get("d"))[1] for each in find_class(root, "path", "scale"))
+    shown = find_class(root, "text", "quiet small middle")
     of_unit = a_second / time_unit(timeline).per_second
-    for places in (lines, lengths(each.get("x") for each in shown)):
-        wanted = [LABELS + float(each.text) * of_unit for each in shown]
-        assert len(wanted) > 3 and places == pytest.approx(wanted, abs=1)
+    expected = [LABEL_WIDTH + float(label.text) * of_unit for label in shown]
+    assert len(expected) > 3
+    for places in (lines, to_floats(label.get("x") for label in shown)):
+        assert places == pytest.approx(expected, abs=1)
     most = [max(many for _, many in timeline.kept[device]) for device in range(schedule.devices)]
-    told = [each for each in of_class(root, "text", "small end") if each.text.isdigit()]
-    assert lengths(each.text for each in told) == most
+    labels = [label for label in find_class(root, "text", "small end") if label.text.isdigit()]
+    assert to_floats(label.text for label in labels) == most
     below = 0.0
-    for device, level in enumerate(of_class(root, "path", "level")):
+    for device, level in enumerate(find_class(root, "path", "level")):
         x, base, changes, end = re.fullmatch(
             r"M([\d.]+) ([\d.]+)((?:H[\d.]+V[\d.]+)*)H([\d.]+)", level.get("d")
         ).groups()
-        at, tops = zip(*(lengths(each) for each in re.findall(r"H([\d.]+)V([\d.]+)", changes)))
+        at, tops = zip(*(to_floats(each) for each in re.findall(r"H([\d.]+)V([\d.]+)", changes)))
         kept = stashed_levels(timeline, device)
-        assert (float(x), float(end)) == pytest.approx((LABELS, LABELS + a_second * timeline.seconds), abs=1)
-        assert at == pytest.approx([LABELS + moment * a_second for moment, _ in kept], abs=1)
-        high = [LOW * many / max(most) for _, many in kept]
+        assert (float(x), float(end)) == pytest.approx((LABEL_WIDTH, LABEL_WIDTH + a_second * timeline.seconds), abs=1)
+        assert at == pytest.approx([LABEL_WIDTH + moment * a_second for moment, _ in kept], abs=1)
+        high = [STASH_HEIGHT * many / max(most) for _, many in kept]
         assert [float(base) - top for top in tops] == pytest.approx(high, abs=0.1)
-        assert below < min(tops) and below < float(told[device].get("y")) < float(base)
+        assert below < min(tops) and below < float(labels[device].get("y")) < float(base)
         below = float(base)
 
 

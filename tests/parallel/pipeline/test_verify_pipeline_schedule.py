@@ -1,6 +1,7 @@
-"""The proof agrees with a graph of what must come before what, and points at what is wrong."""
+"""The check of schedules agrees with a graph of dependencies, and names what is wrong."""
 
 from dataclasses import replace
+from itertools import accumulate, product
 
 import pytest
 from hypothesis import given, settings
@@ -22,12 +23,11 @@ from gluonlab.parallel.pipeline.verify_pipeline_schedule import check, execution
 MUTATIONS = ("remove", "duplicate", "swap", "move", "op", "stage", "microbatch", "device")
 
 
-def verdict(schedule, queue=1):
+def find_fault(schedule, queue=1):
     try:
         check(schedule, queue)
     except ScheduleError as error:
         return error
-    return None
 
 
 @st.composite
@@ -43,42 +43,38 @@ def mutants(draw):
     programs = [list(program) for program in valid.programs]
     device = draw(st.integers(0, valid.devices - 1))
     program, touched = programs[device], {device}
-    place = draw(st.integers(0, len(program) - 1))
-    instruction, kind = program[place], draw(st.sampled_from(MUTATIONS))
+    index = draw(st.integers(0, len(program) - 1))
+    instruction, kind = program[index], draw(st.sampled_from(MUTATIONS))
     if kind == "duplicate":
         program.insert(draw(st.integers(0, len(program))), instruction)
     elif kind == "swap":
         other = draw(st.integers(0, len(program) - 1))
-        program[place], program[other] = program[other], instruction
+        program[index], program[other] = program[other], instruction
     elif kind in ("remove", "move", "device"):
-        del program[place]
+        del program[index]
         if kind != "remove":
-            onto = device if kind == "move" else draw(st.integers(0, valid.devices - 1))
-            touched.add(onto)
-            programs[onto].insert(draw(st.integers(0, len(programs[onto]))), instruction)
+            target = device if kind == "move" else draw(st.integers(0, valid.devices - 1))
+            touched.add(target)
+            programs[target].insert(draw(st.integers(0, len(programs[target]))), instruction)
     else:
-        values = {
-            "op": st.sampled_from(OPS),
-            "stage": st.integers(-1, valid.stages),
-            "microbatch": st.integers(-1, valid.microbatches),
-        }
-        program[place] = instruction._replace(**{kind: draw(values[kind])})
+        limits = {"stage": valid.stages, "microbatch": valid.microbatches}
+        values = st.sampled_from(OPS) if kind == "op" else st.integers(-1, limits[kind])
+        program[index] = instruction._replace(**{kind: draw(values)})
     return replace(valid, programs=tuple(map(tuple, programs))), touched
 
 
 @st.composite
 def reordered(draw):
-    """Programs that are right each alone, in any order that this leaves."""
+    """Programs that are valid each alone, in any order that this leaves."""
     valid = draw(schedules(4, 3, 2))
     programs = []
-    for must in expected_instructions(valid):
-        program, left = [], sorted(must)
+    for required in expected_instructions(valid):
+        program, left = [], sorted(required)
         while left:
             ready = [
                 i
                 for i in left
-                if not {*prerequisites(valid, i)} & {*left}
-                and not {(i.op, i.stage, m) for m in range(i.microbatch)} & {*left}
+                if not {*prerequisites(valid, i), *((i.op, i.stage, m) for m in range(i.microbatch))} & {*left}
             ]
             program.append(draw(st.sampled_from(ready)))
             left.remove(program[-1])
@@ -89,24 +85,22 @@ def reordered(draw):
 @examples(15, 30)
 @given(schedules())
 def test_every_schedule_is_valid_with_queues_of_one_message(schedule):
-    assert verdict(schedule) is None
+    assert find_fault(schedule) is None
     assert blocked_instructions(schedule, 1) == set()
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", SCHEDULE_NAMES)
 def test_every_schedule_of_the_grid_is_valid(name):
-    for devices in range(1, 9):
-        for microbatches in range(1, 33):
-            for stages_per_device in range(1, 4):
-                check(make_schedule(name, devices, microbatches, stages_per_device))
+    for sizes in product(range(1, 9), range(1, 33), range(1, 4)):
+        check(make_schedule(name, *sizes))
 
 
 @examples(160, 400)
 @given(mutants(), st.integers(1, 3))
 def test_a_mutant_is_refused_exactly_when_it_is_wrong_and_its_first_fault_is_named(mutated, queue):
     mutant, touched = mutated
-    error = verdict(mutant, queue)
+    error = find_fault(mutant, queue)
     faults = [first_fault(mutant, device) for device in range(mutant.devices)]
     wrong = [device for device, fault in enumerate(faults) if fault is not None]
     if wrong:
@@ -120,7 +114,7 @@ def test_a_mutant_is_refused_exactly_when_it_is_wrong_and_its_first_fault_is_nam
 @given(reordered(), st.integers(1, 3))
 def test_every_deadlock_is_refused(schedule, queue):
     assert all(first_fault(schedule, device) is None for device in range(schedule.devices))
-    assert_deadlock_is_named(schedule, queue, verdict(schedule, queue))
+    assert_deadlock_is_named(schedule, queue, find_fault(schedule, queue))
 
 
 def assert_deadlock_is_named(schedule, queue, error):
@@ -132,7 +126,7 @@ def assert_deadlock_is_named(schedule, queue, error):
     named = program[error.place]
     assert named in stuck and not stuck & set(program[: error.place])
     assert f"device {error.device}, instruction {error.place} ({named}): it waits" in str(error)
-    # nothing frees it: it comes, through others, after itself
+    # it depends on itself, through others
     before, seen = [named], set()
     while before:
         op = before.pop()
@@ -174,21 +168,15 @@ def test_peaks_are_those_of_the_papers(devices, microbatches):
 
 @settings(max_examples=50)
 @given(st.integers(2, 6), st.integers(2, 3), st.integers(1, 4))
-def test_interleaved_keeps_what_narayanan_et_al_say(devices, stages_per_device, groups):
-    """Device 0 has as many in flight as it warms up with, and one more."""
+def test_interleaved_keeps_as_many_microbatches_as_in_narayanan_et_al(devices, stages_per_device, groups):
+    """Device 0 has one more in flight than it warms up with."""
     schedule = SCHEDULES["interleaved"](devices, groups * devices, stages_per_device)
-    kept = most = 0
-    for op, _, _ in schedule.programs[0]:
-        kept += (op == "forward") - (op == "backward")
-        most = max(most, kept)
+    kept = accumulate((op == "forward") - (op == "backward") for op, _, _ in schedule.programs[0])
     warmup = 2 * (devices - 1) + (stages_per_device - 1) * devices
-    assert most == min(warmup + 1, groups * devices * stages_per_device)
+    assert max(kept) == min(warmup + 1, groups * devices * stages_per_device)
 
 
-# --- each rule, by hand
-
-
-def changed(change, name="1f1b"):
+def change_schedule(change, name="1f1b"):
     """1f1b of 2 devices and 3 microbatches: device 0 has 3 * 4 + 1 instructions."""
     schedule = SCHEDULES[name](2, 3)
     programs = [list(program) for program in schedule.programs]
@@ -226,15 +214,15 @@ LATE = Instruction("forward", 0, 3)
     ],
 )
 def test_a_fault_is_named(change, place, words):
-    error = verdict(changed(change))
+    error = find_fault(change_schedule(change))
     assert (error.device, error.place) == place
     assert words in str(error) and "\n" not in str(error)
     assert str(error).startswith(f"1f1b, device {place[0]}, instruction {place[1]} (")
 
 
 def test_devices_of_a_deadlock_are_named():
-    """Device 0 wants the gradient before it has sent what device 1 makes it of."""
-    error = verdict(changed(lambda a, b: swap(a, 1, 2), "sequential"))
+    """Device 0 waits for the gradient before it has sent the activation to device 1."""
+    error = find_fault(change_schedule(lambda a, b: swap(a, 1, 2), "sequential"))
     assert (error.device, error.place) == (0, 1)
     assert str(error).endswith(
         "(recv_backward of microbatch 0, stage 0): it waits for its message for ever, as device 1 waits, too"
@@ -242,11 +230,11 @@ def test_devices_of_a_deadlock_are_named():
 
 
 def test_a_queue_that_is_too_short_is_named():
-    """Device 0 sends all forward before it takes anything back; device 1 does not wait for all."""
+    """Device 0 sends all activations before it receives a gradient; device 1 sends gradients before."""
     gpipe, one = SCHEDULES["gpipe"](2, 4), SCHEDULES["1f1b"](2, 4)
     mixed = replace(gpipe, name="mixed", programs=(gpipe.programs[0], one.programs[1]))
-    assert verdict(mixed, queue=2) is None
-    assert str(verdict(mixed)) == (
+    assert find_fault(mixed, queue=2) is None
+    assert str(find_fault(mixed)) == (
         "mixed, device 0, instruction 7 (send_forward of microbatch 3, stage 0): "
         "it waits for room among 1 message for ever, as device 1 waits, too"
     )
@@ -265,10 +253,10 @@ def test_a_queue_that_is_too_short_is_named():
 def test_malformed_schedules_are_refused(change, words):
     change = dict(change)
     queue = change.pop("queue", 1)
-    error = verdict(replace(SCHEDULES["gpipe"](2, 3), **change), queue)
+    error = find_fault(replace(SCHEDULES["gpipe"](2, 3), **change), queue)
     assert words in str(error) and (error.device, error.place) == (None, None)
 
 
 def test_a_schedule_without_anything_to_do_is_refused():
-    error = verdict(PipelineSchedule("nothing", 1, 1, 1, ((),)))
+    error = find_fault(PipelineSchedule("nothing", 1, 1, 1, ((),)))
     assert "nothing, device 0, instruction 0 (forward of microbatch 0, stage 0)" in str(error)

@@ -1,4 +1,4 @@
-"""What split channels take, planned, is what MXNet allocates for them."""
+"""The planned memory of tensor parallelism is what MXNet allocates."""
 
 import mxnet as mx
 import pytest
@@ -9,20 +9,19 @@ from support.splits import chains
 
 from gluonlab.parallel.memory_estimate import ShardSizes
 
-WITHIN = 0.05  # of what MXNet has allocated
-NOTED = 4096  # bytes: sums of losses, rates, and gaps between the parameters of a bucket
+TOLERANCE = 0.05
+SMALL_BYTES = 4096  # sums of losses, rates, and gaps between the parameters of a bucket
 
 cases = st.fixed_dictionaries(
     {
-        # none with frozen layers: MXNet plans gradients in vain there
+        # without frozen layers: MXNet plans unused gradients there
         "chain": chains.map(lambda drawn: (*drawn[:2], False, drawn[3])),
-        "ways": st.integers(2, max_counted_devices(3)), "microbatches": st.sampled_from([None, 3]),
+        "ways": st.integers(2, max_counted_devices(3)),
+        "microbatches": st.sampled_from([None, 3]),
         "channels": st.sampled_from(["both", "column", "row"]),
-        "shards": st.builds(
-            lambda most, last: ShardSizes((most, last)), st.integers(100, 200), st.integers(1, 100)
-        ),
+        "shards": st.tuples(st.integers(100, 200), st.integers(1, 100)).map(ShardSizes),
     }
-)  # fmt: skip
+)
 
 
 @pytest.mark.cpu_only("MXNet counts what CPUs have allocated")
@@ -34,6 +33,6 @@ def test_estimated_memory_of_tensor_parallelism_is_what_mxnet_allocates(case):
         return  # with that build, tests/gpus/test_stage_memory.py counts what GPUs have
     counts = count_elsewhere(count_channels, case)
     assume(counts)
-    for planned, in_vain, allocated in zip(*counts):
-        assert planned - in_vain - NOTED < (1 + WITHIN) * allocated
-        assert planned + NOTED > (1 - WITHIN) * allocated
+    for planned, unused, allocated in zip(*counts):
+        assert planned - unused - SMALL_BYTES < (1 + TOLERANCE) * allocated
+        assert planned + SMALL_BYTES > (1 - TOLERANCE) * allocated

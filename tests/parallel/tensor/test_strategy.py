@@ -1,4 +1,4 @@
-"""A network whose channels lie on several devices trains as the whole network does on one."""
+"""Layers whose channels are split over devices train as the whole network does on one."""
 
 import mxnet as mx
 import numpy as np
@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from mxnet import nd
 from mxnet.gluon import nn
 from support.devices import contexts
+from support.reference import shard_batch
 from support.splits import (
     CLASSES,
     IMAGE,
@@ -22,7 +23,6 @@ from support.splits import (
     train_strategy,
 )
 
-from gluonlab.data.loading.split_batch import make_local_batch, shard
 from gluonlab.errors import ModelError
 from gluonlab.kvstores.process_groups import SINGLE_PROCESS
 from gluonlab.models.own_networks import alexnet_2towers
@@ -32,8 +32,7 @@ from gluonlab.parallel.tensor.layout_planner import plan_layout
 from gluonlab.parallel.tensor.strategy import tensor_parallel
 
 TOLERANCE = 1e-5
-TOWERS = ((8, 3, 1, 1, False, True), (8, 3, 1, 1, True, False), (12, 3, 1, 1, False, False),
-          (12, 3, 1, 1, True, False))  # fmt: skip
+TOWERS = ((8, 3, 1, 1, False, True), (8, 3, 1, 1, True, False), (12, 3, 1, 1, False, False), (12, 3, 1, 1, True, False))
 
 
 def towers(ctx=None):
@@ -42,7 +41,7 @@ def towers(ctx=None):
 
 
 def residual(ctx=None):
-    """Convolutions with shortcuts, two of which meet, and no BatchNorm."""
+    """Convolutions with shortcuts, two of which meet."""
     net = nn.HybridSequential(prefix="residual_")
     with net.name_scope():
         net.add(nn.Conv2D(6, 3, padding=1, activation="relu"), Shortcut(6), Shortcut(6))
@@ -64,7 +63,7 @@ class Shortcut(nn.HybridBlock):
 
 
 def normalised(ctx=None):
-    """BatchNorm behind a convolution, whose channels it has, and behind a dense layer."""
+    """BatchNorm behind a convolution, and behind a dense layer."""
     net = nn.HybridSequential(prefix="normalised_")
     with net.name_scope():
         net.add(nn.Conv2D(6, 3), nn.BatchNorm(), nn.Activation("relu"), nn.Conv2D(5, 1, groups=1))
@@ -84,18 +83,31 @@ def depthwise(ctx=None):
 NETWORKS = {make.__name__: make for make in (towers, residual, normalised, depthwise)}
 
 
-def named(name):
+def network_maker(name):
+    return seeded_maker(NETWORKS[name])
+
+
+def seeded_maker(make_layers):
     """A function that makes the network with the same parameters each time."""
 
     def make(ctxs=None, start=None):
         with mx.name.NameManager():
-            net = NETWORKS[name]()
+            net = make_layers()
         mx.random.seed(5)
         net.initialize(mx.init.Xavier(), ctx=start or ctxs)
         net(nd.zeros((1, *IMAGE), ctx=(start or ctxs)[0]))
         return net
 
     return make
+
+
+def sequence_maker(make_first_layers):
+    def make_layers():
+        net = nn.HybridSequential()
+        net.add(*make_first_layers(), nn.Dense(CLASSES))
+        return net
+
+    return seeded_maker(make_layers)
 
 
 cases = st.fixed_dictionaries(
@@ -112,14 +124,20 @@ cases = st.fixed_dictionaries(
 )
 
 
+def make_case(ways, copies, sizes, channels="both", microbatches=None):
+    return {
+        "ways": ways, "copies": copies, "channels": channels, "microbatches": microbatches, "sizes": sizes,
+        "kvstore": "device", "optimizer": "sgd", "clip_norm": None,
+    }  # fmt: skip
+
+
 def strategy_of(make, case):
     ctxs = contexts(case["ways"] * case["copies"])
     share = max(case["sizes"])
-    layout = make_parallelism("channels", ctxs, case["ways"], channels=case["channels"], max_shard_images=share)
+    split = make_parallelism("channels", ctxs, case["ways"], channels=case["channels"], max_shard_images=share)
     plan = make_strategy_plan(
-        layout, case["optimizer"], Microbatches(case["microbatches"]), case["kvstore"],
-        clip_norm=case["clip_norm"],
-    )  # fmt: skip
+        split, case["optimizer"], Microbatches(case["microbatches"]), case["kvstore"], clip_norm=case["clip_norm"]
+    )
     return tensor_parallel(make, softmax_loss(), plan, SINGLE_PROCESS)
 
 
@@ -135,7 +153,7 @@ def check_trains_as_one(make, case):
 @given(st.sampled_from(["towers", "residual", "depthwise"]), cases)
 @settings(max_examples=4, deadline=None)
 def test_any_layout_and_batch_trains_as_one_device(name, case):
-    check_trains_as_one(named(name), case)
+    check_trains_as_one(network_maker(name), case)
 
 
 @given(chains, cases)
@@ -151,38 +169,28 @@ def test_a_random_chain_trains_as_one_device(chain, case):
 
 
 @pytest.mark.long
-@given(st.sampled_from(["towers", "residual", "depthwise"]), cases)
+@given(st.sampled_from(["towers", "residual", "depthwise"]), chains, cases)
 @settings(max_examples=100, deadline=None)
-def test_many_more_cases_train_as_one_device(name, case):
-    check_trains_as_one(named(name), case)
-
-
-@pytest.mark.long
-@given(chains, cases)
-@settings(max_examples=100, deadline=None)
-def test_many_random_chains_train_as_one_device(chain, case):
+def test_many_more_cases_train_as_one_device(name, chain, case):
+    check_trains_as_one(network_maker(name), case)
     test_a_random_chain_trains_as_one_device.hypothesis.inner_test(chain, case)
 
 
 @pytest.mark.parametrize("channels", ["both", "column", "row"])
 def test_batchnorm_sees_its_channels_of_the_whole_batch(channels):
-    """With one copy, statistics are those of one device, running ones, too."""
-    case = {
-        "ways": 2, "copies": 1, "channels": channels, "microbatches": None, "sizes": [8, 8, 6],
-        "kvstore": "device", "optimizer": "sgd", "clip_norm": None,
-    }  # fmt: skip
-    strategy = strategy_of(named("normalised"), case)
+    """With one copy, all statistics are those of one device."""
+    case = make_case(2, 1, [8, 8, 6], channels)
+    strategy = strategy_of(network_maker("normalised"), case)
     losses, _ = train_strategy(strategy, make_batches(case["sizes"]))
     strategy.sync_running_statistics()
     params = {name: array.asnumpy() for name, array in strategy.parameters().items()}
-    reference = named("normalised")([mx.cpu()])  # cuDNN's running variance is of n - 1 values
+    reference = network_maker("normalised")([mx.cpu()])  # cuDNN's running variance is of n - 1 values
     expected_losses, expected = train_chain_on_one_device(reference, make_batches(case["sizes"]), case)
     np.testing.assert_allclose(losses, expected_losses, rtol=2e-5)
     assert relative_difference(params, expected) <= 5 * TOLERANCE
-    places = strategy.net._collect_params_with_prefix()
-    for name, array in expected.items():
-        own = places[name].list_data()[0].asnumpy()
-        assert np.linalg.norm(own - array) <= 1e-4 * max(1, np.linalg.norm(array)), name
+    for name, param in strategy.net._collect_params_with_prefix().items():
+        error = np.linalg.norm(param.list_data()[0].asnumpy() - expected[name])
+        assert error <= 1e-4 * max(1, np.linalg.norm(expected[name])), name
 
 
 def layout_of(make, ways, channels="both"):
@@ -192,81 +200,55 @@ def layout_of(make, ways, channels="both"):
     return plan_layout(graph, shapes, set(net.collect_params()), ways, channels)
 
 
-def test_towers_exchange_values_before_the_third_convolution_and_dense_layers():
-    layout = layout_of(named("towers"), 2)
-    assert list(layout.layers.values()) == [
-        "column", "local", "row", "local", "row", "column", "row"
-    ]  # fmt: skip
-    assert layout.allreduce_count == 3
-
-
-def test_a_column_and_a_row_need_one_sum():
-    layout = layout_of(named("residual"), 2)
-    ways = list(layout.layers.values())
-    assert ways == ["column", "row"] * 3
-    assert layout.allreduce_count == 3
+@pytest.mark.parametrize(
+    ("name", "ways"),
+    [("towers", ["column", "local", "row", "local", "row", "column", "row"]), ("residual", ["column", "row"] * 3)],
+)
+def test_only_row_parallel_layers_need_a_sum(name, ways):
+    """The towers exchange values before the third convolution and dense layers."""
+    layout = layout_of(network_maker(name), 2)
+    assert (list(layout.layers.values()), layout.allreduce_count) == (ways, 3)
 
 
 @pytest.mark.parametrize("name", ["towers", "residual", "depthwise"])
 @pytest.mark.parametrize("channels", ["column", "row"])
-def test_layers_are_split_only_in_the_way_that_is_asked_for(channels, name):
-    """But for those of groups, whose channels are apart in any case."""
-    ways = set(layout_of(named(name), 2, channels).layers.values())
+def test_layers_are_split_only_in_the_requested_way(channels, name):
+    """Except grouped convolutions, whose channels are separate anyway."""
+    ways = set(layout_of(network_maker(name), 2, channels).layers.values())
     assert channels in ways and ways <= {channels, "local"}
 
 
 def test_parameters_begin_as_those_of_the_whole_network():
-    case = {
-        "ways": 3, "copies": 2, "channels": "both", "microbatches": None, "sizes": [4],
-        "kvstore": "device", "optimizer": "sgd", "clip_norm": None,
-    }  # fmt: skip
-    strategy, expected = strategy_of(named("depthwise"), case), named("depthwise")(contexts(1))
+    strategy, expected = (
+        strategy_of(network_maker("depthwise"), make_case(3, 2, [4])),
+        network_maker("depthwise")(contexts(1)),
+    )
+    params = expected._collect_params_with_prefix()
     for name, array in strategy.parameters().items():
-        own = expected._collect_params_with_prefix()[name].list_data()[0].asnumpy()
-        assert (array.asnumpy() == own).all(), name
+        assert (array.asnumpy() == params[name].list_data()[0].asnumpy()).all(), name
 
 
 def test_scores_are_those_of_the_whole_network():
-    case = {
-        "ways": 2, "copies": 2, "channels": "both", "microbatches": 2, "sizes": [7],
-        "kvstore": "device", "optimizer": "sgd", "clip_norm": None,
-    }  # fmt: skip
-    strategy = strategy_of(named("towers"), case)
+    strategy = strategy_of(network_maker("towers"), make_case(2, 2, [7], microbatches=2))
     [(images, labels)] = make_batches([7])
-    xs = shard(nd.array(images), strategy.inputs)
-    ys = shard(nd.array(labels, dtype="int32"), strategy.inputs)
-    scored = [(each.device, each.scores.asnumpy()) for each in strategy.score(make_local_batch(xs, ys))]
-    scores = np.concatenate([own for copy in (0, 1) for device, own in scored if device == copy])
+    batch = shard_batch((images, labels), strategy.inputs)
+    parts = sorted(((part.device, part.scores.asnumpy()) for part in strategy.score(batch)), key=lambda part: part[0])
     [ctx] = contexts(1)
-    expected = named("towers")([ctx])(nd.array(images, ctx=ctx)).asnumpy()
-    np.testing.assert_allclose(scores, expected, rtol=1e-5, atol=1e-6)
+    expected = network_maker("towers")([ctx])(nd.array(images, ctx=ctx)).asnumpy()
+    np.testing.assert_allclose(np.concatenate([scores for _, scores in parts]), expected, rtol=1e-5, atol=1e-6)
 
 
-def test_what_cannot_be_split_is_refused():
-    def tiny(ctxs=None, start=None):
-        net = nn.HybridSequential()
-        net.add(nn.Dense(1), nn.Dense(CLASSES))
-        net.initialize(ctx=start or ctxs)
-        net(nd.zeros((1, *IMAGE), ctx=(start or ctxs)[0]))
-        return net
-
+def test_a_network_without_enough_channels_is_refused():
     with pytest.raises(ModelError, match="no layer has channels for 80 devices"):
-        layout_of(tiny, 80)
+        layout_of(sequence_maker(lambda: [nn.Dense(1)]), 80)
 
 
 @pytest.mark.parametrize("axes", [(), (2, 3), (0,), (1,), (1, 2)], ids=str)
 def test_devices_draw_random_numbers_for_their_own_channels(axes):
     """So that a Dropout that draws once for all channels is refused."""
-
-    def dropping(ctxs=None, start=None):
-        net = nn.HybridSequential()
-        net.add(nn.Conv2D(4, 1), nn.Dropout(0.5, axes=axes), nn.Dense(CLASSES))
-        net.initialize(ctx=start or ctxs)
-        net(nd.zeros((1, *IMAGE), ctx=(start or ctxs)[0]))
-        return net
-
+    make = sequence_maker(lambda: [nn.Conv2D(4, 1), nn.Dropout(0.5, axes=axes)])
     if 1 in axes:
         with pytest.raises(ModelError, match="a Dropout of all channels at once"):
-            layout_of(dropping, 2)
+            layout_of(make, 2)
     else:
-        assert layout_of(dropping, 2).layers
+        assert layout_of(make, 2).layers

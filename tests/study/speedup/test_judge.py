@@ -1,4 +1,4 @@
-"""The verdict on drawn parts: the largest is named, numbers add up, and nothing is told twice."""
+"""The diagnosis of random parts: the largest cause is named, numbers add up, nothing twice."""
 
 import math
 
@@ -33,38 +33,35 @@ POSITIVE = st.floats(0.001, 1)
 
 @st.composite
 def steps(draw):
-    """What a step is made of, in truth, with nothing in the way: its parts are its windows."""
-    spent = {name: draw(SECONDS) for name in ("input", "host", "sum", "update")}
-    spent.update(forward=draw(POSITIVE), backward=draw(POSITIVE))
-    passes = spent["forward"] + spent["backward"]
+    """The true seconds of the parts of a step, of its passes and their fixed share; a size ratio."""
+    part_s = {name: draw(SECONDS) for name in ("input", "host", "sum", "update")}
+    part_s.update(forward=draw(POSITIVE), backward=draw(POSITIVE))
+    passes = part_s["forward"] + part_s["backward"]
     fixed = passes * draw(st.floats(0, 1))
-    return spent, passes, fixed, draw(st.sampled_from([0.5, 2.0]))
+    return part_s, passes, fixed, draw(st.sampled_from([0.5, 2.0]))
 
 
-def windows_of(spent, passes, fixed, ratio, blocked=0.0, plain=None, hidden=0.0):
-    """The times of windows from which these parts are left out, by their definitions.
-
-    ``hidden``: so much of what a part takes by itself lies behind others.
-    """
-    everything = passes + spent["sum"] + spent["update"]
+def simulate_windows(part_s, passes, fixed, ratio, blocked=0.0, plain=None, hidden=0.0):
+    """The times of the windows of a step with these parts. ``hidden``: overlapped part of each."""
+    everything = passes + part_s["sum"] + part_s["update"]
     return {
-        windows.STEP: everything + spent["host"] + spent["input"],
-        windows.SAME_BATCH: everything + spent["host"], windows.WITHOUT_HOST: everything,
-        windows.NO_SUM: everything - spent["sum"],
-        windows.NO_UPDATE: everything - spent["update"], windows.PASSES: passes,
-        windows.FORWARD: spent["forward"], windows.OTHER_SIZE: fixed + ratio * (passes - fixed),
-        windows.JUST_INPUT: spent["input"] + hidden, windows.JUST_SUM: spent["sum"] + hidden,
-        windows.JUST_UPDATE: spent["update"] + hidden, windows.QUEUED: spent["host"] + hidden,
-        windows.BLOCKED: blocked, windows.PLAIN_SUM: spent["sum"] if plain is None else plain,
+        windows.STEP: everything + part_s["host"] + part_s["input"],
+        windows.SAME_BATCH: everything + part_s["host"], windows.WITHOUT_HOST: everything,
+        windows.NO_SUM: everything - part_s["sum"],
+        windows.NO_UPDATE: everything - part_s["update"], windows.PASSES: passes,
+        windows.FORWARD: part_s["forward"], windows.OTHER_SIZE: fixed + ratio * (passes - fixed),
+        windows.JUST_INPUT: part_s["input"] + hidden, windows.JUST_SUM: part_s["sum"] + hidden,
+        windows.JUST_UPDATE: part_s["update"] + hidden, windows.QUEUED: part_s["host"] + hidden,
+        windows.BLOCKED: blocked, windows.PLAIN_SUM: part_s["sum"] if plain is None else plain,
     }  # fmt: skip
 
 
 @given(steps(), st.sampled_from([0.0, 0.5]))
-def test_windows_that_lack_a_part_give_it_back_and_all_parts_are_the_step(drawn, hidden):
-    spent, passes, fixed, ratio = drawn
-    times = windows_of(spent, passes, fixed, ratio, hidden=hidden)
+def test_parts_are_found_from_windows_without_them_and_add_up_to_the_step(drawn, hidden):
+    part_s, passes, fixed, ratio = drawn
+    times = simulate_windows(part_s, passes, fixed, ratio, hidden=hidden)
     found = compute_parts(part_differences(times), ratio)
-    for name, seconds in spent.items():
+    for name, seconds in part_s.items():
         assert getattr(found, name) == pytest.approx(seconds, abs=1e-9)
     assert found.fixed == pytest.approx(fixed, abs=1e-6)
     assert found.parts_total == pytest.approx(times[windows.STEP]) == pytest.approx(found.step)
@@ -72,24 +69,24 @@ def test_windows_that_lack_a_part_give_it_back_and_all_parts_are_the_step(drawn,
 
 
 @given(steps(), st.lists(st.floats(0.01, 1), min_size=2, max_size=6), POSITIVE, SECONDS)
-def test_stragglers_shared_cores_and_slow_stores_are_what_they_were_made(drawn, each, plain, blocked):
-    spent, _, _, ratio = drawn
+def test_stragglers_shared_cores_and_slow_stores_are_found(drawn, each, plain, blocked):
+    part_s, _, _, ratio = drawn
     passes = max(each) * 1.5
-    spent = {**spent, "forward": passes / 3, "backward": passes * 2 / 3}
-    times = windows_of(spent, passes, 0.0, ratio, min(blocked, spent["host"]), plain)
+    part_s = {**part_s, "forward": passes / 3, "backward": passes * 2 / 3}
+    times = simulate_windows(part_s, passes, 0.0, ratio, min(blocked, part_s["host"]), plain)
     times.update({windows.single_device_window(device): seconds for device, seconds in enumerate(each)})
     found = compute_parts(part_differences(times), ratio)
     *_, second, slowest = sorted(each)
     assert found.straggler == pytest.approx(slowest - second, abs=1e-9)
     assert found.shared == pytest.approx(passes - slowest)
-    assert found.waiting + found.sum + found.host == pytest.approx(spent["sum"] + spent["host"])
-    slow = spent["sum"] > windows.SLOW_SUM_FACTOR * plain
-    assert (found.waiting > min(blocked, spent["host"]) + 1e-9) == slow
+    assert found.waiting + found.sum + found.host == pytest.approx(part_s["sum"] + part_s["host"])
+    slow = part_s["sum"] > windows.SLOW_SUM_FACTOR * plain
+    assert (found.waiting > min(blocked, part_s["host"]) + 1e-9) == slow
     assert found.parts_total == pytest.approx(found.step)
 
 
 @st.composite
-def made_of(draw):
+def parts(draw):
     numbers = {name: draw(SECONDS) for name in PARTS}
     numbers["forward"] += 0.001
     passes = numbers["forward"] + numbers["backward"]
@@ -97,24 +94,24 @@ def made_of(draw):
     return StepParts(step=sum(numbers.values()), **numbers, **inside)
 
 
-@given(made_of())
+@given(parts())
 def test_the_first_cause_is_the_largest_and_no_second_is_told_twice(found):
-    spent = overhead_seconds(found)
-    assert tuple(spent) == CAUSES and all(seconds >= 0 for seconds in spent.values())
-    assert sum(spent.values()) <= found.step * (1 + 1e-9)
+    part_s = overhead_seconds(found)
+    assert tuple(part_s) == CAUSES and all(seconds >= 0 for seconds in part_s.values())
+    assert sum(part_s.values()) <= found.step * (1 + 1e-9)
     named = find_causes(found)
     assert [cause.share for cause in named] == sorted((c.share for c in named), reverse=True)
-    large = {name for name, seconds in spent.items() if seconds >= MIN_CAUSE_SHARE * found.step}
+    large = {name for name, seconds in part_s.items() if seconds >= MIN_CAUSE_SHARE * found.step}
     if large:
         assert {cause.name for cause in named} == large
-        assert spent[named[0].name] == max(spent.values())
+        assert part_s[named[0].name] == max(part_s.values())
     else:
-        scattered = sum(spent[name] for name in ("host", "sum", "update", "few"))
+        scattered = sum(part_s[name] for name in ("host", "sum", "update", "few"))
         assert [cause.name for cause in named] == ["few"] * (scattered >= MIN_JOINT_SHARE * found.step)
 
 
-@given(made_of(), st.sampled_from(CAUSES))
-def test_what_may_be_next_to_nothing_is_not_named(found, doubtful):
+@given(parts(), st.sampled_from(CAUSES))
+def test_a_cause_whose_interval_reaches_zero_is_not_named(found, doubtful):
     lowest = {name: 0.0 if name == doubtful else 1.0 for name in CAUSES}
     assert doubtful not in {cause.name for cause in find_causes(found, lowest)} - {"few"}
 
@@ -126,7 +123,7 @@ def test_the_straggler_is_the_slowest_device(each):
     assert cause.name == "straggler" and each[cause.device] == max(each)
 
 
-@given(made_of(), made_of(), st.booleans())
+@given(parts(), parts(), st.booleans())
 def test_two_measurements_disagree_where_a_part_differs_by_more_than_a_tenth(one, other, joint):
     first, second = ({name: getattr(found, name) / found.step for name in PARTS} for found in (one, other))
     found = find_disagreements(first, second, joint)
@@ -136,9 +133,9 @@ def test_two_measurements_disagree_where_a_part_differs_by_more_than_a_tenth(one
     assert not (joint and "update" in found)
 
 
-@given(made_of(), made_of())
+@given(parts(), parts())
 def test_passes_that_are_one_phase_are_compared_as_one(one, other):
-    first, second = ({name: getattr(found, name) / found.step for name in JOINT_PARTS} for found in (one, other))
+    first, second = ({name: getattr(each, name) / each.step for name in JOINT_PARTS} for each in (one, other))
     assert set(first) == {"input", "host", "passes", "sum", "waiting", "update"}
     assert sum(first.values()) == pytest.approx(1)
     found = find_disagreements(first, second)
@@ -152,40 +149,40 @@ LINES = st.builds(LinearStepTime, st.floats(0, 1), st.floats(0.001, 1))
 
 @given(LINES, LINES, st.integers(2, 16), st.data(), st.floats(0.5, 4))
 def test_from_the_batch_that_pays_on_devices_have_the_speed_up_and_below_they_do_not(
-    one, several, devices, data, wanted
+    one, several, devices, data, target
 ):
     batches = data.draw(st.integers(1, devices))
-    made = StepModel(one, several, devices, 8, batches, 0.0, 0.0)
-    images = made.break_even_images(wanted)
+    model = StepModel(one, several, devices, 8, batches, 0.0, 0.0)
+    images = model.break_even_images(target)
     if images is None:
-        assert made.speed_up(1e9) < wanted + 1e-6
+        assert model.speed_up(1e9) < target + 1e-6
         return
-    assert made.speed_up(images * 1.01 + 1e-6) >= wanted - 1e-6
+    assert model.speed_up(images * 1.01 + 1e-6) >= target - 1e-6
     if images > 0.001:
-        assert made.speed_up(images) == pytest.approx(wanted)
-        assert made.speed_up(images * 0.99) <= wanted + 1e-9
+        assert model.speed_up(images) == pytest.approx(target)
+        assert model.speed_up(images * 0.99) <= target + 1e-9
 
 
-@given(made_of(), POSITIVE, st.integers(2, 8), st.integers(1, 64))
+@given(parts(), POSITIVE, st.integers(2, 8), st.integers(1, 64))
 def test_the_model_passes_through_what_was_measured(found, one_step, devices, each):
     images = devices * each
     for of_one in (each, images):
-        made = fit_step_model(found, one_step, devices, images, of_one)
+        model = fit_step_model(found, one_step, devices, images, of_one)
         rates = images / found.step, of_one / one_step
-        if made.several.seconds(each) == pytest.approx(found.step):
-            assert made.speed_up(each) == pytest.approx(rates[0] / rates[1])
-        assert made.one.seconds(of_one) == pytest.approx(one_step)
-        assert made.several.seconds(each) >= found.step - 1e-9
-        assert min(made.one) >= -1e-9 and min(made.several) >= 0
+        if model.several.seconds(each) == pytest.approx(found.step):
+            assert model.speed_up(each) == pytest.approx(rates[0] / rates[1])
+        assert model.one.seconds(of_one) == pytest.approx(one_step)
+        assert model.several.seconds(each) >= found.step - 1e-9
+        assert min(model.one) >= -1e-9 and min(model.several) >= 0
 
 
 @given(LINES, LINES, st.integers(2, 8), SECONDS, st.floats(0, 0.1))
 def test_with_the_largest_network_all_devices_are_as_fast_as_one(one, several, devices, moved, update):
-    made = StepModel(one, several, devices, 8, devices, moved, min(update, one.fixed))
-    times = made.largest_gradient_factor()
+    model = StepModel(one, several, devices, 8, devices, moved, min(update, one.fixed))
+    times = model.break_even_gradient_factor()
     if times and math.isfinite(times):  # not where the last digits of a float decide
-        of_one = one.seconds(8) + (times - 1) * made.update
-        of_all = several.seconds(8) + (times - 1) * made.moved
+        of_one = one.seconds(8) + (times - 1) * model.update
+        of_all = several.seconds(8) + (times - 1) * model.moved
         assert devices * of_one == pytest.approx(of_all, rel=1e-6)
 
 
@@ -220,18 +217,15 @@ def test_devices_that_share_by_their_speeds_end_together(seconds, data):
 
 
 @given(st.lists(CAUSE, max_size=3), facts())
-def test_what_is_tried_differs_from_what_there_is_and_exists(found, now):
+def test_tried_settings_differ_from_the_present_ones_and_exist(found, now):
     chosen = choose_candidates(found, now)
     assert len(chosen) <= MAX_CANDIDATES and (found or not chosen)
     for candidate in chosen:
-        assert candidate not in chosen[:0]
         for name, value in candidate.settings.items():
             if name in ("batch_size", "global_batch_size"):
                 images = value if name == "batch_size" else value // now.copies
-                assert (
-                    name == now.batch_option
-                    and now.images_per_copy < images == candidate.images_per_copy <= now.max_images_per_copy
-                )
+                assert name == now.batch_option and images == candidate.images_per_copy
+                assert now.images_per_copy < images <= now.max_images_per_copy
             elif name == "device_weights":
                 assert value is None or candidate.settings.keys() == {"device_weights"}
             elif name == "devices":

@@ -1,4 +1,4 @@
-"""A prediction and the settings of a training: priced, said, refused, or without influence."""
+"""The settings of a training in a prediction: priced, with a caution, refused, or irrelevant."""
 
 import dataclasses
 import shutil
@@ -45,7 +45,7 @@ VALUES = {
     "checkpoint_every": "5", "keep": 1, "out": "somewhere", "patience": "5", "drop_last": True,
     "device_weights": "2,1", "class_weights": "balanced",
 }  # fmt: skip
-BESIDE = {
+REQUIRED_SETTINGS = {
     "global_batch_size": {"batch_size": None}, "lr_decay_epochs": {"lr_schedule": "step"},
     "lr_decay": {"lr_schedule": "step"}, "final_lr": {"lr_schedule": "cosine"},
     "image_size": {"dataset": FILES}, "random_resized_crop": {"dataset": FILES},
@@ -69,8 +69,7 @@ def data_sets(tmp_path_factory):
 
 
 @pytest.fixture(scope="module", autouse=True)
-def works_counted_once():
-    """The work of a network is counted once for images of a shape."""
+def count_work_once():
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(predicted_module, "count_model_work", lru_cache(None)(count_model_work))
         yield
@@ -82,30 +81,16 @@ def in_data_sets(data_sets, monkeypatch):
     monkeypatch.setenv("GLUONLAB_DATA", str(data_sets / "somewhere"))
 
 
-@pytest.fixture(scope="module")
-def predict_once():
-    """Predict a training, once in this module."""
-    found = {}
-
-    def predict_training(config):
-        key = repr(config)
-        if key not in found:
-            found[key] = predict_config(MACHINE, config)
-        return found[key]
-
-    return predict_training
+@lru_cache(maxsize=None)
+def predict_once(**settings):
+    return predict_config(MACHINE, dataclasses.replace(USUAL, **settings))
 
 
-@pytest.fixture
-def with_and_without(predict_once):
+def predict_both(field):
     """The predictions of a training with the setting, and of the same one without."""
-
-    def predict_both(field):
-        without = dataclasses.replace(USUAL, **BESIDE.get(field, {}))
-        given = dataclasses.replace(without, **{field: VALUES[field]})
-        return predict_config(MACHINE, given), predict_once(without)
-
-    return predict_both
+    without = dataclasses.replace(USUAL, **REQUIRED_SETTINGS.get(field, {}))
+    given = dataclasses.replace(without, **{field: VALUES[field]})
+    return predict_config(MACHINE, given), predict_once(**REQUIRED_SETTINGS.get(field, {}))
 
 
 def test_every_setting_is_in_one_list():
@@ -116,30 +101,28 @@ def test_every_setting_is_in_one_list():
 
 
 @pytest.mark.parametrize("field", sorted(PREDICTED_SETTINGS))
-def test_what_is_priced_changes_the_prediction(field, with_and_without):
-    given, without = with_and_without(field)
+def test_priced_settings_change_the_prediction(field):
+    given, without = predict_both(field)
     assert given.rows != without.rows
 
 
 @pytest.mark.parametrize("field", sorted(CAUTIONS))
-def test_what_is_not_priced_is_said_and_changes_nothing_else(field, with_and_without):
-    given, without = with_and_without(field)
-    (said,) = set(given.cautions) - set(without.cautions)
-    assert said.startswith(option_name(field)) and "is not priced" in said
+def test_settings_that_are_not_priced_add_a_caution_only(field):
+    given, without = predict_both(field)
+    (caution,) = set(given.cautions) - set(without.cautions)
+    assert caution.startswith(option_name(field)) and "is not priced" in caution
     assert given.rows == without.rows
 
 
 @pytest.mark.parametrize("field", sorted(REFUSED_SETTINGS))
-def test_what_would_be_another_training_is_refused_in_one_line(field, with_and_without):
-    with pytest.raises(UsageError) as caught:
-        with_and_without(field)
-    message = str(caught.value)
-    assert message.startswith(option_name(field)) and "\n" not in message
+def test_refused_settings_are_named_in_one_line(field):
+    with pytest.raises(UsageError, match=f"^{option_name(field)}.*$"):
+        predict_both(field)
 
 
 @pytest.mark.parametrize("field", sorted(IRRELEVANT_SETTINGS))
-def test_what_has_no_influence_has_none(field, with_and_without):
-    given, without = with_and_without(field)
+def test_irrelevant_settings_have_no_influence(field):
+    given, without = predict_both(field)
     assert given == without
 
 

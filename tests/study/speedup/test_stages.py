@@ -1,4 +1,4 @@
-"""Networks that are split into stages: both passes are one part, and images are per copy."""
+"""The diagnosis of stages: both passes are one part, and images are per copy of the network."""
 
 import json
 from dataclasses import replace
@@ -31,7 +31,7 @@ COPY = {"en": "per copy of the network", "ja": "ネットワークのコピー�
 DEVICE = {"en": "per device", "ja": "デバイスあたり"}
 
 
-PASSES_S = 0.01  # that both passes take on each device, by a clock that is made
+PASSES_S = 0.01  # of simulated time on each device
 
 
 @pytest.fixture(scope="module", params=["pipeline", "layers"])
@@ -39,16 +39,15 @@ def found(request):
     with pytest.MonkeyPatch.context() as patched:
         time, queue = SimulatedClock.install(patched), PipelineParallel._queue_stages
 
-        def timed(strategy, batch):
+        def queue_and_compute(strategy, batch):
             for device in range(2):
                 time.compute(device, PASSES_S)
             queue(strategy, batch)
 
-        patched.setattr(PipelineParallel, "_queue_stages", timed)
+        patched.setattr(PipelineParallel, "_queue_stages", queue_and_compute)
         config = TrainConfig(
-            devices=device_spec(2), dataset="synthetic", model="lenet", split=request.param,
-            batch_size=16,
-        )  # fmt: skip
+            devices=device_spec(2), dataset="synthetic", model="lenet", split=request.param, batch_size=16
+        )
         return diagnose(config, rounds=2, try_advice=False)
 
 
@@ -62,8 +61,8 @@ def test_forward_and_backward_are_one_part_everywhere(found):
     assert sum(found.trace.shares.values()) == pytest.approx(1)
     parts = json.loads(json.dumps(found.to_dict(), allow_nan=False))["parts"]
     assert set(parts) == set(found.shares)
-    for language, told in WORDS.items():
-        assert f">{told}<" in render_page(found, language)
+    for language, words in WORDS.items():
+        assert f">{words}<" in render_page(found, language)
     assert f"\n{WORDS['en']} " in as_text(found)
     assert max(map(len, as_text(found).splitlines())) <= 80
 
@@ -84,9 +83,9 @@ def test_both_passes_of_a_trace_are_one_part_with_the_time_of_both():
 def test_images_are_said_to_be_those_of_a_copy(found, language):
     larger = TriedAdvice(Candidate({"batch_size": 64}, 64), *(Estimate(2, 1, 3),) * 2, 1.5)
     pays = Estimate(10.0, 5.0, 20.0)  # of each of two devices
-    said = " ".join(diagnosis_sentences(replace(found, tried_advice=[larger], break_even=pays), language))
-    assert said.count(COPY[language]) >= 2 and DEVICE[language] not in said
-    assert all(number in said for number in ("64", "20", "10", "40"))
+    text = " ".join(diagnosis_sentences(replace(found, tried_advice=[larger], break_even=pays), language))
+    assert text.count(COPY[language]) >= 2 and DEVICE[language] not in text
+    assert all(number in text for number in ("64", "20", "10", "40"))
     each = " ".join(diagnosis_sentences(replace(found, tried_advice=[larger], break_even=pays, copies=2), language))
     assert COPY[language] not in each and each.count(DEVICE[language]) >= 2
 

@@ -1,4 +1,4 @@
-"""What is measured is what would be trained: graphs are bound as --overlap asks, whoever binds."""
+"""All commands that train bind graphs with the backward pieces of --overlap."""
 
 import pytest
 from support.bound_trainings import BottleneckCase, SimulatedClock
@@ -17,7 +17,7 @@ from gluonlab.training.reporter import Reporter
 
 pytestmark = pytest.mark.filterwarnings("ignore:no GPU on this machine")
 SETTINGS = {"devices": device_spec(2), "dataset": "synthetic", "model": "lenet", "batch_size": 4}
-WAYS = {
+STRATEGIES = {
     "data": {},
     "shared BatchNorm": {"model": "resnet8", "sync_bn": True},
     "pipeline": {"split": "pipeline"},
@@ -26,8 +26,8 @@ WAYS = {
 
 
 @pytest.fixture
-def asked(monkeypatch):
-    """The sizes of pieces that MXNet was asked for, one for each graph that was bound."""
+def requested_sizes(monkeypatch):
+    """The sizes of pieces that MXNet was requested_sizes for, one for each graph that was bound."""
     found, set_variable = [], mxnet_setup.temporary_variable
 
     def spy(name, value):
@@ -39,34 +39,37 @@ def asked(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("overlap", "size", "way"),
+    ("overlap", "size", "strategy"),
     [
-        *((3, 3, way) for way in WAYS),
+        *((3, 3, strategy) for strategy in STRATEGIES),
         ("off", mxnet_setup.WHOLE_BACKWARD, "data"),
-        *(pytest.param("off", mxnet_setup.WHOLE_BACKWARD, way, marks=pytest.mark.long) for way in [*WAYS][1:]),
+        *(
+            pytest.param("off", mxnet_setup.WHOLE_BACKWARD, strategy, marks=pytest.mark.long)
+            for strategy in [*STRATEGIES][1:]
+        ),
     ],
 )
-def test_every_window_binds_graphs_with_the_pieces_that_are_asked_for(asked, way, overlap, size):
-    trained = MeasuredTraining(TrainConfig(overlap=overlap, **{**SETTINGS, **WAYS[way]}))
+def test_every_window_binds_graphs_with_pieces_of_the_requested_size(requested_sizes, strategy, overlap, size):
+    trained = MeasuredTraining(TrainConfig(overlap=overlap, **{**SETTINGS, **STRATEGIES[strategy]}))
     _, smaller = measure_step._resized_batch(trained)
     windows = [
         trained.step, trained.repeat_step, lambda: trained.queue_phases(trained.batch, ["update"]),
         lambda: trained.queue_phases(smaller), lambda: trained.record(2),
     ]  # fmt: skip
-    if way == "data":
+    if strategy == "data":
         windows.append(lambda: trained.train_device_alone(1))
     for window in windows:
         window()
     trained.close()
-    assert asked and set(asked) == {size}
+    assert requested_sizes and set(requested_sizes) == {size}
 
 
-def test_so_does_a_verdict_with_the_device_alone_and_all_that_it_tries(asked, monkeypatch):
+def test_a_diagnosis_binds_with_them_too_on_one_device_and_for_all_advice(requested_sizes, monkeypatch):
     SimulatedClock.install(monkeypatch)
     monkeypatch.setattr("gluonlab.study.speedup.diagnosis.ADVICE_ROUNDS", 5)
     bound = BottleneckCase("few", fixed=0.01, image=0.0)
     found = diagnose(bound.make_config().replace(overlap=3), bound.make_dataset(), bound.make_strategy, rounds=5)
-    assert found.tried_advice and len(asked) >= 5 and set(asked) == {3}
+    assert found.tried_advice and len(requested_sizes) >= 5 and set(requested_sizes) == {3}
 
 
 TRAININGS = {
@@ -81,8 +84,8 @@ TRAININGS = {
 }
 
 
-@pytest.mark.parametrize("road", TRAININGS)
-def test_all_roads_that_train_obey_it(asked, road, tmp_path):
+@pytest.mark.parametrize("command", TRAININGS)
+def test_all_commands_that_train_bind_with_them(requested_sizes, command, tmp_path):
     config = TrainConfig(devices=device_spec(2), model="mlp", epochs=1, overlap=3)
-    TRAININGS[road](config.replace(out=str(tmp_path / "out")))
-    assert asked and set(asked) == {3}
+    TRAININGS[command](config.replace(out=str(tmp_path / "out")))
+    assert requested_sizes and set(requested_sizes) == {3}

@@ -20,7 +20,7 @@ from gluonlab.parallel.pipeline.pipeline_schedule import (
     make_pipeline,
 )
 from gluonlab.parallel.pipeline.render.pipeline_pictures import (
-    MOST_COMPUTED,
+    MAX_DRAWN_PASSES,
     WORDS,
     PipelineTexts,
     TimeUnit,
@@ -29,7 +29,7 @@ from gluonlab.parallel.pipeline.render.pipeline_pictures import (
     count_passes,
     format_size,
     idle_gaps,
-    most_kept,
+    max_stashed_microbatches,
     page_times,
     percent,
     schedule_description,
@@ -38,23 +38,19 @@ from gluonlab.parallel.pipeline.render.pipeline_pictures import (
 )
 
 _SCENE = "gluonlab.parallel.pipeline.render"
-_CHOICES = {
-    "schedule": "name",
-    "devices": "devices",
-    "microbatches": "microbatches",
-    "stages-per-device": "stages_per_device",
-}
+_CHOICES = {"schedule": "name", "devices": "devices", "microbatches": "microbatches",
+            "stages-per-device": "stages_per_device"}  # fmt: skip
 # Numbers that the page offers in addition to the requested ones.
 DEVICES, MICROBATCHES = (2, 4, 8), (4, 8, 16)
 # Schedules that the page offers with several stages on each device, and their number.
-SEVERAL = {"interleaved": 2}
+STAGES_PER_DEVICE = {"interleaved": 2}
 
 # A schedule with its estimated times.
-Priced = Tuple[PipelineSchedule, PipelineTimeline]
+PricedSchedule = Tuple[PipelineSchedule, PipelineTimeline]
 CostsOf = Callable[[PipelineSchedule], Optional[Costs]]
 
 
-def as_page(priced: Iterable[Priced], start: int = 0, *, language: str = "en") -> str:
+def as_page(priced: Iterable[PricedSchedule], start: int = 0, *, language: str = "en") -> str:
     """Return an HTML page that animates the schedules ``priced``, first ``priced[start]``.
 
     Every forward, backward and update that takes time is drawn, with ``data-op``, ``data-stage``,
@@ -93,11 +89,11 @@ def _selectable_schedules(requested: PipelineSchedule) -> List[PipelineSchedule]
     stages_per_device = requested.stages // requested.devices
     requested_size = requested.devices, requested.microbatches
     sizes = {requested_size, *itertools.product(DEVICES, MICROBATCHES)}
-    choices = {(name, *size, SEVERAL.get(name, 1)) for name in SCHEDULES for size in sizes}
+    choices = {(name, *size, STAGES_PER_DEVICE.get(name, 1)) for name in SCHEDULES for size in sizes}
     if stages_per_device > 1:
-        choices |= {(name, *requested_size, stages_per_device) for name in SEVERAL}
+        choices |= {(name, *requested_size, stages_per_device) for name in STAGES_PER_DEVICE}
     schedules = (make_pipeline(*choice) for choice in choices)
-    return [schedule for schedule in schedules if count_passes(schedule) <= MOST_COMPUTED]
+    return [schedule for schedule in schedules if count_passes(schedule) <= MAX_DRAWN_PASSES]
 
 
 def _sort_key(schedule: PipelineSchedule) -> Tuple[int, int, int, int]:
@@ -120,14 +116,14 @@ def _scene_data(schedule: PipelineSchedule, timeline: PipelineTimeline, words: P
         "description": schedule_description(schedule, words),
         "unit": unit.unit,
         "ticks": [unit.convert(time_s) for time_s in page_times(timeline)],
-        "axis": [axis_ticks(timeline, most) for most in (16, 6)],
+        "axis": [axis_ticks(timeline, max_steps) for max_steps in (16, 6)],
         "events": [_event_data(event, unit) for event in timeline.events if _is_shown(event)],
         "idle": [
             [[unit.convert(begin), unit.convert(end)] for begin, end in idle_gaps(timeline, device)]
             for device in devices
         ],
-        "kept": [[[unit.convert(at), many] for at, many in stashed_levels(timeline, d)] for d in devices],
-        "most": [most_kept(timeline, device) for device in devices],
+        "kept": [[[unit.convert(at), count] for at, count in stashed_levels(timeline, d)] for d in devices],
+        "most": [max_stashed_microbatches(timeline, device) for device in devices],
         "bubbles": [percent(bubble) for bubble in timeline.bubbles],
     }
 

@@ -43,8 +43,8 @@ WORDS: Dict[str, PipelineTexts] = {
 ENGLISH, JAPANESE = WORDS["en"], WORDS["ja"]
 
 
-MOST_DEVICES, MOST_COMPUTED = 16, 4096  # devices and passes that are readable and fast to draw
-MOST_STEPS = 200  # steps through which a page moves
+MAX_DEVICES, MAX_DRAWN_PASSES = 16, 4096  # devices and passes that are readable and fast to draw
+MAX_STEPS = 200  # steps through which a page moves
 SHADES = 3  # for the stages of one device
 _NEGLIGIBLE = 1e-9  # share of the whole time that rounding may cause
 
@@ -92,14 +92,13 @@ def page_times(timeline: PipelineTimeline) -> List[float]:
 
     All steps are equally long, so that the page plays at a constant speed.
     """
-    lengths = [event.end_s - event.begin_s for event in timeline.events]
     pass_lengths = [
-        length
-        for length, event in zip(lengths, timeline.events)
-        if event.instruction.op in COMPUTE_OPS[:2] and length > 0
+        event.end_s - event.begin_s
+        for event in timeline.events
+        if event.instruction.op in (FORWARD, BACKWARD) and event.end_s > event.begin_s
     ]
     count = timeline.seconds / min(pass_lengths) if pass_lengths else 0.0
-    steps = max(1, math.ceil(min(count, MOST_STEPS) - 1e-6))
+    steps = max(1, math.ceil(min(count, MAX_STEPS) - 1e-6))
     return [timeline.seconds * step / steps for step in range(steps + 1)]
 
 
@@ -108,7 +107,7 @@ def stage_shade(schedule: PipelineSchedule, stage: int) -> int:
     return stage // schedule.devices % SHADES
 
 
-def most_kept(timeline: PipelineTimeline, device: int) -> int:
+def max_stashed_microbatches(timeline: PipelineTimeline, device: int) -> int:
     """Return the largest number of microbatches that a device keeps at once."""
     return max(kept.microbatches for kept in timeline.kept[device])
 
@@ -146,12 +145,12 @@ def schedule_description(schedule: PipelineSchedule, words: PipelineTexts = ENGL
     return words.descriptions.get(schedule.name, "")
 
 
-def axis_ticks(timeline: PipelineTimeline, most: int) -> Sequence[float]:
-    """Return round times for an axis, in the drawing's unit, at most ``most`` steps."""
+def axis_ticks(timeline: PipelineTimeline, max_steps: int) -> Sequence[float]:
+    """Return round times for an axis, in the drawing's unit, at most ``max_steps`` steps."""
     whole = time_unit(timeline).convert(timeline.seconds)
     if not whole:
         return [0.0]
-    rough = whole / most
+    rough = whole / max_steps
     power = 10 ** math.floor(math.log10(rough))
     step = next(n * power for n in (1, 2, 5, 10, 20) if n * power >= rough)
     return [float(f"{number * step:.6g}") for number in range(int(whole / step + 1e-6) + 1)]
@@ -164,19 +163,19 @@ def count_passes(schedule: PipelineSchedule) -> int:
 
 def check_drawable(schedule: PipelineSchedule) -> None:
     """Raise ScheduleError if a schedule is too large to draw."""
-    if schedule.devices > MOST_DEVICES or count_passes(schedule) > MOST_COMPUTED:
+    if schedule.devices > MAX_DEVICES or count_passes(schedule) > MAX_DRAWN_PASSES:
         raise ScheduleError(
             f"{schedule.name} with {pluralize(schedule.devices, 'device')}, "
             f"{pluralize(schedule.stages, 'stage')} and {schedule.microbatches} microbatches is "
-            f"too large to draw: choose up to {MOST_DEVICES} devices and "
-            f"{MOST_COMPUTED // 2} stages x microbatches"
+            f"too large to draw: choose up to {MAX_DEVICES} devices and "
+            f"{MAX_DRAWN_PASSES // 2} stages x microbatches"
         )
 
 
 # As text
 
-NARROWEST = 40
-MOST_COLUMNS = 2000  # columns of all blocks
+MIN_COLUMNS = 40
+MAX_COLUMNS = 2000  # columns of all blocks
 STAGE_LETTERS = "abcdefghijklmnopqrstuvwxyz"  # for the stages of one device
 
 FILLS = {BACKWARD: "=", UPDATE: "u"}  # forward: "-"
@@ -184,13 +183,13 @@ IDLE = "."
 
 
 def as_text(schedule: PipelineSchedule, timeline: PipelineTimeline, width: int = 80) -> str:
-    """Return what each device does and keeps over time, in lines of ``width``.
+    """Return the work and the stashed microbatches of each device over time, in lines of ``width``.
 
     Long times are split into blocks below each other, so that the numbers of microbatches are
     readable if 2000 columns suffice for that. Raises ScheduleError for a width below 40.
     """
-    if width < NARROWEST:
-        raise ScheduleError(f"a pipeline in {width} columns: give it at least {NARROWEST}")
+    if width < MIN_COLUMNS:
+        raise ScheduleError(f"a pipeline in {width} columns: give it at least {MIN_COLUMNS}")
     heads = [f"{schedule.name}: {format_size(schedule, timeline)}", schedule_description(schedule), ""]
     text = [*heads, _text_legend(schedule, timeline)]
     lines = [part for line in text for part in textwrap.wrap(line, width) or [""]]
@@ -204,7 +203,7 @@ def as_text(schedule: PipelineSchedule, timeline: PipelineTimeline, width: int =
         lines += ["", f"from {times[0]} to {times[1]} {unit.unit}"]
         lines += [f"{f'device {device}':<{label}}  {rows[device][begin:end]}" for device in devices]
         for device in devices:
-            kept = _kept_line(timeline, device, scale, range(begin, end))
+            kept = _stashed_line(timeline, device, scale, range(begin, end))
             lines.append(f"{f'keeps {device}':<{label}}  {kept}".rstrip())
     return "\n".join([*lines, "", *_summary_table(schedule, timeline)])
 
@@ -223,12 +222,7 @@ def _text_scale(schedule: PipelineSchedule, timeline: PipelineTimeline, room: in
     There is only one block if the shortest forward or backward then has room for its number.
     """
     whole = timeline.seconds
-    lengths = [
-        event.end_s - event.begin_s
-        for device in range(schedule.devices)
-        for event in computing_events(timeline, device)
-        if event.instruction.op != UPDATE
-    ]
+    lengths = _pass_lengths(schedule, timeline)
     if not lengths:
         return 1.0 / (whole or 1.0), room
     letters = len(str(schedule.microbatches - 1)) + (schedule.stages > schedule.devices)
@@ -236,8 +230,14 @@ def _text_scale(schedule: PipelineSchedule, timeline: PipelineTimeline, room: in
     # The shortest pass gets whole columns, so that equal boxes are equally wide and no block cuts
     # one.
     columns = max(letters + 1, int(room / whole * shortest))
-    scale = min(columns / shortest, MOST_COLUMNS / whole)
+    scale = min(columns / shortest, MAX_COLUMNS / whole)
     return scale, room if _column(whole, scale) <= room else max(room - room % columns, 1)
+
+
+def _pass_lengths(schedule: PipelineSchedule, timeline: PipelineTimeline) -> List[float]:
+    """Return the seconds of all forwards and backwards that take time."""
+    events = (event for device in range(schedule.devices) for event in computing_events(timeline, device))
+    return [event.end_s - event.begin_s for event in events if event.instruction.op != UPDATE]
 
 
 def _device_line(schedule: PipelineSchedule, timeline: PipelineTimeline, device: int, scale: float) -> str:
@@ -259,14 +259,14 @@ def _pass_text(schedule: PipelineSchedule, event: Event, columns: int) -> str:
     return (name if len(name) < columns else "").ljust(columns, fill)
 
 
-def _kept_line(timeline: PipelineTimeline, device: int, scale: float, columns: range) -> str:
+def _stashed_line(timeline: PipelineTimeline, device: int, scale: float, columns: range) -> str:
     """Return the microbatches that a device keeps: at the start of a block and at each change."""
-    changes = [(_column(at_s, scale), many) for at_s, many in stashed_levels(timeline, device)]
-    initial = [many for column, many in changes if column <= columns.start][-1]
-    changes_inside = [(column, many) for column, many in changes if column in columns[1:]]
+    changes = [(_column(at_s, scale), count) for at_s, count in stashed_levels(timeline, device)]
+    initial = [count for column, count in changes if column <= columns.start][-1]
+    changes_inside = [(column, count) for column, count in changes if column in columns[1:]]
     line, free = [" "] * len(columns), 0
-    for column, many in [(columns.start, initial), *changes_inside]:
-        offset, number = column - columns.start, str(many)
+    for column, count in [(columns.start, initial), *changes_inside]:
+        offset, number = column - columns.start, str(count)
         if offset >= free and offset + len(number) <= len(line):
             line[offset : offset + len(number)] = number
             free = offset + len(number) + 1
@@ -282,7 +282,7 @@ def _summary_table(schedule: PipelineSchedule, timeline: PipelineTimeline) -> It
     rows: List[Iterable[str]] = [heads]
     for device, bubble in enumerate(timeline.bubbles):
         stages = ",".join(map(str, schedule.stages_of(device)))
-        kept = f"{most_kept(timeline, device)}"
+        kept = f"{max_stashed_microbatches(timeline, device)}"
         rows.append((f"{device}", stages, f"{percent(bubble)}%", kept))
     widths: Tuple[int, ...] = tuple(max(map(len, column)) for column in zip(*rows))
     for row in rows:
@@ -292,8 +292,8 @@ def _summary_table(schedule: PipelineSchedule, timeline: PipelineTimeline) -> It
 # As SVG
 
 # All lengths are px.
-WIDTH, WIDEST, MARGIN, LABELS, RIGHT = 1200, 6000, 32, 96, 30
-AXIS, TALL, GAP, LOW, BETWEEN, DIGIT = 30, 36, 12, 30, 40, 7.6
+WIDTH, MAX_CHART_WIDTH, MARGIN, LABEL_WIDTH, RIGHT_MARGIN = 1200, 6000, 32, 96, 30
+AXIS_HEIGHT, ROW_HEIGHT, ROW_GAP, STASH_HEIGHT, SECTION_GAP, DIGIT_WIDTH = 30, 36, 12, 30, 40, 7.6
 
 # On white, meaningful parts have a contrast of at least 3 and differ in shape as well as in color;
 # numbers have a contrast of 4.5.
@@ -327,29 +327,24 @@ class _PipelineLayout:
 
     def __init__(self, schedule: PipelineSchedule, timeline: PipelineTimeline) -> None:
         whole = timeline.seconds or 1.0
-        lengths = [
-            event.end_s - event.begin_s
-            for device in range(schedule.devices)
-            for event in computing_events(timeline, device)
-            if event.instruction.op != UPDATE
-        ]
+        lengths = _pass_lengths(schedule, timeline)
         digits = len(str(schedule.microbatches - 1))
-        legible = (digits * DIGIT + 3) / min(lengths, default=whole)
-        room = WIDTH - 2 * MARGIN - LABELS - RIGHT
-        self.scale = max(room / whole, min(legible, WIDEST / whole))
+        legible = (digits * DIGIT_WIDTH + 3) / min(lengths, default=whole)
+        room = WIDTH - 2 * MARGIN - LABEL_WIDTH - RIGHT_MARGIN
+        self.scale = max(room / whole, min(legible, MAX_CHART_WIDTH / whole))
         self.whole = whole * self.scale
-        self.below = AXIS + schedule.devices * (TALL + GAP) - GAP + BETWEEN
-        self.height = self.below + schedule.devices * (LOW + GAP)
+        self.below = AXIS_HEIGHT + schedule.devices * (ROW_HEIGHT + ROW_GAP) - ROW_GAP + SECTION_GAP
+        self.height = self.below + schedule.devices * (STASH_HEIGHT + ROW_GAP)
 
     def x(self, seconds: float) -> float:
-        return round(LABELS + seconds * self.scale, 2)
+        return round(LABEL_WIDTH + seconds * self.scale, 2)
 
     def top(self, row: int) -> int:
-        return AXIS + row * (TALL + GAP)
+        return AXIS_HEIGHT + row * (ROW_HEIGHT + ROW_GAP)
 
     def base(self, row: int) -> int:
         """Return the y position of the base of a device's stashed activations."""
-        return self.below + row * (LOW + GAP) + LOW
+        return self.below + row * (STASH_HEIGHT + ROW_GAP) + STASH_HEIGHT
 
 
 def as_svg(schedule: PipelineSchedule, timeline: PipelineTimeline) -> str:
@@ -359,7 +354,7 @@ def as_svg(schedule: PipelineSchedule, timeline: PipelineTimeline) -> str:
     """
     check_drawable(schedule)
     frame = _PipelineLayout(schedule, timeline)
-    width = 2 * MARGIN + LABELS + frame.whole + RIGHT
+    width = 2 * MARGIN + LABEL_WIDTH + frame.whole + RIGHT_MARGIN
     title = f"{schedule.name}: {format_size(schedule, timeline)}"
     root = new_document(title, [schedule_description(schedule), _HOW_TO_READ], STYLE)
     stripes = {"width": "6", "height": "6", "patternUnits": "userSpaceOnUse"}
@@ -370,10 +365,10 @@ def as_svg(schedule: PipelineSchedule, timeline: PipelineTimeline) -> str:
     _draw_axis(picture, frame, schedule, timeline)
     for row in range(schedule.devices):
         _draw_row(picture, frame, schedule, timeline, row)
-        _draw_kept(picture, frame, timeline, row)
-    add_text(picture, LABELS, frame.below - 10, "microbatches kept", "quiet small")
-    add_text(picture, LABELS + frame.whole + RIGHT, frame.below - 10, "most", "quiet small end")
-    return document_text(root, round(width), y + frame.height + MARGIN - GAP)
+        _draw_stashed(picture, frame, timeline, row)
+    add_text(picture, LABEL_WIDTH, frame.below - 10, "microbatches kept", "quiet small")
+    add_text(picture, LABEL_WIDTH + frame.whole + RIGHT_MARGIN, frame.below - 10, "most", "quiet small end")
+    return document_text(root, round(width), y + frame.height + MARGIN - ROW_GAP)
 
 
 def _draw_heading(root: Element, schedule: PipelineSchedule, timeline: PipelineTimeline, width: float) -> int:
@@ -397,22 +392,22 @@ def _draw_heading(root: Element, schedule: PipelineSchedule, timeline: PipelineT
 
 
 def _draw_axis(parent: Element, frame: _PipelineLayout, schedule: PipelineSchedule, timeline: PipelineTimeline) -> None:
-    unit, bottom = time_unit(timeline), frame.top(schedule.devices) - GAP
-    add_text(parent, LABELS - 12, 18, unit.unit, "quiet small end")
+    unit, bottom = time_unit(timeline), frame.top(schedule.devices) - ROW_GAP
+    add_text(parent, LABEL_WIDTH - 12, 18, unit.unit, "quiet small end")
     for time in axis_ticks(timeline, 16):
         x = frame.x(time / unit.per_second)
-        SubElement(parent, "path", {"class": "scale", "d": f"M{x:g} {AXIS - 4}V{bottom + 3}"})
+        SubElement(parent, "path", {"class": "scale", "d": f"M{x:g} {AXIS_HEIGHT - 4}V{bottom + 3}"})
         add_text(parent, x, 18, f"{time:g}", "quiet small middle")
 
 
 def _draw_row(
     parent: Element, frame: _PipelineLayout, schedule: PipelineSchedule, timeline: PipelineTimeline, row: int
 ) -> None:
-    """Draw what a device does."""
-    stages, middle = [str(stage) for stage in schedule.stages_of(row)], frame.top(row) + TALL / 2
+    """Draw the passes and the idle times of a device."""
+    stages, middle = [str(stage) for stage in schedule.stages_of(row)], frame.top(row) + ROW_HEIGHT / 2
     named = f"stage{'s' * (len(stages) > 1)} {', '.join(stages)}"
-    add_text(parent, LABELS - 8, middle - 2, f"device {row}", "end")
-    add_text(parent, LABELS - 8, middle + 12, named, "quiet small end")
+    add_text(parent, LABEL_WIDTH - 8, middle - 2, f"device {row}", "end")
+    add_text(parent, LABEL_WIDTH - 8, middle + 12, named, "quiet small end")
     for begin, end in idle_gaps(timeline, row):
         box = _box_attributes(frame, row, (begin, end))
         SubElement(parent, "rect", {"class": "idle", **box})
@@ -430,32 +425,28 @@ def _draw_pass(parent: Element, frame: _PipelineLayout, schedule: PipelineSchedu
     attributes = _box_attributes(frame, event.device, (event.begin_s, event.end_s), air=1)
     SubElement(box, "rect", {"class": kind, "rx": "3", **attributes})
     begin, end = frame.x(event.begin_s), frame.x(event.end_s)
-    if op != UPDATE and end - begin >= len(str(microbatch)) * DIGIT:
-        y = frame.top(event.device) + TALL / 2 + 4
+    if op != UPDATE and end - begin >= len(str(microbatch)) * DIGIT_WIDTH:
+        y = frame.top(event.device) + ROW_HEIGHT / 2 + 4
         add_text(box, (begin + end) / 2, y, str(microbatch), f"number on-{pale}")
 
 
 def _box_attributes(frame: _PipelineLayout, row: int, span: Tuple[float, float], air: float = 0.0) -> Dict[str, str]:
     """Return the attributes of a box in a device's row; ``span``: (begin, end) in seconds."""
     begin, end = map(frame.x, span)
-    return {
-        "x": f"{begin + air / 2:g}",
-        "y": str(frame.top(row)),
-        "width": f"{max(end - begin - air, 0.5):g}",
-        "height": str(TALL),
-    }
+    width = max(end - begin - air, 0.5)
+    return {"x": f"{begin + air / 2:g}", "y": str(frame.top(row)), "width": f"{width:g}", "height": str(ROW_HEIGHT)}
 
 
-def _draw_kept(parent: Element, frame: _PipelineLayout, timeline: PipelineTimeline, row: int) -> None:
+def _draw_stashed(parent: Element, frame: _PipelineLayout, timeline: PipelineTimeline, row: int) -> None:
     """Draw how many microbatches a device keeps, with the same scale for all devices."""
     rows = range(len(timeline.kept))
-    most = max(1, *(most_kept(timeline, device) for device in rows))
+    most = max(1, *(max_stashed_microbatches(timeline, device) for device in rows))
     base, line = frame.base(row), f"M{frame.x(0):g} {frame.base(row)}"
     for at_s, microbatches in stashed_levels(timeline, row):
-        line += f"H{frame.x(at_s):g}V{base - microbatches / most * LOW:g}"
+        line += f"H{frame.x(at_s):g}V{base - microbatches / most * STASH_HEIGHT:g}"
     line += f"H{frame.x(timeline.seconds):g}"
     SubElement(parent, "path", {"class": "kept", "d": f"{line}V{base}z"})
     SubElement(parent, "path", {"class": "level", "d": line})
-    add_text(parent, LABELS - 8, base - 4, f"device {row}", "quiet small end")
-    right = LABELS + frame.whole + RIGHT
-    add_text(parent, right, base - 4, str(most_kept(timeline, row)), "small end")
+    add_text(parent, LABEL_WIDTH - 8, base - 4, f"device {row}", "quiet small end")
+    right = LABEL_WIDTH + frame.whole + RIGHT_MARGIN
+    add_text(parent, right, base - 4, str(max_stashed_microbatches(timeline, row)), "small end")
