@@ -1,6 +1,4 @@
-"""The allreduce bench as a picture, as prices and as a drawing; and mistakes, which cost
-nothing.
-"""
+"""The allreduce command: plots, predicted costs, drawings, and the search for schedules."""
 
 import json
 import re
@@ -29,24 +27,21 @@ from gluonlab.plain_text import format_size
 pytestmark = pytest.mark.usefixtures("short")
 
 
-# --- a picture
-
-
 def test_the_picture_has_every_algorithm_measured_and_predicted_and_the_limit():
-    rows = [
-        AllreduceRow(name, 4, size, size // 4, "float32", 1, (size * 2e-6,) * 3, 0.0,
-                     None if name == "device" else size * 1e-6, (size * 5e-7,))
-        for size in (1024, 4096)
-        for name in ("ring", "star", "device")
-    ]  # fmt: skip
+    def make_row(name, size):
+        predicted_s = None if name == "device" else size * 1e-6
+        return AllreduceRow(
+            name, 4, size, size // 4, "float32", 1, (size * 2e-6,) * 3, 0.0, predicted_s, (size * 5e-7,)
+        )
+
+    rows = [make_row(name, size) for size in (1024, 4096) for name in ("ring", "star", "device")]
     curves = [(curve.label, len(curve.predicted)) for curve in allreduce_plot.make_curves(rows)]
     assert curves == [("ring", 2), ("star", 2), ("device", 0)]
     figure = allreduce_plot.make_figure(rows, 4, "title")
     time, bus = figure.axes
-    drawn = [(line.get_linestyle(), pytest.approx(list(line.get_ydata()))) for line in time.lines]
-    # microseconds
-    measured, predicted, limit = ("-", [2048, 8192]), ("--", [1024, 4096]), (":", [512, 2048])
-    assert [measured, predicted, measured, predicted, measured, limit] == drawn
+    lines = [(line.get_linestyle(), pytest.approx(list(line.get_ydata()))) for line in time.lines]
+    measured, predicted, limit = ("-", [2048, 8192]), ("--", [1024, 4096]), (":", [512, 2048])  # microseconds
+    assert [measured, predicted, measured, predicted, measured, limit] == lines
     assert time.get_legend_handles_labels()[1] == ["ring", "star", "device", "memory limit"]
     gb_per_s = {"-": 1.5 / 2000, "--": 1.5 / 1000, ":": 1.5 / 500}  # n = 4
     for line in bus.lines:
@@ -56,11 +51,11 @@ def test_the_picture_has_every_algorithm_measured_and_predicted_and_the_limit():
 
 
 def test_no_two_algorithms_look_alike():
-    labels = [*(name for name in CHOICES), "ring placed", "bidirectional_ring placed"]
+    labels = [*CHOICES, "ring placed", "bidirectional_ring placed"]
     assert len({allreduce_plot.curve_style(label) for label in labels}) == len(labels)
 
 
-# --- prices, and drawings
+# --- predicted costs, and drawings
 
 
 def test_simulation_prices_every_algorithm_in_both_orders_without_mxnet(python, tmp_path):
@@ -77,12 +72,10 @@ def test_simulation_prices_every_algorithm_in_both_orders_without_mxnet(python, 
     for plan in [*make_plans(None, 8, topology=cube), auto]:
         for size in (1024, 46_000_000):
             row, priced = rows.pop((plan.label, size)), price(plan.schedule_for(size), cube, size)
-            assert row["time_us"] == pytest.approx(priced.seconds * 1e6)
-            assert row["busbw"] == pytest.approx(priced.busbw / 1e9)
-            assert row["times_floor"] == pytest.approx(row["time_us"] / row["floor_us"])
+            expected = (priced.seconds * 1e6, priced.busbw / 1e9, row["time_us"] / row["floor_us"])
+            assert (row["time_us"], row["busbw"], row["times_floor"]) == pytest.approx(expected)
             assert row["times_floor"] >= 1
-            links = {step.bottleneck for step in priced.steps}
-            assert row["bottleneck"] in {"additions", *links}
+            assert row["bottleneck"] in {"additions", *(step.bottleneck for step in priced.steps)}
     assert rows == {}
 
 
