@@ -262,9 +262,6 @@ def find_cycle(graph):
     return next(filter(None, (visit(node, []) for node in sorted(graph))), [])
 
 
-# --- the modules follow the rules
-
-
 def test_every_module_has_a_place_in_the_layers():
     assert {layer_name(module) for module in SOURCES} - set(LEVEL) == {""}
     assert len(SOURCES) > 20
@@ -301,8 +298,6 @@ def test_no_module_imports_itself_through_others():
     assert find_cycle({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == ["b", "c", "b"]
     assert find_cycle({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == []
 
-
-# --- the rules find violations
 
 BREAKING = {
     upward_imports: [

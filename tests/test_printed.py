@@ -121,9 +121,6 @@ def test_every_reason_is_needed():
     assert used == set(ONLY_PARSED.values())
 
 
-# --- files that commands of the pages need
-
-
 def draw_pictures(folder):
     """Draw pictures of two classes, dark and bright."""
     random = np.random.RandomState(0)

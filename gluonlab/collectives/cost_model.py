@@ -228,7 +228,7 @@ class _StepLoads:
     """
 
     steps: int
-    size_thresholds: RouteTable
+    route_table: RouteTable
     step: Any
     pair: Any
     chunks: Any
@@ -237,7 +237,7 @@ class _StepLoads:
 
     def step_prices(self, topology: Topology, chunk_bytes: float) -> Iterator[StepPrice]:
         """Return the price of each step for chunks of ``chunk_bytes``."""
-        table, links = self.size_thresholds, len(self.size_thresholds.links)
+        table, links = self.route_table, len(self.route_table.links)
         link_numbers = table.link_numbers[self.pair]  # (messages, longest)
         is_link = link_numbers != NO_LINK
         message_bytes = (self.chunks * chunk_bytes)[:, None]

@@ -36,9 +36,6 @@ def rates(*values, name="ours"):
     return Series(name, name, "images/s", values)
 
 
-# --- records
-
-
 @settings(max_examples=15)  # each writes a file
 @given(SPEEDS, st.text(min_size=1), st.none() | st.text(), st.sampled_from(["images/s", "us", "s"]))
 def test_a_record_is_read_as_it_was_written(tmp_path_factory, values, name, reason, unit):
@@ -87,9 +84,6 @@ def test_a_pipe_and_a_large_file_are_refused_at_once(tmp_path, make):
         read_record(tmp_path / "record.json")
 
 
-# --- intervals
-
-
 @pytest.mark.parametrize("n", range(1, 60))
 def test_the_interval_of_pairs_is_that_of_scipys_sign_test(n):
     """Its ends are the outermost values that a two-sided test at 5 % does not reject as the median."""
@@ -121,9 +115,6 @@ def test_intervals_contain_the_true_ratio_in_95_of_100_cases(interval, paired):
         result = interval(above, below)
         inside += result.lowest <= 0.97 <= result.highest
     assert 0.945 <= inside / runs <= 0.975
-
-
-# --- comparisons
 
 
 def test_more_images_and_fewer_microseconds_are_both_faster():

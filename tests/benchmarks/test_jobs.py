@@ -51,9 +51,6 @@ def start_worker(subject, folder):
         worker.end(grace_s=2)
 
 
-# --- the same work
-
-
 def test_the_classic_loop_and_gluonlabs_step_give_the_same_parameters():
     ctxs, random = devices(2, threads=1), np.random.RandomState(1)
     batches = [(nd.array(random.rand(16, 1, 28, 28)), nd.array(random.randint(0, 10, 16))) for _ in range(3)]
@@ -131,9 +128,6 @@ def test_a_job_fails_if_the_optimized_network_computes_something_else(monkeypatc
     monkeypatch.setattr(optimize_job, "optimize", changed)
     with pytest.raises(RunError, match="MXNet's CNN for MNIST: the optimized network has"):
         optimize_job.make("mnist-cnn", True)
-
-
-# --- reports of jobs
 
 
 def test_a_worker_of_host_reports_every_column(tmp_path):
@@ -220,9 +214,6 @@ def test_checkpoints_are_on_disk_at_the_end_of_a_block_and_checks_find_replicas_
             first = every * (checkpoints.MIDDLE // every + 1)  # not at the end of an epoch
             with pytest.raises(DriftError, match=f"after step {first}[;,]"):
                 runs[checkpoints.check_name(every)].train_block()
-
-
-# --- competing processes
 
 
 def read_ticks(pid):

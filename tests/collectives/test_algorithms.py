@@ -94,9 +94,6 @@ def test_a_placed_schedule_is_right_and_plays_the_same_parts(name, world_size, d
     assert placed.placed([order.index(rank) for rank in range(world_size)]) == schedule
 
 
-# --- the shape that the name promises
-
-
 def neighbors(name, world_size, rank):
     messages = [(t.src, t.dst) for step in make_schedule(name, world_size).steps for t in step]
     return {other for ends in messages if rank in ends for other in ends} - {rank}
@@ -153,8 +150,6 @@ def test_hierarchical_crosses_between_groups_once_each_way_per_chunk():
     assert make_schedule("hierarchical", 5) == make_schedule("hierarchical", 5, groups=((0, 1, 2), (3, 4)))
 
 
-# --- trees
-
 # beside and between powers of two
 TREE_SIZES = [1, 2, 3, 4, 5, 6, 7, 8, 9, 13, 16, 17, 31, 32, 33, 64, 65, 69]
 TREE_SIZES += long_cases(*(p for p in range(1, 70) if p not in TREE_SIZES))
@@ -195,9 +190,6 @@ def test_a_double_tree_uses_every_port_no_more_than_twice_in_a_step(world_size):
             assert max(map(ports.count, ports)) <= 2
 
 
-# --- schedules over hosts
-
-
 HOSTS = st.integers(1, 4)
 
 
@@ -227,9 +219,6 @@ def test_with_one_device_a_host_it_is_the_schedule_across():
         schedule = make_schedule_over_hosts(5, 1, across)
         assert schedule.steps == make_schedule(across, 5).steps
         assert schedule.name == f"hierarchical, {across}"
-
-
-# --- mistakes
 
 
 @pytest.mark.parametrize("maker", [*ALGORITHMS.values(), *HALF_MAKERS], ids=lambda maker: maker.__name__)

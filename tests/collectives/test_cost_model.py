@@ -100,21 +100,6 @@ def test_every_algorithm_has_a_closed_form_here():
     assert {schedule.name for schedule, *_ in closed_forms(2)} == set(ALGORITHMS)
 
 
-def test_nothing_beats_the_ring_in_bytes_and_halving_doubling_in_messages():
-    """On a switch, for a power of two: why there is more than one algorithm."""
-    large, small = {}, {}
-    for name in ALGORITHMS:
-        large[name] = price(make_schedule(name, 8), switch(8, 0.0, 1e9), N).seconds
-        small[name] = price(make_schedule(name, 8), switch(8, 1e-5, 1e9), 0).seconds
-    both = [large["ring"], large["halving_doubling"]]
-    assert both == pytest.approx([min(large.values())] * 2)
-    assert min(small, key=small.get) == "halving_doubling"
-    assert max(large, key=large.get) == "star"
-
-
-# --- contention, by hand
-
-
 def topology_of(world_size, shared=(), reduce_bytes_per_s=math.inf, together=math.inf):
     """1 s and 10 bytes/s between all; pairs in ``shared`` also pass one common link of 5 bytes/s."""
     common = Link("common", 5.0)
@@ -208,9 +193,6 @@ def test_a_step_is_as_long_as_its_busiest_link_and_rank(case):
     assert priced.bottleneck in busiest
 
 
-# --- machines
-
-
 def test_on_one_memory_what_moves_the_same_bytes_differs_by_how_often_it_adds():
     """Several summands of a chunk are added at once: by a star all, by a tree of four ranks two and
     one, by a ring one after the other. A ring only gains the use of all cores.
@@ -237,9 +219,6 @@ def test_a_ring_on_the_cube_mesh_by_hand():
     assert as_numbered.seconds == pytest.approx(14 * (latency + chunk / 10e9) + add, rel=EXACT)
     assert all(step.bottleneck.startswith("NVLink") for step in placed.steps)
     assert not any(step.bottleneck.startswith("NVLink") for step in as_numbered.steps)
-
-
-# --- nccl-tests' figures, and mistakes
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 5, 8])

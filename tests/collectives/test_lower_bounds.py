@@ -83,9 +83,6 @@ def assert_not_below_bound(schedule, topology, bounds=None):
         assert bound.seconds(size) <= priced.seconds * ROUNDING
 
 
-# --- nothing is below
-
-
 @given(st.data(), st.integers(2, 9), st.sampled_from(COLLECTIVES))
 @pytest.mark.long
 def test_no_tree_schedule_is_below_the_lower_bound_of_any_topology(data, p, collective):
@@ -176,9 +173,6 @@ def writes(held, rank, readable):
 def test_no_schedule_of_three_ranks_is_below_the_lower_bound(data):
     topology = data.draw(topologies(3))
     assert floor_of(topology).seconds(0) <= find_lowest_latency(topology) * ROUNDING
-
-
-# --- and it is reached
 
 
 @pytest.mark.parametrize(

@@ -39,9 +39,6 @@ def hops(order):
     return list(zip(order, [*order[1:], *order[:1]])) if len(order) > 1 else []
 
 
-# --- the tables
-
-
 @pytest.mark.parametrize("name", ["p3.16xlarge", "p3dn.24xlarge"])
 def test_a_cube_mesh_has_the_links_of_the_published_matrix(name):
     topology = make_topology(name)
@@ -151,9 +148,6 @@ def test_devices_of_a_shared_memory_topology_share_one_link(add, of_one, speed, 
     assert 1 / speed + 1 / topology.reduce_bytes_per_s == pytest.approx(1 / min(own_add, speed))
 
 
-# --- rings
-
-
 def test_the_ring_of_the_cube_mesh_runs_on_doubled_links_only():
     topology = p3_16xlarge()
     order = topology.ring_order()
@@ -204,9 +198,6 @@ def test_a_ring_of_twenty_different_links_is_no_worse_than_the_order_of_numbers(
     assert sorted(order) == list(range(20)) and best >= numbered
 
 
-# --- parts of a machine
-
-
 @pytest.mark.parametrize("name", TOPOLOGIES)
 def test_the_first_devices_are_linked_as_in_the_whole_machine(name):
     whole = make_topology(name)
@@ -225,9 +216,6 @@ def test_listed_devices_get_the_ranks_of_their_positions():
     assert part.world_size == 3
     assert dict(part.routes) == {(a, b): whole.routes[devices[a], devices[b]] for a, b in all_pairs(3)}
     assert part.groups == ((1,), (0, 2))
-
-
-# --- mistakes
 
 
 def test_an_unknown_machine_is_refused_with_the_choices():

@@ -67,9 +67,6 @@ def test_schedules_that_cannot_be_shown_are_refused(make, message):
         make()
 
 
-# --- texts
-
-
 def test_a_japanese_page_of_a_users_schedule_has_no_english_text():
     page = as_page([TWICE], ("twice", 2), language="ja")
     words = " ".join(PageTexts(page).texts + string_values(embedded_data(page)))
@@ -80,9 +77,6 @@ def test_contributions_in_japanese():
     assert describe_contributions((0, 1, 0), JAPANESE) == "ランク 1 の寄与"
     assert describe_contributions((1, 1, 0, 2), JAPANESE) == "ランク 0, 1, 3 (2 回) の寄与"
     assert describe_contributions((0, 0), JAPANESE) == list_contributors((0, 0), JAPANESE) == "なし"
-
-
-# --- contrast of colors: 4.5 on paper, 3 in cells (WCAG 2.1, 1.4.3 and 1.4.11)
 
 
 def test_the_colors_of_the_picture_have_contrast():

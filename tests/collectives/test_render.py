@@ -59,9 +59,6 @@ def sort_transfers(transfers):
     return sorted(map(tuple, transfers))
 
 
-# --- words
-
-
 @given(st.sets(st.integers(0, 40), min_size=1))
 @example({0, 1, 2, 5, 7, 8})
 def test_format_ranges_lists_every_number_once(values):
@@ -73,9 +70,6 @@ def test_contributions_in_words():
     assert describe_contributions((0, 1, 0)) == "rank 1"
     assert describe_contributions((1, 1, 0, 2)) == "ranks 0, 1 and 3 (2 times)"
     assert describe_contributions((0, 0)) == "nothing"
-
-
-# --- text
 
 
 def parse_text(text):
@@ -157,9 +151,6 @@ def test_a_contribution_that_is_added_twice_stands_out_in_the_text():
 
 def test_one_rank_sends_nothing():
     assert as_text(ALGORITHMS["ring"](1)).endswith("\nNothing is sent.\nchunk 0\n    0 0")
-
-
-# --- arrows
 
 
 @given(any_schedules() | schedules)

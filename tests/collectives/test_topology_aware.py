@@ -103,9 +103,6 @@ def test_all_orders_of_interchangeable_devices_have_the_same_price(topology, dat
     assert seconds[1] == pytest.approx(seconds[0])
 
 
-# --- rings packed onto links
-
-
 @examples(40)
 @given(mesh_topologies())
 def test_rings_fit_on_the_lanes_together_and_no_other_ring_fits_beside_them(topology):

@@ -62,9 +62,6 @@ def test_topologies_that_a_file_cannot_hold_are_refused(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-# --- by hand
-
-
 @pytest.fixture
 def read(tmp_path):
     return partial(read_topology_content, tmp_path / "m.json")
@@ -180,9 +177,6 @@ def test_the_example_in_the_documentation_is_correct(tmp_path):
     assert [link.name for link in found.routes[0, 2].links] == [
         "0 to left", "left to host", "host", "slow way down", "right to 2",
     ]  # fmt: skip
-
-
-# --- Mistakes in a topology's file: one line with the file, the place, and what is possible
 
 
 TWO = {"devices": 2, "latency_s": 1e-5, "links": [link_between(0, 1, bytes_per_s=1e9)]}

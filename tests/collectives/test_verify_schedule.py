@@ -116,8 +116,6 @@ def test_states_are_the_counts_of_the_reference_after_every_step(schedule):
     assert number == len(schedule.steps)
 
 
-# --- each rule, by hand
-
 SUM_AND_BACK = [[(1, 0, 0, "add")], [(0, 1, 0, "copy")]]
 SPOILED_AND_FIXED = [[(0, 1, 0, "add")], [(0, 1, 0, "copy")]]  # counts rank 1 twice, and copies over it
 TWICE = "written twice in the step, not only by additions"

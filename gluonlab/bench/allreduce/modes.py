@@ -177,7 +177,7 @@ def _price_hosts(options: CommandOptions) -> ModeOutput:
     """Return the predicted times of one size for each number of hosts of --hosts."""
     for name in sorted({"all", "devices", "chunks", "groups"} & set(options)):
         raise ConfigError(f"{option_name(name)} has no effect with --hosts: leave it out")
-    machine, hosts = options[SIMULATE], prices.parse_hosts(options["hosts"])
+    machine, hosts = options[SIMULATE], prices.parse_host_counts(options["hosts"])
     sizes = parse_sizes(options.get("sizes", "100MB"))
     if len(sizes) > 1:
         raise ConfigError(f"--sizes {options['sizes']}: with --hosts one size is priced: give one")

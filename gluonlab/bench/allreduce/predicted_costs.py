@@ -180,7 +180,7 @@ def _price_columns(row: PricedRow, mark: str = "") -> str:
 HOSTS_FACTOR = 2
 
 
-def parse_hosts(text: str) -> List[int]:
+def parse_host_counts(text: str) -> List[int]:
     """Parse numbers of hosts: ``1,3,8``, or ``1:128``, which means 1, 2, 4, ... 128.
 
     Raises ConfigError.

@@ -32,7 +32,7 @@ class LinkFit(NamedTuple):
 
     latency_s: float
     bytes_per_s: float
-    off: float
+    worst_error: float
 
     def seconds(self, size_bytes: float) -> float:
         """Return the seconds of a copy of this size."""
@@ -63,7 +63,7 @@ def fit_link(seconds: Mapping[int, Sequence[float]]) -> LinkFit:
         latency_s = times[largest] / 2
     link = LinkFit(float(latency_s), float(1 / s_per_byte), 0.0)
     error = max(abs(link.seconds(size) / time - 1) for size, time in times.items())
-    return link._replace(off=error)
+    return link._replace(worst_error=error)
 
 
 def merge_similar(values: Sequence[float], within: float) -> List[float]:
@@ -168,7 +168,7 @@ def find_shared_links(measured: DeviceMeasurement) -> List[InferredSharedLink]:
         groups = [pairs for group_kind, pairs in measured.together if group_kind == kind]
         for equal in (True, False):
             candidates = [pairs for pairs in groups if equal == _equally_fast(pairs, fits)]
-            slower = [pairs for pairs in candidates if _is_slower(measured, (kind, pairs), fits, shared)]
+            slower = [pairs for pairs in candidates if _is_slower_than_explained(measured, (kind, pairs), fits, shared)]
             speeds = merge_similar(
                 [_shared_bandwidth(measured, (kind, pairs), fits) for pairs in slower], SIMILARITY_FACTOR
             )
@@ -192,7 +192,7 @@ def _find_bus(
     Its bandwidth is the highest that was measured in this group, or in a shift within the group. If
     only some pairs shared a slow link, the group would also be slow, but a shift would be faster.
     """
-    if _is_slower(measured, group, fits, known_links):
+    if _is_slower_than_explained(measured, group, fits, known_links):
         pairs, size = group[1], measured.size_bytes
         steps = [(kind, members) for kind, members in measured.together if kind == SHIFT]
         own_steps = [(kind, members) for kind, members in steps if set(members) <= set(pairs)]
@@ -206,7 +206,7 @@ def _find_bus(
             yield bus
 
 
-def _is_slower(
+def _is_slower_than_explained(
     measured: DeviceMeasurement,
     group: CopyGroup,
     fits: Mapping[Pair, LinkFit],

@@ -58,7 +58,7 @@ class LinkMeasurement:
                 "to": dst,
                 "latency_us": fit.latency_s * 1e6,
                 "bandwidth": fit.bytes_per_s / 1e9,
-                "off": fit.off,
+                "off": fit.worst_error,
             }
             for (src, dst), fit in measured.pairs.items()
         ]
@@ -195,7 +195,7 @@ def _measurement_notes(measurement: LinkMeasurement) -> List[str]:
     fit_note = FIT_NOTE.format(
         rounds=rounds_text(measurement.rounds),
         sizes=", ".join(map(size_in_words, measurement.sizes)),
-        off=max(fit.off for fit in fits),
+        off=max(fit.worst_error for fit in fits),
     )
     adds = ", ".join(f"{speed / 1e9:.4g}" for speed in measurement.measured.adds)
     notes = [fit_note, f"Each device alone adds, in GB/s of what is added: {adds}."]

@@ -15,15 +15,13 @@ from gluonlab.bench.allreduce import memory_bandwidth
 from gluonlab.bench.allreduce import result_table as allreduce_text
 from gluonlab.bench.allreduce.candidate_schedules import make_plans
 from gluonlab.bench.allreduce.measure_allreduce import PEERS, Variant, make_variants
-from gluonlab.bench.allreduce.memory_bandwidth import MIN_PASS_BYTES, MemoryLimit, MemorySpeeds, probe_speeds
+from gluonlab.bench.allreduce.memory_bandwidth import MIN_PASS_BYTES, MemoryLimit, probe_speeds
 from gluonlab.bench.harness.interleaved_rounds import time_interleaved
 from gluonlab.bench.harness.machine_info import require_memory
 from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule
 from gluonlab.collectives.cost_model import price
-from gluonlab.collectives.lower_bounds import floor_of
-from gluonlab.collectives.named_topologies import make_topology, resolve_topology
+from gluonlab.collectives.named_topologies import make_topology
 from gluonlab.errors import ConfigError
-from gluonlab.kvstores import make_kvstore
 
 pytestmark = pytest.mark.usefixtures("short")
 ONCE = "--rounds 1 --repeat 1"
@@ -139,9 +137,6 @@ def test_speeds_are_payload_by_the_time_beyond_latency(monkeypatch):
     })  # fmt: skip
 
 
-# --- what is printed
-
-
 def test_a_row_has_the_numbers_of_nccl_tests():
     assert ALLREDUCE_ROW.as_json() == {
         "algorithm": "ring", "size_bytes": 4096, "count": 1024, "dtype": "float32", "arrays": 1,
@@ -177,39 +172,6 @@ def test_the_table_has_the_numbers_of_the_rows_and_fits_the_terminal():
 
 def format_time(microseconds):
     return f"{microseconds:,.0f}" if microseconds >= 1000 else f"{microseconds:.1f}"
-
-
-@pytest.mark.long
-def test_the_command_measures_checks_and_predicts_in_one_run(python, tmp_path):
-    args = f"--devices {device_spec(3)} --sizes 1KiB,3000B --arrays 3 --rounds 1 --repeat 2 --json"
-    done = python("-m", "gluonlab.bench", "allreduce", *args.split())
-    assert done.returncode == 0, done.stderr
-    report = json.loads(done.stdout)
-    if runs_on_gpus():  # whose links are known
-        topology = resolve_topology(devices(3)).topology
-        plans = make_plans(None, 3, topology=topology)
-        for_links = {plan.label: plan.schedule for plan in plans if plan.label not in AVAILABLE_ALGORITHMS}
-    else:
-        topology, for_links = MemorySpeeds(**report["speeds"]).topology(3), {}
-    auto = make_kvstore("auto").schedules(devices(3))
-    assert {(row["algorithm"], row["size_bytes"], row["count"]) for row in report["rows"]} == {
-        (name, size, size // 4) for name in (*AVAILABLE_ALGORITHMS, *for_links, "auto") for size in (1024, 3000)
-    }
-    for row in report["rows"]:
-        name, size = row["algorithm"], row["size_bytes"]
-        assert row["error"] == 0
-        assert row["algbw"] == pytest.approx(size / row["time_us"] / 1e3)
-        assert row["busbw"] == pytest.approx(row["algbw"] * 2 * 2 / 3)
-        if name == "auto":
-            schedule = auto.cheapest(size)
-        elif name in PEERS:
-            schedule = None
-        else:
-            schedule = for_links.get(name) or make_schedule(name.replace("-whole", ""), 3)
-        assert row["floor_us"] == pytest.approx(floor_of(topology).seconds(size) * 1e6)
-        expected = schedule and pytest.approx(price(schedule, topology, size).seconds * 1e6)
-        assert row["predicted_us"] == expected
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_rings_are_measured_in_the_topologys_order_too_and_priced_on_it(bench, empty_cwd):

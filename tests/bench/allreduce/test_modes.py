@@ -57,9 +57,6 @@ def test_no_two_algorithms_look_alike():
     assert len({allreduce_plot.curve_style(label) for label in labels}) == len(labels)
 
 
-# --- predicted costs, and drawings
-
-
 def test_simulation_prices_every_algorithm_in_both_orders_without_mxnet(python, tmp_path):
     command = (
         "import sys; from gluonlab.bench.__main__ import main\ntry: main(sys.argv[1:])\n"
@@ -162,9 +159,6 @@ def test_a_drawing_is_a_text_a_page_or_a_picture_that_replaces_nothing(bench, em
     assert sorted(path.name for path in empty_cwd.iterdir()) == ["ja.html", "p.SVG", "ring.html"]
 
 
-# --- schedules made for links
-
-
 def test_a_search_prints_and_writes_schedules_that_other_modes_read(bench, empty_cwd):
     options = "allreduce --synthesise nvswitch --devices 3 --seconds 3600 --sizes 1KiB"
     words = options.split()
@@ -201,9 +195,6 @@ def test_schedules_made_for_links_are_drawn(bench, empty_cwd):
     for name in ("a.html", "a.svg"):
         assert bench("allreduce", "--draw", "synthesised", "--topology", "p3.8xlarge", "--out", name)[0] == 0
         assert "synthesised" in (empty_cwd / name).read_text(encoding="utf-8")
-
-
-# --- files
 
 
 def test_a_file_that_appears_meanwhile_is_not_replaced(tmp_path):

@@ -95,9 +95,6 @@ def test_gpus_are_numbered_as_nvidia_smi_does(monkeypatch):
         topology_from_links.order_devices(ctxs)
 
 
-# --- links that the driver reports
-
-
 @pytest.mark.parametrize(
     ("driver", "gpu"),
     [(fake_driver(*[V100] * 8, nvlinks=CUBE), "V100"), (fake_driver(*[T4] * 4), "T4"), (fake_driver(V100, T4), "")],

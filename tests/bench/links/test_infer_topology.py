@@ -40,7 +40,7 @@ def test_a_fit_is_the_link_that_the_times_were_made_of_also_with_noise_and_distu
     (latency_s, bytes_per_s), noise = link, make_noise(rng)
     exact = {size: [latency_s + size / bytes_per_s] for size in parse_sizes(DEFAULT_SIZES)}
     fit = fit_link(exact)
-    assert (fit.latency_s, fit.bytes_per_s) == pytest.approx(link, rel=1e-6) and fit.off < 1e-6
+    assert (fit.latency_s, fit.bytes_per_s) == pytest.approx(link, rel=1e-6) and fit.worst_error < 1e-6
     assert fit.seconds(2**20) == pytest.approx(latency_s + 2**20 / bytes_per_s)
     noisy = {size: [seconds * noise() for _ in range(7)] for size, (seconds,) in exact.items()}
     for rounds in noisy.values():

@@ -53,9 +53,6 @@ def test_too_many_hosts_and_unequal_ones_are_one_line():
             cheapest(topology, 1024)
 
 
-# --- groups of one host, one after the other and as pipelines
-
-
 @examples(40)
 @given(st.sampled_from(sorted(ALGORITHMS)), st.integers(2, 5), st.integers(1, 4))
 def test_a_pipeline_of_any_schedule_is_right_and_a_step_longer_for_each_part(name, p, parts):

@@ -14,7 +14,7 @@ from support.schedule_reference import has_correct_sums
 from gluonlab.collectives import topology_aware
 from gluonlab.collectives.algorithms import make_schedule
 from gluonlab.collectives.cost_model import price
-from gluonlab.collectives.named_topologies import TOPOLOGIES, make_topology
+from gluonlab.collectives.named_topologies import make_topology
 from gluonlab.collectives.synthesis import precomputed_schedules
 from gluonlab.collectives.synthesis.schedule_search import SynthesizedSchedule
 from gluonlab.collectives.topology import Link, Route, Topology, all_pairs
@@ -81,14 +81,6 @@ def test_a_file_of_found_schedules_is_read_as_written(tmp_path_factory, topology
     path.write_text(schedules_file_text(topology, front), encoding="utf-8")
     assert list(read_topology(path).schedules) == [found.schedule for found in front]
     assert precomputed_schedules.read_schedules(path).front == tuple(front)
-
-
-@pytest.mark.parametrize("name", TOPOLOGIES)
-def test_schedules_of_every_known_machine_can_be_written(tmp_path, name):
-    topology = make_topology(name)
-    path = tmp_path / "f.json"
-    path.write_text(schedules_file_text(topology, []), encoding="utf-8")
-    assert dict(read_topology(path).routes) == dict(topology.routes)
 
 
 MISTAKES = [
