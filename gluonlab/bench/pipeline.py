@@ -63,7 +63,7 @@ def _draw_schedule(options: CommandOptions) -> str:
 
 
 def _price_all_schedules(options: CommandOptions) -> str:
-    schedules, costs_of = ([_make_schedule(options, name) for name in SCHEDULES], _parse_costs(options))
+    schedules, costs_of = [_make_schedule(options, name) for name in SCHEDULES], _parse_costs(options)
     rows = []
     for schedule in schedules:
         costs = costs_of(schedule)
@@ -88,8 +88,7 @@ def _make_schedule(options: CommandOptions, name: str) -> PipelineSchedule:
         stages_per_device = requested_stages if name in ("interleaved", options.get("draw")) else 1
     if devices * stages_per_device * microbatches > MAX_STAGE_MICROBATCHES:
         raise ConfigError(
-            f"{name} on {devices} devices has {devices * stages_per_device} stages "
-            f"x {microbatches} "
+            f"{name} on {devices} devices has {devices * stages_per_device} stages x {microbatches} "
             f"microbatches: up to {MAX_STAGE_MICROBATCHES} are possible; choose fewer"
         )
     return make_pipeline(name, devices, microbatches, stages_per_device)
@@ -108,10 +107,8 @@ def _parse_costs(options: CommandOptions) -> CostsOf:
         schedule_costs = stage_costs
         if len(stage_costs) == 1:  # the costs of a device, shared equally by its stages
             stages_per_device = schedule.stages // schedule.devices
-            forward, backward, transfer, update = stage_costs[0]
-            share = _StageCost(
-                forward / stages_per_device, backward / stages_per_device, transfer, update / stages_per_device
-            )
+            forward_s, backward_s, update_s = (stage_costs[0][i] / stages_per_device for i in (0, 1, 3))
+            share = _StageCost(forward_s, backward_s, stage_costs[0].transfer_s, update_s)
             schedule_costs = [share] * schedule.stages
         if len(schedule_costs) != schedule.stages:
             return None
@@ -171,10 +168,8 @@ class _PriceRow(NamedTuple):
 
         Activations of one of k stages on a device count as 1/k.
         """
-        microbatches = max(
-            stage_memory.microbatches for device_memory in self.timeline.kept for stage_memory in device_memory
-        )
-        return microbatches / self.stages_per_device
+        stage_memories = (stage_memory for device_memory in self.timeline.kept for stage_memory in device_memory)
+        return max(stage_memory.microbatches for stage_memory in stage_memories) / self.stages_per_device
 
     def as_json(self) -> Dict[str, Any]:
         return {

@@ -193,7 +193,7 @@ def make_route_table(routes: Mapping[Pair, Route], src: Any, dst: Any) -> RouteT
     pairs = list(zip(src.tolist(), dst.tolist()))
     if isinstance(routes, PortRoutes):
         out, into = number_links(routes.out_links), number_links(routes.in_links)
-        link_numbers, latency_s = (np.hstack([out[src], into[dst]]), np.full(len(src), routes.latency_s))
+        link_numbers, latency_s = np.hstack([out[src], into[dst]]), np.full(len(src), routes.latency_s)
         special_rows = [row for row, pair in enumerate(pairs) if pair in routes.special_routes]
     else:
         link_numbers, latency_s = np.zeros((len(src), 0), np.int64), np.zeros(len(src))
@@ -217,7 +217,7 @@ class _StepLoads:
 
     Attributes:
         steps: the number of steps.
-        size_thresholds: the table of routes.
+        route_table: the table of routes.
         step: the step of each message, counted from the first of the steps; shape (messages,).
         pair: the row of each message's route in the table; shape (messages,).
         chunks: the number of chunks in each message; shape (messages,).
@@ -345,8 +345,7 @@ def find_best_order(schedule: Schedule, topology: Topology) -> List[int]:
     best, lowest, limits = identity, math.inf, [math.inf] * len(ORDER_SIZES)
     sizes = (*ORDER_SIZES, ORDER_BYTES)
     for order in [*starts, *improved] if exchangeable or len(starts) > 1 else []:
-        costs_at_sizes = [cost.seconds for cost in prices(schedule.placed(order), topology, sizes)]
-        *costs, cost_at_order_bytes = costs_at_sizes
+        *costs, cost_at_order_bytes = [cost.seconds for cost in prices(schedule.placed(order), topology, sizes)]
         if order == identity:
             limits = [cost * (1 + PRICE_TOLERANCE) for cost in costs]
         if cost_at_order_bytes < lowest * (1 - PRICE_TOLERANCE) and all(map(operator.le, costs, limits)):

@@ -261,7 +261,7 @@ class LinkCapacity:
         self.topology, p = topology, topology.world_size
         self._src, self._dst = np.nonzero(~np.eye(p, dtype=bool))
         table = make_route_table(topology.routes, self._src, self._dst)
-        self._speeds, self._link_numbers = (table.bytes_per_s, _drop_repeated_links(table.link_numbers))
+        self._speeds, self._link_numbers = table.bytes_per_s, _drop_repeated_links(table.link_numbers)
         self.latency_s = np.zeros((p, p))
         self.latency_s[self._src, self._dst] = table.latency_s
 

@@ -41,9 +41,13 @@ def test_ratios_are_medians_over_the_rounds_and_a_missing_row_has_a_reason():
         Series(layout.name, layout.name, "images/s", *values) for layout, *values in zip(layouts, rates, reasons)
     ]
     one, two, group, missing = scaling.make_rows(layouts, measured)
-    assert (one.speedup, one.efficiency, one.beside) == (1, 1, 1)
+    assert (one.speedup, one.efficiency, one.one_process_ratio) == (1, 1, 1)
     assert (two.speedup, two.efficiency) == (2, 1)
-    assert (group.speedup, group.efficiency, group.beside) == (1.7, 0.85, 0.9)  # median of 0.9375, 0.85 and 0.9
+    assert (group.speedup, group.efficiency, group.one_process_ratio) == (
+        1.7,
+        0.85,
+        0.9,
+    )  # median of 0.9375, 0.85 and 0.9
     assert missing.reason == "no answer"
     text = scaling.format_results("lenet", WEAK, layouts, measured, 3)
     assert max(map(len, text.split("\n"))) <= 80

@@ -30,7 +30,7 @@ def make_series(step_1f1b=0.9):
 def test_ratios_and_bubbles_are_those_of_rounds():
     rows = {row.name: row for row in splits.make_rows(make_series())}
     assert list(rows) == list(SPLIT_NAMES)
-    assert rows["data"].speed == pytest.approx(1.5) and rows["one"].moved == 0
+    assert rows["data"].speed == pytest.approx(1.5) and rows["one"].moved_bytes == 0
     assert rows["1f1b"].cuts == "3" and rows["1f1b"].memory == (3e6, 4e6)
     assert rows["interleaved"].reason == "the chain is too short"
     pipelines = {row.name: row for row in splits.make_pipeline_rows(make_series(), microbatches=8)}
@@ -38,7 +38,7 @@ def test_ratios_and_bubbles_are_those_of_rounds():
     # gpipe has the same stages
     assert pipelines["gpipe"].bubble == pytest.approx(1 - 1.0 / (2 * 1.0))
     assert pipelines["1f1b"].bubble == pytest.approx(1 - 1.0 / (2 * 0.9))
-    assert pipelines["1f1b"].ideal == pytest.approx(1 / 9)
+    assert pipelines["1f1b"].ideal_bubble == pytest.approx(1 / 9)
 
 
 def test_the_overlap_is_judged_for_two_devices_and_eight_microbatches():

@@ -1,7 +1,6 @@
 """Costs of schedules: closed forms of the literature on uniform topologies; contention counted by hand."""
 
 import math
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -100,70 +99,15 @@ def test_every_algorithm_has_a_closed_form_here():
     assert {schedule.name for schedule, *_ in closed_forms(2)} == set(ALGORITHMS)
 
 
-def topology_of(world_size, shared=(), reduce_bytes_per_s=math.inf, together=math.inf):
-    """1 s and 10 bytes/s between all; pairs in ``shared`` also pass one common link of 5 bytes/s."""
-    common = Link("common", 5.0)
-    routes = {
-        (src, dst): Route((Link(f"{src} to {dst}", 10.0), *[common] * ((src, dst) in shared)), 1.0)
-        for src, dst in all_pairs(world_size)
-    }
-    return Topology("by hand", world_size, routes, reduce_bytes_per_s, together)
-
-
-def one_step(world_size, *transfers, chunks=2):
-    step = tuple(Transfer(*transfer) for transfer in transfers)
-    return Schedule("one step", "allreduce", world_size, chunks, (0,) * chunks, (step,))
-
-
-def only_step(schedule, topology, size_bytes=200):
-    (step,) = price(schedule, topology, size_bytes).steps
-    return step
-
-
-COPIES = [(0, 1, 0, "copy"), (0, 1, 1, "copy")]
-BOTH_WAYS = [(0, 1, 0, "copy"), (1, 0, 1, "copy")]
-APART = [(0, 2, 0, "copy"), (1, 3, 1, "copy")]
-
-
-@pytest.mark.parametrize(
-    ("transfers", "shared", "seconds"),
-    [
-        (COPIES, [], 1 + 200 / 10),  # all that one rank sends another is one message
-        (BOTH_WAYS, [], 1 + 100 / 10),  # both directions of a wire work at once
-        (APART, [], 1 + 100 / 10),
-        (APART, [(0, 2)], 1 + 100 / 5),
-        (APART, [(0, 2), (1, 3)], 2 * (1 + 100 / 5)),  # they share a link, and so its time
-    ],
-)
-def test_a_link_carries_one_message_after_the_other(transfers, shared, seconds):
-    priced = only_step(one_step(4, *transfers), topology_of(4, shared))
-    assert priced.transfer_s == seconds
-    assert priced.bottleneck == ("common" if shared else f"0 to {transfers[0][1]}")
-
-
-SUMS = [(1, 0, 0, "add"), (2, 0, 0, "add"), (3, 0, 1, "copy"), (0, 3, 0, "add")]
-ELSEWHERE = [(1, 0, 0, "add"), (2, 3, 0, "add")]
-
-
-@pytest.mark.parametrize(
-    ("transfers", "speeds", "seconds"),
-    [
-        (SUMS, (50.0,), 2 * 100 / 50),  # at the speed of the rank with most of them
-        (ELSEWHERE, (50.0, 60.0), 2 * 100 / 60),  # ranks that share a memory add together
-        (ELSEWHERE, (20.0, 60.0), 100 / 20),
-    ],
-)
-def test_additions_follow_the_transfers(transfers, speeds, seconds):
-    priced = only_step(one_step(4, *transfers), topology_of(4, (), *speeds))
-    assert priced.reduce_s == seconds
-    assert priced.seconds == 1 + 100 / 10 + seconds
+def make_steps(world_size, chunks, *steps):
+    steps = tuple(tuple(Transfer(*transfer) for transfer in step) for step in steps)
+    return Schedule("steps", "allreduce", world_size, chunks, (0,) * chunks, steps)
 
 
 def test_steps_add_up_and_an_empty_one_costs_nothing():
-    step = one_step(2, (0, 1, 0, "copy"))
-    priced = price(replace(step, steps=(*step.steps, (), *step.steps)), topology_of(2), 200)
-    copy = 11, "0 to 1"
-    assert [(step.seconds, step.bottleneck) for step in priced.steps] == [copy, (0, ""), copy]
+    copy = [(0, 1, 0, "copy")]
+    priced = price(make_steps(2, 2, copy, [], copy), fully_connected(2, 1.0, 10.0), 200)
+    assert [(step.seconds, step.bottleneck) for step in priced.steps] == [(11, "0 to 1"), (0, ""), (11, "0 to 1")]
     assert priced.seconds == 22
 
 
@@ -179,8 +123,9 @@ def steps_and_topologies(draw):
     routes = {pair: draw(route) for pair in pairs}
     transfers = st.tuples(st.sampled_from(pairs), st.integers(0, 3), st.sampled_from(["add", "copy"]))
     step = [(*pair, chunk, op) for pair, chunk, op in draw(st.lists(transfers, max_size=12))]
-    topology = Topology("random", world_size, routes, float(draw(st.integers(1, 9))))
-    return one_step(world_size, *step, chunks=4), topology
+    speeds = draw(st.sampled_from([1.0, 9.0])), draw(st.sampled_from([2.0, math.inf]))  # of additions
+    topology = Topology("random", world_size, routes, *speeds)
+    return make_steps(world_size, 4, step), topology
 
 
 @examples(60)
@@ -188,7 +133,7 @@ def steps_and_topologies(draw):
 def test_a_step_is_as_long_as_its_busiest_link_and_rank(case):
     schedule, topology = case
     longest, busiest, reduce_s = step_cost(schedule.steps[0], topology, 50)
-    priced = only_step(schedule, topology)
+    [priced] = price(schedule, topology, 200).steps
     assert (priced.transfer_s, priced.reduce_s) == pytest.approx((longest, reduce_s), rel=EXACT)
     assert priced.bottleneck in busiest
 

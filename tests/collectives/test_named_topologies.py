@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.examples import examples
 
-from gluonlab.collectives.named_topologies import TOPOLOGIES, make_topology, nvswitch, p3_16xlarge, pcie
+from gluonlab.collectives.named_topologies import TOPOLOGIES, make_topology, p3_16xlarge, pcie
 from gluonlab.collectives.topology import (
     Link,
     Route,
@@ -146,21 +146,6 @@ def test_devices_of_a_shared_memory_topology_share_one_link(add, of_one, speed, 
     # seconds of a byte that is added: the copy, and the extra time of the addition
     assert 1 / 20e9 + 1 / topology.shared_reduce_bytes_per_s == pytest.approx(1 / min(add, 20e9))
     assert 1 / speed + 1 / topology.reduce_bytes_per_s == pytest.approx(1 / min(own_add, speed))
-
-
-def test_the_ring_of_the_cube_mesh_runs_on_doubled_links_only():
-    topology = p3_16xlarge()
-    order = topology.ring_order()
-    assert order == [0, 3, 2, 1, 5, 6, 7, 4]
-    assert {topology.routes[hop].bytes_per_s for hop in hops(order)} == {50e9}
-    as_numbered = [hop for hop in hops(range(8)) if len(topology.routes[hop].links) > 1]
-    assert as_numbered == [(3, 4), (7, 0)]  # twice by way of PCIe
-
-
-@pytest.mark.parametrize("world_size", [1, 2, 3, 8, 17])
-def test_equal_rings_keep_the_order_of_numbers(world_size):
-    for topology in (fully_connected(world_size, 0, 1e9), nvswitch(world_size), pcie(world_size)):
-        assert topology.ring_order() == list(range(world_size))
 
 
 @st.composite

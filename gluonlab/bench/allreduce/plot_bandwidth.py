@@ -85,15 +85,12 @@ def make_figure(rows: Rows, world_size: int, title: str) -> Any:
             bus.plot(sizes, bandwidths, **style)
 
     for curve in curves:
-        colour, marker, face = curve_style(curve.label)
+        color, marker, face = curve_style(curve.label)
         marked = {"marker": marker, "ms": 6, "markerfacecolor": face, "label": curve.label}
         dash = _single_point_marker(curve.predicted) if curve.measured else marked
-        plot(curve.measured, color=colour, ls="-", lw=1.6, **marked)
-        plot(curve.predicted, color=colour, ls="--", lw=1.0, **dash)
-    plot(
-        limit, color=LIMIT_COLOR, ls=":", lw=3.0, label="memory limit",
-        **_single_point_marker(limit),
-    )  # fmt: skip
+        plot(curve.measured, color=color, ls="-", lw=1.6, **marked)
+        plot(curve.predicted, color=color, ls="--", lw=1.0, **dash)
+    plot(limit, color=LIMIT_COLOR, ls=":", lw=3.0, label="memory limit", **_single_point_marker(limit))
     sizes = sorted({size for curve in curves for size, _ in curve.measured + curve.predicted})
     for panel, panel_title in zip(panels, ("time, microseconds", "busbw, GB/s")):
         _format_axes(panel, panel_title, sizes)
@@ -117,8 +114,8 @@ def curve_style(label: str) -> Tuple[str, str, str]:
     """
     steps = re.fullmatch(r"(\w+), (\d+) steps", label)
     if steps:
-        colour = STYLES[steps[1]][0]
-        return colour, f"${steps[2]}$", colour
+        color = STYLES[steps[1]][0]
+        return color, f"${steps[2]}$", color
     if label in STYLES:
         return (*STYLES[label], STYLES[label][0])
     base = next((name for name in STYLES if re.match(rf"{name}\b", label)), "")
@@ -151,11 +148,11 @@ def make_ranks_figure(rows: "Sequence[PricedRow]", title: str) -> Any:
     axes: Any = figure.subplots()
     figure.subplots_adjust(left=0.12, right=0.69, bottom=0.1, top=0.9)
     for label, points in _seconds_by_ranks(rows).items():
-        colour, marker, face = curve_style(label)
+        color, marker, face = curve_style(label)
         times = [seconds * 1e6 for seconds in points.values()]
         across = ACROSS_HOSTS.index(label.split(", ")[-1]) if label.startswith(f"{HIERARCHICAL}, ") else 0
-        look = {"color": colour, "marker": marker, "markerfacecolor": face, "ls": DASHES[across]}
-        axes.plot(list(points), times, label=label, markersize=6, linewidth=1.4, **look)
+        style = {"color": color, "marker": marker, "markerfacecolor": face, "ls": DASHES[across]}
+        axes.plot(list(points), times, label=label, markersize=6, linewidth=1.4, **style)
     floor = sorted({(row.price.world_size, row.floor_s * 1e6) for row in rows})
     axes.plot(*zip(*floor), color=LIMIT_COLOR, ls=":", lw=3.0, label="floor: no schedule is below")
     ranks = [count for count, _ in floor]

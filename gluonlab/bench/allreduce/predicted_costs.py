@@ -103,12 +103,14 @@ class PricedRow:
 def price_schedules(topology: Topology, plans: Sequence[NamedSchedule], sizes: Sequence[int]) -> List[PricedRow]:
     """Return one row for each schedule and each of ``sizes``, in bytes."""
     floor = floor_of(topology)
-    by_plan = [
-        [PricedRow(plan.label, price, find_bottleneck(price), floor.seconds(price.size_bytes))
-         for price in _price_plan(plan, topology, sizes)]
+    rows_by_plan = [
+        [
+            PricedRow(plan.label, cost, find_bottleneck(cost), floor.seconds(cost.size_bytes))
+            for cost in _price_plan(plan, topology, sizes)
+        ]
         for plan in plans
-    ]  # fmt: skip
-    return [row for of_size in zip(*by_plan) for row in of_size]
+    ]
+    return [row for rows_of_size in zip(*rows_by_plan) for row in rows_of_size]
 
 
 def _price_plan(plan: NamedSchedule, topology: Topology, sizes: Sequence[int]) -> List[Price]:
@@ -232,8 +234,8 @@ def ranks_table(rows: Sequence[PricedRow], topology: Topology) -> str:
     """Return the rows as text, with a heading for each number of ranks."""
     size = format_size(rows[0].size_bytes)
     lines = [f"{size} on each device, hosts like those of {topology.name}", "", HEADING]
-    for ranks, of_ranks in groupby(rows, key=lambda row: row.price.world_size):
-        lines += ["", f"{ranks:>6} ranks", *format_price_lines(list(of_ranks))]
+    for ranks, same_ranks in groupby(rows, key=lambda row: row.price.world_size):
+        lines += ["", f"{ranks:>6} ranks", *format_price_lines(list(same_ranks))]
     return as_table(lines, COLUMN_NOTES, *_topology_notes(topology))
 
 
@@ -297,23 +299,18 @@ def synthesis_text(
 
 def optimality_text(synthesized: SynthesizedSchedule) -> str:
     """Return ``proved optimal``, or ``best found`` with the lower bound of the rounds."""
-    if synthesized.is_optimal:
-        return "proved optimal"
-    return f"best found, bound {synthesized.bound:.4f}"
+    return "proved optimal" if synthesized.is_optimal else f"best found, bound {synthesized.bound:.4f}"
 
 
 def synthesis_to_json(front: Sequence[SynthesizedSchedule]) -> List[Dict[str, Any]]:
     """Return the values of the found schedules that --json prints in addition to prices."""
     return [
         {
-            "steps": len(synthesized.schedule.steps),
-            "chunks": synthesized.schedule.chunks,
-            "rounds": synthesized.rounds,
-            "bound": synthesized.bound,
-            "optimal": synthesized.is_optimal,
+            "steps": len(synthesized.schedule.steps), "chunks": synthesized.schedule.chunks,
+            "rounds": synthesized.rounds, "bound": synthesized.bound, "optimal": synthesized.is_optimal,
         }
         for synthesized in front
-    ]
+    ]  # fmt: skip
 
 
 # --- --choose: which schedule auto chooses
@@ -411,14 +408,12 @@ def choices_text(schedules: SchedulesBySize, choices: Sequence[AlgorithmChoice])
 
 def choices_to_json(schedules: SchedulesBySize, choices: Sequence[AlgorithmChoice]) -> Dict[str, Any]:
     """Return the table and the choices as --json prints them."""
-    table = [{"from_bytes": row.size_bytes, **_schedule_to_json(row.schedule)} for row in schedules.size_thresholds()]
+    topology, rows = schedules.topology, schedules.size_thresholds()
     return {
-        "topology": schedules.topology.name,
-        "world_size": schedules.topology.world_size,
-        "note": schedules.topology.note,
-        "table": table,
+        "topology": topology.name, "world_size": topology.world_size, "note": topology.note,
+        "table": [{"from_bytes": row.size_bytes, **_schedule_to_json(row.schedule)} for row in rows],
         "choices": [choice.as_json() for choice in choices],
-    }
+    }  # fmt: skip
 
 
 def _schedule_to_json(schedule: Schedule) -> Dict[str, Any]:

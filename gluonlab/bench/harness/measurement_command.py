@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 class MeasuredDevices:
     """The devices to measure.
 
-    ``kind``: "gpu" or "cpu". ``words``: a description for people and records. ``asked``: whether
-    --devices names the devices; otherwise they are default CPU devices.
+    ``kind``: "gpu" or "cpu". ``description``: text for tables and records. ``named_by_user``:
+    whether --devices names the devices; otherwise they are default CPU devices.
     """
 
     kind: str

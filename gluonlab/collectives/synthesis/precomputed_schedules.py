@@ -232,12 +232,12 @@ def make_schedules_over_hosts(topology: Topology) -> List[Schedule]:
 
 
 def make_schedules_over_groups(topology: Topology) -> List[Schedule]:
-    """Return the same over the groups of one host, each also as a pipeline."""
+    """Return allreduces over the groups of one host, each also as a pipeline."""
     return [
-        pipeline_parts(made, parts)
-        for made in _combine_parts(topology, topology.groups)
+        pipeline_parts(schedule, parts)
+        for schedule in _combine_parts(topology, topology.groups)
         for parts in PIPELINES
-        if parts * made.transfers <= MAX_TRANSFERS
+        if parts * schedule.transfers <= MAX_TRANSFERS
     ]
 
 
@@ -252,9 +252,8 @@ def pipeline_parts(schedule: Schedule, parts: int) -> Schedule:
     for part in range(parts):
         for number, step in enumerate(schedule.steps, part):
             steps[number] += (t._replace(chunk=t.chunk + part * schedule.chunks) for t in step)
-    return replace(
-        schedule, chunks=parts * schedule.chunks, owner=parts * schedule.owner, steps=tuple(map(tuple, steps))
-    )
+    chunks, owner = parts * schedule.chunks, parts * schedule.owner
+    return replace(schedule, chunks=chunks, owner=owner, steps=tuple(map(tuple, steps)))
 
 
 def _combine_parts(topology: Topology, parts: Sequence[Sequence[int]]) -> List[Schedule]:
@@ -265,15 +264,12 @@ def _combine_parts(topology: Topology, parts: Sequence[Sequence[int]]) -> List[S
     """
     first_part = topology.subset(parts[0])
     single = [make_schedule(algorithm, first_part.world_size) for algorithm in SINGLE_OWNER]
-    within_parts = [
-        *choose_schedules(first_part),
-        *(schedule.placed(find_best_order(schedule, first_part)) for schedule in single),
-    ]
+    placed = [schedule.placed(find_best_order(schedule, first_part)) for schedule in single]
     across_parts = [make_schedule(algorithm, len(parts)) for algorithm in ACROSS_HOSTS]
     devices = list(chain(*parts))
     combined = []
-    for algorithm in within_parts:
-        scatter, gather = split_halves(algorithm)
+    for schedule in [*choose_schedules(first_part), *placed]:
+        scatter, gather = split_halves(schedule)
         combined += [nest_over_hosts(SYNTHESIZED, scatter, across, gather).placed(devices) for across in across_parts]
     return combined
 

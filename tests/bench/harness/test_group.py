@@ -28,12 +28,13 @@ def read_variables(tmp_path, monkeypatch):
     python.write_text(REPORT_SCRIPT)
     python.chmod(0o755)
 
+    def list_files():
+        return [file for file in folder.iterdir() if not file.suffix]  # other files are not complete
+
     def read(count):
-        wait_until(lambda: len([file for file in folder.iterdir() if not file.suffix]) == count)
-        return [
-            dict(line.split("=", 1) for line in file.read_text().splitlines() if "=" in line)
-            for file in folder.iterdir()
-        ]
+        wait_until(lambda: len(list_files()) == count)
+        texts = [file.read_text() for file in list_files()]
+        return [dict(line.split("=", 1) for line in text.splitlines() if "=" in line) for text in texts]
 
     monkeypatch.setattr(sys, "executable", str(python))
     monkeypatch.setattr(workers.atexit, "register", exit_calls.append)
