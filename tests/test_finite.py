@@ -106,7 +106,7 @@ def test_a_run_notices_them_after_the_epoch_and_saves_nothing(devices, tmp_path,
 
 
 def test_statistics_that_are_young_are_no_divergence(tmp_path, monkeypatch):
-    """After one step BatchNorm holds 9/10 of its initial variance 1: a factor of 3 in each of 12 layers."""
+    """After a step BatchNorm holds 9/10 of its initial variance 1, a factor of 3 per layer."""
 
     def make_deep_net(classes):
         net = nn.HybridSequential()
@@ -153,7 +153,7 @@ def test_an_absurd_loss_is_diverged_long_before_it_is_nan(loss, may_overflow):
 
 @pytest.mark.parametrize("scale", [1.0, 255.0, 1e4])
 def test_the_worst_beginnings_of_trainings_are_healthy(scale):
-    """Unscaled bytes through layers without normalization give a loss of thousands; runs recover from it."""
+    """Unscaled bytes without normalization give losses of thousands, from which runs recover."""
     mx.random.seed(0)
     net = nn.HybridSequential()
     for _ in range(4):

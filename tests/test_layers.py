@@ -74,7 +74,7 @@ def all_imports(source, only_at_module_level=False):
 
 
 def layer_name(module):
-    """Return the first part of a module's name, which LAYERS has; a package's __main__ is a command."""
+    """Return the part of LAYERS of a module. A package's __main__ is a command."""
     first, *_, last = module.split(".") * 2
     return "__main__" if last == "__main__" else first
 
@@ -106,7 +106,7 @@ def walk_at_module_level(tree):
 
 
 def upward_imports(module, source, modules=SOURCES):
-    """Yield imports of a part that does not lie below. `import gluonlab` for __version__ is allowed."""
+    """Yield imports of parts that do not lie below, except gluonlab.__version__."""
     own = layer_name(module)
     for line, target, name in gluonlab_imports(module, source, modules) if module else ():
         part = layer_name(target)
@@ -137,8 +137,9 @@ def collective_violations(module, source):
 
 
 def environment_violations(module, source):
-    """Yield names of engine variables outside three modules of the engine. The launcher and bench may
-    name variables of their child processes.
+    """Yield names of engine variables outside three modules of the engine.
+
+    The launcher and bench may name variables of their child processes.
     """
     engine = ("engine.mxnet_setup", "engine.openmp_settings", "engine.parameter_server_role")
     if module in (*engine, "launch.group_processes"):
@@ -167,7 +168,7 @@ def dotted_name(node):
     return node.id if isinstance(node, ast.Name) else ""
 
 
-# A cache of the code that MXNet generates for its operators, in a file that only this user can write.
+# A cache of the code that MXNet generates for operators, in a file that only this user writes.
 BYTECODE = ("engine.faster_import", "marshal")
 
 
@@ -213,7 +214,7 @@ def read_key(node):
 
 
 def docstring_violations(module, source):
-    """Yield modules, public functions, classes and methods without an own or inherited docstring."""
+    """Yield modules, public functions, classes and methods without a docstring."""
     tree = tree_of(source)
     if ast.get_docstring(tree) is None:
         yield f"{module} has no docstring"

@@ -12,10 +12,10 @@ the series, in which WAY is a name of SPLIT_NAMES:
     host WAY              processor seconds to queue an instruction on the host, the mean of all
                           except updates
     moved WAY             bytes that devices send each other in a step
-    links WAY             predicted seconds of these messages on PRICED_TOPOLOGY, one after the
+    links WAY             predicted seconds of these messages on COST_TOPOLOGY, one after the
                           other
     memory WAY DEVICE     bytes, as --memory plans them
-    price WAY             seconds of a step on PRICED_TOPOLOGY, predicted from measured stages and
+    price WAY             seconds of a step on COST_TOPOLOGY, predicted from measured stages and
                           updates
     price bubble WAY      the share of this time in which devices are idle
 """
@@ -37,6 +37,7 @@ from gluonlab.bench.harness.measurement_record import Series
 from gluonlab.bench.splits import (
     ALLREDUCE_STORE,
     CHANNELS,
+    COST_TOPOLOGY,
     DATA,
     GPIPE,
     INTERLEAVED,
@@ -45,7 +46,6 @@ from gluonlab.bench.splits import (
     ONE,
     ONE_F_ONE_B,
     PIPELINES,
-    PRICED_TOPOLOGY,
     SEPARATELY_CUT,
     SPLIT_NAMES,
     run_options,
@@ -280,11 +280,11 @@ Seconds = Mapping[str, Sequence[float]]
 
 def check_devices(available: MeasuredDevices) -> int:
     """Return the number of devices. Raises DeviceError if a network cannot be split over them."""
-    count, maximum = len(available.numbers), make_topology(PRICED_TOPOLOGY).world_size
+    count, maximum = len(available.numbers), make_topology(COST_TOPOLOGY).world_size
     if not 2 <= count <= maximum:
         raise DeviceError(
             f"--devices {available.device_spec(count)}: a network is split over 2 to {maximum} devices, "
-            f"as many as {PRICED_TOPOLOGY} has: name so many"
+            f"as many as {COST_TOPOLOGY} has: name so many"
         )
     return count
 
@@ -299,7 +299,7 @@ def measure_splits(
 ) -> List[Series]:
     """Return all series of a network under each split. Impossible splits have a reason instead.
 
-    ``devices``: the number of devices of ``available`` to use. ``cuts``: the cuts from `choose_cuts`; pass
+    ``devices``: the number of devices of ``available`` to use. ``cuts``: from `choose_cuts`; pass
     the same cuts to compare several measurements.
     """
     splits = {split.name: split for split in prepare_splits(task, available, devices, microbatches, cuts)}
@@ -387,7 +387,7 @@ def _computed_series(split: PreparedSplit, seconds: Seconds) -> Iterator[Series]
     if split.name == ONE:
         return  # nothing is moved
     step_traffic = count_traffic(split)
-    topology = make_topology(PRICED_TOPOLOGY, step_traffic.devices)
+    topology = make_topology(COST_TOPOLOGY, step_traffic.devices)
     yield _single_value_series(f"moved {split.name}", "B", step_traffic.total_bytes)
     yield _single_value_series(f"links {split.name}", "s", step_traffic.seconds(topology))
     if split.name in PIPELINES:

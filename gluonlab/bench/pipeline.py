@@ -1,6 +1,6 @@
 """``bench pipeline``: predicts the time of all pipeline schedules, or draws a schedule (--draw).
 
-The price of a schedule is its predicted time. Nothing is run, and MXNet is not imported.
+Nothing is run, and MXNet is not imported.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def pipeline_text(options: CommandOptions) -> str:
     for name in ("out", "language"):
         if name in options:
             raise ConfigError(f"--{name} is for a drawing: give --draw SCHEDULE, or leave it out")
-    return _price_all_schedules(options)
+    return _predict_all_schedules(options)
 
 
 def _draw_schedule(options: CommandOptions) -> str:
@@ -62,18 +62,18 @@ def _draw_schedule(options: CommandOptions) -> str:
     return output_drawing(drawing, options.get("out"), options.get("language"))
 
 
-def _price_all_schedules(options: CommandOptions) -> str:
+def _predict_all_schedules(options: CommandOptions) -> str:
     schedules, costs_of = [_make_schedule(options, name) for name in SCHEDULES], _parse_costs(options)
     rows = []
     for schedule in schedules:
         costs = costs_of(schedule)
         if costs is not None:
-            rows.append(_PriceRow(schedule, price(schedule, costs)))
+            rows.append(_PipelineCostRow(schedule, price(schedule, costs)))
     if not rows:
         raise _stage_count_error(options, schedules[0])
     if "json" in options:
         return json_text({"rows": [row.as_json() for row in rows]})
-    return _format_prices(rows)
+    return _format_costs(rows)
 
 
 def _make_schedule(options: CommandOptions, name: str) -> PipelineSchedule:
@@ -147,7 +147,7 @@ def _stage_count_error(options: CommandOptions, schedule: PipelineSchedule) -> C
     )
 
 
-class _PriceRow(NamedTuple):
+class _PipelineCostRow(NamedTuple):
     """A schedule and its timeline."""
 
     schedule: PipelineSchedule
@@ -181,7 +181,7 @@ class _PriceRow(NamedTuple):
         }  # fmt: skip
 
 
-def _format_prices(rows: Sequence[_PriceRow]) -> str:
+def _format_costs(rows: Sequence[_PipelineCostRow]) -> str:
     first = rows[0].schedule
     several = f"{first.devices} device{'s' * (first.devices > 1)}"
     lines: List[str] = [

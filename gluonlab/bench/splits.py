@@ -27,7 +27,7 @@ SPLIT_NAMES = (ONE, DATA, LAYERS, CHANNELS, *PIPELINES)
 SEPARATELY_CUT = (ONE_F_ONE_B, INTERLEAVED)  # other splits into stages have the cuts of 1f1b
 ISOLATED_STAGES_OF = {GPIPE: ONE_F_ONE_B}  # gpipe has the stages of 1f1b, so they are measured only once
 ALLREDUCE_STORE = "sharded"  # sums gradients, and the activations of split channels
-PRICED_TOPOLOGY = "p3.16xlarge"
+COST_TOPOLOGY = "p3.16xlarge"
 # On 64x64 images ResNet-18's eight blocks compute about equally much, so stages can be balanced.
 TASKS = {
     "resnet18": Task("ResNet-18 64x64", "resnet18", (3, 64, 64), 64),
@@ -76,7 +76,7 @@ class SplitRow:
         seconds: seconds of a step in each round.
         speed: time of a step on one device / time of a step with this split.
         moved_bytes: bytes that devices send each other in a step.
-        links_s: predicted seconds of these messages on PRICED_TOPOLOGY.
+        links_s: predicted seconds of these messages on COST_TOPOLOGY.
         memory: bytes of each device.
         reason: why the split was not measured, or None.
     """
@@ -99,9 +99,9 @@ class PipelineRow:
     Attributes:
         name: the name of the pipeline schedule.
         step_s: measured seconds of a step.
-        predicted_s: seconds predicted from measured stages, on PRICED_TOPOLOGY.
+        predicted_s: seconds predicted from measured stages, on COST_TOPOLOGY.
         bubble: the measured bubble.
-        predicted_bubble: the bubble predicted from measured stages, on PRICED_TOPOLOGY.
+        predicted_bubble: the bubble predicted from measured stages, on COST_TOPOLOGY.
         ideal_bubble: the bubble (p-1) / (v m + p-1) of p devices with v equal stages each, for m
             microbatches.
         host_s: the host's seconds to queue an instruction.
@@ -225,7 +225,7 @@ def _split_table(rows: Sequence[SplitRow], task: Task, rounds: int) -> str:
     note = (
         f"ms: of a step of SGD with momentum, the median of {rounds_text(rounds)}. "
         "speed: one device's time over this one's. moved: what devices send each other in a step. "
-        f"links: the price of that on {PRICED_TOPOLOGY}, one message after the other. "
+        f"links: the price of that on {COST_TOPOLOGY}, one message after the other. "
         "memory: of each device, as --memory plans it."
     )
     cuts = "; ".join(f"{row.label} {row.cuts}" for row in rows if row.cuts)
@@ -253,7 +253,7 @@ def _pipeline_table(rows: Sequence[PipelineRow], microbatches: int) -> str:
     note = (
         "bubble: 1 - work / (devices x step), the work being that of stages and updates, each "
         f"measured by itself; priced: by the schedule from the same times, "
-        f"on {PRICED_TOPOLOGY}'s links; "
+        f"on {COST_TOPOLOGY}'s links; "
         "ideal: (p-1) / (v m + p-1). host us: of an instruction, for which the host's "
         "thread computes to queue it."
     )

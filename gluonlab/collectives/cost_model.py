@@ -1,18 +1,8 @@
-"""The cost model of schedules on topologies: the alpha-beta model, with contention.
+"""Predicts the time of schedules on topologies: the alpha-beta model, with contention.
 
-All transfers from one device to another in a step are one message. A message occupies every link of
-its route for the route's latency plus bytes / bandwidth. Messages on one link follow each other. A
-step takes the time of its busiest link, plus the time of the device with the most additions.
-Transfers and additions of a step do not overlap. If devices share a memory, several additions into
-one chunk in a step count as one, as in the executor on CPU devices.
-
-The predicted time is called the price of a schedule. The model has a barrier between steps, but the
-executor has none: a device that is ready early continues. So a price is an upper bound of the time
-that the topology allows. A chunk counts as size / chunks bytes. If the elements are not divisible
-by the chunks, the real chunks are up to one element longer or shorter.
-
-Prices determine the device for each rank (`find_best_order`), and the useful ones of several
-schedules (`select_cheapest`).
+`price` returns the predicted time of a schedule, which is called its price. Prices determine the
+device for each rank (`find_best_order`), and the useful ones of several schedules
+(`select_cheapest`). `traffic` counts bytes.
 
 Sources: Hockney, "The communication challenge for MPP: Intel Paragon and Meiko CS-2" (1994), for
 latency and bandwidth; Thakur, Rabenseifner, Gropp, "Optimization of Collective Communication
@@ -33,6 +23,16 @@ import numpy as np
 from gluonlab.collectives.schedule import ALLREDUCE, IS_ADD, Schedule, ScheduleArrays, schedule_to_arrays
 from gluonlab.collectives.topology import INFINITE, Link, Pair, PortRoutes, Route, Topology
 from gluonlab.errors import ScheduleError
+
+# The model: all transfers from one device to another in a step are one message. A message occupies
+# each link of its route for the route's latency plus bytes / bandwidth. Messages on one link follow
+# each other. A step takes the time of its busiest link, plus the time of the device with the most
+# additions. Transfers and additions of a step do not overlap. If devices share a memory, several
+# additions into one chunk in a step count as one, as in the executor on CPU devices.
+#
+# The model has a barrier between steps, but the executor has none. So a price is an upper bound of
+# the time that the topology allows. A chunk counts as size / chunks bytes, although real chunks may
+# be one element longer or shorter.
 
 # Steps are computed in batches, whose arrays have at most so many entries (about 100 MB). Entries
 # are links times steps, or transfers.

@@ -272,7 +272,7 @@ class HostNetwork:
     """The network between hosts, and the links of a host's devices to it.
 
     ``bytes_per_s``: of each NIC and direction. Equally many neighboring devices share each NIC.
-    ``out_links`` and ``in_links``: functions that return the links from a device to its NIC, and back.
+    ``out_links`` and ``in_links`` return the links from a device to its NIC, and back.
     """
 
     nics: int
@@ -357,7 +357,7 @@ def _port_network(gigabits: float, latency_s: float, bytes_per_s: float) -> Host
     )
 
 
-# seconds to start a message between hosts: inferred, the order of magnitude; EFA bypasses the kernel
+# seconds to start a message between hosts: inferred, orders of magnitude; EFA bypasses the kernel
 TCP_LATENCY_S, EFA_LATENCY_S = 50e-6, 20e-6
 
 NETWORKS: Dict[str, HostNetwork] = {

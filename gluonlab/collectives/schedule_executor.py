@@ -1,21 +1,9 @@
 """Runs schedules on NDArrays, in place, without blocking the host.
 
-Each device has a list of arrays. MXNet's engine orders operations by the arrays that they read and
-write, and treats all slices of an array as the whole array. Two devices that write different chunks
-of one array would therefore wait for each other. So every chunk has an alias: a separate array over
-the same memory, made with DLPack. The engine does not know that aliases share memory with the
-array. A `Fence` before the first transfer and another after the last transfer make the engine order
-the aliases with other users of the array.
-
-Between the fences, only the dependencies of chunks order the transfers. There is no barrier between
-steps, although the cost model assumes one. An array that is moved as a whole needs neither alias
-nor fences, which would take most of the time of small messages.
-
-On CPU devices, a chunk is divided into pieces, and each piece goes through all steps before the
-next piece. Pieces are so small that the data of a transfer is still in the cache when the next
-transfer reads it. On GPUs, MXNet waits for the stream after each operation. So chunks are not
-divided there, and neighboring chunks with the same source and target are moved at once
-(`gluonlab.collectives.chunk_layout.coalesce_transfers`).
+`Executor` runs a schedule repeatedly, `allreduce` runs it once, and `make_allreduce` returns a
+function that sums any arrays. `OutOfPlaceReduceScatter` leaves its inputs unchanged. Only the
+dependencies of chunks order the transfers: there is no barrier between steps, although the cost
+model assumes one.
 """
 
 from __future__ import annotations
@@ -56,6 +44,19 @@ from gluonlab.engine.fast_invoke import (
 from gluonlab.errors import ScheduleError
 from gluonlab.gpu.cuda import enable_peer_access
 from gluonlab.renamed import RenamedMember
+
+# MXNet's engine orders operations by the arrays that they read and write, and treats all slices of
+# an array as the whole array. Two devices that write different chunks of one array would therefore
+# wait for each other. So every chunk has an alias: a separate array over the same memory, made with
+# DLPack. The engine does not know that aliases share memory with the array. A `Fence` before the
+# first transfer and another after the last transfer make the engine order the aliases with other
+# users of the array. An array that is moved as a whole needs neither alias nor fences, which would
+# take most of the time of small messages.
+#
+# On CPU devices, a chunk is divided into pieces, and each piece goes through all steps before the
+# next piece, so that its data is still in the cache. On GPUs, MXNet waits for the stream after each
+# operation. So chunks are not divided there, and neighboring chunks with the same source and target
+# are moved at once (`gluonlab.collectives.chunk_layout.coalesce_transfers`).
 
 # Small enough for the last-level cache of most CPUs. From 128 KiB to 16 MiB, 2 MiB and more were
 # equally fast; smaller pieces need more calls.
@@ -299,7 +300,7 @@ def plan_transfers(
 
 
 def cut_into_pieces(part: ArrayRange, array: nd.NDArray) -> List[ArrayRange]:
-    """Return the pieces of a part of ``array``; on GPUs one, because each operation has a fixed cost."""
+    """Return the pieces of a part of ``array``; on GPUs one, as each operation has a fixed cost."""
     size = part.end - part.begin
     count = 1 if is_on_gpu(array) else math.ceil(size * np.dtype(array.dtype).itemsize / PIECE_BYTES)
     bounds = split_evenly(size, count)

@@ -8,7 +8,7 @@ from gluonlab.bench.splits import SPLIT_NAMES, TASKS
 
 
 def make_series(step_1f1b=0.9):
-    """Return the series of two devices with a stage each: 0.3 s and 0.5 s of computation, 0.1 s of updates."""
+    """Return the series of two devices: 0.3 s and 0.5 s of computation, 0.1 s of updates."""
     steps = {"one": 1.2, "data": 0.8, "layers": 1.1, "channels": 1.3, "gpipe": 1.0}
     steps["1f1b"] = step_1f1b
     rows = [Series(f"step {name}", f"{name}, cut 3", "s", (2 * steps[name], steps[name])) for name in steps]

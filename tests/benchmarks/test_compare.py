@@ -86,7 +86,7 @@ def test_a_pipe_and_a_large_file_are_refused_at_once(tmp_path, make):
 
 @pytest.mark.parametrize("n", range(1, 60))
 def test_the_interval_of_pairs_is_that_of_scipys_sign_test(n):
-    """Its ends are the outermost values that a two-sided test at 5 % does not reject as the median."""
+    """Its ends are the outermost medians that a two-sided test at 5 % does not reject."""
     ratios = [random.Random(i).lognormvariate(0, 1) for i in range(n)]
     interval = paired_ratio(ratios, [1.0] * n)
     medians = [
@@ -182,7 +182,7 @@ def test_the_command_compares_files_and_folders(ended, tmp_path, monkeypatch):
 
 @pytest.mark.long
 def test_two_checkouts_take_turns(ended, tmp_path, monkeypatch):
-    """The other is a copy of this one whose job answers with its process id, to see that it restarts."""
+    """The other is a copy whose job answers with its process id, to see that it restarts."""
     copy = tmp_path / "copy"
     shutil.copytree(PACKAGE, copy / "gluonlab", ignore=shutil.ignore_patterns("__pycache__"))
     job = copy / "tools" / "benchmarks" / "host_jobs.py"

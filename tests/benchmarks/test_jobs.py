@@ -1,4 +1,4 @@
-"""The jobs of workers: gluonlab and its peers do the same work, and each job reports its results."""
+"""Jobs of workers: gluonlab and its peers do the same work, and each job reports results."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Allreduce algorithms, on one host and over several: right sums, the promised shape, and refusals."""
+"""Allreduce algorithms, also over hosts: right sums, the promised shape, and mistakes."""
 
 import inspect
 from itertools import chain
@@ -167,7 +167,7 @@ def depth(tree, rank):
 
 @pytest.mark.parametrize("world_size", TREE_SIZES)
 def test_trees_are_binary_and_flat_and_no_rank_has_children_in_both_mirrored_ones(world_size):
-    """Except the first one's root for an odd p: there are only (p-1)/2 leaves for (p+1)/2 inner ranks."""
+    """Except the first root for an odd p: there are (p-1)/2 leaves for (p+1)/2 inner ranks."""
     floor, ceiling = world_size.bit_length() - 1, (world_size - 1).bit_length()  # of log2
     first, second = algorithms.make_mirrored_trees(world_size)
     for tree, deepest in ((algorithms.make_balanced_tree(world_size), floor), (first, ceiling), (second, ceiling)):

@@ -47,7 +47,7 @@ def test_every_element_of_every_transfer_is_moved_once_in_its_step_and_order(nam
 
 
 def check_ready_sources(schedule):
-    """Check by the engine's rules that all earlier writers of a ready source are ordered before its readers."""
+    """Check that the engine orders all earlier writers of a ready source before its readers."""
     writes = list_chunk_writes(schedule)
     cells = [(write.dst, write.chunk) for write in writes]
     reads = [{(src, chunk) for src in (sources[:-1] if ready else sources)} for _, chunk, _, sources, ready in writes]
@@ -103,7 +103,7 @@ RANGES = st.builds(
 @examples(40)
 @given(st.lists(st.tuples(RANGES, st.booleans()), max_size=14))
 def test_uses_of_common_elements_are_ordered_if_one_of_them_writes(uses):
-    """The engine orders two operations on the same range if one writes; a fence writes all of its ranges."""
+    """The engine orders operations on the same range if one writes; a fence writes all ranges."""
     overlaps, queued, numbers = OverlapTracker(), [], []  # queued: {range: whether it is written}
     for part, writes in uses:
         others = overlaps.record_use(part, writes)

@@ -1,4 +1,4 @@
-"""Costs of schedules: closed forms of the literature on uniform topologies; contention counted by hand."""
+"""Costs of schedules, compared with closed forms of the literature and with a reference."""
 
 import math
 
@@ -19,7 +19,7 @@ from gluonlab.errors import ScheduleError
 OFTEN = (1, 2, 3, 5, 8)  # the sizes of make test; make test-all has all of them
 EXACT = 1e-12
 N = 46_000_003.0  # bytes
-# alpha, seconds a message; beta, seconds a byte sent; gamma, seconds a byte added: all, and each alone
+# seconds a message (alpha), a byte sent (beta), a byte added (gamma): all, and each alone
 FIGURES = [(31e-6, 1 / 12e9, 1 / 700e9), (31e-6, 0.0, 0.0), (0.0, 1 / 12e9, 0.0), (0.0, 0.0, 1 / 700e9)]
 
 
@@ -113,7 +113,7 @@ def test_steps_add_up_and_an_empty_one_costs_nothing():
 
 @st.composite
 def steps_and_topologies(draw):
-    """Draw up to five links on every route, each passed once, and any transfers, also senseless ones."""
+    """Draw up to five links on every route, each passed once, and any transfers."""
     world_size = draw(st.integers(2, 4))
     speeds = draw(st.lists(st.integers(1, 9), min_size=5, max_size=5))
     links = st.sampled_from([Link(f"link {i}", float(speed)) for i, speed in enumerate(speeds)])
@@ -154,7 +154,7 @@ def test_on_one_memory_what_moves_the_same_bytes_differs_by_how_often_it_adds():
 
 
 def test_a_ring_on_the_cube_mesh_by_hand():
-    """In the proposed order it uses doubled links only; as numbered, 3 to 4 and 7 to 0 pass the CPUs."""
+    """The proposed order uses doubled links only; as numbered, 3 to 4 and 7 to 0 pass the CPUs."""
     topology = p3_16xlarge()
     chunk, latency, add = 100e6 / 8, 10e-6, 7 * 100e6 / 8 / (900e9 / 3)
     as_numbered, placed = (

@@ -44,7 +44,7 @@ def test_reads_queued_before_the_allreduce_see_the_old_values(name):
 @pytest.mark.parametrize("name", sorted(HALVES))
 @pytest.mark.parametrize("world_size", [2, 3])
 def test_writes_queued_after_the_allreduce_are_not_summed(name, world_size):
-    """After a reduce-scatter a rank with a complete sum may write, though others still need its old values."""
+    """After a reduce-scatter a rank may write, although others still need its old values."""
     size = 20_000 if runs_on_gpus() else 2_000_000
     scatter = HALVES[name][0](world_size)
     arrays = [[nd.ones((size,), ctx=ctx)] for ctx in contexts(world_size)]
@@ -97,7 +97,7 @@ def test_bits_are_those_of_additions_in_the_schedules_order(name, world_size, ty
 
 
 def test_bits_that_the_proof_calls_equal_are_equal():
-    """Rank 0 sums in one step of two additions, rank 1 in two steps; then each sum goes to another rank."""
+    """Rank 0 sums in one step of two additions, rank 1 in two steps; then both send the sum."""
     moves = [(3, 2, ADD)], [(0, 3, COPY)], [(1, 0, ADD), (2, 0, ADD)], [(3, 1, ADD)], [(2, 1, ADD)]
     copies = [(0, 2, COPY), (1, 3, COPY)]
     steps = tuple(tuple(Transfer(src, dst, 0, op) for src, dst, op in step) for step in (*moves, copies))

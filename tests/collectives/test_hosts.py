@@ -103,7 +103,7 @@ def test_a_part_of_several_hosts_keeps_their_hosts():
 
 @given(st.integers(1, 4), st.integers(1, 4), st.integers(1, 4), st.integers(0, 1000))
 def test_rings_within_and_across_hosts_cost_the_closed_form(hosts, devices, nics, size):
-    """2 (g-1) (alpha + n/gb) within, and 2 (h-1) s (alpha' + n/ghb') for the NIC of most devices, s."""
+    """2 (g-1) (alpha + n/gb) within, and 2 (h-1) s (alpha' + n/ghb') for s devices at a NIC."""
     host = switch(devices, 0.5, 10.0)
     topology = repeat_host(host, hosts, make_network(nics))
     assert hosts > 1 or topology is host

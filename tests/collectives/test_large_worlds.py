@@ -24,7 +24,7 @@ def select_chunk(schedule, chunk):
 
 
 def find_fault(schedule):
-    """Return the first fault: (wrong at the end, step, position), or None. A missing message has no step."""
+    """Return the first fault, (wrong at the end, step or None, position or None), or None."""
     try:
         check(schedule)
     except ScheduleError as error:
@@ -34,7 +34,7 @@ def find_fault(schedule):
 
 
 def find_fault_by_chunks(schedule, chunks):
-    """Return the first fault of the chunks alone: broken rules come first, from step to step; then the chunks."""
+    """Return the first fault of the chunks alone: broken rules by step, then faults by chunk."""
     faults = []
     for chunk in sorted(chunks):
         fault = find_fault(select_chunk(schedule, chunk))

@@ -42,7 +42,7 @@ def make_ring_of_links(links, latency_s=10e-6, bytes_per_s=25e9):
 
 @st.composite
 def topologies(draw, world_size):
-    """Draw any links on any routes, shared or not, fast or slow; equal, different or no latencies."""
+    """Draw any links on any routes, shared or not, and equal, different or no latencies."""
     link_speeds = draw(st.lists(st.sampled_from([1e9, 10e9, 25e9, 3e11]), min_size=1, max_size=3 * world_size))
     links = st.sampled_from([Link(f"link {number}", speed) for number, speed in enumerate(link_speeds)])
     latencies = st.sampled_from(draw(st.sampled_from([[10e-6], [0.0], [5e-6, 10e-6, 50e-6]])))
@@ -54,7 +54,7 @@ def topologies(draw, world_size):
 
 @st.composite
 def tree_schedules(draw, world_size, collective):
-    """Draw a schedule that sums each chunk along any tree and copies it along another, each edge in any step."""
+    """Draw a schedule that sums each chunk along any tree, and copies it along another."""
     chunks = draw(st.integers(1, 4))
     steps, owners = defaultdict(list), []
     halves = {"reduce_scatter": ["add"], "all_gather": ["copy"]}.get(collective, ["add", "copy"])
@@ -112,7 +112,7 @@ def test_no_algorithm_is_below_the_lower_bound_of_a_known_machine(name):
 
 
 def find_lowest_latency(topology):
-    """Return the lowest latency of any allreduce of one chunk, by Dijkstra over all contents of the ranks.
+    """Return the lowest latency of any allreduce of one chunk, by Dijkstra over all states.
 
     A rank holds a leaf, or a set of two ranks' contents: additions commute, but do not associate.
     """
@@ -139,7 +139,7 @@ def leaves(tree):
 
 
 def successors(held):
-    """Yield each way to write some ranks' contents from ranks that are not written in the same step."""
+    """Yield each way to write some ranks from ranks that are not written in the same step."""
     p = len(held)
     for roles in product([False, True], repeat=p):
         readable = [rank for rank in range(p) if not roles[rank]]

@@ -88,7 +88,7 @@ def test_machines_whose_devices_have_one_port_each(name, devices, gigabytes):
 
 
 def test_pairs_share_the_expected_pcie_links():
-    """Four GPUs, two switches: neighbors below a switch stay below it; all others share its links up and down."""
+    """Neighbors below a switch stay below it; all others share its links up and down."""
     routes = pcie(4).routes
     assert not set(routes[0, 1].links) & set(routes[1, 2].links)
     shared = set(routes[0, 2].links) & set(routes[1, 3].links)
@@ -161,7 +161,7 @@ def random_topologies(draw):
 @examples(60, 150)
 @given(random_topologies())
 def test_the_proposed_ring_is_the_best_of_all(topology):
-    """The least time per byte on the busiest link, then the most bytes/s in sum, then the first order."""
+    """The least time per byte on the busiest link, then the most bytes/s, then the first order."""
 
     def rank(order):
         routes = [topology.routes[hop] for hop in hops(order)]

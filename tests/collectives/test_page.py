@@ -1,4 +1,4 @@
-"""The page that draws schedules, in a real Chromium without a window, compared with simulated states."""
+"""The page that draws schedules, in a real Chromium, compared with simulated states."""
 
 import re
 import time
@@ -143,7 +143,7 @@ def test_controls_are_within_the_window_at_every_width(opened, language):
 
 
 def test_a_name_that_is_too_long_for_the_window_is_cut(opened):
-    """A learner's function may have any name. The test also shows that controls outside would be found."""
+    """A learner's function may have any name. Controls outside of the window would be found."""
     name = "my_" + 12 * "very_" + "long_name()"
     page = opened(as_page([replace(ALGORITHMS["ring"](4), name=name)], (name, 4)))
     assert find_hidden_controls(page.driver) == {}

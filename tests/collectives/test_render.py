@@ -1,4 +1,4 @@
-"""A schedule as text and as SVG, read back and compared with the schedule and its simulated states."""
+"""A schedule as text and as SVG, read back and compared with its simulated states."""
 
 import re
 import xml.etree.ElementTree as ElementTree
@@ -192,7 +192,7 @@ def test_panels_lie_side_by_side_and_row_by_row_within_the_picture(schedule):
 
 
 def read_transfers(panel):
-    """Yield the transfers that the ends of arrows show: columns by the ranks above, rows by the chunks beside."""
+    """Yield the transfers that the ends of arrows show, by the labels of columns and rows."""
     texts = panel.findall(f"{SVG}text")
     ranks = {float(text.get("x")): int(text.text) for text in texts if text.get("class") == "middle"}
     chunks = {float(text.get("y")): int(text.text[6:]) for text in texts if text.text.startswith("chunk ")}

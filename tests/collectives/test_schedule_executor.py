@@ -56,7 +56,7 @@ def test_every_algorithm_leaves_the_exact_sum_on_every_device(name, world_size, 
 
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))
 def test_operations_queued_before_and_after_keep_their_order(name):
-    """The engine does not know the aliases of arrays, so fences order them with earlier and later writes."""
+    """The engine does not know aliases, so fences order them with earlier and later writes."""
     ctxs = devices(4)
     arrays = [[nd.zeros((8_000,), ctx=ctx)] for ctx in ctxs]
     executor = Executor(make_schedule(name, 4), arrays)

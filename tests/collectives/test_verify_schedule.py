@@ -70,7 +70,7 @@ def test_a_mutant_is_accepted_exactly_if_it_is_right_and_the_error_points_at_the
 
 
 def check_fault(schedule, error):
-    """Check that the transfer is the last into a cell that ends wrong, or the first to count a rank twice."""
+    """Check that the transfer is the last into a wrong cell, or the first to count a rank twice."""
     start, base = digit_contributions(schedule)
     end, written = execute_schedule(schedule, start)
     index = sum(map(len, schedule.steps[: error.step])) + error.transfer
@@ -175,7 +175,7 @@ def test_sums_in_another_order_are_refused_though_they_are_exact():
 
 
 def draw_sum(draw, ranks):
-    """Draw steps that sum over ``ranks`` in some order; return them and the sum as a tree of unordered pairs."""
+    """Draw steps that sum over ``ranks``; return them and the sum as a tree of unordered pairs."""
     trees, steps = {rank: rank - ranks[0] for rank in ranks}, []
     while len(trees) > 1:
         into, gone = draw(st.permutations(sorted(trees)))[:2]

@@ -16,9 +16,9 @@ from gluonlab.plain_text import format_size
 
 if TYPE_CHECKING:
     from gluonlab.bench.allreduce.measure_allreduce import AllreduceRow
-    from gluonlab.bench.allreduce.predicted_costs import PricedRow
+    from gluonlab.bench.allreduce.predicted_costs import PredictedRow
 
-Rows = Sequence["AllreduceRow | PricedRow"]
+Rows = Sequence["AllreduceRow | PredictedRow"]
 Point = Tuple[int, float]  # bytes, seconds
 
 # A color and a marker for each algorithm. The colors are Okabe and Ito's, which color-blind people
@@ -142,7 +142,7 @@ def _format_axes(axes: Any, title: str, sizes: Sequence[int]) -> None:
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def make_ranks_figure(rows: "Sequence[PricedRow]", title: str) -> Any:
+def make_ranks_figure(rows: "Sequence[PredictedRow]", title: str) -> Any:
     """Return a matplotlib Figure of predicted time against ranks, with the lower bound."""
     figure = new_figure(9.5, 6.2)
     axes: Any = figure.subplots()
@@ -171,7 +171,7 @@ def make_ranks_figure(rows: "Sequence[PricedRow]", title: str) -> Any:
     return figure
 
 
-def _seconds_by_ranks(rows: "Sequence[PricedRow]") -> Dict[str, Dict[int, float]]:
+def _seconds_by_ranks(rows: "Sequence[PredictedRow]") -> Dict[str, Dict[int, float]]:
     """Return {algorithm: {ranks: seconds}}. Of synthesized schedules, the fastest counts."""
     curves: Dict[str, Dict[int, float]] = {}
     for row in rows:

@@ -1,8 +1,8 @@
 """Predicts the time of allreduces with the cost model, and formats the results as tables.
 
-In this module, the price of a schedule is its predicted time, and the floor is the lower bound of
-all prices. There are tables by size, by number of ranks, for synthesized schedules, and for the
-choices of auto. Nothing is run, and MXNet is not imported.
+The floor is the lower bound of the times of all schedules. There are tables by size, by number of
+ranks, for synthesized schedules, and for the choices of auto. Nothing is run, and MXNet is not
+imported.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ ADDITIONS = "additions"
 
 
 @dataclass(frozen=True)
-class PricedRow:
-    """A schedule's price at a size, and the lower bound of the prices of all schedules.
+class PredictedRow:
+    """A schedule's predicted time at a size, and the lower bound for all schedules.
 
     ``bottleneck``: the link, or the additions, for which the steps wait longest in all.
     """
@@ -81,7 +81,7 @@ class PricedRow:
 
     @property
     def times_floor(self) -> Optional[float]:
-        """Return the price divided by the lower bound, or None if no bytes are sent."""
+        """Return the predicted time divided by the lower bound, or None if no bytes are sent."""
         return self.price.seconds / self.floor_s if self.floor_s else None
 
     def bandwidths(self) -> List[Optional[float]]:
@@ -100,20 +100,20 @@ class PricedRow:
         }  # fmt: skip
 
 
-def price_schedules(topology: Topology, plans: Sequence[NamedSchedule], sizes: Sequence[int]) -> List[PricedRow]:
+def predict_costs(topology: Topology, plans: Sequence[NamedSchedule], sizes: Sequence[int]) -> List[PredictedRow]:
     """Return one row for each schedule and each of ``sizes``, in bytes."""
     floor = floor_of(topology)
     rows_by_plan = [
         [
-            PricedRow(plan.label, cost, find_bottleneck(cost), floor.seconds(cost.size_bytes))
-            for cost in _price_plan(plan, topology, sizes)
+            PredictedRow(plan.label, cost, find_bottleneck(cost), floor.seconds(cost.size_bytes))
+            for cost in _predict_plan_costs(plan, topology, sizes)
         ]
         for plan in plans
     ]
     return [row for rows_of_size in zip(*rows_by_plan) for row in rows_of_size]
 
 
-def _price_plan(plan: NamedSchedule, topology: Topology, sizes: Sequence[int]) -> List[Price]:
+def _predict_plan_costs(plan: NamedSchedule, topology: Topology, sizes: Sequence[int]) -> List[Price]:
     if plan.by_size is None:
         return prices(plan.schedule, topology, sizes)
     return [price(plan.schedule_for(size), topology, size) for size in sizes]
@@ -131,21 +131,21 @@ def find_bottleneck(priced: Price) -> str:
     return max(waiting_s, key=lambda name: waiting_s[name], default="")
 
 
-def price_table(rows: Sequence[PricedRow], topology: Topology, notes: Sequence[str] = ()) -> str:
+def cost_table(rows: Sequence[PredictedRow], topology: Topology, notes: Sequence[str] = ()) -> str:
     """Return the rows as text, followed by an explanation of the columns, and ``notes``."""
     lines = [f"{topology.name}, {topology.world_size} devices", "", f"{'size B':>15}", HEADING]
     for size, same_size in groupby(rows, key=lambda row: row.size_bytes):
         rows_of_size = list(same_size)
-        lines += ["", f"{size:>15,}  {format_size(size)}", *format_price_lines(rows_of_size)]
+        lines += ["", f"{size:>15,}  {format_size(size)}", *format_cost_lines(rows_of_size)]
     return as_table(lines, COLUMN_NOTES, *notes, *_topology_notes(topology))
 
 
-def cheapest_table(rows: Sequence[PricedRow], topology: Topology) -> str:
+def cheapest_table(rows: Sequence[PredictedRow], topology: Topology) -> str:
     """Return a table with the cheapest row of each size."""
     lines = [f"{topology.name}, {topology.world_size} devices", "", f"{'size':>9}{NUMBER_HEADING}"]
     for size, same_size in groupby(rows, key=lambda row: row.size_bytes):
         lowest = min(same_size, key=lambda row: row.predicted_s)
-        lines.append(f"{format_size(size):>9}{_price_columns(lowest)}")
+        lines.append(f"{format_size(size):>9}{_cost_columns(lowest)}")
     return as_table(lines, CHEAPEST_NOTE)
 
 
@@ -154,22 +154,22 @@ def _topology_notes(topology: Topology) -> List[str]:
     return [f"{topology.name}: {topology.note}."] if topology.note else []
 
 
-def format_price_lines(rows: Sequence[PricedRow]) -> List[str]:
+def format_cost_lines(rows: Sequence[PredictedRow]) -> List[str]:
     """Return a line for each row, and a last line with the lower bound.
 
     All rows must have the same lower bound. The cheapest row is marked.
     """
     lowest = min(row.predicted_s for row in rows) if len(rows) > 1 else None
-    lines = [_price_line(row, "*" if row.predicted_s == lowest else "") for row in rows]
+    lines = [_cost_line(row, "*" if row.predicted_s == lowest else "") for row in rows]
     return [*lines, f"  {'(floor)':<25}{format_microseconds(rows[0].floor_s):>12}"]
 
 
-def _price_line(row: PricedRow, mark: str) -> str:
-    line = f"{_price_columns(row, mark)}  "
+def _cost_line(row: PredictedRow, mark: str) -> str:
+    line = f"{_cost_columns(row, mark)}  "
     return (line + textwrap.shorten(row.bottleneck, WIDTH - len(line), placeholder="...")).rstrip()
 
 
-def _price_columns(row: PricedRow, mark: str = "") -> str:
+def _cost_columns(row: PredictedRow, mark: str = "") -> str:
     """Return the columns of HEADING without the last one."""
     cells = ("-" if value is None else f"{value:.2f}" for value in row.bandwidths())
     columns = "".join(f"{cell:>8}" for cell in cells)
@@ -177,7 +177,7 @@ def _price_columns(row: PricedRow, mark: str = "") -> str:
     return f"{name_and_time}{columns}{format_factor(row.times_floor):>9}"
 
 
-# --- --hosts: prices by number of ranks
+# --- --hosts: predicted times by number of ranks
 
 HOSTS_FACTOR = 2
 
@@ -200,19 +200,19 @@ def parse_host_counts(text: str) -> List[int]:
     return sorted(counts)
 
 
-def price_hosts(
+def predict_costs_by_hosts(
     machine: str, hosts: Sequence[int], names: Optional[Sequence[str]], size: int
-) -> Tuple[List[PricedRow], Topology]:
+) -> Tuple[List[PredictedRow], Topology]:
     """Return the rows of all numbers of hosts, and the topology of the last number.
 
     ``hosts``: the numbers of hosts. ``names``: algorithms, or None for all. ``size``: in bytes.
     Shows a progress bar.
     """
-    rows: List[PricedRow] = []
+    rows: List[PredictedRow] = []
     with tqdm(hosts, unit="topology", file=sys.stderr, disable=None, leave=False) as bar:
         for count in bar:
             topology = make_topology(machine if count == 1 else f"{machine}*{count}")
-            rows += price_schedules(topology, _available_plans(names, topology), [size])
+            rows += predict_costs(topology, _available_plans(names, topology), [size])
     if not rows:
         raise ConfigError(
             f"--algorithms {','.join(names or [])}: there are none for so many hosts of {machine}: "
@@ -230,12 +230,12 @@ def _available_plans(names: Optional[Sequence[str]], topology: Topology) -> List
     return plans
 
 
-def ranks_table(rows: Sequence[PricedRow], topology: Topology) -> str:
+def ranks_table(rows: Sequence[PredictedRow], topology: Topology) -> str:
     """Return the rows as text, with a heading for each number of ranks."""
     size = format_size(rows[0].size_bytes)
     lines = [f"{size} on each device, hosts like those of {topology.name}", "", HEADING]
     for ranks, same_ranks in groupby(rows, key=lambda row: row.price.world_size):
-        lines += ["", f"{ranks:>6} ranks", *format_price_lines(list(same_ranks))]
+        lines += ["", f"{ranks:>6} ranks", *format_cost_lines(list(same_ranks))]
     return as_table(lines, COLUMN_NOTES, *_topology_notes(topology))
 
 
@@ -285,13 +285,13 @@ def make_synthesized_plans(front: Sequence[SynthesizedSchedule]) -> List[NamedSc
 def synthesis_text(
     topology: Topology, front: Sequence[SynthesizedSchedule], sizes: Sequence[int], out: Optional[str]
 ) -> str:
-    """Return a table of the found schedules and their prices, and how to use the file ``out``."""
+    """Return a table of the found schedules and their times, and how to use the file ``out``."""
     lines = [f"  {'steps':>5}{'chunks':>8}{'rounds':>9}{'bound':>9}  status"]
     for synthesized in front:
         numbers = f"{synthesized.rounds:>9.4f}{synthesized.bound:>9.4f}"
         steps = f"  {len(synthesized.schedule.steps):>5}{synthesized.schedule.chunks:>8}"
         lines.append(f"{steps}{numbers}  {optimality_text(synthesized)}")
-    priced = price_table(price_schedules(topology, make_synthesized_plans(front), sizes), topology, [SYNTHESIS_NOTE])
+    priced = cost_table(predict_costs(topology, make_synthesized_plans(front), sizes), topology, [SYNTHESIS_NOTE])
     run = f"python -m gluonlab.run --gpus {topology.world_size} --kvstore synthesised"
     written = [] if out is None else ["", f"written to {out}:", f"{run} --topology {out}"]
     return "\n".join([*lines, "", priced, *written])
@@ -303,7 +303,7 @@ def optimality_text(synthesized: SynthesizedSchedule) -> str:
 
 
 def synthesis_to_json(front: Sequence[SynthesizedSchedule]) -> List[Dict[str, Any]]:
-    """Return the values of the found schedules that --json prints in addition to prices."""
+    """Return the values of the found schedules that --json prints in addition to times."""
     return [
         {
             "steps": len(synthesized.schedule.steps), "chunks": synthesized.schedule.chunks,
@@ -346,7 +346,7 @@ class TimedRow(Protocol):
 
 @dataclass(frozen=True)
 class AlgorithmChoice:
-    """The schedule that auto chooses for ``size_bytes``, its price, and the lower bound.
+    """The schedule that auto chooses for ``size_bytes``, its predicted time, and the lower bound.
 
     ``time_s``: the measured time of auto, or None. ``best``: the name of the fastest measured row.
     ``best_s``: the time of that row.
@@ -354,7 +354,7 @@ class AlgorithmChoice:
 
     size_bytes: int
     schedule: Schedule
-    priced_s: float
+    predicted_s: float
     floor_s: float
     time_s: Optional[float] = None
     best: Optional[str] = None
@@ -369,7 +369,7 @@ class AlgorithmChoice:
         """Return the values that --json prints."""
         return {
             "size_bytes": self.size_bytes, **_schedule_to_json(self.schedule),
-            "predicted_us": self.priced_s * 1e6, "floor_us": self.floor_s * 1e6,
+            "predicted_us": self.predicted_s * 1e6, "floor_us": self.floor_s * 1e6,
             "time_us": None if self.time_s is None else self.time_s * 1e6, "best": self.best,
             "best_us": None if self.best_s is None else self.best_s * 1e6, "regret": self.regret,
         }  # fmt: skip
@@ -382,11 +382,11 @@ def choose_algorithms(
     floor, choices = floor_of(schedules.topology), []
     for size in sizes:
         schedule = schedules.cheapest(size)
-        priced = (price(schedule, schedules.topology, size).seconds, floor.seconds(size))
+        predicted_s = price(schedule, schedules.topology, size).seconds
         at_size = {row.algorithm: row.time_s for row in rows if row.size_bytes == size}
         best = min(at_size, key=lambda label: at_size[label]) if at_size else None
         measured = (at_size[AUTO], best, at_size[best]) if best else ()
-        choices.append(AlgorithmChoice(size, schedule, *priced, *measured))
+        choices.append(AlgorithmChoice(size, schedule, predicted_s, floor.seconds(size), *measured))
     return choices
 
 
@@ -427,8 +427,8 @@ def _table_line(row: ScheduleFromSize) -> str:
 
 
 def _choice_line(choice: AlgorithmChoice) -> str:
-    factor = format_factor(choice.priced_s / choice.floor_s if choice.floor_s else None)
-    line = f"  {format_size(choice.size_bytes):>8}{format_microseconds(choice.priced_s):>9}{factor:>8}"
+    factor = format_factor(choice.predicted_s / choice.floor_s if choice.floor_s else None)
+    line = f"  {format_size(choice.size_bytes):>8}{format_microseconds(choice.predicted_s):>9}{factor:>8}"
     if choice.regret is None:
         return line
     measured = f"{format_microseconds(choice.time_s):>9}{format_microseconds(choice.best_s):>9}"

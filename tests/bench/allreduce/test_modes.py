@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from support.devices import device_spec
 
 from gluonlab.bench.allreduce import plot_bandwidth as allreduce_plot
-from gluonlab.bench.allreduce import predicted_costs as simulated
+from gluonlab.bench.allreduce import predicted_costs
 from gluonlab.bench.allreduce.candidate_schedules import make_auto_plan, make_plans
 from gluonlab.bench.allreduce.measure_allreduce import CHOICES, AllreduceRow
 from gluonlab.collectives.algorithms import make_schedule
@@ -89,8 +89,8 @@ def test_the_table_of_costs_fits_the_terminal_and_names_the_order(bench):
 @settings(max_examples=10)
 @given(st.lists(st.sampled_from([8, 1024, 2**20, 46_000_000]), min_size=1, max_size=3, unique=True))
 def test_the_lowest_cost_of_each_size_is_marked_and_no_other(sizes):
-    rows = simulated.price_schedules(CUBE, PLANS, sizes)
-    for size, group in zip(sizes, simulated.price_table(rows, CUBE).split("\n\n")[2:]):
+    rows = predicted_costs.predict_costs(CUBE, PLANS, sizes)
+    for size, group in zip(sizes, predicted_costs.cost_table(rows, CUBE).split("\n\n")[2:]):
         marked = [line[2:27].strip() for line in group.split("\n")[1:] if line.startswith("*")]
         costs = {row.algorithm: row.price.seconds for row in rows if row.size_bytes == size}
         assert marked == [name for name, seconds in costs.items() if seconds == min(costs.values())] != []
@@ -134,11 +134,11 @@ def test_the_bottleneck_is_the_link_that_is_waited_for_longest():
     waiting = dict.fromkeys((step.bottleneck for step in ring.steps), 0.0)
     for step in ring.steps:
         waiting[step.bottleneck] += step.transfer_s
-    assert waiting[simulated.find_bottleneck(ring)] == max(waiting.values())
+    assert waiting[predicted_costs.find_bottleneck(ring)] == max(waiting.values())
     slow = replace(make_topology("pcie", 4), reduce_bytes_per_s=1e6)
-    assert simulated.find_bottleneck(price(make_schedule("star", 4), slow, 46e6)) == "additions"
+    assert predicted_costs.find_bottleneck(price(make_schedule("star", 4), slow, 46e6)) == "additions"
     nothing = price(make_schedule("star", 1), make_topology("pcie", 1), 46e6)
-    assert simulated.find_bottleneck(nothing) == ""
+    assert predicted_costs.find_bottleneck(nothing) == ""
 
 
 def test_a_drawing_is_a_text_a_page_or_a_picture_that_replaces_nothing(bench, empty_cwd):

@@ -85,7 +85,7 @@ def test_each_number_of_hosts_has_its_own_costs_and_lower_bound(bench):
 
 
 def test_the_picture_has_a_curve_for_each_algorithm_with_the_floor_beneath(bench, empty_cwd):
-    rows, _ = predicted_costs.price_hosts("p3.8xlarge", [1, 2, 4], None, SIZE)
+    rows, _ = predicted_costs.predict_costs_by_hosts("p3.8xlarge", [1, 2, 4], None, SIZE)
     axes = make_ranks_figure(rows, "title").axes[0]
     *curves, floor = axes.lines
     assert floor.get_label().startswith("floor") and list(floor.get_xdata()) == [4, 8, 16]

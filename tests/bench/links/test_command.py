@@ -31,7 +31,7 @@ QUICK = ("--sizes", "4KiB,256KiB", "--rounds", "1")
 
 @pytest.fixture
 def links(bench, monkeypatch, empty_cwd):
-    """Return ``links("--save", ...)``, which runs the command on three devices in an empty folder."""
+    """Return ``links("--save", ...)``, which runs the command on three devices."""
     monkeypatch.setattr(measure_links, "BLOCK_S", 0.001)
     return lambda *more: bench("links", "--devices", device_spec(3), *QUICK, *more)
 

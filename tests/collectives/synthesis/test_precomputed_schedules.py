@@ -1,4 +1,4 @@
-"""The schedules that come with the package: right, cheap, and found for any numbers of the devices."""
+"""The schedules that come with the package: right, cheap, and for any order of devices."""
 
 import json
 from collections import Counter
