@@ -26,15 +26,15 @@ def test_errors_have_one_base_and_exit_status_2_for_usage_errors_and_1_for_run_e
 
 
 def test_the_tree_in_the_docstring_is_the_tree_of_classes():
-    above, drawn = [], {}
+    above, parents = [], {}
     for line in errors.__doc__.splitlines():
         drawing = re.match(r"    ((?:│   |    )*(?:[├└]── )?)(\w+Error|MissingMXNet)\b", line)
         if drawing:
             del above[len(drawing[1]) // 4 :]
-            drawn[drawing[2]] = above[-1] if above else None
+            parents[drawing[2]] = above[-1] if above else None
             above.append(drawing[2])
     real = {cls.__name__: cls.__bases__[0].__name__ for cls in RAISED}
-    assert drawn == {**real, "GluonlabError": None}
+    assert parents == {**real, "GluonlabError": None}
 
 
 @pytest.mark.parametrize(

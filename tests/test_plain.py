@@ -16,12 +16,12 @@ ANY = st.text(st.characters(), max_size=40) | st.text("./\\-a\0\n\x1b\u202e ", m
 
 @given(ANY)
 def test_escaped_text_has_no_effect_on_a_terminal_and_keeps_its_meaning(text):
-    shown = escape_unprintable(text)
-    assert shown.isprintable()
+    result = escape_unprintable(text)
+    assert result.isprintable()
     if text.isprintable():
-        assert shown == text
+        assert result == text
     elif "\\" not in text:
-        assert shown.encode("latin-1", "backslashreplace").decode("unicode_escape") == text
+        assert result.encode("latin-1", "backslashreplace").decode("unicode_escape") == text
 
 
 @given(ANY)
@@ -34,26 +34,26 @@ def test_a_name_is_one_part_of_a_path_and_remains_itself(text):
 
 @given(st.text(max_size=20).flatmap(lambda text: st.sampled_from([text, text * 500, text + " "])))
 def test_an_error_is_one_line_of_bounded_length(text):
-    shown = one_line(text)
-    assert shown.isprintable() and len(shown) <= MAX_LINE + 3
+    result = one_line(text)
+    assert result.isprintable() and len(result) <= MAX_LINE + 3
 
 
 def test_the_beginning_and_the_end_of_a_long_value_are_shown():
-    shown = one_line(f"unknown kvstore {'a' * 5000 + 'b'!r}: choose ring\nor tree")
-    assert shown.startswith("unknown kvstore 'aaa") and len(shown) < 400
-    assert shown.endswith("aaab': choose ring or tree")
+    result = one_line(f"unknown kvstore {'a' * 5000 + 'b'!r}: choose ring\nor tree")
+    assert result.startswith("unknown kvstore 'aaa") and len(result) < 400
+    assert result.endswith("aaab': choose ring or tree")
 
 
 @given(st.floats(), st.integers(0, 6))
 def test_a_number_is_what_python_writes_and_never_minus_zero(value, places):
-    shown, usual = plain_text.format_decimals(value, places), f"{value:.{places}f}"
-    assert shown == usual or (float(usual) == 0 and shown == f"{0:.{places}f}")
-    assert not (shown.startswith("-") and float(shown) == 0)
+    result, usual = plain_text.format_decimals(value, places), f"{value:.{places}f}"
+    assert result == usual or (float(usual) == 0 and result == f"{0:.{places}f}")
+    assert not (result.startswith("-") and float(result) == 0)
 
 
 PLAIN = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
-    lambda each: st.lists(each) | st.dictionaries(st.text(), each),
+    lambda value: st.lists(value) | st.dictionaries(st.text(), value),
     max_leaves=20,
 )
 

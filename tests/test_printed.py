@@ -145,8 +145,8 @@ MADE = {
 
 def test_the_program_without_mxnet_is_the_one_that_the_page_shows():
     program = (ROOT / "docs" / "classify.py").read_text(encoding="utf-8")
-    shown = [block.code for block in read_blocks(ROOT / "docs" / "onnx.md", "python")]
-    assert program[program.index('"""', 3) + 3 :].lstrip("\n") in shown
+    programs = [block.code for block in read_blocks(ROOT / "docs" / "onnx.md", "python")]
+    assert program[program.index('"""', 3) + 3 :].lstrip("\n") in programs
 
 
 @pytest.mark.long  # .ci/run also runs it

@@ -236,8 +236,8 @@ def _split_table(rows: Sequence[SplitRow], task: Task, rounds: int) -> str:
 def format_megabytes(sizes: Sequence[float]) -> str:
     """Return ``66 102``, or for more than four sizes the smallest and the largest, ``7..12``."""
     several = len(sizes) > MOST_SHOWN
-    shown = [min(sizes), max(sizes)] if several else sizes
-    return (".." if several else " ").join(f"{size / MB:.0f}" for size in shown)
+    numbers = [min(sizes), max(sizes)] if several else sizes
+    return (".." if several else " ").join(f"{size / MB:.0f}" for size in numbers)
 
 
 def _pipeline_table(rows: Sequence[PipelineRow], microbatches: int) -> str:

@@ -128,7 +128,7 @@ def _parse_schedules_file(where: str, content: Dict[str, Any], name: str) -> Top
     stored = precomputed_schedules.parse_schedules(where, content)
     if set(stored.network.shared_links) != set(make_flow_network(topology).shared_links):
         raise ScheduleError(f"{where}: its schedules are for other links than it has: {SEARCH_ADVICE}")
-    return replace(topology, schedules=tuple(found.schedule for found in stored.front))
+    return replace(topology, schedules=tuple(entry.schedule for entry in stored.front))
 
 
 def _refuse_constant(name: str) -> None:

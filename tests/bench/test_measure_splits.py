@@ -90,7 +90,7 @@ def test_stages_alone_and_at_once_compute_the_gradients_of_the_step():
     _, forward_and_backward = next(gpipe.staged_strategy.phases(gpipe.batch))
     forward_and_backward()
     grads = [stage.grads for stage in pipeline.compiled_stages]
-    expected = [{name: grad.asnumpy() for name, grad in own.items()} for own in grads]
+    expected = [{name: grad.asnumpy() for name, grad in stage_grads.items()} for stage_grads in grads]
     assert len(grads) == 2 and all(expected)
 
     def check_gradients(calls, stages):

@@ -98,8 +98,8 @@ def test_answers_of_workers_become_a_table_of_80_columns_and_a_record(name, benc
 @given(count=st.integers(2, 8))
 def test_workers_get_as_many_of_the_users_devices_as_their_row_has(count):
     """They get none if the user names no devices: an older checkout may not know the option."""
-    asked = MeasuredDevices("gpu", tuple(range(1, count + 1)), "", named_by_user=True)
-    for devices in (asked, cpu_devices(4)):
+    named = MeasuredDevices("gpu", tuple(range(1, count + 1)), "", named_by_user=True)
+    for devices in (named, cpu_devices(4)):
         rows = [*peers.lenet_subjects(devices), *peers.resnet18_subjects(devices), *host.make_subjects(devices)]
         rows += gradients.our_subjects(devices, ["ring"], devices.available_counts([2, 4]), 8)
         with_devices = [row.options for row in rows if row.missing is None and "devices" in row.options]

@@ -153,9 +153,9 @@ def test_different_measurements_are_not_compared():
 def test_a_row_is_slower_only_when_its_whole_interval_is():
     first = make_record(rates(*[1.0] * 15), rates(*[1.0] * 15, name="noisy"))
     second = make_record(rates(*[0.95] * 15), rates(*[0.9, 1.0] * 7, 0.9, name="noisy"))
-    found = compare(first, second)
-    assert find_slower_rows([found], 0.97) == ["peers --network lenet: ours"]
-    assert max(map(len, format_comparison(found).split("\n"))) <= 80
+    comparison = compare(first, second)
+    assert find_slower_rows([comparison], 0.97) == ["peers --network lenet: ours"]
+    assert max(map(len, format_comparison(comparison).split("\n"))) <= 80
 
 
 def test_the_command_compares_files_and_folders(ended, tmp_path, monkeypatch):
@@ -195,8 +195,8 @@ def test_two_checkouts_take_turns(ended, tmp_path, monkeypatch):
     monkeypatch.setattr(OtherProcessLoad, "busy_cores", lambda self: 0.0)
     out = tmp_path / "after.json"
     turns = ("host", "--rounds", "3", "--beside", str(copy), "--restart-every", "2")
-    status, said, err = ended(main, *turns, "--out", str(out))
-    assert (status, err) == (0, "") and "host-gluonlab-1 total" in said
+    status, text, err = ended(main, *turns, "--out", str(out))
+    assert (status, err) == (0, "") and "host-gluonlab-1 total" in text
     ours, theirs = read_record(out), read_record(tmp_path / "after-beside.json")
     first, second, third = theirs.find("host-gluonlab-1 total").values
     assert first == second != third

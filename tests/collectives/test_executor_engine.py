@@ -92,7 +92,7 @@ def test_bits_are_those_of_additions_in_the_schedules_order(name, world_size, ty
     with np.errstate(over="ignore"):
         expected, _ = execute_schedule(schedule, draws.reshape(world_size, schedule.chunks, -1))
     allreduce(schedule, arrays)
-    assert len({own.tobytes() for own in expected}) == 1
+    assert len({row.tobytes() for row in expected}) == 1
     assert all(array.asnumpy().tobytes() == expected[0].tobytes() for (array,) in arrays)
 
 

@@ -29,7 +29,7 @@ EVERY = [(name, ranks) for name in ALGORITHMS for ranks in range(1, 9)]
 def test_the_page_is_one_small_file_with_every_algorithm_that_may_not_load_anything():
     page = draw("ring", 4)
     check_self_contained(page)
-    assert [(each["name"], each["world_size"]) for each in embedded_data(page)["schedules"]] == EVERY
+    assert [(schedule["name"], schedule["world_size"]) for schedule in embedded_data(page)["schedules"]] == EVERY
 
 
 @pytest.mark.parametrize(

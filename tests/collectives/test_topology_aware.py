@@ -30,7 +30,7 @@ from gluonlab.collectives.topology_aware import (
 from gluonlab.errors import ScheduleError
 
 EQUAL = 1 + 2e-9
-drawn = topologies(4, st.sampled_from([1e9, 3e9, 25e9, 1e11]), st.sampled_from([0.0, 1e-6, 1e-5]))
+random_topologies = topologies(4, st.sampled_from([1e9, 3e9, 25e9, 1e11]), st.sampled_from([0.0, 1e-6, 1e-5]))
 
 
 def list_schedules(topology):
@@ -44,21 +44,21 @@ def list_schedules(topology):
 
 
 @examples(5, 8)
-@given(drawn, st.sampled_from(SIZES), st.floats(0, 1))
+@given(random_topologies, st.sampled_from(SIZES), st.floats(0, 1))
 def test_auto_uses_the_cheapest_schedule_and_lists_its_size_thresholds(topology, size, beyond):
     """No schedule is cheaper at the compared sizes, and none is much cheaper between them."""
-    made = make_for_links(topology_aware.AUTO, topology, topology.world_size)
+    auto = make_for_links(topology_aware.AUTO, topology, topology.world_size)
     schedules = list(list_schedules(topology))
     for buffer_bytes, slack in ((size, EQUAL), (size * (1 + beyond), 1.05)):
-        chosen = reference_cost(made.cheapest(buffer_bytes), topology, buffer_bytes)
+        chosen = reference_cost(auto.cheapest(buffer_bytes), topology, buffer_bytes)
         assert chosen <= min(reference_cost(schedule, topology, buffer_bytes) for schedule in schedules) * slack
-    assert all(has_correct_sums(schedule) for schedule in made.schedules)
-    table = made.size_thresholds()
+    assert all(has_correct_sums(schedule) for schedule in auto.schedules)
+    table = auto.size_thresholds()
     assert table[0].size_bytes == 1
     for size in SIZES:
         [*_, row] = [row for row in table if row.size_bytes <= size]
-        assert row.schedule is made.cheapest(size)
-    assert {id(row.schedule) for row in table} == {id(schedule) for schedule in made.schedules}
+        assert row.schedule is auto.cheapest(size)
+    assert {id(row.schedule) for row in table} == {id(schedule) for schedule in auto.schedules}
 
 
 def test_algorithms_with_a_choice_of_chunks_are_also_tried_with_more_chunks():
@@ -75,9 +75,9 @@ def test_algorithms_with_a_choice_of_chunks_are_also_tried_with_more_chunks():
 )
 def test_on_known_machines_auto_is_near_the_lower_bound_at_every_size(machine, gap):
     topology = make_topology(machine)
-    made, bound = make_for_links(topology_aware.AUTO, topology, topology.world_size), floor_of(topology)
+    auto, bound = make_for_links(topology_aware.AUTO, topology, topology.world_size), floor_of(topology)
     for power in range(10, 31):
-        seconds = reference_cost(made.cheapest(2**power), topology, 2**power)
+        seconds = reference_cost(auto.cheapest(2**power), topology, 2**power)
         assert bound.seconds(2**power) / EQUAL <= seconds <= gap * bound.seconds(2**power)
 
 
@@ -99,7 +99,7 @@ def test_all_orders_of_interchangeable_devices_have_the_same_price(topology, dat
     schedule = make_schedule(data.draw(st.sampled_from(sorted(ALGORITHMS))), topology.world_size)
     order = data.draw(st.permutations(range(topology.world_size)))
     assert find_best_order(schedule, topology) == list(range(topology.world_size))
-    seconds = [reference_cost(each, topology, 1e6) for each in (schedule, schedule.placed(order))]
+    seconds = [reference_cost(candidate, topology, 1e6) for candidate in (schedule, schedule.placed(order))]
     assert seconds[1] == pytest.approx(seconds[0])
 
 
@@ -163,7 +163,7 @@ def test_different_speeds_make_few_rings_that_cost_no_more_than_a_single_ring(to
     schedule, p = multi_ring(topology), topology.world_size
     assert has_correct_sums(schedule) and schedule.chunks <= MAX_PARALLEL_RINGS * p
     single = make_schedule("ring", p).placed(topology.ring_order())
-    most, least = (price(each, topology, 2**30).seconds for each in (single, schedule))
+    most, least = (price(ring, topology, 2**30).seconds for ring in (single, schedule))
     assert least <= most * (1 + 1e-9)
 
 

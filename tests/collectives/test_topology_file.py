@@ -137,7 +137,7 @@ def test_no_way_through_switches_is_shorter_or_as_short_and_wider(drawn):
     """Of all ways, which the reference finds one by one, by depth."""
     devices, wires, buses = drawn
 
-    def ways(node, dst, passed):
+    def paths(node, dst, passed):
         for wire in wires:
             if wire.src != node or wire.dst in passed:
                 continue
@@ -145,22 +145,22 @@ def test_no_way_through_switches_is_shorter_or_as_short_and_wider(drawn):
             if wire.dst == dst:
                 yield [(links, wire)]
             elif isinstance(wire.dst, str):
-                for rest in ways(wire.dst, dst, {*passed, wire.dst}):
+                for rest in paths(wire.dst, dst, {*passed, wire.dst}):
                     yield [(links, wire), *rest]
 
     routes = shortest_routes(devices, wires, buses)
     for src, dst in ordered_pairs(devices):
-        found = list(ways(src, dst, {src}))
+        found = list(paths(src, dst, {src}))
         assert ((src, dst) in routes) == bool(found)
         if found:
             route = routes[src, dst]
-            every = [(len(way), -min(link.bytes_per_s for links, _ in way for link in links)) for way in found]
+            every = [(len(path), -min(link.bytes_per_s for links, _ in path for link in links)) for path in found]
             hops = sum(link not in buses.values() for link in route.links)
             assert (hops, -route.bytes_per_s) == min(every)
             assert any(
-                route.links == tuple(link for links, _ in way for link in links)
-                and route.latency_s == max(wire.latency_s for _, wire in way)
-                for way in found
+                route.links == tuple(link for links, _ in path for link in links)
+                and route.latency_s == max(wire.latency_s for _, wire in path)
+                for path in found
             )
 
 

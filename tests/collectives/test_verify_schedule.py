@@ -143,9 +143,9 @@ NOTHING_SENT = "rank {} ends with chunk 0 without the contribution of rank {}: n
         (2, [], (None, None), NOTHING_SENT.format(0, 1)),
     ],
 )  # fmt: skip
-def test_a_fault_is_named(world_size, steps, place, words):
+def test_a_fault_is_named(world_size, steps, location, words):
     error = find_error(make_by_hand(world_size, *steps))
-    assert (error.step, error.transfer) == place
+    assert (error.step, error.transfer) == location
     assert words in str(error)
     assert "\n" not in str(error)
 
@@ -194,8 +194,8 @@ def test_two_sums_are_accepted_exactly_if_they_differ_by_swapped_summands_only(d
         [(rank, rank + half, 0, "copy") for rank in range(half)],
     ]
     here, tree = draw_sum(data.draw, list(range(half)))
-    there, other_tree = draw_sum(data.draw, list(range(half, 2 * half)))
-    schedule = make_by_hand(2 * half, *doubled, *here, *there)
+    other_steps, other_tree = draw_sum(data.draw, list(range(half, 2 * half)))
+    schedule = make_by_hand(2 * half, *doubled, *here, *other_steps)
     assert has_correct_sums(schedule)
     assert (find_error(schedule) is None) == (tree == other_tree) == ranks_end_equal(schedule)
 
@@ -230,8 +230,8 @@ OTHERS = "rank {} ends with another chunk 0 than its owner, rank {}, began with"
     ],
 )
 def test_a_reduce_scatter_must_sum_on_owners_and_an_all_gather_must_copy_from_owners(
-    collective, ranks, steps, owner, place, words
+    collective, ranks, steps, owner, location, words
 ):
     error = find_error(make_by_hand(ranks, *steps, collective=collective, owner=(owner,)))
-    assert (error and (error.step, error.transfer)) == place
+    assert (error and (error.step, error.transfer)) == location
     assert words in str(error)

@@ -130,12 +130,12 @@ def _single_point_marker(points: Sequence[Point]) -> Dict[str, str]:
 def _format_axes(axes: Any, title: str, sizes: Sequence[int]) -> None:
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
-    shown = sizes[:: max(1, -(-len(sizes) // 9))]  # at most 9, which fit below the axis
-    axes.set_xticks(shown, [format_size(size) for size in shown], fontsize=8, rotation=30)
+    ticks = sizes[:: max(1, -(-len(sizes) // 9))]  # at most 9, which fit below the axis
+    axes.set_xticks(ticks, [format_size(size) for size in ticks], fontsize=8, rotation=30)
     axes.minorticks_on()
     axes.tick_params(axis="x", which="minor", bottom=False)
     axes.tick_params(axis="y", labelsize=8)
-    axes.yaxis.set_major_formatter(lambda value, place: f"{value:g}")
+    axes.yaxis.set_major_formatter(lambda value, position: f"{value:g}")
     axes.grid(True, which="major", lw=0.4, color="#dddddd")
     axes.set_title(title, fontsize=10)
     axes.set_xlabel("bytes on each device", fontsize=8)
@@ -160,7 +160,7 @@ def make_ranks_figure(rows: "Sequence[PredictedRow]", title: str) -> Any:
     axes.set_yscale("log")
     axes.set_xticks(ranks, [str(count) for count in ranks], fontsize=8)
     axes.minorticks_off()
-    axes.yaxis.set_major_formatter(lambda value, place: f"{value:,.0f}")
+    axes.yaxis.set_major_formatter(lambda value, position: f"{value:,.0f}")
     axes.tick_params(axis="y", labelsize=8)
     axes.grid(True, which="major", lw=0.4, color="#dddddd")
     axes.set_xlabel("ranks", fontsize=8)

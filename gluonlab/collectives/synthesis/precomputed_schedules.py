@@ -55,7 +55,7 @@ def find_stored_schedules(topology: Topology) -> List[SynthesizedSchedule]:
     for content in stored if network else ():
         permutation = find_isomorphism(content.network, network) if network else None
         if permutation is not None:
-            return [found._replace(schedule=found.schedule.placed(permutation)) for found in content.front]
+            return [entry._replace(schedule=entry.schedule.placed(permutation)) for entry in content.front]
     return []
 
 
@@ -79,10 +79,10 @@ def choose_schedules(topology: Topology) -> List[Schedule]:
         return make_schedules_over_hosts(topology)
     if topology.world_size == 1:
         return [Schedule(SYNTHESIZED, ALLREDUCE, 1, 1, (0,), ())]
-    stored = [found.schedule for found in find_stored_schedules(topology)]
+    stored = [entry.schedule for entry in find_stored_schedules(topology)]
     if stored:
         return stored
-    for_switch = [found.schedule for found in find_stored_schedules(uniform_switch(topology.world_size))]
+    for_switch = [entry.schedule for entry in find_stored_schedules(uniform_switch(topology.world_size))]
     if not for_switch:
         names = [f"{name} ({content.network.world_size})" for content in _read_all(None) for name in content.machines]
         raise ScheduleError(
@@ -113,14 +113,14 @@ def to_file_text(
     return _json_object(head, **lists, **more)
 
 
-def _schedule_text(found: SynthesizedSchedule) -> str:
+def _schedule_text(entry: SynthesizedSchedule) -> str:
     head = {
-        "rounds": found.rounds,
-        "bound": found.bound,
-        "status": "proved optimal" if found.is_optimal else "best found",
-        "owner": list(found.schedule.owner),
+        "rounds": entry.rounds,
+        "bound": entry.bound,
+        "status": "proved optimal" if entry.is_optimal else "best found",
+        "owner": list(entry.schedule.owner),
     }
-    steps = (json.dumps(_chunks_by_pair(step)) for step in found.schedule.steps)
+    steps = (json.dumps(_chunks_by_pair(step)) for step in entry.schedule.steps)
     return _json_object(head, steps=_json_list(steps)).strip()
 
 
@@ -158,9 +158,9 @@ def parse_schedules(where: str, content: Any) -> StoredSchedules:
         raise _damaged_file_error(where, error) from None
     pairs = tuple(sorted({pair for link in links for pair in link.pairs}))
     network = FlowNetwork(world_size, pairs, links, 0.0, 0.0, 0.0, 0, 0)
-    for found in front:
+    for entry in front:
         try:
-            check(found.schedule)
+            check(entry.schedule)
         except ScheduleError as error:
             raise ScheduleError(f"{where}: {error}") from None
     return StoredSchedules(names, network, front)

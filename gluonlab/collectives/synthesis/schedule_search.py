@@ -79,9 +79,11 @@ def synthesize(
             break
         if math.isinf(lower_bound.rounds):  # so few steps do not suffice
             continue
-        found = _find_best(network, steps, turning_points, lower_bound, seconds, workers, report or (lambda line: None))
-        if found and (not front or found.rounds < front[-1].rounds - ROUNDS_TOLERANCE):
-            front.append(found)
+        result = _find_best(
+            network, steps, turning_points, lower_bound, seconds, workers, report or (lambda line: None)
+        )
+        if result and (not front or result.rounds < front[-1].rounds - ROUNDS_TOLERANCE):
+            front.append(result)
             last_rounds = lower_bound.rounds
     if not front:
         raise ScheduleError(

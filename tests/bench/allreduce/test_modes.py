@@ -124,8 +124,8 @@ def test_the_table_of_costs_has_the_lower_bound_below_each_size_and_each_costs_r
 
 def test_a_drawing_with_a_topology_has_its_devices_and_prices_above_its_floor(bench):
     status, out, _ = bench("allreduce", "--draw", "sharded", "--topology", "p3.8xlarge")
-    drawn, prices = out.split("p3.8xlarge, 4 devices")
-    assert status == 0 and drawn.strip() == as_text(make_schedule("sharded", 4)).strip()
+    drawing, prices = out.split("p3.8xlarge, 4 devices")
+    assert status == 0 and drawing.strip() == as_text(make_schedule("sharded", 4)).strip()
     assert re.search(r"1 KiB\n  sharded .* 1\.00 x", prices) and prices.count("(floor)") == 3
 
 

@@ -20,12 +20,12 @@ pytestmark = pytest.mark.usefixtures("short")
 
 
 def test_choices_are_printed_with_their_costs_without_devices(bench):
-    asked = ("allreduce", "--choose", "--simulate", "p3.8xlarge", "--sizes", "1KiB,4MiB,1GiB")
-    status, out, _ = bench(*asked)
+    command = ("allreduce", "--choose", "--simulate", "p3.8xlarge", "--sizes", "1KiB,4MiB,1GiB")
+    status, out, _ = bench(*command)
     assert status == 0 and max(map(len, out.split("\n"))) <= 80
     assert re.search(r"^ +1 B  sharded +2 +4$", out, re.M) and "regret" not in out
     assert re.search(r"^ +16 MiB  synthesised +4 +12$", out, re.M)
-    record, topology = json.loads(bench(*asked, "--json")[1]), make_topology("p3.8xlarge")
+    record, topology = json.loads(bench(*command, "--json")[1]), make_topology("p3.8xlarge")
     auto = make_for_links("auto", topology, 4)
     assert [row["from_bytes"] for row in record["table"]] == [row.size_bytes for row in auto.size_thresholds()]
     for choice in record["choices"]:
@@ -36,11 +36,11 @@ def test_choices_are_printed_with_their_costs_without_devices(bench):
 
 
 def test_auto_is_measured_with_every_schedule_and_its_regret_is_printed(bench):
-    asked = ("allreduce", "--choose", "--devices", device_spec(3), "--sizes", "1KiB,64KiB")
-    status, out, _ = bench(*asked, "--rounds", "1")
+    command = ("allreduce", "--choose", "--devices", device_spec(3), "--sizes", "1KiB,64KiB")
+    status, out, _ = bench(*command, "--rounds", "1")
     assert status == 0 and max(map(len, out.split("\n"))) <= 80
     assert "regret: auto's time by the best one's" in " ".join(out.split())
-    choices = json.loads(bench(*asked, "--rounds", "1", "--json")[1])["choices"]
+    choices = json.loads(bench(*command, "--rounds", "1", "--json")[1])["choices"]
     assert [choice["size_bytes"] for choice in choices] == [1024, 65536]
     for choice in choices:
         assert choice["regret"] == pytest.approx(choice["time_us"] / choice["best_us"])
@@ -70,11 +70,11 @@ MACHINE, SIZE = "g4dn.12xlarge", 10**8
 
 
 def test_each_number_of_hosts_has_its_own_costs_and_lower_bound(bench):
-    asked = ("allreduce", "--simulate", MACHINE, "--hosts", "1:4", "--algorithms", "ring,star")
-    status, out, _ = bench(*asked)
+    command = ("allreduce", "--simulate", MACHINE, "--hosts", "1:4", "--algorithms", "ring,star")
+    status, out, _ = bench(*command)
     assert status == 0 and max(map(len, out.split("\n"))) <= 80
     assert re.findall(r"^ +(\d+) ranks$", out, re.M) == ["4", "8", "16"]
-    rows = json.loads(bench(*asked, "--json")[1])["rows"]
+    rows = json.loads(bench(*command, "--json")[1])["rows"]
     rows = {(row["world_size"], row["algorithm"]): row for row in rows}
     for hosts in (1, 2, 4):
         topology = make_topology(MACHINE if hosts == 1 else f"{MACHINE}*{hosts}")

@@ -23,7 +23,7 @@ def test_a_common_part_of_pairs_is_not_in_their_interval():
     draw = random.Random(4)
     shared = [draw.gauss(0, 100) for _ in range(30)]
     groups = [[value + 1 for value in shared], shared]
-    difference = lambda drawn: mean(drawn[0]) - mean(drawn[1])  # noqa: E731
+    difference = lambda sample: mean(sample[0]) - mean(sample[1])  # noqa: E731
     assert bootstrap_interval(groups, difference, paired=True) == pytest.approx((1, 1))
     low, high = bootstrap_interval(groups, difference)
     assert high - low > 50

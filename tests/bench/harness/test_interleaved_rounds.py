@@ -57,12 +57,12 @@ def wait_until_all_exited(folder):
 
 
 def test_a_worker_that_hangs_or_dies_is_a_row_with_a_reason_and_leaves_nothing_running(tmp_path, monkeypatch):
-    ask, asked = Worker.ask, Counter()
+    ask, requests = Worker.ask, Counter()
 
     def ask_once(worker, message, timeout_s):
         """Wait for the hanging worker for half a second, and for others as long as usual."""
-        asked[worker.pid] += 1
-        hangs = "hangs" in worker._process.args and asked[worker.pid] == 4
+        requests[worker.pid] += 1
+        hangs = "hangs" in worker._process.args and requests[worker.pid] == 4
         assert not hangs or timeout_s == interleaved_rounds.ROUND_TIMEOUT_S
         return ask(worker, message, 0.5 if hangs else timeout_s)
 

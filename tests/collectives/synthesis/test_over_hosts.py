@@ -61,7 +61,7 @@ def test_a_pipeline_of_any_schedule_is_right_and_a_step_longer_for_each_part(nam
     assert has_correct_sums(whole) and whole.transfers == parts * one.transfers
     assert len(whole.steps) == len(one.steps) + parts - 1
     topology = switch(p, 0.0, 1e9)  # where a message costs nothing, it is not dearer
-    seconds = [price(each, topology, 1e6).seconds for each in (one, whole)]
+    seconds = [price(schedule, topology, 1e6).seconds for schedule in (one, whole)]
     assert seconds[1] <= seconds[0] * (1 + 1e-9)
 
 

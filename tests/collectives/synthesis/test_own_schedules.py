@@ -55,8 +55,8 @@ def test_a_file_of_schedules_is_the_topology_that_they_were_found_for(file):
     read = make_topology(str(path))
     assert read.schedules == (make_star(5, 3).schedule,)
     assert (read.routes, read.name, read.gpu) == (topology.routes, "five", "V100")
-    made = make_for_links("synthesised", read, 5)
-    assert made.schedules == list(read.schedules) != precomputed_schedules.choose_schedules(topology)
+    choice = make_for_links("synthesised", read, 5)
+    assert choice.schedules == list(read.schedules) != precomputed_schedules.choose_schedules(topology)
     assert read.schedules[0] in topology_aware.candidate_schedules(read)
     with pytest.raises(ScheduleError, match="has no place for its schedules"):
         write_topology(read, path.with_name("again.json"))
@@ -79,7 +79,7 @@ def test_a_file_of_found_schedules_is_read_as_written(tmp_path_factory, topology
     front = [make_star(topology.world_size, 0)]
     path = tmp_path_factory.mktemp("own") / "f.json"
     path.write_text(schedules_file_text(topology, front), encoding="utf-8")
-    assert list(read_topology(path).schedules) == [found.schedule for found in front]
+    assert list(read_topology(path).schedules) == [entry.schedule for entry in front]
     assert precomputed_schedules.read_schedules(path).front == tuple(front)
 
 
@@ -125,7 +125,7 @@ def test_a_damaged_file_is_an_error_of_one_line_or_has_right_schedules(tmp_path_
         if text == TEXTS[-1]:
             schedules = read_topology(path).schedules
         else:
-            schedules = [found.schedule for found in precomputed_schedules.read_schedules(path).front]
+            schedules = [entry.schedule for entry in precomputed_schedules.read_schedules(path).front]
     except ScheduleError as error:
         assert "\n" not in str(error)
     else:
