@@ -27,11 +27,11 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain, zip_longest
 from statistics import median
-from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from mxnet import nd
 
-from gluonlab.bench.harness.interleaved_rounds import Call, progress_bar, time_interleaved
+from gluonlab.bench.harness.interleaved_rounds import Call, call_all, progress_bar, time_interleaved
 from gluonlab.bench.harness.measurement_command import MeasuredDevices
 from gluonlab.bench.harness.measurement_record import Series
 from gluonlab.bench.splits import (
@@ -333,7 +333,7 @@ def _timed_calls(splits: Mapping[str, PreparedSplit]) -> Iterator[Tuple[str, Cal
         program = splits[ONE_F_ONE_B].make_program()
         stages = [program.passes(stage) for stage in range(program.schedule.stages)]
         alternating = chain.from_iterable(zip_longest(*stages))
-        yield "at once", _call_all([call for call in alternating if call is not None])
+        yield "at once", call_all([call for call in alternating if call is not None])
 
 
 def _isolated_calls(split: PreparedSplit) -> Iterator[Tuple[str, Call]]:
@@ -341,19 +341,11 @@ def _isolated_calls(split: PreparedSplit) -> Iterator[Tuple[str, Call]]:
     assert split.staged_strategy is not None and split.batch is not None and split.plan is not None
     program = split.make_program()
     for stage in range(program.schedule.stages):
-        yield f"alone {split.name} {stage}", _call_all(program.passes(stage))
-        yield f"forward {split.name} {stage}", _call_all(program.passes(stage, backward=False))
+        yield f"alone {split.name} {stage}", call_all(program.passes(stage))
+        yield f"forward {split.name} {stage}", call_all(program.passes(stage, backward=False))
     for trainer in split.staged_strategy.trainer.trainers:
         device = split.plan.ctxs.index(trainer._contexts[0])
         yield f"update {split.name} {device}", partial(_run_update, trainer, split.batch.size)
-
-
-def _call_all(calls: Sequence[Callable[[], object]]) -> Call:
-    def run() -> None:
-        for call in calls:
-            call()
-
-    return run
 
 
 def _run_update(trainer: BucketedTrainer, batch_size: int) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
 from gluonlab.bench.harness.measurement_command import ScheduleDrawing, count_devices, output_drawing
-from gluonlab.bench.harness.table_format import format_table as as_table
+from gluonlab.bench.harness.table_format import format_table
 from gluonlab.config.option_types import real_number_check, whole_number_check
 from gluonlab.errors import ConfigError, unknown
 from gluonlab.parallel.pipeline.pipeline_cost import Costs, PipelineTimeline, equal_shares, price
@@ -194,4 +194,4 @@ def _format_costs(rows: Sequence[_PipelineCostRow]) -> str:
             f"{row.schedule.name:<14}{row.schedule.stages:>8}{timeline.seconds * 1e3:>12,.4g}"
             f"{timeline.bubble:>9.1%}{row.speed_up:>10.2f}x{row.kept_microbatches:>8.3g}"
         )
-    return as_table(lines, COLUMN_NOTES)
+    return format_table(lines, COLUMN_NOTES)

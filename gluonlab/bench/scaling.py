@@ -9,8 +9,7 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence
 from gluonlab.bench.harness.confidence_interval import median_ratio
 from gluonlab.bench.harness.interleaved_rounds import Subject
 from gluonlab.bench.harness.measurement_record import Series
-from gluonlab.bench.harness.table_format import format_table as as_table
-from gluonlab.bench.harness.table_format import missing_row, outcome_line, rounds_text
+from gluonlab.bench.harness.table_format import format_table, missing_row, outcome_line, rounds_text
 from gluonlab.bench.harness.worker_processes import BACKEND_VARIABLES, HOROVOD, missing_backend_reason, parse_backends
 from gluonlab.bench.workloads import TASKS
 from gluonlab.config.option_types import whole_number_check
@@ -196,7 +195,7 @@ def format_results(
         f"All processes run here, on {resources.available_cores()} cores, each device with one "
         "thread; dist_sync has a server and a scheduler beside them." + _core_limit_note(rows)
     )
-    table = as_table([heading, *map(_row_line, rows)], note)
+    table = format_table([heading, *map(_row_line, rows)], note)
     outcomes = judge_targets(network, rows) if kind == WEAK else []
     return "\n".join([table, "", *outcomes]) if outcomes else table
 

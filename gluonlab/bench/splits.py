@@ -13,8 +13,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from gluonlab.bench.harness.confidence_interval import median_ratio
 from gluonlab.bench.harness.measurement_record import Series
-from gluonlab.bench.harness.table_format import format_table as as_table
-from gluonlab.bench.harness.table_format import missing_row, outcome_line, rounds_text
+from gluonlab.bench.harness.table_format import format_table, missing_row, outcome_line, rounds_text
 from gluonlab.bench.workloads import Task
 from gluonlab.config.option_types import whole_number_check
 from gluonlab.errors import ConfigError, unknown
@@ -230,7 +229,7 @@ def _split_table(rows: Sequence[SplitRow], task: Task, rounds: int) -> str:
     )
     cuts = "; ".join(f"{row.label} {row.cuts}" for row in rows if row.cuts)
     note += f" Layers with which stages begin: {cuts}." if cuts else ""
-    return as_table(lines, note)
+    return format_table(lines, note)
 
 
 def format_megabytes(sizes: Sequence[float]) -> str:
@@ -257,4 +256,4 @@ def _pipeline_table(rows: Sequence[PipelineRow], microbatches: int) -> str:
         "ideal: (p-1) / (v m + p-1). host us: of an instruction, for which the host's "
         "thread computes to queue it."
     )
-    return as_table(lines, note)
+    return format_table(lines, note)

@@ -123,7 +123,7 @@ NOTHING_SENT = "rank {} ends with chunk 0 without the contribution of rank {}: n
 
 
 @pytest.mark.parametrize(
-    ("world_size", "steps", "place", "words"),
+    ("world_size", "steps", "location", "words"),
     [
         (2, [[(1, 0, 0, "mul")]], (0, 0), "'mul' is no operation: choose add, copy"),
         (2, [[(1, 2, 0, "add")]], (0, 0), "2 ranks and 1 chunks, counted from 0"),
@@ -220,7 +220,7 @@ OTHERS = "rank {} ends with another chunk 0 than its owner, rank {}, began with"
 
 
 @pytest.mark.parametrize(
-    ("collective", "ranks", "steps", "owner", "place", "words"),
+    ("collective", "ranks", "steps", "owner", "location", "words"),
     [
         ("reduce_scatter", 2, [[(0, 1, 0, "add")]], 1, None, ""),
         ("reduce_scatter", 2, [[(0, 1, 0, "add")]], 0, (None, None), "rank 0 ends with chunk 0 wi"),

@@ -22,8 +22,7 @@ from typing import Any, ClassVar, DefaultDict, Dict, List, Optional, Protocol, S
 from tqdm import tqdm
 
 from gluonlab.bench.allreduce.candidate_schedules import NamedSchedule, make_plans, synthesised_label
-from gluonlab.bench.harness.table_format import WIDTH, format_factor, format_microseconds
-from gluonlab.bench.harness.table_format import format_table as as_table
+from gluonlab.bench.harness.table_format import WIDTH, format_factor, format_microseconds, format_table
 from gluonlab.collectives.cost_model import Price, price, prices
 from gluonlab.collectives.lower_bounds import floor_of
 from gluonlab.collectives.named_topologies import MAX_HOSTS, Topology, make_topology
@@ -137,7 +136,7 @@ def cost_table(rows: Sequence[PredictedRow], topology: Topology, notes: Sequence
     for size, same_size in groupby(rows, key=lambda row: row.size_bytes):
         rows_of_size = list(same_size)
         lines += ["", f"{size:>15,}  {format_size(size)}", *format_cost_lines(rows_of_size)]
-    return as_table(lines, COLUMN_NOTES, *notes, *_topology_notes(topology))
+    return format_table(lines, COLUMN_NOTES, *notes, *_topology_notes(topology))
 
 
 def cheapest_table(rows: Sequence[PredictedRow], topology: Topology) -> str:
@@ -146,7 +145,7 @@ def cheapest_table(rows: Sequence[PredictedRow], topology: Topology) -> str:
     for size, same_size in groupby(rows, key=lambda row: row.size_bytes):
         lowest = min(same_size, key=lambda row: row.predicted_s)
         lines.append(f"{format_size(size):>9}{_cost_columns(lowest)}")
-    return as_table(lines, CHEAPEST_NOTE)
+    return format_table(lines, CHEAPEST_NOTE)
 
 
 def _topology_notes(topology: Topology) -> List[str]:
@@ -236,7 +235,7 @@ def ranks_table(rows: Sequence[PredictedRow], topology: Topology) -> str:
     lines = [f"{size} on each device, hosts like those of {topology.name}", "", HEADING]
     for ranks, same_ranks in groupby(rows, key=lambda row: row.price.world_size):
         lines += ["", f"{ranks:>6} ranks", *format_cost_lines(list(same_ranks))]
-    return as_table(lines, COLUMN_NOTES, *_topology_notes(topology))
+    return format_table(lines, COLUMN_NOTES, *_topology_notes(topology))
 
 
 # --- --synthesise: search for schedules
@@ -403,7 +402,7 @@ def choices_text(schedules: SchedulesBySize, choices: Sequence[AlgorithmChoice])
     heading = f"  {'size':>8}{'price us':>9}{'x floor':>8}{regret_columns}"
     notes = [REGRET_NOTE.format(median=median(regrets), worst=max(regrets))] if regrets else []
     notes += _topology_notes(schedules.topology)
-    return as_table([*lines, "", heading, *map(_choice_line, choices)], AUTO_NOTE, *notes)
+    return format_table([*lines, "", heading, *map(_choice_line, choices)], AUTO_NOTE, *notes)
 
 
 def choices_to_json(schedules: SchedulesBySize, choices: Sequence[AlgorithmChoice]) -> Dict[str, Any]:

@@ -15,7 +15,7 @@ import mxnet as mx
 from mxnet import nd
 
 from gluonlab.bench.allreduce.memory_bandwidth import MemorySpeeds, probe_speeds
-from gluonlab.bench.harness.interleaved_rounds import Call, TimedCall, progress_bar, time_interleaved
+from gluonlab.bench.harness.interleaved_rounds import Call, TimedCall, call_all, progress_bar, time_interleaved
 from gluonlab.bench.harness.machine_info import require_memory
 from gluonlab.bench.harness.table_format import WIDTH, rounds_text
 from gluonlab.bench.links.infer_topology import (
@@ -135,13 +135,7 @@ class _CopyBuffers:
 
     def copy_all(self, pairs: Sequence[Pair]) -> Call:
         """Return a call that queues a copy of the whole source for every pair (source, target)."""
-        calls = [partial(CopyInto(self._targets[a, b]).copy, self._sources[a]) for a, b in pairs]
-
-        def run() -> None:
-            for call in calls:
-                call()
-
-        return run
+        return call_all([partial(CopyInto(self._targets[a, b]).copy, self._sources[a]) for a, b in pairs])
 
 
 def _leading_bytes(array: nd.NDArray, size_bytes: int) -> nd.NDArray:
