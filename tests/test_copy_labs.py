@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gluonlab.labs import copy_labs, notebook_folder
+from gluonlab.labs import copy_labs, notebooks
 from gluonlab.labs.__main__ import main
 
-FILES = sorted(path.relative_to(notebook_folder("en")) for path in notebook_folder("en").rglob("*")
-               if path.is_file() and ".ipynb_checkpoints" not in path.parts)  # fmt: skip
+PATHS = [path for path in notebooks("en").rglob("*") if path.is_file() and ".ipynb_checkpoints" not in path.parts]
+FILES = sorted(path.relative_to(notebooks("en")) for path in PATHS)
 LABS = sum(name.suffix == ".ipynb" for name in FILES)
 
 
@@ -28,7 +28,7 @@ def test_existing_files_remain_and_the_others_equal_the_originals(tmp_path_facto
     assert set(copied.kept) == set(before) and set(copied.new) == set(FILES) - set(before)
     for name in FILES:
         if name not in before:
-            assert filecmp.cmp(to / name, notebook_folder("en") / name, shallow=False)
+            assert filecmp.cmp(to / name, notebooks("en") / name, shallow=False)
         elif before[name] is None:
             assert (to / name).is_symlink() and not (to / name).exists()
         else:
@@ -37,26 +37,14 @@ def test_existing_files_remain_and_the_others_equal_the_originals(tmp_path_facto
     assert again.new == [] and set(again.kept) == set(before)
 
 
-def run_main(words, capsys):
-    with pytest.raises(SystemExit) as ended:
-        main(words)
-    return (ended.value.code, *capsys.readouterr())
-
-
-def test_it_prints_new_and_kept_notebooks(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    assert run_main(["mine", "--language", "ja"], capsys) == (
-        0, f"{LABS} new notebooks in mine\nto work in them: jupyter lab mine\n", ""
-    )  # fmt: skip
-    (tmp_path / "mine" / "01-devices.ipynb").write_text("answered")
-    (tmp_path / "mine" / "02-by-hand.ipynb").unlink()
-    status, out, err = run_main(["mine", "--language", "ja"], capsys)
-    assert (status, err) == (0, "")
-    assert out.splitlines() == [
-        "1 new notebook in mine",
-        "yours is kept: mine/01-devices.ipynb",
-        "to work in them: jupyter lab mine",
-    ]
+def test_it_prints_new_and_kept_notebooks(empty_cwd, ended):
+    words = "mine", "--language", "ja"
+    expected = f"{LABS} new notebooks in mine\nto work in them: jupyter lab mine\n"
+    assert ended(main, *words) == (0, expected, "")
+    (empty_cwd / "mine" / "01-devices.ipynb").write_text("answered")
+    (empty_cwd / "mine" / "02-by-hand.ipynb").unlink()
+    kept = "1 new notebook in mine\nyours is kept: mine/01-devices.ipynb\nto work in them: jupyter lab mine\n"
+    assert ended(main, *words) == (0, kept, "")
 
 
 @pytest.mark.parametrize(
@@ -70,9 +58,8 @@ def test_it_prints_new_and_kept_notebooks(tmp_path, monkeypatch, capsys):
         ([" "], "DIR is empty: name a folder"),
     ],
 )
-def test_a_mistake_is_one_line(words, line, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "file").touch()
-    status, out, err = run_main(words, capsys)
+def test_a_mistake_is_one_line(words, line, empty_cwd, ended):
+    (empty_cwd / "file").touch()
+    status, out, err = ended(main, *words)
     assert (status, out, err.count("\n")) == (2, "", 1) and line in err
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["file"]
+    assert [path.name for path in empty_cwd.iterdir()] == ["file"]

@@ -29,52 +29,23 @@ def gpus_here(monkeypatch):
 @pytest.mark.parametrize(
     ("spec", "expected"),
     [
-        (2, GPUS[:2]),
-        ("2", GPUS[:2]),
-        (" 2 ", GPUS[:2]),
-        ("gpu", GPUS[:1]),
-        ("gpu:0", GPUS[:1]),
-        ("gpu:3", GPUS[3:4]),
-        ("gpu:0,2", [GPUS[0], GPUS[2]]),
-        ("gpu:2,0", [GPUS[2], GPUS[0]]),
-        ("gpu: 0 , 2", [GPUS[0], GPUS[2]]),
-        ("gpu:0,gpu:2", [GPUS[0], GPUS[2]]),
-        (["gpu:0", "gpu:2"], [GPUS[0], GPUS[2]]),
-        (("gpu:0", mx.gpu(2)), [GPUS[0], GPUS[2]]),
-        (mx.gpu(1), GPUS[1:2]),
-        ("gpu:*", GPUS[:12]),
-        ("gpu:[0-3]", GPUS[:4]),
-        ("gpu:1[0-9]", GPUS[10:12]),
-        (r"gpu:\d", GPUS[:10]),
-        (r"gpu:\D*1", GPUS[1:2]),
-        (None, GPUS[:1]),
-        ("cpu", CPUS[:1]),
-        ("cpu*4", CPUS[:4]),
-        ("cpu * 4", CPUS[:4]),
-        ("cpu:0,1", CPUS[:2]),
-        ("cpu:1", CPUS[1:2]),
-        ("cpu:[02468]", [CPUS[0]]),
-        (mx.cpu(3), CPUS[3:4]),
-        ("cpu(1)", CPUS[1:2]),
-        (["GPU(2)", "gpu(0)"], [GPUS[2], GPUS[0]]),
-        (np.int64(2), GPUS[:2]),
-        ("cpu:0|cpu:1", CPUS[:2]),
-        ("cpu:0|4", [CPUS[0], CPUS[4]]),
-        ("gpu:2|gpu:0", [GPUS[2], GPUS[0]]),
-        ("gpu:1|gpu:1[01]", [GPUS[1], GPUS[10], GPUS[11]]),
-        ("gpu:.*", GPUS[:12]),
-        (["gpu:[0-1]", "gpu:3"], [GPUS[0], GPUS[1], GPUS[3]]),
-        (["cpu:3", "cpu*3"], [CPUS[3], *CPUS[:3]]),
-        # upper case
-        ("GPU:[0-1]|GPU:3", [GPUS[0], GPUS[1], GPUS[3]]),
-        (["GPU:0", "GPU:1", "GPU:2"], GPUS[:3]),
-        ("GPU:0", GPUS[:1]),
-        ("Gpu:*", GPUS[:12]),
-        ("CPU*2", CPUS[:2]),
-        ("GPU:0,GPU:1", GPUS[:2]),
+        (2, GPUS[:2]), ("2", GPUS[:2]), (" 2 ", GPUS[:2]), ("gpu", GPUS[:1]), ("gpu:0", GPUS[:1]),
+        ("gpu:3", GPUS[3:4]), ("gpu:0,2", [GPUS[0], GPUS[2]]), ("gpu:2,0", [GPUS[2], GPUS[0]]),
+        ("gpu: 0 , 2", [GPUS[0], GPUS[2]]), ("gpu:0,gpu:2", [GPUS[0], GPUS[2]]),
+        (["gpu:0", "gpu:2"], [GPUS[0], GPUS[2]]), (("gpu:0", mx.gpu(2)), [GPUS[0], GPUS[2]]),
+        (mx.gpu(1), GPUS[1:2]), ("gpu:*", GPUS[:12]), ("gpu:[0-3]", GPUS[:4]), ("gpu:1[0-9]", GPUS[10:12]),
+        (r"gpu:\d", GPUS[:10]), (r"gpu:\D*1", GPUS[1:2]), (None, GPUS[:1]), ("cpu", CPUS[:1]),
+        ("cpu*4", CPUS[:4]), ("cpu * 4", CPUS[:4]), ("cpu:0,1", CPUS[:2]), ("cpu:1", CPUS[1:2]),
+        ("cpu:[02468]", [CPUS[0]]), (mx.cpu(3), CPUS[3:4]), ("cpu(1)", CPUS[1:2]),
+        (["GPU(2)", "gpu(0)"], [GPUS[2], GPUS[0]]), (np.int64(2), GPUS[:2]), ("cpu:0|cpu:1", CPUS[:2]),
+        ("cpu:0|4", [CPUS[0], CPUS[4]]), ("gpu:2|gpu:0", [GPUS[2], GPUS[0]]),
+        ("gpu:1|gpu:1[01]", [GPUS[1], GPUS[10], GPUS[11]]), ("gpu:.*", GPUS[:12]),
+        (["gpu:[0-1]", "gpu:3"], [GPUS[0], GPUS[1], GPUS[3]]), (["cpu:3", "cpu*3"], [CPUS[3], *CPUS[:3]]),
+        ("GPU:[0-1]|GPU:3", [GPUS[0], GPUS[1], GPUS[3]]), (["GPU:0", "GPU:1", "GPU:2"], GPUS[:3]),
+        ("GPU:0", GPUS[:1]), ("Gpu:*", GPUS[:12]), ("CPU*2", CPUS[:2]), ("GPU:0,GPU:1", GPUS[:2]),
     ],
     ids=str,
-)
+)  # fmt: skip
 def test_every_form_names_its_devices(gpus_here, monkeypatch, spec, expected):
     gpus_here(12)
     monkeypatch.setattr(gluonlab.devices, "cores", lambda: 2)
@@ -103,26 +74,19 @@ def test_a_device_named_twice_is_refused_with_what_to_write(gpus_here, spec, twi
     assert f"names {twice}: give each device once, such as {instead}" in str(raised.value)
 
 
-def test_without_gpus_the_default_is_one_cpu_device_with_all_cores(gpus_here):
+@pytest.mark.parametrize("spec", [2, "2"])
+def test_without_gpus_cpu_devices_replace_them_with_a_warning_and_the_default_is_one_without(gpus_here, spec):
     gpus_here(0)
     assert devices(None) == devices() == CPUS[:1]
-
-
-@pytest.mark.parametrize("spec", [2, "2"])
-def test_cpu_devices_stand_in_where_there_are_no_gpus_and_a_warning_says_so(gpus_here, spec):
-    gpus_here(0)
     with pytest.warns(GluonlabWarning, match="no GPU on this machine: 2 CPU devices stand in for GPUs"):
         assert devices(spec) == CPUS[:2]
+    with pytest.raises(DeviceError, match=f"{MAX_CPU_DEVICES + 1} CPU devices: give 1 to {MAX_CPU_DEVICES}"):
+        gpus(MAX_CPU_DEVICES + 1)
 
 
-def test_gpus_are_taken_from_the_first_on(gpus_here):
-    gpus_here(4)
-    assert gpus(3) == GPUS[:3]
-    assert gpus(4, emulate=False) == GPUS[:4]
-
-
-def test_fewer_gpus_than_asked_for_are_an_error_and_never_emulated(gpus_here):
+def test_more_gpus_than_there_are_is_an_error_and_they_are_never_emulated(gpus_here):
     gpus_here(2)
+    assert gpus(1) == GPUS[:1] and gpus(2, emulate=False) == GPUS[:2]
     for ask in (lambda: gpus(3), lambda: gpus(3, emulate=False), lambda: devices(3), lambda: devices("3")):
         with pytest.raises(DeviceError, match="3 GPUs were asked for and 2 exist: use --gpus 2 or less"):
             ask()
@@ -137,16 +101,8 @@ def missing_gpu_pattern(request, monkeypatch):
     return words
 
 
-def test_no_gpu_is_an_error_when_none_may_stand_in(gpus_here, missing_gpu_pattern):
-    gpus_here(0)
-    with pytest.raises(
-        DeviceError, match=rf"2 GPUs required, none here: {missing_gpu_pattern}, or .*without --require-gpu"
-    ):
-        gpus(2, emulate=False)
-
-
 @pytest.mark.parametrize(
-    ("spec", "said"),
+    ("spec", "message"),
     [
         ("gpu:4", "'gpu:4': there is no gpu:4; here are gpu:0 to gpu:3"),
         ("gpu:0,9", "there is no gpu:9"),
@@ -191,11 +147,11 @@ def test_no_gpu_is_an_error_when_none_may_stand_in(gpus_here, missing_gpu_patter
     ],
     ids=str,
 )
-def test_what_is_no_device_is_named_with_what_exists(gpus_here, spec, said):
+def test_an_invalid_device_is_an_error_with_the_existing_devices(gpus_here, spec, message):
     gpus_here(4)
     with pytest.raises(DeviceError) as error:
         devices(spec)
-    assert said in str(error.value)
+    assert message in str(error.value)
 
 
 def test_one_gpu_is_called_the_only_one(gpus_here):
@@ -204,25 +160,20 @@ def test_one_gpu_is_called_the_only_one(gpus_here):
         devices("gpu:1")
 
 
-def test_more_stand_ins_than_threads_are_sensible_are_refused(gpus_here):
-    gpus_here(0)
-    with pytest.raises(DeviceError, match=f"{MAX_CPU_DEVICES + 1} CPU devices: give 1 to {MAX_CPU_DEVICES}"):
-        gpus(MAX_CPU_DEVICES + 1)
-
-
 @pytest.mark.parametrize("spec", ["gpu", "gpu:0", "gpu:*", "gpu:[0-3]"])
-def test_without_gpus_their_names_are_answered_with_the_remedy(gpus_here, missing_gpu_pattern, spec):
+def test_without_gpus_their_names_are_an_error_with_the_solution(gpus_here, missing_gpu_pattern, spec):
     gpus_here(0)
+    message = rf"2 GPUs required, none here: {missing_gpu_pattern}, or .*without --require-gpu"
+    with pytest.raises(DeviceError, match=message):
+        gpus(2, emulate=False)
     with pytest.raises(DeviceError, match=rf"here are no GPUs \({missing_gpu_pattern}\): use --gpus N or cpu\*N"):
         devices(spec)
 
 
 @given(
-    st.one_of(
-        st.text(max_size=12),
-        st.text("gpuc:*,0123 []-|", max_size=12),
-        st.from_regex(r"\s?-?[0-9]{1,3}\s?", fullmatch=True),
-    )
+    st.text(max_size=12)
+    | st.text("gpuc:*,0123 []-|", max_size=12)
+    | st.from_regex(r"\s?-?[0-9]{1,3}\s?", fullmatch=True)
 )
 @example("-0")
 @example(" 00")
@@ -230,20 +181,18 @@ def test_without_gpus_their_names_are_answered_with_the_remedy(gpus_here, missin
 def test_any_text_gives_devices_or_a_device_error_that_quotes_it(spec):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(gluonlab.devices, "gpu_count", lambda: 3)
-        # not thousands of worker threads
-        patch.setattr(gluonlab.devices, "_prepare_devices", lambda ctxs, threads: ctxs)
+        patch.setattr(gluonlab.devices, "_prepare_devices", lambda ctxs, threads: ctxs)  # without worker threads
         try:
-            found = devices(spec)
+            ctxs = devices(spec)
         except DeviceError as error:
             assert "\n" not in str(error)
             assert repr(spec) in str(error) or str(error).startswith(f"{spec} GPUs ")
         else:
-            assert 1 <= len(found) == len(set(found)) <= MAX_CPU_DEVICES
-            assert len({ctx.device_type for ctx in found}) == 1
+            assert 1 <= len(ctxs) == len(set(ctxs)) <= MAX_CPU_DEVICES
+            assert len({ctx.device_type for ctx in ctxs}) == 1
 
 
 def test_devices_are_ready_to_compute():
     one, several = devices("cpu", threads=1), devices("cpu*2")
-    assert describe(one) == "cpu(0)"
-    assert describe(several) == "cpu(0) cpu(1)"
+    assert (describe(one), describe(several)) == ("cpu(0)", "cpu(0) cpu(1)")
     assert [mx.nd.ones((2,), ctx=ctx).sum().asscalar() for ctx in several] == [2, 2]

@@ -10,6 +10,6 @@ def test_the_program_tells_rounding_from_ties(capsys):
     exec(compile(block.code, "exactness.md", "exec"), {})
     rows = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert [row[0] for row in rows] == ["float32", "float64"]
-    single, double = ([float(each) for each in row[1:]] for row in rows)
+    single, double = ([float(cell) for cell in row[1:]] for row in rows)
     assert len(single) == len(double) == 10
     assert max(double) < 1e-12 and 1e-9 < max(single) < 0.5

@@ -1,4 +1,4 @@
-"""docs/faq.md: twenty short answers, whose commands exist, run, and print what they promise."""
+"""docs/faq.md: twenty short answers, with commands that exist and run."""
 
 import re
 import shlex
@@ -13,15 +13,15 @@ from support.pages import check_command
 from gluonlab.errors import UsageError
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "faq.md"
-LINES = 10  # of an answer's text, at most
-BOUND_S = 180  # for each command
+MAX_LINES = 10  # of an answer's text
+TIME_LIMIT_S = 180  # of each command
 NOT_RUN = "# not run, needs "
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.M | re.S)
 _, *ANSWERS = re.split(r"^## ", PAGE.read_text(encoding="utf-8"), flags=re.M)
 
 
 def page_blocks(kind):
-    return [code for found, code in BLOCK.findall("".join(ANSWERS)) if found == kind]
+    return [code for language, code in BLOCK.findall("".join(ANSWERS)) if language == kind]
 
 
 def page_commands(not_run):
@@ -33,30 +33,20 @@ def page_commands(not_run):
 
 
 RUN, PARSED = page_commands(not_run=False), page_commands(not_run=True)
-# they load nothing but schedules
-CHEAP = [line for line in RUN if "--draw" in line or "allreduce --sim" in line]
-
-
-def words_of(line):
-    python, minus_m, module, *words = shlex.split(line)
-    assert (python, minus_m) == ("python", "-m")
-    return module, words
+CHEAP = [line for line in RUN if "--draw" in line or "allreduce --sim" in line]  # they load only schedules
 
 
 def run(line, folder):
-    module, words = words_of(line)
-    return subprocess.run(
-        [sys.executable, "-m", module, *words], cwd=folder, capture_output=True, text=True, timeout=BOUND_S
-    )
+    python, *words = shlex.split(line)
+    assert (python, words[0]) == ("python", "-m")
+    return subprocess.run([sys.executable, *words], cwd=folder, capture_output=True, text=True, timeout=TIME_LIMIT_S)
 
 
 def test_there_are_twenty_questions_with_short_answers_and_something_to_run():
     assert len(ANSWERS) == 20
     for answer in ANSWERS:
-        title, *lines = BLOCK.sub("", answer).splitlines()
-        assert title.endswith("?")
-        assert 1 <= len([line for line in lines if line]) <= LINES, title
-        assert BLOCK.search(answer), title
+        title, *lines = filter(None, BLOCK.sub("", answer).splitlines())
+        assert title.endswith("?") and 1 <= len(lines) <= MAX_LINES and BLOCK.search(answer), title
 
 
 @pytest.mark.parametrize("line", RUN + PARSED)
@@ -71,7 +61,7 @@ def test_an_option_that_does_not_exist_is_found(bad):
 
 
 @pytest.mark.parametrize("code", page_blocks("python"), ids=range(len(page_blocks("python"))))
-def test_python_prints_what_the_page_says(code, capsys):
+def test_python_prints_the_promised_lines(code, capsys):
     promised = re.findall(r"^# prints: (.*)$", code, re.M)
     exec(compile(code, str(PAGE), "exec"), {})
     assert promised and capsys.readouterr().out.splitlines() == promised
@@ -86,6 +76,6 @@ def test_cheap_commands_run(line, tmp_path):
 @pytest.mark.parametrize("line", [line for line in RUN if line not in CHEAP])
 def test_every_command_runs(line, tmp_path):
     done = run(line, tmp_path)
-    # the doctor ends with 1 for a fault of this machine, which is an answer, too
+    # the doctor exits with 1 for a fault of this machine, which is also an answer
     assert done.returncode in ((0, 1) if "doctor" in line else (0,)), done.stderr
     assert "Traceback" not in done.stderr

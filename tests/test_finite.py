@@ -1,4 +1,4 @@
-"""Parameters that are not finite are found before they are saved, whatever the loss is."""
+"""Parameters that are not finite are found before they are saved, whatever the loss."""
 
 import itertools
 import json
@@ -39,30 +39,26 @@ def relu_network(monkeypatch):
 
 @examples(20, 40)
 @given(
-    shapes=st.lists(
-        st.tuples(st.integers(1, 3), st.sampled_from(["float32", "float16", "float64"])), min_size=1, max_size=6
-    ),
-    bad=st.sets(st.integers(0, 5)),
-    what=st.sampled_from([math.nan, math.inf, -math.inf]),
-    k=st.integers(1, 2),
+    st.lists(st.sampled_from(["float32", "float16", "float64"]), min_size=1, max_size=6),
+    st.sets(st.integers(0, 5)),
+    st.sampled_from([math.nan, math.inf, -math.inf]),
+    st.integers(1, 2),
 )
-def test_broken_parameters_are_named_and_no_others(shapes, bad, what, k):
-    """Also those that are not trained, of every type, and the last element of an array."""
-    block, names = nn.Block(prefix=""), []
-    for i, (size, dtype) in enumerate(shapes):
-        param = block.params.get(
-            f"p{i}", shape=(size, 2), dtype=dtype, init="ones", grad_req="null" if i % 2 else "write"
-        )
+def test_broken_parameters_are_named_and_no_others(types, bad, value, k):
+    """Also frozen ones, of every type, and the last element of an array."""
+    block = nn.Block(prefix="")
+    for i, dtype in enumerate(types):
+        grad_req = "null" if i % 2 else "write"
+        param = block.params.get(f"p{i}", shape=(i + 1, 2), dtype=dtype, init="ones", grad_req=grad_req)
         param.initialize(ctx=contexts(k))
-        names.append(param.name)
         if i in bad:
-            value = np.ones((size, 2), dtype)
-            value[-1, -1] = what
-            param.set_data(nd.array(value, dtype=dtype))
-    assert nonfinite_parameters(block) == [name for i, name in enumerate(names) if i in bad]
+            array = np.ones((i + 1, 2), dtype)
+            array[-1, -1] = value
+            param.set_data(nd.array(array, dtype=dtype))
+    assert nonfinite_parameters(block) == [f"p{i}" for i in range(len(types)) if i in bad]
 
 
-def test_more_parameters_than_the_operator_takes_are_all_looked_at():
+def test_more_parameters_than_the_operator_takes_are_all_checked():
     block = nn.Block(prefix="")
     for i in range(450):
         block.params.get(f"p{i}", shape=(1,), init="ones").initialize()
@@ -71,16 +67,6 @@ def test_more_parameters_than_the_operator_takes_are_all_looked_at():
         block.params[f"p{i}"].set_data(nd.array([math.nan]))
         assert nonfinite_parameters(block) == [f"p{i}"]
         block.params[f"p{i}"].set_data(nd.ones((1,)))
-
-
-@pytest.mark.cpu_only("the CPU's ReLU makes 0 of NaN")
-def test_the_cpus_relu_hides_a_nan_from_the_loss():
-    net = make_net_hiding_nan()
-    net.initialize()
-    net(nd.ones((1, 2)))
-    net[1].bias.data()[0] = math.nan
-    assert np.isfinite(net(nd.ones((1, 2))).asnumpy()).all()
-    assert nonfinite_parameters(net) == [net[1].bias.name]
 
 
 @pytest.mark.cpu_only("the CPU's ReLU makes 0 of NaN")
@@ -108,11 +94,10 @@ def test_a_run_notices_them_after_the_epoch_and_saves_nothing(devices, tmp_path,
         strategy.step = step
         return strategy
 
-    with pytest.raises(
-        DivergedError, match=r"dense\d+_bias of the network is no longer finite after step \d+: use a smaller"
-    ) as e:
+    message = r"dense\d+_bias of the network is no longer finite after step \d+: use a smaller"
+    with pytest.raises(DivergedError, match=message) as error:
         train(plain, strategy=make_poisoned_strategy, reporter=Reporter())
-    assert e.value.exit_status == 1
+    assert error.value.exit_status == 1
     assert (out / "parameters.params").read_bytes() == saved[0]
     lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     assert [line["epoch"] for line in lines if line["kind"] == "epoch"] == [1]
@@ -121,9 +106,7 @@ def test_a_run_notices_them_after_the_epoch_and_saves_nothing(devices, tmp_path,
 
 
 def test_statistics_that_are_young_are_no_divergence(tmp_path, monkeypatch):
-    """After one step BatchNorm holds 9/10 of the variance 1 that it began with, and each of 12
-    layers brings a factor of 3.
-    """
+    """After a step BatchNorm holds 9/10 of its initial variance 1, a factor of 3 per layer."""
 
     def make_deep_net(classes):
         net = nn.HybridSequential()
@@ -162,18 +145,15 @@ def test_an_absurd_loss_is_diverged_long_before_it_is_nan(loss, may_overflow):
     log = AsyncLossMeter(contexts(1), may_overflow)
     log.append([nd.array([2.0], ctx=device())], 1)
     log.append([nd.array([loss * 3], ctx=device())], 3)
-    with pytest.raises(
-        DivergedError, match=rf"^the loss became {loss:.3g} at step 2: use a smaller".replace("+", r"\+")
-    ):
+    message = rf"^the loss became {loss:.3g} at step 2: use a smaller".replace("+", r"\+")
+    with pytest.raises(DivergedError, match=message):
         log.flush()
     assert [step.step for step in log.steps_before_divergence] == [1]
 
 
 @pytest.mark.parametrize("scale", [1.0, 255.0, 1e4])
 def test_the_worst_beginnings_of_trainings_are_healthy(scale):
-    """Bytes that nobody has divided, through layers that nothing normalises: a mean loss of
-    thousands, from which runs recover.
-    """
+    """Unscaled bytes without normalization give losses of thousands, from which runs recover."""
     mx.random.seed(0)
     net = nn.HybridSequential()
     for _ in range(4):

@@ -13,9 +13,7 @@ SCRIPT = Path(__file__).resolve().parent.parent / "tools" / "make_venv.py"
 
 
 def run_with_stub(python, stub):
-    """The script in a process where ``stub`` has been done first, in an empty folder that it would
-    install into.
-    """
+    """Run ``stub``, then the script, in a process in an empty folder."""
     code = (
         f"import sys; sys.argv[1:] = ['new', 'cpu']\n{stub}\n"
         f"import runpy; runpy.run_path({str(SCRIPT)!r}, run_name='__main__')"
@@ -24,9 +22,8 @@ def run_with_stub(python, stub):
 
 
 def check_refusal(result, tmp_path):
-    """The one line that was said, when nothing was made."""
-    assert result.returncode == 1
-    assert result.stdout == ""
+    """Check that the script created nothing; return its one line of error."""
+    assert (result.returncode, result.stdout) == (1, "")
     assert os.listdir(str(tmp_path)) == []  # noqa: PTH208
     [line] = result.stderr.splitlines()
     assert line.startswith("error: ")
@@ -38,7 +35,7 @@ NO_WHEEL = "MXNet 1.9.1 has wheels for x86-64 Linux with glibc only"
 
 
 @pytest.mark.parametrize(
-    ("stub", "said"),
+    ("stub", "message"),
     [
         *((f"sys.version_info = {old}", "Python 3.8 to 3.14") for old in ((2, 7, 18), (3, 4, 0))),
         ("sys.version_info = (3, 7, 16)", "make run PYTHON=python3.11"),
@@ -48,12 +45,12 @@ NO_WHEEL = "MXNet 1.9.1 has wheels for x86-64 Linux with glibc only"
         ("import platform; platform.libc_ver = lambda: ('', '')", NO_WHEEL),
     ],
 )
-def test_what_cannot_run_gluonlab_is_turned_away_with_the_remedy(python, tmp_path, stub, said):
-    assert said in check_refusal(run_with_stub(python, stub), tmp_path)
+def test_a_system_that_cannot_run_gluonlab_is_refused_with_the_solution(python, tmp_path, stub, message):
+    assert message in check_refusal(run_with_stub(python, stub), tmp_path)
 
 
-def test_the_script_keeps_to_the_syntax_of_python_2_and_3_alike():
-    """The test checks the syntax, because it cannot run an old Python."""
+def test_the_script_has_syntax_of_both_python_2_and_3():
+    """The test checks the source, because it cannot run an old Python."""
     source = SCRIPT.read_text(encoding="utf-8")
     ast.parse(source, feature_version=(3, 4))
     assert "from __future__ import print_function" in source
@@ -64,22 +61,6 @@ def test_the_script_keeps_to_the_syntax_of_python_2_and_3_alike():
 
 def test_without_a_folder_the_use_is_shown(python, tmp_path):
     assert "make_venv.py DIR EXTRA..." in check_refusal(python(str(SCRIPT)), tmp_path)
-
-
-def make_environment(python, tmp_path):
-    """Run the script without its installation; return whether it made the environment."""
-    code = (
-        f"import sys; sys.path.insert(0, {str(SCRIPT.parent)!r}); sys.argv[1:] = ['env', 'cpu']\n"
-        "import make_venv; make_venv.install_gluonlab = lambda *arguments: sys.exit(0)\n"
-        "make_venv.main()"
-    )
-    result = python("-c", code)
-    assert result.returncode == 0, result.stderr
-    pip = subprocess.run(
-        [str(tmp_path / "env" / "bin" / "python"), "-m", "pip", "--version"], capture_output=True, encoding="utf-8"
-    )
-    assert pip.returncode == 0, pip.stderr
-    return "making env" in result.stdout
 
 
 def make(tmp_path, *words):
@@ -99,25 +80,18 @@ def test_an_environment_of_another_python_than_the_one_named_is_not_used(tmp_pat
     other.write_text("#!/bin/sh\necho 3.99\n")
     other.chmod(0o755)
     refused = make(tmp_path, "run", "VENV=venv", f"PYTHON={other}")
+    pythons = f"venv is of Python {sys.version_info[0]}.{sys.version_info[1]}, and {other} is 3.99"
     assert refused.returncode == 2
-    here = f"{sys.version_info[0]}.{sys.version_info[1]}"
-    assert (
-        f"venv is of Python {here}, and {other} is 3.99: keep both with VENV=.venv-3.99, or make clean first"
-    ) in refused.stderr
+    assert f"{pythons}: keep both with VENV=.venv-3.99, or make clean first" in refused.stderr
     assert make(tmp_path, "VENV=venv", f"PYTHON={other}").returncode == 2
-    for words in (
-        ["run", "VENV=venv"],
-        ["run", "VENV=venv", f"PYTHON={sys.executable}"],
-        ["clean", "VENV=venv", f"PYTHON={other}"],
-        ["test-pythons", "VENV=venv", f"PYTHON={other}"],
-    ):
-        assert make(tmp_path, *words).returncode == 0, words
+    for target, python in (("run", ""), ("run", sys.executable), ("clean", other), ("test-pythons", other)):
+        assert make(tmp_path, target, "VENV=venv", *([f"PYTHON={python}"] if python else [])).returncode == 0, target
 
 
 def test_a_folder_of_that_name_does_not_hide_the_installed_package(tmp_path):
-    """Python would take the folder for a namespace package if it came before the installed one."""
+    """The folder would be a namespace package if it came before the installed one."""
     (tmp_path / "gluonlab").mkdir()
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     command = [sys.executable, "-c", "import gluonlab; print(gluonlab.__version__)"]
-    found = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, encoding="utf-8")
-    assert (found.returncode, found.stderr) == (0, "")
+    result = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, encoding="utf-8")
+    assert (result.returncode, result.stderr) == (0, "")

@@ -17,9 +17,8 @@ DOTTED = re.compile(r"(?<![\w/.-])gluonlab(?:\.[A-Za-z_]\w*)+(?![\w-])")
 # `A` and `B(...)` of `gluonlab.module`
 OF_MODULE = re.compile(r"((?:`[^`\n]+`[,\s]*(?:and|or)?\s*)+)(?:of|from)\s+`(gluonlab[\w.]*)`")
 QUOTED = re.compile(r"`([A-Za-z_]\w*)[^`]*`")
-# a cell of a lab, below its options
+# a cell of a lab, after its options
 CELL = re.compile(r"^```\{code-cell\}.*\n(?:^:.*\n)*(.*?)^```$", re.M | re.S)
-# what is no name of Python
 FILES = re.compile(r"\.(json|png|css|js|html|tar|md|yaml)$")
 
 
@@ -39,8 +38,8 @@ def exists(name):
     return False
 
 
-def imports_of(code, where):
-    """The dotted names that a piece of Python imports; IPython's own lines are left out."""
+def find_imports(code, where):
+    """Yield the dotted names that code imports, without IPython's own lines."""
     plain = "\n".join("" if re.match(r"\s*[%!]", line) else line for line in code.splitlines())
     for node in ast.walk(ast.parse(plain, str(where))):
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "gluonlab":
@@ -49,25 +48,25 @@ def imports_of(code, where):
             yield from (a.name for a in node.names if a.name.split(".")[0] == "gluonlab")
 
 
-def names_of(document):
+def find_names(document):
     text = document.read_text(encoding="utf-8")
     names = {name for name in DOTTED.findall(text) if not FILES.search(name)}
     for quoted, module in OF_MODULE.findall(text):
         names |= {f"{module}.{name}" for name in QUOTED.findall(quoted) if name != "gluonlab"}
-    for code in [*CELL.findall(text), *(each.code for each in read_blocks(document, "python"))]:
-        names |= set(imports_of(code, document.name))
+    for code in [*CELL.findall(text), *(block.code for block in read_blocks(document, "python"))]:
+        names |= set(find_imports(code, document.name))
     return names
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_what_a_document_names_is_there(document):
-    assert [name for name in sorted(names_of(document)) if not exists(name)] == []
+def test_names_in_documents_exist(document):
+    assert [name for name in sorted(find_names(document)) if not exists(name)] == []
 
 
 @pytest.mark.parametrize("solution", SOLUTIONS, ids=lambda path: path.name)
-def test_what_a_solution_imports_is_there(solution):
+def test_imports_of_solutions_exist(solution):
     code = solution.read_text(encoding="utf-8")
-    assert [name for name in imports_of(code, solution) if not exists(name)] == []
+    assert [name for name in find_imports(code, solution) if not exists(name)] == []
 
 
 # `A` and `B` of `path.py`
@@ -76,35 +75,35 @@ PATH = re.compile(r"`((?:[\w.-]+/)+[\w.-]*\w|\w+\.py)`")
 MAPS = [ROOT / "docs" / name for name in ("architecture.md", "mxnet-known-issues.md")]
 
 
-def missing_in(text):
-    """Files that a text names but that do not exist, and names that its files do not contain."""
+def find_missing_names(text):
+    """Yield files that do not exist, and names that their files do not contain."""
     for path in PATH.findall(text):
-        if file_of(path) is None:
+        if find_file(path) is None:
             yield path
     for names, path in OF_FILE.findall(text):
-        code = file_of(path).read_text(encoding="utf-8") if file_of(path) else ""
+        code = find_file(path).read_text(encoding="utf-8") if find_file(path) else ""
         for name in QUOTED.findall(names):
             if not re.search(rf"\b{name}\b", code):
                 yield f"{name} of {path}"
 
 
-def file_of(path):
+def find_file(path):
     return next((file for file in (ROOT / path, ROOT / "gluonlab" / path) if file.exists()), None)
 
 
 @pytest.mark.parametrize("page", MAPS, ids=lambda page: page.name)
-def test_what_a_map_of_the_code_names_is_in_the_tree(page):
+def test_files_and_names_in_maps_of_the_code_exist(page):
     text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
     assert len(PATH.findall(text)) >= 50 and len(OF_FILE.findall(text)) >= 20
-    assert list(missing_in(text)) == []
+    assert list(find_missing_names(text)) == []
 
 
 @pytest.mark.parametrize("text", ["`training/lop.py`", "`lop.py`", "`tests/nowhere`", "`trian` of `training/loop.py`"])
-def test_what_is_not_in_the_tree_is_found(text):
-    assert len(list(missing_in(text))) == 1
+def test_missing_files_and_names_are_found(text):
+    assert len(list(find_missing_names(text))) == 1
 
 
-def test_the_makefile_names_tests_that_are_there():
+def test_the_tests_that_the_makefile_names_exist():
     text = (ROOT / "Makefile").read_text(encoding="utf-8")
     listed = re.search(r"^ROAD_OF = ((?:.*\\\n)*.*)$", text, re.M).group(1)
     names = [Path("tests", name) for name in listed.replace("\\", "").split()]
@@ -114,7 +113,7 @@ def test_the_makefile_names_tests_that_are_there():
 
 
 def test_there_are_names():
-    names = [name for document in DOCUMENTS for name in names_of(document)]
+    names = [name for document in DOCUMENTS for name in find_names(document)]
     assert len(names) >= 250
     assert "gluonlab.launch.parameter_server_group.ParameterServer" in names
     assert not exists("gluonlab.launch.ParameterServer") and not exists("gluonlab.nothing")

@@ -1,5 +1,5 @@
-"""Any network, under any store and either trainer, of either kind of arrays, hybridized or not: k
-devices train as one does, however unequally they share a batch.
+"""Any network trains on k devices as on one: with any store, both trainers, both kinds of arrays,
+hybridized or not, however unequally the devices share a batch.
 """
 
 import numpy as np
@@ -27,22 +27,19 @@ def network_runs(draw, trainer_class):
     devices, bucketed = draw(st.integers(1, 4)), trainer_class is BucketedTrainer
     network = draw(network_cases(1 if bucketed else devices, some_heads=bucketed))
     weights = st.lists(st.integers(1, 9), min_size=devices, max_size=devices)
-    return (
-        devices, network, draw(st.sampled_from(sorted(HYBRIDIZE_OPTIONS))), draw(st.booleans()),
-        draw(st.none() | weights),
-    )  # fmt: skip
+    hybridize, numpy = draw(st.sampled_from(sorted(HYBRIDIZE_OPTIONS))), draw(st.booleans())
+    return devices, network, hybridize, numpy, draw(st.none() | weights)
 
 
 def check(name, trainer_class, case):
     devices, network, hybridize, numpy, weights = case
     expected, _ = train_network(network, gluon.Trainer, None, cpu_contexts(1))
-    found, alike = train_network(
-        network, trainer_class, make_kvstore(name), contexts(devices), hybridize, numpy, weights
-    )
+    store, ctxs = make_kvstore(name), contexts(devices)
+    result, replicas_equal = train_network(network, trainer_class, store, ctxs, hybridize, numpy, weights)
     assert all(np.isfinite(array).all() for array in expected)
-    assert alike
-    whole, of_one = ([np.concatenate([array.ravel() for array in arrays])] for arrays in (found, expected))
-    assert relative_distance(whole, of_one) < 1e-5
+    assert replicas_equal
+    several, one = ([np.concatenate([array.ravel() for array in arrays])] for arrays in (result, expected))
+    assert relative_distance(several, one) < 1e-5
 
 
 @pytest.mark.parametrize("trainer_class", [gluon.Trainer, BucketedTrainer])

@@ -1,4 +1,4 @@
-"""docs/own-images.md: its commands run on a folder of images, and its lists are the program's."""
+"""docs/own-images.md: its commands run on a folder of images, and its lists are complete."""
 
 import re
 import shlex
@@ -32,28 +32,25 @@ COMMAND_OF = {"gluonlab.run": gluonlab.run.main, "gluonlab.predict": gluonlab.pr
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """Return a folder with the files that the commands of the page use."""
-    place = tmp_path_factory.mktemp("page")
-    write_image_folder(place / "pictures")
-    (place / "more-pictures").mkdir()
-    write_image_folder(place / "photos")
-    write_folder_records(place / "photos", place)
-    for copied, name in (("train", "all"), ("val", "other")):
-        shutil.copy(place / f"{copied}.rec", place / f"{name}.rec")
+    folder = tmp_path_factory.mktemp("page")
+    for name in ("pictures", "photos"):
+        write_image_folder(folder / name)
+    (folder / "more-pictures").mkdir()
+    write_folder_records(folder / "photos", folder)
     for part in ("train", "val"):
-        write_folder_list(place / "photos" / part, place / "photos" / f"{part}.csv")
-    shutil.copy(place / "photos" / "train.csv", place / "labels.csv")
+        write_folder_list(folder / "photos" / part, folder / "photos" / f"{part}.csv")
+    for source, copy in (("train.rec", "all.rec"), ("val.rec", "other.rec"), ("photos/train.csv", "labels.csv")):
+        shutil.copy(folder / source, folder / copy)
     for name in ("a.jpg", "more-pictures/b.png"):
-        (place / name).write_bytes(encode_image(make_image(1), "PNG"))
-    return place
+        (folder / name).write_bytes(encode_image(make_image(1), "PNG"))
+    return folder
 
 
 @pytest.mark.parametrize("line", COMMANDS)
 def test_every_option_of_every_command_exists(line):
     _, _, module, *words = shlex.split(line)
-    if module == "gluonlab.data":
-        command = gluonlab.data.__main__.COMMANDS[words.pop(0)]
-    else:
-        command = COMMAND_OF[module]
+    commands = gluonlab.data.__main__.COMMANDS
+    command = commands[words.pop(0)] if module == "gluonlab.data" else COMMAND_OF[module]
     command.make_context(module, words)
 
 
@@ -77,13 +74,13 @@ def test_the_block_makes_a_record_file(folder, monkeypatch):
     [block] = re.findall(r"^```python\n(.*?)^```", PAGE, re.M | re.S)
     exec(block, {})
     images = find_record_images("two.rec,two.rec").train[0]
-    paths = [Path("photos/train/ant/0000.jpg"), Path("photos/train/bee/0000.jpg")]
-    assert [open_image_file(image).read() for image in images] == [path.read_bytes() for path in paths]
+    expected = [Path(f"photos/train/{name}/0000.jpg").read_bytes() for name in ("ant", "bee")]
+    assert [open_image_file(image).read() for image in images] == expected
 
 
 def test_the_page_names_every_ending_every_folder_and_the_limit():
-    said = " ".join(PAGE.split())
+    text = " ".join(PAGE.split())
     for word in (*SUFFIXES, *TRAIN, *VAL, *IMAGE_COLUMNS, *LABEL_COLUMNS):
-        assert re.search(rf"(?<!\w){re.escape(word)}\b", said), word
-    assert all(f"`{name}`" in said.lower() for name in SYSTEM_FOLDERS)
-    assert f"{MAX_PIXELS // 10**6} million pixels" in said
+        assert re.search(rf"(?<!\w){re.escape(word)}\b", text), word
+    assert all(f"`{name}`" in text.lower() for name in SYSTEM_FOLDERS)
+    assert f"{MAX_PIXELS // 10**6} million pixels" in text

@@ -1,4 +1,4 @@
-"""Text of unknown origin: without effect on a terminal, in one folder, on one line."""
+"""Text of unknown origin has no effect on terminals and paths; JSON, numbers, and wrapped lines."""
 
 import doctest
 import json
@@ -9,91 +9,73 @@ from hypothesis import strategies as st
 from support.examples import examples
 
 from gluonlab import plain_text
-from gluonlab.plain_text import (
-    COLUMN,
-    MAX_LINE,
-    WIDTH,
-    escape_unprintable,
-    format_columns,
-    format_decimals,
-    is_plain_name,
-    json_text,
-    one_line,
-    to_plain_name,
-    wrap_entry,
-)
+from gluonlab.plain_text import COLUMN, MAX_LINE, WIDTH, escape_unprintable, format_columns, one_line, wrap_entry
 
 ANY = st.text(st.characters(), max_size=40) | st.text("./\\-a\0\n\x1b\u202e ", max_size=12)
 
 
 @given(ANY)
-def test_what_is_shown_has_no_effect_and_keeps_its_meaning(text):
-    shown = escape_unprintable(text)
-    assert shown.isprintable()
+def test_escaped_text_has_no_effect_on_a_terminal_and_keeps_its_meaning(text):
+    result = escape_unprintable(text)
+    assert result.isprintable()
     if text.isprintable():
-        assert shown == text
+        assert result == text
     elif "\\" not in text:
-        assert shown.encode("latin-1", "backslashreplace").decode("unicode_escape") == text
+        assert result.encode("latin-1", "backslashreplace").decode("unicode_escape") == text
 
 
 @given(ANY)
 def test_a_name_is_one_part_of_a_path_and_remains_itself(text):
-    name = to_plain_name(text, "folder")
+    name = plain_text.to_plain_name(text, "folder")
     assert name and "/" not in name and len(name) <= 100 and name.isascii() and name.isprintable()
-    assert to_plain_name(name, "folder") == name
-    assert not is_plain_name(text) or ({"/", "\0"}.isdisjoint(text) and text not in (".", ".."))
+    assert plain_text.to_plain_name(name, "folder") == name
+    assert not plain_text.is_plain_name(text) or ({"/", "\0"}.isdisjoint(text) and text not in (".", ".."))
 
 
 @given(st.text(max_size=20).flatmap(lambda text: st.sampled_from([text, text * 500, text + " "])))
 def test_an_error_is_one_line_of_bounded_length(text):
-    shown = one_line(text)
-    assert shown.isprintable() and len(shown) <= MAX_LINE + 3
+    result = one_line(text)
+    assert result.isprintable() and len(result) <= MAX_LINE + 3
 
 
 def test_the_beginning_and_the_end_of_a_long_value_are_shown():
-    shown = one_line(f"unknown kvstore {'a' * 5000 + 'b'!r}: choose ring\nor tree")
-    assert shown.startswith("unknown kvstore 'aaa") and len(shown) < 400
-    assert shown.endswith("aaab': choose ring or tree")
+    result = one_line(f"unknown kvstore {'a' * 5000 + 'b'!r}: choose ring\nor tree")
+    assert result.startswith("unknown kvstore 'aaa") and len(result) < 400
+    assert result.endswith("aaab': choose ring or tree")
 
 
 @given(st.floats(), st.integers(0, 6))
 def test_a_number_is_what_python_writes_and_never_minus_zero(value, places):
-    shown, usual = format_decimals(value, places), f"{value:.{places}f}"
-    assert shown == usual or (float(usual) == 0 and shown == f"{0:.{places}f}")
-    assert not (shown.startswith("-") and float(shown) == 0)
+    result, usual = plain_text.format_decimals(value, places), f"{value:.{places}f}"
+    assert result == usual or (float(usual) == 0 and result == f"{0:.{places}f}")
+    assert not (result.startswith("-") and float(result) == 0)
 
 
 PLAIN = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
-    lambda each: st.lists(each) | st.dictionaries(st.text(), each),
+    lambda value: st.lists(value) | st.dictionaries(st.text(), value),
     max_leaves=20,
 )
 
 
-def no_constant(name):
-    raise AssertionError(f"{name} is no JSON")
-
-
 def replace_nonfinite(value):
     """Return a JSON value with None for numbers that are not finite."""
-    if isinstance(value, float) and (math.isnan(value) or math.isinf(value)):
-        return None
     if isinstance(value, list):
         return [replace_nonfinite(item) for item in value]
     if isinstance(value, dict):
         return {key: replace_nonfinite(item) for key, item in value.items()}
-    return value
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 @examples(40)
 @given(PLAIN)
-def test_what_is_written_is_read_again_but_for_numbers_that_are_none(value):
-    text = json_text(value)
+def test_json_is_one_line_and_read_as_written_except_numbers_that_are_not_finite(value):
+    text = plain_text.json_text(value)
     assert "\n" not in text
-    assert json.loads(text, parse_constant=no_constant) == replace_nonfinite(value)
+    assert json.loads(text, parse_constant=lambda name: name) == replace_nonfinite(value)
 
 
-def test_the_example_is_true():
+def test_the_examples_are_true():
     assert doctest.testmod(plain_text) == (0, 3)
 
 
@@ -105,17 +87,16 @@ names = st.text("abc-", min_size=1, max_size=40)
 @given(names, st.lists(st.lists(words | st.text("x", min_size=70, max_size=90), max_size=20).map(" ".join), max_size=4))
 @example("name", ["a" * (WIDTH - COLUMN)])
 @example("a" * (COLUMN - 2), ["b"])
-def test_every_word_comes_in_its_turn_within_80_columns(name, paragraphs):
+def test_every_word_comes_in_order_within_80_columns(name, paragraphs):
     lines = wrap_entry(name, *paragraphs)
     assert " ".join(lines).split() == [name, *" ".join(paragraphs).split()]
-    # a word that is longer than a line stands alone
-    assert all(len(line) <= WIDTH or " " not in line for line in lines)
+    assert all(len(line) <= WIDTH or " " not in line for line in lines)  # a longer word has its own line
     assert all(line == line.rstrip() for line in lines)
     assert lines[0].startswith(f"  {name}")
     assert all(line.startswith(" " * COLUMN) or len(line) >= WIDTH for line in lines[1:])
 
 
-def test_what_belongs_together_is_not_parted():
+def test_a_no_break_space_is_not_broken():
     lines = wrap_entry("name", "a" * (WIDTH - COLUMN - 6) + " 92.1\N{NO-BREAK SPACE}%")
     assert lines[1].strip() == "92.1 %"
 
@@ -124,8 +105,7 @@ def test_what_belongs_together_is_not_parted():
 def test_columns_hold_every_name_once_and_are_read_downwards(many):
     lines = format_columns(many)
     rows = [line.split() for line in lines]
-    read = [row[place] for place in range(max(map(len, rows))) for row in rows if place < len(row)]
-    assert read == many
+    assert [row[column] for column in range(max(map(len, rows))) for row in rows if column < len(row)] == many
     assert all(len(line) <= WIDTH and line == line.rstrip() for line in lines)
     # no fewer lines would do: the names of one line less do not fit side by side
     for height in range(1, len(lines)):

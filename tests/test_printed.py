@@ -1,9 +1,6 @@
 """Every command that README and docs show exists, and runs; every block of Python runs.
 
-Other tests cover these pages: tests/test_faq.py, tests/training/test_own_training_page.py,
-tests/bucketed_trainer/test_own_loop.py, tests/launch/test_job_files.py,
-tests/export/test_command.py,
-tests/test_own_images.py, tests/test_exactness_page.py, tests/labs/test_grading_page.py.
+`OTHERS` and `OWN_PYTHON` are pages with tests of their own.
 """
 
 import os
@@ -11,6 +8,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -20,53 +18,43 @@ from support.pages import PAGES, ROOT, block_commands, check_command, read_block
 
 import options_page
 
-BOUND_S = 300  # for each command
-# whose python the launcher starts
+TIME_LIMIT_S = 300  # of each command
+# the launcher starts the python of this PATH
 OWN_PATH = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
 OTHERS = {"faq.md", "launch.md", "grading.md", "own-images.md"}
 OWN_PYTHON = {"own-images.md", "own-training.md", "own-loop.md", "onnx.md", "faq.md", "exactness.md"}
+PYTHON_PAGES = [page for page in PAGES if read_blocks(page, "python") and page.name not in OWN_PYTHON]
 NOT_GLUONLABS = {"make", "pip", "cd", ".", "eval", "docker", "export", "cp", "srun"}
 
-# What is parsed only: a word of the command, and why.
+# Commands that are only parsed: the reason, and words of such commands.
 ONLY_PARSED = {
-    "gpu:": "needs GPUs",
-    "float16": "needs GPUs",
-    "--prove": "needs GPUs",
-    "download": "needs a network",
-    "--network": "needs a network",
-    "verify": "needs a data set that was downloaded",
-    "mnist": "needs a data set that was downloaded",
-    "cifar10": "needs a data set that was downloaded",
-    "imagenette2-320": "needs a data set that was downloaded",
-    "runs/long": "goes on with a run of a data set that was downloaded",
-    "--resume": "needs an interrupted run; tests/run/test_endings.py",
-    "--pretrained": "needs parameters of one's own",
-    "h0:0,h1:2,h2:2": "needs three hosts",
-    "resnet50": "takes minutes on two cores",
-    "gluoncv:": "takes minutes on two cores",
-    "--find-batch-size": "takes a minute on two cores",
-    "1KiB:64MiB": "measures for minutes",
-    "--synthesise": "seeks for minutes",
-    "f.json": "sums by what a search of minutes has found",
-    "--choose": "measures for minutes",
-    "peers": "measures for minutes",
-    "tools/prediction": "is for developers; tests/performance_model runs it",
-    "before.json": "compares what was measured",
-    "grade": "reads notebooks that were handed in; tests/labs/test_grade.py",
-    "scaling": "measures for minutes",
-    "batch-size": "measures for minutes",
-    "learning-rate": "measures for minutes",
-    "splits": "measures for minutes",
-    "-": "reads what another program gives it",
+    "needs GPUs": ["gpu:", "float16", "--prove"],
+    "needs a network": ["download", "--network"],
+    "needs a data set that was downloaded": ["verify", "mnist", "cifar10", "imagenette2-320", "runs/long"],
+    "needs an interrupted run; tests/run/test_endings.py": ["--resume"],
+    "needs parameters of one's own": ["--pretrained"],
+    "needs three hosts": ["h0:0,h1:2,h2:2"],
+    "takes minutes on two cores": ["resnet50", "gluoncv:", "--find-batch-size"],
+    "measures for minutes": ["1KiB:64MiB", "--choose", "peers", "scaling", "batch-size", "learning-rate", "splits"],
+    "seeks for minutes": ["--synthesise", "f.json"],
+    "is for developers; tests/performance_model runs it": ["tools/prediction"],
+    "compares what was measured": ["before.json"],
+    "reads notebooks that were handed in; tests/labs/test_grade.py": ["grade"],
+    "reads what another program gives it": ["-"],
 }
+
+
+def page_blocks(page):
+    """Return the blocks with commands."""
+    return [*read_blocks(page, ""), *read_blocks(page, "sh")]
+
 
 COMMANDS = sorted(
     {
         (page.name, command)
         for page in PAGES
         if page.name not in OTHERS
-        for kind in ("", "sh")
-        for block in read_blocks(page, kind)
+        for block in page_blocks(page)
         for command in block_commands(block)
         if "..." not in command
     }
@@ -78,11 +66,10 @@ def reason_not_to_run(command):
     words = shlex.split(command)
     if words[0] in NOT_GLUONLABS:
         return "is not gluonlab's"
-    return next((why for part, why in ONLY_PARSED.items() if any(_has(word, part) for word in words[1:])), None)
-
-
-def _has(word, part):
-    return word == part if part == "-" else part in word
+    for reason, parts in ONLY_PARSED.items():
+        if any(word == part if part == "-" else part in word for part in parts for word in words[1:]):
+            return reason
+    return None
 
 
 def run(words, folder):
@@ -95,12 +82,12 @@ def run(words, folder):
         capture_output=True,
         encoding="utf-8",
         errors="replace",
-        timeout=BOUND_S,
+        timeout=TIME_LIMIT_S,
     )
 
 
 def test_the_page_of_all_options_is_made_of_the_commands():
-    """.venv/bin/python tools/options_page.py"""
+    """If this fails, run .venv/bin/python tools/options_page.py."""
     assert options_page.PAGE.read_text(encoding="utf-8") == options_page.make_page()
 
 
@@ -115,14 +102,11 @@ def test_a_command_is_understood(page, command):
 
 def test_every_reason_is_needed():
     used = {reason_not_to_run(command) for _, command in COMMANDS} - {None, "is not gluonlab's"}
-    assert used == set(ONLY_PARSED.values())
-
-
-# --- what pages find when they begin
+    assert used == set(ONLY_PARSED)
 
 
 def draw_pictures(folder):
-    """Pictures of two classes, dark and bright, as people keep them."""
+    """Draw pictures of two classes, dark and bright."""
     random = np.random.RandomState(0)
     for label, kind in enumerate(("cats", "dogs")):
         (folder / "pictures" / kind).mkdir(parents=True)
@@ -131,22 +115,20 @@ def draw_pictures(folder):
             Image.fromarray(pixels.astype("uint8")).save(folder / "pictures" / kind / f"{number}.png")
 
 
-def one_picture(folder, name="new.png"):
+def draw_picture(folder, name):
     Image.fromarray(np.full((40, 32, 3), 200, dtype="uint8")).save(folder / name)
 
 
-def train_run(folder, name="runs/NAME"):
-    done = run(
-        shlex.split("python -m gluonlab.run --gpus 2 --epochs 1 --checkpoint-every 1epoch --out") + [name], folder
-    )
+def train_run(folder, name):
+    command = f"python -m gluonlab.run --gpus 2 --epochs 1 --checkpoint-every 1epoch --out {name}"
+    done = run(command.split(), folder)
     assert done.returncode == 0, done.stderr
 
 
 def split_pictures(folder):
-    """The same, in train and val."""
+    """Draw the pictures in train and val."""
     draw_pictures(folder)
     (folder / "pictures").rename(folder / "train")
-    (folder / "pictures").mkdir()
     shutil.copytree(folder / "train", folder / "pictures" / "val")
     (folder / "train").rename(folder / "pictures" / "train")
 
@@ -154,11 +136,8 @@ def split_pictures(folder):
 MADE = {
     "pictures": draw_pictures,
     "pictures in train and val": split_pictures,
-    "new.png": one_picture,
-    "a.png": lambda folder: one_picture(folder, "a.png"),
-    "b.jpg": lambda folder: one_picture(folder, "b.jpg"),
-    "runs/NAME": train_run,
-    "digits": lambda folder: train_run(folder, "digits"),
+    **{name: partial(draw_picture, name=name) for name in ("new.png", "a.png", "b.jpg")},
+    **{name: partial(train_run, name=name) for name in ("runs/NAME", "digits")},
     "train.py": lambda folder: (folder / "train.py").write_text(read_shown_program("train.py")),
     "docs/classify.py": lambda folder: shutil.copytree(ROOT / "docs", folder / "docs"),
 }
@@ -166,13 +145,13 @@ MADE = {
 
 def test_the_program_without_mxnet_is_the_one_that_the_page_shows():
     program = (ROOT / "docs" / "classify.py").read_text(encoding="utf-8")
-    shown = [block.code for block in read_blocks(ROOT / "docs" / "onnx.md", "python")]
-    assert program[program.index('"""', 3) + 3 :].lstrip("\n") in shown
+    programs = [block.code for block in read_blocks(ROOT / "docs" / "onnx.md", "python")]
+    assert program[program.index('"""', 3) + 3 :].lstrip("\n") in programs
 
 
-@pytest.mark.long  # .ci/run has it, too
+@pytest.mark.long  # .ci/run also runs it
 def test_the_first_hour_runs_as_it_is_printed(tmp_path):
-    """At most twelve commands, in order, whole; those that set up the environment but once."""
+    """At most twelve commands, in order."""
     blocks = read_blocks(ROOT / "docs" / "first-hour.md", "sh")
     assert sum(len(block_commands(block)) for block in blocks) <= 12
     for block in blocks:
@@ -181,8 +160,7 @@ def test_the_first_hour_runs_as_it_is_printed(tmp_path):
         for command in block_commands(block) if block.not_run is None else ():
             done = run(shlex.split(command), tmp_path)
             assert done.returncode == 0, (command, done.stderr)
-    found = done.stdout.split()
-    assert found[0] == "new.png" and found[1] == "dogs"  # a bright one
+    assert done.stdout.split()[:2] == ["new.png", "dogs"]  # a bright picture
 
 
 @pytest.mark.long  # some minutes together
@@ -192,7 +170,7 @@ def test_the_first_hour_runs_as_it_is_printed(tmp_path):
 def test_the_commands_of_a_page_run_in_order(page, tmp_path):
     """Commands without a number of epochs train for one epoch."""
     failures = []
-    for block in [*read_blocks(page, ""), *read_blocks(page, "sh")]:
+    for block in page_blocks(page):
         for name in block.made_before:
             MADE[name](tmp_path)
         for command in block_commands(block) if block.not_run is None else ():
@@ -203,7 +181,7 @@ def test_the_commands_of_a_page_run_in_order(page, tmp_path):
                 {"--help", "--list", "--evaluate", "--resume"} & set(words)
             )
             done = run([*words, "--epochs", "1"] if trains and "epochs" not in command else words, tmp_path)
-            # the doctor ends with 1 for a fault of this machine, which is an answer, too
+            # the doctor exits with 1 for a fault of this machine, which is also an answer
             if done.returncode not in ((0, 1) if "gluonlab.doctor" in words else (0,)):
                 failures.append((command, done.returncode, done.stderr[-500:]))
     assert failures == []
@@ -211,11 +189,7 @@ def test_the_commands_of_a_page_run_in_order(page, tmp_path):
 
 @pytest.mark.long
 @pytest.mark.filterwarnings("ignore::gluonlab.errors.GluonlabWarning")
-@pytest.mark.parametrize(
-    "page",
-    [page for page in PAGES if read_blocks(page, "python") and page.name not in OWN_PYTHON],
-    ids=lambda page: page.name,
-)
+@pytest.mark.parametrize("page", PYTHON_PAGES, ids=lambda page: page.name)
 def test_the_python_of_a_page_runs(page, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     names = {}

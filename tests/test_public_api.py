@@ -14,46 +14,29 @@ import pytest
 import gluonlab
 
 PACKAGE = Path(gluonlab.__file__).parent
-NAMES = (
-    "BucketedTrainer",
-    "LivePlot",
-    "Loader",
-    "TrainConfig",
-    "frame",
-    "get_model",
-    "gpus",
-    "load_dataset",
-    "load_run",
-    "make_kvstore",
-    "optimize",
-    "train",
-)
+NAMES = [
+    "BucketedTrainer", "LivePlot", "Loader", "TrainConfig", "frame", "get_model", "gpus", "load_dataset",
+    "load_run", "make_kvstore", "optimize", "train",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_public_names_are_importable_and_documented(name):
-    thing = getattr(gluonlab, name)
-    assert thing.__name__ == name
-    assert inspect.getdoc(thing)
-    assert thing is getattr(importlib.import_module(thing.__module__), name)
-
-
-def test_the_page_of_the_api_has_every_public_name():
+    value, module = getattr(gluonlab, name), gluonlab._PUBLIC[name]
+    assert value.__name__ == name
+    assert inspect.getdoc(value)
+    assert value is getattr(importlib.import_module(value.__module__), name)
     page = (PACKAGE.parent / "docs" / "api.md").read_text(encoding="utf-8")
-    shown = re.findall(r"^::: (.+)$", page, re.M)
-    for name in NAMES:
-        place = gluonlab._PUBLIC[name]
-        assert {place, f"{place}.{name}"} & set(shown), name
+    assert {module, f"{module}.{name}"} & set(re.findall(r"^::: (.+)$", page, re.M))
 
 
 def test_dir_lists_the_public_names():
     public = {name for name in dir(gluonlab) if name[0] != "_" and not inspect.ismodule(getattr(gluonlab, name))}
     assert public - {"Any", "List", "TYPE_CHECKING", "annotations"} == set(NAMES)
-    assert gluonlab.__all__ == list(NAMES), "what from gluonlab import * brings"
+    assert gluonlab.__all__ == NAMES, "what from gluonlab import * brings"
 
 
 def test_type_checkers_see_the_same_names():
-    """The names under TYPE_CHECKING are those that gluonlab loads lazily, from the same modules."""
     tree = ast.parse((PACKAGE / "__init__.py").read_text(encoding="utf-8"))
     [block] = [node for node in tree.body if isinstance(node, ast.If)]
     declared = {alias.asname: node.module for node in block.body for alias in node.names if alias.asname == alias.name}
@@ -67,11 +50,8 @@ def test_a_name_that_does_not_exist_is_an_attribute_error():
         from gluonlab import trian  # noqa: F401
 
 
-def test_the_version_is_the_one_that_setup_reads():
+def test_the_package_is_typed_and_its_version_is_the_one_that_setup_reads():
+    assert (PACKAGE / "py.typed").is_file()
     assert re.fullmatch(r"\d+\.\d+\.\d+", gluonlab.__version__)
     source = (PACKAGE / "__init__.py").read_text(encoding="utf-8")
     assert re.findall(r'^__version__ = "(.+)"', source, re.M) == [gluonlab.__version__]
-
-
-def test_the_package_says_that_it_is_typed():
-    assert (PACKAGE / "py.typed").is_file()

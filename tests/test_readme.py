@@ -6,17 +6,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = [
-    "README.md",
-    "README.ja.md",
-    "CONTRIBUTING.md",
-    "CHANGELOG.md",
-    "SECURITY.md",
-    "sagemaker/README.md",
-    "labs/AUTHORING.md",
-    "labs/glossary.md",
-    *sorted(f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md")),
-]
+DOCS = sorted(f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md"))
+OTHERS = "README README.ja CONTRIBUTING CHANGELOG SECURITY sagemaker/README labs/AUTHORING labs/glossary"
+PAGES = [*(f"{name}.md" for name in OTHERS.split()), *DOCS]
 LINK = re.compile(r"\]\((?!https?://)([^)\s]*)\)")
 
 
@@ -51,14 +43,14 @@ def test_a_link_that_leads_nowhere_is_found(tmp_path, bad):
 
 
 def test_both_readmes_name_the_same_labs_pages_and_pictures():
-    def find_links(name):
-        return {
+    first, second = (
+        {
             link
             for link in LINK.findall((ROOT / name).read_text(encoding="utf-8"))
             if link.startswith(("labs/", "docs/"))
         }
-
-    assert find_links("README.md") == find_links("README.ja.md")
-    assert {link for link in find_links("README.md") if link.endswith(".ipynb")} == {
-        str(path.relative_to(ROOT)) for path in (ROOT / "labs").glob("??/*.ipynb")
-    }
+        for name in ("README.md", "README.ja.md")
+    )
+    assert first == second
+    labs = {str(path.relative_to(ROOT)) for path in (ROOT / "labs").glob("??/*.ipynb")}
+    assert {link for link in first if link.endswith(".ipynb")} == labs

@@ -1,4 +1,4 @@
-"""tools/same_bits.py: whether two checkouts train to the same bits."""
+"""tools/same_bits.py checks whether two checkouts train to the same bits."""
 
 import shutil
 import subprocess

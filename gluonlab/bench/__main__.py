@@ -47,14 +47,12 @@ def scaling_command(
     The devices are CPU devices of this host.
     Each device has one thread. A slow result is a result: it does not change the exit status.
     """
-    options = {"network": network, "scaling": scaling, "processes": processes, "gpus": gpus}
-    options["backends"] = backends
+    options = {"network": network, "scaling": scaling, "processes": processes, "gpus": gpus, "backends": backends}
     layouts = _scaling.parse_layouts(options)
     measured = partial(measure_subjects, _scaling.make_subjects(network, layouts))
     _, record = run_options.measure_and_record(("scaling", options), measured, image_rates)
-    run_options.print_record(
-        record, _scaling.format_results(network, scaling, layouts, record.series, run_options.rounds)
-    )
+    table = _scaling.format_results(network, scaling, layouts, record.series, run_options.rounds)
+    run_options.print_record(record, table)
 
 
 @command("python -m gluonlab.bench splits", INTERRUPTED)
@@ -71,16 +69,14 @@ def splits_command(run_options: MeasurementOptions, network: str, microbatches: 
     """
     task = _splits.check_network(network)
     parts = _splits.check_microbatches(microbatches, task)
-    # MXNet is loaded here, not for the other commands
-    from gluonlab.bench import measure_splits as _measure
+    from gluonlab.bench import measure_splits as _measure  # imported here, because other commands do not need MXNet
 
-    on = cpu_devices(_splits.DEFAULT_DEVICES) if devices is None else find_measured_devices(devices)
-    count = _measure.check_devices(on)
-    title = ("splits", {"network": network, "microbatches": parts, **on.record_options()})
-    series, record = run_options.measure_and_record(
-        title, partial(_measure.measure_splits, task, on, count, parts), list
-    )
-    run_options.print_record(record, _splits.format_results(series, task, parts, run_options.rounds), on)
+    available = cpu_devices(_splits.DEFAULT_DEVICES) if devices is None else find_measured_devices(devices)
+    count = _measure.check_devices(available)
+    title = ("splits", {"network": network, "microbatches": parts, **available.record_options()})
+    measure = partial(_measure.measure_splits, task, available, count, parts)
+    series, record = run_options.measure_and_record(title, measure, list)
+    run_options.print_record(record, _splits.format_results(series, task, parts, run_options.rounds), available)
 
 
 @command(
@@ -120,8 +116,8 @@ def pipeline_command(as_json: bool, **options: Optional[str]) -> None:
 
 
 COMMANDS: Dict[str, click.Command] = {
-    str(made.name).rpartition(" ")[2]: made
-    for made in (allreduce_command, links_command, scaling_command, splits_command, pipeline_command)
+    str(command.name).rpartition(" ")[2]: command
+    for command in (allreduce_command, links_command, scaling_command, splits_command, pipeline_command)
 }
 # Measurements for developers: name -> module below tools/ in a checkout
 TOOLS = {

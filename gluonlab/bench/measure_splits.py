@@ -12,10 +12,10 @@ the series, in which WAY is a name of SPLIT_NAMES:
     host WAY              processor seconds to queue an instruction on the host, the mean of all
                           except updates
     moved WAY             bytes that devices send each other in a step
-    links WAY             predicted seconds of these messages on PRICED_TOPOLOGY, one after the
+    links WAY             predicted seconds of these messages on COST_TOPOLOGY, one after the
                           other
     memory WAY DEVICE     bytes, as --memory plans them
-    price WAY             seconds of a step on PRICED_TOPOLOGY, predicted from measured stages and
+    price WAY             seconds of a step on COST_TOPOLOGY, predicted from measured stages and
                           updates
     price bubble WAY      the share of this time in which devices are idle
 """
@@ -27,16 +27,17 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain, zip_longest
 from statistics import median
-from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from mxnet import nd
 
-from gluonlab.bench.harness.interleaved_rounds import Call, progress_bar, time_interleaved
+from gluonlab.bench.harness.interleaved_rounds import Call, call_all, progress_bar, time_interleaved
 from gluonlab.bench.harness.measurement_command import MeasuredDevices
 from gluonlab.bench.harness.measurement_record import Series
 from gluonlab.bench.splits import (
     ALLREDUCE_STORE,
     CHANNELS,
+    COST_TOPOLOGY,
     DATA,
     GPIPE,
     INTERLEAVED,
@@ -45,7 +46,6 @@ from gluonlab.bench.splits import (
     ONE,
     ONE_F_ONE_B,
     PIPELINES,
-    PRICED_TOPOLOGY,
     SEPARATELY_CUT,
     SPLIT_NAMES,
     run_options,
@@ -116,9 +116,9 @@ class PreparedSplit:
 
 
 def prepare_splits(
-    task: Task, on: MeasuredDevices, devices: int, microbatches: int, cuts: Optional[Mapping[str, str]] = None
+    task: Task, available: MeasuredDevices, devices: int, microbatches: int, cuts: Optional[Mapping[str, str]] = None
 ) -> Iterator[PreparedSplit]:
-    """Yield all splits of SPLIT_NAMES on the first ``devices`` devices of ``on``.
+    """Yield all splits of SPLIT_NAMES on the first ``devices`` devices of ``available``.
 
     Splits with as many stages as 1f1b have the same cuts. ``cuts``: the cuts by name, from
     `choose_cuts`; missing cuts are chosen by measured time.
@@ -130,18 +130,18 @@ def prepare_splits(
         cut_name = ONE_F_ONE_B if name in (GPIPE, LAYERS) else name
         if cut_name in cuts_by_name:
             options["cut"] = cuts_by_name[cut_name]
-        split = splits[name] = _prepare_split(name, task, on.device_spec(1 if name == ONE else devices), options)
+        split = splits[name] = _prepare_split(name, task, available.device_spec(1 if name == ONE else devices), options)
         if name == ONE_F_ONE_B and split.cuts:
             cuts_by_name[name] = split.cuts
     yield from (splits[name] for name in SPLIT_NAMES)
 
 
-def choose_cuts(task: Task, on: MeasuredDevices, devices: int, microbatches: int) -> Dict[str, str]:
+def choose_cuts(task: Task, available: MeasuredDevices, devices: int, microbatches: int) -> Dict[str, str]:
     """Return the cuts of pipelines by name, chosen by measured time.
 
     Measured times vary, so the cuts may differ from call to call.
     """
-    splits = prepare_splits(task, on, devices, microbatches)
+    splits = prepare_splits(task, available, devices, microbatches)
     return {split.name: split.cuts for split in splits if split.name in SEPARATELY_CUT and split.cuts}
 
 
@@ -173,7 +173,7 @@ class Message(NamedTuple):
     size_bytes: int
 
     def seconds(self, topology: Topology) -> float:
-        """Return the message's price on a topology."""
+        """Return the predicted seconds of the message on a topology."""
         route = topology.routes[self.src, self.dst]
         return route.latency_s + self.size_bytes / route.bytes_per_s
 
@@ -196,7 +196,7 @@ class StepTraffic(NamedTuple):
         return sum(message.size_bytes for message in self.messages) + sum(allreduce_bytes)
 
     def seconds(self, topology: Topology) -> float:
-        """Return the price of all messages and sums, one after the other."""
+        """Return the predicted seconds of all messages and sums, one after the other."""
         schedule = make_schedule(ALLREDUCE_STORE, self.devices)
         allreduce_s = sum(price(schedule, topology, size).seconds for size in self.sums)
         return sum(message.seconds(topology) for message in self.messages) + allreduce_s
@@ -233,7 +233,7 @@ def _stage_messages(split: PreparedSplit, devices: int) -> Iterator[Message]:
     """
     assert split.batch is not None
     program = split.make_program()
-    for instruction in (instruction for device_program in program.schedule.programs for instruction in device_program):
+    for instruction in chain.from_iterable(program.schedule.programs):
         if instruction.op in (SEND_FORWARD, SEND_BACKWARD):
             message = _make_message(program, instruction)
             if message.size_bytes:
@@ -265,9 +265,9 @@ def pipeline_costs(
     """
     transfers = []
     for stage in range(program.schedule.stages - 1):
-        forward, backward = (Instruction(SEND_FORWARD, stage, 0), Instruction(SEND_BACKWARD, stage + 1, 0))
-        transfer_s = [_make_message(program, send).seconds(topology) for send in (forward, backward)]
-        transfers.append((transfer_s[0], transfer_s[1]))
+        sends = Instruction(SEND_FORWARD, stage, 0), Instruction(SEND_BACKWARD, stage + 1, 0)
+        forward_send_s, backward_send_s = (_make_message(program, send).seconds(topology) for send in sends)
+        transfers.append((forward_send_s, backward_send_s))
     return Costs(tuple(forward_s), tuple(backward_s), tuple(transfers), tuple(update_s))
 
 
@@ -278,21 +278,20 @@ LABELS = {ONE: "one device"}
 Seconds = Mapping[str, Sequence[float]]
 
 
-def check_devices(on: MeasuredDevices) -> int:
+def check_devices(available: MeasuredDevices) -> int:
     """Return the number of devices. Raises DeviceError if a network cannot be split over them."""
-    count, maximum = len(on.numbers), make_topology(PRICED_TOPOLOGY).world_size
+    count, maximum = len(available.numbers), make_topology(COST_TOPOLOGY).world_size
     if not 2 <= count <= maximum:
         raise DeviceError(
-            f"--devices {on.device_spec(count)}: a network is split over 2 to {maximum} devices, "
-            "as many as "
-            f"{PRICED_TOPOLOGY} has: name so many"
+            f"--devices {available.device_spec(count)}: a network is split over 2 to {maximum} devices, "
+            f"as many as {COST_TOPOLOGY} has: name so many"
         )
     return count
 
 
 def measure_splits(
     task: Task,
-    on: MeasuredDevices,
+    available: MeasuredDevices,
     devices: int,
     microbatches: int,
     rounds: int,
@@ -300,10 +299,10 @@ def measure_splits(
 ) -> List[Series]:
     """Return all series of a network under each split. Impossible splits have a reason instead.
 
-    ``devices``: the number of devices of ``on`` to use. ``cuts``: the cuts from `choose_cuts`; pass
+    ``devices``: the number of devices of ``available`` to use. ``cuts``: from `choose_cuts`; pass
     the same cuts to compare several measurements.
     """
-    splits = {split.name: split for split in prepare_splits(task, on, devices, microbatches, cuts)}
+    splits = {split.name: split for split in prepare_splits(task, available, devices, microbatches, cuts)}
     prepared = {name: split for name, split in splits.items() if split.reason is None}
     for split in prepared.values():
         split.step()  # binds all graphs
@@ -311,16 +310,13 @@ def measure_splits(
         seconds = time_interleaved(dict(_timed_calls(prepared)), rounds, on_round=bar.update)
     for name in filter(prepared.__contains__, PIPELINES):
         seconds[f"host {name}"] = [_host_seconds(prepared[name]) for _ in range(rounds)]
-    series = [
-        Series(
-            f"step {name}", _row_label(splits[name]), "s", tuple(seconds.get(f"step {name}", ())), splits[name].reason
-        )
-        for name in SPLIT_NAMES
+    steps = [
+        Series(f"step {name}", _row_label(split), "s", tuple(seconds.get(f"step {name}", ())), split.reason)
+        for name, split in splits.items()
     ]
-    series += [
-        Series(name, name, "s", tuple(values)) for name, values in seconds.items() if not name.startswith("step ")
-    ]
-    return [*series, *(item for split in prepared.values() for item in _computed_series(split, seconds))]
+    others = (name for name in seconds if not name.startswith("step "))
+    calls = [Series(name, name, "s", tuple(seconds[name])) for name in others]
+    return [*steps, *calls, *(item for split in prepared.values() for item in _computed_series(split, seconds))]
 
 
 def _row_label(split: PreparedSplit) -> str:
@@ -337,7 +333,7 @@ def _timed_calls(splits: Mapping[str, PreparedSplit]) -> Iterator[Tuple[str, Cal
         program = splits[ONE_F_ONE_B].make_program()
         stages = [program.passes(stage) for stage in range(program.schedule.stages)]
         alternating = chain.from_iterable(zip_longest(*stages))
-        yield "at once", _call_all([call for call in alternating if call is not None])
+        yield "at once", call_all([call for call in alternating if call is not None])
 
 
 def _isolated_calls(split: PreparedSplit) -> Iterator[Tuple[str, Call]]:
@@ -345,19 +341,11 @@ def _isolated_calls(split: PreparedSplit) -> Iterator[Tuple[str, Call]]:
     assert split.staged_strategy is not None and split.batch is not None and split.plan is not None
     program = split.make_program()
     for stage in range(program.schedule.stages):
-        yield f"alone {split.name} {stage}", _call_all(program.passes(stage))
-        yield f"forward {split.name} {stage}", _call_all(program.passes(stage, backward=False))
+        yield f"alone {split.name} {stage}", call_all(program.passes(stage))
+        yield f"forward {split.name} {stage}", call_all(program.passes(stage, backward=False))
     for trainer in split.staged_strategy.trainer.trainers:
         device = split.plan.ctxs.index(trainer._contexts[0])
         yield f"update {split.name} {device}", partial(_run_update, trainer, split.batch.size)
-
-
-def _call_all(calls: Sequence[Callable[[], object]]) -> Call:
-    def run() -> None:
-        for call in calls:
-            call()
-
-    return run
 
 
 def _run_update(trainer: BucketedTrainer, batch_size: int) -> None:
@@ -391,7 +379,7 @@ def _computed_series(split: PreparedSplit, seconds: Seconds) -> Iterator[Series]
     if split.name == ONE:
         return  # nothing is moved
     step_traffic = count_traffic(split)
-    topology = make_topology(PRICED_TOPOLOGY, step_traffic.devices)
+    topology = make_topology(COST_TOPOLOGY, step_traffic.devices)
     yield _single_value_series(f"moved {split.name}", "B", step_traffic.total_bytes)
     yield _single_value_series(f"links {split.name}", "s", step_traffic.seconds(topology))
     if split.name in PIPELINES:

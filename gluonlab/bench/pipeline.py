@@ -1,6 +1,6 @@
 """``bench pipeline``: predicts the time of all pipeline schedules, or draws a schedule (--draw).
 
-The price of a schedule is its predicted time. Nothing is run, and MXNet is not imported.
+Nothing is run, and MXNet is not imported.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
 from gluonlab.bench.harness.measurement_command import ScheduleDrawing, count_devices, output_drawing
-from gluonlab.bench.harness.table_format import format_table as as_table
+from gluonlab.bench.harness.table_format import format_table
 from gluonlab.config.option_types import real_number_check, whole_number_check
 from gluonlab.errors import ConfigError, unknown
 from gluonlab.parallel.pipeline.pipeline_cost import Costs, PipelineTimeline, equal_shares, price
@@ -40,7 +40,7 @@ def pipeline_text(options: CommandOptions) -> str:
     for name in ("out", "language"):
         if name in options:
             raise ConfigError(f"--{name} is for a drawing: give --draw SCHEDULE, or leave it out")
-    return _price_all_schedules(options)
+    return _predict_all_schedules(options)
 
 
 def _draw_schedule(options: CommandOptions) -> str:
@@ -62,18 +62,18 @@ def _draw_schedule(options: CommandOptions) -> str:
     return output_drawing(drawing, options.get("out"), options.get("language"))
 
 
-def _price_all_schedules(options: CommandOptions) -> str:
-    schedules, costs_of = ([_make_schedule(options, name) for name in SCHEDULES], _parse_costs(options))
+def _predict_all_schedules(options: CommandOptions) -> str:
+    schedules, costs_of = [_make_schedule(options, name) for name in SCHEDULES], _parse_costs(options)
     rows = []
     for schedule in schedules:
         costs = costs_of(schedule)
         if costs is not None:
-            rows.append(_PriceRow(schedule, price(schedule, costs)))
+            rows.append(_PipelineCostRow(schedule, price(schedule, costs)))
     if not rows:
         raise _stage_count_error(options, schedules[0])
     if "json" in options:
         return json_text({"rows": [row.as_json() for row in rows]})
-    return _format_prices(rows)
+    return _format_costs(rows)
 
 
 def _make_schedule(options: CommandOptions, name: str) -> PipelineSchedule:
@@ -88,8 +88,7 @@ def _make_schedule(options: CommandOptions, name: str) -> PipelineSchedule:
         stages_per_device = requested_stages if name in ("interleaved", options.get("draw")) else 1
     if devices * stages_per_device * microbatches > MAX_STAGE_MICROBATCHES:
         raise ConfigError(
-            f"{name} on {devices} devices has {devices * stages_per_device} stages "
-            f"x {microbatches} "
+            f"{name} on {devices} devices has {devices * stages_per_device} stages x {microbatches} "
             f"microbatches: up to {MAX_STAGE_MICROBATCHES} are possible; choose fewer"
         )
     return make_pipeline(name, devices, microbatches, stages_per_device)
@@ -108,10 +107,8 @@ def _parse_costs(options: CommandOptions) -> CostsOf:
         schedule_costs = stage_costs
         if len(stage_costs) == 1:  # the costs of a device, shared equally by its stages
             stages_per_device = schedule.stages // schedule.devices
-            forward, backward, transfer, update = stage_costs[0]
-            share = _StageCost(
-                forward / stages_per_device, backward / stages_per_device, transfer, update / stages_per_device
-            )
+            forward_s, backward_s, update_s = (stage_costs[0][i] / stages_per_device for i in (0, 1, 3))
+            share = _StageCost(forward_s, backward_s, stage_costs[0].transfer_s, update_s)
             schedule_costs = [share] * schedule.stages
         if len(schedule_costs) != schedule.stages:
             return None
@@ -150,7 +147,7 @@ def _stage_count_error(options: CommandOptions, schedule: PipelineSchedule) -> C
     )
 
 
-class _PriceRow(NamedTuple):
+class _PipelineCostRow(NamedTuple):
     """A schedule and its timeline."""
 
     schedule: PipelineSchedule
@@ -171,10 +168,8 @@ class _PriceRow(NamedTuple):
 
         Activations of one of k stages on a device count as 1/k.
         """
-        microbatches = max(
-            stage_memory.microbatches for device_memory in self.timeline.kept for stage_memory in device_memory
-        )
-        return microbatches / self.stages_per_device
+        stage_memories = (stage_memory for device_memory in self.timeline.kept for stage_memory in device_memory)
+        return max(stage_memory.microbatches for stage_memory in stage_memories) / self.stages_per_device
 
     def as_json(self) -> Dict[str, Any]:
         return {
@@ -186,7 +181,7 @@ class _PriceRow(NamedTuple):
         }  # fmt: skip
 
 
-def _format_prices(rows: Sequence[_PriceRow]) -> str:
+def _format_costs(rows: Sequence[_PipelineCostRow]) -> str:
     first = rows[0].schedule
     several = f"{first.devices} device{'s' * (first.devices > 1)}"
     lines: List[str] = [
@@ -199,4 +194,4 @@ def _format_prices(rows: Sequence[_PriceRow]) -> str:
             f"{row.schedule.name:<14}{row.schedule.stages:>8}{timeline.seconds * 1e3:>12,.4g}"
             f"{timeline.bubble:>9.1%}{row.speed_up:>10.2f}x{row.kept_microbatches:>8.3g}"
         )
-    return as_table(lines, COLUMN_NOTES)
+    return format_table(lines, COLUMN_NOTES)

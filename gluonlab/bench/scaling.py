@@ -9,8 +9,7 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence
 from gluonlab.bench.harness.confidence_interval import median_ratio
 from gluonlab.bench.harness.interleaved_rounds import Subject
 from gluonlab.bench.harness.measurement_record import Series
-from gluonlab.bench.harness.table_format import format_table as as_table
-from gluonlab.bench.harness.table_format import missing_row, outcome_line, rounds_text
+from gluonlab.bench.harness.table_format import format_table, missing_row, outcome_line, rounds_text
 from gluonlab.bench.harness.worker_processes import BACKEND_VARIABLES, HOROVOD, missing_backend_reason, parse_backends
 from gluonlab.bench.workloads import TASKS
 from gluonlab.config.option_types import whole_number_check
@@ -49,7 +48,7 @@ class ProcessLayout(NamedTuple):
 
 
 def check_network(name: str) -> str:
-    """Return the name. Raises ConfigError, with the choices, for an unknown one."""
+    """Return the name. Raises ConfigError, with the choices, for an unknown network."""
     if name not in NETWORKS:
         raise ConfigError(unknown("network", name, NETWORKS))
     return name
@@ -59,13 +58,6 @@ def parse_counts(option: str, text: str) -> List[int]:
     """Return comma-separated numbers in ascending order. Raises ConfigError."""
     check = whole_number_check(1, MAX_COUNT)
     return sorted({check(option, part.strip()) for part in text.split(",")})
-
-
-def check_kind(kind: str) -> str:
-    """Return the kind of scaling. Raises ConfigError for an unknown one."""
-    if kind not in (WEAK, STRONG):
-        raise ConfigError(unknown("scaling", kind, (WEAK, STRONG)))
-    return kind
 
 
 def default_batch(network: str) -> int:
@@ -87,16 +79,16 @@ def make_layouts(
     """
     per_device = default_batch(network)
 
-    def make_layout(processes: int, devices: int, backend: str) -> ProcessLayout:
-        batch = per_device * (processes * devices if kind == WEAK else 2)
-        return ProcessLayout(processes, devices, backend, batch)
+    def make_layout(process_count: int, device_count: int, backend: str) -> ProcessLayout:
+        batch = per_device * (process_count * device_count if kind == WEAK else 2)
+        return ProcessLayout(process_count, device_count, backend, batch)
 
     multiprocess = [
-        make_layout(count, layout, backend)
-        for count in processes
-        for layout in devices
+        make_layout(process_count, device_count, backend)
+        for process_count in processes
+        for device_count in devices
         for backend in backends
-        if count > 1
+        if process_count > 1
     ]
     single_process_devices = {1, *(devices if 1 in processes else ()), *(layout.all_devices for layout in multiprocess)}
     layouts = [*(make_layout(1, count, ONE_PROCESS) for count in sorted(single_process_devices)), *multiprocess]
@@ -105,9 +97,12 @@ def make_layouts(
 
 def parse_layouts(options: Mapping[str, str]) -> List[ProcessLayout]:
     """Return the layouts for the command's options. Raises ConfigError."""
+    network, kind = check_network(options["network"]), options["scaling"]
+    if kind not in (WEAK, STRONG):
+        raise ConfigError(unknown("scaling", kind, (WEAK, STRONG)))
     return make_layouts(
-        check_network(options["network"]),
-        check_kind(options["scaling"]),
+        network,
+        kind,
         parse_counts("--processes", options["processes"]),
         parse_counts("--gpus", options["gpus"]),
         parse_backends(options["backends"]),
@@ -120,15 +115,11 @@ def make_subjects(network: str, layouts: Sequence[ProcessLayout]) -> List[Subjec
 
 
 def _make_subject(network: str, layout: ProcessLayout) -> Subject:
-    options: Dict[str, Any] = {
-        "task": network,
-        "device_count": layout.devices,
-        "threads": 1,
-        "global_batch_size": layout.global_batch_size,
-    }
+    options: Dict[str, Any] = {"task": network, "device_count": layout.devices, "threads": 1}
+    options["global_batch_size"] = layout.global_batch_size
     job = "gluonlab"
     if layout.processes > 1:
-        job, options = ("member", {**options, "backend": layout.backend, "processes": layout.processes})
+        job, options = "member", {**options, "backend": layout.backend, "processes": layout.processes}
     images, reason = layout.global_batch_size, missing_backend_reason(layout.backend)
     variables = BACKEND_VARIABLES.get(layout.backend, {})
     # Horovod's processes communicate all the time, also between measurements
@@ -152,19 +143,19 @@ class ScalingRow:
     """A layout's images/s, and medians of the rounds' ratios.
 
     Attributes:
-        way: the layout.
+        layout: the processes and their devices.
         images_per_second: images/s of all devices.
         speedup: images/s / images/s of one device.
         efficiency: the speedup per device.
-        beside: images/s / images/s of one process with as many devices.
+        one_process_ratio: images/s / images/s of one process with as many devices.
         reason: why the layout was not measured, or None.
     """
 
-    way: ProcessLayout
+    layout: ProcessLayout
     images_per_second: Optional[float] = None
     speedup: Optional[float] = None
     efficiency: Optional[float] = None
-    beside: Optional[float] = None
+    one_process_ratio: Optional[float] = None
     reason: Optional[str] = None
 
 
@@ -180,18 +171,12 @@ def make_rows(layouts: Sequence[ProcessLayout], series: Sequence[Series]) -> Lis
         if not item.values:
             rows.append(ScalingRow(layout, reason=item.reason))
             continue
-        speedup = median_ratio(item.values, single_process[1]) if single_process[1] else None
-        rows.append(
-            ScalingRow(
-                layout,
-                median(item.values),
-                speedup,
-                None if speedup is None else speedup / layout.all_devices,
-                median_ratio(item.values, single_process[layout.all_devices])
-                if single_process[layout.all_devices]
-                else None,
-            )
+        speedup, one_process_ratio = (
+            median_ratio(item.values, single_process[devices]) if single_process[devices] else None
+            for devices in (1, layout.all_devices)
         )
+        efficiency = None if speedup is None else speedup / layout.all_devices
+        rows.append(ScalingRow(layout, median(item.values), speedup, efficiency, one_process_ratio))
     return rows
 
 
@@ -210,13 +195,13 @@ def format_results(
         f"All processes run here, on {resources.available_cores()} cores, each device with one "
         "thread; dist_sync has a server and a scheduler beside them." + _core_limit_note(rows)
     )
-    table = as_table([heading, *map(_row_line, rows)], note)
+    table = format_table([heading, *map(_row_line, rows)], note)
     outcomes = judge_targets(network, rows) if kind == WEAK else []
     return "\n".join([table, "", *outcomes]) if outcomes else table
 
 
 def _core_limit_note(rows: Sequence[ScalingRow]) -> str:
-    cores, devices = resources.available_cores(), max(row.way.all_devices for row in rows)
+    cores, devices = resources.available_cores(), max(row.layout.all_devices for row in rows)
     if cores >= devices:
         return ""
     limit = f"their efficiency is at most {cores / devices:.0%}"
@@ -224,14 +209,14 @@ def _core_limit_note(rows: Sequence[ScalingRow]) -> str:
 
 
 def _row_line(row: ScalingRow) -> str:
-    layout = row.way
+    layout = row.layout
     name = f"{layout.processes} {layout.backend}".rstrip()
     label = f"{name:<21}{layout.all_devices:>8}{layout.global_batch_size:>7}"
     if row.images_per_second is None:
         return missing_row(f"{label}  ", row.reason)
     cells = f"{row.images_per_second:>10,.0f}{_format_factor(row.speedup):>10}"
     efficiency = "-" if row.efficiency is None else f"{row.efficiency:.0%}"
-    beside = "" if layout.backend == ONE_PROCESS else _format_factor(row.beside)
+    beside = "" if layout.backend == ONE_PROCESS else _format_factor(row.one_process_ratio)
     return f"{label}{cells}{efficiency:>12}{beside:>9}".rstrip()
 
 
@@ -243,9 +228,9 @@ def judge_targets(network: str, rows: Sequence[ScalingRow]) -> List[str]:
     """Return a line for each target: reached, not reached, or not measured."""
     lines = []
     for (target_network, backend), target in TARGETS.items():
-        rows_of_backend = [row for row in rows if row.way[:3] == (2, 1, backend)]
-        if target_network == network and rows_of_backend:
-            ratio_text = None if rows_of_backend[0].beside is None else f"{rows_of_backend[0].beside:.2f}x"
+        ratios = [row.one_process_ratio for row in rows if row.layout[:3] == (2, 1, backend)]
+        if target_network == network and ratios:
+            ratio_text = None if ratios[0] is None else f"{ratios[0]:.2f}x"
             claim = f"2 processes over {backend} >= {target:g}x one with 2 devices"
-            lines.append(outcome_line(claim, ratio_text, (rows_of_backend[0].beside or 0) >= target))
+            lines.append(outcome_line(claim, ratio_text, (ratios[0] or 0) >= target))
     return lines

@@ -13,8 +13,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from gluonlab.bench.harness.confidence_interval import median_ratio
 from gluonlab.bench.harness.measurement_record import Series
-from gluonlab.bench.harness.table_format import format_table as as_table
-from gluonlab.bench.harness.table_format import missing_row, outcome_line, rounds_text
+from gluonlab.bench.harness.table_format import format_table, missing_row, outcome_line, rounds_text
 from gluonlab.bench.workloads import Task
 from gluonlab.config.option_types import whole_number_check
 from gluonlab.errors import ConfigError, unknown
@@ -27,7 +26,7 @@ SPLIT_NAMES = (ONE, DATA, LAYERS, CHANNELS, *PIPELINES)
 SEPARATELY_CUT = (ONE_F_ONE_B, INTERLEAVED)  # other splits into stages have the cuts of 1f1b
 ISOLATED_STAGES_OF = {GPIPE: ONE_F_ONE_B}  # gpipe has the stages of 1f1b, so they are measured only once
 ALLREDUCE_STORE = "sharded"  # sums gradients, and the activations of split channels
-PRICED_TOPOLOGY = "p3.16xlarge"
+COST_TOPOLOGY = "p3.16xlarge"
 # On 64x64 images ResNet-18's eight blocks compute about equally much, so stages can be balanced.
 TASKS = {
     "resnet18": Task("ResNet-18 64x64", "resnet18", (3, 64, 64), 64),
@@ -75,8 +74,8 @@ class SplitRow:
         cuts: the number of the first layer of each stage but the first, as text.
         seconds: seconds of a step in each round.
         speed: time of a step on one device / time of a step with this split.
-        moved: bytes that devices send each other in a step.
-        links_s: predicted seconds of these messages on PRICED_TOPOLOGY.
+        moved_bytes: bytes that devices send each other in a step.
+        links_s: predicted seconds of these messages on COST_TOPOLOGY.
         memory: bytes of each device.
         reason: why the split was not measured, or None.
     """
@@ -86,7 +85,7 @@ class SplitRow:
     cuts: str = ""
     seconds: Tuple[float, ...] = ()
     speed: Optional[float] = None
-    moved: float = 0.0
+    moved_bytes: float = 0.0
     links_s: float = 0.0
     memory: Tuple[float, ...] = ()
     reason: Optional[str] = None
@@ -99,20 +98,20 @@ class PipelineRow:
     Attributes:
         name: the name of the pipeline schedule.
         step_s: measured seconds of a step.
-        price_s: seconds predicted from measured stages, on PRICED_TOPOLOGY.
+        predicted_s: seconds predicted from measured stages, on COST_TOPOLOGY.
         bubble: the measured bubble.
-        priced: the bubble predicted from measured stages, on PRICED_TOPOLOGY.
-        ideal: the bubble (p-1) / (v m + p-1) of p devices with v equal stages each, for m
+        predicted_bubble: the bubble predicted from measured stages, on COST_TOPOLOGY.
+        ideal_bubble: the bubble (p-1) / (v m + p-1) of p devices with v equal stages each, for m
             microbatches.
         host_s: the host's seconds to queue an instruction.
     """
 
     name: str
     step_s: float
-    price_s: float
+    predicted_s: float
     bubble: float
-    priced: float
-    ideal: float
+    predicted_bubble: float
+    ideal_bubble: float
     host_s: float
 
 
@@ -141,13 +140,11 @@ class NamedSeries:
 def make_rows(series: Sequence[Series]) -> List[SplitRow]:
     """Return a row for each split, in the order of SPLIT_NAMES."""
     named_series = NamedSeries(series)
-    single_device_s = named_series.get_values(f"step {ONE}")
-    return [
-        _split_row(named_series, named_series.get_series(f"step {name}"), name, single_device_s) for name in SPLIT_NAMES
-    ]
+    return [_split_row(named_series, name) for name in SPLIT_NAMES]
 
 
-def _split_row(named_series: NamedSeries, step: Series, name: str, single_device_s: Sequence[float]) -> SplitRow:
+def _split_row(named_series: NamedSeries, name: str) -> SplitRow:
+    step, single_device_s = named_series.get_series(f"step {name}"), named_series.get_values(f"step {ONE}")
     label, _, cuts = step.label.partition(", cut ")
     if not step.values:
         return SplitRow(name, label, reason=step.reason)
@@ -165,7 +162,7 @@ def make_pipeline_rows(series: Sequence[Series], microbatches: int) -> List[Pipe
 
 
 def _pipeline_row(named_series: NamedSeries, name: str, microbatches: int) -> PipelineRow:
-    step, devices = (named_series.get_series(f"step {name}"), len(named_series.get_numbered_values(f"memory {name}")))
+    step, devices = named_series.get_series(f"step {name}"), len(named_series.get_numbered_values(f"memory {name}"))
     measured_name = ISOLATED_STAGES_OF.get(name, name)
     stages = named_series.get_numbered_values(f"alone {measured_name}")
     updates = [named_series.get_values(f"update {measured_name} {device}") for device in range(devices)]
@@ -187,7 +184,7 @@ def judge_overlap(series: Sequence[Series], microbatches: int) -> str:
     """
     named_series = NamedSeries(series)
     devices = len(named_series.get_numbered_values(f"memory {ONE_F_ONE_B}"))
-    step, at_once = (named_series.get_values(f"step {ONE_F_ONE_B}"), named_series.get_values("at once"))
+    step, at_once = named_series.get_values(f"step {ONE_F_ONE_B}"), named_series.get_values("at once")
     slowdown = median_ratio(step, at_once) if step and at_once else None
     slowdown_text = None if slowdown is None else f"{slowdown:.2f}x"
     reference = "its stages at once, each for itself"
@@ -221,25 +218,25 @@ def _split_table(rows: Sequence[SplitRow], task: Task, rounds: int) -> str:
             continue
         speed = "" if row.speed is None else f"{row.speed:.2f}x"
         lines.append(
-            f"{label}{median(row.seconds) * 1e3:>9.2f}{speed:>7}{row.moved / MB:>10.2f}"
+            f"{label}{median(row.seconds) * 1e3:>9.2f}{speed:>7}{row.moved_bytes / MB:>10.2f}"
             f"{row.links_s * 1e3:>10.2f}  {format_megabytes(row.memory)}"
         )
     note = (
         f"ms: of a step of SGD with momentum, the median of {rounds_text(rounds)}. "
         "speed: one device's time over this one's. moved: what devices send each other in a step. "
-        f"links: the price of that on {PRICED_TOPOLOGY}, one message after the other. "
+        f"links: the price of that on {COST_TOPOLOGY}, one message after the other. "
         "memory: of each device, as --memory plans it."
     )
     cuts = "; ".join(f"{row.label} {row.cuts}" for row in rows if row.cuts)
     note += f" Layers with which stages begin: {cuts}." if cuts else ""
-    return as_table(lines, note)
+    return format_table(lines, note)
 
 
 def format_megabytes(sizes: Sequence[float]) -> str:
     """Return ``66 102``, or for more than four sizes the smallest and the largest, ``7..12``."""
     several = len(sizes) > MOST_SHOWN
-    shown = [min(sizes), max(sizes)] if several else sizes
-    return (".." if several else " ").join(f"{size / MB:.0f}" for size in shown)
+    numbers = [min(sizes), max(sizes)] if several else sizes
+    return (".." if several else " ").join(f"{size / MB:.0f}" for size in numbers)
 
 
 def _pipeline_table(rows: Sequence[PipelineRow], microbatches: int) -> str:
@@ -249,14 +246,14 @@ def _pipeline_table(rows: Sequence[PipelineRow], microbatches: int) -> str:
     ]
     for row in rows:
         lines.append(
-            f"{row.name:<14}{row.step_s * 1e3:>9.2f}{row.price_s * 1e3:>10.2f}"
-            f"{row.bubble:>9.1%}{row.priced:>9.1%}{row.ideal:>7.1%}{row.host_s * 1e6:>9.1f}"
+            f"{row.name:<14}{row.step_s * 1e3:>9.2f}{row.predicted_s * 1e3:>10.2f}"
+            f"{row.bubble:>9.1%}{row.predicted_bubble:>9.1%}{row.ideal_bubble:>7.1%}{row.host_s * 1e6:>9.1f}"
         )
     note = (
         "bubble: 1 - work / (devices x step), the work being that of stages and updates, each "
         f"measured by itself; priced: by the schedule from the same times, "
-        f"on {PRICED_TOPOLOGY}'s links; "
+        f"on {COST_TOPOLOGY}'s links; "
         "ideal: (p-1) / (v m + p-1). host us: of an instruction, for which the host's "
         "thread computes to queue it."
     )
-    return as_table(lines, note)
+    return format_table(lines, note)

@@ -110,7 +110,7 @@ def _measure_overlap(
 
 
 def _repeat_epochs(loader: Loader) -> Iterator[Batch]:
-    while True:  # an epoch after the other
+    while True:  # one epoch after the other
         yield from loader
 
 
@@ -156,9 +156,9 @@ def competing_processes(count: int) -> Iterator[List[int]]:
         pids = []
         for _ in range(count):
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
-            stack.enter_context(process)  # its pipe is closed
+            stack.enter_context(process)  # closes its pipe, after kill and wait
             stack.callback(process.wait)
-            stack.callback(process.kill)  # the first of the three
+            stack.callback(process.kill)
             assert process.stdout is not None
             process.stdout.readline()  # wait until the process has started
             pids.append(process.pid)

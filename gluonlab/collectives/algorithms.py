@@ -156,7 +156,7 @@ def sharded(world_size: int, chunks: Optional[int]) -> _Definition:
 
 @_schedule_function("ring", REDUCE_SCATTER)
 def ring_reduce_scatter(world_size: int) -> _Definition:
-    """In step s every rank r adds its part sum of chunk r-s to its right neighbour's.
+    """In step s every rank r adds its part sum of chunk r-s to its right neighbor's.
 
     Cost: (p-1) (alpha + n/p beta) + (p-1) n/p gamma.
     """
@@ -167,7 +167,7 @@ def ring_reduce_scatter(world_size: int) -> _Definition:
 
 @_schedule_function("ring", ALL_GATHER)
 def ring_all_gather(world_size: int) -> _Definition:
-    """In step s every rank r copies the finished chunk r+1-s to its right neighbour.
+    """In step s every rank r copies the finished chunk r+1-s to its right neighbor.
 
     Cost: (p-1) (alpha + n/p beta).
     """

@@ -1,18 +1,8 @@
-"""The cost model of schedules on topologies: the alpha-beta model, with contention.
+"""Predicts the time of schedules on topologies: the alpha-beta model, with contention.
 
-All transfers from one device to another in a step are one message. A message occupies every link of
-its route for the route's latency plus bytes / bandwidth. Messages on one link follow each other. A
-step takes the time of its busiest link, plus the time of the device with the most additions.
-Transfers and additions of a step do not overlap. If devices share a memory, several additions into
-one chunk in a step count as one, as in the executor on CPU devices.
-
-The predicted time is called the price of a schedule. The model has a barrier between steps, but the
-executor has none: a device that is ready early continues. So a price is an upper bound of the time
-that the topology allows. A chunk counts as size / chunks bytes. If the elements are not divisible
-by the chunks, the real chunks are up to one element longer or shorter.
-
-Prices determine the device for each rank (`find_best_order`), and the useful ones of several
-schedules (`select_cheapest`).
+`price` returns the predicted time of a schedule, which is called its price. Prices determine the
+device for each rank (`find_best_order`), and the useful ones of several schedules
+(`select_cheapest`). `traffic` counts bytes.
 
 Sources: Hockney, "The communication challenge for MPP: Intel Paragon and Meiko CS-2" (1994), for
 latency and bandwidth; Thakur, Rabenseifner, Gropp, "Optimization of Collective Communication
@@ -33,6 +23,16 @@ import numpy as np
 from gluonlab.collectives.schedule import ALLREDUCE, IS_ADD, Schedule, ScheduleArrays, schedule_to_arrays
 from gluonlab.collectives.topology import INFINITE, Link, Pair, PortRoutes, Route, Topology
 from gluonlab.errors import ScheduleError
+
+# The model: all transfers from one device to another in a step are one message. A message occupies
+# each link of its route for the route's latency plus bytes / bandwidth. Messages on one link follow
+# each other. A step takes the time of its busiest link, plus the time of the device with the most
+# additions. Transfers and additions of a step do not overlap. If devices share a memory, several
+# additions into one chunk in a step count as one, as in the executor on CPU devices.
+#
+# The model has a barrier between steps, but the executor has none. So a price is an upper bound of
+# the time that the topology allows. A chunk counts as size / chunks bytes, although real chunks may
+# be one element longer or shorter.
 
 # Steps are computed in batches, whose arrays have at most so many entries (about 100 MB). Entries
 # are links times steps, or transfers.
@@ -193,7 +193,7 @@ def make_route_table(routes: Mapping[Pair, Route], src: Any, dst: Any) -> RouteT
     pairs = list(zip(src.tolist(), dst.tolist()))
     if isinstance(routes, PortRoutes):
         out, into = number_links(routes.out_links), number_links(routes.in_links)
-        link_numbers, latency_s = (np.hstack([out[src], into[dst]]), np.full(len(src), routes.latency_s))
+        link_numbers, latency_s = np.hstack([out[src], into[dst]]), np.full(len(src), routes.latency_s)
         special_rows = [row for row, pair in enumerate(pairs) if pair in routes.special_routes]
     else:
         link_numbers, latency_s = np.zeros((len(src), 0), np.int64), np.zeros(len(src))
@@ -217,7 +217,7 @@ class _StepLoads:
 
     Attributes:
         steps: the number of steps.
-        size_thresholds: the table of routes.
+        route_table: the table of routes.
         step: the step of each message, counted from the first of the steps; shape (messages,).
         pair: the row of each message's route in the table; shape (messages,).
         chunks: the number of chunks in each message; shape (messages,).
@@ -228,7 +228,7 @@ class _StepLoads:
     """
 
     steps: int
-    size_thresholds: RouteTable
+    route_table: RouteTable
     step: Any
     pair: Any
     chunks: Any
@@ -237,7 +237,7 @@ class _StepLoads:
 
     def step_prices(self, topology: Topology, chunk_bytes: float) -> Iterator[StepPrice]:
         """Return the price of each step for chunks of ``chunk_bytes``."""
-        table, links = self.size_thresholds, len(self.size_thresholds.links)
+        table, links = self.route_table, len(self.route_table.links)
         link_numbers = table.link_numbers[self.pair]  # (messages, longest)
         is_link = link_numbers != NO_LINK
         message_bytes = (self.chunks * chunk_bytes)[:, None]
@@ -345,8 +345,7 @@ def find_best_order(schedule: Schedule, topology: Topology) -> List[int]:
     best, lowest, limits = identity, math.inf, [math.inf] * len(ORDER_SIZES)
     sizes = (*ORDER_SIZES, ORDER_BYTES)
     for order in [*starts, *improved] if exchangeable or len(starts) > 1 else []:
-        costs_at_sizes = [cost.seconds for cost in prices(schedule.placed(order), topology, sizes)]
-        *costs, cost_at_order_bytes = costs_at_sizes
+        *costs, cost_at_order_bytes = [cost.seconds for cost in prices(schedule.placed(order), topology, sizes)]
         if order == identity:
             limits = [cost * (1 + PRICE_TOLERANCE) for cost in costs]
         if cost_at_order_bytes < lowest * (1 - PRICE_TOLERANCE) and all(map(operator.le, costs, limits)):

@@ -1,42 +1,10 @@
 """Lower bounds on the price (`cost_model`) of any valid schedule on a topology.
 
-Latency, bytes on links, and additions take time. A step with a transfer takes at least the lowest
-latency alpha, plus the bytes of its busiest link / the speed of this link, plus its additions. So T
-steps on a buffer of n bytes take at least T alpha + B n + G n. B is the result of
-`LinkCapacity.seconds_per_byte`, and G of `addition_seconds_per_byte`. Schedules of few steps have
-separate bounds, because they need many messages at once. For each number of steps, the maximum of
-its bounds counts. The lower bound is the minimum of these maxima over all numbers of steps. p is
-the number of ranks, and a cell is a chunk of a rank.
-
-**Two steps.** Consider one chunk. Ranks read in the last step are not written in it, so one of them
-held the sum before: some rank v was complete after the first step, in which every cell held a
-single contribution. So v received from all other ranks at once: a fan in. It was written, and hence
-not read; only its own cell contained its contribution. So the last step fans out from v to all.
-
-**Three steps.** Let rank v be the first complete rank. If it is complete after its chunk's first
-step, that step is a fan in. Otherwise it is complete after the second step. In the first step no
-rank is overwritten by a copy: its contribution would be lost. Nor is v read in it: a rank q that
-adds v's chunk would hold both contributions together, and q's contribution would be nowhere else.
-Then v could not receive it without counting its own contribution twice. In the second step v is
-written. So v's contribution has not left its cell, and the third step fans out from v to all.
-
-**Four steps or more.** Each rank's knowledge is a row of 0 and 1: 1 for each contribution of which
-it holds a part. The matrix is the identity at first, and all ones at the end, with spectral norm p.
-A cell is either read or written in a step. So knowledge grows by a factor I + A, where A maps ranks
-that are read to others. The norm grows by at most (s + sqrt(s s + 4)) / 2, where s is the norm of
-A: at most the root of (messages that one rank can receive) x (messages that it can send). Ranks not
-written in the last step know all before it, and contributions not read in the first step had to
-travel later. Between these two steps the matrix contains a block of ones of that size, whose norm
-is the root of its area. m messages on a link cost m alpha. (For one message per step and rank this
-is the bound for gossip by telegraph of Even, Monien, "On the number of rounds necessary to
-disseminate information", 1989.)
-
-**Tightness.** The bound is exact for two devices with separate links in each direction, for every
-size, and for four devices behind a switch, where latency dominates. Bytes and additions are those
-of the ring on a switch, and of bidirectional_ring on a ring of links. On the hybrid cube mesh the
-bound is four messages and the bytes of all its links. It is unknown whether eight ranks behind a
-switch can do with 5 consecutive messages; the algorithms here take 6. Between hosts latency is a
-weak bound: it counts one message of the network, not one for every step with bytes on it.
+`floor_of` returns the bound. T steps on a buffer of n bytes take at least T alpha + B n + G n. Here
+alpha is the lowest latency, B the result of `LinkCapacity.seconds_per_byte`, and G the result of
+`addition_seconds_per_byte`. Schedules of few steps have separate bounds, because they need many
+messages at once. For each number of steps, the maximum of its bounds counts. The lower bound is the
+minimum of these maxima over all numbers of steps.
 """
 
 from __future__ import annotations
@@ -120,6 +88,40 @@ def addition_seconds_per_byte(topology: Topology) -> float:
     return added_copies * max(1 / (p * topology.reduce_bytes_per_s), 1 / shared)
 
 
+# Proofs of the bounds by number of steps, for p ranks. A cell is a chunk of a rank.
+#
+# **Two steps.** Consider one chunk. Ranks read in the last step are not written in it, so one of
+# them held the sum before: some rank v was complete after the first step, in which every cell held
+# a single contribution. So v received from all other ranks at once: a fan in. It was written, and
+# hence not read; only its own cell contained its contribution. So the last step fans out from v to
+# all.
+#
+# **Three steps.** Let rank v be the first complete rank. If it is complete after its chunk's first
+# step, that step is a fan in. Otherwise it is complete after the second step. In the first step no
+# rank is overwritten by a copy: its contribution would be lost. Nor is v read in it: a rank q that
+# adds v's chunk would hold both contributions together, and q's contribution would be nowhere else.
+# Then v could not receive it without counting its own contribution twice. In the second step v is
+# written. So v's contribution has not left its cell, and the third step fans out from v to all.
+#
+# **Four steps or more.** Each rank's knowledge is a row of 0 and 1: 1 for each contribution of
+# which it holds a part. The matrix is the identity at first, and all ones at the end, with spectral
+# norm p. A cell is either read or written in a step. So knowledge grows by a factor I + A, where A
+# maps ranks that are read to others. The norm grows by at most (s + sqrt(s s + 4)) / 2, where s is
+# the norm of A: at most the root of (messages that one rank can receive) x (messages that it can
+# send). Ranks not written in the last step know all before it, and contributions not read in the
+# first step had to travel later. Between these two steps the matrix contains a block of ones of
+# that size, whose norm is the root of its area. m messages on a link cost m alpha. (For one message
+# per step and rank this is the bound for gossip by telegraph of Even, Monien, "On the number of
+# rounds necessary to disseminate information", 1989.)
+#
+# **Tightness.** The bound is exact for two devices with separate links in each direction, for every
+# size, and for four devices behind a switch, where latency dominates. Bytes and additions are those
+# of the ring on a switch, and of bidirectional_ring on a ring of links. On the hybrid cube mesh the
+# bound is four messages and the bytes of all its links. It is unknown whether eight ranks behind a
+# switch can do with 5 consecutive messages; the algorithms here take 6. Between hosts latency is a
+# weak bound: it counts one message of the network, not one for every step with bytes on it.
+
+
 def _allreduce_cases(capacity: LinkCapacity) -> List[List[LinearCost]]:
     """Return the lower bounds for allreduces of 2 steps, of 3 steps, and of 4 or more steps."""
     alpha = _lowest_latency(capacity)
@@ -193,8 +195,8 @@ def _shortest_latencies(capacity: LinkCapacity) -> Any:
 def _min_gossip_messages(capacity: LinkCapacity) -> int:
     """Return the least number of consecutive messages after which all ranks can know all.
 
-    See the module's docstring. The first and the last step have at least one message each; the
-    others are distributed so that the norm grows most.
+    See the proof for four steps or more. The first and the last step have at least one message
+    each; the others are distributed so that the norm grows most.
     """
     p = capacity.topology.world_size
     receives, sends = capacity.max_partners(True), capacity.max_partners(False)
@@ -261,7 +263,7 @@ class LinkCapacity:
         self.topology, p = topology, topology.world_size
         self._src, self._dst = np.nonzero(~np.eye(p, dtype=bool))
         table = make_route_table(topology.routes, self._src, self._dst)
-        self._speeds, self._link_numbers = (table.bytes_per_s, _drop_repeated_links(table.link_numbers))
+        self._speeds, self._link_numbers = table.bytes_per_s, _drop_repeated_links(table.link_numbers)
         self.latency_s = np.zeros((p, p))
         self.latency_s[self._src, self._dst] = table.latency_s
 

@@ -31,13 +31,10 @@ GroupOfDevice = Callable[[int], int]  # device -> the switch or the CPU above it
 LinksOfDevice = Callable[[int], Tuple[Link, ...]]
 
 NVLINK = 25e9  # bytes/s of one NVLink 2.0 and direction
-# bytes/s from GPU to GPU through PCIe and CPUs, as MXNet's design page of its tree allreduce counts
-# it
-PCIE_AND_CPU = 10e9
+PCIE_AND_CPU = 10e9  # bytes/s from GPU to GPU through PCIe and CPUs: MXNet's design page of its tree allreduce
 # bytes/s of 16 lanes and direction, as NCCL counts them (src/graph/topo.h); nominal 16 and 32
 PCIE_3, PCIE_4 = 12e9, 24e9
-# seconds to start one copy from GPU to GPU: inferred, the order of magnitude; measure if it matters
-PEER_COPY_S = 10e-6
+PEER_COPY_S = 10e-6  # seconds to start a copy between GPUs: inferred, the order of magnitude
 # bytes/s added: two reads, one write
 K80, V100, T4, A10G, A100 = (memory / 3 for memory in (240e9, 900e9, 320e9, 600e9, 1555e9))
 
@@ -72,7 +69,7 @@ def pcie_route(
     ``switch_of`` and ``cpu_of`` return the switch and the CPU above a GPU. ``cpus_bytes_per_s`` is
     the speed between CPUs, by default that of PCIe.
     """
-    up, down = (pcie_links_up(src, bytes_per_s, switch_of), pcie_links_down(dst, bytes_per_s, switch_of))
+    up, down = pcie_links_up(src, bytes_per_s, switch_of), pcie_links_down(dst, bytes_per_s, switch_of)
     if switch_of(src) == switch_of(dst):
         return Route((up[0], down[1]), PEER_COPY_S)
     if cpu_of(src) == cpu_of(dst):
@@ -226,18 +223,12 @@ def nvswitch(world_size: int = DEFAULT_DEVICES) -> Topology:
 
 
 TOPOLOGIES: Dict[str, Callable[..., Topology]] = {
-    "p2.16xlarge": p2_16xlarge,
-    "p3.2xlarge": p3_2xlarge,
-    "p3.8xlarge": p3_8xlarge,
-    "p3.16xlarge": p3_16xlarge,
-    "p3dn.24xlarge": p3dn_24xlarge,
-    "p4d.24xlarge": p4d_24xlarge,
-    "g4dn.12xlarge": g4dn_12xlarge,
-    "g5.12xlarge": g5_12xlarge,
-    "g5.48xlarge": g5_48xlarge,
-    "pcie": pcie,
-    "nvswitch": nvswitch,
-}
+    make.__name__.replace("_", "."): make
+    for make in (
+        p2_16xlarge, p3_2xlarge, p3_8xlarge, p3_16xlarge, p3dn_24xlarge, p4d_24xlarge,
+        g4dn_12xlarge, g5_12xlarge, g5_48xlarge, pcie, nvswitch,
+    )
+}  # fmt: skip
 RESIZABLE = ("pcie", "nvswitch")
 
 
@@ -280,8 +271,8 @@ GBIT = 1e9 / 8  # bytes/s
 class HostNetwork:
     """The network between hosts, and the links of a host's devices to it.
 
-    ``bytes_per_s``: of each NIC and direction. Neighboring devices share a NIC, the same number
-    each. ``out`` and ``into``: functions that return the links from a device to its NIC, and back.
+    ``bytes_per_s``: of each NIC and direction. Equally many neighboring devices share each NIC.
+    ``out_links`` and ``in_links`` return the links from a device to its NIC, and back.
     """
 
     nics: int
@@ -317,20 +308,12 @@ def repeat_host(host: Topology, hosts: int, network: HostNetwork) -> Topology:
             routes_within[host_number * devices + src, host_number * devices + dst] = Route(links, route.latency_s)
     host_devices = [(host_number, device) for host_number in range(hosts) for device in range(devices)]
     out_links, in_links = (
-        [_network_links(*host_device, devices, network, in_links) for host_device in host_devices]
-        for in_links in (False, True)
+        [_network_links(*host_device, devices, network, into) for host_device in host_devices] for into in (False, True)
     )
     routes = PortRoutes(out_links, in_links, network.latency_s, routes_within)
     members = tuple(tuple(range(host_number * devices, (host_number + 1) * devices)) for host_number in range(hosts))
-    return Topology(
-        f"{host.name}*{hosts}",
-        hosts * devices,
-        routes,
-        host.reduce_bytes_per_s,
-        groups=members,
-        hosts=members,
-        note=f"{host.note}; between hosts: {network.note}",
-    )
+    name, note = f"{host.name}*{hosts}", f"{host.note}; between hosts: {network.note}"
+    return Topology(name, hosts * devices, routes, host.reduce_bytes_per_s, groups=members, hosts=members, note=note)
 
 
 def _network_links(host_number: int, device: int, devices: int, network: HostNetwork, into: bool) -> Tuple[Link, ...]:
@@ -374,8 +357,7 @@ def _port_network(gigabits: float, latency_s: float, bytes_per_s: float) -> Host
     )
 
 
-# seconds to start a message between hosts: inferred, the order of magnitude; EFA bypasses the
-# kernel
+# seconds to start a message between hosts: inferred, orders of magnitude; EFA bypasses the kernel
 TCP_LATENCY_S, EFA_LATENCY_S = 50e-6, 20e-6
 
 NETWORKS: Dict[str, HostNetwork] = {
@@ -460,8 +442,7 @@ NVML_NOTE = (
     "links: as NVML reports them; inferred: 25 GB/s an NVLink, 10 GB/s of PCIe and CPUs, "
     "10 µs a message, and additions as fast as a V100's"
 )
-# NVLinks of a GPU to switches, as many as an A100 has: NVML does not report their number here
-NVSWITCH_LINKS = 12
+NVSWITCH_LINKS = 12  # of a GPU, as of an A100, because NVML does not report their number here
 
 
 def nvml_topology(driver: Driver, gpus: Sequence[int]) -> Topology:

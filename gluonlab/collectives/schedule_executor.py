@@ -1,21 +1,9 @@
 """Runs schedules on NDArrays, in place, without blocking the host.
 
-Each device has a list of arrays. MXNet's engine orders operations by the arrays that they read and
-write, and treats all slices of an array as the whole array. Two devices that write different chunks
-of one array would therefore wait for each other. So every chunk has an alias: a separate array over
-the same memory, made with DLPack. The engine does not know that aliases share memory with the
-array. A `Fence` before the first transfer and another after the last transfer make the engine order
-the aliases with other users of the array.
-
-Between the fences, only the dependencies of chunks order the transfers. There is no barrier between
-steps, although the cost model assumes one. An array that is moved as a whole needs neither alias
-nor fences, which would take most of the time of small messages.
-
-On CPU devices, a chunk is divided into pieces, and each piece goes through all steps before the
-next piece. Pieces are so small that the data of a transfer is still in the cache when the next
-transfer reads it. On GPUs, MXNet waits for the stream after each operation. So chunks are not
-divided there, and neighboring chunks with the same source and target are moved at once
-(`gluonlab.collectives.chunk_layout.coalesce_transfers`).
+`Executor` runs a schedule repeatedly, `allreduce` runs it once, and `make_allreduce` returns a
+function that sums any arrays. `OutOfPlaceReduceScatter` leaves its inputs unchanged. Only the
+dependencies of chunks order the transfers: there is no barrier between steps, although the cost
+model assumes one.
 """
 
 from __future__ import annotations
@@ -56,6 +44,19 @@ from gluonlab.engine.fast_invoke import (
 from gluonlab.errors import ScheduleError
 from gluonlab.gpu.cuda import enable_peer_access
 from gluonlab.renamed import RenamedMember
+
+# MXNet's engine orders operations by the arrays that they read and write, and treats all slices of
+# an array as the whole array. Two devices that write different chunks of one array would therefore
+# wait for each other. So every chunk has an alias: a separate array over the same memory, made with
+# DLPack. The engine does not know that aliases share memory with the array. A `Fence` before the
+# first transfer and another after the last transfer make the engine order the aliases with other
+# users of the array. An array that is moved as a whole needs neither alias nor fences, which would
+# take most of the time of small messages.
+#
+# On CPU devices, a chunk is divided into pieces, and each piece goes through all steps before the
+# next piece, so that its data is still in the cache. On GPUs, MXNet waits for the stream after each
+# operation. So chunks are not divided there, and neighboring chunks with the same source and target
+# are moved at once (`gluonlab.collectives.chunk_layout.coalesce_transfers`).
 
 # Small enough for the last-level cache of most CPUs. From 128 KiB to 16 MiB, 2 MiB and more were
 # equally fast; smaller pieces need more calls.
@@ -106,12 +107,12 @@ class Executor:
                     for source in move.sources:
                         self._calls += ranks[source].order_uses(move.part, writes=False)
                     self._calls += ranks[move.dst].order_uses(move.part, writes=True)
-                source_cells = [ranks[source].get_piece(move.part) for source in move.sources]
+                sources = [ranks[source].get_piece(move.part) for source in move.sources]
                 target = ranks[move.dst].get_piece(move.part)
-                is_addition = move.op == ADD
-                self._calls += (
-                    target.add(source_cells, move.last_source_ready) if is_addition else target.copy(source_cells[0])
-                )
+                if move.op == ADD:
+                    self._calls += target.add(sources, move.last_source_ready)
+                else:
+                    self._calls += target.copy(sources[0])
                 self._transfers_per_run += move.transfers
             self._row_major_calls = [call for rank in ranks for call in rank.row_major_calls]
             self._fences = [fence for rank in ranks for fence in rank.fences()]
@@ -205,7 +206,7 @@ class _RankArrays:
         transfer wait for the pieces on other ranks.
         """
         for index in sorted(self._cut_arrays):
-            aliases = [cell.alias for part, cell in self._pieces.items() if part.array == index]
+            aliases = [piece.alias for part, piece in self._pieces.items() if part.array == index]
             if aliases:
                 yield Fence(self.ctx, read=[], written=[self._flat[index], *aliases])
 
@@ -299,11 +300,7 @@ def plan_transfers(
 
 
 def cut_into_pieces(part: ArrayRange, array: nd.NDArray) -> List[ArrayRange]:
-    """Return the pieces of a part of ``array``.
-
-    On GPUs there is only one piece, because caches are smaller, and each operation has a fixed
-    cost.
-    """
+    """Return the pieces of a part of ``array``; on GPUs one, as each operation has a fixed cost."""
     size = part.end - part.begin
     count = 1 if is_on_gpu(array) else math.ceil(size * np.dtype(array.dtype).itemsize / PIECE_BYTES)
     bounds = split_evenly(size, count)
@@ -343,7 +340,7 @@ class OutOfPlaceReduceScatter:
         if any(transfer.op != ADD for step in schedule.steps for transfer in step):
             raise ScheduleError(f"{schedule.name} copies chunks: give a reduce-scatter, which adds")
         check_arrays(schedule, arrays, written=False)
-        enable_peer_access([of_rank[0].context for of_rank in arrays])
+        enable_peer_access([rank_arrays[0].context for rank_arrays in arrays])
         self.transfers_run = 0  # as in Executor
         self._transfers_per_run = 0
         self._sums: Dict[Tuple[int, ArrayRange], nd.NDArray] = {}
@@ -352,7 +349,7 @@ class OutOfPlaceReduceScatter:
         self._calls: List[EngineCall] = []
         sizes = [array.size for array in arrays[0]]
         with autograd.pause():
-            self._flat = [[flat_view(array) for array in of_rank] for of_rank in arrays]
+            self._flat = [[flat_view(array) for array in rank_arrays] for rank_arrays in arrays]
             self._row_major_calls = [call for flat in chain(*self._flat) for call in row_major_calls(flat)]
             parts = partition(sizes, schedule.chunks)
             for move in plan_transfers(schedule, parts, arrays[0]):
@@ -386,7 +383,7 @@ class OutOfPlaceReduceScatter:
 
     def _add_piece(self, piece: ArrayRange, rank: int, others: Sequence[int]) -> None:
         """Append the calls that add the piece of the ranks ``others`` to the sum of ``rank``."""
-        first, values = (self._current_value(rank, piece), [self._current_value(other, piece) for other in others])
+        first, *values = (self._current_value(number, piece) for number in (rank, *others))
         total = self._sum_so_far(rank, piece)
         if total is None:
             total = self._sums[rank, piece] = _empty_like(first, first.context)

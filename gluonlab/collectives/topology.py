@@ -59,12 +59,8 @@ class PortRoutes(Mapping[Pair, Route]):
         latency_s: float,
         special_routes: Mapping[Pair, Route],
     ) -> None:
-        self.out_links, self.in_links, self.latency_s, self.special_routes = (
-            out_links,
-            in_links,
-            latency_s,
-            special_routes,
-        )
+        self.out_links, self.in_links = out_links, in_links
+        self.latency_s, self.special_routes = latency_s, special_routes
 
     def __getitem__(self, pair: Pair) -> Route:
         if pair in self.special_routes:
@@ -155,7 +151,7 @@ class Topology:
             complete = len(routes.out_links) == len(routes.in_links) == self.world_size
             routes_to_check: Iterable[Route] = routes.sample_routes()
         else:
-            complete, routes_to_check = (set(routes) == set(all_pairs(self.world_size)), routes.values())
+            complete, routes_to_check = set(routes) == set(all_pairs(self.world_size)), routes.values()
         if not complete:
             raise ScheduleError(
                 f"{self.name}: {self.world_size} devices have "
@@ -222,17 +218,11 @@ class Topology:
             )
             for parts in (self.groups, self.hosts)
         )
-        schedules = self.schedules if len(chosen) == self.world_size else ()
-        return replace(
-            self,
-            world_size=len(chosen),
-            routes=routes,
-            groups=groups,
-            hosts=hosts,
-            schedules=tuple(
-                schedule.placed([rank_of[device] for device in range(self.world_size)]) for schedule in schedules
-            ),
-        )
+        schedules: Tuple[Schedule, ...] = ()
+        if len(chosen) == self.world_size:
+            order = [rank_of[device] for device in range(self.world_size)]
+            schedules = tuple(schedule.placed(order) for schedule in self.schedules)
+        return replace(self, world_size=len(chosen), routes=routes, groups=groups, hosts=hosts, schedules=schedules)
 
 
 def check_device_count(name: str, world_size: Any) -> None:
@@ -266,13 +256,12 @@ def _find_best_ring(world_size: int, routes: Mapping[Pair, Route]) -> List[int]:
     best_order = list(range(world_size))
     load: Dict[Link, int] = {}  # link -> messages of the ring on it
     extensions = 0
-
     is_unused = [device != 0 for device in range(world_size)]
 
     def visit(order: List[int], cost: _RingCost) -> None:
         nonlocal lowest, best_order
         if len(order) == world_size:
-            closed_cost = extend(order[-1], order[0], cost)
+            closed_cost = add_to_ring(order[-1], order[0], cost)
             pass_links(order[-1], order[0], -1)
             if closed_cost < lowest:
                 lowest, best_order = closed_cost, list(order)
@@ -281,14 +270,14 @@ def _find_best_ring(world_size: int, routes: Mapping[Pair, Route]) -> List[int]:
             if extensions >= MAX_RING_EXTENSIONS:
                 return
             if is_unused[device]:
-                longer_cost = extend(order[-1], device, cost)
+                longer_cost = add_to_ring(order[-1], device, cost)
                 if longer_cost < lowest:
                     is_unused[device] = False
                     visit([*order, device], longer_cost)
                     is_unused[device] = True
                 pass_links(order[-1], device, -1)
 
-    def extend(src: int, dst: int, cost: _RingCost) -> _RingCost:
+    def add_to_ring(src: int, dst: int, cost: _RingCost) -> _RingCost:
         nonlocal extensions
         extensions += 1
         pass_links(src, dst, 1)
@@ -383,16 +372,17 @@ def shared_memory_topology(
 
 def typical_cpu_topology(world_size: int) -> Topology:
     """Return `shared_memory_topology` with typical figures, for reproducible choices."""
-    measured_form = shared_memory_topology(
+    device_copy, device_add = CPU_COPY * SINGLE_DEVICE_SHARE, CPU_ADD * SINGLE_DEVICE_SHARE
+    topology = shared_memory_topology(
         world_size,
         CPU_CALL_S,
         CPU_COPY,
         CPU_ADD,
-        device_copy_bytes_per_s=CPU_COPY * SINGLE_DEVICE_SHARE,
-        device_add_bytes_per_s=CPU_ADD * SINGLE_DEVICE_SHARE,
+        device_copy_bytes_per_s=device_copy,
+        device_add_bytes_per_s=device_add,
     )
     note = "CPU devices with the usual speeds of two cores; bench links --save measures others"
-    return replace(measured_form, name="CPU devices", note=note)
+    return replace(topology, name="CPU devices", note=note)
 
 
 def _extra_addition_speed(copy_bytes_per_s: float, add_bytes_per_s: float) -> float:

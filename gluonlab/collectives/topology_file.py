@@ -113,16 +113,14 @@ def _parse_schedules_file(where: str, content: Dict[str, Any], name: str) -> Top
     """Return the topology of a file of schedules, with its verified schedules."""
     if "topology" not in content:
         raise ScheduleError(
-            f"{where}: it has schedules without their topology: {FILE_ADVICE}, or what bench "
-            "allreduce "
+            f"{where}: it has schedules without their topology: {FILE_ADVICE}, or what bench allreduce "
             "--synthesise m.json --out FILE has written"
         )
     topology = TopologyReader(f"{where}: topology", content["topology"], name).read_topology()
     if content.get("devices") != topology.world_size:
         raise ScheduleError(
-            f"{where}: its schedules are for {format_value(content.get('devices'))} devices, and "
-            "its "
-            f"topology has {topology.world_size}: {SEARCH_ADVICE}"
+            f"{where}: its schedules are for {format_value(content.get('devices'))} devices, and its topology "
+            f"has {topology.world_size}: {SEARCH_ADVICE}"
         )
     from gluonlab.collectives.synthesis import precomputed_schedules
     from gluonlab.collectives.synthesis.flow_network import make_flow_network
@@ -130,7 +128,7 @@ def _parse_schedules_file(where: str, content: Dict[str, Any], name: str) -> Top
     stored = precomputed_schedules.parse_schedules(where, content)
     if set(stored.network.shared_links) != set(make_flow_network(topology).shared_links):
         raise ScheduleError(f"{where}: its schedules are for other links than it has: {SEARCH_ADVICE}")
-    return replace(topology, schedules=tuple(found.schedule for found in stored.front))
+    return replace(topology, schedules=tuple(entry.schedule for entry in stored.front))
 
 
 def _refuse_constant(name: str) -> None:
@@ -164,10 +162,7 @@ def write_topology(topology: Topology, path: Union[str, Path]) -> None:
 
 
 def schedules_file_text(topology: Topology, front: "Sequence[SynthesizedSchedule]") -> str:
-    """Return the text of a file of schedules found for ``topology``.
-
-    `read_topology` reads it.
-    """
+    """Return the text of a file of schedules for ``topology``, which `read_topology` reads."""
     from gluonlab.collectives.synthesis import precomputed_schedules
     from gluonlab.collectives.synthesis.flow_network import make_flow_network
 
@@ -358,22 +353,22 @@ class TopologyReader:
     def _read_routes(self) -> Dict[Pair, Route]:
         routes: Dict[Pair, Route] = {}
 
-        def add(where: str, item: Any) -> None:
+        def add_route(where: str, item: Any) -> None:
             fields = JsonFields(where, item, ROUTE_KEYS)
             src, dst = (
                 self._check_device(f"{where}: {key}", fields.value(key, "a device's number")) for key in ("from", "to")
             )
-            names = fields.items("links", self._find_link, MAX_ENTRIES)
-            if src == dst or not names:
+            links = fields.items("links", self._find_link, MAX_ENTRIES)
+            if src == dst or not links:
                 fields.raise_error(
-                    f"from {src} to {dst} over {len(names)} links: give two devices, and the names "
+                    f"from {src} to {dst} over {len(links)} links: give two devices, and the names "
                     "of all links on the way"
                 )
             if (src, dst) in routes:
                 fields.raise_error(f"it is the second one from {src} to {dst}: give one")
-            routes[src, dst] = Route(tuple(names), self._read_latency(fields))
+            routes[src, dst] = Route(tuple(links), self._read_latency(fields))
 
-        self._fields.items("routes", add, MAX_ENTRIES)
+        self._fields.items("routes", add_route, MAX_ENTRIES)
         return routes
 
     def _find_link(self, where: str, value: Any) -> Link:

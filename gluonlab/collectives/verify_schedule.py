@@ -91,7 +91,7 @@ def _format_transfer(schedule: Schedule, position: Position) -> str:
 def _check_steps(schedule: Schedule) -> ScheduleArrays:
     """Check the rules of all steps, and return the schedule as arrays.
 
-    The arrays find out quickly whether a step breaks a rule. `_check_step` then finds the transfer.
+    The arrays show quickly which step breaks a rule. `_check_step` then finds the transfer.
     """
     try:
         arrays = schedule_to_arrays(schedule)
@@ -207,14 +207,14 @@ class _ChunkSimulation:
         """
         ancestors: List[int] = []  # the transfers that contribute to the final chunk, backwards
         relevant_ranks = {rank}
-        for turn in reversed(range(len(self.written))):
-            if self.dst[turn] in relevant_ranks:
-                ancestors.append(turn)
-                if not self.adds[turn]:
-                    relevant_ranks.discard(self.dst[turn])
-                relevant_ranks.add(self.src[turn])
-        doubles = [turn for turn in reversed(ancestors) if self.sums.duplicates[self.written[turn]]]
-        into_rank = [turn for turn in ancestors if self.dst[turn] == rank]
+        for index in reversed(range(len(self.written))):
+            if self.dst[index] in relevant_ranks:
+                ancestors.append(index)
+                if not self.adds[index]:
+                    relevant_ranks.discard(self.dst[index])
+                relevant_ranks.add(self.src[index])
+        doubles = [index for index in reversed(ancestors) if self.sums.duplicates[self.written[index]]]
+        into_rank = [index for index in ancestors if self.dst[index] == rank]
         return next(iter(doubles + into_rank[:1]), None)
 
 
@@ -224,7 +224,7 @@ def _check_chunk(schedule: Schedule, chunk: int, simulation: _ChunkSimulation, a
     ranks = [owner] if schedule.collective == REDUCE_SCATTER else range(schedule.world_size)
     for rank in ranks:
         tree, problem = simulation.final_trees[rank], ""
-        contributors, duplicates = (simulation.sums.contributors[tree], simulation.sums.duplicates[tree])
+        contributors, duplicates = simulation.sums.contributors[tree], simulation.sums.duplicates[tree]
         if schedule.collective == ALL_GATHER:
             if tree != owner:
                 problem = f"another chunk {chunk} than its owner, rank {owner}, began with"
@@ -251,10 +251,10 @@ def _format_ranks(bits: int) -> str:
 def _raise_fault(
     schedule: Schedule, arrays: ScheduleArrays, simulation: _ChunkSimulation, rank: int, message: str
 ) -> None:
-    turn = simulation.find_faulty_transfer(rank)
-    if turn is None:
+    index = simulation.find_faulty_transfer(rank)
+    if index is None:
         raise ScheduleError(f"{schedule.name}: {message}: nothing is ever sent to it")
-    row = int(simulation.rows[turn])
+    row = int(simulation.rows[index])
     step = int(arrays.step[row])
     position: Position = (step, row - int(arrays.starts[step]))
     raise ScheduleError(f"{_format_transfer(schedule, position)}: {message}", *position)

@@ -145,7 +145,9 @@ def _build_charts(rows: Sequence[SplitRow], rounds: int, texts: Dict[str, Any]) 
         [(index, estimate.value) for index, estimate in enumerate(times)], 0,
         [estimate.ends for estimate in times], joined=False,
     )  # fmt: skip
-    moved_curve = Curve(texts["planned"], [(index, row.moved / MB) for index, row in enumerate(rows)], 0, joined=False)
+    moved_curve = Curve(
+        texts["planned"], [(index, row.moved_bytes / MB) for index, row in enumerate(rows)], 0, joined=False
+    )
     device_count = max(len(row.memory) for row in rows)
     memory_curves = [
         Curve(texts["device"].format(number=device),
@@ -180,11 +182,11 @@ def _write_sentences(rows: Sequence[SplitRow], measured: Sequence[SplitRow], tex
         sentences.append(texts["least"].format(
             way=texts["ways"][smallest.name], mb=format_number(max(smallest.memory) / MB),
             one=format_number(max(single.memory) / MB)))  # fmt: skip
-        most_moved, least_moved = (pick(several, key=lambda row: row.moved) for pick in (max, min))
+        most_moved, least_moved = (pick(several, key=lambda row: row.moved_bytes) for pick in (max, min))
         sentences.append(texts["moves"].format(
-            most=texts["ways"][most_moved.name], mb=format_number(most_moved.moved / MB),
+            most=texts["ways"][most_moved.name], mb=format_number(most_moved.moved_bytes / MB),
             least=texts["ways"][least_moved.name],
-            few=format_number(least_moved.moved / MB)))  # fmt: skip
+            few=format_number(least_moved.moved_bytes / MB)))  # fmt: skip
     sentences += [
         texts["missing"].format(way=texts["ways"][row.name], reason=row.reason)
         for row in rows
@@ -197,7 +199,7 @@ def _table_row(row: SplitRow, texts: Dict[str, Any]) -> List[str]:
     time = _step_milliseconds(row)
     return [
         texts["ways"][row.name], f"{time.value:.2f}", time.format_range("{:.2f}".format),
-        "" if row.speed is None else f"{row.speed:.2f}", f"{row.moved / MB:.2f}",
+        "" if row.speed is None else f"{row.speed:.2f}", f"{row.moved_bytes / MB:.2f}",
         format_megabytes(row.memory),
     ]  # fmt: skip
 

@@ -10,7 +10,7 @@ import pytest
 
 @pytest.fixture
 def short(monkeypatch):
-    """What is measured with it is not to be trusted, only the rest."""
+    """Measure for a millisecond only: the times mean nothing."""
     from gluonlab.bench.harness import interleaved_rounds
 
     monkeypatch.setattr(interleaved_rounds, "BLOCK_S", 0.001)
@@ -18,12 +18,9 @@ def short(monkeypatch):
 
 @pytest.fixture
 def bench(ended, monkeypatch, short):
-    """``bench("allreduce", ...)`` -> (exit status, standard output, standard error) of the command,
-    in this process.
-    """
+    """Return ``bench("allreduce", ...)`` -> (exit status, standard output, standard error)."""
     from gluonlab.bench.__main__ import main
     from gluonlab.bench.harness.machine_info import OtherProcessLoad
 
-    # a busy machine is no fault of the command
     monkeypatch.setattr(OtherProcessLoad, "busy_cores", lambda self: 0.0)
     return functools.partial(ended, main)

@@ -1,7 +1,8 @@
-"""What bench scaling compares, what its table says of it, and that it really measures."""
+"""``bench scaling``: its rows, their ratios, and a real measurement of processes."""
 
 import pytest
-from hypothesis import given, strategies
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gluonlab.bench import scaling
 from gluonlab.bench.harness.interleaved_rounds import measure_subjects
@@ -12,46 +13,43 @@ from gluonlab.bench.workloads import TASKS
 
 HOROVOD = pytest.mark.horovod
 SERVERS = pytest.param("dist_sync", marks=pytest.mark.long)
-COUNTS = strategies.lists(strategies.integers(1, 4), min_size=1, unique=True)
+COUNTS = st.lists(st.integers(1, 4), min_size=1, unique=True)
 
 
 @given(
-    strategies.sampled_from(NETWORKS),
-    strategies.sampled_from([WEAK, STRONG]),
-    COUNTS,
-    COUNTS,
-    strategies.lists(strategies.sampled_from(BACKENDS), min_size=1, unique=True),
-)
-def test_every_group_stands_beside_one_process_with_as_many_devices(network, kind, processes, devices, backends):
-    found = make_layouts(network, kind, processes, devices, backends)
-    assert len({way.name for way in found}) == len(found)
-    assert found[0][:3] == (1, 1, "")
-    alone = {way.all_devices for way in found if way.processes == 1}
-    assert alone >= {way.all_devices for way in found}
-    asked = {(p, d, b) for p in processes for d in devices for b in backends if p > 1}
-    assert {way[:3] for way in found if way.processes > 1} == asked
-    images = {way.global_batch_size / (way.all_devices if kind == WEAK else 2) for way in found}
+    st.sampled_from(NETWORKS), st.sampled_from([WEAK, STRONG]), COUNTS, COUNTS,
+    st.lists(st.sampled_from(BACKENDS), min_size=1, unique=True),
+)  # fmt: skip
+def test_every_group_is_compared_with_one_process_of_as_many_devices(network, kind, processes, devices, backends):
+    layouts = make_layouts(network, kind, processes, devices, backends)
+    assert len({layout.name for layout in layouts}) == len(layouts)
+    assert layouts[0][:3] == (1, 1, "")
+    single_process = {layout.all_devices for layout in layouts if layout.processes == 1}
+    assert single_process >= {layout.all_devices for layout in layouts}
+    expected = {(p, d, b) for p in processes for d in devices for b in backends if p > 1}
+    assert {layout[:3] for layout in layouts if layout.processes > 1} == expected
+    images = {layout.global_batch_size / (layout.all_devices if kind == WEAK else 2) for layout in layouts}
     assert images == {TASKS[network].global_batch_size / 2}
 
 
-def series(found, rates):
-    return [
-        Series(way.name, way.name, "images/s", tuple(values), None if values else "no answer")
-        for way, values in zip(found, rates)
+def test_ratios_are_medians_over_the_rounds_and_a_missing_row_has_a_reason():
+    layouts = make_layouts("lenet", WEAK, [2], [1], BACKENDS)
+    assert [layout.name for layout in layouts] == ["1x1", "1x2", "2x1 dist_sync", "2x1 horovod"]
+    rates = [(100, 200, 100), (160, 400, 200), (150, 340, 180), ()]
+    reasons = (None, None, None, "no answer")
+    measured = [
+        Series(layout.name, layout.name, "images/s", *values) for layout, *values in zip(layouts, rates, reasons)
     ]
-
-
-def test_ratios_are_medians_over_the_rounds_and_a_missing_row_says_why():
-    found = make_layouts("lenet", WEAK, [2], [1], BACKENDS)
-    assert [way.name for way in found] == ["1x1", "1x2", "2x1 dist_sync", "2x1 horovod"]
-    measured = series(found, [(100, 200, 100), (160, 400, 200), (150, 340, 180), ()])
-    one, two, served, missing = scaling.make_rows(found, measured)
-    assert (one.speedup, one.efficiency, one.beside) == (1, 1, 1)
+    one, two, group, missing = scaling.make_rows(layouts, measured)
+    assert (one.speedup, one.efficiency, one.one_process_ratio) == (1, 1, 1)
     assert (two.speedup, two.efficiency) == (2, 1)
-    assert (served.speedup, served.efficiency) == (1.7, 0.85)
-    assert served.beside == 0.9  # of 0.9375, 0.85 and 0.9
+    assert (group.speedup, group.efficiency, group.one_process_ratio) == (
+        1.7,
+        0.85,
+        0.9,
+    )  # median of 0.9375, 0.85 and 0.9
     assert missing.reason == "no answer"
-    text = scaling.format_results("lenet", WEAK, found, measured, 3)
+    text = scaling.format_results("lenet", WEAK, layouts, measured, 3)
     assert max(map(len, text.split("\n"))) <= 80
     assert text.endswith(
         "2 processes over dist_sync >= 0.88x one with 2 devices: 0.90x reached\n"
@@ -61,7 +59,7 @@ def test_ratios_are_medians_over_the_rounds_and_a_missing_row_says_why():
 
 @pytest.mark.parametrize("backend", [SERVERS, pytest.param("horovod", marks=HOROVOD)])
 def test_processes_really_train_together(backend):
-    found = make_layouts("lenet", STRONG, [2], [1], [backend])
-    assert found[-1][:4] == (2, 1, backend, 128)
-    [one] = measure_subjects(scaling.make_subjects("lenet", found)[-1:], rounds=1)
-    assert one.reason is None and one.images_per_second()[0] > 0
+    layouts = make_layouts("lenet", STRONG, [2], [1], [backend])
+    assert layouts[-1][:4] == (2, 1, backend, 128)
+    [result] = measure_subjects(scaling.make_subjects("lenet", layouts)[-1:], rounds=1)
+    assert result.reason is None and result.images_per_second()[0] > 0

@@ -1,4 +1,4 @@
-"""The commands: what they list, refuse and print, and how a measurement ends."""
+"""The commands of tools/benchmarks: mistakes, tables, and records."""
 
 import importlib
 import json
@@ -27,16 +27,14 @@ from gluonlab.errors import GluonlabWarning
 from gluonlab.host.resources import ISA_LIMIT_VARIABLE
 
 REFERENCE = peers.lenet_subjects()[0].name
-# what a worker of any job could answer
-ANSWER = {"seconds": 0.5, "images": 64.0, "beside": 0.5,
-          **dict.fromkeys([*host.COLUMNS, *host.KERNELS], 2.0)}  # fmt: skip
+# an answer for any job
+ANSWER = {"seconds": 0.5, "images": 64.0, "beside": 0.5, **dict.fromkeys([*host.COLUMNS, *host.KERNELS], 2.0)}
 
 
 @pytest.fixture
 def one_row(monkeypatch):
-    monkeypatch.setattr(
-        peers, "measure_subjects", lambda subjects, rounds: [make_measurement(REFERENCE, 10, [1.0] * rounds)]
-    )
+    measure = lambda subjects, rounds: [make_measurement(REFERENCE, 10, [1.0] * rounds)]  # noqa: E731
+    monkeypatch.setattr(peers, "measure_subjects", measure)
 
 
 def test_the_command_lists_its_measurements(capsys):
@@ -78,13 +76,13 @@ def test_a_mistake_is_one_line(words, message, bench, empty_cwd):
 
 
 @pytest.mark.parametrize("name", ["peers", "host", "optimize", "overlap", "images", "threads"])
-def test_what_workers_answer_is_a_table_of_80_columns_and_a_record(name, bench, monkeypatch):
+def test_answers_of_workers_become_a_table_of_80_columns_and_a_record(name, bench, monkeypatch):
     """The last subject could not be measured."""
 
     def measure(subjects, rounds, *_):
-        found = [Measurement(one, [ANSWER] * rounds, 1) for one in subjects]
-        found[-1].fail("it died " * 30)
-        return found
+        measurements = [Measurement(subject, [ANSWER] * rounds, 1) for subject in subjects]
+        measurements[-1].fail("it died " * 30)
+        return measurements
 
     monkeypatch.setattr(importlib.import_module(f"benchmarks.{name}"), "measure_subjects", measure)
     monkeypatch.setattr(images, "SETS", (Photographs(20, 16, 8, BATCH_SIZE + 2),))
@@ -92,42 +90,42 @@ def test_what_workers_answer_is_a_table_of_80_columns_and_a_record(name, bench, 
     assert (status, err) == (0, "") and max(map(len, out.splitlines())) <= 81
     assert "it died" in out or name == "threads"
     record = json.loads(bench(name, "--rounds", "2", "--json")[1])
-    *whole, broken = record["series"]
+    *complete, broken = record["series"]
     assert record["bench"] == name and broken["reason"].startswith("it died")
-    assert {len(one["values"]) for one in whole if "reason" not in one} == {2}
+    assert {len(series["values"]) for series in complete if "reason" not in series} == {2}
 
 
 @given(count=st.integers(2, 8))
-def test_workers_are_told_the_devices_that_are_asked_for_as_many_as_their_row_has(count):
-    """And nothing where nobody names devices: a checkout beside may not know of the option."""
-    asked = MeasuredDevices("gpu", tuple(range(1, count + 1)), "", asked=True)
-    for on in (asked, cpu_devices(4)):
-        rows = [*peers.lenet_subjects(on), *peers.resnet18_subjects(on), *host.make_subjects(on),
-                *gradients.our_subjects(on, ["ring"], on.available_counts([2, 4]), 8)]  # fmt: skip
-        told = [row.options for row in rows if row.missing is None and "devices" in row.options]
-        assert len(told) > 8 if on.asked else not told
-        for options in told:
-            most = options.get("device_count", options.get("world_size"))
-            assert options["devices"] == f"gpu:{','.join(map(str, range(1, most + 1)))}"
+def test_workers_get_as_many_of_the_users_devices_as_their_row_has(count):
+    """They get none if the user names no devices: an older checkout may not know the option."""
+    named = MeasuredDevices("gpu", tuple(range(1, count + 1)), "", named_by_user=True)
+    for devices in (named, cpu_devices(4)):
+        rows = [*peers.lenet_subjects(devices), *peers.resnet18_subjects(devices), *host.make_subjects(devices)]
+        rows += gradients.our_subjects(devices, ["ring"], devices.available_counts([2, 4]), 8)
+        with_devices = [row.options for row in rows if row.missing is None and "devices" in row.options]
+        assert len(with_devices) > 8 if devices.named_by_user else not with_devices
+        for options in with_devices:
+            row_count = options.get("device_count", options.get("world_size"))
+            assert options["devices"] == f"gpu:{','.join(map(str, range(1, row_count + 1)))}"
 
 
 def test_gradients_are_measured_and_judged(bench, monkeypatch):
     monkeypatch.setattr(gradients, "resnet18_shapes", lambda: [(3, 5), (70,)])
-    args = ["gradients", "--devices", device_spec(2), "--rounds", "1", "--size", "2KB"]
-    args += ["--world-sizes", "2", "--stores", "device,sharded-optimizer"]
+    options = "--rounds 1 --size 2KB --world-sizes 2 --stores device,sharded-optimizer"
+    args = ["gradients", "--devices", device_spec(2), *options.split()]
     status, out, err = bench(*args)
     assert (status, err) == (0, "") and max(map(len, out.split("\n"))) <= 80
     assert out.count("reached\n") == (6 if runs_on_gpus() else 8)
     assert "2 gradients, 85 numbers, on 2 devices" in out
     status, out, _ = bench(*args, "--json")
-    found = {one["name"]: one["values"] for one in json.loads(out)["series"]}
-    assert status == 0 and all(len(values) == 1 and values[0] > 0 for values in found.values())
-    assert [name for name in found if name.startswith("step")] == [
-        f"step 2 {trainer} {store}" for trainer in gradients.TRAINERS for store in ("device", "sharded-optimizer")
-    ]
-    sums = {tuple(name.split(" ", 3)[1:]) for name in found if name.startswith("allreduce")}
+    values = {series["name"]: series["values"] for series in json.loads(out)["series"]}
+    assert status == 0 and all(len(numbers) == 1 and numbers[0] > 0 for numbers in values.values())
+    stores = ("device", "sharded-optimizer")
+    steps = [f"step 2 {trainer} {store}" for trainer in gradients.TRAINERS for store in stores]
+    assert [name for name in values if name.startswith("step")] == steps
+    sums = {tuple(name.split(" ", 3)[1:]) for name in values if name.startswith("allreduce")}
     several, one = ({name for _, arrays, name in sums if arrays == count} for count in ("16", "1"))
-    limit = () if runs_on_gpus() else (gradients.LIMIT,)  # that of the host's memory
+    limit = () if runs_on_gpus() else (gradients.LIMIT,)  # of the host's memory
     assert several == {*AVAILABLE_ALGORITHMS, *limit} and one == several - {"sharded-whole"}
 
 
@@ -139,28 +137,30 @@ def test_checkpoints_are_measured_and_nothing_is_left(bench, tmp_path, monkeypat
     args = ["checkpoints", "--network", "lenet", "--devices", device_spec(2), "--rounds", "1"]
     status, out, err = bench(*args, "--json")
     assert (status, err) == (0, "") and not list(tmp_path.iterdir())
-    series = [Series(**one) for one in json.loads(out)["series"]]
-    assert tuple(one.name for one in series) == checkpoints.NAMES
-    assert all(len(one.values) == 1 and one.values[0] > 0 for one in series)
+    series = [Series(**fields) for fields in json.loads(out)["series"]]
+    assert tuple(row.name for row in series) == checkpoints.NAMES
+    assert all(len(row.values) == 1 and row.values[0] > 0 for row in series)
     text = checkpoints.format_results(series[:2], checkpoints.TASKS["resnet18"], 2, 1)
     assert max(map(len, text.split("\n"))) <= 80 and "reached" in text and "not measured" in text
 
 
 @pytest.mark.parametrize("kept", [7, 8])
-def test_promises_are_kept_if_four_fifths_of_the_gain_come_in_eight_of_ten_trainings(kept):
-    """Of each training 2x was promised, and of the last one nothing was advised."""
-    found = [Series("plain", "plain", "s", (1.0, 2.0, 1.0)),
-             Series("profiled", "profiled", "s", (1.02, 2.04, 9.0))]  # fmt: skip
+def test_predictions_hold_if_eight_of_ten_trainings_reach_four_fifths_of_the_gain(kept):
+    """Each training has a predicted gain of 2x, except the last one without advice."""
     *advised, last = verdict.TRAININGS
-    for place, name in enumerate(advised):
-        found.append(Series(f"promised {name}", f"{name}: --x", "times", (2.0,)))
-        gain = 1.81 if place < kept else 1.79
-        found.append(Series(f"delivered {name}", name, "times", (gain - 1, gain, 9.0)))
-    found.append(Series(f"promised {last}", last, "times", (), "nothing is advised"))
-    said = verdict.format_results(found)
-    assert max(map(len, said.split("\n"))) <= 80 and said.endswith("2.0 % reached")
-    assert f"8 of 10: {kept} of 10 {'not ' * (kept < 8)}reached\n" in said
-    assert re.search(f"^{last} .* nothing is advised$", said, re.M)
+    series = [
+        Series("plain", "plain", "s", (1.0, 2.0, 1.0)),
+        Series("profiled", "profiled", "s", (1.02, 2.04, 9.0)),
+        Series(f"promised {last}", last, "times", (), "nothing is advised"),
+    ]
+    for index, name in enumerate(advised):
+        gain = 1.81 if index < kept else 1.79
+        series.append(Series(f"promised {name}", f"{name}: --x", "times", (2.0,)))
+        series.append(Series(f"delivered {name}", name, "times", (gain - 1, gain, 9.0)))
+    text = verdict.format_results(series)
+    assert max(map(len, text.split("\n"))) <= 80 and text.endswith("2.0 % reached")
+    assert f"8 of 10: {kept} of 10 {'not ' * (kept < 8)}reached\n" in text
+    assert re.search(f"^{last} .* nothing is advised$", text, re.M)
     assert "8 of 10: not measured\n" in verdict.format_results([])
 
 
@@ -172,7 +172,7 @@ def test_a_table_from_a_busy_machine_comes_with_a_warning(ended, one_row, monkey
     assert status == 0 and "warning: other processes kept 1.2 of " in error
 
 
-def test_json_is_a_record_alone_on_standard_output_and_out_writes_the_same(bench, one_row, monkeypatch, tmp_path):
+def test_json_prints_only_a_record_and_out_writes_the_same(bench, one_row, monkeypatch, tmp_path):
     monkeypatch.delenv(ISA_LIMIT_VARIABLE, raising=False)
     path = tmp_path / "record.json"
     status, printed, _ = bench("peers", "--rounds", "2", "--json", "--out", str(path))
@@ -180,17 +180,15 @@ def test_json_is_a_record_alone_on_standard_output_and_out_writes_the_same(bench
     record = read_record(path)
     assert (record.bench, dict(record.options), record.rounds) == ("peers", {"network": "lenet"}, 2)
     assert record.series == (Series(REFERENCE, REFERENCE, "images/s", (1280.0, 1280.0)),)
-    assert set(record.about) == {
-        "gluonlab", "commit", "cpu", "processor", "instruction_set", "cores", "versions", "began",
-        "seconds", "load", "others",
-    }  # fmt: skip
+    about = "gluonlab commit cpu processor instruction_set cores versions began seconds load others"
+    assert set(record.about) == set(about.split())
     versions = set(record.about["versions"])
     assert {"python", "numpy"} <= versions and {"mxnet", "mxnet-cu112"} & versions
 
 
 @pytest.mark.parametrize("networks", [checkpoints.TASKS, splits.TASKS, workloads.TASKS])
-def test_networks_are_measured_on_images_as_large_as_their_titles_say(networks):
-    """LeNet and the MLP are for grey digits, and all others for images in colour."""
+def test_networks_are_measured_on_images_of_the_size_in_their_titles(networks):
+    """LeNet and the MLP are for gray digits, the others for color images."""
     for name, task in networks.items():
         [(height, width)] = re.findall(r"(\d+)x(\d+)", task.title)
         assert task.shape == (1 if name in ("lenet", "mlp") else 3, int(height), int(width))

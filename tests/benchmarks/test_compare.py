@@ -1,6 +1,4 @@
-"""Records of measurements: written and read again, and compared with intervals that are right as
-often as they say.
-"""
+"""Records of measurements, and comparisons with confidence intervals."""
 
 import json
 import math
@@ -30,7 +28,7 @@ ABOUT = {"cpu": "a", "cores": 2, "versions": {"python": "3.11"}, "others": 0.0}
 SPEEDS = st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=40)
 
 
-def record(*series, turns="t", **changes):
+def make_record(*series, turns="t", **changes):
     return Record("peers", {"network": "lenet"}, 3, turns, {**ABOUT, **changes}, tuple(series))
 
 
@@ -38,16 +36,11 @@ def rates(*values, name="ours"):
     return Series(name, name, "images/s", values)
 
 
-# --- records
-
-
-@settings(max_examples=15)  # each is written to the disk, for good
-@given(
-    values=SPEEDS, name=st.text(min_size=1), reason=st.none() | st.text(), unit=st.sampled_from(["images/s", "us", "s"])
-)
+@settings(max_examples=15)  # each writes a file
+@given(SPEEDS, st.text(min_size=1), st.none() | st.text(), st.sampled_from(["images/s", "us", "s"]))
 def test_a_record_is_read_as_it_was_written(tmp_path_factory, values, name, reason, unit):
     path = tmp_path_factory.mktemp("records") / "record.json"
-    before = record(Series(name, "label", unit, tuple(values), reason), rates(1, 2))
+    before = make_record(Series(name, "label", unit, tuple(values), reason), rates(1, 2))
     before.write(path)
     assert read_record(path) == before
     assert json.loads(path.read_text())["format"] == 1
@@ -61,13 +54,13 @@ def test_a_record_is_read_as_it_was_written(tmp_path_factory, values, name, reas
         ("{}", "'format'"),
         ('{"format": 2}', "format 2 instead of 1"),
         ("[" * 100_000, "is not a record"),
-        (record(rates(1)).as_json().replace("[1]", "[0]"), "values that are not above 0"),
-        (record(rates(1)).as_json().replace("[1]", "[NaN]"), "values that are not above 0"),
-        (record(rates(1)).as_json().replace('"peers"', "7"), "bench is no str"),
-        (record(rates(1)).as_json().replace('"unit": "images/s", ', ""), "'unit'"),
+        (make_record(rates(1)).as_json().replace("[1]", "[0]"), "values that are not above 0"),
+        (make_record(rates(1)).as_json().replace("[1]", "[NaN]"), "values that are not above 0"),
+        (make_record(rates(1)).as_json().replace('"peers"', "7"), "bench is no str"),
+        (make_record(rates(1)).as_json().replace('"unit": "images/s", ', ""), "'unit'"),
     ],
 )
-def test_what_is_no_record_is_refused_in_one_line(tmp_path, content, message):
+def test_an_invalid_record_is_refused_in_one_line(tmp_path, content, message):
     path = tmp_path / "record.json"
     path.write_text(content)
     with pytest.raises(DataError, match="give a file that bench --out wrote") as raised:
@@ -75,10 +68,10 @@ def test_what_is_no_record_is_refused_in_one_line(tmp_path, content, message):
     assert message in str(raised.value) and "\n" not in str(raised.value)
 
 
-def test_what_a_record_says_has_no_effect_on_a_terminal(tmp_path, ended):
+def test_texts_of_a_record_have_no_effect_on_a_terminal(tmp_path, ended):
     odd = "\\u001b[2J"
     path = tmp_path / "record.json"
-    written = record(rates(1)).as_json()
+    written = make_record(rates(1)).as_json()
     path.write_text(written.replace('"ours"', f'"{odd}"').replace('"peers"', f'"{odd}"'))
     status, out, _ = ended(main, "compare", str(path), str(path))
     assert status == 0 and r"\x1b[2J" in out and "\x1b" not in out
@@ -91,101 +84,85 @@ def test_a_pipe_and_a_large_file_are_refused_at_once(tmp_path, make):
         read_record(tmp_path / "record.json")
 
 
-# --- intervals
-
-
 @pytest.mark.parametrize("n", range(1, 60))
 def test_the_interval_of_pairs_is_that_of_scipys_sign_test(n):
-    """Its ends are the outermost values that a two-sided test at 5 % does not reject as the
-    median.
-    """
+    """Its ends are the outermost medians that a two-sided test at 5 % does not reject."""
     ratios = [random.Random(i).lognormvariate(0, 1) for i in range(n)]
-    found = paired_ratio(ratios, [1.0] * n)
-    kept = [
+    interval = paired_ratio(ratios, [1.0] * n)
+    medians = [
         (low + high) / 2
         for i, (low, high) in enumerate(zip([0, *sorted(ratios)], [*sorted(ratios), 1e9]))
         if stats.binomtest(i, n).pvalue > 0.05
     ]
-    if kept[0] < min(ratios):  # not even below all of them: there is no interval
-        assert found.lowest is None and n < 6
+    if medians[0] < min(ratios):  # not even below all of them: there is no interval
+        assert interval.lowest is None and n < 6
     else:
-        inner = [ratio for ratio in ratios if kept[0] < ratio < kept[-1]]
-        assert (found.lowest, found.highest) == (
-            max(ratio for ratio in ratios if ratio < kept[0]),
-            min(ratio for ratio in ratios if ratio > kept[-1]),
-        )
-        assert all(found.lowest < ratio < found.highest for ratio in inner)
+        outer = [ratio for ratio in ratios if not medians[0] < ratio < medians[-1]]
+        lowest, highest = (max(r for r in outer if r < medians[0]), min(r for r in outer if r > medians[-1]))
+        assert (interval.lowest, interval.highest) == (lowest, highest)
 
 
 @pytest.mark.parametrize(
     ("interval", "paired"), [(paired_ratio, True), (unpaired_ratio, False)], ids=["in turns", "separate"]
 )
-def test_intervals_hold_the_truth_as_often_as_they_say(interval, paired):
-    """2,000 pairs of runs of 15 rounds with long tails, the second 0.97 times as fast; in turns,
-    slow rounds are slow for both.
-    """
+def test_intervals_contain_the_true_ratio_in_95_of_100_cases(interval, paired):
+    """In turns, slow rounds are slow for both. The rounds have long tails."""
     chance, inside, runs = random.Random(0), 0, 2000
     for _ in range(runs):
         drift = [chance.lognormvariate(0, 0.3) if paired else 1.0 for _ in range(15)]
         below = [d * math.exp(chance.expovariate(20)) for d in drift]
         above = [0.97 * d * math.exp(chance.expovariate(20)) for d in drift]
-        found = interval(above, below)
-        inside += found.lowest <= 0.97 <= found.highest
+        result = interval(above, below)
+        inside += result.lowest <= 0.97 <= result.highest
     assert 0.945 <= inside / runs <= 0.975
 
 
-# --- comparisons
-
-
 def test_more_images_and_fewer_microseconds_are_both_faster():
-    times = Series("time", "time", "us", (4.0, 8.0, 6.0))
-    first = record(rates(10, 20, 40), times)
-    second = record(rates(20, 40, 80), replace(times, values=(2.0, 4.0, 3.0)))
+    first = make_record(rates(10, 20, 40), Series("time", "time", "us", (4.0, 8.0, 6.0)))
+    second = make_record(rates(20, 40, 80), Series("time", "time", "us", (2.0, 4.0, 3.0)))
     assert [row.ratio.value for row in compare(first, second).rows] == [2, 2]
     assert [row.ratio.value for row in compare(second, first).rows] == [0.5, 0.5]
 
 
 def test_rounds_are_paired_only_when_they_were_measured_in_turns():
     first, second = rates(*[10.0 * n for n in range(1, 9)]), rates(*[11.0 * n for n in range(1, 9)])
-    paired = compare(record(first), record(second))
+    paired = compare(make_record(first), make_record(second))
     [row] = paired.rows
     assert paired.in_turns and (row.ratio.lowest, row.ratio.highest) == pytest.approx((1.1, 1.1))
-    apart = compare(record(first), record(second, turns="other"))
+    apart = compare(make_record(first), make_record(second, turns="other"))
     assert not apart.in_turns and apart.rows[0].ratio.lowest < 0.8
     assert "not measured in turns" in " ".join(apart.notes)
 
 
 def test_other_machines_loads_and_instruction_sets_are_named_if_both_records_have_them():
-    old = record(rates(1))
-    with_, without = (record(rates(1), instruction_set=each) for each in ("AVX512_CORE", "AVX2"))
-    assert compare(old, record(rates(1), cpu="b", others=1.25)).notes == [
-        "cpu: a and b.",
-        "Other processes kept 1.2 cores busy during the second.",
-    ]
+    old = make_record(rates(1))
+    with_, without = (make_record(rates(1), instruction_set=name) for name in ("AVX512_CORE", "AVX2"))
+    notes = ["cpu: a and b.", "Other processes kept 1.2 cores busy during the second."]
+    assert compare(old, make_record(rates(1), cpu="b", others=1.25)).notes == notes
     [note] = compare(with_, without).notes
     assert "different instruction sets: AVX512_CORE and AVX2." in note
     assert compare(with_, with_).notes == compare(old, without).notes == []
 
 
 def test_different_measurements_are_not_compared():
-    other = replace(record(), options={"network": "resnet18"})
+    other = replace(make_record(), options={"network": "resnet18"})
     with pytest.raises(ConfigError, match="lenet and peers --network resnet18 are different meas"):
-        compare(record(), other)
+        compare(make_record(), other)
 
 
 def test_a_row_is_slower_only_when_its_whole_interval_is():
-    first = record(rates(*[1.0] * 15), rates(*[1.0] * 15, name="noisy"))
-    second = record(rates(*[0.95] * 15), rates(*[0.9, 1.0] * 7, 0.9, name="noisy"))
-    found = compare(first, second)
-    assert find_slower_rows([found], 0.97) == ["peers --network lenet: ours"]
-    assert max(map(len, format_comparison(found).split("\n"))) <= 80
+    first = make_record(rates(*[1.0] * 15), rates(*[1.0] * 15, name="noisy"))
+    second = make_record(rates(*[0.95] * 15), rates(*[0.9, 1.0] * 7, 0.9, name="noisy"))
+    comparison = compare(first, second)
+    assert find_slower_rows([comparison], 0.97) == ["peers --network lenet: ours"]
+    assert max(map(len, format_comparison(comparison).split("\n"))) <= 80
 
 
 def test_the_command_compares_files_and_folders(ended, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for folder, value in (("a", 100.0), ("b", 90.0)):
         (tmp_path / folder).mkdir()
-        record(rates(*[value] * 15)).write(tmp_path / folder / "peers.json")
+        make_record(rates(*[value] * 15)).write(tmp_path / folder / "peers.json")
     status, out, err = ended(main, "compare", "a", "b")
     assert (status, err) == (0, "") and "0.900  0.900..0.900" in out
     assert max(map(len, out.split("\n"))) <= 80
@@ -205,9 +182,7 @@ def test_the_command_compares_files_and_folders(ended, tmp_path, monkeypatch):
 
 @pytest.mark.long
 def test_two_checkouts_take_turns(ended, tmp_path, monkeypatch):
-    """The other is a copy of this one whose job answers with the number of its process: so it was
-    really run, and anew.
-    """
+    """The other is a copy whose job answers with its process id, to see that it restarts."""
     copy = tmp_path / "copy"
     shutil.copytree(PACKAGE, copy / "gluonlab", ignore=shutil.ignore_patterns("__pycache__"))
     job = copy / "tools" / "benchmarks" / "host_jobs.py"
@@ -220,8 +195,8 @@ def test_two_checkouts_take_turns(ended, tmp_path, monkeypatch):
     monkeypatch.setattr(OtherProcessLoad, "busy_cores", lambda self: 0.0)
     out = tmp_path / "after.json"
     turns = ("host", "--rounds", "3", "--beside", str(copy), "--restart-every", "2")
-    status, said, err = ended(main, *turns, "--out", str(out))
-    assert (status, err) == (0, "") and "host-gluonlab-1 total" in said
+    status, text, err = ended(main, *turns, "--out", str(out))
+    assert (status, err) == (0, "") and "host-gluonlab-1 total" in text
     ours, theirs = read_record(out), read_record(tmp_path / "after-beside.json")
     first, second, third = theirs.find("host-gluonlab-1 total").values
     assert first == second != third

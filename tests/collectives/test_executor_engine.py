@@ -1,6 +1,4 @@
-"""The executor among other work that uses the same arrays, whatever MXNet has done to them
-before.
-"""
+"""The executor among other work on the same arrays, whatever MXNet has done to them before."""
 
 import numpy as np
 import pytest
@@ -9,6 +7,7 @@ from support.devices import contexts, runs_on_gpus
 from support.reference import run_convolution
 from support.schedule_reference import execute_schedule
 
+from gluonlab.collectives import schedule_executor
 from gluonlab.collectives.algorithms import ALGORITHMS, HALVES, make_schedule
 from gluonlab.collectives.chunk_layout import partition
 from gluonlab.collectives.schedule import ADD, COPY, Schedule, Transfer
@@ -21,8 +20,8 @@ from mxnet import autograd, nd  # isort: skip
 
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))
 def test_reads_queued_before_the_allreduce_see_the_old_values(name):
-    """The reader waits for slow work on its other input, and only then looks at the array."""
-    ctxs, side = (contexts(2), 60 if runs_on_gpus() else 300)  # a GPU that is simulated is slow enough
+    """The reader waits for slow work on its other input, and only then reads the array."""
+    ctxs, side = contexts(2), 60 if runs_on_gpus() else 300  # a simulated GPU is slow enough
     arrays = [[nd.ones((side, side), ctx=ctx)] for ctx in ctxs]
     executor = Executor(make_schedule(name, 2), arrays)
     averages = [nd.ones((side, side), ctx=ctx) / side for ctx in ctxs]
@@ -45,9 +44,7 @@ def test_reads_queued_before_the_allreduce_see_the_old_values(name):
 @pytest.mark.parametrize("name", sorted(HALVES))
 @pytest.mark.parametrize("world_size", [2, 3])
 def test_writes_queued_after_the_allreduce_are_not_summed(name, world_size):
-    """After a reduce-scatter a rank whose own sum is ready may write, though others still need what
-    it had.
-    """
+    """After a reduce-scatter a rank may write, although others still need its old values."""
     size = 20_000 if runs_on_gpus() else 2_000_000
     scatter = HALVES[name][0](world_size)
     arrays = [[nd.ones((size,), ctx=ctx)] for ctx in contexts(world_size)]
@@ -88,7 +85,6 @@ def test_arrays_in_onednns_own_layout_are_summed(name):
 
 @pairwise(name=sorted(ALGORITHMS), world_size=[2, 3, 4, 5], type_name=["float32", "float16", "float64"])
 def test_bits_are_those_of_additions_in_the_schedules_order(name, world_size, type_name):
-    """Whether arrays are cut or not, and however many additions one operation makes."""
     schedule, size = make_schedule(name, world_size), 840  # which all numbers of chunks divide
     draws = np.random.RandomState(1).normal(size=(world_size, size))
     draws = (draws * 2.0 ** np.arange(world_size)[:, None]).astype(type_name)
@@ -96,19 +92,15 @@ def test_bits_are_those_of_additions_in_the_schedules_order(name, world_size, ty
     with np.errstate(over="ignore"):
         expected, _ = execute_schedule(schedule, draws.reshape(world_size, schedule.chunks, -1))
     allreduce(schedule, arrays)
-    assert len({own.tobytes() for own in expected}) == 1
+    assert len({row.tobytes() for row in expected}) == 1
     assert all(array.asnumpy().tobytes() == expected[0].tobytes() for (array,) in arrays)
 
 
 def test_bits_that_the_proof_calls_equal_are_equal():
-    """Rank 0 makes its sum in one step of two additions, rank 1 in two steps; then each goes to
-    another rank.
-    """
-    moves = [
-        [(3, 2, ADD)], [(0, 3, COPY)], [(1, 0, ADD), (2, 0, ADD)], [(3, 1, ADD)], [(2, 1, ADD)],
-        [(0, 2, COPY), (1, 3, COPY)],
-    ]  # fmt: skip
-    steps = tuple(tuple(Transfer(src, dst, 0, op) for src, dst, op in step) for step in moves)
+    """Rank 0 sums in one step of two additions, rank 1 in two steps; then both send the sum."""
+    moves = [(3, 2, ADD)], [(0, 3, COPY)], [(1, 0, ADD), (2, 0, ADD)], [(3, 1, ADD)], [(2, 1, ADD)]
+    copies = [(0, 2, COPY), (1, 3, COPY)]
+    steps = tuple(tuple(Transfer(src, dst, 0, op) for src, dst, op in step) for step in (*moves, copies))
     schedule = Schedule("two ways", "allreduce", 4, 1, (0,), steps)
     check(schedule)
     draws = np.random.RandomState(0).normal(size=(4, 1000)) * 10.0 ** np.arange(4)[:, None]
@@ -133,19 +125,19 @@ def test_autograd_does_not_record_it():
     assert all((x.grad.asnumpy() == 6).all() for x in xs)
 
 
-def test_make_allreduce_forgets_the_list_that_was_not_used_for_longest(monkeypatch):
-    ctxs, made = contexts(2), []
-    monkeypatch.setattr("gluonlab.collectives.schedule_executor.MAX_EXECUTORS", 2)
+def test_make_allreduce_forgets_the_least_recently_used_list(monkeypatch):
+    sizes = []
 
-    class Counted(Executor):
+    class CountedExecutor(Executor):
         def __init__(self, schedule, arrays):
-            made.append(arrays[0][0].size)
+            sizes.append(arrays[0][0].size)
             super().__init__(schedule, arrays)
 
-    monkeypatch.setattr("gluonlab.collectives.schedule_executor.Executor", Counted)
-    run = make_allreduce("star", ctxs)
-    lists = {size: [nd.ones((size,), ctx=ctx) for ctx in ctxs] for size in (1, 2, 3)}
+    monkeypatch.setattr(schedule_executor, "MAX_EXECUTORS", 2)
+    monkeypatch.setattr(schedule_executor, "Executor", CountedExecutor)
+    run = make_allreduce("star", contexts(2))
+    lists = {size: [nd.ones((size,), ctx=ctx) for ctx in contexts(2)] for size in (1, 2, 3)}
     for size in (1, 2, 1, 3, 1, 2):
         run(lists[size])
-    assert made == [1, 2, 3, 2]
+    assert sizes == [1, 2, 3, 2]
     assert [int(lists[size][0].asnumpy()[0]) for size in (1, 2, 3)] == [8, 4, 2]

@@ -1,13 +1,10 @@
-"""Several hosts are as often the links of one, and NICs that its devices share."""
-
-from dataclasses import replace
+"""Several hosts: each has the links of the machine, and NICs that its devices share."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.examples import examples
 
-from gluonlab.collectives.algorithms import ACROSS_HOSTS, ALGORITHMS, make_schedule, make_schedule_over_hosts
+from gluonlab.collectives.algorithms import make_schedule, make_schedule_over_hosts
 from gluonlab.collectives.cost_model import find_best_order, price
 from gluonlab.collectives.named_topologies import (
     MAX_HOSTS,
@@ -26,86 +23,66 @@ ROUNDING = 1e-9
 ALL_ON_NVLINKS = {"p3.8xlarge", "p4d.24xlarge"}
 
 
-def nothing(device):
+def no_links(device):
     return ()
 
 
-def network(nics=1, bytes_per_s=5.0, latency_s=2.0, out=nothing, into=nothing):
+def make_network(nics=1, bytes_per_s=5.0, latency_s=2.0, out=no_links, into=no_links):
     return HostNetwork(nics, bytes_per_s, latency_s, out, into)
 
 
-def names(links):
-    return [link.name for link in links]
+def test_a_message_passes_both_nics_and_the_links_to_them():
+    out, into = (lambda device, way=way: (Link(f"lane {way} {device}", 7.0),) for way in ("of", "to"))
+    two = repeat_host(fully_connected(4, 1.0, 10.0, 3.0), 2, make_network(2, out=out, into=into))
 
+    def describe(pair):
+        route = two.routes[pair]
+        return route.latency_s, route.bytes_per_s, ", ".join(link.name for link in route.links)
 
-# --- the links
-
-
-def test_a_message_passes_both_nics_and_the_ways_to_them():
-    lanes = network(
-        2, out=lambda device: (Link(f"lane of {device}", 7.0),), into=lambda device: (Link(f"lane to {device}", 8.0),)
-    )
-    two = repeat_host(fully_connected(4, 1.0, 10.0, 3.0), 2, lanes)
-    assert (two.name, two.world_size) == ("fully_connected*2", 8)
-    assert (two.routes[1, 7].latency_s, two.routes[1, 7].bytes_per_s) == (2.0, 5.0)
-    assert names(two.routes[1, 7].links) == [
-        "host 0: lane of 1", "host 0: NIC 0 out", "host 1: NIC 1 in", "host 1: lane to 3",
-    ]  # fmt: skip
-    assert names(two.routes[7, 1].links) == [
-        "host 1: lane of 3", "host 1: NIC 1 out", "host 0: NIC 0 in", "host 0: lane to 1",
-    ]  # fmt: skip
-    assert names(two.routes[5, 6].links) == ["host 1: 1 to 2"]
-    assert two.routes[5, 6].latency_s == 1.0 and two.reduce_bytes_per_s == 3.0
+    assert (two.name, two.world_size, two.reduce_bytes_per_s) == ("fully_connected*2", 8, 3.0)
+    far = 2.0, 5.0
+    assert describe((1, 7)) == (*far, "host 0: lane of 1, host 0: NIC 0 out, host 1: NIC 1 in, host 1: lane to 3")
+    assert describe((7, 1)) == (*far, "host 1: lane of 3, host 1: NIC 1 out, host 0: NIC 0 in, host 0: lane to 1")
+    assert describe((5, 6)) == (1.0, 10.0, "host 1: 1 to 2")
     assert two.hosts == two.groups == ((0, 1, 2, 3), (4, 5, 6, 7))
 
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_every_host_has_the_links_of_the_machine_alone(name):
     one, three = make_topology(name), make_topology(f"{name}*3")
-    each = one.world_size
-    assert three.name == f"{name}*3" and three.world_size == 3 * each
+    assert three.name == f"{name}*3" and three.world_size == 3 * one.world_size
     for host in range(3):
-        own = three.subset(three.hosts[host])
         for pair, route in one.routes.items():
-            there = own.routes[pair]
-            assert there.latency_s == route.latency_s
-            assert [link.bytes_per_s for link in there.links] == [link.bytes_per_s for link in route.links]
-            assert names(there.links) == [f"host {host}: {link.name}" for link in route.links]
+            links = tuple(link._replace(name=f"host {host}: {link.name}") for link in route.links)
+            assert three.subset(three.hosts[host]).routes[pair] == route._replace(links=links)
 
 
 @pytest.mark.parametrize(
     ("name", "nics", "gigabits"), [("p3.16xlarge", 1, 25), ("p3dn.24xlarge", 1, 100), ("p4d.24xlarge", 4, 400)]
 )
 def test_hosts_send_at_the_published_speed(name, nics, gigabits):
-    """All GPUs to the next host at once: what passes the NICs a second, in each direction.
-
-    Neighbours share a NIC. Of a p4d these are two GPUs below each PCIe switch: aws-ofi-nccl's
+    """Neighbors share a NIC. On a p4d these are two GPUs below each PCIe switch: aws-ofi-nccl's
     topology/p4d-24xl-topo.xml.
     """
     routes = make_topology(f"{name}*2").routes
-    out, into = (
-        {gpu: [link for link in routes[pair].links if link.name.startswith(f"host {host}: NIC")]
-         for gpu, pair in ((gpu, (gpu, gpu + 8)) for gpu in range(8))}
-        for host in (0, 1)
-    )  # fmt: skip
-    for links, way in ((out, "out"), (into, "in")):
-        assert {gpu: names(each)[0][8:] for gpu, each in links.items()} == {
-            gpu: f"NIC {gpu * nics // 8} {way}" for gpu in range(8)
+    for host, way in ((0, "out"), (1, "in")):
+        links = {
+            gpu: link
+            for gpu in range(8)
+            for link in routes[gpu, gpu + 8].links
+            if link.name.startswith(f"host {host}: NIC")
         }
-        different = {link for each in links.values() for link in each}
-        assert sum(link.bytes_per_s for link in different) * 8 == gigabits * 1e9
+        assert [links[gpu].name[8:] for gpu in range(8)] == [f"NIC {gpu * nics // 8} {way}" for gpu in range(8)]
+        assert sum(link.bytes_per_s for link in set(links.values())) * 8 == gigabits * 1e9
     assert name in TOPOLOGIES and "inferred" in NETWORKS[name].note
 
 
 @pytest.mark.parametrize("name", sorted(set(NETWORKS) - ALL_ON_NVLINKS - {"p3.2xlarge"}))
 def test_the_path_to_a_nic_uses_links_of_the_machine(name):
-    """But for one GPU alone, and where NVLinks carry all that stays within the host."""
+    """Except for one GPU alone, and if NVLinks carry everything within the host."""
     machine = {link for route in make_topology(name).routes.values() for link in route.links}
     for gpu in range(make_topology(name).world_size):
         assert {*NETWORKS[name].out_links(gpu), *NETWORKS[name].in_links(gpu)} <= machine
-
-
-# --- rings, and parts
 
 
 def test_a_ring_over_hosts_goes_from_host_to_host():
@@ -124,57 +101,12 @@ def test_a_part_of_several_hosts_keeps_their_hosts():
     assert make_topology("p3.16xlarge*3", 8).routes == make_topology("p3.16xlarge*2", 8).routes
 
 
-# --- prices
-
-
-@st.composite
-def cases(draw):
-    """(a schedule for hosts x devices, the host, its network, hosts, bytes)"""
-    hosts, devices = draw(st.integers(1, 4)), draw(st.integers(1, 4))
-    speeds = st.sampled_from([1.0, 3.0, 10.0, 1e3])
-    host = fully_connected(devices, draw(st.floats(0, 2)), draw(speeds), draw(speeds))
-    lane = (Link("lane", draw(speeds)),) * draw(st.integers(0, 1))
-    between = network(draw(st.integers(1, 4)), draw(speeds), draw(st.floats(0, 2)), lambda _: lane, lambda _: ())
-    schedules = st.sampled_from(ACROSS_HOSTS).map(lambda across: make_schedule_over_hosts(hosts, devices, across))
-    flat = st.sampled_from(sorted(ALGORITHMS)).map(lambda n: make_schedule(n, hosts * devices))
-    return draw(schedules | flat), host, between, hosts, draw(st.integers(0, 1000))
-
-
-@examples(60, 150)
-@given(cases())
-def test_no_schedule_beats_the_bytes_that_must_pass_the_nics(case):
-    """Without a sum twice, an allreduce sends 2 (h-1) n bytes between h hosts at least: 2 (h-1)/h n
-    out of the NICs of one of them.
-    """
-    schedule, host, between, hosts, size = case
-    seconds = price(schedule, repeat_host(host, hosts, between), size).seconds
-    least = 2 * (hosts - 1) / hosts * size / (between.nics * between.bytes_per_s)
-    assert seconds >= least * (1 - ROUNDING)
-
-
-def test_one_host_is_the_machine():
-    host = switch(3, 1.0, 10.0)
-    assert repeat_host(host, 1, network()) is host
-
-
-@examples(50)
-@given(cases(), st.sampled_from([1.0, 1.5, 100.0]))
-def test_a_faster_network_never_costs_more(case, times):
-    schedule, host, between, hosts, size = case
-    faster = replace(between, bytes_per_s=between.bytes_per_s * times)
-    quicker = replace(faster, latency_s=between.latency_s / times)
-    slow, fast, quick = (
-        price(schedule, repeat_host(host, hosts, each), size).seconds for each in (between, faster, quicker)
-    )
-    assert slow >= fast * (1 - ROUNDING) and fast >= quick * (1 - ROUNDING)
-
-
 @given(st.integers(1, 4), st.integers(1, 4), st.integers(1, 4), st.integers(0, 1000))
 def test_rings_within_and_across_hosts_cost_the_closed_form(hosts, devices, nics, size):
-    """On ports within, and g GPUs at a NIC: 2 (g-1) (alpha + n/gb) and, for the NIC that most
-    devices share, 2 (h-1) (s alpha' + s n/ghb').
-    """
-    topology = repeat_host(switch(devices, 0.5, 10.0), hosts, network(nics))
+    """2 (g-1) (alpha + n/gb) within, and 2 (h-1) s (alpha' + n/ghb') for s devices at a NIC."""
+    host = switch(devices, 0.5, 10.0)
+    topology = repeat_host(host, hosts, make_network(nics))
+    assert hosts > 1 or topology is host
     shares = [device * nics // devices for device in range(devices)]
     most = max(map(shares.count, shares))
     within = 2 * (devices - 1) * (0.5 + size / devices / 10)
@@ -183,31 +115,12 @@ def test_rings_within_and_across_hosts_cost_the_closed_form(hosts, devices, nics
     assert priced == pytest.approx(within + across, rel=ROUNDING)
 
 
-@pytest.mark.parametrize("name", ["p3.16xlarge*8", "p3dn.24xlarge*8", "p4d.24xlarge*8"])
-def test_on_known_hosts_the_hierarchy_is_the_cheapest_for_large_buffers(name):
-    topology = make_topology(name)
-    order = topology.subset(topology.hosts[0]).ring_order()
-    best = price(make_schedule_over_hosts(8, 8, order=order), topology, 1e8).seconds
-    for algorithm in ALGORITHMS:
-        flat = make_schedule(algorithm, 64)
-        assert best < price(flat, topology, 1e8).seconds
-
-
-# --- mistakes
-
-
-@pytest.mark.parametrize(
-    "text", ["p3.16xlarge*0", "p3.16xlarge*-1", "p3.16xlarge*1.5", "p3.16xlarge*129",
-             "p3.16xlarge*", "p3.16xlarge*two", "p3.16xlarge*2*2",
-             "p3.16xlarge*99999999999999999999999", "p3.16xlarge*\u0662", "p3*16xlarge*2"],
-)  # fmt: skip
-def test_an_invalid_number_of_hosts_is_refused(text):
+@pytest.mark.parametrize("hosts", ["0", "-1", "1.5", "129", "", "two", "2*2", "9" * 23, "\u0662", "16xlarge*2"])
+def test_an_invalid_number_of_hosts_is_refused(hosts):
     with pytest.raises(ScheduleError) as error:
-        make_topology(text)
-    hosts = text.split("*", 1)[1]
-    assert str(error.value) == (
-        f"topology {text!r}: {hosts!r} is no number of hosts: give 1 to {MAX_HOSTS}, as in p3.16xlarge*8"
-    )
+        make_topology(f"p3*{hosts}")
+    expected = f"topology 'p3*{hosts}': {hosts!r} is no number of hosts: give 1 to {MAX_HOSTS}, as in p3.16xlarge*8"
+    assert str(error.value) == expected
 
 
 @pytest.mark.parametrize(
@@ -218,9 +131,9 @@ def test_an_invalid_number_of_hosts_is_refused(text):
         (lambda: make_topology("pcie*2"), f"pcie is no particular.* {', '.join(NETWORKS)}$"),
         (lambda: make_topology("nvswitch*2"), "nvswitch is no particular machine"),
         (lambda: make_topology("p3.8xlarge*2", 9), r"\*2 has 8 devices: choose 1 to 8, not 9"),
-        *((lambda hosts=hosts: repeat_host(switch(2, 1.0, 1.0), hosts, network()),
+        *((lambda hosts=hosts: repeat_host(switch(2, 1.0, 1.0), hosts, make_network()),
            "there must be at least 1") for hosts in (0, 1.5, True, "2")),
-        *((lambda figures=figures: network(*figures), "give 1 or more NICs")
+        *((lambda figures=figures: make_network(*figures), "give 1 or more NICs")
           for figures in ((0, 5.0, 2.0), (1, 0.0, 2.0), (1, 5.0, -1.0), (1.5, 5.0, 2.0))),
     ],
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Topologies hold the published tables, propose the best ring, and say what is inferred."""
+"""Topologies of known machines: the published tables, the best ring, and parts of a machine."""
 
 import itertools
 import math
@@ -10,19 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.examples import examples
 
-from gluonlab.collectives.named_topologies import (
-    TOPOLOGIES,
+from gluonlab.collectives.named_topologies import TOPOLOGIES, make_topology, p3_16xlarge, pcie
+from gluonlab.collectives.topology import (
     Link,
     Route,
     Topology,
+    all_pairs,
     fully_connected,
-    make_topology,
-    nvswitch,
-    p3_16xlarge,
-    pcie,
+    shared_memory_topology,
     switch,
 )
-from gluonlab.collectives.topology import shared_memory_topology
 from gluonlab.errors import ScheduleError
 
 # nvidia-smi topo -m of a DGX-1V: NVLinks between GPUs, row by row; 0 is by way of PCIe
@@ -38,22 +35,15 @@ CUBE_MESH = """
 """
 
 
-def pairs(world_size):
-    return list(itertools.permutations(range(world_size), 2))
-
-
 def hops(order):
     return list(zip(order, [*order[1:], *order[:1]])) if len(order) > 1 else []
-
-
-# --- the tables
 
 
 @pytest.mark.parametrize("name", ["p3.16xlarge", "p3dn.24xlarge"])
 def test_a_cube_mesh_has_the_links_of_the_published_matrix(name):
     topology = make_topology(name)
     table = [line.split() for line in CUBE_MESH.split("\n") if line.strip()]
-    for src, dst in pairs(8):
+    for src, dst in all_pairs(8):
         route, links = topology.routes[src, dst], int(table[src][dst])
         assert route.bytes_per_s == (links * 25e9 or 10e9)
         assert [link.name.split()[0] for link in route.links] == (
@@ -62,10 +52,9 @@ def test_a_cube_mesh_has_the_links_of_the_published_matrix(name):
     assert topology.groups == ((0, 1, 2, 3), (4, 5, 6, 7))
 
 
-def test_the_smaller_p3_is_the_first_quad_and_says_that_this_is_inferred():
-    quad, whole = make_topology("p3.8xlarge"), p3_16xlarge()
-    assert quad.world_size == 4
-    assert dict(quad.routes) == {pair: whole.routes[pair] for pair in pairs(4)}
+def test_the_smaller_p3_is_the_first_quad_by_inference():
+    quad = make_topology("p3.8xlarge")
+    assert quad.routes == make_topology("p3.16xlarge", 4).routes
     assert quad.note.startswith("inferred: the quad 0-3 of p3.16xlarge")
 
 
@@ -73,7 +62,7 @@ def test_the_smaller_p3_is_the_first_quad_and_says_that_this_is_inferred():
 def test_every_machine_is_complete_and_says_what_is_inferred(name):
     topology = make_topology(name)
     assert topology.name == name
-    assert set(topology.routes) == set(pairs(topology.world_size))
+    assert set(topology.routes) == set(all_pairs(topology.world_size))
     assert "inferred" in topology.note
     assert 0 < topology.reduce_bytes_per_s < math.inf
     assert sorted(itertools.chain(*topology.groups)) == list(range(topology.world_size))
@@ -95,14 +84,11 @@ def test_every_machine_is_complete_and_says_what_is_inferred(name):
     ],
 )
 def test_machines_whose_devices_have_one_port_each(name, devices, gigabytes):
-    topology = make_topology(name)
-    assert topology.routes == switch(devices, 10e-6, gigabytes * 1e9).routes
+    assert make_topology(name).routes == switch(devices, 10e-6, gigabytes * 1e9).routes
 
 
 def test_pairs_share_the_expected_pcie_links():
-    """Four GPUs, two switches: neighbours below a switch stay below it; all others share its way up
-    and down.
-    """
+    """Neighbors below a switch stay below it; all others share its links up and down."""
     routes = pcie(4).routes
     assert not set(routes[0, 1].links) & set(routes[1, 2].links)
     shared = set(routes[0, 2].links) & set(routes[1, 3].links)
@@ -116,7 +102,7 @@ def test_pairs_share_the_expected_pcie_links():
 
 
 def test_sixteen_gpus_on_eight_boards():
-    """Each board's switch has the bytes of both of its GPUs to carry."""
+    """Each board's switch carries the bytes of both of its GPUs."""
     p2 = make_topology("p2.16xlarge")
     assert p2.world_size == 16 and {route.bytes_per_s for route in p2.routes.values()} == {12e9}
     boards = tuple((first, first + 1) for first in range(0, 16, 2))
@@ -155,31 +141,11 @@ def test_uniform_topologies():
 )
 def test_devices_of_a_shared_memory_topology_share_one_link(add, of_one, speed, own_add):
     topology = shared_memory_topology(3, 40e-6, 20e9, add, **of_one)
-    routes = topology.routes.values()
-    assert set.intersection(*[set(route.links) for route in routes]) == {Link("memory", 20e9)}
-    assert {route.bytes_per_s for route in routes} == {speed}
-    together, own = topology.shared_reduce_bytes_per_s, topology.reduce_bytes_per_s
-    # seconds of a byte that is added, in all: a copy, and what an addition takes longer
-    assert 1 / 20e9 + 1 / together == pytest.approx(1 / min(add, 20e9))
-    assert 1 / speed + 1 / own == pytest.approx(1 / min(own_add, speed))
-
-
-# --- rings
-
-
-def test_the_ring_of_the_cube_mesh_runs_on_doubled_links_only():
-    topology = p3_16xlarge()
-    order = topology.ring_order()
-    assert order == [0, 3, 2, 1, 5, 6, 7, 4]
-    assert {topology.routes[hop].bytes_per_s for hop in hops(order)} == {50e9}
-    as_numbered = [hop for hop in hops(range(8)) if len(topology.routes[hop].links) > 1]
-    assert as_numbered == [(3, 4), (7, 0)]  # twice by way of PCIe
-
-
-@pytest.mark.parametrize("world_size", [1, 2, 3, 8, 17])
-def test_equal_rings_keep_the_order_of_numbers(world_size):
-    for topology in (fully_connected(world_size, 0, 1e9), nvswitch(world_size), pcie(world_size)):
-        assert topology.ring_order() == list(range(world_size))
+    assert set.intersection(*[set(route.links) for route in topology.routes.values()]) == {Link("memory", 20e9)}
+    assert {route.bytes_per_s for route in topology.routes.values()} == {speed}
+    # seconds of a byte that is added: the copy, and the extra time of the addition
+    assert 1 / 20e9 + 1 / topology.shared_reduce_bytes_per_s == pytest.approx(1 / min(add, 20e9))
+    assert 1 / speed + 1 / topology.reduce_bytes_per_s == pytest.approx(1 / min(own_add, speed))
 
 
 @st.composite
@@ -187,18 +153,15 @@ def random_topologies(draw):
     world_size = draw(st.integers(1, 5))
     speeds = draw(st.lists(st.sampled_from([1.0, 2.0, 4.0, 8.0]), min_size=2, max_size=6))
     links = st.sampled_from([Link(f"link {i}", speed) for i, speed in enumerate(speeds)])
-    chosen = st.lists(links, min_size=1, max_size=2, unique=True)
     own = st.builds(lambda i, speed: [Link(f"own {i}", speed)], st.integers(), st.floats(1, 4))
-    routes = {pair: Route(tuple(draw(chosen | own)), 1e-5) for pair in pairs(world_size)}
-    return Topology("random", world_size, routes)
+    chosen = (st.lists(links, min_size=1, max_size=2, unique=True) | own).map(tuple)
+    return Topology("random", world_size, {pair: Route(draw(chosen), 1e-5) for pair in all_pairs(world_size)})
 
 
 @examples(60, 150)
 @given(random_topologies())
 def test_the_proposed_ring_is_the_best_of_all(topology):
-    """Of every cyclic order: the least time per byte on the busiest link, then the most bytes/s in
-    sum, then the first.
-    """
+    """The least time per byte on the busiest link, then the most bytes/s, then the first order."""
 
     def rank(order):
         routes = [topology.routes[hop] for hop in hops(order)]
@@ -210,19 +173,14 @@ def test_the_proposed_ring_is_the_best_of_all(topology):
     assert topology.ring_order() == min(orders, key=rank)
 
 
-def test_a_ring_is_found_in_seconds_also_where_all_links_differ():
-    """Twenty devices, whose orders nobody could try; it is an order, and no worse than 0, 1, ..."""
-    rng = random.Random(0)
-    routes = {pair: Route((Link(str(pair), rng.uniform(5e9, 25e9)),), 1e-5) for pair in pairs(20)}
-    order = Topology("drawn", 20, routes).ring_order()
-
-    def slowest(ring):
-        return min(routes[hop].bytes_per_s for hop in hops(ring))
-
-    assert sorted(order) == list(range(20)) and slowest(order) >= slowest(range(20))
-
-
-# --- parts of a machine
+def test_a_ring_of_twenty_different_links_is_no_worse_than_the_order_of_numbers():
+    speed = random.Random(0).uniform
+    topology = Topology(
+        "drawn", 20, {pair: Route((Link(str(pair), speed(5e9, 25e9)),), 1e-5) for pair in all_pairs(20)}
+    )
+    order = topology.ring_order()
+    best, numbered = (min(topology.routes[hop].bytes_per_s for hop in hops(ring)) for ring in (order, range(20)))
+    assert sorted(order) == list(range(20)) and best >= numbered
 
 
 @pytest.mark.parametrize("name", TOPOLOGIES)
@@ -231,24 +189,18 @@ def test_the_first_devices_are_linked_as_in_the_whole_machine(name):
     for world_size in range(1, whole.world_size + 1):
         part = make_topology(name, world_size)
         assert part.world_size == world_size
-        assert dict(part.routes) == {pair: whole.routes[pair] for pair in pairs(world_size)}
+        assert dict(part.routes) == {pair: whole.routes[pair] for pair in all_pairs(world_size)}
         assert part.reduce_bytes_per_s == whole.reduce_bytes_per_s
-        assert part.groups == tuple(
-            tuple(device for device in group if device < world_size) for group in whole.groups if group[0] < world_size
-        )
+        groups = (tuple(device for device in group if device < world_size) for group in whole.groups)
+        assert part.groups == tuple(filter(None, groups))
 
 
-def test_listed_devices_get_the_ranks_of_their_places():
-    whole = p3_16xlarge()
-    part = whole.subset([7, 0, 4])
+def test_listed_devices_get_the_ranks_of_their_positions():
+    whole, devices = p3_16xlarge(), [7, 0, 4]
+    part = whole.subset(devices)
     assert part.world_size == 3
-    assert [part.routes[pair] for pair in ((0, 1), (1, 2), (2, 0))] == [
-        whole.routes[pair] for pair in ((7, 0), (0, 4), (4, 7))
-    ]
+    assert dict(part.routes) == {(a, b): whole.routes[devices[a], devices[b]] for a, b in all_pairs(3)}
     assert part.groups == ((1,), (0, 2))
-
-
-# --- mistakes
 
 
 def test_an_unknown_machine_is_refused_with_the_choices():
@@ -282,37 +234,33 @@ def test_devices_that_the_machine_does_not_have_are_refused(devices):
 
 
 WIRE = Route((Link("wire", 1e9),), 1e-5)
+BAD_FIGURES = (0, 1e-5, 1e9), ("2", 1e-5, 1e9), (2, -1e-5, 1e9), (2, 1e-5, 0.0)
+BAD_MEMORY = (0, 1e-5, 1e9, 1e9), (2, -1e-5, 1e9, 1e9), (2, 1e-5, 0.0, 1e9), (2, 1e-5, 1e9, -1.0)
 
 
-def pair(back=WIRE, **speeds):
+def make_pair(speed=1e9, latency_s=1e-5, **speeds):
+    back = Route((Link("wire", speed),), latency_s)
     return Topology("by hand", 2, {(0, 1): WIRE, (1, 0): back}, **speeds)
 
 
-def back(speed, latency_s=1e-5):
-    return lambda: pair(Route((Link("wire", speed),), latency_s))
-
-
 @pytest.mark.parametrize(
-    ("make", "words"),
+    ("make", "message"),
     [
         (lambda: Topology("by hand", 2, {(0, 1): WIRE}), "2 devices have 2 routes"),
         (lambda: Topology("by hand", 2, {(0, 1): WIRE, (0, 2): WIRE}), "2 devices have 2 routes"),
         (lambda: Topology("by hand", 5, {}), "5 devices have 20 routes"),
-        (lambda: pair(Route((), 1e-5)), "a route has links"),
-        (back(0.0), "bytes/s above 0"),
-        (back(math.nan), "bytes/s above 0"),
-        (back(1e9, -1e-5), "a latency of 0 s or more"),
-        (lambda: pair(reduce_bytes_per_s=0), "more than 0"),
-        (lambda: pair(shared_reduce_bytes_per_s=-1.0), "more than 0"),
-        *((lambda make=make, given=given: make(*given), "there must be at|a route has")
-          for make in (switch, fully_connected)
-          for given in ((0, 1e-5, 1e9), ("2", 1e-5, 1e9), (2, -1e-5, 1e9), (2, 1e-5, 0.0))),
-        *((lambda given=given: shared_memory_topology(*given),
-           "there must be at|a route has|above 0 b")
-          for given in ((0, 1e-5, 1e9, 1e9), (2, -1e-5, 1e9, 1e9), (2, 1e-5, 0.0, 1e9),
-                        (2, 1e-5, 1e9, -1.0))),
+        (lambda: Topology("by hand", 2, {(0, 1): WIRE, (1, 0): Route((), 1e-5)}), "a route has links"),
+        (lambda: make_pair(0.0), "bytes/s above 0"),
+        (lambda: make_pair(math.nan), "bytes/s above 0"),
+        (lambda: make_pair(1e9, -1e-5), "a latency of 0 s or more"),
+        (lambda: make_pair(reduce_bytes_per_s=0), "more than 0"),
+        (lambda: make_pair(shared_reduce_bytes_per_s=-1.0), "more than 0"),
+        *((lambda make=make, figures=figures: make(*figures), "there must be at|a route has")
+          for make in (switch, fully_connected) for figures in BAD_FIGURES),
+        *((lambda figures=figures: shared_memory_topology(*figures), "there must be at|a route has|above 0 b")
+          for figures in BAD_MEMORY),
     ],
 )  # fmt: skip
-def test_invalid_devices_and_links_are_refused(make, words):
-    with pytest.raises(ScheduleError, match=words):
+def test_invalid_devices_and_links_are_refused(make, message):
+    with pytest.raises(ScheduleError, match=message):
         make()

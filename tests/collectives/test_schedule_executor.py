@@ -1,4 +1,4 @@
-"""What a schedule leaves on real arrays, against sums made by numpy."""
+"""Schedules on real arrays, compared with numpy's sums."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from support.devices import device, devices
 from support.examples import examples
 
 from gluonlab.collectives import schedule_executor as executor_module
-from gluonlab.collectives.algorithms import ACROSS_HOSTS, ALGORITHMS, HALVES, make_schedule, make_schedule_over_hosts
+from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule
 from gluonlab.collectives.schedule import Schedule, Transfer
 from gluonlab.collectives.schedule_executor import Executor, allreduce, make_allreduce
 from gluonlab.errors import ScheduleError
@@ -19,13 +19,13 @@ from mxnet import nd  # isort: skip
 TYPES = ("int32", "float32", "float16", "float64")
 
 
-def integers(seed, world_size, shapes):
-    """Small whole numbers, which every type sums exactly: contributions[rank][array]."""
+def draw_integers(seed, world_size, shapes):
+    """Return contributions[rank][array] of small whole numbers, which every type sums exactly."""
     random = np.random.RandomState(seed)
     return [[random.randint(-9, 10, size=shape) for shape in shapes] for _ in range(world_size)]
 
 
-def on_devices(contributions, dtype):
+def copy_to_devices(contributions, dtype):
     ctxs = devices(len(contributions))
     return [[nd.array(array, ctx=ctx, dtype=dtype) for array in arrays] for arrays, ctx in zip(contributions, ctxs)]
 
@@ -46,109 +46,70 @@ def small_pieces(monkeypatch):
     st.integers(0, 1000),
 )
 def test_every_algorithm_leaves_the_exact_sum_on_every_device(name, world_size, sizes, dtype, whole, seed):
-    contributions = integers(seed, world_size, sizes)
-    arrays = on_devices(contributions, dtype)
+    contributions = draw_integers(seed, world_size, sizes)
+    arrays = copy_to_devices(contributions, dtype)
     allreduce(make_schedule(name, world_size), arrays, whole)
-    for place in range(len(sizes)):
-        total = sum(contribution[place] for contribution in contributions)
-        for rank in range(world_size):
-            assert (arrays[rank][place].asnumpy() == total).all()
-            assert arrays[rank][place].dtype == np.dtype(dtype)
-
-
-@pytest.mark.parametrize("name", sorted(HALVES))
-@pytest.mark.parametrize("world_size", [1, 2, 3, 4, 5])
-def test_the_halves_of_an_allreduce_do_what_they_promise(name, world_size):
-    scatter, gather = (half(world_size) for half in HALVES[name])
-    contributions = integers(1, world_size, [101])
-    arrays = on_devices(contributions, "float32")
-    total = sum(contribution[0] for contribution in contributions)
-    parts = executor_module.partition([101], scatter.chunks)
-    allreduce(scatter, arrays)
-    for chunk, owner in enumerate(scatter.owner):
-        for part in parts[chunk]:
-            place = slice(part.begin, part.end)
-            assert (arrays[owner][0].asnumpy()[place] == total[place]).all()
-    allreduce(gather, arrays)
-    assert all((rank[0].asnumpy() == total).all() for rank in arrays)
+    for copies, summands in zip(zip(*arrays), zip(*contributions)):
+        assert all((array.asnumpy() == sum(summands)).all() for array in copies)
+        assert {array.dtype for array in copies} == {np.dtype(dtype).type}
 
 
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))
-def test_what_is_queued_before_and_after_keeps_its_order(name):
-    """The engine does not know of the aliases: fences must order them after earlier writes and
-    before later ones.
-    """
+def test_operations_queued_before_and_after_keep_their_order(name):
+    """The engine does not know aliases, so fences order them with earlier and later writes."""
     ctxs = devices(4)
     arrays = [[nd.zeros((8_000,), ctx=ctx)] for ctx in ctxs]
     executor = Executor(make_schedule(name, 4), arrays)
     nd.waitall()
     value = np.zeros(4)
-    for turn in range(1, 30):  # nothing waits in between
+    for number in range(1, 30):  # nothing waits in between
         for rank, (array,) in enumerate(arrays):
             array *= 0.25
-            array += rank * turn
+            array += rank * number
         executor.run()
-        value = np.full(4, (value * 0.25 + np.arange(4) * turn).sum())
+        value = np.full(4, (value * 0.25 + np.arange(4) * number).sum())
     for rank, (array,) in enumerate(arrays):
         np.testing.assert_allclose(array.asnumpy(), value[rank], rtol=1e-5)
 
 
 def test_a_schedule_that_is_wrong_gives_wrong_sums():
-    """The executor does what the schedule says, and nothing else."""
     schedule = Schedule("half", "allreduce", 2, 1, (0,), ((Transfer(0, 1, 0, "add"),),))
-    arrays = on_devices([[np.array([1.0])], [np.array([2.0])]], "float32")
+    arrays = copy_to_devices([[np.array([1.0])], [np.array([2.0])]], "float32")
     allreduce(schedule, arrays)
     assert [float(rank[0].asscalar()) for rank in arrays] == [1.0, 3.0]
 
 
 def test_make_allreduce_sums_any_lists_of_arrays():
-    ctxs = devices(3)
-    sum_of = make_allreduce("tree", ctxs)
+    run = make_allreduce("tree", devices(3))
     for shape in [(4,), (2, 3), (4,)]:
-        data = [nd.full(shape, rank + 1.0, ctx=ctx) for rank, ctx in enumerate(ctxs)]
-        sum_of(data)
-        assert all((array.asnumpy() == 6).all() for array in data)
+        arrays = [nd.full(shape, rank + 1.0, ctx=ctx) for rank, ctx in enumerate(devices(3))]
+        run(arrays)
+        assert all((array.asnumpy() == 6).all() for array in arrays)
 
 
-def ones(shapes=((4,), (4,)), numbers=(0, 1), **more):
-    return [[nd.ones(shape, ctx=device(number), **more)] for shape, number in zip(shapes, numbers)]
-
-
-def sparse():
-    return [[nd.sparse.zeros("row_sparse", (4, 2), ctx=device(number))] for number in (0, 1)]
+def make_ones(shapes=((4,), (4,)), numbers=(0, 1), **options):
+    return [[nd.ones(shape, ctx=device(number), **options)] for shape, number in zip(shapes, numbers)]
 
 
 @pytest.mark.parametrize(
-    ("arrays", "words"),
+    ("make_arrays", "message"),
     [
-        (lambda: ones(shapes=((4,),)), "there are arrays of 1"),
-        (lambda: ones(shapes=((4,), (5,))), r"rank 1 has float32\[5\], rank 0 float32\[4\]"),
-        (lambda: [*ones()[:1], *ones(dtype="float64")[1:]], "rank 1 has float64"),
-        (lambda: ones(numbers=(1, 1)),
-         r"lie on [cg]pu\(1\), [cg]pu\(1\): each rank needs a device of its own"),
-        (lambda: [array for [array] in ones()], r"\[\[a\], \[b\]\], not \[a, b\]"),
-        (lambda: ones(dtype="bool"), "type bool, which has no sum"),
-        (lambda: [*ones()[:1], [nd.ones((4,), ctx=mx.Context("cpu_shared", 0))]],
+        (lambda: make_ones(shapes=((4,),)), "there are arrays of 1"),
+        (lambda: make_ones(shapes=((4,), (5,))), r"rank 1 has float32\[5\], rank 0 float32\[4\]"),
+        (lambda: [make_ones()[0], make_ones(dtype="float64")[1]], "rank 1 has float64"),
+        (lambda: make_ones(numbers=(1, 1)), r"lie on [cg]pu\(1\), [cg]pu\(1\): each rank needs a device of its own"),
+        (lambda: [array for [array] in make_ones()], r"\[\[a\], \[b\]\], not \[a, b\]"),
+        (lambda: make_ones(dtype="bool"), "type bool, which has no sum"),
+        (lambda: [make_ones()[0], [nd.ones((4,), ctx=mx.Context("cpu_shared", 0))]],
          "lie on (cpu, cpu_shared|cpu_shared, gpu)"),
         (lambda: [[], []], "no arrays to work on"),
-        (sparse, "sparse"),
+        (lambda: [[nd.sparse.zeros("row_sparse", (4, 2), ctx=device(number))] for number in (0, 1)], "sparse"),
     ],
 )  # fmt: skip
-def test_a_mistake_is_named_and_leaves_the_arrays_as_they_are(arrays, words):
-    made = arrays()
-    before = [array.asnumpy() for own in made for array in own]
-    with pytest.raises(ScheduleError, match=words):
-        allreduce(make_schedule("ring", 2), made)
-    for array, was in zip((array for own in made for array in own), before):
-        assert np.array_equal(array.asnumpy(), was)
-
-
-@pytest.mark.parametrize(("hosts", "devices"), [(2, 4), (3, 2)])
-@pytest.mark.parametrize("across", ACROSS_HOSTS)
-def test_hosts_of_devices_end_with_numpys_sum(hosts, devices, across):
-    parts = integers(hosts, hosts * devices, (1, 37, 1000))
-    arrays = on_devices(parts, "float32")
-    allreduce(make_schedule_over_hosts(hosts, devices, across), arrays)
-    for own in arrays:
-        for array, same in zip(own, zip(*parts)):
-            assert (array.asnumpy() == sum(same)).all()
+def test_a_mistake_is_named_and_leaves_the_arrays_as_they_are(make_arrays, message):
+    arrays = make_arrays()
+    before = [array.asnumpy() for row in arrays for array in row]
+    with pytest.raises(ScheduleError, match=message):
+        allreduce(make_schedule("ring", 2), arrays)
+    for array, old in zip((array for row in arrays for array in row), before):
+        assert np.array_equal(array.asnumpy(), old)

@@ -1,6 +1,7 @@
-"""Schedules made for links: nothing is cheaper than auto's, and rings fit on the links together."""
+"""Schedules made for links: auto is the cheapest, and rings fit on the links together."""
 
 from collections import Counter
+from contextlib import suppress
 from itertools import permutations
 
 import pytest
@@ -29,41 +30,35 @@ from gluonlab.collectives.topology_aware import (
 from gluonlab.errors import ScheduleError
 
 EQUAL = 1 + 2e-9
-drawn = topologies(4, st.sampled_from([1e9, 3e9, 25e9, 1e11]), st.sampled_from([0.0, 1e-6, 1e-5]))
+random_topologies = topologies(4, st.sampled_from([1e9, 3e9, 25e9, 1e11]), st.sampled_from([0.0, 1e-6, 1e-5]))
 
 
-def others(topology):
-    """Every algorithm by its name alone, as numbered and placed, and those made for the links."""
+def list_schedules(topology):
+    """Yield every algorithm, as numbered and placed, and the schedules made for the links."""
     for name in ALGORITHMS:
         schedule = make_schedule(name, topology.world_size)
-        yield schedule
-        yield schedule.placed(find_best_order(schedule, topology))
-    for name in TOPOLOGY_AWARE:
-        if name == topology_aware.AUTO:
-            continue
-        try:
+        yield from (schedule, schedule.placed(find_best_order(schedule, topology)))
+    for name in {*TOPOLOGY_AWARE} - {topology_aware.AUTO}:
+        with suppress(ScheduleError):  # there is none
             yield from make_for_links(name, topology, topology.world_size).schedules
-        except ScheduleError:  # there is none
-            continue
 
 
 @examples(5, 8)
-@given(drawn, st.sampled_from(SIZES), st.floats(0, 1))
+@given(random_topologies, st.sampled_from(SIZES), st.floats(0, 1))
 def test_auto_uses_the_cheapest_schedule_and_lists_its_size_thresholds(topology, size, beyond):
-    """Nothing is cheaper at the sizes that are compared, and nothing much between them."""
-    made = make_for_links(topology_aware.AUTO, topology, topology.world_size)
-    known = list(others(topology))
-    for bytes_, slack in ((size, EQUAL), (size * (1 + beyond), 1.05)):
-        chosen = reference_cost(made.cheapest(bytes_), topology, bytes_)
-        lowest = min(reference_cost(schedule, topology, bytes_) for schedule in known)
-        assert chosen <= lowest * slack
-    assert all(has_correct_sums(schedule) for schedule in made.schedules)
-    table = made.size_thresholds()
+    """No schedule is cheaper at the compared sizes, and none is much cheaper between them."""
+    auto = make_for_links(topology_aware.AUTO, topology, topology.world_size)
+    schedules = list(list_schedules(topology))
+    for buffer_bytes, slack in ((size, EQUAL), (size * (1 + beyond), 1.05)):
+        chosen = reference_cost(auto.cheapest(buffer_bytes), topology, buffer_bytes)
+        assert chosen <= min(reference_cost(schedule, topology, buffer_bytes) for schedule in schedules) * slack
+    assert all(has_correct_sums(schedule) for schedule in auto.schedules)
+    table = auto.size_thresholds()
     assert table[0].size_bytes == 1
     for size in SIZES:
         [*_, row] = [row for row in table if row.size_bytes <= size]
-        assert row.schedule is made.cheapest(size)
-    assert {id(row.schedule) for row in table} == {id(schedule) for schedule in made.schedules}
+        assert row.schedule is auto.cheapest(size)
+    assert {id(row.schedule) for row in table} == {id(schedule) for schedule in auto.schedules}
 
 
 def test_algorithms_with_a_choice_of_chunks_are_also_tried_with_more_chunks():
@@ -78,19 +73,18 @@ def test_algorithms_with_a_choice_of_chunks_are_also_tried_with_more_chunks():
 @pytest.mark.parametrize(
     "machine, gap", [("p3.8xlarge", 1.07), ("p3.16xlarge", 1.15), ("g4dn.12xlarge", 1.16), ("g5.12xlarge", 1.16)]
 )
-def test_on_known_machines_it_is_near_the_floor_at_every_size(machine, gap):
+def test_on_known_machines_auto_is_near_the_lower_bound_at_every_size(machine, gap):
     topology = make_topology(machine)
-    floor = floor_of(topology)
-    made = make_for_links(topology_aware.AUTO, topology, topology.world_size)
+    auto, bound = make_for_links(topology_aware.AUTO, topology, topology.world_size), floor_of(topology)
     for power in range(10, 31):
-        seconds = reference_cost(made.cheapest(2**power), topology, 2**power)
-        assert floor.seconds(2**power) / EQUAL <= seconds <= gap * floor.seconds(2**power)
+        seconds = reference_cost(auto.cheapest(2**power), topology, 2**power)
+        assert bound.seconds(2**power) / EQUAL <= seconds <= gap * bound.seconds(2**power)
 
 
-def test_equal_prices_give_the_first_and_so_the_same_choice_always():
+def test_of_equal_costs_the_first_is_chosen():
     assert lowest_cost_index([2.0, 1.0, 1.0 - 1e-12]) == 1
-    made = [make_for_links(topology_aware.AUTO, typical_cpu_topology(4), 4) for _ in range(2)]
-    assert len({str([str(row) for row in each.size_thresholds()]) for each in made}) == 1
+    tables = [make_for_links(topology_aware.AUTO, typical_cpu_topology(4), 4).size_thresholds() for _ in range(2)]
+    assert str(tables[0]) == str(tables[1])
 
 
 @pytest.mark.parametrize(
@@ -105,26 +99,21 @@ def test_all_orders_of_interchangeable_devices_have_the_same_price(topology, dat
     schedule = make_schedule(data.draw(st.sampled_from(sorted(ALGORITHMS))), topology.world_size)
     order = data.draw(st.permutations(range(topology.world_size)))
     assert find_best_order(schedule, topology) == list(range(topology.world_size))
-    seconds = [reference_cost(each, topology, 1e6) for each in (schedule, schedule.placed(order))]
+    seconds = [reference_cost(candidate, topology, 1e6) for candidate in (schedule, schedule.placed(order))]
     assert seconds[1] == pytest.approx(seconds[0])
-
-
-# --- Rings packed onto links: each through all devices, all of them within the lanes
 
 
 @examples(40)
 @given(mesh_topologies())
 def test_rings_fit_on_the_lanes_together_and_no_other_ring_fits_beside_them(topology):
-    lanes, p = make_flow_network(topology), topology.world_size
-    rings = pack_rings(lanes)
-    used = Counter((ring[place], ring[(place + 1) % p]) for ring in rings for place in range(p))
-    left = {wire.pairs[0]: wire.lanes - used.pop(wire.pairs[0], 0) for wire in lanes.shared_links}
+    network, p = make_flow_network(topology), topology.world_size
+    rings = pack_rings(network)
+    used = Counter(hop for ring in rings for hop in zip(ring, (*ring[1:], ring[0])))
+    left = {link.pairs[0]: link.lanes - used.pop(link.pairs[0], 0) for link in network.shared_links}
     assert not used and min(left.values()) >= 0
     assert all(sorted(ring) == list(range(p)) for ring in rings)
-    for others in permutations(range(1, p)):
-        ring = (0, *others)
-        hops = [(ring[place], ring[(place + 1) % p]) for place in range(p)]
-        assert min(left.get(hop, 0) for hop in hops) == 0
+    for order in permutations(range(1, p)):
+        assert min(left.get(hop, 0) for hop in zip((0, *order), (*order, 0))) == 0
 
 
 @given(mesh_topologies())
@@ -145,7 +134,7 @@ def test_a_prime_number_of_fully_connected_devices_uses_every_link(p, rings):
     assert seconds == pytest.approx(2 * (p - 1) * (1e-5 + 1e8 / rings / p / 1e9))
 
 
-def test_a_p3_16xlarge_carries_six_rings():
+def test_a_p3_16xlarge_carries_six_rings_and_one_device_none():
     topology = make_topology("p3.16xlarge")
     assert len(pack_rings(make_flow_network(topology))) == 6
     assert price(multi_ring(topology), topology, 1e8).seconds == pytest.approx(1598.3e-6, rel=1e-4)
@@ -156,14 +145,13 @@ def test_a_p3_16xlarge_carries_six_rings():
 def test_without_a_ring_of_fast_links_multi_ring_is_the_best_single_ring(topology):
     schedule = multi_ring(topology)
     assert has_correct_sums(schedule) and schedule.chunks == topology.world_size
-    one = make_schedule("ring", topology.world_size).placed(topology.ring_order())
+    ring = make_schedule("ring", topology.world_size).placed(topology.ring_order())
     for size in (0, 10**8):
-        same, other = (price(each, topology, size).seconds for each in (one, schedule))
-        assert same == pytest.approx(other)
+        assert price(schedule, topology, size).seconds == pytest.approx(price(ring, topology, size).seconds)
 
 
 def test_a_search_for_rings_that_do_not_exist_ends():
-    """Two sets of twelve, all neighbours, and one link between: 11! ways lead to the link."""
+    """11! ways lead to the link between the two sets of twelve devices."""
     topology = two_cliques(12)
     assert pack_rings(make_flow_network(topology)) == []
     assert multi_ring(topology).chunks == 24
@@ -171,11 +159,11 @@ def test_a_search_for_rings_that_do_not_exist_ends():
 
 @given(unequal_topologies())
 @pytest.mark.long
-def test_speeds_that_all_differ_make_few_rings_no_dearer_than_the_single_one(topology):
+def test_different_speeds_make_few_rings_that_cost_no_more_than_a_single_ring(topology):
     schedule, p = multi_ring(topology), topology.world_size
     assert has_correct_sums(schedule) and schedule.chunks <= MAX_PARALLEL_RINGS * p
     single = make_schedule("ring", p).placed(topology.ring_order())
-    most, least = (price(each, topology, 2**30).seconds for each in (single, schedule))
+    most, least = (price(ring, topology, 2**30).seconds for ring in (single, schedule))
     assert least <= most * (1 + 1e-9)
 
 

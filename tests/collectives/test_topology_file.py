@@ -1,4 +1,4 @@
-"""A topology's file: what was written is read, ways are the shortest, and mistakes are one line."""
+"""Topology files: read as written, shortest routes, and mistakes in one line."""
 
 import math
 import re
@@ -19,17 +19,14 @@ from gluonlab.collectives.topology_file import MAX_FILE_BYTES, Wire, read_topolo
 from gluonlab.errors import OutputError, ScheduleError
 from gluonlab.plain_text import one_line
 
-# --- what is written is read
-
 
 @pytest.mark.parametrize("name", [*TOPOLOGIES, "p3.16xlarge*3", "p4d.24xlarge*2"])
 def test_every_known_machine_is_read_as_it_was_written(name, tmp_path):
-    topology = make_topology(name)
-    write_topology(topology, tmp_path / "m.json")
-    assert read_topology(tmp_path / "m.json") == topology
-    assert make_topology(str(tmp_path / "m.json")) == topology
-    (tmp_path / "m.json").write_bytes(b"\xef\xbb\xbf" + (tmp_path / "m.json").read_bytes())
-    assert read_topology(tmp_path / "m.json") == topology  # with a byte order mark
+    topology, file = make_topology(name), tmp_path / "m.json"
+    write_topology(topology, file)
+    assert read_topology(file) == make_topology(str(file)) == topology
+    file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes())
+    assert read_topology(file) == topology  # with a byte order mark
 
 
 @examples(15, 30)
@@ -46,15 +43,15 @@ def test_every_topology_and_every_part_of_it_is_read_as_it_was_written(tmp_path_
 def test_topologies_that_a_file_cannot_hold_are_refused(tmp_path):
     wires = {(0, 1): Route((Link("wire", 1e9),), 0.0), (1, 0): Route((Link("wire", 2e9),), 0.0)}
 
-    def alike(name, speed, latency_s):
+    def make_equal_routes(name, speed, latency_s):
         return Topology("t", 2, dict.fromkeys(wires, Route((Link(name, speed),), latency_s)))
 
     cases = {
         "t, as a file: .* two links are called 'wire'": Topology("t", 2, wires),
-        r"is no JSON \(Infinity is no number\)": alike("w", math.inf, 0.0),
-        "Infinity is no": alike("w", 1e9, math.inf),
-        "name is .*: give text on one line": alike("a\nb", 1e9, 0.0),
-        "every device, 0 to 1, once": replace(alike("w", 1e9, 0.0), groups=((0,),)),
+        r"is no JSON \(Infinity is no number\)": make_equal_routes("w", math.inf, 0.0),
+        "Infinity is no": make_equal_routes("w", 1e9, math.inf),
+        "name is .*: give text on one line": make_equal_routes("a\nb", 1e9, 0.0),
+        "every device, 0 to 1, once": replace(make_equal_routes("w", 1e9, 0.0), groups=((0,),)),
         "devices is 257: give a whole number, 1 to 256": nvswitch(257),
     }
     for words, topology in cases.items():
@@ -65,23 +62,16 @@ def test_topologies_that_a_file_cannot_hold_are_refused(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-# --- by hand
-
-
 @pytest.fixture
 def read(tmp_path):
     return partial(read_topology_content, tmp_path / "m.json")
 
 
-CUBE_PAIRS = {2: [(0, 3), (0, 4), (1, 2), (1, 5), (2, 3), (4, 7), (5, 6), (6, 7)],
-              1: [(0, 1), (0, 2), (1, 3), (2, 6), (3, 7), (4, 5), (4, 6), (5, 7)]}  # fmt: skip
-
-
-def test_a_cube_mesh_by_hand_has_the_routes_of_the_known_one(read):
-    """Which has been made by other code, from the published matrix."""
-    links = [link_between(*pair, lanes=lanes) for lanes, of in CUBE_PAIRS.items() for pair in of]
-    for gpu in range(8):
-        links.append(link_between(gpu, f"switch {gpu // 2}", bytes_per_s=10e9))
+def test_a_cube_mesh_by_hand_has_the_routes_of_the_known_machine(read):
+    """Other code makes the known machine, from the published matrix."""
+    pairs = {2: "03 04 12 15 23 47 56 67", 1: "01 02 13 26 37 45 46 57"}
+    links = [link_between(*map(int, pair), lanes=lanes) for lanes in pairs for pair in pairs[lanes].split()]
+    links += [link_between(gpu, f"switch {gpu // 2}", bytes_per_s=10e9) for gpu in range(8)]
     links += [link_between(f"switch {s}", f"CPU {s // 2}", bytes_per_s=10e9) for s in range(4)]
     links.append(link_between("CPU 0", "CPU 1", bytes_per_s=10e9))
     switches = [*(f"switch {s}" for s in range(4)), "CPU 0", "CPU 1"]
@@ -93,7 +83,7 @@ def test_a_cube_mesh_by_hand_has_the_routes_of_the_known_one(read):
     assert written.name == "m" and written.groups == known.groups
 
     def shape(topology):
-        """Routes by speeds, and links by the pairs that share them: names are left out."""
+        """Return speeds, shared links and latencies, without names."""
         routes = topology.routes
         links = {pair: set(route.links) for pair, route in routes.items()}
         speeds = {pair: [link.bytes_per_s for link in routes[pair].links] for pair in routes}
@@ -104,7 +94,7 @@ def test_a_cube_mesh_by_hand_has_the_routes_of_the_known_one(read):
     assert written.ring_order() == known.ring_order()
 
 
-def test_a_switch_with_a_speed_is_shared_by_all_that_passes_it(read):
+def test_a_switch_with_a_speed_is_shared_by_all_routes_over_it(read):
     bus = {"name": "memory", "bytes_per_s": 20e9}
     links = [link_between(device, "memory", bytes_per_s=12e9) for device in range(3)]
     routes = read({"devices": 3, "latency_s": 0, "switches": [bus], "links": links}).routes
@@ -113,20 +103,20 @@ def test_a_switch_with_a_speed_is_shared_by_all_that_passes_it(read):
 
 
 def test_routes_latencies_lanes_and_one_direction_as_written(read):
-    found = read(
+    topology = read(
         {"name": "pair", "devices": 2, "latency_s": 1e-5, "gpu": "T4", "hosts": [[1], [0]],
          "links": [{"name": "up", "from": 0, "to": 1, "lanes": 3, "lane_bytes_per_s": 2},
                    {"from": 1, "to": 0, "bytes_per_s": 5, "latency_s": 3e-5},
                    {"name": "bus", "bytes_per_s": 4}],
          "routes": [{"from": 0, "to": 1, "links": ["up", "bus"], "latency_s": 2e-5}]}
     )  # fmt: skip
-    assert found.routes == {
+    assert topology.routes == {
         (0, 1): Route((Link("up", 6.0), Link("bus", 4.0)), 2e-5),
         (1, 0): Route((Link("1 to 0", 5.0),), 3e-5),
     }
-    assert (found.name, found.gpu, found.hosts) == ("pair", "T4", ((1,), (0,)))
-    assert found.reduce_bytes_per_s == found.shared_reduce_bytes_per_s == math.inf
-    assert replace(found.subset([1, 0]), name="other").gpu == "T4"
+    assert (topology.name, topology.gpu, topology.hosts) == ("pair", "T4", ((1,), (0,)))
+    assert topology.reduce_bytes_per_s == topology.shared_reduce_bytes_per_s == math.inf
+    assert topology.subset([1, 0]).gpu == "T4"
     assert read({"devices": 1}).routes == {}
 
 
@@ -147,7 +137,7 @@ def test_no_way_through_switches_is_shorter_or_as_short_and_wider(drawn):
     """Of all ways, which the reference finds one by one, by depth."""
     devices, wires, buses = drawn
 
-    def ways(node, dst, passed):
+    def paths(node, dst, passed):
         for wire in wires:
             if wire.src != node or wire.dst in passed:
                 continue
@@ -155,22 +145,22 @@ def test_no_way_through_switches_is_shorter_or_as_short_and_wider(drawn):
             if wire.dst == dst:
                 yield [(links, wire)]
             elif isinstance(wire.dst, str):
-                for rest in ways(wire.dst, dst, {*passed, wire.dst}):
+                for rest in paths(wire.dst, dst, {*passed, wire.dst}):
                     yield [(links, wire), *rest]
 
     routes = shortest_routes(devices, wires, buses)
     for src, dst in ordered_pairs(devices):
-        found = list(ways(src, dst, {src}))
+        found = list(paths(src, dst, {src}))
         assert ((src, dst) in routes) == bool(found)
         if found:
             route = routes[src, dst]
-            every = [(len(way), -min(link.bytes_per_s for links, _ in way for link in links)) for way in found]
+            every = [(len(path), -min(link.bytes_per_s for links, _ in path for link in links)) for path in found]
             hops = sum(link not in buses.values() for link in route.links)
             assert (hops, -route.bytes_per_s) == min(every)
             assert any(
-                route.links == tuple(link for links, _ in way for link in links)
-                and route.latency_s == max(wire.latency_s for _, wire in way)
-                for way in found
+                route.links == tuple(link for links, _ in path for link in links)
+                and route.latency_s == max(wire.latency_s for _, wire in path)
+                for path in found
             )
 
 
@@ -187,9 +177,6 @@ def test_the_example_in_the_documentation_is_correct(tmp_path):
     assert [link.name for link in found.routes[0, 2].links] == [
         "0 to left", "left to host", "host", "slow way down", "right to 2",
     ]  # fmt: skip
-
-
-# --- Mistakes in a topology's file: one line with the file, the place, and what is possible
 
 
 TWO = {"devices": 2, "latency_s": 1e-5, "links": [link_between(0, 1, bytes_per_s=1e9)]}
@@ -248,8 +235,7 @@ def with_link(**changes):
          r"lane_bytes_per_s is 1e\+308: give a number from 1"),
         ({**TWO, "links": [link_between(0, 1, lanes=10**6, lane_bytes_per_s=1e18)]},
          r"1000000 lanes have 1e\+24 bytes/s together: 1e\+18 are the most"),
-        ({**TWO, "links": [{"name": "a", "bytes_per_s": 1, "latency_s": 1}]},
-         "latency_s is for links with ends"),
+        ({**TWO, "links": [{"name": "a", "bytes_per_s": 1, "latency_s": 1}]}, "latency_s is for links with ends"),
         ({**TWO, "switches": ["a", "a"]}, r"switches\[1\]: two switches are called 'a'"),
         ({**TWO, "switches": [5]}, r"switches\[0\]: 5 is no object"),
         ({**TWO, "switches": ["PCIe"], "links": [link_between(0, "PCI", bytes_per_s=1)]},

@@ -1,6 +1,4 @@
-"""The proof agrees with what schedules do to numbers: it accepts what is right, and points at what
-is wrong.
-"""
+"""The proof of a schedule agrees with its effect on numbers, and names the fault of a wrong one."""
 
 from dataclasses import replace
 
@@ -29,15 +27,14 @@ CHUNKED = ("star", "tree", "double_tree", "sharded", "hierarchical")
 MAKERS = {**ALGORITHMS, **{half.__name__: half for halves in HALVES.values() for half in halves}}
 
 
-def verdict(schedule):
+def find_error(schedule):
     try:
         check(schedule)
     except ScheduleError as error:
         return error
-    return None
 
 
-def schedule_of(world_size, *steps, collective="allreduce", chunks=1, owner=None):
+def make_by_hand(world_size, *steps, collective="allreduce", chunks=1, owner=None):
     steps = tuple(tuple(Transfer(*transfer) for transfer in step) for step in steps)
     return Schedule("by hand", collective, world_size, chunks, owner or (0,) * chunks, steps)
 
@@ -51,16 +48,10 @@ def valid_schedules(draw, max_world_size=8):
 
 @examples(150, 400)
 @given(valid_schedules().flatmap(mutated_schedules))
-def test_a_mutant_is_accepted_exactly_when_it_is_still_right(case):
-    mutant, _, _ = case
-    assert (verdict(mutant) is None) == is_valid(mutant)
-
-
-@examples(150, 400)
-@given(valid_schedules().flatmap(mutated_schedules))
-def test_the_error_points_at_the_fault(case):
+def test_a_mutant_is_accepted_exactly_if_it_is_right_and_the_error_points_at_the_fault(case):
     mutant, kind, touched = case
-    error = verdict(mutant)
+    error = find_error(mutant)
+    assert (error is None) == is_valid(mutant)
     if error is None:
         return
     broken = [number for number, step in enumerate(mutant.steps) if find_broken_rule(mutant, step)]
@@ -72,34 +63,31 @@ def test_the_error_points_at_the_fault(case):
         assert "nothing is ever sent to it" in str(error)
         assert kind in ("remove", "move", "swap", "dst", "chunk")
     else:
-        assert_is_where_it_went_wrong(mutant, error)
-        named = mutant.steps[error.step][error.transfer]
-        # chunks know nothing of each other
-        assert named.chunk in {transfer.chunk for transfer in touched}
-        assert f"step {error.step}, transfer {error.transfer} ({named})" in str(error)
+        check_fault(mutant, error)
+        transfer = mutant.steps[error.step][error.transfer]
+        assert transfer.chunk in {changed.chunk for changed in touched}  # chunks are independent
+        assert f"step {error.step}, transfer {error.transfer} ({transfer})" in str(error)
 
 
-def assert_is_where_it_went_wrong(schedule, error):
-    """The transfer is the last into a cell that ends wrong, or counts a contribution twice that its
-    two sides had once each.
-    """
+def check_fault(schedule, error):
+    """Check that the transfer is the last into a wrong cell, or the first to count a rank twice."""
     start, base = digit_contributions(schedule)
     end, written = execute_schedule(schedule, start)
-    turn = sum(map(len, schedule.steps[: error.step])) + error.transfer
+    index = sum(map(len, schedule.steps[: error.step])) + error.transfer
     transfers = [transfer for step in schedule.steps for transfer in step]
-    cell = (transfers[turn].dst, transfers[turn].chunk)
+    src, *cell = transfers[index][:3]
+    cell = tuple(cell)
 
-    def before(rank, chunk):
-        earlier = [value for t, value in zip(transfers[:turn], written) if (t.dst, t.chunk) == (rank, chunk)]
-        return [start[rank, chunk], *earlier][-1]
+    def value_before(rank):
+        values = [value for t, value in zip(transfers[:index], written) if (t.dst, t.chunk) == (rank, cell[1])]
+        return [start[rank, cell[1]], *values][-1]
 
-    def often(number):
+    def counts_twice(number):
         return max(contribution_counts(number, base, schedule.world_size)) > 1
 
-    sides = before(*cell), before(transfers[turn].src, cell[1])
-    doubles = often(written[turn]) and not any(map(often, sides))
-    is_last = cell not in [(transfer.dst, transfer.chunk) for transfer in transfers[turn + 1 :]]
-    # then it is the bits
+    doubles = counts_twice(written[index]) and not any(map(counts_twice, map(value_before, (cell[0], src))))
+    is_last = cell not in [(transfer.dst, transfer.chunk) for transfer in transfers[index + 1 :]]
+    # if all sums are right, their bits differ
     ends_wrong = end[cell] != expected_values(schedule, start).get(cell, end[cell]) or has_correct_sums(schedule)
     assert doubles or (is_last and ends_wrong)
 
@@ -111,9 +99,9 @@ def test_a_transfer_made_twice_in_a_step_is_named(schedule, data):
     step = schedule.steps[number]
     twin = data.draw(st.integers(0, len(step) - 1))
     copy = data.draw(st.integers(twin + 1, len(step)))
-    steps = list(schedule.steps)
-    steps[number] = (*step[:copy], step[twin], *step[copy:])
-    error = verdict(replace(schedule, steps=tuple(steps)))
+    changed = (*step[:copy], step[twin], *step[copy:])
+    steps = (*schedule.steps[:number], changed, *schedule.steps[number + 1 :])
+    error = find_error(replace(schedule, steps=steps))
     assert (error.step, error.transfer) == (number, copy)
 
 
@@ -128,19 +116,14 @@ def test_states_are_the_counts_of_the_reference_after_every_step(schedule):
     assert number == len(schedule.steps)
 
 
-# --- each rule, by hand
-
 SUM_AND_BACK = [[(1, 0, 0, "add")], [(0, 1, 0, "copy")]]
-# counts rank 1 twice, and copies over it
-SPOILT_AND_MENDED = [[(0, 1, 0, "add")], [(0, 1, 0, "copy")]]
-
-
+SPOILED_AND_FIXED = [[(0, 1, 0, "add")], [(0, 1, 0, "copy")]]  # counts rank 1 twice, and copies over it
 TWICE = "written twice in the step, not only by additions"
 NOTHING_SENT = "rank {} ends with chunk 0 without the contribution of rank {}: nothing is ever sent"
 
 
 @pytest.mark.parametrize(
-    ("world_size", "steps", "place", "words"),
+    ("world_size", "steps", "location", "words"),
     [
         (2, [[(1, 0, 0, "mul")]], (0, 0), "'mul' is no operation: choose add, copy"),
         (2, [[(1, 2, 0, "add")]], (0, 0), "2 ranks and 1 chunks, counted from 0"),
@@ -153,35 +136,29 @@ NOTHING_SENT = "rank {} ends with chunk 0 without the contribution of rank {}: n
         (3, [[(0, 2, 0, "add"), (1, 2, 0, "copy")]], (0, 1), TWICE),
         (3, [[(0, 2, 0, "copy"), (1, 2, 0, "copy")]], (0, 1), TWICE),
         (2, [*SUM_AND_BACK, [(1, 0, 0, "add")]], (2, 0), "counting ranks 0, 1 more than once"),
-        (2, [SUM_AND_BACK[0], *SPOILT_AND_MENDED, SUM_AND_BACK[0]], (3, 0),
-         "counting ranks 0, 1 more than once"),
+        (2, [SUM_AND_BACK[0], *SPOILED_AND_FIXED, SUM_AND_BACK[0]], (3, 0), "counting ranks 0, 1 more than once"),
         (3, [*SUM_AND_BACK, [(0, 2, 0, "copy")]], (0, 0), "without the contribution of rank 2"),
         (2, [[(1, 0, 0, "add")]], (None, None), NOTHING_SENT.format(1, 0)),
         (2, [], (None, None), NOTHING_SENT.format(0, 1)),
     ],
 )  # fmt: skip
-def test_a_fault_is_named(world_size, steps, place, words):
-    error = verdict(schedule_of(world_size, *steps))
-    assert (error.step, error.transfer) == place
+def test_a_fault_is_named(world_size, steps, location, words):
+    error = find_error(make_by_hand(world_size, *steps))
+    assert (error.step, error.transfer) == location
     assert words in str(error)
     assert "\n" not in str(error)
 
 
-def test_a_wrong_chunk_that_is_overwritten_is_accepted():
-    check(schedule_of(2, SUM_AND_BACK[0], *SPOILT_AND_MENDED))
+def test_a_wrong_chunk_that_is_overwritten_and_sums_that_only_commute_are_accepted():
+    check(make_by_hand(2, SUM_AND_BACK[0], *SPOILED_AND_FIXED))
+    commuted = make_by_hand(  # rank 0 ends with (x0 + x2) + x1, rank 1 with x1 + (x0 + x2)
+        3, [(2, 0, 0, "add")], [(0, 2, 0, "copy")], [(1, 0, 0, "add")], [(2, 1, 0, "add")], [(0, 2, 0, "copy")]
+    )
+    assert ranks_end_equal(commuted)
+    check(commuted)
 
 
-COMMUTED = schedule_of(  # rank 0 ends with (x0 + x2) + x1, rank 1 with x1 + (x0 + x2)
-    3, [(2, 0, 0, "add")], [(0, 2, 0, "copy")], [(1, 0, 0, "add")], [(2, 1, 0, "add")], [(0, 2, 0, "copy")]
-)
-
-
-def test_sums_that_only_commute_have_the_same_bits():
-    assert ranks_end_equal(COMMUTED)
-    check(COMMUTED)
-
-
-def test_sums_that_associate_otherwise_are_refused_though_they_are_exact():
+def test_sums_in_another_order_are_refused_though_they_are_exact():
     steps = [
         [(3, 2, 0, "add")], [(0, 3, 0, "copy")],  # y on rank 2; x0 on ranks 0 and 3
         [(2, 0, 0, "add")],  # x0 + y on rank 0
@@ -189,18 +166,15 @@ def test_sums_that_associate_otherwise_are_refused_though_they_are_exact():
         [(3, 1, 0, "add")], [(2, 1, 0, "add")],  # (x1 + x0) + y on rank 1
         [(0, 2, 0, "copy"), (0, 3, 0, "copy")],
     ]  # fmt: skip
-    schedule = schedule_of(4, *steps)
-    assert has_correct_sums(schedule)
-    assert not ranks_end_equal(schedule)
-    error = verdict(schedule)
+    schedule = make_by_hand(4, *steps)
+    assert has_correct_sums(schedule) and not ranks_end_equal(schedule)
+    error = find_error(schedule)
     assert (error.step, error.transfer) == (5, 0)
     assert "ranks 0 and 1 add up chunk 0 in another order, and so with other bits" in str(error)
 
 
-def merges(draw, ranks):
-    """The steps that add up what ``ranks`` hold in some order, the rank with the sum, and the sum
-    as a tree of unordered pairs.
-    """
+def draw_sum(draw, ranks):
+    """Draw steps that sum over ``ranks``; return them and the sum as a tree of unordered pairs."""
     trees, steps = {rank: rank - ranks[0] for rank in ranks}, []
     while len(trees) > 1:
         into, gone = draw(st.permutations(sorted(trees)))[:2]
@@ -212,17 +186,17 @@ def merges(draw, ranks):
 
 @examples(60, 150)
 @given(st.data(), st.integers(2, 5))
-def test_two_sums_of_the_same_are_accepted_exactly_when_they_differ_by_swapped_summands_only(data, half):
-    """Ranks r and r + half hold the same, and each half adds it up in its own order."""
+def test_two_sums_are_accepted_exactly_if_they_differ_by_swapped_summands_only(data, half):
+    """Ranks r and r + half hold the same, and each half adds up in its own order."""
     doubled = [
         [(rank + half, rank, 0, "add") for rank in range(half)],
         [(rank, rank + half, 0, "copy") for rank in range(half)],
     ]
-    here, tree = merges(data.draw, list(range(half)))
-    there, other_tree = merges(data.draw, list(range(half, 2 * half)))
-    schedule = schedule_of(2 * half, *doubled, *here, *there)
+    here, tree = draw_sum(data.draw, list(range(half)))
+    other_steps, other_tree = draw_sum(data.draw, list(range(half, 2 * half)))
+    schedule = make_by_hand(2 * half, *doubled, *here, *other_steps)
     assert has_correct_sums(schedule)
-    assert (verdict(schedule) is None) == (tree == other_tree) == ranks_end_equal(schedule)
+    assert (find_error(schedule) is None) == (tree == other_tree) == ranks_end_equal(schedule)
 
 
 @pytest.mark.parametrize(
@@ -235,7 +209,7 @@ def test_two_sums_of_the_same_are_accepted_exactly_when_they_differ_by_swapped_s
     ],
 )
 def test_a_schedule_with_invalid_fields_is_refused(change, words):
-    error = verdict(replace(schedule_of(2, *SUM_AND_BACK), **change))
+    error = find_error(replace(make_by_hand(2, *SUM_AND_BACK), **change))
     assert words in str(error)
     assert (error.step, error.transfer) == (None, None)
 
@@ -245,7 +219,7 @@ OTHERS = "rank {} ends with another chunk 0 than its owner, rank {}, began with"
 
 
 @pytest.mark.parametrize(
-    ("collective", "ranks", "steps", "owner", "place", "words"),
+    ("collective", "ranks", "steps", "owner", "location", "words"),
     [
         ("reduce_scatter", 2, [[(0, 1, 0, "add")]], 1, None, ""),
         ("reduce_scatter", 2, [[(0, 1, 0, "add")]], 0, (None, None), "rank 0 ends with chunk 0 wi"),
@@ -255,8 +229,8 @@ OTHERS = "rank {} ends with another chunk 0 than its owner, rank {}, began with"
     ],
 )
 def test_a_reduce_scatter_must_sum_on_owners_and_an_all_gather_must_copy_from_owners(
-    collective, ranks, steps, owner, place, words
+    collective, ranks, steps, owner, location, words
 ):
-    error = verdict(schedule_of(ranks, *steps, collective=collective, owner=(owner,)))
-    assert (error and (error.step, error.transfer)) == place
+    error = find_error(make_by_hand(ranks, *steps, collective=collective, owner=(owner,)))
+    assert (error and (error.step, error.transfer)) == location
     assert words in str(error)

@@ -387,9 +387,9 @@ def parse_world_sizes(text: Optional[str], on: MeasuredDevices) -> List[int]:
     Raises ConfigError.
     """
     if text is None:
-        world_sizes = on.available_counts(WORLD_SIZES) if on.asked else list(WORLD_SIZES)
+        world_sizes = on.available_counts(WORLD_SIZES) if on.named_by_user else list(WORLD_SIZES)
     else:
-        check = whole_number_check(2, len(on.numbers) if on.asked else MAX_CPU_DEVICES)
+        check = whole_number_check(2, len(on.numbers) if on.named_by_user else MAX_CPU_DEVICES)
         world_sizes = list(dict.fromkeys(check("--world-sizes", part) for part in text.split(",")))
     if min(world_sizes) < 2:
         raise ConfigError(f"--devices {on.device_spec(1)}: one device has no other to sum with: name two or more")

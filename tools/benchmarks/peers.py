@@ -213,7 +213,7 @@ def format_results(comparison: Comparison, record: Record, on: MeasuredDevices) 
     """
     rows = make_rows(record.series)
     table_text = format_rates(comparison.task, rows, record.rounds, len(on.numbers))
-    if on.asked:
+    if on.named_by_user:
         return table_text
     instructions = record.about.get("instruction_set", "")
     if instructions not in comparison.targets:

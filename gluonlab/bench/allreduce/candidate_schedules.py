@@ -27,9 +27,7 @@ from gluonlab.errors import ScheduleError, unknown
 RING_LIKE = ("ring", "bidirectional_ring")
 HIERARCHICAL = "hierarchical"
 MAX_RANKS = 4096
-_SAMPLED_SIZES = tuple(
-    64**power * 2**10 for power in range(5)
-)  # sizes in bytes, for each of which the cheapest schedule is shown
+_SAMPLED_SIZES = tuple(64**power * 2**10 for power in range(5))  # in bytes; the cheapest schedule of each is shown
 
 RankGroups = Tuple[Tuple[int, ...], ...]
 
@@ -109,20 +107,20 @@ def make_plans(
     """
     order = tuple(topology.ring_order()) if topology else tuple(range(world_size))
     topology_groups = topology.groups if topology is not None and len(topology.groups) > 1 else None
-    named = names is not None
+    are_named = names is not None
     plans: List[NamedSchedule] = []
     for name in (*TOPOLOGY_AWARE, *ALGORITHMS) if names is None else names:
         if name == AUTO:
-            if named and (chunks or groups):
+            if are_named and (chunks or groups):
                 raise ScheduleError("auto cuts buffers itself: leave out --chunks and --groups")
             continue
         if name in TOPOLOGY_AWARE:
-            plans += _make_link_aware_plans(name, world_size, topology, named)
+            plans += _make_link_aware_plans(name, world_size, topology, are_named)
             continue
         # options that a requested algorithm does not accept raise an error; others ignore them
-        schedule_chunks = chunks if named or accepts_options(ALGORITHMS[name], chunks=2) else None
+        schedule_chunks = chunks if are_named or accepts_options(ALGORITHMS[name], chunks=2) else None
         takes_groups = accepts_options(ALGORITHMS[name], groups=((0,), (1,)))
-        schedule_groups = (groups if named or takes_groups else None) or (topology_groups if takes_groups else None)
+        schedule_groups = (groups if are_named or takes_groups else None) or (topology_groups if takes_groups else None)
         schedule = make_schedule(name, world_size, chunks=schedule_chunks, groups=schedule_groups)
         plans.append(NamedSchedule(name, schedule))
         if name in RING_LIKE and order != tuple(range(world_size)):

@@ -75,7 +75,7 @@ Arrays = List[List[nd.NDArray]]  # [rank][number of the array]
 
 @dataclass(frozen=True)
 class Variant:
-    """A way to sum arrays, measured in a row of the table.
+    """A method to sum arrays, measured in a row of the table.
 
     ``make(arrays)`` returns a call that queues the sum of ``arrays`` over the ranks.
     ``schedule_for(size_bytes)`` returns the schedule that the call runs, for the cost model; None
@@ -178,15 +178,15 @@ class MultiprocessAllreduce:
     """A sum of ``count`` elements in ``arrays`` arrays over processes, which measure the time."""
 
     def __init__(self, processes: ProcessGroupWorker, count: int, arrays: int) -> None:
-        self._processes, self._of = processes, (count, arrays)
+        self._processes, self._size = processes, (count, arrays)
 
     def measure_error(self) -> float:
         """Return the largest error of a sum of random whole numbers, in any process."""
-        return self._processes.ask(0, *self._of)["difference"]
+        return self._processes.ask(0, *self._size)["difference"]
 
     def mean_seconds(self, repeat: int) -> float:
         """Return the mean seconds of ``repeat`` sums."""
-        return self._processes.ask(repeat, *self._of)["seconds"] / repeat
+        return self._processes.ask(repeat, *self._size)["seconds"] / repeat
 
 
 @contextmanager
@@ -344,13 +344,13 @@ def measure(
         remedy = "choose smaller --sizes or fewer --devices"
         require_memory(MEMORY_REPLICAS * len(ctxs) * max(sizes), description, remedy)
     speeds = probe_speeds(ctxs, max(sizes)) if topology is None and on_cpu and len(ctxs) > 1 else None
-    on = speeds.topology(len(ctxs)) if speeds else topology
+    cost_topology = speeds.topology(len(ctxs)) if speeds else topology
     rows: List[AllreduceRow] = []
     with progress_bar(len(sizes) * rounds) as bar:
         for count in counts:
             buffers = AllreduceBuffers(ctxs, count, dtype, arrays)
-            rows += _measure_size(buffers, variants, processes, rounds, repeat, on, bar.update)
-    return AllreduceReport(rows, rounds, on, speeds)
+            rows += _measure_size(buffers, variants, processes, rounds, repeat, cost_topology, bar.update)
+    return AllreduceReport(rows, rounds, cost_topology, speeds)
 
 
 def _count_elements(size_bytes: int, dtype: str, arrays: int) -> int:
@@ -406,12 +406,18 @@ class AllreduceBuffers:
 
     The arrays have been written before. So no measurement includes the time of a page fault.
 
-    ``count``: elements on each device, split over ``arrays`` arrays. In a group of ``of`` ranks,
-    the devices ``ctxs`` are the ranks from ``first`` on. By default they are all ranks.
+    ``count``: elements on each device, split over ``arrays`` arrays. The devices ``ctxs`` are the
+    ranks from ``first_rank`` on, of ``world_size`` ranks. By default they are all ranks.
     """
 
     def __init__(
-        self, ctxs: Sequence[mx.Context], count: int, dtype: str, arrays: int, first: int = 0, of: Optional[int] = None
+        self,
+        ctxs: Sequence[mx.Context],
+        count: int,
+        dtype: str,
+        arrays: int,
+        first_rank: int = 0,
+        world_size: Optional[int] = None,
     ) -> None:
         enable_peer_access(ctxs)  # at the start, so that results do not depend on the rows' order
         self.ctxs, self.count, self.dtype = ctxs, count, dtype
@@ -420,8 +426,8 @@ class AllreduceBuffers:
             [nd.zeros((end - start,), ctx=ctx, dtype=dtype) for start, end in self._ends] for ctx in ctxs
         ]
         # whole numbers, so that the sum is exact in any order
-        contributions = [_random_contribution(rank, count) for rank in range(of or len(ctxs))]
-        self._contributions = contributions[first : first + len(ctxs)]
+        contributions = [_random_contribution(rank, count) for rank in range(world_size or len(ctxs))]
+        self._contributions = contributions[first_rank : first_rank + len(ctxs)]
         self._sum = np.sum(contributions, axis=0, dtype=np.int32).astype(dtype)
 
     def check(self, call: Call) -> float:
@@ -493,8 +499,8 @@ class AllreduceMeasurement(NamedTuple):
 
     def as_text(self, tables: str) -> str:
         """Return a description of the machine and the devices, followed by ``tables``."""
-        on = textwrap.fill(f"devices: {describe_devices(self.ctxs)}", WIDTH)
-        return "\n".join([describe_machine(), on, "", tables])
+        device_lines = textwrap.fill(f"devices: {describe_devices(self.ctxs)}", WIDTH)
+        return "\n".join([describe_machine(), device_lines, "", tables])
 
 
 def measure_by_options(options: CommandOptions, schedules_alone: bool = False) -> AllreduceMeasurement:
@@ -517,8 +523,8 @@ def measure_by_options(options: CommandOptions, schedules_alone: bool = False) -
         auto = TopologyAwareKVStore(AUTO, options.get("topology")).schedules(ctxs)
     known = (*TOPOLOGY_AWARE, *ALGORITHMS)
     scheduled = None if names is None else [name for name in names if name in known]
-    on = auto.topology if auto and schedules_alone else topology
-    plans = make_plans(scheduled, len(ctxs), options.get("chunks"), options.get("groups"), on)
+    plan_topology = auto.topology if auto and schedules_alone else topology
+    plans = make_plans(scheduled, len(ctxs), options.get("chunks"), options.get("groups"), plan_topology)
     plans += [make_auto_plan(auto)] if auto else []
     others = [] if schedules_alone else names
     variants = make_variants(others, plans, ctxs, numbers.get("arrays", 1))

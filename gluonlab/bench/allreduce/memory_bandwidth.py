@@ -7,13 +7,14 @@ measures the speeds from which the cost model predicts the time of schedules.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Dict, Mapping, Sequence, Tuple
 
 import mxnet as mx
 import numpy as np
 from mxnet import nd
 
-from gluonlab.bench.harness.interleaved_rounds import Call, time_interleaved
+from gluonlab.bench.harness.interleaved_rounds import Call, call_all, time_interleaved
 from gluonlab.collectives.algorithms import ring_all_gather, ring_reduce_scatter
 from gluonlab.collectives.named_topologies import Topology
 from gluonlab.collectives.schedule import ADD, COPY, Schedule, Transfer
@@ -47,12 +48,10 @@ class MemoryLimit:
         self._part = size_bytes / (count * np.dtype(dtype).itemsize)
         self.sources, self.targets = ([nd.zeros((count,), ctx=ctx, dtype=dtype) for ctx in ctxs] for _ in range(2))
         pairs = zip(self.sources, self.targets)
-        copies = [OperatorCall("_copyto", [source], target) for source, target in pairs]
-        scalings = [OperatorCall("_mul_scalar", [source], source) for source in self.sources]
-        self.calls = {
-            "limit by copying": _call_all(copies, NO_ATTRIBUTES),
-            "limit in place": _call_all(scalings, Attributes({"scalar": 1.0})),
-        }
+        scalar = Attributes({"scalar": 1.0})
+        copies = [partial(OperatorCall("_copyto", [source], target), NO_ATTRIBUTES) for source, target in pairs]
+        scalings = [partial(OperatorCall("_mul_scalar", [source], source), scalar) for source in self.sources]
+        self.calls = {"limit by copying": call_all(copies), "limit in place": call_all(scalings)}
 
     def seconds(self, measured: Mapping[str, Sequence[float]]) -> Tuple[float, ...]:
         """Return the limit in seconds in each round.
@@ -60,14 +59,6 @@ class MemoryLimit:
         ``measured``: name of a call -> its seconds in each round.
         """
         return tuple(min(times) * self._part for times in zip(*[measured[name] for name in self.calls]))
-
-
-def _call_all(calls: Sequence[OperatorCall], attributes: Attributes) -> Call:
-    def run() -> None:
-        for call in calls:
-            call(attributes)
-
-    return run
 
 
 @dataclass(frozen=True)

@@ -43,17 +43,15 @@ def _parse_range(text: str, option_text: str) -> List[int]:
     first_text, *further_texts = text.split(":")
     if len(further_texts) > 2:
         raise ConfigError(f"{option_text}: {_SIZE_HELP}")
-    size = _parse_size(first_text, option_text)
+    size, factor = _parse_size(first_text, option_text), DEFAULT_FACTOR
     if not further_texts:
         return [size]
-    end = _parse_size(further_texts[0], option_text)
-    factor = (
-        whole_number_check(2)(f"{option_text}, factor", further_texts[1]) if len(further_texts) == 2 else DEFAULT_FACTOR
-    )
+    end_text, *factor_text = further_texts
+    end = _parse_size(end_text, option_text)
+    if factor_text:
+        factor = whole_number_check(2)(f"{option_text}, factor", factor_text[0])
     if end < size:
-        raise ConfigError(
-            f"{option_text}: write the smaller size first, {further_texts[0].strip()}:{first_text.strip()}"
-        )
+        raise ConfigError(f"{option_text}: write the smaller size first, {end_text.strip()}:{first_text.strip()}")
     sizes = []
     while size <= end:
         sizes.append(size)

@@ -15,7 +15,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import AbstractSet, Any, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
-from gluonlab.bench.allreduce import predicted_costs as prices
+from gluonlab.bench.allreduce import predicted_costs
 from gluonlab.bench.allreduce.candidate_schedules import (
     NamedSchedule,
     describe_orders,
@@ -38,7 +38,7 @@ from gluonlab.errors import ConfigError
 from gluonlab.files.atomic_files import check_new, new_file
 from gluonlab.plain_text import format_size, json_text
 
-PRICED_SIZES = "1KiB,1MiB,100MB"  # sizes whose predicted time --draw and --synthesise show
+COST_SIZES = "1KiB,1MiB,100MB"  # sizes whose predicted time --draw and --synthesise show
 MAX_CHUNKS = 4096  # the number of transfers, and so the time, grows with the chunks
 MAX_SECONDS = 86_400  # a day
 SIMULATE, DRAW, MEASURE, SYNTHESISE = "simulate", "draw", "measure", "synthesise"
@@ -81,7 +81,7 @@ def run_mode(options: Dict[str, Any]) -> ModeOutput:
     if "plot" in options:
         check_new("--plot", Path(options["plot"]))
     modes = {
-        DRAW: _draw_schedule, CHOOSE: _show_choices, SIMULATE: _price_algorithms,
+        DRAW: _draw_schedule, CHOOSE: _show_choices, SIMULATE: _predict_algorithm_costs,
         SYNTHESISE: _search_schedules, MEASURE: _measure_algorithms,
     }  # fmt: skip
     return modes[mode](options)
@@ -123,8 +123,8 @@ def _draw_schedule(options: CommandOptions) -> ModeOutput:
 
     def make_text() -> str:
         schedule = make_drawn_schedule()
-        prices = _price_tables(NamedSchedule(name, schedule), topology) if topology else []
-        return "\n\n".join([as_text(schedule), *prices])
+        tables = _cost_tables(NamedSchedule(name, schedule), topology) if topology else []
+        return "\n\n".join([as_text(schedule), *tables])
 
     drawing = ScheduleDrawing(text=make_text, picture=lambda: as_svg(make_drawn_schedule()), page=make_page)
     return ModeOutput(output_drawing(drawing, options.get("out"), options.get("language")))
@@ -144,8 +144,10 @@ def _make_link_aware_schedule(
     return make_for_links(name, topology, world_size).cheapest(0)
 
 
-def _price_tables(plan: NamedSchedule, topology: Topology) -> List[str]:
-    return [prices.price_table(prices.price_schedules(topology, [plan], parse_sizes(PRICED_SIZES)), topology)]
+def _cost_tables(plan: NamedSchedule, topology: Topology) -> List[str]:
+    return [
+        predicted_costs.cost_table(predicted_costs.predict_costs(topology, [plan], parse_sizes(COST_SIZES)), topology)
+    ]
 
 
 def _parse_world_size(options: CommandOptions) -> Optional[int]:
@@ -153,38 +155,38 @@ def _parse_world_size(options: CommandOptions) -> Optional[int]:
     return count_devices(options["devices"]) if "devices" in options else None
 
 
-def _price_algorithms(options: CommandOptions) -> ModeOutput:
+def _predict_algorithm_costs(options: CommandOptions) -> ModeOutput:
     """Return the predicted times of algorithms on the topology of --simulate."""
     if "hosts" in options:
-        return _price_hosts(options)
+        return _predict_costs_by_hosts(options)
     topology = make_topology(options["simulate"], _parse_world_size(options))
     sizes, world_size = parse_sizes(options.get("sizes", DEFAULT_SIZES)), topology.world_size
     names = parse_algorithms(options.get("algorithms", "all"), [*TOPOLOGY_AWARE, *ALGORITHMS])
     plans = make_plans(names, world_size, options.get("chunks"), options.get("groups"), topology)
     if AUTO in (names or ([AUTO] if world_size <= MAX_AUTO_DEVICES else [])):
         plans.append(make_auto_plan(make_for_links(AUTO, topology, world_size)))
-    rows = prices.price_schedules(topology, plans, sizes)
+    rows = predicted_costs.predict_costs(topology, plans, sizes)
     _save_plot(options, rows, world_size, f"allreduce on {topology.name}, {world_size} devices: prices")
     if "json" in options:
         head = {"topology": topology.name, "world_size": world_size, "note": topology.note}
         return ModeOutput(json_text({**head, **_rows_to_json(plans, rows)}))
     if len(sizes) > 1 and "all" not in options:
-        return ModeOutput(prices.cheapest_table(rows, topology))
-    return ModeOutput(prices.price_table(rows, topology, describe_orders(plans, topology)))
+        return ModeOutput(predicted_costs.cheapest_table(rows, topology))
+    return ModeOutput(predicted_costs.cost_table(rows, topology, describe_orders(plans, topology)))
 
 
-def _price_hosts(options: CommandOptions) -> ModeOutput:
+def _predict_costs_by_hosts(options: CommandOptions) -> ModeOutput:
     """Return the predicted times of one size for each number of hosts of --hosts."""
     for name in sorted({"all", "devices", "chunks", "groups"} & set(options)):
         raise ConfigError(f"{option_name(name)} has no effect with --hosts: leave it out")
-    machine, hosts = options[SIMULATE], prices.parse_hosts(options["hosts"])
+    machine, hosts = options[SIMULATE], predicted_costs.parse_host_counts(options["hosts"])
     sizes = parse_sizes(options.get("sizes", "100MB"))
     if len(sizes) > 1:
         raise ConfigError(f"--sizes {options['sizes']}: with --hosts one size is priced: give one")
     names = parse_algorithms(options.get("algorithms", "all"), [*TOPOLOGY_AWARE, *ALGORITHMS])
     if AUTO in (names or []):
         raise ConfigError("--algorithms auto is always one of the others: leave it out with --hosts")
-    rows, topology = prices.price_hosts(machine, hosts, names, sizes[0])
+    rows, topology = predicted_costs.predict_costs_by_hosts(machine, hosts, names, sizes[0])
     if "plot" in options:
         from gluonlab.bench.allreduce.plot_bandwidth import make_ranks_figure
 
@@ -194,26 +196,26 @@ def _price_hosts(options: CommandOptions) -> ModeOutput:
     if "json" in options:
         as_rows = [{"world_size": row.price.world_size, **row.as_json()} for row in rows]
         return ModeOutput(json_text({"topology": machine, "hosts": hosts, "rows": as_rows}))
-    return ModeOutput(prices.ranks_table(rows, topology))
+    return ModeOutput(predicted_costs.ranks_table(rows, topology))
 
 
 def _search_schedules(options: CommandOptions) -> ModeOutput:
     """Search for schedules for the topology of --synthesise, and return them with their times."""
     topology = make_topology(options["synthesise"], _parse_world_size(options))
-    sizes = parse_sizes(options.get("sizes", PRICED_SIZES))
-    seconds = whole_number_check(1, MAX_SECONDS)("--seconds", options.get("seconds", prices.DEFAULT_SECONDS))
+    sizes = parse_sizes(options.get("sizes", COST_SIZES))
+    seconds = whole_number_check(1, MAX_SECONDS)("--seconds", options.get("seconds", predicted_costs.DEFAULT_SECONDS))
     if "out" in options:
         if not is_file_name(options["out"]):
             raise ConfigError(f"--out {options['out']}: give a name that ends in .json, by which it is known")
         check_new("--out", Path(options["out"]))
-    front = prices.search_schedules(topology, seconds, cores_per_process(), options.get("out"))
+    front = predicted_costs.search_schedules(topology, seconds, cores_per_process(), options.get("out"))
     if "json" in options:
-        plans = prices.make_synthesized_plans(front)
-        rows = prices.price_schedules(topology, plans, sizes)
+        plans = predicted_costs.make_synthesized_plans(front)
+        rows = predicted_costs.predict_costs(topology, plans, sizes)
         head = {"topology": topology.name, "world_size": topology.world_size}
-        content = {**head, "front": prices.synthesis_to_json(front), **_rows_to_json(plans, rows)}
+        content = {**head, "front": predicted_costs.synthesis_to_json(front), **_rows_to_json(plans, rows)}
         return ModeOutput(json_text(content))
-    return ModeOutput(prices.synthesis_text(topology, front, sizes, options.get("out")))
+    return ModeOutput(predicted_costs.synthesis_text(topology, front, sizes, options.get("out")))
 
 
 def _show_choices(options: CommandOptions) -> ModeOutput:
@@ -221,19 +223,21 @@ def _show_choices(options: CommandOptions) -> ModeOutput:
     if SIMULATE in options:
         topology = make_topology(options[SIMULATE], _parse_world_size(options))
         schedules = make_for_links(AUTO, topology, topology.world_size)
-        choices = prices.choose_algorithms(schedules, parse_sizes(options.get("sizes", DEFAULT_SIZES)))
-        as_json = json_text(prices.choices_to_json(schedules, choices))
-        return ModeOutput(as_json if "json" in options else prices.choices_text(schedules, choices))
+        choices = predicted_costs.choose_algorithms(schedules, parse_sizes(options.get("sizes", DEFAULT_SIZES)))
+        as_json = json_text(predicted_costs.choices_to_json(schedules, choices))
+        return ModeOutput(as_json if "json" in options else predicted_costs.choices_text(schedules, choices))
 
     from gluonlab.bench.allreduce.measure_allreduce import measure_by_options
 
     measurement = measure_by_options(options, schedules_alone=True)
     assert measurement.auto is not None  # schedules_alone requests auto
     sizes = sorted({row.size_bytes for row in measurement.report.rows})
-    choices = prices.choose_algorithms(measurement.auto, sizes, measurement.report.rows)
+    choices = predicted_costs.choose_algorithms(measurement.auto, sizes, measurement.report.rows)
     if "json" in options:
-        return ModeOutput(measurement.as_json(prices.choices_to_json(measurement.auto, choices)), measurement.failure)
-    return ModeOutput(measurement.as_text(prices.choices_text(measurement.auto, choices)), measurement.failure)
+        return ModeOutput(
+            measurement.as_json(predicted_costs.choices_to_json(measurement.auto, choices)), measurement.failure
+        )
+    return ModeOutput(measurement.as_text(predicted_costs.choices_text(measurement.auto, choices)), measurement.failure)
 
 
 def _measure_algorithms(options: CommandOptions) -> ModeOutput:

@@ -16,9 +16,9 @@ from gluonlab.plain_text import format_size
 
 if TYPE_CHECKING:
     from gluonlab.bench.allreduce.measure_allreduce import AllreduceRow
-    from gluonlab.bench.allreduce.predicted_costs import PricedRow
+    from gluonlab.bench.allreduce.predicted_costs import PredictedRow
 
-Rows = Sequence["AllreduceRow | PricedRow"]
+Rows = Sequence["AllreduceRow | PredictedRow"]
 Point = Tuple[int, float]  # bytes, seconds
 
 # A color and a marker for each algorithm. The colors are Okabe and Ito's, which color-blind people
@@ -85,15 +85,12 @@ def make_figure(rows: Rows, world_size: int, title: str) -> Any:
             bus.plot(sizes, bandwidths, **style)
 
     for curve in curves:
-        colour, marker, face = curve_style(curve.label)
+        color, marker, face = curve_style(curve.label)
         marked = {"marker": marker, "ms": 6, "markerfacecolor": face, "label": curve.label}
         dash = _single_point_marker(curve.predicted) if curve.measured else marked
-        plot(curve.measured, color=colour, ls="-", lw=1.6, **marked)
-        plot(curve.predicted, color=colour, ls="--", lw=1.0, **dash)
-    plot(
-        limit, color=LIMIT_COLOR, ls=":", lw=3.0, label="memory limit",
-        **_single_point_marker(limit),
-    )  # fmt: skip
+        plot(curve.measured, color=color, ls="-", lw=1.6, **marked)
+        plot(curve.predicted, color=color, ls="--", lw=1.0, **dash)
+    plot(limit, color=LIMIT_COLOR, ls=":", lw=3.0, label="memory limit", **_single_point_marker(limit))
     sizes = sorted({size for curve in curves for size, _ in curve.measured + curve.predicted})
     for panel, panel_title in zip(panels, ("time, microseconds", "busbw, GB/s")):
         _format_axes(panel, panel_title, sizes)
@@ -117,8 +114,8 @@ def curve_style(label: str) -> Tuple[str, str, str]:
     """
     steps = re.fullmatch(r"(\w+), (\d+) steps", label)
     if steps:
-        colour = STYLES[steps[1]][0]
-        return colour, f"${steps[2]}$", colour
+        color = STYLES[steps[1]][0]
+        return color, f"${steps[2]}$", color
     if label in STYLES:
         return (*STYLES[label], STYLES[label][0])
     base = next((name for name in STYLES if re.match(rf"{name}\b", label)), "")
@@ -133,29 +130,29 @@ def _single_point_marker(points: Sequence[Point]) -> Dict[str, str]:
 def _format_axes(axes: Any, title: str, sizes: Sequence[int]) -> None:
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
-    shown = sizes[:: max(1, -(-len(sizes) // 9))]  # at most 9, which fit below the axis
-    axes.set_xticks(shown, [format_size(size) for size in shown], fontsize=8, rotation=30)
+    ticks = sizes[:: max(1, -(-len(sizes) // 9))]  # at most 9, which fit below the axis
+    axes.set_xticks(ticks, [format_size(size) for size in ticks], fontsize=8, rotation=30)
     axes.minorticks_on()
     axes.tick_params(axis="x", which="minor", bottom=False)
     axes.tick_params(axis="y", labelsize=8)
-    axes.yaxis.set_major_formatter(lambda value, place: f"{value:g}")
+    axes.yaxis.set_major_formatter(lambda value, position: f"{value:g}")
     axes.grid(True, which="major", lw=0.4, color="#dddddd")
     axes.set_title(title, fontsize=10)
     axes.set_xlabel("bytes on each device", fontsize=8)
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def make_ranks_figure(rows: "Sequence[PricedRow]", title: str) -> Any:
+def make_ranks_figure(rows: "Sequence[PredictedRow]", title: str) -> Any:
     """Return a matplotlib Figure of predicted time against ranks, with the lower bound."""
     figure = new_figure(9.5, 6.2)
     axes: Any = figure.subplots()
     figure.subplots_adjust(left=0.12, right=0.69, bottom=0.1, top=0.9)
     for label, points in _seconds_by_ranks(rows).items():
-        colour, marker, face = curve_style(label)
+        color, marker, face = curve_style(label)
         times = [seconds * 1e6 for seconds in points.values()]
         across = ACROSS_HOSTS.index(label.split(", ")[-1]) if label.startswith(f"{HIERARCHICAL}, ") else 0
-        look = {"color": colour, "marker": marker, "markerfacecolor": face, "ls": DASHES[across]}
-        axes.plot(list(points), times, label=label, markersize=6, linewidth=1.4, **look)
+        style = {"color": color, "marker": marker, "markerfacecolor": face, "ls": DASHES[across]}
+        axes.plot(list(points), times, label=label, markersize=6, linewidth=1.4, **style)
     floor = sorted({(row.price.world_size, row.floor_s * 1e6) for row in rows})
     axes.plot(*zip(*floor), color=LIMIT_COLOR, ls=":", lw=3.0, label="floor: no schedule is below")
     ranks = [count for count, _ in floor]
@@ -163,7 +160,7 @@ def make_ranks_figure(rows: "Sequence[PricedRow]", title: str) -> Any:
     axes.set_yscale("log")
     axes.set_xticks(ranks, [str(count) for count in ranks], fontsize=8)
     axes.minorticks_off()
-    axes.yaxis.set_major_formatter(lambda value, place: f"{value:,.0f}")
+    axes.yaxis.set_major_formatter(lambda value, position: f"{value:,.0f}")
     axes.tick_params(axis="y", labelsize=8)
     axes.grid(True, which="major", lw=0.4, color="#dddddd")
     axes.set_xlabel("ranks", fontsize=8)
@@ -174,7 +171,7 @@ def make_ranks_figure(rows: "Sequence[PricedRow]", title: str) -> Any:
     return figure
 
 
-def _seconds_by_ranks(rows: "Sequence[PricedRow]") -> Dict[str, Dict[int, float]]:
+def _seconds_by_ranks(rows: "Sequence[PredictedRow]") -> Dict[str, Dict[int, float]]:
     """Return {algorithm: {ranks: seconds}}. Of synthesized schedules, the fastest counts."""
     curves: Dict[str, Dict[int, float]] = {}
     for row in rows:

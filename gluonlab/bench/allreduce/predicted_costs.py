@@ -1,8 +1,8 @@
 """Predicts the time of allreduces with the cost model, and formats the results as tables.
 
-In this module, the price of a schedule is its predicted time, and the floor is the lower bound of
-all prices. There are tables by size, by number of ranks, for synthesized schedules, and for the
-choices of auto. Nothing is run, and MXNet is not imported.
+The floor is the lower bound of the times of all schedules. There are tables by size, by number of
+ranks, for synthesized schedules, and for the choices of auto. Nothing is run, and MXNet is not
+imported.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ from typing import Any, ClassVar, DefaultDict, Dict, List, Optional, Protocol, S
 from tqdm import tqdm
 
 from gluonlab.bench.allreduce.candidate_schedules import NamedSchedule, make_plans, synthesised_label
-from gluonlab.bench.harness.table_format import WIDTH, format_factor, format_microseconds
-from gluonlab.bench.harness.table_format import format_table as as_table
+from gluonlab.bench.harness.table_format import WIDTH, format_factor, format_microseconds, format_table
 from gluonlab.collectives.cost_model import Price, price, prices
 from gluonlab.collectives.lower_bounds import floor_of
 from gluonlab.collectives.named_topologies import MAX_HOSTS, Topology, make_topology
@@ -56,8 +55,8 @@ ADDITIONS = "additions"
 
 
 @dataclass(frozen=True)
-class PricedRow:
-    """A schedule's price at a size, and the lower bound of the prices of all schedules.
+class PredictedRow:
+    """A schedule's predicted time at a size, and the lower bound for all schedules.
 
     ``bottleneck``: the link, or the additions, for which the steps wait longest in all.
     """
@@ -81,7 +80,7 @@ class PricedRow:
 
     @property
     def times_floor(self) -> Optional[float]:
-        """Return the price divided by the lower bound, or None if no bytes are sent."""
+        """Return the predicted time divided by the lower bound, or None if no bytes are sent."""
         return self.price.seconds / self.floor_s if self.floor_s else None
 
     def bandwidths(self) -> List[Optional[float]]:
@@ -100,18 +99,20 @@ class PricedRow:
         }  # fmt: skip
 
 
-def price_schedules(topology: Topology, plans: Sequence[NamedSchedule], sizes: Sequence[int]) -> List[PricedRow]:
+def predict_costs(topology: Topology, plans: Sequence[NamedSchedule], sizes: Sequence[int]) -> List[PredictedRow]:
     """Return one row for each schedule and each of ``sizes``, in bytes."""
     floor = floor_of(topology)
-    by_plan = [
-        [PricedRow(plan.label, price, find_bottleneck(price), floor.seconds(price.size_bytes))
-         for price in _price_plan(plan, topology, sizes)]
+    rows_by_plan = [
+        [
+            PredictedRow(plan.label, cost, find_bottleneck(cost), floor.seconds(cost.size_bytes))
+            for cost in _predict_plan_costs(plan, topology, sizes)
+        ]
         for plan in plans
-    ]  # fmt: skip
-    return [row for of_size in zip(*by_plan) for row in of_size]
+    ]
+    return [row for rows_of_size in zip(*rows_by_plan) for row in rows_of_size]
 
 
-def _price_plan(plan: NamedSchedule, topology: Topology, sizes: Sequence[int]) -> List[Price]:
+def _predict_plan_costs(plan: NamedSchedule, topology: Topology, sizes: Sequence[int]) -> List[Price]:
     if plan.by_size is None:
         return prices(plan.schedule, topology, sizes)
     return [price(plan.schedule_for(size), topology, size) for size in sizes]
@@ -129,22 +130,22 @@ def find_bottleneck(priced: Price) -> str:
     return max(waiting_s, key=lambda name: waiting_s[name], default="")
 
 
-def price_table(rows: Sequence[PricedRow], topology: Topology, notes: Sequence[str] = ()) -> str:
+def cost_table(rows: Sequence[PredictedRow], topology: Topology, notes: Sequence[str] = ()) -> str:
     """Return the rows as text, followed by an explanation of the columns, and ``notes``."""
     lines = [f"{topology.name}, {topology.world_size} devices", "", f"{'size B':>15}", HEADING]
     for size, same_size in groupby(rows, key=lambda row: row.size_bytes):
         rows_of_size = list(same_size)
-        lines += ["", f"{size:>15,}  {format_size(size)}", *format_price_lines(rows_of_size)]
-    return as_table(lines, COLUMN_NOTES, *notes, *_topology_notes(topology))
+        lines += ["", f"{size:>15,}  {format_size(size)}", *format_cost_lines(rows_of_size)]
+    return format_table(lines, COLUMN_NOTES, *notes, *_topology_notes(topology))
 
 
-def cheapest_table(rows: Sequence[PricedRow], topology: Topology) -> str:
+def cheapest_table(rows: Sequence[PredictedRow], topology: Topology) -> str:
     """Return a table with the cheapest row of each size."""
     lines = [f"{topology.name}, {topology.world_size} devices", "", f"{'size':>9}{NUMBER_HEADING}"]
     for size, same_size in groupby(rows, key=lambda row: row.size_bytes):
         lowest = min(same_size, key=lambda row: row.predicted_s)
-        lines.append(f"{format_size(size):>9}{_price_columns(lowest)}")
-    return as_table(lines, CHEAPEST_NOTE)
+        lines.append(f"{format_size(size):>9}{_cost_columns(lowest)}")
+    return format_table(lines, CHEAPEST_NOTE)
 
 
 def _topology_notes(topology: Topology) -> List[str]:
@@ -152,22 +153,22 @@ def _topology_notes(topology: Topology) -> List[str]:
     return [f"{topology.name}: {topology.note}."] if topology.note else []
 
 
-def format_price_lines(rows: Sequence[PricedRow]) -> List[str]:
+def format_cost_lines(rows: Sequence[PredictedRow]) -> List[str]:
     """Return a line for each row, and a last line with the lower bound.
 
     All rows must have the same lower bound. The cheapest row is marked.
     """
     lowest = min(row.predicted_s for row in rows) if len(rows) > 1 else None
-    lines = [_price_line(row, "*" if row.predicted_s == lowest else "") for row in rows]
+    lines = [_cost_line(row, "*" if row.predicted_s == lowest else "") for row in rows]
     return [*lines, f"  {'(floor)':<25}{format_microseconds(rows[0].floor_s):>12}"]
 
 
-def _price_line(row: PricedRow, mark: str) -> str:
-    line = f"{_price_columns(row, mark)}  "
+def _cost_line(row: PredictedRow, mark: str) -> str:
+    line = f"{_cost_columns(row, mark)}  "
     return (line + textwrap.shorten(row.bottleneck, WIDTH - len(line), placeholder="...")).rstrip()
 
 
-def _price_columns(row: PricedRow, mark: str = "") -> str:
+def _cost_columns(row: PredictedRow, mark: str = "") -> str:
     """Return the columns of HEADING without the last one."""
     cells = ("-" if value is None else f"{value:.2f}" for value in row.bandwidths())
     columns = "".join(f"{cell:>8}" for cell in cells)
@@ -175,12 +176,12 @@ def _price_columns(row: PricedRow, mark: str = "") -> str:
     return f"{name_and_time}{columns}{format_factor(row.times_floor):>9}"
 
 
-# --- --hosts: prices by number of ranks
+# --- --hosts: predicted times by number of ranks
 
 HOSTS_FACTOR = 2
 
 
-def parse_hosts(text: str) -> List[int]:
+def parse_host_counts(text: str) -> List[int]:
     """Parse numbers of hosts: ``1,3,8``, or ``1:128``, which means 1, 2, 4, ... 128.
 
     Raises ConfigError.
@@ -198,19 +199,19 @@ def parse_hosts(text: str) -> List[int]:
     return sorted(counts)
 
 
-def price_hosts(
+def predict_costs_by_hosts(
     machine: str, hosts: Sequence[int], names: Optional[Sequence[str]], size: int
-) -> Tuple[List[PricedRow], Topology]:
+) -> Tuple[List[PredictedRow], Topology]:
     """Return the rows of all numbers of hosts, and the topology of the last number.
 
     ``hosts``: the numbers of hosts. ``names``: algorithms, or None for all. ``size``: in bytes.
     Shows a progress bar.
     """
-    rows: List[PricedRow] = []
+    rows: List[PredictedRow] = []
     with tqdm(hosts, unit="topology", file=sys.stderr, disable=None, leave=False) as bar:
         for count in bar:
             topology = make_topology(machine if count == 1 else f"{machine}*{count}")
-            rows += price_schedules(topology, _available_plans(names, topology), [size])
+            rows += predict_costs(topology, _available_plans(names, topology), [size])
     if not rows:
         raise ConfigError(
             f"--algorithms {','.join(names or [])}: there are none for so many hosts of {machine}: "
@@ -228,13 +229,13 @@ def _available_plans(names: Optional[Sequence[str]], topology: Topology) -> List
     return plans
 
 
-def ranks_table(rows: Sequence[PricedRow], topology: Topology) -> str:
+def ranks_table(rows: Sequence[PredictedRow], topology: Topology) -> str:
     """Return the rows as text, with a heading for each number of ranks."""
     size = format_size(rows[0].size_bytes)
     lines = [f"{size} on each device, hosts like those of {topology.name}", "", HEADING]
-    for ranks, of_ranks in groupby(rows, key=lambda row: row.price.world_size):
-        lines += ["", f"{ranks:>6} ranks", *format_price_lines(list(of_ranks))]
-    return as_table(lines, COLUMN_NOTES, *_topology_notes(topology))
+    for ranks, same_ranks in groupby(rows, key=lambda row: row.price.world_size):
+        lines += ["", f"{ranks:>6} ranks", *format_cost_lines(list(same_ranks))]
+    return format_table(lines, COLUMN_NOTES, *_topology_notes(topology))
 
 
 # --- --synthesise: search for schedules
@@ -283,13 +284,13 @@ def make_synthesized_plans(front: Sequence[SynthesizedSchedule]) -> List[NamedSc
 def synthesis_text(
     topology: Topology, front: Sequence[SynthesizedSchedule], sizes: Sequence[int], out: Optional[str]
 ) -> str:
-    """Return a table of the found schedules and their prices, and how to use the file ``out``."""
+    """Return a table of the found schedules and their times, and how to use the file ``out``."""
     lines = [f"  {'steps':>5}{'chunks':>8}{'rounds':>9}{'bound':>9}  status"]
     for synthesized in front:
         numbers = f"{synthesized.rounds:>9.4f}{synthesized.bound:>9.4f}"
         steps = f"  {len(synthesized.schedule.steps):>5}{synthesized.schedule.chunks:>8}"
         lines.append(f"{steps}{numbers}  {optimality_text(synthesized)}")
-    priced = price_table(price_schedules(topology, make_synthesized_plans(front), sizes), topology, [SYNTHESIS_NOTE])
+    priced = cost_table(predict_costs(topology, make_synthesized_plans(front), sizes), topology, [SYNTHESIS_NOTE])
     run = f"python -m gluonlab.run --gpus {topology.world_size} --kvstore synthesised"
     written = [] if out is None else ["", f"written to {out}:", f"{run} --topology {out}"]
     return "\n".join([*lines, "", priced, *written])
@@ -297,23 +298,18 @@ def synthesis_text(
 
 def optimality_text(synthesized: SynthesizedSchedule) -> str:
     """Return ``proved optimal``, or ``best found`` with the lower bound of the rounds."""
-    if synthesized.is_optimal:
-        return "proved optimal"
-    return f"best found, bound {synthesized.bound:.4f}"
+    return "proved optimal" if synthesized.is_optimal else f"best found, bound {synthesized.bound:.4f}"
 
 
 def synthesis_to_json(front: Sequence[SynthesizedSchedule]) -> List[Dict[str, Any]]:
-    """Return the values of the found schedules that --json prints in addition to prices."""
+    """Return the values of the found schedules that --json prints in addition to times."""
     return [
         {
-            "steps": len(synthesized.schedule.steps),
-            "chunks": synthesized.schedule.chunks,
-            "rounds": synthesized.rounds,
-            "bound": synthesized.bound,
-            "optimal": synthesized.is_optimal,
+            "steps": len(synthesized.schedule.steps), "chunks": synthesized.schedule.chunks,
+            "rounds": synthesized.rounds, "bound": synthesized.bound, "optimal": synthesized.is_optimal,
         }
         for synthesized in front
-    ]
+    ]  # fmt: skip
 
 
 # --- --choose: which schedule auto chooses
@@ -349,7 +345,7 @@ class TimedRow(Protocol):
 
 @dataclass(frozen=True)
 class AlgorithmChoice:
-    """The schedule that auto chooses for ``size_bytes``, its price, and the lower bound.
+    """The schedule that auto chooses for ``size_bytes``, its predicted time, and the lower bound.
 
     ``time_s``: the measured time of auto, or None. ``best``: the name of the fastest measured row.
     ``best_s``: the time of that row.
@@ -357,7 +353,7 @@ class AlgorithmChoice:
 
     size_bytes: int
     schedule: Schedule
-    priced_s: float
+    predicted_s: float
     floor_s: float
     time_s: Optional[float] = None
     best: Optional[str] = None
@@ -372,7 +368,7 @@ class AlgorithmChoice:
         """Return the values that --json prints."""
         return {
             "size_bytes": self.size_bytes, **_schedule_to_json(self.schedule),
-            "predicted_us": self.priced_s * 1e6, "floor_us": self.floor_s * 1e6,
+            "predicted_us": self.predicted_s * 1e6, "floor_us": self.floor_s * 1e6,
             "time_us": None if self.time_s is None else self.time_s * 1e6, "best": self.best,
             "best_us": None if self.best_s is None else self.best_s * 1e6, "regret": self.regret,
         }  # fmt: skip
@@ -385,11 +381,11 @@ def choose_algorithms(
     floor, choices = floor_of(schedules.topology), []
     for size in sizes:
         schedule = schedules.cheapest(size)
-        priced = (price(schedule, schedules.topology, size).seconds, floor.seconds(size))
+        predicted_s = price(schedule, schedules.topology, size).seconds
         at_size = {row.algorithm: row.time_s for row in rows if row.size_bytes == size}
         best = min(at_size, key=lambda label: at_size[label]) if at_size else None
         measured = (at_size[AUTO], best, at_size[best]) if best else ()
-        choices.append(AlgorithmChoice(size, schedule, *priced, *measured))
+        choices.append(AlgorithmChoice(size, schedule, predicted_s, floor.seconds(size), *measured))
     return choices
 
 
@@ -406,19 +402,17 @@ def choices_text(schedules: SchedulesBySize, choices: Sequence[AlgorithmChoice])
     heading = f"  {'size':>8}{'price us':>9}{'x floor':>8}{regret_columns}"
     notes = [REGRET_NOTE.format(median=median(regrets), worst=max(regrets))] if regrets else []
     notes += _topology_notes(schedules.topology)
-    return as_table([*lines, "", heading, *map(_choice_line, choices)], AUTO_NOTE, *notes)
+    return format_table([*lines, "", heading, *map(_choice_line, choices)], AUTO_NOTE, *notes)
 
 
 def choices_to_json(schedules: SchedulesBySize, choices: Sequence[AlgorithmChoice]) -> Dict[str, Any]:
     """Return the table and the choices as --json prints them."""
-    table = [{"from_bytes": row.size_bytes, **_schedule_to_json(row.schedule)} for row in schedules.size_thresholds()]
+    topology, rows = schedules.topology, schedules.size_thresholds()
     return {
-        "topology": schedules.topology.name,
-        "world_size": schedules.topology.world_size,
-        "note": schedules.topology.note,
-        "table": table,
+        "topology": topology.name, "world_size": topology.world_size, "note": topology.note,
+        "table": [{"from_bytes": row.size_bytes, **_schedule_to_json(row.schedule)} for row in rows],
         "choices": [choice.as_json() for choice in choices],
-    }
+    }  # fmt: skip
 
 
 def _schedule_to_json(schedule: Schedule) -> Dict[str, Any]:
@@ -432,8 +426,8 @@ def _table_line(row: ScheduleFromSize) -> str:
 
 
 def _choice_line(choice: AlgorithmChoice) -> str:
-    factor = format_factor(choice.priced_s / choice.floor_s if choice.floor_s else None)
-    line = f"  {format_size(choice.size_bytes):>8}{format_microseconds(choice.priced_s):>9}{factor:>8}"
+    factor = format_factor(choice.predicted_s / choice.floor_s if choice.floor_s else None)
+    line = f"  {format_size(choice.size_bytes):>8}{format_microseconds(choice.predicted_s):>9}{factor:>8}"
     if choice.regret is None:
         return line
     measured = f"{format_microseconds(choice.time_s):>9}{format_microseconds(choice.best_s):>9}"

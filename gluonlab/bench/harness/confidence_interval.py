@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from random import Random
 from statistics import median
-from typing import Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, TypeVar  # fmt: skip
+from typing import Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, TypeVar
 
 CONFIDENCE = 0.95
 BOOTSTRAP_DRAWS = 1000

@@ -213,6 +213,16 @@ Call = Callable[[], object]
 TimedCall = Union[Call, RemoteCall]
 
 
+def call_all(calls: Sequence[Call]) -> Call:
+    """Return a call that makes all of ``calls``, in their order."""
+
+    def run() -> None:
+        for call in calls:
+            call()
+
+    return run
+
+
 def time_interleaved(
     calls: Mapping[str, TimedCall],
     rounds: int,

@@ -107,14 +107,14 @@ class OtherProcessLoad:
     """A meter of the processor time that other processes have used since its creation."""
 
     def __init__(self) -> None:
-        self._began, self._at_first = time.monotonic(), self._seconds()
+        self._start_time, self._initial_s = time.monotonic(), self._seconds()
 
     def busy_cores(self) -> float:
         """Return the mean number of cores that other processes used.
 
         Children of this process count as others until they have exited.
         """
-        return max(0.0, self._seconds() - self._at_first) / (time.monotonic() - self._began)
+        return max(0.0, self._seconds() - self._initial_s) / (time.monotonic() - self._start_time)
 
     def _seconds(self) -> float:
         stat, times = read_kernel_file(PROC / "stat"), os.times()
@@ -132,13 +132,14 @@ def busy_seconds(stat: str, ticks_per_second: int = os.sysconf("SC_CLK_TCK")) ->
     return (user + nice + system + sum(interrupts_and_stolen)) / ticks_per_second
 
 
-def require_memory(needed: int, purpose: str, remedy: str) -> None:
-    """Raise ConfigError if ``needed`` bytes are more than the free memory.
+def require_memory(needed_bytes: int, purpose: str, remedy: str) -> None:
+    """Raise ConfigError if ``needed_bytes`` are more than the free memory.
 
     Otherwise the kernel might kill a process. ``purpose``: what needs the memory.
     """
     memory = available_memory()
-    if memory is not None and needed > memory.free:
+    if memory is not None and needed_bytes > memory.free:
         raise ConfigError(
-            f"{purpose} needs about {needed / 1e9:.1f} GB of memory, and {memory.free / 1e9:.1f} GB are free: {remedy}"
+            f"{purpose} needs about {needed_bytes / 1e9:.1f} GB of memory, and {memory.free / 1e9:.1f} GB are free: "
+            f"{remedy}"
         )

@@ -40,14 +40,14 @@ if TYPE_CHECKING:
 class MeasuredDevices:
     """The devices to measure.
 
-    ``kind``: "gpu" or "cpu". ``words``: a description for people and records. ``asked``: whether
-    --devices names the devices; otherwise they are default CPU devices.
+    ``kind``: "gpu" or "cpu". ``description``: text for tables and records. ``named_by_user``:
+    whether --devices names the devices; otherwise they are default CPU devices.
     """
 
     kind: str
     numbers: Tuple[int, ...]
-    words: str
-    asked: bool = False
+    description: str
+    named_by_user: bool = False
 
     @property
     def on_gpus(self) -> bool:
@@ -56,7 +56,7 @@ class MeasuredDevices:
 
     def device_spec(self, count: int) -> str:
         """Return the first ``count`` devices, as text for `gluonlab.devices.devices`."""
-        if not self.asked:
+        if not self.named_by_user:
             return f"cpu*{count}"
         return f"{self.kind}:{','.join(map(str, self.numbers[:count]))}"
 
@@ -65,14 +65,14 @@ class MeasuredDevices:
 
         The dictionary is empty for default CPU devices.
         """
-        return {"devices": self.device_spec(count)} if self.asked else {}
+        return {"devices": self.device_spec(count)} if self.named_by_user else {}
 
     def record_options(self) -> Dict[str, str]:
         """Return the devices as an option of a record.
 
         Only records with equal options are compared.
         """
-        return {"devices": self.words} if self.asked else {}
+        return {"devices": self.description} if self.named_by_user else {}
 
     def available_counts(self, counts: Sequence[int]) -> List[int]:
         """Return those of ``counts`` for which there are enough devices, and the number of all."""
@@ -94,7 +94,7 @@ def find_measured_devices(spec: str) -> MeasuredDevices:
     except DeviceError as error:
         raise DeviceError(f"--devices {error}") from None
     numbers = tuple(ctx.device_id for ctx in ctxs)
-    return MeasuredDevices(ctxs[0].device_type, numbers, describe_devices(ctxs), asked=True)
+    return MeasuredDevices(ctxs[0].device_type, numbers, describe_devices(ctxs), named_by_user=True)
 
 
 def describe_devices(ctxs: "Sequence[mx.Context]") -> str:
@@ -253,7 +253,7 @@ class MeasurementOptions(NamedTuple):
 
     def print_record(self, record: Record, text: str, on: Optional[MeasuredDevices] = None) -> None:
         """Print the record as JSON, or the machine and ``text``. Also write the file of --out."""
-        devices = "" if on is None else f"\n{textwrap.fill(f'devices: {on.words}', WIDTH)}"
+        devices = "" if on is None else f"\n{textwrap.fill(f'devices: {on.description}', WIDTH)}"
         output = record.as_json() if self.as_json else f"{describe_machine()}{devices}\n\n{text}\n"
         click.echo(output, nl=False)
         if self.out is not None:

@@ -185,20 +185,20 @@ def _first_line(text: str) -> str:
 class RankProcess:
     """A further process of a job that several processes compute together.
 
-    ``words``: the arguments of ``python``. ``variables``: further environment variables.
+    ``arguments``: of ``python``. ``variables``: further environment variables.
     """
 
-    def __init__(self, words: List[str], variables: Mapping[str, str]) -> None:
+    def __init__(self, arguments: List[str], variables: Mapping[str, str]) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, *words], env={**os.environ, **variables}, stdin=subprocess.PIPE,
+            [sys.executable, *arguments], env={**os.environ, **variables}, stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL, preexec_fn=die_with_parent,
         )  # fmt: skip
         atexit.register(self._kill)
 
-    def send(self, **words: int) -> None:
+    def send(self, **request: int) -> None:
         """Send a request to the process. The caller then runs the same request itself."""
         assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(words).encode() + b"\n")
+        self._process.stdin.write(json.dumps(request).encode() + b"\n")
         self._process.stdin.flush()
 
     def _kill(self) -> None:

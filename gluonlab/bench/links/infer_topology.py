@@ -27,12 +27,12 @@ from gluonlab.collectives.topology import Link, Pair, Route, Topology
 class LinkFit(NamedTuple):
     """A linear model: a copy of n bytes takes ``latency_s`` + n / ``bytes_per_s`` seconds.
 
-    ``off``: the largest relative error of the model for the measured times.
+    ``worst_error``: the largest relative error of the model for the measured times.
     """
 
     latency_s: float
     bytes_per_s: float
-    off: float
+    worst_error: float
 
     def seconds(self, size_bytes: float) -> float:
         """Return the seconds of a copy of this size."""
@@ -63,7 +63,7 @@ def fit_link(seconds: Mapping[int, Sequence[float]]) -> LinkFit:
         latency_s = times[largest] / 2
     link = LinkFit(float(latency_s), float(1 / s_per_byte), 0.0)
     error = max(abs(link.seconds(size) / time - 1) for size, time in times.items())
-    return link._replace(off=error)
+    return link._replace(worst_error=error)
 
 
 def merge_similar(values: Sequence[float], within: float) -> List[float]:
@@ -93,7 +93,12 @@ SLOWDOWN_FACTOR = 4 / 3
 BOTH, OUT, INTO = "both directions of a pair", "copies out of a device", "copies into a device"
 ALL, SHIFT = "all pairs", "from each device to the one some places further on"
 
-CopyGroup = Tuple[str, Tuple[Pair, ...]]  # the kind of the group, such as BOTH, and its pairs
+
+class CopyGroup(NamedTuple):
+    """Copies that are made at the same time. ``kind``: BOTH, OUT, INTO, SHIFT or ALL."""
+
+    kind: str
+    pairs: Tuple[Pair, ...]
 
 
 @dataclass(frozen=True)
@@ -119,19 +124,19 @@ def list_simultaneous_groups(pairs: Mapping[Pair, LinkFit]) -> List[CopyGroup]:
     pair alone.
     """
     world_size = 1 + max(src for src, _ in pairs)
-    kinds: List[CopyGroup] = []
+    whole_groups: List[CopyGroup] = []
     for device in range(world_size):
-        kinds.append((OUT, tuple(pair for pair in pairs if pair[0] == device)))
-        kinds.append((INTO, tuple(pair for pair in pairs if pair[1] == device)))
+        whole_groups.append(CopyGroup(OUT, tuple(pair for pair in pairs if pair[0] == device)))
+        whole_groups.append(CopyGroup(INTO, tuple(pair for pair in pairs if pair[1] == device)))
     for step in range(1, world_size):
         shift = [(device, (device + step) % world_size) for device in range(world_size)]
-        kinds.append((SHIFT, tuple(shift)))
-    kinds.append((ALL, tuple(pairs)))
+        whole_groups.append(CopyGroup(SHIFT, tuple(shift)))
+    whole_groups.append(CopyGroup(ALL, tuple(pairs)))
     speeds = {pair: fit.bytes_per_s for pair, fit in merge_similar_fits(pairs).items()}
-    groups: List[CopyGroup] = [(BOTH, ((a, b), (b, a))) for a, b in pairs if a < b]
-    for kind, all_members in kinds if world_size > 2 else []:
+    groups = [CopyGroup(BOTH, ((a, b), (b, a))) for a, b in pairs if a < b]
+    for kind, all_members in whole_groups if world_size > 2 else []:
         equal = [tuple(p for p in all_members if speeds[p] == speed) for speed in set(speeds.values())]
-        groups += [(kind, members) for members in [*equal, all_members] if len(members) > 1]
+        groups += [CopyGroup(kind, members) for members in [*equal, all_members] if len(members) > 1]
     return list(dict.fromkeys(groups))
 
 
@@ -165,18 +170,16 @@ def find_shared_links(measured: DeviceMeasurement) -> List[InferredSharedLink]:
     fits = merge_similar_fits(measured.pairs)
     shared: List[InferredSharedLink] = []
     for kind in (BOTH, OUT, INTO):
-        groups = [pairs for group_kind, pairs in measured.together if group_kind == kind]
+        groups = [group for group in measured.together if group.kind == kind]
         for equal in (True, False):
-            candidates = [pairs for pairs in groups if equal == _equally_fast(pairs, fits)]
-            slower = [pairs for pairs in candidates if _is_slower(measured, (kind, pairs), fits, shared)]
-            speeds = merge_similar(
-                [_shared_bandwidth(measured, (kind, pairs), fits) for pairs in slower], SIMILARITY_FACTOR
-            )
-            for pairs, speed in zip(slower, speeds):
+            candidates = [group for group in groups if equal == _equally_fast(group.pairs, fits)]
+            slower = [group for group in candidates if _is_slower_than_explained(measured, group, fits, shared)]
+            speeds = merge_similar([_shared_bandwidth(measured, group, fits) for group in slower], SIMILARITY_FACTOR)
+            for (_, pairs), speed in zip(slower, speeds):
                 name = _link_name(kind, pairs, measured.world_size)
                 shared.append(InferredSharedLink(kind, Link(name, _round_to_four_digits(speed)), pairs))
-    all_pairs_groups = [group for group in measured.together if group[0] == ALL]
-    for group in sorted(all_pairs_groups, key=lambda group: not _equally_fast(group[1], fits)):
+    all_pairs_groups = [group for group in measured.together if group.kind == ALL]
+    for group in sorted(all_pairs_groups, key=lambda group: not _equally_fast(group.pairs, fits)):
         shared += _find_bus(measured, group, fits, shared)
     return shared
 
@@ -192,34 +195,32 @@ def _find_bus(
     Its bandwidth is the highest that was measured in this group, or in a shift within the group. If
     only some pairs shared a slow link, the group would also be slow, but a shift would be faster.
     """
-    if _is_slower(measured, group, fits, known_links):
-        pairs, size = group[1], measured.size_bytes
-        steps = [(kind, members) for kind, members in measured.together if kind == SHIFT]
-        own_steps = [(kind, members) for kind, members in steps if set(members) <= set(pairs)]
-        bandwidth = max(_shared_bandwidth(measured, candidate, fits) for candidate in [group, *own_steps])
+    if _is_slower_than_explained(measured, group, fits, known_links):
+        pairs, size = group.pairs, measured.size_bytes
+        shifts = [other for other in measured.together if other.kind == SHIFT and set(other.pairs) <= set(pairs)]
+        bandwidth = max(_shared_bandwidth(measured, candidate, fits) for candidate in [group, *shifts])
         speed_text = "" if len(pairs) == len(fits) else f" of {fits[pairs[0]].bytes_per_s / 1e9:.4g} GB/s"
-        bus = InferredSharedLink(
-            f"{ALL}{speed_text}", Link(f"{ALL}{speed_text}", _round_to_four_digits(bandwidth)), pairs
-        )
+        name = f"{ALL}{speed_text}"
+        bus = InferredSharedLink(name, Link(name, _round_to_four_digits(bandwidth)), pairs)
         without_s = _predict_seconds(pairs, fits, size, known_links)
         if _predict_seconds(pairs, fits, size, [bus]) > SLOWDOWN_FACTOR * without_s:
             yield bus
 
 
-def _is_slower(
+def _is_slower_than_explained(
     measured: DeviceMeasurement,
     group: CopyGroup,
     fits: Mapping[Pair, LinkFit],
     known_links: Sequence[InferredSharedLink],
 ) -> bool:
     """Return whether the group's copies took longer than their own and known links explain."""
-    explained_s = _predict_seconds(group[1], fits, measured.size_bytes, known_links)
+    explained_s = _predict_seconds(group.pairs, fits, measured.size_bytes, known_links)
     return measured.together[group] > SLOWDOWN_FACTOR * explained_s
 
 
 def _shared_bandwidth(measured: DeviceMeasurement, group: CopyGroup, fits: Mapping[Pair, LinkFit]) -> float:
     """Return the bytes/s of a common link that would explain the measured time of the group."""
-    pairs = group[1]
+    pairs = group.pairs
     each_s = measured.together[group] / len(pairs)
     moving_s = max(each_s - mean(fits[pair].latency_s for pair in pairs), each_s / 2)
     # the common link is not slower than a single copy alone

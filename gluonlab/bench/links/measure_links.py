@@ -15,7 +15,7 @@ import mxnet as mx
 from mxnet import nd
 
 from gluonlab.bench.allreduce.memory_bandwidth import MemorySpeeds, probe_speeds
-from gluonlab.bench.harness.interleaved_rounds import Call, TimedCall, progress_bar, time_interleaved
+from gluonlab.bench.harness.interleaved_rounds import Call, TimedCall, call_all, progress_bar, time_interleaved
 from gluonlab.bench.harness.machine_info import require_memory
 from gluonlab.bench.harness.table_format import WIDTH, rounds_text
 from gluonlab.bench.links.infer_topology import (
@@ -29,7 +29,7 @@ from gluonlab.bench.links.infer_topology import (
 from gluonlab.collectives.topology import Pair, all_pairs
 from gluonlab.engine.fast_invoke import AddInto, CopyInto, slice_rows
 from gluonlab.gpu.cuda import enable_peer_access
-from gluonlab.plain_text import format_size as size_in_words
+from gluonlab.plain_text import format_size
 
 BLOCK_S = 0.01  # seconds per call and round; short, because 8 devices need 300 calls per round
 ELEMENT_BYTES = 4  # of float32
@@ -54,14 +54,11 @@ class LinkMeasurement:
         measured = self.measured
         pairs = [
             {
-                "from": src,
-                "to": dst,
-                "latency_us": fit.latency_s * 1e6,
-                "bandwidth": fit.bytes_per_s / 1e9,
-                "off": fit.off,
+                "from": src, "to": dst, "latency_us": fit.latency_s * 1e6, "bandwidth": fit.bytes_per_s / 1e9,
+                "off": fit.worst_error,
             }
             for (src, dst), fit in measured.pairs.items()
-        ]
+        ]  # fmt: skip
         together = [
             {"copies": kind, "pairs": pairs, "time_us": seconds * 1e6}
             for (kind, pairs), seconds in measured.together.items()
@@ -91,12 +88,12 @@ def measure_links(ctxs: Sequence[mx.Context], sizes: Sequence[int], rounds: int)
     arrays = _CopyBuffers(ctxs, max(sizes))
     pairs, devices = all_pairs(world_size), range(world_size)
     with progress_bar(3 * rounds) as bar:
-        timed = partial(_time_calls, rounds=rounds, on_round=bar.update)
-        copies = timed({(pair, size): arrays.copy(pair, size) for pair in pairs for size in sizes})
-        adds = timed({(device, size): arrays.add(device, size) for device in devices for size in sizes})
+        time_calls = partial(_time_calls, rounds=rounds, on_round=bar.update)
+        copies = time_calls({(pair, size): arrays.copy(pair, size) for pair in pairs for size in sizes})
+        adds = time_calls({(device, size): arrays.add(device, size) for device in devices for size in sizes})
         fits = {pair: fit_link({size: copies[pair, size] for size in sizes}) for pair in pairs}
         groups = [] if on_cpu else list_simultaneous_groups(fits)
-        together = timed({group: arrays.copy_all(group[1]) for group in groups})
+        together = time_calls({group: arrays.copy_all(group.pairs) for group in groups})
     measured = DeviceMeasurement(
         world_size,
         fits,
@@ -138,13 +135,7 @@ class _CopyBuffers:
 
     def copy_all(self, pairs: Sequence[Pair]) -> Call:
         """Return a call that queues a copy of the whole source for every pair (source, target)."""
-        calls = [partial(CopyInto(self._targets[a, b]).copy, self._sources[a]) for a, b in pairs]
-
-        def run() -> None:
-            for call in calls:
-                call()
-
-        return run
+        return call_all([partial(CopyInto(self._targets[a, b]).copy, self._sources[a]) for a, b in pairs])
 
 
 def _leading_bytes(array: nd.NDArray, size_bytes: int) -> nd.NDArray:
@@ -194,14 +185,14 @@ def _measurement_notes(measurement: LinkMeasurement) -> List[str]:
     fits = measurement.measured.pairs.values()
     fit_note = FIT_NOTE.format(
         rounds=rounds_text(measurement.rounds),
-        sizes=", ".join(map(size_in_words, measurement.sizes)),
-        off=max(fit.off for fit in fits),
+        sizes=", ".join(map(format_size, measurement.sizes)),
+        off=max(fit.worst_error for fit in fits),
     )
     adds = ", ".join(f"{speed / 1e9:.4g}" for speed in measurement.measured.adds)
     notes = [fit_note, f"Each device alone adds, in GB/s of what is added: {adds}."]
     if measurement.speeds is None:
         shared = describe_shared_links(find_shared_links(measurement.measured))
-        sizes = size_in_words(measurement.measured.size_bytes)
+        sizes = format_size(measurement.measured.size_bytes)
         return [*notes, f"Copies of {sizes}, made at once: {'; '.join(shared)}."]
     speeds = measurement.speeds
     names = {

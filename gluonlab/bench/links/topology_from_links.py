@@ -25,8 +25,7 @@ from gluonlab.files.atomic_files import new_file
 from gluonlab.gpu import nvml
 from gluonlab.host import resources
 from gluonlab.performance_model.gpu_specifications import GPUS
-from gluonlab.plain_text import escape_unprintable, json_text
-from gluonlab.plain_text import format_size as size_in_words
+from gluonlab.plain_text import escape_unprintable, format_size, json_text
 
 LARGE_A100 = "A100-80GB"  # NVML's name has the memory at its end
 INFERENCE_NOTE = (
@@ -61,23 +60,17 @@ def topology_from_measurement(measurement: LinkMeasurement, ctxs: Sequence[Any],
     if measurement.speeds is not None:
         cpu_topology = measurement.speeds.topology(len(ctxs))
         return replace(cpu_topology, name=name, note=f"{note}; {cpu_topology.note}")
-    note_text = "; ".join(
-        [
-            note,
-            *infer_topology.describe_shared_links(infer_topology.find_shared_links(measurement.measured)),
-            INFERENCE_NOTE,
-        ]
-    )
-    return infer_topology.build_topology(measurement.measured, name, note_text, common_gpu_kind(gpu_names(ctxs)) or "")
+    shared_links = infer_topology.find_shared_links(measurement.measured)
+    note = "; ".join([note, *infer_topology.describe_shared_links(shared_links), INFERENCE_NOTE])
+    return infer_topology.build_topology(measurement.measured, name, note, common_gpu_kind(gpu_names(ctxs)) or "")
 
 
 def _measurement_note(measurement: LinkMeasurement, ctxs: Sequence[Any]) -> str:
-    sizes = " to ".join(size_in_words(size) for size in (min(measurement.sizes), max(measurement.sizes)))
+    sizes = " to ".join(format_size(size) for size in (min(measurement.sizes), max(measurement.sizes)))
     return escape_unprintable(
         f"measured on {time.strftime('%Y-%m-%d', time.gmtime())} by gluonlab "
         f"{gluonlab.__version__}, bench links, {measurement.rounds} rounds of {sizes}, "
-        f"on {cpu_model()}, "
-        f"{resources.available_cores()} cores, {describe_devices(ctxs)}"
+        f"on {cpu_model()}, {resources.available_cores()} cores, {describe_devices(ctxs)}"
     )
 
 

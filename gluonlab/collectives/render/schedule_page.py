@@ -5,19 +5,7 @@ from __future__ import annotations
 from typing import Any, Dict, Iterable, Optional, Tuple
 
 from gluonlab.collectives.algorithms import ALGORITHMS, Groups, make_schedule
-from gluonlab.collectives.render.schedule_scene import (
-    WORDS,
-    ScheduleTexts,
-    algorithm_description,
-    bundle_transfers,
-    check_drawable,
-    complete_contributions,
-    describe_contributions,
-    describe_size,
-    describe_step,
-    lane_count,
-    list_contributors,
-)
+from gluonlab.collectives.render import schedule_scene as scene
 from gluonlab.collectives.schedule import Schedule
 from gluonlab.collectives.verify_schedule import Contributions, simulate_contributions
 from gluonlab.drawing.page_template import render_page
@@ -38,11 +26,11 @@ def as_page(schedules: Iterable[Schedule], start: Tuple[str, int] = ("ring", 4),
     to draw, for two with the same name and world size, and for an unknown ``start``; ConfigError
     for an unknown ``language``.
     """
-    words = select_language(WORDS, language)
+    words = select_language(scene.WORDS, language)
     listed = list(schedules)
     identities = [(schedule.name, schedule.world_size) for schedule in listed]
     for identity, schedule in zip(identities, listed):
-        check_drawable(schedule)
+        scene.check_drawable(schedule)
         if identities.count(identity) > 1:
             raise ScheduleError(f"two schedules are {identity[0]} for {identity[1]} ranks: give each a name of its own")
     if start not in identities:
@@ -63,13 +51,13 @@ def draw(
     language.
     """
     chosen = make_schedule(name, world_size, chunks=chunks, groups=groups)
-    check_drawable(chosen)
+    scene.check_drawable(chosen)
     schedules = {(other, n): make(n) for other, make in ALGORITHMS.items() for n in WORLD_SIZES}
     schedules[name, world_size] = chosen
     return as_page(schedules.values(), (name, world_size), language=language)
 
 
-def _page_data(schedule: Schedule, words: ScheduleTexts) -> Dict[str, Any]:
+def _page_data(schedule: Schedule, words: scene.ScheduleTexts) -> Dict[str, Any]:
     """Return the data that template/scene.js draws.
 
     Each distinct tuple of contributions is written once, and referenced by its index in
@@ -80,12 +68,12 @@ def _page_data(schedule: Schedule, words: ScheduleTexts) -> Dict[str, Any]:
         [vectors.setdefault(contributions, len(vectors)) for row in state for contributions in row]
         for state in simulate_contributions(schedule)
     ]
-    complete = [complete_contributions(schedule, chunk) for chunk in range(schedule.chunks)]
+    complete = [scene.complete_contributions(schedule, chunk) for chunk in range(schedule.chunks)]
     complete_indices = [vectors.setdefault(whole, len(vectors)) for whole in complete]
     steps = [
         {
-            "buses": [(b.chunk, int(b.add), b.hub, b.lane, b.others) for b in bundle_transfers(step)],
-            "sends": [line.replace("->", "\N{RIGHTWARDS ARROW}") for line in describe_step(step, words)],
+            "buses": [(b.chunk, int(b.add), b.hub, b.lane, b.others) for b in scene.bundle_transfers(step)],
+            "sends": [line.replace("->", "\N{RIGHTWARDS ARROW}") for line in scene.describe_step(step, words)],
         }
         for step in schedule.steps
     ]
@@ -93,12 +81,12 @@ def _page_data(schedule: Schedule, words: ScheduleTexts) -> Dict[str, Any]:
         "name": schedule.name,
         "world_size": schedule.world_size,
         "chunks": schedule.chunks,
-        "lanes": lane_count(schedule),
-        "size": describe_size(schedule, words),
-        "description": algorithm_description(schedule, words),
+        "lanes": scene.lane_count(schedule),
+        "size": scene.describe_size(schedule, words),
+        "description": scene.algorithm_description(schedule, words),
         "vectors": list(vectors),
-        "words": [describe_contributions(contributions, words) for contributions in vectors],
-        "few_words": [list_contributors(contributions, words) for contributions in vectors],
+        "words": [scene.describe_contributions(contributions, words) for contributions in vectors],
+        "few_words": [scene.list_contributors(contributions, words) for contributions in vectors],
         "goal": complete_indices,
         "states": state_indices,
         "steps": steps,

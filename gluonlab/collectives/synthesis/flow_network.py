@@ -74,14 +74,14 @@ def make_flow_network(topology: Topology) -> FlowNetwork:
         key = frozenset(link_pairs)
         min_speeds[key] = min(link.bytes_per_s, min_speeds.get(key, math.inf))
     unit_bytes_per_s, lanes = _to_lane_counts(list(min_speeds.values()))
-    wires = tuple(sorted(SharedLink(tuple(sorted(key)), count) for key, count in zip(min_speeds, lanes)))
+    shared_links = tuple(sorted(SharedLink(tuple(sorted(key)), count) for key, count in zip(min_speeds, lanes)))
     capacity = LinkCapacity(topology)
     receives, sends = capacity.max_partners(True), capacity.max_partners(False)
     reversed_pairs = [(dst, src) for src, dst in pairs]
     return FlowNetwork(
         topology.world_size,
         pairs,
-        wires,
+        shared_links,
         unit_bytes_per_s,
         latencies.pop() if latencies else 0.0,
         unit_bytes_per_s / topology.reduce_bytes_per_s,

@@ -55,7 +55,7 @@ def find_stored_schedules(topology: Topology) -> List[SynthesizedSchedule]:
     for content in stored if network else ():
         permutation = find_isomorphism(content.network, network) if network else None
         if permutation is not None:
-            return [found._replace(schedule=found.schedule.placed(permutation)) for found in content.front]
+            return [entry._replace(schedule=entry.schedule.placed(permutation)) for entry in content.front]
     return []
 
 
@@ -79,10 +79,10 @@ def choose_schedules(topology: Topology) -> List[Schedule]:
         return make_schedules_over_hosts(topology)
     if topology.world_size == 1:
         return [Schedule(SYNTHESIZED, ALLREDUCE, 1, 1, (0,), ())]
-    stored = [found.schedule for found in find_stored_schedules(topology)]
+    stored = [entry.schedule for entry in find_stored_schedules(topology)]
     if stored:
         return stored
-    for_switch = [found.schedule for found in find_stored_schedules(uniform_switch(topology.world_size))]
+    for_switch = [entry.schedule for entry in find_stored_schedules(uniform_switch(topology.world_size))]
     if not for_switch:
         names = [f"{name} ({content.network.world_size})" for content in _read_all(None) for name in content.machines]
         raise ScheduleError(
@@ -113,14 +113,14 @@ def to_file_text(
     return _json_object(head, **lists, **more)
 
 
-def _schedule_text(found: SynthesizedSchedule) -> str:
+def _schedule_text(entry: SynthesizedSchedule) -> str:
     head = {
-        "rounds": found.rounds,
-        "bound": found.bound,
-        "status": "proved optimal" if found.is_optimal else "best found",
-        "owner": list(found.schedule.owner),
+        "rounds": entry.rounds,
+        "bound": entry.bound,
+        "status": "proved optimal" if entry.is_optimal else "best found",
+        "owner": list(entry.schedule.owner),
     }
-    steps = (json.dumps(_chunks_by_pair(step)) for step in found.schedule.steps)
+    steps = (json.dumps(_chunks_by_pair(step)) for step in entry.schedule.steps)
     return _json_object(head, steps=_json_list(steps)).strip()
 
 
@@ -158,9 +158,9 @@ def parse_schedules(where: str, content: Any) -> StoredSchedules:
         raise _damaged_file_error(where, error) from None
     pairs = tuple(sorted({pair for link in links for pair in link.pairs}))
     network = FlowNetwork(world_size, pairs, links, 0.0, 0.0, 0.0, 0, 0)
-    for found in front:
+    for entry in front:
         try:
-            check(found.schedule)
+            check(entry.schedule)
         except ScheduleError as error:
             raise ScheduleError(f"{where}: {error}") from None
     return StoredSchedules(names, network, front)
@@ -232,12 +232,12 @@ def make_schedules_over_hosts(topology: Topology) -> List[Schedule]:
 
 
 def make_schedules_over_groups(topology: Topology) -> List[Schedule]:
-    """Return the same over the groups of one host, each also as a pipeline."""
+    """Return allreduces over the groups of one host, each also as a pipeline."""
     return [
-        pipeline_parts(made, parts)
-        for made in _combine_parts(topology, topology.groups)
+        pipeline_parts(schedule, parts)
+        for schedule in _combine_parts(topology, topology.groups)
         for parts in PIPELINES
-        if parts * made.transfers <= MAX_TRANSFERS
+        if parts * schedule.transfers <= MAX_TRANSFERS
     ]
 
 
@@ -252,9 +252,8 @@ def pipeline_parts(schedule: Schedule, parts: int) -> Schedule:
     for part in range(parts):
         for number, step in enumerate(schedule.steps, part):
             steps[number] += (t._replace(chunk=t.chunk + part * schedule.chunks) for t in step)
-    return replace(
-        schedule, chunks=parts * schedule.chunks, owner=parts * schedule.owner, steps=tuple(map(tuple, steps))
-    )
+    chunks, owner = parts * schedule.chunks, parts * schedule.owner
+    return replace(schedule, chunks=chunks, owner=owner, steps=tuple(map(tuple, steps)))
 
 
 def _combine_parts(topology: Topology, parts: Sequence[Sequence[int]]) -> List[Schedule]:
@@ -265,15 +264,12 @@ def _combine_parts(topology: Topology, parts: Sequence[Sequence[int]]) -> List[S
     """
     first_part = topology.subset(parts[0])
     single = [make_schedule(algorithm, first_part.world_size) for algorithm in SINGLE_OWNER]
-    within_parts = [
-        *choose_schedules(first_part),
-        *(schedule.placed(find_best_order(schedule, first_part)) for schedule in single),
-    ]
+    placed = [schedule.placed(find_best_order(schedule, first_part)) for schedule in single]
     across_parts = [make_schedule(algorithm, len(parts)) for algorithm in ACROSS_HOSTS]
     devices = list(chain(*parts))
     combined = []
-    for algorithm in within_parts:
-        scatter, gather = split_halves(algorithm)
+    for schedule in [*choose_schedules(first_part), *placed]:
+        scatter, gather = split_halves(schedule)
         combined += [nest_over_hosts(SYNTHESIZED, scatter, across, gather).placed(devices) for across in across_parts]
     return combined
 

@@ -3,8 +3,8 @@
 For each number of steps, `synthesize` searches for the schedule with the fewest rounds per chunk.
 `rounds_lower_bound` computes a lower bound of this number with linear programming. `find_schedule`
 finds a schedule with CP-SAT of OR-tools. `gluonlab.collectives.synthesis` explains rounds, lanes
-and turning points. In this module, ``turnings`` are the steps that are allowed as turning points: a
-chunk is summed in the steps before its turning point, and copied in the steps after it.
+and turning points: a chunk is summed in the steps before its turning point, and copied in the steps
+from there on. ``turning_points`` are the steps that are allowed as turning points.
 """
 
 from __future__ import annotations
@@ -73,15 +73,17 @@ def synthesize(
     front: List[SynthesizedSchedule] = []
     last_rounds = math.inf
     for steps in range(min_steps, min_steps + MAX_EXTRA_STEPS):
-        turnings = tuple(range(network.min_reduce_steps, steps - network.min_broadcast_steps + 1))
-        lower_bound = rounds_lower_bound(network, steps, turnings, symmetry_groups(network)[0])
+        turning_points = tuple(range(network.min_reduce_steps, steps - network.min_broadcast_steps + 1))
+        lower_bound = rounds_lower_bound(network, steps, turning_points, symmetry_groups(network)[0])
         if lower_bound.rounds > last_rounds * (1 - MIN_IMPROVEMENT):
             break
         if math.isinf(lower_bound.rounds):  # so few steps do not suffice
             continue
-        found = _find_best(network, steps, turnings, lower_bound, seconds, workers, report or (lambda line: None))
-        if found and (not front or found.rounds < front[-1].rounds - ROUNDS_TOLERANCE):
-            front.append(found)
+        result = _find_best(
+            network, steps, turning_points, lower_bound, seconds, workers, report or (lambda line: None)
+        )
+        if result and (not front or result.rounds < front[-1].rounds - ROUNDS_TOLERANCE):
+            front.append(result)
             last_rounds = lower_bound.rounds
     if not front:
         raise ScheduleError(
@@ -93,7 +95,7 @@ def synthesize(
 def _find_best(
     network: FlowNetwork,
     steps: int,
-    turnings: Tuple[int, ...],
+    turning_points: Tuple[int, ...],
     lower_bound: RoundBound,
     seconds: float,
     workers: int,
@@ -104,7 +106,7 @@ def _find_best(
     If no goal succeeds in two thirds of the time, the rest is for `find_any_schedule`.
     """
     deadline, best = time.monotonic() + seconds, None
-    for goal, rounds in _search_goals(network, steps, turnings, lower_bound):
+    for goal, rounds in _search_goals(network, steps, turning_points, lower_bound):
         seconds_left = deadline - time.monotonic() - (0 if best else seconds / 3)
         if seconds_left <= 0:
             break
@@ -118,13 +120,13 @@ def _find_best(
             best = SynthesizedSchedule(schedule, rounds, lower_bound.rounds)
             if best.is_optimal:
                 break
-    return best or find_any_schedule(network, steps, turnings, lower_bound, deadline, workers, report)
+    return best or find_any_schedule(network, steps, turning_points, lower_bound, deadline, workers, report)
 
 
 def find_any_schedule(
     network: FlowNetwork,
     steps: int,
-    turnings: Tuple[int, ...],
+    turning_points: Tuple[int, ...],
     lower_bound: RoundBound,
     deadline: float,
     workers: int,
@@ -139,7 +141,7 @@ def find_any_schedule(
     group = next(group for group in symmetry_groups(network) if p % len(group) == 0)
     rounds = p * p * steps  # all chunks over the same lane, in every step
     while rounds >= steps and deadline > time.monotonic():
-        goal = SearchGoal(p, steps, turnings, rounds, group)
+        goal = SearchGoal(p, steps, turning_points, rounds, group)
         schedule = find_schedule(network, goal, deadline - time.monotonic(), workers)
         description = f"{steps} steps, {p} chunks, {rounds} rounds at most"
         report(f"{description}, {len(group)}-fold symmetry: {'found' if schedule else 'not found'}")
@@ -158,7 +160,7 @@ def find_any_schedule(
 
 
 def _search_goals(
-    network: FlowNetwork, steps: int, turnings: Tuple[int, ...], lower_bound: RoundBound
+    network: FlowNetwork, steps: int, turning_points: Tuple[int, ...], lower_bound: RoundBound
 ) -> Iterator[Tuple[SearchGoal, float]]:
     """Yield each goal with its number of rounds, in the unit of `RoundBound`.
 
@@ -171,7 +173,7 @@ def _search_goals(
             rounds = max(steps, math.ceil(lower_bound.rounds * chunks / p - ROUNDS_TOLERANCE))
             goals.append((rounds * p / chunks, chunks, rounds))
         for bound_rounds, chunks, rounds in sorted(goals):
-            yield SearchGoal(chunks, steps, turnings, rounds, group), bound_rounds
+            yield SearchGoal(chunks, steps, turning_points, rounds, group), bound_rounds
 
 
 # --- the lower bound: chunks that may be divided arbitrarily, by linear programming
@@ -195,7 +197,7 @@ class RoundBound(NamedTuple):
 
 
 def rounds_lower_bound(
-    network: FlowNetwork, steps: int, turnings: Sequence[int], group: Sequence[Permutation]
+    network: FlowNetwork, steps: int, turning_points: Sequence[int], group: Sequence[Permutation]
 ) -> RoundBound:
     """Return the bound for all schedules with ``steps`` steps and these turning points.
 
@@ -209,7 +211,7 @@ def rounds_lower_bound(
     additions: DefaultDict[Tuple[int, int], List[Any]] = defaultdict(list)
     amounts = []
     for owner in orbit_representatives(network.world_size, group):
-        for turning in turnings:
+        for turning in turning_points:
             amount = solver.NumVar(0, solver.infinity(), "")
             amounts.append(amount)
             for (src, dst), step, flow in _add_flow(solver, network, owner, amount, turning, steps):
@@ -268,13 +270,13 @@ def _add_flow(
 class SearchGoal(NamedTuple):
     """The properties of the schedule to find.
 
-    ``turnings``: the allowed turning points. ``rounds``: the maximum number of rounds of all steps.
+    ``rounds``: the maximum number of rounds of all steps.
     ``group``: the symmetry that is imposed on the schedule.
     """
 
     chunks: int
     steps: int
-    turnings: Tuple[int, ...]
+    turning_points: Tuple[int, ...]
     rounds: int
     group: Sequence[Permutation]
 
@@ -286,7 +288,7 @@ class _ChunkVariables(NamedTuple):
     for each (pair, step), whether the chunk is sent to be added, or copied.
     """
 
-    owned: Dict[Tuple[int, int], Any]  # by (owner, turning point)
+    owned: Dict[Tuple[int, int], Any]
     sums: Dict[Slot, Any]
     copies: Dict[Slot, Any]
 
@@ -355,12 +357,12 @@ def _add_chunk(model: Any, network: FlowNetwork, goal: SearchGoal) -> _ChunkVari
     Sums flow along a tree to the chunk's owner before the turning point. Copies flow along a tree
     from the owner to all devices afterwards.
     """
-    owners, turnings = orbit_representatives(network.world_size, goal.group), goal.turnings
-    owned = {(r, k): model.new_bool_var("") for r in owners for k in turnings}
+    owners, turning_points = orbit_representatives(network.world_size, goal.group), goal.turning_points
+    owned = {(r, k): model.new_bool_var("") for r in owners for k in turning_points}
     model.add_exactly_one(owned.values())
     sums, copies = (
         {(pair, step): model.new_bool_var("") for pair in network.pairs for step in steps}
-        for steps in (range(max(turnings)), range(min(turnings), goal.steps))
+        for steps in (range(max(turning_points)), range(min(turning_points), goal.steps))
     )
     is_owner = [
         sum(variable for (rank, _), variable in owned.items() if rank == device) for device in range(network.world_size)
@@ -378,7 +380,7 @@ def _add_chunk(model: Any, network: FlowNetwork, goal: SearchGoal) -> _ChunkVari
         model.add(variable <= is_owner[dst] + sum(sums[s] for s in sent[dst] if s[1] > step))
     for ((src, _), step), variable in copies.items():
         model.add(variable <= is_owner[src] + sum(copies[s] for s in received[src] if s[1] < step))
-    for turning in turnings:
+    for turning in turning_points:
         turns = sum(variable for (_, k), variable in owned.items() if k == turning)
         late = [variable for (_, step), variable in sums.items() if step >= turning]
         early = [variable for (_, step), variable in copies.items() if step < turning]
@@ -410,25 +412,25 @@ def _add_link_constraints(
     for chunk in chunks:
         for permutation in goal.group:
             for adds, slots in ((True, chunk.sums), (False, chunk.copies)):
-                for ((src, dst), step), each in slots.items():
-                    load[(permutation[src], permutation[dst]), step].append(each)
+                for ((src, dst), step), variable in slots.items():
+                    load[(permutation[src], permutation[dst]), step].append(variable)
                     if adds:
-                        additions[permutation[dst], step].append(each)
+                        additions[permutation[dst], step].append(variable)
     max_chunks = goal.rounds * max((link.lanes for link in network.shared_links), default=1)
     rounds = [model.new_int_var(0, goal.rounds, "") for _ in range(goal.steps)]
     max_additions = [model.new_int_var(0, goal.chunks * network.world_size, "") for _ in rounds]
     model.add(sum(rounds) <= goal.rounds)
     for link in network.shared_links:
         for step in range(goal.steps):
-            link_chunks = [each for pair in link.pairs for each in load[pair, step]]
+            link_chunks = [variable for pair in link.pairs for variable in load[pair, step]]
             model.add(sum(link_chunks) <= link.lanes * rounds[step])
-    for (_, step), each in additions.items():
-        model.add(sum(each) <= max_additions[step])
+    for (_, step), variables in additions.items():
+        model.add(sum(variables) <= max_additions[step])
     exclusive_pairs = {link.pairs for link in network.shared_links if len(link.pairs) > 1}
     sharing_pairs = {pair for pairs in exclusive_pairs for pair in pairs}
     sends = {(pair, step): model.new_bool_var("") for pair in sharing_pairs for step in range(goal.steps)}
-    for slot, each in sends.items():
-        model.add(sum(load[slot]) <= max_chunks * each)
+    for slot, sends_slot in sends.items():
+        model.add(sum(load[slot]) <= max_chunks * sends_slot)
     for pairs in exclusive_pairs:
         for step in range(goal.steps):
             model.add_at_most_one(sends[pair, step] for pair in pairs)

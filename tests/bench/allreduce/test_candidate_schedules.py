@@ -1,4 +1,4 @@
-"""Which sizes are meant, and which schedules are run or priced."""
+"""The sizes and the schedules that a measurement compares."""
 
 import re
 
@@ -13,8 +13,6 @@ from gluonlab.collectives.named_topologies import make_topology
 from gluonlab.collectives.verify_schedule import check
 from gluonlab.errors import ConfigError, ScheduleError
 from gluonlab.plain_text import UNITS, format_size
-
-# --- sizes
 
 
 @given(st.integers(1, 10**6), st.sampled_from(sorted(UNITS)), st.booleans(), st.sampled_from(["", " "]))
@@ -41,54 +39,33 @@ def test_sizes_as_the_help_writes_them():
     assert parse_sizes("46mb,1KiB:4KiB:2,1.5KiB") == [1024, 1536, 2048, 4096, 46_000_000]
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "5..2",
-        "64MiB:1KiB",
-        "0",
-        "0.5B",
-        "-4KiB",
-        "many",
-        "",
-        " ",
-        "1KiB:",
-        "1:2:3:4",
-        "1KiB:1MiB:1",
-        "1KiB,",
-        "1Kib B",
-        "1e3",
-    ],
-)
-def test_what_is_no_size_is_refused_with_what_was_given(text):
+NOT_SIZES = "5..2|64MiB:1KiB|0|0.5B|-4KiB|many|| |1KiB:|1:2:3:4|1KiB:1MiB:1|1KiB,|1Kib B|1e3"
+
+
+@pytest.mark.parametrize("text", NOT_SIZES.split("|"))
+def test_invalid_sizes_are_refused_and_quoted(text):
     with pytest.raises(ConfigError, match="^" + re.escape(f"--sizes {text if text.strip() else repr(text)}")):
         parse_sizes(text)
 
 
-# --- which schedules
-
-
-def test_ring_like_schedules_come_in_the_topologys_order_too_where_it_is_another():
+def test_rings_also_come_in_the_topologys_order_if_it_differs():
     cube = make_topology("p3.16xlarge")
     plans = {plan.label: plan for plan in make_plans(None, 8, topology=cube)}
-    made = {"multi_ring", "synthesised, 4 steps", "synthesised, 5 steps"}
-    assert set(plans) == {*made, *ALGORITHMS, "ring placed", "bidirectional_ring placed"}
+    for_links = {"multi_ring", "synthesised, 4 steps", "synthesised, 5 steps"}
+    assert set(plans) == {*for_links, *ALGORITHMS, "ring placed", "bidirectional_ring placed"}
     assert plans["ring placed"].order == tuple(cube.ring_order()) != tuple(range(8))
     assert plans["ring placed"].schedule == make_schedule("ring", 8).placed(cube.ring_order())
     assert plans["hierarchical"].schedule == make_schedule("hierarchical", 8, groups=cube.groups)
     behind_switch = make_plans(None, 8, topology=make_topology("nvswitch"))
-    assert [plan.label for plan in behind_switch] == [
-        "multi_ring", "synthesised, 6 steps", *ALGORITHMS
-    ]  # fmt: skip
+    assert [plan.label for plan in behind_switch] == ["multi_ring", "synthesised, 6 steps", *ALGORITHMS]
     [pairs] = make_plans(["hierarchical"], 6, topology=make_topology("pcie", 6))
     assert pairs.schedule == make_schedule("hierarchical", 6, groups=((0, 1), (2, 3), (4, 5)))
 
 
 def test_chunks_and_groups_go_to_the_algorithms_that_take_them():
     plans = {plan.label: plan.schedule for plan in make_plans(None, 4, chunks=6, groups=((0, 3), (1, 2)))}
-    assert {name for name, schedule in plans.items() if schedule == make_schedule(name, 4)} == {
-        "ring", "bidirectional_ring", "halving_doubling",
-    }  # fmt: skip
+    unchanged = {name for name, schedule in plans.items() if schedule == make_schedule(name, 4)}
+    assert unchanged == {"ring", "bidirectional_ring", "halving_doubling"}
     assert plans["hierarchical"] == make_schedule("hierarchical", 4, chunks=6, groups=((0, 3), (1, 2)))
     assert plans["double_tree"].chunks == 6
     for wrong in ({"chunks": 6}, {"groups": ((0, 3), (1, 2))}):
@@ -111,16 +88,17 @@ def test_groups_may_be_ranges():
 
 
 def test_several_hosts_also_have_schedules_made_for_hosts():
-    """As many devices on each host, in the order of its ring; else only the algorithms of all."""
+    """If each host has as many devices, and the user gives no groups."""
     topology = make_topology("p3.16xlarge*2")
-    labels = {plan.label: plan.schedule for plan in make_plans(None, 16, topology=topology)}
+    schedules = {plan.label: plan.schedule for plan in make_plans(None, 16, topology=topology)}
     added = ["hierarchical, ring", "hierarchical, tree", "hierarchical, double_tree"]
-    assert [label for label in labels if label.startswith("hierarchical, ")] == added
+    assert [label for label in schedules if label.startswith("hierarchical, ")] == added
     for label in added:
-        check(labels[label])
-    within = {(t.src, t.dst) for step in labels[added[0]].steps for t in step if t.src < 8 and t.dst < 8}
+        check(schedules[label])
+    within = {(t.src, t.dst) for step in schedules[added[0]].steps for t in step if t.src < 8 and t.dst < 8}
     assert {topology.routes[pair].bytes_per_s for pair in within} == {50e9}  # doubled NVLinks
-    (plan,) = make_plans(["hierarchical"], 9, topology=make_topology("p3.16xlarge*2", 9))
-    assert plan.label == "hierarchical"
-    chosen = make_plans(["hierarchical"], 16, groups=((*range(16),),), topology=topology)
-    assert [plan.label for plan in chosen] == ["hierarchical"]
+    for ranks, groups in ((9, None), (16, ((*range(16),),))):
+        part = make_topology("p3.16xlarge*2", ranks)
+        assert [plan.label for plan in make_plans(["hierarchical"], ranks, groups=groups, topology=part)] == [
+            "hierarchical"
+        ]

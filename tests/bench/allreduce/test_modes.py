@@ -1,6 +1,4 @@
-"""The allreduce bench as a picture, as prices and as a drawing; and mistakes, which cost
-nothing.
-"""
+"""The allreduce command: plots, predicted costs, drawings, and the search for schedules."""
 
 import json
 import re
@@ -12,7 +10,7 @@ from hypothesis import strategies as st
 from support.devices import device_spec
 
 from gluonlab.bench.allreduce import plot_bandwidth as allreduce_plot
-from gluonlab.bench.allreduce import predicted_costs as simulated
+from gluonlab.bench.allreduce import predicted_costs
 from gluonlab.bench.allreduce.candidate_schedules import make_auto_plan, make_plans
 from gluonlab.bench.allreduce.measure_allreduce import CHOICES, AllreduceRow
 from gluonlab.collectives.algorithms import make_schedule
@@ -27,26 +25,25 @@ from gluonlab.files.atomic_files import check_new, new_file
 from gluonlab.plain_text import format_size
 
 pytestmark = pytest.mark.usefixtures("short")
-
-
-# --- a picture
+CUBE = make_topology("p3.16xlarge")
+PLANS = make_plans(None, 8, topology=CUBE)
 
 
 def test_the_picture_has_every_algorithm_measured_and_predicted_and_the_limit():
-    rows = [
-        AllreduceRow(name, 4, size, size // 4, "float32", 1, (size * 2e-6,) * 3, 0.0,
-                     None if name == "device" else size * 1e-6, (size * 5e-7,))
-        for size in (1024, 4096)
-        for name in ("ring", "star", "device")
-    ]  # fmt: skip
+    def make_row(name, size):
+        predicted_s = None if name == "device" else size * 1e-6
+        return AllreduceRow(
+            name, 4, size, size // 4, "float32", 1, (size * 2e-6,) * 3, 0.0, predicted_s, (size * 5e-7,)
+        )
+
+    rows = [make_row(name, size) for size in (1024, 4096) for name in ("ring", "star", "device")]
     curves = [(curve.label, len(curve.predicted)) for curve in allreduce_plot.make_curves(rows)]
     assert curves == [("ring", 2), ("star", 2), ("device", 0)]
     figure = allreduce_plot.make_figure(rows, 4, "title")
     time, bus = figure.axes
-    drawn = [(line.get_linestyle(), pytest.approx(list(line.get_ydata()))) for line in time.lines]
-    # microseconds
-    measured, predicted, limit = ("-", [2048, 8192]), ("--", [1024, 4096]), (":", [512, 2048])
-    assert [measured, predicted, measured, predicted, measured, limit] == drawn
+    lines = [(line.get_linestyle(), pytest.approx(list(line.get_ydata()))) for line in time.lines]
+    measured, predicted, limit = ("-", [2048, 8192]), ("--", [1024, 4096]), (":", [512, 2048])  # microseconds
+    assert [measured, predicted, measured, predicted, measured, limit] == lines
     assert time.get_legend_handles_labels()[1] == ["ring", "star", "device", "memory limit"]
     gb_per_s = {"-": 1.5 / 2000, "--": 1.5 / 1000, ":": 1.5 / 500}  # n = 4
     for line in bus.lines:
@@ -56,11 +53,8 @@ def test_the_picture_has_every_algorithm_measured_and_predicted_and_the_limit():
 
 
 def test_no_two_algorithms_look_alike():
-    labels = [*(name for name in CHOICES), "ring placed", "bidirectional_ring placed"]
+    labels = [*CHOICES, "ring placed", "bidirectional_ring placed"]
     assert len({allreduce_plot.curve_style(label) for label in labels}) == len(labels)
-
-
-# --- prices, and drawings
 
 
 def test_simulation_prices_every_algorithm_in_both_orders_without_mxnet(python, tmp_path):
@@ -72,87 +66,66 @@ def test_simulation_prices_every_algorithm_in_both_orders_without_mxnet(python, 
     done = python("-c", command, *args, "--json")
     assert done.returncode == 0, done.stderr
     rows = {(row["algorithm"], row["size_bytes"]): row for row in json.loads(done.stdout)["rows"]}
-    cube = make_topology("p3.16xlarge")
-    auto = make_auto_plan(make_for_links("auto", cube, 8))
-    for plan in [*make_plans(None, 8, topology=cube), auto]:
+    auto = make_auto_plan(make_for_links("auto", CUBE, 8))
+    for plan in [*PLANS, auto]:
         for size in (1024, 46_000_000):
-            row, priced = rows.pop((plan.label, size)), price(plan.schedule_for(size), cube, size)
-            assert row["time_us"] == pytest.approx(priced.seconds * 1e6)
-            assert row["busbw"] == pytest.approx(priced.busbw / 1e9)
-            assert row["times_floor"] == pytest.approx(row["time_us"] / row["floor_us"])
+            row, priced = rows.pop((plan.label, size)), price(plan.schedule_for(size), CUBE, size)
+            expected = (priced.seconds * 1e6, priced.busbw / 1e9, row["time_us"] / row["floor_us"])
+            assert (row["time_us"], row["busbw"], row["times_floor"]) == pytest.approx(expected)
             assert row["times_floor"] >= 1
-            links = {step.bottleneck for step in priced.steps}
-            assert row["bottleneck"] in {"additions", *links}
+            assert row["bottleneck"] in {"additions", *(step.bottleneck for step in priced.steps)}
     assert rows == {}
 
 
-def test_the_table_of_prices_fits_the_terminal_and_names_the_order(bench):
+def test_the_table_of_costs_fits_the_terminal_and_names_the_order(bench):
     status, out, _ = bench("allreduce", "--simulate", "p3.16xlarge", "--sizes", "46MB")
     assert status == 0 and max(map(len, out.split("\n"))) <= 80
-    rings = [line for line in out.split("\n") if re.match(r"  \w*ring", line)]
-    times = {line[:27].strip(): float(line[27:39].replace(",", "")) for line in rings}
+    times = {line[:27].strip(): float(line[27:39].replace(",", "")) for line in re.findall(r"^  \w*ring.*", out, re.M)}
     for name in ("ring", "bidirectional_ring"):
         assert times[f"{name} placed"] < times[name] / 4
     assert "order 0-3-2-1-5-6-7-4" in out
 
 
-@pytest.fixture(scope="module")
-def cube_and_plans():
-    cube = make_topology("p3.16xlarge")
-    return cube, make_plans(None, 8, topology=cube)
-
-
-SIZES = st.sampled_from([8, 1024, 2**20, 46_000_000])
-
-
-@given(sizes=st.lists(SIZES, min_size=1, max_size=3, unique=True))
-@settings(max_examples=10, deadline=None)
-def test_the_lowest_price_of_each_size_is_marked_and_no_other(cube_and_plans, sizes):
-    cube, plans = cube_and_plans
-    rows = simulated.price_schedules(cube, plans, sizes)
-    groups = simulated.price_table(rows, cube).split("\n\n")[2 : 2 + len(sizes)]
-    for size, group in zip(sizes, groups):
+@settings(max_examples=10)
+@given(st.lists(st.sampled_from([8, 1024, 2**20, 46_000_000]), min_size=1, max_size=3, unique=True))
+def test_the_lowest_cost_of_each_size_is_marked_and_no_other(sizes):
+    rows = predicted_costs.predict_costs(CUBE, PLANS, sizes)
+    for size, group in zip(sizes, predicted_costs.cost_table(rows, CUBE).split("\n\n")[2:]):
         marked = [line[2:27].strip() for line in group.split("\n")[1:] if line.startswith("*")]
-        of_size = [row for row in rows if row.size_bytes == size]
-        lowest = min(row.price.seconds for row in of_size)
-        assert marked == [row.algorithm for row in of_size if row.price.seconds == lowest] != []
+        costs = {row.algorithm: row.price.seconds for row in rows if row.size_bytes == size}
+        assert marked == [name for name, seconds in costs.items() if seconds == min(costs.values())] != []
 
 
 def test_of_many_sizes_the_cheapest_of_each_fits_a_screen(bench):
-    """Of 24 lines, with a line for the shell; and is the lowest that --json has."""
+    """On 24 lines, one of them for the shell. With --all the table has every row of --json."""
     words = ("allreduce", "--simulate", "p3.16xlarge", "--sizes", "1KiB:256MiB:4")
-    _, out, _ = bench(*words)
-    lines = out.splitlines()
-    assert len(lines) <= 23 and max(map(len, lines)) <= 80
+    lines = bench(*words)[1].splitlines()
+    assert len(lines) <= 23 and max(map(len, lines)) <= 80 and "--all" in " ".join(lines)
     rows = json.loads(bench(*words, "--json")[1])["rows"]
-    shown = lines[3:]
-    for size in [4**power for power in range(5, 15)]:
-        of_size = [row for row in rows if row["size_bytes"] == size]
-        lowest = min(of_size, key=lambda row: row["time_us"])
-        line = shown.pop(0)
+    for size, line in zip([4**power for power in range(5, 15)], lines[3:]):
+        lowest = min((row for row in rows if row["size_bytes"] == size), key=lambda row: row["time_us"])
         assert line[:9].strip() == format_size(size) and line[11:36].strip() == lowest["algorithm"]
         assert float(line[36:48].replace(",", "")) == pytest.approx(lowest["time_us"], rel=1e-2)
-    assert shown[0] == "" and "--all" in out
-    sizes = ("1KiB", "256MiB")
-    of_two = [row for row in rows if format_size(row["size_bytes"]).replace(" ", "") in sizes]
-    _, out, _ = bench(*words[:-1], ",".join(sizes), "--all")
-    assert len(of_two) > 2 * 10 and len(out.splitlines()) > len(of_two)
+    assert lines[13] == ""
+    expected = [row for row in rows if row["size_bytes"] in (2**10, 2**28)]
+    _, out, _ = bench(*words[:-1], "1KiB,256MiB", "--all")
+    assert len(expected) > 2 * 10 and len(out.splitlines()) > len(expected)
 
 
-def test_the_table_of_prices_has_the_floor_below_each_size_and_each_prices_distance(bench):
+def test_the_table_of_costs_has_the_lower_bound_below_each_size_and_each_costs_ratio_to_it(bench):
+    topology = make_topology("p3.8xlarge")
     _, out, _ = bench("allreduce", "--simulate", "p3.8xlarge", "--sizes", "1MiB,1GiB", "--all")
-    floor = floor_of(make_topology("p3.8xlarge"))
-    floors_us = [float(us.replace(",", "")) for us in re.findall(r"\(floor\) +([\d.,]+)\n", out)]
-    expected = [floor.seconds(size) * 1e6 for size in (2**20, 2**30)]
-    assert floors_us == pytest.approx(expected, rel=1e-3)
-    ring = price(make_schedule("ring", 4), make_topology("p3.8xlarge"), 2**20).seconds * 1e6
+    bounds_us = [float(us.replace(",", "")) for us in re.findall(r"\(floor\) +([\d.,]+)\n", out)]
+    expected = [floor_of(topology).seconds(size) * 1e6 for size in (2**20, 2**30)]
+    assert bounds_us == pytest.approx(expected, rel=1e-3)
+    ring = price(make_schedule("ring", 4), topology, 2**20).seconds * 1e6
     assert f"{ring / expected[0]:.2f} x" in re.search(r"  ring  .*", out).group()
 
 
 def test_a_drawing_with_a_topology_has_its_devices_and_prices_above_its_floor(bench):
     status, out, _ = bench("allreduce", "--draw", "sharded", "--topology", "p3.8xlarge")
-    drawn, prices = out.split("p3.8xlarge, 4 devices")
-    assert status == 0 and drawn.strip() == as_text(make_schedule("sharded", 4)).strip()
+    drawing, prices = out.split("p3.8xlarge, 4 devices")
+    assert status == 0 and drawing.strip() == as_text(make_schedule("sharded", 4)).strip()
     assert re.search(r"1 KiB\n  sharded .* 1\.00 x", prices) and prices.count("(floor)") == 3
 
 
@@ -161,51 +134,47 @@ def test_the_bottleneck_is_the_link_that_is_waited_for_longest():
     waiting = dict.fromkeys((step.bottleneck for step in ring.steps), 0.0)
     for step in ring.steps:
         waiting[step.bottleneck] += step.transfer_s
-    assert waiting[simulated.find_bottleneck(ring)] == max(waiting.values())
+    assert waiting[predicted_costs.find_bottleneck(ring)] == max(waiting.values())
     slow = replace(make_topology("pcie", 4), reduce_bytes_per_s=1e6)
-    assert simulated.find_bottleneck(price(make_schedule("star", 4), slow, 46e6)) == "additions"
+    assert predicted_costs.find_bottleneck(price(make_schedule("star", 4), slow, 46e6)) == "additions"
     nothing = price(make_schedule("star", 1), make_topology("pcie", 1), 46e6)
-    assert simulated.find_bottleneck(nothing) == ""
+    assert predicted_costs.find_bottleneck(nothing) == ""
 
 
-def test_a_drawing_is_the_text_a_page_or_a_picture_that_replaces_nothing(bench, empty_cwd):
-    assert bench("allreduce", "--draw", "tree", "--devices", device_spec(3), "--chunks", "2") == (
-        0, as_text(make_schedule("tree", 3, chunks=2)) + "\n", "",
-    )  # fmt: skip
-    assert bench("allreduce", "--draw", "ring", "--out", "ring.html")[0] == 0
-    assert (empty_cwd / "ring.html").read_text(encoding="utf-8") == draw("ring", 4)
+def test_a_drawing_is_a_text_a_page_or_a_picture_that_replaces_nothing(bench, empty_cwd):
+    def draw_to(name, *words):
+        assert bench("allreduce", "--draw", *words, "--out", name)[0] == 0
+        return (empty_cwd / name).read_text(encoding="utf-8")
+
+    text = as_text(make_schedule("tree", 3, chunks=2)) + "\n"
+    assert bench("allreduce", "--draw", "tree", "--devices", device_spec(3), "--chunks", "2") == (0, text, "")
+    assert draw_to("ring.html", "ring") == draw("ring", 4)
     status, out, err = bench("allreduce", "--draw", "star", "--out", "ring.html")
     assert (status, out) == (2, "") and err.startswith("error: --out ring.html exists")
     assert (empty_cwd / "ring.html").read_text(encoding="utf-8") == draw("ring", 4)
-    assert bench("allreduce", "--draw", "ring", "--out", "ja.html", "--language", "ja")[0] == 0
-    assert (empty_cwd / "ja.html").read_text(encoding="utf-8") == draw("ring", 4, language="ja")
-    assert sorted(path.name for path in empty_cwd.iterdir()) == ["ja.html", "ring.html"]
-    cuts = ("--devices", "4", "--groups", "0,2/1,3", "--chunks", "2")
-    assert bench("allreduce", "--draw", "hierarchical", *cuts, "--out", "p.SVG")[0] == 0
+    assert draw_to("ja.html", "ring", "--language", "ja") == draw("ring", 4, language="ja")
     schedule = make_schedule("hierarchical", 4, chunks=2, groups=((0, 2), (1, 3)))
-    assert (empty_cwd / "p.SVG").read_text(encoding="utf-8") == as_svg(schedule)
+    words = "hierarchical --devices 4 --groups 0,2/1,3 --chunks 2"
+    assert draw_to("p.SVG", *words.split()) == as_svg(schedule)
+    assert sorted(path.name for path in empty_cwd.iterdir()) == ["ja.html", "p.SVG", "ring.html"]
 
 
-# --- schedules made for links
-
-
-def test_schedules_are_sought_said_priced_and_written(bench, empty_cwd):
-    asked = ("allreduce", "--synthesise", "nvswitch", "--devices", "3", "--seconds", "3600")
-    status, out, _ = bench(*asked, "--sizes", "1KiB", "--out", "found.json")
+def test_a_search_prints_and_writes_schedules_that_other_modes_read(bench, empty_cwd):
+    options = "allreduce --synthesise nvswitch --devices 3 --seconds 3600 --sizes 1KiB"
+    words = options.split()
+    status, out, _ = bench(*words, "--out", "found.json")
     assert status == 0 and max(map(len, out.split("\n"))) <= 80
     assert re.search(r"^ +4 +3 +4.0000 +4.0000  proved optimal$", out, re.M)
     assert re.search(r"synthesised, 4 steps +40.0 .* 1.00 x", out) and "(floor)" in out
-    [found] = read_schedules(empty_cwd / "found.json").front
-    seconds = price(found.schedule, make_topology("nvswitch", 3), 1024).seconds
-    as_json = json.loads(bench(*asked, "--sizes", "1KiB", "--json")[1])
-    proved = {"steps": 4, "chunks": 3, "rounds": 4.0, "bound": 4.0, "optimal": True}
-    assert as_json["front"] == [proved]
-    assert [row["time_us"] for row in as_json["rows"]] == [pytest.approx(seconds * 1e6)]
-    status, out, err = bench(*asked, "--out", "found.json")
+    [result] = read_schedules(empty_cwd / "found.json").front
+    time_us = pytest.approx(price(result.schedule, make_topology("nvswitch", 3), 1024).seconds * 1e6)
+    record = json.loads(bench(*words, "--json")[1])
+    assert record["front"] == [{"steps": 4, "chunks": 3, "rounds": 4.0, "bound": 4.0, "optimal": True}]
+    assert [row["time_us"] for row in record["rows"]] == [time_us]
+    status, out, err = bench(*words[:-2], "--out", "found.json")
     assert status == 2 and err.startswith("error: --out found.json exists")
-    priced = ("--simulate", "found.json", "--algorithms", "synthesised", "--sizes", "1KiB")
-    _, out, err = bench("allreduce", *priced, "--json")
-    assert [row["time_us"] for row in json.loads(out)["rows"]] == [pytest.approx(seconds * 1e6)]
+    simulate = "--simulate found.json --algorithms synthesised --sizes 1KiB --json"
+    assert [row["time_us"] for row in json.loads(bench("allreduce", *simulate.split())[1])["rows"]] == [time_us]
     _, out, err = bench("allreduce", "--draw", "synthesised", "--topology", "found.json")
     assert out.startswith("synthesised: allreduce, 3 ranks, 3 chunks, 4 steps") and not err
 
@@ -224,21 +193,17 @@ def test_schedules_made_for_links_are_drawn(bench, empty_cwd):
     _, out, _ = bench("allreduce", "--draw", "multi_ring", "--devices", "3")
     assert out.startswith("multi_ring: allreduce, 3 ranks, 3 chunks, 4 steps")
     for name in ("a.html", "a.svg"):
-        asked = ("--topology", "p3.8xlarge", "--out", name)
-        assert bench("allreduce", "--draw", "synthesised", *asked)[0] == 0
+        assert bench("allreduce", "--draw", "synthesised", "--topology", "p3.8xlarge", "--out", name)[0] == 0
         assert "synthesised" in (empty_cwd / name).read_text(encoding="utf-8")
-
-
-# --- files
 
 
 def test_a_file_that_appears_meanwhile_is_not_replaced(tmp_path):
     path = tmp_path / "speed.png"
     check_new("--plot", path)
-    path.write_text("somebody else's")
+    path.write_text("another program's")
     with pytest.raises(OutputError, match=r"--plot .*speed.png exists"), new_file("--plot", path) as temporary:
         temporary.write_text("ours")
-    assert path.read_text() == "somebody else's" and list(tmp_path.iterdir()) == [path]
+    assert path.read_text() == "another program's" and list(tmp_path.iterdir()) == [path]
 
 
 def test_a_folder_without_the_right_to_write_is_named(empty_cwd, monkeypatch, bench):

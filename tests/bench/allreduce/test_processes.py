@@ -28,5 +28,7 @@ def test_processes_sum_exactly_and_stand_in_the_table(backend, monkeypatch):
 
 def test_a_process_that_kept_its_own_numbers_would_be_noticed():
     """What each contributes to the same sum differs, so none has it by itself."""
-    own = [AllreduceBuffers(devices("cpu"), 1000, "float32", 2, first=rank, of=3) for rank in range(3)]
-    assert [buffers.check(lambda: None) > 0 for buffers in own] == [True] * 3
+    buffers_by_rank = [
+        AllreduceBuffers(devices("cpu"), 1000, "float32", 2, first_rank=rank, world_size=3) for rank in range(3)
+    ]
+    assert [buffers.check(lambda: None) > 0 for buffers in buffers_by_rank] == [True] * 3

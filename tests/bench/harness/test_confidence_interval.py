@@ -1,7 +1,4 @@
-"""Bootstrap intervals: as wide as the statistics says, the same each time, and honest about gaps.
-
-Those of ratios are tested with the comparisons that print them.
-"""
+"""Bootstrap intervals: as wide as expected, the same each time, and with draws without a number."""
 
 import math
 import random
@@ -22,27 +19,24 @@ def test_the_interval_of_a_mean_is_that_of_the_normal_distribution():
     assert bootstrap_interval([values], lambda groups: mean(groups[0])) == (low, high)
 
 
-def test_what_pairs_have_in_common_is_not_in_their_interval():
+def test_a_common_part_of_pairs_is_not_in_their_interval():
     draw = random.Random(4)
     shared = [draw.gauss(0, 100) for _ in range(30)]
-    groups = [[each + 1 for each in shared], shared]
-    difference = lambda drawn: mean(drawn[0]) - mean(drawn[1])  # noqa: E731
+    groups = [[value + 1 for value in shared], shared]
+    difference = lambda sample: mean(sample[0]) - mean(sample[1])  # noqa: E731
     assert bootstrap_interval(groups, difference, paired=True) == pytest.approx((1, 1))
     low, high = bootstrap_interval(groups, difference)
     assert high - low > 50
 
 
 def test_draws_without_a_number_count_at_both_ends():
-    values = [1.0, 2.0, 3.0, 4.0, 5.0]
+    values = [[1.0, 2.0, 3.0, 4.0, 5.0]]
 
-    def middle(groups):
-        return None if len(set(groups[0])) == 1 else median(groups[0])  # 1 draw of 625
+    def median_unless(condition):
+        return lambda groups: None if condition(len(set(groups[0]))) else median(groups[0])
 
-    def rarely(groups):
-        return median(groups[0]) if len(set(groups[0])) == 5 else None
-
-    # a draw in 625 that has no number reaches neither end
-    assert bootstrap_interval([values], middle) == bootstrap_interval([values], lambda groups: median(groups[0]))
-    assert bootstrap_interval([values], rarely) is None
+    usual = bootstrap_interval(values, median_unless(lambda different: False))
+    assert bootstrap_interval(values, median_unless(lambda different: different == 1)) == usual  # 1 draw of 625
+    assert bootstrap_interval(values, median_unless(lambda different: different < 5)) is None
     assert bootstrap_interval([[1.0]], lambda groups: groups[0][0]) is None
     assert bootstrap_interval([], lambda groups: 0.0) is None

@@ -1,4 +1,4 @@
-"""Workers and their rounds: they take turns, and none outlives what has started it."""
+"""Workers and their rounds: they take turns, and none outlives its parent."""
 
 import os
 import select
@@ -14,21 +14,18 @@ from support.waiting import wait_until
 from support.worker_processes import has_exited
 
 from gluonlab.bench.harness import interleaved_rounds, table_format, worker_processes
-from gluonlab.bench.harness.interleaved_rounds import Subject, image_rates, measure_subjects, rotate
+from gluonlab.bench.harness.interleaved_rounds import Subject, image_rates, measure_subjects
 from gluonlab.bench.harness.worker_processes import Worker, WorkerError, child_environment
 
-HANGS = 240  # seconds: only what hangs takes so long
+HANG_LIMIT_S = 240  # only a hang takes so long
 
-# Speaks the protocol of gluonlab.bench.worker_main, a thousand steps a second, until it misbehaves
-# as it
-# is told.
+# Speaks the protocol of gluonlab.bench.worker_main, a thousand steps a second, until it misbehaves.
 FAKE = """
 import json, os, subprocess, sys, time
 how, folder = sys.argv[1:]
 own = subprocess.Popen(["sleep", "3600"], stdout=subprocess.DEVNULL)
 with open(os.path.join(folder, "pids"), "a+") as file:
     print(os.getpid(), own.pid, file=file, flush=True)
-    # for as long as it lives
     slowness = file.seek(0) or len(file.readlines()) if how == "lucky" else 1
 print('{"ready": true}', flush=True)
 for number, line in enumerate(sys.stdin):
@@ -47,49 +44,37 @@ class FakeSubject(Subject):
     folder: str = ""
 
     def worker_command(self):
-        return [sys.executable, "-c", FAKE, self.name, self.folder]
+        return [sys.executable, "-c", FAKE, self.label, self.folder]
 
 
-class LuckyFake(FakeSubject):
-    def worker_command(self):
-        return [sys.executable, "-c", FAKE, "lucky", self.folder]
+def make_fakes(folder, *behaviors):
+    return [FakeSubject(f"{i}", behavior, "fake", folder=str(folder)) for i, behavior in enumerate(behaviors)]
 
 
-def fakes(folder, *names):
-    return [FakeSubject(name, name, "fake", folder=str(folder)) for name in names]
-
-
-def all_gone(folder):
-    """Whether the fakes' processes end (a zombie has): all have been killed, or never will be."""
+def wait_until_all_exited(folder):
     pids = (folder / "pids").read_text().split()
     wait_until(lambda: all(map(has_exited, pids)))
-    return True
 
 
 def test_a_worker_that_hangs_or_dies_is_a_row_with_a_reason_and_leaves_nothing_running(tmp_path, monkeypatch):
-    ask, asked = Worker.ask, Counter()
+    ask, requests = Worker.ask, Counter()
 
     def ask_once(worker, message, timeout_s):
-        """Wait for what hangs for half a second, and for all else as long as a bench does."""
-        asked[worker.pid] += 1
-        hangs = "hangs" in worker._process.args and asked[worker.pid] == 4
+        """Wait for the hanging worker for half a second, and for others as long as usual."""
+        requests[worker.pid] += 1
+        hangs = "hangs" in worker._process.args and requests[worker.pid] == 4
         assert not hangs or timeout_s == interleaved_rounds.ROUND_TIMEOUT_S
         return ask(worker, message, 0.5 if hangs else timeout_s)
 
     monkeypatch.setattr(Worker, "ask", ask_once)
-    subjects = [
-        *fakes(tmp_path, "works", "hangs", "dies", "reports"),
-        Subject("absent", "absent", "none", missing="not here"),
-    ]
-    works, *broken = measure_subjects(subjects, rounds=3)
-    assert works.reason is None and works.steps == 700 and works.numbers_by_round("seconds") == [0.7] * 3
+    subjects = make_fakes(tmp_path, "works", "hangs", "dies", "reports")
+    absent = Subject("absent", "absent", "none", missing="not here")
+    works, *broken = measure_subjects([*subjects, absent], rounds=3)
+    assert (works.reason, works.steps, works.numbers_by_round("seconds")) == (None, 700, [0.7] * 3)
     assert [measurement.reason for measurement in broken] == [
-        "no answer within 0.5 s",
-        "ended with status 1: out of luck",
-        "ValueError: too large",
-        "not here",
-    ]
-    assert all_gone(tmp_path)
+        "no answer within 0.5 s", "ended with status 1: out of luck", "ValueError: too large", "not here",
+    ]  # fmt: skip
+    wait_until_all_exited(tmp_path)
     lines = [table_format.missing_row(f"{one.label:<28}", one.reason) for one in image_rates(broken)]
     assert "out of luck" in lines[1] and max(map(len, lines)) <= 80
 
@@ -99,55 +84,46 @@ def test_a_worker_that_hangs_or_dies_is_a_row_with_a_reason_and_leaves_nothing_r
     [(None, [0.7] * 5), (5, [0.7] * 5), (2, [0.7, 0.7, 1.4, 1.4, 2.1]), (1, [0.7, 1.4, 2.1, 2.8, 3.5])],
 )
 def test_new_processes_share_the_rounds_and_the_old_ones_are_gone(tmp_path, restart_every, seconds):
-    """Each process is as many times slower as there were processes before it; all do the steps that
-    the first one did.
-    """
-    [found] = measure_subjects(fakes(tmp_path, "lucky"), rounds=5, restart_every=restart_every)
-    assert (found.reason, found.steps) == (None, 700)
-    assert found.numbers_by_round("seconds") == pytest.approx(seconds)
-    assert all_gone(tmp_path)
+    """The second process takes twice as long, and so on; all do as many steps as the first one."""
+    [result] = measure_subjects(make_fakes(tmp_path, "lucky"), rounds=5, restart_every=restart_every)
+    assert (result.reason, result.steps) == (None, 700)
+    assert result.numbers_by_round("seconds") == pytest.approx(seconds)
+    wait_until_all_exited(tmp_path)
 
 
 @pytest.mark.parametrize(("count", "restart_every"), [(2, 1), (2, 2), (2, 3), (3, 3)])
 def test_each_is_as_often_the_first_to_be_started(tmp_path, count, restart_every):
-    """Who starts later finds another memory."""
-    subjects = [LuckyFake(f"{n}", f"{n}", "fake", folder=str(tmp_path)) for n in range(count)]
-    found = measure_subjects(subjects, rounds=count * restart_every, restart_every=restart_every)
-    begun = [  # the how-manieth each was to be started, by round
-        [round(1000 * seconds / one.steps) for seconds in one.numbers_by_round("seconds")] for one in found
-    ]
-    first = [min(range(count), key=lambda n: begun[n][at]) for at in range(0, count * restart_every, restart_every)]
+    """A process that starts later gets other memory."""
+    subjects, rounds = make_fakes(tmp_path, *["lucky"] * count), count * restart_every
+    results = measure_subjects(subjects, rounds=rounds, restart_every=restart_every)
+    # the position of each process in the order of starts, by round
+    starts = [[round(1000 * s / one.steps) for s in one.numbers_by_round("seconds")] for one in results]
+    first = [min(range(count), key=lambda n: starts[n][start]) for start in range(0, rounds, restart_every)]
     assert sorted(first) == list(range(count))
 
 
 def test_a_worker_that_fails_once_is_not_started_again(tmp_path):
-    works, dies = measure_subjects(fakes(tmp_path, "works", "dies"), rounds=4, restart_every=3)
+    works, dies = measure_subjects(make_fakes(tmp_path, "works", "dies"), rounds=4, restart_every=3)
     assert dies.reason == "ended with status 1: out of luck" and works.numbers_by_round("seconds") == [0.7] * 4
     assert len((tmp_path / "pids").read_text().splitlines()) == 3
 
 
 def test_ctrl_c_leaves_no_worker_running(tmp_path, monkeypatch):
-    def interrupted(self, number, bar):
-        os.kill(os.getpid(), signal.SIGINT)
-
-    monkeypatch.setattr(interleaved_rounds._InterleavedWorkers, "round", interrupted)
+    interrupt = lambda self, number, bar: os.kill(os.getpid(), signal.SIGINT)  # noqa: E731
+    monkeypatch.setattr(interleaved_rounds._InterleavedWorkers, "round", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        measure_subjects(fakes(tmp_path, "works", "works-too"), rounds=3)
-    assert all_gone(tmp_path)
-
-
-def test_the_rounds_begin_with_another_row_each():
-    assert [rotate("abc", number) for number in range(4)] == [list("abc"), list("bca"), list("cab"), list("abc")]
+        measure_subjects(make_fakes(tmp_path, "works", "works-too"), rounds=3)
+    wait_until_all_exited(tmp_path)
 
 
 def test_an_unknown_job_is_reported(tmp_path):
     command = [sys.executable, "-m", "gluonlab.bench.worker_main", "nonesuch", "{}"]
     worker = Worker(command, child_environment({}, tmp_path), tmp_path / "log")
     with pytest.raises(WorkerError, match="KeyError: 'nonesuch'"):
-        worker.read_answer(HANGS)
+        worker.read_answer(HANG_LIMIT_S)
 
 
-def test_what_tunes_an_engine_does_not_reach_the_workers_by_itself(tmp_path, monkeypatch):
+def test_workers_do_not_inherit_engine_variables(tmp_path, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
     environment = child_environment({"MXNET_CPU_TEMP_COPY": "4"}, tmp_path)
     assert "OMP_NUM_THREADS" not in environment
@@ -167,8 +143,8 @@ for line in sys.stdin:
 """
 
 
-def stopped(pid):
-    """Whether all of its threads are; one that ends meanwhile is not yet."""
+def has_stopped(pid):
+    """Return whether all threads of a process are stopped."""
     tasks = Path(f"/proc/{pid}/task").glob("*/stat")
     try:
         return all(task.read_text().rsplit(")", 1)[1].split()[0] == "T" for task in tasks)
@@ -176,14 +152,14 @@ def stopped(pid):
         return False
 
 
-def test_what_pauses_computes_only_when_it_is_asked_and_ends_all_the_same(tmp_path):
+def test_a_pausing_worker_computes_only_if_asked_and_still_ends(tmp_path):
     command = [sys.executable, "-c", BUSY]
     worker = Worker(command, child_environment({}, tmp_path), tmp_path / "log", pauses=True)
     try:
-        own = worker.read_answer(HANGS)["own"]
+        own = worker.read_answer(HANG_LIMIT_S)["own"]
         for _ in range(2):
-            wait_until(lambda: stopped(worker.pid) and stopped(own))
-            assert worker.ask({"steps": 1}, HANGS) == {"seconds": 0.1}
+            wait_until(lambda: has_stopped(worker.pid) and has_stopped(own))
+            assert worker.ask({"steps": 1}, HANG_LIMIT_S) == {"seconds": 0.1}
     finally:
         worker.end(grace_s=2)
     assert not Path(f"/proc/{worker.pid}").exists()
@@ -192,16 +168,15 @@ def test_what_pauses_computes_only_when_it_is_asked_and_ends_all_the_same(tmp_pa
 
 @pytest.mark.parametrize(
     ("command", "grace_s", "status"),
-    [("cat", HANGS, 0), ("sleep 100", 0.1, -signal.SIGKILL), ("sleep 100", 0, -signal.SIGKILL)],
+    [("cat", HANG_LIMIT_S, 0), ("sleep 100", 0.1, -signal.SIGKILL), ("sleep 100", 0, -signal.SIGKILL)],
 )
-def test_a_worker_may_end_by_itself_and_is_killed_when_its_time_is_over(command, grace_s, status, tmp_path):
-    """cat ends with its input, and sleep reads none."""
+def test_a_worker_may_exit_by_itself_and_is_killed_after_its_grace_period(command, grace_s, status, tmp_path):
     worker = Worker(command.split(), dict(os.environ), tmp_path / "log")
     worker.end(grace_s)
     assert worker._process.returncode == status and not Path(f"/proc/{worker.pid}").exists()
 
 
-def test_a_worker_is_waited_for_as_long_as_it_may_take_in_all_whatever_it_says(tmp_path, monkeypatch):
+def test_the_limit_for_an_answer_is_for_all_its_parts_together(tmp_path, monkeypatch):
     waits = []
 
     def wait(reading, writing, failing, seconds):

@@ -19,19 +19,12 @@ CPUINFO = """
 """
 
 
-def test_other_processes_are_counted_from_the_ticks_of_proc_stat():
-    # all but idle and iowait
+def test_the_load_and_the_processor_are_read_from_the_kernels_files(tmp_path):
+    # all ticks except idle and iowait
     assert busy_seconds("cpu  100 20 30 800 10 1 2 3 0 0\ncpu0 1 2 3", ticks_per_second=100) == 1.56
-
-
-def test_the_processor_is_that_of_the_kernels_list(tmp_path):
     (tmp_path / "cpuinfo").write_text(textwrap.dedent(CPUINFO))
-    assert describe_processor(tmp_path) == {
-        "vendor": "AuthenticAMD",
-        "family": 25,
-        "model": 1,
-        "flags": ["sse2", "ssse3", "fma", "avx", "avx2"],
-    }
+    flags = ["sse2", "ssse3", "fma", "avx", "avx2"]
+    assert describe_processor(tmp_path) == {"vendor": "AuthenticAMD", "family": 25, "model": 1, "flags": flags}
     (tmp_path / "cpuinfo").write_text("processor\t: 0\nFeatures\t: fp asimd\n")  # as on ARM
     assert describe_processor(tmp_path) == describe_processor(tmp_path / "missing") == {}
 

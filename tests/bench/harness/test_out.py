@@ -1,4 +1,4 @@
-"""--out of a measurement: what cannot be written is refused before anything is measured."""
+"""--out of a measurement: a file that cannot be written is refused before the measurement."""
 
 import pytest
 
@@ -12,13 +12,10 @@ PLACES = {
 }
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "splits", "scaling", "peers", "host", "optimize", "overlap", "images", "threads",
-        "gradients", "checkpoints", "verdict",
-    ],
-)  # fmt: skip
+NAMES = "splits scaling peers host optimize overlap images threads gradients checkpoints verdict"
+
+
+@pytest.mark.parametrize("name", NAMES.split())
 @pytest.mark.parametrize("out", PLACES)
 def test_a_place_that_cannot_be_written_is_refused_at_once(ended, empty_cwd, name, out):
     (empty_cwd / "folder").mkdir()
