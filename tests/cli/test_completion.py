@@ -88,6 +88,5 @@ def test_bash_completes_with_the_script(tmp_path):
     """
     environment = clean_environment(PATH=f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     command = [shutil.which("bash"), "--norc", "-c", asks]
-    done = subprocess.run(command, env=environment, cwd=Path.cwd(), check=True,
-                          capture_output=True, text=True)  # fmt: skip
+    done = subprocess.run(command, env=environment, cwd=Path.cwd(), check=True, capture_output=True, text=True)
     assert (done.stdout, done.stderr) == ("--gpus\n", "")

@@ -202,7 +202,7 @@ MISTAKES = {
     ("f.json", '{"config": {"lr": 1}, "compare": [1, 2]}'): ["is of a comparison"],
     ("f.json", '{"config": {"lr": 1}, "format": 99}'): ["has format 99"],
     ("f.toml", None): ["cannot be read (No such file or directory)"],
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", MISTAKES, ids=lambda case: f"{case[0]} {str(case[1])[:30]!r}")

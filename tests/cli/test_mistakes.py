@@ -196,15 +196,14 @@ NO_NUMBERS = ["1e-3x", "0;1", "\N{ARABIC-INDIC DIGIT ONE}", "-1", "2.5.1", "1_0"
 BESIDE = {
     "launch --fusion-threshold-mb": ["--backend", "horovod", "-n", "2"],
     "launch --cycle-time-ms": ["--backend", "horovod", "-n", "2"],
-    "launch --min-workers": ["--backend", "dist_sync", "-n", "2", "--restart", "1", "--", "--out",
-                             "x"],
+    "launch --min-workers": ["--backend", "dist_sync", "-n", "2", "--restart", "1", "--", "--out", "x"],
     "data download": ["mnist"],
     "predict": ["RUN", "a.png"],
     "data pack": ["folder:x", "--out", "y"],
     "exercises grade": ["x.ipynb"],
     "bench compare": ["a", "b"],
     "study speedup": ["--gpus", "2"],
-}  # fmt: skip
+}
 NUMERIC = [
     (words, each.opts[0])
     for words in COMMAND_FUNCTIONS

@@ -117,9 +117,7 @@ class Rows(nn.HybridBlock):
         return F.reshape(x, (0, -3, 0))
 
 
-RECURRENT = {
-    "lstm": rnn.LSTM, "gru": rnn.GRU, "tanh": partial(rnn.RNN, activation="tanh"), "relu": rnn.RNN,
-}  # fmt: skip
+RECURRENT = {"lstm": rnn.LSTM, "gru": rnn.GRU, "tanh": partial(rnn.RNN, activation="tanh"), "relu": rnn.RNN}
 
 
 @pairwise(name=[*RECURRENT], both_ways=[False, True], layers=[1, 2, 3])

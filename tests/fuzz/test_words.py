@@ -32,10 +32,7 @@ CHECKS = {
     "colours": types.check_color_normalization, "text": types.check_text,
     "devices": types.check_device_names,
 }  # fmt: skip
-COMMANDS = (
-    "bench", "data", "doctor", "exercises", "launch", "predict", "labs", "report", "scratch",
-    "study",
-)  # fmt: skip
+COMMANDS = ("bench", "data", "doctor", "exercises", "launch", "predict", "labs", "report", "scratch", "study")
 
 
 @fuzz_property

@@ -45,10 +45,7 @@ def colour(tmp_path_factory):
     """A run on a folder of images, which lies beside it."""
     folder = tmp_path_factory.mktemp("colour")
     root = write_image_folder(folder / "images", size=20, suffix=".png")
-    return run_quickly(
-        folder, model="mlp", dataset=f"folder:{root}", image_size=12, batch_size=4,
-        normalise="imagenet",
-    )  # fmt: skip
+    return run_quickly(folder, model="mlp", dataset=f"folder:{root}", image_size=12, batch_size=4, normalise="imagenet")
 
 
 @pytest.fixture(scope="module")
@@ -123,9 +120,7 @@ def test_over_the_test_images_accuracy_and_mistakes_are_those_of_the_evaluation(
     taken = plain_scores(grey, (1, 28, 28), images / np.float32(255)).argmax(axis=1)
     assert [each.number for each in result.wrong] == np.flatnonzero(taken != labels).tolist()
     for each in result.wrong:
-        assert (each.file, each.true, each.predicted) == (
-            None, str(labels[each.number]), str(taken[each.number]),
-        )  # fmt: skip
+        assert (each.file, each.true, each.predicted) == (None, str(labels[each.number]), str(taken[each.number]))
         assert each.probability == said.probabilities[each.number].max()
         np.testing.assert_array_equal(each.pixels, images[each.number])
 

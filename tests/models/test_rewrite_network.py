@@ -221,12 +221,11 @@ def test_a_chain_of_both_is_exchanged_as_a_whole():
 
 lengths = st.integers(1, 6)
 poolings = st.one_of(
-    st.builds(dict, global_pool=st.just(True), kernel=st.sampled_from([(1, 1), (7, 7)]),
-              pad=st.just((3, 3))),
+    st.builds(dict, global_pool=st.just(True), kernel=st.sampled_from([(1, 1), (7, 7)]), pad=st.just((3, 3))),
     st.builds(dict, kernel=st.tuples(lengths, lengths), stride=st.just((2, 2))),
     # oneDNN wants less padding than window
     st.builds(dict, kernel=st.tuples(lengths, st.integers(2, 6)), pad=st.just((0, 1))),
-)  # fmt: skip
+)
 
 
 @settings(max_examples=40)

@@ -95,18 +95,16 @@ def test_an_operator_of_several_phases_may_be_queued_by_any(shared, late):
 
 RAN = st.lists(
     st.tuples(
-        st.integers(0, 1), st.sampled_from(PHASES), st.integers(0, 2), st.integers(0, 950),
-        st.integers(1, 120),
+        st.integers(0, 1), st.sampled_from(PHASES), st.integers(0, 2), st.integers(0, 950), st.integers(1, 120)
     ).map(lambda one: (*one[:3], one[3], min(1000, one[3] + one[4]))),
     max_size=10,
-)  # fmt: skip
+)
 
 
 @given(RAN, st.integers(0, 1))
 def test_all_categories_are_those_of_moments_counted_one_by_one(ran, row):
     made = timeline(*ran)
-    own = sorted((begin, end, number) for number, (of, _, _, begin, end) in enumerate(ran)
-                 if of == row)  # fmt: skip
+    own = sorted((begin, end, number) for number, (of, _, _, begin, end) in enumerate(ran) if of == row)
     busy = [any(begin <= moment < end for begin, end, _ in own) for moment in range(1000)]
     others = [each for each in ran if each[0] != row]
     explained, ended_by = [], []

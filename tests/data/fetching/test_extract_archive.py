@@ -172,11 +172,9 @@ TOO_LARGE = {
     "headers": (bomb_of_headers(), "not a usable archive .it unpacks to more than"),
     **{
         kind: (header("x", kind, 2**31) + bytes(2**26), "a usable archive .a header of 2,147,48")
-        for kind in (
-            tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK,
-        )
+        for kind in (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
     },
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("kind", TOO_LARGE)

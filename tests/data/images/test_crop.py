@@ -55,9 +55,7 @@ def test_areas_ratios_and_positions_are_uniform():
     wide, high = right - left, bottom - top
     areas, ratios = areas[areas < 0.5], np.log(wide / high) / math.log(4 / 3)
     across, down = left / (10001 - wide), top / (10001 - high)
-    for values, low, high_end in (
-        (areas, 0.08, 0.5), (ratios, -1, 1), (across, 0, 1), (down, 0, 1),
-    ):  # fmt: skip
+    for values, low, high_end in ((areas, 0.08, 0.5), (ratios, -1, 1), (across, 0, 1), (down, 0, 1)):
         counts = np.histogram(values, 4, (low, high_end))[0]
         assert counts.sum() >= len(values) - 2  # a ratio may lie outside by the rounding of a pixel
         assert counts.min() > 0.9 * len(values) / 4 and counts.max() < 1.1 * len(values) / 4

@@ -41,10 +41,7 @@ def by_numpy(images, draw, padding):
 
 
 @settings(max_examples=60)
-@given(
-    SHAPES, st.sampled_from([np.uint8, np.float32]), st.integers(0, 12), st.booleans(),
-    st.integers(1, 4), SEEDS,
-)  # fmt: skip
+@given(SHAPES, st.sampled_from([np.uint8, np.float32]), st.integers(0, 12), st.booleans(), st.integers(1, 4), SEEDS)
 def test_crops_and_flips_equal_numpy_on_any_number_of_devices(shape, dtype, padding, flip, k, seed):
     images, augment = images_of(shape, seed).astype(dtype), Augment(padding, flip)
     images = images - dtype(0.3) if dtype == np.float32 else images

@@ -74,23 +74,22 @@ def elsewhere(root, place):
 READ = {  # folders, and what the classes are
     "as it should be": (lambda root: None, CLASSES),
     "wrapped": (wrapped, CLASSES),
-    "wrapped by macOS": (
-        lambda root: [wrapped(root), put(root, "__MACOSX/inner/train/ant/._a.jpg")], CLASSES,
-    ),
-    "other names": (
-        lambda root: [moved(root, "train", "Training"), moved(root, "val", "VALID")],
-        CLASSES,
-    ),
+    "wrapped by macOS": (lambda root: [wrapped(root), put(root, "__MACOSX/inner/train/ant/._a.jpg")], CLASSES),
+    "other names": (lambda root: [moved(root, "train", "Training"), moved(root, "val", "VALID")], CLASSES),
     "hidden": (
         lambda root: put(
-            root, "train/.ipynb_checkpoints/a.jpg", "train/ant/._a.jpg", "train/@eaDir/a.jpg",
-            "val/$RECYCLE.BIN/a.jpg", "train/ant/.DS_Store", "readme.txt", "train/labels.csv",
+            root,
+            "train/.ipynb_checkpoints/a.jpg",
+            "train/ant/._a.jpg",
+            "train/@eaDir/a.jpg",
+            "val/$RECYCLE.BIN/a.jpg",
+            "train/ant/.DS_Store",
+            "readme.txt",
+            "train/labels.csv",
         ),
         CLASSES,
     ),
-    "spaces and Unicode": (
-        lambda root: renamed(root, "ant", "red ant \u8d64"), ("bee", "cow", "red ant \u8d64"),
-    ),
+    "spaces and Unicode": (lambda root: renamed(root, "ant", "red ant \u8d64"), ("bee", "cow", "red ant \u8d64")),
     "composed in train": (
         lambda root: [renamed(root, "ant", CAFE), moved(root / "val", CAFE, APART)],
         ("bee", CAFE, "cow"),
@@ -101,7 +100,7 @@ READ = {  # folders, and what the classes are
     ),
     "a class elsewhere": (lambda root: elsewhere(root, "train/ant"), CLASSES),
     "an image elsewhere": (lambda root: elsewhere(root, "train/ant/0003.jpg"), CLASSES),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("kind", READ)
@@ -163,13 +162,14 @@ def loose(root):
 REFUSED = {
     "nothing": (lambda root: [shutil.rmtree(root), root.mkdir()], "folders of classes and --val"),
     "too far down": (
-        lambda root: [root.rename(root.parent / "x"), (root / "a").mkdir(parents=True),
-                      (root.parent / "x").rename(root / "a" / "b")],
+        lambda root: [
+            root.rename(root.parent / "x"),
+            (root / "a").mkdir(parents=True),
+            (root.parent / "x").rename(root / "a" / "b"),
+        ],
         "has no folder train, but images further down: give folder:",
     ),
-    "an archive": (
-        lambda root: [shutil.rmtree(root), root.write_bytes(b"PK")], "is a file: give a folder",
-    ),
+    "an archive": (lambda root: [shutil.rmtree(root), root.write_bytes(b"PK")], "is a file: give a folder"),
     "flat": (flat, r"but folders of images (ant, bee, cow): --val-share 0.2 takes them"),
     "images only": (loose, "but 2 images of no class: put those of each class into a folder"),
     "two data sets": (
@@ -191,20 +191,14 @@ REFUSED = {
         lambda root: [path.unlink() for path in (root / "train" / "bee").iterdir()],
         "train/bee holds no images: give each class images",
     ),
-    "a class less in val": (
-        lambda root: shutil.rmtree(root / "val" / "cow"), "train has the class cow, which",
-    ),
+    "a class less in val": (lambda root: shutil.rmtree(root / "val" / "cow"), "train has the class cow, which"),
     "images in train": (
         lambda root: [shutil.rmtree(root / "train"), put(root, "train/a.jpg", content=IMAGE)],
         "has folders for no class, and 1 image directly in it: give at least two",
     ),
     "junk only": (junk_only, "train/ant holds no images, only 2 .heic, 1 .db: give each class"),
-    "a class more in val": (
-        lambda root: put(root, "val/dog/a.jpg", content=IMAGE), "has the class dog, which",
-    ),
-    "misspelt": (
-        lambda root: (root / "val" / "ant").rename(root / "val" / "Ant "), "(it has 'Ant ')",
-    ),
+    "a class more in val": (lambda root: put(root, "val/dog/a.jpg", content=IMAGE), "has the class dog, which"),
+    "misspelt": (lambda root: (root / "val" / "ant").rename(root / "val" / "Ant "), "(it has 'Ant ')"),
     "twice": (
         lambda root: [renamed(root, "ant", CAFE), renamed(root, "bee", APART)],
         f"two folders named {CAFE}, whose letters are composed differently",
@@ -217,11 +211,9 @@ REFUSED = {
         lambda root: (root / "train" / "ant" / "again").symlink_to(root / "train"),
         "ant/again is a folder with images",
     ),
-    "a link to itself": (
-        lambda root: (root / "train" / "ant" / "a.jpg").symlink_to("a.jpg"), "is a broken link",
-    ),
+    "a link to itself": (lambda root: (root / "train" / "ant" / "a.jpg").symlink_to("a.jpg"), "is a broken link"),
     "a pipe": (lambda root: os.mkfifo(root / "train" / "ant" / "a.jpg"), "not a regular file"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("kind", REFUSED)

@@ -165,7 +165,7 @@ SPOILED = {
     "quote": (f'{A},ant\n"{B},bee', ["line 2 is not CSV", "close each quote"]),
     "control": (f"{A},ant\n{B},b\x1b[2J", ["line 2 has no label"]),
     "other class": (f"{A},ant\n{B},fly", ["val.csv has the class bee, which", "lacks"]),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("what", SPOILED)

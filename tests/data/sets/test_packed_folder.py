@@ -192,10 +192,8 @@ REFUSED = {
     "decoders": (2, "packed is packed, so nothing is left to decode: leave --decoders out"),
     "skip_bad": (True, "packed is packed, so nothing is left to decode: leave --skip-bad out"),
     "val_share": (0.3, "--val-share 0.3 is for folders without val"),
-    "random_resized_crop": (
-        True, "--random-resized-crop cuts image files, and .*packed is packed: give the folder",
-    ),
-}  # fmt: skip
+    "random_resized_crop": (True, "--random-resized-crop cuts image files, and .*packed is packed: give the folder"),
+}
 
 
 @pytest.mark.parametrize("option", REFUSED)

@@ -93,9 +93,8 @@ def test_images_are_held_out_by_their_ids_and_keep_their_numbers(tmp_path):
     assert sorted(data.train[1]) == [0, 0, 1, 1, 2, 2] and sorted(data.val[1]) == [0, 1, 2]
     order = [4, 0, 8, 2, 6, 1, 7, 3, 5]
     write_records(
-        tmp_path / "b.rec", [RECORDS[i] for i in order], [LABELS[i] for i in order],
-        ids=[10 + i for i in order],
-    )  # fmt: skip
+        tmp_path / "b.rec", [RECORDS[i] for i in order], [LABELS[i] for i in order], ids=[10 + i for i in order]
+    )
     again = find_images(f"{tmp_path}/b.rec", 0.34)
     contents = [{open_image_file(place).read() for place in each.val[0]} for each in (data, again)]
     assert contents[0] == contents[1]
@@ -179,7 +178,7 @@ SPOILED = {
         ["val.rec has the class 7, which", "train.rec lacks"],
     ),
     "other names": (swapped_names, ["label 1 is bee in", "and fly in", "same numbers in both"]),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("what", SPOILED)
