@@ -256,7 +256,7 @@ def test_python_exits_while_decoders_are_busy(python, tmp_path):
     os.mkfifo(pipe)
     program = (
         "import threading\nfrom gluonlab.data.images.decoder_pool import DecoderPool\n"
-        "from support.waiting import interrupt_once_read\nmade = DecoderPool(16, 2)\n"
+        "from support.waiting import interrupt_once_read\npool = DecoderPool(16, 2)\n"
         "threading.Thread(target=interrupt_once_read, args=['pipe.jpg', []]).start()\n"
         "pool.decode(['pipe.jpg'])"
     )
@@ -279,7 +279,7 @@ def test_a_killed_process_is_an_error_and_not_a_hang(single, paths):
 def test_the_processes_end_with_their_parent_however_it_ends(tmp_path, sign):
     program = (
         "from gluonlab.data.images.decoder_pool import DecoderPool\n"
-        "import sys, time\nmade = DecoderPool(16, 2)\n"
+        "import sys, time\npool = DecoderPool(16, 2)\n"
         "print(*[worker.process.pid for worker in pool._workers], flush=True)\ntime.sleep(600)"
     )
     pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8")
