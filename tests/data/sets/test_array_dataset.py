@@ -19,7 +19,7 @@ X = RANDOM.randint(0, 256, (12, 2, 5, 7)).astype("uint8")
 FLOATS = RANDOM.normal(0, 2, X.shape)
 
 
-def networks_input(split):
+def load_images(split):
     """Return the images of a split as a Loader passes them to a network."""
     [(xs, _)] = Loader(split, [mx.cpu()], len(split), shuffle=False)
     return xs[0].asnumpy()
@@ -30,23 +30,20 @@ def networks_input(split):
     [
         lambda x: mx.nd.array(x, dtype=x.dtype),
         lambda x: mx.np.array(x, dtype=x.dtype),
-        lambda x: [mx.nd.array(each, dtype=x.dtype) for each in x],
+        lambda x: [mx.nd.array(image, dtype=x.dtype) for image in x],
         list,
-        lambda x: np.asfortranarray(x),
+        np.asfortranarray,
     ],
 )
 @pytest.mark.parametrize("images", [X, FLOATS.astype("float32")])
 def test_arrays_of_any_library_are_read_at_once(kind, images, monkeypatch):
-    def one_by_one(*_):
-        raise AssertionError("an array is read number by number")
-
-    monkeypatch.setattr(mx.nd.NDArray, "__len__", one_by_one)
-    monkeypatch.setattr(mx.np.ndarray, "__len__", one_by_one)
+    for array in (mx.nd.NDArray, mx.np.ndarray):  # without a length, no array is read number by number
+        monkeypatch.setattr(array, "__len__", pytest.fail)
     labels = kind(Y.astype("int32"))
     data = from_arrays(kind(images), labels, kind(images), labels)
     monkeypatch.undo()
     expected = images / np.float32(255) if images.dtype == np.uint8 else images
-    np.testing.assert_allclose(networks_input(data.train), expected, rtol=3e-7)
+    np.testing.assert_allclose(load_images(data.train), expected, rtol=3e-7)
     assert data.train.labels.tolist() == Y.tolist()
 
 
@@ -58,7 +55,7 @@ def test_bytes_as_fractions_become_the_same_bytes_and_other_floats_stay(dtype, s
     given = (pixels / 255).astype(dtype) if floats else pixels.astype(dtype)
     data = from_arrays(given, Y[:4], given * 2 if floats else given, Y[:4])
     assert data.train.dtype == np.uint8 and (data.train.images == pixels).all()
-    np.testing.assert_allclose(networks_input(data.test), pixels / 255 * (1 + floats), rtol=1e-6, atol=1e-7)
+    np.testing.assert_allclose(load_images(data.test), pixels / 255 * (1 + floats), rtol=1e-6, atol=1e-7)
 
 
 def test_images_with_channels_last_are_refused_unless_a_layout_says_what_they_are():
@@ -81,9 +78,9 @@ def test_images_with_channels_last_are_refused_unless_a_layout_says_what_they_ar
 def test_later_writes_to_an_array_do_not_change_the_data(images):
     x, y = images.copy(), Y.astype("int32")
     data = from_arrays(x, y, x, y)
-    before = networks_input(data.train)
+    expected = load_images(data.train)
     x[:], y[:] = 7, 7
-    assert (networks_input(data.train) == before).all()
+    assert (load_images(data.train) == expected).all()
     assert data.train.labels.tolist() == Y.tolist()
 
 
@@ -99,7 +96,7 @@ def test_whole_numbers_of_any_kind_are_labels(labels):
 
 
 @pytest.mark.parametrize(
-    ("labels", "said"),
+    ("labels", "message"),
     [
         (np.eye(3)[Y], r"y_train is float64 .*, one-hot: give .*, y_train.argmax\(axis=1\)$"),
         (Y + 0.5, "y_train has 0.5 at 0: give whole numbers of classes; a run trains classifiers"),
@@ -111,14 +108,14 @@ def test_whole_numbers_of_any_kind_are_labels(labels):
         (np.where(Y, Y, 900000), r"4 classes occur .*0 to 900,000 \(0, 1, 2, 900000\), so the net"),
     ],
 )
-def test_invalid_labels_are_reported_in_one_line(labels, said):
-    with pytest.raises(DataError, match=said) as caught:
+def test_invalid_labels_are_reported_in_one_line(labels, message):
+    with pytest.raises(DataError, match=message) as caught:
         from_arrays(X, labels, X, Y)
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("images", "said"),
+    ("images", "message"),
     [
         ([X, np.zeros((12, 4))], r"unequal shape, \(12, 2, 5, 7\) at 0 and \(12, 4\) at 1: .*own-lo"),
         ([*X[:11], X[0][:, :4]], r"unequal shape, \(2, 5, 7\) at 0 and \(2, 4, 7\) at 11"),
@@ -129,24 +126,24 @@ def test_invalid_labels_are_reported_in_one_line(labels, said):
         (X > 9, "x_train is bool .*: give bytes"),
     ],
 )
-def test_invalid_images_are_reported_in_one_line(images, said):
-    with pytest.raises(DataError, match=said) as caught:
+def test_invalid_images_are_reported_in_one_line(images, message):
+    with pytest.raises(DataError, match=message) as caught:
         from_arrays(images, Y, X, Y)
     assert "\n" not in str(caught.value)
 
 
-def test_labels_with_a_gap_and_labels_that_only_the_test_images_have_are_named():
-    with pytest.warns(GluonlabWarning, match=r"3 classes occur among the labels from 0 to 3 \(1, 2"):
-        assert len(from_arrays(X, Y + 1, X, Y + 1).classes) == 4
-    with pytest.warns(GluonlabWarning, match="test images have the label 2, but no training image"):
-        from_arrays(X[Y < 2], Y[Y < 2], X, Y)
-    named = from_arrays(X, Y + 1, X, Y + 1, classes="abcd")  # all are named: that is no mistake
-    assert named.classes == tuple("abcd")
-
-
-def test_floats_that_look_like_pixels_cause_a_warning():
-    with pytest.warns(GluonlabWarning, match="float64 with whole numbers up to 25., and networks"):
-        from_arrays(X * 1.0, Y, X, Y)
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ((X, Y + 1, X, Y + 1), r"3 classes occur among the labels from 0 to 3 \(1, 2"),
+        ((X[Y < 2], Y[Y < 2], X, Y), "test images have the label 2, but no training image"),
+        ((X * 1.0, Y, X, Y), "float64 with whole numbers up to 25., and networks"),
+    ],
+)
+def test_labels_with_gaps_and_floats_that_look_like_pixels_cause_a_warning(arrays, message):
+    with pytest.warns(GluonlabWarning, match=message):
+        from_arrays(*arrays)
+    assert from_arrays(X, Y + 1, X, Y + 1, classes="abcd").classes == tuple("abcd")  # no warning if all are named
 
 
 def test_the_example_is_true():
