@@ -55,7 +55,7 @@ def sources(server):
 
 @pytest.fixture
 def data(ended, empty_cwd, sources):
-    """``data(*arguments)`` runs the command in an empty folder with the made-up sources, by default with --data-dir D."""
+    """``data(*arguments)`` runs the command in an empty folder with made-up sources, by default with --data-dir D."""
 
     def run(*arguments):
         folder = [] if "--data-dir" in arguments or arguments[1:] == () else ["--data-dir", "D"]
@@ -248,7 +248,7 @@ def test_help_names_the_commands(python):
 
 
 def test_a_bar_is_drawn_on_a_terminal_only(sources, tmp_path):
-    table = write_table(tmp_path / "table", sources["mnist"])
+    table = made_up_sources.write_table(tmp_path / "table", sources["mnist"])
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("4H", 24, 100, 0, 0))
     words = ["support.made_up_sources", str(table), "download", "mnist", "--data-dir"]

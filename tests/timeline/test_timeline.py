@@ -1,4 +1,4 @@
-"""Moments, compared with those that are counted one by one."""
+"""Operations on intervals, compared with sets of moments."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,9 +14,9 @@ def moments(intervals):
 
 @given(INTERVALS, INTERVALS)
 def test_interval_operations_equal_sets_of_moments(one, other):
-    ours, theirs = merge_intervals(one), merge_intervals(other)
-    assert moments(ours) == moments(one)
-    assert moments(intersect_intervals(ours, theirs)) == moments(one) & moments(other)
-    assert total_length(ours) == len(moments(one))
-    ends = [edge for each in ours for edge in each]
-    assert ends == sorted(set(ends))
+    merged = merge_intervals(one)
+    assert moments(merged) == moments(one)
+    assert moments(intersect_intervals(merged, merge_intervals(other))) == moments(one) & moments(other)
+    assert total_length(merged) == len(moments(one))
+    edges = [edge for interval in merged for edge in interval]
+    assert edges == sorted(set(edges))
