@@ -86,7 +86,7 @@ class Command(click.Command):
 
     def _main(self, *args: Any, **kwargs: Any) -> None:
         kwargs["standalone_mode"] = False
-        # click would derive the name from sys.argv[0], without the words that `dispatch` removes.
+        # click would derive the name from sys.argv[0], without the words that `run_subcommand` removes.
         kwargs.setdefault("prog_name", self.name)
         given = kwargs.get("args") or (args[0] if args and args[0] is not None else sys.argv[1:])
         debug = "--debug" in itertools.takewhile(SEPARATOR.__ne__, given)
@@ -322,12 +322,14 @@ def add_json_option(
     return click.option("--json", "as_json", is_flag=True, help=help)
 
 
-def lazy_main(module: str) -> Callable[[List[str]], Any]:
+def make_lazy_main(module: str) -> Callable[[List[str]], Any]:
     """Return a function that imports a command's module when called, and calls its ``main``."""
     return lambda args: importlib.import_module(module).main(args)
 
 
-def dispatch(program: str, commands: Mapping[str, Tuple[str, Callable[[List[str]], Any]]], args: Sequence[str]) -> None:
+def run_subcommand(
+    program: str, commands: Mapping[str, Tuple[str, Callable[[List[str]], Any]]], args: Sequence[str]
+) -> None:
     """Call the command whose name is the first of ``args``, with the remaining words.
 
     ``commands``: name -> (summary, function to call with the words).
@@ -572,7 +574,7 @@ SHELLS = ("bash", "zsh", "fish")
 class Completion(NamedTuple):
     """A shell's request for completions of the word at the cursor.
 
-    ``words``: the words before the cursor. They are handled as usual: `dispatch` passes them to a
+    ``words``: the words before the cursor. They are handled as usual: `run_subcommand` passes them to a
     Command. Whichever of the two would read the next word prints the completions instead.
     ``prefix``: the start of the word at the cursor.
     """

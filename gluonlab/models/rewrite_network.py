@@ -25,7 +25,7 @@ from gluonlab.models.symbol_graph import (
     Replacement,
     Shape,
     attribute_numbers,
-    output_types,
+    node_output_types,
     parse_graph,
     replace_nodes,
     to_symbol,
@@ -242,7 +242,7 @@ def convert_global_average_pooling(
 
     ``types``: name of each argument -> its type.
     """
-    outputs = output_types(graph, types)
+    outputs = node_output_types(graph, types)
 
     def choose(node: Node, inputs: List[Optional[Shape]], _: Optional[Shape]) -> Optional[Replacement]:
         image = inputs[0] if inputs else None
@@ -289,17 +289,17 @@ def convert_odd_concatenations(graph: mx.sym.Symbol, shapes: Dict[str, Shape]) -
     """
 
     def choose(node: Node, inputs: List[Optional[Shape]], _: Optional[Shape]) -> Optional[Replacement]:
-        is_odd = _joins_channels(node) and _has_odd_channels(inputs)
+        is_odd = _is_channel_concatenation(node) and _has_partial_blocks(inputs)
         return partial(_append_flat_concatenation, node) if is_odd else None
 
     return replace_nodes(graph, shapes, choose)
 
 
-def _joins_channels(node: Node) -> bool:
+def _is_channel_concatenation(node: Node) -> bool:
     return bool(node["op"] == "Concat" and node.get("attrs", {}).get("dim", "1") in ("1", "-3"))
 
 
-def _has_odd_channels(parts: List[Optional[Shape]]) -> bool:
+def _has_partial_blocks(parts: List[Optional[Shape]]) -> bool:
     """Return whether ``parts`` are images whose channels may not be multiples of BLOCK_CHANNELS.
 
     ``parts``: the shapes of the concatenated arrays; None if a shape is unknown.

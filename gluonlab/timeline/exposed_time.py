@@ -47,7 +47,7 @@ def exposed_seconds(timeline: Timeline) -> Dict[str, float]:
         covered = merge_intervals([*busy, *(each for row in timeline.rows for each in timeline.intervals(row, phase))])
         exposed[phase] = total_length(covered) - total_length(busy)
         busy = covered
-    spans = [(span, phase, step) for span, phase, step in _phased_spans(timeline)]
+    spans = [(span, phase, step) for span, phase, step in _spans_with_phase_and_step(timeline)]
     queued = QueueTimes(timeline)
     idle: List[Interval] = []
     for (begin, end), (span, phase, step) in _idle_gaps(timeline, busy, spans):
@@ -65,7 +65,7 @@ def exposed_seconds(timeline: Timeline) -> Dict[str, float]:
     return {name: micros / 1e6 / len(timeline.starts) for name, micros in exposed.items()}
 
 
-class Categories(NamedTuple):
+class TimeShares(NamedTuple):
     """Shares of a device's time, by category. The shares sum to 1.
 
     The categories are those of Meta's Holistic Trace Analysis ("Temporal breakdown" and "Idle time
@@ -92,27 +92,27 @@ class Categories(NamedTuple):
     unknown: float
 
 
-def time_categories(timeline: Timeline, row: str) -> Categories:
+def time_shares(timeline: Timeline, row: str) -> TimeShares:
     """Return the share of a device's time in each category; ``row``: the device's name."""
-    shares = timeline.shares(row)
-    device_spans = [each for each in _phased_spans(timeline) if each[0].row == row]
+    shares = timeline.phase_shares(row)
+    device_spans = [each for each in _spans_with_phase_and_step(timeline) if each[0].row == row]
     queued, others = QueueTimes(timeline), _OtherDevices(timeline, row)
     host = kernel = 0.0
     busy = merge_intervals((span.begin, span.end) for span, _, _ in device_spans)
     for (begin, end), (span, phase, step) in _idle_gaps(timeline, busy, device_spans):
         until = min(end, max(begin, queued.latest_queue_time(phase, step)))
-        waits = others.explain((until, end), step)
+        waits = others.waiting_intervals((until, end), step)
         latest = queued.latest_possible_queue_time(span.name, phase, end)  # only for time without another explanation
         by_host = (
             total_length(merge_intervals([*waits, (until, latest)])) - total_length(waits) if latest > until else 0.0
         )
         host, kernel = host + until - begin + by_host, kernel + total_length(waits)
     last = max(busy[-1][1], timeline.begin) if busy else timeline.begin
-    kernel += total_length(others.explain((last, timeline.end), None))
+    kernel += total_length(others.waiting_intervals((last, timeline.end), None))
     total = timeline.end - timeline.begin
     unknown = max(0.0, shares[WAITING] - (host + kernel) / total)
     core = min(unknown, sum(timeline.core_waits.values()) / total)
-    return Categories(
+    return TimeShares(
         computing=shares[FORWARD] + shares[BACKWARD] + shares[UPDATE],
         communicating=shares[SUM] + shares[COPY],
         memory=shares[OTHER],
@@ -133,7 +133,7 @@ class _OtherDevices:
 
     def __init__(self, timeline: Timeline, row: str) -> None:
         self._rows: Dict[str, List[PhasedSpan]] = {}
-        for each in sorted(_phased_spans(timeline), key=lambda known: known[0].end):
+        for each in sorted(_spans_with_phase_and_step(timeline), key=lambda known: known[0].end):
             if each[0].row != row:
                 self._rows.setdefault(each[0].row, []).append(each)
         self._ends = {name: [span.end for span, *_ in spans] for name, spans in self._rows.items()}
@@ -141,7 +141,7 @@ class _OtherDevices:
             name: merge_intervals((span.begin, span.end) for span, *_ in spans) for name, spans in self._rows.items()
         }
 
-    def explain(self, gap: Interval, step: Optional[int]) -> List[Interval]:
+    def waiting_intervals(self, gap: Interval, step: Optional[int]) -> List[Interval]:
         """Return the intervals of a gap that count as waiting for a kernel.
 
         ``step``: the step of the operator after the gap. None: the gap is after the device's last
@@ -222,7 +222,7 @@ class QueueTimes:
 PhasedSpan = Tuple[Span, str, int]
 
 
-def _phased_spans(timeline: Timeline) -> List[PhasedSpan]:
+def _spans_with_phase_and_step(timeline: Timeline) -> List[PhasedSpan]:
     """Return all spans with phase and step; no step is later than the host's step at that time.
 
     `Timeline.steps` is counted by operator names. The numbers of copies and of deleted variables

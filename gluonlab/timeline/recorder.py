@@ -30,7 +30,7 @@ FROM_HOST, TO_HOST = "CPU2GPU", "GPU2CPU"  # suffixes of the operator names of c
 Key = Tuple[str, str]  # (row, operator name)
 _ON_WORKER = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)
 SCHEDSTAT = "/proc/self/task/{}/schedstat"  # of the thread with this number
-NAME = b"gluonlab.CoreWaits"  # operator name for the engine call in `_thread_of`
+NAME = b"gluonlab.CoreWaits"  # operator name for the engine call in `_find_device_thread`
 
 
 class Recorder:
@@ -154,12 +154,12 @@ class PhaseMap:
         # A phase copies from the host only arrays that it has copied to the host before. All other
         # copies from the host are images of a later batch, which the loader copies at any time.
         to_host = [span for span in spans if span.name.endswith(TO_HOST)]
-        through_host = [window for window in windows if any(_ran_in(span, window) for span in to_host)]
+        through_host = [window for window in windows if any(_ran_within(span, window) for span in to_host)]
         for span in spans:
             key, candidates = (span.row, span.name), windows
             if span.name.endswith(FROM_HOST):
                 candidates = through_host
-            self._learned.setdefault(key, []).append(_phase_in(span, candidates))
+            self._learned.setdefault(key, []).append(_find_window_phase(span, candidates))
 
     def find_phases(self, spans: Sequence[Span]) -> List[str]:
         """Return the phase of each span of whole steps; spans are sorted by start.
@@ -197,16 +197,16 @@ class PhaseMap:
         return [of_others.most_common(1)[0][0]] if of_others else [OTHER]
 
 
-def _ran_in(span: Span, window: PhaseWindow) -> bool:
+def _ran_within(span: Span, window: PhaseWindow) -> bool:
     """Return True if an operator ran entirely in the window."""
     # MXNet's clock has a resolution of 1 us.
     return window.begin - 1 <= span.begin and span.end <= window.end + 1
 
 
-def _phase_in(span: Span, windows: Sequence[PhaseWindow]) -> str:
+def _find_window_phase(span: Span, windows: Sequence[PhaseWindow]) -> str:
     """Return the timeline's phase of the window in which an operator ran, or OTHER."""
     for window in windows:
-        if _ran_in(span, window):
+        if _ran_within(span, window):
             return _refine_phase(timeline_phase(window.phase), span.name)
     return OTHER
 
@@ -238,7 +238,7 @@ class CoreWaits:
 
     def __init__(self, ctxs: Sequence[mx.Context]) -> None:
         """Find the thread of each CPU device. This waits for the devices' operators."""
-        self._threads = {str(ctx): _thread_of(ctx) for ctx in ctxs if ctx.device_type == "cpu"}
+        self._threads = {str(ctx): _find_device_thread(ctx) for ctx in ctxs if ctx.device_type == "cpu"}
         self._before: Dict[str, float] = {}
 
     def begin(self) -> None:
@@ -261,7 +261,7 @@ class CoreWaits:
         return waits
 
 
-def _thread_of(ctx: mx.Context) -> int:
+def _find_device_thread(ctx: mx.Context) -> int:
     """Return the system's number of the thread that computes for a CPU device."""
     thread_ids: List[int] = []
     callback = _ON_WORKER(lambda *_: thread_ids.append(threading.get_native_id()))

@@ -103,7 +103,7 @@ class Timeline(NamedTuple):
             if span.row == row and phase in phases
         )
 
-    def shares(self, row: str) -> Dict[str, float]:
+    def phase_shares(self, row: str) -> Dict[str, float]:
         """Return the share of a device's time in each phase and in WAITING; the shares sum to 1.
 
         Time in which operators of several phases ran counts for the first one in PHASES.

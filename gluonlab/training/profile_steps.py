@@ -89,7 +89,7 @@ class StepProfiler:
                 step=timeline.first_step,
                 steps=steps,
                 step_seconds=timeline.step_s,
-                shares={row: timeline.shares(row) for row in timeline.rows},
+                shares={row: timeline.phase_shares(row) for row in timeline.rows},
                 overlap=timeline.overlap(),
             )
         )

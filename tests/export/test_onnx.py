@@ -21,7 +21,7 @@ from support.reference import random_batches
 from support.steps import SHAPE
 
 from gluonlab.config.option_types import MXNET, ONNX
-from gluonlab.data.loading.augmentation import make_input
+from gluonlab.data.loading.augmentation import make_input_transform
 from gluonlab.errors import ModelError, RunError
 from gluonlab.export import export_network
 from gluonlab.export.check_exportable import check_onnx_export, random_parameters
@@ -264,7 +264,7 @@ def test_the_described_pixel_values_are_those_of_the_training(tmp_path, colours)
     mean, std = (np.array(about[key]).reshape(-1, 1, 1) for key in ("mean", "std"))
     images = ((pixels * about["scale"] - mean) / std).astype("float32")
     [ctx] = contexts(1)
-    expected = net(make_input(colours)(nd, nd.array(pixels, ctx=ctx, dtype="uint8"))).asnumpy()
+    expected = net(make_input_transform(colours)(nd, nd.array(pixels, ctx=ctx, dtype="uint8"))).asnumpy()
     assert_close(score_with_onnxruntime(str(tmp_path / ONNX_FILE), images), expected)
 
 

@@ -110,8 +110,8 @@ ENDS = [
 ]
 
 
-def values_of(graph, shape, seed):
-    """NumPy arrays for all arguments and states of a graph of ``images``."""
+def draw_values(graph, shape, seed):
+    """Return NumPy arrays for all arguments and states of a graph of ``images``."""
     shapes, _, states = graph.infer_shape(images=shape)
     random, args, aux = np.random.RandomState(seed), {}, {}
     for name, each in zip(graph.list_arguments(), shapes):
@@ -137,7 +137,7 @@ def test_padding_changes_neither_results_nor_gradients(data, multiple, seed):
     assert padded.list_arguments() == net.graph.list_arguments()
     assert padded.list_outputs() == net.graph.list_outputs()
     assert padded.list_auxiliary_states() == net.graph.list_auxiliary_states()
-    args, aux = values_of(net.graph, net.shape, seed)
+    args, aux = draw_values(net.graph, net.shape, seed)
     shapes = {name: each.shape for name, each in args.items()}
     outputs = net.graph.infer_shape(**shapes)[1]
     assert padded.infer_shape(**shapes)[1] == outputs
@@ -154,9 +154,7 @@ def test_padding_changes_neither_results_nor_gradients(data, multiple, seed):
 
 def check_padded(graph, shape):
     """Check that outputs, gradients and states are the same as without padding."""
-    args, aux = (
-        {name: each.astype("float32") for name, each in arrays.items()} for arrays in values_of(graph, shape, 0)
-    )
+    args, aux = ({k: v.astype("float32") for k, v in arrays.items()} for arrays in draw_values(graph, shape, 0))
     heads = [np.ones(each, "float32") for each in graph.infer_shape(images=shape)[1]]
     assert_same_results(pad(graph, shape, 8), graph, args, heads, aux, atol=1e-5)
 

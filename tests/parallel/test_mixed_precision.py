@@ -27,7 +27,7 @@ from support.run_files import read_metrics
 from gluonlab.bucketed_trainer.loss_scale import LossScale
 from gluonlab.bucketed_trainer.trainer import BucketedTrainer
 from gluonlab.config import TrainConfig
-from gluonlab.data.loading.augmentation import make_input
+from gluonlab.data.loading.augmentation import make_input_transform
 from gluonlab.data.loading.split_batch import make_local_batch, shard
 from gluonlab.engine.mxnet_setup import disable_fusion
 from gluonlab.errors import ConfigError, DivergedError
@@ -85,7 +85,7 @@ def graph_of(name, convert, lanes_as=GPU):
     """The graph of loss and scores, and the network; as on GPUs, where channels are not padded."""
     net = net_of(name, lanes_as)
     colours = None if NETWORKS[name][0] == 1 else COLOURS
-    return loss_graph(net, make_loss(0.1), make_input(colours), convert), net
+    return loss_graph(net, make_loss(0.1), make_input_transform(colours), convert), net
 
 
 def types_in(graph, **inputs):

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gluonlab.timeline.exposed_time import LAUNCH_US, time_categories
+from gluonlab.timeline.exposed_time import LAUNCH_US, time_shares
 from gluonlab.timeline.mxnet_profiler import Span
 from gluonlab.timeline.timeline import PHASES, Timeline
 
@@ -41,7 +41,7 @@ AHEAD = (1, "forward", 9, 200, 350)  # of a later step
     ],
 )
 def test_a_gap_counts_as_kernel_while_it_waits_for_another_device(others, kernel):
-    result = time_categories(make_timeline(*busy_except_hole(), *others), ROWS[0])
+    result = time_shares(make_timeline(*busy_except_hole(), *others), ROWS[0])
     assert (result.kernel, result.unknown) == pytest.approx((kernel, 0.1 - kernel))
     assert result.computing == pytest.approx(0.9) and sum(result) == pytest.approx(1)
 
@@ -51,7 +51,7 @@ def test_a_gap_counts_as_kernel_while_it_waits_for_another_device(others, kernel
 def test_only_possible_dependencies_of_another_step_count(phase, step):
     """It is of step 2, so its weights come from earlier ones; sums and copies are for anybody."""
     ran = *busy_except_hole(2, 2), (1, phase, step, 300, 400)
-    result = time_categories(make_timeline(*ran, steps=4), ROWS[0])
+    result = time_shares(make_timeline(*ran, steps=4), ROWS[0])
     depends = step <= 2 or phase in ("sum", "copy")
     assert (result.kernel, result.unknown) == pytest.approx((0.1, 0) if depends else (0, 0.1))
 
@@ -60,13 +60,13 @@ def test_a_gap_counts_as_host_until_its_next_operator_is_queued():
     spans = busy_except_hole()
     times = {"forward": 0, "backward": 0, "update": 370}
     host = [Span("host", name, at, at) for name, at in times.items()]
-    result = time_categories(make_timeline(*spans)._replace(host=host, starts=[0.0]), ROWS[0])
+    result = time_shares(make_timeline(*spans)._replace(host=host, starts=[0.0]), ROWS[0])
     assert result.host == pytest.approx(0.07) and result.unknown == pytest.approx(0.03)
 
 
 @pytest.mark.parametrize("waited", [(0.0, 0.0), (60.0, 0.0), (0.0, 60.0), (500.0, 500.0)])
 def test_waiting_for_a_core_explains_no_more_than_was_waited(waited):
-    result = time_categories(make_timeline(*busy_except_hole(), core_waits=waited), ROWS[0])
+    result = time_shares(make_timeline(*busy_except_hole(), core_waits=waited), ROWS[0])
     assert result.core == pytest.approx(min(0.1, sum(waited) / 1000))
     assert result.core + result.unknown == pytest.approx(0.1)
 
@@ -77,7 +77,7 @@ def test_an_operator_belongs_to_no_step_that_the_host_had_not_started(counted):
     host = [Span("host", "sum", 10, 20), Span("host", "sum", 380, 390), Span("host", "sum", 900, 910)]
     spans = (0, "backward", 0, 0, 300), (0, "copy", counted, 400, 1000)
     made = make_timeline(*spans)._replace(host=host, starts=[0.0, 350.0, 800.0])
-    result = time_categories(made, ROWS[0])
+    result = time_shares(made, ROWS[0])
     assert result.host == pytest.approx(0.09) and result.unknown == 0
 
 
@@ -87,7 +87,7 @@ def test_an_operator_of_several_phases_may_be_queued_by_any(shared, late):
     made = make_timeline(*busy_except_hole())
     spans = [span._replace(name="copy" if shared else phase) for span, phase in zip(made.spans, made.phases)]
     host = [Span("host", "update", 0, 0), Span("host", "sum", 310, 380)]
-    result = time_categories(made._replace(spans=spans, host=host, starts=[0.0]), ROWS[0])
+    result = time_shares(made._replace(spans=spans, host=host, starts=[0.0]), ROWS[0])
     assert result.host == pytest.approx(late) and result.unknown == pytest.approx(0.1 - late)
 
 
@@ -128,7 +128,7 @@ def test_all_categories_are_those_of_moments_counted_one_by_one(ran, row):
         of_host += silent if silent > LAUNCH_US and ended_by[moment - 1] == "other" else 0
         silent = 0
         kernel += moment < 1000 and not busy[moment]
-    result = time_categories(made, ROWS[row])
+    result = time_shares(made, ROWS[row])
     assert sum(result) == pytest.approx(1)
     # which of those that begin at once ends a gap is not said
     if len({begin for begin, _, _ in own}) == len(own):

@@ -82,7 +82,7 @@ def test_shares_and_overlap_equal_counted_moments(spans, data):
 
     for row in timeline.rows:
         counted = [doing(moment, row) for moment in range(10, 100)]
-        for phase, share in timeline.shares(row).items():
+        for phase, share in timeline.phase_shares(row).items():
             assert share == pytest.approx(counted.count(phase) / 90)
     summed = both = 0
     for moment in range(10, 100):

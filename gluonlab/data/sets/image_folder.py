@@ -135,7 +135,7 @@ class ImageFolder:
             advice = f"; convert {endings} to JPEG or PNG to use them" if endings else ""
             messages.append(
                 f"left out {format_count(self.other_files, 'file')} in formats that are not read "
-                f"({count_endings(self.other_files)}), such as {self.other_files[0]}{advice}"
+                f"({count_file_endings(self.other_files)}), such as {self.other_files[0]}{advice}"
             )
         if self.loose_images:
             messages.append(
@@ -408,12 +408,12 @@ def list_class_files(folder: Path) -> Tuple[List[str], List[str]]:
         else:
             other_files.append(entry.path)
     if not images:
-        note = f", only {count_endings(other_files)}" if other_files else ""
+        note = f", only {count_file_endings(other_files)}" if other_files else ""
         raise DataError(f"{folder} holds no images{note}: give each class images ({ENDINGS}), or remove its folder")
     return images, other_files
 
 
-def count_endings(paths: Sequence[str]) -> str:
+def count_file_endings(paths: Sequence[str]) -> str:
     """Count paths by ending, in words.
 
     >>> count_endings(["a/Thumbs.db", "a/x.txt", "b/y.TXT", "b/README"])

@@ -18,7 +18,7 @@ from support.made_up_sources import (
     sha256,
 )
 
-from gluonlab.data.fetching.data_folders import MANIFEST, is_complete
+from gluonlab.data.fetching.data_folders import MANIFEST, has_valid_files
 from gluonlab.data.fetching.download import download
 from gluonlab.data.fetching.download_sources import ArchiveContents
 from gluonlab.errors import DownloadError, OutputError
@@ -115,9 +115,9 @@ def test_the_files_of_an_archive_are_listed_with_their_digests(serve, root):
     assert subprocess.run(["sha256sum", "-c", "--quiet", MANIFEST], cwd=folder).returncode == 0
     (folder / "train/n0/0.JPEG").write_bytes(b"damaged")
     (folder / "val/n2/3.JPEG").unlink()
-    assert not is_complete(source, root)
+    assert not has_valid_files(source, root)
     download(source, root)  # fetches them again
-    assert is_complete(source, root)
+    assert has_valid_files(source, root)
 
 
 def test_a_repacked_archive_without_known_files_is_refused(serve, root):

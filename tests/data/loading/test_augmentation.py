@@ -13,7 +13,7 @@ from support.examples import examples
 from support.reference import cpu_contexts
 
 from gluonlab.data import ArraySplit, Loader
-from gluonlab.data.loading.augmentation import Augment, Mixup, make_input
+from gluonlab.data.loading.augmentation import Augment, Mixup, make_input_transform
 from gluonlab.data.loading.split_batch import shard
 from gluonlab.engine.fast_invoke import ndarray_from_numpy
 
@@ -94,7 +94,7 @@ def test_images_are_normalized_per_channel(colours):
     mean, deviation = (np.array(values).reshape(1, -1, 1, 1) for values in colours)
     images = random_images((5, mean.size, 4, 6))
     expected = (images / 255 - mean) / deviation
-    function = make_input(colours)
+    function = make_input_transform(colours)
     symbol = function(mx.sym, mx.sym.var("x"))
     for ctx in contexts(2):
         x = nd.array(images, ctx, np.uint8)

@@ -8,7 +8,7 @@ from support.made_up_sources import RECORDS, cifar_batches
 
 from gluonlab.config import TrainConfig
 from gluonlab.data import DATASETS, ArraySplit, load_dataset
-from gluonlab.data.sets.standard_datasets import to_28x28
+from gluonlab.data.sets.standard_datasets import enlarge_to_28x28
 from gluonlab.errors import ConfigError, DataError, UsageError
 from gluonlab.training.loop import train
 from gluonlab.training.plan import make_plan
@@ -32,7 +32,7 @@ def test_digits_are_all_of_scikit_learns_each_in_one_split():
 
 def test_pixels_are_enlarged_threefold_with_a_border():
     images = np.random.RandomState(0).randint(0, 17, (5, 8, 8)).astype(float)
-    result = to_28x28(images)
+    result = enlarge_to_28x28(images)
     expected = np.zeros((5, 1, 28, 28), np.uint8)
     expected[:, 0, 2:26, 2:26] = np.kron(np.rint(images * 255 / 16), np.ones((1, 3, 3)))
     assert result.dtype == np.uint8 and np.array_equal(result, expected)

@@ -16,7 +16,7 @@ from support.devices import contexts, device_spec
 from gluonlab import TrainConfig, load_dataset
 from gluonlab.data import ArraySplit, Loader, from_arrays, from_datasets
 from gluonlab.data.sets.array_dataset import apply_class_weights
-from gluonlab.data.sets.gluon_datasets import GluonSplit, resolve_dataset, warn_of_loaders
+from gluonlab.data.sets.gluon_datasets import GluonSplit, resolve_dataset, warn_of_ignored_loader_settings
 from gluonlab.errors import DataError, GluonlabWarning, UsageError
 from gluonlab.study.compare_devices import compare
 from gluonlab.training.evaluate_run import evaluate_run
@@ -260,7 +260,7 @@ def test_settings_of_a_data_loader_that_a_run_ignores_cause_warnings():
     loader = DataLoader(Lazy(LAST, LABELS), 8, last_batch="discard", **options)
     test = DataLoader(SETS, 7, last_batch="rollover", **options)
     with pytest.warns(GluonlabWarning) as caught:
-        warn_of_loaders((loader, test), resolve_dataset((loader, test)), 20, False)
+        warn_of_ignored_loader_settings((loader, test), resolve_dataset((loader, test)), 20, False)
     assert [str(warning.message) for warning in caught] == [
         "the DataLoader of train does not shuffle, but a run shuffles in each epoch",
         "the DataLoader of train has num_workers=1, but a run reads ahead with one thread",
