@@ -130,7 +130,7 @@ def pad_channels(
         return graph
     plans = [_PaddingPlan(graph, dict(inputs), types, multiple) for multiple in (1, *padding.multiples)]
     chosen = _choose_plan(plans[0], plans[1:], padding.max_ratio)
-    return _GraphWriter(chosen).write() if chosen.layouts else graph
+    return _GraphWriter(chosen).write_graph() if chosen.layouts else graph
 
 
 def _choose_plan(unpadded: "_PaddingPlan", padded: "Sequence[_PaddingPlan]", max_ratio: float) -> "_PaddingPlan":
@@ -186,7 +186,7 @@ def _total_channels(layout: Layout) -> int:
     return sum(run.channels + run.zeros for run in layout)
 
 
-def _concatenate(layouts: Sequence[Layout]) -> Layout:
+def _concatenate_layouts(layouts: Sequence[Layout]) -> Layout:
     """Return the layout of images that are concatenated along the channels."""
     runs: List[ChannelRun] = []
     for run in itertools.chain.from_iterable(layouts):
@@ -359,7 +359,7 @@ class _PaddingPlan:
             all_layouts.append(layout or (ChannelRun(shape[1], 0),))
         if any(_total_channels(layout) % self.multiple for layout in all_layouts):
             return None
-        return _concatenate(all_layouts)
+        return _concatenate_layouts(all_layouts)
 
     def _convolution_layout(self, index: int) -> Optional[Layout]:
         """Compute the layout of a convolution's output; also decide whether to pad its input."""
@@ -420,7 +420,7 @@ class _GraphWriter:
         self._zeros: Dict[Shape, Entry] = {}
         self._heads = {(head[0], head[1]) for head in plan.parts["heads"]}
 
-    def write(self) -> mx.sym.Symbol:
+    def write_graph(self) -> mx.sym.Symbol:
         """Return the new graph."""
         plan = self._plan
         for index, node in enumerate(plan.nodes):

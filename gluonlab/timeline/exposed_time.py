@@ -44,7 +44,8 @@ def exposed_seconds(timeline: Timeline) -> Dict[str, float]:
     busy: List[Interval] = []
     exposed: Dict[str, float] = {}
     for phase in ORDER:
-        covered = merge_intervals([*busy, *(each for row in timeline.rows for each in timeline.intervals(row, phase))])
+        intervals = (interval for row in timeline.rows for interval in timeline.intervals(row, phase))
+        covered = merge_intervals([*busy, *intervals])
         exposed[phase] = total_length(covered) - total_length(busy)
         busy = covered
     spans = [(span, phase, step) for span, phase, step in _spans_with_phase_and_step(timeline)]
@@ -93,9 +94,9 @@ class TimeShares(NamedTuple):
 
 
 def time_shares(timeline: Timeline, row: str) -> TimeShares:
-    """Return the share of a device's time in each category; ``row``: the device's name."""
+    """Return the share of a device's time in each category. ``row``: the device, such as ``cpu(0)``."""
     shares = timeline.phase_shares(row)
-    device_spans = [each for each in _spans_with_phase_and_step(timeline) if each[0].row == row]
+    device_spans = [span for span in _spans_with_phase_and_step(timeline) if span[0].row == row]
     queued, others = QueueTimes(timeline), _OtherDevices(timeline, row)
     host = kernel = 0.0
     busy = merge_intervals((span.begin, span.end) for span, _, _ in device_spans)
@@ -103,10 +104,10 @@ def time_shares(timeline: Timeline, row: str) -> TimeShares:
         until = min(end, max(begin, queued.latest_queue_time(phase, step)))
         waits = others.waiting_intervals((until, end), step)
         latest = queued.latest_possible_queue_time(span.name, phase, end)  # only for time without another explanation
-        by_host = (
-            total_length(merge_intervals([*waits, (until, latest)])) - total_length(waits) if latest > until else 0.0
-        )
-        host, kernel = host + until - begin + by_host, kernel + total_length(waits)
+        extra_host = 0.0
+        if latest > until:
+            extra_host = total_length(merge_intervals([*waits, (until, latest)])) - total_length(waits)
+        host, kernel = host + until - begin + extra_host, kernel + total_length(waits)
     last = max(busy[-1][1], timeline.begin) if busy else timeline.begin
     kernel += total_length(others.waiting_intervals((last, timeline.end), None))
     total = timeline.end - timeline.begin
@@ -133,9 +134,9 @@ class _OtherDevices:
 
     def __init__(self, timeline: Timeline, row: str) -> None:
         self._rows: Dict[str, List[PhasedSpan]] = {}
-        for each in sorted(_spans_with_phase_and_step(timeline), key=lambda known: known[0].end):
-            if each[0].row != row:
-                self._rows.setdefault(each[0].row, []).append(each)
+        for phased in sorted(_spans_with_phase_and_step(timeline), key=lambda it: it[0].end):
+            if phased[0].row != row:
+                self._rows.setdefault(phased[0].row, []).append(phased)
         self._ends = {name: [span.end for span, *_ in spans] for name, spans in self._rows.items()}
         self._busy = {
             name: merge_intervals((span.begin, span.end) for span, *_ in spans) for name, spans in self._rows.items()
@@ -156,7 +157,7 @@ class _OtherDevices:
         )
         ends = [gap[0], *(end for moment in ran for end in moment), gap[1]]
         pauses = zip(ends[::2], ends[1::2])
-        return merge_intervals([*ran, *(each for each in pauses if each[1] - each[0] <= LAUNCH_US)])
+        return merge_intervals([*ran, *(pause for pause in pauses if pause[1] - pause[0] <= LAUNCH_US)])
 
     def _last_dependency_end(self, name: str, gap: Interval, step: Optional[int]) -> float:
         """Return the end of the last operator in a gap that an operator of ``step`` can depend on.

@@ -59,7 +59,7 @@ class Recorder:
         Raises EngineError if other code has configured MXNet's profiler.
         """
         nd.waitall()
-        mxnet_profiler.start()
+        mxnet_profiler.start_recording()
 
         def run_and_wait(name: str, queue: Callable[[], None]) -> None:
             nd.waitall()
@@ -78,10 +78,10 @@ class Recorder:
             self._begin_step()
         self._fetched = False
 
-        def timed(name: str, queue: Callable[[], None]) -> None:
+        def time_and_queue(name: str, queue: Callable[[], None]) -> None:
             self._time_phase(timeline_phase(name), queue)
 
-        return train(timed)
+        return train(time_and_queue)
 
     def fetch(self, get: Callable[[], Any]) -> Any:
         """Call ``get``, which returns the next step's batch, and record it as `INPUT`."""

@@ -89,20 +89,17 @@ def as_svg(timeline: Timeline, title: str, language: str = "en") -> str:
         put(x + 20, 96, words.names[name])
         x += 52 + words.letter * len(words.names[name])
     width = WIDTH - 2 * MARGIN - LABELS
-    axes: Any = figure.add_axes((
-        (MARGIN + LABELS) / WIDTH, 1 - (TOP + plot_height) / height,
-        width / WIDTH, plot_height / height,
-    ))  # fmt: skip
+    axes: Any = figure.add_axes(
+        ((MARGIN + LABELS) / WIDTH, 1 - (TOP + plot_height) / height, width / WIDTH, plot_height / height)
+    )
     axes.set(xlim=(0, (end - begin) / 1e3), ylim=(plot_height, 0))
     for number, row in enumerate(rows):
         top = number * (ROW + APART)
         axes.axhspan(top, top + ROW, color=EMPTY, lw=0)
-        put(MARGIN + LABELS - 10, TOP + top + ROW / 2 + 4.5, words.host if row == HOST else row,
-            ha="right")  # fmt: skip
+        put(MARGIN + LABELS - 10, TOP + top + ROW / 2 + 4.5, words.host if row == HOST else row, ha="right")
         _draw_bars(axes, timeline, row, (begin, end), top, (end - begin) / width)
     starts = [(start - begin) / 1e3 for start in timeline.starts if start < end]
-    axes.vlines(starts, plot_height - ROW - APART, plot_height, color=QUIET, lw=1,
-                linestyles=(0, (3, 3)), gid="steps")  # fmt: skip
+    axes.vlines(starts, plot_height - ROW - APART, plot_height, color=QUIET, lw=1, linestyles=(0, (3, 3)), gid="steps")
     _set_millisecond_ticks(axes)
     for number, line in enumerate(lines):
         put(MARGIN, TOP + plot_height + 56 + LINE * number, line, QUIET)
@@ -141,8 +138,7 @@ def _draw_bars(axes: Any, timeline: Timeline, row: str, drawn: Interval, top: fl
             corners = [(left, top), (right, top), (right, top + ROW), (left, top + ROW)]
             bars.setdefault(phase, []).append(corners)
     for phase, outlines in bars.items():
-        outline = Outline.make_compound_path(*(Outline([*each, each[0]], closed=True)
-                                               for each in outlines))  # fmt: skip
+        outline = Outline.make_compound_path(*(Outline([*each, each[0]], closed=True) for each in outlines))
         axes.add_patch(PathPatch(outline, color=COLORS[phase], lw=0, gid=f"{row}:{phase}"))
 
 

@@ -105,4 +105,4 @@ class StepProfiler:
     def close(self) -> None:
         """Stop recording, even if it is incomplete."""
         if self._recorder is not None:
-            mxnet_profiler.stop()
+            mxnet_profiler.stop_recording()

@@ -5,7 +5,7 @@ import io
 
 import pytest
 
-from gluonlab.cli.command import _show_warning
+from gluonlab.cli.command import _replace_showwarning
 from gluonlab.errors import GluonlabWarning
 
 LONG = {
@@ -60,6 +60,6 @@ def test_messages_and_warnings_contain_no_escape_sequence(ended, empty_cwd, caps
 
     status, _, err = ended(main, "\x1b[2Jnone\rhere\u202e")
     assert status == 2 and err[:-1].isprintable() and r"\x1b[2Jnone" in err
-    show = _show_warning(lambda *arguments: None)
+    show = _replace_showwarning(lambda *arguments: None)
     show(GluonlabWarning("left out: a\x1b[2J\n.jpg"), GluonlabWarning, "x.py", 1, io.StringIO())
     assert capsys.readouterr().err == "warning: left out: a\\x1b[2J .jpg\n"

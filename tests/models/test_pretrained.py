@@ -73,14 +73,15 @@ def test_a_file_of_another_network_is_refused_and_changes_nothing(tmp_path, name
 
 
 def test_other_shapes_and_surplus_parameters_are_named(tmp_path):
-    file, net = str(tmp_path / "a.params"), make_initialized_net("resnet8")
+    path, net = tmp_path / "a.params", make_initialized_net("resnet8")
+    file = str(path)
     make_initialized_net("resnet8", (1, 28, 28)).save_parameters(file)
     with pytest.raises(ModelError, match=r"0\.weight is \(16, 1, 3, 3\), not \(16, 3, 3, 3\); it must be"):
         load_pretrained(net, file, 10)
     make_initialized_net("resnet8", classes=5).save_parameters(file)
     message = r"^it does not fit the network: 8\.weight is \(5, 64\), not \(10, 64\); 8\.bias is"
     with pytest.raises(ModelError, match=message):
-        load_parameters(net, file, "it", 10)
+        load_parameters(net, path, "it", 10)
     arrays = {name: param.data() for name, param in net._collect_params_with_prefix().items()}
     nd.save(file, {**arrays, "99.weight": nd.zeros((1,))})
     with pytest.raises(ModelError, match=r"99\.weight is not in the network"):

@@ -13,7 +13,7 @@ mx.profiler.dump(finished=False)
 OURS = """
 import gluonlab, mxnet as mx
 from gluonlab.timeline import mxnet_profiler as profiler
-profiler.start()
+profiler.start_recording()
 mx.nd.ones((3,)).wait_to_read()
 events = profiler.take_events()
 print(sorted((e["pid"], e["args"]["name"]) for e in events if e["ph"] == "M"
@@ -35,7 +35,7 @@ AGAIN = """
 try:
     mx.profiler.set_config(filename="other.json")  # MXNet raises an error, but takes the name
 except mx.base.MXNetError:
-    profiler.start()
+    profiler.start_recording()
     try:
         profiler.take_events()
     except gluonlab.errors.EngineError as error:
@@ -65,9 +65,9 @@ threads = [threading.Thread(target=call) for _ in range(3)]
 for thread in threads:
     thread.start()
 for _ in range(200):
-    profiler.start()
+    profiler.start_recording()
     mx.nd.ones((3,)).wait_to_read()
-    profiler.stop()
+    profiler.stop_recording()
 stopping.set()
 for thread in threads:
     thread.join()

@@ -222,7 +222,7 @@ class Loader:
         batches = self._select_batches()[self.step :]
         sizes = [selections[0].size for selections in batches]
         finish: Callable[[nd.NDArray], nd.NDArray] = (lambda x: x) if self.raw else (lambda x: to_float(nd, x))
-        loaded = map(self._augment_batch, self._source.load(batches), batches)
+        loaded = map(self._augment_batch, self._source.load_shards(batches), batches)
         use_prefetch = self.prefetch > 0 and self._needs_host_work
         with closing(prefetch(loaded, self.prefetch) if use_prefetch else (shards for shards in loaded)) as prefetched:
             for (xs, ys), size in zip(prefetched, sizes):
@@ -290,7 +290,7 @@ class _ResidentSource:
         labels = split.targets
         self.labels = [nd.array(labels, dtype=labels.dtype, ctx=ctx) for ctx in ctxs]
 
-    def load(self, batches: List[BatchSelections]) -> "Iterator[Tuple[Shards, ...]]":
+    def load_shards(self, batches: List[BatchSelections]) -> "Iterator[Tuple[Shards, ...]]":
         # all selections of own images and, with mixup, all selections of partners
         columns = zip(*batches)
         return zip(*map(self._load_selections, columns))
@@ -337,7 +337,7 @@ class _StreamingSource:
         self._reads_ahead = isinstance(split, ReadAheadSplit)
         self._idle_sharders: List[_SharderPairs] = []
 
-    def load(self, batches: List[BatchSelections]) -> "Iterator[Tuple[Shards, ...]]":
+    def load_shards(self, batches: List[BatchSelections]) -> "Iterator[Tuple[Shards, ...]]":
         """Yield the shards of each batch and, with mixup, the shards of the partners.
 
         Images are (n, C, H, W), in the type of the split. Labels are (n,) int32. Reading of each

@@ -117,7 +117,7 @@ def to_channels_first(images: "Array", name: str, layout: Optional[str]) -> "Arr
 def looks_channels_last(shape: Sequence[int]) -> bool:
     """Return whether the shape of an image looks like (H, W, C).
 
-    >>> is_channels_last((32, 32, 3)), is_channels_last((3, 32, 32)), is_channels_last((64, 4, 4))
+    >>> looks_channels_last((32, 32, 3)), looks_channels_last((3, 32, 32)), looks_channels_last((64, 4, 4))
     (True, False, False)
     """
     first, second, last = shape

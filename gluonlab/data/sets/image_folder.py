@@ -41,9 +41,7 @@ LAYOUT = "folders train and val (or test), each with a folder of images for ever
 # folders that file managers, archives and disks create
 SYSTEM_FOLDERS = ("__macosx", "@eadir", "$recycle.bin", "system volume information", "lost+found")
 # suffixes of images in unsupported formats, for a warning
-CONVERTIBLE = (
-    ".heic", ".heif", ".avif", ".jxl", ".jp2", ".svg", ".psd", ".dng", ".cr2", ".nef", ".arw",
-)  # fmt: skip
+CONVERTIBLE = (".heic", ".heif", ".avif", ".jxl", ".jp2", ".svg", ".psd", ".dng", ".cr2", ".nef", ".arw")
 MAX_ENDINGS = 4  # file endings that a message names; the others are only counted
 
 
@@ -416,7 +414,7 @@ def list_class_files(folder: Path) -> Tuple[List[str], List[str]]:
 def count_file_endings(paths: Sequence[str]) -> str:
     """Count paths by ending, in words.
 
-    >>> count_endings(["a/Thumbs.db", "a/x.txt", "b/y.TXT", "b/README"])
+    >>> count_file_endings(["a/Thumbs.db", "a/x.txt", "b/y.TXT", "b/README"])
     '2 .txt, 1 .db, 1 without ending'
     """
     most_common = Counter(map(_ending_or_kind, paths)).most_common(MAX_ENDINGS)

@@ -246,9 +246,7 @@ def _open_plain_or_gzip(path: Path) -> Iterator[Tuple[IO[bytes], float]]:
 CIFAR_RECORDS = 10_000  # in each file
 CIFAR_SHAPE = (3, 32, 32)
 RECORD_BYTES = 1 + 3 * 32 * 32
-CIFAR_CLASSES = (
-    "airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck",
-)  # fmt: skip
+CIFAR_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 CIFAR_DEFAULTS = Defaults(published_model="cifar_resnet20", epochs=10, optimizer="adam", lr=0.001)
 
 
