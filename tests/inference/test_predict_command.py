@@ -6,8 +6,6 @@ import functools
 import io
 import json
 import os
-import re
-import shlex
 import shutil
 import signal
 import subprocess
@@ -34,7 +32,6 @@ from gluonlab.predict import main
 from gluonlab.training.evaluate_run import evaluate_run
 
 pytestmark = pytest.mark.filterwarnings("ignore:no GPU on this machine:gluonlab.errors.GluonlabWarning")
-PAGE = (Path(__file__).parents[2] / "docs" / "predict.md").read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
@@ -254,29 +251,6 @@ def test_ctrl_c_ends_with_one_line_and_leaves_nothing(finished, pictures, tmp_pa
     out, err = process.communicate(timeout=300)
     assert (process.returncode, out, err.lstrip()) == (130, "", "interrupted: nothing was written\n")
     assert file_names(tmp_path) == ["pictures"]
-
-
-@pytest.mark.long
-def test_the_pages_commands_and_its_program_run(ended, finished, pictures, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    shutil.copytree(finished, "digits")
-    for name in ("a.png", "b.jpg"):
-        shutil.copy(pictures / name, name)
-    lines = re.findall(r"^python -m gluonlab\.predict (.*)$", PAGE, re.M)
-    assert len(lines) == 7
-    for line in lines:
-        words = shlex.split(line, comments=True)
-        if "<" in words:
-            with open(words[-1], encoding="latin-1") as stream:
-                monkeypatch.setattr(sys, "stdin", stream)
-                assert ended(main, *words[: words.index("<")])[0] == 0
-        else:
-            assert ended(main, *words)[0] == 0, line
-    assert {"sheet.png", "wrong.png", "mistakes.png"} <= set(file_names(tmp_path))
-    [program] = re.findall(r"^```python\n(.*?)^```", PAGE, re.M | re.S)
-    result = {}
-    exec(program, result)
-    assert len(result["said"]) == 2 and result["mistake"].number < 360
 
 
 def test_a_table_is_aligned_also_for_wide_letters():

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from gluonlab.timeline.exposed_time import LAUNCH_US, time_shares
 from gluonlab.timeline.mxnet_profiler import Span
-from gluonlab.timeline.timeline import PHASES, Timeline
+from gluonlab.timeline.timeline import PHASES, Timeline, intersect_intervals, merge_intervals, total_length
 
 ROWS = ["cpu(0)", "cpu(1)"]
 HOLE = (300, 400)
@@ -135,3 +135,23 @@ def test_all_categories_are_those_of_moments_counted_one_by_one(ran, row):
         assert result.kernel == pytest.approx(kernel / 1000)
         assert result.host == pytest.approx(of_host / 1000)
         assert result.unknown == pytest.approx((1000 - sum(busy) - kernel - of_host) / 1000)
+
+
+# --- operations on intervals
+
+
+INTERVALS = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), max_size=8)
+
+
+def moments(intervals):
+    return {moment for begin, end in intervals for moment in range(begin, end)}
+
+
+@given(INTERVALS, INTERVALS)
+def test_interval_operations_equal_sets_of_moments(one, other):
+    merged = merge_intervals(one)
+    assert moments(merged) == moments(one)
+    assert moments(intersect_intervals(merged, merge_intervals(other))) == moments(one) & moments(other)
+    assert total_length(merged) == len(moments(one))
+    edges = [edge for interval in merged for edge in interval]
+    assert edges == sorted(set(edges))
