@@ -208,12 +208,12 @@ class LoadedRun:
             expected = ", ".join(map(str, self.image_shape))
             raise DataError(
                 f"images are {images.dtype} of shape {shape}: give bytes (uint8) or floats "
-                f"of shape (n, {expected}), n from 1 up{self._conversion_hint(shape)}"
+                f"of shape (n, {expected}), n from 1 up{self._shape_conversion_hint(shape)}"
             )
         labels = np.zeros(len(images), np.int32)
         return ArraySplit(to_pixels(images, "images"), labels, CHANNELS_FIRST)
 
-    def _conversion_hint(self, shape: Tuple[int, ...]) -> str:
+    def _shape_conversion_hint(self, shape: Tuple[int, ...]) -> str:
         """Return the code that converts images of this shape to the run's; "" if there is none."""
         channels, height, width = self.image_shape
         conversions = {

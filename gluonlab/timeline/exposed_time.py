@@ -1,8 +1,8 @@
 """Exposed time: the part of each phase's time that no other phase of a step hides.
 
-A moment counts for the first phase of ORDER that any device runs at that moment. For example, a
-sum while another device computes backward has no exposed time. Time in which all devices are idle
-counts for the host until it has queued the next operator, and then for the operator's phase.
+A moment counts for the first phase of PHASE_PRIORITY that any device runs at that moment. For
+example, a sum while another device computes backward has no exposed time. Time in which all devices
+are idle counts for the host until it has queued the next operator, and then for its phase.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ HOST_TIME, STORE = "host", "store"  # idle devices: the host computes, or waits 
 # operators in a row on a CPU device, or alternately on two, 99 % started within 9 us.
 LAUNCH_US = 20.0
 CLOCK_US = 1.0  # resolution of the clock of MXNet's trace, in microseconds
-ORDER = (FORWARD, BACKWARD, UPDATE, SUM, COPY, OTHER)
+PHASE_PRIORITY = (FORWARD, BACKWARD, UPDATE, SUM, COPY, OTHER)
 
 
 def exposed_seconds(timeline: Timeline) -> Dict[str, float]:
-    """Return the exposed seconds per step of each phase of ORDER, `INPUT`, HOST_TIME and STORE.
+    """Return the exposed seconds per step of each phase, of `INPUT`, HOST_TIME and STORE.
 
     Together they are the time of a step.
     """
     busy: List[Interval] = []
     exposed: Dict[str, float] = {}
-    for phase in ORDER:
+    for phase in PHASE_PRIORITY:
         intervals = (interval for row in timeline.rows for interval in timeline.intervals(row, phase))
         covered = merge_intervals([*busy, *intervals])
         exposed[phase] = total_length(covered) - total_length(busy)

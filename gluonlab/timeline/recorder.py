@@ -25,12 +25,12 @@ from gluonlab.timeline.timeline import BACKWARD, COPY, FORWARD, HOST, INPUT, OTH
 
 PhaseHook = Callable[[str, Callable[[], None]], None]
 Step = Callable[[PhaseHook], Any]
-_OF_STRATEGY = {"allreduce": SUM}  # phase of a strategy -> phase of a timeline, if different
+_TIMELINE_PHASES = {"allreduce": SUM}  # phase of a strategy -> phase of a timeline, if different
 FROM_HOST, TO_HOST = "CPU2GPU", "GPU2CPU"  # suffixes of the operator names of copies
 Key = Tuple[str, str]  # (row, operator name)
-_ON_WORKER = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)
+_ENGINE_CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)
 SCHEDSTAT = "/proc/self/task/{}/schedstat"  # of the thread with this number
-NAME = b"gluonlab.CoreWaits"  # operator name for the engine call in `_find_device_thread`
+CORE_WAITS_OPERATOR = b"gluonlab.CoreWaits"  # operator name for the engine call in `_find_device_thread`
 
 
 class Recorder:
@@ -132,7 +132,7 @@ def _now_us() -> float:
 
 def timeline_phase(phase: str) -> str:
     """Return the phase of a timeline for a phase of a strategy."""
-    return _OF_STRATEGY.get(phase, phase)
+    return _TIMELINE_PHASES.get(phase, phase)
 
 
 class PhaseWindow(NamedTuple):
@@ -264,10 +264,10 @@ class CoreWaits:
 def _find_device_thread(ctx: mx.Context) -> int:
     """Return the system's number of the thread that computes for a CPU device."""
     thread_ids: List[int] = []
-    callback = _ON_WORKER(lambda *_: thread_ids.append(threading.get_native_id()))
+    callback = _ENGINE_CALLBACK(lambda *_: thread_ids.append(threading.get_native_id()))
     array = nd.zeros((1,), ctx=ctx)
     where = ctypes.byref(EngineContext(ctx.device_typeid, ctx.device_id))
     handle = ctypes.byref(array.handle)
-    check_call(_LIB.MXEnginePushSyncND(callback, None, None, where, None, 0, handle, 1, None, 0, NAME))
+    check_call(_LIB.MXEnginePushSyncND(callback, None, None, where, None, 0, handle, 1, None, 0, CORE_WAITS_OPERATOR))
     array.wait_to_read()
     return thread_ids[0]

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
     from gluonlab.data.sets.dataset import Images, Indices, Targets
 
-NAME = "gluon-data"
+DEFAULT_NAME = "gluon-data"
 MAX_BYTES_IN_MEMORY = 2**31  # of the images of a data set that is read once
 # Transformations of gluon.data.vision that always return the same image for the same input.
 FIXED_TRANSFORMS = (
@@ -61,7 +61,11 @@ PAIR_HINT = "give two data sets of samples (image, label), as dataset=(train, te
 
 
 def from_datasets(
-    train: Any, test: Any, classes: Optional[Sequence[str]] = None, name: str = NAME, layout: Optional[str] = None
+    train: Any,
+    test: Any,
+    classes: Optional[Sequence[str]] = None,
+    name: str = DEFAULT_NAME,
+    layout: Optional[str] = None,
 ) -> Dataset:
     """Make a data set from two Gluon data sets of samples (image, label).
 
