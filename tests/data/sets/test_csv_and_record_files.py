@@ -57,7 +57,7 @@ def load(name, *root, **options):
     return load_dataset(name, *root, **{"decoders": 1, **options})
 
 
-@pytest.mark.parametrize(("source", "name"), [("list:train.csv", "train"), ("record:rec/train.rec", "rec")])
+@pytest.mark.parametrize(("source", "name"), [("list:train.csv", "here"), ("record:rec/train.rec", "rec")])
 @pytest.mark.parametrize("memory", [0, pytest.param(2**30, marks=pytest.mark.long)])
 def test_the_images_are_those_of_the_folder(place, source, name, memory):
     folder, result = load(f"folder:{place / 'pictures'}", memory=memory), load(source, memory=memory)
