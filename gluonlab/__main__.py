@@ -8,7 +8,7 @@ from typing import Any, Callable, Dict, List, Tuple
 import click
 
 import gluonlab
-from gluonlab.cli.command import Completion, command, completion_script, dispatch, lazy_main
+from gluonlab.cli.command import Completion, command, completion_script, make_lazy_main, run_subcommand
 
 
 @command("gluonlab completion")
@@ -25,17 +25,17 @@ def print_completion_script(shell: str) -> None:
 
 # name -> (summary, function to call with the remaining words)
 COMMANDS: Dict[str, Tuple[str, Callable[[List[str]], Any]]] = {
-    "run": ("train a Gluon CNN on several devices", lazy_main("gluonlab.run")),
-    "predict": ("classify pictures with a finished run", lazy_main("gluonlab.predict")),
-    "scratch": ("train LeNet by hand, with arrays only", lazy_main("gluonlab.scratch.__main__")),
-    "data": ("download data sets, check them, pack images", lazy_main("gluonlab.data.__main__")),
-    "doctor": ("find what is wrong here, why, and the cure", lazy_main("gluonlab.doctor.__main__")),
-    "launch": ("train with many processes, here or on hosts", lazy_main("gluonlab.launch.__main__")),
-    "report": ("compare runs on one HTML page", lazy_main("gluonlab.report.__main__")),
-    "labs": ("copy the labs' notebooks, to work in", lazy_main("gluonlab.labs.__main__")),
-    "exercises": ("list the labs' exercises, grade notebooks", lazy_main("gluonlab.exercises.__main__")),
-    "study": ("answer a question about training by many runs", lazy_main("gluonlab.study.__main__")),
-    "bench": ("measure gluonlab and its peers side by side", lazy_main("gluonlab.bench.__main__")),
+    "run": ("train a Gluon CNN on several devices", make_lazy_main("gluonlab.run")),
+    "predict": ("classify pictures with a finished run", make_lazy_main("gluonlab.predict")),
+    "scratch": ("train LeNet by hand, with arrays only", make_lazy_main("gluonlab.scratch.__main__")),
+    "data": ("download data sets, check them, pack images", make_lazy_main("gluonlab.data.__main__")),
+    "doctor": ("find what is wrong here, why, and the cure", make_lazy_main("gluonlab.doctor.__main__")),
+    "launch": ("train with many processes, here or on hosts", make_lazy_main("gluonlab.launch.__main__")),
+    "report": ("compare runs on one HTML page", make_lazy_main("gluonlab.report.__main__")),
+    "labs": ("copy the labs' notebooks, to work in", make_lazy_main("gluonlab.labs.__main__")),
+    "exercises": ("list the labs' exercises, grade notebooks", make_lazy_main("gluonlab.exercises.__main__")),
+    "study": ("answer a question about training by many runs", make_lazy_main("gluonlab.study.__main__")),
+    "bench": ("measure gluonlab and its peers side by side", make_lazy_main("gluonlab.bench.__main__")),
     "completion": ("print what makes a shell complete these", print_completion_script),
 }
 
@@ -47,7 +47,7 @@ def main() -> None:
     if words == ["--version"]:
         click.echo(f"gluonlab {gluonlab.__version__}")
         return
-    dispatch("gluonlab", COMMANDS, words)
+    run_subcommand("gluonlab", COMMANDS, words)
 
 
 if __name__ == "__main__":

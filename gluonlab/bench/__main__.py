@@ -27,7 +27,7 @@ from gluonlab.bench.harness.measurement_command import (
 )
 from gluonlab.bench.harness.worker_processes import BACKENDS
 from gluonlab.bench.links.__main__ import links_command
-from gluonlab.cli.command import command, dispatch
+from gluonlab.cli.command import command, run_subcommand
 from gluonlab.cli.output_streams import print_error
 from gluonlab.parallel.pipeline.pipeline_schedule import SCHEDULES
 
@@ -141,7 +141,7 @@ def main(args: Optional[Sequence[str]] = None) -> None:
         _load_tool(arguments[0])(arguments[1:])
         return
     commands = {name: (command.get_short_help_str(100), command) for name, command in COMMANDS.items()}
-    dispatch("python -m gluonlab.bench", commands, arguments)
+    run_subcommand("python -m gluonlab.bench", commands, arguments)
 
 
 def _load_tool(name: str) -> Callable[[List[str]], Any]:

@@ -73,25 +73,25 @@ class Command(click.Command):
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         """Run the command, and exit the process."""
-        question = Completion.from_environment()
-        if question:
-            given = kwargs.get("args", args[0] if args else None)
-            question.print_options(self, list(given or ()))
+        completion = Completion.from_environment()
+        if completion:
+            words = kwargs.get("args", args[0] if args else None)
+            completion.print_options(self, list(words or ()))
         try:
             self._main(*args, **kwargs)
-        except SystemExit as ending:
+        except SystemExit as exit:
             if out_of_memory.is_last_line_ready():
-                out_of_memory.exit_process(int(ending.code or 0))
+                out_of_memory.exit_process(int(exit.code or 0))
             raise
 
     def _main(self, *args: Any, **kwargs: Any) -> None:
         kwargs["standalone_mode"] = False
-        # click would derive the name from sys.argv[0], without the words that `dispatch` removes.
+        # click would derive the name from sys.argv[0], without the words that `run_subcommand` removes.
         kwargs.setdefault("prog_name", self.name)
-        given = kwargs.get("args") or (args[0] if args and args[0] is not None else sys.argv[1:])
-        debug = "--debug" in itertools.takewhile(SEPARATOR.__ne__, given)
-        show = warnings.showwarning
-        warnings.showwarning = _show_warning(show)
+        words = kwargs.get("args") or (args[0] if args and args[0] is not None else sys.argv[1:])
+        debug = "--debug" in itertools.takewhile(SEPARATOR.__ne__, words)
+        show_warning = warnings.showwarning
+        warnings.showwarning = _replace_showwarning(show_warning)
         open_closed_descriptors()
         out_of_memory.prepare_last_line()
         is_process = is_command_starting()
@@ -110,13 +110,11 @@ class Command(click.Command):
             _exit_with_message(unknown_option_message(error.option_name, _option_names(params)), 2)
         except click.UsageError as error:
             _exit_with_message(self._explain_usage_error(error), 2)
-        except DownloadError as error:
-            if debug:
-                raise
-            _exit_with_message(error.message, error.exit_status, lines=error.lines)
         except GluonlabError as error:
             if debug:
                 raise
+            if isinstance(error, DownloadError):
+                _exit_with_message(error.message, error.exit_status, lines=error.lines)
             _exit_with_message(str(error), error.exit_status)
         except Exception as error:
             if debug:
@@ -125,16 +123,15 @@ class Command(click.Command):
             if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
                 message = f"{error.filename} is no name that a file can have: {error.strerror}"
                 _exit_with_message(f"{message}: give a shorter one", 2)
-            hidden = explain_hidden_module(error)
-            if hidden is not None:
-                _exit_with_message(hidden, 1)
-            explained = explain_exhausted_resource(error)
-            if explained is not None:
-                _exit_with_message(str(explained), explained.exit_status)
-            description = f"{type(error).__name__}: {error}"
-            _exit_with_message(f"{description} (run again with --debug for the traceback)", 1)
+            hidden_module = explain_hidden_module(error)
+            if hidden_module is not None:
+                _exit_with_message(hidden_module, 1)
+            resource_error = explain_exhausted_resource(error)
+            if resource_error is not None:
+                _exit_with_message(str(resource_error), resource_error.exit_status)
+            _exit_with_message(f"{type(error).__name__}: {error} (run again with --debug for the traceback)", 1)
         finally:
-            warnings.showwarning = show
+            warnings.showwarning = show_warning
 
     def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
         """Parse the options; with --help, also print the help and exit."""
@@ -203,16 +200,16 @@ class Command(click.Command):
         formatter.write_paragraph()
         with formatter.indentation():
             formatter.write_text(" ".join((self.help or "").partition("\n\n")[0].split()))
-        params = [each for each in self.get_params(ctx) if not isinstance(each, HelpAll)]
-        records = {each.opts[0]: each.get_help_record(ctx) for each in params}
+        params = [param for param in self.get_params(ctx) if not isinstance(param, HelpAll)]
+        records = {param.opts[0]: param.get_help_record(ctx) for param in params}
         chosen = filter(None, (records[name] for name in self.most_used))
         with formatter.section("Options used most"):
             short = [(names, _DETAILS_PATTERN.split(help)[0]) for names, help in chosen]
             formatter.write_dl(short, OPTION_WIDTH)
         count = sum(record is not None and bool(record[1]) for record in records.values())
-        headings = dict.fromkeys(getattr(each, "heading", None) for each in self.params)
-        named = ", ".join(each.lower() for each in headings if each is not None)
-        groups = f": {named}, and others" if "," in named else ""
+        headings = dict.fromkeys(getattr(param, "heading", None) for param in self.params)
+        names = ", ".join(heading.lower() for heading in headings if heading is not None)
+        groups = f": {names}, and others" if "," in names else ""
         formatter.write_paragraph()
         formatter.write_text(f"{ctx.command_path} --help-all explains all {count} options{groups}.")
 
@@ -241,8 +238,7 @@ class Command(click.Command):
         if isinstance(param, click.Option):
             description = f"{param.opts[0]} {param.metavar} is missing ({one_line(param.help or '')})"
             return f"{description}; see --help"
-        arguments = [each for each in self.params if isinstance(each, click.Argument)]
-        names = " ".join(each.human_readable_name for each in arguments)
+        names = " ".join(param.human_readable_name for param in self.params if isinstance(param, click.Argument))
         return f"{param.human_readable_name} is missing: write {self.name} {names}; see --help"
 
     def _explain_usage_error(self, error: click.UsageError) -> str:
@@ -322,19 +318,21 @@ def add_json_option(
     return click.option("--json", "as_json", is_flag=True, help=help)
 
 
-def lazy_main(module: str) -> Callable[[List[str]], Any]:
+def make_lazy_main(module: str) -> Callable[[List[str]], Any]:
     """Return a function that imports a command's module when called, and calls its ``main``."""
     return lambda args: importlib.import_module(module).main(args)
 
 
-def dispatch(program: str, commands: Mapping[str, Tuple[str, Callable[[List[str]], Any]]], args: Sequence[str]) -> None:
+def run_subcommand(
+    program: str, commands: Mapping[str, Tuple[str, Callable[[List[str]], Any]]], args: Sequence[str]
+) -> None:
     """Call the command whose name is the first of ``args``, with the remaining words.
 
     ``commands``: name -> (summary, function to call with the words).
     """
-    question = Completion.from_environment()
-    if question and not args:
-        question.print_names({name: summary for name, (summary, _) in commands.items()})
+    completion = Completion.from_environment()
+    if completion and not args:
+        completion.print_names({name: summary for name, (summary, _) in commands.items()})
     name, *rest = list(args) or ["--help"]
     if name == "help" and rest[:1] and rest[0] in commands:  # as in git and conda
         name, *rest = rest[0], *rest[1:], "--help"
@@ -378,7 +376,7 @@ def _exit_with_message(text: str, status: int, prefix: str = "error: ", lines: S
     sys.exit(status)
 
 
-def _show_warning(otherwise: Callable[..., None]) -> Callable[..., None]:
+def _replace_showwarning(otherwise: Callable[..., None]) -> Callable[..., None]:
     """Return a replacement for ``warnings.showwarning``, which is ``otherwise``.
 
     It prints gluonlab's own warnings on one line, without the position in the code.
@@ -572,7 +570,7 @@ SHELLS = ("bash", "zsh", "fish")
 class Completion(NamedTuple):
     """A shell's request for completions of the word at the cursor.
 
-    ``words``: the words before the cursor. They are handled as usual: `dispatch` passes them to a
+    ``words``: the words before the cursor. They are handled as usual: `run_subcommand` passes them to a
     Command. Whichever of the two would read the next word prints the completions instead.
     ``prefix``: the start of the word at the cursor.
     """

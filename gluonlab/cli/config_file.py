@@ -141,10 +141,10 @@ def _parse_json(text: str) -> Any:
             raise ValueError(f"the key {repeated[:40]!r} is there twice")
         return values
 
-    def no_number(name: str) -> None:
+    def reject_constant(name: str) -> None:
         raise ValueError(f"{name} is no number")
 
-    return json.loads(text, parse_constant=no_number, object_pairs_hook=reject_repeated_keys)
+    return json.loads(text, parse_constant=reject_constant, object_pairs_hook=reject_repeated_keys)
 
 
 def _run_settings(path: str, content: Mapping[str, Any]) -> Dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any, Dict, Optional, Sequence
 
 import click
 
-from gluonlab.cli.command import add_json_option, command, dispatch
+from gluonlab.cli.command import add_json_option, command, run_subcommand
 from gluonlab.config import TrainConfig
 from gluonlab.config.option_types import check_text, real_number_check
 from gluonlab.data.fetching.data_folders import DAMAGED, OK, data_root, download_command, find_dataset_folder
@@ -179,7 +179,7 @@ def main(args: Optional[Sequence[str]] = None, sources: SourceTable = SOURCES) -
         name: (subcommand.get_short_help_str(100), partial(subcommand, obj=sources))
         for name, subcommand in COMMANDS.items()
     }
-    dispatch("python -m gluonlab.data", commands, sys.argv[1:] if args is None else args)
+    run_subcommand("python -m gluonlab.data", commands, sys.argv[1:] if args is None else args)
 
 
 if __name__ == "__main__":

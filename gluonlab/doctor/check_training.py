@@ -101,7 +101,7 @@ def parameters_after_step(ctxs: List[Any], images: Any, labels: Any, store: str)
     from mxnet import nd
 
     from gluonlab.bucketed_trainer.trainer import BucketedTrainer
-    from gluonlab.data.loading.augmentation import make_input
+    from gluonlab.data.loading.augmentation import make_input_transform
     from gluonlab.data.loading.split_batch import make_local_batch, shard
     from gluonlab.kvstores import make_kvstore
     from gluonlab.models import get_model
@@ -111,7 +111,7 @@ def parameters_after_step(ctxs: List[Any], images: Any, labels: Any, store: str)
     net = initialize_fixed(get_model("lenet", 10, ctxs), ctxs)
     params, kvstore = net.collect_params(), make_kvstore(store, ctxs)
     trainer = BucketedTrainer(params, "sgd", {"learning_rate": 0.1}, kvstore)
-    step = DataParallelStep(net, make_loss(), trainer, ctxs, make_input(None))
+    step = DataParallelStep(net, make_loss(), trainer, ctxs, make_input_transform(None))
     xs = shard(nd.array(images, dtype="uint8"), ctxs)
     step(make_local_batch(xs, shard(nd.array(labels, dtype="int32"), ctxs)))
     return [[param.data(ctx).asnumpy() for param in params.values()] for ctx in ctxs]

@@ -518,7 +518,7 @@ def training_step(network: str, ctxs: Sequence[mx.Context], store: str, images: 
     from mxnet import nd
 
     from gluonlab.bucketed_trainer.trainer import BucketedTrainer
-    from gluonlab.data.loading.augmentation import make_input
+    from gluonlab.data.loading.augmentation import make_input_transform
     from gluonlab.data.loading.split_batch import make_local_batch
     from gluonlab.models import get_model
     from gluonlab.models.infer_shapes import complete_initialization
@@ -530,7 +530,7 @@ def training_step(network: str, ctxs: Sequence[mx.Context], store: str, images: 
     net.initialize(mx.init.Xavier(), ctx=list(ctxs))
     complete_initialization(net, network, shape, CLASSES)
     trainer = BucketedTrainer(net.collect_params(), "sgd", dict(SGD), make_kvstore(store, ctxs))
-    step = DataParallelStep(net, make_loss(), trainer, ctxs, make_input(None))
+    step = DataParallelStep(net, make_loss(), trainer, ctxs, make_input_transform(None))
     xs = [nd.zeros((images, *shape), ctx=ctx, dtype="uint8") for ctx in ctxs]
     ys = [nd.zeros((images,), ctx=ctx, dtype="int32") for ctx in ctxs]
     return partial(step, make_local_batch(xs, ys))

@@ -11,7 +11,7 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 import click
 from tqdm import tqdm
 
-from gluonlab.cli.command import add_json_option, command, dispatch
+from gluonlab.cli.command import add_json_option, command, run_subcommand
 from gluonlab.config.option_types import real_number_check, whole_number_check
 from gluonlab.errors import ExerciseError, NotebookError
 from gluonlab.exercises import grading
@@ -190,7 +190,7 @@ def main(args: Optional[Sequence[str]] = None) -> None:
         name: (subcommand.get_short_help_str(100), partial(subcommand, prog_name=subcommand.name))
         for name, subcommand in COMMANDS.items()
     }
-    dispatch("python -m gluonlab.exercises", commands, sys.argv[1:] if args is None else args)
+    run_subcommand("python -m gluonlab.exercises", commands, sys.argv[1:] if args is None else args)
 
 
 if __name__ == "__main__":

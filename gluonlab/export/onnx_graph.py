@@ -73,13 +73,13 @@ def _resolve_reshape_codes(graph: mx.sym.Symbol, image_shape: Tuple[int, ...]) -
     axis of the output is the batch.
     """
 
-    def choose(node: Node, inputs: List[Optional[Shape]], output: Optional[Shape]) -> Optional[Replacement]:
+    def choose_replacement(node: Node, inputs: List[Optional[Shape]], output: Optional[Shape]) -> Optional[Replacement]:
         codes = re.search("-[2-9]", node.get("attrs", {}).get("shape", ""))
         if node["op"] != "Reshape" or not codes or output is None or output[0] != 1:
             return None
         return lambda add, entries: add("Reshape", "", entries, shape=(-1, *output[1:]))
 
-    return replace_nodes(graph, {INPUT: (1, *image_shape)}, choose)
+    return replace_nodes(graph, {INPUT: (1, *image_shape)}, choose_replacement)
 
 
 def _name_inputs_and_output(helper: Any, graph: Any, shape: Tuple[Any, ...], classes: int) -> None:

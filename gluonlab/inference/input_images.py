@@ -81,11 +81,11 @@ def _check_file(name: str) -> None:
 def _find_in_folder(folder: str) -> List[Picture]:
     """Return the image files in a folder and its subfolders. Raises DataError if there are none."""
 
-    def fail(error: OSError) -> None:
+    def raise_error(error: OSError) -> None:
         raise error
 
     paths = []
-    for parent, folders, files in os.walk(folder, onerror=fail):
+    for parent, folders, files in os.walk(folder, onerror=raise_error):
         folders[:] = sorted(name for name in folders if not is_hidden(name))
         pictures = sorted(name for name in files if is_image_name(name))
         paths += [os.path.join(parent, name) for name in pictures if not is_hidden(name)]

@@ -208,12 +208,12 @@ class LoadedRun:
             expected = ", ".join(map(str, self.image_shape))
             raise DataError(
                 f"images are {images.dtype} of shape {shape}: give bytes (uint8) or floats "
-                f"of shape (n, {expected}), n from 1 up{self._conversion_hint(shape)}"
+                f"of shape (n, {expected}), n from 1 up{self._shape_conversion_hint(shape)}"
             )
         labels = np.zeros(len(images), np.int32)
         return ArraySplit(to_pixels(images, "images"), labels, CHANNELS_FIRST)
 
-    def _conversion_hint(self, shape: Tuple[int, ...]) -> str:
+    def _shape_conversion_hint(self, shape: Tuple[int, ...]) -> str:
         """Return the code that converts images of this shape to the run's; "" if there is none."""
         channels, height, width = self.image_shape
         conversions = {
@@ -274,7 +274,7 @@ def _load_run(path: "str | os.PathLike[str]", net: Any, data: Optional[Dataset],
         check_same_images(run, test_data)
         return test_data
 
-    stand_in = _stand_in_dataset(run)
+    stand_in = _make_placeholder_dataset(run)
     # An older run, or a run with very many classes, has not recorded the class names. They are then
     # read from the data.
     if stand_in is None:
@@ -318,7 +318,7 @@ def _read_description(path: "str | os.PathLike[str]") -> RunDescription:
         raise ConfigError(str(error)) from None
 
 
-def _stand_in_dataset(run: RunDescription) -> Optional[Dataset]:
+def _make_placeholder_dataset(run: RunDescription) -> Optional[Dataset]:
     """Return a data set of one black image with the recorded classes, for predictions without data.
 
     Returns None if the run has not recorded the class names, the image shape or the normalization.

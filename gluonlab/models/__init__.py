@@ -48,7 +48,7 @@ MODELS: Dict[str, ModelKind] = {
         "AlexNet as of 2012: two towers of channels, which meet in some layers only",
     ),
     "cifar_resnet20": ModelKind(
-        lambda classes: gluoncv_zoo.gluoncv_network("cifar_resnet20_v1", classes),
+        lambda classes: gluoncv_zoo.create_gluoncv_network("cifar_resnet20_v1", classes),
         "gluoncv's cifar_resnet20_v1: nine basic blocks, 16 to 64 channels",
     ),
 }
@@ -92,7 +92,7 @@ def get_model(name: str, classes: int, ctxs: "Sequence[Context]" = ()) -> "Hybri
     # Parameters are saved by name, so the numbers in names must start at 0 for each network.
     with mx.name.NameManager():
         if name.startswith(gluoncv_zoo.PREFIX):
-            net = gluoncv_zoo.gluoncv_network(name[len(gluoncv_zoo.PREFIX) :], classes)
+            net = gluoncv_zoo.create_gluoncv_network(name[len(gluoncv_zoo.PREFIX) :], classes)
         else:
             net = MODELS[name].create(classes)
     # With static_shape, a plain Gluon loop sometimes loses updates of running statistics.

@@ -47,9 +47,9 @@ from gluonlab.models.symbol_graph import (
     Shape,
     attribute_numbers,
     make_node,
+    node_output_types,
     output_shape,
     output_shapes,
-    output_types,
     parse_graph,
     to_symbol,
 )
@@ -130,7 +130,7 @@ def pad_channels(
         return graph
     plans = [_PaddingPlan(graph, dict(inputs), types, multiple) for multiple in (1, *padding.multiples)]
     chosen = _choose_plan(plans[0], plans[1:], padding.max_ratio)
-    return _GraphWriter(chosen).write() if chosen.layouts else graph
+    return _GraphWriter(chosen).write_graph() if chosen.layouts else graph
 
 
 def _choose_plan(unpadded: "_PaddingPlan", padded: "Sequence[_PaddingPlan]", max_ratio: float) -> "_PaddingPlan":
@@ -141,7 +141,7 @@ def _choose_plan(unpadded: "_PaddingPlan", padded: "Sequence[_PaddingPlan]", max
     """
     chosen = unpadded
     for plan in padded:
-        if plan.mixes_blocks and len(padded) > 1 and not unpadded.mixes_blocks:
+        if plan.mixes_block_sizes and len(padded) > 1 and not unpadded.mixes_block_sizes:
             max_ratio = MAX_RATIO_OF_MIXED
         elif plan.multiply_adds <= max_ratio * padded[0].multiply_adds:
             chosen = plan
@@ -186,7 +186,7 @@ def _total_channels(layout: Layout) -> int:
     return sum(run.channels + run.zeros for run in layout)
 
 
-def _concatenate(layouts: Sequence[Layout]) -> Layout:
+def _concatenate_layouts(layouts: Sequence[Layout]) -> Layout:
     """Return the layout of images that are concatenated along the channels."""
     runs: List[ChannelRun] = []
     for run in itertools.chain.from_iterable(layouts):
@@ -223,7 +223,7 @@ class _PaddingPlan:
         self.parts = parse_graph(graph)
         self.nodes: List[Node] = self.parts["nodes"]
         self.multiple = multiple
-        self._shapes, self._types = output_shapes(graph, inputs), output_types(graph, types)
+        self._shapes, self._types = output_shapes(graph, inputs), node_output_types(graph, types)
         self.convolutions = {
             index: convolution
             for index, node in enumerate(self.nodes)
@@ -243,7 +243,7 @@ class _PaddingPlan:
         """Return the layout of an output; None if it is not padded."""
         return self.layouts.get(entry[0]) if entry[1] == 0 else None
 
-    def reads_padded(self, index: int) -> bool:
+    def can_read_padded(self, index: int) -> bool:
         """Return whether a node can read padded images."""
         convolution = self.convolutions.get(index)
         return index in self.layouts or (convolution is not None and not convolution.depthwise)
@@ -267,7 +267,7 @@ class _PaddingPlan:
         return channels_in, _total_channels(output) if output else convolution.channels_out
 
     @property
-    def mixes_blocks(self) -> bool:
+    def mixes_block_sizes(self) -> bool:
         """Whether a BatchNorm has its image in blocks of 16 channels, and its gradient of 8.
 
         A convolution uses blocks of 16 if both its input and its output channels are multiples of
@@ -359,7 +359,7 @@ class _PaddingPlan:
             all_layouts.append(layout or (ChannelRun(shape[1], 0),))
         if any(_total_channels(layout) % self.multiple for layout in all_layouts):
             return None
-        return _concatenate(all_layouts)
+        return _concatenate_layouts(all_layouts)
 
     def _convolution_layout(self, index: int) -> Optional[Layout]:
         """Compute the layout of a convolution's output; also decide whether to pad its input."""
@@ -383,7 +383,7 @@ class _PaddingPlan:
     def _unused_pointwise(self) -> Set[int]:
         """Return the padded 1x1 convolutions whose output is read only by nodes without padding."""
         used = {
-            entry[0] for index, node in enumerate(self.nodes) if self.reads_padded(index) for entry in node["inputs"]
+            entry[0] for index, node in enumerate(self.nodes) if self.can_read_padded(index) for entry in node["inputs"]
         }
         return {
             index
@@ -420,11 +420,11 @@ class _GraphWriter:
         self._zeros: Dict[Shape, Entry] = {}
         self._heads = {(head[0], head[1]) for head in plan.parts["heads"]}
 
-    def write(self) -> mx.sym.Symbol:
+    def write_graph(self) -> mx.sym.Symbol:
         """Return the new graph."""
         plan = self._plan
         for index, node in enumerate(plan.nodes):
-            if plan.reads_padded(index):
+            if plan.can_read_padded(index):
                 self._write_padded(index, node)
             else:
                 inputs = [self._true_channels(entry) for entry in node["inputs"]]

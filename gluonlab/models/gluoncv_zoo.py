@@ -59,16 +59,16 @@ def check_gluoncv(name: str) -> None:
 
 def gluoncv_names() -> List[str]:
     """Return the names of gluoncv's classification networks. Raises ModelError without gluoncv."""
-    names = [name for name, create in _gluoncv_registry().items() if _module_name(create) in _MODULES]
+    names = [name for name, create in _import_gluoncv_registry().items() if _module_name(create) in _MODULES]
     return sorted(name for name in names if not name.endswith(_UNSUPPORTED_SUFFIXES))
 
 
-def gluoncv_network(name: str, classes: int) -> "HybridBlock":
+def create_gluoncv_network(name: str, classes: int) -> "HybridBlock":
     """Create a network of gluoncv, without initialization: (n, C, H, W) -> (n, classes).
 
     ``name``: one of `gluoncv_names`.
     """
-    create = _gluoncv_registry()[name]
+    create = _import_gluoncv_registry()[name]
     module = _module_name(create)
     with _suppress_output():
         return create(**{_CLASSES_ARGUMENT.get(module, "classes"): classes}, **_MODULES[module])
@@ -87,7 +87,7 @@ def _suppress_output() -> Iterator[None]:
 
 
 @contextmanager
-def _hide_torch() -> Iterator[None]:
+def _block_torch_import() -> Iterator[None]:
     """Make ``import torch`` fail in the block.
 
     gluoncv refuses to be imported with PyTorch 2, and MXNet's networks do not need PyTorch.
@@ -102,10 +102,10 @@ def _hide_torch() -> Iterator[None]:
             sys.modules["torch"] = previous
 
 
-def _gluoncv_registry() -> Dict[str, Any]:
+def _import_gluoncv_registry() -> Dict[str, Any]:
     """Import gluoncv; return its registry: name -> function that creates the network."""
     try:
-        with _suppress_output(), _hide_torch():
+        with _suppress_output(), _block_torch_import():
             zoo = importlib.import_module("gluoncv.model_zoo.model_zoo")
     except ImportError as error:
         raise ModelError(

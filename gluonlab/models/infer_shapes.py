@@ -46,7 +46,7 @@ def complete_initialization(net: "HybridBlock", name: str, image_shape: "Tuple[i
     scores = require_single_output(net(mx.sym.var("data")), name)
     shapes = _infer_shapes(scores, image_shape, classes)
     if shapes is None:
-        hint = _smallest_image_hint(image_shape, _smallest_image(scores, image_shape[0], classes))
+        hint = _smallest_image_hint(image_shape, _find_smallest_image(scores, image_shape[0], classes))
         raise ModelError(
             f"{name} cannot take images of shape {_format_shape(image_shape)}{hint}; "
             "choose another network or --dataset"
@@ -82,7 +82,7 @@ def _infer_shapes(scores: mx.sym.Symbol, image_shape: "Shape", classes: int) -> 
     return shapes if is_complete and outputs == [(1, classes)] else None
 
 
-def _smallest_image(scores: mx.sym.Symbol, channels: int, classes: int) -> "Optional[Shape]":
+def _find_smallest_image(scores: mx.sym.Symbol, channels: int, classes: int) -> "Optional[Shape]":
     """Return the smallest square image that the network takes, as (channels, side, side).
 
     The image has ``channels`` channels if the network can take such images, otherwise 3 or 1.

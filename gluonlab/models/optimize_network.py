@@ -71,14 +71,14 @@ def optimize(net: gluon.HybridBlock, *inputs: Input) -> Changes:
             "forward(self, x) to hybrid_forward(self, F, x)"
         )
     if not isinstance(net, _OptimizedBlock):
-        net.__class__ = _optimized_class(type(net))
+        net.__class__ = _make_optimized_class(type(net))
         if not net._active:
             net.hybridize()
         net._clear_cached_op()
     if not inputs:
         return Changes()
     try:
-        changes: Changes = net._compile(*(_input_array(net, given) for given in inputs))
+        changes: Changes = net._compile_rewritten_graph(*(_to_input_array(net, given) for given in inputs))
     except ModelError:
         raise
     except Exception as error:  # the network's code may raise any
@@ -86,7 +86,7 @@ def optimize(net: gluon.HybridBlock, *inputs: Input) -> Changes:
     return changes
 
 
-def _input_array(net: gluon.HybridBlock, given: Any) -> Any:
+def _to_input_array(net: gluon.HybridBlock, given: Any) -> Any:
     """Return the given array, or an array of zeros if ``given`` is a shape.
 
     Optional inputs may be None. For a list of inputs, returns a list.
@@ -100,7 +100,7 @@ def _input_array(net: gluon.HybridBlock, given: Any) -> Any:
             zeros = mx.np.zeros if mx.util.is_np_array() else nd.zeros
             return zeros(tuple(given), ctx=ctx, dtype=params[0].dtype if params else "float32")
         if all(each is None or isinstance(each, (list, tuple, nd.NDArray)) for each in given):
-            return [_input_array(net, each) for each in given]
+            return [_to_input_array(net, each) for each in given]
     kind = type(given).__name__
     description = repr(given) if isinstance(given, (int, str, tuple)) else f"a {kind}"
     raise ModelError(f"optimize takes arrays, or shapes such as (64, 3, 32, 32), and got {description}")
@@ -126,7 +126,7 @@ class _OptimizedBlock:
         key = (arrays[0].context.device_type, *shapes)
         with _COMPILING:
             if key not in self._compiled:
-                self._compile(*args)
+                self._compile_rewritten_graph(*args)
                 attributes = {name: getattr(self, name) for name in COMPILED_ATTRIBUTES}
                 self._compiled[key] = SimpleNamespace(**attributes)
         # A separate object for each combination, because several threads may call the network.
@@ -134,7 +134,7 @@ class _OptimizedBlock:
         compiled._callback, compiled._monitor_all = self._callback, self._monitor_all
         return gluon.HybridBlock._call_cached_op(compiled, *args)
 
-    def _compile(self: Any, *args: Any) -> Changes:
+    def _compile_rewritten_graph(self: Any, *args: Any) -> Changes:
         """Compile the rewritten graph to ``_cached_op``; return the changes.
 
         ``_cached_graph`` does not change, because Gluon writes it when it exports the network.
@@ -159,10 +159,10 @@ class _OptimizedBlock:
         if changes:
             if mx.util.is_np_array():
                 rewritten = rewritten.as_np_ndarray()
-            self._use_graph(rewritten, [variable.name for variable in data], kinds, params)
+            self._compile_graph(rewritten, [variable.name for variable in data], kinds, params)
         return Changes(changes)
 
-    def _use_graph(self: Any, graph: mx.sym.Symbol, data: List[str], kinds: Any, params: Any) -> None:
+    def _compile_graph(self: Any, graph: mx.sym.Symbol, data: List[str], kinds: Any, params: Any) -> None:
         """Compile ``graph`` to the operator that calls of the block run.
 
         ``data``: names of the inputs. ``kinds``: name -> (shape, type) of all arguments.
@@ -208,7 +208,7 @@ def _list_arrays(args: Sequence[Any]) -> List[nd.NDArray]:
     return [arg for arg in flat if arg is not None]
 
 
-def _optimized_class(kind: Type[gluon.HybridBlock]) -> Type[gluon.HybridBlock]:
+def _make_optimized_class(kind: Type[gluon.HybridBlock]) -> Type[gluon.HybridBlock]:
     """Return the optimized subclass of a network's class; the same subclass for every call."""
     if kind not in _OPTIMIZED_CLASSES:
         _OPTIMIZED_CLASSES[kind] = type(kind.__name__, (_OptimizedBlock, kind), {"__module__": kind.__module__})

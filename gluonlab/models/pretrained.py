@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _MAX_NAMED = 3  # parameters in an error message
 
 
-def check_pretrained(file: str) -> None:
+def check_parameter_file(file: str) -> None:
     """Raise ModelError if the file does not contain parameters."""
     _read_parameters(Path(file), f"--pretrained {file}")
 

@@ -25,7 +25,7 @@ from gluonlab.models.symbol_graph import (
     Replacement,
     Shape,
     attribute_numbers,
-    output_types,
+    node_output_types,
     parse_graph,
     replace_nodes,
     to_symbol,
@@ -181,11 +181,11 @@ def convert_one_pixel_convolutions(graph: mx.sym.Symbol, shapes: Dict[str, Shape
     weights are exactly zero in both cases.
     """
 
-    def choose(node: Node, inputs: List[Optional[Shape]], output: Optional[Shape]) -> Optional[Replacement]:
+    def choose_replacement(node: Node, inputs: List[Optional[Shape]], output: Optional[Shape]) -> Optional[Replacement]:
         overlap = _window_overlap(node, inputs[0], output) if inputs else None
         return None if overlap is None else partial(_append_dense, node, overlap)
 
-    return replace_nodes(graph, shapes, choose)
+    return replace_nodes(graph, shapes, choose_replacement)
 
 
 def _window_overlap(node: Node, image: Optional[Shape], output: Optional[Shape]) -> Optional[WindowOverlap]:
@@ -242,16 +242,16 @@ def convert_global_average_pooling(
 
     ``types``: name of each argument -> its type.
     """
-    outputs = output_types(graph, types)
+    outputs = node_output_types(graph, types)
 
-    def choose(node: Node, inputs: List[Optional[Shape]], _: Optional[Shape]) -> Optional[Replacement]:
+    def choose_replacement(node: Node, inputs: List[Optional[Shape]], _: Optional[Shape]) -> Optional[Replacement]:
         image = inputs[0] if inputs else None
         if image is None or not _is_global_average(node, image):
             return None
         is_float = outputs.get(f"{node['name']}_output") == np.float32
         return partial(_append_averaging_product, image) if is_float else None
 
-    return replace_nodes(graph, shapes, choose)
+    return replace_nodes(graph, shapes, choose_replacement)
 
 
 def _is_global_average(node: Node, image: Shape) -> bool:
@@ -288,21 +288,21 @@ def convert_odd_concatenations(graph: mx.sym.Symbol, shapes: Dict[str, Shape]) -
     the neighboring operators chose. MXNet does not use oneDNN for arrays with three axes.
     """
 
-    def choose(node: Node, inputs: List[Optional[Shape]], _: Optional[Shape]) -> Optional[Replacement]:
-        is_odd = _joins_channels(node) and _has_odd_channels(inputs)
+    def choose_replacement(node: Node, inputs: List[Optional[Shape]], _: Optional[Shape]) -> Optional[Replacement]:
+        is_odd = _is_channel_concatenation(node) and _has_partial_blocks(inputs)
         return partial(_append_flat_concatenation, node) if is_odd else None
 
-    return replace_nodes(graph, shapes, choose)
+    return replace_nodes(graph, shapes, choose_replacement)
 
 
-def _joins_channels(node: Node) -> bool:
+def _is_channel_concatenation(node: Node) -> bool:
     return bool(node["op"] == "Concat" and node.get("attrs", {}).get("dim", "1") in ("1", "-3"))
 
 
-def _has_odd_channels(parts: List[Optional[Shape]]) -> bool:
-    """Return whether ``parts`` are images whose channels may not be multiples of BLOCK_CHANNELS.
+def _has_partial_blocks(parts: List[Optional[Shape]]) -> bool:
+    """Return whether these are images with channel numbers that are not multiples of BLOCK_CHANNELS.
 
-    ``parts``: the shapes of the concatenated arrays; None if a shape is unknown.
+    Unknown numbers count as such. ``parts``: the shapes of the concatenated arrays, or None.
     """
     known = [shape for shape in parts if shape is not None]
     if not known or len(known[0]) != 4:

@@ -79,10 +79,10 @@ def iterate_output_shapes(graph: mx.sym.Symbol, inputs: Dict[str, Shape]) -> Ite
 
 def output_shapes(graph: mx.sym.Symbol, inputs: Dict[str, Shape]) -> Dict[str, Shape]:
     """Return name -> shape of every output; leave out names whose outputs have different shapes."""
-    return _unambiguous_by_name(iterate_output_shapes(graph, inputs))
+    return _drop_ambiguous_names(iterate_output_shapes(graph, inputs))
 
 
-def output_types(graph: mx.sym.Symbol, types: Mapping[str, Any]) -> Dict[str, Any]:
+def node_output_types(graph: mx.sym.Symbol, types: Mapping[str, Any]) -> Dict[str, Any]:
     """Infer the NumPy type of every output of every node, by name.
 
     Names whose outputs have different types are left out.
@@ -97,10 +97,10 @@ def output_types(graph: mx.sym.Symbol, types: Mapping[str, Any]) -> Dict[str, An
             node.get("attrs", {}).pop("__dtype__", None)
     internals = to_symbol(parts["nodes"], parts["heads"], parts["attrs"]).get_internals()
     argument_types = {name: types[name] for name in graph.list_arguments()}
-    return _unambiguous_by_name(zip(internals.list_outputs(), internals.infer_type_partial(**argument_types)[1]))
+    return _drop_ambiguous_names(zip(internals.list_outputs(), internals.infer_type_partial(**argument_types)[1]))
 
 
-def _unambiguous_by_name(outputs: Iterable[Tuple[str, Any]]) -> Dict[str, Any]:
+def _drop_ambiguous_names(outputs: Iterable[Tuple[str, Any]]) -> Dict[str, Any]:
     """Return name -> value for the names whose outputs all have the same value."""
     values: Dict[str, Set[Any]] = {}
     for name, value in outputs:

@@ -60,10 +60,8 @@ REFUSED = {
     "_np_atleast_1d": ("np.atleast_1d", "gives no gradient", "use np.reshape"),
     "_np_atleast_2d": ("np.atleast_2d", "gives no gradient", "use np.reshape"),
     "_np_atleast_3d": ("np.atleast_3d", "gives no gradient", "use np.reshape"),
-    "_contrib_hawkesll": (
-        "contrib.hawkesll", "gives a wrong gradient", "compute it from other operators",
-    ),
-}  # fmt: skip
+    "_contrib_hawkesll": ("contrib.hawkesll", "gives a wrong gradient", "compute it from other operators"),
+}
 
 # Positions of the inputs whose gradients are correct only if MXNet computes all of them. For
 # FullyConnected, these inputs are the weight and the bias.
@@ -147,12 +145,12 @@ def replace_wrong_gradients(graph: mx.sym.Symbol, trained: Optional[Collection[s
     """
     has_gradient: List[bool] = []  # by node; a node's inputs precede it in the graph
 
-    def choose(node: Node, *_: Any) -> Optional[Replacement]:
+    def choose_replacement(node: Node, *_: Any) -> Optional[Replacement]:
         inputs = [has_gradient[source] for source, *_ in node["inputs"]]
         has_gradient.append(_has_gradient(node, inputs, trained))
         return _choose_replacement(node, inputs)
 
-    return replace_nodes(graph, {}, choose)
+    return replace_nodes(graph, {}, choose_replacement)
 
 
 def _choose_replacement(node: Node, has_gradient: List[bool]) -> Optional[Replacement]:

@@ -12,7 +12,7 @@ import click
 from gluonlab.bench.harness.measurement_command import Option, option
 from gluonlab.bench.scaling import NETWORKS
 from gluonlab.bench.splits import TASKS
-from gluonlab.cli.command import add_json_option, command, dispatch
+from gluonlab.cli.command import add_json_option, command, run_subcommand
 from gluonlab.cli.config_file import add_config_file_option
 from gluonlab.config import TrainConfig
 from gluonlab.config.command_line import add_config_options, given_settings
@@ -257,7 +257,7 @@ SUMMARIES = {
 def main(args: Optional[Sequence[str]] = None) -> None:
     """Run the study that the first argument names with the remaining arguments."""
     commands = {name: (SUMMARIES[name], command) for name, command in COMMANDS.items()}
-    dispatch("python -m gluonlab.study", commands, sys.argv[1:] if args is None else args)
+    run_subcommand("python -m gluonlab.study", commands, sys.argv[1:] if args is None else args)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from mxnet import gluon
 
 from gluonlab.config import TrainConfig
 from gluonlab.data.sets.dataset import Dataset
-from gluonlab.data.sets.gluon_datasets import resolve_dataset, warn_of_loaders
+from gluonlab.data.sets.gluon_datasets import resolve_dataset, warn_of_ignored_loader_settings
 from gluonlab.devices import gpu_count
 from gluonlab.errors import ConfigError, ModelError, OutputError, UsageError
 from gluonlab.runs.run_result import Result
@@ -132,7 +132,7 @@ def _check_configs(configs: Sequence[TrainConfig], dataset: Any, components: Use
     for config in configs:
         plans.append(make_plan(config, plans[0].dataset if plans else resolved, components=components))
         plan = plans[-1]
-        warn_of_loaders(dataset, plan.dataset, plan.global_batch_size, plan.drop_last)
+        warn_of_ignored_loader_settings(dataset, plan.dataset, plan.global_batch_size, plan.drop_last)
         prepare(plan)
     return plans[0].dataset
 

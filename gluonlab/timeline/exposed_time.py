@@ -1,8 +1,8 @@
 """Exposed time: the part of each phase's time that no other phase of a step hides.
 
-A moment counts for the first phase of ORDER that any device runs at that moment. For example, a
-sum while another device computes backward has no exposed time. Time in which all devices are idle
-counts for the host until it has queued the next operator, and then for the operator's phase.
+A moment counts for the first phase of PHASE_PRIORITY that any device runs at that moment. For
+example, a sum while another device computes backward has no exposed time. Time in which all devices
+are idle counts for the host until it has queued the next operator, and then for its phase.
 """
 
 from __future__ import annotations
@@ -33,21 +33,22 @@ HOST_TIME, STORE = "host", "store"  # idle devices: the host computes, or waits 
 # operators in a row on a CPU device, or alternately on two, 99 % started within 9 us.
 LAUNCH_US = 20.0
 CLOCK_US = 1.0  # resolution of the clock of MXNet's trace, in microseconds
-ORDER = (FORWARD, BACKWARD, UPDATE, SUM, COPY, OTHER)
+PHASE_PRIORITY = (FORWARD, BACKWARD, UPDATE, SUM, COPY, OTHER)
 
 
 def exposed_seconds(timeline: Timeline) -> Dict[str, float]:
-    """Return the exposed seconds per step of each phase of ORDER, `INPUT`, HOST_TIME and STORE.
+    """Return the exposed seconds per step of each phase, of `INPUT`, HOST_TIME and STORE.
 
     Together they are the time of a step.
     """
     busy: List[Interval] = []
     exposed: Dict[str, float] = {}
-    for phase in ORDER:
-        covered = merge_intervals([*busy, *(each for row in timeline.rows for each in timeline.intervals(row, phase))])
+    for phase in PHASE_PRIORITY:
+        intervals = (interval for row in timeline.rows for interval in timeline.intervals(row, phase))
+        covered = merge_intervals([*busy, *intervals])
         exposed[phase] = total_length(covered) - total_length(busy)
         busy = covered
-    spans = [(span, phase, step) for span, phase, step in _phased_spans(timeline)]
+    spans = [(span, phase, step) for span, phase, step in _spans_with_phase_and_step(timeline)]
     queued = QueueTimes(timeline)
     idle: List[Interval] = []
     for (begin, end), (span, phase, step) in _idle_gaps(timeline, busy, spans):
@@ -65,7 +66,7 @@ def exposed_seconds(timeline: Timeline) -> Dict[str, float]:
     return {name: micros / 1e6 / len(timeline.starts) for name, micros in exposed.items()}
 
 
-class Categories(NamedTuple):
+class TimeShares(NamedTuple):
     """Shares of a device's time, by category. The shares sum to 1.
 
     The categories are those of Meta's Holistic Trace Analysis ("Temporal breakdown" and "Idle time
@@ -92,27 +93,27 @@ class Categories(NamedTuple):
     unknown: float
 
 
-def time_categories(timeline: Timeline, row: str) -> Categories:
-    """Return the share of a device's time in each category; ``row``: the device's name."""
-    shares = timeline.shares(row)
-    device_spans = [each for each in _phased_spans(timeline) if each[0].row == row]
+def time_shares(timeline: Timeline, row: str) -> TimeShares:
+    """Return the share of a device's time in each category. ``row``: the device, such as ``cpu(0)``."""
+    shares = timeline.phase_shares(row)
+    device_spans = [span for span in _spans_with_phase_and_step(timeline) if span[0].row == row]
     queued, others = QueueTimes(timeline), _OtherDevices(timeline, row)
     host = kernel = 0.0
     busy = merge_intervals((span.begin, span.end) for span, _, _ in device_spans)
     for (begin, end), (span, phase, step) in _idle_gaps(timeline, busy, device_spans):
         until = min(end, max(begin, queued.latest_queue_time(phase, step)))
-        waits = others.explain((until, end), step)
+        waits = others.waiting_intervals((until, end), step)
         latest = queued.latest_possible_queue_time(span.name, phase, end)  # only for time without another explanation
-        by_host = (
-            total_length(merge_intervals([*waits, (until, latest)])) - total_length(waits) if latest > until else 0.0
-        )
-        host, kernel = host + until - begin + by_host, kernel + total_length(waits)
+        extra_host = 0.0
+        if latest > until:
+            extra_host = total_length(merge_intervals([*waits, (until, latest)])) - total_length(waits)
+        host, kernel = host + until - begin + extra_host, kernel + total_length(waits)
     last = max(busy[-1][1], timeline.begin) if busy else timeline.begin
-    kernel += total_length(others.explain((last, timeline.end), None))
+    kernel += total_length(others.waiting_intervals((last, timeline.end), None))
     total = timeline.end - timeline.begin
     unknown = max(0.0, shares[WAITING] - (host + kernel) / total)
     core = min(unknown, sum(timeline.core_waits.values()) / total)
-    return Categories(
+    return TimeShares(
         computing=shares[FORWARD] + shares[BACKWARD] + shares[UPDATE],
         communicating=shares[SUM] + shares[COPY],
         memory=shares[OTHER],
@@ -133,15 +134,15 @@ class _OtherDevices:
 
     def __init__(self, timeline: Timeline, row: str) -> None:
         self._rows: Dict[str, List[PhasedSpan]] = {}
-        for each in sorted(_phased_spans(timeline), key=lambda known: known[0].end):
-            if each[0].row != row:
-                self._rows.setdefault(each[0].row, []).append(each)
+        for phased in sorted(_spans_with_phase_and_step(timeline), key=lambda it: it[0].end):
+            if phased[0].row != row:
+                self._rows.setdefault(phased[0].row, []).append(phased)
         self._ends = {name: [span.end for span, *_ in spans] for name, spans in self._rows.items()}
         self._busy = {
             name: merge_intervals((span.begin, span.end) for span, *_ in spans) for name, spans in self._rows.items()
         }
 
-    def explain(self, gap: Interval, step: Optional[int]) -> List[Interval]:
+    def waiting_intervals(self, gap: Interval, step: Optional[int]) -> List[Interval]:
         """Return the intervals of a gap that count as waiting for a kernel.
 
         ``step``: the step of the operator after the gap. None: the gap is after the device's last
@@ -156,7 +157,7 @@ class _OtherDevices:
         )
         ends = [gap[0], *(end for moment in ran for end in moment), gap[1]]
         pauses = zip(ends[::2], ends[1::2])
-        return merge_intervals([*ran, *(each for each in pauses if each[1] - each[0] <= LAUNCH_US)])
+        return merge_intervals([*ran, *(pause for pause in pauses if pause[1] - pause[0] <= LAUNCH_US)])
 
     def _last_dependency_end(self, name: str, gap: Interval, step: Optional[int]) -> float:
         """Return the end of the last operator in a gap that an operator of ``step`` can depend on.
@@ -222,7 +223,7 @@ class QueueTimes:
 PhasedSpan = Tuple[Span, str, int]
 
 
-def _phased_spans(timeline: Timeline) -> List[PhasedSpan]:
+def _spans_with_phase_and_step(timeline: Timeline) -> List[PhasedSpan]:
     """Return all spans with phase and step; no step is later than the host's step at that time.
 
     `Timeline.steps` is counted by operator names. The numbers of copies and of deleted variables

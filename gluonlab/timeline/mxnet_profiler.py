@@ -36,7 +36,7 @@ _file: Optional[Path] = None  # MXNet's output, in a folder of this process
 _names: List[Event] = []  # names of the rows, from the first trace
 
 
-def start() -> None:
+def start_recording() -> None:
     """Start recording. Raises EngineError if other code has configured the profiler."""
     global _file
     if _file is None:
@@ -54,7 +54,7 @@ def start() -> None:
     profiler.set_state("run")
 
 
-def stop() -> None:
+def stop_recording() -> None:
     """Stop recording, if it is on."""
     profiler.set_state("stop")
 
@@ -65,7 +65,7 @@ def take_events() -> List[Event]:
     Raises EngineError if MXNet has written them to another file.
     """
     assert _file is not None
-    stop()
+    stop_recording()
     profiler.dump()
     if not _file.exists():
         raise EngineError(ALREADY_CONFIGURED)

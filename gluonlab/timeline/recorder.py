@@ -25,12 +25,12 @@ from gluonlab.timeline.timeline import BACKWARD, COPY, FORWARD, HOST, INPUT, OTH
 
 PhaseHook = Callable[[str, Callable[[], None]], None]
 Step = Callable[[PhaseHook], Any]
-_OF_STRATEGY = {"allreduce": SUM}  # phase of a strategy -> phase of a timeline, if different
+_TIMELINE_PHASES = {"allreduce": SUM}  # phase of a strategy -> phase of a timeline, if different
 FROM_HOST, TO_HOST = "CPU2GPU", "GPU2CPU"  # suffixes of the operator names of copies
 Key = Tuple[str, str]  # (row, operator name)
-_ON_WORKER = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)
+_ENGINE_CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)
 SCHEDSTAT = "/proc/self/task/{}/schedstat"  # of the thread with this number
-NAME = b"gluonlab.CoreWaits"  # operator name for the engine call in `_thread_of`
+CORE_WAITS_OPERATOR = b"gluonlab.CoreWaits"  # operator name for the engine call in `_find_device_thread`
 
 
 class Recorder:
@@ -59,7 +59,7 @@ class Recorder:
         Raises EngineError if other code has configured MXNet's profiler.
         """
         nd.waitall()
-        mxnet_profiler.start()
+        mxnet_profiler.start_recording()
 
         def run_and_wait(name: str, queue: Callable[[], None]) -> None:
             nd.waitall()
@@ -78,10 +78,10 @@ class Recorder:
             self._begin_step()
         self._fetched = False
 
-        def timed(name: str, queue: Callable[[], None]) -> None:
+        def time_and_queue(name: str, queue: Callable[[], None]) -> None:
             self._time_phase(timeline_phase(name), queue)
 
-        return train(timed)
+        return train(time_and_queue)
 
     def fetch(self, get: Callable[[], Any]) -> Any:
         """Call ``get``, which returns the next step's batch, and record it as `INPUT`."""
@@ -132,7 +132,7 @@ def _now_us() -> float:
 
 def timeline_phase(phase: str) -> str:
     """Return the phase of a timeline for a phase of a strategy."""
-    return _OF_STRATEGY.get(phase, phase)
+    return _TIMELINE_PHASES.get(phase, phase)
 
 
 class PhaseWindow(NamedTuple):
@@ -154,12 +154,12 @@ class PhaseMap:
         # A phase copies from the host only arrays that it has copied to the host before. All other
         # copies from the host are images of a later batch, which the loader copies at any time.
         to_host = [span for span in spans if span.name.endswith(TO_HOST)]
-        through_host = [window for window in windows if any(_ran_in(span, window) for span in to_host)]
+        through_host = [window for window in windows if any(_ran_within(span, window) for span in to_host)]
         for span in spans:
             key, candidates = (span.row, span.name), windows
             if span.name.endswith(FROM_HOST):
                 candidates = through_host
-            self._learned.setdefault(key, []).append(_phase_in(span, candidates))
+            self._learned.setdefault(key, []).append(_find_window_phase(span, candidates))
 
     def find_phases(self, spans: Sequence[Span]) -> List[str]:
         """Return the phase of each span of whole steps; spans are sorted by start.
@@ -197,16 +197,16 @@ class PhaseMap:
         return [of_others.most_common(1)[0][0]] if of_others else [OTHER]
 
 
-def _ran_in(span: Span, window: PhaseWindow) -> bool:
+def _ran_within(span: Span, window: PhaseWindow) -> bool:
     """Return True if an operator ran entirely in the window."""
     # MXNet's clock has a resolution of 1 us.
     return window.begin - 1 <= span.begin and span.end <= window.end + 1
 
 
-def _phase_in(span: Span, windows: Sequence[PhaseWindow]) -> str:
+def _find_window_phase(span: Span, windows: Sequence[PhaseWindow]) -> str:
     """Return the timeline's phase of the window in which an operator ran, or OTHER."""
     for window in windows:
-        if _ran_in(span, window):
+        if _ran_within(span, window):
             return _refine_phase(timeline_phase(window.phase), span.name)
     return OTHER
 
@@ -238,7 +238,7 @@ class CoreWaits:
 
     def __init__(self, ctxs: Sequence[mx.Context]) -> None:
         """Find the thread of each CPU device. This waits for the devices' operators."""
-        self._threads = {str(ctx): _thread_of(ctx) for ctx in ctxs if ctx.device_type == "cpu"}
+        self._threads = {str(ctx): _find_device_thread(ctx) for ctx in ctxs if ctx.device_type == "cpu"}
         self._before: Dict[str, float] = {}
 
     def begin(self) -> None:
@@ -261,13 +261,13 @@ class CoreWaits:
         return waits
 
 
-def _thread_of(ctx: mx.Context) -> int:
+def _find_device_thread(ctx: mx.Context) -> int:
     """Return the system's number of the thread that computes for a CPU device."""
     thread_ids: List[int] = []
-    callback = _ON_WORKER(lambda *_: thread_ids.append(threading.get_native_id()))
+    callback = _ENGINE_CALLBACK(lambda *_: thread_ids.append(threading.get_native_id()))
     array = nd.zeros((1,), ctx=ctx)
     where = ctypes.byref(EngineContext(ctx.device_typeid, ctx.device_id))
     handle = ctypes.byref(array.handle)
-    check_call(_LIB.MXEnginePushSyncND(callback, None, None, where, None, 0, handle, 1, None, 0, NAME))
+    check_call(_LIB.MXEnginePushSyncND(callback, None, None, where, None, 0, handle, 1, None, 0, CORE_WAITS_OPERATOR))
     array.wait_to_read()
     return thread_ids[0]

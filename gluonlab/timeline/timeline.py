@@ -29,7 +29,7 @@ FIRST_ROW = 1_000_000
 def merge_intervals(intervals: Iterable[Interval]) -> List[Interval]:
     """Return the union of intervals."""
     merged: List[Interval] = []
-    for begin, end in sorted(each for each in intervals if each[0] < each[1]):
+    for begin, end in sorted(interval for interval in intervals if interval[0] < interval[1]):
         if merged and begin <= merged[-1][1]:
             merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
         else:
@@ -103,7 +103,7 @@ class Timeline(NamedTuple):
             if span.row == row and phase in phases
         )
 
-    def shares(self, row: str) -> Dict[str, float]:
+    def phase_shares(self, row: str) -> Dict[str, float]:
         """Return the share of a device's time in each phase and in WAITING; the shares sum to 1.
 
         Time in which operators of several phases ran counts for the first one in PHASES.
@@ -120,8 +120,8 @@ class Timeline(NamedTuple):
 
         Return None if there are neither sums nor copies.
         """
-        summing = merge_intervals(each for row in self.rows for each in self.intervals(row, SUM, COPY))
-        backward = merge_intervals(each for row in self.rows for each in self.intervals(row, BACKWARD))
+        summing = merge_intervals(interval for row in self.rows for interval in self.intervals(row, SUM, COPY))
+        backward = merge_intervals(interval for row in self.rows for interval in self.intervals(row, BACKWARD))
         if not summing:
             return None
         return total_length(intersect_intervals(summing, backward)) / total_length(summing)
@@ -153,11 +153,10 @@ def phase_intervals(timeline: Timeline, row: str) -> List[Tuple[str, Interval]]:
     """Return (phase, interval) of a device or of the host, sorted by time."""
     if row == HOST:
         return [(span.name, (span.begin, span.end)) for span in timeline.host]
-    intervals = [(phase, each) for phase in PHASES for each in timeline.intervals(row, phase)]
+    intervals = [(phase, interval) for phase in PHASES for interval in timeline.intervals(row, phase)]
     return sorted(intervals, key=lambda one: one[1])
 
 
 def _trace_event(name: str, pid: int, begin: float, end: float) -> Event:
     # "X" is a complete event of Chrome's trace format, with start and duration in microseconds.
-    return {"ph": "X", "name": name, "cat": "phase", "pid": pid, "tid": 0,
-            "ts": begin, "dur": end - begin}  # fmt: skip
+    return {"ph": "X", "name": name, "cat": "phase", "pid": pid, "tid": 0, "ts": begin, "dur": end - begin}

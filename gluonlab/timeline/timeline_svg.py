@@ -89,21 +89,18 @@ def as_svg(timeline: Timeline, title: str, language: str = "en") -> str:
         put(x + 20, 96, words.names[name])
         x += 52 + words.letter * len(words.names[name])
     width = WIDTH - 2 * MARGIN - LABELS
-    axes: Any = figure.add_axes((
-        (MARGIN + LABELS) / WIDTH, 1 - (TOP + plot_height) / height,
-        width / WIDTH, plot_height / height,
-    ))  # fmt: skip
+    axes: Any = figure.add_axes(
+        ((MARGIN + LABELS) / WIDTH, 1 - (TOP + plot_height) / height, width / WIDTH, plot_height / height)
+    )
     axes.set(xlim=(0, (end - begin) / 1e3), ylim=(plot_height, 0))
     for number, row in enumerate(rows):
         top = number * (ROW + APART)
         axes.axhspan(top, top + ROW, color=EMPTY, lw=0)
-        put(MARGIN + LABELS - 10, TOP + top + ROW / 2 + 4.5, words.host if row == HOST else row,
-            ha="right")  # fmt: skip
+        put(MARGIN + LABELS - 10, TOP + top + ROW / 2 + 4.5, words.host if row == HOST else row, ha="right")
         _draw_bars(axes, timeline, row, (begin, end), top, (end - begin) / width)
     starts = [(start - begin) / 1e3 for start in timeline.starts if start < end]
-    axes.vlines(starts, plot_height - ROW - APART, plot_height, color=QUIET, lw=1,
-                linestyles=(0, (3, 3)), gid="steps")  # fmt: skip
-    _format_axis(axes)
+    axes.vlines(starts, plot_height - ROW - APART, plot_height, color=QUIET, lw=1, linestyles=(0, (3, 3)), gid="steps")
+    _set_millisecond_ticks(axes)
     for number, line in enumerate(lines):
         put(MARGIN, TOP + plot_height + 56 + LINE * number, line, QUIET)
     return figure_as_svg(figure, title, " ".join(sentences), DARK)
@@ -114,7 +111,7 @@ def describe_timeline(timeline: Timeline, language: str = "en") -> List[str]:
     words = select_language(WORDS, language)
     lines = []
     for row in timeline.rows:
-        shares = timeline.shares(row)
+        shares = timeline.phase_shares(row)
         shares_text = words.comma.join(
             f"{words.names[name]} {share:.0%}" for name, share in shares.items() if share >= 0.005
         )
@@ -134,19 +131,18 @@ def _draw_bars(axes: Any, timeline: Timeline, row: str, drawn: Interval, top: fl
     from matplotlib.path import Path as Outline
 
     bars: Dict[str, List[List[Tuple[float, float]]]] = {}
-    for phase, (since, until) in _join_neighbors(phase_intervals(timeline, row), MIN_BAR_WIDTH * micros_per_px):
+    for phase, (since, until) in _join_neighboring_bars(phase_intervals(timeline, row), MIN_BAR_WIDTH * micros_per_px):
         since, until = max(since, drawn[0]), min(until, drawn[1])
         if since < until:
             left, right = ((each - drawn[0]) / 1e3 for each in (since, until))
             corners = [(left, top), (right, top), (right, top + ROW), (left, top + ROW)]
             bars.setdefault(phase, []).append(corners)
     for phase, outlines in bars.items():
-        outline = Outline.make_compound_path(*(Outline([*each, each[0]], closed=True)
-                                               for each in outlines))  # fmt: skip
+        outline = Outline.make_compound_path(*(Outline([*each, each[0]], closed=True) for each in outlines))
         axes.add_patch(PathPatch(outline, color=COLORS[phase], lw=0, gid=f"{row}:{phase}"))
 
 
-def _join_neighbors(bars: Sequence[Tuple[str, Interval]], gap: float) -> List[Tuple[str, Interval]]:
+def _join_neighboring_bars(bars: Sequence[Tuple[str, Interval]], gap: float) -> List[Tuple[str, Interval]]:
     """Join neighboring bars of one phase if the gap between them is less than ``gap``."""
     joined: List[Tuple[str, Interval]] = []
     for phase, (begin, end) in bars:
@@ -157,7 +153,7 @@ def _join_neighbors(bars: Sequence[Tuple[str, Interval]], gap: float) -> List[Tu
     return joined
 
 
-def _format_axis(axes: Any) -> None:
+def _set_millisecond_ticks(axes: Any) -> None:
     """Set the ticks to round milliseconds."""
     from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 

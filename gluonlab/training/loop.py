@@ -19,7 +19,7 @@ from mxnet.base import MXNetError
 
 from gluonlab.config import TrainConfig
 from gluonlab.config.option_types import ONNX
-from gluonlab.data.sets.gluon_datasets import warn_of_loaders
+from gluonlab.data.sets.gluon_datasets import warn_of_ignored_loader_settings
 from gluonlab.engine.nd_and_np_arrays import convert_network_for_user, nd_semantics
 from gluonlab.errors import DivergedError, GluonlabError, UsageError
 from gluonlab.files.array_files import read_arrays, save_arrays
@@ -171,7 +171,7 @@ def train(
         for description in filter(None, recorded):
             # checked before the parameters, whose error would only name a shape that does not fit
             check_same_user_components(str(description.folder), "to train", description.used, plan.component_settings)
-        warn_of_loaders(dataset, plan.dataset, plan.global_batch_size, plan.drop_last)
+        warn_of_ignored_loader_settings(dataset, plan.dataset, plan.global_batch_size, plan.drop_last)
         memory_line = measure_memory_line(plan, strategy)
         result = train_plan(
             plan, strategy, reporter or ConsoleReporter(), memory_line, resume_point, existing_run, user_callbacks

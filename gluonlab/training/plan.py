@@ -25,7 +25,7 @@ from gluonlab.bucketed_trainer.gradient_postprocessing import PostprocessSetting
 from gluonlab.bucketed_trainer.loss_scale import LossScale, make_loss_scale
 from gluonlab.config import TrainConfig
 from gluonlab.config.option_types import Patience, Period, parse_class_weights, parse_patience, parse_period
-from gluonlab.data.loading.augmentation import make_input
+from gluonlab.data.loading.augmentation import make_input_transform
 from gluonlab.data.loading.split_batch import batch_count
 from gluonlab.data.sets.array_dataset import apply_class_weights
 from gluonlab.data.sets.data_fingerprint import classes_fingerprint, split_fingerprint
@@ -58,7 +58,7 @@ from gluonlab.kvstores.allreduce_store import Placement
 from gluonlab.kvstores.gradient_compression import check_compression, effective_compression, enable_compression
 from gluonlab.kvstores.process_groups import SINGLE_PROCESS, ProcessGroup
 from gluonlab.models import check_model
-from gluonlab.models.pretrained import check_pretrained
+from gluonlab.models.pretrained import check_parameter_file
 from gluonlab.optimizers.optimizer_registry import make_optimizer, optimizer_kind
 from gluonlab.optimizers.sgd_and_nag import CORRECTED
 from gluonlab.parallel.data.microbatches import WHOLE_SHARDS, Microbatches
@@ -198,7 +198,7 @@ def resolve_config(
     config_checks.check_momentum(config, requested)
     config_checks.check_weight_decay(config)
     if config.pretrained is not None:
-        check_pretrained(config.pretrained)
+        check_parameter_file(config.pretrained)
     config_checks.check_export(requested)
     if requested.tensorboard and group.rank == 0:  # only rank 0 writes
         check_tensorboard()
@@ -472,7 +472,7 @@ class Plan:
     @property
     def preprocess(self) -> Callable[[Any, Any], Any]:
         """The function ``preprocess(F, images)`` from a batch's bytes to the network's input."""
-        return make_input(self.dataset.normalization)
+        return make_input_transform(self.dataset.normalization)
 
     @property
     def conversion(self) -> Conversion:

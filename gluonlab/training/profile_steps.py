@@ -89,7 +89,7 @@ class StepProfiler:
                 step=timeline.first_step,
                 steps=steps,
                 step_seconds=timeline.step_s,
-                shares={row: timeline.shares(row) for row in timeline.rows},
+                shares={row: timeline.phase_shares(row) for row in timeline.rows},
                 overlap=timeline.overlap(),
             )
         )
@@ -105,4 +105,4 @@ class StepProfiler:
     def close(self) -> None:
         """Stop recording, even if it is incomplete."""
         if self._recorder is not None:
-            mxnet_profiler.stop()
+            mxnet_profiler.stop_recording()

@@ -9,7 +9,7 @@ from typing import Any, Dict, Optional, Sequence, Tuple
 import click
 
 import instance_pairs as pairs
-from gluonlab.cli.command import command, dispatch
+from gluonlab.cli.command import command, run_subcommand
 from gluonlab_sagemaker import instances
 from gluonlab_sagemaker.cost import Prices
 from gluonlab_sagemaker.create import NotebookOptions, request_notebook
@@ -255,13 +255,13 @@ COMMANDS = (
 
 def main(arguments: Sequence[str], dependencies: Optional[Dependencies] = None) -> None:
     """Run the command that ``arguments`` begin with; always raise SystemExit."""
-    jobs = partial(dispatch, f"{PROGRAM} jobs", _command_table(JOB_COMMANDS, dependencies))
+    jobs = partial(run_subcommand, f"{PROGRAM} jobs", _command_table(JOB_COMMANDS, dependencies))
     commands = {
         **_command_table(COMMANDS, dependencies),
         **_command_table(MACHINE_COMMANDS, dependencies),
         "jobs": ("training jobs: their role, submit, list, wait, logs, stop", jobs),
     }
-    dispatch(PROGRAM, commands, arguments)
+    run_subcommand(PROGRAM, commands, arguments)
 
 
 def _command_table(

@@ -1,4 +1,4 @@
-"""What a shell offers is what --help lists; beyond that, files."""
+"""A shell completes the options and commands of --help, and otherwise files."""
 
 import os
 import shutil
@@ -17,69 +17,63 @@ import gluonlab.__main__ as program
 from gluonlab.cli.command import SHELLS, Completion, completion_script
 
 
-def offered(words, begun, shell="bash"):
-    """What the program answers, as lists of the parts of a line."""
+def complete(words, prefix):
+    """Return the completions of a line, as lists [kind, value]."""
+    printed = []
     with pytest.MonkeyPatch.context() as patch:
-        variables = {"_GLUONLAB_COMPLETE": f"{shell}_complete"}
-        variables["COMP_WORDS"] = " ".join(["gluonlab", *words, begun])
-        variables["COMP_CWORD"] = str(len(words) + 1)
-        for name, value in variables.items():
-            patch.setenv(name, value)
+        patch.setenv("_GLUONLAB_COMPLETE", "bash_complete")
+        patch.setenv("COMP_WORDS", " ".join(["gluonlab", *words, prefix]))
+        patch.setenv("COMP_CWORD", str(len(words) + 1))
         patch.setattr(sys, "argv", ["gluonlab"])
-        said = []
-        patch.setattr("builtins.print", lambda text, **how: said.append(text))
-        with pytest.raises(SystemExit) as ended:
+        patch.setattr("builtins.print", lambda text, **options: printed.append(text))
+        with pytest.raises(SystemExit) as exit:
             program.main()
-    assert ended.value.code == 0 and len(said) == 1
-    return [line.split(",", 1) for line in said[0].splitlines()]
+    assert exit.value.code == 0 and len(printed) == 1
+    return [line.split(",", 1) for line in printed[0].splitlines()]
 
 
 def options(command):
-    """The options of a command's --help."""
+    """Return the options of a command's --help."""
     # click keeps the option --help that it makes for the first context
     context = click.Context(command, **command.context_settings)
-    shown = [param for param in command.get_params(context) if param.get_help_record(context)]
-    names = {name for each in shown for name in [*each.opts, *each.secondary_opts]}
-    return {name for name in names if name.startswith("-")}
+    params = [param for param in command.get_params(context) if param.get_help_record(context)]
+    return {name for param in params for name in [*param.opts, *param.secondary_opts] if name.startswith("-")}
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.sampled_from(sorted(COMMAND_FUNCTIONS)), st.data())
-def test_the_options_that_begin_so_are_offered(words, data):
+def test_options_with_the_prefix_are_completed(words, data):
     command, words = COMMAND_FUNCTIONS[words], words.split()
     name = data.draw(st.sampled_from(sorted(options(command) - {"-h"})))
-    begun = name[: data.draw(st.integers(2, len(name)))]
-    found = offered(words, begun)
-    assert {kind for kind, _ in found} == {"plain"}
-    assert {each for _, each in found} == {each for each in options(command) if each.startswith(begun)}
+    prefix = name[: data.draw(st.integers(2, len(name)))]
+    expected = [["plain", option] for option in options(command) if option.startswith(prefix)]
+    assert sorted(complete(words, prefix)) == sorted(expected)
 
 
 @pytest.mark.parametrize("words", COMMAND_GROUPS)
-@pytest.mark.parametrize("begun", ["", "c", "l", "re"])
-def test_the_commands_that_begin_so_are_offered(words, begun):
-    names = [name for name in COMMAND_GROUPS[words] if name.startswith(begun)]
-    expected = [["plain", name] for name in names] or [["file", begun]]
-    assert offered(words.split(), begun) == expected
+@pytest.mark.parametrize("prefix", ["", "c", "l", "re"])
+def test_commands_with_the_prefix_are_completed(words, prefix):
+    names = [name for name in COMMAND_GROUPS[words] if name.startswith(prefix)]
+    assert complete(words.split(), prefix) == [["plain", name] for name in names] or [["file", prefix]]
 
 
 @pytest.mark.parametrize("words", [("run", "--out"), ("run", "--images"), ("labs",)])
-def test_where_a_value_stands_a_file_is_offered(words):
-    assert offered(words, "a/b") == [["file", "a/b"]]
+def test_a_value_is_completed_as_a_file(words):
+    assert complete(words, "a/b") == [["file", "a/b"]]
 
 
-def test_what_is_no_question_is_none(monkeypatch):
-    for value in ("", "tcsh_complete", "bash_source", "bash"):
-        monkeypatch.setenv("_GLUONLAB_COMPLETE", value)
-        assert Completion.from_environment() is None
+@pytest.mark.parametrize("value", ["", "tcsh_complete", "bash_source", "bash"])
+def test_other_values_of_the_environment_variable_request_no_completion(monkeypatch, value):
+    monkeypatch.setenv("_GLUONLAB_COMPLETE", value)
+    assert Completion.from_environment() is None
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-def test_each_shell_asks_in_its_own_way(shell):
+def test_the_script_of_each_shell_names_the_shell(shell):
     assert f"_GLUONLAB_COMPLETE={shell}_complete" in completion_script(shell)
 
 
 def test_bash_completes_with_the_script(tmp_path):
-    """By the real bash, and the real program under its name in PATH."""
     (tmp_path / "gluonlab").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m gluonlab "$@"\n')
     (tmp_path / "gluonlab").chmod(0o755)
     asks = """eval "$(gluonlab completion bash)"
@@ -88,6 +82,5 @@ def test_bash_completes_with_the_script(tmp_path):
     """
     environment = clean_environment(PATH=f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     command = [shutil.which("bash"), "--norc", "-c", asks]
-    done = subprocess.run(command, env=environment, cwd=Path.cwd(), check=True,
-                          capture_output=True, text=True)  # fmt: skip
+    done = subprocess.run(command, env=environment, cwd=Path.cwd(), check=True, capture_output=True, text=True)
     assert (done.stdout, done.stderr) == ("--gpus\n", "")

@@ -1,4 +1,4 @@
-"""--config gives what the same options give; the command line wins; a mistake is one line."""
+"""--config equals the same options; the command line has priority; a mistake is one line."""
 
 import dataclasses
 import json
@@ -62,8 +62,8 @@ SETTINGS = st.lists(st.sampled_from(sorted(FIELDS)), unique=True, max_size=9).fl
 )
 
 
-def config_of(settings):
-    """A TrainConfig; settings that contradict each other are not what is asked here."""
+def make_config(settings):
+    """Return a TrainConfig; skip contradicting settings."""
     try:
         return TrainConfig(**settings)
     except ConfigError:
@@ -71,13 +71,13 @@ def config_of(settings):
 
 
 def read(*words, command=main):
-    """The settings that a command line gives."""
+    """Return the settings of a command line."""
     params = command.make_context("run", list(words)).params
     settings = {name: value for name, value in params.items() if name in FIELDS}
     return TrainConfig(**config_options.given_settings(settings))
 
 
-def words_of(settings):
+def to_arguments(settings):
     for name, value in settings.items():
         option = option_name(name)
         if FIELDS[name].metadata["check"].__name__ == "check_flag":
@@ -102,8 +102,8 @@ def file(tmp_path_factory):
 @pytest.mark.parametrize("ending", ["toml", "json"])
 @examples(40)
 @given(SETTINGS)
-def test_what_is_saved_is_read_again(file, ending, settings):
-    config, path = config_of(settings), file(ending)
+def test_saved_settings_are_read_again(file, ending, settings):
+    config, path = make_config(settings), file(ending)
     save_settings(str(path), settings)
     assert read("--config", str(path)) == config
     if ending == "json":
@@ -112,23 +112,23 @@ def test_what_is_saved_is_read_again(file, ending, settings):
 
 @examples(40)
 @given(SETTINGS, SETTINGS, st.booleans())
-def test_the_command_line_wins(file, held, said, first):
-    """Also over a setting that excludes its own, and with --x false over a flag that is held."""
-    said = {name: value for name, value in said.items() if isinstance(value, (str, int, float))}
-    config_of(held), config_of(said)
-    left = {k: v for k, v in held.items() if not {k, *EXCLUDED_SETTINGS.get(k, ())} & set(said)}
-    expected, path = config_of({**left, **said}), file("json")
-    path.write_text(json.dumps(held))
-    words, own = ["--config", str(path)], list(words_of(said))
-    assert read(*(words + own if first else own + words)) == expected
+def test_the_command_line_has_priority(file, in_file, options, file_first):
+    """Also over a setting that excludes its own, and with --x false over a flag in the file."""
+    options = {name: value for name, value in options.items() if isinstance(value, (str, int, float))}
+    make_config(in_file), make_config(options)
+    kept = {k: v for k, v in in_file.items() if not {k, *EXCLUDED_SETTINGS.get(k, ())} & set(options)}
+    expected, path = make_config({**kept, **options}), file("json")
+    path.write_text(json.dumps(in_file))
+    words, arguments = ["--config", str(path)], list(to_arguments(options))
+    assert read(*(words + arguments if file_first else arguments + words)) == expected
 
 
 @pytest.mark.parametrize("key", ["batch-size", "batch_size"])
 def test_keys_have_dashes_or_underscores(file, key):
     path = file("toml")
     path.write_text(f"{key} = 7  # images\nresident-bytes = '1M'\nlr-decay-epochs = [1, 2]\n")
-    found = read("--config", str(path))
-    assert (found.batch_size, found.resident_bytes, found.lr_decay_epochs) == (7, 2**20, "1,2")
+    result = read("--config", str(path))
+    assert (result.batch_size, result.resident_bytes, result.lr_decay_epochs) == (7, 2**20, "1,2")
 
 
 def test_a_runs_own_file_gives_the_same_run_again(run, tmp_path):
@@ -136,9 +136,9 @@ def test_a_runs_own_file_gives_the_same_run_again(run, tmp_path):
     config = str(first.run_dir / "config.json")
     status, out, _ = run("--config", config, "--json", "--out", "again")
     assert status == 0 and json.loads(out)["accuracy"] == first.summary()["accuracy"]
-    bits = [(place / "parameters.params").read_bytes() for place in (first.run_dir, Path("again"))]
-    assert bits[0] == bits[1]
-    # a new folder, not that of the run, which is not empty
+    parameters = [(folder / "parameters.params").read_bytes() for folder in (first.run_dir, Path("again"))]
+    assert parameters[0] == parameters[1]
+    # not the folder of the run, which is not empty
     assert read("--config", config).to_dict() == {**first.plan.config.to_dict(), "out": None}
 
 
@@ -149,16 +149,13 @@ def test_the_command_line_is_written_after_the_file(run):
     assert Path("b.toml").read_text() == 'model = "mlp"\nepochs = 2\n'
 
 
-def test_what_is_there_is_not_written_over(run, empty_cwd):
+def test_existing_files_and_invalid_text_are_not_written(run, empty_cwd):
+    line = read_error_line(run("--out", os.fsdecode(b"\xff"), "--save-config", "a.toml"), empty_cwd)
+    assert "--out" in line and "no text" in line
     Path("a.toml").write_text("epochs = 3\n")
     status, _, err = run("--save-config", "a.toml")
     assert status == 2 and "--save-config a.toml exists" in err
     assert Path("a.toml").read_text() == "epochs = 3\n"
-
-
-def test_text_that_is_none_is_not_written(run, empty_cwd):
-    line = read_error_line(run("--out", os.fsdecode(b"\xff"), "--save-config", "a.toml"), empty_cwd)
-    assert "--out" in line and "no text" in line
 
 
 DEEP = "[" * 200_000
@@ -202,7 +199,7 @@ MISTAKES = {
     ("f.json", '{"config": {"lr": 1}, "compare": [1, 2]}'): ["is of a comparison"],
     ("f.json", '{"config": {"lr": 1}, "format": 99}'): ["has format 99"],
     ("f.toml", None): ["cannot be read (No such file or directory)"],
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", MISTAKES, ids=lambda case: f"{case[0]} {str(case[1])[:30]!r}")
@@ -211,25 +208,20 @@ def test_a_mistake_in_a_file_is_one_line(run, tmp_path, empty_cwd, case):
     if content is not None:
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
     line = read_error_line(run("--config", str(path)), empty_cwd)
-    for said in (f"--config {path}", *MISTAKES[case]):
-        assert said in line
-    assert len(line) < 3100
+    assert all(words in line for words in (f"--config {path}", *MISTAKES[case])) and len(line) < 3100
 
 
-def test_a_runs_folder_is_answered_with_its_file(run, tmp_path, empty_cwd):
-    line = read_error_line(run("--config", str(tmp_path)), empty_cwd)
-    assert line.endswith("such as --save-config writes")
+def test_folders_and_pipes_are_refused(run, tmp_path, empty_cwd):
+    def read_error(path):
+        return read_error_line(run("--config", str(path)), empty_cwd)
+
+    assert read_error(tmp_path).endswith("such as --save-config writes")
     (tmp_path / "config.json").write_text("{}")
-    line = read_error_line(run("--config", str(tmp_path)), empty_cwd)
-    assert f"it is a run's folder: give its file, {tmp_path / 'config.json'}" in line
-
-
-def test_a_folder_and_a_pipe_are_none(run, tmp_path, empty_cwd):
+    assert f"it is a run's folder: give its file, {tmp_path / 'config.json'}" in read_error(tmp_path)
     (tmp_path / "folder.toml").mkdir()
     os.mkfifo(tmp_path / "pipe.toml")
     for name in ("folder", "pipe"):
-        line = read_error_line(run("--config", str(tmp_path / f"{name}.toml")), empty_cwd)
-        assert "cannot be read" in line
+        assert "cannot be read" in read_error(tmp_path / f"{name}.toml")
 
 
 @pytest.mark.parametrize("command", [worker, speedup_command], ids=["worker", "speedup"])
@@ -237,19 +229,15 @@ def test_all_commands_with_these_options_take_a_file(file, command):
     path = file("toml")
     path.write_text("epochs = 3\nwd = 0.5\n")
     backend = ["--backend", "dist_sync"] * (command is worker)
-    found = read("--config", str(path), "--wd", "0.25", *backend, command=command)
-    assert (found.epochs, found.wd) == (3, 0.25)
-
-
-def test_what_a_command_does_not_take_is_refused_in_a_file(file):
-    path = file("toml")
+    result = read("--config", str(path), "--wd", "0.25", *backend, command=command)
+    assert (result.epochs, result.wd) == (3, 0.25)
     path.write_text("keep = 2")
     with pytest.raises(ConfigError, match="this command has no keep: leave it out"):
         read("--config", str(path), command=speedup_command)
 
 
-def test_the_launcher_goes_by_the_file(file):
-    """A run that is to be started again needs a folder, and checkpoints."""
+def test_the_launcher_reads_the_file(file):
+    """A run with --restart needs a folder and checkpoints."""
     path = file("toml")
     words = ("--config", str(path))
     path.write_text("epochs = 3\n")
@@ -265,7 +253,7 @@ def test_the_launcher_goes_by_the_file(file):
         validate_run_arguments("dist_sync", words, 0, launch, worker)
 
 
-def test_a_comparison_and_an_evaluation_go_by_the_file(run, empty_cwd):
+def test_a_comparison_and_an_evaluation_read_the_file(run, empty_cwd):
     path = empty_cwd.parent / "f.toml"
     path.write_text("gpus = 1\n")
     line = read_error_line(run("--config", str(path), "--compare", "1,2"), empty_cwd)

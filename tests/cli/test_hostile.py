@@ -1,11 +1,11 @@
-"""Arguments that are far too long, and escape sequences: one line, status 2, nothing done."""
+"""Very long arguments and escape sequences: one line, status 2, no side effects."""
 
 import importlib
 import io
 
 import pytest
 
-from gluonlab.cli.command import _show_warning
+from gluonlab.cli.command import _replace_showwarning
 from gluonlab.errors import GluonlabWarning
 
 LONG = {
@@ -49,20 +49,17 @@ def test_an_argument_that_is_far_too_long_is_one_short_line(command, kind, ended
     main = importlib.import_module(place).main
     for form in ARGUMENTS[command]:
         words = [word.replace("{}", LONG[kind]) for word in form.split()]
-        status, out, said = ended(main, *words)
-        assert (status, out, said.count("\n")) == (2, "", 1), f"{form}: {said}"
-        assert said.startswith("error: ") and len(said) < 4000 and "Error" not in said, form
+        status, out, err = ended(main, *words)
+        assert (status, out, err.count("\n")) == (2, "", 1), f"{form}: {err}"
+        assert err.startswith("error: ") and len(err) < 4000 and "Error" not in err, form
     assert list(no_work.iterdir()) == []
 
 
-def test_nothing_in_a_message_reaches_the_terminal_as_a_command_to_it(ended, empty_cwd):
+def test_messages_and_warnings_contain_no_escape_sequence(ended, empty_cwd, capsys):
     from gluonlab.report.__main__ import main
 
-    status, _, said = ended(main, "\x1b[2Jnone\rhere\u202e")
-    assert status == 2 and said[:-1].isprintable() and r"\x1b[2Jnone" in said
-
-
-def test_nor_does_it_in_a_warning(capsys):
-    show = _show_warning(lambda *arguments: None)
+    status, _, err = ended(main, "\x1b[2Jnone\rhere\u202e")
+    assert status == 2 and err[:-1].isprintable() and r"\x1b[2Jnone" in err
+    show = _replace_showwarning(lambda *arguments: None)
     show(GluonlabWarning("left out: a\x1b[2J\n.jpg"), GluonlabWarning, "x.py", 1, io.StringIO())
     assert capsys.readouterr().err == "warning: left out: a\\x1b[2J .jpg\n"

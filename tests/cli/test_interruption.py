@@ -1,4 +1,4 @@
-"""A signal ends a command wherever Python is when it comes, in what cannot raise as well."""
+"""A signal ends a command at any time, also while Python runs code that cannot raise."""
 
 import ctypes
 import os
@@ -15,7 +15,7 @@ from gluonlab.errors import GluonlabError
 from gluonlab.host.signals import EXCEPTION_BY_SIGNAL
 
 SIGNALS = pytest.mark.parametrize(
-    ("sign", "status", "said"),
+    ("sign", "status", "message"),
     [
         (signal.SIGINT, 130, "interrupted: all is kept"),
         (signal.SIGTERM, 143, "ended by SIGTERM: all is kept"),
@@ -24,43 +24,35 @@ SIGNALS = pytest.mark.parametrize(
 )
 
 
-def freed(send):
-    """Free an object whose ``__del__`` gets the signal."""
-
-    class Freed:
+def call_in_del(send):
+    class Sender:
         def __del__(self):
             send()
 
-    Freed()
+    Sender()
 
 
-def forgotten(send):
-    """Free an object of which a weak reference has a callback."""
-
-    class Forgotten:
+def call_in_weakref_callback(send):
+    class Freed:
         pass
 
-    thing = Forgotten()
-    reference = weakref.ref(thing, lambda _: send())
-    del thing
+    freed = Freed()
+    reference = weakref.ref(freed, lambda _: send())
+    del freed
     assert reference() is None
 
 
-def called_back(send):
-    """Let C call back into Python."""
+def call_from_c(send):
     ctypes.CFUNCTYPE(None)(send)()
 
 
-def plainly(send):
-    send()
-
-
 @pytest.mark.parametrize(
-    ("where", "times"),
-    [(plainly, 1)] + [(where, times) for where in (freed, forgotten, called_back) for times in (1, 3)],
+    ("call", "times"),
+    [(lambda send: send(), 1)]
+    + [(call, times) for call in (call_in_del, call_in_weakref_callback, call_from_c) for times in (1, 3)],
 )
 @SIGNALS
-def test_a_signal_is_not_lost(capfd, where, sign, status, said, times):
+def test_a_signal_is_not_lost(capfd, call, sign, status, message, times):
     sent, hook = [], sys.unraisablehook
 
     def send():
@@ -72,30 +64,30 @@ def test_a_signal_is_not_lost(capfd, where, sign, status, said, times):
     def works():
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
-            where(send)
+            call(send)
         raise AssertionError("the signal was lost")
 
     with pytest.raises(SystemExit) as end:
         works([])
     # click goes to a new line after ^C
-    assert (end.value.code, capfd.readouterr().err) == (status, f"\n{said}\n")
+    assert (end.value.code, capfd.readouterr().err) == (status, f"\n{message}\n")
     assert sys.unraisablehook is hook
-    assert [signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGHUP)] == [signal.SIG_DFL] * 2
+    assert [signal.getsignal(sign) for sign in (signal.SIGTERM, signal.SIGHUP)] == [signal.SIG_DFL] * 2
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_other_errors_that_cannot_be_raised_are_said_as_ever(capfd, monkeypatch):
-    said = []
-    monkeypatch.setattr(sys, "unraisablehook", said.append)
+def test_other_errors_that_cannot_be_raised_reach_the_hook(capfd, monkeypatch):
+    unraisable = []
+    monkeypatch.setattr(sys, "unraisablehook", unraisable.append)
 
     @command("works")
     def works():
-        freed(lambda: 1 / 0)
+        call_in_del(lambda: 1 / 0)
         raise GluonlabError("the end")
 
     with pytest.raises(SystemExit):
         works([])
-    assert [one.exc_type for one in said] == [ZeroDivisionError]
+    assert [error.exc_type for error in unraisable] == [ZeroDivisionError]
     assert capfd.readouterr().err == "error: the end\n"
 
 
@@ -119,17 +111,17 @@ def test_a_handler_of_the_caller_is_left_alone():
 
 
 @pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
-def test_signals_between_any_two_handlers_that_are_given_back_leave_none_behind(capfd, monkeypatch, sign):
-    """As of Ctrl-C held down: the second one comes while the first has not ended all."""
-    given, armed, sent = signal.signal, [], []
+def test_a_second_signal_while_handlers_are_restored_leaves_none_behind(capfd, monkeypatch, sign):
+    """As when Ctrl-C is held down."""
+    set_handler, armed, sent = signal.signal, [], []
 
-    def sending(number, handler):
+    def send_before(number, handler):
         if armed and signal.getsignal(sign) not in (signal.SIG_DFL, signal.default_int_handler):
             sent.append(number)
             os.kill(os.getpid(), sign)
-        return given(number, handler)
+        return set_handler(number, handler)
 
-    monkeypatch.setattr(signal, "signal", sending)
+    monkeypatch.setattr(signal, "signal", send_before)
     handlers = {number: signal.getsignal(number) for number in EXCEPTION_BY_SIGNAL}
 
     @command("works", interrupted="all is kept")
@@ -147,7 +139,6 @@ def test_signals_between_any_two_handlers_that_are_given_back_leave_none_behind(
 
 @pytest.mark.parametrize("command", ["gluonlab.run", "gluonlab.launch.worker"])
 def test_ctrl_c_while_python_starts_waits_for_gluonlab(command):
-    """It is sent before the command's Python has begun."""
     code = f"""
 import os, signal, sys
 from gluonlab.host.child_processes import prepare_command_process

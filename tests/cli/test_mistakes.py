@@ -1,6 +1,6 @@
-"""Mistakes on the command line and in files of settings: few lines, which name what was meant.
+"""Mistakes on the command line and in files of settings: few lines, which name the right word.
 
-The mistakes are made of what the commands take, so that a new option is among them.
+The mistakes are generated from the options of the commands, so that a new option is among them.
 """
 
 import dataclasses
@@ -19,25 +19,18 @@ LINES = 3
 NEEDED = {"launch": ["--backend", "dist_sync", "-n", "2"]}  # before anything else is looked at
 
 
-def told(said):
-    """What a mistake prints, checked: few lines, one of them the error, no traceback."""
-    status, out, err = said
-    assert (status, out) == (2, ""), err
-    assert err.count("\n") <= LINES and "Traceback" not in err and "Error" not in err, err
-    assert err.startswith("error: ") and len(err) < 1000
-    return "".join(err.splitlines(keepends=True)[:2])
-
-
 @pytest.fixture
 def wrong(capsys, empty_cwd):
-    """``wrong(words, *arguments)``: the first two lines of what that mistake prints."""
+    """``wrong(words, *arguments)`` returns the first two lines of the error; checks that it is short."""
 
     def end(words, *arguments):
         with pytest.raises(SystemExit) as raised:
             call_command(words, *arguments)
-        said = capsys.readouterr()
-        assert list(empty_cwd.iterdir()) == []
-        return told((raised.value.code, said.out, said.err))
+        out, err = capsys.readouterr()
+        assert (raised.value.code, out, list(empty_cwd.iterdir())) == (2, "", []), err
+        assert err.count("\n") <= LINES and "Traceback" not in err and "Error" not in err, err
+        assert err.startswith("error: ") and len(err) < 1000
+        return "".join(err.splitlines(keepends=True)[:2])
 
     return end
 
@@ -54,7 +47,7 @@ def swapped(name, at):
     return f"--{name[: at - 1]}{name[at]}{name[at - 1]}{name[at + 1 :]}"
 
 
-def shouted(name, at):
+def upper(name, at):
     return f"--{name.upper()}"
 
 
@@ -66,54 +59,33 @@ def joined(name, at):
     return f"--{name.replace('-', '')}" if "-" in name else f"--{name[0]}-{name[1:]}"
 
 
-def one_dash(name, at):
-    return f"-{name}"
+DASHES = ("-{}", "\N{EN DASH}{}", "\N{EM DASH}{}", "\N{EN DASH}\N{EN DASH}{}", "\N{EN DASH}{}=2")
+SLIPS = (left_out, doubled, swapped, upper, underscored, joined)
+SLIPS += tuple(lambda name, at, form=form: form.format(name) for form in DASHES)
 
 
-def en_dash(name, at):
-    return f"\N{EN DASH}{name}"
-
-
-def em_dash(name, at):
-    return f"\N{EM DASH}{name}"
-
-
-def two_en_dashes(name, at):
-    return f"\N{EN DASH}\N{EN DASH}{name}"
-
-
-def with_value(name, at):
-    return f"\N{EN DASH}{name}=2"
-
-
-SLIPS = (
-    left_out, doubled, swapped, shouted, underscored, joined, one_dash, en_dash, em_dash,
-    two_en_dashes, with_value,
-)  # fmt: skip
-
-
-def slips(words, count):
-    """Of each option of a command: itself, and ``count`` ways to write it wrongly."""
+def draw_slips(words, count):
+    """Yield each option of a command with ``count`` misspellings."""
     draw = random.Random(words)
     names = [
         name
-        for each in command_options(COMMAND_FUNCTIONS[words])
-        for name in [*each.opts, *each.secondary_opts]
-        if name.startswith("--") and not each.hidden
+        for option in command_options(COMMAND_FUNCTIONS[words])
+        for name in [*option.opts, *option.secondary_opts]
+        if name.startswith("--") and not option.hidden
     ]
     for name in names:
-        for make in draw.sample(SLIPS, count):
-            made = make(name[2:], draw.randrange(1, len(name) - 2))
-            if made not in names:
-                yield name, made
+        for misspell in draw.sample(SLIPS, count):
+            misspelt = misspell(name[2:], draw.randrange(1, len(name) - 2))
+            if misspelt not in names:
+                yield name, misspelt
 
 
 @pytest.mark.parametrize("words", COMMAND_FUNCTIONS)
 @pytest.mark.parametrize("count", [1, pytest.param(len(SLIPS), marks=pytest.mark.long)], ids=["one", "all"])
 def test_a_misspelt_option_is_answered_with_the_right_one(words, count, wrong):
-    tried = list(slips(words, count))
-    assert tried
-    for name, given in tried:
+    slips = list(draw_slips(words, count))
+    assert slips
+    for name, given in slips:
         assert repr(name) in wrong(words, *NEEDED.get(words, []), given, "2"), given
 
 
@@ -133,14 +105,14 @@ def file(tmp_path):
     return write
 
 
-@pytest.mark.parametrize("slip", [left_out, doubled, swapped, shouted, joined])
+@pytest.mark.parametrize("slip", [left_out, doubled, swapped, upper, joined])
 def test_a_misspelt_key_of_a_file_is_answered_with_the_right_one(slip, wrong, file):
     draw = random.Random(slip.__name__)
     for key in filter(lambda key: len(key) > 2, KEYS):
         given, ending = slip(key, draw.randrange(1, len(key)))[2:], draw.choice(["toml", "json"])
         if given.replace("_", "-") not in KEYS:
-            said = wrong("run", "--config", file(ending, given, 2))
-            assert f"{given!r}: did you mean {key!r}?" in said.replace("_", "-"), given
+            message = wrong("run", "--config", file(ending, given, 2))
+            assert f"{given!r}: did you mean {key!r}?" in message.replace("_", "-"), given
 
 
 @pytest.mark.parametrize("value", [{}, [[[1]]], 2**200, "\0", ""], ids=repr)
@@ -176,15 +148,15 @@ THEIRS = {  # by PyTorch, Horovod, gluon-cv, Keras and MXNet's examples
 
 
 @pytest.mark.parametrize("given", THEIRS)
-def test_what_other_tools_call_it_is_answered_with_what_it_is_called_here(given, wrong):
+def test_an_option_of_another_tool_is_answered_with_the_one_here(given, wrong):
     words = "launch" if THEIRS[given] in ("-n", "--hosts") else "run"
-    said = wrong(words, *NEEDED.get(words, []), given, "2")
-    assert f"did you mean {THEIRS[given]!r}?" in said
-    assert words == "launch" or len(said) <= 81
+    message = wrong(words, *NEEDED.get(words, []), given, "2")
+    assert f"did you mean {THEIRS[given]!r}?" in message
+    assert words == "launch" or len(message) <= 81
 
 
 @pytest.mark.parametrize("given", ["--print-freq", "--dropout", "--wandb", "-n", "--xyzzy"])
-def test_where_nothing_is_alike_nothing_is_guessed(given, wrong):
+def test_without_a_similar_option_nothing_is_guessed(given, wrong):
     assert wrong("run", given, "2").endswith("see --help\n")
 
 
@@ -192,29 +164,28 @@ NUMBERS = ("N", "RATE", "SECONDS", "E", "M", "WD", "NORM", "ALPHA", "FACTOR", "S
            "PORT", "MB", "MS", "STEPS", "BYTES", "RATIO", "SIZE", "SIZES", "PERIOD")  # fmt: skip
 NO_NUMBERS = ["1e-3x", "0;1", "\N{ARABIC-INDIC DIGIT ONE}", "-1", "2.5.1", "1_0", "", "nan", "--",
               "\N{MINUS SIGN}1", "1e999"]  # fmt: skip
-# what an option is looked at with, or only after; those without are taken as they are
+# other arguments that a command needs before it checks an option
 BESIDE = {
     "launch --fusion-threshold-mb": ["--backend", "horovod", "-n", "2"],
     "launch --cycle-time-ms": ["--backend", "horovod", "-n", "2"],
-    "launch --min-workers": ["--backend", "dist_sync", "-n", "2", "--restart", "1", "--", "--out",
-                             "x"],
+    "launch --min-workers": ["--backend", "dist_sync", "-n", "2", "--restart", "1", "--", "--out", "x"],
     "data download": ["mnist"],
     "predict": ["RUN", "a.png"],
     "data pack": ["folder:x", "--out", "y"],
     "exercises grade": ["x.ipynb"],
     "bench compare": ["a", "b"],
     "study speedup": ["--gpus", "2"],
-}  # fmt: skip
+}
 NUMERIC = [
-    (words, each.opts[0])
+    (words, option.opts[0])
     for words in COMMAND_FUNCTIONS
-    for each in command_options(COMMAND_FUNCTIONS[words])
-    if not each.is_flag and each.metavar in NUMBERS
+    for option in command_options(COMMAND_FUNCTIONS[words])
+    if not option.is_flag and option.metavar in NUMBERS
 ]
 
 
 @pytest.mark.parametrize(("words", "option"), NUMERIC, ids=map(" ".join, NUMERIC))
-def test_what_is_no_number_is_named_with_its_option(words, option, wrong):
+def test_an_invalid_number_is_named_with_its_option(words, option, wrong):
     beside = BESIDE.get(f"{words} {option}", BESIDE.get(words, NEEDED.get(words, [])))
     draw = random.Random(words + option)
     if option in beside:  # launch -n
@@ -223,19 +194,18 @@ def test_what_is_no_number_is_named_with_its_option(words, option, wrong):
         assert option in wrong(words, option, given, *beside), given
 
 
-def test_a_decimal_comma_is_answered_with_a_point(wrong):
-    assert wrong("run", "--lr", "0,1") == ("error: --lr 0,1: give a number above 0, with a point: 0.1\n")
-
-
-def test_of_an_option_that_is_given_twice_the_last_counts(wrong):
-    """As in other programs: a script's own options can be followed by "$@"."""
-    assert "--gpus 0" in wrong("run", "--gpus", "2", "--gpus", "0")
-
-
-@pytest.mark.parametrize("words", [["--kvstore", "\u201cring\u201d"], ["--out=\u201cr\u201d"],
-                                   ["--out", "\u201cmy", "run\u201d"]])  # fmt: skip
-def test_quotes_of_a_word_processor_are_named(words, wrong):
-    assert "quote of a word processor" in wrong("run", *words)
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("--lr 0,1", "error: --lr 0,1: give a number above 0, with a point: 0.1\n"),
+        ("--gpus 2 --gpus 0", "--gpus 0"),  # the last one counts: scripts append "$@"
+        ("--kvstore \u201cring\u201d", "quote of a word processor"),
+        ("--out=\u201cr\u201d", "quote of a word processor"),
+        ("--out \u201cmy run\u201d", "quote of a word processor"),
+    ],
+)
+def test_decimal_commas_repeated_options_and_typographic_quotes_are_named(arguments, message, wrong):
+    assert message in wrong("run", *arguments.split())
 
 
 @pytest.mark.parametrize(
@@ -263,32 +233,31 @@ def test_a_group_knows_its_only_option_by_other_dashes(words, given, wrong):
 
 
 def arguments_of(words):
-    return [each for each in COMMAND_FUNCTIONS[words].params if isinstance(each, click.Argument)]
+    return [param for param in COMMAND_FUNCTIONS[words].params if isinstance(param, click.Argument)]
 
 
 @pytest.mark.parametrize("words", [words for words in COMMAND_FUNCTIONS if arguments_of(words)])
-def test_a_missing_argument_is_named_with_the_way_to_write_it(words, wrong):
-    """By click, or, where several may be left out, by the command itself."""
-    names = [each.human_readable_name for each in arguments_of(words)]
-    said = wrong(words)
+def test_a_missing_argument_is_named_with_the_usage(words, wrong):
+    """By click, or, if several arguments are optional, by the command itself."""
+    names = [argument.human_readable_name for argument in arguments_of(words)]
+    message = wrong(words)
     if arguments_of(words)[0].required:
-        assert said == (
-            f"error: {names[0]} is missing: write {COMMAND_FUNCTIONS[words].name} {' '.join(names)}; see --help\n"
-        )
-    assert "Missing" not in said
+        usage = f"{COMMAND_FUNCTIONS[words].name} {' '.join(names)}"
+        assert message == f"error: {names[0]} is missing: write {usage}; see --help\n"
+    assert "Missing" not in message
 
 
-def test_a_missing_option_is_named_with_what_it_may_be(wrong):
-    said = wrong("launch", "-n", "2")
-    assert said.startswith("error: --backend NAME is missing (")
-    assert all(name in said for name in ("dist_sync", "dist_async", "horovod"))
+def test_a_missing_option_is_named_with_its_values(wrong):
+    message = wrong("launch", "-n", "2")
+    assert message.startswith("error: --backend NAME is missing (")
+    assert all(name in message for name in ("dist_sync", "dist_async", "horovod"))
 
 
 @pytest.mark.parametrize("words", COMMAND_GROUPS)
-def test_an_option_before_the_command_is_told_so(words, wrong):
-    said = wrong(words, "--gpus", "2")
-    assert "unexpected '--gpus': write a command before it, " in said
-    assert "COMMAND --gpus" in said and all(name in said for name in COMMAND_GROUPS[words])
+def test_an_option_before_the_command_is_refused(words, wrong):
+    message = wrong(words, "--gpus", "2")
+    assert "unexpected '--gpus': write a command before it, " in message
+    assert "COMMAND --gpus" in message and all(name in message for name in COMMAND_GROUPS[words])
 
 
 def test_an_empty_name_of_an_image_is_called_empty():

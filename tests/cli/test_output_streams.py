@@ -1,4 +1,4 @@
-"""A reader that goes away ends no training; what only prints then ends without a word."""
+"""A closed output does not end a training; a command that only prints then exits silently."""
 
 import io
 import os
@@ -15,26 +15,23 @@ from gluonlab.cli.output_streams import discard_output, reader_error
 TRAINING = ["-m", "gluonlab.run", "--model", "mlp", "--epochs", "3", "--out", "run"]
 
 
-def started(folder, *words, before=(), **more):
-    more = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **more}
-    return subprocess.Popen(
-        [*before, sys.executable, *words], cwd=folder, env=clean_environment(),
-        stdin=subprocess.DEVNULL, encoding="utf-8", **more,
-    )  # fmt: skip
+def start(folder, *words, before=(), **options):
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL, **options}
+    command = [*before, sys.executable, *words]
+    return subprocess.Popen(command, cwd=folder, env=clean_environment(), encoding="utf-8", **options)
 
 
-def ended(process):
-    """Its status and what it said on standard error, without warnings."""
-    complaints = process.stderr.read().splitlines() if process.stderr else []
+def wait_for(process):
+    """Return the status and the lines on standard error, without warnings."""
+    lines = process.stderr.read().splitlines() if process.stderr else []
     process.wait(timeout=300)
-    return process.returncode, [line for line in complaints if not line.startswith("warning: ")]
+    return process.returncode, [line for line in lines if not line.startswith("warning: ")]
 
 
-def finished(run, reason):
+def check_finished(run, reason):
     metrics = read_metrics(run)
     assert [line["epoch"] for line in metrics if line["kind"] == "epoch"] == [1, 2, 3]
-    said = [line["message"] for line in metrics if line.get("event") == "unheard"]
-    assert said == [reason]
+    assert [line["message"] for line in metrics if line.get("event") == "unheard"] == [reason]
 
 
 @pytest.mark.long
@@ -42,61 +39,56 @@ def finished(run, reason):
     ("silent", "stderr"),
     [([], subprocess.PIPE), ([], subprocess.STDOUT), (["--quiet"], subprocess.PIPE), (["--json"], subprocess.PIPE)],
 )
-def test_a_training_whose_output_nobody_reads_goes_on(tmp_path, silent, stderr):
-    process = started(tmp_path, *TRAINING, *silent, stderr=stderr)
+def test_a_training_without_a_reader_continues(tmp_path, silent, stderr):
+    process = start(tmp_path, *TRAINING, *silent, stderr=stderr)
     assert silent or process.stdout.readline()  # as | head -1
     process.stdout.close()
-    assert ended(process) == (0, [])
-    finished(tmp_path / "run", "Broken pipe")
+    assert wait_for(process) == (0, [])
+    check_finished(tmp_path / "run", "Broken pipe")
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("closed", [">&-", ">&- 2>&-", "<&- >&- 2>&-"])
 @pytest.mark.parametrize("silent", [[], ["--quiet"]], ids=str)
-def test_a_training_without_standard_output_goes_on(tmp_path, closed, silent):
+def test_a_training_without_standard_output_continues(tmp_path, closed, silent):
     shell = ["sh", "-c", f'exec "$0" "$@" {closed}']
-    assert ended(started(tmp_path, *TRAINING, *silent, before=shell)) == (0, [])
-    finished(tmp_path / "run", "it was closed from the start")
+    assert wait_for(start(tmp_path, *TRAINING, *silent, before=shell)) == (0, [])
+    check_finished(tmp_path / "run", "it was closed from the start")
     assert all(line["kind"] for line in read_metrics(tmp_path / "run"))
 
 
 @pytest.mark.long
-def test_a_training_whose_terminal_is_closed_goes_on(tmp_path):
+def test_a_training_whose_terminal_is_closed_continues(tmp_path):
     ours, theirs = pty.openpty()
-    process = started(tmp_path, *TRAINING, stdout=theirs, stderr=theirs, start_new_session=True)
+    process = start(tmp_path, *TRAINING, stdout=theirs, stderr=theirs, start_new_session=True)
     os.close(theirs)
     os.read(ours, 10)
     os.close(ours)
-    assert ended(process) == (0, [])
-    finished(tmp_path / "run", "Input/output error")
+    assert wait_for(process) == (0, [])
+    check_finished(tmp_path / "run", "Input/output error")
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["run", "--help"],
-        pytest.param(["run", "--list"], marks=pytest.mark.long),
-        pytest.param(["doctor"], marks=pytest.mark.long),
-    ],
-    ids=str,
-)
-def test_a_command_that_only_prints_ends_without_a_word(tmp_path, words):
+OTHER_COMMANDS = [pytest.param(words, marks=pytest.mark.long) for words in (["run", "--list"], ["doctor"])]
+
+
+@pytest.mark.parametrize("words", [["run", "--help"], *OTHER_COMMANDS], ids=str)
+def test_a_command_that_only_prints_exits_silently(tmp_path, words):
     reading, writing = os.pipe()
     os.close(reading)  # gone before the first word
-    process = started(tmp_path, "-m", f"gluonlab.{words[0]}", *words[1:], stdout=writing)
+    process = start(tmp_path, "-m", f"gluonlab.{words[0]}", *words[1:], stdout=writing)
     os.close(writing)
-    assert ended(process) == (141, [])  # as the shell says of cat
+    assert wait_for(process) == (141, [])  # as the shell says of cat
 
 
 @pytest.mark.parametrize("opened", [os.pipe, pty.openpty])
-def test_a_reader_is_missed_when_writing_would_fail(opened):
+def test_a_missing_reader_has_the_error_of_a_write(opened):
     ours, theirs = opened()
     with open(theirs, "w") as stream:
         assert reader_error(stream) is None
         os.close(ours)
-        with pytest.raises(OSError) as said:
+        with pytest.raises(OSError) as error:
             os.write(theirs, b"x")
-        assert reader_error(stream) == said.value.strerror
+        assert reader_error(stream) == error.value.strerror
         discard_output(stream)
         assert reader_error(stream) is None
 

@@ -1,5 +1,6 @@
-"""python -m gluonlab.data: what is where, and every mistake is one line with its remedy."""
+"""python -m gluonlab.data downloads, verifies and finds data sets; a mistake is one line with its remedy."""
 
+import dataclasses
 import fcntl
 import functools
 import gzip
@@ -14,21 +15,10 @@ import termios
 from pathlib import Path
 
 import pytest
+from support import made_up_sources
 from support.devices import device_spec
 from support.file_server import FileServer
-from support.made_up_sources import (
-    BATCHES,
-    CIFAR_ARCHIVE,
-    IDX_NAMES,
-    cifar_archive,
-    cifar_batches,
-    cifar_source,
-    make_source,
-    make_tar,
-    mnist_files,
-    random_bytes,
-    write_table,
-)
+from support.made_up_sources import BATCHES, CIFAR_ARCHIVE, IDX_NAMES, cifar_source, make_source, make_tar, mnist_files
 from support.processes import clean_environment
 from support.waiting import LIMIT_S
 
@@ -39,9 +29,9 @@ from gluonlab.data.fetching.download_sources import SOURCES, ArchiveContents
 from gluonlab.run import main as run_main
 
 MNIST = mnist_files()
-BATCH_FILES = cifar_batches()
-ARCHIVE = cifar_archive(BATCH_FILES)
-IMAGES = {f"train/n{label}/{i}.JPEG": random_bytes(100) for label in range(3) for i in range(10)}
+BATCH_FILES = made_up_sources.cifar_batches()
+ARCHIVE = made_up_sources.cifar_archive(BATCH_FILES)
+IMAGES = {f"train/n{label}/{i}.JPEG": bytes(range(100)) for label in range(3) for i in range(10)}
 IMAGENETTE = make_tar([(f"imagenette2-320/{name}", content) for name, content in IMAGES.items()])
 
 
@@ -56,41 +46,37 @@ def server():
 def sources(server):
     """The real names, with made-up files."""
     archive, contents = {"imagenette2-320.tgz": IMAGENETTE}, ArchiveContents(10**6)
-    made_up = [
-        make_source("mnist", MNIST, server.url),
-        cifar_source(BATCH_FILES, ARCHIVE, server.url),
-        make_source("imagenette2-320", archive, server.url, contents=contents),
-    ]
-    return {source.name: source for source in made_up}
+    return {
+        "mnist": make_source("mnist", MNIST, server.url),
+        "cifar10": cifar_source(BATCH_FILES, ARCHIVE, server.url),
+        "imagenette2-320": make_source("imagenette2-320", archive, server.url, contents=contents),
+    }
 
 
 @pytest.fixture
 def data(ended, empty_cwd, sources):
-    """``data(*arguments)``: python -m gluonlab.data in an empty folder, with the made-up sources;
-    ``--data-dir D`` unless another is given.
-    """
+    """``data(*arguments)`` runs the command in an empty folder with made-up sources, by default with --data-dir D."""
 
     def run(*arguments):
-        words = [] if "--data-dir" in arguments or arguments[1:] == () else ["--data-dir", "D"]
-        return ended(functools.partial(main, sources=sources), *arguments, *words)
+        folder = [] if "--data-dir" in arguments or arguments[1:] == () else ["--data-dir", "D"]
+        return ended(functools.partial(main, sources=sources), *arguments, *folder)
 
     return run
 
 
 @pytest.mark.parametrize("name", ["mnist", "cifar10", "imagenette2-320"])
 def test_a_data_set_is_downloaded_verified_and_found(data, name):
-    folder = f"D/{name}"
     status, out, err = data("download", name)
-    assert (status, out) == (0, f"{name} is complete in {folder}\n")
+    assert (status, out) == (0, f"{name} is complete in D/{name}\n")
     assert " -> D/" in err
-    assert data("path", name) == (0, f"{folder}\n", "")
+    assert data("path", name) == (0, f"D/{name}\n", "")
     status, out, err = data("verify", name)
     assert (status, err) == (0, "")
     assert all(line.startswith("ok ") for line in out.splitlines())
-    assert re.search(rf"^{name} .* {folder}$", data("list", "--data-dir", "D")[1], re.M)
+    assert re.search(rf"^{name} .* D/{name}$", data("list", "--data-dir", "D")[1], re.M)
 
 
-def test_a_run_finds_what_was_downloaded_into_the_usual_folder(ended, empty_cwd, sources, tmp_path, monkeypatch):
+def test_a_run_finds_downloads_in_the_default_folder(ended, empty_cwd, sources, tmp_path, monkeypatch):
     monkeypatch.setenv("GLUONLAB_DATA", str(tmp_path / "usual"))
     assert ended(functools.partial(main, sources=sources), "download", "mnist")[0] == 0
     words = ["--dataset", "mnist", "--model", "mlp", "--epochs", "1", "--devices", device_spec(1)]
@@ -104,21 +90,17 @@ def test_files_that_are_missing_or_damaged_are_named_with_their_digests(data, so
     damaged.write_bytes(gzip.compress(b"damaged"))
     missing.unlink()
     status, out, err = data("verify", "mnist")
-    assert status == 1
-    assert err == (
-        "error: mnist: 1 damaged and 1 missing of 4 files: python -m gluonlab.data download mnist --data-dir D\n"
-    )
+    message = "error: mnist: 1 damaged and 1 missing of 4 files: python -m gluonlab.data download mnist --data-dir D\n"
+    assert (status, err) == (1, message)
     lines = out.splitlines()
     assert [line.split()[0] for line in lines] == ["ok", "damaged", "missing", "ok"]
     expected = sources["mnist"].files[1].digest
     assert re.fullmatch(rf"damaged {damaged}: sha256 \w{{64}}, expected {expected}", lines[1])
-    assert data("path", "mnist")[0] == 2
-    assert data("download", "mnist")[0] == 0
-    assert data("verify", "mnist")[0] == 0
+    assert [data(command, "mnist")[0] for command in ("path", "download", "verify")] == [2, 0, 0]
 
 
 @pytest.mark.parametrize("below", ["", "cifar10", "cifar-10-batches-bin", "cifar10/cifar-10-batches-bin"])
-def test_what_was_unpacked_by_hand_is_found_where_the_reader_finds_it(data, below):
+def test_files_that_were_unpacked_by_hand_are_found(data, below):
     folder = Path("D") / below
     folder.mkdir(parents=True)
     for name, content in BATCH_FILES.items():
@@ -131,8 +113,7 @@ def test_what_was_unpacked_by_hand_is_found_where_the_reader_finds_it(data, belo
 
 def test_only_damaged_files_of_a_large_set_are_printed(data):
     data("download", "imagenette2-320")
-    out = data("verify", "imagenette2-320")[1]
-    assert out == "ok      30 files of imagenette2-320\n"
+    assert data("verify", "imagenette2-320")[1] == "ok      30 files of imagenette2-320\n"
     Path("D/imagenette2-320/train/n1/4.JPEG").write_bytes(b"damaged")
     status, out, _ = data("verify", "imagenette2-320")
     assert (status, len(out.splitlines())) == (1, 1)
@@ -159,12 +140,8 @@ def test_json_is_one_document_and_nothing_else(data):
     rows = json.loads(out)
     assert [Path(row["path"]).name for row in rows] == BATCHES
     assert {(row["state"], row["algorithm"]) for row in rows} == {("ok", "sha1")}
-    rows = json.loads(data("list", "--json")[1])
-    assert {row["name"]: row["folder"] for row in rows} == {
-        "mnist": None,
-        "cifar10": "D/cifar10",
-        "imagenette2-320": None,
-    }
+    folders = {row["name"]: row["folder"] for row in json.loads(data("list", "--json")[1])}
+    assert folders == {"mnist": None, "cifar10": "D/cifar10", "imagenette2-320": None}
 
 
 MISTAKES = {
@@ -199,16 +176,11 @@ def test_a_mistake_is_one_line_with_value_and_remedy(data, empty_cwd, arguments,
     assert [words for words in said if words not in err] == [], err
 
 
-def test_a_mirror_with_other_files_ends_with_the_digests_and_status_1(ended, empty_cwd):
-    """The real table, and a private copy that is none."""
-    server = FileServer({"cifar-10-binary.tar.gz": ARCHIVE})
-    try:
-        source = SOURCES["cifar10"]
-        alone = {"cifar10": type(source)(source.name, source.files, (), source.contents)}
-        words = ["download", "cifar10", "--data-dir", "D", "--mirror", server.url]
-        status, out, err = ended(functools.partial(main, sources=alone), *words)
-    finally:
-        server.close()
+def test_a_mirror_with_other_files_exits_with_the_digests_and_status_1(ended, empty_cwd, server):
+    """The real table of sources, and a mirror with made-up files."""
+    sources = {"cifar10": dataclasses.replace(SOURCES["cifar10"], mirrors=())}
+    words = ["download", "cifar10", "--data-dir", "D", "--mirror", server.url]
+    status, out, err = ended(functools.partial(main, sources=sources), *words)
     assert (status, out) == (1, "")
     assert "data_batch_1.bin in it has sha1" in err
     assert "expected aadd24acce27caa71bf4b10992e9e7b2d74c2540" in err
@@ -244,8 +216,8 @@ def test_the_folder_of_a_set_has_priority_over_its_parent(tmp_path):
         folder.mkdir(exist_ok=True)
         for name, content in mnist_files(seed).items():
             (folder / name).write_bytes(content)
-    mine, other = (load_dataset("mnist", str(each)).train for each in (tmp_path / "mnist", tmp_path))
-    assert (mine.images == other.images).all()
+    own, default = (load_dataset("mnist", str(folder)).train for folder in (tmp_path / "mnist", tmp_path))
+    assert (own.images == default.images).all()
 
 
 # --- the table
@@ -253,8 +225,7 @@ def test_the_folder_of_a_set_has_priority_over_its_parent(tmp_path):
 
 @pytest.mark.parametrize("source", SOURCES.values(), ids=list(SOURCES))
 def test_every_source_is_complete(source):
-    assert source.mirrors
-    assert all(re.match(r"https?://.*/$", mirror) for mirror in source.mirrors)
+    assert source.mirrors and all(re.match(r"https?://.*/$", mirror) for mirror in source.mirrors)
     known = source.files + (source.contents.known_files if source.contents else ())
     assert all(len(file.digest) == {"sha256": 64, "sha1": 40}[file.algorithm] and file.size > 4000 for file in known)
     assert len({file.digest for file in known}) == len(known)
@@ -270,15 +241,14 @@ def test_help_names_the_commands(python):
         "import sys, gluonlab.data.__main__\ntry: gluonlab.data.__main__.main(['--help'])\n"
         "finally: print('mxnet' in sys.modules, file=sys.stderr)"
     )
-    shown = python("-c", code)
-    assert shown.stderr == "False\n"
-    names = ["list", "download", "verify", "path", "pack"]
-    assert re.findall(r"^  (\w+) ", shown.stdout, re.M) == names
-    assert python("-m", "gluonlab", "data", "--help").stdout == shown.stdout
+    result = python("-c", code)
+    assert result.stderr == "False\n"
+    assert re.findall(r"^  (\w+) ", result.stdout, re.M) == ["list", "download", "verify", "path", "pack"]
+    assert python("-m", "gluonlab", "data", "--help").stdout == result.stdout
 
 
 def test_a_bar_is_drawn_on_a_terminal_only(sources, tmp_path):
-    table = write_table(tmp_path / "table", sources["mnist"])
+    table = made_up_sources.write_table(tmp_path / "table", sources["mnist"])
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("4H", 24, 100, 0, 0))
     words = ["support.made_up_sources", str(table), "download", "mnist", "--data-dir"]
@@ -292,8 +262,7 @@ def test_a_bar_is_drawn_on_a_terminal_only(sources, tmp_path):
     plain = download("D", subprocess.PIPE)
     download("E", theirs)
     os.close(theirs)
-    seen = os.read(ours, 2**16).decode()
+    terminal = os.read(ours, 2**16).decode()
     os.close(ours)
-    assert f"{IDX_NAMES[0]}: 100%" in seen
-    assert "%" not in plain.stderr
-    assert len(plain.stderr.splitlines()) == 4
+    assert f"{IDX_NAMES[0]}: 100%" in terminal
+    assert "%" not in plain.stderr and len(plain.stderr.splitlines()) == 4

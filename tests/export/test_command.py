@@ -1,6 +1,4 @@
-"""--export onnx as a command: what it says and writes, its mistakes before training begins, and the
-program in docs/onnx.md.
-"""
+"""--export onnx: its output and files, mistakes before training starts, and the program in docs/onnx.md."""
 
 import json
 import re
@@ -35,42 +33,32 @@ pytestmark = [
 ]
 PAGE = Path(__file__).resolve().parent.parent.parent / "docs" / "onnx.md"
 [PROGRAM] = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.M | re.S)
-SAID = r"model\.onnx gives MXNet's scores to \d\.\de-\d\d of the largest, on 12 test images"
+MESSAGE = r"model\.onnx gives MXNet's scores to \d\.\de-\d\d of the largest, on 12 test images"
 
 ORIENTATION = 0x0112  # EXIF's tag
 
 
-def classified(python, tmp_path, folder, pictures):
-    """The class of each picture and its probability, as the page's program says them.
-
-    Its process has no MXNet.
-    """
+def check_program(python, tmp_path, run, pictures, labels):
+    """Check the classes, probabilities and confusion matrix of the page's program, in a process without MXNet."""
     program = tmp_path / "classify.py"
     program.write_text(PROGRAM)
-    without = (
+    without_mxnet = (
         "import runpy, sys; sys.modules.update(mxnet=None, gluonlab=None); del sys.argv[0]; "
         "runpy.run_path(sys.argv[0], run_name='__main__')"
     )
-    ended = python("-c", without, str(program), str(folder), *map(str, pictures))
-    assert ended.returncode == 0, ended.stderr
-    lines = ended.stdout.splitlines()
-    assert len(lines) == len(pictures)
-    said = [line[len(str(picture)) + 1 :].rsplit(" ", 1) for line, picture in zip(lines, pictures)]
-    return [name for name, _ in said], [float(probability) for _, probability in said]
-
-
-def assert_as_predicted(run_dir, pictures, names, probabilities):
-    """Check that the predictions equal those of `gluonlab.predict`, with the program's resizer."""
-    result = load_run(str(run_dir)).predict(pictures)
-    assert names == result.names
-    np.testing.assert_allclose(probabilities, result.probabilities.max(axis=1), atol=5e-5)
-
-
-def confusion_of(classes, labels, found):
-    matrix = np.zeros((len(classes), len(classes)), int)
-    for label, name in zip(labels, found):
-        matrix[label, classes.index(name)] += 1
-    return matrix
+    result = python("-c", without_mxnet, str(program), str(run.run_dir / "export"), *map(str, pictures))
+    assert result.returncode == 0, result.stderr
+    lines = result.stdout.splitlines()
+    guesses = [line[len(str(picture)) + 1 :].rsplit(" ", 1) for line, picture in zip(lines, pictures)]
+    names = [name for name, _ in guesses]
+    expected = load_run(str(run.run_dir)).predict(pictures)
+    assert names == expected.names and len(lines) == len(pictures)
+    probabilities = [float(probability) for _, probability in guesses]
+    np.testing.assert_allclose(probabilities, expected.probabilities.max(axis=1), atol=5e-5)
+    confusion = np.zeros_like(run.confusion)
+    for label, name in zip(labels, names):
+        confusion[label, list(run.plan.dataset.classes).index(name)] += 1
+    np.testing.assert_array_equal(confusion, run.confusion)
 
 
 def test_the_pages_program_classifies_grey_digits_as_gluonlab_does(python, tmp_path):
@@ -81,43 +69,36 @@ def test_the_pages_program_classifies_grey_digits_as_gluonlab_does(python, tmp_p
     pictures = [tmp_path / f"{number}.png" for number in range(len(test))]
     for picture, image in zip(pictures, images):
         Image.fromarray(image[0]).save(picture)
-    found, probabilities = classified(python, tmp_path, result.run_dir / "export", pictures)
-    assert_as_predicted(result.run_dir, pictures, found, probabilities)
-    classes = result.plan.dataset.classes
-    np.testing.assert_array_equal(confusion_of(classes, labels, found), result.confusion)
+    check_program(python, tmp_path, result, pictures, labels)
 
 
 def test_the_pages_program_classifies_colour_photographs_of_any_shape_as_gluonlab_does(python, tmp_path):
     folder = write_image_folder(tmp_path / "images", suffix=".png", size=24)
     pictures = sorted((folder / "val").glob("*/*.png"))
-    for number, picture in enumerate(pictures):  # wider or higher than they were
-        image = Image.open(picture)
+    for number, picture in enumerate(pictures):  # of different shapes and orientations
         exif = Image.Exif()
-        exif[ORIENTATION] = 1 + number % 8  # as it was held
-        image = image.resize((30 + number, 24) if number % 2 else (24, 30 + number))
-        image.save(picture, exif=exif)
+        exif[ORIENTATION] = 1 + number % 8
+        size = (30 + number, 24) if number % 2 else (24, 30 + number)
+        Image.open(picture).resize(size).save(picture, exif=exif)
     result = run_quickly(
         tmp_path, model="resnet8", dataset=f"folder:{folder}", image_size=20, batch_size=3,
         normalise="imagenet", export="onnx", confusion=True, resizer="pillow",
     )  # fmt: skip
-    assert result.onnx.images == len(pictures) < 12  # all there are, and no more
-    found, probabilities = classified(python, tmp_path, result.run_dir / "export", pictures)
-    assert_as_predicted(result.run_dir, pictures, found, probabilities)
-    labels = [CLASSES.index(picture.parent.name) for picture in pictures]
-    np.testing.assert_array_equal(confusion_of(list(CLASSES), labels, found), result.confusion)
+    assert result.onnx.images == len(pictures) < 12
+    check_program(python, tmp_path, result, pictures, [CLASSES.index(picture.parent.name) for picture in pictures])
 
 
-def test_a_run_and_its_evaluation_say_how_nearly_the_model_agrees(run, tmp_path):
+def test_a_run_and_its_evaluation_print_how_closely_the_model_agrees(run, tmp_path):
     out = tmp_path / "run"
-    status, said, err = run(*QUICK_OPTIONS, "--export", "onnx", "--out", str(out))
-    assert status == 0 and re.search(rf"^export +{SAID}$", said + err, re.M)
+    status, output, err = run(*QUICK_OPTIONS, "--export", "onnx", "--out", str(out))
+    assert status == 0 and re.search(rf"^export +{MESSAGE}$", output + err, re.M)
     assert json.loads((out / "config.json").read_text())["config"]["export"] == "onnx"
-    status, said, _ = run("--evaluate", str(out), "--export=onnx", "--out", str(tmp_path / "other"))
-    assert status == 0 and re.search(rf"^{SAID}$", said, re.M)
+    status, output, _ = run("--evaluate", str(out), "--export=onnx", "--out", str(tmp_path / "other"))
+    assert status == 0 and re.search(rf"^{MESSAGE}$", output, re.M)
     for folder in (out, tmp_path / "other"):
         assert (folder / "export" / ONNX_FILE).read_bytes()
-    status, said, _ = run("--evaluate", str(out), "--export", "onnx", "--json")
-    assert status == 0 and 0 <= json.loads(said)["onnx_difference"] <= TOLERANCE
+    status, output, _ = run("--evaluate", str(out), "--export", "onnx", "--json")
+    assert status == 0 and 0 <= json.loads(output)["onnx_difference"] <= TOLERANCE
 
 
 def test_only_the_first_process_writes_the_model(tmp_path, monkeypatch):
@@ -142,26 +123,26 @@ def test_export_alone_writes_mxnets_files(run, tmp_path):
 def test_a_resumed_run_exports_at_its_end(tmp_path):
     run_quickly(tmp_path, export="onnx", checkpoint_every="1 epoch")
     (tmp_path / "run" / "export" / ONNX_FILE).unlink()
-    before = read_resume_point(tmp_path / "run")
-    result = train(resumed_config(before, epochs=2), reporter=Reporter(), resume=before)
+    resume_point = read_resume_point(tmp_path / "run")
+    result = train(resumed_config(resume_point, epochs=2), reporter=Reporter(), resume=resume_point)
     assert result.onnx.difference <= TOLERANCE
     assert (tmp_path / "run" / "export" / ONNX_FILE).exists()
 
 
 def test_a_network_of_the_users_own_is_exported_or_refused(tmp_path):
-    def own(classes, *layers):
+    def make_net(classes, *layers):
         net = nn.HybridSequential()
         net.add(nn.Conv2D(3, 3), nn.BatchNorm(scale=False), *layers, nn.Dense(classes))
         return net
 
     config = TrainConfig(devices="cpu*2", epochs=1, lr=0.01, export="onnx", out=str(tmp_path / "r"))
-    result = train(config, reporter=Reporter(), net=own)
+    result = train(config, reporter=Reporter(), net=make_net)
     assert result.onnx.difference <= TOLERANCE
-    found = evaluate_run(str(tmp_path / "r"), net=own, export="onnx", out=str(tmp_path / "again"))
-    assert found.onnx.difference <= TOLERANCE  # with other threads, the last bits differ
+    evaluation = evaluate_run(str(tmp_path / "r"), net=make_net, export="onnx", out=str(tmp_path / "again"))
+    assert evaluation.onnx.difference <= TOLERANCE  # with other threads, the last bits differ
     with pytest.raises(ModelError, match="has the operator erf"):
         odd = config.replace(out=str(tmp_path / "odd"))
-        train(odd, reporter=Reporter(), net=lambda classes: own(classes, Erf()))
+        train(odd, reporter=Reporter(), net=lambda classes: make_net(classes, Erf()))
     assert not (tmp_path / "odd").exists()
 
 
@@ -173,11 +154,6 @@ def test_without_its_packages_the_error_names_the_command_that_installs_them(run
         f"error: --export onnx needs onnx and onnxruntime, and {name} is not installed: "
         "pip install 'gluonlab[onnx]', or leave onnx out"
     )
-
-
-def test_an_unknown_format_is_one_line(run, empty_cwd):
-    line = read_error_line(run("--export", "tflite"), empty_cwd)
-    assert line == ("error: --export tflite: give mxnet or onnx, or --export alone, which is mxnet")
 
 
 class Erf(nn.HybridBlock):
@@ -193,6 +169,8 @@ def test_what_cannot_be_exported_is_refused_before_training(run, empty_cwd, monk
         net.add(Erf(), nn.Dense(classes))
         return net
 
+    line = read_error_line(run("--export", "tflite"), empty_cwd)
+    assert line == "error: --export tflite: give mxnet or onnx, or --export alone, which is mxnet"
     monkeypatch.setitem(MODELS, "odd", ModelKind(odd, "for this test"))
     line = read_error_line(run("--model", "odd", "--epochs", "1", "--export", "onnx"), empty_cwd)
     assert line.startswith("error: --export onnx: odd has the operator erf, which MXNet cannot translate to ONNX: ")

@@ -1,11 +1,9 @@
 """Files with bytes changed, cut out or put in: data sets, images, archives, states, runs."""
 
 import gzip
-import io
 import json
 import shutil
 import struct
-import tarfile
 
 import numpy as np
 import pytest
@@ -15,7 +13,9 @@ from mxnet import nd
 from PIL import Image
 from support.damage import JSON_VALUES, corrupt_bytes, mutated_json
 from support.fuzzing import allow_gluonlab_errors, fuzz_property
+from support.image_folders import encode_image
 from support.made_up_runs import make_run
+from support.made_up_sources import make_tar
 from support.records import write_records
 
 from gluonlab.bench.harness.measurement_record import Record, Series, read_record
@@ -38,36 +38,18 @@ NUMBERS = (0, 1, 255, 2**31 - 1, 2**31, 2**32 - 1, 2**63 - 1, 2**64 - 1)
 JUNK = [struct.pack(form, n % 2**size) for n in NUMBERS for form, size in ((">I", 32), ("<Q", 64))]
 
 
-def image(format):
-    file = io.BytesIO()
-    Image.fromarray(PIXELS).save(file, format)
-    return file.getvalue()
-
-
-def archive():
-    file = io.BytesIO()
-    with tarfile.open(fileobj=file, mode="w") as tar:
-        for name in ("top/a.bin", "top/b/c.bin", "top/" + "d" * 150):
-            info = tarfile.TarInfo(name)
-            info.size = 600
-            tar.addfile(info, io.BytesIO(bytes(600)))
-    return file.getvalue()
-
-
 MAGIC = struct.pack("<I", 0xCED7230A)  # with which the frames of a record file begin
 IDX = struct.pack(">4I", 0x803, 5, 4, 3) + bytes(60)
 CIFAR = bytes(3073 * 2)
-IMAGES = {format: image(format) for format in ("JPEG", "PNG")}
-TAR = archive()
+IMAGES = {format: encode_image(Image.fromarray(PIXELS), format) for format in ("JPEG", "PNG")}
+TAR = make_tar([(name, bytes(600)) for name in ("top/a.bin", "top/b/c.bin", "top/" + "d" * 150)], compress=False)
 SERIES = (Series("a", "b", "images/s", (1.0, 2.0)),)
 RECORD = json.loads(Record("peers", {"network": "lenet"}, 2, "t", {"cpu": "a"}, SERIES).as_json())
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
-    """``place(content, suffix)``: a file of it, in a folder of its own, that is one after the
-    other's place.
-    """
+    """``place(content, suffix)`` writes a file, which replaces the one before; returns its path."""
     folder = tmp_path_factory.mktemp("fuzz")
 
     def write(content, suffix=""):
@@ -103,10 +85,10 @@ def test_a_record_file_is_read_or_refused(place, data):
     changed = data.draw(st.sampled_from([path, path.with_suffix(".lst")]))
     changed.write_bytes(corrupt_bytes(data, changed.read_bytes(), junk=JUNK))
     with allow_gluonlab_errors("records"):
-        found = read_records(path)
-        sizes = [len(open_image_file(each).read()) for each in found.locations]
-        assert sizes == [each.size for each in found.locations]
-        assert all(name.isprintable() for name in found.label_names.values())
+        result = read_records(path)
+        sizes = [len(open_image_file(location).read()) for location in result.locations]
+        assert sizes == [location.size for location in result.locations]
+        assert all(name.isprintable() for name in result.label_names.values())
 
 
 @fuzz_property
@@ -115,8 +97,8 @@ def test_a_list_of_images_is_read_or_refused(place, data):
     image = place(IMAGES["PNG"], ".png").name
     path = place(corrupt_bytes(data, f'image,label\n"{image}","a"\n'.encode()), ".csv")
     with allow_gluonlab_errors("lists"):
-        found = read_image_list(path, path.parent)
-        assert found.locations == [str(path.parent / image)] and found.labels[0].isprintable()
+        result = read_image_list(path, path.parent)
+        assert result.locations == [str(path.parent / image)] and result.labels[0].isprintable()
 
 
 @fuzz_property
@@ -146,10 +128,9 @@ def test_an_archive_is_unpacked_below_its_folder_or_refused(tmp_path, data, comp
 def saved(tmp_path_factory):
     """The bytes of a file of optimizer states."""
     path = tmp_path_factory.mktemp("states") / "states"
-    own = optimizer_states.ParameterState("weight", (2, 3), 4, (nd.ones((2, 3)),))
-    optimizer_states.write_states(
-        path, optimizer_states.states_to_arrays(optimizer_states.States("sgd", 4, {"momentum": 0.9}, (own,)))
-    )
+    weight = optimizer_states.ParameterState("weight", (2, 3), 4, (nd.ones((2, 3)),))
+    states = optimizer_states.States("sgd", 4, {"momentum": 0.9}, (weight,))
+    optimizer_states.write_states(path, optimizer_states.states_to_arrays(states))
     return path.read_bytes()
 
 

@@ -32,10 +32,7 @@ CHECKS = {
     "colours": types.check_color_normalization, "text": types.check_text,
     "devices": types.check_device_names,
 }  # fmt: skip
-COMMANDS = (
-    "bench", "data", "doctor", "exercises", "launch", "predict", "labs", "report", "scratch",
-    "study",
-)  # fmt: skip
+COMMANDS = ("bench", "data", "doctor", "exercises", "launch", "predict", "labs", "report", "scratch", "study")
 
 
 @fuzz_property
@@ -62,27 +59,27 @@ def test_any_device_is_taken_or_refused(spec):
 
 @fuzz_property
 @given(st.lists(WORDS | st.sampled_from([option_name(name) for name in FIELDS]) | st.just("--evaluate"), max_size=6))
-def test_any_words_end_run_with_status_2_and_one_line(ended, empty_cwd, words):
+def test_run_refuses_any_words_with_status_2_and_one_line(ended, empty_cwd, words):
     from gluonlab.run import main
 
     with allow_gluonlab_errors("words of run"):
-        status, out, said = ended(main, "--lr", "never", *words)
+        status, out, err = ended(main, "--lr", "never", *words)
         helped = {"--list", "--help", "--help-all", "-h"} & set(words)
-        assert helped or (status, out, said.count("\n")) == (2, "", 1), said
-        assert helped or (said[:-1].isprintable() and len(said) < 4000)
+        assert helped or (status, out, err.count("\n")) == (2, "", 1), err
+        assert helped or (err[:-1].isprintable() and len(err) < 4000)
         assert list(empty_cwd.iterdir()) == []
 
 
 @fuzz_property
 @pytest.mark.parametrize("command", COMMANDS)
 @given(st.lists(WORDS, max_size=3))
-def test_any_words_end_another_command_with_one_line(command, ended, empty_cwd, words):
+def test_other_commands_refuse_any_words_with_one_line(command, ended, empty_cwd, words):
     place = command if command == "predict" else f"{command}.__main__"  # that one is no package
     main = importlib.import_module(f"gluonlab.{place}").main
     with allow_gluonlab_errors(f"words of {command}"):
-        status, out, said = ended(main, *words, "--never")
-        assert (status, out, said.count("\n")) == (2, "", 1), said
-        assert said[:-1].isprintable() and len(said) < 4000
+        status, out, err = ended(main, *words, "--never")
+        assert (status, out, err.count("\n")) == (2, "", 1), err
+        assert err[:-1].isprintable() and len(err) < 4000
         assert list(empty_cwd.iterdir()) == []
 
 
@@ -104,7 +101,7 @@ PLACES = {
 
 @pytest.mark.parametrize("kind", PLACES)
 @pytest.mark.parametrize("place", ["a\0b", "a" * 5000, "a/" * 3000, "a\ud800", "loop", "file/x"])
-def test_a_place_that_cannot_be_is_refused(kind, place, empty_cwd):
+def test_an_impossible_path_is_refused(kind, place, empty_cwd):
     (empty_cwd / "loop").symlink_to("loop")
     (empty_cwd / "file").touch()
     with pytest.raises(GluonlabError):

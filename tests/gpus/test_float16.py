@@ -17,7 +17,7 @@ from support.reference import identity, parameter_arrays, random_batches
 
 from gluonlab.bucketed_trainer.loss_scale import LossScale
 from gluonlab.bucketed_trainer.trainer import BucketedTrainer
-from gluonlab.data.loading.augmentation import make_input
+from gluonlab.data.loading.augmentation import make_input_transform
 from gluonlab.data.loading.split_batch import make_local_batch, shard
 from gluonlab.kvstores import make_kvstore
 from gluonlab.models.cpu_channel_padding import Padding, choose_padding
@@ -195,7 +195,7 @@ def step_of(net, convert):
     net.initialize(mx.init.Xavier(), ctx=ctxs)
     net(nd.zeros((1, 1, 28, 28), ctx=ctxs[0]))
     trainer = BucketedTrainer(net.collect_params(), "sgd", {"learning_rate": RATE}, None)
-    step = DataParallelStep(net, make_loss(), trainer, ctxs, make_input(None), convert=convert)
+    step = DataParallelStep(net, make_loss(), trainer, ctxs, make_input_transform(None), convert=convert)
     images, labels = (nd.zeros((2, 1, 28, 28), ctx=ctxs[0], dtype="uint8"), nd.zeros((2,), ctx=ctxs[0], dtype="int32"))
     step(make_local_batch([images], [labels]))
     with counting() as happened:

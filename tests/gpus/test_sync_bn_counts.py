@@ -8,7 +8,7 @@ from gpus.simulated import counting
 from mxnet import nd
 
 from gluonlab.bucketed_trainer.trainer import BucketedTrainer
-from gluonlab.data.loading.augmentation import make_input
+from gluonlab.data.loading.augmentation import make_input_transform
 from gluonlab.data.loading.split_batch import make_local_batch
 from gluonlab.kvstores import make_kvstore
 from gluonlab.models import get_model
@@ -27,7 +27,7 @@ def counted(model, sync_bn, count=2):
     complete_initialization(net, model, SHAPE, 10)
     params = net.collect_params()
     trainer = BucketedTrainer(params, "sgd", {"learning_rate": 0.1, "momentum": 0.9}, make_kvstore("device", ctxs))
-    step = DataParallelStep(net, make_loss(), trainer, ctxs, make_input(None), sync_bn=sync_bn)
+    step = DataParallelStep(net, make_loss(), trainer, ctxs, make_input_transform(None), sync_bn=sync_bn)
     xs = [nd.zeros((1, *SHAPE), ctx, dtype="uint8") for ctx in ctxs]
     ys = [nd.zeros((1,), ctx, dtype="int32") for ctx in ctxs]
     step(make_local_batch(xs, ys))

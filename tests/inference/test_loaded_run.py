@@ -1,6 +1,4 @@
-"""load_run: the classes of pictures are those of the network's own scores, computed by plain Gluon
-and numpy on what Pillow decodes.
-"""
+"""load_run: predictions equal the network's scores, computed by plain Gluon and numpy on Pillow's pixels."""
 
 import numpy as np
 import pytest
@@ -26,12 +24,11 @@ from gluonlab.training.reporter import Reporter
 
 pytestmark = pytest.mark.filterwarnings("ignore:no GPU on this machine:gluonlab.errors.GluonlabWarning")
 MODES = ("RGB", "L", "RGBA", "P", "1", "LA", "CMYK")
-SPLITS = {
-    "layers": {"split": "layers"},
-    "channels": {"split": "channels", "ways": 2},
-    "pipeline": {"split": "pipeline", "microbatches": 2},
-}
-OTHER_SPLITS = ("layers", "pipeline")
+SPLITS = [
+    {"split": "channels", "ways": 2},
+    pytest.param({"split": "layers"}, marks=pytest.mark.long),
+    pytest.param({"split": "pipeline", "microbatches": 2}, marks=pytest.mark.long),
+]
 
 
 @pytest.fixture(scope="module")
@@ -45,32 +42,27 @@ def colour(tmp_path_factory):
     """A run on a folder of images, which lies beside it."""
     folder = tmp_path_factory.mktemp("colour")
     root = write_image_folder(folder / "images", size=20, suffix=".png")
-    return run_quickly(
-        folder, model="mlp", dataset=f"folder:{root}", image_size=12, batch_size=4,
-        normalise="imagenet",
-    )  # fmt: skip
+    return run_quickly(folder, model="mlp", dataset=f"folder:{root}", image_size=12, batch_size=4, normalise="imagenet")
 
 
 @pytest.fixture(scope="module")
 def pictures(tmp_path_factory):
-    """Pictures of many shapes and modes; JPEGs so small that Pillow decodes them as they are."""
+    """Pictures of many shapes and modes; JPEGs are so small that they are decoded in full size."""
     folder = tmp_path_factory.mktemp("pictures")
     random = np.random.RandomState(3)
     for number in range(40):
         width, height = random.randint(1, 90, 2)
         mode = MODES[number % len(MODES)]
+        if mode == "CMYK":
+            width, height = 13, 17
+        is_jpeg = mode == "CMYK" or (mode in ("RGB", "L") and number % 2 and max(width, height) < 24)
         image = make_image(number % 3, width, height, number, mode)
-        if mode in ("RGB", "L") and number % 2 and max(width, height) < 24:
-            image.save(folder / f"{number:02}.jpg")
-        elif mode == "CMYK":
-            make_image(number % 3, 13, 17, number).convert(mode).save(folder / f"{number:02}.jpeg")
-        else:
-            image.save(folder / f"{number:02}.png")
+        image.save(folder / f"{number:02}.{'jpg' if is_jpeg else 'png'}")
     return sorted(folder.iterdir())
 
 
 def plain_scores(result, shape, images):
-    """The scores (n, classes) of the run's network for the network's input, by Gluon alone."""
+    """Return the scores (n, classes) of the run's network for its input, computed by plain Gluon."""
     classes = len(result.plan.dataset.classes)
     net = make_initialized_net(result.plan.model, shape, classes)
     net.load_parameters(str(result.run_dir / "parameters.params"), ctx=device())
@@ -86,48 +78,47 @@ def test_probabilities_are_the_softmax_of_the_networks_scores_in_colour(colour, 
     decoded = decoded.astype("float32") / 255
     mean, deviation = np.array([[0.485, 0.456, 0.406], [0.229, 0.224, 0.225]]).reshape(2, 3, 1, 1)
     scores = plain_scores(colour, (3, 12, 12), (decoded - mean) / deviation)
-    said = load_run(colour.run_dir, devices=device_spec(2), batch_size=7).predict(pictures)
-    np.testing.assert_allclose(said.probabilities, softmax(scores), rtol=1e-3, atol=1e-5)
-    assert said.images == tuple(map(str, pictures))
-    assert said.classes == CLASSES
-    assert said.names == [CLASSES[label] for label in scores.argmax(axis=1)]
-    for row, best in zip(said.probabilities, said.top(2)):
+    result = load_run(colour.run_dir, devices=device_spec(2), batch_size=7).predict(pictures)
+    np.testing.assert_allclose(result.probabilities, softmax(scores), rtol=1e-3, atol=1e-5)
+    assert (result.images, result.classes) == (tuple(map(str, pictures)), CLASSES)
+    assert result.names == [CLASSES[label] for label in scores.argmax(axis=1)]
+    for row, best in zip(result.probabilities, result.top(2)):
         assert [guess.probability for guess in best] == sorted(row, reverse=True)[:2]
 
 
 def test_probabilities_are_the_softmax_of_the_networks_scores_in_grey(grey, pictures):
-    in_colour = [decode_image(str(path), 28, resizer=default_resizer()) for path in pictures]
-    decoded = np.stack(
-        [np.asarray(Image.fromarray(each.transpose(1, 2, 0)).convert("L")) for each in in_colour]
-    ).astype("float32")
+    colours = [decode_image(str(path), 28, resizer=default_resizer()) for path in pictures]
+    decoded = np.stack([convert_with_pillow(pixels) for pixels in colours]).astype("float32")
     scores = plain_scores(grey, (1, 28, 28), decoded[:, None] / 255)
-    said = load_run(grey.run_dir, devices=device_spec(1)).predict(pictures[0].parent)
-    np.testing.assert_allclose(said.probabilities, softmax(scores), rtol=1e-3, atol=1e-5)
-    assert len(said) == len(pictures) and said.scores.shape == (len(pictures), 10)
+    result = load_run(grey.run_dir, devices=device_spec(1)).predict(pictures[0].parent)
+    np.testing.assert_allclose(result.probabilities, softmax(scores), rtol=1e-3, atol=1e-5)
+    assert len(result) == len(pictures) and result.scores.shape == (len(pictures), 10)
+
+
+def convert_with_pillow(pixels):
+    return np.asarray(Image.fromarray(pixels.transpose(1, 2, 0)).convert("L"))
 
 
 def test_gray_equals_pillows_conversion():
     pixels = np.random.RandomState(0).randint(0, 256, (1, 3, 300, 300)).astype(np.uint8)
-    by_pillows = Image.fromarray(pixels[0].transpose(1, 2, 0)).convert("L")
-    np.testing.assert_array_equal(to_gray(pixels)[0, 0], np.asarray(by_pillows))
+    np.testing.assert_array_equal(to_gray(pixels)[0, 0], convert_with_pillow(pixels[0]))
 
 
 @pytest.mark.parametrize("devices", [1, 3])
-def test_over_the_test_images_accuracy_and_mistakes_are_those_of_the_evaluation(grey, devices):
+def test_accuracy_and_mistakes_on_the_test_images_equal_the_evaluation(grey, devices):
     test = load_dataset("digits").test
     images, labels = test.batch(np.arange(len(test)))
     loaded = load_run(grey.run_dir, devices=device_spec(devices), batch_size=50)
-    said, result = loaded.predict(images), loaded.mistakes()
-    evaluated = evaluate_run(str(grey.run_dir), devices=device_spec(devices)).score
-    assert (said.labels == labels).mean() == result.accuracy == evaluated.accuracy < 1
-    taken = plain_scores(grey, (1, 28, 28), images / np.float32(255)).argmax(axis=1)
-    assert [each.number for each in result.wrong] == np.flatnonzero(taken != labels).tolist()
-    for each in result.wrong:
-        assert (each.file, each.true, each.predicted) == (
-            None, str(labels[each.number]), str(taken[each.number]),
-        )  # fmt: skip
-        assert each.probability == said.probabilities[each.number].max()
-        np.testing.assert_array_equal(each.pixels, images[each.number])
+    predictions, result = loaded.predict(images), loaded.mistakes()
+    score = evaluate_run(str(grey.run_dir), devices=device_spec(devices)).score
+    assert (predictions.labels == labels).mean() == result.accuracy == score.accuracy < 1
+    expected = plain_scores(grey, (1, 28, 28), images / np.float32(255)).argmax(axis=1)
+    assert [wrong.number for wrong in result.wrong] == np.flatnonzero(expected != labels).tolist()
+    for wrong in result.wrong:
+        n = wrong.number
+        assert (wrong.file, wrong.true, wrong.predicted) == (None, str(labels[n]), str(expected[n]))
+        assert wrong.probability == predictions.probabilities[n].max()
+        np.testing.assert_array_equal(wrong.pixels, images[n])
 
 
 @pytest.mark.long
@@ -136,15 +127,15 @@ def test_mistakes_name_the_files_of_their_images(tmp_path):
     result = run_quickly(tmp_path, dataset=f"folder:{root}", image_size=12, batch_size=4, optimizer="sgd", lr=1e-9)
     loaded = load_run(result.run_dir, devices=device_spec(1))
     files = sorted((root / "val").glob("*/*"))
-    said, wrong = loaded.predict(files), loaded.mistakes().wrong
-    every = [(str(file), file.parent.name, name) for file, name in zip(files, said.names)]
-    assert wrong
-    assert [(each.file, each.true, each.predicted) for each in wrong] == [each for each in every if each[1] != each[2]]
+    names, mistakes = loaded.predict(files).names, loaded.mistakes().wrong
+    guesses = [(str(file), file.parent.name, name) for file, name in zip(files, names)]
+    assert mistakes
+    assert [(it.file, it.true, it.predicted) for it in mistakes] == [it for it in guesses if it[1] != it[2]]
 
 
-@pytest.mark.parametrize("split", ["channels", *(pytest.param(name, marks=pytest.mark.long) for name in OTHER_SPLITS)])
+@pytest.mark.parametrize("split", SPLITS, ids=str)
 def test_runs_of_every_split_predict_on_one_device(tmp_path, split):
-    result = run_quickly(tmp_path, lr=0.01, **SPLITS[split])
+    result = run_quickly(tmp_path, lr=0.01, **split)
     assert load_run(result.run_dir, devices=device_spec(1)).mistakes().accuracy == result.accuracy
 
 
@@ -155,11 +146,10 @@ def small_data(channels=3, side=8):
     return from_arrays(images, labels, images[:20], labels[:20], classes="abcd")
 
 
-def small_run(folder, data, **own):
-    model = {} if "net" in own else {"model": "mlp"}
-    settings = dict(devices=device_spec(1), epochs=1, batch_size=20, lr=0.01, optimizer="sgd", **model)
-    config = TrainConfig(out=str(folder), **settings)
-    return train(config, dataset=data, reporter=Reporter(), **own)
+def small_run(folder, data, net=None):
+    settings = dict(epochs=1, batch_size=20, lr=0.01, optimizer="sgd", model=None if net else "mlp")
+    config = TrainConfig(devices=device_spec(1), out=str(folder), **settings)
+    return train(config, dataset=data, reporter=Reporter(), net=net)
 
 
 def make_net(classes):
@@ -168,7 +158,7 @@ def make_net(classes):
     return net
 
 
-def test_a_network_and_data_of_ones_own_are_given_again(tmp_path):
+def test_a_users_network_and_data_must_be_given_again(tmp_path):
     data = small_data()
     result = small_run(tmp_path / "own", data, net=make_net)
     with pytest.raises(ConfigError, match=r"had the network make_net.*in Python, to gluonlab.load"):
@@ -176,8 +166,7 @@ def test_a_network_and_data_of_ones_own_are_given_again(tmp_path):
     loaded = load_run(tmp_path / "own", net=make_net, devices=device_spec(2))
     with pytest.raises(ConfigError, match="had the data set arrays, and now gets none"):
         loaded.mistakes()
-    again = load_run(tmp_path / "own", net=make_net, data=data)
-    assert again.mistakes().accuracy == result.accuracy
+    assert load_run(tmp_path / "own", net=make_net, data=data).mistakes().accuracy == result.accuracy
     images, labels = data.test.batch(np.arange(20))
     assert (loaded.predict(images).labels == labels).mean() == result.accuracy
 
@@ -193,10 +182,10 @@ def test_shapes_that_pictures_do_not_have_are_taken_as_arrays(tmp_path, pictures
 
 @pytest.mark.parametrize("count", [0, -1, 2.5, True, "2", None])
 def test_the_best_classes_are_counted_from_one(count):
-    said = Predictions(("a", "b"), ("x",), np.array([[1.0, 2.0]], "float32"))
+    predictions = Predictions(("a", "b"), ("x",), np.array([[1.0, 2.0]], "float32"))
     with pytest.raises(DataError, match=r"top\(.*\): give a number of classes from 1 up"):
-        said.top(count)
-    assert [[each.name for each in best] for best in said.top(9)] == [["b", "a"]]
+        predictions.top(count)
+    assert [[guess.name for guess in best] for best in predictions.top(9)] == [["b", "a"]]
 
 
 @pytest.mark.parametrize(
@@ -209,7 +198,7 @@ def test_floats_and_arrays_of_mxnet_are_seen_as_bytes_are(grey, kind):
 
 
 @pytest.mark.parametrize(
-    ("images", "said"),
+    ("images", "message"),
     [
         ([], "there are no images"),
         ([3], "an image is an int: give files"),
@@ -225,16 +214,16 @@ def test_floats_and_arrays_of_mxnet_are_seen_as_bytes_are(grey, kind):
         (np.zeros((0, 28, 28), np.uint8), "n from 1 up"),
     ],
 )
-def test_input_that_is_not_an_image_is_refused(grey, images, said):
-    with pytest.raises(DataError, match=said):
+def test_input_that_is_not_an_image_is_refused(grey, images, message):
+    with pytest.raises(DataError, match=message):
         load_run(grey.run_dir, devices=device_spec(1)).predict(images)
 
 
-def test_parameters_and_scores_that_are_no_numbers_fail(tmp_path, grey):
+def test_parameters_and_scores_that_are_not_finite_fail(tmp_path):
     result = run_quickly(tmp_path, lr=0.01)
     file = str(result.run_dir / "parameters.params")
     arrays = nd.load(file)
-    # too large in the last layer only: before it ReLU would make 0 of what is no number
+    # too large only in the last layer: ReLU would turn NaN into 0
     large = {"2.weight": 1e20, "3.weight": 1e20}
     nd.save(file, {name: array * large.get(name, 1) for name, array in arrays.items()})
     with pytest.raises(RunError, match="for image 0 are not finite: its training diverged"):

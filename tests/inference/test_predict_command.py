@@ -1,14 +1,11 @@
-"""python -m gluonlab.predict: what it prints and draws, and its mistakes, each one line."""
+"""python -m gluonlab.predict: tables, sheets of pictures, and mistakes, each one line."""
 
-import array
 import csv
 import fcntl
 import functools
 import io
 import json
 import os
-import re
-import shlex
 import shutil
 import signal
 import subprocess
@@ -35,7 +32,6 @@ from gluonlab.predict import main
 from gluonlab.training.evaluate_run import evaluate_run
 
 pytestmark = pytest.mark.filterwarnings("ignore:no GPU on this machine:gluonlab.errors.GluonlabWarning")
-PAGE = (Path(__file__).parents[2] / "docs" / "predict.md").read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +47,7 @@ def predict(ended, empty_cwd):
 
 @pytest.fixture
 def pictures(tmp_path):
-    """a.png, b.jpg, and in a folder c.png; beside them what is no picture."""
+    """a.png, b.jpg, more/c.PNG, and other files."""
     folder = tmp_path / "pictures"
     (folder / "more").mkdir(parents=True)
     make_image(0, 30, 40).save(folder / "a.png")
@@ -62,23 +58,20 @@ def pictures(tmp_path):
     return folder
 
 
-def test_table_json_and_csv_have_what_python_gives(predict, finished, pictures):
-    said = load_run(finished, devices=device_spec(1)).predict(pictures)
-    assert [Path(name).name for name in said.images] == ["a.png", "b.jpg", "c.PNG"]
+def test_table_json_and_csv_equal_the_python_result(predict, finished, pictures):
+    result = load_run(finished, devices=device_spec(1)).predict(pictures)
+    assert [Path(name).name for name in result.images] == ["a.png", "b.jpg", "c.PNG"]
+    expected = [(name, *guess) for name, best in zip(result.images, result.top(2)) for guess in best]
     words = (str(finished), str(pictures), "--devices", device_spec(1), "--top", "2")
     status, out, err = predict(*words, "--json")
     assert (status, err) == (0, "")
-    told = json.loads(out)
-    assert [each["image"] for each in told["images"]] == list(said.images)
-    for each, best in zip(told["images"], said.top(2)):
-        assert [(guess["class"], guess["probability"]) for guess in each["top"]] == best
-    rows = list(csv.DictReader(io.StringIO(predict(*words, "--csv")[1])))
-    assert [(row["image"], row["class"], float(row["probability"])) for row in rows] == [
-        (name, *guess) for name, best in zip(said.images, said.top(2)) for guess in best
-    ]
+    rows = [(row["image"], *guess.values()) for row in json.loads(out)["images"] for guess in row["top"]]
+    assert rows == expected
+    rows = csv.DictReader(io.StringIO(predict(*words, "--csv")[1]))
+    assert [(row["image"], row["class"], float(row["probability"])) for row in rows] == expected
     lines = predict(*words)[1].splitlines()
     assert lines[0].split() == ["image", "class", "probability"]
-    assert len(lines) == 7 and lines[1].endswith(f"{said.top(1)[0][0].probability:.4f}")
+    assert len(lines) == 7 and lines[1].endswith(f"{expected[0][2]:.4f}")
     assert len(set(map(len, lines))) == 1
 
 
@@ -121,25 +114,21 @@ def test_wrong_draws_and_names_exactly_the_images_that_the_run_gets_wrong(predic
     result = load_run(finished, devices=device_spec(1)).mistakes()
     words = (str(finished), "--wrong", "--devices", device_spec(1))
     status, out, err = predict(*words, "--json", "--sheet", "wrong.png")
-    told = json.loads(out)
-    assert (status, err, told["sheet"], file_names(empty_cwd)) == (0, "", "wrong.png", ["wrong.png"])
+    document = json.loads(out)
+    assert (status, err, document["sheet"], file_names(empty_cwd)) == (0, "", "wrong.png", ["wrong.png"])
     accuracy = evaluate_run(str(finished), devices=device_spec(1)).score.accuracy
-    assert (told["images"], told["accuracy"]) == (360, accuracy)
-    assert [(each["number"], each["true"], each["predicted"]) for each in told["wrong"]] == [
-        (each.number, each.true, each.predicted) for each in result.wrong
+    assert (document["images"], document["accuracy"]) == (360, accuracy)
+    assert [(row["number"], row["true"], row["predicted"]) for row in document["wrong"]] == [
+        (wrong.number, wrong.true, wrong.predicted) for wrong in result.wrong
     ]
     title, *tiles = drawn
     assert title.startswith(f"{len(result.wrong)} of 360 test images of digits wrong, accuracy 0.")
-    below = {tile.lines[-1][0]: [words for words, _ in tile.lines] for tile in tiles}
-    assert below == {
-        f"no. {each.number}": [
-            f"true {each.true}", f"taken for {each.predicted}", f"{each.probability:.1%}",
-            f"no. {each.number}",
-        ]
-        for each in result.wrong
-    }  # fmt: skip
-    shown = [float(tile.lines[2][0].rstrip("%")) for tile in tiles]
-    assert shown == sorted(shown, reverse=True)
+    assert sorted([words for words, _ in tile.lines] for tile in tiles) == sorted(
+        [f"true {it.true}", f"taken for {it.predicted}", f"{it.probability:.1%}", f"no. {it.number}"]
+        for it in result.wrong
+    )
+    probabilities = [float(tile.lines[2][0].rstrip("%")) for tile in tiles]
+    assert probabilities == sorted(probabilities, reverse=True)
     assert Image.open("wrong.png").format == "PNG"
 
 
@@ -184,7 +173,7 @@ def test_names_of_any_letters_and_length_are_drawn_within_their_picture():
     assert (gaps[predictions.MARGIN + predictions.TITLE :, :3] == 255).all()
 
 
-# what is given besides the run -> what the line must say
+# arguments after the run -> words of the error
 MISTAKES = {
     "": "no image is given: write python -m gluonlab.predict RUN IMAGE..., or --wrong",
     "none.png": "none.png does not exist: give image files",
@@ -225,12 +214,12 @@ def test_a_folder_without_a_run_is_reported_in_one_line(predict, finished, tmp_p
     run = shutil.copytree(finished, tmp_path / "copy")
     (run / "parameters.params").unlink()
     assert "no run is given" in read_error_line(predict(), empty_cwd)
-    for folder, said in (
+    for folder, message in (
         (run, "holds no parameters.params, as no epoch was finished"),
         (tmp_path / "none", "is no folder: give the folder of a finished run"),
         (empty_cwd, "holds no config.json"),
     ):
-        assert said in read_error_line(predict(str(folder), "x.png"), empty_cwd)
+        assert message in read_error_line(predict(str(folder), "x.png"), empty_cwd)
 
 
 @pytest.mark.long
@@ -244,19 +233,15 @@ def test_with_skip_bad_a_warning_says_what_is_left_out(predict, finished, pictur
 
 
 def unread(pipe):
-    """Return the number of bytes that have not been read."""
-    count = array.array("i", [0])
-    fcntl.ioctl(pipe, termios.FIONREAD, count)
-    return count[0]
+    """Return whether a pipe contains bytes."""
+    return fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)) != bytes(4)
 
 
 def test_ctrl_c_ends_with_one_line_and_leaves_nothing(finished, pictures, tmp_path):
-    """While it waits for standard input, and before anything is drawn."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "gluonlab.predict", str(finished), "-", "--sheet", "s.png"],
-        cwd=tmp_path, env=clean_environment(), encoding="utf-8",
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
+    """While it waits for standard input."""
+    command = [sys.executable, "-m", "gluonlab.predict", str(finished), "-", "--sheet", "s.png"]
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    process = subprocess.Popen(command, cwd=tmp_path, env=clean_environment(), encoding="utf-8", **pipes)
     process.stdin.write("\x89PNG")
     process.stdin.flush()
     while unread(process.stdin):
@@ -264,38 +249,14 @@ def test_ctrl_c_ends_with_one_line_and_leaves_nothing(finished, pictures, tmp_pa
         time.sleep(0.01)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=300)
-    said = "interrupted: nothing was written\n"
-    assert (process.returncode, out, err.lstrip()) == (130, "", said)
+    assert (process.returncode, out, err.lstrip()) == (130, "", "interrupted: nothing was written\n")
     assert file_names(tmp_path) == ["pictures"]
 
 
-@pytest.mark.long
-def test_the_pages_commands_and_its_program_run(ended, finished, pictures, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    shutil.copytree(finished, "digits")
-    for name in ("a.png", "b.jpg"):
-        shutil.copy(pictures / name, name)
-    lines = re.findall(r"^python -m gluonlab\.predict (.*)$", PAGE, re.M)
-    assert len(lines) == 7
-    for line in lines:
-        words = shlex.split(line, comments=True)
-        if "<" in words:
-            with open(words[-1], encoding="latin-1") as stream:
-                monkeypatch.setattr(sys, "stdin", stream)
-                assert ended(main, *words[: words.index("<")])[0] == 0
-        else:
-            assert ended(main, *words)[0] == 0, line
-    assert {"sheet.png", "wrong.png", "mistakes.png"} <= set(file_names(tmp_path))
-    [program] = re.findall(r"^```python\n(.*?)^```", PAGE, re.M | re.S)
-    result = {}
-    exec(program, result)
-    assert len(result["said"]) == 2 and result["mistake"].number < 360
-
-
-def test_a_table_is_aligned_where_letters_take_two_columns():
-    """犬 and 猫 are two columns wide; an accent that is apart takes none."""
-    said = Predictions(("犬 と 猫", "cat"), ("a/犬.png", "cafe\u0301.png"), np.eye(2, dtype="float32"))
-    assert predictions_as_text(said, 1).splitlines() == [
+def test_a_table_is_aligned_also_for_wide_letters():
+    """犬 and 猫 are two columns wide; a combining accent takes none."""
+    predictions = Predictions(("犬 と 猫", "cat"), ("a/犬.png", "cafe\u0301.png"), np.eye(2, dtype="float32"))
+    assert predictions_as_text(predictions, 1).splitlines() == [
         "image     class     probability",
         "a/犬.png  犬 と 猫       0.7311",
         "cafe\u0301.png  cat            0.7311",

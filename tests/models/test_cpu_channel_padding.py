@@ -13,7 +13,21 @@ from gluonlab.models.cpu_channel_padding import Padding, choose_padding, pad_cha
 from gluonlab.models.rewrite_network import convert_odd_concatenations
 
 CHANNELS = st.integers(1, 20)
-ACTIVATIONS = ("relu", "sigmoid", "tanh", "softrelu", "softsign")
+ACTIVATIONS = [
+    *(
+        lambda x, name, kind=kind: mx.sym.Activation(x, name=name, act_type=kind)
+        for kind in ("relu", "sigmoid", "tanh", "softrelu", "softsign")
+    ),
+    lambda x, name: mx.sym.LeakyReLU(x, name=name, act_type="leaky", slope=0.2),
+    lambda x, name: mx.sym.clip(x, name=name, a_min=-0.4, a_max=0.7),
+    lambda x, name: mx.sym.exp(x, name=name),
+    lambda x, name: x + 0.5,
+]
+MIXING = [  # operators that do not keep channels apart, or are not known to
+    lambda x: mx.sym.softmax(x, axis=1),
+    lambda x: mx.sym.SwapAxis(x, dim1=2, dim2=3),
+    lambda x: mx.sym.sqrt(mx.sym.abs(x) + 0.1),
+]
 
 
 class Drawn:
@@ -51,15 +65,7 @@ def batch_norm(net, image, channels):
 
 
 def activation(net, image, channels):
-    kind = net.draw(st.sampled_from([*ACTIVATIONS, "leaky", "clip", "plus", "exp"]))
-    name = net.name(kind)
-    if kind in ACTIVATIONS:
-        return mx.sym.Activation(image, name=name, act_type=kind), channels
-    if kind == "leaky":
-        return mx.sym.LeakyReLU(image, name=name, act_type="leaky", slope=0.2), channels
-    if kind == "clip":
-        return mx.sym.clip(image, name=name, a_min=-0.4, a_max=0.7), channels
-    return (mx.sym.exp(image, name=name) if kind == "exp" else image + 0.5), channels
+    return net.draw(st.sampled_from(ACTIVATIONS))(image, net.name("activation")), channels
 
 
 def pooling(net, image, channels):
@@ -68,39 +74,30 @@ def pooling(net, image, channels):
     return mx.sym.Pooling(image, **attrs), channels
 
 
-def other(net, image, channels):
-    """An operator that does not keep channels apart, or that is not known to."""
-    kind = net.draw(st.sampled_from(["softmax", "swap", "sqrt", "channel"]))
-    if kind == "softmax":
-        return mx.sym.softmax(image, axis=1), channels
-    if kind == "swap":
-        return mx.sym.SwapAxis(image, dim1=2, dim2=3), channels
-    if kind == "sqrt":
-        return mx.sym.sqrt(mx.sym.abs(image) + 0.1), channels
+def mix_channels(net, image, channels):
+    return net.draw(st.sampled_from(MIXING))(image), channels
+
+
+def first_channel(net, image, channels):
     return mx.sym.slice_axis(image, axis=1, begin=0, end=1), 1
 
 
 def residual(net, image, channels):
-    """Two ways of the same shape, added or multiplied."""
-    filters, both = net.draw(CHANNELS), []
-    for _ in range(2):
-        attrs = {"kernel": (3, 3), "pad": (1, 1), "num_filter": filters}
-        both.append(mx.sym.Convolution(image, name=net.name("way"), **attrs))
+    """Two branches of the same shape, added, multiplied or subtracted."""
+    attrs = {"kernel": (3, 3), "pad": (1, 1), "num_filter": net.draw(CHANNELS)}
+    both = [mx.sym.Convolution(image, name=net.name("branch"), **attrs) for _ in range(2)]
     join = net.draw(st.sampled_from([mx.sym.elemwise_add, mx.sym.elemwise_mul, mx.sym.broadcast_sub]))
-    return join(*both), filters
+    return join(*both), attrs["num_filter"]
 
 
 def branches(net, image, channels):
-    """Ways with channels of their own, and the image itself, joined."""
-    ways, total = [image], channels
-    for _ in range(net.draw(st.integers(1, 2))):
-        way, more = convolution(net, image, channels)
-        ways.append(way)
-        total += more
-    return mx.sym.Concat(*ways, name=net.name("join"), dim=1), total
+    """Branches with different channels, and the image itself, concatenated."""
+    parts = [convolution(net, image, channels) for _ in range(net.draw(st.integers(1, 2)))]
+    joined = mx.sym.Concat(image, *(part for part, _ in parts), name=net.name("join"), dim=1)
+    return joined, channels + sum(count for _, count in parts)
 
 
-LAYERS = [convolution, convolution, convolution, batch_norm, activation, pooling, other]
+LAYERS = [convolution, convolution, convolution, batch_norm, activation, pooling, mix_channels, first_channel]
 LAYERS += [residual, branches]
 ENDS = [
     lambda image: image,
@@ -110,8 +107,8 @@ ENDS = [
 ]
 
 
-def values_of(graph, shape, seed):
-    """NumPy arrays for all arguments and states of a graph of ``images``."""
+def draw_values(graph, shape, seed):
+    """Return NumPy arrays for all arguments and states of a graph of ``images``."""
     shapes, _, states = graph.infer_shape(images=shape)
     random, args, aux = np.random.RandomState(seed), {}, {}
     for name, each in zip(graph.list_arguments(), shapes):
@@ -137,7 +134,7 @@ def test_padding_changes_neither_results_nor_gradients(data, multiple, seed):
     assert padded.list_arguments() == net.graph.list_arguments()
     assert padded.list_outputs() == net.graph.list_outputs()
     assert padded.list_auxiliary_states() == net.graph.list_auxiliary_states()
-    args, aux = values_of(net.graph, net.shape, seed)
+    args, aux = draw_values(net.graph, net.shape, seed)
     shapes = {name: each.shape for name, each in args.items()}
     outputs = net.graph.infer_shape(**shapes)[1]
     assert padded.infer_shape(**shapes)[1] == outputs
@@ -154,9 +151,7 @@ def test_padding_changes_neither_results_nor_gradients(data, multiple, seed):
 
 def check_padded(graph, shape):
     """Check that outputs, gradients and states are the same as without padding."""
-    args, aux = (
-        {name: each.astype("float32") for name, each in arrays.items()} for arrays in values_of(graph, shape, 0)
-    )
+    args, aux = ({k: v.astype("float32") for k, v in arrays.items()} for arrays in draw_values(graph, shape, 0))
     heads = [np.ones(each, "float32") for each in graph.infer_shape(images=shape)[1]]
     assert_same_results(pad(graph, shape, 8), graph, args, heads, aux, atol=1e-5)
 

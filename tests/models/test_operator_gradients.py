@@ -1,8 +1,8 @@
-"""The gradients of MXNet's operators, in graphs as runs bind them, are the right ones.
+"""The gradients of MXNet's operators are correct in graphs as runs bind them.
 
-Every operator that has a gradient is compared with numerical differences, or with its own
-definition: imperative, hybridized, and bound as a run does it; written and added; of all inputs
-together and of each alone; of inputs that are parameters, are computed, or are used twice.
+Every operator with a gradient is compared with numerical differences or with its definition: imperative,
+hybridized, and bound as in a run; written and added; for all inputs and for each one; for inputs that are
+parameters, are computed, or are used twice.
 """
 
 import json
@@ -24,7 +24,7 @@ from gluonlab.models.wrong_gradients import JOINT_GRADIENT_INPUTS, REFUSED, REWR
 from gluonlab.parallel.data.replica import make_replicas
 from gluonlab.training.user_components import check_user_network
 
-# By differences of float64, and of float32, whose sums are rounded; and by another way of MXNet.
+# limits for numerical differences, and for gradients that MXNet computes in another way
 BY_DIFFERENCES = {"float64": 1e-6, "float32": 2e-2}
 ALIKE = {"float64": 1e-6, "float32": 1e-4}
 
@@ -70,8 +70,8 @@ def faults(case, roles=ROLES, requests=("write", "add"), hybridized=True):
                 gradients = drawn.bound_gradients(graph, request)
                 compare(f"{dtype} {role} {request}", gradients, expected, ALIKE[dtype])
             for only in range(len(expected)) if len(expected) > 1 and not _needs_all(case, dtype) else ():
-                compare(f"{dtype} {role} only {only}", drawn.bound_gradients(graph, only=only),
-                        [expected[only]], ALIKE[dtype])  # fmt: skip
+                gradients = drawn.bound_gradients(graph, only=only)
+                compare(f"{dtype} {role} only {only}", gradients, [expected[only]], ALIKE[dtype])
             if hybridized and not is_wrong(case) and not _is_loud(case, dtype):
                 compare(f"{dtype} {role} hybridized", drawn.hybridized_gradients(graph), expected, ALIKE[dtype])
     return result
@@ -200,7 +200,7 @@ def test_a_replica_has_the_gradients_of_the_plain_network(add):
 
 
 @pytest.mark.parametrize(
-    "function, said",
+    "function, message",
     [
         (lambda F, x: F.LeakyReLU(x, act_type="rrelu")[0], "act_type='rrelu'"),
         (lambda F, x: x + F.BlockGrad(F.LeakyReLU(x, act_type="rrelu")[0]), "act_type='rrelu'"),
@@ -208,29 +208,25 @@ def test_a_replica_has_the_gradients_of_the_plain_network(add):
             lambda row, state: (F.LeakyReLU(row, act_type="selu"), state), x, [])[0], "foreach"),
     ],
 )  # fmt: skip
-def test_an_operator_that_cannot_be_trained_is_refused_before_training(function, said):
-    net = nn.HybridSequential()
-    net.add(nn.Flatten(), nn.Dense(3), Layer(function))
-    with pytest.raises(ModelError, match=said) as caught:
-        check_user_network(net, "Mine", (1, 4, 4), 3)
+def test_an_operator_that_cannot_be_trained_is_refused_before_training(function, message):
+    with pytest.raises(ModelError, match=message) as caught:
+        check_layers(nn.Flatten(), nn.Dense(3), Layer(function))
     assert "\n" not in str(caught.value) and str(caught.value).startswith("Mine has ")
 
 
-def test_refused_operators_are_allowed_without_gradients():
+def check_layers(*layers):
     net = nn.HybridSequential()
-    net.add(Layer(lambda F, x: F.make_loss(x)), nn.Flatten(), nn.Dense(3))
+    net.add(*layers)
     check_user_network(net, "Mine", (1, 4, 4), 3)
 
 
-def test_refused_operators_are_allowed_before_blockgrad():
-    net, trained = nn.HybridSequential(), nn.HybridSequential()
-    for each in (net, trained):
-        each.add(nn.Flatten(), nn.Dense(3))
-    net.add(Layer(lambda F, x: F.broadcast_div(x, F.BlockGrad(F.make_loss(F.square(x))) + 1)))
-    check_user_network(net, "Mine", (1, 4, 4), 3)
-    trained.add(Layer(lambda F, x: F.broadcast_div(F.BlockGrad(x), F.make_loss(F.square(x)) + 1)))
+def test_refused_operators_are_allowed_without_gradients_and_before_blockgrad():
+    check_layers(Layer(lambda F, x: F.make_loss(x)), nn.Flatten(), nn.Dense(3))
+    blocked = Layer(lambda F, x: F.broadcast_div(x, F.BlockGrad(F.make_loss(F.square(x))) + 1))
+    check_layers(nn.Flatten(), nn.Dense(3), blocked)
+    trained = Layer(lambda F, x: F.broadcast_div(F.BlockGrad(x), F.make_loss(F.square(x)) + 1))
     with pytest.raises(ModelError, match="Mine has make_loss, whose gradient does not use"):
-        check_user_network(trained, "Mine", (1, 4, 4), 3)
+        check_layers(nn.Flatten(), nn.Dense(3), trained)
 
 
 @pytest.mark.parametrize("op", sorted(set(REFUSED) - {"LeakyReLU", "_npi_norm"}))

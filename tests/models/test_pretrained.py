@@ -1,6 +1,4 @@
-"""--pretrained: everything in a file, everything but the last layer, or one clear error and nothing
-changed.
-"""
+"""--pretrained loads all parameters of a file, or all but the last layer's, or raises one error and changes nothing."""
 
 import struct
 from pathlib import Path
@@ -22,7 +20,7 @@ from gluonlab.export.export_network import WEIGHTS, write_export
 from gluonlab.models.pretrained import load_parameters, load_pretrained
 
 
-def same(first, second):
+def are_equal(first, second):
     return [np.array_equal(a, b) for a, b in zip(first, second)]
 
 
@@ -36,10 +34,10 @@ def test_a_file_of_the_same_network_gives_every_device_its_parameters(tmp_path, 
         file = tmp_path / WEIGHTS
     else:
         net.save_parameters(str(file))
-    assert not all(same(parameter_arrays(net), parameter_arrays(other, device(1))))
+    assert not all(are_equal(parameter_arrays(net), parameter_arrays(other, device(1))))
     assert load_pretrained(other, str(file), 10) == f"{file}: all parameters"
     for ctx in contexts(2):
-        assert all(same(parameter_arrays(net), parameter_arrays(other, ctx)))
+        assert all(are_equal(parameter_arrays(net), parameter_arrays(other, ctx)))
 
 
 @pytest.mark.parametrize("name", ["lenet", "resnet18", "gluoncv:squeezenet1.1"])
@@ -48,54 +46,46 @@ def test_for_other_classes_everything_but_the_last_layer_is_loaded(tmp_path, nam
     net, other = (make_initialized_net(name, (3, side, side), classes=classes) for classes in (6, 4))
     net.save_parameters(str(tmp_path / "a.params"))
     before = parameter_arrays(other)
-    said = load_pretrained(other, str(tmp_path / "a.params"), 4)
-    assert said.startswith(f"{tmp_path / 'a.params'}: all but ")
-    assert said.endswith(", which are new for 4 classes")
-    loaded = [
-        a.shape == b.shape and np.array_equal(a, b) for a, b in zip(parameter_arrays(other), parameter_arrays(net))
-    ]
+    message = load_pretrained(other, str(tmp_path / "a.params"), 4)
+    assert message.startswith(f"{tmp_path / 'a.params'}: all but ")
+    assert message.endswith(", which are new for 4 classes")
+    loaded = are_equal(parameter_arrays(other), parameter_arrays(net))
     assert loaded == [param.shape[0] != 4 for param in other.collect_params().values()]
-    assert all(kept for kept, came in zip(same(parameter_arrays(other), before), loaded) if not came)
+    assert all(kept or new for kept, new in zip(are_equal(parameter_arrays(other), before), loaded))
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "message"),
     [
         ("resnet18", r"it lacks features\.0\.weight; it lacks .* and \d+ more; it must be "),
         ("cifar_resnet20", "it lacks "),
         ("lenet", r".*lacks 0\.bias"),
     ],
 )
-def test_a_file_of_another_network_is_refused_and_changes_nothing(tmp_path, name, said):
+def test_a_file_of_another_network_is_refused_and_changes_nothing(tmp_path, name, message):
     file = tmp_path / "a.params"
     make_initialized_net("resnet8").save_parameters(str(file))
     net = make_initialized_net(name)
     before = parameter_arrays(net)
-    with pytest.raises(ModelError, match=f"^--pretrained {file} does not fit the network: {said}"):
+    with pytest.raises(ModelError, match=f"^--pretrained {file} does not fit the network: {message}"):
         load_pretrained(net, str(file), 10)
-    assert all(same(parameter_arrays(net), before))
+    assert all(are_equal(parameter_arrays(net), before))
 
 
-def test_a_file_for_other_images_names_the_shapes(tmp_path):
-    make_initialized_net("resnet8", (1, 28, 28)).save_parameters(str(tmp_path / "a.params"))
+def test_other_shapes_and_surplus_parameters_are_named(tmp_path):
+    path, net = tmp_path / "a.params", make_initialized_net("resnet8")
+    file = str(path)
+    make_initialized_net("resnet8", (1, 28, 28)).save_parameters(file)
     with pytest.raises(ModelError, match=r"0\.weight is \(16, 1, 3, 3\), not \(16, 3, 3, 3\); it must be"):
-        load_pretrained(make_initialized_net("resnet8"), str(tmp_path / "a.params"), 10)
-
-
-def test_other_classes_are_refused_where_no_new_layer_is_wanted(tmp_path):
-    make_initialized_net("resnet8", classes=5).save_parameters(str(tmp_path / "a.params"))
-    with pytest.raises(
-        ModelError, match=r"^it does not fit the network: 8\.weight is \(5, 64\), not \(10, 64\); 8\.bias is"
-    ):
-        load_parameters(make_initialized_net("resnet8"), tmp_path / "a.params", "it", 10)
-
-
-def test_surplus_parameters_are_named(tmp_path):
-    params = make_initialized_net("mlp")._collect_params_with_prefix()
-    arrays = {name: param.data() for name, param in params.items()}
-    nd.save(str(tmp_path / "a.params"), {**arrays, "9.weight": nd.zeros((1,))})
-    with pytest.raises(ModelError, match=r"9\.weight is not in the network"):
-        load_pretrained(make_initialized_net("mlp"), str(tmp_path / "a.params"), 10)
+        load_pretrained(net, file, 10)
+    make_initialized_net("resnet8", classes=5).save_parameters(file)
+    message = r"^it does not fit the network: 8\.weight is \(5, 64\), not \(10, 64\); 8\.bias is"
+    with pytest.raises(ModelError, match=message):
+        load_parameters(net, path, "it", 10)
+    arrays = {name: param.data() for name, param in net._collect_params_with_prefix().items()}
+    nd.save(file, {**arrays, "99.weight": nd.zeros((1,))})
+    with pytest.raises(ModelError, match=r"99\.weight is not in the network"):
+        load_pretrained(net, file, 10)
 
 
 NO_FILES = {
@@ -130,7 +120,6 @@ def file(tmp_path_factory):
 @settings(max_examples=200)
 @given(st.data())
 def test_a_damaged_file_is_loaded_or_a_model_error(file, tmp_path_factory, data):
-    """Bytes changed, cut out or put in anywhere, of numbers that are mostly headers."""
     path = tmp_path_factory.getbasetemp() / "damaged.params"
     path.write_bytes(corrupt_bytes(data, file.read_bytes()))
     net = dense()
@@ -142,8 +131,8 @@ def test_a_damaged_file_is_loaded_or_a_model_error(file, tmp_path_factory, data)
 
 
 @pytest.mark.parametrize("place", [7, 15])
-def test_a_shape_of_which_one_byte_is_damaged_is_no_shape(file, tmp_path, place):
-    """2**62 rows or columns more: as many bytes as before, for who counts them in 64 bits."""
+def test_a_damaged_shape_is_refused(file, tmp_path, place):
+    """2**62 more rows or columns: the number of bytes is the same modulo 2**64."""
     content = bytearray(file.read_bytes())
     begin = content.index(struct.pack("<qq", 2, 3))
     content[begin + place] ^= 0x40
@@ -177,7 +166,7 @@ def test_a_file_that_was_written_after_set_np_is_read(tmp_path):
         expected = [param.data().asnumpy() for param in net.collect_params().values()]
     net = dense()
     load_parameters(net, tmp_path / "a.params", "it", 2)
-    assert all(same(parameter_arrays(net), expected))
+    assert all(are_equal(parameter_arrays(net), expected))
 
 
 @pytest.mark.parametrize("path", ["missing.params", ".", "https://example.org/resnet18.params"])

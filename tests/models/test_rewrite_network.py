@@ -62,9 +62,7 @@ convolutions = st.fixed_dictionaries(
 
 
 def convolution(attrs, image_shape):
-    """A convolution of images, and the shapes of its arguments; None when there is no place for its
-    window.
-    """
+    """Return a convolution, the shapes of its arguments and of its output; None if the window does not fit."""
     graph = mx.sym.Convolution(mx.sym.var("images"), name="conv", **attrs)
     try:
         shapes, outputs, _ = graph.infer_shape(images=image_shape)
@@ -80,9 +78,9 @@ def convolution(attrs, image_shape):
 # not all pixels
 @example((2, 3), {"kernel": (3, 1), "stride": (2, 3), "pad": (1, 0), "num_filter": 2, "no_bias": True}, 0)
 def test_a_dense_layer_equals_the_convolution(side, attrs, seed):
-    made = convolution(attrs, (3, 4, *side))
-    assume(made is not None and min(made[2]) > 0)
-    graph, shapes, output_shape = made
+    built = convolution(attrs, (3, 4, *side))
+    assume(built is not None and min(built[2]) > 0)
+    graph, shapes, output_shape = built
     dense = convert_one_pixel_convolutions(graph, {"images": shapes["images"]})
     assert names(dense) == names(graph)
     random = np.random.RandomState(seed)
@@ -124,8 +122,8 @@ def make_net(ctxs, start=None):
     return net
 
 
-def step_of(net, ctxs, learning_rate, **options):
-    """A step of data parallelism on these devices."""
+def make_step(net, ctxs, learning_rate, **options):
+    """Return a step of data parallelism on these devices."""
     sgd = {"learning_rate": learning_rate, **options}
     store = make_kvstore("device", ctxs)
     trainer = BucketedTrainer(net.collect_params(), "sgd", sgd, store)
@@ -144,15 +142,14 @@ def test_training_and_prediction_equal_gluon(count):
     start = parameter_arrays(make_net([mx.cpu()]))
     batches = random_batches([7, 7, 5], shape=(3, 4, 4), classes=5)
     net, sgd = make_net(ctxs, start), {"learning_rate": 0.1, "momentum": 0.9}
-    step = step_of(net, ctxs, **sgd)
+    step = make_step(net, ctxs, **sgd)
     for batch in batches:
         step(on_devices(batch, ctxs))
         scores = [part.scores.asnumpy() for part in step.score(on_devices(batch, ctxs))]
         predicted = [net(x).asnumpy() for x in on_devices(batch, ctxs).xs]
         np.testing.assert_allclose(np.concatenate(scores), np.concatenate(predicted), rtol=1e-3, atol=1e-5)
     expected = train_on_one_device(make_net([mx.cpu()], start), batches, "sgd", **sgd)
-    # without sync_bn a step alone leaves cuDNN's running variances, which are unbiased; a run puts
-    # them right
+    # without sync_bn a single step leaves cuDNN's unbiased running variances; a run corrects them
     cudnns = runs_on_gpus() and count == 1
     as_cpus = [not (cudnns and name.endswith("running_var")) for name in net.collect_params()]
     result = parameter_arrays(net, ctxs[0])
@@ -174,7 +171,6 @@ windows = st.fixed_dictionaries(
 
 
 def order(graph):
-    """The operators, as they come."""
     return [op for op in operators(graph) if op in ("Activation", "relu", "Pooling")]
 
 
@@ -221,12 +217,11 @@ def test_a_chain_of_both_is_exchanged_as_a_whole():
 
 lengths = st.integers(1, 6)
 poolings = st.one_of(
-    st.builds(dict, global_pool=st.just(True), kernel=st.sampled_from([(1, 1), (7, 7)]),
-              pad=st.just((3, 3))),
+    st.builds(dict, global_pool=st.just(True), kernel=st.sampled_from([(1, 1), (7, 7)]), pad=st.just((3, 3))),
     st.builds(dict, kernel=st.tuples(lengths, lengths), stride=st.just((2, 2))),
     # oneDNN wants less padding than window
     st.builds(dict, kernel=st.tuples(lengths, st.integers(2, 6)), pad=st.just((0, 1))),
-)  # fmt: skip
+)
 
 
 @settings(max_examples=40)
@@ -257,9 +252,7 @@ def test_a_product_equals_the_pooling(shape, attrs, kind, dtype, seed):
 
 @pytest.mark.parametrize("name", ["resnet8", "resnet18", "gluoncv:mobilenet0.5", "lenet-avg"])
 def test_networks_end_with_an_average(name):
-    """Their last pooling is the one that they have of all pixels; LeNet's average pairs of pixels
-    only.
-    """
+    """Their last pooling averages all pixels. LeNet's averages only pairs of pixels."""
     graph = get_model(name, 10, contexts(1))(mx.sym.var("image"))
     shapes = {"image": (2, 1 if name == "lenet-avg" else 3, 64, 64)}
     product = convert_global_average_pooling(graph, shapes, dict.fromkeys(graph.list_arguments(), "float32"))
@@ -310,11 +303,11 @@ NEEDS_TYPE = {
 
 
 @pytest.mark.parametrize("name", NEEDS_TYPE)
-def test_images_may_pass_operators_that_must_be_told_their_type(name):
-    made = NEEDS_TYPE[name](mx.sym.tanh(mx.sym.var("image")))
+def test_images_may_pass_operators_that_need_a_known_type(name):
+    graph = NEEDS_TYPE[name](mx.sym.tanh(mx.sym.var("image")))
     with pytest.raises(mx.MXNetError, match="type"):
-        made.infer_type_partial()  # else the case proves nothing
-    check_on_images(mx.sym.Pooling(made, kernel=(1, 1), global_pool=True, pool_type="avg"), replaced=1)
+        graph.infer_type_partial()  # else the case proves nothing
+    check_on_images(mx.sym.Pooling(graph, kernel=(1, 1), global_pool=True, pool_type="avg"), replaced=1)
 
 
 # --- odd numbers of channels joined without oneDNN
@@ -323,9 +316,7 @@ SHAPE = (3, 4, 6)
 
 
 class Branches(nn.HybridBlock):
-    """Convolutions of the same images, side by side, with the images themselves, if wanted, and a
-    network behind them.
-    """
+    """Parallel convolutions of the same images, optionally joined with the images, and a network after them."""
 
     def __init__(self, channels, own, activated):
         super().__init__()
@@ -343,7 +334,7 @@ class Branches(nn.HybridBlock):
         return self.rest(F.relu(joined) if self.activated else joined)
 
 
-def made(net, ctxs):
+def initialize(net, ctxs):
     mx.random.seed(3)
     net.initialize(mx.init.Xavier(), ctx=ctxs)
     net(nd.zeros((1, *SHAPE), ctx=ctxs[0]))
@@ -357,7 +348,7 @@ def grads_of(net):
 
 def step_once(net, batch, ctxs):
     """The sum of losses; the second step of the same batch reads what the first has left."""
-    step = step_of(net, ctxs, learning_rate=1e-12)
+    step = make_step(net, ctxs, learning_rate=1e-12)
     for _ in range(2):
         loss = sum(float(part.asscalar()) for part in step(on_devices(batch, ctxs)))
     return loss
@@ -366,7 +357,7 @@ def step_once(net, batch, ctxs):
 def assert_as_in_float64(make, k):
     """The losses and gradients of a network on k devices."""
     (batch,) = random_batches([7], shape=SHAPE)
-    exact, net = made(make(), cpu_contexts(1)), made(make(), devices(k, threads=1))
+    exact, net = initialize(make(), cpu_contexts(1)), initialize(make(), devices(k, threads=1))
     exact.cast("float64")
     images, labels = (nd.array(array, dtype="float64") for array in batch)
     with autograd.record():
@@ -392,7 +383,7 @@ def test_any_numbers_of_channels_give_the_losses_and_gradients_of_float64(channe
 
 
 @pytest.mark.parametrize("channels, axes, replaced", [([16, 32], 4, False), ([16, 33], 4, True), ([5, 3], 2, False)])
-def test_only_images_whose_channels_fill_no_blocks_are_joined_otherwise(channels, axes, replaced):
+def test_only_images_with_odd_numbers_of_channels_are_joined_differently(channels, axes, replaced):
     parts = [f"part{i}" for i in range(len(channels))]
     graph = mx.sym.Concat(*[mx.sym.relu(mx.sym.var(part)) for part in parts], dim=1, name="joined")
     shapes = {part: (2, each, 3, 4)[:axes] for part, each in zip(parts, channels)}
@@ -404,9 +395,7 @@ def test_only_images_whose_channels_fill_no_blocks_are_joined_otherwise(channels
 
 
 def parts_of(kind):
-    """What is joined: of an operator with several outputs, of the graph's outputs, the same
-    twice.
-    """
+    """Return arrays to join: outputs of one operator, outputs of the graph, or the same array twice."""
     x, y = mx.sym.var("x"), mx.sym.var("y")
     if kind == "split":
         first, second, third = mx.sym.split(x, num_outputs=3, axis=1)

@@ -36,7 +36,7 @@ def call_command(words, *arguments):
     """Run ``gluonlab WORDS ARGUMENTS`` in this process, which raises SystemExit."""
     group, _, name = words.rpartition(" ")
     if words == "":
-        program.dispatch("gluonlab", program.COMMANDS, arguments)
+        program.run_subcommand("gluonlab", program.COMMANDS, arguments)
     elif group or words in COMMAND_GROUPS:
         program.COMMANDS[group or words][1]([*([name] if group else []), *arguments])
     else:

@@ -32,9 +32,9 @@ WITHOUT_DEVICES = """
     collectives/cost_model collectives/hosts collectives/lower_bounds
     collectives/named_topologies collectives/page collectives/page_file collectives/render
     collectives/synthesis/own_schedules collectives/synthesis/precomputed_schedules
-    collectives/topology_file collectives/verify_schedule data/fetching/addresses
-    data/fetching/archives data/fetching/download data/fetching/extract_archive
-    data/images/decode_image data/images/decoder_pool data/images/turbojpeg data/sets/layout
+    collectives/topology_file collectives/verify_schedule data/fetching/archives
+    data/fetching/download data/fetching/extract_archive
+    data/images/decode_image data/images/decoder_pool data/images/turbojpeg
     data/sets/packed_folder data/sets/standard_datasets doctor/check_host doctor/command
     drawing/translations engine/linker_errors engine/mxnet_fixes engine/mxnet_installation
     engine/mxnet_setup errors exercises/exercise_registry exercises/grading

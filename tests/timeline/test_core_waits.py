@@ -1,4 +1,4 @@
-"""A thread that is ready and has no core waits: the clock goes on, and its own does not."""
+"""A thread waits for a core while the wall clock proceeds, but not the thread's own clock."""
 
 import ctypes
 import math
@@ -24,8 +24,8 @@ WAITED_S = 0.1  # how long the device's thread waits for its core in a test
 HOG = "import os\nos.sched_setaffinity(0, {%d})\nprint(flush=True)\nwhile True: pass"
 
 
-def on_its_thread(ctx, function):
-    """Call it where the device computes, and wait for its end."""
+def run_on_device_thread(ctx, function):
+    """Call a function on the thread that computes for a device, and wait for its end."""
     callback, array = _ON_WORKER(lambda *_: function()), nd.zeros((1,), ctx=ctx)
     where = ctypes.byref(EngineContext(ctx.device_typeid, ctx.device_id))
     handle = ctypes.byref(array.handle)
@@ -34,10 +34,9 @@ def on_its_thread(ctx, function):
 
 
 @contextmanager
-def beside_a_hog(ctx):
-    """The device's thread has to share its core with a process that computes for ever."""
+def share_core_with_busy_process(ctx):
     threads = []
-    on_its_thread(ctx, lambda: threads.append(threading.get_native_id()))
+    run_on_device_thread(ctx, lambda: threads.append(threading.get_native_id()))
     before = os.sched_getaffinity(threads[0])
     core = min(before)
     hog = subprocess.Popen([sys.executable, "-c", HOG % core], stdout=subprocess.PIPE)
@@ -51,49 +50,47 @@ def beside_a_hog(ctx):
         hog.communicate()
 
 
-def lacking():
+def seconds_without_core():
     """Return this thread's seconds without a core, counted from an arbitrary moment."""
     return time.perf_counter() - time.thread_time()
 
 
 def test_core_waits_equal_the_time_missing_from_the_threads_clock():
-    """It may be taken off its core at any moment, also between two looks at clocks; and it may
-    lack more than its core, if another thread has Python's lock or the machine itself is stopped.
-    """
+    """A thread may lose its core between two reads of clocks. It also waits for Python's lock or a stopped machine."""
     ctx, measured = mx.cpu(0), []
 
     def compute():
-        before = lacking()
+        before = seconds_without_core()
         waits.begin()
-        begun = lacking()
-        while lacking() < begun + WAITED_S:
+        begun = seconds_without_core()
+        while seconds_without_core() < begun + WAITED_S:
             pass
-        least = lacking() - begun
-        found = waits.wait_micros()
-        measured.append((least, found, lacking() - before))
+        lower_bound = seconds_without_core() - begun
+        micros = waits.wait_micros()
+        measured.append((lower_bound, micros, seconds_without_core() - before))
 
     def is_core_alone():
         [(row, micros)] = measured[-1][1].items()
         assert row == str(ctx)
         return 0.8 * measured[-1][0] <= micros / 1e6 <= 1.2 * measured[-1][2]
 
-    with beside_a_hog(ctx):
+    with share_core_with_busy_process(ctx):
         waits = CoreWaits([ctx])
-        on_its_thread(ctx, compute)
+        run_on_device_thread(ctx, compute)
         while not is_core_alone() and len(measured) < 20:
-            on_its_thread(ctx, compute)
+            run_on_device_thread(ctx, compute)
     assert is_core_alone(), measured
 
 
 def test_a_thread_that_has_nothing_to_do_does_not_wait():
-    """It may still end what it did before: then it is looked at again."""
+    """It may still complete earlier work: then it is measured again."""
     waits = CoreWaits([mx.cpu(0), mx.cpu(1)])
-    found, hangs = {"cpu(0)": math.inf}, time.monotonic() + 300
-    while sum(found.values()) >= 20_000 and time.monotonic() < hangs:
+    micros, deadline = {"cpu(0)": math.inf}, time.monotonic() + 300
+    while sum(micros.values()) >= 20_000 and time.monotonic() < deadline:
         waits.begin()
         time.sleep(0.1)
-        found = waits.wait_micros()
-    assert set(found) == {"cpu(0)", "cpu(1)"} and sum(found.values()) < 20_000
+        micros = waits.wait_micros()
+    assert set(micros) == {"cpu(0)", "cpu(1)"} and sum(micros.values()) < 20_000
 
 
 def test_core_waits_are_empty_without_schedstat(monkeypatch):

@@ -1,34 +1,32 @@
-"""Why a device stood still: by made-up timelines, whose reasons are known, moment by moment."""
+"""Why a device was idle, for made-up timelines with known reasons."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gluonlab.timeline.exposed_time import LAUNCH_US, time_categories
+from gluonlab.timeline.exposed_time import LAUNCH_US, time_shares
 from gluonlab.timeline.mxnet_profiler import Span
-from gluonlab.timeline.timeline import PHASES, Timeline
+from gluonlab.timeline.timeline import PHASES, Timeline, intersect_intervals, merge_intervals, total_length
 
 ROWS = ["cpu(0)", "cpu(1)"]
 HOLE = (300, 400)
 
 
-def timeline(*ran, core_waits=(0.0, 0.0), steps=3):
-    """Steps that have all been queued at 0; ``ran``: (row, phase, step, begin, end), to 1000."""
+def make_timeline(*ran, core_waits=(0.0, 0.0), steps=3):
+    """Return steps that were all queued at 0, to 1000; ``ran``: (row, phase, step, begin, end)."""
+    ran = sorted(ran, key=lambda span: span[3:])
     spans = [Span(ROWS[row], "any", begin, end) for row, _, _, begin, end in ran]
-    order = sorted(range(len(spans)), key=lambda place: (spans[place].begin, spans[place].end))
-    return Timeline(
-        1, [0.0] * steps, 1000.0, ROWS,
-        [spans[place] for place in order], [ran[place][1] for place in order], [], (),
-        [ran[place][2] for place in order], {}, dict(zip(ROWS, core_waits)),
-    )  # fmt: skip
+    phases, numbers = ([span[index] for span in ran] for index in (1, 2))
+    waits = dict(zip(ROWS, core_waits))
+    return Timeline(1, [0.0] * steps, 1000.0, ROWS, spans, phases, [], (), numbers, {}, waits)
 
 
-def around_the_hole(step=0, next_step=0):
-    """What the first device did all the time, but for HOLE."""
+def busy_except_hole(step=0, next_step=0):
+    """Return spans of the first device at all times except HOLE."""
     return (0, "backward", step, 0, HOLE[0]), (0, "update", next_step, HOLE[1], 1000)
 
 
-AHEAD = (1, "forward", 9, 200, 350)  # of a later step, as of a loader that is ahead
+AHEAD = (1, "forward", 9, 200, 350)  # of a later step
 
 
 @pytest.mark.parametrize(
@@ -43,34 +41,34 @@ AHEAD = (1, "forward", 9, 200, 350)  # of a later step, as of a loader that is a
     ],
 )
 def test_a_gap_counts_as_kernel_while_it_waits_for_another_device(others, kernel):
-    found = time_categories(timeline(*around_the_hole(), *others), ROWS[0])
-    assert (found.kernel, found.unknown) == pytest.approx((kernel, 0.1 - kernel))
-    assert found.computing == pytest.approx(0.9) and sum(found) == pytest.approx(1)
+    result = time_shares(make_timeline(*busy_except_hole(), *others), ROWS[0])
+    assert (result.kernel, result.unknown) == pytest.approx((kernel, 0.1 - kernel))
+    assert result.computing == pytest.approx(0.9) and sum(result) == pytest.approx(1)
 
 
 @pytest.mark.parametrize("phase", PHASES)
 @pytest.mark.parametrize("step", [0, 1, 2, 3])
 def test_only_possible_dependencies_of_another_step_count(phase, step):
     """It is of step 2, so its weights come from earlier ones; sums and copies are for anybody."""
-    ran = *around_the_hole(2, 2), (1, phase, step, 300, 400)
-    found = time_categories(timeline(*ran, steps=4), ROWS[0])
+    ran = *busy_except_hole(2, 2), (1, phase, step, 300, 400)
+    result = time_shares(make_timeline(*ran, steps=4), ROWS[0])
     depends = step <= 2 or phase in ("sum", "copy")
-    assert (found.kernel, found.unknown) == pytest.approx((0.1, 0) if depends else (0, 0.1))
+    assert (result.kernel, result.unknown) == pytest.approx((0.1, 0) if depends else (0, 0.1))
 
 
 def test_a_gap_counts_as_host_until_its_next_operator_is_queued():
-    spans = around_the_hole()
+    spans = busy_except_hole()
     times = {"forward": 0, "backward": 0, "update": 370}
-    made = timeline(*spans)._replace(host=[Span("host", name, at, at) for name, at in times.items()], starts=[0.0])
-    found = time_categories(made, ROWS[0])
-    assert found.host == pytest.approx(0.07) and found.unknown == pytest.approx(0.03)
+    host = [Span("host", name, at, at) for name, at in times.items()]
+    result = time_shares(make_timeline(*spans)._replace(host=host, starts=[0.0]), ROWS[0])
+    assert result.host == pytest.approx(0.07) and result.unknown == pytest.approx(0.03)
 
 
 @pytest.mark.parametrize("waited", [(0.0, 0.0), (60.0, 0.0), (0.0, 60.0), (500.0, 500.0)])
 def test_waiting_for_a_core_explains_no_more_than_was_waited(waited):
-    found = time_categories(timeline(*around_the_hole(), core_waits=waited), ROWS[0])
-    assert found.core == pytest.approx(min(0.1, sum(waited) / 1000))
-    assert found.core + found.unknown == pytest.approx(0.1)
+    result = time_shares(make_timeline(*busy_except_hole(), core_waits=waited), ROWS[0])
+    assert result.core == pytest.approx(min(0.1, sum(waited) / 1000))
+    assert result.core + result.unknown == pytest.approx(0.1)
 
 
 @pytest.mark.parametrize("counted", [1, 5])
@@ -78,38 +76,36 @@ def test_an_operator_belongs_to_no_step_that_the_host_had_not_started(counted):
     """It ran at 400, in the second step, whose sum was queued at 390, however often it was seen."""
     host = [Span("host", "sum", 10, 20), Span("host", "sum", 380, 390), Span("host", "sum", 900, 910)]
     spans = (0, "backward", 0, 0, 300), (0, "copy", counted, 400, 1000)
-    made = timeline(*spans)._replace(host=host, starts=[0.0, 350.0, 800.0])
-    found = time_categories(made, ROWS[0])
-    assert found.host == pytest.approx(0.09) and found.unknown == 0
+    made = make_timeline(*spans)._replace(host=host, starts=[0.0, 350.0, 800.0])
+    result = time_shares(made, ROWS[0])
+    assert result.host == pytest.approx(0.09) and result.unknown == 0
 
 
 @pytest.mark.parametrize(("shared", "late"), [(True, 0.08), (False, 0.0)])
 def test_an_operator_of_several_phases_may_be_queued_by_any(shared, late):
     """It is taken for an operator of the update; the host went on queueing the sum until 380."""
-    made = timeline(*around_the_hole())
+    made = make_timeline(*busy_except_hole())
     spans = [span._replace(name="copy" if shared else phase) for span, phase in zip(made.spans, made.phases)]
     host = [Span("host", "update", 0, 0), Span("host", "sum", 310, 380)]
-    found = time_categories(made._replace(spans=spans, host=host, starts=[0.0]), ROWS[0])
-    assert found.host == pytest.approx(late) and found.unknown == pytest.approx(0.1 - late)
+    result = time_shares(made._replace(spans=spans, host=host, starts=[0.0]), ROWS[0])
+    assert result.host == pytest.approx(late) and result.unknown == pytest.approx(0.1 - late)
 
 
 RAN = st.lists(
     st.tuples(
-        st.integers(0, 1), st.sampled_from(PHASES), st.integers(0, 2), st.integers(0, 950),
-        st.integers(1, 120),
+        st.integers(0, 1), st.sampled_from(PHASES), st.integers(0, 2), st.integers(0, 950), st.integers(1, 120)
     ).map(lambda one: (*one[:3], one[3], min(1000, one[3] + one[4]))),
     max_size=10,
-)  # fmt: skip
+)
 
 
 @given(RAN, st.integers(0, 1))
 def test_all_categories_are_those_of_moments_counted_one_by_one(ran, row):
-    made = timeline(*ran)
-    own = sorted((begin, end, number) for number, (of, _, _, begin, end) in enumerate(ran)
-                 if of == row)  # fmt: skip
+    made = make_timeline(*ran)
+    own = sorted((begin, end, number) for number, (of, _, _, begin, end) in enumerate(ran) if of == row)
     busy = [any(begin <= moment < end for begin, end, _ in own) for moment in range(1000)]
-    others = [each for each in ran if each[0] != row]
-    explained, ended_by = [], []
+    others = [span for span in ran if span[0] != row]
+    explained, ended_by = [], []  # for each moment
     for moment in range(1000):
         following = [(b, e, n) for b, e, n in own if b > moment]
         first, _, number = min(following, default=(1000, 1000, None))
@@ -132,10 +128,30 @@ def test_all_categories_are_those_of_moments_counted_one_by_one(ran, row):
         of_host += silent if silent > LAUNCH_US and ended_by[moment - 1] == "other" else 0
         silent = 0
         kernel += moment < 1000 and not busy[moment]
-    found = time_categories(made, ROWS[row])
-    assert sum(found) == pytest.approx(1)
+    result = time_shares(made, ROWS[row])
+    assert sum(result) == pytest.approx(1)
     # which of those that begin at once ends a gap is not said
     if len({begin for begin, _, _ in own}) == len(own):
-        assert found.kernel == pytest.approx(kernel / 1000)
-        assert found.host == pytest.approx(of_host / 1000)
-        assert found.unknown == pytest.approx((1000 - sum(busy) - kernel - of_host) / 1000)
+        assert result.kernel == pytest.approx(kernel / 1000)
+        assert result.host == pytest.approx(of_host / 1000)
+        assert result.unknown == pytest.approx((1000 - sum(busy) - kernel - of_host) / 1000)
+
+
+# --- operations on intervals
+
+
+INTERVALS = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), max_size=8)
+
+
+def moments(intervals):
+    return {moment for begin, end in intervals for moment in range(begin, end)}
+
+
+@given(INTERVALS, INTERVALS)
+def test_interval_operations_equal_sets_of_moments(one, other):
+    merged = merge_intervals(one)
+    assert moments(merged) == moments(one)
+    assert moments(intersect_intervals(merged, merge_intervals(other))) == moments(one) & moments(other)
+    assert total_length(merged) == len(moments(one))
+    edges = [edge for interval in merged for edge in interval]
+    assert edges == sorted(set(edges))

@@ -1,4 +1,4 @@
-"""MXNet's profiler, also where somebody has recorded before."""
+"""MXNet's profiler, also after earlier recordings."""
 
 import pytest
 
@@ -13,7 +13,7 @@ mx.profiler.dump(finished=False)
 OURS = """
 import gluonlab, mxnet as mx
 from gluonlab.timeline import mxnet_profiler as profiler
-profiler.start()
+profiler.start_recording()
 mx.nd.ones((3,)).wait_to_read()
 events = profiler.take_events()
 print(sorted((e["pid"], e["args"]["name"]) for e in events if e["ph"] == "M"
@@ -33,9 +33,9 @@ def test_rows_keep_their_names_in_later_traces(python, tmp_path):
 
 AGAIN = """
 try:
-    mx.profiler.set_config(filename="other.json")  # MXNet refuses, and takes the name all the same
+    mx.profiler.set_config(filename="other.json")  # MXNet raises an error, but takes the name
 except mx.base.MXNetError:
-    profiler.start()
+    profiler.start_recording()
     try:
         profiler.take_events()
     except gluonlab.errors.EngineError as error:
@@ -44,11 +44,11 @@ except mx.base.MXNetError:
 
 
 def test_configuring_the_profiler_after_a_recording_is_an_error_in_the_next(python):
-    done = python("-c", OURS + AGAIN)
-    assert done.stdout.splitlines()[2:] == [
+    result = python("-c", OURS + AGAIN)
+    assert result.stdout.splitlines()[2:] == [
         "MXNet's profiler is configured once in a process, and somebody else has done it: record "
         "in a new process, or do not configure it"
-    ], done.stderr
+    ], result.stderr
 
 
 BESIDE = """
@@ -65,9 +65,9 @@ threads = [threading.Thread(target=call) for _ in range(3)]
 for thread in threads:
     thread.start()
 for _ in range(200):
-    profiler.start()
+    profiler.start_recording()
     mx.nd.ones((3,)).wait_to_read()
-    profiler.stop()
+    profiler.stop_recording()
 stopping.set()
 for thread in threads:
     thread.join()
@@ -76,5 +76,5 @@ print(any(event["ph"] == "B" for event in profiler.take_events()))
 
 
 def test_recording_may_begin_while_other_threads_are_within_calls_of_mxnet(python):
-    done = python("-c", BESIDE)
-    assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
+    result = python("-c", BESIDE)
+    assert (result.returncode, result.stdout) == (0, "True\n"), result.stderr

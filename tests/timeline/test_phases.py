@@ -1,4 +1,4 @@
-"""Operators are named by the phases that queue them, and those are what the phases really are."""
+"""Operators are assigned to the phases that queue them."""
 
 import time
 
@@ -15,7 +15,7 @@ from gluonlab.timeline.timeline import PHASES, WAITING, Timeline
 from gluonlab.training.plan import make_plan
 from gluonlab.training.training_setup import prepare, train_loader
 
-WAYS = {
+CONFIGS = {
     "device": {"model": "lenet", "kvstore": "device", "optimizer": "sgd"},
     "local": {"model": "mlp", "kvstore": "local", "optimizer": "sgd"},
     "ring, adam": {"model": "resnet8", "kvstore": "ring", "optimizer": "adam"},
@@ -27,57 +27,52 @@ WAYS = {
 }
 
 
-def waited_for(windows):
-    """What goes around each phase so that nothing else runs meanwhile; notes when that was."""
-
-    def around(name, queue):
-        nd.waitall()
-        began = time.time_ns() / 1000
-        queue()
-        nd.waitall()
-        windows.append(PhaseWindow(name, began, time.time_ns() / 1000))
-
-    return around
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_the_steps_after_the_first_are_named_as_if_each_phase_had_been_waited_for(way):
-    settings = {"devices": device_spec(2), "dataset": "synthetic", "batch_size": 8, **WAYS[way]}
+@pytest.mark.parametrize("name", CONFIGS)
+def test_operators_of_later_steps_have_the_phases_of_a_step_that_waits_after_each_phase(name):
+    settings = {"devices": device_spec(2), "dataset": "synthetic", "batch_size": 8, **CONFIGS[name]}
     plan, strategy, _ = prepare(make_plan(TrainConfig(**settings)))
     batches = iter(train_loader(plan, strategy.inputs))
     first, second, third = next(batches), next(batches), next(batches)
-    batches.close()  # no batch is copied beside a phase
+    batches.close()  # no batch is copied during a phase
     strategy.step(first)
     recorder, windows = Recorder(plan.ctxs, 3), []
+
+    def run_alone(phase, queue):
+        nd.waitall()
+        begin = time.time_ns() / 1000
+        queue()
+        nd.waitall()
+        windows.append(PhaseWindow(phase, begin, time.time_ns() / 1000))
+
     recorder.learn(lambda around: strategy.step(second, around))
-    recorder.record(lambda _: strategy.step(third, waited_for(windows)))
+    recorder.record(lambda _: strategy.step(third, run_alone))
     timeline = recorder.end()
     by_clock = PhaseMap(timeline.spans, windows).find_phases(timeline.spans)
     assert list(timeline.phases) == by_clock
     assert {"forward", "backward", "update"} <= set(by_clock) <= set(PHASES)
-    assert ("sum" in by_clock) == (way not in ("one device", "pipeline"))
+    assert ("sum" in by_clock) == (name not in ("one device", "pipeline"))
 
 
 SPANS = st.lists(
     st.tuples(st.sampled_from(["cpu(0)", "cpu(1)"]), st.integers(0, 90), st.integers(1, 30)), max_size=12
-).map(lambda found: [Span(row, "any", begin, begin + long) for row, begin, long in found])
+).map(lambda spans: [Span(row, "any", begin, begin + length) for row, begin, length in spans])
 
 
 @pytest.mark.parametrize("through_host", [False, True])
-def test_what_the_loader_copies_beside_a_sum_belongs_to_the_sum_only_if_that_is_of_the_host(through_host):
-    """A batch to come is copied whenever the loader has it, also in the step that is learned."""
+def test_a_copy_to_a_device_during_a_sum_belongs_to_it_only_if_the_sum_is_on_the_host(through_host):
+    """The loader copies the next batch at any time, also in the step that is learned."""
     windows = [PhaseWindow("backward", 0, 10), PhaseWindow("allreduce", 10, 40)]
     spans = [Span("gpu(0)", "_backward_FullyConnected", 0, 9)]
     if through_host:
         spans.append(Span("gpu(0)", "CopyGPU2CPU", 11, 15))
     spans += [Span("gpu(0)", "CopyCPU2GPU", 20, 25), Span("gpu(0)", "CopyGPU2GPU", 26, 30)]
-    found = dict(zip([span.name for span in spans], PhaseMap(spans, windows).find_phases(spans)))
-    assert found["CopyCPU2GPU"] == ("copy" if through_host else "other")
-    assert found["CopyGPU2GPU"] == "copy" and found["_backward_FullyConnected"] == "backward"
+    phases = dict(zip([span.name for span in spans], PhaseMap(spans, windows).find_phases(spans)))
+    assert phases["CopyCPU2GPU"] == ("copy" if through_host else "other")
+    assert phases["CopyGPU2GPU"] == "copy" and phases["_backward_FullyConnected"] == "backward"
 
 
 @given(SPANS, st.data())
-def test_shares_and_overlap_are_those_of_moments_counted_one_by_one(spans, data):
+def test_shares_and_overlap_equal_counted_moments(spans, data):
     phases = [data.draw(st.sampled_from(PHASES)) for _ in spans]
     timeline = Timeline(1, [10], 100, ["cpu(0)", "cpu(1)"], spans, phases, [])
 
@@ -87,7 +82,7 @@ def test_shares_and_overlap_are_those_of_moments_counted_one_by_one(spans, data)
 
     for row in timeline.rows:
         counted = [doing(moment, row) for moment in range(10, 100)]
-        for phase, share in timeline.shares(row).items():
+        for phase, share in timeline.phase_shares(row).items():
             assert share == pytest.approx(counted.count(phase) / 90)
     summed = both = 0
     for moment in range(10, 100):

@@ -11,7 +11,7 @@ from typing import Optional, Sequence
 TOOLS = Path(__file__).resolve().parent.parent
 sys.path[:1] = [str(TOOLS.parent), str(TOOLS)]  # this gluonlab, and this package
 
-from gluonlab.cli.command import dispatch, lazy_main  # noqa: E402
+from gluonlab.cli.command import make_lazy_main, run_subcommand  # noqa: E402
 
 COMMANDS = {
     "peers": "gluonlab beside the classic Gluon loop and PyTorch",
@@ -29,8 +29,8 @@ COMMANDS = {
 
 def main(args: Optional[Sequence[str]] = None) -> None:
     """Run the measurement that the first argument names with the remaining arguments."""
-    commands = {name: (summary, lazy_main(f"benchmarks.{name}")) for name, summary in COMMANDS.items()}
-    dispatch("python tools/benchmarks", commands, sys.argv[1:] if args is None else args)
+    commands = {name: (summary, make_lazy_main(f"benchmarks.{name}")) for name, summary in COMMANDS.items()}
+    run_subcommand("python tools/benchmarks", commands, sys.argv[1:] if args is None else args)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from typing import Optional, Sequence
 TOOLS = Path(__file__).resolve().parent.parent
 sys.path[:1] = [str(TOOLS.parent), str(TOOLS)]  # this gluonlab, and this package
 
-from gluonlab.cli.command import dispatch, lazy_main  # noqa: E402
+from gluonlab.cli.command import make_lazy_main, run_subcommand  # noqa: E402
 
 COMMANDS = {
     "efficiency": "the efficiency of training on 1 to 8 known hosts, predicted",
@@ -18,8 +18,8 @@ COMMANDS = {
 
 def main(args: Optional[Sequence[str]] = None) -> None:
     """Pass the remaining options to the command that is named first."""
-    commands = {name: (summary, lazy_main(f"prediction.{name}")) for name, summary in COMMANDS.items()}
-    dispatch("python tools/prediction", commands, sys.argv[1:] if args is None else args)
+    commands = {name: (summary, make_lazy_main(f"prediction.{name}")) for name, summary in COMMANDS.items()}
+    run_subcommand("python tools/prediction", commands, sys.argv[1:] if args is None else args)
 
 
 if __name__ == "__main__":

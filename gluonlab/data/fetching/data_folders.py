@@ -197,7 +197,7 @@ def verify_files(source: Source, root: Path) -> List[FileState]:
     return [_check_file(manifest.parent / match[2], "sha256", match[1]) for match in matches]
 
 
-def is_complete(source: Source, root: Path) -> bool:
+def has_valid_files(source: Source, root: Path) -> bool:
     """Return whether all files exist and have the expected digests."""
     return all(file.state == OK for file in verify_files(source, root))
 

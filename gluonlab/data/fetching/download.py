@@ -29,7 +29,7 @@ from gluonlab.data.fetching.data_folders import (
     OK,
     file_digest,
     find_dataset_folder,
-    is_complete,
+    has_valid_files,
     manifest_text,
     verify_files,
 )
@@ -67,14 +67,14 @@ def download(
     """
     mirrors = _user_mirrors(source, mirror) + list(source.mirrors)
     folder = root / source.name
-    if is_complete(source, root):
+    if has_valid_files(source, root):
         return find_dataset_folder(source, root) or folder
     with raise_output_errors(root, OTHER_FOLDER_HINT):
         root.mkdir(parents=True, exist_ok=True)
     message = f"waiting for another process that fetches {source.name}"
     with _hold_lock(root / f".{source.name}.lock", partial(log, message)):
-        if not is_complete(source, root):
-            with make_session() as session:
+        if not has_valid_files(source, root):
+            with make_http_session() as session:
                 job = _DatasetDownload(source, root, mirrors, session, timeout_s, log)
                 job.fetch_archive() if source.contents else job.fetch_files()
     return folder
@@ -252,7 +252,7 @@ def _move_folder(source: Path, target: Path) -> None:
 # --- download from one address to one file, which is resumed after a lost connection
 
 
-def make_session() -> requests.Session:
+def make_http_session() -> requests.Session:
     """Return a session that retries if a connection fails or the server is busy.
 
     The session uses the proxies in the environment (HTTPS_PROXY, NO_PROXY, ...).
@@ -321,9 +321,9 @@ def _download_rest(session: requests.Session, url: str, part: Path, sizes: range
         response = session.get(url, headers=headers, stream=True, timeout=timeout_s)
     # the session has already retried
     except (requests.RequestException, HTTPError, ValueError) as error:
-        raise DownloadError(redact_password(f"{url} cannot be reached ({_innermost_message(error)})")) from None
+        raise DownloadError(redact_password(f"{url} cannot be reached ({_root_cause_message(error)})")) from None
     with response:
-        start = _response_start(response, present)
+        start = _find_response_start(response, present)
         if start is None:  # the response does not continue the local file
             part.unlink(missing_ok=True)
             raise _ConnectionLost("it cannot resume where the last connection ended")
@@ -376,7 +376,7 @@ def _write_response(
                     raise DownloadError(f"{redact_password(url)} is too slow ({speed}, {required})")
                 window_start, window_bytes = time.monotonic(), 0
         except HTTPError as error:
-            return _innermost_message(error)
+            return _root_cause_message(error)
     return ""
 
 
@@ -389,7 +389,7 @@ def _read_chunk(response: requests.Response, max_bytes: int) -> bytes:
     return bytes(read1(min(CHUNK_BYTES, max_bytes), decode_content=False))
 
 
-def _response_start(response: requests.Response, present: int) -> Optional[int]:
+def _find_response_start(response: requests.Response, present: int) -> Optional[int]:
     """Return at which byte of the file a response starts: ``present`` or 0.
 
     Returns None if the response does not continue the local file. ``present``: the size of the
@@ -408,7 +408,7 @@ def _check_size(url: str, size: int, sizes: range) -> None:
         raise DownloadError(f"{redact_password(url)} has {size:,} bytes, expected {sizes.start:,}{upper_limit}")
 
 
-def _innermost_message(error: BaseException) -> str:
+def _root_cause_message(error: BaseException) -> str:
     """Return the message of the root cause of a network error, without object addresses."""
     cause = error.__cause__ or error.__context__
     while isinstance(cause, (OSError, HTTPException, HTTPError)):

@@ -43,8 +43,8 @@ def unpack_archive(
     """
     digests: Dict[str, str] = {}
     with _open_archive(archive, contents) as tar:
-        for member in _checked_members(tar, archive, contents):
-            name = _target_name(member.name, contents)
+        for member in _iterate_accepted_members(tar, archive, contents):
+            name = _path_below_target(member.name, contents)
             if name is None or member.isdir():
                 continue
             if name in digests:
@@ -104,7 +104,9 @@ def _open_archive(archive: Path, contents: ArchiveContents) -> Iterator[tarfile.
         raise DataError(f"{archive}: not a usable archive ({error}): fetch it again") from None
 
 
-def _checked_members(tar: tarfile.TarFile, archive: Path, contents: ArchiveContents) -> Iterator[tarfile.TarInfo]:
+def _iterate_accepted_members(
+    tar: tarfile.TarFile, archive: Path, contents: ArchiveContents
+) -> Iterator[tarfile.TarInfo]:
     """Yield the files and folders of an archive.
 
     Raises DataError for any other member before it is written.
@@ -138,7 +140,7 @@ def _member_fault(member: tarfile.TarInfo) -> str:
     return ""
 
 
-def _target_name(name: str, contents: ArchiveContents) -> Optional[str]:
+def _path_below_target(name: str, contents: ArchiveContents) -> Optional[str]:
     """Return a member's path below the target folder; None if the member is not to be written."""
     parts = [part for part in name.split("/") if part not in ("", ".")]
     if contents.known_files:

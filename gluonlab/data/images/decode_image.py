@@ -39,7 +39,7 @@ OPEN_FORMATS = tuple(FORMATS)
 CHANNELS = 3
 # 8192x8192, larger than any photograph of a data set. Decoding needs at most 400 MB.
 MAX_PIXELS = 2**26
-REMEDY = "replace or remove it, or leave bad images out with --skip-bad"
+BAD_IMAGE_HINT = "replace or remove it, or leave bad images out with --skip-bad"
 
 # random resized crops
 CROP_AREA = (0.08, 1.0)  # smallest and largest share of the whole image
@@ -181,10 +181,10 @@ def _convert_to_rgb(name: str, image: Image.Image) -> Image.Image:
         darkest, lightest = values.min(), values.max()
         if darkest < 0 or lightest > 0xFFFF:
             reason = f"grey values from {darkest} to {lightest}, more than 16 bits"
-            raise DataError(f"{name}: {reason}: {REMEDY}")
+            raise DataError(f"{name}: {reason}: {BAD_IMAGE_HINT}")
         image = Image.fromarray(((values.astype(np.uint32) + 128) // 257).astype(np.uint8))
     elif image.mode == "F":
-        raise DataError(f"{name}: grey values are floats of unknown range: {REMEDY}")
+        raise DataError(f"{name}: grey values are floats of unknown range: {BAD_IMAGE_HINT}")
     return image if image.mode == "RGB" else image.convert("RGB")
 
 
@@ -209,13 +209,13 @@ def _read_image(
                 width, height = image.size
                 if width * height > MAX_PIXELS:
                     reason = f"{width}x{height} pixels, more than the limit of {MAX_PIXELS:,}"
-                    raise DataError(f"{location_name(location)}: {reason}: {REMEDY}")
+                    raise DataError(f"{location_name(location)}: {reason}: {BAD_IMAGE_HINT}")
                 return read_with_pillow(image)
     except DataError:
         raise
     # Pillow's plugins raise many exceptions for damaged files, such as IndexError and struct.error
     except Exception as error:
-        raise DataError(f"{location_name(location)}: {_describe_error(error)}: {REMEDY}") from None
+        raise DataError(f"{location_name(location)}: {_describe_error(error)}: {BAD_IMAGE_HINT}") from None
     finally:
         ImageFile.LOAD_TRUNCATED_IMAGES = previous
 

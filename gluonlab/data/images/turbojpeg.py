@@ -34,7 +34,7 @@ MAX_PIXELS_FOR_PILLOW = 2**14
 MAX_JPEG_BYTES = 2**21
 HEADER_BYTES = 2**12  # the first scan starts within them; reading the whole file would be slower
 FRAMES = (0xC0, 0xC1, 0xC2)  # markers: baseline, extended and progressive, all with Huffman coding
-SCAN = 0xDA
+SCAN_MARKER = 0xDA
 # markers of tables, restart intervals and comments, which do not change how Pillow reads the image
 SKIPPED_SEGMENTS = (0xDB, 0xC4, 0xDD, 0xFE)
 JFIF, COLOR_PROFILE = (0xE0, b"JFIF\0", 14), (0xE2, b"ICC_PROFILE\0", 14)
@@ -50,7 +50,7 @@ def read_plain_jpeg_size(content: bytes) -> Optional[Tuple[int, int]]:
     while position + 4 <= len(content) and content[position] == 0xFF:
         marker, length = (content[position + 1], int.from_bytes(content[position + 2 : position + 4], "big"))
         segment = position + 4
-        if marker == SCAN:
+        if marker == SCAN_MARKER:
             return size
         if marker in FRAMES:
             if size is not None or length < 8 or len(content) < segment + 6 or content[segment] != 8:

@@ -30,7 +30,7 @@ CROPS_AND_FLIPS_STREAM, MIXUP_STREAM, FILE_CROPS_STREAM = 1, 2, 3
 MIN_ALPHA = 1e-30
 
 
-def step_rng(seed: int, epoch: int, step: int, stream: int) -> np.random.RandomState:
+def make_step_rng(seed: int, epoch: int, step: int, stream: int) -> np.random.RandomState:
     """Return the random number generator of a step, for one of the streams above.
 
     NumPy guarantees that PCG64 and RandomState return the same numbers in every version. Creating
@@ -44,7 +44,7 @@ def to_float(F: Any, images: Any) -> Any:
     return F.cast(images, dtype="float32") * (1 / 255)
 
 
-def make_input(normalization: Optional[Normalization]) -> Callable[[Any, Any], Any]:
+def make_input_transform(normalization: Optional[Normalization]) -> Callable[[Any, Any], Any]:
     """Return ``f(F, images)``, which converts uint8 images to the input of the network."""
     if normalization is None:
         return to_float
@@ -88,7 +88,7 @@ class Augment:
 
         Shifts are from -padding to padding, inclusive.
         """
-        random = step_rng(seed, epoch, step, CROPS_AND_FLIPS_STREAM)
+        random = make_step_rng(seed, epoch, step, CROPS_AND_FLIPS_STREAM)
         down, right = random.randint(-self.padding, self.padding + 1, (2, size))
         mirrored = random.randint(0, 2, size).astype(bool) if self.flip else np.zeros(size, bool)
         return CropsAndFlips(down, right, mirrored)
@@ -170,7 +170,7 @@ class Mixup:
 
     def draw(self, seed: int, epoch: int, step: int) -> float:
         """Draw the share of each image in its mixture, 0 to 1. Its partner's share is the rest."""
-        share = float(step_rng(seed, epoch, step, MIXUP_STREAM).beta(self.alpha, self.alpha))
+        share = float(make_step_rng(seed, epoch, step, MIXUP_STREAM).beta(self.alpha, self.alpha))
         return share if share > MIN_ALPHA else 0.0
 
     def __call__(self, shards: "Shards", partners: "Shards", share: float) -> "Shards":

@@ -41,7 +41,7 @@ from mxnet import nd
 
 from gluonlab.config.option_hints import check_argument_names
 from gluonlab.config.option_types import is_positive_integer
-from gluonlab.data.loading.augmentation import FILE_CROPS_STREAM, step_rng, to_float
+from gluonlab.data.loading.augmentation import FILE_CROPS_STREAM, make_step_rng, to_float
 from gluonlab.data.loading.split_batch import Batch, batch_count, bounds_from_sizes, make_sharder, shard_sizes
 from gluonlab.data.sets.dataset import ArraySplit, ReadAheadSplit, Reading, Split
 from gluonlab.data.sets.gluon_datasets import resolve_split
@@ -75,7 +75,7 @@ class BatchSelection(NamedTuple):
 
     def image_seeds(self) -> List[int]:
         """Draw a seed below 2**32 for each image; it depends only on ``rng_key`` and position."""
-        batch_seeds = step_rng(*self.rng_key, FILE_CROPS_STREAM).randint(0, 2**32, self.size, dtype=np.uint32)
+        batch_seeds = make_step_rng(*self.rng_key, FILE_CROPS_STREAM).randint(0, 2**32, self.size, dtype=np.uint32)
         return [int(seed) for seed in batch_seeds[self.positions]]
 
 
@@ -90,7 +90,7 @@ def fits_on_devices(split: Split, resident_bytes: int) -> "TypeGuard[ArraySplit]
     return split.images.nbytes + split.targets.nbytes <= resident_bytes
 
 
-def _weights_as_fractions(weights: Sequence[Any], devices: int) -> List[Fraction]:
+def _check_device_weights(weights: Sequence[Any], devices: int) -> List[Fraction]:
     """Check the weights of the devices, and convert them to exact fractions."""
     if len(weights) != devices:
         raise DataError(f"{len(weights)} weights for {devices} devices: give one for each")
@@ -184,7 +184,7 @@ class Loader:
         self._first_device, self._device_count = sum(counts[:rank]), sum(counts)  # on all workers
         self._weights: Optional[List[Fraction]] = None  # for the devices of all workers
         if weights is not None:
-            self._weights = _weights_as_fractions(weights, len(self.ctxs)) * len(counts)
+            self._weights = _check_device_weights(weights, len(self.ctxs)) * len(counts)
         self.shuffle, self.raw, self.prefetch = shuffle, raw, prefetch
         self.epoch = 0  # the epoch of the current or next iteration
         self.step = 0  # batches of that epoch that have been yielded
@@ -222,7 +222,7 @@ class Loader:
         batches = self._select_batches()[self.step :]
         sizes = [selections[0].size for selections in batches]
         finish: Callable[[nd.NDArray], nd.NDArray] = (lambda x: x) if self.raw else (lambda x: to_float(nd, x))
-        loaded = map(self._augment_batch, self._source.load(batches), batches)
+        loaded = map(self._augment_batch, self._source.load_shards(batches), batches)
         use_prefetch = self.prefetch > 0 and self._needs_host_work
         with closing(prefetch(loaded, self.prefetch) if use_prefetch else (shards for shards in loaded)) as prefetched:
             for (xs, ys), size in zip(prefetched, sizes):
@@ -258,11 +258,11 @@ class Loader:
         if self.shuffle:  # NumPy guarantees that RandomState is the same in every version
             order = np.random.RandomState([self.seed, self.epoch]).permutation(order)
         return [
-            self._select_part(step, order[step * self.global_batch_size :][: self.global_batch_size])
+            self._select_own_images(step, order[step * self.global_batch_size :][: self.global_batch_size])
             for step in range(len(self))
         ]
 
-    def _select_part(self, step: int, batch: "Indices") -> BatchSelections:
+    def _select_own_images(self, step: int, batch: "Indices") -> BatchSelections:
         """Select this worker's images of a batch and, with mixup, their partners.
 
         ``batch``: indices of all images of the batch in the split.
@@ -290,7 +290,7 @@ class _ResidentSource:
         labels = split.targets
         self.labels = [nd.array(labels, dtype=labels.dtype, ctx=ctx) for ctx in ctxs]
 
-    def load(self, batches: List[BatchSelections]) -> "Iterator[Tuple[Shards, ...]]":
+    def load_shards(self, batches: List[BatchSelections]) -> "Iterator[Tuple[Shards, ...]]":
         # all selections of own images and, with mixup, all selections of partners
         columns = zip(*batches)
         return zip(*map(self._load_selections, columns))
@@ -337,7 +337,7 @@ class _StreamingSource:
         self._reads_ahead = isinstance(split, ReadAheadSplit)
         self._idle_sharders: List[_SharderPairs] = []
 
-    def load(self, batches: List[BatchSelections]) -> "Iterator[Tuple[Shards, ...]]":
+    def load_shards(self, batches: List[BatchSelections]) -> "Iterator[Tuple[Shards, ...]]":
         """Yield the shards of each batch and, with mixup, the shards of the partners.
 
         Images are (n, C, H, W), in the type of the split. Labels are (n,) int32. Reading of each
@@ -425,7 +425,7 @@ def prefetch(items: "Iterator[Item]", depth: int) -> "Generator[Item, None, None
     later calls in this process. A new thread per epoch would leak memory, because MXNet never frees
     about 5 MB for each thread that has queued operators.
     """
-    thread = _idle_thread()
+    thread = _get_idle_thread()
     ready: "queue.Queue[Any]" = queue.Queue(depth)
     stop, stopped = threading.Event(), threading.Event()
     is_submitted = False
@@ -501,7 +501,7 @@ class _PrefetchThread(threading.Thread):
 _idle_threads: List[_PrefetchThread] = []
 
 
-def _idle_thread() -> _PrefetchThread:
+def _get_idle_thread() -> _PrefetchThread:
     """Return an idle thread, or a new thread.
 
     In the child of a fork, no thread of the list is alive, and a new thread is made.

@@ -24,7 +24,7 @@ from gluonlab.errors import DataError
 if TYPE_CHECKING:
     from gluonlab.data.sets.dataset import Labels, Weights
 
-NAME = "arrays"
+DEFAULT_NAME = "arrays"
 MAX_NAMED_CLASSES = 5  # classes in a message
 WEIGHT_MEANING = "0 leaves an image out of the loss, and 2 counts it twice"
 
@@ -35,7 +35,7 @@ def from_arrays(
     x_test: Any,
     y_test: Any,
     classes: Optional[Sequence[str]] = None,
-    name: str = NAME,
+    name: str = DEFAULT_NAME,
     layout: Optional[str] = None,
     weights: Any = None,
 ) -> Dataset:

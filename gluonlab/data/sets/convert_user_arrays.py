@@ -105,7 +105,7 @@ def to_channels_first(images: "Array", name: str, layout: Optional[str]) -> "Arr
     """
     check_layout_name(layout)
     shape = images.shape
-    if layout is None and is_channels_last(shape[1:]):
+    if layout is None and looks_channels_last(shape[1:]):
         raise DataError(
             f"{name} has the shape {tuple(shape)}, which looks like (N, H, W, C): "
             f"give its transpose(0, 3, 1, 2), which is (N, C, H, W), or layout={CHANNELS_LAST!r}; "
@@ -114,10 +114,10 @@ def to_channels_first(images: "Array", name: str, layout: Optional[str]) -> "Arr
     return images.transpose(0, 3, 1, 2) if layout == CHANNELS_LAST else images
 
 
-def is_channels_last(shape: Sequence[int]) -> bool:
+def looks_channels_last(shape: Sequence[int]) -> bool:
     """Return whether the shape of an image looks like (H, W, C).
 
-    >>> is_channels_last((32, 32, 3)), is_channels_last((3, 32, 32)), is_channels_last((64, 4, 4))
+    >>> looks_channels_last((32, 32, 3)), looks_channels_last((3, 32, 32)), looks_channels_last((64, 4, 4))
     (True, False, False)
     """
     first, second, last = shape

@@ -507,10 +507,7 @@ def _iterate_records(path: Path, size: int) -> Iterator[_Record]:
     from mxnet.base import MXNetError
     from mxnet.recordio import MXRecordIO
 
-    bar = tqdm(
-        desc=path.name, total=size, unit="B", unit_scale=True, disable=None, leave=False,
-        dynamic_ncols=True,
-    )  # fmt: skip
+    bar = tqdm(desc=path.name, total=size, unit="B", unit_scale=True, disable=None, leave=False, dynamic_ncols=True)
     begin = count = 0
     with bar:
         try:

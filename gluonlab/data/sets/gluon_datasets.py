@@ -33,7 +33,7 @@ from gluonlab.data.sets.convert_user_arrays import (
     WHITE,
     check_layout_name,
     convert_labels,
-    is_channels_last,
+    looks_channels_last,
     resolve_class_names,
     to_bytes_if_whole,
     to_numpy,
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
     from gluonlab.data.sets.dataset import Images, Indices, Targets
 
-NAME = "gluon-data"
+DEFAULT_NAME = "gluon-data"
 MAX_BYTES_IN_MEMORY = 2**31  # of the images of a data set that is read once
 # Transformations of gluon.data.vision that always return the same image for the same input.
 FIXED_TRANSFORMS = (
@@ -61,7 +61,11 @@ PAIR_HINT = "give two data sets of samples (image, label), as dataset=(train, te
 
 
 def from_datasets(
-    train: Any, test: Any, classes: Optional[Sequence[str]] = None, name: str = NAME, layout: Optional[str] = None
+    train: Any,
+    test: Any,
+    classes: Optional[Sequence[str]] = None,
+    name: str = DEFAULT_NAME,
+    layout: Optional[str] = None,
 ) -> Dataset:
     """Make a data set from two Gluon data sets of samples (image, label).
 
@@ -136,7 +140,7 @@ def resolve_split(given: Any) -> Split:
     return _make_split(given, "data", None)
 
 
-def warn_of_loaders(given: Any, dataset: Dataset, batch_size: int, drop_last: bool) -> None:
+def warn_of_ignored_loader_settings(given: Any, dataset: Dataset, batch_size: int, drop_last: bool) -> None:
     """Warn if a setting of the DataLoaders ``given`` to train differs from the run's setting.
 
     ``dataset``: the data set that was made from these DataLoaders. ``batch_size``: the number of
@@ -211,7 +215,7 @@ class GluonSplit(LabeledSplit):
             raise DataError(f"the images of {part} are {first.dtype}: give bytes (uint8) from 0 to 255, or floats")
         warn_of_whole_floats(first, f"the first image of {part}")
         self._first, self._layout = (first.shape, first.dtype), layout
-        if layout is None and first.ndim == 3 and is_channels_last(first.shape):
+        if layout is None and first.ndim == 3 and looks_channels_last(first.shape):
             self._layout = CHANNELS_LAST
         channels, height, width = self._to_channels_first(first).shape
         self.image_shape = (channels, height, width)
@@ -321,7 +325,7 @@ def _make_split(data: Any, part: str, layout: Optional[str]) -> "ArraySplit | Gl
     columns = _array_columns(data)
     if columns is not None:
         images, labels = to_numpy(columns[0], f"x_{part}"), columns[1]
-        is_last = images.ndim == 4 and is_channels_last(images.shape[1:])
+        is_last = images.ndim == 4 and looks_channels_last(images.shape[1:])
         return make_split(images, labels, part, layout or (CHANNELS_LAST if is_last else None))
     split = GluonSplit(data, part, layout)
     size = len(split) * math.prod(split.image_shape) * split.dtype.itemsize

@@ -41,9 +41,7 @@ LAYOUT = "folders train and val (or test), each with a folder of images for ever
 # folders that file managers, archives and disks create
 SYSTEM_FOLDERS = ("__macosx", "@eadir", "$recycle.bin", "system volume information", "lost+found")
 # suffixes of images in unsupported formats, for a warning
-CONVERTIBLE = (
-    ".heic", ".heif", ".avif", ".jxl", ".jp2", ".svg", ".psd", ".dng", ".cr2", ".nef", ".arw",
-)  # fmt: skip
+CONVERTIBLE = (".heic", ".heif", ".avif", ".jxl", ".jp2", ".svg", ".psd", ".dng", ".cr2", ".nef", ".arw")
 MAX_ENDINGS = 4  # file endings that a message names; the others are only counted
 
 
@@ -135,7 +133,7 @@ class ImageFolder:
             advice = f"; convert {endings} to JPEG or PNG to use them" if endings else ""
             messages.append(
                 f"left out {format_count(self.other_files, 'file')} in formats that are not read "
-                f"({count_endings(self.other_files)}), such as {self.other_files[0]}{advice}"
+                f"({count_file_endings(self.other_files)}), such as {self.other_files[0]}{advice}"
             )
         if self.loose_images:
             messages.append(
@@ -408,15 +406,15 @@ def list_class_files(folder: Path) -> Tuple[List[str], List[str]]:
         else:
             other_files.append(entry.path)
     if not images:
-        note = f", only {count_endings(other_files)}" if other_files else ""
+        note = f", only {count_file_endings(other_files)}" if other_files else ""
         raise DataError(f"{folder} holds no images{note}: give each class images ({ENDINGS}), or remove its folder")
     return images, other_files
 
 
-def count_endings(paths: Sequence[str]) -> str:
+def count_file_endings(paths: Sequence[str]) -> str:
     """Count paths by ending, in words.
 
-    >>> count_endings(["a/Thumbs.db", "a/x.txt", "b/y.TXT", "b/README"])
+    >>> count_file_endings(["a/Thumbs.db", "a/x.txt", "b/y.TXT", "b/README"])
     '2 .txt, 1 .db, 1 without ending'
     """
     most_common = Counter(map(_ending_or_kind, paths)).most_common(MAX_ENDINGS)

@@ -70,7 +70,7 @@ def load_digits() -> Dataset:
     1998.
     """
     pixels, labels = read_digits()
-    images = to_28x28(pixels)
+    images = enlarge_to_28x28(pixels)
     order = np.random.RandomState(SPLIT_SEED).permutation(len(images))
     parts = (order[TEST_IMAGES:], order[:TEST_IMAGES])
     train, test = (ArraySplit(images[part], labels[part]) for part in parts)
@@ -100,7 +100,7 @@ def read_digits() -> "Tuple[np.ndarray[tuple[int, int, int], np.dtype[np.float64
     return pixels, labels
 
 
-def to_28x28(images: "np.ndarray[tuple[int, int, int], np.dtype[np.float64]]") -> "Images":
+def enlarge_to_28x28(images: "np.ndarray[tuple[int, int, int], np.dtype[np.float64]]") -> "Images":
     """Convert gray values 0 to 16, (N, 8, 8), to uint8 images (N, 1, 28, 28).
 
     Each value becomes a block of 3x3 pixels. The border has 2 black pixels on each side.
@@ -246,9 +246,7 @@ def _open_plain_or_gzip(path: Path) -> Iterator[Tuple[IO[bytes], float]]:
 CIFAR_RECORDS = 10_000  # in each file
 CIFAR_SHAPE = (3, 32, 32)
 RECORD_BYTES = 1 + 3 * 32 * 32
-CIFAR_CLASSES = (
-    "airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck",
-)  # fmt: skip
+CIFAR_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 CIFAR_DEFAULTS = Defaults(published_model="cifar_resnet20", epochs=10, optimizer="adam", lr=0.001)
 
 

@@ -47,7 +47,7 @@ from gluonlab.study.speedup.step_breakdown import (
     compute_parts,
     single_device_seconds,
 )
-from gluonlab.timeline.exposed_time import HOST_TIME, STORE, Categories, exposed_seconds, time_categories
+from gluonlab.timeline.exposed_time import HOST_TIME, STORE, TimeShares, exposed_seconds, time_shares
 from gluonlab.timeline.timeline import BACKWARD, COPY, FORWARD, INPUT, OTHER, SUM, UPDATE, Timeline
 
 # Causes: time of a step that is not computing on its images. The names INPUT, SUM and UPDATE come
@@ -429,7 +429,7 @@ class TraceShares(NamedTuple):
 
     step_s: float
     shares: Dict[str, float]
-    categories: Dict[str, Categories]
+    categories: Dict[str, TimeShares]
     unseen: List[str]
 
 
@@ -685,7 +685,7 @@ def compute_trace_shares(timeline: Timeline, apart: bool = True) -> TraceShares:
     return TraceShares(
         step,
         {name: seconds[name] / step for name in _part_names(apart)},
-        {row: time_categories(timeline, row) for row in rows},
+        {row: time_shares(timeline, row) for row in rows},
         [row for row in timeline.rows if row not in seen],
     )
 

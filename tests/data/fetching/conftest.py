@@ -25,16 +25,13 @@ def root(tmp_path):
 
 @pytest.fixture
 def arrives(root):
-    """``arrives(*servers)``: FILE comes from these servers, tried in turn, and nothing else does.
-
-    Returns what was said.
-    """
+    """``arrives(*servers)`` downloads FILE_CONTENT from these servers, tried in turn; returns the log lines."""
 
     def check(*servers, **options):
-        told = []
+        lines = []
         source = single_file_source(*(server.url for server in servers))
-        downloads.download(source, root, log=told.append, **options)
+        downloads.download(source, root, log=lines.append, **options)
         assert read_files(root) == {"set/file.gz": FILE_CONTENT}
-        return told
+        return lines
 
     return check

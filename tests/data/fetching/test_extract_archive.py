@@ -1,6 +1,4 @@
-"""Unpacking: what is in an archive comes out, and a hostile one leaves nothing outside its
-target.
-"""
+"""Unpacking: what is in an archive comes out, and a hostile one leaves nothing outside its target."""
 
 import gzip
 import hashlib
@@ -23,30 +21,20 @@ ROOMY = ArchiveContents(max_bytes=10**6, max_files=50)
 
 
 @pytest.fixture
-def around(tmp_path):
-    """The folder around the target, which nothing may be written into."""
-    (tmp_path / "around").mkdir()
-    return tmp_path / "around"
+def target(tmp_path):
+    """A folder in a folder around it, which nothing may be written into."""
+    (tmp_path / "around" / "target").mkdir(parents=True)
+    return tmp_path / "around" / "target"
 
 
-@pytest.fixture
-def target(around):
-    (around / "target").mkdir()
-    return around / "target"
+def write_archive(target, content):
+    """Write an archive with these bytes outside of the folder around the target."""
+    path = target.parent.with_suffix(".tgz")
+    path.write_bytes(content)
+    return path
 
 
-@pytest.fixture
-def written(tmp_path):
-    """``written(content)``: an archive with these bytes."""
-
-    def write(content):
-        (tmp_path / "a.tgz").write_bytes(content)
-        return tmp_path / "a.tgz"
-
-    return write
-
-
-def special(name, kind, linkname="", size=0):
+def make_tar_info(name, kind, linkname="", size=0):
     info = tarfile.TarInfo(name)
     info.type, info.linkname, info.size = kind, linkname, size
     return info
@@ -62,42 +50,38 @@ FILES = {
 
 @pytest.mark.parametrize("compress", [True, False])
 @pytest.mark.parametrize("tar_format", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
-def test_every_file_is_unpacked_without_the_top_folder(target, written, compress, tar_format):
+def test_every_file_is_unpacked_without_the_top_folder(target, compress, tar_format):
     long = "/".join(["a" * 60] * 3)  # a name that needs a header of its own
     files = FILES if tar_format == tarfile.USTAR_FORMAT else {**FILES, long: b"long"}
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w", format=tar_format) as tar:
-        tar.addfile(special("./top", tarfile.DIRTYPE))
+        tar.addfile(make_tar_info("./top", tarfile.DIRTYPE))
         for name, content in files.items():
             info = tarfile.TarInfo(f"./top/{name}")
             info.size = len(content)
             tar.addfile(info, io.BytesIO(content))
-    archive = written(gzip.compress(packed.getvalue()) if compress else packed.getvalue())
+    archive = write_archive(target, gzip.compress(packed.getvalue()) if compress else packed.getvalue())
     digests = unpack_archive(archive, target, ROOMY)
     assert read_files(target) == files
     assert digests == {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
 
 
-def test_permissions_and_owners_of_the_archive_are_not_taken_over(target, written):
+def test_permissions_and_owners_of_the_archive_are_not_taken_over(target):
     info = tarfile.TarInfo("top/run-me")
     info.mode, info.uid = 0o6777, 12345
-    unpack_archive(written(make_tar([info])), target, ROOMY)
+    unpack_archive(write_archive(target, make_tar([info])), target, ROOMY)
     (target / "ordinary").write_bytes(b"")
     ordinary, run_me = ((target / name).stat() for name in ("ordinary", "run-me"))
     assert (run_me.st_mode, run_me.st_uid) == (ordinary.st_mode, ordinary.st_uid)
 
 
-def test_only_known_files_are_unpacked_from_any_folder(target, written):
-    contents = ArchiveContents(
-        10**6, known_files=(make_known_file("a.bin", b"a", "sha1"), make_known_file("b.bin", b"b"))
-    )
-    members = [("x/y/a.bin", b"a"), ("b.bin", b"b"), ("x/readme.html", b"<p>")]
-    unpack_archive(written(make_tar(members)), target, contents)
-    assert read_files(target) == {"a.bin": b"a", "b.bin": b"b"}
+KNOWN = ArchiveContents(
+    10**6, known_files=(make_known_file("a.bin", b"a", "sha1"), make_known_file("b.bin", b"b", "sha1"))
+)
 
 
 @pytest.mark.parametrize(
-    ("members", "said"),
+    ("members", "message"),
     [
         ([("x/a.bin", b"a")], "b.bin is not in it"),
         (
@@ -107,12 +91,15 @@ def test_only_known_files_are_unpacked_from_any_folder(target, written):
         ([("x/a.bin", b"a"), ("y/a.bin", b"a"), ("x/b.bin", b"b")], "'y/a.bin' is in it twice"),
     ],
 )
-def test_a_known_archive_with_other_files_is_refused(target, written, members, said):
-    contents = ArchiveContents(
-        10**6, known_files=(make_known_file("a.bin", b"a", "sha1"), make_known_file("b.bin", b"b", "sha1"))
-    )
-    with pytest.raises(DataError, match=said):
-        unpack_archive(written(make_tar(members)), target, contents)
+def test_a_known_archive_with_other_files_is_refused(target, members, message):
+    with pytest.raises(DataError, match=message):
+        unpack_archive(write_archive(target, make_tar(members)), target, KNOWN)
+
+
+def test_known_files_are_unpacked_from_any_folder(target):
+    members = [("x/y/a.bin", b"a"), ("b.bin", b"b"), ("x/readme.html", b"<p>")]
+    unpack_archive(write_archive(target, make_tar(members)), target, KNOWN)
+    assert read_files(target) == {"a.bin": b"a", "b.bin": b"b"}
 
 
 HOSTILE = {
@@ -120,14 +107,14 @@ HOSTILE = {
     "above, from below": (("top/../../evil", b"!"), "points outside the folder"),
     "dots at the end": (("top/..", b"!"), "points outside the folder"),
     "absolute": (("/tmp/evil", b"!"), "'/tmp/evil' is an absolute path"),
-    "symlink": (special("top/link", tarfile.SYMTYPE, "/etc/passwd"), "'top/link' is a link to '/etc/passwd'"),
-    "symlink to a folder": (special("top/link", tarfile.SYMTYPE, ".."), "is a link to '..'"),
-    "hardlink": (special("top/link", tarfile.LNKTYPE, "/etc/passwd"), "is a link to '/etc/passwd'"),
-    "character device": (special("top/null", tarfile.CHRTYPE), "'top/null' is neither a file nor a folder"),
-    "block device": (special("top/disk", tarfile.BLKTYPE), "is neither a file nor a folder"),
-    "pipe": (special("top/pipe", tarfile.FIFOTYPE), "is neither a file nor a folder"),
-    "unknown kind": (special("top/what", b"V"), "is neither a file nor a folder"),
-    "sparse": (special("top/holes", tarfile.GNUTYPE_SPARSE), "is neither a file nor a folder"),
+    "symlink": (make_tar_info("top/link", tarfile.SYMTYPE, "/etc/passwd"), "'top/link' is a link to '/etc/passwd'"),
+    "symlink to a folder": (make_tar_info("top/link", tarfile.SYMTYPE, ".."), "is a link to '..'"),
+    "hardlink": (make_tar_info("top/link", tarfile.LNKTYPE, "/etc/passwd"), "is a link to '/etc/passwd'"),
+    "character device": (make_tar_info("top/null", tarfile.CHRTYPE), "'top/null' is neither a file nor a folder"),
+    "block device": (make_tar_info("top/disk", tarfile.BLKTYPE), "is neither a file nor a folder"),
+    "pipe": (make_tar_info("top/pipe", tarfile.FIFOTYPE), "is neither a file nor a folder"),
+    "unknown kind": (make_tar_info("top/what", b"V"), "is neither a file nor a folder"),
+    "sparse": (make_tar_info("top/holes", tarfile.GNUTYPE_SPARSE), "is neither a file nor a folder"),
     "line break": (("top/a\nb", b"!"), "is not a valid file name"),
     "escape sequence": (("top/\x1b[2J", b"!"), "is not a valid file name"),
     "backslash": (("top\\..\\evil", b"!"), "is not a valid file name"),
@@ -139,53 +126,50 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("kind", HOSTILE)
-def test_a_hostile_archive_is_refused_and_leaves_nothing_outside(around, target, written, kind):
-    member, said = HOSTILE[kind]
-    archive = written(make_tar([("top/first", b"1"), ("top/folder/second", b"2"), member]))
+def test_a_hostile_archive_is_refused_and_leaves_nothing_outside(target, kind):
+    member, message = HOSTILE[kind]
+    archive = write_archive(target, make_tar([("top/first", b"1"), ("top/folder/second", b"2"), member]))
     with pytest.raises(DataError) as error:
         unpack_archive(archive, target, ROOMY)
-    assert said in str(error.value)
+    assert message in str(error.value)
     assert str(archive) in str(error.value)
-    assert [path.name for path in around.iterdir()] == ["target"]
+    assert [path.name for path in target.parent.iterdir()] == ["target"]
     assert set(read_files(target)) <= {"first", "folder/second"}
     assert not any(path.is_symlink() for path in target.rglob("*"))
 
 
-def header(name, kind, size):
+def make_header(name, kind, size):
     """Return the header of a member without content."""
-    return special(name, kind, size=size).tobuf(tarfile.GNU_FORMAT)
+    return make_tar_info(name, kind, size=size).tobuf(tarfile.GNU_FORMAT)
 
 
-def bomb_of_headers():
-    """None of them is a file, and their sizes are not counted as files' sizes."""
-    record = b"500000 comment=" + b"z" * (500_000 - 16) + b"\n"
-    return (header("x", tarfile.XGLTYPE, 2**19) + record + bytes(2**19 - len(record))) * 60
+RECORD = b"500000 comment=" + b"z" * (500_000 - 16) + b"\n"
+# no member is a file, and the sizes are not counted as files' sizes
+HEADERS_BOMB = (make_header("x", tarfile.XGLTYPE, 2**19) + RECORD + bytes(2**19 - len(RECORD))) * 60
 
 
 TOO_LARGE = {
     "a file": (
-        header("top/bomb", tarfile.REGTYPE, 2**40),
+        make_header("top/bomb", tarfile.REGTYPE, 2**40),
         "'top/bomb' is too much: at most 1,000,000 bytes in 50 files",
     ),
     "files": (make_tar([(f"top/{i}", bytes(300_000)) for i in range(5)], False), "'top/3' is too "),
     "many files": (make_tar([(f"top/{i}", b"") for i in range(60)], False), "'top/50' is too much"),
-    "headers": (bomb_of_headers(), "not a usable archive .it unpacks to more than"),
+    "headers": (HEADERS_BOMB, "not a usable archive .it unpacks to more than"),
     **{
-        kind: (header("x", kind, 2**31) + bytes(2**26), "a usable archive .a header of 2,147,48")
-        for kind in (
-            tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK,
-        )
+        kind: (make_header("x", kind, 2**31) + bytes(2**26), "a usable archive .a header of 2,147,48")
+        for kind in (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
     },
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("kind", TOO_LARGE)
-def test_too_large_content_is_refused_before_it_is_written(target, written, kind):
-    content, said = TOO_LARGE[kind]
-    archive = written(gzip.compress(content, 1))
+def test_too_large_content_is_refused_before_it_is_written(target, kind):
+    content, message = TOO_LARGE[kind]
+    archive = write_archive(target, gzip.compress(content, 1))
     tracemalloc.start()
     try:
-        with pytest.raises(DataError, match=said):
+        with pytest.raises(DataError, match=message):
             unpack_archive(archive, target, ROOMY)
         assert tracemalloc.get_traced_memory()[1] < 8 * 2**20
     finally:
@@ -200,9 +184,9 @@ PLAIN = gzip.decompress(WHOLE)
 @pytest.mark.parametrize(
     "content", [b"", b"<html>", WHOLE[:-200], PLAIN[:800], gzip.compress(random_bytes(2000)), b"\x1f\x8b"]
 )
-def test_a_damaged_archive_is_named(target, written, content):
-    with pytest.raises(DataError, match=r"/a\.tgz: not a usable archive"):
-        unpack_archive(written(content), target, ROOMY)
+def test_a_damaged_archive_is_named(target, content):
+    with pytest.raises(DataError, match=r"around\.tgz: not a usable archive"):
+        unpack_archive(write_archive(target, content), target, ROOMY)
 
 
 @given(st.data())
@@ -225,8 +209,8 @@ def test_no_damaged_archive_raises_anything_but_a_data_error(tmp_path_factory, d
 
 
 @pytest.mark.parametrize("size", [0, 50, 699])
-def test_a_full_disk_is_an_output_error(target, written, size):
-    archive = written(WHOLE)
+def test_a_full_disk_is_an_output_error(target, size):
+    archive = write_archive(target, WHOLE)
     with limit_file_size(size), pytest.raises(
         OutputError, match=r"cannot write .*/target/a: File too large; make room"
     ):

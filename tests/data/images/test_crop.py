@@ -1,6 +1,4 @@
-"""Random resized crops: boxes as Inception's, pixels as Pillow's, the same for any number of
-processes and devices.
-"""
+"""Random resized crops: boxes as Inception's, Pillow's pixels, for any number of processes and devices."""
 
 import math
 
@@ -23,12 +21,11 @@ SEEDS = st.integers(0, 2**32 - 1)
 SIDES = st.integers(1, 600)
 
 
-def cut_by_pillow(path, box, size):
-    """The whole image decoded, then what is in the box resized."""
+def crop_with_pillow(path, box, size):
+    """Decode the whole image, then crop and resize it."""
     with Image.open(path) as image:
-        return np.asarray(image.convert("RGB").resize((size, size), Image.Resampling.BILINEAR, box=box)).transpose(
-            2, 0, 1
-        )
+        resized = image.convert("RGB").resize((size, size), Image.Resampling.BILINEAR, box=box)
+    return np.asarray(resized).transpose(2, 0, 1)
 
 
 # --- boxes
@@ -55,9 +52,7 @@ def test_areas_ratios_and_positions_are_uniform():
     wide, high = right - left, bottom - top
     areas, ratios = areas[areas < 0.5], np.log(wide / high) / math.log(4 / 3)
     across, down = left / (10001 - wide), top / (10001 - high)
-    for values, low, high_end in (
-        (areas, 0.08, 0.5), (ratios, -1, 1), (across, 0, 1), (down, 0, 1),
-    ):  # fmt: skip
+    for values, low, high_end in ((areas, 0.08, 0.5), (ratios, -1, 1), (across, 0, 1), (down, 0, 1)):
         counts = np.histogram(values, 4, (low, high_end))[0]
         assert counts.sum() >= len(values) - 2  # a ratio may lie outside by the rounding of a pixel
         assert counts.min() > 0.9 * len(values) / 4 and counts.max() < 1.1 * len(values) / 4
@@ -79,25 +74,21 @@ def test_without_a_fitting_box_the_center_is_cropped(width, height, box):
 @settings(max_examples=30)
 @given(st.integers(1, 90), st.integers(1, 90), st.integers(8, 40), SEEDS)
 def test_the_pixels_of_a_box_equal_pillows(tmp_path_factory, width, height, size, seed):
-    folder = tmp_path_factory.mktemp("cut")
-    path = str(folder / "a.png")
-    (folder / "a.png").write_bytes(encode_image(make_image(0, width, height), "PNG"))
-    assert np.array_equal(
-        decode_image(path, size, seed), cut_by_pillow(path, random_crop_box(seed, width, height), size)
-    )
+    path = tmp_path_factory.getbasetemp() / "cropped.png"
+    path.write_bytes(encode_image(make_image(0, width, height), "PNG"))
+    expected = crop_with_pillow(path, random_crop_box(seed, width, height), size)
+    assert np.array_equal(decode_image(str(path), size, seed), expected)
 
 
 @pytest.mark.parametrize(("width", "height", "size"), [(333, 250, 60), (97, 131, 24)])
 def test_a_jpeg_is_decoded_at_a_fraction_only_where_the_box_is_large_enough(tmp_path, width, height, size):
-    """Boxes smaller than twice the size have Pillow's own pixels; others those of half an image or
-    less, about the same.
-    """
+    """Boxes smaller than twice the size have Pillow's own pixels; larger ones are decoded at half the size or less."""
     path = tmp_path / "a.jpg"
     path.write_bytes(encode_image(make_image(0, width, height), quality=95))
     reduced = 0
     for seed in range(60):
         left, top, right, bottom = box = random_crop_box(seed, width, height)
-        result, whole = decode_image(str(path), size, seed), cut_by_pillow(path, box, size)
+        result, whole = decode_image(str(path), size, seed), crop_with_pillow(path, box, size)
         if min(right - left, bottom - top) < 2 * size:
             assert np.array_equal(result, whole)
         else:
@@ -124,34 +115,20 @@ def test_a_crop_has_the_right_position_at_every_reduced_size(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def root(tmp_path_factory):
-    return write_image_folder(tmp_path_factory.mktemp("images") / "animals", train=13, val=3, size=40)
-
-
-@pytest.fixture(scope="module")
-def pools():
-    made = {count: DecoderPool(16, count) for count in (1, 3)}
-    yield made
-    for decoders in made.values():
-        decoders.close()
-
-
-@pytest.fixture(scope="module")
-def train(root):
+def splits(tmp_path_factory):
+    """The training images as splits with 1 and 3 decoder processes."""
+    root = write_image_folder(tmp_path_factory.mktemp("images") / "animals", train=13, val=3, size=40)
     dataset = load_dataset(f"folder:{root}", decoders=1, image_size=16, random_resized_crop=True, memory=2**30)
     assert isinstance(dataset.train, FileSplit) and not isinstance(dataset.test, FileSplit)
     dataset.train.decoders.close()
-    return dataset.train
+    pools = {count: DecoderPool(16, count) for count in (1, 3)}
+    yield {count: FileSplit(dataset.train.paths, dataset.train.labels, pool) for count, pool in pools.items()}
+    for pool in pools.values():
+        pool.close()
 
 
-@pytest.fixture
-def split_of(train):
-    """``split_of(decoders)``: the training images, decoded by these processes."""
-    return lambda decoders: FileSplit(train.paths, train.labels, decoders)
-
-
-def epochs_of(*workers, count=2):
-    """Images and labels of each batch of some epochs, whatever lies where."""
+def read_epochs(*workers, count=2):
+    """Return images and labels of each batch of some epochs, from all devices and workers."""
     return [
         [np.concatenate([a.asnumpy() for batch in parts for a in tuple(batch)[i]]) for i in (0, 1)]
         for _ in range(count)
@@ -164,30 +141,30 @@ def same(a, b):
 
 
 @pytest.mark.parametrize("mixup", [None, Mixup(0.5)], ids=["plain", "mixup"])
-def test_any_number_of_decoders_devices_and_workers_sees_the_same_pixels(split_of, pools, mixup):
+def test_any_number_of_decoders_devices_and_workers_sees_the_same_pixels(splits, mixup):
     def loader(count, k, rank=0, world_size=1, **options):
         options.update(raw=True, random_crops=True, augment=Augment(1, flip=True), mixup=mixup)
-        return Loader(split_of(pools[count]), contexts(k), 11, 5, rank, world_size, **options)
+        return Loader(splits[count], contexts(k), 11, 5, rank, world_size, **options)
 
-    expected = epochs_of(loader(1, 1, prefetch=0))
-    assert same(epochs_of(loader(3, 1, prefetch=3)), expected)
-    assert same(epochs_of(loader(3, 2)), expected)
-    assert same(epochs_of(*(loader(1, 2, rank, 2) for rank in range(2))), expected)
+    expected = read_epochs(loader(1, 1, prefetch=0))
+    assert same(read_epochs(loader(3, 1, prefetch=3)), expected)
+    assert same(read_epochs(loader(3, 2)), expected)
+    assert same(read_epochs(*(loader(1, 2, rank, 2) for rank in range(2))), expected)
     late = loader(3, 2)
     late.restore({"epoch": 0, "step": 2, "seed": 5})
-    assert same(epochs_of(late), expected[2:])
+    assert same(read_epochs(late), expected[2:])
 
 
-def test_each_epoch_has_new_crops_from_its_seeds(split_of, pools):
-    split = split_of(pools[1])
+def test_each_epoch_has_new_crops_from_its_seeds(splits):
+    split = splits[1]
     loader = Loader(split, contexts(2), 39, shuffle=False, raw=True, random_crops=True)
-    (first, labels), (second, _) = epochs_of(loader)
+    (first, labels), (second, _) = read_epochs(loader)
     assert np.array_equal(labels, split.labels)
     assert all(not np.array_equal(a, b) for a, b in zip(first, second))
     for images, epoch in ((first, 0), (second, 1)):
         seeds = np.random.RandomState(np.random.PCG64([0, epoch, 0, 3])).randint(0, 2**32, 39, dtype=np.uint32)
         assert all(
-            np.array_equal(image, decode_image(path, 16, int(seed), resizer=pools[1].resizer))
+            np.array_equal(image, decode_image(path, 16, int(seed), resizer=split.decoders.resizer))
             for image, path, seed in zip(images, split.paths, seeds)
         )
 

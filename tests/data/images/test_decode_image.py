@@ -1,4 +1,4 @@
-"""Image files become pixels, whichever way up they are; wrong ones are named."""
+"""Image files become pixels, in any EXIF orientation; errors name the file."""
 
 import struct
 import zlib
@@ -27,17 +27,9 @@ JPEG = encode_image(make_image(1, 40, 30), quality=90)
 PNG = encode_image(make_image(2, 20, 24), "PNG")
 
 
-def write(path, content):
+def write_image(path, content):
     path.write_bytes(content)
     return str(path)
-
-
-@pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
-def test_an_image_of_the_target_size_equals_pillows_pixels(tmp_path, mode):
-    path = write(tmp_path / "a.jpg", encode_image(make_image(0, 24, 24, mode=mode)))
-    pixels = decode_image(path, 24)
-    assert (pixels.shape, pixels.dtype) == ((3, 24, 24), np.uint8)
-    assert np.array_equal(pixels, decode_with_pillow(path, 24))
 
 
 GREY = np.arange(256, dtype=np.uint8).reshape(16, 16)  # every value, dark to bright
@@ -60,15 +52,13 @@ SQUARES = {
 
 @pytest.mark.parametrize("mode", SQUARES)
 def test_an_image_of_any_mode_looks_like_its_twin_of_8_bits(tmp_path, mode):
-    """Through a PNG where that has the mode; there is no other way to some modes than from Pillow's
-    own hands.
-    """
+    """Through a PNG if it has the mode."""
     image, twin = SQUARES[mode]
     assert image.mode == mode
     if mode in ("PA", "CMYK", "YCbCr", "I"):
         pixels = np.asarray(_convert_to_rgb("a.png", image)).transpose(2, 0, 1)
     else:
-        pixels = decode_image(write(tmp_path / "a.png", encode_image(image, "PNG")), 16)
+        pixels = decode_image(write_image(tmp_path / "a.png", encode_image(image, "PNG")), 16)
     expected = twin.transpose(2, 0, 1) if twin.ndim == 3 else np.stack([twin] * 3)
     assert np.abs(pixels.astype(int) - expected).max() <= (3 if mode == "YCbCr" else 0)
 
@@ -92,9 +82,7 @@ def test_values_of_an_unknown_range_are_refused(values, said):
 
 
 def slopes(width, height):
-    """Colours that grow to the right, down, and with both: what is a little out of place is a
-    little too bright or dark.
-    """
+    """Return colours that grow to the right, down, and with both, so that shifted pixels have other values."""
     across, down = np.meshgrid(np.linspace(0, 255, width), np.linspace(0, 255, height))
     return Image.fromarray(np.stack([across, down, (across + down) / 2], axis=2).astype(np.uint8))
 
@@ -105,13 +93,11 @@ def slopes(width, height):
 @example(74, 66, 8)
 @example(32, 53, 8)
 def test_the_central_square_is_resized(tmp_path_factory, width, height, size):
-    """Beside Pillow's whole image; decoding a JPEG at a fraction of its size may differ by what
-    JPEG itself loses.
-    """
-    folder = tmp_path_factory.mktemp("square")
-    png = write(folder / "a.png", encode_image(make_image(0, width, height), "PNG"))
+    """Decoding a JPEG at a fraction of its size may differ by the loss of JPEG itself."""
+    folder = tmp_path_factory.getbasetemp()
+    png = write_image(folder / "a.png", encode_image(make_image(0, width, height), "PNG"))
     assert np.array_equal(decode_image(png, size), decode_with_pillow(png, size))
-    jpeg = write(folder / "a.jpg", encode_image(slopes(width, height), quality=95))
+    jpeg = write_image(folder / "a.jpg", encode_image(slopes(width, height), quality=95))
     error = np.abs(decode_image(jpeg, size).astype(int) - decode_with_pillow(jpeg, size))
     assert error.mean() < 2 and error.max() < 12
     assert read_short_side(jpeg) == min(width, height)
@@ -135,10 +121,10 @@ WRONG = {
 @pytest.mark.parametrize("lenient", [False, True])
 @pytest.mark.parametrize("kind", WRONG)
 def test_a_damaged_file_is_named_with_the_fault_and_the_remedy(tmp_path, monkeypatch, kind, lenient):
-    """Also where another library has told Pillow to be content with half of a file."""
+    """Also if another library has set Pillow's LOAD_TRUNCATED_IMAGES."""
     monkeypatch.setattr(ImageFile, "LOAD_TRUNCATED_IMAGES", lenient)
     content, said = WRONG[kind]
-    path = write(tmp_path / "wrong.jpg", content)
+    path = write_image(tmp_path / "wrong.jpg", content)
     with pytest.raises(DataError) as error:
         decode_image(path, 16)
     line = str(error.value)
@@ -152,11 +138,11 @@ def test_a_file_that_cannot_be_opened_is_named_with_the_reason(tmp_path):
             decode_image(str(tmp_path / name), 16)
 
 
-def large(side, format):
-    """The beginning of an image that is said to be so wide and high."""
+def with_header_size(side, format):
+    """Return the beginning of an image whose header claims this width and height."""
     if format == "JPEG":
-        place = JPEG.index(b"\xff\xc0") + 5  # SOF0: length, precision, then height and width
-        return JPEG[:place] + struct.pack(">HH", side, side) + JPEG[place + 4 :]
+        begin = JPEG.index(b"\xff\xc0") + 5  # SOF0: length, precision, then height and width
+        return JPEG[:begin] + struct.pack(">HH", side, side) + JPEG[begin + 4 :]
     header = b"IHDR" + struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)
     start = b"\x89PNG\r\n\x1a\n" + struct.pack(">I", 13) + header
     return start + struct.pack(">I", zlib.crc32(header)) + PNG[PNG.index(b"IDAT") - 4 :]
@@ -165,7 +151,7 @@ def large(side, format):
 @pytest.mark.parametrize(("side", "format"), [(2**13 + 1, "PNG"), (2**16, "PNG"), (2**31 - 1, "PNG"), (65000, "JPEG")])
 def test_a_decompression_bomb_is_refused_by_its_header(tmp_path, side, format):
     assert side**2 > MAX_PIXELS
-    path = write(tmp_path / "bomb", large(side, format))
+    path = write_image(tmp_path / "bomb", with_header_size(side, format))
     said = r"bomb: .*(pixels, more than|decompression bomb|exceeds limit)"
     for read in (read_short_side, lambda path: decode_image(path, 16)):
         with pytest.raises(DataError, match=said):
@@ -176,7 +162,7 @@ def test_a_decompression_bomb_is_refused_by_its_header(tmp_path, side, format):
 @examples(60, 150)
 @given(st.data())
 def test_a_damaged_file_gives_pixels_or_a_data_error(tmp_path_factory, original, data):
-    path = write(tmp_path_factory.getbasetemp() / "damaged.jpg", corrupt_bytes(data, original, 4))
+    path = write_image(tmp_path_factory.getbasetemp() / "damaged.jpg", corrupt_bytes(data, original, 4))
     try:
         assert decode_image(path, 16).shape == (3, 16, 16)
     except DataError as error:
@@ -184,29 +170,28 @@ def test_a_damaged_file_gives_pixels_or_a_data_error(tmp_path_factory, original,
         assert "\n" not in str(error)
 
 
-# --- EXIF says which way up an image is, and images come out as Pillow itself would turn them
+# --- EXIF orientations, compared with Pillow's exif_transpose
 
 EIGHT = range(1, 9)
 
 
-def stored(path, turned, width, height, format="JPEG"):
-    """A file of an image that EXIF turns."""
+def make_exif(orientation):
     exif = Image.Exif()
-    exif[EXIF_ORIENTATION] = turned
-    image = slopes(width, height)
-    path.write_bytes(encode_image(image, format, exif=exif))
-    return str(path)
+    exif[EXIF_ORIENTATION] = orientation
+    return exif
 
 
-def turned_by_pillow(path, size, seed=None):
-    """Decoded whole, turned whole, then cut and resized: (3, size, size)."""
+def write_turned(path, orientation, width, height, format="JPEG"):
+    return write_image(path, encode_image(slopes(width, height), format, exif=make_exif(orientation)))
+
+
+def turn_with_pillow(path, size, seed=None):
+    """Decode and turn the whole image, then crop and resize; return (3, size, size)."""
     with Image.open(path) as image:
         image = ImageOps.exif_transpose(image).convert("RGB")
     side = min(image.size)
     left, top = (image.width - side) / 2, (image.height - side) / 2
-    box = (left, top, left + side, top + side)
-    if seed is not None:
-        box = random_crop_box(seed, *image.size)
+    box = (left, top, left + side, top + side) if seed is None else random_crop_box(seed, *image.size)
     resized = image.resize((size, size), Image.Resampling.BILINEAR, box=box)
     return np.asarray(resized).transpose(2, 0, 1).astype(int)
 
@@ -215,32 +200,25 @@ def turned_by_pillow(path, size, seed=None):
 @pytest.mark.parametrize("format", ["JPEG", "PNG", "WEBP", "TIFF"])
 def test_exif_orientation_is_applied(tmp_path, format, turned):
     """Resizing before turning rounds otherwise: by 1 at most."""
-    path = stored(tmp_path / "image", turned, 40, 30, format)
+    path = write_turned(tmp_path / "image", turned, 40, 30, format)
     for seed in (None, 7):
-        assert np.abs(decode_image(path, 24, seed) - turned_by_pillow(path, 24, seed)).max() <= 1
+        assert np.abs(decode_image(path, 24, seed) - turn_with_pillow(path, 24, seed)).max() <= 1
     assert read_short_side(path) == 30
-    path = stored(tmp_path / "image", turned, 24, 24, format)  # needs no resizing
-    assert np.array_equal(decode_image(path, 24), turned_by_pillow(path, 24))
+    path = write_turned(tmp_path / "image", turned, 24, 24, format)  # needs no resizing
+    assert np.array_equal(decode_image(path, 24), turn_with_pillow(path, 24))
 
 
 @pytest.mark.parametrize("turned", EIGHT)
 @pytest.mark.parametrize("seed", [None, 1, 2])
 def test_exif_orientation_is_applied_to_a_jpeg_decoded_at_reduced_size(tmp_path, turned, seed):
     """The sides are not multiples of 8, so the last pixels cover less than the others."""
-    path = stored(tmp_path / "image.jpg", turned, 133, 99)
-    error = np.abs(decode_image(path, 8, seed) - turned_by_pillow(path, 8, seed))
+    path = write_turned(tmp_path / "image.jpg", turned, 133, 99)
+    error = np.abs(decode_image(path, 8, seed) - turn_with_pillow(path, 8, seed))
     assert error.mean() < 2 and error.max() < 12
 
 
-@pytest.mark.parametrize("value", [0, 9, 65535])
-def test_invalid_exif_orientation_is_ignored(tmp_path, value):
-    path = stored(tmp_path / "image.jpg", value, 24, 24)
-    assert np.array_equal(decode_image(path, 24), turned_by_pillow(path, 24))
-
-
 @pytest.mark.filterwarnings("ignore:Corrupt EXIF data")
-def test_damaged_exif_is_ignored(tmp_path):
-    content = encode_image(make_image(0, 24, 24), exif=b"Exif\0\0MM\0*\xff\xff\xff\xff\x01\x12")
-    (tmp_path / "a.jpg").write_bytes(content)
-    (tmp_path / "b.jpg").write_bytes(encode_image(make_image(0, 24, 24)))
-    assert np.array_equal(*(decode_image(str(tmp_path / name), 24) for name in ("a.jpg", "b.jpg")))
+@pytest.mark.parametrize("exif", [*map(make_exif, (0, 9, 65535)), b"Exif\0\0MM\0*\xff\xff\xff\xff\x01\x12"])
+def test_invalid_or_damaged_exif_is_ignored(tmp_path, exif):
+    path = write_image(tmp_path / "a.jpg", encode_image(slopes(24, 24), exif=exif))
+    assert np.array_equal(decode_image(path, 24), decode_with_pillow(path, 24))

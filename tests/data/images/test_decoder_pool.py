@@ -1,4 +1,4 @@
-"""Processes that decode: the same pixels in the same order, and none is left behind."""
+"""Decoder processes: the same pixels in the same order, and no process outlives its pool."""
 
 import fcntl
 import gc
@@ -6,12 +6,13 @@ import itertools
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import termios
 import threading
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -35,38 +36,35 @@ def paths(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def decoders():
-    made = DecoderPool(16, 2)
-    yield made
-    made.close()
+    pool = DecoderPool(16, 2)
+    yield pool
+    pool.close()
 
 
 @pytest.fixture
-def one():
+def single():
     """Decoders of one process."""
-    made = DecoderPool(16, 1)
-    yield made
-    made.close()
+    pool = DecoderPool(16, 1)
+    yield pool
+    pool.close()
 
 
 def pids(decoders):
     return [worker.process.pid for worker in decoders._workers]
 
 
-def taken(begun):
-    """The images, or what was raised instead of them; not waited for for ever."""
-    result = []
+def wait_for_result(future):
+    """Return the images, or the exception, without waiting forever."""
+    outcome = Future()
 
-    def take():
+    def copy_result():
         try:
-            result.append(begun.result())
+            outcome.set_result(future.result())
         except Exception as error:
-            result.append(error)
+            outcome.set_result(error)
 
-    thread = threading.Thread(target=take, daemon=True)
-    thread.start()
-    thread.join(LIMIT_S)
-    assert result
-    return result[0]
+    threading.Thread(target=copy_result, daemon=True).start()
+    return outcome.result(LIMIT_S)
 
 
 @pytest.mark.parametrize("count", [0, 1, REQUEST_IMAGES, REQUEST_IMAGES + 1, 45])
@@ -77,45 +75,39 @@ def test_the_images_come_in_the_order_of_their_files(decoders, paths, count):
 
 
 def test_several_threads_may_ask_at_once(decoders, paths):
-    expected, result = decoders.decode(paths), [None] * 4
-
-    def ask(number):
-        result[number] = decoders.decode(paths)
-
-    threads = [threading.Thread(target=ask, args=[number]) for number in range(4)]
-    [thread.start() for thread in threads]
-    [thread.join() for thread in threads]
-    assert all(np.array_equal(images, expected) for images in result)
+    expected = decoders.decode(paths)
+    with ThreadPoolExecutor(4) as threads:
+        assert all(np.array_equal(images, expected) for images in threads.map(decoders.decode, [paths] * 4))
 
 
 @pytest.mark.parametrize("count", [1, *long_cases(2), 3])
 def test_results_can_be_read_in_any_order(paths, count):
     """Each process has memory for two requests, which it fills in turns."""
-    made = DecoderPool(16, count)
+    pool = DecoderPool(16, count)
     expected = np.stack([decode_image(path, 16) for path in paths])
-    begun = {first: made.submit(paths[first:]) for first in (0, 5, 20, 44, 45)}
+    futures = {first: pool.submit(paths[first:]) for first in (0, 5, 20, 44, 45)}
     for first in (20, 45, 0, 44, 5):
-        assert np.array_equal(begun[first].result(), expected[first:])
-    made.close()
+        assert np.array_equal(futures[first].result(), expected[first:])
+    pool.close()
 
 
-def test_a_request_that_cannot_be_sent_is_an_error_and_not_a_hang(one, paths):
+def test_a_request_that_cannot_be_sent_is_an_error_and_not_a_hang(single, paths):
     """A path that is no str, a seed that is no int."""
-    for asked in (([Path("a.jpg")], None), (["a.jpg"], [np.uint32(1)])):
-        before, wrong, after = one.submit(paths[:1]), one.submit(*asked), one.submit(paths[:1])
-        assert "not JSON serializable" in str(taken(wrong))
-        for begun in (before, after):
-            assert np.array_equal(taken(begun)[0], decode_image(paths[0], 16))
+    for request in (([Path("a.jpg")], None), (["a.jpg"], [np.uint32(1)])):
+        before, wrong, after = single.submit(paths[:1]), single.submit(*request), single.submit(paths[:1])
+        assert "not JSON serializable" in str(wait_for_result(wrong))
+        for future in (before, after):
+            assert np.array_equal(wait_for_result(future)[0], decode_image(paths[0], 16))
 
 
-def test_cancelled_requests_are_not_decoded(one, tmp_path, paths):
+def test_cancelled_requests_are_not_decoded(single, tmp_path, paths):
     """The first file is a pipe: while it is waited for, the rest is left."""
-    endless = tmp_path / "endless.jpg"
-    os.mkfifo(endless)
-    first, second = one.submit([str(endless)]), one.submit(paths)
+    pipe = tmp_path / "pipe.jpg"
+    os.mkfifo(pipe)
+    first, second = single.submit([str(pipe)]), single.submit(paths)
     second.cancel()
-    third = one.submit(paths[:1])
-    held = os.open(endless, os.O_RDWR)
+    third = single.submit(paths[:1])
+    held = os.open(pipe, os.O_RDWR)
     os.write(held, b"no image" * 4)
     wait_until(lambda: fcntl.ioctl(held, termios.FIONREAD, bytes(4)) == bytes(4))  # it is read
     os.close(held)
@@ -138,26 +130,17 @@ def test_the_first_damaged_file_is_the_error_and_the_next_batch_is_decoded(decod
 
 
 def test_names_of_files_may_be_anything(decoders, paths, tmp_path):
-    strange = tmp_path / 'a "quoted"\nline\\ \u00e4\u732b.jpg'
-    strange.write_bytes(Path(paths[0]).read_bytes())
+    strange = shutil.copy(paths[0], tmp_path / 'a "quoted"\nline\\ \u00e4\u732b.jpg')
     assert np.array_equal(decoders.decode([str(strange)])[0], decode_image(paths[0], 16))
 
 
-def test_the_processes_end_with_the_object_that_started_them():
-    made = DecoderPool(8, 2)
-    processes = pids(made)
+def test_the_processes_end_with_the_last_reference_to_the_pool_or_a_future(paths):
+    pool = DecoderPool(16, 2)
+    processes, future = pids(pool), pool.submit(paths)
+    del pool
     assert not any(map(has_exited, processes))
-    del made
-    gc.collect()
-    assert all(map(has_exited, processes))
-
-
-def test_images_that_are_awaited_keep_the_processes_until_they_are_there(paths):
-    made = DecoderPool(16, 1)
-    processes, begun = pids(made), made.submit(paths)
-    del made
-    assert np.array_equal(begun.result(), np.stack([decode_image(path, 16) for path in paths]))
-    del begun
+    assert np.array_equal(future.result(), np.stack([decode_image(path, 16) for path in paths]))
+    del future
     gc.collect()
     assert all(map(has_exited, processes))
 
@@ -166,8 +149,8 @@ def test_dropping_the_pool_while_it_decodes_ends_the_processes(paths, monkeypatc
     """A Ctrl-C drops the object while its threads are busy."""
     unraisable = []
     monkeypatch.setattr(sys, "unraisablehook", unraisable.append)
-    made = DecoderPool(1024, 1)
-    processes = pids(made)
+    pool = DecoderPool(1024, 1)
+    processes = pids(pool)
 
     class Interrupted(list):
         def __getitem__(self, part):
@@ -176,8 +159,8 @@ def test_dropping_the_pool_while_it_decodes_ends_the_processes(paths, monkeypatc
             return super().__getitem__(part)
 
     with pytest.raises(KeyboardInterrupt):
-        made.decode(Interrupted(paths * 2))
-    del made
+        pool.decode(Interrupted(paths * 2))
+    del pool
     gc.collect()
     wait_until(lambda: all(map(has_exited, processes)))
     assert unraisable == []
@@ -185,24 +168,23 @@ def test_dropping_the_pool_while_it_decodes_ends_the_processes(paths, monkeypatc
 
 def test_after_ctrl_c_no_process_continues_to_decode(tmp_path):
     """The files are pipes that nobody writes to: reading one takes for ever."""
-    endless = [str(tmp_path / f"{number}.jpg") for number in range(3 * REQUEST_IMAGES)]
-    [os.mkfifo(path) for path in endless]
-    made = DecoderPool(8, 2)
-    processes = pids(made)
-    ends = []
-    interrupting = threading.Thread(target=interrupt_once_read, args=[endless[0], ends])
+    pipes = [str(tmp_path / f"{number}.jpg") for number in range(3 * REQUEST_IMAGES)]
+    [os.mkfifo(path) for path in pipes]
+    pool = DecoderPool(8, 2)
+    processes, ends = pids(pool), []
+    interrupting = threading.Thread(target=interrupt_once_read, args=[pipes[0], ends])
     with pytest.raises(KeyboardInterrupt):
         interrupting.start()
-        made.decode(endless)
+        pool.decode(pipes)
     interrupting.join()
     assert not any(map(has_exited, processes))
-    del made
+    del pool
     gc.collect()
     assert all(map(has_exited, processes))
     os.close(ends[0])
 
 
-def test_after_ctrl_c_at_any_line_the_next_images_are_decoded(one, paths):
+def test_after_ctrl_c_at_any_line_the_next_images_are_decoded(single, paths):
     """A signal is handled before a line, or when a function has returned."""
     expected = decode_image(paths[0], 16)
 
@@ -216,7 +198,7 @@ def test_after_ctrl_c_at_any_line_the_next_images_are_decoded(one, paths):
 
         sys.settrace(trace)
         try:
-            one.decode(paths[: REQUEST_IMAGES + 1])
+            single.decode(paths[: REQUEST_IMAGES + 1])
         except KeyboardInterrupt:
             return True
         finally:
@@ -226,79 +208,79 @@ def test_after_ctrl_c_at_any_line_the_next_images_are_decoded(one, paths):
     event = 0
     while interrupted(event):
         event += 1
-        assert np.array_equal(taken(one.submit(paths[:1]))[0], expected)
+        assert np.array_equal(wait_for_result(single.submit(paths[:1]))[0], expected)
     assert event > 20
 
 
 def test_the_last_reference_may_be_dropped_by_one_of_its_own_threads(paths):
     """The garbage collector runs in any thread."""
-    made = DecoderPool(8, 2)
-    processes = pids(made)
-    closed = []
+    pool = DecoderPool(8, 2)
+    processes, closed = pids(pool), []
 
     class Dropping(DecodeFuture):
         def set(self, outcome):
-            closed.append(made.close())
+            closed.append(pool.close())
             super().set(outcome)
 
-    made._requests.put(DecodeRequest(Dropping(), paths[:1], None, np.empty((1, 3, 8, 8), np.uint8)))
+    pool._requests.put(DecodeRequest(Dropping(), paths[:1], None, np.empty((1, 3, 8, 8), np.uint8)))
     wait_until(lambda: closed)
     assert all(map(has_exited, processes))
     with pytest.raises(ValueError, match="closed"):
-        made.decode(paths[:1])
+        pool.decode(paths[:1])
 
 
-def test_closing_during_a_submit_is_an_error_and_not_a_hang(one, paths):
+def test_closing_during_a_submit_is_an_error_and_not_a_hang(single, paths):
     """Another thread may close the pool."""
 
     class Closing(list):
         def __getitem__(self, part):
             if part.start:
-                one.close()
+                single.close()
             return super().__getitem__(part)
 
     with pytest.raises(ValueError, match="closed"):
-        one.submit(Closing(paths))
+        single.submit(Closing(paths))
 
 
-def test_decoding_starts_no_thread(decoders, paths):
+def test_decoding_starts_no_thread_and_its_processes_do_not_load_mxnet(decoders, paths):
     """A Ctrl-C while a thread is being started would leave one that nobody ends."""
     before = set(threading.enumerate())
     decoders.decode(paths)
     assert set(threading.enumerate()) <= before
+    assert not any("libmxnet" in Path(f"/proc/{pid}/maps").read_text() for pid in pids(decoders))
 
 
 def test_python_exits_while_decoders_are_busy(python, tmp_path):
     """After a Ctrl-C, the traceback keeps the decoders. The file is a pipe without a writer."""
-    endless = tmp_path / "endless.jpg"
-    os.mkfifo(endless)
+    pipe = tmp_path / "pipe.jpg"
+    os.mkfifo(pipe)
     program = (
         "import threading\nfrom gluonlab.data.images.decoder_pool import DecoderPool\n"
-        "from support.waiting import interrupt_once_read\nmade = DecoderPool(16, 2)\n"
-        "threading.Thread(target=interrupt_once_read, args=['endless.jpg', []]).start()\n"
-        "made.decode(['endless.jpg'])"
+        "from support.waiting import interrupt_once_read\npool = DecoderPool(16, 2)\n"
+        "threading.Thread(target=interrupt_once_read, args=['pipe.jpg', []]).start()\n"
+        "pool.decode(['pipe.jpg'])"
     )
     try:
         ended = python("-c", program)
     finally:
-        endless.unlink()  # whoever opens it later finds nothing
+        pipe.unlink()  # whoever opens it later finds nothing
     assert ended.returncode == -signal.SIGINT
     assert ended.stderr.splitlines()[-1] == "KeyboardInterrupt"
 
 
-def test_a_killed_process_is_an_error_and_not_a_hang(one, paths):
-    one.decode(paths[:1])
-    os.kill(pids(one)[0], signal.SIGKILL)
+def test_a_killed_process_is_an_error_and_not_a_hang(single, paths):
+    single.decode(paths[:1])
+    os.kill(pids(single)[0], signal.SIGKILL)
     with pytest.raises(RunError, match="was killed, as the system does when memory is short"):
-        one.decode(paths)
+        single.decode(paths)
 
 
 @pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGINT], ids=lambda sign: sign.name)
 def test_the_processes_end_with_their_parent_however_it_ends(tmp_path, sign):
     program = (
         "from gluonlab.data.images.decoder_pool import DecoderPool\n"
-        "import sys, time\nmade = DecoderPool(16, 2)\n"
-        "print(*[worker.process.pid for worker in made._workers], flush=True)\ntime.sleep(600)"
+        "import sys, time\npool = DecoderPool(16, 2)\n"
+        "print(*[worker.process.pid for worker in pool._workers], flush=True)\ntime.sleep(600)"
     )
     pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8")
     command = [sys.executable, "-c", program]
@@ -314,8 +296,8 @@ def test_a_process_whose_parent_has_ended_exits_silently(paths):
     """The parent ended while the process was decoding."""
     fd = os.memfd_create("images")
     os.ftruncate(fd, REQUEST_IMAGES * 3 * 16**2)
-    command = [sys.executable, "-m", "gluonlab.data.images.decoder_process", str(fd), str(REQUEST_IMAGES), "16", "0"]
-    command.append("pillow")
+    words = ["gluonlab.data.images.decoder_process", str(fd), str(REQUEST_IMAGES), "16", "0", "pillow"]
+    command = [sys.executable, "-m", *words]
     pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     child = subprocess.Popen(command, env=clean_environment(), pass_fds=[fd], **pipes)
     os.close(fd)
@@ -328,15 +310,9 @@ def test_a_process_whose_parent_has_ended_exits_silently(paths):
 
 def test_allocator_variables_of_the_user_take_precedence(monkeypatch):
     monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "65536")
-    made = DecoderPool(8, 1)
-    environ = Path(f"/proc/{pids(made)[0]}/environ")
+    pool = DecoderPool(8, 1)
+    environ = Path(f"/proc/{pids(pool)[0]}/environ")
     wait_until(environ.read_text)  # a process that has just begun shows none yet
     variables = environ.read_text().split("\0")
-    made.close()
+    pool.close()
     assert {"MALLOC_TRIM_THRESHOLD_=65536", f"MALLOC_MMAP_THRESHOLD_={2**25}"} <= {*variables}
-
-
-def test_the_processes_load_nothing_of_mxnet(decoders, paths):
-    decoders.decode(paths)
-    for pid in pids(decoders):
-        assert "libmxnet" not in Path(f"/proc/{pid}/maps").read_text()

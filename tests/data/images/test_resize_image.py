@@ -1,5 +1,7 @@
 """Images resized by cykooz.resizer, compared with those resized by Pillow."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
@@ -17,7 +19,7 @@ ORIENTATION = 0x0112
 
 
 @pytest.fixture(autouse=True)
-def tried_again():
+def clear_cached_resizer():
     resize.default_resizer.cache_clear()
     yield
     resize.default_resizer.cache_clear()
@@ -62,14 +64,14 @@ def boxes(draw, width, height):
 @settings(max_examples=80, deadline=None)
 @given(st.data(), st.sampled_from([noise, photograph]), st.integers(0, 2**32 - 1))
 def test_no_pixel_differs_by_more_than_two(data, make, seed):
-    """Nor from what Pillow makes in one call. What is only cut out keeps its pixels."""
+    """Nor from Pillow in one call. A crop without resizing keeps its pixels."""
     width, height = data.draw(st.integers(1, 300)), data.draw(st.integers(1, 300))
     size, box = data.draw(st.integers(1, 250)), data.draw(boxes(width, height))
     pixels = make(width, height, seed)
     assert difference(pixels, size, box).max() <= 2 == MAX_DIFFERENCE
     one, other = (
-        np.asarray(resize_image(Image.fromarray(pixels), size, box, each)).astype(int)[:, :, :3]
-        for each in (PILLOW, CYKOOZ)
+        np.asarray(resize_image(Image.fromarray(pixels), size, box, resizer)).astype(int)[:, :, :3]
+        for resizer in (PILLOW, CYKOOZ)
     )
     assert np.abs(one - other).max() <= MAX_DIFFERENCE
     assert difference(noise(50, 40), 16, (7, 11, 23, 27)).max() == 0
@@ -108,11 +110,9 @@ def test_files_of_every_kind_differ_by_no_more(tmp_path_factory, width, height, 
     """Turned by EXIF, in grey, in CMYK, progressive, cut at random, decoded by either library."""
     path = str(tmp_path_factory.getbasetemp() / "any.jpg")
     exif = Image.Exif()
-    if turned > 1:
-        exif[ORIENTATION] = turned
+    exif[ORIENTATION] = turned
     image = Image.fromarray(photograph(width, height)).convert(mode)
-    with open(path, "wb") as file:
-        file.write(encode_image(image, exif=exif, progressive=progressive, quality=90))
+    Path(path).write_bytes(encode_image(image, exif=exif, progressive=progressive, quality=90))
     expected = decode_image(path, size, seed).astype(int)
     result = [decode_image(path, size, seed, quick, CYKOOZ) for quick in (False, True)]
     assert np.array_equal(*result)
@@ -147,6 +147,6 @@ def test_cykooz_is_the_default_if_it_is_installed(monkeypatch):
 def test_with_different_pixels_cykooz_is_not_used_and_warns_once(monkeypatch):
     right = resize._resize_with_cykooz
     monkeypatch.setattr(resize, "_resize_with_cykooz", lambda *given: right(*given).point(lambda x: x ^ 4))
-    with pytest.warns(GluonlabWarning, match="other pixels than Pillow, and is not used") as said:
+    with pytest.warns(GluonlabWarning, match="other pixels than Pillow, and is not used") as warning:
         assert resolve_resizer(None) == resolve_resizer(None) == PILLOW
-    assert len(said) == 1
+    assert len(warning) == 1

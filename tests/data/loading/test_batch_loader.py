@@ -1,9 +1,10 @@
-"""Every image once per epoch, the same shards on both paths, whatever the sizes."""
+"""Each image occurs once per epoch; streamed and resident shards are equal, for any sizes."""
 
 import os
 import signal
 import threading
 from itertools import chain
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,8 +18,8 @@ from gluonlab.data.loading.batch_loader import prefetch
 from gluonlab.errors import DataError
 
 
-def split_of(n):
-    """n images whose label, and whose pixels in base 256, are their number."""
+def numbered_split(n):
+    """Return n images whose label, and whose pixels in base 256, are their number."""
     numbers = np.arange(n)
     pixels = np.stack([numbers % 256, numbers // 256], axis=1).astype(np.uint8).reshape(n, 1, 1, 2)
     return ArraySplit(pixels, numbers.astype(np.int32))
@@ -33,7 +34,7 @@ sizes = dict(n=st.integers(1, 60), batch=st.integers(1, 70), k=st.integers(1, 5)
 @given(**sizes, shuffle=st.booleans())
 def test_every_image_occurs_once_per_epoch_with_its_label(budget, n, batch, k, seed, shuffle):
     options = dict(shuffle=shuffle, raw=True, prefetch=1, resident_bytes=budget)
-    loader = Loader(split_of(n), contexts(k), batch, seed, **options)
+    loader = Loader(numbered_split(n), contexts(k), batch, seed, **options)
     assert loader.is_resident == bool(budget)
     for _ in range(2):
         seen = []
@@ -53,7 +54,8 @@ def test_every_image_occurs_once_per_epoch_with_its_label(budget, n, batch, k, s
 @given(**sizes, raw=st.booleans())
 def test_streaming_and_resident_shards_are_bit_identical(n, batch, k, seed, raw):
     streamed, resident = (
-        Loader(split_of(n), contexts(k), batch, seed, raw=raw, prefetch=0, resident_bytes=b) for b in RESIDENT.values()
+        Loader(numbered_split(n), contexts(k), batch, seed, raw=raw, prefetch=0, resident_bytes=b)
+        for b in RESIDENT.values()
     )
     for _ in range(2):
         for (xs, ys), (us, vs) in zip(list(streamed), list(resident)):
@@ -68,12 +70,11 @@ def labels_of(loader):
 
 
 def test_the_order_depends_only_on_seed_and_epoch():
-    a = Loader(split_of(40), contexts(1), 8, seed=7)
-    b = Loader(split_of(40), contexts(3), 8, seed=7, prefetch=0)
-    first, second = labels_of(a), labels_of(a)
-    assert first != second
-    assert [labels_of(b), labels_of(b)] == [first, second]
-    assert labels_of(Loader(split_of(40), contexts(1), 8, seed=8)) != first
+    loaders = (Loader(numbered_split(40), contexts(k), 8, seed, prefetch=k) for k, seed in ((1, 7), (3, 7), (1, 8)))
+    one, same_seed, other = ([labels_of(loader), labels_of(loader)] for loader in loaders)
+    assert one[0] != one[1]
+    assert one == same_seed
+    assert one[0] != other[0]
 
 
 @given(st.integers(1, 30), st.integers(1, 12), st.lists(st.integers(1, 3), min_size=1, max_size=3))
@@ -82,7 +83,7 @@ def test_shards_do_not_depend_on_the_division_into_workers(n, batch, counts):
     """Also with different numbers of devices. By default, all workers have equally many."""
 
     def shards(k, *workers, **more):
-        batches = list(Loader(split_of(n), contexts(k), batch, 3, *workers, **more))
+        batches = list(Loader(numbered_split(n), contexts(k), batch, 3, *workers, **more))
         return [[y.asnumpy().tolist() for y in ys] for _, ys in batches]
 
     for told, each in ((counts, counts), (None, [2] * len(counts))):
@@ -90,18 +91,9 @@ def test_shards_do_not_depend_on_the_division_into_workers(n, batch, counts):
         assert [[*chain(*of_ranks)] for of_ranks in zip(*parts)] == shards(sum(each))
 
 
-def test_floats_are_the_bytes_divided_by_255():
-    loader = Loader(split_of(300), contexts(1), 300, shuffle=False)
-    (((x,), _),) = list(loader)
-    assert x.dtype == np.float32
-    np.testing.assert_allclose(x.asnumpy()[:256, 0, 0, 0], np.arange(256) / 255, rtol=1e-6)
-
-
 def test_a_split_that_is_larger_than_any_array_of_mxnet_streams():
     """2**31 elements and more, in the memory of one."""
-    split = split_of(2)
-    split.images = np.broadcast_to(np.uint8(7), (14_300, 3, 224, 224))
-    split.labels = np.zeros(14_300, np.int32)
+    split = ArraySplit(np.broadcast_to(np.uint8(7), (14_300, 3, 224, 224)), np.zeros(14_300, np.int32))
     assert split.images.size > 2**31
     loader = Loader(split, contexts(2), 4, resident_bytes=2**33, raw=True, prefetch=0)
     assert not loader.is_resident
@@ -110,16 +102,16 @@ def test_a_split_that_is_larger_than_any_array_of_mxnet_streams():
     assert (xs[1].asnumpy() == 7).all()
 
 
-class FailingSplit:
+class TenImages:
+    """A split whose batches a function reads."""
+
     image_shape = (1, 1, 2)
+
+    def __init__(self, batch):
+        self.batch = batch
 
     def __len__(self):
         return 10
-
-    def batch(self, indices):
-        if 7 in indices:
-            raise OSError("unreadable image")
-        return split_of(10).batch(indices)
 
 
 def prefetch_threads():
@@ -127,40 +119,37 @@ def prefetch_threads():
 
 
 def test_an_error_while_reading_ahead_reaches_the_reader():
+    def fail(indices):
+        if 7 in indices:
+            raise OSError("unreadable image")
+        return numbered_split(10).batch(indices)
+
     with pytest.raises(OSError, match="unreadable image"):
-        list(Loader(FailingSplit(), contexts(1), 2, shuffle=False, prefetch=3))
+        list(Loader(TenImages(fail), contexts(1), 2, shuffle=False, prefetch=3))
     assert not prefetch_threads()
 
 
-class RecordingSplit(FailingSplit):
-    """A split that others read; notes what is begun, taken and given up, by the first label of the
-    batch.
-    """
+class RecordingSplit(TenImages):
+    """Records which readings are started, awaited and cancelled, by the first label of the batch."""
 
-    def __init__(self, wrong=None):
-        self.noted, self.wrong = [], wrong
+    def __init__(self, unreadable=None):
+        super().__init__(batch=pytest.fail)  # it is read ahead
+        self.events, self.unreadable = [], unreadable
 
-    def all(self, kind):
-        return [first for what, first in self.noted if what == kind]
-
-    def batch(self, indices):
-        raise AssertionError("it is read ahead")
+    def firsts(self, kind):
+        return [first for name, first in self.events if name == kind]
 
     def start_reading(self, indices, seeds=None):
-        split, first = self, indices[0]
-        split.noted.append(("begin", first))
+        first = indices[0]
 
-        class Reading:
-            def result(self):
-                split.noted.append(("take", first))
-                if first == split.wrong:
-                    raise DataError("no image")
-                return split_of(10).batch(indices)
+        def result():
+            self.events.append(("result", first))
+            if first == self.unreadable:
+                raise DataError("no image")
+            return numbered_split(10).batch(indices)
 
-            def cancel(self):
-                split.noted.append(("give up", first))
-
-        return Reading()
+        self.events.append(("start", first))
+        return SimpleNamespace(result=result, cancel=lambda: self.events.append(("cancel", first)))
 
 
 @pytest.mark.parametrize("prefetch", [0, 2])
@@ -168,8 +157,8 @@ def test_read_ahead_splits_start_each_batch_one_batch_early(prefetch):
     split = RecordingSplit()
     batches = list(Loader(split, contexts(1), 4, shuffle=False, prefetch=prefetch))
     assert [ys[0].asnumpy().tolist() for _, ys in batches] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
-    begin, take = "begin", "take"
-    assert split.noted == [(begin, 0), (begin, 4), (take, 0), (begin, 8), (take, 4), (take, 8)]
+    start, result = "start", "result"
+    assert split.events == [(start, 0), (start, 4), (result, 0), (start, 8), (result, 4), (result, 8)]
 
 
 @pytest.mark.parametrize("prefetch", [0, 1])
@@ -178,46 +167,38 @@ def test_leaving_the_loop_early_cancels_started_readings(prefetch):
     batches = iter(Loader(split, contexts(1), 2, shuffle=False, prefetch=prefetch))
     next(batches)
     batches.close()
-    assert split.all("begin") == split.all("take") + split.all("give up")
-    assert split.all("give up")
+    assert split.firsts("start") == split.firsts("result") + split.firsts("cancel")
+    assert split.firsts("cancel")
 
 
 @pytest.mark.parametrize("prefetch", [0, 1])
 def test_an_error_cancels_the_readings_of_partners(prefetch):
-    """The first of two workers: images 0, 1 with 3, 2, then 4, 5 with 7, 6, which are wrong, and
-    the last are 8 with 9.
-    """
-    split = RecordingSplit(wrong=4)
+    """The first of two workers mixes images 0, 1 with 3, 2, then 4, 5 (unreadable) with 7, 6, then 8 with 9."""
+    split = RecordingSplit(unreadable=4)
     options = dict(shuffle=False, prefetch=prefetch, mixup=Mixup(1))
     with pytest.raises(DataError, match="no image"):
         list(Loader(split, contexts(1), 4, 0, 0, 2, **options))
-    assert (split.all("begin"), split.all("take")) == ([0, 3, 4, 7, 8, 9], [0, 3, 4])
-    assert {7, 8, 9} <= set(split.all("give up"))
+    assert (split.firsts("start"), split.firsts("result")) == ([0, 3, 4, 7, 8, 9], [0, 3, 4])
+    assert {7, 8, 9} <= set(split.firsts("cancel"))
 
 
 def test_one_thread_prefetches_for_all_epochs_and_loaders():
-    """MXNet keeps 5 MB for each thread that has ever changed images: 200 epochs, or trainings one
-    after the other, would take a gigabyte.
-    """
-    made_by = []
+    """MXNet keeps 5 MB for each thread that has changed images: 200 epochs would take a gigabyte."""
+    threads = []
 
-    class Noting(FailingSplit):
-        def batch(self, indices):
-            made_by.append(threading.current_thread())
-            return split_of(10).batch(indices)
+    def read(indices):
+        threads.append(threading.current_thread())
+        return numbered_split(10).batch(indices)
 
     for _ in range(3):
-        loader = Loader(Noting(), contexts(1), 2, prefetch=2)
+        loader = Loader(TenImages(read), contexts(1), 2, prefetch=2)
         for _ in range(2):
             assert sum(len(ys[0]) for _, ys in loader) == 10
-    assert len(made_by) == 30
-    assert len(set(made_by)) == 1
+    assert (len(threads), len(set(threads))) == (30, 1)
 
 
 def test_two_prefetches_run_independently():
-    assert list(zip(prefetch(iter(range(1, 9)), 1), prefetch(iter(range(11, 19)), 1))) == [
-        (i, 10 + i) for i in range(1, 9)
-    ]
+    assert list(zip(prefetch(iter(range(9)), 1), prefetch(iter(range(11, 20)), 1))) == [(i, 11 + i) for i in range(9)]
 
 
 def test_the_child_of_a_fork_starts_new_prefetch_threads():
@@ -234,7 +215,7 @@ def test_the_child_of_a_fork_starts_new_prefetch_threads():
 
 
 def test_leaving_the_loop_early_ends_the_thread():
-    batches = iter(Loader(split_of(50), contexts(1), 2, prefetch=2))
+    batches = iter(Loader(numbered_split(50), contexts(1), 2, prefetch=2))
     next(batches)
     assert prefetch_threads()
     batches.close()

@@ -1,6 +1,7 @@
 """Division of a batch into one shard per device."""
 
 from fractions import Fraction
+from itertools import permutations
 
 import numpy as np
 from hypothesis import given, settings
@@ -31,14 +32,13 @@ WEIGHTS = st.lists(st.fractions(Fraction(1, 100), 100), min_size=1, max_size=6)
 @examples(40)
 @given(st.integers(0, 400), WEIGHTS)
 def test_proportional_sizes_are_the_nearest_whole_numbers(size, weights):
-    """None other that add up are nearer: an image moved from one part to another brings nothing."""
+    """No other sizes with this sum are nearer: moving an image from one part to another gains nothing."""
     sizes = proportional_sizes(size, weights)
     exact = [size * weight / sum(weights) for weight in weights]
     off = [number - quota for number, quota in zip(sizes, exact)]
     assert sum(sizes) == size and min(sizes) >= 0
-    for more in off:
-        for less in off:
-            assert abs(more) + abs(less) <= abs(more - 1) + abs(less + 1) or more == less
+    for more, less in permutations(off, 2):
+        assert abs(more) + abs(less) <= abs(more - 1) + abs(less + 1) or more == less
 
 
 @examples(40)
@@ -48,7 +48,7 @@ def test_weighted_shards_are_proportional_and_not_empty(size, weights):
     assert sum(sizes) == size and len(sizes) == min(size, len(weights)) and 0 not in sizes
     if 0 not in expected:
         assert sizes == expected or size < len(weights)
-    elif size >= len(weights):  # who had none has one, and only larger ones have less
+    elif size >= len(weights):  # empty ones get one image, and only larger ones have fewer
         assert all(one == max(1, two) or 1 <= one < two for one, two in zip(sizes, expected))
 
 
@@ -66,19 +66,10 @@ def test_shards_have_the_given_sizes_in_order(data, size, k):
     assert [value for part in parts for value in part.asnumpy()] == list(range(size))
 
 
-# --- a batch knows the size of the whole, over devices and processes
-
-
 @settings(max_examples=30)
-@given(
-    images=st.integers(1, 30),
-    batch=st.integers(1, 12),
-    world=st.integers(1, 4),
-    k=st.integers(1, 3),
-    resident=st.sampled_from([0, 2**20]),
-)
+@given(st.integers(1, 30), st.integers(1, 12), st.integers(1, 4), st.integers(1, 3), st.sampled_from([0, 2**20]))
 def test_every_process_knows_the_size_of_each_whole_batch(images, batch, world, k, resident):
-    """Also one that has no part of it; the parts of all add up to it, and every image comes."""
+    """Also a process without images of it. Each image occurs once."""
     split = ArraySplit(np.arange(images, dtype=np.uint8).reshape(images, 1, 1, 1), np.arange(images, dtype="int32"))
     parts = [list(Loader(split, contexts(k), batch, 3, rank, world, resident_bytes=resident)) for rank in range(world)]
     seen = []

@@ -1,4 +1,4 @@
-"""Data sets and DataLoaders of Gluon: a run has the samples that they give."""
+"""Data sets and DataLoaders of Gluon: a run gets their samples."""
 
 import gzip
 import struct
@@ -16,7 +16,7 @@ from support.devices import contexts, device_spec
 from gluonlab import TrainConfig, load_dataset
 from gluonlab.data import ArraySplit, Loader, from_arrays, from_datasets
 from gluonlab.data.sets.array_dataset import apply_class_weights
-from gluonlab.data.sets.gluon_datasets import GluonSplit, resolve_dataset, warn_of_loaders
+from gluonlab.data.sets.gluon_datasets import GluonSplit, resolve_dataset, warn_of_ignored_loader_settings
 from gluonlab.errors import DataError, GluonlabWarning, UsageError
 from gluonlab.study.compare_devices import compare
 from gluonlab.training.evaluate_run import evaluate_run
@@ -30,7 +30,7 @@ LAST = PIXELS.transpose(0, 2, 3, 1)  # as gluon.data.vision has images
 
 
 class Lazy(gluon.data.Dataset):
-    """A data set of the user's own, which reads an image when it is asked for."""
+    """A data set of the user, which reads an image when it is indexed."""
 
     def __init__(self, images, labels):
         self.images, self.labels, self.read = images, labels, []
@@ -41,14 +41,6 @@ class Lazy(gluon.data.Dataset):
 
     def __len__(self):
         return len(self.images)
-
-
-class Growing(Lazy):
-    """Gives other images each time, as a random transformation does."""
-
-    def __getitem__(self, index):
-        image, label = super().__getitem__(index)
-        return image + np.float32(len(self.read)), label
 
 
 def to_tensor(data):
@@ -73,21 +65,21 @@ KINDS = {
 }
 
 
-def of_all(split):
+def read_all(split):
     return split.batch(np.arange(len(split)))
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_split_has_the_images_and_labels_of_the_data_set(kind):
     data = resolve_dataset((KINDS[kind](), KINDS[kind]()))
-    images, labels = of_all(data.train)
+    images, labels = read_all(data.train)
     np.testing.assert_allclose(images, PIXELS, rtol=1e-6)
     assert labels.tolist() == LABELS.tolist() == data.train.labels.tolist()
     assert data.image_shape == (3, 6, 8) and data.classes == ("0", "1", "2")
 
 
 def write_mnist(folder, count):
-    """MNIST's files as MXNet reads them, which it would download where digests differ."""
+    """Write MNIST's files as MXNet reads them. It would download files with other digests."""
     folder.mkdir()
     for name, magic, array in (
         ("train-images-idx3-ubyte.gz", (2051, count, 28, 28), RANDOM.bytes(count * 784)),
@@ -100,8 +92,8 @@ def write_mnist(folder, count):
 def test_data_sets_of_gluons_vision_are_read_at_once(tmp_path, monkeypatch):
     write_mnist(tmp_path / "mnist", 6)
     monkeypatch.setattr(gluon.data.vision.datasets, "check_sha1", lambda *_: True)
-    monkeypatch.setattr(gluon.data.vision.datasets, "download", lambda url, path, **_: (
-        f"{path}/{url.rpartition('/')[2]}"))  # fmt: skip
+    find_file = lambda url, path, **_: f"{path}/{url.rpartition('/')[2]}"  # noqa: E731
+    monkeypatch.setattr(gluon.data.vision.datasets, "download", find_file)
     mnist = gluon.data.vision.MNIST(str(tmp_path / "mnist"))
     monkeypatch.setattr(type(mnist), "__getitem__", None)
     split = from_datasets(mnist, mnist).train
@@ -124,20 +116,20 @@ def test_a_folder_names_its_classes_and_only_labels_are_known_before_images_are_
     data = from_datasets(folder.transform_first(random), folder.take(3))
     assert data.train.labels.tolist() == [0, 0, 1, 1]
     with pytest.raises(DataError, match=r"image 3 of train cannot be read: .*No such file"):
-        of_all(data.train)
+        read_all(data.train)
 
 
-def config(folder, **more):
-    base = {"threads": 1, "epochs": 1, "global_batch_size": 20, "model": "mlp"}
-    return TrainConfig(**{**base, "devices": device_spec(2), "out": str(folder), **more})
+def make_config(folder, **changes):
+    settings = {"threads": 1, "epochs": 1, "global_batch_size": 20, "model": "mlp"}
+    return TrainConfig(**{**settings, "devices": device_spec(2), "out": str(folder), **changes})
 
 
-def run(folder, data, **more):
-    return train(config(folder, **more), reporter=Reporter(), dataset=data)
+def run(folder, data, **changes):
+    return train(make_config(folder, **changes), reporter=Reporter(), dataset=data)
 
 
 def parameters(result):
-    return [each.data(each.list_ctx()[0]).asnumpy() for each in result.net.collect_params().values()]
+    return [value.data(value.list_ctx()[0]).asnumpy() for value in result.net.collect_params().values()]
 
 
 @pytest.mark.long
@@ -145,7 +137,7 @@ def parameters(result):
 def test_a_comparison_reads_data_sets_and_tells_of_loaders(tmp_path):
     data = (DataLoader(Lazy(LAST[:40], LABELS[:40]), 9, True), ArrayDataset(LAST[40:], LABELS[40:]))
     with pytest.warns(GluonlabWarning, match="has batches of 9 images, but the run's config sets 20"):
-        rows = compare(config(tmp_path / "both", devices=None), [1, 2], Reporter(), data)
+        rows = compare(make_config(tmp_path / "both", devices=None), [1, 2], Reporter(), data)
     assert rows[0].accuracy == rows[1].accuracy
 
 
@@ -165,28 +157,23 @@ def test_a_run_on_data_sets_or_loaders_is_that_on_their_arrays(tmp_path):
 
 def test_images_that_are_read_in_each_epoch_have_the_weights_of_their_classes():
     arrays, lazy = from_arrays(PIXELS, LABELS, PIXELS, LABELS), Lazy(LAST, LABELS)
-    for asked in ("balanced", [1, 2, 0.5]):
-        expected = of_all(apply_class_weights(arrays, asked).train)
-        read = of_all(apply_class_weights(from_datasets(lazy, lazy), asked).train)
-        assert read[1].shape == (60, 2)
-        assert all(map(np.array_equal, read, expected))
+    for weights in ("balanced", [1, 2, 0.5]):
+        expected = read_all(apply_class_weights(arrays, weights).train)
+        result = read_all(apply_class_weights(from_datasets(lazy, lazy), weights).train)
+        assert result[1].shape == (60, 2)
+        assert all(map(np.array_equal, result, expected))
 
 
 def test_images_that_may_change_are_read_anew_in_each_epoch_by_one_thread():
-    data = Growing(np.full((10, 1, 2, 2), 0.5, "float32"), LABELS[:10])
-    split = from_datasets(data, data).train
+    data = Lazy(np.full((10, 1, 2, 2), 0.5, "float32"), LABELS[:10])
+    changing = data.transform_first(lambda image: image + np.float32(len(data.read)))
+    split = from_datasets(changing, changing).train
     data.read.clear()
     loader = Loader(split, contexts(2), 4)
     epochs = [np.concatenate([x.asnumpy() for xs, _ in loader for x in xs]) for _ in range(2)]
     assert len(np.unique(epochs)) == 20  # no image is seen twice
     assert sorted(index for index, _ in data.read) == sorted([*range(10)] * 2)
     assert len({thread for _, thread in data.read}) == 1
-
-
-def test_a_loader_reads_a_data_set_of_gluon():
-    [(xs, ys)] = Loader(ArrayDataset(LAST, LABELS), [mx.cpu()], 60, shuffle=False)
-    np.testing.assert_allclose(xs[0].asnumpy(), PIXELS / 255, rtol=1e-6)
-    assert ys[0].asnumpy().tolist() == LABELS.tolist()
 
 
 def test_a_thread_that_reads_ahead_gives_transformations_the_users_arrays():
@@ -200,8 +187,10 @@ def test_a_thread_that_reads_ahead_gives_transformations_the_users_arrays():
         split = from_datasets(data, data).train
     finally:
         mx.npx.reset_np()
-    for xs, _ in Loader(split, [mx.cpu()], 60, shuffle=False):
+    for readable in (split, ArrayDataset(LAST, LABELS)):
+        [(xs, ys)] = Loader(readable, [mx.cpu()], 60, shuffle=False)
         np.testing.assert_allclose(xs[0].asnumpy(), PIXELS / 255, rtol=1e-6)
+        assert ys[0].asnumpy().tolist() == LABELS.tolist()
 
 
 PAIR = r"give two data sets of samples \(image, label\), as dataset=\(train, test\)"
@@ -209,7 +198,7 @@ SETS = ArrayDataset(LAST, LABELS)
 
 
 @pytest.mark.parametrize(
-    ("data", "said"),
+    ("data", "message"),
     [
         ("digits", r"dataset 'digits' is a name: give TrainConfig\(dataset='digits'\)"),
         (SETS, f"dataset is one data set, an ArrayDataset: {PAIR}$"),
@@ -239,8 +228,8 @@ SETS = ArrayDataset(LAST, LABELS)
         ((DataLoader(SETS, 5, batchify_fn=list), SETS), "has a custom batchify_fn"),
     ],
 )  # fmt: skip
-def test_what_is_no_data_set_of_a_run_gets_one_line(tmp_path, data, said):
-    with pytest.raises(DataError, match=said) as caught:
+def test_what_is_no_data_set_of_a_run_gets_one_line(tmp_path, data, message):
+    with pytest.raises(DataError, match=message) as caught:
         run(tmp_path / "run", data)
     assert "\n" not in str(caught.value) and not (tmp_path / "run").exists()
 
@@ -253,7 +242,7 @@ def test_a_config_that_cannot_be_carried_out_is_refused_before_anything_is_read(
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "message"),
     [
         (load_dataset("digits"), "give dataset.train or dataset.test"),
         (DataLoader(SETS, 5), "give the DataLoader's data set"),
@@ -261,18 +250,18 @@ def test_a_config_that_cannot_be_carried_out_is_refused_before_anything_is_read(
         ("digits", "a Loader cannot read a str: give a split"),
     ],
 )
-def test_what_a_loader_cannot_read_gets_one_line(given, said):
-    with pytest.raises(DataError, match=said):
+def test_what_a_loader_cannot_read_gets_one_line(given, message):
+    with pytest.raises(DataError, match=message):
         Loader(given, [mx.cpu()], 5)
 
 
-def test_what_a_loader_asks_for_and_a_run_does_otherwise_is_told():
-    lazy = Lazy(LAST, LABELS)
-    loader = DataLoader(lazy, 8, last_batch="discard", num_workers=1, thread_pool=True)
-    test = DataLoader(SETS, 7, last_batch="rollover", num_workers=1, thread_pool=True)
-    with pytest.warns(GluonlabWarning) as told:
-        warn_of_loaders((loader, test), resolve_dataset((loader, test)), 20, False)
-    assert [str(each.message) for each in told] == [
+def test_settings_of_a_data_loader_that_a_run_ignores_cause_warnings():
+    options = dict(num_workers=1, thread_pool=True)
+    loader = DataLoader(Lazy(LAST, LABELS), 8, last_batch="discard", **options)
+    test = DataLoader(SETS, 7, last_batch="rollover", **options)
+    with pytest.warns(GluonlabWarning) as caught:
+        warn_of_ignored_loader_settings((loader, test), resolve_dataset((loader, test)), 20, False)
+    assert [str(warning.message) for warning in caught] == [
         "the DataLoader of train does not shuffle, but a run shuffles in each epoch",
         "the DataLoader of train has num_workers=1, but a run reads ahead with one thread",
         "the DataLoader of train has batches of 8 images, but the run's config sets 20 for all "
@@ -288,4 +277,4 @@ def test_a_label_that_changes_is_an_error():
     assert isinstance(split, GluonSplit)
     data.labels[7] += 1
     with pytest.raises(DataError, match=r"the label of image 7 of train was .*, and is .* now"):
-        of_all(split)
+        read_all(split)

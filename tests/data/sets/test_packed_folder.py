@@ -63,37 +63,27 @@ def test_a_packed_folder_equals_the_original_data_set(dataset, packed, memory):
 
 
 @pytest.mark.parametrize("is_packed", [False, True])
-def test_every_data_set_of_image_files_is_looked_for_in_its_own_place(source, packed, is_packed, monkeypatch):
-    place = packed if is_packed else source
-    animals = DATASETS["folder:PATH"]._replace(find=lambda root: Path(root) / place.name)
+def test_packed_folders_are_recognized_by_path_or_by_the_name_of_a_data_set(source, packed, is_packed, monkeypatch):
+    folder = packed if is_packed else source
+    animals = DATASETS["folder:PATH"]._replace(find=lambda root: Path(root) / folder.name)
     monkeypatch.setitem(DATASETS, "animals", animals)
     assert has_image_files("animals") and "animals" in image_file_datasets()
-    assert is_packed_dataset("animals", str(place.parent)) is is_packed
-    assert is_packed_dataset(f"folder:{place}") is is_packed
+    assert is_packed_dataset("animals", str(folder.parent)) is is_packed
+    assert is_packed_dataset(f"folder:{folder}") is is_packed
 
 
-def test_an_existing_target_is_not_changed(dataset, tmp_path):
-    (tmp_path / "taken").mkdir()
-    with pytest.raises(OutputError, match="taken exists: give a new folder"):
-        pack_dataset(dataset, tmp_path / "taken")
-    assert list((tmp_path / "taken").iterdir()) == []
-
-
-def test_the_command_refuses_an_existing_target_before_decoding(ended, empty_cwd):
+def test_an_existing_target_is_refused_before_decoding_and_an_invalid_image_leaves_nothing(ended, dataset, empty_cwd):
     root = write_image_folder(empty_cwd / "animals")
     (root / "val" / "bee" / "0001.jpg").write_bytes(b"")
-    (empty_cwd / "taken").mkdir()
-    status, out, err = ended(main, "pack", f"folder:{root}", "--skip-bad", "--out", "taken")
-    said = "error: --out taken exists: give a new folder, so that nothing is lost\n"
-    assert (status, out, err) == (2, "", said)
-
-
-def test_an_image_that_cannot_be_decoded_leaves_nothing_behind(tmp_path):
-    root = write_image_folder(tmp_path / "animals")
-    (root / "val" / "bee" / "0001.jpg").write_bytes(b"")
     with pytest.raises(DataError, match=r"bee/0001.jpg"):
-        pack_dataset(load_dataset(f"folder:{root}", decoders=1), tmp_path / "packed")
-    assert [path.name for path in tmp_path.iterdir()] == ["animals"]
+        pack_dataset(load_dataset(f"folder:{root}", decoders=1), empty_cwd / "packed")
+    assert [path.name for path in empty_cwd.iterdir()] == ["animals"]
+    (empty_cwd / "existing").mkdir()
+    message = "error: --out existing exists: give a new folder, so that nothing is lost\n"
+    assert ended(main, "pack", f"folder:{root}", "--skip-bad", "--out", "existing") == (2, "", message)
+    with pytest.raises(OutputError, match="existing exists: give a new folder"):
+        pack_dataset(dataset, empty_cwd / "existing")
+    assert list((empty_cwd / "existing").iterdir()) == []
 
 
 def test_a_full_disk_is_an_error_and_leaves_nothing_behind(dataset, tmp_path):
@@ -136,9 +126,9 @@ DAMAGES = {
 
 @pytest.mark.parametrize("kind", DAMAGES)
 def test_damage_is_reported_with_the_file(packed, kind):
-    spoil, said = DAMAGES[kind]
+    spoil, message = DAMAGES[kind]
     spoil(packed)
-    with pytest.raises(DataError, match=f"{said}.*pack the folder again"):
+    with pytest.raises(DataError, match=f"{message}.*pack the folder again"):
         load_dataset(f"folder:{packed}")
 
 
@@ -162,7 +152,7 @@ def test_damaged_files_give_a_data_set_or_a_data_error(packed_once, tmp_path_fac
 
 @pytest.mark.parametrize("change", ["cut", "written to"])
 def test_a_packed_file_that_changes_while_it_is_in_use_is_an_error(packed, change):
-    """Pixels that are mapped from what was cut off would end the process by SIGBUS."""
+    """Reading mapped pixels that were cut off would end the process by SIGBUS."""
     data = load_dataset(f"folder:{packed}")
     assert not isinstance(data.train, ArraySplit)
     data.train.batch(np.arange(4))
@@ -174,8 +164,8 @@ def test_a_packed_file_that_changes_while_it_is_in_use_is_an_error(packed, chang
         with path.open("r+b") as file:
             file.write(content)
         os.utime(path, ns=(1, 1))  # some disks count time in seconds
-    said = f"{path}: was changed while it was in use: pack the folder again"
-    with pytest.raises(DataError, match=re.escape(said)):
+    message = f"{path}: was changed while it was in use: pack the folder again"
+    with pytest.raises(DataError, match=re.escape(message)):
         data.train.batch(np.arange(len(data.train)))
 
 
@@ -192,16 +182,14 @@ REFUSED = {
     "decoders": (2, "packed is packed, so nothing is left to decode: leave --decoders out"),
     "skip_bad": (True, "packed is packed, so nothing is left to decode: leave --skip-bad out"),
     "val_share": (0.3, "--val-share 0.3 is for folders without val"),
-    "random_resized_crop": (
-        True, "--random-resized-crop cuts image files, and .*packed is packed: give the folder",
-    ),
-}  # fmt: skip
+    "random_resized_crop": (True, "--random-resized-crop cuts image files, and .*packed is packed: give the folder"),
+}
 
 
 @pytest.mark.parametrize("option", REFUSED)
 def test_options_for_image_files_are_refused_where_they_were_packed(packed, option):
-    given, said = REFUSED[option]
-    with pytest.raises(DataError, match=said):
+    given, message = REFUSED[option]
+    with pytest.raises(DataError, match=message):
         load_dataset(f"folder:{packed}", **{option: given})
     assert load_dataset(f"folder:{packed}", image_size=16).image_shape == (3, 16, 16)
 
@@ -230,8 +218,8 @@ sys.addaudithook(hold)
 """
 
 
-@pytest.mark.parametrize(("sign", "said"), [(signal.SIGINT, "interrupted"), (signal.SIGTERM, "ended by SIGTERM")])
-def test_a_signal_ends_the_command_and_its_processes_in_order(tmp_path, sign, said):
+@pytest.mark.parametrize(("sign", "message"), [(signal.SIGINT, "interrupted"), (signal.SIGTERM, "ended by SIGTERM")])
+def test_a_signal_ends_the_command_and_its_processes_in_order(tmp_path, sign, message):
     root = write_image_folder(tmp_path / "animals")
     (tmp_path / "held").mkdir()
     (tmp_path / "held" / "sitecustomize.py").write_text(HELD)
@@ -250,7 +238,7 @@ def test_a_signal_ends_the_command_and_its_processes_in_order(tmp_path, sign, sa
     finally:
         process.kill()
         process.wait()
-    assert (process.returncode, err.strip()) == (128 + sign, f"{said}: nothing was written")
+    assert (process.returncode, err.strip()) == (128 + sign, f"{message}: nothing was written")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["animals", "held"]
 
 
@@ -265,15 +253,14 @@ MISTAKES = {
 }
 
 
-@pytest.mark.parametrize(("arguments", "said"), MISTAKES.items(), ids=" ".join)
-def test_a_mistake_is_one_line_with_value_and_remedy(ended, empty_cwd, arguments, said):
+@pytest.mark.parametrize(("arguments", "message"), MISTAKES.items(), ids=" ".join)
+def test_a_mistake_is_one_line_with_value_and_remedy(ended, empty_cwd, arguments, message):
     status, out, err = ended(main, *arguments)
     assert (status, out, list(empty_cwd.iterdir())) == (2, "", [])
     [line] = err.splitlines()
-    assert [words for words in said if words not in line] == [], line
+    assert [words for words in message if words not in line] == [], line
 
 
-def test_what_a_program_calls_its_images_is_packed_under_a_plain_name(dataset, tmp_path):
-    named = dataclasses.replace(dataset, name="../my images")
-    pack_dataset(named, tmp_path / "packed")
+def test_a_data_set_is_packed_under_a_plain_name(dataset, tmp_path):
+    pack_dataset(dataclasses.replace(dataset, name="../my images"), tmp_path / "packed")
     assert load_dataset(f"folder:{tmp_path / 'packed'}").name == "..-my-images"
