@@ -538,28 +538,17 @@ def training_step(network: str, ctxs: Sequence[mx.Context], store: str, images: 
 
 # Speeds come last, because they may be skipped if time runs out.
 TRIALS: Dict[str, Trial] = {
-    "copies": Trial(
-        "Copies from GPU to GPU", 60.0, ("source",), try_copies, copy_faults, copy_summary
-    ),
+    "copies": Trial("Copies from GPU to GPU", 60.0, ("source",), try_copies, copy_faults, copy_summary),
     "arithmetic": Trial(
-        "Arithmetic, beside the CPU's", 60.0, ("operation",), try_arithmetic, arithmetic_faults,
-        arithmetic_summary,
+        "Arithmetic, beside the CPU's", 60.0, ("operation",), try_arithmetic, arithmetic_faults, arithmetic_summary
     ),
-    "stores": Trial(
-        "Sums and training with every kvstore", 120.0, ("store",), try_stores, store_faults,
-        store_summary,
-    ),
+    "stores": Trial("Sums and training with every kvstore", 120.0, ("store",), try_stores, store_faults, store_summary),
     "bits": Trial(
-        "The same seed, the same bits", 120.0, ("how",), try_determinism, determinism_faults,
-        determinism_summary,
+        "The same seed, the same bits", 120.0, ("how",), try_determinism, determinism_faults, determinism_summary
     ),
-    "counts": Trial(
-        "What a step queues", 60.0, ("store",), try_counts, _no_faults, count_summary
-    ),
-    "speeds": Trial(
-        "Speeds", 90.0, ("network", "gb_per_s"), try_speeds, _no_faults, speed_summary
-    ),
-}  # fmt: skip
+    "counts": Trial("What a step queues", 60.0, ("store",), try_counts, _no_faults, count_summary),
+    "speeds": Trial("Speeds", 90.0, ("network", "gb_per_s"), try_speeds, _no_faults, speed_summary),
+}
 
 
 def main(name: str, spec: str) -> None:

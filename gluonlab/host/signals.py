@@ -361,8 +361,7 @@ _watches: List[_SignalWatcher] = []  # at most one
 EXTENSION_PACKAGES = frozenset(
     {
         "PIL", "cv2", "cykooz", "cykooz_resizer", "google", "h5py", "horovod", "matplotlib",
-        "numpy", "onnx", "onnxruntime", "ortools", "pandas", "scipy", "simplejpeg", "sklearn",
-        "torch",
+        "numpy", "onnx", "onnxruntime", "ortools", "pandas", "scipy", "simplejpeg", "sklearn", "torch",
     }
 )  # fmt: skip
 # Base-2 logarithm of the cycles for which an idle thread of OpenBLAS spins before it sleeps. By

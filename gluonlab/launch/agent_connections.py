@@ -90,8 +90,7 @@ class AgentConnection:
         try:
             self._process = await asyncio.create_subprocess_exec(
                 *command, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE, limit=MAX_MESSAGE_BYTES, env=self._environment(),
-                **OWN_GROUP_OPTIONS,
+                stderr=asyncio.subprocess.PIPE, limit=MAX_MESSAGE_BYTES, env=self._environment(), **OWN_GROUP_OPTIONS,
             )  # fmt: skip
         except OSError as error:
             raise RunError(f"{command[0]} cannot be started: {error.strerror}") from None
@@ -107,7 +106,7 @@ class AgentConnection:
         except BadMessage as error:  # the remote shell has printed text before the first message
             hello, reason = {}, f"its shell prints {error.line!r} first"
             remedy = ": print nothing where no person reads it, such as with [ -t 1 ] in ~/.bashrc"
-        if "here" not in hello:
+        if "hostname" not in hello:
             reason = reason or await self._last_stderr_line() or "it does not answer"
             self.close()
             await self.wait_closed()
@@ -117,12 +116,12 @@ class AgentConnection:
     def start_listening(
         self, reader: asyncio.StreamReader, hello: Message, inbox: asyncio.Queue[ReceivedMessage]
     ) -> None:
-        """Start to put the agent's messages into ``inbox``, and to send signs of life.
+        """Start to put the agent's messages into ``inbox``, and to send heartbeats.
 
         ``hello`` is the agent's first message.
         """
-        self._pid, self.interfaces, self.hostname = hello["pid"], hello["addresses"], hello["here"]
-        self.address, self.launcher_address = hello.get("address"), hello.get("seen_by")
+        self._pid, self.interfaces, self.hostname = hello["pid"], hello["addresses"], hello["hostname"]
+        self.address, self.launcher_address = hello.get("address"), hello.get("launcher_address")
         self._heard, self._inbox = liveness_clock(), inbox
         self._tasks += [asyncio.ensure_future(self._listen(reader)), asyncio.ensure_future(self._send_beats())]
         self.send(patience=self._way.patience / 2)
@@ -138,10 +137,10 @@ class AgentConnection:
             send_message(self._writer, **message)
 
     def mark_lost(self, reason: str) -> None:
-        """Mark the agent as lost, and put a message ``gone`` with the reason into the inbox."""
+        """Mark the agent as lost, and put a message ``loss_reason`` into the inbox."""
         if self.loss_reason is None:
             self.loss_reason = reason
-            self._inbox.put_nowait((self, {"gone": reason}))
+            self._inbox.put_nowait((self, {"loss_reason": reason}))
 
     def acknowledge_printed(self, line: str) -> None:
         """Count a line as printed or dropped. Reports the count to the agent now and then.
@@ -209,20 +208,19 @@ class AgentConnection:
 
     def _ssh_command(self) -> List[str]:
         options = ["BatchMode=yes", "ConnectTimeout=10", "ServerAliveInterval=5"]
-        return [*self._way.ssh, *(word for option in options for word in ("-o", option)), "--",
-                self.host.name]  # fmt: skip
+        return [*self._way.ssh, *(word for option in options for word in ("-o", option)), "--", self.host.name]
 
     async def _listen(self, reader: asyncio.StreamReader) -> None:
         """Put the agent's messages into the inbox. When they end, mark the agent as lost."""
         try:
             async for message in receive_messages(reader, AGENT_MESSAGES):
                 self._heard = liveness_clock()
-                if "line" in message and message["stream"] != "came":
+                if "line" in message and message["stream"] != "status":
                     self._unprinted += line_cost(message["line"])
                     if self._unprinted > MAX_UNPRINTED_LETTERS:
                         self.mark_lost("sends more than is printed, and does not wait")
                         return
-                if message.keys() != {"beat"}:
+                if "heartbeat" not in message:
                     self._inbox.put_nowait((self, message))
         except BadMessage as error:
             self.mark_lost(str(error))
@@ -233,7 +231,7 @@ class AgentConnection:
     async def _send_beats(self) -> None:
         while True:
             liveness_clock()  # a call at least every BEAT_S, so that the clock counts this time
-            self.send(beat=True)
+            self.send(heartbeat=True)
             await asyncio.sleep(BEAT_S)
 
     async def _read_stderr(self, reader: asyncio.StreamReader) -> None:

@@ -38,9 +38,7 @@ REFUSED_IN_JOBS = {
 DEFAULT_CHECKPOINT_PERIOD = "1 epoch"  # default interval of checkpoints
 ASYNC_BACKEND = "dist_async"
 # Options of gluonlab.run that are only for a single process.
-SINGLE_PROCESS_OPTIONS = (
-    "--compare", "--evaluate", "--find-batch-size", "--find-lr", "--list", "--save-config",
-)  # fmt: skip
+SINGLE_PROCESS_OPTIONS = ("--compare", "--evaluate", "--find-batch-size", "--find-lr", "--list", "--save-config")
 
 
 def parse_whole_number(name: str, text: str, most: int = MAX_PROCESSES, least: int = 1) -> int:
@@ -224,7 +222,8 @@ def _parse_run_options(
 
 
 def _option_names(command: click.Command) -> List[str]:
-    return [name for param in command.params for name in (*param.opts, *param.secondary_opts)]
+    params = command.get_params(click.Context(command, **command.context_settings))  # unlike .params, with --help
+    return [name for param in params for name in (*param.opts, *param.secondary_opts)]
 
 
 def _check_not_launcher_option(name: str, launcher_options: Sequence[str], run_options: Sequence[str]) -> None:

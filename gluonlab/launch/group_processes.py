@@ -271,9 +271,7 @@ VARIABLE_PATTERNS = {
     "DMLC_INTERFACE": INTERFACE_PATTERN,
     **{
         f"HOROVOD_{name}": NUMBER_PATTERN
-        for name in (
-            "RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE",
-        )
+        for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE")
     },
     "HOROVOD_HOSTNAME": HOST_PATTERN,
     "HOROVOD_CONTROLLER": "gloo",
@@ -281,7 +279,7 @@ VARIABLE_PATTERNS = {
     "HOROVOD_GLOO_RENDEZVOUS_ADDR": ADDRESS_PATTERN,
     "HOROVOD_GLOO_RENDEZVOUS_PORT": PORT_PATTERN,
     "HOROVOD_GLOO_IFACE": INTERFACE_PATTERN,
-}  # fmt: skip
+}
 
 
 def allowed_variables(

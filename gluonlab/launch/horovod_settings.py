@@ -41,8 +41,7 @@ class _HorovodOption(NamedTuple):
 OPTIONS = (
     _HorovodOption(
         "--fusion-threshold-mb", "sum what is ready at the same time as one array, up to this "
-        "size; 0: not at all, so that the bits of a sum do not depend on the moment  [default: 0]",
-        "MB",
+        "size; 0: not at all, so that the bits of a sum do not depend on the moment  [default: 0]", "MB",
     ),
     _HorovodOption("--cycle-time-ms", "how long Horovod waits for more to sum  [default: 1]", "MS"),
     _HorovodOption(

@@ -18,7 +18,6 @@ FAILURE_WINDOW_S = 2.0  # after a failure, seconds to wait for other failures wi
 MIN_START_S = 30.0  # seconds that a process may need to load MXNet on a busy host
 KEPT_LINES = 10  # last lines of a process that are kept
 SIGNAL_STATUS_BASE = 128  # shells add this to the number of the signal that killed a process
-PROCESS_KEYS = ("of", "ended", "stopped")  # keys of an agent's messages that hold a process's name
 # Exit statuses of a process that a user's signal has ended.
 REQUESTED_STATUSES = {SIGNAL_STATUS_BASE + number for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
 
@@ -119,7 +118,7 @@ class LaunchAttempt:
         self._signal = self._signal or number
         for agent in self._agents():
             names = [name for name in self._workers if self._agent[name] is agent]
-            agent.send(signal=number, to=names)
+            agent.send(signal=number, processes=names)
 
     async def run(self) -> Optional[AttemptFailure]:
         """Start the processes, and wait for their end. Return the failure, or None on success."""
@@ -181,41 +180,40 @@ class LaunchAttempt:
 
     def _handle_message(self, connection: AgentConnection, message: Message) -> None:
         """Handle a message of an agent. See `agent_messages.AGENT_MESSAGES` for the keys."""
-        name = next((message[key] for key in PROCESS_KEYS if key in message), None)
+        process = message.get("process")
         if connection not in self._agents():
             return
-        if name is not None and self._agent.get(name) is not connection:
-            connection.mark_lost(f"speaks of {name!r}, which it was not given to start")
-        elif "gone" in message:
-            self._record_lost_host(connection, message["gone"])
+        if process is not None and self._agent.get(process) is not connection:
+            connection.mark_lost(f"speaks of {process!r}, which it was not given to start")
+        elif "loss_reason" in message:
+            self._record_lost_host(connection, message["loss_reason"])
         elif "line" in message:
             self._handle_line(connection, **message)
-        elif "came" in message:
-            self.forward(message["came"])
-        elif "stopped" in message and message["seconds"] >= self._patience / 2:
-            self._record_failure(message["stopped"], f"has been stopped for {message['seconds']:.0f} s")
-        elif "ended" in message and message["ended"] in self._alive:
-            self._record_end(message["ended"], message["status"], message.get("why"))
+        elif "signal" in message:
+            self.forward(message["signal"])
+        elif process is not None and message.get("suspended_s", 0) >= self._patience / 2:
+            self._record_failure(process, f"has been stopped for {message['suspended_s']:.0f} s")
+        elif "exit_status" in message and process in self._alive:
+            self._record_end(process, message["exit_status"], message.get("error"))
 
-    def _handle_line(self, connection: AgentConnection, of: str, stream: str, line: str) -> None:
-        """Forward a line of output, or record a status that a process reports.
+    def _handle_line(self, connection: AgentConnection, process: str, stream: str, line: str) -> None:
+        """Forward a line of output (stream ``out`` or ``err``), or record a reported ``status``.
 
-        ``of``: the name of the process. ``stream``: ``out``, ``err``, or ``came`` for a status.
         Output is dropped once another process has taken the scheduler's port.
         """
-        if stream == "came":
-            self._reported.get(line, set()).add(of)
+        if stream == "status":
+            self._reported.get(line, set()).add(process)
             return
         printed = partial(connection.acknowledge_printed, line)
         if self._port_is_taken:
             printed()  # the output of processes that are being stopped is useless
             return
         if stream == "err":
-            self._lines[of] = [*self._lines[of][1 - KEPT_LINES :], line]
-            if line.startswith(ERROR_PREFIX) and of not in self._programs:
+            self._lines[process] = [*self._lines[process][1 - KEPT_LINES :], line]
+            if line.startswith(ERROR_PREFIX) and process not in self._programs:
                 printed()  # printed once for all workers, with the failure
                 return
-        self._on_line(of, stream, line, printed)
+        self._on_line(process, stream, line, printed)
 
     def _record_end(self, name: str, status: int, why: Optional[str]) -> None:
         """Record the end of a process, and whether this is a failure.
@@ -295,7 +293,7 @@ class LaunchAttempt:
         deadline = time.monotonic() + 2 * TERMINATION_GRACE_S + 1
         while waiting and time.monotonic() < deadline:
             received = await next_message(self._inbox, 0.2)
-            if received is not None and ("line" in received[1] or "came" in received[1]):
+            if received is not None and ("line" in received[1] or "signal" in received[1]):
                 self._handle_message(*received)
             elif received is not None and "all_ended" in received[1]:
                 waiting = [agent for agent in waiting if agent is not received[0]]

@@ -238,10 +238,10 @@ class _Launcher:
             connection, message = await next_message(self._inbox, BEAT_S) or (None, {})
             if liveness_clock() > deadline:
                 root.mark_lost("does not answer")
-            elif "came" in message:  # a signal to a process that a scheduler has started
-                self._forward(message["came"])
-            elif connection is root and "taken" in message:
-                raise ConfigError(_port_error(requested, root, message["taken"]))
+            elif "signal" in message:  # to a process that a scheduler has started
+                self._forward(message["signal"])
+            elif connection is root and "port_error" in message:
+                raise ConfigError(_port_error(requested, root, message["port_error"]))
             elif connection is root and "port" in message:
                 return int(message["port"])
         return None
@@ -264,9 +264,8 @@ class _Launcher:
         started = parts(request.backend, self._words, placed, servers, sites, port, settings)
         folder = working_folder()
         self._attempt = LaunchAttempt(
-            started, self._connections, self._inbox, self._forward_line, request.way.patience,
-            folder, variables,
-        )  # fmt: skip
+            started, self._connections, self._inbox, self._forward_line, request.way.patience, folder, variables
+        )
         try:
             return await self._attempt.run()
         finally:

@@ -304,8 +304,7 @@ def _complete_kubernetes(member: Membership, environ: Environ) -> Membership:
 
 
 MEMBERSHIP_COMPLETIONS: Dict[Launcher, Callable[[Membership, Environ], Membership]] = {
-    SRUN: _complete_srun, BLAUNCH: _complete_blaunch, JSRUN: _complete_jsrun,
-    OPEN_MPI: _complete_open_mpi,
+    SRUN: _complete_srun, BLAUNCH: _complete_blaunch, JSRUN: _complete_jsrun, OPEN_MPI: _complete_open_mpi,
     TORCHRUN: _complete_torchrun, KUBERNETES: _complete_kubernetes,
 }  # fmt: skip
 

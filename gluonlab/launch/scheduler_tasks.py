@@ -81,8 +81,8 @@ class Rendezvous:
         deadline = liveness_clock() + self._way.patience
         while self._missing_ranks(numbers) and (left := deadline - liveness_clock()) > 0:
             _, message = await next_message(self._inbox, min(left, BEAT_S)) or (None, {})
-            if "came" in message:
-                self._signalled(message["came"])
+            if "signal" in message:
+                self._signalled(message["signal"])
         missing, unknown_text = self._missing_ranks(numbers), ""
         if self._strangers:
             unknown_text = f"; {self._strangers} that came to it were none of them"
@@ -103,7 +103,7 @@ class Rendezvous:
         if self._server is not None:
             self._server.close()
         for connection in [*at, *self._connected.values()]:
-            connection.send(done=status)
+            connection.send(exit_status=status)
         await asyncio.sleep(RETRY_PAUSE_S)  # so that the message arrives before the connection ends
         for connection in self._connected.values():
             connection.close()
@@ -122,11 +122,11 @@ class Rendezvous:
             writer.close()
             return
         hello["address"] = writer.get_extra_info("peername")[0]
-        hello["seen_by"] = writer.get_extra_info("sockname")[0]
-        connection = AgentConnection(Host(hello["here"], 1), self._way, writer, rank)
+        hello["launcher_address"] = writer.get_extra_info("sockname")[0]
+        connection = AgentConnection(Host(hello["hostname"], 1), self._way, writer, rank)
         connection.start_listening(reader, hello, self._inbox)
         self._connected[rank] = connection
-        self._inbox.put_nowait((connection, {"here": hello["here"]}))  # wakes `wait_for_ranks`
+        self._inbox.put_nowait((connection, hello))  # wakes `wait_for_ranks`
 
 
 async def _connect_to_rank_0(
@@ -217,7 +217,7 @@ async def _serve_rank_0(
         return {**message, "environment": group, **overrides}
 
     agent = HostAgent(*streams, hello={"rank": place.rank, "size": place.size}, checked=check_request)
-    request.forward_signals(lambda number: agent.send(came=number), asyncio.get_event_loop())
+    request.forward_signals(lambda number: agent.send(signal=number), asyncio.get_event_loop())
     await agent.serve()
     if agent.message_error is not None:
         raise RunError(f"rank {place.rank}: rank 0 at {root} {agent.message_error}")

@@ -372,8 +372,7 @@ def test_metadata_that_cannot_be_read(tmp_path, content):
 def test_a_training_job():
     environ = {
         "TRAINING_JOB_NAME": "job-1", "SM_HOSTS": '["algo-1", "algo-2"]',
-        "SM_CURRENT_HOST": "algo-2", "SM_NUM_GPUS": "8",
-        "SM_CURRENT_INSTANCE_TYPE": "ml.p3.16xlarge",
+        "SM_CURRENT_HOST": "algo-2", "SM_NUM_GPUS": "8", "SM_CURRENT_INSTANCE_TYPE": "ml.p3.16xlarge",
     }  # fmt: skip
     assert (
         only(check_host.check_sagemaker(environ)).what

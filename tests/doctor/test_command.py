@@ -142,8 +142,7 @@ def test_ctrl_c_ends_a_process_that_hangs(tmp_path):
         "__main__.check_mxnet.run_isolated('hangs', timeout_s=600))]\n__main__.main()"
     )
     doctor = subprocess.Popen(
-        [sys.executable, "-c", code],
-        cwd=tmp_path, env=clean_environment(path=[str(tmp_path)]), stderr=subprocess.PIPE,
+        [sys.executable, "-c", code], cwd=tmp_path, env=clean_environment(path=[str(tmp_path)]), stderr=subprocess.PIPE,
         encoding="utf-8",
     )  # fmt: skip
     pid = tmp_path / "pid"

@@ -189,9 +189,7 @@ def test_a_full_disk_and_an_mxnet_that_crashes(tmp_path, examined):
     told = examined(environment)
     assert "the process crashed (SIGABRT) during: import mxnet" in only(told.findings_for("import"))["cause"]
     assert only(told.findings_for("libraries"))["what"].endswith("libmxnet.so is missing")
-    assert {found["check"] for found in told.faults()} == {
-        "import", "libraries", "data", "runs", "temporary",
-    }  # fmt: skip
+    assert {found["check"] for found in told.faults()} == {"import", "libraries", "data", "runs", "temporary"}
     fault = only(told.findings_for("data"))
     assert "the disk is full" in fault["what"]
     assert "0 MiB are free" in fault["cause"]

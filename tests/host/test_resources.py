@@ -51,9 +51,7 @@ def test_the_vendor_is_the_cpus(tmp_path):
 
 
 # What oneDNN says of itself in the first line that it prints; its names as in the table.
-SAYS = {
-    "AVX512_CORE": "AVX-512", "AVX2": "Intel AVX2", "AVX": "Intel AVX", "SSE41": "Intel SSE4.1",
-}  # fmt: skip
+SAYS = {"AVX512_CORE": "AVX-512", "AVX2": "Intel AVX2", "AVX": "Intel AVX", "SSE41": "Intel SSE4.1"}
 CONVOLVE = """
 import gluonlab
 from mxnet import nd

@@ -172,11 +172,9 @@ IMPORTS = {
     "import sklearn.datasets": ["sklearn.utils._openmp_helpers"],
     "import onnx": ["onnx.onnx_cpp2py_export"],
     "import onnxruntime": ["onnxruntime.capi.onnxruntime_pybind11_state"],
-    "from ortools.sat.python import cp_model": [
-        "ortools.sat.cp_model_pb2", "ortools.sat.python.cp_model_helper",
-    ],
+    "from ortools.sat.python import cp_model": ["ortools.sat.cp_model_pb2", "ortools.sat.python.cp_model_helper"],
     "import mxnet": ["mxnet.ndarray.register", "mxnet._ctypes.ndarray"],
-}  # fmt: skip
+}
 # The child sends itself a signal when an inner module is looked for, and says when it came.
 CHILD = """
 import gluonlab

@@ -44,8 +44,7 @@ except KeyboardInterrupt as error:
 
 def start(*words):
     child = subprocess.Popen(
-        [sys.executable, "-c", *words],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        [sys.executable, "-c", *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         text=True, env=clean_environment(),
     )  # fmt: skip
     for line in child.stdout:

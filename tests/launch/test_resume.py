@@ -5,26 +5,23 @@ import re
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
-from mxnet import nd
 from support import group_kills
 from support.idx_files import write_mnist
 from support.interrupted_runs import read_comparable_metrics, read_parameter_bytes
-from support.launched import each_backend, each_slow_backend, run_launches
+from support.launched import each_backend, each_slow_backend, parameter_vectors, run_launches
 from support.processes import clean_environment
 from support.reference import relative_distance
 from support.run_files import read_metrics
+from support.waiting import wait_until
 
 from gluonlab.runs.checkpoint import read_newest_checkpoint
-from gluonlab.runs.run_schema import PARAMETERS
 
 pytestmark = pytest.mark.cpu_only("the processes compute on CPU devices, whoever started them")
 SETTINGS = {
     "threads": 1, "model": "drawn", "epochs": 6, "lr": 0.01, "global_batch_size": 20,
-    "optimizer": "sgd", "momentum": 0.9, "flip": True, "check_replicas": 5,
-    "checkpoint_every": "2 steps",
+    "optimizer": "sgd", "momentum": 0.9, "flip": True, "check_replicas": 5, "checkpoint_every": "2 steps",
 }  # fmt: skip
 LAYERS = ["convolution", "norm", "dropout"]
 
@@ -76,35 +73,21 @@ def test_other_processes_with_as_many_devices_go_on(tmp_path, devices, then):
     """Of the same number of devices each has the same images, as BatchNorm wants it."""
     settings, layers = {**SETTINGS, "epochs": 3}, ["norm", "convolution"]
     run, whole = killed(tmp_path, devices=devices, then=then, kills=1, settings=settings, layers=layers)
-    assert relative_distance(values(run), values(whole)) <= 1e-5
+    assert relative_distance(parameter_vectors(run), parameter_vectors(whole)) <= 1e-5
     [event] = [line for line in read_metrics(run) if line.get("event") == "resumed"]
     assert "sums are added in another order" in event["message"]
-
-
-def values(folder):
-    arrays = nd.load(str(folder / PARAMETERS))
-    return [arrays[name].asnumpy() for name in sorted(arrays)]
 
 
 OPTIONS = ("--threads", "1", "--model", "mlp", "--global-batch-size", "12", "--devices", "cpu*2")
 
 
-def wait_until(done, processes):
-    """Until ``done()``, which is before the processes end."""
-    until = time.monotonic() + 200
-    while not done():
-        assert time.monotonic() < until and all(each.poll() is None for each in processes)
-        time.sleep(0.05)
-
-
 def ended_by(sign, places, backend, tmp_path):
     """A run in ``tmp_path/run`` of two processes, of which those at ``places`` get a signal."""
     write_mnist(tmp_path, train=120, test=30)
-
     metrics = tmp_path / "run" / "metrics.jsonl"
 
     def send(processes):
-        wait_until(lambda: metrics.exists() and '"epoch", ' in metrics.read_text(), processes)
+        wait_until(lambda: metrics.exists() and '"epoch", ' in metrics.read_text())
         for place in places:
             processes[place].send_signal(sign)
 
@@ -143,10 +126,7 @@ def test_a_signal_ends_all_processes_after_the_same_step_and_they_go_on(backend,
     other = tmp_path / "other"
     other.mkdir()
     write_mnist(other, train=119, test=30)
-    ended = run_launches(
-        backend, tmp_path, "--resume", run, "--epochs", epochs + 1,
-        of_rank={1: ("--data-dir", other)},
-    )  # fmt: skip
+    ended = run_launches(backend, tmp_path, "--resume", run, "--epochs", epochs + 1, of_rank={1: ("--data-dir", other)})
     assert sorted(process.status for process in ended) == [1, 2], ended
     [said] = [process.err for process in ended if process.status == 2]
     assert re.search("^error: --resume .*its train split had 120 images.* has 119", said, re.M)
@@ -160,7 +140,7 @@ def test_the_same_command_begins_a_run_goes_on_and_says_that_it_has_ended(backen
     run = tmp_path / "run"
 
     def kill(processes):
-        wait_until(lambda: any(run.glob("checkpoints/step-*")), processes)
+        wait_until(lambda: any(run.glob("checkpoints/step-*")))
         for process in processes:
             process.kill()
 
