@@ -80,7 +80,7 @@ TIMED_COPY_ELEMENTS = 2**24  # 64 MiB
 REPEATS = 5
 
 
-def try_copies(ctxs: List[mx.Context]) -> None:
+def check_copies(ctxs: List[mx.Context]) -> None:
     """Check the memory of each GPU, and the copies between all pairs of GPUs.
 
     For each GPU, send ``device`` and ``lost``, the number of elements that change in its memory.
@@ -180,7 +180,7 @@ def forward_and_backward(operation: str, inputs: List[Array], ctx: mx.Context) -
     return [result.asnumpy(), *(array.grad.asnumpy() for array in arrays)]
 
 
-def try_arithmetic(ctxs: List[mx.Context]) -> None:
+def check_arithmetic(ctxs: List[mx.Context]) -> None:
     """Compare each operation on each GPU with the CPU, and with the first GPU.
 
     Send ``device``, ``operation``, ``difference``, the relative difference from the CPU, and
@@ -236,7 +236,7 @@ SUMMED_SHAPES = ((1000, 257), (13,), (1,))  # more than a piece, and fewer eleme
 SHARDED = "sharded-optimizer"
 
 
-def try_stores(ctxs: List[mx.Context]) -> None:
+def check_stores(ctxs: List[mx.Context]) -> None:
     """Sum and train with each kvstore.
 
     For each, send ``store`` with these results, or with ``refused``, the error:
@@ -256,7 +256,7 @@ def try_stores(ctxs: List[mx.Context]) -> None:
 
 
 def _check_sums(name: str, ctxs: List[mx.Context]) -> Dict[str, int]:
-    """Return ``wrong`` and ``unlike`` of `try_stores`. Sums of integers are exact in float32."""
+    """Return ``wrong`` and ``unlike`` of `check_stores`. Sums of integers are exact in float32."""
     from mxnet import nd
 
     random, store = np.random.RandomState(0), make_kvstore(name, ctxs)
@@ -311,7 +311,7 @@ RUNS = {"--deterministic": ["--deterministic"], "without --deterministic": []}
 RUN_TIMEOUT_S = 60.0
 
 
-def try_determinism(ctxs: List[mx.Context]) -> None:
+def check_determinism(ctxs: List[mx.Context]) -> None:
     """Run the same training twice, with and without --deterministic.
 
     Send ``how``, and ``alike``, whether both runs end with the same bits, or ``refused``, the
@@ -370,7 +370,7 @@ COPIES = ("Copy", "_copyto")  # names of copies in MXNet
 WARMUP_STEPS, STEPS, IMAGES = 3, 4, 2
 
 
-def try_counts(ctxs: List[mx.Context]) -> None:
+def count_operators(ctxs: List[mx.Context]) -> None:
     """Count the operations of a training step with each of COUNTED_STORES.
 
     Send ``store`` with ``queued``, the operations per step on all devices together, and ``copies``,
@@ -428,7 +428,7 @@ TIMED_ROUNDS = 5
 MIN_ROUND_S, MAX_TOTAL_S = 0.2, 3.0  # least seconds of a round, most seconds of all rounds
 
 
-def try_speeds(ctxs: List[mx.Context]) -> None:
+def measure_speeds(ctxs: List[mx.Context]) -> None:
     """Measure the speed of training and of sums.
 
     For each network on 1, 2, 4, ... and all GPUs, send ``network``, ``devices``,
@@ -538,16 +538,16 @@ def training_step(network: str, ctxs: Sequence[mx.Context], store: str, images: 
 
 # Speeds come last, because they may be skipped if time runs out.
 TRIALS: Dict[str, Trial] = {
-    "copies": Trial("Copies from GPU to GPU", 60.0, ("source",), try_copies, copy_faults, copy_summary),
+    "copies": Trial("Copies from GPU to GPU", 60.0, ("source",), check_copies, copy_faults, copy_summary),
     "arithmetic": Trial(
-        "Arithmetic, beside the CPU's", 60.0, ("operation",), try_arithmetic, arithmetic_faults, arithmetic_summary
+        "Arithmetic, beside the CPU's", 60.0, ("operation",), check_arithmetic, arithmetic_faults, arithmetic_summary
     ),
-    "stores": Trial("Sums and training with every kvstore", 120.0, ("store",), try_stores, store_faults, store_summary),
+    "stores": Trial("Sums and training with every kvstore", 120.0, ("store",), check_stores, store_faults, store_summary),
     "bits": Trial(
-        "The same seed, the same bits", 120.0, ("how",), try_determinism, determinism_faults, determinism_summary
+        "The same seed, the same bits", 120.0, ("how",), check_determinism, determinism_faults, determinism_summary
     ),
-    "counts": Trial("What a step queues", 60.0, ("store",), try_counts, _no_faults, count_summary),
-    "speeds": Trial("Speeds", 90.0, ("network", "gb_per_s"), try_speeds, _no_faults, speed_summary),
+    "counts": Trial("What a step queues", 60.0, ("store",), count_operators, _no_faults, count_summary),
+    "speeds": Trial("Speeds", 90.0, ("network", "gb_per_s"), measure_speeds, _no_faults, speed_summary),
 }
 
 

@@ -36,7 +36,7 @@ KEPT_STDERR_LINES = 10  # last lines of stderr that are kept
 class SshOptions(NamedTuple):
     """Settings of connections: the ssh command, the Python command of other hosts, and patience.
 
-    ``patience`` is the longest time in seconds to wait for a sign of life, see --patience.
+    ``patience`` is the longest time in seconds to wait for a heartbeat, see --patience.
     """
 
     ssh: Sequence[str] = ("ssh",)
@@ -58,18 +58,22 @@ class AgentConnection:
     """
 
     def __init__(
-        self, host: Host, way: SshOptions, writer: Optional[asyncio.StreamWriter] = None, rank: Optional[int] = None
+        self,
+        host: Host,
+        ssh_options: SshOptions,
+        writer: Optional[asyncio.StreamWriter] = None,
+        rank: Optional[int] = None,
     ) -> None:
         """Prepare a connection.
 
         Args:
             host: the agent's host
-            way: the ssh command, Python and patience
+            ssh_options: the ssh command, Python and patience
             writer: stream to an agent that has connected to the launcher by itself. Such a
                 connection needs `start_listening` instead of `open`.
             rank: the agent's rank, if a scheduler has started the agent
         """
-        self.host, self._way, self.rank = host, way, rank
+        self.host, self._ssh_options, self.rank = host, ssh_options, rank
         self.loss_reason: Optional[str] = None
         self.address: Optional[str] = None
         self.launcher_address: Optional[str] = None
@@ -100,7 +104,7 @@ class AgentConnection:
         reason, remedy = "", "" if self.host.is_local else f": try {shlex.join(command)}"
         try:
             greeting = first_message(receive_messages(self._process.stdout, AGENT_MESSAGES))
-            hello = await run_with_timeout(self._way.patience, greeting)
+            hello = await run_with_timeout(self._ssh_options.patience, greeting)
         except asyncio.TimeoutError:
             hello = {}
         except BadMessage as error:  # the remote shell has printed text before the first message
@@ -123,8 +127,8 @@ class AgentConnection:
         self._pid, self.interfaces, self.hostname = hello["pid"], hello["addresses"], hello["hostname"]
         self.address, self.launcher_address = hello.get("address"), hello.get("launcher_address")
         self._heard, self._inbox = liveness_clock(), inbox
-        self._tasks += [asyncio.ensure_future(self._listen(reader)), asyncio.ensure_future(self._send_beats())]
-        self.send(patience=self._way.patience / 2)
+        self._tasks += [asyncio.ensure_future(self._listen(reader)), asyncio.ensure_future(self._send_heartbeats())]
+        self.send(patience=self._ssh_options.patience / 2)
 
     @property
     def silent_s(self) -> float:
@@ -143,10 +147,7 @@ class AgentConnection:
             self._inbox.put_nowait((self, {"loss_reason": reason}))
 
     def acknowledge_printed(self, line: str) -> None:
-        """Count a line as printed or dropped. Reports the count to the agent now and then.
-
-        The agent may then send more output.
-        """
+        """Count a line as printed or dropped, and now and then let the agent send more output."""
         self._printed += line_cost(line)
         if self._printed > UNPRINTED_LIMIT // 4:
             self._unprinted -= self._printed
@@ -193,22 +194,18 @@ class AgentConnection:
         if self.host.is_local:
             return [sys.executable, *AGENT_ARGUMENTS]
         path = add_gluonlab_path({})["PYTHONPATH"]
-        agent = ["env", f"PYTHONPATH={path}", self._way.python, *AGENT_ARGUMENTS]
+        agent = ["env", f"PYTHONPATH={path}", self._ssh_options.python, *AGENT_ARGUMENTS]
         return [*self._ssh_command(), shlex.join(agent)]  # ssh passes one string to the remote shell
 
     def _environment(self) -> Dict[str, str]:
-        """Return the agent's environment.
-
-        SSH_CONNECTION is removed for a local agent, because it describes this shell's connection.
-        """
         environment = add_gluonlab_path(os.environ)
         if self.host.is_local:
-            environment.pop(SSH_VARIABLE, None)
+            environment.pop(SSH_VARIABLE, None)  # it describes this shell's connection
         return environment
 
     def _ssh_command(self) -> List[str]:
         options = ["BatchMode=yes", "ConnectTimeout=10", "ServerAliveInterval=5"]
-        return [*self._way.ssh, *(word for option in options for word in ("-o", option)), "--", self.host.name]
+        return [*self._ssh_options.ssh, *(word for option in options for word in ("-o", option)), "--", self.host.name]
 
     async def _listen(self, reader: asyncio.StreamReader) -> None:
         """Put the agent's messages into the inbox. When they end, mark the agent as lost."""
@@ -228,7 +225,7 @@ class AgentConnection:
         last_line = await self._last_stderr_line()
         self.mark_lost("has ended the connection" + (f": {one_line(last_line)}" if last_line else ""))
 
-    async def _send_beats(self) -> None:
+    async def _send_heartbeats(self) -> None:
         while True:
             liveness_clock()  # a call at least every BEAT_S, so that the clock counts this time
             self.send(heartbeat=True)

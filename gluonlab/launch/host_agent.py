@@ -53,8 +53,8 @@ class HostAgent:
         reader: stream of the launcher's messages
         writer: stream of the messages to the launcher
         hello: further fields of the agent's first message, such as its rank
-        checked: called with each request to start a process. It returns the permitted part of the
-            request, or raises ConfigError.
+        check_request: called with each request to start a process. It returns the permitted part of
+            the request, or raises ConfigError.
         parent: pid of the launcher, if it is on this host. While the launcher is stopped, its
             silence does not count.
     """
@@ -64,11 +64,11 @@ class HostAgent:
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
         hello: Optional[Message] = None,
-        checked: Callable[[Message], Message] = dict,
+        check_request: Callable[[Message], Message] = dict,
         parent: Optional[int] = None,
     ) -> None:
         self._reader, self._writer = reader, writer
-        self._hello, self._check_request, self._parent = hello or {}, checked, parent
+        self._hello, self._check_request, self._parent = hello or {}, check_request, parent
         self.status: Optional[int] = None
         self.message_error: Optional[BadMessage] = None
         self._processes: Dict[str, asyncio.subprocess.Process] = {}

@@ -47,7 +47,7 @@ def watch_attempt(processes, patience, messages_by_time, monkeypatch=None, start
             now = start + seconds
             for message in messages:
                 attempt._handle_message(connection, message)
-            attempt._check_progress(0 if monkeypatch else seconds)
+            attempt._record_stalled_processes(0 if monkeypatch else seconds)
             results.append(([str(failure) for failure in attempt._failures], connection.loss_reason))
         return results
 
@@ -204,7 +204,7 @@ def test_an_agent_starts_nothing_and_ends_whatever_a_launcher_sends(sent):
 
     async def serve():
         (reader, writer), (answers, launcher) = await open_socket_pair()
-        agent = HostAgent(reader, writer, checked=refuse)
+        agent = HostAgent(reader, writer, check_request=refuse)
         launcher.write(sent if isinstance(sent, bytes) else encode_messages(sent))
         launcher.write_eof()
         await asyncio.wait_for(agent.serve(), HANG_LIMIT_S)
@@ -257,4 +257,4 @@ def test_a_signal_that_comes_while_the_others_end_is_not_lost():
         return await asyncio.wait_for(running, HANG_LIMIT_S), attempt
 
     failure, attempt = asyncio.run(run())
-    assert failure.who == "rank 0 on h1" and attempt.signal == signal.SIGTERM
+    assert failure.source == "rank 0 on h1" and attempt.signal == signal.SIGTERM

@@ -24,7 +24,7 @@ from support.launched_environments import (
 
 from gluonlab.errors import ConfigError
 from gluonlab.host.launcher_environment import HostSlots
-from gluonlab.launch.process_membership import FIRST_PORT, PORT_COUNT, job_allocation, membership
+from gluonlab.launch.process_membership import FIRST_PORT, PORT_COUNT, read_job_allocation, membership
 
 LAYOUTS = [(4,), (2, 2, 2), (3, 1, 2), (1,)]  # processes on each host
 
@@ -168,20 +168,20 @@ ALONE = {**SCRIPT, "SLURM_STEP_NUM_TASKS": "1", "SLURM_STEP_NODELIST": "n1"}
 def test_a_shell_in_slurms_allocation_is_no_member_and_knows_its_hosts(more):
     environ = {**JOB, **more}
     assert membership(environ) is None
-    assert job_allocation(environ) == [HostSlots("n1", 2), HostSlots("n2", 2), HostSlots("n3", 1)]
+    assert read_job_allocation(environ) == [HostSlots("n1", 2), HostSlots("n2", 2), HostSlots("n3", 1)]
 
 
 def test_a_step_smaller_than_its_job_does_not_contradict_it():
     environ = {**JOB, **ALONE, "SLURM_STEP_ID": "0", "SLURM_PTY_PORT": "1"}
     environ["SLURM_TASKS_PER_NODE"] = "1"
-    assert job_allocation(environ) == [HostSlots(f"n{number}", 1) for number in (1, 2, 3)]
+    assert read_job_allocation(environ) == [HostSlots(f"n{number}", 1) for number in (1, 2, 3)]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
 def test_a_shell_of_bsub_is_no_member_and_knows_its_hosts(layout):
     environ = lsf_job_variables(layout)
     assert membership(environ) is None
-    assert job_allocation(environ) == [HostSlots(*pair) for pair in zip(host_names(layout), layout)]
+    assert read_job_allocation(environ) == [HostSlots(*pair) for pair in zip(host_names(layout), layout)]
 
 
 # --- what is missing, senseless or contradictory
@@ -274,7 +274,7 @@ TEXTS = st.sampled_from(["0", "1", "2", "3", "", "-1", "x[1-2]", "a 1", "[", "2(
 def test_any_environment_has_a_place_none_or_an_error(changes, step):
     environ = {**(STEP if step else {}), **changes}
     with suppress(ConfigError):
-        job_allocation(environ)
+        read_job_allocation(environ)
     with suppress(ConfigError):
         member = membership(environ)
         assert member is None or (0 <= member.rank < member.size and 0 < member.port < 65536)

@@ -21,7 +21,7 @@ from support.worker_processes import handles_signal
 from gluonlab.errors import RunError
 from gluonlab.launch.agent_connections import AgentConnection, SshOptions
 from gluonlab.launch.hosts import Host
-from gluonlab.launch.launcher import _connection_sites
+from gluonlab.launch.launcher import _connection_addresses
 from gluonlab.launch.process_membership import Membership
 from gluonlab.launch.scheduler_tasks import serve_rank_0
 from gluonlab.runs.run_reader import read_lines
@@ -128,14 +128,14 @@ def test_hosts_get_addresses_that_all_of_them_reach(swapped):
         make_connection("a", 1, "127.0.0.1", "127.0.1.1"), make_connection("b", 2, "192.0.2.2", "192.0.2.1")
     ]  # fmt: skip
     connections = [make_connection("a", 0), *(others[::-1] if swapped else others)]
-    addresses = [site.address for site in _connection_sites(connections, named=False)]
+    addresses = [site.address for site in _connection_addresses(connections, named=False)]
     expected = {None: "192.0.2.1", "127.0.0.1": "192.0.2.1", "192.0.2.2": "192.0.2.2"}
     assert addresses == [expected[connection.address] for connection in connections]
 
 
 def test_a_single_host_gets_its_loopback_address():
     connections = [make_connection("a", 0), make_connection("a", 1, "127.0.0.1", "127.0.0.1")]
-    assert {site.address for site in _connection_sites(connections, named=False)} == {"127.0.0.1"}
+    assert {site.address for site in _connection_addresses(connections, named=False)} == {"127.0.0.1"}
 
 
 SCHEDULERS = {"srun": srun_environments, "blaunch": blaunch_environments, "torchrun": torchrun_environments}
