@@ -60,10 +60,9 @@ def mxnet_findings(outcome: ProcessOutcome, is_installed: bool, horovod: Optiona
 def _import_finding(outcome: ProcessOutcome) -> Finding:
     loaded, error = outcome.first_answer("version"), outcome.first_answer("error")
     if loaded is not None:
-        gpus = loaded["gpus"]
-        seen = f"{gpus or 'no'} GPU{'s' if gpus > 1 else ''}"
-        what = f"mxnet {loaded['version']} loads; built with {', '.join(loaded['built_with'])}"
-        return ok("import", f"{what}; it sees {seen}")
+        gpus, built_with = loaded["gpus"], ", ".join(loaded["built_with"])
+        gpu_text = f"{gpus or 'no'} GPU{'s' if gpus > 1 else ''}"
+        return ok("import", f"mxnet {loaded['version']} loads; built with {built_with}; it sees {gpu_text}")
     if error is not None:
         return _import_error_finding(error)
     failure = outcome.failure or "ended without an answer"
@@ -80,11 +79,8 @@ def _fusion_finding(is_on: bool, driver_supports: bool, reason: str) -> Finding:
     if driver_supports:
         return ok("fusion", f"pointwise operators are{' not' * (not is_on)} fused on GPUs: {reason}")
     if is_on:
-        what, cure = (
-            "a run ends at its first fused operator",
-            f"unset {mxnet_setup.FUSION_VARIABLE} to run without fusion",
-        )
-        return fault("fusion", what, reason, cure)
+        cure = f"unset {mxnet_setup.FUSION_VARIABLE} to run without fusion"
+        return fault("fusion", "a run ends at its first fused operator", reason, cure)
     cure = f"a driver from {FUSION_DRIVER} on; without it, a step takes more kernel launches"
     return warning("fusion", "pointwise operators are not fused on GPUs", reason, cure)
 

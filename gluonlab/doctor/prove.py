@@ -140,12 +140,12 @@ def proof_to_dict(machine: Dict[str, Any], results: List[TrialResult]) -> Dict[s
         {
             "trial": trial.name,
             "seconds": round(trial.seconds, 1),
-            "verdicts": [{"status": each.status, "what": each.what} for each in trial.verdicts],
+            "verdicts": [{"status": verdict.status, "what": verdict.what} for verdict in trial.verdicts],
             "numbers": trial.numbers,
         }
         for trial in results
     ]
-    faults = sum(each.status == FAULT for trial in results for each in trial.verdicts)
+    faults = sum(verdict.status == FAULT for trial in results for verdict in trial.verdicts)
     return {"format": FORMAT, "faults": faults, "machine": machine, "trials": trials}
 
 
@@ -166,8 +166,8 @@ def describe_machine(driver: nvml.Driver) -> Dict[str, Any]:
         "driver": driver.version,
         "gpus": gpus,
         "nvlinks": [[a, b, count] for (a, b), count in sorted(driver.nvlinks.items())],
-        "switched": list(driver.switched),
-        "no_peers": [list(pair) for pair in driver.no_peers],
+        "switched": list(driver.nvswitch_gpus),
+        "no_peers": [list(pair) for pair in driver.pairs_without_access],
     }
 
 

@@ -4,9 +4,9 @@
 process, which answers in lines of JSON. If a trial hangs or crashes, the other trials still run,
 and its earlier answers are kept. Only the child process imports MXNet.
 
-The functions ``try_...`` run in the child process, and send answers: "Send device" means an answer
-with the key ``device``. The key ``trying`` names the current attempt. The functions ``..._faults``
-and ``..._summary`` evaluate the answers.
+The field ``run`` of a Trial runs in the child process, and sends answers: "Send device" means an
+answer with the key ``device``. The key ``trying`` names the current attempt. The fields ``faults``
+and ``summary`` evaluate the answers.
 """
 
 from __future__ import annotations
@@ -62,11 +62,6 @@ class Trial(NamedTuple):
     summary: Callable[[ProcessOutcome], str]
 
 
-def _no_faults(outcome: ProcessOutcome) -> List[str]:
-    """Return no faults. Counts and speeds are only reported."""
-    return []
-
-
 def first_error_line(error: BaseException) -> str:
     """Return the first line of an error, without folders of this machine."""
     words = error_message(error).strip().split("\n")[0].split()
@@ -89,31 +84,30 @@ def check_copies(ctxs: List[mx.Context]) -> None:
     """
     from mxnet import nd
 
-    sent = np.random.RandomState(0).randint(-(2**31), 2**31 - 1, COPY_ELEMENTS).astype("int32")
+    values = np.random.RandomState(0).randint(-(2**31), 2**31 - 1, COPY_ELEMENTS).astype("int32")
     sources = {}
     for ctx in ctxs:
         send_answer(trying=f"memory of {ctx}")
-        sources[ctx] = nd.array(sent, ctx=ctx, dtype="int32")
-        send_answer(device=str(ctx), lost=int((sources[ctx].asnumpy() != sent).sum()))
+        sources[ctx] = nd.array(values, ctx=ctx, dtype="int32")
+        send_answer(device=str(ctx), lost=int((sources[ctx].asnumpy() != values).sum()))
     for source, target in itertools.permutations(ctxs, 2):
         send_answer(trying=f"a copy from {source} to {target}")
-        there = nd.zeros((COPY_ELEMENTS,), ctx=target, dtype="int32")
-        changed = int((sources[source].copyto(there).asnumpy() != sent).sum())
-        speed = _copy_speed(source, target)
-        send_answer(source=str(source), target=str(target), wrong=changed, gb_per_s=speed)
+        copy = nd.zeros((COPY_ELEMENTS,), ctx=target, dtype="int32")
+        wrong = int((sources[source].copyto(copy).asnumpy() != values).sum())
+        send_answer(source=str(source), target=str(target), wrong=wrong, gb_per_s=_copy_speed(source, target))
 
 
 def _copy_speed(source: mx.Context, target: mx.Context) -> float:
     """Return the speed of copies in GB/s."""
     from mxnet import nd
 
-    here, there = (nd.zeros((TIMED_COPY_ELEMENTS,), ctx=source), nd.empty((TIMED_COPY_ELEMENTS,), ctx=target))
-    here.copyto(there).wait_to_read()
-    began = time.perf_counter()
+    array, copy = nd.zeros((TIMED_COPY_ELEMENTS,), ctx=source), nd.empty((TIMED_COPY_ELEMENTS,), ctx=target)
+    array.copyto(copy).wait_to_read()
+    start = time.perf_counter()
     for _ in range(REPEATS):
-        here.copyto(there)
-    there.wait_to_read()
-    return 4 * TIMED_COPY_ELEMENTS * REPEATS / 1e9 / (time.perf_counter() - began)
+        array.copyto(copy)
+    copy.wait_to_read()
+    return 4 * TIMED_COPY_ELEMENTS * REPEATS / 1e9 / (time.perf_counter() - start)
 
 
 def copy_faults(outcome: ProcessOutcome) -> List[str]:
@@ -237,9 +231,9 @@ SHARDED = "sharded-optimizer"
 
 
 def check_stores(ctxs: List[mx.Context]) -> None:
-    """Sum and train with each kvstore.
+    """Sum and train with each kvstore, and send one answer for each.
 
-    For each, send ``store`` with these results, or with ``refused``, the error:
+    It has the name (``store``) and these results, or the error (``refused``):
 
     - ``wrong``: the number of elements of inexact sums
     - ``unlike``: the number of sums whose bits differ between GPUs or from sum to sum
@@ -331,13 +325,13 @@ def _train_and_hash(devices: str, options: List[str]) -> str:
     with temporary_folder("prove") as folder:
         out = Path(folder) / "run"
         words = ["--devices", devices, "--epochs", "1", "--seed", "3", "--out", str(out), "--json"]
-        ended = subprocess.run(
+        process = subprocess.run(
             [sys.executable, "-m", "gluonlab.run", *words, *options], stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, encoding="utf-8", errors="replace",
             timeout=RUN_TIMEOUT_S, env=dict(os.environ), check=False,
         )  # fmt: skip
-        if ended.returncode:
-            raise GluonlabError(([""] + ended.stderr.strip().split("\n"))[-1])
+        if process.returncode:
+            raise GluonlabError(([""] + process.stderr.strip().split("\n"))[-1])
         [parameters] = out.glob("*.params")
         return hashlib.sha256(parameters.read_bytes()).hexdigest()
 
@@ -387,9 +381,9 @@ def count_operators(ctxs: List[mx.Context]) -> None:
     nd.waitall()
     for store, step in steps.items():
         send_answer(trying=f"steps with {store}")
-        counted = _profile_operators(step)
-        copies = sum(count for name, count in counted.items() if name.startswith(COPIES))
-        send_answer(store=store, queued=sum(counted.values()) / STEPS, copies=copies / STEPS)
+        counts = _profile_operators(step)
+        copies = sum(count for name, count in counts.items() if name.startswith(COPIES))
+        send_answer(store=store, queued=sum(counts.values()) / STEPS, copies=copies / STEPS)
 
 
 def _profile_operators(step: Callable[[], Any]) -> "Counter[str]":
@@ -482,11 +476,11 @@ def _time_repeats(work: Callable[[], Any], repeats: int) -> float:
     from mxnet import nd
 
     nd.waitall()
-    began = time.perf_counter()
+    start = time.perf_counter()
     for _ in range(repeats):
         work()
     nd.waitall()
-    return time.perf_counter() - began
+    return time.perf_counter() - start
 
 
 def _make_sum(name: str, size: int, ctxs: List[mx.Context]) -> Callable[[], None]:
@@ -536,18 +530,20 @@ def training_step(network: str, ctxs: Sequence[mx.Context], store: str, images: 
     return partial(step, make_local_batch(xs, ys))
 
 
-# Speeds come last, because they may be skipped if time runs out.
+# Speeds come last, because they may be skipped if time runs out. Counts and speeds have no faults.
 TRIALS: Dict[str, Trial] = {
     "copies": Trial("Copies from GPU to GPU", 60.0, ("source",), check_copies, copy_faults, copy_summary),
     "arithmetic": Trial(
         "Arithmetic, beside the CPU's", 60.0, ("operation",), check_arithmetic, arithmetic_faults, arithmetic_summary
     ),
-    "stores": Trial("Sums and training with every kvstore", 120.0, ("store",), check_stores, store_faults, store_summary),
+    "stores": Trial(
+        "Sums and training with every kvstore", 120.0, ("store",), check_stores, store_faults, store_summary
+    ),
     "bits": Trial(
         "The same seed, the same bits", 120.0, ("how",), check_determinism, determinism_faults, determinism_summary
     ),
-    "counts": Trial("What a step queues", 60.0, ("store",), count_operators, _no_faults, count_summary),
-    "speeds": Trial("Speeds", 90.0, ("network", "gb_per_s"), measure_speeds, _no_faults, speed_summary),
+    "counts": Trial("What a step queues", 60.0, ("store",), count_operators, lambda outcome: [], count_summary),
+    "speeds": Trial("Speeds", 90.0, ("network", "gb_per_s"), measure_speeds, lambda outcome: [], speed_summary),
 }
 
 

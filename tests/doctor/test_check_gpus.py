@@ -41,7 +41,7 @@ def test_the_functions_that_are_asked_are_nvmls():
 def test_a_p3_16xlarge_is_read_as_it_is():
     processes = {2: [(77, "/usr/bin/python3 -m x", GIB)]}
     driver = fake_driver(*[V100] * 8, nvlinks=CUBE, as_bytes=True, used={2: 3 * GIB}, processes=processes)
-    assert (driver.version, driver.nvlinks, driver.no_peers, driver.switched) == ("535.183.01", CUBE, (), ())
+    assert (driver.version, driver.nvlinks, driver.pairs_without_access, driver.nvswitch_gpus) == ("535.183.01", CUBE, (), ())
     assert [(gpu.name, gpu.capability) for gpu in driver.gpus] == [V100] * 8
     assert driver.gpus[2].used_bytes == 3 * GIB
     assert driver.gpus[2].processes == (nvml.GpuProcess(77, "python3", GIB),)
@@ -98,7 +98,7 @@ def test_a_gpu_that_hides_its_memory_is_there():
 
 def test_links_to_gpus_that_a_container_has_not_go_to_no_switch():
     driver = fake_driver(*[V100] * 4, nvlinks={(0, 1): 2, (0, 2): 1, (1, 3): 1}, hidden=[2, 3])
-    assert (len(driver.gpus), driver.nvlinks, driver.switched) == (2, {(0, 1): 2}, ())
+    assert (len(driver.gpus), driver.nvlinks, driver.nvswitch_gpus) == (2, {(0, 1): 2}, ())
 
 
 @pytest.mark.parametrize(
