@@ -9,7 +9,7 @@ import os
 import sys
 from typing import Any, List
 
-from gluonlab.doctor.findings import Finding, fault, ok, one_line
+from gluonlab.doctor.findings import Finding, fault, join_lines, ok
 from gluonlab.gpu.cuda import describe_unsupported
 from gluonlab.gpu.isolated_process import ProcessOutcome, error_message, run_isolated, send_answer
 
@@ -40,7 +40,7 @@ def training_findings(outcome: ProcessOutcome) -> List[Finding]:
     on_devices = f" on {devices}" if devices else ""
     error, result = outcome.first_answer("error"), outcome.first_answer("difference")
     if error is not None:
-        reason, cure = one_line(error["error"]), "see the lines above"
+        reason, cure = join_lines(error["error"]), "see the lines above"
         cure = next((CURES[words] for words in CURES if words in reason.lower()), cure)
         return [fault("train", f"a step{on_devices} fails", reason, cure)]
     if result is None:

@@ -16,7 +16,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional
 from tqdm import tqdm
 
 from gluonlab.bench.harness.machine_info import describe_environment
-from gluonlab.doctor.findings import FAULT, Finding, format_count, ok, one_line
+from gluonlab.doctor.findings import FAULT, Finding, format_count, join_lines, ok
 from gluonlab.doctor.trials import TRIALS
 from gluonlab.drawing.page_template import template_environment
 from gluonlab.errors import DeviceError
@@ -126,7 +126,7 @@ def trial_numbers(name: str, outcome: ProcessOutcome) -> List[Dict[str, Any]]:
 def _process_faults(outcome: ProcessOutcome) -> List[str]:
     """Return a list with the failure of the process and its last attempt; empty for success."""
     error, attempt = outcome.first_answer("error"), outcome.last_answer("trying")
-    reason = one_line(error["error"]) if error else outcome.failure
+    reason = join_lines(error["error"]) if error else outcome.failure
     return [f"{attempt['trying'] if attempt else 'its start'}: {reason}"] if reason else []
 
 

@@ -24,7 +24,7 @@ from support.launched_environments import (
 
 from gluonlab.errors import ConfigError
 from gluonlab.host.launcher_environment import HostSlots
-from gluonlab.launch.process_membership import FIRST_PORT, PORT_COUNT, read_job_allocation, membership
+from gluonlab.launch.process_membership import FIRST_PORT, PORT_COUNT, membership, read_job_allocation
 
 LAYOUTS = [(4,), (2, 2, 2), (3, 1, 2), (1,)]  # processes on each host
 
