@@ -40,13 +40,10 @@ def test_lines_have_cause_and_cure_below_them():
 @pytest.mark.parametrize(
     ("version", "machine", "status"),
     [
-        ((3, 8, 0), "x86_64", OK),
-        ((3, 14, 1), "x86_64", OK),
-        ((3, 7, 16), "x86_64", FAULT),
-        ((3, 15, 0), "x86_64", WARNING),
-        ((3, 11, 0), "aarch64", FAULT),
+        ((3, 8, 0), "x86_64", OK), ((3, 14, 1), "x86_64", OK), ((3, 7, 16), "x86_64", FAULT),
+        ((3, 15, 0), "x86_64", WARNING), ((3, 11, 0), "aarch64", FAULT),
     ],
-)
+)  # fmt: skip
 def test_pythons_that_have_an_mxnet(version, machine, status):
     assert check_software.check_python(version, machine, "linux", "glibc").status == status
     assert check_software.check_python(version, machine, "darwin", "").status == FAULT
@@ -57,16 +54,11 @@ def test_pythons_that_have_an_mxnet(version, machine, status):
 @pytest.mark.parametrize(
     ("numpy", "python", "status"),
     [
-        ("1.23.5", (3, 11), OK),
-        ("1.24.0", (3, 11), WARNING),
-        ("1.26.4", (3, 11), WARNING),
-        ("2.2.0rc1", (3, 10), WARNING),
-        ("1.26.4", (3, 12), OK),
-        ("2.5.1", (3, 13), OK),
-        ("2.6.0", (3, 13), WARNING),
+        ("1.23.5", (3, 11), OK), ("1.24.0", (3, 11), WARNING), ("1.26.4", (3, 11), WARNING),
+        ("2.2.0rc1", (3, 10), WARNING), ("1.26.4", (3, 12), OK), ("2.5.1", (3, 13), OK), ("2.6.0", (3, 13), WARNING),
         (None, (3, 11), FAULT),
     ],
-)
+)  # fmt: skip
 def test_numpys_that_mxnet_runs_with(numpy, python, status):
     assert check_software.check_numpy(numpy, python).status == status
 
@@ -74,16 +66,12 @@ def test_numpys_that_mxnet_runs_with(numpy, python, status):
 @pytest.mark.parametrize(
     ("installed", "there", "status"),
     [
-        ({"mxnet": "1.9.1"}, True, OK),
-        ({"mxnet-cu112": "1.9.1"}, True, OK),
-        ({"mxnet-cu102": "1.9.1"}, True, WARNING),
-        ({"mxnet": "1.8.0"}, True, WARNING),
-        ({}, True, WARNING),
-        ({}, False, FAULT),
-        ({"mxnet": "1.9.1"}, False, FAULT),
+        ({"mxnet": "1.9.1"}, True, OK), ({"mxnet-cu112": "1.9.1"}, True, OK),
+        ({"mxnet-cu102": "1.9.1"}, True, WARNING), ({"mxnet": "1.8.0"}, True, WARNING), ({}, True, WARNING),
+        ({}, False, FAULT), ({"mxnet": "1.9.1"}, False, FAULT),
         ({"mxnet": "1.9.1", "mxnet-cu112": "1.9.1"}, True, FAULT),
     ],
-)
+)  # fmt: skip
 def test_mxnets_that_are_installed(installed, there, status):
     assert check_software.check_installed_mxnet(installed, Path("/site/mxnet") if there else None).status == status
 

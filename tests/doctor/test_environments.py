@@ -61,8 +61,8 @@ def test_a_sound_environment_has_no_fault(tmp_path, examined):
     assert report.faults() == []
     assert only_finding(report.findings_for("import"))["status"] == "ok"
     assert "sharded-optimizer work; nccl needs two GPUs" in only_finding(report.findings_for("kvstores"))["what"]
-    assert any("libopenblas.so.0" in found["what"] for found in report.findings_for("libraries"))
-    checks = list(dict.fromkeys(found["check"] for found in report.findings))
+    assert any("libopenblas.so.0" in finding["what"] for finding in report.findings_for("libraries"))
+    checks = list(dict.fromkeys(finding["check"] for finding in report.findings))
     assert checks == [
         "python", "numpy", "mxnet", "libraries", "import", "kvstores", "horovod", "gpus", "cpu",
         "memory", "shm", "home", "data", "runs", "temporary", "sagemaker",
@@ -72,7 +72,7 @@ def test_a_sound_environment_has_no_fault(tmp_path, examined):
 def test_no_mxnet_and_a_home_that_cannot_be_written(tmp_path, examined):
     """/sys: nobody can make files there, root neither."""
     report = examined(VirtualEnvironment(tmp_path, without=["mxnet"]), HOME="/sys", GLUONLAB_DATA="", XDG_CACHE_HOME="")
-    assert [found["check"] for found in report.faults()] == ["mxnet", "data"]
+    assert [finding["check"] for finding in report.faults()] == ["mxnet", "data"]
     fault, data = report.faults()
     assert fault["what"] == "not installed"
     assert pip_install_command("cpu") in fault["cure"]
@@ -85,14 +85,14 @@ def test_no_mxnet_and_a_home_that_cannot_be_written(tmp_path, examined):
 
 def test_no_numpy_and_no_mxnet(tmp_path, examined):
     report = examined(VirtualEnvironment(tmp_path, without=["mxnet", "numpy"]))
-    assert {found["check"] for found in report.faults()} == {"numpy", "mxnet"}
+    assert {finding["check"] for finding in report.faults()} == {"numpy", "mxnet"}
     assert "pip install 'numpy" in only_finding(report.findings_for("numpy"))["cure"]
     assert "data sets (" in only_finding(report.findings_for("data"))["what"]  # it needs neither
 
 
 def test_no_numpy_below_an_mxnet(tmp_path, examined):
     report = examined(VirtualEnvironment(tmp_path, without=["numpy"]))
-    assert {found["check"] for found in report.faults()} == {"numpy", "import"}
+    assert {finding["check"] for finding in report.faults()} == {"numpy", "import"}
     assert "numpy" in only_finding(report.findings_for("import"))["cause"]
 
 
@@ -154,7 +154,7 @@ def test_no_driver_below_the_cuda_build(tmp_path, examined, cuda_environment):
     assert pip_install_command("cpu") in fault["cure"]
     assert only_finding(report.findings_for("gpus"))["what"] == "no GPU"
     wheels = next(
-        found["what"] for found in report.findings_for("libraries") if found["what"].startswith("from wheels")
+        finding["what"] for finding in report.findings_for("libraries") if finding["what"].startswith("from wheels")
     )
     assert "libcublasLt.so.11" not in wheels  # nobody needs it here
     assert "libcublas.so.11" in wheels
@@ -183,7 +183,7 @@ def test_a_full_disk_and_an_mxnet_that_crashes(tmp_path, examined):
     report = examined(environment)
     assert "the process crashed (SIGABRT) during: import mxnet" in only_finding(report.findings_for("import"))["cause"]
     assert only_finding(report.findings_for("libraries"))["what"].endswith("libmxnet.so is missing")
-    assert {found["check"] for found in report.faults()} == {"import", "libraries", "data", "runs", "temporary"}
+    assert {finding["check"] for finding in report.faults()} == {"import", "libraries", "data", "runs", "temporary"}
     fault = only_finding(report.findings_for("data"))
     assert "the disk is full" in fault["what"]
     assert "0 MiB are free" in fault["cause"]
@@ -193,11 +193,11 @@ def test_a_full_disk_and_an_mxnet_that_crashes(tmp_path, examined):
 def test_a_hostile_libstdcpp_in_ld_library_path(tmp_path, examined):
     hostile = write_library(tmp_path / "hostile" / "libstdc++.so.6")
     report = examined(VirtualEnvironment(tmp_path), LD_LIBRARY_PATH=str(hostile.parent))
-    assert {found["check"] for found in report.faults()} >= {"import"}
-    for found in (only_finding(report.findings_for("import")), report.findings_for("libraries")[0]):
-        assert "libstdc++.so.6" in found["what"]
-        assert str(hostile) in found["cause"]
-        assert f"take {hostile.parent} out of LD_LIBRARY_PATH" in found["cure"]
+    assert {finding["check"] for finding in report.faults()} >= {"import"}
+    for finding in (only_finding(report.findings_for("import")), report.findings_for("libraries")[0]):
+        assert "libstdc++.so.6" in finding["what"]
+        assert str(hostile) in finding["cause"]
+        assert f"take {hostile.parent} out of LD_LIBRARY_PATH" in finding["cure"]
 
 
 def test_a_hostile_libcudart_in_ld_library_path(tmp_path, examined, cuda_environment):
@@ -206,10 +206,13 @@ def test_a_hostile_libcudart_in_ld_library_path(tmp_path, examined, cuda_environ
     hostile.parent.mkdir()
     hostile.write_text("not a library" * 100)
     report = examined(environment, LD_LIBRARY_PATH=f"{hostile.parent}:{driver(tmp_path)}")
-    for found in (only_finding(report.findings_for("import")), only_finding(report.findings_for("libraries", "fault"))):
-        assert "libcudart.so.11.0" in found["what"]
-        assert f"{hostile} is not a library for this machine" in found["cause"]
-        assert f"take {hostile.parent} out of LD_LIBRARY_PATH" in found["cure"]
+    for finding in (
+        only_finding(report.findings_for("import")),
+        only_finding(report.findings_for("libraries", "fault")),
+    ):
+        assert "libcudart.so.11.0" in finding["what"]
+        assert f"{hostile} is not a library for this machine" in finding["cause"]
+        assert f"take {hostile.parent} out of LD_LIBRARY_PATH" in finding["cure"]
 
 
 def driver(folder):

@@ -117,17 +117,13 @@ def by(operator, **settings):
 @pytest.mark.parametrize(
     ("layer", "operator"),
     [
-        (lambda: nn.Conv2D(3, 3), None),
-        (lambda: nn.Conv2DTranspose(3, 3), None),
-        (nn.MaxPool2D, None),
-        (nn.AvgPool1D, None),
-        (nn.MaxPool1D, "Pooling"),
-        (lambda: nn.ReflectionPad2D(1), "Pad"),
+        (lambda: nn.Conv2D(3, 3), None), (lambda: nn.Conv2DTranspose(3, 3), None), (nn.MaxPool2D, None),
+        (nn.AvgPool1D, None), (nn.MaxPool1D, "Pooling"), (lambda: nn.ReflectionPad2D(1), "Pad"),
         (by(lambda F: F.pad, mode="constant", pad_width=(0, 0, 0, 0, 1, 1, 1, 1)), None),
         (by(lambda F: F.contrib.AdaptiveAvgPooling2D, output_size=2), "_contrib_AdaptiveAvgPooling2D"),
         (by(lambda F: F.contrib.BilinearResize2D, height=2, width=2), "_contrib_BilinearResize2D"),
     ],
-)
+)  # fmt: skip
 def test_operators_whose_gradients_gpus_add_up_in_any_order_are_found(layer, operator):
     net = nn.HybridSequential(prefix="")
     net.add(nn.BatchNorm(), layer(), nn.Activation("relu"))

@@ -21,14 +21,12 @@ CASES = [  # before a command begins, while it loads MXNet, and in the middle of
             ("random", SCRIPT, RUN),
             ("typing", "x = 1\n", RUN),
             ("click", "x = 1\n", ["gluonlab", "run", "--epochs", "1"]),
-            ("PIL", "x = 1\n", RUN),
-            ("calendar", "x = 1\n", RUN),
-            ("copy", "raise ValueError('own')\n", RUN),
+            ("PIL", "x = 1\n", RUN), ("calendar", "x = 1\n", RUN), ("copy", "raise ValueError('own')\n", RUN),
             ("random", "x = 1\n", ["gluonlab.doctor"]),
             ("mxnet", "x = 1\n", ["gluonlab.run", "--list"]),
         ]
     ),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "code", "words"), CASES)

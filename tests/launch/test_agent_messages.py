@@ -75,14 +75,10 @@ def test_only_messages_with_exactly_the_keys_and_types_of_a_form_are_read(side):
         ("agent", b'{"loss_reason": "h"}'),
         ("launcher", b'{"start": "x", "words": ["\\u0000"], "folder": "", "environment": {}}'),
         ("launcher", b'{"start": "x", "words": [], "folder": "", "environment": {"A=B": ""}}'),
-        ("launcher", b'{"signal": 9, "processes": []}'),
-        ("launcher", b'{"exit_status": 256}'),
-        ("launcher", b"Welcome"),
-        ("launcher", b"\xff\x1b[2J"),
-        ("launcher", b"[]"),
-        ("launcher", b""),
+        ("launcher", b'{"signal": 9, "processes": []}'), ("launcher", b'{"exit_status": 256}'),
+        ("launcher", b"Welcome"), ("launcher", b"\xff\x1b[2J"), ("launcher", b"[]"), ("launcher", b""),
     ],
-)
+)  # fmt: skip
 def test_nonsense_is_one_short_printable_line(side, text):
     with pytest.raises(BadMessage) as raised:
         parse_message(text + b"\n", FORMS[side])

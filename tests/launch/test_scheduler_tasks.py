@@ -33,11 +33,9 @@ NONSENSE = {
     "rank 0 itself": hello_message(0),
     "another size": hello_message(1, size=4),
     "no addresses": b'{"hostname": "h", "pid": 1, "rank": 1, "size": 3}\n',
-    "a rank in words": hello_message("1"),
-    "another protocol": b"GET / HTTP/1.0\r\n\r\n",
-    "nothing": b"",
+    "a rank in words": hello_message("1"), "another protocol": b"GET / HTTP/1.0\r\n\r\n", "nothing": b"",
     "a very long line": b"x" * 2**21,
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", NONSENSE)

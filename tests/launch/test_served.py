@@ -33,15 +33,15 @@ LONG = pytest.mark.long
 BOUND = "MXNET_KVSTORE_BIGARRAY_BOUND"  # elements from which an array is cut over all servers
 
 
-def asked(**given):
+def make_case(**given):
     return {
         "backend": "dist_sync", "optimizer": "sgd", "devices": 1, "on_servers": True,
         "steps": 12, "lr": 0.1, "more": {}, "bucket_bytes": 400, **given,
     }  # fmt: skip
 
 
-def ended(folder, workers, server_count, how, bound=100):
-    """The weights of each worker at the end, and the staleness that rank 0 was told."""
+def run_workers(folder, workers, server_count, how, bound=100):
+    """Return the weights of each worker at the end, and the histogram of staleness that rank 0 has."""
     with start_servers(workers, servers=server_count, **{BOUND: str(bound)}) as (environments, _):
         started = [
             subprocess.Popen([sys.executable, served.__file__, str(folder), json.dumps(how)], env=environment)
@@ -51,8 +51,8 @@ def ended(folder, workers, server_count, how, bound=100):
             assert [process.wait(240) for process in started] == [0] * workers
         finally:
             kill_processes(started)
-    found = [np.load(str(folder / f"{rank}.npy")) for rank in range(workers)]
-    return found, json.loads((folder / "staleness.json").read_text())
+    weights = [np.load(str(folder / f"{rank}.npy")) for rank in range(workers)]
+    return weights, json.loads((folder / "staleness.json").read_text())
 
 
 def check_weights(weights, expected):
@@ -68,11 +68,11 @@ def test_servers_update_as_workers_do(optimizer, tmp_path):
     images, arrays that are cut over three servers and others that are not.
     """
     more = {"momentum": 0.9} if OPTIMIZERS[optimizer].momentum else {}
-    how = asked(optimizer=optimizer, more=more, lr=0.01)
-    found, told = ended(tmp_path, 2, 3, how)
+    how = make_case(optimizer=optimizer, more=more, lr=0.01)
+    weights, staleness = run_workers(tmp_path, 2, 3, how)
     expected = served.train_reference(2, how)
-    assert told is None
-    check_weights(found, expected)
+    assert staleness is None
+    check_weights(weights, expected)
 
 
 @LONG
@@ -90,42 +90,42 @@ def test_servers_update_as_workers_do(optimizer, tmp_path):
 def test_any_number_of_workers_and_servers_makes_the_same_update(
     tmp_path_factory, workers, server_count, bound, options
 ):
-    how = asked(**options, steps=6)
-    found, _ = ended(tmp_path_factory.mktemp("run"), workers, server_count, how, bound)
+    how = make_case(**options, steps=6)
+    weights, _ = run_workers(tmp_path_factory.mktemp("run"), workers, server_count, how, bound)
     expected = served.train_reference(workers, how)
-    check_weights(found, expected)
+    check_weights(weights, expected)
 
 
 @pytest.mark.long
 def test_workers_that_do_not_wait_end_with_the_same_weights_and_every_push_is_told(tmp_path):
     """The bits of one are those of all after they have met; each push has met some others'."""
-    how = asked(backend="dist_async", more={"momentum": 0.9})
-    found, told = ended(tmp_path, 3, 2, how)
-    assert all((weights == found[0]).all() for weights in found)
-    assert np.isfinite(found[0]).all()
+    how = make_case(backend="dist_async", more={"momentum": 0.9})
+    weights, staleness = run_workers(tmp_path, 3, 2, how)
+    assert all((each == weights[0]).all() for each in weights)
+    assert np.isfinite(weights[0]).all()
     pushes = how["steps"] * 3
-    assert sum(told) % pushes == 0  # of each array at each server that has some of it
-    parts = sum(told) // pushes
+    assert sum(staleness) % pushes == 0  # of each array at each server that has some of it
+    parts = sum(staleness) // pushes
     # others can have made no more updates in between than they make at all
-    assert parts >= 1 and len(told) - 1 <= pushes * 2 // 3
+    assert parts >= 1 and len(staleness) - 1 <= pushes * 2 // 3
 
 
 def test_rank_0_is_told_the_staleness_whatever_number_mxnet_gives_it(tmp_path):
     """A launcher tells the workers their ranks; MXNet's scheduler counts them as they come."""
-    how = asked(backend="dist_async", steps=4, turned_round=True)
-    found, told = ended(tmp_path, 2, 2, how)
-    assert (found[0] == found[1]).all()
-    assert told is not None and sum(told) % (how["steps"] * 2) == 0
+    how = make_case(backend="dist_async", steps=4, turned_round=True)
+    weights, staleness = run_workers(tmp_path, 2, 2, how)
+    assert (weights[0] == weights[1]).all()
+    assert staleness is not None and sum(staleness) % (how["steps"] * 2) == 0
 
 
 @LONG
 @pytest.mark.parametrize("server_count", [1, 3])
 @pytest.mark.parametrize("optimizer", ["sgd", "adam", "lamb"])
 def test_a_worker_that_does_not_wait_for_others_and_has_none_updates_as_if_alone(optimizer, server_count, tmp_path):
-    how = asked(backend="dist_async", optimizer=optimizer, lr=0.01)
-    [found], told = ended(tmp_path, 1, server_count, how)
-    assert relative_distance([found], [served.train_reference(1, how)]) <= 1e-5
-    assert len(told) == 1  # nobody else has updated anything
+    how = make_case(backend="dist_async", optimizer=optimizer, lr=0.01)
+    [weights], staleness = run_workers(tmp_path, 1, server_count, how)
+    assert relative_distance([weights], [served.train_reference(1, how)]) <= 1e-5
+    assert len(staleness) == 1  # nobody else has updated anything
 
 
 @pytest.mark.parametrize("server_count", [1, 2])
@@ -143,17 +143,17 @@ def test_staleness_is_the_number_of_others_updates_since_the_last_pull(server_co
     copies = {first + 10 + rank: (first, rank) for rank in range(3)}
     notes = {key: assigned_server(key, server_count) for key in range(first + 20, first + 20 + server_count)}
     rule = ServerOptimizer(make_optimizer("sgd", {"learning_rate": 1.0}), {first: flat}, copies, notes)
-    kept = {key: nd.zeros(4) for key in (first, *copies)}
-    told = {key: nd.array(initial_note(server_count)).reshape((-1,)) for key in notes}
+    weight_arrays = {key: nd.zeros(4) for key in (first, *copies)}
+    note_arrays = {key: nd.array(initial_note(server_count)).reshape((-1,)) for key in notes}
 
     def push(key, value):
-        place = kept[key] if key in kept else told[key]
-        rule.update_multi_precision(key, place, nd.full(place.shape, value), None)
+        array = weight_arrays[key] if key in weight_arrays else note_arrays[key]
+        rule.update_multi_precision(key, array, nd.full(array.shape, value), None)
 
     def note():
         key = next(key for key, place in notes.items() if place == 0)
         push(key, 0)
-        return told[key].asnumpy().reshape((server_count, -1))[0, 2:].astype(int).tolist()
+        return note_arrays[key].asnumpy().reshape((server_count, -1))[0, 2:].astype(int).tolist()
 
     note()
     push(first, 0)  # which shows the rule the weights
@@ -161,8 +161,8 @@ def test_staleness_is_the_number_of_others_updates_since_the_last_pull(server_co
     for number, rank in enumerate(order, start=1):
         push(first + 10 + rank, 1)
         expected = [-number] * 4
-        assert kept[first + 10 + rank].asnumpy().tolist() == expected
-        assert kept[first].asnumpy().tolist() == expected
+        assert weight_arrays[first + 10 + rank].asnumpy().tolist() == expected
+        assert weight_arrays[first].asnumpy().tolist() == expected
     assert note()[:5] == [2, 2, 2, 1, 0]
     push(first + 10, 1)  # the note was a meeting: rank 0 has the weights as they are
     assert note()[:2] == [1, 0]
@@ -205,11 +205,11 @@ def test_servers_train_as_one_process_does(given, data, tmp_path):
     """
     used = options(data, **given)
     folder = tmp_path / "many"
-    ended = run_launches(
+    processes = run_launches(
         "dist_sync", tmp_path, *option_words(**used, devices="cpu*2", out=folder), "--update-on-servers",
         servers=3, **{BOUND: "5000"},
     )  # fmt: skip
-    assert [process.status for process in ended] == [0, 0], ended
+    assert [process.status for process in processes] == [0, 0], processes
 
     def train_in_one_process(name, **changed):
         config = TrainConfig(**{**used, **changed}, devices="cpu*4", out=str(tmp_path / name))
@@ -228,8 +228,8 @@ def test_processes_that_do_not_wait_see_every_image_once_and_write_how_stale_the
     under the first weights: that of one process.
     """
     folder, used = tmp_path / "many", options(data, lr=1e-30)
-    ended = run_launches("dist_async", tmp_path, *option_words(**used, devices="cpu", out=folder))
-    assert [process.status for process in ended] == [0, 0], ended
+    processes = run_launches("dist_async", tmp_path, *option_words(**used, devices="cpu", out=folder))
+    assert [process.status for process in processes] == [0, 0], processes
     one = train(TrainConfig(**used, devices="cpu", out=str(tmp_path / "one")), reporter=Reporter())
     epochs = [line for line in read_metrics(folder) if line["kind"] == "epoch"]
     for name in ("loss", "validation_loss"):
@@ -239,20 +239,20 @@ def test_processes_that_do_not_wait_see_every_image_once_and_write_how_stale_the
     assert [line["images"] for line in steps] == [6, 6, 6, 6, 1] * 2  # of rank 0
     pushes = [sum(line["pushes"]) for line in read_metrics(folder) if line.get("event") == "staleness"]
     assert pushes == [2 * 5] * 2  # one array, one server
-    assert "staleness" in ended[0].out + ended[1].out
+    assert "staleness" in processes[0].out + processes[1].out
 
 
 @LONG
 @pytest.mark.parametrize("server_count", [1, 2])
 def test_processes_that_do_not_wait_learn(server_count, tmp_path):
     folder = tmp_path / "run"
-    ended = run_launches(
+    processes = run_launches(
         "dist_async", tmp_path, *option_words(
             dataset="digits", model="mlp", epochs=12, global_batch_size=96, lr=0.003, optimizer="adam",
             devices="cpu", out=folder,
         ), count=3, servers=server_count, **{BOUND: "5000"},
     )  # fmt: skip
-    assert [process.status for process in ended] == [0] * 3, ended
+    assert [process.status for process in processes] == [0] * 3, processes
     [*_, last] = [line for line in read_metrics(folder) if line["kind"] == "epoch"]
     assert last["accuracy"] > 0.8
 
@@ -275,11 +275,11 @@ def test_processes_that_do_not_wait_learn(server_count, tmp_path):
 )
 @pytest.mark.long
 def test_servers_that_cannot_load_gluonlab_are_one_line_at_once(backend, more, count, serve, data, tmp_path):
-    ended = run_launches(
+    processes = run_launches(
         backend, tmp_path, *option_words(**options(data), devices="cpu"), *more, count=count, servers=count, serve=serve
     )
-    assert [process.status for process in ended] == [1] * count, ended
-    for process in ended:
+    assert [process.status for process in processes] == [1] * count, processes
+    for process in processes:
         [line] = process.err.splitlines()
         assert line.startswith("error: the servers have loaded mxnet without gluonlab, ")
         assert "start them as python -c 'import gluonlab, mxnet'" in line
@@ -288,10 +288,10 @@ def test_servers_that_cannot_load_gluonlab_are_one_line_at_once(backend, more, c
 @LONG
 def test_a_loss_that_diverges_ends_all_that_do_not_wait(data, tmp_path):
     used = options(data, optimizer="sgd", lr=1e9, model="mlp", epochs=3)
-    ended = run_launches("dist_async", tmp_path, *option_words(**used, devices="cpu", out=tmp_path / "run"))
-    assert [process.status for process in ended] == [1, 1], ended
-    [said] = {tuple(re.findall("^error: .*", process.err, re.M)) for process in ended}
-    assert re.match(r"error: the (loss|parameters) ", said[0])
+    processes = run_launches("dist_async", tmp_path, *option_words(**used, devices="cpu", out=tmp_path / "run"))
+    assert [process.status for process in processes] == [1, 1], processes
+    [errors] = {tuple(re.findall("^error: .*", process.err, re.M)) for process in processes}
+    assert re.match(r"error: the (loss|parameters) ", errors[0])
 
 
 @LONG
@@ -302,12 +302,12 @@ def test_a_signal_to_one_that_does_not_wait_ends_all_with_the_epoch(tmp_path):
         wait_until((folder / run_schema.METRICS).exists)
         processes[1].send_signal(signal.SIGTERM)
 
-    ended = run_launches(
+    processes = run_launches(
         "dist_async", tmp_path, *option_words(
             dataset="digits", model="lenet", epochs=300, global_batch_size=96, lr=0.1, devices="cpu", out=folder,
         ), meanwhile=meanwhile,
     )  # fmt: skip
-    assert [process.status for process in ended] == [128 + signal.SIGTERM] * 2, ended
+    assert [process.status for process in processes] == [128 + signal.SIGTERM] * 2, processes
     assert not (folder / run_schema.CHECKPOINTS).exists()
 
 

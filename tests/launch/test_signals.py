@@ -41,13 +41,11 @@ def launch_two():
         (find_rank_0, asyncio, "get_event_loop"),  # before the loop takes signals
         (find_rank_0, asyncio, "open_connection"),
         (find_rank_0, socket.socket, "close"),  # in a callback, after nobody has answered
-        (find_rank_0, asyncio, "sleep"),
-        (launch_two, asyncio.events, "new_event_loop"),
-        (launch_two, asyncio, "ensure_future"),
-        (launch_two, asyncio, "create_subprocess_exec"),
+        (find_rank_0, asyncio, "sleep"), (launch_two, asyncio.events, "new_event_loop"),
+        (launch_two, asyncio, "ensure_future"), (launch_two, asyncio, "create_subprocess_exec"),
     ],
     ids=lambda value: getattr(value, "__name__", value),
-)
+)  # fmt: skip
 def test_a_signal_ends_it_wherever_the_loop_is(number, work, place, name, monkeypatch, caplog):
     real, sent = getattr(place, name), []
 

@@ -158,7 +158,7 @@ def test_a_program_is_started_again_as_often_as_restart_says(tmp_path):
 
 
 def test_what_the_system_does_not_run_is_explained(tmp_path):
-    for name, first, said in (
+    for name, first, message in (
         ("no-line", "echo", "does not name its interpreter"),
         ("bad-line", "#!/no/such", "the interpreter in its first line does not exist"),
     ):
@@ -166,7 +166,7 @@ def test_what_the_system_does_not_run_is_explained(tmp_path):
         (tmp_path / name).chmod(0o755)
         with pytest.raises(OSError) as raised:
             subprocess.Popen([tmp_path / name])
-        assert said in describe_start_error(f"./{name}", tmp_path, raised.value)
+        assert message in describe_start_error(f"./{name}", tmp_path, raised.value)
     assert "folder does not exist" in describe_start_error("ls", tmp_path / "none")
 
 
