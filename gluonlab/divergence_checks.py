@@ -26,7 +26,7 @@ def is_healthy(loss: float) -> bool:
 
 
 def divergence_message(quantity: str, loss: float, when: str) -> str:
-    """Return ``the loss became 5e+17 at step 3: use a smaller learning rate (--lr)``."""
+    """Return a message such as ``the loss became 5e+17 at step 3: use a smaller learning rate (--lr)``."""
     return f"{quantity} became {loss:.3g}{when and ' '}{when}: use a smaller learning rate (--lr)"
 
 
@@ -48,7 +48,7 @@ def check_loss(quantity: str, loss: float, when: str = "") -> None:
         raise DivergedError(divergence_message(quantity, loss, when))
 
 
-def may_be_young_statistics(loss: float, has_statistics: bool) -> bool:
+def may_be_unsettled_running_statistics(loss: float, has_statistics: bool) -> bool:
     """Return whether an unhealthy test loss may only be due to BatchNorm's running statistics.
 
     After a few steps, the running statistics still contain much of their initial values. Every
@@ -65,7 +65,7 @@ def check_validation_loss(loss: float, when: str, has_statistics: bool) -> None:
 
     Call this only if the training losses are healthy.
     """
-    if not may_be_young_statistics(loss, has_statistics):
+    if not may_be_unsettled_running_statistics(loss, has_statistics):
         check_loss("the test loss", loss, when)
         return
     warn(
@@ -84,9 +84,9 @@ class FiniteCheck:
     def __init__(self, arrays: Sequence[nd.NDArray]) -> None:
         self._flag = nd.ones((1,), ctx=arrays[0].context)
         self._calls = []
-        for begin in range(0, len(arrays), MAX_ARRAYS):
-            group = arrays[begin : begin + MAX_ARRAYS]
-            attributes = Attributes({"num_arrays": len(group), "init_output": begin == 0})
+        for start in range(0, len(arrays), MAX_ARRAYS):
+            group = arrays[start : start + MAX_ARRAYS]
+            attributes = Attributes({"num_arrays": len(group), "init_output": start == 0})
             self._calls.append((OperatorCall("multi_all_finite", group, self._flag), attributes))
 
     def start_check(self) -> None:

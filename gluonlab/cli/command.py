@@ -47,7 +47,7 @@ from gluonlab.errors import ConfigError, DownloadError, GluonlabError, GluonlabW
 from gluonlab.host import out_of_memory, signals
 from gluonlab.host.command_start import exit_immediately, explain_hidden_module, is_command_starting
 from gluonlab.host.out_of_memory import explain_exhausted_resource
-from gluonlab.host.signals import EXCEPTION_BY_SIGNAL, RESEND_DELAY_S, Terminated, exit_if_stuck, signal_of
+from gluonlab.host.signals import EXCEPTION_BY_SIGNAL, RESEND_DELAY_S, Terminated, exit_if_stuck, signal_for_exception
 from gluonlab.plain_text import one_line
 
 SEPARATOR = "--"  # the words after it belong to another command
@@ -96,11 +96,11 @@ class Command(click.Command):
         out_of_memory.prepare_last_line()
         is_process = is_command_starting()
         try:
-            with interrupt_on_signals(), exit_if_stuck(lambda: self.interrupted, to_the_end=is_process):
+            with interrupt_on_signals(), exit_if_stuck(lambda: self.interrupted, until_exit=is_process):
                 sys.exit(super().main(*args, **kwargs) or 0)
         except (KeyboardInterrupt, click.Abort) as error:  # click converts the first to the second
             interrupt = (error.__context__ if isinstance(error, click.Abort) else None) or error
-            number = signal_of(type(interrupt))
+            number = signal_for_exception(type(interrupt))
             cause = f"ended by {number.name}" if isinstance(interrupt, Terminated) else "interrupted"
             message = _interrupt_message(interrupt) or self.interrupted
             _exit_with_message(": ".join(filter(None, [cause, message])), SIGNAL_STATUS_BASE + number, prefix="")
@@ -418,7 +418,7 @@ def interrupt_on_signals() -> Iterator[None]:
 
     def send_lost_again(unraisable: Any) -> None:
         if issubclass(unraisable.exc_type, KeyboardInterrupt):
-            send_later(signal_of(unraisable.exc_type))
+            send_later(signal_for_exception(unraisable.exc_type))
         else:
             hook(unraisable)
 

@@ -464,7 +464,7 @@ def nvml_topology(driver: Driver, gpus: Sequence[int]) -> Topology:
         nvlinks = driver.nvlinks.get((one, other), 0)
         if nvlinks:
             routes[src, dst] = nvlink_route(src, dst, nvlinks)
-        elif one in driver.switched and other in driver.switched:
+        elif one in driver.nvswitch_gpus and other in driver.nvswitch_gpus:
             ports = (f"NVLinks out of {src}", f"NVLinks into {dst}")
             to_switches = tuple(Link(port, NVSWITCH_LINKS * NVLINK) for port in ports)
             routes[src, dst] = Route(to_switches, PEER_COPY_S)
@@ -474,12 +474,12 @@ def nvml_topology(driver: Driver, gpus: Sequence[int]) -> Topology:
 
 def _find_common_parents(driver: Driver, gpus: Sequence[int], level: int) -> List[int]:
     """Return, for each device, the first device with the same switch or CPU at this level."""
-    if not driver.apart:
+    if not driver.pcie_levels:
         return list(range(len(gpus))) if level == SAME_SWITCHES else [0] * len(gpus)
 
     def share_parent(one: int, other: int) -> bool:
         pair = (min(one, other), max(one, other))
-        return one == other or driver.apart.get(pair, SAME_CPU + 1) <= level
+        return one == other or driver.pcie_levels.get(pair, SAME_CPU + 1) <= level
 
     return [next(i for i, other in enumerate(gpus) if share_parent(one, other)) for one in gpus]
 

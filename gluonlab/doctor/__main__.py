@@ -116,9 +116,9 @@ def main(context: click.Context, train: bool, network: bool, prove: bool, out: O
         from gluonlab.doctor.prove import Proof
 
         proof = Proof.create(out or DEFAULT_NAME)
-    began = time.monotonic()
+    start = time.monotonic()
     findings = run_checks(train, network, context.obj or mirror_addresses)
-    seconds = time.monotonic() - began
+    seconds = time.monotonic() - start
     report = findings_to_dict(findings, seconds)
     if not as_json:
         click.echo(format_findings(findings, seconds))

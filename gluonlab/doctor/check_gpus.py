@@ -47,10 +47,10 @@ def check_driver(driver: Driver, flavour: str, driver_files: Tuple[Path, ...] = 
         kinds = Counter(gpu.name for gpu in driver.gpus).items()
         listing = ", ".join(f"{count} x {name}" for name, count in kinds)
         yield ok("gpus", f"driver {driver.version}, {listing}")
-    elif not driver.silent:
+    elif not driver.unreadable_gpus:
         cure = "check nvidia-smi; CPU devices stand in for GPUs"
         yield warning("gpus", "no GPU", f"driver {driver.version} shows none", cure)
-    for number, reason in driver.silent:
+    for number, reason in driver.unreadable_gpus:
         if "permission" in reason.lower():
             yield ok("gpus", f"this user or job may not use GPU {number} ({reason})")
         else:
@@ -313,17 +313,17 @@ def check_links(driver: Driver, instance: Optional[str]) -> Iterator[Finding]:
 
 def _check_nvlinks(driver: Driver, topology: Optional[Topology]) -> Finding:
     nvlinks, count = driver.nvlinks, len(driver.gpus)
-    switched = ", ".join(map(str, driver.switched))
-    needs_switches = topology is not None and topology.name in SWITCHED_INSTANCES and not driver.silent
-    if topology is not None and needs_switches and len(driver.switched) < count:
+    switched = ", ".join(map(str, driver.nvswitch_gpus))
+    needs_switches = topology is not None and topology.name in SWITCHED_INSTANCES and not driver.unreadable_gpus
+    if topology is not None and needs_switches and len(driver.nvswitch_gpus) < count:
         connected = f"GPUs {switched} only" if switched else "no GPU"
         what = f"NVLinks to switches on {connected}, and {topology.name} has them on all {count}"
         return warning("links", what, "links are down", LINKS_CURE)
-    if driver.switched:
+    if driver.nvswitch_gpus:
         return ok("links", f"NVLinks to switches on GPUs {switched}")
     what = "no NVLinks between the GPUs, all traffic goes over PCIe"
     what = f"NVLinks {format_nvlinks(nvlinks)}" if nvlinks else what
-    if topology is None or topology.world_size != count or driver.silent:
+    if topology is None or topology.world_size != count or driver.unreadable_gpus:
         return ok("links", what)
     expected = topology_nvlinks(topology)
     order = find_renumbering(nvlinks, expected, count)
@@ -346,11 +346,11 @@ def _check_nvlinks(driver: Driver, topology: Optional[Topology]) -> Finding:
 
 def _check_peers(driver: Driver) -> Finding:
     count = len(driver.gpus)
-    if not driver.no_peers:
+    if not driver.pairs_without_access:
         return ok("peers", f"peer-to-peer access between all {count * (count - 1) // 2} pairs")
-    pairs = ", ".join(f"{a}-{b}" for a, b in driver.no_peers)
+    pairs = ", ".join(f"{a}-{b}" for a, b in driver.pairs_without_access)
     what = f"no peer-to-peer access between {pairs}"
-    if not any(pair in driver.nvlinks for pair in driver.no_peers):
+    if not any(pair in driver.nvlinks for pair in driver.pairs_without_access):
         # this is normal for GPUs below different CPUs
         return ok("peers", f"{what}: their copies go through the host")
     cause = "the driver denies it, although there are NVLinks"

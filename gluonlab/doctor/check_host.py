@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Set, Tuple
 
-from gluonlab.doctor.findings import Finding, fault, format_count, ok, one_line, returns_list, warning
+from gluonlab.doctor.findings import Finding, fault, format_count, join_lines, ok, returns_list, warning
 from gluonlab.engine import openmp_settings
 from gluonlab.engine.cpu_threads import threads_per_device
 from gluonlab.engine.local_processes import local_process_count
@@ -301,7 +301,7 @@ def check_url(url: str, timeout_s: float = TIMEOUT_S) -> str:
 
 def _request_error(error: Exception) -> str:
     """Return the innermost reason of an exception of requests, which wraps three others."""
-    text = one_line(str(error))
+    text = join_lines(str(error))
     proxy = "the proxy: " if "to proxy" in text or type(error).__name__ == "InvalidProxyURL" else ""
     other = f"{type(error).__name__}: {text[:120]}"
     return proxy + next((reason for reason in NETWORK_ERRORS if reason in text), other)

@@ -12,7 +12,7 @@ import importlib.util
 import os
 from typing import Any, Dict, Iterator, List, Optional
 
-from gluonlab.doctor.findings import Finding, fault, ok, one_line, returns_list, warning
+from gluonlab.doctor.findings import Finding, fault, join_lines, ok, returns_list, warning
 from gluonlab.engine import mxnet_setup
 from gluonlab.engine.linker_errors import diagnose_linker_error
 from gluonlab.engine.mxnet_installation import REINSTALL_MXNET
@@ -60,10 +60,9 @@ def mxnet_findings(outcome: ProcessOutcome, is_installed: bool, horovod: Optiona
 def _import_finding(outcome: ProcessOutcome) -> Finding:
     loaded, error = outcome.first_answer("version"), outcome.first_answer("error")
     if loaded is not None:
-        gpus = loaded["gpus"]
-        seen = f"{gpus or 'no'} GPU{'s' if gpus > 1 else ''}"
-        what = f"mxnet {loaded['version']} loads; built with {', '.join(loaded['built_with'])}"
-        return ok("import", f"{what}; it sees {seen}")
+        gpus, built_with = loaded["gpus"], ", ".join(loaded["built_with"])
+        gpu_text = f"{gpus or 'no'} GPU{'s' if gpus > 1 else ''}"
+        return ok("import", f"mxnet {loaded['version']} loads; built with {built_with}; it sees {gpu_text}")
     if error is not None:
         return _import_error_finding(error)
     failure = outcome.failure or "ended without an answer"
@@ -76,15 +75,12 @@ def _fusion_finding(is_on: bool, driver_supports: bool, reason: str) -> Finding:
 
     The arguments are the fields of `gluonlab.engine.mxnet_setup.FusionState`.
     """
-    reason = one_line(reason)
+    reason = join_lines(reason)
     if driver_supports:
         return ok("fusion", f"pointwise operators are{' not' * (not is_on)} fused on GPUs: {reason}")
     if is_on:
-        what, cure = (
-            "a run ends at its first fused operator",
-            f"unset {mxnet_setup.FUSION_VARIABLE} to run without fusion",
-        )
-        return fault("fusion", what, reason, cure)
+        cure = f"unset {mxnet_setup.FUSION_VARIABLE} to run without fusion"
+        return fault("fusion", "a run ends at its first fused operator", reason, cure)
     cure = f"a driver from {FUSION_DRIVER} on; without it, a step takes more kernel launches"
     return warning("fusion", "pointwise operators are not fused on GPUs", reason, cure)
 
@@ -92,9 +88,9 @@ def _fusion_finding(is_on: bool, driver_supports: bool, reason: str) -> Finding:
 def _import_error_finding(answer: Dict[str, Any]) -> Finding:
     """Return the finding for an error during the import of MXNet."""
     if "library" in answer:
-        cause = one_line(answer["cause"]) or "the linker does not find it"
+        cause = join_lines(answer["cause"]) or "the linker does not find it"
         return fault("import", f"mxnet cannot load {answer['library']}", cause, answer["cure"])
-    message = one_line(answer["error"])
+    message = join_lines(answer["error"])
     cause, _, cure = message.partition(": ")
     if not cure.startswith(("pip ", "install ")):
         cause, cure = message, "see the lines above; if all are ok, make a new environment: "
@@ -112,7 +108,7 @@ def _kvstore_findings(outcome: ProcessOutcome) -> Iterator[Finding]:
         yield ok("kvstores", f"{', '.join(works)} work{impossible}")
     for name, answer in tried.items():
         if answer["works"] is False:
-            yield fault("kvstores", f"{name} fails", one_line(answer["problem"]), KVSTORE_CURE)
+            yield fault("kvstores", f"{name} fails", join_lines(answer["problem"]), KVSTORE_CURE)
     kind, _, last = _last_attempt(outcome).partition(" ")
     if outcome.failure and kind == "kvstore" and last not in tried:
         yield fault("kvstores", f"kvstore {last} fails", f"the process {outcome.failure}", KVSTORE_CURE)
@@ -125,7 +121,7 @@ def _horovod_finding(loaded: Optional[Dict[str, Any]], installed: Optional[str])
         cause = "it needs MXNet, whose check did not finish"
         return warning("horovod", f"{installed} was not tested", cause, "cure that first")
     if loaded["horovod"] is None:
-        cause = one_line(loaded["problem"])
+        cause = join_lines(loaded["problem"])
         return fault("horovod", f"{installed} does not load", cause, HOROVOD_CURE)
     built = ", ".join(loaded["built_with"])
     return ok("horovod", f"{loaded['horovod']} loads; built with {built}")

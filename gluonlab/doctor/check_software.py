@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 from typing import Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from gluonlab.doctor.findings import Finding, fault, ok, one_line, returns_list, warning
+from gluonlab.doctor.findings import Finding, fault, join_lines, ok, returns_list, warning
 from gluonlab.engine.linker_errors import diagnose_linker_error, library_origin, missing_library_fix
 from gluonlab.engine.mxnet_installation import (
     MXNET_DISTRIBUTIONS,
@@ -210,7 +210,7 @@ def trace_libraries(
         elif undefined:
             complaints.append(f"{undefined[2]}: {undefined[1]}")  # the format of dlopen
         elif "error while loading" in line or "version" in line:
-            complaints.append(one_line(line))
+            complaints.append(join_lines(line))
     return LinkerTrace(paths, complaints)
 
 

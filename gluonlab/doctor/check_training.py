@@ -9,7 +9,7 @@ import os
 import sys
 from typing import Any, List
 
-from gluonlab.doctor.findings import Finding, fault, ok, one_line
+from gluonlab.doctor.findings import Finding, fault, join_lines, ok
 from gluonlab.gpu.cuda import describe_unsupported
 from gluonlab.gpu.isolated_process import ProcessOutcome, error_message, run_isolated, send_answer
 
@@ -37,17 +37,17 @@ def probe_training() -> List[Finding]:
 def training_findings(outcome: ProcessOutcome) -> List[Finding]:
     """Return the findings for the answers of the child process."""
     devices = (outcome.first_answer("devices") or {}).get("devices", "")
-    where = f" on {devices}" if devices else ""
+    on_devices = f" on {devices}" if devices else ""
     error, result = outcome.first_answer("error"), outcome.first_answer("difference")
     if error is not None:
-        reason, cure = one_line(error["error"]), "see the lines above"
+        reason, cure = join_lines(error["error"]), "see the lines above"
         cure = next((CURES[words] for words in CURES if words in reason.lower()), cure)
-        return [fault("train", f"a step{where} fails", reason, cure)]
+        return [fault("train", f"a step{on_devices} fails", reason, cure)]
     if result is None:
         cause = f"the process {outcome.failure or 'gave no answer'}. {outcome.last_line}".rstrip(". ")
         cure = "see the lines above; on GPUs try one alone: --devices gpu:0"
-        return [fault("train", f"a step{where} fails", cause, cure)]
-    what = f"one step on {result['images']} images{where} and on one device alone: "
+        return [fault("train", f"a step{on_devices} fails", cause, cure)]
+    what = f"one step on {result['images']} images{on_devices} and on one device alone: "
     what += f"parameters differ by {result['difference']:.1e}"
     if result["difference"] <= TOLERANCE:
         return [ok("train", what)]
@@ -70,7 +70,7 @@ def main() -> None:
 
 
 def testable_devices() -> List[Any]:
-    """Return the GPUs that MXNet has code for, or two CPU devices if there is no GPU."""
+    """Return the GPUs that MXNet has code for; all GPUs if it has code for none; else two CPU devices."""
     from gluonlab.devices import devices, gpu_count
 
     usable = [f"gpu:{number}" for number in range(gpu_count()) if not describe_unsupported([number], 0)]

@@ -64,12 +64,12 @@ def run_check(name: str, check: Callable[[], Sequence[Finding]]) -> List[Finding
     try:
         return list(check())
     except Exception as error:
-        what = one_line(f"this check itself failed: {type(error).__name__}: {error}")
+        what = join_lines(f"this check itself failed: {type(error).__name__}: {error}")
         cure = "the other lines are still valid; please report this one"
         return [warning(name, what, cure=cure)]
 
 
-def one_line(text: str) -> str:
+def join_lines(text: str) -> str:
     """Replace line breaks by spaces."""
     return " ".join(text.split())
 

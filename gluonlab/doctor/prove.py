@@ -16,7 +16,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional
 from tqdm import tqdm
 
 from gluonlab.bench.harness.machine_info import describe_environment
-from gluonlab.doctor.findings import FAULT, Finding, format_count, ok, one_line
+from gluonlab.doctor.findings import FAULT, Finding, format_count, join_lines, ok
 from gluonlab.doctor.trials import TRIALS
 from gluonlab.drawing.page_template import template_environment
 from gluonlab.errors import DeviceError
@@ -126,7 +126,7 @@ def trial_numbers(name: str, outcome: ProcessOutcome) -> List[Dict[str, Any]]:
 def _process_faults(outcome: ProcessOutcome) -> List[str]:
     """Return a list with the failure of the process and its last attempt; empty for success."""
     error, attempt = outcome.first_answer("error"), outcome.last_answer("trying")
-    reason = one_line(error["error"]) if error else outcome.failure
+    reason = join_lines(error["error"]) if error else outcome.failure
     return [f"{attempt['trying'] if attempt else 'its start'}: {reason}"] if reason else []
 
 
@@ -140,12 +140,12 @@ def proof_to_dict(machine: Dict[str, Any], results: List[TrialResult]) -> Dict[s
         {
             "trial": trial.name,
             "seconds": round(trial.seconds, 1),
-            "verdicts": [{"status": each.status, "what": each.what} for each in trial.verdicts],
+            "verdicts": [{"status": verdict.status, "what": verdict.what} for verdict in trial.verdicts],
             "numbers": trial.numbers,
         }
         for trial in results
     ]
-    faults = sum(each.status == FAULT for trial in results for each in trial.verdicts)
+    faults = sum(verdict.status == FAULT for trial in results for verdict in trial.verdicts)
     return {"format": FORMAT, "faults": faults, "machine": machine, "trials": trials}
 
 
@@ -166,8 +166,8 @@ def describe_machine(driver: nvml.Driver) -> Dict[str, Any]:
         "driver": driver.version,
         "gpus": gpus,
         "nvlinks": [[a, b, count] for (a, b), count in sorted(driver.nvlinks.items())],
-        "switched": list(driver.switched),
-        "no_peers": [list(pair) for pair in driver.no_peers],
+        "switched": list(driver.nvswitch_gpus),
+        "no_peers": [list(pair) for pair in driver.pairs_without_access],
     }
 
 

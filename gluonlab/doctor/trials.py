@@ -4,9 +4,9 @@
 process, which answers in lines of JSON. If a trial hangs or crashes, the other trials still run,
 and its earlier answers are kept. Only the child process imports MXNet.
 
-The functions ``try_...`` run in the child process, and send answers: "Send device" means an answer
-with the key ``device``. The key ``trying`` names the current attempt. The functions ``..._faults``
-and ``..._summary`` evaluate the answers.
+The field ``run`` of a Trial runs in the child process, and sends answers: "Send device" means an
+answer with the key ``device``. The key ``trying`` names the current attempt. The fields ``faults``
+and ``summary`` evaluate the answers.
 """
 
 from __future__ import annotations
@@ -62,11 +62,6 @@ class Trial(NamedTuple):
     summary: Callable[[ProcessOutcome], str]
 
 
-def _no_faults(outcome: ProcessOutcome) -> List[str]:
-    """Return no faults. Counts and speeds are only reported."""
-    return []
-
-
 def first_error_line(error: BaseException) -> str:
     """Return the first line of an error, without folders of this machine."""
     words = error_message(error).strip().split("\n")[0].split()
@@ -80,7 +75,7 @@ TIMED_COPY_ELEMENTS = 2**24  # 64 MiB
 REPEATS = 5
 
 
-def try_copies(ctxs: List[mx.Context]) -> None:
+def check_copies(ctxs: List[mx.Context]) -> None:
     """Check the memory of each GPU, and the copies between all pairs of GPUs.
 
     For each GPU, send ``device`` and ``lost``, the number of elements that change in its memory.
@@ -89,31 +84,30 @@ def try_copies(ctxs: List[mx.Context]) -> None:
     """
     from mxnet import nd
 
-    sent = np.random.RandomState(0).randint(-(2**31), 2**31 - 1, COPY_ELEMENTS).astype("int32")
+    values = np.random.RandomState(0).randint(-(2**31), 2**31 - 1, COPY_ELEMENTS).astype("int32")
     sources = {}
     for ctx in ctxs:
         send_answer(trying=f"memory of {ctx}")
-        sources[ctx] = nd.array(sent, ctx=ctx, dtype="int32")
-        send_answer(device=str(ctx), lost=int((sources[ctx].asnumpy() != sent).sum()))
+        sources[ctx] = nd.array(values, ctx=ctx, dtype="int32")
+        send_answer(device=str(ctx), lost=int((sources[ctx].asnumpy() != values).sum()))
     for source, target in itertools.permutations(ctxs, 2):
         send_answer(trying=f"a copy from {source} to {target}")
-        there = nd.zeros((COPY_ELEMENTS,), ctx=target, dtype="int32")
-        changed = int((sources[source].copyto(there).asnumpy() != sent).sum())
-        speed = _copy_speed(source, target)
-        send_answer(source=str(source), target=str(target), wrong=changed, gb_per_s=speed)
+        copy = nd.zeros((COPY_ELEMENTS,), ctx=target, dtype="int32")
+        wrong = int((sources[source].copyto(copy).asnumpy() != values).sum())
+        send_answer(source=str(source), target=str(target), wrong=wrong, gb_per_s=_copy_speed(source, target))
 
 
 def _copy_speed(source: mx.Context, target: mx.Context) -> float:
     """Return the speed of copies in GB/s."""
     from mxnet import nd
 
-    here, there = (nd.zeros((TIMED_COPY_ELEMENTS,), ctx=source), nd.empty((TIMED_COPY_ELEMENTS,), ctx=target))
-    here.copyto(there).wait_to_read()
-    began = time.perf_counter()
+    array, copy = nd.zeros((TIMED_COPY_ELEMENTS,), ctx=source), nd.empty((TIMED_COPY_ELEMENTS,), ctx=target)
+    array.copyto(copy).wait_to_read()
+    start = time.perf_counter()
     for _ in range(REPEATS):
-        here.copyto(there)
-    there.wait_to_read()
-    return 4 * TIMED_COPY_ELEMENTS * REPEATS / 1e9 / (time.perf_counter() - began)
+        array.copyto(copy)
+    copy.wait_to_read()
+    return 4 * TIMED_COPY_ELEMENTS * REPEATS / 1e9 / (time.perf_counter() - start)
 
 
 def copy_faults(outcome: ProcessOutcome) -> List[str]:
@@ -180,7 +174,7 @@ def forward_and_backward(operation: str, inputs: List[Array], ctx: mx.Context) -
     return [result.asnumpy(), *(array.grad.asnumpy() for array in arrays)]
 
 
-def try_arithmetic(ctxs: List[mx.Context]) -> None:
+def check_arithmetic(ctxs: List[mx.Context]) -> None:
     """Compare each operation on each GPU with the CPU, and with the first GPU.
 
     Send ``device``, ``operation``, ``difference``, the relative difference from the CPU, and
@@ -236,10 +230,10 @@ SUMMED_SHAPES = ((1000, 257), (13,), (1,))  # more than a piece, and fewer eleme
 SHARDED = "sharded-optimizer"
 
 
-def try_stores(ctxs: List[mx.Context]) -> None:
-    """Sum and train with each kvstore.
+def check_stores(ctxs: List[mx.Context]) -> None:
+    """Sum and train with each kvstore, and send one answer for each.
 
-    For each, send ``store`` with these results, or with ``refused``, the error:
+    It has the name (``store``) and these results, or the error (``refused``):
 
     - ``wrong``: the number of elements of inexact sums
     - ``unlike``: the number of sums whose bits differ between GPUs or from sum to sum
@@ -256,7 +250,7 @@ def try_stores(ctxs: List[mx.Context]) -> None:
 
 
 def _check_sums(name: str, ctxs: List[mx.Context]) -> Dict[str, int]:
-    """Return ``wrong`` and ``unlike`` of `try_stores`. Sums of integers are exact in float32."""
+    """Return ``wrong`` and ``unlike`` of `check_stores`. Sums of integers are exact in float32."""
     from mxnet import nd
 
     random, store = np.random.RandomState(0), make_kvstore(name, ctxs)
@@ -311,7 +305,7 @@ RUNS = {"--deterministic": ["--deterministic"], "without --deterministic": []}
 RUN_TIMEOUT_S = 60.0
 
 
-def try_determinism(ctxs: List[mx.Context]) -> None:
+def check_determinism(ctxs: List[mx.Context]) -> None:
     """Run the same training twice, with and without --deterministic.
 
     Send ``how``, and ``alike``, whether both runs end with the same bits, or ``refused``, the
@@ -331,13 +325,13 @@ def _train_and_hash(devices: str, options: List[str]) -> str:
     with temporary_folder("prove") as folder:
         out = Path(folder) / "run"
         words = ["--devices", devices, "--epochs", "1", "--seed", "3", "--out", str(out), "--json"]
-        ended = subprocess.run(
+        process = subprocess.run(
             [sys.executable, "-m", "gluonlab.run", *words, *options], stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, encoding="utf-8", errors="replace",
             timeout=RUN_TIMEOUT_S, env=dict(os.environ), check=False,
         )  # fmt: skip
-        if ended.returncode:
-            raise GluonlabError(([""] + ended.stderr.strip().split("\n"))[-1])
+        if process.returncode:
+            raise GluonlabError(([""] + process.stderr.strip().split("\n"))[-1])
         [parameters] = out.glob("*.params")
         return hashlib.sha256(parameters.read_bytes()).hexdigest()
 
@@ -370,7 +364,7 @@ COPIES = ("Copy", "_copyto")  # names of copies in MXNet
 WARMUP_STEPS, STEPS, IMAGES = 3, 4, 2
 
 
-def try_counts(ctxs: List[mx.Context]) -> None:
+def count_operators(ctxs: List[mx.Context]) -> None:
     """Count the operations of a training step with each of COUNTED_STORES.
 
     Send ``store`` with ``queued``, the operations per step on all devices together, and ``copies``,
@@ -387,9 +381,9 @@ def try_counts(ctxs: List[mx.Context]) -> None:
     nd.waitall()
     for store, step in steps.items():
         send_answer(trying=f"steps with {store}")
-        counted = _profile_operators(step)
-        copies = sum(count for name, count in counted.items() if name.startswith(COPIES))
-        send_answer(store=store, queued=sum(counted.values()) / STEPS, copies=copies / STEPS)
+        counts = _profile_operators(step)
+        copies = sum(count for name, count in counts.items() if name.startswith(COPIES))
+        send_answer(store=store, queued=sum(counts.values()) / STEPS, copies=copies / STEPS)
 
 
 def _profile_operators(step: Callable[[], Any]) -> "Counter[str]":
@@ -428,7 +422,7 @@ TIMED_ROUNDS = 5
 MIN_ROUND_S, MAX_TOTAL_S = 0.2, 3.0  # least seconds of a round, most seconds of all rounds
 
 
-def try_speeds(ctxs: List[mx.Context]) -> None:
+def measure_speeds(ctxs: List[mx.Context]) -> None:
     """Measure the speed of training and of sums.
 
     For each network on 1, 2, 4, ... and all GPUs, send ``network``, ``devices``,
@@ -482,11 +476,11 @@ def _time_repeats(work: Callable[[], Any], repeats: int) -> float:
     from mxnet import nd
 
     nd.waitall()
-    began = time.perf_counter()
+    start = time.perf_counter()
     for _ in range(repeats):
         work()
     nd.waitall()
-    return time.perf_counter() - began
+    return time.perf_counter() - start
 
 
 def _make_sum(name: str, size: int, ctxs: List[mx.Context]) -> Callable[[], None]:
@@ -536,30 +530,21 @@ def training_step(network: str, ctxs: Sequence[mx.Context], store: str, images: 
     return partial(step, make_local_batch(xs, ys))
 
 
-# Speeds come last, because they may be skipped if time runs out.
+# Speeds come last, because they may be skipped if time runs out. Counts and speeds have no faults.
 TRIALS: Dict[str, Trial] = {
-    "copies": Trial(
-        "Copies from GPU to GPU", 60.0, ("source",), try_copies, copy_faults, copy_summary
-    ),
+    "copies": Trial("Copies from GPU to GPU", 60.0, ("source",), check_copies, copy_faults, copy_summary),
     "arithmetic": Trial(
-        "Arithmetic, beside the CPU's", 60.0, ("operation",), try_arithmetic, arithmetic_faults,
-        arithmetic_summary,
+        "Arithmetic, beside the CPU's", 60.0, ("operation",), check_arithmetic, arithmetic_faults, arithmetic_summary
     ),
     "stores": Trial(
-        "Sums and training with every kvstore", 120.0, ("store",), try_stores, store_faults,
-        store_summary,
+        "Sums and training with every kvstore", 120.0, ("store",), check_stores, store_faults, store_summary
     ),
     "bits": Trial(
-        "The same seed, the same bits", 120.0, ("how",), try_determinism, determinism_faults,
-        determinism_summary,
+        "The same seed, the same bits", 120.0, ("how",), check_determinism, determinism_faults, determinism_summary
     ),
-    "counts": Trial(
-        "What a step queues", 60.0, ("store",), try_counts, _no_faults, count_summary
-    ),
-    "speeds": Trial(
-        "Speeds", 90.0, ("network", "gb_per_s"), try_speeds, _no_faults, speed_summary
-    ),
-}  # fmt: skip
+    "counts": Trial("What a step queues", 60.0, ("store",), count_operators, lambda outcome: [], count_summary),
+    "speeds": Trial("Speeds", 90.0, ("network", "gb_per_s"), measure_speeds, lambda outcome: [], speed_summary),
+}
 
 
 def main(name: str, spec: str) -> None:

@@ -88,14 +88,14 @@ def atomic_folder(path: Path) -> Iterator[Path]:
 
 def sync_to_disk(path: Path) -> None:
     """Flush a file's content, or a folder's list of names, to disk. Raises OSError."""
-    handle = os.open(path, os.O_RDONLY)
+    descriptor = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(handle)
+        os.fsync(descriptor)
     except OSError as error:
         if error.errno != errno.EINVAL:  # disks that cannot sync folders raise EINVAL
             raise
     finally:
-        os.close(handle)
+        os.close(descriptor)
 
 
 def _make_locked(path: Path, make: Callable[[Path], Path]) -> Tuple[Path, int]:
@@ -108,11 +108,11 @@ def _make_locked(path: Path, make: Callable[[Path], Path]) -> Tuple[Path, int]:
         lock = os.open(temporary, os.O_RDONLY)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            removed = not temporary.exists()
+            is_removed = not temporary.exists()
         except OSError as error:
             # BlockingIOError: another process is removing it. Other errors: a disk without locks.
-            removed = isinstance(error, BlockingIOError)
-        if not removed:
+            is_removed = isinstance(error, BlockingIOError)
+        if not is_removed:
             return temporary, lock
         os.close(lock)  # another process removed it as stale before it was locked
 
@@ -135,7 +135,7 @@ def is_temporary(name: str, names: Sequence[str]) -> bool:
     return re.fullmatch(rf"\.({choices})-[0-9a-f]{{8}}(\.part)?", name) is not None
 
 
-def remove(path: Path) -> None:
+def remove_path(path: Path) -> None:
     """Remove a file or folder. Raises OSError."""
     if path.is_dir():
         shutil.rmtree(path)
@@ -143,7 +143,7 @@ def remove(path: Path) -> None:
         path.unlink()
 
 
-def remove_unlocked(path: Path, remove: Callable[[Path], None] = remove) -> None:
+def remove_unlocked(path: Path, remove: Callable[[Path], None] = remove_path) -> None:
     """Remove a file or folder if no process has locked it, and ignore errors."""
     with suppress(OSError):  # locked by a running process, no permission, or gone
         lock = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -275,7 +275,7 @@ def raise_output_errors(path: Path, remedy: str = DEFAULT_REMEDY) -> Iterator[No
         raise OutputError(f"cannot write {path}: {error.strerror or error}; {remedy}") from None
 
 
-def check_name(option: str, path: Path) -> None:
+def check_path_name(option: str, path: Path) -> None:
     """Raise OutputError for an invalid path, such as a path that contains NUL or is too long.
 
     ``option``: the command's option with the path, such as ``--out``, for the error.
@@ -292,7 +292,7 @@ def check_name(option: str, path: Path) -> None:
 
 def check_new(option: str, path: Path) -> None:
     """Raise OutputError if ``path`` exists, or its parent folder is missing or not writable."""
-    check_name(option, path)
+    check_path_name(option, path)
     with _raise_option_errors(option, path):
         exists, has_folder = path.is_symlink() or path.exists(), path.parent.is_dir()
     if exists:
@@ -300,12 +300,12 @@ def check_new(option: str, path: Path) -> None:
     _check_parent(option, path, has_folder)
 
 
-def check_file(option: str, path: Path) -> None:
+def check_output_file(option: str, path: Path) -> None:
     """Raise OutputError if ``path`` is a folder, or its parent folder is missing or not writable.
 
     An existing file is accepted.
     """
-    check_name(option, path)
+    check_path_name(option, path)
     with _raise_option_errors(option, path):
         is_folder, has_folder = path.is_dir(), path.parent.is_dir()
     if is_folder:
@@ -343,7 +343,7 @@ def is_marked(path: Path, mark: bytes) -> bool:
 
 
 def check_new_or_marked(option: str, path: Path, mark: bytes) -> None:
-    """Raise OutputError like `check_new`, but accept a file with ``mark``."""
+    """Raise OutputError like `check_new`, but accept a file with ``mark``, which gluonlab has written."""
     if not is_marked(path, mark):
         check_new(option, path)
 
@@ -354,9 +354,9 @@ def new_or_marked_file(option: str, path: Path, mark: bytes) -> Iterator[Path]:
     if not is_marked(path, mark):
         with new_file(option, path) as temporary:
             yield temporary
-    else:
-        with raise_output_errors(path), atomic_path(path) as temporary:
-            yield temporary
+        return
+    with raise_output_errors(path), atomic_path(path) as temporary:
+        yield temporary
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Dict, List, Mapping, Optional, Set
 
 from gluonlab.errors import GluonlabError
+from gluonlab.host.child_processes import signal_group
 
 # The child gets the module search path of this process.
 _RUN = (
@@ -64,19 +65,17 @@ def run_isolated(
         env=dict(os.environ if environ is None else environ),
         start_new_session=True,  # so that its own children can be killed too
     ) as child:
-        timed_out = False
+        failure = ""
         _running.add(child)
         try:
             out, err = child.communicate(timeout=timeout_s)
         except subprocess.TimeoutExpired:
-            timed_out = True
-            _kill_group(child)
+            failure = f"was still busy after {timeout_s:g} s"
+            signal_group(child.pid, signal.SIGKILL)
             out, err = child.communicate()
         finally:
             _running.discard(child)
-    failure = _describe_status(child.returncode)
-    if timed_out:
-        failure = f"was still busy after {timeout_s:g} s"
+    failure = failure or _describe_status(child.returncode)
     last_line = err.decode("utf-8", "replace").strip().split("\n")[-1]
     answers = _parse_answers(out.decode("utf-8", "replace"))
     return ProcessOutcome(answers, failure, " ".join(last_line.split()))
@@ -88,14 +87,7 @@ def kill_all() -> None:
     They run in their own sessions, so Ctrl-C in a terminal does not stop them.
     """
     for child in list(_running):
-        _kill_group(child)
-
-
-def _kill_group(child: "subprocess.Popen[bytes]") -> None:
-    try:
-        os.killpg(child.pid, signal.SIGKILL)
-    except ProcessLookupError:  # it has ended meanwhile
-        pass
+        signal_group(child.pid, signal.SIGKILL)
 
 
 def send_answer(**answer: Any) -> None:

@@ -88,20 +88,18 @@ def use_arithmetic(requested: Arithmetic, ctxs: Sequence[Any]) -> None:
     if not _has_gpu(ctxs):
         return
     if _current_arithmetic is not None and _current_arithmetic.deterministic and not requested.deterministic:
-        message = "convolutions that ran with --deterministic keep those algorithms, maybe slower"
-        warn(message)
+        warn("convolutions that ran with --deterministic keep those algorithms, maybe slower")
     variables = (*mxnet_setup.DETERMINISTIC_ENVIRONMENT, mxnet_setup.TF32_VARIABLE)
     if not _exported_values:
         _exported_values.update({name: os.environ.get(name) for name in variables})
-    chosen: Dict[str, Optional[str]] = {name: _exported_values[name] for name in variables}
+    values: Dict[str, Optional[str]] = {name: _exported_values[name] for name in variables}
     if requested.deterministic:
-        chosen.update(mxnet_setup.DETERMINISTIC_ENVIRONMENT)
-    if requested.tf32:
-        exported = _exported_values[mxnet_setup.TF32_VARIABLE]
-        chosen[mxnet_setup.TF32_VARIABLE] = None if exported == "0" else exported
-    else:
-        chosen[mxnet_setup.TF32_VARIABLE] = "0"
-    openmp_settings.set_variables(chosen)
+        values.update(mxnet_setup.DETERMINISTIC_ENVIRONMENT)
+    if not requested.tf32:
+        values[mxnet_setup.TF32_VARIABLE] = "0"
+    elif values[mxnet_setup.TF32_VARIABLE] == "0":
+        values[mxnet_setup.TF32_VARIABLE] = None
+    openmp_settings.set_variables(values)
     if _current_arithmetic is None and not requested.deterministic:
         _silence_tuning_message(next(ctx for ctx in ctxs if ctx.device_type == "gpu"))
     _current_arithmetic = requested

@@ -56,10 +56,10 @@ class Driver:
         version: Version of the driver.
         gpus: The GPUs that NVML can read.
         nvlinks: (a, b), a < b -> number of NVLinks between the two GPUs.
-        switched: GPUs whose NVLinks lead to NVSwitches.
-        no_peers: Pairs of GPUs without access to each other's memory.
-        silent: (number, reason) of each GPU that NVML cannot read.
-        apart: (a, b), a < b -> level at which the PCIe paths of the two GPUs meet: `SAME_SWITCHES`,
+        nvswitch_gpus: GPUs whose NVLinks lead to NVSwitches.
+        pairs_without_access: Pairs of GPUs without access to each other's memory.
+        unreadable_gpus: (number, reason) of each GPU that NVML cannot read.
+        pcie_levels: (a, b), a < b -> level at which the PCIe paths of the two GPUs meet: `SAME_SWITCHES`,
             `SAME_CPU` or another number of nvmlGpuTopologyLevel_t. Pairs are missing if the driver
             does not report their level.
     """
@@ -68,10 +68,10 @@ class Driver:
     version: str = ""
     gpus: Tuple[NvmlGpu, ...] = ()
     nvlinks: Dict[Pair, int] = field(default_factory=dict)
-    switched: Tuple[int, ...] = ()
-    no_peers: Tuple[Pair, ...] = ()
-    silent: Tuple[Tuple[int, str], ...] = ()
-    apart: Dict[Pair, int] = field(default_factory=dict)
+    nvswitch_gpus: Tuple[int, ...] = ()
+    pairs_without_access: Tuple[Pair, ...] = ()
+    unreadable_gpus: Tuple[Tuple[int, str], ...] = ()
+    pcie_levels: Dict[Pair, int] = field(default_factory=dict)
 
     @classmethod
     def from_answer(cls, answer: Dict[str, Any]) -> Driver:
@@ -86,10 +86,10 @@ class Driver:
             version=answer["version"],
             gpus=tuple(gpus),
             nvlinks={(a, b): count for a, b, count in answer["nvlinks"]},
-            switched=tuple(answer["switched"]),
-            no_peers=tuple((a, b) for a, b in answer["no_peers"]),
-            silent=tuple((index, reason) for index, reason in answer["silent"]),
-            apart={(a, b): level for a, b, level in answer["apart"]},
+            nvswitch_gpus=tuple(answer["nvswitch_gpus"]),
+            pairs_without_access=tuple((a, b) for a, b in answer["pairs_without_access"]),
+            unreadable_gpus=tuple((index, reason) for index, reason in answer["unreadable_gpus"]),
+            pcie_levels={(a, b): level for a, b, level in answer["pcie_levels"]},
         )
 
 
@@ -120,7 +120,7 @@ def query_nvml(pynvml: Any) -> Dict[str, Any]:
     """
     pynvml.nvmlInit()
     try:
-        handles, gpus, silent = {}, [], []
+        handles, gpus, unreadable_gpus = {}, [], []
         for index in range(pynvml.nvmlDeviceGetCount()):
             # a GPU that has fallen off the bus, or belongs to another job, must not hide the others
             try:
@@ -128,19 +128,19 @@ def query_nvml(pynvml: Any) -> Dict[str, Any]:
                 gpus.append(_query_gpu(pynvml, index, handle))
                 handles[index] = handle
             except pynvml.NVMLError as error:
-                silent.append((index, _decode(error)))
+                unreadable_gpus.append((index, _decode(error)))
         indices = {gpu["bus_id"].lower(): gpu["index"] for gpu in gpus}
-        links, switched = _count_nvlinks(pynvml, handles, indices)
+        links, nvswitch_gpus = _count_nvlinks(pynvml, handles, indices)
         pairs = [(a, b, handles[a], handles[b]) for a in handles for b in handles if a < b]
         levels = [(a, b, _pcie_level(pynvml, one, other)) for a, b, one, other in pairs]
         return {
             "version": _decode(pynvml.nvmlSystemGetDriverVersion()),
             "gpus": gpus,
             "nvlinks": [[a, b, count] for (a, b), count in sorted(links.items())],
-            "switched": switched,
-            "no_peers": [(a, b) for a, b, *ends in pairs if _lacks_access(pynvml, *ends)],
-            "silent": silent,
-            "apart": [[a, b, level] for a, b, level in levels if level is not None],
+            "nvswitch_gpus": nvswitch_gpus,
+            "pairs_without_access": [(a, b) for a, b, *ends in pairs if _lacks_access(pynvml, *ends)],
+            "unreadable_gpus": unreadable_gpus,
+            "pcie_levels": [[a, b, level] for a, b, level in levels if level is not None],
         }
     finally:
         pynvml.nvmlShutdown()
@@ -200,7 +200,7 @@ def _count_nvlinks(pynvml: Any, handles: Dict[int, Any], indices: Dict[str, int]
     ``handles``: GPU's number -> NVML's handle. ``indices``: PCI bus id -> GPU's number.
     """
     ends: Dict[Pair, int] = {}
-    switched = []
+    nvswitch_gpus = []
     for index, handle in handles.items():
         for link in range(pynvml.NVML_NVLINK_MAX_LINKS):
             state = _try_call(pynvml, "nvmlDeviceGetNvLinkState", handle, link)
@@ -211,10 +211,10 @@ def _count_nvlinks(pynvml: Any, handles: Dict[int, Any], indices: Dict[str, int]
             if other is not None:
                 pair = (min(index, other), max(index, other))
                 ends[pair] = ends.get(pair, 0) + 1
-            elif index not in switched and not _leads_to_gpu(pynvml, handle, link):
-                switched.append(index)
+            elif index not in nvswitch_gpus and not _leads_to_gpu(pynvml, handle, link):
+                nvswitch_gpus.append(index)
     # both GPUs report a link
-    return {pair: count // 2 for pair, count in ends.items()}, switched
+    return {pair: count // 2 for pair, count in ends.items()}, nvswitch_gpus
 
 
 def _leads_to_gpu(pynvml: Any, handle: Any, link: int) -> bool:

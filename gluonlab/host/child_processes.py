@@ -62,5 +62,5 @@ def add_gluonlab_path(environment: Mapping[str, str]) -> Dict[str, str]:
     """Return a copy of the environment in which PYTHONPATH begins with this gluonlab's folder."""
     root = str(Path(__file__).resolve().parents[2])
     paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    other_paths = [each for each in paths if each and each != root]
+    other_paths = [path for path in paths if path and path != root]
     return {**environment, "PYTHONPATH": os.pathsep.join([root, *other_paths])}

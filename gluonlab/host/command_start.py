@@ -104,7 +104,7 @@ def hides_module(name: str, file: str) -> bool:
     start = os.path.abspath(sys.path[0] if sys.path else "")
     if not file or folder not in (start, os.path.abspath("")):
         return False
-    other_paths = [each for each in sys.path if os.path.abspath(each) != folder]
+    other_paths = [path for path in sys.path if os.path.abspath(path) != folder]
     spec = PathFinder.find_spec(name, other_paths)
     return spec is not None and spec.origin is not None
 

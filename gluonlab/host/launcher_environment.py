@@ -96,22 +96,18 @@ SRUN = Launcher(
 # https://www.ibm.com/docs/en/spectrum-lsf/10.1.0?topic=variables-environment-set-job-execution and
 # .../lsf_command_ref/blaunch.8.html. Each slot has one task, and tasks are numbered from 1. Open
 # MPI's orte/mca/ess/lsf reads the same variables.
-BLAUNCH = Launcher("blaunch", "LSF_PM_TASKID", ("LSB_DJOB_NUMPROC",), first=1,
-                   job=("LSB_JOBID", "LSB_JOBINDEX"))  # fmt: skip
+BLAUNCH = Launcher("blaunch", "LSF_PM_TASKID", ("LSB_DJOB_NUMPROC",), first=1, job=("LSB_JOBID", "LSB_JOBINDEX"))
 # https://kubernetes.io/docs/tasks/job/job-with-pod-to-pod-communication/. Kubernetes does not set
 # the number of pods, so the job file of `gluonlab.launch.job_files` sets GLUONLAB_PROCESSES.
 KUBERNETES = Launcher("Kubernetes", "JOB_COMPLETION_INDEX", ("GLUONLAB_PROCESSES",))
 # https://github.com/aws/sagemaker-training-toolkit/blob/master/ENVIRONMENT_VARIABLES.md
 SAGEMAKER = Launcher("SageMaker", "SM_CURRENT_HOST", ("SM_HOSTS",), mark="SM_HOSTS")
 
-LAUNCHERS = (
-    HOROVODRUN, TORCHRUN, JSRUN, OPEN_MPI, MVAPICH2, PMI, SRUN, BLAUNCH, KUBERNETES, SAGEMAKER,
-)  # fmt: skip
+LAUNCHERS = (HOROVODRUN, TORCHRUN, JSRUN, OPEN_MPI, MVAPICH2, PMI, SRUN, BLAUNCH, KUBERNETES, SAGEMAKER)
 
 # The last two variables are set by bpslaunch and pytest -n, which are not in LAUNCHERS.
 LOCAL_SIZE_VARIABLES = (
-    *(name for launcher in LAUNCHERS for name in launcher.local_size),
-    "BYTEPS_LOCAL_SIZE", "PYTEST_XDIST_WORKER_COUNT",
+    *(name for launcher in LAUNCHERS for name in launcher.local_size), "BYTEPS_LOCAL_SIZE", "PYTEST_XDIST_WORKER_COUNT",
 )  # fmt: skip
 
 # Prefixes of all variables that these launchers may set.

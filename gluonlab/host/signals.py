@@ -46,7 +46,7 @@ EXCEPTION_BY_SIGNAL: Dict[int, Type[KeyboardInterrupt]] = {
 }
 
 
-def signal_of(interrupt: Type[BaseException]) -> signal.Signals:
+def signal_for_exception(interrupt: Type[BaseException]) -> signal.Signals:
     """Return the signal that raises the exception ``interrupt``; SIGINT for other exceptions."""
     kinds = ((kind, number) for number, kind in EXCEPTION_BY_SIGNAL.items())
     return signal.Signals(next((n for kind, n in kinds if kind is interrupt), signal.SIGINT))
@@ -83,7 +83,8 @@ def delayed_signals() -> Iterator[None]:
     """
     handlers: Dict[int, Any] = {}
     is_main = threading.current_thread() is threading.main_thread()
-    for number in EXCEPTION_BY_SIGNAL if is_main and not is_command_starting() else ():  # quietly: ends at once
+    # While a command is starting, a signal ends it immediately.
+    for number in EXCEPTION_BY_SIGNAL if is_main and not is_command_starting() else ():
         handler = signal.getsignal(number)
         if callable(handler) and handler not in (_delay_signal, exit_immediately):
             handlers[number] = signal.signal(number, _delay_signal)
@@ -139,50 +140,49 @@ class StopRequest:
     - Ignored signals stay ignored. Outside the main thread the block has no effect.
 
     Args:
-        left: for blocks that call MXNet, which may hang. Returns text about the remaining files
-            (see ``words`` of `exit_if_stuck`).
+        describe_files: for blocks that call MXNet, which may hang; see `exit_if_stuck`
     """
 
-    def __init__(self, left: Optional[Callable[[], str]] = None) -> None:
+    def __init__(self, describe_files: Optional[Callable[[], str]] = None) -> None:
         self.number: Optional[int] = None
-        self._stuck: ContextManager[None] = nullcontext() if left is None else exit_if_stuck(left)
-        self._came = self._again = False  # whether a signal and a second Ctrl-C have arrived
-        self._before: Dict[int, Any] = {}  # the previous handlers by signal
+        self._stuck = nullcontext() if describe_files is None else exit_if_stuck(describe_files)
+        self._has_signal = self._has_second_interrupt = False  # whether a signal and a second Ctrl-C have arrived
+        self._previous_handlers: Dict[int, Any] = {}  # by signal
 
     def __enter__(self) -> "StopRequest":
         if threading.current_thread() is threading.main_thread():
             for number in EXCEPTION_BY_SIGNAL:
                 if signal.getsignal(number) not in (signal.SIG_IGN, None):  # None: not Python's
-                    self._before[number] = signal.signal(number, self._record_signal)
+                    self._previous_handlers[number] = signal.signal(number, self._record_signal)
         self._stuck.__enter__()
         return self
 
     def _record_signal(self, number: int, frame: object) -> None:
         """Record the first signal. Raise KeyboardInterrupt for a second Ctrl-C."""
         note_handler_call()
-        if not self._came:
-            self._came, self.number = True, self.number or number
-        elif number == signal.SIGINT and not self._again:
+        if not self._has_signal:
+            self._has_signal, self.number = True, self.number or number
+        elif number == signal.SIGINT and not self._has_second_interrupt:
             # Shell and terminal may send other signals twice. A third Ctrl-C would interrupt the
             # clean-up after the second.
-            self._again = True
+            self._has_second_interrupt = True
             raise KeyboardInterrupt
 
     def set_signal(self, number: int) -> None:
         """Set the recorded signal, such as one that another process of the group has received."""
         self.number = number
 
-    def forward_signals(self, take: Callable[[int], Any], loop: asyncio.AbstractEventLoop) -> None:
-        """Make asyncio's ``loop`` call ``take`` with the number of each signal.
+    def forward_signals(self, on_signal: Callable[[int], Any], loop: asyncio.AbstractEventLoop) -> None:
+        """Make asyncio's ``loop`` call ``on_signal`` with the number of each signal.
 
         A signal that was recorded before is forwarded immediately. Python's own handlers are not
         used, because their exceptions could interrupt the loop at any point.
         """
-        for number in self._before:
-            loop.add_signal_handler(number, take, number)
+        for number in self._previous_handlers:
+            loop.add_signal_handler(number, on_signal, number)
         earlier, self.number = self.number, None
         if earlier is not None:
-            take(earlier)
+            on_signal(earlier)
 
     def raise_if_requested(self) -> None:
         """Raise the exception of the recorded signal, if there is one."""
@@ -191,8 +191,8 @@ class StopRequest:
 
     def __exit__(self, kind: Any, error: "BaseException | None", trace: Any) -> None:
         self._stuck.__exit__(None, None, None)
-        _restore_handlers(self._before)
-        if self.number not in self._before:
+        _restore_handlers(self._previous_handlers)
+        if self.number not in self._previous_handlers:
             return
         try:
             signal.raise_signal(self.number)  # the default action ends the process here
@@ -221,16 +221,16 @@ TextFunction = Callable[[], str]
 
 
 @contextmanager
-def exit_if_stuck(words: TextFunction = str, to_the_end: bool = False) -> Iterator[None]:
+def exit_if_stuck(describe_files: TextFunction = str, until_exit: bool = False) -> Iterator[None]:
     """Make signals end the process if the main thread is stuck in C code within the block.
 
     Outside the main thread the block has no effect, because Python runs handlers only in the main
     thread.
 
     Args:
-        words: returns text about the remaining files, which is printed when the process is ended.
-            Of nested blocks, the text of the innermost block is printed.
-        to_the_end: whether to continue after the block until Python has exited, because MXNet may
+        describe_files: returns text about the remaining files, which is printed when the process is
+            ended. Of nested blocks, the text of the innermost block is printed.
+        until_exit: whether to continue after the block until Python has exited, because MXNet may
             also hang at exit
     """
     if threading.current_thread() is not threading.main_thread():
@@ -243,13 +243,13 @@ def exit_if_stuck(words: TextFunction = str, to_the_end: bool = False) -> Iterat
         _watches.append(watch)
         if previous_handler is signal.default_int_handler:
             signal.signal(signal.SIGINT, _raise_interrupt)
-    watch.words.append(words)
+    watch.text_functions.append(describe_files)
     try:
         yield
     finally:
-        if not to_the_end:
-            watch.words.pop()
-        if is_outer and not to_the_end:
+        if not until_exit:
+            watch.text_functions.pop()
+        if is_outer and not until_exit:
             _watches.clear()
             watch.end()
             if previous_handler is signal.default_int_handler:
@@ -271,13 +271,13 @@ class _SignalWatcher:
     """A thread that watches which signals arrive and whether their handlers run."""
 
     def __init__(self) -> None:
-        self.words: List[TextFunction] = []
+        self.text_functions: List[TextFunction] = []
         self._reads, self._writes = os.pipe()
         os.set_blocking(self._writes, False)  # signal.set_wakeup_fd requires this
         # the previous file descriptor, or -1
-        self._before = signal.set_wakeup_fd(self._writes, warn_on_full_buffer=False)
-        self._came: List[int] = []  # the signals that have arrived
-        self._first_came = 0.0  # time of the first signal
+        self._previous_fd = signal.set_wakeup_fd(self._writes, warn_on_full_buffer=False)
+        self._signals: List[int] = []  # the signals that have arrived
+        self._first_time = 0.0  # time of the first signal
         self._insisted = False
         self._due: Optional[float] = None  # time to print or exit, unless a handler runs before
         self._thread = threading.Thread(target=self._run, name="signals", daemon=True)
@@ -289,7 +289,7 @@ class _SignalWatcher:
             os.write(self._writes, bytes([number]))
 
     def end(self) -> None:
-        current_fd = signal.set_wakeup_fd(self._before)
+        current_fd = signal.set_wakeup_fd(self._previous_fd)
         if current_fd != self._writes:  # other code has replaced it in the meantime
             signal.set_wakeup_fd(current_fd)
         self.write(FINISHED)
@@ -316,15 +316,15 @@ class _SignalWatcher:
 
     def _handle_signal(self, number: int) -> None:
         """Record a signal, and set the time to print or exit unless a handler runs before."""
-        if self._before >= 0:  # pass it on to the previous reader
+        if self._previous_fd >= 0:  # pass it on to the previous reader
             with suppress(OSError):
-                os.write(self._before, bytes([number]))
+                os.write(self._previous_fd, bytes([number]))
         if number not in EXCEPTION_BY_SIGNAL:
             return
         now = time.monotonic()
-        self._came.append(number)
-        self._first_came = self._first_came or now
-        insists = self._came.count(signal.SIGINT) > 1 or now - self._first_came > INSIST_AFTER_S
+        self._signals.append(number)
+        self._first_time = self._first_time or now
+        insists = self._signals.count(signal.SIGINT) > 1 or now - self._first_time > INSIST_AFTER_S
         if self._due is None or insists > self._insisted:
             self._due = now + (PROMPT_PATIENCE_S if hasattr(sys, "ps1") else PATIENCE_S)
         self._insisted = self._insisted or insists
@@ -332,14 +332,14 @@ class _SignalWatcher:
     def _report_or_exit(self) -> None:
         """End the process if the user has insisted. Otherwise print how to insist."""
         if not self._insisted:
-            if self._came[0] == signal.SIGINT:
+            if self._signals[0] == signal.SIGINT:
                 _print_line("waiting for the step that is under way: Ctrl-C again does not wait")
             return
-        number = signal.Signals(self._came[0])
+        number = signal.Signals(self._signals[0])
         cause = "interrupted" if number == signal.SIGINT else f"ended by {number.name}"
         reason = "MXNet does not come back"
         with suppress(Exception):
-            reason = "; ".join(filter(None, [reason, self.words[-1]()]))
+            reason = "; ".join(filter(None, [reason, self.text_functions[-1]()]))
         _print_line(f"{cause}: {reason}")
         from gluonlab.host import out_of_memory  # importing gluonlab is cheap
 
@@ -361,8 +361,7 @@ _watches: List[_SignalWatcher] = []  # at most one
 EXTENSION_PACKAGES = frozenset(
     {
         "PIL", "cv2", "cykooz", "cykooz_resizer", "google", "h5py", "horovod", "matplotlib",
-        "numpy", "onnx", "onnxruntime", "ortools", "pandas", "scipy", "simplejpeg", "sklearn",
-        "torch",
+        "numpy", "onnx", "onnxruntime", "ortools", "pandas", "scipy", "simplejpeg", "sklearn", "torch",
     }
 )  # fmt: skip
 # Base-2 logarithm of the cycles for which an idle thread of OpenBLAS spins before it sleeps. By

@@ -11,7 +11,7 @@ import click
 from gluonlab.cli.command import command
 from gluonlab.errors import ConfigError
 from gluonlab.exercises.languages import LANGUAGES, language
-from gluonlab.files.atomic_files import check_name
+from gluonlab.files.atomic_files import check_path_name
 from gluonlab.labs import copy_labs
 from gluonlab.plain_text import escape_unprintable
 
@@ -33,7 +33,7 @@ def main(folder: str, chosen: Optional[str]) -> None:
     if not folder.strip():
         raise ConfigError("DIR is empty: name a folder for the notebooks, such as my-labs")
     to = Path(folder)
-    check_name("DIR", to)
+    check_path_name("DIR", to)
     copied = copy_labs(language(chosen), to)
     books = sum(name.suffix == ".ipynb" for name in copied.new)
     shown = escape_unprintable(str(to))

@@ -34,7 +34,7 @@ from gluonlab.launch.horovod_settings import (
 from gluonlab.launch.hosts import LOCAL_HOST, Host, assign_ranks, parse_hosts, read_hostfile
 from gluonlab.launch.job_files import job_file, parse_job_request
 from gluonlab.launch.launcher import LaunchRequest, launch_group
-from gluonlab.launch.process_membership import Membership, job_allocation, membership
+from gluonlab.launch.process_membership import Membership, membership, read_job_allocation
 from gluonlab.launch.scheduler_tasks import serve_rank_0
 from gluonlab.launch.user_program import (
     become_program,
@@ -154,25 +154,25 @@ def main(
         raise ConfigError("--servers belongs to dist_sync: horovod has none: leave it out")
     processes = None if count is None else parse_whole_number("-n", count)
     server_count = None if servers is None else parse_whole_number("--servers", servers)
-    wanted_port = None if port is None else parse_whole_number("--port", port, 65535)
+    scheduler_port = None if port is None else parse_whole_number("--port", port, 65535)
     restarts = parse_whole_number("--restart", restart, least=0)
-    seconds = parse_number("--patience", patience, "seconds", MIN_PATIENCE_S, 1e6)
+    patience_s = parse_number("--patience", patience, "seconds", MIN_PATIENCE_S, 1e6)
     if kind is not None:
-        own = [*job_file_options(context, kind), *horovod_arguments(horovod)]
-        asked = parse_job_request(backend, processes, job, own, words)
+        launcher_options = [*job_file_options(context, kind), *horovod_arguments(horovod)]
+        job_request = parse_job_request(backend, processes, job, launcher_options, words)
         if not program:
             validate_run_arguments(backend, words, restarts, main, worker)
-        _parse_min_workers(min_workers, restarts, asked.processes)
-        print(job_file(kind, asked), end="")
+        _parse_min_workers(min_workers, restarts, job_request.processes)
+        print(job_file(kind, job_request), end="")
         return None
     if job:
         raise ConfigError(f"--job {job[0]} is for job files: add --print KIND, or leave it out")
-    place_here = membership(os.environ)
+    member = membership(os.environ)
     if count or hosts or hostfile:
-        check_not_in_group(context, place_here)
-        place_here = None
-    if place_here is not None and is_started_member(place_here, backend):
-        check_member_options(context, place_here.launcher)
+        check_not_in_group(context, member)
+        member = None
+    if member is not None and is_started_member(member, backend):
+        check_member_options(context, member.launcher)
         os.environ.update(settings)
         if program:
             become_program(words)
@@ -180,39 +180,39 @@ def main(
     check_variables_are_set(env)
     if not program:
         words = validate_run_arguments(backend, words, restarts, main, worker)
-    elif place_here is not None:
+    elif member is not None:
         check_program(words)
-    way = SshOptions(split_command("--ssh", ssh), python, seconds)
-    if place_here is not None and place_here.rank:
-        sys.exit(serve_rank_0(place_here, backend, words, way.patience, settings))
-    where = _requested_hosts(hosts, hostfile)
-    if where == [LOCAL_HOST] and count is None and place_here is None:
+    ssh_options = SshOptions(split_command("--ssh", ssh), python, patience_s)
+    if member is not None and member.rank:
+        sys.exit(serve_rank_0(member, backend, words, ssh_options.patience, settings))
+    available_hosts = _requested_hosts(hosts, hostfile)
+    if available_hosts == [LOCAL_HOST] and count is None and member is None:
         raise ConfigError(
             "no scheduler has started this process as one of several: say how many there are to "
             "be with -n 2, or where with --hosts h1,h2"
         )
-    placed = assign_ranks(processes, where)
-    used = [host for n, host in enumerate(where) if n in placed or host.slots == 0]
-    check_remote_options(context, used, place_here)
-    if where[placed[0]].is_local:
+    rank_hosts = assign_ranks(processes, available_hosts)
+    used_hosts = [host for n, host in enumerate(available_hosts) if n in rank_hosts or host.slots == 0]
+    check_remote_options(context, used_hosts, member)
+    if available_hosts[rank_hosts[0]].is_local:
         check_timeline_writable(settings)  # here, because other ranks would wait for a failed rank 0
-    if program and any(where[n].is_local for n in placed):
+    if program and any(available_hosts[n].is_local for n in rank_hosts):
         check_program(words)
-    workers = len(placed) if place_here is None else place_here.size
+    workers = len(rank_hosts) if member is None else member.size
     request = LaunchRequest(
         backend=backend,
         words=words,
-        hosts=used,
+        hosts=used_hosts,
         workers=workers,
         servers=server_count,
-        port=wanted_port,
+        port=scheduler_port,
         restarts=restarts,
         min_workers=_parse_min_workers(min_workers, restarts, workers),
-        way=way,
-        names=env,
+        ssh_options=ssh_options,
+        variable_names=env,
         settings=settings,
         command=shlex.join(["python", "-m", "gluonlab.launch", *given_options(context), "--"]),
-        place=place_here,
+        membership=member,
     )
     console = Console("--json" in words and not program, program)
     status = launch_group(request, console)
@@ -234,13 +234,13 @@ class Console(LinePrinter):
         super().__init__()
         self._raw, self._of_program = raw, of_program
 
-    def on_line(self, who: str, stream: str, text: str, printed: PrintedCallback = do_nothing) -> None:
+    def on_line(self, process: str, stream: str, text: str, printed: PrintedCallback = do_nothing) -> None:
         """Print a line of a process. For the arguments see `LaunchListener`."""
         if stream == "out" and self._raw:
             self.print("stdout", text, printed)
         elif text or self._of_program:
             content = text if self._of_program else escape_unprintable(text)
-            line = f"[{who.replace('rank ', '')}] {content}".rstrip(" " * (not text))
+            line = f"[{process.replace('rank ', '')}] {content}".rstrip(" " * (not text))
             self.print("stdout" if stream == "out" else "stderr", line, printed)
         else:
             printed()
@@ -289,18 +289,18 @@ def _requested_hosts(hosts: Optional[str], hostfile: Optional[str]) -> List[Host
         return parse_hosts(hosts)
     if hostfile is not None:
         return read_hostfile(hostfile)
-    job = job_allocation(os.environ) or []
+    job = read_job_allocation(os.environ) or []
     return [Host(slots.host, slots.slots) for slots in job] if len(job) > 1 else [LOCAL_HOST]
 
 
-def is_started_member(place_here: Membership, backend: str) -> bool:
+def is_started_member(member: Membership, backend: str) -> bool:
     """Check if this process's launcher has set all variables that a worker of the backend needs.
 
     Such a process trains as a member of its launcher's group, and launches nothing.
     """
-    if place_here.role is not None or place_here.launcher == "horovodrun":
+    if member.role is not None or member.launcher == "horovodrun":
         return True
-    if backend != "horovod" or place_here.launcher not in MPI_LAUNCHERS:
+    if backend != "horovod" or member.launcher not in MPI_LAUNCHERS:
         return False
     try:
         import horovod.mxnet as hvd

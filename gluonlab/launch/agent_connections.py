@@ -36,7 +36,7 @@ KEPT_STDERR_LINES = 10  # last lines of stderr that are kept
 class SshOptions(NamedTuple):
     """Settings of connections: the ssh command, the Python command of other hosts, and patience.
 
-    ``patience`` is the longest time in seconds to wait for a sign of life, see --patience.
+    ``patience`` is the longest time in seconds to wait for a heartbeat, see --patience.
     """
 
     ssh: Sequence[str] = ("ssh",)
@@ -58,18 +58,22 @@ class AgentConnection:
     """
 
     def __init__(
-        self, host: Host, way: SshOptions, writer: Optional[asyncio.StreamWriter] = None, rank: Optional[int] = None
+        self,
+        host: Host,
+        ssh_options: SshOptions,
+        writer: Optional[asyncio.StreamWriter] = None,
+        rank: Optional[int] = None,
     ) -> None:
         """Prepare a connection.
 
         Args:
             host: the agent's host
-            way: the ssh command, Python and patience
+            ssh_options: the ssh command, Python and patience
             writer: stream to an agent that has connected to the launcher by itself. Such a
                 connection needs `start_listening` instead of `open`.
             rank: the agent's rank, if a scheduler has started the agent
         """
-        self.host, self._way, self.rank = host, way, rank
+        self.host, self._ssh_options, self.rank = host, ssh_options, rank
         self.loss_reason: Optional[str] = None
         self.address: Optional[str] = None
         self.launcher_address: Optional[str] = None
@@ -90,8 +94,7 @@ class AgentConnection:
         try:
             self._process = await asyncio.create_subprocess_exec(
                 *command, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE, limit=MAX_MESSAGE_BYTES, env=self._environment(),
-                **OWN_GROUP_OPTIONS,
+                stderr=asyncio.subprocess.PIPE, limit=MAX_MESSAGE_BYTES, env=self._environment(), **OWN_GROUP_OPTIONS,
             )  # fmt: skip
         except OSError as error:
             raise RunError(f"{command[0]} cannot be started: {error.strerror}") from None
@@ -101,13 +104,13 @@ class AgentConnection:
         reason, remedy = "", "" if self.host.is_local else f": try {shlex.join(command)}"
         try:
             greeting = first_message(receive_messages(self._process.stdout, AGENT_MESSAGES))
-            hello = await run_with_timeout(self._way.patience, greeting)
+            hello = await run_with_timeout(self._ssh_options.patience, greeting)
         except asyncio.TimeoutError:
             hello = {}
         except BadMessage as error:  # the remote shell has printed text before the first message
             hello, reason = {}, f"its shell prints {error.line!r} first"
             remedy = ": print nothing where no person reads it, such as with [ -t 1 ] in ~/.bashrc"
-        if "here" not in hello:
+        if "hostname" not in hello:
             reason = reason or await self._last_stderr_line() or "it does not answer"
             self.close()
             await self.wait_closed()
@@ -117,15 +120,15 @@ class AgentConnection:
     def start_listening(
         self, reader: asyncio.StreamReader, hello: Message, inbox: asyncio.Queue[ReceivedMessage]
     ) -> None:
-        """Start to put the agent's messages into ``inbox``, and to send signs of life.
+        """Start to put the agent's messages into ``inbox``, and to send heartbeats.
 
         ``hello`` is the agent's first message.
         """
-        self._pid, self.interfaces, self.hostname = hello["pid"], hello["addresses"], hello["here"]
-        self.address, self.launcher_address = hello.get("address"), hello.get("seen_by")
+        self._pid, self.interfaces, self.hostname = hello["pid"], hello["addresses"], hello["hostname"]
+        self.address, self.launcher_address = hello.get("address"), hello.get("launcher_address")
         self._heard, self._inbox = liveness_clock(), inbox
-        self._tasks += [asyncio.ensure_future(self._listen(reader)), asyncio.ensure_future(self._send_beats())]
-        self.send(patience=self._way.patience / 2)
+        self._tasks += [asyncio.ensure_future(self._listen(reader)), asyncio.ensure_future(self._send_heartbeats())]
+        self.send(patience=self._ssh_options.patience / 2)
 
     @property
     def silent_s(self) -> float:
@@ -138,16 +141,13 @@ class AgentConnection:
             send_message(self._writer, **message)
 
     def mark_lost(self, reason: str) -> None:
-        """Mark the agent as lost, and put a message ``gone`` with the reason into the inbox."""
+        """Mark the agent as lost, and put a message ``loss_reason`` into the inbox."""
         if self.loss_reason is None:
             self.loss_reason = reason
-            self._inbox.put_nowait((self, {"gone": reason}))
+            self._inbox.put_nowait((self, {"loss_reason": reason}))
 
     def acknowledge_printed(self, line: str) -> None:
-        """Count a line as printed or dropped. Reports the count to the agent now and then.
-
-        The agent may then send more output.
-        """
+        """Count a line as printed or dropped, and now and then let the agent send more output."""
         self._printed += line_cost(line)
         if self._printed > UNPRINTED_LIMIT // 4:
             self._unprinted -= self._printed
@@ -194,35 +194,30 @@ class AgentConnection:
         if self.host.is_local:
             return [sys.executable, *AGENT_ARGUMENTS]
         path = add_gluonlab_path({})["PYTHONPATH"]
-        agent = ["env", f"PYTHONPATH={path}", self._way.python, *AGENT_ARGUMENTS]
+        agent = ["env", f"PYTHONPATH={path}", self._ssh_options.python, *AGENT_ARGUMENTS]
         return [*self._ssh_command(), shlex.join(agent)]  # ssh passes one string to the remote shell
 
     def _environment(self) -> Dict[str, str]:
-        """Return the agent's environment.
-
-        SSH_CONNECTION is removed for a local agent, because it describes this shell's connection.
-        """
         environment = add_gluonlab_path(os.environ)
         if self.host.is_local:
-            environment.pop(SSH_VARIABLE, None)
+            environment.pop(SSH_VARIABLE, None)  # it describes this shell's connection
         return environment
 
     def _ssh_command(self) -> List[str]:
         options = ["BatchMode=yes", "ConnectTimeout=10", "ServerAliveInterval=5"]
-        return [*self._way.ssh, *(word for option in options for word in ("-o", option)), "--",
-                self.host.name]  # fmt: skip
+        return [*self._ssh_options.ssh, *(word for option in options for word in ("-o", option)), "--", self.host.name]
 
     async def _listen(self, reader: asyncio.StreamReader) -> None:
         """Put the agent's messages into the inbox. When they end, mark the agent as lost."""
         try:
             async for message in receive_messages(reader, AGENT_MESSAGES):
                 self._heard = liveness_clock()
-                if "line" in message and message["stream"] != "came":
+                if "line" in message and message["stream"] != "status":
                     self._unprinted += line_cost(message["line"])
                     if self._unprinted > MAX_UNPRINTED_LETTERS:
                         self.mark_lost("sends more than is printed, and does not wait")
                         return
-                if message.keys() != {"beat"}:
+                if "heartbeat" not in message:
                     self._inbox.put_nowait((self, message))
         except BadMessage as error:
             self.mark_lost(str(error))
@@ -230,10 +225,10 @@ class AgentConnection:
         last_line = await self._last_stderr_line()
         self.mark_lost("has ended the connection" + (f": {one_line(last_line)}" if last_line else ""))
 
-    async def _send_beats(self) -> None:
+    async def _send_heartbeats(self) -> None:
         while True:
             liveness_clock()  # a call at least every BEAT_S, so that the clock counts this time
-            self.send(beat=True)
+            self.send(heartbeat=True)
             await asyncio.sleep(BEAT_S)
 
     async def _read_stderr(self, reader: asyncio.StreamReader) -> None:

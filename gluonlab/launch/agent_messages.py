@@ -79,33 +79,31 @@ def _is_dict_of(key_check: Check, value_check: Check) -> Check:
 # Messages of an agent. A key that ends with ? may be missing.
 AGENT_MESSAGES: MessageForms = {
     # The first message: the agent's hostname, pid, IPv4 addresses with their interfaces, its
-    # address, the launcher's address (seen_by), and its rank and size if a scheduler started it.
-    "here": {
-        "here": _is_name, "pid": _is_whole_number(1, 2**31 - 1),
-        "addresses": _is_dict_of(_is_name, _is_name), "address?": _is_name, "seen_by?": _is_name,
+    # address, the launcher's address, and its rank and size if a scheduler started it.
+    "hostname": {
+        "hostname": _is_name, "pid": _is_whole_number(1, 2**31 - 1), "addresses": _is_dict_of(_is_name, _is_name),
+        "address?": _is_name, "launcher_address?": _is_name,
         "rank?": _is_whole_number(0, 2**31), "size?": _is_whole_number(1, 2**31),
     },
-    # a sign of life
-    "beat": {"beat": _is_one_of(True)},
+    "heartbeat": {"heartbeat": _is_one_of(True)},
     # the port that the agent has reserved
     "port": {"port": _is_whole_number(1, 65535)},
-    # the error if the port could not be reserved
-    "taken": {"taken": _is_text},
-    # a line of process ``of``; stream "came" is for the statuses that a process reports
-    "line": {"of": _is_name, "stream": _is_one_of("out", "err", "came"), "line": _is_text},
-    # a process is suspended since so many seconds
-    "stopped": {"stopped": _is_name, "seconds": _is_seconds},
-    # a process has ended, or could not be started (why)
-    "ended": {"ended": _is_name, "status": _is_whole_number(-255, 255), "why?": _is_text},
+    # the reason why the port could not be reserved
+    "port_error": {"port_error": _is_text},
+    # a line of a process's output; stream "status" is for the statuses that a process reports
+    "line": {"process": _is_name, "stream": _is_one_of("out", "err", "status"), "line": _is_text},
+    # for how long a process has been suspended
+    "suspended_s": {"process": _is_name, "suspended_s": _is_seconds},
+    # a process has ended, or could not be started (error)
+    "exit_status": {"process": _is_name, "exit_status": _is_whole_number(-255, 255), "error?": _is_text},
     # all processes have ended, after the launcher's "end"
     "all_ended": {"all_ended": _is_one_of(True)},
-    # a signal to the agent
-    "came": {"came": _is_one_of(*map(int, EXCEPTION_BY_SIGNAL))},
+    # a signal that the agent has received
+    "signal": {"signal": _is_one_of(*map(int, EXCEPTION_BY_SIGNAL))},
 }  # fmt: skip
 # Messages of the launcher.
 LAUNCHER_MESSAGES: MessageForms = {
-    # a sign of life
-    "beat": {"beat": _is_one_of(True)},
+    "heartbeat": {"heartbeat": _is_one_of(True)},
     # the longest silence of the launcher after which the agent still waits
     "patience": {"patience": _is_seconds},
     # a request to reserve this port, or any port for 0
@@ -113,17 +111,16 @@ LAUNCHER_MESSAGES: MessageForms = {
     # a request to start a process: its name, command, folder and variables
     "start": {
         "start": _is_name, "words": _is_list_of(_is_argument), "folder": _is_argument,
-        "environment": _is_dict_of(_is_variable_name, _is_argument),
-        "program?": _is_one_of(True, False),
+        "environment": _is_dict_of(_is_variable_name, _is_argument), "program?": _is_one_of(True, False),
     },
     # the number of letters that were printed since the last such message
     "printed": {"printed": _is_whole_number(0, 2**53)},
     # a signal to send to processes
-    "signal": {"signal": _is_one_of(*map(int, EXCEPTION_BY_SIGNAL)), "to": _is_list_of(_is_name)},
+    "signal": {"signal": _is_one_of(*map(int, EXCEPTION_BY_SIGNAL)), "processes": _is_list_of(_is_name)},
     # a request to stop all processes
     "end": {"end": _is_one_of(True)},
     # the launcher's exit status, after which the agent's own process exits
-    "done": {"done": _is_whole_number(0, 255)},
+    "exit_status": {"exit_status": _is_whole_number(0, 255)},
 }  # fmt: skip
 
 

@@ -38,9 +38,7 @@ REFUSED_IN_JOBS = {
 DEFAULT_CHECKPOINT_PERIOD = "1 epoch"  # default interval of checkpoints
 ASYNC_BACKEND = "dist_async"
 # Options of gluonlab.run that are only for a single process.
-SINGLE_PROCESS_OPTIONS = (
-    "--compare", "--evaluate", "--find-batch-size", "--find-lr", "--list", "--save-config",
-)  # fmt: skip
+SINGLE_PROCESS_OPTIONS = ("--compare", "--evaluate", "--find-batch-size", "--find-lr", "--list", "--save-config")
 
 
 def parse_whole_number(name: str, text: str, most: int = MAX_PROCESSES, least: int = 1) -> int:
@@ -115,37 +113,33 @@ def job_file_options(context: click.Context, kind: str) -> List[str]:
     return words
 
 
-def check_not_in_group(context: click.Context, place: Optional[Membership]) -> None:
+def check_not_in_group(context: click.Context, member: Optional[Membership]) -> None:
     """Raise ConfigError if each process of a started group would launch a group of its own.
 
-    ``place``: this process's membership; None if no launcher has started the process.
+    ``member``: this process's membership; None if no launcher has started the process.
     """
-    if place is not None and place.size > 1 and place.rank is not None:
+    if member is not None and member.size > 1 and member.rank is not None:
         [option, *_] = given_options(context, ["count", "hosts", "hostfile"])
         raise ConfigError(
-            f"{option} starts a group, and {place.launcher} has started this process as one of "
-            f"{place.size}, which are one: leave it out"
+            f"{option} starts a group, and {member.launcher} has started this process as one of "
+            f"{member.size}, which are one: leave it out"
         )
 
 
-def check_remote_options(context: click.Context, used: Sequence[Host], place: Optional[Membership]) -> None:
+def check_remote_options(context: click.Context, hosts: Sequence[Host], member: Optional[Membership]) -> None:
     """Raise ConfigError for an option in REMOTE_OPTIONS if the launcher uses no other host.
 
     Args:
         context: the parsed command line
-        used: the hosts of the group
-        place: this process's membership if a scheduler has started all processes; else None
+        hosts: the hosts of the group
+        member: this process's membership if a scheduler has started all processes; else None
     """
-    if place is None and not all(host.is_local for host in used):
+    if member is None and not all(host.is_local for host in hosts):
         return
     for name in REMOTE_OPTIONS:
         for option in given_options(context, [name])[:1]:
-            reason = (
-                REFUSED_IN_JOBS[name]
-                if place is not None
-                else "all processes are on this host: leave it out, or name others with --hosts"
-            )
-            raise ConfigError(f"{option} is for other hosts, and {reason}")
+            local = "all processes are on this host: leave it out, or name others with --hosts"
+            raise ConfigError(f"{option} is for other hosts, and {local if member is None else REFUSED_IN_JOBS[name]}")
 
 
 def check_member_options(context: click.Context, launcher: str) -> None:
@@ -224,7 +218,8 @@ def _parse_run_options(
 
 
 def _option_names(command: click.Command) -> List[str]:
-    return [name for param in command.params for name in (*param.opts, *param.secondary_opts)]
+    params = command.get_params(click.Context(command, **command.context_settings))  # unlike .params, with --help
+    return [name for param in params for name in (*param.opts, *param.secondary_opts)]
 
 
 def _check_not_launcher_option(name: str, launcher_options: Sequence[str], run_options: Sequence[str]) -> None:

@@ -1,8 +1,8 @@
 """The arguments and environments of a group's processes: scheduler, servers and workers.
 
 `parts` returns all processes of a group. With MXNet's parameter server, all of them run MXNet. With
-Horovod, there are no servers, and the process named "scheduler" is Horovod's rendezvous server, at
-which the workers find each other.
+Horovod, there are no servers, and the process "scheduler" is Horovod's rendezvous server, where the
+workers find each other. `allowed_variables` checks requests in a process that a scheduler started.
 """
 
 from __future__ import annotations
@@ -114,17 +114,15 @@ def parts(
         settings: environment variables for all workers, such as Horovod's
     """
     arguments = worker_words(backend, words)
-    others, workers = PROCESSES_BY_BACKEND[backend](placed, servers, sites, port)
+    processes, worker_environments = PROCESSES_BY_BACKEND[backend](placed, servers, sites, port)
     names = [sites[host].name for host in placed]
-    for rank, (name, environment) in enumerate(zip(names, workers)):
+    for rank, (host, name, environment) in enumerate(zip(placed, names, worker_environments)):
         environment.update(settings)
         environment[RANK_VARIABLE] = str(rank)
         environment[LOCAL_RANK_VARIABLE] = str(names[:rank].count(name))
         environment[LOCAL_SIZE_VARIABLE] = str(names.count(name))
-    return others + [
-        ProcessSpec(f"rank {rank}", host, arguments, environment, is_program(words))
-        for rank, (host, environment) in enumerate(zip(placed, workers))
-    ]
+        processes.append(ProcessSpec(f"rank {rank}", host, arguments, environment, is_program(words)))
+    return processes
 
 
 def _parameter_server_processes(
@@ -143,10 +141,10 @@ def _parameter_server_processes(
             **_omit_empty(DMLC_INTERFACE=sites[host].interface),
         }
 
-    others = [ProcessSpec(SCHEDULER, 0, SERVER_ARGUMENTS, role_variables("scheduler", 0))]
+    processes = [ProcessSpec(SCHEDULER, 0, SERVER_ARGUMENTS, role_variables("scheduler", 0))]
     for number, host in enumerate(servers):
-        others.append(ProcessSpec(f"server {number}", host, SERVER_ARGUMENTS, role_variables("server", host)))
-    return others, [role_variables("worker", host) for host in placed]
+        processes.append(ProcessSpec(f"server {number}", host, SERVER_ARGUMENTS, role_variables("server", host)))
+    return processes, [role_variables("worker", host) for host in placed]
 
 
 def _horovod_processes(
@@ -271,9 +269,7 @@ VARIABLE_PATTERNS = {
     "DMLC_INTERFACE": INTERFACE_PATTERN,
     **{
         f"HOROVOD_{name}": NUMBER_PATTERN
-        for name in (
-            "RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE",
-        )
+        for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE")
     },
     "HOROVOD_HOSTNAME": HOST_PATTERN,
     "HOROVOD_CONTROLLER": "gloo",
@@ -281,7 +277,7 @@ VARIABLE_PATTERNS = {
     "HOROVOD_GLOO_RENDEZVOUS_ADDR": ADDRESS_PATTERN,
     "HOROVOD_GLOO_RENDEZVOUS_PORT": PORT_PATTERN,
     "HOROVOD_GLOO_IFACE": INTERFACE_PATTERN,
-}  # fmt: skip
+}
 
 
 def allowed_variables(

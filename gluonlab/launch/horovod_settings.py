@@ -1,7 +1,4 @@
-"""Horovod's settings: the launcher's options for Horovod, and the variables that they set.
-
-The options have the same names as those of horovodrun.
-"""
+"""The launcher's options for Horovod, which are named as in horovodrun, and the variables they set."""
 
 from __future__ import annotations
 
@@ -41,8 +38,7 @@ class _HorovodOption(NamedTuple):
 OPTIONS = (
     _HorovodOption(
         "--fusion-threshold-mb", "sum what is ready at the same time as one array, up to this "
-        "size; 0: not at all, so that the bits of a sum do not depend on the moment  [default: 0]",
-        "MB",
+        "size; 0: not at all, so that the bits of a sum do not depend on the moment  [default: 0]", "MB",
     ),
     _HorovodOption("--cycle-time-ms", "how long Horovod waits for more to sum  [default: 1]", "MS"),
     _HorovodOption(
@@ -92,20 +88,18 @@ def horovod_variables(backend: str, values: Mapping[str, Any]) -> Dict[str, str]
     words = horovod_arguments(values)
     if words and backend != "horovod":
         raise ConfigError(f"{words[0]} belongs to --backend horovod, and this is {backend}: leave it out")
-    megabytes, cycle, file, marks = (values[option.field] for option in OPTIONS)
-    if megabytes is not None:
-        variables[THRESHOLD_VARIABLE] = str(
-            parse_whole_number("--fusion-threshold-mb", megabytes, MAX_THRESHOLD_MB, 0) * 2**20
-        )
-    if cycle is not None:
-        variables[CYCLE_TIME_VARIABLE] = (
-            f"{parse_number('--cycle-time-ms', cycle, 'milliseconds', 0, MAX_CYCLE_TIME_MS):g}"
-        )
+    threshold, cycle_time, file, marks_cycles = (values[option.field] for option in OPTIONS)
+    if threshold is not None:
+        megabytes = parse_whole_number("--fusion-threshold-mb", threshold, MAX_THRESHOLD_MB, 0)
+        variables[THRESHOLD_VARIABLE] = str(megabytes * 2**20)
+    if cycle_time is not None:
+        milliseconds = parse_number("--cycle-time-ms", cycle_time, "milliseconds", 0, MAX_CYCLE_TIME_MS)
+        variables[CYCLE_TIME_VARIABLE] = f"{milliseconds:g}"
     if file is not None:
         if not file.strip():
             raise ConfigError("--timeline-filename is empty: give a file, or leave it out")
         variables[TIMELINE_VARIABLE] = file
-    if marks:
+    if marks_cycles:
         if file is None and TIMELINE_VARIABLE not in os.environ:
             raise ConfigError("--timeline-mark-cycles: there is none: add --timeline-filename FILE")
         variables[MARK_CYCLES_VARIABLE] = "1"

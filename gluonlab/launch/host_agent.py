@@ -53,8 +53,8 @@ class HostAgent:
         reader: stream of the launcher's messages
         writer: stream of the messages to the launcher
         hello: further fields of the agent's first message, such as its rank
-        checked: called with each request to start a process. It returns the permitted part of the
-            request, or raises ConfigError.
+        check_request: called with each request to start a process. It returns the permitted part of
+            the request, or raises ConfigError.
         parent: pid of the launcher, if it is on this host. While the launcher is stopped, its
             silence does not count.
     """
@@ -64,11 +64,11 @@ class HostAgent:
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
         hello: Optional[Message] = None,
-        checked: Callable[[Message], Message] = dict,
+        check_request: Callable[[Message], Message] = dict,
         parent: Optional[int] = None,
     ) -> None:
         self._reader, self._writer = reader, writer
-        self._hello, self._check_request, self._parent = hello or {}, checked, parent
+        self._hello, self._check_request, self._parent = hello or {}, check_request, parent
         self.status: Optional[int] = None
         self.message_error: Optional[BadMessage] = None
         self._processes: Dict[str, asyncio.subprocess.Process] = {}
@@ -84,11 +84,10 @@ class HostAgent:
 
     async def serve(self) -> None:
         """Handle the launcher's messages until the connection ends or the launcher is silent."""
-        # ``seen_by`` is the launcher's address, and ``address`` is this host's, as sshd sees them.
-        hello = {"here": socket.gethostname(), "pid": os.getpid(), "addresses": ipv4_addresses()}
+        hello = {"hostname": socket.gethostname(), "pid": os.getpid(), "addresses": ipv4_addresses()}
         ssh = os.environ.get(SSH_VARIABLE, "").split()
         if len(ssh) == 4:
-            hello.update(seen_by=ssh[0], address=ssh[2])
+            hello.update(launcher_address=ssh[0], address=ssh[2])  # as sshd sees them
         send_message(self._writer, **{**hello, **self._hello})
         watching = asyncio.ensure_future(self._watch_launcher())
         listening = asyncio.ensure_future(self._listen())
@@ -124,7 +123,7 @@ class HostAgent:
             self._unprinted -= message["printed"]
             self._printed_event.set()
         elif "signal" in message:
-            for name in message["to"]:
+            for name in message["processes"]:
                 if name in self._processes:
                     # Ctrl-C also goes to a program's children, as from a terminal.
                     pid = self._processes[name].pid
@@ -132,11 +131,11 @@ class HostAgent:
                     signal_it = signal_group if to_all else _signal_process
                     signal_it(pid, message["signal"])
             # Otherwise a process that waits until its output is printed could not exit.
-            self._release_output(message["to"])
+            self._release_output(message["processes"])
         elif "end" in message:
             self._run_in_background(self._stop_processes())
-        elif "done" in message:
-            self.status = message["done"]
+        elif "exit_status" in message:
+            self.status = message["exit_status"]
 
     def send(self, **message: Any) -> None:
         """Send a message to the launcher."""
@@ -163,7 +162,7 @@ class HostAgent:
             message = self._check_request(message)
             if name in self._processes:
                 raise ConfigError(f"{name} runs already")
-            pipes = {stream: os.pipe() for stream in ("out", "err", "came")}
+            pipes = {stream: os.pipe() for stream in ("out", "err", "status")}
             out, err, status_fd = (write_end for _, write_end in pipes.values())
             is_program = message.get("program", False)
             command = message["words"] if is_program else [sys.executable, *message["words"]]
@@ -174,8 +173,7 @@ class HostAgent:
                 environment.update(self._node_port(name))
             process = await asyncio.create_subprocess_exec(
                 *command, env=environment, stdin=asyncio.subprocess.DEVNULL, stdout=out, stderr=err,
-                pass_fds=() if is_program else [status_fd], cwd=message["folder"],
-                start_new_session=True,
+                pass_fds=() if is_program else [status_fd], cwd=message["folder"], start_new_session=True,
                 preexec_fn=prepare_program_process if is_program else prepare_command_process,
             )  # fmt: skip
         except (ConfigError, OSError) as error:
@@ -184,7 +182,7 @@ class HostAgent:
                 reason = f"error: {describe_start_error(command[0], Path(message['folder']), error)}"
             else:
                 reason = f"error: {error}" if is_mistake else f"cannot be started: {error}"
-            send_message(self._writer, ended=name, status=1 + is_mistake, why=reason)
+            send_message(self._writer, process=name, exit_status=1 + is_mistake, error=reason)
             for read_end, _ in pipes.values():
                 os.close(read_end)
             return
@@ -223,18 +221,18 @@ class HostAgent:
 
         Args:
             name: name of the process
-            stream: ``out``, ``err``, or ``came`` for the statuses that the process reports
+            stream: ``out``, ``err``, or ``status`` for the statuses that the process reports
             descriptor: file descriptor from which the output is read
         """
         reader, transport = await _open_reader(descriptor, LINE_PIECE_BYTES)
         try:
             async for text in read_lines(reader):
-                if stream != "came":
+                if stream != "status":
                     while self._unprinted > UNPRINTED_LIMIT and name not in self._released:
                         self._printed_event.clear()
                         await self._printed_event.wait()
                     self._unprinted += line_cost(text)
-                send_message(self._writer, of=name, stream=stream, line=text)
+                send_message(self._writer, process=name, stream=stream, line=text)
                 await self._drain_writer()
         finally:
             transport.close()
@@ -258,7 +256,7 @@ class HostAgent:
         del self._processes[name]
         if name in self._port_sockets:
             self._port_sockets.pop(name).close()
-        send_message(self._writer, ended=name, status=status)
+        send_message(self._writer, process=name, exit_status=status)
         await self._drain_writer()
 
     async def _stop_processes(self) -> None:
@@ -274,20 +272,17 @@ class HostAgent:
         send_message(self._writer, all_ended=True)
 
     async def _watch_launcher(self) -> None:
-        """Send signs of life and report stopped processes, until the launcher is silent too long.
-
-        A stopped process is one that a signal such as Ctrl-Z has suspended.
-        """
-        stopped: Dict[str, float] = {}  # the time since when each process is stopped
+        """Send heartbeats and report suspended processes, until the launcher is silent too long."""
+        suspension_times: Dict[str, float] = {}  # when each process was suspended, such as by Ctrl-Z
         while liveness_clock() - self._heard < self._patience:
-            send_message(self._writer, beat=True)
+            send_message(self._writer, heartbeat=True)
             now = liveness_clock()
-            if self._parent is not None and _is_stopped(self._parent):
+            if self._parent is not None and _is_suspended(self._parent):
                 self._heard = now
-            stopped_now = [name for name, process in self._processes.items() if _is_stopped(process.pid)]
-            stopped = {name: stopped.get(name, now) for name in stopped_now}
-            for name, since in stopped.items():
-                send_message(self._writer, stopped=name, seconds=now - since)
+            suspended = [name for name, process in self._processes.items() if _is_suspended(process.pid)]
+            suspension_times = {name: suspension_times.get(name, now) for name in suspended}
+            for name, since in suspension_times.items():
+                send_message(self._writer, process=name, suspended_s=now - since)
             await asyncio.sleep(BEAT_S)
 
     async def _drain_writer(self) -> None:
@@ -312,7 +307,7 @@ def _signal_process(pid: int, signal_number: int) -> None:
         os.kill(pid, signal_number)
 
 
-def _is_stopped(pid: int) -> bool:
+def _is_suspended(pid: int) -> bool:
     """Check if a process is suspended by a signal such as SIGTSTP, or by a debugger."""
     try:
         status = Path(f"/proc/{pid}/stat").read_text()

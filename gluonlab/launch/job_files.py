@@ -71,8 +71,7 @@ class JobRequest:
 
     def __post_init__(self) -> None:
         for field, least in (
-            ("processes", 1), ("processes_per_host", 1), ("gpus", 0), ("threads", 1),
-            ("memory_mb", 1), ("minutes", 1),
+            ("processes", 1), ("processes_per_host", 1), ("gpus", 0), ("threads", 1), ("memory_mb", 1), ("minutes", 1),
         ):  # fmt: skip
             if not least <= getattr(self, field) <= 10**9:
                 raise ConfigError(f"{field} = {getattr(self, field)}: a whole number from {least} on is possible")
@@ -208,14 +207,12 @@ def _lsf_resources(request: JobRequest) -> List[Tuple[str, List[str]]]:
     options = [
         ("the job's name in the queue", ["-J", request.name]),
         ("processes: one slot for each", ["-n", str(request.processes)]),
-        ("at most so many of them on one host",
-         ["-R", f"span[ptile={request.max_processes_on_host}]"]),
+        ("at most so many of them on one host", ["-R", f"span[ptile={request.max_processes_on_host}]"]),
         ("GPUs of each host, which no other job may use", ["-gpu", f"num={gpus}:j_exclusive=yes"]),
-        ("memory, in MB unless the cluster has another unit",
-         ["-R", f"rusage[mem={request.memory_mb}]"]),
+        ("memory, in MB unless the cluster has another unit", ["-R", f"rusage[mem={request.memory_mb}]"]),
         ("hardware threads for each process", ["-R", f"affinity[thread*{request.threads}]"]),
         ("after so many minutes LSF ends the job", ["-W", str(request.minutes)]),
-    ]  # fmt: skip
+    ]
     if not gpus:
         del options[3]
     if request.queue is not None:
@@ -332,8 +329,7 @@ def kubernetes_job_file(request: JobRequest) -> str:
         )
     comments = [
         "the interpreter of the image", "runs a module", "which joins the group", "over",
-        "this way of exchanging gradients", *_argument_comments(request.launcher),
-        "the rest is the run's",
+        "this way of exchanging gradients", *_argument_comments(request.launcher), "the rest is the run's",
         *_argument_comments(request.words),
     ]  # fmt: skip
     command = [  # Kubernetes replaces $(NAME) in words, and $$ by $

@@ -18,7 +18,6 @@ FAILURE_WINDOW_S = 2.0  # after a failure, seconds to wait for other failures wi
 MIN_START_S = 30.0  # seconds that a process may need to load MXNet on a busy host
 KEPT_LINES = 10  # last lines of a process that are kept
 SIGNAL_STATUS_BASE = 128  # shells add this to the number of the signal that killed a process
-PROCESS_KEYS = ("of", "ended", "stopped")  # keys of an agent's messages that hold a process's name
 # Exit statuses of a process that a user's signal has ended.
 REQUESTED_STATUSES = {SIGNAL_STATUS_BASE + number for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
 
@@ -27,15 +26,15 @@ class AttemptFailure(NamedTuple):
     """Reason for the end of an attempt.
 
     Args:
-        who: the process or host that failed, such as ``rank 1 on h2``
-        why: the reason. It starts with ``error: `` if the process itself printed the reason.
+        source: the process or host that failed, such as ``rank 1 on h2``
+        reason: starts with ``error: `` if the process itself printed the reason.
         status: the launcher's exit status
         lines: the last lines that the process wrote to stderr
         port_is_taken: whether another process took the scheduler's port after the attempt started
     """
 
-    who: str
-    why: str
+    source: str
+    reason: str
     status: int = 1
     lines: Sequence[str] = ()
     port_is_taken: bool = False
@@ -43,7 +42,7 @@ class AttemptFailure(NamedTuple):
     @property
     def is_death(self) -> bool:
         """Check if a process or host failed without an error message, such as by a signal."""
-        return not self.why.startswith(ERROR_PREFIX)
+        return not self.reason.startswith(ERROR_PREFIX)
 
     @property
     def is_retryable(self) -> bool:
@@ -55,47 +54,47 @@ class AttemptFailure(NamedTuple):
 
     def __str__(self) -> str:
         if not self.is_death:
-            return ": ".join(filter(None, [self.who, self.why[len(ERROR_PREFIX) :]]))
-        return f"{self.who} {self.why}"
+            return ": ".join(filter(None, [self.source, self.reason[len(ERROR_PREFIX) :]]))
+        return f"{self.source} {self.reason}"
 
 
 class LaunchAttempt:
     """Starts all processes of a group once, and waits for their end.
 
     Args:
-        parts: the processes
-        at: the connections to the agents; ``at[part.host]`` starts ``part``
+        processes: the processes of the group
+        connections: the connections to the agents, by host; ``process.host`` is an index into them
         inbox: queue of the messages of all agents
-        say: called with (process, stream, line, printed) for each line of output. It calls
+        on_line: called with (process, stream, line, printed) for each line of output. It calls
             ``printed`` once the line has been printed.
         patience: limit of waiting for processes and agents in seconds, see --patience
         folder: the working folder of all processes
-        passed: environment variables for all processes
+        environment: environment variables for all processes
     """
 
     def __init__(
         self,
-        parts: Sequence[ProcessSpec],
-        at: Sequence[AgentConnection],
+        processes: Sequence[ProcessSpec],
+        connections: Sequence[AgentConnection],
         inbox: asyncio.Queue[ReceivedMessage],
-        say: Callable[[str, str, str, Callable[[], Any]], None],
+        on_line: Callable[[str, str, str, Callable[[], Any]], None],
         patience: float,
         folder: str,
-        passed: Dict[str, str],
+        environment: Dict[str, str],
     ) -> None:
-        self._parts, self._connections, self._inbox, self._on_line = parts, at, inbox, say
-        self._patience, self._folder, self._passed = patience, folder, passed
-        self._agent = {part.name: at[part.host] for part in parts}
-        self._alive: Set[str] = {part.name for part in parts}
-        self._workers = {part.name for part in parts if part.is_worker}
-        self._programs = {part.name for part in parts if part.is_program}
+        self._processes, self._inbox, self._on_line = processes, inbox, on_line
+        self._patience, self._folder, self._environment = patience, folder, environment
+        self._agent = {process.name: connections[process.host] for process in processes}
+        self._alive: Set[str] = {process.name for process in processes}
+        self._workers = {process.name for process in processes if process.is_worker}
+        self._programs = {process.name for process in processes if process.is_program}
         # The names of the processes that have reported each status. The user's own programs report
         # nothing, so they count as having reported every status.
         statuses = (ARRIVED, JOINED, BEGUN, LEFT, PORT_TAKEN)
         self._reported: Dict[str, Set[str]] = {status: set(self._programs) for status in statuses}
         self._exit_statuses: List[int] = []  # the exit statuses of programs after a signal
         self._exit_times: Dict[str, float] = {}  # time of each server's successful exit
-        self._lines: Dict[str, List[str]] = {part.name: [] for part in parts}
+        self._lines: Dict[str, List[str]] = {process.name: [] for process in processes}
         self._failures: List[AttemptFailure] = []
         self._signal: Optional[int] = None
 
@@ -119,17 +118,17 @@ class LaunchAttempt:
         self._signal = self._signal or number
         for agent in self._agents():
             names = [name for name in self._workers if self._agent[name] is agent]
-            agent.send(signal=number, to=names)
+            agent.send(signal=number, processes=names)
 
     async def run(self) -> Optional[AttemptFailure]:
         """Start the processes, and wait for their end. Return the failure, or None on success."""
-        for part in self._parts:
-            self._agent[part.name].send(
-                start=part.name,
-                words=part.words,
-                program=part.is_program,
+        for process in self._processes:
+            self._agent[process.name].send(
+                start=process.name,
+                words=process.words,
+                program=process.is_program,
                 folder=self._folder,
-                environment={**self._passed, **part.environment},
+                environment={**self._environment, **process.environment},
             )
         for agent in self._agents():
             if agent.loss_reason is not None:  # before this attempt
@@ -141,7 +140,7 @@ class LaunchAttempt:
                 self._handle_message(*received)
             now = liveness_clock()
             if not self._failures:
-                self._check_progress(now - start)
+                self._record_stalled_processes(now - start)
             failure_time = failure_time or (now if self._failures else 0.0)
             signal_time = signal_time or (now if self._signal else 0.0)
             if failure_time and (now - failure_time > FAILURE_WINDOW_S or self._port_is_taken):
@@ -153,7 +152,7 @@ class LaunchAttempt:
                 break
         await self._stop_processes()
         if self._failures:
-            return self._first_failure()._replace(port_is_taken=self._port_is_taken)
+            return self._root_failure()._replace(port_is_taken=self._port_is_taken)
         if not self._signal:
             return None
         if self._programs:  # a program may handle the signal and exit with any status
@@ -165,63 +164,62 @@ class LaunchAttempt:
     def _port_is_taken(self) -> bool:
         return SCHEDULER in self._reported[PORT_TAKEN]
 
-    def _first_failure(self) -> AttemptFailure:
+    def _root_failure(self) -> AttemptFailure:
         """Return the failure that caused the others.
 
-        The cause is a process that died, or else an invalid option (status 2), or else the first
-        failure. Processes that only lost their partners fail later, or with another status.
+        It is a process that died, or else an invalid option (status 2), or else the first failure.
+        Processes that only lost their partners fail later, or with another status.
         """
         cause = self._failures[0]
         if not self._programs:  # the exit statuses of programs have no known meaning
             cause = min(self._failures, key=lambda each: (not each.is_death, each.status != 2))
-        same = [failure for failure in self._failures if failure.why == cause.why]
+        same = [failure for failure in self._failures if failure.reason == cause.reason]
         if not cause.is_death and len(same) == len(self._workers):
-            return cause._replace(who="")  # the same mistake in all workers
+            return cause._replace(source="")  # the same mistake in all workers
         return cause
 
     def _handle_message(self, connection: AgentConnection, message: Message) -> None:
         """Handle a message of an agent. See `agent_messages.AGENT_MESSAGES` for the keys."""
-        name = next((message[key] for key in PROCESS_KEYS if key in message), None)
+        process = message.get("process")
         if connection not in self._agents():
             return
-        if name is not None and self._agent.get(name) is not connection:
-            connection.mark_lost(f"speaks of {name!r}, which it was not given to start")
-        elif "gone" in message:
-            self._record_lost_host(connection, message["gone"])
+        if process is not None and self._agent.get(process) is not connection:
+            connection.mark_lost(f"speaks of {process!r}, which it was not given to start")
+        elif "loss_reason" in message:
+            self._record_lost_host(connection, message["loss_reason"])
         elif "line" in message:
             self._handle_line(connection, **message)
-        elif "came" in message:
-            self.forward(message["came"])
-        elif "stopped" in message and message["seconds"] >= self._patience / 2:
-            self._record_failure(message["stopped"], f"has been stopped for {message['seconds']:.0f} s")
-        elif "ended" in message and message["ended"] in self._alive:
-            self._record_end(message["ended"], message["status"], message.get("why"))
+        elif "signal" in message:
+            self.forward(message["signal"])
+        elif process is not None and message.get("suspended_s", 0) >= self._patience / 2:
+            self._record_failure(process, f"has been stopped for {message['suspended_s']:.0f} s")
+        elif "exit_status" in message and process in self._alive:
+            self._record_end(process, message["exit_status"], message.get("error"))
 
-    def _handle_line(self, connection: AgentConnection, of: str, stream: str, line: str) -> None:
-        """Forward a line of output, or record a status that a process reports.
+    def _handle_line(self, connection: AgentConnection, process: str, stream: str, line: str) -> None:
+        """Forward a line of output (stream ``out`` or ``err``), or record a reported ``status``.
 
-        ``of``: the name of the process. ``stream``: ``out``, ``err``, or ``came`` for a status.
         Output is dropped once another process has taken the scheduler's port.
         """
-        if stream == "came":
-            self._reported.get(line, set()).add(of)
+        if stream == "status":
+            self._reported.get(line, set()).add(process)
             return
         printed = partial(connection.acknowledge_printed, line)
         if self._port_is_taken:
             printed()  # the output of processes that are being stopped is useless
             return
         if stream == "err":
-            self._lines[of] = [*self._lines[of][1 - KEPT_LINES :], line]
-            if line.startswith(ERROR_PREFIX) and of not in self._programs:
+            self._lines[process] = [*self._lines[process][1 - KEPT_LINES :], line]
+            if line.startswith(ERROR_PREFIX) and process not in self._programs:
                 printed()  # printed once for all workers, with the failure
                 return
-        self._on_line(of, stream, line, printed)
+        self._on_line(process, stream, line, printed)
 
-    def _record_end(self, name: str, status: int, why: Optional[str]) -> None:
+    def _record_end(self, name: str, status: int, error: Optional[str]) -> None:
         """Record the end of a process, and whether this is a failure.
 
         ``status``: the exit status, or minus the number of the signal that killed the process.
-        ``why``: the agent's reason if the process could not be started.
+        ``error``: the reason if the process could not be started.
         """
         self._alive.discard(name)
         is_worker = name in self._workers
@@ -240,62 +238,63 @@ class LaunchAttempt:
         ):
             self._signal = self._signal or abs(status) % SIGNAL_STATUS_BASE  # the signal came to this one
         elif status < 0:
-            self._record_failure(name, why or f"was killed by {_signal_name(-status)}", _shell_status(status))
+            self._record_failure(name, error or f"was killed by {_signal_name(-status)}", _shell_status(status))
         else:
             errors = [line for line in self._lines[name] if line.startswith(ERROR_PREFIX)]
-            reason = errors[-1] if errors and name not in self._programs else why
+            reason = errors[-1] if errors and name not in self._programs else error
             self._record_failure(name, reason or _describe_early_exit(status), status or 1)
 
-    def _check_progress(self, seconds: float) -> None:
-        """Record failures that no message reports.
+    def _record_stalled_processes(self, elapsed_s: float) -> None:
+        """Record the failures that no message reports, ``elapsed_s`` after the start of the attempt.
 
         These are silent agents, workers that do not start or do not find the group, and servers
-        that exited before the workers. ``seconds``: the time since the start of the attempt.
+        that exited before the workers.
         """
         for agent in self._agents():
             if agent.loss_reason is None and agent.silent_s > self._patience / 2:
                 agent.mark_lost(f"has given no sign of life for {agent.silent_s:.0f} s")
-        # ``busy``: the workers that still need the servers
-        now, busy = liveness_clock(), self._workers & self._alive - self._reported[LEFT]
+        now, workers_with_servers = liveness_clock(), self._workers & self._alive - self._reported[LEFT]
         for name, end_time in self._exit_times.items():
-            if busy and now - end_time > FAILURE_WINDOW_S:
+            if workers_with_servers and now - end_time > FAILURE_WINDOW_S:
                 self._record_failure(name, _describe_early_exit(0))
         start = max(self._patience, MIN_START_S)
         not_started, not_joined = self._workers_without(ARRIVED), self._workers_without(JOINED)
-        if seconds > start and not_started:
+        if elapsed_s > start and not_started:
             longer = f"where the machine is only busy, --patience {4 * start:g} gives them longer"
             self._record_failure(", ".join(not_started), f"did not start within {start:g} s: {longer}")
-        elif seconds > 2 * start and not_joined:
+        elif elapsed_s > 2 * start and not_joined:
             self._record_failure(", ".join(not_joined), "found no way to the others: is a port closed?")
 
     def _workers_without(self, status: str) -> List[str]:
         """Return the names of the workers that have not reported ``status``, in order of rank."""
-        workers = [part.name for part in self._parts if part.is_worker]
-        return [name for name in workers if name not in self._reported[status]]
+        return [
+            process.name
+            for process in self._processes
+            if process.is_worker and process.name not in self._reported[status]
+        ]
 
-    def _record_lost_host(self, connection: AgentConnection, why: str) -> None:
+    def _record_lost_host(self, connection: AgentConnection, reason: str) -> None:
         """Record that a host is lost with its running processes, if there are any."""
         lost = {name for name in self._alive if self._agent[name] is connection}
         if lost:
-            self._failures.append(AttemptFailure(f"host {connection.host.name}", why))
+            self._failures.append(AttemptFailure(f"host {connection.host.name}", reason))
             self._alive -= lost
 
-    def _record_failure(self, name: str, why: str, status: int = 1) -> None:
-        host = self._agent[name].host.name if name in self._agent else ""
-        source = f"{name} on {host}" if host else name
-        self._failures.append(AttemptFailure(source, why, status, self._lines.get(name, ())))
+    def _record_failure(self, name: str, reason: str, status: int = 1) -> None:
+        source = f"{name} on {self._agent[name].host.name}" if name in self._agent else name
+        self._failures.append(AttemptFailure(source, reason, status, self._lines.get(name, ())))
 
     async def _stop_processes(self) -> None:
         """Stop all remaining processes. An agent that does not answer is marked as lost."""
         waiting = [agent for agent in self._agents() if agent.loss_reason is None]
         gone = [agent for agent in self._agents() if agent.loss_reason is not None]
-        killing = asyncio.gather(*(each.kill() for each in gone))  # while the others end
+        killing = asyncio.gather(*(agent.kill() for agent in gone))  # while the others end
         for agent in waiting:
             agent.send(end=True)
         deadline = time.monotonic() + 2 * TERMINATION_GRACE_S + 1
         while waiting and time.monotonic() < deadline:
             received = await next_message(self._inbox, 0.2)
-            if received is not None and ("line" in received[1] or "came" in received[1]):
+            if received is not None and ("line" in received[1] or "signal" in received[1]):
                 self._handle_message(*received)
             elif received is not None and "all_ended" in received[1]:
                 waiting = [agent for agent in waiting if agent is not received[0]]
@@ -303,7 +302,7 @@ class LaunchAttempt:
         for agent in waiting:
             agent.mark_lost("did not answer when all were to end")
         lost = [agent for agent in self._agents() if agent.loss_reason is not None and agent not in gone]
-        await asyncio.gather(killing, *(each.kill() for each in lost))
+        await asyncio.gather(killing, *(agent.kill() for agent in lost))
 
     def _agents(self) -> List[AgentConnection]:
         return list(dict.fromkeys(self._agent.values()))

@@ -51,10 +51,10 @@ class LaunchRequest:
         port: the scheduler's port; None for a free port
         restarts: largest number of restarts
         min_workers: smallest number of workers after a host is lost, see --min-workers
-        way: the ssh command, Python and patience for other hosts
-        names: names of environment variables to forward to other hosts
+        ssh_options: the ssh command, Python and patience for other hosts
+        variable_names: names of environment variables to forward to other hosts
         command: the user's command, without ``words``
-        place: rank 0's membership if a scheduler has started all processes; else None
+        membership: rank 0's membership if a scheduler has started all processes; else None
         settings: environment variables of the workers, which override the user's variables
     """
 
@@ -66,18 +66,18 @@ class LaunchRequest:
     port: Optional[int] = None
     restarts: int = 0
     min_workers: Optional[int] = None
-    way: SshOptions = DEFAULT_SSH_OPTIONS
-    names: Sequence[str] = ()
+    ssh_options: SshOptions = DEFAULT_SSH_OPTIONS
+    variable_names: Sequence[str] = ()
     command: str = ""
-    place: Optional[Membership] = None
+    membership: Optional[Membership] = None
     settings: Mapping[str, str] = field(default_factory=dict)
 
 
 class LaunchListener(Protocol):
     """Interface of an object that prints the processes' output and the launcher's own messages."""
 
-    def on_line(self, who: str, stream: str, text: str, printed: Callable[[], Any]) -> None:
-        """Receive a line of the process ``who``, such as ``rank 0``.
+    def on_line(self, process: str, stream: str, text: str, printed: Callable[[], Any]) -> None:
+        """Receive a line of a process, such as ``rank 0``.
 
         ``stream`` is ``out`` or ``err``. The listener calls ``printed``, in any thread, once the
         line has been printed.
@@ -124,7 +124,7 @@ class _Launcher:
         signal.signal(signal.SIGTSTP, signal.SIG_IGN)
         status = 1
         self._working = asyncio.ensure_future(self._run_attempts())
-        end.forward_signals(self._forward, asyncio.get_event_loop())
+        end.forward_signals(self._forward_signal, asyncio.get_event_loop())
         try:
             status = await self._working
         except asyncio.CancelledError:
@@ -158,24 +158,22 @@ class _Launcher:
         this process.
         """
         request = self._request
-        if request.place is None:
+        if request.membership is None:
             self._add_connections(await self._connect(request.hosts))
             return
         self._add_connections(await self._connect([LOCAL_HOST._replace(slots=1)]))
-        self._rendezvous = Rendezvous(request.place, request.way, self._inbox, self._forward)
+        self._rendezvous = Rendezvous(request.membership, request.ssh_options, self._inbox, self._forward_signal)
         await self._rendezvous.listen()
-        self._add_connections(await self._rendezvous.wait_for_ranks(range(1, request.place.size)))
+        self._add_connections(await self._rendezvous.wait_for_ranks(range(1, request.membership.size)))
 
     def _add_connections(self, results: Sequence[Union[AgentConnection, RunError]]) -> None:
         """Keep the connections among ``results``, and then raise the first error, if any."""
-        self._connections += [
-            connection_or_error for connection_or_error in results if isinstance(connection_or_error, AgentConnection)
-        ]
-        for connection_or_error in results:
-            if isinstance(connection_or_error, RunError):
-                raise connection_or_error
+        self._connections += [result for result in results if isinstance(result, AgentConnection)]
+        for result in results:
+            if isinstance(result, RunError):
+                raise result
 
-    def _forward(self, number: int) -> None:
+    def _forward_signal(self, number: int) -> None:
         """Forward a signal to the running workers. If there are none, stop the launcher."""
         self._signal = self._signal or number
         if self._attempt is not None:
@@ -198,7 +196,7 @@ class _Launcher:
             also = "".join(
                 f", and host {connection.host.name} is gone"
                 for connection in lost
-                if failure.who != f"host {connection.host.name}"
+                if failure.source != f"host {connection.host.name}"
             )
             source = "" if is_program(self._words) else " from the last checkpoint"
             self._listener.on_note(f"warning: {failure}{also}: starting again{source}")
@@ -232,41 +230,43 @@ class _Launcher:
         The agent keeps the port reserved until the scheduler listens there. Returns None if the
         host is lost. Raises ConfigError if the requested port is taken.
         """
-        requested, deadline = self._request.port, liveness_clock() + self._request.way.patience
+        requested, deadline = self._request.port, liveness_clock() + self._request.ssh_options.patience
         root.send(port=requested or 0)
         while root.loss_reason is None:
             connection, message = await next_message(self._inbox, BEAT_S) or (None, {})
             if liveness_clock() > deadline:
                 root.mark_lost("does not answer")
-            elif "came" in message:  # a signal to a process that a scheduler has started
-                self._forward(message["came"])
-            elif connection is root and "taken" in message:
-                raise ConfigError(_port_error(requested, root, message["taken"]))
+            elif "signal" in message:  # to a process that a scheduler has started
+                self._forward_signal(message["signal"])
+            elif connection is root and "port_error" in message:
+                raise ConfigError(_port_error(requested, root, message["port_error"]))
             elif connection is root and "port" in message:
                 return int(message["port"])
         return None
 
     async def _run_attempt_on_port(self, port: int, workers: int) -> Optional[AttemptFailure]:
         """Run one attempt with the scheduler at ``port``. Return its failure; None on success."""
-        # ``placed``: the host of each rank, as an index into ``hosts``
         request, hosts = self._request, [connection.host for connection in self._connections]
-        placed = assign_ranks(workers, hosts)
-        sites = _connection_sites(self._connections, named=request.place is None)
+        rank_hosts = assign_ranks(workers, hosts)  # the host of each rank, as an index into ``hosts``
+        sites = _connection_addresses(self._connections, named=request.membership is None)
         # one server host per name, even if the host has several agents
-        by_name = {sites[number].name: number for number in reversed(server_hosts(hosts, placed))}
-        places = sorted(by_name.values())
-        servers = [places[n % len(places)] for n in range(request.servers or len(places))]
-        first = hosts[placed[0]].name
-        variables = {**forwarded_environment(request.names), COMMAND_VARIABLE: request.command}
+        host_by_name = {sites[host].name: host for host in reversed(server_hosts(hosts, rank_hosts))}
+        candidates = sorted(host_by_name.values())
+        servers = [candidates[n % len(candidates)] for n in range(request.servers or len(candidates))]
+        first = hosts[rank_hosts[0]].name
+        variables = {**forwarded_environment(request.variable_names), COMMAND_VARIABLE: request.command}
         if self._previous_host not in ("", first):
             variables[PREVIOUS_HOST_VARIABLE] = self._previous_host
-        settings = request.settings
-        started = parts(request.backend, self._words, placed, servers, sites, port, settings)
-        folder = working_folder()
+        processes = parts(request.backend, self._words, rank_hosts, servers, sites, port, request.settings)
         self._attempt = LaunchAttempt(
-            started, self._connections, self._inbox, self._forward_line, request.way.patience,
-            folder, variables,
-        )  # fmt: skip
+            processes,
+            self._connections,
+            self._inbox,
+            self._forward_line,
+            request.ssh_options.patience,
+            working_folder(),
+            variables,
+        )
         try:
             return await self._attempt.run()
         finally:
@@ -276,7 +276,7 @@ class _Launcher:
             self._signal = self._signal or self._attempt.signal
             self._attempt = None
 
-    def _forward_line(self, who: str, stream: str, text: str, printed: Callable[[], Any]) -> None:
+    def _forward_line(self, process: str, stream: str, text: str, printed: Callable[[], Any]) -> None:
         """Forward a line to the listener, which may call ``call_printed`` from its own thread."""
         loop = asyncio.get_event_loop()
 
@@ -285,7 +285,7 @@ class _Launcher:
                 with suppress(RuntimeError):  # closed in the meantime
                     loop.call_soon_threadsafe(printed)
 
-        self._listener.on_line(who, stream, text, call_printed)
+        self._listener.on_line(process, stream, text, call_printed)
 
     async def _reconnect(self, lost: Sequence[AgentConnection]) -> int:
         """Reconnect to the lost hosts, and return the number of workers of the next attempt.
@@ -299,15 +299,15 @@ class _Launcher:
             self._words.append(AUTORESUME_OPTION)
         await _close_connections(lost)
         if self._rendezvous is None:
-            results = await self._connect([each.host for each in lost])
+            results = await self._connect([connection.host for connection in lost])
         else:  # the scheduler may start them again
-            results = await self._rendezvous.wait_for_ranks([each.rank or 0 for each in lost])
+            results = await self._rendezvous.wait_for_ranks([connection.rank or 0 for connection in lost])
         replacement = dict(zip(lost, results))
-        connections = [replacement.get(each, each) for each in self._connections]
-        self._connections = [each for each in connections if isinstance(each, AgentConnection)]
-        errors = [str(each) for each in results if isinstance(each, RunError)]
+        connections = [replacement.get(connection, connection) for connection in self._connections]
+        self._connections = [connection for connection in connections if isinstance(connection, AgentConnection)]
+        errors = [str(result) for result in results if isinstance(result, RunError)]
         self._is_whole = self._is_whole and not errors
-        workers = min(total_capacity(each.host for each in self._connections), request.workers)
+        workers = min(total_capacity(connection.host for connection in self._connections), request.workers)
         if self._is_whole:
             return request.workers
         if request.min_workers is None or workers < request.min_workers:
@@ -321,7 +321,7 @@ class _Launcher:
 
     async def _connect(self, hosts: Sequence[Host]) -> List[Union[AgentConnection, RunError]]:
         """Start an agent on each host. Return a connection or an error for each host."""
-        connections = [AgentConnection(host, self._request.way) for host in hosts]
+        connections = [AgentConnection(host, self._request.ssh_options) for host in hosts]
         opening = asyncio.gather(*(connection.open(self._inbox) for connection in connections), return_exceptions=True)
         try:
             results = await opening
@@ -337,9 +337,9 @@ class _Launcher:
 
     def _report_failure(self, failure: AttemptFailure) -> int:
         """Print the reason of an attempt's failure, and return the exit status."""
-        if failure.why:
+        if failure.reason:
             if failure.is_death and failure.lines:
-                self._listener.on_note(f"the last lines of {failure.who}:")
+                self._listener.on_note(f"the last lines of {failure.source}:")
                 for line in failure.lines:
                     self._listener.on_note(line)
             self._listener.on_note(f"error: {failure}")
@@ -349,10 +349,10 @@ class _Launcher:
         return failure.status
 
 
-async def _close_connections(at: Sequence[AgentConnection]) -> None:
-    for connection in at:
+async def _close_connections(connections: Sequence[AgentConnection]) -> None:
+    for connection in connections:
         connection.close()
-    await asyncio.gather(*(connection.wait_closed() for connection in at))
+    await asyncio.gather(*(connection.wait_closed() for connection in connections))
 
 
 def _port_error(requested: Optional[int], root: AgentConnection, reason: str) -> str:
@@ -368,20 +368,17 @@ def _port_error(requested: Optional[int], root: AgentConnection, reason: str) ->
 # --- Addresses at which the hosts of a group reach each other
 
 
-def _connection_sites(at: Sequence[AgentConnection], named: bool) -> List[Site]:
-    """Return each connection's site: the host's name and the address at which others reach it.
+def _connection_addresses(connections: Sequence[AgentConnection], named: bool) -> List[Site]:
+    """Return the name and address at which the other hosts reach the host of each connection.
 
     The address is read from the connection by ssh or TCP. A process on the launcher's own host may
-    be connected over loopback, which other hosts cannot reach. Its site gets the launcher's
-    address.
+    be connected over loopback, which other hosts cannot reach. It gets the launcher's address.
 
-    Args:
-        at: the connections
-        named: whether to use the hostnames that the user gave, instead of the hosts' own names
+    ``named``: whether to use the hostnames that the user gave, instead of the hosts' own names
     """
-    launcher_address = _first_reachable(connection.launcher_address for connection in at) or LOOPBACK
+    launcher_address = _first_reachable(connection.launcher_address for connection in connections) or LOOPBACK
     sites = []
-    for connection in at:
+    for connection in connections:
         address = _first_reachable([connection.address, launcher_address]) or LOOPBACK
         name = connection.host.name if named else connection.hostname
         sites.append(Site(name, address, connection.interfaces.get(address, "")))
@@ -390,5 +387,5 @@ def _connection_sites(at: Sequence[AgentConnection], named: bool) -> List[Site]:
 
 def _first_reachable(addresses: Iterable[Optional[str]]) -> Optional[str]:
     """Return the first address that is not loopback, or else the first; None if all are None."""
-    known = [each for each in addresses if each]
-    return next((each for each in known if not is_loopback(each)), next(iter(known), None))
+    known = [address for address in addresses if address]
+    return next((address for address in known if not is_loopback(address)), next(iter(known), None))

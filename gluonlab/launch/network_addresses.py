@@ -11,7 +11,7 @@ def reserve_port(port: int) -> Tuple[Optional[socket.socket], Dict[str, Any]]:
     """Reserve a port. Return its socket, and a message for the launcher.
 
     ``port``: the port to reserve; 0 for any free port. The message is ``{"port": number}``, or
-    ``{"taken": error}`` with no socket if the port is not available.
+    ``{"port_error": reason}`` with no socket if the port is not available.
 
     While the socket is open, the system assigns the port to no other process. But a process that
     requests this port with SO_REUSEADDR gets it, such as MXNet's scheduler.
@@ -22,7 +22,7 @@ def reserve_port(port: int) -> Tuple[Optional[socket.socket], Dict[str, Any]]:
         reservation.bind(("", port))
     except OSError as error:
         reservation.close()
-        return None, {"taken": error.strerror}
+        return None, {"port_error": error.strerror}
     return reservation, {"port": reservation.getsockname()[1]}
 
 

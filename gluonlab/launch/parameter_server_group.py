@@ -1,7 +1,8 @@
 """A worker's process group over MXNet's parameter server, and the weights that servers update.
 
 `ParameterServer` is the worker's end of the group. `ServedWeights` are weights that the servers
-keep and update. This module does not start servers: see `gluonlab.launch.group_processes`.
+keep and update. A flat array holds several parameters, one after another. This module does not start
+servers: see `gluonlab.launch.group_processes`.
 """
 
 from __future__ import annotations
@@ -100,7 +101,7 @@ class ParameterServer(SummingGroup):
         if self._served is not None:
             raise RunError("the servers keep the weights of another trainer: make a new group")
         self._served = ServedWeights(
-            self._store, not self.is_synchronous, optimizer, flats, weights, told=self.rank == 0
+            self._store, not self.is_synchronous, optimizer, flats, weights, is_rank_0=self.rank == 0
         )
         return self._served
 
@@ -226,7 +227,7 @@ class ServedWeights:
         optimizer: Any,
         flats: Sequence[FlatLayout],
         weights: Sequence[nd.NDArray],
-        told: bool,
+        is_rank_0: bool,
     ) -> None:
         """Install the optimizer and the initial weights on the servers.
 
@@ -236,12 +237,11 @@ class ServedWeights:
             optimizer: the optimizer that the servers run
             flats: the layout of each flat array of parameters
             weights: the flat arrays of initial weights, one for each layout
-            told: whether this worker reads the notes in an asynchronous group
+            is_rank_0: whether this worker is rank 0. MXNet's store numbers the workers differently,
+                in order of arrival.
         """
-        self._store, self._copies = store, copies
-        # ``told`` is not derived from the store's rank, because MXNet numbers the workers in order
-        # of arrival.
-        self._asks = told or not copies
+        self._store, self._has_copies = store, copies
+        self._reads_notes = is_rank_0 or not copies
         self.staleness: Optional[List[int]] = None
         servers, workers = flats[0].servers, store.num_workers
         first_key = allocate_keys(store, len(flats))
@@ -278,12 +278,12 @@ class ServedWeights:
         nd.waitall()
         self._store._barrier()
 
-    def update(self, place: int, array: nd.NDArray, priority: int = 0) -> None:
-        """Queue the update of flat array number ``place``.
+    def update(self, index: int, array: nd.NDArray, priority: int = 0) -> None:
+        """Queue the update of flat array number ``index``.
 
         ``array`` contains the gradient. The new weights replace the gradient in ``array``.
         """
-        self._store.pushpull(self._targets[place], array, priority=priority)
+        self._store.pushpull(self._targets[index], array, priority=priority)
 
     def synchronize(self, arrays: Sequence[nd.NDArray]) -> None:
         """Wait for all processes. In asynchronous groups, copy the current weights to ``arrays``.
@@ -291,7 +291,7 @@ class ServedWeights:
         The weights are the same in all processes.
         """
         nd.waitall()  # for the answers to all pushes of this process
-        if not self._copies:
+        if not self._has_copies:
             return
         self._store._barrier()
         for key, array in zip(self._weights, arrays):
@@ -309,9 +309,9 @@ class ServedWeights:
         servers = len(self._notes)
         notes = [nd.zeros((servers * NOTE_SIZE,)) for _ in self._notes]
         for key, note in zip(self._notes, notes):
-            if self._asks:
+            if self._reads_notes:
                 self._store.pushpull(key, note)
-        if self._asks:
+        if self._reads_notes:
             values = sum(note.asnumpy().reshape((servers, NOTE_SIZE)) for note in notes)
             if not values[:, 1].all():
                 raise RunError(RULE_NOT_LOADED)

@@ -1,7 +1,7 @@
 """Reads this process's rank and group from the environment variables of its launcher.
 
 - `membership` returns the rank, the size of the group and the address of rank 0.
-- `job_allocation` returns the hosts of the Slurm or LSF job.
+- `read_job_allocation` returns the hosts of the Slurm or LSF job.
 
 `gluonlab.host.launcher_environment` lists the variables of each launcher. If one launcher runs
 inside another, the inner launcher comes first.
@@ -95,7 +95,7 @@ def membership(environ: Environ) -> Optional[Membership]:
     """Return the membership of the process that has this environment.
 
     Returns None if no launcher has started the process. A shell in an allocation (salloc, bsub -Is,
-    srun --pty) is not a process of a group. Use `job_allocation` there.
+    srun --pty) is not a process of a group. Use `read_job_allocation` there.
 
     Raises ConfigError, with the variable's name, if variables are missing, invalid or
     contradictory.
@@ -142,14 +142,14 @@ def _set_root(member: Membership, environ: Environ) -> Membership:
     elif member.local_size == member.size:
         member = replace(member, root=LOOPBACK)
     elif member.root is None and member.launcher in (PMI.name, MVAPICH2.name):
-        hosts = job_allocation(environ)
+        hosts = read_job_allocation(environ)
         member = replace(member, root=hosts[0].host) if hosts else member
     if environ.get("GLUONLAB_PORT"):
         member = replace(member, port=_read_port(environ, "GLUONLAB_PORT"))
     return member
 
 
-def job_allocation(environ: Environ) -> Optional[List[HostSlots]]:
+def read_job_allocation(environ: Environ) -> Optional[List[HostSlots]]:
     """Return the hosts, with slots, of this process's Slurm or LSF job; None outside of a job.
 
     Each host appears once. Slots are Slurm's tasks or LSF's slots. Raises ConfigError like
@@ -304,8 +304,7 @@ def _complete_kubernetes(member: Membership, environ: Environ) -> Membership:
 
 
 MEMBERSHIP_COMPLETIONS: Dict[Launcher, Callable[[Membership, Environ], Membership]] = {
-    SRUN: _complete_srun, BLAUNCH: _complete_blaunch, JSRUN: _complete_jsrun,
-    OPEN_MPI: _complete_open_mpi,
+    SRUN: _complete_srun, BLAUNCH: _complete_blaunch, JSRUN: _complete_jsrun, OPEN_MPI: _complete_open_mpi,
     TORCHRUN: _complete_torchrun, KUBERNETES: _complete_kubernetes,
 }  # fmt: skip
 

@@ -45,20 +45,20 @@ class Rendezvous:
     """The server of rank 0, to which the other ranks connect.
 
     Args:
-        place: membership of rank 0
-        way: settings of the connections, of which only the patience is used
+        membership: membership of rank 0
+        ssh_options: settings of the connections, of which only the patience is used
         inbox: queue for the messages of the other ranks
-        signalled: called with the number of each signal that another rank has received
+        on_signal: called with the number of each signal that another rank has received
     """
 
     def __init__(
         self,
-        place: Membership,
-        way: SshOptions,
+        membership: Membership,
+        ssh_options: SshOptions,
         inbox: asyncio.Queue[ReceivedMessage],
-        signalled: Callable[[int], None],
+        on_signal: Callable[[int], None],
     ) -> None:
-        self._place, self._way, self._inbox, self._signalled = place, way, inbox, signalled
+        self._membership, self._ssh_options, self._inbox, self._on_signal = membership, ssh_options, inbox, on_signal
         # connections by rank that `wait_for_ranks` has not returned yet
         self._connected: Dict[int, AgentConnection] = {}
         self._strangers = 0  # number of refused connections
@@ -66,8 +66,8 @@ class Rendezvous:
 
     async def listen(self) -> None:
         """Start listening. Raises ConfigError if the port is taken."""
-        is_single_host = self._place.root == "127.0.0.1"
-        address, port = "127.0.0.1" if is_single_host else "0.0.0.0", self._place.port
+        is_single_host = self._membership.root == "127.0.0.1"
+        address, port = "127.0.0.1" if is_single_host else "0.0.0.0", self._membership.port
         try:
             self._server = await asyncio.start_server(self._accept_rank, address, port, limit=MAX_MESSAGE_BYTES)
         except OSError as error:
@@ -78,18 +78,18 @@ class Rendezvous:
 
     async def wait_for_ranks(self, numbers: Sequence[int]) -> List[Union[AgentConnection, RunError]]:
         """Wait until these ranks have connected. Return a connection or an error for each rank."""
-        deadline = liveness_clock() + self._way.patience
+        deadline = liveness_clock() + self._ssh_options.patience
         while self._missing_ranks(numbers) and (left := deadline - liveness_clock()) > 0:
             _, message = await next_message(self._inbox, min(left, BEAT_S)) or (None, {})
-            if "came" in message:
-                self._signalled(message["came"])
+            if "signal" in message:
+                self._on_signal(message["signal"])
         missing, unknown_text = self._missing_ranks(numbers), ""
         if self._strangers:
             unknown_text = f"; {self._strangers} that came to it were none of them"
         error = RunError(
-            f"of {self._place.size} processes that {self._place.launcher} has started, rank "
-            f"{', '.join(map(str, missing))} has not come to rank 0 in {self._way.patience:g} s: "
-            f"it was not started, or port {self._place.port} is closed to it{unknown_text}"
+            f"of {self._membership.size} processes that {self._membership.launcher} has started, rank "
+            f"{', '.join(map(str, missing))} has not come to rank 0 in {self._ssh_options.patience:g} s: "
+            f"it was not started, or port {self._membership.port} is closed to it{unknown_text}"
         )
         return [error if rank in missing else self._connected.pop(rank) for rank in numbers]
 
@@ -98,12 +98,12 @@ class Rendezvous:
         connected = {rank for rank, connection in self._connected.items() if connection.loss_reason is None}
         return sorted(set(numbers) - connected)
 
-    async def end(self, at: Sequence[AgentConnection], status: int) -> None:
+    async def end(self, connections: Sequence[AgentConnection], status: int) -> None:
         """Send the exit status to all ranks, and close the server and the unused connections."""
         if self._server is not None:
             self._server.close()
-        for connection in [*at, *self._connected.values()]:
-            connection.send(done=status)
+        for connection in [*connections, *self._connected.values()]:
+            connection.send(exit_status=status)
         await asyncio.sleep(RETRY_PAUSE_S)  # so that the message arrives before the connection ends
         for connection in self._connected.values():
             connection.close()
@@ -117,20 +117,20 @@ class Rendezvous:
         with suppress(asyncio.TimeoutError, BadMessage):
             hello = await run_with_timeout(GREETING_TIMEOUT_S, first_message(receive_messages(reader, AGENT_MESSAGES)))
         rank, size = hello.get("rank", 0), hello.get("size")
-        if not 0 < rank < self._place.size or size != self._place.size or not self._missing_ranks([rank]):
+        if not 0 < rank < self._membership.size or size != self._membership.size or not self._missing_ranks([rank]):
             self._strangers += 1
             writer.close()
             return
         hello["address"] = writer.get_extra_info("peername")[0]
-        hello["seen_by"] = writer.get_extra_info("sockname")[0]
-        connection = AgentConnection(Host(hello["here"], 1), self._way, writer, rank)
+        hello["launcher_address"] = writer.get_extra_info("sockname")[0]
+        connection = AgentConnection(Host(hello["hostname"], 1), self._ssh_options, writer, rank)
         connection.start_listening(reader, hello, self._inbox)
         self._connected[rank] = connection
-        self._inbox.put_nowait((connection, {"here": hello["here"]}))  # wakes `wait_for_ranks`
+        self._inbox.put_nowait((connection, hello))  # wakes `wait_for_ranks`
 
 
 async def _connect_to_rank_0(
-    place: Membership, root: str, patience: float
+    membership: Membership, root: str, patience: float
 ) -> "Tuple[asyncio.StreamReader, asyncio.StreamWriter]":
     """Connect to rank 0 at ``root``. Rank 0 may start later than this process.
 
@@ -138,7 +138,7 @@ async def _connect_to_rank_0(
     """
     deadline, reason = liveness_clock() + patience, "no answer"
     while (left := deadline - liveness_clock()) > 0:
-        opening = asyncio.open_connection(root, place.port, limit=MAX_MESSAGE_BYTES)
+        opening = asyncio.open_connection(root, membership.port, limit=MAX_MESSAGE_BYTES)
         try:
             return await run_with_timeout(min(left, CONNECT_TIMEOUT_S), opening)
         except asyncio.TimeoutError:
@@ -147,7 +147,7 @@ async def _connect_to_rank_0(
             reason = _system_message(error)
         await asyncio.sleep(RETRY_PAUSE_S)
     raise RunError(
-        f"rank {place.rank} cannot reach rank 0 at {root}:{place.port} in {patience:g} s "
+        f"rank {membership.rank} cannot reach rank 0 at {root}:{membership.port} in {patience:g} s "
         f"({reason}): it was not started, or the port is closed; GLUONLAB_ROOT and GLUONLAB_PORT, "
         "set for all, choose others"
     )
@@ -163,14 +163,14 @@ def _system_message(error: OSError) -> str:
 
 
 def serve_rank_0(
-    place: Membership, backend: str, words: Sequence[str], patience: float, settings: Mapping[str, str]
+    membership: Membership, backend: str, words: Sequence[str], patience: float, settings: Mapping[str, str]
 ) -> int:
     """Be the agent of rank 0 on another rank, and return the exit status that rank 0 sends.
 
     A signal before rank 0 is reached raises an exception. Later signals are forwarded to rank 0.
 
     Args:
-        place: this process's membership
+        membership: this process's membership
         backend: see --backend
         words: the options of the run, or a program
         patience: seconds to wait for rank 0
@@ -180,11 +180,11 @@ def serve_rank_0(
         RunError: if rank 0 cannot be reached or disappears
     """
     with StopRequest() as request:
-        return asyncio.run(_serve_rank_0(place, backend, words, patience, settings, request))
+        return asyncio.run(_serve_rank_0(membership, backend, words, patience, settings, request))
 
 
 async def _serve_rank_0(
-    place: Membership,
+    membership: Membership,
     backend: str,
     words: Sequence[str],
     patience: float,
@@ -192,8 +192,8 @@ async def _serve_rank_0(
     request: StopRequest,
 ) -> int:
     """Connect to rank 0, and be its agent. For the arguments see `serve_rank_0`."""
-    root = place.root or "127.0.0.1"
-    connecting = asyncio.ensure_future(_connect_to_rank_0(place, root, patience))
+    root = membership.root or "127.0.0.1"
+    connecting = asyncio.ensure_future(_connect_to_rank_0(membership, root, patience))
 
     def stop_connecting(number: int) -> None:
         request.set_signal(number)
@@ -216,11 +216,11 @@ async def _serve_rank_0(
         overrides = {"folder": os.getcwd(), "program": RANK_VARIABLE in group and is_program(words)}  # noqa: PTH109
         return {**message, "environment": group, **overrides}
 
-    agent = HostAgent(*streams, hello={"rank": place.rank, "size": place.size}, checked=check_request)
-    request.forward_signals(lambda number: agent.send(came=number), asyncio.get_event_loop())
+    agent = HostAgent(*streams, hello={"rank": membership.rank, "size": membership.size}, check_request=check_request)
+    request.forward_signals(lambda number: agent.send(signal=number), asyncio.get_event_loop())
     await agent.serve()
     if agent.message_error is not None:
-        raise RunError(f"rank {place.rank}: rank 0 at {root} {agent.message_error}")
+        raise RunError(f"rank {membership.rank}: rank 0 at {root} {agent.message_error}")
     if agent.status is None:
-        raise RunError(f"rank {place.rank}: rank 0 at {root} has gone")
+        raise RunError(f"rank {membership.rank}: rank 0 at {root} has gone")
     return agent.status

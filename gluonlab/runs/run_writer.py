@@ -24,13 +24,13 @@ from gluonlab.errors import DataError, OutputError
 from gluonlab.files.atomic_files import (
     append_all_or_nothing,
     atomic_path,
-    check_name,
+    check_path_name,
     folders_to_create,
     is_sagemaker_marker,
     is_temporary,
     raise_output_errors,
-    remove,
     remove_empty_folders,
+    remove_path,
     remove_stale_temporaries,
     write_text,
 )
@@ -122,7 +122,7 @@ class RunDirectory:
         ``empty``: whether the folder must be empty.
         """
         path = Path(out) if out is not None else RUNS_FOLDER
-        check_name("--out", path)
+        check_path_name("--out", path)
         try:
             if out is not None and path.exists() and not path.is_dir():
                 raise OutputError(f"--out {path} is a file: give a folder that is new or empty")
@@ -216,7 +216,7 @@ class RunDirectory:
             entries = list(self.path.iterdir())
             if all(entry.name in (*file_names, run_schema.TENSORBOARD) for entry in entries):
                 for entry in entries:
-                    remove(entry)
+                    remove_path(entry)
                 remove_empty_folders(self._created)
 
 

@@ -18,7 +18,7 @@ from gluonlab.data.sets.data_fingerprint import describe_class_changes
 from gluonlab.data.sets.dataset import Dataset
 from gluonlab.data.sets.dataset_registry import accepts_option
 from gluonlab.data.sets.gluon_datasets import resolve_dataset
-from gluonlab.divergence_checks import is_healthy, may_be_young_statistics, nonfinite_parameters
+from gluonlab.divergence_checks import is_healthy, may_be_unsettled_running_statistics, nonfinite_parameters
 from gluonlab.engine.nd_and_np_arrays import convert_network_for_user, nd_semantics
 from gluonlab.errors import ConfigError, OutputError, RunError, warn
 from gluonlab.export.onnx_graph import Agreement
@@ -138,7 +138,9 @@ def _evaluate(folder: Path, components: UserComponents, data: Optional[Dataset],
         classes = len(plan.dataset.classes)
         score = evaluate(strategy, loader, classes, config.confusion, metrics=components.metrics)
         seconds = time.perf_counter() - start_time
-        if not is_healthy(score.loss) and not may_be_young_statistics(score.loss, strategy.has_running_statistics):
+        if not is_healthy(score.loss) and not may_be_unsettled_running_statistics(
+            score.loss, strategy.has_running_statistics
+        ):
             raise RunError(f"the loss of {folder} on its test images is {score.loss}: {DIVERGED_HINT}")
         check_finite_parameters(description, strategy)
         onnx: Optional[Agreement] = None

@@ -5,11 +5,10 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
-from support.file_server import FileServer
 from support.processes import clean_environment
+from support.waiting import wait_until
 
 from gluonlab.doctor import __main__ as command
 from gluonlab.doctor.__main__ import main
@@ -18,54 +17,44 @@ from gluonlab.gpu import isolated_process
 
 
 @pytest.fixture
-def found(monkeypatch):
-    """The checks find what the test says, instead of looking."""
-    listed = []
-    monkeypatch.setattr(command, "_software_checks", lambda: [("x", lambda: listed)])
-    monkeypatch.setattr(command, "_gpu_checks", lambda: [])
-    monkeypatch.setattr(command, "_host_checks", lambda: [])
-    return listed
+def findings(monkeypatch):
+    """Return an empty list; the checks find what the test adds to it."""
+    results = []
+    monkeypatch.setattr(command, "_software_checks", lambda: [("x", lambda: results)])
+    for checks in ("_gpu_checks", "_host_checks"):
+        monkeypatch.setattr(command, checks, list)
+    return results
 
 
 @pytest.mark.parametrize(
     ("finding", "status"),
     [(ok("x", "fine"), 0), (warning("x", "slow"), 0), (fault("x", "broken", "because", "mend it"), 1)],
 )
-def test_the_exit_status_is_1_for_a_fault_and_0_without(ended, found, finding, status):
-    found.append(finding)
+def test_the_exit_status_is_1_for_a_fault_and_0_without(ended, findings, finding, status):
+    findings.append(finding)
     assert ended(main)[0] == status
     code, out, err = ended(main, "--json")
-    told = json.loads(out)
-    assert (code, err) == (status, "")
-    assert list(told) == ["status", "seconds", "findings"]
-    assert told["status"] == finding.status
-    assert told["findings"] == [vars(finding)]
+    report = json.loads(out)
+    assert (code, err, list(report)) == (status, "", ["status", "seconds", "findings"])
+    assert (report["status"], report["findings"]) == (finding.status, [vars(finding)])
 
 
-def test_a_check_that_breaks_leaves_the_others(ended, found, monkeypatch):
+def test_a_check_that_breaks_leaves_the_others(ended, findings, monkeypatch):
     monkeypatch.setattr(command, "_host_checks", lambda: [("disk", lambda: [][0])])
-    found.append(ok("x", "fine"))
+    findings.append(ok("x", "fine"))
     code, out, err = ended(main)
     assert (code, err) == (0, "")
     assert "ok       x     fine" in out
     assert "warning  disk  this check itself failed: IndexError: list index out of range" in out
 
 
-def test_network_asks_the_mirrors_that_it_is_given(capsys, found):
-    server = FileServer({"a.gz": b"content"})
-    try:
-        with pytest.raises(SystemExit) as raised:
-            main(
-                ["--network", "--json"], obj=lambda: {"made-up": (f"{server.url}a.gz",), "gone": (f"{server.url}b.gz",)}
-            )
-    finally:
-        server.close()
-    told = json.loads(capsys.readouterr().out)
-    assert raised.value.code == 1
-    assert [(finding["check"], finding["status"]) for finding in told["findings"]] == [
-        ("network", "ok"),
-        ("network", "fault"),
-    ]
+def test_network_asks_the_mirrors_that_it_is_given(serve, capsys, findings):
+    url = serve({"a.gz": b"content"}).url
+    with pytest.raises(SystemExit, match="1"):
+        main(["--network", "--json"], obj=lambda: {"made-up": (f"{url}a.gz",), "gone": (f"{url}b.gz",)})
+    report = json.loads(capsys.readouterr().out)
+    statuses = [(finding["check"], finding["status"]) for finding in report["findings"]]
+    assert statuses == [("network", "ok"), ("network", "fault")]
 
 
 @pytest.mark.parametrize(
@@ -78,56 +67,43 @@ def test_network_asks_the_mirrors_that_it_is_given(capsys, found):
 )
 def test_mistakes_are_one_line(ended, arguments, words):
     code, out, err = ended(main, *arguments)
-    assert (code, out) == (2, "")
-    assert err.startswith("error: ")
-    assert words in err
+    assert (code, out) == (2, "") and err.startswith("error: ") and words in err
 
 
 def test_help_and_a_missing_mxnet_need_no_mxnet(python):
-    result = python(
-        "-c", "import sys, gluonlab.doctor.__main__; print({'mxnet', 'numpy', 'requests'} & set(sys.modules))"
-    )
-    assert result.stdout.strip() == "set()"
+    code = "import sys, gluonlab.doctor.__main__; print({'mxnet', 'numpy', 'requests'} & set(sys.modules))"
+    assert python("-c", code).stdout.strip() == "set()"
     assert "--network" in python("-m", "gluonlab", "doctor", "--help").stdout
 
 
-def script(tmp_path, monkeypatch, code):
-    """The module ``looked_at``, which does ``code`` in a process of its own."""
-    (tmp_path / "looked_at.py").write_text("from gluonlab.gpu.isolated_process import send_answer\n" + code)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    return "looked_at"
+@pytest.fixture
+def run_code(tmp_path, monkeypatch):
+    """Return ``run_code(code, *arguments)``, which runs code in a process of its own."""
+
+    def run(code, *arguments, timeout_s=60):
+        (tmp_path / "isolated_code.py").write_text(f"from gluonlab.gpu.isolated_process import send_answer\n{code}")
+        monkeypatch.syspath_prepend(str(tmp_path))
+        return isolated_process.run_isolated("isolated_code", *arguments, timeout_s=timeout_s)
+
+    return run
 
 
-def test_a_process_is_listened_to_until_it_crashes(tmp_path, monkeypatch):
+def test_a_process_is_listened_to_until_it_crashes(run_code):
     code = "import os, sys\nsend_answer(a=1)\nprint('no JSON')\nprint('[1]')\nsend_answer(b=2)\n"
     code += "print('last words', file=sys.stderr, flush=True)\nos.abort()"
-    outcome = isolated_process.run_isolated(script(tmp_path, monkeypatch, code), timeout_s=60)
-    assert outcome.answers == [{"a": 1}, {"b": 2}]
-    assert (outcome.failure, outcome.last_line) == ("crashed (SIGABRT)", "last words")
-    assert outcome.first_answer("b") == {"b": 2}
-    assert outcome.first_answer("c") is None
+    outcome = run_code(code)
+    assert outcome == isolated_process.ProcessOutcome([{"a": 1}, {"b": 2}], "crashed (SIGABRT)", "last words")
+    assert (outcome.first_answer("b"), outcome.first_answer("c")) == ({"b": 2}, None)
 
 
-def test_a_process_that_hangs_is_ended(tmp_path, monkeypatch):
-    outcome = isolated_process.run_isolated(
-        script(tmp_path, monkeypatch, "import time\nsend_answer(a=1)\ntime.sleep(600)"), timeout_s=1
-    )
-    assert outcome.failure == "was still busy after 1 s"
+def test_a_process_that_hangs_is_ended_and_one_that_fails_has_its_status(run_code):
+    assert run_code("import time\ntime.sleep(600)", timeout_s=1).failure == "was still busy after 1 s"
+    assert run_code("raise SystemExit(3)").failure == "ended with status 3"
 
 
-def test_a_process_finds_modules_where_this_one_does(tmp_path, monkeypatch):
-    outcome = isolated_process.run_isolated(
-        script(tmp_path, monkeypatch, "import sys\nsend_answer(path=sys.path, argv=sys.argv[1:])"), "x", timeout_s=60
-    )
-    assert outcome.answers == [{"path": sys.path, "argv": ["x"]}]
-    assert outcome.failure == ""
-
-
-def test_a_process_that_fails_says_with_what(tmp_path, monkeypatch):
-    assert (
-        isolated_process.run_isolated(script(tmp_path, monkeypatch, "raise SystemExit(3)"), timeout_s=60).failure
-        == "ended with status 3"
-    )
+def test_a_process_finds_modules_where_this_one_does(run_code):
+    outcome = run_code("import sys\nsend_answer(path=sys.path, argv=sys.argv[1:])", "x")
+    assert (outcome.answers, outcome.failure) == ([{"path": sys.path, "argv": ["x"]}], "")
 
 
 def test_ctrl_c_ends_a_process_that_hangs(tmp_path):
@@ -142,15 +118,12 @@ def test_ctrl_c_ends_a_process_that_hangs(tmp_path):
         "__main__.check_mxnet.run_isolated('hangs', timeout_s=600))]\n__main__.main()"
     )
     doctor = subprocess.Popen(
-        [sys.executable, "-c", code],
-        cwd=tmp_path, env=clean_environment(path=[str(tmp_path)]), stderr=subprocess.PIPE,
+        [sys.executable, "-c", code], cwd=tmp_path, env=clean_environment(path=[str(tmp_path)]), stderr=subprocess.PIPE,
         encoding="utf-8",
     )  # fmt: skip
     pid = tmp_path / "pid"
-    while not (pid.exists() and pid.read_text().endswith("\n")):
-        assert doctor.poll() is None
-        time.sleep(0.05)
+    wait_until(lambda: pid.exists() and pid.read_text().endswith("\n"))
     doctor.send_signal(signal.SIGINT)
-    said = doctor.communicate(timeout=60)[1]
-    assert (doctor.returncode, said.strip()) == (130, "interrupted")
+    _, error = doctor.communicate(timeout=60)
+    assert (doctor.returncode, error.strip()) == (130, "interrupted")
     assert not os.path.exists(f"/proc/{int(pid.read_text())}")

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
-from support.fake_nvml import CUBE, V100, FakeNvml
+from support.fake_nvml import CUBE, V100, fake_driver
 
 from gluonlab.collectives.algorithms import make_schedule
 from gluonlab.collectives.cost_model import traffic
@@ -16,75 +16,59 @@ from gluonlab.doctor.__main__ import main
 from gluonlab.doctor.findings import fault, ok
 from gluonlab.doctor.prove import describe_machine, trial_verdicts
 from gluonlab.doctor.trials import bus_bytes, first_error_line
-from gluonlab.gpu import nvml
 from gluonlab.gpu.isolated_process import ProcessOutcome, run_isolated
 
 
-def told(*answers, ended=""):
-    return ProcessOutcome(list(answers), ended, "")
+def judge(trial, *answers, failure=""):
+    """Return (status, what) of each verdict on a trial whose process sent ``answers``."""
+    verdicts = trial_verdicts(trial, ProcessOutcome(list(answers), failure, ""))
+    return [(verdict.status, verdict.what) for verdict in verdicts]
 
 
-def texts(verdicts):
-    return [f"{verdict.status}: {verdict.what}" for verdict in verdicts]
+def copy_result(source, target, wrong=0):
+    return {"source": source, "target": target, "wrong": wrong, "gb_per_s": 12.5}
 
 
-def a_pair(source, target, changed=0):
-    return {"source": source, "target": target, "wrong": changed, "gb_per_s": 12.5}
-
-
-def test_every_trial_that_ends_without_a_fault_has_one_verdict_and_it_is_ok():
-    fine = {
-        "copies": told(a_pair("gpu(0)", "gpu(1)"), a_pair("gpu(1)", "gpu(0)")),
-        "arithmetic": told({"device": "gpu(0)", "operation": "softmax", "difference": 1e-7, "alike": True}),
-        "stores": told(
-            {"store": "ring", "wrong": 0, "unlike": 0, "differs": 1e-7}, {"store": "sharded-optimizer", "differs": 0.0}
-        ),
-        "bits": told({"how": "--deterministic", "alike": True}, {"how": "without --deterministic", "alike": False}),
-        "counts": told({"store": "ring", "queued": 143.0, "copies": 44.0}),
-        "speeds": told({"network": "lenet", "devices": 1, "images_per_device": 8, "images_per_s": 1000.0}),
-    }
-    for trial, outcome in fine.items():
-        [verdict] = trial_verdicts(trial, outcome)
-        assert (verdict.check, verdict.status) == (trial, "ok")
-
-
-@pytest.mark.parametrize(
-    "trial, answer, words",
-    [
-        ("copies", {"device": "gpu(3)", "lost": 5}, "gpu(3) does not keep what is written to it"),
-        (
-            "copies",
-            a_pair("gpu(0)", "gpu(1)", 7),
-            "copies from gpu(0) to gpu(1) are wrong: 7 of 1,048,576 numbers differ",
-        ),
-        (
-            "arithmetic",
-            {"device": "gpu(1)", "operation": "softmax", "difference": float("nan"), "alike": False},
-            "gpu(1) computes softmax wrongly",
-        ),
-        ("stores", {"store": "ring", "wrong": 3, "unlike": 0, "differs": 0.0}, "kvstore ring sums wrongly: 3 elements"),
-        ("stores", {"store": "ring", "wrong": 0, "unlike": 1, "differs": 0.0}, "kvstore ring gives different bits"),
-        (
-            "stores",
-            {"store": "tree", "wrong": 0, "unlike": 0, "differs": float("nan")},
-            "kvstore tree trains differently",
-        ),
-        ("stores", {"store": "nccl", "refused": "no NCCL"}, "kvstore nccl fails: no NCCL"),
-        ("bits", {"how": "--deterministic", "alike": False}, "end with different bits"),
+GOOD_ANSWERS = {
+    "copies": [copy_result("gpu(0)", "gpu(1)"), copy_result("gpu(1)", "gpu(0)")],
+    "arithmetic": [{"device": "gpu(0)", "operation": "softmax", "difference": 1e-7, "alike": True}],
+    "stores": [
+        {"store": "ring", "wrong": 0, "unlike": 0, "differs": 1e-7}, {"store": "sharded-optimizer", "differs": 0.0}
     ],
-)
-def test_what_is_wrong_is_a_fault_that_names_it(trial, answer, words):
-    verdicts = trial_verdicts(trial, told(answer))
-    assert [verdict.status for verdict in verdicts] == ["fault"]
-    assert words in verdicts[0].what
+    "bits": [{"how": "--deterministic", "alike": True}, {"how": "without --deterministic", "alike": False}],
+    "counts": [{"store": "ring", "queued": 143.0, "copies": 44.0}],
+    "speeds": [{"network": "lenet", "devices": 1, "images_per_device": 8, "images_per_s": 1000.0}],
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("trial", prove.TRIALS)
-def test_a_process_that_hangs_or_crashes_is_a_fault_that_names_what_it_did(trial):
-    hung = told({"trying": "the first"}, {"trying": "the second"}, ended="was still busy after 9 s")
-    assert texts(trial_verdicts(trial, hung)) == ["fault: the second: was still busy after 9 s"]
-    gave_up = told({"trying": "the first"}, {"error": "out of memory"})
-    assert texts(trial_verdicts(trial, gave_up)) == ["fault: the first: out of memory"]
+def test_a_trial_has_one_verdict_or_a_fault_that_names_what_it_tried(trial):
+    assert [status for status, _ in judge(trial, *GOOD_ANSWERS[trial])] == ["ok"]
+    tried = [{"trying": "the first"}, {"trying": "the second"}]
+    failure = "was still busy after 9 s"
+    assert judge(trial, *tried, failure=failure) == [("fault", f"the second: {failure}")]
+    assert judge(trial, tried[0], {"error": "out of memory"}) == [("fault", "the first: out of memory")]
+
+
+@pytest.mark.parametrize(
+    ("trial", "answer", "message"),
+    [
+        ("copies", {"device": "gpu(3)", "lost": 5}, "gpu(3) does not keep what is written to it"),
+        ("copies", copy_result("gpu(0)", "gpu(1)", wrong=7),
+         "copies from gpu(0) to gpu(1) are wrong: 7 of 1,048,576 numbers differ"),
+        ("arithmetic", {"device": "gpu(1)", "operation": "softmax", "difference": float("nan"), "alike": False},
+         "gpu(1) computes softmax wrongly"),
+        ("stores", {"store": "ring", "wrong": 3, "unlike": 0, "differs": 0.0}, "kvstore ring sums wrongly: 3 elements"),
+        ("stores", {"store": "ring", "wrong": 0, "unlike": 1, "differs": 0.0}, "kvstore ring gives different bits"),
+        ("stores", {"store": "tree", "wrong": 0, "unlike": 0, "differs": float("nan")},
+         "kvstore tree trains differently"),
+        ("stores", {"store": "nccl", "refused": "no NCCL"}, "kvstore nccl fails: no NCCL"),
+        ("bits", {"how": "--deterministic", "alike": False}, "end with different bits"),
+    ],
+)  # fmt: skip
+def test_a_wrong_result_is_a_fault_that_names_it(trial, answer, message):
+    [(status, what)] = judge(trial, answer)
+    assert status == "fault" and message in what
 
 
 LONG = [pytest.param(name, marks=pytest.mark.long) for name in ("copies", "counts", "speeds")]
@@ -112,9 +96,8 @@ def test_operations_whose_bits_differ_are_named_and_the_largest_difference(unlik
         for gpu, difference in (("gpu(0)", 1e-7), ("gpu(1)", 3e-7))
         for each in ("pooling", "softmax")
     ]
-    [verdict] = trial_verdicts("arithmetic", told(*answers))
-    assert verdict.status == "ok"
-    assert verdict.what.endswith(f"differ from the CPU's by 3.0e-07 at most; {bits}")
+    [(status, what)] = judge("arithmetic", *answers)
+    assert status == "ok" and what.endswith(f"differ from the CPU's by 3.0e-07 at most; {bits}")
 
 
 @pytest.mark.parametrize("name", ["ring", "sharded"])
@@ -128,16 +111,16 @@ def test_the_bandwidth_of_a_sum_is_that_of_the_bytes_that_each_device_sends(name
 def test_all_trials_end_within_their_time_and_those_that_had_none_say_so(monkeypatch):
     now = [0.0]
 
-    def asked(module, name, devices, timeout_s):
-        now[0] += timeout_s  # each takes as long as it may
-        return told({"trying": "something"}, ended="was still busy")
+    def run_until_timeout(module, name, devices, timeout_s):
+        now[0] += timeout_s
+        return ProcessOutcome([{"trying": "something"}], "was still busy", "")
 
-    monkeypatch.setattr(prove, "run_isolated", asked)
+    monkeypatch.setattr(prove, "run_isolated", run_until_timeout)
     monkeypatch.setattr(prove.time, "monotonic", lambda: now[0])
-    tried = prove.run_trials("gpu:*", lambda one: None)
+    results = prove.run_trials("gpu:*", lambda result: None)
     assert now[0] <= prove.TIME_LIMIT_S
-    assert [one.name for one in tried] == list(prove.TRIALS)
-    assert "there was no time left" in tried[-1].verdicts[0].what
+    assert [result.name for result in results] == list(prove.TRIALS)
+    assert "there was no time left" in results[-1].verdicts[0].what
 
 
 def test_a_reason_names_no_folder_of_the_machine():
@@ -146,55 +129,38 @@ def test_a_reason_names_no_folder_of_the_machine():
 
 
 def machine():
-    return describe_machine(
-        nvml.Driver.from_answer(
-            nvml.query_nvml(FakeNvml([V100] * 8, nvlinks=CUBE, processes={0: [(77, "/home/ann/python", 5)]}))
-        )
-    )
+    return describe_machine(fake_driver(*[V100] * 8, nvlinks=CUBE, processes={0: [(77, "/home/ann/python", 5)]}))
 
 
-def test_what_is_told_of_a_machine_is_its_kind_and_not_its_owner():
-    told_of = json.dumps(machine())
-    assert "Tesla V100-SXM2-16GB" in told_of and "[0, 3, 2]" in told_of
-    for private in ("GPU-", "00000000:", "ann", str(Path.home()), "77"):
-        assert private not in told_of
+def test_a_machine_is_described_by_its_kind_and_not_its_owner():
+    description = json.dumps(machine())
+    assert "Tesla V100-SXM2-16GB" in description and "[0, 3, 2]" in description
+    assert not any(private in description for private in ("GPU-", "00000000:", "ann", str(Path.home()), "77"))
 
 
 def test_the_page_shows_every_verdict_and_number_and_asks_for_no_other_file():
-    numbers = [a_pair("gpu(0)", "gpu(1)"), a_pair("gpu(1)", "gpu(0)", 9), {"store": "<ring>", "gb_per_s": 1234.5}]
-    tried = [
+    copies = [copy_result("gpu(0)", "gpu(1)"), copy_result("gpu(1)", "gpu(0)", wrong=9)]
+    numbers = [*copies, {"store": "<ring>", "gb_per_s": 1234.5}]
+    results = [
         prove.TrialResult("copies", 1.25, [fault("copies", "they <change>", "", "")], numbers),
         prove.TrialResult("bits", 2.0, [ok("bits", "fine")], []),
     ]
-    html = prove.render_page(prove.proof_to_dict(machine(), tried))
-    for shown in (
-        "1 fault found",
-        "they &lt;change&gt;",
-        "fine",
-        "12.5",
-        "9 wrong",
-        "&lt;ring&gt;",
-        "1,234",
-        "Tesla V100",
-        "0-3: 2",
-    ):
-        assert shown in html, shown
-    assert "http" not in html.replace('http-equiv="Content-Security-Policy"', "")
-    assert "<script" not in html
+    html = prove.render_page(prove.proof_to_dict(machine(), results))
+    shown = ["1 fault found", "they &lt;change&gt;", "fine", "12.5", "9 wrong", "&lt;ring&gt;", "1,234", "Tesla V100"]
+    assert [text for text in [*shown, "0-3: 2"] if text not in html] == []
+    assert "http" not in html.replace('http-equiv="Content-Security-Policy"', "") and "<script" not in html
 
 
 @pytest.mark.cpu_only("a machine without GPUs")
 def test_without_gpus_prove_says_so_before_it_begins(ended, empty_cwd):
     code, out, err = ended(main, "--prove")
-    assert (code, out) == (2, "")
+    assert (code, out, list(empty_cwd.iterdir())) == (2, "", [])
     assert err.startswith("error: --prove tests GPUs, and this machine shows none (")
-    assert list(empty_cwd.iterdir()) == []
 
 
 def test_prove_writes_over_nothing_and_out_alone_says_nothing(ended, empty_cwd):
     (empty_cwd / "gpu-proof.html").write_text("mine")
     code, _, err = ended(main, "--prove")
-    assert code == 2
-    assert "gpu-proof.html" in err
+    assert code == 2 and "gpu-proof.html" in err
     code, _, err = ended(main, "--out", "x")
     assert (code, err) == (2, "error: --out names what --prove writes: add --prove, or leave --out out\n")

@@ -1,6 +1,6 @@
-"""What is said of direct copies between GPUs.
+"""Messages about direct copies between GPUs, and about GPUs that MXNet has no code for.
 
-That they are enabled is tried on simulated GPUs: tests/gpus/test_peer_access.py.
+Peer access itself is tested on simulated GPUs: tests/gpus/test_peer_access.py.
 """
 
 import mxnet as mx
@@ -42,31 +42,27 @@ def test_one_line_names_the_pairs_where_some_have_access_and_others_not(count, d
 
 
 @pytest.mark.parametrize(
-    ("value", "wanted"),
+    ("value", "allowed"),
     [(None, True), ("", True), ("1", True), ("0", False), (" 00 ", False), ("-0", False), ("2", True)],
 )
-def test_the_users_word_is_mxnets_variable(monkeypatch, value, wanted):
+def test_the_user_decides_by_mxnets_variable(monkeypatch, value, allowed):
     name = mxnet_setup.PEER_VARIABLE
     monkeypatch.delenv(name, raising=False) if value is None else monkeypatch.setenv(name, value)
-    assert mxnet_setup.is_peer_access_allowed() == wanted
+    assert mxnet_setup.is_peer_access_allowed() == allowed
     with mxnet_setup.skip_peer_access_setup():
         assert not mxnet_setup.is_peer_access_allowed()
-    assert mxnet_setup.is_peer_access_allowed() == wanted
+    assert mxnet_setup.is_peer_access_allowed() == allowed
 
 
-K80, H100, V100, T4 = ("Tesla K80", 3, 7), ("NVIDIA H100", 9, 0), ("V100", 7, 0), ("T4", 7, 5)
+K80, H100, V100, T4 = ("Tesla K80", (3, 7)), ("NVIDIA H100", (9, 0)), ("V100", (7, 0)), ("T4", (7, 5))
 
 
 @pytest.fixture
 def machine(monkeypatch):
-    """``machine(K80, T4)`` has these GPUs; the driver is asked again which they are."""
+    """Return ``machine(K80, T4)``, which makes these the GPUs of this machine."""
 
     def make(*gpus):
-        def kind_of(number):
-            name, major, minor = gpus[number]
-            return GpuModel(name, (major, minor))
-
-        monkeypatch.setattr(cuda, "gpu_model", kind_of)
+        monkeypatch.setattr(cuda, "gpu_model", lambda number: GpuModel(*gpus[number]))
         return len(gpus)
 
     return make
@@ -85,12 +81,12 @@ def machine(monkeypatch):
     ],
 )
 def test_all_of_the_first_kind_are_named_with_what_computes_instead(machine, gpus, asked, are, use):
-    said = describe_unsupported(asked, machine(*gpus))
-    assert said.startswith(are) and use in said and "--devices 'cpu*2'" in said
-    assert "\n" not in said and "has code only for sm_50, sm_60, sm_70, sm_80, sm_86: " in said
+    message = describe_unsupported(asked, machine(*gpus))
+    assert message.startswith(are) and use in message and "--devices 'cpu*2'" in message
+    assert "\n" not in message and "has code only for sm_50, sm_60, sm_70, sm_80, sm_86: " in message
 
 
-def test_nothing_is_said_of_gpus_that_compute_and_of_those_that_nobody_asked_for(machine):
+def test_supported_gpus_and_unused_ones_are_not_mentioned(machine):
     count = machine(V100, K80, T4)
     assert describe_unsupported([0, 2], count) == describe_unsupported([], count) == ""
 

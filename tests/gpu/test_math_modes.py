@@ -1,15 +1,11 @@
-"""How GPUs are told to compute: --deterministic and --tf32, by what the libraries read in the
-environment.
-"""
+"""--deterministic and --tf32: how GPUs compute, by variables that the libraries read."""
 
-import itertools
 import json
 import os
+from contextlib import nullcontext
 
 import mxnet as mx
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from mxnet.gluon import nn
 from support.devices import contexts, device_spec
 from support.processes import write_package
@@ -24,12 +20,12 @@ from gluonlab.training.plan import make_plan
 
 GPU, CPU = [mx.gpu(0)], [mx.cpu(0)]  # names: nothing is computed on them here
 VARIABLES = ("MXNET_ENFORCE_DETERMINISM", "MXNET_CUDNN_AUTOTUNE_DEFAULT", "NVIDIA_TF32_OVERRIDE")
-DEFAULTS, REPEATED = ("0", "1", "0"), ("1", "0", "0")
+DEFAULTS = ("0", "1", "0")
 
 
 @pytest.fixture
 def fresh(monkeypatch):
-    """A process whose GPUs have not computed yet. ``fresh(NAME="1")``: with something exported."""
+    """Act as a process whose GPUs have not computed yet. ``fresh(NAME="1")`` exports variables."""
     monkeypatch.setattr(math_modes, "_current_arithmetic", None)
     monkeypatch.setattr(math_modes, "_exported_values", {})
 
@@ -41,13 +37,8 @@ def fresh(monkeypatch):
     return export
 
 
-def seen():
+def variable_values():
     return tuple(os.environ.get(name) for name in VARIABLES)
-
-
-@pytest.mark.parametrize("wanted", list(itertools.product([False, True], repeat=2)))
-def test_how_gpus_compute_fits_into_a_line_of_80_columns(wanted):
-    assert len("arithmetic ") + len(Arithmetic(*wanted).in_words()) <= 80
 
 
 @pytest.mark.parametrize("exported", [{}, dict(zip(VARIABLES, ("1", "2", "1")))], ids=["nothing", "all"])
@@ -57,16 +48,13 @@ def test_gluonlab_sets_what_the_user_has_not_when_mxnet_is_loaded(python, tmp_pa
     assert json.loads(python("-c", tell, path=[site], **exported).stdout) == list(exported.values() or DEFAULTS)
 
 
-def test_deterministic_gpus_are_told_so_and_cpu_devices_nothing(fresh):
-    use_arithmetic(Arithmetic(deterministic=True, tf32=True), CPU)
-    assert seen() == DEFAULTS
-    use_arithmetic(Arithmetic(deterministic=True, tf32=False), GPU)
-    assert seen() == REPEATED
-
-
-def test_tf32_is_left_to_the_libraries(fresh):
-    use_arithmetic(Arithmetic(deterministic=True, tf32=True), GPU)
-    assert seen() == ("1", "0", None)
+@pytest.mark.parametrize(
+    ("tf32", "device", "expected"),
+    [(True, CPU, DEFAULTS), (False, GPU, ("1", "0", "0")), (True, GPU, ("1", "0", None))],
+)
+def test_variables_are_set_for_gpus_only(fresh, tf32, device, expected):
+    use_arithmetic(Arithmetic(deterministic=True, tf32=tf32), device)
+    assert variable_values() == expected
 
 
 def test_what_is_exported_counts_where_no_option_does(fresh):
@@ -80,46 +68,40 @@ def test_what_is_exported_counts_where_no_option_does(fresh):
     assert math_modes.resolve_arithmetic() == (True, False)
 
 
-@given(wanted=st.lists(st.tuples(st.booleans(), st.booleans()), min_size=2, max_size=2))
-def test_what_gpus_cannot_change_any_more_is_refused_in_one_line(wanted):
-    first, second = (Arithmetic(*each) for each in wanted)
-    math_modes._current_arithmetic = first
-    try:
-        check_arithmetic(second, CPU)
-        too_late = first.tf32 != second.tf32 or (second.deterministic and not first.deterministic)
-        if too_late:
-            with pytest.raises(
-                ConfigError, match=r"^--(no-)?(tf32|deterministic): .*: start a new process$"
-            ) as refused:
-                check_arithmetic(second, GPU)
-            assert "\n" not in str(refused.value)
-        else:
-            check_arithmetic(second, GPU)
-    finally:
-        math_modes._current_arithmetic = None
+MODES = [Arithmetic(deterministic, tf32) for deterministic in (False, True) for tf32 in (False, True)]
+
+
+@pytest.mark.parametrize("first", MODES)
+@pytest.mark.parametrize("second", MODES)
+def test_a_change_that_comes_too_late_is_refused_in_one_line(fresh, monkeypatch, first, second):
+    assert len(f"arithmetic {first.in_words()}") <= 80  # a line of the run's header
+    monkeypatch.setattr(math_modes, "_current_arithmetic", first)
+    check_arithmetic(second, CPU)
+    too_late = first.tf32 != second.tf32 or (second.deterministic and not first.deterministic)
+    error = r"^--(no-)?(tf32|deterministic): [^\n]*: start a new process$"
+    with pytest.raises(ConfigError, match=error) if too_late else nullcontext():
+        check_arithmetic(second, GPU)
 
 
 def test_a_run_after_a_deterministic_one_is_told_what_stays(fresh):
     use_arithmetic(Arithmetic(deterministic=True, tf32=False), GPU)
     with pytest.warns(GluonlabWarning, match="keep those algorithms"):
         use_arithmetic(Arithmetic(deterministic=False, tf32=False), GPU)
-    assert seen() == DEFAULTS
+    assert variable_values() == DEFAULTS
 
 
 def test_mxnet_gets_to_know_a_convolution_of_a_single_number_without_tuning(monkeypatch):
     """It runs on any device, also where there is nothing to be tuned."""
-    found, convolution = [], mx.nd.Convolution
+    results, convolution, [device] = [], mx.nd.Convolution, contexts(1)
 
     def convolve(*args, **settings):
-        found.append((convolution(*args, **settings), settings["cudnn_tune"]))
-        return found[-1][0]
+        results.append((convolution(*args, **settings), settings["cudnn_tune"]))
+        return results[-1][0]
 
     monkeypatch.setattr(mx.nd, "Convolution", convolve)
-    [device] = contexts(1)
     math_modes._silence_tuning_message(device)
-    [(number, tuned)] = found
-    assert number.context == device and number.asnumpy().tolist() == [[[[1.0]]]]
-    assert tuned == "off"
+    [(number, tune)] = results
+    assert (number.context, number.asnumpy().tolist(), tune) == (device, [[[[1.0]]]], "off")
 
 
 def test_options_reach_the_plan_and_the_record():
@@ -135,22 +117,18 @@ def by(operator, **settings):
 @pytest.mark.parametrize(
     ("layer", "operator"),
     [
-        (lambda: nn.Conv2D(3, 3), None),
-        (lambda: nn.Conv2DTranspose(3, 3), None),
-        (nn.MaxPool2D, None),
-        (nn.AvgPool1D, None),
-        (nn.MaxPool1D, "Pooling"),
-        (lambda: nn.ReflectionPad2D(1), "Pad"),
+        (lambda: nn.Conv2D(3, 3), None), (lambda: nn.Conv2DTranspose(3, 3), None), (nn.MaxPool2D, None),
+        (nn.AvgPool1D, None), (nn.MaxPool1D, "Pooling"), (lambda: nn.ReflectionPad2D(1), "Pad"),
         (by(lambda F: F.pad, mode="constant", pad_width=(0, 0, 0, 0, 1, 1, 1, 1)), None),
         (by(lambda F: F.contrib.AdaptiveAvgPooling2D, output_size=2), "_contrib_AdaptiveAvgPooling2D"),
         (by(lambda F: F.contrib.BilinearResize2D, height=2, width=2), "_contrib_BilinearResize2D"),
     ],
-)
+)  # fmt: skip
 def test_operators_whose_gradients_gpus_add_up_in_any_order_are_found(layer, operator):
     net = nn.HybridSequential(prefix="")
     net.add(nn.BatchNorm(), layer(), nn.Activation("relu"))
-    found = find_nondeterministic_operator(net(mx.sym.var("data")))
-    assert (found and found.operator) == operator
+    result = find_nondeterministic_operator(net(mx.sym.var("data")))
+    assert (result and result.operator) == operator
 
 
 @pytest.mark.parametrize("name", ["lenet", "mlp", "resnet8", "resnet18", "cifar_resnet20", "gluoncv:mobilenetv2_0.25"])

@@ -54,9 +54,9 @@ def test_nvml_and_cuda_tell_of_the_same_machine(name, tmp_path):
     assert [gpu.bus_id[4:].lower() for gpu in found.gpus] == told["buses"]
     assert len({gpu.uuid for gpu in found.gpus}) == len(machine.kinds)
     count = len(machine.kinds)
-    pairs = [[a, b] for a in range(count) for b in range(count) if a < b and (a, b) not in found.no_peers]
+    pairs = [[a, b] for a in range(count) for b in range(count) if a < b and (a, b) not in found.pairs_without_access]
     assert pairs == told["pairs"] == sorted(list(pair) for pair in machine.peers)
-    assert found.nvlinks == machine.nvlinks and not found.switched and not found.silent
+    assert found.nvlinks == machine.nvlinks and not found.nvswitch_gpus and not found.unreadable_gpus
 
 
 def test_the_links_of_a_p3_16xlarge_are_those_of_the_cube(tmp_path):

@@ -1,11 +1,9 @@
 """A user's file in the folder of the start that has the name of a module: one line names it."""
 
-import subprocess
 import sys
 
 import pytest
 from support.pages import ROOT
-from support.processes import clean_environment
 
 from gluonlab.host.command_start import explain_hidden_module, hides_module
 
@@ -23,38 +21,28 @@ CASES = [  # before a command begins, while it loads MXNet, and in the middle of
             ("random", SCRIPT, RUN),
             ("typing", "x = 1\n", RUN),
             ("click", "x = 1\n", ["gluonlab", "run", "--epochs", "1"]),
-            ("PIL", "x = 1\n", RUN),
-            ("calendar", "x = 1\n", RUN),
-            ("copy", "raise ValueError('own')\n", RUN),
+            ("PIL", "x = 1\n", RUN), ("calendar", "x = 1\n", RUN), ("copy", "raise ValueError('own')\n", RUN),
             ("random", "x = 1\n", ["gluonlab.doctor"]),
             ("mxnet", "x = 1\n", ["gluonlab.run", "--list"]),
         ]
     ),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "code", "words"), CASES)
-def test_the_file_is_named_in_one_line(name, code, words, tmp_path):
+def test_the_file_is_named_in_one_line(name, code, words, python, tmp_path):
     (tmp_path / f"{name}.py").write_text(code)
-    done = subprocess.run(
-        [sys.executable, "-m", *words],
-        cwd=tmp_path, env=clean_environment(PYTHONPATH=str(ROOT)), capture_output=True, text=True,
-        timeout=240, stdin=subprocess.DEVNULL,
-    )  # fmt: skip
-    lines = [line for line in done.stderr.splitlines() if not line.startswith("warning: ")]
-    file = tmp_path / f"{name}.py"
-    assert (done.returncode, lines) == (
-        1,
-        [f"error: {file} is imported as {name}: it comes first in Python's path: rename it"],
-    )
+    result = python("-m", *words, PYTHONPATH=str(ROOT))
+    lines = [line for line in result.stderr.splitlines() if not line.startswith("warning: ")]
+    error = f"error: {tmp_path}/{name}.py is imported as {name}: it comes first in Python's path: rename it"
+    assert (result.returncode, lines) == (1, [error])
 
 
 def test_only_what_takes_a_modules_place_hides_it(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for name in ("json", "mynet"):
-        (tmp_path / f"{name}.py").touch()
-    (tmp_path / "numpy").mkdir()
-    (tmp_path / "numpy" / "__init__.py").touch()
+    for name in ("json.py", "mynet.py", "numpy/__init__.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
     assert hides_module("json", str(tmp_path / "json.py"))
     assert hides_module("numpy", str(tmp_path / "numpy" / "__init__.py"))
     assert not hides_module("mynet", str(tmp_path / "mynet.py"))
@@ -68,5 +56,4 @@ def test_other_errors_come_from_no_such_file(tmp_path, monkeypatch):
     cause = ValueError("json")
     error = AttributeError("module 'json' has no attribute 'x'")
     error.__cause__, cause.__context__ = cause, error  # a ring
-    assert explain_hidden_module(error) is None
-    assert explain_hidden_module(None) is None
+    assert explain_hidden_module(error) is explain_hidden_module(None) is None

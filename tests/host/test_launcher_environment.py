@@ -21,34 +21,27 @@ from gluonlab.host.launcher_environment import (
 )
 
 
-def expanded(text):
-    """Slurm's notation, by rewriting: the first bracket is replaced by each of its numbers, until
-    none is left.
-    """
+def expand_hosts(text):
+    """Expand Slurm's notation by replacing the first bracket by each of its numbers, until none is left."""
     waiting, hosts = re.findall(r"(?:[^,\[]|\[[^\]]*\])+", text), []
     while waiting:
         first = waiting.pop(0)
-        found = re.search(r"\[(.*?)\]", first)
-        if found is None:
+        bracket = re.search(r"\[(.*?)\]", first)
+        if bracket is None:
             hosts.append(first)
             continue
         numbers = []
-        for part in found[1].split(","):
+        for part in bracket[1].split(","):
             low, _, high = part.partition("-")
             numbers += [f"{number:0{len(low)}d}" for number in range(int(low), int(high or low) + 1)]
-        waiting[:0] = [first[: found.start()] + number + first[found.end() :] for number in numbers]
+        waiting[:0] = [first[: bracket.start()] + number + first[bracket.end() :] for number in numbers]
     return hosts
 
 
 NAMES = st.text("abcn-9.", min_size=1, max_size=4).map(lambda text: f"h{text}")
-NUMBERS = st.integers(0, 120).flatmap(
-    lambda low: st.tuples(
-        st.just(low), st.integers(0, 4), st.integers(0, 3), st.booleans()
-    )
-).map(
-    lambda drawn: str(drawn[0]).zfill(drawn[2])
-    if drawn[3]
-    else f"{str(drawn[0]).zfill(drawn[2])}-{str(drawn[0] + drawn[1]).zfill(drawn[2])}"
+NUMBERS = st.builds(
+    lambda low, more, width, single: f"{low:0{width}d}" + ("" if single else f"-{low + more:0{width}d}"),
+    st.integers(0, 120), st.integers(0, 4), st.integers(0, 3), st.booleans(),
 )  # fmt: skip
 BRACKET = st.lists(NUMBERS, min_size=1, max_size=3).map(lambda ranges: f"[{','.join(ranges)}]")
 PART = st.tuples(NAMES, st.lists(st.tuples(BRACKET, st.sampled_from(["", "-ib", "r"])), max_size=2))
@@ -60,22 +53,16 @@ LIST = st.lists(
 @examples(40)
 @given(LIST)
 def test_slurms_notation_is_the_list_of_its_hosts(text):
-    assert parse_slurm_hosts(text, "SLURM_NODELIST") == expanded(text)
+    assert parse_slurm_hosts(text, "SLURM_NODELIST") == expand_hosts(text)
 
 
-@pytest.mark.parametrize(
-    ("text", "hosts"),
-    [
-        ("n1", ["n1"]),
-        ("n[001-003,07],gpu-5", ["n001", "n002", "n003", "n07", "gpu-5"]),
-        ("gnode[10,20,25,37]", ["gnode10", "gnode20", "gnode25", "gnode37"]),
-        ("r[0-1]n[1-2]-ib", ["r0n1-ib", "r0n2-ib", "r1n1-ib", "r1n2-ib"]),
-        ("n[9-11]", ["n9", "n10", "n11"]),
-        ("10.0.0.[1-2]", ["10.0.0.1", "10.0.0.2"]),
-    ],
-)
-def test_slurms_examples(text, hosts):
-    assert parse_slurm_hosts(text, "SLURM_NODELIST") == hosts
+def test_slurms_examples():
+    examples = {
+        "n[001-003,07],gpu-5": ["n001", "n002", "n003", "n07", "gpu-5"],
+        "r[0-1]n[1-2]-ib": ["r0n1-ib", "r0n2-ib", "r1n1-ib", "r1n2-ib"],
+        "10.0.0.[1-2]": ["10.0.0.1", "10.0.0.2"],
+    }
+    assert {text: parse_slurm_hosts(text, "SLURM_NODELIST") for text in examples} == examples
 
 
 @pytest.mark.parametrize(
@@ -86,7 +73,7 @@ def test_slurms_examples(text, hosts):
         "n;rm", "n\n", "[1-2],$(x)", "n" * 300, "n[1-2", "n[0-9][0-9][0-9][0-9][0-9]",
     ],
 )  # fmt: skip
-def test_what_is_no_list_is_one_line_that_names_the_variable(text):
+def test_an_invalid_list_is_one_line_that_names_the_variable(text):
     with pytest.raises(ConfigError, match=r"^SLURM_NODELIST") as caught:
         parse_slurm_hosts(text, "SLURM_NODELIST")
     assert len(str(caught.value).splitlines()) == 1
@@ -98,7 +85,7 @@ def test_any_text_is_hosts_or_an_error(text):
         hosts = parse_slurm_hosts(text, "SLURM_NODELIST")
     except ConfigError:
         return
-    assert hosts == expanded(text)
+    assert hosts == expand_hosts(text)
     assert all(HOST_PATTERN.fullmatch(host) for host in hosts)
 
 
@@ -115,10 +102,8 @@ def test_counts_of_another_form_are_none(text):
 
 def test_lsf_tells_its_hosts_in_three_ways(tmp_path):
     file = tmp_path / "hosts"
-    file.write_text("b\nb\na\n")
-    pairs = {"LSB_MCPU_HOSTS": "b 2 a 1 "}
-    file.write_text(file.read_text(), encoding="utf-8-sig")
-    for environ in (pairs, {"LSB_DJOB_HOSTFILE": str(file)}, {"LSB_HOSTS": "b b a"}):
+    file.write_text("b\nb\na\n", encoding="utf-8-sig")
+    for environ in ({"LSB_MCPU_HOSTS": "b 2 a 1 "}, {"LSB_DJOB_HOSTFILE": str(file)}, {"LSB_HOSTS": "b b a"}):
         variable, hosts = read_lsf_hosts(environ)
         assert variable in environ
         assert merge_host_slots(hosts) == [HostSlots("b", 2), HostSlots("a", 1)]
@@ -133,48 +118,41 @@ def test_lsf_tells_its_hosts_in_three_ways(tmp_path):
         {"LSB_HOSTS": "a;b"}, {"LSB_MCPU_HOSTS": " ".join(["a 4096"] * 400)},
     ],
 )  # fmt: skip
-def test_what_lsf_cannot_mean_is_one_line(environ):
+def test_an_invalid_list_of_lsf_is_one_line(environ):
     [variable] = environ
     with pytest.raises(ConfigError, match=f"^{variable}"):
         read_lsf_hosts(environ)
 
 
-# GPUs, "Instance store volumes" of https://docs.aws.amazon.com/ec2/latest/instancetypes/
-MACHINES = {
-    "ml.p2.xlarge": (True, False), "ml.p3.2xlarge": (True, False), "ml.p3.16xlarge": (True, False),
-    "ml.p3dn.24xlarge": (True, True), "ml.p4d.24xlarge": (True, True),
-    "ml.p4de.24xlarge": (True, True), "ml.p5.48xlarge": (True, True), "ml.p5.4xlarge": (True, True),
-    "ml.p6-b200.48xlarge": (True, True), "ml.p6e-gb200.36xlarge": (True, True),
-    "ml.g4dn.xlarge": (True, True), "ml.g4ad.4xlarge": (True, True),
-    "ml.g5.12xlarge": (True, True), "ml.g6e.xlarge": (True, True),
-    "ml.trn1.2xlarge": (False, True), "ml.r5d.large": (False, True), "ml.r5.large": (False, False),
-    "ml.m5.xlarge": (False, False), "ml.c5n.xlarge": (False, False), "ml.t3.large": (False, False),
-    "ml.m7i-flex.large": (False, False),
-}  # fmt: skip
+# "Instance store volumes" of https://docs.aws.amazon.com/ec2/latest/instancetypes/
+MACHINES = {  # (has GPUs, has a local disk)
+    (True, False): "p2.xlarge p3.2xlarge p3.16xlarge",
+    (True, True): "p3dn.24xlarge p4d.24xlarge p4de.24xlarge p5.48xlarge p5.4xlarge p6-b200.48xlarge p6e-gb200.36xlarge "
+    "g4dn.xlarge g4ad.4xlarge g5.12xlarge g6e.xlarge",
+    (False, True): "trn1.2xlarge r5d.large",
+    (False, False): "r5.large m5.xlarge c5n.xlarge t3.large m7i-flex.large",
+}
 
 
-@pytest.mark.parametrize("name", MACHINES)
-def test_gpus_and_disks_are_told_by_the_name(name):
-    assert (instance_has_gpus(name), instance_has_local_disk(name)) == MACHINES[name]
+def test_gpus_and_disks_follow_from_the_name_of_the_machine():
+    for expected, names in MACHINES.items():
+        for name in names.split():
+            assert (instance_has_gpus(f"ml.{name}"), instance_has_local_disk(f"ml.{name}")) == expected, name
 
 
 @pytest.mark.parametrize(
-    ("type", "resources", "found"),
+    ("type", "resources", "expected"),
     [
         ("ml.g5.xlarge", "", "ml.g5.xlarge"),
         (None, '{"current_host": "algo-1", "current_instance_type": "ml.p3.2xlarge"}', "ml.p3.2xlarge"),
         ("ml.c5.xlarge", '{"current_instance_type": "ml.p3.2xlarge"}', "ml.c5.xlarge"),
-        ("local", None, None),
-        ("local_gpu", None, None),
-        (None, None, None),
-        (None, "{", None),
-        (None, "[]", None),
-        (None, '{"current_instance_type": 1}', None),
+        *((type, None, None) for type in ("local", "local_gpu", None)),
+        *((None, resources, None) for resources in ("{", "[]", '{"current_instance_type": 1}')),
     ],
 )
-def test_the_machine_of_a_job_is_read_from_what_the_toolkit_sets(type, resources, found, monkeypatch):
+def test_the_machine_of_a_job_is_read_from_what_the_toolkit_sets(type, resources, expected, monkeypatch):
     for name, value in (("SM_CURRENT_INSTANCE_TYPE", type), ("SM_RESOURCE_CONFIG", resources)):
         monkeypatch.delenv(name, raising=False)
         if value is not None:
             monkeypatch.setenv(name, value)
-    assert sagemaker_instance_type() == found
+    assert sagemaker_instance_type() == expected

@@ -9,7 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.commands import file_names
+from support.processes import write_package
 from support.run_files import read_metrics
+from support.waiting import wait_until
 
 from gluonlab.config import TrainConfig
 from gluonlab.data import ArraySplit, Dataset, Defaults
@@ -21,8 +23,8 @@ from gluonlab.training.reporter import Reporter
 QUICK = {"model": "mlp", "epochs": 3, "out": "run"}
 
 
-class Signalled(Reporter):
-    """Gets the signals during the step of this number; ``after``: steps that came later."""
+class SignalReporter(Reporter):
+    """Sends signals to this process during a step; ``after``: the number of later steps."""
 
     def __init__(self, step, *numbers):
         self.step, self.numbers, self.after = step, numbers, -1
@@ -39,7 +41,7 @@ class Signalled(Reporter):
 
 @pytest.fixture
 def handled():
-    """Handlers that raise, as those of a command do, and are put back in any case."""
+    """Install handlers that raise, like a command's, during the test; return the handler."""
 
     def end(number, frame):
         raise EXCEPTION_BY_SIGNAL[number]
@@ -52,7 +54,7 @@ def handled():
 
 @pytest.mark.parametrize("number", EXCEPTION_BY_SIGNAL)
 def test_a_signal_ends_a_training_after_its_step_and_handlers_are_put_back(empty_cwd, handled, number):
-    reporter = Signalled(15, number)
+    reporter = SignalReporter(15, number)
     with pytest.raises(EXCEPTION_BY_SIGNAL[number], match="run holds every epoch that was finished, 1 of 3"):
         train(TrainConfig(**QUICK, global_batch_size=128), reporter=reporter)
     assert reporter.after == 0
@@ -62,7 +64,7 @@ def test_a_signal_ends_a_training_after_its_step_and_handlers_are_put_back(empty
 
 
 def test_a_second_ctrl_c_ends_at_once(empty_cwd, handled):
-    class Twice(Signalled):
+    class Twice(SignalReporter):
         def step_done(self, images, known):
             super().step_done(images, known)
             assert self.step > 0, "the step went on"
@@ -72,7 +74,7 @@ def test_a_second_ctrl_c_ends_at_once(empty_cwd, handled):
 
 
 def test_signals_that_shells_and_terminals_send_twice_do_not_break_a_step(empty_cwd, handled):
-    reporter = Signalled(2, signal.SIGHUP, signal.SIGHUP, signal.SIGTERM)
+    reporter = SignalReporter(2, signal.SIGHUP, signal.SIGHUP, signal.SIGTERM)
     with pytest.raises(EXCEPTION_BY_SIGNAL[signal.SIGHUP]):
         train(TrainConfig(**QUICK), reporter=reporter)
     assert reporter.after == 0
@@ -87,7 +89,7 @@ def test_a_handler_of_the_caller_is_called_when_the_folder_is_whole(empty_cwd, h
 
     signal.signal(signal.SIGTERM, leave)
     with pytest.raises(SystemExit, match="7"):
-        train(TrainConfig(**QUICK, global_batch_size=128), reporter=Signalled(15, signal.SIGTERM))
+        train(TrainConfig(**QUICK, global_batch_size=128), reporter=SignalReporter(15, signal.SIGTERM))
     assert seen == [["checkpoints", "config.json", "curves.png", "metrics.jsonl", PARAMETERS]]
 
 
@@ -152,13 +154,12 @@ sys.meta_path.insert(0, Counts())
     )],
 )  # fmt: skip
 def test_an_interrupt_at_an_import_is_one_line_and_no_traceback(python, tmp_path, nth, number):
-    own = tmp_path / "own"
-    own.mkdir()
-    (own / "sitecustomize.py").write_text(INTERRUPTS.format(nth=nth, number=int(number)))
-    ended = python("-m", "gluonlab.run", "--model", "mlp", "--epochs", "9", path=[str(own)])
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "sitecustomize.py").write_text(INTERRUPTS.format(nth=nth, number=int(number)))
+    result = python("-m", "gluonlab.run", "--model", "mlp", "--epochs", "9", path=[str(tmp_path / "own")])
     how = "interrupted" if number == signal.SIGINT else "ended by SIGTERM"
-    assert (ended.returncode, ended.stdout) == (128 + number, "")
-    assert ended.stderr.split("\n", 1)[-1 if ended.stderr[0] == "\n" else 0].strip() == (f"{how}: nothing was written")
+    assert (result.returncode, result.stdout) == (128 + number, "")
+    assert result.stderr.lstrip("\n").splitlines()[0].strip() == f"{how}: nothing was written"
 
 
 # What is imported, and modules inside it, at whose import the signal comes; for extension modules
@@ -172,11 +173,9 @@ IMPORTS = {
     "import sklearn.datasets": ["sklearn.utils._openmp_helpers"],
     "import onnx": ["onnx.onnx_cpp2py_export"],
     "import onnxruntime": ["onnxruntime.capi.onnxruntime_pybind11_state"],
-    "from ortools.sat.python import cp_model": [
-        "ortools.sat.cp_model_pb2", "ortools.sat.python.cp_model_helper",
-    ],
+    "from ortools.sat.python import cp_model": ["ortools.sat.cp_model_pb2", "ortools.sat.python.cp_model_helper"],
     "import mxnet": ["mxnet.ndarray.register", "mxnet._ctypes.ndarray"],
-}  # fmt: skip
+}
 # The child sends itself a signal when an inner module is looked for, and says when it came.
 CHILD = """
 import gluonlab
@@ -214,27 +213,27 @@ DELIVERED = "sent\ndelivered []\nimported again\n"
 
 def test_ctrl_c_during_an_import_comes_after_it(python):
     """Once, though it comes twice within one."""
-    done = python("-c", CHILD.format(imports=IMPORTS, signal="SIGINT", before=""))
-    said = "".join("sent\n" * (len(each) - 1) + DELIVERED for each in IMPORTS.values())
-    assert (done.stdout, done.stderr, done.returncode) == (said, "", 0)
+    result = python("-c", CHILD.format(imports=IMPORTS, signal="SIGINT", before=""))
+    output = "".join("sent\n" * (len(inner) - 1) + DELIVERED for inner in IMPORTS.values())
+    assert (result.stdout, result.stderr, result.returncode) == (output, "", 0)
 
 
-PILLOW = {"from PIL import Image": ["PIL._imaging"]}
-
-
-@pytest.mark.parametrize("number", ["SIGTERM", "SIGHUP"])
-def test_so_does_any_signal_that_has_a_handler(python, number):
-    before = f"signal.signal(signal.{number}, signal.default_int_handler)"
-    code = CHILD.format(imports=PILLOW, signal=number, before=before)
-    assert python("-c", code).stdout == DELIVERED
-
-
-@pytest.mark.parametrize(("before", "status"), [("", -signal.SIGTERM), ("ignored", 0)])
-def test_without_a_handler_of_python_a_signal_keeps_its_effect(python, before, status):
-    ignore = "signal.signal(signal.SIGTERM, signal.SIG_IGN)" if before else ""
-    code = CHILD.format(imports=PILLOW, signal="SIGTERM", before=ignore)
-    done = python("-c", code.replace("time.sleep(0.001)", "raise KeyboardInterrupt"))
-    assert done.returncode == status and done.stdout == (DELIVERED if before else "")
+@pytest.mark.parametrize(
+    ("number", "handler", "status", "output"),
+    [
+        ("SIGTERM", "default_int_handler", 0, DELIVERED),
+        ("SIGHUP", "default_int_handler", 0, DELIVERED),
+        ("SIGTERM", "SIG_DFL", -signal.SIGTERM, ""),
+        ("SIGTERM", "SIG_IGN", 0, DELIVERED),
+    ],
+)
+def test_only_a_signal_with_a_handler_of_python_comes_later(python, number, handler, status, output):
+    before = f"signal.signal(signal.{number}, signal.{handler})"
+    code = CHILD.format(imports={"from PIL import Image": ["PIL._imaging"]}, signal=number, before=before)
+    if handler != "default_int_handler":
+        code = code.replace("time.sleep(0.001)", "raise KeyboardInterrupt")
+    result = python("-c", code)
+    assert (result.returncode, result.stdout) == (status, output)
 
 
 @pytest.mark.parametrize(
@@ -246,74 +245,54 @@ def test_without_a_handler_of_python_a_signal_keeps_its_effect(python, before, s
     ],
 )
 def test_a_command_that_is_interrupted_in_an_import_ends_with_one_line(python, arguments, inner):
-    code = f"""
-import sys
-import gluonlab
-from gluonlab.__main__ import main
-import signal
-
-class Interrupt:
-    def find_spec(self, name, path=None, target=None):
-        if name == {inner!r}:
-            sys.meta_path.remove(self)
-            signal.raise_signal(signal.SIGINT)
-
-sys.meta_path.insert(0, Interrupt())
-sys.argv = ["gluonlab", *{arguments.split()!r}]
-main()
-"""
-    done = python("-c", code)
-    assert done.returncode == 130
-    assert "Traceback" not in done.stderr and "interrupted" in done.stderr.splitlines()[-1]
+    before = f"from gluonlab.__main__ import main\nsys.meta_path.insert(0, Interrupt({inner!r}))"
+    code = CHILD.format(imports={}, signal="SIGINT", before=before).replace('print("sent")', "pass")
+    result = python("-c", f"{code}\nsys.argv = ['gluonlab', *{arguments.split()}]\nmain()")
+    assert result.returncode == 130
+    assert "Traceback" not in result.stderr and "interrupted" in result.stderr.splitlines()[-1]
 
 
-def test_a_block_gives_handlers_back_and_delivers_each_signal_once():
-    came = []
-    arrived = threading.Event()
+@pytest.fixture
+def interrupts():
+    """Return the list of the SIGINTs that this process gets during the test."""
+    received, before = [], signal.getsignal(signal.SIGINT)
+    signal.signal(signal.SIGINT, lambda number, frame: received.append(number))
+    yield received
+    signal.signal(signal.SIGINT, before)
 
-    def note(number, frame):
-        came.append(number)
-        arrived.set()
 
-    before = signal.signal(signal.SIGINT, note)
-    try:
+def test_a_block_restores_handlers_and_delivers_each_signal_once(interrupts):
+    handler = signal.getsignal(signal.SIGINT)
+    with delayed_signals():
         with delayed_signals():
-            with delayed_signals():
-                signal.raise_signal(signal.SIGINT)
-                signal.raise_signal(signal.SIGINT)
-            assert came == []
-        assert signal.getsignal(signal.SIGINT) is note
-        assert arrived.wait(600)
-        assert came == [signal.SIGINT]
-    finally:
-        signal.signal(signal.SIGINT, before)
+            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
+        assert interrupts == []
+    assert signal.getsignal(signal.SIGINT) is handler
+    wait_until(lambda: interrupts)
+    assert interrupts == [signal.SIGINT]
 
 
-def test_a_handler_that_the_import_itself_installs_stays():
-    before = signal.getsignal(signal.SIGINT)
-
-    def new(number, frame):
+def test_a_handler_that_the_import_itself_installs_stays(interrupts):
+    def handler(number, frame):
         """The handler of a library."""
 
-    try:
-        with delayed_signals():
-            signal.signal(signal.SIGINT, new)
-        assert signal.getsignal(signal.SIGINT) is new
-    finally:
-        signal.signal(signal.SIGINT, before)
+    with delayed_signals():
+        signal.signal(signal.SIGINT, handler)
+    assert signal.getsignal(signal.SIGINT) is handler
 
 
 def test_another_thread_imports_without_touching_handlers():
-    before, seen = signal.getsignal(signal.SIGINT), []
+    before, handlers = signal.getsignal(signal.SIGINT), []
 
     def enter():
         with delayed_signals():
-            seen.append(signal.getsignal(signal.SIGINT))
+            handlers.append(signal.getsignal(signal.SIGINT))
 
     thread = threading.Thread(target=enter)
     thread.start()
     thread.join()
-    assert seen == [before] and signal.getsignal(signal.SIGINT) is before
+    assert [*handlers, signal.getsignal(signal.SIGINT)] == [before, before]
 
 
 VARIABLE = "OPENBLAS_THREAD_TIMEOUT"
@@ -327,8 +306,9 @@ VARIABLE = "OPENBLAS_THREAD_TIMEOUT"
 def test_numpy_loads_with_what_the_user_says_or_else_with_threads_that_sleep_soon(
     python, tmp_path, exported, while_it_loads, later
 ):
-    say = f"import os; print(os.environ.get({VARIABLE!r}))\n"
-    (tmp_path / "numpy").mkdir()
-    (tmp_path / "numpy" / "__init__.py").write_text(say)
-    found = python("-c", f"import gluonlab, numpy; {say}", path=[str(tmp_path)], **exported).stdout
-    assert found.split() == [while_it_loads, later]
+    code = f"import os; print(os.environ.get({VARIABLE!r}))\n"
+    path = [write_package(tmp_path, "numpy", code)]
+    assert python("-c", f"import gluonlab, numpy; {code}", path=path, **exported).stdout.split() == [
+        while_it_loads,
+        later,
+    ]

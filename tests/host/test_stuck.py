@@ -1,6 +1,7 @@
 """Signals end a process whose main thread C never gives back, and none that comes back."""
 
 import itertools
+import re
 import signal
 import subprocess
 import sys
@@ -44,18 +45,15 @@ except KeyboardInterrupt as error:
 
 def start(*words):
     child = subprocess.Popen(
-        [sys.executable, "-c", *words],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        [sys.executable, "-c", *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         text=True, env=clean_environment(),
     )  # fmt: skip
-    for line in child.stdout:
-        if line == "in C\n":
-            return child
-    raise AssertionError("it has ended before")
+    assert "in C\n" in child.stdout  # read up to this line
+    return child
 
 
-def insist(child, first, *others):
-    """The exit status, after so many signals; two at once would be one."""
+def send_until_exit(child, first, *others):
+    """Return the exit status of a child that gets signals until it exits; two at once would be one."""
     numbers = itertools.chain([first], itertools.cycle(others))
     while child.poll() is None:
         child.send_signal(next(numbers))
@@ -75,7 +73,7 @@ def insist(child, first, *others):
 )
 def test_whoever_insists_ends_a_process_that_c_keeps(numbers, apart, how, status):
     with start(IN_C, "0.1", apart) as child:
-        ended = insist(child, *numbers)
+        ended = send_until_exit(child, *numbers)
         said = child.stdout.read()
     assert ended == status
     *hints, last = said.splitlines()
@@ -143,30 +141,26 @@ class Net(nn.HybridBlock):
 TRAINING = """
 train(TrainConfig(gpus=1, epochs=1, out="RUN"), net=Net)
 """
-AFTERWARDS = """
+AFTERWARDS = f"""
 from gluonlab import load_run
 from gluonlab.training.evaluate_run import evaluate_run
 
-Net.ends = True
-train(TrainConfig(gpus=1, epochs=1, out="RUN"), net=Net)
-Net.ends = False
+Net.ends = True{TRAINING}Net.ends = False
 """
+NO_EPOCH = r"; no epoch was finished; .*RUN holds the steps of the first.*"
 
 
-def test_a_training_that_an_operator_holds_up_ends_by_ctrl_c(empty_cwd):
-    with start(IN_AN_OPERATOR + TRAINING) as child:
-        status = insist(child, INT, INT)  # until the operator is waited for, a handler runs
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        (TRAINING, NO_EPOCH),
+        pytest.param(f"{AFTERWARDS}evaluate_run('RUN', net=Net)", "", marks=pytest.mark.long),
+        pytest.param(f"{AFTERWARDS}load_run('RUN', net=Net).mistakes()", "", marks=pytest.mark.long),
+    ],
+    ids=["training", "evaluate_run", "mistakes"],
+)
+def test_ctrl_c_ends_a_command_that_an_operator_holds_up(empty_cwd, code, message):
+    with start(IN_AN_OPERATOR + code) as child:
+        status = send_until_exit(child, INT, INT)  # until the operator is waited for, a handler runs
         last = child.stdout.read().splitlines()[-1]
-    assert status == 130
-    assert last.startswith("interrupted: MXNet does not come back; no epoch was finished; ")
-    assert "RUN holds the steps of the first" in last
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("what", ["evaluate_run({})", "load_run({}).mistakes()"])
-def test_so_does_a_finished_run_that_is_used(empty_cwd, what):
-    with start(IN_AN_OPERATOR + AFTERWARDS + what.format("'RUN', net=Net")) as child:
-        status = insist(child, INT, INT)
-        last = child.stdout.read().splitlines()[-1]
-    assert status == 130
-    assert last == "interrupted: MXNet does not come back"
+    assert status == 130 and re.fullmatch(f"interrupted: MXNet does not come back{message}", last), last

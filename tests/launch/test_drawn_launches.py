@@ -22,28 +22,23 @@ SEEDS = range(60)
 
 def trained_by_many(backend, folder, shapes):
     workers = shapes[0][1]
-    words = [backend, str(folder), json.dumps(shapes)]
+    command = [sys.executable, drawn_launches.__file__, backend, str(folder), json.dumps(shapes)]
     with BACKENDS[backend](workers) as (environments, _):
-        started = [
-            subprocess.Popen([sys.executable, drawn_launches.__file__, *words], env=environment)
-            for environment in environments
-        ]
+        started = [subprocess.Popen(command, env=environment) for environment in environments]
         try:
             assert [process.wait(60 + 20 * len(shapes)) for process in started] == [0] * workers
         finally:
             kill_processes(started)
 
 
-def conditioned(folder, shape, alone):
-    """How far one process alone gets from itself, with rates that differ by less than rounding.
+def amplified_rounding_error(folder, shape, alone):
+    """Return how far one process gets from itself, with rates that differ by less than rounding.
 
-    BatchNorm of few images and what lies next to a ReLU's zero can make more of a rounding error.
+    BatchNorm of few images, and values next to a ReLU's zero, can amplify a rounding error.
     """
-    found = []
     for number in range(1, 13):
         drawn_launches.train_drawn_case(folder / f"{number}", *shape, factor=1 + number * 1e-7)
-        found.append(relative_distance(parameter_vectors(folder / f"{number}"), alone))
-    return max(found)
+    return max(relative_distance(parameter_vectors(folder / f"{number}"), alone) for number in range(1, 13))
 
 
 def assert_as_one(backend, folder, shapes):
@@ -60,7 +55,7 @@ def assert_as_one(backend, folder, shapes):
                 assert mine[name] == other[name], (name, asked)
         apart = relative_distance(parameter_vectors(many), alone)
         if apart > 1e-5:
-            assert apart <= 2 * conditioned(folder / f"{place}-rates", shape, alone), asked
+            assert apart <= 2 * amplified_rounding_error(folder / f"{place}-rates", shape, alone), asked
             unsteady += 1
             continue
         for mine, other in zip(ours, theirs):
@@ -69,13 +64,9 @@ def assert_as_one(backend, folder, shapes):
     assert unsteady <= max(1, len(shapes) // 20)
 
 
-@pytest.mark.parametrize(
-    ("backend", "workers", "devices"),
-    [
-        *(pytest.param("dist_sync", *world, marks=LONG) for world in WORLDS),
-        *(pytest.param("dist_device_sync", *world, marks=LONG) for world in WORLDS),
-    ],
-)
+@LONG
+@pytest.mark.parametrize(("workers", "devices"), WORLDS)
+@pytest.mark.parametrize("backend", ["dist_sync", "dist_device_sync"])
 def test_every_option_over_the_parameter_server(backend, workers, devices, tmp_path):
     assert_as_one(backend, tmp_path, drawn_launches.choose_covering_shapes([(workers, devices)], SEEDS))
 

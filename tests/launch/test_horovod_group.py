@@ -25,24 +25,20 @@ from gluonlab.launch.horovod_group import Horovod
 
 ctxs = devices("cpu*2")
 with Horovod() as group, np.load("given.npz") as given:
-    stores = [GroupKVStore(make_kvstore("device", ctxs), group, compress=each)
-              for each in (None, "fp16")]
-    found = {}
+    stores = [GroupKVStore(make_kvstore("device", ctxs), group, compress=compress) for compress in (None, "fp16")]
+    sums = {"total": group.all_reduce_values(np.array([1 / 3]))}
     for name in given.files:
         for compress, store in zip(("none", "fp16"), stores):
-            own = given[name][group.rank]
-            arrays = [nd.array(own[place], ctx) for place, ctx in enumerate(ctxs)]
+            arrays = [nd.array(values, ctx) for values, ctx in zip(given[name][group.rank], ctxs)]
             store.pushpull(name, arrays)
-            for place, array in enumerate(arrays):
-                found[f"{compress} {name} {place}"] = array.asnumpy()
-    found["total"] = group.all_reduce_values(np.array([1 / 3]))
-    np.savez(f"found-{group.rank}.npz", **found)
+            sums.update({f"{compress} {name} {device}": array.asnumpy() for device, array in enumerate(arrays)})
+    np.savez(f"sums-{group.rank}.npz", **sums)
 """
 
 
 @pytest.fixture(scope="module")
 def summed(tmp_path_factory):
-    """(what devices were given: process, device, ...; what each process then had), by name."""
+    """Return the arrays (process, device, ...) of all devices, and the sums of each process, by name."""
     folder = tmp_path_factory.mktemp("sums")
     random = np.random.RandomState(0)
     given = {
@@ -52,14 +48,12 @@ def summed(tmp_path_factory):
     given["large"] = np.full((2, 2, 3), 2e4, "float32")  # 80,000: beyond float16
     np.savez(folder / "given.npz", **given)
     with horovod_environments(2) as (environments, _):
-        processes = [
-            subprocess.Popen([sys.executable, "-c", SUMS], env=environment, cwd=folder) for environment in environments
-        ]
+        processes = [subprocess.Popen([sys.executable, "-c", SUMS], env=each, cwd=folder) for each in environments]
         try:
             assert [process.wait(120) for process in processes] == [0, 0]
         finally:
             kill_processes(processes)
-    return given, [np.load(folder / f"found-{rank}.npz") for rank in range(2)]
+    return given, [np.load(folder / f"sums-{rank}.npz") for rank in range(2)]
 
 
 def test_float16_sums_are_numpys_to_the_bit_and_the_same_everywhere(summed):
@@ -69,10 +63,10 @@ def test_float16_sums_are_numpys_to_the_bit_and_the_same_everywhere(summed):
         one, other = every.sum(axis=1).astype("float16")
         with np.errstate(over="ignore"):
             expected = (one + other).astype("float32")
-        for found in processes:
-            for place in range(2):
-                assert np.array_equal(found[f"fp16 {name} {place}"], expected)
-                exact = found[f"none {name} {place}"]
+        for sums in processes:
+            for device in range(2):
+                assert np.array_equal(sums[f"fp16 {name} {device}"], expected)
+                exact = sums[f"none {name} {device}"]
                 assert np.allclose(exact, every.sum(axis=(0, 1)), rtol=1e-6, atol=1e-6)
                 assert not np.array_equal(exact, expected)
         if name != "large":
@@ -81,49 +75,48 @@ def test_float16_sums_are_numpys_to_the_bit_and_the_same_everywhere(summed):
             assert (error <= 2.0**-10 * np.abs(every.sum(axis=1)).sum(axis=0)).all()
 
 
-def test_what_is_beyond_float16_is_infinite_for_all_and_no_loss_is_rounded(summed):
-    _, processes = summed
-    for found in processes:
-        assert np.isposinf(found["fp16 large 0"]).all()
-        assert np.isposinf(found["fp16 large 1"]).all()
-        assert found["total"] == 2 * np.float64(1 / 3)
+def test_sums_beyond_float16_are_infinite_everywhere_and_no_loss_is_rounded(summed):
+    for sums in summed[1]:
+        assert np.isposinf([sums["fp16 large 0"], sums["fp16 large 1"]]).all()
+        assert sums["total"] == 2 * np.float64(1 / 3)
 
 
 # 16 steps, and a sum for each parameter
 STEPS = 16
 RUN = [*QUICK_LAUNCH_OPTIONS, "--epochs", "1", "--batch-size", "256", "--bucket-bytes", "0"]
 HOROVOD = ["-n", "2", "--backend", "horovod"]
-PLACES = {
-    "of the launcher": (["--cycle-time-ms", "30", "--fusion-threshold-mb", "64"], {}),
-    "of the user": ([], {"HOROVOD_CYCLE_TIME": "30"}),
+VARIANTS = {  # options of the launcher, variables of the user, --compress
+    "of the launcher": (["--cycle-time-ms", "30", "--fusion-threshold-mb", "64"], {}, ["--compress", "fp16"]),
+    "of the user": ([], {"HOROVOD_CYCLE_TIME": "30"}, []),
 }
+
+
+def launch_run(folder, out, *words, **variables):
+    with start_launcher(folder, *words, "--out", out, output=f"output {out}", **variables) as run:
+        status, text = run.wait_for_exit(120)
+    assert status == 0, text
+    return {name: array.asnumpy() for name, array in load_parameters(folder / out).items()}
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
     """A run in float16 with options of the launcher; one in float32 with the user's variables."""
-    folder, made = tmp_path_factory.mktemp("runs"), {}
-    for name, compress in (("of the launcher", ["--compress", "fp16"]), ("of the user", [])):
-        own, variables = PLACES[name]
-        words = [*HOROVOD, *own, "--timeline-filename", f"{name}.json", "--timeline-mark-cycles"]
-        out = name.replace(" ", "-")
-        with start_launcher(
-            folder, *words, "--", *RUN, *compress, "--out", out, output=f"said {out}", **variables
-        ) as run:
-            status, text = run.wait_for_exit(120)
-        assert status == 0, text
-        made[name] = folder / out, json.loads((folder / f"{name}.json").read_text())
-    return made
+    folder, results = tmp_path_factory.mktemp("runs"), {}
+    for name, (options, variables, compress) in VARIANTS.items():
+        words = [*HOROVOD, *options, "--timeline-filename", f"{name}.json", "--timeline-mark-cycles"]
+        launch_run(folder, name, *words, "--", *RUN, *compress, **variables)
+        results[name] = folder / name, json.loads((folder / f"{name}.json").read_text())
+    return results
 
 
-def sums_of(timeline):
-    """How often an array of this type and shape was summed."""
+def count_sums(timeline):
+    """Return how often arrays of each type and shape were summed."""
     ends = [event["args"] for event in timeline if event.get("ph") == "E" and "args" in event]
     return collections.Counter((args["dtype"], args["shape"]) for args in ends)
 
 
-def gradients(folder):
-    """The shapes of flat gradients, as a timeline has them."""
+def gradient_shapes(folder):
+    """Return the shapes of flat gradients, as a timeline has them."""
     return {f"[{array.size}]" for array in load_parameters(folder).values()}
 
 
@@ -133,11 +126,11 @@ def test_the_timeline_shows_our_sums_and_which_of_them_are_float16(runs):
         folder, timeline = runs[name]
         named = [each["args"].get("name") for each in timeline if each.get("name") == "process_name"]
         assert sum(str(each).startswith("horovod_allreduce.gluonlab.") for each in named) > 6
-        counted = sums_of(timeline)
-        for shape in gradients(folder):
+        counted = count_sums(timeline)
+        for shape in gradient_shapes(folder):
             assert counted["float16" if half else "float32", shape] >= STEPS
         halved = {shape for dtype, shape in counted if dtype == "float16"}
-        assert halved == (gradients(folder) if half else set())
+        assert halved == (gradient_shapes(folder) if half else set())
 
 
 def test_float16_makes_another_network_of_the_same_accuracy(runs):
@@ -151,7 +144,7 @@ def test_float16_makes_another_network_of_the_same_accuracy(runs):
     assert config["config"]["compress"] == config["settings"]["compress"] == "fp16"
 
 
-@pytest.mark.parametrize("name", PLACES)
+@pytest.mark.parametrize("name", VARIANTS)
 def test_the_cycle_time_arrives(name, runs):
     """A cycle begins when the one before is so old: of 30 ms, where Horovod's own is 1."""
     _, timeline = runs[name]
@@ -173,13 +166,8 @@ def test_the_fusion_threshold_arrives_and_without_one_nothing_is_fused(runs):
 def test_sums_of_three_processes_have_the_same_bits_each_time(tmp_path):
     """Fused, they would depend on what was ready at the same moment."""
     words = ["-n", "3", "--backend", "horovod", "--", *RUN]
-    found = []
-    for name in ("one", "two"):
-        with start_launcher(tmp_path, *words, "--out", name, output=f"said {name}") as run:
-            status, text = run.wait_for_exit(120)
-        assert status == 0, text
-        found.append({n: a.asnumpy().tobytes() for n, a in load_parameters(tmp_path / name).items()})
-    assert found[0] == found[1]
+    one, two = (launch_run(tmp_path, name, *words) for name in ("one", "two"))
+    assert one.keys() == two.keys() and all(one[name].tobytes() == two[name].tobytes() for name in one)
 
 
 def test_gradients_beyond_float16_end_the_run_with_the_cause(tmp_path):

@@ -26,17 +26,12 @@ EXPRESSIONS = metric_regexes(TEMPLATE_FOLDER / "parameter-server.json")
 @settings(max_examples=20)
 @given(
     epoch=st.integers(1, 999), more=st.integers(0, 999), images=st.integers(1, 10**8),
-    seconds=st.floats(0.01, 1e6), loss=st.floats(-1e6, 1e9) | st.floats(0, 1),
-    accuracy=st.floats(0, 1),
+    seconds=st.floats(0.01, 1e6), loss=st.floats(-1e6, 1e9) | st.floats(0, 1), accuracy=st.floats(0, 1),
     before=st.sampled_from(["", "[1,mpirank:0,algo-1]<stdout>:", "algo-1 | ", "\x1b[34m"]),
 )  # fmt: skip
 def test_each_number_of_an_epochs_line_is_found_once(epoch, more, images, seconds, loss, accuracy, before):
-    line = Epoch(
-        epoch=epoch, step=1, images=images, training_seconds=seconds, loss=loss, accuracy=accuracy
-    )  # fmt: skip
-    text = before + format_epoch(line, epoch + more)
-    found = chart_values(text, EXPRESSIONS)
-    assert found == {
+    line = Epoch(epoch=epoch, step=1, images=images, training_seconds=seconds, loss=loss, accuracy=accuracy)
+    assert chart_values(before + format_epoch(line, epoch + more), EXPRESSIONS) == {
         LOSS: [pytest.approx(loss, abs=1e-4)], SPEED: [pytest.approx(images / seconds, abs=0.5)],
         ACCURACY: [pytest.approx(accuracy, abs=1e-4)],
     }  # fmt: skip

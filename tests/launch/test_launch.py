@@ -22,22 +22,10 @@ from gluonlab.training.reporter import Reporter
 # process none. Ten steps.
 TRAIN, GLOBAL_BATCH, EPOCHS = 49, 12, 2
 OPTIONS = dict(
-    dataset="fashion-mnist",
-    global_batch_size=GLOBAL_BATCH,
-    epochs=EPOCHS,
-    lr=0.01,
-    momentum=0.9,
-    wd=1e-3,
-    lr_schedule="cosine",
-    warmup_epochs=0.5,
-    clip_norm=0.5,
-    label_smoothing=0.1,
-    crop_padding=2,
-    mixup=0.4,
-    microbatches=2,
-    kvstore="ring",
-    seed=3,
-)
+    dataset="fashion-mnist", global_batch_size=GLOBAL_BATCH, epochs=EPOCHS, lr=0.01, momentum=0.9, wd=1e-3,
+    lr_schedule="cosine", warmup_epochs=0.5, clip_norm=0.5, label_smoothing=0.1, crop_padding=2, mixup=0.4,
+    microbatches=2, kvstore="ring", seed=3,
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -54,32 +42,15 @@ def data(tmp_path_factory):
 def test_processes_with_other_options_end_with_the_first_difference(backend, other, tmp_path):
     """Whoever has started them: with other epochs one would wait for the other for ever."""
     run = ["--model", "mlp", "--dataset", "synthetic", "--lr", "0.1", "--epochs", "1"]
-    own = {1: other, 0: ("--devices", "cpu:0")}  # which devices is each one's own business
-    ended = run_launches(backend, tmp_path, *run, of_rank=own)
-    said = "".join(process.err for process in ended)
-    assert [process.status for process in ended] == [2, 2], said
+    own = {1: other, 0: ("--devices", "cpu:0")}  # each process may use any devices
+    processes = run_launches(backend, tmp_path, *run, of_rank=own)
+    errors = "".join(process.err for process in processes)
+    assert [process.status for process in processes] == [2, 2], errors
     name, value = other
-    there = run[run.index(name) + 1]
-    both = f"{name} {float(there):g}", f"{name} {float(value):g}"
+    both = f"{name} {float(run[run.index(name) + 1]):g}", f"{name} {float(value):g}"
     # the parameter server numbers its workers as they come
-    texts = [f"rank 0 has {a}, and rank 1 {b}: start all" for a, b in (both, both[::-1])]
-    assert any(said.count(text) == 2 for text in texts)
-
-
-def train_by_launcher(folder, options):
-    """Run gluonlab's launcher, with two servers, to its end: rank 0 speaks, with its number."""
-    asked = ["-n", 2, "--servers", 2, "--backend", "dist_sync", *PATIENCE_OPTIONS, "--", *options]
-    with launcher.start_launcher(folder, *asked) as many:
-        status, text = many.wait_for_exit()
-    assert status == 0, text
-    assert "accuracy" in text and all(line.startswith("[0] ") for line in text.splitlines())
-
-
-def train_by_scheduler(backend, folder, options):
-    """Run two processes that something else has started to their end: rank 0 speaks."""
-    ended = run_launches(backend, folder, *options)
-    assert [process.status for process in ended] == [0, 0], ended
-    assert sorted("accuracy" in process.out for process in ended) == [False, True]
+    messages = [f"rank 0 has {a}, and rank 1 {b}: start all" for a, b in (both, both[::-1])]
+    assert any(errors.count(message) == 2 for message in messages)
 
 
 @pytest.mark.parametrize("model", ["resnet8", pytest.param("lenet", marks=pytest.mark.long)])
@@ -97,11 +68,17 @@ def test_two_processes_with_two_devices_train_as_one_with_four(backend, by_launc
     the run's folder is as good as any: it is read, reported, evaluated and exported.
     """
     folder, options = tmp_path / "many", {**OPTIONS, "model": model, "data_dir": str(data)}
-    said = option_words(**options, devices="cpu*2", out=folder, confusion=True, export=True)
+    words = option_words(**options, devices="cpu*2", out=folder, confusion=True, export=True)
     if by_launcher:
-        train_by_launcher(tmp_path, said)
+        request = ["-n", 2, "--servers", 2, "--backend", backend, *PATIENCE_OPTIONS, "--", *words]
+        with launcher.start_launcher(tmp_path, *request) as many:
+            status, text = many.wait_for_exit()
+        assert status == 0, text
+        assert "accuracy" in text and all(line.startswith("[0] ") for line in text.splitlines())
     else:
-        train_by_scheduler(backend, tmp_path, said)
+        processes = run_launches(backend, tmp_path, *words)
+        assert [process.status for process in processes] == [0, 0], processes
+        assert sorted("accuracy" in process.out for process in processes) == [False, True]  # only rank 0 prints
     one = train(TrainConfig(**options, devices="cpu*4", out=str(tmp_path / "one")), reporter=Reporter())
     assert relative_distance(parameter_vectors(folder), parameter_vectors(one.run_dir)) <= 1e-5
 
@@ -113,40 +90,39 @@ def test_two_processes_with_two_devices_train_as_one_with_four(backend, by_launc
     assert [step.images for step in steps] == [12, 12, 12, 12, 1] * EPOCHS
     for ours, theirs in zip(lines, expected):
         if isinstance(ours, (run_schema.Step, run_schema.Epoch)):
-            assert (ours.step, ours.epoch, ours.images) == (theirs.step, theirs.epoch, theirs.images)
-            assert ours.lr == theirs.lr
+            names = ("step", "epoch", "images", "lr")
+            assert [getattr(ours, name) for name in names] == [getattr(theirs, name) for name in names]
             assert ours.loss == pytest.approx(theirs.loss, rel=1e-5)
     [*_, done] = [line for line in lines if isinstance(line, run_schema.Epoch)]
     assert done.accuracy == one.accuracy
 
-    used = json.loads((folder / run_schema.CONFIG).read_text())["settings"]
-    alone = one.plan.settings()
-    assert (used["processes"], used["backend"], used["kvstore"]) == (2, backend, "ring")
-    assert used["learning_rate"] == alone["learning_rate"]
-    assert used["global_batch_size"] == GLOBAL_BATCH
+    settings = json.loads((folder / run_schema.CONFIG).read_text())["settings"]
+    expected_settings = {
+        "processes": 2, "backend": backend, "kvstore": "ring", "global_batch_size": GLOBAL_BATCH,
+        "learning_rate": one.plan.settings()["learning_rate"],
+    }  # fmt: skip
+    assert expected_settings.items() <= settings.items()
     again = evaluate_run(str(folder), devices="cpu")
     assert again.score.accuracy == done.accuracy
     assert np.array(confusion.matrix).sum() == again.score.images == 7
-    assert {path.name for path in folder.iterdir()} >= {
-        run_schema.CURVES, run_schema.CONFUSION, run_schema.EXPORT,
-    }  # fmt: skip
+    assert {path.name for path in folder.iterdir()} >= {run_schema.CURVES, run_schema.CONFUSION, run_schema.EXPORT}
 
 
-SPLITS = {
-    "pipeline": {"split": "pipeline", "stages": 2},
-    "layers": {"split": "layers", "stages": 2, "balance": "time"},
-    "channels": {"split": "channels", "ways": 2},
-}
-
-
-@pytest.mark.parametrize("split", ["pipeline", *(pytest.param(each, marks=pytest.mark.long) for each in [*SPLITS][1:])])
+@pytest.mark.parametrize(
+    "split",
+    [
+        {"split": "pipeline", "stages": 2},
+        pytest.param({"split": "layers", "stages": 2, "balance": "time"}, marks=pytest.mark.long),
+        pytest.param({"split": "channels", "ways": 2}, marks=pytest.mark.long),
+    ],
+    ids=lambda split: split["split"],
+)
 @each_slow_backend
 def test_two_processes_with_a_split_network_each_train_as_one(backend, split, data, tmp_path):
     folder, options = tmp_path / "many", {**OPTIONS, "model": "lenet", "data_dir": str(data)}
-    ended = run_launches(backend, tmp_path, *option_words(**options, **SPLITS[split], devices="cpu*2", out=folder))
-    assert [process.status for process in ended] == [0, 0], ended
-    config = TrainConfig(**options, devices="cpu*2", out=str(tmp_path / "one"))
-    one = train(config, reporter=Reporter())
+    processes = run_launches(backend, tmp_path, *option_words(**options, **split, devices="cpu*2", out=folder))
+    assert [process.status for process in processes] == [0, 0], processes
+    one = train(TrainConfig(**options, devices="cpu*2", out=str(tmp_path / "one")), reporter=Reporter())
     assert relative_distance(parameter_vectors(folder), parameter_vectors(one.run_dir)) <= 1e-5
 
 
@@ -162,24 +138,18 @@ def test_processes_that_would_cut_the_network_into_different_numbers_of_stages_e
         assert "give --stages, or as many devices to each" in process.err
 
 
-def strictly(text):
-    """JSON as everybody reads it, without NaN and Infinity."""
-    return json.loads(text, parse_constant=lambda word: pytest.fail(f"{word} is no JSON"))
-
-
 @each_slow_backend
 def test_a_loss_that_diverges_ends_all_processes_with_the_step(backend, data, tmp_path):
     folder = tmp_path / "run"
     options = dict(dataset="fashion-mnist", data_dir=data, model="mlp", optimizer="sgd", lr=1e9)
     ended = run_launches(
-        backend, tmp_path, *option_words(**options, global_batch_size=6, epochs=2, devices="cpu*2"),
-        "--out", folder,
-    )  # fmt: skip
+        backend, tmp_path, *option_words(**options, global_batch_size=6, epochs=2, devices="cpu*2"), "--out", folder
+    )
     assert [process.status for process in ended] == [1, 1], ended
-    # the same of all
-    [said] = {tuple(re.findall("^error: .*", process.err, re.M)) for process in ended}
-    step = int(re.search(r"^error: the loss .* at step (\d+)\b", *said)[1])
-    lines = [strictly(line) for line in (folder / run_schema.METRICS).read_text().splitlines()]
+    [errors] = {tuple(re.findall("^error: .*", process.err, re.M)) for process in ended}  # the same in all
+    step = int(re.search(r"^error: the loss .* at step (\d+)\b", *errors)[1])
+    metrics = (folder / run_schema.METRICS).read_text()
+    lines = [json.loads(line, parse_constant=pytest.fail) for line in metrics.splitlines()]  # without NaN
     assert [line["step"] for line in lines[:-1]] == list(range(1, step))
     assert lines[-1]["event"] == "diverged" and f"step {step}" in lines[-1]["message"]
     assert not (folder / run_schema.PARAMETERS).exists()

@@ -1,4 +1,4 @@
-"""Attempts and agents: their patience with the other end, and whatever that says is one line."""
+"""Attempts and agents wait for the other end with patience, and report any nonsense in one line."""
 
 import asyncio
 import json
@@ -10,6 +10,7 @@ import sys
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from support.gatherings import HANG_LIMIT_S
 from support.processes import clean_environment
 from support.small_group import start_small_group
 
@@ -20,232 +21,224 @@ from gluonlab.launch.host_agent import HostAgent
 from gluonlab.launch.hosts import Host
 from gluonlab.launch.launch_attempt import FAILURE_WINDOW_S, AttemptFailure, LaunchAttempt
 
-LATE = "did not start within {0:g} s: where the machine is only busy, --patience {1:g} gives them"
-CUT_OFF = "found no way to the others: is a port closed?"
+RANKS = [ProcessSpec(f"rank {rank}", 0, [], {RANK_VARIABLE: str(rank)}) for rank in range(3)]
+SERVER = ProcessSpec("server 0", 0, [], {})
 
 
-def fails_after(seconds, patience, told):
-    """The failures of an attempt that is so old. ``told``: by rank, what each has said."""
+def make_attempt(connection, processes, patience, on_line=print, inbox=None):
+    return LaunchAttempt(processes, [connection], inbox or asyncio.Queue(), on_line, patience, "/", {})
 
-    async def look():
-        connection, inbox = (AgentConnection(Host("h1", 1), SshOptions(patience=patience)), asyncio.Queue())
-        parts = [ProcessSpec(f"rank {n}", 0, [], {RANK_VARIABLE: str(n)}) for n in range(len(told))]
-        attempt = LaunchAttempt(parts, [connection], inbox, print, patience, "/", {})
-        for part, lines in zip(parts, told):
-            for line in lines:
-                attempt._handle_message(connection, {"of": part.name, "stream": "came", "line": line})
-        attempt._check_progress(seconds)
-        return [str(each) for each in attempt._failures]
 
-    return asyncio.run(look())
+def watch_attempt(processes, patience, messages_by_time, monkeypatch=None, start=7.0):
+    """Return the failures, and the reason why the agent is lost, at each of some times.
+
+    ``messages_by_time``: {seconds since the start: messages of the agent at this time}.
+    """
+    now = start
+    if monkeypatch:
+        for module in ("launch_attempt", "agent_connections"):
+            monkeypatch.setattr(f"gluonlab.launch.{module}.liveness_clock", lambda: now)
+
+    async def watch():
+        nonlocal now
+        connection = AgentConnection(Host("h1", 1), SshOptions(patience=patience))
+        attempt, results = make_attempt(connection, processes, patience), []
+        for seconds, messages in messages_by_time.items():
+            now = start + seconds
+            for message in messages:
+                attempt._handle_message(connection, message)
+            attempt._record_stalled_processes(0 if monkeypatch else seconds)
+            results.append(([str(failure) for failure in attempt._failures], connection.loss_reason))
+        return results
+
+    return asyncio.run(watch())
+
+
+def status_messages(*statuses):
+    """``statuses``: for each rank, what it reports."""
+    return [
+        {"process": f"rank {rank}", "stream": "status", "line": status}
+        for rank, reported in enumerate(statuses)
+        for status in reported
+    ]
+
+
+LATE = "rank 1, rank 2 did not start within {0:g} s: where the machine is only busy, --patience {1:g} gives them longer"
+CUT_OFF = "rank 1, rank 2 found no way to the others: is a port closed?"
 
 
 @pytest.mark.parametrize(("patience", "start"), [(5, 30), (100, 100)])
-def test_ranks_that_do_not_come_are_named_in_time_and_not_before(patience, start):
-    """Time to load MXNet on a busy host is there, however short the patience."""
-    nothing = [("arrived",), (), ()]
-    assert fails_after(0.99 * start, patience, nothing) == []
-    [said] = fails_after(1.01 * start, patience, nothing)
-    assert said.startswith(f"rank 1, rank 2 {LATE.format(start, 4 * start)}")
-    alone = [("arrived", "joined"), ("arrived",), ("arrived",)]
-    assert fails_after(1.99 * start, patience, alone) == []
-    assert fails_after(2.01 * start, patience, alone) == [f"rank 1, rank 2 {CUT_OFF}"]
-    together = [("arrived", "joined")] * 3
-    assert fails_after(1000 * start, patience, together) == []
+def test_missing_ranks_are_named_in_time_and_not_earlier(patience, start):
+    """A process has time to load MXNet on a busy host, however short the patience."""
+    arrived, joined = ("arrived",), ("arrived", "joined")
+    for statuses, early, late, failure in (
+        ((arrived, (), ()), 0.99, 1.01, LATE.format(start, 4 * start)),
+        ((joined, arrived, arrived), 1.99, 2.01, CUT_OFF),
+    ):
+        messages = {early * start: status_messages(*statuses), late * start: []}
+        assert watch_attempt(RANKS, patience, messages) == [([], None), ([failure], None)]
+    assert watch_attempt(RANKS, patience, {1000 * start: status_messages(*[joined] * 3)}) == [([], None)]
 
 
 @pytest.mark.parametrize("patience", [4, 30, 3600])
-def test_an_agent_is_lost_when_it_was_silent_for_half_of_the_patience_and_not_before(patience, monkeypatch):
-    """And so is a process that somebody has stopped for as long."""
-    now = 7.0
-    for module in ("launch_attempt", "agent_connections"):
-        monkeypatch.setattr(f"gluonlab.launch.{module}.liveness_clock", lambda: now)
-
-    async def look():
-        nonlocal now
-        connection = AgentConnection(Host("h1", 1), SshOptions(patience=patience))
-        part = ProcessSpec("rank 0", 0, [], {RANK_VARIABLE: "0"})
-        attempt, said = (LaunchAttempt([part], [connection], asyncio.Queue(), print, patience, "/", {}), [])
-        for share in (0.4, 0.49, 0.51):
-            now = 7.0 + share * patience
-            attempt._handle_message(connection, {"stopped": "rank 0", "seconds": share * patience})
-            attempt._check_progress(0)
-            said.append((connection.loss_reason, [str(each) for each in attempt._failures]))
-        return said
-
+def test_a_silent_agent_and_a_stopped_process_are_lost_after_half_of_the_patience(patience, monkeypatch):
+    messages = {
+        share * patience: [{"process": "rank 0", "suspended_s": share * patience}] for share in (0.4, 0.49, 0.51)
+    }
     silent = f"has given no sign of life for {0.51 * patience:.0f} s"
     stopped = f"rank 0 on h1 has been stopped for {0.51 * patience:.0f} s"
-    assert asyncio.run(look()) == [(None, []), (None, []), (silent, [stopped])]
+    results = watch_attempt(RANKS[:1], patience, messages, monkeypatch)
+    assert results == [([], None), ([], None), ([stopped], silent)]
 
 
-@pytest.mark.parametrize("ended_at", [0.25, 5.0, 1e6])
-@pytest.mark.parametrize("left", [0, 1, 2])
-def test_a_server_may_end_before_ranks_that_leave_within_the_window_and_no_earlier(left, ended_at, monkeypatch):
-    """``left``: so many of two ranks have left the group, and need no server."""
-    now = ended_at
-    monkeypatch.setattr("gluonlab.launch.launch_attempt.liveness_clock", lambda: now)
-
-    async def look():
-        nonlocal now
-        connection = AgentConnection(Host("h1", 1), SshOptions(patience=60))
-        parts = [ProcessSpec(f"rank {n}", 0, [], {RANK_VARIABLE: str(n)}) for n in range(2)]
-        parts.append(ProcessSpec("server 0", 0, [], {}))
-        attempt = LaunchAttempt(parts, [connection], asyncio.Queue(), print, 60, "/", {})
-        for part in parts[:2]:
-            for line in ("arrived", "joined"):
-                attempt._handle_message(connection, {"of": part.name, "stream": "came", "line": line})
-        for part in parts[:left]:
-            attempt._handle_message(connection, {"of": part.name, "stream": "came", "line": "left"})
-        attempt._handle_message(connection, {"ended": "server 0", "status": 0})
-        said = []
-        for later in (0, 0.99 * FAILURE_WINDOW_S, 1.01 * FAILURE_WINDOW_S):
-            now = ended_at + later
-            attempt._check_progress(0)
-            said.append([str(each) for each in attempt._failures])
-        return said
-
-    early = ["server 0 on h1 ended with status 0, before the training did"]
-    assert asyncio.run(look()) == [[], [], early if left < 2 else []]
+@pytest.mark.parametrize("end_time", [0.25, 5.0, 1e6])
+@pytest.mark.parametrize("count", [0, 1, 2])
+def test_a_server_may_end_while_ranks_leave_within_the_window_and_no_earlier(count, end_time, monkeypatch):
+    """``count`` of two ranks have left the group, and need no server."""
+    statuses = [("arrived", "joined", "left")] * count + [("arrived", "joined")] * (2 - count)
+    ended = {"process": "server 0", "exit_status": 0}
+    messages = {0: [*status_messages(*statuses), ended], 0.99 * FAILURE_WINDOW_S: [], 1.01 * FAILURE_WINDOW_S: []}
+    results = watch_attempt([*RANKS[:2], SERVER], 60, messages, monkeypatch, start=end_time)
+    failures = ["server 0 on h1 ended with status 0, before the training did"] if count < 2 else []
+    assert [failed for failed, _ in results] == [[], [], failures]
 
 
-HANGS = 240  # seconds: only what hangs takes so long
 NAMES = st.sampled_from(["rank 0", "server 0", "rank 7", "", "\x1b[2J"])
-OF_AGENTS = st.one_of(
-    st.fixed_dictionaries({
-        "of": NAMES, "stream": st.sampled_from(["out", "err", "came"]),
-        "line": st.sampled_from(["arrived", "left", "left more", "error: \x1b", ""]) | st.text(),
-    }),
-    st.fixed_dictionaries({"ended": NAMES, "status": st.integers(-300, 300)}),
-    st.fixed_dictionaries({"stopped": NAMES, "seconds": st.floats() | st.integers(0, 2 * HANGS)}),
-    st.fixed_dictionaries({"came": st.integers(0, 20)}),
-    st.just({"all_ended": True}), st.just({"gone": True}), st.just({"port": 7}),
+STATUS_LINES = st.sampled_from(["arrived", "left", "left more", "error: \x1b", ""])
+SUSPENSIONS = st.floats() | st.integers(0, 2 * HANG_LIMIT_S)
+
+
+def message_forms(*forms):
+    return st.one_of(*map(st.fixed_dictionaries, forms))
+
+
+AGENT_MESSAGES = message_forms(
+    {"process": NAMES, "stream": st.sampled_from(["out", "err", "status"]), "line": STATUS_LINES | st.text()},
+    {"process": NAMES, "exit_status": st.integers(-300, 300)},
+    {"process": NAMES, "suspended_s": SUSPENSIONS},
+    {"signal": st.integers(0, 20)},
+    *({name: st.just(value)} for name, value in (("all_ended", True), ("loss_reason", "x"), ("port", 7))),
+)
+WORDS = st.text(max_size=3)
+LAUNCHER_MESSAGES = message_forms(
+    {"start": NAMES, "words": st.lists(WORDS, max_size=2), "folder": WORDS,
+     "environment": st.dictionaries(WORDS, WORDS, max_size=2)},
+    {"signal": st.integers(0, 20), "processes": st.lists(NAMES, max_size=2)},
+    {"patience": st.floats()}, {"port": st.integers(-1, 70000)}, {"printed": st.integers(-9, 9)},
+    {"exit_status": st.integers(-1, 300)},
 )  # fmt: skip
-OF_LAUNCHERS = st.one_of(
-    st.fixed_dictionaries({"patience": st.floats()}),
-    st.fixed_dictionaries({"port": st.integers(-1, 70000)}),
-    st.fixed_dictionaries({
-        "start": NAMES, "words": st.lists(st.text(max_size=3), max_size=2),
-        "folder": st.text(max_size=3),
-        "environment": st.dictionaries(st.text(max_size=3), st.text(max_size=3), max_size=2),
-    }),
-    st.fixed_dictionaries({"signal": st.integers(0, 20), "to": st.lists(NAMES, max_size=2)}),
-    st.fixed_dictionaries({"printed": st.integers(-9, 9)}),
-    st.fixed_dictionaries({"done": st.integers(-1, 300)}),
-)  # fmt: skip
 
 
-def words(messages):
-    return "".join(json.dumps(each) + "\n" for each in messages).encode()
+def encode_messages(messages):
+    return "".join(json.dumps(message) + "\n" for message in messages).encode()
 
 
-async def ends():
-    """Two ends of one connection, each a reader and a writer."""
-    return [await asyncio.open_connection(sock=each) for each in socket.socketpair()]
+async def open_socket_pair():
+    """Return the two ends of a connection, each a reader and a writer."""
+    return [await asyncio.open_connection(sock=end) for end in socket.socketpair()]
 
 
-def of_one_rank(connection, inbox, lines):
-    parts = [ProcessSpec("server 0", 0, [], {}), ProcessSpec("rank 0", 0, [], {RANK_VARIABLE: "0"})]
-    return LaunchAttempt(parts, [connection], inbox, lambda *a: lines.append(a), HANGS, "/", {})
+async def connect_attempt(lines):
+    """Return an attempt with one rank and one server, and the agent's end of its connection."""
+    (reader, writer), agent = await open_socket_pair()
+    inbox = asyncio.Queue()
+    connection = AgentConnection(Host("h1", 1), SshOptions(patience=HANG_LIMIT_S), writer)
+    connection.start_listening(reader, {"hostname": "h1", "pid": 1, "addresses": {}}, inbox)
+    attempt = make_attempt(connection, [SERVER, RANKS[0]], HANG_LIMIT_S, lambda *line: lines.append(line), inbox)
+    return attempt, agent
 
 
-def attempted(said, hangs_up=True):
-    """How an attempt ends whose only agent says this; and the lines that it passed on."""
+def run_attempt(data, hangs_up=True):
+    """Return the failure of an attempt whose only agent sends ``data``, and the forwarded lines."""
 
-    async def attempting():
-        (reader, writer), (_, theirs) = await ends()
-        lines, inbox = [], asyncio.Queue()
-        connection = AgentConnection(Host("h1", 1), SshOptions(patience=HANGS), writer)
-        connection.start_listening(reader, {"here": "h1", "pid": 1, "addresses": {}}, inbox)
-        attempt = of_one_rank(connection, inbox, lines)
-        theirs.write(said)
+    async def run():
+        lines = []
+        attempt, (_, writer) = await connect_attempt(lines)
+        writer.write(data)
         if hangs_up:
-            theirs.write_eof()
-        return await asyncio.wait_for(attempt.run(), HANGS), lines
+            writer.write_eof()
+        return await asyncio.wait_for(attempt.run(), HANG_LIMIT_S), lines
 
-    return asyncio.run(attempting())
+    return asyncio.run(run())
 
 
 @settings(max_examples=60)
-@given(st.lists(OF_AGENTS, max_size=6))
-@example([{"ended": "rank 0", "status": -9}])
-def test_whatever_an_agent_says_the_attempt_ends_with_a_reason(said):
-    failure, lines = attempted(words(said))
+@given(st.lists(AGENT_MESSAGES, max_size=6))
+@example([{"process": "rank 0", "exit_status": -9}])
+def test_an_attempt_ends_with_a_reason_whatever_its_agent_sends(messages):
+    failure, lines = run_attempt(encode_messages(messages))
     assert failure is None or isinstance(failure, AttemptFailure)
-    assert {who for who, *_ in lines} <= {"rank 0", "server 0"}
-    if said == [{"ended": "rank 0", "status": -9}]:
+    assert {process for process, *_ in lines} <= {"rank 0", "server 0"}
+    if messages == [{"process": "rank 0", "exit_status": -9}]:
         assert str(failure) == "rank 0 on h1 was killed by SIGKILL"
 
 
 @settings(max_examples=60)
 @given(st.binary(max_size=100))
-def test_whatever_bytes_an_agent_sends_the_attempt_ends_with_one_line(said):
-    failure, lines = attempted(said)
+def test_an_attempt_ends_with_one_line_whatever_bytes_its_agent_sends(data):
+    failure, lines = run_attempt(data)
     assert str(failure).startswith("host h1 has ") and str(failure).isprintable() and not lines
 
 
-HOSTILE = {
-    '{"of": "rank 7", "stream": "out", "line": "x"}': ("speaks of 'rank 7', which it was not given to start"),
-    '{"ended": "rank 0"}': """has said what is no message: '{"ended": "rank 0"}'""",
-    '{"stopped": "rank 0", "seconds": NaN}': (
-        """has said what is no message: '{"stopped": "rank 0", "seconds": NaN}'"""
-    ),
-}
-
-
-@pytest.mark.parametrize("said", HOSTILE)
-def test_an_agent_that_says_it_is_named(said):
-    failure, _ = attempted(f"{said}\n".encode(), hangs_up=False)
-    assert str(failure) == f"host h1 {HOSTILE[said]}"
+@pytest.mark.parametrize(
+    "message",
+    ['{"process": "rank 7", "stream": "out", "line": "x"}', '{"process": "rank 0"}',
+     '{"process": "rank 0", "suspended_s": NaN}'],
+)  # fmt: skip
+def test_an_agent_that_breaks_the_protocol_is_named(message):
+    failure, _ = run_attempt(f"{message}\n".encode(), hangs_up=False)
+    reason = f"has said what is no message: '{message}'"
+    if "rank 7" in message:
+        reason = "speaks of 'rank 7', which it was not given to start"
+    assert str(failure) == f"host h1 {reason}"
 
 
 @settings(max_examples=60)
-@given(st.lists(OF_LAUNCHERS, max_size=6) | st.binary(max_size=100))
-def test_whatever_a_launcher_says_an_agent_starts_nothing_and_ends(said):
-    started = []
+@given(st.lists(LAUNCHER_MESSAGES, max_size=6) | st.binary(max_size=100))
+def test_an_agent_starts_nothing_and_ends_whatever_a_launcher_sends(sent):
+    requests = []
 
-    def refused(message):
-        started.append(message["start"])
+    def refuse(message):
+        requests.append(message["start"])
         raise ConfigError("nothing is to be started")
 
-    async def serving():
-        (reader, writer), (answers, theirs) = await ends()
-        agent = HostAgent(reader, writer, checked=refused)
-        theirs.write(said if isinstance(said, bytes) else words(said))
-        theirs.write_eof()
-        await asyncio.wait_for(agent.serve(), HANGS)
+    async def serve():
+        (reader, writer), (answers, launcher) = await open_socket_pair()
+        agent = HostAgent(reader, writer, check_request=refuse)
+        launcher.write(sent if isinstance(sent, bytes) else encode_messages(sent))
+        launcher.write_eof()
+        await asyncio.wait_for(agent.serve(), HANG_LIMIT_S)
         return agent, await answers.read()
 
-    agent, answers = asyncio.run(serving())
-    for line in answers.splitlines():
-        json.loads(line)
-    assert answers.count(b'"ended"') == len(started)
+    agent, answers = asyncio.run(serve())
+    assert sum("exit_status" in json.loads(line) for line in answers.splitlines()) == len(requests)
     assert agent.message_error is None or str(agent.message_error).isprintable()
 
 
+AGENT_COMMAND = [sys.executable, "-m", "gluonlab.launch.host_agent"]
+
+
 def test_an_agent_says_in_one_line_what_it_cannot_read():
-    done = subprocess.run(
-        [sys.executable, "-m", "gluonlab.launch.host_agent"], env=clean_environment(),
-        input='{"start": 1}\n', capture_output=True, text=True, timeout=HANGS, check=False,
+    agent = subprocess.run(
+        AGENT_COMMAND, env=clean_environment(), input='{"start": 1}\n', capture_output=True, text=True,
+        timeout=HANG_LIMIT_S,
     )  # fmt: skip
-    assert (done.returncode, done.stderr) == (
-        1, "the launcher has said what is no message: '{\"start\": 1}'\n"
-    )  # fmt: skip
+    assert (agent.returncode, agent.stderr) == (1, "the launcher has said what is no message: '{\"start\": 1}'\n")
 
 
 def test_an_agent_answers_on_its_output_where_its_input_is_a_socket():
     """As asyncio makes them before Python 3.10."""
-    theirs, ours = socket.socketpair()
-    with ours, theirs, subprocess.Popen(
-        [sys.executable, "-m", "gluonlab.launch.host_agent"], env=clean_environment(), stdin=theirs,
-        stdout=subprocess.PIPE,
-    ) as agent:  # fmt: skip
-        theirs.close()
-        ours.shutdown(socket.SHUT_WR)
-        hello, _ = agent.communicate(timeout=HANGS)
+    launcher, own = socket.socketpair()
+    with own, launcher, subprocess.Popen(
+        AGENT_COMMAND, env=clean_environment(), stdin=launcher, stdout=subprocess.PIPE
+    ) as agent:
+        launcher.close()
+        own.shutdown(socket.SHUT_WR)
+        hello, _ = agent.communicate(timeout=HANG_LIMIT_S)
     assert json.loads(hello.splitlines()[0])["pid"] == agent.pid and agent.returncode == 0
 
 
-def test_a_process_that_has_a_hostile_name_for_a_line_speaks_to_no_terminal(tmp_path):
+def test_a_line_of_control_characters_is_escaped(tmp_path):
     code = 'sys.stdout.write("\\x1b[2J\\x9b\\r\\0\\u202e")\nsys.stdout.flush()\ntell("left")\n'
     with start_small_group(tmp_path, {"rank 0": code}) as run:
         assert run.stdout.read() == b"[0] \\x1b[2J\\x9b\\r\\x00\\u202e\n"
@@ -254,18 +247,14 @@ def test_a_process_that_has_a_hostile_name_for_a_line_speaks_to_no_terminal(tmp_
 def test_a_signal_that_comes_while_the_others_end_is_not_lost():
     """Whoever asks for the end wants no restart after a failure of a moment before."""
 
-    async def attempting():
-        (reader, writer), (heard, theirs) = await ends()
-        inbox = asyncio.Queue()
-        connection = AgentConnection(Host("h1", 1), SshOptions(patience=HANGS), writer)
-        connection.start_listening(reader, {"here": "h1", "pid": 1, "addresses": {}}, inbox)
-        attempt = of_one_rank(connection, inbox, [])
-        theirs.write(words([{"ended": "rank 0", "status": -9}]))
+    async def run():
+        attempt, (reader, writer) = await connect_attempt([])
+        writer.write(encode_messages([{"process": "rank 0", "exit_status": -9}]))
         running = asyncio.ensure_future(attempt.run())
-        while "end" not in json.loads(await asyncio.wait_for(heard.readline(), HANGS)):
+        while "end" not in json.loads(await asyncio.wait_for(reader.readline(), HANG_LIMIT_S)):
             pass
-        theirs.write(words([{"came": int(signal.SIGTERM)}, {"all_ended": True}]))
-        return await asyncio.wait_for(running, HANGS), attempt
+        writer.write(encode_messages([{"signal": int(signal.SIGTERM)}, {"all_ended": True}]))
+        return await asyncio.wait_for(running, HANG_LIMIT_S), attempt
 
-    failure, attempt = asyncio.run(attempting())
-    assert failure.who == "rank 0 on h1" and attempt.signal == signal.SIGTERM
+    failure, attempt = asyncio.run(run())
+    assert failure.source == "rank 0 on h1" and attempt.signal == signal.SIGTERM

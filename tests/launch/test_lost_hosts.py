@@ -4,13 +4,11 @@ import asyncio
 import os
 import re
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from support.launcher import PATIENCE_OPTIONS, surviving_processes
-from support.processes import clean_environment
+from support.gatherings import HANG_LIMIT_S
+from support.launcher import PATIENCE_OPTIONS, start_launcher, surviving_processes
 from support.small_group import SSH, start_small_group
 from support.waiting import wait_until
 
@@ -20,7 +18,6 @@ from gluonlab.launch.hosts import Host
 from gluonlab.launch.worker.__main__ import check_run_is_here
 
 HOSTS = ["h0", "h1", "h2"]
-HANGS = 240  # seconds: only what hangs takes so long
 # the first attempt waits to be disturbed; the second says what it finds, and ends well
 ONCE = """
 open(f"pid-{os.getpid()}", "w").close()
@@ -32,29 +29,30 @@ tell("left")
 RANKS = {"rank 0": ONCE, "rank 1": ONCE, "rank 2": ONCE}
 
 
-def ranks_have_begun(folder, count=3):
+def wait_for_ranks(folder, count=3):
     wait_until(lambda: len(list(folder.glob("pid-*"))) >= count)
 
 
-def lose(folder, *names):
+def kill_ssh(folder, *names):
     for name in names:
         os.kill(int((folder / f"ssh-{name}").read_text()), signal.SIGKILL)
 
 
-def ended(folder, run):
-    said = run.stdout.read().decode().splitlines()
-    status = run.wait(HANGS)
+def wait_for_end(folder, run):
+    """Return the exit status and the lines of a launcher, which has left no process."""
+    lines = run.stdout.read().decode().splitlines()
+    status = run.wait(HANG_LIMIT_S)
     assert not surviving_processes(int(path.name[4:]) for path in folder.glob("pid-*"))
-    return status, said
+    return status, lines
 
 
 def test_several_hosts_that_are_lost_at_once_cost_one_restart(tmp_path):
     with start_small_group(tmp_path, RANKS, hosts=HOSTS, restarts=1) as run:
-        ranks_have_begun(tmp_path)
-        lose(tmp_path, "h1", "h2")
-        status, said = ended(tmp_path, run)
-    assert status == 0, said
-    [warning, *others] = said
+        wait_for_ranks(tmp_path)
+        kill_ssh(tmp_path, "h1", "h2")
+        status, lines = wait_for_end(tmp_path, run)
+    assert status == 0, lines
+    [warning, *others] = lines
     assert re.match("warning: host h[12] has ended the connection, and host h[12] is gone: ", warning)
     assert sorted(others) == [f"[{rank}] attempt 2 None" for rank in range(3)]
 
@@ -65,41 +63,41 @@ def test_several_hosts_are_left_out_together_and_so_is_another_later(tmp_path):
     parts = {name: ONCE.replace('== "1"', 'in "12"') for name in [*RANKS, "rank 3"]}
     hosts = [*HOSTS, "h3"]
     with start_small_group(tmp_path, parts, hosts=hosts, restarts=2, min_workers=1) as run:
-        ranks_have_begun(tmp_path, 4)
+        wait_for_ranks(tmp_path, 4)
         for name in ("h1", "h3"):
             (tmp_path / f"down-{name}").touch()
-        lose(tmp_path, "h1", "h3")
-        ranks_have_begun(tmp_path, 6)
-        lose(tmp_path, "h2")  # it comes back
-        status, said = ended(tmp_path, run)
-    assert status == 0, said
-    assert sum("going on with 2 workers" in line for line in said) == 2
-    assert sum("no route to h1" in line for line in said) == 1
-    assert sorted(said[-2:]) == ["[0] attempt 3 None", "[1] attempt 3 None"]
+        kill_ssh(tmp_path, "h1", "h3")
+        wait_for_ranks(tmp_path, 6)
+        kill_ssh(tmp_path, "h2")  # it comes back
+        status, lines = wait_for_end(tmp_path, run)
+    assert status == 0, lines
+    assert sum("going on with 2 workers" in line for line in lines) == 2
+    assert sum("no route to h1" in line for line in lines) == 1
+    assert sorted(lines[-2:]) == ["[0] attempt 3 None", "[1] attempt 3 None"]
 
 
 @pytest.mark.long
 def test_too_few_that_are_left_end_it_with_all_reasons(tmp_path):
     with start_small_group(tmp_path, RANKS, hosts=HOSTS, restarts=1, min_workers=2) as run:
-        ranks_have_begun(tmp_path)
+        wait_for_ranks(tmp_path)
         for name in ("h1", "h2"):
             (tmp_path / f"down-{name}").touch()
-        lose(tmp_path, "h1", "h2")
-        status, said = ended(tmp_path, run)
+        kill_ssh(tmp_path, "h1", "h2")
+        status, lines = wait_for_end(tmp_path, run)
     assert status == 1
-    assert said[-1].startswith("error: host h1: no agent can be started there: no route to h1: ")
-    assert "; host h2: no agent can be started there: no route to h2: " in said[-1]
-    assert said[-1].endswith("; 1 worker is left, and --min-workers is 2")
+    assert lines[-1].startswith("error: host h1: no agent can be started there: no route to h1: ")
+    assert "; host h2: no agent can be started there: no route to h2: " in lines[-1]
+    assert lines[-1].endswith("; 1 worker is left, and --min-workers is 2")
 
 
 def test_the_workers_learn_that_rank_0_was_elsewhere(tmp_path):
     with start_small_group(tmp_path, RANKS, hosts=HOSTS, restarts=1, min_workers=2, window=0.1) as run:
-        ranks_have_begun(tmp_path)
+        wait_for_ranks(tmp_path)
         (tmp_path / "down-h0").touch()
-        lose(tmp_path, "h0")
-        status, said = ended(tmp_path, run)
-    assert status == 0, said
-    assert sorted(said[-2:]) == ["[0] attempt 2 h0", "[1] attempt 2 h0"]
+        kill_ssh(tmp_path, "h0")
+        status, lines = wait_for_end(tmp_path, run)
+    assert status == 0, lines
+    assert sorted(lines[-2:]) == ["[0] attempt 2 h0", "[1] attempt 2 h0"]
 
 
 def test_a_run_that_is_not_where_rank_0_is_now_is_one_line(tmp_path):
@@ -111,34 +109,31 @@ def test_a_run_that_is_not_where_rank_0_is_now_is_one_line(tmp_path):
     check_run_is_here(str(tmp_path / "run"), "h0")
 
 
-def launcher(folder, *words, ssh=SSH):
-    """The command itself, with the same ssh, or another."""
+def launch_over_ssh(folder, *words, ssh=SSH):
+    """Start the command itself, with the same ssh, or another."""
     (folder / "ssh").write_text(ssh)
     (folder / "ssh").chmod(0o755)
-    command = [sys.executable, "-m", "gluonlab.launch", "--backend", "dist_sync", "--ssh", "./ssh"]
-    return subprocess.Popen(
-        [*command, *words], env=clean_environment(), cwd=folder, stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding="utf-8",
-    )  # fmt: skip
+    return start_launcher(folder, "--backend", "dist_sync", "--ssh", "./ssh", *words)
 
 
 @pytest.mark.parametrize(
-    ("number", "said"),
+    ("number", "message"),
     [
         (signal.SIGINT, "interrupted"),
         pytest.param(signal.SIGTERM, "ended by SIGTERM", marks=pytest.mark.long),
         pytest.param(signal.SIGHUP, "ended by SIGHUP", marks=pytest.mark.long),
     ],
 )
-def test_a_signal_ends_who_waits_for_a_host(number, said, tmp_path):
+def test_a_signal_ends_who_waits_for_a_host(number, message, tmp_path):
     """At once, and with it the agents that are there, and the ssh that waits."""
     (tmp_path / "silent-h1").touch()
-    with launcher(tmp_path, "--hosts", "h0,h1", *PATIENCE_OPTIONS) as run:
-        wait_until(lambda: (tmp_path / "ssh-h0").exists() and waits_for_host(run.pid))
-        pids = [int(pid) for pid in _children(run.pid)]
+    with launch_over_ssh(tmp_path, "--hosts", "h0,h1", *PATIENCE_OPTIONS) as run:
+        wait_until(lambda: (tmp_path / "ssh-h0").exists() and waits_for_host(run.process.pid))
+        pids = [int(pid) for pid in _children(run.process.pid)]
         assert len(pids) == 2
-        run.send_signal(number)
-        assert (run.wait(HANGS), run.stdout.read().strip()) == (128 + number, said)
+        run.process.send_signal(number)
+        status, text = run.wait_for_exit()
+        assert (status, text.strip()) == (128 + number, message)
     assert not surviving_processes(pids)
 
 
@@ -155,22 +150,20 @@ def _children(pid):
 
 def test_a_shell_that_greets_is_quoted_with_the_remedy(tmp_path):
     (tmp_path / "banner-h0").write_text("Welcome to h0!\nYou have mail.\n")
-    with launcher(tmp_path, "--hosts", "h0") as run:
-        said = run.stdout.read()
-        assert run.wait(HANGS) == 1
-    assert said == (
-        "error: host h0: no agent can be started there: its shell prints 'Welcome to h0!' first: "
-        "print nothing where no person reads it, such as with [ -t 1 ] in ~/.bashrc\n"
-    )
+    with launch_over_ssh(tmp_path, "--hosts", "h0") as run:
+        assert run.wait_for_exit() == (
+            1,
+            "error: host h0: no agent can be started there: its shell prints 'Welcome to h0!' first: "
+            "print nothing where no person reads it, such as with [ -t 1 ] in ~/.bashrc\n",
+        )
 
 
 def test_a_host_that_complains_at_length_is_read_to_its_end(tmp_path):
     """A line of more than 1 MiB on standard error, and then the reason."""
     script = '#!/bin/sh\nhead -c 3000000 /dev/zero | tr "\\0" x >&2\necho >&2\necho no key >&2\n'
-    with launcher(tmp_path, "--hosts", "h0", ssh=script) as run:
-        said = run.stdout.read()
-        assert run.wait(HANGS) == 1
-    assert said.startswith("error: host h0: no agent can be started there: no key: try ./ssh")
+    with launch_over_ssh(tmp_path, "--hosts", "h0", ssh=script) as run:
+        status, text = run.wait_for_exit()
+    assert status == 1 and text.startswith("error: host h0: no agent can be started there: no key: try ./ssh")
 
 
 def test_an_ssh_that_is_given_up_has_ended_when_that_is_said(tmp_path):
@@ -186,12 +179,3 @@ def test_an_ssh_that_is_given_up_has_ended_when_that_is_said(tmp_path):
         return connection._process.returncode
 
     assert asyncio.run(opened()) == -signal.SIGKILL
-
-
-def test_nobody_waits_for_an_agent_that_somebody_else_has_started():
-    """It has come by itself: there is no process whose end could be seen."""
-
-    async def closing():
-        await AgentConnection(Host("h1", 1), SshOptions()).wait_closed()
-
-    asyncio.run(closing())

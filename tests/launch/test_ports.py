@@ -20,23 +20,23 @@ RUN = [*QUICK_LAUNCH_OPTIONS, "--epochs", "1"]
 each_backend = pytest.mark.parametrize("backend", ["dist_sync", pytest.param("horovod", marks=pytest.mark.horovod)])
 
 
-def asked(port, reuses):
-    """A socket that asks for this port."""
-    asking = socket.socket()
-    asking.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, reuses)
-    asking.bind(("127.0.0.1", port))
-    return asking
+def bind_port(port, reuses):
+    """Return a socket that is bound to a port, with or without SO_REUSEADDR."""
+    bound = socket.socket()
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, reuses)
+    bound.bind(("127.0.0.1", port))
+    return bound
 
 
 def test_a_reserved_port_is_had_by_the_scheduler_alone():
     """It, and Horovod's rendezvous, ask for it with SO_REUSEADDR."""
     keeping, answer = reserve_port(0)
     with keeping, pytest.raises(OSError, match="Address already in use"):
-        asked(answer["port"], reuses=False)
+        bind_port(answer["port"], reuses=False)
     keeping, answer = reserve_port(answer["port"])  # free again
-    with keeping, asked(answer["port"], reuses=True) as scheduler:
+    with keeping, bind_port(answer["port"], reuses=True) as scheduler:
         scheduler.listen()
-        assert reserve_port(answer["port"]) == (None, {"taken": "Address already in use"})
+        assert reserve_port(answer["port"]) == (None, {"port_error": "Address already in use"})
 
 
 @pytest.mark.hosts
@@ -68,47 +68,42 @@ for get in [
 """
     words = ["unshare", "--net", "sh", "-c", 'ip link set lo up && exec "$@"', "sh"]
     ended = subprocess.run(
-        [*words, sys.executable, "-c", script], env=clean_environment(),
-        capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
+        [*words, sys.executable, "-c", script], env=clean_environment(), capture_output=True, text=True, timeout=60
+    )
     assert ended.stdout.split() == 2 * ["39", "False"], ended.stderr
 
 
+def launch_with_taken_ports(folder, backend, *options, count=1, run=(), **how):
+    """Return the exit status and lines of a launcher, and the ports that another process has taken."""
+    words = ["-n", count, "--backend", backend, *options, "--", *RUN, *run]
+    with occupy_scheduler_ports(folder, **how) as taken, start_launcher(folder, *words) as launcher:
+        status, text = launcher.wait_for_exit()
+    return status, text.splitlines(), taken
+
+
 @each_slow_backend
-def test_who_is_faster_than_the_scheduler_gets_one_line_and_the_run_another_port(backend, tmp_path):
-    """That is no restart, of which there are none here."""
-    words = ["-n", "1", "--backend", backend, "--", *RUN]
-    with occupy_scheduler_ports(tmp_path, times=1) as taken, start_launcher(tmp_path, *words) as run:
-        status, said = run.wait_for_exit()
-    assert status == 0, said
-    [warning, *rest] = said.splitlines()
+def test_a_port_that_is_taken_before_the_scheduler_has_it_costs_one_line_and_no_restart(backend, tmp_path):
+    status, [warning, *lines], taken = launch_with_taken_ports(tmp_path, backend, times=1)
     assert warning == (
         f"warning: somebody else took port {taken[0]} of localhost before the scheduler did: trying another"
     )
-    assert all(line.startswith("[0] ") for line in rest), said
+    assert status == 0 and all(line.startswith("[0] ") for line in lines), lines
 
 
 @each_slow_backend
-def test_a_port_that_was_asked_for_and_is_taken_is_one_line(backend, tmp_path):
+def test_a_requested_port_that_is_taken_is_one_line(backend, tmp_path):
     port = free_port()
-    words = ["-n", "1", "--backend", backend, "--port", port, "--restart", "3"]
-    with occupy_scheduler_ports(tmp_path, times=1) as taken, start_launcher(
-        tmp_path, *words, "--", *RUN, "--out", "run"
-    ) as run:
-        status, said = run.wait_for_exit()
+    options = ["--port", port, "--restart", "3"]
+    status, lines, taken = launch_with_taken_ports(tmp_path, backend, *options, run=["--out", "run"], times=1)
     assert (status, taken) == (2, [port])
-    assert said == (f"error: --port {port} on localhost: Address already in use: choose another, or leave it out\n")
+    assert lines == [f"error: --port {port} on localhost: Address already in use: choose another, or leave it out"]
 
 
 @pytest.mark.long
 @each_backend
 def test_another_port_is_chosen_a_bounded_number_of_times(backend, tmp_path):
-    words = ["-n", "2", "--backend", backend, "--", *RUN]
-    with occupy_scheduler_ports(tmp_path, times=99) as taken, start_launcher(tmp_path, *words) as run:
-        status, said = run.wait_for_exit()
-    assert status == 1 and len(taken) == PORT_ATTEMPTS, said
-    *warnings, error = said.splitlines()
-    assert len(warnings) == PORT_ATTEMPTS - 1
+    status, [*warnings, error], taken = launch_with_taken_ports(tmp_path, backend, count=2, times=99)
+    assert status == 1 and len(taken) == PORT_ATTEMPTS and len(warnings) == PORT_ATTEMPTS - 1
     assert all(line.startswith("warning: somebody else took port ") for line in warnings)
     assert error.startswith("error: no port of localhost can be had: somebody else took 5 before ")
 
@@ -116,11 +111,9 @@ def test_another_port_is_chosen_a_bounded_number_of_times(backend, tmp_path):
 @pytest.mark.long
 @each_backend
 def test_who_asks_without_so_reuseaddr_is_no_hindrance(backend, tmp_path):
-    words = ["-n", "1", "--backend", backend, "--", *RUN]
-    with occupy_scheduler_ports(tmp_path, times=1, reuses=False) as taken, start_launcher(tmp_path, *words) as run:
-        status, said = run.wait_for_exit()
-    assert (status, taken) == (0, [None]), said
-    assert all(line.startswith("[0] ") for line in said.splitlines()), said
+    status, lines, taken = launch_with_taken_ports(tmp_path, backend, times=1, reuses=False)
+    assert (status, taken) == (0, [None]), lines
+    assert all(line.startswith("[0] ") for line in lines), lines
 
 
 @pytest.mark.long
@@ -128,9 +121,7 @@ def test_a_scheduler_that_somebody_starts_by_hand_says_in_one_line_that_its_port
     """And one whose address is none of this host's says so."""
     port = free_port()
     with socket.create_server(("127.0.0.1", port)):
-        for address, why in [
-            ("127.0.0.1", "Address already in use"), ("192.0.2.1", "Cannot assign requested"),
-        ]:  # fmt: skip
+        for address, why in [("127.0.0.1", "Address already in use"), ("192.0.2.1", "Cannot assign requested")]:
             environment = clean_environment(
                 DMLC_ROLE="scheduler", DMLC_PS_ROOT_URI=address, DMLC_PS_ROOT_PORT=str(port),
                 DMLC_NUM_WORKER="1", DMLC_NUM_SERVER="1",

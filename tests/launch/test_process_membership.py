@@ -4,9 +4,10 @@ The environments are made for layouts of processes on hosts; what must be found 
 """
 
 import json
+from contextlib import suppress
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from support.launched_environments import (
     LAUNCHERS,
@@ -23,31 +24,31 @@ from support.launched_environments import (
 
 from gluonlab.errors import ConfigError
 from gluonlab.host.launcher_environment import HostSlots
-from gluonlab.launch.process_membership import FIRST_PORT, PORT_COUNT, job_allocation, membership
+from gluonlab.launch.process_membership import FIRST_PORT, PORT_COUNT, membership, read_job_allocation
 
 LAYOUTS = [(4,), (2, 2, 2), (3, 1, 2), (1,)]  # processes on each host
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
 @pytest.mark.parametrize("launcher", LAUNCHERS)
-def test_every_process_finds_its_place_and_all_agree_on_the_root(launcher, layout):
-    found = [membership(environ) for environ in LAUNCHERS[launcher](layout)]
-    assert [(each.rank, each.local_rank, each.local_size) for each in found] == [
-        (rank, local, layout[node]) for rank, node, local in process_places(layout)
+def test_every_process_finds_its_rank_and_all_agree_on_the_root(launcher, layout):
+    members = [membership(environ) for environ in LAUNCHERS[launcher](layout)]
+    root = "127.0.0.1" if len(layout) == 1 else "node07"
+    assert [(each.rank, each.local_rank, each.local_size, each.size, each.root) for each in members] == [
+        (rank, local, layout[node], sum(layout), root) for rank, node, local in process_places(layout)
     ]
-    assert {each.size for each in found} == {sum(layout)}
-    assert {each.root for each in found} == {"127.0.0.1" if len(layout) == 1 else "node07"}
-    [port] = {each.port for each in found}
+    [port] = {each.port for each in members}
     assert FIRST_PORT <= port < FIRST_PORT + PORT_COUNT
 
 
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=5), st.data())
 def test_any_layout_is_found_by_srun_and_blaunch(layout, data):
-    """Of LSF's list, a host may come several times."""
+    """A host may occur several times in LSF's list."""
     for launcher in (srun_environments, blaunch_environments):
-        found = [membership(environ) for environ in launcher(layout)]
-        assert [each.rank for each in found] == list(range(sum(layout)))
-        assert [each.local_rank for each in found] == [local for _, _, local in process_places(layout)]
+        ranks = [membership(environ) for environ in launcher(layout)]
+        assert [(each.rank, each.local_rank) for each in ranks] == [
+            (rank, local) for rank, _, local in process_places(layout)
+        ]
     twice = data.draw(st.integers(1, 3))
     job = {**lsf_job_variables(layout), "LSB_MCPU_HOSTS": lsf_job_variables(layout)["LSB_MCPU_HOSTS"] * twice}
     ranks = [membership({**job, "LSF_PM_TASKID": str(n + 1)}) for n in range(sum(layout) * twice)]
@@ -75,27 +76,26 @@ def test_a_pod_or_a_host_of_sagemaker_is_one_process(count):
     hosts = [f"algo-{number}" for number in range(1, count + 1)]
     machines = [{"SM_HOSTS": json.dumps(hosts), "SM_CURRENT_HOST": host} for host in hosts]
     for environs, root in ((pods, "train-0.train"), (machines, "algo-1" if count > 1 else "127.0.0.1")):
-        found = [membership(environ) for environ in environs]
-        assert sorted(each.rank for each in found) == list(range(count))
-        assert {(each.size, each.root, each.local_rank, each.local_size) for each in found} == {(count, root, 0, 1)}
-        assert len({each.port for each in found}) == 1
-        assert [each.root for each in found if each.rank == 0] == [root]
+        members = [membership(environ) for environ in environs]
+        assert sorted(each.rank for each in members) == list(range(count))
+        assert {(each.size, each.root, each.local_rank, each.local_size) for each in members} == {(count, root, 0, 1)}
+        assert len({each.port for each in members}) == 1
 
 
 def test_the_inner_launcher_counts_also_in_sagemaker():
     """sagemaker_mpi_enabled: mpirun on the first host, four processes on each."""
     hosts = {"SM_HOSTS": '["algo-1", "algo-2"]', "SM_CURRENT_HOST": "algo-2"}
     last = [{**environ, **hosts} for environ in open_mpi_environments((4, 4))][-1]
-    found = membership(last)
-    assert (found.launcher, found.rank, found.size, found.local_rank) == ("Open MPI", 7, 8, 3)
+    member = membership(last)
+    assert (member.launcher, member.rank, member.size, member.local_rank) == ("Open MPI", 7, 8, 3)
 
 
 def test_processes_of_one_host_have_it_for_root_where_nobody_tells():
     one = {"PMI_RANK": "1", "PMI_SIZE": "2", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "2"}
     assert membership(one).root == "127.0.0.1"
     assert membership({**one, "PMI_SIZE": "4"}).root is None
-    told = membership({**one, "PMI_SIZE": "4", "GLUONLAB_ROOT": "a", "GLUONLAB_PORT": "77"})
-    assert (told.root, told.port) == ("a", 77)
+    member = membership({**one, "PMI_SIZE": "4", "GLUONLAB_ROOT": "a", "GLUONLAB_PORT": "77"})
+    assert (member.root, member.port) == ("a", 77)
     horovod = {
         "HOROVOD_RANK": "0", "HOROVOD_SIZE": "2", "HOROVOD_LOCAL_RANK": "0",
         "HOROVOD_LOCAL_SIZE": "2", "HOROVOD_GLOO_RENDEZVOUS_ADDR": "10.0.0.1",
@@ -139,9 +139,9 @@ def test_a_role_of_the_parameter_server_counts_before_all_else():
         "DMLC_ROLE": "server", "DMLC_NUM_WORKER": "4", "DMLC_NUM_SERVER": "2",
         "DMLC_PS_ROOT_URI": "10.0.0.7", "DMLC_PS_ROOT_PORT": "9091",
     }  # fmt: skip
-    found = membership({**environ, **role})
-    assert (found.role, found.rank, found.size) == ("server", None, 4)
-    assert (found.root, found.port) == ("10.0.0.7", 9091)
+    member = membership({**environ, **role})
+    expected = ("server", None, 4, "10.0.0.7", 9091)
+    assert (member.role, member.rank, member.size, member.root, member.port) == expected
 
 
 # --- shells and scripts in an allocation
@@ -168,25 +168,20 @@ ALONE = {**SCRIPT, "SLURM_STEP_NUM_TASKS": "1", "SLURM_STEP_NODELIST": "n1"}
 def test_a_shell_in_slurms_allocation_is_no_member_and_knows_its_hosts(more):
     environ = {**JOB, **more}
     assert membership(environ) is None
-    assert job_allocation(environ) == [HostSlots("n1", 2), HostSlots("n2", 2), HostSlots("n3", 1)]
+    assert read_job_allocation(environ) == [HostSlots("n1", 2), HostSlots("n2", 2), HostSlots("n3", 1)]
 
 
 def test_a_step_smaller_than_its_job_does_not_contradict_it():
     environ = {**JOB, **ALONE, "SLURM_STEP_ID": "0", "SLURM_PTY_PORT": "1"}
     environ["SLURM_TASKS_PER_NODE"] = "1"
-    assert job_allocation(environ) == [HostSlots(f"n{number}", 1) for number in (1, 2, 3)]
+    assert read_job_allocation(environ) == [HostSlots(f"n{number}", 1) for number in (1, 2, 3)]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
 def test_a_shell_of_bsub_is_no_member_and_knows_its_hosts(layout):
     environ = lsf_job_variables(layout)
     assert membership(environ) is None
-    assert job_allocation(environ) == [HostSlots(*pair) for pair in zip(host_names(layout), layout)]
-
-
-def test_a_laptop_is_neither():
-    assert membership({"PATH": "/bin", "RANK": "7"}) is None
-    assert job_allocation({"PATH": "/bin"}) is None
+    assert read_job_allocation(environ) == [HostSlots(*pair) for pair in zip(host_names(layout), layout)]
 
 
 # --- what is missing, senseless or contradictory
@@ -242,7 +237,7 @@ def but(environ, **changes):
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_what_cannot_be_is_an_error_that_names_the_variable(environ, named):
+def test_an_impossible_environment_is_an_error_that_names_the_variable(environ, named):
     with pytest.raises(ConfigError, match=named) as caught:
         membership(environ)
     assert len(str(caught.value).splitlines()) == 1
@@ -275,13 +270,11 @@ TEXTS = st.sampled_from(["0", "1", "2", "3", "", "-1", "x[1-2]", "a 1", "[", "2(
 
 
 @given(st.dictionaries(st.sampled_from(VARIABLES), TEXTS, max_size=8), st.booleans())
+@example({"PATH": "/bin", "RANK": "7"}, False)
 def test_any_environment_has_a_place_none_or_an_error(changes, step):
     environ = {**(STEP if step else {}), **changes}
-    for asked in (membership, job_allocation):
-        try:
-            found = asked(environ)
-        except ConfigError:
-            continue
-        if asked is membership and found is not None:
-            assert 0 <= found.rank < found.size
-            assert 0 < found.port < 65536
+    with suppress(ConfigError):
+        read_job_allocation(environ)
+    with suppress(ConfigError):
+        member = membership(environ)
+        assert member is None or (0 <= member.rank < member.size and 0 < member.port < 65536)

@@ -5,42 +5,39 @@ import re
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
-from mxnet import nd
 from support import group_kills
 from support.idx_files import write_mnist
 from support.interrupted_runs import read_comparable_metrics, read_parameter_bytes
-from support.launched import each_backend, each_slow_backend, run_launches
+from support.launched import each_backend, each_slow_backend, parameter_vectors, run_launches
 from support.processes import clean_environment
 from support.reference import relative_distance
 from support.run_files import read_metrics
+from support.waiting import wait_until
 
 from gluonlab.runs.checkpoint import read_newest_checkpoint
-from gluonlab.runs.run_schema import PARAMETERS
 
 pytestmark = pytest.mark.cpu_only("the processes compute on CPU devices, whoever started them")
 SETTINGS = {
     "threads": 1, "model": "drawn", "epochs": 6, "lr": 0.01, "global_batch_size": 20,
-    "optimizer": "sgd", "momentum": 0.9, "flip": True, "check_replicas": 5,
-    "checkpoint_every": "2 steps",
+    "optimizer": "sgd", "momentum": 0.9, "flip": True, "check_replicas": 5, "checkpoint_every": "2 steps",
 }  # fmt: skip
 LAYERS = ["convolution", "norm", "dropout"]
 
 
-def killed(folder, **how):
+def kill_group(folder, **how):
     """The folders of the run that was killed, and of the undisturbed one."""
-    asked = {"seed": 0, "settings": SETTINGS, "layers": LAYERS, **how}
+    case = {"seed": 0, "settings": SETTINGS, "layers": LAYERS, **how}
     process = subprocess.run(
-        [sys.executable, group_kills.__file__, str(folder), json.dumps(asked)],
+        [sys.executable, group_kills.__file__, str(folder), json.dumps(case)],
         env=clean_environment(), capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
     assert process.returncode == 0, process.stderr
     assert json.loads(process.stdout)["resumed"] >= how["kills"] // 2
     for run in (folder / "run", folder / "whole"):
         steps = [line["step"] for line in read_comparable_metrics(run) if line["kind"] == "step"]
-        assert steps == list(range(1, 8 * asked["settings"]["epochs"] + 1))
+        assert steps == list(range(1, 8 * case["settings"]["epochs"] + 1))
     return folder / "run", folder / "whole"
 
 
@@ -61,7 +58,7 @@ MORE = {"optimizer": "adam", "momentum": None, "mixup": 0.2, "microbatches": 2, 
 @pytest.mark.long
 def test_killed_at_any_moments_a_group_ends_with_the_same_bits(tmp_path, devices, kills, more):
     settings = {**SETTINGS, "epochs": 2 + kills, **more}
-    run, whole = killed(tmp_path, devices=devices, kills=kills, settings=settings)
+    run, whole = kill_group(tmp_path, devices=devices, kills=kills, settings=settings)
     assert read_parameter_bytes(run) == read_parameter_bytes(whole)
     assert read_comparable_metrics(run) == read_comparable_metrics(whole)
 
@@ -75,45 +72,31 @@ def test_killed_at_any_moments_a_group_ends_with_the_same_bits(tmp_path, devices
 def test_other_processes_with_as_many_devices_go_on(tmp_path, devices, then):
     """Of the same number of devices each has the same images, as BatchNorm wants it."""
     settings, layers = {**SETTINGS, "epochs": 3}, ["norm", "convolution"]
-    run, whole = killed(tmp_path, devices=devices, then=then, kills=1, settings=settings, layers=layers)
-    assert relative_distance(values(run), values(whole)) <= 1e-5
+    run, whole = kill_group(tmp_path, devices=devices, then=then, kills=1, settings=settings, layers=layers)
+    assert relative_distance(parameter_vectors(run), parameter_vectors(whole)) <= 1e-5
     [event] = [line for line in read_metrics(run) if line.get("event") == "resumed"]
     assert "sums are added in another order" in event["message"]
-
-
-def values(folder):
-    arrays = nd.load(str(folder / PARAMETERS))
-    return [arrays[name].asnumpy() for name in sorted(arrays)]
 
 
 OPTIONS = ("--threads", "1", "--model", "mlp", "--global-batch-size", "12", "--devices", "cpu*2")
 
 
-def wait_until(done, processes):
-    """Until ``done()``, which is before the processes end."""
-    until = time.monotonic() + 200
-    while not done():
-        assert time.monotonic() < until and all(each.poll() is None for each in processes)
-        time.sleep(0.05)
-
-
-def ended_by(sign, places, backend, tmp_path):
-    """A run in ``tmp_path/run`` of two processes, of which those at ``places`` get a signal."""
+def end_by_signal(sign, ranks, backend, tmp_path):
+    """A run in ``tmp_path/run`` of two processes, of which ``ranks`` get a signal."""
     write_mnist(tmp_path, train=120, test=30)
-
     metrics = tmp_path / "run" / "metrics.jsonl"
 
     def send(processes):
-        wait_until(lambda: metrics.exists() and '"epoch", ' in metrics.read_text(), processes)
-        for place in places:
-            processes[place].send_signal(sign)
+        wait_until(lambda: metrics.exists() and '"epoch", ' in metrics.read_text())
+        for rank in ranks:
+            processes[rank].send_signal(sign)
 
     data = ("--dataset", "fashion-mnist", "--data-dir", tmp_path)
     return run_launches(backend, tmp_path, *OPTIONS, *data, "--epochs", "100000", "--out", "run", meanwhile=send)
 
 
 @pytest.mark.parametrize(
-    ("sign", "places"),
+    ("sign", "ranks"),
     [
         (signal.SIGTERM, [0]),
         pytest.param(signal.SIGINT, [0, 1], marks=LONG),
@@ -121,20 +104,20 @@ def ended_by(sign, places, backend, tmp_path):
     ],
 )
 @each_slow_backend
-def test_a_signal_ends_all_processes_after_the_same_step_and_they_go_on(backend, sign, places, tmp_path):
+def test_a_signal_ends_all_processes_after_the_same_step_and_they_go_on(backend, sign, ranks, tmp_path):
     run = tmp_path / "run"
-    ended = ended_by(sign, places, backend, tmp_path)
-    assert [process.status for process in ended] == [128 + sign] * 2, ended
-    assert all("Traceback" not in process.err for process in ended)
+    processes = end_by_signal(sign, ranks, backend, tmp_path)
+    assert [process.status for process in processes] == [128 + sign] * 2, processes
+    assert all("Traceback" not in process.err for process in processes)
     go_on = f"; to go on: python -m gluonlab.launch --backend {backend} --resume run"
-    assert sum(process.err.splitlines()[-1].endswith(go_on) for process in ended) == 1  # rank 0
+    assert sum(process.err.splitlines()[-1].endswith(go_on) for process in processes) == 1  # rank 0
     [checkpoint] = (run / "checkpoints").iterdir()
     before = read_newest_checkpoint(run).checkpoint
     assert before.step == int(checkpoint.name[5:])
 
     epochs = before.state["loader"]["epoch"] + 1
-    ended = run_launches(backend, tmp_path, "--resume", run, "--epochs", epochs)
-    assert [process.status for process in ended] == [0, 0], ended
+    processes = run_launches(backend, tmp_path, "--resume", run, "--epochs", epochs)
+    assert [process.status for process in processes] == [0, 0], processes
     steps = [line["step"] for line in read_metrics(run) if line["kind"] == "step"]
     assert steps == list(range(1, 10 * epochs + 1))
 
@@ -143,13 +126,12 @@ def test_a_signal_ends_all_processes_after_the_same_step_and_they_go_on(backend,
     other = tmp_path / "other"
     other.mkdir()
     write_mnist(other, train=119, test=30)
-    ended = run_launches(
-        backend, tmp_path, "--resume", run, "--epochs", epochs + 1,
-        of_rank={1: ("--data-dir", other)},
-    )  # fmt: skip
-    assert sorted(process.status for process in ended) == [1, 2], ended
-    [said] = [process.err for process in ended if process.status == 2]
-    assert re.search("^error: --resume .*its train split had 120 images.* has 119", said, re.M)
+    processes = run_launches(
+        backend, tmp_path, "--resume", run, "--epochs", epochs + 1, of_rank={1: ("--data-dir", other)}
+    )
+    assert sorted(process.status for process in processes) == [1, 2], processes
+    [error] = [process.err for process in processes if process.status == 2]
+    assert re.search("^error: --resume .*its train split had 120 images.* has 119", error, re.M)
     assert files == {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
 
 
@@ -160,14 +142,14 @@ def test_the_same_command_begins_a_run_goes_on_and_says_that_it_has_ended(backen
     run = tmp_path / "run"
 
     def kill(processes):
-        wait_until(lambda: any(run.glob("checkpoints/step-*")), processes)
+        wait_until(lambda: any(run.glob("checkpoints/step-*")))
         for process in processes:
             process.kill()
 
     run_launches(backend, tmp_path, *command, meanwhile=kill)
-    for said in ("resumed", "ended      run has finished its 3 epochs"):
-        ended = run_launches(backend, tmp_path, *command)
-        assert [process.status for process in ended] == [0, 0], ended
-        assert sum(said in process.out for process in ended) == 1  # rank 0's
+    for message in ("resumed", "ended      run has finished its 3 epochs"):
+        processes = run_launches(backend, tmp_path, *command)
+        assert [process.status for process in processes] == [0, 0], processes
+        assert sum(message in process.out for process in processes) == 1  # rank 0's
     kinds = [line.get("event", line["kind"]) for line in read_metrics(run)]
     assert [kinds.count(kind) for kind in ("step", "epoch", "resumed", "ended")] == [90, 3, 1, 1]

@@ -29,21 +29,20 @@ ctxs = devices("cpu*2")
 with BACKENDS[sys.argv[1]]() as group, np.load("given.npz") as given:
     store = GroupKVStore(make_kvstore("ring", ctxs), group, compress="2bit:0.1")
     arrays = [[nd.zeros(given[name].shape[3:], ctx) for ctx in ctxs] for name in given.files]
-    found = {}
+    sums = {}
     for step in range(len(given[given.files[0]])):
-        for name, of_key in zip(given.files, arrays):
-            for place, array in enumerate(of_key):
-                array[:] = nd.array(given[name][step, group.rank, place])
+        for name, copies in zip(given.files, arrays):
+            for device, array in enumerate(copies):
+                array[:] = nd.array(given[name][step, group.rank, device])
         store.pushpull(given.files, arrays)
-        for name, of_key in zip(given.files, arrays):
-            for place, array in enumerate(of_key):
-                found[f"{name} {step} {place}"] = array.asnumpy()
-    np.savez(f"found-{group.rank}.npz", **found)
+        for name, copies in zip(given.files, arrays):
+            sums.update({f"{name} {step} {device}": array.asnumpy() for device, array in enumerate(copies)})
+    np.savez(f"sums-{group.rank}.npz", **sums)
 """
 
 
-def summed(rests, grads):
-    """What numpy makes of the gradients of two processes, and of what each has left over."""
+def sum_in_two_bits(rests, grads):
+    """Sum the gradients of two processes, and what each has left over, with numpy."""
     total = np.zeros_like(grads[0])
     for rest, grad in zip(rests, grads):
         rest += grad
@@ -56,9 +55,7 @@ def summed(rests, grads):
 @each_slow_backend
 def test_sums_over_real_processes_are_numpys_to_the_bit(backend, tmp_path):
     random = np.random.RandomState(0)
-    given = {
-        str(place): random.normal(0, 0.1, (STEPS, 2, 2, *shape)).astype("float32") for place, shape in enumerate(SHAPES)
-    }
+    given = {str(n): random.normal(0, 0.1, (STEPS, 2, 2, *shape)).astype("float32") for n, shape in enumerate(SHAPES)}
     np.savez(tmp_path / "given.npz", **given)
     with BACKENDS[backend](2) as (environments, _):
         processes = [
@@ -68,14 +65,13 @@ def test_sums_over_real_processes_are_numpys_to_the_bit(backend, tmp_path):
             assert [process.wait(120) for process in processes] == [0, 0]
         finally:
             kill_processes(processes)
-    found = [np.load(tmp_path / f"found-{rank}.npz") for rank in range(2)]
+    results = [np.load(tmp_path / f"sums-{rank}.npz") for rank in range(2)]
     for name, steps in given.items():
         rests = [np.zeros(steps.shape[3:], "float32") for _ in range(2)]
         for step, grads in enumerate(steps):
-            expected = summed(rests, grads.sum(axis=1))
-            for process in found:
-                for place in range(2):
-                    assert np.array_equal(process[f"{name} {step} {place}"], expected)
+            expected = sum_in_two_bits(rests, grads.sum(axis=1))
+            for sums in results:
+                assert all(np.array_equal(sums[f"{name} {step} {device}"], expected) for device in range(2))
 
 
 @pytest.mark.parametrize(
@@ -85,8 +81,7 @@ def test_processes_learn_and_hold_the_same_bits(backend, tmp_path):
     """--check-replicas ends the run, with status 1, at the first bit that differs."""
     options = option_words(
         dataset="digits", model="mlp", epochs=5, global_batch_size=60, optimizer="sgd", lr=0.1,
-        momentum=0, devices="cpu*2", kvstore="ring", compress="2bit:1", check_replicas=3,
-        out=tmp_path / "run",
+        momentum=0, devices="cpu*2", kvstore="ring", compress="2bit:1", check_replicas=3, out=tmp_path / "run",
     )  # fmt: skip
     ended = run_launches(backend, tmp_path, *options)
     assert [process.status for process in ended] == [0, 0], ended

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mxnet import nd
-from support.launched_environments import srun_environments
 from support.launcher import PATIENCE_OPTIONS, start_launcher, surviving_processes
 from support.pages import read_shown_program
 from support.processes import clean_environment
@@ -64,9 +63,8 @@ def test_a_program_has_its_words_its_rank_and_its_status(tmp_path):
 def test_the_program_of_the_page_trains_as_one_process_does(processes, servers, tmp_path):
     (tmp_path / "train.py").write_text(read_shown_program("train.py"))
     alone = subprocess.run(
-        [sys.executable, "train.py", "--save", "one"],
-        cwd=tmp_path, env=clean_environment(), timeout=240,
-    )  # fmt: skip
+        [sys.executable, "train.py", "--save", "one"], cwd=tmp_path, env=clean_environment(), timeout=240
+    )
     own = ["-n", processes, "--servers", servers, *PATIENCE_OPTIONS, "--", "python", "train.py"]
     with start_launcher(tmp_path, *own, "--save", "many", PATH=OWN_PATH) as run:
         status, text = run.wait_for_exit()
@@ -159,69 +157,16 @@ def test_a_program_is_started_again_as_often_as_restart_says(tmp_path):
     assert text.count("warning: rank") == text.count("ended with status 1: starting again\n") == 2
 
 
-def touch(folder, name, mode=0o644, text=""):
-    (folder / name).write_text(text)
-    (folder / name).chmod(mode)
-
-
-MISTAKES = {
-    "-n 2 -- no-such-program": "program 'no-such-program' is not in PATH: write the program's",
-    "-n 2 -- train.py": "'train.py' is a file in this folder, which is not in PATH: write python",
-    "-n 2 -- ./train.py": "'./train.py' may not be executed: make it executable with chmod +x",
-    "-n 2 -- ./run.sh": "'./run.sh' may not be executed: make it executable with chmod +x, or "
-    "write its interpreter before it, as in sh ./run.sh",
-    "-n 2 -- other.py": "'other.py' is not a file in this folder: write python and the path of",
-    "-n 2 -- sh\\_train.sh": "'sh train.sh' is one word: write sh and its words without quotes",
-    "-n 2 -- A=1 python train.py": "'A=1' is not a program: set variables before gluonlab launch",
-    "-n 2 -- -c print(1)": "-c is not an option of the run: a program starts with its name, as in",
-    "-n 2 --launcher local -- ls": "unknown option '--launcher': see --help",
-    "-n 2 --hostfil=x -- python train.py": "unknown option '--hostfil': did you mean '--hostfile'?",
-    "--nproc-per-node=2 -- python train.py": "unknown option '--nproc-per-node': did you mean '-n'",
-    "-n 2 -- ./none": "the file './none' does not exist",
-    "-n 2 -- ./folder": "'./folder' is a folder: give a program",
-    "-n 2 python train.py --port 9": "'python' is not an option: write a program after --, as in",
-    "-n 2 -- python -m gluonlab.run": "python -m gluonlab.run: each process would train",
-    "-n 2 -- gluonlab run --epochs 3": "gluonlab run --epochs: each process would train",
-    "-n 2 --print sagemaker -- python train.py": "--print sagemaker with the program python: ",
-    "-- python train.py": "no scheduler has started this process as one of several: say how many",
-    "-n 2 --servers 2 --backend horovod -- ls": "--servers belongs to dist_sync: horovod has none",
-    "-n 2 --cycle-time-ms 2 -- ls": "--cycle-time-ms belongs to --backend horovod, and this is",
-    "-n 2 --ssh ssh -- ls": "--ssh is for other hosts, and all processes are on this host: leave",
-    "-n 2 --hosts localhost:2 --env HOME -- ls": "--env is for other hosts, and all processes are",
-    "-n 2 --python python3 --backend dist_sync -- --epochs 1": "--python is for other hosts, and",
-}
-
-
-@pytest.mark.parametrize("words", MISTAKES)
-def test_a_mistake_is_one_line(words, ended, empty_cwd, monkeypatch):
-    for name in ("DMLC_ROLE", "HOROVOD_RANK"):
-        monkeypatch.delenv(name, raising=False)
-    touch(empty_cwd, "train.py")
-    touch(empty_cwd, "run.sh")
-    (empty_cwd / "folder").mkdir()
-    status, out, err = ended(main, *(word.replace("\\_", " ") for word in words.split()))
-    assert (status, out, err.count("\n")) == (2, "", 1), err
-    assert err.startswith(f"error: {MISTAKES[words]}")
-
-
-@pytest.mark.parametrize("option", ["--ssh", "--env", "--python"])
-def test_options_for_other_hosts_are_refused_under_a_scheduler(option, ended, empty_cwd, monkeypatch):
-    for name, value in next(iter(srun_environments((2,)))).items():
-        monkeypatch.setenv(name, value)
-    status, _, err = ended(main, option, "HOME", "--backend", "dist_sync", "--", "--epochs", "1")
-    assert (status, err.count("\n")) == (2, 1)
-    assert err.startswith(f"error: {option} is for other hosts, and ")
-
-
 def test_what_the_system_does_not_run_is_explained(tmp_path):
-    for name, first, said in (
+    for name, first, message in (
         ("no-line", "echo", "does not name its interpreter"),
         ("bad-line", "#!/no/such", "the interpreter in its first line does not exist"),
     ):
-        touch(tmp_path, name, 0o755, f"{first}\n")
-        with pytest.raises(OSError) as tried:
+        (tmp_path / name).write_text(f"{first}\n")
+        (tmp_path / name).chmod(0o755)
+        with pytest.raises(OSError) as raised:
             subprocess.Popen([tmp_path / name])
-        assert said in describe_start_error(f"./{name}", tmp_path, tried.value)
+        assert message in describe_start_error(f"./{name}", tmp_path, raised.value)
     assert "folder does not exist" in describe_start_error("ls", tmp_path / "none")
 
 
@@ -236,13 +181,13 @@ words_of_programs = st.lists(st.text("ab -=/", min_size=1, max_size=5), min_size
 
 @given(st.sampled_from(sorted(PROCESSES_BY_BACKEND)), words_of_programs, words_of_programs)
 def test_a_process_of_a_scheduler_starts_its_own_program_only(backend, own, given):
-    for part in parts(backend, given, [0, 1], [0], SITES, 9000):
-        if part.is_worker and own != given:
+    for process in parts(backend, given, [0, 1], [0], SITES, 9000):
+        if process.is_worker and own != given:
             with pytest.raises(ConfigError):
-                allowed_variables(part.words, part.environment, backend, own)
-        elif part.is_worker:
-            assert part.is_program == is_program(given)
-            assert allowed_variables(part.words, part.environment, backend, own)
+                allowed_variables(process.words, process.environment, backend, own)
+        elif process.is_worker:
+            assert process.is_program == is_program(given)
+            assert allowed_variables(process.words, process.environment, backend, own)
 
 
 @given(words_of_programs)

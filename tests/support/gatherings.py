@@ -17,7 +17,7 @@ OPEN = []  # asyncio closes connections without a reference
 
 def hello_message(rank, size=3, **more):
     """Return the first message of a rank."""
-    return {"here": f"h{rank}", "pid": 7, "addresses": {}, "rank": rank, "size": size, **more}
+    return {"hostname": f"h{rank}", "pid": 7, "addresses": {}, "rank": rank, "size": size, **more}
 
 
 async def connect_to_rank_0(membership, *lines):

@@ -26,7 +26,7 @@ from gluonlab.bench.harness.measurement_record import Record, Series
 from gluonlab.bench.harness.table_format import WIDTH
 from gluonlab.config.option_types import whole_number_check
 from gluonlab.errors import ConfigError, DeviceError, warn
-from gluonlab.files.atomic_files import check_file, check_new, new_file
+from gluonlab.files.atomic_files import check_new, check_output_file, new_file
 from gluonlab.host import resources
 
 if TYPE_CHECKING:
@@ -273,7 +273,7 @@ def measurement_options(rounds: int) -> Option:
         def run(rounds: str, as_json: bool, out: Optional[str], **own_options: Any) -> None:
             count = whole_number_check(1)("--rounds", rounds)
             if out is not None:
-                check_file("--out", Path(out))  # before the measurement, which takes minutes
+                check_output_file("--out", Path(out))  # before the measurement, which takes minutes
             function(MeasurementOptions(count, as_json, out), **own_options)
 
         decorated: Callable[..., None] = rounds_option(JSON_OPTION(OUT_OPTION(run)))

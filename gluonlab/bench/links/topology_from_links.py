@@ -114,8 +114,8 @@ def topology_from_driver(driver: nvml.Driver, name: str) -> Topology:
     """Return the topology that NVML reports, in which device i is nvidia-smi's GPU i."""
     if driver.error:
         raise DeviceError(f"--nvml: NVML reports no links ({driver.error}): {NVML_HINT}")
-    if driver.silent:
-        number, reason = driver.silent[0]
+    if driver.unreadable_gpus:
+        number, reason = driver.unreadable_gpus[0]
         raise DeviceError(f"--nvml: GPU {number} does not answer ({reason}): see nvidia-smi")
     if len(driver.gpus) < 2:
         raise DeviceError(f"--nvml: NVML reports {len(driver.gpus)} GPU, and links are between two: {NVML_HINT}")

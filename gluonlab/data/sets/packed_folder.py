@@ -35,7 +35,7 @@ from gluonlab.data.fetching.data_folders import convert_read_errors
 from gluonlab.data.images.decode_image import CHANNELS
 from gluonlab.data.sets.dataset import ArraySplit, Dataset, PixelSplit, Split
 from gluonlab.errors import DataError, OutputError
-from gluonlab.files.atomic_files import atomic_folder, check_name, raise_output_errors, read_bounded
+from gluonlab.files.atomic_files import atomic_folder, check_path_name, raise_output_errors, read_bounded
 from gluonlab.plain_text import is_plain_name, to_plain_name
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def pack_dataset(dataset: Dataset, out: "str | os.PathLike[str]") -> int:
 def check_new_folder(out: "str | os.PathLike[str]") -> Path:
     """Return ``out`` as a path. Raises OutputError if it exists or cannot be a folder's name."""
     target = Path(out)
-    check_name("--out", target)
+    check_path_name("--out", target)
     if target.is_symlink() or target.exists():
         raise OutputError(f"--out {target} exists: give a new folder, so that nothing is lost")
     return target

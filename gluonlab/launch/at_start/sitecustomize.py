@@ -11,7 +11,7 @@ nothing from gluonlab.
 import sys
 
 
-def _leave_alone():  # type: ignore[no-untyped-def]
+def _disable_exit_barrier():  # type: ignore[no-untyped-def]
     """Disable the barrier at exit in all distributed kvstores of MXNet."""
     mxnet = sys.modules.get("mxnet")
     if mxnet is None:
@@ -36,4 +36,4 @@ if __name__ == "sitecustomize":
         import sitecustomize  # type: ignore[import-not-found] # noqa: F401
     except ImportError:
         sys.modules["sitecustomize"] = _own
-    atexit.register(_leave_alone)
+    atexit.register(_disable_exit_barrier)

@@ -117,7 +117,7 @@ def test_the_links_that_nvml_reports_are_a_file(bench, monkeypatch, empty_cwd, d
     [
         (topology_from_links.nvml.Driver(error="no driver"), r"reports no links \(no driver\): measure"),
         (fake_driver(V100), "NVML reports 1 GPU, and links are between two: measure"),
-        (topology_from_links.nvml.Driver(silent=((1, "lost"),)), r"GPU 1 does not answer \(lost\)"),
+        (topology_from_links.nvml.Driver(unreadable_gpus=((1, "lost"),)), r"GPU 1 does not answer \(lost\)"),
     ],
 )
 def test_without_a_driver_or_gpus_it_is_one_line_and_no_file(bench, monkeypatch, empty_cwd, driver, words):
