@@ -1,4 +1,4 @@
-"""An imported network, whose parameters have arrays and no shape, trains as under gluon.Trainer."""
+"""Parameters without a shape or type, as of an imported network, train as under gluon.Trainer."""
 
 import numpy as np
 import pytest
@@ -11,12 +11,10 @@ from gluonlab.bucketed_trainer.trainer import BucketedTrainer
 
 BATCHES = random_batches([6, 8, 4], shape=(1, 6, 6), classes=4)
 MOMENTUM = {"learning_rate": 0.1, "momentum": 0.9}
-DEFERRED = {"init": "ones", "allow_deferred_init": True}
 
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory):
-    """The files of a small network, written by Gluon."""
     net = nn.HybridSequential()
     net.add(nn.Conv2D(8, 3), nn.BatchNorm(), nn.Flatten(), nn.Dense(4))
     net.initialize()
@@ -27,16 +25,11 @@ def exported(tmp_path_factory):
     return path
 
 
-def imported(exported, ctxs):
-    files = f"{exported}-symbol.json", ["data"], f"{exported}-0000.params"
-    return gluon.SymbolBlock.imports(*files, ctx=ctxs)
-
-
 @pytest.mark.filterwarnings("ignore:Cannot decide type")
 @pytest.mark.parametrize("store", ["device", "ring", "sharded-optimizer"])
 def test_an_imported_network_trains_as_under_gluons_trainer(exported, store, tmp_path):
-    """With its states saved and loaded on the way, by what has taken no step yet."""
-    ctxs, nets = contexts(2), [imported(exported, contexts(2)) for _ in range(2)]
+    ctxs, files = contexts(2), (f"{exported}-symbol.json", ["data"], f"{exported}-0000.params")
+    nets = [gluon.SymbolBlock.imports(*files, ctx=ctxs) for _ in range(2)]
     assert any(param.shape is None for param in nets[0].collect_params().values())
     expected = gluon.Trainer(nets[0].collect_params(), "sgd", dict(MOMENTUM), kvstore="device")
     train_on_devices(nets[0], expected, ctxs, BATCHES)
@@ -51,8 +44,8 @@ def test_an_imported_network_trains_as_under_gluons_trainer(exported, store, tmp
 
 @pytest.mark.parametrize("deferred", [False, True])
 def test_a_parameter_without_a_type_has_that_of_its_arrays(deferred):
-    """float32, as Gluon makes it, which clipping is for; NumPy takes no type for float64."""
-    param = gluon.Parameter("w", shape=(0 if deferred else 3,), dtype=None, **DEFERRED)
+    # Gluon makes it float32, which clipping needs. NumPy reads a missing type as float64.
+    param = gluon.Parameter("w", shape=(0 if deferred else 3,), dtype=None, init="ones", allow_deferred_init=True)
     param.initialize(ctx=contexts(2))
     trainer = BucketedTrainer([param], "sgd", {"learning_rate": 0.5}, clip_norm=1.0)
     if deferred:
@@ -62,5 +55,4 @@ def test_a_parameter_without_a_type_has_that_of_its_arrays(deferred):
     for gradient in param.list_grad():
         gradient[:] = 1
     trainer.apply(2)
-    expected = np.full(3, 1 - 0.5 / np.sqrt(3), "float32")
-    assert all(np.allclose(array.asnumpy(), expected) for array in param.list_data())
+    assert all(np.allclose(array.asnumpy(), 1 - 0.5 / np.sqrt(3)) for array in param.list_data())

@@ -1,4 +1,4 @@
-"""Parameters that live in buckets, under what Gluon and oneDNN do with a parameter's memory."""
+"""Parameters that live in buckets, after everything that Gluon and oneDNN do with their memory."""
 
 import functools
 
@@ -22,15 +22,12 @@ from gluonlab.kvstores import make_kvstore
 
 BATCHES = random_batches([8] * 4, shape=(16, 6, 6), classes=16)
 STORES = ("device", "ring", "sharded-optimizer")
-TRAINERS = (gluon.Trainer, BucketedTrainer)
 STATIC = {"static_alloc": True, "static_shape": True}
 SGD = {"learning_rate": 0.1, "momentum": 0.9}
 
 
-def blocks_of_channels(ctxs, known=True):
-    """Whose weights oneDNN would like in blocks: 16 and 32 channels, in convolutions forth and
-    back, and in groups.
-    """
+def make_net(ctxs, known=True):
+    """Return a network whose weights oneDNN stores in blocks of channels."""
     mx.random.seed(4)
     net = nn.HybridSequential()
     net.add(
@@ -48,49 +45,40 @@ def blocks_of_channels(ctxs, known=True):
     return net
 
 
-def predict(net, ctxs):
-    images = BATCHES[-1][0]
-    return [net(nd.array(images, ctx=ctx)).asnumpy() for ctx in ctxs]
-
-
 COMPILED = {"eager": None, "hybridized": {}, "static": STATIC}
 
 
-def predicted_between_steps(trainer_class, store, compiled):
-    """The parameters on both devices, and what was predicted after each step."""
+def predict_between_steps(trainer_class, store, compiled):
+    """Return the parameters on both devices and the predictions after each step."""
     ctxs, predictions = contexts(2), []
-    net = blocks_of_channels(ctxs)
+    net = make_net(ctxs)
     if COMPILED[compiled] is not None:
         net.hybridize(**COMPILED[compiled])
     trainer = trainer_class(net.collect_params(), "sgd", SGD, kvstore=make_kvstore(store))
     for batch in BATCHES:
         train_on_devices(net, trainer, ctxs, [batch])
-        predictions += predict(net, ctxs)
+        predictions += [net(nd.array(BATCHES[-1][0], ctx=ctx)).asnumpy() for ctx in ctxs]
     return [*parameter_arrays(net, ctxs[0]), *parameter_arrays(net, ctxs[1]), *predictions]
 
 
-@functools.lru_cache(maxsize=None)
-def by_gluon(compiled):
-    return predicted_between_steps(gluon.Trainer, "device", compiled)
+predict_with_gluon = functools.lru_cache(maxsize=None)(
+    functools.partial(predict_between_steps, gluon.Trainer, "device")
+)
 
 
 @pytest.mark.parametrize("store", STORES)
 @pytest.mark.parametrize("compiled", COMPILED)
-def test_predicting_between_steps_leaves_the_parameters_alone(store, compiled):
-    """The convolutions leave their weights in an order of oneDNN's own."""
-    found = predicted_between_steps(BucketedTrainer, store, compiled)
-    assert relative_distance(found, by_gluon(compiled)) < 1e-4
+def test_predictions_between_steps_do_not_change_the_parameters(store, compiled):
+    result = predict_between_steps(BucketedTrainer, store, compiled)
+    assert relative_distance(result, predict_with_gluon(compiled)) < 1e-4
 
 
 @pytest.mark.parametrize("known", [True, False])
 @pytest.mark.parametrize("compiled", [{}, {"static_alloc": True}, STATIC], ids=str)
 def test_a_compiled_network_trains_as_with_gluons_trainer(compiled, known):
-    """Unknown shapes become known in the first step, when the network is compiled with the arrays
-    that it has then.
-    """
     ctxs, results = contexts(2), []
-    for trainer_class in TRAINERS:
-        net = blocks_of_channels(ctxs, known)
+    for trainer_class in (gluon.Trainer, BucketedTrainer):
+        net = make_net(ctxs, known)
         net.hybridize(**compiled)
         trainer = trainer_class(net.collect_params(), "sgd", SGD, kvstore=make_kvstore("device"))
         train_on_devices(net, trainer, ctxs, BATCHES)
@@ -99,12 +87,10 @@ def test_a_compiled_network_trains_as_with_gluons_trainer(compiled, known):
 
 
 class CountsCompilations(nn.HybridSequential):
-    """Calls its layers with symbols when it is compiled."""
-
     compilations = 0
 
     def hybrid_forward(self, F, x):
-        self.compilations += F is mx.sym
+        self.compilations += F is mx.sym  # symbols mean that Gluon compiles
         return super().hybrid_forward(F, x)
 
 
@@ -132,7 +118,7 @@ def test_a_network_is_compiled_again_only_with_static_shape_and_where_its_parame
     [("lr_mult", 1.0, 0.1), ("wd_mult", 1.0, 0.0), ("grad_req", "write", "null"), ("grad_req", "null", "write")],
 )
 def test_settings_that_come_too_late_are_not_ignored(name, before, after):
-    net = blocks_of_channels(contexts(1))
+    net = make_net(contexts(1))
     setattr(net[0].weight, name, before)
     trainer = BucketedTrainer(net.collect_params(), "sgd", SGD)
     train_on_devices(net, trainer, contexts(1), BATCHES[:1])
@@ -147,7 +133,7 @@ def test_setting_parameters_keeps_the_sharded_optimizers_state(optimizer, tmp_pa
     settings = {"sgd": SGD, "adam": {"learning_rate": 0.01}}[optimizer]
     ctxs, results = contexts(2), []
     for name in ("device", "sharded-optimizer"):
-        net = blocks_of_channels(ctxs)
+        net = make_net(ctxs)
         trainer = BucketedTrainer(net.collect_params(), optimizer, settings, make_kvstore(name))
         train_on_devices(net, trainer, ctxs, BATCHES[:2])
         buckets = list(trainer.buckets)

@@ -1,6 +1,4 @@
-"""What the pieces of a user's own loop answer to a mistake: one line, at once, with what to
-give.
-"""
+"""Mistakes in a user's own loop are refused at once, in one line that says what to give."""
 
 import mxnet as mx
 import numpy as np
@@ -27,9 +25,8 @@ def split():
 
 @pytest.mark.parametrize("ctxs", NO_DEVICES, ids=repr)
 def test_a_loader_is_given_devices(split, ctxs):
-    with pytest.raises(
-        DeviceError, match=r"is not a list of devices: give gluonlab.devices.devices\('cpu\*2'\)"
-    ) as raised:
+    message = r"is not a list of devices: give gluonlab.devices.devices\('cpu\*2'\)"
+    with pytest.raises(DeviceError, match=message) as raised:
         Loader(split, ctxs, 8)
     assert "\n" not in str(raised.value)
 
@@ -40,7 +37,7 @@ def test_a_loader_is_given_images_for_a_batch(split, size):
         Loader(split, contexts(1), size)
 
 
-def test_numpys_numbers_and_tuples_are_as_good(split):
+def test_a_loader_takes_numbers_of_numpy_and_tuples(split):
     assert len(Loader(split, tuple(contexts(2)), np.int64(100))) == 4
 
 
@@ -56,7 +53,7 @@ def test_a_network_has_classes(classes):
         get_model("mlp", classes)
 
 
-def trainer_of(ctxs, store):
+def make_trainer(ctxs, store):
     net = nn.Dense(2, in_units=3)
     net.initialize(ctx=ctxs)
     return BucketedTrainer(net.collect_params(), "sgd", kvstore=store)
@@ -68,8 +65,8 @@ def trainer_of(ctxs, store):
         lambda split, ctxs: Loader(split, ctxs, 8),
         lambda split, ctxs: get_model("lenet", 10, ctxs),
         lambda split, ctxs: make_kvstore("ring", ctxs),
-        lambda split, ctxs: trainer_of(ctxs, "device"),
-        lambda split, ctxs: trainer_of(ctxs, make_kvstore("ring")),
+        lambda split, ctxs: make_trainer(ctxs, "device"),
+        lambda split, ctxs: make_trainer(ctxs, make_kvstore("ring")),
         lambda split, ctxs: split_batch(nd.zeros((4, 2)), nd.zeros((4,)), ctxs),
         lambda split, ctxs: train(load_dataset("digits"), None, ctxs),
     ],
@@ -77,11 +74,9 @@ def trainer_of(ctxs, store):
 )
 @pytest.mark.parametrize("places", [(0, 0), (0, 1, 0)])
 def test_a_device_that_comes_twice_is_refused_with_what_to_write(split, take, places):
-    """Of two replicas on one device backward writes one: gradients would be lost in silence."""
+    # Backward writes only one of two replicas on a device: gradients would be lost silently.
     ctxs = [contexts(2)[place] for place in places]
-    kind, count = ctxs[0].device_type, len(ctxs)
     with pytest.raises(DeviceError) as raised:
         take(split, ctxs)
-    said = f"names {ctxs[0]} 2 times: give each device once, such as "
-    assert said in str(raised.value)
-    assert f"[mx.{kind}(i) for i in range({count})]" in str(raised.value)
+    assert f"names {ctxs[0]} 2 times: give each device once, such as " in str(raised.value)
+    assert f"[mx.{ctxs[0].device_type}(i) for i in range({len(ctxs)})]" in str(raised.value)

@@ -20,7 +20,7 @@ from gluonlab.launch.backends import BACKENDS
 BATCHES = random_batches([6, 7, 6], shape=(5,), classes=4)
 
 
-def small_net(ctxs, seed=3):
+def make_net(ctxs, seed=3):
     mx.random.seed(seed)
     net = nn.HybridSequential()
     net.add(nn.Dense(7, in_units=5, activation="tanh"), nn.Dense(4, in_units=7))
@@ -30,14 +30,12 @@ def small_net(ctxs, seed=3):
 
 @pytest.mark.parametrize("before", [BucketedTrainer, gluon.Trainer])
 def test_an_instance_of_mxnets_serves_one_trainer_after_another(before):
-    """Which a store of its own would serve alike; MXNet's does not take a key twice."""
-    store, found = mx.kv.create("device"), []
-    first = small_net(contexts(2))
-    train_on_devices(
-        first, before(first.collect_params(), "sgd", {}, kvstore=store, update_on_kvstore=False), contexts(2), BATCHES
-    )
+    store, found = mx.kv.create("device"), []  # which does not accept a key twice
+    first = make_net(contexts(2))
+    trainer = before(first.collect_params(), "sgd", {}, kvstore=store, update_on_kvstore=False)
+    train_on_devices(first, trainer, contexts(2), BATCHES)
     for kvstore in (store, "device"):
-        net = small_net(contexts(2), seed=5)
+        net = make_net(contexts(2), seed=5)
         trainer = BucketedTrainer(net.collect_params(), "sgd", {"momentum": 0.9}, kvstore=kvstore)
         train_on_devices(net, trainer, contexts(2), BATCHES)
         found.append(parameter_arrays(net))
@@ -45,9 +43,7 @@ def test_an_instance_of_mxnets_serves_one_trainer_after_another(before):
 
 
 class TwoProcesses(KVStoreBase):
-    """A store such as Horovod's, whose other process has the same gradients, and the parameters
-    ``begin``.
-    """
+    """A store such as Horovod's. The other process has equal gradients, and parameters ``begin``."""
 
     type, rank, num_workers = "two processes", 1, 2
 
@@ -69,30 +65,21 @@ class TwoProcesses(KVStoreBase):
 
 
 @pytest.mark.parametrize("devices", [1, 2])
-def test_a_store_of_another_kind_sums_over_its_processes(devices):
-    """One device of each process is several devices all the same; what is not trained comes from
-    the first process, too.
-    """
+def test_a_store_of_another_kind_sums_and_broadcasts_over_its_processes(devices):
     net = nn.Dense(3, in_units=4)
     net.bias.grad_req = "null"
     net.initialize(mx.init.One(), ctx=contexts(devices))
     net.bias.set_data(nd.ones(3))
     trainer = BucketedTrainer(net.collect_params(), "sgd", {"learning_rate": 0.5}, kvstore=TwoProcesses(0.25))
-    before = {name: param.data(device()).asnumpy() for name, param in net.collect_params().items()}
-    assert all((array == 0.25).all() for array in before.values())
+    assert all((array == 0.25).all() for array in parameter_arrays(net))
     with autograd.record():
         losses = [net(nd.ones((2, 4), ctx=ctx)).sum() for ctx in contexts(devices)]
     autograd.backward(losses)
     trainer.step(4 * devices)
-    assert np.array_equal(
-        net.weight.data(device()).asnumpy(), np.full((3, 4), 0.25 - 0.5 * (2 * 2 * devices) / (4 * devices), "float32")
-    )
+    assert (net.weight.data(device()).asnumpy() == 0.25 - 0.5 * (2 * 2 * devices) / (4 * devices)).all()
 
 
-def test_a_process_without_a_shard_counts_as_zero():
-    """It takes part in the sum, and makes the update of the others, if it is told that stale
-    gradients are meant.
-    """
+def test_a_process_without_a_shard_counts_as_zero_if_stale_gradients_are_allowed():
     net = nn.Dense(3, in_units=4, use_bias=False)
     net.initialize(mx.init.One(), ctx=device())
 
@@ -104,30 +91,22 @@ def test_a_process_without_a_shard_counts_as_zero():
     trainer = BucketedTrainer(net.collect_params(), "sgd", {"learning_rate": 0.5}, kvstore=OthersGradients(1.0))
     for _ in range(2):
         trainer.step(2, ignore_stale_grad=True)
-    assert np.array_equal(net.weight.data(device()).asnumpy(), np.full((3, 4), 1 - 2 * 0.5 * 3 / 2, "float32"))
+    assert (net.weight.data(device()).asnumpy() == 1 - 2 * 0.5 * 3 / 2).all()
 
 
-@pytest.mark.parametrize(
-    ("name", "backend"),
-    [
-        ("dist_sync", "dist_sync"),
-        ("dist", "dist_sync"),
-        ("dist_device_sync", "dist_device_sync"),
-        ("dist_sync_device", "dist_device_sync"),
-        ("Dist_Async", "dist_async"),
-        ("p3", "dist_sync"),
-        ("byteps", "dist_sync"),
-        ("horovod", "horovod"),
-    ],
-)
-def test_the_name_of_a_store_of_processes_is_refused_with_what_starts_them(name, backend):
-    """MXNet itself makes a local store, without a word, of 'horovod', 'byteps' and 'p3'."""
+BACKEND_OF = {"dist_sync": "dist_sync", "dist": "dist_sync", "dist_device_sync": "dist_device_sync"}
+BACKEND_OF.update(dist_sync_device="dist_device_sync", Dist_Async="dist_async", p3="dist_sync", byteps="dist_sync")
+
+
+@pytest.mark.parametrize(("name", "backend"), [*BACKEND_OF.items(), ("horovod", "horovod")])
+def test_the_name_of_a_store_of_processes_is_refused_with_the_command_that_starts_them(name, backend):
+    # MXNet itself silently makes a local store of "horovod", "byteps" and "p3".
     assert backend in BACKENDS
     with pytest.raises(KVStoreError) as raised:
         make_kvstore(name)
-    said = f"kvstore {name!r} sums over processes: start them with gluonlab launch -n N --backend "
+    start = f"kvstore {name!r} sums over processes: start them with gluonlab launch -n N --backend {backend}"
     in_a_loop = f"; in your own loop, use mx.kv.create({backend!r})"
-    assert str(raised.value) == f"{said}{backend}{in_a_loop if name != 'horovod' else ''}"
+    assert str(raised.value) == f"{start}{in_a_loop if name != 'horovod' else ''}"
 
 
 # --- real workers of MXNet's parameter server
@@ -152,8 +131,9 @@ def train(make_trainer):
     net.initialize(mx.init.Normal(0.5), ctx=ctxs)
     net[1].bias.set_data(nd.ones(3) * store.rank)
     trainer = make_trainer(net.collect_params())
-    trainer._init_kvstore() if type(trainer) is gluon.Trainer else None
-    trainer._init_params() if type(trainer) is gluon.Trainer else None
+    if type(trainer) is gluon.Trainer:
+        trainer._init_kvstore()
+        trainer._init_params()
     nd.waitall()  # the servers may answer gluon.Trainer's first sum before
     begin = [param.data().asnumpy().tolist() for param in net.collect_params().values()]
     random = np.random.RandomState(0)
@@ -168,13 +148,12 @@ def train(make_trainer):
     return begin, [[param.data(ctx).asnumpy().tolist() for param in params] for ctx in ctxs]
 
 settings = {"learning_rate": 0.1, "momentum": 0.9, "wd": 0.01}
-found = {
-    "gluon": train(lambda params: gluon.Trainer(
-        params, "sgd", settings, kvstore=store, update_on_kvstore=False)),
-    "ours": train(lambda params: BucketedTrainer(params, "sgd", settings, kvstore=store)),
-    "single": train(lambda params: BucketedTrainer(
-        params, "sgd", settings, kvstore=store, bucket_bytes=0)),
+makers = {
+    "gluon": lambda params: gluon.Trainer(params, "sgd", settings, kvstore=store, update_on_kvstore=False),
+    "ours": lambda params: BucketedTrainer(params, "sgd", settings, kvstore=store),
+    "single": lambda params: BucketedTrainer(params, "sgd", settings, kvstore=store, bucket_bytes=0),
 }
+found = {name: train(maker) for name, maker in makers.items()}
 try:
     twobit = {"type": "2bit"}
     train(lambda params: BucketedTrainer(params, "sgd", kvstore=store, compression_params=twobit))
@@ -187,30 +166,22 @@ print(json.dumps(found))
 @pytest.mark.long
 @pytest.mark.parametrize(("count", "devices"), [(1, 1), (1, 2), (2, 1), (2, 2)])
 def test_dist_sync_trains_as_gluons_trainer_does_with_it(count, devices):
-    """One after the other on one store; all workers and devices end alike."""
     with start_workers(count, WORKER, str(devices)) as workers:
-        said = [json.loads(worker.communicate(timeout=120)[0]) for worker in workers]
-    begin, [expected, *_] = said[0]["gluon"]
-    for of_worker in said:
-        assert of_worker["refused"].startswith(
-            "compression_params {'type': '2bit'}: kvstore 'dist_sync' cannot compress"
-        )
+        outputs = [json.loads(worker.communicate(timeout=120)[0]) for worker in workers]
+    begin, [expected, *_] = outputs[0]["gluon"]
+    expected = [np.array(array) for array in expected]
+    for output in outputs:
+        assert output["refused"].startswith("compression_params {'type': '2bit'}: kvstore 'dist_sync' cannot compress")
         for name in ("gluon", "ours", "single"):
-            assert of_worker[name][0] == begin  # rank 0's, also of what is not trained
-            for found in of_worker[name][1]:
-                assert relative_distance(arrays(found), arrays(expected)) <= 1e-6
-    assert relative_distance(arrays(expected), by_one_device(begin, count, devices)) <= 1e-6
+            assert output[name][0] == begin  # also the parameters that are not trained
+            for arrays in output[name][1]:
+                assert relative_distance([np.array(array) for array in arrays], expected) <= 1e-6
+    assert relative_distance(expected, train_in_float64(begin, count, devices)) <= 1e-6
 
 
-def arrays(lists):
-    return [np.array(one, "float64") for one in lists]
-
-
-def by_one_device(begin, count, devices, steps=5, lr=0.1, momentum=0.9, wd=0.01):
-    """The same training in float64: loss |W2 tanh(W1 x + b1) + b2|^2, momentum, weight decay; b2
-    stays.
-    """
-    w1, b1, w2, b2 = arrays(begin)
+def train_in_float64(begin, count, devices, steps=5, lr=0.1, momentum=0.9, wd=0.01):
+    """Train with loss |W2 tanh(W1 x + b1) + b2|^2, momentum, and weight decay; b2 is not trained."""
+    w1, b1, w2, b2 = (np.array(array) for array in begin)
     random, velocity = np.random.RandomState(0), [0.0, 0.0, 0.0]
     for _ in range(steps):
         x = random.uniform(-1, 1, (count, devices, 2, 5)).astype("float32").astype("float64").reshape(-1, 5)

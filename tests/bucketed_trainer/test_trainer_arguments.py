@@ -1,4 +1,4 @@
-"""What BucketedTrainer takes, what it refuses, and how it leaves what it refused."""
+"""The arguments that BucketedTrainer accepts and refuses. A refusal changes nothing."""
 
 import inspect
 
@@ -23,10 +23,16 @@ from gluonlab.errors import ConfigError, GluonlabError, GluonlabWarning, KVStore
 from gluonlab.kvstores import KVSTORES, make_kvstore
 
 BATCHES = random_batches([6, 7, 6], shape=(5,), classes=4)
-TWO_BITS = {"compression_params": {"type": "2bit", "threshold": 0.25}}
 
 
-def small_net(ctxs):
+def compressed(**settings):
+    return {"compression_params": {"type": "2bit", **settings}}
+
+
+TWO_BITS = compressed(threshold=0.25)
+
+
+def make_net(ctxs):
     mx.random.seed(3)
     net = nn.HybridSequential()
     net.add(nn.Dense(7, in_units=5, activation="tanh"), nn.Dense(4, in_units=7))
@@ -43,19 +49,16 @@ def test_it_takes_what_gluons_trainer_takes_in_the_same_places():
 
 @pytest.fixture(scope="module")
 def parameters_of_one_device():
-    net = small_net(cpu_contexts(1))
+    net = make_net(cpu_contexts(1))
     trainer = gluon.Trainer(net.collect_params(), "sgd", {"momentum": 0.9}, kvstore=None)
     train_on_devices(net, trainer, cpu_contexts(1), BATCHES)
     return parameter_arrays(net)
 
 
-@pytest.mark.parametrize(
-    "name", [None, *(name for name in (*KVSTORES, "Ring", "DEVICE") if name != "nccl"), "an instance"]
-)
-def test_every_store_by_name_keeps_the_replicas_alike(name, parameters_of_one_device):
-    """And trains as one device does, for which no store is needed."""
+@pytest.mark.parametrize("name", [None, *sorted({*KVSTORES, "Ring", "DEVICE", "an instance"} - {"nccl"})])
+def test_every_store_by_name_trains_all_replicas_as_one_device(name, parameters_of_one_device):
     kvstore = {"kvstore": mx.kv.create("device") if name == "an instance" else name} if name else {}
-    net = small_net(contexts(3))
+    net = make_net(contexts(3))
     trainer = BucketedTrainer(net.collect_params(), "sgd", {"momentum": 0.9}, **kvstore)
     train_on_devices(net, trainer, contexts(3), BATCHES)
     assert arrays_equal(parameter_arrays(net, device(0)), parameter_arrays(net, device(2)))
@@ -64,7 +67,7 @@ def test_every_store_by_name_keeps_the_replicas_alike(name, parameters_of_one_de
 
 def test_a_name_means_the_store_of_that_name():
     for name in ("ring", "sharded-optimizer"):
-        trainer = BucketedTrainer(small_net(contexts(2)).collect_params(), "sgd", kvstore=name)
+        trainer = BucketedTrainer(make_net(contexts(2)).collect_params(), "sgd", kvstore=name)
         assert type(trainer._kvstore) is type(make_kvstore(name)) and trainer._kvstore.type == name
 
 
@@ -75,34 +78,26 @@ def sparse_net(ctxs):
 
 
 def float16_net(ctxs):
-    net = small_net(ctxs)
+    net = make_net(ctxs)
     net[1].cast("float16")
     return net
 
 
 def net_on_other_devices(ctxs):
-    net = small_net(ctxs)
+    net = make_net(ctxs)
     net[1].collect_params().reset_ctx(contexts(3))
     return net
 
 
 def uninitialized_net(ctxs):
-    net = small_net(ctxs)
+    net = make_net(ctxs)
     net.add(nn.Dense(2, in_units=4))
     return net
 
 
-def compressed(**settings):
-    return {"compression_params": {"type": "2bit", **settings}}
-
-
 REFUSED = [
     (KVStoreError, dict(kvstore="rign"), "unknown kvstore 'rign': .*did you mean 'ring'"),
-    (
-        KVStoreError,
-        dict(kvstore="dist_sync"),
-        "kvstore 'dist_sync' sums over processes: start them with gluonlab launch -n N --backend d",
-    ),
+    (KVStoreError, dict(kvstore="dist_sync"), "kvstore 'dist_sync' sums over processes: start them with gluonlab l"),
     (KVStoreError, dict(kvstore=None), "kvstore None: .* 2 devices.*choose 'device'"),
     (KVStoreError, dict(kvstore=3), "kvstore 3 is no kvstore"),
     (KVStoreError, dict(kvstore=mx.kvstore.KVStoreBase), "is no kvstore: give a name"),
@@ -138,11 +133,8 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("error", "arguments", "message"), REFUSED)
-def test_what_is_refused_is_left_as_it_was(error, arguments, message):
-    """In one line, if the refusal is ours; and gluon.Trainer, or other arguments, can have the
-    parameters.
-    """
-    settings = {"make": small_net, "optimizer": "sgd", **arguments}
+def test_refused_arguments_are_left_unchanged(error, arguments, message):
+    settings = {"make": make_net, "optimizer": "sgd", **arguments}
     net = settings.pop("make")(contexts(2))
     params = list(net.collect_params().values())
     arrays = [(param._data, param._grad) for param in params]
@@ -157,13 +149,11 @@ def test_what_is_refused_is_left_as_it_was(error, arguments, message):
     assert all(a is b for own, param in zip(arrays, params) for a, b in zip(own, (param._data, param._grad)))
 
 
-def test_parameters_that_are_none_or_come_twice_are_refused():
-    """gluon.Trainer stumbles over both; the second it takes on one device, and updates them
-    twice.
-    """
+def test_no_parameters_and_repeated_parameters_are_refused():
+    # gluon.Trainer fails late, or updates the same parameter twice on one device.
     with pytest.raises(ConfigError, match="no parameters to train: give"):
         BucketedTrainer([], "sgd")
-    params = list(small_net(contexts(1)).collect_params().values())
+    params = list(make_net(contexts(1)).collect_params().values())
     with pytest.raises(ConfigError, match=f"{params[1].name} comes several times: give each once"):
         BucketedTrainer([*params, params[1]], "sgd")
     BucketedTrainer(list(dict.fromkeys([*params, params[1]])), "sgd")
@@ -171,25 +161,24 @@ def test_parameters_that_are_none_or_come_twice_are_refused():
 
 @pytest.mark.parametrize("size", [0, -4, None, "8", float("nan"), float("inf"), nd.ones((1,))], ids=str)
 @pytest.mark.parametrize("store", ["device", "sharded-optimizer"])
-def test_a_batch_size_that_is_none_changes_nothing(store, size):
-    net = small_net(contexts(2))
+def test_an_invalid_batch_size_changes_nothing(store, size):
+    net = make_net(contexts(2))
     trainer = BucketedTrainer(net.collect_params(), "sgd", {"momentum": 0.9}, kvstore=store)
     with autograd.record():
         losses = [net(nd.ones((2, 5), ctx=ctx)).sum() for ctx in contexts(2)]
     autograd.backward(losses)
     before = parameter_arrays(net)
-    for use in (trainer.step, trainer.apply):
-        with pytest.raises(
-            ConfigError, match="give a number above 0: the images of this step on all devices"
-        ) as raised:
-            use(size)
+    message = "give a number above 0: the images of this step on all devices"
+    for call in (trainer.step, trainer.apply):
+        with pytest.raises(ConfigError, match=message) as raised:
+            call(size)
         assert "\n" not in str(raised.value)
     trainer.step(np.int64(4))  # the gradients are still fresh
     assert not np.array_equal(parameter_arrays(net)[0], before[0])
 
 
 def test_an_optimizer_that_was_refused_keeps_its_parameters():
-    net, other = small_net(contexts(2)), small_net(contexts(2))
+    net, other = make_net(contexts(2)), make_net(contexts(2))
     optimizer = mx.optimizer.SGD(learning_rate=0.1)
     gluon.Trainer(other.collect_params(), optimizer)
     mine = optimizer.param_dict
@@ -198,47 +187,43 @@ def test_an_optimizer_that_was_refused_keeps_its_parameters():
     assert optimizer.param_dict is mine
 
 
-def test_compression_is_obeyed():
-    """Gradients below the threshold are kept back: nothing moves at first, and all of it by
-    thresholds.
-    """
-    before = parameter_arrays(small_net(contexts(2)))
+def test_compressed_gradients_move_parameters_by_multiples_of_the_threshold():
+    before = parameter_arrays(make_net(contexts(2)))
 
-    def moved(threshold, batches):
-        net = small_net(contexts(2))
+    def compute_moves(threshold, batches):
+        net = make_net(contexts(2))
         params = {"learning_rate": 1.0}
         trainer = BucketedTrainer(net.collect_params(), "sgd", params, **compressed(threshold=threshold))
         train_on_devices(net, trainer, contexts(2), batches)
         return np.concatenate([(b - a).ravel() for a, b in zip(parameter_arrays(net), before)])
 
-    assert not moved(100.0, BATCHES).any()
-    thresholds = moved(0.25, BATCHES[:1]) * 6 / 0.25
+    assert not compute_moves(100.0, BATCHES).any()
+    thresholds = compute_moves(0.25, BATCHES[:1]) * 6 / 0.25
     assert np.allclose(thresholds, np.round(thresholds), atol=1e-5) and np.round(thresholds).any()
 
 
-def test_one_device_has_nobody_to_compress_for():
+def test_compression_on_one_device_warns():
     with pytest.warns(GluonlabWarning, match="one device has nobody to send gradients to"):
-        BucketedTrainer(small_net(contexts(1)).collect_params(), "sgd", **TWO_BITS)
+        BucketedTrainer(make_net(contexts(1)).collect_params(), "sgd", **TWO_BITS)
 
 
 @pytest.mark.parametrize("kvstore", [None, "device", "ring", "sharded-optimizer"])
 def test_one_device_needs_no_store_and_may_have_one(kvstore):
-    net, other = small_net(contexts(1)), small_net(contexts(1))
+    net, other = make_net(contexts(1)), make_net(contexts(1))
     train_on_devices(net, BucketedTrainer(net.collect_params(), "adam", kvstore=kvstore), contexts(1), BATCHES)
     train_on_devices(other, gluon.Trainer(other.collect_params(), "adam", kvstore=None), contexts(1), BATCHES)
     assert arrays_equal(parameter_arrays(net), parameter_arrays(other))
 
 
-@pytest.mark.parametrize("act", [lambda trainer: trainer.allreduce_grads(), lambda trainer: trainer.update(1)])
-def test_a_store_that_updates_has_no_halves(act):
-    trainer = BucketedTrainer(
-        small_net(contexts(2)).collect_params(), "sgd", kvstore="sharded-optimizer", update_on_kvstore=True
-    )
+@pytest.mark.parametrize("call", [lambda trainer: trainer.allreduce_grads(), lambda trainer: trainer.update(1)])
+def test_a_store_that_updates_refuses_half_steps(call):
+    params = make_net(contexts(2)).collect_params()
+    trainer = BucketedTrainer(params, "sgd", kvstore="sharded-optimizer", update_on_kvstore=True)
     with pytest.raises(GluonlabError, match=r"sums and updates at once: call step\(\)"):
-        act(trainer)
+        call(trainer)
 
 
 @pytest.mark.parametrize("name", [None, 3, ["device"], mx.kvstore.KVStoreBase])
-def test_what_is_no_name_is_refused_as_one(name):
+def test_make_kvstore_refuses_values_that_are_not_names(name):
     with pytest.raises(KVStoreError, match="unknown kvstore"):
         make_kvstore(name)

@@ -1,8 +1,6 @@
-"""Optimizer states go from any store, buckets and devices to any others, and training goes on as if
-it had not stopped.
-"""
+"""Optimizer states move between any stores, buckets and devices; training continues as without."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import mxnet as mx
@@ -42,23 +40,22 @@ OPTIMIZERS = {
     "own nadam": {"learning_rate": 0.01}, "own lars": {"learning_rate": 0.2, "momentum": 0.9},
     "own ftml": {"learning_rate": 0.02},
 }  # fmt: skip
-WHOLE = ("lamb", "dcasgd", "own lars")  # what looks at more than an element
+WHOLE = ("lamb", "dcasgd", "own lars")  # not element-wise
 
 
-def network(ctxs, start=None, shapes=True, prefix=None):
-    """Small layers: one has fewer elements than some runs have devices."""
+def make_net(ctxs, start=None, shapes=True, prefix=None):
     mx.random.seed(5)
     net = nn.HybridSequential(prefix=prefix)
-    with net.name_scope():
+    with net.name_scope():  # one layer has fewer elements than some runs have devices
         net.add(nn.Dense(7, activation="tanh"), nn.Dense(1, activation="tanh"), nn.Dense(4))
     net.initialize(mx.init.Normal(0.3), ctx=ctxs)
     if shapes:
         net(nd.zeros((1, 1, 2, 3), ctx=ctxs[0]))
-    put(net, start)
+    set_arrays(net, start)
     return net
 
 
-def put(net, start):
+def set_arrays(net, start):
     for param, value in zip(net.collect_params().values(), start or ()):
         for array in param.list_data():
             array[:] = nd.array(value)
@@ -86,56 +83,52 @@ def halving():
     return mx.lr_scheduler.FactorScheduler(step=2, factor=0.5)
 
 
-def interrupted(optimizer, first, second, file, schedule=halving, stop=3):
-    """Some steps under the one setting, a file, and the others under the other; the last
-    parameters.
-    """
-    ctxs = contexts(first.devices)
-    net = network(ctxs)
+def train(net, trainer, ctxs, begin=0, end=None):
+    train_on_devices(net, trainer, ctxs, BATCHES[begin:end])
+    return parameter_arrays(net)
+
+
+def train_interrupted(optimizer, first, second, file, schedule=halving, stop=3):
+    """Train for some steps with one setting, save the states, and continue with the other."""
+    net = make_net(contexts(first.devices))
     trainer = first.trainer(net, optimizer, schedule())
-    train_on_devices(net, trainer, ctxs, BATCHES[:stop])
+    start = train(net, trainer, contexts(first.devices), end=stop)
     trainer.save_states(file)
-    ctxs = contexts(second.devices)
-    net = network(ctxs, parameter_arrays(net))
+    net = make_net(contexts(second.devices), start)
     trainer = second.trainer(net, optimizer, schedule())
     trainer.load_states(file)
-    train_on_devices(net, trainer, ctxs, BATCHES[stop:])
-    return parameter_arrays(net)
+    return train(net, trainer, contexts(second.devices), stop)
 
 
 @lru_cache(maxsize=None)
-def uninterrupted(optimizer, setting=None, schedule=halving):
-    """All steps: under a setting, or with gluon.Trainer on one device."""
+def train_uninterrupted(optimizer, setting=None, schedule=halving):
+    """Train with a setting, or with gluon.Trainer on one device."""
     ctxs = contexts(setting.devices if setting else 1)
-    net = network(ctxs)
+    net = make_net(ctxs)
     if setting:
-        trainer = setting.trainer(net, optimizer, schedule())
-    else:
-        params = {**OPTIMIZERS[optimizer], "lr_scheduler": schedule()}
-        params["lr_scheduler"].base_lr = params.get("learning_rate", 0.01)
-        trainer = gluon.Trainer(net.collect_params(), *trainer_arguments(optimizer, params), kvstore=None)
-    train_on_devices(net, trainer, ctxs, BATCHES)
-    return parameter_arrays(net)
+        return train(net, setting.trainer(net, optimizer, schedule()), ctxs)
+    params = {**OPTIMIZERS[optimizer], "lr_scheduler": schedule()}
+    params["lr_scheduler"].base_lr = params.get("learning_rate", 0.01)
+    return train(net, gluon.Trainer(net.collect_params(), *trainer_arguments(optimizer, params), kvstore=None), ctxs)
 
 
 @examples(4, 120)
 @given(st.sampled_from(sorted(OPTIMIZERS)), SETTINGS, SETTINGS)
-def test_states_go_to_any_store_buckets_and_devices(tmp_path_factory, optimizer, first, second):
+def test_states_move_to_any_store_buckets_and_devices(tmp_path_factory, optimizer, first, second):
+    settings = [first, second]
     if optimizer in WHOLE:
-        first, second = (
-            s if s.store != "sharded-optimizer" else Setting("ring", s.devices, s.bucket_bytes) for s in (first, second)
-        )
-    found = interrupted(optimizer, first, second, str(tmp_path_factory.getbasetemp() / "states"))
-    assert relative_distance(found, uninterrupted(optimizer)) <= 1e-5
+        settings = [replace(s, store="ring") if s.store == "sharded-optimizer" else s for s in settings]
+    result = train_interrupted(optimizer, *settings, str(tmp_path_factory.getbasetemp() / "states"))
+    assert relative_distance(result, train_uninterrupted(optimizer)) <= 1e-5
 
 
 @pytest.mark.parametrize(
     "optimizer, store", product_cases(["sgd", "adam", "own nag"], STORE, keep=[("own nag", "sharded-optimizer")])
 )
-def test_the_same_setting_goes_on_to_the_bit(optimizer, store, tmp_path):
+def test_the_same_setting_continues_with_the_same_bits(optimizer, store, tmp_path):
     setting = Setting(store, 3, 40)
-    found = interrupted(optimizer, setting, setting, str(tmp_path / "states"))
-    assert arrays_equal(found, uninterrupted(optimizer, setting))
+    found = train_interrupted(optimizer, setting, setting, str(tmp_path / "states"))
+    assert arrays_equal(found, train_uninterrupted(optimizer, setting))
 
 
 def ending():
@@ -143,14 +136,22 @@ def ending():
 
 
 def ended():
-    """Before the states are saved: MXNet's goes on with the rate that it was last asked for, which
-    a new one never was.
-    """
+    """Return a scheduler that ends before the states are saved."""
     return mx.lr_scheduler.PolyScheduler(max_update=2, final_lr=0.003)
 
 
+class FunctionSchedule:
+    """A schedule as a function of the step, with the base_lr that MXNet expects."""
+
+    def __init__(self, rates):
+        self.rates, self.base_lr = rates, 0
+
+    def __call__(self, step):
+        return self.rates(step)
+
+
 def cosine():
-    return Followed(LearningRates(0.01, 5, "cosine"))
+    return FunctionSchedule(LearningRates(0.01, 5, "cosine"))
 
 
 MIDDLE = [
@@ -165,30 +166,15 @@ MIDDLE = [
     product_cases(["own sgd", "adam"], STORE, [halving, ending, ended, cosine], keep=MIDDLE),
 )
 def test_states_may_be_loaded_in_the_middle_of_training(optimizer, store, schedule, tmp_path):
-    """The counts, and with them the rate, go back, although MXNet's schedulers have moved on; and a
-    second time.
-    """
     setting, ctxs = Setting(store, 2), contexts(2)
-    net = network(ctxs)
+    net = make_net(ctxs)
     trainer = setting.trainer(net, optimizer, schedule())
-    train_on_devices(net, trainer, ctxs, BATCHES[:3])
+    start = train(net, trainer, ctxs, end=3)
     trainer.save_states(str(tmp_path / "states"))
-    start = parameter_arrays(net)
-    for _ in range(3):
-        put(net, start)
+    for _ in range(3):  # counts and rates are reset, although MXNet's schedulers have moved on
+        set_arrays(net, start)
         trainer.load_states(str(tmp_path / "states"))
-        train_on_devices(net, trainer, ctxs, BATCHES[3:])
-        assert arrays_equal(parameter_arrays(net), uninterrupted(optimizer, setting, schedule))
-
-
-class Followed:
-    """A schedule as a function of the step."""
-
-    def __init__(self, rates):
-        self.rates, self.base_lr = rates, 0
-
-    def __call__(self, step):
-        return self.rates(step)
+        assert arrays_equal(train(net, trainer, ctxs, 3), train_uninterrupted(optimizer, setting, schedule))
 
 
 FAST = {"lars": {"eta": 1.0}, "own lars": {"eta": 1.0}}  # its steps would be lost in float16
@@ -198,16 +184,15 @@ ALL = [
 ]
 
 
-def products(dtype, start=None):
-    """Parameters of which MXNet can compute gradients in float16, too, and a step with them."""
+def make_products(dtype, start=None):
+    """Return parameters with gradients that MXNet computes also in float16, and a training step."""
     params = [
         gluon.Parameter(f"p{i}_weight", shape=shape, dtype=dtype) for i, shape in enumerate([(3, 4), (5,), (2, 2)])
     ]
     for i, param in enumerate(params):
         param.initialize(mx.init.Normal(0.3), ctx=device())
-        param.set_data(
-            nd.array(start[i] if start else np.random.RandomState(i).normal(0, 0.3, param.shape), dtype=dtype)
-        )
+        values = start[i] if start else np.random.RandomState(i).normal(0, 0.3, param.shape)
+        param.set_data(nd.array(values, dtype=dtype))
 
     def step(trainer, number):
         with mx.autograd.record():
@@ -222,27 +207,27 @@ KEPT = [("lbsgd", "float32"), ("nadam", "float32"), ("lamb", "float32"), ("sgd",
 
 
 @pytest.mark.parametrize("optimizer, dtype", product_cases(ALL, ["float32", "float16"], keep=KEPT))
-def test_every_optimizer_that_is_offered_goes_on_to_the_bit(optimizer, dtype, tmp_path):
-    """On one device, also those whose replicas drift apart; with master copies of float16."""
+def test_every_optimizer_continues_with_the_same_bits(optimizer, dtype, tmp_path):
+    # On one device, so that optimizers whose replicas drift apart can take part; with master copies of float16.
     results = []
-    for split in (False, True):
+
+    def make_trainer(params):
         settings = {"multi_precision": dtype == "float16", "lr_scheduler": halving(), **FAST.get(optimizer, {})}
-        params, step = products(dtype)
-        trainer = BucketedTrainer(params, *trainer_arguments(optimizer, settings))
+        return BucketedTrainer(params, *trainer_arguments(optimizer, settings))
+
+    for is_interrupted in (False, True):
+        params, step = make_products(dtype)
+        trainer, start = make_trainer(params), [param.list_data()[0].asnumpy() for param in params]
         for number in range(6):
-            if split and number == 3:
+            if is_interrupted and number == 3:
                 trainer.save_states(str(tmp_path / "states"))
-                params, step = products(dtype, [param.list_data()[0].asnumpy() for param in params])
-                trainer = BucketedTrainer(
-                    params, *trainer_arguments(optimizer, {**settings, "lr_scheduler": halving()})
-                )
+                params, step = make_products(dtype, [param.list_data()[0].asnumpy() for param in params])
+                trainer = make_trainer(params)
                 trainer.load_states(str(tmp_path / "states"))
             step(trainer, number)
         results.append([param.list_data()[0].asnumpy() for param in params])
-    assert all(np.array_equal(a, b) and np.isfinite(a).all() for a, b in zip(*results))
-    assert all(
-        not np.array_equal(a, param.list_data()[0].asnumpy()) for a, param in zip(results[0], products(dtype)[0])
-    )
+    assert arrays_equal(*results) and all(np.isfinite(array).all() for array in results[0])
+    assert not any(np.array_equal(*arrays) for arrays in zip(results[0], start))
 
 
 @pytest.mark.parametrize(
@@ -250,132 +235,126 @@ def test_every_optimizer_that_is_offered_goes_on_to_the_bit(optimizer, dtype, tm
 )
 def test_states_wait_for_shapes_that_are_not_known_yet(setting, tmp_path):
     path, ctxs = str(tmp_path / "states"), contexts(setting.devices)
-    net = network(ctxs)
+    net = make_net(ctxs)
     trainer = setting.trainer(net, "adam")
-    train_on_devices(net, trainer, ctxs, BATCHES[:3])
+    start = train(net, trainer, ctxs, end=3)
     trainer.save_states(path)
-    start = parameter_arrays(net)
-    train_on_devices(net, trainer, ctxs, BATCHES[3:])
-    later = network(ctxs, shapes=False)
+    expected = train(net, trainer, ctxs, 3)
+    later = make_net(ctxs, shapes=False)
     trainer = setting.trainer(later, "adam")
     trainer.load_states(path)
     saved = nd.load(path)
-    trainer.save_states(path)  # what waits is saved as it came, under the names of this network
+    trainer.save_states(path)  # pending states are saved unchanged, with the names of this network
     assert sorted(array.shape for array in nd.load(path).values()) == sorted(array.shape for array in saved.values())
     later(nd.zeros((1, 1, 2, 3), ctx=ctxs[0]))
-    put(later, start)
+    set_arrays(later, start)
     train_on_devices(later, trainer, ctxs, BATCHES[3:])
-    assert arrays_equal(parameter_arrays(later), parameter_arrays(net))
+    assert arrays_equal(parameter_arrays(later), expected)
 
 
 @pytest.mark.parametrize("steps", [0, 1])
 @pytest.mark.parametrize("store", STORE)
 def test_states_may_be_loaded_after_the_parameters(store, steps, tmp_path):
-    """load_parameters has a trainer whose store updates prepare that anew."""
-    files, setting, ctxs = ([str(tmp_path / name) for name in ("params", "states")], Setting(store, 2), contexts(2))
-    net = network(ctxs)
+    # load_parameters makes a trainer whose store updates prepare the store again.
+    params, states, setting, ctxs = str(tmp_path / "params"), str(tmp_path / "states"), Setting(store, 2), contexts(2)
+    net, resumed = make_net(ctxs), make_net(ctxs)
     trainer = setting.trainer(net, "sgd")
-    train_on_devices(net, trainer, ctxs, BATCHES[:3])
-    net.save_parameters(files[0])
-    trainer.save_states(files[1])
-    train_on_devices(net, trainer, ctxs, BATCHES[3:])
-    resumed = network(ctxs)
+    train(net, trainer, ctxs, end=3)
+    net.save_parameters(params)
+    trainer.save_states(states)
+    expected = train(net, trainer, ctxs, 3)
     trainer = setting.trainer(resumed, "sgd")
-    train_on_devices(resumed, trainer, ctxs, BATCHES[:steps])
-    resumed.load_parameters(files[0], ctx=ctxs)
-    trainer.load_states(files[1])
-    train_on_devices(resumed, trainer, ctxs, BATCHES[3:])
-    assert arrays_equal(parameter_arrays(resumed), parameter_arrays(net))
+    train(resumed, trainer, ctxs, end=steps)
+    resumed.load_parameters(params, ctx=ctxs)
+    trainer.load_states(states)
+    assert arrays_equal(train(resumed, trainer, ctxs, 3), expected)
 
 
 @pytest.mark.parametrize(
     "optimizer, store", product_cases(["sgd", "adam"], STORE, keep=[("adam", "sharded-optimizer")])
 )
-def test_states_go_through_memory_too(optimizer, store):
-    """As copies: what is trained meanwhile does not change them."""
+def test_gathered_states_are_copies_that_can_be_restored(optimizer, store):
     setting, ctxs = Setting(store, 2), contexts(2)
-    net = network(ctxs)
+    net = make_net(ctxs)
     trainer = setting.trainer(net, optimizer, halving())
-    train_on_devices(net, trainer, ctxs, BATCHES[:3])
-    states, start = gather_states(trainer), parameter_arrays(net)
-    before = {name: array.asnumpy() for name, array in states.items()}
-    train_on_devices(net, trainer, ctxs, BATCHES[3:])
-    assert all(np.array_equal(array.asnumpy(), before[name]) for name, array in states.items())
-    put(net, start)
+    start, states = train(net, trainer, ctxs, end=3), gather_states(trainer)
+    before = states_to_numpy(states)
+    train(net, trainer, ctxs, 3)
+    set_arrays(net, start)
     restore_states(trainer, states)
-    assert all(np.array_equal(array.asnumpy(), before[name]) for name, array in gather_states(trainer).items())
-    train_on_devices(net, trainer, ctxs, BATCHES[3:])
-    assert all(np.array_equal(array.asnumpy(), before[name]) for name, array in states.items())
-    assert arrays_equal(parameter_arrays(net), uninterrupted(optimizer, setting))
+    np.testing.assert_equal(states_to_numpy(gather_states(trainer)), before)
+    assert arrays_equal(train(net, trainer, ctxs, 3), train_uninterrupted(optimizer, setting))
+    np.testing.assert_equal(states_to_numpy(states), before)
+
+
+def states_to_numpy(states):
+    return {name: array.asnumpy() for name, array in states.items()}
 
 
 def test_a_state_is_whole_and_named_by_its_parameter():
-    """Adam's mean after one step is a tenth of the gradient, wherever its parts lie."""
-    found = []
+    # Adam's mean after one step is a tenth of the gradient.
+    results = []
     for setting in (Setting(), Setting("device", 3, 40), Setting("sharded-optimizer", 4), Setting("ring", 2, 0)):
-        ctxs = contexts(setting.devices)
-        net = network(ctxs, prefix="net_")
+        net = make_net(contexts(setting.devices), prefix="net_")
         trainer = setting.trainer(net, "adam")
-        train_on_devices(net, trainer, ctxs, BATCHES[:1])
-        found.append({name: array.asnumpy() for name, array in gather_states(trainer).items()})
-    net = network(contexts(1), prefix="net_")
+        train(net, trainer, contexts(setting.devices), end=1)
+        results.append(states_to_numpy(gather_states(trainer)))
+    net = make_net(contexts(1), prefix="net_")
     with mx.autograd.record():
         images, labels = (nd.array(array, ctx=device()) for array in BATCHES[0])
         loss = gluon.loss.SoftmaxCrossEntropyLoss()(net(images), labels).mean()
     loss.backward()
     for name, param in net.collect_params().items():
-        for arrays in found:
+        for arrays in results:
             assert np.allclose(arrays[f"state/0/{name}"], 0.1 * param.list_grad()[0].asnumpy(), rtol=1e-4, atol=1e-8)
             assert arrays[f"parameter/{name}"].tolist() == [1, *param.shape]
-    assert all(arrays.keys() == found[0].keys() for arrays in found)
+    assert all(arrays.keys() == results[0].keys() for arrays in results)
 
 
 @pytest.mark.parametrize("setting", [Setting("device", 2), Setting("sharded-optimizer", 2)], ids=str)
-def test_a_rate_that_was_set_by_hand_comes_back_and_one_of_a_schedule_does_not(setting, tmp_path):
-    """As with gluon.Trainer."""
-    path, ctxs = str(tmp_path / "states"), contexts(2)
-    net = network(ctxs)
+def test_a_rate_set_by_hand_is_restored_and_the_rate_of_a_schedule_is_not(setting, tmp_path):
+    path, ctxs, rates = str(tmp_path / "states"), contexts(2), LearningRates(0.5, 10, "linear")
+    net = make_net(ctxs)
     trainer = setting.trainer(net, "adam")
-    train_on_devices(net, trainer, ctxs, BATCHES[:2])
+    train(net, trainer, ctxs, end=2)
     trainer.set_learning_rate(0.003)
     trainer.save_states(path)
-    other = setting.trainer(network(ctxs), "adam")
-    other.load_states(path)
-    assert other.learning_rate == 0.003
-    other = setting.trainer(network(ctxs), "adam", Followed(LearningRates(0.5, 10, "linear")))
-    other.load_states(path)
-    assert other.learning_rate == LearningRates(0.5, 10, "linear")(2)
-
-
-def make(net, ours, optimizer, bucket_bytes):
-    if ours:
-        return Setting(bucket_bytes=bucket_bytes).trainer(net, optimizer)
-    return gluon.Trainer(net.collect_params(), optimizer, dict(OPTIMIZERS[optimizer]), kvstore=None)
+    for schedule, expected in ((None, 0.003), (FunctionSchedule(rates), rates(2))):
+        other = setting.trainer(make_net(ctxs), "adam", schedule)
+        other.load_states(path)
+        assert other.learning_rate == expected
 
 
 @pytest.mark.parametrize(
     "optimizer, bucket_bytes", product_cases(["sgd", "adam"], [0, 4 * 2**20], keep=[("adam", 4 * 2**20)])
 )
 def test_parameters_that_were_frozen_have_their_own_counts(optimizer, bucket_bytes, tmp_path):
-    """They begin anew beside those that go on, in one bucket; the reference is gluon.Trainer, which
-    counts each by itself.
-    """
-    results = []
+    # In one bucket with parameters that were not; gluon.Trainer counts each by itself.
+    results, ctxs = [], contexts(1)
     for ours in (False, True):
-        net = network(contexts(1))
+        net = make_net(ctxs)
+
+        def make_trainer(net=net, ours=ours):
+            if ours:
+                return Setting(bucket_bytes=bucket_bytes).trainer(net, optimizer)
+            return gluon.Trainer(net.collect_params(), optimizer, dict(OPTIMIZERS[optimizer]), kvstore=None)
+
         net[0].collect_params().setattr("grad_req", "null")
-        trainer = make(net, ours, optimizer, bucket_bytes)
-        train_on_devices(net, trainer, contexts(1), BATCHES[:3])
+        trainer = make_trainer()
+        train(net, trainer, ctxs, end=3)
         net[0].collect_params().setattr("grad_req", "write")
         if ours:
             trainer.save_states(str(tmp_path / "states"))
-            trainer = make(net, ours, optimizer, bucket_bytes)
+            trainer = make_trainer()
             trainer.load_states(str(tmp_path / "states"))
-            counts = [gather_states(trainer)[f"parameter/{name}"].asnumpy()[0] for name in net.collect_params()]
-            assert counts == [0, 0, 3, 3, 3, 3]
-        train_on_devices(net, trainer, contexts(1), BATCHES[3:])
-        results.append(parameter_arrays(net))
+            assert update_counts(net, trainer) == [0, 0, 3, 3, 3, 3]
+        results.append(train(net, trainer, ctxs, 3))
     assert relative_distance(results[1], results[0]) <= 1e-6
+
+
+def update_counts(net, trainer):
+    states = gather_states(trainer)
+    return [int(states[f"parameter/{name}"].asnumpy()[0]) for name in net.collect_params()]
 
 
 CUT, WHOLE_KEYS = Setting("sharded-optimizer", 3), Setting("ring", 2)
@@ -383,44 +362,35 @@ LEFT_OUT = [("adam", CUT), ("own sgd", WHOLE_KEYS)]
 
 
 @pytest.mark.parametrize("optimizer, second", product_cases(["own sgd", "adam"], [CUT, WHOLE_KEYS], keep=LEFT_OUT))
-def test_parameters_that_a_step_left_out_keep_their_own_counts(optimizer, second, tmp_path):
-    """Under every store, in one bucket with others; the reference goes on without files, with a
-    bucket for each parameter.
-    """
+def test_parameters_that_some_steps_leave_out_have_their_own_counts(optimizer, second, tmp_path):
+    # In one bucket with others; the reference uses no files, and a bucket for each parameter.
     results = []
     for setting in (Setting(bucket_bytes=0), second):
         ctxs = contexts(setting.devices)
-        net = network(ctxs)
+        net = make_net(ctxs)
         trainer = setting.trainer(net, optimizer, halving())
         for number, batch in enumerate(BATCHES):
             if setting is second and number in (2, 4):
                 trainer.save_states(str(tmp_path / "states"))
-                net = network(ctxs, parameter_arrays(net))
+                net = make_net(ctxs, parameter_arrays(net))
                 trainer = setting.trainer(net, optimizer, halving())
                 trainer.load_states(str(tmp_path / "states"))
-            one_step(net, trainer, ctxs, batch, net[0] if number in (0, 3) else net)
+            images, labels = (shard(nd.array(array), ctxs) for array in batch)
+            used = net[0] if number in (0, 3) else net
+            with mx.autograd.record():
+                losses = [(used(x).sum(axis=1) * (1 + y)).sum() for x, y in zip(images, labels)]
+            mx.autograd.backward(losses)
+            trainer.step(len(batch[0]), ignore_stale_grad=True)
         results.append(parameter_arrays(net))
-        states = gather_states(trainer)
-        counts = [int(states[f"parameter/{name}"].asnumpy()[0]) for name in net.collect_params()]
-        assert counts == [5, 5, 3, 3, 3, 3]
+        assert update_counts(net, trainer) == [5, 5, 3, 3, 3, 3]
     assert relative_distance(results[1], results[0]) <= 1e-5
 
 
-def one_step(net, trainer, ctxs, batch, used):
-    images, labels = (shard(nd.array(array), ctxs) for array in batch)
-    with mx.autograd.record():
-        losses = [(used(x).sum(axis=1) * (1 + y)).sum() for x, y in zip(images, labels)]
-    mx.autograd.backward(losses)
-    trainer.step(len(batch[0]), ignore_stale_grad=True)
-
-
-def test_states_for_which_there_is_no_room_are_an_error_and_the_old_ones_stay(tmp_path):
+def test_a_full_disk_is_an_error_and_keeps_the_old_states(tmp_path):
     file = tmp_path / "states"
-    trainer = Setting().trainer(network(contexts(1)), "adam")
+    trainer = Setting().trainer(make_net(contexts(1)), "adam")
     trainer.save_states(str(file))
-    whole = file.read_bytes()
-    with limit_file_size(len(whole) - 1), pytest.raises(
-        OutputError, match=r"cannot write .*states: File too large; choose another place$"
-    ):
+    content, message = file.read_bytes(), r"cannot write .*states: File too large; choose another place$"
+    with limit_file_size(len(content) - 1), pytest.raises(OutputError, match=message):
         trainer.save_states(str(file))
-    assert file.read_bytes() == whole
+    assert file.read_bytes() == content
