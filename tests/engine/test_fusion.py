@@ -1,8 +1,7 @@
-"""Fused operators run where the driver knows the CUDA of the compiler, and MXNet fuses nowhere
-else.
-"""
+"""MXNet fuses operators only if the driver supports the CUDA version of the compiler."""
 
 import os
+from contextlib import nullcontext
 
 import pytest
 from hypothesis import given
@@ -16,56 +15,39 @@ CUDA = st.builds(lambda major, minor: major * 1000 + minor * 10, st.integers(10,
 
 
 @given(CUDA, CUDA)
-def test_a_driver_runs_what_a_compiler_of_its_own_cuda_or_an_older_one_made(driver, compiler):
-    assert CudaVersions(driver, compiler).are_compatible == (driver >= compiler)
-    assert f"{format_cuda_version(driver)} {'and runs' if driver >= compiler else 'and does not run'}" in str(
-        CudaVersions(driver, compiler)
-    )
+def test_a_driver_runs_code_of_its_own_or_an_older_cuda_compiler(driver, compiler):
+    versions, words = CudaVersions(driver, compiler), "and runs" if driver >= compiler else "and does not run"
+    assert versions.are_compatible == (driver >= compiler)
+    assert f"{format_cuda_version(driver)} {words}" in str(versions)
+    assert CudaVersions(None, compiler).are_compatible and CudaVersions(driver, None).are_compatible
 
 
-@given(CUDA)
-def test_what_does_not_tell_its_version_is_trusted(version):
-    assert (
-        CudaVersions(None, version).are_compatible
-        and CudaVersions(version, None).are_compatible
-        and CudaVersions(None, None).are_compatible
-    )
+OLD = "the driver knows CUDA 11.4 and does not run what NVRTC 11.8 compiles"
 
 
-def settled(monkeypatch, asked, driver=11040, compiler=11080):
-    """MXNET_USE_FUSION afterwards, and what is said of it."""
-    monkeypatch.setattr(mxnet_setup, "cuda_versions", lambda: CudaVersions(driver, compiler))
+@pytest.mark.parametrize(
+    ("exported", "driver", "is_on", "reason"),
+    [
+        (None, 11040, False, OLD),
+        *((None, driver, True, None) for driver in (11080, 12020, None)),
+        *(
+            (value, driver, False, f"MXNET_USE_FUSION={value} is set")
+            for value in ("0", "false")
+            for driver in (11040, 12020)
+        ),
+        *((value, 11040, True, None) for value in ("1", "true")),
+    ],
+)
+def test_fusion_is_on_if_the_driver_supports_it_or_the_user_asks_for_it(monkeypatch, exported, driver, is_on, reason):
+    monkeypatch.setattr(mxnet_setup, "cuda_versions", lambda: CudaVersions(driver, 11080))
     monkeypatch.setattr(mxnet_setup, "_fusion_is_off", False)
     monkeypatch.delenv(mxnet_setup.FUSION_VARIABLE, raising=False)
-    if asked is not None:
-        monkeypatch.setenv(mxnet_setup.FUSION_VARIABLE, asked)
-    mxnet_setup._disable_unsupported_fusion()
-    return os.environ.get(mxnet_setup.FUSION_VARIABLE), mxnet_setup.fusion_state()
-
-
-def test_fusion_is_off_where_the_driver_is_older_than_the_compiler(monkeypatch):
-    value, told = settled(monkeypatch, None)
-    assert value == "0" and not told.is_on and not told.driver_supports
-    assert told.reason == "the driver knows CUDA 11.4 and does not run what NVRTC 11.8 compiles"
-
-
-@pytest.mark.parametrize("driver", [11080, 12020, None])
-def test_fusion_is_mxnets_own_elsewhere(monkeypatch, driver):
-    value, told = settled(monkeypatch, None, driver)
-    assert value is None and told.is_on and told.driver_supports
-
-
-@pytest.mark.parametrize("asked", ["0", "false"])
-def test_the_user_may_turn_it_off_anywhere(monkeypatch, asked):
-    for driver in (11040, 12020):
-        value, told = settled(monkeypatch, asked, driver)
-        assert value == asked and not told.is_on and told.reason == f"MXNET_USE_FUSION={asked} is set"
-
-
-@pytest.mark.parametrize("asked", ["1", "true"])
-def test_the_user_who_wants_it_where_it_fails_is_obeyed_and_warned(monkeypatch, asked):
-    with pytest.warns(
-        GluonlabWarning, match=f"MXNET_USE_FUSION={asked} is obeyed, but the driver knows CUDA 11.4 .* unset"
-    ):
-        value, told = settled(monkeypatch, asked)
-    assert value == asked and told.is_on and not told.driver_supports
+    if exported is not None:
+        monkeypatch.setenv(mxnet_setup.FUSION_VARIABLE, exported)
+    message = f"MXNET_USE_FUSION={exported} is obeyed, but the driver knows CUDA 11.4 .* unset"
+    with pytest.warns(GluonlabWarning, match=message) if exported in ("1", "true") else nullcontext():
+        mxnet_setup._disable_unsupported_fusion()
+    state = mxnet_setup.fusion_state()
+    assert (state.is_on, state.driver_supports) == (is_on, driver != 11040)
+    assert reason is None or state.reason == reason
+    assert os.environ.get(mxnet_setup.FUSION_VARIABLE) == ("0" if reason == OLD else exported)
