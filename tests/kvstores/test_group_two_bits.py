@@ -28,18 +28,18 @@ THRESHOLDS = st.sampled_from([0.5, 0.1, 1e-30, 1e30]) | st.floats(1e-3, 10)
 PROCESSES = st.integers(2, 40) | st.sampled_from([127, 128, 160, 161, 2895, 2896, 9999])
 
 
-def in_two_bits(rest, grad, threshold):
-    """By numpy: what a process sends in multiples of the threshold, and what is left over."""
+def round_to_threshold(rest, grad, threshold):
+    """Return what a process sends, in multiples of the threshold, and what remains."""
     rest = rest + grad
     sent = (rest >= threshold).astype(rest.dtype) - (rest <= -threshold).astype(rest.dtype)
     return sent, rest - threshold * sent
 
 
-def summed(rests, grads, threshold):
-    """The sum over processes, whose rests are changed. ``threshold``: of the gradients' type."""
+def sum_rounded(rests, grads, threshold):
+    """Return the sum over processes; update their rests. ``threshold``: of the gradients' type."""
     total = np.zeros_like(grads[0])
     for rank, grad in enumerate(grads):
-        sent, rests[rank] = in_two_bits(rests[rank], grad, threshold)
+        sent, rests[rank] = round_to_threshold(rests[rank], grad, threshold)
         total += sent
     return threshold * total
 
@@ -57,36 +57,29 @@ def summed(rests, grads, threshold):
     seed=st.integers(0, 2**16),
 )
 def test_sums_are_those_of_numpy_to_the_bit(counts, shapes, dtypes, name, threshold, size, together, anew, seed):
-    """Five steps, of which each begins with what the others have left over; ``anew``: in other
-    arrays every time. Devices of a process are summed exactly: two numbers in either order.
-    """
+    # Each step starts with the rests of the steps before; ``anew``: in other arrays every time.
     random, threshold = np.random.RandomState(seed), np.float32(threshold)
+    kinds = list(zip(shapes, dtypes))
     steps = [
-        [(random.normal(0, size, (sum(counts), *shape)) * threshold).astype(dtype)
-         for shape, dtype in zip(shapes, dtypes)] for _ in range(5)
-    ]  # fmt: skip
+        [(random.normal(0, size, (sum(counts), *shape)) * threshold).astype(dtype) for shape, dtype in kinds]
+        for _ in range(5)
+    ]
     begins = [0, *accumulate(counts)]
     compress = f"2bit:{float(threshold)!r}"
     processes = sum_over_processes(counts, steps, name, compress, together, anew)
-    for key, (shape, dtype) in enumerate(zip(shapes, dtypes)):
+    for key, (shape, dtype) in enumerate(kinds):
         rests = [np.zeros(shape, dtype) for _ in counts]
         for turn, numbers in enumerate(steps):
             grads = [numbers[key][begin:end].sum(axis=0) for begin, end in zip(begins, begins[1:])]
-            expected = summed(rests, grads, np.asarray(threshold, dtype)[()])
+            expected = sum_rounded(rests, grads, np.asarray(threshold, dtype)[()])
             for array in (array for found, _ in processes for array in found[turn][key]):
                 assert array.dtype == dtype
                 assert np.array_equal(array, expected)
 
 
-def exact(digits, base):
-    """The numbers that rows of digits make, in whole numbers of any length."""
-    return [sum(int(digit) * base**place for place, digit in enumerate(row)) for row in digits]
-
-
 @settings(max_examples=30)
 @given(processes=PROCESSES, seed=st.integers(0, 2**16), extreme=st.booleans())
-def test_every_sum_of_digits_is_read_exactly(processes, seed, extreme):
-    """The largest and smallest of all first; and what travels is a whole number below 2**24."""
+def test_every_sum_of_packed_digits_is_decoded_exactly(processes, seed, extreme):
     base, low, high = max_packed_digits(processes)
     assert base == 2 * processes + 1 and low - high in (0, 1)
     assert base ** (low + high) + base**low <= FLOAT32_CODE_LIMIT
@@ -96,9 +89,9 @@ def test_every_sum_of_digits_is_read_exactly(processes, seed, extreme):
     if extreme:
         digits = random.choice([-most, 0, most], digits.shape)
     digits[0], digits[1] = most, -most
-    # the low half of every number lies first, then the high half
-    numbers = exact(digits, base)
+    numbers = [sum(int(digit) * base**place for place, digit in enumerate(row)) for row in digits]
     assert max(map(abs, numbers)) < 2**24
+    # the low half of every number lies first, then the high half
     flat = np.concatenate([digits[:, :low].ravel(), digits[:, low:].ravel()])
     two_bits = TwoBitCompressor(digits.size, np.dtype("float32"), device(), 0.1, processes)
     two_bits.packed[:] = nd.array(np.array(numbers, "float32"))
@@ -114,8 +107,7 @@ def test_every_sum_of_digits_is_read_exactly(processes, seed, extreme):
     alike=st.booleans(),
     seed=st.integers(0, 2**16),
 )
-def test_float32_adds_what_travels_in_any_order(processes, size, dtype, alike, seed):
-    """Sizes that fill no whole number, and, where all are ``alike``, the largest digits."""
+def test_float32_adds_packed_digits_in_any_order(processes, size, dtype, alike, seed):
     random = np.random.RandomState(seed)
     signs = random.choice([-1, 1] if alike else [-1, 0, 1], (processes, size))
     signs = np.broadcast_to(signs[0], signs.shape) if alike else signs
@@ -139,9 +131,8 @@ def test_float32_adds_what_travels_in_any_order(processes, size, dtype, alike, s
 @pytest.mark.parametrize("bad", [np.inf, -np.inf, np.nan])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("size", [1, 23])
-def test_all_processes_see_nan_from_the_first_value_that_is_not_finite(bad, dtype, size):
-    """At its place, and at most at those that share a number: the others go on."""
-    place = size // 2
+def test_all_processes_get_nan_after_the_first_value_that_is_not_finite(bad, dtype, size):
+    place = size // 2  # values packed into the same number may also become nan
 
     def work(group):
         store = GroupKVStore(make_kvstore("device"), group, compress="2bit:0.5")
@@ -162,15 +153,14 @@ def test_all_processes_see_nan_from_the_first_value_that_is_not_finite(bad, dtyp
         assert (mine[np.isfinite(mine)] == 1.0).all()
 
 
-def test_a_tenth_of_the_bytes_travels():
-    """Of two processes ten elements in each float32."""
+def test_two_processes_send_a_tenth_of_the_bytes():
     ones = [np.ones((2, *shape), "float32") for shape in [(40, 30), (7,), (3, 5, 2)]]
     for _, sums in sum_over_processes([1, 1], [ones], compress="2bit:0.5"):
         assert sums == [(-(-(1200 + 7 + 30) // 10), "float32")]
 
 
 @pytest.mark.cpu_only("mx.np arrays are the same memory on any device")
-def test_arrays_of_numpys_kind_are_summed_too():
+def test_mx_np_arrays_are_summed():
     def work(group):
         store = GroupKVStore(make_kvstore("device"), group, compress="2bit:0.5")
         array = nd.array([0.4, 0.6, -3.0], mx.cpu(group.rank)).as_np_ndarray()
@@ -185,7 +175,7 @@ def test_arrays_of_numpys_kind_are_summed_too():
         assert found == [[0.0, 1.0, -1.0], [1.0, 0.0, -1.0]]
 
 
-def small_net(ctxs):
+def make_net(ctxs):
     net = nn.HybridSequential()
     with mx.name.NameManager():  # all have the same names, as in processes of their own
         net.add(nn.Dense(7, in_units=5, activation="tanh"), nn.Dense(4, in_units=7))
@@ -194,17 +184,17 @@ def small_net(ctxs):
 
 
 @pytest.mark.parametrize("bucket_bytes", [0, 100, 2**20, None], ids=str)
-def test_trainers_update_with_the_thresholds_that_were_sent(bucket_bytes):
-    """Gradients written by hand, on processes of one and of two devices; None: gluon.Trainer."""
+def test_trainers_update_with_the_rounded_sums(bucket_bytes):
+    # None: gluon.Trainer
     counts, threshold = [1, 2], np.float32(0.25)
     ctxs = [[device(0)], [device(1), device(2)]]
-    nets = [small_net(own) for own in ctxs]
+    nets = [make_net(own) for own in ctxs]
     shapes = [param.shape for param in nets[0].collect_params().values()]
     random = np.random.RandomState(0)
     steps = [
-        [[random.normal(0, 0.2, (count, *shape)).astype("float32") for shape in shapes]
-         for count in counts] for _ in range(6)
-    ]  # fmt: skip
+        [[random.normal(0, 0.2, (count, *shape)).astype("float32") for shape in shapes] for count in counts]
+        for _ in range(6)
+    ]
     expected = [param.data(device(0)).asnumpy() for param in nets[0].collect_params().values()]
 
     def work(group):
@@ -231,7 +221,7 @@ def test_trainers_update_with_the_thresholds_that_were_sent(bucket_bytes):
         rests, value = [np.zeros(shape, "float32") for _ in counts], expected[place]
         for step in steps:
             grads = [process[place].sum(axis=0) for process in step]
-            value = value - summed(rests, grads, threshold)
+            value = value - sum_rounded(rests, grads, threshold)
         for replica in replicas:
             assert np.array_equal(replica[place], value)
 
@@ -239,25 +229,24 @@ def test_trainers_update_with_the_thresholds_that_were_sent(bucket_bytes):
 # --- mistakes
 
 
-def make(group=None, **given):
+def make_store(group=None, **given):
     return GroupKVStore(make_kvstore("device"), group or SummingGroup(0, 2), **given)
 
 
 def test_a_single_process_does_not_compress():
     def work(group):
-        store, array = make(group, compress="2bit"), nd.array([0.3], device())
+        store, array = make_store(group, compress="2bit"), nd.array([0.3], device())
         store.pushpull(0, [array])
         return array.asnumpy().tolist()
 
-    said = "^compress 2bit:0.5: one process has nobody to send"
     for run in (lambda: [work(SINGLE_PROCESS)], lambda: run_in_threads(1, work)):
-        with pytest.warns(GluonlabWarning, match=said):
+        with pytest.warns(GluonlabWarning, match="^compress 2bit:0.5: one process has nobody to send"):
             assert run() == [[np.float32(0.3)]]
 
 
-def test_trainers_that_leave_steps_out_do_not_compress():
-    """A step that is left out would have taken what it sent from what is left over."""
-    net, store = small_net([device()]), make(compress="2bit:0.5")
+def test_trainers_that_skip_steps_do_not_compress():
+    # The rests of a skipped step would be wrong: it has sent its rounded gradients.
+    net, store = make_net([device()]), make_store(compress="2bit:0.5")
     parameters = net.collect_params()
     store.broadcast = lambda *given, **options: None  # there is no other process
     trainer = BucketedTrainer(parameters, "sgd", {}, store)
@@ -267,8 +256,7 @@ def test_trainers_that_leave_steps_out_do_not_compress():
     with pytest.raises(KVStoreError, match=r"compress 2bit:0.5: .* loss_scale leaves out"):
         BucketedTrainer(parameters, "sgd", {}, store, loss_scale=LossScale())
     params = {"type": "2bit", "threshold": 0.25}
-    said = "compresses as it is made to: give it compress='2bit:0.25' instead$"
-    with pytest.raises(KVStoreError, match=said):
+    with pytest.raises(KVStoreError, match="compresses as it is made to: give it compress='2bit:0.25' instead$"):
         BucketedTrainer(parameters, "sgd", {}, store, compression_params=params)
     with pytest.raises(KVStoreError, match=r"compress='2bit:0.5'"):
         store.set_gradient_compression(params)

@@ -1,4 +1,4 @@
-"""Kvstores by name: what they sum, what they import, and what they refuse."""
+"""Kvstores by name: their sums, their imports, and their refusals."""
 
 import inspect
 import subprocess
@@ -41,8 +41,7 @@ print(*[name for name in sys.modules if name.startswith("gluonlab.collectives.")
 def test_a_store_imports_what_it_needs(name, needs, not_needed):
     found = subprocess.run([sys.executable, "-c", LOADED, name], capture_output=True, text=True, check=True)
     packages, collectives = found.stdout.split("\n")[:2]
-    unwanted = {"parallel", "launch", "export", "training", "bench", "exercises"}
-    unwanted.add("performance_model")
+    unwanted = {"parallel", "launch", "export", "training", "bench", "exercises", "performance_model"}
     assert not unwanted & set(packages.split())
     assert needs in collectives and not_needed not in collectives.replace(".", " ").split()
 
@@ -50,11 +49,10 @@ def test_a_store_imports_what_it_needs(name, needs, not_needed):
 @pytest.mark.parametrize("method", ["broadcast", "pushpull"])
 @pytest.mark.parametrize("store", [GroupKVStore, MXNetKVStore, NcclKVStore, ScheduleKVStore, ShardedKVStore])
 def test_stores_have_the_signatures_of_mxnets_stores(store, method):
-    own, mxnet_s = (
-        [(each.name, each.default) for each in inspect.signature(function).parameters.values()]
-        for function in (getattr(store, method), getattr(mx.kvstore.KVStoreBase, method))
-    )
-    assert own == mxnet_s
+    ours, theirs = (inspect.signature(getattr(cls, method)) for cls in (store, mx.kvstore.KVStoreBase))
+    assert [(p.name, p.default) for p in ours.parameters.values()] == [
+        (p.name, p.default) for p in theirs.parameters.values()
+    ]
 
 
 @pytest.mark.parametrize("name", AVAILABLE)
@@ -72,16 +70,16 @@ def test_pushpull_leaves_the_sum_on_every_device(name):
 
 
 @pytest.mark.parametrize(
-    ("name", "meant"), [("rign", "ring"), ("Device", "device"), ("ncll", "nccl"), ("", None), (None, None)]
+    ("name", "suggestion"), [("rign", "ring"), ("Device", "device"), ("ncll", "nccl"), ("", None), (None, None)]
 )
-def test_an_unknown_store_is_refused_with_the_choices(name, meant):
-    guess = rf".* \(did you mean '{meant}'\?\)" if meant else ""
+def test_an_unknown_store_is_refused_with_the_choices(name, suggestion):
+    guess = rf".* \(did you mean '{suggestion}'\?\)" if suggestion else ""
     for refuse in (make_kvstore, check_kvstore):
         with pytest.raises(KVStoreError, match=f"unknown kvstore .*: choose {', '.join(sorted(KVSTORES))}{guess}"):
             refuse(name)
 
 
-def test_nccl_is_refused_by_an_mxnet_without_it_and_made_by_one_with_it():
+def test_nccl_needs_an_mxnet_with_nccl():
     if mx.runtime.Features().is_enabled("NCCL"):
         assert make_kvstore("nccl").type == "nccl"
     else:
@@ -131,15 +129,15 @@ def test_half_an_update_is_refused_without_the_other_half():
 
 
 class Adam(mx.optimizer.Adam):
-    """A user's own, of a name that others have."""
+    """A user's class with the name of another class."""
 
 
 class Ftrl(mx.optimizer.Ftrl):
-    """The same."""
+    """A user's class with the name of another class."""
 
 
 @pytest.mark.parametrize(
-    ("kind", "said"),
+    ("kind", "message"),
     [
         (mx.optimizer.Nadam, "mx.optimizer.Nadam does not allow: give gluonlab.optimizers.Nadam,"),
         (Adam, f"{Adam.__module__}.Adam does not allow: give gluonlab.optimizers.Adam,"),
@@ -147,10 +145,10 @@ class Ftrl(mx.optimizer.Ftrl):
         (mx.optimizer.LAMB, "LAMB does not allow: choose one of AdaDelta, AdaGrad, Adam,"),
     ],
 )
-def test_optimizers_with_the_name_of_an_allowed_class_are_distinguished(kind, said):
+def test_optimizers_with_the_name_of_an_allowed_class_are_distinguished(kind, message):
     with pytest.raises(KVStoreError) as raised:
         make_kvstore("sharded-optimizer").set_optimizer(kind())
-    assert f"which {said} " in str(raised.value)
+    assert f"which {message} " in str(raised.value)
     assert str(raised.value).endswith(", or another kvstore")
 
 

@@ -39,12 +39,8 @@ def store_on(group, ctxs, compress=None):
     seed=st.integers(0, 2**16),
 )
 def test_the_sum_over_all_devices_of_all_processes_is_on_each(counts, shapes, dtypes, name, together, seed):
-    """Twice, with other numbers in the same arrays; in one call or a call for each key."""
-    random = np.random.RandomState(seed)
-    turns = [
-        [random.uniform(-1, 1, (sum(counts), *shape)).astype(dtype)
-         for shape, dtype in zip(shapes, dtypes)] for _ in range(2)
-    ]  # fmt: skip
+    random, kinds = np.random.RandomState(seed), list(zip(shapes, dtypes))
+    turns = [[random.uniform(-1, 1, (sum(counts), *shape)).astype(dtype) for shape, dtype in kinds] for _ in range(2)]
     by_process = sum_over_processes(counts, turns, name, together=together)
     for turn, numbers in enumerate(turns):
         for key, every in enumerate(numbers):
@@ -56,11 +52,7 @@ def test_the_sum_over_all_devices_of_all_processes_is_on_each(counts, shapes, dt
 
 
 def test_a_call_moves_one_flat_array_for_each_type():
-    """LeNet's gradients, although Conv2D and Dense call their types otherwise, and buckets
-    differ.
-    """
-
-    nets = []
+    nets = []  # Conv2D and Dense name their types differently
     for ctxs in ([device(0), device(1)], [device(2), device(3)]):
         nets.append(get_model("lenet", 10, ctxs))
         nets[-1].initialize(mx.init.Xavier(), ctx=ctxs)
@@ -82,21 +74,13 @@ def test_a_call_moves_one_flat_array_for_each_type():
         assert buckets >= 1
 
 
-def network(ctxs, seed):
-    """With frozen parameters, and parameters that other processes begin with otherwise.
-
-    Its layers are numbered from 0, as in a process of its own: trainers sort parameters by name.
-    """
+def make_net(ctxs, seed):
+    """Return a net with frozen parameters and layers numbered from 0, as in a process of its own."""
     mx.random.seed(seed)
     with mx.name.NameManager():
         net = nn.HybridSequential()
-        net.add(
-            nn.Conv2D(4, 3, in_channels=1, activation="tanh"),
-            nn.BatchNorm(in_channels=4, use_global_stats=True),
-            nn.Flatten(),
-            nn.Dense(5, in_units=64, activation="tanh"),
-            nn.Dense(3, in_units=5),
-        )
+        net.add(nn.Conv2D(4, 3, in_channels=1, activation="tanh"), nn.BatchNorm(in_channels=4, use_global_stats=True))
+        net.add(nn.Flatten(), nn.Dense(5, in_units=64, activation="tanh"), nn.Dense(3, in_units=5))
     net.initialize(mx.init.Normal(0.3), ctx=ctxs)
     net[3].bias.grad_req = "null"
     net[3].bias.set_data(nd.full((5,), 0.1 * seed))
@@ -106,8 +90,8 @@ def network(ctxs, seed):
 BATCHES = random_batches([9, 7, 12, 8], shape=(1, 6, 6), classes=3)
 
 
-def trained(net, trainer, ctxs, rank=0, size=1):
-    """A step for each batch; every process takes a part of it, cut among its devices."""
+def train(net, trainer, ctxs, rank=0, size=1):
+    """Train one process of ``size`` on its part of each batch; return the parameters by device."""
     loss = gluon.loss.SoftmaxCrossEntropyLoss()
     for images, labels in BATCHES:
         places = np.array_split(np.arange(len(images)), size)[rank]
@@ -123,17 +107,14 @@ def trained(net, trainer, ctxs, rank=0, size=1):
 @pytest.mark.parametrize("counts", [[2, 2], [1, 2]], ids=str)
 @pytest.mark.parametrize("trainer", [BucketedTrainer, gluon.Trainer])
 def test_a_trainer_makes_the_updates_of_one_process_with_all_devices(trainer, counts):
-    """All begin as rank 0, what is frozen included; clipping is BucketedTrainer's."""
     ours = trainer is BucketedTrainer
     settings = {"learning_rate": 0.5, "momentum": 0.9, "wd": 0.01}
     clip = {"clip_norm": 0.2} if ours else {"update_on_kvstore": False}
-    alone = network([device()], seed=1)
+    alone = make_net([device()], seed=1)
     begin = [param.data().asnumpy() for param in alone.collect_params().values()]
-    [expected] = trained(
-        alone, trainer(alone.collect_params(), "sgd", settings, kvstore="device", **clip),
-        [device()],
-    )  # fmt: skip
-    nets = [network([device(sum(counts[:rank]) + i) for i in range(counts[rank])], seed=rank + 1) for rank in range(2)]
+    single = trainer(alone.collect_params(), "sgd", settings, kvstore="device", **clip)
+    [expected] = train(alone, single, [device()])
+    nets = [make_net([device(sum(counts[:rank]) + i) for i in range(counts[rank])], seed=rank + 1) for rank in range(2)]
 
     def work(group):
         ctxs, net = rank_devices(group, counts), nets[group.rank]
@@ -141,7 +122,7 @@ def test_a_trainer_makes_the_updates_of_one_process_with_all_devices(trainer, co
         if not ours:  # it would ask for rank 0's parameters in its first step, after backward
             made._init_kvstore()
             made._init_params()
-        return trained(net, made, ctxs, group.rank, group.size)
+        return train(net, made, ctxs, group.rank, group.size)
 
     replicas = [replica for process in run_in_threads(2, work) for replica in process]
     assert relative_distance(expected, begin) > 0.01
@@ -150,7 +131,7 @@ def test_a_trainer_makes_the_updates_of_one_process_with_all_devices(trainer, co
         assert all(np.array_equal(one, other) for one, other in zip(replica, replicas[0]))
 
 
-# --- compress: what processes send each other is rounded, and nothing else is
+# --- compress rounds only what processes send each other
 
 
 @settings(max_examples=10)
@@ -163,16 +144,13 @@ def test_a_trainer_makes_the_updates_of_one_process_with_all_devices(trainer, co
     seed=st.integers(0, 2**16),
 )
 def test_sums_are_those_of_numpys_float16_to_the_bit(size, devices, shapes, dtype, exponent, seed):
-    """Two turns with the same arrays; numbers from below float16's to the largest.
-
-    Devices are summed as they are, processes in float16. The group of the tests adds in float64
-    and rounds once, as two float16 are added anyway.
-    """
+    # The group of the tests adds in float64 and rounds once, as a sum of two float16 is rounded anyway.
     random = np.random.RandomState(seed)
-    turns = [
-        [(random.uniform(-9, 9, (size * devices, *shape)).astype(dtype) * 10.0**exponent)
-         .astype(dtype) for shape in shapes] for _ in range(2)
-    ]  # fmt: skip
+
+    def draw(shape):
+        return (random.uniform(-9, 9, (size * devices, *shape)).astype(dtype) * 10.0**exponent).astype(dtype)
+
+    turns = [[draw(shape) for shape in shapes] for _ in range(2)]
     by_process = sum_over_processes([devices] * size, turns, compress="fp16")
     for found, sums in by_process:
         assert [kind for _, kind in sums] == ["float16"] * 2  # one flat array for each turn
@@ -186,8 +164,6 @@ def test_sums_are_those_of_numpys_float16_to_the_bit(size, devices, shapes, dtyp
 
 @pytest.mark.parametrize("compress", ["fp16", "2bit:0.5"])
 def test_whole_numbers_and_broadcasts_are_exact(compress):
-    """Only gradients are rounded: parameters begin alike, to the bit."""
-
     def work(group):
         [ctx] = rank_devices(group, [1, 1])
         store = store_on(group, [ctx], compress)
@@ -205,60 +181,55 @@ def test_whole_numbers_and_broadcasts_are_exact(compress):
 
 
 @pytest.mark.parametrize("compress", [None, "fp16"])
-def test_a_step_whose_sum_is_beyond_float16_is_left_out_by_all(compress):
-    """Each process's own gradient, 40,000, is a float16, and their sum is none."""
-
+def test_all_processes_skip_a_step_whose_sum_overflows_float16(compress):
     def work(group):
         ctxs = rank_devices(group, [1, 1])
         net = gluon.nn.Dense(2, in_units=3)
         net.initialize(init.One(), ctx=ctxs)
         scale = SkipNotFinite()
-        trainer = BucketedTrainer(
-            net.collect_params(), "sgd", {"learning_rate": 1.0},
-            kvstore=store_on(group, ctxs, compress), loss_scale=scale,
-        )  # fmt: skip
+        store, params = store_on(group, ctxs, compress), net.collect_params()
+        trainer = BucketedTrainer(params, "sgd", {"learning_rate": 1.0}, kvstore=store, loss_scale=scale)
         for grad in (4e4, 1.0):
             for param in net.collect_params().values():
                 param.list_grad()[0][:] = grad
             trainer.apply(2)
         return net.weight.data(ctxs[0]).asnumpy(), scale.skipped
 
-    for weight, skipped in run_in_threads(2, work):
+    for weight, skipped in run_in_threads(2, work):  # the sums are 80,000 and 2
         assert skipped == (compress == "fp16")
-        # of a batch of 2; the sums are 80,000 and 2
         assert (weight == 1 - 1 - (0 if skipped else 4e4)).all()
 
 
 # --- mistakes
 
 
-def two(servers=0):
+def make_group(servers=0):
     group = SummingGroup(0, 2)
     group.servers = servers
     return group
 
 
-def make(name="device", group=None, **given):
-    return GroupKVStore(make_kvstore(name), group or two(), **given)
+def make_store(name="device", group=None, **options):
+    return GroupKVStore(make_kvstore(name), group or make_group(), **options)
 
 
 @pytest.mark.parametrize(
-    ("mistake", "words"),
+    ("call", "message"),
     [
-        (lambda: make("sharded-optimizer"), "updates the weights.*choose .*'device'"),
-        (lambda: GroupKVStore(make("ring"), two()), "sums over processes itself.*choose .*'dev"),
-        (lambda: make(compress="fp16"), "a group cannot send that: it is possible with Horovod"),
-        (lambda: make(compress="fp16", group=SINGLE_PROCESS), "a process alone cannot send that"),
-        (lambda: make(compress="4bit"), "^compress 4bit: give 2bit:THRESHOLD, such as .*, or fp16"),
-        (lambda: make(compress="2bit:-1"), "^compress 2bit:-1: .*give a number"),
-        (lambda: make(compress="2bit:nan"), "^compress 2bit:nan: "),
+        (lambda: make_store("sharded-optimizer"), "updates the weights.*choose .*'device'"),
+        (lambda: GroupKVStore(make_store("ring"), make_group()), "sums over processes itself.*choose .*'dev"),
+        (lambda: make_store(compress="fp16"), "a group cannot send that: it is possible with Horovod"),
+        (lambda: make_store(compress="fp16", group=SINGLE_PROCESS), "a process alone cannot send that"),
+        (lambda: make_store(compress="4bit"), "^compress 4bit: give 2bit:THRESHOLD, such as .*, or fp16"),
+        (lambda: make_store(compress="2bit:-1"), "^compress 2bit:-1: .*give a number"),
+        (lambda: make_store(compress="2bit:nan"), "^compress 2bit:nan: "),
         (
-            lambda: make(compress="2bit:0.5", on_servers=True, group=two(servers=1)),
+            lambda: make_store(compress="2bit:0.5", on_servers=True, group=make_group(servers=1)),
             "^compress 2bit:0.5 and on_servers contradict each other: .*: leave one of them out$",
         ),
     ],
 )
-def test_invalid_arguments_are_refused_in_one_line(mistake, words):
-    with pytest.raises(KVStoreError, match=words) as raised:
-        mistake()
+def test_invalid_arguments_are_refused_in_one_line(call, message):
+    with pytest.raises(KVStoreError, match=message) as raised:
+        call()
     assert "\n" not in str(raised.value)

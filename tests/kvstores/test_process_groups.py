@@ -1,4 +1,4 @@
-"""What a group of processes makes of sums alone: totals of the host's numbers, and broadcasts."""
+"""The operations that a group of processes derives from sums: totals of numbers, and broadcasts."""
 
 import math
 
@@ -22,7 +22,6 @@ NUMBERS = st.one_of(
 @settings(max_examples=20)
 @given(rows=st.lists(st.lists(NUMBERS, min_size=3, max_size=3), min_size=1, max_size=4))
 def test_all_reduce_values_sums_float64_in_the_order_of_ranks(rows):
-    """Although what travels is float32, as a parameter server makes of float64."""
     arrays = [np.array(row).reshape(1, 3) for row in rows]
     with np.errstate(invalid="ignore"):
         expected = np.sum(arrays, axis=0)
@@ -71,7 +70,7 @@ def test_all_gather_bytes_returns_the_bytes_of_each_process(rows):
 @given(st.binary(max_size=5000))
 def test_broadcast_bytes_returns_any_number_of_bytes_of_rank_0(data):
     def work(group):
-        return group.broadcast_bytes(data if group.rank == 0 else b"of no account")
+        return group.broadcast_bytes(data if group.rank == 0 else b"ignored")
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("gluonlab.kvstores.process_groups.MAX_PAIRS", 256)
