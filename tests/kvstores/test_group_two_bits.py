@@ -256,7 +256,7 @@ def test_trainers_that_skip_steps_do_not_compress():
     with pytest.raises(KVStoreError, match=r"compress 2bit:0.5: .* loss_scale leaves out"):
         BucketedTrainer(parameters, "sgd", {}, store, loss_scale=LossScale())
     params = {"type": "2bit", "threshold": 0.25}
-    with pytest.raises(KVStoreError, match="compresses as it is made to: give it compress='2bit:0.25' instead$"):
+    with pytest.raises(KVStoreError, match=r"compresses as it is made to: give it compress='2bit:0.25' instead$"):
         BucketedTrainer(parameters, "sgd", {}, store, compression_params=params)
     with pytest.raises(KVStoreError, match=r"compress='2bit:0.5'"):
         store.set_gradient_compression(params)
