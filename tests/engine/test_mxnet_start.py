@@ -83,12 +83,12 @@ def test_operators_are_those_of_a_plain_import(python, tmp_path):
     assert plain[1] > 2000 and plain[1:] == first[1:] == second[1:]
     assert first[0] > 2000 and second[0] == 0  # generated once
     (file,) = cached_files(tmp_path)
-    content = file.read_bytes()
+    content, keys = file.read_bytes(), faster_import.read_cache(file).keys()
     file.write_bytes(content[: len(content) // 2])
-    made = python("-c", OURS + "print(made)", XDG_CACHE_HOME=str(tmp_path)).stdout
-    assert int(made) == first[0]
+    output = python("-c", OURS + "print(made)", XDG_CACHE_HOME=str(tmp_path)).stdout
+    assert int(output) == first[0]
     assert cached_files(tmp_path) == [file]
-    assert file.read_bytes() == content
+    assert faster_import.read_cache(file).keys() == keys
 
 
 def test_mxnet_starts_without_a_home_folder(python):
