@@ -117,7 +117,7 @@ def test_one_store_serves_several_trainers(name, update, turns):
 
 @pytest.mark.parametrize("name", STORE_CASES)
 def test_a_net_may_change_its_trainer_and_keep_its_store(name):
-    found = []
+    results = []
     for devices in (1, 3):
         ctxs, net = contexts(devices), make_small_net(contexts(devices))
         store = make_kvstore(name) if devices > 1 else None
@@ -125,8 +125,8 @@ def test_a_net_may_change_its_trainer_and_keep_its_store(name):
             train_on_devices(net, make_trainer(net, store, None, optimizer), ctxs, of_trainer)
         trainer = BucketedTrainer(net.collect_params(), "sgd", dict(MOMENTUM), kvstore=store)
         train_on_devices(net, trainer, ctxs, BATCHES[4:])
-        found.append(shared_arrays(net, ctxs))
-    assert relative_distance(found[1], found[0]) < 1e-5
+        results.append(shared_arrays(net, ctxs))
+    assert relative_distance(results[1], results[0]) < 1e-5
 
 
 @pytest.mark.parametrize("name", NATIVE)
@@ -161,9 +161,9 @@ train_by_schedule_with_device = functools.lru_cache(maxsize=None)(functools.part
 @pytest.mark.parametrize("devices", [1, 2, 4, *(pytest.param(count, marks=LONG) for count in (3, 5))])
 def test_rates_follow_their_schedule(name, devices):
     expected_rates, expected = train_by_schedule_with_device(devices)
-    rates, found = train_by_schedule(make_kvstore(name), devices)
+    rates, result = train_by_schedule(make_kvstore(name), devices)
     assert rates == expected_rates
-    assert relative_distance(found, expected) < 1e-5
+    assert relative_distance(result, expected) < 1e-5
 
 
 @pytest.mark.parametrize("name", STORE_CASES)
@@ -231,19 +231,19 @@ def train_with_stale_gradients(store, devices, update, ignore):
 def test_stale_gradients_are_treated_as_by_mxnets_store(name, devices, ignore):
     store = make_kvstore(name)
     expected = train_with_stale_gradients(mx.kv.create("device"), devices, store.is_capable("optimizer"), ignore)
-    found = train_with_stale_gradients(store, devices, None, ignore)
-    assert found == expected if isinstance(expected, str) else relative_distance(found, expected) < 1e-5
+    result = train_with_stale_gradients(store, devices, None, ignore)
+    assert result == expected if isinstance(expected, str) else relative_distance(result, expected) < 1e-5
 
 
 def test_compressed_gradients_are_those_of_mxnets_store_and_of_this_trainer_only():
-    params, found, store = {"type": "2bit", "threshold": 0.05}, [], make_kvstore("device")
+    params, results, store = {"type": "2bit", "threshold": 0.05}, [], make_kvstore("device")
     for kvstore in ("device", store, store):
         ctxs = contexts(3)
         net = make_small_net(ctxs)
         trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.1}, kvstore, params)
         train_on_devices(net, trainer, ctxs, BATCHES)
-        found.append(shared_arrays(net, ctxs))
-    assert all(arrays_equal(other, found[0]) for other in found[1:])
+        results.append(shared_arrays(net, ctxs))
+    assert all(arrays_equal(other, results[0]) for other in results[1:])
 
 
 @pytest.mark.parametrize("name", [*FROM_SCRATCH, "local"])

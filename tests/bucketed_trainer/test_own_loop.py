@@ -257,9 +257,9 @@ def train_with_amp(amp, make, ctxs, store):
 @pytest.mark.parametrize(("devices", "store"), [(1, None), (3, "ring")])
 def test_amp_skips_the_steps_that_it_skips_with_gluons_trainer(amp, devices, store):
     expected = train_with_amp(amp, gluon.Trainer, contexts(1), None)
-    found = train_with_amp(amp, BucketedTrainer, contexts(devices), store)
-    assert np.isfinite(np.concatenate([array.ravel() for array in found])).all()
-    assert np.array_equal(found[-1], expected[-1]) and relative_distance(found[:-1], expected[:-1]) <= 1e-5
+    result = train_with_amp(amp, BucketedTrainer, contexts(devices), store)
+    assert np.isfinite(np.concatenate([array.ravel() for array in result])).all()
+    assert np.array_equal(result[-1], expected[-1]) and relative_distance(result[:-1], expected[:-1]) <= 1e-5
 
 
 def test_amp_and_a_store_that_updates_are_refused_together(amp):

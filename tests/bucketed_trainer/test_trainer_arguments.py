@@ -221,7 +221,7 @@ def test_make_kvstore_refuses_values_that_are_not_names(name):
 
 @pytest.mark.parametrize("before", [BucketedTrainer, gluon.Trainer])
 def test_an_instance_of_mxnets_serves_one_trainer_after_another(before):
-    store, found = mx.kv.create("device"), []  # which does not accept a key twice
+    store, results = mx.kv.create("device"), []  # which does not accept a key twice
     first = make_net(contexts(2))
     trainer = before(first.collect_params(), "sgd", {}, kvstore=store, update_on_kvstore=False)
     train_on_devices(first, trainer, contexts(2), BATCHES)
@@ -229,8 +229,8 @@ def test_an_instance_of_mxnets_serves_one_trainer_after_another(before):
         net = make_net(contexts(2), seed=5)
         trainer = BucketedTrainer(net.collect_params(), "sgd", {"momentum": 0.9}, kvstore=kvstore)
         train_on_devices(net, trainer, contexts(2), BATCHES)
-        found.append(parameter_arrays(net))
-    assert arrays_equal(*found)
+        results.append(parameter_arrays(net))
+    assert arrays_equal(*results)
 
 
 class TwoProcesses(KVStoreBase):

@@ -139,12 +139,12 @@ def test_gluons_trainer_uses_an_earlier_rate_for_parameters_that_join_late(train
     for name in ("first", "second"):
         params.get(name, shape=(1,), init="zeros").initialize()
     optimizer = mx.optimizer.NAG(learning_rate=1.0, lr_scheduler=mx.lr_scheduler.FactorScheduler(1, 0.5, base_lr=1.0))
-    made = trainer(params, optimizer, bucket_bytes=0) if trainer is BucketedTrainer else trainer(params, optimizer)
+    instance = trainer(params, optimizer, bucket_bytes=0) if trainer is BucketedTrainer else trainer(params, optimizer)
     for used in (["second"], ["second"], ["first", "second"]):
         with autograd.record():
             loss = sum(params.get(name).data() for name in used)
         loss.backward()
-        made.step(1, ignore_stale_grad=True)
+        instance.step(1, ignore_stale_grad=True)
     expected = {gluon.Trainer: 0.5, BucketedTrainer: 0.25}[trainer]
     assert [-params.get(name).data().asscalar() for name in ("first", "second")] == [expected, 1 + 0.5 + 0.25]
 

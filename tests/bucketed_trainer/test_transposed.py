@@ -75,10 +75,10 @@ def test_weights_belong_to_ordinary_convolutions_if_no_other_block_has_them():
     plain, tied = nn.Conv2D(3, 3, in_channels=5), nn.Conv2D(3, 3, in_channels=5, use_bias=False)
     decoder = nn.Conv2DTranspose(5, 3, in_channels=3, params=tied.params, use_bias=False)
     assert decoder.weight is tied.weight
-    found = convolution_parameters(live_blocks())
-    assert plain.weight in found
-    assert tied.weight not in found
-    assert gluon.Parameter("alone", shape=(3, 5, 3, 3)) not in found
+    result = convolution_parameters(live_blocks())
+    assert plain.weight in result
+    assert tied.weight not in result
+    assert gluon.Parameter("alone", shape=(3, 5, 3, 3)) not in result
 
 
 def test_a_network_that_the_collector_does_not_see_is_found_too():
@@ -109,11 +109,12 @@ def test_blocks_are_listed_while_they_live_even_if_equal_and_unhashable():
 def test_blocks_that_were_there_before_gluonlab_are_found(python):
     # MXNet needs names that NumPy has dropped, which uninstall leaves
     first = "from gluonlab.engine import mxnet_setup; mxnet_setup.remove_setup_hook()"
-    made = "from mxnet.gluon import nn; block = nn.Conv2D(3, 3, in_channels=5); mxnet_setup.install_setup_hook()"
-    found = python(
-        "-c", f"{first}; {made}; from gluonlab.engine.mxnet_fixes import live_blocks; print(live_blocks() == [block])"
+    instance = "from mxnet.gluon import nn; block = nn.Conv2D(3, 3, in_channels=5); mxnet_setup.install_setup_hook()"
+    result = python(
+        "-c",
+        f"{first}; {instance}; from gluonlab.engine.mxnet_fixes import live_blocks; print(live_blocks() == [block])",
     )
-    assert found.stdout.strip() == "True", found.stderr
+    assert result.stdout.strip() == "True", result.stderr
 
 
 @pytest.mark.parametrize("bucket_bytes", [0, 2**20])

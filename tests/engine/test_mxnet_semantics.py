@@ -176,7 +176,7 @@ NO_BLOCKS = pytest.mark.cpu_only("MXNet's stores launch kernels without blocks f
 )
 @pytest.mark.parametrize("shapes", [[(0,)], [(3, 0)], [()], [(2,), (0,), (), (3, 0, 2), (1, 1)]], ids=str)
 def test_empty_arrays_and_scalars_are_summed_alone_and_with_others(name, shapes):
-    found = []
+    results = []
     with mx.util.np_shape(True):
         for store, ctxs in ((mx.kv.create("device"), cpu_contexts(3)), (make_kvstore(name), contexts(3))):
             arrays, keys = [make_arrays(ctxs, 1, shape) for shape in shapes], list(range(len(shapes)))
@@ -184,19 +184,19 @@ def test_empty_arrays_and_scalars_are_summed_alone_and_with_others(name, shapes)
             store.broadcast(keys, [of_key[1] for of_key in arrays], outs)
             for _ in range(2):
                 store.pushpull(keys, arrays)
-            found.append([array.asnumpy() for of_key in (*arrays, *outs) for array in of_key])
-    assert all(a.shape == b.shape and np.array_equal(a, b) for a, b in zip(*found))
+            results.append([array.asnumpy() for of_key in (*arrays, *outs) for array in of_key])
+    assert all(a.shape == b.shape and np.array_equal(a, b) for a, b in zip(*results))
 
 
 @pytest.mark.parametrize("name", STORES)
 def test_broadcast_reads_all_values_before_it_writes(name):
-    found = []
+    results = []
     for store in (mx.kv.create("local"), make_kvstore(name)):
         a, b = make_arrays(contexts(3), 1), make_arrays(contexts(3), 10)
         store.broadcast([5], [a[2]], [a])
         store.broadcast([1, 2, 3], [a[0], b[1], b[2]], [b, a, [a[1]]])
-        found.append([array.asnumpy().tolist() for array in (*a, *b)])
-    assert found[0] == found[1]
+        results.append([array.asnumpy().tolist() for array in (*a, *b)])
+    assert results[0] == results[1]
 
 
 @pytest.mark.parametrize("name", FROM_SCRATCH)

@@ -117,9 +117,9 @@ def test_putting_names_back_asks_numpy_for_none_of_them():
     ],
 )
 def test_a_missing_library_is_named_with_its_cure(library, cure):
-    said = explain_in_one_line(OSError(f"{library}: cannot open shared object file: No such file or directory"))
-    assert f"cannot load {library}:" in said
-    assert cure in said
+    message = explain_in_one_line(OSError(f"{library}: cannot open shared object file: No such file or directory"))
+    assert f"cannot load {library}:" in message
+    assert cure in message
 
 
 def explain_in_one_line(error):

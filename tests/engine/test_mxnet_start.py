@@ -93,8 +93,8 @@ def test_operators_are_those_of_a_plain_import(python, tmp_path):
 
 def test_mxnet_starts_without_a_home_folder(python):
     code = OURS + "print(mxnet.nd.ones((2, 3)).sum().asscalar())"
-    done = python("-c", code, HOME="/proc/none", XDG_CACHE_HOME="")
-    assert (done.stdout, done.stderr) == ("6.0\n", "")
+    process = python("-c", code, HOME="/proc/none", XDG_CACHE_HOME="")
+    assert (process.stdout, process.stderr) == ("6.0\n", "")
 
 
 @pytest.mark.parametrize("folder", ["a file", "a file/below", "/dev/null", "/proc/none"])
@@ -130,8 +130,8 @@ assert not hasattr(mx.contrib.quantization.stats, "no_such_name")
 from sklearn.base import BaseEstimator
 import setuptools, distutils.version
 """
-    done = python("-W", "error", "-W", "ignore::DeprecationWarning", "-c", code)
-    assert (done.returncode, done.stderr) == (0, "")
+    process = python("-W", "error", "-W", "ignore::DeprecationWarning", "-c", code)
+    assert (process.returncode, process.stderr) == (0, "")
 
 
 def test_packages_that_are_not_installed_are_missing_as_before(python):
@@ -161,8 +161,8 @@ assert mx.io.utils.h5py and "h5py" not in sys.modules
 import h5py
 print(mx.io.NDArrayIter(h5py.Dataset(), batch_size=4).next().data[0].asnumpy().tolist())
 """
-    done = python("-c", code)
-    assert done.stdout == "[[0.0, 1.0], [2.0, 3.0], [4.0, 5.0], [6.0, 7.0]]\n", done.stderr
+    process = python("-c", code)
+    assert process.stdout == "[[0.0, 1.0], [2.0, 3.0], [4.0, 5.0], [6.0, 7.0]]\n", process.stderr
 
 
 def test_other_modules_import_as_usual_while_mxnet_is_loaded(python, tmp_path):
@@ -177,8 +177,8 @@ assert other.requests is sys.modules["requests"] and other.BaseEstimator
 import builtins
 assert builtins.__import__.__module__ == "builtins"
 """
-    done = python("-c", code)
-    assert (done.returncode, done.stderr) == (0, "")
+    process = python("-c", code)
+    assert (process.returncode, process.stderr) == (0, "")
 
 
 def test_a_file_gives_back_what_was_written(tmp_path, functions):

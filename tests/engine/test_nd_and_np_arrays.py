@@ -91,25 +91,25 @@ def test_a_run_and_its_network_are_the_same_as_without(model, empty_cwd):
     expected = train(config, dataset=load_few_digits())
     mx.npx.set_np()
     try:
-        found = train(config, dataset=load_few_digits())
+        result = train(config, dataset=load_few_digits())
         assert np_is_set()
         images = np.random.RandomState(0).uniform(size=(4, 1, 28, 28)).astype("float32")
         with autograd.record():
-            scores = found.net(mx.np.array(images, ctx=device()))
+            scores = result.net(mx.np.array(images, ctx=device()))
         scores.backward()
         assert type(scores) is mx.np.ndarray
-        gradient = next(iter(found.net.collect_params().values())).list_grad()[0]
+        gradient = next(iter(result.net.collect_params().values())).list_grad()[0]
         assert type(gradient) is mx.np.ndarray
         assert float(abs(gradient).sum()) > 0
-        assert 0 < evaluate_run(str(found.run_dir), devices=device_spec(3)).score.accuracy < 1
+        assert 0 < evaluate_run(str(result.run_dir), devices=device_spec(3)).score.accuracy < 1
         assert np_is_set()
         file = str(empty_cwd / "again")
-        found.net.save_parameters(file)
-        found.net.load_parameters(file)
+        result.net.save_parameters(file)
+        result.net.load_parameters(file)
     finally:
         mx.npx.reset_np()
-    assert found.accuracy == expected.accuracy
-    assert arrays_equal(parameter_arrays(found.net), parameter_arrays(expected.net))
+    assert result.accuracy == expected.accuracy
+    assert arrays_equal(parameter_arrays(result.net), parameter_arrays(expected.net))
     np.testing.assert_array_equal(scores.asnumpy(), expected.net(nd.array(images, ctx=device())).asnumpy())
 
 
@@ -119,9 +119,9 @@ def test_training_by_hand_is_the_same_as_without(set_np):
     def accuracy():
         return train_by_hand(data, params, contexts(2), epochs=1, report=lambda epoch: None).accuracy
 
-    found = accuracy()
+    result = accuracy()
     with nd_semantics():
-        assert accuracy() == found
+        assert accuracy() == result
 
 
 # The programs of d2l's two chapters on several GPUs: arrays with an own allreduce, and Gluon.

@@ -39,8 +39,8 @@ print(*[name for name in sys.modules if name.startswith("gluonlab.collectives.")
 
 @pytest.mark.parametrize("name, needs, not_needed", [("device", "", "collectives"), ("ring", "executor", "synthesis")])
 def test_a_store_imports_what_it_needs(name, needs, not_needed):
-    found = subprocess.run([sys.executable, "-c", LOADED, name], capture_output=True, text=True, check=True)
-    packages, collectives = found.stdout.split("\n")[:2]
+    result = subprocess.run([sys.executable, "-c", LOADED, name], capture_output=True, text=True, check=True)
+    packages, collectives = result.stdout.split("\n")[:2]
     unwanted = {"parallel", "launch", "export", "training", "bench", "exercises", "performance_model"}
     assert not unwanted & set(packages.split())
     assert needs in collectives and not_needed not in collectives.replace(".", " ").split()

@@ -103,10 +103,10 @@ def test_the_order_does_not_depend_on_cuda_visible_devices(visible, count, data)
         placed = make_kvstore("ring", ctxs).placement(ctxs)
     numbers = [visible[ctx.device_id] for ctx in ctxs]
     real, ring = make_topology("p3.16xlarge").subset(numbers), make_schedule("ring", len(ctxs))
-    found = price(ring.placed(placed.order), real, MB_100).seconds
-    assert found <= price(ring, real, MB_100).seconds * (1 + 1e-9)
+    result = price(ring.placed(placed.order), real, MB_100).seconds
+    assert result <= price(ring, real, MB_100).seconds * (1 + 1e-9)
     if count == len(ctxs) == 8:
-        assert found * 1e6 == pytest.approx(3_932, abs=1)
+        assert result * 1e6 == pytest.approx(3_932, abs=1)
 
 
 def test_a_ring_crosses_between_cpus_only_once_each_way(monkeypatch):

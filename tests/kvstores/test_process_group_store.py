@@ -48,7 +48,7 @@ def test_the_sum_over_all_devices_of_all_processes_is_on_each(counts, shapes, dt
     by_process = sum_over_processes(counts, turns, name, together=together)
     for turn, numbers in enumerate(turns):
         for key, every in enumerate(numbers):
-            sums = [array for found, _ in by_process for array in found[turn][key]]
+            sums = [array for result, _ in by_process for array in result[turn][key]]
             assert len(sums) == sum(counts)
             assert all(np.array_equal(array, sums[0]) for array in sums)  # bits, on every device
             tolerance = 2e-2 if every.dtype == np.float16 else 1e-5
@@ -122,11 +122,11 @@ def test_a_trainer_makes_the_updates_of_one_process_with_all_devices(trainer, co
 
     def work(group):
         ctxs, net = rank_devices(group, counts), nets[group.rank]
-        made = trainer(net.collect_params(), "sgd", settings, kvstore=store_on(group, ctxs), **clip)
+        instance = trainer(net.collect_params(), "sgd", settings, kvstore=store_on(group, ctxs), **clip)
         if not ours:  # it would ask for rank 0's parameters in its first step, after backward
-            made._init_kvstore()
-            made._init_params()
-        return train(net, made, ctxs, group.rank, group.size)
+            instance._init_kvstore()
+            instance._init_params()
+        return train(net, instance, ctxs, group.rank, group.size)
 
     replicas = [replica for process in run_in_threads(2, work) for replica in process]
     assert relative_distance(expected, begin) > 0.01
@@ -156,9 +156,9 @@ def test_sums_are_those_of_numpys_float16_to_the_bit(size, devices, shapes, dtyp
 
     turns = [[draw(shape) for shape in shapes] for _ in range(2)]
     by_process = sum_over_processes([devices] * size, turns, compress="fp16")
-    for found, sums in by_process:
+    for result, sums in by_process:
         assert [kind for _, kind in sums] == ["float16"] * 2  # one flat array for each turn
-        for numbers, of_turn in zip(turns, found):
+        for numbers, of_turn in zip(turns, result):
             for every, on_devices in zip(numbers, of_turn):
                 sent = every.reshape(size, devices, *every.shape[1:]).sum(axis=1).astype("float16")
                 total = sent.astype("float64").sum(axis=0).astype("float16").astype(dtype)
@@ -287,7 +287,7 @@ def test_sums_are_those_of_numpy_to_the_bit(counts, shapes, dtypes, name, thresh
         for turn, numbers in enumerate(steps):
             grads = [numbers[key][begin:end].sum(axis=0) for begin, end in zip(begins, begins[1:])]
             expected = sum_rounded(rests, grads, np.asarray(threshold, dtype)[()])
-            for array in (array for found, _ in processes for array in found[turn][key]):
+            for array in (array for result, _ in processes for array in result[turn][key]):
                 assert array.dtype == dtype
                 assert np.array_equal(array, expected)
 
@@ -351,14 +351,14 @@ def test_all_processes_get_nan_after_the_first_value_that_is_not_finite(bad, dty
 
     def work(group):
         store = make_store(group=group, compress="2bit:0.5")
-        array, found = nd.zeros((size,), device(group.rank), dtype), []
+        array, results = nd.zeros((size,), device(group.rank), dtype), []
         for step in range(3):
             array[:] = 1.0
             if step == 1 and group.rank == 1:
                 array[place] = bad
             store.pushpull(0, [array])
-            found.append(array.asnumpy())
-        return found
+            results.append(array.asnumpy())
+        return results
 
     one, other = run_in_threads(2, work)
     for step, (mine, others) in enumerate(zip(one, other)):
@@ -379,15 +379,15 @@ def test_mx_np_arrays_are_summed():
     def work(group):
         store = make_store(group=group, compress="2bit:0.5")
         array = nd.array([0.4, 0.6, -3.0], mx.cpu(group.rank)).as_np_ndarray()
-        found = []
+        results = []
         for _ in range(2):
             store.pushpull(0, [array])
-            found.append(array.asnumpy().tolist())
+            results.append(array.asnumpy().tolist())
             array[:] = mx.np.array([0.4, 0.0, 0.0], ctx=array.ctx)
-        return found
+        return results
 
-    for found in run_in_threads(2, work):
-        assert found == [[0.0, 1.0, -1.0], [1.0, 0.0, -1.0]]
+    for results in run_in_threads(2, work):
+        assert results == [[0.0, 1.0, -1.0], [1.0, 0.0, -1.0]]
 
 
 def make_mlp(ctxs):

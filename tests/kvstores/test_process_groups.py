@@ -38,8 +38,8 @@ def test_all_reduce_values_sums_float64_in_the_order_of_ranks(rows):
 
 def test_all_gather_returns_the_values_of_each_process():
     rows = [[math.nan, 2.0**53, -0.1], [math.inf, 1e-20, 7.0], [0.0, -3.0, 2.0**53 - 1]]
-    found = run_in_threads(3, lambda group: group.all_gather(np.array(rows[group.rank])))
-    for table in found:
+    result = run_in_threads(3, lambda group: group.all_gather(np.array(rows[group.rank])))
+    for table in result:
         np.testing.assert_array_equal(table, np.array(rows))
     alone = SINGLE_PROCESS.all_gather(np.array(4))
     assert (alone.shape, alone.dtype, alone.tolist()) == ((1,), np.float64, [4.0])
@@ -58,9 +58,9 @@ def test_broadcast_copies_the_arrays_of_rank_0():
 @given(st.lists(st.binary(max_size=1500), min_size=1, max_size=4))
 def test_all_gather_bytes_returns_the_bytes_of_each_process(rows):
     def work(group):
-        found = group.all_gather_bytes(rows[group.rank])
+        result = group.all_gather_bytes(rows[group.rank])
         assert {dtype for _, dtype in group.sums} == {"float32"}
-        return found
+        return result
 
     assert run_in_threads(len(rows), work) == [rows] * len(rows)
     assert SINGLE_PROCESS.all_gather_bytes(rows[0]) == rows[:1]

@@ -246,7 +246,7 @@ def test_small_and_large_sums_take_the_schedule_that_is_cheapest_for_them():
         expected = make_for_links("synthesised", topology, 8).cheapest(4 * size)
         assert store.transfers_run == expected.transfers
         steps.append(len(expected.steps))
-    assert steps == [len(found.schedule.steps) for found in find_stored_schedules(topology)] == [4, 5]
+    assert steps == [len(result.schedule.steps) for result in find_stored_schedules(topology)] == [4, 5]
 
 
 def test_more_devices_than_stored_schedules_are_refused():

@@ -89,7 +89,7 @@ def make_convolutions(ctxs):
 
 @pairwise(devices=[2, 3], optimizer=list(OPTIMIZERS), clip_norm=[None, 0.1])
 def test_coalesced_buckets_are_updated_as_separate_ones(optimizer, devices, clip_norm):
-    found, calls = [], []
+    results, calls = [], []
     large, ours = 4 * 2**20, "sharded-optimizer"
     for store, bucket_bytes in (("device", large), (ours, 0), (ours, large)):
         ctxs = contexts(devices)
@@ -98,9 +98,9 @@ def test_coalesced_buckets_are_updated_as_separate_ones(optimizer, devices, clip
         settings = {"bucket_bytes": bucket_bytes, "clip_norm": clip_norm}
         trainer = BucketedTrainer(net.collect_params(), optimizer, params, make_kvstore(store), **settings)
         train_on_devices(net, trainer, ctxs, BATCHES)
-        found += [parameter_arrays(net, ctx) for ctx in ctxs]
+        results += [parameter_arrays(net, ctx) for ctx in ctxs]
         calls.append(len(trainer._kvstore_calls))
-    assert max(relative_distance(one, found[0]) for one in found[1:]) < 1e-5
+    assert max(relative_distance(one, results[0]) for one in results[1:]) < 1e-5
     assert calls[1] > calls[2] == 1
 
 

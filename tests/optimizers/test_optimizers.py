@@ -82,8 +82,8 @@ def test_signum_takes_the_sign_of_momentum_and_decay(momentum, wd):
     rng = np.random.RandomState(0)
     weight = rng.standard_normal((40,))
     steps = [(rng.standard_normal((40,)), rate) for rate in (0.1, 0.2, 0.05, 0.0, 0.1)]
-    found = run_updates(make_optimizer("signum", {"momentum": momentum, "wd": wd}), weight, steps)
-    assert_close(found, list(references.signum(weight, steps, momentum, wd)), weight)
+    result = run_updates(make_optimizer("signum", {"momentum": momentum, "wd": wd}), weight, steps)
+    assert_close(result, list(references.signum(weight, steps, momentum, wd)), weight)
 
 
 @pytest.mark.parametrize("cls, mxnets", [(SGD, mx.optimizer.SGD), (NAG, mx.optimizer.NAG)])
@@ -99,8 +99,8 @@ def test_with_a_constant_rate_updates_have_the_bits_of_mxnets(cls, mxnets, probl
     steps = [(grad, rate) for grad, _ in steps]
     for wd in (0.0, 0.1) if cls is SGD else (0.0,):
         options = {"momentum": momentum, "clip_gradient": limit, "wd": wd}
-        found, expected = (run_updates(kind(**options), weight, steps) for kind in (cls, mxnets))
-        assert arrays_equal(found, expected)
+        result, expected = (run_updates(kind(**options), weight, steps) for kind in (cls, mxnets))
+        assert arrays_equal(result, expected)
 
 
 @pytest.mark.parametrize("name", ["sgd", "nag"])

@@ -34,7 +34,7 @@ class UsersSchedule:
 
 def write_files(protocol=None):
     """Return {name: (content, states, optimizer)} of files that gluon.Trainer writes."""
-    found = {}
+    result = {}
     for optimizer, params in {
         "sgd": {"momentum": 0.9}, "plain": {}, "adam": {"lr_scheduler": UsersSchedule()},
         "lamb": {}, "nadam": {}, "lbsgd": {},
@@ -52,8 +52,8 @@ def write_files(protocol=None):
             trainer.step(4)
         updater = trainer._updaters[0]
         content = pickle.dumps((updater.states, trainer.optimizer), protocol)
-        found[optimizer] = (content, updater.states, trainer.optimizer)
-    return found
+        result[optimizer] = (content, updater.states, trainer.optimizer)
+    return result
 
 
 def flatten_state(state):
@@ -65,14 +65,14 @@ def flatten_state(state):
 @pytest.mark.parametrize("protocol", [3, 4, 5])
 def test_files_of_gluons_trainer_are_read(protocol):
     for name, (content, states, optimizer) in write_files(protocol).items():
-        found = read_gluon_states(content)
-        assert found.optimizer == type(optimizer).__name__ and found.num_update == 3
-        assert found.updates == {0: 3, 1: 3} and found.arrays.keys() == states.keys(), name
+        result = read_gluon_states(content)
+        assert result.optimizer == type(optimizer).__name__ and result.num_update == 3
+        assert result.updates == {0: 3, 1: 3} and result.arrays.keys() == states.keys(), name
         for position, state in states.items():
             expected = flatten_state(state)
-            assert len(expected) == len(found.arrays[position])
-            assert all(np.array_equal(a.asnumpy(), b.asnumpy()) for a, b in zip(expected, found.arrays[position]))
-        for number, value in found.scalars.items():
+            assert len(expected) == len(result.arrays[position])
+            assert all(np.array_equal(a.asnumpy(), b.asnumpy()) for a, b in zip(expected, result.arrays[position]))
+        for number, value in result.scalars.items():
             assert value == getattr(optimizer, number)
     assert "m_schedule" in read_gluon_states(write_files()["nadam"][0]).scalars
 
@@ -85,8 +85,8 @@ def test_states_alone_are_read_too():
 def test_arrays_of_the_version_of_set_np_are_read():
     # MXNet's own functions refuse them in this mode.
     content, states, _ = write_files()["adam"]
-    found = read_gluon_states(content.replace(b"\xc9\xfa\x93\xf9", b"\xca\xfa\x93\xf9"))
-    assert [arrays[0].shape for arrays in found.arrays.values()] == [state[0].shape for state in states.values()]
+    result = read_gluon_states(content.replace(b"\xc9\xfa\x93\xf9", b"\xca\xfa\x93\xf9"))
+    assert [arrays[0].shape for arrays in result.arrays.values()] == [state[0].shape for state in states.values()]
 
 
 class Calls:
@@ -207,11 +207,11 @@ def test_damaged_pickles_are_read_or_refused(contents, data):
     content = corrupt_bytes(data, data.draw(st.sampled_from(contents)), 4, INSTRUCTIONS)
     begin = time.process_time()
     try:
-        found = read_gluon_states(content)
+        result = read_gluon_states(content)
     except ValueError as error:
         assert "\n" not in str(error) and len(str(error)) < 300
     else:
-        read = [array for arrays in found.arrays.values() for array in arrays]
+        read = [array for arrays in result.arrays.values() for array in arrays]
         assert all(isinstance(array, nd.NDArray) for array in read)
     assert time.process_time() - begin < 60
 

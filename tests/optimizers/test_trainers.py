@@ -101,7 +101,7 @@ def test_updates_with_any_rates_follow_the_definition(trainer, cls, k, rates):
 @pytest.mark.parametrize("momentum, options", [(0.9, {}), (0.0, {}), (0.9, {"clip_gradient": 0.3})], ids=str)
 def test_a_plain_sgd_has_the_bits_of_mxnets(momentum, options):
     settings = {"learning_rate": 0.1, "momentum": momentum, "wd": WD, **options}
-    found = []
+    results = []
     for make in (
         lambda params, _: BucketedTrainer(params, "sgd", dict(settings), bucket_bytes=50),
         lambda params, _: BucketedTrainer(params, mx.optimizer.SGD(**settings), bucket_bytes=50),
@@ -111,8 +111,8 @@ def test_a_plain_sgd_has_the_bits_of_mxnets(momentum, options):
         run = Run(1, make, SGD)
         for rate in (0.1, 0.2, 0.05, 0.3):
             run.step(rate)
-        found.append([param.list_data()[0].asnumpy() for param in run.params.values()])
-    first, second, reference, corrected = found
+        results.append([param.list_data()[0].asnumpy() for param in run.params.values()])
+    first, second, reference, corrected = results
     assert arrays_equal(first + second, reference * 2)
     assert arrays_equal(corrected, reference) == (momentum == 0)
 
