@@ -251,5 +251,5 @@ class GradientPostprocessor:
         finite = all(unscaler.were_finite() for unscaler in self._unscalers)
         if not finite:
             self._padding.clear()  # NaN there would stay, because no backward overwrites it
-        scale.update(finite)
+        scale.record_step(finite)
         return finite

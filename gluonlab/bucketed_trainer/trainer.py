@@ -153,7 +153,7 @@ class BucketedTrainer(gluon.Trainer):
         clip_norm: Optional[float] = None,
         loss_scale: Optional[LossScale] = None,
     ) -> None:
-        with trainer_arguments.restore_on_error(params, optimizer):
+        with trainer_arguments.restore_owners_on_error(params, optimizer):
             trainer_arguments.check_arguments(params, optimizer, optimizer_params, bucket_bytes)
             self._postprocess_settings = PostprocessSettings(clip_norm, loss_scale)
             self._postprocess_settings.check_values()
@@ -312,7 +312,7 @@ class BucketedTrainer(gluon.Trainer):
         """Set stale gradients to zero, and keep parameters without a fresh gradient."""
         stale = self._stale_tracker.find_stale()
         if self._distributed and ignore_stale_grad:
-            stale = self._stale_tracker.ignore_in_group(stale, self._kvstore.type)
+            stale = self._stale_tracker.stale_to_ignore_in_group(stale, self._kvstore.type)
         self._set_stale_gradients(stale, ignore_stale_grad)
         for device, params in enumerate(stale.on_device):
             for bucket in self.buckets:

@@ -135,9 +135,8 @@ def _several_devices_warnings(cpu_devices: int, requested: "int | None") -> Iter
         yield f"{exported} would hang {cpu_devices} CPU devices: each computes with 1 thread"
     if mxnet_setup.mxnet_imported_first:
         yield (
-            "mxnet was imported before gluonlab: if it has computed anything already, "
-            "CPU devices share scratch memory and wait for each other, "
-            "and two of them train LeNet about as fast as one; import gluonlab first"
+            "mxnet was imported before gluonlab: if it has computed anything already, CPU devices share scratch memory "
+            "and wait for each other, and two of them train LeNet about as fast as one; import gluonlab first"
         )
 
 
@@ -148,17 +147,14 @@ def _one_device_warnings(threads: int, requested: "int | None") -> Iterator[str]
     is_default = requested is None and openmp_settings.exported_thread_count() is None
     if is_default and not local.is_certain and cores > 1:
         yield (
-            f"up to {local.processes} workers may share this host's {cores} cores: "
-            f"this one computes with {threads} of them; if fewer do, export OMP_NUM_THREADS, "
-            "or train with python -m gluonlab.launch, which counts them"
+            f"up to {local.processes} workers may share this host's {cores} cores: this one computes with {threads} of "
+            "them; if fewer do, export OMP_NUM_THREADS, or train with python -m gluonlab.launch, which counts them"
         )
     if threads > 1 and openmp_settings.spins_by_default():
         yield (
-            "mxnet or torch loaded OpenMP before gluonlab could configure it: "
-            f"its {threads} threads spin while they wait for each other, "
-            "which is many times slower beside other work; "
-            "import gluonlab and mxnet first, "
-            f"or {openmp_settings.SHORT_SPIN_COMMAND} before Python starts"
+            f"mxnet or torch loaded OpenMP before gluonlab could configure it: its {threads} threads spin while they "
+            "wait for each other, which is many times slower beside other work; import gluonlab and mxnet first, or "
+            f"{openmp_settings.SHORT_SPIN_COMMAND} before Python starts"
         )
 
 

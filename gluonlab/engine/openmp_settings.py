@@ -23,11 +23,11 @@ from gluonlab.errors import warn
 SPIN_COUNT = "1000"
 # Variables that users export for other programs, and the harm that each would do to MXNet. MXNet is
 # loaded without these variables.
-_SMALLER = "with fewer threads than it expects, oneDNN computes wrong sums and NaN"
-_BOUND = "all of MXNet's workers would share one core"
+_SMALLER_TEAM_HARM = "with fewer threads than it expects, oneDNN computes wrong sums and NaN"
+_BOUND_THREADS_HARM = "all of MXNet's workers would share one core"
 HARMFUL_VARIABLES = {
-    "OMP_DYNAMIC": _SMALLER, "OMP_THREAD_LIMIT": _SMALLER, "OMP_MAX_ACTIVE_LEVELS": _SMALLER,
-    "OMP_PROC_BIND": _BOUND, "OMP_PLACES": _BOUND, "GOMP_CPU_AFFINITY": _BOUND,
+    "OMP_DYNAMIC": _SMALLER_TEAM_HARM, "OMP_THREAD_LIMIT": _SMALLER_TEAM_HARM, "OMP_MAX_ACTIVE_LEVELS": _SMALLER_TEAM_HARM,
+    "OMP_PROC_BIND": _BOUND_THREADS_HARM, "OMP_PLACES": _BOUND_THREADS_HARM, "GOMP_CPU_AFFINITY": _BOUND_THREADS_HARM,
 }  # fmt: skip
 SHORT_SPIN_COMMAND = f"export GOMP_SPINCOUNT={SPIN_COUNT}"
 _UNIT_FACTORS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
@@ -119,7 +119,9 @@ def harmful_user_settings() -> Dict[str, str]:
     return {
         f"{name}={value}": HARMFUL_VARIABLES[name]
         for name, value in values.items()
-        if value and _is_harmful(name, value.lower()) and not (unbound and HARMFUL_VARIABLES[name] == _BOUND)
+        if value
+        and _is_harmful(name, value.lower())
+        and not (unbound and HARMFUL_VARIABLES[name] == _BOUND_THREADS_HARM)
     }
 
 

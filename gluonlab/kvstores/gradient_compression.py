@@ -91,9 +91,8 @@ def check_compression(compress: Optional[str], kvstore: str, dtype: str, group: 
         raise KVStoreError(f"--compress {compress}: kvstore {kvstore!r} cannot compress gradients: choose {choices}")
     if compress is not None and dtype == "float16":
         raise ConfigError(
-            f"--dtype float16 and --compress {compress} contradict each other: "
-            "what 2 bits have left over would hold a part of steps that overflow, and are skipped: "
-            "leave one of them out"
+            f"--dtype float16 and --compress {compress} contradict each other: what 2 bits have left over would hold a "
+            "part of steps that overflow, and are skipped: leave one of them out"
         )
 
 

@@ -199,10 +199,9 @@ class MXNetKVStore(KVStore):
         self._require_optimizer()
         if is_list_of_arrays(fname):
             raise KVStoreError(
-                f"{str(fname)!r} holds arrays by name, "
-                f"and gluon.Trainer loads pickles alone under {self._name!r}: "
-                "write states with gluonlab.bucketed_trainer.gluon_export.export_gluon_states, "
-                "or load them with a BucketedTrainer"
+                f"{str(fname)!r} holds arrays by name, and gluon.Trainer loads pickles alone under {self._name!r}: "
+                "write states with gluonlab.bucketed_trainer.gluon_export.export_gluon_states, or load them with a "
+                "BucketedTrainer"
             )
         super().load_optimizer_states(fname)
 

@@ -194,7 +194,7 @@ class SummingGroup(ProcessGroup):
     def all_gather_bytes(self, data: bytes) -> List[bytes]:
         # as in all_gather, each process fills its row of a table
         lengths = self.all_gather(np.array(len(data))).astype(int).tolist()
-        table = np.zeros((self.size, _padded_pair_count(max(lengths))), "float32")
+        table = np.zeros((self.size, _padded_float_count(max(lengths))), "float32")
         _write_byte_pairs(table[self.rank], data)
         rows = self._sum_byte_pairs(table)
         return [row.tobytes()[:length] for row, length in zip(rows, lengths)]
@@ -203,7 +203,7 @@ class SummingGroup(ProcessGroup):
         # in pieces, as sums in which the other processes contribute zeros
         sent = memoryview(data if self.rank == 0 else b"")
         length, pieces = int(self.all_reduce_values(np.array(len(sent)))), []
-        pair_count = min(MAX_PAIRS, _padded_pair_count(length))
+        pair_count = min(MAX_PAIRS, _padded_float_count(length))
         for start in range(0, length, 2 * pair_count):
             piece = np.zeros((1, pair_count), "float32")
             _write_byte_pairs(piece[0], sent[start : start + 2 * pair_count])
@@ -238,7 +238,7 @@ def _split_float64(values: "NDArray[Any]") -> "NDArray[Any]":
     return np.stack(parts)
 
 
-def _padded_pair_count(length: int) -> int:
+def _padded_float_count(length: int) -> int:
     """Return the number of float32, of two bytes each, in which to send ``length`` bytes.
 
     It is a power of two of at least 256. So there are few different sizes, each of which occupies

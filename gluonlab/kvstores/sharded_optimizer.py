@@ -287,9 +287,8 @@ class ShardedKVStore(ScheduleKVStore):
         for others in self._updates:
             if others != keys and not set(others).isdisjoint(keys):
                 raise KVStoreError(
-                    f"kvstore {self.type!r}: "
-                    f"{format_keys(keys)} cannot be updated after {format_keys(others)}: "
-                    "give the same keys in every call"
+                    f"kvstore {self.type!r}: {format_keys(keys)} cannot be updated after {format_keys(others)}: give "
+                    "the same keys in every call"
                 )
 
 

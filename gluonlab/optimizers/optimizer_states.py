@@ -194,9 +194,8 @@ def _read_values(array: nd.NDArray, name: str, source: str) -> "np.ndarray[Any, 
 def _other_content(arrays: Mapping[str, nd.NDArray]) -> str:
     if any(re.fullmatch(r"\d+/updates", name) for name in arrays):
         return (
-            "states that an earlier version saved under 'sharded-optimizer', "
-            "cut for its devices and buckets: load them there, "
-            "and save them as parameters go on without them"
+            "states that an earlier version saved under 'sharded-optimizer', cut for its devices and buckets: load "
+            "them there, and save them as parameters go on without them"
         )
     return f"arrays, but no states of an optimizer: {LOAD_HINT}"
 
@@ -503,9 +502,8 @@ def fit_states(
             _check_arrays(optimizer, state, target, source)
     if states.num_update is None and states.parameters:
         warn(
-            f"{source} does not say how often parameters were updated: "
-            "it was saved without the optimizer; "
-            "learning rates and corrections of bias go on from this trainer's counts"
+            f"{source} does not say how often parameters were updated: it was saved without the optimizer; learning "
+            "rates and corrections of bias go on from this trainer's counts"
         )
     parameters = tuple(
         (state or ParameterState("", None, 0))._replace(name=target.name, shape=target.shape)
@@ -529,9 +527,8 @@ def _check_arrays(optimizer: mx.optimizer.Optimizer, state: ParameterState, targ
         saved_dtype, expected_dtype = np.dtype(array.dtype), np.dtype(template.dtype)
         if saved_dtype != expected_dtype:
             raise KVStoreError(
-                f"{source} holds {saved_dtype} for {target.name}, "
-                f"and {optimizer_class_name(optimizer)} keeps {expected_dtype} here: "
-                "cast the network to the type that it was saved with"
+                f"{source} holds {saved_dtype} for {target.name}, and {optimizer_class_name(optimizer)} keeps "
+                f"{expected_dtype} here: cast the network to the type that it was saved with"
             )
 
 

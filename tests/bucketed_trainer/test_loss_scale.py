@@ -210,11 +210,11 @@ def test_the_scale_doubles_after_good_steps_only():
     scale = LossScale(8.0, good_steps=3, largest=32.0)
     followed = []
     for finite in [True, True, False, *[True] * 9, False, True]:
-        scale.update(finite)
+        scale.record_step(finite)
         followed.append(scale.value)
     assert followed == [8, 8, 4, 4, 4, 8, 8, 8, 16, 16, 16, 32, 16, 16]
     for _ in range(20):
-        scale.update(True)
+        scale.record_step(True)
     assert scale.value == 32
     assert (scale.steps, scale.skipped) == (34, 2)
 

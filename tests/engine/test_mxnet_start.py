@@ -149,11 +149,8 @@ print(mxnet.recordio.cv2, mxnet.image.image.cv2)
 
 def test_an_h5py_dataset_is_known_once_h5py_is_imported(python, tmp_path):
     (tmp_path / "h5py.py").write_text(
-        "import numpy as np\n"
-        "class Dataset:\n"
-        "    shape, dtype = (4, 2), np.dtype('float32')\n"
-        "    def __len__(self): return 4\n"
-        "    def __getitem__(self, at): return np.arange(8, dtype='float32').reshape(4, 2)[at]\n"
+        "import numpy as np\nclass Dataset:\n    shape, dtype = (4, 2), np.dtype('float32')\n    def __len__(self): "
+        "return 4\n    def __getitem__(self, at): return np.arange(8, dtype='float32').reshape(4, 2)[at]\n"
     )
     code = """
 import gluonlab, sys, mxnet as mx
