@@ -103,8 +103,10 @@ class BucketUpdater:
         ``counts_differ`` is true if some parameters may have had more updates than others.
         """
         ranges = (bucket.element_ranges(stale.on_all_devices) for bucket in self._buckets)
-        stays = ranges if stale.on_all_devices else repeat(())
-        spans = [span for update, skipped in zip(self.key_updates, stays) for span in update.fresh_spans(skipped)]
+        stale_ranges = ranges if stale.on_all_devices else repeat(())
+        spans = [
+            span for update, skipped in zip(self.key_updates, stale_ranges) for span in update.fresh_spans(skipped)
+        ]
         if counts_differ:
             align_learning_rates(self._optimizer, [span.key for span in spans])
         update_spans(self._optimizer, spans)

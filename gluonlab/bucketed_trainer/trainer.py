@@ -64,16 +64,8 @@ from gluonlab.optimizers.optimizer_states import States, write_states
 from gluonlab.optimizers.optimizer_step import SchedulerRewind
 from gluonlab.renamed import RenamedMember
 
-_OPTIMIZER_PARAMS = {
-    "lr": "learning_rate",
-    "weight_decay": "wd",
-    **{
-        name: name
-        for name in (
-            "learning_rate", "wd", "momentum", "lr_scheduler", "clip_gradient", "multi_precision",
-        )
-    },
-}  # fmt: skip
+_OPTIMIZER_SETTINGS = ("learning_rate", "wd", "momentum", "lr_scheduler", "clip_gradient", "multi_precision")
+_OPTIMIZER_PARAMS = {"lr": "learning_rate", "weight_decay": "wd", **{name: name for name in _OPTIMIZER_SETTINGS}}
 _ARGUMENT_HINTS = {
     **{theirs: f"give optimizer_params={{{ours!r}: ...}}" for theirs, ours in _OPTIMIZER_PARAMS.items()},
     **dict.fromkeys(
@@ -501,9 +493,8 @@ class BucketedTrainer(gluon.Trainer):
         self._first_key = allocate_keys(self._kvstore, len(self.buckets) + len(self._frozen))
         if not self._updates_on_servers:
             self._kvstore_calls = make_kvstore_calls(
-                self._kvstore, self.buckets, self.bucket_bytes, self._update_on_kvstore,
-                self._first_key,
-            )  # fmt: skip
+                self._kvstore, self.buckets, self.bucket_bytes, self._update_on_kvstore, self._first_key
+            )
         needs_postprocess = self._postprocess_settings.is_needed
         # The norm and the check for overflows read a whole bucket, with its padding. Compression to
         # 2 bits spreads values that are not finite to their neighbors.

@@ -56,11 +56,7 @@ def push_engine_operation(callback: Any, written: Any, name: bytes, read: Any = 
     device = ctypes.byref(EngineContext(ctx.device_typeid, ctx.device_id))
     reads, read_count = (None, 0) if read is None else (ctypes.byref(read.handle), 1)
     handle = ctypes.byref(written.handle)
-    check_call(
-        _LIB.MXEnginePushSyncND(
-            callback, None, None, device, reads, read_count, handle, 1, None, 0, name
-        )
-    )  # fmt: skip
+    check_call(_LIB.MXEnginePushSyncND(callback, None, None, device, reads, read_count, handle, 1, None, 0, name))
 
 
 def threads_per_device(cpu_devices: int, requested: "int | None" = None) -> int:

@@ -26,9 +26,9 @@ SPIN_COUNT = "1000"
 _SMALLER_TEAM_HARM = "with fewer threads than it expects, oneDNN computes wrong sums and NaN"
 _BOUND_THREADS_HARM = "all of MXNet's workers would share one core"
 HARMFUL_VARIABLES = {
-    "OMP_DYNAMIC": _SMALLER_TEAM_HARM, "OMP_THREAD_LIMIT": _SMALLER_TEAM_HARM, "OMP_MAX_ACTIVE_LEVELS": _SMALLER_TEAM_HARM,
-    "OMP_PROC_BIND": _BOUND_THREADS_HARM, "OMP_PLACES": _BOUND_THREADS_HARM, "GOMP_CPU_AFFINITY": _BOUND_THREADS_HARM,
-}  # fmt: skip
+    **dict.fromkeys(("OMP_DYNAMIC", "OMP_THREAD_LIMIT", "OMP_MAX_ACTIVE_LEVELS"), _SMALLER_TEAM_HARM),
+    **dict.fromkeys(("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY"), _BOUND_THREADS_HARM),
+}
 SHORT_SPIN_COMMAND = f"export GOMP_SPINCOUNT={SPIN_COUNT}"
 _UNIT_FACTORS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _SPIN_VARIABLES: Dict[str, Callable[[str], bool]] = {

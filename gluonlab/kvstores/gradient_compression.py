@@ -183,10 +183,7 @@ class TwoBitCompressor:
     all processes notice. Elements in the same packed number also become NaN.
     """
 
-    def __init__(
-        self, size: int, dtype: "np.dtype[Any]", ctx: mx.Context, threshold: float,
-        processes: int,
-    ) -> None:  # fmt: skip
+    def __init__(self, size: int, dtype: "np.dtype[Any]", ctx: mx.Context, threshold: float, processes: int) -> None:
         """``dtype``: float32 or float64. ``threshold`` is rounded to float32, like MXNet's."""
         self.dtype = dtype
         self._digits, self._threshold = max_packed_digits(processes), float(np.float32(threshold))

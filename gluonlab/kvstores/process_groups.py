@@ -203,10 +203,10 @@ class SummingGroup(ProcessGroup):
         # in pieces, as sums in which the other processes contribute zeros
         sent = memoryview(data if self.rank == 0 else b"")
         length, pieces = int(self.all_reduce_values(np.array(len(sent)))), []
-        pair_count = min(MAX_PAIRS, _padded_float_count(length))
-        for start in range(0, length, 2 * pair_count):
-            piece = np.zeros((1, pair_count), "float32")
-            _write_byte_pairs(piece[0], sent[start : start + 2 * pair_count])
+        float_count = min(MAX_PAIRS, _padded_float_count(length))
+        for start in range(0, length, 2 * float_count):
+            piece = np.zeros((1, float_count), "float32")
+            _write_byte_pairs(piece[0], sent[start : start + 2 * float_count])
             pieces.append(self._sum_byte_pairs(piece).tobytes())
         return b"".join(pieces)[:length]
 
@@ -239,10 +239,9 @@ def _split_float64(values: "NDArray[Any]") -> "NDArray[Any]":
 
 
 def _padded_float_count(length: int) -> int:
-    """Return the number of float32, of two bytes each, in which to send ``length`` bytes.
+    """Return how many float32, with two bytes in each, to sum for ``length`` bytes.
 
-    It is a power of two of at least 256. So there are few different sizes, each of which occupies
-    the memory of a sum.
+    The number is a power of two, at least 256, because the group keeps a buffer for every size.
     """
     pairs = (length + 1) // 2
     return int(2 ** max(8, (pairs - 1).bit_length()))

@@ -60,10 +60,7 @@ def set_update_counts(
 
 
 class UpdateHistory(NamedTuple):
-    """Update count of a key, and its extra state (`read_extra_state`).
-
-    ``updates`` is None if a file does not contain it.
-    """
+    """Update count of a key, or None if a file does not contain it, and `read_extra_state`."""
 
     updates: Optional[int]
     extra_state: Mapping[str, nd.NDArray] = {}
@@ -74,8 +71,8 @@ class UpdateHistory(NamedTuple):
         return self.updates == other.updates and same_rate
 
 
-def _read_former_rate(memory: Mapping[str, nd.NDArray]) -> Optional[float]:
-    return float(memory["former_rate"].asscalar()) if "former_rate" in memory else None
+def _read_former_rate(extra_state: Mapping[str, nd.NDArray]) -> Optional[float]:
+    return float(extra_state["former_rate"].asscalar()) if "former_rate" in extra_state else None
 
 
 def history_at(histories: Mapping[ElementRange, UpdateHistory], element: int) -> UpdateHistory:
@@ -125,20 +122,14 @@ def set_history(optimizer: mx.optimizer.Optimizer, key: Any, history: UpdateHist
 
 
 def read_scalars(optimizer: mx.optimizer.Optimizer) -> Dict[str, float]:
-    """Return the scalars that the optimizer changes, by attribute.
-
-    The learning rate is one of them if there is no schedule.
-    """
+    """Return the scalars that the optimizer changes; also the learning rate without a schedule."""
     names = SCALAR_ATTRIBUTES if optimizer.lr_scheduler is not None else (*SCALAR_ATTRIBUTES, "lr")
     values = {name: getattr(optimizer, name, None) for name in names}
     return {name: float(value) for name, value in values.items() if value is not None}
 
 
 def set_scalars(optimizer: mx.optimizer.Optimizer, scalars: Mapping[str, float]) -> None:
-    """Set the scalars that `read_scalars` returned.
-
-    The learning rate is only set if there is no schedule.
-    """
+    """Set the scalars that `read_scalars` returned; the learning rate only without a schedule."""
     for name in SCALAR_ATTRIBUTES:
         if hasattr(optimizer, name):
             setattr(optimizer, name, scalars.get(name, 1.0 if name == "m_schedule" else None))

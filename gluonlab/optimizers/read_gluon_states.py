@@ -289,11 +289,9 @@ def read_gluon_states(content: bytes) -> GluonStates:
     if not optimizer.kind.name.isidentifier():
         raise InvalidPickle("a pickle of an optimizer without a name")
     attributes = optimizer.attributes
-    return GluonStates(
-        state_arrays, optimizer.kind.name, _check_count(attributes.get("num_update")),
-        _read_update_counts(attributes), _read_extra_states(attributes, arrays),
-        _read_scalars(attributes),
-    )  # fmt: skip
+    num_update, counts = _check_count(attributes.get("num_update")), _read_update_counts(attributes)
+    extra_states, scalars = _read_extra_states(attributes, arrays), _read_scalars(attributes)
+    return GluonStates(state_arrays, optimizer.kind.name, num_update, counts, extra_states, scalars)
 
 
 class _ArrayFactory:

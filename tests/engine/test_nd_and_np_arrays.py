@@ -124,7 +124,7 @@ def test_training_by_hand_is_the_same_as_without(set_np):
         assert accuracy() == result
 
 
-# The programs of d2l's two chapters on several GPUs: arrays with an own allreduce, and Gluon.
+# The program of d2l's chapter on several GPUs with Gluon.
 
 BATCHES = [
     (np.random.RandomState(step).normal(size=(n, 1, 10, 10)).astype("float32"), np.arange(n, dtype="int32") % 4)
@@ -132,36 +132,9 @@ BATCHES = [
 ]
 
 
-def split_batches(ctxs):
-    for batch in BATCHES:
-        arrays = (mx.np.array(array, dtype=array.dtype) for array in batch)
-        yield len(batch[0]), *(gluon.utils.split_and_load(array, ctxs, even_split=False) for array in arrays)
-
-
-def train_arrays(ctxs, store):
-    """Train plain arrays with SGD in a line; a store sums the gradients."""
-    random = np.random.RandomState(0)
-    start = [random.normal(scale=0.3, size=shape) for shape in ((3, 1, 3, 3), (3,), (48, 4), (4,))]
-    replicas = [[mx.np.array(array, ctx=ctx, dtype="float32") for array in start] for ctx in ctxs]
-    for replica in replicas:
-        for array in replica:
-            array.attach_grad()
-    loss = gluon.loss.SoftmaxCrossEntropyLoss()
-    for size, xs, ys in split_batches(ctxs):
-        with autograd.record():
-            losses = []
-            for x, y, (weight, bias, matrix, shift) in zip(xs, ys, replicas):
-                features = mx.npx.relu(mx.npx.convolution(x, weight, bias, kernel=(3, 3), num_filter=3))
-                pooled = mx.npx.pooling(features, pool_type="avg", kernel=(2, 2), stride=(2, 2))
-                losses.append(loss(mx.np.dot(pooled.reshape(len(x), -1), matrix) + shift, y).sum())
-        autograd.backward(losses)
-        for key in range(len(start)):
-            grads = [replica[key].grad for replica in replicas]
-            if store is not None:
-                store.pushpull(key, grads)
-            for replica, grad in zip(replicas, grads):
-                replica[key][:] = replica[key] - 0.1 * grad / size
-    return [array.asnumpy() for array in replicas[-1]]
+@lru_cache(maxsize=None)
+def train_gluon_on_one_device(hybridize):
+    return train_gluon(cpu_contexts(1), None, hybridize)
 
 
 def train_gluon(ctxs, store, hybridize):
@@ -174,24 +147,21 @@ def train_gluon(ctxs, store, hybridize):
         net.hybridize(static_alloc=True, static_shape=True)
     trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.1, "momentum": 0.9}, kvstore=store)
     loss = gluon.loss.SoftmaxCrossEntropyLoss()
-    for size, xs, ys in split_batches(ctxs):
+    for batch in BATCHES:
+        arrays = (mx.np.array(array, dtype=array.dtype) for array in batch)
+        xs, ys = (gluon.utils.split_and_load(array, ctxs, even_split=False) for array in arrays)
         with autograd.record():
             losses = [loss(net(x), y) for x, y in zip(xs, ys)]
         for device_loss in losses:
             device_loss.backward()
-        trainer.step(size)
+        trainer.step(len(batch[0]))
     assert {type(param.data(ctxs[-1])) for param in net.collect_params().values()} == {mx.np.ndarray}
     return parameter_arrays(net, ctxs[-1])
 
 
-@lru_cache(maxsize=None)
-def run_on_one_device(program, *options):
-    return program(contexts(1) if program is train_arrays else cpu_contexts(1), None, *options)
-
-
 @pytest.mark.parametrize("devices", [2, 3])
+@pytest.mark.parametrize("hybridize", [False, True])
 @pytest.mark.parametrize("name", STORE_CASES)
-def test_the_chapters_on_several_devices_give_what_one_device_gives(name, devices, set_np):
-    for program, *options in ((train_arrays,), (train_gluon, False), (train_gluon, True)):
-        result = program(contexts(devices), make_kvstore(name), *options)
-        assert relative_distance(result, run_on_one_device(program, *options)) < 1e-5
+def test_gluons_trainer_with_several_devices_and_np_arrays_trains_as_one_device(name, hybridize, devices, set_np):
+    result = train_gluon(contexts(devices), make_kvstore(name), hybridize)
+    assert relative_distance(result, train_gluon_on_one_device(hybridize)) < 1e-5

@@ -5,7 +5,6 @@ import subprocess
 import sys
 
 import mxnet as mx
-import numpy as np
 import pytest
 from support.devices import contexts
 
@@ -53,20 +52,6 @@ def test_stores_have_the_signatures_of_mxnets_stores(store, method):
     assert [(p.name, p.default) for p in ours.parameters.values()] == [
         (p.name, p.default) for p in theirs.parameters.values()
     ]
-
-
-@pytest.mark.parametrize("name", AVAILABLE)
-def test_pushpull_leaves_the_sum_on_every_device(name):
-    store, ctxs = make_kvstore(name), contexts(3)
-    assert isinstance(store, mx.kvstore.KVStoreBase) and store.type == name
-    parts = np.random.RandomState(1).uniform(-1, 1, (3, 50)).astype("float32")
-    weights = [mx.nd.zeros((50,), ctx=ctx) for ctx in ctxs]
-    store.broadcast(0, mx.nd.array(parts[0], ctx=ctxs[0]), weights)
-    assert all(np.array_equal(weight.asnumpy(), parts[0]) for weight in weights)
-    gradients = [mx.nd.array(part, ctx=ctx) for part, ctx in zip(parts, ctxs)]
-    store.pushpull(0, gradients)
-    for gradient in gradients:
-        np.testing.assert_allclose(gradient.asnumpy(), parts.sum(axis=0), rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize(

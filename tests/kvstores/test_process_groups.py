@@ -76,11 +76,3 @@ def test_broadcast_bytes_returns_any_number_of_bytes_of_rank_0(data):
         patch.setattr("gluonlab.kvstores.process_groups.MAX_PAIRS", 256)
         assert run_in_threads(3, work) == [data] * 3
     assert SINGLE_PROCESS.broadcast_bytes(data) == data
-
-
-def test_a_process_alone_has_the_sums():
-    array = nd.ones((3,))
-    SINGLE_PROCESS.allreduce([array])
-    SINGLE_PROCESS.broadcast([array])
-    assert array.asnumpy().tolist() == [1, 1, 1]
-    assert SINGLE_PROCESS.all_reduce_values(np.array([1, 2])).tolist() == [1.0, 2.0]

@@ -141,17 +141,6 @@ def test_an_order_changes_the_ranks_of_devices_and_not_the_sum():
     assert all((array.asnumpy() == 6).all() for array in arrays)
 
 
-def test_lists_of_keys_and_separate_outputs_work_as_in_mxnets_stores():
-    ctxs = contexts(2)
-    values = [[nd.full((3,), key + rank, ctx=ctx) for rank, ctx in enumerate(ctxs)] for key in (1, 2)]
-    for store in (make_kvstore("device"), make_kvstore("ring")):
-        outs = [[nd.zeros((3,), ctx=ctx) for ctx in ctxs] for _ in range(2)]
-        store.broadcast([0, 1], [value[0] for value in values], outs)
-        store.pushpull([0, 1], values, out=outs)
-        assert [[out.asnumpy()[0] for out in of_key] for of_key in outs] == [[3, 3], [5, 5]]
-        assert [float(value[1][0].asscalar()) for value in values] == [2, 3]  # unchanged
-
-
 def arrays_of(ctxs, sizes=(3, 3), dtypes=("float32", "float32")):
     return [nd.ones((size,), ctx, dtype) for size, ctx, dtype in zip(sizes, ctxs, dtypes)]
 
@@ -197,9 +186,7 @@ def test_outputs_that_do_not_fit_are_refused_and_unchanged(name, outs, message):
     assert all((out.asnumpy() == 1).all() for out in outs)
 
 
-def test_gradient_compression_and_sparse_gradients_are_refused():
-    with pytest.raises(KVStoreError, match="'ring' cannot compress gradients"):
-        make_kvstore("ring").set_gradient_compression({"type": "2bit"})
+def test_sparse_gradients_are_refused():
     embedding = nn.Embedding(10, 3, sparse_grad=True)
     embedding.initialize(ctx=contexts(2))
     trainer = gluon.Trainer(embedding.collect_params(), "sgd", kvstore=make_kvstore("ring"))

@@ -10,7 +10,7 @@ from mxnet.gluon import nn
 from support.covering import pairwise
 from support.devices import contexts
 from support.examples import examples
-from support.kvstore_runs import BATCHES, OPTIMIZERS, make_small_net, train_small_net
+from support.kvstore_runs import BATCHES, OPTIMIZERS, train_small_net
 from support.reference import arrays_equal, parameter_arrays, relative_distance, train_on_devices
 
 from gluonlab import optimizers
@@ -41,22 +41,6 @@ def test_the_sharded_optimizer_keeps_a_share_of_the_state_on_each_device(optimiz
     assert sum(kept.values()) == whole
     assert max(kept.values()) - whole / devices < copies * len(trainer.buckets)
     assert all(not updater.states for updater in trainer._updaters)  # and nothing beside it
-
-
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@pytest.mark.parametrize("trainer_class", [gluon.Trainer, BucketedTrainer])
-def test_training_continues_with_saved_states_of_the_sharded_optimizer(optimizer, trainer_class, tmp_path):
-    ctxs, states, params = contexts(2), str(tmp_path / "states"), str(tmp_path / "params")
-    expected, _ = train_small_net(trainer_class, ShardedKVStore(), optimizer, ctxs)
-    net, trainer = train_small_net(trainer_class, ShardedKVStore(), optimizer, ctxs, BATCHES[:3])
-    trainer.save_states(states)
-    net.save_parameters(params)
-    resumed = make_small_net(ctxs)
-    resumed.load_parameters(params, ctx=ctxs)
-    trainer = trainer_class(resumed.collect_params(), optimizer, dict(OPTIMIZERS[optimizer]), kvstore=ShardedKVStore())
-    trainer.load_states(states)
-    train_on_devices(resumed, trainer, ctxs, BATCHES[3:])
-    assert arrays_equal(parameter_arrays(resumed), parameter_arrays(expected))
 
 
 @pytest.mark.parametrize("loaded", [False, True])

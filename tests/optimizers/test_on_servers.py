@@ -13,7 +13,7 @@ from gluonlab.optimizers.server_optimizer import (
     Piece,
     ServerOptimizer,
     assigned_server,
-    initial_note,
+    initial_staleness_report,
     make_layout,
 )
 
@@ -41,7 +41,7 @@ def make_server_rule(optimizer, flat, place):
     """Return the rule of a server, which knows its place."""
     notes = {key: assigned_server(key, flat.servers) for key in range(NOTES, NOTES + flat.servers)}
     rule = ServerOptimizer(copy.deepcopy(optimizer), {FIRST: flat}, {}, notes)
-    row = nd.array(initial_note(flat.servers)[place])
+    row = nd.array(initial_staleness_report(flat.servers)[place])
     rule.update_multi_precision(NOTES, row, nd.zeros_like(row), None)
     return rule
 

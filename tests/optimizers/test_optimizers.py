@@ -103,12 +103,6 @@ def test_with_a_constant_rate_updates_have_the_bits_of_mxnets(cls, mxnets, probl
         assert arrays_equal(result, expected)
 
 
-@pytest.mark.parametrize("name", ["sgd", "nag"])
-def test_with_mxnets_rule_the_optimizer_is_mxnets(name):
-    assert type(make_optimizer(name, {"momentum": 0.9}, "mxnet")) is type(mx.optimizer.create(name))
-    assert type(make_optimizer(name, {"momentum": 0.9})) is OPTIMIZERS[name].cls
-
-
 @pytest.mark.parametrize("cls", [SGD, NAG])
 @settings(max_examples=5)
 @given(rates=st.lists(RATES, min_size=2, max_size=6), lr_mults=st.tuples(RATES, RATES))

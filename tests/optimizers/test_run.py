@@ -4,7 +4,7 @@ import mxnet as mx
 import numpy as np
 import pytest
 from support.devices import device_spec
-from support.reference import arrays_equal, parameter_arrays
+from support.reference import parameter_arrays
 
 from gluonlab.config import TrainConfig
 from gluonlab.optimizers import NAG, OPTIMIZERS, SGD
@@ -56,20 +56,6 @@ def test_the_momentum_rule_decides_on_the_class(asked, cls):
 def test_recipes_that_were_tuned_with_mxnets_rule_use_it(dataset, asked, rule):
     config = TrainConfig(dataset=dataset, model="cifar_resnet20", **asked)
     assert apply_recipe(config).config.momentum_rule == rule
-
-
-@pytest.mark.long
-def test_momentum_rules_differ_if_the_rate_changes(tmp_path):
-    settings = {"model": "mlp", "epochs": 2, "batch_size": 300, "lr": 0.1, "momentum": 0.9, "warmup_epochs": 1}
-    settings.update(devices=device_spec(1), optimizer="sgd", lr_schedule="cosine")
-    corrected, mxnets, default = (
-        parameter_arrays(
-            train(TrainConfig(momentum_rule=rule, out=str(tmp_path / f"{rule}"), **settings), reporter=Reporter()).net
-        )
-        for rule in ("corrected", "mxnet", None)
-    )
-    assert arrays_equal(corrected, default)
-    assert not any(np.array_equal(one, other) for one, other in zip(corrected, mxnets))
 
 
 def test_the_sharded_optimizer_refuses_optimizers_that_are_not_element_wise():
