@@ -10,13 +10,14 @@ from mxnet import autograd, gluon, nd
 from mxnet.gluon import nn
 from mxnet.kvstore import KVStoreBase
 from support.devices import contexts, device
+from support.kvstore_runs import BATCHES, make_small_net
 from support.parameter_server import start_workers
 from support.reference import (
     arrays_equal,
     cpu_contexts,
     parameter_arrays,
-    random_batches,
     relative_distance,
+    set_parameter_arrays,
     train_on_devices,
 )
 
@@ -26,22 +27,12 @@ from gluonlab.errors import ConfigError, GluonlabError, GluonlabWarning, KVStore
 from gluonlab.kvstores import KVSTORES, make_kvstore
 from gluonlab.launch.backends import BACKENDS
 
-BATCHES = random_batches([6, 7, 6], shape=(5,), classes=4)
-
 
 def compressed(**settings):
     return {"compression_params": {"type": "2bit", **settings}}
 
 
 TWO_BITS = compressed(threshold=0.25)
-
-
-def make_net(ctxs, seed=3):
-    mx.random.seed(seed)
-    net = nn.HybridSequential()
-    net.add(nn.Dense(7, in_units=5, activation="tanh"), nn.Dense(4, in_units=7))
-    net.initialize(mx.init.Normal(0.3), ctx=ctxs)
-    return net
 
 
 def test_it_takes_what_gluons_trainer_takes_in_the_same_places():
@@ -53,7 +44,7 @@ def test_it_takes_what_gluons_trainer_takes_in_the_same_places():
 
 @pytest.fixture(scope="module")
 def parameters_of_one_device():
-    net = make_net(cpu_contexts(1))
+    net = make_small_net(cpu_contexts(1))
     trainer = gluon.Trainer(net.collect_params(), "sgd", {"momentum": 0.9}, kvstore=None)
     train_on_devices(net, trainer, cpu_contexts(1), BATCHES)
     return parameter_arrays(net)
@@ -62,7 +53,7 @@ def parameters_of_one_device():
 @pytest.mark.parametrize("name", [None, *sorted({*KVSTORES, "Ring", "DEVICE", "an instance"} - {"nccl"})])
 def test_every_store_by_name_trains_all_replicas_as_one_device(name, parameters_of_one_device):
     kvstore = {"kvstore": mx.kv.create("device") if name == "an instance" else name} if name else {}
-    net = make_net(contexts(3))
+    net = make_small_net(contexts(3))
     trainer = BucketedTrainer(net.collect_params(), "sgd", {"momentum": 0.9}, **kvstore)
     train_on_devices(net, trainer, contexts(3), BATCHES)
     assert arrays_equal(parameter_arrays(net, device(0)), parameter_arrays(net, device(2)))
@@ -76,19 +67,19 @@ def sparse_net(ctxs):
 
 
 def float16_net(ctxs):
-    net = make_net(ctxs)
+    net = make_small_net(ctxs)
     net[1].cast("float16")
     return net
 
 
 def net_on_other_devices(ctxs):
-    net = make_net(ctxs)
+    net = make_small_net(ctxs)
     net[1].collect_params().reset_ctx(contexts(3))
     return net
 
 
 def uninitialized_net(ctxs):
-    net = make_net(ctxs)
+    net = make_small_net(ctxs)
     net.add(nn.Dense(2, in_units=4))
     return net
 
@@ -132,7 +123,7 @@ REFUSED = [
 
 @pytest.mark.parametrize(("error", "arguments", "message"), REFUSED)
 def test_refused_arguments_are_left_unchanged(error, arguments, message):
-    settings = {"make": make_net, "optimizer": "sgd", **arguments}
+    settings = {"make": make_small_net, "optimizer": "sgd", **arguments}
     net = settings.pop("make")(contexts(2))
     params = list(net.collect_params().values())
     arrays = [(param._data, param._grad) for param in params]
@@ -151,7 +142,7 @@ def test_no_parameters_and_repeated_parameters_are_refused():
     # gluon.Trainer fails late, or updates the same parameter twice on one device.
     with pytest.raises(ConfigError, match="no parameters to train: give"):
         BucketedTrainer([], "sgd")
-    params = list(make_net(contexts(1)).collect_params().values())
+    params = list(make_small_net(contexts(1)).collect_params().values())
     with pytest.raises(ConfigError, match=f"{params[1].name} comes several times: give each once"):
         BucketedTrainer([*params, params[1]], "sgd")
     BucketedTrainer(list(dict.fromkeys([*params, params[1]])), "sgd")
@@ -160,10 +151,10 @@ def test_no_parameters_and_repeated_parameters_are_refused():
 @pytest.mark.parametrize("size", [0, -4, None, "8", float("nan"), float("inf"), nd.ones((1,))], ids=str)
 @pytest.mark.parametrize("store", ["device", "sharded-optimizer"])
 def test_an_invalid_batch_size_changes_nothing(store, size):
-    net = make_net(contexts(2))
+    net = make_small_net(contexts(2))
     trainer = BucketedTrainer(net.collect_params(), "sgd", {"momentum": 0.9}, kvstore=store)
     with autograd.record():
-        losses = [net(nd.ones((2, 5), ctx=ctx)).sum() for ctx in contexts(2)]
+        losses = [net(nd.ones((2, 16), ctx=ctx)).sum() for ctx in contexts(2)]
     autograd.backward(losses)
     before = parameter_arrays(net)
     message = "give a number above 0: the images of this step on all devices"
@@ -176,7 +167,7 @@ def test_an_invalid_batch_size_changes_nothing(store, size):
 
 
 def test_an_optimizer_that_was_refused_keeps_its_parameters():
-    net, other = make_net(contexts(2)), make_net(contexts(2))
+    net, other = make_small_net(contexts(2)), make_small_net(contexts(2))
     optimizer = mx.optimizer.SGD(learning_rate=0.1)
     gluon.Trainer(other.collect_params(), optimizer)
     mine = optimizer.param_dict
@@ -186,28 +177,28 @@ def test_an_optimizer_that_was_refused_keeps_its_parameters():
 
 
 def test_compressed_gradients_move_parameters_by_multiples_of_the_threshold():
-    before = parameter_arrays(make_net(contexts(2)))
+    before = parameter_arrays(make_small_net(contexts(2)))
 
     def compute_moves(threshold, batches):
-        net = make_net(contexts(2))
+        net = make_small_net(contexts(2))
         params = {"learning_rate": 1.0}
         trainer = BucketedTrainer(net.collect_params(), "sgd", params, **compressed(threshold=threshold))
         train_on_devices(net, trainer, contexts(2), batches)
         return np.concatenate([(b - a).ravel() for a, b in zip(parameter_arrays(net), before)])
 
     assert not compute_moves(100.0, BATCHES).any()
-    thresholds = compute_moves(0.25, BATCHES[:1]) * 6 / 0.25
+    thresholds = compute_moves(0.25, BATCHES[:1]) * len(BATCHES[0][0]) / 0.25
     assert np.allclose(thresholds, np.round(thresholds), atol=1e-5) and np.round(thresholds).any()
 
 
 def test_compression_on_one_device_warns():
     with pytest.warns(GluonlabWarning, match="one device has nobody to send gradients to"):
-        BucketedTrainer(make_net(contexts(1)).collect_params(), "sgd", **TWO_BITS)
+        BucketedTrainer(make_small_net(contexts(1)).collect_params(), "sgd", **TWO_BITS)
 
 
 @pytest.mark.parametrize("call", [lambda trainer: trainer.allreduce_grads(), lambda trainer: trainer.update(1)])
 def test_a_store_that_updates_refuses_half_steps(call):
-    params = make_net(contexts(2)).collect_params()
+    params = make_small_net(contexts(2)).collect_params()
     trainer = BucketedTrainer(params, "sgd", kvstore="sharded-optimizer", update_on_kvstore=True)
     with pytest.raises(GluonlabError, match=r"sums and updates at once: call step\(\)"):
         call(trainer)
@@ -222,11 +213,12 @@ def test_make_kvstore_refuses_values_that_are_not_names(name):
 @pytest.mark.parametrize("before", [BucketedTrainer, gluon.Trainer])
 def test_an_instance_of_mxnets_serves_one_trainer_after_another(before):
     store, results = mx.kv.create("device"), []  # which does not accept a key twice
-    first = make_net(contexts(2))
+    first = make_small_net(contexts(2))
+    set_parameter_arrays(first, [array * 2 for array in parameter_arrays(first)])
     trainer = before(first.collect_params(), "sgd", {}, kvstore=store, update_on_kvstore=False)
     train_on_devices(first, trainer, contexts(2), BATCHES)
     for kvstore in (store, "device"):
-        net = make_net(contexts(2), seed=5)
+        net = make_small_net(contexts(2))
         trainer = BucketedTrainer(net.collect_params(), "sgd", {"momentum": 0.9}, kvstore=kvstore)
         train_on_devices(net, trainer, contexts(2), BATCHES)
         results.append(parameter_arrays(net))

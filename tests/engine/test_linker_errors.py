@@ -169,34 +169,19 @@ NOT_OPENED, NOT_MAPPED = "cannot open shared object file", "failed to map segmen
 @pytest.mark.parametrize(
     ("message", "library", "cause", "cure"),
     [
-        (
-            "/opt/old/libstdc++.so.6: version `GLIBCXX_3' not found (required by /a)",
-            "libstdc++.so.6",
-            "GLIBCXX_3",
-            TAKE_OUT,
-        ),
+        ("/opt/old/libstdc++.so.6: version `GLIBCXX_3' not found", "libstdc++.so.6", "GLIBCXX_3", TAKE_OUT),
         ("/a/libmxnet.so: undefined symbol: _ZTVN10, version CXXABI_1.3", "libstdc++.so.6", "lacks _ZTVN10", ""),
         ("/a/libmxnet.so: undefined symbol: omp_x, version OMP_1.0", "libgomp.so.1", "lacks omp_x", ""),
         ("/opt/old/libnccl.so.2: file too short", "libnccl.so.2", "file too short", TAKE_OUT),
         ("/opt/old/libnccl.so.2: wrong ELF class: X", "libnccl.so.2", "class: X", TAKE_OUT),
-        (
-            "a: /opt/old/libx.so.1: no version information available (required by a)",
-            "libx.so.1",
-            "no versions",
-            TAKE_OUT,
-        ),
+        ("a: /opt/old/libx.so.1: no version information available (", "libx.so.1", "no versions", TAKE_OUT),
         (f"libpython3.11.so.1.0: {MISSING}", "libpython3.11.so.1.0", "", ""),
         (f"/a/libx.so.8: {NOT_OPENED}: Permission denied", "libx.so.8", "Permission denied", "make it readable"),
         (f"libx.so.8: {NOT_OPENED}: Too many open files", "libx.so.8", "Too many open files", "fix that"),
         (f"/a/libx.so: {NOT_MAPPED}: Operation not permitted", "libx.so", "not permitted", "noexec"),
         (f"/a/libx.so: {NOT_MAPPED}", "libx.so", "no reason", "noexec"),
         ("/a/libx.so: cannot enable executable stack as shared object requires: X", "libx.so", "stack", "patchelf"),
-        (
-            "/a/libgomp.so.1: cannot allocate memory in static TLS block",
-            "libgomp.so.1",
-            "too late",
-            "import gluonlab and mx",
-        ),
+        ("/a/libx.so.1: cannot allocate memory in static TLS block", "libx.so.1", "too late", "import gluonlab and mx"),
         ("/a/libgomp.so.1: something else", "libgomp.so.1", "something else", "reinstall"),
     ],
 )
