@@ -59,10 +59,7 @@ def make_kvstore_calls(
 
 
 def broadcast_parameters(store: Any, first_key: int, buckets: Sequence[Bucket], others: Sequence[Parameter]) -> None:
-    """Broadcast the first device's parameters to all devices and processes.
-
-    Buckets come first, then ``others``.
-    """
+    """Broadcast the first device's buckets, then ``others``, to all devices and processes."""
     arrays = [bucket.weights for bucket in buckets]
     arrays += [as_nd_arrays(param.list_data()) for param in others if param._data is not None]
     for key, weights in enumerate(arrays, first_key):
@@ -122,10 +119,7 @@ class BucketUpdater:
 
 
 class ParameterUpdater:
-    """Updater for each parameter, as in gluon.Trainer.
-
-    It is used for optimizers that are not element-wise, because they need whole parameters.
-    """
+    """Updater for each parameter, as in gluon.Trainer, for optimizers that are not element-wise."""
 
     def __init__(self, params: Sequence[Parameter], updaters: Sequence[Any]) -> None:
         self._updaters = updaters
@@ -135,10 +129,7 @@ class ParameterUpdater:
         }
 
     def update(self, stale: StaleGradients = NO_STALE_GRADIENTS, counts_differ: bool = False) -> None:
-        """Queue the update of all parameters except ``stale.on_all_devices``.
-
-        ``counts_differ`` is true if some parameters may have had more updates than others.
-        """
+        """Queue the update of all parameters, as `BucketUpdater.update`."""
         keys = [key for key, param in self._trained if param not in stale.on_all_devices]
         if not keys:
             return

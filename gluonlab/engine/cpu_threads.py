@@ -195,10 +195,7 @@ def _restore_team_sizes_after_forks() -> object:
 
 
 def _set_team_sizes(size_by_device: "Mapping[int, Optional[int]]") -> Dict[int, int]:
-    """Set the team size of each CPU device's worker. Return the actual sizes by device number.
-
-    A size of None keeps the worker's current size.
-    """
+    """Set the team sizes of devices' workers, if not None; return the actual sizes by device."""
     import mxnet as mx
 
     libgomp = ctypes.CDLL("libgomp.so.1")  # already loaded with libmxnet.so

@@ -116,10 +116,7 @@ def missing_library_fix(name: str) -> str:
 
 
 def _reinstall_lost_wheel(name: str) -> str:
-    """Return the command that reinstalls the wheel of a library, if the library's file is missing.
-
-    Returns "" if the wheel is not installed, or if it is complete.
-    """
+    """Return the command that reinstalls a library's wheel if its file is missing, else ""."""
     [library] = [library for library in LIBRARIES if library.soname == name]
     try:
         importlib.metadata.distribution(library.wheel)

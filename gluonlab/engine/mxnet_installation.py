@@ -206,10 +206,7 @@ def format_cuda_version(version: Optional[int]) -> str:
 
 
 def _driver_cuda_version() -> Optional[int]:
-    """Return 1000 * major + 10 * minor of the newest CUDA version that the driver supports.
-
-    Returns None without a driver.
-    """
+    """Return 1000 * major + 10 * minor of the driver's newest CUDA; None without a driver."""
     version = ctypes.c_int()
     try:
         status = ctypes.CDLL(DRIVER_LIBRARY).cuDriverGetVersion(ctypes.byref(version))

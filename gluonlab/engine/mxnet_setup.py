@@ -84,10 +84,7 @@ def install_setup_hook() -> None:
 
 
 def remove_setup_hook() -> None:
-    """Remove the import hook, to measure MXNet with its own defaults.
-
-    Numpy's dropped names are still restored, because MXNet needs them.
-    """
+    """Remove the import hook, to measure MXNet's own defaults; put back numpy's dropped names."""
     import numpy
 
     mxnet_fixes.put_back_numpy_names(numpy)
@@ -211,10 +208,7 @@ def temporary_variable(name: str, value: str) -> ContextManager[None]:
 
 
 class _FusionDisabledCount:
-    """Number of active `disable_fusion` blocks in all threads.
-
-    The end of the last block restores the user's value of FUSION_VARIABLE.
-    """
+    """Number of active `disable_fusion` blocks; the last one restores the user's variable."""
 
     lock, blocks = threading.Lock(), 0
     user_value: "str | None" = None
@@ -295,10 +289,7 @@ def default_backward_bulk_size(device_type: str) -> int:
 
 
 def apply_backward_bulk_size(device_type: str) -> ContextManager[None]:
-    """Set MXNet's variable of the bulk size in the block, which binds a graph.
-
-    The value is the size from `use_backward_bulk_size`, or the default of the device type.
-    """
+    """Set MXNet's variable of the bulk size (requested, or default) while a graph is bound."""
     requested = _requested_bulk_size.get()
     if requested is None:
         size = default_backward_bulk_size(device_type)

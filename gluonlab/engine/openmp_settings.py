@@ -156,8 +156,5 @@ def exported_threads() -> Optional[ExportedThreads]:
 
 
 def spins_by_default() -> bool:
-    """Check if OpenMP uses libgomp's long default spin time instead of SPIN_COUNT.
-
-    This happens if OpenMP was loaded before gluonlab and the user has set no spin time.
-    """
+    """Check if idle threads spin for long: OpenMP came before gluonlab, without a user setting."""
     return openmp_loaded_first and not user_spin_settings()

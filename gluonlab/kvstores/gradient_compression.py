@@ -257,10 +257,7 @@ class TwoBitCompressor:
             yield operator_call("take", [table, number], digits, in_rows)
 
     def _digit_table(self, count: int) -> "np.ndarray[Any, Any]":
-        """Return the lookup table: a row of NaN, then a row for each number of ``count`` digits.
-
-        A number's row contains the threshold times each of its digits.
-        """
+        """Return a row of NaN, and for each number a row of its digits times the threshold."""
         base = self._digits.base
         numbers = np.arange(base**count)[:, np.newaxis]
         digits = numbers // base ** np.arange(count) % base - base // 2

@@ -139,10 +139,7 @@ class MXNetKVStore(KVStore):
         self._call_stores("pushpull", key, value, value if out is None else out, priority=priority)
 
     def prepare_pushpull(self, key: int, arrays: List[nd.NDArray], priority: int = 0) -> Callable[[], None]:
-        """Return a function that runs ``pushpull(key, arrays, priority=priority)``.
-
-        Calling it is almost as fast as calling MXNet's C function.
-        """
+        """Return a fast function that runs ``pushpull(key, arrays, priority=priority)``."""
         fixed_arrays = list(arrays)
         arguments, c_priority = pushpull_arguments(key, fixed_arrays), ctypes.c_int(priority)
         # The entry that last summed these arrays. If the key's entry differs, the key was replaced.
@@ -290,10 +287,7 @@ class MXNetKVStore(KVStore):
             raise error
 
     def _checked_pairs(self, key: Any, value: Any) -> List[Tuple[Any, List[nd.NDArray]]]:
-        """Return each key with its values.
-
-        Raises KVStoreError for invalid keys, missing values, and numbers mixed with words as keys.
-        """
+        """Return each key with its values. Raise KVStoreError for invalid keys or values."""
         pairs = [(to_mxnet_key(name), values) for name, values in group_by_key(self._name, key, value)]
         for name, values in pairs:
             if not values:
@@ -332,10 +326,7 @@ class StoreTrainerRef:
         return trainer if is_in_use else None
 
     def assign(self, optimizer: Any) -> Optional[gluon.Trainer]:
-        """Refer to the Trainer of ``optimizer`` from now on.
-
-        Returns the Trainer, or None for an optimizer without a Trainer.
-        """
+        """Refer to the Trainer of ``optimizer`` from now on, if any, and return it."""
         trainer = self._find_trainer(optimizer)
         if trainer is None or trainer is not self.trainer:
             self.release()
@@ -343,10 +334,7 @@ class StoreTrainerRef:
         return trainer
 
     def release(self) -> None:
-        """Make the Trainer initialize the store again in its next step.
-
-        gluon.Parameter.set_data has the same effect.
-        """
+        """Make the Trainer initialize the store again in its next step, as set_data does."""
         trainer = self.trainer
         if trainer is not None and trainer._kvstore is not None:
             trainer._reset_kvstore()
@@ -365,10 +353,7 @@ class StoreTrainerRef:
 
 
 def pushpull_arguments(key: int, arrays: Sequence[nd.NDArray]) -> Tuple[Any, ...]:
-    """Return the arguments of MXNet's C function for ``pushpull(key, arrays)``.
-
-    The caller adds the store before them and the priority after them.
-    """
+    """Return the C arguments of ``pushpull(key, arrays)`` between the store and the priority."""
     keys, handles, _ = _ctype_key_value(key, list(arrays))
     count = ctypes.c_uint(len(arrays))
     return count, keys, count, keys, handles, handles

@@ -30,10 +30,7 @@ class ServedWeightsProtocol(Protocol):
         """
 
     def synchronize(self, arrays: Sequence[nd.NDArray]) -> None:
-        """Wait for all processes, and copy the servers' weights into ``arrays``.
-
-        All processes then have the same weights.
-        """
+        """Wait for all processes, and copy the servers' weights into ``arrays``."""
 
 
 class ProcessGroup:
@@ -70,10 +67,7 @@ class ProcessGroup:
         return values.astype("float64")[np.newaxis]
 
     def all_reduce_values(self, values: "NDArray[Any]") -> "NDArray[Any]":
-        """Return the float64 sum of small host arrays over the processes; wait for all of them.
-
-        All processes get the same bits.
-        """
+        """Return the float64 sum of host arrays, with the same bits everywhere; wait for all."""
         return values.astype("float64")
 
     def all_gather_bytes(self, data: bytes) -> List[bytes]:
@@ -92,10 +86,7 @@ class ProcessGroup:
         return None
 
     def announce_training_start(self) -> None:
-        """Announce that training starts.
-
-        From now on, a signal to one process stops all of them after the same step.
-        """
+        """Announce that from now on a signal to one process stops all after a step."""
 
     def mark_common_exit(self) -> None:
         """Declare that every process exits now and leaves the group, whatever it raises."""

@@ -111,10 +111,7 @@ DIVERGING = {
 
 
 def is_element_wise(optimizer: "Type[mx.optimizer.Optimizer]") -> bool:
-    """Return whether an update of an element depends only on that element.
-
-    Returns False for any class that is not listed, because its update is unknown.
-    """
+    """Return whether an update of an element depends only on it; False for unknown classes."""
     return optimizer in ELEMENT_WISE
 
 

@@ -206,10 +206,7 @@ def _integers(*values: int) -> nd.NDArray:
 
 @nd_semantics()
 def write_states(fname: "str | bytes | os.PathLike[str]", arrays: Mapping[str, nd.NDArray]) -> None:
-    """Write arrays of `states_to_arrays` to a file.
-
-    Raises OutputError, and keeps the old file, if that fails.
-    """
+    """Write arrays of `states_to_arrays` to a file. On OutputError the old file stays."""
     save_arrays(Path(os.fsdecode(fname)), arrays, remedy="choose another place")
 
 
@@ -234,20 +231,14 @@ def read_states(fname: "str | bytes | os.PathLike[str]", max_bytes: Optional[int
 
 
 def is_list_of_arrays(fname: "str | bytes | os.PathLike[str]") -> bool:
-    """Return whether a file starts like those of `write_states`.
-
-    Raises KVStoreError if it cannot be read.
-    """
+    """Return whether a file starts like `write_states`; raise KVStoreError if it is unreadable."""
     path = Path(os.fsdecode(fname))
     with _explain_errors(path):
         return _read_header(path)[0][:4] == ARRAY_FILE_MAGIC
 
 
 def _read_header(path: Path) -> "Tuple[bytes, int]":
-    """Return the first bytes of a file, and its size.
-
-    Raises ValueError for a pipe or a device, which reading could block forever.
-    """
+    """Return a file's first bytes and size. Raise ValueError for pipes and devices."""
     size = path.stat().st_size
     if not path.is_file() and not path.is_dir():
         raise ValueError("it is no file")

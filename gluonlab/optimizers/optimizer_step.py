@@ -239,10 +239,7 @@ def align_learning_rates(optimizer: Any, keys: Sequence[Any]) -> None:
 
 
 class KeyPart(NamedTuple):
-    """Consecutive elements of a key on one device, with their gradients and optimizer state.
-
-    ``begin`` is the index of the part's first element among all elements of the key.
-    """
+    """Elements of a key on one device, from element ``begin``, with gradient and state."""
 
     begin: int
     weight: nd.NDArray
@@ -330,10 +327,7 @@ class _Span:
             self.optimizer.update_multi_precision(self.key, part.weight, part.grad, part.state)
 
     def split(self, boundaries: "set[int]") -> "List[_Span]":
-        """Split the span at the ``boundaries`` inside it.
-
-        Each piece has a new key, which starts with the span's update count.
-        """
+        """Split at the ``boundaries`` inside, into pieces with new keys and equal update counts."""
         cuts = sorted(element for element in boundaries if self.begin < element < self.end)
         if not cuts:
             return [self]

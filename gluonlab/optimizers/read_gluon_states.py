@@ -190,10 +190,7 @@ def _refuse_unless(condition: Any) -> None:
 
 
 def _emulate_call(function: GlobalName, arguments: Tuple[Any, ...]) -> Any:
-    """Return the result that a function would return for these arguments, without calling it.
-
-    Raises InvalidPickle for a function that gluon.Trainer's files do not contain.
-    """
+    """Return a function's result without calling it. Raise InvalidPickle for unknown functions."""
     kinds = [type(argument) for argument in arguments]
     if function in NDARRAY_NAMES and arguments == (None,):
         return ArrayBytes()
@@ -272,10 +269,7 @@ class GluonStates(NamedTuple):
 
 
 def read_gluon_states(content: bytes) -> GluonStates:
-    """Read the content of a file of gluon.Trainer, without importing or calling anything in it.
-
-    Raises ValueError for other content.
-    """
+    """Read a file of gluon.Trainer without running it. Raise ValueError for other content."""
     saved = Unpickler(content).load()
     states, optimizer = saved if type(saved) is tuple and len(saved) == 2 else (saved, None)
     if type(states) is not dict or not all(_is_count(position) for position in states):
@@ -295,10 +289,7 @@ def read_gluon_states(content: bytes) -> GluonStates:
 
 
 class _ArrayFactory:
-    """Creates NDArrays from their bytes, which must not be larger than the file in all.
-
-    Without this limit, a pickle could refer to the same array a million times.
-    """
+    """Creates NDArrays of at most the file's size in all, though a pickle may repeat an array."""
 
     def __init__(self, max_bytes: int) -> None:
         self._bytes_left = max_bytes
