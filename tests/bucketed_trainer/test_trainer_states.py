@@ -5,6 +5,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import mxnet as mx
 import numpy as np
@@ -109,16 +110,21 @@ def train(net, trainer, ctxs, begin=0, end=None):
     return parameter_arrays(net)
 
 
-def train_interrupted(optimizer, first, second, file, schedule=halving, stop=3):
+def train_three_steps(setting, optimizer, schedule=halving):
+    """Return net, trainer, and parameters after three of the five steps."""
+    net = make_net(contexts(setting.devices))
+    trainer = setting.trainer(net, optimizer, schedule())
+    return net, trainer, train(net, trainer, contexts(setting.devices), end=3)
+
+
+def train_interrupted(optimizer, first, second, file):
     """Train for some steps with one setting, save the states, and continue with the other."""
-    net = make_net(contexts(first.devices))
-    trainer = first.trainer(net, optimizer, schedule())
-    start = train(net, trainer, contexts(first.devices), end=stop)
+    _, trainer, start = train_three_steps(first, optimizer)
     trainer.save_states(file)
     net = make_net(contexts(second.devices), start)
-    trainer = second.trainer(net, optimizer, schedule())
+    trainer = second.trainer(net, optimizer, halving())
     trainer.load_states(file)
-    return train(net, trainer, contexts(second.devices), stop)
+    return train(net, trainer, contexts(second.devices), 3)
 
 
 @lru_cache(maxsize=None)
@@ -156,30 +162,22 @@ def ending():
     return mx.lr_scheduler.PolyScheduler(max_update=4)
 
 
-def ended():
-    """Return a scheduler that ends before the states are saved."""
+def ended():  # before the states are saved
     return mx.lr_scheduler.PolyScheduler(max_update=2, final_lr=0.003)
 
 
-class FunctionSchedule:
-    """A schedule as a function of the step, with the base_lr that MXNet expects."""
-
-    def __init__(self, rates):
-        self.rates, self.base_lr = rates, 0
+class FunctionSchedule(SimpleNamespace):
+    """A schedule as the function ``rates``, with the base_lr that MXNet expects."""
 
     def __call__(self, step):
         return self.rates(step)
 
 
 def cosine():
-    return FunctionSchedule(LearningRates(0.01, 5, "cosine"))
+    return FunctionSchedule(base_lr=0, rates=LearningRates(0.01, 5, "cosine"))
 
 
-MIDDLE = [
-    ("own sgd", "sharded-optimizer", halving),
-    ("adam", "device", ended),
-    ("own sgd", "sharded-optimizer", cosine),
-]
+MIDDLE = [("own sgd", STORE[1], halving), ("adam", "device", ended), ("own sgd", STORE[1], cosine)]
 
 
 @pytest.mark.parametrize(
@@ -188,9 +186,7 @@ MIDDLE = [
 )
 def test_states_may_be_loaded_in_the_middle_of_training(optimizer, store, schedule, tmp_path):
     setting, ctxs = Setting(store, 2), contexts(2)
-    net = make_net(ctxs)
-    trainer = setting.trainer(net, optimizer, schedule())
-    start = train(net, trainer, ctxs, end=3)
+    net, trainer, start = train_three_steps(setting, optimizer, schedule)
     trainer.save_states(str(tmp_path / "states"))
     for _ in range(3):  # counts and rates are reset, although MXNet's schedulers have moved on
         set_arrays(net, start)
@@ -229,10 +225,9 @@ KEPT = [("lbsgd", "float32"), ("nadam", "float32"), ("lamb", "float32"), ("sgd",
 
 @pytest.mark.parametrize("optimizer, dtype", product_cases(ALL, ["float32", "float16"], keep=KEPT))
 def test_every_optimizer_continues_with_the_same_bits(optimizer, dtype, tmp_path):
-    # On one device, so that optimizers whose replicas drift apart can take part; with master copies of float16.
     results = []
 
-    def make_trainer(params):
+    def make_trainer(params):  # on one device, so that optimizers whose replicas drift apart can take part
         settings = {"multi_precision": dtype == "float16", "lr_scheduler": halving(), **FAST.get(optimizer, {})}
         return BucketedTrainer(params, *trainer_arguments(optimizer, settings))
 
@@ -256,21 +251,16 @@ def test_every_optimizer_continues_with_the_same_bits(optimizer, dtype, tmp_path
 )
 def test_states_wait_for_shapes_that_are_not_known_yet(setting, tmp_path):
     path, ctxs = str(tmp_path / "states"), contexts(setting.devices)
-    net = make_net(ctxs)
-    trainer = setting.trainer(net, "adam")
-    start = train(net, trainer, ctxs, end=3)
+    _, trainer, start = train_three_steps(setting, "adam")
     trainer.save_states(path)
-    expected = train(net, trainer, ctxs, 3)
-    later = make_net(ctxs, shapes=False)
-    trainer = setting.trainer(later, "adam")
+    later, saved = make_net(ctxs, shapes=False), nd.load(path)
+    trainer = setting.trainer(later, "adam", halving())
     trainer.load_states(path)
-    saved = nd.load(path)
     trainer.save_states(path)  # pending states are saved unchanged, with the names of this network
     assert sorted(array.shape for array in nd.load(path).values()) == sorted(array.shape for array in saved.values())
     later(nd.zeros((1, 1, 2, 3), ctx=ctxs[0]))
     set_arrays(later, start)
-    train_on_devices(later, trainer, ctxs, BATCHES[3:])
-    assert arrays_equal(parameter_arrays(later), expected)
+    assert arrays_equal(train(later, trainer, ctxs, 3), train_uninterrupted("adam", setting))
 
 
 @pytest.mark.parametrize("steps", [0, 1])
@@ -278,17 +268,15 @@ def test_states_wait_for_shapes_that_are_not_known_yet(setting, tmp_path):
 def test_states_may_be_loaded_after_the_parameters(store, steps, tmp_path):
     # load_parameters makes a trainer whose store updates prepare the store again.
     params, states, setting, ctxs = str(tmp_path / "params"), str(tmp_path / "states"), Setting(store, 2), contexts(2)
-    net, resumed = make_net(ctxs), make_net(ctxs)
-    trainer = setting.trainer(net, "sgd")
-    train(net, trainer, ctxs, end=3)
+    net, trainer, _ = train_three_steps(setting, "sgd")
     net.save_parameters(params)
     trainer.save_states(states)
-    expected = train(net, trainer, ctxs, 3)
-    trainer = setting.trainer(resumed, "sgd")
+    resumed = make_net(ctxs)
+    trainer = setting.trainer(resumed, "sgd", halving())
     train(resumed, trainer, ctxs, end=steps)
     resumed.load_parameters(params, ctx=ctxs)
     trainer.load_states(states)
-    assert arrays_equal(train(resumed, trainer, ctxs, 3), expected)
+    assert arrays_equal(train(resumed, trainer, ctxs, 3), train_uninterrupted("sgd", setting))
 
 
 @pytest.mark.parametrize(
@@ -296,9 +284,8 @@ def test_states_may_be_loaded_after_the_parameters(store, steps, tmp_path):
 )
 def test_gathered_states_are_copies_that_can_be_restored(optimizer, store):
     setting, ctxs = Setting(store, 2), contexts(2)
-    net = make_net(ctxs)
-    trainer = setting.trainer(net, optimizer, halving())
-    start, states = train(net, trainer, ctxs, end=3), gather_states(trainer)
+    net, trainer, start = train_three_steps(setting, optimizer)
+    states = gather_states(trainer)
     before = states_to_numpy(states)
     train(net, trainer, ctxs, 3)
     set_arrays(net, start)
@@ -340,7 +327,7 @@ def test_a_rate_set_by_hand_is_restored_and_the_rate_of_a_schedule_is_not(settin
     train(net, trainer, ctxs, end=2)
     trainer.set_learning_rate(0.003)
     trainer.save_states(path)
-    for schedule, expected in ((None, 0.003), (FunctionSchedule(rates), rates(2))):
+    for schedule, expected in ((None, 0.003), (FunctionSchedule(base_lr=0, rates=rates), rates(2))):
         other = setting.trainer(make_net(ctxs), "adam", schedule)
         other.load_states(path)
         assert other.learning_rate == expected
@@ -352,21 +339,15 @@ def test_a_rate_set_by_hand_is_restored_and_the_rate_of_a_schedule_is_not(settin
 def test_parameters_that_were_frozen_have_their_own_counts(optimizer, bucket_bytes, tmp_path):
     # In one bucket with parameters that were not; gluon.Trainer counts each by itself.
     results, ctxs = [], contexts(1)
-    for ours in (False, True):
+    for make in (make_gluon_trainer, Setting(bucket_bytes=bucket_bytes).trainer):
         net = make_net(ctxs)
-
-        def make_trainer(net=net, ours=ours):
-            if ours:
-                return Setting(bucket_bytes=bucket_bytes).trainer(net, optimizer)
-            return make_gluon_trainer(net, optimizer)
-
         net[0].collect_params().setattr("grad_req", "null")
-        trainer = make_trainer()
+        trainer = make(net, optimizer)
         train(net, trainer, ctxs, end=3)
         net[0].collect_params().setattr("grad_req", "write")
-        if ours:
+        if make is not make_gluon_trainer:
             trainer.save_states(str(tmp_path / "states"))
-            trainer = make_trainer()
+            trainer = make(net, optimizer)
             trainer.load_states(str(tmp_path / "states"))
             assert update_counts(net, trainer) == [0, 0, 3, 3, 3, 3]
         results.append(train(net, trainer, ctxs, 3))

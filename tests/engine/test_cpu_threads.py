@@ -29,8 +29,8 @@ def export(monkeypatch):
     ("variables", "devices", "asked", "threads"),
     [
         ({}, 1, None, resources.available_cores()),
-        ({"OMP_NUM_THREADS": "3"}, 1, None, 3),
-        ({"OMP_NUM_THREADS": "3"}, 1, 5, 5),
+        ({"OMP_NUM_THREADS": "3", "LOCAL_WORLD_SIZE": "64"}, 1, None, 3),
+        ({"OMP_NUM_THREADS": "3", "LOCAL_WORLD_SIZE": "64"}, 1, 5, 5),
         ({"MXNET_OMP_MAX_THREADS": "3"}, 1, None, 3),
         ({"OMP_NUM_THREADS": "8"}, 2, None, 1),
         ({}, 7, None, 1),

@@ -96,12 +96,6 @@ def test_each_process_takes_its_share_of_the_cores(environment, monkeypatch, cor
     assert threads_per_device(2) == 1
 
 
-def test_threads_of_the_user_precede_the_share(environment):
-    environment({"LOCAL_WORLD_SIZE": "64", "OMP_NUM_THREADS": "3"})
-    assert threads_per_device(1) == 3
-    assert threads_per_device(1, requested=5) == 5
-
-
 @pytest.mark.parametrize(
     ("own", "all_cores", "limit", "processes", "threads"),
     [

@@ -296,12 +296,8 @@ def cgroup_v1(quota, folder="cpu"):
     ("membership", "files", "limit"),
     [
         (None, {}, 8),
-        (None, {"cpu.max": "max 100000"}, 8),
-        (None, {"cpu.max": "250000 100000"}, 2),
-        (None, {"cpu.max": "50000 100000"}, 1),
-        (None, cgroup_v1("-1"), 8),
-        (None, cgroup_v1("300000"), 3),
-        (None, cgroup_v1("odd"), 8),
+        *((None, {"cpu.max": f"{quota} 100000"}, limit) for quota, limit in (("max", 8), (250000, 2), (50000, 1))),
+        *((None, cgroup_v1(quota), limit) for quota, limit in (("-1", 8), ("300000", 3), ("odd", 8))),
         # systemd's CPUQuota=
         ("0::/user.slice/session-2.scope", {"user.slice/cpu.max": "300000 100000"}, 3),
         ("0::/a/b", {"cpu.max": "max 100000", "a/cpu.max": "500000 100000", "a/b/cpu.max": "400000 100000"}, 4),
@@ -331,13 +327,8 @@ def test_limits_of_containers_jobs_and_services_count_under_both_versions_of_con
 @pytest.mark.parametrize(
     ("openmp", "mxnet", "expected"),
     [
-        (None, None, None),
-        ("", None, None),
-        ("4", None, "OMP_NUM_THREADS=4"),
-        (" 4 ", None, "OMP_NUM_THREADS=4"),
-        ("4,2", None, "OMP_NUM_THREADS=4"),
-        ("0", None, None),
-        ("-1", None, None),
+        *((value, None, None) for value in (None, "", "0", "-1")),
+        *((value, None, "OMP_NUM_THREADS=4") for value in ("4", " 4 ", "4,2")),
         (None, "3", "MXNET_OMP_MAX_THREADS=3"),
         ("2", "3", "OMP_NUM_THREADS=2"),  # as MXNet
         ("all", "3", "MXNET_OMP_MAX_THREADS=3"),
