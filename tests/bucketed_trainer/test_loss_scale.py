@@ -237,7 +237,7 @@ FLOATS = st.floats(width=32, allow_subnormal=False) | st.sampled_from([np.nan, n
 DEVICES = st.lists(st.lists(st.lists(FLOATS, min_size=1, max_size=3), max_size=3), min_size=1, max_size=3)
 
 
-def unscaled(grads, scale, sharded=False):
+def unscale_and_check(grads, scale, sharded=False):
     unscaler = GradientUnscaler(grads, sharded)
     unscaler.unscale(scale)
     return unscaler.were_finite()
@@ -245,25 +245,25 @@ def unscaled(grads, scale, sharded=False):
 
 @examples(40)
 @given(DEVICES, st.sampled_from([0.25, 1.0, 1024.0]))
-def test_parts_are_divided_and_all_numbers_on_all_devices_looked_at(devices, scale):
+def test_gradients_are_divided_and_checked_on_all_devices(devices, scale):
     arrays = [[np.array(numbers, "float32") for numbers in part] for part in devices]
     grads = [[nd.array(array, ctx=ctx) for array in part] for ctx, part in zip(contexts(len(arrays)), arrays)]
     finite = all(np.isfinite(array).all() for part in arrays for array in part)
-    assert unscaled(grads, scale, sharded=True) is finite
+    assert unscale_and_check(grads, scale, sharded=True) is finite
     for part, expected in zip(grads, arrays):
         for grad, array in zip(part, [array / np.float32(scale) for array in expected]):
             assert np.array_equal(grad.asnumpy(), array, equal_nan=True) or abs(array).min() < 1e-37
 
 
 @pytest.mark.parametrize("place", [0, 199, 200, 430])
-def test_hundreds_of_arrays_are_looked_at(place):
+def test_hundreds_of_arrays_are_checked(place):
     [ctx] = contexts(1)
     arrays = [nd.ones((2, 3), ctx=ctx) for _ in range(431)]
-    assert unscaled([arrays], 2.0)
+    assert unscale_and_check([arrays], 2.0)
     arrays[place][1, 2] = np.inf
-    assert not unscaled([arrays], 2.0)
+    assert not unscale_and_check([arrays], 2.0)
     arrays[place][1, 2] = 1
-    assert unscaled([arrays], 4.0)
+    assert unscale_and_check([arrays], 4.0)
     assert all((array.asnumpy()[0] == 1 / 16).all() for array in arrays)
 
 
@@ -284,6 +284,6 @@ def test_scales_that_make_no_sense_are_refused(changes, message):
 
 
 @pytest.mark.parametrize(("images", "value"), [(1, 65536), (64, 1024), (100, 1024), (128, 512), (2**20, 1)])
-def test_the_first_scale_is_that_of_a_mean_over_the_shard(images, value):
+def test_the_first_scale_suits_the_mean_loss_of_a_shard(images, value):
     assert make_loss_scale("float16", images).value == value
     assert make_loss_scale("float32", images) is None

@@ -89,7 +89,7 @@ class CountsCompilations(nn.HybridSequential):
 
 
 @pytest.mark.parametrize("compiled", [{}, {"static_alloc": True}, STATIC], ids=str)
-def test_a_network_is_compiled_again_only_with_static_shape_and_where_its_parameters_move(compiled):
+def test_a_network_is_compiled_again_only_with_static_shape_and_if_its_parameters_move(compiled):
     ctxs, images = contexts(1), nd.ones((2, 3), ctx=contexts(1)[0])
     nets = trained, other = CountsCompilations(), CountsCompilations()
     for net in nets:
@@ -111,7 +111,7 @@ def test_a_network_is_compiled_again_only_with_static_shape_and_where_its_parame
     ("name", "before", "after"),
     [("lr_mult", 1.0, 0.1), ("wd_mult", 1.0, 0.0), ("grad_req", "write", "null"), ("grad_req", "null", "write")],
 )
-def test_settings_that_come_too_late_are_not_ignored(name, before, after):
+def test_changes_of_parameters_after_the_first_step_are_refused(name, before, after):
     net = make_net(contexts(1))
     setattr(net[0].weight, name, before)
     trainer = BucketedTrainer(net.collect_params(), "sgd", SGD)
@@ -146,7 +146,7 @@ SMALL_BATCHES = random_batches([6, 8, 4], shape=(1, 6, 6), classes=4)
 
 
 @pytest.fixture(scope="module")
-def exported(tmp_path_factory):
+def exported_net(tmp_path_factory):
     net = nn.HybridSequential()
     net.add(nn.Conv2D(8, 3), nn.BatchNorm(), nn.Flatten(), nn.Dense(4))
     net.initialize()
@@ -159,8 +159,8 @@ def exported(tmp_path_factory):
 
 @pytest.mark.filterwarnings("ignore:Cannot decide type")
 @pytest.mark.parametrize("store", ["device", "ring", "sharded-optimizer"])
-def test_an_imported_network_trains_as_under_gluons_trainer(exported, store, tmp_path):
-    ctxs, files = contexts(2), (f"{exported}-symbol.json", ["data"], f"{exported}-0000.params")
+def test_an_imported_network_trains_as_under_gluons_trainer(exported_net, store, tmp_path):
+    ctxs, files = contexts(2), (f"{exported_net}-symbol.json", ["data"], f"{exported_net}-0000.params")
     nets = [gluon.SymbolBlock.imports(*files, ctx=ctxs) for _ in range(2)]
     assert any(param.shape is None for param in nets[0].collect_params().values())
     expected = gluon.Trainer(nets[0].collect_params(), "sgd", dict(SGD), kvstore="device")

@@ -235,7 +235,7 @@ def test_stale_gradients_are_treated_as_by_mxnets_store(name, devices, ignore):
     assert result == expected if isinstance(expected, str) else relative_distance(result, expected) < 1e-5
 
 
-def test_compressed_gradients_are_those_of_mxnets_store_and_of_this_trainer_only():
+def test_compression_gives_the_bits_of_mxnets_store_also_for_a_second_trainer():
     params, results, store = {"type": "2bit", "threshold": 0.05}, [], make_kvstore("device")
     for kvstore in ("device", store, store):
         ctxs = contexts(3)

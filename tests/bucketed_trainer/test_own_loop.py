@@ -115,7 +115,7 @@ COMPILED = {
 
 
 @pairwise(k=[1, 3], compiled=list(COMPILED), when=["first of all", "after a forward", "after a backward"])
-def test_networks_train_however_they_are_compiled_and_whenever_the_trainer_is_made(k, compiled, when):
+def test_networks_train_with_any_compilation_and_with_a_trainer_made_at_any_time(k, compiled, when):
     ctxs, net = contexts(k), make_net(contexts(k))
     if COMPILED[compiled] is not None:
         net.hybridize(**COMPILED[compiled])
@@ -334,7 +334,7 @@ def make_trainer(ctxs, store):
     ids=["Loader", "get_model", "make_kvstore", "trainer", "ring", "split_batch", "from scratch"],
 )
 @pytest.mark.parametrize("places", [(0, 0), (0, 1, 0)])
-def test_a_device_that_comes_twice_is_refused_with_what_to_write(split, take, places):
+def test_a_repeated_device_is_refused_with_an_example(split, take, places):
     # Backward writes only one of two replicas on a device: gradients would be lost silently.
     ctxs = [contexts(2)[place] for place in places]
     with pytest.raises(DeviceError) as raised:

@@ -36,7 +36,7 @@ SCHEDULED = ("corrected", "nag")
 BOTH, FIRST, SECOND, NONE = (0, 1), (0,), (1,), ()
 
 
-def bucketed(net, optimizer="sgd", store="device", **settings):
+def make_trainer(net, optimizer="sgd", store="device", **settings):
     return BucketedTrainer(net.collect_params(), OPTIMIZERS[optimizer](), kvstore=store, **settings)
 
 
@@ -79,7 +79,7 @@ def test_parameters_with_a_fresh_gradient_anywhere_are_updated_everywhere_and_ot
     # with a scale, every step counts for the schedule
     scale = LossScale(8.0) if scaled and optimizer not in SCHEDULED else None
     settings = {"bucket_bytes": bucket_bytes, "clip_norm": clip_norm, "loss_scale": scale}
-    trainer = bucketed(net, optimizer, store, **settings)
+    trainer = make_trainer(net, optimizer, store, **settings)
     train_branches_on_devices(net, trainer, steps, ctxs)
     expected = train_branches_on_one_device(branches, steps, OPTIMIZERS[optimizer](), clip_norm)
     assert replicas_are_equal(net, ctxs)
@@ -97,7 +97,7 @@ def test_optimizers_of_whole_parameters_ignore_stale_ones_too(run, clip_norm):
 def test_idle_devices_count_as_zero_also_without_ignore_stale_grad(store):
     ctxs, steps = contexts(3), [(BOTH, BOTH, BOTH), (BOTH, NONE, NONE), (BOTH, BOTH, NONE)]
     net = make_branching_net(2, ctxs)
-    trainer = bucketed(net, store=store)
+    trainer = make_trainer(net, store=store)
     for number, uses in enumerate(steps):
         backward(net, make_shards(number, 3), uses, ctxs)
         trainer.step(6)
@@ -121,7 +121,7 @@ def test_a_parameter_that_a_busy_device_did_not_use_is_named_before_anything_cha
     results = []
     for refused in (True, False):  # the refusals change nothing for the step after them
         net = make_branching_net(2, ctxs)
-        trainer = bucketed(net, store=store)
+        trainer = make_trainer(net, store=store)
         if not first:
             train_branches_on_devices(net, trainer, [(BOTH, BOTH)], ctxs)
         before = replica_arrays(net, ctxs)
@@ -139,7 +139,7 @@ def test_allreduce_grads_and_update_see_the_same_fresh_gradients():
     steps = [(BOTH, BOTH), (FIRST, FIRST), (BOTH, NONE), (NONE, FIRST)]
     ctxs = contexts(2)
     net = make_branching_net(2, ctxs)
-    trainer = bucketed(net, "adam")
+    trainer = make_trainer(net, "adam")
     for number, uses in enumerate(steps):
         backward(net, make_shards(number, 2), uses, ctxs)
         trainer.allreduce_grads()
@@ -175,7 +175,7 @@ def test_a_frozen_parameter_needs_no_fresh_gradient():
     ctxs = contexts(2)
     net = make_branching_net(2, ctxs)
     net.branches[1].collect_params().setattr("grad_req", "null")
-    trainer = bucketed(net)
+    trainer = make_trainer(net)
     backward(net, make_shards(0, 2), (BOTH, FIRST), ctxs)
     trainer.step(4)
     backward(net, make_shards(1, 2), (NONE, FIRST), ctxs)
@@ -189,12 +189,12 @@ def test_saved_states_contain_the_number_of_updates_of_each_parameter(store, opt
     before, after = [(BOTH, FIRST), (FIRST, FIRST), (NONE, FIRST)], [(BOTH, BOTH), (SECOND, FIRST)]
     ctxs = contexts(2)
     net, other = make_branching_net(2, ctxs), make_branching_net(2, ctxs)
-    trainer = bucketed(net, optimizer, store)
+    trainer = make_trainer(net, optimizer, store)
     train_branches_on_devices(net, trainer, before, ctxs)
     trainer.save_states(str(tmp_path / "states"))
     net.save_parameters(str(tmp_path / "params"))
     other.load_parameters(str(tmp_path / "params"), ctx=ctxs)
-    resumed = bucketed(other, optimizer, store)
+    resumed = make_trainer(other, optimizer, store)
     resumed.load_states(str(tmp_path / "states"))
     train_branches_on_devices(net, trainer, after, ctxs)
     train_branches_on_devices(other, resumed, after, ctxs)

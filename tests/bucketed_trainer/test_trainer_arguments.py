@@ -28,14 +28,14 @@ from gluonlab.kvstores import KVSTORES, make_kvstore
 from gluonlab.launch.backends import BACKENDS
 
 
-def compressed(**settings):
+def compression_arguments(**settings):
     return {"compression_params": {"type": "2bit", **settings}}
 
 
-TWO_BITS = compressed(threshold=0.25)
+TWO_BITS = compression_arguments(threshold=0.25)
 
 
-def test_it_takes_what_gluons_trainer_takes_in_the_same_places():
+def test_it_has_the_arguments_of_gluons_trainer_in_the_same_order():
     theirs = list(inspect.signature(gluon.Trainer).parameters.values())
     ours = list(inspect.signature(BucketedTrainer).parameters.values())
     assert [(p.name, p.default, p.kind) for p in ours[: len(theirs)]] == [(p.name, p.default, p.kind) for p in theirs]
@@ -96,10 +96,10 @@ REFUSED = [
     (KVStoreError, dict(kvstore="ring", **TWO_BITS), "'ring' cannot compress.*choose 'device'"),
     (KVStoreError, dict(kvstore="local", **TWO_BITS), "'local' cannot compress.*choose 'device'"),
     (KVStoreError, dict(kvstore="sharded-optimizer", **TWO_BITS), "cannot compress"),
-    (KVStoreError, compressed(type="1bit"), "give {'type': '2bit'"),
-    (KVStoreError, compressed(threshold=0), "above 0"),
-    (KVStoreError, compressed(threshold="x"), "above 0"),
-    (KVStoreError, compressed(treshold=1), "'threshold'"),
+    (KVStoreError, compression_arguments(type="1bit"), "give {'type': '2bit'"),
+    (KVStoreError, compression_arguments(threshold=0), "above 0"),
+    (KVStoreError, compression_arguments(threshold="x"), "above 0"),
+    (KVStoreError, compression_arguments(treshold=1), "'threshold'"),
     (KVStoreError, dict(compression_params=100), "compression_params 100"),
     (KVStoreError, dict(loss_scale=LossScale(), **TWO_BITS), "an overflow.*leave one out"),
     (KVStoreError, dict(make=sparse_net), "sparse gradients, such as embedding.*use gluon.Trainer"),
@@ -182,7 +182,7 @@ def test_compressed_gradients_move_parameters_by_multiples_of_the_threshold():
     def compute_moves(threshold, batches):
         net = make_small_net(contexts(2))
         params = {"learning_rate": 1.0}
-        trainer = BucketedTrainer(net.collect_params(), "sgd", params, **compressed(threshold=threshold))
+        trainer = BucketedTrainer(net.collect_params(), "sgd", params, **compression_arguments(threshold=threshold))
         train_on_devices(net, trainer, contexts(2), batches)
         return np.concatenate([(b - a).ravel() for a, b in zip(parameter_arrays(net), before)])
 

@@ -81,7 +81,7 @@ def test_weights_belong_to_ordinary_convolutions_if_no_other_block_has_them():
     assert gluon.Parameter("alone", shape=(3, 5, 3, 3)) not in result
 
 
-def test_a_network_that_the_collector_does_not_see_is_found_too():
+def test_a_network_hidden_from_the_garbage_collector_is_found():
     gc.collect()
     hidden = nn.Conv2D(3, 3, in_channels=5)
     gc.freeze()

@@ -42,7 +42,7 @@ def sequences(pairs):
 @example(((numpy.int64(2),), (2,)))
 @example(([(numpy.int64(2), [numpy.True_])], [(2, [True])]))
 @example((("np.", numpy.float32(0.5)), ("np.", 0.5)))
-def test_the_text_is_that_of_pythons_numbers_in_sequences_of_any_depth(pair):
+def test_numpys_numbers_have_the_text_of_pythons_in_sequences_of_any_depth(pair):
     of_numpy, of_python = pair
     assert attribute_text(of_numpy) == AttributeStr(of_numpy) == str(of_python)
 

@@ -25,7 +25,7 @@ VARIABLE = "MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN_BWD"
 OVERLAPS = st.one_of(st.just("off"), st.integers(1, 12))
 
 
-def normalized(depth, ctxs):
+def make_normalized_net(depth, ctxs):
     mx.random.seed(depth)
     net = nn.HybridSequential(prefix="normalized_")
     with net.name_scope():
@@ -52,7 +52,7 @@ def train_bits(strategy, overlap, sizes):
 @settings(max_examples=8, deadline=None)
 def test_any_overlap_gives_the_same_bits(net, overlap, devices, sync_bn, microbatches, store, bucket_bytes, sizes):
     drawn = isinstance(net, int)
-    make_net = partial(normalized, net) if drawn else partial(make_chain, net)
+    make_net = partial(make_normalized_net, net) if drawn else partial(make_chain, net)
 
     def make_strategy():
         options = {"microbatches": microbatches, "kvstore": store, "bucket_bytes": bucket_bytes, "compress": None}

@@ -119,7 +119,7 @@ def read_output(process):
 
 
 @pytest.mark.parametrize("exported_threads", ["2", pytest.param("8", marks=LONG)])
-def test_two_devices_train_whatever_is_exported(python, tmp_path, exported_threads):
+def test_two_devices_train_with_any_exported_thread_count(python, tmp_path, exported_threads):
     command = ("-m", "gluonlab.run", "--gpus", "2", "--epochs", "1", "--quiet")
     result = python(*command, OMP_NUM_THREADS=exported_threads)
     assert result.returncode == 0, result.stderr

@@ -17,7 +17,7 @@ ON_THE_HOST = pytest.mark.cpu_only("arrays on the host, which are the CPU's")
 
 @ON_THE_HOST
 @given(st.sampled_from([np.uint8, np.int32, np.float32]), st.lists(st.integers(1, 5), min_size=1, max_size=4))
-def test_an_array_comes_from_the_host_as_it_is(dtype, shape):
+def test_ndarray_from_numpy_copies_an_array(dtype, shape):
     array = np.random.RandomState(0).randint(0, 256, shape).astype(dtype)
     for ctx, source in zip((None, mx.cpu(0), mx.cpu(1)), (array, array.T, array[::-1])):
         copy = ndarray_from_numpy(source, ctx)
@@ -26,7 +26,7 @@ def test_an_array_comes_from_the_host_as_it_is(dtype, shape):
 
 
 @ON_THE_HOST
-def test_an_array_comes_from_the_host_while_the_device_is_busy():
+def test_ndarray_from_numpy_does_not_wait_for_a_busy_device():
     # nd.array would wait for the end of the work, which waits for the array.
     is_copied, in_time = threading.Event(), []
     work = EngineCallback(lambda context, parameter: in_time.append(is_copied.wait(300)))

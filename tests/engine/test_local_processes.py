@@ -142,7 +142,7 @@ def test_a_launcher_is_found_behind_shells_that_it_has_bound(python):
     assert int(process.stdout) == len(os.sched_getaffinity(0)), process.stderr
 
 
-def test_one_device_warns_where_the_workers_of_its_host_are_not_known(environment, monkeypatch):
+def test_one_device_warns_if_the_number_of_local_workers_is_unknown(environment, monkeypatch):
     import mxnet as mx
 
     set_threads([mx.cpu(0), mx.cpu(1)])

@@ -116,7 +116,7 @@ FORMS = {  # (store, arrays of key 0, arrays of key 1) -> tuple whose last item 
     name=STORES,
     where=lambda form, devices, name: devices > 1 or form != "other devices",
 )
-def test_every_form_of_pushpull_does_what_it_does_in_mxnet(form, devices, name):
+def test_every_form_of_pushpull_works_as_in_mxnet(form, devices, name):
     assert run_form(make_kvstore(name), form, devices) == run_form_of_mxnet(form, devices)
 
 
@@ -217,7 +217,7 @@ def test_shapes_types_and_devices_of_a_key_may_change(name):
 
 
 @pytest.mark.parametrize("name", STORES)
-def test_np_arrays_are_summed_and_stay_what_they_are(name):
+def test_np_arrays_are_summed_and_stay_np_arrays(name):
     with mx.util.np_shape(True), mx.util.np_array(True):
         store = make_kvstore(name)
         arrays = [mx.np.arange(12, dtype="float32").reshape(3, 4).copyto(ctx) + 1 for ctx in contexts(3)]

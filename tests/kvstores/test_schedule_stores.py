@@ -212,7 +212,7 @@ def test_every_store_trains_the_digits_as_well_as_device(name, optimizer, empty_
     machine_and_count=[("p3.16xlarge", 8), ("p3.8xlarge", 4), (None, 5)],
     name=list(TOPOLOGY_AWARE),
 )
-def test_sums_are_exact_and_alike_on_all_devices(name, machine_and_count, sizes):
+def test_sums_are_exact_and_equal_on_all_devices(name, machine_and_count, sizes):
     machine, count = machine_and_count
     ctxs, random = contexts(count), np.random.RandomState(1)
     store = make_kvstore(name, ctxs, machine)

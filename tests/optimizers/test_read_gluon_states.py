@@ -77,7 +77,7 @@ def test_files_of_gluons_trainer_are_read(protocol):
     assert "m_schedule" in read_gluon_states(write_files()["nadam"][0]).scalars
 
 
-def test_states_alone_are_read_too():
+def test_states_without_an_optimizer_are_read():
     _, states, _ = write_files()["adam"]
     assert read_gluon_states(pickle.dumps(states)).optimizer is None
 

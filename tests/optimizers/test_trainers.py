@@ -22,23 +22,23 @@ LR_MULTS = {"a": 1.0, "b": 0.5, "c": 1.0}
 WD = 0.05
 
 
-def bucketed(store, bucket_bytes=50, **settings):
+def bucketed_trainer_factory(store, bucket_bytes=50, **settings):
     return lambda params, optimizer: BucketedTrainer(
         params, optimizer, None, make_kvstore(store), bucket_bytes=bucket_bytes, **settings
     )
 
 
-def plain(store, **options):
+def gluon_trainer_factory(store, **options):
     return lambda params, optimizer: gluon.Trainer(params, optimizer, kvstore=make_kvstore(store), **options)
 
 
 TRAINERS = {
-    "gluon, every device updates": plain("device", update_on_kvstore=False),
-    "gluon, the store updates": plain("device"),
-    "gluon, shards": plain("sharded-optimizer"),
-    "buckets": bucketed("device"),
-    "one bucket": bucketed("ring", 2**20),
-    "shards of buckets": bucketed("sharded-optimizer"),
+    "gluon, every device updates": gluon_trainer_factory("device", update_on_kvstore=False),
+    "gluon, the store updates": gluon_trainer_factory("device"),
+    "gluon, shards": gluon_trainer_factory("sharded-optimizer"),
+    "buckets": bucketed_trainer_factory("device"),
+    "one bucket": bucketed_trainer_factory("ring", 2**20),
+    "shards of buckets": bucketed_trainer_factory("sharded-optimizer"),
 }
 SOME_RATES = st.sampled_from([0.0, 0.1, 0.3])
 RATES = st.lists(st.one_of(st.just(0.0), st.floats(1e-18, 1e-12), st.floats(1e-4, 0.5)), min_size=1, max_size=7)
@@ -121,7 +121,7 @@ def test_a_plain_sgd_has_the_bits_of_mxnets(momentum, options):
 @pytest.mark.parametrize("store", ["device", "sharded-optimizer"])
 def test_a_skipped_step_changes_no_momentum(cls, store):
     scale = LossScale(1.0)
-    run = Run(2, bucketed(store, loss_scale=scale), cls)
+    run = Run(2, bucketed_trainer_factory(store, loss_scale=scale), cls)
     run.step(0.1)
     random, run.random = run.random, SimpleNamespace(standard_normal=lambda shape: np.full(shape, np.inf))
     run.step(0.3, counts=False)
