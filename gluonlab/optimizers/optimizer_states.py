@@ -231,7 +231,7 @@ def read_states(fname: "str | bytes | os.PathLike[str]", max_bytes: Optional[int
 
 
 def is_list_of_arrays(fname: "str | bytes | os.PathLike[str]") -> bool:
-    """Return whether a file starts like `write_states`; raise KVStoreError if it is unreadable."""
+    """Return whether a file starts as `write_states` writes it, or raise KVStoreError."""
     path = Path(os.fsdecode(fname))
     with _explain_errors(path):
         return _read_header(path)[0][:4] == ARRAY_FILE_MAGIC

@@ -276,42 +276,30 @@ def test_amp_and_a_store_that_updates_are_refused_together(amp):
     assert "\n" not in str(raised.value)
 
 
-NO_DEVICES = [mx.cpu(0), "cpu", None, [], (), [0, 1], ["cpu"], [None]]
-
-
 @pytest.fixture(scope="module")
 def split():
     return load_dataset("digits").test
 
 
-@pytest.mark.parametrize("ctxs", NO_DEVICES, ids=repr)
-def test_a_loader_is_given_devices(split, ctxs):
+@pytest.mark.parametrize("ctxs", [mx.cpu(0), "cpu", None, [], (), [0, 1], ["cpu"], [None]], ids=repr)
+def test_other_values_than_lists_of_devices_are_refused(split, ctxs):
     message = r"is not a list of devices: give gluonlab.devices.devices\('cpu\*2'\)"
-    with pytest.raises(DeviceError, match=message) as raised:
-        Loader(split, ctxs, 8)
-    assert "\n" not in str(raised.value)
+    for call in (lambda: Loader(split, ctxs, 8), lambda: get_model("lenet", 10, ctxs))[: 2 if ctxs else 1]:
+        with pytest.raises(DeviceError, match=message) as raised:
+            call()
+        assert "\n" not in str(raised.value)
 
 
-@pytest.mark.parametrize("size", [0, -3, 2.5, None, "8", True])
-def test_a_loader_is_given_images_for_a_batch(split, size):
+@pytest.mark.parametrize("number", [0, -3, 2.5, None, "8", True])
+def test_other_values_than_positive_numbers_are_refused(split, number):
     with pytest.raises(DataError, match="give a number of images from 1 up"):
-        Loader(split, contexts(1), size)
+        Loader(split, contexts(1), number)
+    with pytest.raises(ModelError, match="give how many the data set has"):
+        get_model("mlp", number)
 
 
 def test_a_loader_takes_numbers_of_numpy_and_tuples(split):
     assert len(Loader(split, tuple(contexts(2)), np.int64(100))) == 4
-
-
-@pytest.mark.parametrize("ctxs", [ctxs for ctxs in NO_DEVICES if ctxs], ids=repr)
-def test_a_network_is_laid_out_for_devices(ctxs):
-    with pytest.raises(DeviceError, match="is not a list of devices"):
-        get_model("lenet", 10, ctxs)
-
-
-@pytest.mark.parametrize("classes", [0, -1, "10", None, 2.5, True])
-def test_a_network_has_classes(classes):
-    with pytest.raises(ModelError, match="give how many the data set has"):
-        get_model("mlp", classes)
 
 
 def make_trainer(ctxs, store):

@@ -204,12 +204,6 @@ def test_a_store_that_updates_refuses_half_steps(call):
         call(trainer)
 
 
-@pytest.mark.parametrize("name", [None, 3, ["device"], mx.kvstore.KVStoreBase])
-def test_make_kvstore_refuses_values_that_are_not_names(name):
-    with pytest.raises(KVStoreError, match="unknown kvstore"):
-        make_kvstore(name)
-
-
 @pytest.mark.parametrize("before", [BucketedTrainer, gluon.Trainer])
 def test_an_instance_of_mxnets_serves_one_trainer_after_another(before):
     store, results = mx.kv.create("device"), []  # which does not accept a key twice

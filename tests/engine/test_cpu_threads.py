@@ -19,12 +19,6 @@ LONG = pytest.mark.long
 ONE, TWO, THREE = ([mx.cpu(i) for i in range(n)] for n in (1, 2, 3))
 
 
-@pytest.fixture
-def export(monkeypatch):
-    """Set OMP_NUM_THREADS as gluonlab reads it; MXNet has been loaded without it."""
-    return lambda value: monkeypatch.setenv("OMP_NUM_THREADS", value)
-
-
 @pytest.mark.parametrize(
     ("variables", "devices", "asked", "threads"),
     [
@@ -46,31 +40,25 @@ def test_one_device_takes_all_cores_or_the_requested_threads_and_several_devices
 
 
 @pytest.mark.parametrize("name", ["OMP_NUM_THREADS", "MXNET_OMP_MAX_THREADS"])
-def test_several_devices_ignore_a_larger_number_with_one_warning(monkeypatch, name):
+def test_several_devices_ignore_more_than_one_thread_with_one_warning(monkeypatch, name):
     monkeypatch.setenv(name, "8")
     set_threads(ONE, 2)
     with pytest.warns(GluonlabWarning, match=f"{name}=8 would hang 2 CPU devices: each computes with 1 thread"):
         assert set_threads(TWO) == 1
     assert set_threads(TWO) == 1  # a warning would be an error here
-
-
-def test_one_exported_thread_is_no_reason_to_warn(export):
-    export("1")
+    monkeypatch.setenv(name, "1")
     set_threads(ONE, 2)
-    assert set_threads(TWO) == threads_per_device(2) == 1
+    assert set_threads(TWO) == 1
 
 
-def test_more_threads_for_several_devices_are_refused():
+def test_more_threads_for_several_cpu_devices_are_refused_and_gpus_need_none():
     with pytest.raises(ConfigError, match="--threads 2 with 3 CPU devices would hang"):
         threads_per_device(3, requested=2)
-
-
-def test_gpus_need_no_threads():
     assert set_threads([mx.gpu(0), mx.gpu(1)]) == 1
 
 
-def test_workers_have_the_threads_that_were_set(export):
-    export("2")
+def test_workers_have_the_threads_that_were_set(monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
     cases = [(ONE, None, 2), (TWO, 1, 1), (ONE, 3, 3), (THREE, 1, 1), (THREE[2:], None, 2), (ONE, 1, 1)]
     for ctxs, threads, expected in cases:
         assert set_threads(ctxs, threads) == expected

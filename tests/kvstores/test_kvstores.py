@@ -54,9 +54,11 @@ def test_stores_have_the_signatures_of_mxnets_stores(store, method):
     ]
 
 
-@pytest.mark.parametrize(
-    ("name", "suggestion"), [("rign", "ring"), ("Device", "device"), ("ncll", "nccl"), ("", None), (None, None)]
-)
+MISTAKES = [("rign", "ring"), ("Device", "device"), ("ncll", "nccl")]
+MISTAKES += [(value, None) for value in ("", None, 3, ["device"], mx.kvstore.KVStoreBase)]
+
+
+@pytest.mark.parametrize(("name", "suggestion"), MISTAKES)
 def test_an_unknown_store_is_refused_with_the_choices(name, suggestion):
     guess = rf".* \(did you mean '{suggestion}'\?\)" if suggestion else ""
     for refuse in (make_kvstore, check_kvstore):
