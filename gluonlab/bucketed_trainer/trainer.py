@@ -1,22 +1,15 @@
 """BucketedTrainer: a gluon.Trainer that sums and updates its parameters in a few large buffers.
 
-gluon.Trainer makes one kvstore call and one optimizer call for each parameter. Each call takes
-longer than the transfer of a small gradient. Here the parameters of a bucket share one buffer on
-each device, so one call serves them all. Each parameter's array becomes a view of the buffer, so
-the rest of Gluon works as before.
-
-A step has four parts:
+gluon.Trainer makes one kvstore call and one optimizer call for each parameter, which takes longer
+than the transfer of a small gradient. Here the parameters of a bucket share one buffer on each
+device. Each parameter's array becomes a view of the buffer. A step has four parts:
 
 1. `stale_gradients` finds gradients that backward has not written, and `step` sets them to zero.
+   `gluonlab.training` needs only the other parts, because compiled graphs write every gradient.
 2. The kvstore sums the gradients of all devices (`sum_and_update`).
 3. `gradient_postprocessing` divides the sums by the loss scale and clips their norm.
-4. The optimizer updates the copy of the parameters on each device (`sum_and_update`).
-
-`gluonlab.training` calls `start_step`, which returns parts 2 to 4. It does not need part 1, because
-backward of a compiled graph writes every gradient.
-
-The kvstore "sharded-optimizer" performs parts 2 to 4 (`ShardedUpdater`). With the servers of
-several processes, the servers perform part 4 (`server_updates`).
+4. The optimizer updates the copy of the parameters on each device (`sum_and_update`). Servers of
+   several processes do that instead (`server_updates`), or "sharded-optimizer" does parts 2 to 4.
 """
 
 from __future__ import annotations

@@ -1,18 +1,13 @@
 """Sets the number of OpenMP threads that compute for each CPU device.
 
-MXNet runs one worker thread per CPU context. In an operator, the worker opens an OpenMP team of
-several threads. If two workers both open a team inside OpenBLAS, they deadlock. So
-OMP_NUM_THREADS=2 hangs two CPU contexts.
+MXNet runs one worker thread per CPU context, which opens a team of OpenMP threads in an operator.
+Two teams of several threads deadlock in OpenBLAS: with OMP_NUM_THREADS=2, two CPU contexts hang. So
+each worker starts with a team of one (`gluonlab.engine.mxnet_setup`), and this module sets the team
+size in each worker, by a function that it pushes to MXNet's engine.
 
-OpenMP stores the team size for each thread that opens a team. So this module sets the size in each
-worker, by a function that it pushes to MXNet's engine. The environment in which MXNet was loaded
-does not matter.
-
-- Each worker starts with a team of one thread (`gluonlab.engine.mxnet_setup`), which cannot hang.
-- The team size never changes while a worker lives, because the worker caches oneDNN's compiled
-  operators. In a larger team, these operators write beyond their scratch memory. In a smaller team,
-  they add in another order than in a new process, so the results are not bit-identical.
-- To change the size, all workers are replaced, which takes 10 to 50 ms.
+- All workers are replaced, in 10 to 50 ms, to change a team size: oneDNN's compiled operators,
+  which a worker caches, write beyond their memory in a larger team, and add in another order in a
+  smaller.
 - Every fork of the process, such as a notebook's ``!ls`` or a worker of a gluon DataLoader, makes
   MXNet replace its workers. This module then sets the sizes again.
 """

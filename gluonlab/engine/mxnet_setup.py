@@ -1,18 +1,9 @@
 """Sets up the environment, libraries and fixes that MXNet 1.9.1 needs on current machines.
 
-`import gluonlab` installs an import hook (`gluonlab.engine.mxnet_import`). When mxnet is imported,
-the hook does the following:
-
-- It restores the names that numpy has dropped since 1.24.
-- For mxnet-cu112 it loads the CUDA libraries, from LD_LIBRARY_PATH or the nvidia-*-cu11 wheels.
-- It sets enough scratch buffers for several CPU devices that compute at the same time.
-- It sets one OpenMP thread per team, and a short spin time (`gluonlab.engine.openmp_settings`).
-- It lets MXNet write shapes without numpy 2's type names (`gluonlab.engine.mxnet_fixes`).
-- It disables fused operators if the GPU driver does not support them
-  (`gluonlab.engine.mxnet_installation`).
-
-Import errors become an EngineError that names the fix. `gluonlab.engine.cpu_threads` later sets the
-number of threads of each device.
+`import gluonlab` installs an import hook (`mxnet_import`), which runs when mxnet is imported. It
+sets MXNet's variables and OpenMP's (`openmp_settings`), loads CUDA libraries from LD_LIBRARY_PATH
+or the nvidia-*-cu11 wheels (`mxnet_installation`), disables fusion that the GPU driver does not
+support, and applies `mxnet_fixes`. Import errors become an EngineError that names the fix.
 """
 
 from __future__ import annotations

@@ -1,14 +1,9 @@
 """Kvstores in which MXNet's C++ code computes the sums.
 
-- `MXNetKVStore`: the stores ``device`` (``CommDevice`` of MXNet's ``src/kvstore/comm.h``) and
-  ``local``
+- `MXNetKVStore`: the stores ``device`` (``CommDevice`` in MXNet's ``src/kvstore/comm.h``) and
+  ``local``. It lets Trainers initialize keys again, and raises errors where MXNet crashes.
 - `NcclKVStore`: the store ``nccl``
 - `allocate_keys`: new keys for MXNet's stores that sum over processes
-
-`MXNetKVStore` avoids two problems of MXNet's stores. First, a key can be initialized only once. But
-a Trainer initializes all keys again after load_parameters or set_data. So `MXNetKVStore` creates a
-new store of MXNet when that happens. Second, MXNet crashes for an unknown key, and for more arrays
-of a key than in the first call. `MXNetKVStore` raises KVStoreError or creates a new store.
 """
 
 from __future__ import annotations

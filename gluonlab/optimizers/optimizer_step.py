@@ -1,16 +1,12 @@
 """Optimizer steps on several devices, with one update count for each key.
 
-mx.optimizer.Optimizer keeps separate update counts for each device in `_all_index_update_counts`.
-It increments the counts of the device that was set last. The learning rate depends on
-``num_update``, the largest count so far. So the learning rate is wrong if a count is set on one
-device only, or if a key is updated several times in a step. Here, all devices share one count for
-each key.
+A key stands for a range of elements: one parameter, or the parameters of a bucket. Either every
+device holds all elements, or each device holds the part that it owns. Elements that are always
+updated together form one span, with one count. If some elements skip an update, the span is split.
 
-A key identifies a range of elements: one parameter, or the parameters of a bucket
-(`gluonlab.bucketed_trainer.buckets`). Either every device holds all elements, or each device holds
-the part that it owns. While all elements are updated together, they form one span, with one count
-and one call for each part. If some elements skip an update, the span is split into pieces. Each
-piece then has its own count.
+mx.optimizer.Optimizer counts separately on each device, and increments the counts of the device
+that was set last. Its learning rate depends on the largest count, ``num_update``, and would be
+wrong.
 """
 
 from __future__ import annotations

@@ -1,24 +1,13 @@
 """Safe reader for optimizer state files of gluon.Trainer 1.9.1.
 
-Such a file is a pickle of ``(states, optimizer)``. If a kvstore's ``save_optimizer_states`` wrote
-the file, it is a pickle of ``states`` only. ``states`` contains the optimizer's nested arrays, by
-the parameter's position in the trainer, from the first device or the store. The optimizer contains
-its update counts by position. The file does not contain parameter names, nor shapes of parameters
-without states. gluon.Trainer sorts a ParameterDict by name as text, with ``dense10`` before
-``dense9``.
+Such a file is a pickle of ``(states, optimizer)``, or of ``states`` only from a kvstore's
+``save_optimizer_states``. Both use positions of parameters, not names. gluon.Trainer sorts a
+ParameterDict by name as text, with ``dense10`` before ``dense9``.
 
-A pickle is a program. Python's unpickler imports and calls the functions that the pickle names.
-Even if `Unpickler.find_class` forbids that, a few bytes can do harm:
-
-- allocate gigabytes, by a large memo index
-- run forever, by a dict key of tuples that contain each other
-- end the process, by a dict key of a million nested tuples, whose hash overflows the stack
-
-So this module executes the pickle's instructions itself. It supports the two to three dozen
-instructions that Python 3 writes for such files (protocols 3 to 5, documented in the standard
-library's pickletools). Nothing is imported or called. An NDArray becomes an `ArrayBytes`, and any
-other object an `UnpickledObject` with its attributes. The result needs the memory of the file, and
-at most a hundred megabytes more.
+A pickle is a program, which can call any function. Even if `Unpickler.find_class` forbids that, a
+few bytes can allocate gigabytes, run forever, or overflow the stack. So this module executes the
+two to three dozen instructions of such files itself (protocols 3 to 5, see pickletools). Nothing is
+imported or called. The result needs the memory of the file, and at most a hundred megabytes more.
 """
 
 from __future__ import annotations

@@ -1,17 +1,12 @@
 """Optimizer on MXNet's parameter servers, and the layout of the arrays that are sent to them.
 
 Parameters are sent as flat arrays (`make_layout`). MXNet splits an array of
-MXNET_KVSTORE_BIGARRAY_BOUND elements or more into equal parts, one for each server. A smaller array
-is sent whole to one server.
+MXNET_KVSTORE_BIGARRAY_BOUND elements or more into equal parts, one for each server. The workers
+send `ServerOptimizer` as a pickle, the only one that gluonlab sends. The server unpickles it during
+its own ``import mxnet``, so this module may only import modules that are loaded by then.
 
-`ServerOptimizer` runs on the servers. The workers send it to the servers as a pickle, the only
-pickle that gluonlab sends. MXNet's server unpickles the argument of ``set_optimizer``. It calls the
-optimizer for each array that is pushed, or for each sum if workers are synchronous. The server
-unpickles it while its own ``import mxnet`` is still running. So this module may only import modules
-that are loaded by then.
-
-A *staleness report* is a small array in which the servers send the workers a histogram of staleness:
-how many updates of other workers an update did not take into account.
+A *staleness report* is a small array in which the servers send the workers a histogram of
+staleness: how many updates of other workers an update did not take into account.
 """
 
 from __future__ import annotations
