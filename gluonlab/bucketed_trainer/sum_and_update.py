@@ -84,11 +84,7 @@ def _bind_kvstore_call(
 
 
 class BucketUpdater:
-    """Updater that calls the optimizer once per bucket and device.
-
-    It does not call gluon's Updaters, whose checks take longer than the update. The states are in
-    ``updaters[device].states[key of the bucket]``, as in gluon.Trainer.
-    """
+    """Updater with one optimizer call per bucket and device; the states are gluon's Updaters'."""
 
     def __init__(self, buckets: Sequence[Bucket], optimizer: Any, updaters: Sequence[Any]) -> None:
         self._buckets, self._optimizer, self._updaters = buckets, optimizer, updaters

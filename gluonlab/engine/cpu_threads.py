@@ -150,11 +150,7 @@ def _one_device_warnings(threads: int, requested: "int | None") -> Iterator[str]
 
 
 def _replace_workers() -> None:
-    """Make MXNet replace its worker threads, after they have finished their work.
-
-    MXNet replaces workers only when the process forks, so this forks a child that exits immediately
-    (src/initialize.cc: atfork_prepare, atfork_parent).
-    """
+    """Make MXNet replace its worker threads after their work, which it does when it forks."""
     with warnings.catch_warnings():
         # Python warns of a fork while other threads run. This child does nothing.
         warnings.simplefilter("ignore", DeprecationWarning)

@@ -225,11 +225,7 @@ def flat_view(array: nd.NDArray) -> nd.NDArray:
 
 
 def row_major_calls(flat: nd.NDArray) -> Iterator[EngineCall]:
-    """Yield the calls that convert the array ``flat`` to row-major order, if it is on a CPU.
-
-    oneDNN stores some arrays in its own blocked order. Slices and aliases of such an array would
-    read wrong elements.
-    """
+    """Yield the calls that undo oneDNN's blocked order of a CPU array, before it is sliced."""
     if flat.size and not is_on_gpu(flat):
         # Writing one element, with its own value, makes MXNet reorder the whole array.
         element = flat[0:1]
@@ -259,11 +255,7 @@ def sum_calls(inputs: Sequence[nd.NDArray], output: nd.NDArray, so_far: nd.NDArr
 
 
 def reversed_add_n_call(inputs: Sequence[nd.NDArray], output: nd.NDArray) -> EngineCall:
-    """Return one call that adds 3 or 4 inputs in their order, on the device of the last input.
-
-    add_n computes a + (b + (c + d)), so the inputs are passed in reverse. add_n reads each input
-    once; single additions take three times as long.
-    """
+    """Return one call that adds 3 or 4 inputs in their order; add_n adds from the last one."""
     return operator_call("add_n", inputs[::-1], output, Attributes({"num_args": len(inputs)}))
 
 

@@ -232,11 +232,7 @@ class MXNetKVStore(KVStore):
         self._key_entries[key] = _KeyEntry(self._newest_store, value.shape, value.dtype, 0)
 
     def _reserve_values(self, key: Any, values: List[nd.NDArray]) -> None:
-        """Make sure that an inner store can sum these values.
-
-        An inner store can only sum as many values of a key as in the key's first call. For more
-        values, the key is initialized again in another inner store.
-        """
+        """Move the key to a new inner store if it has more values than in its first call."""
         shape, dtype, count = values[0].shape, values[0].dtype, len(values)
         entry = self._key_entries.get(key)
         if self._updater_function is None:

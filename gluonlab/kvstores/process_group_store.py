@@ -140,11 +140,7 @@ class _GroupAllreduce:
         as_float16: bool,
         get_compressor: "Optional[Callable[[Sequence[nd.NDArray]], TwoBitCompressor]]",
     ) -> None:
-        """Prepare all calls.
-
-        ``as_float16``: send float32 and float64 as float16. ``get_compressor``: returns the 2-bit
-        compressor for arrays of the first device; None without this compression.
-        """
+        """Prepare all calls. ``get_compressor`` is None without compression to 2 bits."""
         self._local = (
             partial(local.pushpull, keys, [list(of_key) for of_key in zip(*arrays)]) if len(arrays) > 1 else None
         )

@@ -83,11 +83,7 @@ def update_history(optimizer: mx.optimizer.Optimizer, key: Any) -> UpdateHistory
 
 
 class UpdateCountSnapshot:
-    """Update count and former rate of a key at the start of a step.
-
-    With several devices or shards, a step updates a key several times. Call `restore` before each
-    of these updates, so that they count as one update.
-    """
+    """Count and rate of a key before a step; `restore` lets several updates count as one."""
 
     def __init__(self, optimizer: mx.optimizer.Optimizer, key: Any) -> None:
         self._optimizer = optimizer
@@ -199,11 +195,7 @@ def set_extra_states(
 def _former_rates_by_device(
     optimizer: mx.optimizer.Optimizer, devices: Iterable[int] = ()
 ) -> Dict[int, Dict[Any, float]]:
-    """Return {device id: {key: learning rate of the key's last update}}.
-
-    Adds an empty dictionary to the optimizer for each of ``devices`` that is missing. The result is
-    empty for an optimizer without momentum correction (`gluonlab.optimizers.sgd_and_nag`).
-    """
+    """Return the optimizer's {device id: {key: last rate}}, if it has any; add ``devices``."""
     rates: Dict[int, Dict[Any, float]] = getattr(optimizer, "_all_former_rates", {})
     for device in devices if rates else ():
         rates.setdefault(device, {})
@@ -376,11 +368,7 @@ def is_plain_sgd(optimizer: mx.optimizer.Optimizer) -> bool:
 
 
 class MultiDeviceSGD:
-    """SGD update of one key on all devices, without master copies of low-precision weights.
-
-    ``weights[i]``, ``grads[i]`` and ``states[i]`` lie on device i. A state is the momentum, or
-    None.
-    """
+    """SGD update of one key; weights, grads and states (momenta or None) are lists by device."""
 
     def __init__(
         self, optimizer: mx.optimizer.SGD, key: Any, weights: List[Any], grads: List[Any], states: List[Any]

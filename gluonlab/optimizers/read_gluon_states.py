@@ -66,11 +66,7 @@ class _Dtype(NamedTuple):
 
 
 class Unpickler:
-    """Unpickler that only creates simple values, `ArrayBytes` and `UnpickledObject`.
-
-    Simple values are dicts, lists, tuples, numbers, None, texts and bytes.
-    ``Unpickler(content).load()`` raises `InvalidPickle` for anything else.
-    """
+    """Unpickler of simple values, `ArrayBytes` and `UnpickledObject`; refuses anything else."""
 
     def __init__(self, content: bytes) -> None:
         self._content = BytesIO(content)
