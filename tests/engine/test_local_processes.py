@@ -17,17 +17,10 @@ from gluonlab.host import resources
 pytestmark = pytest.mark.cpu_only("cores that processes share, for the threads of CPU devices")
 LOOPBACK = {"DMLC_ROLE": "worker", "DMLC_NUM_WORKER": "3", "DMLC_PS_ROOT_URI": "127.0.0.1"}
 ELSEWHERE = {**LOOPBACK, "DMLC_PS_ROOT_URI": "10.0.0.7"}
-LOCAL_SIZES = [
-    "OMPI_COMM_WORLD_LOCAL_SIZE",
-    "MPI_LOCALNRANKS",
-    "MV2_COMM_WORLD_LOCAL_SIZE",
-    "HOROVOD_LOCAL_SIZE",
-    "LOCAL_WORLD_SIZE",
-    "PMI_LOCAL_SIZE",
-    "PALS_LOCAL_SIZE",
-    "JSM_NAMESPACE_LOCAL_SIZE",
-    "PYTEST_XDIST_WORKER_COUNT",
-]
+PREFIXES = ("OMPI_COMM_WORLD", "MV2_COMM_WORLD", "HOROVOD", "PMI", "PALS", "JSM_NAMESPACE")
+LOCAL_SIZES = [f"{prefix}_LOCAL_SIZE" for prefix in PREFIXES]
+LOCAL_SIZES += ["MPI_LOCALNRANKS", "LOCAL_WORLD_SIZE", "PYTEST_XDIST_WORKER_COUNT"]
+LSF = {"LSB_MCPU_HOSTS": "a 2 b 3"}
 STEP = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0"}
 
 
@@ -57,11 +50,8 @@ def environment(monkeypatch):
         # a job's script, which is not a task
         ({"SLURM_JOB_ID": "7", "SLURM_TASKS_PER_NODE": "8"}, 1),
         ({**STEP, "SLURM_STEP_TASKS_PER_NODE": "2(x3"}, 1),
-        *(
-            ({"LSF_PM_TASKID": task, "LSB_MCPU_HOSTS": "a 2 b 3"}, n)
-            for task, n in (("3", 3), ("2", 2), ("6", 1), ("0", 1))
-        ),
-        ({"LSB_MCPU_HOSTS": "a 2 b 3"}, 1),  # a job's script
+        *(({**LSF, "LSF_PM_TASKID": task}, count) for task, count in (("3", 3), ("2", 2), ("6", 1), ("0", 1))),
+        (LSF, 1),  # a job's script
         ({"LSF_PM_TASKID": "1", "LSB_MCPU_HOSTS": "a"}, 1),
         (LOOPBACK, 3),
         ({**ELSEWHERE, "DMLC_JOB_CLUSTER": "local"}, 3),
