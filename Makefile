@@ -79,7 +79,7 @@ test-cu112: $(CU112)/.ready $(CU112)/gpus/.ready
 # make test on simulated GPUs (tests/support/devices.py), but the doctor's in environments of the CPU build; here what the road of a batch
 # and its gradients touches, some minutes; make test-cu112 takes all.
 ROAD = $(foreach name,$(ROAD_OF),tests/$(dir $(name))test_$(notdir $(name)).py)
-ROAD_OF = kvstores/kvstores kvstores/schedule_stores kvstores/sharded_optimizer kvstores/process_group_store kvstores/group_two_bits \
+ROAD_OF = kvstores/kvstores kvstores/schedule_stores kvstores/sharded_optimizer kvstores/process_group_store \
   collectives/schedule_executor collectives/executor_engine collectives/reduce_apart parallel/data/step \
   parallel/data/microbatches parallel/data/sync_bn parallel/data/sync_bn_replicas bucketed_trainer/trainer \
   bucketed_trainer/stale_gradients bucketed_trainer/clipping training/mixup training/optimize training/evaluate export/export_network \

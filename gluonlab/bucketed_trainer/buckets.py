@@ -102,10 +102,7 @@ class Bucket:
 
 
 def as_nd_arrays(arrays: Sequence[Any]) -> List[nd.NDArray]:
-    """Return mx.nd arrays that share the memory of ``arrays``, which may be mx.np arrays.
-
-    Operators refuse mx.np arrays, and reshape copies an mx.np array.
-    """
+    """Return mx.nd views of arrays: operators refuse mx.np arrays, and their reshape copies."""
     return [array.as_nd_ndarray() for array in arrays]
 
 
@@ -251,10 +248,7 @@ class BucketPadding:
 
 
 def convolution_parameters(blocks: Iterable[Any]) -> Set[Parameter]:
-    """Return the parameters that only ordinary convolutions among ``blocks`` use.
-
-    A transposed convolution does not count as ordinary.
-    """
+    """Return the parameters that only ordinary (not transposed) convolutions in ``blocks`` use."""
     convolved: Set[Parameter] = set()
     others: Set[Parameter] = set()
     for block in blocks:

@@ -44,8 +44,8 @@ def export_gluon_states(trainer: gluon.Trainer, fname: str) -> None:
             setattr(optimizer, name, {})
     counts = {position: state.updates or 0 for position, state in saved.items()}
     set_update_counts(optimizer, counts, DEVICES)
-    memory = {position: state.extra_state for position, state in saved.items()}
-    set_extra_states(optimizer, memory, DEVICES)
+    extra_states = {position: state.extra_state for position, state in saved.items()}
+    set_extra_states(optimizer, extra_states, DEVICES)
     updater = mx.optimizer.get_updater(optimizer)
     updater.states = {
         position: _nest_arrays(optimizer, trainer._params[position], state) for position, state in saved.items()

@@ -71,10 +71,7 @@ class GlobalNormClipping:
 
 
 class _DeviceNorm:
-    """The operations of one device: squared norm, factor, and multiplication by the factor.
-
-    The factor is limit / max(norm, limit).
-    """
+    """The operations of one device: squared norm, factor limit / max(norm, limit), and scaling."""
 
     def __init__(self, grads: Sequence[nd.NDArray], ctx: mx.Context, duplicates: Sequence[nd.NDArray]) -> None:
         self.ctx = ctx
@@ -109,10 +106,7 @@ class _DeviceNorm:
 
 
 class _NormExchange:
-    """The calls that sum all devices' squared norms on one device.
-
-    The order of the sum is the same on each device, so that all devices compute the same bits.
-    """
+    """The calls that sum all devices' squared norms on one device, in the same order everywhere."""
 
     def __init__(self, device: _DeviceNorm, devices: List[_DeviceNorm]) -> None:
         self._squares = [other.square for other in devices]
@@ -216,10 +210,7 @@ class GradientPostprocessor:
         sharded: bool = False,
         duplicates: Sequence[Sequence[nd.NDArray]] = (),
     ) -> None:
-        """Add the gradients of one copy of a network, which is clipped by its own norm.
-
-        `GlobalNormClipping` explains the arguments.
-        """
+        """Add the gradients of one copy of a network; arguments as in `GlobalNormClipping`."""
         if self.settings.clip_norm is not None:
             self._clips.append(GlobalNormClipping(grads, ctxs, sharded, duplicates))
         if self.settings.loss_scale is not None:
@@ -251,5 +242,5 @@ class GradientPostprocessor:
         finite = all(unscaler.were_finite() for unscaler in self._unscalers)
         if not finite:
             self._padding.clear()  # NaN there would stay, because no backward overwrites it
-        scale.update(finite)
+        scale.record_step(finite)
         return finite

@@ -62,7 +62,7 @@ class LossScale:
         self.steps = self.skipped = 0
         self._good = 0  # steps since the scale last changed
 
-    def update(self, finite: bool) -> None:
+    def record_step(self, finite: bool) -> None:
         """Adjust the scale after a step, which was skipped if its gradients were not ``finite``.
 
         Raises DivergedError if gradients overflow with the smallest scale.
@@ -73,8 +73,7 @@ class LossScale:
             self.skipped += 1
             if self.value <= self.smallest:
                 raise DivergedError(
-                    f"the gradients overflow at step {self.steps}, "
-                    f"even with the smallest loss scale {self.value:g}: "
+                    f"the gradients overflow at step {self.steps}, even with the smallest loss scale {self.value:g}: "
                     "use a smaller learning rate (--lr), or float32"
                 )
             self.value, self._good = self.value / 2, 0
@@ -100,7 +99,7 @@ class SkipNotFinite(LossScale):
     def __init__(self) -> None:
         super().__init__(1.0)
 
-    def update(self, finite: bool) -> None:
+    def record_step(self, finite: bool) -> None:
         """Count a step, which was skipped if its gradients were not finite.
 
         Raises DivergedError after MAX_SKIPPED_IN_A_ROW skipped steps in a row.

@@ -63,7 +63,7 @@ class ServerUpdater:
                 f"servers update float32, and the weights are {np.dtype(weights[0].dtype)}: leave update_on_servers out"
             )
         for transfer in self._transfers:
-            transfer.gather_weights()
+            transfer.copy_weights_to_array()
         self._served = self._group.start_serving_weights(self._server_optimizer(), flats, weights)
 
     def _server_optimizer(self) -> Any:
@@ -95,15 +95,15 @@ class ServerUpdater:
                 "since: give it a schedule (lr_scheduler), or leave update_on_servers out"
             )
         for key, transfer in enumerate(self._transfers):
-            transfer.gather_gradients(float(optimizer.rescale_grad))
+            transfer.copy_gradients_to_array(float(optimizer.rescale_grad))
             self._served.update(key, transfer.array, -key)
-            transfer.scatter_weights()
+            transfer.copy_array_to_weights()
 
     def synchronize(self) -> None:
         """Wait for all processes, and copy the servers' weights to all devices."""
         self._served.synchronize([transfer.array for transfer in self._transfers])
         for transfer in self._transfers:
-            transfer.scatter_weights()
+            transfer.copy_array_to_weights()
 
 
 class _Transfer:
@@ -138,19 +138,19 @@ class _Transfer:
             self._from_grads.append(partial(CopyInto(part).copy, grads[0]))
             self._to_weights += [partial(CopyInto(weight).copy, part) for weight in weights]
 
-    def gather_weights(self) -> None:
+    def copy_weights_to_array(self) -> None:
         """Copy the weights of the first device to the flat array."""
         for call in self._from_weights:
             call()
 
-    def gather_gradients(self, scale: float) -> None:
+    def copy_gradients_to_array(self, scale: float) -> None:
         """Sum the gradients over the devices, copy the sums to the flat array, and scale them."""
         self._sum()
         for call in self._from_grads:
             call()
         self.array *= scale
 
-    def scatter_weights(self) -> None:
+    def copy_array_to_weights(self) -> None:
         """Copy the weights from the flat array to all devices."""
         for call in self._to_weights:
             call()

@@ -56,7 +56,7 @@ class StaleGradientTracker:
         idle = {device for device, stale in enumerate(on_device) if len(stale) == len(self._params)}
         return StaleGradients(on_device, set.intersection(*on_device), idle)
 
-    def ignore_in_group(self, stale: StaleGradients, kvstore: str) -> StaleGradients:
+    def stale_to_ignore_in_group(self, stale: StaleGradients, kvstore: str) -> StaleGradients:
         """Return the stale gradients to ignore in this process, which is one of several processes.
 
         If this process has no shard, it ignores nothing, since the other processes have all
@@ -88,9 +88,8 @@ class StaleGradientTracker:
             ]
         if missing:
             raise UserWarning(
-                f"no fresh gradient since the last step: {_shorten_list(missing)}. "
-                "If the network is meant to use some of its parameters only, call step(..., "
-                "ignore_stale_grad=True): the others stay as they are"
+                f"no fresh gradient since the last step: {_shorten_list(missing)}. If the network is meant to use some "
+                "of its parameters only, call step(..., ignore_stale_grad=True): the others stay as they are"
             )
 
     def mark_used(self) -> None:

@@ -59,10 +59,7 @@ def make_kvstore_calls(
 
 
 def broadcast_parameters(store: Any, first_key: int, buckets: Sequence[Bucket], others: Sequence[Parameter]) -> None:
-    """Broadcast the first device's parameters to all devices and processes.
-
-    Buckets come first, then ``others``.
-    """
+    """Broadcast the first device's buckets, then ``others``, to all devices and processes."""
     arrays = [bucket.weights for bucket in buckets]
     arrays += [as_nd_arrays(param.list_data()) for param in others if param._data is not None]
     for key, weights in enumerate(arrays, first_key):
@@ -87,11 +84,7 @@ def _bind_kvstore_call(
 
 
 class BucketUpdater:
-    """Updater that calls the optimizer once per bucket and device.
-
-    It does not call gluon's Updaters, whose checks take longer than the update. The states are in
-    ``updaters[device].states[key of the bucket]``, as in gluon.Trainer.
-    """
+    """Updater with one optimizer call per bucket and device; the states are gluon's Updaters'."""
 
     def __init__(self, buckets: Sequence[Bucket], optimizer: Any, updaters: Sequence[Any]) -> None:
         self._buckets, self._optimizer, self._updaters = buckets, optimizer, updaters
@@ -103,8 +96,10 @@ class BucketUpdater:
         ``counts_differ`` is true if some parameters may have had more updates than others.
         """
         ranges = (bucket.element_ranges(stale.on_all_devices) for bucket in self._buckets)
-        stays = ranges if stale.on_all_devices else repeat(())
-        spans = [span for update, skipped in zip(self.key_updates, stays) for span in update.fresh_spans(skipped)]
+        stale_ranges = ranges if stale.on_all_devices else repeat(())
+        spans = [
+            span for update, skipped in zip(self.key_updates, stale_ranges) for span in update.fresh_spans(skipped)
+        ]
         if counts_differ:
             align_learning_rates(self._optimizer, [span.key for span in spans])
         update_spans(self._optimizer, spans)
@@ -120,10 +115,7 @@ class BucketUpdater:
 
 
 class ParameterUpdater:
-    """Updater for each parameter, as in gluon.Trainer.
-
-    It is used for optimizers that are not element-wise, because they need whole parameters.
-    """
+    """Updater for each parameter, as in gluon.Trainer, for optimizers that are not element-wise."""
 
     def __init__(self, params: Sequence[Parameter], updaters: Sequence[Any]) -> None:
         self._updaters = updaters
@@ -133,10 +125,7 @@ class ParameterUpdater:
         }
 
     def update(self, stale: StaleGradients = NO_STALE_GRADIENTS, counts_differ: bool = False) -> None:
-        """Queue the update of all parameters except ``stale.on_all_devices``.
-
-        ``counts_differ`` is true if some parameters may have had more updates than others.
-        """
+        """Queue the update of all parameters, as `BucketUpdater.update`."""
         keys = [key for key, param in self._trained if param not in stale.on_all_devices]
         if not keys:
             return

@@ -1,22 +1,15 @@
 """BucketedTrainer: a gluon.Trainer that sums and updates its parameters in a few large buffers.
 
-gluon.Trainer makes one kvstore call and one optimizer call for each parameter. Each call takes
-longer than the transfer of a small gradient. Here the parameters of a bucket share one buffer on
-each device, so one call serves them all. Each parameter's array becomes a view of the buffer, so
-the rest of Gluon works as before.
-
-A step has four parts:
+gluon.Trainer makes one kvstore call and one optimizer call for each parameter, which takes longer
+than the transfer of a small gradient. Here the parameters of a bucket share one buffer on each
+device. Each parameter's array becomes a view of the buffer. A step has four parts:
 
 1. `stale_gradients` finds gradients that backward has not written, and `step` sets them to zero.
+   `gluonlab.training` needs only the other parts, because compiled graphs write every gradient.
 2. The kvstore sums the gradients of all devices (`sum_and_update`).
 3. `gradient_postprocessing` divides the sums by the loss scale and clips their norm.
-4. The optimizer updates the copy of the parameters on each device (`sum_and_update`).
-
-`gluonlab.training` calls `start_step`, which returns parts 2 to 4. It does not need part 1, because
-backward of a compiled graph writes every gradient.
-
-The kvstore "sharded-optimizer" performs parts 2 to 4 (`ShardedUpdater`). With the servers of
-several processes, the servers perform part 4 (`server_updates`).
+4. The optimizer updates the copy of the parameters on each device (`sum_and_update`). Servers of
+   several processes do that instead (`server_updates`), or "sharded-optimizer" does parts 2 to 4.
 """
 
 from __future__ import annotations
@@ -64,16 +57,8 @@ from gluonlab.optimizers.optimizer_states import States, write_states
 from gluonlab.optimizers.optimizer_step import SchedulerRewind
 from gluonlab.renamed import RenamedMember
 
-_OPTIMIZER_PARAMS = {
-    "lr": "learning_rate",
-    "weight_decay": "wd",
-    **{
-        name: name
-        for name in (
-            "learning_rate", "wd", "momentum", "lr_scheduler", "clip_gradient", "multi_precision",
-        )
-    },
-}  # fmt: skip
+_OPTIMIZER_SETTINGS = ("learning_rate", "wd", "momentum", "lr_scheduler", "clip_gradient", "multi_precision")
+_OPTIMIZER_PARAMS = {"lr": "learning_rate", "weight_decay": "wd", **{name: name for name in _OPTIMIZER_SETTINGS}}
 _ARGUMENT_HINTS = {
     **{theirs: f"give optimizer_params={{{ours!r}: ...}}" for theirs, ours in _OPTIMIZER_PARAMS.items()},
     **dict.fromkeys(
@@ -153,7 +138,7 @@ class BucketedTrainer(gluon.Trainer):
         clip_norm: Optional[float] = None,
         loss_scale: Optional[LossScale] = None,
     ) -> None:
-        with trainer_arguments.restore_on_error(params, optimizer):
+        with trainer_arguments.restore_owners_on_error(params, optimizer):
             trainer_arguments.check_arguments(params, optimizer, optimizer_params, bucket_bytes)
             self._postprocess_settings = PostprocessSettings(clip_norm, loss_scale)
             self._postprocess_settings.check_values()
@@ -312,7 +297,7 @@ class BucketedTrainer(gluon.Trainer):
         """Set stale gradients to zero, and keep parameters without a fresh gradient."""
         stale = self._stale_tracker.find_stale()
         if self._distributed and ignore_stale_grad:
-            stale = self._stale_tracker.ignore_in_group(stale, self._kvstore.type)
+            stale = self._stale_tracker.stale_to_ignore_in_group(stale, self._kvstore.type)
         self._set_stale_gradients(stale, ignore_stale_grad)
         for device, params in enumerate(stale.on_device):
             for bucket in self.buckets:
@@ -501,9 +486,8 @@ class BucketedTrainer(gluon.Trainer):
         self._first_key = allocate_keys(self._kvstore, len(self.buckets) + len(self._frozen))
         if not self._updates_on_servers:
             self._kvstore_calls = make_kvstore_calls(
-                self._kvstore, self.buckets, self.bucket_bytes, self._update_on_kvstore,
-                self._first_key,
-            )  # fmt: skip
+                self._kvstore, self.buckets, self.bucket_bytes, self._update_on_kvstore, self._first_key
+            )
         needs_postprocess = self._postprocess_settings.is_needed
         # The norm and the check for overflows read a whole bucket, with its padding. Compression to
         # 2 bits spreads values that are not finite to their neighbors.

@@ -21,7 +21,7 @@ from gluonlab.optimizers.optimizer_registry import check_replicas_stay_equal
 
 
 @contextmanager
-def restore_on_error(params: Any, optimizer: Any) -> Iterator[None]:
+def restore_owners_on_error(params: Any, optimizer: Any) -> Iterator[None]:
     """Undo the start of gluon.Trainer's initialization if the block raises.
 
     The parameters get their former trainers again, and the optimizer its former ``param_dict``.
@@ -100,9 +100,8 @@ def resolve_kvstore(kvstore: Any, ctxs: Sequence[mx.Context]) -> Optional[KVStor
     if kvstore is None:
         if len(ctxs) > 1:
             raise KVStoreError(
-                f"kvstore None: nothing would sum the gradients of {len(ctxs)} devices, "
-                "and their replicas would part: choose 'device', "
-                "or another of gluonlab.kvstores.KVSTORES"
+                f"kvstore None: nothing would sum the gradients of {len(ctxs)} devices, and their replicas would part: "
+                "choose 'device', or another of gluonlab.kvstores.KVSTORES"
             )
         return None
     if isinstance(kvstore, str):
@@ -152,9 +151,8 @@ def check_dense(params: Sequence[Parameter]) -> None:
     for param in params:
         if (param._stype, param._grad_stype) != ("default", "default"):
             raise KVStoreError(
-                f"parameters with sparse gradients, such as {param.name}, cannot share buckets: "
-                "make them dense (sparse_grad=False), or use gluon.Trainer for them, with kvstore "
-                "'device' or 'local'"
+                f"parameters with sparse gradients, such as {param.name}, cannot share buckets: make them dense "
+                "(sparse_grad=False), or use gluon.Trainer for them, with kvstore 'device' or 'local'"
             )
 
 
@@ -229,9 +227,8 @@ def check_shapes(params: Sequence[Parameter]) -> None:
     names = names_without_shape(params)
     if names:
         raise RunError(
-            f"the shapes of {len(names)} parameters are not known yet, "
-            f"such as that of {names[0]}: call the network once, with all its branches, "
-            "or give its layers in_units and in_channels (prepare() may be left out: "
+            f"the shapes of {len(names)} parameters are not known yet, such as that of {names[0]}: call the network "
+            "once, with all its branches, or give its layers in_units and in_channels (prepare() may be left out: "
             "step() does it)"
         )
 

@@ -47,9 +47,8 @@ class TrainerGroup:
             trainer.prepare()
             if trainer._update_on_kvstore and postprocess.is_needed:
                 raise KVStoreError(
-                    f"--kvstore {trainer._kvstore.type} updates part by part, and "
-                    f"{postprocess.setting_name} looks at the whole gradient first: "
-                    "choose sharded, which sums"
+                    f"--kvstore {trainer._kvstore.type} updates part by part, and {postprocess.setting_name} looks at "
+                    "the whole gradient first: choose sharded, which sums"
                 )
         buckets = [bucket for trainer in self.trainers for bucket in trainer.buckets]
         self._padding = BucketPadding(buckets if postprocess.is_needed else ())

@@ -162,10 +162,7 @@ def _key_state(trainer: gluon.Trainer, key: Any) -> KeyState:
 
 
 def _parameter_state(state: KeyState, begin: Optional[int], name: str, param: Parameter) -> ParameterState:
-    """Return a parameter's part of the state of its key, with copies of the arrays on the CPU.
-
-    ``begin``: see `_StateLocation`.
-    """
+    """Return a CPU copy of the part of a key's state that starts at `_StateLocation`.begin."""
     views = [array if begin is None else _parameter_view(array, begin, param) for array in state.arrays]
     copies, age = tuple(view.copyto(mx.cpu()) for view in views), state.history_at(begin or 0)
     return ParameterState(name, param.shape, age.updates, copies, age.extra_state)

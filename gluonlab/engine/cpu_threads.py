@@ -1,18 +1,13 @@
 """Sets the number of OpenMP threads that compute for each CPU device.
 
-MXNet runs one worker thread per CPU context. In an operator, the worker opens an OpenMP team of
-several threads. If two workers both open a team inside OpenBLAS, they deadlock. So
-OMP_NUM_THREADS=2 hangs two CPU contexts.
+MXNet runs one worker thread per CPU context, which opens a team of OpenMP threads in an operator.
+Two teams of several threads deadlock in OpenBLAS: with OMP_NUM_THREADS=2, two CPU contexts hang. So
+each worker starts with a team of one (`gluonlab.engine.mxnet_setup`), and this module sets the team
+size in each worker, by a function that it pushes to MXNet's engine.
 
-OpenMP stores the team size for each thread that opens a team. So this module sets the size in each
-worker, by a function that it pushes to MXNet's engine. The environment in which MXNet was loaded
-does not matter.
-
-- Each worker starts with a team of one thread (`gluonlab.engine.mxnet_setup`), which cannot hang.
-- The team size never changes while a worker lives, because the worker caches oneDNN's compiled
-  operators. In a larger team, these operators write beyond their scratch memory. In a smaller team,
-  they add in another order than in a new process, so the results are not bit-identical.
-- To change the size, all workers are replaced, which takes 10 to 50 ms.
+- All workers are replaced, in 10 to 50 ms, to change a team size: oneDNN's compiled operators,
+  which a worker caches, write beyond their memory in a larger team, and add in another order in a
+  smaller.
 - Every fork of the process, such as a notebook's ``!ls`` or a worker of a gluon DataLoader, makes
   MXNet replace its workers. This module then sets the sizes again.
 """
@@ -56,11 +51,7 @@ def push_engine_operation(callback: Any, written: Any, name: bytes, read: Any = 
     device = ctypes.byref(EngineContext(ctx.device_typeid, ctx.device_id))
     reads, read_count = (None, 0) if read is None else (ctypes.byref(read.handle), 1)
     handle = ctypes.byref(written.handle)
-    check_call(
-        _LIB.MXEnginePushSyncND(
-            callback, None, None, device, reads, read_count, handle, 1, None, 0, name
-        )
-    )  # fmt: skip
+    check_call(_LIB.MXEnginePushSyncND(callback, None, None, device, reads, read_count, handle, 1, None, 0, name))
 
 
 def threads_per_device(cpu_devices: int, requested: "int | None" = None) -> int:
@@ -135,9 +126,8 @@ def _several_devices_warnings(cpu_devices: int, requested: "int | None") -> Iter
         yield f"{exported} would hang {cpu_devices} CPU devices: each computes with 1 thread"
     if mxnet_setup.mxnet_imported_first:
         yield (
-            "mxnet was imported before gluonlab: if it has computed anything already, "
-            "CPU devices share scratch memory and wait for each other, "
-            "and two of them train LeNet about as fast as one; import gluonlab first"
+            "mxnet was imported before gluonlab: if it has computed anything already, CPU devices share scratch memory "
+            "and wait for each other, and two of them train LeNet about as fast as one; import gluonlab first"
         )
 
 
@@ -148,26 +138,19 @@ def _one_device_warnings(threads: int, requested: "int | None") -> Iterator[str]
     is_default = requested is None and openmp_settings.exported_thread_count() is None
     if is_default and not local.is_certain and cores > 1:
         yield (
-            f"up to {local.processes} workers may share this host's {cores} cores: "
-            f"this one computes with {threads} of them; if fewer do, export OMP_NUM_THREADS, "
-            "or train with python -m gluonlab.launch, which counts them"
+            f"up to {local.processes} workers may share this host's {cores} cores: this one computes with {threads} of "
+            "them; if fewer do, export OMP_NUM_THREADS, or train with python -m gluonlab.launch, which counts them"
         )
     if threads > 1 and openmp_settings.spins_by_default():
         yield (
-            "mxnet or torch loaded OpenMP before gluonlab could configure it: "
-            f"its {threads} threads spin while they wait for each other, "
-            "which is many times slower beside other work; "
-            "import gluonlab and mxnet first, "
-            f"or {openmp_settings.SHORT_SPIN_COMMAND} before Python starts"
+            f"mxnet or torch loaded OpenMP before gluonlab could configure it: its {threads} threads spin while they "
+            "wait for each other, which is many times slower beside other work; import gluonlab and mxnet first, or "
+            f"{openmp_settings.SHORT_SPIN_COMMAND} before Python starts"
         )
 
 
 def _replace_workers() -> None:
-    """Make MXNet replace its worker threads, after they have finished their work.
-
-    MXNet replaces workers only when the process forks, so this forks a child that exits immediately
-    (src/initialize.cc: atfork_prepare, atfork_parent).
-    """
+    """Make MXNet replace its worker threads after their work, which it does when it forks."""
     with warnings.catch_warnings():
         # Python warns of a fork while other threads run. This child does nothing.
         warnings.simplefilter("ignore", DeprecationWarning)
@@ -203,10 +186,7 @@ def _restore_team_sizes_after_forks() -> object:
 
 
 def _set_team_sizes(size_by_device: "Mapping[int, Optional[int]]") -> Dict[int, int]:
-    """Set the team size of each CPU device's worker. Return the actual sizes by device number.
-
-    A size of None keeps the worker's current size.
-    """
+    """Set the team sizes of devices' workers, if not None; return the actual sizes by device."""
     import mxnet as mx
 
     libgomp = ctypes.CDLL("libgomp.so.1")  # already loaded with libmxnet.so

@@ -52,20 +52,14 @@ def ndarray_from_numpy(array: "np.ndarray[Any, Any]", ctx: Optional[mx.Context] 
 
 
 def slice_rows(array: nd.NDArray, begin: int, end: int) -> nd.NDArray:
-    """Return the view ``array[begin:end]`` in half the time of indexing.
-
-    Both bounds must be in 0..len(array).
-    """
+    """Return ``array[begin:end]`` in half the time of indexing; bounds are in 0..len(array)."""
     handle = NDArrayHandle()
     check_call(_LIB.MXNDArraySlice(array.handle, begin, end, ctypes.byref(handle)))
     return type(array)(handle=handle)
 
 
 class ShapeAndTypeReader:
-    """Reads the shape and type of arrays, twice as fast as ``array.shape`` and ``array.dtype``.
-
-    Two threads must not share a reader.
-    """
+    """Reads shapes and types of arrays, twice as fast as their properties, for one thread."""
 
     def __init__(self) -> None:
         self._axes, self._type = ctypes.c_int(), ctypes.c_int()
@@ -84,10 +78,7 @@ class ShapeAndTypeReader:
 
 
 def address_range(array: nd.NDArray) -> Tuple[int, int]:
-    """Return the address of an array's first byte, and the address after its last byte.
-
-    Waits for all queued writes to the array.
-    """
+    """Wait for writes to an array; return the address of its first byte and after its last byte."""
     array.wait_to_read()
     begin = ctypes.c_void_p()
     check_call(_LIB.MXNDArrayGetData(array.handle, ctypes.byref(begin)))
@@ -120,10 +111,7 @@ def arrays_share_memory(arrays: Sequence[nd.NDArray], others: Sequence[nd.NDArra
 
 
 class OperatorCall:
-    """An operator with fixed input and output arrays, which can be called repeatedly.
-
-    An output array may also be an input.
-    """
+    """An operator call with fixed arrays, which can be repeated. An output may also be an input."""
 
     def __init__(self, name: str, inputs: Sequence[nd.NDArray], *outputs: nd.NDArray) -> None:
         self._operator = ctypes.c_void_p()
@@ -164,10 +152,7 @@ NO_ATTRIBUTES = Attributes({})
 
 
 class CopyInto(OperatorCall):
-    """A repeated copy into ``destination`` from arrays of its shape and type on any device.
-
-    ``CopyInto(dst).copy(src)`` is ``src.copyto(dst)``.
-    """
+    """``CopyInto(dst).copy(src)``: the repeated ``src.copyto(dst)``, from sources on any device."""
 
     def __init__(self, destination: nd.NDArray) -> None:
         super().__init__("_copyto", [destination], destination)
@@ -179,10 +164,7 @@ class CopyInto(OperatorCall):
 
 
 class AddInto(OperatorCall):
-    """A repeated addition to ``destination`` of arrays of its shape, type and device.
-
-    ``AddInto(dst).add(src)`` is ``dst += src``.
-    """
+    """``AddInto(dst).add(src)``: the repeated ``dst += src``, for sources on the same device."""
 
     def __init__(self, destination: nd.NDArray) -> None:
         super().__init__(ADD_OPERATOR, [destination, destination], destination)
@@ -243,11 +225,7 @@ def flat_view(array: nd.NDArray) -> nd.NDArray:
 
 
 def row_major_calls(flat: nd.NDArray) -> Iterator[EngineCall]:
-    """Yield the calls that convert the array ``flat`` to row-major order, if it is on a CPU.
-
-    oneDNN stores some arrays in its own blocked order. Slices and aliases of such an array would
-    read wrong elements.
-    """
+    """Yield the calls that undo oneDNN's blocked order of a CPU array, before it is sliced."""
     if flat.size and not is_on_gpu(flat):
         # Writing one element, with its own value, makes MXNet reorder the whole array.
         element = flat[0:1]
@@ -277,11 +255,7 @@ def sum_calls(inputs: Sequence[nd.NDArray], output: nd.NDArray, so_far: nd.NDArr
 
 
 def reversed_add_n_call(inputs: Sequence[nd.NDArray], output: nd.NDArray) -> EngineCall:
-    """Return one call that adds 3 or 4 inputs in their order, on the device of the last input.
-
-    add_n computes a + (b + (c + d)), so the inputs are passed in reverse. add_n reads each input
-    once; single additions take three times as long.
-    """
+    """Return one call that adds 3 or 4 inputs in their order; add_n adds from the last one."""
     return operator_call("add_n", inputs[::-1], output, Attributes({"num_args": len(inputs)}))
 
 

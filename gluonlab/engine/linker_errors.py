@@ -41,8 +41,7 @@ _FILE_ERRORS = (
      "{path} cannot be opened: {why}", "fix that, and try again"),
     (_PATH_PATTERN + r"failed to map segment from shared object(: (?P<why>[\w ]+))?",
      "{path} cannot be mapped into memory: {why}",
-     "if its disk is mounted noexec, install into a folder of another; "
-     "else free memory, or raise its limit"),
+     "if its disk is mounted noexec, install into a folder of another; else free memory, or raise its limit"),
     (_PATH_PATTERN + "cannot enable executable stack",
      "{path} needs an executable stack, which glibc 2.41 and newer, or SELinux, refuses",
      "patchelf --clear-execstack {path}"),
@@ -117,10 +116,7 @@ def missing_library_fix(name: str) -> str:
 
 
 def _reinstall_lost_wheel(name: str) -> str:
-    """Return the command that reinstalls the wheel of a library, if the library's file is missing.
-
-    Returns "" if the wheel is not installed, or if it is complete.
-    """
+    """Return the command that reinstalls a library's wheel if its file is missing, else ""."""
     [library] = [library for library in LIBRARIES if library.soname == name]
     try:
         importlib.metadata.distribution(library.wheel)

@@ -105,10 +105,7 @@ def _launcher_cpus() -> int:
 
 
 def _environment_names(pid: int) -> "set[str]":
-    """Return the names of the variables with which a process was started.
-
-    Returns an empty set for a process of another user, which cannot be read.
-    """
+    """Return the names of a process's variables; an empty set for another user's process."""
     try:
         environ = Path(f"/proc/{pid}/environ").read_bytes()
     except OSError:

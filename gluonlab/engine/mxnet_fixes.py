@@ -159,10 +159,7 @@ FusionDisabler = Callable[[], ContextManager[None]]
 
 
 def cannot_be_fused(graph: Dict[str, Any]) -> bool:
-    """Check if MXNet would fail to fuse a graph.
-
-    ``graph``: the parsed JSON of a symbol, from ``tojson(remove_amp_cast=False)``
-    """
+    """Check if MXNet would fail to fuse a graph, the JSON of ``tojson(remove_amp_cast=False)``."""
     # The inputs, as (node number, output number), that are read by a slice, and by other operators.
     sliced: Set[Tuple[int, int]] = set()
     whole: Set[Tuple[int, int]] = set()
@@ -237,10 +234,7 @@ def _has_unfusible_symbol(executor: Any, *_: Any, **__: Any) -> bool:
 def _disable_fusion_if(
     is_unfusible: Callable[..., bool], method: Callable[..., Any], disable_fusion: FusionDisabler
 ) -> Callable[..., Any]:
-    """Wrap a method: it runs within ``disable_fusion()`` if ``is_unfusible`` is True for the call.
-
-    ``is_unfusible`` is called with the arguments of the method.
-    """
+    """Wrap a method: if ``is_unfusible(*arguments)``, it runs within ``disable_fusion()``."""
 
     @wraps(method)
     def call_method(*args: Any, **kwargs: Any) -> Any:

@@ -197,7 +197,7 @@ class CudaVersions(NamedTuple):
 
 def cuda_versions() -> CudaVersions:
     """Return the CUDA versions of the driver and NVRTC, without initializing a GPU."""
-    return CudaVersions(_driver_version(), _compiler_version())
+    return CudaVersions(_driver_cuda_version(), _nvrtc_cuda_version())
 
 
 def format_cuda_version(version: Optional[int]) -> str:
@@ -205,11 +205,8 @@ def format_cuda_version(version: Optional[int]) -> str:
     return "?" if version is None else f"{version // 1000}.{version % 1000 // 10}"
 
 
-def _driver_version() -> Optional[int]:
-    """Return 1000 * major + 10 * minor of the newest CUDA version that the driver supports.
-
-    Returns None without a driver.
-    """
+def _driver_cuda_version() -> Optional[int]:
+    """Return 1000 * major + 10 * minor of the driver's newest CUDA; None without a driver."""
     version = ctypes.c_int()
     try:
         status = ctypes.CDLL(DRIVER_LIBRARY).cuDriverGetVersion(ctypes.byref(version))
@@ -218,7 +215,7 @@ def _driver_version() -> Optional[int]:
     return version.value if status == SUCCESS and version.value else None
 
 
-def _compiler_version() -> Optional[int]:
+def _nvrtc_cuda_version() -> Optional[int]:
     """Return 1000 * major + 10 * minor of NVRTC's CUDA version; None without NVRTC."""
     major, minor = ctypes.c_int(), ctypes.c_int()
     try:

@@ -1,18 +1,9 @@
 """Sets up the environment, libraries and fixes that MXNet 1.9.1 needs on current machines.
 
-`import gluonlab` installs an import hook (`gluonlab.engine.mxnet_import`). When mxnet is imported,
-the hook does the following:
-
-- It restores the names that numpy has dropped since 1.24.
-- For mxnet-cu112 it loads the CUDA libraries, from LD_LIBRARY_PATH or the nvidia-*-cu11 wheels.
-- It sets enough scratch buffers for several CPU devices that compute at the same time.
-- It sets one OpenMP thread per team, and a short spin time (`gluonlab.engine.openmp_settings`).
-- It lets MXNet write shapes without numpy 2's type names (`gluonlab.engine.mxnet_fixes`).
-- It disables fused operators if the GPU driver does not support them
-  (`gluonlab.engine.mxnet_installation`).
-
-Import errors become an EngineError that names the fix. `gluonlab.engine.cpu_threads` later sets the
-number of threads of each device.
+`import gluonlab` installs an import hook (`mxnet_import`), which runs when mxnet is imported. It
+sets MXNet's variables and OpenMP's (`openmp_settings`), loads CUDA libraries from LD_LIBRARY_PATH
+or the nvidia-*-cu11 wheels (`mxnet_installation`), disables fusion that the GPU driver does not
+support, and applies `mxnet_fixes`. Import errors become an EngineError that names the fix.
 """
 
 from __future__ import annotations
@@ -84,10 +75,7 @@ def install_setup_hook() -> None:
 
 
 def remove_setup_hook() -> None:
-    """Remove the import hook, to measure MXNet with its own defaults.
-
-    Numpy's dropped names are still restored, because MXNet needs them.
-    """
+    """Remove the import hook, to measure MXNet's own defaults; put back numpy's dropped names."""
     import numpy
 
     mxnet_fixes.put_back_numpy_names(numpy)
@@ -211,10 +199,7 @@ def temporary_variable(name: str, value: str) -> ContextManager[None]:
 
 
 class _FusionDisabledCount:
-    """Number of active `disable_fusion` blocks in all threads.
-
-    The end of the last block restores the user's value of FUSION_VARIABLE.
-    """
+    """Number of active `disable_fusion` blocks; the last one restores the user's variable."""
 
     lock, blocks = threading.Lock(), 0
     user_value: "str | None" = None
@@ -295,10 +280,7 @@ def default_backward_bulk_size(device_type: str) -> int:
 
 
 def apply_backward_bulk_size(device_type: str) -> ContextManager[None]:
-    """Set MXNet's variable of the bulk size in the block, which binds a graph.
-
-    The value is the size from `use_backward_bulk_size`, or the default of the device type.
-    """
+    """Set MXNet's variable of the bulk size (requested, or default) while a graph is bound."""
     requested = _requested_bulk_size.get()
     if requested is None:
         size = default_backward_bulk_size(device_type)

@@ -53,10 +53,7 @@ def user_has_set_np() -> bool:
 
 @contextmanager
 def user_semantics() -> Iterator[None]:
-    """Use the user's setting in this block, even within `nd_semantics`.
-
-    The block calls the user's code.
-    """
+    """Use the user's setting in this block, which calls the user's code, even in `nd_semantics`."""
     if user_has_set_np() == mx.util.is_np_array():
         yield
         return
@@ -76,10 +73,7 @@ def convert_network_for_user(net: gluon.HybridBlock) -> None:
 
 
 def convert_parameters(params: "Iterable[gluon.Parameter]", numpy_like: bool) -> None:
-    """Convert the arrays of parameters to mx.np (if ``numpy_like``) or mx.nd arrays.
-
-    The arrays keep their memory.
-    """
+    """Convert parameters to mx.np (if ``numpy_like``) or mx.nd arrays with the same memory."""
     for param in params:
         if param._data is not None:
             param._data = convert_arrays(param._data, numpy_like)

@@ -23,12 +23,12 @@ from gluonlab.errors import warn
 SPIN_COUNT = "1000"
 # Variables that users export for other programs, and the harm that each would do to MXNet. MXNet is
 # loaded without these variables.
-_SMALLER = "with fewer threads than it expects, oneDNN computes wrong sums and NaN"
-_BOUND = "all of MXNet's workers would share one core"
+_SMALLER_TEAM_HARM = "with fewer threads than it expects, oneDNN computes wrong sums and NaN"
+_BOUND_THREADS_HARM = "all of MXNet's workers would share one core"
 HARMFUL_VARIABLES = {
-    "OMP_DYNAMIC": _SMALLER, "OMP_THREAD_LIMIT": _SMALLER, "OMP_MAX_ACTIVE_LEVELS": _SMALLER,
-    "OMP_PROC_BIND": _BOUND, "OMP_PLACES": _BOUND, "GOMP_CPU_AFFINITY": _BOUND,
-}  # fmt: skip
+    **dict.fromkeys(("OMP_DYNAMIC", "OMP_THREAD_LIMIT", "OMP_MAX_ACTIVE_LEVELS"), _SMALLER_TEAM_HARM),
+    **dict.fromkeys(("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY"), _BOUND_THREADS_HARM),
+}
 SHORT_SPIN_COMMAND = f"export GOMP_SPINCOUNT={SPIN_COUNT}"
 _UNIT_FACTORS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _SPIN_VARIABLES: Dict[str, Callable[[str], bool]] = {
@@ -119,7 +119,9 @@ def harmful_user_settings() -> Dict[str, str]:
     return {
         f"{name}={value}": HARMFUL_VARIABLES[name]
         for name, value in values.items()
-        if value and _is_harmful(name, value.lower()) and not (unbound and HARMFUL_VARIABLES[name] == _BOUND)
+        if value
+        and _is_harmful(name, value.lower())
+        and not (unbound and HARMFUL_VARIABLES[name] == _BOUND_THREADS_HARM)
     }
 
 
@@ -154,8 +156,5 @@ def exported_threads() -> Optional[ExportedThreads]:
 
 
 def spins_by_default() -> bool:
-    """Check if OpenMP uses libgomp's long default spin time instead of SPIN_COUNT.
-
-    This happens if OpenMP was loaded before gluonlab and the user has set no spin time.
-    """
+    """Check if idle threads spin for long: OpenMP came before gluonlab, without a user setting."""
     return openmp_loaded_first and not user_spin_settings()

@@ -226,10 +226,7 @@ def format_keys(keys: Sequence[Any]) -> str:
 
 
 def is_sharded(store: Any) -> bool:
-    """Return whether ``store`` is a `gluonlab.kvstores.sharded_optimizer.ShardedKVStore`.
-
-    Unlike isinstance, this does not import the class, which imports schedules and topologies.
-    """
+    """Return whether ``store`` is a `ShardedKVStore`, without importing its schedules."""
     return isinstance(store, AllreduceKVStore) and store.type == SHARDED
 
 
@@ -372,10 +369,7 @@ def format_array(array: nd.NDArray) -> str:
 
 
 def _merge_by_key(entries: Sequence[PushPullEntry]) -> List[PushPullEntry]:
-    """Return one entry for each key, with all its values and outs.
-
-    The order is MXNet's: number keys are sorted.
-    """
+    """Return one entry per key, in MXNet's order, with all its values and outs."""
     by_key: Dict[Any, PushPullEntry] = {}
     for key, values, outs in entries:
         entry = by_key.setdefault(key, PushPullEntry(key, [], []))

@@ -91,9 +91,8 @@ def check_compression(compress: Optional[str], kvstore: str, dtype: str, group: 
         raise KVStoreError(f"--compress {compress}: kvstore {kvstore!r} cannot compress gradients: choose {choices}")
     if compress is not None and dtype == "float16":
         raise ConfigError(
-            f"--dtype float16 and --compress {compress} contradict each other: "
-            "what 2 bits have left over would hold a part of steps that overflow, and are skipped: "
-            "leave one of them out"
+            f"--dtype float16 and --compress {compress} contradict each other: what 2 bits have left over would hold a "
+            "part of steps that overflow, and are skipped: leave one of them out"
         )
 
 
@@ -184,10 +183,7 @@ class TwoBitCompressor:
     all processes notice. Elements in the same packed number also become NaN.
     """
 
-    def __init__(
-        self, size: int, dtype: "np.dtype[Any]", ctx: mx.Context, threshold: float,
-        processes: int,
-    ) -> None:  # fmt: skip
+    def __init__(self, size: int, dtype: "np.dtype[Any]", ctx: mx.Context, threshold: float, processes: int) -> None:
         """``dtype``: float32 or float64. ``threshold`` is rounded to float32, like MXNet's."""
         self.dtype = dtype
         self._digits, self._threshold = max_packed_digits(processes), float(np.float32(threshold))
@@ -261,10 +257,7 @@ class TwoBitCompressor:
             yield operator_call("take", [table, number], digits, in_rows)
 
     def _digit_table(self, count: int) -> "np.ndarray[Any, Any]":
-        """Return the lookup table: a row of NaN, then a row for each number of ``count`` digits.
-
-        A number's row contains the threshold times each of its digits.
-        """
+        """Return a row of NaN, and for each number a row of its digits times the threshold."""
         base = self._digits.base
         numbers = np.arange(base**count)[:, np.newaxis]
         digits = numbers // base ** np.arange(count) % base - base // 2

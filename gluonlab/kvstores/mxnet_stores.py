@@ -1,14 +1,9 @@
 """Kvstores in which MXNet's C++ code computes the sums.
 
-- `MXNetKVStore`: the stores ``device`` (``CommDevice`` of MXNet's ``src/kvstore/comm.h``) and
-  ``local``
+- `MXNetKVStore`: the stores ``device`` (``CommDevice`` in MXNet's ``src/kvstore/comm.h``) and
+  ``local``. It lets Trainers initialize keys again, and raises errors where MXNet crashes.
 - `NcclKVStore`: the store ``nccl``
 - `allocate_keys`: new keys for MXNet's stores that sum over processes
-
-`MXNetKVStore` avoids two problems of MXNet's stores. First, a key can be initialized only once. But
-a Trainer initializes all keys again after load_parameters or set_data. So `MXNetKVStore` creates a
-new store of MXNet when that happens. Second, MXNet crashes for an unknown key, and for more arrays
-of a key than in the first call. `MXNetKVStore` raises KVStoreError or creates a new store.
 """
 
 from __future__ import annotations
@@ -139,10 +134,7 @@ class MXNetKVStore(KVStore):
         self._call_stores("pushpull", key, value, value if out is None else out, priority=priority)
 
     def prepare_pushpull(self, key: int, arrays: List[nd.NDArray], priority: int = 0) -> Callable[[], None]:
-        """Return a function that runs ``pushpull(key, arrays, priority=priority)``.
-
-        Calling it is almost as fast as calling MXNet's C function.
-        """
+        """Return a fast function that runs ``pushpull(key, arrays, priority=priority)``."""
         fixed_arrays = list(arrays)
         arguments, c_priority = pushpull_arguments(key, fixed_arrays), ctypes.c_int(priority)
         # The entry that last summed these arrays. If the key's entry differs, the key was replaced.
@@ -199,10 +191,9 @@ class MXNetKVStore(KVStore):
         self._require_optimizer()
         if is_list_of_arrays(fname):
             raise KVStoreError(
-                f"{str(fname)!r} holds arrays by name, "
-                f"and gluon.Trainer loads pickles alone under {self._name!r}: "
-                "write states with gluonlab.bucketed_trainer.gluon_export.export_gluon_states, "
-                "or load them with a BucketedTrainer"
+                f"{str(fname)!r} holds arrays by name, and gluon.Trainer loads pickles alone under {self._name!r}: "
+                "write states with gluonlab.bucketed_trainer.gluon_export.export_gluon_states, or load them with a "
+                "BucketedTrainer"
             )
         super().load_optimizer_states(fname)
 
@@ -241,11 +232,7 @@ class MXNetKVStore(KVStore):
         self._key_entries[key] = _KeyEntry(self._newest_store, value.shape, value.dtype, 0)
 
     def _reserve_values(self, key: Any, values: List[nd.NDArray]) -> None:
-        """Make sure that an inner store can sum these values.
-
-        An inner store can only sum as many values of a key as in the key's first call. For more
-        values, the key is initialized again in another inner store.
-        """
+        """Move the key to a new inner store if it has more values than in its first call."""
         shape, dtype, count = values[0].shape, values[0].dtype, len(values)
         entry = self._key_entries.get(key)
         if self._updater_function is None:
@@ -291,10 +278,7 @@ class MXNetKVStore(KVStore):
             raise error
 
     def _checked_pairs(self, key: Any, value: Any) -> List[Tuple[Any, List[nd.NDArray]]]:
-        """Return each key with its values.
-
-        Raises KVStoreError for invalid keys, missing values, and numbers mixed with words as keys.
-        """
+        """Return each key with its values. Raise KVStoreError for invalid keys or values."""
         pairs = [(to_mxnet_key(name), values) for name, values in group_by_key(self._name, key, value)]
         for name, values in pairs:
             if not values:
@@ -333,10 +317,7 @@ class StoreTrainerRef:
         return trainer if is_in_use else None
 
     def assign(self, optimizer: Any) -> Optional[gluon.Trainer]:
-        """Refer to the Trainer of ``optimizer`` from now on.
-
-        Returns the Trainer, or None for an optimizer without a Trainer.
-        """
+        """Refer to the Trainer of ``optimizer`` from now on, if any, and return it."""
         trainer = self._find_trainer(optimizer)
         if trainer is None or trainer is not self.trainer:
             self.release()
@@ -344,10 +325,7 @@ class StoreTrainerRef:
         return trainer
 
     def release(self) -> None:
-        """Make the Trainer initialize the store again in its next step.
-
-        gluon.Parameter.set_data has the same effect.
-        """
+        """Make the Trainer initialize the store again in its next step, as set_data does."""
         trainer = self.trainer
         if trainer is not None and trainer._kvstore is not None:
             trainer._reset_kvstore()
@@ -366,10 +344,7 @@ class StoreTrainerRef:
 
 
 def pushpull_arguments(key: int, arrays: Sequence[nd.NDArray]) -> Tuple[Any, ...]:
-    """Return the arguments of MXNet's C function for ``pushpull(key, arrays)``.
-
-    The caller adds the store before them and the priority after them.
-    """
+    """Return the C arguments of ``pushpull(key, arrays)`` between the store and the priority."""
     keys, handles, _ = _ctype_key_value(key, list(arrays))
     count = ctypes.c_uint(len(arrays))
     return count, keys, count, keys, handles, handles

@@ -140,11 +140,7 @@ class _GroupAllreduce:
         as_float16: bool,
         get_compressor: "Optional[Callable[[Sequence[nd.NDArray]], TwoBitCompressor]]",
     ) -> None:
-        """Prepare all calls.
-
-        ``as_float16``: send float32 and float64 as float16. ``get_compressor``: returns the 2-bit
-        compressor for arrays of the first device; None without this compression.
-        """
+        """Prepare all calls. ``get_compressor`` is None without compression to 2 bits."""
         self._local = (
             partial(local.pushpull, keys, [list(of_key) for of_key in zip(*arrays)]) if len(arrays) > 1 else None
         )
@@ -156,7 +152,7 @@ class _GroupAllreduce:
             if array.size:
                 indices_by_dtype.setdefault(np.dtype(array.dtype), []).append(index)
         self._buffers = [
-            self._make_buffer([[of_rank[index] for index in indices] for of_rank in arrays])
+            self._prepare_buffer([[of_rank[index] for index in indices] for of_rank in arrays])
             for indices in indices_by_dtype.values()
         ]
 
@@ -169,7 +165,7 @@ class _GroupAllreduce:
         for call in self._calls_after:
             call()
 
-    def _make_buffer(self, arrays: Sequence[Sequence[nd.NDArray]]) -> nd.NDArray:
+    def _prepare_buffer(self, arrays: Sequence[Sequence[nd.NDArray]]) -> nd.NDArray:
         """Return the buffer to sum over the processes, and plan the copies into and out of it.
 
         ``arrays[i]``: the arrays of device i, all of one type. The copies are appended to
@@ -178,7 +174,7 @@ class _GroupAllreduce:
         sent_arrays, *others = arrays
         is_float = np.dtype(sent_arrays[0].dtype) in (np.float32, np.float64)
         if is_float and self._get_compressor is not None:
-            return self._make_two_bit_buffer(self._get_compressor(sent_arrays), sent_arrays, others)
+            return self._plan_two_bit_exchange(self._get_compressor(sent_arrays), sent_arrays, others)
         is_converted = is_float and self._as_float16
         if len(sent_arrays) == 1 and len(sent_arrays[0].shape) == 1 and not is_converted:
             buffer = sent_arrays[0].as_nd_ndarray()
@@ -195,7 +191,7 @@ class _GroupAllreduce:
             self._calls_after += [partial(CopyInto(copy).copy, array) for copy in copies]
         return buffer
 
-    def _make_two_bit_buffer(
+    def _plan_two_bit_exchange(
         self, compressor: TwoBitCompressor, sent_arrays: Sequence[nd.NDArray], others: Sequence[Sequence[nd.NDArray]]
     ) -> nd.NDArray:
         """Return the 2-bit buffer to sum over the processes, and plan the calls for it.

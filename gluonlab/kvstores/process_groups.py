@@ -30,10 +30,7 @@ class ServedWeightsProtocol(Protocol):
         """
 
     def synchronize(self, arrays: Sequence[nd.NDArray]) -> None:
-        """Wait for all processes, and copy the servers' weights into ``arrays``.
-
-        All processes then have the same weights.
-        """
+        """Wait for all processes, and copy the servers' weights into ``arrays``."""
 
 
 class ProcessGroup:
@@ -70,10 +67,7 @@ class ProcessGroup:
         return values.astype("float64")[np.newaxis]
 
     def all_reduce_values(self, values: "NDArray[Any]") -> "NDArray[Any]":
-        """Return the float64 sum of small host arrays over the processes; wait for all of them.
-
-        All processes get the same bits.
-        """
+        """Return the float64 sum of host arrays, with the same bits everywhere; wait for all."""
         return values.astype("float64")
 
     def all_gather_bytes(self, data: bytes) -> List[bytes]:
@@ -92,10 +86,7 @@ class ProcessGroup:
         return None
 
     def announce_training_start(self) -> None:
-        """Announce that training starts.
-
-        From now on, a signal to one process stops all of them after the same step.
-        """
+        """Announce that from now on a signal to one process stops all after a step."""
 
     def mark_common_exit(self) -> None:
         """Declare that every process exits now and leaves the group, whatever it raises."""
@@ -194,7 +185,7 @@ class SummingGroup(ProcessGroup):
     def all_gather_bytes(self, data: bytes) -> List[bytes]:
         # as in all_gather, each process fills its row of a table
         lengths = self.all_gather(np.array(len(data))).astype(int).tolist()
-        table = np.zeros((self.size, _padded_pair_count(max(lengths))), "float32")
+        table = np.zeros((self.size, _padded_float_count(max(lengths))), "float32")
         _write_byte_pairs(table[self.rank], data)
         rows = self._sum_byte_pairs(table)
         return [row.tobytes()[:length] for row, length in zip(rows, lengths)]
@@ -203,10 +194,10 @@ class SummingGroup(ProcessGroup):
         # in pieces, as sums in which the other processes contribute zeros
         sent = memoryview(data if self.rank == 0 else b"")
         length, pieces = int(self.all_reduce_values(np.array(len(sent)))), []
-        pair_count = min(MAX_PAIRS, _padded_pair_count(length))
-        for start in range(0, length, 2 * pair_count):
-            piece = np.zeros((1, pair_count), "float32")
-            _write_byte_pairs(piece[0], sent[start : start + 2 * pair_count])
+        float_count = min(MAX_PAIRS, _padded_float_count(length))
+        for start in range(0, length, 2 * float_count):
+            piece = np.zeros((1, float_count), "float32")
+            _write_byte_pairs(piece[0], sent[start : start + 2 * float_count])
             pieces.append(self._sum_byte_pairs(piece).tobytes())
         return b"".join(pieces)[:length]
 
@@ -238,11 +229,10 @@ def _split_float64(values: "NDArray[Any]") -> "NDArray[Any]":
     return np.stack(parts)
 
 
-def _padded_pair_count(length: int) -> int:
-    """Return the number of float32, of two bytes each, in which to send ``length`` bytes.
+def _padded_float_count(length: int) -> int:
+    """Return how many float32, with two bytes in each, to sum for ``length`` bytes.
 
-    It is a power of two of at least 256. So there are few different sizes, each of which occupies
-    the memory of a sum.
+    The number is a power of two, at least 256, because the group keeps a buffer for every size.
     """
     pairs = (length + 1) // 2
     return int(2 ** max(8, (pairs - 1).bit_length()))

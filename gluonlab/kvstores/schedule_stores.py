@@ -152,10 +152,7 @@ class TopologyAwareKVStore(_TopologyKVStore):
 
 @lru_cache(maxsize=None)
 def _make_cpu_schedules(name: str, count: int) -> "SchedulesBySize":
-    """Return the schedules for CPU devices, made once for all stores of a process.
-
-    Making them takes as long as many steps of a small network.
-    """
+    """Return the schedules for CPU devices, which take long to make, once per process."""
     return _make_schedules(name, typical_cpu_topology(count), count)
 
 

@@ -224,10 +224,7 @@ class ShardedKVStore(ScheduleKVStore):
         return targets
 
     def get_key_state(self, key: Any) -> KeyState:
-        """Return the optimizer's state of a key as copies on the CPU.
-
-        The arrays are flat, or have the shape of the arrays on the devices.
-        """
+        """Return CPU copies of a key's state, flat or with the shape of the weights."""
         if key in self._loaded:
             return self._loaded[key]
         update = next((update for update in self._updates.values() if key in update.keys), None)
@@ -242,10 +239,7 @@ class ShardedKVStore(ScheduleKVStore):
         return [span.key for spans in spans_by_key for span in spans]
 
     def set_key_states(self, states_by_key: Mapping[Any, KeyState]) -> None:
-        """Set the states with which keys continue at their next update. All other keys restart.
-
-        The arrays are whole, in the parameter's shape or flat.
-        """
+        """Set the whole states with which keys continue. All other keys restart."""
         self._replaced_transfers += sum(update.transfers_run for update in self._updates.values())
         self._updates.clear()
         self._loaded = dict(states_by_key)
@@ -287,9 +281,8 @@ class ShardedKVStore(ScheduleKVStore):
         for others in self._updates:
             if others != keys and not set(others).isdisjoint(keys):
                 raise KVStoreError(
-                    f"kvstore {self.type!r}: "
-                    f"{format_keys(keys)} cannot be updated after {format_keys(others)}: "
-                    "give the same keys in every call"
+                    f"kvstore {self.type!r}: {format_keys(keys)} cannot be updated after {format_keys(others)}: give "
+                    "the same keys in every call"
                 )
 
 

@@ -91,11 +91,10 @@ class LAMB(BetaOptimizer, _Layerwise):
         self._update_count(index)
         lr, wd, t = self._get_lr(index), self._get_wd(index), self._index_update_count[index]
         # The first half is element-wise, and MXNet's kernel computes it correctly.
-        limits = {"clip_gradient": self.clip_gradient} if self.clip_gradient else {}
-        step = nd.lamb_update_phase1(
-            weight, grad, *state, t=t, wd=wd, beta1=self.beta1, beta2=self.beta2,
-            epsilon=self.epsilon, rescale_grad=self.rescale_grad, **limits,
-        )  # fmt: skip
+        settings = dict(beta1=self.beta1, beta2=self.beta2, epsilon=self.epsilon, rescale_grad=self.rescale_grad)
+        if self.clip_gradient:
+            settings["clip_gradient"] = self.clip_gradient
+        step = nd.lamb_update_phase1(weight, grad, *state, t=t, wd=wd, **settings)
         weight_norm, step_norm = _l2_norm(weight), _l2_norm(step)
         ratio = _safe_ratio(weight_norm, step_norm, weight_norm * step_norm)
         weight -= lr * _scale_array(step, ratio)

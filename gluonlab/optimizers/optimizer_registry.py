@@ -92,16 +92,13 @@ NOT_OFFERED = {
     "dcasgd": "makes up for late gradients, and here none is late: choose sgd",
     "ftrl": "begins at weights of 0, from which no layer below the last learns: choose adagrad",
     "groupadagrad": "takes the rows of embeddings only: choose adagrad",
-    "lbsgd": ("is sgd with a warm-up of its own, for all devices together: choose sgd with --warmup-epochs, or lars"),
-    "sgld": ("draws samples, with noise for the gradient of the whole data set, not of a batch's mean: choose sgd"),
+    "lbsgd": "is sgd with a warm-up of its own, for all devices together: choose sgd with --warmup-epochs, or lars",
+    "sgld": "draws samples, with noise for the gradient of the whole data set, not of a batch's mean: choose sgd",
 }
 
 # MXNet's element-wise optimizers, which a user's training loop may use.
-MXNET_ELEMENT_WISE = (
-    mx.optimizer.SGD, mx.optimizer.NAG, mx.optimizer.Adam, mx.optimizer.RMSProp,
-    mx.optimizer.AdaGrad, mx.optimizer.AdaDelta, mx.optimizer.Adamax, mx.optimizer.Ftrl,
-    mx.optimizer.FTML, mx.optimizer.Signum,
-)  # fmt: skip
+_NAMES = ("SGD", "NAG", "Adam", "RMSProp", "AdaGrad", "AdaDelta", "Adamax", "Ftrl", "FTML", "Signum")
+MXNET_ELEMENT_WISE = tuple(getattr(mx.optimizer, name) for name in _NAMES)
 ELEMENT_WISE = {*MXNET_ELEMENT_WISE, *(kind.cls for kind in OPTIMIZERS.values() if kind.element_wise)}
 # Optimizers of MXNet under which replicas diverge, and the advice of the error message. Either all
 # devices change one common value, or each device adds different noise.
@@ -114,10 +111,7 @@ DIVERGING = {
 
 
 def is_element_wise(optimizer: "Type[mx.optimizer.Optimizer]") -> bool:
-    """Return whether an update of an element depends only on that element.
-
-    Returns False for any class that is not listed, because its update is unknown.
-    """
+    """Return whether an update of an element depends only on it; False for unknown classes."""
     return optimizer in ELEMENT_WISE
 
 
@@ -130,10 +124,7 @@ def check_replicas_stay_equal(optimizer: mx.optimizer.Optimizer, device_count: i
 
 
 def optimizer_kind(name: str) -> OptimizerKind:
-    """Return the optimizer with this name, ignoring case.
-
-    Raises ConfigError for any other name.
-    """
+    """Return the optimizer with this name, ignoring case. Raise ConfigError for any other name."""
     if name.lower() in NOT_OFFERED:
         raise ConfigError(f"--optimizer {name} is not offered: it {NOT_OFFERED[name.lower()]}")
     if name.lower() not in OPTIMIZERS:

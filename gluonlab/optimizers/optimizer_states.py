@@ -194,9 +194,8 @@ def _read_values(array: nd.NDArray, name: str, source: str) -> "np.ndarray[Any, 
 def _other_content(arrays: Mapping[str, nd.NDArray]) -> str:
     if any(re.fullmatch(r"\d+/updates", name) for name in arrays):
         return (
-            "states that an earlier version saved under 'sharded-optimizer', "
-            "cut for its devices and buckets: load them there, "
-            "and save them as parameters go on without them"
+            "states that an earlier version saved under 'sharded-optimizer', cut for its devices and buckets: load "
+            "them there, and save them as parameters go on without them"
         )
     return f"arrays, but no states of an optimizer: {LOAD_HINT}"
 
@@ -207,10 +206,7 @@ def _integers(*values: int) -> nd.NDArray:
 
 @nd_semantics()
 def write_states(fname: "str | bytes | os.PathLike[str]", arrays: Mapping[str, nd.NDArray]) -> None:
-    """Write arrays of `states_to_arrays` to a file.
-
-    Raises OutputError, and keeps the old file, if that fails.
-    """
+    """Write arrays of `states_to_arrays` to a file. On OutputError the old file stays."""
     save_arrays(Path(os.fsdecode(fname)), arrays, remedy="choose another place")
 
 
@@ -235,20 +231,14 @@ def read_states(fname: "str | bytes | os.PathLike[str]", max_bytes: Optional[int
 
 
 def is_list_of_arrays(fname: "str | bytes | os.PathLike[str]") -> bool:
-    """Return whether a file starts like those of `write_states`.
-
-    Raises KVStoreError if it cannot be read.
-    """
+    """Return whether a file starts as `write_states` writes it, or raise KVStoreError."""
     path = Path(os.fsdecode(fname))
     with _explain_errors(path):
         return _read_header(path)[0][:4] == ARRAY_FILE_MAGIC
 
 
 def _read_header(path: Path) -> "Tuple[bytes, int]":
-    """Return the first bytes of a file, and its size.
-
-    Raises ValueError for a pipe or a device, which reading could block forever.
-    """
+    """Return a file's first bytes and size. Raise ValueError for pipes and devices."""
     size = path.stat().st_size
     if not path.is_file() and not path.is_dir():
         raise ValueError("it is no file")
@@ -503,9 +493,8 @@ def fit_states(
             _check_arrays(optimizer, state, target, source)
     if states.num_update is None and states.parameters:
         warn(
-            f"{source} does not say how often parameters were updated: "
-            "it was saved without the optimizer; "
-            "learning rates and corrections of bias go on from this trainer's counts"
+            f"{source} does not say how often parameters were updated: it was saved without the optimizer; learning "
+            "rates and corrections of bias go on from this trainer's counts"
         )
     parameters = tuple(
         (state or ParameterState("", None, 0))._replace(name=target.name, shape=target.shape)
@@ -529,9 +518,8 @@ def _check_arrays(optimizer: mx.optimizer.Optimizer, state: ParameterState, targ
         saved_dtype, expected_dtype = np.dtype(array.dtype), np.dtype(template.dtype)
         if saved_dtype != expected_dtype:
             raise KVStoreError(
-                f"{source} holds {saved_dtype} for {target.name}, "
-                f"and {optimizer_class_name(optimizer)} keeps {expected_dtype} here: "
-                "cast the network to the type that it was saved with"
+                f"{source} holds {saved_dtype} for {target.name}, and {optimizer_class_name(optimizer)} keeps "
+                f"{expected_dtype} here: cast the network to the type that it was saved with"
             )
 
 

@@ -1,16 +1,12 @@
 """Optimizer steps on several devices, with one update count for each key.
 
-mx.optimizer.Optimizer keeps separate update counts for each device in `_all_index_update_counts`.
-It increments the counts of the device that was set last. The learning rate depends on
-``num_update``, the largest count so far. So the learning rate is wrong if a count is set on one
-device only, or if a key is updated several times in a step. Here, all devices share one count for
-each key.
+A key stands for a range of elements: one parameter, or the parameters of a bucket. Either every
+device holds all elements, or each device holds the part that it owns. Elements that are always
+updated together form one span, with one count. If some elements skip an update, the span is split.
 
-A key identifies a range of elements: one parameter, or the parameters of a bucket
-(`gluonlab.bucketed_trainer.buckets`). Either every device holds all elements, or each device holds
-the part that it owns. While all elements are updated together, they form one span, with one count
-and one call for each part. If some elements skip an update, the span is split into pieces. Each
-piece then has its own count.
+mx.optimizer.Optimizer counts separately on each device, and increments the counts of the device
+that was set last. Its learning rate depends on the largest count, ``num_update``, and would be
+wrong.
 """
 
 from __future__ import annotations
@@ -60,10 +56,7 @@ def set_update_counts(
 
 
 class UpdateHistory(NamedTuple):
-    """Update count of a key, and its extra state (`read_extra_state`).
-
-    ``updates`` is None if a file does not contain it.
-    """
+    """Update count of a key, or None if a file does not contain it, and `read_extra_state`."""
 
     updates: Optional[int]
     extra_state: Mapping[str, nd.NDArray] = {}
@@ -74,8 +67,8 @@ class UpdateHistory(NamedTuple):
         return self.updates == other.updates and same_rate
 
 
-def _read_former_rate(memory: Mapping[str, nd.NDArray]) -> Optional[float]:
-    return float(memory["former_rate"].asscalar()) if "former_rate" in memory else None
+def _read_former_rate(extra_state: Mapping[str, nd.NDArray]) -> Optional[float]:
+    return float(extra_state["former_rate"].asscalar()) if "former_rate" in extra_state else None
 
 
 def history_at(histories: Mapping[ElementRange, UpdateHistory], element: int) -> UpdateHistory:
@@ -90,11 +83,7 @@ def update_history(optimizer: mx.optimizer.Optimizer, key: Any) -> UpdateHistory
 
 
 class UpdateCountSnapshot:
-    """Update count and former rate of a key at the start of a step.
-
-    With several devices or shards, a step updates a key several times. Call `restore` before each
-    of these updates, so that they count as one update.
-    """
+    """Count and rate of a key before a step; `restore` lets several updates count as one."""
 
     def __init__(self, optimizer: mx.optimizer.Optimizer, key: Any) -> None:
         self._optimizer = optimizer
@@ -125,20 +114,14 @@ def set_history(optimizer: mx.optimizer.Optimizer, key: Any, history: UpdateHist
 
 
 def read_scalars(optimizer: mx.optimizer.Optimizer) -> Dict[str, float]:
-    """Return the scalars that the optimizer changes, by attribute.
-
-    The learning rate is one of them if there is no schedule.
-    """
+    """Return the scalars that the optimizer changes; also the learning rate without a schedule."""
     names = SCALAR_ATTRIBUTES if optimizer.lr_scheduler is not None else (*SCALAR_ATTRIBUTES, "lr")
     values = {name: getattr(optimizer, name, None) for name in names}
     return {name: float(value) for name, value in values.items() if value is not None}
 
 
 def set_scalars(optimizer: mx.optimizer.Optimizer, scalars: Mapping[str, float]) -> None:
-    """Set the scalars that `read_scalars` returned.
-
-    The learning rate is only set if there is no schedule.
-    """
+    """Set the scalars that `read_scalars` returned; the learning rate only without a schedule."""
     for name in SCALAR_ATTRIBUTES:
         if hasattr(optimizer, name):
             setattr(optimizer, name, scalars.get(name, 1.0 if name == "m_schedule" else None))
@@ -212,11 +195,7 @@ def set_extra_states(
 def _former_rates_by_device(
     optimizer: mx.optimizer.Optimizer, devices: Iterable[int] = ()
 ) -> Dict[int, Dict[Any, float]]:
-    """Return {device id: {key: learning rate of the key's last update}}.
-
-    Adds an empty dictionary to the optimizer for each of ``devices`` that is missing. The result is
-    empty for an optimizer without momentum correction (`gluonlab.optimizers.sgd_and_nag`).
-    """
+    """Return the optimizer's {device id: {key: last rate}}, if it has any; add ``devices``."""
     rates: Dict[int, Dict[Any, float]] = getattr(optimizer, "_all_former_rates", {})
     for device in devices if rates else ():
         rates.setdefault(device, {})
@@ -248,10 +227,7 @@ def align_learning_rates(optimizer: Any, keys: Sequence[Any]) -> None:
 
 
 class KeyPart(NamedTuple):
-    """Consecutive elements of a key on one device, with their gradients and optimizer state.
-
-    ``begin`` is the index of the part's first element among all elements of the key.
-    """
+    """Elements of a key on one device, from element ``begin``, with gradient and state."""
 
     begin: int
     weight: nd.NDArray
@@ -339,10 +315,7 @@ class _Span:
             self.optimizer.update_multi_precision(self.key, part.weight, part.grad, part.state)
 
     def split(self, boundaries: "set[int]") -> "List[_Span]":
-        """Split the span at the ``boundaries`` inside it.
-
-        Each piece has a new key, which starts with the span's update count.
-        """
+        """Split at the ``boundaries`` inside, into pieces with new keys and equal update counts."""
         cuts = sorted(element for element in boundaries if self.begin < element < self.end)
         if not cuts:
             return [self]
@@ -395,11 +368,7 @@ def is_plain_sgd(optimizer: mx.optimizer.Optimizer) -> bool:
 
 
 class MultiDeviceSGD:
-    """SGD update of one key on all devices, without master copies of low-precision weights.
-
-    ``weights[i]``, ``grads[i]`` and ``states[i]`` lie on device i. A state is the momentum, or
-    None.
-    """
+    """SGD update of one key; weights, grads and states (momenta or None) are lists by device."""
 
     def __init__(
         self, optimizer: mx.optimizer.SGD, key: Any, weights: List[Any], grads: List[Any], states: List[Any]

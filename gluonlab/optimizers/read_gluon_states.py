@@ -1,24 +1,13 @@
 """Safe reader for optimizer state files of gluon.Trainer 1.9.1.
 
-Such a file is a pickle of ``(states, optimizer)``. If a kvstore's ``save_optimizer_states`` wrote
-the file, it is a pickle of ``states`` only. ``states`` contains the optimizer's nested arrays, by
-the parameter's position in the trainer, from the first device or the store. The optimizer contains
-its update counts by position. The file does not contain parameter names, nor shapes of parameters
-without states. gluon.Trainer sorts a ParameterDict by name as text, with ``dense10`` before
-``dense9``.
+Such a file is a pickle of ``(states, optimizer)``, or of ``states`` only from a kvstore's
+``save_optimizer_states``. Both use positions of parameters, not names. gluon.Trainer sorts a
+ParameterDict by name as text, with ``dense10`` before ``dense9``.
 
-A pickle is a program. Python's unpickler imports and calls the functions that the pickle names.
-Even if `Unpickler.find_class` forbids that, a few bytes can do harm:
-
-- allocate gigabytes, by a large memo index
-- run forever, by a dict key of tuples that contain each other
-- end the process, by a dict key of a million nested tuples, whose hash overflows the stack
-
-So this module executes the pickle's instructions itself. It supports the two to three dozen
-instructions that Python 3 writes for such files (protocols 3 to 5, documented in the standard
-library's pickletools). Nothing is imported or called. An NDArray becomes an `ArrayBytes`, and any
-other object an `UnpickledObject` with its attributes. The result needs the memory of the file, and
-at most a hundred megabytes more.
+A pickle is a program, which can call any function. Even if `Unpickler.find_class` forbids that, a
+few bytes can allocate gigabytes, run forever, or overflow the stack. So this module executes the
+two to three dozen instructions of such files itself (protocols 3 to 5, see pickletools). Nothing is
+imported or called. The result needs the memory of the file, and at most a hundred megabytes more.
 """
 
 from __future__ import annotations
@@ -77,11 +66,7 @@ class _Dtype(NamedTuple):
 
 
 class Unpickler:
-    """Unpickler that only creates simple values, `ArrayBytes` and `UnpickledObject`.
-
-    Simple values are dicts, lists, tuples, numbers, None, texts and bytes.
-    ``Unpickler(content).load()`` raises `InvalidPickle` for anything else.
-    """
+    """Unpickler of simple values, `ArrayBytes` and `UnpickledObject`; refuses anything else."""
 
     def __init__(self, content: bytes) -> None:
         self._content = BytesIO(content)
@@ -190,10 +175,7 @@ def _refuse_unless(condition: Any) -> None:
 
 
 def _emulate_call(function: GlobalName, arguments: Tuple[Any, ...]) -> Any:
-    """Return the result that a function would return for these arguments, without calling it.
-
-    Raises InvalidPickle for a function that gluon.Trainer's files do not contain.
-    """
+    """Return a function's result without calling it. Raise InvalidPickle for unknown functions."""
     kinds = [type(argument) for argument in arguments]
     if function in NDARRAY_NAMES and arguments == (None,):
         return ArrayBytes()
@@ -272,10 +254,7 @@ class GluonStates(NamedTuple):
 
 
 def read_gluon_states(content: bytes) -> GluonStates:
-    """Read the content of a file of gluon.Trainer, without importing or calling anything in it.
-
-    Raises ValueError for other content.
-    """
+    """Read a file of gluon.Trainer without running it. Raise ValueError for other content."""
     saved = Unpickler(content).load()
     states, optimizer = saved if type(saved) is tuple and len(saved) == 2 else (saved, None)
     if type(states) is not dict or not all(_is_count(position) for position in states):
@@ -289,18 +268,13 @@ def read_gluon_states(content: bytes) -> GluonStates:
     if not optimizer.kind.name.isidentifier():
         raise InvalidPickle("a pickle of an optimizer without a name")
     attributes = optimizer.attributes
-    return GluonStates(
-        state_arrays, optimizer.kind.name, _check_count(attributes.get("num_update")),
-        _read_update_counts(attributes), _read_extra_states(attributes, arrays),
-        _read_scalars(attributes),
-    )  # fmt: skip
+    num_update, counts = _check_count(attributes.get("num_update")), _read_update_counts(attributes)
+    extra_states, scalars = _read_extra_states(attributes, arrays), _read_scalars(attributes)
+    return GluonStates(state_arrays, optimizer.kind.name, num_update, counts, extra_states, scalars)
 
 
 class _ArrayFactory:
-    """Creates NDArrays from their bytes, which must not be larger than the file in all.
-
-    Without this limit, a pickle could refer to the same array a million times.
-    """
+    """Creates NDArrays of at most the file's size in all, though a pickle may repeat an array."""
 
     def __init__(self, max_bytes: int) -> None:
         self._bytes_left = max_bytes

@@ -1,16 +1,12 @@
 """Optimizer on MXNet's parameter servers, and the layout of the arrays that are sent to them.
 
 Parameters are sent as flat arrays (`make_layout`). MXNet splits an array of
-MXNET_KVSTORE_BIGARRAY_BOUND elements or more into equal parts, one for each server. A smaller array
-is sent whole to one server.
+MXNET_KVSTORE_BIGARRAY_BOUND elements or more into equal parts, one for each server. The workers
+send `ServerOptimizer` as a pickle, the only one that gluonlab sends. The server unpickles it during
+its own ``import mxnet``, so this module may only import modules that are loaded by then.
 
-`ServerOptimizer` runs on the servers. The workers send it to the servers as a pickle, the only
-pickle that gluonlab sends. MXNet's server unpickles the argument of ``set_optimizer``. It calls the
-optimizer for each array that is pushed, or for each sum if workers are synchronous. The server
-unpickles it while its own ``import mxnet`` is still running. So this module may only import modules
-that are loaded by then.
-
-A *note* is a small array by which the workers read a histogram of staleness from the servers.
+A *staleness report* is a small array in which the servers send the workers a histogram of
+staleness: how many updates of other workers an update did not take into account.
 """
 
 from __future__ import annotations
@@ -123,18 +119,18 @@ def assigned_server(key: int, servers: int) -> int:
 
 
 MAX_COUNTED_UPDATES = 62  # the last cell of the histogram counts all larger numbers
-# Elements of a server's row in a note: the server's number, 1 if the server has answered, and the
+# Elements of a server's row in a report: the server's number, 1 if the server has answered, and the
 # histogram
-NOTE_SIZE = 2 + MAX_COUNTED_UPDATES + 1
+STALENESS_REPORT_SIZE = 2 + MAX_COUNTED_UPDATES + 1
 
 
-def initial_note(servers: int) -> "List[List[float]]":
-    """Return the first content of a note: a row for each server, which starts with its number.
+def initial_staleness_report(servers: int) -> "List[List[float]]":
+    """Return the report that a worker sends: a row for each server, which starts with its number.
 
-    With a small MXNET_KVSTORE_BIGARRAY_BOUND, MXNet sends each server only its row instead of the
-    whole note. The server then reads its number from the row.
+    With a small MXNET_KVSTORE_BIGARRAY_BOUND, MXNet sends each server only its row of the report. The
+    server then reads its number from the row.
     """
-    return [[float(server)] + [0.0] * (NOTE_SIZE - 1) for server in range(servers)]
+    return [[float(server)] + [0.0] * (STALENESS_REPORT_SIZE - 1) for server in range(servers)]
 
 
 class ParameterAttributes(NamedTuple):
@@ -163,9 +159,9 @@ class ServerOptimizer(mx.optimizer.Optimizer):
       ``optimizer`` updates the weights.
     - A key of ``copies`` (key -> (key of the weights, rank)): the array is the gradient of an
       asynchronous worker. The server updates the weights with it, and returns a copy of them.
-    - A key of ``notes`` (key -> number of the server): the server answers with a histogram of
-      staleness. The staleness of an update is the number of other workers' updates since the worker
-      received the weights. A note also means that all workers now have the current weights.
+    - A key of ``staleness_reports`` (key -> number of the server): the server answers with a histogram
+      of staleness. The staleness of an update is the number of other workers' updates since the worker
+      received the weights. The request also means that all workers now have the current weights.
     - Any other key: the array is stored.
 
     An exception ends the server. MXNet would print it and continue with the old weights.
@@ -176,11 +172,11 @@ class ServerOptimizer(mx.optimizer.Optimizer):
         optimizer: Optional[mx.optimizer.Optimizer] = None,
         flats: Optional[Mapping[int, FlatLayout]] = None,
         copies: Optional[Mapping[int, Tuple[int, int]]] = None,
-        notes: Optional[Mapping[int, int]] = None,
+        staleness_reports: Optional[Mapping[int, int]] = None,
     ) -> None:
         super().__init__()
         self.optimizer, self.flats = optimizer, dict(flats or {})
-        self.copies, self.notes = dict(copies or {}), dict(notes or {})
+        self.copies, self.staleness_reports = dict(copies or {}), dict(staleness_reports or {})
         self._updater: Any = None
         self._server = 0
         self._weights: Dict[int, nd.NDArray] = {}
@@ -206,8 +202,8 @@ class ServerOptimizer(mx.optimizer.Optimizer):
 
     def _handle_push(self, key: int, stored: nd.NDArray, pushed: nd.NDArray) -> None:
         """Handle an array that was pushed for a key. ``stored``: the array that MXNet returns."""
-        if key in self.notes:
-            self._answer_note(key, stored)
+        if key in self.staleness_reports:
+            self._write_staleness_report(key, stored)
         elif key in self.flats:
             self._weights[key] = stored
             if key not in self._copied_keys:
@@ -249,9 +245,9 @@ class ServerOptimizer(mx.optimizer.Optimizer):
     def _count_staleness(self, updates: int) -> None:
         self._histogram[min(updates, MAX_COUNTED_UPDATES)] += 1
 
-    def _answer_note(self, key: int, stored: nd.NDArray) -> None:
-        servers = len(self.notes)
-        rows = stored.reshape((-1, NOTE_SIZE)).asnumpy()  # of all servers, or only of this one
+    def _write_staleness_report(self, key: int, stored: nd.NDArray) -> None:
+        servers = len(self.staleness_reports)
+        rows = stored.reshape((-1, STALENESS_REPORT_SIZE)).asnumpy()  # of all servers, or only of this one
         self._server = assigned_server(key, servers) if len(rows) == servers else int(rows[0, 0])
         rows[:, 1:] = 0
         rows[self._server if len(rows) == servers else 0, 1:] = [1, *self._histogram]

@@ -1,17 +1,19 @@
-"""gluon.Trainer under our stores is what it is under MXNet's own, or on one device: compared in the
-same test.
-"""
+"""gluon.Trainer trains with our stores as with MXNet's own stores, or as on one device."""
 
 import functools
+import re
+import tempfile
+from pathlib import Path
 
 import mxnet as mx
-import numpy as np
 import pytest
-from mxnet import autograd, gluon, nd
+from mxnet import gluon, nd
 from mxnet.gluon import nn
+from support.branching import backward, make_branching_net, make_shards
 from support.devices import contexts
 from support.kvstore_runs import BATCHES, make_small_net
 from support.reference import (
+    arrays_equal,
     cpu_contexts,
     parameter_arrays,
     relative_distance,
@@ -28,75 +30,63 @@ from gluonlab.kvstores import make_kvstore
 
 MOMENTUM = {"learning_rate": 0.1, "momentum": 0.9}
 NATIVE = ["device", "local"]
-WHERE = [(name, None) for name in STORES] + [(name, update) for name in NATIVE for update in (True, False)]
-DEVICES = [count if count == 2 else pytest.param(count, marks=pytest.mark.long) for count in (1, 2, 3, 4, 5)]
-WHERE = [where if where[0] in FAST_STORES else pytest.param(*where, marks=pytest.mark.long) for where in WHERE]
+LONG = pytest.mark.long
+DEVICES = [2, *(pytest.param(count, marks=LONG) for count in (1, 3, 4, 5))]
+CASES = [(name, None) for name in STORES] + [(name, update) for name in NATIVE for update in (True, False)]
+CASES = [case if case[0] in FAST_STORES else pytest.param(*case, marks=LONG) for case in CASES]
 
 
-def trainer_of(net, store, update=None, optimizer="sgd", **settings):
-    return gluon.Trainer(
-        net.collect_params(), optimizer, {**MOMENTUM, **settings}, kvstore=store, update_on_kvstore=update
-    )
+def make_trainer(net, store, update=None, optimizer="sgd", **settings):
+    params = {**MOMENTUM, **settings}
+    return gluon.Trainer(net.collect_params(), optimizer, params, kvstore=store, update_on_kvstore=update)
 
 
-def on_every_device(net, ctxs):
-    """The parameters, which are alike on all devices."""
-    found = [parameter_arrays(net, ctx) for ctx in ctxs]
-    assert all(np.array_equal(a, b) for others in found[1:] for a, b in zip(others, found[0]))
-    return found[0]
+def shared_arrays(net, ctxs):
+    """Return the parameters, which must be equal on all devices."""
+    first, *others = [parameter_arrays(net, ctx) for ctx in ctxs]
+    assert all(arrays_equal(other, first) for other in others)
+    return first
 
 
-def interrupted(store, devices, update, file):
-    """Four steps, but after the third the parameters are again what they were after the first."""
+def train_and_load_parameters(store, devices, update):
+    """Train for four steps; after the third, load the parameters from after the first."""
     ctxs = contexts(devices)
     net = make_small_net(ctxs)
-    trainer = trainer_of(net, store, update)
-    for step, batch in enumerate(BATCHES[:4]):
-        train_on_devices(net, trainer, ctxs, [batch])
-        if step == 0:
-            net.save_parameters(file)
-        if step == 2:
-            net.load_parameters(file, ctx=ctxs)
-    return on_every_device(net, ctxs)
+    trainer = make_trainer(net, store, update)
+    with tempfile.TemporaryDirectory() as folder:
+        file = str(Path(folder) / "parameters")
+        for step, batch in enumerate(BATCHES[:4]):
+            train_on_devices(net, trainer, ctxs, [batch])
+            if step == 0:
+                net.save_parameters(file)
+            if step == 2:
+                net.load_parameters(file, ctx=ctxs)
+    return shared_arrays(net, ctxs)
 
 
-@pytest.fixture(scope="module")
-def interrupted_on_one_device(tmp_path_factory):
-    return interrupted(None, 1, None, str(tmp_path_factory.mktemp("one") / "parameters"))
-
-
-@pytest.mark.parametrize(("name", "update"), WHERE)
-def test_training_goes_on_from_parameters_that_are_loaded(name, update, tmp_path, interrupted_on_one_device):
-    """With the momentum that there is, as on one device.
-
-    Under MXNet's own name a store that updates forgets it.
-    """
-    found = interrupted(make_kvstore(name), 3, update, str(tmp_path / "parameters"))
-    assert relative_distance(found, interrupted_on_one_device) < 1e-5
-
-
-def with_parameters_set(store, devices, update):
-    """Three steps, after each of which the parameters are set."""
+def train_and_set_parameters(store, devices, update):
+    """Train for three steps; set the parameters after each."""
     ctxs = contexts(devices)
     net = make_small_net(ctxs)
-    trainer = trainer_of(net, store, update, momentum=0.0)
+    trainer = make_trainer(net, store, update, momentum=0.0)
     for batch in BATCHES[:3]:
         train_on_devices(net, trainer, ctxs, [batch])
         set_parameter_arrays(net, [array * 0.5 + 0.1 for array in parameter_arrays(net)])
-    return on_every_device(net, ctxs)
+    return shared_arrays(net, ctxs)
 
 
-with_parameters_set_once = functools.lru_cache(maxsize=None)(with_parameters_set)
+@functools.lru_cache(maxsize=None)
+def run_on_one_device(program):
+    return program(None, 1, None)
 
 
-@pytest.mark.parametrize(("name", "update"), WHERE)
-def test_parameters_that_are_set_are_those_of_the_next_step(name, update):
-    expected = with_parameters_set_once(None, 1, None)
-    assert relative_distance(with_parameters_set_once("device", 2, update), expected) < 1e-5
-    assert relative_distance(with_parameters_set(make_kvstore(name), 2, update), expected) < 1e-5
+@pytest.mark.parametrize("program", [train_and_load_parameters, train_and_set_parameters])
+@pytest.mark.parametrize(("name", "update"), CASES)
+def test_training_continues_with_new_parameters_as_on_one_device(program, name, update):
+    assert relative_distance(program(make_kvstore(name), 3, update), run_on_one_device(program)) < 1e-5
 
 
-def two(ctxs):
+def make_two_nets(ctxs):
     mx.random.seed(4)
     other = nn.HybridSequential()
     other.add(nn.Dense(5, activation="tanh"), nn.Dense(3, activation="tanh"), nn.Dense(4))
@@ -106,55 +96,53 @@ def two(ctxs):
 
 
 @functools.lru_cache(maxsize=None)
-def train_alone(plan):
-    """What the two nets would be, each with a Trainer of its own and on one device; ``plan``: the
-    number of a net for each batch.
-    """
-    nets = two(cpu_contexts(1))
+def train_separately(turns):
+    """Train the two nets on one device; ``turns``: the number of the net for each batch."""
+    nets = make_two_nets(cpu_contexts(1))
     for number, net in enumerate(nets):
-        train_on_one_device(net, [batch for batch, turn in zip(BATCHES, plan) if turn == number], "sgd", **MOMENTUM)
+        train_on_one_device(net, [batch for batch, turn in zip(BATCHES, turns) if turn == number], "sgd", **MOMENTUM)
     return [parameter_arrays(net) for net in nets]
 
 
-@pytest.mark.parametrize("plan", [(0, 0, 0, 1, 1), (0, 1, 1, 0, 1)], ids=["one after the other", "in turns"])
-@pytest.mark.parametrize(("name", "update"), WHERE)
-def test_one_store_serves_several_trainers(name, update, plan):
+@pytest.mark.parametrize("turns", [(0, 0, 0, 1, 1), (0, 1, 1, 0, 1)], ids=["one after the other", "in turns"])
+@pytest.mark.parametrize(("name", "update"), CASES)
+def test_one_store_serves_several_trainers(name, update, turns):
     ctxs, store = contexts(2), make_kvstore(name)
-    nets = two(ctxs)
-    trainers = [trainer_of(net, store, update) for net in nets]
-    for batch, turn in zip(BATCHES, plan):
+    nets = make_two_nets(ctxs)
+    trainers = [make_trainer(net, store, update) for net in nets]
+    for batch, turn in zip(BATCHES, turns):
         train_on_devices(nets[turn], trainers[turn], ctxs, [batch])
-    for net, values_ in zip(nets, train_alone(plan)):
-        assert relative_distance(on_every_device(net, ctxs), values_) < 1e-5
+    for net, expected in zip(nets, train_separately(turns)):
+        assert relative_distance(shared_arrays(net, ctxs), expected) < 1e-5
 
 
 @pytest.mark.parametrize("name", STORE_CASES)
-def test_a_net_gets_another_trainer_with_the_store_that_it_had(name):
-    found = []
+def test_a_net_may_change_its_trainer_and_keep_its_store(name):
+    results = []
     for devices in (1, 3):
         ctxs, net = contexts(devices), make_small_net(contexts(devices))
         store = make_kvstore(name) if devices > 1 else None
         for optimizer, of_trainer in (("sgd", BATCHES[:2]), ("nag", BATCHES[2:4])):
-            train_on_devices(net, trainer_of(net, store, None, optimizer), ctxs, of_trainer)
+            train_on_devices(net, make_trainer(net, store, None, optimizer), ctxs, of_trainer)
         trainer = BucketedTrainer(net.collect_params(), "sgd", dict(MOMENTUM), kvstore=store)
         train_on_devices(net, trainer, ctxs, BATCHES[4:])
-        found.append(on_every_device(net, ctxs))
-    assert relative_distance(found[1], found[0]) < 1e-5
+        results.append(shared_arrays(net, ctxs))
+    assert relative_distance(results[1], results[0]) < 1e-5
 
 
 @pytest.mark.parametrize("name", NATIVE)
-def test_a_trainer_that_only_sums_does_not_get_another_ones_updates(name):
+def test_a_trainer_that_only_sums_does_not_get_the_updates_of_another_trainer(name):
     ctxs, store = contexts(2), make_kvstore(name)
     nets = [make_small_net(ctxs) for _ in range(2)]
-    updates, sums = (trainer_of(net, store, update) for net, update in zip(nets, (True, False)))
+    updates, sums = (make_trainer(net, store, update) for net, update in zip(nets, (True, False)))
     train_on_devices(nets[1], sums, ctxs, BATCHES[:1])
     train_on_devices(nets[0], updates, ctxs, BATCHES[:1])
     with pytest.raises(KVStoreError, match="updates for another Trainer now: make a kvstore for each"):
         train_on_devices(nets[1], sums, ctxs, BATCHES[1:2])
 
 
-def by_a_schedule(store, devices):
-    """The rates and the parameters of a few steps."""
+def train_by_schedule(store, devices):
+    """Return the rates and the parameters after some steps."""
     ctxs = contexts(devices)
     net = make_small_net(ctxs)
     schedule = mx.lr_scheduler.CosineScheduler(max_update=6, base_lr=0.2, warmup_steps=2)
@@ -164,103 +152,85 @@ def by_a_schedule(store, devices):
     for batch in BATCHES[:4]:
         train_on_devices(net, trainer, ctxs, [batch])
         rates.append(trainer.learning_rate)
-    return rates, on_every_device(net, ctxs)
+    return rates, shared_arrays(net, ctxs)
 
 
-by_a_schedule_under_device = functools.lru_cache(maxsize=None)(functools.partial(by_a_schedule, "device"))
+train_by_schedule_with_device = functools.lru_cache(maxsize=None)(functools.partial(train_by_schedule, "device"))
 
 
 @pytest.mark.parametrize("name", STORE_CASES)
-@pytest.mark.parametrize(
-    "devices", [1, 2, pytest.param(3, marks=pytest.mark.long), 4, pytest.param(5, marks=pytest.mark.long)]
-)
+@pytest.mark.parametrize("devices", [1, 2, 4, *(pytest.param(count, marks=LONG) for count in (3, 5))])
 def test_rates_follow_their_schedule(name, devices):
-    expected_rates, expected = by_a_schedule_under_device(devices)
-    rates, found = by_a_schedule(make_kvstore(name), devices)
+    expected_rates, expected = train_by_schedule_with_device(devices)
+    rates, result = train_by_schedule(make_kvstore(name), devices)
     assert rates == expected_rates
-    assert relative_distance(found, expected) < 1e-5
+    assert relative_distance(result, expected) < 1e-5
 
 
 @pytest.mark.parametrize("name", STORE_CASES)
 @pytest.mark.parametrize("devices", DEVICES)
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-def test_saved_states_go_on_where_they_stopped(name, optimizer, devices, tmp_path):
-    found, batches = [], [batch for batch in BATCHES if len(batch[0]) >= devices]
+def test_training_continues_with_saved_states(name, optimizer, devices, tmp_path):
+    results, batches = [], [batch for batch in BATCHES if len(batch[0]) >= devices]
+    settings = {"learning_rate": 0.05, **({"momentum": 0.9} if optimizer == "sgd" else {})}
     for store, resumed in ((None, False), (name, True)):
         ctxs = contexts(devices if resumed else 1)
-        net = make_small_net(ctxs)
-        settings = {"learning_rate": 0.05, **({"momentum": 0.9} if optimizer == "sgd" else {})}
-        trainer = gluon.Trainer(net.collect_params(), optimizer, dict(settings), kvstore=store and make_kvstore(store))
+
+        def make_net_and_trainer(ctxs=ctxs, store=store):
+            net = make_small_net(ctxs)
+            kvstore = store and make_kvstore(store)
+            return net, gluon.Trainer(net.collect_params(), optimizer, dict(settings), kvstore=kvstore)
+
+        net, trainer = make_net_and_trainer()
         train_on_devices(net, trainer, ctxs, batches[:3])
         if resumed:
             trainer.save_states(str(tmp_path / "states"))
             net.save_parameters(str(tmp_path / "parameters"))
-            net = make_small_net(ctxs)
+            net, trainer = make_net_and_trainer()
             net.load_parameters(str(tmp_path / "parameters"), ctx=ctxs)
-            trainer = gluon.Trainer(net.collect_params(), optimizer, dict(settings), kvstore=make_kvstore(store))
             trainer.load_states(str(tmp_path / "states"))
         train_on_devices(net, trainer, ctxs, batches[3:])
-        found.append(on_every_device(net, ctxs))
-    assert relative_distance(found[1], found[0]) < 1e-5
+        results.append(shared_arrays(net, ctxs))
+    assert relative_distance(results[1], results[0]) < 1e-5
 
 
-class TwoHeads(nn.HybridBlock):
-    """A branch that is not always used."""
-
-    def __init__(self):
-        super().__init__()
-        with self.name_scope():
-            self.body, self.one, self.other = (nn.Dense(6, activation="tanh"), nn.Dense(3), nn.Dense(3))
-
-    def hybrid_forward(self, F, x, both=False):
-        y = self.body(x)
-        return self.one(y) + self.other(y) if both else self.one(y)
-
-
-def with_stale_gradients(store, devices, update, ignore):
-    """Two steps with both heads, two with one: the parameters, or what is raised."""
+def train_with_stale_gradients(store, devices, update, ignore):
+    """Return the parameters after two steps with both branches and two with one, or the error."""
     ctxs = contexts(devices)
-    mx.random.seed(5)
-    net = TwoHeads()
-    net.initialize(mx.init.Normal(0.3), ctx=ctxs)
-    net(nd.zeros((1, 4), ctx=ctxs[0]), True)
-    trainer = trainer_of(net, store, update)
-    random = np.random.RandomState(0)
+    net = make_branching_net(2, ctxs)
+    trainer = make_trainer(net, store, update)
     try:
-        for both in (True, True, False, False):
-            xs = gluon.utils.split_and_load(nd.array(random.normal(size=(6, 4))), ctxs, even_split=False)
-            with autograd.record():
-                losses = [(net(x, both) ** 2).sum() for x in xs]
-            autograd.backward(losses)
-            trainer.step(6, ignore_stale_grad=ignore)
+        for step, used in enumerate([(0, 1), (0, 1), (0,), (0,)]):
+            backward(net, make_shards(step, devices), [used] * devices, ctxs)
+            trainer.step(2 * devices, ignore_stale_grad=ignore)
     except UserWarning as warning:
-        return str(warning).replace(net.prefix, "")
+        return re.sub(r"dense\d+", "dense", str(warning))
     return parameter_arrays(net)
 
 
 @pytest.mark.parametrize("ignore", [False, True])
 @pytest.mark.parametrize("devices", DEVICES)
 @pytest.mark.parametrize("name", STORE_CASES)
-def test_stale_gradients_are_what_they_are_under_mxnets_store(name, devices, ignore):
+def test_stale_gradients_are_treated_as_by_mxnets_store(name, devices, ignore):
     store = make_kvstore(name)
-    expected = with_stale_gradients(mx.kv.create("device"), devices, store.is_capable("optimizer"), ignore)
-    found = with_stale_gradients(store, devices, None, ignore)
-    assert found == expected if isinstance(expected, str) else relative_distance(found, expected) < 1e-5
+    expected = train_with_stale_gradients(mx.kv.create("device"), devices, store.is_capable("optimizer"), ignore)
+    result = train_with_stale_gradients(store, devices, None, ignore)
+    assert result == expected if isinstance(expected, str) else relative_distance(result, expected) < 1e-5
 
 
-def test_compressed_gradients_are_those_of_mxnets_store_and_of_this_trainer_only():
-    params, found, store = {"type": "2bit", "threshold": 0.05}, [], make_kvstore("device")
+def test_compression_gives_the_bits_of_mxnets_store_also_for_a_second_trainer():
+    params, results, store = {"type": "2bit", "threshold": 0.05}, [], make_kvstore("device")
     for kvstore in ("device", store, store):
         ctxs = contexts(3)
         net = make_small_net(ctxs)
         trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.1}, kvstore, params)
         train_on_devices(net, trainer, ctxs, BATCHES)
-        found.append(on_every_device(net, ctxs))
-    assert all(np.array_equal(a, b) for other in found[1:] for a, b in zip(other, found[0]))
+        results.append(shared_arrays(net, ctxs))
+    assert all(arrays_equal(other, results[0]) for other in results[1:])
 
 
 @pytest.mark.parametrize("name", [*FROM_SCRATCH, "local"])
-def test_a_store_that_cannot_compress_says_so(name):
+def test_a_store_that_cannot_compress_refuses(name):
     net = make_small_net(contexts(2))
     trainer = gluon.Trainer(net.collect_params(), "sgd", {}, make_kvstore(name), {"type": "2bit"})
     with pytest.raises(KVStoreError, match="cannot compress gradients: choose device"):
@@ -268,10 +238,8 @@ def test_a_store_that_cannot_compress_says_so(name):
 
 
 @pytest.mark.parametrize("name", NATIVE)
-def test_what_crashes_mxnet_is_summed_or_said(name):
-    """More arrays of a key than in its first call, a key that nobody knows: segmentation faults of
-    its own stores.
-    """
+def test_calls_that_crash_mxnet_are_summed_or_refused(name):
+    # MXNet's own stores end with a segmentation fault.
     store = make_kvstore(name)
     for count in (2, 5, 3):
         arrays = [nd.ones((4,), ctx=ctx) for ctx in contexts(count)]
@@ -295,37 +263,31 @@ def test_what_crashes_mxnet_is_summed_or_said(name):
 
 
 @pytest.mark.parametrize("name", NATIVE)
-def test_states_that_are_no_pickle_are_refused_with_the_way_to_write_one(name, tmp_path):
+def test_states_that_are_not_a_pickle_are_refused_with_the_way_to_write_one(name, tmp_path):
     ctxs, file = contexts(2), str(tmp_path / "states")
     net = make_small_net(ctxs)
     trainer = BucketedTrainer(net.collect_params(), "sgd", dict(MOMENTUM))
     train_on_devices(net, trainer, ctxs, BATCHES[:1])
     trainer.save_states(file)
     with pytest.raises(KVStoreError, match=r"write states with .*export_gluon_states"):
-        trainer_of(net, make_kvstore(name), update=True).load_states(file)
+        make_trainer(net, make_kvstore(name), update=True).load_states(file)
     export_gluon_states(trainer, file)
-    trainer_of(net, make_kvstore(name), update=True).load_states(file)
+    make_trainer(net, make_kvstore(name), update=True).load_states(file)
 
 
 @pytest.mark.parametrize("name", NATIVE)
-def test_a_call_costs_the_same_however_many_keys_there_are(name):
-    """A Trainer calls once per parameter: looking at all keys in each call would cost their square
-    in a step.
-    """
-    store, keys = make_kvstore(name), Counted()
+def test_the_cost_of_a_call_does_not_depend_on_the_number_of_keys(name):
+    class CountingDict(dict):
+        iterations = 0
+
+        def __iter__(self):
+            self.iterations += 1
+            return super().__iter__()
+
+    store, keys = make_kvstore(name), CountingDict()
     for key in range(50):
         store.init(key, nd.zeros((1,)))
     keys.update(store._key_entries)
     store._key_entries = keys
     store.pushpull(7, [nd.ones((1,), ctx=ctx) for ctx in contexts(2)])
-    assert keys.walks == 0
-
-
-class Counted(dict):
-    """Counts who goes through all of it."""
-
-    walks = 0
-
-    def __iter__(self):
-        self.walks += 1
-        return super().__iter__()
+    assert keys.iterations == 0

@@ -1,6 +1,4 @@
-"""The first gradients travel while backward still computes the others: seen behind a gate that
-holds back the gradients of the first layer.
-"""
+"""The first gradients are summed while backward still computes the others."""
 
 from types import SimpleNamespace
 
@@ -19,18 +17,17 @@ from gluonlab.parallel.data.strategy import DataParallelStep
 
 pytestmark = pytest.mark.cpu_only("pieces of GPUs have more operators than this network")
 LAYERS, UNITS = 12, 64
-A_LAYER = 4 * UNITS * (UNITS + 1)  # bytes of its gradients
+LAYER_BYTES = 4 * UNITS * (UNITS + 1)  # bytes of its gradients
 
 
-def updates_behind_a_gate(store, bucket_bytes, limit_s, overlap=None):
-    """Whether the last layer was updated while the first one's gradients could not be written.
+def is_updated_during_hold(store, bucket_bytes, limit_s, overlap=None):
+    """Return whether the last layer is updated while writes to the first one's gradients are held.
 
-    After ``limit_s`` seconds they can be, whatever has happened.
+    ``limit_s``: seconds after which the hold ends in any case.
     """
     ctxs = devices(2, threads=1)
     net = nn.HybridSequential()
-    for _ in range(LAYERS):
-        net.add(nn.Dense(UNITS, activation="relu"))
+    net.add(*[nn.Dense(UNITS, activation="relu") for _ in range(LAYERS)])
     net.initialize(ctx=ctxs)
     net(nd.zeros((1, UNITS), ctx=ctxs[0]))
     params = list(net.collect_params().values())
@@ -45,22 +42,21 @@ def updates_behind_a_gate(store, bucket_bytes, limit_s, overlap=None):
     # On a third device, so that the workers of the first two compute what they can. (A wait for an
     # array needs the worker of the first one.)
     first = SimpleNamespace(context=device(2), handle=params[0].grad(ctxs[0]).handle)
-    gate = EngineHold([first], limit_s)
+    hold = EngineHold([first], limit_s)
     step(batch)
     for ctx in ctxs:
         params[-1].data(ctx).wait_to_read()
-    before = gate.held_until_release
-    gate.release()
+    was_updated = hold.held_until_release
+    hold.release()
     nd.waitall()
-    return before
+    return was_updated
 
 
 @pytest.mark.parametrize("store", ["device", "sharded"])
 def test_the_first_bucket_is_summed_before_backward_ends(store):
-    assert updates_behind_a_gate(store, A_LAYER, limit_s=120)
+    assert is_updated_during_hold(store, LAYER_BYTES, limit_s=120)
 
 
-# what shows that the test above can fail
-@pytest.mark.parametrize(("bucket_bytes", "overlap"), [(10**9, "1"), (A_LAYER, "off")], ids=["one bucket", "off"])
+@pytest.mark.parametrize(("bucket_bytes", "overlap"), [(10**9, "1"), (LAYER_BYTES, "off")], ids=["one bucket", "off"])
 def test_with_one_bucket_or_overlap_off_it_never_is(bucket_bytes, overlap):
-    assert not updates_behind_a_gate("sharded", bucket_bytes, limit_s=0.3, overlap=overlap)
+    assert not is_updated_during_hold("sharded", bucket_bytes, limit_s=0.3, overlap=overlap)

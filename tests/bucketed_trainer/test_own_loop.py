@@ -1,9 +1,8 @@
-"""BucketedTrainer in somebody's own Gluon loop: the one of docs/own-loop.md, and networks however
-they are compiled.
-"""
+"""BucketedTrainer in a user's own Gluon loop: the one of docs/own-loop.md, networks, and mistakes."""
 
 import functools
 import re
+from types import SimpleNamespace
 
 import mxnet as mx
 import numpy as np
@@ -17,7 +16,12 @@ from support.processes import REPOSITORY
 from support.reference import arrays_equal, parameter_arrays, random_batches, relative_distance, train_on_devices
 
 from gluonlab.bucketed_trainer.trainer import BucketedTrainer
-from gluonlab.errors import RunError
+from gluonlab.data import Loader, load_dataset
+from gluonlab.errors import DataError, DeviceError, ModelError, RunError
+from gluonlab.kvstores import make_kvstore
+from gluonlab.models import get_model
+from gluonlab.scratch.data_parallel import split_batch
+from gluonlab.scratch.loop import train
 
 PAGE = REPOSITORY / "docs" / "own-loop.md"
 SGD = {"learning_rate": 0.1, "momentum": 0.9}
@@ -27,85 +31,79 @@ BATCHES = random_batches([6, 7, 1, 6, 2], shape=(1, 8, 8), classes=4)
 # --- the loop of the page
 
 
-def the_loop():
-    """The block of Python of the page that trains by hand."""
+def read_loop(**changes):
+    """Return the training loop of the page. ``changes``: (old, new) texts."""
     blocks = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.M | re.S)
     [loop] = [block for block in blocks if "trainer.step(" in block]
+    for old, new in changes.values():
+        assert old in loop
+        loop = loop.replace(old, new)
     return loop
 
 
 def run_loop(text):
     mx.random.seed(1)
-    names = {}
-    exec(compile(text, PAGE.name, "exec"), names)
-    return names
-
-
-def changed(text, **changes):
-    for old, new in changes.values():
-        assert old in text
-        text = text.replace(old, new)
-    return text
+    variables = {}
+    exec(compile(text, PAGE.name, "exec"), variables)
+    return variables
 
 
 @pytest.mark.cpu_only("the page prints cpu*2")
 def test_the_loop_of_the_page_runs_as_it_is_printed(capsys):
-    names = run_loop(the_loop())
-    assert len(names["ctxs"]) > 1
-    assert names["accuracy"] > 0.85 and f"{names['accuracy']:.3f}" in capsys.readouterr().out
+    variables = run_loop(read_loop())
+    assert len(variables["ctxs"]) > 1
+    assert variables["accuracy"] > 0.85 and f"{variables['accuracy']:.3f}" in capsys.readouterr().out
 
 
-def short_loop(batch_size):
-    return changed(the_loop(), epochs=("range(10)", "range(2)"), batch=("128", str(batch_size)))
+def run_short_loop(batch_size, device_names, trainer="gluonlab.BucketedTrainer("):
+    sizes = {"epochs": ("range(10)", "range(2)"), "batch": ("128", str(batch_size))}
+    old_trainer = ("gluonlab.BucketedTrainer(", trainer)
+    return run_loop(read_loop(devices=('"cpu*2"', f'"{device_names}"'), trainer=old_trainer, **sizes))
 
 
 @functools.lru_cache(maxsize=None)
-def trained_by_gluon_on_one_device(batch_size):
-    names = run_loop(
-        changed(
-            short_loop(batch_size), devices=('"cpu*2"', '"cpu"'),
-            trainer=("gluonlab.BucketedTrainer(", "gluon.Trainer("),
-        )
-    )  # fmt: skip
-    assert not isinstance(names["trainer"], BucketedTrainer)
-    return parameter_arrays(names["net"])
+def run_short_loop_with_gluon(batch_size):
+    variables = run_short_loop(batch_size, "cpu", "gluon.Trainer(")
+    assert not isinstance(variables["trainer"], BucketedTrainer)
+    return parameter_arrays(variables["net"])
 
 
+# 1437 images: the last batch of 359 has one image, for one of four devices
 @pytest.mark.parametrize(("devices", "batch_size"), [(1, 128), (3, 128), (4, 359)])
 def test_the_loop_of_the_page_trains_any_number_of_devices_as_gluon_trains_one(devices, batch_size):
-    """1437 images: the last batch of 359 has one image, for one of four devices."""
-    ours = run_loop(changed(short_loop(batch_size), devices=('"cpu*2"', f'"{device_spec(devices)}"')))
-    assert isinstance(ours["trainer"], BucketedTrainer)
-    expected = trained_by_gluon_on_one_device(batch_size)
-    assert relative_distance(parameter_arrays(ours["net"], ours["ctxs"][-1]), expected) <= 1e-4
+    result = run_short_loop(batch_size, device_spec(devices))
+    assert isinstance(result["trainer"], BucketedTrainer)
+    arrays = parameter_arrays(result["net"], result["ctxs"][-1])
+    assert relative_distance(arrays, run_short_loop_with_gluon(batch_size)) <= 1e-4
 
 
 @pytest.mark.cpu_only("it is about imports")
-def test_the_parts_of_gluonlab_need_no_import_of_their_own(python):
-    done = python("-c", "import gluonlab; print(*gluonlab.devices.devices('cpu*2'), gluonlab.training.__name__)")
-    assert done.stdout.split() == ["cpu(0)", "cpu(1)", "gluonlab.training"], done.stderr
+def test_subpackages_of_gluonlab_need_no_import(python):
+    process = python("-c", "import gluonlab; print(*gluonlab.devices.devices('cpu*2'), gluonlab.training.__name__)")
+    assert process.stdout.split() == ["cpu(0)", "cpu(1)", "gluonlab.training"], process.stderr
 
 
 # --- however the network is compiled, and whenever the trainer is made
 
 
-def small_net(ctxs, known=False):
+def make_net(ctxs):
     mx.random.seed(5)
     net = nn.HybridSequential()
     net.add(nn.Conv2D(8, 3, activation="tanh"), nn.Flatten(), nn.Dense(9, activation="tanh"), nn.Dense(7), nn.Dense(4))
     net.initialize(mx.init.Normal(0.3), ctx=ctxs)
-    if known:
-        net(nd.zeros((1, 1, 8, 8), ctx=ctxs[0]))
     return net
 
 
 @functools.lru_cache(maxsize=None)
-def expected():
-    """gluon.Trainer on one device, with the same initial values (drawn in the first call)."""
-    net = small_net(contexts(1))
+def train_on_one_device():
+    net = make_net(contexts(1))
     trainer = gluon.Trainer(net.collect_params(), "sgd", dict(SGD), kvstore=None)
     train_on_devices(net, trainer, contexts(1), BATCHES)
     return parameter_arrays(net)
+
+
+def compute_gradients(net, ctxs, batch):
+    train_on_devices(net, SimpleNamespace(step=lambda batch_size: None), ctxs, [batch])
 
 
 COMPILED = {
@@ -117,109 +115,94 @@ COMPILED = {
 
 
 @pairwise(k=[1, 3], compiled=list(COMPILED), when=["first of all", "after a forward", "after a backward"])
-def test_networks_train_however_they_are_compiled_and_whenever_the_trainer_is_made(k, compiled, when):
-    """Ragged batches on three devices: 7 images, 2 images, 1 image."""
-    ctxs, net = contexts(k), small_net(contexts(k))
+def test_networks_train_with_any_compilation_and_with_a_trainer_made_at_any_time(k, compiled, when):
+    ctxs, net = contexts(k), make_net(contexts(k))
     if COMPILED[compiled] is not None:
         net.hybridize(**COMPILED[compiled])
     if when == "after a forward":
         net(nd.zeros((1, 1, 8, 8), ctx=ctxs[0]))
     elif when == "after a backward":
-        train_on_devices(net, NoTrainer(), ctxs, BATCHES[:1])
+        compute_gradients(net, ctxs, BATCHES[0])
     trainer = BucketedTrainer(net.collect_params(), "sgd", dict(SGD))
     train_on_devices(net, trainer, ctxs, BATCHES)
-    assert relative_distance(parameter_arrays(net, ctxs[-1]), expected()) <= 1e-5
+    assert relative_distance(parameter_arrays(net, ctxs[-1]), train_on_one_device()) <= 1e-5
 
 
-class NoTrainer:
-    def step(self, batch_size):
-        """Leaves everything as it is."""
-
-
-def test_a_gradient_can_be_changed_between_backward_and_step():
-    """What param.grad() gives is what the network has written and the step will use, also under
-    static_shape.
-    """
+def clip_before_step(make, ctxs):
+    """Change what param.grad() returns between backward and step."""
+    net = make_net(ctxs)
+    net.hybridize(static_alloc=True, static_shape=True)
+    trainer = make(net.collect_params(), "sgd", dict(SGD), kvstore=None)
     norms = []
-    for make in (lambda params: gluon.Trainer(params, "sgd", dict(SGD), kvstore=None), BucketedTrainer):
-        net = small_net(contexts(1))
-        net.hybridize(static_alloc=True, static_shape=True)
-        trainer = (
-            make(net.collect_params(), "sgd", dict(SGD)) if make is BucketedTrainer else make(net.collect_params())
-        )
-        norms.append([])
-        for images, labels in BATCHES:
-            with autograd.record():
-                x, y = (nd.array(array, ctx=device()) for array in (images, labels))
-                loss = gluon.loss.SoftmaxCrossEntropyLoss()(net(x), y).sum()
-            loss.backward()
-            loss = None
-            norms[-1].append(
-                gluon.utils.clip_global_norm([p.grad(device()) for p in net.collect_params().values()], 0.3)
-            )
-            trainer.step(len(images))
-        norms[-1] += parameter_arrays(net)
-    assert relative_distance(norms[1], norms[0]) <= 1e-5
+    for batch in BATCHES:
+        compute_gradients(net, ctxs, batch)
+        grads = [param.grad(ctxs[0]) for param in net.collect_params().values()]
+        norms.append(gluon.utils.clip_global_norm(grads, 0.3))
+        trainer.step(len(batch[0]))
+    return norms + parameter_arrays(net)
 
 
-@pytest.mark.parametrize("store", ["device", "ring"])
-def test_gradients_that_were_summed_can_be_clipped_before_the_update(store):
-    """allreduce_grads, gluon.utils.clip_global_norm on each device, update: with idle devices, and
-    where all is fresh.
-    """
-    results = []
-    for ctxs, make in ((contexts(1), gluon.Trainer), (contexts(3), BucketedTrainer)):
-        net = small_net(ctxs)
-        settings = {"kvstore": store if len(ctxs) > 1 else None, "update_on_kvstore": False}
-        trainer = make(net.collect_params(), "sgd", dict(SGD), **settings)
-        for images, labels in BATCHES:
-            train_on_devices(net, NoTrainer(), ctxs, [(images, labels)])
-            trainer.allreduce_grads()
-            for ctx in ctxs:
-                gluon.utils.clip_global_norm([param.grad(ctx) for param in net.collect_params().values()], 0.3)
-            trainer.update(len(images))
-        results.append(parameter_arrays(net, ctxs[-1]))
-    assert relative_distance(results[1], results[0]) <= 1e-5
+def clip_sums(make, ctxs, store):
+    """Clip the sums between allreduce_grads and update. Small batches leave devices idle."""
+    net = make_net(ctxs)
+    store = store if len(ctxs) > 1 else None
+    trainer = make(net.collect_params(), "sgd", dict(SGD), kvstore=store, update_on_kvstore=False)
+    for batch in BATCHES:
+        compute_gradients(net, ctxs, batch)
+        trainer.allreduce_grads()
+        for ctx in ctxs:
+            gluon.utils.clip_global_norm([param.grad(ctx) for param in net.collect_params().values()], 0.3)
+        trainer.update(len(batch[0]))
+    return parameter_arrays(net, ctxs[-1])
 
 
-def test_two_compiled_networks_that_share_parameters_both_go_on():
-    """One of them may rest for some steps."""
-    ctxs, results = contexts(2), []
-    for make in (gluon.Trainer, BucketedTrainer):
-        net = small_net(ctxs)
-        both = [nn.HybridSequential() for _ in range(2)]
-        for outer in both:
-            outer.add(*net)
-            outer.hybridize(static_alloc=True, static_shape=True)
-            train_on_devices(outer, NoTrainer(), ctxs, BATCHES[:1])
-        trainer = make(net.collect_params(), "sgd", dict(SGD), kvstore="device")
-        for turn in (0, 0, 0, 1, 0, 1, 1):
-            train_on_devices(both[turn], trainer, ctxs, BATCHES[:1])
-        results.append(parameter_arrays(net))
-    assert relative_distance(results[1], results[0]) <= 1e-5
+def share_parameters(make, ctxs):
+    """Train two compiled networks that share parameters, in turns."""
+    net = make_net(ctxs)
+    both = [nn.HybridSequential() for _ in range(2)]
+    for outer in both:
+        outer.add(*net)
+        outer.hybridize(static_alloc=True, static_shape=True)
+        compute_gradients(outer, ctxs, BATCHES[0])
+    trainer = make(net.collect_params(), "sgd", dict(SGD), kvstore="device")
+    for turn in (0, 0, 0, 1, 0, 1, 1):
+        train_on_devices(both[turn], trainer, ctxs, BATCHES[:1])
+    return parameter_arrays(net)
 
 
-def test_a_backward_that_is_repeated_before_the_step_replaces_the_first():
-    results = []
-    for make in (gluon.Trainer, BucketedTrainer):
-        net = small_net(contexts(2))
-        net.hybridize(static_alloc=True, static_shape=True)
-        trainer = make(net.collect_params(), "sgd", dict(SGD), kvstore="device")
-        for batch in BATCHES[:2] * 2:
-            train_on_devices(net, NoTrainer(), contexts(2), [batch])
-            train_on_devices(net, trainer, contexts(2), [batch])
-        results.append(parameter_arrays(net))
-    assert relative_distance(results[1], results[0]) <= 1e-5
+def repeat_backward(make, ctxs):
+    """Run backward twice before each step; the second replaces the gradients of the first."""
+    net = make_net(ctxs)
+    net.hybridize(static_alloc=True, static_shape=True)
+    trainer = make(net.collect_params(), "sgd", dict(SGD), kvstore="device")
+    for batch in BATCHES[:2] * 2:
+        compute_gradients(net, ctxs, batch)
+        train_on_devices(net, trainer, ctxs, [batch])
+    return parameter_arrays(net)
+
+
+@pytest.mark.parametrize(
+    ("program", "gluon_devices", "devices"),
+    [
+        (clip_before_step, 1, 1),
+        (functools.partial(clip_sums, store="device"), 1, 3),
+        (functools.partial(clip_sums, store="ring"), 1, 3),
+        (share_parameters, 2, 2),
+        (repeat_backward, 2, 2),
+    ],
+)
+def test_a_program_computes_what_it_computes_with_gluons_trainer(program, gluon_devices, devices):
+    expected = program(gluon.Trainer, contexts(gluon_devices))
+    assert relative_distance(program(BucketedTrainer, contexts(devices)), expected) <= 1e-5
 
 
 def test_buckets_cannot_be_made_before_the_shapes_are_known():
-    net = small_net(contexts(2))
+    net = make_net(contexts(2))
     trainer = BucketedTrainer(net.collect_params(), "sgd", dict(SGD))
-    for act in (trainer.prepare, lambda: trainer.step(1), trainer.allreduce_grads):
-        with pytest.raises(
-            RunError, match=r"4 parameters are not known.* conv\d+_weight.*call the network once"
-        ) as raised:
-            act()
+    message = r"4 parameters are not known.* conv\d+_weight.*call the network once"
+    for call in (trainer.prepare, lambda: trainer.step(1), trainer.allreduce_grads):
+        with pytest.raises(RunError, match=message) as raised:
+            call()
         assert "\n" not in str(raised.value)
     net(nd.zeros((1, 1, 8, 8), ctx=device()))
     trainer.prepare()
@@ -236,13 +219,12 @@ def test_buckets_cannot_be_made_before_the_shapes_are_known():
     ids=str,
 )
 def test_a_step_inside_record_is_not_recorded(store, settings):
-    """MXNet refuses to write to what it records: `gluon.Trainer` fails there."""
+    # MXNet refuses to write to arrays that it records: gluon.Trainer fails here.
     results = []
     for recorded in (False, True):
-        net, settings_ = small_net(contexts(2)), {"optimizer": "sgd", **settings}
-        trainer = BucketedTrainer(
-            net.collect_params(), settings_.pop("optimizer"), None, store, bucket_bytes=0, **settings_
-        )
+        net = make_net(contexts(2))
+        arguments = {"optimizer": "sgd", "kvstore": store, "bucket_bytes": 0, **settings}
+        trainer = BucketedTrainer(net.collect_params(), **arguments)
         with autograd.record() if recorded else autograd.pause():
             train_on_devices(net, trainer, contexts(2), BATCHES)
             assert autograd.is_recording() == recorded
@@ -252,17 +234,15 @@ def test_a_step_inside_record_is_not_recorded(store, settings):
 
 @pytest.fixture
 def amp(monkeypatch):
-    """mxnet.contrib.amp, as after its init(), which changes all of MXNet's operators for good."""
+    """Return mxnet.contrib.amp as after init(), which would change all operators of MXNet."""
     monkeypatch.setattr(mxnets_amp.amp, "_amp_initialized", True)
     monkeypatch.setattr(mxnets_amp.amp, "_loss_scaler", mxnets_amp.loss_scaler.LossScaler())
     return mxnets_amp
 
 
-def amp_steps(amp, make, ctxs, store):
-    """Three steps, of which the second overflows on one device; the scales of the loss, and the
-    parameters.
-    """
-    net = small_net(ctxs)
+def train_with_amp(amp, make, ctxs, store):
+    """Return the parameters and loss scales of three steps; the second overflows on one device."""
+    net = make_net(ctxs)
     trainer = make(net.collect_params(), "sgd", dict(SGD), kvstore=store, update_on_kvstore=False)
     amp.init_trainer(trainer)
     scales = []
@@ -280,17 +260,72 @@ def amp_steps(amp, make, ctxs, store):
 
 
 @pytest.mark.parametrize(("devices", "store"), [(1, None), (3, "ring")])
-def test_amp_leaves_out_the_steps_that_it_leaves_out_under_gluons_trainer(amp, devices, store):
-    expected = amp_steps(amp, gluon.Trainer, contexts(1), None)
-    found = amp_steps(amp, BucketedTrainer, contexts(devices), store)
-    assert np.isfinite(np.concatenate([array.ravel() for array in found])).all()
-    assert np.array_equal(found[-1], expected[-1]) and relative_distance(found[:-1], expected[:-1]) <= 1e-5
+def test_amp_skips_the_steps_that_it_skips_with_gluons_trainer(amp, devices, store):
+    expected = train_with_amp(amp, gluon.Trainer, contexts(1), None)
+    result = train_with_amp(amp, BucketedTrainer, contexts(devices), store)
+    assert np.isfinite(np.concatenate([array.ravel() for array in result])).all()
+    assert np.array_equal(result[-1], expected[-1]) and relative_distance(result[:-1], expected[:-1]) <= 1e-5
 
 
 def test_amp_and_a_store_that_updates_are_refused_together(amp):
-    net = small_net(contexts(2))
+    net = make_net(contexts(2))
     trainer = BucketedTrainer(net.collect_params(), "sgd", dict(SGD), "sharded-optimizer")
     amp.init_trainer(trainer)
     with pytest.raises(RunError, match=r"'sharded-optimizer' updates before amp can look.*LossScale") as raised:
         train_on_devices(net, trainer, contexts(2), BATCHES[:1])
     assert "\n" not in str(raised.value)
+
+
+@pytest.fixture(scope="module")
+def split():
+    return load_dataset("digits").test
+
+
+@pytest.mark.parametrize("ctxs", [mx.cpu(0), "cpu", None, [], (), [0, 1], ["cpu"], [None]], ids=repr)
+def test_other_values_than_lists_of_devices_are_refused(split, ctxs):
+    message = r"is not a list of devices: give gluonlab.devices.devices\('cpu\*2'\)"
+    for call in (lambda: Loader(split, ctxs, 8), lambda: get_model("lenet", 10, ctxs))[: 2 if ctxs else 1]:
+        with pytest.raises(DeviceError, match=message) as raised:
+            call()
+        assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("number", [0, -3, 2.5, None, "8", True])
+def test_other_values_than_positive_numbers_are_refused(split, number):
+    with pytest.raises(DataError, match="give a number of images from 1 up"):
+        Loader(split, contexts(1), number)
+    with pytest.raises(ModelError, match="give how many the data set has"):
+        get_model("mlp", number)
+
+
+def test_a_loader_takes_numbers_of_numpy_and_tuples(split):
+    assert len(Loader(split, tuple(contexts(2)), np.int64(100))) == 4
+
+
+def make_trainer(ctxs, store):
+    net = nn.Dense(2, in_units=3)
+    net.initialize(ctx=ctxs)
+    return BucketedTrainer(net.collect_params(), "sgd", kvstore=store)
+
+
+@pytest.mark.parametrize(
+    "take",
+    [
+        lambda split, ctxs: Loader(split, ctxs, 8),
+        lambda split, ctxs: get_model("lenet", 10, ctxs),
+        lambda split, ctxs: make_kvstore("ring", ctxs),
+        lambda split, ctxs: make_trainer(ctxs, "device"),
+        lambda split, ctxs: make_trainer(ctxs, make_kvstore("ring")),
+        lambda split, ctxs: split_batch(nd.zeros((4, 2)), nd.zeros((4,)), ctxs),
+        lambda split, ctxs: train(load_dataset("digits"), None, ctxs),
+    ],
+    ids=["Loader", "get_model", "make_kvstore", "trainer", "ring", "split_batch", "from scratch"],
+)
+@pytest.mark.parametrize("places", [(0, 0), (0, 1, 0)])
+def test_a_repeated_device_is_refused_with_an_example(split, take, places):
+    # Backward writes only one of two replicas on a device: gradients would be lost silently.
+    ctxs = [contexts(2)[place] for place in places]
+    with pytest.raises(DeviceError) as raised:
+        take(split, ctxs)
+    assert f"names {ctxs[0]} 2 times: give each device once, such as " in str(raised.value)
+    assert f"[mx.{ctxs[0].device_type}(i) for i in range({len(ctxs)})]" in str(raised.value)

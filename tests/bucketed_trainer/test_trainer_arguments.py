@@ -1,19 +1,23 @@
-"""What BucketedTrainer takes, what it refuses, and how it leaves what it refused."""
+"""The arguments that BucketedTrainer accepts and refuses, and stores over several processes."""
 
 import inspect
+import json
 
 import mxnet as mx
 import numpy as np
 import pytest
 from mxnet import autograd, gluon, nd
 from mxnet.gluon import nn
+from mxnet.kvstore import KVStoreBase
 from support.devices import contexts, device
+from support.kvstore_runs import BATCHES, make_small_net
+from support.parameter_server import start_workers
 from support.reference import (
     arrays_equal,
     cpu_contexts,
     parameter_arrays,
-    random_batches,
     relative_distance,
+    set_parameter_arrays,
     train_on_devices,
 )
 
@@ -21,20 +25,17 @@ from gluonlab.bucketed_trainer.loss_scale import LossScale
 from gluonlab.bucketed_trainer.trainer import BucketedTrainer
 from gluonlab.errors import ConfigError, GluonlabError, GluonlabWarning, KVStoreError
 from gluonlab.kvstores import KVSTORES, make_kvstore
-
-BATCHES = random_batches([6, 7, 6], shape=(5,), classes=4)
-TWO_BITS = {"compression_params": {"type": "2bit", "threshold": 0.25}}
+from gluonlab.launch.backends import BACKENDS
 
 
-def small_net(ctxs):
-    mx.random.seed(3)
-    net = nn.HybridSequential()
-    net.add(nn.Dense(7, in_units=5, activation="tanh"), nn.Dense(4, in_units=7))
-    net.initialize(mx.init.Normal(0.3), ctx=ctxs)
-    return net
+def compression_arguments(**settings):
+    return {"compression_params": {"type": "2bit", **settings}}
 
 
-def test_it_takes_what_gluons_trainer_takes_in_the_same_places():
+TWO_BITS = compression_arguments(threshold=0.25)
+
+
+def test_it_has_the_arguments_of_gluons_trainer_in_the_same_order():
     theirs = list(inspect.signature(gluon.Trainer).parameters.values())
     ours = list(inspect.signature(BucketedTrainer).parameters.values())
     assert [(p.name, p.default, p.kind) for p in ours[: len(theirs)]] == [(p.name, p.default, p.kind) for p in theirs]
@@ -43,29 +44,20 @@ def test_it_takes_what_gluons_trainer_takes_in_the_same_places():
 
 @pytest.fixture(scope="module")
 def parameters_of_one_device():
-    net = small_net(cpu_contexts(1))
+    net = make_small_net(cpu_contexts(1))
     trainer = gluon.Trainer(net.collect_params(), "sgd", {"momentum": 0.9}, kvstore=None)
     train_on_devices(net, trainer, cpu_contexts(1), BATCHES)
     return parameter_arrays(net)
 
 
-@pytest.mark.parametrize(
-    "name", [None, *(name for name in (*KVSTORES, "Ring", "DEVICE") if name != "nccl"), "an instance"]
-)
-def test_every_store_by_name_keeps_the_replicas_alike(name, parameters_of_one_device):
-    """And trains as one device does, for which no store is needed."""
+@pytest.mark.parametrize("name", [None, *sorted({*KVSTORES, "Ring", "DEVICE", "an instance"} - {"nccl"})])
+def test_every_store_by_name_trains_all_replicas_as_one_device(name, parameters_of_one_device):
     kvstore = {"kvstore": mx.kv.create("device") if name == "an instance" else name} if name else {}
-    net = small_net(contexts(3))
+    net = make_small_net(contexts(3))
     trainer = BucketedTrainer(net.collect_params(), "sgd", {"momentum": 0.9}, **kvstore)
     train_on_devices(net, trainer, contexts(3), BATCHES)
     assert arrays_equal(parameter_arrays(net, device(0)), parameter_arrays(net, device(2)))
     assert relative_distance(parameter_arrays(net), parameters_of_one_device) <= 1e-5
-
-
-def test_a_name_means_the_store_of_that_name():
-    for name in ("ring", "sharded-optimizer"):
-        trainer = BucketedTrainer(small_net(contexts(2)).collect_params(), "sgd", kvstore=name)
-        assert type(trainer._kvstore) is type(make_kvstore(name)) and trainer._kvstore.type == name
 
 
 def sparse_net(ctxs):
@@ -75,34 +67,26 @@ def sparse_net(ctxs):
 
 
 def float16_net(ctxs):
-    net = small_net(ctxs)
+    net = make_small_net(ctxs)
     net[1].cast("float16")
     return net
 
 
 def net_on_other_devices(ctxs):
-    net = small_net(ctxs)
+    net = make_small_net(ctxs)
     net[1].collect_params().reset_ctx(contexts(3))
     return net
 
 
 def uninitialized_net(ctxs):
-    net = small_net(ctxs)
+    net = make_small_net(ctxs)
     net.add(nn.Dense(2, in_units=4))
     return net
 
 
-def compressed(**settings):
-    return {"compression_params": {"type": "2bit", **settings}}
-
-
 REFUSED = [
     (KVStoreError, dict(kvstore="rign"), "unknown kvstore 'rign': .*did you mean 'ring'"),
-    (
-        KVStoreError,
-        dict(kvstore="dist_sync"),
-        "kvstore 'dist_sync' sums over processes: start them with gluonlab launch -n N --backend d",
-    ),
+    (KVStoreError, dict(kvstore="dist_sync"), "kvstore 'dist_sync' sums over processes: start them with gluonlab l"),
     (KVStoreError, dict(kvstore=None), "kvstore None: .* 2 devices.*choose 'device'"),
     (KVStoreError, dict(kvstore=3), "kvstore 3 is no kvstore"),
     (KVStoreError, dict(kvstore=mx.kvstore.KVStoreBase), "is no kvstore: give a name"),
@@ -112,10 +96,10 @@ REFUSED = [
     (KVStoreError, dict(kvstore="ring", **TWO_BITS), "'ring' cannot compress.*choose 'device'"),
     (KVStoreError, dict(kvstore="local", **TWO_BITS), "'local' cannot compress.*choose 'device'"),
     (KVStoreError, dict(kvstore="sharded-optimizer", **TWO_BITS), "cannot compress"),
-    (KVStoreError, compressed(type="1bit"), "give {'type': '2bit'"),
-    (KVStoreError, compressed(threshold=0), "above 0"),
-    (KVStoreError, compressed(threshold="x"), "above 0"),
-    (KVStoreError, compressed(treshold=1), "'threshold'"),
+    (KVStoreError, compression_arguments(type="1bit"), "give {'type': '2bit'"),
+    (KVStoreError, compression_arguments(threshold=0), "above 0"),
+    (KVStoreError, compression_arguments(threshold="x"), "above 0"),
+    (KVStoreError, compression_arguments(treshold=1), "'threshold'"),
     (KVStoreError, dict(compression_params=100), "compression_params 100"),
     (KVStoreError, dict(loss_scale=LossScale(), **TWO_BITS), "an overflow.*leave one out"),
     (KVStoreError, dict(make=sparse_net), "sparse gradients, such as embedding.*use gluon.Trainer"),
@@ -138,11 +122,8 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("error", "arguments", "message"), REFUSED)
-def test_what_is_refused_is_left_as_it_was(error, arguments, message):
-    """In one line, if the refusal is ours; and gluon.Trainer, or other arguments, can have the
-    parameters.
-    """
-    settings = {"make": small_net, "optimizer": "sgd", **arguments}
+def test_refused_arguments_are_left_unchanged(error, arguments, message):
+    settings = {"make": make_small_net, "optimizer": "sgd", **arguments}
     net = settings.pop("make")(contexts(2))
     params = list(net.collect_params().values())
     arrays = [(param._data, param._grad) for param in params]
@@ -157,13 +138,11 @@ def test_what_is_refused_is_left_as_it_was(error, arguments, message):
     assert all(a is b for own, param in zip(arrays, params) for a, b in zip(own, (param._data, param._grad)))
 
 
-def test_parameters_that_are_none_or_come_twice_are_refused():
-    """gluon.Trainer stumbles over both; the second it takes on one device, and updates them
-    twice.
-    """
+def test_no_parameters_and_repeated_parameters_are_refused():
+    # gluon.Trainer fails late, or updates the same parameter twice on one device.
     with pytest.raises(ConfigError, match="no parameters to train: give"):
         BucketedTrainer([], "sgd")
-    params = list(small_net(contexts(1)).collect_params().values())
+    params = list(make_small_net(contexts(1)).collect_params().values())
     with pytest.raises(ConfigError, match=f"{params[1].name} comes several times: give each once"):
         BucketedTrainer([*params, params[1]], "sgd")
     BucketedTrainer(list(dict.fromkeys([*params, params[1]])), "sgd")
@@ -171,25 +150,24 @@ def test_parameters_that_are_none_or_come_twice_are_refused():
 
 @pytest.mark.parametrize("size", [0, -4, None, "8", float("nan"), float("inf"), nd.ones((1,))], ids=str)
 @pytest.mark.parametrize("store", ["device", "sharded-optimizer"])
-def test_a_batch_size_that_is_none_changes_nothing(store, size):
-    net = small_net(contexts(2))
+def test_an_invalid_batch_size_changes_nothing(store, size):
+    net = make_small_net(contexts(2))
     trainer = BucketedTrainer(net.collect_params(), "sgd", {"momentum": 0.9}, kvstore=store)
     with autograd.record():
-        losses = [net(nd.ones((2, 5), ctx=ctx)).sum() for ctx in contexts(2)]
+        losses = [net(nd.ones((2, 16), ctx=ctx)).sum() for ctx in contexts(2)]
     autograd.backward(losses)
     before = parameter_arrays(net)
-    for use in (trainer.step, trainer.apply):
-        with pytest.raises(
-            ConfigError, match="give a number above 0: the images of this step on all devices"
-        ) as raised:
-            use(size)
+    message = "give a number above 0: the images of this step on all devices"
+    for call in (trainer.step, trainer.apply):
+        with pytest.raises(ConfigError, match=message) as raised:
+            call(size)
         assert "\n" not in str(raised.value)
     trainer.step(np.int64(4))  # the gradients are still fresh
     assert not np.array_equal(parameter_arrays(net)[0], before[0])
 
 
 def test_an_optimizer_that_was_refused_keeps_its_parameters():
-    net, other = small_net(contexts(2)), small_net(contexts(2))
+    net, other = make_small_net(contexts(2)), make_small_net(contexts(2))
     optimizer = mx.optimizer.SGD(learning_rate=0.1)
     gluon.Trainer(other.collect_params(), optimizer)
     mine = optimizer.param_dict
@@ -198,47 +176,196 @@ def test_an_optimizer_that_was_refused_keeps_its_parameters():
     assert optimizer.param_dict is mine
 
 
-def test_compression_is_obeyed():
-    """Gradients below the threshold are kept back: nothing moves at first, and all of it by
-    thresholds.
-    """
-    before = parameter_arrays(small_net(contexts(2)))
+def test_compressed_gradients_move_parameters_by_multiples_of_the_threshold():
+    before = parameter_arrays(make_small_net(contexts(2)))
 
-    def moved(threshold, batches):
-        net = small_net(contexts(2))
+    def compute_moves(threshold, batches):
+        net = make_small_net(contexts(2))
         params = {"learning_rate": 1.0}
-        trainer = BucketedTrainer(net.collect_params(), "sgd", params, **compressed(threshold=threshold))
+        trainer = BucketedTrainer(net.collect_params(), "sgd", params, **compression_arguments(threshold=threshold))
         train_on_devices(net, trainer, contexts(2), batches)
         return np.concatenate([(b - a).ravel() for a, b in zip(parameter_arrays(net), before)])
 
-    assert not moved(100.0, BATCHES).any()
-    thresholds = moved(0.25, BATCHES[:1]) * 6 / 0.25
+    assert not compute_moves(100.0, BATCHES).any()
+    thresholds = compute_moves(0.25, BATCHES[:1]) * len(BATCHES[0][0]) / 0.25
     assert np.allclose(thresholds, np.round(thresholds), atol=1e-5) and np.round(thresholds).any()
 
 
-def test_one_device_has_nobody_to_compress_for():
+def test_compression_on_one_device_warns():
     with pytest.warns(GluonlabWarning, match="one device has nobody to send gradients to"):
-        BucketedTrainer(small_net(contexts(1)).collect_params(), "sgd", **TWO_BITS)
+        BucketedTrainer(make_small_net(contexts(1)).collect_params(), "sgd", **TWO_BITS)
 
 
-@pytest.mark.parametrize("kvstore", [None, "device", "ring", "sharded-optimizer"])
-def test_one_device_needs_no_store_and_may_have_one(kvstore):
-    net, other = small_net(contexts(1)), small_net(contexts(1))
-    train_on_devices(net, BucketedTrainer(net.collect_params(), "adam", kvstore=kvstore), contexts(1), BATCHES)
-    train_on_devices(other, gluon.Trainer(other.collect_params(), "adam", kvstore=None), contexts(1), BATCHES)
-    assert arrays_equal(parameter_arrays(net), parameter_arrays(other))
-
-
-@pytest.mark.parametrize("act", [lambda trainer: trainer.allreduce_grads(), lambda trainer: trainer.update(1)])
-def test_a_store_that_updates_has_no_halves(act):
-    trainer = BucketedTrainer(
-        small_net(contexts(2)).collect_params(), "sgd", kvstore="sharded-optimizer", update_on_kvstore=True
-    )
+@pytest.mark.parametrize("call", [lambda trainer: trainer.allreduce_grads(), lambda trainer: trainer.update(1)])
+def test_a_store_that_updates_refuses_half_steps(call):
+    params = make_small_net(contexts(2)).collect_params()
+    trainer = BucketedTrainer(params, "sgd", kvstore="sharded-optimizer", update_on_kvstore=True)
     with pytest.raises(GluonlabError, match=r"sums and updates at once: call step\(\)"):
-        act(trainer)
+        call(trainer)
 
 
-@pytest.mark.parametrize("name", [None, 3, ["device"], mx.kvstore.KVStoreBase])
-def test_what_is_no_name_is_refused_as_one(name):
-    with pytest.raises(KVStoreError, match="unknown kvstore"):
+@pytest.mark.parametrize("before", [BucketedTrainer, gluon.Trainer])
+def test_an_instance_of_mxnets_serves_one_trainer_after_another(before):
+    store, results = mx.kv.create("device"), []  # which does not accept a key twice
+    first = make_small_net(contexts(2))
+    set_parameter_arrays(first, [array * 2 for array in parameter_arrays(first)])
+    trainer = before(first.collect_params(), "sgd", {}, kvstore=store, update_on_kvstore=False)
+    train_on_devices(first, trainer, contexts(2), BATCHES)
+    for kvstore in (store, "device"):
+        net = make_small_net(contexts(2))
+        trainer = BucketedTrainer(net.collect_params(), "sgd", {"momentum": 0.9}, kvstore=kvstore)
+        train_on_devices(net, trainer, contexts(2), BATCHES)
+        results.append(parameter_arrays(net))
+    assert arrays_equal(*results)
+
+
+class TwoProcesses(KVStoreBase):
+    """A store such as Horovod's. The other process has equal gradients, and parameters ``begin``."""
+
+    type, rank, num_workers = "two processes", 1, 2
+
+    def __init__(self, begin):
+        self.begin = begin
+
+    def broadcast(self, key, value, out, priority=0):
+        for array in out:
+            array[:] = self.begin
+
+    def pushpull(self, key, value, out=None, priority=0):
+        total = 2 * sum(array.asnumpy() for array in value)
+        for array in value:
+            array[:] = total
+
+    @staticmethod
+    def is_capable(capability):
+        return False
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_a_store_of_another_kind_sums_and_broadcasts_over_its_processes(devices):
+    net = nn.Dense(3, in_units=4)
+    net.bias.grad_req = "null"
+    net.initialize(mx.init.One(), ctx=contexts(devices))
+    net.bias.set_data(nd.ones(3))
+    trainer = BucketedTrainer(net.collect_params(), "sgd", {"learning_rate": 0.5}, kvstore=TwoProcesses(0.25))
+    assert all((array == 0.25).all() for array in parameter_arrays(net))
+    with autograd.record():
+        losses = [net(nd.ones((2, 4), ctx=ctx)).sum() for ctx in contexts(devices)]
+    autograd.backward(losses)
+    trainer.step(4 * devices)
+    assert (net.weight.data(device()).asnumpy() == 0.25 - 0.5 * (2 * 2 * devices) / (4 * devices)).all()
+
+
+def test_a_process_without_a_shard_counts_as_zero_if_stale_gradients_are_allowed():
+    net = nn.Dense(3, in_units=4, use_bias=False)
+    net.initialize(mx.init.One(), ctx=device())
+
+    class OthersGradients(TwoProcesses):
+        def pushpull(self, key, value, out=None, priority=0):
+            assert not value[0].asnumpy().any()
+            value[0][:] = 3
+
+    trainer = BucketedTrainer(net.collect_params(), "sgd", {"learning_rate": 0.5}, kvstore=OthersGradients(1.0))
+    for _ in range(2):
+        trainer.step(2, ignore_stale_grad=True)
+    assert (net.weight.data(device()).asnumpy() == 1 - 2 * 0.5 * 3 / 2).all()
+
+
+BACKEND_OF = {"dist_sync": "dist_sync", "dist": "dist_sync", "dist_device_sync": "dist_device_sync"}
+BACKEND_OF.update(dist_sync_device="dist_device_sync", Dist_Async="dist_async", p3="dist_sync", byteps="dist_sync")
+
+
+@pytest.mark.parametrize(("name", "backend"), [*BACKEND_OF.items(), ("horovod", "horovod")])
+def test_the_name_of_a_store_of_processes_is_refused_with_the_command_that_starts_them(name, backend):
+    # MXNet itself silently makes a local store of "horovod", "byteps" and "p3".
+    assert backend in BACKENDS
+    with pytest.raises(KVStoreError) as raised:
         make_kvstore(name)
+    start = f"kvstore {name!r} sums over processes: start them with gluonlab launch -n N --backend {backend}"
+    in_a_loop = f"; in your own loop, use mx.kv.create({backend!r})"
+    assert str(raised.value) == f"{start}{in_a_loop if name != 'horovod' else ''}"
+
+
+# --- real workers of MXNet's parameter server
+
+WORKER = """
+import json, sys
+import gluonlab, mxnet as mx, numpy as np
+from mxnet import autograd, gluon, nd
+from mxnet.gluon import nn
+from support.devices import contexts
+from gluonlab.errors import KVStoreError
+from gluonlab.bucketed_trainer.trainer import BucketedTrainer
+
+store, devices = mx.kv.create("dist_sync"), int(sys.argv[1])
+ctxs = contexts(devices)
+
+def train(make_trainer):
+    mx.random.seed(store.rank)
+    net = nn.HybridSequential()
+    net.add(nn.Dense(6, in_units=5, activation="tanh"), nn.Dense(3, in_units=6))
+    net[1].bias.grad_req = "null"
+    net.initialize(mx.init.Normal(0.5), ctx=ctxs)
+    net[1].bias.set_data(nd.ones(3) * store.rank)
+    trainer = make_trainer(net.collect_params())
+    if type(trainer) is gluon.Trainer:
+        trainer._init_kvstore()
+        trainer._init_params()
+    nd.waitall()  # the servers may answer gluon.Trainer's first sum before
+    begin = [param.data().asnumpy().tolist() for param in net.collect_params().values()]
+    random = np.random.RandomState(0)
+    for _ in range(5):
+        images = random.uniform(-1, 1, (store.num_workers, devices, 2, 5)).astype("float32")
+        with autograd.record():
+            xs = [nd.array(x, ctx=ctx) for x, ctx in zip(images[store.rank], ctxs)]
+            losses = [(net(x) ** 2).sum() for x in xs]
+        autograd.backward(losses)
+        trainer.step(store.num_workers * devices * 2)
+    params = net.collect_params().values()
+    return begin, [[param.data(ctx).asnumpy().tolist() for param in params] for ctx in ctxs]
+
+settings = {"learning_rate": 0.1, "momentum": 0.9, "wd": 0.01}
+makers = {
+    "gluon": lambda params: gluon.Trainer(params, "sgd", settings, kvstore=store, update_on_kvstore=False),
+    "ours": lambda params: BucketedTrainer(params, "sgd", settings, kvstore=store),
+    "single": lambda params: BucketedTrainer(params, "sgd", settings, kvstore=store, bucket_bytes=0),
+}
+found = {name: train(maker) for name, maker in makers.items()}
+try:
+    twobit = {"type": "2bit"}
+    train(lambda params: BucketedTrainer(params, "sgd", kvstore=store, compression_params=twobit))
+except KVStoreError as error:
+    found["refused"] = str(error)
+print(json.dumps(found))
+"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("count", "devices"), [(1, 1), (1, 2), (2, 1), (2, 2)])
+def test_dist_sync_trains_as_gluons_trainer_does_with_it(count, devices):
+    with start_workers(count, WORKER, str(devices)) as workers:
+        outputs = [json.loads(worker.communicate(timeout=120)[0]) for worker in workers]
+    begin, [expected, *_] = outputs[0]["gluon"]
+    expected = [np.array(array) for array in expected]
+    for output in outputs:
+        assert output["refused"].startswith("compression_params {'type': '2bit'}: kvstore 'dist_sync' cannot compress")
+        for name in ("gluon", "ours", "single"):
+            assert output[name][0] == begin  # also the parameters that are not trained
+            for arrays in output[name][1]:
+                assert relative_distance([np.array(array) for array in arrays], expected) <= 1e-6
+    assert relative_distance(expected, train_in_float64(begin, count, devices)) <= 1e-6
+
+
+def train_in_float64(begin, count, devices, steps=5, lr=0.1, momentum=0.9, wd=0.01):
+    """Train with loss |W2 tanh(W1 x + b1) + b2|^2, momentum, and weight decay; b2 is not trained."""
+    w1, b1, w2, b2 = (np.array(array) for array in begin)
+    random, velocity = np.random.RandomState(0), [0.0, 0.0, 0.0]
+    for _ in range(steps):
+        x = random.uniform(-1, 1, (count, devices, 2, 5)).astype("float32").astype("float64").reshape(-1, 5)
+        hidden = np.tanh(x @ w1.T + b1)
+        back = 2 * (hidden @ w2.T + b2)
+        inner = (back @ w2) * (1 - hidden**2)
+        for i, (weight, grad) in enumerate(zip((w1, b1, w2), (inner.T @ x, inner.sum(0), back.T @ hidden))):
+            velocity[i] = momentum * velocity[i] + grad / len(x) + wd * weight
+            weight -= lr * velocity[i]
+    return [w1, b1, w2, b2]

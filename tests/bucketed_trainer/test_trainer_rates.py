@@ -1,8 +1,6 @@
-"""One step, one rate: what each parameter gets under a schedule when some are left out of some
-steps, in float64.
+"""All parameters of a step have the same learning rate, also if some steps leave some of them out.
 
-The rate of a step is the schedule's for the most updates that any parameter has seen, the step's
-own included.
+The rate is that of the schedule for the largest number of updates of any parameter.
 """
 
 import math
@@ -45,15 +43,13 @@ def steps_down(n):
 SCHEDULES = {
     factor: lambda: mx.lr_scheduler.FactorScheduler(2, 0.5, base_lr=BASE),
     steps_down: lambda: mx.lr_scheduler.MultiFactorScheduler([1, 4], 0.5, base_lr=BASE),
-    cosine: lambda: mx.lr_scheduler.CosineScheduler(
-        6, base_lr=BASE, final_lr=0.02, warmup_steps=2, warmup_begin_lr=0.01
-    ),
+    cosine: lambda: mx.lr_scheduler.CosineScheduler(6, BASE, 0.02, warmup_steps=2, warmup_begin_lr=0.01),
     polynomial: lambda: mx.lr_scheduler.PolyScheduler(5, base_lr=BASE, final_lr=0.02, pwr=2),
 }
 
 
 def adam(start, steps, momentum, wd):
-    """MXNet's Adam, whose correction goes by the parameter's own updates."""
+    """Yield the weights of MXNet's Adam, which corrects for the updates of this parameter."""
     weight, mean, square = start, np.zeros_like(start), np.zeros_like(start)
     for t, (grad, rate) in enumerate(steps, 1):
         grad = grad + wd * weight
@@ -72,9 +68,7 @@ KINDS = {
 
 @st.composite
 def freshness(draw):
-    """[step][device]: the parameters with a fresh gradient there; none of them: the device is
-    idle.
-    """
+    """Draw [step][device]: the parameters with a fresh gradient there, and their number."""
     params, devices = draw(st.integers(1, len(SHAPES))), draw(st.integers(1, 3))
     some = st.one_of(st.just(set(range(params))), st.sets(st.integers(0, params - 1)))
     return draw(st.lists(st.tuples(*[some] * devices), min_size=1, max_size=8)), params
@@ -91,9 +85,7 @@ def freshness(draw):
     resumed=st.integers(1, 8),
 )
 def test_all_parameters_of_a_step_have_its_rate(run, kind, schedule, stores, bucket_bytes, halves, resumed):
-    """After ``resumed`` steps a second trainer, with the second of ``stores``, goes on from the
-    states of the first.
-    """
+    # After ``resumed`` steps a second trainer, with another store, continues.
     steps, count = run
     ctxs, random = contexts(len(steps[0])), np.random.RandomState(0)
     options = {"wd": 0.01, **({} if kind is mx.optimizer.Adam else {"momentum": 0.9})}
@@ -135,48 +127,40 @@ def test_all_parameters_of_a_step_have_its_rate(run, kind, schedule, stores, buc
         for number in updated:
             seen[number].append((grads[number], schedule(most)))
     for number, start in enumerate(starts):
-        expected = [
-            start.astype("float64"),
-            *KINDS[kind](start.astype("float64"), seen[number], **{"momentum": 0.9, **options}),
-        ][-1]
+        *_, expected = start, *KINDS[kind](start.astype("float64"), seen[number], **{"momentum": 0.9, **options})
         for ctx in ctxs:
-            found = params.get(f"p{number}").data(ctx).asnumpy()
-            assert np.abs(found - expected).max() <= 1e-4 * max(1, np.abs(expected).max())
+            distance = np.abs(params.get(f"p{number}").data(ctx).asnumpy() - expected).max()
+            assert distance <= 1e-4 * max(1, np.abs(expected).max())
 
 
 @pytest.mark.parametrize("trainer", [gluon.Trainer, BucketedTrainer])
-def test_gluons_trainer_has_an_earlier_rate_for_those_that_come_before(trainer):
-    """The second parameter has seen two updates when the first joins."""
+def test_gluons_trainer_uses_an_earlier_rate_for_parameters_that_join_late(trainer):
     params = gluon.ParameterDict()
     for name in ("first", "second"):
         params.get(name, shape=(1,), init="zeros").initialize()
     optimizer = mx.optimizer.NAG(learning_rate=1.0, lr_scheduler=mx.lr_scheduler.FactorScheduler(1, 0.5, base_lr=1.0))
-    made = trainer(params, optimizer, bucket_bytes=0) if trainer is BucketedTrainer else trainer(params, optimizer)
+    instance = trainer(params, optimizer, bucket_bytes=0) if trainer is BucketedTrainer else trainer(params, optimizer)
     for used in (["second"], ["second"], ["first", "second"]):
         with autograd.record():
             loss = sum(params.get(name).data() for name in used)
         loss.backward()
-        made.step(1, ignore_stale_grad=True)
+        instance.step(1, ignore_stale_grad=True)
     expected = {gluon.Trainer: 0.5, BucketedTrainer: 0.25}[trainer]
     assert [-params.get(name).data().asscalar() for name in ("first", "second")] == [expected, 1 + 0.5 + 0.25]
 
 
 @pytest.mark.parametrize("store", ["device", "ring"])
 def test_the_schedule_is_asked_once_in_a_step(store):
-    """A network has many buckets, and a schedule is Python."""
-    asked = []
-
-    def schedule(step):
-        asked.append(step)
-        return BASE
-
+    calls = []
     params = gluon.ParameterDict()
     for number, shape in enumerate(SHAPES):
         params.get(f"p{number}", shape=shape)
     params.initialize(ctx=contexts(2))
-    trainer = BucketedTrainer(params, "sgd", {"lr_scheduler": schedule}, kvstore=store, bucket_bytes=0)
+    trainer = BucketedTrainer(
+        params, "sgd", {"lr_scheduler": lambda step: calls.append(step) or BASE}, kvstore=store, bucket_bytes=0
+    )
     assert len(trainer.buckets) == len(SHAPES)
-    asked.clear()
+    calls.clear()
     for _ in range(3):
         trainer.apply(1)
-    assert asked == [1, 2, 3]
+    assert calls == [1, 2, 3]

@@ -1,6 +1,4 @@
-"""Transposed convolutions under a BucketedTrainer: oneDNN lays out their weights and gradients in
-its own ways.
-"""
+"""BucketedTrainer with transposed convolutions, whose arrays oneDNN stores in its own layouts."""
 
 import copy
 import gc
@@ -23,9 +21,7 @@ from gluonlab.engine.mxnet_fixes import live_blocks
 KINDS = {1: nn.Conv1DTranspose, 2: nn.Conv2DTranspose, 3: nn.Conv3DTranspose}
 
 
-class Own(gluon.HybridBlock):
-    """An operator that MXNet knows, in a block that nobody knows."""
-
+class UsersDeconvolution(gluon.HybridBlock):
     def __init__(self, channels, inputs):
         super().__init__()
         self.channels = channels
@@ -36,12 +32,9 @@ class Own(gluon.HybridBlock):
         return F.Deconvolution(x, weight, kernel=(3, 3), num_filter=self.channels, no_bias=True)
 
 
-def generator(dims, inputs, channels, own):
-    """As in networks that draw images: up by transposed convolutions, and to a score for these
-    tests.
-    """
+def make_generator(dims, inputs, channels, own):
     net = nn.HybridSequential()
-    up = Own(channels, inputs) if own and dims == 2 else KINDS[dims](channels, 3, in_channels=inputs)
+    up = UsersDeconvolution(channels, inputs) if own and dims == 2 else KINDS[dims](channels, 3, in_channels=inputs)
     net.add(up, nn.Activation("tanh"), nn.Dense(3, in_units=channels * 6**dims))
     return net
 
@@ -57,58 +50,53 @@ def generator(dims, inputs, channels, own):
     predicts=st.booleans(),
 )
 @pytest.mark.long
-def test_they_train_as_under_gluons_trainer(dims, inputs, channels, own, store, devices, predicts):
+def test_transposed_convolutions_train_as_with_gluons_trainer(dims, inputs, channels, own, store, devices, predicts):
     random = np.random.RandomState(0)
     shape = (3, inputs, *[4] * dims)
     batches = [(random.normal(size=shape).astype("float32"), random.randint(0, 3, 3)) for _ in range(3)]
-    found = []
-    for ctxs, trainer_class, kvstore in (
-        (cpu_contexts(1), gluon.Trainer, None),
-        (contexts(devices), BucketedTrainer, store),
-    ):
-        net = generator(dims, inputs, channels, own)
+    start, results = None, []
+    for ctxs, make, kvstore in ((cpu_contexts(1), gluon.Trainer, None), (contexts(devices), BucketedTrainer, store)):
+        net = make_generator(dims, inputs, channels, own)
         net.initialize(ctx=ctxs)
-        set_parameter_arrays(net, found[0][0] if found else parameter_arrays(net))
-        begin = parameter_arrays(net)
-        trainer = trainer_class(net.collect_params(), "sgd", {"learning_rate": 0.1, "momentum": 0.9}, kvstore=kvstore)
+        start = start or parameter_arrays(net)
+        set_parameter_arrays(net, start)
+        trainer = make(net.collect_params(), "sgd", {"learning_rate": 0.1, "momentum": 0.9}, kvstore=kvstore)
         for batch in batches:
             train_on_devices(net, trainer, ctxs, [batch])
             # of three and five axes, plain Gluon cannot read a weight afterwards
             if predicts and dims == 2:
-                # once it is there, MXNet knows that the prediction lays out the weight anew
+                # after the prediction MXNet knows that it has changed the layout of the weight
                 net(mx.nd.array(batch[0], ctx=ctxs[0])).wait_to_read()
-        found.append((begin, parameter_arrays(net)))
-    assert relative_distance(found[1][1], found[0][1]) < 1e-5
+        results.append(parameter_arrays(net))
+    assert relative_distance(results[1], results[0]) < 1e-5
 
 
 def test_weights_belong_to_ordinary_convolutions_if_no_other_block_has_them():
     plain, tied = nn.Conv2D(3, 3, in_channels=5), nn.Conv2D(3, 3, in_channels=5, use_bias=False)
     decoder = nn.Conv2DTranspose(5, 3, in_channels=3, params=tied.params, use_bias=False)
     assert decoder.weight is tied.weight
-    found = convolution_parameters(live_blocks())
-    assert plain.weight in found
-    assert tied.weight not in found
-    assert gluon.Parameter("alone", shape=(3, 5, 3, 3)) not in found
+    result = convolution_parameters(live_blocks())
+    assert plain.weight in result
+    assert tied.weight not in result
+    assert gluon.Parameter("alone", shape=(3, 5, 3, 3)) not in result
 
 
-def test_a_network_that_the_collector_does_not_see_is_found_too():
+def test_a_network_hidden_from_the_garbage_collector_is_found():
     gc.collect()
     hidden = nn.Conv2D(3, 3, in_channels=5)
     gc.freeze()
     assert hidden.weight in convolution_parameters(live_blocks())
 
 
-class Alike(nn.Conv2D):
-    """They are equal, and have no hash."""
-
+class EqualBlock(nn.Conv2D):
     __hash__ = None
 
     def __eq__(self, other):
-        return isinstance(other, Alike)
+        return isinstance(other, EqualBlock)
 
 
-def test_blocks_are_noted_while_they_live():
-    blocks = [Alike(3, 3, in_channels=5), Alike(3, 3, in_channels=5)]
+def test_blocks_are_listed_while_they_live_even_if_equal_and_unhashable():
+    blocks = [EqualBlock(3, 3, in_channels=5), EqualBlock(3, 3, in_channels=5)]
     blocks.append(copy.copy(blocks[0]))
     numbers = {id(block) for block in blocks}
     assert numbers <= {id(block) for block in live_blocks()}
@@ -121,11 +109,12 @@ def test_blocks_are_noted_while_they_live():
 def test_blocks_that_were_there_before_gluonlab_are_found(python):
     # MXNet needs names that NumPy has dropped, which uninstall leaves
     first = "from gluonlab.engine import mxnet_setup; mxnet_setup.remove_setup_hook()"
-    made = "from mxnet.gluon import nn; block = nn.Conv2D(3, 3, in_channels=5); mxnet_setup.install_setup_hook()"
-    found = python(
-        "-c", f"{first}; {made}; from gluonlab.engine.mxnet_fixes import live_blocks; print(live_blocks() == [block])"
+    instance = "from mxnet.gluon import nn; block = nn.Conv2D(3, 3, in_channels=5); mxnet_setup.install_setup_hook()"
+    result = python(
+        "-c",
+        f"{first}; {instance}; from gluonlab.engine.mxnet_fixes import live_blocks; print(live_blocks() == [block])",
     )
-    assert found.stdout.strip() == "True", found.stderr
+    assert result.stdout.strip() == "True", result.stderr
 
 
 @pytest.mark.parametrize("bucket_bytes", [0, 2**20])

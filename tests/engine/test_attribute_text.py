@@ -1,6 +1,4 @@
-"""Operators take numpy's numbers in shapes, axes and lists of factors, whichever numpy writes
-them.
-"""
+"""Operators accept NumPy's numbers in shapes, axes and lists, with any version of NumPy."""
 
 import mxnet as mx
 import numpy
@@ -15,47 +13,36 @@ from gluonlab.engine.mxnet_fixes import AttributeStr, attribute_text
 INTEGERS = ("int8", "uint8", "int16", "int32", "uint32", "int64", "uint64")
 
 
-def both(kinds, values):
-    """(numpy's number, Python's) of one value."""
-    made = st.builds(lambda kind, value: getattr(numpy, kind)(value), st.sampled_from(kinds), values)
-    return made.map(lambda number: (number, number.item()))
+def pairs_of(kinds, values):
+    """Draw (NumPy's number, Python's number) of one value."""
+    numbers = st.builds(lambda kind, value: getattr(numpy, kind)(value), st.sampled_from(kinds), values)
+    return numbers.map(lambda number: (number, number.item()))
 
 
 PLAIN = st.one_of(st.integers(), st.floats(), st.booleans(), st.none(), st.text()).map(lambda value: (value, value))
 NUMBER = st.one_of(
     PLAIN,
-    both(INTEGERS, st.integers(0, 127)),
-    both(["int64"], st.integers(-(2**63), 2**63 - 1)),
-    both(["float64"], st.floats()),
-    both(["float16", "float32"], st.integers(-64, 64).map(lambda quarters: quarters / 4)),
-    both(["bool_"], st.booleans()),
-    both(["str_"], st.text("abn.'\"", min_size=1)),
+    pairs_of(INTEGERS, st.integers(0, 127)),
+    pairs_of(["int64"], st.integers(-(2**63), 2**63 - 1)),
+    pairs_of(["float64"], st.floats()),
+    pairs_of(["float16", "float32"], st.integers(-64, 64).map(lambda quarters: quarters / 4)),
+    pairs_of(["bool_"], st.booleans()),
+    pairs_of(["str_"], st.text("abn.'\"", min_size=1)),
 )
 
 
 def sequences(pairs):
-    """Tuples and lists of both sides alike."""
-    several = st.lists(pairs, max_size=4)
-    return st.builds(
-        lambda kind, items: tuple(kind(side) for side in zip(*items)) or (kind(), kind()),
-        st.sampled_from([tuple, list]),
-        several,
-    )
-
-
-NESTED = st.recursive(NUMBER, sequences, max_leaves=8)
+    """Draw a pair of equal tuples or lists."""
+    build = lambda kind, items: tuple(kind(side) for side in zip(*items)) or (kind(), kind())  # noqa: E731
+    return st.builds(build, st.sampled_from([tuple, list]), st.lists(pairs, max_size=4))
 
 
 @settings(max_examples=50)
-@given(NESTED)
+@given(st.recursive(NUMBER, sequences, max_leaves=8))
 @example(((numpy.int64(2),), (2,)))
 @example(([(numpy.int64(2), [numpy.True_])], [(2, [True])]))
 @example((("np.", numpy.float32(0.5)), ("np.", 0.5)))
-def test_the_text_is_that_of_pythons_numbers(pair):
-    """In sequences of any depth.
-
-    A float or text by itself stays as `str` has it under any numpy, too.
-    """
+def test_numpys_numbers_have_the_text_of_pythons_in_sequences_of_any_depth(pair):
     of_numpy, of_python = pair
     assert attribute_text(of_numpy) == AttributeStr(of_numpy) == str(of_python)
 
@@ -81,7 +68,7 @@ def test_operators_of_nd_take_shapes_of_numpys_integers(kinds):
     assert weight.asnumpy().tolist() == [0.5, 0.5]
 
 
-def test_calls_whose_arrays_are_known_in_advance_take_them_too():
+def test_prepared_calls_take_numpys_integers():
     tiled = mx.nd.zeros((2, 3))
     OperatorCall("tile", [mx.nd.ones((1, 3))], tiled)(Attributes({"reps": (numpy.int64(2), 1)}))
     assert tiled.asnumpy().tolist() == [[1.0] * 3] * 2
@@ -109,11 +96,13 @@ def test_operators_of_np_take_shapes_of_numpys_integers():
 
 
 @pytest.mark.long
-def test_where_mxnet_came_first(python):
-    code = (
-        "import gluonlab.engine.mxnet_setup as engine; engine.remove_setup_hook(); "
-        "import mxnet, numpy; engine.install_setup_hook(); "
-        "assert mxnet.nd.zeros((numpy.int64(2), 3)).shape == (2, 3)"
-    )
+def test_operators_take_numpys_integers_if_mxnet_was_imported_first(python):
+    code = """
+import gluonlab.engine.mxnet_setup as engine
+engine.remove_setup_hook()
+import mxnet, numpy
+engine.install_setup_hook()
+assert mxnet.nd.zeros((numpy.int64(2), 3)).shape == (2, 3)
+"""
     result = python("-c", code)
     assert result.returncode == 0, result.stderr

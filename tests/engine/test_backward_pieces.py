@@ -1,4 +1,4 @@
-"""--overlap: in how large pieces backward is queued, which changes no bit of what it computes."""
+"""--overlap: the number of operators that backward queues at once, which changes no bit."""
 
 import os
 from functools import partial
@@ -25,10 +25,9 @@ VARIABLE = "MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN_BWD"
 OVERLAPS = st.one_of(st.just("off"), st.integers(1, 12))
 
 
-def normalised(depth, ctxs):
-    """Convolutions with BatchNorm, whose statistics may be shared."""
+def make_normalized_net(depth, ctxs):
     mx.random.seed(depth)
-    net = nn.HybridSequential(prefix="normalised_")
+    net = nn.HybridSequential(prefix="normalized_")
     with net.name_scope():
         for _ in range(depth):
             net.add(nn.Conv2D(3, 3, padding=1), nn.BatchNorm(), nn.Activation("relu"))
@@ -38,17 +37,11 @@ def normalised(depth, ctxs):
     return net
 
 
-def bits(strategy, overlap, sizes):
-    """The parameters after some batches, and all losses."""
+def train_bits(strategy, overlap, sizes):
+    """Return all losses and the bits of the parameters."""
     with use_backward_bulk_size(overlap):
         losses, params = train_strategy(strategy, make_batches(sizes))
     return losses, {name: array.tobytes() for name, array in params.items()}
-
-
-def data_parallel_on(devices, make_net, microbatches, **more):
-    split = make_parallelism("data", contexts(devices), 1)
-    plan = make_strategy_plan(split, microbatches=microbatches, compress=None, **more)
-    return data_parallel(make_net, make_loss(), plan, SINGLE_PROCESS)
 
 
 @given(
@@ -59,43 +52,45 @@ def data_parallel_on(devices, make_net, microbatches, **more):
 @settings(max_examples=8, deadline=None)
 def test_any_overlap_gives_the_same_bits(net, overlap, devices, sync_bn, microbatches, store, bucket_bytes, sizes):
     drawn = isinstance(net, int)
-    make_net = partial(normalised, net) if drawn else partial(make_chain, net)
-    more = {"sync_bn": sync_bn and drawn and devices > 1, "bucket_bytes": bucket_bytes}
-    usual, other = (
-        bits(data_parallel_on(devices, make_net, microbatches, kvstore=store, **more), asked, sizes)
-        for asked in (None, overlap)
-    )
-    assert usual == other
+    make_net = partial(make_normalized_net, net) if drawn else partial(make_chain, net)
+
+    def make_strategy():
+        options = {"microbatches": microbatches, "kvstore": store, "bucket_bytes": bucket_bytes, "compress": None}
+        options["sync_bn"] = sync_bn and drawn and devices > 1
+        plan = make_strategy_plan(make_parallelism("data", contexts(devices), 1), **options)
+        return data_parallel(make_net, make_loss(), plan, SINGLE_PROCESS)
+
+    assert train_bits(make_strategy(), None, sizes) == train_bits(make_strategy(), overlap, sizes)
 
 
 @given(OVERLAPS, st.sampled_from(["gpipe", "1f1b"]))
 @settings(max_examples=2, deadline=None)
-def test_so_it_does_where_copies_are_pipelines(overlap, schedule):
+def test_any_overlap_of_a_pipeline_gives_the_same_bits(overlap, schedule):
     chain = ([("conv", 3)], [("dense", 4)], False, True)
 
-    def strategy():
+    def make():
         split = make_parallelism("pipeline", contexts(4), 2, schedule=schedule, cut=(1,))
-        make = lambda ctxs, start=None: make_chain(chain, start)  # noqa: E731
-        return pipeline_parallel(make, make_loss(), make_strategy_plan(split), SINGLE_PROCESS)
+        make_net = lambda ctxs, start=None: make_chain(chain, start)  # noqa: E731
+        return pipeline_parallel(make_net, make_loss(), make_strategy_plan(split), SINGLE_PROCESS)
 
-    assert bits(strategy(), None, [6, 5]) == bits(strategy(), overlap, [6, 5])
+    assert train_bits(make(), None, [6, 5]) == train_bits(make(), overlap, [6, 5])
 
 
 @given(OVERLAPS)
 @settings(max_examples=5, deadline=None)
-def test_mxnet_is_asked_for_the_pieces_and_then_for_what_it_was(overlap):
+def test_the_variable_of_mxnet_is_set_and_then_restored(overlap):
     before = os.environ[VARIABLE]
     with use_backward_bulk_size(overlap), apply_backward_bulk_size("cpu"):
-        asked = int(os.environ[VARIABLE])
-    assert asked == overlap if overlap != "off" else asked > 10**6
+        size = int(os.environ[VARIABLE])
+    assert size == overlap if overlap != "off" else size > 10**6
     assert os.environ[VARIABLE] == before
 
 
 @pytest.mark.parametrize(("exported", "cpu", "gpu"), [("8", 8, 15), ("20", 20, 20), ("1", 1, 1)])
-def test_without_a_wish_the_users_variable_counts(monkeypatch, exported, cpu, gpu):
+def test_without_an_option_the_users_variable_counts(monkeypatch, exported, cpu, gpu):
     monkeypatch.setitem(os.environ, VARIABLE, exported)
     assert (default_backward_bulk_size("cpu"), default_backward_bulk_size("gpu")) == (cpu, gpu)
-    with use_backward_bulk_size(8), apply_backward_bulk_size("gpu"):  # a wish for ours is a wish
+    with use_backward_bulk_size(8), apply_backward_bulk_size("gpu"):  # also if it equals our default
         assert os.environ[VARIABLE] == "8"
 
 

@@ -1,6 +1,4 @@
-"""Processes of one host share its cores: how many there are, by each launcher's variables and by
-the group itself.
-"""
+"""Processes of a host share its cores. Their number comes from launchers or from their group."""
 
 import json
 import os
@@ -19,54 +17,41 @@ from gluonlab.host import resources
 pytestmark = pytest.mark.cpu_only("cores that processes share, for the threads of CPU devices")
 LOOPBACK = {"DMLC_ROLE": "worker", "DMLC_NUM_WORKER": "3", "DMLC_PS_ROOT_URI": "127.0.0.1"}
 ELSEWHERE = {**LOOPBACK, "DMLC_PS_ROOT_URI": "10.0.0.7"}
+PREFIXES = ("OMPI_COMM_WORLD", "MV2_COMM_WORLD", "HOROVOD", "PMI", "PALS", "JSM_NAMESPACE")
+LOCAL_SIZES = [f"{prefix}_LOCAL_SIZE" for prefix in PREFIXES]
+LOCAL_SIZES += ["MPI_LOCALNRANKS", "LOCAL_WORLD_SIZE", "PYTEST_XDIST_WORKER_COUNT"]
+LSF = {"LSB_MCPU_HOSTS": "a 2 b 3"}
 STEP = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0"}
 
 
 @pytest.fixture
 def environment(monkeypatch):
-    def change(variables):
-        for name, value in variables.items():
-            monkeypatch.setenv(name, value)
-
-    return change
+    return lambda variables: [monkeypatch.setenv(*variable) for variable in variables.items()]
 
 
 @pytest.mark.parametrize(
     ("variables", "processes"),
     [
         ({}, 1),
-        ({"OMPI_COMM_WORLD_LOCAL_SIZE": "4"}, 4),
-        ({"MPI_LOCALNRANKS": "2"}, 2),
-        ({"MV2_COMM_WORLD_LOCAL_SIZE": "2"}, 2),
-        ({"HOROVOD_LOCAL_SIZE": "8"}, 8),
-        ({"LOCAL_WORLD_SIZE": "5"}, 5),
-        ({"PMI_LOCAL_SIZE": "6"}, 6),
-        ({"PALS_LOCAL_SIZE": "6"}, 6),
-        ({"JSM_NAMESPACE_LOCAL_SIZE": "6"}, 6),
-        ({"PYTEST_XDIST_WORKER_COUNT": "4"}, 4),
+        *(({name: "4"}, 4) for name in LOCAL_SIZES),
         # two hosts of four each
         ({**ELSEWHERE, "DMLC_NUM_WORKER": "2", "BYTEPS_LOCAL_SIZE": "4"}, 4),
         # one in the other: the larger number is safe
         ({"LOCAL_WORLD_SIZE": "1", "OMPI_COMM_WORLD_LOCAL_SIZE": "3"}, 3),
-        ({"LOCAL_WORLD_SIZE": "many"}, 1),
-        ({"LOCAL_WORLD_SIZE": "0"}, 1),
-        ({"LOCAL_WORLD_SIZE": ""}, 1),
+        *(({"LOCAL_WORLD_SIZE": value}, 1) for value in ("many", "0", "")),
         ({**STEP, "SLURM_STEP_TASKS_PER_NODE": "4"}, 4),
         ({**STEP, "SLURM_STEP_TASKS_PER_NODE": "2(x3),1", "SLURM_NODEID": "2"}, 2),
         ({**STEP, "SLURM_STEP_TASKS_PER_NODE": "2(x3),1", "SLURM_NODEID": "3"}, 1),
-        ({**STEP, "SLURM_STEP_TASKS_PER_NODE": "1,3"}, 3),  # which node this is, nobody says
+        ({**STEP, "SLURM_STEP_TASKS_PER_NODE": "1,3"}, 3),  # the node is not known
         # the job could have more than this step
         ({**STEP, "SLURM_STEP_TASKS_PER_NODE": "1", "SLURM_TASKS_PER_NODE": "8"}, 1),
         ({"SLURM_TASKS_PER_NODE": "2(x2)"}, 2),
         ({"SLURM_NTASKS_PER_NODE": "6"}, 6),
-        # a job's script, which is none of its tasks
+        # a job's script, which is not a task
         ({"SLURM_JOB_ID": "7", "SLURM_TASKS_PER_NODE": "8"}, 1),
         ({**STEP, "SLURM_STEP_TASKS_PER_NODE": "2(x3"}, 1),
-        ({"LSF_PM_TASKID": "3", "LSB_MCPU_HOSTS": "a 2 b 3"}, 3),
-        ({"LSF_PM_TASKID": "2", "LSB_MCPU_HOSTS": "a 2 b 3"}, 2),
-        ({"LSB_MCPU_HOSTS": "a 2 b 3"}, 1),  # a job's script
-        ({"LSF_PM_TASKID": "6", "LSB_MCPU_HOSTS": "a 2 b 3"}, 1),
-        ({"LSF_PM_TASKID": "0", "LSB_MCPU_HOSTS": "a 2"}, 1),
+        *(({**LSF, "LSF_PM_TASKID": task}, count) for task, count in (("3", 3), ("2", 2), ("6", 1), ("0", 1))),
+        (LSF, 1),  # a job's script
         ({"LSF_PM_TASKID": "1", "LSB_MCPU_HOSTS": "a"}, 1),
         (LOOPBACK, 3),
         ({**ELSEWHERE, "DMLC_JOB_CLUSTER": "local"}, 3),
@@ -77,12 +62,12 @@ def environment(monkeypatch):
     ],
     ids=str,
 )
-def test_the_processes_of_a_host_by_its_launcher(environment, variables, processes):
+def test_the_launchers_variables_tell_the_number_of_processes_of_a_host(environment, variables, processes):
     environment(variables)
     assert local_processes.local_process_count() == (processes, True)
 
 
-def test_workers_of_another_hosts_scheduler_take_the_safe_part_until_their_group_has_told(environment, monkeypatch):
+def test_workers_of_a_scheduler_elsewhere_assume_one_host_until_their_group_knows_better(environment, monkeypatch):
     environment(ELSEWHERE)
     assert local_processes.local_process_count() == (3, False)
     monkeypatch.setattr(local_processes, "_reported_count", [])
@@ -94,60 +79,40 @@ def test_workers_of_another_hosts_scheduler_take_the_safe_part_until_their_group
 @pytest.mark.parametrize(
     ("cores", "processes", "threads"), [(8, 2, 4), (8, 3, 2), (2, 2, 1), (2, 5, 1), (1, 2, 1), (7, 2, 3), (64, 8, 8)]
 )
-def test_each_process_takes_its_part_of_the_cores(environment, monkeypatch, cores, processes, threads):
+def test_each_process_takes_its_share_of_the_cores(environment, monkeypatch, cores, processes, threads):
     environment({"LOCAL_WORLD_SIZE": str(processes)})
     monkeypatch.setattr(resources, "available_cores", lambda: cores)
     assert threads_per_device(1) == threads
     assert threads_per_device(2) == 1
 
 
-def test_what_the_user_asks_for_counts_before_the_part(environment):
-    environment({"LOCAL_WORLD_SIZE": "64", "OMP_NUM_THREADS": "3"})
-    assert threads_per_device(1) == 3
-    assert threads_per_device(1, requested=5) == 5
-
-
 @pytest.mark.parametrize(
-    ("own", "all_together", "processes", "threads"),
+    ("own", "all_cores", "limit", "processes", "threads"),
     [
-        (8, 8, 2, 4),  # nobody is bound
-        (4, 8, 2, 4),  # each to its half
-        (1, 8, 2, 1),  # each to a core
-        (8, 16, 4, 4),  # two to each socket
-        (4, 0, 2, 2),  # who started them is not seen
+        (8, 8, None, 2, 4),  # not bound
+        (4, 8, None, 2, 4),  # each bound to its half
+        (1, 8, None, 2, 1),  # each bound to a core
+        (8, 16, None, 4, 4),  # two on each socket
+        (4, 0, None, 2, 2),  # the parent is not visible
+        (64, 64, 4, 2, 2),
+        (32, 64, 4, 4, 1),  # each bound to a socket; the container's limit is for all of them
+        (64, 64, 2, 3, 1),
+        (32, 64, None, 2, 32),
+        (64, 64, 4, 1, 4),
     ],
 )
-def test_cores_that_the_launcher_has_bound_a_process_to_are_all_its_own(
-    monkeypatch, own, all_together, processes, threads
+def test_bound_processes_use_all_their_cores_and_share_a_containers_limit(
+    monkeypatch, own, all_cores, limit, processes, threads
 ):
-    monkeypatch.setattr(resources, "available_cores", lambda: own)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(all_together if pid else own)))
-    # nobody's; 1, if who started these tests has ended
-    monkeypatch.setattr(os, "getppid", lambda: 2**22 + 1)
-    monkeypatch.setenv("OMPI_COMM_WORLD_LOCAL_SIZE", str(processes))
-    assert local_processes.cores_per_process() == threads
-
-
-@pytest.mark.parametrize(
-    ("limit", "own", "processes", "threads"),
-    [
-        (4, 64, 2, 2),
-        (4, 32, 4, 1),  # each bound to a socket of the machine's; the limit is for all of them
-        (2, 64, 3, 1),
-        (None, 32, 2, 32),
-        (4, 64, 1, 4),
-    ],
-)
-def test_a_containers_limit_is_shared_wherever_processes_are_bound(monkeypatch, limit, own, processes, threads):
     monkeypatch.setattr(resources, "core_limit", lambda: limit)
     monkeypatch.setattr(resources, "_physical_cores", lambda cpus: cpus)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(64 if pid else own)))
-    monkeypatch.setattr(os, "getppid", lambda: 2**22 + 1)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(all_cores if pid else own)))
+    monkeypatch.setattr(os, "getppid", lambda: 2**22 + 1)  # of no process; 1, if the parent of pytest has exited
     monkeypatch.setenv("OMPI_COMM_WORLD_LOCAL_SIZE", str(processes))
     assert local_processes.cores_per_process() == threads
 
 
-def test_slurm_tells_how_many_cpus_its_tasks_have_together(environment, monkeypatch):
+def test_slurm_tells_the_cpus_of_all_tasks_together(environment, monkeypatch):
     environment({**STEP, "SLURM_STEP_TASKS_PER_NODE": "2", "SLURM_CPUS_ON_NODE": "8"})
     monkeypatch.setattr(resources, "available_cores", lambda: 4)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(4)))
@@ -157,20 +122,17 @@ def test_slurm_tells_how_many_cpus_its_tasks_have_together(environment, monkeypa
 
 
 def test_a_launcher_is_found_behind_shells_that_it_has_bound(python):
-    """The shell has the launcher's variable, too, and the one core; this process, which started it,
-    has neither.
-    """
+    # The shells have the launcher's variable and one core; pytest, which started them, has neither.
     code = "from gluonlab.engine import local_processes; print(local_processes._launcher_cpus())"
-    variables = {"OMPI_COMM_WORLD_LOCAL_SIZE": "2", "CODE": code, "PYTHON": sys.executable}
-    shell = 'taskset -c $CPU sh -c \'"$PYTHON" -c "$CODE"; true\'; true'
-    cpu = min(os.sched_getaffinity(0))
-    done = subprocess.run(
-        ["sh", "-c", shell], env=clean_environment(CPU=str(cpu), **variables), capture_output=True, text=True
+    environment = clean_environment(
+        OMPI_COMM_WORLD_LOCAL_SIZE="2", CODE=code, PYTHON=sys.executable, CPU=str(min(os.sched_getaffinity(0)))
     )
-    assert int(done.stdout) == len(os.sched_getaffinity(0)), done.stderr
+    shell = 'taskset -c $CPU sh -c \'"$PYTHON" -c "$CODE"; true\'; true'
+    process = subprocess.run(["sh", "-c", shell], env=environment, capture_output=True, text=True)
+    assert int(process.stdout) == len(os.sched_getaffinity(0)), process.stderr
 
 
-def test_one_device_warns_where_the_workers_of_its_host_are_not_known(environment, monkeypatch):
+def test_one_device_warns_if_the_number_of_local_workers_is_unknown(environment, monkeypatch):
     import mxnet as mx
 
     set_threads([mx.cpu(0), mx.cpu(1)])
@@ -182,7 +144,7 @@ def test_one_device_warns_where_the_workers_of_its_host_are_not_known(environmen
     set_threads([mx.cpu(0), mx.cpu(1)])
 
 
-def test_decoders_take_their_part_too(environment, monkeypatch, tmp_path):
+def test_decoders_take_their_share_of_the_cores(environment, monkeypatch, tmp_path):
     from support.image_folders import write_image_folder
 
     from gluonlab.data.sets import image_file_splits, image_folder
@@ -190,11 +152,8 @@ def test_decoders_take_their_part_too(environment, monkeypatch, tmp_path):
     environment({"LOCAL_WORLD_SIZE": "4"})
     monkeypatch.setattr(resources, "available_cores", lambda: 8)
     started, real = [], image_file_splits.DecoderPool
-    monkeypatch.setattr(
-        image_file_splits,
-        "DecoderPool",
-        lambda size, processes, *more: started.append(processes) or real(size, processes, *more),
-    )
+    make_pool = lambda size, processes, *more: started.append(processes) or real(size, processes, *more)  # noqa: E731
+    monkeypatch.setattr(image_file_splits, "DecoderPool", make_pool)
     write_image_folder(tmp_path)
     image_folder.load_folder(tmp_path)
     assert started == [2]
@@ -202,38 +161,28 @@ def test_decoders_take_their_part_too(environment, monkeypatch, tmp_path):
 
 # --- real workers of MXNet's parameter server
 
-SAYS = (
-    "import json, gluonlab\nfrom gluonlab.engine.local_processes import local_process_count\n"
-    "from gluonlab.devices import devices\n"
-    "from gluonlab.launch.parameter_server_group import ParameterServer\n"
-    "from gluonlab.engine.cpu_threads import threads_per_device\nfrom support import workers\n"
-    "before = local_process_count()\ngroup = ParameterServer()\n[ctx] = devices('cpu')\n"
-    "print(json.dumps([before, local_process_count(), threads_per_device(1), "
-    "workers.openmp_team_size(ctx)]))"
-)
-
-
-@pytest.mark.parametrize(
-    ("count", "cores"),
-    [(2, resources.available_cores()), pytest.param(3, resources.available_cores(), marks=pytest.mark.long)],
-    ids=str,
-)
-@pytest.mark.long
-def test_workers_of_one_host_each_take_their_part_of_its_cores(count, cores):
-    with start_workers(count, SAYS) as workers:
-        said = [json.loads(worker.communicate(timeout=120)[0]) for worker in workers]
-    part = max(1, cores // count)
-    assert said == [[[count, True], [count, True], part, part]] * count
+REPORT = """
+import json, os, socket, sys, gluonlab
+if sys.argv[1] == "other hosts":
+    socket.gethostname = lambda: str(os.getpid())
+from gluonlab.engine.local_processes import local_process_count
+from gluonlab.devices import devices
+from gluonlab.launch.parameter_server_group import ParameterServer
+from gluonlab.engine.cpu_threads import threads_per_device
+from support import workers
+before, group, [ctx] = local_process_count(), ParameterServer(), devices("cpu")
+print(json.dumps([before, local_process_count(), threads_per_device(1), workers.openmp_team_size(ctx)]))
+"""
 
 
 @pytest.mark.long
-def test_workers_that_call_themselves_otherwise_are_on_other_hosts():
-    """Two workers whose hosts have other names: each has all cores, although the environment could
-    not tell.
-    """
-    named = SAYS.replace(
-        "import json, gluonlab\n", "import json, os, socket, gluonlab\nsocket.gethostname = lambda: str(os.getpid())\n"
-    )
-    with start_workers(2, named) as workers:
-        said = [json.loads(worker.communicate(timeout=120)[0]) for worker in workers]
-    assert [(group, threads) for _, group, threads, _ in said] == [([1, True], resources.available_cores())] * 2
+@pytest.mark.parametrize(("count", "hosts"), [(2, "one host"), (3, "one host"), (2, "other hosts")])
+def test_workers_of_one_host_share_its_cores(count, hosts):
+    # Workers whose hosts have other names each have all cores, although the environment cannot tell.
+    with start_workers(count, REPORT, hosts) as workers:
+        results = [json.loads(worker.communicate(timeout=120)[0]) for worker in workers]
+    sharing = count if hosts == "one host" else 1
+    share = max(1, resources.available_cores() // sharing)
+    assert [result[1:] for result in results] == [[[sharing, True], share, share]] * count
+    if hosts == "one host":
+        assert [result[0] for result in results] == [[count, True]] * count

@@ -47,23 +47,22 @@ RIGHT = {
 }
 
 
-def nodes(graph):
+def to_nodes(graph):
     return json.loads(graph.tojson(remove_amp_cast=False))
 
 
 @pytest.mark.parametrize("graph", FAULTY.values(), ids=FAULTY)
-def test_a_graph_that_goes_wrong_is_found_wherever_it_stands(graph):
-    assert cannot_be_fused(nodes(graph))
-    assert cannot_be_fused(nodes(mx.sym.Group([mx.sym.dot(Y, Y), mx.sym.exp(graph)])))
+def test_a_graph_that_fuses_wrongly_is_found_anywhere_in_a_graph(graph):
+    assert cannot_be_fused(to_nodes(graph))
+    assert cannot_be_fused(to_nodes(mx.sym.Group([mx.sym.dot(Y, Y), mx.sym.exp(graph)])))
 
 
 @given(st.lists(st.sampled_from(list(RIGHT)), min_size=1, max_size=4))
-def test_graphs_of_which_each_is_right_are_fused(names):
-    """Each on arrays of its own."""
+def test_graphs_that_fuse_correctly_are_fused(names):
     parts = [RIGHT[name](mx.sym.var(f"x{i}"), mx.sym.var(f"y{i}")) for i, name in enumerate(names)]
-    assert not cannot_be_fused(nodes(mx.sym.Group(parts)))
+    assert not cannot_be_fused(to_nodes(mx.sym.Group(parts)))
 
 
 @pytest.mark.parametrize("model", ["lenet", "resnet8"])
 def test_our_networks_are_fused(model):
-    assert not cannot_be_fused(nodes(get_model(model, 10)(X)))
+    assert not cannot_be_fused(to_nodes(get_model(model, 10)(X)))

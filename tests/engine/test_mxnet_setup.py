@@ -1,36 +1,38 @@
-"""The engine: what is true when MXNet's first line runs, and what is said when it cannot."""
+"""The set-up before MXNet is imported, and the errors if MXNet cannot be imported."""
 
-import ctypes
 import json
 import os
 import re
 import types
+from contextlib import nullcontext
 
 import numpy
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from support.covering import pairwise
+from support.elf_files import write_library
 from support.environments import VirtualEnvironment
 from support.processes import write_package
 
-from gluonlab.engine import mxnet_fixes, mxnet_import, mxnet_installation, openmp_settings
-from gluonlab.engine.mxnet_installation import pip_install_command
-from gluonlab.errors import EngineError
+from gluonlab.engine import mxnet_fixes, mxnet_import, mxnet_installation, mxnet_setup, openmp_settings
+from gluonlab.engine.mxnet_installation import CudaVersions, format_cuda_version, pip_install_command
+from gluonlab.errors import EngineError, GluonlabWarning
 from gluonlab.host import resources
 
 REPORT = "import json, os, sys; print(json.dumps({'modules': sorted(sys.modules), 'environment': dict(os.environ)}))"
 
 
-def distribution(folder, name):
-    """What pip leaves of an installed distribution, as far as importlib.metadata looks."""
+def write_distribution(folder, name):
     info = folder / f"{name.replace('-', '_')}-1.9.1.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.9.1\n")
 
 
-def import_error(result):
-    """The class and message that a process printed for a failed import of mxnet."""
-    assert result.returncode == 0, result.stderr
-    return json.loads(result.stdout)
+def read_error(process):
+    """Return what CATCH printed for a failed import of mxnet."""
+    assert process.returncode == 0, process.stderr
+    return json.loads(process.stdout)
 
 
 CATCH = """
@@ -45,23 +47,20 @@ except Exception as error:
 """
 
 
-def test_importing_gluonlab_imports_nothing_heavy(python):
-    """The command's module, too: --help and a wrong option answer without MXNet."""
-    modules = json.loads(python("-c", f"import gluonlab, gluonlab.config; {REPORT}").stdout)["modules"]
-    assert {"gluonlab", "gluonlab.engine.mxnet_setup", "gluonlab.config"} <= set(modules)
-    assert not {"mxnet", "numpy", "click", "sklearn", "matplotlib", "tqdm"} & set(modules)
-    modules = json.loads(python("-c", f"import gluonlab.run; {REPORT}").stdout)["modules"]
-    assert not {"mxnet", "numpy", "sklearn", "matplotlib", "tqdm"} & set(modules)
+@pytest.mark.parametrize("module", ["gluonlab.config", "gluonlab.run"])
+def test_importing_gluonlab_imports_nothing_heavy(python, module):
+    # --help and wrong options are answered without MXNet.
+    modules = set(json.loads(python("-c", f"import gluonlab, {module}; {REPORT}").stdout)["modules"])
+    assert {"gluonlab", "gluonlab.engine.mxnet_setup", module} <= modules
+    heavy = {"mxnet", "numpy", "sklearn", "matplotlib", "tqdm", *(["click"] if module == "gluonlab.config" else [])}
+    assert not heavy & modules
 
 
 # --- numpy's names
 
 
 def test_names_that_numpy_lacks_are_put_back():
-    """An empty module stands for a numpy that dropped them all; the values are those of a numpy
-    that still had them.
-    """
-    bare = types.ModuleType("numpy")
+    bare = types.ModuleType("numpy")  # without all of them
     for name in mxnet_fixes.RENAMED_FUNCTIONS.values():
         setattr(bare, name, getattr(numpy, name, name))
     mxnet_fixes.put_back_numpy_names(bare)
@@ -92,16 +91,15 @@ def test_names_that_numpy_has_are_left_alone():
 
 
 def test_putting_names_back_asks_numpy_for_none_of_them():
-    """numpy warns when one of them is asked for."""
-
-    class Touchy(types.ModuleType):
+    # NumPy warns when one of them is read.
+    class StrictModule(types.ModuleType):
         def __getattr__(self, name):
-            raise AssertionError(f"asked for {name}")
+            raise AssertionError(f"{name} was read")
 
-    mxnet_fixes.put_back_numpy_names(Touchy("numpy"))
+    mxnet_fixes.put_back_numpy_names(StrictModule("numpy"))
 
 
-# --- what can go wrong when MXNet is imported
+# --- failed imports of MXNet
 
 
 @pytest.mark.parametrize(
@@ -119,78 +117,66 @@ def test_putting_names_back_asks_numpy_for_none_of_them():
     ],
 )
 def test_a_missing_library_is_named_with_its_cure(library, cure):
-    said = explained(OSError(f"{library}: cannot open shared object file: No such file or directory"))
-    assert f"cannot load {library}:" in said
-    assert cure in said
+    message = explain_in_one_line(OSError(f"{library}: cannot open shared object file: No such file or directory"))
+    assert f"cannot load {library}:" in message
+    assert cure in message
 
 
-def explained(error):
+def explain_in_one_line(error):
     answer = mxnet_import.explain_import_error(error)
     assert type(answer) is EngineError
     assert "\n" not in str(answer)
     return str(answer)
 
 
-def test_missing_distutils_is_explained():
-    assert "setuptools<81" in explained(ModuleNotFoundError("No module named 'distutils'", name="distutils"))
+def test_missing_distutils_is_explained_and_other_errors_keep_their_words():
+    missing = ModuleNotFoundError("No module named 'distutils'", name="distutils")
+    assert "setuptools<81" in explain_in_one_line(missing)
+    assert explain_in_one_line(RuntimeError("something\n  else")) == "mxnet cannot be imported: something else"
 
 
-def test_other_failures_keep_their_words_on_one_line():
-    assert explained(RuntimeError("something\n  else")) == "mxnet cannot be imported: something else"
-
-
-def test_a_library_that_is_not_there_is_an_engine_error(tmp_path):
-    """A real import of a package that asks the real linker for what this environment does not
-    have.
-    """
+def test_a_missing_library_is_an_engine_error(tmp_path):
     environment = VirtualEnvironment(tmp_path, without=["mxnet"])
     environment.add_package("mxnet", "import ctypes\nctypes.CDLL('libcudnn.so.8')\n")
-    error = import_error(environment.run_python("-c", CATCH))
-    assert error["kinds"][0] == "EngineError"
-    assert "OSError" not in error["kinds"]
-    assert error["cause"] == "OSError"
-    assert "libcudnn.so.8" in error["message"]
-    assert pip_install_command("cu112") in error["message"]
+    error = read_error(environment.run_python("-c", CATCH))
+    assert (error["kinds"][0], error["cause"]) == ("EngineError", "OSError") and "OSError" not in error["kinds"]
+    assert "libcudnn.so.8" in error["message"] and pip_install_command("cu112") in error["message"]
 
 
 @pytest.mark.parametrize(
     ("code", "missing"),
     [
         ("import no_such_module_anywhere", "no_such_module_anywhere"),
-        # as of a numpy that is newer than all that were tried
-        ("import numpy; numpy.of_no_numpy", "of_no_numpy"),
+        ("import numpy; numpy.of_no_numpy", "of_no_numpy"),  # as of a newer NumPy
         ("from numpy import of_no_numpy", "of_no_numpy"),
     ],
 )
-def test_what_mxnet_misses_is_an_engine_error(python, tmp_path, code, missing):
-    error = import_error(python("-c", CATCH, path=[write_package(tmp_path / "site", "mxnet", code)]))
-    assert error["kinds"][0] == "EngineError"
-    assert missing in error["message"]
+def test_a_missing_module_or_name_is_an_engine_error(python, tmp_path, code, missing):
+    error = read_error(python("-c", CATCH, path=[write_package(tmp_path / "site", "mxnet", code)]))
+    assert error["kinds"][0] == "EngineError" and missing in error["message"]
 
 
-def test_no_mxnet_at_all_is_an_import_error_that_says_what_to_install(python):
-    error = import_error(python("-S", "-c", CATCH))  # without site-packages
-    assert error["kinds"][0] == "MissingMXNet"
+def test_without_mxnet_an_import_error_names_the_command_that_installs_it(python):
+    error = read_error(python("-S", "-c", CATCH))  # without site-packages
+    assert error["kinds"][0] == "MissingMXNet" and pip_install_command("cpu") in error["message"]
     assert {"EngineError", "ImportError", "ModuleNotFoundError"} <= set(error["kinds"])
-    assert pip_install_command("cpu") in error["message"]
 
 
-def test_both_flavours_together_are_refused_before_mxnet_begins(python, tmp_path):
-    site = write_package(tmp_path / "site", "mxnet", "raise SystemExit('mxnet was begun')\n")
+def test_two_builds_of_mxnet_are_refused_before_mxnet_starts(python, tmp_path):
+    site = write_package(tmp_path / "site", "mxnet", "raise SystemExit('mxnet was started')\n")
     for name in ("mxnet", "mxnet-cu112"):
-        distribution(tmp_path / "site", name)
-    error = import_error(python("-c", CATCH, path=[site]))
-    assert error["kinds"][0] == "EngineError"
-    assert "pip uninstall -y mxnet mxnet-cu112" in error["message"]
+        write_distribution(tmp_path / "site", name)
+    error = read_error(python("-c", CATCH, path=[site]))
+    assert error["kinds"][0] == "EngineError" and "pip uninstall -y mxnet mxnet-cu112" in error["message"]
 
 
-def test_the_installed_flavours_are_found(tmp_path, monkeypatch):
+def test_the_installed_builds_are_found(tmp_path, monkeypatch):
     monkeypatch.setattr("sys.path", [str(tmp_path)])
     assert mxnet_installation.installed_distributions() == ()
-    distribution(tmp_path, "mxnet-cu112")
-    distribution(tmp_path, "mxnet-other")
+    write_distribution(tmp_path, "mxnet-cu112")
+    write_distribution(tmp_path, "mxnet-other")
     assert mxnet_installation.installed_distributions() == ("mxnet-cu112",)
-    distribution(tmp_path, "mxnet")
+    write_distribution(tmp_path, "mxnet")
     assert mxnet_installation.installed_distributions() == ("mxnet", "mxnet-cu112")
 
 
@@ -201,59 +187,45 @@ CHOSEN = {"MXNET_CPU_TEMP_COPY": "7", "MXNET_SUBGRAPH_VERBOSE": "1"}
 
 
 @pytest.mark.parametrize("exported", [{}, CHOSEN], ids=str)
-def test_the_environment_is_set_when_mxnet_begins_and_what_the_user_has_set_is_kept(python, tmp_path, exported):
+def test_the_environment_is_set_for_mxnet_and_the_users_values_are_kept(python, tmp_path, exported):
     site = write_package(tmp_path / "site", "mxnet", REPORT)
-    report = python("-c", "import gluonlab, mxnet", path=[site], **exported).stdout
-    found = json.loads(report)["environment"]
-    # what MXNet and OpenMP read: each worker begins alone
+    environment = json.loads(python("-c", "import gluonlab, mxnet", path=[site], **exported).stdout)["environment"]
     expected = exported or {"MXNET_CPU_TEMP_COPY": "64", "OMP_NUM_THREADS": "1"}
-    assert {name: found[name] for name in expected} == expected
-
-
-def test_the_number_of_threads_is_the_users_again_when_mxnet_is_loaded(python, tmp_path):
-    exported = {"OMP_NUM_THREADS": "3"}
-    site = write_package(tmp_path / "site", "mxnet", "")
-    found = json.loads(python("-c", f"import gluonlab, mxnet; {REPORT}", path=[site], **exported).stdout)["environment"]
-    assert {name: found[name] for name in found if name.startswith("OMP_")} == exported
+    assert {name: environment[name] for name in expected} == expected
 
 
 SPINS = {"GOMP_SPINCOUNT": "77"}
+DEFAULT_SPINS = {"GOMP_SPINCOUNT": openmp_settings.SPIN_COUNT}
+LONG_CASES = [
+    ({"GOMP_SPINCOUNT": ""}, DEFAULT_SPINS),
+    ({"OMP_WAIT_POLICY": "active"}, {"OMP_WAIT_POLICY": "active"}),
+    ({"OMP_SCHEDULE": "dynamic", **SPINS}, {"OMP_SCHEDULE": "dynamic", **SPINS}),
+]
 
 
 @pytest.mark.parametrize(
     ("exported", "seen"),
     [
-        ({}, {"GOMP_SPINCOUNT": openmp_settings.SPIN_COUNT}),
+        ({}, DEFAULT_SPINS),
         (SPINS, SPINS),
-        pytest.param({"GOMP_SPINCOUNT": ""}, {"GOMP_SPINCOUNT": openmp_settings.SPIN_COUNT}, marks=pytest.mark.long),
-        pytest.param({"OMP_WAIT_POLICY": "active"}, {"OMP_WAIT_POLICY": "active"}, marks=pytest.mark.long),
-        pytest.param(
-            {"OMP_SCHEDULE": "dynamic", **SPINS}, {"OMP_SCHEDULE": "dynamic", **SPINS}, marks=pytest.mark.long
-        ),
-        (
-            {"OMP_PROC_BIND": "true", "OMP_PLACES": "cores", "OMP_DYNAMIC": "TRUE"},
-            {"GOMP_SPINCOUNT": openmp_settings.SPIN_COUNT},
-        ),
+        *(pytest.param(*case, marks=pytest.mark.long) for case in LONG_CASES),
+        ({"OMP_PROC_BIND": "true", "OMP_PLACES": "cores", "OMP_DYNAMIC": "TRUE"}, DEFAULT_SPINS),
+        ({"OMP_NUM_THREADS": "3"}, DEFAULT_SPINS),
     ],
     ids=str,
 )
-def test_mxnet_loads_with_openmp_set_for_it_and_everybody_else_with_what_the_user_has_set(
-    python, tmp_path, exported, seen
-):
+def test_mxnet_loads_with_our_openmp_settings_and_the_process_keeps_the_users(python, tmp_path, exported, seen):
     site = write_package(tmp_path / "site", "mxnet", REPORT)
     result = python("-W", "always", "-c", f"import gluonlab, mxnet; {REPORT}", path=[site], **exported)
-    while_it_loads, afterwards = [settings_of(report) for report in result.stdout.splitlines()]
-    assert while_it_loads == {"OMP_NUM_THREADS": "1", **seen}
+    during, afterwards = (
+        {name: value for name, value in json.loads(line)["environment"].items() if name.startswith(("OMP_", "GOMP_"))}
+        for line in result.stdout.splitlines()
+    )
+    assert during == {"OMP_NUM_THREADS": "1", **seen}
     assert afterwards == exported
-    gone = {name: value for name, value in exported.items() if value and name not in seen}
-    assert all(f"{name}={value} is overridden for MXNet" in result.stderr for name, value in gone.items())
-    assert result.stderr.count("is overridden") == len(gone)
-
-
-def settings_of(report):
-    return {
-        name: value for name, value in json.loads(report)["environment"].items() if name.startswith(("OMP_", "GOMP_"))
-    }
+    overridden = {name for name, value in exported.items() if value and name not in during}
+    assert all(f"{name}={exported[name]} is overridden for MXNet" in result.stderr for name in overridden)
+    assert result.stderr.count("is overridden") == len(overridden)
 
 
 @pytest.mark.parametrize(
@@ -263,13 +235,11 @@ def settings_of(report):
         *[("OMP_WAIT_POLICY", value) for value in ("Passive ", "lazy", "7")],
     ],
 )
-def test_libgomp_itself_says_which_settings_it_passes_over(python, monkeypatch, name, value):
-    """What it passes over is no setting of the user's: gluonlab sets its own then."""
+def test_settings_that_libgomp_ignores_do_not_count_as_the_users(python, monkeypatch, name, value):
     monkeypatch.setenv(name, value)
-    said = python("-c", "import ctypes; ctypes.CDLL('libgomp.so.1')", **{name: value}).stderr
-    assert (name in openmp_settings.user_spin_settings()) == (
-        f"Invalid value for environment variable {name}" not in said
-    )
+    output = python("-c", "import ctypes; ctypes.CDLL('libgomp.so.1')", **{name: value}).stderr
+    is_invalid = f"Invalid value for environment variable {name}" in output
+    assert (name in openmp_settings.user_spin_settings()) == (not is_invalid)
 
 
 @pairwise(
@@ -277,13 +247,9 @@ def test_libgomp_itself_says_which_settings_it_passes_over(python, monkeypatch, 
     inherited=[{}, {"MXNET_CPU_TEMP_COPY": "64"}],
     exported=[{}, {"GOMP_SPINCOUNT": "9"}],
 )
-def test_threads_are_known_to_spin_where_mxnet_came_first(python, tmp_path, order, inherited, exported):
-    """Also in what a process of ours has started, which inherits enough scratch memory, but not
-    what OpenMP was told.
-    """
+def test_idle_threads_spin_if_mxnet_was_imported_first(python, tmp_path, order, inherited, exported):
     site = write_package(tmp_path / "site", "mxnet", "")
-    code = f"import {order}; from gluonlab.engine import openmp_settings as openmp; "
-    code += "print(openmp.spins_by_default())"
+    code = f"import {order}; from gluonlab.engine.openmp_settings import spins_by_default; print(spins_by_default())"
     spins = order == "mxnet, gluonlab" and not exported
     assert python("-c", code, path=[site], **inherited, **exported).stdout == f"{spins}\n"
 
@@ -302,7 +268,7 @@ def test_threads_are_known_to_spin_where_mxnet_came_first(python, tmp_path, orde
     ],
     ids=str,
 )
-def test_what_would_harm_mxnet_is_known(monkeypatch, exported, named):
+def test_openmp_settings_that_harm_mxnet_are_found(monkeypatch, exported, named):
     for name, value in exported.items():
         monkeypatch.setenv(name, value)
     assert list(openmp_settings.harmful_user_settings()) == named
@@ -313,20 +279,16 @@ def test_importing_gluonlab_alone_changes_no_environment(python):
     assert json.loads(python("-c", f"import gluonlab; {REPORT}").stdout)["environment"] == before
 
 
-def test_other_modules_are_found_as_ever(python, tmp_path):
-    """Only mxnet itself is prepared: not what lies in it, nor what is called like it."""
+def test_other_modules_are_imported_as_usual(python, tmp_path):
     site = write_package(tmp_path / "site", "mxnet", "import mxnet.part\n")
     (tmp_path / "site" / "mxnet" / "part.py").write_text("print('part')\n")
     write_package(tmp_path / "other", "mxnet_tools", "print('tools')\n")
-    result = python(
-        "-c",
-        "import gluonlab, mxnet_tools, mxnet, sys; print('numpy' in sys.modules)",
-        path=[site, str(tmp_path / "other")],
-    )
+    code = "import gluonlab, mxnet_tools, mxnet, sys; print('numpy' in sys.modules)"
+    result = python("-c", code, path=[site, str(tmp_path / "other")])
     assert result.stdout.split() == ["tools", "part", "True"]
 
 
-def of_v1(quota, folder="cpu"):
+def cgroup_v1(quota, folder="cpu"):
     return {f"{folder}/cpu.cfs_quota_us": quota, f"{folder}/cpu.cfs_period_us": "100000"}
 
 
@@ -334,22 +296,18 @@ def of_v1(quota, folder="cpu"):
     ("membership", "files", "limit"),
     [
         (None, {}, 8),
-        (None, {"cpu.max": "max 100000"}, 8),
-        (None, {"cpu.max": "250000 100000"}, 2),
-        (None, {"cpu.max": "50000 100000"}, 1),
-        (None, of_v1("-1"), 8),
-        (None, of_v1("300000"), 3),
-        (None, of_v1("odd"), 8),
+        *((None, {"cpu.max": f"{quota} 100000"}, limit) for quota, limit in (("max", 8), (250000, 2), (50000, 1))),
+        *((None, cgroup_v1(quota), limit) for quota, limit in (("-1", 8), ("300000", 3), ("odd", 8))),
         # systemd's CPUQuota=
         ("0::/user.slice/session-2.scope", {"user.slice/cpu.max": "300000 100000"}, 3),
         ("0::/a/b", {"cpu.max": "max 100000", "a/cpu.max": "500000 100000", "a/b/cpu.max": "400000 100000"}, 4),
-        # what lies above counts, too
+        # parents count
         ("0::/a/b", {"a/cpu.max": "200000 100000", "a/b/cpu.max": "400000 100000"}, 2),
-        ("0::/a", {"b/cpu.max": "100000 100000"}, 8),  # somebody else's
-        # a path outside of the container: its own group is at the root
+        ("0::/a", {"b/cpu.max": "100000 100000"}, 8),  # of another process
+        # a path outside of the container, whose group is at the root
         ("0::/docker/gone", {"cpu.max": "200000 100000"}, 2),
-        ("4:cpu,cpuacct:/job", of_v1("200000", "cpu/job"), 2),
-        ("4:cpuset:/job", of_v1("200000", "cpu/job"), 8),
+        ("4:cpu,cpuacct:/job", cgroup_v1("200000", "cpu/job"), 2),
+        ("4:cpuset:/job", cgroup_v1("200000", "cpu/job"), 8),
         ("0::/../a", {"cpu.max": "max 100000"}, 8),
         ("nonsense", {"cpu.max": "100000 0"}, 8),
     ],
@@ -367,29 +325,25 @@ def test_limits_of_containers_jobs_and_services_count_under_both_versions_of_con
 
 
 @pytest.mark.parametrize(
-    ("openmps", "mxnets", "said"),
+    ("openmp", "mxnet", "expected"),
     [
-        (None, None, None),
-        ("", None, None),
-        ("4", None, "OMP_NUM_THREADS=4"),
-        (" 4 ", None, "OMP_NUM_THREADS=4"),
-        ("4,2", None, "OMP_NUM_THREADS=4"),
-        ("0", None, None),
-        ("-1", None, None),
+        *((value, None, None) for value in (None, "", "0", "-1")),
+        *((value, None, "OMP_NUM_THREADS=4") for value in ("4", " 4 ", "4,2")),
         (None, "3", "MXNET_OMP_MAX_THREADS=3"),
-        ("2", "3", "OMP_NUM_THREADS=2"),  # MXNet asks in this order, too
+        ("2", "3", "OMP_NUM_THREADS=2"),  # as MXNet
         ("all", "3", "MXNET_OMP_MAX_THREADS=3"),
         (None, "0", None),
     ],
 )
-def test_the_number_of_threads_is_read_as_openmp_and_mxnet_read_it(monkeypatch, openmps, mxnets, said):
-    for name, value in (("OMP_NUM_THREADS", openmps), ("MXNET_OMP_MAX_THREADS", mxnets)):
+def test_the_number_of_threads_is_read_as_openmp_and_mxnet_read_it(monkeypatch, openmp, mxnet, expected):
+    for name, value in (("OMP_NUM_THREADS", openmp), ("MXNET_OMP_MAX_THREADS", mxnet)):
         monkeypatch.setenv(name, value) if value is not None else monkeypatch.delenv(name, False)
-    assert openmp_settings.exported_threads() is said is None or str(openmp_settings.exported_threads()) == said
-    assert openmp_settings.exported_thread_count() == (said and int(said[-1]))
+    threads = openmp_settings.exported_threads()
+    assert (threads and str(threads)) == expected
+    assert openmp_settings.exported_thread_count() == (expected and int(expected[-1]))
 
 
-def test_cores_are_those_that_this_process_may_use():
+def test_available_cores_are_those_that_this_process_may_use():
     allowed = os.sched_getaffinity(0)
     assert 1 <= resources.available_cores() <= len(allowed)
     try:
@@ -403,25 +357,18 @@ def test_cores_are_those_that_this_process_may_use():
 
 
 def test_the_wheels_are_those_that_setup_installs(request):
-    wanted = re.findall(r'"(nvidia-[\w-]+-cu11)==', (request.config.rootpath / "setup.py").read_text())
+    installed = re.findall(r'"(nvidia-[\w-]+-cu11)==', (request.config.rootpath / "setup.py").read_text())
     headers = {"nvidia-cuda-nvcc-cu11"}  # which the simulated GPUs are compiled with
-    assert {library.wheel for library in mxnet_installation.LIBRARIES} == set(wanted) - headers
+    assert {library.wheel for library in mxnet_installation.LIBRARIES} == set(installed) - headers
 
 
-def test_all_libraries_are_loaded_before_mxnet_begins(python, tmp_path):
-    """Real shared libraries (copies of OpenMP's) in the wheels' places, and mxnet-cu112 as the
-    installed flavour.
-    """
-    ctypes.CDLL("libgomp.so.1")
-    with open("/proc/self/maps") as maps:
-        content = open(next(line.split()[-1] for line in maps if "libgomp" in line), "rb").read()  # noqa: SIM115
+def test_all_libraries_are_loaded_before_mxnet_starts(python, tmp_path):
     site = tmp_path / "site"
-    for library in mxnet_installation.LIBRARIES:
-        path = site / "nvidia" / library.folder / "lib" / library.soname
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
+    paths = [site / "nvidia" / library.folder / "lib" / library.soname for library in mxnet_installation.LIBRARIES]
+    for path in paths:
+        write_library(path)
     write_package(site, "mxnet", "print(open('/proc/self/maps').read())\n")
-    # the mxnet that the tests themselves run with must not count as a second flavour
+    # The mxnet of these tests must not count as a second build.
     code = (
         "import numpy, gluonlab.engine.mxnet_setup as engine\n"
         "engine.installed_distributions = lambda: ('mxnet-cu112',)\nimport mxnet"
@@ -429,9 +376,7 @@ def test_all_libraries_are_loaded_before_mxnet_begins(python, tmp_path):
     result = python("-c", code, path=[str(site)])
     assert result.returncode == 0, result.stderr
     loaded = {line.split()[-1] for line in result.stdout.splitlines() if str(site) in line}
-    assert loaded == {
-        str(site / "nvidia" / library.folder / "lib" / library.soname) for library in mxnet_installation.LIBRARIES
-    }
+    assert loaded == set(map(str, paths))
 
 
 def test_a_damaged_library_is_named(tmp_path, monkeypatch):
@@ -441,19 +386,52 @@ def test_a_damaged_library_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr("sys.path", [str(tmp_path)])
     with pytest.raises(OSError, match=r"libcudnn\.so\.8") as error:
         mxnet_installation.load_cuda_libraries()
-    assert "cannot load libcudnn.so.8" in explained(error.value)
+    assert "cannot load libcudnn.so.8" in explain_in_one_line(error.value)
 
 
-def test_asking_whether_there_is_an_mxnet_is_answered_with_no(python, tmp_path):
-    """Other libraries probe like this.
-
-    A folder in front of all others, and nothing else to find.
-    """
-    code = (
-        "import sys, importlib.util, gluonlab\n"
-        "sys.path[:] = []\n"
-        "sys.modules.pop('mxnet', None)\n"
-        "print(importlib.util.find_spec('mxnet'))"
-    )
-    result = python("-c", code)
+def test_find_spec_returns_none_without_mxnet(python):
+    code = "import sys, importlib.util, gluonlab; sys.path[:] = []; sys.modules.pop('mxnet', None); "
+    result = python("-c", code + "print(importlib.util.find_spec('mxnet'))")
     assert (result.returncode, result.stdout.strip()) == (0, "None"), result.stderr
+
+
+CUDA = st.builds(lambda major, minor: major * 1000 + minor * 10, st.integers(10, 13), st.integers(0, 9))
+
+
+@given(CUDA, CUDA)
+def test_a_driver_runs_code_of_its_own_or_an_older_cuda_compiler(driver, compiler):
+    versions, words = CudaVersions(driver, compiler), "and runs" if driver >= compiler else "and does not run"
+    assert versions.are_compatible == (driver >= compiler)
+    assert f"{format_cuda_version(driver)} {words}" in str(versions)
+    assert CudaVersions(None, compiler).are_compatible and CudaVersions(driver, None).are_compatible
+
+
+OLD = "the driver knows CUDA 11.4 and does not run what NVRTC 11.8 compiles"
+
+
+@pytest.mark.parametrize(
+    ("exported", "driver", "is_on", "reason"),
+    [
+        (None, 11040, False, OLD),
+        *((None, driver, True, None) for driver in (11080, 12020, None)),
+        *(
+            (value, driver, False, f"MXNET_USE_FUSION={value} is set")
+            for value in ("0", "false")
+            for driver in (11040, 12020)
+        ),
+        *((value, 11040, True, None) for value in ("1", "true")),
+    ],
+)
+def test_fusion_is_on_if_the_driver_supports_it_or_the_user_asks_for_it(monkeypatch, exported, driver, is_on, reason):
+    monkeypatch.setattr(mxnet_setup, "cuda_versions", lambda: CudaVersions(driver, 11080))
+    monkeypatch.setattr(mxnet_setup, "_fusion_is_off", False)
+    monkeypatch.delenv(mxnet_setup.FUSION_VARIABLE, raising=False)
+    if exported is not None:
+        monkeypatch.setenv(mxnet_setup.FUSION_VARIABLE, exported)
+    message = f"MXNET_USE_FUSION={exported} is obeyed, but the driver knows CUDA 11.4 .* unset"
+    with pytest.warns(GluonlabWarning, match=message) if exported in ("1", "true") else nullcontext():
+        mxnet_setup._disable_unsupported_fusion()
+    state = mxnet_setup.fusion_state()
+    assert (state.is_on, state.driver_supports) == (is_on, driver != 11040)
+    assert reason is None or state.reason == reason
+    assert os.environ.get(mxnet_setup.FUSION_VARIABLE) == ("0" if reason == OLD else exported)

@@ -1,18 +1,17 @@
-"""With cached operators and deferred packages, MXNet is the MXNet that starts without them."""
+"""With cached operators and deferred packages MXNet is the same as without them."""
 
 import json
 import os
-import resource
 import stat
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.full_disk import limit_file_size
 
 from gluonlab.engine import faster_import
 
-# Prints a description of every function of MXNet's operators, and of the modules that hold them. An
-# operator's handle is another address in each process.
+# Print a digest of all functions of MXNet's operators and their modules, without handles (addresses).
 DESCRIBE = """
 import hashlib, json, sys, types
 
@@ -37,7 +36,7 @@ for name in modules:
         key: describe(value) for key, value in vars(module).items()
         if isinstance(value, types.FunctionType) and value.__code__.co_filename == "<string>"
     }]
-count = sum(len(each[2]) for each in found.values())
+count = sum(len(item[2]) for item in found.values())
 text = json.dumps(found, sort_keys=True)
 print(json.dumps([made, count, hashlib.sha256(text.encode()).hexdigest(), len(text)]))
 """
@@ -63,7 +62,7 @@ OPTIONAL = ["sklearn", "scipy", "pandas", "onnx", "cv2", "requests", "setuptools
 
 @pytest.fixture(scope="module")
 def functions():
-    """A few functions as the cache holds them."""
+    """Return some functions as the cache contains them."""
 
     def example(data=None, axis=0):
         """Words."""
@@ -78,32 +77,24 @@ def cached_files(folder):
 
 
 def test_operators_are_those_of_a_plain_import(python, tmp_path):
-    """Names, documentation, signatures, code and modules: as generated, as stored, as read."""
     plain, first, second = (
         json.loads(python("-c", start + DESCRIBE, XDG_CACHE_HOME=str(tmp_path)).stdout) for start in (PLAIN, OURS, OURS)
     )
     assert plain[1] > 2000 and plain[1:] == first[1:] == second[1:]
     assert first[0] > 2000 and second[0] == 0  # generated once
     (file,) = cached_files(tmp_path)
-    whole = file.read_bytes()
-    file.write_bytes(whole[: len(whole) // 2])
-    made = python("-c", OURS + "print(made)", XDG_CACHE_HOME=str(tmp_path)).stdout
-    assert int(made) == first[0]
+    content, keys = file.read_bytes(), faster_import.read_cache(file).keys()
+    file.write_bytes(content[: len(content) // 2])
+    output = python("-c", OURS + "print(made)", XDG_CACHE_HOME=str(tmp_path)).stdout
+    assert int(output) == first[0]
     assert cached_files(tmp_path) == [file]
-    assert faster_import.read_cache(file).keys() == functions_in(whole, tmp_path).keys()
+    assert faster_import.read_cache(file).keys() == keys
 
 
-def functions_in(content, folder):
-    copy = folder / "copy.bin"
-    copy.write_bytes(content)
-    copy.chmod(0o600)
-    return faster_import.read_cache(copy)
-
-
-def test_without_a_home_folder_mxnet_starts_all_the_same(python):
+def test_mxnet_starts_without_a_home_folder(python):
     code = OURS + "print(mxnet.nd.ones((2, 3)).sum().asscalar())"
-    done = python("-c", code, HOME="/proc/none", XDG_CACHE_HOME="")
-    assert (done.stdout, done.stderr) == ("6.0\n", "")
+    process = python("-c", code, HOME="/proc/none", XDG_CACHE_HOME="")
+    assert (process.stdout, process.stderr) == ("6.0\n", "")
 
 
 @pytest.mark.parametrize("folder", ["a file", "a file/below", "/dev/null", "/proc/none"])
@@ -115,12 +106,8 @@ def test_a_cache_that_cannot_be_written_is_none(tmp_path, functions, folder):
 
 
 def test_a_write_that_fails_in_the_middle_leaves_nothing_behind(tmp_path, functions):
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))
-    try:
+    with limit_file_size(100):
         faster_import.write_cache(tmp_path / "file.bin", functions)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -143,11 +130,11 @@ assert not hasattr(mx.contrib.quantization.stats, "no_such_name")
 from sklearn.base import BaseEstimator
 import setuptools, distutils.version
 """
-    done = python("-W", "error", "-W", "ignore::DeprecationWarning", "-c", code)
-    assert (done.returncode, done.stderr) == (0, "")
+    process = python("-W", "error", "-W", "ignore::DeprecationWarning", "-c", code)
+    assert (process.returncode, process.stderr) == (0, "")
 
 
-def test_what_is_not_installed_is_missing_as_before(python):
+def test_packages_that_are_not_installed_are_missing_as_before(python):
     code = """
 import importlib.machinery
 original = importlib.machinery.PathFinder.find_spec
@@ -162,11 +149,8 @@ print(mxnet.recordio.cv2, mxnet.image.image.cv2)
 
 def test_an_h5py_dataset_is_known_once_h5py_is_imported(python, tmp_path):
     (tmp_path / "h5py.py").write_text(
-        "import numpy as np\n"
-        "class Dataset:\n"
-        "    shape, dtype = (4, 2), np.dtype('float32')\n"
-        "    def __len__(self): return 4\n"
-        "    def __getitem__(self, at): return np.arange(8, dtype='float32').reshape(4, 2)[at]\n"
+        "import numpy as np\nclass Dataset:\n    shape, dtype = (4, 2), np.dtype('float32')\n    def __len__(self): "
+        "return 4\n    def __getitem__(self, at): return np.arange(8, dtype='float32').reshape(4, 2)[at]\n"
     )
     code = """
 import gluonlab, sys, mxnet as mx
@@ -174,8 +158,8 @@ assert mx.io.utils.h5py and "h5py" not in sys.modules
 import h5py
 print(mx.io.NDArrayIter(h5py.Dataset(), batch_size=4).next().data[0].asnumpy().tolist())
 """
-    done = python("-c", code)
-    assert done.stdout == "[[0.0, 1.0], [2.0, 3.0], [4.0, 5.0], [6.0, 7.0]]\n", done.stderr
+    process = python("-c", code)
+    assert process.stdout == "[[0.0, 1.0], [2.0, 3.0], [4.0, 5.0], [6.0, 7.0]]\n", process.stderr
 
 
 def test_other_modules_import_as_usual_while_mxnet_is_loaded(python, tmp_path):
@@ -190,8 +174,8 @@ assert other.requests is sys.modules["requests"] and other.BaseEstimator
 import builtins
 assert builtins.__import__.__module__ == "builtins"
 """
-    done = python("-c", code)
-    assert (done.returncode, done.stderr) == (0, "")
+    process = python("-c", code)
+    assert (process.returncode, process.stderr) == (0, "")
 
 
 def test_a_file_gives_back_what_was_written(tmp_path, functions):
@@ -199,7 +183,7 @@ def test_a_file_gives_back_what_was_written(tmp_path, functions):
     faster_import.write_cache(path, functions)
     assert faster_import.read_cache(path) == functions
     assert stat.S_IMODE(path.stat().st_mode) & (stat.S_IWGRP | stat.S_IWOTH) == 0
-    assert [each.name for each in path.parent.iterdir()] == ["file.bin"]
+    assert [item.name for item in path.parent.iterdir()] == ["file.bin"]
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -216,22 +200,16 @@ def test_any_damage_is_noticed(tmp_path, functions, data):
     assert faster_import.read_cache(path) == {}
 
 
-@pytest.mark.parametrize("mode", [0o620, 0o602, 0o666])
-def test_a_file_that_others_may_write_is_not_read(tmp_path, functions, mode):
+@pytest.mark.parametrize("mode", [0o620, 0o602, 0o666, None])
+def test_a_file_of_another_user_or_that_others_may_write_is_not_read(tmp_path, functions, monkeypatch, mode):
     path = tmp_path / "file.bin"
     faster_import.write_cache(path, functions)
-    path.chmod(mode)
-    assert faster_import.read_cache(path) == {}
-
-
-def test_a_file_of_another_user_is_not_read(tmp_path, functions, monkeypatch):
-    path = tmp_path / "file.bin"
-    faster_import.write_cache(path, functions)
-    owner = path.stat().st_uid
-    if owner == 0:
+    if mode is not None:
+        path.chmod(mode)
+    elif os.geteuid() == 0:
         os.chown(path, 12345, -1)
-    else:  # the others' files that this user can read
-        monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
+    else:
+        monkeypatch.setattr(os, "geteuid", lambda: path.stat().st_uid + 1)
     assert faster_import.read_cache(path) == {}
 
 

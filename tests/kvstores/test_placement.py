@@ -1,8 +1,6 @@
-"""Stores made of schedules place GPUs by their links: what NVML tells of them, or what is known of
-a named machine.
+"""Stores made of schedules order GPUs by their links, as reported by NVML or of a named machine.
 
-The machines are made up (fake_nvml.py), and where CUDA counts each GPU is drawn; prices are
-`gluonlab.collectives.cost_model`'s.
+The machines are fake (fake_nvml.py). The numbers that CUDA gives GPUs are drawn.
 """
 
 import json
@@ -18,6 +16,7 @@ from mxnet import nd
 from support.devices import contexts, device, device_spec
 from support.examples import examples
 from support.fake_nvml import CUBE, RTX, T4, V100, fake_driver
+from support.reference import cpu_contexts
 
 from gluonlab.collectives import named_topologies as topology_module
 from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule
@@ -43,17 +42,15 @@ def pairs(count):
 
 @st.composite
 def linked_machines(draw, most=5):
-    """(driver, some of its GPUs in any order): NVLinks between any pairs, and any nesting of PCIe,
-    or none that is told.
-    """
+    """Draw (driver, some of its GPUs in any order), with any NVLinks and any PCIe or unknown PCIe."""
     count = draw(st.integers(2, most))
     links = draw(st.dictionaries(st.sampled_from(pairs(count)), st.integers(1, 3)))
     cpus = draw(st.lists(st.integers(0, 1), min_size=count, max_size=count))
     switches = draw(st.lists(st.integers(0, 1), min_size=count, max_size=count))
     level = {(a, b): 50 if cpus[a] != cpus[b] else 40 if switches[a] != switches[b] else 20 for a, b in pairs(count)}
-    told = draw(st.booleans())
+    is_pcie_known = draw(st.booleans())
     chosen = draw(st.permutations(range(count)))[: draw(st.integers(2, count))]
-    return fake_driver(*[V100] * count, nvlinks=links, apart=level if told else None), chosen
+    return fake_driver(*[V100] * count, nvlinks=links, apart=level if is_pcie_known else None), chosen
 
 
 @given(drawn=linked_machines(), name=st.sampled_from(sorted(ALGORITHMS)))
@@ -70,7 +67,7 @@ def test_a_placed_schedule_never_costs_more_than_an_unplaced_one(drawn, name):
 
 @given(drawn=linked_machines(most=4))
 @settings(max_examples=15)
-def test_no_ring_at_all_is_cheaper_than_the_placed_one(drawn):
+def test_no_order_of_a_ring_is_cheaper_than_the_placed_one(drawn):
     driver, chosen = drawn
     topology, ring = nvml_topology(driver, chosen), make_schedule("ring", len(chosen))
     every = [price(ring.placed(order), topology, 1e9).seconds for order in permutations(range(len(chosen)))]
@@ -79,17 +76,15 @@ def test_no_ring_at_all_is_cheaper_than_the_placed_one(drawn):
 
 
 @pytest.mark.parametrize(("name", "at_most_us"), [("ring", 3_940), ("tree", 17_800), ("halving_doubling", 6_360)])
-def test_all_algorithms_gain_on_a_p3_16xlarge_what_is_known_of_its_links(name, at_most_us):
-    """Unplaced they cost 17,932, 57,747 and 7,352 microseconds."""
+def test_placement_makes_algorithms_faster_on_a_p3_16xlarge(name, at_most_us):
+    # Unplaced they cost 17,932, 57,747 and 7,352 microseconds.
     topology, schedule = make_topology("p3.16xlarge"), make_schedule(name, 8)
     order = find_best_order(schedule, topology)
     assert price(schedule.placed(order), topology, MB_100).seconds * 1e6 <= at_most_us
 
 
-def shown(monkeypatch, driver, visible=None):
-    """CUDA shows the GPUs of such a machine, all or as CUDA_VISIBLE_DEVICES says; their
-    contexts.
-    """
+def show_gpus(monkeypatch, driver, visible=None):
+    """Make CUDA show the GPUs of a machine; return their contexts."""
     gpus = visible_gpus(driver.gpus, visible).gpus
     # CUDA's four digits of the domain
     at = {number: f"{gpu.bus_id[4:].lower()}" for number, gpu in enumerate(gpus)}
@@ -100,29 +95,24 @@ def shown(monkeypatch, driver, visible=None):
 
 @given(visible=st.permutations(range(8)), count=st.integers(3, 8), data=st.data())
 @settings(max_examples=10)
-def test_the_order_is_that_of_the_runs_devices_however_cuda_numbers_them(visible, count, data):
-    """The reference knows which GPUs of the machine they really are: CUDA_VISIBLE_DEVICES selects
-    and reorders them.
-    """
+def test_the_order_does_not_depend_on_cuda_visible_devices(visible, count, data):
     visible = visible[:count]
     with pytest.MonkeyPatch.context() as monkeypatch:
-        ctxs = shown(monkeypatch, fake_driver(*[V100] * 8, nvlinks=CUBE), ",".join(map(str, visible)))
+        ctxs = show_gpus(monkeypatch, fake_driver(*[V100] * 8, nvlinks=CUBE), ",".join(map(str, visible)))
         ctxs = data.draw(st.permutations(ctxs))[: data.draw(st.integers(3, count))]
         placed = make_kvstore("ring", ctxs).placement(ctxs)
     numbers = [visible[ctx.device_id] for ctx in ctxs]
     real, ring = make_topology("p3.16xlarge").subset(numbers), make_schedule("ring", len(ctxs))
-    found = price(ring.placed(placed.order), real, MB_100).seconds
-    assert found <= price(ring, real, MB_100).seconds * (1 + 1e-9)
+    result = price(ring.placed(placed.order), real, MB_100).seconds
+    assert result <= price(ring, real, MB_100).seconds * (1 + 1e-9)
     if count == len(ctxs) == 8:
-        assert found * 1e6 == pytest.approx(3_932, abs=1)
+        assert result * 1e6 == pytest.approx(3_932, abs=1)
 
 
-def test_a_ring_stays_below_one_cpu_as_long_as_it_can(monkeypatch):
-    """Without NVLinks, GPUs 0, 2, 4, 6 on one CPU and 1, 3, 5, 7 on the other, a ring crosses
-    between them once each way.
-    """
+def test_a_ring_crosses_between_cpus_only_once_each_way(monkeypatch):
+    # Without NVLinks, with GPUs 0, 2, 4, 6 on one CPU and 1, 3, 5, 7 on the other.
     level = {(a, b): 40 if a % 2 == b % 2 else 50 for a, b in pairs(8)}
-    ctxs = shown(monkeypatch, fake_driver(*[T4] * 8, apart=level))
+    ctxs = show_gpus(monkeypatch, fake_driver(*[T4] * 8, apart=level))
     order = make_kvstore("ring", ctxs).placement(ctxs).order
     assert sum(order[i] % 2 != order[i - 1] % 2 for i in range(8)) == 2
 
@@ -131,14 +121,14 @@ def test_a_ring_stays_below_one_cpu_as_long_as_it_can(monkeypatch):
     "driver", [fake_driver(*[V100] * 8, nvlinks=CUBE), nvml.Driver(error="nvidia-ml-py is not installed")]
 )
 def test_a_named_machine_overrides_the_links_of_nvml(monkeypatch, driver):
-    ctxs = shown(monkeypatch, fake_driver(*[V100] * 8))
+    ctxs = show_gpus(monkeypatch, fake_driver(*[V100] * 8))
     monkeypatch.setattr(nvml, "cached_driver", lambda: driver)
     placed = make_kvstore("ring", ctxs, topology="p3.16xlarge").placement(ctxs)
     assert placed == Placement((0, 3, 2, 1, 5, 6, 7, 4), "by the links of p3.16xlarge")
 
 
 def test_gpus_keep_their_order_if_nvml_reports_nothing(monkeypatch):
-    ctxs = shown(monkeypatch, fake_driver(*[RTX] * 4))
+    ctxs = show_gpus(monkeypatch, fake_driver(*[RTX] * 4))
     monkeypatch.setattr(nvml, "cached_driver", lambda: nvml.Driver(error="nvidia-ml-py is not installed"))
     placed = make_kvstore("tree", ctxs).placement(ctxs)
     assert placed.order == (0, 1, 2, 3)
@@ -148,7 +138,6 @@ def test_gpus_keep_their_order_if_nvml_reports_nothing(monkeypatch):
 @pytest.mark.cpu_only("of GPUs the driver is asked for their links")
 @pytest.mark.parametrize("name", [name for name, kind in KVSTORES.items() if kind.uses_topology])
 def test_stores_on_cpu_devices_sum_the_same_with_and_without_a_named_machine(name, monkeypatch):
-    """Whole numbers, so that no order changes a bit. Nobody asks the driver."""
     monkeypatch.setattr(nvml, "cached_driver", lambda: pytest.fail("NVML is looked for"))
     ctxs = [mx.cpu(i) for i in range(5)]
     for topology in (None, "p3.16xlarge"):
@@ -161,21 +150,21 @@ def test_stores_on_cpu_devices_sum_the_same_with_and_without_a_named_machine(nam
 
 
 BY_LINKS = "by the links of p3.16xlarge"
+SCHEDULES = "1 B synthesised (4 steps, 12 chunks)", "8 MiB synthesised (5 steps, 48 chunks)"
 
 
 @pytest.mark.parametrize(
-    ("kvstore", "kind", "said"),
+    ("kvstore", "kind", "expected"),
     [
         ("ring", "order", [str(device(number)) for number in (0, 3, 2, 1, 5, 6, 7, 4)]),
-        ("auto", "schedules", ["from 1 B synthesised (4 steps, 12 chunks)",
-                               "from 8 MiB synthesised (5 steps, 48 chunks)"]),
+        ("auto", "schedules", [f"from {text}" for text in SCHEDULES]),
     ],
-)  # fmt: skip
-def test_a_plan_records_the_order_of_devices_or_the_schedules_by_size(kvstore, kind, said):
+)
+def test_a_plan_records_the_order_of_devices_or_the_schedules_by_size(kvstore, kind, expected):
     plan = make_plan(TrainConfig(devices=device_spec(8), kvstore=kvstore, topology="p3.16xlarge"))
-    words = f"order {' '.join(said)}" if kind == "order" else ", ".join(said)
+    words = f"order {' '.join(expected)}" if kind == "order" else ", ".join(expected)
     assert plan.describe_placement() == f", {words}, {BY_LINKS}"
-    assert (plan.settings()[kind], plan.settings()["placed"]) == (said, BY_LINKS)
+    assert (plan.settings()[kind], plan.settings()["placed"]) == (expected, BY_LINKS)
 
 
 @pytest.mark.cpu_only("of GPUs the driver is asked for their links")
@@ -195,34 +184,37 @@ def test_only_devices_that_have_the_same_part_of_a_network_sum():
 @pytest.mark.long
 def test_a_run_prints_and_records_the_order_of_devices(tmp_path):
     out = tmp_path / "run"
-    asked = "--kvstore ring --topology p3.16xlarge --epochs 1"
-    said = CliRunner().invoke(run, ["--devices", device_spec(8), *asked.split(), "--out", str(out)])
-    assert said.exit_code == 0, said.output
+    options = ["--kvstore", "ring", "--topology", "p3.16xlarge", "--epochs", "1"]
+    result = CliRunner().invoke(run, ["--devices", device_spec(8), *options, "--out", str(out)])
+    assert result.exit_code == 0, result.output
     content = json.loads((out / "config.json").read_text())
     assert content["config"]["topology"] == "p3.16xlarge"
-    assert f"ring, order {' '.join(content['settings']['order'])}, {BY_LINKS}" in said.output
+    assert f"ring, order {' '.join(content['settings']['order'])}, {BY_LINKS}" in result.output
 
 
 @pytest.mark.parametrize(
     ("kvstore", "topology", "count", "kind", "words"),
     [
         ("ring", "p3", 2, ScheduleError, "unknown topology 'p3': choose .*p3.16xlarge"),
-        ("device", "p3.16xlarge", 2, KVStoreError,
-         "topology .*: kvstore .device. is built into MXNet .*: choose one of star,"),
-        ("ring", "p3.8xlarge", 5, KVStoreError,
-         r"kvstore 'ring' on [cg]pu\(0\) .*: p3.8xlarge has 4 devices: choose 1 to 4, not 5"),
+        ("device", "p3.16xlarge", 2, KVStoreError, "kvstore .device. is built into MXNet .*: choose one of star,"),
+        (
+            "ring",
+            "p3.8xlarge",
+            5,
+            KVStoreError,
+            r"'ring' on [cg]pu\(0\) .*: p3.8xlarge has 4 devices: choose 1 to 4, not 5",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_topology_that_cannot_place_is_refused(kvstore, topology, count, kind, words):
     with pytest.raises(kind, match=words):
         make_kvstore(kvstore, contexts(count), topology=topology)
 
 
 @pytest.mark.cpu_only("no machine has twelve GPUs")
-def test_machines_of_any_size_have_as_many_devices_as_are_asked_for():
-    ctxs = [mx.cpu(i) for i in range(12)]
-    order = make_kvstore("ring", ctxs, topology="pcie").placement(ctxs).order
-    assert sorted(order) == list(range(12))
+def test_machines_without_a_fixed_size_have_any_number_of_devices():
+    ctxs = cpu_contexts(12)
+    assert sorted(make_kvstore("ring", ctxs, topology="pcie").placement(ctxs).order) == list(range(12))
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What a group of processes makes of sums alone: totals of the host's numbers, and broadcasts."""
+"""The operations that a group of processes derives from sums: totals of numbers, and broadcasts."""
 
 import math
 
@@ -22,7 +22,6 @@ NUMBERS = st.one_of(
 @settings(max_examples=20)
 @given(rows=st.lists(st.lists(NUMBERS, min_size=3, max_size=3), min_size=1, max_size=4))
 def test_all_reduce_values_sums_float64_in_the_order_of_ranks(rows):
-    """Although what travels is float32, as a parameter server makes of float64."""
     arrays = [np.array(row).reshape(1, 3) for row in rows]
     with np.errstate(invalid="ignore"):
         expected = np.sum(arrays, axis=0)
@@ -39,8 +38,8 @@ def test_all_reduce_values_sums_float64_in_the_order_of_ranks(rows):
 
 def test_all_gather_returns_the_values_of_each_process():
     rows = [[math.nan, 2.0**53, -0.1], [math.inf, 1e-20, 7.0], [0.0, -3.0, 2.0**53 - 1]]
-    found = run_in_threads(3, lambda group: group.all_gather(np.array(rows[group.rank])))
-    for table in found:
+    result = run_in_threads(3, lambda group: group.all_gather(np.array(rows[group.rank])))
+    for table in result:
         np.testing.assert_array_equal(table, np.array(rows))
     alone = SINGLE_PROCESS.all_gather(np.array(4))
     assert (alone.shape, alone.dtype, alone.tolist()) == ((1,), np.float64, [4.0])
@@ -59,9 +58,9 @@ def test_broadcast_copies_the_arrays_of_rank_0():
 @given(st.lists(st.binary(max_size=1500), min_size=1, max_size=4))
 def test_all_gather_bytes_returns_the_bytes_of_each_process(rows):
     def work(group):
-        found = group.all_gather_bytes(rows[group.rank])
+        result = group.all_gather_bytes(rows[group.rank])
         assert {dtype for _, dtype in group.sums} == {"float32"}
-        return found
+        return result
 
     assert run_in_threads(len(rows), work) == [rows] * len(rows)
     assert SINGLE_PROCESS.all_gather_bytes(rows[0]) == rows[:1]
@@ -71,17 +70,9 @@ def test_all_gather_bytes_returns_the_bytes_of_each_process(rows):
 @given(st.binary(max_size=5000))
 def test_broadcast_bytes_returns_any_number_of_bytes_of_rank_0(data):
     def work(group):
-        return group.broadcast_bytes(data if group.rank == 0 else b"of no account")
+        return group.broadcast_bytes(data if group.rank == 0 else b"ignored")
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("gluonlab.kvstores.process_groups.MAX_PAIRS", 256)
         assert run_in_threads(3, work) == [data] * 3
     assert SINGLE_PROCESS.broadcast_bytes(data) == data
-
-
-def test_a_process_alone_has_the_sums():
-    array = nd.ones((3,))
-    SINGLE_PROCESS.allreduce([array])
-    SINGLE_PROCESS.broadcast([array])
-    assert array.asnumpy().tolist() == [1, 1, 1]
-    assert SINGLE_PROCESS.all_reduce_values(np.array([1, 2])).tolist() == [1.0, 2.0]

@@ -1,16 +1,17 @@
 """Stores made of schedules, by name and for links, under Gluon's own Trainer and gluonlab's."""
 
 import functools
+from types import SimpleNamespace
 
 import mxnet as mx
 import numpy as np
 import pytest
-from mxnet import autograd, gluon, nd
+from mxnet import gluon, nd
 from mxnet.gluon import nn
 from support.covering import pairwise
 from support.devices import contexts
 from support.kvstore_runs import BATCHES, OPTIMIZERS, STORES, make_small_net, train_small_net
-from support.reference import identity, parameter_arrays, relative_distance
+from support.reference import arrays_equal, identity, parameter_arrays, relative_distance, shard_batch, train_on_devices
 
 from gluonlab.bucketed_trainer.trainer import BucketedTrainer
 from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule
@@ -20,7 +21,6 @@ from gluonlab.collectives.synthesis.schedule_search import SynthesizedSchedule
 from gluonlab.collectives.topology_aware import TOPOLOGY_AWARE, make_for_links
 from gluonlab.collectives.topology_file import schedules_file_text
 from gluonlab.config import TrainConfig
-from gluonlab.data.loading.split_batch import make_local_batch, shard
 from gluonlab.errors import KVStoreError
 from gluonlab.kvstores import make_kvstore
 from gluonlab.kvstores.schedule_stores import ScheduleKVStore
@@ -41,19 +41,12 @@ def test_every_store_gives_the_parameters_of_device_under_the_trainer(name, opti
     ctxs, store = contexts(3), make_kvstore(name)
     net, _ = train_small_net(trainer_class, store, optimizer, ctxs)
     assert relative_distance(parameter_arrays(net), parameters_under_device(optimizer)) < 1e-5
-    for ctx in ctxs[1:]:  # replicas are alike to the bit
-        assert all(np.array_equal(a, b) for a, b in zip(parameter_arrays(net, ctx), parameter_arrays(net, ctxs[0])))
+    assert all(arrays_equal(parameter_arrays(net, ctx), parameter_arrays(net, ctxs[0])) for ctx in ctxs[1:])
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_a_store_runs_the_transfers_of_its_schedule_itself(name):
-    """A store that handed the work to another one would run none.
-
-    Chunks without an element need no transfer.
-    """
-    store = make_kvstore(name)
-    size = 1000
-    arrays = [nd.ones((size,), ctx=ctx) for ctx in contexts(4)]
+    store, arrays = make_kvstore(name), [nd.ones((1000,), ctx=ctx) for ctx in contexts(4)]
     for turn in (1, 2):
         store.pushpull("weight", arrays)
         assert store.transfers_run == turn * make_schedule(name, 4).transfers
@@ -62,9 +55,6 @@ def test_a_store_runs_the_transfers_of_its_schedule_itself(name):
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_keys_of_one_call_are_summed_by_one_schedule(name):
-    """However their sizes compare to the chunks, which are cut from all of them together; the
-    transfers are one schedule's. A key may come with other arrays.
-    """
     store, sizes, random = make_kvstore(name), (1, 700, 3, 4000), np.random.RandomState(0)
     values = [[random.randint(-99, 99, size).astype("float32") for _ in range(4)] for size in sizes]
     arrays = [[nd.array(value, ctx=ctx) for value, ctx in zip(of_key, contexts(4))] for of_key in values]
@@ -94,50 +84,41 @@ def test_keys_of_one_call_may_be_on_other_devices_unless_they_are_updated_togeth
 
 
 @pytest.mark.parametrize("trainer_class", [gluon.Trainer, BucketedTrainer])
-def test_gradients_that_are_added_up_over_several_backwards(trainer_class):
-    """grad_req 'add' shows what is left in the gradients, and when zero_grad comes."""
+def test_gradients_are_added_over_several_backwards(trainer_class):
     ctxs, results = contexts(3), []
     for name in ("device", *STORES):
         net = make_small_net(ctxs)
         net.collect_params().setattr("grad_req", "add")
         updates = trainer_class is BucketedTrainer or name == "sharded-optimizer"
-        trainer = trainer_class(
-            net.collect_params(), "sgd", {"learning_rate": 0.1}, kvstore=make_kvstore(name),
-            **({} if updates else {"update_on_kvstore": False}),
-        )  # fmt: skip
-        for images, labels in BATCHES[:3]:
-            for _ in range(2):
-                xs, ys = shard(nd.array(images), ctxs), shard(nd.array(labels), ctxs)
-                with autograd.record():
-                    losses = [LOSS(net(x), y) for x, y in zip(xs, ys)]
-                autograd.backward(losses)
-            trainer.step(len(images))
+        settings = {"kvstore": make_kvstore(name), **({} if updates else {"update_on_kvstore": False})}
+        trainer = trainer_class(net.collect_params(), "sgd", {"learning_rate": 0.1}, **settings)
+        for batch in BATCHES[:3]:
+            train_on_devices(net, SimpleNamespace(step=lambda batch_size: None), ctxs, [batch])
+            train_on_devices(net, trainer, ctxs, [batch])
             net.collect_params().zero_grad()
         results.append(parameter_arrays(net))
     assert all(relative_distance(result, results[0]) < 1e-5 for result in results[1:])
 
 
-def trained_without_some_shards(store):
-    """The parameters on the third device."""
+def train_without_some_shards(store):
+    """Return the parameters on the third device."""
     ctxs = contexts(3)
     net = make_small_net(ctxs)
     trainer = BucketedTrainer(net.collect_params(), "sgd", {}, make_kvstore(store))
     step = DataParallelStep(net, LOSS, trainer, ctxs, identity)
     for (images, labels), size in zip(BATCHES, [3, 2, 1, 2, 3]):
-        step(make_local_batch(shard(nd.array(images[:size]), ctxs), shard(nd.array(labels[:size]), ctxs)))
+        step(shard_batch((images[:size], labels[:size]), ctxs))
     return parameter_arrays(net, ctxs[2])
 
 
 @pytest.fixture(scope="module")
-def without_some_shards_under_device():
-    return trained_without_some_shards("device")
+def parameters_without_some_shards():
+    return train_without_some_shards("device")
 
 
 @pytest.mark.parametrize("name", STORES)
-def test_a_device_without_a_shard_adds_nothing(name, without_some_shards_under_device):
-    """Batches of two on three devices; the third keeps no gradient of an earlier batch."""
-    found = trained_without_some_shards(name)
-    assert relative_distance(found, without_some_shards_under_device) < 1e-5
+def test_a_device_without_a_shard_adds_nothing(name, parameters_without_some_shards):
+    assert relative_distance(train_without_some_shards(name), parameters_without_some_shards) < 1e-5
 
 
 @pytest.fixture(scope="module")
@@ -148,7 +129,7 @@ def parameters_of_one_device():
 @pytest.mark.parametrize("name", STORES)
 def test_one_device_needs_no_schedule_and_still_trains(name, parameters_of_one_device):
     net, _ = train_small_net(BucketedTrainer, make_kvstore(name), "sgd", contexts(1))
-    assert all(np.array_equal(a, b) for a, b in zip(parameter_arrays(net), parameters_of_one_device))
+    assert arrays_equal(parameter_arrays(net), parameters_of_one_device)
 
 
 def test_an_order_changes_the_ranks_of_devices_and_not_the_sum():
@@ -158,18 +139,6 @@ def test_an_order_changes_the_ranks_of_devices_and_not_the_sum():
     arrays = [nd.full((5,), rank, ctx=ctx) for rank, ctx in enumerate(ctxs)]
     store.pushpull(0, arrays)
     assert all((array.asnumpy() == 6).all() for array in arrays)
-
-
-def test_lists_of_keys_and_separate_outputs_work_as_in_mxnets_stores():
-    ctxs = contexts(2)
-    values_ = [[nd.full((3,), key + rank, ctx=ctx) for rank, ctx in enumerate(ctxs)]
-               for key in (1, 2)]  # fmt: skip
-    for store in (make_kvstore("device"), make_kvstore("ring")):
-        outs = [[nd.zeros((3,), ctx=ctx) for ctx in ctxs] for _ in range(2)]
-        store.broadcast([0, 1], [value[0] for value in values_], outs)
-        store.pushpull([0, 1], values_, out=outs)
-        assert [[out.asnumpy()[0] for out in of_key] for of_key in outs] == [[3, 3], [5, 5]]
-        assert [float(value[1][0].asscalar()) for value in values_] == [2, 3]  # as they were
 
 
 def arrays_of(ctxs, sizes=(3, 3), dtypes=("float32", "float32")):
@@ -191,20 +160,22 @@ def test_arrays_that_cannot_be_summed_are_refused_and_unchanged(arrays, message)
     assert all((array.asnumpy() == array.asnumpy().flat[0]).all() for array in arrays)
 
 
-ALIKE = r"cannot be left in {} on [cg]pu\({}\)"
+CANNOT_STORE = r"cannot be left in {} on [cg]pu\({}\)"
 
 
 @pytest.mark.parametrize(
     ("name", "outs", "message"),
     [
-        ("ring", lambda ctxs: arrays_of(ctxs, (4, 4)), ALIKE.format(r"float32\[4\]", 0)),
+        ("ring", lambda ctxs: arrays_of(ctxs, (4, 4)), CANNOT_STORE.format(r"float32\[4\]", 0)),
         ("sharded-optimizer", lambda ctxs: arrays_of(ctxs[:1]), "2 arrays and 1 outputs"),
-        ("sharded-optimizer", lambda ctxs: arrays_of(ctxs[::-1]),
-         ALIKE.format(r"float32\[3\]", 1)),
-        ("sharded-optimizer", lambda ctxs: arrays_of(ctxs, dtypes=("int32", "int32")),
-         ALIKE.format(r"int32\[3\]", 0)),
+        ("sharded-optimizer", lambda ctxs: arrays_of(ctxs[::-1]), CANNOT_STORE.format(r"float32\[3\]", 1)),
+        (
+            "sharded-optimizer",
+            lambda ctxs: arrays_of(ctxs, dtypes=("int32",) * 2),
+            CANNOT_STORE.format(r"int32\[3\]", 0),
+        ),
     ],
-)  # fmt: skip
+)
 def test_outputs_that_do_not_fit_are_refused_and_unchanged(name, outs, message):
     store, ctxs = make_kvstore(name), contexts(2)
     outs = outs(ctxs)
@@ -215,9 +186,7 @@ def test_outputs_that_do_not_fit_are_refused_and_unchanged(name, outs, message):
     assert all((out.asnumpy() == 1).all() for out in outs)
 
 
-def test_gradient_compression_and_sparse_gradients_are_refused():
-    with pytest.raises(KVStoreError, match="'ring' cannot compress gradients"):
-        make_kvstore("ring").set_gradient_compression({"type": "2bit"})
+def test_sparse_gradients_are_refused():
     embedding = nn.Embedding(10, 3, sparse_grad=True)
     embedding.initialize(ctx=contexts(2))
     trainer = gluon.Trainer(embedding.collect_params(), "sgd", kvstore=make_kvstore("ring"))
@@ -235,7 +204,7 @@ def test_every_store_trains_the_digits_as_well_as_device(name, optimizer, empty_
         assert train(config).accuracy >= 0.96
 
 
-# --- Stores of schedules made for links: exact on as many devices as a machine has, chosen by size
+# --- stores whose schedules are made for links and chosen by size
 
 
 @pairwise(
@@ -243,7 +212,7 @@ def test_every_store_trains_the_digits_as_well_as_device(name, optimizer, empty_
     machine_and_count=[("p3.16xlarge", 8), ("p3.8xlarge", 4), (None, 5)],
     name=list(TOPOLOGY_AWARE),
 )
-def test_sums_are_exact_and_alike_on_all_devices(name, machine_and_count, sizes):
+def test_sums_are_exact_and_equal_on_all_devices(name, machine_and_count, sizes):
     machine, count = machine_and_count
     ctxs, random = contexts(count), np.random.RandomState(1)
     store = make_kvstore(name, ctxs, machine)
@@ -264,17 +233,17 @@ def test_small_and_large_sums_take_the_schedule_that_is_cheapest_for_them():
         expected = make_for_links("synthesised", topology, 8).cheapest(4 * size)
         assert store.transfers_run == expected.transfers
         steps.append(len(expected.steps))
-    assert steps == [len(found.schedule.steps) for found in find_stored_schedules(topology)] == [4, 5]
+    assert steps == [len(result.schedule.steps) for result in find_stored_schedules(topology)] == [4, 5]
 
 
-def test_more_devices_than_there_are_schedules_for_are_one_line():
+def test_more_devices_than_stored_schedules_are_refused():
     with pytest.raises(KVStoreError, match="no schedule is stored for the 9 devices"):
         make_kvstore("synthesised").placement(contexts(9))
 
 
 @pytest.fixture
-def own(tmp_path):
-    """A file of a machine of three, whose own schedule sums on device 2 in one chunk."""
+def users_file(tmp_path):
+    """Return a topology file with a schedule that sums on device 2 in one chunk, and the schedule."""
     placed = make_schedule("star", 3).placed([2, 0, 1])
     topology = make_topology("g4dn.12xlarge", 3)
     text = schedules_file_text(topology, [SynthesizedSchedule(placed, 9.0, 1.0)])
@@ -283,14 +252,14 @@ def own(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["synthesised", "auto"])
-def test_schedules_of_ones_own_file_sum(own, name):
-    (path, placed), ctxs = own, contexts(3)
+def test_schedules_of_a_users_file_sum(users_file, name):
+    (path, placed), ctxs = users_file, contexts(3)
     store = make_kvstore(name, ctxs, str(path))
     arrays = [nd.full((5,), 2**rank, ctx=ctx) for rank, ctx in enumerate(ctxs)]
     store.pushpull(0, arrays)
     assert all((array.asnumpy() == 7).all() for array in arrays)
-    made = store.schedules(ctxs).schedules
+    schedules = store.schedules(ctxs).schedules
     if name == "synthesised":
-        assert [each.steps for each in made] == [placed.steps]
+        assert [schedule.steps for schedule in schedules] == [placed.steps]
         assert store.transfers_run == placed.transfers
         assert store.placement(ctxs).reason == f"by the links of {path}"

@@ -1,17 +1,17 @@
-"""The sharded optimizer: its share of the state, and parameters as plain Gluon has them."""
+"""The sharded optimizer keeps a share of the state on each device and updates as plain Gluon."""
 
 import mxnet as mx
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from mxnet import gluon, nd
 from mxnet.gluon import nn
 from support.covering import pairwise
 from support.devices import contexts
 from support.examples import examples
-from support.kvstore_runs import BATCHES, OPTIMIZERS, make_small_net, train_small_net
-from support.reference import parameter_arrays, relative_distance, train_on_devices
+from support.kvstore_runs import BATCHES, OPTIMIZERS, train_small_net
+from support.reference import arrays_equal, parameter_arrays, relative_distance, train_on_devices
 
 from gluonlab import optimizers
 from gluonlab.bucketed_trainer.trainer import BucketedTrainer
@@ -21,11 +21,10 @@ from gluonlab.kvstores import make_kvstore
 from gluonlab.kvstores.sharded_optimizer import ShardedKVStore
 
 
-def test_the_sharded_optimizer_runs_its_two_halves():
+def test_the_sharded_optimizer_runs_reduce_scatter_and_all_gather():
     store = make_kvstore("sharded-optimizer")
     train_small_net(gluon.Trainer, store, "sgd", contexts(3))
-    parameters = 4
-    assert store.transfers_run == parameters * len(BATCHES) * make_schedule("sharded", 3).transfers
+    assert store.transfers_run == 4 * len(BATCHES) * make_schedule("sharded", 3).transfers
 
 
 @pytest.mark.parametrize(("optimizer", "copies"), [("sgd", 1), ("adam", 2)])
@@ -44,27 +43,9 @@ def test_the_sharded_optimizer_keeps_a_share_of_the_state_on_each_device(optimiz
     assert all(not updater.states for updater in trainer._updaters)  # and nothing beside it
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@pytest.mark.parametrize("trainer_class", [gluon.Trainer, BucketedTrainer])
-def test_saved_states_of_the_sharded_optimizer_go_on_where_they_stopped(optimizer, trainer_class, tmp_path):
-    ctxs, states, params = contexts(2), str(tmp_path / "states"), str(tmp_path / "params")
-    expected, _ = train_small_net(trainer_class, ShardedKVStore(), optimizer, ctxs)
-    net, trainer = train_small_net(trainer_class, ShardedKVStore(), optimizer, ctxs, BATCHES[:3])
-    trainer.save_states(states)
-    net.save_parameters(params)
-    resumed = make_small_net(ctxs)
-    resumed.load_parameters(params, ctx=ctxs)
-    trainer = trainer_class(resumed.collect_params(), optimizer, dict(OPTIMIZERS[optimizer]), kvstore=ShardedKVStore())
-    trainer.load_states(states)
-    train_on_devices(resumed, trainer, ctxs, BATCHES[3:])
-    assert all(np.array_equal(a, b) for a, b in zip(parameter_arrays(resumed), parameter_arrays(expected)))
-
-
 @pytest.mark.parametrize("loaded", [False, True])
-def test_the_sharded_optimizers_state_goes_along_when_arrays_are_replaced(loaded, tmp_path):
-    """cast() gives the parameters new arrays; what was loaded long before must not come back
-    then.
-    """
+def test_the_sharded_state_stays_if_arrays_are_replaced(loaded, tmp_path):
+    # cast() gives the parameters new arrays; states loaded before must not come back.
     ctxs, results = contexts(2), []
     for store in (make_kvstore("device"), ShardedKVStore()):
         net, trainer = train_small_net(gluon.Trainer, store, "adam", ctxs, BATCHES[:2])
@@ -79,8 +60,8 @@ def test_the_sharded_optimizers_state_goes_along_when_arrays_are_replaced(loaded
     assert relative_distance(results[1], results[0]) < 1e-5
 
 
-def convolutions(ctxs):
-    """Weights that have buckets of their own, small enough to be moved together."""
+def make_convolutions(ctxs):
+    """Return a net whose weights have separate buckets, which are small enough to be coalesced."""
     mx.random.seed(4)
     net = nn.HybridSequential()
     net.add(*(nn.Conv2D(8, 3, padding=1) for _ in range(2)), nn.Activation("tanh"))
@@ -91,29 +72,27 @@ def convolutions(ctxs):
 
 
 @pairwise(devices=[2, 3], optimizer=list(OPTIMIZERS), clip_norm=[None, 0.1])
-def test_buckets_that_are_moved_together_are_updated_as_alone(optimizer, devices, clip_norm):
-    found, calls = [], []
+def test_coalesced_buckets_are_updated_as_separate_ones(optimizer, devices, clip_norm):
+    results, calls = [], []
     large, ours = 4 * 2**20, "sharded-optimizer"
     for store, bucket_bytes in (("device", large), (ours, 0), (ours, large)):
         ctxs = contexts(devices)
-        net = convolutions(ctxs)
+        net = make_convolutions(ctxs)
         params = {**OPTIMIZERS[optimizer], "learning_rate": 0.01}
-        trainer = BucketedTrainer(
-            net.collect_params(), optimizer, params, make_kvstore(store),
-            bucket_bytes=bucket_bytes, clip_norm=clip_norm,
-        )  # fmt: skip
+        settings = {"bucket_bytes": bucket_bytes, "clip_norm": clip_norm}
+        trainer = BucketedTrainer(net.collect_params(), optimizer, params, make_kvstore(store), **settings)
         train_on_devices(net, trainer, ctxs, BATCHES)
-        found += [parameter_arrays(net, ctx) for ctx in ctxs]
+        results += [parameter_arrays(net, ctx) for ctx in ctxs]
         calls.append(len(trainer._kvstore_calls))
-    assert max(relative_distance(one, found[0]) for one in found[1:]) < 1e-5
+    assert max(relative_distance(one, results[0]) for one in results[1:]) < 1e-5
     assert calls[1] > calls[2] == 1
 
 
-def test_states_of_keys_that_are_updated_together_are_saved_and_go_on(tmp_path):
+def test_states_of_keys_that_are_updated_together_are_saved(tmp_path):
     path, half, nets = str(tmp_path / "states"), len(BATCHES) // 2, []
     for parts in ([BATCHES], [BATCHES[:half], BATCHES[half:]]):
         ctxs = contexts(2)
-        net = convolutions(ctxs)
+        net = make_convolutions(ctxs)
         for number, batches in enumerate(parts):
             store, rate = make_kvstore("sharded-optimizer"), {"learning_rate": 0.01}
             trainer = BucketedTrainer(net.collect_params(), "adam", rate, store)
@@ -122,7 +101,7 @@ def test_states_of_keys_that_are_updated_together_are_saved_and_go_on(tmp_path):
             train_on_devices(net, trainer, ctxs, batches)
             trainer.save_states(path)
         nets.append(parameter_arrays(net))
-    assert all(np.array_equal(a, b) for a, b in zip(*nets))
+    assert arrays_equal(*nets)
 
 
 def test_a_key_must_always_be_updated_with_the_same_keys():
@@ -138,10 +117,10 @@ def test_a_key_must_always_be_updated_with_the_same_keys():
     assert updated == pytest.approx([1 - 0.1 * 2] * 6)
 
 
-# --- Drawn parameters under the sharded optimizer, beside plain Gluon on one device
+# --- random parameters, compared with plain Gluon on one device
 
 
-def made_up(shapes, ctxs, dtype):
+def make_parameters(shapes, ctxs, dtype):
     names = [f"p{number}_weight" for number in range(len(shapes))]
     params = [gluon.Parameter(name, shape=shape, dtype=dtype) for name, shape in zip(names, shapes)]
     for param in params:
@@ -149,39 +128,39 @@ def made_up(shapes, ctxs, dtype):
     return params
 
 
-def all_fresh(params):
+def mark_fresh(params):
     for param in params:
         for array in param.list_data():
             array._fresh_grad = True
 
 
-class Both:
-    """The parameters on some devices under the store, and on one without any; ``sides``: both."""
+class TwoTrainings:
+    """Equal parameters on some devices with the store, and on one without; ``sides``: both."""
 
     def __init__(self, shapes, devices, dtype, optimizer, path):
-        self.path, self.params = path, made_up(shapes, contexts(devices), dtype)
-        self.alone = made_up(shapes, [mx.cpu()], dtype)
+        self.path, self.params = path, make_parameters(shapes, contexts(devices), dtype)
+        self.alone = make_parameters(shapes, [mx.cpu()], dtype)
         store = make_kvstore("sharded-optimizer")
         self.trainer = gluon.Trainer(self.params, optimizer(), kvstore=store)
         plain = gluon.Trainer(self.alone, optimizer(), kvstore=None)
         self.sides = [(self.trainer, self.params), (plain, self.alone)]
         self.tolerance = 1e-2 if dtype == "float16" else 1e-5
 
-    def step(self, random, of=None):
-        """With new gradients of whole numbers for all, or every other one: the rest is stale."""
+    def step(self, random, parity=None):
+        """Make a step with new integer gradients for all parameters, or for every other one."""
         for number, (param, single) in enumerate(zip(self.params, self.alone)):
             grads = param.list_grad()
             for device, grad in enumerate(grads):
-                if of is None or (number + device) % 2 == of:
+                if parity is None or (number + device) % 2 == parity:
                     grad[:] = nd.array(random.randint(-3, 4, param.shape), dtype=param.dtype)
             total = sum(grad.asnumpy().astype("float64") for grad in grads)
             single.grad()[:] = nd.array(total, dtype=param.dtype)
         before = [grad.asnumpy() for param in self.params for grad in param.list_grad()]
         for trainer, params in self.sides:
-            all_fresh(params)
+            mark_fresh(params)
             trainer.step(4)
         after = [grad.asnumpy() for param in self.params for grad in param.list_grad()]
-        assert all(np.array_equal(a, b) for a, b in zip(before, after))
+        assert arrays_equal(before, after)
 
     def check(self):
         for param, single in zip(self.params, self.alone):
@@ -189,49 +168,47 @@ class Both:
                 assert relative_distance([data.asnumpy()], [single.data().asnumpy()]) < self.tolerance
 
 
-def new_gradients(both):
-    for _, params in both.sides:
+def new_gradients(trainings):
+    for _, params in trainings.sides:
         for param in params:
             param.grad_req = "add"
             param.grad_req = "write"
 
 
-def other_devices(both):
-    """Not in place of the first, from which gluon.Trainer hands parameters out."""
-    for param in both.params:
+def other_devices(trainings):
+    for param in trainings.params:
         first, *others = param.list_ctx()
         param.reset_ctx([first, *contexts(8)[8 - len(others) :]])
 
 
-def cast_and_back(both):
-    for _, params in both.sides:
+def cast_and_back(trainings):
+    for _, params in trainings.sides:
         for param in params:
             dtype = param.dtype
             param.cast("float64")
             param.cast(dtype)
 
 
-def load(both):
-    for trainer, _ in both.sides:
-        trainer.save_states(both.path)
-        trainer.load_states(both.path)
+def load(trainings):
+    for trainer, _ in trainings.sides:
+        trainer.save_states(trainings.path)
+        trainer.load_states(trainings.path)
 
 
-def load_while_frozen(both):
-    for _, params in both.sides:
+def load_while_frozen(trainings):
+    for _, params in trainings.sides:
         params[0].grad_req = "null"
-    load(both)
-    for _, params in both.sides:
+    load(trainings)
+    for _, params in trainings.sides:
         params[0].grad_req = "write"
 
 
-def another_trainer(both):
-    """It takes the store for a step."""
-    others = made_up([(3,)], both.params[0].list_ctx(), "float32")
-    other = gluon.Trainer(others, "adam", kvstore=both.trainer._kvstore)
+def another_trainer(trainings):
+    others = make_parameters([(3,)], trainings.params[0].list_ctx(), "float32")
+    other = gluon.Trainer(others, "adam", kvstore=trainings.trainer._kvstore)
     for grad in others[0].list_grad():
         grad[:] = 1
-    all_fresh(others)
+    mark_fresh(others)
     other.step(1)
 
 
@@ -258,40 +235,28 @@ cases = st.tuples(
 )
 
 
-def check_case(case, path):
-    devices, shapes, (optimizer, dtype), events, seed = case
-    both, random = Both(shapes, devices, dtype, optimizer, path), np.random.RandomState(seed)
-    for event in [None, *events, None]:
-        if not callable(event):
-            both.step(random, event)
-        # no Trainer goes on from other types
-        elif dtype != "float16" or event is not cast_and_back:
-            event(both)
-        both.check()
-
-
-@examples(8, 12)
+@examples(8, 300)
 @given(case=cases)
 @example(case=(2, [(7,), (5, 3)], KINDS[1], [load_while_frozen], 0))
 @example(case=(3, [(5, 3)], KINDS[0], [other_devices, 1], 0))
 def test_parameters_are_updated_as_on_one_device_and_gradients_stay(case, tmp_path_factory):
-    check_case(case, str(tmp_path_factory.mktemp("states") / "states"))
-
-
-@pytest.mark.long
-@settings(max_examples=300)
-@given(case=cases)
-def test_many_parameters_are_updated_as_on_one_device(case, tmp_path_factory):
-    check_case(case, str(tmp_path_factory.mktemp("states") / "states"))
+    devices, shapes, (optimizer, dtype), events, seed = case
+    path = str(tmp_path_factory.mktemp("states") / "states")
+    trainings, random = TwoTrainings(shapes, devices, dtype, optimizer, path), np.random.RandomState(seed)
+    for event in [None, *events, None]:
+        if not callable(event):
+            trainings.step(random, event)
+        elif dtype != "float16" or event is not cast_and_back:  # no Trainer continues with other types
+            event(trainings)
+        trainings.check()
 
 
 def test_a_state_that_does_not_fit_is_refused():
-    [param] = params = made_up([(7,)], contexts(2), "float32")
+    [param] = params = make_parameters([(7,)], contexts(2), "float32")
     optimizer = sgd(multi_precision=True)()
     trainer = gluon.Trainer(params, optimizer, kvstore=make_kvstore("sharded-optimizer"))
     trainer.step(1, ignore_stale_grad=True)
     param.cast("float16")
-    store = "kvstore 'sharded-optimizer'"
-    state = r"the optimizer's state, .*, does not fit float16\[7\] on [cg]pu\(0\): keep .* types"
-    with pytest.raises(KVStoreError, match=f"^{store}, key 0: {state}"):
+    message = r"the optimizer's state, .*, does not fit float16\[7\] on [cg]pu\(0\): keep .* types"
+    with pytest.raises(KVStoreError, match=f"^kvstore 'sharded-optimizer', key 0: {message}"):
         trainer.step(1, ignore_stale_grad=True)

@@ -1,4 +1,4 @@
-"""A server's rule, called as MXNet's server calls it, on each server's part of one flat array."""
+"""ServerOptimizer, called as MXNet's server calls it, on each server's part of one flat array."""
 
 import copy
 
@@ -13,7 +13,7 @@ from gluonlab.optimizers.server_optimizer import (
     Piece,
     ServerOptimizer,
     assigned_server,
-    initial_note,
+    initial_staleness_report,
     make_layout,
 )
 
@@ -25,23 +25,23 @@ FIRST, NOTES = 2**16 + 3, 2**16 + 10
 
 @pytest.fixture(autouse=True)
 def _mistakes_fail(monkeypatch):
-    """A mistake ends a server: not the tests."""
+    """Fail instead of ending the process, as a server does after a mistake."""
     monkeypatch.setattr("os._exit", lambda status: pytest.fail("the server ends"))
 
 
-def parts_of(flat, arrays):
-    """The flat array, cut as MXNet cuts it."""
+def split_over_servers(flat, arrays):
+    """Return the flat array of some arrays, split as MXNet splits it."""
     whole = np.zeros(flat.size, np.float32)
     for piece in flat.pieces:
         whole[piece.begin : piece.end] = arrays[piece.key].ravel()
     return np.split(whole, flat.servers)
 
 
-def served(optimizer, flat, place):
-    """The rule of the server at this place, which has told it its place."""
+def make_server_rule(optimizer, flat, place):
+    """Return the rule of a server, which knows its place."""
     notes = {key: assigned_server(key, flat.servers) for key in range(NOTES, NOTES + flat.servers)}
     rule = ServerOptimizer(copy.deepcopy(optimizer), {FIRST: flat}, {}, notes)
-    row = nd.array(initial_note(flat.servers)[place])
+    row = nd.array(initial_staleness_report(flat.servers)[place])
     rule.update_multi_precision(NOTES, row, nd.zeros_like(row), None)
     return rule
 
@@ -51,8 +51,8 @@ def served(optimizer, flat, place):
 def test_each_optimizer_updates_on_servers_what_it_updates_here(name, servers):
     drawn, kind = np.random.RandomState(3), OPTIMIZERS[name]
     momentum = {"momentum": 0.9} if kind.momentum else {}
-    made = make_optimizer(name, {"learning_rate": 0.05, "wd": 0.1, **momentum})
-    own = copy.deepcopy(made)
+    optimizer = make_optimizer(name, {"learning_rate": 0.05, "wd": 0.1, **momentum})
+    own = copy.deepcopy(optimizer)
     own.param_dict = {
         key: ParameterAttributes(name, 1.0, decay) for key, (name, (_, decay)) in enumerate(PARAMETERS.items())
     }
@@ -65,15 +65,15 @@ def test_each_optimizer_updates_on_servers_what_it_updates_here(name, servers):
         ],
         servers,
     )
-    kept = [nd.array(part) for part in parts_of(flat, values)]
-    rules = [served(made, flat, place) for place in range(servers)]
+    kept = [nd.array(part) for part in split_over_servers(flat, values)]
+    rules = [make_server_rule(optimizer, flat, place) for place in range(servers)]
     here, updater = [nd.array(value) for value in values], mx.optimizer.get_updater(own)
     for _ in range(5):
         grads = [drawn.normal(0, 1, shape).astype(np.float32) for shape in shapes]
         for key, (weight, grad) in enumerate(zip(here, grads)):
             updater(key, nd.array(grad), weight)
-        for rule, weights, part in zip(rules, kept, parts_of(flat, grads)):
+        for rule, weights, part in zip(rules, kept, split_over_servers(flat, grads)):
             rule.update_multi_precision(FIRST, weights, nd.array(part), None)
-    expected = parts_of(flat, [weight.asnumpy() for weight in here])
+    expected = split_over_servers(flat, [weight.asnumpy() for weight in here])
     for weights, part in zip(kept, expected):
         assert np.abs(weights.asnumpy() - part).max() <= 1e-6

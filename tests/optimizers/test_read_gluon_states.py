@@ -1,4 +1,4 @@
-"""gluon.Trainer's pickles are read without running them, whatever they hold."""
+"""Pickles of gluon.Trainer are read without running them. Hostile pickles are refused."""
 
 import os
 import pickle
@@ -23,18 +23,18 @@ from gluonlab.optimizers.read_gluon_states import read_gluon_states
 
 
 class UsersSchedule:
-    """As gluoncv's: no class of MXNet's, with lists and NumPy's numbers in it."""
+    """A schedule that is not a class of MXNet, with lists and NumPy's numbers in it."""
 
     def __init__(self):
-        self.base_lr, self.rates, self.by_name = (np.float64(0.1), [np.float32(0.5), 2], {"a": (1, None)})
+        self.base_lr, self.rates, self.by_name = np.float64(0.1), [np.float32(0.5), 2], {"a": (1, None)}
 
     def __call__(self, step):
         return 0.1 / (1 + step)
 
 
-def files(protocol=None):
-    """{what: (content, the updaters' own states)} of files that gluon.Trainer writes."""
-    found = {}
+def write_files(protocol=None):
+    """Return {name: (content, states, optimizer)} of files that gluon.Trainer writes."""
+    result = {}
     for optimizer, params in {
         "sgd": {"momentum": 0.9}, "plain": {}, "adam": {"lr_scheduler": UsersSchedule()},
         "lamb": {}, "nadam": {}, "lbsgd": {},
@@ -43,9 +43,8 @@ def files(protocol=None):
     }.items():  # fmt: skip
         net = nn.Dense(3, in_units=2)
         net.initialize()
-        trainer = gluon.Trainer(
-            net.collect_params(), "sgd" if optimizer == "plain" else optimizer, params, kvstore=None
-        )
+        name = "sgd" if optimizer == "plain" else optimizer
+        trainer = gluon.Trainer(net.collect_params(), name, params, kvstore=None)
         for _ in range(3):
             with autograd.record():
                 loss = net(nd.ones((4, 2))).sum()
@@ -53,46 +52,45 @@ def files(protocol=None):
             trainer.step(4)
         updater = trainer._updaters[0]
         content = pickle.dumps((updater.states, trainer.optimizer), protocol)
-        found[optimizer] = (content, updater.states, trainer.optimizer)
-    return found
+        result[optimizer] = (content, updater.states, trainer.optimizer)
+    return result
 
 
-def arrays_of(state):
-    if state is None:
-        return []
-    parts = [state] if isinstance(state, nd.NDArray) else map(arrays_of, state)
-    return parts if isinstance(state, nd.NDArray) else [array for part in parts for array in part]
+def flatten_state(state):
+    if state is None or isinstance(state, nd.NDArray):
+        return [] if state is None else [state]
+    return [array for part in state for array in flatten_state(part)]
 
 
 @pytest.mark.parametrize("protocol", [3, 4, 5])
-def test_what_gluons_trainer_wrote_is_read_as_it_is(protocol):
-    for name, (content, states, optimizer) in files(protocol).items():
-        found = read_gluon_states(content)
-        assert found.optimizer == type(optimizer).__name__ and found.num_update == 3
-        assert found.updates == {0: 3, 1: 3} and found.arrays.keys() == states.keys(), name
+def test_files_of_gluons_trainer_are_read(protocol):
+    for name, (content, states, optimizer) in write_files(protocol).items():
+        result = read_gluon_states(content)
+        assert result.optimizer == type(optimizer).__name__ and result.num_update == 3
+        assert result.updates == {0: 3, 1: 3} and result.arrays.keys() == states.keys(), name
         for position, state in states.items():
-            expected = arrays_of(state)
-            assert len(expected) == len(found.arrays[position])
-            assert all(np.array_equal(a.asnumpy(), b.asnumpy()) for a, b in zip(expected, found.arrays[position]))
-        for number, value in found.scalars.items():
+            expected = flatten_state(state)
+            assert len(expected) == len(result.arrays[position])
+            assert all(np.array_equal(a.asnumpy(), b.asnumpy()) for a, b in zip(expected, result.arrays[position]))
+        for number, value in result.scalars.items():
             assert value == getattr(optimizer, number)
-    assert "m_schedule" in read_gluon_states(files()["nadam"][0]).scalars
+    assert "m_schedule" in read_gluon_states(write_files()["nadam"][0]).scalars
 
 
-def test_states_alone_are_read_too():
-    _, states, _ = files()["adam"]
+def test_states_without_an_optimizer_are_read():
+    _, states, _ = write_files()["adam"]
     assert read_gluon_states(pickle.dumps(states)).optimizer is None
 
 
 def test_arrays_of_the_version_of_set_np_are_read():
-    """MXNet's own functions refuse them in this mode."""
-    content, states, _ = files()["adam"]
-    found = read_gluon_states(content.replace(b"\xc9\xfa\x93\xf9", b"\xca\xfa\x93\xf9"))
-    assert [arrays[0].shape for arrays in found.arrays.values()] == [state[0].shape for state in states.values()]
+    # MXNet's own functions refuse them in this mode.
+    content, states, _ = write_files()["adam"]
+    result = read_gluon_states(content.replace(b"\xc9\xfa\x93\xf9", b"\xca\xfa\x93\xf9"))
+    assert [arrays[0].shape for arrays in result.arrays.values()] == [state[0].shape for state in states.values()]
 
 
 class Calls:
-    """Whatever a pickle can call: unpickled, it calls ``function(*arguments)``."""
+    """An object whose pickle calls ``function(*arguments)``."""
 
     def __init__(self, function, *arguments, state=None):
         self.what = (function, arguments) if state is None else (function, arguments, state)
@@ -101,16 +99,14 @@ class Calls:
         return self.what
 
 
-def named(module, name):
-    """The instructions that push a function by its name."""
+def push_name(module, name):
+    """Return the instructions that push a function by its name."""
     texts = [text.encode() for text in (module, name)]
     return b"".join(b"\x8c" + bytes([len(text)]) + text for text in texts) + b"\x93"
 
 
-def hostile(marker):
-    """Pickles that do harm when they are loaded; those that do it by calling something make the
-    file ``marker``.
-    """
+def hostile_pickles(marker):
+    """Yield harmful pickles; those that call something make the file ``marker``."""
     touch = f"touch {marker}"
     code = f"open({str(marker)!r}, 'w')"
     array = pickle.dumps(nd.ones((3,)))
@@ -131,14 +127,14 @@ def hostile(marker):
         yield pickle.dumps(({0: nd.ones((3,))}, what))
         yield pickle.dumps(({0: [what] * 3}, UsersSchedule()))
     # os.system as the class of an object, as its __new__, as a state that is set
-    yield (b"\x80\x04" + named("posix", "system") + b"\x8c" + bytes([len(touch)]) + touch.encode() + b"\x85\x81.")
-    yield (b"\x80\x04" + named("posix", "system") + b"}\x8c\x01a" + named("builtins", "eval") + b"sb.")
-    yield b"\x80\x04}" + named("builtins", "dict") + b")\x81}b\x86."
+    yield (b"\x80\x04" + push_name("posix", "system") + b"\x8c" + bytes([len(touch)]) + touch.encode() + b"\x85\x81.")
+    yield (b"\x80\x04" + push_name("posix", "system") + b"}\x8c\x01a" + push_name("builtins", "eval") + b"sb.")
+    yield b"\x80\x04}" + push_name("builtins", "dict") + b")\x81}b\x86."
     yield b"\x80\x04Pnumber\n."  # persistent
     yield (b"\x80\x02cposix\nsystem\nX" + len(touch).to_bytes(4, "little") + touch.encode() + b"\x85R.")
     yield b"\x80\x04(S'" + touch.encode() + b"'\niposix\nsystem\n."
     yield b"\x80\x04\x82\x01."  # a registered extension
-    # a key of tuples in tuples: Python's own machine crashes
+    # a key of nested tuples, which crashes Python
     yield b"\x80\x04})" + b"\x85" * 100_000 + b"K\x01s."
     yield b"\x80\x04})" + b"\x94\x85h\x00\x86" * 60 + b"K\x01s."
     yield b"\x80\x04})" + b"2\x86" * 60 + b"K\x01s."
@@ -154,16 +150,8 @@ def hostile(marker):
     deep = nd.ones((3,))
     for _ in range(30):
         deep = (deep, deep)
-    yield pickle.dumps({0: deep})
-    yield pickle.dumps({-1: None})
-    yield pickle.dumps({2**70: None})
-    yield pickle.dumps({0: [None] * 1000})
-    yield pickle.dumps(({}, {}))
-    yield pickle.dumps([])
-    yield b"\x80"
-    yield b"\x80\x04."
-    yield b"\x80\x04R."
-    yield b"\x80\x04}b."
+    yield from map(pickle.dumps, ({0: deep}, {-1: None}, {2**70: None}, {0: [None] * 1000}, ({}, {}), []))
+    yield from (b"\x80", b"\x80\x04.", b"\x80\x04R.", b"\x80\x04}b.")
 
 
 def test_hostile_pickles_do_nothing_and_are_refused_in_one_line(tmp_path):
@@ -172,7 +160,7 @@ def test_hostile_pickles_do_nothing_and_are_refused_in_one_line(tmp_path):
     net.initialize()
     trainer = BucketedTrainer(net.collect_params(), "adam")
     count = 0
-    for content in hostile(marker):
+    for content in hostile_pickles(marker):
         path.write_bytes(content)
         with pytest.raises(KVStoreError) as caught:
             trainer.load_states(str(path))
@@ -183,8 +171,7 @@ def test_hostile_pickles_do_nothing_and_are_refused_in_one_line(tmp_path):
     assert count > 80
 
 
-def test_an_array_that_is_named_many_times_takes_no_more_room_than_the_file(tmp_path):
-    """A megabyte that a hundred thousand arrays share."""
+def test_arrays_that_share_memory_in_the_file_are_refused(tmp_path):
     array = pickle.dumps(nd.ones((2**16,)), 4)
     start = array.index(b"\x95") + 9  # behind the frame's length
     content = b"\x80\x04}(" + b"K\x00" + array[start:-1] + b"u."
@@ -196,7 +183,7 @@ def test_an_array_that_is_named_many_times_takes_no_more_room_than_the_file(tmp_
 
 
 @pytest.mark.long
-def test_a_pickle_takes_no_more_than_so_much_memory():
+def test_reading_a_pickle_needs_limited_memory():
     tracemalloc.start()
     with pytest.raises(ValueError):
         read_gluon_states(b"\x80\x04" + b"]" * 8_000_000 + b".")
@@ -205,13 +192,13 @@ def test_a_pickle_takes_no_more_than_so_much_memory():
 
 
 INSTRUCTIONS = [bytes([code]) for code in b"}]()(tusaeRb\x81\x93h\x94q.N0\x85\x86\x87\x95G\x8aKMJ"] + [
-    named("posix", "system")
+    push_name("posix", "system")
 ]
 
 
 @pytest.fixture(scope="module")
 def contents():
-    return [content for content, _, _ in files().values()]
+    return [content for content, _, _ in write_files().values()]
 
 
 @examples(24, 5_000)
@@ -220,11 +207,11 @@ def test_damaged_pickles_are_read_or_refused(contents, data):
     content = corrupt_bytes(data, data.draw(st.sampled_from(contents)), 4, INSTRUCTIONS)
     begin = time.process_time()
     try:
-        found = read_gluon_states(content)
+        result = read_gluon_states(content)
     except ValueError as error:
         assert "\n" not in str(error) and len(str(error)) < 300
     else:
-        read = [array for arrays in found.arrays.values() for array in arrays]
+        read = [array for arrays in result.arrays.values() for array in arrays]
         assert all(isinstance(array, nd.NDArray) for array in read)
     assert time.process_time() - begin < 60
 
@@ -238,7 +225,7 @@ def test_programs_made_of_instructions_are_read_or_refused(program):
         assert "\n" not in str(error)
 
 
-def test_a_wrong_pickle_is_gluonlabs_own_error(tmp_path):
+def test_another_pickle_raises_a_gluonlab_error(tmp_path):
     (tmp_path / "states").write_bytes(pickle.dumps("states"))
     with pytest.raises(GluonlabError, match=r"cannot be read as optimizer states \(a pickle, but not of states"):
         read_states(str(tmp_path / "states"))

@@ -1,6 +1,4 @@
-"""Beside PyTorch: its optimizers, and whole steps of LeNet and ResNet-18 with all that changes an
-update.
-"""
+"""Comparison with PyTorch: its optimizers, and whole steps of LeNet and ResNet-18."""
 
 import copy
 import math
@@ -11,10 +9,10 @@ import pytest
 from mxnet import nd
 from support.devices import contexts
 from support.reference import identity, random_batches
+from support.steps import train_steps
 from support.updates import assert_close, run_updates
 
 from gluonlab.bucketed_trainer.trainer import BucketedTrainer
-from gluonlab.data.loading.split_batch import make_local_batch, shard
 from gluonlab.kvstores import make_kvstore
 from gluonlab.models import get_model
 from gluonlab.optimizers.optimizer_registry import make_optimizer
@@ -25,7 +23,7 @@ from gluonlab.training.learning_rate_schedule import LearningRates
 pytestmark = pytest.mark.torch
 
 STEPS, WARMUP, MOMENTUM, WD, LIMIT, SMOOTHING = 10, 4, 0.9, 5e-4, 0.5, 0.1
-# rates; with more, float32's digits decide on the way of the second
+# learning rates; with larger ones, rounding decides on the path of resnet18
 HIGHEST = {"lenet": 0.2, "resnet18": 0.01}
 MOMENTA = {"sgd": {"momentum": 0.9}, "nag": {"momentum": 0.9}}
 THEIRS = {
@@ -40,9 +38,7 @@ THEIRS = {
 
 
 def rate(step, highest=0.2):
-    """Evenly up to the highest in step WARMUP, then down a cosine which reaches 0 one step after
-    the last.
-    """
+    """Return the rate: linear up to the highest in step WARMUP, then a cosine to 0 after the end."""
     if step <= WARMUP:
         return highest * step / WARMUP
     return highest * (1 + math.cos(math.pi * (step - WARMUP - 1) / (STEPS - WARMUP))) / 2
@@ -67,7 +63,7 @@ def test_an_optimizer_is_pytorchs(name, wd):
 
 
 def pytorchs_losses(net, batches, dtype, lr, nesterov):
-    """The mean loss of each batch, trained on."""
+    """Train; return the mean loss of each batch."""
     import torch
 
     net = net.to(dtype).train()
@@ -87,18 +83,15 @@ def pytorchs_losses(net, batches, dtype, lr, nesterov):
 def our_losses(net, batches, ctxs, lr, optimizer, store="device", sync_bn=False):
     rates = LearningRates(lr, STEPS, "cosine", warmup_steps=WARMUP)
     settings = {"learning_rate": lr, "momentum": MOMENTUM, "wd": WD, "lr_scheduler": rates}
-    trainer = BucketedTrainer(
-        net.collect_params(), make_optimizer(optimizer, settings), None, make_kvstore(store), clip_norm=LIMIT
-    )
-    step, losses = (DataParallelStep(net, make_loss(SMOOTHING), trainer, ctxs, identity, sync_bn=sync_bn), [])
-    for images, labels in batches:
-        found = step(make_local_batch(shard(nd.array(images), ctxs), shard(nd.array(labels, dtype="int32"), ctxs)))
-        losses.append(sum(float(loss.asscalar()) for loss in found) / len(images))
-    return np.array(losses)
+    optimizer, params = make_optimizer(optimizer, settings), net.collect_params()
+    trainer = BucketedTrainer(params, optimizer, None, make_kvstore(store), clip_norm=LIMIT)
+    step = DataParallelStep(net, make_loss(SMOOTHING), trainer, ctxs, identity, sync_bn=sync_bn)
+    losses = train_steps(step, batches, ctxs)
+    return np.array([sum(shards) / len(images) for shards, (images, _) in zip(losses, batches)])
 
 
-def alike(name, shape, ctxs):
-    """A network of ours and PyTorch's with the same parameters."""
+def make_equal_nets(name, shape, ctxs):
+    """Return our network and PyTorch's with the same parameters."""
     import torch
 
     from benchmarks.torch_jobs import NETWORKS
@@ -124,7 +117,7 @@ def test_lenet_has_pytorchs_losses(k, store, optimizer):
     import torch
 
     ctxs, batches = contexts(k), random_batches([64, 64, 61, 64, 64, 64, 2, 64, 64, 64], seed=4)
-    net, theirs = alike("lenet", (1, 28, 28), ctxs)
+    net, theirs = make_equal_nets("lenet", (1, 28, 28), ctxs)
     lr = HIGHEST["lenet"]
     expected = pytorchs_losses(theirs, batches, torch.float32, lr, optimizer == "nag")
     assert np.abs(our_losses(net, batches, ctxs, lr, optimizer, store) - expected).max() <= 1e-5
@@ -133,11 +126,10 @@ def test_lenet_has_pytorchs_losses(k, store, optimizer):
 @pytest.mark.long
 @pytest.mark.parametrize("k, optimizer", [(1, "sgd"), (1, "nag"), (2, "sgd")])
 def test_resnet18_is_no_further_from_float64_than_twice_pytorch(k, optimizer):
-    """Its BatchNorms take mean and variance of whole batches, on two devices as on one."""
     import torch
 
     ctxs, batches = contexts(k), random_batches([32] * STEPS, seed=5, shape=(3, 32, 32))
-    net, theirs = alike("resnet18", (3, 32, 32), ctxs)
+    net, theirs = make_equal_nets("resnet18", (3, 32, 32), ctxs)
     lr, nesterov = HIGHEST["resnet18"], optimizer == "nag"
     exact = pytorchs_losses(copy.deepcopy(theirs), batches, torch.float64, lr, nesterov)
     pytorchs = np.abs(pytorchs_losses(theirs, batches, torch.float32, lr, nesterov) - exact)

@@ -82,9 +82,9 @@ def test_the_others_update_as_if_it_had_not_been(optimizer):
 def test_too_many_in_a_row_end_the_run():
     skip = SkipNotFinite()
     for finite in [False] * (MAX_SKIPPED_IN_A_ROW - 1) + [True] + [False] * (MAX_SKIPPED_IN_A_ROW - 1):
-        skip.update(finite)
+        skip.record_step(finite)
     again = SkipNotFinite()
     again.restore(skip.state())
     with pytest.raises(DivergedError, match=f"{MAX_SKIPPED_IN_A_ROW} steps in a row, up to step"):
-        again.update(False)
+        again.record_step(False)
     assert (again.value, again.skipped) == (1.0, 2 * MAX_SKIPPED_IN_A_ROW - 1)
