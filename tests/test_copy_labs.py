@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gluonlab.labs import copy_labs, notebooks
+from gluonlab.labs import copy_labs, notebook_folder
 from gluonlab.labs.__main__ import main
 
-PATHS = [path for path in notebooks("en").rglob("*") if path.is_file() and ".ipynb_checkpoints" not in path.parts]
-FILES = sorted(path.relative_to(notebooks("en")) for path in PATHS)
+PATHS = [path for path in notebook_folder("en").rglob("*") if path.is_file() and ".ipynb_checkpoints" not in path.parts]
+FILES = sorted(path.relative_to(notebook_folder("en")) for path in PATHS)
 LABS = sum(name.suffix == ".ipynb" for name in FILES)
 
 
@@ -28,7 +28,7 @@ def test_existing_files_remain_and_the_others_equal_the_originals(tmp_path_facto
     assert set(copied.kept) == set(before) and set(copied.new) == set(FILES) - set(before)
     for name in FILES:
         if name not in before:
-            assert filecmp.cmp(to / name, notebooks("en") / name, shallow=False)
+            assert filecmp.cmp(to / name, notebook_folder("en") / name, shallow=False)
         elif before[name] is None:
             assert (to / name).is_symlink() and not (to / name).exists()
         else:

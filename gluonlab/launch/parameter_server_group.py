@@ -24,7 +24,13 @@ from gluonlab.errors import EngineError, RunError
 from gluonlab.kvstores.mxnet_stores import allocate_keys
 from gluonlab.kvstores.process_groups import ProcessGroup, SummingGroup
 from gluonlab.launch.group_processes import LOCAL_RANK_VARIABLE, LOCAL_SIZE_VARIABLE, RANK_VARIABLE, gpus_of_local_rank
-from gluonlab.optimizers.server_optimizer import NOTE_SIZE, FlatLayout, ServerOptimizer, assigned_server, initial_note
+from gluonlab.optimizers.server_optimizer import (
+    STALENESS_REPORT_SIZE,
+    FlatLayout,
+    ServerOptimizer,
+    assigned_server,
+    initial_staleness_report,
+)
 
 SYNC, DEVICE_SYNC, ASYNC = "dist_sync", "dist_device_sync", "dist_async"
 NAMES = (SYNC, DEVICE_SYNC, ASYNC)
@@ -216,7 +222,7 @@ class ServedWeights:
     once it has the gradients of all workers. In asynchronous groups each worker pushes to its own
     key (a copy). The server then updates the weights at once, and answers with the new weights.
 
-    A "note" is an array on each server by which the server reports two things: whether it could
+    A "report" is an array on each server by which the server reports two things: whether it could
     unpickle the optimizer, and how stale the updates were.
     """
 
@@ -255,12 +261,12 @@ class ServedWeights:
             copy_key += (key - copy_key) % servers
             worker_copies.update({copy_key + servers * rank: (key, rank) for rank in range(workers)})
         first_key = allocate_keys(store, servers)
-        self._notes = range(first_key, first_key + servers)
-        server_by_key = {key: assigned_server(key, servers) for key in self._notes}
+        self._report_keys = range(first_key, first_key + servers)
+        server_by_key = {key: assigned_server(key, servers) for key in self._report_keys}
         _install_rule(store, ServerOptimizer(optimizer, dict(zip(self._weights, flats)), worker_copies, server_by_key))
-        for key in self._notes:
-            store.init(key, nd.array(initial_note(servers)).reshape((-1,)))
-        self._exchange_notes()
+        for key in self._report_keys:
+            store.init(key, nd.array(initial_staleness_report(servers)).reshape((-1,)))
+        self._exchange_staleness_reports()
         arrays = dict(zip(self._weights, weights))
         for key, array in arrays.items():
             store.init(key, array)
@@ -298,21 +304,21 @@ class ServedWeights:
             self._store.pull(key, array)
         nd.waitall()
         self._store._barrier()
-        self._exchange_notes()
+        self._exchange_staleness_reports()
 
-    def _exchange_notes(self) -> None:
-        """Read each server's note, and set ``staleness`` from the notes.
+    def _exchange_staleness_reports(self) -> None:
+        """Read each server's report, and set ``staleness`` from the reports.
 
-        In asynchronous groups only rank 0 reads the notes. Raises RunError if a server could not
+        In asynchronous groups only rank 0 reads the reports. Raises RunError if a server could not
         unpickle the optimizer.
         """
-        servers = len(self._notes)
-        notes = [nd.zeros((servers * NOTE_SIZE,)) for _ in self._notes]
-        for key, note in zip(self._notes, notes):
+        servers = len(self._report_keys)
+        reports = [nd.zeros((servers * STALENESS_REPORT_SIZE,)) for _ in self._report_keys]
+        for key, report in zip(self._report_keys, reports):
             if self._reads_notes:
-                self._store.pushpull(key, note)
+                self._store.pushpull(key, report)
         if self._reads_notes:
-            values = sum(note.asnumpy().reshape((servers, NOTE_SIZE)) for note in notes)
+            values = sum(report.asnumpy().reshape((servers, STALENESS_REPORT_SIZE)) for report in reports)
             if not values[:, 1].all():
                 raise RunError(RULE_NOT_LOADED)
             counts = values[:, 2:].sum(axis=0).astype(int)

@@ -8,11 +8,11 @@ import os
 import re
 import signal
 
+import numpy as np
 import pytest
-from support.launched import parameter_vectors
 from support.launcher import QUICK_LAUNCH_OPTIONS, have_same_bits, start_launcher, surviving_processes
 from support.namespaces import create_hosts, require_namespaces
-from support.reference import relative_distance
+from support.run_files import read_metrics
 
 pytestmark = [pytest.mark.hosts, pytest.mark.cpu_only("the processes compute on CPU devices, whoever started them")]
 RUN = [*QUICK_LAUNCH_OPTIONS, "--threads", "1", "--epochs", "6", "--momentum", "0.9", "--checkpoint-every", "16 steps"]
@@ -120,6 +120,12 @@ def test_a_host_whose_name_leads_to_itself_alone_is_named(three, tmp_path):
 
 
 def test_when_a_host_is_gone_for_good_the_others_go_on_with_the_same_batches(three, tmp_path):
+    """The losses of the steps show which images a batch had.
+
+    Weights cannot show it: sums of three workers are rounded in the order in which they arrive. Near
+    a ReLU's zero this decides whether a gradient is zero, and changes weights by up to 0.03 after 172
+    steps, and losses by a twelfth of the difference between two batches.
+    """
     run, hosts, slow = [*RUN, "--epochs", "4"], "h0,h1,h2", ["--patience", "30"]
     with launch_on_hosts(three, tmp_path, *slow, "--", *run, "--out", "whole", hosts=hosts, output="all") as whole:
         assert whole.wait_for_exit(120)[0] == 0, whole.read_output()
@@ -133,7 +139,13 @@ def test_when_a_host_is_gone_for_good_the_others_go_on_with_the_same_batches(thr
             three.set_link_state("h2", "up")
     assert status == 0, text
     assert "going on with 2 workers" in text
-    assert relative_distance(*(parameter_vectors(tmp_path / name) for name in ("run", "whole"))) <= 1e-5
+    resumed, expected = (
+        [line for line in read_metrics(tmp_path / name) if line["kind"] == "step"] for name in ("run", "whole")
+    )
+    assert [line["images"] for line in resumed] == [line["images"] for line in expected]
+    losses, expected_losses = (np.array([line["loss"] for line in lines]) for lines in (resumed, expected))
+    batch_difference = np.abs(expected_losses[1:] - expected_losses[:-1]).mean()
+    assert np.abs(losses - expected_losses).mean() <= batch_difference / 4
 
 
 REFUSALS = {  # what is given to ssh -> what it says

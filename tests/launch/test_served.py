@@ -136,7 +136,13 @@ def test_staleness_is_the_number_of_others_updates_since_the_last_pull(server_co
     from mxnet import nd
 
     from gluonlab.optimizers import make_optimizer
-    from gluonlab.optimizers.server_optimizer import FlatLayout, Piece, ServerOptimizer, assigned_server, initial_note
+    from gluonlab.optimizers.server_optimizer import (
+        FlatLayout,
+        Piece,
+        ServerOptimizer,
+        assigned_server,
+        initial_staleness_report,
+    )
 
     first = 2**16 + 7
     flat = FlatLayout(4, server_count, (Piece(0, 0, 4),))
@@ -144,7 +150,7 @@ def test_staleness_is_the_number_of_others_updates_since_the_last_pull(server_co
     notes = {key: assigned_server(key, server_count) for key in range(first + 20, first + 20 + server_count)}
     rule = ServerOptimizer(make_optimizer("sgd", {"learning_rate": 1.0}), {first: flat}, copies, notes)
     weight_arrays = {key: nd.zeros(4) for key in (first, *copies)}
-    note_arrays = {key: nd.array(initial_note(server_count)).reshape((-1,)) for key in notes}
+    note_arrays = {key: nd.array(initial_staleness_report(server_count)).reshape((-1,)) for key in notes}
 
     def push(key, value):
         array = weight_arrays[key] if key in weight_arrays else note_arrays[key]

@@ -27,7 +27,7 @@ from support.steps import make_step, train_steps
 
 from gluonlab.bucketed_trainer.loss_scale import LossScale
 from gluonlab.config import TrainConfig
-from gluonlab.data.loading.augmentation import make_input
+from gluonlab.data.loading.augmentation import make_input_transform
 from gluonlab.data.loading.split_batch import make_local_batch
 from gluonlab.engine.mxnet_setup import disable_fusion
 from gluonlab.errors import ConfigError, DivergedError
@@ -84,7 +84,7 @@ def make_graph(name, convert, ctx=GPU):
     """The graph of loss and scores, and the network."""
     net = make_complete_net(name, ctx)
     colours = None if NETWORKS[name][0] == 1 else COLOURS
-    return loss_graph(net, make_loss(0.1), make_input(colours), convert), net
+    return loss_graph(net, make_loss(0.1), make_input_transform(colours), convert), net
 
 
 def operator_types(graph, **inputs):
