@@ -182,9 +182,8 @@ def _progress_bar(total: Optional[int]) -> "Iterator[Callable[[PredictedBatch], 
 
     is_disabled = True if sys.stderr is None else None  # None: disabled without a terminal
     with tqdm(
-        total=total, unit=" images", unit_scale=True, disable=is_disabled, leave=False, delay=1,
-        dynamic_ncols=True,
-    ) as bar:  # fmt: skip
+        total=total, unit=" images", unit_scale=True, disable=is_disabled, leave=False, delay=1, dynamic_ncols=True
+    ) as bar:
         yield lambda batch: bar.update(len(batch.predictions))
 
 

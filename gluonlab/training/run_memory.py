@@ -65,9 +65,7 @@ EstimateParts = Callable[[ShardSizes], List[MemoryEstimate]]  # `strategy.estima
 LABEL_BYTES = 4  # of a label; an image's weight has the same size
 # Widths of the columns of the table of several devices. A line has 80 columns, since it starts with
 # two titles of 11.
-COLUMN_WIDTHS = {
-    "parameters": 11, "gradients": 10, "states": 8, "activations": 12, "data": 8, "total": 9,
-}  # fmt: skip
+COLUMN_WIDTHS = {"parameters": 11, "gradients": 10, "states": 8, "activations": 12, "data": 8, "total": 9}
 
 
 class DeviceMemory(NamedTuple):

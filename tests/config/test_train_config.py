@@ -261,10 +261,7 @@ def test_arrays_and_types_of_numpy_are_lists_and_names():
         "dtype": np.dtype("float16"), "lr_decay_epochs": np.array([2, 5]), "gpus": np.array(3),
         "normalise": [np.array([0.5]), [np.float64(0.25)]], "confusion": np.bool_(True),
     }  # fmt: skip
-    same = {
-        "dtype": "float16", "lr_decay_epochs": "2,5", "gpus": 3, "normalise": "0.5/0.25",
-        "confusion": True,
-    }  # fmt: skip
+    same = {"dtype": "float16", "lr_decay_epochs": "2,5", "gpus": 3, "normalise": "0.5/0.25", "confusion": True}
     assert TrainConfig(**given) == TrainConfig(**same)
     assert TrainConfig(devices=np.array(["cpu:0", "cpu:1"])).devices == ("cpu:0", "cpu:1")
 

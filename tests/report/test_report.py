@@ -53,10 +53,7 @@ def test_the_page_needs_no_other_file(tmp_path):
 
 
 def test_a_folder_may_have_any_name(tmp_path):
-    odd = [
-        "<script>alert(1)</script>", "a & b", '"quoted"', "$\\frac{1", "_hidden", "läuft",
-        "x" * 200,
-    ]  # fmt: skip
+    odd = ["<script>alert(1)</script>", "a & b", '"quoted"', "$\\frac{1", "_hidden", "läuft", "x" * 200]
     made = [make_run(tmp_path / name.replace("/", "_"), model=f"<b>{name}</b>") for name in odd]
     page = ReportParser(make_page(read_runs([*made, make_run(tmp_path / "other")])))
     assert [row[0] for row in page.tables["results"][1:-1]] == [each.name for each in made]

@@ -310,10 +310,7 @@ def test_statistics_of_constant_images_on_uneven_shards(tmp_path):
         return net
 
     grey = np.full((40, SIDE, SIDE), 51, "uint8")
-    found = run(
-        tmp_path / "run", net=make, sync_bn=True,
-        dataset=from_arrays(grey, LABELS[:40], grey, LABELS[:40]),
-    )  # fmt: skip
+    found = run(tmp_path / "run", net=make, sync_bn=True, dataset=from_arrays(grey, LABELS[:40], grey, LABELS[:40]))
     left = 0.9**4  # 40 images in batches of 13, 13, 13 and 1
     norm = found.net[0]
     for ctx in norm.running_mean.list_ctx():

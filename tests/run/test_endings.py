@@ -81,10 +81,7 @@ def reported(run, monkeypatch):
     return end
 
 
-WORDS = {
-    signal.SIGINT: "interrupted", signal.SIGTERM: "ended by SIGTERM",
-    signal.SIGHUP: "ended by SIGHUP",
-}  # fmt: skip
+WORDS = {signal.SIGINT: "interrupted", signal.SIGTERM: "ended by SIGTERM", signal.SIGHUP: "ended by SIGHUP"}
 GO_ON = "to go on: python -m gluonlab.run --resume run"
 FOUR_EPOCHS = ["--model", "mlp", "--threads", "1", "--global-batch-size", "64", "--epochs", "4",
                "--quiet", "--out", "run"]  # fmt: skip

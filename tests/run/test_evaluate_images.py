@@ -59,11 +59,10 @@ def train_on_animals(folder, size):
     root = write_image_folder(folder / "animals", train=4, val=2, size=size)
     train(
         TrainConfig(
-            dataset=f"folder:{root}", model="mlp", epochs=1, devices=device_spec(1), decoders=1,
-            out=str(folder / "run"),
+            dataset=f"folder:{root}", model="mlp", epochs=1, devices=device_spec(1), decoders=1, out=str(folder / "run")
         ),
         reporter=Reporter(),
-    )  # fmt: skip
+    )
 
 
 @pytest.fixture(scope="module")

@@ -34,9 +34,8 @@ def finished(tmp_path_factory):
     """A run on two devices, with its result."""
     out = tmp_path_factory.mktemp("runs") / "run"
     config = TrainConfig(
-        gpus=2, epochs=1, model="mlp", lr=0.01, batch_size=50, confusion=True, export=True,
-        out=str(out),
-    )  # fmt: skip
+        gpus=2, epochs=1, model="mlp", lr=0.01, batch_size=50, confusion=True, export=True, out=str(out)
+    )
     return train(config, reporter=Reporter())
 
 

@@ -79,15 +79,14 @@ def youngest_child():
 
 
 FAULTS = {  # fault -> exit status, and what the line says
-    "the data vanish": (
-        lambda: shutil.rmtree("data/train"), 2, "No such file or directory): replace or remove it",
-    ),
+    "the data vanish": (lambda: shutil.rmtree("data/train"), 2, "No such file or directory): replace or remove it"),
     "the data are cut off": (cut, 2, ".jpg: damaged ("),
     "a decoder dies": (
-        lambda: os.kill(youngest_child(), signal.SIGKILL), 1,
+        lambda: os.kill(youngest_child(), signal.SIGKILL),
+        1,
         "was killed, as the system does when memory is short: use fewer with --decoders",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", FAULTS)
@@ -98,9 +97,7 @@ def test_images_that_break_end_the_run_and_leave_whole_epochs(broken, empty_cwd,
     assert ended == status
     assert line.startswith("error: ")
     assert said in line
-    assert file_names(Path("run")) == [
-        "config.json", "curves.png", "metrics.jsonl", "parameters.params",
-    ]  # fmt: skip
+    assert file_names(Path("run")) == ["config.json", "curves.png", "metrics.jsonl", "parameters.params"]
     assert 1 <= len(of_kind("epoch")) <= 3
 
 

@@ -143,21 +143,17 @@ MISTAKES = {
     "--data-dir {}": "is read from the path in its name | leave --data-dir out",
     "--dataset folder:{}/train": "animals/train has no folder train | give folder: | animals",
     "--dataset {}": "is a folder: write folder: | animals",
-    "--val-share 0.2":
-        "--val-share 0.2 holds images out of train | animals/val exists | leave --val-share",
-    "--dataset digits --val-share 0.2":
-        "--val-share is for image files | leave it out | folder:PATH",
+    "--val-share 0.2": "--val-share 0.2 holds images out of train | animals/val exists | leave --val-share",
+    "--dataset digits --val-share 0.2": "--val-share is for image files | leave it out | folder:PATH",
     "--val-share 1": "--val-share 1 | below 1",
     "--image-size 4": "--image-size 4 | from 8 to 2048",
     "--decoders 0": "--decoders 0 | from 1 to 256",
     "--dataset digits --image-size 32": "--image-size | digits | folder:PATH",
     "--dataset digits --skip-bad": "--skip-bad | digits | folder:PATH",
-    "--dataset digits --random-resized-crop":
-        "--random-resized-crop | digits | leave it out | folder:PATH",
+    "--dataset digits --random-resized-crop": "--random-resized-crop | digits | leave it out | folder:PATH",
     "--crop-padding -1": "--crop-padding -1 | from 0 to 1024",
-    "--dataset imagenette2-160":
-        "imagenette2-160 | gluonlab.data download imagenette2-160 | give another --data-dir",
-}  # fmt: skip
+    "--dataset imagenette2-160": "imagenette2-160 | gluonlab.data download imagenette2-160 | give another --data-dir",
+}
 
 
 def assert_mistake(run, empty_cwd, words, said):

@@ -49,11 +49,9 @@ MISTAKES = {
     "--model resnet": "'resnet' | lenet, lenet-avg, mlp | gluoncv:NAME | did you mean 'resnet8'?",
     "--model gluoncv:alexnett": "'gluoncv:alexnett' | did you mean alexnet,  | gluoncv:? lists all",
     "--model gluoncv:ssd_512_resnet50_v1_voc": "'gluoncv:ssd_512_resnet50_v1_voc' | resnet50_v1",
-    "--model gluoncv:alexnet":
-        "gluoncv:alexnet | 1x28x28 | the smallest square ones that it takes are 1x63x63 | "
-        "--dataset",
-    "--model gluoncv:resnest14":
-        "gluoncv:resnest14 | 1x28x28 | the smallest square ones that it takes are 3x17x17",
+    "--model gluoncv:alexnet": "gluoncv:alexnet | 1x28x28 | the smallest square ones that it takes are 1x63x63 | "
+    "--dataset",
+    "--model gluoncv:resnest14": "gluoncv:resnest14 | 1x28x28 | the smallest square ones that it takes are 3x17x17",
     "--pretrained missing.params": "--pretrained missing.params is not a file | local file",
     "--pretrained /dev/null": "--pretrained /dev/null is not a file",
     "--evaluate missing": "--evaluate missing is no folder | config.json and parameters.params",
@@ -68,10 +66,8 @@ MISTAKES = {
     "--dataset mnist": f"mnist | --data-dir DIR | {FILES}",
     "--dataset mnist --data-dir missing": f"--data-dir missing is not a folder | {FILES}",
     "--data-dir /data/mnist": "digits | /data/mnist | leave --data-dir out | choose mnist",
-    "--batch-size 99999999999999999999":
-        "--batch-size 99999999999999999999 | a whole number from 1 to",
-    "--batch-size 8 --global-batch-size 16":
-        "--batch-size 8 | --global-batch-size 16 | give one of them",
+    "--batch-size 99999999999999999999": "--batch-size 99999999999999999999 | a whole number from 1 to",
+    "--batch-size 8 --global-batch-size 16": "--batch-size 8 | --global-batch-size 16 | give one of them",
     "--gpus 2 --sync-bn": "--sync-bn | lenet has no BatchNorm | leave it out",
     "--find-batch-size lots": "--find-batch-size lots | 64M",
     "--find-batch-size 1k": "--find-batch-size | a batch of 1 per device needs | smaller --model",
@@ -87,37 +83,27 @@ MISTAKES = {
     "--find-lr 30 --memory": "--find-lr 30 | leave --memory out",
     "--find-lr 100 --compare 1,2": "--compare 1,2 and --find-lr 100 | one of them",
     "--find-batch-size 1G --compare 1,2": "--find-batch-size | --compare | one of them",
-    "--microbatches 2 --microbatch-size 8":
-        "--microbatches 2 | --microbatch-size 8 | give one of them",
-    "--gpus 2 --microbatches 33":
-        "--microbatches 33 | 32 images per device (64 in all, shared by 2) | give 1 to 32",
-    "--microbatches 2000 --batch-size 9999":
-        "--microbatches 2000 | 1437 images per device (1437 in all, shared by 1) | 1 to 1437",
+    "--microbatches 2 --microbatch-size 8": "--microbatches 2 | --microbatch-size 8 | give one of them",
+    "--gpus 2 --microbatches 33": "--microbatches 33 | 32 images per device (64 in all, shared by 2) | give 1 to 32",
+    "--microbatches 2000 --batch-size 9999": "--microbatches 2000 | 1437 images per device (1437 in all, shared by 1) | 1 to 1437",
     "--lr fast": "--lr fast | a number above 0",
     "--momentum 1": "--momentum 1 | from 0 and below 1",
     "--wd -1": "--wd -1 | from 0 up",
-    "--lr-schedule cosinus":
-        "--lr-schedule | 'cosinus' | choose constant, cosine, linear, step | "
-        "did you mean 'cosine'?",
+    "--lr-schedule cosinus": "--lr-schedule | 'cosinus' | choose constant, cosine, linear, step | "
+    "did you mean 'cosine'?",
     "--lr-decay 0.1": "--lr-decay 0.1 | --lr-schedule constant | choose step",
-    "--lr-decay-epochs 3 --lr-schedule cosine":
-        "--lr-decay-epochs 3 | --lr-schedule cosine | choose step",
+    "--lr-decay-epochs 3 --lr-schedule cosine": "--lr-decay-epochs 3 | --lr-schedule cosine | choose step",
     "--final-lr 0.1 --lr-schedule step": "--final-lr 0.1 | choose cosine or linear",
     "--final-lr 3 --lr-schedule linear": "--final-lr 3 | above the initial 0.002 | smaller",
     "--lr-schedule step --lr-decay-epochs 3,x": "--lr-decay-epochs 3,x | 10,20",
     "--lr-schedule step --lr-decay-epochs 5,3": "--lr-decay-epochs 5,3 | in order",
-    "--lr-schedule step --lr-decay-epochs 3,10":
-        "--lr-decay-epochs 3,10 | ends after 10 | --epochs",
-    "--lr-schedule step --lr-decay-epochs 1 --warmup-epochs 2":
-        "--lr-decay-epochs 1 | warm-up takes 2",
+    "--lr-schedule step --lr-decay-epochs 3,10": "--lr-decay-epochs 3,10 | ends after 10 | --epochs",
+    "--lr-schedule step --lr-decay-epochs 1 --warmup-epochs 2": "--lr-decay-epochs 1 | warm-up takes 2",
     "--warmup-epochs 1 --optimizer LBSGD": "--optimizer LBSGD | a warm-up of its own | choose sgd",
-    "--momentum-rule mxnets":
-        "--momentum-rule | 'mxnets' | corrected, mxnet | did you mean 'mxnet'?",
+    "--momentum-rule mxnets": "--momentum-rule | 'mxnets' | corrected, mxnet | did you mean 'mxnet'?",
     "--momentum-rule mxnet": "--momentum-rule mxnet has no effect with adam | sgd or nag",
-    "--momentum-rule mxnet --optimizer lars":
-        "--momentum-rule mxnet has no effect with lars | sgd or nag",
-    "--momentum-rule mxnet --optimizer sgd":
-        "--momentum-rule mxnet | the momentum is 0 | --momentum 0.9",
+    "--momentum-rule mxnet --optimizer lars": "--momentum-rule mxnet has no effect with lars | sgd or nag",
+    "--momentum-rule mxnet --optimizer sgd": "--momentum-rule mxnet | the momentum is 0 | --momentum 0.9",
     "--warmup-epochs 10": "--warmup-epochs 10 | the run's 10 | fewer",
     "--warmup-epochs -1": "--warmup-epochs -1 | from 0 up",
     "--no-bias-decay": "--no-bias-decay | weight decay is 0 | --wd",
@@ -126,10 +112,8 @@ MISTAKES = {
     "--label-smoothing 1": "--label-smoothing 1 | from 0 and below 1",
     "--compress 1bit": "--compress 1bit | 2bit:0.5",
     "--compress 2bit:none": "--compress 2bit:none | the threshold none",
-    "--compress 2bit:0.5 --kvstore local":
-        "--compress 2bit:0.5 | 'local' cannot compress | choose device",
-    "--compress 2bit:0.5 --kvstore ring":
-        "--compress 2bit:0.5 | 'ring' cannot compress | choose device",
+    "--compress 2bit:0.5 --kvstore local": "--compress 2bit:0.5 | 'local' cannot compress | choose device",
+    "--compress 2bit:0.5 --kvstore ring": "--compress 2bit:0.5 | 'ring' cannot compress | choose device",
     "--seed 4294967296": "--seed 4294967296 | from 0 to 4294967295",
     "--resident-bytes lots": "--resident-bytes lots | 64M",
     "--optimizer sdg": "'sdg' | choose | adam | did you mean 'sgd'?",
@@ -152,14 +136,11 @@ MISTAKES = {
     "--compare 1,2 --threads 2": "--threads 2 | 2 CPU devices | leave it out",
     "--compare 1,2 --sync-bn": "--sync-bn | lenet has no BatchNorm | leave it out",
     "--compare 1,2 --model gluoncv:alexnet": "gluoncv:alexnet | 1x28x28 | --dataset",
-    "--compare 1,2 --pretrained missing.params":
-        "--pretrained missing.params is not a file | local file",
-    "--compare 1,2 --kvstore sharded-optimizer --optimizer lamb":
-        "lamb does not | one of sgd, nag, adam, ",
-    "--gpus 2 --kvstore sharded-optimizer --optimizer lamb":
-        "--kvstore sharded-optimizer | or another",
+    "--compare 1,2 --pretrained missing.params": "--pretrained missing.params is not a file | local file",
+    "--compare 1,2 --kvstore sharded-optimizer --optimizer lamb": "lamb does not | one of sgd, nag, adam, ",
+    "--gpus 2 --kvstore sharded-optimizer --optimizer lamb": "--kvstore sharded-optimizer | or another",
     "--compare 1,2 --out /proc/gluonlab": "--out /proc/gluonlab | choose another place",
-}  # fmt: skip
+}
 
 
 @pytest.mark.cpu_only("mistakes as a machine without GPUs names them")
@@ -175,21 +156,18 @@ DAMAGES = {
     "file missing": (LABELS, None, "download what is missing"),
     "truncated": (IMAGES, lambda content: content[:-1], "truncated | fetch it again"),
     "nothing in it": (LABELS, lambda content: b"", "begins with nothing | fetch it again"),
-    "wrong magic": (IMAGES, lambda content: b"<htm" + content[4:],
-                    "not an IDX file | 00 00 08 03 | fetch it again"),
-    "wrong type": (IMAGES, lambda content: b"\0\0\x0d\x03" + content[4:],
-                   "0x0d | 0x08 | fetch it again"),
-    "labels for images": (IMAGES, lambda content: b"\0\0\x08\x01" + content[4:],
-                          "1 dimensions, expected 3"),
-    "wrong shape": (IMAGES, lambda content: content[:8] + b"\0\0\0\x0e\0\0\0\x38" + content[16:],
-                    "14x56 | 28x28"),
-    "label out of range": (LABELS, lambda content: content[:-1] + b"\x0a",
-                           "label 10 at position 39 | 0 to 9"),
-    "fewer labels than images": (LABELS, lambda content: content[:7] + b"\x27" + content[8:-1],
-                                 "39 labels for the 40 images | fetch it again"),
-    "damaged gzip": (f"{LABELS}.gz", lambda content: b"\x1f\x8b\x08\0 damaged",
-                     "damaged gzip file | fetch it again"),
-}  # fmt: skip
+    "wrong magic": (IMAGES, lambda content: b"<htm" + content[4:], "not an IDX file | 00 00 08 03 | fetch it again"),
+    "wrong type": (IMAGES, lambda content: b"\0\0\x0d\x03" + content[4:], "0x0d | 0x08 | fetch it again"),
+    "labels for images": (IMAGES, lambda content: b"\0\0\x08\x01" + content[4:], "1 dimensions, expected 3"),
+    "wrong shape": (IMAGES, lambda content: content[:8] + b"\0\0\0\x0e\0\0\0\x38" + content[16:], "14x56 | 28x28"),
+    "label out of range": (LABELS, lambda content: content[:-1] + b"\x0a", "label 10 at position 39 | 0 to 9"),
+    "fewer labels than images": (
+        LABELS,
+        lambda content: content[:7] + b"\x27" + content[8:-1],
+        "39 labels for the 40 images | fetch it again",
+    ),
+    "damaged gzip": (f"{LABELS}.gz", lambda content: b"\x1f\x8b\x08\0 damaged", "damaged gzip file | fetch it again"),
+}
 
 
 @pytest.mark.parametrize("kind", DAMAGES)

@@ -23,11 +23,8 @@ from gluonlab.training.evaluate_run import evaluate_run
 OLD = Path(__file__).parent / "format_1"
 WANTED = {  # of each kind of line
     "step": ["epoch", "step", "seconds", "images", "loss", "lr"],
-    "epoch": [
-        "epoch", "step", "images", "loss", "accuracy", "validation_loss", "top5_accuracy",
-        "waiting", "lr",
-    ],
-}  # fmt: skip
+    "epoch": ["epoch", "step", "images", "loss", "accuracy", "validation_loss", "top5_accuracy", "waiting", "lr"],
+}
 
 
 @pytest.mark.parametrize("name", ["finished", "diverged"])

@@ -37,7 +37,7 @@ from gluonlab.runs.run_schema import (
     Epoch,
     LossScaleEvent,
     Step,
-)  # fmt: skip
+)
 from gluonlab.runs.run_writer import RunDirectory
 from gluonlab.training.plan import make_plan
 from gluonlab.training.user_components import make_user_components

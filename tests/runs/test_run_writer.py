@@ -304,10 +304,7 @@ def test_a_picture_does_not_depend_on_those_that_were_drawn_before(tmp_path):
 
 
 def epoch_line(number, accuracy, images=100):
-    return Epoch(
-        epoch=number, step=number, images=images, training_seconds=1, loss=1 / number,
-        accuracy=accuracy,
-    )  # fmt: skip
+    return Epoch(epoch=number, step=number, images=images, training_seconds=1, loss=1 / number, accuracy=accuracy)
 
 
 @pytest.mark.parametrize("name", ["lenet-../../../outside", "/outside", "a\0b", "a\x1b[2J\n", "x" * 300])

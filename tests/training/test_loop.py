@@ -36,10 +36,7 @@ finally:
     print(*[name[len("gluonlab.") :] for name in sys.modules if name.startswith("gluonlab.")])
 """
 MOST_MODULES = 150  # of gluonlab that a plain run imports
-OF_OTHER_RUNS = (
-    "collectives", "launch", "export", "study", "parallel.pipeline", "parallel.tensor",
-    "timeline",
-)  # fmt: skip
+OF_OTHER_RUNS = ("collectives", "launch", "export", "study", "parallel.pipeline", "parallel.tensor", "timeline")
 
 
 @pytest.mark.cpu_only("GPUs need modules of their own")

@@ -194,12 +194,10 @@ def test_smoothing_is_in_the_training_loss_and_not_in_that_of_validation(tmp_pat
     """With a rate of nearly nothing the network stays what it was, so only the loss differs."""
     plain, smooth = (
         run_quickly(
-            tmp_path, str(s), lr=1e-30, optimizer="sgd", label_smoothing=s,
-            dataset=load_few_digits(),
-            batch_size=20,
+            tmp_path, str(s), lr=1e-30, optimizer="sgd", label_smoothing=s, dataset=load_few_digits(), batch_size=20
         )
         for s in (0.0, 0.5)
-    )  # fmt: skip
+    )
     assert smooth.history[0].validation_loss == plain.history[0].validation_loss
     split = plain.plan.dataset.train
     images, labels = split.batch(np.arange(len(split)))

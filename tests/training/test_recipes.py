@@ -77,10 +77,7 @@ EVERY = [(recipe, model) for recipe in RECIPES for model in recipe.figures or ("
 IDS = [f"{recipe.data}-{recipe.name}-{model}" for recipe, model in EVERY]
 
 
-OWN_NAMES = (
-    "data", "source", "figures", "reported", "url", "pretrained", "decay_epochs", "name",
-    "lr_per_images",
-)  # fmt: skip
+OWN_NAMES = ("data", "source", "figures", "reported", "url", "pretrained", "decay_epochs", "name", "lr_per_images")
 
 
 @pytest.mark.parametrize(("recipe", "model"), EVERY, ids=IDS)
@@ -161,10 +158,8 @@ def test_given_settings_override_the_recipe(which, given, devices):
     recipe, model = which
     dataset = dataset_for(recipe)
     config = TrainConfig(
-        dataset=dataset.name, model=model, recipe=recipe.name, devices=device_spec(devices),
-        threads=1,
-        **given,
-    )  # fmt: skip
+        dataset=dataset.name, model=model, recipe=recipe.name, devices=device_spec(devices), threads=1, **given
+    )
     plan = make_plan(config, dataset)
     for name, value in given.items():
         assert getattr(plan.resolved.config, name) == getattr(plan.config, name) == value
@@ -424,10 +419,8 @@ def test_linear_scaling_goes_by_the_batch_and_not_by_the_devices(batch, few, man
 
     def rate(devices, **given):
         config = TrainConfig(
-            dataset="cifar10", model=model, lr=lr, scale_lr=True, devices=device_spec(devices),
-            threads=1,
-            **given,
-        )  # fmt: skip
+            dataset="cifar10", model=model, lr=lr, scale_lr=True, devices=device_spec(devices), threads=1, **given
+        )
         return make_plan(config, dataset).lr
 
     base, made_for = (lr or 0.001, 64) if model == "lenet" else (lr or 0.1, 128)
@@ -447,9 +440,8 @@ def test_processes_have_the_recipe_batches_and_rates_of_one_with_all_devices(rec
     """Schedule, linear scaling and all that changes numbers."""
     write_mnist(tmp_path, train=20, test=2)
     config = TrainConfig(
-        dataset="fashion-mnist", data_dir=str(tmp_path), model="cifar_resnet20", recipe=recipe,
-        scale_lr=True, **batch,
-    )  # fmt: skip
+        dataset="fashion-mnist", data_dir=str(tmp_path), model="cifar_resnet20", recipe=recipe, scale_lr=True, **batch
+    )
     alone = make_plan(config.replace(devices=device_spec(2))).settings()
     several = make_plan(config.replace(devices=device_spec(1)), group=SummingGroup(0, 2)).settings()
     differ = {name for name in alone if alone[name] != several[name]}

@@ -180,9 +180,8 @@ def test_a_drift_of_one_bit_is_found_in_whatever_devices_of_a_split_hold_alike(w
 
 def test_a_run_ends_at_the_first_check_after_the_drift(tmp_path):
     config = TrainConfig(
-        devices=device_spec(3), model="mlp", epochs=1, batch_size=40, check_replicas=3,
-        out=str(tmp_path / "run"),
-    )  # fmt: skip
+        devices=device_spec(3), model="mlp", epochs=1, batch_size=40, check_replicas=3, out=str(tmp_path / "run")
+    )
     with pytest.raises(DriftError, match="after step 6, not yet after step 3") as caught:
         train(config, Drifting, Reporter())
     [event] = [line for line in read_metrics(tmp_path / "run") if line["kind"] == "event"]

@@ -24,13 +24,11 @@ def exchange(group, consensus):
 @settings(max_examples=20)
 @given(
     st.lists(
-        st.one_of(
-            st.none(),
-            st.tuples(st.integers(0, EXCHANGES - 1), st.sampled_from([*EXCEPTION_BY_SIGNAL])),
-        ),
-        min_size=2, max_size=4,
+        st.one_of(st.none(), st.tuples(st.integers(0, EXCHANGES - 1), st.sampled_from([*EXCEPTION_BY_SIGNAL]))),
+        min_size=2,
+        max_size=4,
     )
-)  # fmt: skip
+)
 def test_all_see_a_signal_after_the_same_exchange(of_ranks):
     """Each rank may get one, before one of the exchanges."""
 

@@ -75,10 +75,7 @@ def test_a_run_that_goes_on_has_no_step_twice_and_misses_none(tmp_path_factory, 
 @pytest.mark.parametrize("before", ["without", pytest.param("lost", marks=pytest.mark.long)])
 def test_a_run_that_has_no_event_files_gets_those_of_all_its_steps(tmp_path, before):
     with pytest.raises(RunStopped):
-        run(
-            tmp_path / "run", StoppingReporter(STEPS + 3), checkpoint_every="2 steps",
-            tensorboard=before == "lost",
-        )  # fmt: skip
+        run(tmp_path / "run", StoppingReporter(STEPS + 3), checkpoint_every="2 steps", tensorboard=before == "lost")
     for file in (tmp_path / "run").glob("tensorboard/*"):
         file.unlink()
     again = config(tmp_path / "run", checkpoint_every="2 steps").replace(out=None)

@@ -68,10 +68,7 @@ OWN = {"net": make_net, "loss": Focal(), "metrics": {"f1": macro_f1, "margin": m
 
 def run(folder, reporter=None, callbacks=(), own=OWN, **more):
     data = from_arrays(*ARRAYS)
-    return train(
-        config(folder, **more), reporter=reporter or Reporter(), dataset=data, callbacks=callbacks,
-        **own,
-    )  # fmt: skip
+    return train(config(folder, **more), reporter=reporter or Reporter(), dataset=data, callbacks=callbacks, **own)
 
 
 def plain_loop(net, loss, epochs=2, lr=0.5, seed=0):

@@ -53,10 +53,8 @@ OF_SCORES = {
     M.Perplexity: (lambda: M.Perplexity(None), lambda *given: np.exp(entropy(*given)), 9),
     M.CrossEntropy: (M.CrossEntropy, entropy, 9),
     M.NegativeLogLikelihood: (M.NegativeLogLikelihood, entropy, 9),
-    M.CustomMetric: (
-        lambda: M.np(highest), lambda scores, labels: highest(labels, scores), 9
-    ),
-}  # fmt: skip
+    M.CustomMetric: (lambda: M.np(highest), lambda scores, labels: highest(labels, scores), 9),
+}
 OF_VALUES = {
     M.MAE: lambda given, labels: abs(given - labels).mean(),
     M.MSE: lambda given, labels: ((given - labels) ** 2).mean(),
@@ -146,10 +144,8 @@ def test_each_part_of_a_composite_metric_gets_its_own():
     parts = [M.Accuracy(), M.CompositeEvalMetric([M.CrossEntropy(), M.PCC()])]
     expected = {
         name: value_of(kind, scores, labels)
-        for name, kind in (
-            ("accuracy", M.Accuracy), ("cross-entropy", M.CrossEntropy), ("pcc", M.PCC)
-        )
-    }  # fmt: skip
+        for name, kind in (("accuracy", M.Accuracy), ("cross-entropy", M.CrossEntropy), ("pcc", M.PCC))
+    }
     whole = M.CompositeEvalMetric(parts)
     assert compute_metrics(metrics_by_name(whole), scores, labels) == expected
     named_too = compute_metrics(metrics_by_name({"all": whole}), scores, labels)
@@ -165,9 +161,8 @@ def arrays(classes):
 
 def test_a_run_and_its_evaluation_give_probabilities_to_those_that_want_them(tmp_path):
     config = TrainConfig(
-        devices=device_spec(2), threads=1, epochs=1, model="mlp", global_batch_size=8,
-        out=str(tmp_path / "run"),
-    )  # fmt: skip
+        devices=device_spec(2), threads=1, epochs=1, model="mlp", global_batch_size=8, out=str(tmp_path / "run")
+    )
     metrics = [M.Perplexity(ignore_label=None), M.CrossEntropy(), M.NegativeLogLikelihood()]
     result = train(config, reporter=Reporter(), dataset=arrays(3), metrics=metrics)
     loss = result.history[-1].validation_loss
