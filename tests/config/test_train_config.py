@@ -149,7 +149,7 @@ def test_anything_else_is_refused_in_one_error_that_names_option_and_value(name,
 
 
 OUT_OF_RANGE = {
-    **dict.fromkeys(("batch_size", "global_batch_size", "microbatches", "microbatch_size", "lr"), [0]),
+    **{name: [0] for name in ("batch_size", "global_batch_size", "microbatches", "microbatch_size")},
     "lr": [0, 10**400, LARGEST_NUMBER],
     "wd": [1e300],
     "epochs": [0, "9" * 5000],
@@ -306,9 +306,9 @@ def test_replace_changes_one_setting_and_checks_it():
     config = TrainConfig(gpus=2, lr=0.5)
     assert config.replace(lr=0.1) == TrainConfig(gpus=2, lr=0.1)
     assert config == TrainConfig(gpus=2, lr=0.5)
-    for settings, message in (({"lr": 0}, "--lr 0"), ({"devices": "cpu"}, "contradict")):
+    for changes, message in (({"lr": 0}, "--lr 0"), ({"devices": "cpu"}, "contradict")):
         with pytest.raises(ConfigError, match=message):
-            config.replace(**settings)
+            config.replace(**changes)
 
 
 def test_options_have_names_of_their_own_and_say_what_they_do():

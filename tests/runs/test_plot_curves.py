@@ -1,4 +1,4 @@
-"""Places on the axis of epochs, and curves that grow."""
+"""Positions on the axis of epochs, and growing curves."""
 
 import numpy as np
 import pytest
@@ -20,14 +20,12 @@ def test_an_epochs_mean_lies_among_its_steps(epochs, per_epoch):
 
 @given(count=st.integers(0, 9 * MAX_POINTS), seed=st.integers(0, 9))
 def test_a_growing_curve_has_means_over_equal_stretches(count, seed):
-    ys, growing = np.random.RandomState(seed).normal(size=count), CurveDownsampler()
+    ys, curve, size = np.random.RandomState(seed).normal(size=count), CurveDownsampler(), 1
     for x, y in enumerate(ys):
-        growing.add(x, y)
-    found = growing.curve
-    size = 1
+        curve.add(x, y)
     while count // size >= 2 * MAX_POINTS:
         size *= 2
     whole = count // size * size
-    assert len(found[0]) == count // size < 2 * MAX_POINTS
-    assert found[0] == pytest.approx(np.arange(count)[:whole].reshape(-1, size).mean(axis=1))
-    assert found[1] == pytest.approx(ys[:whole].reshape(-1, size).mean(axis=1))
+    assert len(curve.curve[0]) == count // size < 2 * MAX_POINTS
+    for points, values in zip(curve.curve, (np.arange(count), ys)):
+        assert points == pytest.approx(values[:whole].reshape(-1, size).mean(axis=1))
