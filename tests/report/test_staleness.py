@@ -1,4 +1,4 @@
-"""The page shows how stale the gradients of processes were that did not wait for each other."""
+"""The page shows how stale the gradients of asynchronous processes were."""
 
 import re
 import statistics
@@ -15,27 +15,21 @@ from gluonlab.runs.run_reader import read_runs
 CHART = "Staleness: pushes, %, by updates of others"
 
 
-def of_epochs(*pushes):
-    """A run's lines, with the servers' counts of its epochs."""
-    told = [
+def make_lines(*pushes):
+    """Return a run's lines, with the servers' counts of its epochs."""
+    return make_metrics() + [
         {"kind": "event", "event": "staleness", "epoch": epoch, "step": 4 * epoch, "pushes": counts}
         for epoch, counts in enumerate(pushes, start=1)
     ]
-    return make_metrics() + told
 
 
 def test_the_counts_of_all_epochs_are_summed_run_by_run(tmp_path):
     assert server_optimizer.MAX_COUNTED_UPDATES == MAX_STALENESS
-    above = [0] * MAX_STALENESS + [1]
-    runs = read_runs(
-        [
-            make_run(tmp_path / "waits"),
-            make_run(tmp_path / "two", of_epochs([4, 39, 3], [], [1000, 0, 0, 2])),
-            make_run(tmp_path / "many", of_epochs([0, 1], above)),
-            make_run(tmp_path / "none", of_epochs([0, 0])),
-        ]
-    )
-    page = ReportParser(make_page(runs))
+    lines = {
+        "synchronous": None, "two": make_lines([4, 39, 3], [], [1000, 0, 0, 2]),
+        "many": make_lines([0, 1], [0] * MAX_STALENESS + [1]), "none": make_lines([0, 0]),
+    }  # fmt: skip
+    page = ReportParser(make_page(read_runs([make_run(tmp_path / name, lines[name]) for name in lines])))
     assert page.tables["staleness"] == [
         ["run", "pushes", "mean", "median", "largest"],
         ["two", "1,048", "0.05", "0", "3"],  # (39 + 2 * 3 + 3 * 2) / 1048
@@ -43,25 +37,17 @@ def test_the_counts_of_all_epochs_are_summed_run_by_run(tmp_path):
     ]
 
 
-def test_a_chart_has_the_shares_of_each_run(tmp_path):
-    runs = read_runs([make_run(tmp_path / "two", of_epochs([1, 2], [1, 0, 4]))])
-    svg = draw_charts(runs)[CHART]
-    [points] = re.findall(r'<path d="(M[^"]+)"[^>]*stroke-width: 1.6', svg)
-    heights = [float(y) for y in re.findall(r"[ML] [0-9.]+ ([0-9.]+)", points)]
-    assert len(heights) == 3
-    # of 8 pushes 2, 2 and 4: the first two lie alike, and the last is higher, upwards is smaller
-    assert heights[0] == heights[1] > heights[2]
-
-
-def test_synchronous_runs_have_no_staleness(tmp_path):
-    runs = read_runs([make_run(tmp_path / "waits")])
-    assert CHART not in draw_charts(runs) and "staleness" not in ReportParser(make_page(runs)).tables
+def test_a_chart_has_the_shares_of_each_asynchronous_run(tmp_path):
+    runs = read_runs([make_run(tmp_path / "synchronous"), make_run(tmp_path / "two", make_lines([1, 2], [1, 0, 4]))])
+    [points] = re.findall(r'<path d="(M[^"]+)"[^>]*stroke-width: 1.6', draw_charts(runs)[CHART])
+    # of 8 pushes 2, 2 and 4; a smaller y is higher
+    first, second, third = [float(y) for y in re.findall(r"[ML] [0-9.]+ ([0-9.]+)", points)]
+    assert first == second > third
+    assert CHART not in draw_charts(runs[:1]) and "staleness" not in ReportParser(make_page(runs[:1])).tables
 
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=MAX_STALENESS).filter(any))
 def test_the_numbers_are_those_of_all_pushes_one_by_one(pushes):
-    each = [met for met, times in enumerate(pushes) for _ in range(times)]
-    assert _staleness_row(pushes) == (
-        str(len(each)), f"{statistics.mean(each):.2f}", str(statistics.median_low(each)),
-        str(max(each)),
-    )  # fmt: skip
+    ages = [age for age, count in enumerate(pushes) for _ in range(count)]
+    mean, median = f"{statistics.mean(ages):.2f}", str(statistics.median_low(ages))
+    assert _staleness_row(pushes) == (str(len(ages)), mean, median, str(max(ages)))
