@@ -376,9 +376,9 @@ class FolderLock:
         self._file: Optional[int] = None
         with raise_output_errors(self.path):
             while self._file is None:
-                self._file = self._try_acquire()
+                self._file = self._acquire_unless_removed()
 
-    def _try_acquire(self) -> Optional[int]:
+    def _acquire_unless_removed(self) -> Optional[int]:
         """Return the locked file; None if its previous owner has just removed it.
 
         Raises OutputError if another process holds the lock.

@@ -12,9 +12,8 @@ On the CPU, the estimates are too small by
 
 MXNet's plan counts four bytes for every number, so with float16 the estimates are an upper bound.
 
-`measure_run_memory` runs `gluonlab.training.memory_trial_child` in a child process, and also
-includes
-scratch memory, buffers of kvstores, Python and its libraries, and the rounding of the allocator.
+`measure_run_memory` runs `gluonlab.training.memory_trial_child` in a child process. The measured
+memory includes everything, also scratch memory, buffers of kvstores, and Python with its libraries.
 
 - CPU devices: it measures the peak resident memory of the child and its decoder processes. The
   memory limit of a container applies to the same memory.

@@ -223,7 +223,7 @@ def test_the_newest_and_the_best_are_kept(tmp_path_factory, accuracies, keep):
     (run / "metrics.jsonl").touch()
     for step, accuracy in enumerate(accuracies, start=1):
         write_checkpoint(run, make_checkpoint(step, accuracy))
-        checkpoint.remove_old_checkpoints(run, keep)
+        checkpoint.remove_superseded_checkpoints(run, keep)
         states = [checkpoint._read_checkpoint(folder).state for folder in list_checkpoints(run)]
         kept = {state["step"]: state["accuracy"] for state in states}
         assert {*range(max(1, step - keep + 1), step + 1)} <= set(kept) and len(kept) <= keep + 1
@@ -231,7 +231,7 @@ def test_the_newest_and_the_best_are_kept(tmp_path_factory, accuracies, keep):
         assert best is None or best in kept.values()
 
 
-@pytest.mark.parametrize("remove", [checkpoint.remove_old_checkpoints, checkpoint.remove_later_checkpoints])
+@pytest.mark.parametrize("remove", [checkpoint.remove_superseded_checkpoints, checkpoint.remove_later_checkpoints])
 def test_a_file_in_place_of_the_folder_is_left_to_the_next_checkpoint(remove, tmp_path):
     (tmp_path / "checkpoints").write_text("somebody's")
     remove(tmp_path, 1)

@@ -43,7 +43,7 @@ def waited_for(windows):
 @pytest.mark.parametrize("way", WAYS)
 def test_the_steps_after_the_first_are_named_as_if_each_phase_had_been_waited_for(way):
     settings = {"devices": device_spec(2), "dataset": "synthetic", "batch_size": 8, **WAYS[way]}
-    plan, strategy, _ = prepare(make_plan(TrainConfig(**settings)))
+    strategy = prepare(plan := make_plan(TrainConfig(**settings))).strategy
     batches = iter(train_loader(plan, strategy.inputs))
     first, second, third = next(batches), next(batches), next(batches)
     batches.close()  # no batch is copied beside a phase
