@@ -1,8 +1,8 @@
-"""Writing of a run's folder: config.json, metrics.jsonl, curves.png and the parameters.
+"""Writes a run's folder: config.json, metrics.jsonl, curves.png and the parameters.
 
-`run_schema` defines the fields of each line. Files are written atomically, and metrics.jsonl grows
-by whole lines. Only one process at a time can write to a run's folder (`FolderLock`). An earlier
-run in the folder can be archived.
+`RunDirectory` is the folder of a run that trains. Files are written atomically, and metrics.jsonl
+grows by whole lines (`gluonlab.runs.run_schema`). Only one process at a time can write to a folder
+(`FolderLock`). `archive_existing_run` moves an earlier run aside.
 """
 
 from __future__ import annotations

@@ -311,12 +311,6 @@ def test_replace_changes_one_setting_and_checks_it():
             config.replace(**changes)
 
 
-def test_options_have_names_of_their_own_and_say_what_they_do():
-    names = [option_name(name) for name in FIELDS]
-    assert len(set(names)) == len(names)
-    assert all(field.metadata["help"] and field.metadata["metavar"] for field in FIELDS.values())
-
-
 FLAGS = {
     name: option
     for option in main.params
