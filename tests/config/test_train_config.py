@@ -114,9 +114,11 @@ def test_every_setting_is_in_the_table():
     assert set(VALID) == set(FIELDS)
 
 
-@given(NAMED)
-def test_valid_values_survive_construction_text_and_json(named):
-    name, value = named
+@pytest.mark.parametrize("name", VALID)
+@settings(max_examples=6)
+@given(st.data())
+def test_valid_values_survive_construction_text_and_json(name, data):
+    value = data.draw(VALID[name])
     config = TrainConfig(**{name: value})
     assert getattr(config, name) == value
     assert isinstance(value, bool) or getattr(TrainConfig(**{name: str(value)}), name) == value

@@ -24,6 +24,7 @@ WHY_NO_GPU = "nvidia-smi" if "mxnet-cu112" in installed_distributions() else pip
 FILES = " | ".join(MNIST_NAMES)
 # what is written -> what the line must say: the value, what is possible or what to do
 MISTAKES = {
+    "--gpus -1": "--gpus -1 | a whole number from 1 up",
     "--gpus ''": "--gpus '' | a whole number from 1 up",
     "--gpus": "--gpus needs a value | --gpus N | --help",
     "--gpus 2 --require-gpu": f"2 GPUs required, none here | {WHY_NO_GPU} | without --require-gpu",

@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from unittest.mock import Mock
 
 import mxnet as mx
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,7 +26,14 @@ import gluonlab
 from gluonlab.errors import DivergedError, OutputError
 from gluonlab.host.signals import StopRequest
 from gluonlab.models import get_model
-from gluonlab.runs.plot_curves import draw_curves, make_figure
+from gluonlab.runs.plot_curves import (
+    MAX_POINTS,
+    CurveDownsampler,
+    draw_curves,
+    epoch_middles,
+    make_figure,
+    step_positions,
+)
 from gluonlab.runs.run_reader import read_lines
 from gluonlab.runs.run_result import Result
 from gluonlab.runs.run_schema import FORMAT, PARAMETERS, DivergedEvent, Epoch, Step
@@ -229,6 +237,28 @@ def test_the_curves_show_the_lines_of_the_run():
     held = [[0, 0.1], [0.5, 0.1], [0.5, 0.2], [1, 0.2], [1, 0.2], [1.5, 0.2], [1.5, 0.05], [2, 0.05]]
     assert rate.lines[0].get_xydata().tolist() == held
     assert [bar.get_height() for bar in speed.patches] == [100, 50]
+
+
+@given(epochs=st.integers(1, 5), per_epoch=st.integers(1, 20))
+def test_an_epochs_mean_lies_among_its_steps(epochs, per_epoch):
+    steps = [Step(n, 1.0, 0.1) for n in range(1, epochs * per_epoch + 1)]
+    ended = [Epoch(n, n * per_epoch, 10, 1.0, 1.0, 0.5) for n in range(1, epochs + 1)]
+    at = np.array(step_positions(steps, ended)).reshape(epochs, per_epoch)
+    half_a_step = 0.5 / per_epoch
+    assert at.mean(axis=1) - half_a_step == pytest.approx(epoch_middles(ended))
+
+
+@given(count=st.integers(0, 9 * MAX_POINTS), seed=st.integers(0, 9))
+def test_a_growing_curve_has_means_over_equal_stretches(count, seed):
+    ys, curve, size = np.random.RandomState(seed).normal(size=count), CurveDownsampler(), 1
+    for x, y in enumerate(ys):
+        curve.add(x, y)
+    while count // size >= 2 * MAX_POINTS:
+        size *= 2
+    whole = count // size * size
+    assert len(curve.curve[0]) == count // size < 2 * MAX_POINTS
+    for points, values in zip(curve.curve, (np.arange(count), ys)):
+        assert points == pytest.approx(values[:whole].reshape(-1, size).mean(axis=1))
 
 
 @pytest.mark.parametrize("accuracies", [(1.0,), (0.2, 1.0), (0.999, 1.0), (0.5, 0.6)])
