@@ -1,4 +1,8 @@
-"""The command python -m gluonlab.predict RUN IMAGE..., which classifies images with a run."""
+"""The command python -m gluonlab.predict RUN IMAGE...: classifies images with a finished run.
+
+`main` checks the options. It then classifies the user's images, or with --wrong finds the test
+images that the run gets wrong. The result is printed as text, JSON or CSV, and --sheet draws it.
+"""
 
 from __future__ import annotations
 
@@ -89,7 +93,7 @@ def _predict(
     run: str, images: List[str], count: int, sheet: Optional[str], output_format: str, settings: Dict[str, Any]
 ) -> None:
     """Classify images, print the best ``count`` classes of each, and draw them in ``sheet``."""
-    loaded, pictures = _load_run(run, sheet, settings, images)
+    loaded, pictures = _load_run_and_images(run, sheet, settings, images)
     from gluonlab.inference import predictions
     from gluonlab.inference.predictions import MAX_PICTURES, write_sheet
 
@@ -121,7 +125,7 @@ def _predict_wrong_images(run: str, sheet: Optional[str], output_format: str, se
     replace = sheet is None  # a sheet with the default name may be overwritten
     if replace and output_format == "text":
         sheet = DEFAULT_SHEET
-    loaded, _ = _load_run(run, sheet, settings, None, replace)
+    loaded, _ = _load_run_and_images(run, sheet, settings, None, replace)
     from gluonlab.inference import predictions
     from gluonlab.inference.predictions import MAX_PICTURES, write_sheet
 
@@ -141,10 +145,10 @@ def _predict_wrong_images(run: str, sheet: Optional[str], output_format: str, se
         click.echo(predictions.mistakes_as_text(mistakes) + _written_message(written_sheet))
 
 
-def _load_run(
+def _load_run_and_images(
     run: str, sheet: Optional[str], settings: Dict[str, Any], images: Optional[List[str]], replace: bool = False
 ) -> "Tuple[LoadedRun, List[Any]]":
-    """Load the run and find the images. Checks that do not need MXNet come first.
+    """Load the run and find the image files, after the checks that do not need MXNet.
 
     ``replace``: whether the file ``sheet`` may be overwritten, if gluonlab.predict has written it.
     """
@@ -182,13 +186,13 @@ def _progress_bar(total: Optional[int]) -> "Iterator[Callable[[PredictedBatch], 
 
     is_disabled = True if sys.stderr is None else None  # None: disabled without a terminal
     with tqdm(
-        total=total, unit=" images", unit_scale=True, disable=is_disabled, leave=False, delay=1,
-        dynamic_ncols=True,
-    ) as bar:  # fmt: skip
+        total=total, unit=" images", unit_scale=True, disable=is_disabled, leave=False, delay=1, dynamic_ncols=True
+    ) as bar:
         yield lambda batch: bar.update(len(batch.predictions))
 
 
 def _written_message(sheet: Optional[str]) -> str:
+    """Return the last lines of the output, which name the written picture."""
     return "" if sheet is None else f"\n\nwritten to {sheet}"
 
 

@@ -1,7 +1,8 @@
-"""The command python -m gluonlab.run, which trains a network.
+"""The command python -m gluonlab.run: trains a network, or evaluates, resumes or compares runs.
 
-The options for a run's settings come from `gluonlab.config.TrainConfig`. Options for other actions,
-such as --compare and --evaluate, are declared here. `gluonlab.training` executes the run.
+`main` reads the options and starts one of these actions. The options for the settings of a run come
+from `gluonlab.config.TrainConfig`, and `gluonlab.training.loop.train` executes the run. MXNet is
+loaded only after the checks that do not need it, so that user errors appear at once.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from gluonlab.plain_text import format_columns, json_text, wrap_entry
 
 
 def _parse_device_counts(text: str) -> List[int]:
+    """Return the numbers of devices of --compare, such as [1, 2] for ``1,2``. Raises ConfigError."""
     if not re.fullmatch(r"\s*[1-9]\d*(\s*,\s*[1-9]\d*)+\s*", text):
         raise ConfigError(f"--compare {text}: give numbers of devices such as 1,2 or 1,2,4")
     counts = [int(count) for count in text.split(",")]
@@ -127,7 +129,7 @@ def main(
         _find_lr(TrainConfig(**given_settings(settings)), find_lr, as_json)
     else:
         counts = _parse_device_counts(compare) if compare is not None else None
-        _run(TrainConfig(**given_settings(settings)), counts, as_json, quiet, autoresume)
+        _train(TrainConfig(**given_settings(settings)), counts, as_json, quiet, autoresume)
 
 
 def _check_before_mxnet(config: TrainConfig, may_contain_run: bool = False) -> None:
@@ -159,26 +161,26 @@ def _check_resumable(folder: str) -> None:
         raise DataError(f"--resume {error}") from None
 
 
-def _run(config: TrainConfig, counts: Optional[List[int]], as_json: bool, quiet: bool, autoresume: bool) -> None:
+def _train(config: TrainConfig, counts: Optional[List[int]], as_json: bool, quiet: bool, autoresume: bool) -> None:
     """Train and print the result; with ``counts``, train with each number of devices."""
     _check_before_mxnet(config, may_contain_run=autoresume)
     from gluonlab.cli.print_results import make_reporter, print_result  # loads MXNet
     from gluonlab.training.loop import train
 
     reporter = make_reporter(quiet or as_json)
-    if counts is not None:
-        from gluonlab.study.compare_devices import compare, comparison_table
-
-        rows = compare(config, counts, reporter)
-        with ignore_closed_reader(sys.stdout):  # the results are also in the comparison's folder
-            text = "\n" * (not quiet) + comparison_table(rows)
-            click.echo(json_text([vars(row) for row in rows]) if as_json else text)
+    if counts is None:
+        print_result(train(config, reporter=reporter, autoresume=autoresume), as_json, quiet)
         return
-    result = train(config, reporter=reporter, autoresume=autoresume)
-    print_result(result, as_json, quiet)
+    from gluonlab.study.compare_devices import compare, comparison_table
+
+    rows = compare(config, counts, reporter)
+    with ignore_closed_reader(sys.stdout):  # the results are also in the comparison's folder
+        text = "\n" * (not quiet) + comparison_table(rows)
+        click.echo(json_text([vars(row) for row in rows]) if as_json else text)
 
 
 def _resume(folder: str, settings: Dict[str, Any], as_json: bool, quiet: bool) -> None:
+    """Resume the run in the folder with ``settings`` that replace the recorded ones, and print its result."""
     _check_resumable(folder)
     from gluonlab.cli.print_results import make_reporter, print_result
     from gluonlab.training.loop import train
@@ -191,6 +193,7 @@ def _resume(folder: str, settings: Dict[str, Any], as_json: bool, quiet: bool) -
 
 
 def _find_batch_size(config: TrainConfig, budget_bytes: int, as_json: bool, quiet: bool) -> None:
+    """Find and print the largest batch size that needs at most this memory."""
     _check_before_mxnet(config.replace(out=None))  # finding a batch size writes no run folder
     from gluonlab.study.largest_batch import find_batch_size
 
@@ -200,6 +203,7 @@ def _find_batch_size(config: TrainConfig, budget_bytes: int, as_json: bool, quie
 
 
 def _find_lr(config: TrainConfig, steps: str, as_json: bool) -> None:
+    """Find and print a learning rate in ``steps`` steps, and write a picture of the search."""
     count = whole_number_check(1)("--find-lr", steps)
     _check_before_mxnet(config)
     from gluonlab.study import learning_rate_finder
@@ -212,26 +216,22 @@ def _find_lr(config: TrainConfig, steps: str, as_json: bool) -> None:
 
 
 def _choices_by_kind() -> Dict[str, Dict[str, str]]:
-    """Return the names that options accept, by kind, with their summaries."""
+    """Return the summaries of the names that options accept, by kind: ``networks`` and others."""
     from gluonlab.data.sets.dataset_registry import DATASETS
     from gluonlab.kvstores import KVSTORES
     from gluonlab.models import MODELS, gluoncv_zoo
     from gluonlab.optimizers import OPTIMIZERS
 
-    registries: Dict[str, Any] = {
-        "networks": MODELS,
-        "data sets": DATASETS,
-        "kvstores": KVSTORES,
-        "optimizers": OPTIMIZERS,
-    }
-    choices = {
-        title: {name: choice.summary for name, choice in registry.items()} for title, registry in registries.items()
-    }
+    registries: Dict[str, Mapping[str, Any]] = {
+        "networks": MODELS, "data sets": DATASETS, "kvstores": KVSTORES, "optimizers": OPTIMIZERS
+    }  # fmt: skip
+    choices = {title: {name: kind.summary for name, kind in kinds.items()} for title, kinds in registries.items()}
     choices["networks"][f"{gluoncv_zoo.PREFIX}NAME"] = gluoncv_zoo.SUMMARY
     return choices
 
 
 def _format_choices(choices: Mapping[str, Mapping[str, str]]) -> str:
+    """Return the text of --list: the choices, and the recipes."""
     from gluonlab.training.recipes import format_recipes
 
     sections = {
@@ -243,6 +243,7 @@ def _format_choices(choices: Mapping[str, Mapping[str, str]]) -> str:
 
 
 def _format_gluoncv_names() -> str:
+    """Return the text of --model gluoncv:?, the names of gluoncv's networks in columns."""
     from gluonlab.models import gluoncv_zoo
 
     names = gluoncv_zoo.gluoncv_names()

@@ -1,7 +1,8 @@
 """Checks the values of options, and converts texts of the command line to values.
 
-A ``Check`` is a function of the option's name, for messages, and the value. It returns the
-converted value, or raises ConfigError.
+Each check is a function ``check_...(name, value)`` of the option's name, for messages, and its
+value. It returns the converted value, or raises ConfigError. Some values stay text until they are
+used, and have a function ``parse_...`` that converts the text from the check.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ MAX_COUNT = 2**63 - 1  # more than any number of things that can be counted
 
 def whole_number_check(minimum: int, maximum: int = MAX_COUNT) -> Check:
     """Return a check for whole numbers, or their text, from ``minimum`` to ``maximum``."""
-    minimum_text, range_text = (f"a whole number from {minimum} up", f"a whole number from {minimum} to {maximum}")
+    minimum_text, range_text = f"a whole number from {minimum} up", f"a whole number from {minimum} to {maximum}"
 
     def check(name: str, value: Any) -> int:
         text = str(value).strip()
@@ -130,9 +131,14 @@ def check_size_in_bytes(name: str, value: Any) -> int:
     return int(Fraction(match[1]) * 1024 ** " kmgt".index(match[2] or " "))
 
 
+def _join_list(value: Any) -> str:
+    """Return a list as text such as ``10,20``, and other values as text."""
+    return ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+
+
 def check_epoch_list(name: str, value: Any) -> str:
     """Check increasing numbers of epochs, as text such as ``10,20`` or a list; return the text."""
-    text = ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+    text = _join_list(value)
     parts = text.split(",")
     if isinstance(value, bool) or not all(re.fullmatch(r"\s*0*[1-9][0-9]{0,17}\s*", part, re.ASCII) for part in parts):
         raise ConfigError(f"{_quote_setting(name, text)}: give numbers of epochs such as 10 or 10,20")
@@ -144,7 +150,7 @@ def check_epoch_list(name: str, value: Any) -> str:
 
 def check_layer_list(name: str, value: Any) -> str:
     """Check the numbers of layers, as text such as ``3,7`` or a list; return the text."""
-    text = ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+    text = _join_list(value)
     if isinstance(value, bool) or not re.fullmatch(r"\s*[0-9]{1,9}\s*(,\s*[0-9]{1,9}\s*)*", text, re.ASCII):
         raise ConfigError(f"{_quote_setting(name, text)}: give numbers of layers such as 3 or 3,7")
     return ",".join(str(int(part)) for part in text.split(","))
@@ -355,7 +361,7 @@ WEIGHT_PATTERN = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?", re.ASCII)
 def check_device_weights(name: str, value: Any) -> str:
     """Check weights above 0, as text such as ``2,1`` or ``1.5,1`` or a list; return the text."""
     value = _array_to_list(value)
-    text = ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+    text = _join_list(value)
     parts = [part.strip() for part in text.split(",")]
     if isinstance(value, bool) or not all(WEIGHT_PATTERN.fullmatch(part) and Fraction(part) > 0 for part in parts):
         raise ConfigError(
@@ -379,9 +385,9 @@ def parse_device_weights(text: str) -> List[Fraction]:
 def check_class_weights(name: str, value: Any) -> str:
     """Check class weights: ``balanced``, or numbers from 0 up as text or list. Return the text."""
     value = _array_to_list(value)
-    several = isinstance(value, (list, tuple)) and len(value) > 0
-    parts = [str(each).strip() for each in (value if several else str(value).split(","))]
-    if not several and parts == [BALANCED]:
+    is_list = isinstance(value, (list, tuple)) and len(value) > 0
+    parts = [str(weight).strip() for weight in (value if is_list else str(value).split(","))]
+    if not is_list and parts == [BALANCED]:
         return BALANCED
     numbers = [as_number(part) for part in parts]
     if isinstance(value, bool) or not all(0 <= number < LARGEST_NUMBER for number in numbers):

@@ -71,9 +71,7 @@ def option_name(field_name: str) -> str:
 
 
 # arguments of `gluonlab.train` that are not settings
-TRAIN_ARGUMENTS = (
-    "net", "loss", "metrics", "callbacks", "resume", "autoresume", "reporter", "group",
-)  # fmt: skip
+TRAIN_ARGUMENTS = ("net", "loss", "metrics", "callbacks", "resume", "autoresume", "reporter", "group")
 
 
 def _check_setting_names(cls: Type[T]) -> Type[T]:
@@ -105,11 +103,9 @@ def _unknown_setting_message(name: str, names: Sequence[str]) -> str:
 
 MUTUALLY_EXCLUSIVE = (  # pairs of settings of which only one may be given
     ("gpus", "devices", "--gpus {} and --devices {} contradict each other"),
-    ("batch_size", "global_batch_size",
-     "--batch-size {} is per device and --global-batch-size {} over all devices"),
-    ("microbatches", "microbatch_size",
-     "--microbatches {} is a number of parts and --microbatch-size {} their size"),
-)  # fmt: skip
+    ("batch_size", "global_batch_size", "--batch-size {} is per device and --global-batch-size {} over all devices"),
+    ("microbatches", "microbatch_size", "--microbatches {} is a number of parts and --microbatch-size {} their size"),
+)
 
 
 def _check_exclusive_settings(settings: Dict[str, Any]) -> None:
@@ -151,9 +147,9 @@ class TrainConfig:
         check_device_names, "devices by name: gpu:0,2 gpu:* gpu:[0-3] cpu cpu*4", metavar="SPEC"
     )
     require_gpu: Optional[bool] = DEVICES(
-        check_flag, "fail when there are no GPUs: no CPU devices stand in "
-        "(default: in SageMaker's jobs on machines with GPUs)",
-    )  # fmt: skip
+        check_flag,
+        "fail when there are no GPUs: no CPU devices stand in (default: in SageMaker's jobs on machines with GPUs)",
+    )
     threads: Optional[int] = DEVICES(
         whole_number_check(1, 1024), "threads per CPU device (default: all cores for one, 1 each for several)"
     )
@@ -183,7 +179,7 @@ class TrainConfig:
         whole_number_check(2),
         "devices that share a copy of the network, a stage on each (default: all); "
         "the others have further copies, which share each batch",
-    )  # fmt: skip
+    )
     cut: Optional[str] = SPLITTING(check_layer_list, "layers with which stages begin, but the first", metavar="N,N")
     balance: Optional[str] = SPLITTING(
         check_text, "choose where to cut so that stages are alike in time or memory "
@@ -199,23 +195,19 @@ class TrainConfig:
         whole_number_check(2), "devices that share the channels of a copy of the network (default: all)"
     )
     channels: Optional[str] = SPLITTING(
-        check_text,
-        "split layers by output (column), by input (row), or in turns (both, the default)",
-        metavar="NAME",
-    )  # fmt: skip
+        check_text, "split layers by output (column), by input (row), or in turns (both, the default)", metavar="NAME"
+    )
     dataset: str = DATA(check_text, "the data set (see --list)", default="digits", metavar="NAME")
     data_dir: Optional[str] = DATA(check_text, "folder of its files (default: gluonlab.data's)", metavar="DIR")
     image_size: Optional[int] = DATA(
-        IMAGE_SIZE, "width and height of images from files (default: their own, at most 224)",
-        metavar="PIXELS",
-    )  # fmt: skip
+        IMAGE_SIZE, "width and height of images from files (default: their own, at most 224)", metavar="PIXELS"
+    )
     decoders: Optional[int] = DATA(DECODERS, "processes that decode (default: one per core)")
     resizer: Optional[str] = DATA(check_text, "resize by cykooz (default if installed) or pillow", metavar="NAME")
     skip_bad: bool = DATA(check_flag, "try all files first; leave out those that fail", default=False)
     val_share: Optional[float] = DATA(
-        SHARE, "if your own images have no val part, hold out "
-        "this share of each class", metavar="SHARE",
-    )  # fmt: skip
+        SHARE, "if your own images have no val part, hold out this share of each class", metavar="SHARE"
+    )
     random_resized_crop: Optional[bool] = DATA(
         check_flag, "train on random, resized parts of image files, decoded every epoch"
     )
@@ -233,9 +225,8 @@ class TrainConfig:
     )  # fmt: skip
     prefetch: int = DATA(whole_number_check(0), "batches prepared ahead of their step, if not resident", default=2)
     resident_bytes: int = DATA(
-        check_size_in_bytes, "keep a split on the devices when it fits; 0: stream",
-        default=256 * 2**20, metavar="BYTES",
-    )  # fmt: skip
+        check_size_in_bytes, "keep a split on the devices when it fits; 0: stream", default=256 * 2**20, metavar="BYTES"
+    )
     model: Optional[str] = NETWORK(
         check_text, "the network (default: see --list), or gluoncv:NAME for one of gluoncv's", metavar="NAME"
     )
@@ -243,9 +234,8 @@ class TrainConfig:
         check_text, "local file with parameters of this network to begin with", metavar="FILE"
     )
     recipe: Optional[str] = NETWORK(
-        check_text, "source of all settings that are not given: quick, published, ... (see --list)",
-        metavar="NAME",
-    )  # fmt: skip
+        check_text, "source of all settings that are not given: quick, published, ... (see --list)", metavar="NAME"
+    )
     sync_bn: bool = NETWORK(
         check_flag, "BatchNorm takes mean and variance over the batch on all devices, "
         "instead of over each device's share", default=False,
@@ -261,17 +251,14 @@ class TrainConfig:
     )  # fmt: skip
     microbatches: Optional[int] = BATCH(
         whole_number_check(1),
-        "cut each device's share of a batch into N parts that run one after the other: "
-        "less memory, the same update",
-    )  # fmt: skip
+        "cut each device's share of a batch into N parts that run one after the other: less memory, the same update",
+    )
     microbatch_size: Optional[int] = BATCH(
         whole_number_check(1), "parts of at most N images, instead of --microbatches"
     )
     drop_last: bool = BATCH(
-        check_flag,
-        "leave the last batch of an epoch out where it would be smaller than the others",
-        default=False,
-    )  # fmt: skip
+        check_flag, "leave the last batch of an epoch out where it would be smaller than the others", default=False
+    )
     epochs: Optional[int] = BATCH(whole_number_check(1), "passes over the training images")
     patience: Union[int, str, None] = BATCH(
         check_patience, "end after N epochs in a row without a better test accuracy, or loss; the "
@@ -292,9 +279,9 @@ class TrainConfig:
     )
     lr_decay: Optional[float] = OPTIMIZER(
         real_number_check(0, below=1, above_minimum=True),
-        "factor of each step of the schedule step "
-        "(default: the recipe's, else 0.1)", metavar="FACTOR",
-    )  # fmt: skip
+        "factor of each step of the schedule step (default: the recipe's, else 0.1)",
+        metavar="FACTOR",
+    )
     lr_decay_epochs: Optional[str] = OPTIMIZER(
         check_epoch_list, "finished epochs after which it steps "
         "(default: the recipe's, else after 1/2 and 3/4)", metavar="E,E",
@@ -315,7 +302,7 @@ class TrainConfig:
         real_number_check(SMALLEST_LIMIT, LARGEST_NUMBER),
         "scale a batch's mean gradient down to this norm",
         metavar="NORM",
-    )  # fmt: skip
+    )
     on_nan: str = OPTIMIZER(
         check_text, "at gradients that are not finite end the run, or skip the batch",
         default="stop", metavar="stop|skip",
@@ -340,7 +327,7 @@ class TrainConfig:
         "device (kvstore device only); with gluonlab.launch from process to process, their "
         "devices summed, in 2 bits, or in float16 (horovod only)",
         metavar="2bit:THRESHOLD|fp16",
-    )  # fmt: skip
+    )
     update_on_servers: bool = SUMMING(
         check_flag,
         "with gluonlab.launch: MXNet's servers update the weights, not the workers; the "
@@ -359,12 +346,10 @@ class TrainConfig:
         whole_number_check(1),
         "every N steps, and after the last, check that all devices and processes hold "
         "the same parameters, bit for bit; else it ends (default: never)",
-    )  # fmt: skip
+    )
     memory: bool = OUTPUT(
-        check_flag,
-        "first print what a batch needs on each device, and measure what the process takes",
-        default=False,
-    )  # fmt: skip
+        check_flag, "first print what a batch needs on each device, and measure what the process takes", default=False
+    )
     confusion: bool = OUTPUT(check_flag, "print and draw the confusion matrix of the test images", default=False)
     export: Optional[str] = OUTPUT(
         check_export_format,
@@ -373,9 +358,9 @@ class TrainConfig:
     )  # fmt: skip
     profile: Optional[int] = OUTPUT(
         whole_number_check(1),
-        "record N steps: where their time goes, as a picture, and as a trace for "
-        "ui.perfetto.dev", metavar="N",
-    )  # fmt: skip
+        "record N steps: where their time goes, as a picture, and as a trace for ui.perfetto.dev",
+        metavar="N",
+    )
     tensorboard: bool = OUTPUT(
         check_flag, "write tensorboard/ for TensorBoard to show, also while it trains", default=False
     )
@@ -383,7 +368,7 @@ class TrainConfig:
         check_period,
         "write a checkpoint every N steps, minutes or epochs, from which --resume goes on",
         metavar="PERIOD",
-    )  # fmt: skip
+    )
     keep: int = OUTPUT(whole_number_check(1), "checkpoints that are kept, besides that of the best accuracy", default=3)
     out: Optional[str] = OUTPUT(check_text, "folder of the run (default: a new one below runs/)", metavar="DIR")
 

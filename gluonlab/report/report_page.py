@@ -1,6 +1,7 @@
-"""The HTML page of a report: results, curves, and differences of settings.
+"""Makes the HTML page of a report about runs: results, curves, and differences of settings.
 
-The page is self-contained. Its template is in the folder ``template``.
+`make_page` fills the template in the folder ``template``, and `draw_charts` draws the curves as SVG.
+The page needs no other file.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Tables of a report: results, epochs, and settings of several runs."""
+"""Makes the tables of a report about runs: results, epochs, staleness, and settings."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def staleness_rows(runs: Sequence[RunRecord]) -> List[Tuple[str, ...]]:
 def _staleness_row(pushes: Sequence[int]) -> Tuple[str, ...]:
     """Return the number of pushes, and the mean, median and largest staleness."""
     cumulative = list(accumulate(pushes))
-    total, largest = (cumulative[-1], max(staleness for staleness, count in enumerate(pushes) if count))
+    total, largest = cumulative[-1], max(staleness for staleness, count in enumerate(pushes) if count)
     mean = sum(staleness * count for staleness, count in enumerate(pushes)) / total
     median = next(staleness for staleness, pushes_so_far in enumerate(cumulative) if 2 * pushes_so_far >= total)
     more_text = " or more" if largest >= MAX_STALENESS else ""
@@ -102,11 +102,8 @@ def format_results(runs: Sequence[RunRecord], width: int = 80) -> str:
     lines = []
     for row in zip(*columns):
         name = row[0] if len(row[0]) <= widths[0] else f"...{row[0][-(widths[0] - 3) :]}"
-        lines.append(
-            "  ".join(
-                [f"{name:<{widths[0]}}", *(f"{cell:>{size}}" for cell, size in zip(row[1:], widths[1:]))]
-            ).rstrip()
-        )
+        cells = [f"{name:<{widths[0]}}", *(f"{cell:>{size}}" for cell, size in zip(row[1:], widths[1:]))]
+        lines.append("  ".join(cells).rstrip())
     return "\n".join(lines)
 
 

@@ -99,7 +99,7 @@ def write_checkpoint(run_dir: Path, checkpoint: Checkpoint, check_canceled: Call
     return path
 
 
-def remove_old_checkpoints(run_dir: Path, keep: int) -> None:
+def remove_superseded_checkpoints(run_dir: Path, keep: int) -> None:
     """Remove old checkpoints, but not the best one.
 
     The ``keep`` newest checkpoints are kept, and the newest checkpoint with the best score.

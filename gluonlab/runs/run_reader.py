@@ -1,6 +1,7 @@
-"""Reading of run folders and comparisons: config.json and the lines of metrics.jsonl.
+"""Reads the folders of runs and comparisons: config.json and the lines of metrics.jsonl.
 
-Folders of older versions can also be read. This module does not import MXNet.
+`read_description` reads a config.json, `read_lines` a metrics.jsonl, and `read_runs` both, for
+reports about several runs. Folders of older versions can also be read. MXNet is not imported.
 """
 
 from __future__ import annotations
@@ -292,24 +293,15 @@ def read_runs(paths: Sequence[Path]) -> List[RunRecord]:
     DataError for a folder that is not a run, for damaged files, and for duplicate runs.
     """
     descriptions = [
-        description
-        for path in paths
-        for folder_in_path in _run_folders(path)
-        for description in _read_descriptions(folder_in_path)
+        description for path in paths for folder in _run_folders(path) for description in _read_descriptions(folder)
     ]
     folders = [description.folder.resolve() for description in descriptions]
     for description, folder in zip(descriptions, folders):
         if folders.count(folder) > 1:
             raise DataError(f"{description.folder} is given twice: give each run once")
     return [
-        RunRecord(
-            name,
-            description.folder,
-            description.version,
-            description.settings,
-            read_lines(description.folder, description.format),
-        )
-        for description, name in zip(descriptions, _short_names(folders))
+        RunRecord(name, run.folder, run.version, run.settings, read_lines(run.folder, run.format))
+        for run, name in zip(descriptions, _short_names(folders))
     ]
 
 

@@ -1,8 +1,8 @@
-"""Writing of a run's folder: config.json, metrics.jsonl, curves.png and the parameters.
+"""Writes a run's folder: config.json, metrics.jsonl, curves.png and the parameters.
 
-`run_schema` defines the fields of each line. Files are written atomically, and metrics.jsonl grows
-by whole lines. Only one process at a time can write to a run's folder (`FolderLock`). An earlier
-run in the folder can be archived.
+`RunDirectory` is the folder of a run that trains. Files are written atomically, and metrics.jsonl
+grows by whole lines (`gluonlab.runs.run_schema`). Only one process at a time can write to a folder
+(`FolderLock`). `archive_existing_run` moves an earlier run aside.
 """
 
 from __future__ import annotations
@@ -376,9 +376,9 @@ class FolderLock:
         self._file: Optional[int] = None
         with raise_output_errors(self.path):
             while self._file is None:
-                self._file = self._try_acquire()
+                self._file = self._acquire_unless_removed()
 
-    def _try_acquire(self) -> Optional[int]:
+    def _acquire_unless_removed(self) -> Optional[int]:
         """Return the locked file; None if its previous owner has just removed it.
 
         Raises OutputError if another process holds the lock.

@@ -197,13 +197,10 @@ class TensorBoard(Callback):
 
 
 class FirstStepTimer(BuiltInCallback):
-    """Waits for the first step of the process, and prints its time.
+    """Waits for the first step of the process, and prints the time since the start of the run."""
 
-    This time grows with the number of devices to initialize.
-    """
-
-    def __init__(self, result: Result, reporter: Reporter, began: float) -> None:
-        self._result, self._reporter, self._start_time = result, reporter, began
+    def __init__(self, result: Result, reporter: Reporter, start_time: float) -> None:
+        self._result, self._reporter, self._start_time = result, reporter, start_time
 
     def on_step_end(self, run: RunView, step: int) -> None:
         """Wait for the first step that this process has trained."""

@@ -192,11 +192,7 @@ class Callbacks:
     def start_run(self, step: int) -> None:
         """Call ``on_run_start``; ``step``: the last step of the run so far."""
         self._run.step = step
-        self._call_all("on_run_start")
-
-    def start_epoch(self, epoch: int) -> None:
-        """Call ``on_epoch_start``."""
-        self._call_all("on_epoch_start", epoch)
+        self.call_all("on_run_start")
 
     def add_step_losses(self, steps: Sequence[Step]) -> None:
         """Add steps whose losses are known. The callbacks get them later."""
@@ -206,25 +202,17 @@ class Callbacks:
         """Call ``on_step_end`` for a step, and ``on_step`` for the step LOSS_DELAY before it."""
         self._run.step = step
         self._report_losses_until(step - LOSS_DELAY)
-        self._call_all("on_step_end", step)
+        self.call_all("on_step_end", step)
 
     def report_remaining_steps(self) -> None:
         """Call ``on_step`` for all remaining steps of an epoch."""
         self._report_losses_until(self._run.step)
 
-    def after_evaluation(self, score: Score) -> None:
-        """Call ``on_evaluation``."""
-        self._call_all("on_evaluation", score)
-
-    def end_epoch(self, epoch: Epoch) -> None:
-        """Call ``on_epoch_end``."""
-        self._call_all("on_epoch_end", epoch)
-
     def end_run(self, stop_message: Optional[str]) -> None:
         """Call ``on_run_end`` after training without an error."""
         self._has_ended = True
         how = FINISHED if stop_message is None else STOPPED
-        self._call_all("on_run_end", self._run_end(how, stop_message or ""))
+        self.call_all("on_run_end", self._run_end(how, stop_message or ""))
 
     @contextmanager
     def notify_on_failure(self) -> Iterator[None]:
@@ -289,9 +277,10 @@ class Callbacks:
 
     def _report_losses_until(self, step: int) -> None:
         while self._pending_steps and self._pending_steps[0].step <= step:
-            self._call_all("on_step", self._pending_steps.pop(0))
+            self.call_all("on_step", self._pending_steps.pop(0))
 
-    def _call_all(self, method: str, *arguments: Any) -> None:
+    def call_all(self, method: str, *arguments: Any) -> None:
+        """Call a method, such as ``on_epoch_end``, of all callbacks that have it."""
         for callback in self._callbacks:
             if hasattr(callback, method):
                 self._run._current_callback = callback_name(callback)

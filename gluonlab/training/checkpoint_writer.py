@@ -131,7 +131,7 @@ class CheckpointWriter:
 
     def _write_files(self, run_dir: Path, checkpoint_content: Checkpoint) -> Path:
         path = checkpoint.write_checkpoint(run_dir, checkpoint_content, self._check_canceled)
-        checkpoint.remove_old_checkpoints(run_dir, self._keep)
+        checkpoint.remove_superseded_checkpoints(run_dir, self._keep)
         return path
 
     def _check_canceled(self) -> None:

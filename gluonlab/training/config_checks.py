@@ -1,12 +1,9 @@
-"""Checks of a run's settings. Each raises a UsageError for invalid or contradictory settings.
-
-`gluonlab.training.plan` and `gluonlab.training.training_setup` call these checks.
-"""
+"""Checks of a run's settings. Each raises a UsageError for invalid or contradictory settings."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from fractions import Fraction
 from typing import Any, Callable, Dict, Iterator, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
@@ -30,6 +27,7 @@ from gluonlab.parallel.data.microbatches import Microbatches
 from gluonlab.parallel.data.replica import IMAGES, LABELS, loss_graph
 from gluonlab.parallel.strategy import TENSOR
 from gluonlab.parallel.training_loss import label_columns
+from gluonlab.runs.run_reader import RunDescription
 from gluonlab.training.parallel_options import largest_batch_fraction, resolve_device_weights
 
 
@@ -80,6 +78,15 @@ def check_profile(steps: Optional[int], steps_per_epoch: int) -> None:
         raise ConfigError(
             f"--profile {steps}: an epoch has {steps_text}, and one more than those is learned "
             f"from: give {limit_text}a smaller --batch-size"
+        )
+
+
+def check_recorded_settings(description: RunDescription) -> None:
+    """Raise ConfigError for a run of a later gluonlab with settings that this one does not know."""
+    unknown_names = sorted(set(description.requested) - {field.name for field in fields(TrainConfig)})
+    if unknown_names:
+        raise ConfigError(
+            f"{description.file} has settings that this gluonlab does not know: {', '.join(unknown_names)}"
         )
 
 

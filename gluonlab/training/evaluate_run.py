@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -33,7 +32,7 @@ from gluonlab.plain_text import shorten_names
 from gluonlab.runs.run_reader import RunDescription, copy_count
 from gluonlab.runs.run_schema import CONFUSION, EXPORT
 from gluonlab.training.build_network import make_net
-from gluonlab.training.config_checks import check_exportable
+from gluonlab.training.config_checks import check_exportable, check_recorded_settings
 from gluonlab.training.evaluate import Score, evaluate, evaluation_loader
 from gluonlab.training.evaluated import check_evaluation_options, read_evaluated_run
 from gluonlab.training.image_loader_options import keep_recorded_resizer
@@ -198,12 +197,7 @@ DIVERGED_HINT = "its training diverged: train again with a smaller --lr"
 
 def evaluation_config(description: RunDescription, options: Dict[str, Any]) -> TrainConfig:
     """Return the run's settings that affect an evaluation, updated with ``options``."""
-    fields = {field.name: field for field in dataclasses.fields(TrainConfig)}
-    unknown_names = [name for name in description.requested if name not in fields]
-    if unknown_names:
-        raise ConfigError(
-            f"{description.file} has settings that this gluonlab does not know: {', '.join(sorted(unknown_names))}"
-        )
+    check_recorded_settings(description)
     settings = {name: value for name, value in description.requested.items() if name in EVAL_FIELDS}
     # A fixed microbatch size works for any number of devices. One device then needs no more memory
     # than in the run.

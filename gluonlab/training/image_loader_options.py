@@ -19,9 +19,7 @@ def image_file_options(config: TrainConfig) -> Dict[str, Any]:
 
     Raises ConfigError if such an option is set but the data set has no image files.
     """
-    names = (
-        "image_size", "decoders", "resizer", "skip_bad", "random_resized_crop", "val_share",
-    )  # fmt: skip
+    names = ("image_size", "decoders", "resizer", "skip_bad", "random_resized_crop", "val_share")
     options = {name: getattr(config, name) for name in names if getattr(config, name)}
     if has_image_files(config.dataset):
         return {**options, "memory": config.resident_bytes}

@@ -1,6 +1,7 @@
-"""The training of a run, from its TrainConfig to the run's folder with the results.
+"""Trains a network: from a TrainConfig to the run's folder with the results.
 
 `train` makes the plan, `train_plan` executes it, and `TrainingLoop` runs its epochs and batches.
+`finalize_run` completes the run's folder, also after an error or Ctrl-C.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import time
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Dict, Iterator, Optional, Sequence
+from typing import TYPE_CHECKING, Any, Iterator, Optional, Sequence
 
 import numpy as np
 from mxnet import gluon, nd
@@ -57,19 +58,19 @@ from gluonlab.training.resume import (
     describe_differences,
     enable_checkpoints,
     find_existing_run,
+    keep_recorded_settings,
     open_run_directory,
     read_finished_result,
     read_resume_point,
     resumed_config,
-    with_recorded_settings,
 )
 from gluonlab.training.stop_consensus import StopCoordinator
-from gluonlab.training.train_state import TrainState, put_parameters
+from gluonlab.training.train_state import TrainState, set_strategy_parameters
 from gluonlab.training.training_setup import (
+    make_plan_on_all_ranks,
     measure_memory_line,
-    plan_together,
     prepare,
-    read_dataset_together,
+    read_dataset_on_all_ranks,
     warnings_after_training,
 )
 from gluonlab.training.user_components import (
@@ -155,15 +156,17 @@ def train(
         config = enable_checkpoints(config, resume_point, group)
         existing_run = find_existing_run(config, group)
         if existing_run is not None:
-            config = with_recorded_settings(config, existing_run, group)
+            config = keep_recorded_settings(config, existing_run, group)
     user_callbacks = make_callbacks(callbacks)
     components = make_user_components(net, loss, metrics)
     # outside nd_semantics: a data set of the user's yields arrays of the user's kind
     with explain_resource_limits():
-        loaded_data = read_dataset_together(dataset, config, components, group)
+        loaded_data = read_dataset_on_all_ranks(dataset, config, components, group)
     with nd_semantics(), explain_resource_limits():
         devices_per_copy = getattr(strategy, "devices_per_copy", 1)
-        plan = plan_together(config, loaded_data, group, existing_run is not None, components, devices_per_copy)
+        plan = make_plan_on_all_ranks(
+            config, loaded_data, group, existing_run is not None, components, devices_per_copy
+        )
         recorded = [resume_point and resume_point.description]
         if existing_run is not None:
             continued = existing_run.resume_point
@@ -202,7 +205,7 @@ def train_plan(
         callbacks: The user's callbacks, from `gluonlab.training.callbacks.make_callbacks`.
     """
     start_time = time.perf_counter()
-    plan, strategy, header = prepare(plan, make_strategy)
+    strategy, header = prepare(plan, make_strategy)
     if existing_run is not None:
         finished_result = read_finished_result(existing_run, plan, strategy)
         if finished_result is not None:
@@ -234,7 +237,8 @@ def train_plan(
                 if result.onnx is not None:
                     reporter.say(f"{'export':<11}{result.onnx.in_words()}")
             loop.callbacks.end_run(result.stopped)
-            record_end(run, loop.loss_meter.step, time.perf_counter() - loop.state.start_time)
+            if run.path is not None:
+                run.write(make_end_event(run.path, loop.loss_meter.step, time.perf_counter() - loop.state.start_time))
     result.seconds = time.perf_counter() - start_time
     return result
 
@@ -265,9 +269,7 @@ class TrainingLoop:
         self.plan, self.strategy, self.run = plan, strategy, run
         self.result, self.reporter = result, reporter
         self.stopper = StopCoordinator(plan.group, request)
-        self.early_stopping = None
-        if plan.early_stopping is not None:
-            self.early_stopping = EarlyStopping(plan.early_stopping)
+        self.early_stopping = None if plan.early_stopping is None else EarlyStopping(plan.early_stopping)
         self.callbacks = Callbacks(
             [
                 FirstStepTimer(result, reporter, start_time),
@@ -298,11 +300,10 @@ class TrainingLoop:
         best_score = max(map(self._epoch_score, self.result.history), default=-np.inf)
         step_losses = self.state.restore(resume_point.checkpoint, best_score)
         callback_states = resume_point.checkpoint.state.get("callbacks", {})
-        draws = self.state.draws_random_numbers
         lines = [
             f"goes on from step {self.loss_meter.step:,}",
             *self.callbacks.restore(callback_states, resume_point.keeps_stop),
-            *describe_differences(resume_point, self.plan, self.strategy, draws),
+            *describe_differences(resume_point, self.plan, self.strategy, self.state.draws_random_numbers),
         ]
         if self.state.loses_random_state:
             lines.append("Dropout draws other numbers than it would have: cuDNN cannot be seeded again")
@@ -317,7 +318,7 @@ class TrainingLoop:
         """Train until the last epoch, or until a callback stops it."""
         self.callbacks.start_run(self.loss_meter.step)
         self.stopper.synchronize()
-        finished, last = self.state.finished, self.plan.epochs
+        finished, last = self.state.finished_epochs, self.plan.epochs
         if finished and self.stopper.is_stopping and not self.state.images_done:
             last = finished
         # Nothing is left to train, but files that follow the last epoch may be missing.
@@ -346,7 +347,7 @@ class TrainingLoop:
             # the best epoch may have been trained before the run was resumed
             if self.plan.confusion and self.result.confusion is None:
                 self.result.confusion = self._evaluate().confusion
-        if self.stopper.is_stopping and self.state.finished < self.plan.epochs:
+        if self.stopper.is_stopping and self.state.finished_epochs < self.plan.epochs:
             self._record_stop()
         for line in warnings_after_training(self.result):
             self.reporter.say(f"{'remark':<11}{line}")
@@ -359,7 +360,7 @@ class TrainingLoop:
         if resumed_images:
             self.reporter.step_done(resumed_images, [])
         else:
-            self.callbacks.start_epoch(epoch)
+            self.callbacks.call_all("on_epoch_start", epoch)
         try:
             if not (self.state.within_epoch and self.stopper.stops_after(self.loss_meter.step)):
                 self._train_batches(epoch)
@@ -372,7 +373,7 @@ class TrainingLoop:
             score = self._evaluate()
             if score.metrics:
                 self.reporter.say(f"{'metrics':<11}{format_metrics(score.metrics)}")
-            self.callbacks.after_evaluation(score)
+            self.callbacks.call_all("on_evaluation", score)
             if self.early_stopping is None or self.early_stopping.best_epoch == epoch:
                 self.result.confusion = score.confusion
             record = self._epoch_record(epoch, training_seconds, score)
@@ -384,7 +385,7 @@ class TrainingLoop:
             if self.loss_meter.steps_before_divergence:
                 self.state.record_steps(epoch, self.loss_meter.steps_before_divergence)
             self.reporter.epoch_ends(line)
-        self.callbacks.end_epoch(record)
+        self.callbacks.call_all("on_epoch_end", record)
         if not self.state.within_epoch:
             self.state.after_epoch(self._epoch_score(record))
         self.stopper.synchronize()
@@ -393,11 +394,10 @@ class TrainingLoop:
         """Train on the remaining batches of an epoch, or until a stop."""
         with self.state.epoch_batches() as batches:
             for batch in batches:
-                losses = (
-                    self.strategy.step(batch)
-                    if self.profiler is None
-                    else self.profiler.step(batch, self.loss_meter.step + 1)
-                )
+                if self.profiler is None:
+                    losses = self.strategy.step(batch)
+                else:
+                    losses = self.profiler.step(batch, self.loss_meter.step + 1)
                 # asynchronous processes count only their own images
                 images = batch.size if self.plan.group.is_synchronous else batch.local_size
                 step_losses = self.loss_meter.append(losses, images)
@@ -462,7 +462,7 @@ class TrainingLoop:
 
 
 class BestWeights:
-    """Writer of the run's parameters: of the best epoch with early stopping, else of the last."""
+    """Writes the run's parameters: of the best epoch with early stopping, else of the last epoch."""
 
     def __init__(
         self,
@@ -483,10 +483,10 @@ class BestWeights:
                 early_stopping.digest = _parameters_digest(folder)
 
     def restore(self) -> bool:
-        """Restore the parameters of the best epoch from a checkpoint, if they have been replaced.
+        """Restore the file of the best epoch's parameters in a resumed run.
 
         A killed run may have finished later epochs than its last checkpoint, and have replaced the
-        file. Return False if no checkpoint has these parameters. All processes then forget the best
+        file. Return False if no checkpoint has the parameters. All processes then forget the best
         epoch.
         """
         early_stopping, folder, is_available = self._early_stopping, self._run.path, True
@@ -505,12 +505,9 @@ class BestWeights:
 
     def load(self) -> None:
         """Load the parameters of the best epoch into the network, in every process."""
-        if self._early_stopping is None:
-            return
-        arrays: Dict[str, Any] = {}
-        if self._run.path is not None:
-            arrays = read_arrays(self._run.path / PARAMETERS)
-        put_parameters(self._strategy, broadcast_arrays(arrays, self._group))
+        if self._early_stopping is not None:
+            arrays = {} if self._run.path is None else read_arrays(self._run.path / PARAMETERS)
+            set_strategy_parameters(self._strategy, broadcast_arrays(arrays, self._group))
 
 
 def _parameters_digest(folder: Path) -> str:
@@ -609,12 +606,6 @@ def write_exports(
     if confusion is not None:  # last, so that an error in drawing loses nothing else
         write_confusion_picture(confusion, plan.dataset.classes, folder / CONFUSION)
     return agreement
-
-
-def record_end(run: "RunDirectory | NoRunDirectory", step: int, seconds: float) -> None:
-    """Record in metrics.jsonl that all files of the run are complete. Raises OutputError."""
-    if run.path is not None:
-        run.write(make_end_event(run.path, step, seconds))
 
 
 def _draw_curves(run: "RunDirectory | NoRunDirectory", result: Result) -> None:

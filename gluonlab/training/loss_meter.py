@@ -187,16 +187,15 @@ class _LossBlock:
         """Wait for the steps of the block, return them, and empty the block."""
         if not self.steps:
             return []
-        sums = _sum_over_devices(self.rows)
-        if not self.group.is_synchronous:
-            known = [step_loss for step_loss in _mean_losses(self.steps, self.images, sums) if step_loss.images]
-            self.steps, self.images = [], []
-            return known
-        totals = self.group.all_reduce_values(np.concatenate([sums, self.coordinator.local_flags()]))
-        self.coordinator.update_from_all(totals[len(sums) :])
-        known = _mean_losses(self.steps, self.images, totals)
+        sums, is_synchronous = _sum_over_devices(self.rows), self.group.is_synchronous
+        if is_synchronous:
+            sums, flags = np.split(
+                self.group.all_reduce_values(np.concatenate([sums, self.coordinator.local_flags()])), [READ_EVERY]
+            )
+            self.coordinator.update_from_all(flags)
+        step_losses = _mean_losses(self.steps, self.images, sums)
         self.steps, self.images = [], []
-        return known
+        return [step_loss for step_loss in step_losses if is_synchronous or step_loss.images]
 
 
 def _sum_over_devices(rows: Sequence[nd.NDArray]) -> Any:

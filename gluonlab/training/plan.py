@@ -1,12 +1,11 @@
-"""The plan of a run: complete and checked settings, made from a TrainConfig in three steps.
+"""Turns a TrainConfig into the plan of a run: complete and checked settings. The three steps:
 
 1. `resolve_config` fills unset settings from a recipe.
 2. `set_up_devices` finds the devices.
 3. `plan_run` loads the data, and creates the `Plan`.
 
-A run calls these functions in `gluonlab.training.training_setup.plan_together`. `make_plan` calls
-them in a single process. The user's mistakes are found here or in `training_setup`, before anything
-is computed or written.
+A run takes these steps in `gluonlab.training.training_setup.make_plan_on_all_ranks`, and `make_plan`
+takes them in a single process. Wrong settings are found before anything is computed or written.
 """
 
 from __future__ import annotations
@@ -151,8 +150,8 @@ class ResolvedConfig(NamedTuple):
             f"{self.recipe.name}: {self.recipe.source}{accuracy_text}",
             f"{epochs} epoch{'s' * (epochs > 1)} ({names})",
         ]
-        has_no_crops = self.recipe.random_resized_crop and not self.config.random_resized_crop
-        if has_no_crops and self.requested.random_resized_crop is None:
+        lacks_crops = self.recipe.random_resized_crop and not self.config.random_resized_crop
+        if lacks_crops and self.requested.random_resized_crop is None:
             texts.append("without its random resized crops: the images are cropped already")
         wrap = textwrap.TextWrapper(OPTIONS_WIDTH, break_on_hyphens=False).wrap
         lines = [line for text in texts for line in wrap(text)]
@@ -264,11 +263,8 @@ def _recipe_values(config: TrainConfig, recipe: TrainingRecipe, defaults: Defaul
 
 def _recipe_suits_optimizer(optimizer: str, recipe: TrainingRecipe) -> bool:
     """Return True if the recipe's learning rate and momentum are meant for this optimizer."""
-    recipe_optimizer = recipe.optimizer
-    both_use_momentum = (
-        optimizer in MOMENTUM_OPTIMIZERS and recipe_optimizer in MOMENTUM_OPTIMIZERS and recipe.momentum is not None
-    )
-    return optimizer == recipe_optimizer or both_use_momentum
+    both_use_momentum = {optimizer, recipe.optimizer} <= {*MOMENTUM_OPTIMIZERS} and recipe.momentum is not None
+    return optimizer == recipe.optimizer or both_use_momentum
 
 
 class DeviceSetup(NamedTuple):
@@ -334,9 +330,8 @@ def learning_rate_factor(resolved: ResolvedConfig, step_images: int, images: int
     """
     if not resolved.scales_lr:
         return 1.0
-    if resolved.uses_recipe_lr:
-        return step_images / resolved.lr_batch_size
-    return step_images / min(resolved.lr_batch_size, images)
+    batch_size = resolved.lr_batch_size
+    return step_images / (batch_size if resolved.uses_recipe_lr else min(batch_size, images))
 
 
 def find_devices(config: TrainConfig, group: ProcessGroup = SINGLE_PROCESS) -> List[mx.Context]:
@@ -614,11 +609,10 @@ class Plan:
 
         ``strategy_settings``: settings that the strategy has determined.
         """
-        classes = classes_fingerprint(self.dataset.classes)
         return {
             "config": self.config.to_dict(),
             "settings": {**self.settings(), **strategy_settings},
-            "classes": classes,
+            "classes": classes_fingerprint(self.dataset.classes),
         }
 
 

@@ -29,9 +29,7 @@ GLUONCV_NAMES = {
 
 
 # settings that change images and labels, in the order in which they are listed
-IMAGE_AND_LABEL_CHANGES = (
-    "label_smoothing", "random_resized_crop", "crop_padding", "flip", "mixup", "normalise",
-)  # fmt: skip
+IMAGE_AND_LABEL_CHANGES = ("label_smoothing", "random_resized_crop", "crop_padding", "flip", "mixup", "normalise")
 
 
 def enabled_settings(settings: Any, *names: str) -> Iterator[str]:

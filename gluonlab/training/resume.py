@@ -8,7 +8,6 @@ folder. If a service has restored the folder, files may be missing or out of dat
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from contextlib import suppress
 from pathlib import Path
@@ -37,12 +36,12 @@ from gluonlab.runs.run_schema import PARAMETERS, ConfusionEvent, Epoch, StoppedE
 from gluonlab.runs.run_writer import NoRunDirectory, RunDirectory, archive_existing_run, has_ended, has_run
 from gluonlab.training.builtin_callbacks import find_best_epoch
 from gluonlab.training.checkpoint_writer import broadcast_arrays, broadcast_checkpoint
-from gluonlab.training.config_checks import check_can_resume
+from gluonlab.training.config_checks import check_can_resume, check_recorded_settings
 from gluonlab.training.image_loader_options import keep_recorded_resizer
 from gluonlab.training.parallel_options import WAYS_BY_OPTION
 from gluonlab.training.plan import Plan, dataset_digests
 from gluonlab.training.stop_consensus import run_on_all_ranks
-from gluonlab.training.train_state import put_parameters
+from gluonlab.training.train_state import set_strategy_parameters
 
 SPLIT_OPTIONS = ("split", *WAYS_BY_OPTION)  # how the network is split among devices
 STAGE_OPTIONS = ("cut", "balance", "stages", "stages_per_device", "pipeline_schedule")
@@ -150,16 +149,11 @@ def _was_stopped(path: Path) -> bool:
 def resumed_config(resume_point: ResumePoint, group: ProcessGroup = SINGLE_PROCESS, **given: Any) -> TrainConfig:
     """Return the config of the interrupted run, updated with the ``given`` settings.
 
-    If the devices or the number of processes change, the size of the whole batch stays the same.
-    Raises ConfigError.
+    The size of the whole batch stays the same on other devices. Raises ConfigError.
     """
     description = resume_point.description
     requested, used = description.requested, description.used
-    unknown_names = sorted(set(requested) - {f.name for f in dataclasses.fields(TrainConfig)})
-    if unknown_names:
-        raise ConfigError(
-            f"{description.file} has settings that this gluonlab does not know: {', '.join(unknown_names)}"
-        )
+    check_recorded_settings(description)
     if given.get("out") is not None:
         raise _other_folder_error(given["out"], resume_point)
     settings = {name: value for name, value in requested.items() if name != "out"}
@@ -171,8 +165,8 @@ def resumed_config(resume_point: ResumePoint, group: ProcessGroup = SINGLE_PROCE
         settings.update(cut=used["cut"], balance=None)
     if any(name in given for name in ("gpus", "devices")):
         settings.update(gpus=None, devices=None, threads=None, require_gpu=None, device_weights=None)
-    other_processes = used.get("processes", 1) != group.size
-    if other_processes or any(name in given for name in ("gpus", "devices", *SPLIT_OPTIONS)):
+    has_other_processes = used.get("processes", 1) != group.size
+    if has_other_processes or any(name in given for name in ("gpus", "devices", *SPLIT_OPTIONS)):
         settings.update(batch_size=None, global_batch_size=used.get("global_batch_size"))
     if set(given) & set(BATCH_SIZES):
         settings.update(dict.fromkeys(BATCH_SIZES))
@@ -206,12 +200,10 @@ def keep_recorded_cut(config: TrainConfig, description: RunDescription) -> Train
     A cut that was chosen by measurement could differ if it were measured again.
     """
     recorded, current, cut = description.requested, config.to_dict(), description.used.get("cut")
-    same = ("split", "stages", "stages_per_device", "pipeline_schedule")
-    if cut is None or config.cut is not None:
-        return config
-    if any(recorded.get(name) != current[name] for name in same):
-        return config
-    if config.balance not in (None, recorded.get("balance"), description.used.get("balance")):
+    names = ("split", "stages", "stages_per_device", "pipeline_schedule")
+    has_same_stages = all(recorded.get(name) == current[name] for name in names)
+    balances = (None, recorded.get("balance"), description.used.get("balance"))
+    if cut is None or config.cut is not None or not has_same_stages or config.balance not in balances:
         return config
     return config.replace(cut=cut, balance=None)
 
@@ -244,8 +236,9 @@ def check_same_training(resume_point: ResumePoint, plan: Plan, strategy: Strateg
     option_text, state = resume_point.option_text, resume_point.checkpoint.state
     check_can_resume(option_text, plan.config, plan.group)
     check_same_settings(option_text, resume_point.description.used, plan)
+    digests = dataset_digests(plan)
     for split, recorded_digest in state["data"].items():
-        digest = dataset_digests(plan)[split]
+        digest = digests[split]
         if recorded_digest != digest:
             raise ConfigError(
                 f"{option_text}: {plan.dataset.name} has changed: its {split} split had "
@@ -375,9 +368,8 @@ def find_existing_run(config: TrainConfig, group: ProcessGroup = SINGLE_PROCESS)
     """
     local = run_on_all_ranks(group, lambda: _read_existing_run(config) if group.rank == 0 else None)
     _, local_resume_point, local_finished = local or (None, None, None)
-    parts = (local, local_resume_point, local_finished)
-    flags = np.array([part is not None for part in parts])
-    is_found, is_resumable, is_finished = group.all_gather(flags)[0]
+    flags = [part is not None for part in (local, local_resume_point, local_finished)]
+    is_found, is_resumable, is_finished = group.all_gather(np.array(flags))[0]
     if not is_found:
         return None
     folder, resume_point, finished = Path(str(config.out)), None, None
@@ -400,7 +392,7 @@ def _read_existing_run(config: TrainConfig) -> Optional[ExistingRun]:
     return ExistingRun(folder, resume_point, finished)
 
 
-def with_recorded_settings(
+def keep_recorded_settings(
     config: TrainConfig, existing_run: ExistingRun, group: ProcessGroup = SINGLE_PROCESS
 ) -> TrainConfig:
     """Return the config with two settings of the existing run.
@@ -436,7 +428,7 @@ def read_finished_result(existing_run: ExistingRun, plan: Plan, strategy: Strate
     is_rank_0, group = plan.group.rank == 0, plan.group
     lines: List[Any] = run_on_all_ranks(group, lambda: read_lines(folder) if is_rank_0 else [])
     arrays = run_on_all_ranks(group, lambda: read_arrays(folder / PARAMETERS) if is_rank_0 else {})
-    put_parameters(strategy, broadcast_arrays(arrays, group))
+    set_strategy_parameters(strategy, broadcast_arrays(arrays, group))
     matrices = [line.matrix for line in lines if isinstance(line, ConfusionEvent)]
     stops = [line.message for line in lines if isinstance(line, StoppedEvent)]
     values = [

@@ -12,9 +12,8 @@ On the CPU, the estimates are too small by
 
 MXNet's plan counts four bytes for every number, so with float16 the estimates are an upper bound.
 
-`measure_run_memory` runs `gluonlab.training.memory_trial_child` in a child process, and also
-includes
-scratch memory, buffers of kvstores, Python and its libraries, and the rounding of the allocator.
+`measure_run_memory` runs `gluonlab.training.memory_trial_child` in a child process. The measured
+memory includes everything, also scratch memory, buffers of kvstores, and Python with its libraries.
 
 - CPU devices: it measures the peak resident memory of the child and its decoder processes. The
   memory limit of a container applies to the same memory.
@@ -65,9 +64,7 @@ EstimateParts = Callable[[ShardSizes], List[MemoryEstimate]]  # `strategy.estima
 LABEL_BYTES = 4  # of a label; an image's weight has the same size
 # Widths of the columns of the table of several devices. A line has 80 columns, since it starts with
 # two titles of 11.
-COLUMN_WIDTHS = {
-    "parameters": 11, "gradients": 10, "states": 8, "activations": 12, "data": 8, "total": 9,
-}  # fmt: skip
+COLUMN_WIDTHS = {"parameters": 11, "gradients": 10, "states": 8, "activations": 12, "data": 8, "total": 9}
 
 
 class DeviceMemory(NamedTuple):

@@ -29,7 +29,7 @@ from gluonlab.training.stop_consensus import StopCoordinator
 from gluonlab.training.training_setup import train_loader
 
 
-def put_parameters(strategy: Strategy, parameters: Mapping[str, nd.NDArray]) -> None:
+def set_strategy_parameters(strategy: Strategy, parameters: Mapping[str, nd.NDArray]) -> None:
     """Load parameters into all devices. Raises DataError for parameters of another network."""
     nd.waitall()  # running statistics are written without the engine's knowledge
     params = strategy.net._collect_params_with_prefix()
@@ -91,7 +91,7 @@ class TrainState:
             coordinator.shared_time,
         )
         self._device_rng = DeviceRng(strategy, plan.seed, plan.first_device_index)
-        self.finished = 0  # epochs
+        self.finished_epochs = 0  # epochs
         self._resumed_from: Optional[Checkpoint] = None  # until the next epoch starts
 
     @property
@@ -114,19 +114,19 @@ class TrainState:
     def after_step(self) -> None:
         """Write a checkpoint if one is due, except at the end of an epoch."""
         if self.within_epoch:  # at the end of an epoch, after_epoch does this after the evaluation
-            self.checkpoints.after_step(self.loss_meter.step, self.finished)
+            self.checkpoints.after_step(self.loss_meter.step, self.finished_epochs)
 
     def after_epoch(self, score: float) -> None:
         """Write a checkpoint if one is due, or if the epoch is the best so far.
 
         ``score``: score of the epoch. A larger score is better.
         """
-        self.finished = self.loader.epoch
-        self.checkpoints.after_epoch(self.loss_meter.step, self.finished, score)
+        self.finished_epochs = self.loader.epoch
+        self.checkpoints.after_epoch(self.loss_meter.step, self.finished_epochs, score)
 
     def save_before_exit(self) -> None:
         """Write a checkpoint, and wait until it is on disk."""
-        self.checkpoints.write_now(self.loss_meter.step, self.finished)
+        self.checkpoints.write_now(self.loss_meter.step, self.finished_epochs)
 
     def _loader_position(self) -> Dict[str, int]:
         """Return the position of the loader: finished epochs, and steps in the current epoch.
@@ -134,8 +134,8 @@ class TrainState:
         Until an epoch has been evaluated, the position is at the end of this epoch.
         """
         position = self.loader.state()
-        if self.loader.epoch > self.finished:
-            position.update(epoch=self.finished, step=len(self.loader))
+        if self.loader.epoch > self.finished_epochs:
+            position.update(epoch=self.finished_epochs, step=len(self.loader))
         return position
 
     @property
@@ -236,7 +236,7 @@ class TrainState:
         step = state["loader"]["step"]
         replayed = self._device_rng.steps_to_replay(step)
         self.loader.restore({**state["loader"], "step": step - replayed})
-        self.finished = state["loader"]["epoch"]
+        self.finished_epochs = state["loader"]["epoch"]
         self._restore_devices(checkpoint)
         self._resumed_from = checkpoint if step else None
         self.checkpoints.start_from(checkpoint.step, self.loader.epoch, best_score)
@@ -244,7 +244,7 @@ class TrainState:
 
     def _restore_devices(self, checkpoint: Checkpoint) -> None:
         """Copy a checkpoint's arrays to the devices. Raises DataError for another network."""
-        put_parameters(self.strategy, checkpoint.parameters)
+        set_strategy_parameters(self.strategy, checkpoint.parameters)
         state: Dict[str, Any] = checkpoint.state
         self.strategy.restore(
             StrategyState(

@@ -1,6 +1,7 @@
-"""Preparation of a run: data set, plan, network, strategy, and the lines that it prints first.
+"""Prepares a run before its first step: data set, plan, network and strategy.
 
-Processes that train together also check here that their options agree.
+`prepare` creates the network and the strategy. `run_header` and the warnings are the lines that a
+run prints first and last. Processes that train together check here that their options agree.
 """
 
 from __future__ import annotations
@@ -46,32 +47,35 @@ if TYPE_CHECKING:
 
 
 def placeholder_dataset(dataset: Any) -> Optional[Dataset]:
-    """Return the data set given to `train`, or one black image for checks that need no images."""
+    """Return a loaded data set unchanged, and a pair of Gluon data sets as one black image.
+
+    Settings can then be checked before the Gluon data sets are read.
+    """
     if dataset is None or isinstance(dataset, Dataset):
         return dataset
     split = ArraySplit(np.zeros((1, 1, 1, 1), np.uint8), np.zeros(1, np.int32))
     return Dataset("", split, split, ("",), Defaults())
 
 
-def read_dataset_together(
+def read_dataset_on_all_ranks(
     dataset: Any, config: TrainConfig, components: UserComponents, group: ProcessGroup
 ) -> Optional[Dataset]:
-    """Load the data set that was given to `train`, in every process.
+    """Read the data set that was given to `train`, in every process.
 
     The settings that do not depend on the data are checked first. Raises a UsageError for a wrong
     setting, DataError, and RunError if another process fails.
     """
 
-    def read() -> Optional[Dataset]:
+    def check_and_read() -> Optional[Dataset]:
         placeholder = placeholder_dataset(dataset)
         if placeholder is not dataset:
             resolve_config(config, placeholder, group, components)
         return resolve_dataset(dataset)
 
-    return run_on_all_ranks(group, read)
+    return run_on_all_ranks(group, check_and_read)
 
 
-def plan_together(
+def make_plan_on_all_ranks(
     config: TrainConfig,
     dataset: Optional[Dataset],
     group: ProcessGroup,
@@ -83,7 +87,7 @@ def plan_together(
 
     Args:
         config: The settings.
-        dataset: The data set, from `read_dataset_together`.
+        dataset: The data set, from `read_dataset_on_all_ranks`.
         group: The processes that train together.
         is_existing_run: Whether the run's folder already contains this run.
         components: The user's network, loss and metrics.
@@ -127,9 +131,8 @@ def _gather_counts(group: ProcessGroup, count: int) -> Tuple[int, ...]:
 
 
 class TrainingSetup(NamedTuple):
-    """A run that is ready to start. ``header``: the lines that the run prints first."""
+    """The network and strategy of a run, and the ``header``: the lines that the run prints first."""
 
-    plan: Plan
     strategy: Strategy
     header: List[str]
 
@@ -137,7 +140,7 @@ class TrainingSetup(NamedTuple):
 @nd_semantics()
 @exit_if_stuck()  # creating a strategy may run and time the network
 def prepare(plan: Plan, make_strategy: Optional[MakeStrategy] = None) -> TrainingSetup:
-    """Create network and strategy. Raises a UsageError for mistakes that are found only then."""
+    """Create the network and the strategy. Raises a UsageError if they do not fit the plan."""
     header: List[str] = []
 
     def make_initialized_net(ctxs: List[mx.Context], start: Optional[List[mx.Context]] = None) -> gluon.HybridBlock:
@@ -167,7 +170,7 @@ def prepare(plan: Plan, make_strategy: Optional[MakeStrategy] = None) -> Trainin
         from gluonlab.training.run_memory import memory_report
 
         header += memory_report(plan, strategy.net, strategy.estimate_memory)
-    return TrainingSetup(plan, strategy, header)
+    return TrainingSetup(strategy, header)
 
 
 def measure_memory_line(plan: Plan, make_strategy: Optional[MakeStrategy]) -> Optional[str]:
@@ -288,17 +291,15 @@ def warnings_after_training(result: Result) -> Iterator[str]:
 
 
 def _warn_of_failed_training(result: Result) -> Iterator[str]:
-    """Yield a warning if the loss is far too large, or if the accuracy may be due to chance.
-
-    The loss is not checked if it is the user's, since the loss of guessing is then unknown.
-    """
+    """Yield a warning if the loss is far too large, or if the accuracy may be due to chance."""
     plan, epoch = result.plan, result.kept_epoch
     classes = len(plan.dataset.classes)
     if classes < 2 or plan.dataset.name == SYNTHETIC:
         return
     guessing_loss, advice = math.log(classes), "a smaller --lr; --find-lr 100 finds one"
+    # the loss of guessing is unknown for a loss of the user
     if plan.user_components.loss is None and epoch.loss > MAX_LOSS_FACTOR * guessing_loss:
-        yield (f"loss {epoch.loss:.4g} is far above that of guessing, {guessing_loss:.2f}: try {advice}")
+        yield f"loss {epoch.loss:.4g} is far above that of guessing, {guessing_loss:.2f}: try {advice}"
         return
     counts = _class_counts(plan.dataset.test, classes)
     if counts is None or not counts.sum() or np.count_nonzero(counts) == 1:

@@ -1,11 +1,9 @@
-"""The page in Chromium: columns sort, the filter hides what is of other runs, and all can be read
-on a telephone and in the dark.
-"""
+"""The page in Chromium: columns sort, the filter hides other runs, and all text is legible."""
 
 import pytest
 from support.browser import open_pages, require_browser, start_browser
 from support.legible import PAGE_WIDTH, TEXTS, emulate_screen, find_low_contrast_texts
-from support.made_up_runs import make_metrics, make_run
+from support.made_up_runs import make_run
 
 from gluonlab.report.report_page import MANY_RUNS, make_page
 from gluonlab.runs.run_reader import read_runs
@@ -23,14 +21,13 @@ def driver():
 
 @pytest.fixture
 def page(driver, tmp_path):
-    """Of many runs, the third of which has not begun; devices 1, 2, ..."""
-    made = [
-        make_run(tmp_path / "runs" / f"run-{number}", make_metrics() if number != 2 else [],
-                 devices=["cpu(0)"] * (number + 1), kvstore=f"store-{number}")
+    """A page of many runs with 1, 2, ... devices, of which the third has not started."""
+    runs = [
+        make_run(tmp_path / f"runs/run-{number}", [] if number == 2 else None, devices=["cpu(0)"] * (number + 1))
         for number in range(MANY_RUNS)
-    ]  # fmt: skip
+    ]
     with open_pages(driver, tmp_path) as show:
-        yield show(make_page(read_runs(made)))
+        yield show(make_page(read_runs(runs)))
 
 
 def column(page, number):

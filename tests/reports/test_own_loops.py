@@ -1,8 +1,4 @@
-"""Programs of docs/reports.md with a loop of their own.
-
-Each is what the author of a public report would write with gluonlab. The right value is that of
-plain Gluon on one device, unless a program says otherwise.
-"""
+"""Programs of docs/reports.md with a loop of their own."""
 
 import threading
 
@@ -36,11 +32,19 @@ STORES = ["device", "local", "ring", "sharded-optimizer"]
 
 
 def check(program, settings=MOMENTUM, devices=3, make=make_perceptron, close=CLOSE, **ours):
-    """``program`` ends with the values of plain Gluon on one device, on several devices."""
-    right = train_program(program, 1, gluon.Trainer, make, **settings)
-    assert max_difference(parameter_arrays(initialize_randomly(make(), contexts(1))), right) > 1e-4  # it has learned
-    found = train_program(program, devices, BucketedTrainer, make, **settings, **ours)
-    assert max_difference(found, right) < close
+    """Check that ``program`` on several devices ends with the values of plain Gluon on one device."""
+    expected = train_program(program, 1, gluon.Trainer, make, **settings)
+    assert max_difference(parameter_arrays(initialize_randomly(make(), contexts(1))), expected) > 1e-4  # it has learned
+    result = train_program(program, devices, BucketedTrainer, make, **settings, **ours)
+    assert max_difference(result, expected) < close
+
+
+def train_step(trainer, ctxs, loss, *arrays):
+    """Make a step with ``loss(*shards)`` on each device."""
+    with autograd.record():
+        losses = [loss(*shards) for shards in zip(*(split_over_devices(array, ctxs) for array in arrays))]
+    autograd.backward(losses)
+    trainer.step(len(arrays[0]))
 
 
 class Repeated(gluon.HybridBlock):
@@ -124,29 +128,26 @@ def test_a_device_without_a_shard_in_the_last_part_of_an_accumulation():
     check(program, SGD, make=adding)
 
 
-def clipped_by_hand(net, step, norm):
-    """Plain arithmetic: a step of gradient descent with the clipped mean gradient."""
-    recorded_losses(net, step, contexts(1))[0].backward()
-    grads = [param.grad().asnumpy() / 12 for param in net.collect_params().values()]
-    scale = min(1.0, norm / np.sqrt(sum((grad.astype("float64") ** 2).sum() for grad in grads)))
-    for param, grad in zip(net.collect_params().values(), grads):
-        param.set_data(param.data() - nd.array(0.1 * scale * grad))
+def train_clipped(norm):
+    """Return the parameters after three steps of gradient descent with the clipped mean gradient, in NumPy."""
+    net = initialize_randomly(make_perceptron(), contexts(1))
+    for step in range(3):
+        recorded_losses(net, step, contexts(1))[0].backward()
+        grads = [param.grad().asnumpy() / 12 for param in net.collect_params().values()]
+        scale = min(1.0, norm / np.sqrt(sum((grad.astype("float64") ** 2).sum() for grad in grads)))
+        for param, grad in zip(net.collect_params().values(), grads):
+            param.set_data(param.data() - nd.array(0.1 * scale * grad))
+    return parameter_arrays(net)
 
 
 def test_the_global_norm_is_that_of_the_sum_over_all_devices():
     """https://github.com/apache/mxnet/issues/12859"""
-    one = initialize_randomly(make_perceptron(), contexts(1))
-    for step in range(3):
-        clipped_by_hand(one, step, 0.05)
-    found = train_program(run_steps, 3, BucketedTrainer, clip_norm=0.05, **SGD)
-    assert max_difference(found, parameter_arrays(one)) < CLOSE
+    result = train_program(run_steps, 3, BucketedTrainer, clip_norm=0.05, **SGD)
+    assert max_difference(result, train_clipped(0.05)) < CLOSE
 
 
 def test_gradients_are_clipped_by_hand_between_allreduce_and_update():
     """https://github.com/apache/mxnet/issues/16882"""
-    one = initialize_randomly(make_perceptron(), contexts(1))
-    for step in range(3):
-        clipped_by_hand(one, step, 0.05)
 
     def program(net, trainer, ctxs):
         for step in range(3):
@@ -157,46 +158,36 @@ def test_gradients_are_clipped_by_hand_between_allreduce_and_update():
                 gluon.utils.clip_global_norm(grads, 12 * 0.05)
             trainer.update(12)
 
-    assert (
-        max_difference(train_program(program, 2, BucketedTrainer, kvstore="ring", **SGD), parameter_arrays(one)) < CLOSE
-    )
+    result = train_program(program, 2, BucketedTrainer, kvstore="ring", **SGD)
+    assert max_difference(result, train_clipped(0.05)) < CLOSE
 
 
-def test_states_of_three_devices_go_on_on_one_other(tmp_path):
+def check_saved_states(folder, devices, trainer, ctxs, **ours):
+    """Check that a training resumes on other devices with saved states."""
+
+    def program(net, trainer, ctxs):
+        run_steps(net, trainer, ctxs)
+        trainer.save_states(str(folder / "states"))
+        net.save_parameters(str(folder / "parameters"))
+        run_steps(net, trainer, ctxs, steps=range(3, 6))
+
+    expected = train_program(program, devices, trainer, **ADAM)
+    net = make_perceptron()
+    net.load_parameters(str(folder / "parameters"), ctx=ctxs)
+    resumed = BucketedTrainer(net.collect_params(), **ADAM, **ours)
+    resumed.load_states(str(folder / "states"))
+    run_steps(net, resumed, ctxs, steps=range(3, 6))
+    assert max_difference(parameter_arrays(net), expected) < CLOSE
+
+
+def test_states_of_three_devices_are_loaded_on_one_other(tmp_path):
     """https://github.com/apache/mxnet/issues/15918"""
-
-    def program(net, trainer, ctxs):
-        run_steps(net, trainer, ctxs)
-        trainer.save_states(str(tmp_path / "states"))
-        net.save_parameters(str(tmp_path / "parameters"))
-        run_steps(net, trainer, ctxs, steps=range(3, 6))
-
-    right = train_program(program, 3, BucketedTrainer, **ADAM)
-    elsewhere = [mx.cpu(5)]
-    net = make_perceptron()
-    net.load_parameters(str(tmp_path / "parameters"), ctx=elsewhere)
-    trainer = BucketedTrainer(net.collect_params(), **ADAM)
-    trainer.load_states(str(tmp_path / "states"))
-    run_steps(net, trainer, elsewhere, steps=range(3, 6))
-    assert max_difference(parameter_arrays(net), right) < CLOSE
+    check_saved_states(tmp_path, 3, BucketedTrainer, [mx.cpu(5)])
 
 
-def test_states_of_gluons_own_trainer_go_on_on_several_devices(tmp_path):
+def test_states_of_gluons_own_trainer_are_loaded_on_several_devices(tmp_path):
     """https://github.com/horovod/horovod/issues/1897"""
-
-    def program(net, trainer, ctxs):
-        run_steps(net, trainer, ctxs)
-        trainer.save_states(str(tmp_path / "states"))
-        net.save_parameters(str(tmp_path / "parameters"))
-        run_steps(net, trainer, ctxs, steps=range(3, 6))
-
-    right = train_program(program, 1, gluon.Trainer, **ADAM)
-    net = make_perceptron()
-    net.load_parameters(str(tmp_path / "parameters"), ctx=contexts(2))
-    trainer = BucketedTrainer(net.collect_params(), kvstore="sharded-optimizer", **ADAM)
-    trainer.load_states(str(tmp_path / "states"))
-    run_steps(net, trainer, contexts(2), steps=range(3, 6))
-    assert max_difference(parameter_arrays(net), right) < CLOSE
+    check_saved_states(tmp_path, 1, gluon.Trainer, contexts(2), kvstore="sharded-optimizer")
 
 
 def test_a_schedule_counts_steps_and_not_devices():
@@ -295,10 +286,7 @@ def test_encoder_and_decoder_share_a_weight():
         net.hybridize(static_alloc=True)
         for step in range(3):
             words = np.random.RandomState(step).randint(0, 11, (9, 5))
-            with autograd.record():
-                losses = [CROSS_ENTROPY(net(a[:, :-1]), a[:, 1:]) for a in split_over_devices(words, ctxs)]
-            autograd.backward(losses)
-            trainer.step(9)
+            train_step(trainer, ctxs, lambda a: CROSS_ENTROPY(net(a[:, :-1]), a[:, 1:]), words)
 
     check(program, ADAM, make=Tied)
 
@@ -375,10 +363,7 @@ def test_connectionist_temporal_classification_of_seven_sequences():
         for step in range(3):
             random = np.random.RandomState(step)
             x, y = random.normal(size=(7, 9, 4)), random.randint(0, 4, (7, 3))
-            with autograd.record():
-                losses = [loss(net(a), b) for a, b in zip(split_over_devices(x, ctxs), split_over_devices(y, ctxs))]
-            autograd.backward(losses)
-            trainer.step(7)
+            train_step(trainer, ctxs, lambda a, b: loss(net(a), b), x, y)
 
     check(program, SGD, make=Speech, close=1e-6)
 
@@ -485,10 +470,9 @@ def test_two_bits_send_what_was_left_over_later(kind):
     ctxs = contexts(2)
     net = nn.Dense(1, in_units=1, use_bias=False)
     net.initialize(mx.init.Zero(), ctx=ctxs)
-    compression = {"type": "2bit", "threshold": 0.5}
     trainer = kind(
         net.collect_params(), "sgd", {"learning_rate": 1.0}, kvstore=make_kvstore("device"),
-        compression_params=compression,
+        compression_params={"type": "2bit", "threshold": 0.5},
     )  # fmt: skip
     weights = []
     for _ in range(5):
@@ -517,15 +501,13 @@ def test_two_outputs_have_two_losses():
     def program(net, trainer, ctxs):
         net.hybridize(static_alloc=True, static_shape=True)
         huber = gluon.loss.HuberLoss()
+
+        def loss(x, y):
+            kind, size = net(x)
+            return CROSS_ENTROPY(kind, y) + 0.3 * huber(size, y)
+
         for step in range(3):
-            x, y = random_batch(step)
-            losses = []
-            with autograd.record():
-                for a, b in zip(split_over_devices(x, ctxs), split_over_devices(y, ctxs)):
-                    kind, size = net(a)
-                    losses += [CROSS_ENTROPY(kind, b), 0.3 * huber(size, b)]
-            autograd.backward(losses)
-            trainer.step(12)
+            train_step(trainer, ctxs, loss, *random_batch(step))
 
     check(program, make=TwoHeads)
 
@@ -534,8 +516,7 @@ def test_a_recurrent_layer_waits_for_its_shapes_on_every_device():
     """https://github.com/apache/mxnet/issues/7589"""
 
     def run(devices, kind):
-        ctxs = contexts(devices)
-        net = nn.HybridSequential()
+        ctxs, net = contexts(devices), nn.HybridSequential()
         net.add(rnn.GRU(6, layout="NTC"), nn.Dense(3))
         net.initialize(mx.init.Constant(0.1), ctx=ctxs)
         net.hybridize()
@@ -543,11 +524,7 @@ def test_a_recurrent_layer_waits_for_its_shapes_on_every_device():
         for step in range(3):
             random = np.random.RandomState(step)
             x, y = random.normal(size=(6, 5, 4)), random.randint(0, 3, 6)
-            with autograd.record():
-                pairs = zip(split_over_devices(x, ctxs), split_over_devices(y, ctxs))
-                losses = [CROSS_ENTROPY(net(a), b) for a, b in pairs]
-            autograd.backward(losses)
-            trainer.step(6)
+            train_step(trainer, ctxs, lambda a, b: CROSS_ENTROPY(net(a), b), x, y)
         return parameter_arrays(net)
 
     assert max_difference(run(2, BucketedTrainer), run(1, gluon.Trainer)) < CLOSE
@@ -594,17 +571,12 @@ def test_a_network_in_float64():
         net.cast("float64")
         trainer = kind(net.collect_params(), **ADAM)
         for step in range(3):
-            x, y = random_batch(step)
-            with autograd.record():
-                pairs = zip(split_over_devices(x, ctxs), split_over_devices(y, ctxs))
-                losses = [CROSS_ENTROPY(net(a.astype("float64")), b) for a, b in pairs]
-            autograd.backward(losses)
-            trainer.step(12)
+            train_step(trainer, ctxs, lambda a, b: CROSS_ENTROPY(net(a.astype("float64")), b), *random_batch(step))
         return parameter_arrays(net)
 
-    found = run(3, BucketedTrainer)
-    assert found[0].dtype == np.float64
-    assert max_difference(found, run(1, gluon.Trainer)) < 1e-14
+    result = run(3, BucketedTrainer)
+    assert result[0].dtype == np.float64
+    assert max_difference(result, run(1, gluon.Trainer)) < 1e-14
 
 
 def test_sparse_gradients_are_for_gluons_own_trainer():
@@ -613,17 +585,14 @@ def test_sparse_gradients_are_for_gluons_own_trainer():
     def program(net, trainer, ctxs):
         for step in range(2):
             words = np.random.RandomState(step).randint(0, 10, 8)
-            with autograd.record():
-                losses = [(net(a) ** 2).sum(axis=1) for a in split_over_devices(words, ctxs)]
-            autograd.backward(losses)
-            trainer.step(8)
+            train_step(trainer, ctxs, lambda a: (net(a) ** 2).sum(axis=1), words)
 
     def make():
         return nn.Embedding(10, 4, sparse_grad=True)
 
-    right = train_program(program, 1, gluon.Trainer, make, **SGD)
-    found = train_program(program, 2, gluon.Trainer, make, kvstore=make_kvstore("device"), **SGD)
-    assert max_difference(found, right) < CLOSE
+    expected = train_program(program, 1, gluon.Trainer, make, **SGD)
+    result = train_program(program, 2, gluon.Trainer, make, kvstore=make_kvstore("device"), **SGD)
+    assert max_difference(result, expected) < CLOSE
     with pytest.raises(KVStoreError, match=r"sparse gradients, .*, or use gluon.Trainer for them"):
         train_program(program, 2, BucketedTrainer, make, **SGD)
 

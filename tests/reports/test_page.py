@@ -1,4 +1,4 @@
-"""docs/reports.md has a row for every program of this folder, and for no other."""
+"""docs/reports.md has one row for every program in this folder."""
 
 import ast
 import re
@@ -8,23 +8,19 @@ FOLDER = Path(__file__).resolve().parent
 PAGE = FOLDER.parent.parent / "docs" / "reports.md"
 
 
-def reports_of(module):
-    """The report in the first line of each test's docstring."""
-    tests = ast.parse((FOLDER / module).read_text(encoding="utf-8")).body
-    docstrings = [
-        ast.get_docstring(test) for test in tests if isinstance(test, ast.FunctionDef) and test.name.startswith("test_")
-    ]
-    return [text.splitlines()[0] for text in docstrings]
+def list_reports(module):
+    """Return the first line of each test's docstring, which is the report's address."""
+    nodes = ast.parse((FOLDER / module).read_text(encoding="utf-8")).body
+    tests = [node for node in nodes if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")]
+    return [ast.get_docstring(test).splitlines()[0] for test in tests]
 
 
 def test_the_tables_have_the_programs_in_their_order():
-    _, loops, runs = re.split("^## .*$", PAGE.read_text(encoding="utf-8"), flags=re.M)
-    for part, module in ((loops, "test_own_loops.py"), (runs, "test_trainings.py")):
-        rows = [line for line in part.splitlines() if line.startswith("| [")]
+    _, *parts = re.split("^## .*$", PAGE.read_text(encoding="utf-8"), flags=re.M)
+    all_reports = []
+    for part, module in zip(parts, ("test_own_loops.py", "test_trainings.py")):
+        rows, reports = [line for line in part.splitlines() if line.startswith("| [")], list_reports(module)
         assert all(len(re.split(r"(?<!\\)\|", row)) == 6 for row in rows)
-        assert [re.match(r"\| \[[^]]+\]\(([^)]+)\)", row).group(1) for row in rows] == reports_of(module)
-
-
-def test_there_are_thirty_programs_at_least():
-    found = reports_of("test_own_loops.py") + reports_of("test_trainings.py")
-    assert len(found) == len(set(found)) >= 30
+        assert [re.match(r"\| \[[^]]+\]\(([^)]+)\)", row).group(1) for row in rows] == reports
+        all_reports += reports
+    assert len(all_reports) == len(set(all_reports)) >= 30

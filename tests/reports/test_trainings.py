@@ -1,8 +1,4 @@
-"""Programs of docs/reports.md that call train.
-
-Each is what the author of a public report would write with gluonlab. The right value is that of
-one device, unless a program says otherwise.
-"""
+"""Programs of docs/reports.md that call train."""
 
 import mxnet as mx
 import numpy as np
@@ -19,9 +15,9 @@ from gluonlab.errors import ConfigError, DivergedError, ModelError
 from gluonlab.training.reporter import Reporter
 
 CLASSES, SIDE = 3, 8
-_random = np.random.RandomState(0)
-LABELS = _random.randint(0, CLASSES, 60)
-IMAGES = _random.randint(0, 150, (60, SIDE, SIDE)) + 30 * LABELS[:, None, None]
+random = np.random.RandomState(0)
+LABELS = random.randint(0, CLASSES, 60)
+IMAGES = random.randint(0, 150, (60, SIDE, SIDE)) + 30 * LABELS[:, None, None]
 IMAGES = IMAGES.astype("uint8")
 
 
@@ -30,13 +26,9 @@ def data():
 
 
 def run(folder, net=None, loss=None, dataset=None, **settings):
-    """A run with batches of 13 images, the last of 1, on three devices unless asked otherwise."""
-    usual = {
-        "devices": device_spec(3), "epochs": 1, "global_batch_size": 13, "optimizer": "sgd",
-        "lr": 0.05,
-        "momentum": 0.9,
-    }  # fmt: skip
-    config = TrainConfig(**{**usual, **settings}, out=str(folder))
+    """Train on batches of 13 images, the last of 1, on three devices unless ``settings`` differ."""
+    defaults = {"devices": device_spec(3), "epochs": 1, "global_batch_size": 13, "optimizer": "sgd"}
+    config = TrainConfig(**{**defaults, "lr": 0.05, "momentum": 0.9, **settings}, out=str(folder))
     return train(config, net=net or make_net, loss=loss, dataset=dataset or data(), reporter=Reporter())
 
 
@@ -46,10 +38,10 @@ def make_net(classes):
     return net
 
 
-def distance_of_runs(tmp_path, one, other):
-    """The distance between the parameters after two runs, each given by its settings."""
-    ends = [parameter_arrays(run(tmp_path / str(i), **each).net) for i, each in enumerate((one, other))]
-    return max_difference(*ends)
+def distance_of_runs(tmp_path, *runs):
+    """Return the distance between the parameters after two runs with these settings."""
+    nets = [run(tmp_path / str(number), **settings).net for number, settings in enumerate(runs)]
+    return max_difference(*map(parameter_arrays, nets))
 
 
 class Adds(nn.HybridSequential):
@@ -310,10 +302,7 @@ def test_statistics_of_constant_images_on_uneven_shards(tmp_path):
         return net
 
     grey = np.full((40, SIDE, SIDE), 51, "uint8")
-    found = run(
-        tmp_path / "run", net=make, sync_bn=True,
-        dataset=from_arrays(grey, LABELS[:40], grey, LABELS[:40]),
-    )  # fmt: skip
+    found = run(tmp_path / "run", net=make, sync_bn=True, dataset=from_arrays(grey, LABELS[:40], grey, LABELS[:40]))
     left = 0.9**4  # 40 images in batches of 13, 13, 13 and 1
     norm = found.net[0]
     for ctx in norm.running_mean.list_ctx():

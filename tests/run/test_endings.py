@@ -1,4 +1,4 @@
-"""python -m gluonlab.run: however it ends, what it leaves is whole, and said."""
+"""python -m gluonlab.run: however it ends, its files are whole, and a line describes them."""
 
 import json
 import os
@@ -10,6 +10,7 @@ import threading
 import time
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from unittest.mock import Mock
 
 import mxnet as mx
 import pytest
@@ -49,42 +50,32 @@ def test_a_comparison_on_a_full_disk_does_not_block_the_next_one(run, empty_cwd,
     assert re.fullmatch(r"error: .*both.*File too large.*--out", line)
 
 
-class Breaks(Reporter):
-    """Calls ``act`` after so many steps, and counts on."""
+class ActingReporter(Reporter):
+    """Calls ``act`` after some steps, and continues counting."""
 
     def __init__(self, steps, act):
-        self.left, self.act = steps, act
+        self.steps_left, self.act = steps, act
 
     def step_done(self, images, known):
-        self.left -= 1
-        if not self.left:
+        self.steps_left -= 1
+        if not self.steps_left:
             self.act()
 
 
-def raising(error):
-    def act():
-        raise error
-
-    return act
-
-
 @pytest.fixture
-def reported(run, monkeypatch):
-    """``reported(reporter, *arguments)``: a run that tells all to this reporter."""
+def run_with(run, monkeypatch):
+    """Return ``run_with(reporter, *arguments)``: the status and errors of a run with this reporter."""
 
-    def end(reporter, *arguments):
+    def run_command(reporter, *arguments):
         monkeypatch.setattr("gluonlab.cli.print_results.make_reporter", lambda silent: reporter)
         status, out, err = run(*arguments)
         assert (out, "Traceback" in err) == ("", False), err
         return status, err
 
-    return end
+    return run_command
 
 
-WORDS = {
-    signal.SIGINT: "interrupted", signal.SIGTERM: "ended by SIGTERM",
-    signal.SIGHUP: "ended by SIGHUP",
-}  # fmt: skip
+WORDS = {signal.SIGINT: "interrupted", signal.SIGTERM: "ended by SIGTERM", signal.SIGHUP: "ended by SIGHUP"}
 GO_ON = "to go on: python -m gluonlab.run --resume run"
 FOUR_EPOCHS = ["--model", "mlp", "--threads", "1", "--global-batch-size", "64", "--epochs", "4",
                "--quiet", "--out", "run"]  # fmt: skip
@@ -93,16 +84,16 @@ HANGS_S = 300  # bounds what would wait forever
 
 @pytest.mark.parametrize("sign", WORDS)
 @pytest.mark.parametrize("room", [0, 30_000], ids=["no byte is free", "checkpoints do not fit"])
-def test_a_signal_on_a_full_disk_ends_with_its_status_and_says_what_is_not_written(reported, sign, room):
+def test_a_signal_on_a_full_disk_ends_with_its_status_and_names_what_is_not_written(run_with, sign, room):
     with ExitStack() as stack:
 
         def act():
             stack.enter_context(limit_file_size(room))
             os.kill(os.getpid(), sign)
 
-        reporter = Breaks(30, act)
-        status, err = reported(reporter, *FOUR_EPOCHS)
-    assert (status, reporter.left) == (128 + sign, 0)  # no step follows
+        reporter = ActingReporter(30, act)
+        status, err = run_with(reporter, *FOUR_EPOCHS)
+    assert (status, reporter.steps_left) == (128 + sign, 0)  # no step follows
     [line] = [line for line in err.splitlines() if line and not line.startswith("warning: ")]
     assert re.fullmatch(
         rf"{WORDS[sign]}: run holds every epoch that was finished, 1 of 4; "
@@ -111,33 +102,32 @@ def test_a_signal_on_a_full_disk_ends_with_its_status_and_says_what_is_not_writt
     )
 
 
-def test_a_second_ctrl_c_does_not_wait_for_the_checkpoint_of_the_first(reported, monkeypatch):
-    asked, left, on_disk, waited = threading.Event(), threading.Event(), threading.Event(), []
+def test_a_second_ctrl_c_does_not_wait_for_the_checkpoint_of_the_first(run_with, monkeypatch):
+    interrupted, run_ended, on_disk, waits = threading.Event(), threading.Event(), threading.Event(), []
     fsync = os.fsync
 
-    def slow(file):
-        """From the first Ctrl-C on the disk stands still; the second comes when it is seen."""
-        if asked.is_set() and threading.current_thread() is not threading.main_thread():
+    def slow_fsync(file):
+        """Stop the disk at the first Ctrl-C, and send the second one."""
+        if interrupted.is_set() and threading.current_thread() is not threading.main_thread():
             os.kill(os.getpid(), signal.SIGINT)
-            waited.append(left.wait(HANGS_S))
+            waits.append(run_ended.wait(HANGS_S))
         fsync(file)
         if Path("run/checkpoints/step-000000023").exists():
-            on_disk.set()  # its folder, too
+            on_disk.set()  # with its folder
 
     def act():
         assert on_disk.wait(HANGS_S)
-        asked.set()
+        interrupted.set()
         os.kill(os.getpid(), signal.SIGINT)
 
-    monkeypatch.setattr("os.fsync", slow)
-    status, err = reported(Breaks(30, act), *FOUR_EPOCHS, "--checkpoint-every", "1 epoch")
-    left.set()
+    monkeypatch.setattr("os.fsync", slow_fsync)
+    status, err = run_with(ActingReporter(30, act), *FOUR_EPOCHS, "--checkpoint-every", "1 epoch")
+    run_ended.set()
     for thread in threading.enumerate():
         if thread.name.startswith("gluonlab-checkpoint"):
             thread.join(HANGS_S)
-    assert (status, waited) == (130, [True])
-    said = f"interrupted: run holds every epoch that was finished, 1 of 4; {GO_ON}"
-    assert err.splitlines()[-1] == said
+    assert (status, waits) == (130, [True])
+    assert err.splitlines()[-1] == f"interrupted: run holds every epoch that was finished, 1 of 4; {GO_ON}"
     assert file_names(Path("run/checkpoints"))[-1:] == ["step-000000023"]
     assert read_newest_checkpoint(Path("run")).checkpoint.step == 23
 
@@ -153,67 +143,57 @@ LEFT = {  # steps, of 23 in an epoch; more options -> what an interrupted run sa
 
 
 @pytest.mark.parametrize(("steps", "more"), LEFT, ids=str)
-def test_an_interrupted_run_describes_its_folder(run, reported, steps, more):
+def test_an_interrupted_run_describes_its_folder(run, run_with, steps, more):
     words = f"--gpus 2 --model mlp --epochs 4 --quiet --out run {more}"
-    status, err = reported(Breaks(steps, raising(KeyboardInterrupt)), *words.split())
+    status, err = run_with(ActingReporter(steps, Mock(side_effect=KeyboardInterrupt)), *words.split())
     assert (status, err.splitlines()[-1]) == (130, f"interrupted: {LEFT[steps, more]}")
     assert ("curves.png" in file_names(Path("run"))) == (steps > 23)
     if more:
         assert run(*err.split("gluonlab.run ")[-1].split(), "--threads", "1")[0] == 0
         files = ["config.json", "curves.png", "metrics.jsonl", PARAMETERS, "export"]
-        files += ["confusion.png"] * ("--confusion" in more)
-        assert file_names(Path("run")) == sorted(files)
+        assert file_names(Path("run")) == sorted(files + ["confusion.png"] * ("--confusion" in more))
 
 
-def test_a_comparison_interrupted_between_two_runs_says_which_are_left(reported):
-    class Interrupted(Reporter):
+def test_a_comparison_interrupted_between_two_runs_says_which_are_left(run_with):
+    class Interrupting(Reporter):
         def say(self, text):
             if "2 devices" in text:
                 raise KeyboardInterrupt
 
-    words = "--compare 1,2 --model mlp --epochs 1 --quiet --out both"
-    status, err = reported(Interrupted(), *words.split())
-    said = "interrupted: both holds the finished runs, 1 of 2"
-    assert (status, err.splitlines()[-1]) == (130, said)
+    status, err = run_with(Interrupting(), "--compare=1,2", "--model=mlp", "--epochs=1", "--quiet", "--out=both")
+    assert (status, err.splitlines()[-1]) == (130, "interrupted: both holds the finished runs, 1 of 2")
 
 
 def test_an_interruption_before_there_is_a_folder_says_that_nothing_was_written(run, empty_cwd, monkeypatch):
-    digits = DATASETS["digits"]._replace(load=raising(KeyboardInterrupt))
-    monkeypatch.setitem(DATASETS, "digits", digits)
+    def load(data_dir=None):
+        raise KeyboardInterrupt
+
+    monkeypatch.setitem(DATASETS, "digits", DATASETS["digits"]._replace(load=load))
     status, _, err = run("--quiet")
     assert (status, err.splitlines()[-1]) == (130, "interrupted: nothing was written")
     assert file_names(empty_cwd) == []
 
 
 def test_a_run_that_diverges_late_prints_the_command_for_requested_files(empty_cwd):
-    reporter = Breaks(30, raising(DivergedError("the loss became nan")))
+    reporter = ActingReporter(30, Mock(side_effect=DivergedError("the loss became nan")))
     with pytest.raises(DivergedError, match=re.escape(f"the loss became nan; {MAKE_UP}")):
         train(TrainConfig(gpus=2, model="mlp", epochs=3, confusion=True, export=True, out="run"), reporter=reporter)
     [event] = [line for line in read_metrics(Path("run")) if line["kind"] == "event"]
     assert event["message"] == "the loss became nan"
 
 
-def test_a_learning_rate_that_is_too_large_ends_with_the_step_that_it_spoiled(reported):
-    """Within eight steps."""
-    reporter = Breaks(0, None)
-    words = "--model mlp --lr 1e6 --optimizer sgd --out run --quiet"
-    status, err = reported(reporter, *words.split())
-    [line] = err.splitlines()
-    loss, step = re.fullmatch(
-        r"error: the loss became (\S+) at step (\d+): use a smaller learning rate \(--lr\)", line
-    ).groups()
-    step = int(step)
+def test_a_learning_rate_that_is_too_large_ends_within_eight_steps_of_the_bad_loss(run_with):
+    reporter = ActingReporter(0, None)
+    status, err = run_with(reporter, "--model=mlp", "--lr=1e6", "--optimizer=sgd", "--out=run", "--quiet")
+    message = r"error: the loss became (\S+) at step (\d+): use a smaller learning rate \(--lr\)\n"
+    loss, step = re.fullmatch(message, err).groups()
     assert not abs(float(loss)) < 10
-    assert status == 1 and step - 1 <= -reporter.left <= step + 8
-    metrics = read_metrics(Path("run"))
-    [event] = [entry for entry in metrics if entry["kind"] == "event"]
-    assert event["message"] == line[len("error: ") :]
-    assert all(entry["step"] < step for entry in metrics if entry["kind"] == "step")
+    assert status == 1 and int(step) - 1 <= -reporter.steps_left <= int(step) + 8
 
 
 @contextmanager
-def real_process(folder, *arguments, until):
-    """A run in ``folder`` that has printed a line that begins so; it is killed in the end."""
+def started_run(folder, *arguments, until):
+    """Start a run in ``folder``, wait for a line that matches ``until``, and kill the run in the end."""
     process = subprocess.Popen(
         [sys.executable, "-u", "-m", "gluonlab.run", "--model", "mlp", *arguments, "--out", "run"],
         cwd=folder, env=clean_environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
@@ -228,28 +208,25 @@ def real_process(folder, *arguments, until):
             process.kill()
 
 
-def assert_says_what_is_there(err, word):
+def check_last_line(err, word):
     assert "Traceback" not in err, err
-    said = rf"{word}: run holds every epoch that was finished, \d+ of 1000; {GO_ON}"
-    assert re.fullmatch(said, err.splitlines()[-1])
+    message = rf"{word}: run holds every epoch that was finished, \d+ of 1000; {GO_ON}"
+    assert re.fullmatch(message, err.splitlines()[-1])
+
+
+LONG = pytest.mark.long
+SIGNALS = [(sign, epoch) for sign in (signal.SIGINT, signal.SIGTERM) for epoch in (2, 8)]
 
 
 @pytest.mark.parametrize(
-    ("sign", "epoch"),
-    [
-        pytest.param(signal.SIGINT, 2, marks=pytest.mark.long),
-        pytest.param(signal.SIGINT, 8, marks=pytest.mark.long),
-        (signal.SIGTERM, 2),
-        pytest.param(signal.SIGTERM, 8, marks=pytest.mark.long),
-    ],
+    ("sign", "epoch"), [pytest.param(*case, marks=[LONG] * (case != (signal.SIGTERM, 2))) for case in SIGNALS]
 )
 def test_ctrl_c_and_sigterm_end_a_run_and_leave_whole_files(tmp_path, sign, epoch):
-    words = ["--gpus", "2", "--epochs", "1000"]
-    with real_process(tmp_path, *words, until=rf"epoch +{epoch}/") as process:
+    with started_run(tmp_path, "--gpus", "2", "--epochs", "1000", until=rf"epoch +{epoch}/") as process:
         process.send_signal(sign)
         _, err = process.communicate(timeout=HANGS_S)
     assert process.returncode == 128 + sign
-    assert_says_what_is_there(err, WORDS[sign])
+    check_last_line(err, WORDS[sign])
     run = tmp_path / "run"
     assert file_names(run) == ["checkpoints", "config.json", "curves.png", "metrics.jsonl", PARAMETERS]
     assert_whole(run)
@@ -259,51 +236,46 @@ def test_ctrl_c_and_sigterm_end_a_run_and_leave_whole_files(tmp_path, sign, epoc
 
 
 def assert_whole(run):
-    """Its checkpoint, lines and configuration can be read to their ends."""
+    """Check that the only checkpoint, all lines and the configuration of a run can be read."""
     [checkpoint] = (run / "checkpoints").iterdir()
     assert read_newest_checkpoint(run).checkpoint.step == int(checkpoint.name[5:])
-    metrics = (run / "metrics.jsonl").read_text()
-    assert all(
-        json.loads(line)["kind"] in ("step", "epoch", "event") and line.endswith("\n")
-        for line in metrics.splitlines(keepends=True)
-    )
+    assert {line["kind"] for line in read_metrics(run)} <= {"step", "epoch", "event"}
+    assert (run / "metrics.jsonl").read_text()[-1:] in ("", "\n")
     json.loads((run / "config.json").read_text())
 
 
 def test_more_than_two_ctrl_c_act_as_two(tmp_path):
     words = ["--threads", "1", "--epochs", "1000", "--checkpoint-every", "5steps"]
-    with real_process(tmp_path, *words, until="epoch +2/") as process:
+    with started_run(tmp_path, *words, until="epoch +2/") as process:
         process.send_signal(signal.SIGSTOP)  # its files stay as they are meanwhile
         os.waitid(os.P_PID, process.pid, os.WSTOPPED)
-        before = read_newest_checkpoint(tmp_path / "run").checkpoint.step
+        step = read_newest_checkpoint(tmp_path / "run").checkpoint.step
         process.send_signal(signal.SIGCONT)
         while process.poll() is None:
             process.send_signal(signal.SIGINT)
             time.sleep(0.005)
         err = process.stderr.read()
-    # one that comes when Python has given its handlers back is the system's own end by it
+    # after Python has restored its handlers, the system ends the process by the signal
     assert process.returncode in (130, -signal.SIGINT)
-    assert_says_what_is_there(err, "interrupted")
-    assert read_newest_checkpoint(tmp_path / "run").checkpoint.step >= before >= 40
+    check_last_line(err, "interrupted")
+    assert read_newest_checkpoint(tmp_path / "run").checkpoint.step >= step >= 40
 
 
 @pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_before_the_end_of_the_first_step_ends_the_run_after_it(reported, sign):
-    class SignalledEarly(Breaks):
-        """Gets the signal when the run begins to tell what it will do."""
+def test_a_signal_before_the_end_of_the_first_step_ends_the_run_after_it(run_with, sign):
+    reporter = ActingReporter(0, None)
+    texts = []
 
-        sent = False
+    def say(text):
+        """Send the signal with the first line that the run prints."""
+        texts.append(text)
+        if len(texts) == 1:
+            os.kill(os.getpid(), sign)
 
-        def say(self, text):
-            if not self.sent:
-                self.sent = True
-                os.kill(os.getpid(), sign)
-
-    reporter = SignalledEarly(0, None)
-    words = "--gpus 2 --model mlp --epochs 1000 --out run"
-    status, err = reported(reporter, *words.split())
-    assert (status, reporter.sent, reporter.left) == (128 + sign, True, -1)
-    said = f"{WORDS[sign]}: no epoch was finished; run holds the steps of the first; {GO_ON}"
-    assert err.splitlines()[-1] == said
+    reporter.say = say
+    status, err = run_with(reporter, *["--gpus", "2", "--model", "mlp", "--epochs", "1000", "--out", "run"])
+    assert texts and (status, reporter.steps_left) == (128 + sign, -1)
+    message = f"{WORDS[sign]}: no epoch was finished; run holds the steps of the first; {GO_ON}"
+    assert err.splitlines()[-1] == message
     assert read_newest_checkpoint(Path("run")).checkpoint.step == 1
     assert_whole(Path("run"))

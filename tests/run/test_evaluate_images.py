@@ -1,6 +1,4 @@
-"""--evaluate goes through images as the run did: in parts as small, as large ones, and of the same
-classes.
-"""
+"""--evaluate uses images as the run did: in parts as small, of the same size and of the same classes."""
 
 import json
 import shutil
@@ -10,33 +8,27 @@ from pathlib import Path
 import pytest
 from support.devices import device_spec
 from support.image_folders import write_image_folder
+from support.quick_runs import run_quickly
 
 from gluonlab.config import TrainConfig
 from gluonlab.data.sets.data_fingerprint import MAX_NAMES, classes_fingerprint, describe_class_changes
 from gluonlab.training.evaluate_run import plan_evaluation
-from gluonlab.training.loop import train
 from gluonlab.training.plan import make_plan
-from gluonlab.training.reporter import Reporter
 
 pytestmark = pytest.mark.filterwarnings("ignore:no GPU on this machine:gluonlab.errors.GluonlabWarning")
 
 
-def evaluated_in_parts(config, given):
-    """The parts of at most so many images in which the run of this config is evaluated; None for
-    whole shards.
-    """
-    used = make_plan(config).settings()
+def largest_evaluated_part(config, settings):
+    """Return the largest number of images in a part in which the run of this config is evaluated."""
     with tempfile.TemporaryDirectory() as folder:
-        Path(folder, "config.json").write_text(
-            json.dumps({"gluonlab": "1", "settings": used, "config": config.to_dict()})
-        )
+        content = {"gluonlab": "1", "settings": make_plan(config).settings(), "config": config.to_dict()}
+        Path(folder, "config.json").write_text(json.dumps(content))
         Path(folder, "parameters.params").touch()
-        plan = plan_evaluation(Path(folder), given)
-    return plan.microbatches.largest_part(360)
+        return plan_evaluation(Path(folder), settings).microbatches.largest_part(360)
 
 
 @pytest.mark.parametrize(
-    ("settings", "given", "largest"),
+    ("settings", "more", "largest"),
     [
         ({"microbatches": 4, "batch_size": 64}, {}, 16),
         ({"microbatch_size": 10}, {}, 10),
@@ -50,25 +42,19 @@ def evaluated_in_parts(config, given):
         ({"microbatch_size": 10}, {"global_batch_size": 100}, 360),
     ],
 )
-def test_a_run_in_microbatches_is_evaluated_in_parts_as_small(settings, given, largest):
-    assert evaluated_in_parts(TrainConfig(**{"model": "mlp", "gpus": 1, **settings}), given) == largest
+def test_a_run_in_microbatches_is_evaluated_in_parts_as_small(settings, more, largest):
+    assert largest_evaluated_part(TrainConfig(**{"model": "mlp", "gpus": 1, **settings}), more) == largest
 
 
 def train_on_animals(folder, size):
-    """A run in folder/run, on images in folder/animals of this size."""
+    """Train on images of this size in folder/animals; the run is in folder/run."""
     root = write_image_folder(folder / "animals", train=4, val=2, size=size)
-    train(
-        TrainConfig(
-            dataset=f"folder:{root}", model="mlp", epochs=1, devices=device_spec(1), decoders=1,
-            out=str(folder / "run"),
-        ),
-        reporter=Reporter(),
-    )  # fmt: skip
+    run_quickly(folder, dataset=f"folder:{root}", devices=device_spec(1), decoders=1)
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """A folder with such a run and its images of 16x16 pixels, which nobody changes."""
+    """A folder with a run and its images of 16x16 pixels."""
     folder = tmp_path_factory.mktemp("trained")
     train_on_animals(folder, 16)
     return folder
@@ -76,7 +62,7 @@ def trained(tmp_path_factory):
 
 @pytest.fixture
 def animals(trained, tmp_path, empty_cwd):
-    """The images of a copy of it; its run is in the folder run."""
+    """A copy of the images; a copy of the run is in the folder run."""
     root = Path(shutil.copytree(trained / "animals", tmp_path / "animals"))
     shutil.copytree(trained / "run", "run")
     config = Path("run/config.json")
@@ -84,35 +70,27 @@ def animals(trained, tmp_path, empty_cwd):
     return root
 
 
-def rename(root, before, after):
+def test_other_classes_are_refused_and_named(run, animals):
+    expected = json.loads(run("--evaluate", "run", "--json")[1])["loss"]
     for part in ("train", "val"):
-        (root / part / before).rename(root / part / after)
-
-
-def test_other_classes_are_refused_and_named(run, animals, empty_cwd):
-    before = json.loads(run("--evaluate", "run", "--json")[1])
-    rename(animals, "bee", "dog")
+        (animals / part / "bee").rename(animals / part / "dog")
     status, out, err = run("--evaluate", "run")
     assert (status, out, err.count("\n")) == (2, "", 1)
     assert "animals is not what run was trained on (class 1 is 'cow', and was 'bee')" in err
-    rename(animals, "dog", "bee")
-    assert json.loads(run("--evaluate", "run", "--json")[1])["loss"] == before["loss"]
-
-
-def test_another_number_of_classes_is_refused(run, animals, empty_cwd):
     for part in ("train", "val"):
-        shutil.copytree(animals / part / "ant", animals / part / "dog")
+        shutil.copytree(animals / part / "dog", animals / part / "bee")
     assert "(4 classes, not 3)" in run("--evaluate", "run")[2]
+    for part in ("train", "val"):
+        shutil.rmtree(animals / part / "dog")
+    assert json.loads(run("--evaluate", "run", "--json")[1])["loss"] == expected
 
 
-def test_images_are_resized_to_the_size_of_the_run(run, animals, empty_cwd):
+def test_images_are_resized_to_the_size_of_the_run(run, animals):
     """Larger ones would be resized to another size by default."""
-    larger = write_image_folder(animals.parent / "larger", train=4, val=2, size=40)
     shutil.rmtree(animals)
-    larger.rename(animals)
+    write_image_folder(animals, train=4, val=2, size=40)
     status, out, err = run("--evaluate", "run", "--json")
-    assert status == 0, err
-    assert json.loads(out)["images"] == 6
+    assert status == 0 and json.loads(out)["images"] == 6, err
 
 
 def test_images_smaller_than_the_least_image_size_are_evaluated(run, tmp_path):

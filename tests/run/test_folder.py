@@ -1,9 +1,9 @@
-"""python -m gluonlab.run on folders of images: it trains, says how long it waited for images, and
-names what is wrong.
-"""
+"""python -m gluonlab.run on folders of images: training, time waiting for images, and user errors."""
 
-import functools
+import inspect
 import json
+import shutil
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ ONE = ["--decoders", "1"]  # a process less to start
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory):
-    """Three classes of 16x16 pixels."""
+    """A folder of three classes of images of 16x16 pixels."""
     return write_image_folder(tmp_path_factory.mktemp("data") / "animals", train=14, val=5)
 
 
@@ -63,37 +63,27 @@ def test_the_loss_falls_on_two_devices_and_every_image_counts_once(run, small, m
     ids=["plain", "augmented", "cut and mixed"],
 )
 def test_one_and_three_devices_see_the_same_images(run, small, more):
-    """In one step per epoch, the losses of the first two differ by the order of sums alone."""
-    words = f"--dataset folder:{small} --epochs 2 --global-batch-size 42 --optimizer sgd --lr 0.01"
-    common = words.split()
-    found = [losses(result_of(run, *common, *more, "--gpus", k, "--out", k)) for k in "13"]
-    np.testing.assert_allclose(found[1], found[0], rtol=1e-5)
+    """With one step per epoch, the losses of the first two differ only by the order of sums."""
+    words = f"--dataset folder:{small} --epochs 2 --global-batch-size 42 --optimizer sgd --lr 0.01".split()
+    one, three = (losses(result_of(run, *words, *more, "--gpus", count, "--out", count)) for count in "13")
+    np.testing.assert_allclose(three, one, rtol=1e-5)
 
 
 def test_random_crops_are_streamed_and_validation_is_whole(run, small, empty_cwd):
-    """With a rate of nearly nothing the network stays what it was: another loss in each epoch, but
-    not in validation.
-    """
-    common = f"--dataset folder:{small} --model mlp --epochs 2 --optimizer sgd --lr 1e-30".split()
-    lines = {}
-    for out, more in (
-        ("whole", ONE),
-        ("cut", ["--random-resized-crop", *ONE]),
-        ("cut3", ["--random-resized-crop", "--decoders", "3"]),
-    ):
-        status, said, _ = run(*common, *more, "--out", out)
+    """With a learning rate of nearly zero only the crops change the loss."""
+    words = f"--dataset folder:{small} --model mlp --epochs 2 --optimizer sgd --lr 1e-30".split()
+    epochs, cut = {}, "--random-resized-crop"
+    for out, more in (("whole", ONE), ("cut", [cut, *ONE]), ("cut3", [cut, "--decoders", "3"])):
+        status, printed, _ = run(*words, *more, "--out", out)
         assert status == 0
-        assert (
-            ("42 training, 15 test images, streamed" in said)
-            == ("options    random resized crop" in said)
-            == ("--random-resized-crop" in more)
-        )
-        lines[out] = [line for line in read_metrics(empty_cwd / out) if line["kind"] == "epoch"]
-    whole, cut, cut3 = ([line["loss"] for line in lines[out]] for out in ("whole", "cut", "cut3"))
+        texts = ("42 training, 15 test images, streamed", "options    random resized crop")
+        assert [text in printed for text in texts] == [cut in more] * 2
+        epochs[out] = [line for line in read_metrics(empty_cwd / out) if line["kind"] == "epoch"]
+    whole, cut, cut3 = ([line["loss"] for line in epochs[out]] for out in ("whole", "cut", "cut3"))
     assert whole[0] == pytest.approx(whole[1], rel=1e-6)
     assert abs(cut[0] - cut[1]) > 1e-4 < abs(cut[0] - whole[0])
     assert cut3 == cut
-    assert len({line["validation_loss"] for epochs in lines.values() for line in epochs}) == 1
+    assert len({line["validation_loss"] for lines in epochs.values() for line in lines}) == 1
 
 
 def test_the_same_seed_gives_the_same_bits_streamed_or_from_memory(run, small, empty_cwd):
@@ -107,13 +97,10 @@ def test_the_same_seed_gives_the_same_bits_streamed_or_from_memory(run, small, e
 def test_the_share_of_waiting_is_printed_and_recorded(run, small, empty_cwd):
     words = f"--dataset folder:{small} --gpus 2 --model mlp --epochs 2 --out run"
     status, out, _ = run(*words.split(), *STREAMED)
-    assert status == 0
     epochs = [line for line in read_metrics(empty_cwd / "run") if line["kind"] == "epoch"]
-    assert len(epochs) == 2
-    assert all(0 < epoch["waiting"] < 1 for epoch in epochs)
-    share = sum(epoch["waiting"] * epoch["training_seconds"] for epoch in epochs) / sum(
-        epoch["training_seconds"] for epoch in epochs
-    )
+    assert (status, len(epochs)) == (0, 2) and all(0 < epoch["waiting"] < 1 for epoch in epochs)
+    seconds = [epoch["training_seconds"] for epoch in epochs]
+    share = np.average([epoch["waiting"] for epoch in epochs], weights=seconds)
     assert f", {share:.1%} waiting for images\n" in out
 
 
@@ -125,15 +112,14 @@ def test_waiting_time_is_that_of_the_data_source(monkeypatch):
     assert waiting.seconds == 1.75
 
 
-def test_bad_images_are_left_out_on_request(run, tmp_path, empty_cwd):
+def test_bad_images_are_left_out_on_request(run, tmp_path):
     root = write_image_folder(tmp_path / "animals")
     (root / "train" / "bee" / "0003.jpg").write_bytes(b"")
     words = f"--dataset folder:{root} --model mlp --epochs 1 --skip-bad --json"
     status, out, err = run(*words.split(), *STREAMED)
-    assert status == 0
-    assert json.loads(out)["history"][0]["images"] == 17
+    assert (status, json.loads(out)["history"][0]["images"]) == (0, 17)
     [line] = [line for line in err.splitlines() if "GPU" not in line]
-    assert line == (f"warning: 1 of 18 training images cannot be decoded and are left out: {root}/train/bee/0003.jpg")
+    assert line == f"warning: 1 of 18 training images cannot be decoded and are left out: {root}/train/bee/0003.jpg"
 
 
 # what is written, {} is the folder -> what the line must say
@@ -143,47 +129,42 @@ MISTAKES = {
     "--data-dir {}": "is read from the path in its name | leave --data-dir out",
     "--dataset folder:{}/train": "animals/train has no folder train | give folder: | animals",
     "--dataset {}": "is a folder: write folder: | animals",
-    "--val-share 0.2":
-        "--val-share 0.2 holds images out of train | animals/val exists | leave --val-share",
-    "--dataset digits --val-share 0.2":
-        "--val-share is for image files | leave it out | folder:PATH",
+    "--val-share 0.2": "--val-share 0.2 holds images out of train | animals/val exists | leave --val-share",
+    "--dataset digits --val-share 0.2": "--val-share is for image files | leave it out | folder:PATH",
     "--val-share 1": "--val-share 1 | below 1",
     "--image-size 4": "--image-size 4 | from 8 to 2048",
     "--decoders 0": "--decoders 0 | from 1 to 256",
     "--dataset digits --image-size 32": "--image-size | digits | folder:PATH",
     "--dataset digits --skip-bad": "--skip-bad | digits | folder:PATH",
-    "--dataset digits --random-resized-crop":
-        "--random-resized-crop | digits | leave it out | folder:PATH",
+    "--dataset digits --random-resized-crop": "--random-resized-crop | digits | leave it out | folder:PATH",
     "--crop-padding -1": "--crop-padding -1 | from 0 to 1024",
-    "--dataset imagenette2-160":
-        "imagenette2-160 | gluonlab.data download imagenette2-160 | give another --data-dir",
-}  # fmt: skip
+    "--dataset imagenette2-160": "imagenette2-160 | gluonlab.data download imagenette2-160 | give another --data-dir",
+}
 
 
-def assert_mistake(run, empty_cwd, words, said):
-    line = read_error_line(run(*words.split()), empty_cwd)
-    assert [part for part in said.split(" | ") if part not in line] == [], line
+def check_mistake(run, folder, words, message):
+    line = read_error_line(run(*words.split()), folder)
+    assert [part for part in message.split(" | ") if part not in line] == [], line
 
 
 @pytest.mark.parametrize("words", MISTAKES)
 def test_a_user_error_prints_one_line_and_writes_nothing(run, tmp_path, empty_cwd, words):
     root = write_image_folder(tmp_path / "animals", train=2, val=2)
-    given = f"--dataset folder:{root} --model mlp {words.format(root)}"
-    assert_mistake(run, empty_cwd, given, MISTAKES[words])
+    check_mistake(run, empty_cwd, f"--dataset folder:{root} --model mlp {words.format(root)}", MISTAKES[words])
 
 
 def test_one_class_or_a_truncated_image_is_one_line(run, tmp_path, empty_cwd):
     root = write_image_folder(tmp_path / "animals", train=2, val=2)
     words = f"--dataset folder:{root} --model mlp"
     (root / "val/ant/0001.jpg").write_bytes(encode_image(make_image(0))[:200])
-    assert_mistake(run, empty_cwd, words, "val/ant/0001.jpg: damaged | --skip-bad")
+    check_mistake(run, empty_cwd, words, "val/ant/0001.jpg: damaged | --skip-bad")
     for name in ("ant", "bee"):
         (root / "train" / name).rename(root / name)
-    assert_mistake(run, empty_cwd, words, "one class, cow")
+    check_mistake(run, empty_cwd, words, "one class, cow")
 
 
-def spoiled(folder):
-    """A folder of images of which one cannot be decoded: whoever reads it all says so."""
+def write_damaged_folder(folder):
+    """Write a folder of images of which one cannot be decoded: whoever reads it all fails."""
     root = write_image_folder(folder)
     (root / "train" / "bee" / "0003.jpg").write_bytes(b"no image")
     return root
@@ -203,32 +184,24 @@ CPU_ONLY = pytest.mark.cpu_only("threads are of CPU devices")
 @pytest.mark.parametrize("words", [pytest.param(words, marks=[CPU_ONLY] * ("--threads" in words)) for words in CHEAP])
 def test_cheap_checks_run_before_any_image_is_read(run, tmp_path, empty_cwd, words):
     (empty_cwd / "file").write_text("no parameters")
-    data = f"--dataset folder:{spoiled(tmp_path / 'animals')} --model mlp"
-    status, _, err = run(*data.split(), *words.split())
-    assert status == 2
-    assert CHEAP[words] in err.splitlines()[-1]
+    root = write_damaged_folder(tmp_path / "animals")
+    status, _, err = run(*f"--dataset folder:{root} --model mlp {words}".split())
+    assert status == 2 and CHEAP[words] in err.splitlines()[-1]
 
 
 def test_a_comparison_reads_its_images_once(run, small, monkeypatch):
-    loaded = []
-    load = DATASETS["folder:PATH"].load
-
-    @functools.wraps(load)
-    def counted(*args, **kwargs):
-        loaded.append(args)
-        return load(*args, **kwargs)
-
-    monkeypatch.setitem(DATASETS, "folder:PATH", DATASETS["folder:PATH"]._replace(load=counted))
+    kind = DATASETS["folder:PATH"]
+    load = Mock(side_effect=kind.load, __signature__=inspect.signature(kind.load))
+    monkeypatch.setitem(DATASETS, "folder:PATH", kind._replace(load=load))
     words = f"--dataset folder:{small} --model mlp --epochs 1 --compare 1,2,3 --json"
     status, out, _ = run(*words.split(), *ONE)
-    assert (status, len(json.loads(out)), len(loaded)) == (0, 3, 1)
+    assert (status, len(json.loads(out)), load.call_count) == (0, 3, 1)
 
 
-@pytest.mark.parametrize("devices", [[], ["--out", "a/run"], ["--compare", "1,2"]], ids=["run", "out", "compare"])
-def test_a_bad_image_during_training_ends_the_run_with_its_name(run, tmp_path, empty_cwd, devices):
-    root = spoiled(tmp_path / "animals")
-    words = f"--dataset folder:{root} --model mlp --quiet"
-    status, _, err = run(*words.split(), *devices, *STREAMED)
+@pytest.mark.parametrize("more", [[], ["--out", "a/run"], ["--compare", "1,2"]], ids=["run", "out", "compare"])
+def test_a_bad_image_during_training_ends_the_run_with_its_name(run, tmp_path, empty_cwd, more):
+    root = write_damaged_folder(tmp_path / "animals")
+    status, _, err = run(*f"--dataset folder:{root} --model mlp --quiet".split(), *more, *STREAMED)
     assert (status, list(empty_cwd.iterdir())) == (2, [])
     assert err.splitlines()[-1] == (
         f"error: {root}/train/bee/0003.jpg: not a {FORMAT_NAMES}, or its header is damaged: "
@@ -236,42 +209,47 @@ def test_a_bad_image_during_training_ends_the_run_with_its_name(run, tmp_path, e
     )
 
 
-def unsplit(folder):
-    """Training images alone: 14 of each class, of which a quarter is 4."""
-    root = write_image_folder(folder, train=14, val=0)
-    for name in ("ant", "bee", "cow"):
-        (root / "val" / name).rmdir()
-    (root / "val").rmdir()
+@pytest.fixture
+def unsplit(tmp_path):
+    """A folder of only training images: 14 of each class, of which a quarter is 4."""
+    root = write_image_folder(tmp_path / "animals", train=14, val=0)
+    shutil.rmtree(root / "val")
     return root
 
 
-def test_images_held_out_are_the_same_on_more_devices_and_packed(run, tmp_path):
-    root = unsplit(tmp_path / "animals")
-    pack_dataset(load_dataset(f"folder:{root}", decoders=1, val_share=0.25), tmp_path / "packed")
-    one_step = ["--epochs", "1", "--global-batch-size", "30", "--optimizer", "sgd", "--lr", "0.01"]
-    share, seed = ["--val-share", "0.25"], ["--seed", "3"]
-    found = [
-        result_of(run, "--dataset", f"folder:{tmp_path / name}", *one_step, *seed, *more)
-        for name, more in (("animals", [*share, "--gpus", "3", *STREAMED]), ("packed", ["--gpus", "1"]))
+def test_images_held_out_are_the_same_on_more_devices_and_packed(run, unsplit, tmp_path):
+    pack_dataset(load_dataset(f"folder:{unsplit}", decoders=1, val_share=0.25), tmp_path / "packed")
+    words = [
+        "--epochs",
+        "1",
+        "--global-batch-size",
+        "30",
+        "--optimizer",
+        "sgd",
+        "--lr",
+        "0.01",
+        "--seed",
+        "3",
+        "--dataset",
     ]
-    assert [result["history"][0]["images"] for result in found] == [30] * 2
-    np.testing.assert_allclose(losses(found[0]), losses(found[1]), rtol=1e-5)
-    assert found[0]["accuracy"] == found[1]["accuracy"]
+    three = result_of(run, *words, f"folder:{unsplit}", "--val-share", "0.25", "--gpus", "3", *STREAMED)
+    packed = result_of(run, *words, f"folder:{tmp_path / 'packed'}", "--gpus", "1")
+    assert three["history"][0]["images"] == packed["history"][0]["images"] == 30
+    np.testing.assert_allclose(losses(three), losses(packed), rtol=1e-5)
+    assert three["accuracy"] == packed["accuracy"]
 
 
-def test_a_run_with_images_held_out_goes_on_and_is_evaluated_on_the_same(run, tmp_path, empty_cwd):
-    root = unsplit(tmp_path / "animals")
-    command = ["--dataset", f"folder:{root}", "--model", "mlp", "--val-share", "0.25", *ONE]
-    status, out, err = run(*command, "--epochs", "1", "--checkpoint-every", "1epochs", "--out", "a")
-    assert status == 0, err
-    assert "30 training, 12 test images" in out
+def test_a_run_with_images_held_out_is_resumed_and_evaluated_on_the_same(run, unsplit):
+    words = f"--dataset folder:{unsplit} --model mlp --val-share 0.25 --epochs 1 --checkpoint-every 1epochs --out a"
+    status, out, err = run(*words.split(), *ONE)
+    assert status == 0 and "30 training, 12 test images" in out, err
     status, out, err = run("--resume", "a", "--epochs", "2", "--json")
     assert status == 0, err
     accuracy = json.loads(out)["accuracy"]
-    status, out, err = run("--evaluate", "a", "--json")
+    status, out, _ = run("--evaluate", "a", "--json")
     assert (status, json.loads(out)["images"], json.loads(out)["accuracy"]) == (0, 12, accuracy)
-    found = load_run("a").mistakes()
-    assert found.images == 12 and len(found.wrong) == round(12 * (1 - accuracy))
-    (root / "train" / "ant" / "0099.jpg").write_bytes(encode_image(make_image(0, seed=99)))
+    mistakes = load_run("a").mistakes()
+    assert (mistakes.images, len(mistakes.wrong)) == (12, round(12 * (1 - accuracy)))
+    (unsplit / "train" / "ant" / "0099.jpg").write_bytes(encode_image(make_image(0, seed=99)))
     status, _, err = run("--resume", "a", "--epochs", "3")
     assert (status, err.count("\n")) == (2, 1) and "images" in err

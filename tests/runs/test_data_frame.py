@@ -1,4 +1,4 @@
-"""Frames and CSV say what metrics.jsonl says, read here without gluonlab."""
+"""Frames and CSV contain what metrics.jsonl contains."""
 
 import csv
 import io
@@ -24,21 +24,18 @@ from gluonlab.training.reporter import Reporter
 INTEGERS = {"epoch", "step", "images"}
 
 
-def of_file(folder, kind):
-    """The rows of a kind, without what says so."""
-    return [
-        {name: value for name, value in line.items() if name not in ("kind", "metrics")}
-        for line in read_metrics(folder)
-        if line["kind"] == kind
-    ]
+def read_rows(folder, kind):
+    """Return the lines of a kind as rows."""
+    lines = [line for line in read_metrics(folder) if line["kind"] == kind]
+    return [{name: value for name, value in line.items() if name not in ("kind", "metrics")} for line in lines]
 
 
 def assert_same(frame, rows):
-    """Every number of the rows is the frame's; what they do not have is NaN there."""
+    """Check that the frame has the numbers of the rows, and NaN for missing ones."""
     assert len(frame) == len(rows)
-    for (_, found), row in zip(frame.iterrows(), rows):
+    for (_, frame_row), row in zip(frame.iterrows(), rows):
         for name, value in row.items():
-            assert math.isnan(found[name]) if value is None else found[name] == value
+            assert math.isnan(frame_row[name]) if value is None else frame_row[name] == value
     for name in set(frame) - {"run"}:
         assert str(frame[name].dtype) == ("int64" if name in INTEGERS else "float64")
 
@@ -48,55 +45,54 @@ def config(folder, **more):
 
 
 def test_a_resumed_run_has_every_step_and_epoch_once(tmp_path):
-    asked = config(tmp_path / "run", devices=device_spec(2), checkpoint_every="3 steps")
-    own = {"half": lambda scores, labels: 0.5, "no": lambda scores, labels: math.nan}
+    folder, two = tmp_path / "run", config(tmp_path / "run", devices=device_spec(2), checkpoint_every="3 steps")
+    metrics = {"half": lambda scores, labels: 0.5, "no": lambda scores, labels: math.nan}
     with pytest.raises(RunStopped):
-        train(asked, reporter=StoppingReporter(5), dataset=load_few_digits(), metrics=own)
-    result = train(resume=tmp_path / "run", reporter=Reporter(), dataset=load_few_digits(), metrics=own)
+        train(two, reporter=StoppingReporter(5), dataset=load_few_digits(), metrics=metrics)
+    result = train(resume=folder, reporter=Reporter(), dataset=load_few_digits(), metrics=metrics)
     steps, epochs = result.frame("steps"), result.frame()
     assert [*steps.step] == [*range(1, len(steps) + 1)] and [*epochs.epoch] == [1, 2]
-    assert_same(steps, of_file(tmp_path / "run", "step"))
-    assert_same(epochs, of_file(tmp_path / "run", "epoch"))
+    assert_same(steps, read_rows(folder, "step"))
+    assert_same(epochs, read_rows(folder, "epoch"))
     assert [*epochs["metrics.half"]] == [0.5, 0.5] and epochs["metrics.no"].isna().all()
     assert epochs.loss_scale.isna().all() and epochs.top5_accuracy.notna().all()
     assert [*epochs.images_per_second] == [*(epochs.images / epochs.training_seconds)]
-    loaded = gluonlab.load_run(tmp_path / "run", devices=device_spec(1))
+    loaded = gluonlab.load_run(folder, devices=device_spec(1))
     assert loaded.frame().equals(epochs) and loaded.frame("steps").equals(steps)
 
 
 @pytest.mark.filterwarnings("ignore::gluonlab.errors.GluonlabWarning")
 def test_the_runs_of_a_comparison_are_one_frame(tmp_path):
     rows = compare(config(tmp_path / "both"), [1, 2], Reporter(), load_few_digits())
-    found = gluonlab.frame(tmp_path / "both")
-    assert [*found.run] == ["1-device"] * 2 + ["2-devices"] * 2
-    for row, (_, own) in zip(rows, found.groupby("run")):
-        assert own.accuracy.iloc[-1] == row.accuracy
-        assert_same(own, of_file(tmp_path / "both" / own.run.iloc[0], "epoch"))
+    frame = gluonlab.frame(tmp_path / "both")
+    assert [*frame.run] == ["1-device"] * 2 + ["2-devices"] * 2
+    for row, (name, of_run) in zip(rows, frame.groupby("run")):
+        assert of_run.accuracy.iloc[-1] == row.accuracy
+        assert_same(of_run, read_rows(tmp_path / "both" / name, "epoch"))
 
 
-def test_csv_has_what_the_frame_has_and_reads_back_as_it(tmp_path, capsys):
+def test_csv_reads_back_as_the_frame(tmp_path, capsys):
     pandas = pytest.importorskip("pandas")
-    scale = {"kind": "event", "event": "loss_scale", "step": 4, "loss_scale": 512.0, "skipped": 1}
+    scale = {"kind": "event", "event": "loss_scale", "step": 4, "loss_scale": 512.0, "skipped": 1, "epoch": 1}
     make_run(tmp_path / "a")
-    make_run(tmp_path / "b, c", [*make_metrics(epochs=1, lr=1 / 3), {**scale, "epoch": 1}])
+    make_run(tmp_path / "b, c", [*make_metrics(epochs=1, lr=1 / 3), scale])
     for of in ("epochs", "steps"):
         with pytest.raises(SystemExit, match=r"^0$"):
             main([str(tmp_path), "--csv", of])
-        said = capsys.readouterr().out
-        wanted = gluonlab.frame(tmp_path, of=of)
-        read = pandas.read_csv(io.StringIO(said), float_precision="round_trip")
-        pandas.testing.assert_frame_equal(read, wanted, check_dtype=False)
-        rows = [*csv.DictReader(io.StringIO(said))]
-        assert [row["run"] for row in rows] == [*wanted.run] and rows[0]["run"] == "a"
+        text, frame = capsys.readouterr().out, gluonlab.frame(tmp_path, of=of)
+        read = pandas.read_csv(io.StringIO(text), float_precision="round_trip")
+        pandas.testing.assert_frame_equal(read, frame, check_dtype=False)
+        rows = [*csv.DictReader(io.StringIO(text))]
+        assert [row["run"] for row in rows] == [*frame.run] and rows[0]["run"] == "a"
         if of == "epochs":
             assert [row["loss_scale"] for row in rows] == ["", "", "", "512.0"]
     assert not (tmp_path / "report.html").exists()
 
 
-def test_a_run_of_format_1_has_no_epochs_of_steps(tmp_path):
-    old = [{k: v for k, v in line.items() if k != "epoch"} for line in make_metrics() if "lr" in line]
-    found = gluonlab.frame(make_run(tmp_path / "a", old), of="steps")
-    assert found.epoch.isna().all() and str(found.epoch.dtype) == "Int64"
+def test_steps_of_format_1_have_no_epoch(tmp_path):
+    old = [{name: value for name, value in line.items() if name != "epoch"} for line in make_metrics() if "lr" in line]
+    frame = gluonlab.frame(make_run(tmp_path / "a", old), of="steps")
+    assert frame.epoch.isna().all() and str(frame.epoch.dtype) == "Int64"
     assert gluonlab.frame(tmp_path / "a").empty
 
 

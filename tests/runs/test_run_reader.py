@@ -23,23 +23,21 @@ from gluonlab.training.evaluate_run import evaluate_run
 OLD = Path(__file__).parent / "format_1"
 WANTED = {  # of each kind of line
     "step": ["epoch", "step", "seconds", "images", "loss", "lr"],
-    "epoch": [
-        "epoch", "step", "images", "loss", "accuracy", "validation_loss", "top5_accuracy",
-        "waiting", "lr",
-    ],
-}  # fmt: skip
+    "epoch": ["epoch", "step", "images", "loss", "accuracy", "validation_loss", "top5_accuracy", "waiting", "lr"],
+}
 
 
 @pytest.mark.parametrize("name", ["finished", "diverged"])
 def test_an_old_run_is_read_as_its_files_say(name):
     [run] = read_runs([OLD / name])
     lines = read_metrics(OLD / name)
-    for kind, read in (("step", run.steps), ("epoch", run.epochs)):
-        raw = [line for line in lines if line["kind"] == kind]
-        keys = WANTED[kind]
-        assert [[getattr(line, key) for key in keys] for line in read] == [[line[key] for key in keys] for line in raw]
-        if kind == "epoch":  # whose seconds were those of training, and of no start
-            assert [(each.training_seconds, each.seconds) for each in read] == [(line["seconds"], None) for line in raw]
+    for kind, objects in (("step", run.steps), ("epoch", run.epochs)):
+        expected = [line for line in lines if line["kind"] == kind]
+        values = [{key: getattr(line, key) for key in WANTED[kind]} for line in objects]
+        assert values == [{key: line[key] for key in WANTED[kind]} for line in expected]
+        if kind == "epoch":  # whose seconds were those of training
+            seconds = [(line.training_seconds, line.seconds) for line in objects]
+            assert seconds == [(line["seconds"], None) for line in expected]
     assert len(run.lines) == len(lines)
 
 
@@ -47,54 +45,50 @@ def test_the_report_shows_old_runs_and_comparisons():
     runs = read_runs([OLD / "finished", OLD / "diverged", OLD / "comparison"])
     table = json.loads((OLD / "comparison" / "compare.json").read_text())
     assert [(run.devices, run.accuracy) for run in runs[2:]] == [(row["devices"], row["accuracy"]) for row in table]
-    shown = result_rows(runs)
-    epoch = read_metrics(OLD / "finished")[-2]
-    assert shown[0][:3] == ("finished", "2", f"{epoch['accuracy']:.4f}")
-    assert (shown[1][0], shown[1][2], shown[1][-1]) == ("diverged", "-", "0 of 3 epochs")
+    finished, diverged = result_rows(runs)[:2]
+    accuracy = read_metrics(OLD / "finished")[-2]["accuracy"]
+    assert finished[:3] == ("finished", "2", f"{accuracy:.4f}")
+    assert (diverged[0], diverged[2], diverged[-1]) == ("diverged", "-", "0 of 3 epochs")
     assert [type(line) for line in runs[1].lines] == [Step, DivergedEvent]
-    # what old settings lack, the old config says
+    # settings that were not recorded are read from the config
     assert runs[0].settings["clip_norm"] is None and runs[0].settings["label_smoothing"] == 0.1
 
 
 def test_an_old_run_is_evaluated_with_the_accuracy_that_it_recorded(tmp_path):
     folder = Path(shutil.copytree(OLD / "finished", tmp_path / "run"))
-    packed = folder / "parameters.params.xz"
-    (folder / "parameters.params").write_bytes(lzma.decompress(packed.read_bytes()))
+    (folder / "parameters.params").write_bytes(lzma.decompress((folder / "parameters.params.xz").read_bytes()))
     *_, epoch, confusion = read_metrics(folder)
-    found = evaluate_run(str(folder), devices=device_spec(1), confusion=True, out=str(tmp_path / "out"))
-    assert found.score.accuracy == epoch["accuracy"]
-    assert found.score.top5_accuracy == epoch["top5_accuracy"]
-    assert found.score.loss == pytest.approx(epoch["validation_loss"], rel=1e-5)
-    assert found.score.confusion.tolist() == confusion["matrix"]
+    score = evaluate_run(str(folder), devices=device_spec(1), confusion=True, out=str(tmp_path / "out")).score
+    assert (score.accuracy, score.top5_accuracy) == (epoch["accuracy"], epoch["top5_accuracy"])
+    assert score.loss == pytest.approx(epoch["validation_loss"], rel=1e-5)
+    assert score.confusion.tolist() == confusion["matrix"]
 
 
 def test_the_backend_has_todays_name(tmp_path):
-    """It was "parameter-server" once."""
-    for said, name in (("parameter-server", "dist_sync"), ("horovod", "horovod"), ("", "")):
-        content = {"gluonlab": "0.1.0", "format": 2, "config": {}, "settings": {"backend": said}}
+    for recorded, name in (("parameter-server", "dist_sync"), ("horovod", "horovod"), ("", "")):
+        content = {"gluonlab": "0.1.0", "format": 2, "config": {}, "settings": {"backend": recorded}}
         (tmp_path / "config.json").write_text(json.dumps(content))
         assert read_description(tmp_path).used == {"backend": name}
 
 
+def set_format(folder, number):
+    content = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**content, "format": number}))
+
+
 def test_a_run_of_a_later_format_is_refused(tmp_path):
-    made = make_run(tmp_path / "run")
-    content = json.loads((made / "config.json").read_text())
-    for format, said in (
-        (FORMAT + 1, f"has format {FORMAT + 1}, and this gluonlab reads formats up to {FORMAT}"),
-        ("2", "is not what a run writes"),
-        (True, "is not what a run writes"),
-        (None, "is not what a run writes"),
-    ):
-        (made / "config.json").write_text(json.dumps({**content, "format": format}))
-        for read in (lambda: read_runs([made]), lambda: read_finished_run(made)):
-            with pytest.raises(DataError, match=said):
+    folder, foreign = make_run(tmp_path / "run"), "is not what a run writes"
+    later = f"has format {FORMAT + 1}, and this gluonlab reads formats up to {FORMAT}"
+    for number, message in ((FORMAT + 1, later), ("2", foreign), (True, foreign), (None, foreign)):
+        set_format(folder, number)
+        for read in (lambda: read_runs([folder]), lambda: read_finished_run(folder)):
+            with pytest.raises(DataError, match=message):
                 read()
 
 
 def test_a_run_of_this_format_has_its_number(tmp_path):
-    made = make_run(tmp_path / "run", [Epoch(1, 1, 9, 2.0, 1.0, 0.5, seconds=3.0).to_dict()])
-    assert read_description(made).format == 1
-    content = json.loads((made / "config.json").read_text())
-    (made / "config.json").write_text(json.dumps({**content, "format": FORMAT}))
-    [run] = read_runs([made])
+    folder = make_run(tmp_path / "run", [Epoch(1, 1, 9, 2.0, 1.0, 0.5, seconds=3.0).to_dict()])
+    assert read_description(folder).format == 1
+    set_format(folder, FORMAT)
+    [run] = read_runs([folder])
     assert (run.seconds, run.epochs[0].seconds) == (2.0, 3.0)

@@ -1,4 +1,4 @@
-"""--patience ends a run where the textbook's count does, and keeps the best epoch's network."""
+"""--patience ends a run after the epoch of the textbook, and keeps the best epoch's network."""
 
 import hashlib
 import shutil
@@ -26,7 +26,7 @@ from gluonlab.training.reporter import Reporter
 from gluonlab.training.resume import read_resume_point, resumed_config
 
 EPOCHS = 12
-# a rate at which accuracy goes up and down, soon
+# a rate at which accuracy soon goes up and down
 NOISY = {"threads": 1, "model": "mlp", "lr": 0.9, "global_batch_size": 50, "epochs": EPOCHS}
 
 
@@ -38,20 +38,24 @@ def run(folder, reporter=None, **more):
     return train(config(folder, **more), reporter=reporter or Reporter(), dataset=load_few_digits())
 
 
-def textbook(scores, patience):
-    """(epochs trained, the best of them, from 1)."""
+def resume(folder, config=None):
+    return train(config, reporter=Reporter(), dataset=load_few_digits(), resume=folder)
+
+
+def count_epochs(scores, patience):
+    """Return the number of trained epochs and the best of them, from 1, as the textbook does."""
     best = 0
-    for place, score in enumerate(scores):
+    for index, score in enumerate(scores):
         if score > scores[best]:
-            best = place
-        if place - best == patience:
-            return place + 1, best + 1
+            best = index
+        if index - best == patience:
+            return index + 1, best + 1
     return len(scores), best + 1
 
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
-    """All epochs of the seeds, without patience."""
+    """Runs of all epochs by seed, without patience."""
     folder = tmp_path_factory.mktemp("whole")
     return {seed: run(folder / str(seed), seed=seed) for seed in range(2)}
 
@@ -61,9 +65,9 @@ def undisturbed(tmp_path_factory):
 def test_it_stops_as_the_reference_and_keeps_the_best(tmp_path_factory, undisturbed, seed, patience, by_loss):
     folder = tmp_path_factory.mktemp("run") / "run"
     history = undisturbed[seed].history
-    scores = [-each.validation_loss if by_loss else each.accuracy for each in history]
+    scores = [-epoch.validation_loss if by_loss else epoch.accuracy for epoch in history]
     result = run(folder, seed=seed, patience=f"{patience}:loss" if by_loss else patience)
-    epochs, best = textbook(scores, patience)
+    epochs, best = count_epochs(scores, patience)
     assert (len(result.history), result.best_epoch) == (epochs, best)
     assert (result.stopped is None) == (epochs == EPOCHS)
     assert result.accuracy == history[best - 1].accuracy
@@ -74,70 +78,66 @@ def test_it_stops_as_the_reference_and_keeps_the_best(tmp_path_factory, undistur
 
 @pytest.mark.long
 @settings(max_examples=5)
-@given(seed=st.integers(0, 2), plug=st.integers(4, 30), every=st.sampled_from(["2", "1 epoch"]))
-def test_a_resumed_run_continues_counting(tmp_path_factory, seed, plug, every):
+@given(seed=st.integers(0, 2), steps=st.integers(4, 30), every=st.sampled_from(["2", "1 epoch"]))
+def test_a_resumed_run_continues_counting(tmp_path_factory, seed, steps, every):
     folder = tmp_path_factory.mktemp("runs")
     more = {"seed": seed, "patience": 2, "checkpoint_every": every, "keep": 1, "confusion": True}
     whole = run(folder / "whole", **more)
     try:
-        run(folder / "run", StoppingReporter(plug), **more)
-        again = whole
+        resumed = run(folder / "run", StoppingReporter(steps), **more)
     except RunStopped:
-        again = train(resume=folder / "run", reporter=Reporter(), dataset=load_few_digits())
-    assert (again.stopped, again.best_epoch) == (whole.stopped, whole.best_epoch)
-    assert np.array_equal(again.confusion, whole.confusion)
-    assert np.trace(again.confusion) == round(again.accuracy * 40)
+        resumed = resume(folder / "run")
+    assert (resumed.stopped, resumed.best_epoch) == (whole.stopped, whole.best_epoch)
+    assert np.array_equal(resumed.confusion, whole.confusion)
+    assert np.trace(resumed.confusion) == round(resumed.accuracy * 40)
     assert read_parameter_bytes(folder / "run") == read_parameter_bytes(folder / "whole")
     assert read_comparable_metrics(folder / "run") == read_comparable_metrics(folder / "whole")
 
 
 def test_processes_stop_together_and_have_the_best_network(tmp_path, undisturbed):
     def work(group):
-        mine = config(tmp_path / "run", devices=1, patience=1)
-        return train(mine, reporter=Reporter(), dataset=load_few_digits(), group=group)
+        config_ = config(tmp_path / "run", devices=1, patience=1)
+        return train(config_, reporter=Reporter(), dataset=load_few_digits(), group=group)
 
     first, second = run_in_threads(2, work)
-    epochs, best = textbook([each.accuracy for each in undisturbed[0].history], 1)
+    expected = count_epochs([epoch.accuracy for epoch in undisturbed[0].history], 1)
     for result in (first, second):
-        assert (len(result.history), result.best_epoch) == (epochs, best)
+        assert (len(result.history), result.best_epoch) == expected
         assert few_digits_accuracy(result.net) == pytest.approx(result.accuracy, abs=1e-9)
     assert first.stopped == second.stopped
 
 
 @pytest.fixture(scope="module")
 def stopped(tmp_path_factory):
-    """A run that patience has ended, with a checkpoint of each of its last epochs."""
+    """A run that patience has ended, with checkpoints of its last epochs."""
     folder = tmp_path_factory.mktemp("stopped") / "run"
     return run(folder, patience=3, checkpoint_every="1 epoch", keep=9)
 
 
-def a_later_epochs_are_there(folder):
-    (folder / "parameters.params").write_bytes((list_checkpoints(folder)[0] / "parameters.params").read_bytes())
+def write_last_parameters(folder):
+    """Replace the best parameters by those of the last epoch, as in a run without a checkpoint since."""
+    shutil.copy(list_checkpoints(folder)[0] / "parameters.params", folder)
 
 
-def test_the_best_parameters_are_taken_from_a_checkpoint_where_a_later_epochs_are_there(tmp_path, stopped):
-    """A run that had come further than its last checkpoint, and then goes on otherwise."""
+def test_the_best_parameters_are_read_from_a_checkpoint_if_the_folder_has_later_ones(tmp_path, stopped):
     folder = shutil.copytree(stopped.run_dir, tmp_path / "run")
     best = read_parameter_bytes(folder)
-    assert find_parameters_file(folder, hashlib.sha256(best).hexdigest()) is not None
-    a_later_epochs_are_there(folder)
+    write_last_parameters(folder)
     assert read_parameter_bytes(folder) != best
-    again = train(resume=folder, reporter=Reporter(), dataset=load_few_digits())
-    assert again.stopped == stopped.stopped and again.best_epoch == stopped.best_epoch
+    resumed = resume(folder)
+    assert (resumed.stopped, resumed.best_epoch) == (stopped.stopped, stopped.best_epoch)
     assert read_parameter_bytes(folder) == best
 
 
 @pytest.mark.parametrize("in_checkpoint", [True, False])
 @pytest.mark.parametrize("in_place", [True, False])
-def test_all_processes_forget_the_best_epoch_where_its_parameters_are_nowhere_and_only_there(
-    tmp_path, stopped, in_place, in_checkpoint
-):
-    """Rank 0 alone has the run's folder, and knows what the parameters should be."""
+def test_all_processes_forget_the_best_epoch_if_no_file_has_its_parameters(tmp_path, stopped, in_place, in_checkpoint):
+    """Only rank 0 has the run's folder and the digest of the parameters."""
     folder = shutil.copytree(stopped.run_dir, tmp_path / "run")
     best = read_parameter_bytes(folder)
     digest = hashlib.sha256(best).hexdigest()
     if not in_place:
-        a_later_epochs_are_there(folder)
+        write_last_parameters(folder)
     if not in_checkpoint:
         shutil.rmtree(find_parameters_file(folder, digest).parent)
 
@@ -146,41 +146,40 @@ def test_all_processes_forget_the_best_epoch_where_its_parameters_are_nowhere_an
         early.best_epoch, early.digest = stopped.best_epoch, digest if group.rank == 0 else ""
         return BestWeights(runs[group.rank], None, group, early).restore(), early.best_epoch
 
-    with closing(RunDirectory(folder)) as of_first:
-        runs = [of_first, NoRunDirectory()]
-        found = run_in_threads(2, work)
-    there = in_place or in_checkpoint
-    assert found == [(there, stopped.best_epoch if there else None)] * 2
-    assert (read_parameter_bytes(folder) == best) == there
+    with closing(RunDirectory(folder)) as first_run:
+        runs = [first_run, NoRunDirectory()]
+        results = run_in_threads(2, work)
+    restored = in_place or in_checkpoint
+    assert results == [(restored, stopped.best_epoch if restored else None)] * 2
+    assert (read_parameter_bytes(folder) == best) == restored
 
 
-EPOCHS_SEEN = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=1, max_size=9)
+SCORES = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=1, max_size=9)
 
 
-@given(EPOCHS_SEEN, st.booleans())
-def test_the_best_epoch_of_a_finished_run_is_the_textbooks(seen, by_loss):
-    """As a run that is found finished is read, by its lines alone; the first of several."""
+@given(SCORES, st.booleans())
+def test_the_best_epoch_of_a_finished_run_is_the_textbooks(scores, by_loss):
+    """It is found from the lines of the run; of equal ones it is the first."""
     history = [
-        Epoch(number, number, 1, 1.0, 0.0, right / 3, validation_loss=loss / 3)
-        for number, (right, loss) in enumerate(seen, 1)
+        Epoch(number, number, 1, 1.0, 0.0, correct / 3, validation_loss=loss / 3)
+        for number, (correct, loss) in enumerate(scores, 1)
     ]
+    scores = [-loss if by_loss else correct for correct, loss in scores]
     patience = Patience(1, "loss" if by_loss else "accuracy")
-    scores = [-loss if by_loss else right for right, loss in seen]
-    assert find_best_epoch(patience, history) == textbook(scores, len(scores))[1]
+    assert find_best_epoch(patience, history) == count_epochs(scores, len(scores))[1]
     assert find_best_epoch(None, history) is None
 
 
 @pytest.mark.long
-def test_more_patience_has_a_stopped_run_go_on(tmp_path):
+def test_a_stopped_run_is_resumed_with_more_patience(tmp_path):
     run(tmp_path / "run", patience=1, checkpoint_every="1 epoch")
     whole = run(tmp_path / "whole", patience=4)
-    before = read_resume_point(tmp_path / "run")
-    more = resumed_config(before, patience=4)
-    again = train(more, reporter=Reporter(), dataset=load_few_digits(), resume=before)
-    assert (len(again.history), again.best_epoch) == (len(whole.history), whole.best_epoch)
+    resume_point = read_resume_point(tmp_path / "run")
+    resumed = resume(resume_point, resumed_config(resume_point, patience=4))
+    assert (len(resumed.history), resumed.best_epoch) == (len(whole.history), whole.best_epoch)
     assert read_parameter_bytes(tmp_path / "run") == read_parameter_bytes(tmp_path / "whole")
-    said = [line["message"] for line in read_metrics(tmp_path / "run") if "message" in line]
-    assert "patience 4 instead of 1" in said[0]
+    messages = [line["message"] for line in read_metrics(tmp_path / "run") if "message" in line]
+    assert "patience 4 instead of 1" in messages[0]
 
 
 @pytest.mark.parametrize("wrong", [0, -1, "loss", "3:f1", "3:loss:x", "x", 1.5, True, ""])
@@ -189,7 +188,6 @@ def test_a_wrong_patience_is_refused_in_one_line(wrong):
         TrainConfig(patience=wrong)
 
 
-def test_values_are_what_config_json_can_give_again():
-    for given_, kept in ((3, 3), ("3", 3), ("3:accuracy", 3), (" 2:Loss ", "2:loss")):
-        assert TrainConfig(patience=given_).patience == kept
-        assert TrainConfig(patience=kept).patience == kept
+def test_patience_is_normalized():
+    for patience, expected in ((3, 3), ("3", 3), ("3:accuracy", 3), (" 2:Loss ", "2:loss")):
+        assert TrainConfig(patience=patience).patience == expected

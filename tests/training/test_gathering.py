@@ -1,12 +1,12 @@
-"""What processes have of their own comes together, and what rank 0 reads goes to all."""
+"""The checkpoint of several processes: rank 0 gathers their state, and sends all what it reads."""
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mxnet import nd
-from support.devices import device
 from support.process_group import run_in_threads
+from support.reference import arrays_equal, cpu_contexts
 
 from gluonlab.kvstores.process_groups import SINGLE_PROCESS
 from gluonlab.runs.checkpoint import Checkpoint
@@ -15,37 +15,35 @@ from gluonlab.training.checkpoint_writer import CheckpointGather, broadcast_chec
 SHAPES = st.lists(st.lists(st.integers(1, 7), min_size=1, max_size=3).map(tuple), max_size=4)  # of a process's arrays
 
 
-def own_of(rank, shapes, round_):
-    rng = np.random.default_rng([rank, round_])
-    return {f"a/{rank}/{place}": rng.standard_normal(shape).astype("float32") for place, shape in enumerate(shapes)}
-
-
 @settings(max_examples=20)
 @given(st.lists(SHAPES, min_size=2, max_size=4))
 def test_every_process_gets_the_arrays_and_values_of_all(shapes):
-    """Twice, as for two checkpoints: the first one's arrays stay what they were."""
+    """Twice, as for two checkpoints: the arrays of the first stay unchanged."""
+    random = np.random.RandomState(0)
+    checkpoints = [
+        [
+            {f"a/{rank}/{index}": random.normal(size=shape).astype("float32") for index, shape in enumerate(of_rank)}
+            for rank, of_rank in enumerate(shapes)
+        ]
+        for _ in range(2)
+    ]
 
     def work(group):
-        gather, gathered = CheckpointGather(group), []
-        for round_ in range(2):
-            arrays = {
-                name: nd.array(value, ctx=device()).copyto(nd.zeros((1,)).context)
-                for name, value in own_of(group.rank, shapes[group.rank], round_).items()
-            }
-            gathered.append(gather(arrays, {f"seen/{group.rank}": group.rank + round_}))
-        return gathered
+        gather = CheckpointGather(group)
+        return [
+            gather(
+                {name: nd.array(value, ctx=cpu_contexts(1)[0]) for name, value in arrays[group.rank].items()},
+                {f"seen/{group.rank}": group.rank + number},
+            )
+            for number, arrays in enumerate(checkpoints)
+        ]
 
-    for gathered in run_in_threads(len(shapes), work):
-        for round_, (arrays, counts) in enumerate(gathered):
-            expected = {
-                name: value
-                for rank, of_rank in enumerate(shapes)
-                for name, value in own_of(rank, of_rank, round_).items()
-            }
+    for results in run_in_threads(len(shapes), work):
+        for number, (arrays, counts) in enumerate(results):
+            expected = {name: array for of_rank in checkpoints[number] for name, array in of_rank.items()}
             assert list(arrays) == list(expected)
-            for name, value in expected.items():
-                np.testing.assert_array_equal(arrays[name].asnumpy(), value)
-            assert counts == {f"seen/{rank}": rank + round_ for rank in range(len(shapes))}
+            assert arrays_equal([array.asnumpy() for array in arrays.values()], expected.values())
+            assert counts == {f"seen/{rank}": rank + number for rank in range(len(shapes))}
 
 
 def test_a_single_process_gathers_its_own_state():

@@ -1,4 +1,4 @@
-"""Learning rates: closed forms, at the boundaries, and what every step of a run is made with."""
+"""Learning rates: closed forms, and the rate of every step of a run."""
 
 import functools
 import math
@@ -40,20 +40,17 @@ def rates(schedule, steps=100, warmup_steps=0, milestones=(), **more):
 @pytest.mark.parametrize("warmup_steps", [0, 1, 7, 99])
 @pytest.mark.parametrize("schedule", LR_SCHEDULES)
 def test_the_rate_at_the_boundaries(schedule, warmup_steps):
-    """The first step, the last of the warm-up, the first after it, and the last of the run."""
-    found = rates(schedule, warmup_steps=warmup_steps, milestones=(99,))
-    rest = 100 - warmup_steps
+    rate, rest = rates(schedule, warmup_steps=warmup_steps, milestones=(99,)), 100 - warmup_steps
     last = {
         "constant": BASE,
         "step": BASE * 0.3,
         "cosine": FINAL + (BASE - FINAL) * (1 + math.cos(math.pi * (rest - 1) / rest)) / 2,
         "linear": FINAL + (BASE - FINAL) / rest,
     }
-    assert found(1) == pytest.approx(BASE / max(1, warmup_steps))
-    assert found(max(1, warmup_steps)) == BASE
-    assert found(warmup_steps + 1) == pytest.approx(BASE if rest > 1 else last[schedule])
-    assert found(100) == pytest.approx(last[schedule])
-    assert found(101) == pytest.approx(FINAL if schedule in ("cosine", "linear") else last[schedule])
+    after_the_end = FINAL if schedule in ("cosine", "linear") else last[schedule]
+    expected = {1: BASE / max(1, warmup_steps), warmup_steps + 1: BASE if rest > 1 else last[schedule]}
+    expected.update({max(1, warmup_steps): BASE, 100: last[schedule], 101: after_the_end})
+    assert {step: rate(step) for step in expected} == pytest.approx(expected)
 
 
 MXNETS = {
@@ -66,14 +63,10 @@ MXNETS = {
 @pytest.mark.parametrize("warmup_steps", [0, 1, 12])
 @pytest.mark.parametrize("schedule", MXNETS)
 def test_the_rates_are_those_of_mxnets_own_schedulers(schedule, warmup_steps):
-    """Where they go on evenly, MXNet's are a step ahead: their first update is made with the second
-    rate.
-    """
-    make, ahead = MXNETS[schedule]
+    make, ahead = MXNETS[schedule]  # MXNet's first update of cosine and linear uses the second rate
     own, theirs = rates(schedule, 60, warmup_steps, (20, 45)), make(warmup_steps)
-    for step in range(1, 61):
-        expected = theirs(step if step <= warmup_steps else step - ahead)
-        assert own(step) == pytest.approx(expected, rel=1e-12)
+    expected = [theirs(step if step <= warmup_steps else step - ahead) for step in range(1, 61)]
+    assert [own(step) for step in range(1, 61)] == pytest.approx(expected, rel=1e-12)
 
 
 RATES = st.builds(
@@ -90,15 +83,12 @@ RATES = st.builds(
 
 @examples(40)
 @given(RATES)
-@example(LearningRates(0.224, 1, "cosine", final_lr=0.007154205656813448))  # whose sum is rounded upwards
+@example(LearningRates(0.224, 1, "cosine", final_lr=0.007154205656813448))  # the sum is rounded up
 def test_a_rate_grows_in_the_warm_up_and_falls_after_it(rates):
-    found = [rates(step) for step in range(1, rates.steps + 1)]
-    up, down = found[: rates.warmup_steps], found[rates.warmup_steps :]
-    assert all(a < b for a, b in zip(up, up[1:]))
-    assert all(a >= b for a, b in zip(down, down[1:]))
-    assert all(0 < rate <= rates.base_lr for rate in found)
-    # asked once more, for steps that are past
-    assert found == [rates(step) for step in range(1, rates.steps + 1)]
+    result, again = ([rates(step) for step in range(1, rates.steps + 1)] for _ in range(2))
+    up, down = result[: rates.warmup_steps], result[rates.warmup_steps :]
+    assert all(a < b for a, b in zip(up, up[1:])) and all(a >= b for a, b in zip(down, down[1:]))
+    assert all(0 < rate <= rates.base_lr for rate in result) and result == again
 
 
 def test_a_rate_that_float32_does_not_know_is_0():
@@ -128,10 +118,8 @@ def test_a_rate_that_float32_does_not_know_is_0():
     ids=str,
 )
 def test_epochs_become_steps(settings, expected):
-    assert (
-        make_learning_rates(TrainConfig(**{"lr_schedule": "step", **settings}), 0.4, epochs=8, steps_per_epoch=10)
-        == expected
-    )
+    config = TrainConfig(**{"lr_schedule": "step", **settings})
+    assert make_learning_rates(config, 0.4, epochs=8, steps_per_epoch=10) == expected
 
 
 def test_a_run_of_a_single_step_is_made_with_the_full_rate():
@@ -143,10 +131,9 @@ def test_scaling_the_rate_scales_the_whole_schedule():
     config = TrainConfig(devices=device_spec(1), lr_schedule="linear", lr=0.4, final_lr=0.1, batch_size=100)
     one = make_plan(config).rates
     three = make_plan(config.replace(devices=device_spec(3), scale_lr=True)).rates
-    # as many steps, unscaled
-    same = make_plan(config.replace(devices=device_spec(3), batch_size=None, global_batch_size=300)).rates
+    unscaled = make_plan(config.replace(devices=device_spec(3), batch_size=None, global_batch_size=300)).rates
     steps = range(1, three.steps + 1)
-    assert [three(step) for step in steps] == pytest.approx([3 * same(step) for step in steps])
+    assert [three(step) for step in steps] == pytest.approx([3 * unscaled(step) for step in steps])
     assert three(1) == pytest.approx(3 * one(1))
 
 
@@ -166,7 +153,7 @@ def parameters_with_rates_by_hand(optimizer, rates):
 
 @pairwise(k=[1, 3], store=["device", "ring", "sharded-optimizer"], optimizer=list(OPTIMIZERS))
 def test_every_step_is_made_with_its_rate(k, store, optimizer):
-    """The reference is told each rate by hand, so nothing depends on how it counts updates."""
+    """The reference gets each rate by hand, whatever its count of updates."""
     schedule = LearningRates(0.3, len(BATCHES), "cosine", warmup_steps=2)
     by_hand = (0.15, 0.3, 0.3, 0.3 * (1 + math.cos(math.pi / 3)) / 2, 0.3 * (1 + math.cos(2 * math.pi / 3)) / 2)
     expected = parameters_with_rates_by_hand(optimizer, by_hand)
@@ -182,25 +169,19 @@ def test_every_step_is_made_with_its_rate(k, store, optimizer):
 
 
 @pytest.mark.parametrize("optimizer", OFFERED)
-def test_every_optimizer_follows_a_schedule(optimizer):
-    """To the bit, on one device."""
+def test_every_optimizer_follows_a_schedule_bit_by_bit(optimizer):
     schedule = LearningRates(0.1, len(BATCHES), "linear", warmup_steps=2)
     expected, net = make_small_net(contexts(1)), make_small_net(contexts(1))
     trainer = gluon.Trainer(expected.collect_params(), make_optimizer(optimizer, {"learning_rate": 0.1}), kvstore=None)
     for step, batch in enumerate(BATCHES, start=1):
         trainer.set_learning_rate(schedule(step))
         train_on_devices(expected, trainer, contexts(1), [batch])
-    bucketed = BucketedTrainer(
-        net.collect_params(), make_optimizer(optimizer, {"learning_rate": 0.1, "lr_scheduler": schedule})
-    )
-    train_on_devices(net, bucketed, contexts(1), BATCHES)
+    scheduled = make_optimizer(optimizer, {"learning_rate": 0.1, "lr_scheduler": schedule})
+    train_on_devices(net, BucketedTrainer(net.collect_params(), scheduled), contexts(1), BATCHES)
     assert arrays_equal(parameter_arrays(net), parameter_arrays(expected))
 
 
-def test_the_recorded_rates_are_those_of_the_run(tmp_path):
-    """Gluon's own trainer on one device ends where the run did when it is given the rates that
-    metrics.jsonl holds.
-    """
+def test_gluons_trainer_with_the_recorded_rates_ends_as_the_run(tmp_path):
     config = TrainConfig(
         devices=device_spec(1), model="mlp", epochs=2, batch_size=300, optimizer="sgd", lr=0.3,
         momentum=0.9, lr_schedule="step", lr_decay=0.5, lr_decay_epochs="1", warmup_epochs=0.6,
@@ -211,16 +192,13 @@ def test_the_recorded_rates_are_those_of_the_run(tmp_path):
     recorded = [line["lr"] for line in lines if line["kind"] == "step"]
     assert recorded == pytest.approx([0.1, 0.2, 0.3, 0.3, 0.3, 0.15, 0.15, 0.15, 0.15, 0.15])
     assert [line["lr"] for line in lines if line["kind"] == "epoch"] == pytest.approx([0.3, 0.15])
-    plan = make_plan(config)
-    net = make_net(plan)
+    net = make_net(make_plan(config))
     trainer = gluon.Trainer(net.collect_params(), "sgd", {"momentum": 0.9}, kvstore=None)
-    rate_of = iter(recorded)
-    loader = Loader(plan.dataset.train, plan.ctxs, 300, config.seed)
-    for _ in range(2):
-        for (images,), (labels,) in loader:
-            trainer.set_learning_rate(next(rate_of))
-            with autograd.record():
-                total = gluon.loss.SoftmaxCrossEntropyLoss()(net(images), labels).sum()
-            total.backward()
-            trainer.step(len(images))
+    loader = Loader(run.plan.dataset.train, run.plan.ctxs, 300, config.seed)
+    for rate, ((images,), (labels,)) in zip(recorded, [*loader, *loader]):
+        trainer.set_learning_rate(rate)
+        with autograd.record():
+            total = gluon.loss.SoftmaxCrossEntropyLoss()(net(images), labels).sum()
+        total.backward()
+        trainer.step(len(images))
     assert relative_distance(parameter_arrays(run.net), parameter_arrays(net)) <= 1e-4

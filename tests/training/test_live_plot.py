@@ -1,8 +1,6 @@
-"""A live plot shows what metrics.jsonl says, seldom, and never ends a run.
+"""A live plot shows what metrics.jsonl contains, seldom, and never ends a run."""
 
-tests/labs/test_live_plot.py shows one in a notebook; here its pictures are looked at before they
-get there.
-"""
+from unittest.mock import Mock
 
 import pytest
 from support.devices import device_spec
@@ -37,41 +35,40 @@ def shown(monkeypatch):
     return figures
 
 
-def curves(figure):
-    """The places and values of the steps' losses, of the epochs' and of the accuracies."""
+def plotted_curves(figure):
+    """Return the points of the steps' losses, of the epochs' losses, and of the accuracies."""
     loss, accuracy = figure.axes
-    lines = [*loss.lines[:2], accuracy.lines[0]]
-    return [[*map(list, zip(*line.get_data()))] for line in lines]
+    return [[*map(list, zip(*line.get_data()))] for line in (*loss.lines[:2], accuracy.lines[0])]
 
 
-def of_folder(folder):
+def expected_curves(folder):
     lines = read_metrics(folder)
-    steps = [[x["step"] / STEPS, x["loss"]] for x in lines if x["kind"] == "step"]
+    steps = [[line["step"] / STEPS, line["loss"]] for line in lines if line["kind"] == "step"]
     epochs = [line for line in lines if line["kind"] == "epoch"]
     means = [[line["epoch"] - 0.5, line["loss"]] for line in epochs]
     return [steps, means, [[line["epoch"], 100 * line["accuracy"]] for line in epochs]]
 
 
-def words(figure):
+def caption(figure):
     return figure.texts[0].get_text()
 
 
-def test_a_run_that_goes_on_ends_with_all_of_its_curves(tmp_path, shown):
-    asked = config(tmp_path / "run", devices=device_spec(2), checkpoint_every="3 steps")
+def test_a_resumed_run_ends_with_all_of_its_curves(tmp_path, shown):
+    interrupted = config(tmp_path / "run", devices=device_spec(2), checkpoint_every="3 steps")
     with pytest.raises(RunStopped):
-        train(asked, reporter=StoppingReporter(STEPS + 4), dataset=load_few_digits(), callbacks=[LivePlot])
-    assert "failed: Stopped" in words(shown[-1])
+        train(interrupted, reporter=StoppingReporter(STEPS + 4), dataset=load_few_digits(), callbacks=[LivePlot])
+    assert "failed: RunStopped" in caption(shown[-1])
     train(resume=tmp_path / "run", reporter=Reporter(), dataset=load_few_digits(), callbacks=[LivePlot])
-    assert curves(shown[-1]) == of_folder(tmp_path / "run")
-    assert words(shown[-1]).startswith("2 of 2 epochs in 0:")
+    assert plotted_curves(shown[-1]) == expected_curves(tmp_path / "run")
+    assert caption(shown[-1]).startswith("2 of 2 epochs in 0:")
 
 
 @pytest.mark.filterwarnings("ignore::gluonlab.errors.GluonlabWarning")
-def test_each_run_of_a_comparison_has_its_own_and_few_pictures(tmp_path, shown):
+def test_each_run_of_a_comparison_has_its_own_two_pictures(tmp_path, shown):
     compare(config(tmp_path / "both"), [1, 2], Reporter(), load_few_digits(), [LivePlot(every=1e9)])
-    assert len(shown) == 4  # at the beginning of each, and at the end
-    assert curves(shown[1]) == of_folder(tmp_path / "both" / "1-device")
-    assert curves(shown[3]) == of_folder(tmp_path / "both" / "2-devices")
+    assert len(shown) == 4  # at the start of each run, and at its end
+    for figure, name in ((shown[1], "1-device"), (shown[3], "2-devices")):
+        assert plotted_curves(figure) == expected_curves(tmp_path / "both" / name)
 
 
 class View:
@@ -86,30 +83,29 @@ class View:
             plot.on_step(self, Step(n, 2.0, 0.1, 1, 50, n / 10))
 
 
-def test_images_per_second_and_the_time_to_go_are_those_of_the_steps(shown):
+def test_images_per_second_and_the_remaining_time_are_those_of_the_steps(shown):
     view, plot = View(), LivePlot(every=0)
     view.trained(plot, 40)
-    plot._next_draw_time = 0  # whatever the last picture has cost
+    plot._next_draw_time = 0  # however long the last picture took
     plot.on_step(view, Step(41, 0.25, 0.1, 1, 50, 4.1))
-    assert words(shown[-1]) == "epoch 1 of 10   loss 0.250   500 images/s   1:36 to go"
+    assert caption(shown[-1]) == "epoch 1 of 10   loss 0.250   500 images/s   1:36 to go"
     view.history = [Epoch(1, 100, 5000, 20.0, 1.0, 0.75, seconds=3700.0)]
     plot.on_run_end(view, RunEnd("stopped", "it is enough", 100, 1))
-    done = "1 of 10 epochs in 1:01:40   250 images/s   test accuracy 0.7500"
-    assert words(shown[-1]) == f"{done}\nstopped: it is enough"
+    numbers = "1 of 10 epochs in 1:01:40   250 images/s   test accuracy 0.7500"
+    assert caption(shown[-1]) == f"{numbers}\nstopped: it is enough"
 
 
 def test_pictures_take_a_small_share_of_the_time(shown, monkeypatch):
-    """A clock that only a picture moves, by 1 s, and each step by 0.1 s."""
-    now = [0.0]
-    monkeypatch.setattr(live_plot.time, "monotonic", lambda: now[0])
+    """Each step takes 0.1 s, and each picture 1 s."""
+    now, view, plot = [0.0], View(), LivePlot(every=0)
 
-    def drawn(figure):
+    def draw(figure):
         now[0] += 1
         shown.append(figure)
         return b""
 
-    monkeypatch.setattr(live_plot, "as_png", drawn)
-    view, plot = View(), LivePlot(every=0)
+    monkeypatch.setattr(live_plot.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(live_plot, "as_png", draw)
     plot.on_run_start(view)
     for n in range(1, 1001):
         now[0] += 0.1
@@ -118,26 +114,19 @@ def test_pictures_take_a_small_share_of_the_time(shown, monkeypatch):
 
 
 def test_a_picture_that_cannot_be_drawn_does_not_end_the_run(tmp_path, shown, monkeypatch, capsys):
-    def broken(self, png):
-        raise RuntimeError("no canvas")
-
-    monkeypatch.setattr(live_plot.CellDisplay, "show", broken)
-    result = train(
-        config(tmp_path / "run", devices=device_spec(2)), reporter=Reporter(),
-        dataset=load_few_digits(),
-        callbacks=[LivePlot],
-    )  # fmt: skip
+    monkeypatch.setattr(live_plot.CellDisplay, "show", Mock(side_effect=RuntimeError("no canvas")))
+    two = config(tmp_path / "run", devices=device_spec(2))
+    result = train(two, reporter=Reporter(), dataset=load_few_digits(), callbacks=[LivePlot])
     assert len(result.history) == 2 and len(shown) == 1
-    said = "live plot  ends here, the run goes on: RuntimeError: no canvas\n"
-    assert capsys.readouterr().out == said
+    assert capsys.readouterr().out == "live plot  ends here, the run goes on: RuntimeError: no canvas\n"
 
 
-def test_outside_a_notebook_it_says_where_the_curves_are(capsys):
+def test_outside_a_notebook_it_names_the_file_of_the_curves(capsys):
     view = View()
     view.path = "runs/one"
     view.trained(LivePlot(every=0), 5)
-    said = "only a notebook shows it; runs/one/curves.png will have the curves"
-    assert capsys.readouterr().out == f"live plot  {said}\n"
+    message = "only a notebook shows it; runs/one/curves.png will have the curves"
+    assert capsys.readouterr().out == f"live plot  {message}\n"
 
 
 @pytest.mark.parametrize("every", ["x", None, -1, float("nan"), float("inf"), True])

@@ -2,12 +2,14 @@
 
 import json
 from functools import partial
+from unittest.mock import Mock
 
 import mxnet as mx
 import numpy as np
 import pytest
 from mxnet import nd
 from support import quick_runs
+from support.commands import file_names
 from support.devices import runs_on_gpus
 from support.drawn_runs import load_few_digits
 from support.reference import parameter_arrays
@@ -35,11 +37,9 @@ try:
 finally:
     print(*[name[len("gluonlab.") :] for name in sys.modules if name.startswith("gluonlab.")])
 """
+RUN_FILES = ["config.json", "curves.png", "metrics.jsonl", "parameters.params"]
 MOST_MODULES = 150  # of gluonlab that a plain run imports
-OF_OTHER_RUNS = (
-    "collectives", "launch", "export", "study", "parallel.pipeline", "parallel.tensor",
-    "timeline",
-)  # fmt: skip
+OF_OTHER_RUNS = ("collectives", "launch", "export", "study", "parallel.pipeline", "parallel.tensor", "timeline")
 
 
 @pytest.mark.cpu_only("GPUs need modules of their own")
@@ -54,39 +54,32 @@ def test_a_run_imports_what_it_needs(python):
     "settings", [{"gpus": 3}, {"model": "lenet", "epochs": 1}, {"resident_bytes": 0, "prefetch": 3}], ids=str
 )
 def test_the_same_seed_gives_the_same_bits_and_another_seed_others(tmp_path, settings):
-    few = {"dataset": load_few_digits(), "batch_size": 8}
-    runs = [
-        quick(tmp_path, f"{i}", **few, **settings, seed=seed, deterministic=runs_on_gpus())
-        for i, seed in enumerate((5, 5, 6))
-    ]
+    settings = {"dataset": load_few_digits(), "batch_size": 8, "deterministic": runs_on_gpus(), **settings}
+    runs = [quick(tmp_path, f"{number}", **settings, seed=seed) for number, seed in enumerate((5, 5, 6))]
     bits = [[array.tobytes() for array in parameter_arrays(run.net)] for run in runs]
-    assert bits[0] == bits[1]
-    assert bits[0] != bits[2]
+    assert bits[0] == bits[1] != bits[2]
     assert [epoch.accuracy for epoch in runs[0].history] == [epoch.accuracy for epoch in runs[1].history]
 
 
-def test_the_folder_of_a_run_holds_everything(tmp_path):
+def test_the_folder_of_a_run_contains_everything(tmp_path):
     run = quick(tmp_path, epochs=3)
-    names = sorted(path.name for path in run.run_dir.iterdir())
-    assert names == ["config.json", "curves.png", "metrics.jsonl", "parameters.params"]
+    assert file_names(run.run_dir) == RUN_FILES
     assert (run.run_dir / "curves.png").read_bytes().startswith(b"\x89PNG")
-    config = json.loads((run.run_dir / "config.json").read_text())
-    assert TrainConfig(**config["config"]) == run.plan.config
-    assert config["settings"]["bucket_bytes"] == (25 if runs_on_gpus() else 4) * 2**20
-    assert config["settings"]["global_batch_size"] == 80
+    content = json.loads((run.run_dir / "config.json").read_text())
+    assert TrainConfig(**content["config"]) == run.plan.config
+    assert content["settings"]["bucket_bytes"] == (25 if runs_on_gpus() else 4) * 2**20
+    assert content["settings"]["global_batch_size"] == 80
     lines = read_metrics(run.run_dir)
     steps, epochs = ([line for line in lines if line["kind"] == kind] for kind in ("step", "epoch"))
-    # since the run began, in every line
-    seconds = [line["seconds"] for line in lines]
+    seconds = [line["seconds"] for line in lines]  # since the run began
     assert seconds == sorted(seconds) and seconds[0] > 0 and seconds[-1] <= run.seconds
     assert 0 < sum(epoch["training_seconds"] for epoch in epochs) < seconds[-1]
     assert epochs[-1]["lr"] == steps[-1]["lr"]
-    # 1437 images in batches of 80
-    assert [line["step"] for line in steps] == list(range(1, 3 * 18 + 1))
-    for number, epoch in enumerate(epochs, start=1):
-        own = [line for line in steps if line["epoch"] == number]
-        assert sum(line["images"] for line in own) == epoch["images"] == 1437
-        assert epoch["loss"] == pytest.approx(sum(line["loss"] * line["images"] for line in own) / 1437)
+    assert [line["step"] for line in steps] == list(range(1, 3 * 18 + 1))  # 1437 images in batches of 80
+    for epoch in epochs:
+        steps_of_epoch = [line for line in steps if line["epoch"] == epoch["epoch"]]
+        assert sum(line["images"] for line in steps_of_epoch) == epoch["images"] == 1437
+        assert epoch["loss"] == pytest.approx(sum(line["loss"] * line["images"] for line in steps_of_epoch) / 1437)
 
 
 def test_the_parameters_file_gives_the_same_answers_on_one_device(tmp_path):
@@ -98,16 +91,14 @@ def test_the_parameters_file_gives_the_same_answers_on_one_device(tmp_path):
     assert (answers == labels).mean() == pytest.approx(run.accuracy, abs=1 / 360)
 
 
-def test_a_diverging_run_stops_within_8_steps_and_keeps_its_record(tmp_path):
-    with pytest.raises(DivergedError) as caught:
+def test_a_diverging_run_stops_within_8_steps_and_keeps_its_lines(tmp_path):
+    with pytest.raises(DivergedError) as raised:
         quick(tmp_path, optimizer="sgd", lr=1e8, batch_size=4)
-    lines = read_metrics(tmp_path / "run")
-    began = int(str(caught.value).split("at step ")[1].split(":")[0])
-    assert lines[-1]["kind"] == "event"
-    assert str(caught.value) == lines[-1]["message"]
-    assert all(np.isfinite(line["loss"]) for line in lines[:-1])
-    assert [line["step"] for line in lines[:-1]] == list(range(1, len(lines)))
-    assert began == len(lines)  # every step before it, and the event
+    *steps, event = read_metrics(tmp_path / "run")
+    first_bad = int(str(raised.value).split("at step ")[1].split(":")[0])
+    assert (event["kind"], event["message"]) == ("event", str(raised.value))
+    assert np.isfinite([line["loss"] for line in steps]).all()
+    assert [line["step"] for line in steps] == list(range(1, first_bad))
 
 
 def test_a_run_that_diverges_in_its_last_update_fails_too(tmp_path):
@@ -122,40 +113,21 @@ def test_optimizers_that_are_of_no_use_here_are_refused_with_the_reason(tmp_path
     assert not (tmp_path / "run").exists()
 
 
-class Interrupting(Reporter):
-    """Ctrl-C in the middle of the second epoch."""
-
-    def step_done(self, images, known):
-        self.steps = getattr(self, "steps", 0) + 1
-        if self.steps == 25:
-            raise KeyboardInterrupt
-
-
 def test_ctrl_c_keeps_the_finished_epochs(tmp_path):
-    config = TrainConfig(gpus=2, epochs=5, batch_size=40, model="mlp", out=str(tmp_path / "run"))
+    reporter = Reporter()
+    reporter.step_done = Mock(side_effect=[None] * 24 + [KeyboardInterrupt])  # in the second epoch
     with pytest.raises(KeyboardInterrupt):
-        loop.train(config, reporter=Interrupting())
-    names = sorted(path.name for path in (tmp_path / "run").iterdir())
-    assert names == ["config.json", "curves.png", "metrics.jsonl", "parameters.params"]
+        quick(tmp_path, epochs=5, reporter=reporter)
+    assert file_names(tmp_path / "run") == RUN_FILES
     assert [line["epoch"] for line in read_metrics(tmp_path / "run") if line["kind"] == "epoch"] == [1]
 
 
-class InTheWay(Reporter):
-    """Somebody who makes a folder where the picture goes."""
-
-    def __init__(self, folder):
-        self.folder = folder
-
-    def epoch_ends(self, line):
-        (self.folder / "confusion.png").mkdir()
-
-
 def test_a_picture_that_cannot_be_drawn_costs_nothing_else(tmp_path):
-    config = TrainConfig(gpus=2, epochs=1, model="mlp", confusion=True, export=True, out=str(tmp_path / "run"))
+    reporter = Reporter()
+    reporter.epoch_ends = lambda line: (tmp_path / "run" / "confusion.png").mkdir()
     with pytest.raises(OutputError, match=r"cannot write .*confusion.png: Is a directory"):
-        loop.train(config, reporter=InTheWay(tmp_path / "run"))
-    lines = read_metrics(tmp_path / "run")
-    assert [line["event"] for line in lines if line["kind"] == "event"] == ["confusion"]
+        quick(tmp_path, epochs=1, confusion=True, export=True, reporter=reporter)
+    assert [line["event"] for line in read_metrics(tmp_path / "run") if line["kind"] == "event"] == ["confusion"]
     assert (tmp_path / "run" / "export" / "model.json").exists()
     assert (tmp_path / "run" / "curves.png").exists()
 
@@ -169,72 +141,61 @@ def test_a_network_that_does_not_fit_its_images_is_refused(tmp_path, monkeypatch
     assert not (tmp_path / "run").exists()
 
 
-class Counting(Reporter):
-    """Counts the times that the host waits for a device's result while an epoch goes on."""
+class ReadCounter(Reporter):
+    """Counts the steps, and the times that the host waits for a device during an epoch."""
 
     def __init__(self, monkeypatch):
-        self.reads = self.steps = 0
-        self.counting = False
+        self.reads, self.steps, self.is_counting = 0, 0, False
         read = nd.NDArray.asnumpy
 
-        def counted(array):
-            self.reads += self.counting
+        def count_and_read(array):
+            self.reads += self.is_counting
             return read(array)
 
-        monkeypatch.setattr(nd.NDArray, "asnumpy", counted)
+        monkeypatch.setattr(nd.NDArray, "asnumpy", count_and_read)
 
     def step_done(self, images, known):
         self.steps += 1
-        self.counting = True
+        self.is_counting = True
 
     def epoch_ends(self, line):
-        self.counting = False
+        self.is_counting = False
 
 
 def test_no_step_waits_for_its_own_result(tmp_path, monkeypatch):
-    """Of 60 steps on 2 devices, losses are fetched in blocks of 4 steps: 2 reads a block, and those
-    of the end.
+    """The losses of 60 steps on 2 devices are read in blocks of 4 steps: 2 reads a block.
 
-    The first two steps look, with a read each, whether gradients arrive where they should.
+    The first two steps also check, with one read each, whether all gradients are written.
     """
-    reporter = Counting(monkeypatch)
-    config = TrainConfig(gpus=2, epochs=1, batch_size=12, model="mlp", out=str(tmp_path / "run"))
-    loop.train(config, reporter=reporter)
-    evaluation_and_end, looks = 2 * 2 + 2 * 2, 2
+    reporter = ReadCounter(monkeypatch)
+    quick(tmp_path, epochs=1, batch_size=12, reporter=reporter)
+    evaluation_and_end, checks = 2 * 2 + 2 * 2, 2
     assert reporter.steps == 60
-    assert reporter.reads <= 2 * 60 / 4 + evaluation_and_end + looks
+    assert reporter.reads <= 2 * 60 / 4 + evaluation_and_end + checks
 
 
-def test_the_console_says_what_matters(tmp_path, capsys):
-    config = TrainConfig(gpus=2, epochs=1, batch_size=60, model="mlp", out=str(tmp_path / "run"))
-    loop.train(config, reporter=ConsoleReporter(bar=True))
+def test_the_console_shows_what_matters(tmp_path, capsys):
+    quick(tmp_path, epochs=1, batch_size=60, reporter=ConsoleReporter(bar=True))
     output = capsys.readouterr()
-    for piece in (
-        "gpu(0) gpu(1)" if runs_on_gpus() else "cpu(0) cpu(1), 1 thread each",
-        "60 per device, 120 in all",
-        "device; seed 0",
-        "first step",
-        "epoch 1/1",
-        "images/s",
-    ):
-        assert piece in output.out
+    ctxs = "gpu(0) gpu(1)" if runs_on_gpus() else "cpu(0) cpu(1), 1 thread each"
+    texts = (ctxs, "60 per device, 120 in all", "device; seed 0", "first step", "epoch 1/1", "images/s")
+    assert [text for text in texts if text not in output.out] == []
     assert all(len(line) <= 80 for line in output.out.splitlines())
     assert "epoch 1/1:   0%" in output.err  # the bar
 
 
 def test_compare_trains_with_each_number_of_devices(tmp_path):
-    config = TrainConfig(epochs=2, batch_size=40, model="mlp", out=str(tmp_path / "compare"))
-    rows = compare(config, [1, 2], Reporter(), load_few_digits())
-    assert [(row.devices, row.global_batch_size) for row in rows] == [(1, 40), (2, 80)]
-    assert (rows[0].speedup, rows[0].efficiency) == (1, 1)
-    assert rows[1].speedup == pytest.approx(rows[1].images_per_second / rows[0].images_per_second)
-    assert rows[1].efficiency == pytest.approx(rows[1].speedup / 2)
-    assert json.loads((tmp_path / "compare" / "compare.json").read_text()) == [vars(row) for row in rows]
-    settings = [
-        json.loads((tmp_path / "compare" / name / "config.json").read_text())["settings"]
-        for name in ("1-device", "2-devices")
-    ]
-    assert runs_on_gpus() or [s["threads_per_device"] for s in settings] == [1, 1]
+    folder = tmp_path / "compare"
+    one, two = compare(
+        TrainConfig(epochs=2, batch_size=40, model="mlp", out=str(folder)), [1, 2], Reporter(), load_few_digits()
+    )
+    assert [(row.devices, row.global_batch_size) for row in (one, two)] == [(1, 40), (2, 80)]
+    assert (one.speedup, one.efficiency) == (1, 1)
+    assert two.speedup == pytest.approx(two.images_per_second / one.images_per_second)
+    assert two.efficiency == pytest.approx(two.speedup / 2)
+    assert json.loads((folder / "compare.json").read_text()) == [vars(one), vars(two)]
+    for name in () if runs_on_gpus() else ("1-device", "2-devices"):
+        assert json.loads((folder / name / "config.json").read_text())["settings"]["threads_per_device"] == 1
 
 
 def test_the_table_of_a_comparison():

@@ -1,4 +1,4 @@
-"""Weight decay without biases, compressed gradients, and what a run says of its optimization."""
+"""Weight decay without biases, compressed gradients, clipping, and the options that a run shows."""
 
 import dataclasses
 import json
@@ -41,7 +41,7 @@ def normalising_net(ctxs):
 
 @pytest.mark.parametrize("store", ["device", "sharded-optimizer"])
 def test_without_gradients_only_weights_decay(store):
-    """With gradients of zero a step of SGD is w - lr wd w: for weights, and for nothing else."""
+    """With gradients of zero a step of SGD is w - lr wd w."""
     ctxs = contexts(2)
     net = normalising_net(ctxs)
     before = {name: param.data(ctxs[0]).asnumpy() for name, param in net.collect_params().items()}
@@ -54,10 +54,9 @@ def test_without_gradients_only_weights_decay(store):
             assert np.allclose(param.data(ctx).asnumpy(), expected, rtol=1e-6), name
 
 
-def test_a_run_without_bias_decay_is_that_of_gluon_with_multipliers(tmp_path):
-    config = dict(optimizer="sgd", lr=0.1, wd=0.05, global_batch_size=40, batch_size=None)
-    config["dataset"] = load_few_digits()
-    run, decayed = (run_quickly(tmp_path, no_bias_decay=True, **config), run_quickly(tmp_path, "all", **config))
+def test_a_run_without_bias_decay_trains_as_gluon_with_multipliers(tmp_path):
+    settings = dict(optimizer="sgd", lr=0.1, wd=0.05, global_batch_size=40, batch_size=None, dataset=load_few_digits())
+    run, decayed = (run_quickly(tmp_path, str(off), no_bias_decay=off, **settings) for off in (True, False))
     plan = make_plan(TrainConfig(devices="cpu", model="mlp", optimizer="sgd", global_batch_size=40), load_few_digits())
     net = make_net(plan)
     for param in net.collect_params().values():
@@ -72,30 +71,25 @@ def test_a_run_without_bias_decay_is_that_of_gluon_with_multipliers(tmp_path):
 # --- compressed gradients
 
 
-def in_two_bits(grad, residual, threshold):
-    """What is sent, and what stays behind for the next time."""
-    residual = residual + grad
-    sent = np.where(residual >= threshold, threshold, np.where(residual <= -threshold, -threshold, 0)).astype("float32")
-    return sent, residual - sent
-
-
 @pytest.mark.parametrize("bucket_bytes", [0, 100, 2**20])
 @pytest.mark.parametrize("k", [2, 3])
-def test_compressed_gradients_are_thresholds_and_the_rest_is_not_lost(k, bucket_bytes):
-    """Random gradients, written by hand; each update is minus the sum of what the devices sent."""
-    ctxs, threshold, random = contexts(k), 0.25, np.random.RandomState(0)
+def test_compressed_gradients_are_thresholds_and_the_rest_is_sent_later(k, bucket_bytes):
+    """With random gradients, each update is minus the sum of what the devices sent."""
+    ctxs, threshold, random = contexts(k), np.float32(0.25), np.random.RandomState(0)
     net = make_small_net(ctxs)
     kvstore = enable_compression(make_kvstore("device"), "2bit:0.25", k, SINGLE_PROCESS)
     trainer = BucketedTrainer(net.collect_params(), "sgd", {"learning_rate": 1.0}, kvstore, bucket_bytes=bucket_bytes)
     expected = [array.astype("float64") for array in parameter_arrays(net)]
     residuals = [[np.zeros(array.shape, "float32") for array in expected] for _ in ctxs]
     for _ in range(6):
-        for rank, ctx in enumerate(ctxs):
-            for place, param in enumerate(net.collect_params().values()):
+        for ctx, residual in zip(ctxs, residuals):
+            for index, param in enumerate(net.collect_params().values()):
                 grad = random.normal(0, 0.2, param.shape).astype("float32")
                 param.grad(ctx)[:] = nd.array(grad, ctx=ctx)
-                sent, residuals[rank][place] = in_two_bits(grad, residuals[rank][place], np.float32(threshold))
-                expected[place] -= sent
+                residual[index] += grad
+                sent = np.sign(residual[index]) * threshold * (abs(residual[index]) >= threshold)
+                residual[index] -= sent
+                expected[index] -= sent
         trainer.apply(1)
         for ctx in ctxs:
             assert relative_distance(parameter_arrays(net, ctx), expected) <= 1e-6
@@ -109,13 +103,13 @@ def test_a_run_with_compressed_gradients_learns_and_keeps_its_replicas_alike(tmp
 
 
 @pytest.mark.parametrize("name", [name for name, kind in KVSTORES.items() if not kind.gpus_only])
-def test_those_that_can_compress_are_those_that_mxnet_lets(name):
+def test_a_kvstore_supports_compression_if_mxnet_allows_it(name):
     try:
         make_kvstore(name).set_gradient_compression({"type": "2bit", "threshold": 0.5})
-    except Exception:  # MXNet raises nothing more special
-        assert not KVSTORES[name].supports_compression
-    else:
-        assert KVSTORES[name].supports_compression
+        is_allowed = True
+    except Exception:  # MXNet raises nothing more specific
+        is_allowed = False
+    assert KVSTORES[name].supports_compression == is_allowed
 
 
 # --- clipping
@@ -123,90 +117,66 @@ def test_those_that_can_compress_are_those_that_mxnet_lets(name):
 
 @pytest.mark.parametrize("kvstore", ["device", "sharded-optimizer"])
 def test_a_run_clips_the_gradients_of_its_batches(tmp_path, kvstore):
-    """One step of SGD with rate 1 moves the parameters by the gradient, and so by the norm that it
-    may have.
-    """
-    settings = dict(
-        epochs=1, batch_size=None, global_batch_size=150, optimizer="sgd", lr=1.0, kvstore=kvstore,
-        dataset=load_few_digits(),
-    )  # fmt: skip
+    """One step of SGD with rate 1 moves the parameters by the clipped gradient."""
+    settings = dict(batch_size=None, global_batch_size=150, optimizer="sgd", lr=1.0, kvstore=kvstore)
     start = parameter_arrays(make_net(make_plan(TrainConfig(devices=device_spec(2), model="mlp"))))
-    moves = [
-        np.sqrt(
-            sum(
-                ((a - b) ** 2).sum()
-                for a, b in zip(
-                    parameter_arrays(run_quickly(tmp_path, str(limit), clip_norm=limit, **settings).net), start
-                )
-            )
-        )
-        for limit in (None, 0.1)
-    ]
-    assert moves[0] > 0.2
-    assert moves[1] == pytest.approx(0.1, rel=1e-4)
+
+    def measure_move(limit):
+        result = run_quickly(tmp_path, str(limit), clip_norm=limit, dataset=load_few_digits(), **settings)
+        return np.sqrt(sum(((a - b) ** 2).sum() for a, b in zip(parameter_arrays(result.net), start)))
+
+    assert measure_move(None) > 0.2
+    assert measure_move(0.1) == pytest.approx(0.1, rel=1e-4)
 
 
 # --- what a run says
 
 
-def test_a_run_says_and_records_how_it_optimizes(tmp_path, capsys):
+def test_a_run_prints_and_records_how_it_optimizes(tmp_path, capsys):
     run = run_quickly(
-        tmp_path, reporter=ConsoleReporter(), epochs=2, batch_size=150, lr_schedule="cosine",
-        warmup_epochs=1, clip_norm=5, label_smoothing=0.1, no_bias_decay=True, wd=1e-4,
-        compress="2bit:0.1",
+        tmp_path, reporter=ConsoleReporter(), epochs=2, batch_size=150, lr_schedule="cosine", warmup_epochs=1,
+        clip_norm=5, label_smoothing=0.1, no_bias_decay=True, wd=1e-4, compress="2bit:0.1",
     )  # fmt: skip
-    said = capsys.readouterr().out.splitlines()
-    assert "schedule   cosine to 0, warm-up in 5 steps" in said
-    assert "options    clip norm 5, label smoothing 0.1, no bias decay, compress 2bit:0.1" in said
-    assert all(len(line) <= 80 for line in said)
+    lines = capsys.readouterr().out.splitlines()
+    assert "schedule   cosine to 0, warm-up in 5 steps" in lines
+    assert "options    clip norm 5, label smoothing 0.1, no bias decay, compress 2bit:0.1" in lines
+    assert max(map(len, lines)) <= 80
     content = json.loads((run.run_dir / "config.json").read_text())
     assert {"lr_schedule": "cosine", "warmup_steps": 5, "final_lr": 0.0}.items() <= content["settings"].items()
     assert TrainConfig(**content["config"]) == run.plan.config
     assert content["settings"]["bucket_bytes"] == (25 if runs_on_gpus() else 4) * 2**20
 
 
-def test_a_run_names_every_option_that_changes_its_training_in_80_columns():
-    everything = dict(
+def test_a_run_shows_every_option_that_changes_its_training_in_80_columns():
+    options = dict(
         clip_norm=5, label_smoothing=0.1, crop_padding=4, flip=True, mixup=0.2, sync_bn=True,
         no_bias_decay=True, wd=0.1, compress="2bit:0.1",
     )  # fmt: skip
-    plan = make_plan(TrainConfig(devices=device_spec(2), **everything))
-    plan = dataclasses.replace(plan, random_resized_crop=True)  # of image files
-    titles, texts = zip(*plan.option_lines())
+    plan = make_plan(TrainConfig(devices=device_spec(2), **options))
+    titles, texts = zip(*dataclasses.replace(plan, random_resized_crop=True).option_lines())
     assert titles == ("options", *[""] * (len(texts) - 1))
-    assert all(len(text) <= 80 - 11 for text in texts)
-    named_all = (
-        "clip norm 5, label smoothing 0.1, random resized crop, crop padding 4, flip, mixup 0.2, sync-bn, no bias decay"
+    assert max(map(len, texts)) <= 80 - 11
+    assert " ".join(texts) == (
+        "clip norm 5, label smoothing 0.1, random resized crop, crop padding 4, flip, mixup 0.2, sync-bn, "
+        "no bias decay, compress 2bit:0.1"
     )
-    assert " ".join(texts) == f"{named_all}, compress 2bit:0.1"
     assert list(make_plan(TrainConfig(devices=device_spec(2))).option_lines()) == []
 
 
 def test_one_device_neither_shares_statistics_nor_compresses():
-    said = "--compress 2bit:0.5: one device has nobody to send gradients to"
-    with pytest.warns(GluonlabWarning, match=said):
+    with pytest.warns(GluonlabWarning, match="--compress 2bit:0.5: one device has nobody to send gradients to"):
         plan = make_plan(TrainConfig(devices=device_spec(1), sync_bn=True, compress="2bit"))
-    assert (plan.sync_bn, plan.compress) == (False, None)
-    assert list(plan.option_lines()) == []
+    assert (plan.sync_bn, plan.compress, list(plan.option_lines())) == (False, None, [])
 
 
-def test_smoothing_is_in_the_training_loss_and_not_in_that_of_validation(tmp_path):
-    """With a rate of nearly nothing the network stays what it was, so only the loss differs."""
-    plain, smooth = (
-        run_quickly(
-            tmp_path, str(s), lr=1e-30, optimizer="sgd", label_smoothing=s,
-            dataset=load_few_digits(),
-            batch_size=20,
-        )
-        for s in (0.0, 0.5)
-    )  # fmt: skip
+def test_smoothing_changes_the_training_loss_and_not_the_validation_loss(tmp_path):
+    """With a learning rate of nearly zero the network stays the same, so only the loss differs."""
+    settings = dict(lr=1e-30, optimizer="sgd", dataset=load_few_digits(), batch_size=20)
+    plain, smooth = (run_quickly(tmp_path, str(share), label_smoothing=share, **settings) for share in (0.0, 0.5))
     assert smooth.history[0].validation_loss == plain.history[0].validation_loss
     split = plain.plan.dataset.train
     images, labels = split.batch(np.arange(len(split)))
-    logs = (
-        nd.log_softmax(plain.net(to_float(nd, nd.array(images, ctx=device(), dtype="uint8"))))
-        .asnumpy()
-        .astype("float64")
-    )
+    scores = plain.net(to_float(nd, nd.array(images, ctx=device(), dtype="uint8")))
+    logs = nd.log_softmax(scores).asnumpy().astype("float64")
     expected = -(0.5 * logs[np.arange(len(labels)), labels] + 0.5 * logs.mean(axis=1)).mean()
     assert smooth.history[0].loss == pytest.approx(expected, rel=1e-5)

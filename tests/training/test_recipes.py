@@ -1,9 +1,9 @@
-"""Recipes: what is given wins, the recipe fills the rest, and its rates are those of the script
-that it comes from.
-"""
+"""Recipes: explicit settings override them, they fill the rest, and their rates are those of their scripts."""
 
 import dataclasses
 import json
+import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,11 +15,11 @@ from support.idx_files import write_mnist
 from support.image_folders import write_image_folder
 
 from gluonlab.config import TrainConfig
-from gluonlab.data import ArraySplit, Dataset
+from gluonlab.data import ArraySplit, Dataset, load_dataset
 from gluonlab.data.sets.dataset import NORMALIZATIONS
 from gluonlab.data.sets.dataset_registry import DATASETS
 from gluonlab.data.sets.packed_folder import pack_dataset
-from gluonlab.errors import ConfigError
+from gluonlab.errors import ConfigError, DataError
 from gluonlab.kvstores.process_groups import SummingGroup
 from gluonlab.models import check_model
 from gluonlab.training.evaluate_run import evaluate_run, plan_evaluation
@@ -52,8 +52,8 @@ class ImageFiles(ArraySplit):
         raise NotImplementedError
 
 
-def dataset_for(recipe_or_name):
-    """Images that such a network takes; nobody looks at them."""
+def make_dataset(recipe_or_name):
+    """Return empty images that such a network takes."""
     name = getattr(recipe_or_name, "data", recipe_or_name)
     split = ArraySplit(np.zeros((IMAGES, *SHAPES[name]), np.uint8), np.arange(IMAGES) % 10)
     real = "imagenette2-160" if name == PHOTOGRAPHS else name
@@ -61,13 +61,13 @@ def dataset_for(recipe_or_name):
 
 
 def names_of(model):
-    """gluonlab's own name of a network of gluoncv."""
+    """Return gluonlab's own name of a network of gluoncv."""
     return {theirs: ours for ours, theirs in GLUONCV_NAMES.items()}.get(model, model)
 
 
 @pytest.fixture(scope="module")
 def parameters(tmp_path_factory):
-    """A file of parameters, which is opened and no more."""
+    """A file of parameters, which is only opened."""
     path = str(tmp_path_factory.mktemp("parameters") / "net.params")
     nd.save(path, {"a": nd.zeros(1)})
     return path
@@ -75,31 +75,27 @@ def parameters(tmp_path_factory):
 
 EVERY = [(recipe, model) for recipe in RECIPES for model in recipe.figures or ("resnet18", "gluoncv:resnet50_v2")]
 IDS = [f"{recipe.data}-{recipe.name}-{model}" for recipe, model in EVERY]
-
-
-OWN_NAMES = (
-    "data", "source", "figures", "reported", "url", "pretrained", "decay_epochs", "name",
-    "lr_per_images",
-)  # fmt: skip
+NO_SETTINGS = {"data", "source", "figures", "reported", "url", "pretrained", "decay_epochs", "name", "lr_per_images"}
 
 
 @pytest.mark.parametrize(("recipe", "model"), EVERY, ids=IDS)
 def test_a_network_with_a_published_figure_is_trained_as_it_was_there(recipe, model, parameters):
-    """By default, but for the networks of a first try; and gluoncv knows every one."""
+    """By default, except networks for a first try; and gluoncv has each of them."""
     check_model(model)
     pretrained = parameters if recipe.pretrained else None
+    fields = {field.name for field in dataclasses.fields(recipe)} - NO_SETTINGS
     for name in {model, names_of(model)}:
-        dataset = dataset_for(recipe)
+        dataset = make_dataset(recipe)
         config = TrainConfig(dataset=dataset.name, model=name, pretrained=pretrained, devices=device_spec(1))
         if name == dataset.defaults.model and not recipe.pretrained:
             assert apply_recipe(config).recipe.name == QUICK
             config = config.replace(recipe=recipe.name)
         files = ImageFiles(dataset.train.images, dataset.train.labels)
-        settled = apply_recipe(config, dataclasses.replace(dataset, train=files))
-        assert settled.recipe is recipe
-        for field in dataclasses.fields(recipe):
-            if field.name not in OWN_NAMES:
-                assert getattr(settled.config, field.name) == getattr(recipe, field.name), field.name
+        resolved = apply_recipe(config, dataclasses.replace(dataset, train=files))
+        assert resolved.recipe is recipe
+        assert {field: getattr(resolved.config, field) for field in fields} == {
+            field: getattr(recipe, field) for field in fields
+        }
         plan = make_plan(config, dataset)
         assert plan.lr == recipe.lr * (recipe.default_batch_size / (recipe.lr_per_images or recipe.default_batch_size))
         assert plan.rates.steps == recipe.epochs * IMAGES // recipe.default_batch_size
@@ -109,20 +105,15 @@ def test_a_network_with_a_published_figure_is_trained_as_it_was_there(recipe, mo
 @pytest.mark.parametrize(("data", "model"), SCRIPTS)
 def test_the_rate_of_every_step_is_that_of_the_script(data, model):
     script = SCRIPTS[data, model]
-    plan = make_plan(TrainConfig(dataset=data, model=model, devices=device_spec(1)), dataset_for(data))
-    per_epoch = IMAGES // script["batch"]
+    plan = make_plan(TrainConfig(dataset=data, model=model, devices=device_spec(1)), make_dataset(data))
     rate, expected = script["lr"], []
     for epoch in range(script["epochs"]):
-        if epoch in script["at"]:
-            rate *= script["decay"]
-        expected += [rate] * per_epoch
+        rate *= script["decay"] if epoch in script["at"] else 1
+        expected += [rate] * (IMAGES // script["batch"])
     assert [plan.rates(step) for step in range(1, len(expected) + 1)] == pytest.approx(expected, rel=1e-12)
     assert (plan.optimizer_params["wd"], plan.optimizer_params["momentum"]) == (script["wd"], 0.9)
-    assert (plan.global_batch_size, plan.resolved.config.crop_padding, plan.resolved.config.flip) == (
-        script["batch"],
-        4,
-        True,
-    )
+    config = plan.resolved.config
+    assert (plan.global_batch_size, config.crop_padding, config.flip) == (script["batch"], 4, True)
 
 
 OVERRIDES = {
@@ -155,17 +146,11 @@ TRIED = [each for each in EVERY if not each[0].pretrained][:: len(EVERY) // 8]
 @settings(max_examples=60)
 @given(st.sampled_from(TRIED), GIVEN, st.integers(1, 3))
 def test_given_settings_override_the_recipe(which, given, devices):
-    """Every plan can be run: nothing of a recipe contradicts what is given, however short or
-    different the run is.
-    """
+    """And no setting of a recipe contradicts them, however short or different the run is."""
     recipe, model = which
-    dataset = dataset_for(recipe)
-    config = TrainConfig(
-        dataset=dataset.name, model=model, recipe=recipe.name, devices=device_spec(devices),
-        threads=1,
-        **given,
-    )  # fmt: skip
-    plan = make_plan(config, dataset)
+    dataset = make_dataset(recipe)
+    common = {"dataset": dataset.name, "model": model, "recipe": recipe.name, "threads": 1}
+    plan = make_plan(TrainConfig(**common, devices=device_spec(devices), **given), dataset)
     for name, value in given.items():
         assert getattr(plan.resolved.config, name) == getattr(plan.config, name) == value
     used = plan.settings()
@@ -197,45 +182,35 @@ def test_given_settings_override_the_recipe(which, given, devices):
         assert used["lr_decay"] == recipe.lr_decay
 
 
-def test_lenet_on_the_digits_keeps_its_defaults():
-    """With all that was its default before there were recipes."""
-    every = dict(
+def test_lenet_on_the_digits_keeps_the_defaults_from_before_recipes():
+    defaults = dict(
         model="lenet", batch_size=32, epochs=10, optimizer="adam", lr=0.002, wd=0, flip=False,
         lr_schedule="constant", warmup_epochs=0, crop_padding=0, mixup=0, label_smoothing=0,
         no_bias_decay=False, random_resized_crop=False, normalise="none",
     )  # fmt: skip
-    plain, full = (
-        make_plan(TrainConfig(devices=device_spec(2))),
-        make_plan(TrainConfig(devices=device_spec(2), **every)),
-    )
+    plain, full = (make_plan(TrainConfig(devices=device_spec(2), **settings)) for settings in ({}, defaults))
     assert plain.settings() == full.settings() and plain.optimizer_params == {"learning_rate": 0.002, "wd": 0}
     assert plain.resolved.config.replace(recipe=None, normalise="none") == full.resolved.requested
 
 
-def test_a_first_try_is_short_by_name_and_mostly_without():
-    """Every data set's network of a first try has the quick recipe, and it fits all data sets and
-    networks.
-    """
+def test_the_quick_recipe_is_the_default_of_a_first_try_and_fits_all_data_sets_and_networks():
     for name, kind in DATASETS.items():
         config = TrainConfig(dataset=name.replace("PATH", "somewhere"))
         assert apply_recipe(config).recipe.name == ("published" if name == "cifar10" else QUICK)
         assert apply_recipe(config.replace(recipe=QUICK)).model == kind.defaults.model
         for model in ("cifar_resnet20", "resnet50", "mlp"):
-            quick = apply_recipe(config.replace(model=model, recipe=QUICK)).config
-            assert (quick.epochs, quick.lr, quick.batch_size) == (
-                kind.defaults.epochs,
-                kind.defaults.lr,
-                kind.defaults.batch_size,
-            )
+            quick, defaults = apply_recipe(config.replace(model=model, recipe=QUICK)).config, kind.defaults
+            expected = (defaults.epochs, defaults.lr, defaults.batch_size)
+            assert (quick.epochs, quick.lr, quick.batch_size) == expected
 
 
-@pytest.mark.parametrize("asked", [{}, {"recipe": "published"}, {"epochs": 60, "optimizer": "sgd"}], ids=str)
-def test_cifar10_is_trained_by_a_published_recipe_with_its_network(asked):
-    plan = make_plan(TrainConfig(dataset="cifar10", devices=device_spec(2), **asked), dataset_for("cifar10"))
-    assert (plan.model, plan.epochs, plan.lr) == ("cifar_resnet20", asked.get("epochs", 200), 0.1)
+@pytest.mark.parametrize("settings", [{}, {"recipe": "published"}, {"epochs": 60, "optimizer": "sgd"}], ids=str)
+def test_cifar10_is_trained_by_a_published_recipe_with_its_network(settings):
+    plan = make_plan(TrainConfig(dataset="cifar10", devices=device_spec(2), **settings), make_dataset("cifar10"))
+    assert (plan.model, plan.epochs, plan.lr) == ("cifar_resnet20", settings.get("epochs", 200), 0.1)
     assert (plan.settings()["recipe"], plan.dataset.normalization) == ("published", NORMALIZATIONS["cifar10"])
-    said = " ".join(line for _, line in plan.resolved.in_words())
-    assert f"92.1 % there {plan.epochs} epochs (--recipe quick: lenet, 10)" in said
+    text = " ".join(line for _, line in plan.resolved.in_words())
+    assert f"92.1 % there {plan.epochs} epochs (--recipe quick: lenet, 10)" in text
 
 
 @pytest.mark.parametrize(
@@ -263,112 +238,82 @@ def test_a_recipe_that_does_not_fit_is_refused_with_those_that_do(given, said):
 
 def test_one_mean_is_for_all_channels():
     config = TrainConfig(dataset="cifar10", devices=device_spec(1), normalise="0.5/0.25")
-    assert make_plan(config, dataset_for("cifar10")).dataset.normalization == ((0.5,) * 3, (0.25,) * 3)
+    assert make_plan(config, make_dataset("cifar10")).dataset.normalization == ((0.5,) * 3, (0.25,) * 3)
 
 
-def test_the_list_tells_every_recipes_source_and_figures(run):
+def test_the_list_shows_every_recipes_source_and_figures_and_the_network_of_a_data_set(run):
     out = " ".join(run("--list")[1].split())
     for recipe in RECIPES:
         assert recipe.source in out and recipe.url in out and recipe.in_words() in out
         for model, figure in recipe.figures.items():
             assert f"{names_of(model)} {figure:g} %" in out
-    assert "cifar_resnet20 92.1 %" in out
-
-
-def test_the_list_tells_which_network_a_data_set_takes(run):
-    out = " ".join(run("--list")[1].split())
-    assert (
-        "without --model: lenet for digits, mnist, cifar10 (cifar_resnet20 without --recipe quick), synthetic;"
-    ) in out
+    by_default = "lenet for digits, mnist, cifar10 (cifar_resnet20 without --recipe quick), synthetic;"
+    assert f"without --model: {by_default}" in out
     assert "; lenet-avg for fashion-mnist; resnet18 for photographs" in out
 
 
 @pytest.fixture(scope="module")
-def clothes(tmp_path_factory):
-    """A run of a published recipe on a few images, whose epochs alone are given; and where its data
-    lies.
-    """
-    folder = tmp_path_factory.mktemp("clothes")
+def fashion_run(tmp_path_factory):
+    """A run of a published recipe on a few images for one epoch, and its printed lines."""
+    folder, reporter, lines = tmp_path_factory.mktemp("fashion"), Reporter(), []
+    reporter.say = lines.append
     write_mnist(folder / "data", train=20, test=12)
-    common = dict(dataset="fashion-mnist", data_dir=str(folder / "data"), model="cifar_resnet20", epochs=1)
-    said = Said()
-    config = TrainConfig(**common, global_batch_size=10, devices=device_spec(2), export=True, out=str(folder / "run"))
-    return train(config, reporter=said), said
+    config = TrainConfig(
+        dataset="fashion-mnist", data_dir=str(folder / "data"), model="cifar_resnet20", epochs=1, global_batch_size=10,
+        devices=device_spec(2), export=True, out=str(folder / "run"),
+    )  # fmt: skip
+    return train(config, reporter=reporter), [" ".join(line.split()) for line in lines]
 
 
-class Said(Reporter):
-    """Keeps what a run says."""
-
-    def __init__(self):
-        self.lines = []
-
-    def say(self, line):
-        self.lines.append(" ".join(line.split()))
-
-
-def test_a_run_tells_its_recipe_and_that_there_is_a_shorter_one(clothes):
-    result, said = clothes
-    told = (
-        "recipe published: Zhong et al., Random erasing, 2020: the baseline, 95.61 % there 1 epoch (--recipe quick: 10)"
-    )
-    assert told in " ".join(said.lines)
-    assert "options crop padding 4, flip, normalise mnist" in said.lines
-    noted = json.loads((result.run_dir / "config.json").read_text())
-    assert (noted["settings"]["recipe"], noted["settings"]["normalise"]) == ("published", "0.1307/0.3081")
-    assert (noted["config"]["recipe"], noted["config"]["flip"], noted["config"]["lr"]) == (None, None, None)
+def test_a_run_shows_its_recipe_and_that_there_is_a_shorter_one(fashion_run):
+    result, lines = fashion_run
+    source = "Zhong et al., Random erasing, 2020: the baseline, 95.61 % there 1 epoch (--recipe quick: 10)"
+    assert f"recipe published: {source}" in " ".join(lines)
+    assert "options crop padding 4, flip, normalise mnist" in lines
+    content = json.loads((result.run_dir / "config.json").read_text())
+    assert (content["settings"]["recipe"], content["settings"]["normalise"]) == ("published", "0.1307/0.3081")
+    assert (content["config"]["recipe"], content["config"]["flip"], content["config"]["lr"]) == (None, None, None)
 
 
-def test_a_run_is_evaluated_with_its_own_colours(clothes):
-    result, _ = clothes
-    last, found = result.history[-1], evaluate_run(str(result.run_dir), devices=device_spec(1))
-    assert found.score.accuracy == last.accuracy
-    assert found.score.loss == pytest.approx(last.validation_loss, rel=1e-4)
+def test_a_run_is_evaluated_with_its_own_normalization(fashion_run):
+    last = fashion_run[0].history[-1]
+    result = evaluate_run(str(fashion_run[0].run_dir), devices=device_spec(1))
+    assert result.score.accuracy == last.accuracy
+    assert result.score.loss == pytest.approx(last.validation_loss, rel=1e-4)
 
 
-def test_an_export_says_by_what_its_images_are_normalised(clothes):
-    result, _ = clothes
+def test_an_export_describes_the_normalization_of_its_images(fashion_run):
+    result, _ = fashion_run
     folder, split = result.run_dir / "export", result.plan.dataset.test
-    said = json.loads((folder / "model.json").read_text())["input"]
+    inputs = json.loads((folder / "model.json").read_text())["input"]
     images, labels = split.batch(np.arange(len(split)))
-    ready = (images / 255.0 - np.reshape(said["mean"], (-1, 1, 1))) / np.reshape(said["std"], (-1, 1, 1))
+    x = nd.array((images / 255.0 - np.reshape(inputs["mean"], (-1, 1, 1))) / np.reshape(inputs["std"], (-1, 1, 1)))
     net = gluon.SymbolBlock.imports(str(folder / "model-symbol.json"), ["data"], str(folder / "model-0000.params"))
-    scores = net(nd.array(ready)).asnumpy().astype(np.float64)
-    certain = (
-        scores
-        - np.log(np.exp(scores - scores.max(1, keepdims=True)).sum(1, keepdims=True))
-        - scores.max(1, keepdims=True)
-    )
+    scores = net(x).asnumpy().astype(np.float64)
+    loss = np.log(np.exp(scores).sum(axis=1)) - scores[np.arange(len(labels)), labels]
     assert (scores.argmax(1) == labels).mean() == result.accuracy
-    assert -certain[np.arange(len(labels)), labels].mean() == pytest.approx(
-        result.history[-1].validation_loss, rel=1e-4
-    )
+    assert loss.mean() == pytest.approx(result.history[-1].validation_loss, rel=1e-4)
 
 
-def test_a_run_of_a_gluonlab_without_recipes_is_evaluated_as_it_was_trained(clothes):
-    """It notes neither recipe nor colours; the recipe of its network would normalise."""
-    result, _ = clothes
-    noted = json.loads((result.run_dir / "config.json").read_text())
-    assert plan_evaluation(result.run_dir, {}).dataset.normalization == NORMALIZATIONS["mnist"]
-    older = {name: value for name, value in noted["settings"].items() if name not in ("recipe", "normalise")}
-    for name in ("recipe", "normalise"):
-        del noted["config"][name]
-    file = result.run_dir / "config.json"
-    before = file.read_text()
-    try:
-        file.write_text(json.dumps({**noted, "settings": older}))
-        assert plan_evaluation(result.run_dir, {}).dataset.normalization is None
-    finally:
-        file.write_text(before)
+def test_a_run_from_before_recipes_is_evaluated_as_it_was_trained(fashion_run, tmp_path):
+    """It records neither recipe nor normalization; the recipe of its network would normalize."""
+    folder = Path(shutil.copytree(fashion_run[0].run_dir, tmp_path / "run"))
+    assert plan_evaluation(folder, {}).dataset.normalization == NORMALIZATIONS["mnist"]
+    content = json.loads((folder / "config.json").read_text())
+    for part in ("config", "settings"):
+        del content[part]["recipe"], content[part]["normalise"]
+    (folder / "config.json").write_text(json.dumps(content))
+    assert plan_evaluation(folder, {}).dataset.normalization is None
 
 
 @pytest.mark.parametrize("option", ["--no-flip", "--bias-decay", "--normalise=none", "--recipe=quick"])
-def test_an_evaluation_takes_no_settings_of_training(run, clothes, option):
-    status, _, err = run("--evaluate", str(clothes[0].run_dir), option)
+def test_an_evaluation_takes_no_settings_of_training(run, fashion_run, option):
+    status, _, err = run("--evaluate", str(fashion_run[0].run_dir), option)
     assert status == 2 and "has no effect with --evaluate" in err
 
 
 def test_switches_say_yes_and_no(run):
-    """On the command line both words are there, for those of a recipe alone."""
+    """On the command line, a setting of a recipe has both words."""
     out = run("--help-all")[1]
     for pair in ("--flip / --no-flip", "--no-bias-decay / --bias-decay", "--random-resized-crop"):
         assert pair in out
@@ -381,28 +326,23 @@ def test_photographs_with_pretrained_or_large_networks(tmp_path, parameters):
     folder = write_image_folder(tmp_path / "pictures", size=32)
     config = TrainConfig(dataset=f"folder:{folder}", devices=device_spec(1), decoders=1)
     assert make_plan(config).settings()["recipe"] == QUICK
-    large, tuned = (make_plan(config.replace(model="resnet50")), make_plan(config.replace(pretrained=parameters)))
+    large, tuned = make_plan(config.replace(model="resnet50")), make_plan(config.replace(pretrained=parameters))
     assert (large.settings()["recipe"], tuned.settings()["recipe"]) == ("imagenet", "finetune")
     assert all(plan.resolved.config.random_resized_crop and plan.resolved.config.flip for plan in (large, tuned))
-    assert (
-        large.rates.warmup_steps == 5
-        and large.lr == 0.1 * 18 / 256
-        and (large.rates.schedule, large.rates.final_lr) == ("cosine", 0)
-    )
+    rates = (large.rates.warmup_steps, large.lr, large.rates.schedule, large.rates.final_lr)
+    assert rates == (5, 0.1 * 18 / 256, "cosine", 0)
     assert large.dataset.normalization == tuned.dataset.normalization == NORMALIZATIONS["imagenet"]
     assert make_plan(config.replace(model="resnet50", normalise="none")).dataset.normalization is None
 
 
-def test_packed_photographs_are_cut_already_and_a_run_says_so(tmp_path):
+def test_a_run_shows_that_packed_photographs_are_already_cropped(tmp_path):
     folder = write_image_folder(tmp_path / "pictures", size=32)
-    config = TrainConfig(dataset=f"folder:{folder}", devices=device_spec(1), decoders=1)
-    dataset = make_plan(config).dataset
-    pack_dataset(dataset, tmp_path / "packed")
+    pack_dataset(load_dataset(f"folder:{folder}", decoders=1), tmp_path / "packed")
     config = TrainConfig(dataset=f"folder:{tmp_path / 'packed'}", model="resnet50", devices=device_spec(1))
     plan = make_plan(config)
     assert (plan.settings()["recipe"], plan.settings()["random_resized_crop"]) == ("imagenet", False)
     assert ("", "without its random resized crops: the images are cropped already") in list(plan.resolved.in_words())
-    with pytest.raises(Exception, match="--random-resized-crop cuts image files"):
+    with pytest.raises(DataError, match="--random-resized-crop cuts image files"):
         make_plan(config.replace(random_resized_crop=True))
 
 
@@ -415,19 +355,11 @@ def test_packed_photographs_are_cut_already_and_a_run_says_so(tmp_path):
     st.sampled_from(["lenet", "cifar_resnet20"]),
 )
 def test_linear_scaling_goes_by_the_batch_and_not_by_the_devices(batch, few, many, lr, model):
-    """Goyal et al.
-
-    2017, section 2.1; for --batch-size, and a rate of one's own, k devices are k times the batch
-    and the rate.
-    """
-    dataset = dataset_for("cifar10")
+    """Goyal et al. 2017, section 2.1; --batch-size and --lr are for one device."""
+    dataset, common = make_dataset("cifar10"), {"dataset": "cifar10", "model": model, "threads": 1}
 
     def rate(devices, **given):
-        config = TrainConfig(
-            dataset="cifar10", model=model, lr=lr, scale_lr=True, devices=device_spec(devices),
-            threads=1,
-            **given,
-        )  # fmt: skip
+        config = TrainConfig(**common, lr=lr, scale_lr=True, devices=device_spec(devices), **given)
         return make_plan(config, dataset).lr
 
     base, made_for = (lr or 0.001, 64) if model == "lenet" else (lr or 0.1, 128)
@@ -447,9 +379,8 @@ def test_processes_have_the_recipe_batches_and_rates_of_one_with_all_devices(rec
     """Schedule, linear scaling and all that changes numbers."""
     write_mnist(tmp_path, train=20, test=2)
     config = TrainConfig(
-        dataset="fashion-mnist", data_dir=str(tmp_path), model="cifar_resnet20", recipe=recipe,
-        scale_lr=True, **batch,
-    )  # fmt: skip
+        dataset="fashion-mnist", data_dir=str(tmp_path), model="cifar_resnet20", recipe=recipe, scale_lr=True, **batch
+    )
     alone = make_plan(config.replace(devices=device_spec(2))).settings()
     several = make_plan(config.replace(devices=device_spec(1)), group=SummingGroup(0, 2)).settings()
     differ = {name for name in alone if alone[name] != several[name]}

@@ -1,4 +1,4 @@
-"""A run that goes on from a checkpoint ends with the bits of the undisturbed one."""
+"""A resumed run ends with the bits of the uninterrupted one."""
 
 import dataclasses
 import json
@@ -24,6 +24,8 @@ from support.drawn_runs import (
 from support.examples import examples
 from support.image_folders import write_image_folder
 from support.interrupted_runs import interrupt_run, read_comparable_metrics, read_parameter_bytes
+from support.reference import parameter_arrays
+from support.run_files import read_metrics
 
 from gluonlab.collectives.named_topologies import make_topology
 from gluonlab.collectives.topology_file import write_topology
@@ -43,29 +45,27 @@ BY_CUDNN = pytest.mark.cpu_only("cuDNN's Dropout cannot be seeded again")
 
 
 @pytest.mark.long
-def test_a_run_placed_by_a_file_goes_on_from_another_folder(tmp_path, monkeypatch):
-    """Also when the file has gone elsewhere, which is said then."""
+def test_a_run_with_a_topology_file_resumes_from_another_folder(tmp_path, monkeypatch):
+    """If the file has been moved, the error names it."""
     here, there = tmp_path / "here", tmp_path / "there"
-    for folder in (here, there):
+    for folder in (there, here):
         folder.mkdir()
-    monkeypatch.chdir(here)
+        monkeypatch.chdir(folder)
     write_topology(make_topology("p3.16xlarge"), "m.json")
-    placed = {"devices": device_spec(8), "kvstore": "ring", "topology": "m.json", "batch_size": 1}
-    read = load_few_digits()
-    assert interrupt_run(3, tmp_path / "run", read, **placed, epochs=1, checkpoint_every="2")
+    settings = {"devices": device_spec(8), "kvstore": "ring", "topology": "m.json", "batch_size": 1}
+    assert interrupt_run(3, tmp_path / "run", load_few_digits(), **settings, epochs=1, checkpoint_every="2")
     order = json.loads((tmp_path / "run" / "config.json").read_text())["settings"]["order"]
     assert order != [str(device(number)) for number in range(8)]
     monkeypatch.chdir(there)
-    before = read_resume_point(tmp_path / "run")
-    assert resumed_config(before).topology == str(here / "m.json")
-    resume_run(tmp_path / "run", read)
+    resume_point = read_resume_point(tmp_path / "run")
+    assert resumed_config(resume_point).topology == str(here / "m.json")
+    resume_run(tmp_path / "run")
     score = evaluate_run(str(tmp_path / "run")).score
     (here / "m.json").rename(there / "m.json")
     assert evaluate_run(str(tmp_path / "run")).score == score
     with pytest.raises(UsageError, match=r"here/m.json cannot be read"):
-        make_plan(resumed_config(before))
-    moved = make_plan(resumed_config(before, topology="m.json"))
-    assert moved.settings()["order"] == order
+        make_plan(resumed_config(resume_point))
+    assert make_plan(resumed_config(resume_point, topology="m.json")).settings()["order"] == order
 
 
 @pytest.fixture
@@ -110,76 +110,67 @@ def test_a_resumed_run_is_bit_identical_to_an_uninterrupted_one(
 
 
 @BY_CUDNN
-def test_dropout_draws_the_same_beyond_the_steps_at_which_it_is_seeded(tmp_path, with_layers):
+def test_dropout_draws_the_same_numbers_after_it_is_seeded_again(tmp_path, with_layers):
     with_layers(["dropout"])
     options = drawn_run_settings(2, global_batch_size=2, epochs=1)
     assert SEED_EVERY + 7 < IMAGE_COUNT / 2
     assert_resumes_identically(tmp_path, SEED_EVERY + 9, f"{SEED_EVERY + 7} steps", **options)
 
 
-def test_images_from_files_go_on_in_mid_epoch(tmp_path):
+def assert_same_run(folder, other):
+    assert read_parameter_bytes(folder) == read_parameter_bytes(other)
+    assert read_comparable_metrics(folder) == read_comparable_metrics(other)
+
+
+IMAGE_FILES = {
+    "model": "mlp", "epochs": 2, "global_batch_size": 5, "image_size": 16, "resident_bytes": 0, "optimizer": "sgd",
+    "lr": 0.01,
+}  # fmt: skip
+
+
+def test_images_from_files_resume_in_the_middle_of_an_epoch(tmp_path):
     root = write_image_folder(tmp_path / "animals", train=14, val=5)
-    options = {
-        "dataset": f"folder:{root}", "devices": device_spec(2), "threads": 1, "model": "mlp",
-        "epochs": 2,
-        "global_batch_size": 5, "image_size": 16, "decoders": 2, "resident_bytes": 0, "flip": True,
-        "random_resized_crop": True, "optimizer": "sgd", "lr": 0.01,
-    }  # fmt: skip
+    options = {"dataset": f"folder:{root}", "devices": device_spec(2), "threads": 1, "decoders": 2, **IMAGE_FILES}
+    options.update(flip=True, random_resized_crop=True)
     train(TrainConfig(**options, out=str(tmp_path / "whole")), reporter=Reporter())
     assert interrupt_run(7, tmp_path / "run", **options, checkpoint_every="5")
     train(resume=tmp_path / "run", reporter=Reporter())
-    assert read_parameter_bytes(tmp_path / "run") == read_parameter_bytes(tmp_path / "whole")
-    assert read_comparable_metrics(tmp_path / "run") == read_comparable_metrics(tmp_path / "whole")
+    assert_same_run(tmp_path / "run", tmp_path / "whole")
 
 
 @pytest.fixture
 def of_files(tmp_path):
     """The settings of a run on images that are resized."""
     root = write_image_folder(tmp_path / "animals", train=5, val=2, size=20)
-    return {
-        "dataset": f"folder:{root}", "devices": device_spec(1), "model": "mlp", "epochs": 2,
-        "global_batch_size": 5, "image_size": 16, "decoders": 1, "resident_bytes": 0,
-        "optimizer": "sgd", "lr": 0.01,
-    }  # fmt: skip
-
-
-@pytest.fixture
-def without_cykooz():
-    """A function after which cykooz.resizer is not installed."""
-    with pytest.MonkeyPatch.context() as patched:
-
-        def uninstall():
-            patched.setattr(images_resized, "cykooz", None)
-            images_resized.default_resizer.cache_clear()
-
-        yield uninstall
-    images_resized.default_resizer.cache_clear()
+    return {"dataset": f"folder:{root}", "devices": device_spec(1), "decoders": 1, **IMAGE_FILES}
 
 
 @pytest.mark.skipif(images_resized.cykooz is None, reason="cykooz.resizer has no wheel here")
-def test_a_run_keeps_the_library_that_resizes_its_images(tmp_path, of_files, without_cykooz):
+def test_a_run_keeps_the_library_that_resizes_its_images(tmp_path, of_files, monkeypatch, request):
     train(TrainConfig(**of_files, out=str(tmp_path / "whole")), reporter=Reporter())
     assert interrupt_run(3, tmp_path / "run", **of_files, checkpoint_every="2")
-    noted = json.loads((tmp_path / "run" / "config.json").read_text())["settings"]["resizer"]
-    assert noted == "cykooz"
+    settings = json.loads((tmp_path / "run" / "config.json").read_text())["settings"]
+    assert settings["resizer"] == "cykooz"
     with pytest.raises(ConfigError, match="--resizer was cykooz, and would be pillow"):
         other = resumed_config(read_resume_point(tmp_path / "run"), resizer="pillow")
         train(other, resume=tmp_path / "run", reporter=Reporter())
-    without_cykooz()
+    monkeypatch.setattr(images_resized, "cykooz", None)  # as if it were not installed
+    images_resized.default_resizer.cache_clear()
+    request.addfinalizer(images_resized.default_resizer.cache_clear)
     with pytest.raises(DataError, match="--resizer cykooz needs the package"):
         train(resume=tmp_path / "run", reporter=Reporter())
     with pytest.warns(GluonlabWarning, match="were resized by cykooz.resizer, which is not"):
         assert evaluate_run(str(tmp_path / "whole")).plan.dataset.resizer == "pillow"
 
 
-def test_a_run_of_a_version_without_resizers_goes_on_with_pillow(tmp_path, of_files):
-    config = TrainConfig(**of_files, resizer="pillow", out=str(tmp_path / "whole"))
-    train(config, reporter=Reporter())
-    assert interrupt_run(3, tmp_path / "run", **of_files, resizer="pillow", checkpoint_every="2")
+def test_a_run_of_a_version_without_resizers_resumes_with_pillow(tmp_path, of_files):
+    of_files["resizer"] = "pillow"
+    train(TrainConfig(**of_files, out=str(tmp_path / "whole")), reporter=Reporter())
+    assert interrupt_run(3, tmp_path / "run", **of_files, checkpoint_every="2")
     file = tmp_path / "run" / "config.json"
-    about = json.loads(file.read_text())
-    del about["config"]["resizer"], about["settings"]["resizer"]
-    file.write_text(json.dumps(about))
+    content = json.loads(file.read_text())
+    del content["config"]["resizer"], content["settings"]["resizer"]
+    file.write_text(json.dumps(content))
     assert train(resume=tmp_path / "run", reporter=Reporter()).plan.dataset.resizer == "pillow"
     assert read_parameter_bytes(tmp_path / "run") == read_parameter_bytes(tmp_path / "whole")
 
@@ -222,7 +213,7 @@ def undisturbed(tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    "given",
+    "settings",
     [
         {"devices": device_spec(1)},
         {"devices": device_spec(3), "kvstore": "ring"},
@@ -231,20 +222,17 @@ def undisturbed(tmp_path_factory):
     ],
     ids=str,
 )
-def test_on_other_devices_a_resumed_run_has_the_same_sums(broken_off, undisturbed, given):
-    result = resume_run(broken_off, **given)
-    for one, other in zip(undisturbed.net.collect_params().values(), result.net.collect_params().values()):
-        one, other = one.list_data()[0].asnumpy(), other.list_data()[0].asnumpy()
-        assert np.abs(one - other).max() <= 1e-5 * np.abs(one).max()
-    [event] = [
-        json.loads(line) for line in (broken_off / "metrics.jsonl").read_text().splitlines() if '"resumed"' in line
-    ]
+def test_on_other_devices_a_resumed_run_has_the_same_sums(broken_off, undisturbed, settings):
+    result = resume_run(broken_off, **settings)
+    for expected, array in zip(parameter_arrays(undisturbed.net), parameter_arrays(result.net)):
+        assert np.abs(array - expected).max() <= 1e-5 * np.abs(expected).max()
+    [event] = [line for line in read_metrics(broken_off) if line.get("event") == "resumed"]
     assert event["step"] in (8, 9)
     assert "sums are added in another order" in event["message"]
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("settings", "message"),
     [
         ({"lr": 0.02}, "--learning-rate was 0.01, and would be 0.02"),
         ({"seed": 7}, "--seed was 0, and would be 7"),
@@ -255,12 +243,12 @@ def test_on_other_devices_a_resumed_run_has_the_same_sums(broken_off, undisturbe
     ],
     ids=str,
 )
-def test_settings_that_change_results_are_refused_with_the_difference(broken_off, given, said):
-    before = {path: path.read_bytes() for path in broken_off.rglob("*") if path.is_file()}
+def test_settings_that_change_results_are_refused_with_the_difference(broken_off, settings, message):
+    files = {path: path.read_bytes() for path in broken_off.rglob("*") if path.is_file()}
     with pytest.raises(ConfigError) as raised:
-        resume_run(broken_off, **given)
-    assert said in str(raised.value) and "\n" not in str(raised.value)
-    assert before == {path: path.read_bytes() for path in broken_off.rglob("*") if path.is_file()}
+        resume_run(broken_off, **settings)
+    assert message in str(raised.value) and "\n" not in str(raised.value)
+    assert files == {path: path.read_bytes() for path in broken_off.rglob("*") if path.is_file()}
 
 
 def test_another_data_set_is_refused(broken_off):
@@ -274,23 +262,22 @@ def test_another_data_set_is_refused(broken_off):
         resume_run(broken_off, dataclasses.replace(other, train=train_split))
 
 
-def test_batchnorm_goes_on_with_as_many_devices_only(tmp_path, with_layers):
+def test_batchnorm_resumes_only_with_as_many_devices(tmp_path, with_layers):
     with_layers(["norm"])
     assert interrupt_run(5, tmp_path / "run", load_few_digits(), **drawn_run_settings(2), checkpoint_every="2")
     with pytest.raises(ConfigError, match="BatchNorm looks at each part of a batch"):
         resume_run(tmp_path / "run", devices=device_spec(3))
 
 
-def test_epochs_may_grow(broken_off, tmp_path):
+def test_a_run_resumes_with_more_epochs(broken_off, tmp_path):
     result = resume_run(broken_off, epochs=3)
     config = TrainConfig(**drawn_run_settings(2, epochs=3), out=str(tmp_path / "whole"))
     train(config, reporter=Reporter(), dataset=load_few_digits())
     assert read_parameter_bytes(broken_off) == read_parameter_bytes(tmp_path / "whole")
     assert [epoch.epoch for epoch in result.history] == [1, 2, 3]
-    finished = read_resume_point(broken_off)
+    assert read_resume_point(broken_off).checkpoint.step == 24
     with pytest.raises(ConfigError, match="3 of 3 epochs are finished"):
         train(resume=broken_off, reporter=Reporter(), dataset=load_few_digits())
-    assert finished.checkpoint.step == 24
 
 
 def test_the_best_is_kept_besides_the_newest(tmp_path, with_layers):
@@ -302,7 +289,7 @@ def test_the_best_is_kept_besides_the_newest(tmp_path, with_layers):
     assert steps == {best.step, result.history[-1].step}
 
 
-def test_a_run_goes_on_from_where_its_metrics_are_as_they_were(broken_off):
+def test_a_checkpoint_is_skipped_if_earlier_lines_have_changed(broken_off):
     """The first checkpoint was written before any loss was read."""
     file = broken_off / "metrics.jsonl"
     file.write_text(file.read_text().replace('"step": 1,', '"step": 7,', 1))

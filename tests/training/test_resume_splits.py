@@ -1,4 +1,4 @@
-"""Split networks go on: by the same split with the same bits, by others with the same sums."""
+"""Split networks resume: with the same split with the same bits, with others with the same sums."""
 
 import json
 import shutil
@@ -21,6 +21,8 @@ from support.drawn_runs import (
 )
 from support.examples import examples
 from support.interrupted_runs import interrupt_run, read_comparable_metrics, read_parameter_bytes
+from support.reference import parameter_arrays
+from support.run_files import read_metrics
 
 from gluonlab.config import TrainConfig
 from gluonlab.errors import ConfigError
@@ -42,13 +44,11 @@ DRAWN = dict(
     steps=st.integers(2, TWO_EPOCH_STEPS - 1),
     every=st.integers(1, 5),
 )
-
-
-ALWAYS_ALIKE = [way for way in SPLITS if SPLITS[way][1]["split"] != "data" and way != "by time"]
+REPEATABLE = [way for way in SPLITS if SPLITS[way][1]["split"] != "data" and way != "by time"]
 
 
 @examples(3, 60)
-@given(way=st.sampled_from(ALWAYS_ALIKE), **DRAWN)
+@given(way=st.sampled_from(REPEATABLE), **DRAWN)
 @pytest.mark.long
 def test_the_same_split_ends_with_the_bits_of_the_undisturbed_run(tmp_path_factory, way, middle, options, steps, every):
     assume(steps > every)
@@ -57,43 +57,41 @@ def test_the_same_split_ends_with_the_bits_of_the_undisturbed_run(tmp_path_facto
         assert_resumes_identically(folder, steps, f"{every} steps", **split_settings(way, **options))
 
 
+def train_whole(way, folder, options):
+    config = TrainConfig(**split_settings(way, **options), out=str(folder))
+    return train(config, reporter=Reporter(), dataset=load_few_digits())
+
+
+def distance(result, other):
+    one, two = (np.concatenate([array.ravel() for array in parameter_arrays(run.net)]) for run in (result, other))
+    return np.linalg.norm(one - two) / np.linalg.norm(two)
+
+
 @examples(2, 60)
 @given(way=st.sampled_from([*SPLITS]), other=st.sampled_from([*SPLITS]), **DRAWN)
-def test_another_split_goes_on_with_the_same_sums(tmp_path_factory, way, other, middle, options, steps, every):
+def test_a_run_resumes_with_another_split_with_the_same_sums(
+    tmp_path_factory, way, other, middle, options, steps, every
+):
     assume(steps > every and not {"norm", "dropout"} & set(middle))
-    if options["optimizer"] == "signum":  # a sign turns where rounding turns it
+    if options["optimizer"] == "signum":  # rounding changes signs
         options["optimizer"] = "sgd"
     devices, split = SPLITS[other]
     folder = tmp_path_factory.mktemp("runs")
     with register_drawn_network(["convolution", *middle, "convolution"]):
-        whole = TrainConfig(**split_settings("one device", **options), out=str(folder / "whole"))
-        expected = train(whole, reporter=Reporter(), dataset=load_few_digits())
-        begun = {**split_settings(way, **options), "checkpoint_every": f"{every} steps"}
-        assert interrupt_run(steps, folder / "run", load_few_digits(), **begun)
-        found = resume_run(folder / "run", devices=device_spec(devices), **split)
+        expected = train_whole("one device", folder / "whole", options)
+        settings = {**split_settings(way, **options), "checkpoint_every": f"{every} steps"}
+        assert interrupt_run(steps, folder / "run", load_few_digits(), **settings)
+        result = resume_run(folder / "run", devices=device_spec(devices), **split)
         limit = 2e-5
-        if apart(found.net, expected.net) > limit:
-            # rounding alone may do that, where an optimizer divides by tiny gradients: then going
-            # on may add nothing to what the two ways make of it when nobody disturbs them
-            alone = [train_whole(each, folder / each, options) for each in sorted({way, other})]
-            limit = 2 * max(apart(net, expected.net) for net in alone)
-    assert apart(found.net, expected.net) <= limit
-    for one, step in zip(found.history, expected.history):
-        assert one.loss == pytest.approx(step.loss, rel=1e-5)
-        assert one.validation_loss == pytest.approx(step.validation_loss, rel=1e-4)
-
-
-def train_whole(way, folder, options):
-    config = TrainConfig(**split_settings(way, **options), out=str(folder))
-    return train(config, reporter=Reporter(), dataset=load_few_digits()).net
-
-
-def apart(net, other):
-    both = [
-        np.concatenate([p.list_data()[0].asnumpy().ravel() for p in each.collect_params().values()])
-        for each in (net, other)
-    ]
-    return np.linalg.norm(both[0] - both[1]) / np.linalg.norm(both[1])
+        if distance(result, expected) > limit:
+            # An optimizer that divides by tiny gradients magnifies rounding. Then the distance may
+            # be as large as between undisturbed runs with the two splits.
+            runs = [train_whole(name, folder / name, options) for name in sorted({way, other})]
+            limit = 2 * max(distance(run, expected) for run in runs)
+    assert distance(result, expected) <= limit
+    for epoch, expected_epoch in zip(result.history, expected.history):
+        assert epoch.loss == pytest.approx(expected_epoch.loss, rel=1e-5)
+        assert epoch.validation_loss == pytest.approx(expected_epoch.validation_loss, rel=1e-4)
 
 
 @pytest.mark.cpu_only("cuDNN's Dropout cannot be seeded again")
@@ -106,96 +104,76 @@ def test_dropout_of_split_channels_draws_the_same_again(tmp_path):
 @pytest.mark.parametrize(
     "how", ["resume", *(pytest.param(how, marks=pytest.mark.long) for how in ("out", "autoresume"))]
 )
-def test_a_config_that_leaves_the_cut_open_goes_on_with_the_one_the_run_has(how, tmp_path):
-    """Measured again it would be another one, by which Dropout draws other numbers."""
-    open_cut = drawn_run_settings(2, split="pipeline", microbatches=2, epochs=1)
-    chosen = {**open_cut, "cut": "1"}  # nearly all the time is taken behind it
+def test_a_config_without_a_cut_resumes_with_the_cut_of_the_run(how, tmp_path):
+    """A newly measured cut would differ, and Dropout would draw other numbers."""
+    settings, run = drawn_run_settings(2, split="pipeline", microbatches=2, epochs=1), tmp_path / "run"
+    with_cut = {**settings, "cut": "1"}  # most of the time is spent after it
     with register_drawn_network(["dropout", "convolution", "dropout"]):
-        train(TrainConfig(**chosen, out=str(tmp_path / "whole")), reporter=Reporter(), dataset=load_few_digits())
-        run, open_cut["checkpoint_every"] = tmp_path / "run", "3 steps"
-        assert interrupt_run(5, run, load_few_digits(), **chosen, checkpoint_every="3 steps")
-        config = TrainConfig(**open_cut, out=None if how == "resume" else str(run))
-        goes_on = {"autoresume": True} if how == "autoresume" else {"resume": run}
-        train(config, reporter=Reporter(), dataset=load_few_digits(), **goes_on)
-    assert read_parameter_bytes(tmp_path / "run") == read_parameter_bytes(tmp_path / "whole")
-    assert read_comparable_metrics(tmp_path / "run") == read_comparable_metrics(tmp_path / "whole")
+        train(TrainConfig(**with_cut, out=str(tmp_path / "whole")), reporter=Reporter(), dataset=load_few_digits())
+        assert interrupt_run(5, run, load_few_digits(), **with_cut, checkpoint_every="3 steps")
+        config = TrainConfig(**settings, checkpoint_every="3 steps", out=None if how == "resume" else str(run))
+        options = {"autoresume": True} if how == "autoresume" else {"resume": run}
+        train(config, reporter=Reporter(), dataset=load_few_digits(), **options)
+    assert read_parameter_bytes(run) == read_parameter_bytes(tmp_path / "whole")
+    assert read_comparable_metrics(run) == read_comparable_metrics(tmp_path / "whole")
 
 
 WITH_NORM = ["convolution", "norm", "pooling"]
 
 
-@pytest.fixture
-def with_norm():
-    with register_drawn_network(WITH_NORM):
-        yield
-
-
 @pytest.fixture(scope="module")
-def broken_off_once(tmp_path_factory):
-    """A run of two devices and a network with statistics, broken off after 5 of its steps."""
-    folder = tmp_path_factory.mktemp("broken off") / "run"
-    options = split_settings("data", checkpoint_every="3 steps")
+def interrupted_and_whole(tmp_path_factory):
+    """A run with BatchNorm on two devices that was interrupted after 5 steps, and the same run uninterrupted."""
+    folder = tmp_path_factory.mktemp("norm")
     with register_drawn_network(WITH_NORM):
-        assert interrupt_run(5, folder, load_few_digits(), **options)
-    return folder
-
-
-@pytest.fixture
-def broken_off(broken_off_once, tmp_path, with_norm):
-    """A copy of that run, which may go on."""
-    return Path(shutil.copytree(broken_off_once, tmp_path / "run"))
-
-
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory):
-    """The network of the same run, which nobody broke off."""
-    with register_drawn_network(WITH_NORM):
-        return train_whole("data", tmp_path_factory.mktemp("whole") / "run", {})
-
-
-@pytest.mark.parametrize("other", ["columns", "cut"])
-def test_batchnorm_goes_on_by_a_split_with_the_same_parts_of_batches(broken_off, undisturbed, other):
-    devices, split = SPLITS[other]
-    found = resume_run(broken_off, devices=device_spec(devices), **split)
-    assert apart(found.net, undisturbed) <= 2e-5
+        options = split_settings("data", checkpoint_every="3 steps")
+        assert interrupt_run(5, folder / "run", load_few_digits(), **options)
+        return folder / "run", train_whole("data", folder / "whole", {})
 
 
 @pytest.mark.parametrize(
-    ("other", "said"),
+    ("other", "error"),
     [
+        ("columns", None),
+        ("cut", None),
         ("layers", "the number of copies of the network was 2, and would be 1"),
         ("1f1b", "--microbatches was None, and would be 3"),
     ],
 )
-def test_batchnorm_does_not_go_on_with_other_parts(broken_off_once, with_norm, other, said):
+def test_batchnorm_resumes_only_with_the_same_parts_of_batches(interrupted_and_whole, tmp_path, other, error):
     devices, split = SPLITS[other]
-    with pytest.raises(ConfigError, match=said):
-        resume_run(broken_off_once, devices=device_spec(devices), **split)
+    interrupted, whole = interrupted_and_whole
+    folder = Path(shutil.copytree(interrupted, tmp_path / "run"))
+    with register_drawn_network(WITH_NORM):
+        if error is None:
+            assert distance(resume_run(folder, devices=device_spec(devices), **split), whole) <= 2e-5
+        else:
+            with pytest.raises(ConfigError, match=error):
+                resume_run(folder, devices=device_spec(devices), **split)
 
 
-def test_a_cut_by_time_stays_where_it_was(tmp_path):
+def read_resume_message(folder):
+    [line] = [line for line in read_metrics(folder) if line.get("event") == "resumed"]
+    return line["message"]
+
+
+def test_a_measured_cut_is_kept_on_resume(tmp_path):
+    file = tmp_path / "run" / "config.json"
     with register_drawn_network(["convolution", "pooling", "convolution", "pooling"]):
         options = split_settings("by time", checkpoint_every="2 steps", epochs=1)
         assert interrupt_run(3, tmp_path / "run", load_few_digits(), **options)
-        config = json.loads((tmp_path / "run" / "config.json").read_text())
-        first = config["settings"]["cut"]
-        other = "1,4" if first != "1,4" else "2,3"
-        config["settings"]["cut"] = other  # as if another machine had measured it
-        (tmp_path / "run" / "config.json").write_text(json.dumps(config))
+        content = json.loads(file.read_text())
+        other = "1,4" if content["settings"]["cut"] != "1,4" else "2,3"
+        content["settings"]["cut"] = other  # as if another machine had measured it
+        file.write_text(json.dumps(content))
         resume_run(tmp_path / "run")
-    assert json.loads((tmp_path / "run" / "config.json").read_text())["settings"]["cut"] == other
-    [said] = [line for line in events(tmp_path / "run") if "resumed" in line.values()]
-    assert "other" not in said["message"]
+    assert json.loads(file.read_text())["settings"]["cut"] == other
+    assert "other" not in read_resume_message(tmp_path / "run")
 
 
-def test_other_random_numbers_are_said(tmp_path):
+def test_the_resume_message_mentions_other_random_numbers(tmp_path):
     with register_drawn_network(["convolution", "dropout", "convolution"]):
         options = split_settings("layers", checkpoint_every="2 steps", epochs=1)
         assert interrupt_run(3, tmp_path / "run", load_few_digits(), **options)
         resume_run(tmp_path / "run", devices=device_spec(1), split="data")
-    [said] = [line for line in events(tmp_path / "run") if "resumed" in line.values()]
-    assert "Dropout draws other numbers" in said["message"]
-
-
-def events(folder):
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert "Dropout draws other numbers" in read_resume_message(tmp_path / "run")

@@ -23,62 +23,51 @@ from support.long_trainings import (
 def test_trainings_one_after_the_other_leave_nothing(tmp_path, settings):
     dataset = make_tiny_dataset(32)
     train_on_dataset(dataset, tmp_path / "warm", **settings)
-    before = count_resources()
+    expected = count_resources()
     for number in range(2):
         train_on_dataset(dataset, tmp_path / f"{number}", **settings)
-    assert count_resources() == before
+    assert count_resources() == expected
 
 
 def test_epochs_take_no_threads_and_no_files(tmp_path):
-    watching = ResourceReporter(2, 9)
-    train_on_dataset(make_tiny_dataset(16), tmp_path / "run", watching, model="mlp", epochs=9, **AUGMENTATION)
-    assert watching.resources[0] == watching.resources[1]
+    reporter = ResourceReporter(2, 9)
+    train_on_dataset(make_tiny_dataset(16), tmp_path / "run", reporter, model="mlp", epochs=9, **AUGMENTATION)
+    assert reporter.resources[0] == reporter.resources[1]
 
 
 @pytest.mark.long
 @pytest.mark.cpu_only("the resident memory, which simulated GPUs share with the host")
-@pytest.mark.parametrize(("epochs", "images", "model"), [(41, 1400, "lenet"), (1000, 64, "mlp")])
-def test_memory_does_not_grow_with_the_epochs(tmp_path, python, epochs, images, model):
-    words = map(str, (tmp_path, "epochs", epochs, images, model))
-    result = python(long_trainings.__file__, *words, timeout=300)
+@pytest.mark.parametrize(
+    ("words", "limit_mib"), [("epochs 41 1400 lenet", 2), ("epochs 1000 64 mlp", 2), ("mixed", 30)]
+)
+def test_memory_grows_neither_with_epochs_nor_with_trainings(tmp_path, python, words, limit_mib):
+    result = python(long_trainings.__file__, str(tmp_path), *words.split(), timeout=300)
     assert result.returncode == 0, result.stderr
-    (early, late), (before, after) = json.loads(result.stdout)
-    assert early == late
-    assert after - before < 2 * 2**20
+    (early, late), (early_bytes, late_bytes) = json.loads(result.stdout)
+    assert early == late and late_bytes - early_bytes < limit_mib * 2**20
 
 
-@pytest.mark.long
-@pytest.mark.cpu_only("the resident memory, which simulated GPUs share with the host")
-def test_sixty_mixed_trainings_end_with_the_memory_of_twenty(tmp_path, python):
-    result = python(long_trainings.__file__, str(tmp_path), "mixed", timeout=300)
-    assert result.returncode == 0, result.stderr
-    (early, late), (before, after) = json.loads(result.stdout)
-    assert early == late
-    assert after - before < 30 * 2**20
+BITS_PROGRAM = """
+import hashlib, pathlib, sys, tempfile, warnings
+warnings.simplefilter("ignore")
+from support.quick_runs import run_quickly
+from support.reference import parameter_arrays
+runs = pathlib.Path(tempfile.mkdtemp(dir="."))
+for number, words in enumerate(sys.argv[1:]):
+    devices, threads = map(int, words.split(","))
+    settings = dict(devices=f"cpu*{devices}", threads=threads, model="lenet", batch_size=32, seed=3)
+    net = run_quickly(runs, str(number), **settings).net
+    print(hashlib.sha256(b"".join(array.tobytes() for array in parameter_arrays(net))).hexdigest())
+"""
 
 
 @pytest.mark.long
 @pytest.mark.cpu_only("teams of threads, which GPUs have none of")
 def test_a_runs_bits_do_not_depend_on_the_runs_before(tmp_path, python):
-    """1, 2 and 4 devices, 1 and 2 threads in every order of two, against a process of its own."""
-    code = (
-        "import sys, hashlib, warnings; warnings.simplefilter('ignore')\n"
-        "from support.quick_runs import run_quickly\n"
-        "from support.reference import parameter_arrays\n"
-        "import pathlib, tempfile; runs = pathlib.Path(tempfile.mkdtemp(dir='.'))\n"
-        "for i, run in enumerate(sys.argv[1:]):\n"
-        "    n, threads = map(int, run.split(','))\n"
-        "    net = run_quickly(runs, str(i), devices=f'cpu*{n}' if n > 1 else 'cpu', "
-        "threads=threads, model='lenet', batch_size=32, seed=3).net\n"
-        "    parameters = b''.join(array.tobytes() for array in parameter_arrays(net))\n"
-        "    print(hashlib.sha256(parameters).hexdigest())"
-    )
+    """Devices, threads: in every order of two, compared with a separate process."""
     runs = ["1,2", "2,1", "4,1", "1,1"]
-    alone = {}
-    for run in runs:
-        alone[run] = python("-c", code, run).stdout.strip()
-    pairs = combinations(runs, 2)
-    order = [run for first, second in pairs for run in (first, second, first)]
-    result = python("-c", code, *order, timeout=300)
+    alone = {run: python("-c", BITS_PROGRAM, run).stdout.strip() for run in runs}
+    order = [run for first, second in combinations(runs, 2) for run in (first, second, first)]
+    result = python("-c", BITS_PROGRAM, *order, timeout=300)
     assert result.returncode == 0, result.stderr
     assert result.stdout.split() == [alone[run] for run in order]

@@ -1,4 +1,4 @@
-"""Processes of a group see time and signals change after the same step; one alone sees its own."""
+"""The processes of a group notice time and signals after the same step; a single process at once."""
 
 import os
 import signal
@@ -16,61 +16,55 @@ from gluonlab.training.stop_consensus import POLL_EVERY, StopCoordinator
 EXCHANGES = 6
 
 
-def exchange(group, consensus):
-    """What the losses bring about, every few steps."""
-    consensus.update_from_all(group.all_reduce_values(consensus.local_flags()))
+def exchange_flags(group, coordinator):
+    """Sum the flags of all ranks, as reading the losses does every few steps."""
+    coordinator.update_from_all(group.all_reduce_values(coordinator.local_flags()))
+
+
+SIGNALS = st.none() | st.tuples(st.integers(0, EXCHANGES - 1), st.sampled_from([*EXCEPTION_BY_SIGNAL]))
 
 
 @settings(max_examples=20)
-@given(
-    st.lists(
-        st.one_of(
-            st.none(),
-            st.tuples(st.integers(0, EXCHANGES - 1), st.sampled_from([*EXCEPTION_BY_SIGNAL])),
-        ),
-        min_size=2, max_size=4,
-    )
-)  # fmt: skip
-def test_all_see_a_signal_after_the_same_exchange(of_ranks):
+@given(st.lists(SIGNALS, min_size=2, max_size=4))
+def test_all_ranks_notice_a_signal_after_the_same_exchange(signals):
     """Each rank may get one, before one of the exchanges."""
 
     def work(group):
-        request = StopRequest()
-        consensus, seen = StopCoordinator(group, request), []
+        request, results = StopRequest(), []
+        coordinator, signal_ = StopCoordinator(group, request), signals[group.rank]
         for number in range(EXCHANGES):
-            before, own = consensus.agreed_signal, of_ranks[group.rank]
-            if own is not None and own[0] == number:
-                request.set_signal(own[1])
-            assert consensus.agreed_signal == before
-            exchange(group, consensus)
-            seen.append((consensus.agreed_signal, consensus.shared_time()))
-        return seen
+            before = coordinator.agreed_signal
+            if signal_ is not None and signal_[0] == number:
+                request.set_signal(signal_[1])
+            assert coordinator.agreed_signal == before
+            exchange_flags(group, coordinator)
+            results.append((coordinator.agreed_signal, coordinator.shared_time()))
+        return results
 
-    everyones = run_in_threads(len(of_ranks), work)
-    assert all(seen == everyones[0] for seen in everyones)
-    first = min((own[0] for own in of_ranks if own is not None), default=EXCHANGES)
-    signals, moments = zip(*everyones[0])
-    assert [number for number in signals[:first] if number is not None] == []
-    assert all(number in EXCEPTION_BY_SIGNAL for number in signals[first:])
-    assert list(moments) == sorted(moments) and moments[0] > 0
+    results, *others = run_in_threads(len(signals), work)
+    assert all(other == results for other in others)
+    first = min((signal_[0] for signal_ in signals if signal_ is not None), default=EXCHANGES)
+    agreed, times = zip(*results)
+    assert set(agreed[:first]) <= {None} and set(agreed[first:]) <= set(EXCEPTION_BY_SIGNAL)
+    assert list(times) == sorted(times) and times[0] > 0
 
 
 def test_the_time_is_that_of_rank_0():
     def work(group):
-        before = time.monotonic()
+        start = time.monotonic()
         if group.rank:
-            group.all_reduce_values(np.zeros(1))  # rank 0 has begun
-        consensus, begun = StopCoordinator(group), time.monotonic()
+            group.all_reduce_values(np.zeros(1))  # rank 0 has started
+        coordinator, started = StopCoordinator(group), time.monotonic()
         if group.rank == 0:
             group.all_reduce_values(np.zeros(1))
-        assert consensus.shared_time() == 0
-        asked = time.monotonic()
-        exchange(group, consensus)
-        told, answered = consensus.shared_time(), time.monotonic()
-        while time.monotonic() == answered:
+        assert coordinator.shared_time() == 0
+        before = time.monotonic()
+        exchange_flags(group, coordinator)
+        shared, after = coordinator.shared_time(), time.monotonic()
+        while time.monotonic() == after:
             pass
-        assert consensus.shared_time() == told
-        return told, asked - begun, answered - before
+        assert coordinator.shared_time() == shared
+        return shared, before - started, after - start
 
     (first, least, most), (second, *_) = run_in_threads(2, work)
     assert first == second
@@ -79,23 +73,16 @@ def test_the_time_is_that_of_rank_0():
 
 def test_an_evaluation_of_a_group_ends_after_the_same_batch():
     def work(group):
-        request, done = StopRequest(), []
-        consensus = StopCoordinator(group, request)
-
-        class Enough(Exception):
-            pass
-
-        def answer():
-            raise Enough
-
-        with pytest.raises(Enough):
-            for batch in consensus.poll_between(range(50), answer):
-                done.append(batch)
+        request, batches = StopRequest(), []
+        coordinator = StopCoordinator(group, request)
+        with pytest.raises(ZeroDivisionError):
+            for batch in coordinator.poll_between(range(50), lambda: 1 / 0):
+                batches.append(batch)
                 if (group.rank, batch) == (1, 9):
                     request.set_signal(signal.SIGTERM)
         with pytest.raises(EXCEPTION_BY_SIGNAL[signal.SIGTERM]):
-            consensus.raise_signal()
-        return done
+            coordinator.raise_signal()
+        return batches
 
     assert run_in_threads(2, work) == [list(range(3 * POLL_EVERY))] * 2
 

@@ -1,6 +1,4 @@
-"""What the measuring process says of a batch is at least what a run with it takes, and not much
-more.
-"""
+"""The measured memory of a batch is at least that of a run with it, and not much more."""
 
 import os
 
@@ -41,8 +39,7 @@ RUN_TO_RUN = 0.97  # of two runs of one config
 @pytest.mark.long
 @pytest.mark.parametrize("settings", RUNS.values(), ids=list(RUNS))
 def test_a_run_needs_the_measured_memory(python, settings):
-    """Ten epochs of the command: what grows from one to the next would show."""
-    settings = {"devices": device_spec(2), "epochs": 10, **settings}
+    settings = {"devices": device_spec(2), "epochs": 10, **settings}  # memory that grows with the epochs would show
     words = [word for name, value in settings.items() for word in (option_name(name), str(value)) if word != "True"]
     taken = measure_run_peak(python, *words)
     measured = measure_run_memory(TrainConfig(**settings))
@@ -52,14 +49,8 @@ def test_a_run_needs_the_measured_memory(python, settings):
 @pytest.mark.long
 def test_processes_that_decode_images_count(tmp_path):
     write_image_folder(tmp_path / "images", train=40, size=32)
-    one, three = (
-        measure_run_memory(
-            TrainConfig(
-                dataset=f"folder:{tmp_path / 'images'}", devices=device_spec(1), decoders=count, resident_bytes=0
-            )
-        )
-        for count in (1, 3)
-    )
+    config = TrainConfig(dataset=f"folder:{tmp_path / 'images'}", devices=device_spec(1), resident_bytes=0)
+    one, three = (measure_run_memory(config.replace(decoders=count)) for count in (1, 3))
     assert 2 * 10 * MIB < three - one < 2 * 120 * MIB
 
 
@@ -68,28 +59,20 @@ def test_processes_that_decode_images_count(tmp_path):
     [(model, "data") for model in ("lenet", "resnet8")]
     + [("lenet", split) for split in ("layers", "channels", "pipeline")],
 )
-def test_losses_that_are_taken_again_are_those_of_their_own_step(model, split):
-    """Batches of one size are computed once; graphs of other sizes, which run in between, use the
-    same memory.
-    """
+def test_repeated_losses_are_those_of_the_same_batch_size(model, split):
+    """Each batch size is computed once; graphs of other sizes in between use the same memory."""
     settings = {"dataset": "synthetic", "model": model, "batch_size": 12, "split": split}
     plan = make_plan(TrainConfig(devices=device_spec(2), **settings))
-    few = _ReducedRun()
-    strategy = prepare(reduce_plan(plan), few.strategy).strategy
-    assert isinstance(strategy, strategy_class(split))  # it is the split's memory that is measured
-    random, ctxs = np.random.RandomState(0), strategy.inputs
-    batches = {
-        size: make_local_batch(
-            *(
-                shard(mx.nd.array(array), ctxs)
-                for array in (random.uniform(0, 255, (size, *plan.dataset.image_shape)), random.randint(0, 10, size))
-            )
-        )
-        for size in (24, 14, 7)
-    }
-    first = {size: [loss.asscalar() for loss in strategy.step(batch)] for size, batch in batches.items()}
-    assert all(np.isfinite(losses).all() for losses in first.values())
-    assert {size: [loss.asscalar() for loss in strategy.step(batch)] for size, batch in batches.items()} == first
+    strategy = prepare(reduce_plan(plan), _ReducedRun().strategy).strategy
+    assert isinstance(strategy, strategy_class(split))  # the split's memory is measured
+    random, batches = np.random.RandomState(0), {}
+    for size in (24, 14, 7):
+        arrays = (random.uniform(0, 255, (size, *plan.dataset.image_shape)), random.randint(0, 10, size))
+        batches[size] = make_local_batch(*(shard(mx.nd.array(array), strategy.inputs) for array in arrays))
+    first, second = (
+        {size: [loss.asscalar() for loss in strategy.step(batch)] for size, batch in batches.items()} for _ in range(2)
+    )
+    assert all(np.isfinite(losses).all() for losses in first.values()) and first == second
 
 
 def test_a_process_over_the_memory_limit_is_killed_at_once():
@@ -110,8 +93,7 @@ def test_the_probe_raises_the_errors_of_the_run():
 
 
 def test_on_gpus_it_is_the_largest_decrease_of_free_memory(monkeypatch):
-    """No GPU is here: CUDA's answers are made up."""
-    free = {0: 9000, 1: 8000}
+    free = {0: 9000, 1: 8000}  # as CUDA would report
     monkeypatch.setattr(mx.context, "gpu_memory_info", lambda device_id: (free[device_id], 10000))
     memory = GpuMemoryUse([mx.gpu(0), mx.gpu(1)])
     free.update({0: 8500, 1: 7000})

@@ -1,6 +1,7 @@
-"""A network, data, a loss and metrics of the user's own train as a plain Gluon loop trains them."""
+"""A user's network, data, loss and metrics train as a plain Gluon loop trains them."""
 
 import json
+from contextlib import contextmanager
 
 import mxnet as mx
 import numpy as np
@@ -20,6 +21,7 @@ from gluonlab.config import TrainConfig
 from gluonlab.data import Loader, from_arrays
 from gluonlab.errors import ConfigError, DataError, ModelError
 from gluonlab.study.compare_devices import compare
+from gluonlab.training.callbacks import Callback
 from gluonlab.training.evaluate_run import evaluate_run
 from gluonlab.training.loop import train
 from gluonlab.training.reporter import Reporter
@@ -68,23 +70,24 @@ OWN = {"net": make_net, "loss": Focal(), "metrics": {"f1": macro_f1, "margin": m
 
 def run(folder, reporter=None, callbacks=(), own=OWN, **more):
     data = from_arrays(*ARRAYS)
-    return train(
-        config(folder, **more), reporter=reporter or Reporter(), dataset=data, callbacks=callbacks,
-        **own,
-    )  # fmt: skip
+    return train(config(folder, **more), reporter=reporter or Reporter(), dataset=data, callbacks=callbacks, **own)
+
+
+def train_batches(net, loss, batches, lr):
+    """Train with Gluon's own loop on one device."""
+    trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": lr}, kvstore=None)
+    for x, y in batches:
+        with autograd.record():
+            losses = loss(net(x), y)
+        losses.backward()
+        trainer.step(len(x))
+    return net
 
 
 def plain_loop(net, loss, epochs=2, lr=0.5, seed=0):
-    """Gluon's own loop on one device, over the batches that a run has."""
+    """Train with Gluon's own loop on the batches of a run."""
     loader = Loader(from_arrays(*ARRAYS).train, [mx.cpu()], BATCH, seed)
-    trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": lr}, kvstore=None)
-    for _ in range(epochs):
-        for (x,), (y,) in loader:
-            with autograd.record():
-                losses = loss(net(x), y)
-            losses.backward()
-            trainer.step(len(x))
-    return net
+    return train_batches(net, loss, [(x, y) for _ in range(epochs) for (x,), (y,) in loader], lr)
 
 
 def with_values(arrays):
@@ -106,14 +109,12 @@ START = [RANDOM.normal(0, 0.3, shape) for shape in ((3, 2, 3, 3), (3,), (CLASSES
 
 @pytest.mark.parametrize("devices", [1, 2, 3])
 def test_it_trains_as_the_plain_loop_on_any_number_of_devices(tmp_path, devices):
-    """With a block that has parameters already, which the textbook's begins with, too."""
-    own = {**OWN, "net": with_values(START)}
-    result = run(tmp_path / "run", own=own, devices=devices, lr=0.1)
+    """With a block that has parameters already."""
+    result = run(tmp_path / "run", own={**OWN, "net": with_values(START)}, devices=devices, lr=0.1)
     expected = plain_loop(with_values(START), Focal(), lr=0.1)
     assert relative_distance(parameter_arrays(result.net), parameter_arrays(expected)) < 1e-5
-    assert relative_distance(parameter_arrays(result.net), [np.array(each, "float32") for each in START]) > 1e-2
-    scores = scores_of(expected)
-    last = result.history[-1]
+    assert relative_distance(parameter_arrays(result.net), START) > 1e-2
+    scores, last = scores_of(expected), result.history[-1]
     focal = Focal()(nd.array(scores), nd.array(ARRAYS[3])).asnumpy()
     assert last.validation_loss == pytest.approx(focal.mean(), rel=1e-4)
     assert last.metrics["margin"] == pytest.approx(margins(scores, ARRAYS[3].astype("int32")), 1e-4)
@@ -131,22 +132,29 @@ def test_an_imported_network_trains_as_the_one_that_it_was_exported_from(tmp_pat
     expected = plain_loop(with_values(START), Focal(), lr=0.1)
     assert relative_distance(parameter_arrays(result.net), parameter_arrays(expected)) < 1e-5
     own = {**OWN, "net": gluon.SymbolBlock.imports(*files)}
-    mx.npx.set_np()
-    try:
+    with numpy_arrays():
         again = run(tmp_path / "again", own=own, lr=0.1).net
         scores = again(mx.np.array(ARRAYS[2], dtype="float32", ctx=device()) / 255)
         assert relative_distance(parameter_arrays(again), parameter_arrays(expected)) < 1e-5
-    finally:
-        mx.npx.reset_np()
     assert type(scores) is mx.np.ndarray
     assert relative_distance([scores.asnumpy()], [scores_of(expected)]) < 1e-4
-    smaller = from_arrays(*(each[..., :5] if each.ndim == 4 else each for each in ARRAYS))
+    smaller = from_arrays(*(array[..., :5] if array.ndim == 4 else array for array in ARRAYS))
     with pytest.raises(ModelError, match=r"_weight \(4, 48\), but needs \(4, 36\) for images"):
         train(config(tmp_path / "smaller"), dataset=smaller, net=gluon.SymbolBlock.imports(*files))
 
 
+@contextmanager
+def numpy_arrays():
+    """Make mx.np arrays the default, as after set_np."""
+    mx.npx.set_np()
+    try:
+        yield
+    finally:
+        mx.npx.reset_np()
+
+
 class Weighted(gluon.HybridBlock):
-    """Cross entropy by class, with weights that are a constant and some that nobody trains."""
+    """Cross entropy by class, with constant and frozen weights."""
 
     def __init__(self, **prefix):
         super().__init__(**prefix)
@@ -165,15 +173,14 @@ class Weighted(gluon.HybridBlock):
         {"split": "channels"},
         pytest.param({"kvstore": "ring"}, marks=pytest.mark.long),
     ],
-    ids=lambda more: "-".join(map(str, *more.items())),
+    ids=str,
 )
-def test_a_loss_may_keep_constants_and_the_numbers_are_those_of_the_plain_loop(tmp_path, more):
+def test_a_loss_with_constants_trains_as_the_plain_loop(tmp_path, more):
     loss = Weighted()
     loss.initialize()
     loss.more.set_data(nd.array([1.0, 1.0, 4.0, 0.5]))
     expected = plain_loop(with_values(START), loss, epochs=1, lr=0.1)
-    own = {"net": with_values(START), "loss": loss}
-    result = run(tmp_path / "run", own=own, lr=0.1, epochs=1, **more)
+    result = run(tmp_path / "run", own={"net": with_values(START), "loss": loss}, lr=0.1, epochs=1, **more)
     assert relative_distance(parameter_arrays(result.net), parameter_arrays(expected)) < 1e-5
     losses = loss(nd.array(scores_of(expected)), nd.array(ARRAYS[3]))
     assert result.history[-1].validation_loss == pytest.approx(losses.asnumpy().mean(), rel=1e-4)
@@ -227,18 +234,13 @@ def scaled(kind):
     return net
 
 
-class Looks:
-    """A callback that computes with the run's network, in mx.np."""
-
-    def __init__(self):
-        self.seen = []
-
-    def on_epoch_end(self, run, epoch):
-        self.seen.append(run.net(mx.np.zeros((1, 2, 6, 6), ctx=device())))
-
-
 def mean_score(scores, labels):
     return mx.np.array(scores).mean()
+
+
+def gradients(net):
+    params = net.collect_params().values()
+    return [param.list_grad()[0].asnumpy() for param in params if param.grad_req != "null"]
 
 
 @pytest.mark.parametrize(
@@ -251,70 +253,53 @@ def mean_score(scores, labels):
     ],
 )
 def test_after_set_np_code_of_either_kind_trains_as_the_plain_loop(tmp_path, kind, loss, made):
-    """And what the user gets, or is told, is mx.np's."""
+    """And the user gets arrays of mx.np."""
     expected = plain_loop(scaled(OfNd), Focal(), epochs=1, lr=0.1)
-    net = scaled(kind) if made == "before set_np" else lambda: scaled(kind)
-    mx.npx.set_np()
-    try:
-        net = net() if made == "after set_np" else net
-        looks, own = Looks(), {"net": net, "loss": loss(), "metrics": [mean_score]}
-        result = run(tmp_path / "run", own=own, lr=0.1, epochs=1, callbacks=[looks])
+    net, scores_in_run = scaled(kind) if made == "before set_np" else lambda: scaled(kind), []
+    callback = Callback()
+    callback.on_epoch_end = lambda run, epoch: scores_in_run.append(run.net(mx.np.zeros((1, 2, 6, 6), ctx=device())))
+    with numpy_arrays():
+        own = {"net": net() if made == "after set_np" else net, "loss": loss(), "metrics": [mean_score]}
+        result = run(tmp_path / "run", own=own, lr=0.1, epochs=1, callbacks=[callback])
         images = mx.np.array(ARRAYS[2], dtype="float32", ctx=device()) / 255
         with autograd.record():
             scores = result.net(images)
         scores.backward()
-        trained, found = parameter_arrays(result.net), [scores.asnumpy(), *gradients(result.net)]
-        assert {type(each) for each in (scores, *looks.seen)} == {mx.np.ndarray}
+        parameters, outputs = parameter_arrays(result.net), [scores.asnumpy(), *gradients(result.net)]
+        assert {type(array) for array in (scores, *scores_in_run)} == {mx.np.ndarray}
         result.net.save_parameters(str(tmp_path / "parameters"))
         evaluated = evaluate_run(str(tmp_path / "run"), data=from_arrays(*ARRAYS), **own).score
-    finally:
-        mx.npx.reset_np()
-    assert relative_distance(trained, parameter_arrays(expected)) < 1e-5
+    assert relative_distance(parameters, parameter_arrays(expected)) < 1e-5
     with autograd.record():
         plain = expected(nd.array(ARRAYS[2]) / 255)
     plain.backward()
-    assert relative_distance(found, [plain.asnumpy(), *gradients(expected)]) < 1e-4
+    assert relative_distance(outputs, [plain.asnumpy(), *gradients(expected)]) < 1e-4
     assert evaluated.accuracy == result.accuracy
     assert evaluated.metrics["mean_score"] == pytest.approx(plain.asnumpy().mean(), rel=1e-3)
 
 
-def gradients(net):
-    params = net.collect_params().values()
-    return [param.list_grad()[0].asnumpy() for param in params if param.grad_req != "null"]
-
-
-def test_after_set_np_a_mistake_is_told_in_the_words_of_its_kind(tmp_path):
+def test_after_set_np_a_user_error_has_the_same_message(tmp_path):
     five = from_arrays(IMAGES[:40], np.arange(40) % 5, IMAGES[40:], np.arange(len(IMAGES) - 40) % 5)
-    mx.npx.set_np()
-    try:
+    with numpy_arrays():
         for kind in (OfNd, OfNp):
             with pytest.raises(ModelError, match=r"gives \(1, 4\) for an image, .* 5 classes"):
                 train(config(tmp_path / "run"), net=kind, dataset=five)
-    finally:
-        mx.npx.reset_np()
 
 
 @pytest.mark.parametrize("resident", [0, 2**20])
 def test_floats_train_as_the_plain_loop_gets_them(tmp_path, resident):
-    """Negative ones, and those that no byte has, also where they stay on the devices."""
+    """Negative ones, and those that no byte has, also if they stay on the devices."""
     floats = (IMAGES[:40] - 90.0) / 61
     data = from_arrays(floats, LABELS[:40], floats, LABELS[:40])
-    asked = config(tmp_path / "run", lr=0.1, resident_bytes=resident)
-    result = train(asked, None, Reporter(), data, net=with_values(START), loss=Focal())
+    config_ = config(tmp_path / "run", lr=0.1, resident_bytes=resident)
+    result = train(config_, None, Reporter(), data, net=with_values(START), loss=Focal())
     net, loss = with_values(START), Focal()
-    trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.1}, kvstore=None)
-    for epoch in range(2):
-        places = np.random.RandomState([0, epoch]).permutation(40)
-        for begin in range(0, 40, BATCH):
-            batch = places[begin : begin + BATCH]
-            with autograd.record():
-                losses = loss(net(nd.array(floats[batch])), nd.array(LABELS[batch]))
-            losses.backward()
-            trainer.step(len(batch))
+    orders = [np.random.RandomState([0, epoch]).permutation(40) for epoch in range(2)]
+    batches = [order[begin : begin + BATCH] for order in orders for begin in range(0, 40, BATCH)]
+    train_batches(net, loss, [(nd.array(floats[batch]), nd.array(LABELS[batch])) for batch in batches], lr=0.1)
     assert relative_distance(parameter_arrays(result.net), parameter_arrays(net)) < 1e-5
-    assert result.history[-1].validation_loss == pytest.approx(
-        float(loss(net(nd.array(floats)), nd.array(LABELS[:40])).mean().asscalar()), rel=1e-4
-    )
+    expected = loss(net(nd.array(floats)), nd.array(LABELS[:40])).mean().asscalar()
+    assert result.history[-1].validation_loss == pytest.approx(float(expected), rel=1e-4)
 
 
 @settings(max_examples=2)
@@ -335,99 +320,80 @@ def test_a_resumed_run_is_bit_identical_to_an_uninterrupted_one(tmp_path_factory
 
 @pytest.mark.filterwarnings("ignore::gluonlab.errors.GluonlabWarning")
 def test_a_comparison_trains_the_same_on_each_number_of_devices(tmp_path):
-    asked = config(tmp_path / "both").replace(devices=None, threads=1)
-    rows = compare(asked, [1, 2], Reporter(), from_arrays(*ARRAYS), **OWN)
-    assert rows[0].accuracy == rows[1].accuracy
-    first, second = (
-        [line for line in read_metrics(tmp_path / "both" / name) if line["kind"] == "epoch"][-1]
-        for name in ("1-device", "2-devices")
-    )
-    assert first["validation_loss"] == pytest.approx(second["validation_loss"], rel=1e-5)
+    config_ = config(tmp_path / "both").replace(devices=None)
+    one, two = compare(config_, [1, 2], Reporter(), from_arrays(*ARRAYS), **OWN)
+    assert one.accuracy == two.accuracy
+    first, second = (read_metrics(tmp_path / "both" / name) for name in ("1-device", "2-devices"))
+    losses = [[line["validation_loss"] for line in lines if line["kind"] == "epoch"] for lines in (first, second)]
+    assert losses[0][-1] == pytest.approx(losses[1][-1], rel=1e-5)
     with pytest.raises(ModelError, match="each run of a comparison needs its own: give a function"):
-        compare(asked, [1, 2], Reporter(), from_arrays(*ARRAYS), net=make_net(4))
+        compare(config_, [1, 2], Reporter(), from_arrays(*ARRAYS), net=make_net(4))
+
+
+TOP2 = {
+    "function": lambda: lambda scores, labels: float(np.mean(in_top2(scores, labels))),
+    "class": lambda: type(
+        "Two", (mx.metric.TopKAccuracy,), {"__init__": lambda self: mx.metric.TopKAccuracy.__init__(self, 2)}
+    ),
+    "object": lambda: mx.metric.TopKAccuracy(2),
+}
+
+
+def in_top2(scores, labels):
+    return [label in row.argsort()[-2:] for row, label in zip(scores, labels)]
 
 
 @settings(max_examples=3)
-@given(
-    processes=st.integers(1, 3), devices=st.integers(1, 3), batch=st.integers(1, 31),
-    kind=st.sampled_from(["function", "class", "object"]),
-)  # fmt: skip
-def test_metrics_see_every_image_once_and_in_order_however_batches_are_shared(
-    tmp_path_factory, processes, devices, batch, kind
-):
-    """Also those that are no means over images, and need all of them at once."""
-    folder, seen = tmp_path_factory.mktemp("runs"), []
+@given(st.integers(1, 3), st.integers(1, 3), st.integers(1, 31), st.sampled_from([*TOP2]))
+def test_metrics_see_every_image_once_and_in_order(tmp_path_factory, processes, devices, batch, kind):
+    """Also metrics that are not means over images, and need all images at once."""
+    folder, calls = tmp_path_factory.mktemp("runs"), []
 
-    def spy(scores, labels):
-        seen.append((scores, labels))
+    def record(scores, labels):
+        calls.append((scores, labels))
         return 0.0
 
-    top2 = {
-        "function": lambda scores, labels: float(
-            np.mean([label in row.argsort()[-2:] for row, label in zip(scores, labels)])
-        ),
-        "class": type("Two", (mx.metric.TopKAccuracy,), {"__init__": two}),
-        "object": mx.metric.TopKAccuracy(2),
-    }[kind]
-
     def work(group):
-        given = config(folder / "run", devices, global_batch_size=batch, epochs=1, lr=0.01)
-        own = {**OWN, "metrics": {"f1": macro_f1, "top2": top2, "spy": spy}}
-        own["loss"] = Focal()  # of this process, which is a thread here: Gluon's blocks are of one
-        if group.size > 1 and kind == "object":
-            own["metrics"]["top2"] = mx.metric.TopKAccuracy(2)
-        data = from_arrays(*ARRAYS)
-        return train(given, reporter=Reporter(), dataset=data, group=group, **own)
+        config_ = config(folder / "run", devices, global_batch_size=batch, epochs=1, lr=0.01)
+        metrics = {"f1": macro_f1, "top2": TOP2[kind](), "record": record}
+        # a loss of this process, which is a thread here: threads cannot share Gluon's blocks
+        own = {"net": make_net, "loss": Focal(), "metrics": metrics}
+        return train(config_, reporter=Reporter(), dataset=from_arrays(*ARRAYS), group=group, **own)
 
     results = run_in_threads(processes, work)
     scores = scores_of(results[0].net)
-    assert len(seen) == 2 * processes  # with the trial before training, which has random scores
-    for told, labels in seen[processes:]:
-        assert np.array_equal(labels, ARRAYS[3]) and np.allclose(told, scores, atol=1e-4)
-    right = [label in row.argsort()[-2:] for row, label in zip(scores, ARRAYS[3])]
+    assert len(calls) == 2 * processes  # with the trial before training, which has random scores
+    for metric_scores, labels in calls[processes:]:
+        assert np.array_equal(labels, ARRAYS[3]) and np.allclose(metric_scores, scores, atol=1e-4)
+    top2 = pytest.approx(np.mean(in_top2(scores, ARRAYS[3])), abs=1e-6)
+    f1 = pytest.approx(macro_f1(calls[-1][0], ARRAYS[3]), abs=1e-12)
     for result in results:
-        assert result.history[-1].metrics == {
-            "f1": pytest.approx(macro_f1(seen[-1][0], ARRAYS[3]), abs=1e-12),
-            "top2": pytest.approx(np.mean(right), abs=1e-6), "spy": 0.0,
-        }  # fmt: skip
+        assert result.history[-1].metrics == {"f1": f1, "top2": top2, "record": 0.0}
 
 
-def two(self):
-    mx.metric.TopKAccuracy.__init__(self, 2)
-
-
-def test_the_folder_names_what_is_own_and_is_evaluated_with_it_alone(tmp_path):
-    folder = tmp_path / "run"
-    result = run(folder, export=True)
+def test_a_run_records_the_users_components_and_is_evaluated_and_resumed_only_with_them(tmp_path):
+    folder, data = tmp_path / "run", from_arrays(*ARRAYS)
+    result = run(folder, export=True, checkpoint_every="1 epoch", epochs=1)
     used = json.loads((folder / "config.json").read_text())["settings"]
     assert used["own"] == {"net": "make_net", "loss": "Focal", "data": "arrays"}
     assert used["model"] == "make_net"
-    found = evaluate_run(str(folder), data=from_arrays(*ARRAYS), **OWN)
-    assert found.score.accuracy == result.accuracy
-    assert found.score.metrics == pytest.approx(result.history[-1].metrics)
-    assert found.score.loss == pytest.approx(result.history[-1].validation_loss)
-    with pytest.raises(ConfigError, match="had the network make_net, and now gets none: give"):
-        evaluate_run(str(folder))
-    data = from_arrays(*ARRAYS)
-    with pytest.raises(ConfigError, match="had the loss Focal, and now gets none"):
-        evaluate_run(str(folder), data=data, net=make_net)
-    with pytest.raises(ConfigError, match="had the data set arrays, and now gets none"):
-        evaluate_run(str(folder), net=make_net, loss=Focal())
-    exported = gluon.SymbolBlock.imports(
-        str(folder / "export" / "model-symbol.json"), ["data"],
-        str(folder / "export" / "model-0000.params"), ctx=mx.cpu(),
-    )  # fmt: skip
-    images = nd.array(ARRAYS[2].astype("float32") / 255)
-    assert np.allclose(exported(images).asnumpy(), scores_of(result.net), atol=1e-5)
-
-
-def test_a_run_resumes_only_with_its_own_components(tmp_path):
-    run(tmp_path / "run", checkpoint_every="1 epoch", epochs=1)
+    score = evaluate_run(str(folder), data=data, **OWN).score
+    assert score.accuracy == result.accuracy
+    assert score.metrics == pytest.approx(result.history[-1].metrics)
+    assert score.loss == pytest.approx(result.history[-1].validation_loss)
+    for own, message in (
+        ({}, "had the network make_net, and now gets none: give"),
+        ({"data": data, "net": make_net}, "had the loss Focal, and now gets none"),
+        ({"net": make_net, "loss": Focal()}, "had the data set arrays, and now gets none"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            evaluate_run(str(folder), **own)
     with pytest.raises(ConfigError, match="had the network make_net, and now gets none"):
-        train(
-            TrainConfig(epochs=2, global_batch_size=BATCH, lr=0.5, optimizer="sgd"),
-            reporter=Reporter(), resume=tmp_path / "run", dataset=from_arrays(*ARRAYS),
-        )  # fmt: skip
+        train(config(folder, epochs=2).replace(out=None), reporter=Reporter(), resume=folder, dataset=data)
+    files = str(folder / "export" / "model-symbol.json"), ["data"], str(folder / "export" / "model-0000.params")
+    images = nd.array(ARRAYS[2].astype("float32") / 255)
+    exported = gluon.SymbolBlock.imports(*files, ctx=mx.cpu())(images).asnumpy()
+    assert np.allclose(exported, scores_of(result.net), atol=1e-5)
 
 
 class NotHybrid(gluon.Block):
@@ -435,39 +401,19 @@ class NotHybrid(gluon.Block):
         return x
 
 
-class Counts(gluon.HybridBlock):
-    def hybrid_forward(self, F, x):
-        return F.flatten(x) * x.shape[0]
+def block(name, forward):
+    """Return a HybridBlock with this hybrid_forward."""
+    return type(name, (gluon.HybridBlock,), {"hybrid_forward": lambda self, F, *inputs: forward(F, *inputs)})()
 
 
-class Mean(gluon.HybridBlock):
-    def hybrid_forward(self, F, scores, labels):
-        return F.pick(scores, labels).mean()
-
-
-class OfNothing(gluon.HybridBlock):
-    def hybrid_forward(self, F, *given):
-        return F.ones((3,))
-
-
-class Entropy(gluon.HybridBlock):
-    def hybrid_forward(self, F, scores, labels):
-        return -(F.softmax(scores) * F.log_softmax(scores)).sum(axis=1)
-
-
-class Apart(gluon.HybridBlock):
-    def hybrid_forward(self, F, scores, labels):
-        return F.abs(scores.max(axis=1) - labels)
-
-
-class Pair(gluon.HybridBlock):
-    def hybrid_forward(self, F, *given):
-        return given[0], given[0]
-
-
-class Halves(gluon.HybridBlock):
-    def hybrid_forward(self, F, x):
-        return F.split(x, num_outputs=2)
+COUNTS = block("Counts", lambda F, x: F.flatten(x) * x.shape[0])
+MEAN = block("Mean", lambda F, scores, labels: F.pick(scores, labels).mean())
+OF_NOTHING = block("OfNothing", lambda F, *inputs: F.ones((3,)))
+ENTROPY = block("Entropy", lambda F, scores, labels: -(F.softmax(scores) * F.log_softmax(scores)).sum(axis=1))
+APART = block("Apart", lambda F, scores, labels: F.abs(scores.max(axis=1) - labels))
+PAIR = block("Pair", lambda F, *inputs: (inputs[0], inputs[0]))
+HALVES = block("Halves", lambda F, x: F.split(x, num_outputs=2))
+BREAKS = block("Breaks", lambda F, *inputs: breaks())
 
 
 class OfBytes(nn.HybridSequential):
@@ -515,11 +461,6 @@ def breaks(*given):
     raise ValueError("one\n  two")
 
 
-class Breaks(gluon.HybridBlock):
-    def hybrid_forward(self, F, scores, labels):
-        return breaks()
-
-
 def mxnet_fails(scores, labels):
     return (mx.nd.ones((2, 3)) + mx.nd.ones((4, 5))).asscalar()
 
@@ -532,33 +473,33 @@ WEIGHTED = {"net": nn.Dense(CLASSES, prefix="w_"), "loss": Weighted(prefix="w_")
     [
         (ModelError, {"net": NotHybrid()}, "NotHybrid is a NotHybrid, not a gluon.HybridBlock"),
         (ModelError, {"net": 5}, "net 5: give a gluon.HybridBlock, or a function"),
-        (ModelError, {"net": Counts()}, "Counts cannot be compiled for images .2, 6, 6.: "),
+        (ModelError, {"net": COUNTS}, "Counts cannot be compiled for images .2, 6, 6.: "),
         (ModelError, {"net": nn.Dense(7)}, r"Dense gives \(1, 7\) for an image, .* 4 class"),
-        (ModelError, {"net": Pair()}, "^Pair returns a tuple of 2, but must return one array:"),
-        (ModelError, {"net": Halves()}, "^Halves returns 2 arrays, but must return one array:"),
+        (ModelError, {"net": PAIR}, "^Pair returns a tuple of 2, but must return one array:"),
+        (ModelError, {"net": HALVES}, "^Halves returns 2 arrays, but must return one array:"),
         (ModelError, {"net": Twins()}, "^Twins: .*twin_.*: parameters are saved by name, so give"),
         (ModelError, {"net": Whole()}, "^Whole returns scores of type int32, but a loss needs flo"),
         (ModelError, {"net": OfBytes()}, "embedding.*_weight has sparse.*: make them dense"),
         (ModelError, {"net": Idle(0)}, "does not use idle.*weight .*: leave the layer out, or give"),
-        (ModelError, {"net": OfNothing()}, "OfNothing takes no account of the images: comp"),
+        (ModelError, {"net": OF_NOTHING}, "OfNothing takes no account of the images: comp"),
         (ConfigError, {"net": make_net, "model": "lenet"}, "--model lenet and the network make_"),
         (ConfigError, {"net": make_net, "memory": True}, "--memory measures in another process"),
-        (ConfigError, {"loss": Mean()}, r"loss Mean gives \(1,\) for 3 images: give a value"),
+        (ConfigError, {"loss": MEAN}, r"loss Mean gives \(1,\) for 3 images: give a value"),
         (ConfigError, {"loss": nn.Dense(1)}, "loss Dense has parameters .*self.params.get_constant"),
         (ConfigError, {"loss": Unshaped()}, "has unshaped0_w of shape None: give its whole sh"),
         (ConfigError, WEIGHTED, "loss Weighted and the network both have w_weight: give the loss a"),
         (ConfigError, {"loss": len}, "loss <built-in function len>: give a gluon.HybridBlock"),
         (ConfigError, {"loss": gluon.loss.L2Loss()}, "L2Loss compares scores with targets of the"),
         (ConfigError, {"loss": Focal(), "label_smoothing": 0.1}, "--label-smoothing 0.1 is of"),
-        (ConfigError, {"loss": OfNothing()}, "OfNothing takes no account of the scores and la"),
-        (ConfigError, {"loss": Entropy()}, "loss Entropy takes no account of the labels: comp"),
-        (ConfigError, {"loss": Pair()}, "loss Pair cannot be .*: it gives a tuple, not one ar"),
+        (ConfigError, {"loss": OF_NOTHING}, "OfNothing takes no account of the scores and la"),
+        (ConfigError, {"loss": ENTROPY}, "loss Entropy takes no account of the labels: comp"),
+        (ConfigError, {"loss": PAIR}, "loss Pair cannot be .*: it gives a tuple, not one ar"),
         (
             ConfigError,
-            {"loss": Apart()},
+            {"loss": APART},
             r"loss Apart cannot be .* got int32; F.cast\(labels, 'float32'\) makes floats of them$",
         ),
-        (ConfigError, {"loss": Breaks()}, "loss Breaks cannot be compiled .*: one two$"),
+        (ConfigError, {"loss": BREAKS}, "loss Breaks cannot be compiled .*: one two$"),
         # a Block's repr has several lines
         (ConfigError, {"loss": gluon.nn.Sequential()}, r"loss Sequential\( \): give a "),
         (ConfigError, {"metrics": 3}, "metric 3: give a function"),
@@ -583,16 +524,14 @@ def test_a_user_error_is_one_line(tmp_path, capfd, error, own, said):
     assert capfd.readouterr().out == ""
 
 
-def test_a_metric_may_give_a_number_in_any_form_and_nan_is_null(tmp_path):
-    forms = {
-        "float32": np.float32(2), "array": np.array([2.0]), "nd": mx.nd.array([2]), "int": True + 1,
-        "nan": float("nan"),
+def test_a_metric_may_return_a_number_of_any_type_and_nan_is_null(tmp_path):
+    numbers = {
+        "float32": np.float32(2), "array": np.array([2.0]), "nd": mx.nd.array([2]), "int": 2, "nan": float("nan")
     }  # fmt: skip
-    metrics = {name: lambda scores, labels, form=form: form for name, form in forms.items()}
+    metrics = {name: lambda scores, labels, number=number: number for name, number in numbers.items()}
     result = run(tmp_path / "run", own={"net": make_net, "metrics": metrics}, epochs=1)
-    expected = {**dict.fromkeys(forms, 2.0), "nan": None}
-    assert result.history[-1].metrics == expected
-    assert read_metrics(tmp_path / "run")[-2]["metrics"] == expected
+    expected = {**dict.fromkeys(numbers, 2.0), "nan": None}
+    assert result.history[-1].metrics == read_metrics(tmp_path / "run")[-2]["metrics"] == expected
 
 
 X, Y = ARRAYS[0], ARRAYS[1]

@@ -1,4 +1,4 @@
-"""Each metric of mx.metric gives what its definition says of a network's scores, in numpy."""
+"""Each metric of mx.metric gets its definition's value from a network's scores."""
 
 import inspect
 from types import SimpleNamespace
@@ -23,47 +23,39 @@ M = mx.metric
 
 
 def softmax(scores):
-    parts = np.exp(scores.astype("float64") - scores.max(axis=1, keepdims=True))
-    return parts / parts.sum(axis=1, keepdims=True)
+    exponentials = np.exp(scores.astype("float64") - scores.max(axis=1, keepdims=True))
+    return exponentials / exponentials.sum(axis=1, keepdims=True)
 
 
 def entropy(scores, labels):
     return log_loss(labels, softmax(scores), labels=range(scores.shape[1]))
 
 
-def accuracy(scores, labels):
-    return (scores.argmax(axis=1) == labels).mean()
-
-
 def in_top2(scores, labels):
     return np.mean([label in row.argsort()[-2:] for row, label in zip(scores, labels)])
 
 
-def highest(labels, scores):
-    return float(scores.max())
-
-
-# (made, by definition, for as many classes at most)
+# Metric -> (creation, definition, largest number of classes)
 OF_SCORES = {
-    M.Accuracy: (M.Accuracy, accuracy, 9),
+    M.Accuracy: (M.Accuracy, lambda scores, labels: (scores.argmax(axis=1) == labels).mean(), 9),
     M.TopKAccuracy: (lambda: M.TopKAccuracy(2), in_top2, 9),
     M.F1: (M.F1, lambda scores, labels: f1_score(labels, scores.argmax(axis=1)), 2),
     M.MCC: (M.MCC, lambda scores, labels: matthews_corrcoef(labels, scores.argmax(axis=1)), 2),
     M.PCC: (M.PCC, lambda scores, labels: matthews_corrcoef(labels, scores.argmax(axis=1)), 9),
-    M.Perplexity: (lambda: M.Perplexity(None), lambda *given: np.exp(entropy(*given)), 9),
+    M.Perplexity: (lambda: M.Perplexity(None), lambda *arguments: np.exp(entropy(*arguments)), 9),
     M.CrossEntropy: (M.CrossEntropy, entropy, 9),
     M.NegativeLogLikelihood: (M.NegativeLogLikelihood, entropy, 9),
-    M.CustomMetric: (
-        lambda: M.np(highest), lambda scores, labels: highest(labels, scores), 9
-    ),
-}  # fmt: skip
-OF_VALUES = {
-    M.MAE: lambda given, labels: abs(given - labels).mean(),
-    M.MSE: lambda given, labels: ((given - labels) ** 2).mean(),
-    M.RMSE: lambda given, labels: ((given - labels) ** 2).mean() ** 0.5,
-    M.PearsonCorrelation: lambda given, labels: np.corrcoef(given, labels)[0, 1],
+    M.CustomMetric: (lambda: M.np(lambda labels, scores: float(scores.max())), lambda scores, labels: scores.max(), 9),
 }
-OF_LOSSES = (M.Loss, M.Torch, M.Caffe)
+OF_VALUES = {
+    M.MAE: lambda values, labels: abs(values - labels).mean(),
+    M.MSE: lambda values, labels: ((values - labels) ** 2).mean(),
+    M.RMSE: lambda values, labels: ((values - labels) ** 2).mean() ** 0.5,
+    M.PearsonCorrelation: lambda values, labels: np.corrcoef(values, labels)[0, 1],
+}
+
+
+# (made, by definition, for as many classes at most)
 
 
 def draw_scores(seed, count, classes):
@@ -72,33 +64,30 @@ def draw_scores(seed, count, classes):
     return random.normal(0, 3, (len(labels), classes)).astype("float32"), labels
 
 
-def value_of(metric, scores, labels):
-    [found] = compute_metrics(metrics_by_name(metric), scores, labels).values()
-    return found
+def compute_value(metric, scores, labels):
+    [value] = compute_metrics(metrics_by_name(metric), scores, labels).values()
+    return value
 
 
 @settings(max_examples=10)
 @given(st.integers(0, 2**31), st.integers(2, 30), st.integers(2, 9))
 def test_mxnets_metrics_give_what_they_define(seed, count, classes):
-    for made, definition, most in OF_SCORES.values():
-        scores, labels = draw_scores(seed, count, min(most, classes))
-        expected = definition(scores, labels)
+    for create, definition, max_classes in OF_SCORES.values():
+        scores, labels = draw_scores(seed, count, min(max_classes, classes))
         # PCC is not defined where all scores choose one class, and scikit-learn says 0
-        found = value_of(made(), scores, labels)
-        assert (found or 0) == pytest.approx(expected, rel=1e-4, abs=1e-6)
+        value = compute_value(create(), scores, labels) or 0
+        assert value == pytest.approx(definition(scores, labels), rel=1e-4, abs=1e-6)
     scores, _ = draw_scores(seed, count, 1)
     labels = np.random.RandomState(seed + 1).normal(0, 3, len(scores)).astype("float32")
     for kind, definition in OF_VALUES.items():
         expected = definition(scores[:, 0].astype("float64"), labels)
-        assert value_of(kind, scores, labels) == pytest.approx(expected, rel=1e-4, abs=1e-5)
+        assert compute_value(kind, scores, labels) == pytest.approx(expected, rel=1e-4, abs=1e-5)
 
 
-def test_no_metric_of_mxnet_is_forgotten():
-    there = {
-        each for _, each in inspect.getmembers(M, inspect.isclass)
-        if issubclass(each, M.EvalMetric) and each not in (M.EvalMetric, M.CompositeEvalMetric)
-    }  # fmt: skip
-    assert there == {*OF_SCORES, *OF_VALUES, *OF_LOSSES}
+def test_every_metric_of_mxnet_is_in_the_tables():
+    kinds = {kind for _, kind in inspect.getmembers(M, inspect.isclass) if issubclass(kind, M.EvalMetric)}
+    of_losses = {M.Loss, M.Torch, M.Caffe}
+    assert kinds == {*OF_SCORES, *OF_VALUES, *of_losses, M.EvalMetric, M.CompositeEvalMetric}
 
 
 class Brier(M.EvalMetric):
@@ -115,45 +104,37 @@ class Brier(M.EvalMetric):
         self.num_inst = len(right)
 
 
-class Smoothed(M.CrossEntropy):
-    """A subclass asks for what its base asks for."""
-
-
-def test_a_metric_of_the_users_own_says_what_it_takes():
+def test_a_users_metric_gets_probabilities_if_it_asks_for_them():
     scores, labels = draw_scores(3, 20, 4)
 
-    def sure(given, labels):
-        return given.max(axis=1).mean()
+    def confidence(scores, labels):
+        return float(scores.max(axis=1).mean())
 
-    expected = sure(softmax(scores), labels)
-    assert value_of(sure, scores, labels) == sure(scores, labels)
-    sure.takes = "probabilities"
-    assert value_of(sure, scores, labels) == pytest.approx(expected, rel=1e-5)
-    custom = M.np(lambda labels, given: float(given.max(axis=1).mean()))
+    assert compute_value(confidence, scores, labels) == confidence(scores, labels)
+    expected = confidence(softmax(scores), labels)
+    confidence.takes = "probabilities"
+    custom = M.np(lambda labels, scores: confidence(scores, labels))
     custom.takes = "probabilities"
-    assert value_of(custom, scores, labels) == pytest.approx(expected, rel=1e-5)
-    brier = ((softmax(scores) - np.eye(4)[labels]) ** 2).sum(axis=1).mean()
-    assert value_of(Brier, scores, labels) == pytest.approx(brier, rel=1e-5)
-    assert value_of(Smoothed, scores, labels) == pytest.approx(entropy(scores, labels), rel=1e-5)
+    subclass = type("Subclass", (M.CrossEntropy,), {})  # it asks for what its base asks for
     of_softmax = M.CrossEntropy()
     of_softmax.takes = "scores"  # of a network that ends in softmax
-    found = value_of(of_softmax, softmax(scores).astype("float32"), labels)
-    assert found == pytest.approx(entropy(scores, labels), rel=1e-5)
+    brier = ((softmax(scores) - np.eye(4)[labels]) ** 2).sum(axis=1).mean()
+    for metric, network_scores, value in (
+        (confidence, scores, expected), (custom, scores, expected), (Brier, scores, brier),
+        (subclass, scores, entropy(scores, labels)),
+        (of_softmax, softmax(scores).astype("float32"), entropy(scores, labels)),
+    ):  # fmt: skip
+        assert compute_value(metric, network_scores, labels) == pytest.approx(value, rel=1e-5)
 
 
-def test_each_part_of_a_composite_metric_gets_its_own():
+def test_each_part_of_a_composite_metric_gets_scores_or_probabilities():
     scores, labels = draw_scores(4, 20, 4)
-    parts = [M.Accuracy(), M.CompositeEvalMetric([M.CrossEntropy(), M.PCC()])]
-    expected = {
-        name: value_of(kind, scores, labels)
-        for name, kind in (
-            ("accuracy", M.Accuracy), ("cross-entropy", M.CrossEntropy), ("pcc", M.PCC)
-        )
-    }  # fmt: skip
-    whole = M.CompositeEvalMetric(parts)
-    assert compute_metrics(metrics_by_name(whole), scores, labels) == expected
-    named_too = compute_metrics(metrics_by_name({"all": whole}), scores, labels)
-    assert named_too == {f"all {name}": value for name, value in expected.items()}
+    parts = {"accuracy": M.Accuracy, "cross-entropy": M.CrossEntropy, "pcc": M.PCC}
+    expected = {name: compute_value(kind, scores, labels) for name, kind in parts.items()}
+    composite = M.CompositeEvalMetric([M.Accuracy(), M.CompositeEvalMetric([M.CrossEntropy(), M.PCC()])])
+    assert compute_metrics(metrics_by_name(composite), scores, labels) == expected
+    named = compute_metrics(metrics_by_name({"all": composite}), scores, labels)
+    assert named == {f"all {name}": value for name, value in expected.items()}
 
 
 def arrays(classes):
@@ -163,20 +144,17 @@ def arrays(classes):
     return from_arrays(images[:40], labels[:40], images[40:], labels[40:])
 
 
-def test_a_run_and_its_evaluation_give_probabilities_to_those_that_want_them(tmp_path):
-    config = TrainConfig(
-        devices=device_spec(2), threads=1, epochs=1, model="mlp", global_batch_size=8,
-        out=str(tmp_path / "run"),
-    )  # fmt: skip
+def test_metrics_of_a_run_and_of_its_evaluation_get_probabilities(tmp_path):
+    folder = tmp_path / "run"
     metrics = [M.Perplexity(ignore_label=None), M.CrossEntropy(), M.NegativeLogLikelihood()]
-    result = train(config, reporter=Reporter(), dataset=arrays(3), metrics=metrics)
+    settings = {"devices": device_spec(2), "threads": 1, "epochs": 1, "model": "mlp", "global_batch_size": 8}
+    result = train(TrainConfig(**settings, out=str(folder)), None, Reporter(), arrays(3), metrics=metrics)
     loss = result.history[-1].validation_loss
-    expected = {"perplexity": np.exp(loss), "cross-entropy": loss, "nll-loss": loss}
-    assert result.history[-1].metrics == pytest.approx(expected, rel=1e-5)
-    again = evaluate_run(str(tmp_path / "run"), data=arrays(3), metrics=metrics)
-    assert again.score.metrics == pytest.approx(expected, rel=1e-5)
+    expected = pytest.approx({"perplexity": np.exp(loss), "cross-entropy": loss, "nll-loss": loss}, rel=1e-5)
+    assert result.history[-1].metrics == expected
+    assert evaluate_run(str(folder), data=arrays(3), metrics=metrics).score.metrics == expected
     with pytest.raises(ConfigError, match="metric f1 failed"):
-        evaluate_run(str(tmp_path / "run"), data=arrays(3), metrics=M.F1())
+        evaluate_run(str(folder), data=arrays(3), metrics=M.F1())
 
 
 @pytest.mark.parametrize(
@@ -203,14 +181,13 @@ def test_a_metric_that_fails_on_the_data_is_found_before_training(tmp_path, metr
     assert "\n" not in str(caught.value) and not (tmp_path / "run").exists()
 
 
-def test_the_trial_has_the_size_and_labels_of_the_test_images_also_of_values():
-    """A metric may hold something of each image, and be defined for the labels that occur only."""
-    labels = np.array([0, 2, 2, 0, 2], "int32")
-    weights = np.arange(5)
+def test_the_trial_before_training_has_the_labels_of_the_test_images():
+    """A metric may have a weight for each image, and be defined only for some labels."""
+    labels, weights = np.array([0, 2, 2, 0, 2], "int32"), np.arange(5)
 
-    def weighted(scores, given):
-        assert np.array_equal(given, labels)
-        return (scores.argmax(axis=1) == given) @ weights
+    def weighted(scores, trial_labels):
+        assert np.array_equal(trial_labels, labels)
+        return (scores.argmax(axis=1) == trial_labels) @ weights
 
     split = type("Split", (SimpleNamespace,), {"__len__": lambda self: 5})
     check_metrics(metrics_by_name([weighted, M.F1()]), split(labels=labels), 3)
@@ -218,26 +195,13 @@ def test_the_trial_has_the_size_and_labels_of_the_test_images_also_of_values():
     check_metrics(metrics_by_name([M.MAE, M.PearsonCorrelation]), values, 1)
     with pytest.raises(ConfigError, match="metric mae failed"):
         check_metrics(metrics_by_name(M.MAE), values, 2)
+    # the scores are probabilities, on which the area under the curve of several classes insists
+    area = lambda scores, labels: roc_auc_score(labels, scores, multi_class="ovr")  # noqa: E731
+    check_metrics(metrics_by_name(area), split(labels=np.arange(5) % 3), 3)
 
 
-def test_a_metric_may_insist_on_the_probabilities_that_a_network_gives():
-    """As sklearn's area under the curve does of several classes."""
-
-    def area(scores, labels):
-        return roc_auc_score(labels, scores, multi_class="ovr")
-
-    images = np.zeros((30, 2, 2), "uint8")
-    data = from_arrays(images, np.arange(30) % 3, images, np.arange(30) % 3)
-    check_metrics(metrics_by_name(area), data.test, 3)
-
-
-def test_a_metric_that_fails_later_names_itself(tmp_path):
-    calls = []
-
-    def seldom(scores, labels):
-        calls.append(1)
-        return 1 / (2 - len(calls))
-
+def test_a_metric_that_fails_during_training_is_named(tmp_path):
+    results = [0.0]
     config = TrainConfig(devices=device_spec(1), epochs=1, model="mlp", out=str(tmp_path / "run"))
-    with pytest.raises(CallbackError, match="metric seldom failed: ZeroDivisionError"):
-        train(config, reporter=Reporter(), dataset=arrays(3), metrics=seldom)
+    with pytest.raises(CallbackError, match="metric seldom failed: IndexError"):
+        train(config, None, Reporter(), arrays(3), metrics={"seldom": lambda scores, labels: results.pop()})

@@ -35,6 +35,7 @@ LABELS = RANDOM.permutation(np.repeat(range(CLASSES), [3, 6, 10, 12]))
 OF_IMAGES = RANDOM.uniform(0, 3, 31)
 LONG = pytest.mark.long
 OF_CLASSES = [4.0, 0.0, 1.5, 0.25]
+SETTINGS = {"devices": device_spec(2), "global_batch_size": BATCH, "optimizer": "sgd", "lr": LR}
 
 
 def data(weights=None):
@@ -52,37 +53,37 @@ def network(ctxs, batch_norm=False):
     return net
 
 
-def learned(net, ctx=None):
-    """The parameters that have gradients; BatchNorm also has running statistics."""
-    every = zip(net.collect_params().values(), parameter_arrays(net, ctx))
-    return [value for param, value in every if param.grad_req != "null"]
+def trained_arrays(net, ctx=None):
+    """Return the parameters without BatchNorm's running statistics."""
+    pairs = zip(net.collect_params().values(), parameter_arrays(net, ctx))
+    return [array for param, array in pairs if param.grad_req != "null"]
 
 
-def trained_by_gluon(weights, epochs=1, mixup=0.0, batch_norm=False):
-    """One device and Gluon's own loss with ``sample_weight``; the mean of its training losses."""
+def train_with_gluon(weights, epochs=1, mixup=0.0, batch_norm=False):
+    """Train on one device with Gluon's ``sample_weight``.
+
+    Return the parameters, and the mean losses of training and of the test images.
+    """
     net = network(cpu_contexts(1), batch_norm)
     trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": LR}, kvstore=None)
     loss, losses = gluon.loss.SoftmaxCrossEntropyLoss(), []
     for epoch in range(epochs):
         order = np.random.RandomState([0, epoch]).permutation(len(IMAGES))
         for step, begin in enumerate(range(0, len(order), BATCH)):
-            own = order[begin : begin + BATCH]
-            pairs = [(1.0, own)]
-            if mixup:
-                share = Mixup(mixup).draw(0, epoch, step)
-                pairs = [(share, own), (1 - share, own[::-1])]
-            x = nd.array(sum(share * (IMAGES[taken] / 255) for share, taken in pairs))
+            batch = order[begin : begin + BATCH]
+            share = Mixup(mixup).draw(0, epoch, step) if mixup else 1.0
+            pairs = [(share, batch), (1 - share, batch[::-1])][: 2 if mixup else 1]
+            x = nd.array(sum(share * (IMAGES[images] / 255) for share, images in pairs))
             with autograd.record():
-                scores = net(x)
-                total = sum(
-                    share * loss(scores, nd.array(LABELS[taken]), nd.array(weights[taken]).expand_dims(1)).sum()
-                    for share, taken in pairs
-                )
+                scores, total = net(x), 0.0
+                for share, images in pairs:
+                    labels, sample_weight = nd.array(LABELS[images]), nd.array(weights[images]).expand_dims(1)
+                    total = total + share * loss(scores, labels, sample_weight).sum()
             total.backward()
             losses.append(total.asscalar())
-            trainer.step(len(own))
+            trainer.step(len(batch))
     test = loss(net(nd.array(IMAGES[:9] / 255)), nd.array(LABELS[:9])).mean().asscalar()
-    return learned(net), sum(losses[-4:]) / len(IMAGES), test
+    return trained_arrays(net), sum(losses[-4:]) / len(IMAGES), test
 
 
 @pytest.mark.parametrize("mixup", [0.0, 0.7])
@@ -95,16 +96,15 @@ def test_any_devices_microbatches_and_mixtures_make_gluons_update(k, mixup):
     ):  # fmt: skip
         ctxs = contexts(k)
         net = network(ctxs, sync_bn)
-        expected, _, _ = trained_by_gluon(weights, mixup=mixup, batch_norm=sync_bn)
+        expected, _, _ = train_with_gluon(weights, mixup=mixup, batch_norm=sync_bn)
         trainer = BucketedTrainer(net.collect_params(), "sgd", {"learning_rate": LR}, make_kvstore("device"))
         loss = make_loss(mixed=bool(mixup), weighted=True)
         step = DataParallelStep(net, loss, trainer, ctxs, to_float, cut, sync_bn and k > 1)
-        mixing = Mixup(mixup) if mixup else None
-        options = {"raw": True, "resident_bytes": resident_bytes, "mixup": mixing}
+        options = {"raw": True, "resident_bytes": resident_bytes, "mixup": Mixup(mixup) if mixup else None}
         for batch in Loader(split, ctxs, BATCH, **options):
             step(batch)
         for ctx in ctxs:
-            assert relative_distance(learned(net, ctx), expected) <= 1e-5
+            assert relative_distance(trained_arrays(net, ctx), expected) <= 1e-5
 
 
 @pytest.mark.parametrize(
@@ -121,15 +121,11 @@ def test_any_devices_microbatches_and_mixtures_make_gluons_update(k, mixup):
 )
 def test_a_run_trains_as_gluon_and_reports_a_weighted_and_a_plain_loss(options, tmp_path):
     balanced = len(LABELS) / (CLASSES * np.bincount(LABELS))
-    assert balanced[LABELS].mean() == pytest.approx(1)
-    expected, train_loss, test_loss = trained_by_gluon(balanced[LABELS], epochs=2)
+    expected, train_loss, test_loss = train_with_gluon(balanced[LABELS], epochs=2)
     options = dict(options)
-    own = options.pop("loss", None)
-    config = TrainConfig(
-        devices=device_spec(2), epochs=2, global_batch_size=BATCH, optimizer="sgd", lr=LR,
-        class_weights="balanced", out=str(tmp_path / "run"), **options,
-    )  # fmt: skip
-    result = train(config, dataset=data(), net=network(contexts(1)), loss=own, reporter=Reporter())
+    loss = options.pop("loss", None)
+    config = TrainConfig(**SETTINGS, epochs=2, class_weights="balanced", out=str(tmp_path / "run"), **options)
+    result = train(config, dataset=data(), net=network(contexts(1)), loss=loss, reporter=Reporter())
     assert relative_distance(parameter_arrays(result.net), expected) <= 1e-5
     assert result.history[-1].loss == pytest.approx(train_loss, rel=1e-4)
     assert result.history[-1].validation_loss == pytest.approx(test_loss, rel=1e-4)
@@ -137,22 +133,21 @@ def test_a_run_trains_as_gluon_and_reports_a_weighted_and_a_plain_loss(options, 
     assert used["class_weights"] == "balanced" and used["weighted_loss"] is True
 
 
-def test_a_run_goes_on_with_its_weights_only(tmp_path):
-    config = TrainConfig(
-        devices=device_spec(2), epochs=1, global_batch_size=BATCH, optimizer="sgd", lr=LR,
-        model="mlp",
-        class_weights=OF_CLASSES, checkpoint_every="1epoch", out=str(tmp_path / "run"),
-    )  # fmt: skip
+def test_a_run_resumes_only_with_its_weights(tmp_path):
+    options = {"model": "mlp", "class_weights": OF_CLASSES, "checkpoint_every": "1epoch"}
+    config = TrainConfig(**SETTINGS, **options, epochs=1, out=str(tmp_path / "run"))
     train(config, dataset=data(OF_IMAGES), reporter=Reporter())
     whole = train(config.replace(epochs=2, out=str(tmp_path / "whole")), dataset=data(OF_IMAGES), reporter=Reporter())
-    again = config.replace(epochs=2, out=None)
+
+    def resume(weights, **settings):
+        more = config.replace(epochs=2, out=None, **settings)
+        return train(more, dataset=data(weights), resume=tmp_path / "run", reporter=Reporter())
+
     with pytest.raises(ConfigError, match="its train split had"):
-        train(again, dataset=data(OF_IMAGES * 2), resume=tmp_path / "run", reporter=Reporter())
+        resume(OF_IMAGES * 2)
     with pytest.raises(ConfigError, match=r"--class-weights was 4,0,1\.5,0\.25, and would be 1,2"):
-        other = again.replace(class_weights="1,2,3,4")
-        train(other, dataset=data(OF_IMAGES), resume=tmp_path / "run", reporter=Reporter())
-    resumed = train(again, dataset=data(OF_IMAGES), resume=tmp_path / "run", reporter=Reporter())
-    assert relative_distance(parameter_arrays(resumed.net), parameter_arrays(whole.net)) == 0
+        resume(OF_IMAGES, class_weights="1,2,3,4")
+    assert relative_distance(parameter_arrays(resume(OF_IMAGES).net), parameter_arrays(whole.net)) == 0
 
 
 def test_smoothed_losses_have_weights():
@@ -171,24 +166,22 @@ def test_balanced_classes_have_the_same_share(labels):
     assert shares == pytest.approx([len(labels) / len(shares)] * len(shares))
 
 
+GIVE = "give balanced, or a number from 0 up for each class"
+
+
 @pytest.mark.parametrize(
-    "given, words",
+    ("weights", "message"),
     [
-        ("1,-1", "give balanced, or a number from 0 up for each class"),
-        ("nan,1", "give balanced, or a number from 0 up"),
-        ([1, float("inf")], "give balanced, or a number from 0 up"),
-        ("", "give balanced, or a number from 0 up"),
-        (True, "give balanced, or a number from 0 up"),
-        ({"a": 1}, "give balanced, or a number from 0 up"),
-        ([], r"--class-weights \[\]: give balanced, or a number"),
+        *((weights, GIVE) for weights in ("1,-1", "nan,1", [1, float("inf")], "", True, {"a": 1})),
+        ([], rf"--class-weights \[\]: {GIVE}"),
+        ("Balanced", f"--class-weights Balanced: {GIVE}"),
         ("0,0", "learns nothing if every class has weight 0"),
-        ("Balanced", "--class-weights Balanced: give balanced"),
     ],
-)  # fmt: skip
-def test_impossible_class_weights_are_refused_in_one_line(given, words):
-    with pytest.raises(ConfigError, match=words) as caught:
-        TrainConfig(class_weights=given)
-    assert "\n" not in str(caught.value)
+)
+def test_impossible_class_weights_are_refused_in_one_line(weights, message):
+    with pytest.raises(ConfigError, match=message) as raised:
+        TrainConfig(class_weights=weights)
+    assert "\n" not in str(raised.value)
 
 
 def test_class_weights_are_taken_as_list_array_and_text():
@@ -197,8 +190,8 @@ def test_class_weights_are_taken_as_list_array_and_text():
     assert TrainConfig(class_weights=[1e22, 1e-3, 0.0]).class_weights == f"{10**22},0.001,0"
 
 
-class OfOnes:
-    """A split of a user's own, whose labels nobody knows before they are read."""
+class SplitWithoutLabels:
+    """A user's split, whose labels are unknown before they are read."""
 
     image_shape = SHAPE
 
@@ -215,20 +208,17 @@ def test_class_weights_that_do_not_fit_the_data_are_refused(empty_cwd):
     only = from_arrays(IMAGES, LABELS * 0, IMAGES, LABELS * 0, classes="abcd")
     with pytest.raises(DataError, match="0 for every class that occurs"):
         train(TrainConfig(class_weights="0,2,3,4"), dataset=only)
-    with pytest.raises(DataError, match="the split of arrays, a OfOnes, has no labels"):
-        own = dataclasses.replace(data(), train=OfOnes())
-        train(TrainConfig(class_weights="1,2,3,4"), dataset=own)
-    images = (IMAGES / 255).astype("float32")
-    for numbers in ("balanced", "1,2,3,4"):
+    with pytest.raises(DataError, match="the split of arrays, a SplitWithoutLabels, has no labels"):
+        train(TrainConfig(class_weights="1,2,3,4"), dataset=dataclasses.replace(data(), train=SplitWithoutLabels()))
+    floats = PixelSplit((IMAGES / 255).astype("float32"), LABELS.astype("float32"))
+    for weights in ("balanced", "1,2,3,4"):
         with pytest.raises(DataError, match="the labels of arrays are float32: leave it out"):
-            split = PixelSplit(images, LABELS.astype("float32"))
-            own = dataclasses.replace(data(), train=split)
-            train(TrainConfig(class_weights=numbers), dataset=own)
+            train(TrainConfig(class_weights=weights), dataset=dataclasses.replace(data(), train=floats))
     assert not list(empty_cwd.iterdir())
 
 
 @pytest.mark.parametrize(
-    "weights, words",
+    ("weights", "message"),
     [
         ([1, 2], r"weights has the shape \(2,\), but there are 31 images"),
         (OF_IMAGES[:, None], r"shape \(31, 1\), but there are 31"),
@@ -238,6 +228,6 @@ def test_class_weights_that_do_not_fit_the_data_are_refused(empty_cwd):
         (["a"] * 31, "not numbers"),
     ],
 )
-def test_impossible_weights_of_images_are_refused(weights, words):
-    with pytest.raises(DataError, match=words):
+def test_impossible_weights_of_images_are_refused(weights, message):
+    with pytest.raises(DataError, match=message):
         data(weights)

@@ -355,7 +355,7 @@ class MeasuredTraining:
         self, config: TrainConfig, dataset: Optional[Dataset] = None, strategy: Optional[MakeStrategy] = None
     ) -> None:
         plan = make_plan(config.replace(lr=LEARNING_RATE, scale_lr=False), dataset)
-        self.plan, self.strategy, _ = prepare(plan, strategy)
+        self.plan, self.strategy = plan, prepare(plan, strategy).strategy
         self._log = AsyncLossMeter(self.strategy.outputs, self.plan.loss_scale is not None)
         self._batches = self._whole_batches()
         first = next(self._batches)
