@@ -30,7 +30,7 @@ CONFIGS = {
 @pytest.mark.parametrize("name", CONFIGS)
 def test_operators_of_later_steps_have_the_phases_of_a_step_that_waits_after_each_phase(name):
     settings = {"devices": device_spec(2), "dataset": "synthetic", "batch_size": 8, **CONFIGS[name]}
-    plan, strategy, _ = prepare(make_plan(TrainConfig(**settings)))
+    strategy = prepare(plan := make_plan(TrainConfig(**settings))).strategy
     batches = iter(train_loader(plan, strategy.inputs))
     first, second, third = next(batches), next(batches), next(batches)
     batches.close()  # no batch is copied during a phase

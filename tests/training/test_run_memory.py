@@ -194,14 +194,14 @@ def test_the_memory_of_a_split_is_shown_by_device_and_compared_with_data_paralle
     assert names.split() == ["parameters", "gradients", "states", "activations", "data", "total"]
     rows = {line[11:22].strip(): list(map(float, line[22:].split())) for line in lines}
     others = " +1" if settings is SPLITS["copies"] else ""
-    assert list(rows) == [f"{plan.split.copies[0][0]}{others}", f"{plan.ctxs[1]}{others}", "split data"]
+    assert list(rows) == [f"{plan.parallelism.copies[0][0]}{others}", f"{plan.ctxs[1]}{others}", "split data"]
     for row in rows.values():
         assert sum(row[:-1]) == pytest.approx(row[-1], abs=0.3)
     # the whole network is on all devices together, except what split channels have everywhere
     *by_device, data = rows.values()
     assert sum(row[0] for row in by_device) == pytest.approx(4 * WEIGHTS / MIB, abs=0.15)
     assert [row[4] > 1 for row in by_device] == [True, False]  # the images are on the first
-    batch = 500 * len(plan.split.copies) // len(plan.ctxs)
+    batch = 500 * len(plan.parallelism.copies) // len(plan.ctxs)
     memory = make_estimator(devices=settings["devices"], batch_size=batch).memory(batch)
     assert data == pytest.approx([size / MIB for size in (*memory[1:], memory.total)], abs=0.051)
 
