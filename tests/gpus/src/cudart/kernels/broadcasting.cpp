@@ -7,8 +7,7 @@ namespace {
 
 // binary_broadcast_kernel<ndim, OPERATION>(N, request, lstride, rstride, oshape, lhs, rhs, out), where lhs
 // may be a number; a stride is 0 along an axis of one element.
-template <class C>
-Work binary_in(const Launch& launch) {
+template <class C> Work binary_in(const Launch& launch) {
   const Type& kernel = launch.operation();
   std::vector<int> strides[2] = {extents(launch, 2).axes, extents(launch, 3).axes};
   Extents shape = extents(launch, 4);
@@ -55,14 +54,12 @@ struct ShapeAndStride {
   bool exactly_one;
 };
 
-template <class C>
-Work broadcast_in(const Launch& launch) {
+template <class C> Work broadcast_in(const Launch& launch) {
   ShapeAndStride shapes = launch.value<ShapeAndStride>(3);
   int n = launch.n(), request = launch.value<int>(4), axes = launch.value<int>(5);
   Extents shape(shapes.out_shape, axes);
   std::vector<int> strides[1] = {std::vector<int>(axes)};
-  for (int axis = 0; axis < axes; axis++)
-    strides[0][axis] = shapes.in_shape[axis] == 1 ? 0 : shapes.in_stride[axis];
+  for (int axis = 0; axis < axes; axis++) strides[0][axis] = shapes.in_shape[axis] == 1 ? 0 : shapes.in_stride[axis];
   Access<C> in_access = access<C>(launch.parameter(1)), out_access = access<C>(launch.parameter(2));
   Unary<C> function = unary<C>(launch.operation().arguments[0].word);
   if (!in_access || !out_access || !function) return {};
@@ -93,8 +90,7 @@ Work broadcast(const Launch& launch) {
   return work;
 }
 
-template <class C>
-Work copy_in(const Launch& launch) {
+template <class C> Work copy_in(const Launch& launch) {
   int n = launch.n(), request = launch.value<int>(3);
   Access<C> in_access = access<C>(launch.parameter(1)), out_access = access<C>(launch.parameter(2));
   if (!in_access || !out_access) return {};

@@ -71,8 +71,7 @@ Work multinomial(const Launch& launch) {
   if (!in || !out) return {};
   return each(rows, [=](long row) {
     double sum = 0;
-    for (long i = row * k; i < (row + 1) * k; i++)
-      sums[i] = static_cast<float>(sum += in.get(in.at(probabilities, i)));
+    for (long i = row * k; i < (row + 1) * k; i++) sums[i] = static_cast<float>(sum += in.get(in.at(probabilities, i)));
     for (long i = row * m; i < (row + 1) * m; i++) {
       float* first = sums + row * k;
       long chosen = std::min<long>(std::lower_bound(first, first + k, uniform[i]) - first, k - 1);

@@ -31,15 +31,12 @@ struct Parameters {
 // ..._two_scalar_kernel(N, a, b, noise, out), ..._one_scalar_kernel(N, which is the number, stride, shape,
 // array, number, noise, out), or ..._kernel(N, stride, stride, shape, a, b, noise, out)
 Parameters two_parameters(const Launch& launch) {
-  if (launch.parameter(1).word == "float")
-    return {{launch.value<float>(1), 0}, {launch.value<float>(2), 0}, {}, 3};
+  if (launch.parameter(1).word == "float") return {{launch.value<float>(1), 0}, {launch.value<float>(2), 0}, {}, 3};
   if (launch.parameter(1).word != "int")
-    return {
-        {launch, 4, extents(launch, 1).axes}, {launch, 5, extents(launch, 2).axes}, extents(launch, 3), 6};
+    return {{launch, 4, extents(launch, 1).axes}, {launch, 5, extents(launch, 2).axes}, extents(launch, 3), 6};
   Extents shape = extents(launch, 3);
   Parameter array(launch, 4, extents(launch, 2).axes), number(launch.value<float>(5), shape.count());
-  return launch.value<int>(1) == 0 ? Parameters{number, array, shape, 6}
-                                   : Parameters{array, number, shape, 6};
+  return launch.value<int>(1) == 0 ? Parameters{number, array, shape, 6} : Parameters{array, number, shape, 6};
 }
 
 // scalar_..._kernel(N, a, noise, out), or ..._kernel(N, stride, shape, a, noise, out)
@@ -50,8 +47,7 @@ Parameters one_parameter(const Launch& launch) {
 }
 
 // visitor(i, a, b) for each draw
-template <class Visitor>
-void visit_draws(const Parameters& parameters, long n, Visitor visitor) {
+template <class Visitor> void visit_draws(const Parameters& parameters, long n, Visitor visitor) {
   const auto& [first, second, shape, noise] = parameters;
   Walk<2> walk(shape, {first.strides, second.strides});
   for (long i = 0; i < n; i++) {
@@ -63,8 +59,7 @@ void visit_draws(const Parameters& parameters, long n, Visitor visitor) {
 // draw(noise, a, b) may change the noise: what it leaves there is what the gradient needs.
 using Draw = double (*)(float& noise, double a, double b);
 
-template <Parameters (*PARAMETERS)(const Launch&), Draw DRAW>
-Work drawn(const Launch& launch) {
+template <Parameters (*PARAMETERS)(const Launch&), Draw DRAW> Work drawn(const Launch& launch) {
   long n = launch.n();
   Parameters parameters = PARAMETERS(launch);
   return typed(launch.parameter(parameters.noise + 1), [&](auto element) -> Work {
@@ -72,8 +67,7 @@ Work drawn(const Launch& launch) {
     auto* noise = static_cast<float*>(launch.pointer(parameters.noise, n));
     auto* out = static_cast<T*>(launch.pointer(parameters.noise + 1, n));
     return [=] {
-      visit_draws(parameters, n,
-                  [=](long i, double a, double b) { out[i] = stored<T>(DRAW(noise[i], a, b)); });
+      visit_draws(parameters, n, [=](long i, double a, double b) { out[i] = stored<T>(DRAW(noise[i], a, b)); });
     };
   });
 }
@@ -119,8 +113,7 @@ double power(float& noise, double a, double) { return std::pow(1 - noise, 1 / a)
 double bernoulli(float& noise, double probability, double) { return probability > noise; }
 
 // check_legal_..._kernel(N, parameter, flag): -1 where one is not legal
-template <bool (*LEGAL)(double)>
-Work check(const Launch& launch) {
+template <bool (*LEGAL)(double)> Work check(const Launch& launch) {
   Access<double> access = gpus::access<double>(launch.parameter(1));
   if (!access) return {};
   const void* parameters = launch.pointer(1, launch.n());

@@ -5,8 +5,7 @@
 namespace gpus {
 namespace {
 
-template <class C>
-Work sum_in(const Launch& launch) {
+template <class C> Work sum_in(const Launch& launch) {
   int n = launch.elements(), request = launch.value<int>(2), arrays = launch.count() - 3;
   Access<C> access = gpus::access<C>(launch.parameter(1));
   if (!access) return {};
@@ -44,8 +43,7 @@ Work range(const Launch& launch) {
     using C = Computed<T>;
     C start = launch.value<T>(2), step = launch.value<T>(3);
     auto* out = static_cast<T*>(launch.pointer(5, launch.n()));
-    return each(launch.n(),
-                [=](long i) { assign(out[i], request, start + static_cast<C>(i / repeat) * step); });
+    return each(launch.n(), [=](long i) { assign(out[i], request, start + static_cast<C>(i / repeat) * step); });
   });
 }
 
@@ -55,8 +53,7 @@ Work clip(const Launch& launch, bool gradient) {
   float least = launch.value<float>(bounds), most = launch.value<float>(bounds + 1);
   return typed(launch.parameter(1), [&](auto element) -> Work {
     using T = decltype(element);
-    auto *out = static_cast<T*>(launch.pointer(1, n)),
-         *in = static_cast<T*>(launch.pointer(gradient ? 3 : 2, n));
+    auto *out = static_cast<T*>(launch.pointer(1, n)), *in = static_cast<T*>(launch.pointer(gradient ? 3 : 2, n));
     auto* slopes = gradient ? static_cast<T*>(launch.pointer(2, n)) : nullptr;
     return each(n, [=](long i) {
       T value = in[i];
@@ -112,8 +109,7 @@ Work hard_sigmoid(const Launch& launch, bool gradient) {
 const Registered registered_sum("Sum", sum);
 const Registered registered_range("range_fwd", range);
 const Registered registered_clip("clip", [](const Launch& launch) { return clip(launch, false); });
-const Registered registered_clip_gradient("clip_grad",
-                                          [](const Launch& launch) { return clip(launch, true); });
+const Registered registered_clip_gradient("clip_grad", [](const Launch& launch) { return clip(launch, true); });
 const Registered registered_cast("identity_with_cast", cast);
 const Registered registered_fill("set_to_int", fill);
 const Registered registered_sigmoid("hard_sigmoid_forward",

@@ -17,8 +17,7 @@ Work to_tensor(const Launch& launch) {
     launch.check(in, elements * sizeof element);
     return each(elements, [=](long i) {
       long image = i / (channels * pixels), channel = i / pixels % channels, pixel = i % pixels;
-      assign(out[i], request,
-             static_cast<float>(in[(image * pixels + pixel) * channels + channel]) / divisor);
+      assign(out[i], request, static_cast<float>(in[(image * pixels + pixel) * channels + channel]) / divisor);
     });
   });
 }

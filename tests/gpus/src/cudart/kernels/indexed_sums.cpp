@@ -52,8 +52,7 @@ Work find_bounds(const Launch& launch) {
   int n = launch.value<int>(2), vocabulary = launch.value<int>(3);
   return typed(launch.parameter(0), [&](auto element) -> Work {
     using I = decltype(element);
-    auto *sorted = static_cast<I*>(launch.pointer(0, n)),
-         *bounds = static_cast<I*>(launch.pointer(1, 2 * vocabulary));
+    auto *sorted = static_cast<I*>(launch.pointer(0, n)), *bounds = static_cast<I*>(launch.pointer(1, 2 * vocabulary));
     return each(vocabulary, [=](long row) {
       auto range = std::equal_range(sorted, sorted + n, static_cast<I>(row));
       bool found = range.first != range.second;
@@ -76,8 +75,7 @@ Work embedding_gradient(const Launch& launch) {
       T* sum = out + row * columns;
       if (request != ADD) std::fill(sum, sum + columns, T(0));
       for (int64_t k = bounds[row]; k <= bounds[vocabulary + row]; k++)
-        for (int column = 0; column < columns; column++)
-          assign(sum[column], ADD, in[order[k] * columns + column]);
+        for (int column = 0; column < columns; column++) assign(sum[column], ADD, in[order[k] * columns + column]);
     });
   });
 }
@@ -93,8 +91,7 @@ Work gather_gradient(const Launch& launch) {
          *in = static_cast<T*>(launch.pointer(6, static_cast<size_t>(n) * run));
     return each(n, [=](long i) {
       long place = 0;
-      for (int axis = 0; axis < axes; axis++)
-        place += strides[axis] * indices[static_cast<long>(axis) * n + i];
+      for (int axis = 0; axis < axes; axis++) place += strides[axis] * indices[static_cast<long>(axis) * n + i];
       for (int k = 0; k < run; k++) assign(out[place + k], ADD, in[i * run + k]);
     });
   });

@@ -71,8 +71,7 @@ Work take_rows(const Launch& launch) {
 Work take_along(const Launch& launch) {
   bool clips = is_true(launch.operation(), 0);
   auto number = [&](int place) { return whole_number(launch, place); };
-  int64_t out_before = number(4), in_before = number(5), stride = number(6), axes = number(7),
-          size = number(10);
+  int64_t out_before = number(4), in_before = number(5), stride = number(6), axes = number(7), size = number(10);
   bool last = number(11) == axes - 1;
   Indices indices(launch, 3);
   if (!indices) return {};
@@ -141,8 +140,8 @@ struct Places {
   long operator[](long i) const {
     long place = 0;
     for (int axis = 0; axis < axes; axis++)
-      place += static_cast<long>(strides[axis]) *
-               ((indices[static_cast<long>(axis) * n + i] + shape[axis]) % shape[axis]);
+      place +=
+          static_cast<long>(strides[axis]) * ((indices[static_cast<long>(axis) * n + i] + shape[axis]) % shape[axis]);
     return place;
   }
 };
@@ -150,8 +149,7 @@ struct Places {
 // gather_nd(N, request, N, M, K, strides, shape, out, in, indices): runs of K elements
 Work gather(const Launch& launch) {
   int request = launch.value<int>(1), run = launch.value<int>(4);
-  Places places{Indices(launch, 9), extents(launch, 5), extents(launch, 6), launch.value<int>(2),
-                launch.value<int>(3)};
+  Places places{Indices(launch, 9), extents(launch, 5), extents(launch, 6), launch.value<int>(2), launch.value<int>(3)};
   return typed(launch.parameter(7), [&](auto element) -> Work {
     using T = decltype(element);
     auto* out = static_cast<T*>(launch.pointer(7, static_cast<size_t>(launch.n()) * run));
@@ -174,8 +172,7 @@ Work check_gather(const Launch& launch) {
     return each(launch.n(), [=](long axis) {
       for (long i = 0; i < n; i++) {
         T index = indices[axis * n + i];
-        if (index < static_cast<T>(-shape[axis]) || index > static_cast<T>(shape[axis] - 1))
-          wrong[axis] = index;
+        if (index < static_cast<T>(-shape[axis]) || index > static_cast<T>(shape[axis] - 1)) wrong[axis] = index;
       }
     });
   });
@@ -196,8 +193,7 @@ Work check_range(const Launch& launch) {
 }
 
 const Registered registered_pick("pick", [](const Launch& launch) { return pick(launch, false); });
-const Registered registered_pick_gradient("pick_grad",
-                                          [](const Launch& launch) { return pick(launch, true); });
+const Registered registered_pick_gradient("pick_grad", [](const Launch& launch) { return pick(launch, true); });
 const Registered registered_one_hot("one_hot", one_hot);
 const Registered registered_take_rows("TakeZeroAxisGPU", take_rows);
 const Registered registered_take_along("TakeNonzeroAxis", take_along);

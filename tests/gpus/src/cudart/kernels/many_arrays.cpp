@@ -8,8 +8,7 @@ namespace gpus {
 namespace {
 
 // mxnet::op::MultiSumSqKernelParam
-template <class T>
-struct SumOfSquaresParameters {
+template <class T> struct SumOfSquaresParameters {
   static constexpr int MOST = 110, BLOCKS = 320;
   T* arrays[MOST];
   int sizes[MOST];
@@ -18,8 +17,7 @@ struct SumOfSquaresParameters {
 };
 
 // MultiSumSqKernel(chunk size, parameters, sums of chunks, first array): a block for each chunk
-template <class T>
-Work sums_of_chunks(const Launch& launch) {
+template <class T> Work sums_of_chunks(const Launch& launch) {
   auto p = std::make_shared<SumOfSquaresParameters<T>>(launch.value<SumOfSquaresParameters<T>>(1));
   int chunk_size = launch.value<int>(0), first = launch.value<int>(3), blocks = launch.grid.x;
   auto* sums = static_cast<float*>(launch.pointer(2));
@@ -40,8 +38,7 @@ Work sums_of_chunks(const Launch& launch) {
 }
 
 // GlobalReductionKernel(parameters, sums of chunks, sums): a block for each array
-template <class T>
-Work sums_of_arrays(const Launch& launch) {
+template <class T> Work sums_of_arrays(const Launch& launch) {
   int chunks = launch.value<SumOfSquaresParameters<T>>(0).chunks, arrays = launch.grid.x;
   auto* sums = static_cast<float*>(launch.pointer(1, static_cast<size_t>(chunks) * arrays));
   auto* out = static_cast<float*>(launch.pointer(2, arrays));
@@ -69,8 +66,7 @@ Work lars(const Launch& launch) {
   });
 }
 
-template <class T>
-bool all_finite(const T* array, size_t n) {
+template <class T> bool all_finite(const T* array, size_t n) {
   bool finite = true;
   for (size_t i = 0; i < n; i++) finite &= std::isfinite(static_cast<float>(array[i]));
   return finite;
@@ -89,8 +85,7 @@ Work finite(const Launch& launch) {
 }
 
 // mxnet::op::MultiAllFiniteKernelParam
-template <class T>
-struct FiniteParameters {
+template <class T> struct FiniteParameters {
   static constexpr int MOST = 200;
   int count;
   size_t longest, sizes[MOST];

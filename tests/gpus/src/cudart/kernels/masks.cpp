@@ -33,8 +33,7 @@ Work take_slopes(const Launch& launch) {
   Taken taken(static_cast<int*>(launch.pointer(4, columns ? launch.n() / columns : 0)));
   return typed(launch.parameter(1), [&](auto element) -> Work {
     using T = decltype(element);
-    auto *gradient = static_cast<T*>(launch.pointer(1, launch.n())),
-         *slopes = static_cast<T*>(launch.pointer(3));
+    auto *gradient = static_cast<T*>(launch.pointer(1, launch.n())), *slopes = static_cast<T*>(launch.pointer(3));
     return each(launch.n(), [=](long i) {
       long row = i / columns;
       assign(gradient[i], request, taken.has(row) ? slopes[taken.before(row) * columns + i % columns] : T(0));
@@ -59,8 +58,7 @@ Work coordinates(const Launch& launch) {
   return each(launch.n(), [=](long i) {
     if (!taken.has(i)) return;
     int64_t* row = out + taken.before(i) * shape.count();
-    for (int axis = shape.count() - 1, rest = i; axis >= 0; rest /= shape[axis--])
-      row[axis] = rest % shape[axis];
+    for (int axis = shape.count() - 1, rest = i; axis >= 0; rest /= shape[axis--]) row[axis] = rest % shape[axis];
   });
 }
 

@@ -13,8 +13,7 @@ Work add_bias(const Launch& launch) {
          *bias = static_cast<T*>(launch.pointer(1, columns));
     return [=] {
       for (long row = 0; row < rows; row++)
-        for (long column = 0; column < columns; column++)
-          assign(matrix[row * columns + column], ADD, bias[column]);
+        for (long column = 0; column < columns; column++) assign(matrix[row * columns + column], ADD, bias[column]);
     };
   });
 }
@@ -61,8 +60,7 @@ Work bias_gradient_sum(const Launch& launch) {
 // a time is an L of several T, yet the transposition is one of T; k is the grid's.
 Work transpose(const Launch& launch) {
   bool adds = is_true(launch.name.kernel, 2);
-  long rows = launch.value<int>(2), columns = launch.value<int>(3),
-       matrices = launch.value<int>(5) * launch.grid.z;
+  long rows = launch.value<int>(2), columns = launch.value<int>(3), matrices = launch.value<int>(5) * launch.grid.z;
   return typed(launch.parameter(0), [&](auto element) -> Work {
     using T = decltype(element);
     size_t size = rows * columns * matrices;

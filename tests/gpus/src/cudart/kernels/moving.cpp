@@ -24,8 +24,7 @@ struct Slice {
 Work slice(const Launch& launch) {
   int request = request_in(launch.operation(), 1), n = launch.n();
   Extents shape = extents(launch, 4);
-  Slice slice(extents(launch, 3), static_cast<const int*>(launch.raw(5)),
-              static_cast<const int*>(launch.raw(6)));
+  Slice slice(extents(launch, 3), static_cast<const int*>(launch.raw(5)), static_cast<const int*>(launch.raw(6)));
   return typed(launch.parameter(1), [&](auto element) -> Work {
     using T = decltype(element);
     auto *out = static_cast<T*>(launch.pointer(1, n)), *in = static_cast<T*>(launch.pointer(2)) + slice.first;
@@ -43,8 +42,7 @@ Work slice(const Launch& launch) {
 // slice_assign<ndim, request, gpu>(N, out, values, out shape, shape of values, begin, step), N values; and
 // slice_assign_scalar<ndim>(N, out, value, request, out shape, shape of the slice, begin, step), N its rows
 Work assign_slice(const Launch& launch, bool one_value) {
-  int request = one_value ? launch.value<int>(3) : request_in(launch.operation(), 1),
-      next = one_value ? 4 : 3;
+  int request = one_value ? launch.value<int>(3) : request_in(launch.operation(), 1), next = one_value ? 4 : 3;
   Extents shape = extents(launch, next + 1);
   Slice slice(extents(launch, next), static_cast<const int*>(launch.raw(next + 2)),
               static_cast<const int*>(launch.raw(next + 3)));
@@ -69,8 +67,7 @@ Work assign_slice(const Launch& launch, bool one_value) {
 // reverse(N, axes, in, out, extents, extents behind them): the arrays of extents are the GPU's
 Work reverse(const Launch& launch) {
   int axes = launch.value<int>(1), n = launch.n();
-  auto *extents = static_cast<int*>(launch.pointer(4, axes)),
-       *trailing = static_cast<int*>(launch.pointer(5, axes));
+  auto *extents = static_cast<int*>(launch.pointer(4, axes)), *trailing = static_cast<int*>(launch.pointer(5, axes));
   return typed(launch.parameter(2), [&](auto element) -> Work {
     using T = decltype(element);
     auto *in = static_cast<T*>(launch.pointer(2, n)), *out = static_cast<T*>(launch.pointer(3, n));
@@ -88,8 +85,7 @@ Work reverse(const Launch& launch) {
 // SplitKernel(N, whole, parts, begins, how many, size of the axis, elements behind it), and
 // ConcatenateKernel(N, parts, whole, ...)
 Work split(const Launch& launch, bool joins) {
-  size_t sections = launch.value<size_t>(4), size = launch.value<size_t>(5),
-         trailing = launch.value<size_t>(6);
+  size_t sections = launch.value<size_t>(4), size = launch.value<size_t>(5), trailing = launch.value<size_t>(6);
   int whole_place = joins ? 2 : 1, parts_place = joins ? 1 : 2, n = launch.n();
   auto* begins = static_cast<size_t*>(launch.pointer(3));
   return typed(launch.parameter(whole_place), [&](auto element) -> Work {
@@ -111,14 +107,12 @@ Work split(const Launch& launch, bool joins) {
 }
 
 const Registered registered_slice("slice_forward", slice);
-const Registered registered_assign("slice_assign",
-                                   [](const Launch& launch) { return assign_slice(launch, false); });
+const Registered registered_assign("slice_assign", [](const Launch& launch) { return assign_slice(launch, false); });
 const Registered registered_scalar("slice_assign_scalar",
                                    [](const Launch& launch) { return assign_slice(launch, true); });
 const Registered registered_reverse("reverse", reverse);
 const Registered registered_split("SplitKernel", [](const Launch& launch) { return split(launch, false); });
-const Registered registered_concatenate("ConcatenateKernel",
-                                        [](const Launch& launch) { return split(launch, true); });
+const Registered registered_concatenate("ConcatenateKernel", [](const Launch& launch) { return split(launch, true); });
 
 }  // namespace
 }  // namespace gpus

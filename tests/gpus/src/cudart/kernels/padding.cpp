@@ -30,8 +30,7 @@ int padded_from(int place, int size, char way) {
 // image_2d_pad_constant_kernel(out, in, top, left, number), image_3d_pad_..., ..._edge_..., ..._reflect_...,
 // and
 // ..._grad_kernel(gradient, out gradient, ...)
-template <int AXES, bool GRADIENT>
-Work pad(const Launch& launch) {
+template <int AXES, bool GRADIENT> Work pad(const Launch& launch) {
   const std::string& word = launch.name.kernel.word;
   char way = word[word.find("pad_") + 4];
   Image padded(launch, GRADIENT ? 1 : 0, AXES), inner(launch, GRADIENT ? 0 : 1, AXES);

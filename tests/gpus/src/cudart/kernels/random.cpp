@@ -74,8 +74,7 @@ Work seed(const Launch& launch) {
 
 // draw(generator, i) for i in [0, N), `step` of them by each generator: the arguments (threads, generators,
 // N, step, ...).
-template <class Draw>
-Work drawn(const Launch& launch, Draw draw) {
+template <class Draw> Work drawn(const Launch& launch, Draw draw) {
   int threads = launch.n(), n = launch.value<int>(2), step = launch.value<int>(3);
   auto* states = launch.value<char*>(1);
   launch.check(states, threads * STATE);
@@ -97,8 +96,7 @@ Work dropout(const Launch& launch, bool applies) {
     return drawn(launch, [=](Philox& random, long i) {
       float number = random.uniform();
       mask[i] = static_cast<T>((applies ? number <= keep : number < keep) ? 1 / keep : 0);
-      if (applies)
-        out[i] = static_cast<T>(static_cast<Computed<T>>(in[i]) * static_cast<Computed<T>>(mask[i]));
+      if (applies) out[i] = static_cast<T>(static_cast<Computed<T>>(in[i]) * static_cast<Computed<T>>(mask[i]));
     });
   });
 }
@@ -119,8 +117,7 @@ struct Samples {
 };
 
 // `draw(generator, first parameter, second parameter)`
-template <class Draw>
-Work sampled(const Launch& launch, int arrays, Draw draw) {
+template <class Draw> Work sampled(const Launch& launch, int arrays, Draw draw) {
   Samples samples(launch, arrays);
   int place = 6 + arrays;
   if (!samples.access) return {};
@@ -135,21 +132,18 @@ Work sampled(const Launch& launch, int arrays, Draw draw) {
 }
 
 Work uniform(const Launch& launch) {
-  return sampled(launch, 2, [](Philox& random, double low, double high) {
-    return low + (high - low) * random.uniform();
-  });
+  return sampled(launch, 2,
+                 [](Philox& random, double low, double high) { return low + (high - low) * random.uniform(); });
 }
 
 Work normal(const Launch& launch) {
-  return sampled(launch, 2, [](Philox& random, double mean, double deviation) {
-    return random.normal() * deviation + mean;
-  });
+  return sampled(launch, 2,
+                 [](Philox& random, double mean, double deviation) { return random.normal() * deviation + mean; });
 }
 
 Work exponential(const Launch& launch) {
-  return sampled(launch, 1, [](Philox& random, double rate, double) {
-    return -std::log(1.0 - random.uniform()) / rate;
-  });
+  return sampled(launch, 1,
+                 [](Philox& random, double rate, double) { return -std::log(1.0 - random.uniform()) / rate; });
 }
 
 // By Knuth for small means; a rounded normal number for others, whose distribution is near.
@@ -171,8 +165,7 @@ double gamma(Philox& random, double shape, double scale) {
   double d = shape - 1.0 / 3, c = 1 / std::sqrt(9 * d);
   while (true) {
     double x = random.normal(), v = std::pow(1 + c * x, 3);
-    if (v > 0 && std::log(1.0 - random.uniform()) < 0.5 * x * x + d - d * v + d * std::log(v))
-      return d * v * scale;
+    if (v > 0 && std::log(1.0 - random.uniform()) < 0.5 * x * x + d - d * v + d * std::log(v)) return d * v * scale;
   }
 }
 
@@ -180,9 +173,8 @@ Work gamma_numbers(const Launch& launch) { return sampled(launch, 2, gamma); }
 
 // How many fail before k succeed, each with probability p: a Poisson number whose mean is a gamma number.
 Work negative_binomial(const Launch& launch) {
-  return sampled(launch, 2, [](Philox& random, double k, double p) {
-    return poisson(random, gamma(random, k, (1 - p) / p));
-  });
+  return sampled(launch, 2,
+                 [](Philox& random, double k, double p) { return poisson(random, gamma(random, k, (1 - p) / p)); });
 }
 
 // By mean and dispersion, of which 0 leaves a Poisson number.
@@ -210,10 +202,8 @@ Work shuffle(const Launch& launch) {
 }
 
 const Registered registered_seed("rand_generator_seed_kernel", seed);
-const Registered registered_dropout("DropoutKernel",
-                                    [](const Launch& launch) { return dropout(launch, true); });
-const Registered registered_bernoulli("BernoulliKernel",
-                                      [](const Launch& launch) { return dropout(launch, false); });
+const Registered registered_dropout("DropoutKernel", [](const Launch& launch) { return dropout(launch, true); });
+const Registered registered_bernoulli("BernoulliKernel", [](const Launch& launch) { return dropout(launch, false); });
 const Registered registered_uniform("SampleUniformKernel", uniform);
 const Registered registered_normal("SampleNormalKernel", normal);
 const Registered registered_exponential("SampleExponentialKernel", exponential);

@@ -48,15 +48,13 @@ Work histogram(const Launch& launch) {
     int bins, end, begin, width;
   };
   int n = launch.value<int>(7), bins = launch.value<int>(1), *counts = launch.value<int*>(3);
-  if (launch.parameter(0).word != "int" ||
-      launch.parameter(6).text.find("ScaleTransform") == std::string::npos)
+  if (launch.parameter(0).word != "int" || launch.parameter(6).text.find("ScaleTransform") == std::string::npos)
     return {};
   Scale scale = launch.value<Scale>(6);
   auto* samples = static_cast<int*>(launch.pointer(0, n));
   launch.check(counts, bins * sizeof(int));
   return each(n, [=](long i) {
-    if (samples[i] >= scale.begin && samples[i] < scale.end)
-      counts[(samples[i] - scale.begin) / scale.width]++;
+    if (samples[i] >= scale.begin && samples[i] < scale.end) counts[(samples[i] - scale.begin) / scale.width]++;
   });
 }
 

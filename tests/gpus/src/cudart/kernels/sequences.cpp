@@ -7,8 +7,7 @@ namespace {
 // SequenceMask0GPUKernel<request>(N, array, lengths, longest, batch, rest, value), whose axis of time is the
 // first one, and SequenceMask1GPUKernel, where it is the second one
 Work mask(const Launch& launch, bool time_first) {
-  int request = request_in(launch.operation(), 0), longest = launch.value<int>(3),
-      batch = launch.value<int>(4);
+  int request = request_in(launch.operation(), 0), longest = launch.value<int>(3), batch = launch.value<int>(4);
   int rest = launch.value<int>(5);
   Indices lengths(launch, 2, batch);
   return typed(launch.parameter(1), [&](auto element) -> Work {
@@ -80,24 +79,19 @@ Work reverse_sequences(const Launch& launch) {
   return typed(launch.parameter(1), [&](auto element) -> Work {
     using T = decltype(element);
     size_t elements = launch.value<int>(6);
-    auto *out = static_cast<T*>(launch.pointer(1, elements)),
-         *in = static_cast<T*>(launch.pointer(2, elements));
+    auto *out = static_cast<T*>(launch.pointer(1, elements)), *in = static_cast<T*>(launch.pointer(2, elements));
     return each(longest * batch, [=](long i) {
       long time = i / batch, sequence = i % batch, length = has_lengths ? lengths[sequence] : longest;
       long from = time < length ? length - 1 - time : time;
-      for (long k = 0; k < rest; k++)
-        assign(out[i * rest + k], request, in[(from * batch + sequence) * rest + k]);
+      for (long k = 0; k < rest; k++) assign(out[i * rest + k], request, in[(from * batch + sequence) * rest + k]);
     });
   });
 }
 
-const Registered registered_mask0("SequenceMask0GPUKernel",
-                                  [](const Launch& launch) { return mask(launch, true); });
-const Registered registered_mask1("SequenceMask1GPUKernel",
-                                  [](const Launch& launch) { return mask(launch, false); });
+const Registered registered_mask0("SequenceMask0GPUKernel", [](const Launch& launch) { return mask(launch, true); });
+const Registered registered_mask1("SequenceMask1GPUKernel", [](const Launch& launch) { return mask(launch, false); });
 const Registered registered_mask_tensor("SequenceMaskKernel", mask_tensor);
-const Registered registered_last("SequenceLastKernel",
-                                 [](const Launch& launch) { return last(launch, false); });
+const Registered registered_last("SequenceLastKernel", [](const Launch& launch) { return last(launch, false); });
 const Registered registered_last_gradient("SequenceLastGradKernel",
                                           [](const Launch& launch) { return last(launch, true); });
 const Registered registered_reverse("ReverseKernel", reverse_sequences);

@@ -43,10 +43,8 @@ Work lower_triangle(const Launch& launch) {
   int request = request_in(launch.operation(), 0), columns = extents(launch, 3)[1], k = launch.value<int>(4);
   return typed(launch.parameter(1), [&](auto element) -> Work {
     using T = decltype(element);
-    auto *out = static_cast<T*>(launch.pointer(1, launch.n())),
-         *in = static_cast<T*>(launch.pointer(2, launch.n()));
-    return each(launch.n(),
-                [=](long i) { assign(out[i], request, i % columns > i / columns + k ? T(0) : in[i]); });
+    auto *out = static_cast<T*>(launch.pointer(1, launch.n())), *in = static_cast<T*>(launch.pointer(2, launch.n()));
+    return each(launch.n(), [=](long i) { assign(out[i], request, i % columns > i / columns + k ? T(0) : in[i]); });
   });
 }
 
@@ -58,8 +56,7 @@ struct Diagonals {
   long at(long i) const {
     if (length == 0) return offset + stride * i;
     long which = i / length, place = 0;
-    for (int axis = out.count() - 1, step = 1, rest = static_cast<int>(which); axis >= 0;
-         step *= in[axis--]) {
+    for (int axis = out.count() - 1, step = 1, rest = static_cast<int>(which); axis >= 0; step *= in[axis--]) {
       int coordinate = rest % out[axis];
       rest /= out[axis];
       if (coordinate < in[axis]) place += static_cast<long>(step) * coordinate;

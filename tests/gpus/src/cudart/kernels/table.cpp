@@ -122,8 +122,7 @@ Work kernel_work(const std::string& demangled, void** arguments, dim3 grid, dim3
   Launch launch(parsed(demangled), arguments, grid, block, device);
   const Type& kernel = launch.name.kernel;
   auto found = table().find(kernel.word);
-  if (found == table().end() && kernel.word.rfind("mxnet_generic_kernel", 0) == 0 &&
-      !kernel.arguments.empty())
+  if (found == table().end() && kernel.word.rfind("mxnet_generic_kernel", 0) == 0 && !kernel.arguments.empty())
     found = table().find(launch.operation().word);
   Work work = found == table().end() ? Work() : found->second(launch);
   if (!work) work = host_loop(launch);

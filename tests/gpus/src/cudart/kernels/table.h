@@ -43,10 +43,7 @@ class Launch {
       : name(name), grid(grid), block(block), device(device), arguments_(arguments) {}
 
   // The value of an argument. A pointer is checked: the device must be allowed to reach `elements` of it.
-  template <class T>
-  T value(int place) const {
-    return *static_cast<T*>(arguments_[place]);
-  }
+  template <class T> T value(int place) const { return *static_cast<T*>(arguments_[place]); }
   void* pointer(int place, size_t elements = 0) const;
   // For a pointer that an argument holds. At the end of its block a kernel may go on to a multiple of
   // `at_once`.
@@ -59,9 +56,7 @@ class Launch {
   // For mxnet_generic_kernel<OPERATION, ...>(int n, ...): the operation, and n.
   const Type& operation() const { return name.kernel.arguments[0]; }
   int n() const { return value<int>(0); }
-  int elements() const {
-    return parameter(1).word == "half2_t" ? 2 * n() : n();
-  }  // of the first array: pairs are two
+  int elements() const { return parameter(1).word == "half2_t" ? 2 * n() : n(); }  // of the first array: pairs are two
 
   const KernelName& name;
   const dim3 grid, block;
