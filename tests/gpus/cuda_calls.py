@@ -80,9 +80,7 @@ class Stream:
         TEST.gpus_let_go(ctypes.c_void_p(self._held))
 
     def copy(self, target, source, count):
-        """Queue a copy of float32; ``target`` and ``source``: Memory, or numpy arrays of the
-        host.
-        """
+        """Queue a copy of float32; ``target`` and ``source``: Memory, or numpy arrays of the host."""
         self._use()
         to, origin = _address(target), _address(source)
         CUDA.cudaMemcpyAsync(to, origin, ctypes.c_size_t(4 * count), ANY_DIRECTION, self.handle)
@@ -136,9 +134,7 @@ def memory(count, device=0):
 
 @contextmanager
 def no_peer_access(device, other):
-    """``device`` has no access to the memory of ``other`` for a while, whoever asked for it
-    before.
-    """
+    """``device`` has no access to the memory of ``other`` for a while, whoever asked for it before."""
     CUDA.cudaSetDevice(device)
     try:
         CUDA.cudaDeviceDisablePeerAccess(other)

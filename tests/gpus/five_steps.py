@@ -55,9 +55,7 @@ def outcome(devices, dataset=None, **settings):
 
 
 def alike(net):
-    """Whether all devices have the same bits in what is trained: running statistics are their
-    own.
-    """
+    """Whether all devices have the same bits in what is trained: running statistics are their own."""
     trained = [param for param in net.collect_params().values() if param.grad_req != "null"]
     copies = [[array.asnumpy() for array in param.list_data()] for param in trained]
     return all(np.array_equal(copy, first) for first, *others in copies for copy in others)

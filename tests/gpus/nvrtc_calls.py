@@ -60,9 +60,8 @@ def by_the_real(programs):
     library = Path(sysconfig.get_paths()["purelib"]) / "nvidia" / "cuda_nvrtc" / "lib" / SONAME
     environment = {name: value for name, value in os.environ.items() if name != "LD_LIBRARY_PATH"}
     ended = subprocess.run(
-        [sys.executable, __file__, str(library)],
-        input=json.dumps(programs), stdout=subprocess.PIPE, env=environment, check=True,
-        encoding="utf-8", timeout=300,
+        [sys.executable, __file__, str(library)], input=json.dumps(programs), stdout=subprocess.PIPE, env=environment,
+        check=True, encoding="utf-8", timeout=300,
     )  # fmt: skip
     return json.loads(ended.stdout)
 

@@ -17,19 +17,18 @@ from support.reference import relative_distance
 
 # Each is smooth where its operands are: between 1/4 and 3/4, or between -1 and 1 of the sums below.
 ONE = {
-    "relu": lambda F, x: F.relu(x), "sigmoid": lambda F, x: F.sigmoid(x), "tanh": lambda F,
-    x: F.tanh(x), "softsign": lambda F, x: F.softsign(x), "softrelu": lambda F,
-    x: F.Activation(x, act_type="softrelu"), "gelu": lambda F, x: F.LeakyReLU(x, act_type="gelu"),
-    "exp": lambda F, x: F.exp(x), "expm1": lambda F, x: F.expm1(x), "log": lambda F,
-    x: F.log(x * x + 1), "log1p": lambda F, x: F.log1p(x * x), "sin": lambda F, x: F.sin(x),
-    "arctan": lambda F, x: F.arctan(x), "sqrt": lambda F, x: F.sqrt(x * x + 1), "rsqrt": lambda F,
-    x: F.rsqrt(x * x + 1), "rcbrt": lambda F, x: F.rcbrt(x * x + 1), "cbrt": lambda F,
-    x: F.cbrt(x * x + 1), "square": lambda F, x: F.square(x), "erf": lambda F, x: F.erf(x),
+    "relu": lambda F, x: F.relu(x), "sigmoid": lambda F, x: F.sigmoid(x), "tanh": lambda F, x: F.tanh(x),
+    "softsign": lambda F, x: F.softsign(x), "softrelu": lambda F, x: F.Activation(x, act_type="softrelu"),
+    "gelu": lambda F, x: F.LeakyReLU(x, act_type="gelu"), "exp": lambda F, x: F.exp(x),
+    "expm1": lambda F, x: F.expm1(x), "log": lambda F, x: F.log(x * x + 1), "log1p": lambda F, x: F.log1p(x * x),
+    "sin": lambda F, x: F.sin(x), "arctan": lambda F, x: F.arctan(x), "sqrt": lambda F, x: F.sqrt(x * x + 1),
+    "rsqrt": lambda F, x: F.rsqrt(x * x + 1), "rcbrt": lambda F, x: F.rcbrt(x * x + 1),
+    "cbrt": lambda F, x: F.cbrt(x * x + 1), "square": lambda F, x: F.square(x), "erf": lambda F, x: F.erf(x),
     "erfinv": lambda F, x: F.erfinv(F.tanh(x) * 0.5), "clip": lambda F, x: F.clip(x, -0.4, 0.6),
-    "abs": lambda F, x: F.abs(x), "scaled": lambda F, x: 3 * x - 1, "power": lambda F,
-    x: (x * x + 1) ** 1.5, "from_scalar": lambda F, x: 2 / (x * x + 1) - (1 - x),
-    "smooth": lambda F, x: F.smooth_l1(x, scalar=1.0), "negative": lambda F, x: -x,
-    "reciprocal": lambda F, x: F.reciprocal(x * x + 1), "arcsinh": lambda F, x: F.arcsinh(x),
+    "abs": lambda F, x: F.abs(x), "scaled": lambda F, x: 3 * x - 1, "power": lambda F, x: (x * x + 1) ** 1.5,
+    "from_scalar": lambda F, x: 2 / (x * x + 1) - (1 - x), "smooth": lambda F, x: F.smooth_l1(x, scalar=1.0),
+    "negative": lambda F, x: -x, "reciprocal": lambda F, x: F.reciprocal(x * x + 1),
+    "arcsinh": lambda F, x: F.arcsinh(x),
 }  # fmt: skip
 TWO = {
     "add": lambda F, x, y: x + y, "sub": lambda F, x, y: x - y, "mul": lambda F, x, y: x * y,
@@ -130,15 +129,13 @@ UNFUSIBLE = {
     "slice": lambda F, x: F.slice(x, begin=(None, 0), end=(None, None)),
     "slice beyond the end": lambda F, x: F.slice(x, begin=(0, 0), end=(3, 9)),
     "slice by one number": lambda F, x: F.slice(x, begin=(0,), end=(3,)),
-    "slice by lists": lambda F, x: F.slice(x, begin=[0, 0], end=[3, 4]),
-    "slice_like": lambda F, x: F.slice_like(x, x), "broadcast_like": lambda F,
-    x: F.broadcast_like(x, x), "leaky": lambda F, x: F.LeakyReLU(x), "clip": lambda F,
-    x: F.clip(x, -np.inf, 0.4),
+    "slice by lists": lambda F, x: F.slice(x, begin=[0, 0], end=[3, 4]), "slice_like": lambda F, x: F.slice_like(x, x),
+    "broadcast_like": lambda F, x: F.broadcast_like(x, x), "leaky": lambda F, x: F.LeakyReLU(x),
+    "clip": lambda F, x: F.clip(x, -np.inf, 0.4),
 }  # fmt: skip
 BESIDE = {
     "mul": lambda F, x, y: x * F.sigmoid(y), "add_n": lambda F, x, y: F.add_n(x, F.exp(x), y),
-    "alone": lambda F, x, y: F.exp(y) + 1, "activation": lambda F, x,
-    y: F.Activation(x, act_type="tanh") + y,
+    "alone": lambda F, x, y: F.exp(y) + 1, "activation": lambda F, x, y: F.Activation(x, act_type="tanh") + y,
 }  # fmt: skip
 
 
@@ -186,9 +183,7 @@ def test_executors_of_such_graphs_are_not_fused_and_others_are(method):
 
 
 class Turned(gluon.HybridBlock):
-    """A transposition is no pointwise operator: what is fused ends before it and begins after
-    it.
-    """
+    """A transposition is no pointwise operator: what is fused ends before it and begins after it."""
 
     def hybrid_forward(self, F, x, y):
         return F.exp(F.transpose(F.relu(x) * 3) - y).reshape((-1,)) + 1

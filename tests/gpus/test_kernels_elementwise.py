@@ -12,10 +12,9 @@ from mxnet import cpu, gpu, nd
 
 SHAPES = shapes(most=7)
 EVERYWHERE = [
-    "abs", "sign", "rint", "ceil", "floor", "round", "trunc", "fix", "square", "cbrt", "rcbrt",
-    "exp", "expm1", "sin", "cos", "sinh", "cosh", "tanh", "arctan", "arcsinh", "degrees", "radians",
-    "erf", "relu", "sigmoid", "softsign", "negative", "reciprocal", "logical_not", "BlockGrad",
-    "identity",
+    "abs", "sign", "rint", "ceil", "floor", "round", "trunc", "fix", "square", "cbrt", "rcbrt", "exp", "expm1", "sin",
+    "cos", "sinh", "cosh", "tanh", "arctan", "arcsinh", "degrees", "radians", "erf", "relu", "sigmoid", "softsign",
+    "negative", "reciprocal", "logical_not", "BlockGrad", "identity",
 ]  # fmt: skip
 ABOVE_0 = ["sqrt", "rsqrt", "log", "log10", "log2", "log1p", "gamma", "gammaln"]
 WITHIN_1 = ["arcsin", "arccos", "arctanh", "erfinv", "tan"]
@@ -48,12 +47,10 @@ def test_rectifiers(kind, shape, dtype):
 
 
 SCALARS = {
-    "plus": lambda x: x + 3, "minus": lambda x: 2 - x, "times": lambda x: x * 0.5,
-    "over": lambda x: 2 / x, "under": lambda x: x / 4, "power": lambda x: x**3,
-    "exponent": lambda x: 2**x, "modulo": lambda x: x % 1.5,
-    "larger": lambda x: nd.maximum(x, 1.75), "less": lambda x: x < 1.75,
-    "clip": lambda x: nd.clip(x, 0.75, 1.75), "smooth": lambda x: nd.smooth_l1(x, scalar=0.75),
-    "hard": lambda x: nd.hard_sigmoid(x - 1.5, alpha=0.25),
+    "plus": lambda x: x + 3, "minus": lambda x: 2 - x, "times": lambda x: x * 0.5, "over": lambda x: 2 / x,
+    "under": lambda x: x / 4, "power": lambda x: x**3, "exponent": lambda x: 2**x, "modulo": lambda x: x % 1.5,
+    "larger": lambda x: nd.maximum(x, 1.75), "less": lambda x: x < 1.75, "clip": lambda x: nd.clip(x, 0.75, 1.75),
+    "smooth": lambda x: nd.smooth_l1(x, scalar=0.75), "hard": lambda x: nd.hard_sigmoid(x - 1.5, alpha=0.25),
     "hypotenuse": lambda x: nd._internal._hypot_scalar(x, scalar=2),
 }  # fmt: skip
 
@@ -63,10 +60,7 @@ def test_functions_of_an_array_and_a_number(name, shape, how):
     assert_same(SCALARS[name], np.abs(away_from_whole(drawn(*shape))), **how)
 
 
-PAIRS = [
-    "add", "sub", "mul", "div", "power", "maximum", "minimum", "hypot", "equal", "lesser",
-    "greater_equal",
-]  # fmt: skip
+PAIRS = ["add", "sub", "mul", "div", "power", "maximum", "minimum", "hypot", "equal", "lesser", "greater_equal"]
 WHOLE = ["add", "sub", "mul", "div", "mod", "greater", "maximum"]
 
 

@@ -27,10 +27,7 @@ def test_pick(shape, axis, kind, how):
     assert_same(pick, drawn(*shape), **how)
 
 
-@given(
-    shape=sides(3), axis=st.integers(0, 2), count=upto(9), dtype=REALS,
-    mode=st.sampled_from(["clip", "wrap"]),
-)  # fmt: skip
+@given(shape=sides(3), axis=st.integers(0, 2), count=upto(9), dtype=REALS, mode=st.sampled_from(["clip", "wrap"]))
 def test_take_along_any_axis(shape, axis, count, dtype, mode):
     most, least = (shape[axis] + 2, -2) if axis == 0 else (shape[axis], 0)
     count += 8 * (axis > 0)  # see the next test
@@ -70,10 +67,7 @@ def test_embedding(words, width, count, kind, how):
     assert_same(embed, drawn(words, width), **how)
 
 
-@given(
-    count=upto(9), depth=upto(6), kind=INDICES,
-    dtype=st.sampled_from(["float32", "int32", "float16"]),
-)  # fmt: skip
+@given(count=upto(9), depth=upto(6), kind=INDICES, dtype=st.sampled_from(["float32", "int32", "float16"]))
 def test_one_hot(count, depth, kind, dtype):
     def one_hot(ctx):
         chosen = indices(ctx, depth + 2, count, dtype=kind)
@@ -164,10 +158,7 @@ def test_padding(shape, mode, pads, dtype):
     assert_same(lambda x: nd.pad(x, **how), drawn(*shape), dtype=dtype)
 
 
-@given(
-    shape=sides(3, most=5), dtype=REALS,
-    name=st.sampled_from(["SequenceMask", "SequenceLast", "SequenceReverse"]),
-)  # fmt: skip
+@given(shape=sides(3, most=5), dtype=REALS, name=st.sampled_from(["SequenceMask", "SequenceLast", "SequenceReverse"]))
 def test_sequences_of_several_lengths(shape, dtype, name):
     longest, batch, _ = shape
 
@@ -178,10 +169,7 @@ def test_sequences_of_several_lengths(shape, dtype, name):
     assert_same(function, drawn(*shape), dtype=dtype)
 
 
-@given(
-    shape=sides(3, most=5), channels=st.sampled_from([1, 3]), batch=YES,
-    dtype=st.sampled_from(["uint8", "float32"]),
-)  # fmt: skip
+@given(shape=sides(3, most=5), channels=st.sampled_from([1, 3]), batch=YES, dtype=st.sampled_from(["uint8", "float32"]))
 def test_images_as_tensors_and_normalised(shape, channels, batch, dtype):
     """to_tensor and normalize, and the gradient of the latter."""
     images = np.abs(drawn(*shape[0 if batch else 1 :], channels)) * 50

@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 from mxnet import gpu, nd
 
 OPTIMIZERS = {
-    "sgd": {}, "momentum": {"momentum": 0.9}, "nag": {"momentum": 0.9}, "signum": {"momentum": 0.9},
-    "ftml": {}, "lamb": {}, "lars": {"momentum": 0.9}, "dcasgd": {}, "adam": {}, "adagrad": {},
-    "rmsprop": {}, "centred": {"centered": True}, "adadelta": {}, "ftrl": {}, "adamax": {},
-    "nadam": {},
+    "sgd": {}, "momentum": {"momentum": 0.9}, "nag": {"momentum": 0.9}, "signum": {"momentum": 0.9}, "ftml": {},
+    "lamb": {}, "lars": {"momentum": 0.9}, "dcasgd": {}, "adam": {}, "adagrad": {}, "rmsprop": {},
+    "centred": {"centered": True}, "adadelta": {}, "ftrl": {}, "adamax": {}, "nadam": {},
 }  # fmt: skip
 MXNETS_NAME = {"momentum": "sgd", "centred": "rmsprop"}
 # whose states MXNet makes of this type
@@ -50,13 +49,12 @@ def test_updates(name, kind):
 
 @settings(max_examples=12)
 @given(
-    sizes=st.lists(upto(40), min_size=1, max_size=9), kind=st.sampled_from(["float32", "mixed"]),
+    sizes=st.lists(upto(40), min_size=1, max_size=9),
+    kind=st.sampled_from(["float32", "mixed"]),
     first=st.sampled_from(["momentum", "sgd"]),
-)  # fmt: skip
+)
 def test_many_parameters_at_once(sizes, kind, first):
-    """multi_sgd_update and the like; lars asks for norms of all, and has its rates on the
-    device.
-    """
+    """multi_sgd_update and the like; lars asks for norms of all, and has its rates on the device."""
     for name in (first, "lars", "lamb"):
         assert_updates_alike(name, [(size,) for size in sizes], kind, steps=2)
 

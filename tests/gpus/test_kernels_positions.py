@@ -35,10 +35,7 @@ def test_topk_along_any_axis(shape, axis, most, kind, dtype, ascends):
     assert_equal(lambda ctx: nd.topk(nd.array(values, ctx=ctx, dtype=dtype), **how))
 
 
-@given(
-    shape=shapes(most=5, least=2), axis=st.integers(0, 3), request=REQUESTS,
-    kind=st.sampled_from(["value", "both"]),
-)  # fmt: skip
+@given(shape=shapes(most=5, least=2), axis=st.integers(0, 3), request=REQUESTS, kind=st.sampled_from(["value", "both"]))
 def test_gradients_of_topk_and_sort_along_any_axis(shape, axis, kind, request):
     axis %= len(shape)
     values = permuted(shape, axis)

@@ -1,6 +1,4 @@
-"""MXNet's reductions along any axes, and softmax, are on simulated GPUs what they are on the
-CPU.
-"""
+"""MXNet's reductions along any axes, and softmax, are on simulated GPUs what they are on the CPU."""
 
 import numpy as np
 import pytest
@@ -39,9 +37,8 @@ def distinct(*shape):
 
 
 @given(
-    name=st.sampled_from(["sum", "mean", "max", "min", "nansum", "norm"]), case=shapes_and_axes(),
-    keeps=YES, how=HOW,
-)  # fmt: skip
+    name=st.sampled_from(["sum", "mean", "max", "min", "nansum", "norm"]), case=shapes_and_axes(), keeps=YES, how=HOW
+)
 def test_reductions_and_their_gradients(name, case, keeps, how):
     shape, axes = case
     array = distinct(*shape)

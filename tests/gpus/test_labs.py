@@ -1,6 +1,4 @@
-"""The labs on simulated GPUs: their cells run to the end, with the numbers that the text
-promises.
-"""
+"""The labs on simulated GPUs: their cells run to the end, with the numbers that the text promises."""
 
 import importlib.util
 import json

@@ -70,9 +70,8 @@ def ran(tmp_path, code, *words, machine=None, count=COUNT, **variables):
     variables.update(environment(machine or v100s(count, promises_peers=True), tmp_path), MXNET_USE_FUSION="0")
     folders = [str(Path(__file__).parent)]
     ended = subprocess.run(
-        [sys.executable, str(script), *words],
-        capture_output=True, encoding="utf-8", env={**clean_environment(path=folders), **variables},
-        check=False,
+        [sys.executable, str(script), *words], capture_output=True, encoding="utf-8",
+        env={**clean_environment(path=folders), **variables}, check=False,
     )  # fmt: skip
     assert ended.returncode == 0, ended.stdout + ended.stderr
     return json.loads(ended.stdout.strip().split("\n")[-1]), ended.stderr

@@ -15,8 +15,7 @@ HERE = Path(__file__).parent
 def ended(machine, folder, *words):
     """A process on such a machine, to its end."""
     return subprocess.run(
-        [sys.executable, *words], cwd=folder,
-        env=clean_environment(path=[str(HERE)], **environment(machine, folder)),
+        [sys.executable, *words], cwd=folder, env=clean_environment(path=[str(HERE)], **environment(machine, folder)),
         capture_output=True, encoding="utf-8", timeout=300,
     )  # fmt: skip
 

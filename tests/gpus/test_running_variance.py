@@ -36,9 +36,7 @@ def net_on(ctxs):
 
 
 def statistics_after(ctxs, sizes, cut=WHOLE_SHARDS, sync_bn=False):
-    """All running statistics on each device, after an epoch of batches of these sizes, and
-    another.
-    """
+    """All running statistics on each device, after an epoch of batches of these sizes, and another."""
     net = net_on(ctxs)
     trainer = BucketedTrainer(net.collect_params(), "sgd", {"learning_rate": 0.01}, make_kvstore("device", ctxs))
     step = DataParallelStep(net, gluon.loss.SoftmaxCrossEntropyLoss(), trainer, ctxs, identity, cut, sync_bn)

@@ -1,6 +1,4 @@
-"""Runs on simulated GPUs, with MXNet's fused operators: five steps leave what they leave on
-CPUs.
-"""
+"""Runs on simulated GPUs, with MXNet's fused operators: five steps leave what they leave on CPUs."""
 
 import functools
 
@@ -121,9 +119,7 @@ drawn = {
 @settings(max_examples=10)
 @given(**drawn)
 def test_runs_are_those_of_cpu_devices(run, count, most_us, seed):
-    """Whatever the settings, with devices that have no image, and however late everything
-    begins.
-    """
+    """Whatever the settings, with devices that have no image, and however late everything begins."""
     check(run, count, most_us, seed)
 
 

@@ -40,9 +40,7 @@ class Machine:
         resources = {"current_host": host, "hosts": list(hosts)}
         if interface:
             resources["network_interface_name"] = interface
-        for name, content in (
-            ("hyperparameters", values), ("resourceconfig", resources), ("inputdataconfig", {}),
-        ):  # fmt: skip
+        for name, content in (("hyperparameters", values), ("resourceconfig", resources), ("inputdataconfig", {})):
             (config / f"{name}.json").write_text(json.dumps(content), encoding="utf-8")
 
     def _source(self):

@@ -117,27 +117,25 @@ FAULTS = {
         (request(RootAccess="Enabled"), "RootAccess: must be Disabled"),
         (request(PlatformIdentifier="notebook-al2-v2"), "a dead pair"),
         (request(InstanceType=5), "InstanceType: 5 is no string"),
-        (file(G5, '"VolumeSizeInGB": 50', '"VolumeSizeInGB": 50, "VolumeSizeInGB": 60'),
-         "a key twice: VolumeSizeInGB"),
+        (file(G5, '"VolumeSizeInGB": 50', '"VolumeSizeInGB": 50, "VolumeSizeInGB": 60'), "a key twice: VolumeSizeInGB"),
         (job(r'"\"gluonlab.run\""', '"gluonlab.run"'), "is not JSON"),
         (job('"gpus": "4"', '"gpus": 4'), "HyperParameters.gpus: 4 is no string"),
         (job('"InstanceCount": 1', '"InstanceCount": 2'), "need the parameter server or MPI"),
-        (job('"InstanceCount": 1', '"InstanceCount": "1"'),
-         "ResourceConfig.InstanceCount: '1' is no integer"),
+        (job('"InstanceCount": 1', '"InstanceCount": "1"'), "ResourceConfig.InstanceCount: '1' is no integer"),
         (job("sagemaker_program", "program"), "sagemaker_program: required, and missing"),
         (on("ml.g5.xlarge", VolumeSizeInGB=9), "VolumeSizeInGB: the machine has a disk of its own"),
-        (on("ml.p4d.24xlarge", VolumeKmsKeyId="alias/mine"),
-         "VolumeKmsKeyId: the machine has a disk of its own"),
+        (on("ml.p4d.24xlarge", VolumeKmsKeyId="alias/mine"), "VolumeKmsKeyId: the machine has a disk of its own"),
         (on("ml.p3.8xlarge"), "VolumeSizeInGB: required for a machine without a disk"),
         (spot(CheckpointConfig=None), "CheckpointConfig: a spot job needs it"),
         (spot(CheckpointConfig={"S3Uri": "gluonlab/checkpoints/"}), "CheckpointConfig.S3Uri: "),
         (stopping(Runtime=3600, WaitTime=1800), "MaxWaitTimeInSeconds: 1800 is below 3600"),
         (stopping(Runtime=3600), "MaxWaitTimeInSeconds: None is below 3600"),
         (spot(EnableManagedSpotTraining=False), "MaxWaitTimeInSeconds: for spot machines only"),
-        (file(SPOT, "/opt/ml/checkpoints/run", "/opt/ml/model/run"),
-         "HyperParameters.out: must lie below /opt/ml/checkpoints"),
-        (file(SPOT, '"autoresume": "true"', '"autoresume": "false"'),
-         "HyperParameters.autoresume: must be true"),
+        (
+            file(SPOT, "/opt/ml/checkpoints/run", "/opt/ml/model/run"),
+            "HyperParameters.out: must lie below /opt/ml/checkpoints",
+        ),
+        (file(SPOT, '"autoresume": "true"', '"autoresume": "false"'), "HyperParameters.autoresume: must be true"),
     ],
     check.check_table: [
         (dead_pair, "asks for another pair"),
@@ -154,21 +152,22 @@ FAULTS = {
     ],
     check.check_base64: [(wrapped, "lifecycle.json: OnStart.0.Content: wrapped base64")],
     check.check_template: [
-        (file(TEMPLATE, "OnStart:\n        - Content:", "OnStart:\n        - Contents:"),
-         "OnStart[0].Contents: unknown key"),
+        (
+            file(TEMPLATE, "OnStart:\n        - Content:", "OnStart:\n        - Contents:"),
+            "OnStart[0].Contents: unknown key",
+        ),
         (file(TEMPLATE, VERSION.format(2), VERSION.format(3)), "'3' does not match (1|2)"),
-        (file(TEMPLATE, "VolumeSizeInGB: !Ref VolumeSizeInGB", "VolumeSize: !Ref VolumeSizeInGB"),
-         "unknown key"),
-        (file(TEMPLATE, "RoleArn: !GetAtt Role.Arn", "RoleArn: !GetAtt Rolle.Arn"),
-         "Rolle.Arn names no parameter, resource or attribute"),
+        (file(TEMPLATE, "VolumeSizeInGB: !Ref VolumeSizeInGB", "VolumeSize: !Ref VolumeSizeInGB"), "unknown key"),
+        (
+            file(TEMPLATE, "RoleArn: !GetAtt Role.Arn", "RoleArn: !GetAtt Rolle.Arn"),
+            "Rolle.Arn names no parameter, resource or attribute",
+        ),
     ],
     check.check_with_cfn_lint: [
-        (file(TEMPLATE, "!GetAtt Notebook.NotebookInstanceName", "!GetAtt Notebook.Name"), "E6101"),
+        (file(TEMPLATE, "!GetAtt Notebook.NotebookInstanceName", "!GetAtt Notebook.Name"), "E6101")
     ],
-    check.check_with_shellcheck: [
-        (file("on-create.sh", 'mkdir -p "$home', "mkdir -p $home"), "SC2086"),
-    ],
-}  # fmt: skip
+    check.check_with_shellcheck: [(file("on-create.sh", 'mkdir -p "$home', "mkdir -p $home"), "SC2086")],
+}
 
 
 @pytest.mark.parametrize(

@@ -100,14 +100,14 @@ def make_another_repository(notebook):
     ("fault", "reason"),
     [
         (break_conda, "making a Python environment with conda failed with status 3"),
-        (break_the_installation,
-         "installing gluonlab[cpu,labs] from {shown}/gluonlab-source failed with status 1"),
-        (fill_the_disk,
-         "0 GiB are free in {shown} and 4 are needed: make room, or stop the notebook and give it "
-         "a larger volume"),
+        (break_the_installation, "installing gluonlab[cpu,labs] from {shown}/gluonlab-source failed with status 1"),
+        (
+            fill_the_disk,
+            "0 GiB are free in {shown} and 4 are needed: make room, or stop the notebook and give it a larger volume",
+        ),
         (make_another_repository, "gave no setup.py: is that the repository of gluonlab?"),
     ],
-)  # fmt: skip
+)
 def test_a_failure_is_shown_with_its_reason_and_the_next_start_mends_it(notebook, fault, reason):
     fault(notebook)
     notebook.create()

@@ -33,9 +33,7 @@ def listed(value):
 
 
 def rights(*documents):
-    """A set of (effect, action, resource or who, condition), however they are put into
-    statements.
-    """
+    """A set of (effect, action, resource or who, condition), however they are put into statements."""
     found = set()
     for one in itertools.chain(*(document["Statement"] for document in documents)):
         assert set(one) <= {"Effect", "Action", "Resource", "Principal", "Condition"}

@@ -138,16 +138,14 @@ ROLES = f"arn:aws:iam::{ACCOUNT}:role"
         (LAUNCHER, "sagemaker:CreateTrainingJob", f"{SOME}:training-job/gluonlab-one-host-1"),
         (LAUNCHER, "sagemaker:DeleteNotebookInstance", f"{SOME}:notebook-instance/lab"),
         (LAUNCHER, "s3:PutObject", f"arn:aws:s3:::MY-BUCKET/{ARCHIVE_KEY}"),
-        (STACK, "cloudformation:DeleteStack",
-         f"arn:aws:cloudformation:eu-west-1:{ACCOUNT}:stack/gluonlab/1"),
+        (STACK, "cloudformation:DeleteStack", f"arn:aws:cloudformation:eu-west-1:{ACCOUNT}:stack/gluonlab/1"),
         (STACK, "iam:CreateRole", f"{ROLES}/gluonlab-Role-1ABCDEF"),
         (STACK, "iam:PassRole", f"{ROLES}/gluonlab-Role-1ABCDEF"),
         (STACK, "sagemaker:DeleteNotebookInstance", f"{SOME}:notebook-instance/gluonlab"),
-        (STACK, "budgets:ModifyBudget",
-         f"arn:aws:budgets::{ACCOUNT}:budget/gluonlab us-east-1 gluonlab"),
+        (STACK, "budgets:ModifyBudget", f"arn:aws:budgets::{ACCOUNT}:budget/gluonlab us-east-1 gluonlab"),
         (STACK, "s3:PutObject", f"arn:aws:s3:::MY-BUCKET/{ARCHIVE_KEY}"),
     ],
-)  # fmt: skip
+)
 def test_what_the_launcher_or_the_template_makes_is_within_the_resources(name, action, arn):
     resources = []
     for one in statements(name):

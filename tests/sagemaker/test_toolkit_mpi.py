@@ -37,9 +37,7 @@ def test_the_job_of_horovod_runs_under_the_toolkit(tmp_path, monkeypatch):
     assert "mpirun --host localhost:2 -np 2" in said
     # rank 0 alone evaluates, once an epoch
     drawn = chart_values(said, metric_regexes(SAGEMAKER / "training" / "horovod.json"))
-    assert {name: len(numbers) for name, numbers in drawn.items()} == {
-        LOSS: 2, SPEED: 2, ACCURACY: 2
-    }  # fmt: skip
+    assert {name: len(numbers) for name, numbers in drawn.items()} == {LOSS: 2, SPEED: 2, ACCURACY: 2}
     config = json.loads((machine.run / "config.json").read_text(encoding="utf-8"))
     assert config["settings"]["processes"] == 2
     assert (machine.root / "output" / "success").is_file()

@@ -16,10 +16,7 @@ from support.run_files import read_metrics
 from support.waiting import wait_until
 
 REPOSITORY = SAGEMAKER.parent
-SMALL = {
-    "dataset": "digits", "model": "mlp", "epochs": 1, "lr": 0.1, "optimizer": "sgd",
-    "momentum": 0.9,
-}  # fmt: skip
+SMALL = {"dataset": "digits", "model": "mlp", "epochs": 1, "lr": 0.1, "optimizer": "sgd", "momentum": 0.9}
 
 
 def command(name, **instead):

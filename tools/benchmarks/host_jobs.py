@@ -56,9 +56,8 @@ def tiny_net(ctxs: Sequence[mx.Context]) -> nn.HybridSequential:
     """Return a tiny network with LeNet's eight parameters: (n, 1, 12, 12) -> (n, 10)."""
     net = nn.HybridSequential()
     net.add(
-        nn.Conv2D(2, 3), nn.MaxPool2D(2, 2), nn.Activation("relu"),
-        nn.Conv2D(2, 3), nn.MaxPool2D(2, 2), nn.Activation("relu"),
-        nn.Flatten(), nn.Dense(4, activation="relu"), nn.Dense(CLASSES),
+        nn.Conv2D(2, 3), nn.MaxPool2D(2, 2), nn.Activation("relu"), nn.Conv2D(2, 3), nn.MaxPool2D(2, 2),
+        nn.Activation("relu"), nn.Flatten(), nn.Dense(4, activation="relu"), nn.Dense(CLASSES),
     )  # fmt: skip
     net.initialize(ctx=list(ctxs))
     net.hybridize(static_alloc=True, static_shape=True)

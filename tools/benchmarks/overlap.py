@@ -57,9 +57,7 @@ def check_network(name: str) -> str:
 
 
 def find_two_devices(spec: Optional[str]) -> MeasuredDevices:
-    """Return the devices of --devices, or two CPU devices. Raises ConfigError for a single
-    device.
-    """
+    """Return the devices of --devices, or two CPU devices. Raises ConfigError for a single device."""
     on = cpu_devices(DEVICES) if spec is None else find_measured_devices(spec)
     if len(on.numbers) < 2:
         raise ConfigError(f"--devices {spec}: one device has nothing to sum: name two or more")

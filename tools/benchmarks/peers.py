@@ -187,9 +187,7 @@ def check_network(name: str) -> Comparison:
 
 
 def find_two_devices(spec: Optional[str]) -> MeasuredDevices:
-    """Return the devices of --devices, or two CPU devices. Raises ConfigError for a single
-    device.
-    """
+    """Return the devices of --devices, or two CPU devices. Raises ConfigError for a single device."""
     on = ON_CPUS if spec is None else find_measured_devices(spec)
     if len(on.numbers) < 2:
         raise ConfigError(f"--devices {spec}: the rows compare several devices with one: name two or more")

@@ -119,9 +119,7 @@ FITTED_LOCAL = (1, 4)  # K80 of issue 872
 
 
 def _single_gpu_figures() -> Iterator[Figure]:
-    for gpu, machine, table in (
-        ("V100", "p3.2xlarge", V100), ("M60", "g3.4xlarge", M60), ("K80", "p2.2xlarge", K80)
-    ):  # fmt: skip
+    for gpu, machine, table in (("V100", "p3.2xlarge", V100), ("M60", "g3.4xlarge", M60), ("K80", "p2.2xlarge", K80)):
         for batch, values in table.items():
             for network, value in zip(SINGLE_GPU_NETWORKS, values):
                 network_batch = batch * (16 if network == "AlexNet" else 1)

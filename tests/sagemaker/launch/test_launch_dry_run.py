@@ -68,15 +68,13 @@ def test_a_rehearsal_prints_what_the_command_then_calls(before, command, launch,
         ("url", ["DescribeNotebookInstance", "CreatePresignedNotebookInstanceUrl"]),
         ("status --all", ["ListNotebookInstances", "ListTrainingJobs"]),
         ("prices", []),
-        ("quota --instance g5.xlarge --request 2",
-         ["ListServiceQuotas", "RequestServiceQuotaIncrease"]),
+        ("quota --instance g5.xlarge --request 2", ["ListServiceQuotas", "RequestServiceQuotaIncrease"]),
         ("jobs role --bucket b-b", ["GetCallerIdentity", "GetRole", "CreateRole", "PutRolePolicy"]),
         ("jobs role --delete", ["GetRole"]),
         ("jobs policy --bucket b-b --instance g5.xlarge", ["GetCallerIdentity"]),
-        ("jobs logs --name gluonlab-x",
-         ["DescribeTrainingJob", "DescribeLogStreams", "GetLogEvents", "GetLogEvents"]),
+        ("jobs logs --name gluonlab-x", ["DescribeTrainingJob", "DescribeLogStreams", "GetLogEvents", "GetLogEvents"]),
     ],
-)  # fmt: skip
+)
 def test_whatever_calls_is_rehearsed(words, operations, rehearse):
     assert [call["operation"] for call in rehearse(*words.split())[0]] == operations
 

@@ -103,11 +103,10 @@ def test_a_quota_of_roles_is_not_looked_for_among_sagemakers(launch_stubbed, aws
     ("code", "more"),
     [
         ("ExpiredTokenException", ""),
-        ("UnrecognizedClientException",
-         "; if they work in other regions, this one is switched off in the account"),
+        ("UnrecognizedClientException", "; if they work in other regions, this one is switched off in the account"),
         ("SignatureDoesNotMatch", "; a clock of this machine that is wrong does the same"),
     ],
-)  # fmt: skip
+)
 def test_nothing_of_credentials_is_repeated_not_even_in_a_traceback(code, more, launch_stubbed, aws, capsys):
     secret = "The Canonical String should have been x-amz-security-token:SECRET"
     aws.refuse("describe_notebook_instance", code, secret)

@@ -247,9 +247,8 @@ def test_what_others_made_is_neither_overwritten_nor_deleted(launch, moto_client
 
 def make_by_hand(moto_client, name, tags=()):
     moto_client("sagemaker").create_notebook_instance(
-        NotebookInstanceName=name, InstanceType="ml.t3.medium", Tags=[*tags],
-        RoleArn="arn:aws:iam::123456789012:role/r",
-    )  # fmt: skip
+        NotebookInstanceName=name, InstanceType="ml.t3.medium", Tags=[*tags], RoleArn="arn:aws:iam::123456789012:role/r"
+    )
 
 
 OF_A_STACK = {"Key": "aws:cloudformation:stack-name", "Value": "labs"}
