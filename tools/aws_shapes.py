@@ -10,16 +10,9 @@ import botocore.session
 import regex  # the patterns are Java's: the standard library's re has no \p{L}
 
 TYPES = {
-    "string": str,
-    "integer": int,
-    "long": int,
-    "float": (int, float),
-    "double": (int, float),
-    "boolean": bool,
-    "list": list,
-    "map": dict,
-    "structure": dict,
-}
+    "string": str, "integer": int, "long": int, "float": (int, float), "double": (int, float), "boolean": bool,
+    "list": list, "map": dict, "structure": dict,
+}  # fmt: skip
 
 
 @functools.lru_cache(maxsize=None)

@@ -285,14 +285,9 @@ def _run_checker(command, folder, **environment):
         return [f"{command[0]} is not installed: make check-sagemaker installs it"]
     environment = {**locale, "PATH": path, "HOME": str(folder), **environment}
     done = subprocess.run(
-        [program, *command[1:]],
-        cwd=folder,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        encoding="utf-8",
-        timeout=600,
-    )
+        [program, *command[1:]], cwd=folder, env=environment, stdin=subprocess.DEVNULL, capture_output=True,
+        encoding="utf-8", timeout=600,
+    )  # fmt: skip
     lines = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
     return (lines or [f"status {done.returncode}"]) if done.returncode else []
 
@@ -318,29 +313,18 @@ def check_with_aws(folder):
     commands = {"CreateNotebookInstance": "create-notebook-instance", "CreateTrainingJob": "create-training-job"}
     for path, operation in list_requests(folder):
         command = [
-            "aws",
-            "sagemaker",
-            commands[operation],
-            "--cli-input-json",
-            f"file://{path}",
-            "--generate-cli-skeleton",
-            "output",
-        ]
+            "aws", "sagemaker", commands[operation], "--cli-input-json", f"file://{path}",
+            "--generate-cli-skeleton", "output",
+        ]  # fmt: skip
         yield from (
             f"aws: {path.relative_to(folder)}: {line}" for line in _run_checker(command, folder, **fake_credentials)
         )
 
 
 CHECKS = [
-    check_requests,
-    check_table,
-    check_template,
-    check_scripts,
-    check_base64,
-    check_with_cfn_lint,
-    check_with_shellcheck,
-    check_with_aws,
-]
+    check_requests, check_table, check_template, check_scripts, check_base64, check_with_cfn_lint,
+    check_with_shellcheck, check_with_aws,
+]  # fmt: skip
 
 
 def find_faults(folder=SAGEMAKER, checks=CHECKS):

@@ -31,19 +31,14 @@ def scratch_memory():
 
 # Of mx.np.random: what each is given, its mean and its deviation.
 DISTRIBUTIONS = {
-    "uniform": ((-1, 3), 1, 4 / 12**0.5),
-    "normal": ((2, 3), 2, 3),
-    "logistic": ((2, 3), 2, 3 * np.pi / 3**0.5),
-    "gumbel": ((2, 3), 2 + 3 * EULER, 3 * np.pi / 6**0.5),
-    "gamma": ((3, 2), 6, 12**0.5),
-    "beta": ((2, 3), 0.4, 0.2),
-    "lognormal": ((0, 0.5), np.exp(0.125), np.exp(0.125) * np.expm1(0.25) ** 0.5),
-    "exponential": ((2,), 2, 2),
+    "uniform": ((-1, 3), 1, 4 / 12**0.5), "normal": ((2, 3), 2, 3),
+    "logistic": ((2, 3), 2, 3 * np.pi / 3**0.5), "gumbel": ((2, 3), 2 + 3 * EULER, 3 * np.pi / 6**0.5),
+    "gamma": ((3, 2), 6, 12**0.5), "beta": ((2, 3), 0.4, 0.2),
+    "lognormal": ((0, 0.5), np.exp(0.125), np.exp(0.125) * np.expm1(0.25) ** 0.5), "exponential": ((2,), 2, 2),
     "rayleigh": ((2,), 2 * (np.pi / 2) ** 0.5, 2 * (2 - np.pi / 2) ** 0.5),
-    "weibull": ((2,), (np.pi / 4) ** 0.5, (1 - np.pi / 4) ** 0.5),
-    "pareto": ((5,), 0.25, (5 / 48) ** 0.5),
+    "weibull": ((2,), (np.pi / 4) ** 0.5, (1 - np.pi / 4) ** 0.5), "pareto": ((5,), 0.25, (5 / 48) ** 0.5),
     "power": ((2,), 2 / 3, 18**-0.5),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("arrays", [False, True])

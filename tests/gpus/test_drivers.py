@@ -73,17 +73,9 @@ def test_a_step_trains_on_every_driver_and_fuses_where_it_can(driver, tmp_path):
 @pytest.mark.parametrize("driver", ["470.57.02", "535.54.03"])
 def test_a_run_ends_well(driver, tmp_path):
     ended = on(
-        v100s(2, driver=driver),
-        tmp_path,
-        "gluonlab.run",
-        "--gpus",
-        "2",
-        "--model",
-        "mlp",
-        "--epochs",
-        "1",
+        v100s(2, driver=driver), tmp_path, "gluonlab.run", "--gpus", "2", "--model", "mlp", "--epochs", "1",
         "--require-gpu",
-    )
+    )  # fmt: skip
     assert ended.returncode == 0, ended.stderr
 
 

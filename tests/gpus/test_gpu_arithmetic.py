@@ -33,13 +33,9 @@ def on_machine(tmp_path):
         variables = environment(machine, tmp_path)
         ended = subprocess.run(
             [sys.executable, "-c", RUN, json.dumps({"model": "mlp", "gpus": 1, "out": "run", **config})],
-            cwd=tmp_path,
-            env=clean_environment(**variables),
-            capture_output=True,
-            encoding="utf-8",
-            timeout=300,
-            check=False,
-        )
+            cwd=tmp_path, env=clean_environment(**variables), capture_output=True, encoding="utf-8",
+            timeout=300, check=False,
+        )  # fmt: skip
         assert ended.returncode == 0, ended.stderr
         return json.loads(ended.stdout), ended.stderr
 

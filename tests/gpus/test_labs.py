@@ -34,14 +34,10 @@ def run(lab, count, folder, *solutions):
     (folder / "en").mkdir()
     machine = environment(v100s(count, delay_us=50, promises_peers=True), folder)
     ended = subprocess.run(
-        [sys.executable, Path(__file__).with_name("lab_cells.py"), LABS[lab], *solutions],
-        cwd=folder / "en",
-        env=clean_environment(**machine, GLUONLAB_GRADES=str(grades)),
-        input=numbers.PROBE,
-        capture_output=True,
-        encoding="utf-8",
-        timeout=SECONDS,
-    )
+        [sys.executable, Path(__file__).with_name("lab_cells.py"), LABS[lab], *solutions], cwd=folder / "en",
+        env=clean_environment(**machine, GLUONLAB_GRADES=str(grades)), input=numbers.PROBE,
+        capture_output=True, encoding="utf-8", timeout=SECONDS,
+    )  # fmt: skip
     assert ended.returncode == 0, ended.stdout[-4000:] + ended.stderr[-4000:]
     assert "devices: gpu" in ended.stdout
     verdicts = map(json.loads, grades.read_text(encoding="utf-8").splitlines())

@@ -92,10 +92,5 @@ def test_a_machine_that_is_well_is_found_well_and_its_files_tell_nothing_of_its_
     proof = json.loads(text)
     assert [gpu["name"] for gpu in proof["machine"]["gpus"]] == ["Tesla V100-SXM2-16GB"] * count
     assert [trial["trial"] for trial in proof["trials"]] == [
-        "copies",
-        "arithmetic",
-        "stores",
-        "bits",
-        "counts",
-        "speeds",
-    ]
+        "copies", "arithmetic", "stores", "bits", "counts", "speeds",
+    ]  # fmt: skip

@@ -75,18 +75,13 @@ def runs(draw):
     optimizer = draw(st.sampled_from(sorted(optimizers)))
     several = {
         "model": st.sampled_from(["lenet", "lenet-avg", "mlp"]),
-        "global_batch_size": st.sampled_from([BATCH, 13, 5]),
-        "microbatches": st.sampled_from([None, 2]),
-        "clip_norm": st.sampled_from([None, 0.3]),
-        "mixup": st.sampled_from([None, 0.2]),
-        "label_smoothing": st.sampled_from([None, 0.1]),
-        "crop_padding": st.sampled_from([None, 2]),
-        "flip": st.booleans(),
-        "wd": st.sampled_from([0.0, 1e-3]),
-        "lr_schedule": st.sampled_from(["constant", "linear"]),
-        "resident_bytes": st.sampled_from([2**28, 0]),
+        "global_batch_size": st.sampled_from([BATCH, 13, 5]), "microbatches": st.sampled_from([None, 2]),
+        "clip_norm": st.sampled_from([None, 0.3]), "mixup": st.sampled_from([None, 0.2]),
+        "label_smoothing": st.sampled_from([None, 0.1]), "crop_padding": st.sampled_from([None, 2]),
+        "flip": st.booleans(), "wd": st.sampled_from([0.0, 1e-3]),
+        "lr_schedule": st.sampled_from(["constant", "linear"]), "resident_bytes": st.sampled_from([2**28, 0]),
         "bucket_bytes": st.sampled_from([None, 0, 30_000]),
-    }
+    }  # fmt: skip
     chosen = {name: draw(values) for name, values in several.items()}
     chosen = {name: value for name, value in chosen.items() if value is not None}
     if chosen["global_batch_size"] != BATCH:

@@ -131,14 +131,9 @@ class Notebook:
         settings = {"GLUONLAB_REPOSITORY": str(self.checkout), **settings}
         text = lifecycle.build_script(name, settings)
         script = subprocess.Popen(
-            self.as_root("bash", "-s"),
-            cwd="/",
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            encoding="utf-8",
-            start_new_session=True,
-        )
+            self.as_root("bash", "-s"), cwd="/", stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, encoding="utf-8", start_new_session=True,
+        )  # fmt: skip
         said, complaints = script.communicate(text, timeout=LIMIT_S)
         assert script.returncode == 0, complaints
         self.group = script.pid

@@ -47,18 +47,12 @@ class Proxy(BaseHTTPRequestHandler):
         """git's own server, which is a program of CGI."""
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         environment = {
-            "PATH": os.environ["PATH"],
-            "GIT_PROJECT_ROOT": str(self.git),
-            "GIT_HTTP_EXPORT_ALL": "1",
-            "PATH_INFO": about.path,
-            "QUERY_STRING": about.query,
-            "REQUEST_METHOD": self.command,
+            "PATH": os.environ["PATH"], "GIT_PROJECT_ROOT": str(self.git), "GIT_HTTP_EXPORT_ALL": "1",
+            "PATH_INFO": about.path, "QUERY_STRING": about.query, "REQUEST_METHOD": self.command,
             "CONTENT_TYPE": self.headers.get("Content-Type", ""),
-            "HTTP_CONTENT_ENCODING": self.headers.get("Content-Encoding", ""),
-            "GIT_CONFIG_COUNT": "1",
-            "GIT_CONFIG_KEY_0": "safe.directory",
-            "GIT_CONFIG_VALUE_0": "*",
-        }
+            "HTTP_CONTENT_ENCODING": self.headers.get("Content-Encoding", ""), "GIT_CONFIG_COUNT": "1",
+            "GIT_CONFIG_KEY_0": "safe.directory", "GIT_CONFIG_VALUE_0": "*",
+        }  # fmt: skip
         command = ["git", "http-backend"]
         said = subprocess.run(
             command, input=body, env=environment, stdout=subprocess.PIPE, timeout=LIMIT_S, check=False

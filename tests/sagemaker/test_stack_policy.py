@@ -30,18 +30,10 @@ PREFIX = {"service-quotas": "servicequotas"}
 # What deploy calls, by the source of AWS's command line (customizations/cloudformation), what s3's
 # commands call, and how the link of step 5 opens the notebook
 COMMANDS = {
-    "cloudformation:CreateChangeSet",
-    "cloudformation:DescribeChangeSet",
-    "cloudformation:ExecuteChangeSet",
-    "cloudformation:GetTemplateSummary",
-    "s3:CreateBucket",
-    "s3:ListBucket",
-    "s3:DeleteBucket",
-    "s3:PutObject",
-    "s3:GetObject",
-    "s3:DeleteObject",
-    "sagemaker:CreatePresignedNotebookInstanceUrl",
-}
+    "cloudformation:CreateChangeSet", "cloudformation:DescribeChangeSet", "cloudformation:ExecuteChangeSet",
+    "cloudformation:GetTemplateSummary", "s3:CreateBucket", "s3:ListBucket", "s3:DeleteBucket", "s3:PutObject",
+    "s3:GetObject", "s3:DeleteObject", "sagemaker:CreatePresignedNotebookInstanceUrl",
+}  # fmt: skip
 
 
 LAUNCHER, STACK = "deployer-policy.json", "deployer-policy-stack.json"

@@ -70,14 +70,10 @@ class VirtualEnvironment:
     def run_python(self, *arguments, **variables):
         """Run the Python of this environment; return the finished process."""
         return subprocess.run(
-            [str(self.folder / "bin" / "python"), *arguments],
-            cwd=self.folder.parent,
-            env=clean_environment(**variables),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            encoding="utf-8",
-            timeout=600,
-        )
+            [str(self.folder / "bin" / "python"), *arguments], cwd=self.folder.parent,
+            env=clean_environment(**variables), stdin=subprocess.DEVNULL, capture_output=True,
+            encoding="utf-8", timeout=600,
+        )  # fmt: skip
 
     def run_doctor(self, *options, **variables):
         """Run python -m gluonlab.doctor --json; return the process and its report."""

@@ -85,16 +85,12 @@ def predict_scaling(machine: str, max_hosts: int, step_s: float, gradient_bytes:
     topologies = [make_topology(f"{machine}*{hosts}") for hosts in range(1, max_hosts + 1)]
     return [
         ScalingPrediction(
-            machine,
-            len(topology.hosts),
-            topology.world_size,
-            way,
-            sum_s(topology, NETWORKS[machine], gradient_bytes),
-            step_s,
+            machine, len(topology.hosts), topology.world_size, way,
+            sum_s(topology, NETWORKS[machine], gradient_bytes), step_s,
         )
         for way, sum_s in MULTI_HOST_SUMS.items()
         for topology in topologies
-    ]
+    ]  # fmt: skip
 
 
 def select_way(rows: Sequence[ScalingPrediction], way: str) -> List[ScalingPrediction]:
