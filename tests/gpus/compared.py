@@ -48,12 +48,12 @@ def results(ctx, function, arrays, dtype="float32", request="write"):
     return [out.asnumpy(), *(array.grad.asnumpy() for array in inputs)]
 
 
-def assert_close(found, wanted, dtype="float32"):
-    assert found.shape == wanted.shape
-    found, wanted = found.astype("float64"), wanted.astype("float64")
+def assert_close(result, expected, dtype="float32"):
+    assert result.shape == expected.shape
+    result, expected = result.astype("float64"), expected.astype("float64")
     # sums of few numbers may nearly vanish
-    size = np.linalg.norm(wanted) + np.sqrt(wanted.size) * 1e-2
-    assert np.linalg.norm(found - wanted) <= TOLERANCES[dtype] * size
+    size = np.linalg.norm(expected) + np.sqrt(expected.size) * 1e-2
+    assert np.linalg.norm(result - expected) <= TOLERANCES[dtype] * size
 
 
 def assert_same(function, *arrays, dtype="float32", request="write", device=0):
@@ -61,10 +61,10 @@ def assert_same(function, *arrays, dtype="float32", request="write", device=0):
     hold.
     """
     arrays = [array.astype("float16") for array in arrays]
-    found = results(gpu(device), function, arrays, dtype, request)
-    wanted = results(cpu(), function, arrays, "float32", request)
-    assert all(array.dtype == np.dtype(dtype) for array in found)
-    for ours, theirs in zip(found, wanted):
+    result = results(gpu(device), function, arrays, dtype, request)
+    expected = results(cpu(), function, arrays, "float32", request)
+    assert all(array.dtype == np.dtype(dtype) for array in result)
+    for ours, theirs in zip(result, expected):
         assert_close(ours, theirs, "float32" if dtype == "float64" else dtype)
 
 
@@ -86,6 +86,6 @@ def assert_alike(function, dtype="float32"):
 
 def on_both(function):
     for ctx in (gpu(0), cpu()):
-        found = function(ctx)
-        several = found if isinstance(found, (list, tuple)) else [found]
+        result = function(ctx)
+        several = result if isinstance(result, (list, tuple)) else [result]
         yield [one if isinstance(one, np.ndarray) else one.asnumpy() for one in several]

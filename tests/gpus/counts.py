@@ -65,9 +65,9 @@ def counts_of_step(step, ctxs, shape):
     with counting() as happened:
         for _ in range(STEPS):
             step(make_local_batch(xs, ys))
-    found = {name: getattr(happened, name) / STEPS for name in COUNTED}
-    assert all(count == int(count) for count in found.values()), f"steps differ: {found}"
-    return {name: int(count) for name, count in found.items()}
+    result = {name: getattr(happened, name) / STEPS for name in COUNTED}
+    assert all(count == int(count) for count in result.values()), f"steps differ: {result}"
+    return {name: int(count) for name, count in result.items()}
 
 
 def gluon_counts(net, ctxs, store, shape):
@@ -103,16 +103,16 @@ def main():
     parser.add_argument("--gpus", type=int, default=8)
     parser.add_argument("--gluon", action="store_true")
     parser.add_argument("--json", action="store_true")
-    asked = parser.parse_args()
-    shape = (1, 28, 28) if asked.model == "lenet" else (3, 32, 32)
-    ctxs = [mx.gpu(device) for device in range(asked.gpus)]
-    count = gluon_counts if asked.gluon else counts_of
-    net = network(asked.model, ctxs, shape)
-    found = {store: count(net, ctxs, store, shape) for store in asked.stores}
-    if asked.json:
-        print(json.dumps({store: vars(counts) for store, counts in found.items()}))
+    options = parser.parse_args()
+    shape = (1, 28, 28) if options.model == "lenet" else (3, 32, 32)
+    ctxs = [mx.gpu(device) for device in range(options.gpus)]
+    count = gluon_counts if options.gluon else counts_of
+    net = network(options.model, ctxs, shape)
+    result = {store: count(net, ctxs, store, shape) for store in options.stores}
+    if options.json:
+        print(json.dumps({store: vars(counts) for store, counts in result.items()}))
         return
-    for store, counts in found.items():
+    for store, counts in result.items():
         cells = [f"{getattr(counts, name):,}" for name in COUNTED]
         print("|".join(["", f" `{store}` ", f" {counts.buckets} ", *(f" {cell} " for cell in cells), ""]))
 

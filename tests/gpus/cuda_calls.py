@@ -103,10 +103,10 @@ class Stream:
 
     def read(self, source, count):
         """What is there when all that was queued is done."""
-        found = np.zeros(count, "float32")
-        self.copy(found, source, count)
+        result = np.zeros(count, "float32")
+        self.copy(result, source, count)
         self.synchronise()
-        return found
+        return result
 
     def _use(self):
         CUDA.cudaSetDevice(self.device)

@@ -66,8 +66,8 @@ def planted():
     """``planted()``: the faults so far, which are expected then, and forgotten."""
 
     def take():
-        found = simulated.faults()
+        result = simulated.faults()
         simulated.forget_faults()
-        return found
+        return result
 
     return take

@@ -65,9 +65,9 @@ def five_steps(devices, **settings):
     """A run of one epoch over `noise`."""
     batch = settings.pop("global_batch_size", BATCH)
     settings = {"model": "lenet", "optimizer": "sgd", "lr": 0.1, **settings}
-    found = outcome(devices, noise(), global_batch_size=batch, epochs=1, **settings)
-    assert found.steps == math.ceil(IMAGES / batch)
-    return found
+    result = outcome(devices, noise(), global_batch_size=batch, epochs=1, **settings)
+    assert result.steps == math.ceil(IMAGES / batch)
+    return result
 
 
 def five_steps_without_onednn(devices, **settings):
@@ -79,9 +79,9 @@ def five_steps_without_onednn(devices, **settings):
         command = [sys.executable, __file__, devices, json.dumps(settings), str(file)]
         path = os.pathsep.join(filter(None, sys.path))
         subprocess.run(command, env={**os.environ, "MXNET_MKLDNN_ENABLED": "0", "PYTHONPATH": path}, check=True)
-        with np.load(file, allow_pickle=False) as found:
-            losses = found["losses"].tolist()
-            parameters = [found[name] for name in found.files if name != "losses"]
+        with np.load(file, allow_pickle=False) as result:
+            losses = result["losses"].tolist()
+            parameters = [result[name] for name in result.files if name != "losses"]
     return SimpleNamespace(parameters=parameters, losses=losses)
 
 

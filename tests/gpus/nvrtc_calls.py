@@ -43,8 +43,8 @@ def compiled(library, program):
 
     lowered = []
     for expression in program.expressions:
-        found = library.nvrtcGetLoweredName(handle, expression.encode(), ctypes.byref(name))
-        lowered.append([found, name.value.decode() if found == 0 else ""])
+        result = library.nvrtcGetLoweredName(handle, expression.encode(), ctypes.byref(name))
+        lowered.append([result, name.value.decode() if result == 0 else ""])
     ptx, log = text("PTX"), text("ProgramLog")
     directives = [line for line in ptx.splitlines() if line.startswith((".version", ".target", ".address_size"))]
     library.nvrtcDestroyProgram(ctypes.byref(handle))
@@ -59,11 +59,11 @@ def by_the_real(programs):
     """The wheel's, of all programs in one process, which has the real libraries only."""
     library = Path(sysconfig.get_paths()["purelib"]) / "nvidia" / "cuda_nvrtc" / "lib" / SONAME
     environment = {name: value for name, value in os.environ.items() if name != "LD_LIBRARY_PATH"}
-    ended = subprocess.run(
+    process = subprocess.run(
         [sys.executable, __file__, str(library)], input=json.dumps(programs), stdout=subprocess.PIPE, env=environment,
         check=True, encoding="utf-8", timeout=300,
     )  # fmt: skip
-    return json.loads(ended.stdout)
+    return json.loads(process.stdout)
 
 
 if __name__ == "__main__":

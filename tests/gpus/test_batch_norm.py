@@ -47,9 +47,9 @@ def test_batch_norm_and_its_gradients(shape, fixed, dtype, request):
 def test_statistics_of_any_data_are_kept_in_float32_and_the_variance_without_bias(shape, dtype, training):
     data = (drawn(*shape) + 1).astype("float16")
     out, mean, variance = statistics(gpu(0), data, dtype=dtype, training=training)
-    wanted, wanted_mean, wanted_variance = statistics(cpu(), data, training=training)
+    expected, wanted_mean, wanted_variance = statistics(cpu(), data, training=training)
     assert mean.dtype == variance.dtype == np.float32
-    assert_close(out, wanted, dtype)
+    assert_close(out, expected, dtype)
     assert_close(mean, wanted_mean)
     if training:
         count = data.size // data.shape[1]

@@ -58,13 +58,13 @@ def test_reductions_and_broadcasts_of_all_types(devices, count, dtype, operation
             for rank, (communicator, own, send, _) in ranks.each():
                 receive = places[rank].address if rank == root else None
                 assert nccl_calls.reduce(send.address, receive, count, dtype, operation, root, communicator, own) == 0
-        wanted = folded(FOLDS[operation], values)
-        np.testing.assert_array_equal(ranks.read(root, places[root]), wanted)
+        expected = folded(FOLDS[operation], values)
+        np.testing.assert_array_equal(ranks.read(root, places[root]), expected)
         with nccl_calls.group():
             for rank, (communicator, own, _, _) in ranks.each():
                 assert nccl_calls.broadcast(places[rank].address, count, dtype, root, communicator, own) == 0
         for rank in range(len(devices)):
-            np.testing.assert_array_equal(ranks.read(rank, places[rank]), wanted)
+            np.testing.assert_array_equal(ranks.read(rank, places[rank]), expected)
 
 
 def test_ranks_that_call_different_things_are_found(planted):
@@ -104,5 +104,5 @@ def test_a_rank_that_does_not_come_is_named(tmp_path):
     surroundings = {**clean_environment(), **environment(v100s(2, patience_s=0.1), tmp_path)}
     surroundings["PYTHONPATH"] = str(Path(__file__).parent)
     program = [sys.executable, "-c", LEAVES_ONE_OUT]
-    ended = subprocess.run(program, env=surroundings, stdout=subprocess.PIPE, check=True, encoding="utf-8")
-    assert json.loads(ended.stdout) == ["ncclBcast of rank 0 waits for ever, as it is not called by rank 1"]
+    process = subprocess.run(program, env=surroundings, stdout=subprocess.PIPE, check=True, encoding="utf-8")
+    assert json.loads(process.stdout) == ["ncclBcast of rank 0 waits for ever, as it is not called by rank 1"]

@@ -63,8 +63,8 @@ def test_channels_may_come_last():
         x, w = x.transpose((0, 3, 1, 2)), w.transpose((0, 3, 1, 2))
         return nd.Convolution(x, w, kernel=(3, 2), num_filter=4, no_bias=True).transpose((0, 2, 3, 1))
 
-    for found, wanted in zip(results(gpu(0), last, [data, weight]), results(cpu(), first, [data, weight])):
-        np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
+    for result, expected in zip(results(gpu(0), last, [data, weight]), results(cpu(), first, [data, weight])):
+        np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-5)
 
 
 # Several images at once go through one product; more than one block of them, too.
@@ -79,7 +79,7 @@ def test_images_in_blocks(shape):
 def gradients(weights=(32, 16, 3, 3)):
     arrays = [drawn(8, 16, 9, 9), drawn(*weights)]
     convolve = lambda x, w: nd.Convolution(x, w, kernel=(3, 3), num_filter=32, no_bias=True)  # noqa: E731
-    return [found.tobytes() for found in results(gpu(0), convolve, arrays)]
+    return [result.tobytes() for result in results(gpu(0), convolve, arrays)]
 
 
 def test_a_gradient_has_other_bits_each_time_unless_determinism_is_enforced(monkeypatch):

@@ -72,20 +72,20 @@ def the_schedules(name, world_size):
 def test_beyond_the_networks_own_work_are_the_schedules_additions_and_messages(store, world_size):
     """The network's own work is that of as many devices alone, each with all of the update."""
     own = counts_of(dense(GPUS[:1]), GPUS[:1], None, SHAPE, bucket_bytes=2400)
-    found = counts_of(dense(GPUS[:world_size]), GPUS[:world_size], store, SHAPE, bucket_bytes=2400)
+    result = counts_of(dense(GPUS[:world_size]), GPUS[:world_size], store, SHAPE, bucket_bytes=2400)
     additions, messages = the_schedules("sharded" if store == "sharded-optimizer" else store, world_size)
-    assert found.buckets == own.buckets >= 3
-    assert found.launches - world_size * own.launches <= found.buckets * additions
-    assert 0 < found.copies_direct <= found.buckets * messages
-    assert found.copies_staged == 0
-    waits = found.stream_synchronisations - world_size * own.stream_synchronisations
-    assert waits <= found.buckets * (additions + messages)
+    assert result.buckets == own.buckets >= 3
+    assert result.launches - world_size * own.launches <= result.buckets * additions
+    assert 0 < result.copies_direct <= result.buckets * messages
+    assert result.copies_staged == 0
+    waits = result.stream_synchronisations - world_size * own.stream_synchronisations
+    assert waits <= result.buckets * (additions + messages)
 
 
 def test_one_kernel_adds_three_arrays_to_a_fourth():
     """Each of 8 devices adds 7 parts to its own: by 3 kernels."""
-    own, found = (counts_of(dense(GPUS[:n]), GPUS[:n], store, SHAPE) for n, store in ((1, None), (8, "sharded")))
-    assert found.launches - 8 * own.launches == 8 * 3
+    own, result = (counts_of(dense(GPUS[:n]), GPUS[:n], store, SHAPE) for n, store in ((1, None), (8, "sharded")))
+    assert result.launches - 8 * own.launches == 8 * 3
 
 
 @pytest.fixture(scope="module")
@@ -109,10 +109,10 @@ def test_the_page_has_these_counts(resnet50):
     """python tests/gpus/counts.py, as its first lines say, prints the rows."""
     text = (REPOSITORY / "docs" / "performance.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `([a-z_-]+)` \|((?: [\d,]+ → [\d,]+ \|){5})$", text, re.MULTILINE)
-    told = {store: [int(now.replace(",", "")) for now in re.findall(r"→ ([\d,]+)", cells)] for store, cells in rows}
+    documented = {store: [int(now.replace(",", "")) for now in re.findall(r"→ ([\d,]+)", cells)] for store, cells in rows}
     now = {store: [counts[name] for name in ("buckets", *COUNTED)] for store, counts in resnet50.items()}
-    assert set(told) == set(STORES)
-    assert told == now
+    assert set(documented) == set(STORES)
+    assert documented == now
 
 
 @pytest.mark.parametrize("world_size", [2, 8])
@@ -122,18 +122,18 @@ def test_under_gluons_trainer_each_parameter_costs_additions_and_messages(store,
     by itself.
     """
     own = gluon_counts(dense(GPUS[:1]), GPUS[:1], None, SHAPE)
-    found = gluon_counts(dense(GPUS[:world_size]), GPUS[:world_size], store, SHAPE)
+    result = gluon_counts(dense(GPUS[:world_size]), GPUS[:world_size], store, SHAPE)
     sharded = store == "sharded-optimizer"
     additions, messages = the_schedules("sharded" if sharded else store, world_size)
     updates = world_size if sharded else 0
     if (store, world_size) == ("bidirectional_ring", 2):
         messages *= 2  # both rings are the same pair, and their chunks no neighbours
-    assert found.buckets == own.buckets == 8
-    assert found.launches - world_size * own.launches <= found.buckets * (additions + updates)
-    assert 0 < found.copies_direct <= found.buckets * messages
-    assert found.copies_staged == 0
-    waits = found.stream_synchronisations - world_size * own.stream_synchronisations
-    assert waits <= found.buckets * (additions + messages + updates)
+    assert result.buckets == own.buckets == 8
+    assert result.launches - world_size * own.launches <= result.buckets * (additions + updates)
+    assert 0 < result.copies_direct <= result.buckets * messages
+    assert result.copies_staged == 0
+    waits = result.stream_synchronisations - world_size * own.stream_synchronisations
+    assert waits <= result.buckets * (additions + messages + updates)
 
 
 @pytest.mark.parametrize("name", sorted(HALVES))
@@ -160,12 +160,12 @@ def test_the_page_has_the_counts_of_gluons_trainer(tmp_path_factory):
     """
     text = (REPOSITORY / "docs" / "performance.md").read_text(encoding="utf-8")
     rows = dict(re.findall(r"^\| `([a-z_-]+)` \|((?: [\d,]+ \|){6})$", text, re.MULTILINE))
-    told = {store: [int(cell.replace(",", "")) for cell in cells.split("|")[:-1]] for store, cells in rows.items()}
+    documented = {store: [int(cell.replace(",", "")) for cell in cells.split("|")[:-1]] for store, cells in rows.items()}
     folders = {gpus: tmp_path_factory.mktemp("machine") for gpus in (2, 8)}
-    found = [counted(folder, gpus, "--gluon", "--model", "resnet8") for gpus, folder in folders.items()]
-    assert all(counts["copies_staged"] == 0 for of_stores in found for counts in of_stores.values())
-    now = {store: [of[store][name] for of in found for name in COUNTED[:3]] for store in STORES}
-    assert told == now
+    result = [counted(folder, gpus, "--gluon", "--model", "resnet8") for gpus, folder in folders.items()]
+    assert all(counts["copies_staged"] == 0 for of_stores in result for counts in of_stores.values())
+    now = {store: [of[store][name] for of in result for name in COUNTED[:3]] for store in STORES}
+    assert documented == now
 
 
 def test_buckets_are_large_on_gpus_and_small_on_cpu_devices():
@@ -184,10 +184,10 @@ def test_the_device_store_has_a_bucket_for_each_gpu_to_sum(store, least):
     net = dense(GPUS[:4], (1024, 1024, 1024, 1024, 1024))
     trainer = BucketedTrainer(net.collect_params(), "sgd", {}, store)
     assert least <= len(trainer.buckets) <= 2 * least - 1
-    asked = BucketedTrainer(
+    options = BucketedTrainer(
         dense(GPUS[:4], (1024, 1024, 1024)).collect_params(), "sgd", {}, store, bucket_bytes=GPU_BUCKET_BYTES
     )
-    assert len(asked.buckets) == 1
+    assert len(options.buckets) == 1
     nd.waitall()  # what still copies weights when a store goes keeps its memory a little longer
 
 
@@ -230,8 +230,8 @@ def test_crops_and_flips_come_from_pinned_memory_as_they_are():
         with delays(300, seed=1), counting() as happened:
             batches = list(ours)
         assert (happened.copies_from_pageable, happened.copies_from_pinned) == (0, 7 * 3 * 4)
-        for (xs, _), (wanted, _) in zip(batches, theirs):
-            assert (np.concatenate([x.asnumpy() for x in xs]) == wanted[0].asnumpy()).all()
+        for (xs, _), (expected, _) in zip(batches, theirs):
+            assert (np.concatenate([x.asnumpy() for x in xs]) == expected[0].asnumpy()).all()
 
 
 def test_two_iterations_side_by_side_do_not_write_into_each_others_memory():

@@ -35,15 +35,15 @@ def fits(labels, lengths):
 
 
 @given(sizes=sizes, seed=st.integers(0, 99), layout=st.sampled_from(["NTC", "TNC"]), told=st.booleans())
-def test_the_loss_and_its_gradient_are_those_of_the_cpu(sizes, seed, layout, told):
+def test_the_loss_and_its_gradient_are_those_of_the_cpu(sizes, seed, layout, report):
     labels, counts = labels_of(sizes, seed)
-    lengths = np.random.RandomState(seed).randint(1, sizes["times"] + 1, sizes["batch"]) if told else sizes["times"]
+    lengths = np.random.RandomState(seed).randint(1, sizes["times"] + 1, sizes["batch"]) if report else sizes["times"]
     assume(labels.shape[1] <= sizes["times"] and fits(labels, lengths))
     scores = drawn(sizes["batch"], sizes["times"], sizes["letters"], seed=seed)
 
     def loss(scores):
         on = {"ctx": scores.context}
-        others = [nd.array(lengths, **on), nd.array(counts, **on)] if told else []
+        others = [nd.array(lengths, **on), nd.array(counts, **on)] if report else []
         return CTCLoss(layout=layout)(scores, nd.array(labels, **on), *others)
 
     assert_same(loss, scores if layout == "NTC" else scores.transpose(1, 0, 2))
@@ -59,5 +59,5 @@ def test_the_loss_is_that_of_all_paths_which_spell_the_label(seed, label, times)
     for path in itertools.product(range(3), repeat=times):
         spelled = [letter for letter, _ in itertools.groupby(path) if letter != 2]
         whole += probabilities[range(times), path].prod() * (spelled == label)
-    found = CTCLoss()(nd.array(scores, ctx=gpu(0)), nd.array([label], ctx=gpu(0))).asscalar()
-    np.testing.assert_allclose(found, -np.log(whole), rtol=1e-4, atol=1e-5)
+    result = CTCLoss()(nd.array(scores, ctx=gpu(0)), nd.array([label], ctx=gpu(0))).asscalar()
+    np.testing.assert_allclose(result, -np.log(whole), rtol=1e-4, atol=1e-5)

@@ -81,8 +81,8 @@ def on_gpus(network, k, batches, convert, sync_bn):
     step = DataParallelStep(net, loss, trainer, ctxs, identity, sync_bn=sync_bn, convert=convert)
     losses = []
     for images, labels in batches:
-        found = step(make_local_batch(shard(nd.array(images), ctxs), shard(nd.array(labels, dtype="int32"), ctxs)))
-        losses.append(sum(float(loss.asscalar()) for loss in found))
+        result = step(make_local_batch(shard(nd.array(images), ctxs), shard(nd.array(labels, dtype="int32"), ctxs)))
+        losses.append(sum(float(loss.asscalar()) for loss in result))
     assert scale is None or scale.skipped == 0
     return [trained(net, ctx) for ctx in ctxs], losses
 
@@ -130,9 +130,9 @@ def rounded(graph, shape):
     return replace_nodes(graph, {"data": shape}, choose)
 
 
-def moved_otherwise(found, wanted, start):
+def moved_otherwise(result, expected, start):
     """How far all parameters together have gone elsewhere, beside how far they were to go."""
-    ours, theirs, before = (np.concatenate([array.ravel() for array in arrays]) for arrays in (found, wanted, start))
+    ours, theirs, before = (np.concatenate([array.ravel() for array in arrays]) for arrays in (result, expected, start))
     return np.linalg.norm(ours - theirs) / np.linalg.norm(theirs - before)
 
 
@@ -151,14 +151,14 @@ def test_k_gpus_train_as_one_cpu_that_rounds_what_goes_into_products_and_comes_o
     start = trained(network.made([mx.cpu()]))
     devices, losses = on_gpus(network, k, batches, convert, sync_bn)
     shape = (1, network.colours, 8, 8)
-    wanted, wanted_losses = on_the_cpu(network, batches, convert=lambda graph: rounded(convert(graph), shape))
+    expected, wanted_losses = on_the_cpu(network, batches, convert=lambda graph: rounded(convert(graph), shape))
     exact, exact_losses = on_the_cpu(network, batches, "float64")
     np.testing.assert_allclose(losses, wanted_losses, rtol=1e-3)
     np.testing.assert_allclose(losses, exact_losses, rtol=1e-3)
     smooth = all(layer.act == "tanh" for layer in network.layers)
-    for found in devices:
-        assert moved_otherwise(found, wanted, start) <= (0.004 if smooth else 0.03)
-        assert moved_otherwise(found, exact, start) <= (0.004 if smooth else 0.03)
+    for result in devices:
+        assert moved_otherwise(result, expected, start) <= (0.004 if smooth else 0.03)
+        assert moved_otherwise(result, exact, start) <= (0.004 if smooth else 0.03)
 
 
 @pytest.mark.parametrize("settings", [{"loss_scale": True}, {"clip_norm": 1.0}], ids=str)
@@ -167,7 +167,7 @@ def test_what_a_fused_operator_writes_beyond_a_gradient_stops_no_step(settings, 
     """MXNet stores vectors there, of whatever lay behind the operator's inputs."""
     network = Network(1, (Layer(3, False, "relu", False),))
     batches = random_batches([6], shape=(1, 8, 8))
-    found = []
+    result = []
     for beyond in (0.0, np.nan):  # as it may be
         ctxs = [mx.gpu(device) for device in range(k)]
         net = network.made(ctxs)
@@ -184,8 +184,8 @@ def test_what_a_fused_operator_writes_beyond_a_gradient_stops_no_step(settings, 
             for images, labels in batches:
                 step(make_local_batch(shard(nd.array(images), ctxs), shard(nd.array(labels, dtype="int32"), ctxs)))
         assert trainer.loss_scale is None or trainer.loss_scale.skipped == 0
-        found.append(trained(net))
-    for clean, other in zip(*found):
+        result.append(trained(net))
+    for clean, other in zip(*result):
         np.testing.assert_allclose(other, clean, rtol=1e-5, atol=1e-7)
 
 

@@ -15,13 +15,13 @@ MEMORY = 128 * 2**20  # of each GPU
 def test_a_run_that_needs_more_than_a_gpu_has_says_so(tmp_path, count):
     machine = Machine((("Tesla T4", (7, 5), MEMORY),) * count)
     words = ["--gpus", str(count), "--model", "resnet18", "--batch-size", "512", "--quiet"]
-    ended = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", "gluonlab.run", *words, "--out", "run"], cwd=tmp_path,
         env=clean_environment(**environment(machine, tmp_path)), stdin=subprocess.DEVNULL,
         capture_output=True, encoding="utf-8", timeout=300, check=False,
     )  # fmt: skip
-    assert (ended.returncode, ended.stdout) == (1, "")
-    [line] = [line for line in ended.stderr.splitlines() if not line.startswith("warning: ")]
+    assert (process.returncode, process.stdout) == (1, "")
+    [line] = [line for line in process.stderr.splitlines() if not line.startswith("warning: ")]
     assert line == (
         "error: there is not enough memory: a GPU's is full; choose a smaller --batch-size or more "
         "--microbatches, or look with --find-batch-size BYTES for what fits"

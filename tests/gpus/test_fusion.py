@@ -80,7 +80,7 @@ def compared(make_graph, arrays, dtype, monkeypatch, request="write"):
     compute one by one.
     """
     with counting() as fused:
-        found = run(make_graph(), arrays, mx.gpu(0), dtype, request)
+        result = run(make_graph(), arrays, mx.gpu(0), dtype, request)
     assert fused.fused_launches > 0
     references = [run(make_graph(), arrays, mx.cpu(0), "float32", request)]
     if dtype == "float32":
@@ -88,9 +88,9 @@ def compared(make_graph, arrays, dtype, monkeypatch, request="write"):
             references.append(run(make_graph(), arrays, mx.gpu(0), dtype, request))
         assert single.fused_launches == 0 and single.launches > fused.launches + fused.fused_launches
     for reference in references:
-        for own, wanted in zip(found, reference):
+        for own, expected in zip(result, reference):
             assert own.dtype == dtype and np.isfinite(own).all()
-            assert relative_distance(own.astype("float32"), wanted) <= TOLERANCE[dtype]
+            assert relative_distance(own.astype("float32"), expected) <= TOLERANCE[dtype]
 
 
 def drawn(*shapes, seed=0):
@@ -159,9 +159,9 @@ class Beside(gluon.HybridBlock):
 )
 def test_what_mxnet_cannot_fuse_is_computed_one_by_one(unfusible, beside, dtype, request):
     arrays = drawn((3, 4))
-    found = run(Beside(unfusible, beside), arrays, mx.gpu(0), dtype, request)
-    for own, wanted in zip(found, run(Beside(unfusible, beside), arrays, mx.cpu(0), "float32", request)):
-        assert own.dtype == dtype and relative_distance(own.astype("float32"), wanted) <= TOLERANCE[dtype]
+    result = run(Beside(unfusible, beside), arrays, mx.gpu(0), dtype, request)
+    for own, expected in zip(result, run(Beside(unfusible, beside), arrays, mx.cpu(0), "float32", request)):
+        assert own.dtype == dtype and relative_distance(own.astype("float32"), expected) <= TOLERANCE[dtype]
 
 
 @pytest.mark.parametrize("method", ["bind", "simple_bind"])
@@ -174,12 +174,12 @@ def test_executors_of_such_graphs_are_not_fused_and_others_are(method):
         shape = {} if method == "bind" else {"x": array.shape}
         executor = getattr(graph, method)(mx.gpu(0), **({"args": given_now} if given_now else shape))
         with counting() as happened:
-            found = executor.forward(x=nd.array(array, ctx=mx.gpu(0)))[0].asnumpy()
+            result = executor.forward(x=nd.array(array, ctx=mx.gpu(0)))[0].asnumpy()
         assert (happened.fused_launches > 0) == bool(fused)
-        assert relative_distance(found, graph.bind(mx.cpu(), {"x": nd.array(array)}).forward()[0].asnumpy()) <= 1e-6
+        assert relative_distance(result, graph.bind(mx.cpu(), {"x": nd.array(array)}).forward()[0].asnumpy()) <= 1e-6
         if method == "simple_bind":
             fewer = nd.array(array[:2], ctx=mx.gpu(0))
-            assert relative_distance(executor.reshape(x=fewer.shape).forward(x=fewer)[0].asnumpy(), found[:2]) <= 1e-6
+            assert relative_distance(executor.reshape(x=fewer.shape).forward(x=fewer)[0].asnumpy(), result[:2]) <= 1e-6
 
 
 class Turned(gluon.HybridBlock):
@@ -240,6 +240,6 @@ def test_bytes_are_read_four_at_once(size):
     block = Bytes()
     block.hybridize(static_alloc=True, static_shape=True)
     with counting() as happened:
-        found = block(nd.array(images, ctx=mx.gpu(0), dtype="uint8")).asnumpy()
+        result = block(nd.array(images, ctx=mx.gpu(0), dtype="uint8")).asnumpy()
     assert happened.fused_launches == 1 and happened.launches == 0
-    assert relative_distance(found, images / np.float32(255) - np.float32(0.5)) <= 1e-6
+    assert relative_distance(result, images / np.float32(255) - np.float32(0.5)) <= 1e-6

@@ -31,23 +31,23 @@ print(json.dumps({"weights": weights, "names": simulated.names(), "used": used})
 def on_machine(tmp_path):
     def run(machine, **config):
         variables = environment(machine, tmp_path)
-        ended = subprocess.run(
+        process = subprocess.run(
             [sys.executable, "-c", RUN, json.dumps({"model": "mlp", "gpus": 1, "out": "run", **config})],
             cwd=tmp_path, env=clean_environment(**variables), capture_output=True, encoding="utf-8",
             timeout=300, check=False,
         )  # fmt: skip
-        assert ended.returncode == 0, ended.stderr
-        return json.loads(ended.stdout), ended.stderr
+        assert process.returncode == 0, process.stderr
+        return json.loads(process.stdout), process.stderr
 
     return run
 
 
 @pytest.mark.parametrize("deterministic", [False, True])
 def test_algorithms_are_tuned_by_time_unless_bits_shall_repeat(on_machine, deterministic):
-    found, said = on_machine(P3_16XLARGE, model="lenet", gpus=2, deterministic=deterministic)
-    tuned = [name for name in found["names"] if name.startswith("cudnnFind")]
+    result, said = on_machine(P3_16XLARGE, model="lenet", gpus=2, deterministic=deterministic)
+    tuned = [name for name in result["names"] if name.startswith("cudnnFind")]
     assert bool(tuned) != deterministic
-    assert found["used"] == {"deterministic": deterministic, "tf32": False}
+    assert result["used"] == {"deterministic": deterministic, "tf32": False}
     assert said == ""  # nothing of cuDNN's release or tuning, nor of pairs without access
 
 

@@ -4,7 +4,7 @@ import json
 
 import mxnet as mx
 import pytest
-from gpus.commands import on
+from gpus.commands import run_on_machine
 from gpus.machines import A10G, H100, V100, Machine
 from gpus.simulated import counters
 
@@ -25,18 +25,18 @@ COMMANDS = {
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_command_says_in_one_line_that_there_is_no_code(command, tmp_path):
-    ended = on(Machine((H100,)), tmp_path, *COMMANDS[command])
-    said = [line for line in ended.stderr.splitlines() if "error:" in line]
-    assert ended.returncode == 2 and ended.stdout == ""
+    process = run_on_machine(Machine((H100,)), tmp_path, *COMMANDS[command])
+    said = [line for line in process.stderr.splitlines() if "error:" in line]
+    assert process.returncode == 2 and process.stdout == ""
     [line] = said
     assert line.startswith(f"error: gpu:0 is an NVIDIA H100 80GB HBM3 (sm_90), {HELD}a V100, T4,")
     assert line.endswith("or CPU devices: --devices 'cpu*2'")
-    assert "unknown kernel" not in ended.stderr and not list(tmp_path.glob("runs"))
+    assert "unknown kernel" not in process.stderr and not list(tmp_path.glob("runs"))
 
 
 def test_cpu_devices_of_such_a_machine_train(tmp_path):
-    ended = on(Machine((H100,)), tmp_path, "gluonlab.run", "--devices", "cpu*2", "--epochs", "1")
-    assert ended.returncode == 0, ended.stderr
+    process = run_on_machine(Machine((H100,)), tmp_path, "gluonlab.run", "--devices", "cpu*2", "--epochs", "1")
+    assert process.returncode == 0, process.stderr
 
 
 FIND = """
@@ -53,9 +53,9 @@ for spec in json.loads(sys.argv[1]):
 
 def found(machine, folder, *specs):
     (folder / "find.py").write_text(FIND)
-    ended = on(machine, folder, "find", json.dumps(specs), CUDA_DEVICE_ORDER="PCI_BUS_ID")
-    assert ended.returncode == 0, ended.stderr
-    return [json.loads(line) for line in ended.stdout.splitlines()]
+    process = run_on_machine(machine, folder, "find", json.dumps(specs), CUDA_DEVICE_ORDER="PCI_BUS_ID")
+    assert process.returncode == 0, process.stderr
+    return [json.loads(line) for line in process.stdout.splitlines()]
 
 
 def test_of_a_mixed_machine_only_the_gpus_in_use_matter(tmp_path):
@@ -70,8 +70,8 @@ def test_of_a_mixed_machine_only_the_gpus_in_use_matter(tmp_path):
 
 
 def test_gpus_that_are_too_old_are_named_likewise(tmp_path):
-    [told] = found(Machine((K80,)), tmp_path, "gpu")
-    assert told.startswith(f"gpu:0 is a Tesla K80 (sm_37), {HELD}a V100")
+    [report] = found(Machine((K80,)), tmp_path, "gpu")
+    assert report.startswith(f"gpu:0 is a Tesla K80 (sm_37), {HELD}a V100")
 
 
 def test_the_look_allocates_and_launches_nothing():
@@ -81,8 +81,8 @@ def test_the_look_allocates_and_launches_nothing():
 
 
 def test_the_doctor_names_them_and_its_step_of_training_does_not_crash(tmp_path):
-    ended = on(Machine((H100,)), tmp_path, "gluonlab.doctor", "--train", "--json")
-    told = json.loads(ended.stdout)["findings"]
-    faults = {finding["check"]: finding for finding in told if finding["status"] == FAULT}
-    assert set(faults) == {"capability", "train"} and "crashed" not in json.dumps(told)
+    process = run_on_machine(Machine((H100,)), tmp_path, "gluonlab.doctor", "--train", "--json")
+    report = json.loads(process.stdout)["findings"]
+    faults = {finding["check"]: finding for finding in report if finding["status"] == FAULT}
+    assert set(faults) == {"capability", "train"} and "crashed" not in json.dumps(report)
     assert "sm_90" in faults["train"]["cause"] and "sm_90" in faults["capability"]["what"]

@@ -189,5 +189,5 @@ def test_an_array_without_elements_is_a_grid_without_blocks(planted):
         store.init(0, nd.zeros((0,)))
         store.pushpull(0, arrays)
         nd.waitall()
-    found, refused = planted(), "invalid configuration argument: a grid without blocks"
-    assert found and all(fault.startswith(refused) for fault in found)
+    result, refused = planted(), "invalid configuration argument: a grid without blocks"
+    assert result and all(fault.startswith(refused) for fault in result)

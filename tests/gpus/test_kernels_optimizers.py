@@ -63,9 +63,9 @@ def test_many_parameters_at_once(sizes, kind, first):
 def test_squares_of_norms_of_many_arrays(sizes, dtype):
     arrays = [drawn(size).astype(dtype) for size in sizes]
     on_gpu = [nd.array(array, ctx=gpu(0), dtype=dtype) for array in arrays]
-    found = nd.multi_sum_sq(*on_gpu, num_arrays=len(arrays)).asnumpy()
-    wanted = [np.square(array.astype("float64")).sum() for array in arrays]
-    np.testing.assert_allclose(found, wanted, rtol=1e-5)
+    result = nd.multi_sum_sq(*on_gpu, num_arrays=len(arrays)).asnumpy()
+    expected = [np.square(array.astype("float64")).sum() for array in arrays]
+    np.testing.assert_allclose(result, expected, rtol=1e-5)
 
 
 @given(

@@ -57,9 +57,9 @@ def test_rows_chosen_by_a_mask(rows, columns, seed, request):
     choose = lambda array: nd.contrib.boolean_mask(array, nd.array(mask, ctx=gpu(0)))  # noqa: E731
     out, slope = results(gpu(0), choose, [values], request=request)
     np.testing.assert_array_equal(out, values[mask == 1])
-    wanted = np.full(values.shape, 1.0 if request == "add" else 0.0, "float32")
-    wanted[mask == 1] += drawn(*out.shape, seed=1).astype("float32")
-    np.testing.assert_array_equal(slope, wanted)
+    expected = np.full(values.shape, 1.0 if request == "add" else 0.0, "float32")
+    expected[mask == 1] += drawn(*out.shape, seed=1).astype("float32")
+    np.testing.assert_array_equal(slope, expected)
 
 
 @given(shape=shapes(most=5, axes=3), dtype=DTYPES, seed=SEEDS)
@@ -79,8 +79,8 @@ def test_matrices_that_are_made_by_position(rows, columns, k, dtype):
     np.testing.assert_array_equal(diagonal, np.eye(rows, columns, k))
     np.testing.assert_array_equal(mx.np.identity(rows, **made).asnumpy(), np.identity(rows))
     numbers = mx.np.linspace(1, rows + 1, columns, **made).asnumpy()
-    wanted = np.linspace(1, rows + 1, columns).astype(dtype)
-    np.testing.assert_allclose(numbers, wanted, rtol=1e-3 if dtype == "float16" else 1e-6)
+    expected = np.linspace(1, rows + 1, columns).astype(dtype)
+    np.testing.assert_allclose(numbers, expected, rtol=1e-3 if dtype == "float16" else 1e-6)
 
 
 @given(rows=upto(6), columns=upto(6), k=st.integers(-2, 2), how=HOW)

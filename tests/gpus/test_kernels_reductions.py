@@ -71,8 +71,8 @@ def test_sums_of_whole_numbers_are_exact(case, dtype):
 def test_long_sums_in_parts(shape, axis):
     """MXNet sums them in parts first, whose sums it adds."""
     array = drawn(*shape).astype("float32")
-    found = nd.sum(nd.array(array, ctx=gpu(0)), axis=axis).asnumpy()
-    np.testing.assert_allclose(found, array.astype("float64").sum(axis), rtol=1e-5, atol=1e-3)
+    result = nd.sum(nd.array(array, ctx=gpu(0)), axis=axis).asnumpy()
+    np.testing.assert_allclose(result, array.astype("float64").sum(axis), rtol=1e-5, atol=1e-3)
 
 
 @given(case=shapes_and_axes(), dtype=REALS, name=st.sampled_from(["argmax", "argmin"]))
@@ -80,8 +80,8 @@ def test_the_places_of_the_largest_and_the_smallest(case, dtype, name):
     shape, (axis, *_) = case
     array = distinct(*shape)
     if array.size <= 2000:
-        found = getattr(nd, name)(nd.array(array, ctx=gpu(0), dtype=dtype), axis=axis)
-        np.testing.assert_array_equal(found.asnumpy(), getattr(np, name)(array, axis=axis))
+        result = getattr(nd, name)(nd.array(array, ctx=gpu(0), dtype=dtype), axis=axis)
+        np.testing.assert_array_equal(result.asnumpy(), getattr(np, name)(array, axis=axis))
 
 
 @given(

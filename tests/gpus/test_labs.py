@@ -33,16 +33,16 @@ def run(lab, count, folder, *solutions):
     grades, numbers = folder / "grades", numbers_of(lab)
     (folder / "en").mkdir()
     machine = environment(v100s(count, delay_us=50, promises_peers=True), folder)
-    ended = subprocess.run(
+    process = subprocess.run(
         [sys.executable, Path(__file__).with_name("lab_cells.py"), LABS[lab], *solutions], cwd=folder / "en",
         env=clean_environment(**machine, GLUONLAB_GRADES=str(grades)), input=numbers.PROBE,
         capture_output=True, encoding="utf-8", timeout=SECONDS,
     )  # fmt: skip
-    assert ended.returncode == 0, ended.stdout[-4000:] + ended.stderr[-4000:]
-    assert "devices: gpu" in ended.stdout
+    assert process.returncode == 0, process.stdout[-4000:] + process.stderr[-4000:]
+    assert "devices: gpu" in process.stdout
     verdicts = map(json.loads, grades.read_text(encoding="utf-8").splitlines())
     statuses = {verdict["exercise"]: verdict["status"] for verdict in verdicts}
-    return json.loads(ended.stdout.strip().splitlines()[-1]), statuses
+    return json.loads(process.stdout.strip().splitlines()[-1]), statuses
 
 
 @pytest.mark.parametrize("lab", EACH)

@@ -158,11 +158,11 @@ def test_not_a_byte_behind_a_block_belongs_to_it(size, more):
     address = ctypes.c_void_p()
     CUDA.cudaSetDevice(0)
     CUDA.cudaMalloc(ctypes.byref(address), ctypes.c_size_t(size))
-    for wanted, count in ((size, 0), (size + more, 1)):
-        CUDA.cudaMemsetAsync(address, 0, ctypes.c_size_t(wanted), None)
-        found = faults()
+    for expected, count in ((size, 0), (size + more, 1)):
+        CUDA.cudaMemsetAsync(address, 0, ctypes.c_size_t(expected), None)
+        result = faults()
         forget_faults()
-        assert len(found) == count
+        assert len(result) == count
     CUDA.cudaFree(address)
 
 
@@ -199,8 +199,8 @@ def test_an_unknown_kernel_is_named(planted):
 
 
 def test_an_unknown_kernel_is_a_fault_where_nothing_is_computed_too(tmp_path):
-    ended = on_machine(v100s(1, computes=False), tmp_path, "launch_unknown()")
-    assert ended.returncode == 86 and "unknown kernel: void mxnet::op::no_such_kernel" in ended.stderr
+    process = on_machine(v100s(1, computes=False), tmp_path, "launch_unknown()")
+    assert process.returncode == 86 and "unknown kernel: void mxnet::op::no_such_kernel" in process.stderr
 
 
 IMPORTS = """
@@ -236,9 +236,9 @@ def test_copies_between_gpus_are_direct_with_peer_access_and_staged_without(tmp_
 
 def test_a_process_with_faults_that_nobody_asked_for_does_not_end_well_and_names_them(tmp_path):
     promising = v100s(2, promises_peers=True)
-    ended = on_machine(promising, tmp_path, COPY_BETWEEN.format(enable=""))
-    assert ended.returncode == 86
-    assert "a copy from gpu 0 to gpu 1 goes through the host, as no peer access is enabled" in ended.stderr
+    process = on_machine(promising, tmp_path, COPY_BETWEEN.format(enable=""))
+    assert process.returncode == 86
+    assert "a copy from gpu 0 to gpu 1 goes through the host, as no peer access is enabled" in process.stderr
     assert on_machine(promising, tmp_path, COPY_BETWEEN.format(enable=ENABLE)).returncode == 0
 
 
@@ -252,12 +252,12 @@ def enabled(a, b):
 print([[enabled(a, b) for b in range(8)] for a in range(8)])
 print(enabled(0, 3))
 """
-    told, again = on_machine(P3_16XLARGE, tmp_path, script).stdout.splitlines()
-    found = {(a, b): number for a, row in enumerate(json.loads(told)) for b, number in enumerate(row)}
-    assert {pair for pair, number in found.items() if number == 0} == {
+    report, again = on_machine(P3_16XLARGE, tmp_path, script).stdout.splitlines()
+    result = {(a, b): number for a, row in enumerate(json.loads(report)) for b, number in enumerate(row)}
+    assert {pair for pair, number in result.items() if number == 0} == {
         pair for a, b in P3_16XLARGE.nvlinks for pair in ((a, b), (b, a))
     }
-    assert {number for number in found.values() if number} == {NO_PEERS}
+    assert {number for number in result.values() if number} == {NO_PEERS}
     assert int(again) == ALREADY_ENABLED
 
 
@@ -276,8 +276,8 @@ for step in range(40):
 assert (streams[0].read(blocks[0], 64) == numbers).all()
 """
     for seed in range(3):
-        ended = on_machine(v100s(2, delay_us=300, seed=seed), tmp_path, script)
-        assert ended.returncode == 0, ended.stderr
+        process = on_machine(v100s(2, delay_us=300, seed=seed), tmp_path, script)
+        assert process.returncode == 0, process.stderr
 
 
 def test_counters_count(tmp_path):
@@ -292,8 +292,8 @@ with memory(16) as target, stream() as writer:
     writer.synchronise()
 print(json.dumps({name: count - before[name] for name, count in counters().items()}))
 """
-    told = json.loads(on_machine(v100s(1), tmp_path, script).stdout)
-    assert {name: count for name, count in told.items() if count} == {
+    report = json.loads(on_machine(v100s(1), tmp_path, script).stdout)
+    assert {name: count for name, count in report.items() if count} == {
         "allocations": 1, "frees": 1, "memsets": 1, "copies_from_pageable": 1,
         "bytes_from_host": 64, "stream_synchronisations": 2,
     }  # fmt: skip

@@ -142,5 +142,5 @@ def test_it_trains_as_mxnets_device_store_does_on_cpu_devices(trainer_class, opt
 
 def test_a_store_serves_one_trainer_after_another():
     store = make_kvstore("nccl", GPUS)
-    found = [parameter_arrays(train_small_net(BucketedTrainer, store, "sgd", GPUS[:3])[0], GPUS[0]) for _ in range(2)]
-    assert all(np.array_equal(a, b) for a, b in zip(*found))
+    result = [parameter_arrays(train_small_net(BucketedTrainer, store, "sgd", GPUS[:3])[0], GPUS[0]) for _ in range(2)]
+    assert all(np.array_equal(a, b) for a, b in zip(*result))

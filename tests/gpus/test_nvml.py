@@ -33,30 +33,30 @@ print(json.dumps({"nvml": nvml.query_nvml(pynvml), "kinds": kinds, **found}))
 def told_on(machine, folder):
     """What NVML and CUDA tell a process on such a machine, whose GPUs CUDA counts along the bus."""
     variables = {**environment(machine, folder), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
-    ended = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", BOTH],
         env=clean_environment(**variables),
         stdout=subprocess.PIPE,
         check=True,
         timeout=300,
     )
-    return json.loads(ended.stdout)
+    return json.loads(process.stdout)
 
 
 @pytest.mark.parametrize("name", MACHINES)
 def test_nvml_and_cuda_tell_of_the_same_machine(name, tmp_path):
     machine = MACHINES[name]
-    told = told_on(machine, tmp_path)
-    found = nvml.Driver.from_answer(told["nvml"])
-    assert found.version == machine.driver
-    assert [(gpu.name, gpu.capability, gpu.memory_bytes) for gpu in found.gpus] == list(machine.kinds)
-    assert [[gpu.name, list(gpu.capability)] for gpu in found.gpus] == told["kinds"]
-    assert [gpu.bus_id[4:].lower() for gpu in found.gpus] == told["buses"]
-    assert len({gpu.uuid for gpu in found.gpus}) == len(machine.kinds)
+    report = told_on(machine, tmp_path)
+    result = nvml.Driver.from_answer(report["nvml"])
+    assert result.version == machine.driver
+    assert [(gpu.name, gpu.capability, gpu.memory_bytes) for gpu in result.gpus] == list(machine.kinds)
+    assert [[gpu.name, list(gpu.capability)] for gpu in result.gpus] == report["kinds"]
+    assert [gpu.bus_id[4:].lower() for gpu in result.gpus] == report["buses"]
+    assert len({gpu.uuid for gpu in result.gpus}) == len(machine.kinds)
     count = len(machine.kinds)
-    pairs = [[a, b] for a in range(count) for b in range(count) if a < b and (a, b) not in found.no_peers]
-    assert pairs == told["pairs"] == sorted(list(pair) for pair in machine.peers)
-    assert found.nvlinks == machine.nvlinks and not found.switched and not found.silent
+    pairs = [[a, b] for a in range(count) for b in range(count) if a < b and (a, b) not in result.no_peers]
+    assert pairs == report["pairs"] == sorted(list(pair) for pair in machine.peers)
+    assert result.nvlinks == machine.nvlinks and not result.switched and not result.silent
 
 
 def test_the_links_of_a_p3_16xlarge_are_those_of_the_cube(tmp_path):

@@ -69,41 +69,41 @@ def ran(tmp_path, code, *words, machine=None, count=COUNT, **variables):
     script.write_text((HEAD % count) + code)
     variables.update(environment(machine or v100s(count, promises_peers=True), tmp_path), MXNET_USE_FUSION="0")
     folders = [str(Path(__file__).parent)]
-    ended = subprocess.run(
+    process = subprocess.run(
         [sys.executable, str(script), *words], capture_output=True, encoding="utf-8",
         env={**clean_environment(path=folders), **variables}, check=False,
     )  # fmt: skip
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    return json.loads(ended.stdout.strip().split("\n")[-1]), ended.stderr
+    assert process.returncode == 0, process.stdout + process.stderr
+    return json.loads(process.stdout.strip().split("\n")[-1]), process.stderr
 
 
 @pytest.mark.parametrize("name", ["ring", "sharded-optimizer", "device", "local", "nccl"])
 def test_no_store_copies_through_the_host_between_gpus(name, tmp_path):
     """Not even what the first broadcast copies. `local` copies to the host, as it says."""
-    told, _ = ran(tmp_path, STORE, name)
-    assert told["sums"] == [COUNT**2] * COUNT
-    assert told["copies_staged"] == 0
-    assert (told["copies_direct"] > 0) == (name != "local")
+    report, _ = ran(tmp_path, STORE, name)
+    assert report["sums"] == [COUNT**2] * COUNT
+    assert report["copies_staged"] == 0
+    assert (report["copies_direct"] > 0) == (name != "local")
 
 
 @pytest.mark.parametrize("name", ["sharded-optimizer"])
 def test_gluons_trainer_copies_directly(name, tmp_path):
-    told, _ = ran(tmp_path, TRAINER, name)
-    assert told["copies_staged"] == 0 < told["copies_direct"]
+    report, _ = ran(tmp_path, TRAINER, name)
+    assert report["copies_staged"] == 0 < report["copies_direct"]
 
 
 @pytest.mark.parametrize("code", [BY_HAND % COUNT, MADE], ids=["by hand, after a lab's setup", "make_allreduce"])
 def test_what_is_copied_by_hand_goes_directly(code, tmp_path):
-    told, _ = ran(tmp_path, code)
-    assert told["sums"] == [COUNT] * COUNT
-    assert told["copies_staged"] == 0 < told["copies_direct"]
+    report, _ = ran(tmp_path, code)
+    assert report["sums"] == [COUNT] * COUNT
+    assert report["copies_staged"] == 0 < report["copies_direct"]
 
 
 @pytest.mark.parametrize("name", ["ring", "device"])
 def test_access_is_not_enabled_where_the_user_forbids_it(name, tmp_path):
-    told, _ = ran(tmp_path, STORE, name, machine=v100s(COUNT), MXNET_ENABLE_GPU_P2P="0")
-    assert told["sums"] == [COUNT**2] * COUNT
-    assert told["copies_direct"] == 0 < told["copies_staged"]
+    report, _ = ran(tmp_path, STORE, name, machine=v100s(COUNT), MXNET_ENABLE_GPU_P2P="0")
+    assert report["sums"] == [COUNT**2] * COUNT
+    assert report["copies_direct"] == 0 < report["copies_staged"]
 
 
 @pytest.mark.parametrize("name", ["ring", "device"])
@@ -112,9 +112,9 @@ def test_gpus_that_cannot_reach_each_other_are_no_error_and_no_noise(name, tmp_p
     the thread.
     """
     code = STORE + "assert mx.base._LIB.cudaGetLastError() == 0\n"
-    told, said = ran(tmp_path, code, name, machine=G4DN_12XLARGE)
-    assert told["sums"] == [COUNT**2] * COUNT
-    assert told["copies_direct"] == 0 < told["copies_staged"]
+    report, said = ran(tmp_path, code, name, machine=G4DN_12XLARGE)
+    assert report["sums"] == [COUNT**2] * COUNT
+    assert report["copies_direct"] == 0 < report["copies_staged"]
     assert "direct access" not in said
 
 
@@ -128,10 +128,10 @@ store = make_kvstore("ring", ctxs)
 store.pushpull("weight", arrays)
 told(order=store.placement(ctxs).order, sums=[float(array[7].asscalar()) for array in arrays])
 """
-    told, _ = ran(tmp_path, code, machine=P3_16XLARGE, count=8)
-    assert told["sums"] == [8] * 8
-    assert told["order"] == [0, 3, 2, 1, 5, 6, 7, 4]
-    assert told["copies_staged"] == 0 < told["copies_direct"]
+    report, _ = ran(tmp_path, code, machine=P3_16XLARGE, count=8)
+    assert report["sums"] == [8] * 8
+    assert report["order"] == [0, 3, 2, 1, 5, 6, 7, 4]
+    assert report["copies_staged"] == 0 < report["copies_direct"]
 
 
 def test_the_numbers_of_cuda_are_not_those_of_nvml(tmp_path):
@@ -140,8 +140,8 @@ def test_the_numbers_of_cuda_are_not_those_of_nvml(tmp_path):
     """
     code = "store = make_kvstore('ring', ctxs)\ntold(order=store.placement(ctxs).order)\n"
     visible = ",".join(map(str, (0, 3, 2, 1, 5, 6, 7, 4)))
-    told, _ = ran(tmp_path, code, machine=P3_16XLARGE, count=8, CUDA_VISIBLE_DEVICES=visible)
-    assert told["order"] == list(range(8))
+    report, _ = ran(tmp_path, code, machine=P3_16XLARGE, count=8, CUDA_VISIBLE_DEVICES=visible)
+    assert report["order"] == list(range(8))
 
 
 def test_current_gpu_and_last_error_of_the_thread_are_as_before(tmp_path):
@@ -157,5 +157,5 @@ for _ in range(2):
 cuda.cudaGetDevice(ctypes.byref(current))
 told(current=current.value, error=cuda.cudaGetLastError())
 """
-    told, _ = ran(tmp_path, code)
-    assert (told["current"], told["error"]) == (2, 0)
+    report, _ = ran(tmp_path, code)
+    assert (report["current"], report["error"]) == (2, 0)

@@ -65,15 +65,15 @@ def test_a_test_that_meets_a_fault_fails_and_names_it_and_another_passes(tmp_pat
     for name, (source, _) in PLANTED.items():
         (tmp_path / f"{name}.py").write_text(source, encoding="utf-8")
     machine = v100s(2, promises_peers=True)
-    told = ended(
+    report = ended(
         machine, tmp_path, "-m", "pytest", "-p", "gpus.faults", "-q", "-rA", "--tb=short", "-p", "no:cacheprovider"
     )
     for name, (_, fault) in PLANTED.items():
         lines = [
-            line for line in told.stdout.splitlines() if line.startswith(("ERROR", "FAILED")) and f"::{name}" in line
+            line for line in report.stdout.splitlines() if line.startswith(("ERROR", "FAILED")) and f"::{name}" in line
         ]
-        assert bool(lines) == bool(fault), told.stdout
-        assert fault in told.stdout
+        assert bool(lines) == bool(fault), report.stdout
+        assert fault in report.stdout
 
 
 WITHOUT_FENCES = """
@@ -107,9 +107,9 @@ for algorithm in ("ring", "sharded"):
 
 def test_a_fence_that_is_left_out_shows(tmp_path):
     """With delays: whoever comes too early reads what is not there yet."""
-    told = ended(v100s(3, delay_us=3000), tmp_path, "-c", WITHOUT_FENCES)
-    assert told.returncode == 0, told.stderr
-    for line in told.stdout.splitlines():
+    report = ended(v100s(3, delay_us=3000), tmp_path, "-c", WITHOUT_FENCES)
+    assert report.returncode == 0, report.stderr
+    for line in report.stdout.splitlines():
         with_fences, without = map(int, line.split())
         assert with_fences == 0
         assert without > 0
@@ -145,6 +145,6 @@ for store in ("ring", "star"):
 
 
 def test_a_replica_that_is_left_behind_shows(tmp_path):
-    told = ended(v100s(2), tmp_path, "-c", STALE)
-    assert told.returncode == 0, told.stderr
-    assert told.stdout.split() == ["1", "0", "1", "0"]
+    report = ended(v100s(2), tmp_path, "-c", STALE)
+    assert report.returncode == 0, report.stderr
+    assert report.stdout.split() == ["1", "0", "1", "0"]

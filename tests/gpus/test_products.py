@@ -16,20 +16,20 @@ SIZES = st.integers(1, 70)
 DTYPES = st.sampled_from(["float32", "float64", "float16"])
 
 
-def assert_product(found, a, b, dtype):
-    wanted = a.astype("float64") @ b.astype("float64")
+def assert_product(result, a, b, dtype):
+    expected = a.astype("float64") @ b.astype("float64")
     # of the terms: a sum may vanish
     bound = np.abs(a).astype("float64") @ np.abs(b).astype("float64")
-    assert found.dtype == np.dtype(dtype)
-    assert (np.abs(found - wanted) <= TOLERANCES[dtype] * bound).all()
+    assert result.dtype == np.dtype(dtype)
+    assert (np.abs(result - expected) <= TOLERANCES[dtype] * bound).all()
 
 
 @given(m=SIZES, n=SIZES, k=SIZES, turned=st.tuples(st.booleans(), st.booleans()), dtype=DTYPES)
 def test_products_of_matrices(m, n, k, turned, dtype):
     a, b = drawn(m, k).astype(dtype), drawn(k, n).astype(dtype)
     left, right = (nd.array(array.T if turn else array, ctx=gpu(0), dtype=dtype) for array, turn in zip((a, b), turned))
-    found = nd.dot(left, right, transpose_a=turned[0], transpose_b=turned[1]).asnumpy()
-    assert_product(found, a, b, dtype)
+    result = nd.dot(left, right, transpose_a=turned[0], transpose_b=turned[1]).asnumpy()
+    assert_product(result, a, b, dtype)
 
 
 @given(batch=st.integers(1, 4), m=SIZES, n=SIZES, k=SIZES, turned=st.tuples(st.booleans(), st.booleans()), dtype=DTYPES)
@@ -39,8 +39,8 @@ def test_products_of_many_matrices(batch, m, n, k, turned, dtype):
         nd.array(array.transpose(0, 2, 1) if turn else array, ctx=gpu(0), dtype=dtype)
         for array, turn in zip((a, b), turned)
     )
-    found = nd.batch_dot(left, right, transpose_a=turned[0], transpose_b=turned[1]).asnumpy()
-    assert_product(found, a, b, dtype)
+    result = nd.batch_dot(left, right, transpose_a=turned[0], transpose_b=turned[1]).asnumpy()
+    assert_product(result, a, b, dtype)
 
 
 REQUESTS = st.sampled_from(["write", "add"])
@@ -75,15 +75,15 @@ def test_triangles_multiply_and_solve(n, m, lower, right, turned):
 @given(n=st.integers(1, 9), k=st.integers(1, 9), turned=st.booleans(), dtype=st.sampled_from(["float32", "float64"]))
 def test_a_matrix_times_itself_turned(n, k, turned, dtype):
     a = drawn(n, k)
-    found = nd.linalg.syrk(nd.array(a, ctx=gpu(0), dtype=dtype), transpose=turned, alpha=0.5).asnumpy()
-    np.testing.assert_allclose(found, 0.5 * (a.T @ a if turned else a @ a.T), rtol=1e-4, atol=1e-5)
+    result = nd.linalg.syrk(nd.array(a, ctx=gpu(0), dtype=dtype), transpose=turned, alpha=0.5).asnumpy()
+    np.testing.assert_allclose(result, 0.5 * (a.T @ a if turned else a @ a.T), rtol=1e-4, atol=1e-5)
 
 
 @given(size=st.integers(1, 500), dtype=st.sampled_from(["float32", "float64"]))
 def test_products_of_vectors(size, dtype):
     a, b = drawn(size), drawn(size, seed=9)
-    found = nd.dot(*(nd.array(array, ctx=gpu(0), dtype=dtype) for array in (a, b))).asscalar()
-    assert abs(found - a @ b) <= TOLERANCES[dtype] * (np.abs(a) @ np.abs(b))
+    result = nd.dot(*(nd.array(array, ctx=gpu(0), dtype=dtype) for array in (a, b))).asscalar()
+    assert abs(result - a @ b) <= TOLERANCES[dtype] * (np.abs(a) @ np.abs(b))
 
 
 def test_a_product_of_vectors_of_millions_keeps_its_digits():
@@ -123,7 +123,7 @@ def test_an_a100_rounds_the_factors_of_float32_products_to_tf32_where_it_is_allo
     """
     exact, rounded = 4 * (1 + 2**-11 + 2**-20) ** 2, 4 * (1 + 2**-10) ** 2
     allowed, forbidden = started(tmp_path / "allowed", "1"), started(tmp_path / "forbidden", "0")
-    for process, wanted in ((allowed, [rounded, exact, rounded]), (forbidden, [exact] * 3)):
-        found = json.loads(process.communicate()[0])
+    for process, expected in ((allowed, [rounded, exact, rounded]), (forbidden, [exact] * 3)):
+        result = json.loads(process.communicate()[0])
         assert process.returncode == 0
-        np.testing.assert_allclose(found, wanted, rtol=3e-7)
+        np.testing.assert_allclose(result, expected, rtol=3e-7)

@@ -23,10 +23,10 @@ def generated(call, *arguments, count=1000, seed=7, offset=0, device=0, times=1)
         curand.curandSetGeneratorOffset(generator, ctypes.c_ulonglong(offset))
         for _ in range(times):
             status = getattr(curand, call)(generator, numbers.address, ctypes.c_size_t(count), *arguments)
-        found = own.read(numbers, count)
+        result = own.read(numbers, count)
         own.synchronise()
         curand.curandDestroyGenerator(generator)
-        return status, found
+        return status, result
 
 
 @given(

@@ -34,8 +34,8 @@ def test_recurrent_networks_their_states_and_their_gradients(mode, sizes, layers
         return nd.concat(*(out.reshape(-1) for out in outs), dim=0)
 
     arrays = [array.astype("float16") for array in arrays]
-    found, wanted = results(gpu(0), network, arrays, dtype), results(cpu(), network, arrays)
-    for ours, theirs in zip(found, wanted):
+    result, expected = results(gpu(0), network, arrays, dtype), results(cpu(), network, arrays)
+    for ours, theirs in zip(result, expected):
         assert_close(ours, theirs, "float16" if dtype == "float16" else "float32")
 
 

@@ -70,7 +70,7 @@ def scratch_memory():
 def test_running_statistics_are_those_of_cpu_devices(sizes, cut, sync_bn):
     cpus, gpus = ([kind(device) for device in range(2)] for kind in (mx.cpu, mx.gpu))
     expected = statistics_after(cpus, sizes, cut, sync_bn)
-    found = statistics_after(gpus, sizes, cut, sync_bn)
-    for one, other in zip(found, expected):
+    result = statistics_after(gpus, sizes, cut, sync_bn)
+    for one, other in zip(result, expected):
         for name in other:
             np.testing.assert_allclose(one[name], other[name], rtol=1e-4, atol=1e-6, err_msg=name)

@@ -43,11 +43,11 @@ def whole(run):
     return [np.concatenate([array.ravel() for array in run.parameters])]
 
 
-def assert_same(found, expected):
+def assert_same(result, expected):
     assert np.isfinite(expected.losses).all()
-    assert relative_distance(whole(found), whole(expected)) <= TOLERANCE
-    assert found.losses == pytest.approx(expected.losses, rel=TOLERANCE)
-    assert found.alike
+    assert relative_distance(whole(result), whole(expected)) <= TOLERANCE
+    assert result.losses == pytest.approx(expected.losses, rel=TOLERANCE)
+    assert result.alike
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -60,9 +60,9 @@ def scratch_memory():
 @pytest.mark.parametrize("store", KVSTORES)
 def test_every_store_trains_lenet_as_one_cpu_device_does(store):
     for count in (2, 8):
-        found, expected = (five_steps(named("gpu", count), kvstore=store, **LENET), on_cpus(1, **LENET))
-        assert_same(found, expected)
-        assert relative_distance(found.parameters, expected.parameters) <= TOLERANCE  # each by itself, too
+        result, expected = (five_steps(named("gpu", count), kvstore=store, **LENET), on_cpus(1, **LENET))
+        assert_same(result, expected)
+        assert relative_distance(result.parameters, expected.parameters) <= TOLERANCE  # each by itself, too
 
 
 @st.composite
@@ -92,15 +92,15 @@ def runs(draw):
 def check(run, count, most_us, seed):
     chosen, store = run
     with delays(most_us, seed):
-        found = five_steps(named("gpu", count), kvstore=store, **chosen)
+        result = five_steps(named("gpu", count), kvstore=store, **chosen)
     for cpus in {1, count}:
         expected = on_cpus(cpus, **chosen)
-        if relative_distance(whole(found), whole(expected)) > TOLERANCE:
+        if relative_distance(whole(result), whole(expected)) > TOLERANCE:
             # The input of a ReLU is so near zero that oneDNN's rounding has it on the other side
             # than cuDNN's: from there on there are two right ways. The CPU's other kernels go the
             # one of the GPUs.
             expected = five_steps_without_onednn(named("cpu", cpus), threads=1, **chosen)
-        assert_same(found, expected)
+        assert_same(result, expected)
 
 
 drawn = {
@@ -133,27 +133,27 @@ def test_resnet8_trains_as_on_cpu_devices(count):
 @pytest.mark.parametrize("count", [2, 8])
 def test_resnet8_with_sync_bn_trains_as_on_one_cpu_device(count):
     with delays(100, count):
-        found = five_steps(named("gpu", count), sync_bn=True, **RESNET8)
-    assert_same(found, on_cpus(1, **RESNET8))
+        result = five_steps(named("gpu", count), sync_bn=True, **RESNET8)
+    assert_same(result, on_cpus(1, **RESNET8))
 
 
 @pytest.mark.parametrize("count", [2, 4])
 def test_compressed_gradients_are_those_of_cpu_devices(count):
     chosen = {"compress": "2bit:0.02", "kvstore": "device", "lr": 0.1}
-    found, expected = five_steps(named("gpu", count), **chosen), on_cpus(count, **chosen)
-    apart = np.abs(whole(found)[0] - whole(expected)[0]) > 1e-6
+    result, expected = five_steps(named("gpu", count), **chosen), on_cpus(count, **chosen)
+    apart = np.abs(whole(result)[0] - whole(expected)[0]) > 1e-6
     assert apart.mean() <= 1e-4  # rounding lets a gradient here and there miss the threshold
-    assert found.losses == pytest.approx(expected.losses, rel=TOLERANCE)
-    assert found.alike
+    assert result.losses == pytest.approx(expected.losses, rel=TOLERANCE)
+    assert result.alike
 
 
 @pytest.mark.parametrize("model", ["lenet", "mlp", "resnet8"])
 def test_float16_trains_as_float32_does_but_for_rounding(model):
     exact = five_steps(named("gpu", 2), model=model, lr=0.01)
-    found = five_steps(named("gpu", 2), model=model, lr=0.01, dtype="float16")
-    assert found.losses == pytest.approx(exact.losses, rel=5e-3)
-    assert found.losses != exact.losses
-    assert relative_distance(whole(found), whole(exact)) < 1e-2
+    result = five_steps(named("gpu", 2), model=model, lr=0.01, dtype="float16")
+    assert result.losses == pytest.approx(exact.losses, rel=5e-3)
+    assert result.losses != exact.losses
+    assert relative_distance(whole(result), whole(exact)) < 1e-2
 
 
 def test_operators_are_fused():

@@ -51,8 +51,8 @@ def test_memory_of_splits_is_what_is_allocated_on_each_gpu(settings):
     plan = make_plan(config.replace(batch_size=images))
     plan = dataclasses.replace(plan, dataset=load_dataset("synthetic", samples=images))
     taken, strategy = taken_by(plan)
-    told = [memory.total for _, memory in MemoryEstimator(plan, strategy.net, strategy.estimate_memory).rows(images)]
-    assert told == pytest.approx(taken, rel=0.2)
+    report = [memory.total for _, memory in MemoryEstimator(plan, strategy.net, strategy.estimate_memory).rows(images)]
+    assert report == pytest.approx(taken, rel=0.2)
 
 
 def taken_by(plan):

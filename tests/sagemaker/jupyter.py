@@ -108,12 +108,12 @@ class Server:
                     parents[int(pid)] = int(stat.read().rpartition(")")[2].split()[1])
             except OSError:
                 pass
-        found = {self.process.pid}
+        result = {self.process.pid}
         while True:
-            more = {pid for pid, parent in parents.items() if parent in found} - found
+            more = {pid for pid, parent in parents.items() if parent in result} - result
             if not more:
-                return found
-            found |= more
+                return result
+            result |= more
 
     def end(self):
         """Asks it to end, with all its kernels and terminals."""

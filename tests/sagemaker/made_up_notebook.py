@@ -134,10 +134,10 @@ class Notebook:
             self.as_root("bash", "-s"), cwd="/", stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             stderr=subprocess.PIPE, encoding="utf-8", start_new_session=True,
         )  # fmt: skip
-        said, complaints = script.communicate(text, timeout=LIMIT_S)
+        output, complaints = script.communicate(text, timeout=LIMIT_S)
         assert script.returncode == 0, complaints
         self.group = script.pid
-        return said
+        return output
 
     def create(self, **settings):
         """The first start of a new notebook."""
@@ -148,14 +148,14 @@ class Notebook:
         """build-env.sh as somebody runs it in a terminal: its status, and what it printed."""
         home = self.root / "home/ec2-user"
         script = home / "SageMaker/.gluonlab/build-env.sh"
-        done = subprocess.run(
+        process = subprocess.run(
             self.as_root("env", f"HOME={home}", "bash", str(script), *arguments),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             encoding="utf-8",
             timeout=LIMIT_S,
         )
-        return done.returncode, done.stdout
+        return process.returncode, process.stdout
 
     @property
     def markers(self):
@@ -163,9 +163,9 @@ class Notebook:
 
     def marker(self, state):
         """Waits until the notebook shows this state and no other; returns what its file says."""
-        wanted, building = [f"gluonlab-{state}.txt"], state == "BUILDING"
+        expected, building = [f"gluonlab-{state}.txt"], state == "BUILDING"
         # to look at the lock takes it for a moment, so the marker comes first
-        until(lambda: self.markers == wanted and self.locked() is building)
+        until(lambda: self.markers == expected and self.locked() is building)
         return (self.shown / f"gluonlab-{state}.txt").read_text(encoding="utf-8")
 
     def locked(self):

@@ -27,12 +27,12 @@ def said_by_kernel(kernel, code, folder, home):
     client = manager.blocking_client()
     client.start_channels()
     try:
-        said = []
+        output = []
         client.wait_for_ready(timeout=300)
         client.execute_interactive(
-            code, timeout=300, output_hook=lambda message: said.append(message["content"].get("text", ""))
+            code, timeout=300, output_hook=lambda message: output.append(message["content"].get("text", ""))
         )
-        return "".join(said)
+        return "".join(output)
     finally:
         client.stop_channels()
         manager.shutdown_kernel(now=True)
@@ -56,11 +56,11 @@ def test_the_build_of_a_cpu_notebook(notebook):
     command = notebook.marker("READY").strip().rpartition("terminal: ")[2].split()
     small = ["--dataset", "digits", "--model", "mlp", "--epochs", "1"]
     environment = {"HOME": str(home), "PATH": os.defpath}
-    done = subprocess.run(
+    process = subprocess.run(
         command + small, cwd=notebook.shown, env=environment, capture_output=True, encoding="utf-8", timeout=300
     )
-    assert done.returncode == 0, done.stderr
-    assert "test accuracy" in done.stdout + done.stderr
+    assert process.returncode == 0, process.stderr
+    assert "test accuracy" in process.stdout + process.stderr
 
     code = "import gluonlab, mxnet; print(mxnet.__version__, gluonlab.__file__)"
     for kernel in ("gluonlab", "python3"):

@@ -171,13 +171,13 @@ FAULTS = {
 
 
 @pytest.mark.parametrize(
-    ("find", "plant", "said"), [(find, *each) for find, faults in FAULTS.items() for each in faults]
+    ("find", "plant", "output"), [(find, *each) for find, faults in FAULTS.items() for each in faults]
 )
-def test_a_planted_fault_is_found(copy, find, plant, said):
+def test_a_planted_fault_is_found(copy, find, plant, output):
     assert list(find(copy)) == []
     plant(copy)
-    found = list(find(copy))
-    assert any(said in line for line in found), found
+    result = list(find(copy))
+    assert any(output in line for line in result), result
 
 
 def test_the_command_line_of_aws_refuses_what_the_model_does(copy, monkeypatch):
@@ -195,17 +195,17 @@ def test_the_program_ends_with_the_faults_and_a_status(copy, monkeypatch, capsys
     monkeypatch.setattr(sys, "argv", ["check_sagemaker.py", str(copy)])
     checks = [check.check_requests, check.check_scripts]
     monkeypatch.setattr(check.find_faults, "__defaults__", (copy, checks))
-    with pytest.raises(SystemExit) as ended:
+    with pytest.raises(SystemExit) as process:
         check.main()
-    assert not ended.value.code
+    assert not process.value.code
     request(VolumeSizeInGB=4)(copy)
     crlf(copy)
-    with pytest.raises(SystemExit) as ended:
+    with pytest.raises(SystemExit) as process:
         check.main()
-    assert ended.value.code
-    said = capsys.readouterr().out
-    assert "VolumeSizeInGB: value 4 is below 5" in said
-    assert "on-start.sh: lines end in CRLF" in said
+    assert process.value.code
+    output = capsys.readouterr().out
+    assert "VolumeSizeInGB: value 4 is below 5" in output
+    assert "on-start.sh: lines end in CRLF" in output
 
 
 def test_p3_is_known_to_be_dead_everywhere_and_what_lives_is_not():

@@ -54,10 +54,10 @@ class Proxy(BaseHTTPRequestHandler):
             "GIT_CONFIG_KEY_0": "safe.directory", "GIT_CONFIG_VALUE_0": "*",
         }  # fmt: skip
         command = ["git", "http-backend"]
-        said = subprocess.run(
+        output = subprocess.run(
             command, input=body, env=environment, stdout=subprocess.PIPE, timeout=LIMIT_S, check=False
         ).stdout
-        head, _, content = said.partition(b"\r\n\r\n")
+        head, _, content = output.partition(b"\r\n\r\n")
         fields = dict(line.split(": ", 1) for line in head.decode("ascii").split("\r\n"))
         self.answer(int(fields.get("Status", "200")[:3]), fields["Content-Type"], content)
 
@@ -120,8 +120,8 @@ def test_a_file_on_the_volume_says_so_too_and_goes_before(notebook, proxy):
     (notebook.shown / ".gluonlab/environment").write_text(
         "# ours\n" + lines + "\nGLUONLAB_CONDA_CHANNEL=https://conda.example/forge\n", encoding="utf-8"
     )
-    status, said = notebook.build()
-    assert status == 0, said
+    status, output = notebook.build()
+    assert status == 0, output
     assert set(handler.asked) == {"git.example", "pypi.example"}
     assert " --channel https://conda.example/forge " in notebook.calls("conda")[0]
 
@@ -133,28 +133,28 @@ def test_an_update_goes_through_the_proxy_too(notebook, proxy):
     del handler.asked[:]
     (notebook.checkout / "setup.py").write_text("# newer", encoding="utf-8")
     notebook.commit()
-    status, said = notebook.build("--update")
-    assert status == 0, said
+    status, output = notebook.build("--update")
+    assert status == 0, output
     assert set(handler.asked) == {"git.example", "pypi.example"}
 
 
 @pytest.mark.parametrize(
-    ("given", "wanted"),
+    ("given", "expected"),
     [
         ({"GLUONLAB_REPOSITORY": "https://git.example/g.git"}, "git.example:443"),
         ({"GLUONLAB_REPOSITORY": "", "GLUONLAB_BUCKET": "my-bucket"}, "my-bucket.s3.eu-west-1.amazonaws.com:443"),
     ],
     ids=["git", "aws"],
 )
-def test_https_asks_the_proxy_for_its_way(notebook, proxy, given, wanted):
+def test_https_asks_the_proxy_for_its_way(notebook, proxy, given, expected):
     address, handler = proxy
     (notebook.shims / "aws").unlink()
     (notebook.shims / "aws").symlink_to(Path(sys.executable).parent / "aws")
     keys = "AWS_ACCESS_KEY_ID=x AWS_SECRET_ACCESS_KEY=x AWS_DEFAULT_REGION=eu-west-1"
-    said = f"HTTPS_PROXY={address} AWS_MAX_ATTEMPTS=1 {keys}"
-    notebook.create(GLUONLAB_ENVIRONMENT=said, **given)
+    output = f"HTTPS_PROXY={address} AWS_MAX_ATTEMPTS=1 {keys}"
+    notebook.create(GLUONLAB_ENVIRONMENT=output, **given)
     notebook.marker("FAILED")
-    assert set(handler.asked) == {wanted}
+    assert set(handler.asked) == {expected}
 
 
 def test_the_idle_stop_has_the_proxy_and_no_proxy_before_the_metadata(notebook):

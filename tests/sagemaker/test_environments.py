@@ -55,10 +55,10 @@ def test_a_driver_that_does_not_answer_is_named_and_nothing_is_touched(with_gpus
     (kernels / "gluonlab").rmdir()
     with_gpus.has_gpus("T4", "T4", nvidia_smi=nvidia_smi)
     with_gpus.start(GLUONLAB_ENVIRONMENT=QUICK)
-    said = with_gpus.marker("FAILED")
-    assert "the driver does not answer: nvidia-smi lists no GPU for 2 s" in said
-    assert "the bus 0000:00:10.0 0000:00:11.0 (" in said
-    assert ("no communication" in said) is ("no communication" in nvidia_smi)
+    output = with_gpus.marker("FAILED")
+    assert "the driver does not answer: nvidia-smi lists no GPU for 2 s" in output
+    assert "the bus 0000:00:10.0 0000:00:11.0 (" in output
+    assert ("no communication" in output) is ("no communication" in nvidia_smi)
     after = [call for call in with_gpus.calls() if "conda" in call or "make_venv" in call]
     assert after == before
     assert (with_gpus.shown / ".gluonlab/env-cu112/mine").exists()
@@ -67,8 +67,8 @@ def test_a_driver_that_does_not_answer_is_named_and_nothing_is_touched(with_gpus
     with_gpus.has_gpus("T4")
     again = with_gpus.shown / ".gluonlab/environment"
     again.write_text("GLUONLAB_DRIVER_SECONDS=300\n", encoding="utf-8")
-    status, said = with_gpus.build()
-    assert status == 0, said
+    status, output = with_gpus.build()
+    assert status == 0, output
     assert "--gpus 1\n" in with_gpus.marker("READY")
     assert (with_gpus.shown / ".gluonlab/env-cu112/mine").exists()
 
@@ -112,8 +112,8 @@ def test_what_a_first_try_left_is_not_put_aside(notebook):
     state = notebook.shown / ".gluonlab"
     (state / "env-cpu/bin/python").write_text("cut off", encoding="utf-8")
     (notebook.root / "install-fails").unlink()
-    status, said = notebook.build()
-    assert status == 0, said
+    status, output = notebook.build()
+    assert status == 0, output
     assert sorted(path.name for path in state.glob("env*")) == ["env", "env-cpu"]
 
 
@@ -126,8 +126,8 @@ def test_an_installation_that_failed_over_a_whole_environment_is_tried_again_in_
     (notebook.root / "install-fails").touch()
     assert notebook.build()[0] == 1
     (notebook.root / "install-fails").unlink()
-    status, said = notebook.build()
-    assert status == 0, said
+    status, output = notebook.build()
+    assert status == 0, output
     assert (state / "env-cpu/mine").exists()
     assert len(notebook.calls("conda")) == 1
     assert installed(notebook) == ["cpu", "cpu", "cpu"]

@@ -287,8 +287,8 @@ def test_the_program_stops_its_own_notebook(program, server, tmp_path):
         until((tmp_path / "stopped").exists)
         until((tmp_path / "stopped").read_text)
         assert process.poll() is None  # it goes on: a stop that AWS refused is tried again
-    wanted = "sagemaker stop-notebook-instance --region eu-west-1 --notebook-instance-name mine"
-    assert (tmp_path / "stopped").read_text(encoding="utf-8").splitlines()[0] == wanted
+    expected = "sagemaker stop-notebook-instance --region eu-west-1 --notebook-instance-name mine"
+    assert (tmp_path / "stopped").read_text(encoding="utf-8").splitlines()[0] == expected
 
 
 def test_the_program_stops_a_notebook_whose_server_has_ended(program, tmp_path):

@@ -54,11 +54,11 @@ class Machine:
             "HOME": str(self.home), "PATH": os.defpath, "JUPYTER_PREFER_ENV_PATH": prefers,
             "JUPYTER_PLATFORM_DIRS": "0",
         }  # fmt: skip
-        done = subprocess.run(
+        process = subprocess.run(
             [str(self.python), "-c", *map(str, arguments)], cwd="/", env=environment,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding="utf-8", timeout=300,
         )  # fmt: skip
-        return done.returncode, done.stdout
+        return process.returncode, process.stdout
 
 
 @pytest.fixture
@@ -72,8 +72,8 @@ def test_both_kernels_are_the_environment_wherever_a_server_looks_first(machine,
     assert machine.run(WHERE, prefers=prefers) == (0, f"python3 {machine.python}\n")
     machine.notebook.create()
     machine.notebook.marker("READY")
-    wanted = f"gluonlab {sys.executable}\npython3 {sys.executable}\n"
-    assert machine.run(WHERE, prefers=prefers) == (0, wanted)
+    expected = f"gluonlab {sys.executable}\npython3 {sys.executable}\n"
+    assert machine.run(WHERE, prefers=prefers) == (0, expected)
 
 
 @pytest.mark.parametrize("cells", [3, pytest.param(1000, marks=pytest.mark.long)])
@@ -84,16 +84,16 @@ def test_a_lab_runs_as_it_is(machine, cells):
     labs = machine.notebook.shown / "gluonlab-labs"
     lab = labs / "01-devices.ipynb"
     unmodified = lab.read_bytes()
-    status, said = machine.run(EXECUTE, lab, labs, cells)
-    assert status == 0, said[-3000:]
+    status, output = machine.run(EXECUTE, lab, labs, cells)
+    assert status == 0, output[-3000:]
     assert lab.read_bytes() == unmodified
 
 
 def test_in_the_kernel_of_the_machine_its_first_cell_fails(machine):
     """This failure shows that the test above can fail."""
-    status, said = machine.run(EXECUTE, SAGEMAKER.parent / "labs/en/01-devices.ipynb", "/tmp", 3)
+    status, output = machine.run(EXECUTE, SAGEMAKER.parent / "labs/en/01-devices.ipynb", "/tmp", 3)
     assert status == 1
-    assert "No module named 'gluonlab'" in said
+    assert "No module named 'gluonlab'" in output
 
 
 def test_a_kernel_has_the_proxy_and_the_index_of_the_notebook(machine):

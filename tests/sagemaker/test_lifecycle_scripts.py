@@ -16,16 +16,16 @@ from made_up_notebook import SAGEMAKER, until
 
 def test_the_first_start_builds_the_environment_and_shows_that_it_is_ready(notebook):
     notebook.create()
-    said = notebook.marker("READY")
+    output = notebook.marker("READY")
     env = notebook.shown / ".gluonlab" / "env"
-    assert f"{env}/bin/python -m gluonlab.run" in said
+    assert f"{env}/bin/python -m gluonlab.run" in output
     tool = f"{notebook.shown}/gluonlab-source/tools/make_venv.py"
     assert f"python {tool} {env}-cpu cpu labs" in notebook.calls()
     assert env.resolve() == Path(f"{env}-cpu").resolve()
     kernels = notebook.root / "home/ec2-user/.local/share/jupyter/kernels"
     assert sorted(path.name for path in kernels.iterdir()) == ["gluonlab", "python3"]
     assert (notebook.shown / "gluonlab-labs" / "01.ipynb").is_file()
-    assert "reload this page" in said
+    assert "reload this page" in output
     log = (notebook.shown / "gluonlab-setup.log").read_text(encoding="utf-8")
     assert log.index("BUILDING") < log.index("READY")
 
@@ -111,9 +111,9 @@ def make_another_repository(notebook):
 def test_a_failure_is_shown_with_its_reason_and_the_next_start_mends_it(notebook, fault, reason):
     fault(notebook)
     notebook.create()
-    said = notebook.marker("FAILED")
-    assert reason.format(shown=notebook.shown) in said
-    assert f"Try again in a terminal: bash {notebook.shown}/.gluonlab/build-env.sh" in said
+    output = notebook.marker("FAILED")
+    assert reason.format(shown=notebook.shown) in output
+    assert f"Try again in a terminal: bash {notebook.shown}/.gluonlab/build-env.sh" in output
     root, shims = notebook.root, notebook.shims
     for path in (root / "conda-fails", root / "install-fails", shims / "df"):
         with contextlib.suppress(FileNotFoundError):
@@ -131,8 +131,8 @@ def test_a_repository_that_cannot_be_reached_is_named_and_what_git_says_is_in_th
 
 def test_with_nothing_to_fetch_from_the_cure_is_named(notebook):
     notebook.create(GLUONLAB_REPOSITORY="")
-    said = "neither a repository nor a bucket to fetch it from: clone or upload it there"
-    assert said in notebook.marker("FAILED")
+    output = "neither a repository nor a bucket to fetch it from: clone or upload it there"
+    assert output in notebook.marker("FAILED")
 
 
 def test_a_person_who_deletes_the_state_gets_it_anew_from_the_checkout(notebook):

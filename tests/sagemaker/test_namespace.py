@@ -43,19 +43,19 @@ def test_from_machine_to_machine_and_through_every_fault_of_a_driver(notebook):
     late = notebook.root / "late"
     quick = {"GLUONLAB_ENVIRONMENT": "GLUONLAB_DRIVER_SECONDS=1"}
 
-    def start(wanted, *cards, nvidia_smi=None, **given):
+    def start(expected, *cards, nvidia_smi=None, **given):
         shutil.rmtree(str(notebook.root / "home/ec2-user/.local"), ignore_errors=True)
         notebook.has_gpus(*cards, nvidia_smi=nvidia_smi)
         notebook.start(**given)
-        return notebook.marker(wanted)
+        return notebook.marker(expected)
 
     notebook.start("on-create")
     assert "--gpus 4\n" in start("READY", *["T4"] * 4)
     (state / "env-cu112/mine").touch()
     for fault in ("exit 9", 'trap "" TERM; sleep 600'):
-        said = start("FAILED", *["T4"] * 4, nvidia_smi=fault, **quick)
-        assert "the driver does not answer: nvidia-smi lists no GPU for 1 s" in said
-        assert "the bus 0000:00:10.0 0000:00:11.0 0000:00:12.0 0000:00:13.0 (" in said
+        output = start("FAILED", *["T4"] * 4, nvidia_smi=fault, **quick)
+        assert "the driver does not answer: nvidia-smi lists no GPU for 1 s" in output
+        assert "the bus 0000:00:10.0 0000:00:11.0 0000:00:12.0 0000:00:13.0 (" in output
     late.touch()
     start("BUILDING", "T4", nvidia_smi=f'[ ! -e {late} ] || exit 9\necho "GPU 0: T4"')
     late.unlink()

@@ -34,13 +34,13 @@ def listed(value):
 
 def rights(*documents):
     """A set of (effect, action, resource or who, condition), however they are put into statements."""
-    found = set()
+    result = set()
     for one in itertools.chain(*(document["Statement"] for document in documents)):
         assert set(one) <= {"Effect", "Action", "Resource", "Principal", "Condition"}
         upon = listed(one["Resource"]) if "Resource" in one else [json.dumps(one["Principal"])]
         for action, resource in itertools.product(listed(one["Action"]), upon):
-            found.add((one["Effect"], action, resource, json.dumps(one.get("Condition"), sort_keys=True)))
-    return found
+            result.add((one["Effect"], action, resource, json.dumps(one.get("Condition"), sort_keys=True)))
+    return result
 
 
 @pytest.mark.parametrize(

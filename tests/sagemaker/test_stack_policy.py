@@ -52,13 +52,13 @@ def handlers():
     from cfnlint.schema import PROVIDER_SCHEMA_MANAGER
 
     template = cloudformation.load_template(SAGEMAKER / "notebook.yaml")
-    found = set()
+    result = set()
     for kind in {resource["Type"] for resource in template["Resources"].values()}:
         schema = PROVIDER_SCHEMA_MANAGER.get_resource_schema("us-east-1", kind).schema
         for name, about in schema["handlers"].items():
             if name != "list":  # of all resources of a kind, which no stack asks for
-                found |= set(about["permissions"])
-    return found
+                result |= set(about["permissions"])
+    return result
 
 
 def of_the_readme():
@@ -68,12 +68,12 @@ def of_the_readme():
     services = "cloudformation|sagemaker|service-quotas|pricing"
     words = re.findall(rf"aws ({services}) ([a-z]+-[a-z-]+)", steps)
     session = botocore.session.get_session()
-    found = set()
+    result = set()
     for service, command in words:
         names = session.get_service_model(service).operation_names
         [name] = [one for one in names if one.lower() == command.replace("-", "")]
-        found.add(f"{PREFIX.get(service, service)}:{name}")
-    return found
+        result.add(f"{PREFIX.get(service, service)}:{name}")
+    return result
 
 
 def test_the_policy_allows_what_the_stack_and_the_commands_need_and_nothing_else():

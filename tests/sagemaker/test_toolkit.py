@@ -40,9 +40,9 @@ def test_the_job_of_the_parameter_server_runs_under_the_toolkit_of_two_hosts(tmp
     finally:
         for machine in started:
             machine.end()
-    said = [machine.said() for machine in machines]
-    assert statuses == [0, 0], said
+    output = [machine.said() for machine in machines]
+    assert statuses == [0, 0], output
     [run] = [machine.run for machine in machines if (machine.run / "config.json").is_file()]
     config = json.loads((run / "config.json").read_text(encoding="utf-8"))
     assert config["settings"]["processes"] == 2
-    assert sum("test accuracy" in text for text in said) == 1  # rank 0 alone evaluates
+    assert sum("test accuracy" in text for text in output) == 1  # rank 0 alone evaluates

@@ -52,12 +52,12 @@ def run(words, **more):
     return subprocess.run(words, env=environment(**more), capture_output=True, encoding="utf-8", timeout=300)
 
 
-def check_charts(name, said, folder):
+def check_charts(name, output, folder):
     """Check that AWS's charts of a job's output show the metrics of each epoch once."""
     epochs = [line for line in read_metrics(folder) if line["kind"] == "epoch"]
     assert len(epochs) == SMALL["epochs"]
     speeds = [line["images"] / line["training_seconds"] for line in epochs]
-    assert chart_values(said, metric_regexes(SAGEMAKER / "training" / f"{name}.json")) == {
+    assert chart_values(output, metric_regexes(SAGEMAKER / "training" / f"{name}.json")) == {
         LOSS: pytest.approx([line["loss"] for line in epochs], abs=1e-4),
         SPEED: pytest.approx(speeds, abs=0.5),
         ACCURACY: pytest.approx([line["accuracy"] for line in epochs], abs=1e-4),
@@ -116,9 +116,9 @@ def test_two_workers_of_the_parameter_server_train_as_one_process_does(tmp_path)
     with cluster(servers=2) as (start, started):
         for _ in range(2):
             start("worker", words)
-        said = [process.communicate(timeout=300)[0] for process in started]
-    assert [process.returncode for process in started] == [0] * 5, said
-    check_charts("parameter-server", "".join(said), tmp_path / "many")  # rank 0 alone evaluates
+        output = [process.communicate(timeout=300)[0] for process in started]
+    assert [process.returncode for process in started] == [0] * 5, output
+    check_charts("parameter-server", "".join(output), tmp_path / "many")  # rank 0 alone evaluates
     own = {"devices": "cpu", "global-batch-size": size, "out": tmp_path / "one", **SMALL}
     done = run([sys.executable, "-m", "gluonlab.run", *as_words(own)])
     assert done.returncode == 0, done.stderr
@@ -200,18 +200,18 @@ def test_workers_begin_with_the_parameters_of_rank_0_however_late_the_server_ans
         rest = Rest(workers)
         wait_until(lambda: at_an_end(workers) or rest())
         os.kill(server, signal.SIGCONT)
-        said = [worker.communicate(timeout=300)[0] for worker in workers]
-    assert [worker.returncode for worker in workers] == [0, 0], said
-    for text in said:
+        output = [worker.communicate(timeout=300)[0] for worker in workers]
+    assert [worker.returncode for worker in workers] == [0, 0], output
+    for text in output:
         [weights] = [line.split()[1:] for line in text.splitlines() if line.startswith("weights")]
         assert [float(weight) for weight in weights] == pytest.approx([0.5] * 20)
 
 
 def test_the_job_on_one_host_trains(tmp_path):
-    done = run(command("one-host", gpus=2, **{"data-dir": None, "out": tmp_path / "run"}, **SMALL))
-    assert done.returncode == 0, done.stderr
+    process = run(command("one-host", gpus=2, **{"data-dir": None, "out": tmp_path / "run"}, **SMALL))
+    assert process.returncode == 0, process.stderr
     assert (tmp_path / "run" / "parameters.params").is_file()
-    check_charts("one-host", done.stdout + done.stderr, tmp_path / "run")
+    check_charts("one-host", process.stdout + process.stderr, tmp_path / "run")
 
 
 def test_the_spot_job_trains_and_started_again_says_that_it_has_ended(tmp_path):
@@ -233,9 +233,9 @@ def test_a_job_on_paid_gpus_that_mxnet_does_not_find_ends_at_once(tmp_path, more
     """Older toolkits set the machine's type in SM_RESOURCE_CONFIG alone."""
     words = command("one-host", **{**SMALL, "data-dir": None, "out": tmp_path / "run", **more})
     resources = json.dumps({"current_instance_type": "ml.g5.12xlarge"})
-    done = run(words, SM_RESOURCE_CONFIG=resources)
-    assert done.returncode == 2 and not (tmp_path / "run").exists()
-    [error] = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    process = run(words, SM_RESOURCE_CONFIG=resources)
+    assert process.returncode == 2 and not (tmp_path / "run").exists()
+    [error] = [line for line in process.stderr.splitlines() if line.startswith("error: ")]
     assert GONE in error and CURE in error
 
 
@@ -244,9 +244,9 @@ def test_a_job_trains_on_cpus_that_were_asked_for(tmp_path, instance, required):
     words = command(
         "one-host", **{**SMALL, "data-dir": None, "out": tmp_path / "run", "require-gpu": required, "gpus": 2}
     )
-    done = run(words, SM_CURRENT_INSTANCE_TYPE=instance)
-    assert done.returncode == 0, done.stderr
-    assert "2 CPU devices stand in for GPUs" in done.stderr
+    process = run(words, SM_CURRENT_INSTANCE_TYPE=instance)
+    assert process.returncode == 0, process.stderr
+    assert "2 CPU devices stand in for GPUs" in process.stderr
 
 
 def test_workers_on_paid_gpus_that_mxnet_does_not_find_end_at_once(tmp_path):
@@ -257,24 +257,24 @@ def test_workers_on_paid_gpus_that_mxnet_does_not_find_end_at_once(tmp_path):
             workers = [start("worker", words) for _ in range(2)]
         finally:
             del os.environ["SM_CURRENT_INSTANCE_TYPE"]
-        said = [worker.communicate(timeout=300)[0] for worker in workers]
-    for worker, text in zip(workers, said):
+        output = [worker.communicate(timeout=300)[0] for worker in workers]
+    for worker, text in zip(workers, output):
         assert worker.returncode != 0, text
-    assert any(GONE in text and CURE in text for text in said), said
-    assert "Traceback" not in "".join(said)
+    assert any(GONE in text and CURE in text for text in output), output
+    assert "Traceback" not in "".join(output)
 
 
 @pytest.mark.parametrize("name", ["horovod", "parameter-server"])
 def test_a_process_that_nobody_has_placed_says_so_in_one_line(tmp_path, name):
-    done = run(command(name, **{"data-dir": None, "out": tmp_path / "run"}, **SMALL))
-    assert done.returncode == 2
-    [line] = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    process = run(command(name, **{"data-dir": None, "out": tmp_path / "run"}, **SMALL))
+    assert process.returncode == 2
+    [line] = [line for line in process.stderr.splitlines() if line.startswith("error: ")]
     assert "no scheduler has started this process" in line
-    assert "Traceback" not in done.stderr
+    assert "Traceback" not in process.stderr
 
 
 def test_an_unknown_backend_is_answered_with_the_known_ones(tmp_path):
-    done = run(command("horovod", backend="horovood"))
-    assert done.returncode == 2
-    said = "choose dist_async, dist_device_sync, dist_sync, horovod (did you mean 'horovod'?)"
-    assert said in done.stderr
+    process = run(command("horovod", backend="horovood"))
+    assert process.returncode == 2
+    output = "choose dist_async, dist_device_sync, dist_sync, horovod (did you mean 'horovod'?)"
+    assert output in process.stderr

@@ -28,8 +28,8 @@ def test_an_update_brings_the_newest_and_leaves_answers_alone(ready):
     answers = ready.shown / "gluonlab-labs/01.ipynb"
     answers.write_text("my answer", encoding="utf-8")
     newer(ready)
-    status, said = ready.build("--update")
-    assert status == 0, said
+    status, output = ready.build("--update")
+    assert status == 0, output
     source = ready.shown / "gluonlab-source"
     assert (source / "setup.py").read_text(encoding="utf-8") == "# newer"
     assert (source / "labs/en/01.ipynb").read_text(encoding="utf-8") == "corrected"
@@ -46,8 +46,8 @@ def test_an_update_is_finished_by_the_script_that_it_brought(ready):
     (ready.checkout / "sagemaker").mkdir()
     (ready.checkout / "sagemaker/build-env.sh").write_text('echo "the new one: $#"\n', encoding="utf-8")
     ready.commit()
-    status, said = ready.build("--update")
-    assert (status, said.splitlines()[-1]) == (0, "the new one: 0")
+    status, output = ready.build("--update")
+    assert (status, output.splitlines()[-1]) == (0, "the new one: 0")
 
 
 def test_without_update_a_start_changes_neither_the_checkout_nor_the_labs(ready):
@@ -74,12 +74,12 @@ def test_an_update_that_cannot_be_leaves_all_as_it_was(ready, fault):
         subprocess.run(["git", "-C", str(source), *mine], check=True, timeout=LIMIT_S)
     before = (source / "setup.py").read_text(encoding="utf-8")
     shown = ready.marker("READY")
-    status, said = ready.build("--update")
+    status, output = ready.build("--update")
     assert status == 1
-    assert f"not updated, and all is as it was: updating {source} failed with status" in said
+    assert f"not updated, and all is as it was: updating {source} failed with status" in output
     assert ready.marker("READY") == shown
     assert (source / "setup.py").read_text(encoding="utf-8") == before
-    assert ("setup.py" in said) is (fault == "changed")
+    assert ("setup.py" in output) is (fault == "changed")
 
 
 def test_an_update_from_the_bucket_puts_the_old_checkout_aside(notebook):
@@ -89,16 +89,16 @@ def test_an_update_from_the_bucket_puts_the_old_checkout_aside(notebook):
     source = notebook.shown / "gluonlab-source"
     (source / "mine.py").touch()
     (bucket / "setup.py").write_text("# newer", encoding="utf-8")
-    status, said = notebook.build("--update")
-    assert status == 0, said
+    status, output = notebook.build("--update")
+    assert status == 0, output
     assert (source / "setup.py").read_text(encoding="utf-8") == "# newer"
     [before] = notebook.shown.glob("gluonlab-source-before-*")
     assert (before / "mine.py").exists()
-    assert str(before) in said
+    assert str(before) in output
 
     (bucket / "setup.py").unlink()
-    status, said = notebook.build("--update")
-    assert (status, "gave no setup.py" in said) == (1, True)
+    status, output = notebook.build("--update")
+    assert (status, "gave no setup.py" in output) == (1, True)
     assert (source / "setup.py").read_text(encoding="utf-8") == "# newer"
 
 
@@ -128,12 +128,12 @@ def test_the_real_command_copies_the_labs_and_overwrites_none(notebook):
     notebook.create(GLUONLAB_ENVIRONMENT="GLUONLAB_LANGUAGE=ja LC_ALL=C.UTF-8")
     notebook.marker("READY")
     labs = notebook.shown / "gluonlab-labs"
-    wanted = sorted(path.name for path in (SAGEMAKER.parent / "labs/ja").glob("*.ipynb"))
-    assert sorted(path.name for path in labs.glob("*.ipynb")) == wanted
-    answers = labs / wanted[0]
+    expected = sorted(path.name for path in (SAGEMAKER.parent / "labs/ja").glob("*.ipynb"))
+    assert sorted(path.name for path in labs.glob("*.ipynb")) == expected
+    answers = labs / expected[0]
     answers.write_text("my answer", encoding="utf-8")
     (notebook.shown / ".gluonlab/labs").unlink()
-    status, said = notebook.build()
-    assert status == 0, said
-    assert f"yours is kept: {answers}" in said
+    status, output = notebook.build()
+    assert status == 0, output
+    assert f"yours is kept: {answers}" in output
     assert answers.read_text(encoding="utf-8") == "my answer"

@@ -126,6 +126,6 @@ def test_parameters_are_checked_against_the_api(capsys):
     from gluonlab_sagemaker.errors import AWSError
 
     call = DryRunCaller(None, "us-east-1", None)
-    said = "AWS would refuse StopNotebookInstance: .*NotebookInstanceNam"
-    with pytest.raises(AWSError, match=said):
+    message = "AWS would refuse StopNotebookInstance: .*NotebookInstanceNam"
+    with pytest.raises(AWSError, match=message):
         call("sagemaker", "StopNotebookInstance", NotebookInstanceNam="x")

@@ -45,7 +45,7 @@ DUPLICATE = "Cannot create a duplicate Notebook Instance (arn)"
 
 
 @pytest.mark.parametrize(
-    ("code", "said", "means"),
+    ("code", "message", "means"),
     [
         ("ResourceLimitExceeded", SERVICE_LIMIT, SERVICE_LIMIT),
         ("ResourceLimitExceeded", SERVICE_LIMIT,
@@ -64,16 +64,18 @@ DUPLICATE = "Cannot create a duplicate Notebook Instance (arn)"
         ("InternalFailure", "", "AWS refused CreateNotebookInstance"),
     ],
 )  # fmt: skip
-def test_a_refusal_has_a_remedy(code, said, means, refused):
-    assert means in refused(code, said)
+def test_a_refusal_has_a_remedy(code, message, means, refused):
+    assert means in refused(code, message)
 
 
-@pytest.mark.parametrize(("code", "said"), [("ValidationException", DUPLICATE), ("InternalFailure", ""), (None, None)])
-def test_a_notebook_that_may_have_been_made_is_not_said_not_to_be(code, said, launch_stubbed, aws):
+@pytest.mark.parametrize(
+    ("code", "message"), [("ValidationException", DUPLICATE), ("InternalFailure", ""), (None, None)]
+)
+def test_a_notebook_that_may_have_been_made_is_not_said_not_to_be(code, message, launch_stubbed, aws):
     """botocore retries, so the notebook may exist and cost money after an error."""
     aws.statuses(None)
     aws.scripts_are_made()
-    aws.time_out("CreateNotebookInstance") if code is None else aws.refuse("create_notebook_instance", code, said)
+    aws.time_out("CreateNotebookInstance") if code is None else aws.refuse("create_notebook_instance", code, message)
     status, _, err = launch_stubbed("create", *G5)
     assert status == 1
     assert "no notebook was made" not in err
@@ -93,8 +95,8 @@ def test_whoever_may_make_no_role_hears_that_one_can_be_given(launch_stubbed, aw
 
 def test_a_quota_of_roles_is_not_looked_for_among_sagemakers(launch_stubbed, aws):
     aws.without_a_role()
-    said = "Cannot exceed quota for RolesPerAccount: 1000"
-    aws.refuse("create_role", "LimitExceeded", said, "iam")
+    message = "Cannot exceed quota for RolesPerAccount: 1000"
+    aws.refuse("create_role", "LimitExceeded", message, "iam")
     line = one_line(launch_stubbed("create", *G5[:-2])[2])
     assert f"RolesPerAccount: 1000 (see {CONSOLE}/home/services/iam/quotas)" in line
 
@@ -127,29 +129,29 @@ def test_nothing_of_credentials_is_repeated_not_even_in_a_traceback(code, more, 
 
 def test_no_credentials(capsys):
     """The real thing: boto3 looks everywhere, and finds none."""
-    said = "no usable AWS credentials were found: set them up with `aws configure`"
+    message = "no usable AWS credentials were found: set them up with `aws configure`"
     for arguments in (("status",), ("create", *G5), ("delete", "--yes"), ("jobs", "list")):
         status, _, err = run_command(capsys, Dependencies(), arguments)
-        assert status == 1 and said in one_line(err)
+        assert status == 1 and message in one_line(err)
 
 
 def test_no_region(capsys, credentials, monkeypatch):
     monkeypatch.delenv("AWS_DEFAULT_REGION")
-    said = "error: no region is set: give one, such as --region us-east-1, or set AWS_DEFAULT_REGION"
-    assert run_command(capsys, Dependencies(), ["status"]) == (1, "", f"{said}\n")
+    message = "error: no region is set: give one, such as --region us-east-1, or set AWS_DEFAULT_REGION"
+    assert run_command(capsys, Dependencies(), ["status"]) == (1, "", f"{message}\n")
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "said"),
+    ("words", "code", "message"),
     [
         ("--region us-wst-2", 2, "(did you mean 'us-west-2'?)"),
         ("--profile nobody", 1, "nobody"),
         ("--profile nobody", 1, "`aws configure list-profiles`"),
     ],
 )
-def test_an_unknown_region_or_profile_is_refused_without_asking_for_it(words, code, said, capsys, credentials):
+def test_an_unknown_region_or_profile_is_refused_without_asking_for_it(words, code, message, capsys, credentials):
     status, _, err = run_command(capsys, Dependencies(), ["status", *words.split()])
-    assert status == code and said in one_line(err)
+    assert status == code and message in one_line(err)
 
 
 @pytest.mark.parametrize(
@@ -213,8 +215,8 @@ def test_create_sees_the_failure_of_what_it_made(made, launch_stubbed, aws):
 
 def test_create_notices_that_its_notebook_is_gone(made, launch_stubbed, aws):
     aws.statuses("Pending", None)
-    said = "error: gluonlab is gone: somebody deleted it while it was being made"
-    assert one_line(launch_stubbed("create", *G5)[2]) == said
+    message = "error: gluonlab is gone: somebody deleted it while it was being made"
+    assert one_line(launch_stubbed("create", *G5)[2]) == message
 
 
 def test_a_notebook_that_never_stops_is_warned_of(made, launch_stubbed):
@@ -229,9 +231,9 @@ def test_create_waits_for_a_role_that_is_too_new(launch_stubbed, aws, log):
     aws.answer("create_role", {"Role": role}, "iam")
     aws.answer("put_role_policy", None, "iam")
     aws.scripts_are_made()
-    said = "Could not assume role arn. Please ensure that the role exists"
+    message = "Could not assume role arn. Please ensure that the role exists"
     for _ in range(3):
-        aws.refuse("create_notebook_instance", "ValidationException", said)
+        aws.refuse("create_notebook_instance", "ValidationException", message)
     aws.answer("create_notebook_instance")
     assert launch_stubbed("create", *G5[:-2], "--no-wait")[0] == 0
     assert log.slept == [5, 5, 5]
@@ -254,10 +256,10 @@ def test_the_address_is_printed_alone_and_only_by_url(launch_stubbed, aws, log):
 @pytest.mark.parametrize(("status", "verb"), [("Stopped", "start"), ("Pending", "wait")])
 def test_a_notebook_that_does_not_run_has_no_address(status, verb, launch_stubbed, aws):
     aws.statuses(status)
-    said = f"gluonlab is {status}: it has an address when it is InService: "
+    message = f"gluonlab is {status}: it has an address when it is InService: "
     code, out, err = launch_stubbed("url")
     assert (code, out) == (2, "")
-    assert f"{said}python sagemaker/launch.py {verb} --name gluonlab" in err
+    assert f"{message}python sagemaker/launch.py {verb} --name gluonlab" in err
 
 
 def test_an_error_without_a_caller_is_not_swallowed(credentials):

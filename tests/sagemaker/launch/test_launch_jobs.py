@@ -31,8 +31,8 @@ SHAPE = botocore.session.get_session().get_service_model("sagemaker").operation_
 MACHINES = SHAPE.members["ResourceConfig"].members["InstanceType"].enum
 
 
-def request(template="one-host", region="us-east-1", **wanted):
-    job = jobs.JobOptions(template, "gluonlab-x", "their-bucket", **wanted)
+def request(template="one-host", region="us-east-1", **expected):
+    job = jobs.JobOptions(template, "gluonlab-x", "their-bucket", **expected)
     return job.build_request(region, ARN, resource_tags("ada"))
 
 
@@ -92,8 +92,8 @@ def test_the_number_of_gpus_is_the_machines(instance, gpus, made_up):
 @pytest.mark.parametrize("template", ["servers", "mpi"])
 def test_a_machine_whose_gpus_are_not_known_is_not_guessed_at(template, made_up):
     """Four processes on a machine with one GPU would fail, and cost."""
-    said = "ml.g4dn.2xlarge: how many GPUs it has is not in instances.json: add --gpus N"
-    with pytest.raises(RefusedError, match=said):
+    message = "ml.g4dn.2xlarge: how many GPUs it has is not in instances.json: add --gpus N"
+    with pytest.raises(RefusedError, match=message):
         request(template, instance="ml.g4dn.2xlarge")
     made = request(template, instance="ml.g4dn.2xlarge", gpus=1)["HyperParameters"]
     assert made["sagemaker_mpi_num_of_processes_per_host" if template == "mpi" else "gpus"] == "1"
@@ -101,8 +101,8 @@ def test_a_machine_whose_gpus_are_not_known_is_not_guessed_at(template, made_up)
 
 
 def test_a_machine_that_mxnet_has_no_code_for_is_refused(made_up):
-    said = r"H100 or H200 \(sm_90\), which mxnet-cu112 1.9.1 has no code for: choose ml.g4dn"
-    with pytest.raises(RefusedError, match=said):
+    message = r"H100 or H200 \(sm_90\), which mxnet-cu112 1.9.1 has no code for: choose ml.g4dn"
+    with pytest.raises(RefusedError, match=message):
         request(instance="ml.p5.48xlarge", gpus=8)
     made = request(instance="ml.p5.48xlarge", gpus=8, image="mine:1")
     assert made["ResourceConfig"]["InstanceType"] == "ml.p5.48xlarge"
@@ -121,7 +121,7 @@ def test_a_job_on_a_machine_at_its_end_is_warned_of(capsys, made_up):
 
 
 def test_a_job_says_what_it_costs_or_how_to_find_out(capsys, made_up):
-    for instance, says in (
+    for instance, message in (
         ("g5.xlarge", "cost: about 1.41 USD an hour on 1 x ml.g5.xlarge, at most"),
         (
             "g4dn.12xlarge",
@@ -131,7 +131,7 @@ def test_a_job_says_what_it_costs_or_how_to_find_out(capsys, made_up):
         ),
     ):
         arguments = ("jobs", "submit", *TO, "--instance", instance, "--dry-run")
-        assert says in run_command(capsys, Dependencies(), arguments)[2]
+        assert message in run_command(capsys, Dependencies(), arguments)[2]
 
 
 def test_hosts_and_hours(made_up):
@@ -139,8 +139,8 @@ def test_hosts_and_hours(made_up):
     made = request("servers", hosts=4, hours=0.5)
     assert made["ResourceConfig"]["InstanceCount"] == 4
     assert jobs.max_runtime_s(made) == 1800
-    said = "--hosts 2: one-host is for one: choose --template mpi or servers"
-    with pytest.raises(RefusedError, match=said):
+    message = "--hosts 2: one-host is for one: choose --template mpi or servers"
+    with pytest.raises(RefusedError, match=message):
         request(hosts=2)
 
 
@@ -172,16 +172,16 @@ FAMILIES = sorted({name.rpartition(".")[0]: name for name in MACHINES}.values())
 @pytest.mark.parametrize("instance", FAMILIES)
 def test_a_machine_has_either_a_disk_of_its_own_or_a_volume(instance):
     """The test covers every instance family that AWS trains on."""
-    wanted = {"instance": instance, "gpus": 1, "image": "mine:1"}
-    made = request(**wanted)
+    expected = {"instance": instance, "gpus": 1, "image": "mine:1"}
+    made = request(**expected)
     assert not ParamValidator().validate(made, SHAPE).has_errors()
     assert ("VolumeSizeInGB" in made["ResourceConfig"]) is not instance_has_local_disk(instance)
-    wanted["volume_gb"] = 70
+    expected["volume_gb"] = 70
     if instance_has_local_disk(instance):
         with pytest.raises(ConfigError, match=f"70 GB: {instance} has a disk of its own"):
-            request(**wanted)
+            request(**expected)
     else:
-        assert request(**wanted)["ResourceConfig"]["VolumeSizeInGB"] == 70
+        assert request(**expected)["ResourceConfig"]["VolumeSizeInGB"] == 70
 
 
 @pytest.mark.parametrize(("instance", "taken"), [("ml.g5.xlarge", False), ("ml.p3.8xlarge", True)])
@@ -223,8 +223,8 @@ def test_the_image_is_that_of_the_region():
     for nowhere in (None, "<region>"):
         with pytest.raises(RefusedError, match="a job lacks the region: add --region REGION"):
             image_uri(nowhere)
-    said = "not known to be in mx-central-1: .* or give one with --image"
-    with pytest.raises(RefusedError, match=said):
+    message = "not known to be in mx-central-1: .* or give one with --image"
+    with pytest.raises(RefusedError, match=message):
         request(region="mx-central-1")
     mine = request(region="mx-central-1", image="mine:1")["AlgorithmSpecification"]
     assert mine["TrainingImage"] == "mine:1"
@@ -245,8 +245,8 @@ def test_submit_uploads_and_submits_in_this_order(launch, log, moto_client, monk
     assert made["StoppingCondition"]["MaxRuntimeInSeconds"] == 7200
 
     moto_client("sagemaker").create_training_job(**{**request(), "TrainingJobName": "others"})
-    found = json.loads(launch("jobs", "list", "--json")[1])
-    assert [job["name"] for job in found] == ["gluonlab-x"]
+    result = json.loads(launch("jobs", "list", "--json")[1])
+    assert [job["name"] for job in result] == ["gluonlab-x"]
     assert launch("jobs", "list")[1].startswith("gluonlab-x ")
     assert launch("jobs", "status", "--name", "gluonlab-x")[1].startswith("gluonlab-x: Completed")
     assert launch("jobs", "wait", "--name", "gluonlab-x")[:2] == (0, "gluonlab-x is Completed\n")
@@ -336,9 +336,9 @@ def test_wait_waits_for_a_job_of_many_hours(launch_stubbed, aws, log, monkeypatc
     assert sum(log.slept) > 4 * 3600
 
 
-@pytest.mark.parametrize(("code", "said"), [("ResourceInUse", "Training job names must be unique"), (None, None)])
-def test_a_job_that_may_run_is_not_said_not_to(code, said, launch_stubbed, aws):
-    aws.time_out("CreateTrainingJob") if code is None else aws.refuse("create_training_job", code, said)
+@pytest.mark.parametrize(("code", "message"), [("ResourceInUse", "Training job names must be unique"), (None, None)])
+def test_a_job_that_may_run_is_not_said_not_to(code, message, launch_stubbed, aws):
+    aws.time_out("CreateTrainingJob") if code is None else aws.refuse("create_training_job", code, message)
     status, _, err = launch_stubbed("jobs", "submit", *TO, "--name", "gluonlab-x", "--region", "us-east-1")
     assert status == 1
     tells = "python sagemaker/launch.py jobs status --name gluonlab-x --region us-east-1 shows it"
@@ -346,8 +346,8 @@ def test_a_job_that_may_run_is_not_said_not_to(code, said, launch_stubbed, aws):
 
 
 def test_the_quota_of_jobs_is_another_one(launch_stubbed, aws):
-    said = "The account-level service limit 'ml.g5.12xlarge for training job usage' is 0 Instances"
-    aws.refuse("create_training_job", "ResourceLimitExceeded", said)
+    message = "The account-level service limit 'ml.g5.12xlarge for training job usage' is 0 Instances"
+    aws.refuse("create_training_job", "ResourceLimitExceeded", message)
     status, _, err = launch_stubbed("jobs", "submit", *TO)
     assert status == 1
     assert 'ask for "ml.g5.12xlarge for training job usage"' in err

@@ -132,7 +132,7 @@ def test_a_life(launch, log, moto_client):
 
 
 @pytest.mark.parametrize(
-    ("status", "says"),
+    ("status", "message"),
     [
         ("InService", ["open it: {}url", "end its machine: {}stop"]),
         ("Stopped", ["its volume is paid for until {}delete", "destroys", "again: {}start"]),
@@ -140,10 +140,10 @@ def test_a_life(launch, log, moto_client):
         ("Updating", ["wait for it: {}wait"]),
     ],
 )
-def test_status_says_what_to_do_next(status, says, launch_stubbed, aws):
+def test_status_says_what_to_do_next(status, message, launch_stubbed, aws):
     aws.statuses(status)
     err = launch_stubbed("status")[2]
-    for one in says:
+    for one in message:
         assert one.format("python sagemaker/launch.py ") in err
     aws.statuses(status)
     assert launch_stubbed("status", "--json")[2] == ""
@@ -218,8 +218,8 @@ def test_an_interrupted_delete_is_gone_on_with(number, launch, log, moto_client)
 def test_a_second_create_brings_left_over_scripts_up_to_date(launch_stubbed, aws, log):
     old = base64.b64encode(b"#!/bin/bash\nexport GLUONLAB_IDLE_MINUTES=5\n").decode()
     aws.statuses(None)
-    found = {"OnCreate": [{"Content": old}], "OnStart": [{"Content": old}]}
-    aws.answer("describe_notebook_instance_lifecycle_config", found)
+    result = {"OnCreate": [{"Content": old}], "OnStart": [{"Content": old}]}
+    aws.answer("describe_notebook_instance_lifecycle_config", result)
     aws.answer("update_notebook_instance_lifecycle_config")
     aws.answer("create_notebook_instance", {"NotebookInstanceArn": "arn"})
     role = ("--role", "arn:aws:iam::111122223333:role/r")
@@ -236,8 +236,8 @@ def test_what_others_made_is_neither_overwritten_nor_deleted(launch, moto_client
     assert status == 2
     exists = "exists and was not made here"
     assert f"the lifecycle configuration gluonlab {exists}: choose another --name" in err
-    said = launch("delete", "--yes")[1]
-    assert "lifecycle configuration: there is none that was made here" in said
+    message = launch("delete", "--yes")[1]
+    assert "lifecycle configuration: there is none that was made here" in message
     assert scripts(moto_client)["OnStart"] == script
     moto_client("iam").create_role(RoleName=ROLE, AssumeRolePolicyDocument="{}")
     assert f"the role {ROLE} {exists}" in launch("create", *P3)[2]
@@ -281,8 +281,8 @@ def test_status_says_what_it_does_and_costs(launch):
     assert out.startswith("gluonlab: InService, ml.p3.8xlarge")
     assert "about 14.69 USD an hour" in out
     row = json.loads(launch("status", "--json")[1])
-    found = [row[name] for name in ("name", "status", "instance", "volume_gb")]
-    assert found == ["gluonlab", "InService", "ml.p3.8xlarge", 50]
+    result = [row[name] for name in ("name", "status", "instance", "volume_gb")]
+    assert result == ["gluonlab", "InService", "ml.p3.8xlarge", 50]
     about = pytest.approx
     cost = {"hour": 14.688, "day": about(352.512), "volume_month": about(7.0), "currency": "USD"}
     assert row["cost"] == cost

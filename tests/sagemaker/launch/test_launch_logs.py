@@ -32,8 +32,8 @@ def answer(token, *events):
 
 
 def streams(aws, *names):
-    found = [{"logStreamName": one} for one in names]
-    aws.answer("describe_log_streams", {"logStreams": found}, "logs")
+    result = [{"logStreamName": one} for one in names]
+    aws.answer("describe_log_streams", {"logStreams": result}, "logs")
 
 
 def of(status, **more):
@@ -122,8 +122,8 @@ def test_the_last_30_lines_of_a_job_that_has_failed_are_shown(launch_stubbed, aw
 
 def test_a_log_that_may_not_be_read_does_not_hide_why_the_job_failed(launch_stubbed, aws):
     failed(aws)
-    said = "not authorized to perform: logs:DescribeLogStreams on resource: arn:x"
-    aws.refuse("describe_log_streams", "AccessDeniedException", said, "logs")
+    message = "not authorized to perform: logs:DescribeLogStreams on resource: arn:x"
+    aws.refuse("describe_log_streams", "AccessDeniedException", message, "logs")
     status, _, err = launch_stubbed("jobs", "wait", *NAME)
     warning, error = err.splitlines()
     assert status == 1 and "logs:DescribeLogStreams" in warning

@@ -164,8 +164,8 @@ def test_of_several_currencies_dollars_count_and_yuan_where_there_are_no_others(
 def test_a_region_is_known_by_its_code_or_else_by_its_name(code, location, counts):
     kept = product("EU-Notebk:ml.g4dn.xlarge", usd(1), regionCode="eu-west-1")
     other = product("EU-Notebk:ml.g5.xlarge", usd(1.7), regionCode=code, location=location)
-    found = made(kept, other, region="eu-west-1")["instance_hour"]
-    assert ("ml.g5.xlarge" in found) == counts
+    result = made(kept, other, region="eu-west-1")["instance_hour"]
+    assert ("ml.g5.xlarge" in result) == counts
 
 
 @pytest.mark.parametrize(

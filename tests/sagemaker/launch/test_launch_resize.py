@@ -99,7 +99,7 @@ def test_what_is_so_already_is_not_asked_for(launch_stubbed, aws, log):
 
 
 @pytest.mark.parametrize(
-    ("status", "found", "arguments", "says"),
+    ("status", "result", "arguments", "message"),
     [
         ("InService", AL2023, ("--volume", "80"), "InService: only a stopped notebook can be chan"),
         ("Updating", AL2023, ("--volume", "80"), "Updating: only a stopped notebook can be chan"),
@@ -128,13 +128,13 @@ def test_what_is_so_already_is_not_asked_for(launch_stubbed, aws, log):
         ),
     ],
 )
-def test_what_cannot_be_is_one_line_and_nothing_changes(status, found, arguments, says, launch_stubbed, aws, log):
-    aws.statuses(status, VolumeSizeInGB=50, **found)
+def test_what_cannot_be_is_one_line_and_nothing_changes(status, result, arguments, message, launch_stubbed, aws, log):
+    aws.statuses(status, VolumeSizeInGB=50, **result)
     if status == "Stopped" and "--volume 20" not in " ".join(arguments):
         aws.answer("list_tags", {"Tags": []})
     code, _, err = launch_stubbed("resize", *arguments)
     assert (code, updates(log)) == (2, [])
-    assert says in one_line(err)
+    assert message in one_line(err)
 
 
 def test_a_dead_notebook_becomes_a_living_one_with_its_volume(launch_stubbed, aws, log):
