@@ -144,8 +144,24 @@ class Notebook:
         self.start("on-create", **settings)
         return self.start(**settings)
 
+    def create_and_wait(self, **settings):
+        """Start a new notebook for the first time, and wait until it shows READY."""
+        self.create(**settings)
+        return self.marker("READY")
+
+    def start_and_wait(self, **settings):
+        """Start the notebook again, and wait until it shows READY."""
+        self.start(**settings)
+        return self.marker("READY")
+
+    def build_or_fail(self, *arguments):
+        """Run build-env.sh, which must succeed; return its output."""
+        status, output = self.build(*arguments)
+        assert status == 0, output
+        return output
+
     def build(self, *arguments):
-        """build-env.sh as somebody runs it in a terminal: its status, and what it printed."""
+        """Run build-env.sh as in a terminal; return its status and its output."""
         home = self.root / "home/ec2-user"
         script = home / "SageMaker/.gluonlab/build-env.sh"
         process = subprocess.run(

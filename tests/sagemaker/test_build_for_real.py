@@ -72,7 +72,6 @@ def test_the_build_of_a_cpu_notebook(notebook):
 
     installed = (notebook.shown / ".gluonlab/env/pyvenv.cfg").stat().st_mtime_ns
     shutil.rmtree(home / ".local")
-    notebook.start(GLUONLAB_REPOSITORY=str(SAGEMAKER.parent))
-    notebook.marker("READY")
+    notebook.start_and_wait(GLUONLAB_REPOSITORY=str(SAGEMAKER.parent))
     assert (notebook.shown / ".gluonlab/env/pyvenv.cfg").stat().st_mtime_ns == installed
     assert (home / ".local/share/jupyter/kernels/gluonlab/kernel.json").is_file()

@@ -96,6 +96,7 @@ def dead_pair(folder):
 
 
 G5, SPOT, TEMPLATE = "instances/g5.12xlarge.json", "training/spot.json", "notebook.yaml"
+ON_START = "OnStart:\n        - Content"
 VERSION = 'MinimumInstanceMetadataServiceVersion: "{}"'
 FAULTS = {
     check.check_requests: [
@@ -131,10 +132,7 @@ FAULTS = {
         (stopping(Runtime=3600, WaitTime=1800), "MaxWaitTimeInSeconds: 1800 is below 3600"),
         (stopping(Runtime=3600), "MaxWaitTimeInSeconds: None is below 3600"),
         (spot(EnableManagedSpotTraining=False), "MaxWaitTimeInSeconds: for spot machines only"),
-        (
-            file(SPOT, "/opt/ml/checkpoints/run", "/opt/ml/model/run"),
-            "HyperParameters.out: must lie below /opt/ml/checkpoints",
-        ),
+        (file(SPOT, "ml/checkpoints/run", "ml/model/run"), "HyperParameters.out: must lie below /opt/ml/checkpoints"),
         (file(SPOT, '"autoresume": "true"', '"autoresume": "false"'), "HyperParameters.autoresume: must be true"),
     ],
     check.check_table: [
@@ -152,14 +150,11 @@ FAULTS = {
     ],
     check.check_base64: [(wrapped, "lifecycle.json: OnStart.0.Content: wrapped base64")],
     check.check_template: [
-        (
-            file(TEMPLATE, "OnStart:\n        - Content:", "OnStart:\n        - Contents:"),
-            "OnStart[0].Contents: unknown key",
-        ),
+        (file(TEMPLATE, f"{ON_START}:", f"{ON_START}s:"), "OnStart[0].Contents: unknown key"),
         (file(TEMPLATE, VERSION.format(2), VERSION.format(3)), "'3' does not match (1|2)"),
         (file(TEMPLATE, "VolumeSizeInGB: !Ref VolumeSizeInGB", "VolumeSize: !Ref VolumeSizeInGB"), "unknown key"),
         (
-            file(TEMPLATE, "RoleArn: !GetAtt Role.Arn", "RoleArn: !GetAtt Rolle.Arn"),
+            file(TEMPLATE, "Arn: !GetAtt Role", "Arn: !GetAtt Rolle"),
             "Rolle.Arn names no parameter, resource or attribute",
         ),
     ],
@@ -171,13 +166,13 @@ FAULTS = {
 
 
 @pytest.mark.parametrize(
-    ("find", "plant", "output"), [(find, *each) for find, faults in FAULTS.items() for each in faults]
+    ("find", "plant", "message"), [(find, *fault) for find, faults in FAULTS.items() for fault in faults]
 )
-def test_a_planted_fault_is_found(copy, find, plant, output):
+def test_a_planted_fault_is_found(copy, find, plant, message):
     assert list(find(copy)) == []
     plant(copy)
-    result = list(find(copy))
-    assert any(output in line for line in result), result
+    lines = list(find(copy))
+    assert any(message in line for line in lines), lines
 
 
 def test_the_command_line_of_aws_refuses_what_the_model_does(copy, monkeypatch):

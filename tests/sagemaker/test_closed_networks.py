@@ -105,8 +105,7 @@ REPOSITORY = "http://git.example/origin/.git"
 
 def test_git_and_pip_go_the_way_that_the_lifecycle_configuration_says(notebook, proxy):
     address, handler = proxy
-    notebook.create(GLUONLAB_REPOSITORY=REPOSITORY, GLUONLAB_ENVIRONMENT=THROUGH.format(address))
-    notebook.marker("READY")
+    notebook.create_and_wait(GLUONLAB_REPOSITORY=REPOSITORY, GLUONLAB_ENVIRONMENT=THROUGH.format(address))
     assert set(handler.asked) == {"git.example", "pypi.example"}
     assert [path.name for path in (notebook.root / "got").iterdir()] == ["made_up-1.0-py3-none-any.whl"]
 
@@ -120,21 +119,18 @@ def test_a_file_on_the_volume_says_so_too_and_goes_before(notebook, proxy):
     (notebook.shown / ".gluonlab/environment").write_text(
         "# ours\n" + lines + "\nGLUONLAB_CONDA_CHANNEL=https://conda.example/forge\n", encoding="utf-8"
     )
-    status, output = notebook.build()
-    assert status == 0, output
+    notebook.build_or_fail()
     assert set(handler.asked) == {"git.example", "pypi.example"}
     assert " --channel https://conda.example/forge " in notebook.calls("conda")[0]
 
 
 def test_an_update_goes_through_the_proxy_too(notebook, proxy):
     address, handler = proxy
-    notebook.create(GLUONLAB_REPOSITORY=REPOSITORY, GLUONLAB_ENVIRONMENT=THROUGH.format(address))
-    notebook.marker("READY")
+    notebook.create_and_wait(GLUONLAB_REPOSITORY=REPOSITORY, GLUONLAB_ENVIRONMENT=THROUGH.format(address))
     del handler.asked[:]
     (notebook.checkout / "setup.py").write_text("# newer", encoding="utf-8")
     notebook.commit()
-    status, output = notebook.build("--update")
-    assert status == 0, output
+    notebook.build_or_fail("--update")
     assert set(handler.asked) == {"git.example", "pypi.example"}
 
 
@@ -158,8 +154,7 @@ def test_https_asks_the_proxy_for_its_way(notebook, proxy, given, expected):
 
 
 def test_the_idle_stop_has_the_proxy_and_no_proxy_before_the_metadata(notebook):
-    notebook.create(GLUONLAB_ENVIRONMENT="HTTPS_PROXY=http://proxy.example:3128 A=b$(id)")
-    notebook.marker("READY")
+    notebook.create_and_wait(GLUONLAB_ENVIRONMENT="HTTPS_PROXY=http://proxy.example:3128 A=b$(id)")
     (notebook.shown / ".gluonlab/environment").write_text("HTTPS_PROXY=http://other.example:3128\n", encoding="utf-8")
     notebook.shim("python3", "env")
     started = subprocess.run(
@@ -185,8 +180,7 @@ def test_what_is_no_variable_is_left_out(notebook):
 
 
 def test_a_file_that_bash_does_not_understand_is_named(notebook):
-    notebook.create()
-    notebook.marker("READY")
+    notebook.create_and_wait()
     file = notebook.shown / ".gluonlab/environment"
     file.write_text("HTTPS_PROXY='http://proxy\n", encoding="utf-8")
     assert notebook.build()[0] == 1

@@ -70,8 +70,7 @@ def machine(notebook):
 def test_both_kernels_are_the_environment_wherever_a_server_looks_first(machine, prefers):
     """A server in an environment of conda looks into that before the user's folder."""
     assert machine.run(WHERE, prefers=prefers) == (0, f"python3 {machine.python}\n")
-    machine.notebook.create()
-    machine.notebook.marker("READY")
+    machine.notebook.create_and_wait()
     expected = f"gluonlab {sys.executable}\npython3 {sys.executable}\n"
     assert machine.run(WHERE, prefers=prefers) == (0, expected)
 
@@ -79,8 +78,7 @@ def test_both_kernels_are_the_environment_wherever_a_server_looks_first(machine,
 @pytest.mark.parametrize("cells", [3, pytest.param(1000, marks=pytest.mark.long)])
 def test_a_lab_runs_as_it_is(machine, cells):
     """All cells run, from the import of gluonlab and MXNet to the last; it has no answers yet."""
-    machine.notebook.create()
-    machine.notebook.marker("READY")
+    machine.notebook.create_and_wait()
     labs = machine.notebook.shown / "gluonlab-labs"
     lab = labs / "01-devices.ipynb"
     unmodified = lab.read_bytes()
@@ -98,8 +96,7 @@ def test_in_the_kernel_of_the_machine_its_first_cell_fails(machine):
 
 def test_a_kernel_has_the_proxy_and_the_index_of_the_notebook(machine):
     given = "HTTPS_PROXY=http://proxy.example:3128 PIP_INDEX_URL=https://pypi.example/simple"
-    machine.notebook.create(GLUONLAB_ENVIRONMENT=given)
-    machine.notebook.marker("READY")
+    machine.notebook.create_and_wait(GLUONLAB_ENVIRONMENT=given)
     for name in ("gluonlab", "python3"):
         kernel = machine.home / f".local/share/jupyter/kernels/{name}/kernel.json"
         environment = json.loads(kernel.read_text(encoding="utf-8"))["env"]

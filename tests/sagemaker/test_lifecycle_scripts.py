@@ -45,8 +45,7 @@ def test_the_foreground_does_not_wait_for_the_build_and_the_build_survives_it(no
 
 
 def test_a_second_start_installs_nothing_and_registers_the_kernel_again(notebook):
-    notebook.create()
-    notebook.marker("READY")
+    notebook.create_and_wait()
 
     def made():
         return [call for call in notebook.calls() if call.startswith("conda") or "make_venv" in call]
@@ -55,8 +54,7 @@ def test_a_second_start_installs_nothing_and_registers_the_kernel_again(notebook
     units = {path: path.read_bytes() for path in (notebook.root / "etc").rglob("*.service")}
     shutil.rmtree(notebook.root / "home/ec2-user/.local")  # a stop empties all but ~/SageMaker
     for _ in range(2):
-        notebook.start()
-        notebook.marker("READY")
+        notebook.start_and_wait()
     assert made() == before
     assert (notebook.root / "home/ec2-user/.local/share/jupyter/kernels/gluonlab").is_dir()
     assert {path: path.read_bytes() for path in units} == units
@@ -74,8 +72,7 @@ def test_two_starts_at_once_build_once(notebook):
 
 def test_the_checkout_may_come_from_the_bucket(notebook):
     notebook.make_checkout(notebook.root / "bucket")
-    notebook.create(GLUONLAB_REPOSITORY="", GLUONLAB_BUCKET="my-bucket")
-    notebook.marker("READY")
+    notebook.create_and_wait(GLUONLAB_REPOSITORY="", GLUONLAB_BUCKET="my-bucket")
     assert notebook.calls("aws") == ["aws s3 cp --only-show-errors s3://my-bucket/gluonlab/source.tar.gz -"]
 
 
@@ -119,8 +116,7 @@ def test_a_failure_is_shown_with_its_reason_and_the_next_start_mends_it(notebook
         with contextlib.suppress(FileNotFoundError):
             path.unlink()
     notebook.make_checkout(notebook.shown / "gluonlab-source")
-    notebook.start()
-    notebook.marker("READY")
+    notebook.start_and_wait()
 
 
 def test_a_repository_that_cannot_be_reached_is_named_and_what_git_says_is_in_the_log(notebook):
@@ -136,13 +132,11 @@ def test_with_nothing_to_fetch_from_the_cure_is_named(notebook):
 
 
 def test_a_person_who_deletes_the_state_gets_it_anew_from_the_checkout(notebook):
-    notebook.create()
-    notebook.marker("READY")
+    notebook.create_and_wait()
     shutil.rmtree(notebook.shown / ".gluonlab")
     (notebook.shown / "gluonlab-source" / "sagemaker").mkdir()
     shutil.copy(SAGEMAKER / "build-env.sh", notebook.shown / "gluonlab-source" / "sagemaker")
-    notebook.start()
-    notebook.marker("READY")
+    notebook.start_and_wait()
     assert len(notebook.calls("conda")) == 2
 
 
@@ -167,20 +161,17 @@ def test_nothing_beside_the_notebooks_hides_the_package(notebook):
     """Python looks into the folder of a notebook first, and a checkout named gluonlab would be a
     package without any content.
     """
-    notebook.create()
-    notebook.marker("READY")
+    notebook.create_and_wait()
     assert importlib.machinery.PathFinder.find_spec("gluonlab", [str(notebook.shown)]) is None
 
 
 def test_data_sets_outlive_a_stop_where_gluonlab_looks_for_them(notebook):
     usual = notebook.root / "home/ec2-user/.cache/gluonlab"
-    notebook.create()
-    notebook.marker("READY")
+    notebook.create_and_wait()
     (usual / "cifar10").mkdir()
     for _ in range(2):
         shutil.rmtree(notebook.root / "home/ec2-user/.cache")  # a stop empties all but ~/SageMaker
-        notebook.start()
-        notebook.marker("READY")
+        notebook.start_and_wait()
         assert (usual / "cifar10").is_dir()
     assert [path.name for path in (notebook.shown / "gluonlab-data").iterdir()] == ["cifar10"]
 
@@ -195,8 +186,7 @@ def test_what_a_build_that_was_cut_off_left_does_not_pile_up(notebook):
 
 
 def test_a_changed_setup_is_installed_into_the_same_environment(notebook):
-    notebook.create()
-    notebook.marker("READY")
+    notebook.create_and_wait()
     (notebook.shown / "gluonlab-source" / "setup.py").write_text("# another one", encoding="utf-8")
     notebook.start()
     until(lambda: len([call for call in notebook.calls("python") if "make_venv" in call]) == 2)
@@ -222,8 +212,7 @@ def test_the_idle_stop_is_begun_with_the_minutes_that_were_given(notebook, given
 
 def test_the_idle_stop_in_the_script_is_the_same_program(notebook):
     """Closely set, for a script has to be short: nothing but docstrings and layout differs."""
-    notebook.create()
-    notebook.marker("READY")
+    notebook.create_and_wait()
 
     def program(path):
         tree = ast.parse(path.read_text(encoding="utf-8"))

@@ -4,6 +4,7 @@ holds.
 
 import base64
 import itertools
+import re
 import sys
 
 import pytest
@@ -90,15 +91,15 @@ def test_the_template_offers_the_machines_of_the_table_and_refuses_the_dead_pair
         assert bool(refused) == bool(pairs.dead_reason(instance, platform)), (instance, platform)
 
 
-def test_the_default_machine_has_a_price_and_so_has_the_one_without_gpus():
+def test_the_readme_has_the_price_of_the_default_machine_and_of_the_one_without_gpus():
     from gluonlab_sagemaker.cost import Prices
 
     template = cloudformation.load_template(SAGEMAKER / "notebook.yaml")
     machine = template["Parameters"]["InstanceType"]["Default"]
-    for one in (machine, "ml.m5.xlarge"):
-        assert Prices().hour_price(one, "us-east-1") is not None
     readme = (SAGEMAKER / "README.md").read_text(encoding="utf-8")
-    assert f"`{machine}`, the default" in readme
+    for row in (f"`{machine}`, the default", "`ml.m5.xlarge`"):
+        price = Prices().hour_price(row.split("`")[1], "us-east-1")
+        assert re.search(rf"^\| {re.escape(row)}[^|]* \| {price:.2f} USD \|", readme, re.M), row
 
 
 def test_a_budget_is_made_for_an_address_alone_and_takes_what_the_notebook_is_tagged_with():

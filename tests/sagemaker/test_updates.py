@@ -10,8 +10,7 @@ from support.waiting import LIMIT_S
 
 @pytest.fixture
 def ready(notebook):
-    notebook.create()
-    notebook.marker("READY")
+    notebook.create_and_wait()
     return notebook
 
 
@@ -28,8 +27,7 @@ def test_an_update_brings_the_newest_and_leaves_answers_alone(ready):
     answers = ready.shown / "gluonlab-labs/01.ipynb"
     answers.write_text("my answer", encoding="utf-8")
     newer(ready)
-    status, output = ready.build("--update")
-    assert status == 0, output
+    ready.build_or_fail("--update")
     source = ready.shown / "gluonlab-source"
     assert (source / "setup.py").read_text(encoding="utf-8") == "# newer"
     assert (source / "labs/en/01.ipynb").read_text(encoding="utf-8") == "corrected"
@@ -53,8 +51,7 @@ def test_an_update_is_finished_by_the_script_that_it_brought(ready):
 def test_without_update_a_start_changes_neither_the_checkout_nor_the_labs(ready):
     newer(ready)
     (ready.shown / "gluonlab-labs/01.ipynb").unlink()
-    ready.start(GLUONLAB_REPOSITORY=str(ready.root / "elsewhere"))
-    ready.marker("READY")
+    ready.start_and_wait(GLUONLAB_REPOSITORY=str(ready.root / "elsewhere"))
     source = ready.shown / "gluonlab-source"
     assert (source / "setup.py").read_text(encoding="utf-8") == "# setup.py"
     assert list((ready.shown / "gluonlab-labs").iterdir()) == []
@@ -84,13 +81,11 @@ def test_an_update_that_cannot_be_leaves_all_as_it_was(ready, fault):
 
 def test_an_update_from_the_bucket_puts_the_old_checkout_aside(notebook):
     bucket = notebook.make_checkout(notebook.root / "bucket")
-    notebook.create(GLUONLAB_REPOSITORY="", GLUONLAB_BUCKET="my-bucket")
-    notebook.marker("READY")
+    notebook.create_and_wait(GLUONLAB_REPOSITORY="", GLUONLAB_BUCKET="my-bucket")
     source = notebook.shown / "gluonlab-source"
     (source / "mine.py").touch()
     (bucket / "setup.py").write_text("# newer", encoding="utf-8")
-    status, output = notebook.build("--update")
-    assert status == 0, output
+    output = notebook.build_or_fail("--update")
     assert (source / "setup.py").read_text(encoding="utf-8") == "# newer"
     [before] = notebook.shown.glob("gluonlab-source-before-*")
     assert (before / "mine.py").exists()
@@ -114,8 +109,7 @@ def test_answers_in_the_checkout_of_an_earlier_version_are_copied_with_the_labs(
     labs.symlink_to(source / "labs")
     (ready.shown / ".gluonlab/labs").unlink()
     (source / "labs/en/01.ipynb").write_text("my answer", encoding="utf-8")
-    ready.start()
-    ready.marker("READY")
+    ready.start_and_wait()
     assert not labs.is_symlink()
     assert (labs / "01.ipynb").read_text(encoding="utf-8") == "my answer"
     assert (source / "labs/en/01.ipynb").exists()
@@ -125,15 +119,13 @@ def test_the_real_command_copies_the_labs_and_overwrites_none(notebook):
     python = notebook.root / "python"
     real = f'PYTHONPATH={SAGEMAKER.parent} exec {sys.executable} "$@"'
     notebook.shim("python", f'case "$*" in *" labs "*) {real}; esac', python)
-    notebook.create(GLUONLAB_ENVIRONMENT="GLUONLAB_LANGUAGE=ja LC_ALL=C.UTF-8")
-    notebook.marker("READY")
+    notebook.create_and_wait(GLUONLAB_ENVIRONMENT="GLUONLAB_LANGUAGE=ja LC_ALL=C.UTF-8")
     labs = notebook.shown / "gluonlab-labs"
     expected = sorted(path.name for path in (SAGEMAKER.parent / "labs/ja").glob("*.ipynb"))
     assert sorted(path.name for path in labs.glob("*.ipynb")) == expected
     answers = labs / expected[0]
     answers.write_text("my answer", encoding="utf-8")
     (notebook.shown / ".gluonlab/labs").unlink()
-    status, output = notebook.build()
-    assert status == 0, output
+    output = notebook.build_or_fail()
     assert f"yours is kept: {answers}" in output
     assert answers.read_text(encoding="utf-8") == "my answer"

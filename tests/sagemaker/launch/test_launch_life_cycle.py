@@ -8,6 +8,8 @@ import pytest
 from botocore.exceptions import ClientError
 from launch_world import SAGEMAKER
 
+from gluonlab_sagemaker.role import notebook_permissions, trust_policy
+
 FROM = ("--repository", "https://git.example.org/gluonlab.git")
 P3 = ("--instance", "p3.8xlarge", "--force", *FROM)  # moto's newest notebooks are P3
 ROLE = "gluonlab-notebook-us-east-1-gluonlab"
@@ -77,21 +79,13 @@ def test_the_start_scripts_are_those_of_the_folder_with_this_notebooks_settings(
         assert (SAGEMAKER / f"{name}.sh").read_text().split("\n", 1)[1] in text
 
 
-def test_the_role_may_do_little(launch, moto_client):
+def test_iam_gets_the_rights_and_the_trust_that_test_roles_compares_with_the_template(launch, moto_client):
     launch("create", *P3, "--bucket", "my-bucket")
     iam = moto_client("iam")
-    [trust] = iam.get_role(RoleName=ROLE)["Role"]["AssumeRolePolicyDocument"]["Statement"]
-    assert trust["Principal"] == {"Service": "sagemaker.amazonaws.com"}
-    assert trust["Condition"] == {"StringEquals": {"aws:SourceAccount": "123456789012"}}
-    made = iam.get_role_policy(RoleName=ROLE, PolicyName="gluonlab")
-    policy = made["PolicyDocument"]["Statement"]
-    actions = {action for one in policy for action in one["Action"]}
-    assert {action.split(":")[0] for action in actions} == {"sagemaker", "logs", "s3"}
-    assert not any("*" in action for action in actions)
-    everywhere = json.dumps([one["Resource"] for one in policy])
-    assert '"*"' not in everywhere
-    assert "notebook-instance/gluonlab" in everywhere
-    assert "arn:aws:s3:::my-bucket/gluonlab/*" in everywhere
+    account = "123456789012"
+    assert iam.get_role(RoleName=ROLE)["Role"]["AssumeRolePolicyDocument"] == trust_policy(account)
+    policy = iam.get_role_policy(RoleName=ROLE, PolicyName="gluonlab")["PolicyDocument"]
+    assert policy == notebook_permissions("aws", "us-east-1", account, "gluonlab", "my-bucket", False)
 
 
 def test_a_role_that_is_given_is_used_and_left_alone(launch, moto_client, log):

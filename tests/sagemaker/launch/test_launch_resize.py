@@ -99,40 +99,28 @@ def test_what_is_so_already_is_not_asked_for(launch_stubbed, aws, log):
 
 
 @pytest.mark.parametrize(
-    ("status", "result", "arguments", "message"),
+    ("status", "notebook", "options", "message"),
     [
-        ("InService", AL2023, ("--volume", "80"), "InService: only a stopped notebook can be chan"),
-        ("Updating", AL2023, ("--volume", "80"), "Updating: only a stopped notebook can be chan"),
-        ("Stopped", AL2023, ("--volume", "20"), "--volume 20: the volume has 50 GB, and AWS lets"),
-        ("Stopped", AL2023, ("--instance", "p3.2xlarge"), "does not start ml.p3.2xlarge"),
-        ("Stopped", AL2023, ("--instance", "p5.48xlarge"), "its GPUs are H100 or H200 (sm_90)"),
-        ("Stopped", AL2023, ("--platform", "notebook-al2-v3"), "al2-v3 is dead since 2026-07-01"),
-        (
-            "Stopped",
-            AL2,
-            ("--volume", "80"),
-            "is on notebook-al2-v3, dead since 2026-07-01: add --platform notebook-al2023-v1 "
-            "--instance ml.g5.xlarge, which keeps the files",
-        ),
-        (
-            "Stopped",
-            AL2,
-            ("--instance", "g4dn.xlarge"),
-            "add --platform notebook-al2023-v1, which keeps the files on its volume",
-        ),
-        (
-            "Stopped",
-            AL1,
-            ("--platform", "notebook-al2023-v1"),
-            "is on notebook-al1-v1, dead since 2024-03-31: AWS changes it to no newer platform",
-        ),
+        ("InService", AL2023, "--volume 80", "InService: only a stopped notebook can be chan"),
+        ("Updating", AL2023, "--volume 80", "Updating: only a stopped notebook can be chan"),
+        ("Stopped", AL2023, "--volume 20", "--volume 20: the volume has 50 GB, and AWS lets"),
+        ("Stopped", AL2023, "--instance p3.2xlarge", "does not start ml.p3.2xlarge"),
+        ("Stopped", AL2023, "--instance p5.48xlarge", "its GPUs are H100 or H200 (sm_90)"),
+        ("Stopped", AL2023, "--platform notebook-al2-v3", "al2-v3 is dead since 2026-07-01"),
+        ("Stopped", AL2, "--volume 80",
+         "is on notebook-al2-v3, dead since 2026-07-01: add --platform notebook-al2023-v1 "
+         "--instance ml.g5.xlarge, which keeps the files"),
+        ("Stopped", AL2, "--instance g4dn.xlarge",
+         "add --platform notebook-al2023-v1, which keeps the files on its volume"),
+        ("Stopped", AL1, "--platform notebook-al2023-v1",
+         "is on notebook-al1-v1, dead since 2024-03-31: AWS changes it to no newer platform"),
     ],
-)
-def test_what_cannot_be_is_one_line_and_nothing_changes(status, result, arguments, message, launch_stubbed, aws, log):
-    aws.statuses(status, VolumeSizeInGB=50, **result)
-    if status == "Stopped" and "--volume 20" not in " ".join(arguments):
+)  # fmt: skip
+def test_what_cannot_be_is_one_line_and_nothing_changes(status, notebook, options, message, launch_stubbed, aws, log):
+    aws.statuses(status, VolumeSizeInGB=50, **notebook)
+    if status == "Stopped" and options != "--volume 20":
         aws.answer("list_tags", {"Tags": []})
-    code, _, err = launch_stubbed("resize", *arguments)
+    code, _, err = launch_stubbed("resize", *options.split())
     assert (code, updates(log)) == (2, [])
     assert message in one_line(err)
 
