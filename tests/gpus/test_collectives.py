@@ -3,19 +3,16 @@ or differ.
 """
 
 import json
-import subprocess
-import sys
 from contextlib import ExitStack
 from functools import reduce as folded
-from pathlib import Path
 
 import numpy as np
 from gpus import nccl_calls
+from gpus.commands import run_python
 from gpus.cuda_calls import memory, stream
-from gpus.machines import environment, v100s
+from gpus.machines import v100s
 from hypothesis import given
 from hypothesis import strategies as st
-from support.processes import clean_environment
 
 DEVICES = st.lists(st.integers(0, 7), min_size=1, max_size=4, unique=True)
 FOLDS = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
@@ -101,8 +98,5 @@ simulated.forget_faults()
 
 
 def test_a_rank_that_does_not_come_is_named(tmp_path):
-    surroundings = {**clean_environment(), **environment(v100s(2, patience_s=0.1), tmp_path)}
-    surroundings["PYTHONPATH"] = str(Path(__file__).parent)
-    program = [sys.executable, "-c", LEAVES_ONE_OUT]
-    process = subprocess.run(program, env=surroundings, stdout=subprocess.PIPE, check=True, encoding="utf-8")
+    process = run_python(v100s(2, patience_s=0.1), tmp_path, "-c", LEAVES_ONE_OUT)
     assert json.loads(process.stdout) == ["ncclBcast of rank 0 waits for ever, as it is not called by rank 1"]

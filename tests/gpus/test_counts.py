@@ -4,19 +4,17 @@ network's own work.
 
 import json
 import re
-import subprocess
-import sys
-from pathlib import Path
 
 import mxnet as mx
 import numpy as np
 import pytest
+from gpus.commands import HERE, run_python
 from gpus.counts import COUNTED, STORES, counts_of, gluon_counts
-from gpus.machines import environment, v100s
+from gpus.machines import v100s
 from gpus.simulated import counting, delays
 from mxnet import nd
 from mxnet.gluon import nn
-from support.processes import REPOSITORY, clean_environment
+from support.processes import REPOSITORY
 
 from gluonlab.bucketed_trainer.buckets import GPU_BUCKET_BYTES
 from gluonlab.bucketed_trainer.trainer import BucketedTrainer
@@ -51,13 +49,15 @@ def trained_once():
 
 def counted(folder, gpus, *options):
     """What counts.py prints as JSON, of a process of its own in which nothing is computed."""
-    variables = environment(v100s(gpus, computes=False, promises_peers=True), folder)
-    command = [sys.executable, str(Path(__file__).parent / "counts.py"), "--json", "--gpus", str(gpus), *options]
-    run = subprocess.run(
-        command, env=clean_environment(**variables), capture_output=True, encoding="utf-8", timeout=600
-    )
-    assert run.returncode == 0, run.stderr
-    return json.loads(run.stdout)
+    machine = v100s(gpus, computes=False, promises_peers=True)
+    command = [f"{HERE}/counts.py", "--json", "--gpus", str(gpus), *options]
+    process = run_python(machine, folder, *command, timeout=600)
+    assert process.returncode == 0, process.stderr
+    return json.loads(process.stdout)
+
+
+def numbers_in(cells):
+    return [int(cell.replace(",", "")) for cell in cells]
 
 
 def the_schedules(name, world_size):
@@ -109,7 +109,9 @@ def test_the_page_has_these_counts(resnet50):
     """python tests/gpus/counts.py, as its first lines say, prints the rows."""
     text = (REPOSITORY / "docs" / "performance.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `([a-z_-]+)` \|((?: [\d,]+ → [\d,]+ \|){5})$", text, re.MULTILINE)
-    documented = {store: [int(now.replace(",", "")) for now in re.findall(r"→ ([\d,]+)", cells)] for store, cells in rows}
+    documented = {
+        store: [int(now.replace(",", "")) for now in re.findall(r"→ ([\d,]+)", cells)] for store, cells in rows
+    }
     now = {store: [counts[name] for name in ("buckets", *COUNTED)] for store, counts in resnet50.items()}
     assert set(documented) == set(STORES)
     assert documented == now
@@ -159,8 +161,10 @@ def test_the_page_has_the_counts_of_gluons_trainer(tmp_path_factory):
     8 GPUs.
     """
     text = (REPOSITORY / "docs" / "performance.md").read_text(encoding="utf-8")
-    rows = dict(re.findall(r"^\| `([a-z_-]+)` \|((?: [\d,]+ \|){6})$", text, re.MULTILINE))
-    documented = {store: [int(cell.replace(",", "")) for cell in cells.split("|")[:-1]] for store, cells in rows.items()}
+    rows = re.findall(r"^\| `([a-z_-]+)` \|((?: [\d,]+ \|){6})$", text, re.MULTILINE)
+    documented = {
+        store: [int(cell.replace(",", "")) for cell in cells.split("|")[:-1]] for store, cells in rows.items()
+    }
     folders = {gpus: tmp_path_factory.mktemp("machine") for gpus in (2, 8)}
     result = [counted(folder, gpus, "--gluon", "--model", "resnet8") for gpus, folder in folders.items()]
     assert all(counts["copies_staged"] == 0 for of_stores in result for counts in of_stores.values())

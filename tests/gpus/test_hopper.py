@@ -4,7 +4,7 @@ import json
 
 import mxnet as mx
 import pytest
-from gpus.commands import run_on_machine
+from gpus.commands import run_python
 from gpus.machines import A10G, H100, V100, Machine
 from gpus.simulated import counters
 
@@ -25,7 +25,7 @@ COMMANDS = {
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_command_says_in_one_line_that_there_is_no_code(command, tmp_path):
-    process = run_on_machine(Machine((H100,)), tmp_path, *COMMANDS[command])
+    process = run_python(Machine((H100,)), tmp_path, "-m", *COMMANDS[command])
     said = [line for line in process.stderr.splitlines() if "error:" in line]
     assert process.returncode == 2 and process.stdout == ""
     [line] = said
@@ -35,7 +35,7 @@ def test_a_command_says_in_one_line_that_there_is_no_code(command, tmp_path):
 
 
 def test_cpu_devices_of_such_a_machine_train(tmp_path):
-    process = run_on_machine(Machine((H100,)), tmp_path, "gluonlab.run", "--devices", "cpu*2", "--epochs", "1")
+    process = run_python(Machine((H100,)), tmp_path, "-m", "gluonlab.run", "--devices", "cpu*2", "--epochs", "1")
     assert process.returncode == 0, process.stderr
 
 
@@ -52,8 +52,7 @@ for spec in json.loads(sys.argv[1]):
 
 
 def found(machine, folder, *specs):
-    (folder / "find.py").write_text(FIND)
-    process = run_on_machine(machine, folder, "find", json.dumps(specs), CUDA_DEVICE_ORDER="PCI_BUS_ID")
+    process = run_python(machine, folder, "-c", FIND, json.dumps(specs), CUDA_DEVICE_ORDER="PCI_BUS_ID")
     assert process.returncode == 0, process.stderr
     return [json.loads(line) for line in process.stdout.splitlines()]
 
@@ -81,7 +80,7 @@ def test_the_look_allocates_and_launches_nothing():
 
 
 def test_the_doctor_names_them_and_its_step_of_training_does_not_crash(tmp_path):
-    process = run_on_machine(Machine((H100,)), tmp_path, "gluonlab.doctor", "--train", "--json")
+    process = run_python(Machine((H100,)), tmp_path, "-m", "gluonlab.doctor", "--train", "--json")
     report = json.loads(process.stdout)["findings"]
     faults = {finding["check"]: finding for finding in report if finding["status"] == FAULT}
     assert set(faults) == {"capability", "train"} and "crashed" not in json.dumps(report)

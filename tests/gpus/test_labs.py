@@ -2,13 +2,11 @@
 
 import importlib.util
 import json
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
-from gpus.machines import environment, v100s
-from support.processes import REPOSITORY, clean_environment
+from gpus.commands import HERE, run_python
+from gpus.machines import v100s
+from support.processes import REPOSITORY
 
 from gluonlab.exercises.exercise_registry import PASSED
 
@@ -16,7 +14,6 @@ LABS = {path.name[:2]: path for path in sorted((REPOSITORY / "labs" / "en").glob
 SOLUTIONS = REPOSITORY / "labs" / "solutions"
 SHORT = ("01",)
 EACH = [lab if lab in SHORT else pytest.param(lab, marks=pytest.mark.long) for lab in LABS]
-SECONDS = 1200
 
 
 def numbers_of(lab):
@@ -32,11 +29,10 @@ def run(lab, count, folder, *solutions):
     """What the numbers of a lab are, and {exercise: status}, on a machine with so many GPUs."""
     grades, numbers = folder / "grades", numbers_of(lab)
     (folder / "en").mkdir()
-    machine = environment(v100s(count, delay_us=50, promises_peers=True), folder)
-    process = subprocess.run(
-        [sys.executable, Path(__file__).with_name("lab_cells.py"), LABS[lab], *solutions], cwd=folder / "en",
-        env=clean_environment(**machine, GLUONLAB_GRADES=str(grades)), input=numbers.PROBE,
-        capture_output=True, encoding="utf-8", timeout=SECONDS,
+    machine = v100s(count, delay_us=50, promises_peers=True)
+    process = run_python(
+        machine, folder, f"{HERE}/lab_cells.py", LABS[lab], *solutions, cwd=folder / "en", input=numbers.PROBE,
+        GLUONLAB_GRADES=str(grades), timeout=1200,
     )  # fmt: skip
     assert process.returncode == 0, process.stdout[-4000:] + process.stderr[-4000:]
     assert "devices: gpu" in process.stdout

@@ -4,13 +4,11 @@ pass. CUDA's own calls, no MXNet.
 
 import ctypes
 import json
-import subprocess
-import sys
 import threading
-from pathlib import Path
 
 import numpy as np
 import pytest
+from gpus.commands import run_python
 from gpus.cuda_calls import (
     ALREADY_ENABLED,
     CUDA,
@@ -24,11 +22,10 @@ from gpus.cuda_calls import (
     no_peer_access,
     stream,
 )
-from gpus.machines import P3_16XLARGE, V100, environment, v100s
+from gpus.machines import P3_16XLARGE, V100, v100s
 from gpus.simulated import bytes_in_use, faults, forget_faults
 from hypothesis import given
 from hypothesis import strategies as st
-from support.processes import clean_environment
 
 NUMBERS = np.arange(16, dtype="float32")
 
@@ -199,7 +196,7 @@ def test_an_unknown_kernel_is_named(planted):
 
 
 def test_an_unknown_kernel_is_a_fault_where_nothing_is_computed_too(tmp_path):
-    process = on_machine(v100s(1, computes=False), tmp_path, "launch_unknown()")
+    process = run_script(v100s(1, computes=False), tmp_path, "launch_unknown()")
     assert process.returncode == 86 and "unknown kernel: void mxnet::op::no_such_kernel" in process.stderr
 
 
@@ -209,14 +206,9 @@ from simulated import counters
 """
 
 
-def on_machine(machine, folder, script):
-    """A process that runs the script on such a machine, to its end."""
-    variables = environment(machine, folder)
-    return subprocess.run(
-        [sys.executable, "-c", IMPORTS + script],
-        env=clean_environment(path=[str(Path(__file__).parent)], **variables), capture_output=True,
-        encoding="utf-8", timeout=300,
-    )  # fmt: skip
+def run_script(machine, folder, script):
+    """Run a script that may call CUDA on a machine; return the finished process."""
+    return run_python(machine, folder, "-c", IMPORTS + script)
 
 
 COPY_BETWEEN = """
@@ -230,16 +222,16 @@ ENABLE = "CUDA.cudaSetDevice(0); CUDA.cudaDeviceEnablePeerAccess(1, 0)"
 
 
 def test_copies_between_gpus_are_direct_with_peer_access_and_staged_without(tmp_path):
-    assert on_machine(v100s(2), tmp_path, COPY_BETWEEN.format(enable=ENABLE)).stdout.split() == ["1", "64", "0", "0"]
-    assert on_machine(v100s(2), tmp_path, COPY_BETWEEN.format(enable="")).stdout.split() == ["0", "0", "1", "64"]
+    assert run_script(v100s(2), tmp_path, COPY_BETWEEN.format(enable=ENABLE)).stdout.split() == ["1", "64", "0", "0"]
+    assert run_script(v100s(2), tmp_path, COPY_BETWEEN.format(enable="")).stdout.split() == ["0", "0", "1", "64"]
 
 
 def test_a_process_with_faults_that_nobody_asked_for_does_not_end_well_and_names_them(tmp_path):
     promising = v100s(2, promises_peers=True)
-    process = on_machine(promising, tmp_path, COPY_BETWEEN.format(enable=""))
+    process = run_script(promising, tmp_path, COPY_BETWEEN.format(enable=""))
     assert process.returncode == 86
     assert "a copy from gpu 0 to gpu 1 goes through the host, as no peer access is enabled" in process.stderr
-    assert on_machine(promising, tmp_path, COPY_BETWEEN.format(enable=ENABLE)).returncode == 0
+    assert run_script(promising, tmp_path, COPY_BETWEEN.format(enable=ENABLE)).returncode == 0
 
 
 def test_only_gpus_with_a_link_are_peers_on_a_p3_16xlarge(tmp_path):
@@ -252,7 +244,7 @@ def enabled(a, b):
 print([[enabled(a, b) for b in range(8)] for a in range(8)])
 print(enabled(0, 3))
 """
-    report, again = on_machine(P3_16XLARGE, tmp_path, script).stdout.splitlines()
+    report, again = run_script(P3_16XLARGE, tmp_path, script).stdout.splitlines()
     result = {(a, b): number for a, row in enumerate(json.loads(report)) for b, number in enumerate(row)}
     assert {pair for pair, number in result.items() if number == 0} == {
         pair for a, b in P3_16XLARGE.nvlinks for pair in ((a, b), (b, a))
@@ -276,7 +268,7 @@ for step in range(40):
 assert (streams[0].read(blocks[0], 64) == numbers).all()
 """
     for seed in range(3):
-        process = on_machine(v100s(2, delay_us=300, seed=seed), tmp_path, script)
+        process = run_script(v100s(2, delay_us=300, seed=seed), tmp_path, script)
         assert process.returncode == 0, process.stderr
 
 
@@ -292,7 +284,7 @@ with memory(16) as target, stream() as writer:
     writer.synchronise()
 print(json.dumps({name: count - before[name] for name, count in counters().items()}))
 """
-    report = json.loads(on_machine(v100s(1), tmp_path, script).stdout)
+    report = json.loads(run_script(v100s(1), tmp_path, script).stdout)
     assert {name: count for name, count in report.items() if count} == {
         "allocations": 1, "frees": 1, "memsets": 1, "copies_from_pageable": 1,
         "bytes_from_host": 64, "stream_synchronisations": 2,

@@ -4,15 +4,13 @@ whatever the machine is.
 
 import json
 import os
-import subprocess
-import sys
 
 import mxnet as mx
 import pynvml
 import pytest
-from gpus.machines import A100, CUBE, G4DN_12XLARGE, H100, P3_16XLARGE, T4, Machine, environment
+from gpus.commands import run_python
+from gpus.machines import A100, CUBE, G4DN_12XLARGE, H100, P3_16XLARGE, T4, Machine
 from mxnet import nd
-from support.processes import clean_environment
 
 from gluonlab.gpu import nvml
 from gluonlab.gpu.cuda import gpu_model, pci_bus_ids
@@ -32,15 +30,7 @@ print(json.dumps({"nvml": nvml.query_nvml(pynvml), "kinds": kinds, **found}))
 
 def told_on(machine, folder):
     """What NVML and CUDA tell a process on such a machine, whose GPUs CUDA counts along the bus."""
-    variables = {**environment(machine, folder), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
-    process = subprocess.run(
-        [sys.executable, "-c", BOTH],
-        env=clean_environment(**variables),
-        stdout=subprocess.PIPE,
-        check=True,
-        timeout=300,
-    )
-    return json.loads(process.stdout)
+    return json.loads(run_python(machine, folder, "-c", BOTH, CUDA_DEVICE_ORDER="PCI_BUS_ID").stdout)
 
 
 @pytest.mark.parametrize("name", MACHINES)

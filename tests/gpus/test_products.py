@@ -1,16 +1,15 @@
 """cuBLAS's products on simulated GPUs are numpy's in float64."""
 
 import json
-import subprocess
-import sys
 
 import numpy as np
+import pytest
+from gpus.commands import run_python
 from gpus.compared import TOLERANCES, assert_same, drawn
-from gpus.machines import A100, Machine, environment
+from gpus.machines import A100, Machine
 from hypothesis import given
 from hypothesis import strategies as st
 from mxnet import gpu, nd
-from support.processes import clean_environment
 
 SIZES = st.integers(1, 70)
 DTYPES = st.sampled_from(["float32", "float64", "float16"])
@@ -106,24 +105,12 @@ print(json.dumps([float(array.asnumpy().ravel()[0]) for array in found]))
 """
 
 
-def started(folder, override):
-    """The program, begun on a machine with an A100."""
-    folder.mkdir()
-    surroundings = {
-        **clean_environment(),
-        **environment(Machine((A100,), tf32=True), folder),
-        "NVIDIA_TF32_OVERRIDE": override,
-    }
-    return subprocess.Popen([sys.executable, "-c", PROGRAM], env=surroundings, stdout=subprocess.PIPE, encoding="utf-8")
-
-
-def test_an_a100_rounds_the_factors_of_float32_products_to_tf32_where_it_is_allowed_to(tmp_path):
+@pytest.mark.parametrize("allowed", [True, False])
+def test_an_a100_rounds_the_factors_of_float32_products_to_tf32_where_it_is_allowed_to(tmp_path, allowed):
     """MXNet allows it to linalg's and Dense's products, and cuDNN to convolutions; `dot` goes
     without. The variable forbids it.
     """
     exact, rounded = 4 * (1 + 2**-11 + 2**-20) ** 2, 4 * (1 + 2**-10) ** 2
-    allowed, forbidden = started(tmp_path / "allowed", "1"), started(tmp_path / "forbidden", "0")
-    for process, expected in ((allowed, [rounded, exact, rounded]), (forbidden, [exact] * 3)):
-        result = json.loads(process.communicate()[0])
-        assert process.returncode == 0
-        np.testing.assert_allclose(result, expected, rtol=3e-7)
+    process = run_python(Machine((A100,), tf32=True), tmp_path, "-c", PROGRAM, NVIDIA_TF32_OVERRIDE=str(int(allowed)))
+    expected = [rounded, exact, rounded] if allowed else [exact] * 3
+    np.testing.assert_allclose(json.loads(process.stdout), expected, rtol=3e-7)

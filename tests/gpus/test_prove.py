@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from gpus.commands import run_python
 from gpus.machines import P3_16XLARGE, environment, v100s
 from support.processes import clean_environment
 from support.waiting import LIMIT_S, wait_until
@@ -79,11 +80,8 @@ def test_a_gpu_that_loses_work_is_found_by_the_stores_too(tmp_path):
 
 @pytest.mark.parametrize("count", [2, pytest.param(3, marks=pytest.mark.long)])
 def test_a_machine_that_is_well_is_found_well_and_its_files_tell_nothing_of_its_owner(tmp_path, count):
-    process = subprocess.run(
-        [sys.executable, "-m", "gluonlab.doctor", "--prove", "--out", "proof"], cwd=tmp_path,
-        env=clean_environment(**environment(v100s(count), tmp_path)), capture_output=True,
-        encoding="utf-8", timeout=400,
-    )  # fmt: skip
+    options = ["--prove", "--out", "proof"]
+    process = run_python(v100s(count), tmp_path, "-m", "gluonlab.doctor", *options, timeout=400)
     assert "no faults; written to proof.json and proof.html" in process.stdout, process.stdout + process.stderr
     text = (tmp_path / "proof.json").read_text(encoding="utf-8")  # of which the page is made
     for private in (socket.gethostname(), getpass.getuser(), str(tmp_path), sys.prefix, "GPU-0000", "00000000:"):

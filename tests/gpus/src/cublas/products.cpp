@@ -115,43 +115,26 @@ cublasStatus_t product_computed_in(const char* name, cublasHandle_t handle, Shap
 
 extern "C" {
 
-cublasStatus_t cublasSgemm_v2(cublasHandle_t handle, cublasOperation_t op_a, cublasOperation_t op_b, int m, int n,
-                              int k, const float* alpha, const float* a, int lda, const float* b, int ldb,
-                              const float* beta, float* c, int ldc) {
-  return product<float, float, float>("cublasSgemm", handle, {op_a, op_b, m, n, k}, alpha, {a, lda}, {b, ldb}, beta, c,
-                                      ldc);
-}
-
-cublasStatus_t cublasDgemm_v2(cublasHandle_t handle, cublasOperation_t op_a, cublasOperation_t op_b, int m, int n,
-                              int k, const double* alpha, const double* a, int lda, const double* b, int ldb,
-                              const double* beta, double* c, int ldc) {
-  return product<double, double, double>("cublasDgemm", handle, {op_a, op_b, m, n, k}, alpha, {a, lda}, {b, ldb}, beta,
-                                         c, ldc);
-}
-
-cublasStatus_t cublasSgemmStridedBatched(cublasHandle_t handle, cublasOperation_t op_a, cublasOperation_t op_b, int m,
-                                         int n, int k, const float* alpha, const float* a, int lda,
-                                         long long distance_a, const float* b, int ldb, long long distance_b,
-                                         const float* beta, float* c, int ldc, long long distance_c, int batch) {
-  return product<float, float, float>("cublasSgemmStridedBatched", handle, {op_a, op_b, m, n, k}, alpha,
-                                      {a, lda, distance_a}, {b, ldb, distance_b}, beta, c, ldc, distance_c, batch);
-}
-
-cublasStatus_t cublasDgemmStridedBatched(cublasHandle_t handle, cublasOperation_t op_a, cublasOperation_t op_b, int m,
-                                         int n, int k, const double* alpha, const double* a, int lda,
-                                         long long distance_a, const double* b, int ldb, long long distance_b,
-                                         const double* beta, double* c, int ldc, long long distance_c, int batch) {
-  return product<double, double, double>("cublasDgemmStridedBatched", handle, {op_a, op_b, m, n, k}, alpha,
-                                         {a, lda, distance_a}, {b, ldb, distance_b}, beta, c, ldc, distance_c, batch);
-}
-
-cublasStatus_t cublasHgemmStridedBatched(cublasHandle_t handle, cublasOperation_t op_a, cublasOperation_t op_b, int m,
-                                         int n, int k, const __half* alpha, const __half* a, int lda,
-                                         long long distance_a, const __half* b, int ldb, long long distance_b,
-                                         const __half* beta, __half* c, int ldc, long long distance_c, int batch) {
-  return product<half, half, half>("cublasHgemmStridedBatched", handle, {op_a, op_b, m, n, k}, alpha,
-                                   {a, lda, distance_a}, {b, ldb, distance_b}, beta, c, ldc, distance_c, batch);
-}
+#define BATCHED_PRODUCT(letter, T, S)                                                                             \
+  cublasStatus_t cublas##letter##gemmStridedBatched(                                                              \
+      cublasHandle_t handle, cublasOperation_t op_a, cublasOperation_t op_b, int m, int n, int k, const T* alpha, \
+      const T* a, int lda, long long distance_a, const T* b, int ldb, long long distance_b, const T* beta, T* c,  \
+      int ldc, long long distance_c, int batch) {                                                                 \
+    return product<S, S, S>("cublas" #letter "gemmStridedBatched", handle, {op_a, op_b, m, n, k}, alpha,          \
+                            {a, lda, distance_a}, {b, ldb, distance_b}, beta, c, ldc, distance_c, batch);         \
+  }
+#define SINGLE_PRODUCT(letter, T)                                                                                      \
+  cublasStatus_t cublas##letter##gemm_v2(cublasHandle_t handle, cublasOperation_t op_a, cublasOperation_t op_b, int m, \
+                                         int n, int k, const T* alpha, const T* a, int lda, const T* b, int ldb,       \
+                                         const T* beta, T* c, int ldc) {                                               \
+    return product<T, T, T>("cublas" #letter "gemm", handle, {op_a, op_b, m, n, k}, alpha, {a, lda}, {b, ldb}, beta,   \
+                            c, ldc);                                                                                   \
+  }
+SINGLE_PRODUCT(S, float)
+SINGLE_PRODUCT(D, double)
+BATCHED_PRODUCT(S, float, float)
+BATCHED_PRODUCT(D, double, double)
+BATCHED_PRODUCT(H, __half, half)
 
 cublasStatus_t cublasSgemmEx(cublasHandle_t handle, cublasOperation_t op_a, cublasOperation_t op_b, int m, int n, int k,
                              const float* alpha, const void* a, cudaDataType type_a, int lda, const void* b,

@@ -65,8 +65,7 @@ Work slopes(const Launch& launch) {
   });
 }
 
-const Registered registered_means("adaptiveaveragepool", means);
-const Registered registered_slopes("atomicadaptiveaveragegradinput", slopes);
+const Registered registered{{"adaptiveaveragepool", means}, {"atomicadaptiveaveragegradinput", slopes}};
 
 }  // namespace
 }  // namespace gpus

@@ -82,6 +82,15 @@ template <class Visitor> bool visit_computed(const std::vector<const Type*>& typ
   return true;
 }
 
+// make(C()), for the C in which a kernel computes whose parameters have the types at these places.
+template <class Make> Work in_computed_type(const Launch& launch, std::initializer_list<int> places, Make make) {
+  std::vector<const Type*> types;
+  for (int place : places) types.push_back(&launch.parameter(place));
+  Work work;
+  visit_computed(types, [&](auto number) { work = make(number); });
+  return work;
+}
+
 inline bool is_half(const Type& type) { return type.word == "half_t" || type.word == "half2_t"; }
 
 // An operation on float16 rounds its result; a block of C holds it as float.

@@ -151,8 +151,8 @@ template <class T, class A> struct GoBack {
   static Work work(const Launch& launch) { return go_back<T, A>(launch); }
 };
 
-Registered inference("BatchNormalizationUpdateOutputInferenceKernel", by_types<Infer>);
-Registered backward("BatchNormalizationBackwardKernel", by_types<GoBack>);
+const Registered registered{{"BatchNormalizationUpdateOutputInferenceKernel", by_types<Infer>},
+                            {"BatchNormalizationBackwardKernel", by_types<GoBack>}};
 
 }  // namespace
 }  // namespace gpus

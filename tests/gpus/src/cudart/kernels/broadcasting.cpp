@@ -40,10 +40,7 @@ template <class C> Work binary_in(const Launch& launch) {
 }
 
 Work binary_broadcast(const Launch& launch) {
-  Work work;
-  visit_computed({&launch.parameter(5), &launch.parameter(6), &launch.parameter(7)},
-                 [&](auto number) { work = binary_in<decltype(number)>(launch); });
-  return work;
+  return in_computed_type(launch, {5, 6, 7}, [&](auto number) { return binary_in<decltype(number)>(launch); });
 }
 
 // What broadcast_kernel_gpu is told: mxnet::op::ShapeAndStride.
@@ -84,10 +81,7 @@ template <class C> Work broadcast_in(const Launch& launch) {
 
 // broadcast_kernel_gpu<OPERATION>(N, in, out, shapes, request, ndim)
 Work broadcast(const Launch& launch) {
-  Work work;
-  visit_computed({&launch.parameter(1), &launch.parameter(2)},
-                 [&](auto number) { work = broadcast_in<decltype(number)>(launch); });
-  return work;
+  return in_computed_type(launch, {1, 2}, [&](auto number) { return broadcast_in<decltype(number)>(launch); });
 }
 
 template <class C> Work copy_in(const Launch& launch) {
@@ -108,16 +102,12 @@ template <class C> Work copy_in(const Launch& launch) {
 
 // direct_copy<identity>(N, in, out, request), where nothing is to be broadcast.
 Work direct_copy(const Launch& launch) {
-  Work work;
-  if (launch.operation().arguments[0].word != "identity") return work;
-  visit_computed({&launch.parameter(1), &launch.parameter(2)},
-                 [&](auto number) { work = copy_in<decltype(number)>(launch); });
-  return work;
+  if (launch.operation().arguments[0].word != "identity") return {};
+  return in_computed_type(launch, {1, 2}, [&](auto number) { return copy_in<decltype(number)>(launch); });
 }
 
-const Registered registered_binary("binary_broadcast_kernel", binary_broadcast);
-const Registered registered_broadcast("broadcast_kernel_gpu", broadcast);
-const Registered registered_copy("direct_copy", direct_copy);
+const Registered registered{
+    {"binary_broadcast_kernel", binary_broadcast}, {"broadcast_kernel_gpu", broadcast}, {"direct_copy", direct_copy}};
 
 }  // namespace
 }  // namespace gpus

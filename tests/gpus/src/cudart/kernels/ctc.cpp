@@ -21,11 +21,10 @@ float log_of_sum(float a, float b) {
 
 // prepare_stable_LSM_kernel(identity, log probabilities, largest, columns, count), and
 // compute_log_probs_kernel, whose numbers of rows are sums of exponentials
-Work subtract(const Launch& launch, bool logarithms) {
+template <bool logarithms> Work subtract(const Launch& launch) {
   int columns = launch.value<int>(3), count = launch.value<int>(4);
   if (launch.parameter(1).word != "float") return {};
-  auto *scores = static_cast<float*>(launch.pointer(1, count)),
-       *of_rows = static_cast<float*>(launch.pointer(2, count / columns));
+  auto *scores = launch.array<float>(1, count), *of_rows = launch.array<float>(2, count / columns);
   return each(count, [=](long i) {
     float number = of_rows[i / columns];
     scores[i] -= logarithms ? std::log(number) : number;
@@ -49,7 +48,7 @@ struct Batch {
         most_times(launch.value<int>(numbers + 3)),
         blank(launch.value<int>(numbers + 4)) {}
 
-  template <class T> static T* array(const Launch& launch, int place) { return static_cast<T*>(launch.pointer(place)); }
+  template <class T> static T* array(const Launch& launch, int place) { return launch.array<T>(place); }
   bool fits(int sequence) const { return label_counts[sequence] + repeats[sequence] <= lengths[sequence]; }
   long alphas_of(int sequence) const { return static_cast<long>(sequence) * most_places * most_times; }
   float at(int sequence, int time, int label) const {
@@ -143,12 +142,10 @@ Work betas_and_gradient(const Launch& launch) {
   });
 }
 
-const Registered registered_largest("prepare_stable_LSM_kernel",
-                                    [](const Launch& launch) { return subtract(launch, false); });
-const Registered registered_logarithms("compute_log_probs_kernel",
-                                       [](const Launch& launch) { return subtract(launch, true); });
-const Registered registered_alphas("compute_alpha_kernel", alphas);
-const Registered registered_betas("compute_betas_and_grad_kernel", betas_and_gradient);
+const Registered registered{{"prepare_stable_LSM_kernel", subtract<false>},
+                            {"compute_log_probs_kernel", subtract<true>},
+                            {"compute_alpha_kernel", alphas},
+                            {"compute_betas_and_grad_kernel", betas_and_gradient}};
 
 }  // namespace
 }  // namespace gpus

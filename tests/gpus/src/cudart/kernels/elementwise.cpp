@@ -105,7 +105,7 @@ Work with_request(const Launch& launch) {
   return work;
 }
 
-const Registered registered("op_with_req", with_request);
+const Registered registered{{"op_with_req", with_request}};
 
 }  // namespace
 }  // namespace gpus

@@ -71,10 +71,10 @@ Work reduce(const Launch& launch) {
   return work;
 }
 
-const Registered registered_map("MapPlanKernel", map);
-const Registered registered_parts("MapPlanLargeKernel", map);
-const Registered registered_lowest("MapRedKeepLowestKernel", reduce);
-const Registered registered_dim1("MapReduceKeepDim1Kernel", reduce);
+const Registered registered{{"MapPlanKernel", map},
+                            {"MapPlanLargeKernel", map},
+                            {"MapRedKeepLowestKernel", reduce},
+                            {"MapReduceKeepDim1Kernel", reduce}};
 
 }  // namespace
 }  // namespace gpus

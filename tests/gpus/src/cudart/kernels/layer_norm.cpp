@@ -118,10 +118,10 @@ Work layer_norm_gradient(const Launch& launch) {
   });
 }
 
-const Registered registered_norm("LayerNormFusedForwardKernelContig", layer_norm);
-const Registered registered_norm_parts("LayerNormFusedBackwardKernel_PartGammaBeta", layer_norm_parts);
-const Registered registered_norm_parameters("LayerNormFusedBackwardKernel_GammaBeta", layer_norm_parameters);
-const Registered registered_norm_gradient("LayerNormFusedBackwardKernel_Data", layer_norm_gradient);
+const Registered registered{{"LayerNormFusedForwardKernelContig", layer_norm},
+                            {"LayerNormFusedBackwardKernel_PartGammaBeta", layer_norm_parts},
+                            {"LayerNormFusedBackwardKernel_GammaBeta", layer_norm_parameters},
+                            {"LayerNormFusedBackwardKernel_Data", layer_norm_gradient}};
 
 }  // namespace
 }  // namespace gpus

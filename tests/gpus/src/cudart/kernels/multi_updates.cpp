@@ -182,14 +182,12 @@ template <class T, class M> struct LambSteps {
   }
 };
 
-const Registered registered_sgd("MultiSGDKernel", [](const Launch& launch) { return by_types<Sgd>(launch, 1); });
-const Registered registered_preloaded("PreloadedMultiSGDKernel",
-                                      [](const Launch& launch) { return by_types<PreloadedSgd>(launch, 1); });
-const Registered registered_adamw("MultiMPAdamWKernel",
-                                  [](const Launch& launch) { return by_types<AdamW>(launch, 1); });
-const Registered registered_directions("KernelStep1",
-                                       [](const Launch& launch) { return by_types<LambDirections>(launch, 0); });
-const Registered registered_steps("KernelStep2", [](const Launch& launch) { return by_types<LambSteps>(launch, 0); });
+const Registered registered{
+    {"MultiSGDKernel", [](const Launch& launch) { return by_types<Sgd>(launch, 1); }},
+    {"PreloadedMultiSGDKernel", [](const Launch& launch) { return by_types<PreloadedSgd>(launch, 1); }},
+    {"MultiMPAdamWKernel", [](const Launch& launch) { return by_types<AdamW>(launch, 1); }},
+    {"KernelStep1", [](const Launch& launch) { return by_types<LambDirections>(launch, 0); }},
+    {"KernelStep2", [](const Launch& launch) { return by_types<LambSteps>(launch, 0); }}};
 
 }  // namespace
 }  // namespace gpus

@@ -85,14 +85,14 @@ template <class Draw> Work drawn(const Launch& launch, Draw draw) {
 }
 
 // DropoutKernel(..., out, mask, in, keep), and BernoulliKernel(..., mask, keep)
-Work dropout(const Launch& launch, bool applies) {
+template <bool applies> Work dropout(const Launch& launch) {
   int n = launch.value<int>(2);
   float keep = launch.value<float>(applies ? 7 : 5);
   return typed_real(launch.parameter(4), [&](auto element) {
     using T = decltype(element);
-    auto* mask = static_cast<T*>(launch.pointer(applies ? 5 : 4, n));
-    auto* out = applies ? static_cast<T*>(launch.pointer(4, n)) : nullptr;
-    auto* in = applies ? static_cast<T*>(launch.pointer(6, n)) : nullptr;
+    auto* mask = launch.array<T>(applies ? 5 : 4, n);
+    auto* out = applies ? launch.array<T>(4, n) : nullptr;
+    auto* in = applies ? launch.array<T>(6, n) : nullptr;
     return drawn(launch, [=](Philox& random, long i) {
       float number = random.uniform();
       mask[i] = static_cast<T>((applies ? number <= keep : number < keep) ? 1 / keep : 0);
@@ -123,7 +123,7 @@ template <class Draw> Work sampled(const Launch& launch, int arrays, Draw draw) 
   if (!samples.access) return {};
   return typed(launch.parameter(place), [&](auto element) {
     using T = decltype(element);
-    auto* out = static_cast<T*>(launch.pointer(place, launch.value<int>(2)));
+    auto* out = launch.array<T>(place, launch.value<int>(2));
     return drawn(launch, [=](Philox& random, long i) {
       double second = arrays > 1 ? samples.parameter(1, i) : 0;
       out[i] = stored<T>(draw(random, samples.parameter(0, i), second));
@@ -193,26 +193,26 @@ Work integers(const Launch& launch) {
 // CopyForShuffle(N, in, out, order, elements of a row)
 Work shuffle(const Launch& launch) {
   int n = launch.n(), row = launch.value<int>(4);
-  auto* order = static_cast<int*>(launch.pointer(3, n / row));
+  auto* order = launch.array<int>(3, n / row);
   return typed(launch.parameter(1), [&](auto element) {
     using T = decltype(element);
-    auto *in = static_cast<T*>(launch.pointer(1, n)), *out = static_cast<T*>(launch.pointer(2, n));
+    auto *in = launch.array<T>(1, n), *out = launch.array<T>(2, n);
     return each(n, [=](long i) { out[i] = in[static_cast<long>(order[i / row]) * row + i % row]; });
   });
 }
 
-const Registered registered_seed("rand_generator_seed_kernel", seed);
-const Registered registered_dropout("DropoutKernel", [](const Launch& launch) { return dropout(launch, true); });
-const Registered registered_bernoulli("BernoulliKernel", [](const Launch& launch) { return dropout(launch, false); });
-const Registered registered_uniform("SampleUniformKernel", uniform);
-const Registered registered_normal("SampleNormalKernel", normal);
-const Registered registered_exponential("SampleExponentialKernel", exponential);
-const Registered registered_poisson("SamplePoissonKernel", poisson_numbers);
-const Registered registered_gamma("SampleGammaKernel", gamma_numbers);
-const Registered registered_negative_binomial("SampleNegativeBinomialKernel", negative_binomial);
-const Registered registered_dispersed("SampleGeneralizedNegativeBinomialKernel", dispersed);
-const Registered registered_integers("SampleRandIntKernel", integers);
-const Registered registered_shuffle("CopyForShuffle", shuffle);
+const Registered registered{{"rand_generator_seed_kernel", seed},
+                            {"DropoutKernel", dropout<true>},
+                            {"BernoulliKernel", dropout<false>},
+                            {"SampleUniformKernel", uniform},
+                            {"SampleNormalKernel", normal},
+                            {"SampleExponentialKernel", exponential},
+                            {"SamplePoissonKernel", poisson_numbers},
+                            {"SampleGammaKernel", gamma_numbers},
+                            {"SampleNegativeBinomialKernel", negative_binomial},
+                            {"SampleGeneralizedNegativeBinomialKernel", dispersed},
+                            {"SampleRandIntKernel", integers},
+                            {"CopyForShuffle", shuffle}};
 
 }  // namespace
 }  // namespace gpus

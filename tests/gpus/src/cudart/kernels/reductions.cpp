@@ -200,10 +200,7 @@ template <class C> Work reduce_in(const Launch& launch) {
 
 Work reduce(const Launch& launch) {
   bool three = launch.count() > 12;
-  Work work;
-  visit_computed({&launch.parameter(3), &launch.parameter(three ? 6 : 4)},
-                 [&](auto number) { work = reduce_in<decltype(number)>(launch); });
-  return work;
+  return in_computed_type(launch, {3, three ? 6 : 4}, [&](auto number) { return reduce_in<decltype(number)>(launch); });
 }
 
 // reduce_kernel_M1(N, addto, big, small, big_shape, small_shape), and with lhs,
@@ -223,10 +220,7 @@ template <class C> Work single_in(const Launch& launch) {
 
 Work single(const Launch& launch) {
   bool three = launch.count() > 6;
-  Work work;
-  visit_computed({&launch.parameter(2), &launch.parameter(three ? 5 : 3)},
-                 [&](auto number) { work = single_in<decltype(number)>(launch); });
-  return work;
+  return in_computed_type(launch, {2, three ? 5 : 3}, [&](auto number) { return single_in<decltype(number)>(launch); });
 }
 
 template <class C> Work lines_in(const Launch& launch) {
@@ -255,14 +249,10 @@ template <class C> Work lines_in(const Launch& launch) {
 
 // reduce_lines_kernel(N, M, addto, stride, in, out): the second half of a reduction in parts.
 Work lines(const Launch& launch) {
-  Work work;
-  visit_computed({&launch.parameter(4)}, [&](auto number) { work = lines_in<decltype(number)>(launch); });
-  return work;
+  return in_computed_type(launch, {4}, [&](auto number) { return lines_in<decltype(number)>(launch); });
 }
 
-const Registered registered_reduce("reduce_kernel", reduce);
-const Registered registered_single("reduce_kernel_M1", single);
-const Registered registered_lines("reduce_lines_kernel", lines);
+const Registered registered{{"reduce_kernel", reduce}, {"reduce_kernel_M1", single}, {"reduce_lines_kernel", lines}};
 
 }  // namespace
 }  // namespace gpus

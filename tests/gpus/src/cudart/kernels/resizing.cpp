@@ -26,8 +26,8 @@ template <bool GRADIENT, class T, class A> Work resize_of(const Launch& launch) 
       new_width = launch.value<int>(4);
   A down = launch.value<A>(5), across = launch.value<A>(6);
   bool aligns = launch.value<bool>(7);
-  auto* small = static_cast<T*>(launch.pointer(8, images * height * width));
-  auto* resized = static_cast<T*>(launch.pointer(9, images * new_height * new_width));
+  auto* small = launch.array<T>(8, images * height * width);
+  auto* resized = launch.array<T>(9, images * new_height * new_width);
   return each(images * new_height, [=](long line) {
     Between<A> rows(down, line % new_height, aligns, height);
     T* image = small + line / new_height * height * width;
@@ -63,8 +63,8 @@ template <bool GRADIENT> Work resize(const Launch& launch) {
   });
 }
 
-const Registered registered("caffe_gpu_interp2_kernel", resize<false>);
-const Registered registered_gradient("caffe_gpu_interp2_kernel_backward", resize<true>);
+const Registered registered{{"caffe_gpu_interp2_kernel", resize<false>},
+                            {"caffe_gpu_interp2_kernel_backward", resize<true>}};
 
 }  // namespace
 }  // namespace gpus

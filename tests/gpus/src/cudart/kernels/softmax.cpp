@@ -84,7 +84,7 @@ void gradient_line(const O* out, const O* out_gradient, T* gradient, const Lines
 
 // softmax_stride1_compute_kernel<OP, negate, ...>(in, out, lengths, M, temperature, rows per block, rows) and
 // softmax_compute_kernel<bits, OP, negate, ...>(in, out, lengths, M, axis, shape, strides, temperature)
-Work forward(const Launch& launch, bool by_rows) {
+template <bool by_rows> Work forward(const Launch& launch) {
   const Type& kernel = launch.name.kernel;
   int operation = by_rows ? 0 : 1;
   bool logarithm = kernel.arguments[operation].word == "log_softmax_fwd", negates = is_true(kernel, operation + 1);
@@ -97,8 +97,8 @@ Work forward(const Launch& launch, bool by_rows) {
       using T = decltype(in_element);
       using O = decltype(out_element);
       size_t elements = static_cast<size_t>(lines.count) * lines.length;
-      auto* in = static_cast<T*>(launch.pointer(0, elements));
-      auto* out = static_cast<O*>(launch.pointer(1, elements));
+      auto* in = launch.array<T>(0, elements);
+      auto* out = launch.array<O>(1, elements);
       return [=] {
         for (int line = 0; line < lines.count; line++)
           softmax_line(in, out, lines, line, lengths.of(line), negates, logarithm, temperature);
@@ -110,7 +110,7 @@ Work forward(const Launch& launch, bool by_rows) {
 // softmax_stride1_grad_kernel<OP1, OP2, request, negate, ...>(out, ograd, igrad, lengths, M, temperature,
 // ..., rows) and softmax_grad_kernel<bits, OP1, OP2, request, negate, ...>(out, ograd, igrad, lengths, M,
 // axis, shape, strides, temperature)
-Work backward(const Launch& launch, bool by_rows) {
+template <bool by_rows> Work backward(const Launch& launch) {
   const Type& kernel = launch.name.kernel;
   int operation = by_rows ? 1 : 2;
   bool logarithm = kernel.arguments[operation].word == "log_softmax_bwd", negates = is_true(kernel, operation + 2);
@@ -124,9 +124,8 @@ Work backward(const Launch& launch, bool by_rows) {
       using T = decltype(in_element);
       using O = decltype(out_element);
       size_t elements = static_cast<size_t>(lines.count) * lines.length;
-      auto *out = static_cast<O*>(launch.pointer(0, elements)),
-           *out_gradient = static_cast<O*>(launch.pointer(1, elements));
-      auto* gradient = static_cast<T*>(launch.pointer(2, elements));
+      auto *out = launch.array<O>(0, elements), *out_gradient = launch.array<O>(1, elements);
+      auto* gradient = launch.array<T>(2, elements);
       return [=] {
         for (int line = 0; line < lines.count; line++)
           gradient_line(out, out_gradient, gradient, lines, line, lengths.of(line), negates, logarithm, temperature,
@@ -181,15 +180,13 @@ Work rows_gradient(const Launch& launch) {
   };
 }
 
-const Registered rows_forward("softmax_stride1_compute_kernel",
-                              [](const Launch& launch) { return forward(launch, true); });
-const Registered axis_forward("softmax_compute_kernel", [](const Launch& launch) { return forward(launch, false); });
-const Registered rows_backward("softmax_stride1_grad_kernel",
-                               [](const Launch& launch) { return backward(launch, true); });
-const Registered axis_backward("softmax_grad_kernel", [](const Launch& launch) { return backward(launch, false); });
-const Registered mshadow_rows("SoftmaxKernel", rows);
-const Registered mshadow_gradient("SoftmaxGradKernel", rows_gradient);
-const Registered mshadow_smooth_gradient("SmoothSoftmaxGradKernel", rows_gradient);
+const Registered registered{{"softmax_stride1_compute_kernel", forward<true>},
+                            {"softmax_compute_kernel", forward<false>},
+                            {"softmax_stride1_grad_kernel", backward<true>},
+                            {"softmax_grad_kernel", backward<false>},
+                            {"SoftmaxKernel", rows},
+                            {"SoftmaxGradKernel", rows_gradient},
+                            {"SmoothSoftmaxGradKernel", rows_gradient}};
 
 }  // namespace
 }  // namespace gpus

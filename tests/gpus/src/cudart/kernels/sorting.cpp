@@ -46,7 +46,7 @@ Work radix_sort(const Launch& launch, int n, int first_bit, int bits, bool desce
   const Type &key = launch.parameter(0), &value = launch.parameter(2);
   size_t key_size = moved_size(key), value_size = moved_size(value);
   if (!key_size || (!value_size && value.word != "NullType")) return {};
-  auto *keys = static_cast<char*>(launch.pointer(0, n)), *sorted_keys = static_cast<char*>(launch.pointer(1, n));
+  auto *keys = launch.array<char>(0, n), *sorted_keys = launch.array<char>(1, n);
   auto *values = launch.value<char*>(2), *sorted_values = launch.value<char*>(3);
   if (value_size) launch.check(values, n * value_size), launch.check(sorted_values, n * value_size);
   return [=, key = key] {
@@ -176,8 +176,8 @@ Work partial_sort(const Launch& launch) {
   bool ascends = launch.value<bool>(4);
   return typed(launch.parameter(2), [&](auto element) -> Work {
     using T = decltype(element);
-    auto* values = static_cast<T*>(launch.pointer(2, static_cast<size_t>(rows) * n));
-    auto* indices = static_cast<int*>(launch.pointer(3, static_cast<size_t>(rows) * n));
+    auto* values = launch.array<T>(2, static_cast<size_t>(rows) * n);
+    auto* indices = launch.array<int>(3, static_cast<size_t>(rows) * n);
     return each(rows, [=](long row) {
       std::vector<std::pair<T, int>> pairs(n);
       for (int i = 0; i < n; i++) pairs[i] = {values[row * n + i], indices[row * n + i]};
@@ -188,13 +188,13 @@ Work partial_sort(const Launch& launch) {
   });
 }
 
-const Registered registered_partial("PartialSortSmallK", partial_sort);
-const Registered registered_tile("DeviceRadixSortSingleTileKernel", radix_sort_tile);
-const Registered registered_upsweep("DeviceRadixSortUpsweepKernel", nothing);
-const Registered registered_bins("RadixSortScanBinsKernel", nothing);
-const Registered registered_downsweep("DeviceRadixSortDownsweepKernel", radix_sort_digit);
-const Registered registered_agent("_kernel_agent", agent);
-const Registered registered_nothing("EmptyKernel", nothing);
+const Registered registered{{"PartialSortSmallK", partial_sort},
+                            {"DeviceRadixSortSingleTileKernel", radix_sort_tile},
+                            {"DeviceRadixSortUpsweepKernel", nothing},
+                            {"RadixSortScanBinsKernel", nothing},
+                            {"DeviceRadixSortDownsweepKernel", radix_sort_digit},
+                            {"_kernel_agent", agent},
+                            {"EmptyKernel", nothing}};
 
 }  // namespace
 }  // namespace gpus

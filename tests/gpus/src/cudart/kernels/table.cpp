@@ -116,7 +116,9 @@ size_t size_of(const Type& type) {
   return bytes;
 }
 
-Registered::Registered(const char* word, Kernel kernel) { table()[word] = kernel; }
+Registered::Registered(std::initializer_list<Entry> entries) {
+  for (const Entry& entry : entries) table()[entry.word] = entry.kernel;
+}
 
 Work kernel_work(const std::string& demangled, void** arguments, dim3 grid, dim3 block, int device) {
   Launch launch(parsed(demangled), arguments, grid, block, device);

@@ -11,6 +11,7 @@
 // first argument, here op_with_req.
 #pragma once
 
+#include <initializer_list>
 #include <map>
 #include <string>
 #include <vector>
@@ -45,6 +46,9 @@ class Launch {
   // The value of an argument. A pointer is checked: the device must be allowed to reach `elements` of it.
   template <class T> T value(int place) const { return *static_cast<T*>(arguments_[place]); }
   void* pointer(int place, size_t elements = 0) const;
+  template <class T> T* array(int place, size_t elements = 0) const {
+    return static_cast<T*>(pointer(place, elements));
+  }
   // For a pointer that an argument holds. At the end of its block a kernel may go on to a multiple of
   // `at_once`.
   void check(const void* address, size_t bytes, size_t at_once = 1) const;
@@ -70,9 +74,13 @@ class Launch {
 // What a launch does, with all arguments read; nothing where this form of the kernel is not known.
 using Kernel = Work (*)(const Launch&);
 
-// Each file of kernels has one of these, and registers: static Registered plus("op_with_req", with_request);
+// Each file of kernels has one, which enters them into the table: const Registered registered{{"pick", pick}, ...};
 struct Registered {
-  Registered(const char* word, Kernel kernel);
+  struct Entry {
+    const char* word;
+    Kernel kernel;
+  };
+  Registered(std::initializer_list<Entry> entries);
 };
 
 // The work of a launch; nothing for an unknown kernel.

@@ -13,10 +13,14 @@ template <class C> C sign(C value) { return static_cast<C>((value > 0) - (value 
 
 // A kernel is Updates<T>::update, where T, the type of the weights, is that of argument `place`.
 // Computed<T> is what is computed in.
-#define UPDATE(kernel, update, place)                                                            \
-  const Registered registered_##kernel(#kernel, [](const Launch& launch) {                       \
-    return typed_real(launch.parameter(place),                                                   \
-                      [&](auto element) { return Updates<decltype(element)>::update(launch); }); \
-  })
+#define UPDATE(kernel, update, place)                                                                \
+  const Registered registered_##kernel {                                                             \
+    {                                                                                                \
+      #kernel, [](const Launch& launch) {                                                            \
+        return typed_real(launch.parameter(place),                                                   \
+                          [&](auto element) { return Updates<decltype(element)>::update(launch); }); \
+      }                                                                                              \
+    }                                                                                                \
+  }
 
 }  // namespace gpus
