@@ -64,7 +64,7 @@ def test_reductions_and_broadcasts_of_all_types(devices, count, dtype, operation
             np.testing.assert_array_equal(ranks.read(rank, places[rank]), expected)
 
 
-def test_ranks_that_call_different_things_are_found(planted):
+def test_ranks_that_call_different_things_are_found(take_faults):
     with ExitStack() as stack:
         ranks = Ranks(stack, [0, 1], [np.ones(4, "float32")] * 2)
         with nccl_calls.group():
@@ -72,16 +72,16 @@ def test_ranks_that_call_different_things_are_found(planted):
                 nccl_calls.broadcast(place.address, 4 - rank, "float32", 0, communicator, own)
         for own in ranks.streams:
             own.synchronise()
-    assert any("differs from what other ranks call" in fault for fault in planted())
+    assert any("differs from what other ranks call" in fault for fault in take_faults())
 
 
-def test_memory_of_another_gpu_is_no_rank_s_own(planted):
+def test_memory_of_another_gpu_is_no_rank_s_own(take_faults):
     with ExitStack() as stack:
         ranks = Ranks(stack, [4, 6], [np.ones(4, "float32")] * 2)
         with nccl_calls.group():
             for rank, (communicator, own, _, _) in ranks.each():
                 nccl_calls.broadcast(ranks.memories[1 - rank].address, 4, "float32", 0, communicator, own)
-    assert any("illegal access: ncclBcast" in fault for fault in planted())
+    assert any("illegal access: ncclBcast" in fault for fault in take_faults())
 
 
 LEAVES_ONE_OUT = """

@@ -9,7 +9,7 @@ import mxnet as mx
 import numpy as np
 import pytest
 from gpus.commands import HERE, run_python
-from gpus.counts import COUNTED, STORES, counts_of, gluon_counts
+from gpus.counts import COUNTED, STORES, count_gluon_operations, count_operations
 from gpus.machines import v100s
 from gpus.simulated import counting, delays
 from mxnet import nd
@@ -42,12 +42,12 @@ def dense(ctxs, widths=(24, 24, 24, 10)):
 
 
 @pytest.fixture(scope="module", autouse=True)
-def trained_once():
+def train_once():
     """MXNet takes scratch memory for a GPU when it first trains there, and keeps it."""
-    counts_of(dense(GPUS), GPUS, "ring", SHAPE)
+    count_operations(dense(GPUS), GPUS, "ring", SHAPE)
 
 
-def counted(folder, gpus, *options):
+def count_in_process(folder, gpus, *options):
     """What counts.py prints as JSON, of a process of its own in which nothing is computed."""
     machine = v100s(gpus, computes=False, promises_peers=True)
     command = [f"{HERE}/counts.py", "--json", "--gpus", str(gpus), *options]
@@ -60,7 +60,7 @@ def numbers_in(cells):
     return [int(cell.replace(",", "")) for cell in cells]
 
 
-def the_schedules(name, world_size):
+def count_transfers(name, world_size):
     """Its additions, and its messages: all that one rank sends another in a step."""
     schedule = make_schedule(name, world_size)
     additions = sum(transfer.op == "add" for step in schedule.steps for transfer in step)
@@ -71,9 +71,9 @@ def the_schedules(name, world_size):
 @pytest.mark.parametrize("store", [*sorted(ALGORITHMS), "sharded-optimizer"])
 def test_beyond_the_networks_own_work_are_the_schedules_additions_and_messages(store, world_size):
     """The network's own work is that of as many devices alone, each with all of the update."""
-    own = counts_of(dense(GPUS[:1]), GPUS[:1], None, SHAPE, bucket_bytes=2400)
-    result = counts_of(dense(GPUS[:world_size]), GPUS[:world_size], store, SHAPE, bucket_bytes=2400)
-    additions, messages = the_schedules("sharded" if store == "sharded-optimizer" else store, world_size)
+    own = count_operations(dense(GPUS[:1]), GPUS[:1], None, SHAPE, bucket_bytes=2400)
+    result = count_operations(dense(GPUS[:world_size]), GPUS[:world_size], store, SHAPE, bucket_bytes=2400)
+    additions, messages = count_transfers("sharded" if store == "sharded-optimizer" else store, world_size)
     assert result.buckets == own.buckets >= 3
     assert result.launches - world_size * own.launches <= result.buckets * additions
     assert 0 < result.copies_direct <= result.buckets * messages
@@ -84,7 +84,9 @@ def test_beyond_the_networks_own_work_are_the_schedules_additions_and_messages(s
 
 def test_one_kernel_adds_three_arrays_to_a_fourth():
     """Each of 8 devices adds 7 parts to its own: by 3 kernels."""
-    own, result = (counts_of(dense(GPUS[:n]), GPUS[:n], store, SHAPE) for n, store in ((1, None), (8, "sharded")))
+    own, result = (
+        count_operations(dense(GPUS[:n]), GPUS[:n], store, SHAPE) for n, store in ((1, None), (8, "sharded"))
+    )
     assert result.launches - 8 * own.launches == 8 * 3
 
 
@@ -94,7 +96,7 @@ def resnet50(tmp_path_factory):
 
     Nothing is computed, in a process of its own.
     """
-    return counted(tmp_path_factory.mktemp("machine"), 8)
+    return count_in_process(tmp_path_factory.mktemp("machine"), 8)
 
 
 def test_resnet50_under_a_ring_costs_little_more_than_the_device_store_once_did(resnet50):
@@ -123,10 +125,10 @@ def test_under_gluons_trainer_each_parameter_costs_additions_and_messages(store,
     """On top of what the devices do alone; the owners of a sharded optimizer update each parameter
     by itself.
     """
-    own = gluon_counts(dense(GPUS[:1]), GPUS[:1], None, SHAPE)
-    result = gluon_counts(dense(GPUS[:world_size]), GPUS[:world_size], store, SHAPE)
+    own = count_gluon_operations(dense(GPUS[:1]), GPUS[:1], None, SHAPE)
+    result = count_gluon_operations(dense(GPUS[:world_size]), GPUS[:world_size], store, SHAPE)
     sharded = store == "sharded-optimizer"
-    additions, messages = the_schedules("sharded" if sharded else store, world_size)
+    additions, messages = count_transfers("sharded" if sharded else store, world_size)
     updates = world_size if sharded else 0
     if (store, world_size) == ("bidirectional_ring", 2):
         messages *= 2  # both rings are the same pair, and their chunks no neighbours
@@ -166,7 +168,7 @@ def test_the_page_has_the_counts_of_gluons_trainer(tmp_path_factory):
         store: [int(cell.replace(",", "")) for cell in cells.split("|")[:-1]] for store, cells in rows.items()
     }
     folders = {gpus: tmp_path_factory.mktemp("machine") for gpus in (2, 8)}
-    result = [counted(folder, gpus, "--gluon", "--model", "resnet8") for gpus, folder in folders.items()]
+    result = [count_in_process(folder, gpus, "--gluon", "--model", "resnet8") for gpus, folder in folders.items()]
     assert all(counts["copies_staged"] == 0 for of_stores in result for counts in of_stores.values())
     now = {store: [of[store][name] for of in result for name in COUNTED[:3]] for store in STORES}
     assert documented == now

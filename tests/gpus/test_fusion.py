@@ -55,7 +55,7 @@ class Graph(gluon.HybridBlock):
         return F.tanh(F.add_n(*values[2:]))
 
 
-def run(graph, arrays, ctx, dtype, request="write"):
+def run_graph(graph, arrays, ctx, dtype, request="write"):
     """The output, and the gradients of all inputs, added twice with ``request`` add."""
     inputs = [nd.array(array, ctx=ctx, dtype=dtype) for array in arrays]
     for array in inputs:
@@ -75,17 +75,17 @@ def without_fusion(monkeypatch):
         yield
 
 
-def compared(make_graph, arrays, dtype, monkeypatch, request="write"):
+def assert_fused_is_same(make_graph, arrays, dtype, monkeypatch, request="write"):
     """What is fused on a GPU is what a CPU computes in float32 and, in float32, what the operators
     compute one by one.
     """
     with counting() as fused:
-        result = run(make_graph(), arrays, mx.gpu(0), dtype, request)
+        result = run_graph(make_graph(), arrays, mx.gpu(0), dtype, request)
     assert fused.fused_launches > 0
-    references = [run(make_graph(), arrays, mx.cpu(0), "float32", request)]
+    references = [run_graph(make_graph(), arrays, mx.cpu(0), "float32", request)]
     if dtype == "float32":
         with without_fusion(monkeypatch), counting() as single:
-            references.append(run(make_graph(), arrays, mx.gpu(0), dtype, request))
+            references.append(run_graph(make_graph(), arrays, mx.gpu(0), dtype, request))
         assert single.fused_launches == 0 and single.launches > fused.launches + fused.fused_launches
     for reference in references:
         for own, expected in zip(result, reference):
@@ -93,7 +93,7 @@ def compared(make_graph, arrays, dtype, monkeypatch, request="write"):
             assert relative_distance(own.astype("float32"), expected) <= TOLERANCE[dtype]
 
 
-def drawn(*shapes, seed=0):
+def draw_arrays(*shapes, seed=0):
     random = np.random.RandomState(seed)
     return [random.uniform(-1, 1, shape).astype("float16").astype("float32") for shape in shapes]
 
@@ -105,7 +105,7 @@ SHAPES = st.lists(st.integers(1, 5), min_size=1, max_size=4).map(tuple)
 @given(STEPS, SHAPES, st.sampled_from(list(TOLERANCE)), st.sampled_from(["write", "add"]))
 def test_a_fused_graph_computes_what_its_operators_compute(steps, shape, dtype, request):
     with pytest.MonkeyPatch.context() as monkeypatch:
-        compared(lambda: Graph(steps), drawn(shape, shape), dtype, monkeypatch, request)
+        assert_fused_is_same(lambda: Graph(steps), draw_arrays(shape, shape), dtype, monkeypatch, request)
 
 
 class Sliced(gluon.HybridBlock):
@@ -119,8 +119,8 @@ class Sliced(gluon.HybridBlock):
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("columns", [2, 3, 4, 8])
 def test_parts_and_repeated_rows_are_read_where_they_lie(dtype, columns, monkeypatch):
-    arrays = drawn((3, columns), (3, columns + 2), (1, columns))
-    compared(Sliced, arrays, dtype, monkeypatch)
+    arrays = draw_arrays((3, columns), (3, columns + 2), (1, columns))
+    assert_fused_is_same(Sliced, arrays, dtype, monkeypatch)
 
 
 # Operators that MXNet cannot fuse with what stands beside them: array (3, 4) -> array (3, 4).
@@ -158,16 +158,16 @@ class Beside(gluon.HybridBlock):
     st.sampled_from(["write", "add"]),
 )
 def test_what_mxnet_cannot_fuse_is_computed_one_by_one(unfusible, beside, dtype, request):
-    arrays = drawn((3, 4))
-    result = run(Beside(unfusible, beside), arrays, mx.gpu(0), dtype, request)
-    for own, expected in zip(result, run(Beside(unfusible, beside), arrays, mx.cpu(0), "float32", request)):
+    arrays = draw_arrays((3, 4))
+    result = run_graph(Beside(unfusible, beside), arrays, mx.gpu(0), dtype, request)
+    for own, expected in zip(result, run_graph(Beside(unfusible, beside), arrays, mx.cpu(0), "float32", request)):
         assert own.dtype == dtype and relative_distance(own.astype("float32"), expected) <= TOLERANCE[dtype]
 
 
 @pytest.mark.parametrize("method", ["bind", "simple_bind"])
 def test_executors_of_such_graphs_are_not_fused_and_others_are(method):
     """Whoever binds them, and on both sides of an executor that is fused."""
-    [array] = drawn((3, 4))
+    [array] = draw_arrays((3, 4))
     wrong, right = (block(mx.sym.var("x")) for block in (Beside("slice_axis", "mul"), Bytes()))
     for graph, fused in ((right, 1), (wrong, 0), (right, 1)):
         given_now = {"x": nd.array(array, ctx=mx.gpu(0))} if method == "bind" else {}
@@ -191,7 +191,7 @@ class Turned(gluon.HybridBlock):
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
 def test_what_lies_between_fused_parts_is_done_in_order(dtype, monkeypatch):
-    compared(Turned, drawn((3, 5), (5, 3)), dtype, monkeypatch)
+    assert_fused_is_same(Turned, draw_arrays((3, 5), (5, 3)), dtype, monkeypatch)
 
 
 class Halves(gluon.HybridBlock):

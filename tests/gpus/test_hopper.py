@@ -51,14 +51,16 @@ for spec in json.loads(sys.argv[1]):
 """
 
 
-def found(machine, folder, *specs):
+def find_devices(machine, folder, *specs):
     process = run_python(machine, folder, "-c", FIND, json.dumps(specs), CUDA_DEVICE_ORDER="PCI_BUS_ID")
     assert process.returncode == 0, process.stderr
     return [json.loads(line) for line in process.stdout.splitlines()]
 
 
 def test_of_a_mixed_machine_only_the_gpus_in_use_matter(tmp_path):
-    one, all_of_them, those, new = found(Machine((V100, H100, A10G, H100)), tmp_path, 1, "gpu:*", "gpu:0,2", "gpu:1")
+    one, all_of_them, those, new = find_devices(
+        Machine((V100, H100, A10G, H100)), tmp_path, 1, "gpu:*", "gpu:0,2", "gpu:1"
+    )
     assert one == ["gpu(0)"] and those == ["gpu(0)", "gpu(2)"]
     assert all_of_them.startswith(
         f"gpu:1 and gpu:3 are each an NVIDIA H100 80GB HBM3 (sm_90), {HELD}gpu:0 or gpu:2 of this machine"
@@ -69,7 +71,7 @@ def test_of_a_mixed_machine_only_the_gpus_in_use_matter(tmp_path):
 
 
 def test_gpus_that_are_too_old_are_named_likewise(tmp_path):
-    [report] = found(Machine((K80,)), tmp_path, "gpu")
+    [report] = find_devices(Machine((K80,)), tmp_path, "gpu")
     assert report.startswith(f"gpu:0 is a Tesla K80 (sm_37), {HELD}a V100")
 
 

@@ -9,7 +9,7 @@ from mxnet import gpu, nd
 MXNET = "mxnet::op::mxnet_op::"
 
 
-def parts(name):
+def parse_name(name):
     """The kernel, and its parameters: ``Shape(2)`` for ``mshadow::Shape<2>``, and a star behind a
     pointer.
     """
@@ -19,7 +19,7 @@ def parts(name):
     return kernel, parameters
 
 
-def generic(operation, *parameters):
+def generic_name(operation, *parameters):
     """The name of MXNet's kernel for one operation."""
     types = ", ".join(parameters)
     return f"void {MXNET}mxnet_generic_kernel<{operation}, {types}>(int, {types})"
@@ -33,7 +33,7 @@ GENERATOR = "mxnet::common::random::RandGenerator<mshadow::gpu, float>"
 UNNAMED = "mxnet::op::(anonymous namespace)::"
 CASES = {
     "generic": (
-        generic(f"{MXNET}op_with_req<mxnet::op::mshadow_op::plus, 1>", "float*", "float*"),
+        generic_name(f"{MXNET}op_with_req<mxnet::op::mshadow_op::plus, 1>", "float*", "float*"),
         "mxnet_generic_kernel(op_with_req(plus,1),float*,float*)",
         ["int", "float*", "float*"],
     ),
@@ -44,7 +44,7 @@ CASES = {
         ["Plan(Tensor(gpu,1,half_t),half_t)", "int", "Shape(2)", "Plan(ScalarExp(float),float)"],
     ),
     "nested": (
-        generic(DROPOUT, GENERATOR, "int", "unsigned char*"),
+        generic_name(DROPOUT, GENERATOR, "int", "unsigned char*"),
         "mxnet_generic_kernel(DropoutKernel,RandGenerator(gpu,float),int,unsigned char*)",
         ["int", "RandGenerator(gpu,float)", "int", "unsigned char*"],
     ),
@@ -64,18 +64,18 @@ CASES = {
 
 @pytest.mark.parametrize(("name", "kernel", "parameters"), CASES.values(), ids=CASES)
 def test_the_parts_of_a_name(name, kernel, parameters):
-    assert parts(name) == (kernel, parameters)
+    assert parse_name(name) == (kernel, parameters)
 
 
 def test_the_names_that_mxnet_launches_are_those():
     with simulated.counting() as happened:
         nd.array([1.0, 2.0], ctx=gpu(0)).square().asnumpy()
-    (kernel,) = [parts(name)[0] for name in happened.names if "square" in name]
+    (kernel,) = [parse_name(name)[0] for name in happened.names if "square" in name]
     assert kernel == "mxnet_generic_kernel(op_with_req(square,1),float*,float*)"
 
 
-def test_a_kernel_of_mxnet_that_nobody_wrote_is_a_fault(planted):
+def test_a_kernel_of_mxnet_that_nobody_wrote_is_a_fault(take_faults):
     image, box = nd.ones((1, 1, 4, 4), ctx=gpu(0)), nd.array([[0, 0, 0, 3, 3]], ctx=gpu(0))
     nd.ROIPooling(image, box, pooled_size=(2, 2), spatial_scale=1).wait_to_read()
-    (fault,) = planted()
+    (fault,) = take_faults()
     assert fault.startswith("unknown kernel: void mshadow::cuda::ROIPoolForwardKernel<float>(")

@@ -16,7 +16,7 @@ SHORT = ("01",)
 EACH = [lab if lab in SHORT else pytest.param(lab, marks=pytest.mark.long) for lab in LABS]
 
 
-def numbers_of(lab):
+def load_numbers(lab):
     """tests/labs/numbers/labNN.py: what is asked of a lab, and what the answers must be."""
     path = REPOSITORY / "tests" / "labs" / "numbers" / f"lab{lab}.py"
     spec = importlib.util.spec_from_file_location(f"numbers_of_lab{lab}", path)
@@ -25,9 +25,9 @@ def numbers_of(lab):
     return module
 
 
-def run(lab, count, folder, *solutions):
+def run_lab(lab, count, folder, *solutions):
     """What the numbers of a lab are, and {exercise: status}, on a machine with so many GPUs."""
-    grades, numbers = folder / "grades", numbers_of(lab)
+    grades, numbers = folder / "grades", load_numbers(lab)
     (folder / "en").mkdir()
     machine = v100s(count, delay_us=50, promises_peers=True)
     process = run_python(
@@ -43,13 +43,13 @@ def run(lab, count, folder, *solutions):
 
 @pytest.mark.parametrize("lab", EACH)
 def test_a_lab_runs_with_its_numbers(lab, tmp_path):
-    numbers, _ = run(lab, 4, tmp_path)
-    numbers_of(lab).check(numbers)
+    numbers, _ = run_lab(lab, 4, tmp_path)
+    load_numbers(lab).check(numbers)
 
 
 @pytest.mark.parametrize("lab", EACH)
 def test_a_lab_with_all_solutions_passes_its_checks(lab, tmp_path):
-    numbers, statuses = run(lab, 2, tmp_path, SOLUTIONS)
-    numbers_of(lab).check(numbers)
+    numbers, statuses = run_lab(lab, 2, tmp_path, SOLUTIONS)
+    load_numbers(lab).check(numbers)
     written = {path.stem for path in SOLUTIONS.glob(f"{lab}-*.py")}
     assert statuses == dict.fromkeys(written, PASSED)

@@ -30,7 +30,7 @@ from hypothesis import strategies as st
 NUMBERS = np.arange(16, dtype="float32")
 
 
-def written(target, numbers=NUMBERS):
+def write_numbers(target, numbers=NUMBERS):
     with stream(target.device) as writer:
         writer.copy(target, numbers, len(numbers))
 
@@ -45,7 +45,7 @@ def test_what_is_queued_on_a_stream_happens_in_order_and_later():
         first.hold()
         first.copy(target, NUMBERS, 16)
         assert np.isnan(other.read(target, 16)).all()  # another stream waits for nobody
-        first.let_go()
+        first.release()
         first.synchronise()
         assert (other.read(target, 16) == NUMBERS).all()
 
@@ -61,7 +61,7 @@ def test_a_stream_that_waits_for_an_event_reads_what_was_written_and_one_that_do
             reader.copy(copied, written_late, 16)
             if not waits:
                 reader.synchronise()
-            writer.let_go()
+            writer.release()
             writer.synchronise()
             assert (reader.read(copied, 16) == NUMBERS).all() == waits
 
@@ -87,7 +87,7 @@ def test_the_default_stream_waits_for_streams_but_for_those_that_are_non_blockin
         reading.start()
         reading.join(0.05 if blocking else 20)
         assert reading.is_alive() == blocking
-        other.let_go()
+        other.release()
         reading.join(20)
         assert np.isnan(read).all() != blocking
 
@@ -98,7 +98,7 @@ def test_memory_of_the_host_is_read_before_the_call_returns_and_written_before_i
         other.hold()
         other.copy(target, numbers, 16)
         numbers[:] = -1
-        other.let_go()
+        other.release()
         read = np.zeros(16, "float32")
         other.copy(read, target, 16)
         assert (read == NUMBERS).all()
@@ -124,29 +124,29 @@ def test_more_memory_than_a_gpu_has_is_refused():
     assert refused.value.number == OUT_OF_MEMORY
 
 
-def test_freed_memory_is_no_longer_there(planted):
+def test_freed_memory_is_no_longer_there(take_faults):
     gone = Memory(16)
-    written(gone)
+    write_numbers(gone)
     gone.free()
     with stream() as reader:
         reader.fill(gone, 0, 16)
-    [fault] = planted()
+    [fault] = take_faults()
     assert "memory of gpu 0 that is freed" in fault
 
 
-def test_memory_is_freed_once(planted):
+def test_memory_is_freed_once(take_faults):
     gone = Memory(16)
     gone.free()
     gone.free()
-    assert planted() == ["memory is freed twice"]
+    assert take_faults() == ["memory is freed twice"]
 
 
-def test_work_that_goes_beyond_its_memory_is_a_fault(planted):
+def test_work_that_goes_beyond_its_memory_is_a_fault(take_faults):
     with memory(16) as short, stream() as writer:
-        writer.fill(short.at(1), 0, 15)
-        assert planted() == []
-        writer.fill(short.at(1), 0, 16)
-    [fault] = planted()
+        writer.fill(short.address_of(1), 0, 15)
+        assert take_faults() == []
+        writer.fill(short.address_of(1), 0, 16)
+    [fault] = take_faults()
     assert "64 bytes, of which there are fewer in its block" in fault
 
 
@@ -163,35 +163,35 @@ def test_not_a_byte_behind_a_block_belongs_to_it(size, more):
     CUDA.cudaFree(address)
 
 
-def test_a_gpu_reaches_no_other_ones_memory_without_peer_access(planted):
+def test_a_gpu_reaches_no_other_ones_memory_without_peer_access(take_faults):
     with no_peer_access(2, 3), memory(16, device=3) as others, stream(device=2) as writer:
         writer.fill(others, 0, 16)
-    [fault] = planted()
+    [fault] = take_faults()
     assert fault == "illegal access: cudaMemsetAsync on gpu 2 reaches memory of gpu 3 without peer access"
 
 
-def test_memory_of_the_host_is_no_gpus(planted):
+def test_memory_of_the_host_is_no_gpus(take_faults):
     with stream() as writer:
         host = np.zeros(16, "float32")
         writer.fill(host, 0, 16)
-    [fault] = planted()
+    [fault] = take_faults()
     assert "pageable memory of the host" in fault
 
 
-def test_a_kernel_belongs_on_a_stream_of_its_gpu_and_a_copy_on_any(planted):
+def test_a_kernel_belongs_on_a_stream_of_its_gpu_and_a_copy_on_any(take_faults):
     with memory(16, device=1) as target, stream(device=0) as other:
         CUDA.cudaSetDevice(1)
         CUDA.cudaMemsetAsync(target.address, 0, ctypes.c_size_t(64), other.handle)
-        assert planted() == []
+        assert take_faults() == []
         with event() as done:
             CUDA.cudaEventRecord(done, other.handle)
-    [fault] = planted()
+    [fault] = take_faults()
     assert fault == "cudaEventRecord on gpu 1 is given a stream of gpu 0"
 
 
-def test_an_unknown_kernel_is_named(planted):
+def test_an_unknown_kernel_is_named(take_faults):
     launch_unknown()
-    [fault] = planted()
+    [fault] = take_faults()
     assert fault == "unknown kernel: void mxnet::op::no_such_kernel<float>(int, float*)"
 
 

@@ -28,7 +28,7 @@ print(json.dumps({"nvml": nvml.query_nvml(pynvml), "kinds": kinds, **found}))
 """
 
 
-def told_on(machine, folder):
+def query_drivers(machine, folder):
     """What NVML and CUDA tell a process on such a machine, whose GPUs CUDA counts along the bus."""
     return json.loads(run_python(machine, folder, "-c", BOTH, CUDA_DEVICE_ORDER="PCI_BUS_ID").stdout)
 
@@ -36,7 +36,7 @@ def told_on(machine, folder):
 @pytest.mark.parametrize("name", MACHINES)
 def test_nvml_and_cuda_tell_of_the_same_machine(name, tmp_path):
     machine = MACHINES[name]
-    report = told_on(machine, tmp_path)
+    report = query_drivers(machine, tmp_path)
     result = nvml.Driver.from_answer(report["nvml"])
     assert result.version == machine.driver
     assert [(gpu.name, gpu.capability, gpu.memory_bytes) for gpu in result.gpus] == list(machine.kinds)
@@ -50,7 +50,7 @@ def test_nvml_and_cuda_tell_of_the_same_machine(name, tmp_path):
 
 
 def test_the_links_of_a_p3_16xlarge_are_those_of_the_cube(tmp_path):
-    assert nvml.Driver.from_answer(told_on(P3_16XLARGE, tmp_path)["nvml"]).nvlinks == CUBE
+    assert nvml.Driver.from_answer(query_drivers(P3_16XLARGE, tmp_path)["nvml"]).nvlinks == CUBE
 
 
 def test_memory_and_the_process_that_has_it_are_told():

@@ -2,7 +2,6 @@
 in gluonlab's own roads.
 """
 
-
 from gpus.commands import run_python
 from gpus.machines import v100s
 

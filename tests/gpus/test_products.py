@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 from gpus.commands import run_python
-from gpus.compared import TOLERANCES, assert_same, drawn
+from gpus.compared import TOLERANCES, assert_same, draw_array
 from gpus.machines import A100, Machine
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,7 +25,7 @@ def assert_product(result, a, b, dtype):
 
 @given(m=SIZES, n=SIZES, k=SIZES, turned=st.tuples(st.booleans(), st.booleans()), dtype=DTYPES)
 def test_products_of_matrices(m, n, k, turned, dtype):
-    a, b = drawn(m, k).astype(dtype), drawn(k, n).astype(dtype)
+    a, b = draw_array(m, k).astype(dtype), draw_array(k, n).astype(dtype)
     left, right = (nd.array(array.T if turn else array, ctx=gpu(0), dtype=dtype) for array, turn in zip((a, b), turned))
     result = nd.dot(left, right, transpose_a=turned[0], transpose_b=turned[1]).asnumpy()
     assert_product(result, a, b, dtype)
@@ -33,7 +33,7 @@ def test_products_of_matrices(m, n, k, turned, dtype):
 
 @given(batch=st.integers(1, 4), m=SIZES, n=SIZES, k=SIZES, turned=st.tuples(st.booleans(), st.booleans()), dtype=DTYPES)
 def test_products_of_many_matrices(batch, m, n, k, turned, dtype):
-    a, b = drawn(batch, m, k).astype(dtype), drawn(batch, k, n).astype(dtype)
+    a, b = draw_array(batch, m, k).astype(dtype), draw_array(batch, k, n).astype(dtype)
     left, right = (
         nd.array(array.transpose(0, 2, 1) if turn else array, ctx=gpu(0), dtype=dtype)
         for array, turn in zip((a, b), turned)
@@ -47,20 +47,20 @@ REQUESTS = st.sampled_from(["write", "add"])
 
 @given(shape=st.tuples(st.integers(1, 9), SIZES), units=SIZES, dtype=DTYPES, biased=st.booleans(), request=REQUESTS)
 def test_dense_layers_and_their_gradients(shape, units, dtype, biased, request):
-    arrays = [drawn(*shape), drawn(units, shape[1])] + [drawn(units, seed=2)] * biased
+    arrays = [draw_array(*shape), draw_array(units, shape[1])] + [draw_array(units, seed=2)] * biased
     dense = lambda *them: nd.FullyConnected(*them, num_hidden=units, no_bias=not biased)  # noqa: E731
     assert_same(dense, *arrays, dtype=dtype, request=request)
 
 
 def triangle(size, lower):
-    full = drawn(size, size) + 3 * size * np.eye(size)
+    full = draw_array(size, size) + 3 * size * np.eye(size)
     return np.tril(full) if lower else np.triu(full)
 
 
 @given(n=st.integers(1, 9), m=st.integers(1, 9), lower=st.booleans(), right=st.booleans(), turned=st.booleans())
 def test_triangles_multiply_and_solve(n, m, lower, right, turned):
     a = triangle(n, lower)
-    b = drawn(m, n) if right else drawn(n, m)
+    b = draw_array(m, n) if right else draw_array(n, m)
     with_a = a.T if turned else a
     product = b @ with_a if right else with_a @ b
     solved = b @ np.linalg.inv(with_a) if right else np.linalg.inv(with_a) @ b
@@ -73,21 +73,21 @@ def test_triangles_multiply_and_solve(n, m, lower, right, turned):
 
 @given(n=st.integers(1, 9), k=st.integers(1, 9), turned=st.booleans(), dtype=st.sampled_from(["float32", "float64"]))
 def test_a_matrix_times_itself_turned(n, k, turned, dtype):
-    a = drawn(n, k)
+    a = draw_array(n, k)
     result = nd.linalg.syrk(nd.array(a, ctx=gpu(0), dtype=dtype), transpose=turned, alpha=0.5).asnumpy()
     np.testing.assert_allclose(result, 0.5 * (a.T @ a if turned else a @ a.T), rtol=1e-4, atol=1e-5)
 
 
 @given(size=st.integers(1, 500), dtype=st.sampled_from(["float32", "float64"]))
 def test_products_of_vectors(size, dtype):
-    a, b = drawn(size), drawn(size, seed=9)
+    a, b = draw_array(size), draw_array(size, seed=9)
     result = nd.dot(*(nd.array(array, ctx=gpu(0), dtype=dtype) for array in (a, b))).asscalar()
     assert abs(result - a @ b) <= TOLERANCES[dtype] * (np.abs(a) @ np.abs(b))
 
 
 def test_a_product_of_vectors_of_millions_keeps_its_digits():
     """Added one by one in float32, the third digit would be wrong."""
-    array = drawn(2_000_000).astype("float32")
+    array = draw_array(2_000_000).astype("float32")
     on_gpu = nd.array(array, ctx=gpu(0))
     exact = array.astype("float64") @ array.astype("float64")
     assert abs(nd.dot(on_gpu, on_gpu).asscalar() / exact - 1) < 1e-5

@@ -18,7 +18,7 @@ from gluonlab.parallel.data.strategy import DataParallelStep
 SHAPE = (2, 2, 2)
 
 
-def net_on(ctxs):
+def make_net(ctxs):
     """BatchNorm over images of four pixels, and then over one value for each image."""
     mx.random.seed(5)
     net = nn.HybridSequential(prefix="net_")
@@ -37,7 +37,7 @@ def net_on(ctxs):
 
 def statistics_after(ctxs, sizes, cut=WHOLE_SHARDS, sync_bn=False):
     """All running statistics on each device, after an epoch of batches of these sizes, and another."""
-    net = net_on(ctxs)
+    net = make_net(ctxs)
     trainer = BucketedTrainer(net.collect_params(), "sgd", {"learning_rate": 0.01}, make_kvstore("device", ctxs))
     step = DataParallelStep(net, gluon.loss.SoftmaxCrossEntropyLoss(), trainer, ctxs, identity, cut, sync_bn)
     for _ in range(2):

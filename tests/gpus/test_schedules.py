@@ -16,7 +16,7 @@ from gluonlab.collectives.schedule_executor import Executor, allreduce
 NAMES = sorted(ALGORITHMS)
 
 
-def summed(kind, name, contributions, dtype):
+def sum_by_schedule(kind, name, contributions, dtype):
     """What is left on each device of a kind."""
     arrays = [[nd.array(part, ctx=kind(rank), dtype=dtype) for part in own] for rank, own in enumerate(contributions)]
     allreduce(make_schedule(name, len(contributions)), arrays)
@@ -35,7 +35,7 @@ def test_sums_have_the_bits_of_cpu_devices(name, world_size, sizes, dtype, seed)
     """float16 among them, of which add_n would read and write pairs, beyond the end of a chunk."""
     random = np.random.RandomState(seed)
     contributions = [[random.normal(0, 10, size) for size in sizes] for _ in range(world_size)]
-    assert summed(mx.gpu, name, contributions, dtype) == summed(mx.cpu, name, contributions, dtype)
+    assert sum_by_schedule(mx.gpu, name, contributions, dtype) == sum_by_schedule(mx.cpu, name, contributions, dtype)
 
 
 DELAYED = """

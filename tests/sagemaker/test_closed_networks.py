@@ -90,7 +90,7 @@ def proxy(notebook, tmp_path):
     thread = threading.Thread(target=serving.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     pip = f"{sys.executable} -m pip download --no-deps --dest {notebook.root}/got made-up"
-    notebook.shim("python", f'case "$*" in *make_venv.py*) exec {pip}; esac', notebook.root / "python")
+    notebook.add_shim("python", f'case "$*" in *make_venv.py*) exec {pip}; esac', notebook.root / "python")
     yield f"http://127.0.0.1:{serving.server_port}", Here
     serving.shutdown()
     thread.join()
@@ -114,14 +114,14 @@ def test_a_file_on_the_volume_says_so_too_and_goes_before(notebook, proxy):
     """The file is for a build that failed, and for values with passwords."""
     address, handler = proxy
     notebook.create(GLUONLAB_REPOSITORY=REPOSITORY, GLUONLAB_ENVIRONMENT="http_proxy=http://127.0.0.1:9")
-    assert "fetching the checkout of gluonlab failed" in notebook.marker("FAILED")
+    assert "fetching the checkout of gluonlab failed" in notebook.wait_for_marker("FAILED")
     lines = THROUGH.format(address).replace(" ", "\n")
     (notebook.shown / ".gluonlab/environment").write_text(
         "# ours\n" + lines + "\nGLUONLAB_CONDA_CHANNEL=https://conda.example/forge\n", encoding="utf-8"
     )
     notebook.build_or_fail()
     assert set(handler.asked) == {"git.example", "pypi.example"}
-    assert " --channel https://conda.example/forge " in notebook.calls("conda")[0]
+    assert " --channel https://conda.example/forge " in notebook.recorded_calls("conda")[0]
 
 
 def test_an_update_goes_through_the_proxy_too(notebook, proxy):
@@ -149,14 +149,14 @@ def test_https_asks_the_proxy_for_its_way(notebook, proxy, given, expected):
     keys = "AWS_ACCESS_KEY_ID=x AWS_SECRET_ACCESS_KEY=x AWS_DEFAULT_REGION=eu-west-1"
     output = f"HTTPS_PROXY={address} AWS_MAX_ATTEMPTS=1 {keys}"
     notebook.create(GLUONLAB_ENVIRONMENT=output, **given)
-    notebook.marker("FAILED")
+    notebook.wait_for_marker("FAILED")
     assert set(handler.asked) == {expected}
 
 
 def test_the_idle_stop_has_the_proxy_and_no_proxy_before_the_metadata(notebook):
     notebook.create_and_wait(GLUONLAB_ENVIRONMENT="HTTPS_PROXY=http://proxy.example:3128 A=b$(id)")
     (notebook.shown / ".gluonlab/environment").write_text("HTTPS_PROXY=http://other.example:3128\n", encoding="utf-8")
-    notebook.shim("python3", "env")
+    notebook.add_shim("python3", "env")
     started = subprocess.run(
         ["bash", str(notebook.root / "opt/gluonlab/idle-stop.sh")],
         env={"PATH": f"{notebook.shims}:{os.defpath}"},
@@ -176,7 +176,7 @@ def test_what_is_no_variable_is_left_out(notebook):
     kept = (notebook.root / "opt/gluonlab/environment").read_text(encoding="utf-8").splitlines()
     assert kept[-1] == "OK=1"
     assert not any("rf" in line or "A.B" in line for line in kept)
-    notebook.marker("READY")
+    notebook.wait_for_marker("READY")
 
 
 def test_a_file_that_bash_does_not_understand_is_named(notebook):
@@ -184,4 +184,4 @@ def test_a_file_that_bash_does_not_understand_is_named(notebook):
     file = notebook.shown / ".gluonlab/environment"
     file.write_text("HTTPS_PROXY='http://proxy\n", encoding="utf-8")
     assert notebook.build()[0] == 1
-    assert f"reading {file} failed" in notebook.marker("FAILED")
+    assert f"reading {file} failed" in notebook.wait_for_marker("FAILED")

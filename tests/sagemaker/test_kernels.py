@@ -46,7 +46,7 @@ class Machine:
         kernel.joinpath("kernel.json").write_text(json.dumps(about), encoding="utf-8")
         # Of the environment that the build makes, the parts that count here are real.
         real = f'case "$*" in *"kernel install"*|*" labs "*) exec {sys.executable} "$@"; esac'
-        notebook.shim("python", real, notebook.root / "python")
+        notebook.add_shim("python", real, notebook.root / "python")
 
     def run(self, *arguments, prefers="1"):
         """The server's Python, in the environment of a server: what it printed, and its status."""

@@ -43,11 +43,11 @@ def statements(name=STACK):
     return json.loads((SAGEMAKER / name).read_text(encoding="utf-8"))["Statement"]
 
 
-def allowed():
+def allowed_actions():
     return [action for one in statements() for action in one["Action"]]
 
 
-def handlers():
+def schema_permissions():
     """The permissions that AWS's schema of each resource of the template declares."""
     from cfnlint.schema import PROVIDER_SCHEMA_MANAGER
 
@@ -61,7 +61,7 @@ def handlers():
     return result
 
 
-def of_the_readme():
+def readme_operations():
     """Return the operations of the `aws SERVICE OPERATION` commands in steps 1 to 6."""
     readme = (SAGEMAKER / "README.md").read_text(encoding="utf-8")
     steps = readme[readme.index("## 1. ") : readme.index("## launch.py")]
@@ -77,17 +77,17 @@ def of_the_readme():
 
 
 def test_the_policy_allows_what_the_stack_and_the_commands_need_and_nothing_else():
-    declared = handlers()
+    declared = schema_permissions()
     assert {"sagemaker:StopNotebookInstance", "iam:CreateRole", "budgets:ModifyBudget"} <= declared
     others = {action for action in declared if action.startswith(FOR_NETWORKS_AND_KEYS)}
     needed = declared - NOT_NEEDED - others
-    assert {"cloudformation:DeleteStack", "pricing:GetProducts"} <= of_the_readme()
-    assert sorted(allowed()) == sorted(needed | of_the_readme() | COMMANDS)
+    assert {"cloudformation:DeleteStack", "pricing:GetProducts"} <= readme_operations()
+    assert sorted(allowed_actions()) == sorted(needed | readme_operations() | COMMANDS)
 
 
 def test_the_readme_names_what_a_subnet_and_a_key_need_besides():
     readme = (SAGEMAKER / "README.md").read_text(encoding="utf-8")
-    for action in handlers():
+    for action in schema_permissions():
         if action.startswith(FOR_NETWORKS_AND_KEYS):
             assert action in readme or action.split(":")[1] in readme, action
 

@@ -21,13 +21,13 @@ IN_SUBNET = {**GOOD, "SubnetId": "subnet-01234567"}
 GIT = {"Repository": "https://example.com/g.git"}
 
 
-def stack_of(given):
+def make_stack(given):
     return cloudformation.Stack(cloudformation.load_template(SAGEMAKER / "notebook.yaml"), given)
 
 
 def resources(kind, given):
     """The properties of the stack's resources whose type ends so."""
-    return [about for of, about in stack_of(given).resources().values() if of.endswith(kind)]
+    return [about for of, about in make_stack(given).resources().values() if of.endswith(kind)]
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def resources(kind, given):
     ],
 )
 def test_the_template_refuses_impossible_parameters(given, refusal):
-    refusals = stack_of(given).validation_errors()
+    refusals = make_stack(given).validation_errors()
     assert refusals
     assert all(refusal in one for one in refusals)
 
@@ -73,7 +73,7 @@ def test_the_template_refuses_impossible_parameters(given, refusal):
     ],
 )
 def test_the_template_takes_the_possible_ones(given):
-    assert stack_of(given).validation_errors() == []
+    assert make_stack(given).validation_errors() == []
 
 
 def test_the_template_offers_the_machines_of_the_table_and_refuses_the_dead_pairs():

@@ -32,8 +32,8 @@ def test_the_job_of_horovod_runs_under_the_toolkit(tmp_path, monkeypatch):
     machine = Machine(tmp_path / "machine", "horovod", SMALL, interface="lo")
     machine.entry = [*ALONE, "sh", "-c", PLACE, "sh", str(machine.root), *machine.entry]
     machine.start()
-    assert machine.ended() == 0, machine.said()
-    output = machine.said()
+    assert machine.wait_for_exit() == 0, machine.read_log()
+    output = machine.read_log()
     assert "mpirun --host localhost:2 -np 2" in output
     # rank 0 alone evaluates, once an epoch
     drawn = chart_values(output, metric_regexes(SAGEMAKER / "training" / "horovod.json"))

@@ -165,11 +165,11 @@ print("weights", *[float(layer.weight.data().asscalar()) for layer in net])
 """
 
 
-def at_an_end(workers):
+def any_exited(workers):
     return any(worker.poll() is not None for worker in workers)
 
 
-def state_of(pid):
+def process_state(pid):
     """A process's state, and the ticks that it has computed."""
     stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
     return stat[0], sum(map(int, stat[11:13]))
@@ -182,7 +182,7 @@ class Rest:
         self.processes, self.before, self.quiet = processes, None, 0
 
     def __call__(self):
-        ticks = [state_of(process.pid)[1] for process in self.processes]
+        ticks = [process_state(process.pid)[1] for process in self.processes]
         self.quiet = self.quiet + 1 if ticks == self.before else 0
         self.before = ticks
         return self.quiet >= 100
@@ -196,9 +196,9 @@ def test_workers_begin_with_the_parameters_of_rank_0_however_late_the_server_ans
     with cluster(servers=1) as (start, started):
         workers = [start("worker", [sys.executable, "-c", BEHIND, str(started[1].pid)]) for _ in range(2)]
         server = started[1].pid
-        wait_until(lambda: at_an_end(workers) or state_of(server)[0] == "T")
+        wait_until(lambda: any_exited(workers) or process_state(server)[0] == "T")
         rest = Rest(workers)
-        wait_until(lambda: at_an_end(workers) or rest())
+        wait_until(lambda: any_exited(workers) or rest())
         os.kill(server, signal.SIGCONT)
         output = [worker.communicate(timeout=300)[0] for worker in workers]
     assert [worker.returncode for worker in workers] == [0, 0], output

@@ -14,7 +14,7 @@ def ready(notebook):
     return notebook
 
 
-def newer(notebook):
+def publish_newer_version(notebook):
     """The repository has a newer version: another text of lab 01, a lab 02, another setup.py."""
     notebook.make_checkout(notebook.checkout)
     (notebook.checkout / "labs/en/01.ipynb").write_text("corrected", encoding="utf-8")
@@ -26,21 +26,21 @@ def newer(notebook):
 def test_an_update_brings_the_newest_and_leaves_answers_alone(ready):
     answers = ready.shown / "gluonlab-labs/01.ipynb"
     answers.write_text("my answer", encoding="utf-8")
-    newer(ready)
+    publish_newer_version(ready)
     ready.build_or_fail("--update")
     source = ready.shown / "gluonlab-source"
     assert (source / "setup.py").read_text(encoding="utf-8") == "# newer"
     assert (source / "labs/en/01.ipynb").read_text(encoding="utf-8") == "corrected"
     assert answers.read_text(encoding="utf-8") == "my answer"
     assert (answers.parent / "02.ipynb").read_text(encoding="utf-8") == "new"
-    assert len([call for call in ready.calls("python") if "make_venv" in call]) == 2
+    assert len([call for call in ready.recorded_calls("python") if "make_venv" in call]) == 2
     assert ready.markers == ["gluonlab-READY.txt"]
     log = (ready.shown / "gluonlab-setup.log").read_text(encoding="utf-8")
     assert log.count(f"updating {source}") == 1  # and not once for each of the two scripts
 
 
 def test_an_update_is_finished_by_the_script_that_it_brought(ready):
-    newer(ready)
+    publish_newer_version(ready)
     (ready.checkout / "sagemaker").mkdir()
     (ready.checkout / "sagemaker/build-env.sh").write_text('echo "the new one: $#"\n', encoding="utf-8")
     ready.commit()
@@ -49,7 +49,7 @@ def test_an_update_is_finished_by_the_script_that_it_brought(ready):
 
 
 def test_without_update_a_start_changes_neither_the_checkout_nor_the_labs(ready):
-    newer(ready)
+    publish_newer_version(ready)
     (ready.shown / "gluonlab-labs/01.ipynb").unlink()
     ready.start_and_wait(GLUONLAB_REPOSITORY=str(ready.root / "elsewhere"))
     source = ready.shown / "gluonlab-source"
@@ -60,7 +60,7 @@ def test_without_update_a_start_changes_neither_the_checkout_nor_the_labs(ready)
 @pytest.mark.parametrize("fault", ["changed", "gone", "rewritten"])
 def test_an_update_that_cannot_be_leaves_all_as_it_was(ready, fault):
     source = ready.shown / "gluonlab-source"
-    newer(ready)
+    publish_newer_version(ready)
     if fault == "changed":
         (source / "setup.py").write_text("# mine", encoding="utf-8")
     elif fault == "gone":
@@ -70,11 +70,11 @@ def test_an_update_that_cannot_be_leaves_all_as_it_was(ready, fault):
         (source / "setup.py").write_text("# mine", encoding="utf-8")
         subprocess.run(["git", "-C", str(source), *mine], check=True, timeout=LIMIT_S)
     before = (source / "setup.py").read_text(encoding="utf-8")
-    shown = ready.marker("READY")
+    shown = ready.wait_for_marker("READY")
     status, output = ready.build("--update")
     assert status == 1
     assert f"not updated, and all is as it was: updating {source} failed with status" in output
-    assert ready.marker("READY") == shown
+    assert ready.wait_for_marker("READY") == shown
     assert (source / "setup.py").read_text(encoding="utf-8") == before
     assert ("setup.py" in output) is (fault == "changed")
 
@@ -118,7 +118,7 @@ def test_answers_in_the_checkout_of_an_earlier_version_are_copied_with_the_labs(
 def test_the_real_command_copies_the_labs_and_overwrites_none(notebook):
     python = notebook.root / "python"
     real = f'PYTHONPATH={SAGEMAKER.parent} exec {sys.executable} "$@"'
-    notebook.shim("python", f'case "$*" in *" labs "*) {real}; esac', python)
+    notebook.add_shim("python", f'case "$*" in *" labs "*) {real}; esac', python)
     notebook.create_and_wait(GLUONLAB_ENVIRONMENT="GLUONLAB_LANGUAGE=ja LC_ALL=C.UTF-8")
     labs = notebook.shown / "gluonlab-labs"
     expected = sorted(path.name for path in (SAGEMAKER.parent / "labs/ja").glob("*.ipynb"))

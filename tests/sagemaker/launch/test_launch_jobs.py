@@ -65,7 +65,7 @@ def test_hyperparameters_are_json(template):
 
 
 @pytest.fixture
-def made_up(tmp_path, monkeypatch):
+def made_up_templates(tmp_path, monkeypatch):
     """Two templates for two hosts, with the hyperparameters that AWS's image asks for."""
     per_host = {"sagemaker_mpi_num_of_processes_per_host": "4", "gpus": "1"}
     for name, more in (
@@ -81,7 +81,7 @@ def made_up(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("instance", "gpus"), [("ml.g5.48xlarge", 8), ("ml.p3.2xlarge", 1), (None, 4)])
-def test_the_number_of_gpus_is_the_machines(instance, gpus, made_up):
+def test_the_number_of_gpus_is_the_machines(instance, gpus, made_up_templates):
     assert request(instance=instance)["HyperParameters"]["gpus"] == str(gpus)
     assert request(instance=instance, settings=("gpus=2",))["HyperParameters"]["gpus"] == "2"
     made = request("mpi", instance=instance)["HyperParameters"]
@@ -90,7 +90,7 @@ def test_the_number_of_gpus_is_the_machines(instance, gpus, made_up):
 
 
 @pytest.mark.parametrize("template", ["servers", "mpi"])
-def test_a_machine_whose_gpus_are_not_known_is_not_guessed_at(template, made_up):
+def test_a_machine_whose_gpus_are_not_known_is_not_guessed_at(template, made_up_templates):
     """Four processes on a machine with one GPU would fail, and cost."""
     message = "ml.g4dn.2xlarge: how many GPUs it has is not in instances.json: add --gpus N"
     with pytest.raises(RefusedError, match=message):
@@ -100,7 +100,7 @@ def test_a_machine_whose_gpus_are_not_known_is_not_guessed_at(template, made_up)
     assert request("servers", gpus=2)["HyperParameters"]["gpus"] == "2"
 
 
-def test_a_machine_that_mxnet_has_no_code_for_is_refused(made_up):
+def test_a_machine_that_mxnet_has_no_code_for_is_refused(made_up_templates):
     message = r"H100 or H200 \(sm_90\), which mxnet-cu112 1.9.1 has no code for: choose ml.g4dn"
     with pytest.raises(RefusedError, match=message):
         request(instance="ml.p5.48xlarge", gpus=8)
@@ -108,7 +108,7 @@ def test_a_machine_that_mxnet_has_no_code_for_is_refused(made_up):
     assert made["ResourceConfig"]["InstanceType"] == "ml.p5.48xlarge"
 
 
-def test_a_job_on_a_machine_at_its_end_is_warned_of(capsys, made_up):
+def test_a_job_on_a_machine_at_its_end_is_warned_of(capsys, made_up_templates):
     """P3, which a training job may still ask for; and none that live."""
     for instance, warned in (("p3.2xlarge", True), ("p3dn.24xlarge", True), ("g5.xlarge", False)):
         arguments = ("jobs", "submit", *TO, "--instance", instance, "--dry-run")
@@ -120,7 +120,7 @@ def test_a_job_on_a_machine_at_its_end_is_warned_of(capsys, made_up):
             assert f"{jobs.pairs.load_instances()['ml.' + instance]['instead']} is the nearest" in err
 
 
-def test_a_job_says_what_it_costs_or_how_to_find_out(capsys, made_up):
+def test_a_job_says_what_it_costs_or_how_to_find_out(capsys, made_up_templates):
     for instance, message in (
         ("g5.xlarge", "cost: about 1.41 USD an hour on 1 x ml.g5.xlarge, at most"),
         (
@@ -134,7 +134,7 @@ def test_a_job_says_what_it_costs_or_how_to_find_out(capsys, made_up):
         assert message in run_command(capsys, Dependencies(), arguments)[2]
 
 
-def test_hosts_and_hours(made_up):
+def test_hosts_and_hours(made_up_templates):
     assert request("servers")["ResourceConfig"]["InstanceCount"] == 2
     made = request("servers", hosts=4, hours=0.5)
     assert made["ResourceConfig"]["InstanceCount"] == 4
@@ -185,7 +185,7 @@ def test_a_machine_has_either_a_disk_of_its_own_or_a_volume(instance):
 
 
 @pytest.mark.parametrize(("instance", "taken"), [("ml.g5.xlarge", False), ("ml.p3.8xlarge", True)])
-def test_a_key_is_for_volumes(instance, taken, made_up):
+def test_a_key_is_for_volumes(instance, taken, made_up_templates):
     changed = jobs.load_template("one-host")
     changed["ResourceConfig"]["VolumeKmsKeyId"] = "0123"
     (jobs.TEMPLATE_FOLDER / "one-host.json").write_text(json.dumps(changed))

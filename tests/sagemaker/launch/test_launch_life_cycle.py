@@ -20,11 +20,11 @@ CREATE = [
 ]  # fmt: skip
 
 
-def described(moto_client, name="gluonlab"):
+def describe_notebook(moto_client, name="gluonlab"):
     return moto_client("sagemaker").describe_notebook_instance(NotebookInstanceName=name)
 
 
-def scripts(moto_client, name="gluonlab"):
+def describe_scripts(moto_client, name="gluonlab"):
     client = moto_client("sagemaker")
     return client.describe_notebook_instance_lifecycle_config(NotebookInstanceLifecycleConfigName=name)
 
@@ -35,7 +35,7 @@ def roles(moto_client):
 
 def nothing_is_left(moto_client):
     with pytest.raises(ClientError, match="does not exist"):
-        scripts(moto_client)
+        describe_scripts(moto_client)
     return moto_client("sagemaker").list_notebook_instances()["NotebookInstances"] == roles(moto_client) == []
 
 
@@ -46,7 +46,7 @@ def test_create_makes_role_and_scripts_before_the_notebook(launch, log, moto_cli
     assert "warning: notebook-al2-v3 is dead since 2026-07-01" in err
     assert "about 14.69 USD an hour" in err
 
-    made = described(moto_client)
+    made = describe_notebook(moto_client)
     assert (made["NotebookInstanceStatus"], made["InstanceType"]) == ("InService", "ml.p3.8xlarge")
     assert (made["RootAccess"], made["VolumeSizeInGB"]) == ("Disabled", 50)
     assert made["RoleArn"] == moto_client("iam").get_role(RoleName=ROLE)["Role"]["Arn"]
@@ -62,14 +62,14 @@ def test_a_machine_without_gpus_is_made_like_one_that_lives(launch, log, moto_cl
     assert (status, log.operations) == (0, CREATE)
     assert "warning" not in err
     assert "no price of ml.t3.xlarge" in err
-    assert described(moto_client)["InstanceType"] == "ml.t3.xlarge"
+    assert describe_notebook(moto_client)["InstanceType"] == "ml.t3.xlarge"
     assert log.calls[-2][2]["PlatformIdentifier"] == "notebook-al2023-v1"
 
 
 def test_the_start_scripts_are_those_of_the_folder_with_this_notebooks_settings(launch, moto_client):
     proxy = ("--environment", "HTTPS_PROXY=http://proxy:3128", "--environment", "A=b")
     launch("create", *P3, "--idle-minutes", "30", *proxy, "--no-wait")
-    config = scripts(moto_client)
+    config = describe_scripts(moto_client)
     for key, name in (("OnCreate", "on-create"), ("OnStart", "on-start")):
         [script] = config[key]
         text = base64.b64decode(script["Content"]).decode()
@@ -92,7 +92,7 @@ def test_a_role_that_is_given_is_used_and_left_alone(launch, moto_client, log):
     made = moto_client("iam").create_role(RoleName="mine", AssumeRolePolicyDocument="{}")
     assert launch("create", *P3, "--role", "mine")[0] == 0
     assert "CreateRole" not in log.operations
-    assert described(moto_client)["RoleArn"] == made["Role"]["Arn"]
+    assert describe_notebook(moto_client)["RoleArn"] == made["Role"]["Arn"]
     assert launch("delete", "--yes")[0] == 0
     assert roles(moto_client) == ["mine"]
 
@@ -232,7 +232,7 @@ def test_what_others_made_is_neither_overwritten_nor_deleted(launch, moto_client
     assert f"the lifecycle configuration gluonlab {exists}: choose another --name" in err
     message = launch("delete", "--yes")[1]
     assert "lifecycle configuration: there is none that was made here" in message
-    assert scripts(moto_client)["OnStart"] == script
+    assert describe_scripts(moto_client)["OnStart"] == script
     moto_client("iam").create_role(RoleName=ROLE, AssumeRolePolicyDocument="{}")
     assert f"the role {ROLE} {exists}" in launch("create", *P3)[2]
     launch("delete", "--yes")
@@ -297,4 +297,4 @@ def test_two_notebooks_share_nothing(launch, moto_client):
     launch("delete", "--name", "one", "--yes")
     assert launch("status", "--name", "two")[0] == 0
     assert roles(moto_client) == ["gluonlab-notebook-us-east-1-two"]
-    scripts(moto_client, "two")
+    describe_scripts(moto_client, "two")

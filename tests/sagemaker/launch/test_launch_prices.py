@@ -51,7 +51,7 @@ LISTED = [
 ]
 
 
-def made(*products, region="us-east-1"):
+def build_table(*products, region="us-east-1"):
     return price_list.build_price_table(products, region, TODAY)
 
 
@@ -113,23 +113,23 @@ def test_reserved_terms_are_no_prices_on_demand():
     reserved = {**usd(0.5), "termAttributes": {"LeaseContractLength": "1yr"}}
     only_reserved = product("USE1-Notebk:ml.g5.2xlarge", reserved=reserved)
     both = product("USE1-Notebk:ml.g5.xlarge", usd(1.5), reserved=reserved)
-    assert made(both, only_reserved)["instance_hour"] == {"ml.g5.xlarge": 1.5}
+    assert build_table(both, only_reserved)["instance_hour"] == {"ml.g5.xlarge": 1.5}
 
 
 def test_the_newest_term_that_holds_by_now_counts():
     terms = usd(3, since="2025-01-01T00:00:00Z"), usd(2, since="2026-06-01T00:00:00Z")
     coming = usd(1, since="2026-12-01T00:00:00Z")
     listed = product("USE1-Notebk:ml.g5.xlarge", terms[1], coming, terms[0])
-    assert made(listed)["instance_hour"] == {"ml.g5.xlarge": 2}
+    assert build_table(listed)["instance_hour"] == {"ml.g5.xlarge": 2}
 
 
 def test_of_several_currencies_dollars_count_and_yuan_where_there_are_no_others():
     both = product("USE1-Notebk:ml.g5.xlarge", term({"CNY": "10.0", "USD": "1.5"}))
     yuan = product("USE1-Notebk:ml.g5.2xlarge", term({"CNY": "20.0"}))
-    assert made(both, yuan)["instance_hour"] == {"ml.g5.xlarge": 1.5}
+    assert build_table(both, yuan)["instance_hour"] == {"ml.g5.xlarge": 1.5}
     china = {"regionCode": "cn-north-1", "location": "China (Beijing)"}
     there = product("CNN1-Notebk:ml.g4dn.xlarge", term({"CNY": "7.5"}), **china)
-    table = made(there, region="cn-north-1")
+    table = build_table(there, region="cn-north-1")
     assert (table["currency"], table["instance_hour"]) == ("CNY", {"ml.g4dn.xlarge": 7.5})
     assert service_region("pricing", "cn-north-1") == "cn-northwest-1"
     assert service_region("pricing", "eu-west-1") == "us-east-1"
@@ -150,7 +150,7 @@ def test_of_several_currencies_dollars_count_and_yuan_where_there_are_no_others(
 def test_a_region_is_known_by_its_code_or_else_by_its_name(code, location, counts):
     kept = product("EU-Notebk:ml.g4dn.xlarge", usd(1), regionCode="eu-west-1")
     other = product("EU-Notebk:ml.g5.xlarge", usd(1.7), regionCode=code, location=location)
-    result = made(kept, other, region="eu-west-1")["instance_hour"]
+    result = build_table(kept, other, region="eu-west-1")["instance_hour"]
     assert ("ml.g5.xlarge" in result) == counts
 
 
@@ -172,13 +172,13 @@ def test_a_region_is_known_by_its_code_or_else_by_its_name(code, location, count
     ids=range(11),
 )
 def test_a_product_with_gaps_is_passed_over(broken):
-    assert made(LISTED[0], broken)["instance_hour"] == {"ml.g5.xlarge": 1.5}
+    assert build_table(LISTED[0], broken)["instance_hour"] == {"ml.g5.xlarge": 1.5}
 
 
 def test_two_prices_of_one_thing_are_the_higher_whatever_their_order():
     one, two = (product("USE1-Notebk:ml.g5.xlarge", usd(amount)) for amount in (1.5, 1.8))
     for listed in ((one, two), (two, one)):
-        assert made(*listed)["instance_hour"] == {"ml.g5.xlarge": 1.8}
+        assert build_table(*listed)["instance_hour"] == {"ml.g5.xlarge": 1.8}
 
 
 def test_the_readme_says_what_the_shipped_table_says():

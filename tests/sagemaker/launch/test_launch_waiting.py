@@ -13,8 +13,8 @@ from gluonlab_sagemaker.waiting import Waiter
 
 def nothing_else(aws, *jobs):
     """No scripts and no role; these jobs run."""
-    aws.no_scripts()
-    aws.no_role()
+    aws.answer_no_scripts()
+    aws.answer_no_role()
     aws.answer("list_training_jobs", {"TrainingJobSummaries": [*jobs]})
 
 
