@@ -151,7 +151,7 @@ def _call_seconds(parts: Iterable[Call]) -> List[float]:
 def _measure_loader_and_log(batches: Iterator[Any], step: DataParallelStep, log: AsyncLossMeter, steps: int) -> float:
     """Return the median processor seconds per step to fetch a batch and log its losses.
 
-    The log reads once in STRIDE steps, so that the median is over blocks of STRIDE steps.
+    The log reads once in READ_EVERY steps, so the median is over blocks of READ_EVERY steps.
     """
     blocks = []
     for _ in range(max(1, steps // READ_EVERY)):
@@ -215,9 +215,7 @@ BATCH_SIZE = 64
 
 
 def make_efficiency() -> Job:
-    """Return a job on one device of one thread, which measures GFLOP/s of ``sgemm`` and of
-    ``lenet``.
-    """
+    """Return a job that measures GFLOP/s of ``sgemm`` and ``lenet`` on one device of one thread."""
     train = training_job.make_training_job("lenet", device_count=1, threads=1, global_batch_size=BATCH_SIZE)
     left, right = nd.random.uniform(shape=(SIDE, SIDE)), nd.random.uniform(shape=(SIDE, SIDE))
 

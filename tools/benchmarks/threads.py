@@ -53,9 +53,7 @@ class ThreadsRow:
 
 
 def spin_variables(count: int) -> Dict[str, str]:
-    """Return the variables with which idle threads of OpenMP spin ``count`` times before they
-    sleep.
-    """
+    """Return the variables that make idle threads of OpenMP spin ``count`` times before sleep."""
     return {"GOMP_SPINCOUNT": str(count)}
 
 

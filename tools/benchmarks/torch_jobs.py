@@ -78,8 +78,6 @@ def resnet18() -> Any:
 
 
 NETWORKS = {"lenet": lenet, "resnet18": resnet18}
-
-
 Forward = Callable[[Any, Any], Any]
 
 

@@ -38,8 +38,7 @@ class Figure(NamedTuple):
         gpus: the number of GPUs, with the store dist_sync of each host.
         store: the store that sums gradients.
         machine: the topology that stands for the machine.
-        given: the published speed of one device, from which the time of computing is taken if the
-        GPU
+        given: the published speed of one device. The time of computing is taken from it if the GPU
             is not named, or if the software is not MXNet 1.9.1. The prediction is then the scaling.
         software: a key of `prediction.validate.SOFTWARE`.
         microbatches: the number of equal parts of the batch.

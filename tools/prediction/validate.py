@@ -107,7 +107,8 @@ class Software(NamedTuple):
         is_old: MXNet before 1.0, which updated weights in the store, on machines of that time.
         has_peer_access: whether GPUs copy to each other directly, not through the host.
         processes: one process per GPU, so that the host queues sums in parallel with the GPU's
-        work. fuses: fused ReLU and additions after BatchNorm in float16, and channels last.
+            work.
+        fuses: fused ReLU and additions after BatchNorm in float16, and channels last.
         host_s: host seconds per step and device, in one thread.
     """
 
