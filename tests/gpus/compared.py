@@ -58,22 +58,22 @@ def assert_same(function, *arrays, dtype="float32", request="write", device=0):
     result = output_and_gradients(gpu(device), function, arrays, dtype, request)
     expected = output_and_gradients(cpu(), function, arrays, "float32", request)
     assert all(array.dtype == np.dtype(dtype) for array in result)
-    for ours, theirs in zip(result, expected):
-        assert_close(ours, theirs, "float32" if dtype == "float64" else dtype)
+    for on_gpu, on_cpu in zip(result, expected):
+        assert_close(on_gpu, on_cpu, "float32" if dtype == "float64" else dtype)
 
 
 def assert_equal(function):
     """Check that ``function(ctx)``, an array or several, has the same bits on GPU and CPU."""
-    for ours, theirs in zip(*run_on_both(function)):
-        assert ours.dtype == theirs.dtype
-        np.testing.assert_array_equal(ours, theirs)
+    for on_gpu, on_cpu in zip(*run_on_both(function)):
+        assert on_gpu.dtype == on_cpu.dtype
+        np.testing.assert_array_equal(on_gpu, on_cpu)
 
 
 def assert_alike(function, dtype="float32"):
     """Check that ``function(ctx)`` is the same on GPU and CPU but for rounding."""
-    for ours, theirs in zip(*run_on_both(function)):
-        assert ours.dtype == theirs.dtype
-        assert_close(ours, theirs, dtype)
+    for on_gpu, on_cpu in zip(*run_on_both(function)):
+        assert on_gpu.dtype == on_cpu.dtype
+        assert_close(on_gpu, on_cpu, dtype)
 
 
 def run_on_both(function):

@@ -111,9 +111,7 @@ def test_the_page_has_these_counts(resnet50):
     """python tests/gpus/counts.py, as its first lines say, prints the rows."""
     text = (REPOSITORY / "docs" / "performance.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `([a-z_-]+)` \|((?: [\d,]+ → [\d,]+ \|){5})$", text, re.MULTILINE)
-    documented = {
-        store: [int(now.replace(",", "")) for now in re.findall(r"→ ([\d,]+)", cells)] for store, cells in rows
-    }
+    documented = {store: numbers_in(re.findall(r"→ ([\d,]+)", cells)) for store, cells in rows}
     now = {store: [counts[name] for name in ("buckets", *COUNTED)] for store, counts in resnet50.items()}
     assert set(documented) == set(STORES)
     assert documented == now
@@ -164,9 +162,7 @@ def test_the_page_has_the_counts_of_gluons_trainer(tmp_path_factory):
     """
     text = (REPOSITORY / "docs" / "performance.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `([a-z_-]+)` \|((?: [\d,]+ \|){6})$", text, re.MULTILINE)
-    documented = {
-        store: [int(cell.replace(",", "")) for cell in cells.split("|")[:-1]] for store, cells in rows.items()
-    }
+    documented = {store: numbers_in(cells.split("|")[:-1]) for store, cells in rows}
     folders = {gpus: tmp_path_factory.mktemp("machine") for gpus in (2, 8)}
     result = [count_in_process(folder, gpus, "--gluon", "--model", "resnet8") for gpus, folder in folders.items()]
     assert all(counts["copies_staged"] == 0 for of_stores in result for counts in of_stores.values())

@@ -34,16 +34,18 @@ def has_enough_time(labels, lengths):
     return ((labels >= 0).sum(axis=1) + pairs <= lengths).all()
 
 
-@given(sizes=sizes, seed=st.integers(0, 99), layout=st.sampled_from(["NTC", "TNC"]), told=st.booleans())
-def test_the_loss_and_its_gradient_are_those_of_the_cpu(sizes, seed, layout, report):
+@given(sizes=sizes, seed=st.integers(0, 99), layout=st.sampled_from(["NTC", "TNC"]), lengths_known=st.booleans())
+def test_the_loss_and_its_gradient_are_those_of_the_cpu(sizes, seed, layout, lengths_known):
     labels, counts = draw_labels(sizes, seed)
-    lengths = np.random.RandomState(seed).randint(1, sizes["times"] + 1, sizes["batch"]) if report else sizes["times"]
+    lengths = (
+        np.random.RandomState(seed).randint(1, sizes["times"] + 1, sizes["batch"]) if lengths_known else sizes["times"]
+    )
     assume(labels.shape[1] <= sizes["times"] and has_enough_time(labels, lengths))
     scores = draw_array(sizes["batch"], sizes["times"], sizes["letters"], seed=seed)
 
     def loss(scores):
         on = {"ctx": scores.context}
-        others = [nd.array(lengths, **on), nd.array(counts, **on)] if report else []
+        others = [nd.array(lengths, **on), nd.array(counts, **on)] if lengths_known else []
         return CTCLoss(layout=layout)(scores, nd.array(labels, **on), *others)
 
     assert_same(loss, scores if layout == "NTC" else scores.transpose(1, 0, 2))

@@ -173,9 +173,9 @@ def test_what_a_fused_operator_writes_beyond_a_gradient_stops_no_step(settings, 
     for beyond in (0.0, np.nan):  # as it may be
         ctxs = [mx.gpu(device) for device in range(k)]
         net = network.build(ctxs)
-        given_now = {**settings, **({"loss_scale": LossScale(SCALE)} if "loss_scale" in settings else {})}
+        arguments = {**settings, **({"loss_scale": LossScale(SCALE)} if "loss_scale" in settings else {})}
         kvstore = store and make_kvstore(store, ctxs)
-        trainer = BucketedTrainer(net.collect_params(), "sgd", {"learning_rate": RATE}, kvstore, **given_now)
+        trainer = BucketedTrainer(net.collect_params(), "sgd", {"learning_rate": RATE}, kvstore, **arguments)
         step = DataParallelStep(net, gluon.loss.SoftmaxCrossEntropyLoss(), trainer, ctxs, identity)
         for _ in range(2):
             for bucket in trainer.buckets:

@@ -170,9 +170,9 @@ def test_executors_of_such_graphs_are_not_fused_and_others_are(method):
     [array] = draw_arrays((3, 4))
     wrong, right = (block(mx.sym.var("x")) for block in (Beside("slice_axis", "mul"), Bytes()))
     for graph, fused in ((right, 1), (wrong, 0), (right, 1)):
-        given_now = {"x": nd.array(array, ctx=mx.gpu(0))} if method == "bind" else {}
+        arguments = {"x": nd.array(array, ctx=mx.gpu(0))} if method == "bind" else {}
         shape = {} if method == "bind" else {"x": array.shape}
-        executor = getattr(graph, method)(mx.gpu(0), **({"args": given_now} if given_now else shape))
+        executor = getattr(graph, method)(mx.gpu(0), **({"args": arguments} if arguments else shape))
         with counting() as happened:
             result = executor.forward(x=nd.array(array, ctx=mx.gpu(0)))[0].asnumpy()
         assert (happened.fused_launches > 0) == bool(fused)

@@ -94,8 +94,8 @@ def test_whole_numbers_are_exact(name, pair, dtype):
     arrays = [np.floor(np.abs(draw_array(*shape, seed=7)) * 5) + 1 for shape in pair]
 
     def computed(ctx):
-        given_now = [nd.array(array, ctx=ctx, dtype=dtype) for array in arrays]
-        return getattr(nd, f"broadcast_{name}")(*given_now)
+        arguments = [nd.array(array, ctx=ctx, dtype=dtype) for array in arrays]
+        return getattr(nd, f"broadcast_{name}")(*arguments)
 
     assert_alike(computed, dtype) if "float" in dtype else assert_equal(computed)
 

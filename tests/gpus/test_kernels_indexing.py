@@ -205,10 +205,10 @@ def test_sequences_of_several_lengths(shape, dtype, name):
 def test_images_as_tensors_and_normalised(shape, channels, batch, dtype):
     """to_tensor and normalize, and the gradient of the latter."""
     images = np.abs(draw_array(*shape[0 if batch else 1 :], channels)) * 50
-    [ours], [theirs] = run_on_both(lambda ctx: nd.image.to_tensor(nd.array(images, ctx=ctx, dtype=dtype)))
-    np.testing.assert_allclose(ours, theirs, rtol=1e-6)
+    [on_gpu], [on_cpu] = run_on_both(lambda ctx: nd.image.to_tensor(nd.array(images, ctx=ctx, dtype=dtype)))
+    np.testing.assert_allclose(on_gpu, on_cpu, rtol=1e-6)
     means, deviations = (0.25, 0.5, 0.75)[:channels], (0.5, 1.0, 2.0)[:channels]
-    assert_same(lambda x: nd.image.normalize(x, mean=means, std=deviations), theirs)
+    assert_same(lambda x: nd.image.normalize(x, mean=means, std=deviations), on_cpu)
 
 
 def test_an_array_without_elements_is_a_grid_without_blocks(take_faults):

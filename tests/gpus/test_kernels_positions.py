@@ -114,6 +114,6 @@ def test_triangles_and_diagonals_of_matrices(rows, columns, k, how):
 @given(batch=st.integers(2, 6), features=integers_up_to(5))
 def test_the_loss_of_smoothed_metric_learning(batch, features):
     arrays = [draw_array(batch, features, seed=seed).astype("float32") for seed in (0, 7)]
-    for ours, theirs in zip(*run_on_both(lambda ctx: output_and_gradients(ctx, gluon.loss.SDMLLoss(), arrays))):
+    for on_gpu, on_cpu in zip(*run_on_both(lambda ctx: output_and_gradients(ctx, gluon.loss.SDMLLoss(), arrays))):
         # what is left of probabilities that are nearly equal
-        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=2e-5)
+        np.testing.assert_allclose(on_gpu, on_cpu, rtol=1e-4, atol=2e-5)

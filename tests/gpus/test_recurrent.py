@@ -32,9 +32,9 @@ def test_recurrent_networks_their_states_and_their_gradients(mode, sizes, layers
     ]
     arrays += [draw_array(*state, seed=4)] * (mode == "lstm")
 
-    def network(*them):
+    def network(*arrays_on_device):
         how = dict(state_size=hidden, num_layers=layers, bidirectional=both_ways, mode=mode, state_outputs=True)
-        outs = nd.RNN(*them, **how)
+        outs = nd.RNN(*arrays_on_device, **how)
         return nd.concat(*(out.reshape(-1) for out in outs), dim=0)
 
     arrays = [array.astype("float16") for array in arrays]
@@ -42,14 +42,14 @@ def test_recurrent_networks_their_states_and_their_gradients(mode, sizes, layers
         output_and_gradients(gpu(0), network, arrays, dtype),
         output_and_gradients(cpu(), network, arrays),
     )
-    for ours, theirs in zip(result, expected):
-        assert_close(ours, theirs, "float16" if dtype == "float16" else "float32")
+    for on_gpu, on_cpu in zip(result, expected):
+        assert_close(on_gpu, on_cpu, "float16" if dtype == "float16" else "float32")
 
 
 def test_evaluation_is_as_training():
     arrays = [draw_array(3, 2, 4), draw_array(count_weights("gru", 4, 5, 2, 1)), draw_array(2, 2, 5)]
     outs = []
     for ctx in (gpu(0), cpu()):
-        them = [nd.array(array, ctx=ctx) for array in arrays]
-        outs.append(nd.RNN(*them, state_size=5, num_layers=2, mode="gru").asnumpy())
+        arrays_on_device = [nd.array(array, ctx=ctx) for array in arrays]
+        outs.append(nd.RNN(*arrays_on_device, state_size=5, num_layers=2, mode="gru").asnumpy())
     np.testing.assert_allclose(*outs, rtol=10 * TOLERANCES["float32"], atol=1e-6)

@@ -214,7 +214,7 @@ exec env -i "$@"
 
     def root_command(self, *command):
         path = f"PATH={self.shims}:{os.defpath}"
-        inside = [str(one).replace(f"{self.root}/home", "/home") for one in command]
+        inside = [str(item).replace(f"{self.root}/home", "/home") for item in command]
         return [*self.UNSHARE, "bash", "-c", self.ENTER, str(self.root), path, *inside]
 
 

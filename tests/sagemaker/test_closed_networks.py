@@ -34,7 +34,7 @@ class Proxy(BaseHTTPRequestHandler):
             return self.repository(about)
         path = self.index / about.path.strip("/")
         if path.is_dir():
-            links = "".join(f'<a href="{one.name}">{one.name}</a>' for one in path.iterdir())
+            links = "".join(f'<a href="{item.name}">{item.name}</a>' for item in path.iterdir())
             return self.answer(200, "text/html", f"<!DOCTYPE html><html>{links}</html>".encode())
         if path.is_file():
             return self.answer(200, "application/zip", path.read_bytes())

@@ -30,7 +30,7 @@ def timer(idle_stop, server, tmp_path):
     class OfTheServer(idle_stop.ProcessActivity):
         def cpu_seconds(self):
             mine, every = server.process_ids(), super().cpu_seconds()
-            return {one: used for one, used in every.items() if int(one[0]) in mine}
+            return {item: used for item, used in every.items() if int(item[0]) in mine}
 
     jupyter = idle_stop.JupyterClient(server.url, TOKEN)
     parts = jupyter, OfTheServer(), Quiet(), Quiet()
@@ -122,7 +122,7 @@ def test_a_terminal_whose_job_prints_nothing_is_busy(server, timer):
 def max_computed_s(timer):
     """The seconds that a process has computed since the last look."""
     before, now = timer.processes.previous, timer.processes.cpu_seconds()
-    return max(used - before.get(one, (0.0, ""))[0] for one, (used, _) in now.items())
+    return max(used - before.get(item, (0.0, ""))[0] for item, (used, _) in now.items())
 
 
 def test_a_terminal_that_is_written_to_is_used(server, timer):

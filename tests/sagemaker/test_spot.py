@@ -78,6 +78,6 @@ def test_a_job_that_is_ended_and_started_again_ends_with_the_same_bits(uninterru
     if number == signal.SIGTERM:
         assert f"goes on from step {newest}" in second.read_log(), re.findall("goes on.*", second.read_log())
     assert ("metrics.jsonl has lost lines" in second.read_log()) is bool(late)
-    one, other = (folder / "parameters.params" for folder in (second.run, uninterrupted_run))
-    assert one.read_bytes() == other.read_bytes()
+    item, other = (folder / "parameters.params" for folder in (second.run, uninterrupted_run))
+    assert item.read_bytes() == other.read_bytes()
     assert read_metrics_without_times(second.run) == read_metrics_without_times(uninterrupted_run)

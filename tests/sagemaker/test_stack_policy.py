@@ -44,7 +44,7 @@ def statements(name=STACK):
 
 
 def allowed_actions():
-    return [action for one in statements() for action in one["Action"]]
+    return [action for item in statements() for action in item["Action"]]
 
 
 def schema_permissions():
@@ -71,7 +71,7 @@ def readme_operations():
     result = set()
     for service, command in words:
         names = session.get_service_model(service).operation_names
-        [name] = [one for one in names if one.lower() == command.replace("-", "")]
+        [name] = [item for item in names if item.lower() == command.replace("-", "")]
         result.add(f"{PREFIX.get(service, service)}:{name}")
     return result
 
@@ -108,13 +108,13 @@ def test_a_policy_is_given_in_a_way_that_takes_its_size(name):
 
 @pytest.mark.parametrize("name", [LAUNCHER, STACK])
 def test_only_what_has_no_narrower_resource_is_allowed_everywhere(name):
-    for one in statements(name):
-        assert one["Effect"] == "Allow" and "*" not in "".join(one["Action"])
-        if one["Resource"] == "*":
-            assert all(action.split(":")[1].startswith(("Get", "List")) for action in one["Action"])
-        if "iam:PassRole" in one["Action"]:
+    for item in statements(name):
+        assert item["Effect"] == "Allow" and "*" not in "".join(item["Action"])
+        if item["Resource"] == "*":
+            assert all(action.split(":")[1].startswith(("Get", "List")) for action in item["Action"])
+        if "iam:PassRole" in item["Action"]:
             to = {"StringEquals": {"iam:PassedToService": "sagemaker.amazonaws.com"}}
-            assert one["Action"] == ["iam:PassRole"] and one["Condition"] == to
+            assert item["Action"] == ["iam:PassRole"] and item["Condition"] == to
 
 
 SOME = f"arn:aws:sagemaker:us-east-1:{ACCOUNT}"
@@ -140,9 +140,9 @@ ROLES = f"arn:aws:iam::{ACCOUNT}:role"
 )
 def test_what_the_launcher_or_the_template_makes_is_within_the_resources(name, action, arn):
     resources = []
-    for one in statements(name):
-        if action in one["Action"]:
-            of_it = one["Resource"]
+    for item in statements(name):
+        if action in item["Action"]:
+            of_it = item["Resource"]
             resources += [of_it] if isinstance(of_it, str) else of_it
     assert any(fnmatch.fnmatchcase(arn, resource) for resource in resources)
     others = arn.replace(ACCOUNT, "999999999999").replace("MY-", "HIS-")

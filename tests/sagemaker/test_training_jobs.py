@@ -122,10 +122,10 @@ def test_two_workers_of_the_parameter_server_train_as_one_process_does(tmp_path)
     own = {"devices": "cpu", "global-batch-size": size, "out": tmp_path / "one", **SMALL}
     done = run([sys.executable, "-m", "gluonlab.run", *as_words(own)])
     assert done.returncode == 0, done.stderr
-    many, one = parameters(tmp_path / "many"), parameters(tmp_path / "one")
-    assert set(many) == set(one)
-    for name in one:
-        assert np.linalg.norm(many[name] - one[name]) <= 1e-4 * np.linalg.norm(one[name]), name
+    many, item = parameters(tmp_path / "many"), parameters(tmp_path / "one")
+    assert set(many) == set(item)
+    for name in item:
+        assert np.linalg.norm(many[name] - item[name]) <= 1e-4 * np.linalg.norm(item[name]), name
     config = json.loads((tmp_path / "many" / "config.json").read_text(encoding="utf-8"))
     assert (config["settings"]["processes"], config["settings"]["global_batch_size"]) == (2, size)
 

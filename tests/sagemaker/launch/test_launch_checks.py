@@ -67,7 +67,7 @@ VARIABLES = st.one_of(
 def test_variables_are_taken_exactly_when_the_stack_would_take_them(given):
     """A list is also refused if it repeats a name, or has two variables in one element."""
     rule = cloudformation.load_template(SAGEMAKER / "notebook.yaml")["Parameters"]["Environment"]
-    text, names = " ".join(given), [one.partition("=")[0] for one in given]
+    text, names = " ".join(given), [item.partition("=")[0] for item in given]
     fits = len(text) <= rule["MaxLength"] and re.fullmatch(rule["AllowedPattern"][1:-1], text)
     if fits and len(names) == len(set(names)) and " " not in "".join(given) and all(given):
         assert check_environment(given) == text
@@ -323,8 +323,8 @@ def test_the_archive_holds_the_last_commit_at_its_top(tmp_path):
     (tmp_path / "secrets").write_text("never added")
     message = []
     with tarfile.open(fileobj=BytesIO(create_archive(tmp_path, message.append))) as tar:
-        members = [one for one in tar.getmembers() if one.isfile()]
-        files = {one.name: tar.extractfile(one).read().decode() for one in members}
+        members = [item for item in tar.getmembers() if item.isfile()]
+        files = {item.name: tar.extractfile(item).read().decode() for item in members}
     assert files == {"setup.py": "committed", "sub/a": "a"}
     assert message == ["warning: what is not committed is not uploaded: setup.py"]
 
@@ -347,7 +347,7 @@ def test_the_modules_import_downwards_only():
         text = files[name].read_text(encoding="utf-8")
         used = re.findall(r"^ *from gluonlab_sagemaker\.(\w+) import", text, re.M)
         for names in re.findall(r"^ *from gluonlab_sagemaker import (.*)$", text, re.M):
-            used += [one.strip() for one in names.split(",")]
+            used += [item.strip() for item in names.split(",")]
         assert set(used) <= set(order[place + 1 :]), name
 
 

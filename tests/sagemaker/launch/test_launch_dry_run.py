@@ -81,9 +81,9 @@ def test_whatever_calls_is_rehearsed(words, operations, rehearse):
 
 def test_a_rehearsed_change_has_its_parameters(rehearse):
     calls, _ = rehearse("resize", "--instance", "g5.xlarge", "--volume", "80")
-    asked = {"InstanceType": "ml.g5.xlarge", "VolumeSizeInGB": 80}
+    expected = {"InstanceType": "ml.g5.xlarge", "VolumeSizeInGB": 80}
     assert (calls[-2]["service"], calls[-2]["operation"]) == ("sagemaker", "UpdateNotebookInstance")
-    assert calls[-2]["parameters"] == {"NotebookInstanceName": "gluonlab", **asked}
+    assert calls[-2]["parameters"] == {"NotebookInstanceName": "gluonlab", **expected}
     [call] = rehearse("prices", "--update", "--region", "eu-west-1")[0]
     assert (call["service"], call["operation"]) == ("pricing", "GetProducts")
     assert call["parameters"]["Filters"][0]["Value"] == "eu-west-1"

@@ -249,8 +249,8 @@ def test_the_address_is_printed_alone_and_only_by_url(launch_stubbed, aws, log):
     url = "https://x.example/?authToken=t"
     aws.answer("create_presigned_notebook_instance_url", {"AuthorizedUrl": url})
     assert launch_stubbed("url", "--hours", "2") == (0, f"{url}\n", "")
-    given = {"NotebookInstanceName": "gluonlab", "SessionExpirationDurationInSeconds": 7200}
-    assert log.calls[-1][2] == given
+    parameters = {"NotebookInstanceName": "gluonlab", "SessionExpirationDurationInSeconds": 7200}
+    assert log.calls[-1][2] == parameters
 
 
 @pytest.mark.parametrize(("status", "verb"), [("Stopped", "start"), ("Pending", "wait")])

@@ -38,11 +38,11 @@ def request(template="one-host", region="us-east-1", **expected):
 
 @pytest.mark.parametrize("template", TEMPLATES)
 def test_a_template_becomes_a_request_that_the_api_takes(template):
-    made = request(template)
-    assert not ParamValidator().validate(made, SHAPE).has_errors()
-    assert made["ResourceConfig"]["InstanceType"] in MACHINES
-    assert (made["TrainingJobName"], made["RoleArn"]) == ("gluonlab-x", ARN)
-    assert {tag["Key"]: tag["Value"] for tag in made["Tags"]}["owner"] == "ada"
+    result = request(template)
+    assert not ParamValidator().validate(result, SHAPE).has_errors()
+    assert result["ResourceConfig"]["InstanceType"] in MACHINES
+    assert (result["TrainingJobName"], result["RoleArn"]) == ("gluonlab-x", ARN)
+    assert {tag["Key"]: tag["Value"] for tag in result["Tags"]}["owner"] == "ada"
 
 
 @pytest.mark.parametrize("template", TEMPLATES)
@@ -53,13 +53,13 @@ def test_everything_lies_in_the_bucket_that_is_given(template):
 
 @pytest.mark.parametrize("template", TEMPLATES)
 def test_hyperparameters_are_json(template):
-    asked = {
+    settings = {
         "epochs=3": 3, "lr=0.5": 0.5, "model=lenet": "lenet", "flip=true": True, 'quoted="x"': "x",
         "empty=": "", "eq=a=b": "a=b",
     }  # fmt: skip
-    made = request(template, settings=tuple(asked))
-    values = {name: json.loads(value) for name, value in made["HyperParameters"].items()}
-    assert [values[setting.partition("=")[0]] for setting in asked] == list(asked.values())
+    result = request(template, settings=tuple(settings))
+    values = {name: json.loads(value) for name, value in result["HyperParameters"].items()}
+    assert [values[setting.partition("=")[0]] for setting in settings] == list(settings.values())
     assert values["sagemaker_region"] == "us-east-1"
     assert values["sagemaker_submit_directory"] == "s3://their-bucket/gluonlab/source.tar.gz"
 
@@ -84,9 +84,9 @@ def made_up_templates(tmp_path, monkeypatch):
 def test_the_number_of_gpus_is_the_machines(instance, gpus, made_up_templates):
     assert request(instance=instance)["HyperParameters"]["gpus"] == str(gpus)
     assert request(instance=instance, settings=("gpus=2",))["HyperParameters"]["gpus"] == "2"
-    made = request("mpi", instance=instance)["HyperParameters"]
+    result = request("mpi", instance=instance)["HyperParameters"]
     # a GPU for each process
-    assert (made["sagemaker_mpi_num_of_processes_per_host"], made["gpus"]) == (str(gpus), "1")
+    assert (result["sagemaker_mpi_num_of_processes_per_host"], result["gpus"]) == (str(gpus), "1")
 
 
 @pytest.mark.parametrize("template", ["servers", "mpi"])
@@ -95,8 +95,8 @@ def test_a_machine_whose_gpus_are_not_known_is_not_guessed_at(template, made_up_
     message = "ml.g4dn.2xlarge: how many GPUs it has is not in instances.json: add --gpus N"
     with pytest.raises(RefusedError, match=message):
         request(template, instance="ml.g4dn.2xlarge")
-    made = request(template, instance="ml.g4dn.2xlarge", gpus=1)["HyperParameters"]
-    assert made["sagemaker_mpi_num_of_processes_per_host" if template == "mpi" else "gpus"] == "1"
+    result = request(template, instance="ml.g4dn.2xlarge", gpus=1)["HyperParameters"]
+    assert result["sagemaker_mpi_num_of_processes_per_host" if template == "mpi" else "gpus"] == "1"
     assert request("servers", gpus=2)["HyperParameters"]["gpus"] == "2"
 
 
@@ -104,8 +104,8 @@ def test_a_machine_that_mxnet_has_no_code_for_is_refused(made_up_templates):
     message = r"H100 or H200 \(sm_90\), which mxnet-cu112 1.9.1 has no code for: choose ml.g4dn"
     with pytest.raises(RefusedError, match=message):
         request(instance="ml.p5.48xlarge", gpus=8)
-    made = request(instance="ml.p5.48xlarge", gpus=8, image="mine:1")
-    assert made["ResourceConfig"]["InstanceType"] == "ml.p5.48xlarge"
+    result = request(instance="ml.p5.48xlarge", gpus=8, image="mine:1")
+    assert result["ResourceConfig"]["InstanceType"] == "ml.p5.48xlarge"
 
 
 def test_a_job_on_a_machine_at_its_end_is_warned_of(capsys, made_up_templates):
@@ -136,18 +136,18 @@ def test_a_job_says_what_it_costs_or_how_to_find_out(capsys, made_up_templates):
 
 def test_hosts_and_hours(made_up_templates):
     assert request("servers")["ResourceConfig"]["InstanceCount"] == 2
-    made = request("servers", hosts=4, hours=0.5)
-    assert made["ResourceConfig"]["InstanceCount"] == 4
-    assert jobs.max_runtime_s(made) == 1800
+    result = request("servers", hosts=4, hours=0.5)
+    assert result["ResourceConfig"]["InstanceCount"] == 4
+    assert jobs.max_runtime_s(result) == 1800
     message = "--hosts 2: one-host is for one: choose --template mpi or servers"
     with pytest.raises(RefusedError, match=message):
         request(hosts=2)
 
 
 def test_a_spot_job_has_checkpoints_of_its_own_or_an_earlier_ones():
-    made = request("spot")
-    assert made["EnableManagedSpotTraining"] is True
-    assert made["CheckpointConfig"] == {
+    result = request("spot")
+    assert result["EnableManagedSpotTraining"] is True
+    assert result["CheckpointConfig"] == {
         "S3Uri": "s3://their-bucket/gluonlab/checkpoints/gluonlab-x/",
         "LocalPath": "/opt/ml/checkpoints",
     }
@@ -172,16 +172,16 @@ FAMILIES = sorted({name.rpartition(".")[0]: name for name in MACHINES}.values())
 @pytest.mark.parametrize("instance", FAMILIES)
 def test_a_machine_has_either_a_disk_of_its_own_or_a_volume(instance):
     """The test covers every instance family that AWS trains on."""
-    expected = {"instance": instance, "gpus": 1, "image": "mine:1"}
-    made = request(**expected)
-    assert not ParamValidator().validate(made, SHAPE).has_errors()
-    assert ("VolumeSizeInGB" in made["ResourceConfig"]) is not instance_has_local_disk(instance)
-    expected["volume_gb"] = 70
+    options = {"instance": instance, "gpus": 1, "image": "mine:1"}
+    result = request(**options)
+    assert not ParamValidator().validate(result, SHAPE).has_errors()
+    assert ("VolumeSizeInGB" in result["ResourceConfig"]) is not instance_has_local_disk(instance)
+    options["volume_gb"] = 70
     if instance_has_local_disk(instance):
         with pytest.raises(ConfigError, match=f"70 GB: {instance} has a disk of its own"):
-            request(**expected)
+            request(**options)
     else:
-        assert request(**expected)["ResourceConfig"]["VolumeSizeInGB"] == 70
+        assert request(**options)["ResourceConfig"]["VolumeSizeInGB"] == 70
 
 
 @pytest.mark.parametrize(("instance", "taken"), [("ml.g5.xlarge", False), ("ml.p3.8xlarge", True)])
@@ -190,8 +190,8 @@ def test_a_key_is_for_volumes(instance, taken, made_up_templates):
     changed["ResourceConfig"]["VolumeKmsKeyId"] = "0123"
     (jobs.TEMPLATE_FOLDER / "one-host.json").write_text(json.dumps(changed))
     if taken:
-        made = request(instance=instance, gpus=1)["ResourceConfig"]
-        assert (made["VolumeKmsKeyId"], made["VolumeSizeInGB"]) == ("0123", 50)
+        result = request(instance=instance, gpus=1)["ResourceConfig"]
+        assert (result["VolumeKmsKeyId"], result["VolumeSizeInGB"]) == ("0123", 50)
     else:
         with pytest.raises(ConfigError, match=r"ml.g5.xlarge has a disk.* take the key out, or"):
             request(instance=instance, gpus=1)
@@ -215,10 +215,10 @@ def test_what_is_billed_of_a_spot_job_is_told(launch_stubbed, aws):
 
 def test_the_image_is_that_of_the_region():
     for region in ACCOUNTS:
-        made = request(region=region)["AlgorithmSpecification"]["TrainingImage"]
-        assert made == image_uri(region)
-        assert made.startswith(f"{ACCOUNTS[region]}.dkr.ecr.{region}.amazonaws.com")
-        assert made.endswith(IMAGE_TAG)
+        result = request(region=region)["AlgorithmSpecification"]["TrainingImage"]
+        assert result == image_uri(region)
+        assert result.startswith(f"{ACCOUNTS[region]}.dkr.ecr.{region}.amazonaws.com")
+        assert result.endswith(IMAGE_TAG)
     assert ".amazonaws.com.cn/" in image_uri("cn-north-1")
     for nowhere in (None, "<region>"):
         with pytest.raises(RefusedError, match="a job lacks the region: add --region REGION"):
@@ -394,15 +394,15 @@ def test_the_list_goes_over_all_pages(launch_stubbed, aws, log):
 def test_a_job_that_the_launcher_prints_is_a_request_that_aws_takes(backend):
     """python -m gluonlab.launch --print sagemaker: against botocore's description of the API."""
     words = ("--epochs", "3", "--flip", "--out", "it's \n$HOME")
-    made = yaml.safe_load(job_file("sagemaker", JobRequest(words, backend=backend)))
-    assert ParamValidator().validate(made, SHAPE).generate_report() == ""
-    assert made["TrainingJobName"].startswith(JOB_NAME_PREFIX)
+    result = yaml.safe_load(job_file("sagemaker", JobRequest(words, backend=backend)))
+    assert ParamValidator().validate(result, SHAPE).generate_report() == ""
+    assert result["TrainingJobName"].startswith(JOB_NAME_PREFIX)
 
 
 @pytest.mark.parametrize(
     ("instance", "volume"), [("ml.g4dn.12xlarge", None), ("ml.p3.8xlarge", 50), ("ml.p3dn.24xlarge", None)]
 )
 def test_a_printed_job_has_a_volume_where_its_machine_needs_one(instance, volume):
-    asked = JobRequest(("--epochs", "3"), backend="horovod", instance=instance)
-    made = yaml.safe_load(job_file("sagemaker", asked))
-    assert made["ResourceConfig"].get("VolumeSizeInGB") == volume
+    job_request = JobRequest(("--epochs", "3"), backend="horovod", instance=instance)
+    result = yaml.safe_load(job_file("sagemaker", job_request))
+    assert result["ResourceConfig"].get("VolumeSizeInGB") == volume

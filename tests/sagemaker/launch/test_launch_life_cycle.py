@@ -46,11 +46,11 @@ def test_create_makes_role_and_scripts_before_the_notebook(launch, log, moto_cli
     assert "warning: notebook-al2-v3 is dead since 2026-07-01" in err
     assert "about 14.69 USD an hour" in err
 
-    made = describe_notebook(moto_client)
-    assert (made["NotebookInstanceStatus"], made["InstanceType"]) == ("InService", "ml.p3.8xlarge")
-    assert (made["RootAccess"], made["VolumeSizeInGB"]) == ("Disabled", 50)
-    assert made["RoleArn"] == moto_client("iam").get_role(RoleName=ROLE)["Role"]["Arn"]
-    tag_list = moto_client("sagemaker").list_tags(ResourceArn=made["NotebookInstanceArn"])["Tags"]
+    notebook = describe_notebook(moto_client)
+    assert (notebook["NotebookInstanceStatus"], notebook["InstanceType"]) == ("InService", "ml.p3.8xlarge")
+    assert (notebook["RootAccess"], notebook["VolumeSizeInGB"]) == ("Disabled", 50)
+    assert notebook["RoleArn"] == moto_client("iam").get_role(RoleName=ROLE)["Role"]["Arn"]
+    tag_list = moto_client("sagemaker").list_tags(ResourceArn=notebook["NotebookInstanceArn"])["Tags"]
     tags = {tag["Key"]: tag["Value"] for tag in tag_list}
     assert (tags["project"], tags["owner"]) == ("gluonlab", "ada")
     assert re.fullmatch(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ", tags["created"])
@@ -89,10 +89,10 @@ def test_iam_gets_the_rights_and_the_trust_that_test_roles_compares_with_the_tem
 
 
 def test_a_role_that_is_given_is_used_and_left_alone(launch, moto_client, log):
-    made = moto_client("iam").create_role(RoleName="mine", AssumeRolePolicyDocument="{}")
+    notebook = moto_client("iam").create_role(RoleName="mine", AssumeRolePolicyDocument="{}")
     assert launch("create", *P3, "--role", "mine")[0] == 0
     assert "CreateRole" not in log.operations
-    assert describe_notebook(moto_client)["RoleArn"] == made["Role"]["Arn"]
+    assert describe_notebook(moto_client)["RoleArn"] == notebook["Role"]["Arn"]
     assert launch("delete", "--yes")[0] == 0
     assert roles(moto_client) == ["mine"]
 
@@ -137,8 +137,8 @@ def test_a_life(launch, log, moto_client):
 def test_status_says_what_to_do_next(status, message, launch_stubbed, aws):
     aws.statuses(status)
     err = launch_stubbed("status")[2]
-    for one in message:
-        assert one.format("python sagemaker/launch.py ") in err
+    for item in message:
+        assert item.format("python sagemaker/launch.py ") in err
     aws.statuses(status)
     assert launch_stubbed("status", "--json")[2] == ""
 

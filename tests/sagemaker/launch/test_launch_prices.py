@@ -25,7 +25,7 @@ def term(amounts, since="2026-11-01T00:00:00Z", unit="Hrs", first="0"):
 
 
 def product(usage, *terms, published="2026-11-20T00:00:00Z", reserved=None, **attributes):
-    offers = {"OnDemand": {f"X.T{number}": one for number, one in enumerate(terms)}}
+    offers = {"OnDemand": {f"X.T{number}": item for number, item in enumerate(terms)}}
     if reserved:
         offers["Reserved"] = {"X.R": reserved}
     attributes = {**HERE, "usagetype": usage, **attributes}
@@ -176,8 +176,8 @@ def test_a_product_with_gaps_is_passed_over(broken):
 
 
 def test_two_prices_of_one_thing_are_the_higher_whatever_their_order():
-    one, two = (product("USE1-Notebk:ml.g5.xlarge", usd(amount)) for amount in (1.5, 1.8))
-    for listed in ((one, two), (two, one)):
+    item, two = (product("USE1-Notebk:ml.g5.xlarge", usd(amount)) for amount in (1.5, 1.8))
+    for listed in ((item, two), (two, item)):
         assert build_table(*listed)["instance_hour"] == {"ml.g5.xlarge": 1.8}
 
 
@@ -191,7 +191,7 @@ def test_the_readme_says_what_the_shipped_table_says():
         assert (hour, day) == (f"{known.hour_price:.2f}", f"{known.day_price:.2f}")
         assert f"{known.volume_month_price:.2f} USD a month" in text
     unknown = re.search(r"^\| `(\S+)` and `(\S+)` \| \?", text, re.M)
-    assert [Prices().hour_price(one, "us-east-1") for one in unknown.groups()] == [None, None]
+    assert [Prices().hour_price(item, "us-east-1") for item in unknown.groups()] == [None, None]
     hour = Prices().hour_price("ml.g5.12xlarge", "us-east-1")
     assert f"3 x {hour} = {3 * hour:.2f} USD, another {hour} USD for the idle hour" in text
     assert f"{hour} USD an hour as below" in text

@@ -31,7 +31,7 @@ def test_delete_waits_for_what_cannot_be_stopped_yet(launch_stubbed, aws, log):
     status, _, err = launch_stubbed("delete", "--yes")
     assert (status, log.changes()) == (0, ["StopNotebookInstance", "DeleteNotebookInstance"])
     assert err.splitlines() == [
-        f"gluonlab: {one}" for one in ("Pending", "InService", "Stopping", "Stopped", "Deleting")
+        f"gluonlab: {item}" for item in ("Pending", "InService", "Stopping", "Stopped", "Deleting")
     ]
     assert len(log.slept) == 8
 

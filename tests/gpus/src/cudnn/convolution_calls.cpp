@@ -59,8 +59,7 @@ cudnnStatus_t cudnnConvolutionForward(cudnnHandle_t handle, const void* alpha, c
   call.reaches(it.w, w);
   call.reaches(it.y, y);
   Blend blend(alpha, beta, it.y.type);
-  return queue(call, it, Direction::FORWARD, algorithm, {space, bytes}, [=](auto element, Arithmetic how) {
-    using T = decltype(element);
+  return queue(call, it, Direction::FORWARD, algorithm, {space, bytes}, [=]<class T>(T, Arithmetic how) {
     Input<T> in(it.x, x), weights(it.w, w);
     Output<T> out(it.y, y, blend);
     convolve(it, in.values(), weights.values(), out.values(), how);
@@ -79,8 +78,7 @@ cudnnStatus_t cudnnConvolutionBackwardData(cudnnHandle_t handle, const void* alp
   call.reaches(it.w, w);
   call.reaches(it.y, dy);
   Blend blend(alpha, beta, it.x.type);
-  return queue(call, it, Direction::DATA, algorithm, {space, bytes}, [=](auto element, Arithmetic how) {
-    using T = decltype(element);
+  return queue(call, it, Direction::DATA, algorithm, {space, bytes}, [=]<class T>(T, Arithmetic how) {
     Input<T> weights(it.w, w), gradient(it.y, dy);
     Output<T> out(it.x, dx, blend);
     convolution_data_gradient(it, weights.values(), gradient.values(), out.values(), how);
@@ -99,8 +97,7 @@ cudnnStatus_t cudnnConvolutionBackwardFilter(cudnnHandle_t handle, const void* a
   call.reaches(it.w, dw);
   call.reaches(it.y, dy);
   Blend blend(alpha, beta, it.w.type);
-  return queue(call, it, Direction::FILTER, algorithm, {space, bytes}, [=](auto element, Arithmetic how) {
-    using T = decltype(element);
+  return queue(call, it, Direction::FILTER, algorithm, {space, bytes}, [=]<class T>(T, Arithmetic how) {
     Input<T> in(it.x, x), gradient(it.y, dy);
     Output<T> out(it.w, dw, blend);
     convolution_filter_gradient(it, in.values(), gradient.values(), out.values(), how);
