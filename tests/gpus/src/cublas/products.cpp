@@ -77,8 +77,10 @@ template <class S>
 cublasStatus_t product_of_types(const char* name, cublasHandle_t handle, Shape shape, const void* alpha, Array a,
                                 Array b, const void* beta, void* c, Array result, int batch = 1) {
   cublasStatus_t status = CUBLAS_STATUS_NOT_SUPPORTED;
-  visit_type(a.type, [&]<class In>(In) {
-    visit_type(result.type, [&]<class Out>(Out) {
+  visit_type(a.type, [&](auto in) {
+    visit_type(result.type, [&](auto out) {
+      using In = decltype(in);
+      using Out = decltype(out);
       if (a.type == b.type && sizeof(Out) >= sizeof(In) && (sizeof(In) == 8) == (sizeof(S) == 8))
         status = product<In, Out, S>(name, handle, shape, alpha, {a.first, a.leading, a.distance},
                                      {b.first, b.leading, b.distance}, beta, c, result.leading, result.distance, batch);

@@ -110,7 +110,8 @@ cudnnStatus_t cudnnBatchNormalizationForwardTraining(cudnnHandle_t handle, cudnn
   if (!fits(in, described(parameters)) || eps < CUDNN_BN_MIN_EPSILON) return CUDNN_STATUS_BAD_PARAM;
   if ((running_mean == nullptr) != (running_variance == nullptr)) return CUDNN_STATUS_BAD_PARAM;
   Blend blend(alpha, beta, out.type);
-  return call.does_with(in.type, [=]<class T>(T) {
+  return call.does_with(in.type, [=](auto element) {
+    using T = decltype(element);
     using C = Computed<T>;
     Input<T> from(in, x);
     Output<T> to(out, y, blend);
@@ -143,7 +144,8 @@ cudnnStatus_t cudnnBatchNormalizationForwardInference(cudnnHandle_t handle, cudn
   if (!is_spatial(call, mode)) return CUDNN_STATUS_NOT_SUPPORTED;
   if (!fits(in, described(parameters)) || eps < CUDNN_BN_MIN_EPSILON) return CUDNN_STATUS_BAD_PARAM;
   Blend blend(alpha, beta, out.type);
-  return call.does_with(in.type, [=]<class T>(T) {
+  return call.does_with(in.type, [=](auto element) {
+    using T = decltype(element);
     using C = Computed<T>;
     Input<T> from(in, x);
     Output<T> to(out, y, blend);
@@ -178,7 +180,8 @@ cudnnStatus_t cudnnBatchNormalizationBackward(cudnnHandle_t handle, cudnnBatchNo
   if (!fits(in, described(parameters)) || eps < CUDNN_BN_MIN_EPSILON) return CUDNN_STATUS_BAD_PARAM;
   if ((saved_mean == nullptr) != (saved_inverse == nullptr)) return CUDNN_STATUS_BAD_PARAM;
   Blend blend(alpha, beta, out.type), blend_parameters(alpha_parameters, beta_parameters, out.type);
-  return call.does_with(in.type, [=, per_channel = described(parameters)]<class T>(T) {
+  return call.does_with(in.type, [=, per_channel = described(parameters)](auto element) {
+    using T = decltype(element);
     using C = Computed<T>;
     Input<T> from(in, x), gradients(gradient, dy);
     Output<T> to(out, dx, blend);

@@ -59,7 +59,8 @@ cudnnStatus_t cudnnConvolutionForward(cudnnHandle_t handle, const void* alpha, c
   call.reaches(it.w, w);
   call.reaches(it.y, y);
   Blend blend(alpha, beta, it.y.type);
-  return queue(call, it, Direction::FORWARD, algorithm, {space, bytes}, [=]<class T>(T, Arithmetic how) {
+  return queue(call, it, Direction::FORWARD, algorithm, {space, bytes}, [=](auto element, Arithmetic how) {
+    using T = decltype(element);
     Input<T> in(it.x, x), weights(it.w, w);
     Output<T> out(it.y, y, blend);
     convolve(it, in.values(), weights.values(), out.values(), how);
@@ -78,7 +79,8 @@ cudnnStatus_t cudnnConvolutionBackwardData(cudnnHandle_t handle, const void* alp
   call.reaches(it.w, w);
   call.reaches(it.y, dy);
   Blend blend(alpha, beta, it.x.type);
-  return queue(call, it, Direction::DATA, algorithm, {space, bytes}, [=]<class T>(T, Arithmetic how) {
+  return queue(call, it, Direction::DATA, algorithm, {space, bytes}, [=](auto element, Arithmetic how) {
+    using T = decltype(element);
     Input<T> weights(it.w, w), gradient(it.y, dy);
     Output<T> out(it.x, dx, blend);
     convolution_data_gradient(it, weights.values(), gradient.values(), out.values(), how);
@@ -97,7 +99,8 @@ cudnnStatus_t cudnnConvolutionBackwardFilter(cudnnHandle_t handle, const void* a
   call.reaches(it.w, dw);
   call.reaches(it.y, dy);
   Blend blend(alpha, beta, it.w.type);
-  return queue(call, it, Direction::FILTER, algorithm, {space, bytes}, [=]<class T>(T, Arithmetic how) {
+  return queue(call, it, Direction::FILTER, algorithm, {space, bytes}, [=](auto element, Arithmetic how) {
+    using T = decltype(element);
     Input<T> in(it.x, x), gradient(it.y, dy);
     Output<T> out(it.w, dw, blend);
     convolution_filter_gradient(it, in.values(), gradient.values(), out.values(), how);

@@ -48,7 +48,8 @@ cudnnStatus_t apply(const DnnCall& call, const Dropout& dropout, bool draws, con
   if (draws) call.reaches(dropout.states, dropout.bytes);
   if (draws && dropout.states == nullptr) return CUDNN_STATUS_BAD_PARAM;
   if (bytes < reserve_bytes(in)) return CUDNN_STATUS_BAD_PARAM;
-  return call.does_with(in.type, [=]<class T>(T) {
+  return call.does_with(in.type, [=](auto element) {
+    using T = decltype(element);
     auto* mask = static_cast<unsigned char*>(reserve);
     if (draws) draw_mask(*reinterpret_cast<States*>(dropout.states), dropout.share, in.elements(), mask);
     Output<T> to(out, y, Blend());

@@ -77,7 +77,8 @@ cudnnStatus_t cudnnActivationForward(cudnnHandle_t handle, cudnnActivationDescri
   call.reaches(out, y);
   if (!is_known(call, described(activation))) return CUDNN_STATUS_NOT_SUPPORTED;
   Blend blend(alpha, beta, out.type);
-  return call.does_with(in.type, [=, mode = described(activation).mode]<class T>(T) {
+  return call.does_with(in.type, [=, mode = described(activation).mode](auto element) {
+    using T = decltype(element);
     Output<T> to(out, y, blend);
     activate(mode, in.elements(), Input<T>(in, x).values(), to.values());
     to.write();
@@ -100,7 +101,8 @@ cudnnStatus_t cudnnActivationBackward(cudnnHandle_t handle, cudnnActivationDescr
   call.reaches(to, dx);
   if (!is_known(call, described(activation))) return CUDNN_STATUS_NOT_SUPPORTED;
   Blend blend(alpha, beta, out.type);
-  return call.does_with(out.type, [=, mode = described(activation).mode]<class T>(T) {
+  return call.does_with(out.type, [=, mode = described(activation).mode](auto element) {
+    using T = decltype(element);
     Input<T> values(out, y), gradients(gradient, dy);
     Output<T> result(to, dx, blend);
     activation_gradient(mode, out.elements(), values.values(), gradients.values(), result.values());
@@ -116,7 +118,8 @@ cudnnStatus_t cudnnAddTensor(cudnnHandle_t handle, const void* alpha, const cudn
   call.reaches(to, c);
   if (!broadcasts(added, to)) return CUDNN_STATUS_BAD_PARAM;
   Blend blend(alpha, beta, to.type);
-  return call.does_with(to.type, [=]<class T>(T) {
+  return call.does_with(to.type, [=](auto element) {
+    using T = decltype(element);
     Output<T> sum(to, c, blend);
     Input<T> values(broadcast(added, to), a);
     std::copy_n(values.values(), to.elements(), sum.values());
@@ -133,7 +136,8 @@ cudnnStatus_t cudnnConvolutionBackwardBias(cudnnHandle_t handle, const void* alp
   call.reaches(bias, db);
   if (bias.elements() != size_t(gradient.sizes[1]) || bias.type != gradient.type) return CUDNN_STATUS_BAD_PARAM;
   Blend blend(alpha, beta, bias.type);
-  return call.does_with(bias.type, [=]<class T>(T) {
+  return call.does_with(bias.type, [=](auto element) {
+    using T = decltype(element);
     Output<T> to(bias, db, blend);
     sum_channels(gradient, Input<T>(gradient, dy).values(), to.values());
     to.write();

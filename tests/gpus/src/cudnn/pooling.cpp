@@ -126,7 +126,8 @@ cudnnStatus_t cudnnPoolingForward(cudnnHandle_t handle, const cudnnPoolingDescri
   call.reaches(out, y);
   if (!fits(call, in, out)) return CUDNN_STATUS_BAD_PARAM;
   Blend blend(alpha, beta, out.type);
-  return call.does_with(in.type, [=, it = described(pooling)]<class T>(T) {
+  return call.does_with(in.type, [=, it = described(pooling)](auto element) {
+    using T = decltype(element);
     Input<T> from(in, x);
     Output<T> to(out, y, blend);
     pool(it, geometry(it, in, out), size_t(in.sizes[0]) * in.sizes[1], from.values(), to.values());
@@ -148,7 +149,8 @@ cudnnStatus_t cudnnPoolingBackward(cudnnHandle_t handle, const cudnnPoolingDescr
   call.reaches(to, dx);
   if (!fits(call, in, out)) return CUDNN_STATUS_BAD_PARAM;
   Blend blend(alpha, beta, to.type);
-  return call.does_with(in.type, [=, it = described(pooling)]<class T>(T) {
+  return call.does_with(in.type, [=, it = described(pooling)](auto element) {
+    using T = decltype(element);
     Input<T> from(in, x), pooled(out, y), gradients(gradient, dy);
     Output<T> result(to, dx, blend);
     pool_gradient(it, geometry(it, in, out), size_t(in.sizes[0]) * in.sizes[1], from.values(), pooled.values(),

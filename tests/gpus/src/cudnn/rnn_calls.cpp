@@ -113,7 +113,8 @@ cudnnStatus_t forward(const RnnCall& call, const void* w, const void* x, void* y
   call.reaches_elements(x, it.places() * it.width);
   call.reaches_elements(y, it.outputs());
   call.reaches_states({states.h0, states.c0, states.h, states.c});
-  return call.does_with(type, [=]<class T>(T) {
+  return call.does_with(type, [=](auto element) {
+    using T = decltype(element);
     using C = Computed<T>;
     Read<T> weights(type, it.weights(), w), in(type, it.places() * it.width, x);
     Read<T> h0(type, it.states(), states.h0), c0(type, it.states(), states.c0);
@@ -234,7 +235,8 @@ cudnnStatus_t cudnnRNNBackwardDataEx(cudnnHandle_t handle, const cudnnRNNDescrip
   call.reaches_elements(dx, it.places() * it.width);
   for (const void* output : {y, dy}) call.reaches_elements(output, it.outputs());
   call.reaches_states({dhy, dcy, hx, cx, dhx, dcx});
-  return call.does_with(type, [=]<class T>(T) {
+  return call.does_with(type, [=](auto element) {
+    using T = decltype(element);
     Read<T> weights(type, it.weights(), w), out(type, it.outputs(), dy), h(type, it.states(), dhy),
         c(type, it.states(), dcy);
     Read<T> h0(type, it.states(), hx), c0(type, it.states(), cx);
@@ -258,7 +260,8 @@ cudnnStatus_t cudnnRNNBackwardWeightsEx(cudnnHandle_t handle, const cudnnRNNDesc
   call.reaches_elements(y, it.outputs());
   call.reaches_elements(dw, it.weights());
   call.reaches_states({hx});
-  return call.does_with(type, [=]<class T>(T) {
+  return call.does_with(type, [=](auto element) {
+    using T = decltype(element);
     using C = Computed<T>;
     Read<T> in(type, it.places() * it.width, x), h0(type, it.states(), hx);
     Written<T> gradient(type, it.weights(), dw, 1);

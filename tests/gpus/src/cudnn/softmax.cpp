@@ -62,7 +62,8 @@ cudnnStatus_t cudnnSoftmaxForward(cudnnHandle_t handle, cudnnSoftmaxAlgorithm_t 
   call.reaches(in, x);
   call.reaches(out, y);
   Blend blend(alpha, beta, out.type);
-  return call.does_with(in.type, [=]<class T>(T) {
+  return call.does_with(in.type, [=](auto element) {
+    using T = decltype(element);
     Output<T> to(out, y, blend);
     softmax(groups(mode, in), algorithm == CUDNN_SOFTMAX_LOG, Input<T>(in, x).values(), to.values());
     to.write();
@@ -81,7 +82,8 @@ cudnnStatus_t cudnnSoftmaxBackward(cudnnHandle_t handle, cudnnSoftmaxAlgorithm_t
   call.reaches(gradient, dy);
   call.reaches(to, dx);
   Blend blend(alpha, beta, to.type);
-  return call.does_with(out.type, [=]<class T>(T) {
+  return call.does_with(out.type, [=](auto element) {
+    using T = decltype(element);
     Input<T> values(out, y), gradients(gradient, dy);
     Output<T> result(to, dx, blend);
     softmax_gradient(groups(mode, out), algorithm == CUDNN_SOFTMAX_LOG, values.values(), gradients.values(),

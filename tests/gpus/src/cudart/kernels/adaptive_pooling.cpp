@@ -37,7 +37,8 @@ template <class T, class Visitor> Work each_part(const Launch& launch, T* in, T*
 Work means(const Launch& launch) {
   bool dense = launch.value<int64_t>(7) == launch.value<int>(3) && launch.value<int64_t>(8) == 1;
   if (!dense) return {};
-  return typed_real(launch.parameter(0), [&]<class T>(T) {
+  return typed_real(launch.parameter(0), [&](auto element) {
+    using T = decltype(element);
     using C = Computed<T>;
     auto mean = [](T& out, const T* in, int rows, int columns, int width) {
       T sum(0);  // of T, rounded each time
@@ -52,7 +53,8 @@ Work means(const Launch& launch) {
 
 // atomicadaptiveaveragegradinput(gradient, out gradient, height, width, out height, out width): adds
 Work slopes(const Launch& launch) {
-  return typed_real(launch.parameter(0), [&]<class T>(T) {
+  return typed_real(launch.parameter(0), [&](auto element) {
+    using T = decltype(element);
     using C = Computed<T>;
     auto spread = [](T& out, T* in, int rows, int columns, int width) {
       C slope = static_cast<C>(static_cast<T>(static_cast<C>(out) / columns)) / rows;

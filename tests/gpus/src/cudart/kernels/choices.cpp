@@ -87,7 +87,8 @@ Work multinomial_slopes(const Launch& launch) {
   long rows = launch.n(), k = launch.value<int>(1), m = launch.value<int>(2);
   Indices draws(launch, 5, rows * m);
   if (!draws) return {};
-  return typed_real(launch.parameter(6), [&]<class T>(T) -> Work {
+  return typed_real(launch.parameter(6), [&](auto element) -> Work {
+    using T = decltype(element);
     auto *slopes = launch.array<T>(3, rows * m), *probabilities = launch.array<T>(4, rows * k),
          *gradient = launch.array<T>(6, rows * k);
     return each(rows * m, [=](long i) {

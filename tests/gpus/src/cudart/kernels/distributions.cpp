@@ -62,7 +62,8 @@ using Draw = double (*)(float& noise, double a, double b);
 template <Parameters (*PARAMETERS)(const Launch&), Draw DRAW> Work drawn(const Launch& launch) {
   long n = launch.n();
   Parameters parameters = PARAMETERS(launch);
-  return typed(launch.parameter(parameters.noise + 1), [&]<class T>(T) -> Work {
+  return typed(launch.parameter(parameters.noise + 1), [&](auto element) -> Work {
+    using T = decltype(element);
     auto* noise = launch.array<float>(parameters.noise, n);
     auto* out = launch.array<T>(parameters.noise + 1, n);
     return [=] {

@@ -36,7 +36,8 @@ Work sum(const Launch& launch) {
 // range_fwd(N, repeat, start, step, request, out)
 Work range(const Launch& launch) {
   int repeat = launch.value<int>(1), request = launch.value<int>(4);
-  return typed(launch.parameter(5), [&]<class T>(T) -> Work {
+  return typed(launch.parameter(5), [&](auto element) -> Work {
+    using T = decltype(element);
     using C = Computed<T>;
     C start = launch.value<T>(2), step = launch.value<T>(3);
     auto* out = launch.array<T>(5, launch.n());
@@ -48,7 +49,8 @@ Work range(const Launch& launch) {
 template <bool gradient> Work clip(const Launch& launch) {
   int n = launch.n(), bounds = gradient ? 4 : 3;
   float least = launch.value<float>(bounds), most = launch.value<float>(bounds + 1);
-  return typed(launch.parameter(1), [&]<class T>(T) -> Work {
+  return typed(launch.parameter(1), [&](auto element) -> Work {
+    using T = decltype(element);
     auto *out = launch.array<T>(1, n), *in = launch.array<T>(gradient ? 3 : 2, n);
     auto* slopes = gradient ? launch.array<T>(2, n) : nullptr;
     return each(n, [=](long i) {
@@ -75,7 +77,8 @@ Work cast(const Launch& launch) {
 // set_to_int<value>(N, out)
 Work fill(const Launch& launch) {
   int value = request_in(launch.operation(), 0);
-  return typed(launch.parameter(1), [&]<class T>(T) -> Work {
+  return typed(launch.parameter(1), [&](auto element) -> Work {
+    using T = decltype(element);
     auto* out = launch.array<T>(1, launch.n());
     return [=, n = launch.n()] { std::fill(out, out + n, static_cast<T>(value)); };
   });
@@ -85,7 +88,8 @@ Work fill(const Launch& launch) {
 // out gradient, alpha, beta)
 template <bool gradient> Work hard_sigmoid(const Launch& launch) {
   int request = request_in(launch.operation(), 0), n = launch.n(), last = launch.count() - 1;
-  return typed_real(launch.parameter(1), [&]<class T>(T) -> Work {
+  return typed_real(launch.parameter(1), [&](auto element) -> Work {
+    using T = decltype(element);
     using C = Computed<T>;
     C alpha = launch.value<float>(last - 1), beta = launch.value<float>(last);
     auto *out = launch.array<T>(1, n), *in = launch.array<T>(2, n);

@@ -33,7 +33,8 @@ template <bool gradient> Work normalise(const Launch& launch) {
     if (!gradient) means[channel] = launch.value<float>(7 + channel);
     deviations[channel] = launch.value<float>((gradient ? 7 : 10) + channel);
   }
-  return typed(launch.parameter(0), [&]<class T>(T) -> Work {
+  return typed(launch.parameter(0), [&](auto element) -> Work {
+    using T = decltype(element);
     using C = Computed<T>;
     auto* in = launch.array<T>(0, images * channels * pixels);
     auto* out = launch.array<T>(1, images * channels * pixels);

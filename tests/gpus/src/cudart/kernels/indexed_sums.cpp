@@ -13,7 +13,8 @@ Work add_rows(const Launch& launch) {
   Target target = read_target(launch, 0), source = read_target(launch, 2);
   SharedPlan<double> indices = read_plan<double>(launch, 1);
   if (!target || !source || !indices) return {};
-  return typed(target.type, [&]<class T>(T) -> Work {
+  return typed(target.type, [&](auto element) -> Work {
+    using T = decltype(element);
     return [=] {
       for (int row = 0; row < rows; row++) {
         int index = static_cast<int>(indices->at(0, row));
@@ -32,7 +33,8 @@ Work add_along(const Launch& launch) {
   Extents strides = extents(launch, 5), out_strides = extents(launch, 6);
   int axes = launch.value<int>(7), axis = launch.value<int>(10), size = launch.value<int>(11);
   Indices starts(launch, 3), order(launch, 4);
-  return typed(launch.parameter(1), [&]<class T>(T) -> Work {
+  return typed(launch.parameter(1), [&](auto element) -> Work {
+    using T = decltype(element);
     auto *out = launch.array<T>(1, launch.n()), *in = launch.array<T>(2);
     return each(launch.n(), [=](long i) {
       int before = axis ? i / strides[axis - 1] : 0, rest = axis ? i % strides[axis - 1] : i;
@@ -48,7 +50,8 @@ Work add_along(const Launch& launch) {
 // EmbeddingFindBounds(sorted, bounds, n, vocabulary): where each index begins and ends among sorted ones
 Work find_bounds(const Launch& launch) {
   int n = launch.value<int>(2), vocabulary = launch.value<int>(3);
-  return typed(launch.parameter(0), [&]<class I>(I) -> Work {
+  return typed(launch.parameter(0), [&](auto element) -> Work {
+    using I = decltype(element);
     auto *sorted = launch.array<I>(0, n), *bounds = launch.array<I>(1, 2 * vocabulary);
     return each(vocabulary, [=](long row) {
       auto range = std::equal_range(sorted, sorted + n, static_cast<I>(row));
@@ -64,7 +67,8 @@ Work find_bounds(const Launch& launch) {
 Work embedding_gradient(const Launch& launch) {
   int columns = launch.value<int>(4), vocabulary = launch.value<int>(5), request = launch.value<int>(6);
   Indices order(launch, 1), bounds(launch, 2, 2 * vocabulary);
-  return typed(launch.parameter(0), [&]<class T>(T) -> Work {
+  return typed(launch.parameter(0), [&](auto element) -> Work {
+    using T = decltype(element);
     auto* out = launch.array<T>(0, static_cast<size_t>(vocabulary) * columns);
     auto* in = launch.array<T>(3);
     return each(vocabulary, [=](long row) {
@@ -81,7 +85,8 @@ Work gather_gradient(const Launch& launch) {
   int n = launch.value<int>(1), axes = launch.value<int>(2), run = launch.value<int>(3);
   Extents strides = extents(launch, 4);
   Indices indices(launch, 7);
-  return typed(launch.parameter(5), [&]<class T>(T) -> Work {
+  return typed(launch.parameter(5), [&](auto element) -> Work {
+    using T = decltype(element);
     auto *out = launch.array<T>(5), *in = launch.array<T>(6, static_cast<size_t>(n) * run);
     return each(n, [=](long i) {
       long place = 0;
@@ -94,7 +99,8 @@ Work gather_gradient(const Launch& launch) {
 // tcast_clip(N, out, in, size): indices as whole numbers within [0, size)
 Work clip_indices(const Launch& launch) {
   Indices indices(launch, 2, launch.n());
-  return typed(launch.parameter(1), [&]<class T>(T) -> Work {
+  return typed(launch.parameter(1), [&](auto element) -> Work {
+    using T = decltype(element);
     auto* out = launch.array<T>(1, launch.n());
     int64_t size = whole_number(launch, 3);
     return each(launch.n(), [=](long i) { out[i] = static_cast<T>(indices.within(i, size, true)); });

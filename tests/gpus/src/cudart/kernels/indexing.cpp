@@ -16,7 +16,8 @@ template <bool gradient> Work pick(const Launch& launch) {
     strides[0][axis] = small[axis] == 1 ? 0 : step;
   Indices indices(launch, 3, n);
   if (!indices) return {};
-  return typed(launch.parameter(1), [&]<class T>(T) -> Work {
+  return typed(launch.parameter(1), [&](auto element) -> Work {
+    using T = decltype(element);
     auto *out = launch.array<T>(1), *in = launch.array<T>(2);
     return [=] {
       Walk<1> walk(small, strides);
@@ -36,7 +37,8 @@ Work one_hot(const Launch& launch) {
   int n = launch.n(), depth = launch.value<int>(3), request = request_in(launch.operation(), 0);
   Indices indices(launch, 2, n);
   if (!indices) return {};
-  return typed(launch.parameter(1), [&]<class T>(T) -> Work {
+  return typed(launch.parameter(1), [&](auto element) -> Work {
+    using T = decltype(element);
     auto* out = launch.array<T>(1, static_cast<size_t>(n) * depth);
     T value = launch.value<T>(4);
     return each(n, [=](long i) {
@@ -53,7 +55,8 @@ Work take_rows(const Launch& launch) {
   int64_t rows = whole_number(launch, 5), taken = columns ? launch.n() / columns : 0;
   Indices indices(launch, 3, taken);
   if (!indices) return {};
-  return typed(launch.parameter(1), [&]<class T>(T) -> Work {
+  return typed(launch.parameter(1), [&](auto element) -> Work {
+    using T = decltype(element);
     auto *out = launch.array<T>(1, launch.n()), *in = launch.array<T>(2, rows * columns);
     return each(taken, [=](long row) {
       const T* from = in + indices.within(row, rows, clips) * columns;
@@ -71,7 +74,8 @@ Work take_along(const Launch& launch) {
   bool last = number(11) == axes - 1;
   Indices indices(launch, 3);
   if (!indices) return {};
-  return typed(launch.parameter(1), [&]<class T>(T) -> Work {
+  return typed(launch.parameter(1), [&](auto element) -> Work {
+    using T = decltype(element);
     auto *out = launch.array<T>(1, launch.n()), *in = launch.array<T>(2);
     return each(launch.n(), [=](long i) {
       long before = i / out_before, rest = i % out_before, behind = last ? 0 : rest % stride;
@@ -84,7 +88,8 @@ Work take_along(const Launch& launch) {
 Work batch_take(const Launch& launch) {
   int columns = launch.value<int>(4), request = request_in(launch.operation(), 0);
   Indices indices(launch, 3, launch.n());
-  return typed(launch.parameter(1), [&]<class T>(T) -> Work {
+  return typed(launch.parameter(1), [&](auto element) -> Work {
+    using T = decltype(element);
     auto *out = launch.array<T>(1, launch.n()), *in = launch.array<T>(2);
     return each(launch.n(),
                 [=](long i) { assign(out[i], request, in[i * columns + indices.within(i, columns, true)]); });
@@ -98,7 +103,8 @@ Work where(const Launch& launch) {
       each_for = launch.count() == 6 ? launch.value<int>(5) : 1;
   Access<double> condition = access<double>(launch.parameter(2));
   const void* conditions = launch.pointer(2, (n + each_for - 1) / each_for);
-  return typed(launch.parameter(1), [&]<class T>(T) -> Work {
+  return typed(launch.parameter(1), [&](auto element) -> Work {
+    using T = decltype(element);
     auto *out = launch.array<T>(1, n), *x = launch.array<T>(3, n);
     auto* y = launch.array<T>(4, n);
     return each(n, [=](long i) {
@@ -114,7 +120,8 @@ Work where_gradient(const Launch& launch) {
       each_for = launch.count() == 5 ? launch.value<int>(4) : 1;
   Access<double> condition = access<double>(launch.parameter(3));
   const void* conditions = launch.pointer(3, (n + each_for - 1) / each_for);
-  return typed(launch.parameter(1), [&]<class T>(T) -> Work {
+  return typed(launch.parameter(1), [&](auto element) -> Work {
+    using T = decltype(element);
     auto *out = launch.array<T>(1, n), *in = launch.array<T>(2, n);
     return each(n, [=](long i) {
       bool is_zero = condition.get(condition.at(conditions, i / each_for)) == 0;
@@ -142,7 +149,8 @@ struct Places {
 Work gather(const Launch& launch) {
   int request = launch.value<int>(1), run = launch.value<int>(4);
   Places places{Indices(launch, 9), extents(launch, 5), extents(launch, 6), launch.value<int>(2), launch.value<int>(3)};
-  return typed(launch.parameter(7), [&]<class T>(T) -> Work {
+  return typed(launch.parameter(7), [&](auto element) -> Work {
+    using T = decltype(element);
     auto* out = launch.array<T>(7, static_cast<size_t>(launch.n()) * run);
     auto* in = launch.array<T>(8);
     return each(launch.n(), [=](long i) {
@@ -156,7 +164,8 @@ Work gather(const Launch& launch) {
 Work check_gather(const Launch& launch) {
   long n = launch.value<int>(3);
   Extents shape = extents(launch, 4);
-  return typed(launch.parameter(1), [&]<class T>(T) -> Work {
+  return typed(launch.parameter(1), [&](auto element) -> Work {
+    using T = decltype(element);
     auto *wrong = launch.array<T>(1, launch.n()), *indices = launch.array<T>(2, launch.n() * n);
     return each(launch.n(), [=](long axis) {
       for (long i = 0; i < n; i++) {
@@ -170,7 +179,8 @@ Work check_gather(const Launch& launch) {
 // is_valid_check(N, found, indices, min, max): found becomes 0 or 1 where an index is out of range
 Work check_range(const Launch& launch) {
   if (launch.count() != 5) return {};
-  return typed(launch.parameter(2), [&]<class T>(T) -> Work {
+  return typed(launch.parameter(2), [&](auto element) -> Work {
+    using T = decltype(element);
     auto* found = launch.array<char>(1, 1);
     auto* values = launch.array<T>(2, launch.n());
     T least = launch.value<T>(3), most = launch.value<T>(4);

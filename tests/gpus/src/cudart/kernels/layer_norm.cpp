@@ -9,7 +9,8 @@ namespace {
 // LayerNormFusedForwardKernelContig(rows, columns, epsilon, in, gamma, beta, out, means, deviations)
 Work layer_norm(const Launch& launch) {
   long rows = launch.value<int>(0), columns = launch.value<int>(1);
-  return typed_real(launch.parameter(3), [&]<class T>(T) -> Work {
+  return typed_real(launch.parameter(3), [&](auto element) -> Work {
+    using T = decltype(element);
     using C = Computed<T>;
     C epsilon = access<C>(launch.parameter(2)).get(launch.raw(2));
     Arguments read(launch, 3, rows);
@@ -36,8 +37,10 @@ Work layer_norm(const Launch& launch) {
 // parts, beta's parts), a part of the rows for each row of blocks
 Work layer_norm_parts(const Launch& launch) {
   long rows = launch.value<int>(0), columns = launch.value<int>(1), parts = launch.grid.y;
-  return typed_real(launch.parameter(2), [&]<class T>(T) {
-    return typed_real(launch.parameter(6), [&]<class A>(A) -> Work {
+  return typed_real(launch.parameter(2), [&](auto element) {
+    return typed_real(launch.parameter(6), [&](auto summed) -> Work {
+      using T = decltype(element);
+      using A = decltype(summed);
       Arguments read(launch, 2, rows * columns);
       auto *in = read.array<T>(), *slopes = read.array<T>();
       auto *means = read.any_array<T>(rows), *deviations = read.any_array<T>(rows);
@@ -64,8 +67,10 @@ Work layer_norm_parameters(const Launch& launch) {
   long columns = launch.value<int>(1), parts = launch.value<int>(2);
   int gamma_request = is_true(launch.name.kernel, 0) ? ADD : WRITE,
       beta_request = is_true(launch.name.kernel, 1) ? ADD : WRITE;
-  return typed_real(launch.parameter(5), [&]<class T>(T) {
-    return typed_real(launch.parameter(3), [&]<class A>(A) -> Work {
+  return typed_real(launch.parameter(5), [&](auto element) {
+    return typed_real(launch.parameter(3), [&](auto summed) -> Work {
+      using T = decltype(element);
+      using A = decltype(summed);
       using C = Computed<A>;
       Arguments read(launch, 3, parts * columns);
       auto *gamma_parts = read.array<A>(), *beta_parts = read.array<A>();
@@ -88,7 +93,8 @@ Work layer_norm_parameters(const Launch& launch) {
 Work layer_norm_gradient(const Launch& launch) {
   long rows = launch.value<int>(0), columns = launch.value<int>(1);
   int request = is_true(launch.name.kernel, 1) ? ADD : WRITE;
-  return typed_real(launch.parameter(2), [&]<class T>(T) -> Work {
+  return typed_real(launch.parameter(2), [&](auto element) -> Work {
+    using T = decltype(element);
     using C = Computed<T>;
     Arguments read(launch, 2, rows * columns);
     auto *in = read.array<T>(), *slopes = read.array<T>();

@@ -16,7 +16,8 @@ struct Taken {
 Work take(const Launch& launch) {
   long columns = whole_number(launch, 4);
   Taken taken(launch.array<int>(3, columns ? launch.n() / columns : 0));
-  return typed(launch.parameter(1), [&]<class T>(T) -> Work {
+  return typed(launch.parameter(1), [&](auto element) -> Work {
+    using T = decltype(element);
     auto *out = launch.array<T>(1), *in = launch.array<T>(2, launch.n());
     return each(launch.n(), [=](long i) {
       long row = i / columns;
@@ -30,7 +31,8 @@ Work take_slopes(const Launch& launch) {
   int request = launch.value<int>(2);
   long columns = whole_number(launch, 5);
   Taken taken(launch.array<int>(4, columns ? launch.n() / columns : 0));
-  return typed(launch.parameter(1), [&]<class T>(T) -> Work {
+  return typed(launch.parameter(1), [&](auto element) -> Work {
+    using T = decltype(element);
     auto *gradient = launch.array<T>(1, launch.n()), *slopes = launch.array<T>(3);
     return each(launch.n(), [=](long i) {
       long row = i / columns;

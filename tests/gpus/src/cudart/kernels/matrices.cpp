@@ -7,7 +7,8 @@ namespace {
 // add_bias_kernel<T, L>(matrix, bias, rows, columns): a block for each row
 Work add_bias(const Launch& launch) {
   long rows = launch.grid.x, columns = launch.value<size_t>(3);
-  return typed(launch.parameter(0), [&]<class T>(T) -> Work {
+  return typed(launch.parameter(0), [&](auto element) -> Work {
+    using T = decltype(element);
     auto *matrix = launch.array<T>(0, rows * columns), *bias = launch.array<T>(1, columns);
     return [=] {
       for (long row = 0; row < rows; row++)
@@ -19,7 +20,8 @@ Work add_bias(const Launch& launch) {
 // AddBiasGradKernelPhase1<L, T, A>(sums, gradient, columns, rows): each block row adds its share of the rows
 Work bias_gradient(const Launch& launch) {
   long columns = launch.value<size_t>(2), rows = launch.value<size_t>(3), parts = launch.grid.y;
-  return typed(launch.parameter(1), [&]<class T>(T) -> Work {
+  return typed(launch.parameter(1), [&](auto element) -> Work {
+    using T = decltype(element);
     using A = Computed<T>;
     auto* sums = launch.array<A>(0);
     auto* gradient = launch.array<T>(1, rows * columns);
@@ -40,7 +42,8 @@ Work bias_gradient(const Launch& launch) {
 Work bias_gradient_sum(const Launch& launch) {
   long columns = launch.value<int>(2), parts = launch.value<int>(3);
   int request = launch.value<int>(4);
-  return typed(launch.parameter(1), [&]<class T>(T) -> Work {
+  return typed(launch.parameter(1), [&](auto element) -> Work {
+    using T = decltype(element);
     using A = Computed<T>;
     auto* sums = launch.array<A>(0, columns * parts);
     auto* out = launch.array<T>(1, columns);
@@ -57,7 +60,8 @@ Work bias_gradient_sum(const Launch& launch) {
 Work transpose(const Launch& launch) {
   bool adds = is_true(launch.name.kernel, 2);
   long rows = launch.value<int>(2), columns = launch.value<int>(3), matrices = launch.value<int>(5) * launch.grid.z;
-  return typed(launch.parameter(0), [&]<class T>(T) -> Work {
+  return typed(launch.parameter(0), [&](auto element) -> Work {
+    using T = decltype(element);
     size_t size = rows * columns * matrices;
     auto *out = launch.array<T>(0, size), *in = launch.array<T>(1, size);
     return [=] {

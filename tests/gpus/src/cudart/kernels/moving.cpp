@@ -25,7 +25,8 @@ Work slice(const Launch& launch) {
   int request = request_in(launch.operation(), 1), n = launch.n();
   Extents shape = extents(launch, 4);
   Slice slice(extents(launch, 3), static_cast<const int*>(launch.raw(5)), static_cast<const int*>(launch.raw(6)));
-  return typed(launch.parameter(1), [&]<class T>(T) -> Work {
+  return typed(launch.parameter(1), [&](auto element) -> Work {
+    using T = decltype(element);
     auto *out = launch.array<T>(1, n), *in = launch.array<T>(2) + slice.first;
     return [=] {
       Walk<1> walk(shape, slice.strides);
@@ -46,7 +47,8 @@ template <bool one_value> Work assign_slice(const Launch& launch) {
   Slice slice(extents(launch, next), static_cast<const int*>(launch.raw(next + 2)),
               static_cast<const int*>(launch.raw(next + 3)));
   long n = shape.size();
-  return typed(launch.parameter(1), [&]<class T>(T) -> Work {
+  return typed(launch.parameter(1), [&](auto element) -> Work {
+    using T = decltype(element);
     auto* out = launch.array<T>(1) + slice.first;
     auto* values = one_value ? nullptr : launch.array<T>(2, n);
     T value = one_value ? launch.value<T>(2) : T(0);
@@ -66,7 +68,8 @@ template <bool one_value> Work assign_slice(const Launch& launch) {
 Work reverse(const Launch& launch) {
   int axes = launch.value<int>(1), n = launch.n();
   auto *extents = launch.array<int>(4, axes), *trailing = launch.array<int>(5, axes);
-  return typed(launch.parameter(2), [&]<class T>(T) -> Work {
+  return typed(launch.parameter(2), [&](auto element) -> Work {
+    using T = decltype(element);
     auto *in = launch.array<T>(2, n), *out = launch.array<T>(3, n);
     return each(n, [=](long i) {
       long place = i;
@@ -85,7 +88,8 @@ template <bool joins> Work split(const Launch& launch) {
   size_t sections = launch.value<size_t>(4), size = launch.value<size_t>(5), trailing = launch.value<size_t>(6);
   int whole_place = joins ? 2 : 1, parts_place = joins ? 1 : 2, n = launch.n();
   auto* begins = launch.array<size_t>(3);
-  return typed(launch.parameter(whole_place), [&]<class T>(T) -> Work {
+  return typed(launch.parameter(whole_place), [&](auto element) -> Work {
+    using T = decltype(element);
     auto* whole = launch.array<T>(whole_place, n);
     auto** parts = *static_cast<T***>(const_cast<void*>(launch.raw(parts_place)));
     launch.check(parts, sections * sizeof(T*));

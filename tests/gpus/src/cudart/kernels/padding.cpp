@@ -36,7 +36,8 @@ template <int AXES, bool GRADIENT> Work pad(const Launch& launch) {
   std::vector<int> before;
   for (int axis = 0; axis < AXES; axis++) before.push_back(launch.value<int>(2 + axis));
   long images = static_cast<long>(launch.grid.y) * launch.grid.z;
-  return typed(launch.parameter(0).arguments[2], [&]<class T>(T) -> Work {
+  return typed(launch.parameter(0).arguments[2], [&](auto element) -> Work {
+    using T = decltype(element);
     T number = way == 'c' && !GRADIENT ? launch.value<T>(2 + AXES) : T(0);
     return each(images * padded.plane, [=](long i) {
       long place = 0, stride = 1, rest = i % padded.plane;

@@ -100,7 +100,8 @@ class Reader {
 
   template <class C> SharedPlan<C> cast(const Type& type) {
     SharedPlan<C> found;
-    visit_computed({&type.arguments[1]}, [&]<class S>(S) {
+    visit_computed({&type.arguments[1]}, [&](auto number) {
+      using S = decltype(number);
       auto plan = std::make_shared<CastPlan<C, S>>();
       plan->store = access<S>(type.arguments[0]);
       plan->load = access<C>(type.arguments[0]);

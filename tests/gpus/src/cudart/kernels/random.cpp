@@ -88,7 +88,8 @@ template <class Draw> Work drawn(const Launch& launch, Draw draw) {
 template <bool applies> Work dropout(const Launch& launch) {
   int n = launch.value<int>(2);
   float keep = launch.value<float>(applies ? 7 : 5);
-  return typed_real(launch.parameter(4), [&]<class T>(T) {
+  return typed_real(launch.parameter(4), [&](auto element) {
+    using T = decltype(element);
     auto* mask = launch.array<T>(applies ? 5 : 4, n);
     auto* out = applies ? launch.array<T>(4, n) : nullptr;
     auto* in = applies ? launch.array<T>(6, n) : nullptr;
@@ -120,7 +121,8 @@ template <class Draw> Work sampled(const Launch& launch, int arrays, Draw draw) 
   Samples samples(launch, arrays);
   int place = 6 + arrays;
   if (!samples.access) return {};
-  return typed(launch.parameter(place), [&]<class T>(T) {
+  return typed(launch.parameter(place), [&](auto element) {
+    using T = decltype(element);
     auto* out = launch.array<T>(place, launch.value<int>(2));
     return drawn(launch, [=](Philox& random, long i) {
       double second = arrays > 1 ? samples.parameter(1, i) : 0;
@@ -192,7 +194,8 @@ Work integers(const Launch& launch) {
 Work shuffle(const Launch& launch) {
   int n = launch.n(), row = launch.value<int>(4);
   auto* order = launch.array<int>(3, n / row);
-  return typed(launch.parameter(1), [&]<class T>(T) {
+  return typed(launch.parameter(1), [&](auto element) {
+    using T = decltype(element);
     auto *in = launch.array<T>(1, n), *out = launch.array<T>(2, n);
     return each(n, [=](long i) { out[i] = in[static_cast<long>(order[i / row]) * row + i % row]; });
   });

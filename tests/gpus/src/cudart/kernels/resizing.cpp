@@ -55,7 +55,8 @@ template <bool GRADIENT, class T, class A> Work resize_of(const Launch& launch) 
 template <bool GRADIENT> Work resize(const Launch& launch) {
   if (launch.count() != 10) return {};  // images of which channels are last
   const Type& computed = launch.name.kernel.arguments[2];
-  return typed_real(launch.name.kernel.arguments[1], [&]<class T>(T) -> Work {
+  return typed_real(launch.name.kernel.arguments[1], [&](auto element) -> Work {
+    using T = decltype(element);
     if (computed.word == "float") return resize_of<GRADIENT, T, float>(launch);
     if (computed.word == "double") return resize_of<GRADIENT, T, double>(launch);
     return {};

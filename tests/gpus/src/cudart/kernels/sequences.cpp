@@ -10,7 +10,8 @@ template <bool time_first> Work mask(const Launch& launch) {
   int request = request_in(launch.operation(), 0), longest = launch.value<int>(3), batch = launch.value<int>(4);
   int rest = launch.value<int>(5);
   Indices lengths(launch, 2, batch);
-  return typed(launch.parameter(1), [&]<class T>(T) -> Work {
+  return typed(launch.parameter(1), [&](auto element) -> Work {
+    using T = decltype(element);
     auto* array = launch.array<T>(1, launch.n());
     T value = launch.value<T>(6);
     return each(launch.n(), [=](long i) {
@@ -34,7 +35,8 @@ Work mask_tensor(const Launch& launch) {
   auto* of_sequences = launch.value<void*>(1);
   if (!lengths || launch.parameter(0).arguments[1].word != "3") return {};
   launch.check(of_sequences, tensor.batch * lengths.size);
-  return typed(launch.parameter(0).arguments[2], [&]<class T>(T) -> Work {
+  return typed(launch.parameter(0).arguments[2], [&](auto element) -> Work {
+    using T = decltype(element);
     auto* array = static_cast<T*>(tensor.data);
     launch.check(array, static_cast<size_t>(tensor.time) * tensor.batch * tensor.stride * sizeof(T));
     T value = launch.value<T>(2);
@@ -54,7 +56,8 @@ template <bool gradient> Work last(const Launch& launch) {
       batch = launch.value<int>(5);
   Extents shape = extents(launch, 6);
   Indices lengths(launch, 3, shape[0]);
-  return typed(launch.parameter(1), [&]<class T>(T) -> Work {
+  return typed(launch.parameter(1), [&](auto element) -> Work {
+    using T = decltype(element);
     auto *first = launch.array<T>(1), *second = launch.array<T>(2);
     return each(launch.n(), [=](long i) {
       long sequence = i / shape[1], place = (lengths[sequence] - 1) * time + sequence * batch + i % shape[1];
@@ -73,7 +76,8 @@ Work reverse_sequences(const Launch& launch) {
   long longest = launch.value<int>(3), batch = launch.value<int>(4), rest = launch.value<int>(5);
   bool has_lengths = launch.value<void*>(7);
   Indices lengths(launch, 7, batch);
-  return typed(launch.parameter(1), [&]<class T>(T) -> Work {
+  return typed(launch.parameter(1), [&](auto element) -> Work {
+    using T = decltype(element);
     size_t elements = launch.value<int>(6);
     auto *out = launch.array<T>(1, elements), *in = launch.array<T>(2, elements);
     return each(longest * batch, [=](long i) {

@@ -92,8 +92,10 @@ template <bool by_rows> Work forward(const Launch& launch) {
   Lines lines = by_rows ? Lines{launch.value<int>(6), launch.value<int>(3), 1, {}} : lines_along_axis(launch, 3);
   double temperature = launch.value<double>(by_rows ? 4 : 7);
   Lengths lengths(launch, 2, lines);
-  return typed_real(launch.parameter(0), [&]<class T>(T) {
-    return typed_real(launch.parameter(1), [&]<class O>(O) -> Work {
+  return typed_real(launch.parameter(0), [&](auto in_element) {
+    return typed_real(launch.parameter(1), [&](auto out_element) -> Work {
+      using T = decltype(in_element);
+      using O = decltype(out_element);
       size_t elements = static_cast<size_t>(lines.count) * lines.length;
       auto* in = launch.array<T>(0, elements);
       auto* out = launch.array<O>(1, elements);
@@ -117,8 +119,10 @@ template <bool by_rows> Work backward(const Launch& launch) {
   Lines lines = by_rows ? Lines{launch.value<int>(7), launch.value<int>(4), 1, {}} : lines_along_axis(launch, 4);
   double temperature = launch.value<double>(by_rows ? 5 : 8);
   Lengths lengths(launch, 3, lines);
-  return typed_real(launch.parameter(2), [&]<class T>(T) {
-    return typed_real(launch.parameter(0), [&]<class O>(O) -> Work {
+  return typed_real(launch.parameter(2), [&](auto in_element) {
+    return typed_real(launch.parameter(0), [&](auto out_element) -> Work {
+      using T = decltype(in_element);
+      using O = decltype(out_element);
       size_t elements = static_cast<size_t>(lines.count) * lines.length;
       auto *out = launch.array<O>(0, elements), *out_gradient = launch.array<O>(1, elements);
       auto* gradient = launch.array<T>(2, elements);

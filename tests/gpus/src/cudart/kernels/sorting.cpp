@@ -174,7 +174,8 @@ Work agent(const Launch& launch) {
 Work partial_sort(const Launch& launch) {
   int most = launch.value<int>(0), n = launch.value<int>(1), rows = launch.grid.x;
   bool ascends = launch.value<bool>(4);
-  return typed(launch.parameter(2), [&]<class T>(T) -> Work {
+  return typed(launch.parameter(2), [&](auto element) -> Work {
+    using T = decltype(element);
     auto* values = launch.array<T>(2, static_cast<size_t>(rows) * n);
     auto* indices = launch.array<int>(3, static_cast<size_t>(rows) * n);
     return each(rows, [=](long row) {

@@ -20,7 +20,8 @@ Work eye(const Launch& launch) {
 // identity<request>(N, out, n): the matrix
 Work identity(const Launch& launch) {
   int request = request_in(launch.operation(), 0), n = launch.value<int>(2);
-  return typed(launch.parameter(1), [&]<class T>(T) -> Work {
+  return typed(launch.parameter(1), [&](auto element) -> Work {
+    using T = decltype(element);
     auto* out = launch.array<T>(1, launch.n());
     return each(launch.n(), [=](long i) { assign(out[i], request, T(i / n == i % n ? 1 : 0)); });
   });
@@ -30,7 +31,8 @@ Work identity(const Launch& launch) {
 Work linspace(const Launch& launch) {
   double start = launch.value<double>(1), step = launch.value<double>(3);
   int request = launch.value<int>(4);
-  return typed(launch.parameter(5), [&]<class T>(T) -> Work {
+  return typed(launch.parameter(5), [&](auto element) -> Work {
+    using T = decltype(element);
     auto* out = launch.array<T>(5, launch.n());
     return each(launch.n(), [=](long i) { assign(out[i], request, stored<T>(start + step * i)); });
   });
@@ -39,7 +41,8 @@ Work linspace(const Launch& launch) {
 // tril2D<request>(N, out, in, shape, k)
 Work lower_triangle(const Launch& launch) {
   int request = request_in(launch.operation(), 0), columns = extents(launch, 3)[1], k = launch.value<int>(4);
-  return typed(launch.parameter(1), [&]<class T>(T) -> Work {
+  return typed(launch.parameter(1), [&](auto element) -> Work {
+    using T = decltype(element);
     auto *out = launch.array<T>(1, launch.n()), *in = launch.array<T>(2, launch.n());
     return each(launch.n(), [=](long i) { assign(out[i], request, i % columns > i / columns + k ? T(0) : in[i]); });
   });
@@ -75,7 +78,8 @@ Work diagonal(const Launch& launch) {
     diagonals.in = extents(launch, 4);
     diagonals.length = whole_number(launch, 7);
   }
-  return typed(launch.parameter(1), [&]<class T>(T) -> Work {
+  return typed(launch.parameter(1), [&](auto element) -> Work {
+    using T = decltype(element);
     auto *out = launch.array<T>(1), *in = launch.array<T>(2);
     return each(launch.n(), [=](long i) {
       long place = diagonals.at(i);
@@ -89,7 +93,8 @@ Work diagonal(const Launch& launch) {
 Work on_diagonal(const Launch& launch) {
   int request = request_in(launch.operation(), 0), columns = extents(launch, 3)[1], k = launch.value<int>(4);
   bool back = is_true(launch.operation(), 1);
-  return typed(launch.parameter(1), [&]<class T>(T) -> Work {
+  return typed(launch.parameter(1), [&](auto element) -> Work {
+    using T = decltype(element);
     auto *out = launch.array<T>(1), *in = launch.array<T>(2);
     return each(launch.n(), [=](long i) {
       long row = i / columns, column = i % columns, number = k > 0 ? row : column;

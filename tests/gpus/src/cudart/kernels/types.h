@@ -13,7 +13,7 @@ namespace gpus {
 
 size_t size_of(const Type& type);  // bytes of an element; 0 for a type that is none
 
-// visit(type, [&]<class T>(T) { ... }): with an element of the type that a
+// visit(type, [&](auto element) { using T = decltype(element); ... }): with an element of the type that a
 // name says. False for a name that is none.
 template <class Visitor> bool visit(const Type& type, Visitor&& visitor) {
   const std::string& word = type.word;
